@@ -531,6 +531,7 @@ gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block, GvBlock *view)
 	view->rowids = rowids;
 	view->live = *(const uint32_t *) (mirror->raw + shape->live);
 	view->keys = shape->keys_bytes > 0 ? mirror->raw + shape->keys : NULL;
+	view->ahead = NULL;
 	return GV_OK;
 }
 

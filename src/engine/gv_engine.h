@@ -125,6 +125,8 @@ typedef struct GvBlock
 	uint64_t	first_id;		/* copy i has row id first_id + i */
 	uint32_t	live;			/* bit i: copy i is there and live */
 	const void *keys;			/* as gv_keys.h lays them out, or NULL */
+	const uint8_t *ahead;		/* codes of a later block, which a processor
+								 * fetches meanwhile, or NULL; never read */
 } GvBlock;
 
 /*
@@ -424,13 +426,24 @@ extern GvStatus gv_table(const GvModel *model, const float *query,
  * scan_begin: begin a scan; what waits in it is forgotten.  That the values of
  * a condition's sets ascend is not looked at.
  *
+ * scan_try: the same of blocks [nblocks], at most GV_TRIED_BLOCKS, whose memory
+ * others may write to meanwhile: whatever bytes it finds there, at any time, it
+ * reads nothing else.  What it takes of them counts only when scan_tried says
+ * that they stood as they were; else it is forgotten.  Each try is followed by
+ * scan_tried, before anything else but scan_begin.  scan->best is not `unique`.
+ *
  * scan_finish: scan->best has the best of all that was offered, as if each had
  * been pushed.  More may be offered then.
  */
+#define GV_TRIED_BLOCKS	4
+
 extern size_t gv_scan_scratch(int32_t m, int32_t capacity);
 extern GvStatus gv_scan_begin(GvScan *scan);
 extern GvStatus gv_scan(GvScan *scan, float base, const GvBlock *blocks,
 						int32_t nblocks);
+extern GvStatus gv_scan_try(GvScan *scan, float base, const GvBlock *blocks,
+							int32_t nblocks);
+extern GvStatus gv_scan_tried(GvScan *scan, bool stood);
 extern GvStatus gv_scan_finish(GvScan *scan);
 
 /*

@@ -4,8 +4,7 @@
  *
  * An array is a stream of floats over consecutive pages,
  * IVFPQ_FLOATS_PER_PAGE on each.  It is written before anything points to it
- * and never changes, so readers need a pin but no lock, once the page's kind is
- * checked.
+ * and never changes, so readers need a pin but no lock.
  */
 #include "postgres.h"
 
@@ -53,9 +52,8 @@ pin_float(IvfpqArrayReader *reader, int64 offset)
 		if (BufferIsValid(reader->buffer))
 			ReleaseBuffer(reader->buffer);
 		reader->buffer = InvalidBuffer;
-		reader->buffer = IvfpqReadPage(reader->index, blkno, BUFFER_LOCK_SHARE,
+		reader->buffer = IvfpqReadPage(reader->index, blkno, BUFFER_LOCK_UNLOCK,
 									   IVFPQ_KIND_ARRAY, NULL);
-		LockBuffer(reader->buffer, BUFFER_LOCK_UNLOCK);
 	}
 	return (const float *) PageGetContents(BufferGetPage(reader->buffer)) +
 		offset % IVFPQ_FLOATS_PER_PAGE;
@@ -160,7 +158,7 @@ IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
 
 	for (int i = 0; i < n; i++)
 		places[i] = ids[i] << 32 | (uint32) i;
-	qsort(places, n, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(places, n);
 	IvfpqArrayOpen(&reader, index, first, dims, 0);
 	for (int i = 0; i < n; i++)
 		gather(&reader, (int64) (places[i] >> 32) * dims,

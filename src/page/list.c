@@ -1,6 +1,6 @@
 /*
  * list.c
- *		The directory, and reading inverted lists.
+ *		Reading inverted lists.
  *
  * Read protocol.  A reader copies a list's directory entry and then, one
  * share lock at a time, its blocks from the newest to the oldest.  VACUUM may
@@ -8,100 +8,23 @@
  * sees that as a slot that is not the block it looks for, and reads the list
  * again from its entry, when copies may come a second time.  A second
  * mismatch under an unchanged gen is damage.
+ *
+ * A search does not copy blocks.  It tries them: reads them where they lie,
+ * with a pin and no lock, and keeps nothing of it before a look under the lock
+ * has shown that they still are what they were (../README, "Blocks that are
+ * tried").  Blocks that are not come again as above.
  */
 #include "postgres.h"
 
 #include "miscadmin.h"
 
 #include "page/buffer/bufhint.h"
-#include "page/buffer/prefetch.h"
 #include "page/page.h"
+#include "page/stoppoint.h"
 #include "pgcompat.h"
 
-/* The directory page that holds a list's entry. */
-BlockNumber
-IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list)
-{
-	return meta->directory + list / IVFPQ_ENTRIES_PER_PAGE;
-}
-
-/* A list's entry on its directory page. */
-IvfpqListEntry *
-IvfpqDirectoryEntry(Page page, uint32 list)
-{
-	return (IvfpqListEntry *) PageGetContents(page) +
-		list % IVFPQ_ENTRIES_PER_PAGE;
-}
-
-/*
- * Copy a list's entry from its locked page.  Counts that cannot be are not
- * handed on, for searches add them up.
- */
-static void
-copy_entry(Relation index, Buffer buf, uint32 list, IvfpqListEntry *entry)
-{
-	*entry = *IvfpqDirectoryEntry(BufferGetPage(buf), list);
-	if (entry->ndead > entry->nitems)
-		IvfpqCorrupted(index, BufferGetBlockNumber(buf),
-					   "list %u has %u dead copies of %u", list,
-					   entry->ndead, entry->nitems);
-}
-
-/* Copy a list's entry out. */
-void
-IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
-				   IvfpqListEntry *entry)
-{
-	Buffer		buf;
-
-	buf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
-						BUFFER_LOCK_SHARE, IVFPQ_KIND_DIRECTORY, NULL);
-	copy_entry(index, buf, list, entry);
-	UnlockReleaseBuffer(buf);
-}
-
-/*
- * Copy the entries of lists [n] out, page by page, of which one at a time is
- * locked: near lists often have one parent, and so one page, which everybody
- * else who searches wants, too.
- */
-void
-IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
-					 const uint64 *lists, int n, IvfpqListEntry *entries)
-{
-	uint64	   *places = palloc_extended(Max(n, 1) * sizeof(uint64),
-										 MCXT_ALLOC_HUGE);
-	BlockNumber blkno = InvalidBlockNumber;
-	Buffer		buf = InvalidBuffer;
-	IvfpqPrefetch prefetch;
-
-	for (int i = 0; i < n; i++)
-		places[i] = (uint64) IvfpqDirectoryPage(meta, (uint32) lists[i]) << 32 |
-			(uint32) i;
-	qsort(places, n, sizeof(uint64), IvfpqCompareNumbers);
-	IvfpqPrefetchBegin(&prefetch, index, places, n, 32);
-	for (int j = 0; j < n; j++)
-	{
-		BlockNumber wanted = (BlockNumber) (places[j] >> 32);
-		uint32		i = (uint32) places[j];
-
-		if (wanted != blkno)
-		{
-			if (BufferIsValid(buf))
-				UnlockReleaseBuffer(buf);
-			CHECK_FOR_INTERRUPTS();
-			IvfpqPrefetchTo(&prefetch, wanted);
-			buf = IvfpqReadPage(index, wanted, BUFFER_LOCK_SHARE,
-								IVFPQ_KIND_DIRECTORY, NULL);
-			blkno = wanted;
-		}
-		copy_entry(index, buf, (uint32) lists[i], &entries[i]);
-	}
-	if (BufferIsValid(buf))
-		UnlockReleaseBuffer(buf);
-	IvfpqPrefetchEnd(&prefetch);
-	pfree(places);
-}
+/* Blocks that are fetched into the cache before they are tried. */
+#define FETCHED_BLOCKS	12
 
 /* Prepare to read lists; memory from the current context. */
 void
@@ -119,6 +42,15 @@ IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 		reader->body = palloc(reader->layout.nparts * reader->layout.part_bytes);
 }
 
+/* Release the page whose blocks are tried. */
+static void
+drop_tried(IvfpqListReader *reader)
+{
+	if (BufferIsValid(reader->tried))
+		ReleaseBuffer(reader->tried);
+	reader->tried = InvalidBuffer;
+}
+
 /* Release the page that was prefetched. */
 static void
 drop_prefetched(IvfpqListReader *reader)
@@ -129,10 +61,11 @@ drop_prefetched(IvfpqListReader *reader)
 	reader->fetch_at = reader->fetch_end = NULL;
 }
 
-/* Free the memory, and release the page that was prefetched. */
+/* Free the memory, and release pages. */
 void
 IvfpqListReaderFree(IvfpqListReader *reader)
 {
+	drop_tried(reader);
 	drop_prefetched(reader);
 	pfree(reader->page);
 	if (reader->body)
@@ -242,6 +175,36 @@ start_reading(IvfpqListReader *reader)
 	reader->next = reader->entry.head;
 	reader->nleft = reader->entry.nitems;
 	reader->cached = InvalidBlockNumber;	/* may be older than the entry */
+	drop_tried(reader);
+}
+
+/* Can blocks be tried? */
+static inline bool
+may_try(const IvfpqListReader *reader)
+{
+	return reader->wants == NULL && reader->layout.nparts == 1;
+}
+
+/*
+ * Lists with these entries [n] will be opened by IvfpqListOpenAt one after
+ * another, and read to their ends; the entries stay until then.
+ */
+void
+IvfpqListsBegin(IvfpqListReader *reader, const IvfpqListEntry *entries, int n)
+{
+	memset(&reader->fetching, 0, sizeof(reader->fetching));
+	if (!may_try(reader))
+		return;
+	reader->fetching.entry = entries;
+	reader->fetching.end = entries + n;
+	for (int i = 0; i < FETCHED_BLOCKS; i++)
+	{
+		const char *slot = IvfpqFetchNext(&reader->fetching, reader->index,
+										  &reader->layout);
+
+		if (slot != NULL)
+			IvfpqFetch(slot, slot + reader->layout.slot_bytes);
+	}
 }
 
 /* Begin to read a list. */
@@ -319,6 +282,22 @@ prefetch_next(IvfpqListReader *reader, const IvfpqSlotHeader *last)
 					  IVFPQ_BLOCK_COPIES);
 }
 
+/* Pin a page of the list, if there is such a page. */
+static Buffer
+pin_page(IvfpqListReader *reader, BlockNumber blkno)
+{
+	Buffer		buf = reader->prefetched;
+
+	if (BufferIsValid(buf) && BufferGetBlockNumber(buf) == blkno)
+	{
+		reader->prefetched = InvalidBuffer;
+		return buf;
+	}
+	if (!IvfpqBlockExists(reader->index, blkno))
+		return InvalidBuffer;
+	return IvfpqBufHintRead(reader->index, blkno, reader->strategy);
+}
+
 /* Copy a slot of a slab page into reader->page; false if there is none. */
 static bool
 copy_page(IvfpqListReader *reader, BlockNumber blkno, uint32 slot)
@@ -329,15 +308,8 @@ copy_page(IvfpqListReader *reader, BlockNumber blkno, uint32 slot)
 	if (reader->cached == blkno && (reader->copied >> slot & 1) != 0)
 		return true;
 	reader->cached = InvalidBlockNumber;
-	if (BufferIsValid(reader->prefetched) &&
-		BufferGetBlockNumber(reader->prefetched) == blkno)
-	{
-		buf = reader->prefetched;
-		reader->prefetched = InvalidBuffer;
-	}
-	else if (IvfpqBlockExists(reader->index, blkno))
-		buf = IvfpqBufHintRead(reader->index, blkno, reader->strategy);
-	else
+	buf = pin_page(reader, blkno);
+	if (!BufferIsValid(buf))
 		return false;
 	LockBuffer(buf, BUFFER_LOCK_SHARE);
 	if (IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_SLAB))
@@ -440,6 +412,22 @@ check_spare_nibbles(const IvfpqListReader *reader, const IvfpqBlockView *view)
 						   reader->next.slot);
 }
 
+/* How many copies the newest of the blocks has that hold the last nleft. */
+static inline int
+copies_in_block(uint32 nleft)
+{
+	return (nleft - 1) % IVFPQ_BLOCK_COPIES + 1;
+}
+
+static inline IvfpqAddress
+older_block(const IvfpqSlotHeader *header)
+{
+	IvfpqAddress address = {.page = header->prev_page,
+	.slot = header->prev_slot};
+
+	return address;
+}
+
 /*
  * The next block of the list, newest first; false after the oldest.  The view
  * is good until the next call.  When reader->reread is set, the copies before
@@ -470,13 +458,155 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 		handle_mismatch(reader);
 	}
 
-	count = (reader->nleft - 1) % IVFPQ_BLOCK_COPIES + 1;
+	count = copies_in_block(reader->nleft);
 	IvfpqBodyView(&reader->layout, body, count, &header, view);
 	view->passed_over = reader->passing = passed;
 	if (reader->meta->pq_dim % 2 != 0 && !passed)
 		check_spare_nibbles(reader, view);
 	reader->nleft -= count;
-	reader->next.page = header.prev_page;
-	reader->next.slot = header.prev_slot;
+	reader->next = older_block(&header);
 	return true;
+}
+
+/*
+ * Have the processor fetch of a later block what comes before its codes.
+ * Returns where these are, for whoever scans to fetch them meanwhile; NULL if
+ * that is not known.  The first search of a session does not know it, but has
+ * pinned the next page.
+ */
+static const uint8 *
+fetch_ahead(IvfpqListReader *reader)
+{
+	const IvfpqLayout *layout = &reader->layout;
+	const char *slot = IvfpqFetchNext(&reader->fetching, reader->index, layout);
+
+	if (slot == NULL && reader->fetch_at < reader->fetch_end)
+	{
+		slot = reader->fetch_at;
+		reader->fetch_at += layout->slot_bytes;
+	}
+	if (slot == NULL)
+		return NULL;
+	IvfpqFetch(slot, slot + before_keys(layout));
+	return (const uint8 *) slot + sizeof(IvfpqSlotHeader) + layout->codes;
+}
+
+/* Is the slot the block that comes next, nleft copies being left? */
+static inline bool
+is_block(const IvfpqListReader *reader, const IvfpqSlotHeader *header,
+		 uint32 nleft)
+{
+	return header->list == reader->list &&
+		header->gen == reader->entry.gen &&
+		header->ordinal == (nleft - 1) / IVFPQ_BLOCK_COPIES &&
+		header->part == 0;
+}
+
+/* Does the list go on in another slot of the same page? */
+static inline bool
+goes_on(const IvfpqListReader *reader, const IvfpqSlotHeader *header,
+		BlockNumber blkno)
+{
+	return header->ordinal > 0 && header->prev_page == blkno &&
+		header->prev_slot < (uint32) reader->layout.slots_per_page;
+}
+
+/*
+ * Try the next blocks of the list, newest first, as far as they are on one
+ * page: views of where they lie, at most IVFPQ_TRIED_BLOCKS.  Anything may be
+ * written there until IvfpqListTried, which must follow, has been asked.  0:
+ * the next block is to be read by IvfpqListNext.
+ *
+ * Headers are copied, and what follows is taken from the copies: where else to
+ * look must not change between being checked and being used.
+ */
+int
+IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views)
+{
+	const IvfpqLayout *layout = &reader->layout;
+	IvfpqAddress next = reader->next;
+	uint32		nleft = reader->nleft;
+	int			n = 0;
+	bool		more = true;
+	Page		page;
+
+	if (!reader->prefetches || reader->reread || !may_try(reader) ||
+		nleft == 0 || next.slot >= (uint32) layout->slots_per_page)
+		return 0;
+	CHECK_FOR_INTERRUPTS();
+	if (!BufferIsValid(reader->tried))
+		reader->tried = pin_page(reader, next.page);
+	if (!BufferIsValid(reader->tried))
+		return 0;
+	page = BufferGetPage(reader->tried);
+	while (more && n < IVFPQ_TRIED_BLOCKS)
+	{
+		IvfpqSlotHeader *slot = IvfpqSlabSlot(page, layout, next.slot);
+		IvfpqSlotHeader *header = &reader->headers[n];
+		int			count = copies_in_block(nleft);
+
+		*header = *slot;
+		pg_compiler_barrier();
+		if (!is_block(reader, header, nleft))
+			break;
+		IvfpqBodyView(layout, IvfpqSlabBody(slot), count, header, &views[n]);
+		reader->slots[n++] = next.slot;
+		nleft -= count;
+		more = goes_on(reader, header, next.page);
+		next = older_block(header);
+	}
+	if (n == 0)
+		drop_tried(reader);
+	else if (!more)
+		prefetch_next(reader, &reader->headers[n - 1]);
+	for (int i = 0; i < n; i++)
+		views[i].ahead = fetch_ahead(reader);
+	reader->ntried = n;
+	IvfpqStopPoint("list: tried");
+	return n;
+}
+
+/* Is the block that was tried still there, with the same copies? */
+static bool
+is_unchanged(const IvfpqSlotHeader *header, const IvfpqSlotHeader *now)
+{
+	/* `second` may have got a bit for a copy that the entry does not count */
+	return header->list == now->list && header->gen == now->gen &&
+		header->ordinal == now->ordinal && header->part == now->part &&
+		header->dead == now->dead &&
+		header->prev_page == now->prev_page &&
+		header->prev_slot == now->prev_slot;
+}
+
+/*
+ * Did all blocks stand that were tried, while they were read?  If so they
+ * count, and the next come; if not nothing that was read of them does, and they
+ * come again, by IvfpqListNext.
+ */
+bool
+IvfpqListTried(IvfpqListReader *reader, const IvfpqBlockView *views)
+{
+	BlockNumber blkno = reader->next.page;
+	Page		page = BufferGetPage(reader->tried);
+	bool		stood;
+
+	pg_read_barrier();			/* what was read of them was read before */
+	LockBuffer(reader->tried, BUFFER_LOCK_SHARE);
+	stood = IvfpqPageIs(page, IVFPQ_KIND_SLAB);
+	for (int i = 0; i < reader->ntried && stood; i++)
+		stood = is_unchanged(&reader->headers[i],
+							 IvfpqSlabSlot(page, &reader->layout,
+										   reader->slots[i]));
+	for (int i = 0; i < reader->ntried && stood; i++)
+	{
+		if (reader->meta->pq_dim % 2 != 0)
+			check_spare_nibbles(reader, &views[i]);
+		reader->nleft -= copies_in_block(reader->nleft);
+		reader->next = older_block(&reader->headers[i]);
+	}
+	LockBuffer(reader->tried, BUFFER_LOCK_UNLOCK);
+
+	if (!stood || reader->nleft == 0 || reader->next.page != blkno)
+		drop_tried(reader);
+	return stood;
 }

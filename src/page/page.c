@@ -15,6 +15,14 @@
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 
+/* qsort, with comparisons that are no calls */
+#define ST_SORT sort_numbers
+#define ST_ELEMENT_TYPE uint64
+#define ST_COMPARE(a, b) (*(a) < *(b) ? -1 : *(a) > *(b))
+#define ST_SCOPE static
+#define ST_DEFINE
+#include "lib/sort_template.h"
+
 /* Pages offered by the free space map that are tried before extending. */
 #define MAX_FSM_TRIES	10
 
@@ -44,6 +52,13 @@ IvfpqCompareNumbers(const void *a, const void *b)
 	uint64		y = *(const uint64 *) b;
 
 	return (x > y) - (x < y);
+}
+
+/* Sort numbers [n]; a search does so with a hundred. */
+void
+IvfpqSortNumbers(uint64 *numbers, Size n)
+{
+	sort_numbers(numbers, n);
 }
 
 /*
@@ -105,7 +120,8 @@ IvfpqBlockExists(Relation index, BlockNumber blkno)
 
 /*
  * Read and lock a page that must exist and be of the kind; anything else is
- * damage.  The caller releases pin and lock.
+ * damage.  The caller releases pin and lock.  BUFFER_LOCK_UNLOCK: a page that
+ * does not change is only pinned.
  *
  * The kind is looked at before the page is locked, too, because damage may lead
  * to a page that the caller has locked, for which it would wait without end;
@@ -121,7 +137,8 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 	if (!IvfpqBlockExists(index, blkno))
 		IvfpqCorrupted(index, blkno, "the block does not exist");
 	buf = IvfpqBufHintRead(index, blkno, strategy);
-	if (IvfpqPageIs(BufferGetPage(buf), kind))
+	if (lockmode != BUFFER_LOCK_UNLOCK &&
+		IvfpqPageIs(BufferGetPage(buf), kind))
 		LockBuffer(buf, lockmode);
 	if (!IvfpqPageIs(BufferGetPage(buf), kind))
 		IvfpqCorrupted(index, blkno, "it is not a page of kind %d", kind);

@@ -33,8 +33,9 @@ typedef struct IvfpqPendingPlace
 } IvfpqPendingPlace;
 
 /* page.c: pages of any kind */
-/* For qsort of uint64, among them TIDs as numbers (IvfpqTidToId). */
+/* Of uint64, among them TIDs as numbers (IvfpqTidToId). */
 extern int	IvfpqCompareNumbers(const void *a, const void *b);
+extern void IvfpqSortNumbers(uint64 *numbers, Size n);
 
 extern void IvfpqPageInit(Page page, IvfpqPageKind kind);
 extern Buffer IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
@@ -73,7 +74,22 @@ extern bool IvfpqMetaHasKeys(const IvfpqMetaData *meta,
 extern bool IvfpqMetaIsInRange(const IvfpqMetaData *meta);
 extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 
-/* list.c: the directory; reading lists */
+/* fetchlist.c: blocks on their way into the processor's cache */
+typedef struct IvfpqFetchPlace
+{
+	const IvfpqListEntry *entry;	/* of the next list to fetch of, */
+	const IvfpqListEntry *end;	/* and behind the last one */
+	uint32		nblocks;		/* of the list before that are left, */
+	IvfpqAddress next;			/* the first of them most likely there */
+	const char *page;			/* that page where it was, or NULL */
+} IvfpqFetchPlace;
+
+extern const char *IvfpqFetchNext(IvfpqFetchPlace *place, Relation index,
+								  const IvfpqLayout *layout);
+
+/* list.c: reading lists */
+#define IVFPQ_TRIED_BLOCKS	4	/* at a time */
+
 typedef struct IvfpqListReader
 {
 	Relation	index;
@@ -104,19 +120,32 @@ typedef struct IvfpqListReader
 	const char *fetch_end;		/* asked for yet */
 	bool		passing;		/* the last block was passed over */
 	const IvfpqListEntry *following;	/* list that comes next, or NULL */
+	IvfpqFetchPlace fetching;	/* by IvfpqListsBegin */
 	char	   *body;			/* [body_bytes] block gathered from parts */
+
+	/* blocks that are tried: */
+	Buffer		tried;			/* their page, pinned, or invalid */
+	int			ntried;
+	uint32		slots[IVFPQ_TRIED_BLOCKS];
+	IvfpqSlotHeader headers[IVFPQ_TRIED_BLOCKS];	/* as they were */
 } IvfpqListReader;
 
 extern void IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 								const IvfpqMetaData *meta,
 								BufferAccessStrategy strategy);
+extern void IvfpqListsBegin(IvfpqListReader *reader,
+							const IvfpqListEntry *entries, int n);
 extern void IvfpqListOpen(IvfpqListReader *reader, uint32 list);
 extern void IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
 							const IvfpqListEntry *entry,
 							const IvfpqListEntry *following);
 extern bool IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view);
+extern int	IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views);
+extern bool IvfpqListTried(IvfpqListReader *reader,
+						   const IvfpqBlockView *views);
 extern void IvfpqListReaderFree(IvfpqListReader *reader);
 
+/* directory.c: where lists begin */
 extern BlockNumber IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list);
 extern IvfpqListEntry *IvfpqDirectoryEntry(Page page, uint32 list);
 extern void IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta,

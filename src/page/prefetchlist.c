@@ -99,7 +99,7 @@ read_pages(Relation index, uint64 *pages, int n)
 {
 	IvfpqPrefetch prefetch;
 
-	qsort(pages, n, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(pages, n);
 	IvfpqPrefetchBegin(&prefetch, index, pages, n, 32);
 	for (int i = 0; i < n; i++)
 	{
@@ -132,7 +132,7 @@ read_first_pages(const IvfpqListReader *reader, const uint64 *lists,
 	for (int i = 0; i < n; i++)
 		if (entries[i].nitems > 0)
 			pages[npages++] = (uint64) entries[i].head.page << 32 | (uint32) i;
-	qsort(pages, npages, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(pages, npages);
 	IvfpqPrefetchBegin(&prefetch, reader->index, pages, npages, 32);
 	for (int j = 0; j < npages; j++)
 	{

@@ -174,12 +174,14 @@ search_held(Many *many, GvHeldMirror *held, GvConnection *connection)
 		pthread_rwlock_unlock(&held->lock);
 	}
 	if (status == GV_OK)
+	{
 		gv_reply_cut(connection, (size_t) (next - reply));
-	else if (status == GV_CANCELLED)
-		connection->ending = true;	/* nobody reads the answer */
-	else
-		gv_refuse(connection, gv_status_refusal(status),
-				  "the searches failed");
+		return;
+	}
+	/* in the place of an answer that is not whole */
+	gv_refuse(connection, status == GV_CANCELLED ? GV_REFUSED_FAILED :
+			  gv_status_refusal(status), "the searches failed");
+	connection->ending |= status == GV_CANCELLED;
 }
 
 /* See GV_MSG_SEARCHES. */

@@ -16,6 +16,8 @@
 #   foreign   whether queries unlike the rows get it, too; takes no DATA but SETs
 #             of its own
 #   commits   two trees of gpuvec, one beside the other: BEFORE AFTER DATA
+#   budget    where the time of a query goes, by perf, in trees side by side: TREE
+#             [TREE] --data DATA
 #   many      gpuvec_search beside a LATERAL join of index scans
 #   rotate    recall of indexes that rotate vectors, beside those that do not
 #   setsql    functions over sets of rows, by a card and in the session; takes
@@ -71,8 +73,8 @@ main() {
 	table)
 		exec python3 "$GV_ROOT/test/bench/table.py" "${@:2}"
 		;;
-	commits)
-		exec python3 "$GV_ROOT/test/bench/commits.py" "${@:2}"
+	commits | budget)
+		exec python3 "$GV_ROOT/test/bench/$1.py" "${@:2}"
 		;;
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"

@@ -259,7 +259,7 @@ add_members(IvfpqKeyTests *tests, Asked *asked, ScanKey scan_key,
 		if (holds_with_one(scan_key, ObjectIdGetDatum((Oid) members[i]),
 						   values, n))
 			members[nfound++] = members[i];
-	qsort(members, nfound, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(members, nfound);
 	add_set(tests, asked, members, nfound, true);
 }
 

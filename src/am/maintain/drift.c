@@ -156,7 +156,7 @@ look_at_lists(Drift *drift, int64 copies)
 	for (int i = 0; i < DRAWN; i++)
 		numbers[i] = pg_prng_uint64_range(&pg_global_prng_state, 0,
 										  copies - 1);
-	qsort(numbers, DRAWN, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(numbers, DRAWN);
 	IvfpqListReaderInit(&reader, drift->index, meta, NULL);
 	for (int list = 0; list < meta->nlists && done < DRAWN; list++)
 	{

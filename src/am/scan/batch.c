@@ -42,7 +42,7 @@ IvfpqScanMeasure(IvfpqScan *state, uint64 *ids, int64 count,
 {
 	double		distance;
 
-	qsort(ids, count, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(ids, count);
 	IvfpqMeasurePrefetchSorted(state->measure, ids, count);
 	for (int64 i = 0; i < count; i++)
 	{

@@ -298,7 +298,7 @@ read_bounds(const IvfpqSearch *search, const float *query,
 	int64		count = 0;
 	IvfpqPrefetch prefetch;
 
-	qsort(ids, n, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(ids, n);
 	IvfpqPrefetchBegin(&prefetch, search->index, ids, n, IVFPQ_ID_SHIFT);
 	for (int64 done = 0; done < n; done += CHUNK)
 	{

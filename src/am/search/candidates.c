@@ -13,6 +13,9 @@
 #include "am/search/search.h"
 #include "am/search/tidset.h"
 
+StaticAssertDecl(IVFPQ_TRIED_BLOCKS <= GV_TRIED_BLOCKS,
+				 "the engine tries as many blocks at once");
+
 /* Scratch that a search keeps for the next batch. */
 #define MOST_SCRATCH	(256 * 1024)
 
@@ -102,7 +105,8 @@ IvfpqSearchView(const IvfpqSearch *search, const IvfpqBlockView *view)
 		.rowids = (const uint16_t *) (search->addresses ? view->refine :
 									  view->tids),
 		.live = view->live,
-		.keys = view->keys
+		.keys = view->keys,
+		.ahead = view->ahead
 	};
 
 	return block;
@@ -158,18 +162,85 @@ IvfpqSearchWiden(IvfpqSearch *search, int capacity)
 	return found.count < found.capacity;
 }
 
+/* Have a search that probes a list try blocks [n] of it. */
+static void
+try_views(const IvfpqProber *prober, const IvfpqBlockView *views, int n,
+		  bool fetches)
+{
+	IvfpqSearch *search = prober->search;
+	GvBlock		blocks[IVFPQ_TRIED_BLOCKS];
+
+	for (int b = 0; b < n; b++)
+	{
+		blocks[b] = IvfpqSearchView(search, &views[b]);
+		if (!fetches)
+			blocks[b].ahead = NULL;
+	}
+	(void) IvfpqQueryTable(&search->query);
+	IvfpqCheckStatus(gv_scan_try(&search->scan,
+								 search->lists.scores[prober->i], blocks, n));
+}
+
+/*
+ * Offer the next blocks of a list from where they lie; false if there are none
+ * such, or they changed meanwhile.
+ */
+static bool
+try_blocks(IvfpqListReader *reader, const IvfpqProber *probers, int nprobers)
+{
+	IvfpqBlockView views[IVFPQ_TRIED_BLOCKS];
+	int			n = IvfpqListTry(reader, views);
+	int			ncopies = 0;
+	bool		stood;
+
+	if (n == 0)
+		return false;
+	for (int p = 0; p < nprobers; p++)
+		try_views(&probers[p], views, n, p == 0);
+	stood = IvfpqListTried(reader, views);
+	for (int b = 0; b < n && stood; b++)
+		ncopies += pg_popcount32(views[b].live);
+	for (int p = 0; p < nprobers; p++)
+	{
+		IvfpqCheckStatus(gv_scan_tried(&probers[p].search->scan, stood));
+		probers[p].search->copies_read += ncopies;
+	}
+	return stood;
+}
+
+/* Offer the copies of a list, which is open, to searches that probe it. */
+void
+IvfpqSearchRead(IvfpqListReader *reader, const IvfpqProber *probers,
+				int nprobers)
+{
+	IvfpqBlockView view;
+
+	for (;;)
+	{
+		while (try_blocks(reader, probers, nprobers))
+			;
+		if (!IvfpqListNext(reader, &view))
+			break;
+		for (int p = 0; p < nprobers; p++)
+			IvfpqSearchBlock(probers[p].search, probers[p].i, &view,
+							 reader->reread);
+	}
+	for (int p = 0; p < nprobers; p++)
+	{
+		probers[p].search->candidates.unique = false;
+		probers[p].search->lists_read++;
+	}
+}
+
 /* Offer the copies of the i-th nearest list, which is open. */
 static void
 read_list(IvfpqSearch *search, int i)
 {
 	int64		copies = search->copies_read;
 	int64		matched = search->scan.matched;
-	IvfpqBlockView view;
+	IvfpqProber prober = {.search = search, .i = i};
 
-	while (IvfpqListNext(&search->reader, &view))
-		IvfpqSearchBlock(search, i, &view, search->reader.reread);
-	search->candidates.unique = false;
-	search->lists_read++;
+	IvfpqSearchRead(&search->reader, &prober, 1);
 	if (search->condition == NULL)
 		return;
 	search->counts[search->ncounts].copies = search->copies_read - copies;
@@ -198,6 +269,7 @@ IvfpqSearchLists(IvfpqSearch *search, int first, int end)
 
 	IvfpqListEntriesRead(search->index, &search->model->meta,
 						 lists, n, entries);
+	IvfpqListsBegin(&search->reader, entries, n);
 	for (int i = 0; i < n; i++)
 	{
 		/* prefetched pages are there when the list's turn comes */

@@ -222,7 +222,10 @@ offer_known(const IvfpqQuery *query, uint64_t *chosen, int n, GvTopK *lists)
 	return nunknown;
 }
 
-/* Offer lists [n] that codes have chosen, by their centroids; reorders them. */
+/*
+ * Offer lists [n] that codes have chosen, by their centroids; reorders them, for
+ * near lists often share a page.
+ */
 static void
 compare_chosen(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
 			   uint64_t *chosen, int n, GvTopK *lists)
@@ -231,6 +234,7 @@ compare_chosen(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
 	IvfpqArrayReader reader;
 
 	n = offer_known(query, chosen, n, lists);
+	IvfpqSortNumbers(chosen, n);
 	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, 0);
 	for (int i = 0; i < Min(n, PREFETCHED_CENTROIDS); i++)
 		IvfpqArrayPrefetch(&reader, chosen[i]);

@@ -3,10 +3,10 @@
  *		Many searches side by side: a list is read for all searches that probe
  *		it.
  *
- * A list's blocks are copied from pages, which takes as long as to scan them;
- * here that is shared, and the copy is scanned while it is in the processor's
- * cache.  So are the searches' tables, if they are no more than
- * IVFPQ_TOGETHER, and the more lists they have in common the better.
+ * A list's blocks come from memory, which takes as long as to scan them; here
+ * that is shared, and they are scanned while they are in the processor's cache.
+ * So are the searches' tables, if they are no more than IVFPQ_TOGETHER, and the
+ * more lists they have in common the better.
  *
  * The nearest lists of each search come first, since what is found there turns
  * away most copies of the others.  So a list may be read twice.
@@ -65,28 +65,23 @@ sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
 				lists->ids[i] << PAIR_LIST_SHIFT |
 				(uint64) s << PAIR_SEARCH_SHIFT | (uint64) i;
 	}
-	qsort(pairs, count, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(pairs, count);
 	return pairs;
 }
 
-/* Offer the copies of a list, which is open, to those that probe it. */
-static void
-read_list(IvfpqListReader *reader, IvfpqSearch *searches, const uint64 *pairs,
-		  int npairs)
+/* Who probes the lists of pairs [n]. */
+static IvfpqProber *
+make_probers(IvfpqSearch *searches, const uint64 *pairs, int n)
 {
-	IvfpqBlockView view;
+	IvfpqProber *probers = palloc_extended(Max(n, 1) * sizeof(IvfpqProber),
+										   MCXT_ALLOC_HUGE);
 
-	while (IvfpqListNext(reader, &view))
-		for (int p = 0; p < npairs; p++)
-			IvfpqSearchBlock(&searches[PAIR_SEARCH(pairs[p])],
-							 PAIR_NUMBER(pairs[p]), &view, reader->reread);
-	for (int p = 0; p < npairs; p++)
+	for (int p = 0; p < n; p++)
 	{
-		IvfpqSearch *search = &searches[PAIR_SEARCH(pairs[p])];
-
-		search->candidates.unique = false;
-		search->lists_read++;
+		probers[p].search = &searches[PAIR_SEARCH(pairs[p])];
+		probers[p].i = PAIR_NUMBER(pairs[p]);
 	}
+	return probers;
 }
 
 /*
@@ -109,6 +104,7 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 	IvfpqListEntry *entries = palloc_extended(Max(npairs, 1) *
 											  sizeof(IvfpqListEntry),
 											  MCXT_ALLOC_HUGE);
+	IvfpqProber *probers = make_probers(searches, pairs, npairs);
 	int			nlists = 0;
 	int			first = 0;
 
@@ -119,6 +115,7 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 			lists[nlists++] = (uint32) PAIR_READING(pairs[p]) % IVFPQ_MAX_LISTS;
 	IvfpqListEntriesRead(index, &searches[0].model->meta, lists, nlists,
 						 entries);
+	IvfpqListsBegin(reader, entries, nlists);
 	for (int l = 0; l < nlists; l++)
 	{
 		int			end = first + 1;
@@ -132,11 +129,12 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 												 entries + l, nlists - l);
 		IvfpqListOpenAt(reader, (uint32) lists[l], &entries[l],
 						l + 1 < nlists ? &entries[l + 1] : NULL);
-		read_list(reader, searches, pairs + first, end - first);
+		IvfpqSearchRead(reader, probers + first, end - first);
 		first = end;
 	}
 	for (int s = 0; s < n; s++)
 		IvfpqSearchTake(&searches[s], candidates);
+	pfree(probers);
 	pfree(entries);
 	pfree(lists);
 	pfree(pairs);

@@ -56,7 +56,7 @@ IvfpqReaderSkip(IvfpqReader *reader, const uint64 *ids, int64 n)
 		memcpy(skip + reader->nskip, ids, n * sizeof(uint64));
 	reader->skip = skip;
 	reader->nskip += n;
-	qsort(skip, reader->nskip, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(skip, reader->nskip);
 }
 
 static bool

@@ -55,7 +55,7 @@ IvfpqSharingInit(IvfpqSharing *sharing, IvfpqBuilder *builder)
 	sharing->npassed = n;
 	memcpy(sharing->ids, builder->sample_ids, n * sizeof(uint64));
 	memcpy(sharing->ids + n, builder->sample_ids, n * sizeof(uint64));
-	qsort(sharing->ids + n, n, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(sharing->ids + n, n);
 	memset(answered_flags(sharing), 0,
 		   count_batches(n, builder->spec.batch_rows));
 	builder->sharing = sharing;
@@ -92,7 +92,7 @@ IvfpqSharingRecover(IvfpqSharing *sharing)
 	for (int64 i = 0; i < sharing->nsample; i++)
 		if (!answered[i / sharing->ticket.spec.batch_rows])
 			lost[nlost++] = sharing->ids[i];
-	qsort(lost, nlost, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(lost, nlost);
 	sharing->npassed = nlost;
 	sharing->recovering = nlost > 0;
 	return sharing->recovering;

@@ -31,9 +31,12 @@ typedef struct GvKept
 	int32_t		bins[GV_KEPT_BINS];
 } GvKept;
 
-/* Copies that are worth scoring, and the most gathered, and pairs, by then. */
+/*
+ * Copies that are worth scoring, and the most gathered, and pairs, by then:
+ * those of blocks that are tried come to fewer than are worth it.
+ */
 #define GV_ENOUGH		64
-#define GV_KEPT_MOST	(GV_ENOUGH + GV_BLOCK)
+#define GV_KEPT_MOST	(GV_ENOUGH + GV_TRIED_BLOCKS * GV_BLOCK)
 
 /* match.c */
 extern bool gv_condition_fits(const GvCondition *condition);

@@ -7,6 +7,10 @@
  * copies out that do not.  The rest, of all lists, are gathered side by side
  * until they fill registers, and then scored together; their pairs are kept
  * without an order (keep.c) until the scan is finished.
+ *
+ * What is taken of blocks that are tried waits behind what counts, unscored or,
+ * where nothing is gathered, scored, and goes when they turn out to have
+ * changed.  No address is made of what a block holds.
  */
 #include "cpu/code/gv_scan.h"
 #include "engine/gv_call.h"
@@ -25,9 +29,12 @@ typedef struct Waiting
 	bool		cuts;			/* there is a cut: for copies above `worst` */
 	float		worst;
 	GvCut		cut;
+	bool		gathers;		/* else copies are scored as they come */
 	int32_t		enough;			/* copies gathered to score them */
-	int32_t		n;				/* copies gathered */
-	float		bases[GV_KEPT_MOST];	/* base + T */
+	int32_t		n;				/* copies that wait, */
+	int32_t		nsure;			/* of which so many count, while others are */
+	int64_t		sure_matched;	/* tried, and GvScan.matched without these */
+	float		bases[GV_KEPT_MOST];	/* base + T; scored: S */
 	uint64_t	ids[GV_KEPT_MOST];
 	uint8_t    *codes;			/* [code_bytes][GV_GATHERED_STRIDE] */
 } Waiting;
@@ -107,6 +114,8 @@ gv_scan_begin(GvScan *scan)
 	waiting->worst = GV_SCORE_MAX;
 	waiting->enough = scan->best->capacity < LEAST ? LEAST :
 		scan->best->capacity < GV_ENOUGH ? scan->best->capacity : GV_ENOUGH;
+	waiting->gathers = gv_kernels->filters &&
+		gv_code_bytes(scan->model->m) <= MOST_BYTES;
 	waiting->n = 0;
 	return GV_OK;
 }
@@ -122,20 +131,26 @@ renew_cut(Waiting *waiting)
 		gv_filter_cut(waiting->filter, waiting->worst, &waiting->cut);
 }
 
-/* Score the copies gathered, and keep their pairs. */
+/* Score the copies that wait, and keep their pairs. */
 static void
-score_gathered(const GvScan *scan, Waiting *waiting)
+score_waiting(const GvScan *scan, Waiting *waiting)
 {
 	float		sums[GV_KEPT_MOST];
+	const float *scores = sums;
 	int			i;
 
 	if (waiting->n == 0)
 		return;
-	gv_kernels->sum_copies(scan->table, scan->model->m, waiting->codes,
-						   GV_GATHERED_STRIDE, waiting->n, sums);
-	for (i = 0; i < waiting->n; i++)
-		sums[i] = gv_score(waiting->bases[i] + sums[i]);
-	gv_keep(&waiting->kept, sums, waiting->ids, waiting->n, scan->best);
+	if (waiting->gathers)
+	{
+		gv_kernels->sum_copies(scan->table, scan->model->m, waiting->codes,
+							   GV_GATHERED_STRIDE, waiting->n, sums);
+		for (i = 0; i < waiting->n; i++)
+			sums[i] = gv_score(waiting->bases[i] + sums[i]);
+	}
+	else
+		scores = waiting->bases;
+	gv_keep(&waiting->kept, scores, waiting->ids, waiting->n, scan->best);
 	waiting->n = 0;
 	renew_cut(waiting);
 }
@@ -155,8 +170,6 @@ gather(const GvScan *scan, Waiting *waiting, float base, const GvBlock *block,
 		waiting->bases[n] = base + block->t[i];
 		waiting->ids[n] = row_id(block, i);
 	}
-	if (waiting->n >= waiting->enough)
-		score_gathered(scan, waiting);
 }
 
 /*
@@ -217,30 +230,50 @@ scan_again(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 	}
 }
 
-/* Offer the live copies of a block that fulfil the condition. */
+/* Have the processor fetch codes [code_bytes][GV_BLOCK]. */
 static void
-offer_block(GvScan *scan, Waiting *waiting, float base, const GvBlock *block)
+fetch_codes(const uint8_t *codes, int32_t code_bytes)
 {
-	bool		gathers = gv_kernels->filters &&
-	gv_code_bytes(scan->model->m) <= MOST_BYTES;
+	int32_t		bytes = code_bytes * GV_BLOCK;
+	int32_t		at;
+
+	for (at = 0; at < bytes; at += GV_FETCHED)
+		gv_fetch(codes + at);
+}
+
+/*
+ * Have the live copies of a block that fulfil the condition wait.  A filter that
+ * has nothing else to fetch fetches what it reads, which is in the cache by
+ * then.
+ */
+static void
+take_block(GvScan *scan, Waiting *waiting, float base, const GvBlock *block)
+{
 	uint32_t	wanted = find_matching(scan, block);
-	float		scores[GV_BLOCK];
-	uint64_t	ids[GV_BLOCK];
-	int32_t		n;
+	const uint8_t *ahead = block->ahead;
 
 	if (wanted != 0 && waiting->cuts)
 		wanted &= gv_kernels->filter(waiting->filter->bytes, scan->model->m,
-									 block->codes, block->t, &waiting->cut);
+									 block->codes, block->t, &waiting->cut,
+									 ahead != NULL ? ahead : block->codes);
+	else if (ahead != NULL)
+		fetch_codes(ahead, gv_code_bytes(scan->model->m));
 	if (wanted == 0)
 		return;
-	if (gathers)
-	{
+	if (waiting->gathers)
 		gather(scan, waiting, base, block, wanted);
-		return;
-	}
-	n = score_block(scan, base, block, wanted, scores, ids);
-	gv_keep(&waiting->kept, scores, ids, n, scan->best);
-	renew_cut(waiting);
+	else
+		waiting->n += score_block(scan, base, block, wanted,
+								  waiting->bases + waiting->n,
+								  waiting->ids + waiting->n);
+}
+
+/* Score what waits, where that is worth it. */
+static inline void
+score_enough(const GvScan *scan, Waiting *waiting)
+{
+	if (waiting->n >= waiting->enough || !waiting->gathers)
+		score_waiting(scan, waiting);
 }
 
 static bool
@@ -270,9 +303,19 @@ finish(const GvScan *scan)
 {
 	Waiting    *waiting = scan->scratch;
 
-	score_gathered(scan, waiting);
+	score_waiting(scan, waiting);
 	gv_kept_give(&waiting->kept, scan->best);
 	renew_cut(waiting);
+}
+
+/* Blocks of a list with this base come next. */
+static void
+begin_blocks(const GvScan *scan, Waiting *waiting, float base)
+{
+	if (scan->reach < waiting->kept.worst)
+		waiting->kept.worst = scan->reach;
+	renew_cut(waiting);
+	waiting->cut.base = base;
 }
 
 /* See gv_engine.h. */
@@ -291,12 +334,49 @@ gv_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 		scan_again(scan, base, blocks, nblocks);
 		return GV_OK;
 	}
-	if (scan->reach < waiting->kept.worst)
-		waiting->kept.worst = scan->reach;
-	renew_cut(waiting);
-	waiting->cut.base = base;
+	begin_blocks(scan, waiting, base);
 	for (b = 0; b < nblocks; b++)
-		offer_block(scan, waiting, base, &blocks[b]);
+	{
+		take_block(scan, waiting, base, &blocks[b]);
+		score_enough(scan, waiting);
+	}
+	return GV_OK;
+}
+
+/* See gv_engine.h. */
+GvStatus
+gv_scan_try(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
+{
+	Waiting    *waiting;
+	int32_t		b;
+
+	GV_CALL(gv_engine_calls, valid_scan(scan) && !scan->best->unique &&
+			nblocks <= GV_TRIED_BLOCKS &&
+			valid_blocks(scan, blocks, nblocks));
+	waiting = scan->scratch;
+	waiting->nsure = waiting->n;
+	waiting->sure_matched = scan->matched;
+	begin_blocks(scan, waiting, base);
+	for (b = 0; b < nblocks; b++)
+		take_block(scan, waiting, base, &blocks[b]);
+	return GV_OK;
+}
+
+/* See gv_engine.h. */
+GvStatus
+gv_scan_tried(GvScan *scan, bool stood)
+{
+	Waiting    *waiting;
+
+	GV_CALL(gv_engine_calls, valid_scan(scan));
+	waiting = scan->scratch;
+	if (stood)
+		score_enough(scan, waiting);
+	else
+	{
+		waiting->n = waiting->nsure;
+		scan->matched = waiting->sure_matched;
+	}
 	return GV_OK;
 }
 

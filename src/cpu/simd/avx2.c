@@ -411,7 +411,7 @@ compare_sums(__m256i total, const float *t, const GvCut *cut)
 
 static AVX2 uint32_t
 filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
-	   const GvCut *cut)
+	   const GvCut *cut, const uint8_t *ahead)
 {
 	int32_t		ncolumns = (m + 1) / 2;
 	__m256i		total[4];
@@ -426,9 +426,21 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
 		ByteSums	sums = {_mm256_setzero_si256(), _mm256_setzero_si256()};
 		int32_t		end = ncolumns - p < DRAIN ? ncolumns : p + DRAIN;
 
-		for (; p < end; p++)
+		for (; p + 2 <= end; p += 2)
+		{
+			gv_fetch(ahead + p * GV_BLOCK);
 			add_column(&sums, codes + p * GV_BLOCK,
 					   bytes + gv_filter_place(2 * p));
+			add_column(&sums, codes + (p + 1) * GV_BLOCK,
+					   bytes + gv_filter_place(2 * p + 2));
+		}
+		if (p < end)			/* the last column, alone */
+		{
+			gv_fetch(ahead + p * GV_BLOCK);
+			add_column(&sums, codes + p * GV_BLOCK,
+					   bytes + gv_filter_place(2 * p));
+			p++;
+		}
 		drain(&sums, total);
 	}
 	for (h = 0; h < 4; h++)

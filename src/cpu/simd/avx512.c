@@ -398,7 +398,7 @@ compare_sums(__m512i total, const float *t, const GvCut *cut)
 
 static AVX512 uint32_t
 filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
-	   const GvCut *cut)
+	   const GvCut *cut, const uint8_t *ahead)
 {
 	int32_t		ncolumns = (m + 1) / 2;
 	__m512i		total[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
@@ -410,12 +410,16 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
 		int32_t		end = ncolumns - p < 2 * DRAIN ? ncolumns : p + 2 * DRAIN;
 
 		for (; p + 2 <= end; p += 2)
+		{
+			gv_fetch(ahead + p * GV_BLOCK);
 			add_columns(&sums, _mm512_loadu_si512(codes + p * GV_BLOCK),
 						bytes + p * 64);
+		}
 		if (p < end)			/* the last column, alone */
 		{
 			const void *last = codes + p * GV_BLOCK;
 
+			gv_fetch(ahead + p * GV_BLOCK);
 			add_columns(&sums,
 						_mm512_zextsi256_si512(_mm256_loadu_si256(last)),
 						bytes + p * 64);

@@ -138,10 +138,15 @@ typedef struct GvKernels
 	void		(*gather) (const uint8_t *codes, int32_t code_bytes,
 						   uint32_t wanted, uint8_t *gathered);
 
-	/* the copies that may not be left out; unused and dead ones are any */
+	/*
+	 * The copies that may not be left out; unused and dead ones are any.
+	 * Meanwhile as many bytes `ahead` as the codes are may be fetched into
+	 * the cache: memory then works while sums are added up, where a burst of
+	 * fetches has the processor wait for the first ones.
+	 */
 	uint32_t	(*filter) (const uint8_t *bytes, int32_t m,
 						   const uint8_t *codes, const float *t,
-						   const GvCut *cut);
+						   const GvCut *cut, const uint8_t *ahead);
 
 	/*
 	 * Bit i: image i of images [GV_BLOCK], each of `width` bytes, fulfils a
@@ -174,7 +179,15 @@ typedef struct GvKernels
 #define GV_CPU_SLICE_DIMS	64	/* dimensions of a panel */
 #define GV_CPU_COMPARED		64	/* values compared with a limit at a time */
 #define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
-#define GV_GATHERED_STRIDE	96	/* for copies gathered from several blocks */
+#define GV_GATHERED_STRIDE	192 /* for copies gathered from several blocks */
+#define GV_FETCHED			64	/* bytes that a processor fetches at once */
+
+/* Have the processor fetch what is `at` a place into its second cache. */
+static inline void
+gv_fetch(const uint8_t *at)
+{
+	__builtin_prefetch(at, 0, 2);
+}
 
 /*
  * A panel's products add up with as many roundings as it has dimensions, and

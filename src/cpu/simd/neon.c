@@ -430,7 +430,7 @@ compare_sums(uint32x4_t total, const float *t, const GvCut *cut)
 
 static uint32_t
 filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
-	   const GvCut *cut)
+	   const GvCut *cut, const uint8_t *ahead)
 {
 	int32_t		ncolumns = (m + 1) / 2;
 	uint32x4_t	total[GV_BLOCK / FOUR];
@@ -446,9 +446,21 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
 
 		for (h = 0; h < 4; h++)
 			sums[h] = vdupq_n_u16(0);
-		for (; p < end; p++)
+		for (; p + 2 <= end; p += 2)
+		{
+			gv_fetch(ahead + p * GV_BLOCK);
 			add_column(sums, codes + p * GV_BLOCK,
 					   bytes + gv_filter_place(2 * p));
+			add_column(sums, codes + (p + 1) * GV_BLOCK,
+					   bytes + gv_filter_place(2 * p + 2));
+		}
+		if (p < end)			/* the last column, alone */
+		{
+			gv_fetch(ahead + p * GV_BLOCK);
+			add_column(sums, codes + p * GV_BLOCK,
+					   bytes + gv_filter_place(2 * p));
+			p++;
+		}
 		for (h = 0; h < 4; h++)
 		{
 			total[2 * h] = vaddw_u16(total[2 * h], vget_low_u16(sums[h]));

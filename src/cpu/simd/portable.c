@@ -414,7 +414,7 @@ gather(const uint8_t *codes, int32_t code_bytes, uint32_t wanted,
 
 static uint32_t
 filter(const uint8_t *bytes, int32_t m, const uint8_t *codes,
-	   const float *t, const GvCut *cut)
+	   const float *t, const GvCut *cut, const uint8_t *ahead)
 {
 	uint32_t	kept = 0;
 	int32_t		j;

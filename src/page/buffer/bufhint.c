@@ -47,9 +47,10 @@ IvfpqBufHintRead(Relation rel, BlockNumber blkno,
 	return ReadBufferExtended(rel, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
 }
 
-void
+const char *
 IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 {
+	return NULL;
 }
 
 #else
@@ -123,21 +124,22 @@ IvfpqBufHintRead(Relation rel, BlockNumber blkno,
 }
 
 /* See bufhint.h. */
-void
+const char *
 IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 {
 	const char *page;
 	Buffer		buffer;
 
 	if (places == NULL || RelationUsesLocalBuffers(rel))
-		return;
+		return NULL;
 	buffer = *place_of(rel, blkno);
 	if (!BufferIsValid(buffer))
-		return;
+		return NULL;
 	page = (const char *) BufferGetPage(buffer);
 	__builtin_prefetch(GetBufferDescriptor(buffer - 1));
 	__builtin_prefetch(page);
 	IvfpqFetch(page + offset, page + offset + bytes);
+	return page;
 }
 
 #endif

@@ -22,11 +22,12 @@ extern Buffer IvfpqBufHintPin(Relation rel, BlockNumber blkno);
 
 /*
  * The page will soon be pinned, and some bytes of it from an offset on looked
- * at: have the processor fetch these.  Without effect where it is not known;
- * never waits.
+ * at: have the processor fetch these.  Returns where the page was the last
+ * time, for more to be fetched and nothing else; NULL, without effect, where
+ * that is not known.  Never waits.
  */
-extern void IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset,
-							  Size bytes);
+extern const char *IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset,
+									 Size bytes);
 
 /* Have the processor fetch what lies from one place to another. */
 static inline void

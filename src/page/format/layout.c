@@ -247,6 +247,7 @@ IvfpqBodyView(const IvfpqLayout *layout, const char *body, int count,
 		(const ItemPointerData *) (view->t + IVFPQ_BLOCK_COPIES) : NULL;
 	view->keys = layout->keys.nkeys > 0 ? body + layout->keys_at : NULL;
 	view->codes = (const uint8 *) body + layout->codes;
+	view->ahead = NULL;
 	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_COPIES - count)) &
 		~header->dead;
 	view->second = header->second;

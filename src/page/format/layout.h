@@ -74,6 +74,8 @@ typedef struct IvfpqBlockView
 	const ItemPointerData *refine;	/* [32], or NULL */
 	const char *keys;			/* heads and images, or NULL */
 	const uint8 *codes;			/* [code_bytes][32] */
+	const uint8 *ahead;			/* codes to fetch while these are scanned, or
+								 * NULL; never to be read */
 	uint32		live;			/* bit i: copy i exists and is not dead */
 	uint32		second;			/* bit i: copy i is its row's second */
 	bool		passed_over;	/* no copy is wanted (IvfpqListReader.wants):

@@ -236,6 +236,7 @@ check_scan_of(const Keyed *list, const GvCondition *condition, bool unique)
 	GvBlock		blocks[MOST_BLOCKS];
 	int64_t		matched = 0;
 	int			times = unique ? 2 : 1;
+	bool		tries = !unique && unit_random() % 2;
 	int			i;
 	int32_t		b;
 
@@ -249,7 +250,9 @@ check_scan_of(const Keyed *list, const GvCondition *condition, bool unique)
 			blocks[b].live &= naive_match(condition, blocks[b].keys);
 		matched += __builtin_popcount(blocks[b].live);
 	}
-	for (i = 0; i < times; i++)
+	if (tries)
+		try_blocks(&scan, 0.5f, list->blocks, list->nblocks);
+	for (i = 0; i < times && !tries; i++)
 		CHECK(gv_scan(&scan, 0.5f, list->blocks, list->nblocks) == GV_OK,
 			  "scan");
 	finish_scan(&scan);

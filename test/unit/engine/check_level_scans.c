@@ -55,7 +55,9 @@ make_list(List *list, int32_t m, int32_t nblocks, float size)
 			.codes = codes,.t = t,
 			.rowids = b % 3 == 2 ? NULL : list->rowids + 96 * b,
 			.first_id = GV_BLOCK * b,
-			.live = dead == 0 ? UINT32_MAX : (uint32_t) unit_random()
+			.live = dead == 0 ? UINT32_MAX : (uint32_t) unit_random(),
+			/* not to be read, so it may be anywhere */
+			.ahead = b % 2 == 0 ? NULL : (const uint8_t *) (uintptr_t) 4096
 		};
 		if (dead == 2 && unit_random() % 2 == 0)
 			list->blocks[b].live = 0;
@@ -162,17 +164,20 @@ check_scanning(const GvKernels *kernels, int32_t dims)
 	check_gathered(kernels, dims);
 }
 
-/* What a scan by kernels leaves, sorted. */
+/* What a scan by kernels leaves, sorted; of blocks that it tries or does not. */
 static GvTopK
 scan_by(GvSimd simd, const List *list, float base, int32_t capacity,
-		bool unique)
+		bool unique, bool tries)
 {
 	GvTopK		top = new_topk(capacity, unique);
 	GvScan		scan;
 
 	gv_simd_use(simd);
 	scan = begin_scan(&list->model, list->table, &top);
-	CHECK(gv_scan(&scan, base, list->blocks, list->nblocks) == GV_OK, "scan");
+	if (tries)
+		try_blocks(&scan, base, list->blocks, list->nblocks);
+	else
+		CHECK(gv_scan(&scan, base, list->blocks, list->nblocks) == GV_OK, "scan");
 	CHECK(gv_scan(&scan, base / 2, list->blocks, list->nblocks / 2) == GV_OK,
 		  "scan");
 	finish_scan(&scan);
@@ -186,8 +191,10 @@ check_scans(GvSimd level, const List *list, float base)
 	int32_t		capacity = 1 + (int32_t) (unit_random() %
 										  (unit_random() % 8 == 0 ? 3000 : 60));
 	bool		unique = unit_random() % 2;
-	GvTopK		want = scan_by(GV_SIMD_PORTABLE, list, base, capacity, unique);
-	GvTopK		got = scan_by(level, list, base, capacity, unique);
+	GvTopK		want = scan_by(GV_SIMD_PORTABLE, list, base, capacity, unique,
+							   false);
+	GvTopK		got = scan_by(level, list, base, capacity, unique,
+							  !unique && unit_random() % 2);
 
 	CHECK(want.count == got.count &&
 		  memcmp(want.scores, got.scores, sizeof(float) * got.count) == 0 &&
@@ -232,9 +239,10 @@ check_filter(const GvKernels *kernels, const List *list, float base,
 		if (!gv_filter_cut(filter, worst, &cut))
 			continue;
 		kept = kernels->filter(filter->bytes, list->model.m, block->codes,
-							   block->t, &cut);
+							   block->t, &cut,
+							   block->ahead ? block->ahead : block->codes);
 		CHECK(kept == portable->filter(filter->bytes, list->model.m,
-									   block->codes, block->t, &cut),
+									   block->codes, block->t, &cut, NULL),
 			  "m %d", list->model.m);
 		for (i = 0; i < GV_BLOCK; i++)
 			nwrong += (kept >> i & 1) == 0 &&

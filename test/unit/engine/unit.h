@@ -254,6 +254,28 @@ scan_blocks(const GvModel *model, const float *table, float base,
 	finish_scan(&scan);
 }
 
+/*
+ * By tries, of which those that fail show copies nearer than they are, so that
+ * what they leave behind is found.
+ */
+static inline void
+try_blocks(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
+{
+	int32_t		b = 0;
+
+	while (b < nblocks)
+	{
+		int32_t		n = 1 + (int32_t) (unit_random() % GV_TRIED_BLOCKS);
+		bool		stood = unit_random() % 2;
+
+		n = n < nblocks - b ? n : nblocks - b;
+		CHECK(gv_scan_try(scan, stood ? base : base - fabsf(base) - 1.0f,
+						  blocks + b, n) == GV_OK, "try");
+		CHECK(gv_scan_tried(scan, stood) == GV_OK, "tried");
+		b += stood ? n : 0;
+	}
+}
+
 /* The biggest cluster of n rows; *mse gets the mean squared error. */
 static inline int64_t
 biggest_cluster(int32_t dims, const float *centroids, int32_t k,

@@ -175,7 +175,7 @@ builder_check(GvBuilder *own, const float *rows, int32_t n,
 		{lists, 8 * (size_t) n}, {t, 8 * (size_t) n},
 		{records[0], 4 * (size_t) n}, {records[1], 4 * (size_t) n},
 		{records[2], 4 * (size_t) n}, {neighbours, 0},
-		{codes, 4 * (size_t) n}, {bytes, (size_t) n * DIMS}
+		{bytes, (size_t) n * DIMS}, {codes, 4 * (size_t) n}
 	};
 	const char *next = payload + sizeof(*reply);
 	int			i;

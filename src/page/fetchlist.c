@@ -1,0 +1,66 @@
+/*
+ * fetchlist.c
+ *		Blocks of lists on their way into the processor's cache before they are
+ *		scanned.
+ *
+ * A core that waits for one page after another gets a third of what memory
+ * gives.  So while a block is scanned another is fetched that comes a few pages
+ * later: by what the directory's entries say, in lists written at once, which
+ * have their older blocks in the slots behind.  Where a page is not where it was
+ * the last time, or the list goes on elsewhere, the wrong bytes are fetched, and
+ * nothing else happens.
+ */
+#include "postgres.h"
+
+#include "page/buffer/bufhint.h"
+#include "page/page.h"
+
+static void
+come_to(IvfpqFetchPlace *place, Relation index, IvfpqAddress next)
+{
+	place->next = next;
+	place->page = IvfpqBufHintFetch(index, next.page, 0, 0);
+}
+
+/* Go on to the next list that has blocks; false if there is none. */
+static bool
+next_list(IvfpqFetchPlace *place, Relation index, uint32 slots)
+{
+	while (place->nblocks == 0 && place->entry < place->end)
+	{
+		const IvfpqListEntry *entry = place->entry++;
+
+		/* damage is for the list's reader to report */
+		if (entry->nitems == 0 || entry->head.slot >= slots)
+			continue;
+		place->nblocks = (entry->nitems - 1) / IVFPQ_BLOCK_COPIES + 1;
+		come_to(place, index, entry->head);
+	}
+	return place->nblocks > 0;
+}
+
+/*
+ * Where in memory the slot of the next block most likely is: to be fetched,
+ * never to be read.  NULL where that is not known, or there is none.
+ */
+const char *
+IvfpqFetchNext(IvfpqFetchPlace *place, Relation index,
+			   const IvfpqLayout *layout)
+{
+	uint32		slots = layout->slots_per_page;
+	const char *slot = NULL;
+
+	if (!next_list(place, index, slots))
+		return NULL;
+	if (place->page != NULL)
+		slot = place->page + MAXALIGN(SizeOfPageHeaderData) +
+			place->next.slot * layout->slot_bytes;
+	place->nblocks--;
+	if (++place->next.slot == slots && place->nblocks > 0)
+	{
+		IvfpqAddress behind = {.page = place->next.page + 1};
+
+		come_to(place, index, behind);
+	}
+	return slot;
+}
