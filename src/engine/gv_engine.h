@@ -51,6 +51,7 @@
 #define GV_BLOCK		32		/* copies in a block */
 #define GV_CODEWORDS	16		/* codewords of a 4-bit sub-quantizer */
 #define GV_MAX_DIMS		16000
+#define GV_MAX_ROTATED	2000	/* dimensions that can be rotated */
 #define GV_SCORE_MAX	FLT_MAX
 #define GV_ALIGN		64		/* alignment of scratch, bytes */
 
@@ -95,6 +96,8 @@ typedef struct GvModel
 	float		scale;			/* a power of two */
 	const float *mean;			/* [dims], all 0 for GV_IP */
 	const float *codebooks;		/* [GV_CODEWORDS * dims], see above */
+	const float *rotation;		/* [dims][dims], or NULL: nothing is rotated */
+	float		rotation_error; /* gv_rotation_error, or 0: the same */
 } GvModel;
 
 static inline int32_t
@@ -148,8 +151,8 @@ extern void gv_topk_first(GvTopK *top, int32_t n);
 
 /*
  * Put n raw vectors into the space the engine works in:
- * y = (x' - mean) * scale, x' = x / |x| for cosine, else x.  y may be x.
- * Returns the number of vectors that cosine cannot place (zero length);
+ * y = (x' - mean) * scale, x' = x / |x| for cosine, else x, and with a
+ * rotation y = R that (gv_rotate).  y may be x.  Returns the number of vectors that cosine cannot place (zero length);
  * those become -mean * scale.
  */
 extern int64_t gv_transform(const GvModel *model,
@@ -336,6 +339,35 @@ extern GvStatus gv_codebooks(int32_t dims, int32_t m, int64_t n,
 							 const float *residuals, uint64_t seed,
 							 float *codebooks, void *scratch,
 							 const GvStop *stop);
+
+/*
+ * learn_rotation: x [n][dims], residuals, their lengths about one -> rotation
+ * [dims][dims], dims <= GV_MAX_ROTATED, after which a product quantizer of m
+ * sub-quantizers loses less; the identity where x tells nothing.  About
+ * n dims^2 + 40 dims^3 multiplications.
+ */
+extern size_t gv_learn_rotation_scratch(int32_t dims, int32_t m);
+extern GvStatus gv_learn_rotation(int32_t dims, int32_t m, const float *x,
+								  int64_t n, float *rotation, void *scratch,
+								  const GvStop *stop);
+
+/*
+ * rotate: rows [n][dims] of a rotation times x [dims] -> y [n], each product
+ * summed in double as gv_distance_ip does, then rounded.
+ *
+ * rotation_error: rho.  All rows of a rotation R together are near an
+ * orthogonal Q: |y - Q x| <= rho |x| + FLT_MIN, of an x none of whose products
+ * overflows.
+ *
+ * rotation_defect: what a row adds to |R R' - 1|^2, with the rows before it;
+ * is_rotation: the defect of all rows is small enough for rho.
+ */
+extern void gv_rotate(int32_t dims, const float *rows, int32_t n,
+					  const float *x, float *y);
+extern float gv_rotation_error(int32_t dims);
+extern double gv_rotation_defect(int32_t dims, const float *rotation,
+								 int32_t row);
+extern bool gv_is_rotation(int32_t dims, double defect);
 
 /*
  * assign: x [n][dims] -> nearest [n] by squared Euclidean distance among

@@ -38,6 +38,7 @@ IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
 	meta->centroids = InvalidBlockNumber;
 	meta->codes = InvalidBlockNumber;
 	meta->directory = InvalidBlockNumber;
+	meta->rotation = InvalidBlockNumber;
 	meta->pending_head = InvalidBlockNumber;
 	meta->pending_tail = InvalidBlockNumber;
 	meta->pending_head_seq = 1;
@@ -74,6 +75,11 @@ IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first)
 	meta->codes = meta->centroids + array_pages(meta->nlists * dims);
 	meta->directory = meta->codes + array_pages(IvfpqCodeBlocks(meta) *
 												IvfpqCodeBlockFloats(meta));
+	if (meta->rotated)
+	{
+		meta->rotation = meta->directory;
+		meta->directory += array_pages(dims * dims);
+	}
 	return IvfpqDirectoryPage(meta, meta->nlists - 1) + 1;
 }
 
@@ -187,6 +193,7 @@ IvfpqMetaIsInRange(const IvfpqMetaData *meta)
 		meta->refine < IVFPQ_REFINE_NONE ||
 		meta->refine > (meta->version >= 7 ? IVFPQ_REFINE_HALF :
 						IVFPQ_REFINE_SQ8) ||
+		meta->rotated < 0 || meta->rotated > (meta->version >= 7 ? 1 : 0) ||
 		meta->rows_at_training < 0 || meta->rows_at_calibration < 0 ||
 		meta->calibrated_depths < 0 ||
 		meta->calibrated_depths > IVFPQ_DEPTHS ||
@@ -204,6 +211,7 @@ IvfpqMetaIsInRange(const IvfpqMetaData *meta)
 		 meta->pq_dim <= meta->dims && meta->pq_dim <= IvfpqMaxPqDim(&keys) &&
 		 (meta->refine == IVFPQ_REFINE_NONE ||
 		  meta->dims <= IvfpqRecordMaxDims(meta->refine)) &&
+		 (!meta->rotated || meta->dims <= IVFPQ_MAX_ROTATED) &&
 		 isfinite(meta->scale) && meta->scale > 0);
 }
 
@@ -233,7 +241,7 @@ IvfpqMetaGet(Relation index, Page page)
 /*
  * Contents of version 5 in terms of version 6.  What is written back, all of it
  * or what calibration found, is of that version then.  One of version 6 is one
- * of version 7 without halves, and stays what it is.
+ * of version 7 without halves and rotation, and stays what it is.
  */
 static void
 modernize(IvfpqMetaData *meta)

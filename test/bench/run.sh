@@ -19,6 +19,7 @@
 #   budget    where the time of a query goes, by perf, in trees side by side: TREE
 #             [TREE] --data DATA
 #   many      gpuvec_search beside a LATERAL join of index scans
+#   rotate    recall of indexes that rotate vectors, beside those that do not
 #   setsql    functions over sets of rows, by a card and in the session; takes
 #             no DATA (test/gpu/run.sh sets)
 # or, on a database of yours, with the indexes that a column has:
@@ -78,7 +79,7 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets | where | keys | vectordbbench | foreign | many)
+	compare | inserts | lists | targets | where | keys | vectordbbench | foreign | many | rotate)
 		program=$1
 		shift
 		;;

@@ -94,7 +94,7 @@ $primary->safe_psql(
 	CREATE TABLE refined (id int, e real[]);
 	INSERT INTO refined SELECT * FROM narrow;
 	CREATE INDEX refined_e ON refined USING gpuivfpq (e, id, (id % 3))
-		WITH (lists = 20, probes = 5, refine = sq8);
+		WITH (lists = 20, probes = 5, refine = sq8, rotate);
 	CREATE TABLE waiting (id int, e real[]);
 	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e);
 	INSERT INTO waiting SELECT g, point(g, 4) FROM generate_series(1, $rows) AS g;

@@ -41,7 +41,7 @@ $node->safe_psql(
 	CREATE TABLE refined (id bigserial, e real[]);
 	INSERT INTO refined (e) SELECT e FROM loaded LIMIT 1500;
 	CREATE INDEX refined_e ON refined USING gpuivfpq (e, id, (id % 3))
-		WITH (lists = 10, refine = sq8);
+		WITH (lists = 10, refine = sq8, rotate);
 	CREATE TABLE waiting (id bigserial, e real[]);
 	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e, id);
 });

@@ -37,6 +37,8 @@ use constant {
 	META_TARGETS => 216,
 	META_KEY_KINDS => 552,
 	META_KEY_WIDTHS => 560,
+	META_ROTATED => 568,
+	META_ROTATION => 572,
 
 	# ... in a directory entry
 	ENTRY_BYTES => 28,
@@ -84,7 +86,7 @@ use constant {
 	SLOT_IMAGES => 32 + 320 + 2 * 24,
 };
 
-my @tables = qw(lists refined keyed pending);
+my @tables = qw(lists refined keyed turned pending);
 my $node = new_damage_node();
 $node->start;
 $node->safe_psql(
@@ -104,6 +106,9 @@ $node->safe_psql(
 	CREATE TABLE keyed AS SELECT id, v, 'n' || id % 9 AS name FROM lists;
 	CREATE INDEX keyed_v ON keyed USING gpuivfpq (v, id, name)
 		WITH (lists = 4, pq_dim = 5, probes = 4, spill = 0);
+	CREATE TABLE turned AS SELECT * FROM lists;
+	CREATE INDEX turned_v ON turned USING gpuivfpq (v)
+		WITH (lists = 4, pq_dim = 5, probes = 4, spill = 0, rotate);
 	CREATE TABLE pending (id int, v real[]);
 	CREATE INDEX pending_v ON pending USING gpuivfpq (v);
 	INSERT INTO pending SELECT i, vec(i) FROM generate_series(1, 4000) i;
@@ -449,6 +454,37 @@ damage_pending(
 	qr/points to row \(655359,\d+\), which table "pending" cannot have/,
 	found($first, 'pending entry 1 points to \(655359,\d+\), which is not in the table'),
 	sub { substr(${ $_[0] }, $pending + PENDING_TIDS + 6, 4) = pack('SS', 9, 65535) });
+
+# ---- rotation
+
+my $rotation = get32(\$sound{turned}, CONTENTS + META_ROTATION);
+
+sub damage_turned
+{
+	return damage_index('turned', @_);
+}
+
+damage_turned('rotation: nothing', $rows, qr/^\s*$/, sub { });
+damage_turned(
+	'rotation zeroed', damaged_at($rotation, 'turned'),
+	found($rotation, 'it does not hold the rotation'),
+	sub { substr(${ $_[0] }, $rotation * BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
+damage_turned(
+	'rotation changed', $rows,
+	found($rotation, 'the rotation is not orthogonal'),
+	sub { substr(${ $_[0] }, $rotation * BLCKSZ + CONTENTS + 40, 4) = pack('f', 0.75) });
+damage_turned(
+	'rotation not a number', qr//,
+	found($rotation, 'a value of the rotation is not finite'),
+	sub { put32($_[0], $rotation * BLCKSZ + CONTENTS + 40, 0x7FC00000) });
+damage_turned(
+	'rotation elsewhere', qr//,
+	found(0, 'arrays and directory are not in their places'),
+	sub { put32($_[0], CONTENTS + META_ROTATION, 4711) });
+damage_turned(
+	'rotated twice', damaged_at(0, 'turned'),
+	found(0, 'its parameters are out of range'),
+	sub { put32($_[0], CONTENTS + META_ROTATED, 2) });
 
 # ---- refine records: pages 1 and on, the last of which has free slots
 

@@ -36,11 +36,17 @@ my @with_keys = (
 	[ 'sets', '<=>', 16 ],
 	[ 'wide', '<#>', 1100 ],
 	[ 'inplace', '<->', 8 ]);
+my @rotated = (
+	[ 'refined', '<->', 16 ],
+	[ 'cosine', '<=>', 16 ],
+	[ 'product', '<#>', 24 ],
+	[ 'inplace', '<->', 8 ]);
 my %trained = (
 	'5' => \@without_keys,
 	'6' => \@without_keys,
 	'6-keys' => \@with_keys,
-	'7' => \@without_keys);
+	'7' => \@without_keys,
+	'7-rotated' => \@rotated);
 
 # What is asked of keys: one condition on each, and some of several.
 my %conditions = (

@@ -236,6 +236,7 @@ write_model(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 	meta->nparents = training->nparents;
 	meta->copies = training->copies;
 	meta->scale = training->gv.scale;
+	meta->rotated = training->rotation != NULL;
 	meta->rows_at_training = load->rows;
 	IvfpqMetaPlace(meta, 0);
 	IvfpqMetaPlace(meta, IvfpqReserve(index, IvfpqModelPages(meta), shared));
@@ -250,6 +251,9 @@ write_model(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 	IvfpqArrayWrite(index, meta->centroids, training->centroids,
 					(int64) training->nlists * dims, shared);
 	IvfpqCodedWrite(index, meta, &training->gv, &tree, shared);
+	if (meta->rotated)
+		IvfpqArrayWrite(index, meta->rotation, training->rotation,
+						(int64) dims * dims, shared);
 }
 
 /* The leader's work between placing rows and writing lists. */

@@ -21,6 +21,7 @@
 
 #include "am/build/placerows.h"
 #include "am/common/engine.h"
+#include "am/search/search.h"
 #include "page/stoppoint.h"
 
 /* Rows placed at once: enough to keep the engine busy, and in the cache. */
@@ -147,6 +148,7 @@ encode_records(IvfpqPlacer *placer, int n)
 		IvfpqCheckStatus(gv_refine_encode(dims, placer->batch, n,
 										  encoded->records, encoded->min,
 										  encoded->step, encoded->error));
+	IvfpqRecordAllow(&placer->training->gv, placer->batch, n, encoded->error);
 	for (int i = 0; i < n; i++)
 		if (!placer->boundable[i])
 			encoded->error[i] = get_float4_infinity();

@@ -213,6 +213,8 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	indexInfo->ii_Concurrent = true;	/* rows that a snapshot sees */
 	if (model->meta.nlists == 0)
 		return false;
+	if (model->meta.rotated)
+		model->gv.rotation = IvfpqRotationLoad(index, &model->meta);
 	n = given ? take_given(&sample, given, model) :
 		draw_queries(&sample, model, heap, index, indexInfo, &held_out);
 	if (n == 0)

@@ -31,6 +31,9 @@ set_pointers(IvfpqModel *model)
 	model->gv.scale = meta->scale;
 	model->gv.mean = model->values;
 	model->gv.codebooks = model->values + meta->dims;
+	model->gv.rotation = NULL;
+	model->gv.rotation_error = meta->rotated ?
+		gv_rotation_error(meta->dims) : 0;
 	model->starts = (const int32 *) (model->values +
 									 (Size) meta->dims * (1 + GV_CODEWORDS));
 }
@@ -121,6 +124,52 @@ IvfpqModelLoad(Relation index, const IvfpqMetaData *meta)
 
 	set_pointers(model);
 	return model;
+}
+
+StaticAssertDecl(IVFPQ_MAX_ROTATED == GV_MAX_ROTATED,
+				 "what can be rotated can be stored");
+
+/* The rotation [dims][dims] of an index that has one, in memory. */
+float *
+IvfpqRotationLoad(Relation index, const IvfpqMetaData *meta)
+{
+	int			dims = meta->dims;
+	float	   *rotation = palloc_extended((Size) dims * dims * sizeof(float),
+										   MCXT_ALLOC_HUGE);
+
+	IvfpqArrayFetch(index, meta->rotation, dims * dims, 0, rotation);
+	return rotation;
+}
+
+/*
+ * Put a raw vector [dims] into the engine's space.  A rotation is read where it
+ * lies in shared buffers: it is too large to be copied for each query, or to be
+ * kept by each session.
+ */
+void
+IvfpqTransform(Relation index, const IvfpqModel *model, const float *raw,
+			   float *vector)
+{
+	const IvfpqMetaData *meta = &model->meta;
+	int			dims = meta->dims;
+	float	   *placed = vector;
+	IvfpqArrayReader reader;
+	const float *rows;
+	int			count;
+
+	if (meta->rotated)
+		placed = palloc(dims * sizeof(float));
+	gv_transform(&model->gv, raw, 1, placed);
+	if (!meta->rotated)
+		return;
+	IvfpqArrayOpen(&reader, index, meta->rotation, dims, dims);
+	while ((rows = IvfpqArrayNext(&reader, &count)) != NULL)
+	{
+		gv_rotate(dims, rows, count, placed, vector);
+		vector += count;
+	}
+	IvfpqArrayClose(&reader);
+	pfree(placed);
 }
 
 /*

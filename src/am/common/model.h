@@ -1,8 +1,8 @@
 /*
  * model.h
  *		What training fixed, in memory (model.c).  The small parts
- *		(metapage, mean, codebooks) are cached with the relation; centroids stay
- *		on pages.
+ *		(metapage, mean, codebooks) are cached with the relation; centroids and a
+ *		rotation stay on pages.
  */
 #ifndef IVFPQ_MODEL_H
 #define IVFPQ_MODEL_H
@@ -13,13 +13,16 @@
 typedef struct IvfpqModel
 {
 	IvfpqMetaData meta;
-	GvModel		gv;				/* when meta.nlists > 0 */
+	GvModel		gv;				/* when meta.nlists > 0; without its rotation */
 	const int32 *starts;		/* [nparents + 1] first list of each parent */
 	float		values[FLEXIBLE_ARRAY_MEMBER];	/* mean, codebooks, starts */
 } IvfpqModel;
 
 extern IvfpqModel *IvfpqModelGet(Relation index);
 extern IvfpqModel *IvfpqModelLoad(Relation index, const IvfpqMetaData *meta);
+extern float *IvfpqRotationLoad(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqTransform(Relation index, const IvfpqModel *model,
+						   const float *raw, float *vector);
 extern void IvfpqModelCheckKeys(Relation index, const IvfpqModel *model,
 								const IvfpqKeyForm *columns);
 

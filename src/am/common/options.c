@@ -89,6 +89,9 @@ IvfpqInitOptions(void)
 					   refine_values, IVFPQ_REFINE_NONE,
 					   "Valid values are \"none\", \"sq8\" and \"half\".",
 					   AccessExclusiveLock);
+	add_bool_reloption(ivfpq_relopt_kind, "rotate",
+					   "Rotate vectors before they are encoded, so that codes "
+					   "lose less", false, AccessExclusiveLock);
 	add_enum_reloption(ivfpq_relopt_kind, "targets_for",
 					   "Queries that recall targets are to be for; "
 					   "gpuvec_calibrate sets it",
@@ -114,6 +117,8 @@ ivfpqoptions(Datum reloptions, bool validate)
 		INT_OPTION(train_rows),
 		{.optname = "refine", .opttype = RELOPT_TYPE_ENUM,
 		.offset = offsetof(IvfpqOptions, refine)},
+		{.optname = "rotate", .opttype = RELOPT_TYPE_BOOL,
+		.offset = offsetof(IvfpqOptions, rotate)},
 		{.optname = "targets_for", .opttype = RELOPT_TYPE_ENUM,
 		.offset = offsetof(IvfpqOptions, targets_for)},
 	};

@@ -24,6 +24,7 @@ typedef struct IvfpqOptions
 	int			train_rows;
 	int			refine;			/* IvfpqRefine */
 	int			targets_for;	/* IvfpqTargetsFor */
+	bool		rotate;
 } IvfpqOptions;
 
 /* Settings; 0 = not set. */

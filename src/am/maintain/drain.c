@@ -65,7 +65,7 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 	if (dims == model->meta.dims && IvfpqIsPlaceable(&drain->type, raw, dims))
 	{
 		vector = palloc(dims * sizeof(float));
-		gv_transform(&model->gv, raw, 1, vector);
+		IvfpqTransform(drain->index, model, raw, vector);
 		IvfpqFetchedKeys(&drain->keys, &drain->rows, &keys);
 		IvfpqInsertCopies(drain->index, model, vector,
 						  IvfpqIsBoundable(&drain->type, raw, dims), tid,

@@ -108,7 +108,7 @@ look_at_row(Drift *drift, const ItemPointerData *tid)
 	{
 		float	   *vector = palloc(dims * sizeof(float));
 
-		gv_transform(&model->gv, raw, 1, vector);
+		IvfpqTransform(drift->index, model, raw, vector);
 		drift->drawn++;
 		drift->far += stretch(drift, vector) > drift->reach;
 	}

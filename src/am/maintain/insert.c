@@ -78,7 +78,7 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 		IvfpqRefine kind = model->meta.refine;
 		IvfpqRecord *record = IvfpqRecordAlloc(kind, dims);
 
-		IvfpqRecordMake(kind, record, vector, dims, boundable, tid);
+		IvfpqRecordMake(kind, record, &model->gv, vector, boundable, tid);
 		IvfpqRecordAppend(index, IvfpqRecordCodeBytes(kind, dims), record,
 						  &refine);
 	}
@@ -162,7 +162,7 @@ insert_row(Relation heap, Relation index, const Datum *values,
 		IvfpqKeysInit(&keys, index);
 		IvfpqModelCheckKeys(index, model, &keys.form);
 		IvfpqKeysMake(&keys, values, isnull, &images);
-		gv_transform(&model->gv, raw, 1, vector);
+		IvfpqTransform(index, model, raw, vector);
 		IvfpqInsertCopies(index, model, vector,
 						  IvfpqIsBoundable(&type, raw, dims), tid, &images,
 						  NULL);

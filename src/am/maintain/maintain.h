@@ -99,9 +99,13 @@ typedef void (*IvfpqProblem) (void *arg, bool error, BlockNumber blkno,
 
 extern void IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg);
 
+/* verifyrotation.c */
+extern bool IvfpqVerifyRotation(Relation index, const IvfpqMetaData *meta);
+
 /* verifyrecord.c: do refine records bound their rows? */
 typedef struct IvfpqVerifyRecords
 {
+	Relation	index;
 	IvfpqModel *model;
 	IvfpqType	type;
 	IvfpqMeasure rows;			/* fetches them */

@@ -251,6 +251,10 @@ check_pages(Verify *verify, Snapshot snapshot, bool valid)
 		return false;
 	}
 	verify->meta = checker.meta;
+	if (verify->meta.rotated && verify->meta.nlists > 0 && !verify->damaged &&
+		!IvfpqVerifyRotation(verify->index, &verify->meta))
+		report(verify, true, verify->meta.rotation, IVFPQ_NO_LIST,
+			   "the rotation is not orthogonal");
 	verify->compares_records = valid && !verify->damaged &&
 		verify->meta.nlists > 0 && verify->meta.refine != IVFPQ_REFINE_NONE;
 	for (int list = 0; list < checker.meta.nlists; list++)

@@ -28,6 +28,7 @@ void
 IvfpqVerifyRecordsBegin(IvfpqVerifyRecords *verify, Relation heap,
 						Relation index, Snapshot snapshot)
 {
+	verify->index = index;
 	verify->model = IvfpqModelGet(index);
 	verify->vector = palloc(verify->model->meta.dims * sizeof(float));
 	IvfpqTypeInit(&verify->type, index);
@@ -60,7 +61,7 @@ bounds_value(IvfpqVerifyRecords *verify, const IvfpqRecord *record,
 		return true;			/* another row's: rows are compared elsewhere */
 	if (!IvfpqIsBoundable(&verify->type, raw, dims))
 		return isinf(record->error);
-	gv_transform(gv, raw, 1, verify->vector);
+	IvfpqTransform(verify->index, verify->model, raw, verify->vector);
 	if (verify->model->meta.refine == IVFPQ_REFINE_HALF)
 		IvfpqCheckStatus(gv_halves_range(GV_L2, dims, verify->vector, &halves,
 										 1, &range));

@@ -437,7 +437,7 @@ add_query(IvfpqMany *many)
 	{
 		query->is_boundable = IvfpqIsBoundable(&many->type, vector, dims);
 		query->vector = palloc(dims * sizeof(float));
-		gv_transform(&many->model->gv, vector, 1, query->vector);
+		IvfpqTransform(many->index, many->model, vector, query->vector);
 	}
 	MemoryContextReset(many->round);
 }

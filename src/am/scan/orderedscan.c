@@ -153,7 +153,7 @@ start_search(IvfpqScan *state, ScanKey key)
 	if (ivfpq_keep_queries)
 		IvfpqKeepQuery(state->index, vector, dims);
 	transformed = palloc(dims * sizeof(float));
-	gv_transform(&state->model->gv, vector, 1, transformed);
+	IvfpqTransform(state->index, state->model, vector, transformed);
 	IvfpqSearchInit(&state->search, state->index, state->model);
 	state->search.addresses = state->model->meta.refine != IVFPQ_REFINE_NONE;
 	/* the record of a dead row's copy may be another row's: see README */

@@ -56,13 +56,46 @@ IvfpqRecordAlloc(IvfpqRefine refine, int dims)
 }
 
 /*
+ * Let the errors [n] of records of transformed vectors [n][dims] allow for the
+ * rotation.  Its rho, gv_rotation_error, is below 1e-4; with q', x' as they were
+ * rotated and Q q, Q x as they ought to have been,
+ *		||q' - x'| - |q - x||	<= rho (|q| + |x|)
+ *		|<q', x'> - <q, x>|		<= (2 rho + rho^2) |q| |x|
+ * and |x| <= |x'| / (1 - rho), likewise |q|.  3 rho |x'| in the record are
+ * enough for the row's part of the first and for all of the second, where the
+ * engine's bound multiplies a record's error by |q'|; operator_bound allows for
+ * the query's part of the first.
+ */
+void
+IvfpqRecordAllow(const GvModel *gv, const float *vectors, int64 n,
+				 float *errors)
+{
+	int			dims = gv->dims;
+
+	if (gv->rotation_error == 0)
+		return;
+	for (int64 i = 0; i < n; i++)
+	{
+		const float *vector = vectors + i * dims;
+		double		error = errors[i] + 3 * (double) gv->rotation_error *
+		sqrt(-gv_distance_ip(vector, vector, dims));
+
+		/* rounded to float, and up */
+		errors[i] = (float) (error * (1 + 2 * UNIT_ROUNDOFF));
+	}
+}
+
+/*
  * Make the record of a row from its transformed vector [dims].  Of one that is
  * not boundable (IvfpqIsBoundable) it bounds nothing: the row is measured.
  */
 void
-IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const float *vector,
-				int dims, bool boundable, const ItemPointerData *tid)
+IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const GvModel *gv,
+				const float *vector, bool boundable,
+				const ItemPointerData *tid)
 {
+	int			dims = gv->dims;
+
 	record->tid = *tid;
 	if (refine == IVFPQ_REFINE_HALF)
 	{
@@ -75,6 +108,7 @@ IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const float *vector,
 		IvfpqCheckStatus(gv_refine_encode(dims, vector, 1, record->codes,
 										  &record->min, &record->step,
 										  &record->error));
+	IvfpqRecordAllow(gv, vector, 1, &record->error);
 	if (!boundable)
 		record->error = get_float4_infinity();
 }
@@ -82,8 +116,8 @@ IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const float *vector,
 /*
  * From the engine's bound on |q - x| or -<q, x> to one on what the operator
  * returns; side = -1 for a lower bound, 1 for an upper one.  The engine's q and
- * x are rounded: each by u times its length, and |x| <= |q| + |q - x|.  The
- * operator may sum in fp32, with an error of dims roundings; of an inner product
+ * x are rounded: each by u times its length, and |x| <= |q| + |q - x|.  For what
+ * a rotation loses see IvfpqRecordAllow.  The operator may sum in fp32, with an error of dims roundings; of an inner product
  * the engine's bound covers that, of a cosine it is absolute.  Vectors too short
  * or too long for sums in fp32 do not come here with a bound: IvfpqIsBoundable
  * has told them apart.  But by L2 they do, for a distance that overflows is
@@ -106,7 +140,8 @@ operator_bound(const GvModel *gv, double bound, double query_length, int side)
 	else
 	{
 		length = bound * (1 + side * 4 * UNIT_ROUNDOFF) +
-			side * (2 * UNIT_ROUNDOFF * query_length + FLT_MIN);
+			side * ((2 * UNIT_ROUNDOFF + 2 * (double) gv->rotation_error) *
+					query_length + FLT_MIN);
 		length = Max(length, 0) / scale;
 		if (side > 0 && length > MOST_LENGTH)
 			return get_float8_infinity();

@@ -275,8 +275,10 @@ extern void IvfpqShareSeen(const IvfpqSearch *search, double share);
 extern void IvfpqRecordCheckDims(Relation index, int dims);
 extern IvfpqRecord *IvfpqRecordAlloc(IvfpqRefine refine, int dims);
 extern void IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record,
-							const float *vector, int dims, bool boundable,
-							const ItemPointerData *tid);
+							const GvModel *gv, const float *vector,
+							bool boundable, const ItemPointerData *tid);
+extern void IvfpqRecordAllow(const GvModel *gv, const float *vectors, int64 n,
+							 float *errors);
 extern int64 IvfpqRecordBounds(const IvfpqSearch *search, const float *query,
 							   uint64 *ids, int64 n, IvfpqRowBounds *bounds);
 

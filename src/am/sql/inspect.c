@@ -99,6 +99,10 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 		meta->targets_for == IVFPQ_FOR_ROWS)
 		return psprintf("its targets are for rows of the table, not for queries of yours: %s",
 						calibrate);
+	if (IvfpqGetOptions(index)->rotate != (meta->rotated != 0))
+		return psprintf("option rotate is %s, but the index was trained %s it: REINDEX INDEX CONCURRENTLY %s",
+						meta->rotated ? "off" : "on",
+						meta->rotated ? "with" : "without", name);
 	if (pending > MAX_PENDING)
 		return psprintf("%lld rows are in no list: VACUUM its table or call gpuvec_train(%s)",
 						(long long) pending, quote_literal_cstr(name));

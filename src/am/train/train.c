@@ -258,7 +258,8 @@ begin_team(IvfpqTeam *team, const IvfpqReader *reader, int lists,
  * training->gv.dims is what the rows have: dims or, if that is 0, what the
  * first has; 0 when there are none.  Others are an error, but not in place:
  * training of an index that is in use, which goes on without the team's
- * workers.  *team begins if there are rows enough; the caller ends it.
+ * workers.  gpuvecd's builder does not rotate, so such an index is trained and
+ * built here.  *team begins if there are rows enough; the caller ends it.
  */
 void
 IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
@@ -268,12 +269,13 @@ IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
 	IvfpqSample sample = {.type = type, .dims = dims, .lenient = in_place};
 	IvfpqReader reader = {.training = training, .sample = &sample, .heap = heap,
 	.index = index, .indexInfo = indexInfo};
+	bool		rotate = IvfpqGetOptions(index)->rotate;
 	int			lists;
 
 	memset(training, 0, sizeof(*training));
 	memset(team, 0, sizeof(*team));
 	training->copies = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
-	if (IvfpqServerIsWanted())
+	if (IvfpqServerIsWanted() && !rotate)
 	{
 		/* rows go there as they are read; these make mean, scale, queries */
 		sample.capacity = REMOTE_SAMPLE;
@@ -287,6 +289,7 @@ IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
 	training->gv.metric = type->metric;
 	training->gv.dims = sample.dims;
 	IvfpqRecordCheckDims(index, sample.dims);
+	IvfpqRotationCheckDims(index, sample.dims);
 	if (sample.dims > 0)
 		training->gv.m = choose_pq_dim(index, sample.dims);
 	if (sample.count == 0 || sample.seen < sample.least)
@@ -298,8 +301,10 @@ IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
 	IvfpqSampleShuffle(&sample);
 	hold_out_queries(training, team, &sample, lists);
 	fit_transform(training, team, &sample);
+	if (rotate)
+		IvfpqLearnRotation(training, team, &sample);
 	reader.wanted = (int64) lists * IVFPQ_REMOTE_SAMPLES;
-	if (!may_send_sample(&reader) ||
+	if (rotate || !may_send_sample(&reader) ||
 		!IvfpqTrainRemote(training, team, index, &sample, lists, &reader))
 		train_here(training, team, &sample, &reader, lists);
 	IvfpqTransformRows(training, training->queries, training->nqueries);

@@ -25,6 +25,7 @@ typedef struct IvfpqTraining
 	int32	   *starts;			/* [nparents + 1] first list of each parent */
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *mean;			/* [dims] */
+	float	   *rotation;		/* [dims][dims], or NULL */
 	float	   *codebooks;		/* [16 * dims] */
 	int			nqueries;		/* to calibrate with: */
 	float	   *queries;		/* [nqueries][dims] points beside rows */
@@ -130,6 +131,11 @@ extern void IvfpqTransformRows(const IvfpqTraining *training, float *rows,
 extern void IvfpqTrainingShare(const IvfpqTraining *training,
 							   IvfpqTeam *team);
 extern void IvfpqTrainingOpen(IvfpqTraining *training, IvfpqTeam *team);
+
+/* rotation.c */
+extern void IvfpqRotationCheckDims(Relation index, int dims);
+extern void IvfpqLearnRotation(IvfpqTraining *training, IvfpqTeam *team,
+							   const IvfpqSample *sample);
 
 /* Neighbours of each query that calibration looks for. */
 #define IVFPQ_TRUTH_ROWS	100

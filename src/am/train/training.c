@@ -31,10 +31,12 @@ IvfpqTrainingOpen(IvfpqTraining *training, IvfpqTeam *team)
 	training->held_out = IvfpqTeamMemory(team, IVFPQ_TEAM_HELD_OUT);
 	training->query_ids = IvfpqTeamMemory(team, IVFPQ_TEAM_QUERY_IDS);
 	training->mean = IvfpqTeamMemory(team, IVFPQ_TEAM_MEAN);
+	training->rotation = IvfpqTeamMemory(team, IVFPQ_TEAM_ROTATION);
 	training->parents = IvfpqTeamMemory(team, IVFPQ_TEAM_PARENTS);
 	training->starts = IvfpqTeamMemory(team, IVFPQ_TEAM_STARTS);
 	training->centroids = IvfpqTeamMemory(team, IVFPQ_TEAM_CENTROIDS);
 	training->codebooks = IvfpqTeamMemory(team, IVFPQ_TEAM_CODEBOOKS);
 	training->gv.mean = training->mean;
 	training->gv.codebooks = training->codebooks;
+	training->gv.rotation = training->rotation;
 }

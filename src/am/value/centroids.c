@@ -13,10 +13,37 @@
 #include "am/value/value.h"
 #include "page/array.h"
 
-/* A centroid as pages have it, back from the engine's space. */
-static void
-untransform(const GvModel *model, const float *centroid, float *to)
+/* The inverse [dims][dims] of an index's rotation, which is its transpose. */
+static float *
+load_inverse(Relation index, const IvfpqMetaData *meta)
 {
+	int			dims = meta->dims;
+	float	   *inverse = IvfpqRotationLoad(index, meta);
+
+	for (int i = 0; i < dims; i++)
+		for (int j = 0; j < i; j++)
+		{
+			float		value = inverse[(Size) i * dims + j];
+
+			inverse[(Size) i * dims + j] = inverse[(Size) j * dims + i];
+			inverse[(Size) j * dims + i] = value;
+		}
+	return inverse;
+}
+
+/*
+ * A centroid as pages have it, back from the engine's space; back [dims][dims]
+ * undoes the rotation, or is NULL.
+ */
+static void
+untransform(const GvModel *model, const float *back, float *turned,
+			const float *centroid, float *to)
+{
+	if (back != NULL)
+	{
+		gv_rotate(model->dims, back, model->dims, centroid, turned);
+		centroid = turned;
+	}
 	for (int i = 0; i < model->dims; i++)
 	{
 		double		value = centroid[i] / (double) model->scale +
@@ -39,6 +66,8 @@ IvfpqCentroids(Relation index, int dims, int *n)
 	IvfpqArrayReader reader;
 	const float *run;
 	float	   *centroids;
+	float	   *back = NULL;
+	float	   *turned;
 	int			count;
 	Size		read = 0;
 
@@ -48,15 +77,21 @@ IvfpqCentroids(Relation index, int dims, int *n)
 	IvfpqCheckDims(meta->dims, dims);
 	centroids = palloc_extended((Size) meta->nlists * dims * sizeof(float),
 								MCXT_ALLOC_HUGE);
+	turned = palloc(dims * sizeof(float));
+	if (meta->rotated)
+		back = load_inverse(index, meta);
 	IvfpqArrayOpen(&reader, index, meta->centroids, dims, meta->nlists);
 	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
 	{
 		CHECK_FOR_INTERRUPTS();
 		for (int i = 0; i < count; i++)
-			untransform(&model->gv, run + (Size) i * dims,
+			untransform(&model->gv, back, turned, run + (Size) i * dims,
 						centroids + read++ * dims);
 	}
 	IvfpqArrayClose(&reader);
+	if (back != NULL)
+		pfree(back);
+	pfree(turned);
 	pfree(model);
 	return centroids;
 }

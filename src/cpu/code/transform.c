@@ -4,7 +4,7 @@
  *
  * Centring takes away the offset that would cost fp32 digits, and the scale,
  * a power of two so that it rounds nothing, keeps squares far from the ends
- * of the range.
+ * of the range.  A rotation comes last (rotate.c).
  */
 #include <math.h>
 
@@ -47,11 +47,17 @@ gv_transform(const GvModel *model, const float *x, int64_t n, float *y)
 		const float *from = x + (size_t) row * dims;
 		float	   *to = y + (size_t) row * dims;
 		double		factor = row_factor(model->metric, from, dims);
+		float		placed[GV_MAX_ROTATED];
 
 		if (factor == 0.0)
 			nzero++;
+		if (model->rotation != NULL)
+			to = placed;
 		for (i = 0; i < dims; i++)
 			to[i] = gv_clamp((from[i] * factor - model->mean[i]) * scale);
+		if (model->rotation != NULL)
+			gv_rotate(dims, model->rotation, dims, placed,
+					  y + (size_t) row * dims);
 	}
 	return nzero;
 }

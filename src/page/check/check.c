@@ -155,6 +155,7 @@ check_places(IvfpqChecker *checker)
 		end <= checker->nblocks && placed.codebooks == meta->codebooks &&
 		placed.parents == meta->parents && placed.starts == meta->starts &&
 		placed.centroids == meta->centroids && placed.codes == meta->codes &&
+		(!meta->rotated || placed.rotation == meta->rotation) &&
 		placed.directory == meta->directory)
 		return true;
 	problem(checker, true, IVFPQ_METAPAGE, IVFPQ_NO_LIST,
@@ -303,6 +304,8 @@ IvfpqCheckModel(IvfpqChecker *checker)
 				true);
 	check_array(checker, "the centroids' codes", meta->codes,
 				IvfpqCodeBlocks(meta) * IvfpqCodeBlockFloats(meta), false);
+	if (meta->rotated)
+		check_array(checker, "the rotation", meta->rotation, dims * dims, true);
 	for (BlockNumber blkno = meta->directory;
 		 IvfpqIsFixedPage(meta, blkno); blkno++)
 	{

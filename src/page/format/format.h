@@ -17,6 +17,7 @@
 
 #define IVFPQ_MAX_DIMS		16000
 #define IVFPQ_MAX_LISTS		(1 << 24)
+#define IVFPQ_MAX_ROTATED	2000	/* dims of an index with a rotation */
 #define IVFPQ_BLOCK_COPIES	32	/* copies in a block */
 #define IVFPQ_MAX_PARTS		2	/* pages a block may span */
 #define IVFPQ_NO_LIST		((uint32) 0xFFFFFFFF)	/* owner of a free slot */
@@ -154,6 +155,10 @@ typedef struct IvfpqMetaData
 	/* 0 where there are no keys */
 	uint8		key_kinds[8];	/* [IVFPQ_MAX_KEYS] IvfpqKeyKind; 0 = no more */
 	uint8		key_widths[8];	/* bytes of an image: 1, 2, 4 or 8 */
+
+	/* from version 7 on; in older indexes 0 */
+	int32		rotated;		/* 1: vectors are rotated */
+	BlockNumber rotation;		/* first page: [dims][dims] floats */
 } IvfpqMetaData;
 
 /* Where a block starts. */
@@ -259,7 +264,7 @@ typedef struct IvfpqPendingHeader
 	((int) ((IVFPQ_PAGE_BYTES - sizeof(IvfpqPendingHeader)) / sizeof(ItemPointerData)))
 
 StaticAssertDecl(sizeof(IvfpqSpecialData) == 8, "special space is 8 bytes");
-StaticAssertDecl(sizeof(IvfpqMetaData) == 568, "metapage contents are 568 bytes");
+StaticAssertDecl(sizeof(IvfpqMetaData) == 576, "metapage contents are 576 bytes");
 StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
 StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
 StaticAssertDecl(sizeof(IvfpqKeyHead) == 24, "a key's head is 24 bytes");

@@ -78,7 +78,7 @@ test_invalid_search(void)
 	GvTopK		bad_top = {0, 0, false, out, ids};
 	GvScan		scan;
 	void	   *scratch;
-	GvModel		model = {GV_L2, 4, 2, 1.0f, x, x};
+	GvModel		model = {GV_L2, 4, 2, 1.0f, x, x, NULL, 0.0f};
 	GvModel		bad;
 
 	INVALID(BAD_MODEL(metric = (GvMetric) 4));
@@ -157,6 +157,7 @@ main(int argc, char **argv)
 	test_mirror();
 	test_builder();
 	test_halves();
+	test_rotation();
 	printf("engine: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }

@@ -330,6 +330,7 @@ extern void test_codes(void);
 extern void test_place(void);
 extern void test_refine(void);
 extern void test_halves(void);
+extern void test_rotation(void);
 extern void test_exact(void);
 extern void test_levels(void);
 extern void test_keep(void);

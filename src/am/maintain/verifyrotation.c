@@ -1,0 +1,28 @@
+/*
+ * verifyrotation.c
+ *		Is an index's rotation one?
+ *
+ * Bounds that refine records prove rest on it.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "am/common/model.h"
+#include "am/maintain/maintain.h"
+
+/* Is that of an index, whose pages are sound, orthogonal as it was written? */
+bool
+IvfpqVerifyRotation(Relation index, const IvfpqMetaData *meta)
+{
+	float	   *rotation = IvfpqRotationLoad(index, meta);
+	double		defect = 0;
+
+	for (int i = 0; i < meta->dims; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		defect += gv_rotation_defect(meta->dims, rotation, i);
+	}
+	pfree(rotation);
+	return gv_is_rotation(meta->dims, defect);
+}
