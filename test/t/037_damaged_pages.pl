@@ -123,7 +123,7 @@ DECLARE
 	wrong int;
 BEGIN
 	EXECUTE format('SELECT count(*) FROM unnest(ARRAY[%1$L, %2$L]) WITH ORDINALITY AS q (v, n)
-		WHERE (SELECT array_agg(distance) FROM gpuvec_search(%3$L, ARRAY[%1$L, %2$L]::real[], 10) WHERE query = n)
+		WHERE (SELECT array_agg(distance) FROM gpuvec_search(%3$L, ARRAY[%1$L::real[], %2$L::real[]], 10) WHERE query = n)
 			IS DISTINCT FROM (SELECT array_agg(d) FROM (SELECT (e <-> v::real[]) + 0 AS d
 				FROM %4$s WHERE e IS NOT NULL ORDER BY 1 LIMIT 10) AS y)',
 		point(1, dims), point(2, dims), tab || '_e', tab) INTO wrong;
