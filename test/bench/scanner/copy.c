@@ -331,8 +331,9 @@ bench_copy(Bench *bench, uint32_t index)
 		.refine_records = status->refine_slots > 0 ? status->copies / 2 : 0
 	};
 	CHECKED(gv_mirror_create(&bench->spec, &bench->mirror));
-	bench->model = (GvModel) {bench->spec.metric, status->dims, status->m,
-	1.0f, NULL, copy_array(bench, GV_CODEBOOKS)};
+	bench->model = (GvModel) {.metric = bench->spec.metric,
+		.dims = status->dims,.m = status->m,.scale = 1,
+	.codebooks = copy_array(bench, GV_CODEBOOKS)};
 	free(copy_array(bench, GV_PARENTS));
 	free(copy_array(bench, GV_STARTS));
 	bench->centroids = copy_array(bench, GV_CENTROIDS);

@@ -162,7 +162,8 @@ make_index(GvMetric metric, int32_t dims, int32_t m, int32_t nlists,
 	for (i = 0; i < nparents; i++)
 		index.starts[i] = (int32_t) ((int64_t) nlists * i / nparents);
 	index.starts[nparents] = nlists;
-	index.model = (GvModel) {metric, dims, m, 1.0f, NULL, index.codebooks};
+	index.model = (GvModel) {.metric = metric,.dims = dims,.m = m,.scale = 1,
+	.codebooks = index.codebooks};
 	index.lists = calloc(nlists, sizeof(TestList));
 	for (i = 0; i < nlists; i++)
 	{
