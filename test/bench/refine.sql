@@ -42,9 +42,9 @@ CREATE TABLE none AS SELECT id, v FROM make(1, :rows) ORDER BY id;
 CREATE TABLE sq8 AS SELECT * FROM none;
 CREATE TABLE half AS SELECT * FROM none;
 CREATE TABLE queries AS SELECT * FROM make(1, :queries);
-CREATE INDEX ON none USING gpuivfpq (v);
-CREATE INDEX ON sq8 USING gpuivfpq (v) WITH (refine = sq8);
-CREATE INDEX ON half USING gpuivfpq (v) WITH (refine = half);
+CREATE INDEX ON none USING gpuivfpq (v) WITH (dims = :dims);
+CREATE INDEX ON sq8 USING gpuivfpq (v) WITH (dims = :dims, refine = sq8);
+CREATE INDEX ON half USING gpuivfpq (v) WITH (dims = :dims, refine = half);
 VACUUM ANALYZE none, sq8, half;
 SELECT count(*) FROM pg_class WHERE relname IN ('none_v_idx', 'sq8_v_idx', 'half_v_idx') \g /dev/null
 
