@@ -162,74 +162,30 @@ IvfpqSearchWiden(IvfpqSearch *search, int capacity)
 	return found.count < found.capacity;
 }
 
-/* Have a search that probes a list try blocks [n] of it. */
-static void
-try_views(const IvfpqProber *prober, const IvfpqBlockView *views, int n,
-		  bool fetches)
-{
-	IvfpqSearch *search = prober->search;
-	GvBlock		blocks[IVFPQ_TRIED_BLOCKS];
-
-	for (int b = 0; b < n; b++)
-	{
-		blocks[b] = IvfpqSearchView(search, &views[b]);
-		if (!fetches)
-			blocks[b].ahead = NULL;
-	}
-	(void) IvfpqQueryTable(&search->query);
-	IvfpqCheckStatus(gv_scan_try(&search->scan,
-								 search->lists.scores[prober->i], blocks, n));
-}
-
 /*
- * Offer the next blocks of a list from where they lie; false if there are none
- * such, or they changed meanwhile.
+ * Offer the next blocks of the i-th nearest list, which is open, from where they
+ * lie; false if there are none such, or they changed meanwhile.
  */
 static bool
-try_blocks(IvfpqListReader *reader, const IvfpqProber *probers, int nprobers)
+try_blocks(IvfpqSearch *search, int i)
 {
 	IvfpqBlockView views[IVFPQ_TRIED_BLOCKS];
-	int			n = IvfpqListTry(reader, views);
-	int			ncopies = 0;
+	GvBlock		blocks[IVFPQ_TRIED_BLOCKS];
+	int			n = IvfpqListTry(&search->reader, views);
 	bool		stood;
 
 	if (n == 0)
 		return false;
-	for (int p = 0; p < nprobers; p++)
-		try_views(&probers[p], views, n, p == 0);
-	stood = IvfpqListTried(reader, views);
+	for (int b = 0; b < n; b++)
+		blocks[b] = IvfpqSearchView(search, &views[b]);
+	(void) IvfpqQueryTable(&search->query);
+	IvfpqCheckStatus(gv_scan_try(&search->scan, search->lists.scores[i],
+								 blocks, n));
+	stood = IvfpqListTried(&search->reader, views);
+	IvfpqCheckStatus(gv_scan_tried(&search->scan, stood));
 	for (int b = 0; b < n && stood; b++)
-		ncopies += pg_popcount32(views[b].live);
-	for (int p = 0; p < nprobers; p++)
-	{
-		IvfpqCheckStatus(gv_scan_tried(&probers[p].search->scan, stood));
-		probers[p].search->copies_read += ncopies;
-	}
+		search->copies_read += pg_popcount32(views[b].live);
 	return stood;
-}
-
-/* Offer the copies of a list, which is open, to searches that probe it. */
-void
-IvfpqSearchRead(IvfpqListReader *reader, const IvfpqProber *probers,
-				int nprobers)
-{
-	IvfpqBlockView view;
-
-	for (;;)
-	{
-		while (try_blocks(reader, probers, nprobers))
-			;
-		if (!IvfpqListNext(reader, &view))
-			break;
-		for (int p = 0; p < nprobers; p++)
-			IvfpqSearchBlock(probers[p].search, probers[p].i, &view,
-							 reader->reread);
-	}
-	for (int p = 0; p < nprobers; p++)
-	{
-		probers[p].search->candidates.unique = false;
-		probers[p].search->lists_read++;
-	}
 }
 
 /* Offer the copies of the i-th nearest list, which is open. */
@@ -238,9 +194,18 @@ read_list(IvfpqSearch *search, int i)
 {
 	int64		copies = search->copies_read;
 	int64		matched = search->scan.matched;
-	IvfpqProber prober = {.search = search, .i = i};
+	IvfpqBlockView view;
 
-	IvfpqSearchRead(&search->reader, &prober, 1);
+	for (;;)
+	{
+		while (try_blocks(search, i))
+			;
+		if (!IvfpqListNext(&search->reader, &view))
+			break;
+		IvfpqSearchBlock(search, i, &view, search->reader.reread);
+	}
+	search->candidates.unique = false;
+	search->lists_read++;
 	if (search->condition == NULL)
 		return;
 	search->counts[search->ncounts].copies = search->copies_read - copies;

@@ -183,13 +183,6 @@ typedef struct IvfpqSearch
 	IvfpqRemote remote;
 } IvfpqSearch;
 
-/* A search for which a list is read: it is the i-th of its nearest. */
-typedef struct IvfpqProber
-{
-	IvfpqSearch *search;
-	int			i;
-} IvfpqProber;
-
 extern void IvfpqSearchInit(IvfpqSearch *search, Relation index,
 							const IvfpqModel *model);
 extern void IvfpqSearchCondition(IvfpqSearch *search,
@@ -204,8 +197,6 @@ extern GvBlock IvfpqSearchView(const IvfpqSearch *search,
 							   const IvfpqBlockView *view);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 							 const IvfpqBlockView *view, bool again);
-extern void IvfpqSearchRead(IvfpqListReader *reader,
-							const IvfpqProber *probers, int nprobers);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
 extern bool IvfpqSearchWiden(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
