@@ -144,21 +144,24 @@ long_unit_parts() {
 	fi
 }
 
-# Everything once, because it is fifty times slower there; of the server's
-# tests it is the server that is watched (threads that run to the end are no
-# leak).
+# Everything once, because it is fifty times slower there; some hundred with
+# fused products, which valgrind computes by itself: the engine's tests are
+# portable, but for those that compare all levels.  Of the server's tests it is
+# the server that is watched (threads that run to the end are no leak).
 run_valgrind() {
 	local valgrind=(valgrind -q --error-exitcode=99 --leak-check=full)
-	local dir=$GV_TMP/unit-plain program
+	local dir=$GV_TMP/unit-plain name
 	# while one thread trains the loop shall have its turns
 	printf '#!/bin/sh\nexec %s %s %s %s/gpuvecd "$@"\n' "${valgrind[*]}" \
 		--errors-for-leak-kinds=definite --fair-sched=try "$dir" \
 		>"$dir/watched"
 	chmod +x "$dir/watched"
-	for program in check_engine check_page; do
-		beside "valgrind $program" run_niced GPUVEC_UNIT_SMALL=1 \
-			"${valgrind[@]}" "$dir/$program"
+	for name in $("$dir/check_engine" --names); do
+		beside "valgrind check_engine $name" run_niced GPUVEC_UNIT_SMALL=1 \
+			GPUVEC_UNIT_SIMD=portable "${valgrind[@]}" "$dir/check_engine" \
+			"$name"
 	done
+	beside "valgrind check_page" run_niced "${valgrind[@]}" "$dir/check_page"
 	beside "valgrind check_server" run_niced GPUVEC_UNIT_SMALL=1 \
 		GPUVECD="$dir/watched" "$dir/check_server"
 	join_parts

@@ -282,6 +282,7 @@ static size_t
 ask(char *answer, size_t room)
 {
 	const size_t welcome = sizeof(GvMessage) + sizeof(GvWelcome);
+	const size_t refused = welcome + sizeof(GvMessage) + sizeof(GvRefusal);
 	GvSearchReply *reply;
 
 	wire.answer = answer;
@@ -291,7 +292,10 @@ ask(char *answer, size_t room)
 	wire.answer = NULL;
 	reply = (GvSearchReply *) (answer + welcome + sizeof(GvMessage));
 	if (wire.answer_bytes < welcome + sizeof(GvMessage) + sizeof(*reply))
-		FAULT("the healthy mirror gives no answer");
+		FAULT("the healthy mirror gives no answer: %s",
+			  wire.answer_bytes == refused ?
+			  ((GvRefusal *) (answer + welcome + sizeof(GvMessage)))->reason :
+			  "something else");
 	reply->queued_us = reply->engine_us = 0;
 	return wire.answer_bytes;
 }

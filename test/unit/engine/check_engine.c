@@ -4,11 +4,13 @@
  *
  * Compile the C files of this directory together with those of src/engine and
  * src/cpu; -std=gnu99 -O3 -ffp-contract=off -Isrc -lm.
- * "--bench" prints timings instead of tests.  GPUVEC_UNIT_SIMD says which
- * instructions are used; whatever it says, all are compared.
+ * Names of tests leave out all others, "--names" prints them, and "--bench"
+ * timings.  GPUVEC_UNIT_SIMD says which instructions are used; whatever it says,
+ * all are compared.
  *
  * Needs no server.  Prints what fails and "engine: N passed, M failed".
  */
+#include "mirrors.h"
 #include "sets.h"
 
 long		unit_passed;
@@ -126,38 +128,61 @@ test_invalid_search(void)
 	finish_scan(&scan);
 }
 
+static const struct
+{
+	const char *name;
+	void		(*run) (void);
+}			tests[] = {
+	{"vectors", test_vectors},
+	{"training", test_training},
+	{"codes", test_codes},
+	{"invalid_training", test_invalid_training},
+	{"invalid_search", test_invalid_search},
+	{"place", test_place},
+	{"refine", test_refine},
+	{"exact", test_exact},
+	{"levels", test_levels},
+	{"keep", test_keep},
+	{"keys", test_keys},
+	{"select", test_select},
+	{"quantiles", test_quantiles},
+	{"exact_sets", test_exact_sets},
+	{"near_sets", test_near_sets},
+	{"kmeans_sets", test_kmeans_sets},
+	{"set_calls", test_set_calls},
+	{"recall", test_recall},
+	{"mirror", test_mirror},
+	{"builder", test_builder},
+	{"halves", test_halves},
+	{"rotation", test_rotation},
+};
+
+#define NTESTS	((int) (sizeof(tests) / sizeof(tests[0])))
+
 int
 main(int argc, char **argv)
 {
+	const char *option = argc > 1 ? argv[1] : "";
+	int			i;
+
 	gv_simd_use(unit_simd());
-	if (argc > 1 && strcmp(argv[1], "--bench") == 0)
+	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
+	if (strcmp(option, "--bench") == 0)
 	{
 		bench();
 		return 0;
 	}
-	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
-	test_vectors();
-	test_training();
-	test_codes();
-	test_invalid_training();
-	test_invalid_search();
-	test_place();
-	test_refine();
-	test_exact();
-	test_levels();
-	test_keep();
-	test_keys();
-	test_select();
-	test_quantiles();
-	test_exact_sets();
-	test_near_sets();
-	test_kmeans_sets();
-	test_set_calls();
-	test_recall();
-	test_mirror();
-	test_builder();
-	test_halves();
-	test_rotation();
+	if (strcmp(option, "--names") == 0)
+	{
+		for (i = 0; i < NTESTS; i++)
+			printf("%s\n", tests[i].name);
+		return 0;
+	}
+	if (!unit_is_wanted(argc, argv, "mirror"))
+		open_mirrors();
+	for (i = 0; i < NTESTS; i++)
+		if (unit_is_wanted(argc, argv, tests[i].name))
+			tests[i].run();
 	printf("engine: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }

@@ -73,7 +73,8 @@ test_kmeans_small(void)
 	static const float factors[] = {1.0f, 1e-44f, 1e19f, 3e38f};
 	int			round;
 
-	for (round = 0; round < 300; round++)
+	/* each count of dimensions with each kind, once or more */
+	for (round = 0; round < (unit_small ? 5 * NDIMS : 300); round++)
 	{
 		GvKmeans	spec = {.dims = all_dims[round % NDIMS],
 			.n = 1 + (int64_t) (unit_random() % 60),
@@ -112,7 +113,7 @@ test_kmeans_even(void)
 	static const double shares[] = {3.0, 2.0, 1.5};
 	int			i;
 
-	for (i = 0; i < 6; i++)
+	for (i = 0; i < (unit_small ? 3 : 6); i++)
 	{
 		GvKmeans	spec = {.dims = 16,.n = i < 3 ? 6000 : 20000,.k = 60,
 		.iterations = 10,.max_share = shares[i % 3],.seed = 5};
@@ -184,7 +185,8 @@ test_codebooks(void)
 	static const float factors[] = {1.0f, 1e-44f, 1e19f, 3e38f};
 	int			round;
 
-	for (round = 0; round < 120; round++)
+	/* likewise, with each factor */
+	for (round = 0; round < (unit_small ? 4 * NDIMS : 120); round++)
 	{
 		int32_t		dims = all_dims[round % NDIMS];
 		int32_t		m = round % 4 == 0 ? dims :

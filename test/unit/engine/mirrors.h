@@ -19,6 +19,17 @@
 #define UNIT_FLAT		false
 #endif
 
+/* Where test_mirror does not: other tests want an engine, too. */
+static inline void
+open_mirrors(void)
+{
+	GvDevice	found[GV_MAX_DEVICES];
+	int32_t		nfound;
+
+	CHECK(gv_mirrors_open(&UNIT_MIRRORS, "", found, &nfound) == GV_OK,
+		  "no engine: %s", found->name);
+}
+
 /* Put all of an index into a mirror; long lists in pieces of 3 blocks. */
 static inline GvStatus
 fill_mirror(GvMirror *mirror, const TestIndex *index)

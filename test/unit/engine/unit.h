@@ -36,6 +36,17 @@ unit_simd(void)
 	return level;
 }
 
+/* Is a test among those that a program's arguments name, or is none named? */
+static inline bool
+unit_is_wanted(int argc, char **argv, const char *name)
+{
+	int			i;
+
+	for (i = 1; i < argc && strcmp(argv[i], name) != 0; i++)
+		;
+	return argc < 2 || i < argc;
+}
+
 /* Count a condition; tell where and with which numbers it fails. */
 #define CHECK(condition, ...) \
 	do { \

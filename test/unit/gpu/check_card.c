@@ -6,8 +6,8 @@
  *		headers of emulate/ in the place of CUDA's, on emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
- * usage: check_card [mirrors | products | hopper | builders | select | exact |
- *					lists | sets | faults | open]
+ * Names of parts leave out all others: mirrors products hopper builders select
+ * exact lists sets faults open
  */
 #include "engine/mirror/gv_mirror.h"
 #include "engine/gv_set.h"
@@ -171,43 +171,32 @@ choose_products(void)
 		gv_blas_force(1 << 13);
 }
 
-/* Is a part of all this to be done? */
-static bool
-is_wanted(int argc, char **argv, const char *part)
-{
-	return argc < 2 || strcmp(argv[1], part) == 0;
-}
-
 int
 main(int argc, char **argv)
 {
-	GvDevice	found[GV_MAX_DEVICES];
-	int32_t		nfound;
-
 	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
 	choose_products();
-	if (is_wanted(argc, argv, "open"))
+	if (unit_is_wanted(argc, argv, "open"))
 		test_open_card();
-	if (is_wanted(argc, argv, "mirrors"))
+	if (unit_is_wanted(argc, argv, "mirrors"))
 		test_mirrors();
 	else
-		CHECK(gv_mirrors_open(&UNIT_MIRRORS, "", found, &nfound) == GV_OK,
-			  "no engine: %s", found->name);
-	if (is_wanted(argc, argv, "products"))
+		open_mirrors();
+	if (unit_is_wanted(argc, argv, "products"))
 		test_products_card();
-	if (is_wanted(argc, argv, "hopper"))
+	if (unit_is_wanted(argc, argv, "hopper"))
 		test_hopper();
-	if (is_wanted(argc, argv, "builders"))
+	if (unit_is_wanted(argc, argv, "builders"))
 		test_builders();
-	if (is_wanted(argc, argv, "select"))
+	if (unit_is_wanted(argc, argv, "select"))
 		test_select_card();
-	if (is_wanted(argc, argv, "exact"))
+	if (unit_is_wanted(argc, argv, "exact"))
 		test_exact_card();
-	if (is_wanted(argc, argv, "lists"))
+	if (unit_is_wanted(argc, argv, "lists"))
 		test_lists_card();
-	if (is_wanted(argc, argv, "sets"))
+	if (unit_is_wanted(argc, argv, "sets"))
 		test_sets();
-	if (is_wanted(argc, argv, "faults"))
+	if (unit_is_wanted(argc, argv, "faults"))
 		test_faults_card();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;

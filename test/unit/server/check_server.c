@@ -6,8 +6,8 @@
  * Runs the gpuvecd that GPUVECD names, or the one beside this program, in
  * temporary folders; with the engine that GPUVEC_UNIT_ENGINE names, cpu if none
  * is.  Of another one, what depends on the portable engine's sizes and numbers,
- * or only on the server, is left out.  Prints what fails and "check_server: N passed, M
- * failed".
+ * or only on the server, is left out.  Names of tests leave out all others.
+ * Prints what fails and "check_server: N passed, M failed".
  */
 #include <signal.h>
 
@@ -21,10 +21,45 @@ bool		test_long;
 const char *test_engine = "cpu";
 bool		test_card;
 
+/* On which engine a test is run. */
+typedef enum On
+{
+	ON_ALL,
+	ON_CPU,
+	ON_CARD
+}			On;
+
+static const struct
+{
+	const char *name;
+	void		(*run) (void);
+	On			on;
+}			tests[] = {
+	{"rules", test_rules, ON_ALL},
+	{"searches", test_searches, ON_ALL},
+	{"loading", test_loading, ON_ALL},
+	{"shared", test_shared, ON_ALL},
+	{"following", test_following, ON_ALL},
+	{"versions", test_versions, ON_ALL},
+	{"sets", test_sets, ON_ALL},
+	{"budget", test_budget, ON_CPU},
+	{"devices", test_devices, ON_CPU},
+	{"builders", test_builders, ON_CPU},
+	{"joins", test_joins, ON_CPU},
+	{"wrong_sets", test_wrong_sets, ON_CPU},
+	{"life", test_life, ON_CPU},
+	{"faults", test_faults, ON_CPU},
+	{"lost_cards", test_lost_cards, ON_CARD},
+	{"fuzz", test_fuzz, ON_ALL},
+};
+
+#define NTESTS	((int) (sizeof(tests) / sizeof(tests[0])))
+
 int
-main(void)
+main(int argc, char **argv)
 {
 	const char *full = getenv("GPUVEC_TEST_LONG");
+	int			i;
 
 	signal(SIGPIPE, SIG_IGN);
 	setenv("GPUVEC_FAULTS", "1", 1);
@@ -34,26 +69,10 @@ main(void)
 		test_engine = getenv("GPUVEC_UNIT_ENGINE");
 	test_card = strcmp(test_engine, "cpu") != 0;
 	test_lock_begin();
-	test_rules();
-	test_searches();
-	test_loading();
-	test_shared();
-	test_following();
-	test_versions();
-	test_sets();
-	if (!test_card)
-	{
-		test_budget();
-		test_devices();
-		test_builders();
-		test_joins();
-		test_wrong_sets();
-		test_life();
-		test_faults();
-	}
-	if (test_card)
-		test_lost_cards();
-	test_fuzz();
+	for (i = 0; i < NTESTS; i++)
+		if (tests[i].on != (test_card ? ON_CPU : ON_CARD) &&
+			unit_is_wanted(argc, argv, tests[i].name))
+			tests[i].run();
 	test_lock_end();
 	printf("check_server: %ld passed, %ld failed\n", unit_passed,
 		   unit_failed);
