@@ -57,14 +57,11 @@ IvfpqGivenAdd(IvfpqScan *state, const IvfpqNextRow *row)
 	if (given->nunseen == given->room)
 	{
 		int			room = Max(16, 2 * given->room);
-		IvfpqNextRow *unseen = MemoryContextAllocHuge(state->context,
-													  room *
-													  sizeof(IvfpqNextRow));
+		Size		bytes = room * sizeof(IvfpqNextRow);
 
-		memcpy(unseen, given->unseen, given->nunseen * sizeof(IvfpqNextRow));
-		if (given->unseen != NULL)
-			pfree(given->unseen);
-		given->unseen = unseen;
+		given->unseen = given->unseen == NULL ?
+			MemoryContextAllocHuge(state->context, bytes) :
+			repalloc_huge(given->unseen, bytes);
 		given->room = room;
 	}
 	given->unseen[given->nunseen++] = *row;
