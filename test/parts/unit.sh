@@ -150,16 +150,20 @@ long_unit_parts() {
 # the server that is watched (threads that run to the end are no leak).
 run_valgrind() {
 	local valgrind=(valgrind -q --error-exitcode=99 --leak-check=full)
-	local dir=$GV_TMP/unit-plain name
+	local dir=$GV_TMP/unit-plain names n i
 	# while one thread trains the loop shall have its turns
 	printf '#!/bin/sh\nexec %s %s %s %s/gpuvecd "$@"\n' "${valgrind[*]}" \
 		--errors-for-leak-kinds=definite --fair-sched=try "$dir" \
 		>"$dir/watched"
 	chmod +x "$dir/watched"
-	for name in $("$dir/check_engine" --names); do
-		beside "valgrind check_engine $name" run_niced GPUVEC_UNIT_SMALL=1 \
+	# as many at a time as there are processors
+	n=$(nproc)
+	for ((i = 0; i < n; i++)); do
+		mapfile -t names < <("$dir/check_engine" --names | awk "NR % $n == $i")
+		[ ${#names[@]} != 0 ] || continue
+		beside "valgrind check_engine $i" run_niced GPUVEC_UNIT_SMALL=1 \
 			GPUVEC_UNIT_SIMD=portable "${valgrind[@]}" "$dir/check_engine" \
-			"$name"
+			"${names[@]}"
 	done
 	beside "valgrind check_page" run_niced "${valgrind[@]}" "$dir/check_page"
 	beside "valgrind check_server" run_niced GPUVEC_UNIT_SMALL=1 \
