@@ -38,6 +38,8 @@
 #				as test/pgvector.sh says.
 #	sets		functions over sets of rows, through gpuvecd and in the session:
 #				ARGUMENT... are those of test/bench/setsql.py
+#	many		gpuvec_search beside a LATERAL join, through gpuvecd: ARGUMENT...
+#				are those of test/bench/many.py
 #	peers		selections, exact search, k-NN graphs and k-means beside RAFT,
 #				Faiss and cuVS, in one run: FOLDER has their parts, as
 #				test/bench/packpeers.py packs them, or is where pip put them
@@ -378,6 +380,13 @@ stage_sets() {
 	gv_stop bench
 }
 
+stage_many() {
+	start_bench 'gpuvec.request_timeout = 10s'
+	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/many.py" \
+		"${ARGUMENTS[@]}" --engine gpu
+	gv_stop bench
+}
+
 # What packpeers.py has packed, unpacked to GV_TMP/peers, or a folder itself.
 find_peers() {
 	local folder
@@ -434,7 +443,7 @@ shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
 	kernels | sanitize | sql | lists | products | cards | faults | random | \
-		scanner | data | bench | sets | peers | cores) ;;
+		scanner | data | bench | sets | many | peers | cores) ;;
 	*) usage ;;
 	esac
 done
