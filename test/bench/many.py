@@ -2,13 +2,14 @@
 """Many queries at once: gpuvec_search beside a LATERAL join of index scans.
 
 usage: many.py [DATA] [--queries N,...] [--recall R,...] [--k K] [--rounds N]
-               [--engine ENGINE] [--metric METRIC]
+               [--engine ENGINE] [--metric METRIC] [--options OPTIONS]
 
 Uses the cluster that libpq's environment variables name; test/bench/run.sh
 makes it.  Queries are rows of the table, since held-out ones are few.  The two
 statements take turns, in one session, and the best of the rounds counts:
 queries/s of each, their ratio, and how many of LATERAL's rows gpuvec_search
-has.  With --engine gpu both ask gpuvecd, whose mirror is waited for.
+has.  With --engine gpu both ask gpuvecd, whose mirror is waited for.  OPTIONS
+are the index's, such as "refine = sq8".
 """
 import argparse
 import sys
@@ -38,6 +39,7 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", default="cpu", choices=["cpu", "gpu"])
     parser.add_argument("--metric", default="cosine", choices=OPERATORS)
+    parser.add_argument("--options", default="refine = none")
     return parser.parse_args()
 
 
@@ -86,8 +88,8 @@ def main():
         server.begin(conn, "1GB")
         server.load(conn, "t", found.base, "real[]")
         server.load(conn, "asked", found.base[order], "real[]")
-        conn.execute("CREATE INDEX t_v ON t USING gpuivfpq (v real_%s_ops)"
-                     % args.metric)
+        conn.execute("CREATE INDEX t_v ON t USING gpuivfpq (v real_%s_ops) "
+                     "WITH (%s)" % (args.metric, args.options))
         conn.execute("VACUUM ANALYZE t")
         server.prewarm(conn, ["t"])
         conn.execute("SET enable_seqscan = off")
@@ -95,8 +97,9 @@ def main():
         conn.execute("SET maintenance_work_mem = '256MB'")
         if args.engine == "gpu":
             conn.execute("SELECT gpuvec_prewarm('t_v')")
-        print("%s, %d x %d, %s, k %d; queries/s" % (
-            args.data, found.rows, found.dims, args.metric, args.k))
+        print("%s, %d x %d, %s, %s, k %d; queries/s" % (
+            args.data, found.rows, found.dims, args.metric, args.options,
+            args.k))
         print("%7s %8s %10s %10s %7s %8s" % (
             "recall", "queries", "LATERAL", "at once", "ratio", "the same"))
         for recall in args.recall:
