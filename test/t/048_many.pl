@@ -71,6 +71,25 @@ resume_loaders($node);
 is_mirrored($node, "${_}_e", "SELECT FROM $_ ORDER BY e <-> point(1, 8) LIMIT 1", "$_ again") for sort keys %lists;
 differs($node, many($_), "$_: it has caught up", set => [$all]) for sort keys %lists;
 
+# Of queries that gpuvecd answers and others, which the session searches for, a
+# row is not left out for what records say of another query.  Lists are pieces of
+# a line; the first of two queries has lost rows that its answer has, the second
+# has not.
+$node->safe_psql('postgres', '
+	CREATE TABLE pairs AS SELECT g AS id, ARRAY[g, 0, 0, 0]::real[] AS e FROM generate_series(1, 3000) AS g;
+	CREATE INDEX pairs_e ON pairs USING gpuivfpq (e) WITH (lists = 20, spill = 0, refine = sq8);');
+is_mirrored($node, 'pairs_e', "SELECT FROM pairs ORDER BY e <-> '{1,0,0,0}' LIMIT 1", 'pairs');
+pause_loaders($node);
+$node->safe_psql('postgres', 'DELETE FROM pairs WHERE id BETWEEN 1000 AND 1100 AND id % 3 > 0; VACUUM pairs');
+is( $node->safe_psql('postgres', q{
+		SET gpuvec.engine = gpu; SET gpuvec.probes = 2; SET gpuvec.candidates = 300;
+		SELECT count(*) FROM pairs AS a, unnest('{-80,-40,-15,15,40,80}'::int[]) AS far,
+			LATERAL (SELECT min(distance) AS d FROM gpuvec_search('pairs_e', ARRAY[a.e, ARRAY[a.id + far, 0, 0, 0]::real[]], 1)
+				WHERE query = 1) AS s
+		WHERE a.id BETWEEN 800 AND 1600 AND d > 0}),
+	0, 'each row is its own nearest');
+resume_loaders($node);
+
 # -- gpuvecd does not answer, is killed, is gone
 my $own = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; SET $all; SELECT string_agg(n::text, ' ') FROM (" . many('plain') . ') AS n');
 sub by_fallback

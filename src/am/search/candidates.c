@@ -64,6 +64,7 @@ void
 IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 {
 	IvfpqQuerySet(&search->query, query);
+	search->remote.nknown = 0;	/* of the last query */
 	search->lists_read = 0;
 	search->copies_read = 0;
 	search->matched = 0;

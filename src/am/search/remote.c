@@ -491,7 +491,6 @@ IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries, int n,
 			bool		found = answers.nleft > 0 &&
 			IvfpqNextAnswer(&answers, meta, &answer);
 
-			search->remote.nknown = 0;
 			IvfpqSearchQuery(search, queries + (Size) i * meta->dims);
 			if (found)
 				found = use_answer(search, &answer, &question);
