@@ -87,7 +87,6 @@ typedef struct IvfpqMany
 	int64		npending;
 	bool		everything;		/* they are so many that all rows are measured */
 	tidset_hash *pending_set;	/* the same rows, if there are any */
-	double		most_rows;		/* that the index may have; 0 = not known yet */
 
 	IvfpqSearch *searches;		/* [nsearches], when trained */
 	int			nsearches;		/* at most IVFPQ_TOGETHER */

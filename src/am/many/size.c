@@ -26,18 +26,14 @@ pass_is_better(const IvfpqMany *many, const IvfpqEffort *effort)
 					  effort->quota / (1 - ivfpq_recall));
 }
 
-/* Copies that the lists have, dead ones included. */
+/* Copies that the lists have now, dead ones included. */
 static double
 count_copies(IvfpqMany *many)
 {
 	IvfpqListTotals totals;
 
-	if (many->most_rows == 0)
-	{
-		IvfpqSumLists(many->index, &many->model->meta, &totals);
-		many->most_rows = totals.live + totals.dead;
-	}
-	return many->most_rows;
+	IvfpqSumLists(many->index, &many->model->meta, &totals);
+	return totals.live + totals.dead;
 }
 
 /*
@@ -75,7 +71,12 @@ IvfpqManyEffort(IvfpqMany *many, double rows, int drained, IvfpqEffort *effort,
 		effort->probes = 2 * drained;
 	effort->probes = Min(effort->probes, most);
 	*is_last = effort->probes == most;
-	/* the one more is not found, which tells that there is none */
+
+	/*
+	 * The one more is not found, which tells that there is none.  Where
+	 * others have inserted so many meanwhile that it is, the next round
+	 * counts anew.
+	 */
 	if (effort->candidates > IVFPQ_FEW_CANDIDATES)
 		effort->candidates = (int) Min(effort->candidates,
 									   count_copies(many) + 1);
