@@ -79,6 +79,8 @@ is(as('holder', q{SET gpuvec.recall = 1; SELECT recall FROM gpuvec_recall('items
 is(as('holder', q{SELECT kept('items_e')}), '3: 3 2 1', 'measuring does not count as asking');
 as('guest', 'SELECT ask(1001, 1999)');
 is(as('holder', q{SELECT kept('items_e')}), '1000: 1999 1998 1997 1996 ', 'the last 1,000');
+like(as('guest', q{SELECT * FROM gpuvec_search('items_e', '{{1,2}}', 1)}), qr/expected 8 dimensions, not 2/, 'of wrong dimensions');
+is(as('holder', q{SELECT kept('items_e')}), '1000: 1999 1998 1997 1996 ', '... it is not kept, and the others are');
 is(as('holder', q{SELECT count(*) FROM gpuvec_live_queries('items_e') WHERE query IN (point(1, 8), point(2, 8))}),
 	'0', '... without those before');
 is(as('holder', q{SELECT DISTINCT targets_for FROM gpuvec_calibrate('items_e', ARRAY(SELECT query FROM gpuvec_live_queries('items_e')))}),

@@ -149,6 +149,7 @@ answer_queries(IvfpqMany *many, ReturnSetInfo *rsinfo)
 	IvfpqTypeInit(&many->type, many->index);
 	find_distance(many);
 	check_dims(many);
+	keep_queries(many);
 	IvfpqCastBegin(&many->cast, many->type.type);
 	IvfpqManyBegin(many);
 	for (int first = 0; first < many->queries.n; first += n)
@@ -200,7 +201,6 @@ gpuvec_search(PG_FUNCTION_ARGS)
 		many.snapshot = RegisterSnapshot(GetActiveSnapshot());
 		PredicateLockRelation(many.index, many.snapshot);
 		IvfpqCountersOpen();
-		keep_queries(&many);
 		IvfpqActAsOwner(&caller, many.heap);
 		answer_queries(&many, rsinfo);
 		IvfpqActAsCaller(&caller);
