@@ -121,6 +121,14 @@ CREATE TABLE single AS SELECT i AS id, ARRAY[i::real] AS e FROM generate_series(
 CREATE INDEX single_e ON single USING gpuivfpq (e) WITH (lists = 2, rotate);
 SELECT array_agg(id) FROM (SELECT id FROM single ORDER BY e <-> '{50.2}' LIMIT 5) AS x;
 DROP TABLE single;
+-- ... or all of them enormous
+CREATE TABLE enormous AS SELECT i AS id,
+	ARRAY(SELECT (CASE WHEN i * j % 7 < 3 THEN 3e38 ELSE -3e38 END)::real FROM generate_series(1, 64) AS j) AS e
+	FROM generate_series(1, 200) AS i;
+CREATE INDEX enormous_e ON enormous USING gpuivfpq (e) WITH (lists = 2, rotate);
+SELECT count(*) FROM (SELECT id FROM enormous ORDER BY e <-> array_fill(0::real, '{64}') LIMIT 200) AS x;
+SELECT * FROM gpuvec_verify_index('enormous_e');
+DROP TABLE enormous;
 
 DROP TABLE mixed;
 DROP FUNCTION wrong_rows, found, neighbours, mixed;

@@ -125,6 +125,12 @@ IvfpqLearnRotation(IvfpqTraining *training, IvfpqTeam *team,
 	n = take_rows(training, sample, n, rows);
 	if (n > 0)
 		subtract_centroids(rows, n, dims);
+	else
+	{
+		/* all rows are outliers, of which nothing is to be learnt */
+		memset(rows, 0, dims * sizeof(float));
+		n = 1;
+	}
 	training->rotation = IvfpqTeamAlloc(team, IVFPQ_TEAM_ROTATION,
 										(Size) dims * dims * sizeof(float));
 	scratch = IvfpqAllocScratch(gv_learn_rotation_scratch(dims,
