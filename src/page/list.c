@@ -16,6 +16,7 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
 #include "miscadmin.h"
 
 #include "page/buffer/bufhint.h"
@@ -298,6 +299,24 @@ pin_page(IvfpqListReader *reader, BlockNumber blkno)
 	return IvfpqBufHintRead(reader->index, blkno, reader->strategy);
 }
 
+/*
+ * Likewise, to read it without its lock.  On a standby a page may be zeros of
+ * which redo makes what an image says: not so once its lock was to be had, since
+ * a page that is pinned is not read again.
+ */
+static Buffer
+pin_to_try(IvfpqListReader *reader, BlockNumber blkno)
+{
+	Buffer		buf = pin_page(reader, blkno);
+
+	if (BufferIsValid(buf) && RecoveryInProgress())
+	{
+		LockBuffer(buf, BUFFER_LOCK_SHARE);
+		LockBuffer(buf, BUFFER_LOCK_UNLOCK);
+	}
+	return buf;
+}
+
 /* Copy a slot of a slab page into reader->page; false if there is none. */
 static bool
 copy_page(IvfpqListReader *reader, BlockNumber blkno, uint32 slot)
@@ -535,7 +554,7 @@ IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views)
 		return 0;
 	CHECK_FOR_INTERRUPTS();
 	if (!BufferIsValid(reader->tried))
-		reader->tried = pin_page(reader, next.page);
+		reader->tried = pin_to_try(reader, next.page);
 	if (!BufferIsValid(reader->tried))
 		return 0;
 	page = BufferGetPage(reader->tried);

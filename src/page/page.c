@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "miscadmin.h"
 #include "storage/freespace.h"
@@ -126,7 +127,10 @@ IvfpqBlockExists(Relation index, BlockNumber blkno)
  * The kind is looked at before the page is locked, too, because damage may lead
  * to a page that the caller has locked, for which it would wait without end;
  * those are of other kinds, or the caller compares their numbers.  What leads
- * to a page was written after its kind, so this finds no sound page wanting.
+ * to a page was written after its kind, so this finds no sound page wanting;
+ * but on a standby, where redo may be restoring it from an image, under its
+ * lock, in a buffer that is all zero before.  There the lock is waited for: no
+ * page but the metapage is locked by a reader of another.
  */
 Buffer
 IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
@@ -138,7 +142,9 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 		IvfpqCorrupted(index, blkno, "the block does not exist");
 	buf = IvfpqBufHintRead(index, blkno, strategy);
 	if (lockmode != BUFFER_LOCK_UNLOCK &&
-		IvfpqPageIs(BufferGetPage(buf), kind))
+		(IvfpqPageIs(BufferGetPage(buf), kind) ||
+		 (RecoveryInProgress() &&
+		  (blkno != IVFPQ_METAPAGE || kind == IVFPQ_KIND_META))))
 		LockBuffer(buf, lockmode);
 	if (!IvfpqPageIs(BufferGetPage(buf), kind))
 		IvfpqCorrupted(index, blkno, "it is not a page of kind %d", kind);
