@@ -9,9 +9,13 @@
 
 #include <stdlib.h>
 
-/* Searches that the engine gets at once, at most; then it is asked whether the
- * client still waits. */
-#define AT_ONCE		4096
+/*
+ * Searches that the engine gets at once, at most; then loaders have their turn,
+ * and it is asked whether the client still waits.  The portable engine makes one
+ * after another.
+ */
+#define AT_ONCE			4096
+#define AT_ONCE_CPU		64
 
 /* What such a thread has. */
 typedef struct Many
@@ -114,29 +118,38 @@ put_answers(const Many *many, const GvHeldMirror *held,
 
 /*
  * Make all searches and put their answers at `next`, which is then behind
- * them.  What cannot be searched at once may be in halves.
+ * them.  What cannot be searched at once may be in halves.  Between batches
+ * loaders have their turn: while one waits for the mirror's lock the loop, too,
+ * waits behind it with the next search.  Each answer tells the state of the
+ * lists that it is of.
  */
 static GvStatus
-search_all(Many *many, const GvHeldMirror *held, GvConnection *connection,
+search_all(Many *many, GvHeldMirror *held, GvConnection *connection,
 		   char **next)
 {
 	const GvSearchesRequest *request = gv_payload(connection);
 	GvStop		stop = gv_connection_stop(connection);
-	int32_t		at_once = AT_ONCE;
+	int32_t		at_once = strcmp(gv_server.engine, "cpu") == 0 ?
+	AT_ONCE_CPU : AT_ONCE;
 	int32_t		first = 0;
 
 	while (first < request->n)
 	{
 		int32_t		left = request->n - first;
 		int32_t		n = left < at_once ? left : at_once;
-		uint64_t	began_ns = gv_now_ns();
+		uint64_t	began_ns;
 		GvStatus	status;
 
 		if (stop.requested(stop.arg))
 			return GV_CANCELLED;
+		(void) gv_session_lock(held, true);
+		began_ns = gv_now_ns();
 		prepare(many, held, request, first, n);
 		status = gv_mirror_search(many->searcher, held->mirror,
 								  many->searches, n);
+		if (status == GV_OK)
+			*next = put_answers(many, held, connection, n, began_ns, *next);
+		pthread_rwlock_unlock(&held->lock);
 		if (status == GV_NO_MEMORY && n > 1)
 		{
 			at_once = n / 2;
@@ -144,7 +157,6 @@ search_all(Many *many, const GvHeldMirror *held, GvConnection *connection,
 		}
 		if (status != GV_OK)
 			return status;
-		*next = put_answers(many, held, connection, n, began_ns, *next);
 		gv_count(searches, n);
 		gv_count(batches, 1);
 		first += n;
@@ -168,11 +180,7 @@ search_held(Many *many, GvHeldMirror *held, GvConnection *connection)
 		return;
 	status = need_searcher(many, held->spec.device);
 	if (status == GV_OK)
-	{
-		(void) gv_session_lock(held, true);
 		status = search_all(many, held, connection, &next);
-		pthread_rwlock_unlock(&held->lock);
-	}
 	if (status == GV_OK)
 	{
 		gv_reply_cut(connection, (size_t) (next - reply));
