@@ -7,11 +7,12 @@
 #
 # Needs qemu-user, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross; what is
 # missing is skipped, and so is AVX2 where qemu gathers wrongly (7.2, bookworm's,
-# does).  QEMU=FOLDER/ names another's programs: trixie's package is static.  For each processor: check_engine (small), check_page and
-# check_server of test/unit/Makefile, so no illegal instruction, and digest.c,
-# whose hashes have to be those of this processor: the same bits; here and on
-# arm64 with each level of instructions.  An hour on one processor; ends with
-# 'N passed, N failed'.
+# does).  QEMU=FOLDER/ names another's programs: trixie's package is static.
+#
+# For each processor: check_engine (small), check_page and check_server of
+# test/unit/Makefile, so no illegal instruction, and digest.c, whose hashes have
+# to be those of this processor: the same bits; here and on arm64 with each level
+# of instructions.  An hour on one processor; ends with 'N passed, N failed'.
 #
 # PROGRAMS="digest check_page" runs these only; PROCESSORS="Nehalem Haswell arm64"
 set -euo pipefail

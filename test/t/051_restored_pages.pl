@@ -11,6 +11,7 @@ use IPC::Run qw(start finish);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 plan skip_all => 'needs a long run' if !long_test();
 plan skip_all => 'needs gdb' if system('command -v gdb >/dev/null') != 0;
@@ -27,13 +28,16 @@ $standby->start;
 my $folder = PostgreSQL::Test::Utils::tempdir;
 my $query = "SELECT count(*) FROM (SELECT id FROM t ORDER BY e <-> '{1,2,3,400}' LIMIT 10) AS x";
 
-sub write_file
+# Wait for a file, which has to have something in it, perhaps.
+sub wait_for_file
 {
-	my ($name, $text) = @_;
+	my ($name, $full) = @_;
 
-	open my $file, '>', "$folder/$name" or die "$folder/$name: $!";
-	print $file $text;
-	close $file;
+	for (1 .. 300)
+	{
+		last if $full ? -s "$folder/$name" : -e "$folder/$name";
+		usleep(100_000);
+	}
 	return;
 }
 
@@ -45,15 +49,15 @@ for my $image (1 .. 4)
 	$standby->restart;
 	my $startup = $standby->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'startup'});
 
-	write_file('ask', "(psql -XAtq -d '" . $standby->connstr('postgres') . "' -c 'SET enable_seqscan = off' -c \"$query\""
+	unlink map { "$folder/$_" } qw(ask commands answer attached stopped);
+	append_to_file("$folder/ask", "(psql -XAtq -d '" . $standby->connstr('postgres') . "' -c 'SET enable_seqscan = off' -c \"$query\""
 		. " >$folder/answer 2>&1 </dev/null &)\nsleep 2\ntouch $folder/stopped\n");
-	write_file('commands', "set breakpoint pending on\nhandle SIGUSR1 nostop noprint pass\nbreak RestoreBlockImage\n"
+	append_to_file("$folder/commands", "set breakpoint pending on\nhandle SIGUSR1 nostop noprint pass\nbreak RestoreBlockImage\n"
 		. 'ignore 1 ' . ($image - 1) . "\ncommands\nsilent\nshell sh $folder/ask\ndelete\ndetach\nquit\nend\n"
 		. "shell touch $folder/attached\ncontinue\n");
-	unlink map { "$folder/$_" } qw(answer attached stopped);
 	my $gdb = start([ 'timeout', 60, 'gdb', '-q', '-batch', '-p', $startup, '-x', "$folder/commands" ],
 		'<', \undef, '>', "$folder/log", '2>&1');
-	for (1 .. 300) { last if -e "$folder/attached"; select undef, undef, undef, .1; }
+	wait_for_file('attached');
 	$primary->safe_psql('postgres', "INSERT INTO t VALUES (5000 + $image, '{1,2,3,4}')");
 	finish $gdb;
   SKIP:
@@ -61,7 +65,7 @@ for my $image (1 .. 4)
 		skip "gdb did not stop redo at image $image: " . (slurp_file("$folder/log") =~ /([^\n]*)\s*\z/)[0], 1
 			if !-e "$folder/stopped";
 		$primary->wait_for_catchup($standby);
-		for (1 .. 100) { last if -s "$folder/answer"; select undef, undef, undef, .1; }
+		wait_for_file('answer', 1);
 		is(slurp_file("$folder/answer"), "10\n", "stopped at image $image: the query waited, and has its rows");
 	}
 }
