@@ -163,6 +163,7 @@ int
 main(int argc, char **argv)
 {
 	const char *option = argc > 1 ? argv[1] : "";
+	int			nrun = 0;
 	int			i;
 
 	gv_simd_use(unit_simd());
@@ -182,7 +183,11 @@ main(int argc, char **argv)
 		open_mirrors();
 	for (i = 0; i < NTESTS; i++)
 		if (unit_is_wanted(argc, argv, tests[i].name))
+		{
 			tests[i].run();
+			nrun++;
+		}
+	CHECK(nrun > 0, "no test of that name");
 	printf("engine: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }

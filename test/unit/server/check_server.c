@@ -59,6 +59,7 @@ int
 main(int argc, char **argv)
 {
 	const char *full = getenv("GPUVEC_TEST_LONG");
+	int			nrun = 0;
 	int			i;
 
 	signal(SIGPIPE, SIG_IGN);
@@ -72,7 +73,11 @@ main(int argc, char **argv)
 	for (i = 0; i < NTESTS; i++)
 		if (tests[i].on != (test_card ? ON_CPU : ON_CARD) &&
 			unit_is_wanted(argc, argv, tests[i].name))
+		{
 			tests[i].run();
+			nrun++;
+		}
+	CHECK(nrun > 0, "no test of that name");
 	test_lock_end();
 	printf("check_server: %ld passed, %ld failed\n", unit_passed,
 		   unit_failed);
