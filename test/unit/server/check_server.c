@@ -7,9 +7,12 @@
  * temporary folders; with the engine that GPUVEC_UNIT_ENGINE names, cpu if none
  * is.  Of another one, what depends on the portable engine's sizes and numbers,
  * or only on the server, is left out.  Names of tests leave out all others.
- * Prints what fails and "check_server: N passed, M failed".
+ * Prints what fails and "check_server: N passed, M failed".  A test that does not
+ * end is named, and ends the program.
  */
 #include <signal.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "client.h"
 
@@ -55,6 +58,25 @@ static const struct
 
 #define NTESTS	((int) (sizeof(tests) / sizeof(tests[0])))
 
+/* Of a test, under valgrind and beside others; at small size. */
+#define LIMIT_S			7200
+#define LIMIT_SMALL_S	600
+
+static const char *volatile running = "";
+
+static void
+stop_endless(int signal_number)
+{
+	const char *words[] = {"check_server: the test ", running,
+	" does not end\n"};
+	size_t		i;
+
+	for (i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		if (write(STDERR_FILENO, words[i], strlen(words[i])) < 0)
+			break;
+	_exit(1);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -63,6 +85,7 @@ main(int argc, char **argv)
 	int			i;
 
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGALRM, stop_endless);
 	setenv("GPUVEC_FAULTS", "1", 1);
 	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
 	test_long = full != NULL && *full != '\0';
@@ -74,6 +97,8 @@ main(int argc, char **argv)
 		if (tests[i].on != (test_card ? ON_CPU : ON_CARD) &&
 			unit_is_wanted(argc, argv, tests[i].name))
 		{
+			running = tests[i].name;
+			alarm(unit_small ? LIMIT_SMALL_S : LIMIT_S);
 			tests[i].run();
 			nrun++;
 		}
