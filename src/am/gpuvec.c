@@ -185,9 +185,10 @@ define_scan_settings(void)
 	DefineCustomRealVariable("gpuvec.recall",
 							 "Sets the share of the nearest rows that a scan "
 							 "is to find.",
-							 "Calibration knows what .80, .90, .95, .98 and "
-							 ".99 take; what lies between .99 and 1 follows "
-							 "from these, and 1 reads everything.",
+							 "Calibration knows what .80, .90, .95, .98, .99, "
+							 ".995 and .999 take; what lies between and "
+							 "beyond follows from these, and 1 reads "
+							 "everything.",
 							 &ivfpq_recall, 0.95, 0.0, 1.0, PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 	DefineCustomRealVariable("gpuvec.radius_recall",

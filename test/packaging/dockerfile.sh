@@ -92,6 +92,8 @@ stop_server
 run_server
 ok "server: starts again with its data" wait_for \
 	"SELECT word FROM words ORDER BY embedding <=> (SELECT embedding FROM words WHERE id = 5796) LIMIT 1" cheese
+ok "server: ... and pg_hba.conf is as it was" \
+	eval '[ "$(grep -c "^host all all all" "$PGDATA/pg_hba.conf")" = 1 ]'
 ask -c 'DROP EXTENSION gpuvec CASCADE'
 stop_server
 

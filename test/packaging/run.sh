@@ -24,7 +24,7 @@
 # last changed its version
 # CHECK=1 has the first build run the SQL tests
 #
-# Packages stay in build/packaging/SUITE.
+# Packages stay in build/packaging/SUITE/packages.
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
