@@ -249,9 +249,10 @@ if ($pgvector)
 	my $strange = q{
 		SELECT count(*) FROM (SELECT amopfamily, 'pg_operator'::regclass, amopopr FROM pg_amop
 				UNION ALL SELECT amprocfamily, 'pg_proc'::regclass, amproc FROM pg_amproc) AS t (family, classid, objid)
-			JOIN pg_opfamily AS f ON f.oid = family JOIN pg_am AS a ON a.oid = opfmethod
-		WHERE amname = 'gpuivfpq' AND NOT EXISTS (SELECT FROM pg_depend AS d
-			WHERE d.classid = t.classid AND d.objid = t.objid AND deptype = 'e')};
+			JOIN pg_depend AS f ON f.classid = 'pg_opfamily'::regclass AND f.objid = family AND f.deptype = 'e'
+			JOIN pg_extension AS x ON x.oid = f.refobjid
+		WHERE extname = 'gpuvec_pgvector' AND NOT EXISTS (SELECT FROM pg_depend AS d
+			WHERE d.classid = t.classid AND d.objid = t.objid AND d.deptype = 'e')};
 	my $out;
 	my $err;
 
@@ -271,7 +272,7 @@ if ($pgvector)
 	$node->safe_psql('taken', q{DROP EXTENSION gpuvec_pgvector; CREATE EXTENSION gpuvec_pgvector VERSION '0.1.0'});
 	is($node->safe_psql('taken', $strange), '4', '... which those of 0.1.0 have not');
 	$node->psql('taken', 'ALTER EXTENSION gpuvec_pgvector UPDATE', stdout => \$out, stderr => \$err);
-	like($err, qr/use what belongs to no extension: function vector_to_float4\(.*operator <->/, '... and no update takes over');
+	like($err, qr/use what belongs to no extension: function public.vector_to_float4\(.*operator public.<->/, '... and no update takes over');
 	$node->safe_psql('taken', q{
 		DROP EXTENSION gpuvec_pgvector;
 		CREATE TYPE public.vector AS (x int);
