@@ -8,6 +8,9 @@
 #include "server/gv_server.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 
 /*
  * Searches that the engine gets at once, at most; then loaders have their turn,
@@ -218,14 +221,22 @@ gv_many_search(GvConnection *connection)
 	gv_mirrors_release(held, request->n);
 }
 
-/* Serve such a client until its connection ends. */
+/*
+ * Serve such a client until its connection ends, or it is idle: what it has of
+ * the card is in nobody's budget.
+ */
 void
 gv_many_serve(GvConnection *connection)
 {
 	Many	   *many = calloc(1, sizeof(Many));
+	struct timeval idle = {
+		GV_MANY_IDLE_MS / 1000, GV_MANY_IDLE_MS % 1000 * 1000
+	};
 
 	if (many == NULL)
 		return;
+	(void) setsockopt(connection->fd, SOL_SOCKET, SO_RCVTIMEO, &idle,
+					  sizeof(idle));
 	connection->work = many;
 	gv_thread_serve(connection, gv_message_answer);
 	gv_searcher_drop(many->searcher);
