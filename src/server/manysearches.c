@@ -141,6 +141,7 @@ search_all(Many *many, GvHeldMirror *held, GvConnection *connection,
 		int32_t		left = request->n - first;
 		int32_t		n = left < at_once ? left : at_once;
 		uint64_t	began_ns;
+		int			watched;
 		GvStatus	status;
 
 		if (stop.requested(stop.arg))
@@ -148,8 +149,10 @@ search_all(Many *many, GvHeldMirror *held, GvConnection *connection,
 		(void) gv_session_lock(held, true);
 		began_ns = gv_now_ns();
 		prepare(many, held, request, first, n);
+		watched = gv_watch_many_begin(began_ns);
 		status = gv_mirror_search(many->searcher, held->mirror,
 								  many->searches, n);
+		gv_watch_many_end(watched);
 		if (status == GV_OK)
 			*next = put_answers(many, held, connection, n, began_ns, *next);
 		pthread_rwlock_unlock(&held->lock);

@@ -330,6 +330,58 @@ test_hung(void)
 	free_index(&index);
 }
 
+/* Two searches of one message, in a mirror of 8 dimensions. */
+static bool
+send_many(int fd, const GvMirrorKey *key, const TestIndex *index)
+{
+	GvSearchesRequest request = {.key = *key,.n = 2,.dims = 8,.probes = 2,
+	.compare = 3,.capacity = 5};
+
+	return client_message(fd, GV_MSG_SEARCHES, &request, sizeof(request),
+						  index->centroids, 2 * 8 * sizeof(float));
+}
+
+/* False: the connection has ended. */
+static bool
+take_answer(int fd)
+{
+	GvMessage	header;
+	void	   *answer = client_answer(fd, &header);
+	bool		is_there = answer != NULL;
+
+	free(answer);
+	return is_there;
+}
+
+/* It hangs with many searches, and nobody else asks. */
+static void
+test_hung_many(void)
+{
+	static const char *const options[] = {"--patience", "1", "--fault",
+	"100:5", NULL};
+	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
+	GvMirrorKey key = test_key(1);
+	TestServer	server;
+	int			loader;
+	int			many;
+
+	server_folder(&server);
+	server_launch(&server, options);
+	CHECK(server_ready(&server), "it does not start");
+	loader = client_open(&server, GV_ROLE_LOADER);
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	many = client_open(&server, GV_ROLE_MANY);
+	do
+		CHECK(send_many(many, &key, &index), "send");
+	while (take_answer(many));
+	CHECK(server_wait(&server) == 5, "it goes on for ever");
+	server_check_log(&server, "FATAL: many searches have not ended in 4 s");
+	close(many);
+	close(loader);
+	server_remove(&server);
+	free_index(&index);
+}
+
 void
 test_devices(void)
 {
@@ -344,6 +396,7 @@ test_devices(void)
 	server_remove(&server);
 	test_other(&index);
 	test_hung();
+	test_hung_many();
 	free_index(&index);
 }
 
