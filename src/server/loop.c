@@ -477,6 +477,5 @@ gv_loop_run(int listener)
 	while (loop.first != NULL)
 		close_connection(loop.first);
 	close(listener);
-	gv_turns_close();
 	return 0;
 }

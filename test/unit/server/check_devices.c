@@ -416,7 +416,27 @@ is_emulated(void)
 	return is;
 }
 
-/* Of two cards one is lost, then both, then one hangs. */
+/* A card hangs with many searches; who is to end then does not wait for it. */
+static void
+check_stopped(const TestIndex *index, const char *path)
+{
+	TestServer	server = server_start("--devices", "0");
+	int			loader = client_open(&server, GV_ROLE_LOADER);
+	int			many = client_open(&server, GV_ROLE_MANY);
+	GvMirrorKey key = test_key(1);
+
+	CHECK(load_all(loader, &key, index) == 0, "load");
+	CHECK(send_many(many, &key, index) && take_answer(many), "an answer");
+	write_faults(path, "hang 0\n");
+	CHECK(send_many(many, &key, index), "send");
+	usleep(500000);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	close(many);
+	close(loader);
+	server_remove(&server);
+}
+
+/* Of two cards one is lost, then both, then one hangs, and again. */
 void
 test_lost_cards(void)
 {
@@ -441,6 +461,8 @@ test_lost_cards(void)
 		server_remove(&server);
 		write_faults(path, "");
 		CHECK(check_hung(&index, "0,1", NULL, path), "the other card waits");
+		write_faults(path, "");
+		check_stopped(&index, path);
 		unlink(path);
 		unsetenv("GPUVEC_EMULATED_FAULTS");
 	}
