@@ -341,8 +341,15 @@ SET maintenance_work_mem = '1MB';
 SELECT gpuvec_train('wide_e');
 RESET maintenance_work_mem;
 SELECT gpuvec_train('wide_e');
-RESET gpuvec.engine;
 DROP TABLE wide;
+-- memory for 2^31 centroids
+CREATE TABLE narrow AS SELECT ARRAY[g, g % 7]::real[] AS e FROM generate_series(1, 1500) AS g;
+SET maintenance_work_mem = '64GB';
+CREATE INDEX narrow_e ON narrow USING gpuivfpq (e);
+SELECT lists, rows FROM gpuvec_index_info('narrow_e');
+RESET maintenance_work_mem;
+RESET gpuvec.engine;
+DROP TABLE narrow;
 
 -- refused
 CREATE TABLE refused (id int, e real[]);

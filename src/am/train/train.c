@@ -51,7 +51,8 @@ choose_lists(Relation index, const IvfpqSample *sample, double rows)
 
 	lists = (int) Min(lists, Max(rows, 1));
 	if (given == 0)
-		return Max(1, Min(lists, (int) (IvfpqMemoryLimit() / 4 / centroid)));
+		return (int) Max(1, Min((Size) lists,
+								IvfpqMemoryLimit() / 4 / centroid));
 
 	upper = IvfpqParents(lists) > 1 ? IvfpqParents(lists) : lists;
 	upper = Min(upper * MIN_SAMPLES_GIVEN, sample->seen);
