@@ -25,7 +25,8 @@
 #include "am/search/search.h"
 #include "am/train/train.h"
 
-#define MIN_SAMPLES_GIVEN		4	/* rows for each, when the user sets lists */
+#define MIN_SAMPLES				4	/* rows of the sample for each list that
+									 * is trained on them */
 #define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and
 													 * scale need */
 #define REMOTE_SAMPLE			12288	/* rows */
@@ -37,8 +38,9 @@
 
 /*
  * How many lists to train.  What we choose leaves three quarters of the
- * memory to all else; what the user asks for must fit: the centroids in half
- * of it, and a few rows for each one of the upper level in the sample.
+ * memory to all else, and a few rows of the sample to each list if these are
+ * all that it is trained on; what the user asks for must fit: the centroids in
+ * half of it, and a few rows for each one of the upper level in the sample.
  */
 static int
 choose_lists(Relation index, const IvfpqSample *sample, double rows)
@@ -51,11 +53,15 @@ choose_lists(Relation index, const IvfpqSample *sample, double rows)
 
 	lists = (int) Min(lists, Max(rows, 1));
 	if (given == 0)
-		return (int) Max(1, Min((Size) lists,
-								IvfpqMemoryLimit() / 4 / centroid));
+	{
+		lists = (int) Min((Size) lists, IvfpqMemoryLimit() / 4 / centroid);
+		if (!sample->whole && IvfpqParents(lists) == 1)
+			lists = (int) Min(lists, sample->count / MIN_SAMPLES);
+		return Max(1, lists);
+	}
 
 	upper = IvfpqParents(lists) > 1 ? IvfpqParents(lists) : lists;
-	upper = Min(upper * MIN_SAMPLES_GIVEN, sample->seen);
+	upper = Min(upper * MIN_SAMPLES, sample->seen);
 	size = centroid * (Size) Max(2.0 * lists, 4.0 * upper);
 	if (size > IvfpqMemoryLimit())
 		ereport(ERROR,
@@ -65,6 +71,18 @@ choose_lists(Relation index, const IvfpqSample *sample, double rows)
 						maintenance_work_mem / 1024),
 				 errhint("Set maintenance_work_mem higher, or use fewer lists.")));
 	return lists;
+}
+
+/*
+ * maintenance_work_mem that so many lists, if we choose them, take: room for
+ * their centroids, or for the sample that they are trained on, in a quarter.
+ */
+Size
+IvfpqMemoryForLists(int lists, int dims)
+{
+	Size		rows = IvfpqParents(lists) > 1 ? lists : lists * MIN_SAMPLES;
+
+	return 4 * rows * (dims * sizeof(float) + sizeof(uint64));
 }
 
 /* Queries to calibrate an index of that many rows with; 0 = too few rows. */
