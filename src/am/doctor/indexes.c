@@ -103,11 +103,6 @@ find_recall(const Patient *patient, const IvfpqEffort *effort)
 					  ivfpq_recall),
 			 psprintf("SET gpuvec.recall to less, or SELECT * FROM gpuvec_calibrate(%s)",
 					  patient->literal));
-	else if (meta->rows_at_calibration == 0)
-		find(patient,
-			 "not calibrated: what a recall takes is a guess",
-			 psprintf("SELECT * FROM gpuvec_calibrate(%s)",
-					  patient->literal));
 }
 
 /* Do its searches show that something is wrong? */

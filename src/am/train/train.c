@@ -36,6 +36,13 @@
 #define MAX_QUERIES				1000
 #define ROWS_PER_QUERY			150
 
+/* Centroids to make of the sample: lists, or parents where there are any. */
+static int
+from_sample(int lists)
+{
+	return IvfpqParents(lists) > 1 ? IvfpqParents(lists) : lists;
+}
+
 /*
  * How many lists to train.  What we choose leaves three quarters of the
  * memory to all else, and a few rows of the sample to each list if these are
@@ -60,8 +67,7 @@ choose_lists(Relation index, const IvfpqSample *sample, double rows)
 		return Max(1, lists);
 	}
 
-	upper = IvfpqParents(lists) > 1 ? IvfpqParents(lists) : lists;
-	upper = Min(upper * MIN_SAMPLES, sample->seen);
+	upper = Min((double) from_sample(lists) * MIN_SAMPLES, sample->seen);
 	size = centroid * (Size) Max(2.0 * lists, 4.0 * upper);
 	if (size > IvfpqMemoryLimit())
 		ereport(ERROR,
@@ -95,17 +101,22 @@ IvfpqCalibrationQueries(double rows)
 }
 
 /*
- * Take the first rows out of the sample.  Training does not see them; points
- * beside them tell how well the index answers queries.
+ * Take the first rows out of the sample, half of them at most.  Training does
+ * not see them; points beside them tell how well the index answers queries.
+ * None where these would be too few, or where the sample or the table would
+ * have less than a row for each centroid that is made of it.
  */
 static void
 hold_out_queries(IvfpqTraining *training, IvfpqTeam *team,
 				 IvfpqSample *sample, int lists)
 {
-	int			n = IvfpqCalibrationQueries(Max(sample->seen, training->rows));
+	double		rows = Max(sample->seen, training->rows);
+	int			n = (int) Min(IvfpqCalibrationQueries(rows),
+							  sample->count / 2);
 	Size		bytes = (Size) n * sample->dims * sizeof(float);
 
-	if (n == 0 || sample->count - n < Max(n, lists))
+	if (n < MIN_QUERIES || sample->count - n < from_sample(lists) ||
+		rows - n < lists)
 		return;
 	training->nqueries = n;
 	training->queries = IvfpqTeamAlloc(team, IVFPQ_TEAM_QUERIES, bytes);
