@@ -11,6 +11,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -146,7 +147,9 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 	IvfpqMetaRead(index, meta); /* training may have moved them to lists */
 	IvfpqSumLists(index, meta, &inspection->totals);
 	inspection->advice = NULL;
-	if (IvfpqMayAct(heap, index))
+	/* the owner's code is not to end what a superuser asks of all indexes */
+	if (is_member_of_role_nosuper(GetUserId(), heap->rd_rel->relowner) ||
+		!IvfpqIsInterpreted(index, true))
 	{
 		IvfpqActAsOwner(&caller, heap);
 		inspection->advice = advise_odd(heap, index, meta);
