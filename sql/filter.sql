@@ -222,6 +222,39 @@ SELECT pg_temp.told_of($$SELECT id FROM item WHERE tenant = 49 ORDER BY e <-> '{
 SELECT n, x.id FROM generate_series(1, 3) AS n,
 	LATERAL (SELECT id FROM item WHERE tenant = 49 ORDER BY e <-> ARRAY[n,2,3,4]::real[] LIMIT 2) AS x;
 
+-- a pass over the whole table is told apart from rows that keys or another index named
+CREATE FUNCTION pg_temp.ends(condition text, OUT rest text, OUT finished bool) LANGUAGE plpgsql AS $$
+DECLARE
+	line text;
+BEGIN
+	FOR line IN EXECUTE 'EXPLAIN (ANALYZE, COSTS off, TIMING off) SELECT id FROM rested WHERE ' || condition ||
+		' ORDER BY e <-> array_fill(1::real, ARRAY[8]) LIMIT 10'
+	LOOP
+		rest = coalesce(substring(line FROM 'Rows From: (.*)'), rest);
+	END LOOP;
+	SELECT s.finished FROM gpuvec_last_scan() AS s INTO finished;
+END
+$$;
+CREATE TABLE rested AS SELECT g AS id, hashint4(g) & 4095 AS part, hashint4(g) & 1023 AS size,
+	ARRAY(SELECT random() FROM generate_series(1, 8) WHERE g = g)::real[] AS e
+FROM generate_series(1, 40000) AS g;
+CREATE INDEX rested_e ON rested USING gpuivfpq (e);
+CREATE INDEX ON rested (part);
+VACUUM ANALYZE rested;
+SET enable_sort = off;
+SELECT * FROM pg_temp.ends('part = 7');
+RESET enable_sort;
+SELECT * FROM pg_temp.ends('part + 0 = 7');
+DROP INDEX rested_e;
+CREATE INDEX rested_e ON rested USING gpuivfpq (e, size);
+SET gpuvec.recall = 1;
+-- ... of a plain index scan EXPLAIN tells from 18 on
+SELECT finished FROM pg_temp.ends('size = 7');
+SELECT * FROM pg_temp.ends('size = 7 AND part % 2 = 1');
+SELECT finished FROM pg_temp.ends('true');
+RESET gpuvec.recall;
+DROP TABLE rested;
+
 -- a worker of a session that has not searched yet
 \c -
 SELECT set_config(name, 'on', false) FROM pg_settings

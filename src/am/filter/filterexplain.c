@@ -87,8 +87,7 @@ rest_name(const IvfpqScanReport *report)
 	switch (report->filter.rest)
 	{
 		case IVFPQ_REST_NONE:
-			return report->finished ? report->asks_keys ? "lists" : "table" :
-				"index";
+			return "index";
 		case IVFPQ_REST_PASS:
 			return "table";
 		case IVFPQ_REST_MATCHES:

@@ -73,7 +73,7 @@ typedef struct IvfpqFilter
 	double		matches;		/* rows that next_match brings, likely */
 } IvfpqFilter;
 
-/* What a filtered scan did, for EXPLAIN. */
+/* What a filtered scan did, for EXPLAIN; `rest` of any scan. */
 typedef struct IvfpqFilterReport
 {
 	int64		rejected;		/* rows that did not pass */

@@ -240,13 +240,15 @@ IvfpqFullPassBegin(IvfpqScan *state)
 	bool		by_lists = state->filter == NULL;
 
 	if (state->filter != NULL)
+	IvfpqRest	rest = state->asks_keys ? IVFPQ_REST_LISTS : IVFPQ_REST_PASS;
 	{
-		state->report.filter.rest = IvfpqDepthRest(state, true);
-		by_lists = state->report.filter.rest == IVFPQ_REST_LISTS;
+		rest = IvfpqDepthRest(state, true);
+		by_lists = rest == IVFPQ_REST_LISTS;
 	}
 	if (by_lists)
 		empty_queue(state);
 	MemoryContextDelete(state->batches);
+	state->report.filter.rest = rest;
 	state->finishing = true;
 	state->exhausted = true;
 	if (state->measure != NULL)

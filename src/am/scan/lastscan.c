@@ -61,6 +61,20 @@ static IvfpqScanReport last;
 
 PG_FUNCTION_INFO_V1(gpuvec_last_scan);
 
+/*
+ * Does a scan end in a pass over the whole table?  Another index may name the
+ * rows instead, or keys, but while there are no lists these name all of them.
+ */
+static bool
+passes_table(const IvfpqScan *state)
+{
+	IvfpqRest	rest = state->report.filter.rest;
+
+	return state->finishing && (rest == IVFPQ_REST_PASS ||
+								(rest == IVFPQ_REST_LISTS &&
+								 state->model->meta.nlists == 0));
+}
+
 /* What a scan has done so far. */
 void
 IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report)
@@ -74,7 +88,7 @@ IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report)
 	report->matched = state->search.matched;
 	report->given = state->given;
 	report->late = state->late;
-	report->finished = state->finishing;
+	report->finished = passes_table(state);
 	report->remote = state->search.remote.report;
 }
 
