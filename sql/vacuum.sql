@@ -158,3 +158,34 @@ SELECT pg_relation_size('wide_2') <= 1.1 * :bytes2 + 32768 AS small2,
 SELECT * FROM gpuvec_verify_index('wide_2');
 SELECT * FROM gpuvec_verify_index('wide_3');
 DROP TABLE wide;
+
+-- few rows left: these are spread over many more of those that calibration knew,
+-- and searches look for them there
+CREATE TABLE thinned (id int, e real[]) WITH (autovacuum_enabled = off);
+INSERT INTO thinned SELECT g, ARRAY(SELECT sin(g % 97 * 131 + i * 17) + 1.5 * random()
+	FROM generate_series(1, 24) AS i WHERE g = g)
+FROM generate_series(1, 20000) AS g;
+CREATE INDEX thinned_e ON thinned USING gpuivfpq (e);
+DELETE FROM thinned WHERE id % 40 > 0;
+VACUUM thinned;
+SELECT recall > 0.94 AS reached FROM gpuvec_recall('thinned_e', 10, 200);
+SELECT finished, lists < 200 AS few_lists FROM gpuvec_last_scan();
+SELECT advice FROM gpuvec_index_info('thinned_e');
+SELECT count(*) > 0 AS calibrated FROM gpuvec_calibrate('thinned_e');
+SELECT recall > 0.94 AS reached FROM gpuvec_recall('thinned_e', 10, 200);
+SELECT advice FROM gpuvec_index_info('thinned_e');
+-- ... statistics older than all that change nothing
+UPDATE pg_class SET reltuples = 7 WHERE oid = 'thinned_e'::regclass;
+SELECT probes AS before FROM gpuvec_last_scan() \gset
+SELECT count(*) FROM (SELECT id FROM thinned ORDER BY e <-> array_fill(1::real, ARRAY[24]) LIMIT 10) AS q;
+SELECT probes = :before AS the_same FROM gpuvec_last_scan();
+-- ... and so few that they cannot be calibrated
+DELETE FROM thinned WHERE id > 8000;
+VACUUM thinned;
+SELECT recall FROM gpuvec_recall('thinned_e', 10, 100);
+SELECT advice FROM gpuvec_index_info('thinned_e');
+DELETE FROM thinned;
+VACUUM thinned;
+SELECT count(*) FROM (SELECT id FROM thinned ORDER BY e <-> array_fill(1::real, ARRAY[24]) LIMIT 10) AS q;
+SELECT advice FROM gpuvec_index_info('thinned_e');
+DROP TABLE thinned;

@@ -5,9 +5,25 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "utils/rel.h"
 
 #include "am/common/count.h"
 #include "page/pending.h"
+
+/* Indexes whose counted rows a session remembers, at most. */
+#define NCOUNTED		64
+
+typedef struct Counted
+{
+	Oid			index;
+	float4		reltuples;		/* what the catalog said then */
+	int32		relpages;
+	uint64		build_id;
+	int64		rows_at_calibration;
+	double		rows;
+} Counted;
+
+static Counted counted[NCOUNTED];
 
 /* Sum up the directory. */
 void
@@ -47,14 +63,58 @@ IvfpqCountRows(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
+ * The rows in lists, counted once a session for what the catalog says: VACUUM
+ * changes that.  Rows that came since are missing.
+ */
+static double
+count_once(Relation index, const IvfpqMetaData *meta)
+{
+	Form_pg_class form = index->rd_rel;
+	Counted    *memory = &counted[RelationGetRelid(index) % NCOUNTED];
+
+	if (memory->index != RelationGetRelid(index) ||
+		memory->build_id != meta->build_id ||
+		memory->rows_at_calibration != meta->rows_at_calibration ||
+		memory->reltuples != form->reltuples ||
+		memory->relpages != form->relpages)
+	{
+		memory->index = InvalidOid; /* until it is whole */
+		memory->rows = IvfpqCountRows(index, meta);
+		memory->build_id = meta->build_id;
+		memory->rows_at_calibration = meta->rows_at_calibration;
+		memory->reltuples = form->reltuples;
+		memory->relpages = form->relpages;
+		memory->index = RelationGetRelid(index);
+	}
+	return memory->rows;
+}
+
+/*
+ * The rows of the index, about: those at calibration, unless statistics say that
+ * there are more, or VACUUM has found fewer.  Statistics may also be older than
+ * the calibration, so when they say fewer rows are counted.
+ */
+double
+IvfpqRowsAbout(Relation index, const IvfpqMetaData *meta)
+{
+	double		rows = index->rd_rel->reltuples;	/* -1: not known */
+
+	if (rows < 0 || rows >= meta->rows_at_calibration)
+		return Max(rows, meta->rows_at_calibration);
+	return Max(rows, count_once(index, meta));
+}
+
+/*
  * Has the index at least that many rows?  Statistics may be old, so they are
  * not believed when they say no.
  */
 bool
 IvfpqHasRows(Relation index, const IvfpqMetaData *meta, double rows)
 {
-	return rows <= index->rd_rel->reltuples ||
-		rows <= meta->rows_at_training ||
+	double		reltuples = index->rd_rel->reltuples;
+
+	return rows <= reltuples ||
+		(reltuples < 0 && rows <= meta->rows_at_training) ||
 		rows <= IvfpqCountRows(index, meta);
 }
 

@@ -80,7 +80,7 @@ find_some_lists(IvfpqMany *many, Round *round, int first, int n)
 		lists[i].ids = round->lists + at;
 		lists[i].scores = round->scores + at;
 	}
-	search->query.deep = round->effort.quota > IVFPQ_PARENTS_ROWS;
+	search->query.deep = round->effort.deep;
 	IvfpqNearestListsMany(many->index, many->model, &search->query, vectors, n,
 						  lists);
 	for (int i = 0; i < n; i++)
@@ -253,7 +253,7 @@ ask_candidates(IvfpqMany *many, Round *round)
 	for (int i = 0; i < round->nactive; i++)
 		memcpy(queries + i * dims, many->asked[round->active[i]].vector,
 			   dims * sizeof(float));
-	many->searches[0].query.deep = round->effort.quota > IVFPQ_PARENTS_ROWS;
+	many->searches[0].query.deep = round->effort.deep;
 	IvfpqSearchManyRemote(&many->searches[0], queries, round->nactive,
 						  round->effort.probes, round->effort.candidates,
 						  take_answer, &asked);

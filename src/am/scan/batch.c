@@ -188,7 +188,8 @@ size_batch(IvfpqScan *state, bool *last)
 					   state->recall, state->batch);
 	if (state->filter == NULL && state->asks_keys)
 		IvfpqScanEffort(state, effort->quota, effort);
-	state->search.query.deep = effort->quota > IVFPQ_PARENTS_ROWS;
+	state->search.query.deep = effort->deep ||
+		effort->quota > IVFPQ_PARENTS_ROWS;
 	if (state->batch == 0)
 	{
 		state->report.probes = effort->probes;

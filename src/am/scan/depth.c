@@ -23,6 +23,7 @@
 #include "access/heaptoast.h"
 #include "utils/rel.h"
 
+#include "am/common/count.h"
 #include "am/common/options.h"
 #include "am/scan/scan.h"
 
@@ -206,7 +207,8 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 	double		records = 0;
 
 	effort_for(state, depth, &effort);
-	copies = (double) meta->rows_at_calibration * meta->copies *
+	copies = Min(meta->rows_at_calibration,
+				 IvfpqRowsAbout(state->index, meta)) * meta->copies *
 		effort.probes / meta->nlists;
 	fetched = effort.candidates;
 	if (state->search.addresses)
@@ -225,9 +227,8 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 static double
 table_rows(const IvfpqScan *state)
 {
-	return Max(Max(state->measure->heap->rd_rel->reltuples,
-				   state->index->rd_rel->reltuples),
-			   state->model->meta.rows_at_calibration);
+	return Max(state->measure->heap->rd_rel->reltuples,
+			   IvfpqRowsAbout(state->index, &state->model->meta));
 }
 
 /* Everything that passes, by reading the table. */

@@ -12,8 +12,10 @@
 
 #include "utils/rel.h"
 
+#include "am/common/count.h"
 #include "am/common/options.h"
 #include "am/search/effort.h"
+#include "am/search/search.h"
 
 /*
  * Where nothing is known, each batch takes this many times the candidates, for
@@ -54,6 +56,12 @@
  * standard deviations of these.
  */
 #define KEYS_MARGIN			2.0
+
+/*
+ * Of the rows at calibration no fewer than these are left: what it found holds.
+ * It asks for more than the recall, and that by chance.
+ */
+#define ENOUGH_LEFT			0.8
 
 /* As calibration has it, for rows unlike others, whose scores tell less. */
 #define LEAST_CANDIDATES	40
@@ -218,6 +226,46 @@ interpolate(const Known *known, const IvfpqMetaData *meta, double all,
 							  end.candidates, share), rows);
 }
 
+/*
+ * The share of the rows at calibration that are left, if it is so small that
+ * it matters; else 1.
+ */
+static double
+share_left(Relation index, const IvfpqMetaData *meta)
+{
+	double		all = (double) meta->rows_at_calibration;
+	double		rows;
+
+	if (all == 0)
+		return 1;
+	rows = Max(IvfpqRowsAbout(index, meta), 1);
+	return rows < ENOUGH_LEFT * all ? rows / all : 1;
+}
+
+/*
+ * What so many rows take.  Where only a share is left of the rows at calibration
+ * they are spread over as many times more of those: they take these ones' lists,
+ * and of their candidates the same share, which are the ones left.  No fewer than
+ * without that: rows may be left near the query and nowhere else.
+ */
+static void
+known_effort(const Known *known, const IvfpqMetaData *meta, double all,
+			 double rows, double left, double *probes, double *candidates)
+{
+	double		fewer_probes;
+	double		spread;
+
+	interpolate(known, meta, all, rows, probes, candidates);
+	if (left == 1)
+		return;
+	fewer_probes = *probes;
+	interpolate(known, meta, all, rows / left, probes, &spread);
+	*probes = Max(*probes, fewer_probes);
+	spread = IvfpqKeyCandidates((int) Min(ceil(spread), MOST_CANDIDATES),
+								left);
+	*candidates = Max(*candidates, spread);
+}
+
 /* What the user named, by setting or option; 0 = nothing. */
 static int
 given(int setting, int option)
@@ -235,6 +283,8 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	int			named_candidates = given(ivfpq_candidates,
 										 options->candidates);
 	double		factor = Max(rows / IVFPQ_FIRST_ROWS, 1);
+	double		left = share_left(index, meta);
+	double		looked = rows / left;	/* calibration is asked for so many */
 	double		probes_factor = 1;
 	double		probes;
 	double		candidates;
@@ -246,9 +296,9 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 		probes_factor = pow(PROBES_GROWTH,
 							log(factor) / log(CANDIDATES_GROWTH));
 	if (known.ndepths > 0)
-		interpolate(&known, meta,
-					Max(meta->rows_at_calibration, index->rd_rel->reltuples),
-					rows, &probes, &candidates);
+		known_effort(&known, meta,
+					 Max(meta->rows_at_calibration, index->rd_rel->reltuples),
+					 rows, left, &probes, &candidates);
 	else
 	{
 		probes = IvfpqFormulaProbes(meta) * probes_factor;
@@ -262,9 +312,10 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	/* what formulas take is good for as much as calibration can be asked */
 	reached = meta->rows_at_calibration == 0 ?
 		recall <= IVFPQ_SURE_RECALL :
-		known.nreached > (rows > depths[0] ? SECOND : 0);
+		known.nreached > (looked > depths[0] ? SECOND : 0);
 	effort->known = known.nreached > 0 && named_probes == 0 &&
-		named_candidates == 0 && rows <= depths[known.nreached - 1];
+		named_candidates == 0 && looked <= depths[known.nreached - 1];
+	effort->deep = looked > IVFPQ_PARENTS_ROWS;
 	effort->everything = meta->nlists == 0 ||
 		(named_probes == 0 && (recall >= 1 || !reached));
 	effort->probes = (int) Max(1, Min(ceil(probes - 1e-6), meta->nlists));

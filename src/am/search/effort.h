@@ -37,6 +37,8 @@ typedef struct IvfpqEffort
 	int64		quota;			/* rows given out by the end of the batch */
 	bool		everything;		/* read all lists and measure all rows */
 	bool		known;			/* calibration tells of so many rows */
+	bool		deep;			/* it took so many for more than
+								 * IVFPQ_PARENTS_ROWS */
 } IvfpqEffort;
 
 extern int	IvfpqFormulaProbes(const IvfpqMetaData *meta);

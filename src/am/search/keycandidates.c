@@ -21,6 +21,7 @@
 
 #include "utils/rel.h"
 
+#include "am/common/count.h"
 #include "am/search/effort.h"
 #include "am/search/search.h"
 
@@ -129,8 +130,7 @@ get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
 int
 IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 {
-	double		all = Max(search->model->meta.rows_at_calibration,
-						  search->index->rd_rel->reltuples);
+	double		all = IvfpqRowsAbout(search->index, &search->model->meta);
 	double		most = 0;
 
 	for (double share = 1; share == 1 || goal->rows / share < all; share /= 4)
@@ -158,8 +158,8 @@ rank_lists(Reading *reading, int wanted)
 		n = Max(Min(RANKED_LATER * reading->effort.probes,
 					RANKED_AT_FIRST * (reading->nread + wanted)),
 				reading->nread + wanted);
-	search->query.deep = reading->goal->rows / reading->goal->share >
-		IVFPQ_PARENTS_ROWS;
+	search->query.deep = reading->effort.deep ||
+		reading->goal->rows / reading->goal->share > IVFPQ_PARENTS_ROWS;
 	IvfpqSearchNearest(search, (int) Min(n, reading->goal->most_probes));
 	for (int i = 0; i < lists->count; i++)
 	{
@@ -413,7 +413,8 @@ ask_until_enough(Reading *reading)
 		int			copies = rows * search->model->meta.copies;
 		double		rank = ceil(goal->rows * search->model->meta.copies);
 
-		search->query.deep = goal->rows / goal->share > IVFPQ_PARENTS_ROWS;
+		search->query.deep = reading->effort.deep ||
+			goal->rows / goal->share > IVFPQ_PARENTS_ROWS;
 		if (!IvfpqSearchRemote(search, wanted, copies, part_of(goal),
 							   (int) Min(rank, copies)))
 			return false;

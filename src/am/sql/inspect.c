@@ -28,6 +28,9 @@
 /* Advice: more pending rows than this in a trained index. */
 #define MAX_PENDING		1000
 
+/* Advice: at calibration the index had more than so many times its rows. */
+#define MOST_GONE		2
+
 /* Advice: a list longer than this many times the mean. */
 #define MAX_LIST_SHARE	8
 
@@ -96,6 +99,14 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	if (meta->rows_at_calibration == 0 && IvfpqCalibrationQueries(rows) > 0)
 		return psprintf("not calibrated, so what a recall takes is a guess: %s",
 						calibrate);
+	if (rows > 0 && rows < meta->rows_at_calibration / MOST_GONE)
+		return IvfpqCalibrationQueries(rows) > 0 ?
+			psprintf("calibrated with %lld rows, holds %lld, so searches take more than they need: %s",
+					 (long long) meta->rows_at_calibration, (long long) rows,
+					 calibrate) :
+			psprintf("calibrated with %lld rows, holds %lld, too few to calibrate it: REINDEX INDEX CONCURRENTLY %s",
+					 (long long) meta->rows_at_calibration, (long long) rows,
+					 name);
 	if (meta->rows_at_calibration > 0 &&
 		meta->calibrated_depths < IvfpqCalibrationDepths(meta->rows_at_calibration))
 		return psprintf("calibrated for the first %d rows only, by an older gpuvec: %s, for queries that read on",
