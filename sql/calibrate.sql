@@ -283,3 +283,45 @@ SET gpuvec.recall = 0.99;
 SELECT recall >= 0.97 AS reached FROM gpuvec_recall('wide_e', 10, 200);
 RESET gpuvec.recall;
 DROP TABLE wide;
+
+-- a depth out of reach: behind the 150 nearest rows 30,000 as near as each other,
+-- whose order no code tells
+CREATE TABLE ring AS SELECT g AS id, ARRAY(SELECT x / n FROM unnest(r) AS x)::real[] AS e
+FROM (SELECT g, r, |/ (SELECT sum(x * x) FROM unnest(r) AS x) * CASE WHEN g <= 150 THEN 1000 ELSE 1 END AS n
+	FROM (SELECT g, ARRAY(SELECT random() + random() + random() + random() - 2
+			FROM generate_series(1, 16) WHERE g = g) AS r
+		FROM generate_series(1, 30000) AS g) AS made) AS measured;
+CREATE TABLE inside AS SELECT ARRAY(SELECT 0.003 * (random() - 0.5) FROM generate_series(1, 16) WHERE g = g)::real[] AS q
+FROM generate_series(1, 200) AS g;
+CREATE INDEX ring_e ON ring USING gpuivfpq (e);
+VACUUM ANALYZE ring;
+SELECT k, count(probes) > 0 AS reached FROM gpuvec_calibrate('ring_e', queries => ARRAY(SELECT q FROM inside))
+WHERE recall = 0.95 GROUP BY k ORDER BY k;
+-- ... is read to the end, as gpuvec_calibration says; what is less deep is not
+RESET gpuvec.recall;
+RESET gpuvec.scan_order;
+SELECT recall > 0.98 AS nearly_all FROM gpuvec_recall('ring_e', 300, queries => ARRAY(SELECT q FROM inside LIMIT 20));
+SELECT finished FROM gpuvec_last_scan();
+SELECT recall > 0.95 AS reached FROM gpuvec_recall('ring_e', 100, queries => ARRAY(SELECT q FROM inside LIMIT 20));
+SELECT finished FROM gpuvec_last_scan();
+SELECT count(*) FROM gpuvec_search('ring_e', ARRAY(SELECT q FROM inside LIMIT 2), 300);
+SELECT finished FROM gpuvec_last_scan();
+-- ... with a condition what one batch can do, or the table, whatever costs less
+CREATE FUNCTION pg_temp.condition(target float8) RETURNS float8 LANGUAGE plpgsql AS $$
+DECLARE
+	query real[];
+	same int;
+	total int = 0;
+BEGIN
+	PERFORM set_config('gpuvec.recall', target::text, true);
+	FOR query IN SELECT q FROM inside LIMIT 10 LOOP
+		WITH indexed AS MATERIALIZED (SELECT id FROM ring WHERE id % 10 = 0 ORDER BY e <-> query LIMIT 40),
+			sorted AS MATERIALIZED (SELECT id FROM ring WHERE id % 10 = 0 ORDER BY (e <-> query) + 0 LIMIT 40)
+		SELECT count(*) FROM indexed JOIN sorted USING (id) INTO same;
+		total = total + same;
+	END LOOP;
+	RETURN total / 400.0;
+END
+$$;
+SELECT pg_temp.condition(0.9) >= 0.9 AS lower, pg_temp.condition(0.95) >= 0.95 AS higher;
+DROP TABLE ring, inside;

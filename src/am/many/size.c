@@ -16,6 +16,8 @@
 static bool
 pass_is_better(const IvfpqMany *many, const IvfpqEffort *effort)
 {
+	if (effort->unreached)
+		return true;
 	if (effort->candidates > IVFPQ_MIN_MEASURED &&
 		!IvfpqHasRows(many->index, &many->model->meta,
 					  effort->candidates / IVFPQ_MEASURED_SHARE))

@@ -38,11 +38,12 @@
 
 /*
  * Is a pass the better way than the next batch?  It is when that would measure
- * a large share of the rows.  Under strict order it also is when a scan is
- * asked for a share of 1 - recall: rows nearer than those given out come too
- * late for their place, and a condition that has turned away most rows so far
- * may look for just these.  They are among the nearest rows, so fewer than
- * that share of all rows are lost.  Where calibration knows how deep to look,
+ * a large share of the rows, or where calibration did not reach the recall so
+ * deep, unless conditions on keys are answered from all lists then.  Under
+ * strict order it also is when a scan is asked for a share of 1 - recall: rows
+ * nearer than those given out come too late for their place, and a condition
+ * that has turned away most rows so far may look for just these.  They are
+ * among the nearest rows, so fewer than that share of all rows are lost.  Where calibration knows how deep to look,
  * the recall holds for such a condition, too; without it the first two batches
  * are taken for good.
  */
@@ -53,6 +54,8 @@ IvfpqFullPassIsBetter(const IvfpqScan *state)
 	const IvfpqMetaData *meta = &state->model->meta;
 	double		share = 1 - state->recall;
 
+	if (state->batch > 0 && effort->unreached && !state->asks_keys)
+		return true;
 	if (state->batch > 0 && effort->candidates > IVFPQ_MIN_MEASURED &&
 		!IvfpqHasRows(state->index, meta,
 					  effort->candidates / IVFPQ_MEASURED_SHARE))
@@ -237,18 +240,18 @@ IvfpqFullPassBegin(IvfpqScan *state)
 {
 	int			sort_mem = sort_memory(state);
 	TupleDesc	desc = begin_distance_sort(state, sort_mem);
+	IvfpqRest	rest = state->asks_keys ? IVFPQ_REST_LISTS : IVFPQ_REST_PASS;
 	bool		by_lists = state->filter == NULL;
 
 	if (state->filter != NULL)
-	IvfpqRest	rest = state->asks_keys ? IVFPQ_REST_LISTS : IVFPQ_REST_PASS;
 	{
 		rest = IvfpqDepthRest(state, true);
 		by_lists = rest == IVFPQ_REST_LISTS;
 	}
+	state->report.filter.rest = rest;
 	if (by_lists)
 		empty_queue(state);
 	MemoryContextDelete(state->batches);
-	state->report.filter.rest = rest;
 	state->finishing = true;
 	state->exhausted = true;
 	if (state->measure != NULL)

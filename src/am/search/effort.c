@@ -34,6 +34,13 @@
 #define MOST_CANDIDATES		(PG_INT32_MAX / 4)
 
 /*
+ * Where a recall is out of reach at a depth: about as many as calibration tried
+ * there, of a table's rows this share at most.
+ */
+#define OUT_OF_REACH		20000
+#define OUT_OF_REACH_SHARE	0.05
+
+/*
  * Rows for each that calibration is asked for, and the rows up to which it is
  * asked for all: their queries are beside rows, and so the others' chance.
  */
@@ -266,6 +273,22 @@ known_effort(const Known *known, const IvfpqMetaData *meta, double all,
 	*candidates = Max(*candidates, spread);
 }
 
+/*
+ * What rows take that are so deep that the recall is out of reach there: what
+ * calibration had in vain.  That comes nearest to it; whether to read everything
+ * instead is for the scan to say.
+ */
+static void
+effort_in_vain(const IvfpqMetaData *meta, double rows, double *probes,
+			   double *candidates)
+{
+	double		all = (double) meta->rows_at_calibration;
+
+	*probes = meta->nlists;
+	*candidates = Max(Min(Max(OUT_OF_REACH, OUT_OF_REACH_SHARE * all), all),
+					  rows);
+}
+
 /* What the user named, by setting or option; 0 = nothing. */
 static int
 given(int setting, int option)
@@ -290,6 +313,7 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	double		candidates;
 	Known		known;
 	bool		reached;
+	bool		unreached;
 
 	find_all_known(meta, recall, &known);
 	if (known.ndepths == 0 || named_probes > 0)
@@ -304,6 +328,11 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 		probes = IvfpqFormulaProbes(meta) * probes_factor;
 		candidates = IvfpqFormulaCandidates(meta) * factor;
 	}
+	unreached = named_probes == 0 && known.nreached > 0 &&
+		known.nreached < meta->calibrated_depths &&
+		looked > depths[known.nreached - 1];
+	if (unreached)
+		effort_in_vain(meta, rows, &probes, &candidates);
 	if (named_probes > 0)
 		probes = named_probes * probes_factor;
 	if (named_candidates > 0)
@@ -318,6 +347,7 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	effort->deep = looked > IVFPQ_PARENTS_ROWS;
 	effort->everything = meta->nlists == 0 ||
 		(named_probes == 0 && (recall >= 1 || !reached));
+	effort->unreached = !effort->everything && unreached;
 	effort->probes = (int) Max(1, Min(ceil(probes - 1e-6), meta->nlists));
 	effort->candidates = (int) Min(ceil(candidates - 1e-6), MOST_CANDIDATES);
 	effort->quota = (int64) rows;

@@ -36,6 +36,8 @@ typedef struct IvfpqEffort
 	int			candidates;
 	int64		quota;			/* rows given out by the end of the batch */
 	bool		everything;		/* read all lists and measure all rows */
+	bool		unreached;		/* calibration did not reach the recall so
+								 * deep */
 	bool		known;			/* calibration tells of so many rows */
 	bool		deep;			/* it took so many for more than
 								 * IVFPQ_PARENTS_ROWS */
