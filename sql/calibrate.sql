@@ -292,8 +292,8 @@ FROM (SELECT g, r, |/ (SELECT sum(x * x) FROM unnest(r) AS x) * CASE WHEN g <= 1
 			FROM generate_series(1, 16) WHERE g = g) AS r
 		FROM generate_series(1, 30000) AS g) AS made) AS measured;
 CREATE TABLE inside AS SELECT ARRAY(SELECT 0.003 * (random() - 0.5) FROM generate_series(1, 16) WHERE g = g)::real[] AS q
-FROM generate_series(1, 200) AS g;
-CREATE INDEX ring_e ON ring USING gpuivfpq (e);
+FROM generate_series(1, 120) AS g;
+CREATE INDEX ring_e ON ring USING gpuivfpq (e) WITH (lists = 60);
 VACUUM ANALYZE ring;
 SELECT k, count(probes) > 0 AS reached FROM gpuvec_calibrate('ring_e', queries => ARRAY(SELECT q FROM inside))
 WHERE recall = 0.95 GROUP BY k ORDER BY k;
@@ -324,4 +324,9 @@ BEGIN
 END
 $$;
 SELECT pg_temp.condition(0.9) >= 0.9 AS lower, pg_temp.condition(0.95) >= 0.95 AS higher;
+-- the depth of a hundred: the doctor tells, though ten are within reach
+DELETE FROM ring WHERE id BETWEEN 31 AND 150;
+SELECT k, count(probes) > 0 AS reached FROM gpuvec_calibrate('ring_e', queries => ARRAY(SELECT q FROM inside))
+WHERE recall = 0.95 AND k <= 100 GROUP BY k ORDER BY k;
+SELECT state, advice FROM gpuvec_doctor() WHERE subject = 'ring_e' AND state ~ 'is more than';
 DROP TABLE ring, inside;

@@ -186,11 +186,21 @@ SELECT state, advice FROM pg_temp.found('^(early_e|small_e)$') WHERE state !~ ' 
 INSERT INTO bare SELECT * FROM doc WHERE id BETWEEN 101 AND 290;
 CREATE INDEX "bare's" ON bare USING gpuivfpq (e) WITH (lists = 2);
 SELECT advice FROM pg_temp.found('bare''s') WHERE advice ~ 'calibrate';
+SET gpuvec.recall = 0.995;
+SELECT state, advice FROM pg_temp.found('bare''s') WHERE state ~ 'calibrated';
+RESET gpuvec.recall;
 INSERT INTO bare SELECT * FROM doc WHERE id BETWEEN 301 AND 550;
 SELECT advice FROM pg_temp.found('bare''s') WHERE advice ~ 'calibrate';
 SET gpuvec.recall = 0.995;
 SELECT state, advice FROM pg_temp.found('bare''s') WHERE state ~ 'calibrated';
 RESET gpuvec.recall;
+-- ... and nothing of a temporary table's index that VACUUM would not do
+CREATE TEMP TABLE brief (e real[]);
+CREATE INDEX brief_e ON brief USING gpuivfpq (e) WITH (dims = 2);
+SELECT regexp_replace(advice, 'pg_temp_\d+', 'pg_temp') FROM pg_temp.found('brief_e');
+INSERT INTO brief SELECT ARRAY[sin(g), cos(g)] FROM generate_series(1, 12000) AS g;
+SELECT regexp_replace(advice, 'pg_temp_\d+', 'pg_temp') FROM pg_temp.found('brief_e');
+DROP TABLE brief;
 -- others' indexes are named, and no more
 SET ROLE regress_doctor;
 SELECT state, advice FROM gpuvec_doctor() WHERE subject = 'doc_e';

@@ -83,26 +83,37 @@ describe_counts(const Patient *patient)
 					(long long) counts[IVFPQ_COUNT_PASSES]);
 }
 
-/* Does the index reach the recall that is asked for? */
+/*
+ * Does the index reach the recall that is asked for, at once and behind ten rows?
+ * An index that has too few rows cannot be calibrated to do so.
+ */
 static void
 find_recall(const Patient *patient, const IvfpqEffort *effort)
 {
 	const IvfpqMetaData *meta = &patient->inspection.meta;
 	const IvfpqOptions *options = IvfpqGetOptions(patient->index);
+	int64		rows = patient->inspection.totals.rows +
+	patient->inspection.pending;
+	IvfpqEffort next;
 
 	if (meta->nlists == 0)
 		return;
+	IvfpqGetEffort(&next, patient->index, meta, ivfpq_recall, 1);
 	if (options->probes > 0 && ivfpq_probes == 0)
 		find(patient,
 			 psprintf("its option probes is %d: gpuvec.recall (%g) has no say in how many lists are read",
 					  options->probes, ivfpq_recall),
 			 psprintf("ALTER INDEX %s RESET (probes)", patient->name));
-	else if (ivfpq_recall < 1 && effort->everything)
+	else if (ivfpq_recall < 1 && next.everything)
 		find(patient,
-			 psprintf("recall %g is more than it is calibrated for: each search reads the whole index",
+			 psprintf(effort->everything ?
+					  "recall %g is more than it is calibrated for: each search reads the whole index" :
+					  "recall %g is more than it is calibrated for beyond ten rows: each search for more reads the whole index",
 					  ivfpq_recall),
+			 IvfpqCalibrationQueries(rows) > 0 ?
 			 psprintf("SET gpuvec.recall to less, or SELECT * FROM gpuvec_calibrate(%s)",
-					  patient->literal));
+					  patient->literal) :
+			 "SET gpuvec.recall to less");
 }
 
 /* Do its searches show that something is wrong? */

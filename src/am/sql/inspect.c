@@ -7,6 +7,7 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -72,6 +73,8 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 			const IvfpqListTotals *totals, int64 pending)
 {
 	bool		for_rows = IvfpqGetOptions(index)->targets_for == IVFPQ_FOR_ROWS;
+	bool		is_temporary =
+	index->rd_rel->relpersistence == RELPERSISTENCE_TEMP;
 	char	   *name;
 	char	   *calibrate;
 	int64		rows = totals->rows + pending;
@@ -81,6 +84,10 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
 									  RelationGetRelationName(index));
 	calibrate = calibrate_call(index, name);
+	if (meta->nlists == 0 && is_temporary)
+		return psprintf("not trained, holds %lld rows: gpuvec_train(%s) trains it from %d on, VACUUM does not, since it is temporary",
+						(long long) rows, quote_literal_cstr(name),
+						IvfpqLeastRows(index));
 	if (meta->nlists == 0 && rows < IvfpqTrainRows(index))
 		return psprintf("not trained: VACUUM trains it when it holds %d rows, gpuvec_train(%s) from %d on",
 						IvfpqTrainRows(index), quote_literal_cstr(name),
@@ -120,8 +127,10 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 						meta->rotated ? "off" : "on",
 						meta->rotated ? "with" : "without", name);
 	if (pending > MAX_PENDING)
-		return psprintf("%lld rows are in no list: VACUUM its table or call gpuvec_train(%s)",
-						(long long) pending, quote_literal_cstr(name));
+		return psprintf("%lld rows are in no list: %scall gpuvec_train(%s)",
+						(long long) pending,
+						is_temporary ? "" : "VACUUM its table or ",
+						quote_literal_cstr(name));
 	if (totals->longest * meta->nlists > MAX_LIST_SHARE * totals->live)
 		return psprintf("list %d holds %lld rows, %.0f times the mean: REINDEX INDEX CONCURRENTLY %s, unless many rows are equal",
 						totals->longest_list, (long long) totals->longest,
