@@ -200,3 +200,19 @@ SELECT asked('active AND tenant % 10 = 3', 10),
 
 DROP TABLE items, conditions;
 DROP FUNCTION plan_of(text), plan(text), asked(text, int, text);
+
+-- a dead row among the best, of keys that are rechecked, takes no batch more
+CREATE TABLE named (id int, name text, e real[]) WITH (autovacuum_enabled = off);
+RESET gpuvec.recall;
+INSERT INTO named SELECT g, 'name ' || g % 2, pg_temp.point(g, 8) FROM generate_series(1, 4000) AS g;
+CREATE INDEX named_e ON named USING gpuivfpq (e, name);
+CREATE FUNCTION pg_temp.nearest(OUT ids int[], OUT batches int) LANGUAGE plpgsql AS $$
+BEGIN
+	ids = ARRAY(SELECT id FROM named WHERE name = 'name 1' ORDER BY e <-> pg_temp.point(1, 8) LIMIT 10);
+	SELECT s.batches FROM gpuvec_last_scan() AS s INTO batches;
+END
+$$;
+SELECT ids[4] AS fourth FROM pg_temp.nearest() \gset
+DELETE FROM named WHERE id = :fourth;
+SELECT cardinality(ids) AS found, :fourth = ANY (ids) AS dead, batches FROM pg_temp.nearest();
+DROP TABLE named;

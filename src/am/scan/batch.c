@@ -27,7 +27,9 @@ IvfpqScanMeasureRow(IvfpqScan *state, uint64 id, double *distance)
 	state->report.measured += !rejected;
 	state->tried++;
 	state->gone += !measured && !rejected;
-	if (measured && IvfpqScanAsksRows(state) && !state->finishing)
+	/* of conditions on keys alone: rows that are gone count as elsewhere */
+	if ((state->filter == NULL ? !rejected : measured) &&
+		IvfpqScanAsksRows(state) && !state->finishing)
 		tidset_lookup(state->measured, id)->passed = true;
 	return measured;
 }

@@ -411,7 +411,7 @@ IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 	}
 	state->passed = passed;
 	state->passed_near = nearer;
-	if (state->filter == NULL)	/* rechecks of keys, by chance */
+	if (state->filter == NULL)	/* not rejected by rechecks of keys */
 		return passed;
 	if (!is_spread(state))
 		return nearer;
