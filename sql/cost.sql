@@ -77,7 +77,13 @@ CREATE INDEX toasted_e ON toasted USING gpuivfpq (e) WITH (lists = 30);
 VACUUM ANALYZE toasted;
 SELECT e AS q FROM toasted WHERE id = 1 \gset
 SELECT pg_temp.chosen(format('SELECT id FROM toasted ORDER BY e <-> %L LIMIT 10', :'q'));
-DROP TABLE toasted;
+-- ... the same before VACUUM has looked at the pages out of line; those of temporary tables it never does by itself
+CREATE TEMP TABLE fresh (LIKE toasted INCLUDING STORAGE);
+INSERT INTO fresh SELECT * FROM toasted;
+CREATE INDEX fresh_e ON fresh USING gpuivfpq (e) WITH (lists = 30);
+ANALYZE fresh;
+SELECT pg_temp.chosen(format('SELECT id FROM fresh ORDER BY e <-> %L LIMIT 10', :'q'));
+DROP TABLE toasted, fresh;
 
 -- a small table
 CREATE TABLE little (id int, e real[]);

@@ -20,9 +20,11 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "catalog/pg_class.h"
 #include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
+#include "storage/bufmgr.h"
 #include "utils/float.h"
 #include "utils/rel.h"
 #include "utils/selfuncs.h"
@@ -113,7 +115,10 @@ is_for_sort_above(const PlannerInfo *root, const IndexPath *path)
 		linitial(path->path.pathkeys) == linitial(root->query_pathkeys);
 }
 
-/* Pages of the table's TOAST table. */
+/*
+ * Pages of the table's TOAST table; where VACUUM has not counted them yet, as
+ * core has it of tables, those of its file.
+ */
 static double
 toast_pages(Oid heapoid)
 {
@@ -133,6 +138,13 @@ toast_pages(Oid heapoid)
 		return 0;
 	pages = Max(((Form_pg_class) GETSTRUCT(tuple))->relpages, 0);
 	ReleaseSysCache(tuple);
+	if (pages == 0)
+	{
+		Relation	toast = relation_open(toastoid, AccessShareLock);
+
+		pages = RelationGetNumberOfBlocks(toast);
+		relation_close(toast, AccessShareLock);
+	}
 	return pages;
 }
 
