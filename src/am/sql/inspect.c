@@ -23,6 +23,7 @@
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
 #include "am/sql/inspect.h"
+#include "am/train/train.h"
 
 /* Advice: more pending rows than this in a trained index. */
 #define MAX_PENDING		1000
@@ -92,6 +93,9 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	if (IvfpqHasDrifted(heap, index, totals->live, &drawn, &far))
 		return psprintf("codes of %d of %d rows drawn fall short, they are unlike those of training: REINDEX INDEX CONCURRENTLY %s, and until then %s",
 						far, drawn, name, calibrate);
+	if (meta->rows_at_calibration == 0 && IvfpqCalibrationQueries(rows) > 0)
+		return psprintf("not calibrated, so what a recall takes is a guess: %s",
+						calibrate);
 	if (meta->rows_at_calibration > 0 &&
 		meta->calibrated_depths < IvfpqCalibrationDepths(meta->rows_at_calibration))
 		return psprintf("calibrated for the first %d rows only, by an older gpuvec: %s, for queries that read on",
