@@ -341,8 +341,28 @@ SET maintenance_work_mem = '1MB';
 SELECT gpuvec_train('wide_e');
 RESET maintenance_work_mem;
 SELECT gpuvec_train('wide_e');
-RESET gpuvec.engine;
 DROP TABLE wide;
+-- values out of line, so that few blocks hold more rows than the sample, which is
+-- 109: a list gets four
+CREATE TABLE wide (id int, e real[]);
+ALTER TABLE wide ALTER e SET STORAGE EXTERNAL;
+INSERT INTO wide SELECT g, array_fill(g::real, ARRAY[600]) FROM generate_series(1, 5700) AS g;
+SET maintenance_work_mem = '1MB';
+CREATE INDEX wide_e ON wide USING gpuivfpq (e);
+SELECT lists, rows FROM gpuvec_index_info('wide_e');
+SELECT state, advice FROM gpuvec_doctor() WHERE subject = 'wide_e' AND state ~ 'ask for';
+SET maintenance_work_mem = '3MB';
+REINDEX INDEX wide_e;
+SELECT lists, rows FROM gpuvec_index_info('wide_e');
+DROP TABLE wide;
+-- memory for 2^31 centroids
+CREATE TABLE narrow AS SELECT ARRAY[g, g % 7]::real[] AS e FROM generate_series(1, 1500) AS g;
+SET maintenance_work_mem = '64GB';
+CREATE INDEX narrow_e ON narrow USING gpuivfpq (e);
+SELECT lists, rows FROM gpuvec_index_info('narrow_e');
+RESET maintenance_work_mem;
+RESET gpuvec.engine;
+DROP TABLE narrow;
 
 -- refused
 CREATE TABLE refused (id int, e real[]);

@@ -263,3 +263,23 @@ SELECT recall >= 0.92 AS calibrated FROM gpuvec_recall('apart_e', queries => ARR
 SELECT count(*) > 10 AS known FROM gpuvec_calibrate('apart_e', queries => ARRAY(SELECT e FROM apart WHERE id <= 600));
 SELECT recall < 0.92 AS poor FROM gpuvec_recall('apart_e', queries => ARRAY(SELECT e FROM between_them));
 DROP TABLE apart, between_them;
+
+-- more lists than the sample has rows: it makes their parents, and they come from
+-- rows that are read again
+CREATE TABLE wide (id int, e real[]) WITH (autovacuum_enabled = off);
+INSERT INTO wide SELECT g, p || p || p || p FROM generate_series(1, 6000) AS g, pg_temp.point(g, 32, 200, 2) AS p;
+SET gpuvec.engine = cpu;
+SET maintenance_work_mem = '1MB';
+CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 450);
+RESET maintenance_work_mem;
+RESET gpuvec.engine;
+SELECT k, count(*) FILTER (WHERE recall <= 0.99), min(probes) > 0 AS probes
+FROM gpuvec_calibration('wide_e') GROUP BY k ORDER BY k;
+SELECT advice FROM gpuvec_index_info('wide_e');
+SELECT recall >= 0.92 AS reached FROM gpuvec_recall('wide_e', 10, 200);
+SET gpuvec.recall = 0.8;
+SELECT recall BETWEEN 0.77 AND 0.98 AS reached FROM gpuvec_recall('wide_e', 10, 200);
+SET gpuvec.recall = 0.99;
+SELECT recall >= 0.97 AS reached FROM gpuvec_recall('wide_e', 10, 200);
+RESET gpuvec.recall;
+DROP TABLE wide;

@@ -186,8 +186,14 @@ RESET enable_indexscan;
 RESET gpuvec.enable_custom_scan;
 SELECT state, advice FROM pg_temp.found('^(early_e|small_e)$') WHERE state !~ ' scans';
 -- what it advises can be run
+INSERT INTO bare SELECT * FROM doc WHERE id BETWEEN 101 AND 290;
 CREATE INDEX "bare's" ON bare USING gpuivfpq (e) WITH (lists = 2);
-SELECT state, advice FROM pg_temp.found('bare''s') WHERE advice ~ 'calibrate';
+SELECT advice FROM pg_temp.found('bare''s') WHERE advice ~ 'calibrate';
+INSERT INTO bare SELECT * FROM doc WHERE id BETWEEN 301 AND 550;
+SELECT advice FROM pg_temp.found('bare''s') WHERE advice ~ 'calibrate';
+SET gpuvec.recall = 0.995;
+SELECT state, advice FROM pg_temp.found('bare''s') WHERE state ~ 'calibrated';
+RESET gpuvec.recall;
 -- others' indexes are named, and no more
 SET ROLE regress_doctor;
 SELECT state, advice FROM gpuvec_doctor() WHERE subject = 'doc_e';

@@ -6,3 +6,35 @@
 --
 -- Nothing changes: from here on both extensions have gpuvec's version.
 --
+-- But the scripts before took operators and functions as they found them, be it
+-- somebody's who may create objects beside gpuvec's: those of an index run with
+-- the rights of whoever inserts a row.
+--
+DO $$
+DECLARE
+	strange text;
+BEGIN
+	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+	WITH owned AS (
+		SELECT d.classid, d.objid, x.extname
+		FROM pg_depend AS d JOIN pg_extension AS x ON x.oid = d.refobjid
+		WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+			AND x.extname IN ('vector', 'gpuvec', 'gpuvec_pgvector')
+	), taken (family, classid, objid) AS (
+		SELECT amopfamily, 'pg_operator'::regclass, amopopr FROM pg_amop
+		UNION ALL
+		SELECT amprocfamily, 'pg_proc'::regclass, amproc FROM pg_amproc
+	)
+	SELECT string_agg(DISTINCT pg_describe_object(t.classid, t.objid, 0), ', ')
+	INTO strange
+	FROM taken AS t JOIN owned AS f
+		ON f.classid = 'pg_opfamily'::regclass AND f.objid = t.family
+			AND f.extname = 'gpuvec_pgvector'
+	WHERE NOT EXISTS (SELECT FROM owned AS o
+		WHERE o.classid = t.classid AND o.objid = t.objid);
+	IF strange IS NOT NULL THEN
+		RAISE EXCEPTION 'operator classes of gpuvec_pgvector use what belongs to no extension: %', strange
+			USING HINT = 'Ask who made it; then drop gpuvec_pgvector and its indexes, and create it again.';
+	END IF;
+END
+$$;

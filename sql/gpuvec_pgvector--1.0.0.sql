@@ -3,69 +3,58 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION gpuvec_pgvector" to load this file. \quit
 
--- vector and gpuvec may be in any schema: CREATE EXTENSION has put the
--- schemas of required extensions on the search path.
+-- vector may be in any schema, and others may create objects in the one that
+-- this script fills: it takes names from nowhere but pg_catalog and, with their
+-- schema, from pgvector and this extension.
 
 --
 -- Operator classes on pgvector's own types and operators, named like
 -- pgvector's, so that only the access method changes in CREATE INDEX
 --
-
-CREATE OPERATOR CLASS vector_l2_ops
-DEFAULT FOR TYPE vector USING gpuivfpq AS
-	OPERATOR 1 <-> (vector, vector) FOR ORDER BY float_ops,
-	FUNCTION 1 vector_to_float4(vector, integer, boolean);
-
-CREATE OPERATOR CLASS vector_ip_ops
-FOR TYPE vector USING gpuivfpq AS
-	OPERATOR 2 <#> (vector, vector) FOR ORDER BY float_ops,
-	FUNCTION 1 vector_to_float4(vector, integer, boolean);
-
-CREATE OPERATOR CLASS vector_cosine_ops
-FOR TYPE vector USING gpuivfpq AS
-	OPERATOR 3 <=> (vector, vector) FOR ORDER BY float_ops,
-	FUNCTION 1 vector_to_float4(vector, integer, boolean);
-
-COMMENT ON OPERATOR CLASS vector_l2_ops USING gpuivfpq IS
-	'Euclidean distance of vector';
-COMMENT ON OPERATOR CLASS vector_ip_ops USING gpuivfpq IS
-	'negative inner product of vector';
-COMMENT ON OPERATOR CLASS vector_cosine_ops USING gpuivfpq IS
-	'cosine distance of vector';
-
 DO $$
+DECLARE
+	home name := current_schema;
+	vector name := (SELECT s.nspname
+		FROM pg_catalog.pg_namespace AS s JOIN pg_catalog.pg_extension AS x
+			ON s.oid OPERATOR(pg_catalog.=) x.extnamespace
+		WHERE x.extname OPERATOR(pg_catalog.=) 'vector');
+	indexed name;
+	metric record;
 BEGIN
-	-- pgvector has halfvec from 0.7
-	IF to_regtype('halfvec') IS NULL THEN
-		-- CREATE EXTENSION would keep it from the user
-		SET LOCAL client_min_messages = notice;
-		RAISE NOTICE 'type halfvec does not exist, leaving out its operator classes'
-			USING HINT = 'After ALTER EXTENSION vector UPDATE, drop and create gpuvec_pgvector again.';
-		SET LOCAL client_min_messages = warning;
-		RETURN;
-	END IF;
+	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+	FOREACH indexed IN ARRAY '{vector, halfvec}'::name[] LOOP
+		-- pgvector has halfvec from 0.7
+		IF to_regtype(format('%I.%I', vector, indexed)) IS NULL THEN
+			-- CREATE EXTENSION would keep it from the user
+			SET LOCAL client_min_messages = notice;
+			RAISE NOTICE 'type halfvec does not exist, leaving out its operator classes'
+				USING HINT = 'After ALTER EXTENSION vector UPDATE, drop and create gpuvec_pgvector again.';
+			SET LOCAL client_min_messages = warning;
+			CONTINUE;
+		END IF;
+		FOR metric IN
+			SELECT *
+			FROM (VALUES
+				(1, '<->', 'l2', 'DEFAULT', 'Euclidean distance'),
+				(2, '<#>', 'ip', '', 'negative inner product'),
+				(3, '<=>', 'cosine', '', 'cosine distance'))
+				AS m (strategy, operator, name, standing, comment)
+		LOOP
+			EXECUTE format($sql$
+				CREATE OPERATOR CLASS %1$I.%3$s_%4$s_ops
+				%7$s FOR TYPE %2$I.%3$s USING gpuivfpq AS
+					OPERATOR %5$s %2$I.%6$s (%2$I.%3$s, %2$I.%3$s)
+						FOR ORDER BY pg_catalog.float_ops,
+					FUNCTION 1 %2$I.%3$s_to_float4(%2$I.%3$s, integer, boolean);
 
-	CREATE OPERATOR CLASS halfvec_l2_ops
-	DEFAULT FOR TYPE halfvec USING gpuivfpq AS
-		OPERATOR 1 <-> (halfvec, halfvec) FOR ORDER BY float_ops,
-		FUNCTION 1 halfvec_to_float4(halfvec, integer, boolean);
-
-	CREATE OPERATOR CLASS halfvec_ip_ops
-	FOR TYPE halfvec USING gpuivfpq AS
-		OPERATOR 2 <#> (halfvec, halfvec) FOR ORDER BY float_ops,
-		FUNCTION 1 halfvec_to_float4(halfvec, integer, boolean);
-
-	CREATE OPERATOR CLASS halfvec_cosine_ops
-	FOR TYPE halfvec USING gpuivfpq AS
-		OPERATOR 3 <=> (halfvec, halfvec) FOR ORDER BY float_ops,
-		FUNCTION 1 halfvec_to_float4(halfvec, integer, boolean);
-
-	COMMENT ON OPERATOR CLASS halfvec_l2_ops USING gpuivfpq IS
-		'Euclidean distance of halfvec';
-	COMMENT ON OPERATOR CLASS halfvec_ip_ops USING gpuivfpq IS
-		'negative inner product of halfvec';
-	COMMENT ON OPERATOR CLASS halfvec_cosine_ops USING gpuivfpq IS
-		'cosine distance of halfvec';
+				COMMENT ON OPERATOR CLASS %1$I.%3$s_%4$s_ops USING gpuivfpq IS %8$L
+				$sql$,
+				home, vector, indexed, metric.name, metric.strategy,
+				metric.operator, metric.standing,
+				metric.comment || ' of ' || indexed);
+		END LOOP;
+	END LOOP;
+	PERFORM set_config('search_path', quote_ident(home) || ', pg_temp', true);
 END
 $$;
 
@@ -102,17 +91,26 @@ COMMENT ON FUNCTION gpuvec_mixed_cosine_support(internal) IS
 
 DO $$
 DECLARE
+	home name := current_schema;
+	vector name := (SELECT s.nspname
+		FROM pg_catalog.pg_namespace AS s JOIN pg_catalog.pg_extension AS x
+			ON s.oid OPERATOR(pg_catalog.=) x.extnamespace
+		WHERE x.extname OPERATOR(pg_catalog.=) 'vector');
 	pair record;
 	metric record;
 BEGIN
+	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 	FOR pair IN
-		SELECT indexed, other
-		FROM (VALUES ('vector'), ('halfvec')) AS i (indexed),
+		SELECT i.name, format('%I.%I', vector, i.name) AS indexed,
+			CASE o.other WHEN 'vector' THEN format('%I.vector', vector)
+				ELSE o.other END AS other
+		FROM (VALUES ('vector'), ('halfvec')) AS i (name),
 			(VALUES ('real[]'), ('double precision[]'), ('integer[]'),
 				('numeric[]'), ('smallint[]'), ('bigint[]'), ('vector'))
 				AS o (other)
-		WHERE indexed <> other AND to_regtype(indexed) IS NOT NULL
-		ORDER BY indexed DESC
+		WHERE i.name <> o.other
+			AND to_regtype(format('%I.%I', vector, i.name)) IS NOT NULL
+		ORDER BY i.name DESC
 	LOOP
 		FOR metric IN
 			SELECT *
@@ -126,44 +124,45 @@ BEGIN
 				AS m (strategy, operator, function, symbol, name, comment)
 		LOOP
 			EXECUTE format($sql$
-				CREATE FUNCTION %4$s(%1$s, %2$s)
+				CREATE FUNCTION %7$I.%4$s(%1$s, %2$s)
 				RETURNS double precision
 				AS 'MODULE_PATHNAME', '%5$s'
 				LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
-				SUPPORT %5$s_support;
+				SUPPORT %7$I.%5$s_support;
 
-				CREATE FUNCTION %4$s(%2$s, %1$s)
+				CREATE FUNCTION %7$I.%4$s(%2$s, %1$s)
 				RETURNS double precision
 				AS 'MODULE_PATHNAME', '%5$s'
 				LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
-				SUPPORT %5$s_support;
+				SUPPORT %7$I.%5$s_support;
 
-				CREATE OPERATOR %3$s (
-					FUNCTION = %4$s, LEFTARG = %1$s, RIGHTARG = %2$s,
-					COMMUTATOR = %3$s
+				CREATE OPERATOR %7$I.%3$s (
+					FUNCTION = %7$I.%4$s, LEFTARG = %1$s, RIGHTARG = %2$s,
+					COMMUTATOR = OPERATOR(%7$I.%3$s)
 				);
 
-				CREATE OPERATOR %3$s (
-					FUNCTION = %4$s, LEFTARG = %2$s, RIGHTARG = %1$s,
-					COMMUTATOR = %3$s
+				CREATE OPERATOR %7$I.%3$s (
+					FUNCTION = %7$I.%4$s, LEFTARG = %2$s, RIGHTARG = %1$s,
+					COMMUTATOR = OPERATOR(%7$I.%3$s)
 				);
 
-				COMMENT ON FUNCTION %4$s(%1$s, %2$s) IS %6$L;
-				COMMENT ON FUNCTION %4$s(%2$s, %1$s) IS %6$L;
-				COMMENT ON OPERATOR %3$s (%1$s, %2$s) IS %6$L;
-				COMMENT ON OPERATOR %3$s (%2$s, %1$s) IS %6$L
+				COMMENT ON FUNCTION %7$I.%4$s(%1$s, %2$s) IS %6$L;
+				COMMENT ON FUNCTION %7$I.%4$s(%2$s, %1$s) IS %6$L;
+				COMMENT ON OPERATOR %7$I.%3$s (%1$s, %2$s) IS %6$L;
+				COMMENT ON OPERATOR %7$I.%3$s (%2$s, %1$s) IS %6$L
 				$sql$,
 				pair.indexed, pair.other, metric.operator, metric.function,
-				metric.symbol, metric.comment);
+				metric.symbol, metric.comment, home);
 
 			-- no access method need know the pair of two vector types
-			CONTINUE WHEN pair.other = 'vector';
+			CONTINUE WHEN pair.other = format('%I.vector', vector);
 			EXECUTE format($sql$
-				ALTER OPERATOR FAMILY %1$s_%2$s_ops USING gpuivfpq ADD
-					OPERATOR %3$s %4$s (%1$s, %5$s) FOR ORDER BY float_ops
+				ALTER OPERATOR FAMILY %6$I.%1$s_%2$s_ops USING gpuivfpq ADD
+					OPERATOR %3$s %6$I.%4$s (%7$s, %5$s)
+						FOR ORDER BY pg_catalog.float_ops
 				$sql$,
-				pair.indexed, metric.name, metric.strategy, metric.operator,
-				pair.other);
+				pair.name, metric.name, metric.strategy, metric.operator,
+				pair.other, home, pair.indexed);
 		END LOOP;
 	END LOOP;
 END

@@ -71,6 +71,18 @@ SELECT recall > 0.9 AS good FROM gpuvec_recall('grown_ip', 10, 200);
 DROP TABLE grown;
 DROP FUNCTION direction, times;
 
+-- a build of few rows did not calibrate, and now there are enough
+CREATE TABLE few (id int, v real[]) WITH (autovacuum_enabled = off);
+INSERT INTO few SELECT i, pg_temp.wave(i, 8) FROM generate_series(1, 200) i;
+CREATE INDEX few_v ON few USING gpuivfpq (v) WITH (lists = 5);
+INSERT INTO few SELECT i, pg_temp.wave(i, 8) FROM generate_series(201, 399) i;
+SELECT rows, trained_on, advice FROM info WHERE relname = 'few_v';
+INSERT INTO few SELECT i, pg_temp.wave(i, 8) FROM generate_series(400, 410) i;
+SELECT rows, trained_on, advice FROM info WHERE relname = 'few_v';
+SELECT count(*) > 0 AS calibrated FROM gpuvec_calibrate('few_v');
+SELECT rows, trained_on, advice FROM info WHERE relname = 'few_v';
+DROP TABLE few;
+
 -- dead rows, and what VACUUM does with them
 CREATE TEMP TABLE gone (id int, v real[]);
 INSERT INTO gone SELECT i, pg_temp.wave(i, 4) FROM generate_series(1, 2000) i;

@@ -259,15 +259,13 @@ SET ROLE regress_gpuvec_guest;
 CREATE FUNCTION mal.look_at(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE
 AS $$ BEGIN
 	IF v[1] <= 950 THEN
-		PERFORM set_config('test.seen', 'a hidden row', false);
+		RAISE WARNING 'a hidden row';
 	END IF;
 	RETURN v;
 END $$;
 SET search_path = mal, public;
 SET enable_sort = on;
-SELECT set_config('test.seen', 'none', false);
 SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1;
-SELECT current_setting('test.seen');
 SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1$q$);
 SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden ORDER BY (v || '{1}') <-> '{951,1,1}'::real[] LIMIT 1$q$);
 -- nor a predicate, which the end of a filtered scan asks
@@ -276,8 +274,32 @@ RESET search_path;
 RESET ROLE;
 SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1$q$);
 SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden WHERE is_far(v) AND id % 2 = 0 ORDER BY v <-> '{951,1}' LIMIT 1$q$);
+-- nor an insert, which asks whether rows before it are still there
+CREATE TABLE shared (tenant name DEFAULT current_user, v real[]);
+CREATE INDEX shared_v ON shared USING gpuivfpq (norm_far(v));
+INSERT INTO shared (v) VALUES ('{1,2,3}');
+ALTER TABLE shared ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON shared USING (tenant = current_user);
+GRANT INSERT ON shared TO regress_gpuvec_guest;
+SET ROLE regress_gpuvec_guest;
+SET search_path = mal, public;
+INSERT INTO shared (v) VALUES ('{2000,2}');
+RESET search_path;
+RESET ROLE;
+-- an index that is made of no column tells of rows, too
+CREATE TABLE blind (v real[]);
+CREATE INDEX blind_c ON blind USING gpuivfpq ((ARRAY[1, 2]::real[]));
+INSERT INTO blind VALUES ('{1}'), ('{2}');
+SET ROLE regress_gpuvec_guest;
+SELECT count(*) FROM gpuvec_search('blind_c', '{1,2}', 10);
+SELECT recall FROM gpuvec_recall('blind_c');
+RESET ROLE;
+GRANT SELECT (v) ON blind TO regress_gpuvec_guest;
+SET ROLE regress_gpuvec_guest;
+SELECT count(*) FROM gpuvec_search('blind_c', '{1,2}', 10);
+RESET ROLE;
 DROP VIEW own;
-DROP TABLE sec, hidden;
+DROP TABLE sec, hidden, shared, blind;
 DROP SCHEMA mal CASCADE;
 DROP FUNCTION scale_vec, norm_vec, norm_sql, wanted, norm_named, norm_set, norm_typed, norm_far, is_far, look_at, noted, confined, seen, nearest;
 DROP DOMAIN vec_t;

@@ -16,6 +16,9 @@
 /* Searches that have the patience of one. */
 #define OF_ONE_PATIENCE		256
 
+/* When the last answer was there. */
+static int64 idle_since;
+
 /* The request as that of one search. */
 static GvSearchRequest
 single_request(Relation index, const IvfpqMetaData *meta,
@@ -52,6 +55,18 @@ IvfpqAskManyRoom(Relation index, const IvfpqMetaData *meta,
 	IvfpqAskCount(*served);
 	IvfpqAskComplain(*served, "");
 	return 0;
+}
+
+/*
+ * A connection for many searches.  gpuvecd closes one that is idle, so that is
+ * not used when it is half as old.
+ */
+static IvfpqChannel *
+connect_many(int64 deadline)
+{
+	if (IvfpqNow() - idle_since > GV_MANY_IDLE_MS * INT64CONST(1000) / 2)
+		IvfpqDisconnect();
+	return IvfpqConnect(GV_ROLE_MANY, deadline);
 }
 
 /* Are all answers what they should be? */
@@ -94,7 +109,7 @@ IvfpqAskMany(Relation index, const IvfpqMetaData *meta,
 	uint64		before = IvfpqCountServed();
 	int64		begun = IvfpqNow();
 	IvfpqChannel *channel =
-	IvfpqConnect(GV_ROLE_MANY, begun + (int64) ivfpq_request_timeout *
+	connect_many(begun + (int64) ivfpq_request_timeout *
 				 1000 * (1 + n / OF_ONE_PATIENCE));
 	IvfpqServed served = IvfpqChannelAsk(channel, GV_MSG_SEARCHES, &request,
 										 sizeof(request),
@@ -102,6 +117,7 @@ IvfpqAskMany(Relation index, const IvfpqMetaData *meta,
 										 (Size) n * meta->dims *
 										 sizeof(float), (uint32) most);
 
+	idle_since = IvfpqNow();
 	if (served == IVFPQ_SERVED)
 	{
 		answers->request = single;

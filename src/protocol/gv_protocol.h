@@ -252,7 +252,13 @@ typedef struct GvSearchRequest
 	int32_t		unused;			/* 0 */
 } GvSearchRequest;
 
-/* n searches as in GvSearchRequest; n is at most gv_searches_most. */
+/*
+ * n searches as in GvSearchRequest; n is at most gv_searches_most.  A client in
+ * GV_ROLE_MANY that says nothing for GV_MANY_IDLE_MS is closed: it keeps a thread
+ * and a card's memory.
+ */
+#define GV_MANY_IDLE_MS		2000
+
 typedef struct GvSearchesRequest
 {
 	GvMirrorKey key;

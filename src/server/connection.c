@@ -186,7 +186,13 @@ gv_connection_receive(GvConnection *connection, bool wait)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-			return GV_RECEIVED_PART;
+		{
+			if (!wait)
+				return GV_RECEIVED_PART;
+			/* idle for too long, unless it is in the midst of a message */
+			if (connection->in_used > 0)
+				continue;
+		}
 		if (n <= 0)
 			return GV_RECEIVED_END;
 		connection->in_used += (size_t) n;

@@ -512,10 +512,12 @@ main(int argc, char **argv)
 
 	/*
 	 * Tidy up only if that is safe: a broken engine might never return, and
-	 * loaders' threads may still be at work.
+	 * other threads may still be at work, with a device that hangs: to give
+	 * its memory back would wait for that, and keep the lock.
 	 */
 	if (status == GV_EXIT_FAILED ||
 		__atomic_load_n(&gv_server.loaders, __ATOMIC_ACQUIRE) > 0)
 		_exit(status);
+	gv_turns_close();
 	return status;
 }

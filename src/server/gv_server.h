@@ -358,6 +358,8 @@ extern void gv_loader_drop(GvConnection *connection);
 extern bool gv_watch_start(int patience_s);
 extern void gv_watch_round(bool begins);
 extern void gv_watch_batch(int32_t device, uint64_t began_ns);
+extern int	gv_watch_many_begin(uint64_t began_ns);
+extern void gv_watch_many_end(int number);
 extern int64_t gv_watch_oldest_ms(void);
 
 /* shared.c: memory that a loader or a set shares with us. */

@@ -37,6 +37,8 @@ static struct
 	int			listener;
 	int			wake;			/* an eventfd */
 	bool		paused;			/* not listening, for want of descriptors */
+	uint64_t	paused_until;	/* ... before this, if none gets free */
+	bool		is_short;		/* of these, and has said so */
 	uint64_t	connections;	/* there were */
 	GvConnection *first;		/* of those that are here */
 	int			connected;		/* how many these are */
@@ -170,6 +172,15 @@ forget(GvConnection *connection)
 	loop.connected--;
 }
 
+/* The pause is over. */
+static void
+listen_again(void)
+{
+	if (loop.paused)
+		loop.paused = !watch(EPOLL_CTL_ADD, loop.listener, EPOLLIN,
+							 &loop.listener);
+}
+
 static void
 close_connection(GvConnection *connection)
 {
@@ -178,9 +189,7 @@ close_connection(GvConnection *connection)
 		loop.strangers--;
 	gv_connection_close(connection);
 	gv_count(connections, -1);
-	if (loop.paused)
-		loop.paused = !watch(EPOLL_CTL_ADD, loop.listener, EPOLLIN,
-							 &loop.listener);
+	listen_again();
 }
 
 /* Only the user whom we run as may talk to us. */
@@ -226,16 +235,22 @@ accept_connections(void)
 		int			fd = accept4(loop.listener, NULL, NULL, SOCK_CLOEXEC);
 
 		if (fd >= 0)
+		{
+			loop.is_short = false;
 			add_connection(fd);
+		}
 		else if (errno == EAGAIN || errno == EWOULDBLOCK)
 			return;
 		else if (errno != EINTR && errno != ECONNABORTED)
 		{
-			gv_log("WARNING", "could not accept a connection: %s",
-				   strerror(errno));
+			if (!loop.is_short)
+				gv_log("WARNING", "could not accept a connection: %s",
+					   strerror(errno));
+			loop.is_short = true;
 			/* it would wake us at once, again and again */
 			loop.paused = watch (EPOLL_CTL_DEL, loop.listener, 0, NULL);
 
+			loop.paused_until = gv_now_ns() + PAUSE_MS * UINT64_C(1000000);
 			return;
 		}
 	}
@@ -407,9 +422,8 @@ serve_events(const struct epoll_event *events, int n)
 	take_back();
 	gv_turns_go_on(loop.connected);
 	drop_strangers();
-	if (n == 0 && loop.paused)
-		loop.paused = !watch(EPOLL_CTL_ADD, loop.listener, EPOLLIN,
-							 &loop.listener);
+	if (loop.paused && gv_now_ns() >= loop.paused_until)
+		listen_again();
 }
 
 /* Serve until a signal comes or the engine breaks; the exit status. */
@@ -463,6 +477,5 @@ gv_loop_run(int listener)
 	while (loop.first != NULL)
 		close_connection(loop.first);
 	close(listener);
-	gv_turns_close();
 	return 0;
 }

@@ -8,6 +8,9 @@
 #include "server/gv_server.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 
 /*
  * Searches that the engine gets at once, at most; then loaders have their turn,
@@ -138,6 +141,7 @@ search_all(Many *many, GvHeldMirror *held, GvConnection *connection,
 		int32_t		left = request->n - first;
 		int32_t		n = left < at_once ? left : at_once;
 		uint64_t	began_ns;
+		int			watched;
 		GvStatus	status;
 
 		if (stop.requested(stop.arg))
@@ -145,8 +149,10 @@ search_all(Many *many, GvHeldMirror *held, GvConnection *connection,
 		(void) gv_session_lock(held, true);
 		began_ns = gv_now_ns();
 		prepare(many, held, request, first, n);
+		watched = gv_watch_many_begin(began_ns);
 		status = gv_mirror_search(many->searcher, held->mirror,
 								  many->searches, n);
+		gv_watch_many_end(watched);
 		if (status == GV_OK)
 			*next = put_answers(many, held, connection, n, began_ns, *next);
 		pthread_rwlock_unlock(&held->lock);
@@ -218,14 +224,22 @@ gv_many_search(GvConnection *connection)
 	gv_mirrors_release(held, request->n);
 }
 
-/* Serve such a client until its connection ends. */
+/*
+ * Serve such a client until its connection ends, or it is idle: what it has of
+ * the card is in nobody's budget.
+ */
 void
 gv_many_serve(GvConnection *connection)
 {
 	Many	   *many = calloc(1, sizeof(Many));
+	struct timeval idle = {
+		GV_MANY_IDLE_MS / 1000, GV_MANY_IDLE_MS % 1000 * 1000
+	};
 
 	if (many == NULL)
 		return;
+	(void) setsockopt(connection->fd, SOL_SOCKET, SO_RCVTIMEO, &idle,
+					  sizeof(idle));
 	connection->work = many;
 	gv_thread_serve(connection, gv_message_answer);
 	gv_searcher_drop(many->searcher);

@@ -263,8 +263,8 @@ piece_growth(GvHeldMirror *held, const GvPiece *piece)
 }
 
 /*
- * Put a well-formed piece in, which a connection has sent; *wrong is told when
- * it does not follow.
+ * Put a well-formed piece in, which a connection has sent and for which there is
+ * room; *wrong is told when it does not follow.
  */
 static GvStatus
 apply_piece(GvHeldMirror *held, uint64_t sender, const GvPiece *piece,
@@ -273,8 +273,6 @@ apply_piece(GvHeldMirror *held, uint64_t sender, const GvPiece *piece,
 	GvListPiece open = gv_pieces_open(&held->spec, piece);
 	GvStatus	status = GV_OK;
 
-	if (!gv_mirrors_room(held, piece_growth(held, piece)))
-		return GV_NO_MEMORY;
 	pthread_rwlock_wrlock(&held->lock);
 	held->version = 0;
 	if (held->seen_by != sender)
@@ -304,6 +302,7 @@ gv_pieces_lists(GvConnection *connection)
 	const char *next = (const char *) (request + 1);
 	const char *wrong = NULL;
 	GvStatus	status = GV_OK;
+	bool		fits;			/* else others would be evicted in vain */
 	int32_t		i;
 
 	if (held == NULL)
@@ -315,24 +314,24 @@ gv_pieces_lists(GvConnection *connection)
 		const GvPiece *piece = (const GvPiece *) next;
 
 		do
-			status = apply_piece(held, connection->number, piece, &wrong);
-		while (status == GV_NO_MEMORY &&
-			   gv_mirrors_evict(held->spec.device));
+		{
+			fits = gv_mirrors_room(held, piece_growth(held, piece));
+			status = fits ? apply_piece(held, connection->number, piece,
+										&wrong) : GV_NO_MEMORY;
+		} while (fits && status == GV_NO_MEMORY &&
+				 gv_mirrors_evict(held->spec.device));
 		next += gv_pieces_bytes(&held->spec, piece);
 	}
 	gv_mirrors_release(held, 0);
 	gv_pieces_conclude(connection, status, wrong);
 }
 
-/* Put items in; the mirror grows by a page's slots for each at most. */
+/* Put items in, for which there is room. */
 static GvStatus
 apply_items(GvHeldMirror *held, const GvRefineItem *items, int32_t n)
 {
 	GvStatus	status;
 
-	if (!gv_mirrors_room(held, (int64_t) n *
-						 (int64_t) gv_refine_stride(held->spec.dims)))
-		return GV_NO_MEMORY;
 	pthread_rwlock_wrlock(&held->lock);
 	status = gv_mirror_put_refine(held->mirror, items, n);
 	gv_mirrors_changed(held, gv_mirror_bytes(held->mirror), held->nitems);
@@ -350,6 +349,7 @@ gv_pieces_refine(GvConnection *connection)
 	(int64_t) sizeof(*request);
 	const char *wrong = NULL;
 	GvStatus	status = GV_OK;
+	bool		fits;			/* as above */
 
 	if (held == NULL)
 		return;
@@ -360,10 +360,13 @@ gv_pieces_refine(GvConnection *connection)
 		wrong = "malformed refine records";
 	else
 		do
-			status = apply_items(held, (const GvRefineItem *) (request + 1),
-								 request->npieces);
-		while (status == GV_NO_MEMORY &&
-			   gv_mirrors_evict(held->spec.device));
+		{
+			fits = gv_mirrors_room(held, bytes);
+			status = fits ? apply_items(held,
+										(const GvRefineItem *) (request + 1),
+										request->npieces) : GV_NO_MEMORY;
+		} while (fits && status == GV_NO_MEMORY &&
+				 gv_mirrors_evict(held->spec.device));
 	gv_mirrors_release(held, 0);
 	gv_pieces_conclude(connection, status, wrong);
 }

@@ -7,7 +7,8 @@
  * it.  The loop says when it goes to work and when it is back, and of each
  * device when the batch that ends next was begun; a thread that does nothing
  * else looks at that.  With several cards the loop goes on while one hangs, so
- * each device is looked at by itself.
+ * each device is looked at by itself.  So is each batch of who has many searches
+ * made at once, which other threads wait for.
  */
 #include "server/gv_server.h"
 
@@ -15,6 +16,9 @@
 #include <unistd.h>
 
 #define LOOKS	10				/* in the time after which we end */
+
+/* Of batches of many searches, which may be four times as large. */
+#define MANY_LOOKS	(4 * LOOKS)
 
 /* What was seen, and how many times in a row. */
 typedef struct Look
@@ -28,6 +32,7 @@ static struct
 {
 	uint64_t	round;			/* since then the loop is at work */
 	uint64_t	batches[GV_MAX_DEVICES];
+	uint64_t	many[GV_MAX_LOADERS];	/* batches, of any devices */
 	int			patience_s;
 } watch;
 
@@ -60,7 +65,34 @@ gv_watch_batch(int32_t device, uint64_t began_ns)
 	store(&watch.batches[device], began_ns);
 }
 
-/* How long the oldest of all that is under way has been so. */
+/*
+ * A batch of many searches begins, and ends.  There are no more of them than
+ * threads; returns what gv_watch_many_end is told.
+ */
+int
+gv_watch_many_begin(uint64_t began_ns)
+{
+	int			i;
+
+	for (i = 0; i < GV_MAX_LOADERS; i++)
+	{
+		uint64_t	none = 0;
+
+		if (__atomic_compare_exchange_n(&watch.many[i], &none, began_ns, false,
+										__ATOMIC_RELAXED, __ATOMIC_RELAXED))
+			break;
+	}
+	return i;
+}
+
+void
+gv_watch_many_end(int number)
+{
+	if (number < GV_MAX_LOADERS)
+		store(&watch.many[number], 0);
+}
+
+/* How long the oldest of the loop's that is under way has been so. */
 int64_t
 gv_watch_oldest_ms(void)
 {
@@ -82,13 +114,13 @@ gv_watch_oldest_ms(void)
  * in which this process may have been stopped.
  */
 static bool
-hangs(const uint64_t *time, Look *look)
+hangs(const uint64_t *time, Look *look, int most)
 {
 	uint64_t	began = __atomic_load_n(time, __ATOMIC_RELAXED);
 
 	look->n = began != 0 && began == look->began ? look->n + 1 : 0;
 	look->began = began;
-	return look->n >= LOOKS;
+	return look->n >= most;
 }
 
 /* Look at everything, and say what hangs; true: something does. */
@@ -97,18 +129,28 @@ look_around(void)
 {
 	static Look round;
 	static Look batches[GV_MAX_DEVICES];
+	static Look many[GV_MAX_LOADERS];
 	bool		found = false;
 	int32_t		device;
+	int			i;
 
 	for (device = 0; device < gv_ndevices(); device++)
-		if (hangs(&watch.batches[device], &batches[device]))
+		if (hangs(&watch.batches[device], &batches[device], LOOKS))
 		{
 			found = true;
 			gv_log("FATAL", "device %d has not finished a batch in %d s; "
 				   "a new process is needed", gv_server.numbers[device],
 				   watch.patience_s);
 		}
-	if (hangs(&watch.round, &round) && !found)
+	for (i = 0; i < GV_MAX_LOADERS; i++)
+		if (hangs(&watch.many[i], &many[i], MANY_LOOKS) && !found)
+		{
+			found = true;
+			gv_log("FATAL", "many searches have not ended in %d s; a new "
+				   "process is needed",
+				   watch.patience_s * (MANY_LOOKS / LOOKS));
+		}
+	if (hangs(&watch.round, &round, LOOKS) && !found)
 	{
 		found = true;
 		gv_log("FATAL", "the engine has not come back in %d s; a new "

@@ -242,4 +242,43 @@ for my $extension ('gpuvec', $pgvector ? 'gpuvec_pgvector' : ())
 	}
 }
 
+# Names that somebody gave to other objects, in the schema that the script fills,
+# are not taken for pgvector's; by scripts that took them an update stops.
+if ($pgvector)
+{
+	my $strange = q{
+		SELECT count(*) FROM (SELECT amopfamily, 'pg_operator'::regclass, amopopr FROM pg_amop
+				UNION ALL SELECT amprocfamily, 'pg_proc'::regclass, amproc FROM pg_amproc) AS t (family, classid, objid)
+			JOIN pg_depend AS f ON f.classid = 'pg_opfamily'::regclass AND f.objid = family AND f.deptype = 'e'
+			JOIN pg_extension AS x ON x.oid = f.refobjid
+		WHERE extname = 'gpuvec_pgvector' AND NOT EXISTS (SELECT FROM pg_depend AS d
+			WHERE d.classid = t.classid AND d.objid = t.objid AND d.deptype = 'e')};
+	my $out;
+	my $err;
+
+	$node->safe_psql('postgres', 'CREATE DATABASE taken');
+	$node->safe_psql(
+		'taken', q{
+		CREATE SCHEMA ext;
+		CREATE EXTENSION vector SCHEMA ext;
+		CREATE EXTENSION gpuvec;
+		CREATE FUNCTION vector_to_float4(ext.vector, integer, boolean) RETURNS real[] LANGUAGE sql
+			AS 'SELECT ext.vector_to_float4($1, $2, $3)';
+		CREATE FUNCTION distance(ext.vector, ext.vector) RETURNS float8 LANGUAGE sql
+			AS 'SELECT ext.l2_distance($1, $2)';
+		CREATE OPERATOR <-> (FUNCTION = distance, LEFTARG = ext.vector, RIGHTARG = ext.vector);
+		CREATE EXTENSION gpuvec_pgvector});
+	is($node->safe_psql('taken', $strange), '0', 'classes have members of extensions only');
+	$node->safe_psql('taken', q{DROP EXTENSION gpuvec_pgvector; CREATE EXTENSION gpuvec_pgvector VERSION '0.1.0'});
+	is($node->safe_psql('taken', $strange), '4', '... which those of 0.1.0 have not');
+	$node->psql('taken', 'ALTER EXTENSION gpuvec_pgvector UPDATE', stdout => \$out, stderr => \$err);
+	like($err, qr/use what belongs to no extension: function public.vector_to_float4\(.*operator public.<->/, '... and no update takes over');
+	$node->safe_psql('taken', q{
+		DROP EXTENSION gpuvec_pgvector;
+		CREATE TYPE public.vector AS (x int);
+		CREATE TYPE public.halfvec AS (x int);
+		CREATE EXTENSION gpuvec_pgvector});
+	is($node->safe_psql('taken', $strange), '0', 'types of these names change nothing');
+}
+
 done_testing();

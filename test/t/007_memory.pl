@@ -190,6 +190,7 @@ for my $mb (4, 16, 64)
 	cmp_ok($used, '<=', 1.25 * $mb * 1024 + 6144,
 		"build in $mb MB: $used kB more than a btree's");
 	cmp_ok($lists, '>', 1, "... it has $lists lists");
+	is($node->safe_psql('postgres', "SELECT count(*) > 0 FROM gpuvec_calibration('big_e')"), 't', '... calibrated');
 	is_sound($node, 'big_e', "built in $mb MB");
 	$node->safe_psql('postgres', 'DROP INDEX big_e');
 }

@@ -200,6 +200,20 @@ kill 'CONT', $stopped;
 soon("state = 'up' AND pid = $stopped", 'continued: it is back');
 is_right(1, 'continued');
 
+# -- the second session waits in vain while the supervisor waits for an answer
+# that comes: others are not kept from gpuvecd until it asks again, which is long
+# where no loader runs
+$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'gpuvec loader'});
+sleep 3;
+kill 'STOP', $stopped;
+my @late = map { background($node, "SELECT pg_sleep($_); SET gpuvec.request_timeout = 400; SELECT answers('t', '<->', 8, 10, 1)") } 0, .4;
+is(end_of($_), 0, 'two sessions waited') for @late;
+kill 'CONT', $stopped;
+my $continued = time;
+soon("state = 'up' AND pid = $stopped", 'continued soon');
+cmp_ok(time - $continued, '<', 7, 'it is back at once');
+is_right(1, 'continued soon');
+
 # -- a cancelled query leaves nothing behind
 kill 'STOP', $stopped;
 is( $node->safe_psql(

@@ -32,6 +32,7 @@ ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up');
 # As gv_protocol.h has it.
 my ($OK, $REFUSED) = (64, 65);
 my ($HELLO, $SEARCH) = (1, 4);
+my $SET = 4;	# the role
 
 sub message
 {
@@ -136,9 +137,43 @@ test_odd($welcome, pack('LSS', 1 << 30, $OK, $SEARCH), 'broken', 'an answer of a
 test_odd($welcome, refusal($SEARCH, 7, 'no memory'), 'refused', 'no memory');
 test_odd($welcome, refusal($SEARCH, 8, 'broken'), 'engine_failed', 'the engine failed');
 
-# errors, for who wants them
-my $pid = pretend($welcome, refusal($SEARCH, 8, 'an illegal address'));
+# A refusal is a sign of life: work that takes long is not given up while nobody
+# else gets in, but when its connection ends; and neither do sessions search
+# themselves, after the supervisor, too, was refused.
+my (@at_work, $nrefused);
+my $pid = pretend_gpuvecd(
+	$node,
+	sub {
+		my ($client) = @_;
+
+		sysread($client, my $heard, 65536);
+		if ((unpack('x8LLL', $heard))[2] == $SET)
+		{
+			push @at_work, $client;
+			syswrite($client, $welcome);
+			return;
+		}
+		syswrite($client, refusal($HELLO, 3, 'full'));
+		@at_work = () if ++$nrefused == 2;
+	});
 my (undef, undef, $err) = $node->psql('postgres',
+	"SET gpuvec.on_gpu_error = error; SELECT count(*) FROM gpuvec_exact_search('t', 'e', (SELECT array_agg(e) FROM t), 3)");
+like($err, qr/gpuvecd could not do the work: the connection ended/, 'full: work goes on until it ends');
+# the supervisor has a connection, until that does not answer
+my $real = gpuvecd_pid($node);
+kill 'STOP', $real;
+ok(wait_until($node, q{SELECT state = 'suspended' FROM gpuvec_stat}), 'full: it is silent');
+kill 'CONT', $real;
+my $continued = time;
+ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'full: it refuses');
+cmp_ok(time - $continued, '<', 10, 'full: ... and lives');
+is(gpuvecd_pid($node), $real, 'full: it is the same');
+kill 'KILL', $pid;
+waitpid $pid, 0;
+
+# errors, for who wants them
+$pid = pretend($welcome, refusal($SEARCH, 8, 'an illegal address'));
+(undef, undef, $err) = $node->psql('postgres',
 	"SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)");
 like($err, qr/ERROR:  gpuvecd refused a search\nDETAIL:  gpuvecd: an illegal address\.\nHINT/,
 	'an error names the reason');

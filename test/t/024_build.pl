@@ -84,6 +84,14 @@ for my $with ('lists = 40', 'lists = 300, spill = 0', 'lists = 40, refine = sq8'
 			"SELECT (SELECT count(*) > 0 FROM gpuvec_calibration('t_e')) AND recall >= 0.9
 			 FROM gpuvec_recall('t_e', 10, 100)"), 't', "$with: calibrated");
 }
+# more lists than the sample that stays here has rows
+is( $node->safe_psql('postgres', q{
+		SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error;
+		CREATE TABLE crowded AS SELECT g AS id, point(g, 4) AS e FROM generate_series(1, 14000) AS g;
+		CREATE INDEX crowded_e ON crowded USING gpuivfpq (e) WITH (lists = 12100);
+		SELECT (SELECT count(*) > 0 FROM gpuvec_calibration('crowded_e')) AND recall >= 0.9
+		FROM gpuvec_recall('crowded_e', 10, 100)}), 't', '12,100 lists: calibrated');
+$node->safe_psql('postgres', 'DROP TABLE crowded');
 # keys stay here, and meet their rows when these come back
 for my $with ('lists = 40', 'lists = 40, refine = sq8')
 {

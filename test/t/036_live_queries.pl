@@ -81,17 +81,19 @@ as('guest', 'SELECT ask(1001, 1999)');
 is(as('holder', q{SELECT kept('items_e')}), '1000: 1999 1998 1997 1996 ', 'the last 1,000');
 like(as('guest', q{SELECT * FROM gpuvec_search('items_e', '{{1,2}}', 1)}), qr/expected 8 dimensions, not 2/, 'of wrong dimensions');
 is(as('holder', q{SELECT kept('items_e')}), '1000: 1999 1998 1997 1996 ', '... it is not kept, and the others are');
+is(as('guest', q{SELECT count(*) FROM gpuvec_search('items_e', ARRAY[point(21, 8), point(22, 8)], 1)}), '2', 'many at once');
+is(as('holder', q{SELECT kept('items_e')}), '1000: 22 21 1999 1998 1997', '... are kept');
 is(as('holder', q{SELECT count(*) FROM gpuvec_live_queries('items_e') WHERE query IN (point(1, 8), point(2, 8))}),
 	'0', '... without those before');
 is(as('holder', q{SELECT DISTINCT targets_for FROM gpuvec_calibrate('items_e', ARRAY(SELECT query FROM gpuvec_live_queries('items_e')))}),
 	'queries', 'calibrated with what was asked');
 is(as('guest', 'BEGIN; SAVEPOINT s; SELECT ask(7, 7); ROLLBACK TO s; SELECT ask(8, 8); ROLLBACK'),
 	"3\n3", 'in transactions that are rolled back');
-like(as('holder', q{SELECT kept('items_e')}), qr/^1000: 8 7 1999/, '... they were asked, too');
+like(as('holder', q{SELECT kept('items_e')}), qr/^1000: 8 7 22 21/, '... they were asked, too');
 
 # -- an index comes and goes, or becomes another
 $node->safe_psql('postgres', 'REINDEX INDEX items_e');
-like(as('holder', q{SELECT kept('items_e')}), qr/^1000: 8 7 1999/, 'REINDEX keeps them');
+like(as('holder', q{SELECT kept('items_e')}), qr/^1000: 8 7 22 21/, 'REINDEX keeps them');
 is(as('holder', q{SELECT gpuvec_forget_queries('items_e'), gpuvec_forget_queries('items_e'), kept('items_e')}),
 	't|f|0: ', 'forgotten');
 is(as('guest', 'SELECT ask(5, 6)'), '6', 'asked again');

@@ -47,6 +47,10 @@ for my $name (sort keys %lists)
 is( $node->safe_psql('postgres', "SET gpuvec.engine = gpu; SELECT count(*) FROM (" . many('plain') . ") AS n;
 	SELECT engine, batch_size, given, fallback IS NULL FROM gpuvec_last_scan()"),
 	"7000\n$SERVER|700|7000|t", 'the last scan tells of it');
+# gpuvecd closes idle connections
+is( $node->safe_psql('postgres', "SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; SELECT count(*) FROM (" . many('plain') . ") AS n;
+	DO 'BEGIN PERFORM pg_sleep(2.5); END'; SELECT count(*) FROM (" . many('plain') . ') AS n; SELECT engine FROM gpuvec_last_scan()'),
+	"7000\n7000\n$SERVER", 'again, after a while');
 
 # -- mirrors that lack something: tails, lists that have changed, dead rows
 pause_loaders($node);

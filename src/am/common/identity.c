@@ -164,6 +164,12 @@ IvfpqCheckSelect(Relation table, Relation index)
 	indexInfo = IvfpqIndexInfo(index);
 	pull_varattnos((Node *) indexInfo->ii_Expressions, 1, &columns);
 	pull_varattnos((Node *) indexInfo->ii_Predicate, 1, &columns);
+	/* of an index of no column what is told is that there are rows */
+	if (bms_is_empty(columns) &&
+		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT,
+								  ACLMASK_ANY) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE,
+					   RelationGetRelationName(table));
 	while ((i = bms_next_member(columns, i)) >= 0)
 	{
 		AttrNumber	column = i + FirstLowInvalidHeapAttributeNumber;

@@ -29,6 +29,7 @@
 #include "am/scan/counters.h"
 #include "am/search/effort.h"
 #include "am/sql/inspect.h"
+#include "am/train/train.h"
 #include "pgcompat.h"
 
 /* Scans that tell something, and the share of them that gives cause for it. */
@@ -102,11 +103,6 @@ find_recall(const Patient *patient, const IvfpqEffort *effort)
 					  ivfpq_recall),
 			 psprintf("SET gpuvec.recall to less, or SELECT * FROM gpuvec_calibrate(%s)",
 					  patient->literal));
-	else if (meta->rows_at_calibration == 0)
-		find(patient,
-			 "not calibrated: what a recall takes is a guess",
-			 psprintf("SELECT * FROM gpuvec_calibrate(%s)",
-					  patient->literal));
 }
 
 /* Do its searches show that something is wrong? */
@@ -176,7 +172,7 @@ find_memory(const Patient *patient)
 {
 	const IvfpqMetaData *meta = &patient->inspection.meta;
 	int			wanted = IvfpqDefaultLists((double) meta->rows_at_training);
-	Size		bytes = (Size) wanted * meta->dims * sizeof(float) * 4;
+	Size		bytes = IvfpqMemoryForLists(wanted, meta->dims);
 
 	if (meta->nlists == 0 || IvfpqGetOptions(patient->index)->lists > 0 ||
 		meta->nlists >= wanted / 2)

@@ -140,8 +140,8 @@ divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
 			division->early = lappend(division->early, condition);
 			continue;
 		}
-		if (division->late == NIL)
-			late_level = info->security_level;
+		late_level = division->late == NIL ? info->security_level :
+			Min(late_level, info->security_level);
 		all_late = all_late || !on_distance;
 		division->late = lappend(division->late, condition);
 	}

@@ -176,7 +176,6 @@ IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta)
 {
 	Inquiry		inquiry;
 	ItemPointerData tid;
-	Datum		value;
 	bool		dead = true;
 
 	if (!(meta->dims_flags & IVFPQ_DIMS_BY_ROW))
@@ -185,12 +184,9 @@ IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta)
 	inquiry.rows.asks_dead = true;
 	while (dead && next_tid(&inquiry, &tid))
 	{
-		if (IvfpqMeasureFetch(&inquiry.rows, IvfpqTidToId(&tid), &value))
-		{
-			IvfpqMeasureDone(&inquiry.rows);
-			dead = false;
-		}
-		dead &= inquiry.rows.all_dead;
+		/* an expression is not computed: who inserts may not see the row */
+		dead = !IvfpqMeasureSees(&inquiry.rows, IvfpqTidToId(&tid)) &&
+			inquiry.rows.all_dead;
 	}
 	if (dead)
 		dead = IvfpqPendingFreeDims(index, &inquiry.reader.place,

@@ -16,6 +16,7 @@
 #include "access/htup_details.h"
 #include "catalog/pg_enum.h"
 #include "catalog/pg_type_d.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/catcache.h"
 #include "utils/inval.h"
@@ -180,6 +181,7 @@ add_values(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row)
 										   asked->subtype,
 										   row->arguments[i]);
 
+		CHECK_FOR_INTERRUPTS();
 		if (span.low > span.high)
 			continue;
 		are_points &= span.low == span.high;
@@ -224,8 +226,11 @@ static bool
 holds_with_one(ScanKey scan_key, Datum value, const Datum *values, int n)
 {
 	for (int i = 0; i < n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
 		if (holds(scan_key, value, values[i]))
 			return true;
+	}
 	return false;
 }
 

@@ -7,6 +7,7 @@
 #include "utils/memutils.h"
 
 #include "am/common/engine.h"
+#include "am/common/identity.h"
 #include "am/heap/dims.h"
 #include "am/keys/keys.h"
 #include "am/maintain/maintain.h"
@@ -107,13 +108,18 @@ IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqMeasure *rows, IvfpqKeyImages *images)
 	IvfpqKeysMake(keys, values, isnull, images);
 }
 
-/* Let a row be pending, unless it has other dimensions than rows before it. */
+/*
+ * Let a row be pending, unless it has other dimensions than rows before it.
+ * Where pages do not say which those are, who inserts has no expression computed
+ * for rows that it may not see.
+ */
 static void
 insert_pending(Relation heap, Relation index, const IvfpqType *type,
 			   const IvfpqMetaData *known, ItemPointer tid, int dims)
 {
 	IvfpqMetaData meta = *known;
-	int			expected = IvfpqRowDims(heap, index, &meta);
+	int			expected = meta.dims > 0 || IvfpqMayAct(heap, index) ?
+	IvfpqRowDims(heap, index, &meta) : 0;
 
 	if (expected == 0 || expected == dims)
 	{

@@ -103,7 +103,7 @@ check_dims(IvfpqMany *many)
 		many->pending_dims = expected;
 }
 
-/* Keep the last queries, if that is wanted. */
+/* Keep the last queries, if that is wanted; not as the table's owner. */
 static void
 keep_queries(const IvfpqMany *many)
 {
@@ -149,7 +149,6 @@ answer_queries(IvfpqMany *many, ReturnSetInfo *rsinfo)
 	IvfpqTypeInit(&many->type, many->index);
 	find_distance(many);
 	check_dims(many);
-	keep_queries(many);
 	IvfpqCastBegin(&many->cast, many->type.type);
 	IvfpqManyBegin(many);
 	for (int first = 0; first < many->queries.n; first += n)
@@ -204,6 +203,7 @@ gpuvec_search(PG_FUNCTION_ARGS)
 		IvfpqActAsOwner(&caller, many.heap);
 		answer_queries(&many, rsinfo);
 		IvfpqActAsCaller(&caller);
+		keep_queries(&many);
 		count_queries(&many);
 		UnregisterSnapshot(many.snapshot);
 	}

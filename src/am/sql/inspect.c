@@ -11,6 +11,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -22,6 +23,7 @@
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
 #include "am/sql/inspect.h"
+#include "am/train/train.h"
 
 /* Advice: more pending rows than this in a trained index. */
 #define MAX_PENDING		1000
@@ -91,6 +93,9 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	if (IvfpqHasDrifted(heap, index, totals->live, &drawn, &far))
 		return psprintf("codes of %d of %d rows drawn fall short, they are unlike those of training: REINDEX INDEX CONCURRENTLY %s, and until then %s",
 						far, drawn, name, calibrate);
+	if (meta->rows_at_calibration == 0 && IvfpqCalibrationQueries(rows) > 0)
+		return psprintf("not calibrated, so what a recall takes is a guess: %s",
+						calibrate);
 	if (meta->rows_at_calibration > 0 &&
 		meta->calibrated_depths < IvfpqCalibrationDepths(meta->rows_at_calibration))
 		return psprintf("calibrated for the first %d rows only, by an older gpuvec: %s, for queries that read on",
@@ -142,7 +147,9 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 	IvfpqMetaRead(index, meta); /* training may have moved them to lists */
 	IvfpqSumLists(index, meta, &inspection->totals);
 	inspection->advice = NULL;
-	if (IvfpqMayAct(heap, index))
+	/* the owner's code is not to end what a superuser asks of all indexes */
+	if (is_member_of_role_nosuper(GetUserId(), heap->rd_rel->relowner) ||
+		!IvfpqIsInterpreted(index, true))
 	{
 		IvfpqActAsOwner(&caller, heap);
 		inspection->advice = advise_odd(heap, index, meta);

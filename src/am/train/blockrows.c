@@ -145,9 +145,9 @@ static void
 draw_blocks(IvfpqReader *reader, IvfpqTeam *team)
 {
 	BlockNumber all = RelationGetNumberOfBlocks(reader->heap);
-	double		wanted = Min(all, ceil(all * (double) reader->wanted /
-									   Max(reader->training->rows, 1)));
-	int			n = (int) Max(wanted, 1);
+	double		wanted = ceil(all * (double) reader->wanted /
+							  Max(reader->training->rows, 1));
+	int			n = (int) Max(Min(Min(all, wanted), PG_INT32_MAX), 1);
 	BlockSamplerData sampler;
 
 	reader->blocks = IvfpqTeamAlloc(team, IVFPQ_TEAM_BLOCKS,

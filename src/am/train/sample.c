@@ -24,6 +24,7 @@
 #define MAX_SAMPLES				((int64) 1 << 24)
 #define SPARING_ROWS			4	/* read for each one that is taken */
 #define BLOCKS_TO_COUNT			64
+#define MOST_BLOCKS				PG_INT32_MAX	/* that a sampler draws */
 
 /* Bytes of a row in memory. */
 static Size
@@ -263,6 +264,7 @@ IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
 				IndexInfo *indexInfo, double *rows)
 {
 	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
+	int			most = (int) Min(nblocks, MOST_BLOCKS);
 	int64		blocks;
 
 	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
@@ -279,7 +281,7 @@ IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
 	blocks = sample_blocks(sample, heap, index, indexInfo, nblocks,
 						   blocks_to_read(sample, heap, index, indexInfo,
 										  nblocks));
-	while (sample->seen < sample->least && blocks < nblocks)
+	while (sample->seen < sample->least && blocks < most)
 	{
 		double		more = blocks * (1.2 * sample->least /
 									 Max(sample->seen, 1) + 1);
@@ -287,7 +289,7 @@ IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
 		if (sample->seen / blocks * nblocks >= sample->least)
 			check_memory(sample, index);
 		blocks = sample_blocks(sample, heap, index, indexInfo, nblocks,
-							   (int) Min(nblocks, more));
+							   (int) Min(most, more));
 	}
 	*rows = blocks > 0 ? sample->seen / blocks * nblocks : 0;
 	sample->whole = blocks == nblocks && sample->count == sample->seen;

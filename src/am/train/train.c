@@ -25,7 +25,8 @@
 #include "am/search/search.h"
 #include "am/train/train.h"
 
-#define MIN_SAMPLES_GIVEN		4	/* rows for each, when the user sets lists */
+#define MIN_SAMPLES				4	/* rows of the sample for each list that
+									 * is trained on them */
 #define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and
 													 * scale need */
 #define REMOTE_SAMPLE			12288	/* rows */
@@ -35,10 +36,18 @@
 #define MAX_QUERIES				1000
 #define ROWS_PER_QUERY			150
 
+/* Centroids to make of the sample: lists, or parents where there are any. */
+static int
+from_sample(int lists)
+{
+	return IvfpqParents(lists) > 1 ? IvfpqParents(lists) : lists;
+}
+
 /*
  * How many lists to train.  What we choose leaves three quarters of the
- * memory to all else; what the user asks for must fit: the centroids in half
- * of it, and a few rows for each one of the upper level in the sample.
+ * memory to all else, and a few rows of the sample to each list if these are
+ * all that it is trained on; what the user asks for must fit: the centroids in
+ * half of it, and a few rows for each one of the upper level in the sample.
  */
 static int
 choose_lists(Relation index, const IvfpqSample *sample, double rows)
@@ -51,10 +60,14 @@ choose_lists(Relation index, const IvfpqSample *sample, double rows)
 
 	lists = (int) Min(lists, Max(rows, 1));
 	if (given == 0)
-		return Max(1, Min(lists, (int) (IvfpqMemoryLimit() / 4 / centroid)));
+	{
+		lists = (int) Min((Size) lists, IvfpqMemoryLimit() / 4 / centroid);
+		if (!sample->whole && IvfpqParents(lists) == 1)
+			lists = (int) Min(lists, sample->count / MIN_SAMPLES);
+		return Max(1, lists);
+	}
 
-	upper = IvfpqParents(lists) > 1 ? IvfpqParents(lists) : lists;
-	upper = Min(upper * MIN_SAMPLES_GIVEN, sample->seen);
+	upper = Min((double) from_sample(lists) * MIN_SAMPLES, sample->seen);
 	size = centroid * (Size) Max(2.0 * lists, 4.0 * upper);
 	if (size > IvfpqMemoryLimit())
 		ereport(ERROR,
@@ -64,6 +77,18 @@ choose_lists(Relation index, const IvfpqSample *sample, double rows)
 						maintenance_work_mem / 1024),
 				 errhint("Set maintenance_work_mem higher, or use fewer lists.")));
 	return lists;
+}
+
+/*
+ * maintenance_work_mem that so many lists, if we choose them, take: room for
+ * their centroids, or for the sample that they are trained on, in a quarter.
+ */
+Size
+IvfpqMemoryForLists(int lists, int dims)
+{
+	Size		rows = IvfpqParents(lists) > 1 ? lists : lists * MIN_SAMPLES;
+
+	return 4 * rows * (dims * sizeof(float) + sizeof(uint64));
 }
 
 /* Queries to calibrate an index of that many rows with; 0 = too few rows. */
@@ -76,17 +101,22 @@ IvfpqCalibrationQueries(double rows)
 }
 
 /*
- * Take the first rows out of the sample.  Training does not see them; points
- * beside them tell how well the index answers queries.
+ * Take the first rows out of the sample, half of them at most.  Training does
+ * not see them; points beside them tell how well the index answers queries.
+ * None where these would be too few, or where the sample or the table would
+ * have less than a row for each centroid that is made of it.
  */
 static void
 hold_out_queries(IvfpqTraining *training, IvfpqTeam *team,
 				 IvfpqSample *sample, int lists)
 {
-	int			n = IvfpqCalibrationQueries(Max(sample->seen, training->rows));
+	double		rows = Max(sample->seen, training->rows);
+	int			n = (int) Min(IvfpqCalibrationQueries(rows),
+							  sample->count / 2);
 	Size		bytes = (Size) n * sample->dims * sizeof(float);
 
-	if (n == 0 || sample->count - n < Max(n, lists))
+	if (n < MIN_QUERIES || sample->count - n < from_sample(lists) ||
+		rows - n < lists)
 		return;
 	training->nqueries = n;
 	training->queries = IvfpqTeamAlloc(team, IVFPQ_TEAM_QUERIES, bytes);

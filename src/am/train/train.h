@@ -146,6 +146,7 @@ extern void IvfpqMoveBeside(GvMetric metric, int dims, float *queries, int n,
 							const float *others, int64 nothers);
 
 /* train.c */
+extern Size IvfpqMemoryForLists(int lists, int dims);
 extern int	IvfpqCalibrationQueries(double rows);
 extern void IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team,
 					   Relation heap, Relation index, IndexInfo *indexInfo,

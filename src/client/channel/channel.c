@@ -433,18 +433,39 @@ heed_latch(IvfpqChannel *channel)
 	PG_END_TRY();
 }
 
-/* Nothing has moved for long: does gpuvecd live?  If not, close. */
+/* Are there descriptors for a socket, and for what waits for it? */
+static bool
+can_connect(void)
+{
+	bool		one = AcquireExternalFD();
+	bool		two = one && AcquireExternalFD();
+
+	if (two)
+		ReleaseExternalFD();
+	if (one)
+		ReleaseExternalFD();
+	return two;
+}
+
+/*
+ * Nothing has moved for long: does gpuvecd live?  If not, close.  One that
+ * refuses a connection lives; and if we cannot make one, that is no silence of
+ * gpuvecd's.
+ */
 static void
 check_life(IvfpqChannel *channel)
 {
 	uint64		before = IvfpqCountServed();
 	int64		begun = IvfpqNow();
-	IvfpqChannel *other = IvfpqConnect(GV_ROLE_SESSION, begun +
-									   (int64) ivfpq_request_timeout * 1000);
-	IvfpqServed served = IvfpqChannelExchange(other, GV_MSG_PING, NULL, 0,
-											  NULL, 0, 0);
+	IvfpqChannel *other;
+	IvfpqServed served;
 
-	if (served == IVFPQ_SERVED)
+	if (!can_connect())
+		return;
+	other = IvfpqConnect(GV_ROLE_SESSION, begun +
+						 (int64) ivfpq_request_timeout * 1000);
+	served = IvfpqChannelExchange(other, GV_MSG_PING, NULL, 0, NULL, 0, 0);
+	if (served == IVFPQ_SERVED || served == IVFPQ_REFUSED)
 		return;
 	if (served == IVFPQ_TIMED_OUT)
 		IvfpqNoteSilence(begun, before);

@@ -95,7 +95,9 @@ share_memory(IvfpqRing *ring)
 {
 	GvMemoryRequest request = {ring->nslots * slot_bytes(ring)};
 
-	ring->channel->passed_fd = ring->memory_fd;
+	/* what no message takes along would go with another channel's first */
+	if (IvfpqChannelIsOpen(ring->channel))
+		ring->channel->passed_fd = ring->memory_fd;
 	if (IvfpqChannelExchange(ring->channel, GV_MSG_MEMORY, &request,
 							 sizeof(request), NULL, 0, 0) != IVFPQ_SERVED)
 	{

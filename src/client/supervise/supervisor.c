@@ -360,6 +360,14 @@ ping_server(void)
 		if (!is_stuck(&status, IvfpqNow()))
 			note_answer(IvfpqNow());
 	}
+	else if (served == IVFPQ_REFUSED &&
+			 channel->refusal != GV_REFUSED_VERSION)
+	{
+		/* it is full, and lives; what it is at is not known */
+		note_answer(IvfpqNow());
+		self.ping_at = self.answered + PING_ILL_US;
+		self.batches_then = -1;
+	}
 	else
 		note_silence(channel, IvfpqNow());
 }
@@ -456,7 +464,11 @@ do_what_is_due(void)
 	{
 		heed_silence(now);
 		if (now >= self.ping_at)
+		{
 			ping_server();
+			/* what woke us in the midst of that is still to be looked at */
+			SetLatch(MyLatch);
+		}
 	}
 	if (IvfpqSharedState() == IVFPQ_STATE_UP && !self.suspended)
 	{

@@ -70,17 +70,26 @@ test_eviction(const TestServer *server, const TestIndex *index)
 	close(loader);
 }
 
-/* Lists that grow beyond what there is: refused, and nothing is lost. */
+/*
+ * Lists that grow beyond what there is: refused, and nothing is lost, no idle
+ * mirror either, since it would not do.
+ */
 static void
 test_growth(const TestServer *server)
 {
 	int			loader = client_open(server, GV_ROLE_LOADER);
 	GvMirrorKey key = test_key(4);
+	GvMirrorKey idle = test_key(5);
+	TestIndex	small = make_index(GV_L2, 2, 1, 1, 1, 1, false);
 	TestIndex	index = make_index(GV_L2, 64, 64, 40, 1, 0, false);
 	int			got = 0;
 	int32_t		list;
 	int64_t		evictions;
+	int64_t		before;
 
+	CHECK(load_all(loader, &idle, &small) == 0, "idle");
+	usleep(1100000);
+	used_bytes(loader, &before);
 	CHECK(load_all(loader, &key, &index) == 0, "empty");
 	for (list = 0; list < 40 && got == 0; list++)
 	{
@@ -90,6 +99,7 @@ test_growth(const TestServer *server)
 	}
 	CHECK(got == GV_REFUSED_NO_MEMORY, "%d", got);
 	CHECK(used_bytes(loader, &evictions) > 3 << 20, "it was not full yet");
+	CHECK(evictions == before, "evicted in vain");
 	resize_list(&index, &index.lists[list - 1], 0, 0);
 	CHECK(search_check(loader, &key, &index) == 0, "after a refusal");
 	/* a list of the same length needs no more memory */
@@ -98,8 +108,10 @@ test_growth(const TestServer *server)
 	CHECK(got == 0, "as long as before: %d", got);
 	CHECK(search_check(loader, &key, &index) == 0, "after a change");
 	CHECK(load_drop(loader, &key) == 0, "drop");
+	CHECK(load_drop(loader, &idle) == 0, "drop");
 	close(loader);
 	free_index(&index);
+	free_index(&small);
 }
 
 /* What could never fit is refused before anything is done for it. */

@@ -325,7 +325,7 @@ test_meanwhile(const TestServer *server)
 			int			wrong = 0;
 
 			unit_seed += (uint64_t) i * 1000003;
-			while (rounds-- > 0)
+			while (rounds-- > 0 && wrong == 0)
 				wrong += search_versions(session, &key, versions);
 			_exit(wrong > 0);
 		}
@@ -370,7 +370,7 @@ test_coming_and_going(const TestServer *server)
 			int			wrong = 0;
 
 			unit_seed += (uint64_t) i * 1000003;
-			while (rounds-- > 0)
+			while (rounds-- > 0 && wrong == 0)
 			{
 				int			got = search_check(session, &key, &index);
 

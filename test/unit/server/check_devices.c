@@ -198,19 +198,37 @@ test_other(const TestIndex *index)
 	server_remove(&server);
 }
 
+/* Is there a batch that has been under way for a second? */
+static bool
+is_old(int loader)
+{
+	GvStatusReply *status = load_status(loader);
+	bool		is = status->oldest_ms >= 1000;
+
+	free(status);
+	return is;
+}
+
 /*
- * Search until there is no answer, which a busy machine may keep back for a
- * while; what was asked waits.
+ * Search until a batch hangs, or the server has ended: a busy machine may keep
+ * an answer back for a while.  What was asked waits.
  */
 static void
-search_until_hung(int fd, const GvMirrorKey *key, const TestIndex *index)
+search_until_hung(int fd, int loader, const GvMirrorKey *key,
+				  const TestIndex *index)
 {
 	struct pollfd in = {.fd = fd,.events = POLLIN};
 	TestSearch	search = make_search(key, index);
+	int			looks = 0;
 
-	while (search_send(fd, &search) && poll(&in, 1, 1500) == 1 &&
-		   search_receive(fd, index, &search) == 0)
-		;
+	while (looks < 2 && search_send(fd, &search))
+	{
+		looks = 0;
+		while (looks < 2 && poll(&in, 1, 200) == 0)
+			looks = is_old(loader) ? looks + 1 : 0;
+		if (looks < 2 && search_receive(fd, index, &search) != 0)
+			break;
+	}
 	free_search(&search);
 }
 
@@ -286,7 +304,7 @@ check_hung(const TestIndex *index, const char *devices, const char *fault,
 	victim = client_open(&server, GV_ROLE_SESSION);
 	if (path != NULL)
 		write_faults(path, "hang 0\n");
-	search_until_hung(victim, &keys[0], index);
+	search_until_hung(victim, loader, &keys[0], index);
 	goes_on = search_check(other, &keys[1], index) == 0;
 	if (goes_on)
 		check_impatient(&server, loader, &keys[0], index);
@@ -312,6 +330,58 @@ test_hung(void)
 	free_index(&index);
 }
 
+/* Two searches of one message, in a mirror of 8 dimensions. */
+static bool
+send_many(int fd, const GvMirrorKey *key, const TestIndex *index)
+{
+	GvSearchesRequest request = {.key = *key,.n = 2,.dims = 8,.probes = 2,
+	.compare = 3,.capacity = 5};
+
+	return client_message(fd, GV_MSG_SEARCHES, &request, sizeof(request),
+						  index->centroids, 2 * 8 * sizeof(float));
+}
+
+/* False: the connection has ended. */
+static bool
+take_answer(int fd)
+{
+	GvMessage	header;
+	void	   *answer = client_answer(fd, &header);
+	bool		is_there = answer != NULL;
+
+	free(answer);
+	return is_there;
+}
+
+/* It hangs with many searches, and nobody else asks. */
+static void
+test_hung_many(void)
+{
+	static const char *const options[] = {"--patience", "2", "--fault",
+	"100:5", NULL};
+	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
+	GvMirrorKey key = test_key(1);
+	TestServer	server;
+	int			loader;
+	int			many;
+
+	server_folder(&server);
+	server_launch(&server, options);
+	CHECK(server_ready(&server), "it does not start");
+	loader = client_open(&server, GV_ROLE_LOADER);
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	many = client_open(&server, GV_ROLE_MANY);
+	do
+		CHECK(send_many(many, &key, &index), "send");
+	while (take_answer(many));
+	CHECK(server_wait(&server) == 5, "it goes on for ever");
+	server_check_log(&server, "FATAL: many searches have not ended in 8 s");
+	close(many);
+	close(loader);
+	server_remove(&server);
+	free_index(&index);
+}
+
 void
 test_devices(void)
 {
@@ -326,6 +396,7 @@ test_devices(void)
 	server_remove(&server);
 	test_other(&index);
 	test_hung();
+	test_hung_many();
 	free_index(&index);
 }
 
@@ -345,7 +416,27 @@ is_emulated(void)
 	return is;
 }
 
-/* Of two cards one is lost, then both, then one hangs. */
+/* A card hangs with many searches; who is to end then does not wait for it. */
+static void
+check_stopped(const TestIndex *index, const char *path)
+{
+	TestServer	server = server_start("--devices", "0");
+	int			loader = client_open(&server, GV_ROLE_LOADER);
+	int			many = client_open(&server, GV_ROLE_MANY);
+	GvMirrorKey key = test_key(1);
+
+	CHECK(load_all(loader, &key, index) == 0, "load");
+	CHECK(send_many(many, &key, index) && take_answer(many), "an answer");
+	write_faults(path, "hang 0\n");
+	CHECK(send_many(many, &key, index), "send");
+	usleep(500000);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	close(many);
+	close(loader);
+	server_remove(&server);
+}
+
+/* Of two cards one is lost, then both, then one hangs, and again. */
 void
 test_lost_cards(void)
 {
@@ -370,6 +461,8 @@ test_lost_cards(void)
 		server_remove(&server);
 		write_faults(path, "");
 		CHECK(check_hung(&index, "0,1", NULL, path), "the other card waits");
+		write_faults(path, "");
+		check_stopped(&index, path);
 		unlink(path);
 		unsetenv("GPUVEC_EMULATED_FAULTS");
 	}

@@ -66,13 +66,14 @@ same_answer(const GvSearchReply *a, const GvSearchReply *b, size_t bytes)
 
 /* Many searches of one message have the answers that each of them has alone. */
 static void
-check_many(int many, int session, GvSearchesRequest *request,
+check_many(const TestServer *server, int session, GvSearchesRequest *request,
 		   const float *queries)
 {
+	int			many = client_open(server, GV_ROLE_MANY);
 	size_t		row = 4 * (size_t) request->dims;
-	uint32_t	length;
+	uint32_t	length = 0;
 	uint32_t	used = 0;
-	void	   *answers;
+	void	   *answers = NULL;
 	int			result = client_ask(many, GV_MSG_SEARCHES, request,
 									sizeof(*request), queries,
 									row * (size_t) request->n, &answers,
@@ -105,6 +106,7 @@ check_many(int many, int session, GvSearchesRequest *request,
 	}
 	CHECK(used == length, "%u bytes, not %u", length, used);
 	free(answers);
+	close(many);
 }
 
 /* What many may not ask for; it costs them the connection. */
@@ -120,12 +122,37 @@ refuse_many(const TestServer *server, GvSearchesRequest request, size_t bytes,
 	close(fd);
 }
 
+/* One that is idle is closed, but not in the midst of a message. */
+static void
+check_idle(const TestServer *server, GvSearchesRequest *request,
+		   const float *queries)
+{
+	size_t		bytes = 4 * (size_t) request->n * (size_t) request->dims;
+	GvMessage	header = {sizeof(*request) + (uint32_t) bytes, GV_MSG_SEARCHES,
+	0};
+	int			idle = client_open(server, GV_ROLE_MANY);
+	int			slow = client_open(server, GV_ROLE_MANY);
+	void	   *answers;
+
+	CHECK(client_ping(idle) == 0, "ping");
+	CHECK(client_send(slow, &header, sizeof(header)) &&
+		  client_send(slow, request, sizeof(*request)), "half a message");
+	CHECK(client_ended(idle), "an idle client has its searcher for ever");
+	/* it was there before */
+	usleep(200000);
+	CHECK(client_send(slow, queries, bytes), "the rest");
+	answers = client_answer(slow, &header);
+	CHECK(answers != NULL && header.type == GV_MSG_OK, "half a message is cut");
+	free(answers);
+	close(idle);
+	close(slow);
+}
+
 static void
 test_many(const TestServer *server)
 {
 	int			loader = client_open(server, GV_ROLE_LOADER);
 	int			session = client_open(server, GV_ROLE_SESSION);
-	int			many = client_open(server, GV_ROLE_MANY);
 	TestIndex	index = make_index(GV_L2, 12, 6, 70, 8, 40, true);
 	GvMirrorKey key = test_key(300);
 	GvSearchesRequest request = {.key = key, .dims = 12, .probes = 9,
@@ -142,11 +169,11 @@ test_many(const TestServer *server)
 		request.n = i;
 		request.probes = 1 + i % 80;
 		request.capacity = 1 << i % 9;
-		check_many(many, session, &request, queries);
+		check_many(server, session, &request, queries);
 	}
-	CHECK(client_ping(many) == 0, "ping");
 
 	request.n = 2;
+	check_idle(server, &request, queries);
 	wrong = request;
 	wrong.key = test_key(301);
 	refuse_many(server, wrong, 2 * 48, queries, GV_REFUSED_NO_MIRROR);
@@ -172,7 +199,6 @@ test_many(const TestServer *server)
 	CHECK(load_drop(loader, &key) == 0, "drop");
 	unit_free(queries);
 	free_index(&index);
-	close(many);
 	close(loader);
 	close(session);
 }
@@ -426,7 +452,7 @@ test_crowd(const TestServer *server)
 			int			wrong = 0;
 
 			unit_seed += (uint64_t) i * 1000003;
-			while (rounds-- > 0)
+			while (rounds-- > 0 && wrong == 0)
 				wrong += search_check(session, &key, &index) != 0;
 			_exit(wrong > 0);
 		}

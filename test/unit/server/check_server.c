@@ -84,6 +84,8 @@ main(int argc, char **argv)
 	int			nrun = 0;
 	int			i;
 
+	/* what failed is to be seen, however this ends */
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGALRM, stop_endless);
 	setenv("GPUVEC_FAULTS", "1", 1);

@@ -14,6 +14,8 @@
 #include "client.h"
 
 #define READY_MS	20000		/* sanitized, on a busy machine */
+#define END_MS		300000
+#define LOOK_MS		2
 
 /* The program under test: GPUVECD, or what lies beside this one. */
 static const char *
@@ -118,15 +120,31 @@ server_start(const char *option, const char *value)
 	return server;
 }
 
-/* Its exit status, or 1000 and the signal that ended it. */
+/*
+ * Its exit status, or 1000 and the signal that ended it, which is ours if it
+ * goes on for ever.
+ */
 int
 server_wait(TestServer *server)
 {
 	int			status;
+	int			ms;
+	int			ended;
 
-	while (waitpid(server->pid, &status, 0) < 0)
-		if (errno != EINTR)
+	for (ms = 0;; ms += LOOK_MS)
+	{
+		ended = waitpid(server->pid, &status, WNOHANG);
+		if (ended > 0)
+			break;
+		if (ended < 0 && errno != EINTR)
 			return -1;
+		if (ms >= END_MS && ms < END_MS + LOOK_MS)
+		{
+			CHECK(false, "gpuvecd does not end");
+			kill(server->pid, SIGKILL);
+		}
+		usleep(LOOK_MS * 1000);
+	}
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
