@@ -255,6 +255,18 @@ SELECT finished FROM pg_temp.ends('true');
 RESET gpuvec.recall;
 DROP TABLE rested;
 
+-- a partial index: its predicate is not asked again, and depths are of its rows
+CREATE TABLE split AS SELECT g AS id, g % 3 AS kind, hashint4(g) & 7 AS size, pg_temp.point(g, 8, 20, 0) AS e
+FROM generate_series(1, 40000) AS g;
+CREATE INDEX split_e ON split USING gpuivfpq (e) WHERE kind = 1;
+ANALYZE split;
+SELECT pg_temp.scans_of($$SELECT id FROM split WHERE kind = 1 AND size = 1 ORDER BY e <-> '{.5,.5,.5,.5,.5,.5,.5,.5}' LIMIT 10$$);
+SELECT pg_temp.scans_of($$SELECT id FROM split WHERE kind = 1 AND size = 1 ORDER BY e <-> '{.5,.5,.5,.5,.5,.5,.5,.5}' LIMIT 10 FOR UPDATE$$);
+SELECT count(*) FROM (SELECT id FROM split WHERE kind = 1 AND size = 1
+	ORDER BY e <-> '{.5,.5,.5,.5,.5,.5,.5,.5}' LIMIT 10) AS q;
+SELECT batches, candidates < 250 AS few, finished FROM gpuvec_last_scan();
+DROP TABLE split;
+
 -- a worker of a session that has not searched yet
 \c -
 SELECT set_config(name, 'on', false) FROM pg_settings

@@ -274,6 +274,20 @@ RESET search_path;
 RESET ROLE;
 SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1$q$);
 SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden WHERE is_far(v) AND id % 2 = 0 ORDER BY v <-> '{951,1}' LIMIT 1$q$);
+-- a predicate that proves the policy is asked before what would tell of hidden rows
+CREATE INDEX hidden_mine ON hidden USING gpuivfpq (v) WHERE mine;
+SET ROLE regress_gpuvec_guest;
+CREATE FUNCTION mal.look_at(mine bool) RETURNS bool LANGUAGE plpgsql IMMUTABLE
+AS $$ BEGIN
+	IF NOT mine THEN
+		RAISE WARNING 'a hidden row';
+	END IF;
+	RETURN false;
+END $$;
+SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden WHERE mal.look_at(mine) ORDER BY v <-> '{951,1}' LIMIT 1$q$);
+SELECT id FROM hidden WHERE mal.look_at(mine) ORDER BY v <-> '{951,1}' LIMIT 1;
+RESET ROLE;
+DROP INDEX hidden_mine;
 -- nor an insert, which asks whether rows before it are still there
 CREATE TABLE shared (tenant name DEFAULT current_user, v real[]);
 CREATE INDEX shared_v ON shared USING gpuivfpq (norm_far(v));

@@ -166,17 +166,17 @@ IvfpqMakeNumber(double number)
 }
 
 /*
- * Of the table's rows those that pass, wherever they are; of an index with keys,
- * of the rows whose keys fulfil what is asked of them.
+ * Of the index's rows those that pass, wherever they are; of one with keys, of
+ * the rows whose keys fulfil what is asked of them.
  */
 static double
-share_that_passes(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
+share_that_passes(PlannerInfo *root, const CustomPath *path,
 				  const Division *division)
 {
 	const IndexPath *index = linitial(path->custom_paths);
 
 	if (division->bounds == NIL && index->indexclauses == NIL)
-		return Min(path->path.rows / Max(rel->tuples, 1), 1);
+		return Min(path->path.rows / Max(index->indexinfo->tuples, 1), 1);
 	return clauselist_selectivity(root, division->others, 0, JOIN_INNER,
 								  NULL);
 }
@@ -201,14 +201,14 @@ pass_ns(PlannerInfo *root, List *early)
 
 /* What the executor has to know. */
 static List *
-private_of(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
+private_of(PlannerInfo *root, const CustomPath *path,
 		   const Division *division, int ndistances)
 {
 	List	   *private;
 
 	private = list_make5(makeInteger(list_length(division->early)),
 						 IvfpqMakeNumber(IvfpqRowsWanted(root, &path->path)),
-						 IvfpqMakeNumber(share_that_passes(root, rel, path,
+						 IvfpqMakeNumber(share_that_passes(root, path,
 														   division)),
 						 IvfpqMakeNumber(pass_ns(root, division->early)),
 						 linitial(path->custom_private));
@@ -301,7 +301,7 @@ IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
 	scan->custom_exprs = list_concat(conditions, division.bounds);
 	scan->custom_scan_tlist = columns;
 	ndistances = add_distances(scan, distance, rel);
-	scan->custom_private = private_of(root, rel, path, &division, ndistances);
+	scan->custom_private = private_of(root, path, &division, ndistances);
 	scan->methods = &ivfpq_scan_methods;
 	return &scan->scan.plan;
 }

@@ -221,10 +221,14 @@ IvfpqAddKeyClauses(PlannerInfo *root, RelOptInfo *rel)
 	list_free(paths);
 }
 
-/* Which of these conditions does the path leave to the executor? */
+/*
+ * Which of these conditions does the path leave to the executor?  Not those that
+ * keys answer, nor those that the index's predicate does.
+ */
 List *
 IvfpqUnanswered(List *conditions, const IndexPath *path)
 {
+	const List *unproved = path->indexinfo->indrestrictinfo;
 	List	   *unanswered = NIL;
 	ListCell   *lc;
 
@@ -232,7 +236,8 @@ IvfpqUnanswered(List *conditions, const IndexPath *path)
 	{
 		RestrictInfo *info = lfirst_node(RestrictInfo, lc);
 
-		if (!is_redundant_with_indexclauses(info, path->indexclauses))
+		if (list_member_ptr(unproved, info) &&
+			!is_redundant_with_indexclauses(info, path->indexclauses))
 			unanswered = lappend(unanswered, info);
 	}
 	return unanswered;

@@ -189,9 +189,10 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 		path->rows * 2 * cpu_operator_cost;
 	if (wanted > 0 && wanted < path->rows)
 		part = wanted / path->rows;
-	depth = part * rel->tuples;
+	depth = part * index->indexinfo->tuples;
 	if (IvfpqIsBounded(rel, linitial(index->indexorderbys)))
-		depth = Min(depth, Max(WITHIN_SHARE * rel->tuples, IVFPQ_FIRST_WITHIN));
+		depth = Min(depth, Max(WITHIN_SHARE * index->indexinfo->tuples,
+							   IVFPQ_FIRST_WITHIN));
 	recall = path->pathkeys == NIL ? ivfpq_radius_recall : ivfpq_recall;
 	deep = IvfpqDepthCost(root, index, recall, depth, conditions.per_tuple);
 	path->startup_cost = startup;

@@ -460,38 +460,39 @@ IvfpqMeasureOthers(IvfpqMeasure *measure)
 										 measure->estate);
 }
 
-/* Does the index admit the row? */
-static bool
-is_admitted(IvfpqMeasure *measure, TupleTableSlot *row)
+/* Is the row within the index's predicate? */
+bool
+IvfpqMeasureAdmits(IvfpqMeasure *measure, TupleTableSlot *row)
 {
+	MemoryContext oldcontext;
 	ExprContext *context;
+	bool		admits;
 
 	if (measure->predicate == NULL)
 		return true;
+	oldcontext = MemoryContextSwitchTo(measure->context);
 	context = GetPerTupleExprContext(measure->estate);
 	context->ecxt_scantuple = row;
-	return ExecQual(measure->predicate, context);
+	admits = ExecQual(measure->predicate, context);
+	MemoryContextSwitchTo(oldcontext);
+	forget_row(measure);
+	return admits;
 }
 
 /*
- * Measure a row that the snapshot sees.  False when it is not in the index:
- * outside its predicate, NULL, without a place, or of other dimensions.
- * Without a query the distance is 0.
+ * Measure a row that the snapshot sees, within the predicate.  False when it is
+ * not in the index: NULL, without a place, or of other dimensions.  Without a
+ * query the distance is 0.
  */
 bool
 IvfpqMeasureOther(IvfpqMeasure *measure, TupleTableSlot *row,
 				  double *distance)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(measure->context);
-	bool		is_indexed = is_admitted(measure, row);
 	bool		isnull;
-	Datum		value = 0;
+	Datum		value = indexed_value(measure, row, &isnull);
+	bool		is_indexed = !isnull;
 
-	if (is_indexed)
-	{
-		value = indexed_value(measure, row, &isnull);
-		is_indexed = !isnull;
-	}
 	if (is_indexed && measure->distance == NULL)
 	{
 		is_indexed = IvfpqHasPlace(&measure->type, value, measure->dims);

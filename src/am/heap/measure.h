@@ -71,6 +71,7 @@ extern bool IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id,
 							double *distance);
 extern bool IvfpqMeasureWhole(IvfpqMeasure *measure, uint64 id, Datum *value);
 extern void IvfpqMeasureOthers(IvfpqMeasure *measure);
+extern bool IvfpqMeasureAdmits(IvfpqMeasure *measure, TupleTableSlot *row);
 extern bool IvfpqMeasureOther(IvfpqMeasure *measure, TupleTableSlot *row,
 							  double *distance);
 extern bool IvfpqMeasureSees(IvfpqMeasure *measure, uint64 id);

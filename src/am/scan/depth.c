@@ -21,6 +21,8 @@
 #include <math.h>
 
 #include "access/heaptoast.h"
+#include "access/htup_details.h"
+#include "catalog/pg_index.h"
 #include "utils/rel.h"
 
 #include "am/common/count.h"
@@ -231,16 +233,27 @@ table_rows(const IvfpqScan *state)
 			   IvfpqRowsAbout(state->index, &state->model->meta));
 }
 
+/* Those of the index, which may have a predicate. */
+static double
+index_rows(const IvfpqScan *state)
+{
+	double		rows = IvfpqRowsAbout(state->index, &state->model->meta);
+
+	if (rows <= 0 || heap_attisnull(state->index->rd_indextuple,
+									Anum_pg_index_indpred, NULL))
+		return table_rows(state);
+	return rows;
+}
+
 /* Everything that passes, by reading the table. */
 static double
 pass_ns(const IvfpqScan *state, double share)
 {
-	double		rows = table_rows(state);
-
 	return (IvfpqMeasureIsCold(state->measure) ? COLD_PAGE_NS : PAGE_NS) *
 		state->measure->heap_blocks +
-		rows * (ROW_NS + state->filter->pass_ns +
-				state->key_share * share * (measure_ns(state) + SORT_NS));
+		table_rows(state) * (ROW_NS + state->filter->pass_ns) +
+		index_rows(state) * state->key_share * share *
+		(measure_ns(state) + SORT_NS);
 }
 
 /* The same by the keys of all lists. */
@@ -248,7 +261,7 @@ static double
 lists_ns(const IvfpqScan *state, double share)
 {
 	const IvfpqMetaData *meta = &state->model->meta;
-	double		rows = table_rows(state);
+	double		rows = index_rows(state);
 
 	return rows * meta->copies * KEYS_NS +
 		state->key_share * rows * (SORT_NS + fetch_ns(state) +
@@ -259,7 +272,7 @@ lists_ns(const IvfpqScan *state, double share)
 static double
 matches_ns(const IvfpqScan *state, double share)
 {
-	double		rows = state->key_share * share * table_rows(state);
+	double		rows = state->key_share * share * index_rows(state);
 	double		matches = Max(state->filter->matches, rows);
 
 	return matches * (MATCH_NS + fetch_ns(state)) +

@@ -64,10 +64,10 @@ typedef struct IvfpqFilter
 	bool		any_order;		/* rows may come in any */
 	IvfpqRadius radius;
 	double		wanted;			/* rows likely to be wanted; 0 = not known */
-	double		share;			/* of the table's rows, or of those that
+	double		share;			/* of the index's rows, or of those that
 								 * fulfil conditions on keys, those that pass,
 								 * likely */
-	double		key_share;		/* of the table's rows that fulfil these,
+	double		key_share;		/* of the index's rows that fulfil these,
 								 * likely */
 	double		pass_ns;		/* what `passes` takes for a row */
 	double		matches;		/* rows that next_match brings, likely */

@@ -17,7 +17,10 @@
 #include "am/heap/prefetchpage.h"
 #include "am/scan/scan.h"
 
-/* A row of the rest. */
+/*
+ * A row of the rest.  The predicate comes first: it may stand for a policy, whose
+ * condition it proves, and no other may be asked of rows that that hides.
+ */
 static void
 offer_row(IvfpqScan *state, TupleTableSlot *row,
 		  void (*take) (IvfpqScan *state, uint64 id, double distance))
@@ -27,6 +30,8 @@ offer_row(IvfpqScan *state, TupleTableSlot *row,
 	double		distance;
 
 	CHECK_FOR_INTERRUPTS();
+	if (!IvfpqMeasureAdmits(state->measure, row))
+		return;
 	if ((state->asks_keys && !IvfpqMeasureMatches(state->measure, row, true)) ||
 		!filter->passes(filter->arg, row))
 	{
