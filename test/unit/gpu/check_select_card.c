@@ -6,6 +6,8 @@
  *
  * check_select.c holds those against qsort, on the same inputs.
  */
+#include <float.h>
+
 #include "gpu/select/gv_selection.h"
 #include "gpu/common/gv_sets.h"
 #include "../engine/selections.h"
@@ -166,6 +168,83 @@ check_any_rows(void)
 
 		check_input(input, unit_small ? 2 : 5, columns, unit_random() % 4, ks,
 					i % 5 < 4 ? 2 : 3);
+	}
+}
+
+/* Of which values a row is made; the rest of it is `last`. */
+typedef struct Zeros
+{
+	int64_t		rows;
+	int64_t		columns;
+	int32_t		k;
+	int32_t		nfirst;			/* `first`, of the first row, ... */
+	int32_t		step;			/* ... and so many more of the next */
+	int32_t		nminus;			/* -0 */
+	int32_t		nplus;			/* +0 */
+	float		first;
+	float		last;
+	int32_t		misled;			/* the threshold, see check_missed */
+} Zeros;
+
+/* The first row in order, others in none. */
+static float *
+zeros_values(const Zeros *zeros)
+{
+	float	   *values = unit_alloc(sizeof(float) * zeros->rows *
+									zeros->columns);
+	int64_t		row;
+	int64_t		i;
+
+	for (row = 0; row < zeros->rows; row++)
+	{
+		float	   *own = values + row * zeros->columns;
+		int64_t		nfirst = zeros->nfirst + row * zeros->step;
+
+		for (i = 0; i < zeros->columns; i++)
+		{
+			int64_t		other = i;
+
+			if (row > 0)
+				other = (int64_t) (unit_random() % (i + 1));
+			own[i] = own[other];
+			own[other] = i < nfirst ? zeros->first :
+				i < nfirst + zeros->nminus ? -0.0f :
+				i < nfirst + zeros->nminus + zeros->nplus ? 0.0f : zeros->last;
+		}
+	}
+	return values;
+}
+
+/*
+ * Bounds of exactly 0 among zeros of both signs: guesses between two values
+ * that come to it, and what lies halfway between the keys of the least and the
+ * greatest where a threshold is looked for.
+ */
+static void
+check_zeros(void)
+{
+	static const Zeros all[] = {
+		{2, 516, 56, 30, 0, 30, 0, -7, 57, 0},
+		{3, 516, 56, 30, 0, 20, 20, -7, 57, 0},
+		{2, 516, 40, 30, 0, 0, 30, -7, 57, 0},
+		{4, 516, 56, 26, 2, 40, 1, -7, 57, 0},
+		{2, 1024, 56, 30, 0, 30, 0, -15, 241, 0},
+		{2, 200, 20, 10, 0, 30, 30, -1e-45f, 3e-45f, 0},
+		{2, 200, 100, 10, 0, 100, 80, -1e-45f, 1e-45f, 0},
+		{12, 8192, 300, 256, 3, 150, 0, -FLT_MAX, INFINITY, 60}
+	};
+	size_t		i;
+
+	for (i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+	{
+		float	   *values = zeros_values(&all[i]);
+		Case		one = {{all[i].rows, all[i].columns, 1, GV_SELECT_AUTO},
+		values, NULL, NULL, IN_ZEROS};
+
+		gv_gpu_rows_mislead(all[i].misled);
+		check_k(one, all[i].k);
+		gv_gpu_rows_mislead(0);
+		unit_free(values);
 	}
 }
 
@@ -477,6 +556,7 @@ test_select_card(void)
 	check_short_rows();
 	check_rows();
 	check_any_rows();
+	check_zeros();
 	check_many_wanted();
 	check_many_passed();
 	check_many_rows();
