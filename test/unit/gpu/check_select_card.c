@@ -11,6 +11,7 @@
 #include "gpu/select/gv_selection.h"
 #include "gpu/common/gv_sets.h"
 #include "../engine/selections.h"
+#include "searches.h"
 
 /* Rows to select from, and what must come out. */
 typedef struct Case
@@ -23,9 +24,6 @@ typedef struct Case
 } Case;
 
 static GvSelector *selector;
-
-/* Of emulate/; not there on a card. */
-extern int64_t gv_emulated_fault __attribute__((weak));
 
 /* A step of a thread takes a processor a hundred times as long as its own. */
 static bool
@@ -507,6 +505,47 @@ check_quantiles_set(int64_t n, bool approximate)
 	free(sorted);
 }
 
+/*
+ * Sets take no more memory than they say, sorts of half of the values, or of
+ * all, included.
+ */
+static void
+check_set_bytes(void)
+{
+	int64_t		n = is_emulated() ? 30000 : 30000000;
+	const GvSetSpec specs[2] = {
+		{.kind = GV_SET_SELECT,.dims = 1,.k = (int32_t) n / 2,.nrows = n},
+		{.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 2000,.nrows = n}
+	};
+	const GvSetOps *kinds[2] = {&gv_gpu_select_set, &gv_gpu_quantiles_set};
+	float	   *values = input_values(IN_UNIFORM, n);
+	int64_t		ranks[2000];
+	int			i;
+
+	for (i = 0; i < 2000; i++)
+		ranks[i] = n / 2000 * i;
+	for (i = 0; i < 2; i++)
+	{
+		int64_t		before = card_used();
+		int64_t		size = kinds[i]->size(&specs[i]);
+		int64_t		taken;
+		GvSetDone	done = {0};
+		void	   *set = NULL;
+
+		CHECK(kinds[i]->create(&specs[i], &set) == GV_OK &&
+			  (i == 0 || kinds[i]->put(set, GV_SET_RANKS, ranks, 0, 2000,
+									   NULL) == GV_OK) &&
+			  kinds[i]->put(set, GV_SET_ROWS, values, 0, n, NULL) == GV_OK &&
+			  kinds[i]->run(set, &done, NULL) == GV_OK, "run");
+		taken = card_used() - before;
+		CHECK(taken > 12 * n && taken <= size + CARD_PIECES,
+			  "kind %d: %ld bytes of %ld", specs[i].kind, (long) taken,
+			  (long) size);
+		kinds[i]->drop(set);
+	}
+	unit_free(values);
+}
+
 /* A stop is asked before rows are copied and before the card begins. */
 static void
 check_set_stop(void)
@@ -569,6 +608,7 @@ test_select_card(void)
 	check_select_set(IN_ALL_EQUAL, 20000, unit_small ? 4 : 9000);
 	check_quantiles_set(5001, false);
 	check_quantiles_set(5001, true);
+	check_set_bytes();
 	check_set_stop();
 	check_set_memory();
 }
