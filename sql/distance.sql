@@ -66,7 +66,46 @@ SET gpuvec.scan_order = relaxed;
 SELECT pg_temp.plan(:'first');
 SELECT pg_temp.plan('SELECT id FROM ties ORDER BY e <-> ''{1,2,3,0}'', e <-> ''{0,0,0,1}'' LIMIT 30');
 SELECT pg_temp.plan('SELECT id FROM ties ORDER BY e <-> ''{1,2,3,0}'' LIMIT 30');
+-- ... where anything relies on the order of the only key
+CREATE TABLE far (r float8);
+INSERT INTO far SELECT DISTINCT e <-> '{1,2,3,0}' FROM ties;
+ANALYZE far;
+SET enable_hashjoin = off;
+SET enable_nestloop = off;
+SELECT s, EXISTS (SELECT FROM pg_temp.plan(replace(s, '#', 'e <-> ''{1,2,3,0}'''), 'Order By:')) AS by_index FROM unnest(ARRAY[
+	'SELECT DISTINCT # AS d FROM ties ORDER BY d LIMIT 5', 'SELECT DISTINCT ON (#) id FROM ties', 'SELECT #, count(*) FROM ties GROUP BY 1 ORDER BY 1 LIMIT 5',
+	'SELECT array_agg(id ORDER BY #) FROM ties', 'SELECT id, rank() OVER (ORDER BY #) FROM ties LIMIT 5', 'SELECT id, count(*) OVER (PARTITION BY #) FROM ties LIMIT 5',
+	'SELECT id, rank() OVER (ORDER BY 1, 2), rank() OVER (ORDER BY #) FROM ties LIMIT 5', 'SELECT id FROM ties ORDER BY # FETCH FIRST 5 ROWS WITH TIES',
+	'SELECT id FROM ties JOIN far ON r = # ORDER BY # LIMIT 5', 'SELECT id FROM far RIGHT JOIN ties ON r = # ORDER BY # LIMIT 5',
+	'SELECT id FROM ties FULL JOIN far ON r = # ORDER BY # LIMIT 5', 'SELECT # FROM ties UNION SELECT r FROM far']) AS s;
+-- for a limit alone
+SELECT s, EXISTS (SELECT FROM pg_temp.plan(replace(s, '#', 'e <-> ''{1,2,3,0}'''), 'Order By:')) AS by_index FROM unnest(ARRAY[
+	'SELECT id, count(*) OVER () FROM ties ORDER BY # LIMIT 5', 'SELECT id FROM ties WHERE # < 4 ORDER BY #', 'SELECT min(#) FROM ties',
+	'SELECT id FROM ties JOIN far ON r = kind ORDER BY # LIMIT 5']) AS s;
+RESET enable_hashjoin;
+RESET enable_nestloop;
+-- late rows there are
+CREATE TABLE thrice AS SELECT g AS id, pg_temp.point(g % 1000, 8, spread => 0) AS e FROM generate_series(1, 3000) AS g;
+CREATE INDEX ON thrice USING gpuivfpq (e) WITH (lists = 30, pq_dim = 2);
+ANALYZE thrice;
+SET gpuvec.probes = 1;
+SET gpuvec.candidates = 1;
+SET enable_hashagg = off;
+\set d 'e <-> ''{.1,.2,.3,.4,.5,.6,.7,.8}'''
+SELECT bool_or(d < before) AS late FROM (SELECT d, lag(d) OVER () AS before FROM (SELECT :d AS d FROM thrice ORDER BY d) AS x) AS x;
+SELECT count(*) FROM (SELECT DISTINCT :d AS d FROM thrice) AS x;
+SELECT count(*), sum(n) FROM (SELECT :d AS d, count(*) AS n FROM thrice GROUP BY d) AS x;
+SELECT count(DISTINCT :d) FROM thrice;
+SELECT count(DISTINCT n) FROM (SELECT rank() OVER (ORDER BY :d) AS n FROM thrice) AS x;
+SELECT count(*) FROM (SELECT :d AS d FROM thrice UNION SELECT -1) AS x;
+SELECT count(*) FROM ((SELECT :d AS d FROM thrice ORDER BY d LIMIT 3000) UNION SELECT -1) AS x;
+RESET enable_hashagg;
+RESET gpuvec.probes;
+RESET gpuvec.candidates;
 RESET gpuvec.scan_order;
+SELECT s, EXISTS (SELECT FROM pg_temp.plan(replace(s, '#', 'e <-> ''{1,2,3,0}'''), 'Order By:')) AS by_index FROM unnest(ARRAY[
+	'SELECT DISTINCT # AS d FROM ties ORDER BY d LIMIT 5', 'SELECT id, rank() OVER (ORDER BY #) FROM ties LIMIT 5',
+	'SELECT id FROM ties ORDER BY # FETCH FIRST 5 ROWS WITH TIES']) AS s;
 
 -- partitions, each by its index
 CREATE TABLE parts (id int, e real[]) PARTITION BY RANGE (id);
@@ -105,7 +144,7 @@ SELECT id, '{1,2,3,0}' <~> e AS d, e <~> '{1,2,3,0}' AS c FROM ties WHERE kind =
 SELECT pg_temp.more_calls('SELECT id FROM ties WHERE kind = 3 ORDER BY ''{1,2,3,0}'' <~> e LIMIT 3');
 -- without conditions, where nobody reads it
 SELECT pg_temp.more_calls('SELECT id FROM ties ORDER BY ''{1,2,3,0}'' <~> e LIMIT 3');
-DROP TABLE ties, parts, few;
+DROP TABLE ties, parts, few, far, thrice;
 DROP OPERATOR FAMILY counted_ops USING gpuivfpq;
 DROP OPERATOR <~> (real[], real[]);
 DROP FUNCTION counted_distance;

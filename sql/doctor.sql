@@ -62,6 +62,9 @@ SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY e <-> $1 LIMIT 10');
 RESET enable_indexscan;
 SET gpuvec.scan_order = relaxed;
 SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY e <-> $1, id LIMIT 10');
+SELECT * FROM pg_temp.ask('SELECT DISTINCT e <-> $1 AS d FROM doc ORDER BY d LIMIT 10');
+SELECT * FROM pg_temp.ask('SELECT id, rank() OVER (ORDER BY e <-> $1) FROM doc LIMIT 10');
+SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY id, e <-> $1 LIMIT 10');
 RESET gpuvec.scan_order;
 -- 10  an index that is not valid
 CREATE TABLE broken (id int, e real[]);

@@ -228,6 +228,10 @@ SELECT set_config(name, 'on', false) FROM pg_settings
 WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
 SET enable_seqscan = off;
 SELECT id FROM item WHERE kind = 1 AND id < 250 ORDER BY e <-> '{1,2,3,4}' LIMIT 3;
+-- ... is told what operators take, also where they cost nothing
+SET cpu_operator_cost = 0;
+SELECT id FROM item WHERE kind = 1 AND id < 250 ORDER BY e <-> '{1,2,3,4}' LIMIT 3;
+RESET cpu_operator_cost;
 
 -- a role is gone when the next run begins
 DROP OWNED BY regress_gpuvec_filtered;

@@ -271,6 +271,9 @@ SELECT pg_temp.bound('UPDATE spots SET kind = 0 WHERE e <-> Q < 0.7');
 SELECT pg_temp.bound('DELETE FROM asked WHERE n IN (SELECT kind FROM spots WHERE e <-> Q < 0.7 LIMIT 5)');
 SELECT pg_temp.bound('MERGE INTO asked USING (SELECT kind FROM spots WHERE e <-> Q < 0.7) AS s ON n = kind WHEN MATCHED THEN DELETE');
 SELECT pg_temp.bound('SELECT id FROM spots WHERE e <-> Q < 0.7 FOR UPDATE');
+SELECT pg_temp.bound('SELECT n FROM asked WHERE n IN (SELECT kind FROM spots WHERE e <-> Q < 0.7 LIMIT 5) FOR UPDATE');
+SELECT pg_temp.bound('WITH near AS MATERIALIZED (SELECT kind FROM spots WHERE e <-> Q < 0.7) SELECT n FROM asked WHERE n IN (SELECT kind FROM near) FOR UPDATE');
+SELECT pg_temp.bound('WITH near AS MATERIALIZED (SELECT kind FROM spots WHERE e <-> Q < 0.7) SELECT n FROM asked WHERE n IN (SELECT kind FROM near)');
 SELECT pg_temp.bound('WITH near AS MATERIALIZED (SELECT kind FROM spots WHERE e <-> Q < 0.7),
 	gone AS (DELETE FROM asked USING near WHERE kind = n RETURNING n) SELECT n FROM gone');
 CREATE TABLE seen (id int PRIMARY KEY, times int);

@@ -177,6 +177,20 @@ IvfpqSetAscending(PathKey *key)
 #endif
 }
 
+/*
+ * The order in which a set operation may take the rows of one of its queries:
+ * before 17 it sorts or hashes them itself.
+ */
+static inline List *
+IvfpqSetOperationKeys(const PlannerInfo *root)
+{
+#if PG_VERSION_NUM >= 170000
+	return root->setop_pathkeys;
+#else
+	return NIL;
+#endif
+}
+
 /* Mark a path as one that only a lack of others may choose. */
 static inline void
 IvfpqDisablePath(Path *path)

@@ -56,6 +56,9 @@ fuzz_replay() {
 	done
 }
 
+# What check_card has with cuBLAS, in place of our own products.
+CUBLAS='mirrors exact sets faults'
+
 # The CUDA engine on emulated threads, against the portable engine.  $1 = name,
 # $2 = folder, $3 = settings, the rest: for make
 unit_card() {
@@ -70,7 +73,7 @@ unit_card() {
 				run_niced $settings "$GV_TMP/unit-$dir/check_card" $part
 		done
 		# what older cards do, cuBLAS always (the rest: cardolder) and not at all
-		for part in mirrors exact sets faults; do
+		for part in $CUBLAS; do
 			# shellcheck disable=SC2086
 			beside "$name cublas $part" run_niced $settings \
 				GPUVEC_UNIT_PRODUCTS=cublas GPUVEC_EMULATED_CARD=80 \
@@ -172,9 +175,11 @@ run_valgrind() {
 }
 
 # Streams take another order; -O1: the sanitizers' code is what is slow to
-# compile.
+# compile.  Where the products come from is little code, and the two long parts
+# do not run twice for it.
 card_sanitized() {
 	local settings='GPUVEC_EMULATED_SEED=2 GPUVEC_UNIT_SMALL=1'
+	local CUBLAS='sets faults'
 	unit_card "card sanitized" cardsanitized "$settings" \
 		FLAGS="-O1 $SANITIZE" cardserver
 	# shellcheck disable=SC2086

@@ -24,6 +24,17 @@
 /* Pages that a participant logs at a time. */
 #define LOG_PAGES		4096
 
+/*
+ * Is it a row that only old snapshots see, and no vector, or one of other dims?
+ * That is no reason to fail: whoever sees it is told, as by a sort, when a scan
+ * measures it.
+ */
+static bool
+is_dead_and_odd(IvfpqBuild *build, Datum value, bool alive, int dims)
+{
+	return !alive && !IvfpqIsVector(&build->type, value, dims);
+}
+
 /* Keep the TID of a row that no list can hold, for the pending list. */
 static void
 keep_odd(IvfpqBuild *build, ItemPointer tid)
@@ -49,24 +60,26 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	IvfpqBulkLoadWants(&build->load, id);
 	MemoryContext oldcontext;
 	IvfpqKeyImages keys;
-	const float *row;
-	int			dims;
+	const float *row = NULL;
+	bool		odd;
+	int			dims = build->training.gv.dims;
 
 	if (use == IVFPQ_ROW_NONE)
 		return;
 
 	oldcontext = MemoryContextSwitchTo(build->tmp);
-	row = IvfpqValueFloats(&build->type, values[0], &dims);
-	IvfpqKeysMake(&build->keys, values, isnull, &keys);
-	MemoryContextSwitchTo(oldcontext);
-	if (dims != build->training.gv.dims && !alive)
-		keep_odd(build, tid);
-	else
+	odd = is_dead_and_odd(build, values[0], alive, dims);
+	if (!odd)
 	{
+		row = IvfpqValueFloats(&build->type, values[0], &dims);
 		IvfpqCheckDims(build->training.gv.dims, dims);
-		if (IvfpqIsPlaceable(&build->type, row, dims))
-			IvfpqBulkLoadRow(&build->load, row, id, &keys, use);
+		IvfpqKeysMake(&build->keys, values, isnull, &keys);
 	}
+	MemoryContextSwitchTo(oldcontext);
+	if (odd)
+		keep_odd(build, tid);
+	else if (IvfpqIsPlaceable(&build->type, row, dims))
+		IvfpqBulkLoadRow(&build->load, row, id, &keys, use);
 	MemoryContextReset(build->tmp);
 }
 
@@ -77,17 +90,20 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 {
 	IvfpqBuild *build = arg;
 	MemoryContext oldcontext;
-	const float *row;
-	int			dims;
+	const float *row = NULL;
+	bool		odd;
+	int			dims = 0;
 
 	if (isnull[0])
 		return;
 
 	oldcontext = MemoryContextSwitchTo(build->tmp);
-	row = IvfpqValueFloats(&build->type, values[0], &dims);
+	odd = is_dead_and_odd(build, values[0], alive, build->meta.dims);
+	if (!odd)
+		row = IvfpqValueFloats(&build->type, values[0], &dims);
 	if (alive)
 		IvfpqCheckDims(build->meta.dims, dims);
-	if (IvfpqIsPlaceable(&build->type, row, dims))
+	if (odd || IvfpqIsPlaceable(&build->type, row, dims))
 	{
 		(void) IvfpqPendingAppend(index, tid,
 								  dims == build->meta.dims ? dims : 0);

@@ -382,6 +382,50 @@ why_direction(const PlannerInfo *root)
 	return no_reason;
 }
 
+/* Is the first key of the order that is wanted a distance of the index? */
+static bool
+is_first_key(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
+{
+	PathKey    *key;
+	ListCell   *lc;
+
+	if (root->query_pathkeys == NIL)
+		return false;
+	key = linitial(root->query_pathkeys);
+	if (!IvfpqIsAscending(key) || key->pk_nulls_first)
+		return false;
+	foreach(lc, key->pk_eclass->ec_members)
+	{
+		EquivalenceMember *member = lfirst(lc);
+		Oid			sortfamily;
+
+		if (!member->em_is_child &&
+			IvfpqMatchDistance(info, (Expr *)
+							   in_columns_of(root, rel,
+											 (Node *) member->em_expr),
+							   &sortfamily) != NULL)
+			return true;
+	}
+	return false;
+}
+
+/* Late rows would be out of an order that something relies on. */
+static IvfpqReason
+why_relaxed(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
+{
+	char	   *advice = "SET gpuvec.scan_order = strict";
+
+	if (ivfpq_order != IVFPQ_ORDER_RELAXED ||
+		!is_first_key(root, rel, info) || !IvfpqReliesOnOrder(root, rel))
+		return no_reason;
+	if (root->query_pathkeys == root->sort_pathkeys &&
+		list_length(root->query_pathkeys) > 1)
+		return reason("ORDER BY has further keys, and gpuvec.scan_order is relaxed",
+					  advice);
+	return reason("DISTINCT, GROUP BY, a window function, WITH TIES, UNION or a join would rely on the order of the distance, and gpuvec.scan_order is relaxed",
+				  advice);
+}
+
 /* The predicate of a partial index, as it is written. */
 static char *
 predicate_of(Oid indexoid)
@@ -425,6 +469,9 @@ IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 					  "write that condition into WHERE, with constants as in the index");
 	if (planner_rt_fetch(rel->relid, root)->tablesample != NULL)
 		return reason("TABLESAMPLE reads the table", NULL);
+	why = why_relaxed(root, rel, info);
+	if (why.state != NULL)
+		return why;
 	if (parse->sortClause == NIL && parse->setOperations == NULL)
 		return why_without_order(root, rel, info);
 	why = why_other_order(root);
@@ -446,10 +493,6 @@ IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 	if (IvfpqWouldLeak(root, info, false))
 		return reason("a policy hides rows from you, and the index's expression calls functions that are not in C",
 					  "index the column itself, or an expression of C functions");
-	if (ivfpq_order == IVFPQ_ORDER_RELAXED &&
-		list_length(root->query_pathkeys) > 1)
-		return reason("ORDER BY has further keys, and gpuvec.scan_order is relaxed",
-					  "SET gpuvec.scan_order = strict");
 	if (!enable_incremental_sort && list_length(root->query_pathkeys) > 1)
 		return reason("ORDER BY has further keys, and enable_incremental_sort is off",
 					  "SET enable_incremental_sort = on");

@@ -19,6 +19,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/clauses.h"
@@ -179,21 +181,36 @@ share_that_passes(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
 								  NULL);
 }
 
+/*
+ * What asking a row the early conditions takes, in nanoseconds.  What an operator
+ * costs the planner may be nothing, or out of all bounds; then a condition counts
+ * as one.
+ */
+static double
+pass_ns(PlannerInfo *root, List *early)
+{
+	QualCost	cost;
+	double		operators;
+
+	cost_qual_eval(&cost, early, root);
+	operators = cost.per_tuple / cpu_operator_cost;
+	if (!isfinite(operators))
+		operators = list_length(early);
+	return operators * OPERATOR_NS;
+}
+
 /* What the executor has to know. */
 static List *
 private_of(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
 		   const Division *division, int ndistances)
 {
-	QualCost	cost;
 	List	   *private;
 
-	cost_qual_eval(&cost, division->early, root);
 	private = list_make5(makeInteger(list_length(division->early)),
 						 IvfpqMakeNumber(IvfpqRowsWanted(root, &path->path)),
 						 IvfpqMakeNumber(share_that_passes(root, rel, path,
 														   division)),
-						 IvfpqMakeNumber(cost.per_tuple / cpu_operator_cost *
-										 OPERATOR_NS),
+						 IvfpqMakeNumber(pass_ns(root, division->early)),
 						 linitial(path->custom_private));
 	private = lappend(private, lsecond(path->custom_private));
 	private = lappend(private, makeInteger(ndistances));

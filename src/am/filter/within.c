@@ -210,18 +210,20 @@ IvfpqIsBounded(const RelOptInfo *rel, Expr *distance)
 	return false;
 }
 
-/* Does a query change or lock rows that there are? */
+/*
+ * Does a query change or lock rows that there are?  It is the query that says
+ * so: root->rowMarks is still empty when its common table expressions are
+ * planned.
+ */
 static bool
-changes_rows(const PlannerInfo *root)
+changes_rows(const Query *query)
 {
-	const Query *query = root->parse;
-
 	if (query->commandType == CMD_INSERT)
 		return query->hasModifyingCTE ||
 			(query->onConflict != NULL &&
 			 query->onConflict->action == ONCONFLICT_UPDATE);
 	return query->commandType != CMD_SELECT || query->hasModifyingCTE ||
-		root->rowMarks != NIL;
+		query->rowMarks != NIL;
 }
 
 /*
@@ -232,7 +234,7 @@ static bool
 may_approximate(const PlannerInfo *root)
 {
 	for (; root != NULL; root = root->parent_root)
-		if (changes_rows(root))
+		if (changes_rows(root->parse))
 			return false;
 	return true;
 }

@@ -23,6 +23,7 @@
 #include "catalog/pg_class.h"
 #include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
+#include "optimizer/paths.h"
 #include "utils/float.h"
 #include "utils/rel.h"
 #include "utils/selfuncs.h"
@@ -101,16 +102,73 @@ keep_first_key(IndexPath *path)
 	path->path.pathkeys = list_make1(linitial(path->path.pathkeys));
 }
 
-/*
- * Under relaxed order rows come too late for a sort above that relies on the
- * order of the first key.
- */
+/* Does a window function ask for rows in an order, or in groups? */
 static bool
-is_for_sort_above(const PlannerInfo *root, const IndexPath *path)
+has_ordered_window(const Query *query)
+{
+	ListCell   *lc;
+
+	foreach(lc, query->windowClause)
+	{
+		const		WindowClause *window = lfirst_node(WindowClause, lc);
+
+		if (window->orderClause != NIL || window->partitionClause != NIL)
+			return true;
+	}
+	return false;
+}
+
+/* May a join merge by a key, as pathkeys_useful_for_merging has it? */
+static bool
+may_be_merged(PlannerInfo *root, RelOptInfo *rel, const PathKey *key)
+{
+	ListCell   *lc;
+
+	if (rel->has_eclass_joins &&
+		eclass_useful_for_merging(root, key->pk_eclass, rel))
+		return true;
+	foreach(lc, rel->joininfo)
+	{
+		RestrictInfo *info = lfirst_node(RestrictInfo, lc);
+
+		if (info->mergeopfamilies == NIL)
+			continue;
+		update_mergeclause_eclasses(root, info);
+		if (info->left_ec == key->pk_eclass || info->right_ec == key->pk_eclass)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * May a node above a table rely on the order of the first key?  A sort for
+ * further keys does; so do nodes that compare a row with the one before, and
+ * would meet a late row's equals twice, and a merge join, which would miss them.
+ * For a limit alone a late row is one more.
+ */
+bool
+IvfpqReliesOnOrder(PlannerInfo *root, RelOptInfo *rel)
+{
+	const Query *query = root->parse;
+	const PathKey *key = linitial(root->query_pathkeys);
+	List	   *setop = IvfpqSetOperationKeys(root);
+
+	return list_length(root->query_pathkeys) > 1 ||
+		root->group_pathkeys != NIL || root->distinct_pathkeys != NIL ||
+		has_ordered_window(query) ||
+		(setop != NIL && linitial(setop) == key) ||
+		query->limitOption == LIMIT_OPTION_WITH_TIES ||
+		may_be_merged(root, rel, key);
+}
+
+/* Under relaxed order late rows come out of order. */
+static bool
+is_out_of_order(PlannerInfo *root, const IndexPath *path)
 {
 	return ivfpq_order == IVFPQ_ORDER_RELAXED && path->path.pathkeys != NIL &&
-		list_length(root->query_pathkeys) > 1 &&
-		linitial(path->path.pathkeys) == linitial(root->query_pathkeys);
+		root->query_pathkeys != NIL &&
+		linitial(path->path.pathkeys) == linitial(root->query_pathkeys) &&
+		IvfpqReliesOnOrder(root, path->indexinfo->rel);
 }
 
 /* Pages of the table's TOAST table. */
@@ -305,7 +363,7 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	Demand		demand;
 
 	if (is_impossible(path) || IvfpqWouldLeak(root, info, false) ||
-		is_for_sort_above(root, path))
+		is_out_of_order(root, path))
 	{
 		refuse(path, startup_cost, total_cost, selectivity, correlation, pages);
 		return;

@@ -176,6 +176,7 @@ extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
 							  double *correlation, double *pages);
 extern bool IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info,
 						   bool by_pass);
+extern bool IvfpqReliesOnOrder(PlannerInfo *root, RelOptInfo *rel);
 extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexPath *path,
 						   double recall, double depth, Cost per_row);
 

@@ -199,6 +199,23 @@ IvfpqArrayFloats(ArrayType *array, int *dims)
 }
 
 /*
+ * Is a detoasted real[] a vector of so many dims (0 = any)?  What is wrong with
+ * it says IvfpqArrayFloats.
+ */
+bool
+IvfpqIsRealVector(ArrayType *array, int dims)
+{
+	int			n;
+
+	if (ARR_NDIM(array) != 1)
+		return false;
+	n = ARR_DIMS(array)[0];
+	return (dims == 0 || n == dims) && n <= IVFPQ_MAX_DIMS &&
+		!array_contains_nulls(array) &&
+		gv_is_finite((const float4 *) ARR_DATA_PTR(array), n);
+}
+
+/*
  * Is value the one remembered?  Compares bytes, so a value that only points
  * to others (TOAST, expanded) never matches: what it points to can change.
  */

@@ -18,6 +18,8 @@
  */
 extern const float *IvfpqArrayFloats(ArrayType *array, int *dims);
 
+extern bool IvfpqIsRealVector(ArrayType *array, int dims);
+
 typedef double (*IvfpqRealDistance) (const float *a, const float *b,
 									 int32_t dims);
 

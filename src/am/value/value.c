@@ -154,6 +154,16 @@ IvfpqIndexDims(Relation index, const IvfpqType *type)
 	return dims;
 }
 
+/* A value of the index's type, not NULL, as a real[], not toasted. */
+static ArrayType *
+as_real(IvfpqType *type, Datum value)
+{
+	if (type->has_toreal)
+		value = FunctionCall3Coll(&type->toreal, type->collation, value,
+								  Int32GetDatum(-1), BoolGetDatum(false));
+	return DatumGetArrayTypeP(value);
+}
+
 /*
  * A value of the index's type, not NULL, as floats, *dims of them.  The
  * result points into the value or to palloc'd memory: call in a context that
@@ -162,10 +172,17 @@ IvfpqIndexDims(Relation index, const IvfpqType *type)
 const float *
 IvfpqValueFloats(IvfpqType *type, Datum value, int *dims)
 {
-	if (type->has_toreal)
-		value = FunctionCall3Coll(&type->toreal, type->collation, value,
-								  Int32GetDatum(-1), BoolGetDatum(false));
-	return IvfpqArrayFloats(DatumGetArrayTypeP(value), dims);
+	return IvfpqArrayFloats(as_real(type, value), dims);
+}
+
+/*
+ * Is a value, not NULL, a vector of so many dims (0 = any)?  No ERROR if it is
+ * none.  Memory as with IvfpqValueFloats.
+ */
+bool
+IvfpqIsVector(IvfpqType *type, Datum value, int dims)
+{
+	return IvfpqIsRealVector(as_real(type, value), dims);
 }
 
 /*

@@ -38,6 +38,7 @@ extern bool IvfpqIsVectorColumn(Relation index, int attno);
 extern void IvfpqTypeInit(IvfpqType *type, Relation index);
 extern int	IvfpqIndexDims(Relation index, const IvfpqType *type);
 extern const float *IvfpqValueFloats(IvfpqType *type, Datum value, int *dims);
+extern bool IvfpqIsVector(IvfpqType *type, Datum value, int dims);
 extern const float *IvfpqQueryFloats(IvfpqType *type, Oid subtype,
 									 Datum value, int *dims);
 extern void IvfpqCheckDims(int expected, int dims);

@@ -7,6 +7,7 @@
 
 #include "access/genam.h"
 
+#include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
@@ -77,6 +78,12 @@ IvfpqIsBoundable(const IvfpqType *type, const float *vector, int dims)
 
 int
 IvfpqRowDims(Relation heap, Relation index, const IvfpqMetaData *meta)
+{
+	NO_TABLE();
+}
+
+bool
+IvfpqMayAct(Relation table, Relation index)
 {
 	NO_TABLE();
 }

@@ -357,7 +357,7 @@ take_answer(int fd)
 static void
 test_hung_many(void)
 {
-	static const char *const options[] = {"--patience", "1", "--fault",
+	static const char *const options[] = {"--patience", "2", "--fault",
 	"100:5", NULL};
 	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
 	GvMirrorKey key = test_key(1);
@@ -375,7 +375,7 @@ test_hung_many(void)
 		CHECK(send_many(many, &key, &index), "send");
 	while (take_answer(many));
 	CHECK(server_wait(&server) == 5, "it goes on for ever");
-	server_check_log(&server, "FATAL: many searches have not ended in 4 s");
+	server_check_log(&server, "FATAL: many searches have not ended in 8 s");
 	close(many);
 	close(loader);
 	server_remove(&server);

@@ -71,9 +71,9 @@ check_many(const TestServer *server, int session, GvSearchesRequest *request,
 {
 	int			many = client_open(server, GV_ROLE_MANY);
 	size_t		row = 4 * (size_t) request->dims;
-	uint32_t	length;
+	uint32_t	length = 0;
 	uint32_t	used = 0;
-	void	   *answers;
+	void	   *answers = NULL;
 	int			result = client_ask(many, GV_MSG_SEARCHES, request,
 									sizeof(*request), queries,
 									row * (size_t) request->n, &answers,
@@ -171,9 +171,9 @@ test_many(const TestServer *server)
 		request.capacity = 1 << i % 9;
 		check_many(server, session, &request, queries);
 	}
-	check_idle(server, &request, queries);
 
 	request.n = 2;
+	check_idle(server, &request, queries);
 	wrong = request;
 	wrong.key = test_key(301);
 	refuse_many(server, wrong, 2 * 48, queries, GV_REFUSED_NO_MIRROR);
