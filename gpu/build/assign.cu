@@ -16,6 +16,7 @@
 #define MOST_SCORES		(INT64_C(64) << 20) /* of a piece of the rows */
 #define MOST_TERMS		(INT64_C(1) << 36)	/* ... that a few ms do */
 #define MOST_ROWS		(1 << 18)	/* ... whose blocks a grid can number */
+#define MOST_HALVES		(INT64_C(96) << 20) /* bytes of their half copies */
 
 /* Make room for so many vectors; half made, it can be dropped. */
 GvStatus
@@ -86,9 +87,12 @@ piece_of(const GvCardModel *card, int64_t n)
 {
 	int64_t		most = MOST_SCORES / card->nlists;
 	int64_t		by_terms = MOST_TERMS / card->nlists / card->dims;
+	int64_t		by_halves = MOST_HALVES / 2 / card->half_dims;
 
 	if (most > by_terms)
 		most = by_terms;
+	if (most > by_halves)
+		most = by_halves;
 	if (most > MOST_ROWS)
 		most = MOST_ROWS;
 	if (most > n)

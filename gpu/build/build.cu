@@ -59,7 +59,7 @@ cuda_size(const GvBuilderSpec *spec)
 		 spec->copies * (8 + gv_code_bytes(spec->m)));
 	int64_t		scores = (int64_t) spec->nlists * 8;
 
-	/* assign.cu takes no more scores than this */
+	/* assign.cu takes no more for scores, half copies and what is small */
 	if (scores < (INT64_C(1) << 29))
 		scores = INT64_C(1) << 29;
 	return spec->sample_rows * row + 6 * (int64_t) spec->nlists * row +

@@ -103,7 +103,7 @@ place_all(GvClusters *cl, char *memory)
 	return bytes;
 }
 
-/* See gv_set_size; a sort has little memory of its own. */
+/* See gv_set_size. */
 static int64_t
 kmeans_size(const GvSetSpec *spec)
 {
@@ -112,7 +112,7 @@ kmeans_size(const GvSetSpec *spec)
 	if (spec->nrows > INT32_MAX)
 		return INT64_MAX;
 	shape(spec, &cl);
-	cl.sort_bytes = (size_t) (spec->nrows / 64 + (1 << 20));
+	cl.sort_bytes = (size_t) gv_sort_most_bytes(spec->nrows, 8);
 	return (int64_t) place_all(&cl, NULL) +
 		gv_blas_bytes(spec->device, spec->dims);
 }

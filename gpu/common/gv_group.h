@@ -1,7 +1,7 @@
 /*
  * gv_group.h
  *		Numbers on the card brought together by key: rows by cluster, vectors
- *		by list.
+ *		by list; and what sorts take.
  */
 #ifndef GV_GROUP_H
 #define GV_GROUP_H
@@ -20,6 +20,17 @@ struct GvGroup
 	void	   *d_memory;		/* gv_gpu_group_bytes */
 	size_t		bytes;
 };
+
+/*
+ * Bytes, at most, that CUB's radix sort of n items takes besides what it reads
+ * and writes: the items once more, and 1 KB for each tile of 2,048 or more.
+ * CUB says it exactly, but to a thread that has a card.
+ */
+static inline int64_t
+gv_sort_most_bytes(int64_t n, int64_t item_bytes)
+{
+	return n * item_bytes + n / 2 + (1 << 20);
+}
 
 /*
  * group.cu: bytes for grouping up to n numbers; grouping them, by CUB's radix

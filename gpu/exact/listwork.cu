@@ -193,7 +193,7 @@ unit_amount(const GvExactByList *lists, int64_t kept)
 	return {n < MOST_PART ? n : MOST_PART, kept, lists->unit_room, CAPACITY};
 }
 
-/* See gv_exactlists.h; a sort has little memory of its own. */
+/* See gv_exactlists.h. */
 size_t
 gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t room)
 {
@@ -206,7 +206,7 @@ gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t room)
 	near = gv_gpu_exact_nearest_amount(&lists);
 	asked = asked_amount(&lists);
 	unit = unit_amount(&lists, kept);
-	lists.sort_bytes = (size_t) (most_vectors(&lists) / 64 + (1 << 20));
+	lists.sort_bytes = (size_t) gv_sort_most_bytes(most_vectors(&lists), 8);
 	return place_all(&lists, NULL) +
 		gv_gpu_exact_work_bytes(spec->device, &lists.space, &near) +
 		gv_gpu_exact_work_bytes(spec->device, &lists.space, &asked) +

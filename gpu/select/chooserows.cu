@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gpu/common/gv_group.h"
 #include "gpu/select/gv_select_table.h"
 #include "gpu/select/rows.cuh"
 
@@ -207,9 +208,19 @@ extern "C" size_t
 gv_gpu_rows_bytes(const GvSelect *spec, GvRowsWay way)
 {
 	GvSelector	any = {};
+	int64_t		rows;
+	int64_t		each;
+	int64_t		bytes;
 
 	any.nsms = 1 << 10;			/* more than any card has */
-	return row_bytes(&any, spec, way) * rows_at_once(&any, spec, way);
+	rows = rows_at_once(&any, spec, way);
+	each = (int64_t) row_bytes(&any, spec, way);
+	bytes = rows * each;
+	/* what a block cannot sort: items [rows][2][room], see sortrows.cu */
+	if (each > 0 && (way == GV_ROWS_SAMPLE || way == GV_ROWS_RADIX))
+		bytes += gv_sort_most_bytes(rows > 1 ? 2 * rows * each / 16 :
+									each / 16, sizeof(uint64_t));
+	return (size_t) (bytes + bytes / 4);
 }
 
 static GvStatus

@@ -52,7 +52,8 @@ gv_warp_ranked(uint32_t key, uint32_t rank)
 /*
  * A number that k of a team's values are before, k its threads at most: behind
  * the last of what its warps' minima of one rank are, which makes k.
- * NaN, or what nothing is after: there are not so many.
+ * NaN, or what nothing is after: there are not so many.  Never +0, before whose
+ * key no value's is (gv_ordered).
  */
 template <int THREADS, int KEYS>
 static __device__ __forceinline__ float
@@ -83,10 +84,11 @@ struct GvGuess
 	float		middle;
 	int			side;			/* -1, 1: lower, upper was found last */
 
+	/* lower + share * (upper - lower); 0 is -0, see gv_mark_before */
 	__device__ __forceinline__ void
 	next(float share)
 	{
-		middle = lower + share * (upper - lower);
+		middle = -(share * (lower - upper) - lower);
 	}
 
 	/* Where it would be if values were spread evenly. */

@@ -78,7 +78,7 @@ extern const char *gv_gpu_rows_name(GvRowsWay way);
 extern bool gv_gpu_rows_can(const GvSelect *spec, GvRowsWay way);
 extern GvRowsWay gv_gpu_rows_choose(const GvSelect *spec);
 
-/* Bytes of the selector's memory that a call takes. */
+/* Bytes of the selector's memory that a call takes, as gv_buffer_need does. */
 extern size_t gv_gpu_rows_bytes(const GvSelect *spec, GvRowsWay way);
 
 /*

@@ -48,15 +48,21 @@ struct GvTaken
 	uint32_t	position;
 };
 
-/* mask * 2, and 1 more where a is before b; NaN is before nothing. */
+/*
+ * mask * 2, and 1 more where a is before b, which is not +0: the sign of their
+ * difference, that is.  -0 less +0 has one, and is no less.  NaN is before
+ * nothing.
+ */
 static __device__ __forceinline__ uint32_t
 gv_mark_before(uint32_t mask, float a, float b)
 {
+	float		apart = a - b;
+
 #ifdef __CUDA_ARCH__
-	/* the sign of their difference, which no NaN of a card's has */
-	return __funnelshift_l(__float_as_uint(a - b), mask, 1);
+	/* no NaN that a card makes has a sign */
+	return __funnelshift_l(__float_as_uint(apart), mask, 1);
 #else
-	return mask << 1 | (uint32_t) (a < b);
+	return mask << 1 | (apart == apart ? __float_as_uint(apart) >> 31 : 0);
 #endif
 }
 

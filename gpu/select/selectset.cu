@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "gpu/common/gv_cuda.h"
+#include "gpu/common/gv_group.h"
 #include "gpu/common/gv_sets.h"
 #include "gpu/select/gv_selection.h"
 
@@ -54,11 +55,13 @@ quantiles_size(const GvSetSpec *spec)
 	int64_t		bytes = (int64_t) sizeof(float) * spec->nrows +
 		(INT64_C(32) << 20) + 12 * spec->nqueries;
 	int64_t		buckets = spec->nqueries < 128 ? 2 * spec->nqueries : 256;
+	int64_t		kept = (spec->nrows / 256 + 4096) * buckets;
+	int64_t		sorted = 2 * (int64_t) sizeof(uint64_t) * kept +
+		gv_sort_most_bytes(kept, sizeof(uint64_t));
 
 	if (spec->approximate)
 		return bytes;
-	return bytes + 3 * (int64_t) sizeof(uint64_t) *
-		(spec->nrows / 256 + 4096) * buckets;
+	return bytes + sorted + sorted / 4; /* as gv_buffer_need takes it */
 }
 
 static GvStatus

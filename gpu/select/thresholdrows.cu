@@ -179,7 +179,8 @@ read_piece(const GvRowVectors &row, Ahead &ahead, bool first, Kept &kept)
 
 /*
  * All of a row where many are kept: in the place of items values that are
- * before `beyond`, which the threshold's is, with their positions.
+ * before `beyond`, which the threshold's is, with their positions.  Not +0: see
+ * gv_mark_before.
  */
 static __device__ __forceinline__ void
 read_many(const GvRowVectors &row, float beyond, Kept &kept)
@@ -401,8 +402,10 @@ whole_kernel(GvRowsCall call, GvGroupPlan plan, GvMissed *missed,
 	/* 2. what is not after it; with all that equal it, unless too many */
 	if (call.out.k > call.columns / DENSE)
 	{
-		read_many(row, gv_unordered((uint32_t) (kept.threshold >> 32) + 1),
-				  kept);
+		float		beyond =
+			gv_unordered((uint32_t) (kept.threshold >> 32) + 1);
+
+		read_many(row, beyond == 0.0f ? -0.0f : beyond, kept);
 		__syncthreads();
 	}
 	if (count < call.out.k || count > plan.room)

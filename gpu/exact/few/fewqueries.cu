@@ -215,7 +215,7 @@ make_cuts(const Scan &scan)
 		few.nearest.filter.d_counts[q] = 0;
 		few.nearest.filter.d_cuts[q] =
 			gv_exact_raise_cut(gv_exact_first_cut(few.space, queries, seen, q),
-							   least, seen.slack);
+							   least, seen.slack, few.space.half_dims);
 	}
 }
 

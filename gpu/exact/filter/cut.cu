@@ -130,7 +130,7 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 		}
 		limit = gv_find_bound(keys, n, wanted, wanted / 8, talk);
 		least = -gv_unordered(limit.key);
-		cut = gv_exact_raise_cut(cut, least, slack);
+		cut = gv_exact_raise_cut(cut, least, slack, product.half_dims);
 	}
 	for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
 		if (keys.scores[s] >= cut)
@@ -233,7 +233,7 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 	/* threads meet, so nothing is appended before there are no slots */
 	least = -gv_unordered(gv_find_bound(keys, blockDim.x, wanted, wanted / 8,
 										talk).key);
-	cut = gv_exact_raise_cut(cut, least, seen.slack);
+	cut = gv_exact_raise_cut(cut, least, seen.slack, space.half_dims);
 	if (product.more && cut == -GV_EXACT_INFINITE)
 	{
 		if (threadIdx.x == 0)

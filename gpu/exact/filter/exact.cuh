@@ -83,7 +83,7 @@ gv_exact_cut_of(const GvExactSpace &space, const GvExactQuery &seen, double last
 		cut = near - seen.offset;
 		slack = 0x1p-48 * (fabs(near) + fabs(seen.offset) + seen.unit);
 	}
-	cut -= (seen.slack + slack) * 1.01 + (gamma + 0x1p-20) * fabs(cut);
+	cut -= 1.01 * (seen.slack + slack + (gamma + 0x1p-20) * fabs(cut));
 	if (!(cut > -(double) GV_EXACT_CLAMP))
 		return -GV_EXACT_CLAMP;
 	return cut > (double) GV_EXACT_CLAMP ? GV_EXACT_CLAMP : (float) cut;
@@ -109,9 +109,11 @@ gv_exact_first_cut(const GvExactSpace &space, const GvExactQueries &queries,
  * much.
  */
 static __device__ __forceinline__ float
-gv_exact_raise_cut(float cut, float least, float slack)
+gv_exact_raise_cut(float cut, float least, float slack, int half_dims)
 {
-	least -= 2.0f * 1.001f * slack + 0x1p-20f * fabsf(least);
+	float		gamma = (float) gv_exact_gamma(half_dims);
+
+	least -= 1.01f * (2.0f * slack + (gamma + 0x1p-20f) * fabsf(least));
 	return least > cut ? least : cut;
 }
 

@@ -125,8 +125,9 @@ make_plan(const GvExactSpace *space, const GvExactAmount *amount)
 									 plan.piece * k * sizeof(int64_t));
 	plan.ready = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
 	plan.turn = gv_carve(&plan.bytes, sizeof(GvExactTurn));
-	plan.bests = gv_carve(&plan.bytes, n <= GV_EXACT_FEW ?
-						  n * GV_EXACT_FEW_WARPS * sizeof(float) : 0);
+	/* of many queries the last piece may be few */
+	plan.bests = gv_carve(&plan.bytes, (n < GV_EXACT_FEW ? n : GV_EXACT_FEW) *
+						  GV_EXACT_FEW_WARPS * sizeof(float));
 	plan.list_counts = gv_carve(&plan.bytes, 2 * sizeof(uint32_t));
 	plan.list = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
 	plan.slow = gv_carve(&plan.bytes, n * sizeof(uint32_t));

@@ -8,6 +8,7 @@
 #include "engine/gv_set.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/gv_call.h"
 
@@ -293,6 +294,42 @@ note(GvSet *set, GvStatus status)
 	return status;
 }
 
+/* Items that may be that input's. */
+static GvStatus
+put_items(GvSet *set, GvSetInput input, const void *items, int64_t n,
+		  const GvStop *stop)
+{
+	GvStatus	status;
+
+	if (!valid_items(&set->spec, input, items, n))
+		return GV_INVALID;
+	if (n == 0)
+		return GV_OK;
+	status = set->ops->put(set->state, input, items, set->came[input], n,
+						   stop);
+	set->came[input] += n;
+	return note(set, status);
+}
+
+/*
+ * Ranks are looked at in a copy, which the engine gets, because whoever sends
+ * them may share the memory that they are in, and engines look up what they
+ * say.
+ */
+static GvStatus
+put_ranks(GvSet *set, const int64_t *ranks, int64_t n, const GvStop *stop)
+{
+	int64_t    *copy = malloc(sizeof(int64_t) * (size_t) (n + 1));
+	GvStatus	status;
+
+	if (copy == NULL)
+		return note(set, GV_NO_MEMORY);
+	memcpy(copy, ranks, sizeof(int64_t) * (size_t) n);
+	status = put_items(set, GV_SET_RANKS, copy, n, stop);
+	free(copy);
+	return status;
+}
+
 GvStatus
 gv_set_put(GvSet *set, GvSetInput input, const void *items, int64_t n,
 		   const GvStop *stop)
@@ -302,15 +339,11 @@ gv_set_put(GvSet *set, GvSetInput input, const void *items, int64_t n,
 	if (gv_fault_is_due(&fault, &status))
 		return set != NULL ? note(set, status) : status;
 	if (set == NULL || (uint32_t) input >= GV_NSET_INPUTS ||
-		!is_wanted(set, input, n) ||
-		!valid_items(&set->spec, input, items, n) || !gv_valid_stop(stop))
+		!is_wanted(set, input, n) || !gv_valid_stop(stop))
 		return GV_INVALID;
-	if (n == 0)
-		return GV_OK;
-	status = set->ops->put(set->state, input, items, set->came[input], n,
-						   stop);
-	set->came[input] += n;
-	return note(set, status);
+	if (input == GV_SET_RANKS && items != NULL)
+		return put_ranks(set, items, n, stop);
+	return put_items(set, input, items, n, stop);
 }
 
 GvStatus

@@ -460,6 +460,54 @@ check_no_memory(void)
 	CHECK(setrlimit(RLIMIT_AS, &before) == 0, "limit");
 }
 
+/* ---------- clients that write where their items are ---------- */
+
+static GvSetOps meddled_ops;
+static int64_t *meddled;		/* ranks, where they came; or NULL */
+
+/* The client's moment, between a look at ranks and their use. */
+static GvStatus
+put_meddled(void *state, GvSetInput input, const void *items, int64_t first,
+			int64_t n, const GvStop *stop)
+{
+	if (input == GV_SET_RANKS && meddled != NULL)
+		meddled[0] = meddled[1] = INT64_C(1) << 20;
+	return gv_cpu_sets.kinds[GV_SET_QUANTILES]->put(state, input, items,
+													first, n, stop);
+}
+
+/*
+ * An engine's ranks are those that were looked at.  It is the process's from
+ * here on, and does what gv_cpu_sets does.
+ */
+static void
+check_changed_ranks(void)
+{
+	static GvSetBackend engine;
+	int64_t		ranks[2] = {5, 0};
+	float		got[2] = {0, 0};
+	GvSetDone	done;
+	GvSet	   *set = NULL;
+
+	engine = gv_cpu_sets;
+	meddled_ops = *gv_cpu_sets.kinds[GV_SET_QUANTILES];
+	meddled_ops.put = put_meddled;
+	engine.kinds[GV_SET_QUANTILES] = &meddled_ops;
+	CHECK(gv_sets_open(&engine) == GV_OK, "open");
+	INVALID(gv_sets_open(&engine));
+	meddled = ranks;
+	CHECK(gv_set_create(&specs[GV_SET_QUANTILES], &set) == GV_OK &&
+		  gv_set_put(set, GV_SET_RANKS, ranks, 2, NULL) == GV_OK &&
+		  gv_set_put(set, GV_SET_ROWS, vectors, 6, NULL) == GV_OK, "put");
+	meddled = NULL;
+	CHECK(ranks[0] > 5, "nobody wrote");
+	CHECK(gv_set_run(set, &done, NULL) == GV_OK &&
+		  gv_set_get(set, GV_SET_VALUES, 0, 2, got) == GV_OK &&
+		  got[0] == vectors[5] && got[1] == vectors[0], "%g %g", got[0],
+		  got[1]);
+	gv_set_drop(set);
+}
+
 void
 test_set_calls(void)
 {
@@ -475,6 +523,7 @@ test_set_calls(void)
 	check_all_stops();
 	check_no_memory();
 	INVALID(gv_sets_open(NULL));
+	check_changed_ranks();
 	INVALID(gv_set_put(NULL, GV_SET_ROWS, vectors, 1, NULL));
 	INVALID(gv_set_run(NULL, NULL, NULL));
 	INVALID(gv_set_get(NULL, GV_SET_VALUES, 0, 0, NULL));

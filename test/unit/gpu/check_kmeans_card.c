@@ -5,9 +5,7 @@
  *
  * For check_card, which has opened the engine's sets.
  */
-#include "engine/gv_set.h"
-
-#include "../engine/unit.h"
+#include "searches.h"
 
 #define INVALID(call)	CHECK((call) == GV_INVALID, "accepted")
 
@@ -17,9 +15,6 @@ extern void test_kmeans_card(void);
 extern void gv_gpu_kmeans_piece(int32_t rows);
 extern GvStatus gv_gpu_kmeans_hard(void *state, uint32_t *n);
 extern int64_t gv_blas_bytes(int32_t device, int32_t dims);	/* gpu/product */
-
-/* Of emulate/; not there on a card. */
-extern int64_t gv_emulated_fault __attribute__((weak));
 
 /* Rows, first centroids and what is to be made of them. */
 typedef struct Work
@@ -365,13 +360,6 @@ test_filter(void)
 	end_work(&work);
 }
 
-/* A stop that is asked so many times before it says yes. */
-static bool
-counts_down(void *arg)
-{
-	return --*(int *) arg < 0;
-}
-
 static void
 test_stopped(void)
 {
@@ -406,6 +394,23 @@ test_stopped(void)
 	}
 	gv_gpu_kmeans_piece(0);
 	CHECK(nstopped > 10 && nstopped < 40, "%d of 40 stopped", nstopped);
+}
+
+/* A set takes no more memory than it says. */
+static void
+test_size(void)
+{
+	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 1,.k = 2,
+	.nrows = &gv_emulated_fault != NULL ? 300000 : 30000000};
+	int64_t		before = card_used();
+	GvSet	   *set = NULL;
+	int64_t		taken;
+
+	CHECK(gv_set_create(&spec, &set) == GV_OK, "create");
+	taken = card_used() - before;
+	CHECK(taken > 8 * spec.nrows && taken <= gv_set_size(&spec) + CARD_PIECES,
+		  "%ld bytes of %ld", (long) taken, (long) gv_set_size(&spec));
+	gv_set_drop(set);
 }
 
 static void
@@ -446,5 +451,6 @@ test_kmeans_card(void)
 	test_pieces();
 	test_filter();
 	test_stopped();
+	test_size();
 	test_no_memory();
 }

@@ -6,9 +6,12 @@
  *
  * check_select.c holds those against qsort, on the same inputs.
  */
+#include <float.h>
+
 #include "gpu/select/gv_selection.h"
 #include "gpu/common/gv_sets.h"
 #include "../engine/selections.h"
+#include "searches.h"
 
 /* Rows to select from, and what must come out. */
 typedef struct Case
@@ -21,9 +24,6 @@ typedef struct Case
 } Case;
 
 static GvSelector *selector;
-
-/* Of emulate/; not there on a card. */
-extern int64_t gv_emulated_fault __attribute__((weak));
 
 /* A step of a thread takes a processor a hundred times as long as its own. */
 static bool
@@ -166,6 +166,83 @@ check_any_rows(void)
 
 		check_input(input, unit_small ? 2 : 5, columns, unit_random() % 4, ks,
 					i % 5 < 4 ? 2 : 3);
+	}
+}
+
+/* Of which values a row is made; the rest of it is `last`. */
+typedef struct Zeros
+{
+	int64_t		rows;
+	int64_t		columns;
+	int32_t		k;
+	int32_t		nfirst;			/* `first`, of the first row, ... */
+	int32_t		step;			/* ... and so many more of the next */
+	int32_t		nminus;			/* -0 */
+	int32_t		nplus;			/* +0 */
+	float		first;
+	float		last;
+	int32_t		misled;			/* the threshold, see check_missed */
+} Zeros;
+
+/* The first row in order, others in none. */
+static float *
+zeros_values(const Zeros *zeros)
+{
+	float	   *values = unit_alloc(sizeof(float) * zeros->rows *
+									zeros->columns);
+	int64_t		row;
+	int64_t		i;
+
+	for (row = 0; row < zeros->rows; row++)
+	{
+		float	   *own = values + row * zeros->columns;
+		int64_t		nfirst = zeros->nfirst + row * zeros->step;
+
+		for (i = 0; i < zeros->columns; i++)
+		{
+			int64_t		other = i;
+
+			if (row > 0)
+				other = (int64_t) (unit_random() % (i + 1));
+			own[i] = own[other];
+			own[other] = i < nfirst ? zeros->first :
+				i < nfirst + zeros->nminus ? -0.0f :
+				i < nfirst + zeros->nminus + zeros->nplus ? 0.0f : zeros->last;
+		}
+	}
+	return values;
+}
+
+/*
+ * Bounds of exactly 0 among zeros of both signs: guesses between two values
+ * that come to it, and what lies halfway between the keys of the least and the
+ * greatest where a threshold is looked for.
+ */
+static void
+check_zeros(void)
+{
+	static const Zeros all[] = {
+		{2, 516, 56, 30, 0, 30, 0, -7, 57, 0},
+		{3, 516, 56, 30, 0, 20, 20, -7, 57, 0},
+		{2, 516, 40, 30, 0, 0, 30, -7, 57, 0},
+		{4, 516, 56, 26, 2, 40, 1, -7, 57, 0},
+		{2, 1024, 56, 30, 0, 30, 0, -15, 241, 0},
+		{2, 200, 20, 10, 0, 30, 30, -1e-45f, 3e-45f, 0},
+		{2, 200, 100, 10, 0, 100, 80, -1e-45f, 1e-45f, 0},
+		{12, 8192, 300, 256, 3, 150, 0, -FLT_MAX, INFINITY, 60}
+	};
+	size_t		i;
+
+	for (i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+	{
+		float	   *values = zeros_values(&all[i]);
+		Case		one = {{all[i].rows, all[i].columns, 1, GV_SELECT_AUTO},
+		values, NULL, NULL, IN_ZEROS};
+
+		gv_gpu_rows_mislead(all[i].misled);
+		check_k(one, all[i].k);
+		gv_gpu_rows_mislead(0);
+		unit_free(values);
 	}
 }
 
@@ -428,6 +505,47 @@ check_quantiles_set(int64_t n, bool approximate)
 	free(sorted);
 }
 
+/*
+ * Sets take no more memory than they say, sorts of half of the values, or of
+ * all, included.
+ */
+static void
+check_set_bytes(void)
+{
+	int64_t		n = is_emulated() ? 30000 : 30000000;
+	const GvSetSpec specs[2] = {
+		{.kind = GV_SET_SELECT,.dims = 1,.k = (int32_t) n / 2,.nrows = n},
+		{.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 2000,.nrows = n}
+	};
+	const GvSetOps *kinds[2] = {&gv_gpu_select_set, &gv_gpu_quantiles_set};
+	float	   *values = input_values(IN_UNIFORM, n);
+	int64_t		ranks[2000];
+	int			i;
+
+	for (i = 0; i < 2000; i++)
+		ranks[i] = n / 2000 * i;
+	for (i = 0; i < 2; i++)
+	{
+		int64_t		before = card_used();
+		int64_t		size = kinds[i]->size(&specs[i]);
+		int64_t		taken;
+		GvSetDone	done = {0};
+		void	   *set = NULL;
+
+		CHECK(kinds[i]->create(&specs[i], &set) == GV_OK &&
+			  (i == 0 || kinds[i]->put(set, GV_SET_RANKS, ranks, 0, 2000,
+									   NULL) == GV_OK) &&
+			  kinds[i]->put(set, GV_SET_ROWS, values, 0, n, NULL) == GV_OK &&
+			  kinds[i]->run(set, &done, NULL) == GV_OK, "run");
+		taken = card_used() - before;
+		CHECK(taken > 12 * n && taken <= size + CARD_PIECES,
+			  "kind %d: %ld bytes of %ld", specs[i].kind, (long) taken,
+			  (long) size);
+		kinds[i]->drop(set);
+	}
+	unit_free(values);
+}
+
 /* A stop is asked before rows are copied and before the card begins. */
 static void
 check_set_stop(void)
@@ -477,6 +595,7 @@ test_select_card(void)
 	check_short_rows();
 	check_rows();
 	check_any_rows();
+	check_zeros();
 	check_many_wanted();
 	check_many_passed();
 	check_many_rows();
@@ -489,6 +608,7 @@ test_select_card(void)
 	check_select_set(IN_ALL_EQUAL, 20000, unit_small ? 4 : 9000);
 	check_quantiles_set(5001, false);
 	check_quantiles_set(5001, true);
+	check_set_bytes();
 	check_set_stop();
 	check_set_memory();
 }

@@ -4,6 +4,22 @@
  */
 #include "searches.h"
 
+/* Of emulate/ and of CUDA's runtime: one of them is there. */
+extern size_t gv_emulated_used(int device) __attribute__((weak));
+extern int	cudaMemGetInfo(size_t *nfree, size_t *total) __attribute__((weak));
+
+int64_t
+card_used(void)
+{
+	size_t		nfree = 0;
+	size_t		total = 0;
+
+	if (&gv_emulated_used != NULL)
+		return (int64_t) gv_emulated_used(0);
+	CHECK(cudaMemGetInfo(&nfree, &total) == 0, "memory");
+	return (int64_t) (total - nfree);
+}
+
 /* Of vector i of n. */
 static float
 component(Look look, int64_t i, int64_t n)

@@ -23,7 +23,8 @@ struct DeviceRadixSort
 
 		if (temporary == NULL)
 		{
-			bytes = 1;
+			/* as CUB has it: a second buffer, and counts */
+			bytes = n * (sizeof(Key) + sizeof(Value)) + n / 4 + 1;
 			return cudaSuccess;
 		}
 		gv_emulated_tell(stream, {[=]
@@ -56,7 +57,7 @@ struct DeviceRadixSort
 
 		if (temporary == NULL)
 		{
-			bytes = 1;
+			bytes = n * sizeof(Key) + n / 4 + 1;
 			return cudaSuccess;
 		}
 		gv_emulated_tell(stream, {[=]

@@ -19,7 +19,7 @@ struct DeviceSegmentedRadixSort
 	{
 		if (temporary == NULL)
 		{
-			bytes = 1;
+			bytes = n * sizeof(Key) + 1;	/* a second buffer */
 			return cudaSuccess;
 		}
 		gv_emulated_tell(stream, {[=]
