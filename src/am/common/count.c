@@ -90,17 +90,19 @@ count_once(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * The rows of the index, about: those at calibration, unless statistics say that
- * there are more, or VACUUM has found fewer.  Statistics may also be older than
- * the calibration, so when they say fewer rows are counted.
+ * The rows of the index, about: what statistics say, or those at calibration.
+ * Statistics may be older than that, so where they say far fewer, as they do
+ * when VACUUM has found these gone, rows are counted.
  */
 double
 IvfpqRowsAbout(Relation index, const IvfpqMetaData *meta)
 {
 	double		rows = index->rd_rel->reltuples;	/* -1: not known */
 
-	if (rows < 0 || rows >= meta->rows_at_calibration)
-		return Max(rows, meta->rows_at_calibration);
+	if (rows < 0)
+		return (double) meta->rows_at_calibration;
+	if (rows >= IVFPQ_ENOUGH_LEFT * meta->rows_at_calibration)
+		return rows;
 	return Max(rows, count_once(index, meta));
 }
 

@@ -7,6 +7,12 @@
 
 #include "page/page.h"
 
+/*
+ * While no fewer of the rows at calibration are left what it found holds: it
+ * asks for more than the recall, and that by chance.
+ */
+#define IVFPQ_ENOUGH_LEFT	0.8
+
 /* What the directory's entries sum up to. */
 typedef struct IvfpqListTotals
 {

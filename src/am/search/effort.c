@@ -64,12 +64,6 @@
  */
 #define KEYS_MARGIN			2.0
 
-/*
- * Of the rows at calibration no fewer than these are left: what it found holds.
- * It asks for more than the recall, and that by chance.
- */
-#define ENOUGH_LEFT			0.8
-
 /* As calibration has it, for rows unlike others, whose scores tell less. */
 #define LEAST_CANDIDATES	40
 
@@ -246,7 +240,7 @@ share_left(Relation index, const IvfpqMetaData *meta)
 	if (all == 0)
 		return 1;
 	rows = Max(IvfpqRowsAbout(index, meta), 1);
-	return rows < ENOUGH_LEFT * all ? rows / all : 1;
+	return rows < IVFPQ_ENOUGH_LEFT * all ? rows / all : 1;
 }
 
 /*
