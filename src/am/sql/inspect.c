@@ -106,14 +106,6 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	if (meta->rows_at_calibration == 0 && IvfpqCalibrationQueries(rows) > 0)
 		return psprintf("not calibrated, so what a recall takes is a guess: %s",
 						calibrate);
-	if (rows > 0 && rows < meta->rows_at_calibration / MOST_GONE)
-		return IvfpqCalibrationQueries(rows) > 0 ?
-			psprintf("calibrated with %lld rows, holds %lld, so searches take more than they need: %s",
-					 (long long) meta->rows_at_calibration, (long long) rows,
-					 calibrate) :
-			psprintf("calibrated with %lld rows, holds %lld, too few to calibrate it: REINDEX INDEX CONCURRENTLY %s",
-					 (long long) meta->rows_at_calibration, (long long) rows,
-					 name);
 	if (meta->rows_at_calibration > 0 &&
 		meta->calibrated_depths < IvfpqCalibrationDepths(meta->rows_at_calibration))
 		return psprintf("calibrated for the first %d rows only, by an older gpuvec: %s, for queries that read on",
@@ -122,6 +114,14 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 		meta->targets_for == IVFPQ_FOR_ROWS)
 		return psprintf("its targets are for rows of the table, not for queries of yours: %s",
 						calibrate);
+	if (rows > 0 && rows < meta->rows_at_calibration / MOST_GONE)
+		return IvfpqCalibrationQueries(rows) > 0 ?
+			psprintf("calibrated with %lld rows, holds %lld, so searches take more than they need: %s",
+					 (long long) meta->rows_at_calibration, (long long) rows,
+					 calibrate) :
+			psprintf("calibrated with %lld rows, holds %lld, too few to calibrate it: REINDEX INDEX CONCURRENTLY %s",
+					 (long long) meta->rows_at_calibration, (long long) rows,
+					 name);
 	if (IvfpqGetOptions(index)->rotate != (meta->rotated != 0))
 		return psprintf("option rotate is %s, but the index was trained %s it: REINDEX INDEX CONCURRENTLY %s",
 						meta->rotated ? "off" : "on",
