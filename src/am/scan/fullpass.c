@@ -43,9 +43,9 @@
  * strict order it also is when a scan is asked for a share of 1 - recall: rows
  * nearer than those given out come too late for their place, and a condition
  * that has turned away most rows so far may look for just these.  They are
- * among the nearest rows, so fewer than that share of all rows are lost.  Where calibration knows how deep to look,
- * the recall holds for such a condition, too; without it the first two batches
- * are taken for good.
+ * among the nearest rows, so fewer than that share of all rows are lost.
+ * Where calibration knows how deep to look, the recall holds for such a
+ * condition, too; without it the first two batches are taken for good.
  */
 bool
 IvfpqFullPassIsBetter(const IvfpqScan *state)
