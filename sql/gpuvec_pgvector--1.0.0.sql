@@ -8,9 +8,25 @@
 -- schema, from pgvector and this extension.
 
 --
--- Operator classes on pgvector's own types and operators, named like
--- pgvector's, so that only the access method changes in CREATE INDEX
+-- Of the operators below, with another type on one side: they put pgvector's
+-- operator and a cast in the place of such a one.
 --
+CREATE FUNCTION gpuvec_mixed_l2_support(internal) RETURNS internal
+AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
+
+CREATE FUNCTION gpuvec_mixed_ip_support(internal) RETURNS internal
+AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
+
+CREATE FUNCTION gpuvec_mixed_cosine_support(internal) RETURNS internal
+AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
+
+COMMENT ON FUNCTION gpuvec_mixed_l2_support(internal) IS
+	'planner support for distances of mixed types';
+COMMENT ON FUNCTION gpuvec_mixed_ip_support(internal) IS
+	'planner support for distances of mixed types';
+COMMENT ON FUNCTION gpuvec_mixed_cosine_support(internal) IS
+	'planner support for distances of mixed types';
+
 DO $$
 DECLARE
 	home name := current_schema;
@@ -19,9 +35,12 @@ DECLARE
 			ON s.oid OPERATOR(pg_catalog.=) x.extnamespace
 		WHERE x.extname OPERATOR(pg_catalog.=) 'vector');
 	indexed name;
+	pair record;
 	metric record;
 BEGIN
 	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+	-- Operator classes on pgvector's own types and operators, named like
+	-- pgvector's, so that only the access method changes in CREATE INDEX
 	FOREACH indexed IN ARRAY '{vector, halfvec}'::name[] LOOP
 		-- pgvector has halfvec from 0.7
 		IF to_regtype(format('%I.%I', vector, indexed)) IS NULL THEN
@@ -54,52 +73,20 @@ BEGIN
 				metric.comment || ' of ' || indexed);
 		END LOOP;
 	END LOOP;
-	PERFORM set_config('search_path', quote_ident(home) || ', pg_temp', true);
-END
-$$;
 
---
--- Operators with another type on one side.
---
--- pgvector casts vector to real[] implicitly, so without them the operators
--- of real[] would take v <-> ARRAY[...] and ARRAY[...] <-> v, which no index
--- on v supports.  And once there is (halfvec, real[]), there must be
--- (halfvec, vector), which pgvector resolves by its implicit cast of vector
--- to halfvec, or that would no longer be unique.
---
--- The planner support functions put pgvector's operator and a cast in their
--- place, so that they serve indexes of any access method.
---
--- A pair is (indexed type, other type); both orders are made, commutators of
--- each other.
---
-CREATE FUNCTION gpuvec_mixed_l2_support(internal) RETURNS internal
-AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
-
-CREATE FUNCTION gpuvec_mixed_ip_support(internal) RETURNS internal
-AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
-
-CREATE FUNCTION gpuvec_mixed_cosine_support(internal) RETURNS internal
-AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
-
-COMMENT ON FUNCTION gpuvec_mixed_l2_support(internal) IS
-	'planner support for distances of mixed types';
-COMMENT ON FUNCTION gpuvec_mixed_ip_support(internal) IS
-	'planner support for distances of mixed types';
-COMMENT ON FUNCTION gpuvec_mixed_cosine_support(internal) IS
-	'planner support for distances of mixed types';
-
-DO $$
-DECLARE
-	home name := current_schema;
-	vector name := (SELECT s.nspname
-		FROM pg_catalog.pg_namespace AS s JOIN pg_catalog.pg_extension AS x
-			ON s.oid OPERATOR(pg_catalog.=) x.extnamespace
-		WHERE x.extname OPERATOR(pg_catalog.=) 'vector');
-	pair record;
-	metric record;
-BEGIN
-	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+	-- Operators with another type on one side.
+	--
+	-- pgvector casts vector to real[] implicitly, so without them the operators
+	-- of real[] would take v <-> ARRAY[...] and ARRAY[...] <-> v, which no index
+	-- on v supports.  And once there is (halfvec, real[]), there must be
+	-- (halfvec, vector), which pgvector resolves by its implicit cast of vector
+	-- to halfvec, or that would no longer be unique.
+	--
+	-- The planner support functions put pgvector's operator and a cast in their
+	-- place, so that they serve indexes of any access method.
+	--
+	-- A pair is (indexed type, other type); both orders are made, commutators of
+	-- each other.
 	FOR pair IN
 		SELECT i.name, format('%I.%I', vector, i.name) AS indexed,
 			CASE o.other WHEN 'vector' THEN format('%I.vector', vector)
