@@ -143,8 +143,12 @@ kill 'STOP', $pid;
 	isnt($rc, 0, 'an error is wanted');
 	like($err, qr/gpuvecd did not answer within 150 ms/, 'and it is the right one');
 }
+# nobody starts another before the session has asked
+my $supervisor = supervisor_pid($node);
+kill 'STOP', $supervisor;
 kill 'KILL', gpuvecd_pid($node);
-by_fallback('', 'killed', 'down|broken|suspended|not mirrored|loading');
+by_fallback('', 'killed', 'down|broken|suspended');
+kill 'CONT', $supervisor;
 ok(revive($node), 'there is another');
 is_mirrored($node, 'plain_e', 'SELECT FROM plain ORDER BY e <-> point(1, 8) LIMIT 1', 'the other one');
 differs($node, many('plain'), 'and it answers', set => [$all]);

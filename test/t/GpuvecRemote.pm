@@ -15,7 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs
-  gpuvecd_pid served pause_loaders resume_loaders revive not_done pretend_gpuvecd greeting);
+  gpuvecd_pid supervisor_pid served pause_loaders resume_loaders revive not_done pretend_gpuvecd greeting);
 
 # Plans are of no interest here, only what the index gives.
 my $FUNCTIONS = q{
