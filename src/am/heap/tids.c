@@ -12,6 +12,7 @@
 #include "am/common/engine.h"
 #include "am/common/tid.h"
 #include "am/heap/tids.h"
+#include "page/list/list.h"
 #include "page/stoppoint.h"
 
 static void

@@ -25,6 +25,7 @@
 #include "am/heap/measure.h"
 #include "am/maintain/maintain.h"
 #include "page/array.h"
+#include "page/list/list.h"
 
 #define DRAWN		500			/* copies looked at */
 #define FEWEST		100			/* with fewer nothing is said */

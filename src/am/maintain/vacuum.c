@@ -15,6 +15,7 @@
 #include "storage/indexfsm.h"
 
 #include "am/maintain/maintain.h"
+#include "page/list/list.h"
 #include "page/pending.h"
 #include "page/record.h"
 #include "pgcompat.h"

@@ -13,6 +13,7 @@
 
 #include "client/channel/ring.h"
 #include "client/mirror/mirror.h"
+#include "page/list/list.h"
 
 typedef enum IvfpqLoadResult
 {

@@ -16,6 +16,7 @@
 #include "port/pg_bitutils.h"
 #include "storage/freespace.h"
 
+#include "page/list/list.h"
 #include "page/page.h"
 #include "pgcompat.h"
 

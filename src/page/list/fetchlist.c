@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "page/buffer/bufhint.h"
+#include "page/list/list.h"
 #include "page/page.h"
 
 static void

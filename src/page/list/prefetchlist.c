@@ -12,6 +12,7 @@
 #include "miscadmin.h"
 
 #include "page/buffer/prefetch.h"
+#include "page/list/list.h"
 #include "page/page.h"
 
 /* Pages that lists brought in together may have. */

@@ -1,0 +1,104 @@
+/*
+ * list.h
+ *		Reading inverted lists, block by block, and rewriting them.
+ *
+ * ../README states the read protocol, and why blocks may be read where they
+ * lie.
+ */
+#ifndef IVFPQ_LIST_H
+#define IVFPQ_LIST_H
+
+#include "storage/bufmgr.h"
+#include "utils/rel.h"
+
+#include "page/format/layout.h"
+
+/* fetchlist.c: blocks on their way into the processor's cache */
+typedef struct IvfpqFetchPlace
+{
+	const IvfpqListEntry *entry;	/* of the next list to fetch of, */
+	const IvfpqListEntry *end;	/* and behind the last one */
+	uint32		nblocks;		/* of the list before that are left, */
+	IvfpqAddress next;			/* the first of them most likely there */
+	const char *page;			/* that page where it was, or NULL */
+} IvfpqFetchPlace;
+
+extern const char *IvfpqFetchNext(IvfpqFetchPlace *place, Relation index,
+								  const IvfpqLayout *layout);
+
+#define IVFPQ_TRIED_BLOCKS	4	/* at a time */
+
+typedef struct IvfpqListReader
+{
+	Relation	index;
+	const IvfpqMetaData *meta;
+	IvfpqLayout layout;
+	BufferAccessStrategy strategy;
+	uint32		list;
+	IvfpqListEntry entry;		/* as read when the list was opened */
+	IvfpqAddress next;			/* block to read next */
+	uint32		nleft;			/* copies in it and in all older blocks */
+	bool		reread;			/* a second reading is under way */
+
+	/*
+	 * Might a block with these heads of keys have a copy that is wanted? Else
+	 * it is passed over.  NULL: all are wanted.  Called under the page's
+	 * lock, it computes, and no more.
+	 */
+	bool		(*wants) (const void *arg, const IvfpqSlotHeader *header,
+						  const char *keys);
+	const void *wants_arg;
+	BlockNumber cached;			/* page of which `page` has */
+	uint32		copied;			/* these slots, a bit each, */
+	uint32		passed;			/* of these the front only: header and heads */
+	char	   *page;			/* [BLCKSZ] copy of parts of a slab page */
+	bool		prefetches;		/* IvfpqListOpenAt opened it */
+	Buffer		prefetched;		/* page that comes next, or invalid */
+	const char *fetch_at;		/* what of it is wanted: so much is not */
+	const char *fetch_end;		/* asked for yet */
+	bool		passing;		/* the last block was passed over */
+	const IvfpqListEntry *following;	/* list that comes next, or NULL */
+	IvfpqFetchPlace fetching;	/* by IvfpqListsBegin */
+	char	   *body;			/* [body_bytes] block gathered from parts */
+
+	/* blocks that are tried: */
+	Buffer		tried;			/* their page, pinned, or invalid */
+	int			ntried;
+	uint32		slots[IVFPQ_TRIED_BLOCKS];
+	IvfpqSlotHeader headers[IVFPQ_TRIED_BLOCKS];	/* as they were */
+} IvfpqListReader;
+
+extern void IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
+								const IvfpqMetaData *meta,
+								BufferAccessStrategy strategy);
+extern void IvfpqListsBegin(IvfpqListReader *reader,
+							const IvfpqListEntry *entries, int n);
+extern void IvfpqListOpen(IvfpqListReader *reader, uint32 list);
+extern void IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
+							const IvfpqListEntry *entry,
+							const IvfpqListEntry *following);
+extern bool IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view);
+extern int	IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views);
+extern bool IvfpqListTried(IvfpqListReader *reader,
+						   const IvfpqBlockView *views);
+extern void IvfpqListReaderFree(IvfpqListReader *reader);
+
+/* prefetchlist.c: pages of many lists, before these are read */
+extern int	IvfpqPrefetchLists(const IvfpqListReader *reader,
+							   const uint64 *lists,
+							   const IvfpqListEntry *entries, int n);
+
+/* rewrite.c: VACUUM's side of lists */
+extern bool IvfpqSlabRead(Relation index, BlockNumber blkno,
+						  BufferAccessStrategy strategy, char *page);
+extern void IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
+								BlockNumber blkno, Page page);
+extern void IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
+						  IvfpqAddress address, uint32 list, uint32 gen,
+						  uint32 dead);
+extern void IvfpqSlabReclaim(Relation index, const IvfpqLayout *layout,
+							 IvfpqAddress address, uint32 list, uint32 gen);
+extern bool IvfpqListRewrite(Relation index, const IvfpqMetaData *meta,
+							 uint32 list, BufferAccessStrategy strategy);
+
+#endif							/* IVFPQ_LIST_H */

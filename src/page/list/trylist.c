@@ -1,0 +1,155 @@
+/*
+ * trylist.c
+ *		Blocks of lists are read where they lie.
+ *
+ * With a pin and no lock: nothing that was read counts before a look under the
+ * lock has shown that the blocks still are what they were (../README, "Blocks
+ * that are tried").  Those that are not are read by the read protocol (list.c).
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "miscadmin.h"
+
+#include "page/list/reader.h"
+#include "page/page.h"
+#include "page/stoppoint.h"
+
+/*
+ * Pin a page of the list, if there is such a page, to read it without its lock.
+ * On a standby a page may be zeros of
+ * which redo makes what an image says: not so once its lock was to be had, since
+ * a page that is pinned is not read again.
+ */
+static Buffer
+pin_to_try(IvfpqListReader *reader, BlockNumber blkno)
+{
+	Buffer		buf = IvfpqReaderPin(reader, blkno);
+
+	if (BufferIsValid(buf) && RecoveryInProgress())
+	{
+		LockBuffer(buf, BUFFER_LOCK_SHARE);
+		LockBuffer(buf, BUFFER_LOCK_UNLOCK);
+	}
+	return buf;
+}
+
+/* Is the slot the block that comes next, nleft copies being left? */
+static inline bool
+is_block(const IvfpqListReader *reader, const IvfpqSlotHeader *header,
+		 uint32 nleft)
+{
+	return header->list == reader->list &&
+		header->gen == reader->entry.gen &&
+		header->ordinal == (nleft - 1) / IVFPQ_BLOCK_COPIES &&
+		header->part == 0;
+}
+
+/* Does the list go on in another slot of the same page? */
+static inline bool
+goes_on(const IvfpqListReader *reader, const IvfpqSlotHeader *header,
+		BlockNumber blkno)
+{
+	return header->ordinal > 0 && header->prev_page == blkno &&
+		header->prev_slot < (uint32) reader->layout.slots_per_page;
+}
+
+/*
+ * Try the next blocks of the list, newest first, as far as they are on one
+ * page: views of where they lie, at most IVFPQ_TRIED_BLOCKS.  Anything may be
+ * written there until IvfpqListTried, which must follow, has been asked.  0:
+ * the next block is to be read by IvfpqListNext.
+ *
+ * Headers are copied, and what follows is taken from the copies: where else to
+ * look must not change between being checked and being used.
+ */
+int
+IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views)
+{
+	const IvfpqLayout *layout = &reader->layout;
+	IvfpqAddress next = reader->next;
+	uint32		nleft = reader->nleft;
+	int			n = 0;
+	bool		more = true;
+	Page		page;
+
+	if (!reader->prefetches || reader->reread || !IvfpqReaderMayTry(reader) ||
+		nleft == 0 || next.slot >= (uint32) layout->slots_per_page)
+		return 0;
+	CHECK_FOR_INTERRUPTS();
+	if (!BufferIsValid(reader->tried))
+		reader->tried = pin_to_try(reader, next.page);
+	if (!BufferIsValid(reader->tried))
+		return 0;
+	page = BufferGetPage(reader->tried);
+	while (more && n < IVFPQ_TRIED_BLOCKS)
+	{
+		IvfpqSlotHeader *slot = IvfpqSlabSlot(page, layout, next.slot);
+		IvfpqSlotHeader *header = &reader->headers[n];
+		int			count = IvfpqCopiesInBlock(nleft);
+
+		*header = *slot;
+		pg_compiler_barrier();
+		if (!is_block(reader, header, nleft))
+			break;
+		IvfpqBodyView(layout, IvfpqSlabBody(slot), count, header, &views[n]);
+		reader->slots[n++] = next.slot;
+		nleft -= count;
+		more = goes_on(reader, header, next.page);
+		next = IvfpqOlderBlock(header);
+	}
+	if (n == 0)
+		IvfpqReaderDropTried(reader);
+	else if (!more)
+		IvfpqReaderPrefetchNext(reader, &reader->headers[n - 1]);
+	for (int i = 0; i < n; i++)
+		views[i].ahead = IvfpqReaderFetchAhead(reader);
+	reader->ntried = n;
+	IvfpqStopPoint("list: tried");
+	return n;
+}
+
+/* Is the block that was tried still there, with the same copies? */
+static bool
+is_unchanged(const IvfpqSlotHeader *header, const IvfpqSlotHeader *now)
+{
+	/* `second` may have got a bit for a copy that the entry does not count */
+	return header->list == now->list && header->gen == now->gen &&
+		header->ordinal == now->ordinal && header->part == now->part &&
+		header->dead == now->dead &&
+		header->prev_page == now->prev_page &&
+		header->prev_slot == now->prev_slot;
+}
+
+/*
+ * Did all blocks stand that were tried, while they were read?  If so they
+ * count, and the next come; if not nothing that was read of them does, and they
+ * come again, by IvfpqListNext.
+ */
+bool
+IvfpqListTried(IvfpqListReader *reader, const IvfpqBlockView *views)
+{
+	BlockNumber blkno = reader->next.page;
+	Page		page = BufferGetPage(reader->tried);
+	bool		stood;
+
+	pg_read_barrier();			/* what was read of them was read before */
+	LockBuffer(reader->tried, BUFFER_LOCK_SHARE);
+	stood = IvfpqPageIs(page, IVFPQ_KIND_SLAB);
+	for (int i = 0; i < reader->ntried && stood; i++)
+		stood = is_unchanged(&reader->headers[i],
+							 IvfpqSlabSlot(page, &reader->layout,
+										   reader->slots[i]));
+	for (int i = 0; i < reader->ntried && stood; i++)
+	{
+		if (reader->meta->pq_dim % 2 != 0)
+			IvfpqReaderCheckNibbles(reader, &views[i]);
+		reader->nleft -= IvfpqCopiesInBlock(reader->nleft);
+		reader->next = IvfpqOlderBlock(&reader->headers[i]);
+	}
+	LockBuffer(reader->tried, BUFFER_LOCK_UNLOCK);
+
+	if (!stood || reader->nleft == 0 || reader->next.page != blkno)
+		IvfpqReaderDropTried(reader);
+	return stood;
+}
