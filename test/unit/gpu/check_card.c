@@ -26,6 +26,7 @@ extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/build/gv_build.h */
 extern void gv_blas_force(int64_t sums);	/* gpu/product/gv_product.h */
 extern void test_products_card(void);	/* check_products_card.c */
 extern void test_select_card(void); /* check_select_card.c */
+extern void test_select_sets_card(void);	/* check_selectsets_card.c */
 extern void test_exact_card(void);	/* check_exact_card.c */
 extern void test_lists_card(void);	/* check_lists_card.c */
 extern void test_kmeans_card(void); /* check_kmeans_card.c */
@@ -189,7 +190,10 @@ main(int argc, char **argv)
 	if (unit_is_wanted(argc, argv, "builders"))
 		test_builders();
 	if (unit_is_wanted(argc, argv, "select"))
+	{
 		test_select_card();
+		test_select_sets_card();
+	}
 	if (unit_is_wanted(argc, argv, "exact"))
 		test_exact_card();
 	if (unit_is_wanted(argc, argv, "lists"))

@@ -283,7 +283,7 @@ test_no_memory(void)
 	GvStatus	status = GV_NO_MEMORY;
 	int			n;
 
-	if (&gv_emulated_fault == NULL)
+	if (!card_is_emulated())
 		return;
 	for (n = 1; n < 20 && status == GV_NO_MEMORY; n++)
 	{
@@ -310,6 +310,6 @@ test_exact_card(void)
 	test_overflows();
 	test_stops();
 	test_no_memory();
-	if (&gv_emulated_fault == NULL)
+	if (!card_is_emulated())
 		test_large();
 }

@@ -277,7 +277,7 @@ test_lists_card(void)
 	test_looks();
 	test_overflows();
 	test_stops();
-	if (&gv_emulated_fault == NULL)
+	if (!card_is_emulated())
 		test_large();
 	else
 		test_no_memory();

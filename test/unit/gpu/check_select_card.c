@@ -1,15 +1,14 @@
 /*
  * check_select_card.c
  *		k-selection on a card (gpu/select/gv_selection.h), by every way, against
- *		gv_select and gv_quantiles of src/cpu; and the sets that are made of
- *		it.
+ *		gv_select and gv_quantiles of src/cpu.
  *
- * check_select.c holds those against qsort, on the same inputs.
+ * check_select.c holds those against qsort, on the same inputs;
+ * check_selectsets_card.c has the sets that are made of it.
  */
 #include <float.h>
 
 #include "gpu/select/gv_selection.h"
-#include "gpu/common/gv_sets.h"
 #include "../engine/selections.h"
 #include "searches.h"
 
@@ -24,13 +23,6 @@ typedef struct Case
 } Case;
 
 static GvSelector *selector;
-
-/* A step of a thread takes a processor a hundred times as long as its own. */
-static bool
-is_emulated(void)
-{
-	return &gv_emulated_fault != NULL;
-}
 
 static void
 check_way(const Case *one, GvRowsWay way)
@@ -125,7 +117,7 @@ check_rows(void)
 {
 	static const int64_t sizes[] = {1000, 4099, 16385, 1025, 4096, 16384,
 	65537, 200000};
-	int			nsizes = unit_small ? 3 : is_emulated() ? 5 : 8;
+	int			nsizes = unit_small ? 3 : card_is_emulated() ? 5 : 8;
 	Input		input;
 	int			s;
 
@@ -250,7 +242,7 @@ check_zeros(void)
 static void
 check_many_wanted(void)
 {
-	int64_t		n = unit_small ? 9001 : is_emulated() ? 100003 : 1000003;
+	int64_t		n = unit_small ? 9001 : card_is_emulated() ? 100003 : 1000003;
 	const int64_t ks[] = {n - 1, 4097, n / 2, n / 10};
 
 	check_input(IN_UNIFORM, 1, n, 3, ks, unit_small ? 1 : 4);
@@ -318,7 +310,7 @@ check_long_row(Input input, int64_t n)
 static void
 check_long_rows(void)
 {
-	int64_t		n = unit_small ? 30011 : is_emulated() ? 300007 : 100000000;
+	int64_t		n = unit_small ? 30011 : card_is_emulated() ? 300007 : 100000000;
 
 	check_long_row(IN_SORTED, n);
 	check_long_row(IN_ALL_EQUAL, n);
@@ -331,14 +323,14 @@ check_many_rows(void)
 	const int64_t ks[] = {1, 3, 7};
 	const int64_t more[] = {10, 257, 1000};
 
-	check_input(IN_SPECIAL, unit_small ? 40 : is_emulated() ? 4000 : 100000,
+	check_input(IN_SPECIAL, unit_small ? 40 : card_is_emulated() ? 4000 : 100000,
 				7, 0, ks, unit_small ? 1 : 3);
 	check_input(IN_UNIFORM, unit_small ? 9 : 300, 300, 0, ks, 3);
 	check_input(IN_FEW_VALUES, unit_small ? 3 : 37, 5000, 0, more, 3);
 	if (!unit_small)
 	{
-		check_input(IN_UNIFORM, is_emulated() ? 100 : 70000, 1024, 0, more, 2);
-		check_input(IN_SAW, is_emulated() ? 20 : 1000, 20000, 0, more, 3);
+		check_input(IN_UNIFORM, card_is_emulated() ? 100 : 70000, 1024, 0, more, 2);
+		check_input(IN_SAW, card_is_emulated() ? 20 : 1000, 20000, 0, more, 3);
 	}
 }
 
@@ -351,7 +343,7 @@ static void
 check_missed(void)
 {
 	int64_t		n = unit_small ? 8192 : 100000;
-	uint32_t	nrows = unit_small ? 2 : is_emulated() ? 10 : 300;
+	uint32_t	nrows = unit_small ? 2 : card_is_emulated() ? 10 : 300;
 	const int64_t ks[] = {100};
 	uint32_t	before;
 	uint32_t	after;
@@ -431,162 +423,6 @@ check_quantiles_card(void)
 				unit_small ? 9 : 3000);
 }
 
-/* What a set is given and what it must give back. */
-static void
-check_select_set(Input input, int64_t n, int32_t k)
-{
-	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = k,.nrows = n};
-	GvSetDone	done = {0};
-	float	   *values = input_values(input, n);
-	Sorted	   *sorted = sort_row(values, n);
-	int64_t    *positions = unit_alloc(sizeof(int64_t) * k);
-	float	   *selected = unit_alloc(sizeof(float) * k);
-	void	   *set = NULL;
-	int64_t		nwrong = 0;
-	int32_t		i;
-
-	CHECK(gv_gpu_select_set.size(&spec) > 4 * n, "size");
-	CHECK(gv_gpu_select_set.create(&spec, &set) == GV_OK, "create");
-	CHECK(gv_gpu_select_set.put(set, GV_SET_ROWS, values, 0, n / 3,
-								NULL) == GV_OK, "put");
-	CHECK(gv_gpu_select_set.put(set, GV_SET_ROWS, values + n / 3, n / 3,
-								n - n / 3, NULL) == GV_OK, "put the rest");
-	CHECK(gv_gpu_select_set.run(set, &done, NULL) == GV_OK &&
-		  done.finished && !done.again && done.passes == 1, "run");
-	CHECK(gv_gpu_select_set.get(set, GV_SET_POSITIONS, 0, k,
-								positions) == GV_OK, "positions");
-	CHECK(gv_gpu_select_set.get(set, GV_SET_VALUES, 0, k / 2,
-								selected) == GV_OK, "values");
-	CHECK(gv_gpu_select_set.get(set, GV_SET_VALUES, k / 2, k - k / 2,
-								selected + k / 2) == GV_OK, "the rest");
-	for (i = 0; i < k; i++)
-		nwrong += positions[i] != sorted[i].position ||
-			!same_bits(selected[i], sorted[i].value);
-	CHECK(nwrong == 0, "%ld wrong, n %ld k %d", (long) nwrong, (long) n, k);
-	gv_gpu_select_set.drop(set);
-	unit_free(values);
-	unit_free(positions);
-	unit_free(selected);
-	free(sorted);
-}
-
-static void
-check_quantiles_set(int64_t n, bool approximate)
-{
-	GvSetSpec	spec = {.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 3,
-	.nrows = n,.approximate = approximate};
-	GvSetDone	done = {0};
-	float	   *values = input_values(IN_SPECIAL, n);
-	Sorted	   *sorted = sort_row(values, n);
-	const int64_t ranks[] = {n / 2, 0, n - 1};
-	int64_t		errors[3];
-	float		quantiles[3];
-	void	   *set = NULL;
-	int			i;
-
-	CHECK(gv_gpu_quantiles_set.size(&spec) > 4 * n, "size");
-	CHECK(gv_gpu_quantiles_set.create(&spec, &set) == GV_OK, "create");
-	CHECK(gv_gpu_quantiles_set.put(set, GV_SET_RANKS, ranks, 0, 3,
-								   NULL) == GV_OK, "ranks");
-	CHECK(gv_gpu_quantiles_set.put(set, GV_SET_ROWS, values, 0, n,
-								   NULL) == GV_OK, "rows");
-	CHECK(gv_gpu_quantiles_set.run(set, &done, NULL) == GV_OK &&
-		  done.finished, "run");
-	CHECK(gv_gpu_quantiles_set.get(set, GV_SET_VALUES, 0, 3,
-								   quantiles) == GV_OK, "values");
-	CHECK(gv_gpu_quantiles_set.get(set, GV_SET_RANK_ERRORS, 0, 3,
-								   errors) == GV_OK, "errors");
-	for (i = 0; i < 3; i++)
-		CHECK((approximate || errors[i] == 0) &&
-			  same_bits(quantiles[i], sorted[ranks[i] + errors[i]].value),
-			  "rank %d, error %ld", i, (long) errors[i]);
-	gv_gpu_quantiles_set.drop(set);
-	unit_free(values);
-	free(sorted);
-}
-
-/*
- * Sets take no more memory than they say, sorts of half of the values, or of
- * all, included.
- */
-static void
-check_set_bytes(void)
-{
-	int64_t		n = is_emulated() ? 30000 : 30000000;
-	const GvSetSpec specs[2] = {
-		{.kind = GV_SET_SELECT,.dims = 1,.k = (int32_t) n / 2,.nrows = n},
-		{.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 2000,.nrows = n}
-	};
-	const GvSetOps *kinds[2] = {&gv_gpu_select_set, &gv_gpu_quantiles_set};
-	float	   *values = input_values(IN_UNIFORM, n);
-	int64_t		ranks[2000];
-	int			i;
-
-	for (i = 0; i < 2000; i++)
-		ranks[i] = n / 2000 * i;
-	for (i = 0; i < 2; i++)
-	{
-		int64_t		before = card_used();
-		int64_t		size = kinds[i]->size(&specs[i]);
-		int64_t		taken;
-		GvSetDone	done = {0};
-		void	   *set = NULL;
-
-		CHECK(kinds[i]->create(&specs[i], &set) == GV_OK &&
-			  (i == 0 || kinds[i]->put(set, GV_SET_RANKS, ranks, 0, 2000,
-									   NULL) == GV_OK) &&
-			  kinds[i]->put(set, GV_SET_ROWS, values, 0, n, NULL) == GV_OK &&
-			  kinds[i]->run(set, &done, NULL) == GV_OK, "run");
-		taken = card_used() - before;
-		CHECK(taken > 12 * n && taken <= size + CARD_PIECES,
-			  "kind %d: %ld bytes of %ld", specs[i].kind, (long) taken,
-			  (long) size);
-		kinds[i]->drop(set);
-	}
-	unit_free(values);
-}
-
-/* A stop is asked before rows are copied and before the card begins. */
-static void
-check_set_stop(void)
-{
-	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = 1,.nrows = 3};
-	const float values[] = {3, 1, 2};
-	Patience	patience = {0, 2};
-	GvStop		stop = {lose_patience, &patience};
-	GvSetDone	done = {0};
-	void	   *set = NULL;
-
-	CHECK(gv_gpu_select_set.create(&spec, &set) == GV_OK, "create");
-	CHECK(gv_gpu_select_set.put(set, GV_SET_ROWS, values, 0, 3,
-								&stop) == GV_OK, "put");
-	CHECK(gv_gpu_select_set.run(set, &done, &stop) == GV_CANCELLED &&
-		  !done.finished, "run");
-	gv_gpu_select_set.drop(set);
-}
-
-/* Where memory is not to be had, there is no set, and nothing is kept. */
-static void
-check_set_memory(void)
-{
-	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = 5,.nrows = 9};
-	GvStatus	status = GV_NO_MEMORY;
-	void	   *set = NULL;
-	int			n;
-
-	if (!is_emulated())
-		return;
-	for (n = 1; n < 20 && status == GV_NO_MEMORY; n++)
-	{
-		gv_emulated_fault = n;
-		status = gv_gpu_select_set.create(&spec, &set);
-	}
-	gv_emulated_fault = 0;
-	CHECK(status == GV_OK && n > 6, "%d: %d", n, status);
-	if (status == GV_OK)
-		gv_gpu_select_set.drop(set);
-}
-
 void
 test_select_card(void)
 {
@@ -603,12 +439,4 @@ test_select_card(void)
 	check_missed();
 	check_quantiles_card();
 	gv_gpu_selector_drop(selector);
-	check_select_set(IN_UNIFORM, unit_small ? 5000 : 3000000, 100);
-	check_select_set(IN_SPECIAL, 100, 100);
-	check_select_set(IN_ALL_EQUAL, 20000, unit_small ? 4 : 9000);
-	check_quantiles_set(5001, false);
-	check_quantiles_set(5001, true);
-	check_set_bytes();
-	check_set_stop();
-	check_set_memory();
 }

@@ -20,13 +20,20 @@ extern void gv_gpu_exact_hopper_forbid(bool yes);
 /* Of emulate/; not there on a card. */
 extern int64_t gv_emulated_fault __attribute__((weak));
 
+/* A step of a thread takes a processor a hundred times as long as its own. */
+static inline bool
+card_is_emulated(void)
+{
+	return &gv_emulated_fault != NULL;
+}
+
 /*
  * Bytes of the card's memory that are taken, and so many more, at most, that a
  * real card's are, which it gives in pieces.
  */
 extern int64_t card_used(void);
 
-#define CARD_PIECES	(&gv_emulated_fault != NULL ? 0 : INT64_C(32) << 20)
+#define CARD_PIECES	(card_is_emulated() ? 0 : INT64_C(32) << 20)
 
 /* What rows and queries look like. */
 typedef enum Look
