@@ -267,6 +267,20 @@ SELECT count(*) FROM (SELECT id FROM split WHERE kind = 1 AND size = 1
 SELECT batches, candidates < 250 AS few, finished FROM gpuvec_last_scan();
 DROP TABLE split;
 
+-- a query with a sub-plan
+SET enable_seqscan = off;
+SET enable_bitmapscan = off;
+SELECT pg_temp.scans_of($$SELECT id FROM item WHERE tenant = 7
+	ORDER BY e <-> CASE WHEN 1 IN (SELECT id FROM tenant) THEN '{1,2,3,4}'::real[] ELSE '{4,3,2,1}' END LIMIT 5$$);
+SELECT array_agg(id) AS ids FROM (SELECT id FROM item WHERE tenant = 7
+	ORDER BY e <-> CASE WHEN 1 IN (SELECT id FROM tenant) THEN '{1,2,3,4}'::real[] ELSE '{4,3,2,1}' END LIMIT 5) AS q \gset
+SET gpuvec.enable_custom_scan = off;
+SELECT array_agg(id) = :'ids' AS same FROM (SELECT id FROM item WHERE tenant = 7
+	ORDER BY e <-> CASE WHEN 1 IN (SELECT id FROM tenant) THEN '{1,2,3,4}'::real[] ELSE '{4,3,2,1}' END LIMIT 5) AS q;
+RESET gpuvec.enable_custom_scan;
+RESET enable_bitmapscan;
+RESET enable_seqscan;
+
 -- a worker of a session that has not searched yet
 \c -
 SELECT set_config(name, 'on', false) FROM pg_settings

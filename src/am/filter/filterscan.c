@@ -203,7 +203,9 @@ find_radius(IvfpqFilterScan *state)
 
 /*
  * What is computed of rows of the table.  These are of its kind of slot, while
- * core takes the node's rows for virtual ones: hence without a parent.
+ * core takes the node's rows for virtual ones: hence without a parent.  The
+ * distance may have sub-plans, which need one: the index scan's is taken, whose
+ * rows are the table's.
  */
 static void
 begin_rows(IvfpqFilterScan *state, EState *estate)
@@ -223,7 +225,7 @@ begin_rows(IvfpqFilterScan *state, EState *estate)
 								NULL);
 	state->columns = ExecBuildProjectionInfo(columns, state->row_context,
 											 slot, NULL, desc);
-	state->distance = ExecInitExpr(distance->expr, NULL);
+	state->distance = linitial(state->index->indexorderbyorig);
 	state->distance_column = distance->resno;
 	state->filter.row = ExecAllocTableSlot(&estate->es_tupleTable, desc,
 										   table_slot_callbacks(table));
