@@ -131,6 +131,22 @@ SELECT pg_temp.inexact('refined', '<->', 24, 50, 3);
 SELECT * FROM gpuvec_verify_index('refined_e');
 DROP INDEX refined_e;
 
+-- a query that scaling makes 0, which long rows multiply: none is bounded
+CREATE TABLE longest (id int, e real[]);
+INSERT INTO longest SELECT g, ARRAY[100 + g % 900, g % 700, g % 500, g % 300] FROM generate_series(1, 3000) AS g;
+CREATE INDEX longest_e ON longest USING gpuivfpq (e real_ip_ops) WITH (lists = 20, refine = sq8, spill = 0);
+INSERT INTO longest VALUES (4001, '{1e14,0,0,0}');
+INSERT INTO longest SELECT g + 5000, e FROM generate_series(1, 1000) AS g JOIN longest ON id = g;
+INSERT INTO longest VALUES (4002, '{1e15,0,0,0}');
+SET gpuvec.probes = 1000;
+SET gpuvec.candidates = 5000;
+SELECT id FROM longest ORDER BY e <#> '{1.4e-45,0,0,0}' LIMIT 2;
+SELECT r.id FROM gpuvec_search('longest_e', '{{1.4e-45,0,0,0}}', 2) AS s JOIN longest AS r ON r.ctid = s.tid
+ORDER BY s.distance;
+RESET gpuvec.probes;
+RESET gpuvec.candidates;
+DROP TABLE longest;
+
 -- values that quantize badly: bounds say little, answers stay exact
 TRUNCATE refined;
 INSERT INTO refined SELECT g, pg_temp.point(g, 24) FROM generate_series(1, 1200) AS g;

@@ -435,9 +435,10 @@ add_query(IvfpqMany *many)
 	query->rows = many->rows + (Size) number * many->k;
 	if (many->model->meta.nlists > 0)
 	{
-		query->is_boundable = IvfpqIsBoundable(&many->type, vector, dims);
 		query->vector = palloc(dims * sizeof(float));
 		IvfpqTransform(many->index, many->model, vector, query->vector);
+		query->is_boundable = IvfpqIsBoundable(&many->type, vector, dims) &&
+			IvfpqQueryIsBoundable(&many->model->gv, vector, query->vector);
 	}
 	MemoryContextReset(many->round);
 }

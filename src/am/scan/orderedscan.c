@@ -163,7 +163,8 @@ start_search(IvfpqScan *state, ScanKey key)
 	IvfpqSearchQuery(&state->search, transformed);
 	if ((!type.has_toreal || !OidIsValid(key->sk_subtype) ||
 		 key->sk_subtype == type.type) &&
-		IvfpqIsBoundable(&type, vector, dims))
+		IvfpqIsBoundable(&type, vector, dims) &&
+		IvfpqQueryIsBoundable(&state->model->gv, vector, transformed))
 		state->bound_query = transformed;
 }
 

@@ -114,15 +114,35 @@ IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const GvModel *gv,
 }
 
 /*
+ * Is the query [dims], as the engine has it, near enough to what was asked to
+ * bound inner products?  What scaling made subnormal is off by up to 2^-150 an
+ * element, which a long row multiplies.  Of a rotated query rho |q'| covers that,
+ * unless it is tiny.
+ */
+bool
+IvfpqQueryIsBoundable(const GvModel *gv, const float *asked, const float *query)
+{
+	if (gv->metric != GV_IP)
+		return true;
+	if (gv->rotation_error > 0)
+		return sqrt(-gv_distance_ip(query, query, gv->dims)) > 64.0 * FLT_MIN;
+	for (int i = 0; i < gv->dims; i++)
+		if (query[i] != asked[i] * (double) gv->scale)
+			return false;
+	return true;
+}
+
+/*
  * From the engine's bound on |q - x| or -<q, x> to one on what the operator
  * returns; side = -1 for a lower bound, 1 for an upper one.  The engine's q and
  * x are rounded: each by u times its length, and |x| <= |q| + |q - x|.  For what
- * a rotation loses see IvfpqRecordAllow.  The operator may sum in fp32, with an error of dims roundings; of an inner product
- * the engine's bound covers that, of a cosine it is absolute.  Vectors too short
- * or too long for sums in fp32 do not come here with a bound: IvfpqIsBoundable
- * has told them apart.  But by L2 they do, for a distance that overflows is
- * above every lower bound, and one that loses digits is no more above an upper
- * one than LEAST_LENGTH.
+ * a rotation loses see IvfpqRecordAllow, for what underflows in a query
+ * IvfpqQueryIsBoundable.  The operator may sum in fp32, with an error of dims
+ * roundings; of an inner product the engine's bound covers that, of a cosine it
+ * is absolute.  Vectors too short or too long for sums in fp32 do not come here
+ * with a bound: IvfpqIsBoundable has told them apart.  But by L2 they do, for a
+ * distance that overflows is above every lower bound, and one that loses digits
+ * is no more above an upper one than LEAST_LENGTH.
  */
 static double
 operator_bound(const GvModel *gv, double bound, double query_length, int side)

@@ -271,6 +271,8 @@ extern void IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record,
 							bool boundable, const ItemPointerData *tid);
 extern void IvfpqRecordAllow(const GvModel *gv, const float *vectors, int64 n,
 							 float *errors);
+extern bool IvfpqQueryIsBoundable(const GvModel *gv, const float *asked,
+								  const float *query);
 extern int64 IvfpqRecordBounds(const IvfpqSearch *search, const float *query,
 							   uint64 *ids, int64 n, IvfpqRowBounds *bounds);
 
