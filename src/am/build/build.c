@@ -102,7 +102,15 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	if (!odd)
 		row = IvfpqValueFloats(&build->type, values[0], &dims);
 	if (alive)
+	{
+		/*
+		 * CONCURRENTLY: the first row may have come since the sample was
+		 * taken
+		 */
+		if (build->meta.dims == 0)
+			build->meta.dims = dims;
 		IvfpqCheckDims(build->meta.dims, dims);
+	}
 	if (odd || IvfpqIsPlaceable(&build->type, row, dims))
 	{
 		(void) IvfpqPendingAppend(index, tid,
