@@ -39,6 +39,13 @@
  */
 #define RANGES_EACH			8
 
+/*
+ * Lists of one parent, times the mean.  The sample's parents have at most twice
+ * the mean of its rows, but for one of equal rows: more lists would not divide
+ * these, and k-means compares each of its rows with each of them.
+ */
+#define MOST_CHILDREN		8
+
 /* Below this many lists one level does. */
 #define MIN_LISTS_FOR_PARENTS	256
 
@@ -186,6 +193,8 @@ plan_children(IvfpqCluster *cluster)
 	IvfpqClusterShared *shared = cluster->shared;
 	int32	   *starts = cluster->training->starts;
 	int			dims = cluster->training->gv.dims;
+	int64		most = MOST_CHILDREN * (int64) shared->lists /
+	IvfpqParents(shared->lists);
 	Size		largest = 1;
 	int64		nrows;
 	int64		before = 0;
@@ -201,7 +210,7 @@ plan_children(IvfpqCluster *cluster)
 		int64		k = shared->lists * (before + count) / nrows -
 		shared->lists * before / nrows;
 
-		k = Max(k, 1);
+		k = Max(Min(k, most), 1);
 		starts[p + 1] = starts[p] + (int32) k;
 		largest = Max(largest,
 					  training_size(rows_to_train(count, (int) k, dims),

@@ -246,6 +246,45 @@ move_lists(IvfpqCluster *cluster, IvfpqTempFile *temp)
 }
 
 /*
+ * Put the centroids, those of lists [nlists], in order parent by parent; owners:
+ * of each its parent, of n.  No parent without lists is left.
+ */
+static void
+order_lists(IvfpqTraining *training, const float *centroids,
+			const int32 *owners, int n)
+{
+	int			nlists = training->nlists;
+	Size		row = training->gv.dims * sizeof(float);
+	char	   *parents = (char *) training->parents;
+	int32	   *starts = training->starts;
+	int32	   *next = palloc0(n * sizeof(int32));
+	int			kept = 0;
+
+	for (int i = 0; i < nlists; i++)
+		next[owners[i]]++;
+	starts[0] = 0;
+	for (int p = 0; p < n; p++)
+	{
+		starts[p + 1] = starts[p] + next[p];
+		next[p] = starts[p];
+	}
+	for (int i = 0; i < nlists; i++)
+		memcpy((char *) training->centroids + next[owners[i]]++ * row,
+			   (const char *) centroids + i * row, row);
+	for (int p = 0; p < n; p++)
+	{
+		if (starts[p + 1] == starts[p])
+			continue;
+		if (kept < p)
+			memcpy(parents + kept * row, parents + p * row, row);
+		starts[kept++] = starts[p];
+	}
+	starts[kept] = nlists;
+	training->nparents = kept;
+	pfree(next);
+}
+
+/*
  * The leader groups the centroids under parents of their own: k-means of the
  * centroids, which are put in order parent by parent.
  */
@@ -257,36 +296,16 @@ regroup(IvfpqCluster *cluster)
 	int			nlists = training->nlists;
 	Size		bytes = (Size) nlists * dims * sizeof(float);
 	float	   *centroids = palloc_extended(bytes, MCXT_ALLOC_HUGE);
-	int32	   *parents = palloc(nlists * sizeof(int32));
-	int32	   *starts = training->starts;
+	int32	   *owners = palloc(nlists * sizeof(int32));
 	int			n;
-	int			kept = 0;
 
 	memcpy(centroids, training->centroids, bytes);
 	n = IvfpqKmeans(centroids, nlists, dims, training->nparents,
 					training->parents);
 	IvfpqCheckStatus(gv_assign(dims, training->parents, n, centroids, nlists,
-							   parents, NULL, &ivfpq_stop));
-	training->nlists = 0;
-	for (int p = 0; p < n; p++)
-	{
-		int			first = training->nlists;
-
-		for (int i = 0; i < nlists; i++)
-			if (parents[i] == p)
-				memcpy(training->centroids +
-					   (Size) training->nlists++ * dims,
-					   centroids + (Size) i * dims, dims * sizeof(float));
-		if (training->nlists == first)
-			continue;
-		if (kept < p)			/* no parent without lists */
-			memcpy(training->parents + (Size) kept * dims,
-				   training->parents + (Size) p * dims, dims * sizeof(float));
-		starts[kept++] = first;
-	}
-	starts[kept] = training->nlists;
-	training->nparents = kept;
-	pfree(parents);
+							   owners, NULL, &ivfpq_stop));
+	order_lists(training, centroids, owners, n);
+	pfree(owners);
 	pfree(centroids);
 }
 
