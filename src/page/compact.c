@@ -62,12 +62,20 @@ count_sealed(Relation index, const IvfpqSeal *seal)
 	return total;
 }
 
-/* A page that is ours, though it is not locked: the map does not offer it. */
+/*
+ * A page that is ours, though it is not locked.  It is a pending page at once,
+ * for a free one may be taken by who knows it from before.  One record.
+ */
 static Buffer
-take_page(Relation index)
+take_page(Relation index, uint64 seq)
 {
 	Buffer		buf = IvfpqGetFreePage(index);
+	GenericXLogState *state = GenericXLogStart(index);
 
+	IvfpqPendingInit(GenericXLogRegisterBuffer(state, buf,
+											   GENERIC_XLOG_FULL_IMAGE),
+					 seq, InvalidBlockNumber, 0, NULL, 0);
+	GenericXLogFinish(state);
 	LockBuffer(buf, BUFFER_LOCK_UNLOCK);
 	return buf;
 }
@@ -78,13 +86,12 @@ write_page(Compaction *to)
 {
 	Relation	index = to->index;
 	bool		last = to->seq + 1 == to->seal->tail_seq;
-	Buffer		next = last ? InvalidBuffer : take_page(index);
+	Buffer		next = last ? InvalidBuffer : take_page(index, to->seq + 1);
 	GenericXLogState *state;
 	Page		page;
 
 	LockBuffer(to->buf, BUFFER_LOCK_EXCLUSIVE);
-	page = BufferGetPage(to->buf);
-	if (!PageIsNew(page) && !IvfpqPageIs(page, IVFPQ_KIND_FREE))
+	if (!IvfpqPendingIs(BufferGetPage(to->buf), to->seq))
 		elog(ERROR, "block %u of index \"%s\" was taken by someone else",
 			 BufferGetBlockNumber(to->buf), RelationGetRelationName(index));
 	state = GenericXLogStart(index);
@@ -167,7 +174,7 @@ IvfpqPendingCompact(Relation index)
 	{
 		to.tids = palloc(IVFPQ_PENDING_PER_PAGE * sizeof(ItemPointerData));
 		to.seq = head_seq;
-		to.buf = take_page(index);
+		to.buf = take_page(index, to.seq);
 		head = BufferGetBlockNumber(to.buf);
 		write_pages(&to);
 		pfree(to.tids);
