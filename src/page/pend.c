@@ -139,13 +139,13 @@ IvfpqPendingSettleDims(Relation index, int dims)
 
 /*
  * Let the next row of an untrained index decide on dimensions, because no row
- * is left of those that did: the caller has read the pending list, of which
- * `last` is the last page, with `count` TIDs, and found none of a row that
- * anyone may ever see.  False if rows have come since, or if it was no row
- * that decided.  One record: the metapage.
+ * is left of those that did: the caller has read the pending list to its last
+ * page, where the reader is, with `count` TIDs, and found none of a row that
+ * anyone may ever see.  False if rows have come since, also where VACUUM has
+ * removed as many, or if it was no row that decided.  One record: the metapage.
  */
 bool
-IvfpqPendingFreeDims(Relation index, const IvfpqPendingPlace *last, int count)
+IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
 {
 	Buffer		metabuf;
 	IvfpqMetaData meta;
@@ -156,15 +156,21 @@ IvfpqPendingFreeDims(Relation index, const IvfpqPendingPlace *last, int count)
 	meta = *IvfpqMetaGet(index, BufferGetPage(metabuf));
 	may = meta.nlists == 0 && meta.dims > 0 &&
 		(meta.dims_flags & IVFPQ_DIMS_BY_ROW) &&
-		meta.pending_tail == last->page;
+		meta.pending_tail == last->place.page;
 	if (may && meta.pending_tail != InvalidBlockNumber)
 	{
 		Buffer		buf = IvfpqReadPage(index, meta.pending_tail,
 										BUFFER_LOCK_SHARE,
 										IVFPQ_KIND_PENDING, NULL);
 
-		may = IvfpqPendingIs(BufferGetPage(buf), last->seq) &&
-			IvfpqPendingGet(BufferGetPage(buf))->count == (uint32) count;
+		Page		page = BufferGetPage(buf);
+
+		/* what is not logged has no LSNs */
+		may = IvfpqPendingIs(page, last->place.seq) &&
+			IvfpqPendingGet(page)->count == (uint32) count &&
+			(!RelationNeedsWAL(index) || PageGetLSN(page) == last->lsn) &&
+			memcmp(IvfpqPendingTids(page), last->tids,
+				   count * sizeof(ItemPointerData)) == 0;
 		UnlockReleaseBuffer(buf);
 	}
 	if (may)

@@ -114,6 +114,7 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 	{
 		reader->place.page = reader->next;
 		reader->place.seq = header->seq;
+		reader->lsn = PageGetLSN(page);
 		reader->odd = (IvfpqPageSpecial(page)->flags & IVFPQ_PENDING_ODD) != 0;
 		*count = header->count;
 		memcpy(reader->tids, IvfpqPendingTids(page),

@@ -30,6 +30,7 @@ typedef struct IvfpqPendingReader
 	uint64		restarted_at;	/* head's seq when last restarted; 0 = never */
 	uint64		build_id;		/* of the index then */
 	IvfpqPendingPlace place;	/* where `tids` come from */
+	XLogRecPtr	lsn;			/* of that page then */
 	bool		odd;			/* IVFPQ_PENDING_ODD of that page */
 	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] of one page */
 } IvfpqPendingReader;
@@ -45,7 +46,7 @@ extern bool IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta);
 extern int	IvfpqPendingAppend(Relation index, ItemPointer tid, int dims);
 extern int	IvfpqPendingSettleDims(Relation index, int dims);
 extern bool IvfpqPendingFreeDims(Relation index,
-								 const IvfpqPendingPlace *last, int count);
+								 const IvfpqPendingReader *last, int count);
 extern int64 IvfpqPendingEstimate(Relation index);
 extern IvfpqPendingHeader *IvfpqPendingGet(Page page);
 extern ItemPointerData *IvfpqPendingTids(Page page);

@@ -161,6 +161,18 @@ my $vacuum = background($node, "SET gpuvec.fault = 'wait 1 compact: page'; VACUU
 ok(wait_until($node, q{SELECT count(*) > 0 FROM pg_locks WHERE NOT granted}), 'VACUUM waits');
 $node->safe_psql('postgres', q{INSERT INTO t SELECT g, ARRAY[g, 1] FROM generate_series(20001, 23000) AS g});
 test_index('in the midst of VACUUM', warnings => 1);
+# ... and takes no page that the new list leads to
+$node->safe_psql('postgres', 'CHECKPOINT');
+is( $node->safe_psql(
+		'postgres', q{
+		WITH file AS MATERIALIZED (SELECT pg_read_binary_file(pg_relation_filepath('t_e')) AS f),
+			page AS MATERIALIZED (SELECT p, get_byte(f, p * 8192 + 8184) AS kind,
+				get_byte(f, p * 8192 + 40) + 256 * get_byte(f, p * 8192 + 41) AS next,
+				get_byte(f, p * 8192 + 43) = 255 AS last
+			FROM file, generate_series(0, length(f) / 8192 - 1) AS p)
+		SELECT count(*) > 2, count(*) FILTER (WHERE b.kind <> 5)
+		FROM page AS a JOIN page AS b ON b.p = a.next WHERE a.kind = 5 AND NOT a.last}),
+	't|0', 'pending pages lead to such pages only');
 $holder->query_safe('SELECT pg_advisory_unlock(0, 26486)');
 is(end_of($vacuum), 0, '... and goes on');
 test_index('rows came meanwhile');
@@ -181,6 +193,26 @@ isnt(end_of($late), 0, '... and is refused');
 is($node->safe_psql('postgres', q{SELECT id FROM firsts}), '2', '... as another one was before it');
 my (undef, undef, $err) = $node->psql('postgres', q{INSERT INTO firsts VALUES (1, '{1,2,3}')});
 like($err, qr/expected 2 dimensions, not 3/, 'so are all that follow');
+
+# nobody will see the row that decided, so the next one may: unless rows come
+# while that is asked, also if VACUUM removes as many
+$node->safe_psql(
+	'postgres', q{
+	TRUNCATE firsts;
+	ALTER TABLE firsts ADD pad text;
+	ALTER TABLE firsts ALTER pad SET STORAGE plain});
+# on two pages: who asks holds the second
+$node->safe_psql('postgres',
+	q{INSERT INTO firsts VALUES (2, '{1,2}', repeat('x', 5000)), (3, '{1,2}', repeat('x', 5000)); DELETE FROM firsts});
+$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
+$late = background($node, "SET gpuvec.fault = 'wait 1 dims: asked'; INSERT INTO firsts VALUES (1, '{1,2,3}');");
+ok(wait_until($node, q{SELECT count(*) > 0 FROM pg_locks WHERE NOT granted}), 'a row of another length asks');
+$node->safe_psql('postgres', q{VACUUM (INDEX_CLEANUP ON) firsts});
+$node->safe_psql('postgres', q{INSERT INTO firsts VALUES (5, '{5,6}')});
+$holder->query_safe('SELECT pg_advisory_unlock(0, 26486)');
+isnt(end_of($late), 0, '... and is refused');
+is( $node->safe_psql('postgres', q{SET enable_seqscan = off; SELECT id FROM firsts ORDER BY e <-> '{1,2}'}),
+	'5', '... so that rows have one length');
 
 # the same of a transaction that has not ended: it may commit
 $node->safe_psql('postgres', 'TRUNCATE firsts');

@@ -20,6 +20,7 @@
 #include "am/heap/dims.h"
 #include "am/heap/measure.h"
 #include "page/pending.h"
+#include "page/stoppoint.h"
 
 /* Rows that are asked, at most. */
 #define MAX_ASKED	100
@@ -188,9 +189,9 @@ IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta)
 		dead = !IvfpqMeasureSees(&inquiry.rows, IvfpqTidToId(&tid)) &&
 			inquiry.rows.all_dead;
 	}
+	IvfpqStopPoint("dims: asked");
 	if (dead)
-		dead = IvfpqPendingFreeDims(index, &inquiry.reader.place,
-									inquiry.count);
+		dead = IvfpqPendingFreeDims(index, &inquiry.reader, inquiry.count);
 	end_inquiry(&inquiry);
 	return dead;
 }
