@@ -113,6 +113,7 @@ is( $node->safe_psql('postgres', q{SELECT string_agg(cardinality(query)::text, '
 	'12', 'other dimensions');
 
 # -- as many rings as there is room for
+$node->safe_psql('postgres', 'DROP TABLE wide');
 my @small = map { "small$_" } 1 .. 65;
 $node->safe_psql('postgres', 'SET client_min_messages = warning;' . join '',
 	map { "CREATE TABLE $_ AS TABLE items LIMIT 5; CREATE INDEX ${_}_e ON $_ USING gpuivfpq (e) WITH (lists = 1);" } @small);
@@ -138,6 +139,27 @@ is(scalar(() = slurp_file($node->logfile, $offset) =~ /LOG: .*queries of index "
 is(as('guest', 'BEGIN; SELECT ask(1, 1); SELECT ask(1, 1); COMMIT; SELECT ask(1, 1)'), "3\n3\n3", '... in a transaction');
 chmod 0700, $folder or die "$folder: $!";
 is(as('guest', 'SELECT ask(1, 1)') . as('holder', q{SELECT kept('items_e')}), '31: 1', '... until there is some');
+
+# -- sessions that ask nothing more keep no rings that gave way
+my @huge = map { "huge$_" } 1 .. 6;
+my @idle;
+$node->safe_psql('postgres', 'SET client_min_messages = warning;' . join '',
+	map { "CREATE TABLE $_ AS SELECT 1 AS id, array_fill(1::real, ARRAY[16000]) AS e;
+		CREATE INDEX ${_}_e ON $_ USING gpuivfpq (e) WITH (lists = 1);" } @huge);
+my $rings = () = glob "$folder/*";
+for (1 .. 3)
+{
+	my $session = $node->background_psql('postgres');
+
+	$session->query_safe('SET enable_seqscan = off');
+	$session->query_safe("SELECT id FROM $_ ORDER BY e <-> array_fill(2::real, ARRAY[16000]) LIMIT 1") for @huge, @huge;
+	push @idle, $session;
+}
+cmp_ok(scalar(() = glob "$folder/*"), '<=', $rings + 4, 'memory of rings that gave way is used again');
+is( $node->safe_psql('postgres', 'SELECT ' . join ', ', map { "(SELECT count(*) FROM gpuvec_live_queries('${_}_e'))" } @huge[1, 5]),
+	'0|1', '... by the last ones asked');
+$_->quit for @idle;
+$node->safe_psql('postgres', join '', map { "DROP TABLE $_;" } @huge);
 
 # -- numbers of scans
 $node->restart;

@@ -5,7 +5,9 @@
  * Each index has a ring of them in a segment of dynamic shared memory, which
  * the first scan that finds none makes; the main shared memory has a table of
  * rings.  Where there are too many of these, or they take too much, the one
- * that was idle longest gives way.
+ * that was idle longest gives way: its segment is taken over if it is as large,
+ * because a segment that is given up stays as long as a session that was
+ * attached to it asks nothing.
  *
  * A scan never fails for this, and never waits: a ring that another session
  * writes or reads is passed over, and what goes wrong while one is made or
@@ -40,6 +42,9 @@
 
 /* After a ring could not be made, a session tries no other for so long. */
 #define RETRY_MS		60000
+
+/* A ring of other dimensions gives way when it was idle for so long. */
+#define LEAST_IDLE_MS	60000
 
 /* A segment. */
 typedef struct Ring
@@ -194,32 +199,55 @@ sweep(void)
 	}
 }
 
-/* A slot that is free, with room for so many bytes: idle rings give way. */
-static int
-make_room(Size bytes)
+/* Is there a slot that is free, and room for so many bytes? */
+static bool
+has_room(Size bytes, int *free)
 {
-	for (;;)
+	Size		taken = bytes;
+
+	*free = -1;
+	for (int i = 0; i < MAX_RINGS; i++)
 	{
-		int			free = -1;
-		int			idle = -1;
-		Size		taken = bytes;
-
-		for (int i = 0; i < MAX_RINGS; i++)
-		{
-			RingSlot   *slot = &shared->slots[i];
-
-			taken += slot->bytes;
-			if (pg_atomic_read_u64(&slot->ticket) == 0)
-				free = i;
-			else if (idle < 0 ||
-					 pg_atomic_read_u64(&slot->used) <
-					 pg_atomic_read_u64(&shared->slots[idle].used))
-				idle = i;
-		}
-		if (free >= 0 && (taken <= MAX_BYTES || idle < 0))
-			return free;
-		free_slot(idle);
+		taken += shared->slots[i].bytes;
+		if (pg_atomic_read_u64(&shared->slots[i].ticket) == 0)
+			*free = i;
 	}
+	return *free >= 0 && taken <= MAX_BYTES;
+}
+
+/* The ring that was idle longest, of those of so many bytes (0: any); or -1. */
+static int
+find_idle(Size bytes)
+{
+	int			idle = -1;
+
+	for (int i = 0; i < MAX_RINGS; i++)
+	{
+		RingSlot   *slot = &shared->slots[i];
+
+		if (pg_atomic_read_u64(&slot->ticket) != 0 &&
+			(bytes == 0 || slot->bytes == bytes) &&
+			(idle < 0 || pg_atomic_read_u64(&slot->used) <
+			 pg_atomic_read_u64(&shared->slots[idle].used)))
+			idle = i;
+	}
+	return idle;
+}
+
+/* Free the ring that was idle longest; ERROR if that is not long. */
+static void
+free_idle(void)
+{
+	int			idle = find_idle(0);
+
+	if (!TimestampDifferenceExceeds((TimestampTz)
+									pg_atomic_read_u64(&shared->slots[idle].used),
+									GetCurrentStatementStartTimestamp(),
+									LEAST_IDLE_MS))
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("there is no room beside those of other indexes")));
+	free_slot(idle);
 }
 
 /* Note that this process is attached to a slot's ring, until it ends. */
@@ -249,29 +277,70 @@ attach_ring(int slot)
 	keep_attached(slot, segment);
 }
 
-/* Make a ring of an index in a slot that is free. */
+/* Say whose a slot's ring is from now on. */
+static void
+name_ring(int slot, Relation index)
+{
+	RingSlot   *ring = &shared->slots[slot];
+
+	ring->database = MyDatabaseId;
+	ring->table = index->rd_index->indrelid;
+	ring->index = RelationGetRelid(index);
+	pg_atomic_write_u64(&ring->used,
+						(uint64) GetCurrentStatementStartTimestamp());
+	pg_atomic_write_u64(&ring->ticket, ++shared->tickets);
+}
+
+/*
+ * Make another index's ring one of this index, of as many dims.  Who is about
+ * to write to it finds out under its lock.
+ */
+static void
+take_over(int slot, Relation index)
+{
+	Ring	   *ring;
+
+	attach_ring(slot);
+	ring = attached[slot].ring;
+	LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
+	ring->nasked = 0;
+	name_ring(slot, index);
+	attached[slot].ticket =
+		pg_atomic_read_u64(&shared->slots[slot].ticket);
+	attached[slot].index = RelationGetRelid(index);
+	LWLockRelease(&ring->lock);
+}
+
+/* Make a ring of an index: a new one, or one that was another's. */
 static void
 make_ring(Relation index, int dims)
 {
 	Size		bytes = offsetof(Ring, queries) +
 	(Size) RING_QUERIES * dims * sizeof(float);
-	int			free = make_room(bytes);
-	RingSlot   *slot = &shared->slots[free];
-	dsm_segment *segment = dsm_create(bytes, 0);
-	Ring	   *ring = dsm_segment_address(segment);
+	int			free;
+	dsm_segment *segment;
+	Ring	   *ring;
 
+	while (!has_room(bytes, &free))
+	{
+		int			idle = find_idle(bytes);
+
+		if (idle >= 0)
+		{
+			take_over(idle, index);
+			return;
+		}
+		free_idle();
+	}
+	segment = dsm_create(bytes, 0);
+	ring = dsm_segment_address(segment);
 	memset(ring, 0, offsetof(Ring, queries));
 	LWLockInitialize(&ring->lock, shared->lock->tranche);
 	ring->dims = dims;
 	dsm_pin_segment(segment);
-	slot->database = MyDatabaseId;
-	slot->table = index->rd_index->indrelid;
-	slot->index = RelationGetRelid(index);
-	slot->bytes = bytes;
-	slot->handle = dsm_segment_handle(segment);
-	pg_atomic_write_u64(&slot->used,
-						(uint64) GetCurrentStatementStartTimestamp());
-	pg_atomic_write_u64(&slot->ticket, ++shared->tickets);
+	shared->slots[free].bytes = bytes;
+	shared->slots[free].handle = dsm_segment_handle(segment);
+	name_ring(free, index);
 	detach_ring(free);
 	keep_attached(free, segment);
 }
@@ -338,15 +407,25 @@ try_ring(Relation index, int dims)
 	FreeErrorData(error);
 }
 
-/* The slot of a ring that this process is attached to, or -1. */
+/*
+ * The slot of a ring that this process is attached to, or -1.  Lets go of those
+ * that others have freed.
+ */
 static int
 find_attached(Oid index, int dims)
 {
+	int			found = -1;
+
 	for (int i = 0; i < MAX_RINGS; i++)
-		if (attached[i].index == index && is_attached(i) &&
-			attached[i].ring->dims == dims)
-			return i;
-	return -1;
+	{
+		if (attached[i].ticket == 0)
+			continue;
+		if (!is_attached(i))
+			detach_ring(i);
+		else if (attached[i].index == index && attached[i].ring->dims == dims)
+			found = i;
+	}
+	return found;
 }
 
 /*
@@ -373,12 +452,16 @@ IvfpqKeepQuery(Relation index, const float *query, int dims)
 	ring = attached[slot].ring;
 	if (!LWLockConditionalAcquire(&ring->lock, LW_EXCLUSIVE))
 		return;
-	place = (int) (ring->nasked++ % RING_QUERIES);
-	ring->asked[place] = GetCurrentStatementStartTimestamp();
-	memcpy(ring->queries + (Size) place * dims, query, dims * sizeof(float));
+	if (is_attached(slot))
+	{
+		place = (int) (ring->nasked++ % RING_QUERIES);
+		ring->asked[place] = GetCurrentStatementStartTimestamp();
+		memcpy(ring->queries + (Size) place * dims, query,
+			   dims * sizeof(float));
+		pg_atomic_write_u64(&shared->slots[slot].used,
+							(uint64) GetCurrentStatementStartTimestamp());
+	}
 	LWLockRelease(&ring->lock);
-	pg_atomic_write_u64(&shared->slots[slot].used,
-						(uint64) GetCurrentStatementStartTimestamp());
 }
 
 /* A copy of the ring of an index, or NULL; scans pass it over meanwhile. */
