@@ -283,6 +283,14 @@ is_mirrored('refined_e', 'standby, written', on => $standby);
 is_same('refined', 8, 'standby, caught up', on => $standby);
 $standby->stop;
 
+# -- a database that takes no new sessions: those that are there go on
+$node->safe_psql('template1', 'CREATE DATABASE closed TEMPLATE postgres');
+my $open = $node->background_psql('closed');
+$node->safe_psql('postgres', 'ALTER DATABASE closed ALLOW_CONNECTIONS false');
+is($open->query_safe(q{SELECT gpuvec_prewarm('refined_e') > 0}), 't', 'no new sessions: mirrored');
+$open->quit;
+$node->safe_psql('postgres', 'DROP DATABASE closed');
+
 # -- no room for a large index, and room for a small one; a card takes memory in
 # pieces of some MB
 my ($memory_mb, $nlarge) = $SERVER eq 'cuda' ? (16, 45_000) : (2, 6000);

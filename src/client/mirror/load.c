@@ -22,6 +22,9 @@
 /* Lists whose states are asked for together. */
 #define STATES_RANGE		65536
 
+/* Lists that are counted while the index is locked. */
+#define COUNTED_LISTS		16384
+
 /* Bytes of a message, if maintenance_work_mem allows for two. */
 #define MESSAGE_BYTES		(4 * 1024 * 1024)
 
@@ -301,21 +304,33 @@ catch_up(IvfpqLoad *load)
 	return result;
 }
 
-/* Copies that the lists hold now.  The index is locked. */
-static int64
+/*
+ * Count the copies that the lists hold now.  The index is locked, and after some
+ * lists each time given free for a moment; it is still locked if the result is
+ * IVFPQ_LOAD_DONE.
+ */
+static IvfpqLoadResult
 count_copies(IvfpqLoad *load)
 {
-	int64		copies = 0;
+	IvfpqLoadResult result = IVFPQ_LOAD_DONE;
 
+	load->expected = 0;
 	for (int list = 0; list < load->meta.nlists; list++)
 	{
 		IvfpqListEntry entry;
 
 		CHECK_FOR_INTERRUPTS();
+		if (list > 0 && list % COUNTED_LISTS == 0)
+		{
+			IvfpqLoadUnlock(load);
+			result = IvfpqLoadLock(load);
+			if (result != IVFPQ_LOAD_DONE)
+				break;
+		}
 		IvfpqListEntryRead(load->index, &load->meta, list, &entry);
-		copies += entry.nitems;
+		load->expected += entry.nitems;
 	}
-	return copies;
+	return result;
 }
 
 /* Begin a mirror, and bring its model.  *exists: there is one already. */
@@ -421,8 +436,9 @@ prepare(IvfpqLoad *load, bool whole)
 	load->room = Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024 / 2);
 	MemoryContextSwitchTo(old);
 	if (whole)
-		load->expected = count_copies(load);
-	IvfpqLoadUnlock(load);
+		result = count_copies(load);
+	if (result == IVFPQ_LOAD_DONE)
+		IvfpqLoadUnlock(load);
 	return result;
 }
 

@@ -81,6 +81,10 @@ load_safely(IvfpqLoad *load, bool whole)
 		FlushErrorState();
 		AbortCurrentTransaction();
 		strlcpy(load->error, error->message, sizeof(load->error));
+		/* it may be cut in a character, and is read in other databases, too */
+		for (char *c = load->error; *c != '\0'; c++)
+			if (IS_HIGHBIT_SET(*c))
+				*c = '?';
 		RESUME_INTERRUPTS();
 	}
 	PG_END_TRY();
@@ -201,7 +205,11 @@ gpuvec_loader_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	IvfpqSetNoTransactionTimeout();
+
+	/* its sessions go on where no new ones are allowed */
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
+											  BGWORKER_BYPASS_ALLOWCONN);
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
 	ivfpq_shared->loader_connected[slot] = true;
 	LWLockRelease(ivfpq_shared->lock);

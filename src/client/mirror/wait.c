@@ -57,7 +57,8 @@ wait_for_server(void)
 		if (IvfpqNow() > deadline)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("gpuvecd does not come up")));
+					 errmsg("gpuvecd does not come up"),
+					 errhint("Look into the server's log.")));
 	}
 }
 
@@ -72,7 +73,8 @@ is_done(const GvMirrorKey *key, uint64 ticket, int64 *copies)
 	if (!IvfpqWantedGet(key, &wanted))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the index was changed while it was mirrored")));
+				 errmsg("the index was changed while it was mirrored"),
+				 errhint("Try again.")));
 	*copies = wanted.copies;
 	if (wanted.done >= ticket)
 		return true;
