@@ -196,16 +196,20 @@ IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index, List *found)
 void
 IvfpqAddKeyClauses(PlannerInfo *root, RelOptInfo *rel)
 {
-	List	   *paths = list_copy(rel->pathlist);
+	List	   *paths = NIL;
 	ListCell   *lc;
 
+	/* add_path frees paths, but none of an index */
+	foreach(lc, rel->pathlist)
+	{
+		if (IvfpqIsOrderedPath(lfirst(lc)))
+			paths = lappend(paths, lfirst(lc));
+	}
 	foreach(lc, paths)
 	{
 		IndexPath  *path = lfirst(lc);
 		List	   *clauses;
 
-		if (!IvfpqIsOrderedPath((Path *) path))
-			continue;
 		clauses = IvfpqKeyClauses(root, path->indexinfo, path->indexclauses);
 		if (list_length(clauses) == list_length(path->indexclauses))
 			continue;
