@@ -106,7 +106,8 @@ static void
 add_vector(Reading *reading, Datum value)
 {
 	int			dims;
-	const float *vector = IvfpqArrayFloats(DatumGetArrayTypeP(value), &dims);
+	ArrayType  *array = DatumGetArrayTypeP(value);
+	const float *vector = IvfpqArrayFloats(array, &dims);
 
 	if (reading->n == 0)
 		reading->dims = dims;
@@ -131,6 +132,8 @@ add_vector(Reading *reading, Datum value)
 	memcpy(reading->vectors + (Size) reading->n * dims, vector,
 		   dims * sizeof(float));
 	reading->n++;
+	if ((Pointer) array != DatumGetPointer(value))
+		pfree(array);
 }
 
 /* Queries of a table's column, at most so many. */
