@@ -135,8 +135,8 @@ IvfpqCountersOpen(void)
 
 	if (shared != NULL || is_tried || IsInParallelMode())
 		return;
-	is_tried = true;
 	error = IvfpqAttempt(open_segment, NULL);
+	is_tried = true;			/* unless it was cancelled */
 	if (error == NULL)
 		return;
 	ereport(LOG,

@@ -34,11 +34,7 @@ get_key(Oid relid)
 				 errmsg("index \"%s\" was built in this transaction",
 						RelationGetRelationName(index)),
 				 errhint("Others can read it after COMMIT.")));
-	if (!index->rd_index->indisvalid)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" is not valid",
-						RelationGetRelationName(index))));
+	IvfpqCheckValid(index);
 	IvfpqMetaRead(index, &meta);
 	if (!IvfpqCanMirror(index, &meta))
 		ereport(ERROR,
