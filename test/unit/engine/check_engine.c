@@ -184,6 +184,7 @@ main(int argc, char **argv)
 	for (i = 0; i < NTESTS; i++)
 		if (unit_is_wanted(argc, argv, tests[i].name))
 		{
+			unit_seed = 1;		/* whatever ran before */
 			tests[i].run();
 			nrun++;
 		}
