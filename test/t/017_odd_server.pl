@@ -97,10 +97,13 @@ sub test_odd
 	my ($hello, $search, $cause, $what) = @_;
 	my $before = $node->safe_psql('postgres', "SELECT $cause FROM gpuvec_stat()");
 	my $pid = pretend($hello, $search);
+	# whom a busy machine gives no turn for a while is not silent
+	local $ENV{PGOPTIONS} =
+	  '-c gpuvec.request_timeout=' . ($cause eq 'timed_out' ? '500ms' : '20s');
 	my $begun = time;
 	is(answers($node, 't', '<->', 8, 10, 2), $right, "$what: answers are right");
 	my $ms = int(1000 * (time - $begun));
-	cmp_ok($ms, '<', 4000, "$what: soon");
+	cmp_ok($ms, '<', 15_000, "$what: soon");
 	cmp_ok($node->safe_psql('postgres', "SELECT $cause FROM gpuvec_stat()"),
 		'>', $before, "$what: counted as $cause");
 	kill 'KILL', $pid;
