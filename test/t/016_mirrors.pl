@@ -141,6 +141,15 @@ for my $change (
 
 # -- gpuvecd stops in the midst of a load: the index is not locked meanwhile
 
+# A loader has waited too long for gpuvecd: so prewarm ended, in a session that ended.
+sub was_given_up
+{
+	my ($load) = @_;
+
+	return slurp_file($load->{output} =~ s/out$/err/r) =~
+	  /gpuvecd: (nothing came in time|it takes no message)/;
+}
+
 # gpuvecd stands still, and a loader is at work that waits for it; returns its PID
 # and who waits for the loader.  When the supervisor sees first that gpuvecd does not answer, it
 # starts no loader: then once more.
@@ -157,22 +166,30 @@ sub stopped_load
 			q{SELECT state = 'active' AND query = 'gpuvec: loading a mirror' FROM pg_stat_activity
 			WHERE backend_type = 'gpuvec loader'}, 5);
 		kill 'CONT', $pid;
-		is(end_of($load), 0, 'no loader is started while gpuvecd does not answer, but then');
+		ok(end_of($load) == 0 || was_given_up($load),
+			'no loader is started while gpuvecd does not answer, but then');
 	}
 	return;
 }
 
 for my $signal ('STOP', 'KILL')
 {
-	my ($pid, $load, $at_work) = stopped_load();
+	my ($pid, $load, $at_work, $status);
 
-	ok($at_work, "$signal: a loader is at work") or die;
-	usleep(100_000);
-	is( $node->safe_psql('postgres',
-			q{SET lock_timeout = 500; BEGIN; LOCK long IN ACCESS EXCLUSIVE MODE; SELECT 'locked'}),
-		'locked', "$signal: it holds no lock");
-	kill $signal eq 'STOP' ? 'CONT' : 'KILL', $pid;
-	is(end_of($load) >> 8, $signal eq 'STOP' ? 0 : 3, "$signal: how prewarm ended");
+	# on a busy machine gpuvecd may stand still for longer than a loader waits
+	for (1 .. 10)
+	{
+		($pid, $load, $at_work) = stopped_load();
+		ok($at_work, "$signal: a loader is at work") or die;
+		usleep(100_000);
+		is( $node->safe_psql('postgres',
+				q{SET lock_timeout = 500; BEGIN; LOCK long IN ACCESS EXCLUSIVE MODE; SELECT 'locked'}),
+			'locked', "$signal: it holds no lock");
+		kill $signal eq 'STOP' ? 'CONT' : 'KILL', $pid;
+		$status = end_of($load) >> 8;
+		last if $signal eq 'KILL' || !was_given_up($load);
+	}
+	is($status, $signal eq 'STOP' ? 0 : 3, "$signal: how prewarm ended");
 	# a process that has a card takes its time to die
 	my $which = $signal eq 'STOP' ? '=' : '<>';
 	ok(wait_until($node, "SELECT state = 'up' AND pid $which $pid FROM gpuvec_stat"),
