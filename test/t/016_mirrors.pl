@@ -232,10 +232,15 @@ is( $node->safe_psql('postgres',
 		'SELECT (SELECT count(*) FROM gpuvec_mirrors), (SELECT state FROM gpuvec_stat)',
 		extra_params => [ '-U', 'guest' ]),
 	'0|up', 'views: states are for everyone, mirrors are not');
-# a session that holds a lock on the index is no hindrance, one that waits is
+# a lock on the table is no hindrance, an exclusive one on the index is: then prewarm
+# waits, for its own session, too, and can be cancelled
+cmp_ok($node->safe_psql('postgres',
+		"BEGIN; LOCK refined IN ACCESS EXCLUSIVE MODE; SELECT gpuvec_prewarm('refined_e')"),
+	'>', 0, 'the table is locked');
 (undef, undef, $err) = $node->psql('postgres',
-	"SET statement_timeout = 200; BEGIN; LOCK refined IN ACCESS EXCLUSIVE MODE; REINDEX TABLE refined; SELECT gpuvec_prewarm('refined_e')");
-like($err, qr/ERROR:/, 'locked');
+	"BEGIN; ALTER INDEX refined_e SET TABLESPACE pg_default;
+	SET statement_timeout = 500; SELECT gpuvec_prewarm('refined_e')");
+like($err, qr/ERROR:  canceling statement due to statement timeout/, 'the index is locked');
 
 # nor do indexes that a transaction keeps locked, once it has asked for their
 # mirrors, keep others waiting; locked before, or a loader might begin in between,
