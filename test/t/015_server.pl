@@ -237,8 +237,8 @@ is( $node->safe_psql(
 		'postgres', qq{
 		SET gpuvec.request_timeout = 10000;
 		\\set ON_ERROR_STOP off
-		-- of one message: the error takes the setting back
-		SET statement_timeout = 200 \\; SELECT answers('t', '<->', 8, 10, 1);
+		-- for its own message alone: SET might be cancelled, too
+		SET LOCAL statement_timeout = 200 \\; SELECT answers('t', '<->', 8, 10, 1);
 		\\! kill -CONT $stopped
 		SELECT answers('t', '<->', 8, 10, 20) AS after \\gset
 		\\echo :after

@@ -296,8 +296,8 @@ my ($rc, $out, $err) = $node->psql('postgres', qq{
 	$nearest;
 	\\! kill -STOP $pid
 	SELECT clock_timestamp() AS begun \\gset
-	-- of one message: the error takes the setting back
-	SET statement_timeout = '300ms' \\; $nearest;
+	-- for its own message alone: SET might be cancelled, too
+	SET LOCAL statement_timeout = '300ms' \\; $nearest;
 	SELECT (1000 * extract(epoch FROM clock_timestamp() - :'begun'::timestamptz))::int;
 	\\! kill -CONT $pid
 	$other;

@@ -233,7 +233,8 @@ for my $name (sort keys %long)
 {
 	my $graph = "SELECT count(*) FROM gpuvec_knn_graph('u', 'id', 'e', 4);";
 	my $open = "SELECT count(*) FROM pg_ls_dir('/proc/' || pg_backend_pid() || '/fd');";
-	my $cut = "SET statement_timeout = '100ms'; $long{graph}; SET statement_timeout = 0;";
+	# of one message each: SET might be cancelled, too
+	my $cut = "SET LOCAL statement_timeout = '100ms' \\; $long{graph};";
 	# the files of all tables are open from the first round on
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SET gpuvec.engine = gpu; $graph $cut $open" . $cut x 9 . "$graph $open",

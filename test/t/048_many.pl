@@ -123,10 +123,10 @@ test_cancel($node, 'stopped', "$patient " . many('plain'), 'pg_stat_activity',
 {
 	my ($rc, $out, $err) = $node->psql('postgres', qq{
 		$patient
-		SET statement_timeout = '200ms';
 		\\set ON_ERROR_STOP off
+		-- for its own message alone: SET might be cancelled, too
+		SET LOCAL statement_timeout = '200ms' \\;
 		SELECT count(*) FROM gpuvec_search('plain_e', (SELECT array_agg(point(g, 8)) FROM generate_series(1, 900) AS g), 3);
-		SET statement_timeout = 0;
 		\\! kill -CONT $pid
 		SELECT string_agg(n::text, ' ') FROM (} . many('plain') . ') AS n');
 
