@@ -104,6 +104,26 @@ CREATE FUNCTION missing_in_lists(tab text, operator text, dims int, conditions t
 LANGUAGE sql SET gpuvec.probes = 16777216 SET gpuvec.candidates = 1000000
 SET gpuvec.max_probes = 16777216 AS 'SELECT missing(tab, operator, dims, conditions)';
 
+-- Wait until a query gives true, which may be so for less than a session takes to
+-- begin; false after three minutes.
+CREATE FUNCTION await_true(query text) RETURNS bool
+LANGUAGE plpgsql AS $$
+DECLARE
+	met bool;
+	begun timestamptz = clock_timestamp();
+BEGIN
+	WHILE clock_timestamp() < begun + '180 s' LOOP
+		EXECUTE query INTO met;
+		IF met THEN
+			RETURN true;
+		END IF;
+		PERFORM pg_stat_clear_snapshot();
+		PERFORM pg_sleep(0.001);
+	END LOOP;
+	RETURN false;
+END
+$$;
+
 -- Wait until a view of progress has such a row, cancel that session, and wait
 -- for its end; how many ms that took, NULL if no row came.
 CREATE FUNCTION cancel_at(view regclass, condition text) RETURNS int
