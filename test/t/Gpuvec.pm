@@ -15,7 +15,7 @@ use Test::More;
 use Time::HiRes qw(clock time usleep);
 
 our @EXPORT = qw($SERVER long_test new_node load_gpuvec background wait_until
-  end_of test_cancel test_timeout restart_after_crash restart_after_kill answers is_sound
+  end_of test_cancel test_timeout settle restart_after_crash restart_after_kill answers is_sound
   is_complete is_exact are_whole is_whole);
 
 # What gpuvecd runs on.
@@ -314,6 +314,29 @@ sub test_timeout
 	like($err, qr/canceling statement due to statement timeout/,
 		"$what: timed out after $timeout_ms ms");
 	cmp_ok($ms, '<=', $limit, "$what: ended $ms ms later");
+	return;
+}
+
+# Test: whoever was asked to train in the database has done so, and is gone.  A
+# worker that was asked a moment ago may not be there yet; but it, or the one that
+# is asked for another index here, goes through all.
+sub settle
+{
+	my ($node, $what) = @_;
+
+	$node->safe_psql(
+		'postgres', q{
+		SET client_min_messages = warning;
+		CREATE TABLE settled (e real[]);
+		CREATE INDEX settled_e ON settled USING gpuivfpq (e) WITH (dims = 3, train_rows = 1000);
+		INSERT INTO settled SELECT ARRAY[g % 10, g, g % 7] FROM generate_series(1, 1000) AS g;
+		VACUUM settled});
+	ok(wait_until($node, q{SELECT lists > 0 FROM gpuvec_index_info('settled_e')}),
+		"$what: a worker goes through all indexes");
+	ok( wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity
+			WHERE backend_type = 'gpuvec training'}),
+		"$what: and then there is none");
+	$node->safe_psql('postgres', 'DROP TABLE settled');
 	return;
 }
 
