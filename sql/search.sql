@@ -213,9 +213,8 @@ CREATE INDEX parted_e ON parted USING gpuivfpq (e);
 SELECT * FROM gpuvec_search('parted_e', '{1,2}', 3);
 CREATE INDEX many_id ON many (id);
 SELECT * FROM gpuvec_search('many_id', '{1,2}', 3);
-SET statement_timeout = 50;
+SET LOCAL statement_timeout = 50 \;
 SELECT count(*) FROM gpuvec_search('many_e', (SELECT array_agg(pg_temp.point(1, 20)) FROM generate_series(1, 100000)), 10000);
-RESET statement_timeout;
 
 -- rights: SELECT on what the index is made of; policies are not passed by; code
 -- of others does not run as the owner

@@ -69,8 +69,9 @@ FROM selectable,
 GROUP BY name ORDER BY name;
 DROP TABLE selectable;
 
--- a statement that is cancelled ends soon
-SET statement_timeout = '150ms';
+-- a statement that is cancelled ends soon (what is set for its message alone cancels
+-- nothing behind it)
+SET LOCAL statement_timeout = '150ms' \;
 DO $$
 DECLARE
 	began timestamptz := clock_timestamp();
@@ -83,7 +84,6 @@ EXCEPTION WHEN query_canceled THEN
 		WHEN clock_timestamp() - began < interval '5 s' THEN 'soon'
 		ELSE 'late: ' || (clock_timestamp() - began) END;
 END $$;
-RESET statement_timeout;
 
 SELECT p.oid::regprocedure, provolatile, proisstrict, proparallel
 FROM pg_proc AS p

@@ -162,6 +162,7 @@ DROP TABLE wide;
 -- few rows left: these are spread over many more of those that calibration knew,
 -- and searches look for them there
 CREATE TABLE thinned (id int, e real[]) WITH (autovacuum_enabled = off);
+SELECT setseed(0.5);
 INSERT INTO thinned SELECT g, ARRAY(SELECT sin(g % 97 * 131 + i * 17) + 1.5 * random()
 	FROM generate_series(1, 24) AS i WHERE g = g)
 FROM generate_series(1, 20000) AS g;

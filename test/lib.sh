@@ -90,6 +90,8 @@ gv_begin() {
 		"$GV_TMP" </dev/null >/dev/null 2>&1 &
 	export PGHOST=$GV_TMP/sock PGPORT=54321 PGUSER=postgres
 	export PGDATABASE=postgres LC_ALL=C
+	# seconds that servers may take to start, and TAP tests wait: a busy machine is slow
+	export PGCTLTIMEOUT=300 PG_TEST_TIMEOUT_DEFAULT=300
 	unset PGDATA PGSERVICE PGOPTIONS PGPASSFILE PGHOSTADDR
 }
 

@@ -89,6 +89,10 @@ count_regress() {
 installcheck() {
 	local log=$GV_TMP/$2.log status=0 began=$SECONDS names name
 	names=" $(make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" print-"$2") "
+	if [ -z "${names// /}" ]; then
+		failed 1 "$SERVER $1: the Makefile lists no test"
+		return 0
+	fi
 	for name in "${@:5}"; do
 		names=${names/ $name / }
 	done
@@ -274,7 +278,7 @@ make_tap_template() {
 }
 
 part_tap() {
-	local name files=() dir
+	local name files=() file dir
 	for name in ${TAP:-''}; do
 		files+=("$SOURCE"/test/t/"$name"*.pl)
 	done
@@ -290,9 +294,17 @@ part_tap() {
 	# with this program of test/gpu/run.sh; these need the card for themselves
 	if [ -n "${GPUVEC_TEST_HOG:-}" ]; then
 		run_tap_files 1 "$SOURCE"/test/gpu/*.pl
+		files+=("$SOURCE"/test/gpu/*.pl)
 	fi
-	for dir in "$GV_TMP/tap$TAG"/*/; do
-		count_tap_file "${dir%/}"
+	# one whose shell was killed has no time, and xargs begins no other then
+	mapfile -t files < <(printf '%s\n' "${files[@]}" | sort)
+	for file in "${files[@]}"; do
+		dir=$GV_TMP/tap$TAG/$(basename "$file" .pl)
+		if [ -s "$dir/time" ]; then
+			count_tap_file "$dir"
+		else
+			failed 1 "$SERVER $(basename "$dir"): it was not run to its end"
+		fi
 	done
 }
 

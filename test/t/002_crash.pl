@@ -119,10 +119,9 @@ for my $round (0 .. $#points)
 	my @vacuumed = qw(refined loaded wide);
 	push @vacuumed, splice(@vacuumed, 0, long_test() ? 0 : $round);
 	my $job = background($node, join '; ', $slow, map { "VACUUM $_" } @vacuumed);
-	ok( wait_until($node,
-			q{SELECT count(*) > 0 FROM pg_stat_progress_vacuum
-			  WHERE phase = 'vacuuming indexes'}),
-		"vacuum $round: is at its indexes");
+	is( $node->safe_psql('postgres', q{SELECT await_true($$
+			SELECT count(*) > 0 FROM pg_stat_progress_vacuum WHERE phase = 'vacuuming indexes'$$)}),
+		't', "vacuum $round: is at its indexes");
 	usleep($points[$round]);
 	crash($round);
 	end_of($job);

@@ -116,6 +116,9 @@ my $reindexes = background(
 	REINDEX INDEX CONCURRENTLY busy_one;
 	CREATE INDEX CONCURRENTLY busy_cosine ON busy USING gpuivfpq (e real_cosine_ops, (id % 5))
 		WITH (lists = 10);});
+# or there would be none to end, if its session begins later than pgbench ends
+ok(wait_until($node, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE query ~ 'VACUUM|pg_sleep.0.1'
+		AND pid <> pg_backend_pid()}), 'VACUUM has begun');
 $node->pgbench(
 	"--no-vacuum --client=8 --jobs=2 --time=$seconds",
 	0,

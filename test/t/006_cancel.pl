@@ -61,24 +61,34 @@ is( $node->safe_psql('postgres', q{SELECT count(*) FROM pg_class WHERE relname =
 # when one of its workers does
 my $copies = join ' || ', ('p') x 32;
 $node->safe_psql('postgres', qq{
-	CREATE DATABASE other;
 	CREATE TABLE deep (id int, e real[]) WITH (parallel_workers = 1);
 	ALTER TABLE deep ALTER e SET STORAGE EXTERNAL;
 	INSERT INTO deep SELECT g, $copies
 	FROM generate_series(1, 12000) AS g, LATERAL (VALUES (point(g, 32))) AS v (p);});
 {
 	my $phase = q{SELECT phase = 'building index: clustering' FROM pg_stat_progress_create_index};
-	my $job = background($node, q{SET maintenance_work_mem = '512MB';
-		CREATE INDEX deep_e ON deep USING gpuivfpq (e) WITH (lists = 250)});
+	my ($after, $status, $ms);
 
-	ok(wait_until($node, $phase), 'in the engine: clustering');
-	$node->safe_psql('postgres', 'DROP DATABASE other');
-	is($node->safe_psql('postgres', $phase), 't', 'in the engine: DROP DATABASE does not wait for its end');
-	$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE backend_type = 'parallel worker'});
-	my $begun = time;
-	isnt(end_of($job), 0, 'in the engine: a worker was told to end');
-	my $ms = int(1000 * (time - $begun));
+	# three tries, as test_cancel has them
+	for (1 .. 3)
+	{
+		$node->safe_psql('postgres', 'CREATE DATABASE other');
+		my $job = background($node, q{SET client_min_messages = warning; DROP INDEX IF EXISTS deep_e;
+			SET maintenance_work_mem = '512MB';
+			CREATE INDEX deep_e ON deep USING gpuivfpq (e) WITH (lists = 250)});
+
+		ok(wait_until($node, $phase), 'in the engine: clustering');
+		$after = $node->safe_psql('postgres', "DROP DATABASE other; $phase");
+		$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE backend_type = 'parallel worker'});
+		my $begun = time;
+		$status = end_of($job);
+		$ms = int(1000 * (time - $begun));
+		last if $after eq 't' && $status != 0 && $ms <= 2000;
+		note("in the engine: '$after', ended after $ms ms, status $status");
+	}
+	is($after, 't', 'in the engine: DROP DATABASE does not wait for its end');
+	isnt($status, 0, 'in the engine: a worker was told to end');
 	cmp_ok($ms, '<=', 2000, "in the engine: the build ended after $ms ms");
 }
 $node->safe_psql('postgres', 'DROP TABLE deep');

@@ -24,7 +24,7 @@ sub log_has
 {
 	my ($server, $pattern, $from, $what) = @_;
 
-	for (1 .. 600)
+	for (1 .. 1800)
 	{
 		my $log = slurp_file($server->logfile, $from);
 		return pass($what) if $log =~ $pattern;
@@ -99,7 +99,7 @@ $node->safe_psql('postgres', q{
 	INSERT INTO t SELECT * FROM source WHERE id <= 4900;});
 my $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM t');
-ok(wait_until($node, $idle), 'no worker');
+settle($node, 'few rows');
 is($node->safe_psql('postgres', "SELECT lists FROM gpuvec_index_info('t_e')"), '0',
 	'no training below train_rows');
 $node->safe_psql('postgres', 'INSERT INTO t SELECT * FROM source WHERE id BETWEEN 4901 AND 5000');
@@ -224,7 +224,7 @@ like($node->safe_psql('postgres', "SELECT advice FROM gpuvec_index_info('ended_e
 	qr/^trained on 3000 rows, holds 15000: REINDEX INDEX CONCURRENTLY/, 'so does index_info');
 $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM ended');
-ok(wait_until($node, $idle), 'no worker');
+settle($node, 'outgrown');
 unlike(slurp_file($node->logfile, $from), qr/was trained on/, 'it is said once');
 is_exact($node, 'ended', '<->', 8, 'grown');
 $node->safe_psql('postgres', 'REINDEX INDEX CONCURRENTLY ended_e');

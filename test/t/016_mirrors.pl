@@ -141,6 +141,15 @@ for my $change (
 
 # -- gpuvecd stops in the midst of a load: the index is not locked meanwhile
 
+# A loader has waited too long for gpuvecd: so prewarm ended, in a session that ended.
+sub was_given_up
+{
+	my ($load) = @_;
+
+	return slurp_file($load->{output} =~ s/out$/err/r) =~
+	  /gpuvecd: (nothing came in time|it takes no message)/;
+}
+
 # gpuvecd stands still, and a loader is at work that waits for it; returns its PID
 # and who waits for the loader.  When the supervisor sees first that gpuvecd does not answer, it
 # starts no loader: then once more.
@@ -157,22 +166,30 @@ sub stopped_load
 			q{SELECT state = 'active' AND query = 'gpuvec: loading a mirror' FROM pg_stat_activity
 			WHERE backend_type = 'gpuvec loader'}, 5);
 		kill 'CONT', $pid;
-		is(end_of($load), 0, 'no loader is started while gpuvecd does not answer, but then');
+		ok(end_of($load) == 0 || was_given_up($load),
+			'no loader is started while gpuvecd does not answer, but then');
 	}
 	return;
 }
 
 for my $signal ('STOP', 'KILL')
 {
-	my ($pid, $load, $at_work) = stopped_load();
+	my ($pid, $load, $at_work, $status);
 
-	ok($at_work, "$signal: a loader is at work") or die;
-	usleep(100_000);
-	is( $node->safe_psql('postgres',
-			q{SET lock_timeout = 500; BEGIN; LOCK long IN ACCESS EXCLUSIVE MODE; SELECT 'locked'}),
-		'locked', "$signal: it holds no lock");
-	kill $signal eq 'STOP' ? 'CONT' : 'KILL', $pid;
-	is(end_of($load) >> 8, $signal eq 'STOP' ? 0 : 3, "$signal: how prewarm ended");
+	# on a busy machine gpuvecd may stand still for longer than a loader waits
+	for (1 .. 10)
+	{
+		($pid, $load, $at_work) = stopped_load();
+		ok($at_work, "$signal: a loader is at work") or die;
+		usleep(100_000);
+		is( $node->safe_psql('postgres',
+				q{SET lock_timeout = 500; BEGIN; LOCK long IN ACCESS EXCLUSIVE MODE; SELECT 'locked'}),
+			'locked', "$signal: it holds no lock");
+		kill $signal eq 'STOP' ? 'CONT' : 'KILL', $pid;
+		$status = end_of($load) >> 8;
+		last if $signal eq 'KILL' || !was_given_up($load);
+	}
+	is($status, $signal eq 'STOP' ? 0 : 3, "$signal: how prewarm ended");
 	# a process that has a card takes its time to die
 	my $which = $signal eq 'STOP' ? '=' : '<>';
 	ok(wait_until($node, "SELECT state = 'up' AND pid $which $pid FROM gpuvec_stat"),
@@ -215,10 +232,15 @@ is( $node->safe_psql('postgres',
 		'SELECT (SELECT count(*) FROM gpuvec_mirrors), (SELECT state FROM gpuvec_stat)',
 		extra_params => [ '-U', 'guest' ]),
 	'0|up', 'views: states are for everyone, mirrors are not');
-# a session that holds a lock on the index is no hindrance, one that waits is
+# a lock on the table is no hindrance, an exclusive one on the index is: then prewarm
+# waits, for its own session, too, and can be cancelled
+cmp_ok($node->safe_psql('postgres',
+		"BEGIN; LOCK refined IN ACCESS EXCLUSIVE MODE; SELECT gpuvec_prewarm('refined_e')"),
+	'>', 0, 'the table is locked');
 (undef, undef, $err) = $node->psql('postgres',
-	"SET statement_timeout = 200; BEGIN; LOCK refined IN ACCESS EXCLUSIVE MODE; REINDEX TABLE refined; SELECT gpuvec_prewarm('refined_e')");
-like($err, qr/ERROR:/, 'locked');
+	"BEGIN; ALTER INDEX refined_e SET TABLESPACE pg_default;
+	SET statement_timeout = 500; SELECT gpuvec_prewarm('refined_e')");
+like($err, qr/ERROR:  canceling statement due to statement timeout/, 'the index is locked');
 
 # nor do indexes that a transaction keeps locked, once it has asked for their
 # mirrors, keep others waiting; locked before, or a loader might begin in between,
@@ -247,9 +269,18 @@ end_of($keeper);
 $node->safe_psql('postgres', 'DROP TABLE kept_1, kept_2, kept_3');
 
 # -- other databases: copied and dropped while a loader may be there
-my $begun = time;
+my $took = 0;
+sub run_timed
+{
+	my ($database, $sql) = @_;
+	my $begun = time;
+
+	$node->safe_psql($database, $sql);
+	$took += time - $begun;
+	return;
+}
 $node->safe_psql('postgres', "SELECT gpuvec_prewarm('refined_e')");
-$node->safe_psql('template1', 'CREATE DATABASE other TEMPLATE postgres');
+run_timed('template1', 'CREATE DATABASE other TEMPLATE postgres');
 # a loader may be done before these searches are: so none is asked for
 is_same('refined', 8, 'copied', database => 'other', none => 1, set => 'gpuvec.auto_mirror = off');
 is_same('refined', 8, 'copied, while it is mirrored', database => 'other', any => 1);
@@ -260,10 +291,10 @@ $node->safe_psql('other', 'INSERT INTO refined SELECT g, point(g, 8) FROM genera
 is_same('refined', 8, 'copied, and written', database => 'other', any => 1);
 is_same('refined', 8, 'as it was');
 $node->safe_psql('other', "SELECT gpuvec_prewarm('refined_e')");
-$node->safe_psql('postgres', 'DROP DATABASE other');
+run_timed('postgres', 'DROP DATABASE other');
 soon_mirrors('NULL', 0, 'dropped: its mirrors are given up');
 soon_mirrors("'other'", 0, 'dropped: its mirrors are given up');
-cmp_ok(time - $begun, '<', 20, 'databases are copied and dropped without waiting');
+cmp_ok($took, '<', 20, 'databases are copied and dropped without waiting');
 
 # -- a standby has mirrors of its own
 $node->backup('backup');

@@ -114,9 +114,9 @@ for my $ms (1 .. 15)
 {
 	my $said = said(qq{
 		SET enable_seqscan = off;
-		SET statement_timeout = ${\(3 * $ms)};
+		-- for its own message alone: SET might be cancelled, too
+		SET LOCAL statement_timeout = ${\(3 * $ms)} \\;
 		SELECT count(*) FROM (SELECT id FROM plain ORDER BY e <-> point($ms, $dims)) AS x;
-		SET statement_timeout = 0;
 		SELECT count(*) FROM (SELECT id FROM refined ORDER BY e <-> point($ms, $dims) LIMIT 20) AS x});
 
 	$cancelled++ if $said =~ /canceling statement/;

@@ -89,29 +89,29 @@ cancel_set('k-NN graph', 'k-NN graph', 'searching',
 cancel_set('k-means', 'k-means', 'clustering',
 	"SET gpuvec.engine = cpu; SET maintenance_work_mem = '1MB';");
 
-# -- what the view shows, and to whom
-sub seen
-{
-	my ($role) = @_;
-
-	return $node->safe_psql('postgres',
-		"SET ROLE $role; SELECT count(*), bool_and(datname = 'postgres'), max(relid::text),
-			max(command), max(phase), bool_and(done BETWEEN 0 AND total) FROM gpuvec_progress");
-}
+# -- what the view shows, and to whom; one session asks, while the function runs
+my $seen = "SELECT count(*), bool_and(datname = 'postgres'), max(relid::text),
+	max(command), max(phase), bool_and(done BETWEEN 0 AND total) FROM gpuvec_progress;";
 my $job = background($node,
 	"SET gpuvec.engine = cpu; SET maintenance_work_mem = '1MB'; $statement{'k-NN graph'}");
 ok( wait_until($node, q{SELECT count(*) = 1 FROM gpuvec_progress WHERE phase = 'searching' AND done > 0}),
 	'a running function is seen');
-is(seen('none'), '1|t|slow|k-NN graph|searching|t', 'all of it');
-is(seen('watcher'), '1|t||||', 'by others only that it runs');
-is( $node->safe_psql('postgres',
-		'SELECT count(*) FROM pg_stat_progress_create_index, pg_stat_progress_vacuum, pg_stat_progress_copy'),
-	'0', "PostgreSQL's own views pass over it");
-$node->safe_psql('postgres', 'GRANT pg_read_all_stats TO watcher');
-is(seen('watcher'), '1|t|slow|k-NN graph|searching|t', 'by pg_read_all_stats all of it');
-$node->safe_psql('postgres', 'SELECT pg_cancel_backend(pid) FROM gpuvec_progress');
+my @seen = split /\n/, $node->safe_psql('postgres', "$seen
+	SET ROLE watcher;
+	$seen
+	RESET ROLE;
+	SELECT count(*) FROM pg_stat_progress_create_index, pg_stat_progress_vacuum, pg_stat_progress_copy;
+	GRANT pg_read_all_stats TO watcher;
+	SET ROLE watcher;
+	$seen
+	RESET ROLE;
+	SELECT pg_cancel_backend(pid) FROM gpuvec_progress");
+is($seen[0], '1|t|slow|k-NN graph|searching|t', 'all of it');
+is($seen[1], '1|t||||', 'by others only that it runs');
+is($seen[2], '0', "PostgreSQL's own views pass over it");
+is($seen[3], '1|t|slow|k-NN graph|searching|t', 'by pg_read_all_stats all of it');
 end_of($job);
-is(seen('none'), '0|||||', 'and nothing when it has ended');
+is($node->safe_psql('postgres', $seen), '0|||||', 'and nothing when it has ended');
 
 # -- each phase of a path: the function is called again and again until all of
 # them were met, however rarely this session has its turn

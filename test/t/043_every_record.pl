@@ -85,7 +85,7 @@ for my $n (0 .. $#targets)
 		  . "recovery_target_lsn = '$targets[$n]'\nrecovery_target_action = promote\n");
 	$crashed->set_recovery_mode;
 	$crashed->start;
-	wait_until($crashed, 'SELECT NOT pg_is_in_recovery()');
+	ok(wait_until($crashed, 'SELECT NOT pg_is_in_recovery()'), "$what: recovered");
 	are_whole($crashed, $what, \@indexes, warnings => 1);
 
 	$crashed->safe_psql('postgres', join '',

@@ -107,16 +107,15 @@ sub by_fallback
 	is($found, $own, "$what: the session's rows");
 	return;
 }
-my $pid = gpuvecd_pid($node);
-kill 'STOP', $pid;
+my ($supervisor, $pid) = stand_still($node);
 my $begun = time;
 by_fallback("SET gpuvec.request_timeout = '200ms';", 'stopped', 'timed out');
 cmp_ok(time - $begun, '<', 15, 'stopped: it was not waited for long');
-kill 'CONT', $pid;
+go_on($supervisor, $pid);
 ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), 'it goes on');
 differs($node, many('plain'), 'it answers again', set => [ $all, "gpuvec.request_timeout = '9s'" ]);
 # who waits for it heeds cancelling and time-outs, and has the right answer next
-kill 'STOP', $pid;
+($supervisor, $pid) = stand_still($node);
 my $patient = "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '60s'; SET $all;";
 test_timeout($node, 'stopped', "$patient " . many('plain'), 300);
 test_cancel($node, 'stopped', "$patient " . many('plain'), 'pg_stat_activity',
@@ -124,10 +123,10 @@ test_cancel($node, 'stopped', "$patient " . many('plain'), 'pg_stat_activity',
 {
 	my ($rc, $out, $err) = $node->psql('postgres', qq{
 		$patient
-		SET statement_timeout = '200ms';
 		\\set ON_ERROR_STOP off
+		-- for its own message alone: SET might be cancelled, too
+		SET LOCAL statement_timeout = '200ms' \\;
 		SELECT count(*) FROM gpuvec_search('plain_e', (SELECT array_agg(point(g, 8)) FROM generate_series(1, 900) AS g), 3);
-		SET statement_timeout = 0;
 		\\! kill -CONT $pid
 		SELECT string_agg(n::text, ' ') FROM (} . many('plain') . ') AS n');
 
@@ -143,10 +142,8 @@ kill 'STOP', $pid;
 	isnt($rc, 0, 'an error is wanted');
 	like($err, qr/gpuvecd did not answer within 150 ms/, 'and it is the right one');
 }
-# nobody starts another before the session has asked
-my $supervisor = supervisor_pid($node);
-kill 'STOP', $supervisor;
-kill 'KILL', gpuvecd_pid($node);
+# nobody starts another before the session has asked: the supervisor stands still
+kill 'KILL', $pid;
 by_fallback('', 'killed', 'down|broken|suspended');
 kill 'CONT', $supervisor;
 ok(revive($node), 'there is another');

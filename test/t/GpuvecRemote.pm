@@ -15,7 +15,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs
-  gpuvecd_pid supervisor_pid served pause_loaders resume_loaders revive not_done pretend_gpuvecd greeting);
+  gpuvecd_pid supervisor_pid served pause_loaders resume_loaders stand_still go_on revive not_done
+  pretend_gpuvecd greeting);
 
 # Plans are of no interest here, only what the index gives.
 my $FUNCTIONS = q{
@@ -173,6 +174,27 @@ sub supervisor_pid
 
 	slurp_file("/proc/$pid/stat") =~ /^\d+ \(gpuvecd\) \S (\d+) / or die "no gpuvecd";
 	return $1;
+}
+
+# gpuvecd stands still, and so does the supervisor: it would see that gpuvecd does
+# not answer, and sessions would not ask it any more.  Returns both for go_on, which
+# has to come before the node is stopped.
+sub stand_still
+{
+	my ($node) = @_;
+	my @both = (supervisor_pid($node), gpuvecd_pid($node));
+
+	kill 'STOP', @both;
+	return @both;
+}
+
+# gpuvecd first: then it answers the supervisor.
+sub go_on
+{
+	my ($supervisor, $gpuvecd) = @_;
+
+	kill 'CONT', $gpuvecd, $supervisor;
+	return;
 }
 
 # Test: gpuvecd and the session give the same rows.  %options: answered, stale

@@ -377,7 +377,7 @@ builder_unused(const TestServer *server, const char *what)
 {
 	int			tries = 0;
 
-	while (used(server) != 0 && tries++ < 2000)
+	while (used(server) != 0 && tries++ < 20000)
 		usleep(5000);
 	CHECK(used(server) == 0, "%s: %lld bytes are in use", what,
 		  (long long) used(server));

@@ -12,6 +12,9 @@
 
 #include "client.h"
 
+#define LOCK_WAIT_MS	10000	/* as gpuvecd.c has it */
+#define HELLO_MS		5000	/* as loop.c has it */
+
 /* Start with one option and wait for the end; the log must have this. */
 static void
 check_end(const char *option, const char *value, int expected,
@@ -90,8 +93,7 @@ test_signals(void)
 		int			loader = client_open(&server, GV_ROLE_LOADER);
 		int			sessions[40];
 		TestSearch	search = make_search(&key, &index);
-		uint64_t	began;
-		struct timespec now;
+		int64_t		began;
 
 		kill(server.pid, SIGHUP);
 		kill(server.pid, SIGPIPE);
@@ -104,13 +106,10 @@ test_signals(void)
 			CHECK(search_send(sessions[n], &search), "send");
 		}
 		wait_ms(5);
-		clock_gettime(CLOCK_MONOTONIC, &now);
-		began = (uint64_t) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+		began = client_now_ms();
 		kill(server.pid, ends[i]);
 		CHECK(server_wait(&server) == 0, "signal %d", ends[i]);
-		clock_gettime(CLOCK_MONOTONIC, &now);
-		CHECK((uint64_t) now.tv_sec * 1000 + now.tv_nsec / 1000000 - began <
-			  5000, "it took long to end");
+		CHECK(client_now_ms() - began < 5000, "it took long to end");
 		for (n = 0; n < 40; n++)
 			close(sessions[n]);
 		CHECK(client_ended(loader), "the loader");
@@ -129,8 +128,10 @@ test_lock(void)
 	static const char *const none[] = {NULL};
 	TestServer	first = server_start(NULL, NULL);
 	TestServer	second = first;
+	int64_t		began = client_now_ms();
 	char		path[128];
 	char		pid[32] = "";
+	bool		ready;
 	int			fd;
 
 	server_launch(&second, none);
@@ -142,7 +143,16 @@ test_lock(void)
 	kill(first.pid, SIGKILL);
 	CHECK(server_wait(&first) == 1000 + SIGKILL, "SIGKILL");
 	close(first.log);
-	CHECK(server_ready(&second), "the second server");
+	ready = server_ready(&second);
+	if (!ready && client_now_ms() - began >= LOCK_WAIT_MS)
+	{
+		/* a busy machine took what it waits */
+		CHECK(server_wait(&second) == 4, "it gave up");
+		close(second.log);
+		server_launch(&second, none);
+		ready = server_ready(&second);
+	}
+	CHECK(ready, "the second server");
 	fd = client_open(&second, GV_ROLE_SESSION);
 	CHECK(client_ping(fd) == 0, "the second server");
 	close(fd);
@@ -339,13 +349,17 @@ test_strangers(void)
 {
 	TestServer	server = server_start("--max-connections", "3");
 	GvMessage	hello = {sizeof(GvHello), GV_MSG_HELLO, 0};
+	int64_t		began = client_now_ms();
 	int			silent = client_socket(&server);
 	int			slow = client_socket(&server);
 	int			idle = client_open(&server, GV_ROLE_SESSION);
 	int			late;
 
 	CHECK(client_send(slow, &hello, sizeof(hello)), "send");
-	CHECK(client_open(&server, GV_ROLE_SESSION) < 0, "a fourth client");
+	late = client_open(&server, GV_ROLE_SESSION);
+	CHECK(late < 0 || client_now_ms() - began >= HELLO_MS, "a fourth client");
+	if (late >= 0)
+		close(late);
 	CHECK(client_ended(silent), "it says nothing, and is still there");
 	CHECK(client_ended(slow), "it says half of it, and is still there");
 	CHECK(client_ping(idle) == 0, "who said hello is gone");

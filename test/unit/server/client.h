@@ -37,7 +37,10 @@ extern int	server_stop(TestServer *server);
 extern void server_remove(TestServer *server);
 extern void server_check_log(TestServer *server, const char *text);
 
-/* client.c: connections; -1 where there is none. */
+/* client.c: milliseconds of a clock that only goes on, gpuvecd's, too. */
+extern int64_t client_now_ms(void);
+
+/* Connections; -1 where there is none. */
 extern int	client_socket(const TestServer *server);
 extern int	client_open(const TestServer *server, GvRole role);
 
