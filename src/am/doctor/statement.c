@@ -56,7 +56,10 @@ typedef struct Sight
 	bool		is_joined;
 } Sight;
 
-/* What the hooks work for; they are in place while a statement is planned. */
+/*
+ * What the hooks work for.  They stay in place: a library that is loaded while a
+ * statement is planned chains to them.
+ */
 typedef struct Watch
 {
 	MemoryContext context;
@@ -66,7 +69,8 @@ typedef struct Watch
 	int			depth;			/* 1 = it is the statement that is planned */
 } Watch;
 
-static Watch *observer = NULL;
+static Watch *observer = NULL;	/* NULL: nothing is watched */
+static bool is_hooked = false;
 static planner_hook_type previous_planner = NULL;
 static set_rel_pathlist_hook_type previous_pathlist = NULL;
 static get_relation_info_hook_type previous_info = NULL;
@@ -235,7 +239,7 @@ watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 
 	if (previous_pathlist)
 		previous_pathlist(root, rel, rti, rte);
-	if (observer->depth != 1 ||
+	if (observer == NULL || observer->depth != 1 ||
 		rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
 		(rte->relkind != RELKIND_RELATION && rte->relkind != RELKIND_MATVIEW))
 		return;
@@ -262,7 +266,8 @@ watch_info(PlannerInfo *root, Oid table, bool inhparent, RelOptInfo *rel)
 
 	if (previous_info)
 		previous_info(root, table, inhparent, rel);
-	if (observer->depth != 1 || table != observer->only_table)
+	if (observer == NULL || observer->depth != 1 ||
+		table != observer->only_table)
 		return;
 	foreach(lc, rel->indexlist)
 	{
@@ -272,6 +277,15 @@ watch_info(PlannerInfo *root, Oid table, bool inhparent, RelOptInfo *rel)
 			kept = lappend(kept, info);
 	}
 	rel->indexlist = kept;
+}
+
+static PlannedStmt *
+plan_unwatched(Query *query, const char *source, int options,
+			   ParamListInfo params)
+{
+	return previous_planner ?
+		previous_planner(query, source, options, params) :
+		standard_planner(query, source, options, params);
 }
 
 /*
@@ -285,12 +299,12 @@ watch_planner(Query *query, const char *source, int options,
 {
 	PlannedStmt *plan = NULL;
 
+	if (observer == NULL)
+		return plan_unwatched(query, source, options, params);
 	observer->depth++;
 	PG_TRY();
 	{
-		plan = previous_planner ?
-			previous_planner(query, source, options, params) :
-			standard_planner(query, source, options, params);
+		plan = plan_unwatched(query, source, options, params);
 	}
 	PG_FINALLY();
 	{
@@ -298,6 +312,20 @@ watch_planner(Query *query, const char *source, int options,
 	}
 	PG_END_TRY();
 	return plan;
+}
+
+static void
+set_hooks(void)
+{
+	if (is_hooked)
+		return;
+	previous_pathlist = set_rel_pathlist_hook;
+	previous_info = get_relation_info_hook;
+	previous_planner = planner_hook;
+	planner_hook = watch_planner;
+	set_rel_pathlist_hook = watch_paths;
+	get_relation_info_hook = watch_info;
+	is_hooked = true;
 }
 
 /* Plan a statement under watch. */
@@ -311,13 +339,8 @@ plan_watched(Query *query, const char *source, Watch *how)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("gpuvec_doctor is called while it plans a statement")));
 
-	previous_pathlist = set_rel_pathlist_hook;
-	previous_info = get_relation_info_hook;
-	previous_planner = planner_hook;
+	set_hooks();
 	observer = how;
-	planner_hook = watch_planner;
-	set_rel_pathlist_hook = watch_paths;
-	get_relation_info_hook = watch_info;
 	PG_TRY();
 	{
 		plan = pg_plan_query(copyObject(query), source,
@@ -325,9 +348,6 @@ plan_watched(Query *query, const char *source, Watch *how)
 	}
 	PG_FINALLY();
 	{
-		set_rel_pathlist_hook = previous_pathlist;
-		get_relation_info_hook = previous_info;
-		planner_hook = previous_planner;
 		observer = NULL;
 	}
 	PG_END_TRY();
