@@ -266,6 +266,35 @@ SELECT count(*) FROM (SELECT id FROM split WHERE kind = 1 AND size = 1
 	ORDER BY e <-> '{.5,.5,.5,.5,.5,.5,.5,.5}' LIMIT 10) AS q;
 SELECT batches, candidates < 250 AS few, finished FROM gpuvec_last_scan();
 DROP TABLE split;
+-- ... with keys: rows that come by the table, or by another index, are asked both
+CREATE TABLE rested AS SELECT g AS id, g % 3 AS kind, hashint4(g) & 7 AS size, hashint4(g + 1) & 255 AS rare,
+	pg_temp.point(g, 8, 20, 0) AS e FROM generate_series(1, 8000) AS g;
+CREATE INDEX rested_e ON rested USING gpuivfpq (e, size) WHERE kind = 1;
+CREATE INDEX ON rested (rare);
+ANALYZE rested;
+CREATE FUNCTION pg_temp.same(condition text) RETURNS bool LANGUAGE plpgsql AS $$
+DECLARE
+	query text = 'SELECT array_agg(id) FROM (SELECT id FROM rested WHERE ' || condition ||
+		' ORDER BY e <-> array_fill(1::real, ARRAY[8]) LIMIT 20) AS q';
+	here int[];
+	there int[];
+BEGIN
+	EXECUTE query INTO here;
+	SET LOCAL gpuvec.enable_custom_scan = off;
+	EXECUTE query INTO there;
+	SET LOCAL gpuvec.enable_custom_scan = on;
+	RETURN here = there;
+END
+$$;
+SET gpuvec.recall = 1;
+SELECT rest FROM pg_temp.ends('kind = 1 AND size >= 0 AND id % 7 = 3');
+SELECT pg_temp.same('kind = 1 AND size >= 0 AND id % 7 = 3');
+SET enable_sort = off;
+SELECT rest FROM pg_temp.ends('kind = 1 AND size < 7 AND rare = 5');
+SELECT pg_temp.same('kind = 1 AND size < 7 AND rare = 5');
+RESET enable_sort;
+RESET gpuvec.recall;
+DROP TABLE rested;
 
 -- a query with a sub-plan
 SET enable_seqscan = off;

@@ -120,7 +120,7 @@ IvfpqMeasureMatches(IvfpqMeasure *measure, TupleTableSlot *row, bool asks_all)
 	if (n == 0)
 		return true;
 	oldcontext = MemoryContextSwitchTo(measure->context);
-	if (measure->estate != NULL)
+	if (measure->indexInfo != NULL)
 		index_values(measure, row, values, isnulls);
 	else
 		for (int i = 0; i < n; i++)
@@ -324,7 +324,7 @@ IvfpqMeasureColumns(IvfpqMeasure *measure, Datum *values, bool *isnull)
 	Relation	index = measure->index;
 	MemoryContext oldcontext = MemoryContextSwitchTo(measure->context);
 
-	if (measure->estate != NULL)
+	if (measure->indexInfo != NULL)
 		index_values(measure, measure->slot, values, isnull);
 	else
 		for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
