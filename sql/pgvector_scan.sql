@@ -17,6 +17,42 @@ CREATE INDEX embedded_h_cosine ON embedded USING gpuivfpq (h halfvec_cosine_ops)
 SELECT relname, i.lists, i.dims, i.rows
 FROM pg_class, gpuvec_index_info(oid) AS i WHERE relname LIKE 'embedded\_%' ORDER BY 1;
 
+-- rows without a distance, which come last, are within what is beyond them
+CREATE TABLE tiny AS SELECT g AS id, pg_temp.point(g, 8)::vector(8) AS v FROM generate_series(1, 2000) AS g;
+INSERT INTO tiny SELECT g, '[1e-30,0,0,0,0,0,0,0]' FROM generate_series(5001, 5003) AS g;
+CREATE FUNCTION pg_temp.within(OUT rows int, OUT tiny int, OUT same bool) LANGUAGE plpgsql AS $$
+DECLARE
+	query text = format('SELECT array_agg(id) FROM (SELECT id FROM tiny WHERE 1 - (v <=> %1$L) > .6
+		ORDER BY v <=> %1$L LIMIT 1000) AS q', '[0,3,1,2,-4,5,6,-7]');
+	here int[];
+	there int[];
+BEGIN
+	EXECUTE query INTO here;
+	SET LOCAL gpuvec.enable_custom_scan = off;
+	SET LOCAL enable_indexscan = off;
+	EXECUTE query INTO there;
+	SET LOCAL enable_indexscan = on;
+	SET LOCAL gpuvec.enable_custom_scan = on;
+	rows = cardinality(here);
+	SELECT count(*) INTO tiny FROM unnest(here) AS id WHERE id > 5000;
+	same = (SELECT array_agg(id ORDER BY id) FROM unnest(here) AS id) =
+		(SELECT array_agg(id ORDER BY id) FROM unnest(there) AS id);
+END
+$$;
+SET gpuvec.probes = 1000;
+SET gpuvec.candidates = 5000;
+CREATE INDEX tiny_v ON tiny USING gpuivfpq (v vector_cosine_ops) WITH (lists = 20);
+SELECT * FROM pg_temp.within();
+DROP INDEX tiny_v;
+CREATE INDEX tiny_v ON tiny USING gpuivfpq (v vector_cosine_ops) WITH (lists = 20, refine = sq8);
+SELECT * FROM pg_temp.within();
+DROP INDEX tiny_v;
+CREATE INDEX tiny_v ON tiny USING gpuivfpq (v vector_cosine_ops) WITH (lists = 20, refine = half);
+SELECT * FROM pg_temp.within();
+RESET gpuvec.probes;
+RESET gpuvec.candidates;
+DROP TABLE tiny;
+
 -- every class: the index is used, and with all lists it is exact
 CREATE FUNCTION pg_temp.check(col text, operator text, type text)
 RETURNS TABLE (plan text, exact bool, all_rows bigint)

@@ -419,9 +419,13 @@ next_row(IndexScanDesc scan, IvfpqNextRow *row)
 		}
 		else if (IvfpqIsOutside(state, row->least))
 		{
-			/* so are all others, and those that are within have been read */
+			/*
+			 * So are all others that have a distance, and those that are
+			 * within have been read.
+			 */
 			state->exhausted = true;
-			return false;
+			if (!state->filter->radius.with_nan)
+				return false;
 		}
 		else if (!IvfpqGivenIsLate(state, row) && give_out(scan, row))
 			return true;
