@@ -123,6 +123,7 @@ gv_mirrors_acquire(const GvMirrorKey *key, uint64_t owner,
 	{
 		held->users++;
 		held->used_ms = gv_now_ms();
+		held->key.index = key->index;	/* ALTER TABLE may keep pages */
 	}
 	gv_registry_unlock();
 	return held;

@@ -322,6 +322,48 @@ is($open->query_safe(q{SELECT gpuvec_prewarm('refined_e') > 0}), 't', 'no new se
 $open->quit;
 $node->safe_psql('postgres', 'DROP DATABASE closed');
 
+# -- more databases than loaders: each has its turn, however busy others are
+$node->safe_psql('template1', "CREATE DATABASE $_ TEMPLATE postgres") for 'busy1', 'busy2', 'third';
+my @busy;
+for my $database ('busy1', 'busy2')
+{
+	push @busy, IPC::Run::start(
+		[
+			'psql', '-X', '-q', '-d', $node->connstr($database), '-c', 'SET enable_seqscan = off', '-c', q{
+			DO $$ BEGIN
+				LOOP
+					INSERT INTO refined SELECT id, e FROM refined LIMIT 1;
+					PERFORM id FROM refined ORDER BY e <-> (SELECT e FROM refined LIMIT 1) LIMIT 1;
+					COMMIT;
+				END LOOP;
+			END $$}
+		],
+		'<' => \undef,
+		'>' => \my $busy_out,
+		'2>' => \my $busy_err);
+}
+ok(wait_until($node, q{SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'gpuvec loader' AND datname LIKE 'busy%'}),
+	'two databases have loaders');
+is($node->safe_psql('third', q{SET statement_timeout = '150s'; SELECT gpuvec_prewarm('refined_e') > 0}), 't', '... and a third one, too');
+$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'busy%'});
+IPC::Run::finish($_) for @busy;
+$node->safe_psql('postgres', "DROP DATABASE $_ WITH (FORCE)") for 'busy1', 'busy2', 'third';
+
+# -- an index has a new OID and the same pages
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE typed AS SELECT id, e, ('n' || id % 9)::varchar(20) AS name FROM refined;
+	CREATE INDEX typed_e ON typed USING gpuivfpq (e, name) WITH (lists = 10)});
+is_mirrored('typed_e', 'typed');
+my $typed = q{SELECT pg_relation_filenode('typed_e'), 'typed_e'::regclass::oid};
+my @typed = split /\|/, $node->safe_psql('postgres', $typed);
+$node->safe_psql('postgres', 'ALTER TABLE typed ALTER name TYPE varchar(40)');
+my @retyped = split /\|/, $node->safe_psql('postgres', $typed);
+is($retyped[0], $typed[0], 'another type: the same pages');
+isnt($retyped[1], $typed[1], '... another OID');
+is_mirrored('typed_e', 'another type');
+$node->safe_psql('postgres', 'DROP TABLE typed');
+
 # -- no room for a large index, and room for a small one; a card takes memory in
 # pieces of some MB
 my ($memory_mb, $nlarge) = $SERVER eq 'cuda' ? (16, 45_000) : (2, 6000);

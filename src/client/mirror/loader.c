@@ -30,6 +30,9 @@
 #define LOOK_MS				50
 #define IDLE_US				1000000
 
+/* How long it stays when another database waits for a loader. */
+#define TURN_US				1000000
+
 /* A mirror rests so many times as long as it took to catch up, at least. */
 #define CATCH_UP_REST		10
 #define CATCH_UP_PAUSE_MS	200
@@ -199,6 +202,7 @@ gpuvec_loader_main(Datum arg)
 {
 	int			slot = DatumGetInt32(arg);
 	Oid			database;
+	int64		begun;
 	int64		last;
 
 	memcpy(&database, MyBgworkerEntry->bgw_extra, sizeof(Oid));
@@ -215,7 +219,7 @@ gpuvec_loader_main(Datum arg)
 	LWLockRelease(ivfpq_shared->lock);
 	before_shmem_exit(release_all, (Datum) 0);
 
-	last = IvfpqNow();
+	begun = last = IvfpqNow();
 	while (IvfpqNow() - last < IDLE_US)
 	{
 		IvfpqWanted wanted;
@@ -228,6 +232,9 @@ gpuvec_loader_main(Datum arg)
 			last = IvfpqNow();
 		}
 		else if (!wait_a_moment())
+			break;
+		if (IvfpqNow() - begun > TURN_US &&
+			pg_atomic_read_u32(&ivfpq_shared->loaders_awaited) != 0)
 			break;
 	}
 	IvfpqDisconnect();

@@ -80,6 +80,7 @@ add(const GvMirrorKey *key)
 	{
 		memset(best, 0, sizeof(*best));
 		best->key = *key;
+		best->retry_at = GetCurrentTimestamp();
 	}
 	return best;
 }
@@ -112,7 +113,7 @@ ask_load(IvfpqWanted *wanted, bool now)
 		wanted->state == IVFPQ_WANTED_EVICTED)
 		wanted->retry_at = later(wanted->ready_at, RELOAD_PAUSE_MS);
 	if (now)
-		wanted->retry_at = time;
+		wanted->retry_at = Min(wanted->retry_at, time);
 	wanted->state = IVFPQ_WANTED_WAITING;
 	return news;
 }
@@ -147,6 +148,8 @@ IvfpqWant(const GvMirrorKey *key, bool load, bool now)
 	wanted = find(key);
 	if (wanted == NULL)
 		wanted = add(key);
+	else if (wanted->loader == 0)
+		wanted->key.index = key->index; /* ALTER TABLE may keep pages */
 	if (wanted != NULL)
 	{
 		ticket = ++ivfpq_shared->tickets;
@@ -197,65 +200,90 @@ has_work(const IvfpqWanted *wanted)
 		(wanted->state == IVFPQ_WANTED_READY && wanted->catch_up);
 }
 
+/* A database has work that is due since then: those who wait longest first. */
+static int
+note_due(Oid *databases, TimestampTz *since, int n, Oid database,
+		 TimestampTz due)
+{
+	int			i = 0;
+
+	while (i < n && databases[i] != database)
+		i++;
+	if (i == n)
+		n++;
+	else if (due >= since[i])
+		return n;
+	for (; i > 0 && due < since[i - 1]; i--)
+	{
+		databases[i] = databases[i - 1];
+		since[i] = since[i - 1];
+	}
+	databases[i] = database;
+	since[i] = due;
+	return n;
+}
+
 /*
- * Databases with work that is due, each once, up to `max`.  *next: when there
- * will be more, if that is earlier.
+ * Databases [IVFPQ_NWANTED] with work that is due, each once, those first that
+ * wait longest; returns how many.  *next: when there will be more, if that is
+ * earlier.
  */
 int
-IvfpqWantedDue(Oid *databases, int max, TimestampTz now, TimestampTz *next)
+IvfpqWantedDue(Oid *databases, TimestampTz now, TimestampTz *next)
 {
+	TimestampTz since[IVFPQ_NWANTED];
 	int			n = 0;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
 	for (int i = 0; i < IVFPQ_NWANTED; i++)
 	{
 		const IvfpqWanted *wanted = &ivfpq_shared->wanted[i];
-		int			j = 0;
 
 		if (!has_work(wanted))
 			continue;
 		if (wanted->retry_at > now)
-		{
 			*next = Min(*next, wanted->retry_at);
-			continue;
-		}
-		while (j < n && databases[j] != wanted->key.database)
-			j++;
-		if (j == n && n < max)
-			databases[n++] = wanted->key.database;
+		else
+			n = note_due(databases, since, n, wanted->key.database,
+						 wanted->retry_at);
 	}
 	LWLockRelease(ivfpq_shared->lock);
 	return n;
 }
 
-/* For a loader: take an entry of its database that is due, and copy it. */
+/*
+ * For a loader: take the entry of its database that is due longest, and copy it.
+ */
 bool
 IvfpqWantedTake(Oid database, IvfpqWanted *wanted)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	bool		found = false;
+	IvfpqWanted *first = NULL;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < IVFPQ_NWANTED && !found; i++)
+	for (int i = 0; i < IVFPQ_NWANTED; i++)
 	{
 		IvfpqWanted *entry = &ivfpq_shared->wanted[i];
 
-		if (entry->key.database != database || !has_work(entry) ||
-			entry->retry_at > now)
-			continue;
-		found = true;
-		*wanted = *entry;
-		entry->loader = MyProcPid;
-		entry->taken = entry->asked;
-		entry->catch_up = false;
-		if (entry->state != IVFPQ_WANTED_READY)
+		if (entry->key.database == database && has_work(entry) &&
+			entry->retry_at <= now &&
+			(first == NULL || entry->retry_at < first->retry_at))
+			first = entry;
+	}
+	if (first != NULL)
+	{
+		*wanted = *first;
+		first->loader = MyProcPid;
+		first->taken = first->asked;
+		first->catch_up = false;
+		if (first->state != IVFPQ_WANTED_READY)
 		{
-			entry->state = IVFPQ_WANTED_LOADING;
-			entry->copies = entry->expected = 0;
+			first->state = IVFPQ_WANTED_LOADING;
+			first->copies = first->expected = 0;
 		}
 	}
 	LWLockRelease(ivfpq_shared->lock);
-	return found;
+	return first != NULL;
 }
 
 /* The entry of a key that this loader has taken, or NULL. */

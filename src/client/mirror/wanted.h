@@ -14,7 +14,7 @@
 extern uint64 IvfpqWant(const GvMirrorKey *key, bool load, bool now);
 extern bool IvfpqWantedGet(const GvMirrorKey *key, IvfpqWanted *wanted);
 extern int	IvfpqWantedCopy(IvfpqWanted *wanted);
-extern int	IvfpqWantedDue(Oid *databases, int max, TimestampTz now,
+extern int	IvfpqWantedDue(Oid *databases, TimestampTz now,
 						   TimestampTz *next);
 extern bool IvfpqWantedTake(Oid database, IvfpqWanted *wanted);
 extern void IvfpqWantedProgress(const GvMirrorKey *key, int64 copies,

@@ -34,6 +34,7 @@ init_shared(void *memory, LWLock *lock)
 	pg_atomic_init_u32(&shared->suspended, 0);
 	pg_atomic_init_u32(&shared->doubted, 0);
 	pg_atomic_init_u32(&shared->has_card, 0);
+	pg_atomic_init_u32(&shared->loaders_awaited, 0);
 	pg_atomic_init_u64(&shared->instance, 0);
 	pg_atomic_init_u64(&shared->epoch, 1);
 	for (int i = 0; i < IVFPQ_NSERVED; i++)

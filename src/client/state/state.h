@@ -97,6 +97,8 @@ typedef struct IvfpqShared
 	pg_atomic_uint32 suspended; /* 1: it answers no session in time */
 	pg_atomic_uint32 doubted;	/* 1: the supervisor is to see whether it does */
 	pg_atomic_uint32 has_card;	/* 1: its engine is "cuda" */
+	pg_atomic_uint32 loaders_awaited;	/* 1: a database has none, and wants
+										 * one, but others have all */
 	pg_atomic_uint64 instance;	/* of its run; 0 = none */
 	pg_atomic_uint64 epoch;		/* grows when a mirror gets ready */
 	pg_atomic_uint64 served[IVFPQ_NSERVED];

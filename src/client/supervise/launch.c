@@ -62,10 +62,10 @@ reap(void)
 
 /*
  * The slot to start a loader of the database in, or NULL.  *when: try again
- * then, if that is earlier.
+ * then, if that is earlier.  *none_free: it has to wait for another database's.
  */
 static Slot *
-choose_slot(Oid database, int64 now, int64 *when)
+choose_slot(Oid database, int64 now, int64 *when, bool *none_free)
 {
 	Slot	   *free_slot = NULL;
 
@@ -86,6 +86,8 @@ choose_slot(Oid database, int64 now, int64 *when)
 		if (slot->handle == NULL)
 			free_slot = slot;
 	}
+	if (free_slot == NULL)
+		*none_free = true;
 	return free_slot;
 }
 
@@ -133,18 +135,23 @@ IvfpqLaunchLoaders(bool *ended)
 	int64		when = PG_INT64_MAX;
 	TimestampTz time = GetCurrentTimestamp();
 	TimestampTz next = DT_NOEND;
+	bool		none_free = false;
 	int			n;
 
 	*ended = reap();
-	n = IvfpqWantedDue(databases, IVFPQ_NWANTED, time, &next);
+	n = IvfpqWantedDue(databases, time, &next);
 	if (next != DT_NOEND)
 		when = now + (next - time);
 	for (int i = 0; i < n; i++)
 	{
-		Slot	   *slot = choose_slot(databases[i], now, &when);
+		Slot	   *slot = choose_slot(databases[i], now, &when, &none_free);
 
 		if (slot != NULL && !launch(slot, databases[i], now))
-			return Min(when, now + RETRY_US);
+		{
+			when = Min(when, now + RETRY_US);
+			break;
+		}
 	}
+	pg_atomic_write_u32(&ivfpq_shared->loaders_awaited, none_free);
 	return when;
 }
