@@ -459,6 +459,8 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 	reading->nread = 0;
 	reading->by_server = false;
 	search->ncounts = 0;
+	/* an answer before said what records are, not of copies scanned here */
+	search->remote.nknown = 0;
 	search->lists.count = 0;
 	IvfpqCountsReserve(search, nlists);
 	IvfpqQueryKeepScores(&search->query, nlists);
