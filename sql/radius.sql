@@ -1,6 +1,7 @@
 -- conditions that bound the distance
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/sql/include/prologue.sql
+\i :srcdir/sql/include/plan_of.sql
 SET enable_sort = off;
 
 CREATE TABLE spots (id int PRIMARY KEY, kind int, e real[], f real[]) WITH (autovacuum_enabled = off);
@@ -283,6 +284,21 @@ SELECT pg_temp.bound('SELECT id FROM spots WHERE e <-> Q < 0.7 AND false');
 -- nor for one that takes values of another table
 SELECT count(*), bool_and(x.sum = a.n + x.kind) FROM asked AS a
 LEFT JOIN LATERAL (SELECT coalesce(s.kind + a.n, 1) AS sum, s.kind FROM spots AS s WHERE s.e <-> :'q' < 0.7) AS x ON true;
+-- rows that another index's bitmap brings are read, also where no column is wanted
+CREATE TABLE spread AS SELECT g AS id, hashint4(g) & 15 AS kind, pg_temp.point(g, 8, 20, 0) AS e
+FROM generate_series(1, 40000) AS g;
+CREATE INDEX spread_e ON spread USING gpuivfpq (e);
+CREATE INDEX spread_kind ON spread (kind);
+VACUUM ANALYZE spread;
+PREPARE counted (real[], float8) AS SELECT count(*) FROM spread WHERE kind = 3 AND e <-> $1 < $2;
+SET plan_cache_mode = force_generic_plan;
+SELECT gpuvec_plan ~ 'GpuvecScan' AND gpuvec_plan ~ 'Bitmap Heap Scan' AS both FROM
+	(SELECT string_agg(line, ' ') AS gpuvec_plan FROM pg_temp.plan_of('EXECUTE counted(array_fill(.5::real, ARRAY[8]), 2)') AS line) AS p;
+SET gpuvec.radius_recall = 1;
+EXECUTE counted(array_fill(.5::real, ARRAY[8]), 2);
+RESET plan_cache_mode;
+SELECT count(*) FROM spread WHERE kind = 3 AND (e <-> array_fill(.5::real, ARRAY[8])) + 0 < 2;
+DROP TABLE spread;
 DROP POLICY odd ON spots;
 DROP TABLE spots, forms, asked, areas, bytes, fresh, lows, seen;
 DROP FUNCTION odd, always;

@@ -251,7 +251,8 @@ add_distances(CustomScan *scan, Expr *distance, const RelOptInfo *rel)
 /*
  * The children bring rows and order; conditions are asked by the node.  Those
  * that do not depend on rows core has put above each child, and above the node:
- * once is enough.
+ * once is enough.  From a bitmap of which neither a column nor a condition is
+ * wanted core may make rows without reading them: so one of it is.
  */
 static void
 take_conditions(List *plans)
@@ -265,6 +266,10 @@ take_conditions(List *plans)
 		while (IsA(plan, Result))
 			plan = outerPlan(plan);
 		plan->qual = NIL;
+		if (IsA(plan, BitmapHeapScan) && plan->targetlist == NIL)
+			plan->targetlist =
+				list_make1(makeTargetEntry((Expr *) makeBoolConst(true, false),
+										   1, NULL, false));
 		lfirst(lc) = plan;
 	}
 }
