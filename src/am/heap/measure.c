@@ -45,8 +45,12 @@ IvfpqMeasureBegin(IvfpqMeasure *measure, Relation heap, Relation index,
 	measure->attnum = index->rd_index->indkey.values[0];
 	if (has_expression(index))
 	{
-		measure->indexInfo = IvfpqIndexInfo(index);
+		MemoryContext oldcontext;
+
 		measure->estate = CreateExecutorState();
+		oldcontext = MemoryContextSwitchTo(measure->estate->es_query_cxt);
+		measure->indexInfo = IvfpqIndexInfo(index);
+		MemoryContextSwitchTo(oldcontext);
 	}
 	measure->context = AllocSetContextCreate(CurrentMemoryContext,
 											 "gpuivfpq measure",
