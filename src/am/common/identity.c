@@ -271,6 +271,20 @@ stored_node(Relation index, AttrNumber column)
 	return isnull ? NULL : stringToNode(TextDatumGetCString(stored));
 }
 
+/* Are these the relcache's dummies, NULLs of each type? */
+static bool
+are_dummies(List *expressions)
+{
+	ListCell   *lc;
+
+	foreach(lc, expressions)
+	{
+		if (!IsA(lfirst(lc), Const) || !lfirst_node(Const, lc)->constisnull)
+			return false;
+	}
+	return true;
+}
+
 /*
  * Put expressions and predicate as they are stored in place of those that the
  * relcache has.  The latter are simplified: SQL functions are replaced by
@@ -281,8 +295,7 @@ stored_node(Relation index, AttrNumber column)
 void
 IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index)
 {
-	if (indexInfo->ii_Expressions != NIL &&
-		!IsA(linitial(indexInfo->ii_Expressions), Const))
+	if (!are_dummies(indexInfo->ii_Expressions))
 		indexInfo->ii_Expressions =
 			stored_node(index, Anum_pg_index_indexprs);
 	if (indexInfo->ii_Predicate != NIL)
