@@ -75,7 +75,14 @@ typedef struct IvfpqWorkerOrder
 
 extern int	IvfpqTurnTake(void);
 extern void IvfpqTurnGiveBack(int turn);
-extern bool IvfpqTurnIsFree(void);
+typedef enum IvfpqTurnState
+{
+	IVFPQ_TURN_FREE,
+	IVFPQ_TURN_OURS,			/* a worker of this database has one */
+	IVFPQ_TURN_TAKEN			/* those of others have all */
+} IvfpqTurnState;
+
+extern IvfpqTurnState IvfpqTurnLook(void);
 extern bool IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index);
 extern bool IvfpqTurnUse(IvfpqWorkerOrder *order, Relation index);
 

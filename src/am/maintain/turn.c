@@ -92,14 +92,18 @@ IvfpqTurnGiveBack(int turn)
 }
 
 /* Would a worker for this database have its turn now?  In a transaction. */
-bool
-IvfpqTurnIsFree(void)
+IvfpqTurnState
+IvfpqTurnLook(void)
 {
-	int			number = lock_both(false);
+	int			number;
 
+	if (!lock_turn(MyDatabaseId, 0, false))
+		return IVFPQ_TURN_OURS;
+	number = lock_any(false);
 	if (number >= 0)
-		unlock_both(number, false);
-	return number >= 0;
+		unlock_turn(InvalidOid, number, false);
+	unlock_turn(MyDatabaseId, 0, false);
+	return number >= 0 ? IVFPQ_TURN_FREE : IVFPQ_TURN_TAKEN;
 }
 
 /* Has this worker, or one before it, run code of that owner? */

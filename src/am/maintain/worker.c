@@ -120,13 +120,24 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 {
 	Relation	index = info->index;
 	IvfpqWorkerOrder its_order = {.database = MyDatabaseId};
+	IvfpqTurnState turns;
 
 	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
-		!index->rd_index->indisvalid ||
-		!IvfpqHasWork(index, info->num_heap_tuples) || !IvfpqTurnIsFree())
+		!index->rd_index->indisvalid || ivfpq_max_training_workers == 0 ||
+		!IvfpqHasWork(index, info->num_heap_tuples))
 		return;
 
-	if (!start_worker(RelationGetRelid(index), &its_order))
+	turns = IvfpqTurnLook();
+
+	if (turns == IVFPQ_TURN_OURS)
+		return;
+	if (turns == IVFPQ_TURN_TAKEN)
+		ereport(LOG,
+				(errmsg("index \"%s\" is not trained: other databases have all gpuvec.max_training_workers",
+						RelationGetRelationName(index)),
+				 errdetail("The next VACUUM of its table asks again."),
+				 errhint("Set gpuvec.max_training_workers higher, or call gpuvec_train.")));
+	else if (!start_worker(RelationGetRelid(index), &its_order))
 		ereport(LOG,
 				(errmsg("no background worker is free to train index \"%s\"",
 						RelationGetRelationName(index)),
