@@ -350,7 +350,12 @@ report_row(Verify *verify, uint64 id, const int64 *count)
 
 	IvfpqIdToTid(id, &tid);
 	if (pending == 1 && first == 1 && !IvfpqPendingHas(verify->index, &tid))
-		pending = 0;			/* it moved while we read */
+	{
+		/* it moved while we read; its second list may have been read before */
+		if (second <= verify->copies - 1)
+			return;
+		pending = 0;
+	}
 	if (second == verify->copies - 1 ? pending + first == 1 :
 		pending == 1 && first + second == 0)
 		return;

@@ -442,22 +442,27 @@ IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 		.report = report
 	};
 	Oid			heap;
+	bool		has_records;
 	bool		more;
 
 	if (model->meta.nlists == 0)
 		return;					/* it has none */
 	heap = IndexGetRelation(RelationGetRelid(index), false);
-	check.records = IvfpqMirrorHasRecords(&model->meta) &&
-		!RecoveryInProgress() &&
-		ConditionalLockRelationOid(heap, ShareUpdateExclusiveLock);
+	has_records = IvfpqMirrorHasRecords(&model->meta) &&
+		!RecoveryInProgress();
 	IvfpqListReaderInit(&check.reader, index, &model->meta, NULL);
 	check.keys_bytes = IvfpqKeysBytes(&check.reader.layout.keys);
 	check.keys = palloc(Max(check.keys_bytes, 1));
 	more = check_model(&check);
 	while (more)
+	{
+		/* records stay what they are for as long as one answer takes */
+		check.records = has_records &&
+			ConditionalLockRelationOid(heap, ShareUpdateExclusiveLock);
 		more = check_lists(&check);
+		if (check.records)
+			UnlockRelationOid(heap, ShareUpdateExclusiveLock);
+	}
 	IvfpqListReaderFree(&check.reader);
 	pfree(check.keys);
-	if (check.records)
-		UnlockRelationOid(heap, ShareUpdateExclusiveLock);
 }
