@@ -73,8 +73,6 @@ typedef struct IvfpqWorkerOrder
 												 * before */
 } IvfpqWorkerOrder;
 
-extern int	IvfpqTurnTake(void);
-extern void IvfpqTurnGiveBack(int turn);
 typedef enum IvfpqTurnState
 {
 	IVFPQ_TURN_FREE,
@@ -82,6 +80,8 @@ typedef enum IvfpqTurnState
 	IVFPQ_TURN_TAKEN			/* those of others have all */
 } IvfpqTurnState;
 
+extern int	IvfpqTurnTake(void);
+extern void IvfpqTurnGiveBack(int turn);
 extern IvfpqTurnState IvfpqTurnLook(void);
 extern bool IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index);
 extern bool IvfpqTurnUse(IvfpqWorkerOrder *order, Relation index);
