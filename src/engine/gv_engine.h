@@ -380,6 +380,17 @@ extern GvStatus gv_assign(int32_t dims, const float *centroids, int32_t k,
 						  float *sqdist, const GvStop *stop);
 
 /*
+ * group_lists: copy centroids [nlists][dims], centroid i belonging to parent
+ * owners[i], to grouped [nlists][dims], parent by parent, and close the gaps
+ * that parents [nparents][dims] without lists leave.  starts [nparents + 1]
+ * and the number of parents left come back.
+ */
+extern int32_t gv_group_lists(int32_t dims, int32_t nlists,
+							  const float *centroids, const int32_t *owners,
+							  int32_t nparents, float *parents,
+							  int32_t *starts, float *grouped);
+
+/*
  * place: the lists of x [n][dims], n < 2^31, into lists [n][copies]: the
  * nearest that its nearest parents own and, with copies = 2, a second one
  * (gv_soar among the GV_SOAR_LISTS nearest), or -1 when there is no other.

@@ -246,45 +246,6 @@ move_lists(IvfpqCluster *cluster, IvfpqTempFile *temp)
 }
 
 /*
- * Put the centroids, those of lists [nlists], in order parent by parent; owners:
- * of each its parent, of n.  No parent without lists is left.
- */
-static void
-order_lists(IvfpqTraining *training, const float *centroids,
-			const int32 *owners, int n)
-{
-	int			nlists = training->nlists;
-	Size		row = training->gv.dims * sizeof(float);
-	char	   *parents = (char *) training->parents;
-	int32	   *starts = training->starts;
-	int32	   *next = palloc0(n * sizeof(int32));
-	int			kept = 0;
-
-	for (int i = 0; i < nlists; i++)
-		next[owners[i]]++;
-	starts[0] = 0;
-	for (int p = 0; p < n; p++)
-	{
-		starts[p + 1] = starts[p] + next[p];
-		next[p] = starts[p];
-	}
-	for (int i = 0; i < nlists; i++)
-		memcpy((char *) training->centroids + next[owners[i]]++ * row,
-			   (const char *) centroids + i * row, row);
-	for (int p = 0; p < n; p++)
-	{
-		if (starts[p + 1] == starts[p])
-			continue;
-		if (kept < p)
-			memcpy(parents + kept * row, parents + p * row, row);
-		starts[kept++] = starts[p];
-	}
-	starts[kept] = nlists;
-	training->nparents = kept;
-	pfree(next);
-}
-
-/*
  * The leader groups the centroids under parents of their own: k-means of the
  * centroids, which are put in order parent by parent.
  */
@@ -304,7 +265,9 @@ regroup(IvfpqCluster *cluster)
 					training->parents);
 	IvfpqCheckStatus(gv_assign(dims, training->parents, n, centroids, nlists,
 							   owners, NULL, &ivfpq_stop));
-	order_lists(training, centroids, owners, n);
+	training->nparents = gv_group_lists(dims, nlists, centroids, owners, n,
+										training->parents, training->starts,
+										training->centroids);
 	pfree(owners);
 	pfree(centroids);
 }

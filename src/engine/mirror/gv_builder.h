@@ -283,17 +283,6 @@ extern GvStatus gv_builder_encode_sample(GvBuilder *builder, int64_t first,
 										 int32_t n, GvEncoded *encoded,
 										 const GvStop *stop);
 
-/*
- * For engines: copy centroids [nlists][dims], centroid i belonging to parent
- * owners[i], to grouped [nlists][dims], parent by parent, and close the gaps
- * that parents [nparents][dims] without lists leave.  starts [nparents + 1]
- * and the number of parents left come back.
- */
-extern int32_t gv_group_lists(int32_t dims, int32_t nlists,
-							  const float *centroids, const int32_t *owners,
-							  int32_t nparents, float *parents,
-							  int32_t *starts, float *grouped);
-
 /* Fault injection, as gv_mirror_fault. */
 extern void gv_builder_fault(int64_t n, GvStatus status);
 
