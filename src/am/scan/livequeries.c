@@ -305,9 +305,7 @@ take_over(int slot, Relation index)
 	LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
 	ring->nasked = 0;
 	name_ring(slot, index);
-	attached[slot].ticket =
-		pg_atomic_read_u64(&shared->slots[slot].ticket);
-	attached[slot].index = RelationGetRelid(index);
+	keep_attached(slot, attached[slot].segment);
 	LWLockRelease(&ring->lock);
 }
 
