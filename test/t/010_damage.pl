@@ -65,13 +65,10 @@ use constant {
 my @tables = qw(lists refined keyed pending);
 my $node = new_damage_node();
 $node->start;
+create_vec($node);
 $node->safe_psql(
 	'postgres', q{
-	CREATE EXTENSION IF NOT EXISTS gpuvec;
 	SET client_min_messages = warning;
-	CREATE FUNCTION vec(i int) RETURNS real[] LANGUAGE sql IMMUTABLE AS
-	$$ SELECT array_agg(sin(i * (j + 0.3))::real ORDER BY j)
-	   FROM generate_series(1, 9) j $$;
 	CREATE TABLE lists (id int, v real[]);
 	INSERT INTO lists SELECT i, vec(i) FROM generate_series(1, 2000) i;
 	CREATE INDEX lists_v ON lists USING gpuivfpq (v)
@@ -115,19 +112,6 @@ sub head
 	my $page = get32(\$sound{lists}, entry($list) + ENTRY_PAGE);
 	my $slot = get32(\$sound{lists}, entry($list) + ENTRY_SLOT);
 	return ($page, slot($page, $slot));
-}
-
-sub damaged_at
-{
-	my ($block, $table) = @_;
-	$table //= 'lists';
-	return qr/ERROR:  XX002: index "${table}_v" is damaged at block $block:/;
-}
-
-sub found
-{
-	my ($block, $problem) = @_;
-	return qr/^$block\|error\|$problem/m;
 }
 
 sub damage

@@ -52,13 +52,10 @@ use constant {
 my @tables = qw(refined keyed turned);
 my $node = new_damage_node();
 $node->start;
+create_vec($node);
 $node->safe_psql(
 	'postgres', q{
-	CREATE EXTENSION IF NOT EXISTS gpuvec;
 	SET client_min_messages = warning;
-	CREATE FUNCTION vec(i int) RETURNS real[] LANGUAGE sql IMMUTABLE AS
-	$$ SELECT array_agg(sin(i * (j + 0.3))::real ORDER BY j)
-	   FROM generate_series(1, 9) j $$;
 	CREATE TABLE refined (id int, v real[]);
 	INSERT INTO refined SELECT i, vec(i) FROM generate_series(1, 2000) i;
 	CREATE INDEX refined_v ON refined USING gpuivfpq (v)
@@ -74,18 +71,6 @@ $node->safe_psql(
 begin_damages($node, @tables);
 
 my $rows = qr/^500$/m;
-
-sub damaged_at
-{
-	my ($block, $table) = @_;
-	return qr/ERROR:  XX002: index "${table}_v" is damaged at block $block:/;
-}
-
-sub found
-{
-	my ($block, $problem) = @_;
-	return qr/^$block\|error\|$problem/m;
-}
 
 # ---- rotation
 

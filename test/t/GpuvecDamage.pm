@@ -10,7 +10,8 @@ use PostgreSQL::Test::Cluster;
 use Test::More;
 
 our @EXPORT = qw(BLCKSZ new_damage_node slurp_bytes write_bytes restore_table
-  get32 put32 %sound begin_damages damage_index damage_later meet_waiting);
+  get32 put32 %sound begin_damages damage_index damage_later meet_waiting
+  create_vec damaged_at found);
 
 use constant BLCKSZ => 8192;
 
@@ -30,6 +31,33 @@ statement_timeout = 20s
 temp_file_limit = 100MB
 });
 	return $node;
+}
+
+# Vectors of 9 dimensions, by which damaged indexes are asked (meet).
+sub create_vec
+{
+	my ($server) = @_;
+	$server->safe_psql(
+		'postgres', q{
+		CREATE EXTENSION IF NOT EXISTS gpuvec;
+		CREATE FUNCTION vec(i int) RETURNS real[] LANGUAGE sql IMMUTABLE AS
+		$$ SELECT array_agg(sin(i * (j + 0.3))::real ORDER BY j)
+		   FROM generate_series(1, 9) j $$});
+	return;
+}
+
+# What a query says of a table's damaged index, and verify.
+sub damaged_at
+{
+	my ($block, $table) = @_;
+	$table //= 'lists';
+	return qr/ERROR:  XX002: index "${table}_v" is damaged at block $block:/;
+}
+
+sub found
+{
+	my ($block, $problem) = @_;
+	return qr/^$block\|error\|$problem/m;
 }
 
 # ---- files of a server that is stopped
