@@ -3,8 +3,7 @@
  *		gpuvecd from the inside: what its files share.
  *
  * One thread, the loop, waits for all sessions and answers their searches in
- * batches, of which a second thread sends the answers; each loader, builder and
- * set has a thread of its own.  They meet in
+ * batches; each loader, builder and set has a thread of its own.  They meet in
  * the registries of mirrors (mirrors.c) and of builds (builds.c) only.  A
  * mirror lies on one device, numbered as in gv_mirror.h, and so do a batch, a
  * build and a set.
@@ -104,8 +103,6 @@ typedef struct GvConnection
 	bool		writing;		/* waits for its client to read */
 	bool		asked;			/* its search waits or is under way: `in` is
 								 * in use */
-	bool		sending;		/* its answer is sender.c's; atomic */
-	struct GvConnection *next_given;	/* to sender.c, or back from it */
 	int32_t		device;			/* that the search is for, probably */
 	char	   *in;
 	size_t		in_used;
@@ -338,13 +335,6 @@ extern void gv_turns_go_on(int clients);
 extern void gv_turns_end(void);
 extern bool gv_turns_busy(void);
 extern bool gv_turns_searching(void);
-
-/* sender.c: a thread that sends the answers of large batches. */
-extern bool gv_sender_start(void);
-extern bool gv_sender_give(GvConnection **askers, int n);
-extern bool gv_sender_has(const GvConnection *connection);
-extern GvConnection *gv_sender_back(void);
-extern void gv_sender_finish(void);
 
 /* loaderthread.c: a thread takes the connection of all but a session over. */
 extern bool gv_loader_start(GvConnection *connection);

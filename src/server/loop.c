@@ -6,9 +6,8 @@
  * While a batch is searched requests are read, and the next one gathers; so
  * batches are as large as the load makes them, and an idle server adds
  * nothing.  A session costs three system calls a search: the wait (shared by a
- * batch), a read, a write, which of large batches is another thread's
- * (sender.c).  A session that does not read its answer is not read from, and
- * delays no other.
+ * batch), a read, a write.  A session that does not read its answer is not
+ * read from, and delays no other.
  */
 #include "server/gv_server.h"
 
@@ -315,9 +314,6 @@ take_message(GvConnection *connection)
 static void
 serve(GvConnection *connection, uint32_t events)
 {
-	/* a moment more, and it may be read from; if it is gone, it comes back */
-	if (gv_sender_has(connection))
-		return;
 	if (connection->asked)
 	{
 		/* a session that gave up waiting shall not keep others waiting */
@@ -381,26 +377,6 @@ patience(void)
 	return loop.strangers > 0 ? LOOK_MS : -1;
 }
 
-/* We are awake. */
-static void
-take_wake(void)
-{
-	uint64_t	n;
-
-	if (read(loop.wake, &n, sizeof(n)) < 0)
-		return;					/* somebody was before us */
-}
-
-/* Answers that the sender could not send wholly are sent as the client reads. */
-static void
-take_back(void)
-{
-	GvConnection *connection;
-
-	while ((connection = gv_sender_back()) != NULL)
-		(void) gv_loop_answer(connection);
-}
-
 /* A round: what clients want, and what the engine has done. */
 static void
 serve_events(const struct epoll_event *events, int n)
@@ -413,13 +389,9 @@ serve_events(const struct epoll_event *events, int n)
 
 		if (what == &loop.listener)
 			accept_connections();
-		else if (what == &loop.wake)
-			take_wake();
-		else
+		else if (what != &loop.wake)
 			serve(what, events[i].events);
 	}
-	/* what is closed may not have an event behind this */
-	take_back();
 	gv_turns_go_on(loop.connected);
 	drop_strangers();
 	if (loop.paused && gv_now_ns() >= loop.paused_until)
@@ -449,7 +421,7 @@ gv_loop_run(int listener)
 		gv_log("FATAL", "could not wait for events: %s", strerror(errno));
 		return GV_EXIT_SYSTEM;
 	}
-	if (!gv_watch_start(gv_server.patience_s) || !gv_sender_start())
+	if (!gv_watch_start(gv_server.patience_s))
 	{
 		gv_log("FATAL", "could not start a thread");
 		return GV_EXIT_SYSTEM;
@@ -473,7 +445,6 @@ gv_loop_run(int listener)
 	if (gv_server_failed())
 		return GV_EXIT_FAILED;
 	gv_turns_end();
-	gv_sender_finish();
 	while (loop.first != NULL)
 		close_connection(loop.first);
 	close(listener);

@@ -177,11 +177,10 @@ send_answers(GvConnection **askers, int n)
 	int			i;
 
 	for (i = 0; i < n; i++)
+	{
 		askers[i]->asked = false;
-	if (gv_sender_give(askers, n))
-		return;
-	for (i = 0; i < n; i++)
 		(void) gv_loop_answer(askers[i]);
+	}
 }
 
 /* Say since when a lane's oldest batch is under way. */
