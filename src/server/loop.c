@@ -108,7 +108,7 @@ set_signals(void)
 
 /* Watch a descriptor for `events`; `what` comes back with them. */
 static bool
-watch		(int operation, int fd, uint32_t events, void *what)
+watch(int operation, int fd, uint32_t events, void *what)
 {
 	struct epoll_event event;
 
@@ -247,7 +247,7 @@ accept_connections(void)
 					   strerror(errno));
 			loop.is_short = true;
 			/* it would wake us at once, again and again */
-			loop.paused = watch (EPOLL_CTL_DEL, loop.listener, 0, NULL);
+			loop.paused = watch(EPOLL_CTL_DEL, loop.listener, 0, NULL);
 
 			loop.paused_until = gv_now_ns() + PAUSE_MS * UINT64_C(1000000);
 			return;

@@ -39,7 +39,7 @@ static struct
 	int			asked;			/* searches in them */
 	GvConnection *queue[GV_MAX_BATCH];	/* whose searches are to be done */
 	int			queued;
-} turns;
+}			turns;
 
 /* For the signal handler, which runs in this thread. */
 static volatile sig_atomic_t searching;
@@ -59,7 +59,7 @@ gv_turns_open(void)
 	int32_t		device;
 	int			i;
 
-	turns.		nlanes = gv_ndevices();
+	turns.nlanes = gv_ndevices();
 
 	for (device = 0; device < turns.nlanes; device++)
 		for (i = 0; i < TURNS && status == GV_OK; i++)
@@ -101,10 +101,10 @@ gv_turns_add(GvConnection *connection)
 	connection->whole_ns = gv_now_ns();
 	connection->asked = true;
 	connection->device = gv_mirrors_device(&request->key);
-	turns.		queue[turns.queued++] = connection;
+	turns.queue[turns.queued++] = connection;
 
 	if (connection->device >= 0)
-		turns.		lanes[connection->device].waiting++;
+		turns.lanes[connection->device].waiting++;
 }
 
 /* Its search waits no more; false: it is under way. */
@@ -118,11 +118,11 @@ gv_turns_withdraw(GvConnection *connection)
 	if (i == turns.queued)
 		return false;
 	if (connection->device >= 0)
-		turns.		lanes[connection->device].waiting--;
-	turns.		queued--;
+		turns.lanes[connection->device].waiting--;
+	turns.queued--;
 
 	memmove(&turns.queue[i], &turns.queue[i + 1],
-			(size_t) (turns.queued - i) *sizeof(turns.queue[0]));
+			(size_t) (turns.queued - i) * sizeof(turns.queue[0]));
 	connection->asked = false;
 	return true;
 }
@@ -160,12 +160,12 @@ take_batch(int i, GvConnection **askers)
 
 			bytes += more;
 			if (turns.queue[i]->device >= 0)
-				turns.		lanes[turns.queue[i]->device].waiting--;
+				turns.lanes[turns.queue[i]->device].waiting--;
 		}
 		else
-			turns.		queue[left++] = turns.queue[i];
+			turns.queue[left++] = turns.queue[i];
 	}
-	turns.		queued = left;
+	turns.queued = left;
 
 	return n;
 }
@@ -201,7 +201,7 @@ end_oldest(Lane *lane)
 	lane->oldest = (lane->oldest + 1) % TURNS;
 	lane->under_way--;
 	watch_oldest(lane);
-	turns.		asked -= turn->nasked;
+	turns.asked -= turn->nasked;
 
 	searching = --turns.under_way > 0;
 	return turn;
@@ -262,8 +262,8 @@ begin_batch(int i, bool wait)
 	{
 		lane->under_way++;
 		watch_oldest(lane);
-		turns.		under_way++;
-		turns.		asked += turn->nasked;
+		turns.under_way++;
+		turns.asked += turn->nasked;
 	}
 	else
 	{
@@ -348,14 +348,14 @@ next_done(bool wait)
 
 	for (i = 0; i < turns.nlanes; i++)
 	{
-		int32_t		device = (turns.next + i) %turns.nlanes;
+		int32_t		device = (turns.next + i) % turns.nlanes;
 		Lane	   *lane = &turns.lanes[device];
 
 		if (lane->under_way > 0 &&
 			(wait ||
 			 gv_mirror_done(lane->turns[lane->oldest]->searcher)))
 		{
-			turns.		next = (device + 1) % turns.nlanes;
+			turns.next = (device + 1) % turns.nlanes;
 
 			return lane;
 		}

@@ -34,7 +34,7 @@ static struct
 	uint64_t	batches[GV_MAX_DEVICES];
 	uint64_t	many[GV_MAX_LOADERS];	/* batches, of any devices */
 	int			patience_s;
-} watch;
+}			watch;
 
 static void
 store(uint64_t *time, uint64_t ns)
@@ -176,7 +176,7 @@ watch_main(void *arg)
 bool
 gv_watch_start(int patience_s)
 {
-	watch.		patience_s = patience_s;
+	watch.patience_s = patience_s;
 
 	return patience_s == 0 || gv_thread_start(watch_main, NULL);
 }

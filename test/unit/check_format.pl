@@ -59,7 +59,7 @@ sub typedefs
 	my %names = map { $_ => 1 } split /\n/, slurp('src/typedefs.list');
 	for (map { slurp($_) } below('src'))
 	{
-		$names{$1} = 1 while /^\}\s*(\w+);/gm;
+		$names{$1} = 1 while /^typedef\s[^;{]*\{.*?^\}\s*(\w+);/gms;
 		$names{$1} = 1 while /^typedef\s[^;{]*?(\w+);/gm;
 		$names{$1} = 1 while /^typedef\s[^;{]*?\(\*(\w+)\)/gm;
 	}
