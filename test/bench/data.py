@@ -12,6 +12,7 @@ NAME is one of
                        when left out
   asked[:ROWS]         sentences of documentation x 384, of which one-line
                        descriptions of programs are asked: queries unlike rows
+  sift[:ROWS]          SIFT descriptors x 128 of pictures (see pictures.py)
   synthetic:N:D:SEED   random vectors with a low-dimensional structure
   clustered:N:D:SEED   N / 100 Gaussian clusters, uneven in size and width; a
                        tenth of the rows equal another one, and N / 2500 rows
@@ -44,6 +45,7 @@ import subprocess
 import sys
 import time
 
+import pictures
 import texts as sources
 from embed import embed, has_card, say
 
@@ -55,12 +57,13 @@ PIP_PACKAGES = {
     "synthetic": ["numpy"],
     "clustered": ["numpy"],
     "glove": ["numpy", "pyarrow"],
+    "sift": ["numpy", "opencv-python-headless"],
     "sentences": ["numpy", "onnx", "onnxruntime", "tokenizers"],
     "asked": ["numpy", "onnx", "onnxruntime", "tokenizers"],
     "commits": ["numpy", "psycopg[binary]"],
 }
 # of packages that are named otherwise
-MODULES = {"faiss-cpu": "faiss"}
+MODULES = {"faiss-cpu": "faiss", "opencv-python-headless": "cv2"}
 CARD_PACKAGES = dict.fromkeys(("sentences", "asked"), [
     "numpy", "torch", "transformers", "tokenizers"])
 SEED = 20240607                 # of the shuffles: same sources, same sets
@@ -184,6 +187,17 @@ def make_asked(nqueries, args, _=None, model=None):
     return embedded(texts, asked, "documents, synopses of packages", model)
 
 
+def make_sift(nqueries, args):
+    import numpy as np
+    rows = int(args[0]) if args else None
+    found = pictures.descriptors()
+    order = np.random.default_rng(SEED).permutation(len(found))
+    found = found[order[:rows and rows + nqueries]]
+    return (found[nqueries:], found[:nqueries], None, None,
+            {"source": ", ".join(pictures.FOLDERS),
+             "licence": "pictures: as the packages that they are from"})
+
+
 def shuffled(texts, count):
     import numpy as np
     order = np.random.default_rng(SEED).permutation(len(texts))
@@ -256,9 +270,11 @@ def make_clustered(nqueries, args):
 
 
 MAKERS = {"glove": make_glove, "sentences": make_sentences,
-          "asked": make_asked,
+          "asked": make_asked, "sift": make_sift,
           "synthetic": make_synthetic, "clustered": make_clustered}
 GENERATED = ("synthetic", "clustered")      # NAME:N:D:SEED
+NAMES = ("%s, synthetic:N:D:SEED or clustered:N:D:SEED" % ", ".join(
+    kind + "[:ROWS]" for kind in MAKERS if kind not in GENERATED))
 
 
 # ---------------------------------------------------------------------- truth
@@ -354,8 +370,7 @@ def main():
     if kind == "texts":
         return write_texts(args.out)
     if kind not in MAKERS or (kind in GENERATED and len(rest) != 3):
-        parser.error("NAME is glove, sentences[:ROWS], asked[:ROWS], "
-                     "synthetic:N:D:SEED or clustered:N:D:SEED")
+        parser.error("NAME is " + NAMES)
     enter_venv(kind)
     start = time.time()
     if kind in ("sentences", "asked"):

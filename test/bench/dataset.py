@@ -70,12 +70,11 @@ def split_name(name):
     if kind in data.GENERATED and len(rest) == 3 and \
             all(map(str.isdigit, rest)):
         return kind, int(rest[0]), name
-    if kind in ("glove", "sentences", "asked") and len(rest) <= 1 and \
-            all(map(str.isdigit, rest)):
+    if kind in data.MAKERS and kind not in data.GENERATED and \
+            len(rest) <= 1 and all(map(str.isdigit, rest)):
         rows = int(rest[0]) if rest else None
         return kind, rows, kind if kind == "glove" else name
-    sys.exit("DATA is glove[:ROWS], sentences[:ROWS], asked[:ROWS], "
-             "synthetic:N:D:SEED or clustered:N:D:SEED, not %s" % name)
+    sys.exit("DATA is %s, not %s" % (data.NAMES, name))
 
 
 def folders(kind, made_by):

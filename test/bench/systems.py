@@ -1,6 +1,8 @@
 """What is compared: each system's table, index, and the settings swept."""
 import argparse
 
+import data
+
 METRICS = {
     # name: (operator, suffix of the operator classes)
     "l2": ("<->", "l2_ops"),
@@ -21,8 +23,7 @@ def parser(doc, queries):
     made = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawTextHelpFormatter)
     made.add_argument("data", nargs="?", default="sentences:100000",
-                      help="glove[:ROWS], sentences[:ROWS], "
-                      "synthetic:N:D:SEED or clustered:N:D:SEED")
+                      help=data.NAMES)
     made.add_argument("--metric", choices=METRICS, default="l2")
     made.add_argument("--queries", type=int, default=queries)
     made.add_argument("--maintenance-work-mem", default="1GB")
