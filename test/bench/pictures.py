@@ -9,8 +9,10 @@ import re
 
 from texts import unpacked
 
-FOLDERS = {"plasma-workspace-wallpapers": "usr/share/wallpapers/*/contents/images",
-           "mate-backgrounds": "usr/share/backgrounds/mate/*"}
+FOLDERS = {
+    "plasma-workspace-wallpapers": "usr/share/wallpapers/*/contents/images",
+    "mate-backgrounds": "usr/share/backgrounds/mate/*",
+}
 MOST = 40000                    # descriptors of a picture, the strongest ones
 FEW = 1000                      # a picture that has fewer is a pattern
 
