@@ -20,11 +20,15 @@
 #include "miscadmin.h"
 #include "storage/freespace.h"
 
+#include "page/buffer/bufhint.h"
 #include "page/buffer/patch.h"
 #include "page/record.h"
 #include "page/stoppoint.h"
 
 #define MOST_RESERVED	64		/* pages at once */
+
+/* Records that the processor fetches side by side, while as many are read. */
+#define FETCHED_TOGETHER	8
 
 IvfpqRecordHeader *
 IvfpqRecordPageHeader(Page page)
@@ -198,6 +202,29 @@ IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
 	}
 }
 
+/* Records at addresses [n] will be read soon: have the processor fetch them. */
+static void
+fetch_records(Relation index, int code_bytes, const ItemPointerData *addresses,
+			  int n)
+{
+	Size		slot_bytes = IvfpqRecordSlotBytes(code_bytes);
+
+	for (int i = 0; i < n; i++)
+	{
+		uint32		slot = ItemPointerGetOffsetNumberNoCheck(&addresses[i]);
+		Size		at = MAXALIGN(SizeOfPageHeaderData) + sizeof(IvfpqRecordHeader) +
+		(slot - 1) * slot_bytes;
+		const char *page;
+
+		if (slot < 1 || slot > (uint32) IvfpqRecordSlots(code_bytes))
+			continue;
+		page = IvfpqBufHintFetch(index, ItemPointerGetBlockNumberNoCheck(&addresses[i]),
+								 at, slot_bytes);
+		if (page != NULL)
+			__builtin_prefetch(page + BLCKSZ - sizeof(IvfpqSpecialData));
+	}
+}
+
 /*
  * Copy the records at n addresses into records [n][IvfpqRecordSlotBytes].
  * Addresses of one page should stand together; each run of them costs one
@@ -210,11 +237,16 @@ IvfpqRecordRead(Relation index, int code_bytes, const ItemPointerData *addresses
 	Size		slot_bytes = IvfpqRecordSlotBytes(code_bytes);
 	Buffer		buf = InvalidBuffer;
 
+	fetch_records(index, code_bytes, addresses, Min(n, FETCHED_TOGETHER));
 	for (int i = 0; i < n; i++)
 	{
 		BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(&addresses[i]);
 		uint32		slot = ItemPointerGetOffsetNumberNoCheck(&addresses[i]);
+		int			next = i + FETCHED_TOGETHER;
 
+		if (i % FETCHED_TOGETHER == 0 && next < n)
+			fetch_records(index, code_bytes, addresses + next,
+						  Min(n - next, FETCHED_TOGETHER));
 		if (i == 0 ||
 			blkno != ItemPointerGetBlockNumberNoCheck(&addresses[i - 1]))
 		{
