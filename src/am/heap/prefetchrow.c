@@ -17,7 +17,15 @@
 #include "am/heap/prefetchrow.h"
 #include "page/buffer/bufhint.h"
 
-#define PREFETCHED_PAGES	8	/* rows whose pages are looked up */
+/*
+ * Rows whose turn comes together.  To find out where an address is in memory
+ * takes as long as to fetch from there, and the processor does it for several at
+ * once.
+ */
+#define ROWS_TOGETHER	4
+
+StaticAssertDecl(IVFPQ_HELD_PAGES == 2 * ROWS_TOGETHER,
+				 "those that are read, and the next ones");
 
 static inline BlockNumber
 block_of(const IvfpqPrefetchRow *rows, int64 i)
@@ -35,37 +43,57 @@ find_line_pointer(uint64 id, int *at)
 		*at + sizeof(ItemIdData) <= BLCKSZ;
 }
 
-/* The page of row i, if there is one, will be pinned soon. */
+/* The pages of ROWS_TOGETHER rows from number i on will be pinned soon. */
 static void
 look_up(const IvfpqPrefetchRow *rows, int64 i)
 {
+	int64		end = Min(i + ROWS_TOGETHER, rows->n);
 	int			at;
 
-	if (i < rows->n && find_line_pointer(rows->ids[i], &at))
-		IvfpqBufHintFetch(rows->heap, block_of(rows, i), at,
-						  sizeof(ItemIdData));
+	for (; i < end; i++)
+		if (find_line_pointer(rows->ids[i], &at))
+			IvfpqBufHintFetch(rows->heap, block_of(rows, i), at,
+							  sizeof(ItemIdData));
 }
 
-/* Pin the page of row i, if there is one, and have the row fetched. */
+/* Where a row is on a page, [*from, *end); nowhere: NULL. */
 static void
-hold(IvfpqPrefetchRow *rows, int64 i)
+find_row(Buffer buffer, uint64 id, const char **from, const char **end)
 {
-	Buffer		buffer;
-	ItemIdData	item;
 	const char *page;
+	ItemIdData	item;
 	int			at;
 
-	if (i >= rows->n || !find_line_pointer(rows->ids[i], &at))
-		return;
-	buffer = IvfpqBufHintPin(rows->heap, block_of(rows, i));
-	rows->held[i % IVFPQ_HELD_PAGES] = buffer;
-	if (!BufferIsValid(buffer))
+	*from = *end = NULL;
+	if (!BufferIsValid(buffer) || !find_line_pointer(id, &at))
 		return;
 	page = (const char *) BufferGetPage(buffer);
 	memcpy(&item, page + at, sizeof(item));
 	if (item.lp_off + item.lp_len > BLCKSZ)
 		return;
-	IvfpqFetch(page + item.lp_off, page + item.lp_off + item.lp_len);
+	*from = page + item.lp_off;
+	*end = *from + item.lp_len;
+}
+
+/* Pin the pages of as many rows from number i on, and have the rows fetched. */
+static void
+hold(IvfpqPrefetchRow *rows, int64 i)
+{
+	const char *from[ROWS_TOGETHER];
+	const char *end[ROWS_TOGETHER];
+	int			n = (int) Max(Min(ROWS_TOGETHER, rows->n - i), 0);
+
+	for (int r = 0; r < n; r++)
+		rows->held[(i + r) % IVFPQ_HELD_PAGES] =
+			IvfpqBufHintPin(rows->heap, block_of(rows, i + r));
+	for (int r = 0; r < n; r++)
+		find_row(rows->held[(i + r) % IVFPQ_HELD_PAGES], rows->ids[i + r],
+				 &from[r], &end[r]);
+	/* the first of each, and so where they are in memory, side by side */
+	for (int r = 0; r < n; r++)
+		__builtin_prefetch(from[r], 0, 2);
+	for (int r = 0; r < n; r++)
+		IvfpqFetch(from[r], end[r]);
 }
 
 /* Pass row i: its page's pin is the caller's. */
@@ -76,8 +104,11 @@ pass(IvfpqPrefetchRow *rows, int64 i)
 	Buffer		buffer = *held;
 
 	*held = InvalidBuffer;
-	hold(rows, i + IVFPQ_HELD_PAGES);
-	look_up(rows, i + PREFETCHED_PAGES);
+	if (i % ROWS_TOGETHER == 0)
+	{
+		hold(rows, i + ROWS_TOGETHER);
+		look_up(rows, i + 2 * ROWS_TOGETHER);
+	}
 	return buffer;
 }
 
@@ -90,10 +121,9 @@ IvfpqPrefetchRowBegin(IvfpqPrefetchRow *rows, Relation heap, const uint64 *ids,
 	rows->heap = heap;
 	rows->ids = ids;
 	rows->n = n;
-	for (int i = 0; i < PREFETCHED_PAGES; i++)
-		look_up(rows, i);
-	for (int i = 0; i < IVFPQ_HELD_PAGES; i++)
-		hold(rows, i);
+	look_up(rows, 0);
+	look_up(rows, ROWS_TOGETHER);
+	hold(rows, 0);
 }
 
 /* See prefetchrow.h. */

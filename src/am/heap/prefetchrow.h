@@ -9,7 +9,7 @@
 #include "storage/bufmgr.h"
 #include "utils/relcache.h"
 
-#define IVFPQ_HELD_PAGES	4	/* pinned before they are read */
+#define IVFPQ_HELD_PAGES	8	/* pinned before they are read, at most */
 
 typedef struct IvfpqPrefetchRow
 {
