@@ -11,7 +11,6 @@
 
 #include "am/common/engine.h"
 #include "am/search/search.h"
-#include "am/search/tidset.h"
 
 StaticAssertDecl(IVFPQ_TRIED_BLOCKS <= GV_TRIED_BLOCKS,
 				 "the engine tries as many blocks at once");
@@ -288,22 +287,18 @@ void
 IvfpqSearchDistinct(IvfpqSearch *search, int n)
 {
 	GvTopK	   *candidates = &search->candidates;
-	tidset_hash *seen = tidset_create(CurrentMemoryContext,
-									  Min(n, candidates->count), NULL);
-	int			kept = 0;
+	int		   *first = palloc_extended(Max(candidates->count, 1) * sizeof(int),
+										MCXT_ALLOC_HUGE);
+	int			kept = IvfpqDistinct(candidates->ids, candidates->count, n,
+									 first);
 
-	for (int i = 0; i < candidates->count && kept < n; i++)
+	for (int i = 0; i < kept; i++)
 	{
-		bool		found;
-
-		tidset_insert(seen, candidates->ids[i], &found);
-		if (found)
-			continue;
-		candidates->scores[kept] = candidates->scores[i];
-		candidates->ids[kept++] = candidates->ids[i];
+		candidates->scores[i] = candidates->scores[first[i]];
+		candidates->ids[i] = candidates->ids[first[i]];
 	}
 	candidates->count = kept;
-	tidset_destroy(seen);
+	pfree(first);
 }
 
 /* All lists have been offered: the best rows, no more than that many. */

@@ -55,6 +55,9 @@ extern void IvfpqNearestListsMany(Relation index, const IvfpqModel *model,
 								  const float *const *vectors, int n,
 								  GvTopK *lists);
 
+/* distinct.c */
+extern int	IvfpqDistinct(const uint64 *numbers, int n, int most, int *first);
+
 /* radix.c */
 extern void IvfpqSortBits(uint64 *numbers, uint64 *room, int64 n, int bit);
 
