@@ -92,13 +92,15 @@ residual_products(const float *x, const float *a, const float *b,
 	_mm512_storeu_ps(sums, acc);
 }
 
-/* The first n numbers of x, n <= 8, in double, and zeros. */
+/* Eight terms of a sum in double, one a lane. */
 static inline AVX512 __m512d
-load_some64(const float *x, int32_t n)
+terms64(__m256 a, __m256 b, bool product)
 {
-	if (n >= 8)
-		return _mm512_cvtps_pd(_mm256_loadu_ps(x));
-	return _mm512_cvtps_pd(_mm512_castps512_ps256(load_some(x, n)));
+	__m512d		x = _mm512_cvtps_pd(a);
+	__m512d		y = _mm512_cvtps_pd(b);
+	__m512d		diff = _mm512_sub_pd(x, y);
+
+	return product ? _mm512_mul_pd(x, y) : _mm512_mul_pd(diff, diff);
 }
 
 static inline AVX512 double
@@ -109,14 +111,15 @@ compare64(const float *a, const float *b, int32_t dims, bool product)
 	__m128d		two;
 	int32_t		i;
 
-	for (i = 0; i < dims; i += 8)
+	for (i = 0; i + 8 <= dims; i += 8)
+		sums = _mm512_add_pd(sums, terms64(_mm256_loadu_ps(a + i),
+										   _mm256_loadu_ps(b + i), product));
+	if (i < dims)
 	{
-		__m512d		x = load_some64(a + i, dims - i);
-		__m512d		y = load_some64(b + i, dims - i);
-		__m512d		diff = _mm512_sub_pd(x, y);
+		__m256		x = _mm512_castps512_ps256(load_some(a + i, dims - i));
+		__m256		y = _mm512_castps512_ps256(load_some(b + i, dims - i));
 
-		sums = _mm512_add_pd(sums, product ? _mm512_mul_pd(x, y) :
-							 _mm512_mul_pd(diff, diff));
+		sums = _mm512_add_pd(sums, terms64(x, y, product));
 	}
 	four = _mm256_add_pd(_mm512_castpd512_pd256(sums),
 						 _mm512_extractf64x4_pd(sums, 1));
