@@ -292,7 +292,7 @@ typedef struct GvSearchReply
 	uint32_t	engine_us;		/* the batch */
 	uint32_t	nbounds;		/* nhits, or 0 of a mirror without records */
 	uint32_t	is_brief;		/* 0 or 1 */
-	uint32_t	unused;			/* 0 */
+	int32_t		nearest;		/* list, of those searched, or 0 */
 
 	/* with a condition, of the lists searched; else 0 */
 	int64_t		nitems;			/* copies that the mirror has of them */

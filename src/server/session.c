@@ -281,6 +281,7 @@ gv_session_put(const GvHeldMirror *held, const GvSearch *found, bool is_brief,
 	reply->copies = found->copies;
 	reply->nbounds = (uint32_t) nbounds;
 	reply->is_brief = is_brief;
+	reply->nearest = found->nprobed > 0 ? found->probed[0].list : 0;
 	if (!is_brief)
 		put_probed(held, found, (GvProbeReply *) (reply + 1));
 	hits = (GvHit *) ((GvProbeReply *) (reply + 1) + nprobed);

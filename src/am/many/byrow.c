@@ -5,6 +5,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "miscadmin.h"
 #include "utils/float.h"
 
@@ -105,13 +107,25 @@ typedef struct Fetched
 	IvfpqManyRow row;
 	Datum		value;
 	const float *vector;		/* [the queries' dims] the same, where
-								 * real_distance may take it; else NULL */
+								 * real_distance may take it; else NULL.  Its
+								 * elements have not been looked at */
 	double		square;			/* <vector, vector>, where a cosine takes it */
 } Fetched;
 
+/* What the operator's function says. */
+static double
+call_distance(IvfpqMany *many, int number, const Fetched *fetched)
+{
+	return DatumGetFloat8(FunctionCall2Coll(&many->distance,
+											many->type.collation,
+											fetched->value,
+											many->asked[number].value));
+}
+
 /*
  * Measure a row for a query.  The operator's function looks at every element of
- * both; where it is our own that is done once for each.
+ * both; where it is our own the queries' have been looked at, and those of a row
+ * are finite where its distance is.
  */
 static void
 measure_for(IvfpqMany *many, int number, Fetched *fetched)
@@ -121,15 +135,18 @@ measure_for(IvfpqMany *many, int number, Fetched *fetched)
 	double		distance;
 
 	if (fetched->vector == NULL)
-		distance = DatumGetFloat8(FunctionCall2Coll(&many->distance,
-													many->type.collation,
-													fetched->value,
-													many->asked[number].value));
-	else if (many->is_cosine)
-		distance = gv_distance_cosine_of(fetched->vector, fetched->square,
-										 floats, many->squares[number], dims);
+		distance = call_distance(many, number, fetched);
 	else
-		distance = many->real_distance(fetched->vector, floats, dims);
+	{
+		if (many->is_cosine)
+			distance = gv_distance_cosine_of(fetched->vector, fetched->square,
+											 floats, many->squares[number],
+											 dims);
+		else
+			distance = many->real_distance(fetched->vector, floats, dims);
+		if (!isfinite(distance))
+			distance = call_distance(many, number, fetched);
+	}
 	/* most are, and NaN is not: no look at the query itself */
 	if (distance > many->farthest[number])
 		return;
@@ -141,8 +158,6 @@ measure_for(IvfpqMany *many, int number, Fetched *fetched)
 static bool
 fetch_row(IvfpqMany *many, uint64 id, Fetched *fetched)
 {
-	int			dims;
-
 	many->report.measured++;
 	if (!IvfpqMeasureWhole(&many->measure, id, &fetched->value))
 		return false;
@@ -151,12 +166,11 @@ fetch_row(IvfpqMany *many, uint64 id, Fetched *fetched)
 	fetched->vector = NULL;
 	if (many->real_distance == NULL)
 		return true;
-	fetched->vector = IvfpqArrayFloats(DatumGetArrayTypeP(fetched->value),
-									   &dims);
-	if (dims != many->queries.dims)
-		fetched->vector = NULL; /* the function says what is wrong */
-	else if (many->is_cosine)
-		fetched->square = gv_square(fetched->vector, dims);
+	/* NULL: the function says what is wrong */
+	fetched->vector = IvfpqRealFloats(DatumGetArrayTypeP(fetched->value),
+									  many->queries.dims);
+	if (fetched->vector != NULL && many->is_cosine)
+		fetched->square = gv_square(fetched->vector, many->queries.dims);
 	return true;
 }
 

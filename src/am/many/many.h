@@ -10,6 +10,7 @@
 #define IVFPQ_MANY_H
 
 #include "am/heap/measure.h"
+#include "am/many/manyrows.h"
 #include "am/scan/scan.h"
 #include "am/search/effort.h"
 #include "am/search/search.h"
@@ -31,13 +32,6 @@
 #define IVFPQ_MANY_ROW(key)			((key) >> IVFPQ_MANY_ROW_SHIFT)
 #define IVFPQ_MANY_QUERY(key)		((int) ((key) & 0xFFFF))
 
-typedef struct IvfpqManyRow
-{
-	double		distance;
-	uint64		id;				/* of the index's entry: ties go by it */
-	ItemPointerData tid;		/* where the row is */
-} IvfpqManyRow;
-
 /* A row with a lower bound of its distance. */
 typedef struct IvfpqManyBound
 {
@@ -58,12 +52,14 @@ typedef struct IvfpqManyQuery
 	int			nrows;
 
 	/* of the round under way */
+	uint32		nearest;		/* list */
+	uint64	   *ids;			/* [ncandidates] of rows, or NULL: bounds */
 	int			ncandidates;
 	bool		is_drained;		/* they are all rows of its lists */
 	int			tried;			/* rows that are fetched, */
 	int			gone;			/* that the snapshot does not see */
-	IvfpqManyBound *bounds;		/* [ncandidates] ascending, or NULL */
-	int			nfetched;		/* of these */
+	IvfpqManyBound *bounds;		/* [ncandidates], or NULL */
+	int			nfetched;		/* of ids or bounds */
 } IvfpqManyQuery;
 
 typedef struct IvfpqMany
@@ -106,6 +102,11 @@ typedef struct IvfpqMany
 	IvfpqScanReport report;
 } IvfpqMany;
 
+/* answer.c */
+extern bool IvfpqManyIsWhole(Relation index);
+extern void IvfpqManyAnswer(IvfpqMany *many, IvfpqManySink sink, void *arg);
+extern void IvfpqManyCount(IvfpqMany *many);
+
 /* size.c */
 extern bool IvfpqManyEffort(IvfpqMany *many, double rows, int drained,
 							IvfpqEffort *effort, bool *is_last);
@@ -120,6 +121,11 @@ extern int	IvfpqManyPortion(IvfpqMany *many);
 extern void IvfpqManyBegin(IvfpqMany *many);
 extern int	IvfpqManyNext(IvfpqMany *many, int first);
 extern void IvfpqManyEnd(IvfpqMany *many);
+
+/* blocks.c */
+extern void IvfpqManyTake(IvfpqMany *many, const IvfpqSearch *search,
+						  int number, uint32 nearest, int candidates);
+extern void IvfpqManyMeasureFound(IvfpqMany *many, int *active, int n);
 
 /* byrow.c */
 extern void IvfpqManyForget(IvfpqMany *many, int number);

@@ -40,7 +40,7 @@ typedef struct Round
 {
 	IvfpqEffort effort;
 	bool		is_last;		/* it takes all lists that may be read */
-	const int  *active;			/* [nactive] numbers of queries */
+	int		   *active;			/* [nactive] numbers of queries */
 	int			nactive;
 
 	/* of the slice under way, [nactive]: */
@@ -50,9 +50,7 @@ typedef struct Round
 	float	   *scores;			/* ... [probes] */
 	int		   *nlists;
 	uint64	   *order;			/* by nearest list: that, and which one */
-	uint64	   *keys;			/* [nactive][candidates] rows to be measured, */
-	uint64	   *room;			/* and as many to sort them */
-	int64		nkeys;
+	uint64	   *room;			/* to sort them */
 } Round;
 
 /* What take_answer gets. */
@@ -117,87 +115,6 @@ set_search(IvfpqMany *many, const Round *round, int i, IvfpqSearch *search)
 		   round->nlists[i] * sizeof(float));
 }
 
-/* IvfpqManyBound, by bound, ties by id */
-#define ST_SORT				sort_by_bound
-#define ST_ELEMENT_TYPE		IvfpqManyBound
-#define ST_COMPARE(a, b) \
-	((a)->bound != (b)->bound ? ((a)->bound < (b)->bound ? -1 : 1) : \
-	 ((a)->id > (b)->id) - ((a)->id < (b)->id))
-#define ST_SCOPE			static
-#define ST_DEFINE
-#include "lib/sort_template.h"
-
-/* ... by id */
-#define ST_SORT				sort_by_id
-#define ST_ELEMENT_TYPE		IvfpqManyBound
-#define ST_COMPARE(a, b)	(((a)->id > (b)->id) - ((a)->id < (b)->id))
-#define ST_SCOPE			static
-#define ST_DEFINE
-#include "lib/sort_template.h"
-
-/* Note the bounds that refine records give of a search's candidates. */
-static void
-take_bounds(IvfpqMany *many, const IvfpqSearch *search, IvfpqManyQuery *query)
-{
-	int64		n = search->candidates.count;
-	uint64	   *ids = search->candidates.ids;
-	IvfpqRowBounds *bounds = palloc_extended(Max(n, 1) *
-											 sizeof(IvfpqRowBounds),
-											 MCXT_ALLOC_HUGE);
-
-	n = IvfpqRecordBounds(search,
-						  query->is_boundable ? query->vector : NULL, ids, n,
-						  bounds);
-	many->report.refined += n;
-	query->bounds = MemoryContextAllocHuge(many->round, Max(n, 1) *
-										   sizeof(IvfpqManyBound));
-	query->ncandidates = 0;
-	for (int64 i = 0; i < n; i++)
-	{
-		query->bounds[i].bound = bounds[i].least;
-		query->bounds[i].id = ids[i];
-	}
-	/* the records of a dead row and of another may name one row */
-	sort_by_id(query->bounds, n);
-	for (int64 i = 0; i < n; i++)
-		if ((i == 0 || query->bounds[i].id != query->bounds[i - 1].id) &&
-			(many->pending_set == NULL ||
-			 tidset_lookup(many->pending_set, query->bounds[i].id) == NULL))
-			query->bounds[query->ncandidates++] = query->bounds[i];
-	sort_by_bound(query->bounds, query->ncandidates);
-	pfree(bounds);
-}
-
-/* What a search found, of the query of that number. */
-static void
-take_candidates(IvfpqMany *many, Round *round, const IvfpqSearch *search,
-				int number)
-{
-	IvfpqManyQuery *query = &many->asked[number];
-	const GvTopK *candidates = &search->candidates;
-
-	query->ncandidates = candidates->count;
-	query->is_drained = search->found_all &&
-		candidates->count < round->effort.candidates;
-	query->tried = query->gone = query->nfetched = 0;
-	query->bounds = NULL;
-	many->report.lists += search->lists_read;
-	many->report.copies += search->copies_read;
-	if (search->addresses)
-	{
-		take_bounds(many, search, query);
-		return;
-	}
-	for (int i = 0; i < candidates->count; i++)
-		if (many->pending_set == NULL ||
-			tidset_lookup(many->pending_set, candidates->ids[i]) == NULL)
-		{
-			round->keys[round->nkeys++] = IVFPQ_MANY_KEY(candidates->ids[i],
-														 number);
-			query->tried++;
-		}
-}
-
 /* Find the candidates of the slice's queries that are left. */
 static void
 find_candidates(IvfpqMany *many, Round *round)
@@ -214,8 +131,12 @@ find_candidates(IvfpqMany *many, Round *round)
 					   &many->searches[s]);
 		IvfpqSearchTogether(many->searches, n, round->effort.candidates);
 		for (int s = 0; s < n; s++)
-			take_candidates(many, round, &many->searches[s],
-							round->left[(uint32) round->order[first + s]]);
+		{
+			uint64		order = round->order[first + s];
+
+			IvfpqManyTake(many, &many->searches[s], round->left[(uint32) order],
+						  (uint32) (order >> 32), round->effort.candidates);
+		}
 	}
 }
 
@@ -228,7 +149,8 @@ take_answer(void *arg, IvfpqSearch *search, int i, bool found)
 
 	CHECK_FOR_INTERRUPTS();
 	if (found)
-		take_candidates(asked->many, round, search, round->active[i]);
+		IvfpqManyTake(asked->many, search, round->active[i],
+					  search->remote.nearest, round->effort.candidates);
 	else
 		round->left[round->nleft++] = round->active[i];
 }
@@ -260,36 +182,6 @@ ask_candidates(IvfpqMany *many, Round *round)
 	pfree(queries);
 }
 
-/*
- * Of rows with bounds, those that have to be fetched next: as many as are
- * missing, or all that may be nearer than the last one.  False: there are none.
- */
-static bool
-next_bounded(IvfpqMany *many, Round *round)
-{
-	round->nkeys = 0;
-	for (int i = 0; i < round->nactive; i++)
-	{
-		int			number = round->active[i];
-		IvfpqManyQuery *query = &many->asked[number];
-		int			missing = many->k - query->nrows;
-
-		while (query->nfetched < query->ncandidates)
-		{
-			const IvfpqManyBound *next = &query->bounds[query->nfetched];
-
-			if (missing <= 0 && (query->nrows < many->k ||
-								 next->bound > query->rows[0].distance))
-				break;
-			missing--;
-			round->keys[round->nkeys++] = IVFPQ_MANY_KEY(next->id, number);
-			query->nfetched++;
-			query->tried++;
-		}
-	}
-	return round->nkeys > 0;
-}
-
 /* Search for the slice's queries, and measure what was found. */
 static void
 search_slice(IvfpqMany *many, Round *round)
@@ -305,11 +197,7 @@ search_slice(IvfpqMany *many, Round *round)
 	round->nlists = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
 	round->left = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
 	round->order = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
-	round->keys = palloc_extended(n * round->effort.candidates *
-								  sizeof(uint64), MCXT_ALLOC_HUGE);
-	round->room = palloc_extended(n * round->effort.candidates *
-								  sizeof(uint64), MCXT_ALLOC_HUGE);
-	round->nkeys = 0;
+	round->room = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
 	MemoryContextSwitchTo(oldcontext);
 
 	for (Size i = 0; i < n; i++)
@@ -317,11 +205,7 @@ search_slice(IvfpqMany *many, Round *round)
 	IvfpqManyMeasurePending(many, round->active, round->nactive);
 	ask_candidates(many, round);
 	find_candidates(many, round);
-	if (many->model->meta.refine == IVFPQ_REFINE_NONE)
-		IvfpqManyMeasure(many, round->keys, round->room, round->nkeys);
-	else
-		while (next_bounded(many, round))
-			IvfpqManyMeasure(many, round->keys, round->room, round->nkeys);
+	IvfpqManyMeasureFound(many, round->active, round->nactive);
 	MemoryContextReset(many->round);
 }
 

@@ -89,14 +89,16 @@ IvfpqManyEffort(IvfpqMany *many, double rows, int drained, IvfpqEffort *effort,
 Size
 IvfpqManySliceBytes(const IvfpqMany *many, const IvfpqEffort *effort)
 {
-	Size		candidate = 2 * sizeof(uint64);
+	Size		candidate = 2 * sizeof(uint64); /* keys, and to sort them */
 
 	if (many->model->meta.refine != IVFPQ_REFINE_NONE)
 		candidate += sizeof(IvfpqManyBound);
+	else
+		candidate += sizeof(uint64);
 	if (IvfpqServerIsWanted())
 		candidate += (Size) many->model->meta.copies *
 			(sizeof(GvHit) + sizeof(GvBound));
-	return (Size) effort->candidates * candidate + sizeof(uint64) +
+	return (Size) effort->candidates * candidate + 2 * sizeof(uint64) +
 		(Size) effort->probes * (sizeof(uint64) + sizeof(float));
 }
 

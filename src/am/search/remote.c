@@ -365,6 +365,7 @@ use_answer(IvfpqSearch *search, const IvfpqAnswer *answer,
 	bool		useful = answer->head.is_brief ||
 	compare_states(search, answer, &behind);
 
+	search->remote.nearest = (uint32) answer->head.nearest;
 	if (useful)
 	{
 		IvfpqSearchOpen(search, question->capacity);

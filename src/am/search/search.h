@@ -114,6 +114,7 @@ typedef struct IvfpqRemote
 	uint8	   *ages;			/* [room] of what the mirror had of them; both
 								 * not of a brief answer */
 	int			room;
+	uint32		nearest;		/* list, of the last answer */
 	IvfpqRemoteReport report;
 } IvfpqRemote;
 

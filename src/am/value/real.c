@@ -199,20 +199,29 @@ IvfpqArrayFloats(ArrayType *array, int *dims)
 }
 
 /*
+ * The elements of a detoasted real[] that has the shape of a vector of so many
+ * dims (0 = any), which may not be finite; else NULL.
+ */
+const float *
+IvfpqRealFloats(ArrayType *array, int dims)
+{
+	if (ARR_NDIM(array) != 1 || ARR_DIMS(array)[0] > IVFPQ_MAX_DIMS ||
+		(dims > 0 && ARR_DIMS(array)[0] != dims) ||
+		array_contains_nulls(array))
+		return NULL;
+	return (const float4 *) ARR_DATA_PTR(array);
+}
+
+/*
  * Is a detoasted real[] a vector of so many dims (0 = any)?  What is wrong with
  * it says IvfpqArrayFloats.
  */
 bool
 IvfpqIsRealVector(ArrayType *array, int dims)
 {
-	int			n;
+	const float *values = IvfpqRealFloats(array, dims);
 
-	if (ARR_NDIM(array) != 1)
-		return false;
-	n = ARR_DIMS(array)[0];
-	return (dims == 0 || n == dims) && n <= IVFPQ_MAX_DIMS &&
-		!array_contains_nulls(array) &&
-		gv_is_finite((const float4 *) ARR_DATA_PTR(array), n);
+	return values != NULL && gv_is_finite(values, ARR_DIMS(array)[0]);
 }
 
 /*

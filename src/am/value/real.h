@@ -19,6 +19,7 @@
 extern const float *IvfpqArrayFloats(ArrayType *array, int *dims);
 
 extern bool IvfpqIsRealVector(ArrayType *array, int dims);
+extern const float *IvfpqRealFloats(ArrayType *array, int dims);
 
 typedef double (*IvfpqRealDistance) (const float *a, const float *b,
 									 int32_t dims);

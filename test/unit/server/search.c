@@ -145,7 +145,8 @@ answer_is_right(const TestIndex *index, const TestSearch *search,
 	int32_t		i;
 
 	if (length < sizeof(*reply) || reply->nprobed < 0 || reply->nhits < 0 ||
-		reply->is_brief || reply->unused != 0 ||
+		reply->is_brief ||
+		reply->nearest != (reply->nprobed > 0 ? probed[0].list : 0) ||
 		reply->nbounds != (search->records ? (uint32_t) reply->nhits : 0) ||
 		length != sizeof(*reply) + reply->nprobed * sizeof(GvProbeReply) +
 		reply->nhits * sizeof(GvHit) + reply->nbounds * sizeof(GvBound) +

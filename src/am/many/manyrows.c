@@ -1,0 +1,89 @@
+/*
+ * manyrows.c
+ *		Many searches for other code of the session, which knows the caller's
+ *		rights.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_index.h"
+#include "miscadmin.h"
+#include "storage/predicate.h"
+#include "utils/memutils.h"
+
+#include "am/common/count.h"
+#include "am/heap/dims.h"
+#include "am/many/many.h"
+#include "am/scan/counters.h"
+#include "client/client.h"
+
+/* What a query of gpuvecd takes here, beside its rows. */
+#define ANSWER_NS		5000.0
+
+/* See manyrows.h. */
+bool
+IvfpqManyServes(Relation heap, Relation index, int dims)
+{
+	HeapTuple	tuple = index->rd_indextuple;
+	IvfpqMetaData meta;
+
+	if (!IvfpqManyIsWhole(index) ||
+		!heap_attisnull(tuple, Anum_pg_index_indpred, NULL) ||
+		!heap_attisnull(tuple, Anum_pg_index_indexprs, NULL))
+		return false;
+	IvfpqMetaRead(index, &meta);
+	return meta.nlists > 0 && IvfpqRowDims(heap, index, &meta) == dims;
+}
+
+/* See manyrows.h. */
+double
+IvfpqManyCost(Relation heap, Relation index, double n, int dims, int k,
+			  double *rows)
+{
+	IvfpqMany	many = {.heap = heap, .index = index, .k = k};
+	const IvfpqMetaData *meta;
+	double		row = IVFPQ_FETCH_NS + dims * IVFPQ_DIMENSION_NS;
+	double		copies;
+	IvfpqEffort effort;
+	bool		is_last;
+
+	many.model = IvfpqModelGet(index);
+	meta = &many.model->meta;
+	*rows = IvfpqRowsAbout(index, meta);
+	copies = *rows * meta->copies / meta->nlists;
+	if (!IvfpqManyEffort(&many, Max(k, IVFPQ_FIRST_ROWS), 0, &effort,
+						 &is_last))
+		return *rows * (IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS);
+	if (IvfpqServerIsWanted())
+		return n * (effort.candidates * row + ANSWER_NS);
+	return n * (effort.candidates * row +
+				effort.probes * copies * many.model->gv.m * IVFPQ_LOOKUP_NS +
+				IvfpqCentroidsToCompare(meta, effort.probes, effort.deep) *
+				dims * IVFPQ_LOOKUP_NS);
+}
+
+/* See manyrows.h. */
+void
+IvfpqManyFind(const IvfpqManyWanted *wanted)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "gpuivfpq searches",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	IvfpqMany	many = {
+		.heap = wanted->heap,
+		.index = wanted->index,
+		.snapshot = wanted->snapshot,
+		.k = wanted->k,
+		.queries = {.vectors = wanted->vectors, .n = wanted->n,
+		.dims = wanted->dims}
+	};
+
+	many.model = IvfpqModelGet(many.index);
+	PredicateLockRelation(many.index, many.snapshot);
+	IvfpqCountersOpen();
+	IvfpqManyAnswer(&many, wanted->sink, wanted->arg);
+	IvfpqManyCount(&many);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}

@@ -1,0 +1,57 @@
+/*
+ * manyrows.h
+ *		Many searches for other code of the session (manyrows.c).
+ */
+#ifndef IVFPQ_MANYROWS_H
+#define IVFPQ_MANYROWS_H
+
+#include "storage/itemptr.h"
+#include "utils/relcache.h"
+#include "utils/snapshot.h"
+
+/* A scan whose LIMIT is larger is as good. */
+#define IVFPQ_MANY_MOST_K	10000
+
+typedef struct IvfpqManyRow
+{
+	double		distance;
+	uint64		id;				/* of the index's entry: ties go by it */
+	ItemPointerData tid;		/* where the row is */
+} IvfpqManyRow;
+
+/* Gets the rows [n] of a query, counted from 0, nearest first. */
+typedef void (*IvfpqManySink) (void *arg, int64 query,
+							   const IvfpqManyRow *rows, int n);
+
+/* Queries of one index. */
+typedef struct IvfpqManyWanted
+{
+	Relation	heap;			/* of which the caller may see all rows */
+	Relation	index;			/* see IvfpqManyServes */
+	Snapshot	snapshot;		/* registered */
+	const float *vectors;		/* [n][dims] finite */
+	int			n;
+	int			dims;
+	int			k;
+	IvfpqManySink sink;
+	void	   *arg;
+} IvfpqManyWanted;
+
+/*
+ * Has the index, a valid one, all rows of the table, of that many dimensions,
+ * that the snapshot sees, but for those without a place (NULL, a zero vector
+ * under cosine)?  And no code of its owner has to be run.
+ */
+extern bool IvfpqManyServes(Relation heap, Relation index, int dims);
+
+/*
+ * Nanoseconds, about, that n queries for k rows take; infinite: as good as
+ * measuring all rows for each.  *rows: those of the index, about.
+ */
+extern double IvfpqManyCost(Relation heap, Relation index, double n, int dims,
+							int k, double *rows);
+
+/* Search, as gpuvec_search does. */
+extern void IvfpqManyFind(const IvfpqManyWanted *wanted);
+
+#endif							/* IVFPQ_MANYROWS_H */
