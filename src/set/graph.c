@@ -45,11 +45,28 @@ gpuvec_knn_graph(PG_FUNCTION_ARGS)
 	IvfpqProgressBegin(IVFPQ_PROGRESS_GRAPH, PG_GETARG_OID(0));
 	IvfpqTableSurvey(&table);
 	pairs.k = (int) Min((int64) k, table.nrows - 1);
-	if (pairs.k > 0)
+	if (pairs.k > 0 && !(method == IVFPQ_METHOD_INDEX &&
+						 IvfpqFindPairsBySearch(&pairs)))
 		IvfpqFindPairs(&pairs, method);
 	IvfpqProgressEnd();
 	IvfpqTableClose(&table);
 	return (Datum) 0;
+}
+
+/* Compare the tables, of which the right one is read, too. */
+static void
+JoinWhole(IvfpqPairs *pairs, IvfpqMethod method)
+{
+	IvfpqTable *left = pairs->queries;
+	IvfpqTable *right = pairs->rows;
+
+	IvfpqTableSurvey(right);
+	pairs->k = (int) Min((int64) pairs->k, right->nrows);
+	if (left->nrows == 0 || right->nrows == 0)
+		return;
+	IvfpqCheckSameDims(RelationGetRelationName(left->rel), left->dims,
+					   RelationGetRelationName(right->rel), right->dims);
+	IvfpqFindPairs(pairs, method);
 }
 
 /*
@@ -79,14 +96,10 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 				   NAME_ARGUMENT(5));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_JOIN, PG_GETARG_OID(0));
 	IvfpqTableSurvey(&left);
-	IvfpqTableSurvey(&right);
-	pairs.k = (int) Min((int64) k, right.nrows);
-	if (left.nrows > 0 && right.nrows > 0)
-	{
-		IvfpqCheckSameDims(RelationGetRelationName(left.rel), left.dims,
-						   RelationGetRelationName(right.rel), right.dims);
-		IvfpqFindPairs(&pairs, method);
-	}
+	pairs.k = k;
+	if (method == IVFPQ_METHOD_EXACT || left.nrows == 0 ||
+		!IvfpqFindPairsBySearch(&pairs))
+		JoinWhole(&pairs, method);
 	IvfpqProgressEnd();
 	IvfpqTableClose(&right);
 	IvfpqTableClose(&left);

@@ -42,9 +42,9 @@ HoldsColumn(Relation index, AttrNumber column)
 		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
 }
 
-/* Open the index to use; ERROR if there is none. */
-static Relation
-OpenIndex(IvfpqTable *rows, GvSetMetric metric)
+/* Open the index to use; NULL if there is none. */
+Relation
+IvfpqListsIndex(IvfpqTable *rows, GvSetMetric metric)
 {
 	List	   *oids = RelationGetIndexList(rows->rel);
 	ListCell   *cell;
@@ -65,6 +65,13 @@ OpenIndex(IvfpqTable *rows, GvSetMetric metric)
 		}
 		index_close(index, AccessShareLock);
 	}
+	list_free(oids);
+	return NULL;
+}
+
+static void
+ReportNoIndex(const IvfpqTable *rows, GvSetMetric metric)
+{
 	ereport(ERROR,
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
 			 errmsg("table \"%s\" has no gpuivfpq index for metric %s on column \"%s\"",
@@ -75,7 +82,6 @@ OpenIndex(IvfpqTable *rows, GvSetMetric metric)
 			 metric == GV_SET_PEARSON ?
 			 errhint("No index orders by correlation; use method exact.") :
 			 errhint("Create one, not partial, with the operator class of that metric, or use method exact.")));
-	return NULL;				/* keep compiler quiet */
 }
 
 /* Those of the index; of one without any there is one, of all rows. */
@@ -188,8 +194,10 @@ IvfpqListsGet(IvfpqTable *rows, GvSetMetric metric)
 {
 	IvfpqLists *lists = palloc0(sizeof(IvfpqLists));
 	int64		most = Min(Max(rows->nrows / ROWS_OF_LIST, 1), GV_SET_MAX_K);
-	Relation	index = OpenIndex(rows, metric);
+	Relation	index = IvfpqListsIndex(rows, metric);
 
+	if (index == NULL)
+		ReportNoIndex(rows, metric);
 	lists->metric = metric;
 	lists->dims = rows->dims;
 	ReadCentroids(index, lists);

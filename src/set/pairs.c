@@ -24,9 +24,9 @@ typedef struct Found
 } Found;
 
 /* A row (key, neighbour, rank, distance); ranks count from 1. */
-static void
-PutPair(const IvfpqPairs *pairs, int64 key, int64 neighbour, int rank,
-		double distance)
+void
+IvfpqPutPair(const IvfpqPairs *pairs, int64 key, int64 neighbour,
+			 int rank, double distance)
 {
 	Datum		values[4];
 	bool		nulls[4] = {false};
@@ -52,8 +52,8 @@ TakeNeighbours(void *arg, int64 query, const int64 *positions,
 	for (int i = 0; i < pairs->k && positions[i] >= 0; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		PutPair(pairs, pairs->queries->keys[query],
-				pairs->rows->keys[positions[i]], i + 1, distances[i]);
+		IvfpqPutPair(pairs, pairs->queries->keys[query],
+					 pairs->rows->keys[positions[i]], i + 1, distances[i]);
 	}
 }
 
@@ -83,7 +83,9 @@ FindThroughIndex(const IvfpqPairs *pairs)
 	IvfpqProbesFor(sampled, lists, ivfpq_recall);
 
 	Find(&found, lists, probes);
-	IvfpqSampledEnd(sampled, lists, probes);
+	IvfpqSampledEnd(sampled,
+					psprintf("Each row was compared with those of %d of %d lists.",
+							 probes, lists->n));
 }
 
 /* All pairs into pairs->rsinfo, see set.h. */

@@ -100,10 +100,9 @@ IvfpqSampledNote(IvfpqSampled *sampled, int64 query, const double *distances)
 	sampled->noted++;
 }
 
-/* Tell the user. */
+/* Tell the user; how rows were found is a sentence. */
 void
-IvfpqSampledEnd(const IvfpqSampled *sampled, const IvfpqLists *lists,
-				int probes)
+IvfpqSampledEnd(const IvfpqSampled *sampled, const char *how)
 {
 	if (sampled->possible > 0)
 		ereport(NOTICE,
@@ -111,6 +110,5 @@ IvfpqSampledEnd(const IvfpqSampled *sampled, const IvfpqLists *lists,
 						sampled->pairs->k,
 						(double) sampled->hits / sampled->possible,
 						sampled->n),
-				 errdetail("Each row was compared with those of %d of %d lists.",
-						   probes, lists->n)));
+				 errdetail("%s", how)));
 }

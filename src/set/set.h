@@ -23,6 +23,7 @@ typedef struct IvfpqLists
 	float	   *centroids;		/* [n][dims] */
 } IvfpqLists;
 
+extern Relation IvfpqListsIndex(IvfpqTable *rows, GvSetMetric metric);
 extern IvfpqLists *IvfpqListsGet(IvfpqTable *rows, GvSetMetric metric);
 extern void IvfpqListsNearest(const IvfpqLists *lists, const float *vectors,
 							  int nvectors, int64 *found);
@@ -69,7 +70,15 @@ typedef struct IvfpqPairs
 	int			k;
 } IvfpqPairs;
 
+extern void IvfpqPutPair(const IvfpqPairs *pairs, int64 key, int64 neighbour,
+						 int rank, double distance);
 extern void IvfpqFindPairs(const IvfpqPairs *pairs, IvfpqMethod method);
+
+/*
+ * searched.c: the same by searches through an index, if there is one and that is
+ * better.  The queries have been surveyed, other rows not.
+ */
+extern bool IvfpqFindPairsBySearch(const IvfpqPairs *pairs);
 
 /*
  * sampled.c: some rows whose exact neighbours are known, and how many of
@@ -91,8 +100,7 @@ typedef struct IvfpqSampled
 extern IvfpqSampled *IvfpqSampledBegin(const IvfpqPairs *pairs);
 extern void IvfpqSampledNote(IvfpqSampled *sampled, int64 query,
 							 const double *distances);
-extern void IvfpqSampledEnd(const IvfpqSampled *sampled,
-							const IvfpqLists *lists, int probes);
+extern void IvfpqSampledEnd(const IvfpqSampled *sampled, const char *how);
 
 /* probes.c: how many lists have to be near, by a sample */
 extern int	IvfpqProbesFor(const IvfpqSampled *sampled,

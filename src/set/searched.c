@@ -1,0 +1,323 @@
+/*
+ * searched.c
+ *		Graphs and joins of which each row is searched for through an index, as
+ *		gpuvec_search does it, many at a time.
+ *
+ * An index reads some hundred rows for each, while all rows have to be read, and
+ * more than once, to compare them list by list (indexlists.c).  So that is left to
+ * a card, and to so many rows that they share that.
+ *
+ * An index has no rows without a direction, and none are near to such a row.
+ * What lacks neighbours for that is compared with all rows.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/genam.h"
+#include "access/tableam.h"
+#include "miscadmin.h"
+#include "utils/float.h"
+
+#include "am/common/options.h"
+#include "am/many/manyrows.h"
+#include "am/search/effort.h"
+#include "client/client.h"
+#include "set/set.h"
+
+/* Readings of the table that lists of it take, and rows searched for exactly. */
+#define READINGS		4
+#define SAMPLED			200.0
+
+/* Rows of a list, and lists that are near: this share, but no more than so many. */
+#define ROWS_OF_LIST	1000.0
+#define NEAR_SHARE		0.6
+#define NEAR_LISTS		60.0
+
+/* Two vectors compared, and a product for it: of this session; a card's part. */
+#define PAIR_NS			0.27
+#define PRODUCT_NS		0.011
+#define CARD_PART		0.02
+
+/* An index of fewer rows than so many times k may not have k. */
+#define LEAST_TIMES		4
+
+typedef struct Searched
+{
+	const IvfpqPairs *pairs;
+	IvfpqSampled *sampled;		/* or NULL: that would be to read the table */
+	int64		first;			/* number of the portion's first query */
+	const float *vectors;		/* of these */
+	double	   *distances;		/* [k + 1] of a query's neighbours, */
+	int64	   *keys;			/* and theirs */
+	MemoryContext context;		/* sinks are called in others */
+	int64	   *lacking;		/* [nlacking] queries that lack neighbours */
+	int64		nlacking;
+	int64		room;
+	int			nexact;			/* neighbours that each of them has */
+} Searched;
+
+/* Nanoseconds, about, that the whole table takes. */
+static double
+WholeCost(const IvfpqPairs *pairs, double nrows)
+{
+	double		n = pairs->queries->nrows;
+	int			dims = pairs->queries->dims;
+	double		lists = nrows / ROWS_OF_LIST;
+	double		pairs_of_row = Min(n, SAMPLED) + lists +
+	n * Min(NEAR_LISTS / lists, NEAR_SHARE);
+	bool		by_card = IvfpqServerIsWanted() && IvfpqServerMemory() > 0;
+
+	return nrows * (READINGS * (IVFPQ_FETCH_NS + dims * IVFPQ_DIMENSION_NS) +
+					pairs_of_row * (PAIR_NS + dims * PRODUCT_NS) *
+					(by_card ? CARD_PART : 1));
+}
+
+/* Is it better to search for each row through the index? */
+static bool
+IsBetter(const IvfpqPairs *pairs, Relation index)
+{
+	int			dims = pairs->queries->dims;
+	int			k = pairs->k + pairs->self;
+	double		nrows;
+	double		cost;
+
+	if (ivfpq_probes > 0 || k > IVFPQ_MANY_MOST_K ||
+		!IvfpqManyServes(pairs->rows->rel, index, dims))
+		return false;
+	cost = IvfpqManyCost(pairs->rows->rel, index, pairs->queries->nrows, dims,
+						 k, &nrows);
+	/* and neighbours are fetched once more, for their keys */
+	cost += (double) pairs->queries->nrows * k * IVFPQ_FETCH_NS;
+	return nrows >= (double) LEAST_TIMES * k &&
+		cost < WholeCost(pairs, nrows);
+}
+
+/* The row at a TID, its key and its distance from a query's vector. */
+static int64
+FetchNeighbour(const IvfpqPairs *pairs, const IvfpqManyRow *row,
+			   const float *vector, double *distance)
+{
+	IvfpqTable *rows = pairs->rows;
+	ItemPointerData tid = row->tid;
+	int64		key;
+
+	if (!table_tuple_fetch_row_version(rows->rel, &tid, rows->snapshot,
+									   rows->slot))
+		elog(ERROR, "table \"%s\" has lost rows",
+			 RelationGetRelationName(rows->rel));
+	key = IvfpqTableKey(rows, rows->slot);
+	*distance = row->distance;
+	if (rows->type.has_toreal)
+	{
+		/* the operator may sum in single precision */
+		bool		isnull;
+
+		rows->vector = slot_getattr(rows->slot, rows->vector_column, &isnull);
+		Assert(!isnull);
+		*distance = gv_set_distance(pairs->metric, vector,
+									IvfpqTableFloats(rows), rows->dims);
+	}
+	ExecClearTuple(rows->slot);
+	return key;
+}
+
+static void
+NoteLacking(Searched *searched, int64 query)
+{
+	if (searched->nlacking == searched->room)
+	{
+		Size		size;
+
+		searched->room = Max(2 * searched->room, 64);
+		size = searched->room * sizeof(int64);
+		searched->lacking = searched->lacking == NULL ?
+			MemoryContextAlloc(searched->context, size) :
+			repalloc_huge(searched->lacking, size);
+	}
+	searched->lacking[searched->nlacking++] = query;
+}
+
+/*
+ * What was found for a query, of the portion: itself left out, k rows have to be
+ * left.
+ */
+static void
+TakeFound(void *arg, int64 query, const IvfpqManyRow *rows, int n)
+{
+	Searched   *searched = arg;
+	const IvfpqPairs *pairs = searched->pairs;
+	int64		number = searched->first + query;
+	const float *vector = searched->vectors + query * pairs->queries->dims;
+	int			count = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		double		distance;
+		int64		key = FetchNeighbour(pairs, &rows[i], vector, &distance);
+		int			at = count;
+
+		if (isnan(distance) ||
+			(pairs->self && key == pairs->queries->keys[number]))
+			continue;
+		for (; at > 0 && searched->distances[at - 1] > distance; at--)
+		{
+			searched->distances[at] = searched->distances[at - 1];
+			searched->keys[at] = searched->keys[at - 1];
+		}
+		searched->distances[at] = distance;
+		searched->keys[at] = key;
+		count++;
+	}
+	for (int i = count; i < pairs->k; i++)
+		searched->distances[i] = get_float8_nan();
+	if (searched->sampled != NULL)
+		IvfpqSampledNote(searched->sampled, number, searched->distances);
+	if (count < pairs->k)
+	{
+		NoteLacking(searched, number);
+		return;
+	}
+	for (int i = 0; i < pairs->k; i++)
+		IvfpqPutPair(pairs, pairs->queries->keys[number], searched->keys[i],
+					 i + 1, searched->distances[i]);
+}
+
+/* Search for all rows, as many at a time as half of the memory holds. */
+static void
+SearchForAll(Searched *searched, Relation index)
+{
+	const IvfpqPairs *pairs = searched->pairs;
+	IvfpqTable *queries = pairs->queries;
+	Size		bytes = queries->dims * sizeof(float);
+	int			room = (int) Max(Min(IvfpqMemoryLimit() / 2 / bytes,
+									 (Size) queries->nrows), 1);
+	float	   *vectors = palloc_extended(room * bytes, MCXT_ALLOC_HUGE);
+	IvfpqManyWanted wanted = {
+		.heap = pairs->rows->rel,
+		.index = index,
+		.snapshot = pairs->rows->snapshot,
+		.vectors = vectors,
+		.dims = queries->dims,
+		.k = pairs->k + pairs->self,
+		.sink = TakeFound,
+		.arg = searched
+	};
+
+	searched->vectors = vectors;
+	searched->distances = palloc(wanted.k * sizeof(double));
+	searched->keys = palloc(wanted.k * sizeof(int64));
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_SEARCHING, queries->nrows);
+	while (searched->first < queries->nrows)
+	{
+		/* a graph's rows are read from the slot that neighbours come to */
+		IvfpqTableSeek(queries, searched->first);
+		wanted.n = IvfpqTableRead(queries, vectors,
+								  (int) Min(room, queries->nrows -
+											searched->first));
+		if (wanted.n == 0)
+			elog(ERROR, "table \"%s\" has lost rows",
+				 RelationGetRelationName(queries->rel));
+		IvfpqManyFind(&wanted);
+		searched->first += wanted.n;
+		IvfpqProgressDone(searched->first);
+	}
+	pfree(vectors);
+}
+
+/* The neighbours of one that lacked some, from the engine. */
+static void
+TakeExact(void *arg, int64 query, const int64 *positions,
+		  const double *distances)
+{
+	const Searched *searched = arg;
+	const IvfpqPairs *pairs = searched->pairs;
+	int64		number = searched->lacking[searched->first + query];
+
+	for (int i = 0; i < searched->nexact && positions[i] >= 0; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		IvfpqPutPair(pairs, pairs->queries->keys[number],
+					 pairs->rows->keys[positions[i]], i + 1, distances[i]);
+	}
+}
+
+/* Compare those that lack neighbours with all rows. */
+static void
+CompareLacking(Searched *searched)
+{
+	const IvfpqPairs *pairs = searched->pairs;
+	IvfpqTable *queries = pairs->queries;
+	Size		bytes = queries->dims * sizeof(float);
+	int64		room = Max(Min((int64) (IvfpqMemoryLimit() / 2 / bytes),
+							   searched->nlacking), 1);
+	float	   *vectors = palloc_extended(room * bytes, MCXT_ALLOC_HUGE);
+	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
+		.vectors = vectors, .self = pairs->self,
+		.phase = IVFPQ_PROGRESS_SEARCHING,
+	.sink = TakeExact, .arg = searched};
+
+	if (!pairs->self)
+		IvfpqTableSurvey(pairs->rows);
+	wanted.k = searched->nexact = (int) Min((int64) pairs->k,
+											pairs->rows->nrows - pairs->self);
+	for (searched->first = 0;
+		 wanted.k > 0 && searched->first < searched->nlacking;
+		 searched->first += wanted.nqueries)
+	{
+		const int64 *lacking = searched->lacking + searched->first;
+
+		wanted.nqueries = Min(room, searched->nlacking - searched->first);
+		wanted.selves = pairs->self ? lacking : NULL;
+		for (int64 i = 0; i < wanted.nqueries; i++)
+		{
+			IvfpqTableSeek(queries, lacking[i]);
+			if (!IvfpqTableNext(queries))
+				elog(ERROR, "table \"%s\" has lost rows",
+					 RelationGetRelationName(queries->rel));
+			memcpy(vectors + i * queries->dims, IvfpqTableFloats(queries),
+				   bytes);
+		}
+		IvfpqFindNeighbours(&wanted);
+	}
+	pfree(vectors);
+}
+
+static void
+TellUser(const Searched *searched, Relation index)
+{
+	const IvfpqPairs *pairs = searched->pairs;
+	const char *name = RelationGetRelationName(index);
+
+	if (searched->sampled != NULL)
+		IvfpqSampledEnd(searched->sampled,
+						psprintf("Each row was searched for through index \"%s\".",
+								 name));
+	else
+		ereport(NOTICE,
+				(errmsg("each row of table \"%s\" was searched for through index \"%s\"",
+						RelationGetRelationName(pairs->queries->rel), name)));
+}
+
+/* See set.h. */
+bool
+IvfpqFindPairsBySearch(const IvfpqPairs *pairs)
+{
+	Relation	index = IvfpqListsIndex(pairs->rows, pairs->metric);
+	Searched	searched = {.pairs = pairs, .context = CurrentMemoryContext};
+	bool		is_better = index != NULL && IsBetter(pairs, index);
+
+	if (is_better)
+	{
+		/* a graph's table has been read already */
+		if (pairs->self)
+			searched.sampled = IvfpqSampledBegin(pairs);
+		SearchForAll(&searched, index);
+		TellUser(&searched, index);
+		if (searched.nlacking > 0)
+			CompareLacking(&searched);
+	}
+	if (index != NULL)
+		index_close(index, NoLock);
+	return is_better;
+}
