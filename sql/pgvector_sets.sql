@@ -92,6 +92,19 @@ SELECT 'h', query, s.* FROM asked AS a,
 	LATERAL (SELECT ctid, r.h <-> a.v FROM rounded AS r ORDER BY r.h <-> a.v LIMIT 10) AS s;
 SELECT kind, count(*), count(DISTINCT query) FROM searched GROUP BY kind ORDER BY kind;
 SELECT count(*) FROM ((TABLE searched EXCEPT ALL TABLE scanned) UNION ALL (TABLE scanned EXCEPT ALL TABLE searched)) AS different;
+-- joins whose rows are searched for: the distances of set functions, which the
+-- operators round
+ALTER TABLE rounded ADD id int GENERATED ALWAYS AS IDENTITY;
+SET gpuvec.recall = 1;
+SELECT count(*), count(*) FILTER (WHERE i.distance IS DISTINCT FROM e.distance) AS different
+FROM gpuvec_knn_join('asked', 'query', 'v', 'rounded', 'id', 'v', 10, 'cosine', 'index') AS i
+	FULL JOIN gpuvec_knn_join('asked', 'query', 'v', 'rounded', 'id', 'v', 10, 'cosine') AS e USING (key, rank);
+SELECT index, given FROM gpuvec_last_scan();
+SELECT count(*), count(*) FILTER (WHERE i.distance IS DISTINCT FROM e.distance) AS different
+FROM gpuvec_knn_join('asked', 'query', 'v', 'rounded', 'id', 'h', 10, 'l2', 'index') AS i
+	FULL JOIN gpuvec_knn_join('asked', 'query', 'v', 'rounded', 'id', 'h', 10, 'l2') AS e USING (key, rank);
+SELECT index, given FROM gpuvec_last_scan();
+RESET gpuvec.recall;
 DROP TABLE rounded, asked, searched, scanned;
 
 DROP TABLE vectors;

@@ -116,7 +116,8 @@ FetchNeighbour(const IvfpqPairs *pairs, const IvfpqManyRow *row,
 		rows->vector = slot_getattr(rows->slot, rows->vector_column, &isnull);
 		Assert(!isnull);
 		*distance = gv_set_distance(pairs->metric, vector,
-									IvfpqTableFloats(rows), rows->dims);
+									IvfpqTableFloats(rows),
+									pairs->queries->dims);
 	}
 	ExecClearTuple(rows->slot);
 	return key;
@@ -204,6 +205,8 @@ SearchForAll(Searched *searched, Relation index)
 		.arg = searched
 	};
 
+	/* ERROR for any of another length, though no row was read yet */
+	pairs->rows->dims = queries->dims;
 	searched->vectors = vectors;
 	searched->distances = palloc(wanted.k * sizeof(double));
 	searched->keys = palloc(wanted.k * sizeof(int64));

@@ -153,7 +153,7 @@ choose_next(const IvfpqMany *many, IvfpqManyQuery *query)
 		return missing;
 	}
 	for (int i = 0; i < nleft; i++)
-		if (left[i].bound <= query->rows[0].distance)
+		if (!(left[i].bound > query->rows[0].distance)) /* it may be NaN */
 			swap_bounds(&left[i], &left[chosen++]);
 	return chosen;
 }
