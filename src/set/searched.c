@@ -82,7 +82,10 @@ IsBetter(const IvfpqPairs *pairs, Relation index)
 	double		nrows;
 	double		cost;
 
+	/* a query of another type than the column's is cast, which may round it */
 	if (ivfpq_probes > 0 || k > IVFPQ_MANY_MOST_K ||
+		(pairs->rows->type.has_toreal &&
+		 pairs->rows->type.type != pairs->queries->type.type) ||
 		!IvfpqManyServes(pairs->rows->rel, index, dims))
 		return false;
 	cost = IvfpqManyCost(pairs->rows->rel, index, pairs->queries->nrows, dims,
