@@ -1,5 +1,5 @@
-"""SIFT descriptors for the `sift` set of data.py, by OpenCV, of the photographs
-and drawings that two Debian packages have as wallpapers.
+"""SIFT descriptors for the `sift` set of data.py, by OpenCV, of the pictures
+that two Debian packages have as wallpapers.
 
 apt fetches the packages from the archive that this machine is configured for;
 they stay under build/ (git-ignored)."""

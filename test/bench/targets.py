@@ -10,8 +10,8 @@ is no farther than the true k-th, so of equal rows any will do.  Queries/s are
 pgbench's, prepared, one client, the query vectors in a table, in several
 rounds; medians.
 
-A data set is as data.py names it, with /cosine or /l2 behind it (default: l2).  Runs in the
-cluster that libpq's environment variables name, on real[] columns;
+A data set is as data.py names it, with /cosine or /l2 behind it (default: l2).
+Runs in the cluster that libpq's environment variables name, on real[] columns;
 test/bench/run.sh makes that cluster.
 """
 import argparse
