@@ -28,9 +28,7 @@
 #define TILE_CENTS	GV_CPU_TILE_CENTS
 #define SLICE		GV_CPU_SLICE_DIMS
 #define FEW_ROWS	4			/* below this a tile does not pay */
-
-/* Squared lengths from here on are not filtered: sums might overflow. */
-#define HUGE_SQUARE	1e36
+#define HUGE_SQUARE	GV_CPU_HUGE_SQUARE
 
 /* Vectors of a tile and the best centroid of each so far. */
 typedef struct Tile
@@ -82,7 +80,7 @@ start_tile(Tile *tile, int32_t dims, const float *x, int n, int32_t *nearest)
 
 	tile->dims = dims;
 	tile->nrows = n;
-	tile->slack = (dims + 64) / 16777216.0;
+	tile->slack = gv_cpu_slack(dims);
 	tile->x = x;
 	tile->nearest = nearest;
 	for (row = 0; row < n; row++)
@@ -160,6 +158,34 @@ gv_cpu_products(const float *x, int nrows, const float *centroids,
 	multiply_tile(x, nrows, centroids, ncents, dims, false, products);
 }
 
+/* See gv_assign.h. */
+void
+gv_cpu_estimates(const float *x, int nrows, const float *centroids,
+				 int ncents, int32_t dims, float *products)
+{
+	multiply_tile(x, nrows, centroids, ncents, dims, true, products);
+}
+
+/* See gv_assign.h. */
+void
+gv_cpu_lower_squares(const float *centroids, int ncents, int32_t dims,
+					 float *squares)
+{
+	double		kept = 1.0 - 2.0 * gv_cpu_slack(dims);
+	int			c;
+
+	for (c = 0; c < ncents; c++)
+	{
+		const float *centroid = centroids + (size_t) c * dims;
+		float		square = gv_cpu_dot(centroid, centroid, dims);
+
+		squares[c] = square < HUGE_SQUARE ? (float) (square * kept) :
+			-HUGE_VALF;
+	}
+	for (; c < TILE_CENTS; c++)
+		squares[c] = HUGE_VALF;
+}
+
 /*
  * Measure for one row the centroids c0 .. c0 + ncents - 1 that its filter
  * lets through.  The most promising one goes first, so that the others meet
@@ -210,22 +236,10 @@ filter_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 	float		products[TILE_ROWS * TILE_CENTS];
 	float		squares[TILE_CENTS];	/* |c|^2, lowered by its slack */
 	int			row;
-	int			c;
 
-	for (c = 0; c < ncents; c++)
-	{
-		const float *centroid = centroids + (size_t) c * tile->dims;
-		float		square = gv_cpu_dot(centroid, centroid, tile->dims);
-
-		if (square < HUGE_SQUARE)
-			squares[c] = (float) (square * (1.0 - 2.0 * tile->slack));
-		else
-			squares[c] = -HUGE_VALF;
-	}
-	for (; c < TILE_CENTS; c++)
-		squares[c] = HUGE_VALF;
-	multiply_tile(tile->x, tile->nrows, centroids, ncents, tile->dims, true,
-				  products);
+	gv_cpu_lower_squares(centroids, ncents, tile->dims, squares);
+	gv_cpu_estimates(tile->x, tile->nrows, centroids, ncents, tile->dims,
+					 products);
 	for (row = 0; row < tile->nrows; row++)
 		filter_row(tile, row, centroids, c0, ncents, squares,
 				   products + row * TILE_CENTS);

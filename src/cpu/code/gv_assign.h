@@ -18,6 +18,29 @@
 extern void gv_cpu_products(const float *x, int nrows, const float *centroids,
 							int ncents, int32_t dims, float *products);
 
+/* The same by estimates: an error below gv_estimate_error (dims) |x| |c|. */
+extern void gv_cpu_estimates(const float *x, int nrows,
+							 const float *centroids, int ncents, int32_t dims,
+							 float *products);
+
+/* Squared lengths from here on are not filtered: sums might overflow. */
+#define GV_CPU_HUGE_SQUARE	1e36
+
+/* How much a filter allows for: see assign.c. */
+static inline double
+gv_cpu_slack(int32_t dims)
+{
+	return (dims + 64) / 16777216.0;
+}
+
+/*
+ * |c|^2 (1 - 2 slack) of ncents <= GV_CPU_TILE_CENTS centroids [ncents][dims]
+ * into squares [GV_CPU_TILE_CENTS]; what is not to be filtered is infinitely
+ * near, and what is missing infinitely far.
+ */
+extern void gv_cpu_lower_squares(const float *centroids, int ncents,
+								 int32_t dims, float *squares);
+
 /*
  * Copy dimensions first .. first + len - 1 of ncents centroids [ncents][dims],
  * ncents <= GV_CPU_TILE_CENTS, so that a dimension's values lie side by side:

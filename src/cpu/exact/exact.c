@@ -13,9 +13,7 @@
 
 #define TILE_QUERIES	GV_CPU_TILE_ROWS
 #define TILE_ROWS		GV_CPU_TILE_CENTS
-
-/* Squared lengths from here on are not filtered: sums might overflow. */
-#define HUGE_SQUARE	1e36
+#define HUGE_SQUARE		GV_CPU_HUGE_SQUARE
 
 /* Up to TILE_QUERIES queries and what is nearest to them so far. */
 typedef struct Tile
@@ -45,8 +43,8 @@ measure(const Tile *tile, int query, const float *row, uint64_t id)
 
 /*
  * What the filtered value of a row must not exceed for a query: rows with
- * |x|^2 (1 - 2 slack) - 2 <q, x>, or for GV_IP -<q, x> - slack |q| |x|, above
- * it are farther than all that is kept.
+ * |x|^2 (1 - 2 slack) - 2 <q, x>, or for GV_IP -2 slack |q| |x| - 2 <q, x>,
+ * above it are farther than all that is kept.
  */
 static float
 query_limit(const Tile *tile, int query)
@@ -58,40 +56,57 @@ query_limit(const Tile *tile, int query)
 		tile->squares[query] >= HUGE_SQUARE)
 		return HUGE_VALF;
 	if (tile->metric == GV_IP)
-		return (float) (worst + fabs(worst) * tile->slack + FLT_MIN);
+		return (float) (2.0 * (worst + fabs(worst) * tile->slack + FLT_MIN));
 	return (float) (worst * (1.0 + 2.0 * tile->slack) -
 					tile->squares[query] * (1.0 - 2.0 * tile->slack) +
 					FLT_MIN);
 }
 
-/* Offer nrows rows, whose products with the query are known, to it. */
+/* For GV_IP: -2 slack |x| of rows, and infinity as gv_cpu_lower_squares. */
 static void
-filter_query(const Tile *tile, int query, const float *rows, int nrows,
-			 const uint64_t *ids, const double *squares,
-			 const float *products)
+lower_lengths(const Tile *tile, const float *rows, int nrows, float *lengths)
 {
-	float		value[TILE_ROWS];
-	float		limit = query_limit(tile, query);
-	double		length = sqrt(tile->squares[query]);
-	int			nhits = 0;
 	int			i;
 
 	for (i = 0; i < nrows; i++)
 	{
-		if (squares[i] >= HUGE_SQUARE)
-			value[i] = -HUGE_VALF;
-		else if (tile->metric == GV_IP)
-			value[i] = (float) (-products[i] -
-								tile->slack * length * sqrt(squares[i]));
-		else
-			value[i] = (float) (squares[i] * (1.0 - 2.0 * tile->slack) -
-								2.0 * products[i]);
+		const float *row = rows + (size_t) i * tile->dims;
+		double		square = gv_cpu_dot(row, row, tile->dims);
+
+		lengths[i] = square < HUGE_SQUARE ?
+			(float) (-2.0 * tile->slack * sqrt(square)) : -HUGE_VALF;
 	}
-	for (i = 0; i < nrows; i++)
-		nhits += !(value[i] > limit);	/* NaN passes */
-	for (i = 0; i < nrows && nhits > 0; i++)
+	for (; i < TILE_ROWS; i++)
+		lengths[i] = HUGE_VALF;
+}
+
+/*
+ * Offer nrows rows, whose products with the query are known, to it; squares,
+ * or for GV_IP lengths, are lowered.
+ */
+static void
+filter_query(const Tile *tile, int query, const float *rows, int nrows,
+			 const uint64_t *ids, const float *squares, const float *products)
+{
+	float		limit = query_limit(tile, query);
+	float		length = (float) sqrt(tile->squares[query]);
+	float		scaled[TILE_ROWS];
+	uint64_t	hits;
+	int			i;
+
+	if (tile->metric == GV_IP)
 	{
-		if (value[i] > limit)
+		for (i = 0; i < TILE_ROWS; i++)
+			scaled[i] = squares[i] * length;
+		squares = scaled;
+	}
+	hits = gv_kernels->within(squares, products, limit);
+	if (nrows < TILE_ROWS)
+		hits &= (UINT64_C(1) << nrows) - 1;
+	for (; hits != 0; hits &= hits - 1)
+	{
+		i = __builtin_ctzll(hits);
+		if (squares[i] - 2.0f * products[i] > limit)
 			continue;
 		measure(tile, query, rows + (size_t) i * tile->dims, ids[i]);
 		limit = query_limit(tile, query);
@@ -104,17 +119,15 @@ filter_tile(const Tile *tile, const float *rows, int nrows,
 			const uint64_t *ids)
 {
 	float		products[TILE_QUERIES * TILE_ROWS];
-	double		squares[TILE_ROWS];
+	float		squares[TILE_ROWS];
 	int			i;
 
-	for (i = 0; i < nrows; i++)
-	{
-		const float *row = rows + (size_t) i * tile->dims;
-
-		squares[i] = gv_cpu_dot(row, row, tile->dims);
-	}
-	gv_cpu_products(tile->queries, tile->n, rows, nrows, tile->dims,
-					products);
+	if (tile->metric == GV_IP)
+		lower_lengths(tile, rows, nrows, squares);
+	else
+		gv_cpu_lower_squares(rows, nrows, tile->dims, squares);
+	gv_cpu_estimates(tile->queries, tile->n, rows, nrows, tile->dims,
+					 products);
 	for (i = 0; i < tile->n; i++)
 		filter_query(tile, i, rows, nrows, ids, squares,
 					 products + i * TILE_ROWS);
@@ -155,7 +168,7 @@ gv_exact(GvMetric metric, int32_t dims,
 		tile.metric = metric;
 		tile.dims = dims;
 		tile.n = left < TILE_QUERIES ? left : TILE_QUERIES;
-		tile.slack = (dims + 64) / 16777216.0;
+		tile.slack = gv_cpu_slack(dims);
 		tile.queries = queries + (size_t) first * dims;
 		tile.best = best + first;
 		for (i = 0; i < tile.n; i++)
