@@ -72,9 +72,13 @@ set_limit(Tile *tile, int row)
 		tile->limit[row] = HUGE_VALF;
 }
 
-/* Start a tile of n rows: nothing is measured, everything may win. */
+/*
+ * Start a tile of n rows: only guesses, which are in nearest, are measured,
+ * everything else may win.
+ */
 static void
-start_tile(Tile *tile, int32_t dims, const float *x, int n, int32_t *nearest)
+start_tile(Tile *tile, const float *centroids, int32_t dims, const float *x,
+		   int n, int32_t *nearest)
 {
 	int			row;
 
@@ -87,10 +91,18 @@ start_tile(Tile *tile, int32_t dims, const float *x, int n, int32_t *nearest)
 	{
 		const float *vector = x + (size_t) row * dims;
 
-		nearest[row] = 0;
 		tile->best[row] = GV_SCORE_MAX;
 		tile->square[row] = -gv_distance_ip(vector, vector, dims);
 		tile->limit[row] = HUGE_VALF;
+		if (nearest[row] < 0)
+			nearest[row] = 0;
+		else
+		{
+			tile->best[row] =
+				gv_score(gv_cpu_sqdist(vector, centroids +
+									   (size_t) nearest[row] * dims, dims));
+			set_limit(tile, row);
+		}
 	}
 }
 
@@ -258,11 +270,11 @@ measure_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 						   c0 + c);
 }
 
-/* See gv_assign.h, and gv_engine.h. */
+/* See gv_assign.h. */
 GvStatus
-gv_cpu_assign(int32_t dims, const float *centroids /* [k][dims] */ ,
-			  int32_t k, const float *x /* [n][dims] */ , int64_t n,
-			  int32_t *nearest, float *sqdist, const GvStop *stop)
+gv_cpu_assign_guessed(int32_t dims, const float *centroids /* [k][dims] */ ,
+					  int32_t k, const float *x /* [n][dims] */ , int64_t n,
+					  int32_t *nearest, float *sqdist, const GvStop *stop)
 {
 	GvPoll		poll = {stop, 0};
 	int64_t		done;
@@ -275,7 +287,7 @@ gv_cpu_assign(int32_t dims, const float *centroids /* [k][dims] */ ,
 		int32_t		c;
 		int			row;
 
-		start_tile(&tile, dims, x + (size_t) done * dims, nrows,
+		start_tile(&tile, centroids, dims, x + (size_t) done * dims, nrows,
 				   nearest + done);
 		for (c = 0; c < k; c += TILE_CENTS)
 		{
@@ -294,6 +306,20 @@ gv_cpu_assign(int32_t dims, const float *centroids /* [k][dims] */ ,
 				sqdist[done + row] = tile.best[row];
 	}
 	return GV_OK;
+}
+
+/* See gv_assign.h. */
+GvStatus
+gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
+			  const float *x, int64_t n, int32_t *nearest, float *sqdist,
+			  const GvStop *stop)
+{
+	int64_t		i;
+
+	for (i = 0; i < n; i++)
+		nearest[i] = -1;
+	return gv_cpu_assign_guessed(dims, centroids, k, x, n, nearest, sqdist,
+								 stop);
 }
 
 /* See gv_engine.h. */

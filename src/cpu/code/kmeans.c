@@ -152,7 +152,10 @@ group_rows(Clusters *cl)
 			cl->order[cl->start[c] + cl->count[c]++] = row;
 }
 
-/* Assign one run of rows in every `step` and group them. */
+/*
+ * Assign one run of rows in every `step` and group them.  Where a row was is
+ * the guess where it is.
+ */
 static void
 assign_rows(Clusters *cl, int64_t step)
 {
@@ -172,9 +175,9 @@ assign_rows(Clusters *cl, int64_t step)
 			continue;
 		}
 		if (gv_poll(&cl->poll, (end - i) * cl->k * cl->spec->dims) ||
-			gv_cpu_assign(cl->spec->dims, cl->centroids, cl->k,
-						  row_of(cl, i), end - i, cl->nearest + i, NULL,
-						  cl->poll.stop) != GV_OK)
+			gv_cpu_assign_guessed(cl->spec->dims, cl->centroids, cl->k,
+								  row_of(cl, i), end - i, cl->nearest + i,
+								  NULL, cl->poll.stop) != GV_OK)
 		{
 			cl->cancelled = true;
 			return;
@@ -409,6 +412,7 @@ gv_kmeans(const GvKmeans *spec, const float *x /* [n][dims] */ ,
 	cl.poll.stop = stop;
 
 	draw_centroids(&cl);
+	memset(cl.nearest, -1, sizeof(int32_t) * spec->n);
 	for (pass = 0; pass < spec->iterations && !cl.cancelled; pass++)
 	{
 		int64_t		step = 1;
