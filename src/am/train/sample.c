@@ -24,6 +24,8 @@
 #define MAX_SAMPLES				((int64) 1 << 24)
 #define SPARING_ROWS			4	/* read for each one that is taken */
 #define BLOCKS_TO_COUNT			64
+#define ENOUGH_ROWS				((int64) 1 << 18)	/* of a table that is
+													 * larger than memory */
 #define MOST_BLOCKS				PG_INT32_MAX	/* that a sampler draws */
 
 /* Bytes of a row in memory. */
@@ -154,24 +156,32 @@ count_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 
 /*
  * Blocks that hold several times the rows that a sparing sample takes: values
- * may be long and out of line, so that reading them all would take long.
+ * may be long and out of line, so that reading them all would take long.  What
+ * memory holds becomes a sparing sample where that is not the whole table.
  */
 static int
-blocks_to_read(const IvfpqSample *sample, Relation heap, Relation index,
+blocks_to_read(IvfpqSample *sample, Relation heap, Relation index,
 			   IndexInfo *indexInfo, BlockNumber nblocks)
 {
 	BlockSamplerData sampler;
 	int64		rows = 0;
 	int			n = 0;
+	int			all = (int) Min(nblocks, sample->capacity);
 
-	if (!sample->sparing)
-		return (int) Min(nblocks, sample->capacity);
+	if (!sample->sparing && sample->capacity <= ENOUGH_ROWS)
+		return all;
 	BlockSampler_Init(&sampler, nblocks, Min(nblocks, BLOCKS_TO_COUNT),
 					  (uint32) IVFPQ_TRAINING_SEED);
 	for (; BlockSampler_HasMore(&sampler); n++)
 		table_index_build_range_scan(heap, index, indexInfo, false, false,
 									 false, BlockSampler_Next(&sampler), 1,
 									 count_callback, &rows, NULL);
+	if (!sample->sparing)
+	{
+		if (rows * nblocks <= sample->capacity * n)
+			return all;
+		sample->capacity = ENOUGH_ROWS;
+	}
 	return (int) Min(nblocks, (sample->capacity * SPARING_ROWS * n) /
 					 Max(rows, 1) + 1);
 }
