@@ -404,7 +404,8 @@ main(int argc, char **argv)
 		   args[3], args[4], args[5]);
 	printf("%6s %10s %10s %12s %10s %8s\n", "batch", "p50 us", "p99 us",
 		   "queries/s", "busy us", "copies");
-	make_conditions(&bench);
+	if (bench.share > 0)
+		make_conditions(&bench);
 	for (int i = 6; i < nargs; i++)
 	{
 		set_conditions(&bench, false);
