@@ -147,7 +147,7 @@ struct GvBatch
 static __host__ __device__ __forceinline__ uint32_t
 gv_nscores(const GvBatch &batch, int query, uint32_t nblocks)
 {
-	return batch.tests > 0 ? batch.d_kept[query] : nblocks * GV_BLOCK;
+	return batch.d_kept != NULL ? batch.d_kept[query] : nblocks * GV_BLOCK;
 }
 
 /* A batch's launches, recorded to be made again at once (replay.cu). */

@@ -273,9 +273,10 @@ probe_kernel(GvCardModel card, GvBatch batch)
 }
 
 /* The copies of a query's probes, as a source for gv_sift. */
+template <int KEYS_AT_ONCE>
 struct CopySource
 {
-	static constexpr int KEYS = 20;	/* 10,240 copies at once */
+	static constexpr int KEYS = KEYS_AT_ONCE;
 	const float *scores;
 	const uint64_t *ids;
 
@@ -295,8 +296,12 @@ struct CopySource
 	}
 };
 
-/* The best copies of query blockIdx.x, few, ascending by (S, row id). */
-static __global__ void __launch_bounds__(GV_SIFT_THREADS, 2)
+/*
+ * The best copies of query blockIdx.x, few, ascending by (S, row id); KEYS for
+ * each thread at once.
+ */
+template <int KEYS, int RESIDENT>
+static __global__ void __launch_bounds__(GV_SIFT_THREADS, RESIDENT)
 sift_copies_kernel(GvCardModel card, GvBatch batch)
 {
 	__shared__ GvSift sift;
@@ -305,7 +310,8 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 	GvFound		found;
 	int64_t		first_copy = (int64_t) query * batch.copies;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
-	CopySource	source = {batch.d_scores + first_copy, batch.d_ids + first_copy};
+	CopySource<KEYS> source = {batch.d_scores + first_copy,
+		batch.d_ids + first_copy};
 	int			count;
 
 	gv_step_begins();
@@ -470,8 +476,10 @@ gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 		return gv_gpu_sort_copies(card, batch, searcher);
 	if (k <= most && batch->probes <= GV_MANY_PROBES &&
 		batch->copies <= MOST_SIFTED)
-		return gv_launch_step(sift_copies_kernel, batch->n, GV_SIFT_THREADS, 0,
-							  stream, card, batch);
+		return gv_launch_step(batch->d_kept != NULL && batch->tests == 0 ?
+							  sift_copies_kernel<1, 2> :
+							  sift_copies_kernel<20, 2>, batch->n,
+							  GV_SIFT_THREADS, 0, stream, card, batch);
 	if (k <= 256)
 		return launch_copies<8, 4, 16>(card, batch, stream);
 	if (k <= 512)

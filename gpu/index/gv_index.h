@@ -67,6 +67,13 @@ extern "C" void gv_gpu_replay_counts(const GvSearcher *searcher,
 
 /* hopperscan.cu: the scan, of mirrors whose blocks are not too long for it */
 extern bool gv_gpu_hopper_scans(const GvCardModel *card);
+/*
+ * Does it leave the scores alone of copies that may be wanted, [n][d_kept]?  Such
+ * a batch has d_kept, which is 0 before.
+ */
+extern bool gv_gpu_hopper_filters(const GvCardModel *card,
+								  const GvBatch *batch,
+								  const GvSearcher *searcher);
 extern GvStatus gv_gpu_hopper_scan(const GvCardModel *card,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);

@@ -132,21 +132,57 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 		batch.values * (int64_t) sizeof(uint64_t);
 }
 
-/* The shape of a batch of the first of n searches, as many as fit at once. */
+/*
+ * So many searches of a batch's shape are known to fit, maybe more; each of more
+ * than are rounded up takes the same.
+ */
+static int64_t
+sure_to_fit(const GvMirror *mirror, GvBatch batch, int64_t most_work)
+{
+	batch.n = MOST_REPLAYED;
+	if (rounded_bytes(mirror, batch) > most_work)
+		return 0;
+	batch.n++;
+	return most_work / (rounded_bytes(mirror, batch) / batch.n + 1);
+}
+
+/* Does a search want no more than the batch has for each? */
+static inline bool
+is_within(const GvMirror *mirror, const GvSearch *search, const GvBatch *batch)
+{
+	return search->condition == NULL && search->rank <= 0 &&
+		search->capacity <= batch->capacity &&
+		(search->probes <= batch->probes ||
+		 batch->probes == mirror->spec.nlists);
+}
+
+/*
+ * The shape of a batch of the first of n searches, as many as fit at once.  Most
+ * want what those before want, and are only counted.
+ */
 static void
 take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 			  int64_t most_work, GvBatch *batch)
 {
+	int64_t		sure = 0;
+
 	memset(batch, 0, sizeof(*batch));
 	while (batch->n < n)
 	{
 		const GvSearch *next = &searches[batch->n];
 		int32_t		probes = next->probes < mirror->spec.nlists ?
 			next->probes : mirror->spec.nlists;
-		GvBatch		more = *batch;
+		GvBatch		more;
 		int32_t		nvalues;
-		int32_t		ntests = count_tests(next, &nvalues);
+		int32_t		ntests;
 
+		if (batch->n < sure && is_within(mirror, next, batch))
+		{
+			batch->n++;
+			continue;
+		}
+		more = *batch;
+		ntests = count_tests(next, &nvalues);
 		more.n++;
 		more.values += nvalues;
 		more.sampled |= next->rank > 0;
@@ -160,6 +196,7 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 		if (batch->n > 0 && rounded_bytes(mirror, more) > most_work)
 			break;
 		*batch = more;
+		sure = sure_to_fit(mirror, more, most_work);
 	}
 }
 
@@ -231,6 +268,8 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 			  n * gv_nruns(card->nlists) * sizeof(float));
 		batch->approx.d_ways = (unsigned *) searcher->d_ways.memory;
 	}
+	if (batch->tests > 0 || gv_gpu_hopper_filters(card, batch, searcher))
+		PLACE(d_kept, work, n * sizeof(uint32_t));
 	if (batch->tests > 0)
 	{
 		size_t		tests_bytes = n * batch->tests * sizeof(GvCardTest);
@@ -243,7 +282,6 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 		PLACE(d_tests, work, tests_bytes);
 		PLACE(d_values, work, values_bytes);
 		PLACE(d_matches, work, matches_bytes);
-		PLACE(d_kept, work, n * sizeof(uint32_t));
 	}
 	if (batch->sampled)
 	{

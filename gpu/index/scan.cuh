@@ -151,6 +151,16 @@ struct GvProbes
 		return n - 1;
 	}
 
+	/* The same by a thread. */
+	__device__ __forceinline__ int
+	one_of(const GvKept &kept, uint32_t b) const
+	{
+		int			p = gv_probe_of(kept.starts, min(nprobed, GV_KEPT), b);
+
+		return p == GV_KEPT - 1 && nprobed > GV_KEPT ?
+			gv_probe_of(starts, nprobed, b) : p;
+	}
+
 	/* Where block b of a probe is, and the score that its list has. */
 	__device__ __forceinline__ const uint8_t *
 	block_of(const GvKept &kept, uint32_t b, int probe, int block_bytes,
@@ -203,6 +213,14 @@ gv_scan_begins(const GvCardModel &card, const GvBatch &batch, int query,
 		table[i] = made[i];
 	__syncthreads();
 	return nblocks;
+}
+
+/* What copy i of a block is known by. */
+static __device__ __forceinline__ uint64_t
+gv_id_in(const uint8_t *block, const GvBlockShape &shape, int i, int probe)
+{
+	return gv_copy_id(((const uint32_t *) (block + shape.high))[i],
+					  ((const uint16_t *) (block + shape.low))[i], probe);
 }
 
 /*

@@ -44,8 +44,8 @@ put_squares(const GvBatch &batch, int query, GvHalved<float> mine)
 }
 
 /*
- * Tests, values and ranks from the host's memory to the card's, and no matches,
- * no scores of them and no sample yet; by thread `me` of each `step`.
+ * Tests, values and ranks from the host's memory to the card's, and no matches
+ * and no sample yet; by thread `me` of each `step`.
  */
 static __device__ __forceinline__ void
 bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
@@ -59,14 +59,10 @@ bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
 		batch.d_values[i] = batch.in_values[i];
 	for (int64_t i = me; i < (int64_t) batch.n * batch.probes; i += step)
 		batch.d_matches[i] = 0;
-	for (int64_t i = me; i < batch.n; i += step)
+	for (int64_t i = me; i < batch.n && batch.sampled; i += step)
 	{
-		batch.d_kept[i] = 0;
-		if (batch.sampled)
-		{
-			batch.d_ranks[i] = batch.in_ranks[i];
-			batch.d_nsampled[i] = 0;
-		}
+		batch.d_ranks[i] = batch.in_ranks[i];
+		batch.d_nsampled[i] = 0;
 	}
 }
 
@@ -116,6 +112,8 @@ table_kernel(GvCardModel card, GvBatch batch)
 	gv_step_begins();
 	if (blockIdx.x == 0 && lane == 0 && out != in)
 		batch.d_wanted[mine] = batch.in_wanted[mine];
+	if (blockIdx.x == 0 && lane == 0 && batch.d_kept != NULL)
+		batch.d_kept[mine] = 0;
 	for (int first = begin; first < end; first += SLICE)
 	{
 		int			last = min(first + SLICE, end);

@@ -93,6 +93,82 @@ test_scans(void)
 	}
 }
 
+/* How scores lie from copy to copy. */
+typedef enum Order
+{
+	ANY,
+	RISING,
+	FALLING,					/* each is within the bound of those before */
+	EQUAL,						/* more than a filter has room for */
+	STEPS,						/* some hundreds of each */
+	LATE,						/* those of the last list are equal, and best */
+	NORDERS
+} Order;
+
+/* Three lists, as near as each other, whose copies' scores are what t says. */
+static TestIndex
+index_of_scores(Order order, int each)
+{
+	TestIndex	index = make_index(GV_L2, 1, 1, 3, 1, 0, false);
+	int			list;
+	int			i;
+
+	memset(index.codebooks, 0, sizeof(float) * GV_CODEWORDS);
+	memset(index.centroids, 0, sizeof(float) * 3);
+	for (list = 0; list < 3; list++)
+	{
+		resize_list(&index, &index.lists[list], each, 0);
+		index.spec.copies += each;
+		for (i = 0; i < each; i++)
+		{
+			float		at = (float) (list * each + i);
+
+			index.lists[list].t[i] = order == ANY ? unit_float() :
+				order == RISING ? at : order == FALLING ? -at :
+				order == STEPS ? (float) (unit_random() % 12) :
+				order == LATE && list < 2 ? at + 1.0f : 0.5f;
+		}
+	}
+	return index;
+}
+
+/*
+ * Scans that leave few copies, of up to three blocks of threads a query; where
+ * 513 copies are wanted, they leave all.
+ */
+static void
+test_filters(void)
+{
+	static const int32_t wanted[] = {1, 10, 60, 256, 257, 512};
+	GvSearch	searches[516];
+	int			n = 516;
+	int			order;
+	int			k;
+
+	for (order = 0; order < NORDERS; order++)
+	{
+		TestIndex	index = index_of_scores((Order) order,
+											unit_small ? 1900 : 2900);
+		GvMirror   *mirror = make_mirror(&index);
+		GvSearcher *searcher = NULL;
+		int			most = order % 3 == 2 && !unit_small ? 513 : 512;
+		char		what[40];
+
+		snprintf(what, sizeof(what), "order %d of a scan for %d", order, most);
+		for (k = 0; k < n; k++)
+			searches[k] = new_search(&index, 3, 3,
+									 k == 0 ? most : wanted[k % 6]);
+		CHECK(gv_searcher(0, &searcher) == GV_OK &&
+			  gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
+			  "%s", what);
+		check_answers(&index, searches, n, what);
+		gv_searcher_drop(searcher);
+		free_searches(searches, n);
+		gv_mirror_drop(mirror);
+		free_index(&index);
+	}
+}
+
 /* An engine was opened. */
 void
 test_hopper(void)
@@ -104,4 +180,5 @@ test_hopper(void)
 	}
 	test_products();
 	test_scans();
+	test_filters();
 }
