@@ -10,6 +10,7 @@
 
 #include <math.h>
 
+#include "access/htup_details.h"
 #include "access/tableam.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
@@ -168,7 +169,10 @@ blocks_to_read(IvfpqSample *sample, Relation heap, Relation index,
 	int			n = 0;
 	int			all = (int) Min(nblocks, sample->capacity);
 
-	if (!sample->sparing && sample->capacity <= ENOUGH_ROWS)
+	/* counting computes an index's expressions once more */
+	if (!sample->sparing &&
+		(sample->capacity <= ENOUGH_ROWS ||
+		 sample->capacity >= (int64) nblocks * MaxHeapTuplesPerPage))
 		return all;
 	BlockSampler_Init(&sampler, nblocks, Min(nblocks, BLOCKS_TO_COUNT),
 					  (uint32) IVFPQ_TRAINING_SEED);
