@@ -447,7 +447,7 @@ choose_kernel(GvCardModel card, GvBatch batch)
 	uint32_t	room = room_for(batch.probes);
 	uint64_t   *items = (uint64_t *) memory + room;
 
-	gv_step_begins();
+	gv_step_follows();
 
 	Choice		choice = {card, batch.d_queries + query * card.dims,
 		batch.d_coarse + query * card.nlists,

@@ -16,12 +16,13 @@
 /*
  * A query's k probes, a running sum of their blocks by the first warp, and
  * where these are, so that the scan need not go by way of the lists.
- * at(i) is item i of the nearest, a GvNearestList.
+ * at(i) is item i of the nearest, a GvNearestList; list_at(i) the list, a
+ * GvCardList.
  */
-template <typename At>
+template <typename At, typename ListAt>
 static __device__ __forceinline__ void
 gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
-				int k, At at)
+				int k, At at, ListAt list_at)
 {
 	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.probes;
 	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
@@ -44,7 +45,7 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 		uint32_t	upto;
 
 		if (i < k)
-			list = card.d_lists[at(i).list];
+			list = list_at(i);
 		if (i < k && batch.d_first != NULL)
 			batch.d_first[(int64_t) query * batch.probes + i] = list.d_blocks;
 		mine = upto = list.nblocks;
@@ -70,6 +71,18 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 		starts[k] = sum;
 		batch.d_found[query] = {k, 0, copies, sum};
 	}
+}
+
+/* The same where lists are not there yet. */
+template <typename At>
+static __device__ __forceinline__ void
+gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
+				int k, At at)
+{
+	gv_number_lists(card, batch, query, k, at, [&](int i)
+	{
+		return card.d_lists[at(i).list];
+	});
 }
 
 /* What gv_number_many needs of a block's shared memory. */

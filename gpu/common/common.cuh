@@ -42,6 +42,25 @@ gv_step_begins()
 	gv_wait_for_last();
 }
 
+/*
+ * The same, but the next step begins only now: so what it reads before it waits
+ * (gv_early) may be what steps before this one left, for these are over.
+ */
+static __device__ __forceinline__ void
+gv_step_follows()
+{
+	gv_wait_for_last();
+	gv_let_next_begin();
+}
+
+/* Past the L1 cache, which may still have what was there before. */
+template <typename T>
+static __device__ __forceinline__ T
+gv_early(const T *from)
+{
+	return __ldcg(from);
+}
+
 /* A number that ascends as the float does; -0 and 0 are one. */
 static __device__ __forceinline__ uint32_t
 gv_ordered(float value)
@@ -85,6 +104,25 @@ static __device__ __forceinline__ float
 gv_card_score(float value)
 {
 	return value < GV_SCORE_MAX ? value : GV_SCORE_MAX;
+}
+
+/* What a page's records have in a slot; NULL: there is no such. */
+static __device__ __forceinline__ const uint8_t *
+gv_record_at(const GvCardModel &card, const uint8_t *page, int slot)
+{
+	return page == NULL || slot < 1 || slot > card.refine_slots ? NULL :
+		page + (int64_t) (slot - 1) * card.record_bytes;
+}
+
+#define GV_L2_LINE			128		/* bytes that come to L2 at once */
+
+/* Have a line come to L2, for a step to come. */
+static __device__ __forceinline__ void
+gv_bring_line(const void *from)
+{
+#ifdef __CUDACC__
+	asm volatile("prefetch.global.L2 [%0];" :: "l"(from));
+#endif
 }
 
 /*

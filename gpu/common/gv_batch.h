@@ -112,6 +112,9 @@ struct GvBatch
 								 * finds the best copies */
 	uint4	   *d_hits;			/* GvHit [n][capacity] */
 	GvBound    *d_bounds;		/* [n][capacity], where a copy takes them out */
+	const uint8_t **d_records;	/* [n][capacity] refine records of d_hits; NULL:
+								 * no bounds follow, or the selection does not
+								 * say */
 	GvFound    *d_found;		/* [n] */
 	GvApproximate		approx;
 	GvProbe    *out_probed;		/* [n][probes] */

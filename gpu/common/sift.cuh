@@ -21,6 +21,11 @@
  *		KEYS								that a thread has at a time
  *		uint32_t key(int i) const			of item i; GV_SIFT_NONE: no item
  *		uint64_t id(int i) const			decides between equal keys
+ * and Notes one for what else is wanted of those chosen, with
+ *		Note								that of an item
+ *		Note note(int i, uint64_t id) const	asked for while ranks are counted
+ *		void go_on(Note &note, uint64_t id) const	... and what that leads to
+ *		void keep(uint32_t rank, const Note &note) const	of those chosen
  */
 #ifndef GV_SIFT_CUH
 #define GV_SIFT_CUH
@@ -236,13 +241,14 @@ gv_sift_tighten(int k, GvSift &sift)
 }
 
 /* Sort the items, and keep the first k.  Begins and ends with a barrier. */
-template <typename Source>
+template <typename Source, typename Notes>
 static __device__ __forceinline__ void
-gv_sift_settle(const Source &source, int k, GvSift &sift)
+gv_sift_settle(const Source &source, const Notes &wanted, int k, GvSift &sift)
 {
 	uint32_t	keys[GV_SIFT_OWN] = {};
 	int			places[GV_SIFT_OWN] = {};
 	uint64_t	ids[GV_SIFT_OWN] = {};
+	typename Notes::Note notes[GV_SIFT_OWN] = {};
 	uint32_t	ranks[GV_SIFT_OWN];
 	uint32_t	count;
 
@@ -276,6 +282,10 @@ gv_sift_settle(const Source &source, int k, GvSift &sift)
 
 	/* 2. their ranks, by keys and then among ties */
 	gv_sift_rank(sift, count);
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+		if (r * GV_SIFT_THREADS + threadIdx.x < count)
+			notes[r] = wanted.note(places[r], ids[r]);
 	__syncthreads();
 #pragma unroll
 	for (int r = 0; r < GV_SIFT_OWN; r++)
@@ -289,6 +299,7 @@ gv_sift_settle(const Source &source, int k, GvSift &sift)
 			ranks[r] = sift.ranks[i];
 			if (atomicAdd(&sift.same[ranks[r]], 1u) > 0)
 				atomicAdd(&sift.tied, 1u);
+			wanted.go_on(notes[r], ids[r]);
 		}
 	}
 	__syncthreads();
@@ -310,6 +321,7 @@ gv_sift_settle(const Source &source, int k, GvSift &sift)
 			sift.keys[ranks[r]] = keys[r];
 			sift.places[ranks[r]] = places[r];
 			sift.ids[ranks[r]] = ids[r];
+			wanted.keep(ranks[r], notes[r]);
 		}
 	if (threadIdx.x == 0)
 		sift.count = min(count, (uint32_t) k);
@@ -395,16 +407,16 @@ gv_sift_bisect(Source source, int n, uint32_t k, GvSift &sift)
  * sift.keys, places and ids [count]; fewer when there are not so many.  By all
  * GV_SIFT_THREADS threads of the block.  Returns count.
  */
-template <typename Source>
+template <typename Source, typename Notes>
 static __device__ __forceinline__ uint32_t
-gv_sift(const Source &source, int n, int k, GvSift &sift)
+gv_sift(const Source &source, const Notes &notes, int n, int k, GvSift &sift)
 {
 	constexpr int KEYS = Source::KEYS;
 	uint32_t	bound = GV_SIFT_NONE;
 
 	if (threadIdx.x == 0)
 		sift.count = 0;
-	if (k == 0 || n == 0)
+	if (n == 0)
 		return 0;
 	for (int first = 0; first < n; first += KEYS * GV_SIFT_THREADS)
 	{
@@ -418,6 +430,9 @@ gv_sift(const Source &source, int n, int k, GvSift &sift)
 
 			keys[r] = i < n ? source.key(i) : GV_SIFT_NONE;
 		}
+		/* k may still be on its way when keys are asked for */
+		if (k == 0)
+			return 0;
 		bound = min(bound, gv_sift_bound(keys, k, sift.bounds));
 		gv_sift_collect(keys, first, bound, sift);
 		__syncthreads();
@@ -428,7 +443,7 @@ gv_sift(const Source &source, int n, int k, GvSift &sift)
 		}
 		if (last || sift.count > GV_SIFT_ROOM / 2)
 		{
-			gv_sift_settle(source, k, sift);
+			gv_sift_settle(source, notes, k, sift);
 			if (last)
 				break;
 			/* for long arrays: the k-th so far is a better bound */

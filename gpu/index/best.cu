@@ -79,21 +79,50 @@ struct ListSource
 	}
 };
 
+/* ... and where the blocks of those chosen are. */
+struct ListNotes
+{
+	typedef GvCardList Note;
+	const GvCardList *lists;
+	GvCardList *chosen;			/* shared */
+
+	__device__ __forceinline__ GvCardList
+	note(int i, uint64_t id) const
+	{
+		return lists[i];
+	}
+
+	__device__ __forceinline__ void
+	go_on(GvCardList &note, uint64_t id) const
+	{
+	}
+
+	__device__ __forceinline__ void
+	keep(uint32_t rank, const GvCardList &note) const
+	{
+		chosen[rank] = note;
+	}
+};
+
 /* The nearest lists of query blockIdx.x, few, and where their blocks start. */
 static __global__ void __launch_bounds__(GV_SIFT_THREADS, 2)
 sift_lists_kernel(GvCardModel card, GvBatch batch)
 {
 	__shared__ GvSift sift;
+	alignas(16) __shared__ GvCardList chosen[GV_SIFT_MOST];
 	int			query = blockIdx.x;
 	ListSource	source = {batch.d_coarse + (int64_t) query * card.nlists};
 	int			k;
 
-	gv_step_begins();
+	gv_step_follows();
 	k = min(batch.d_wanted[query].probes, card.nlists);
-	gv_sift(source, card.nlists, k, sift);
+	gv_sift(source, ListNotes {card.d_lists, chosen}, card.nlists, k, sift);
 	gv_number_lists(card, batch, query, k, [&](int i)
 	{
 		return GvNearestList {sift.keys[i], (uint32_t) sift.places[i]};
+	}, [&](int i)
+	{
+		return chosen[i];
 	});
 }
 
@@ -207,7 +236,7 @@ pick_lists_kernel(GvCardModel card, GvBatch batch)
 	uint32_t	keys[KEYS];
 	int			k;
 
-	gv_step_begins();
+	gv_step_follows();
 	k = min(batch.d_wanted[query].probes, card.nlists);
 #pragma unroll
 	for (int i = 0; i < KEYS; i++)
@@ -297,6 +326,49 @@ struct CopySource
 };
 
 /*
+ * ... and, where bounds follow, where the refine records of those chosen are.
+ * The records come to L2 meanwhile.
+ */
+struct CopyNotes
+{
+	/* a table of pages, then a page's record */
+	struct Note
+	{
+		const uint8_t *const *table;
+		const uint8_t *record;
+	};
+
+	const GvCardModel &card;
+	const uint8_t **records;	/* NULL: they are not wanted */
+
+	__device__ __forceinline__ Note
+	note(int i, uint64_t id) const
+	{
+		return {records == NULL ? NULL : card.d_tables[id >> 48], NULL};
+	}
+
+	__device__ __forceinline__ void
+	go_on(Note &note, uint64_t id) const
+	{
+		if (note.table != NULL)
+			note.record = gv_record_at(card, note.table[(uint32_t) (id >> 32) &
+														0xFFFF],
+									   (uint32_t) id >> 16);
+	}
+
+	__device__ __forceinline__ void
+	keep(uint32_t rank, const Note &note) const
+	{
+		if (records == NULL)
+			return;
+		records[rank] = note.record;
+		for (int at = 0; note.record != NULL && at < card.record_bytes;
+			 at += GV_L2_LINE)
+			gv_bring_line(note.record + at);
+	}
+};
+
+/*
  * The best copies of query blockIdx.x, few, ascending by (S, row id); KEYS for
  * each thread at once.
  */
@@ -306,18 +378,20 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 {
 	__shared__ GvSift sift;
 	int			query = blockIdx.x;
-	int			k;
-	GvFound		found;
+	int			k = gv_early(&batch.d_wanted[query].capacity);
+	GvFound		found = gv_early_found(batch, query);
 	int64_t		first_copy = (int64_t) query * batch.copies;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
 	CopySource<KEYS> source = {batch.d_scores + first_copy,
 		batch.d_ids + first_copy};
+	CopyNotes	notes = {card, batch.d_records == NULL ? NULL :
+		batch.d_records + first_hit};
 	int			count;
 
-	gv_step_begins();
-	k = batch.d_wanted[query].capacity;
-	found = batch.d_found[query];
-	count = (int) gv_sift(source, (int) gv_nscores(batch, query,
+	gv_step_follows();
+	if (batch.copies == 0)		/* there was no scan: lists were numbered last */
+		found = batch.d_found[query];
+	count = (int) gv_sift(source, notes, (int) gv_nscores(batch, query,
 												   found.nblocks), k, sift);
 	if (gv_select_gives(batch))
 		gv_give_probes(batch, query, found.nprobed);
@@ -326,7 +400,7 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 					(uint32_t) (sift.ids[i] >> 32),
 					(uint32_t) sift.ids[i] >> 16, sift.ids[i] & 0xFFFF);
 	if (threadIdx.x == 0)
-		gv_give_found(batch, query, count, found.copies);
+		gv_give_found(batch, query, found, count);
 }
 
 /*
@@ -462,6 +536,17 @@ gv_gpu_sorts_copies(const GvBatch *batch)
 	return batch->capacity > GV_MANY_COPIES || batch->probes > MAX_PROBES;
 }
 
+/* Are they sifted out? */
+bool
+gv_gpu_sifts_copies(const GvBatch *batch)
+{
+	/* of those that fulfil a condition there are fewer: more can be sifted */
+	int			most = batch->tests > 0 ? GV_SIFT_ROOM / 2 : GV_SIFT_MOST;
+
+	return batch->capacity <= most && batch->probes <= GV_MANY_PROBES &&
+		batch->copies <= MOST_SIFTED;
+}
+
 /* d_hits and all that comes out of a batch but bounds, from d_scores. */
 GvStatus
 gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
@@ -469,13 +554,10 @@ gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 {
 	cudaStream_t stream = searcher->stream;
 	int			k = batch->capacity;
-	/* of those that fulfil a condition there are fewer: more can be sifted */
-	int			most = batch->tests > 0 ? GV_SIFT_ROOM / 2 : GV_SIFT_MOST;
 
 	if (gv_gpu_sorts_copies(batch))
 		return gv_gpu_sort_copies(card, batch, searcher);
-	if (k <= most && batch->probes <= GV_MANY_PROBES &&
-		batch->copies <= MOST_SIFTED)
+	if (gv_gpu_sifts_copies(batch))
 		return gv_launch_step(batch->d_kept != NULL && batch->tests == 0 ?
 							  sift_copies_kernel<1, 2> :
 							  sift_copies_kernel<20, 2>, batch->n,

@@ -79,13 +79,9 @@ static __device__ __forceinline__ const uint8_t *
 find_record(const GvCardModel &card, uint4 hit)
 {
 	uint8_t *const *table = card.d_tables[hit.z & 0xFFFF];
-	int			slot = hit.w;
-	const uint8_t *record = NULL;
 
-	if (slot >= 1 && slot <= card.refine_slots && table != NULL)
-		record = table[hit.z >> 16];
-	return record == NULL ? NULL :
-		record + (int64_t) (slot - 1) * card.record_bytes;
+	return table == NULL ? NULL :
+		gv_record_at(card, table[hit.z >> 16], hit.w);
 }
 
 /* A dimension's part in the sums. */
@@ -164,10 +160,16 @@ bound_kernel(GvCardModel card, GvBatch batch)
 		ahead[i] = d < card.dims ? all[d] : 0.0f;
 	}
 	if (first + team < batch.capacity)
+	{
 		hit = batch.d_hits[at + team];
+		if (batch.d_records != NULL)
+			record = batch.d_records[at + team];
+	}
 	found = batch.d_found[query];
 	nhits = found.nhits - first;
-	if (team < nhits)
+	if (team >= nhits)
+		record = NULL;
+	else if (batch.d_records == NULL)
 		record = find_record(card, hit);
 	if (first == 0)
 		gv_give_probes(batch, query, found.nprobed);

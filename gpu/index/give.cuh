@@ -41,6 +41,23 @@ gv_give_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
 		batch.d_hits[at] = hit;
 }
 
+/* What the choice of lists found, when that is over: see gv_early. */
+static __device__ __forceinline__ GvFound
+gv_early_found(const GvBatch &batch, int query)
+{
+	static_assert(sizeof(GvFound) == 3 * sizeof(uint64_t), "three words");
+	const uint64_t *from = (const uint64_t *) &batch.d_found[query];
+	union
+	{
+		uint64_t	words[3];
+		GvFound		found;
+	};
+
+	for (int i = 0; i < 3; i++)
+		words[i] = gv_early(from + i);
+	return found;
+}
+
 /* A query's probes, by all threads of a block. */
 static __device__ __forceinline__ void
 gv_give_probes(const GvBatch &batch, int query, int nprobed)
@@ -53,16 +70,13 @@ gv_give_probes(const GvBatch &batch, int query, int nprobed)
 }
 
 /*
- * How much was found; one thread.  A batch's spare places, which probe
+ * How much was found, so many hits; one thread.  A batch's spare places, which probe
  * nothing, are the next part's in the host's memory.
  */
 static __device__ __forceinline__ void
-gv_give_found(const GvBatch &batch, int query, int nhits, int64_t copies)
+gv_give_found(const GvBatch &batch, int query, GvFound found, int nhits)
 {
-	GvFound		found = batch.d_found[query];
-
 	found.nhits = nhits;
-	found.copies = copies;
 	batch.d_found[query] = found;
 	if (gv_select_gives(batch) && found.nprobed > 0)
 		batch.out_found[query] = found;
@@ -74,10 +88,10 @@ gv_give_all(const GvCardModel &card, const GvBatch &batch, int query,
 			int nhits)
 {
 	int64_t		first = (int64_t) query * batch.probes;
-	int			nprobed = batch.d_found[query].nprobed;
+	GvFound		found = batch.d_found[query];
 	int64_t		copies = 0;
 
-	for (int p = threadIdx.x % GV_WARP; p < nprobed; p += GV_WARP)
+	for (int p = threadIdx.x % GV_WARP; p < found.nprobed; p += GV_WARP)
 	{
 		GvProbe		probe = batch.d_probed[first + p];
 
@@ -88,8 +102,9 @@ gv_give_all(const GvCardModel &card, const GvBatch &batch, int query,
 #pragma unroll
 	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
 		copies += __shfl_xor_sync(GV_FULL_WARP, copies, mask);
+	found.copies = copies;
 	if (threadIdx.x % GV_WARP == 0)
-		gv_give_found(batch, query, nhits, copies);
+		gv_give_found(batch, query, found, nhits);
 }
 
 /*

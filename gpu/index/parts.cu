@@ -127,7 +127,8 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 													(int64_t) sizeof(float) :
 													0)) +
 					  mirror->spec.nlists * 4 +
-					  batch.capacity * (int64_t) sizeof(GvHit) +
+					  batch.capacity * (int64_t) (sizeof(GvHit) +
+												  sizeof(uint8_t *)) +
 					  batch.tests * (int64_t) sizeof(GvCardTest)) +
 		batch.values * (int64_t) sizeof(uint64_t);
 }
@@ -252,6 +253,8 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 	PLACE(d_probed, work, n * batch->probes * sizeof(GvProbe));
 	PLACE(d_hits, work, hit_bytes);
 	PLACE(d_bounds, work, bound_bytes);
+	if (bound_bytes > 0 && gv_gpu_sifts_copies(batch))
+		PLACE(d_records, work, n * batch->capacity * sizeof(uint8_t *));
 	PLACE(d_starts, work, n * (batch->probes + 1) * sizeof(uint32_t));
 	PLACE(d_first, work, n * batch->probes * sizeof(uint8_t *));
 	PLACE(d_scores, work, n * batch->copies * sizeof(float));

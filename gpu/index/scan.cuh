@@ -21,7 +21,6 @@
 #define GV_CHUNK_BYTES	(2 * GV_CHUNK * GV_CODEWORDS * 4)	/* of the table */
 #define GV_ROW_BYTES	(GV_CODEWORDS * 4)
 #define GV_CHUNK_WORDS	(GV_CHUNK / 4)	/* of codes */
-#define GV_SCAN_AHEAD	4		/* 16-byte pieces of the table on their way */
 #define GV_MOST_WAVES	4
 #define GV_KEPT			64		/* probes of a query that are */
 
@@ -188,15 +187,14 @@ gv_scan_begins(const GvCardModel &card, const GvBatch &batch, int query,
 	int			npieces = card.shape.chunks * GV_CHUNK_BYTES / GV_CHUNK;
 	const uint4 *made = (const uint4 *) batch.d_tables +
 		(int64_t) query * npieces;
-	uint4		ahead[GV_SCAN_AHEAD];
 	uint32_t	nblocks;
 	GvFound		found;
 
-	gv_step_begins();
-#pragma unroll
-	for (int i = 0; i < GV_SCAN_AHEAD; i++)
-		if (i * THREADS + (int) threadIdx.x < npieces)
-			ahead[i] = made[i * THREADS + threadIdx.x];
+	/* the table is older than the step before */
+#pragma unroll 4
+	for (int i = threadIdx.x; i < npieces; i += THREADS)
+		table[i] = gv_early(made + i);
+	gv_step_follows();
 	probes.load(batch, query, kept);
 	found = batch.d_found[query];
 	probes.nprobed = found.nprobed;
@@ -204,13 +202,6 @@ gv_scan_begins(const GvCardModel &card, const GvBatch &batch, int query,
 		found.nblocks;
 	if (first >= nblocks)
 		return 0;
-#pragma unroll
-	for (int i = 0; i < GV_SCAN_AHEAD; i++)
-		if (i * THREADS + (int) threadIdx.x < npieces)
-			table[i * THREADS + threadIdx.x] = ahead[i];
-	for (int i = GV_SCAN_AHEAD * THREADS + threadIdx.x; i < npieces;
-		 i += THREADS)
-		table[i] = made[i];
 	__syncthreads();
 	return nblocks;
 }
