@@ -181,6 +181,25 @@ struct GvReplayCounts
 	int64_t		launched;		/* without a graph */
 };
 
+/* Where one search's answer comes. */
+struct GvAnswer
+{
+	const GvFound *found;
+	const GvProbe *probed;		/* [nprobed] */
+	const GvHit *hits;			/* [nhits] */
+	const GvBound *bounds;		/* [nhits], or NULL */
+};
+
+/* Answers of a lane's small batch that are looked for (arrive.cu). */
+struct GvArrivals
+{
+	int32_t		n;				/* searches; 0: the stream is asked instead */
+	int32_t		query;			/* of which these are there, */
+	int64_t		words;			/* and so much of the next one */
+	int64_t		asked_ns;		/* when the stream was */
+	GvBatch		batch;
+};
+
 struct GvBlas;					/* gpu/product/gv_product.h */
 
 struct GvSearcher
@@ -198,8 +217,10 @@ struct GvSearcher
 	GvBuffer	d_work;			/* all that kernels hand each other */
 	GvBuffer	d_sort;			/* of long selections */
 	GvSearcher *beside;			/* a second lane, of which only stream, d_work,
-								 * d_sort and replays are used; or NULL */
+								 * d_sort, arrivals and replays are used; or
+								 * NULL */
 	bool		both;			/* it has work, too */
+	GvArrivals	arrivals;
 	GvReplay	replays[GV_REPLAYS];
 	GvReplayCounts counts;
 	uint64_t	clock;			/* small batches */

@@ -62,6 +62,13 @@ extern GvStatus gv_gpu_replay(const GvCardModel *card, const GvBatch *batch,
 							  GvSearcher *searcher);
 extern void gv_gpu_replays_drop(GvSearcher *searcher);
 
+/* arrive.cu: answers of small batches, noticed as they arrive */
+extern "C" bool gv_answer_arrived(const GvAnswer *answer, int64_t *words);
+extern void gv_gpu_expect(GvSearcher *lane, const GvBatch *batch, int32_t n);
+extern bool gv_gpu_arrived(GvSearcher *lane);
+extern GvStatus gv_gpu_wait(GvSearcher *lane);
+extern GvStatus gv_gpu_wait_whole(GvSearcher *lane);
+
 /* For checks: what became of a searcher's small batches, both lanes'. */
 extern "C" void gv_gpu_replay_counts(const GvSearcher *searcher,
 									 GvReplayCounts *counts);

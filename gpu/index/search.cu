@@ -27,6 +27,12 @@
 #include "gpu/index/gv_index.h"
 #include "gpu/product/gv_product.h"
 
+/*
+ * Answers of batches of up to here are looked for as they arrive; beyond, to
+ * look at all of them takes longer than to ask.
+ */
+#define MOST_EXPECTED	8
+
 /* Bytes that one part of a batch may have, of four under way. */
 static GvStatus
 find_most_work(int32_t device, int64_t *most)
@@ -99,6 +105,7 @@ void
 gv_gpu_searcher_drop(GvSearcher *searcher)
 {
 	(void) gv_choose_device(searcher->device);
+	(void) gv_gpu_wait_whole(searcher);
 	if (searcher->beside != NULL)
 		gv_gpu_searcher_drop(searcher->beside);
 	gv_gpu_replays_drop(searcher);
@@ -161,6 +168,7 @@ grow_work(GvSearcher *lane, size_t bytes)
 {
 	if (lane->d_work.bytes >= bytes)
 		return GV_OK;
+	GV_TRY(gv_gpu_wait_whole(lane));
 	gv_gpu_replays_drop(lane);
 	GV_TRY(gv_buffer_need(&lane->d_work, bytes));
 	return gv_cuda_status(cudaMemsetAsync(lane->d_work.memory, 0,
@@ -196,6 +204,8 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 	/* graphs have the addresses of what grows */
 	if (searcher->in.bytes < in_bytes || searcher->out.bytes < out_bytes)
 	{
+		GV_TRY(gv_gpu_wait_whole(searcher));
+		GV_TRY(gv_gpu_wait_whole(searcher->beside));
 		gv_gpu_replays_drop(searcher);
 		gv_gpu_replays_drop(searcher->beside);
 	}
@@ -258,6 +268,8 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	size_t		out_bytes = gv_gpu_found_bytes(n, &near_at);
 
 	searcher->both = false;
+	searcher->arrivals.n = 0;
+	searcher->beside->arrivals.n = 0;
 	for (int32_t done = 0; done < n;)
 	{
 		size_t		work_bytes = 0;
@@ -279,6 +291,8 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		put_queries(card, &batch, searches + done, taken);
 		if (batch.tests > 0)
 			gv_gpu_put_conditions(&batch, searches + done, taken);
+		if (small && batch.tests == 0 && n <= MOST_EXPECTED)
+			gv_gpu_expect(lane, &batch, taken);
 		if (small)
 			GV_TRY(gv_gpu_replay(card, &batch, lane));
 		else
@@ -294,10 +308,10 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 static GvStatus
 wait_lanes(GvSearcher *searcher)
 {
-	GvStatus	status = gv_cuda_status(cudaStreamSynchronize(searcher->stream));
+	GvStatus	status = gv_gpu_wait(searcher);
 
 	if (searcher->both)
-		GV_CUDA_TRY(cudaStreamSynchronize(searcher->beside->stream));
+		GV_TRY(gv_gpu_wait(searcher->beside));
 	return status;
 }
 
@@ -352,22 +366,12 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	return GV_OK;
 }
 
-/* Has a stream done its work?  One that has failed is done, too. */
-static bool
-is_done(cudaStream_t stream)
-{
-	if (cudaStreamQuery(stream) != cudaErrorNotReady)
-		return true;
-	(void) cudaGetLastError();	/* or the next launch reports it */
-	return false;
-}
-
 /* See gv_mirror_done; what failed finish will report. */
 bool
 gv_gpu_done(GvSearcher *searcher)
 {
-	return is_done(searcher->stream) &&
-		(!searcher->both || is_done(searcher->beside->stream));
+	return gv_gpu_arrived(searcher) &&
+		(!searcher->both || gv_gpu_arrived(searcher->beside));
 }
 
 /* See gv_mirror_finish. */

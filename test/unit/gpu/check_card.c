@@ -24,6 +24,7 @@ bool		unit_small;
 extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/build/gv_build.h */
 extern void gv_blas_force(int64_t sums);	/* gpu/product/gv_product.h */
+extern void test_arrive_card(void); /* check_arrive_card.c */
 extern void test_products_card(void);	/* check_products_card.c */
 extern void test_select_card(void); /* check_select_card.c */
 extern void test_select_sets_card(void);	/* check_selectsets_card.c */
@@ -138,6 +139,7 @@ test_mirrors(void)
 	test_mirror();
 	test_long_table();
 	test_refused_records();
+	test_arrive_card();
 }
 
 static void

@@ -8,6 +8,7 @@
  *		so nothing is launched early.
  */
 #include <pthread.h>
+#include <unistd.h>
 
 #include "searches.h"
 #include "../engine/mirrors.h"
@@ -40,6 +41,7 @@ extern void gv_gpu_replay_counts(const GvSearcher *searcher,
 #define NHEAVY		31			/* searches, more than a lane has memory for */
 #define NROUNDS		30			/* of each thread */
 #define LOOKS		200			/* at a search that is never done */
+#define LOOK_US		100			/* from one to the next */
 
 /* A mirror on one of two devices, searched. */
 typedef struct Searched
@@ -86,8 +88,11 @@ is_done_soon(Searched *searched)
 	int			looks;
 
 	for (looks = 0; looks < LOOKS; looks++)
+	{
 		if (gv_mirror_done(searched->searcher))
 			return true;
+		usleep(LOOK_US);		/* the stream is asked now and then only */
+	}
 	return false;
 }
 

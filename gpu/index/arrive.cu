@@ -1,0 +1,200 @@
+/*
+ * arrive.cu
+ *		Answers of a small batch, noticed as they arrive.
+ *
+ * When a graph is over, the card says so behind the last of its writes, and the
+ * driver looks for that: some microseconds after the answers have crossed the
+ * bus.  So the host looks at these.  Before the batch is launched it fills the
+ * room for them with words that no answer has, GV_ABSENT, and they are there
+ * when none is left among those that count: how many those are stands in GvFound,
+ * which is looked at first.  Each word is looked at, so nothing is assumed of the
+ * order in which they come, nor does the card have to see to one.
+ *
+ * A word that is meant to be GV_ABSENT, which only damaged row ids can have, is
+ * never there, nor are those of a batch that fails.  So the stream is asked now
+ * and then, too, and what it says counts.  Once the answers are there steps have
+ * nothing left to read, and what they do besides touches the lane alone.
+ */
+#include <stddef.h>
+#include <string.h>
+#include <time.h>
+
+#include "gpu/index/gv_index.h"
+
+#define GV_ABSENT		0xFFFFFFFFu	/* NaN, of scores and bounds */
+#define TOGETHER		16		/* words that are looked at */
+#define ASKED_NS		50000	/* from one question to the stream to the next */
+
+/* Without what its size is rounded up by, which nobody writes. */
+#define FOUND_WORDS		(offsetof(GvFound, nblocks) / 4 + 1)
+
+static int64_t
+now_ns()
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t) t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/*
+ * Before the launch of a batch: the answers of its first n searches will be
+ * looked for.
+ */
+void
+gv_gpu_expect(GvSearcher *lane, const GvBatch *batch, int32_t n)
+{
+	GvArrivals *expected = &lane->arrivals;
+	size_t		nhits = (size_t) n * batch->capacity;
+
+	memset(batch->out_found, 0xFF, n * sizeof(GvFound));
+	memset(batch->out_probed, 0xFF, (size_t) n * batch->probes *
+		   sizeof(GvProbe));
+	memset(batch->out_hits, 0xFF, nhits * sizeof(GvHit));
+	if (batch->out_bounds != NULL)
+		memset(batch->out_bounds, 0xFF, nhits * sizeof(GvBound));
+	expected->batch = *batch;
+	expected->n = n;
+	expected->query = 0;
+	expected->words = 0;
+	expected->asked_ns = now_ns();
+}
+
+/*
+ * Are n words there?  *first counts them, and goes on where it was.  Many are
+ * looked at together, as compilers make vectors of them.
+ */
+static bool
+are_there(const void *from, int64_t n, int64_t *first)
+{
+	const uint32_t *words = (const uint32_t *) from;
+
+	/* the card writes there: nothing read before is true any more */
+	__asm__ volatile("" ::: "memory");
+	for (; *first + TOGETHER <= n; *first += TOGETHER)
+	{
+		uint32_t	absent = 0;
+
+		for (int i = 0; i < TOGETHER; i++)
+			absent |= words[*first + i] == GV_ABSENT;
+		if (absent)
+			return false;
+	}
+	while (*first < n && words[*first] != GV_ABSENT)
+		++*first;
+	return *first >= n;
+}
+
+/*
+ * Is all of a search's answer there?  *words counts what is, from call to call, 0
+ * at first.
+ */
+extern "C" bool
+gv_answer_arrived(const GvAnswer *answer, int64_t *words)
+{
+	const GvFound *found = answer->found;
+	int64_t		before = 0;
+
+	if (*words < (int64_t) FOUND_WORDS && !are_there(found, FOUND_WORDS, words))
+		return false;
+
+	const struct
+	{
+		const void *from;
+		size_t		words;
+	}			arrays[] = {
+		{found, FOUND_WORDS},
+		{answer->probed, found->nprobed * (sizeof(GvProbe) / 4)},
+		{answer->hits, found->nhits * (sizeof(GvHit) / 4)},
+		{answer->bounds, answer->bounds == NULL ? 0 :
+		found->nhits * (sizeof(GvBound) / 4)}
+	};
+
+	for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
+	{
+		int64_t		mine = *words - before;
+
+		if (!are_there(arrays[i].from, (int64_t) arrays[i].words, &mine))
+		{
+			*words = before + mine;
+			return false;
+		}
+		before += (int64_t) arrays[i].words;
+		if (*words < before)
+			*words = before;
+	}
+	return true;
+}
+
+/* All of the search that is looked for now? */
+static bool
+has_arrived(GvArrivals *expected)
+{
+	const GvBatch *batch = &expected->batch;
+	int64_t		query = expected->query;
+	int64_t		first_hit = query * batch->capacity;
+	GvAnswer	answer = {batch->out_found + query,
+		batch->out_probed + query * batch->probes,
+		(const GvHit *) batch->out_hits + first_hit,
+		batch->out_bounds == NULL ? NULL : batch->out_bounds + first_hit};
+
+	return gv_answer_arrived(&answer, &expected->words);
+}
+
+/* Is a lane's work done, as far as who waits for it is concerned? */
+bool
+gv_gpu_arrived(GvSearcher *lane)
+{
+	GvArrivals *expected = &lane->arrivals;
+	cudaError_t error;
+	int64_t		now;
+
+	if (expected->n > 0)
+	{
+		while (expected->query < expected->n && has_arrived(expected))
+		{
+			expected->query++;
+			expected->words = 0;
+		}
+		if (expected->query == expected->n)
+		{
+			__atomic_thread_fence(__ATOMIC_ACQUIRE);
+			return true;
+		}
+		now = now_ns();
+		if (now - expected->asked_ns < ASKED_NS)
+			return false;
+		expected->asked_ns = now;
+	}
+	error = cudaStreamQuery(lane->stream);
+	if (error == cudaErrorNotReady)
+	{
+		(void) cudaGetLastError();	/* or the next launch reports it */
+		return false;
+	}
+	/* done or failed, whatever has arrived: who waits is told which */
+	expected->n = 0;
+	return true;
+}
+
+/* Wait for a lane's work, and say whether it failed. */
+GvStatus
+gv_gpu_wait(GvSearcher *lane)
+{
+	GvArrivals *expected = &lane->arrivals;
+
+	while (expected->n > 0 && !gv_gpu_arrived(lane))
+		;
+	return expected->n > 0 ? GV_OK :
+		gv_cuda_status(cudaStreamSynchronize(lane->stream));
+}
+
+/* Wait for what a lane may still have to do, though its answers were there. */
+GvStatus
+gv_gpu_wait_whole(GvSearcher *lane)
+{
+	if (lane->arrivals.n == 0)
+		return GV_OK;
+	lane->arrivals.n = 0;
+	return gv_gpu_wait(lane);
+}
