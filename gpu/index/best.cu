@@ -377,6 +377,7 @@ static __global__ void __launch_bounds__(GV_SIFT_THREADS, RESIDENT)
 sift_copies_kernel(GvCardModel card, GvBatch batch)
 {
 	__shared__ GvSift sift;
+	__shared__ GvFound kept;	/* the first thread's: registers are for keys */
 	int			query = blockIdx.x;
 	int			k = gv_early(&batch.d_wanted[query].capacity);
 	GvFound		found = gv_early_found(batch, query);
@@ -391,6 +392,8 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 	gv_step_follows();
 	if (batch.copies == 0)		/* there was no scan: lists were numbered last */
 		found = batch.d_found[query];
+	if (threadIdx.x == 0)
+		kept = found;
 	count = (int) gv_sift(source, notes, (int) gv_nscores(batch, query,
 												   found.nblocks), k, sift);
 	if (gv_select_gives(batch))
@@ -400,7 +403,7 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 					(uint32_t) (sift.ids[i] >> 32),
 					(uint32_t) sift.ids[i] >> 16, sift.ids[i] & 0xFFFF);
 	if (threadIdx.x == 0)
-		gv_give_found(batch, query, found, count);
+		gv_give_found(batch, query, kept, count);
 }
 
 /*
