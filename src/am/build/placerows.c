@@ -21,14 +21,12 @@
 
 #include "am/build/placerows.h"
 #include "am/common/engine.h"
-#include "am/common/options.h"
 #include "am/search/search.h"
 #include "page/stoppoint.h"
 
-/* Memory for rows that are placed at once: at least, and of all there is. */
+/* Rows placed at once: enough to keep the engine busy, and in the cache. */
+#define BATCH_ROWS		2048
 #define BATCH_BYTES		(4 * 1024 * 1024)
-#define BATCH_SHARE		32
-#define SENT_ROWS		8192	/* whose keys wait, to begin with */
 
 /* IvfpqEncodedSink: what gpuvecd made of rows. */
 static void
@@ -55,7 +53,7 @@ keep_sent(IvfpqPlacer *placer, const IvfpqKeyImages *keys)
 
 	if (placer->sent == NULL)
 	{
-		placer->max_sent = SENT_ROWS;
+		placer->max_sent = 4 * BATCH_ROWS;
 		placer->sent = MemoryContextAlloc(placer->context, placer->max_sent *
 										  sizeof(IvfpqKeyImages));
 	}
@@ -107,23 +105,19 @@ make_batch(IvfpqPlacer *placer, bool keys)
 	const IvfpqTraining *training = placer->training;
 	MemoryContext oldcontext = MemoryContextSwitchTo(placer->context);
 	int			dims = training->gv.dims;
+	int			n = Max(16, Min(BATCH_ROWS, BATCH_BYTES /
+								(dims * sizeof(float))));
+	int			copies = n * training->copies;
 	GvEncoded  *encoded = &placer->encoded;
+	GvTree		tree = IvfpqTree(training);
 	void	   *chunk;
-	int			n;
-	int			copies;
 
-	(void) IvfpqAllocGroups(training, &placer->groups);
-	n = IvfpqRowsToPlace(&placer->groups, Max(BATCH_BYTES,
-											  IvfpqMemoryLimit() / BATCH_SHARE));
-	copies = n * training->copies;
 	placer->batch_rows = n;
 	placer->batch = palloc((Size) n * dims * sizeof(float));
 	placer->ids = palloc(n * sizeof(uint64));
 	if (keys)
 		placer->keys = palloc(n * sizeof(IvfpqKeyImages));
-	placer->scratch = IvfpqAllocScratch(gv_place_scratch(&placer->groups, n,
-														 training->copies),
-										&chunk);
+	placer->scratch = IvfpqAllocScratch(gv_place_scratch(&tree, n), &chunk);
 	encoded->lists = palloc(copies * sizeof(int32));
 	encoded->t = palloc(copies * sizeof(float));
 	encoded->codes = palloc((Size) copies * gv_code_bytes(training->gv.m));
@@ -166,13 +160,14 @@ flush_batch(IvfpqPlacer *placer)
 {
 	const IvfpqTraining *training = placer->training;
 	GvEncoded  *encoded = &placer->encoded;
+	GvTree		tree = IvfpqTree(training);
 	int			copies = training->copies;
 	int			n = placer->nbatch;
 
 	if (n == 0)
 		return;
 	gv_transform(&training->gv, placer->batch, n, placer->batch);
-	IvfpqCheckStatus(gv_place(&placer->groups, placer->batch, n, copies,
+	IvfpqCheckStatus(gv_place(&tree, placer->batch, n, copies,
 							  encoded->lists, placer->scratch, &ivfpq_stop));
 	IvfpqCheckStatus(gv_encode(&training->gv, placer->batch,
 							   training->centroids, encoded->lists, n, copies,

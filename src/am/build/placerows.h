@@ -41,7 +41,6 @@ typedef struct IvfpqPlacer
 	uint64	   *ids;			/* [batch_rows] */
 	IvfpqKeyImages *keys;		/* [batch_rows], if there are keys */
 	bool	   *boundable;		/* [batch_rows], if refine */
-	GvGroups	groups;
 	void	   *scratch;		/* of gv_place */
 	GvEncoded	encoded;		/* arrays for batch_rows rows */
 	MemoryContext context;		/* that has all this */

@@ -138,7 +138,6 @@ static const struct
 	{"codes", test_codes},
 	{"invalid_training", test_invalid_training},
 	{"invalid_search", test_invalid_search},
-	{"groups", test_groups},
 	{"place", test_place},
 	{"refine", test_refine},
 	{"exact", test_exact},
