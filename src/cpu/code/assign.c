@@ -11,7 +11,7 @@
  * the origin: an offset costs time, not accuracy.
  *
  * The bound.  With u = 2^-24, a product <x, c> of the tiles below has an
- * error below (dims + 3) u |x| |c| (gv_estimate_error), and 16-lane sums one
+ * error below (dims + 4) u |x| |c| (gv_estimate_error), and 16-lane sums one
  * below (dims / 16 + 6) u times the sum of magnitudes.  With slack =
  * (dims + 64) u, more than both together,
  *		|c|^2 (1 - 2 slack) - 2 <x, c>  >

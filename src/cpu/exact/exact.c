@@ -62,7 +62,10 @@ query_limit(const Tile *tile, int query)
 					FLT_MIN);
 }
 
-/* For GV_IP: -2 slack |x| of rows, and infinity as gv_cpu_lower_squares. */
+/*
+ * For GV_IP: -2 slack |x| of rows, and infinity as gv_cpu_lower_squares.  FLT_MIN
+ * is more than what squares lose that are too small for a float.
+ */
 static void
 lower_lengths(const Tile *tile, const float *rows, int nrows, float *lengths)
 {
@@ -74,7 +77,7 @@ lower_lengths(const Tile *tile, const float *rows, int nrows, float *lengths)
 		double		square = gv_cpu_dot(row, row, tile->dims);
 
 		lengths[i] = square < HUGE_SQUARE ?
-			(float) (-2.0 * tile->slack * sqrt(square)) : -HUGE_VALF;
+			(float) (-2.0 * tile->slack * sqrt(square + FLT_MIN)) : -HUGE_VALF;
 	}
 	for (; i < TILE_ROWS; i++)
 		lengths[i] = HUGE_VALF;
