@@ -291,6 +291,8 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		put_queries(card, &batch, searches + done, taken);
 		if (batch.tests > 0)
 			gv_gpu_put_conditions(&batch, searches + done, taken);
+		/* what was looked for is of an earlier part, and this one ends later */
+		lane->arrivals.n = 0;
 		if (small && batch.tests == 0 && n <= MOST_EXPECTED)
 			gv_gpu_expect(lane, &batch, taken);
 		if (small)

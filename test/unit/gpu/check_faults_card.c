@@ -40,6 +40,7 @@ extern void gv_gpu_replay_counts(const GvSearcher *searcher,
 #define NTHREADS	2
 #define NHEAVY		31			/* searches, more than a lane has memory for */
 #define NROUNDS		30			/* of each thread */
+#define MIXED_ROUNDS	10
 #define LOOKS		200			/* at a search that is never done */
 #define LOOK_US		100			/* from one to the next */
 
@@ -361,6 +362,38 @@ test_lanes(void)
 	free_index(&index);
 }
 
+/*
+ * Searches whose answers are looked for as they arrive, and behind one of them,
+ * on its lane, one whose is not: a part of its own each.
+ */
+static void
+test_mixed_parts(void)
+{
+	GvSearch	searches[3];
+	TestIndex	index = make_index(GV_L2, 4, 2, 80, 1, 600, false);
+	GvMirror   *mirror = make_mirror(&index);
+	GvSearcher *searcher = NULL;
+	size_t		memory = gv_emulated_memory;
+	int			round;
+	int			i;
+
+	gv_emulated_memory = (size_t) 16 << 20;
+	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
+	for (round = 0; round < MIXED_ROUNDS; round++)
+	{
+		for (i = 0; i < 3; i++)
+			searches[i] = new_search(&index, 80, 9, i < 2 ? 5 : 2049);
+		CHECK(gv_mirror_search(searcher, mirror, searches, 3) == GV_OK,
+			  "search");
+		check_answers(&index, searches, 3, "mixed");
+		free_searches(searches, 3);
+	}
+	gv_emulated_memory = memory;
+	gv_searcher_drop(searcher);
+	gv_mirror_drop(mirror);
+	free_index(&index);
+}
+
 /* What a card, and the code that it runs, can do. */
 static void
 test_capability(int card, int code)
@@ -413,6 +446,7 @@ test_faults_card(void)
 	test_refused_launches();
 	test_refused_changes();
 	test_lanes();
+	test_mixed_parts();
 	test_capability(80, 80);
 	test_capability(90, 80);	/* as PTX of older cards runs on newer ones */
 	test_capability(90, 90);
