@@ -111,7 +111,9 @@ FetchNeighbour(const IvfpqPairs *pairs, const IvfpqManyRow *row,
 			 RelationGetRelationName(rows->rel));
 	key = IvfpqTableKey(rows, rows->slot);
 	*distance = row->distance;
-	if (rows->type.has_toreal)
+	if (rows->type.has_toreal && !isfinite(row->distance))
+		*distance = get_float8_nan();	/* it says nothing of an order */
+	else if (rows->type.has_toreal)
 	{
 		/* the operator may sum in single precision */
 		bool		isnull;

@@ -15,7 +15,9 @@
 #include "am/heap/dims.h"
 #include "am/many/many.h"
 #include "am/scan/counters.h"
+#include "am/scan/scan.h"
 #include "client/client.h"
+#include "page/pending.h"
 
 /* What a query of gpuvecd takes here, beside its rows. */
 #define ANSWER_NS		5000.0
@@ -43,6 +45,7 @@ IvfpqManyCost(Relation heap, Relation index, double n, int dims, int k,
 	IvfpqMany	many = {.heap = heap, .index = index, .k = k};
 	const IvfpqMetaData *meta;
 	double		row = IVFPQ_FETCH_NS + dims * IVFPQ_DIMENSION_NS;
+	double		pending;		/* rows, which every query is compared with */
 	double		copies;
 	IvfpqEffort effort;
 	bool		is_last;
@@ -50,16 +53,22 @@ IvfpqManyCost(Relation heap, Relation index, double n, int dims, int k,
 	many.model = IvfpqModelGet(index);
 	meta = &many.model->meta;
 	*rows = IvfpqRowsAbout(index, meta);
+	pending = (double) IvfpqPendingEstimate(index);
+	if (pending > IVFPQ_MIN_MEASURED)	/* it may be too many */
+		pending = (double) IvfpqCountPending(index, meta);
+	many.everything = pending > IVFPQ_MIN_MEASURED;
+	pending *= IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS;
 	copies = *rows * meta->copies / meta->nlists;
 	if (!IvfpqManyEffort(&many, Max(k, IVFPQ_FIRST_ROWS), 0, &effort,
 						 &is_last))
 		return *rows * (IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS);
 	if (IvfpqServerIsWanted())
-		return n * (effort.candidates * row + ANSWER_NS);
-	return n * (effort.candidates * row +
-				effort.probes * copies * many.model->gv.m * IVFPQ_LOOKUP_NS +
-				IvfpqCentroidsToCompare(meta, effort.probes, effort.deep) *
-				dims * IVFPQ_LOOKUP_NS);
+		return pending + n * (effort.candidates * row + ANSWER_NS);
+	return pending +
+		n * (effort.candidates * row +
+			 effort.probes * copies * many.model->gv.m * IVFPQ_LOOKUP_NS +
+			 IvfpqCentroidsToCompare(meta, effort.probes, effort.deep) *
+			 dims * IVFPQ_LOOKUP_NS);
 }
 
 /* See manyrows.h. */

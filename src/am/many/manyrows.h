@@ -45,8 +45,8 @@ typedef struct IvfpqManyWanted
 extern bool IvfpqManyServes(Relation heap, Relation index, int dims);
 
 /*
- * Nanoseconds, about, that n queries for k rows take; infinite: as good as
- * measuring all rows for each.  *rows: those of the index, about.
+ * Nanoseconds, about, that n queries for k rows take.  *rows: those of the
+ * index, about.
  */
 extern double IvfpqManyCost(Relation heap, Relation index, double n, int dims,
 							int k, double *rows);
