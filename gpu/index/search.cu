@@ -268,8 +268,6 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	size_t		out_bytes = gv_gpu_found_bytes(n, &near_at);
 
 	searcher->both = false;
-	searcher->arrivals.n = 0;
-	searcher->beside->arrivals.n = 0;
 	for (int32_t done = 0; done < n;)
 	{
 		size_t		work_bytes = 0;
