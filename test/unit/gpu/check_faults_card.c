@@ -331,35 +331,57 @@ test_refused_changes(void)
 	free_index(&index);
 }
 
+/* A mirror of 80 lists, and a searcher, on a card with little memory. */
+typedef struct Small
+{
+	TestIndex	index;
+	GvMirror   *mirror;
+	GvSearcher *searcher;
+	size_t		memory;			/* the card's before */
+} Small;
+
+static void
+begin_small(Small *small, int megabytes)
+{
+	small->index = make_index(GV_L2, 4, 2, 80, 1, 600, false);
+	small->mirror = make_mirror(&small->index);
+	small->memory = gv_emulated_memory;
+	gv_emulated_memory = (size_t) megabytes << 20;
+	small->searcher = NULL;
+	CHECK(gv_searcher(0, &small->searcher) == GV_OK, "searcher");
+}
+
+static void
+end_small(Small *small)
+{
+	gv_emulated_memory = small->memory;
+	gv_searcher_drop(small->searcher);
+	gv_mirror_drop(small->mirror);
+	free_index(&small->index);
+}
+
 /* A quarter of a small card is enough for the lanes of two searchers. */
 static void
 test_lanes(void)
 {
 	GvSearch	searches[NHEAVY];
-	TestIndex	index = make_index(GV_L2, 4, 2, 80, 1, 600, false);
-	GvMirror   *mirror = make_mirror(&index);
-	GvSearcher *searcher = NULL;
-	size_t		memory = gv_emulated_memory;
+	Small		small;
 	size_t		before;
 	size_t		taken;
 	int			i;
 
+	begin_small(&small, 64);
 	/* 33 of 80 lists become 40 in a graph, and a few more queries, too */
 	for (i = 0; i < NHEAVY; i++)
-		searches[i] = new_search(&index, 33, 9, 5);
-	gv_emulated_memory = (size_t) 64 << 20;
-	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
+		searches[i] = new_search(&small.index, 33, 9, 5);
 	before = gv_emulated_used(0);
-	CHECK(gv_mirror_search(searcher, mirror, searches, NHEAVY) == GV_OK,
-		  "search");
+	CHECK(gv_mirror_search(small.searcher, small.mirror, searches,
+						   NHEAVY) == GV_OK, "search");
 	taken = gv_emulated_used(0) - before;
 	CHECK(taken <= gv_emulated_memory / 8, "two lanes have %zu bytes", taken);
-	check_answers(&index, searches, NHEAVY, "heavy");
-	gv_emulated_memory = memory;
-	gv_searcher_drop(searcher);
-	gv_mirror_drop(mirror);
+	check_answers(&small.index, searches, NHEAVY, "heavy");
 	free_searches(searches, NHEAVY);
-	free_index(&index);
+	end_small(&small);
 }
 
 /*
@@ -370,28 +392,21 @@ static void
 test_mixed_parts(void)
 {
 	GvSearch	searches[3];
-	TestIndex	index = make_index(GV_L2, 4, 2, 80, 1, 600, false);
-	GvMirror   *mirror = make_mirror(&index);
-	GvSearcher *searcher = NULL;
-	size_t		memory = gv_emulated_memory;
+	Small		small;
 	int			round;
 	int			i;
 
-	gv_emulated_memory = (size_t) 16 << 20;
-	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
+	begin_small(&small, 16);
 	for (round = 0; round < MIXED_ROUNDS; round++)
 	{
 		for (i = 0; i < 3; i++)
-			searches[i] = new_search(&index, 80, 9, i < 2 ? 5 : 2049);
-		CHECK(gv_mirror_search(searcher, mirror, searches, 3) == GV_OK,
-			  "search");
-		check_answers(&index, searches, 3, "mixed");
+			searches[i] = new_search(&small.index, 80, 9, i < 2 ? 5 : 2049);
+		CHECK(gv_mirror_search(small.searcher, small.mirror, searches,
+							   3) == GV_OK, "search");
+		check_answers(&small.index, searches, 3, "mixed");
 		free_searches(searches, 3);
 	}
-	gv_emulated_memory = memory;
-	gv_searcher_drop(searcher);
-	gv_mirror_drop(mirror);
-	free_index(&index);
+	end_small(&small);
 }
 
 /* What a card, and the code that it runs, can do. */
