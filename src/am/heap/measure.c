@@ -218,29 +218,28 @@ IvfpqMeasurePrefetchSorted(IvfpqMeasure *measure, const uint64 *ids, int64 n)
 }
 
 /*
- * Have a heap's fetch begin with the row's page, which it would look for in
- * the hash table otherwise.
+ * Have a heap's fetch begin with a page, which it would look for in the hash
+ * table otherwise; its pin, `held` or one of our own, becomes the fetch's.
  */
 static void
-give_page(IvfpqMeasure *measure, uint64 id)
+give_page(Relation heap, IndexFetchTableData *scan, BlockNumber blkno,
+		  Buffer held)
 {
-	IndexFetchHeapData *fetch = (IndexFetchHeapData *) measure->fetch;
-	BlockNumber blkno = (BlockNumber) (id >> IVFPQ_ID_SHIFT);
-	Buffer		buffer = IvfpqPrefetchRowTake(&measure->prefetch_row, id);
+	IndexFetchHeapData *fetch = (IndexFetchHeapData *) scan;
 
 	if (BufferIsValid(fetch->xs_cbuf) &&
 		BufferGetBlockNumber(fetch->xs_cbuf) == blkno)
 	{
-		if (BufferIsValid(buffer))
-			ReleaseBuffer(buffer);
+		if (BufferIsValid(held))
+			ReleaseBuffer(held);
 		return;
 	}
-	if (!BufferIsValid(buffer))
-		buffer = IvfpqBufHintRead(measure->heap, blkno, NULL);
+	if (!BufferIsValid(held))
+		held = IvfpqBufHintRead(heap, blkno, NULL);
 	if (BufferIsValid(fetch->xs_cbuf))
 		ReleaseBuffer(fetch->xs_cbuf);
-	fetch->xs_cbuf = buffer;
-	heap_page_prune_opt(measure->heap, buffer);
+	fetch->xs_cbuf = held;
+	heap_page_prune_opt(heap, held);
 }
 
 /* Fetch the row that an index entry points to, if the snapshot sees one. */
@@ -254,7 +253,9 @@ fetch_row(IvfpqMeasure *measure, uint64 id)
 	check_tid(measure, &tid);
 	IvfpqPrefetchTo(&measure->prefetch, ItemPointerGetBlockNumber(&tid));
 	if (measure->is_heap)
-		give_page(measure, id);
+		give_page(measure->heap, measure->fetch,
+				  ItemPointerGetBlockNumber(&tid),
+				  IvfpqPrefetchRowTake(&measure->prefetch_row, id));
 	return table_index_fetch_tuple(measure->fetch, &tid, measure->snapshot,
 								   measure->slot, &call_again,
 								   measure->asks_dead ?
@@ -284,6 +285,19 @@ IvfpqMeasureForesee(IvfpqMeasure *measure, uint64 id)
 	check_tid(measure, &tid);
 	IvfpqPrefetchTo(&measure->prefetch, ItemPointerGetBlockNumber(&tid));
 	table_index_fetch_reset(measure->fetch);
+}
+
+/*
+ * The executor will fetch the row that an index entry points to by a fetch of
+ * its own: spare it the look for the page.
+ */
+void
+IvfpqMeasureHandOver(const IvfpqMeasure *measure, IndexFetchTableData *fetch,
+					 uint64 id)
+{
+	if (measure->is_heap)
+		give_page(measure->heap, fetch, (BlockNumber) (id >> IVFPQ_ID_SHIFT),
+				  InvalidBuffer);
 }
 
 /*

@@ -76,6 +76,8 @@ extern bool IvfpqMeasureOther(IvfpqMeasure *measure, TupleTableSlot *row,
 							  double *distance);
 extern bool IvfpqMeasureSees(IvfpqMeasure *measure, uint64 id);
 extern void IvfpqMeasureForesee(IvfpqMeasure *measure, uint64 id);
+extern void IvfpqMeasureHandOver(const IvfpqMeasure *measure,
+								 IndexFetchTableData *fetch, uint64 id);
 extern bool IvfpqMeasureIsPrefetching(const IvfpqMeasure *measure);
 extern void IvfpqMeasurePause(IvfpqMeasure *measure);
 extern void IvfpqMeasureEnd(IvfpqMeasure *measure);

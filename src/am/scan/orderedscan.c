@@ -450,6 +450,8 @@ ivfpqgettuple(IndexScanDesc scan, ScanDirection dir)
 
 	if (found)
 	{
+		if (state->measure != NULL && scan->xs_heapfetch != NULL)
+			IvfpqMeasureHandOver(state->measure, scan->xs_heapfetch, row.id);
 		IvfpqIdToTid(row.id, &scan->xs_heaptid);
 		scan->xs_recheck = false;
 		scan->xs_recheckorderby = false;
