@@ -107,7 +107,8 @@ pass(IvfpqPrefetchRow *rows, int64 i)
 	if (i % ROWS_TOGETHER == 0)
 	{
 		hold(rows, i + ROWS_TOGETHER);
-		look_up(rows, i + 2 * ROWS_TOGETHER);
+		if (i + 2 * ROWS_TOGETHER >= 64)
+			look_up(rows, i + 2 * ROWS_TOGETHER);
 	}
 	return buffer;
 }
@@ -121,8 +122,8 @@ IvfpqPrefetchRowBegin(IvfpqPrefetchRow *rows, Relation heap, const uint64 *ids,
 	rows->heap = heap;
 	rows->ids = ids;
 	rows->n = n;
-	look_up(rows, 0);
-	look_up(rows, ROWS_TOGETHER);
+	for (int64 i = 0; i < Min(n, 64); i += ROWS_TOGETHER)
+		look_up(rows, i);
 	hold(rows, 0);
 }
 

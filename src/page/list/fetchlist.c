@@ -23,6 +23,28 @@ come_to(IvfpqFetchPlace *place, Relation index, IvfpqAddress next)
 	place->page = IvfpqBufHintFetch(index, next.page, 0, 0);
 }
 
+/* Lists whose pages are sought together. */
+#define LISTS_TOGETHER	8
+#define MOST_PAGES		16
+static void
+seek_pages(IvfpqFetchPlace *place, Relation index, uint32 slots)
+{
+	const IvfpqListEntry *end = place->end - place->sought < LISTS_TOGETHER ?
+		place->end : place->sought + LISTS_TOGETHER;
+
+	for (; place->sought < end; place->sought++)
+	{
+		const IvfpqListEntry *entry = place->sought;
+		uint32		npages;
+
+		if (entry->nitems == 0 || entry->head.slot >= slots)
+			continue;
+		npages = (entry->head.slot + (entry->nitems - 1) / IVFPQ_BLOCK_COPIES) / slots + 1;
+		for (uint32 p = 0; p < Min(npages, MOST_PAGES); p++)
+			IvfpqBufHintFetch(index, entry->head.page + p, 4096, 1);
+	}
+}
+
 /* Go on to the next list that has blocks; false if there is none. */
 static bool
 next_list(IvfpqFetchPlace *place, Relation index, uint32 slots)
@@ -30,6 +52,9 @@ next_list(IvfpqFetchPlace *place, Relation index, uint32 slots)
 	while (place->nblocks == 0 && place->entry < place->end)
 	{
 		const IvfpqListEntry *entry = place->entry++;
+
+		if (entry + LISTS_TOGETHER / 2 >= place->sought)
+			seek_pages(place, index, slots);
 
 		/* damage is for the list's reader to report */
 		if (entry->nitems == 0 || entry->head.slot >= slots)

@@ -159,6 +159,7 @@ IvfpqListsBegin(IvfpqListReader *reader, const IvfpqListEntry *entries, int n)
 		return;
 	reader->fetching.entry = entries;
 	reader->fetching.end = entries + n;
+	reader->fetching.sought = entries;
 	for (int i = 0; i < FETCHED_BLOCKS; i++)
 	{
 		const char *slot = IvfpqFetchNext(&reader->fetching, reader->index,
