@@ -25,6 +25,7 @@ IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,
 	reader->next = 0;
 	reader->buffer = InvalidBuffer;
 	reader->spill = NULL;
+	reader->fetches = false;
 }
 
 /* Let go of the page and the memory. */
@@ -39,7 +40,26 @@ IvfpqArrayClose(IvfpqArrayReader *reader)
 	reader->spill = NULL;
 }
 
-/* Pin the page that holds float `offset` of the stream; point to it. */
+/*
+ * Have the processor fetch what will be read of a page, number `page` of the
+ * array, from where it was lately.
+ */
+static void
+fetch_page(const IvfpqArrayReader *reader, int64 page)
+{
+	int64		left = reader->nvectors * reader->dims -
+	page * IVFPQ_FLOATS_PER_PAGE;
+
+	if (left > 0)
+		IvfpqBufHintFetch(reader->index, reader->first + (BlockNumber) page, 0,
+						  MAXALIGN(SizeOfPageHeaderData) + sizeof(float4) *
+						  Min(left, IVFPQ_FLOATS_PER_PAGE));
+}
+
+/*
+ * Pin the page that holds float `offset` of the stream; point to it.  While it
+ * is looked at the next one may be fetched, which no processor does by itself.
+ */
 static const float *
 pin_float(IvfpqArrayReader *reader, int64 offset)
 {
@@ -54,6 +74,8 @@ pin_float(IvfpqArrayReader *reader, int64 offset)
 		reader->buffer = InvalidBuffer;
 		reader->buffer = IvfpqReadPage(reader->index, blkno, BUFFER_LOCK_UNLOCK,
 									   IVFPQ_KIND_ARRAY, NULL);
+		if (reader->fetches)
+			fetch_page(reader, offset / IVFPQ_FLOATS_PER_PAGE + 1);
 	}
 	return (const float *) PageGetContents(BufferGetPage(reader->buffer)) +
 		offset % IVFPQ_FLOATS_PER_PAGE;

@@ -51,6 +51,7 @@ typedef struct IvfpqArrayReader
 	int64		next;			/* next vector to hand out */
 	Buffer		buffer;			/* pinned, not locked, or InvalidBuffer */
 	float	   *spill;			/* [dims] a vector that crosses pages */
+	bool		fetches;		/* the next page, as all are read */
 } IvfpqArrayReader;
 
 extern void IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,

@@ -132,6 +132,7 @@ compare_lists(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
 
 	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, first + n);
 	reader.next = first;
+	reader.fetches = true;
 	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
 	{
 		IvfpqCheckStatus(gv_coarse(&query->gv, query->vector, run, count, first,
