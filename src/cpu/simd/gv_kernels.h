@@ -292,8 +292,9 @@ extern bool gv_filter_cut(const GvFilter *filter, float score, GvCut *cut);
 static inline size_t
 gv_filter_place(int32_t j)
 {
-	return (size_t) (j / 4) * 128 + (size_t) (j % 2) * 64 +
-		(size_t) (j / 2 % 2) * 32;
+	size_t		place = (size_t) j;
+
+	return place / 4 * 128 + place % 2 * 64 + place / 2 % 2 * 32;
 }
 
 #endif							/* GV_KERNELS_H */

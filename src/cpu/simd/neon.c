@@ -449,10 +449,9 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
 		for (; p + 2 <= end; p += 2)
 		{
 			gv_fetch(ahead + p * GV_BLOCK);
-			add_column(sums, codes + p * GV_BLOCK,
-					   bytes + gv_filter_place(2 * p));
-			add_column(sums, codes + (p + 1) * GV_BLOCK,
-					   bytes + gv_filter_place(2 * p + 2));
+			add_column(sums, codes + p * GV_BLOCK, bytes + p * 64);
+			add_column(sums, codes + p * GV_BLOCK + GV_BLOCK,
+					   bytes + p * 64 + 32);
 		}
 		if (p < end)			/* the last column, alone */
 		{
