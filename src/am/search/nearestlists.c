@@ -34,6 +34,13 @@
 /* Where these are more than this part of the lists, codes save nothing. */
 #define MOST_SHARE			2
 
+/*
+ * Where so many lists are compared for one that is wanted, or fewer, all are
+ * sorted out in the end: what comes next often enters a heap then, and no
+ * processor predicts where.
+ */
+#define SORTED_PER_LIST		5
+
 /* Centroids on their way into the processor's cache. */
 #define PREFETCHED_CENTROIDS	4
 
@@ -285,6 +292,30 @@ compare_parents(Relation index, const IvfpqModel *model,
 	}
 }
 
+/* Offer all lists that are to be compared with the query. */
+static void
+offer_lists(Relation index, const IvfpqModel *model, IvfpqQuery *query,
+			int wanted, int ncentroids, GvTopK *lists)
+{
+	bool		coded = ncentroids < wanted;
+	GvTopK		parents;
+	int			n;
+
+	if (!coded && wanted == model->meta.nlists)
+	{
+		compare_lists(index, model, query, 0, wanted, lists);
+		return;
+	}
+	IvfpqSortParents(index, model, &query->gv, query->vector, &parents);
+	n = IvfpqCountParents(model, &parents, wanted);
+	if (coded)
+		compare_coded(index, model, query, &parents, n, ncentroids, lists);
+	else
+		compare_parents(index, model, query, &parents, n, lists);
+	pfree(parents.scores);
+	pfree(parents.ids);
+}
+
 /*
  * The nearest lists of the query into *lists, which has its memory and
  * capacity, nearest first.
@@ -294,29 +325,26 @@ IvfpqNearestLists(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 				  GvTopK *lists)
 {
 	const IvfpqMetaData *meta = &model->meta;
-	int			wanted = IvfpqListsToCompare(meta, lists->capacity,
-											 query->deep);
-	int			ncentroids = IvfpqCentroidsToCompare(meta, lists->capacity,
-													 query->deep);
-	bool		coded = ncentroids < wanted;
-	GvTopK		parents;
+	int			most = lists->capacity;
+	int			wanted = IvfpqListsToCompare(meta, most, query->deep);
+	int			ncentroids = IvfpqCentroidsToCompare(meta, most, query->deep);
+	int			ncompared = ncentroids < wanted ? ncentroids : meta->nlists;
+	GvTopK		all = {0};
 
 	gv_topk_reset(lists);
-	if (!coded && wanted == meta->nlists)
-		compare_lists(index, model, query, 0, meta->nlists, lists);
-	else
+	if (ncompared / SORTED_PER_LIST >= most)
 	{
-		int			n;
-
-		IvfpqSortParents(index, model, &query->gv, query->vector, &parents);
-		n = IvfpqCountParents(model, &parents, wanted);
-		if (coded)
-			compare_coded(index, model, query, &parents, n, ncentroids,
-						  lists);
-		else
-			compare_parents(index, model, query, &parents, n, lists);
-		pfree(parents.scores);
-		pfree(parents.ids);
+		offer_lists(index, model, query, wanted, ncentroids, lists);
+		gv_topk_sort(lists);
+		return;
 	}
-	gv_topk_sort(lists);
+	/* room for one more, so that it is never full and becomes no heap */
+	IvfpqTopKResize(&all, ncompared + 1);
+	offer_lists(index, model, query, wanted, ncentroids, &all);
+	gv_topk_first(&all, most);
+	memcpy(lists->scores, all.scores, all.count * sizeof(float));
+	memcpy(lists->ids, all.ids, all.count * sizeof(uint64_t));
+	lists->count = all.count;
+	pfree(all.scores);
+	pfree(all.ids);
 }
