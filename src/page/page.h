@@ -32,11 +32,11 @@ typedef struct IvfpqPendingPlace
 	uint64		seq;			/* of that page */
 } IvfpqPendingPlace;
 
-/* page.c: pages of any kind */
-/* Of uint64, among them TIDs as numbers (IvfpqTidToId). */
+/* sort.c: of uint64, among them TIDs as numbers (IvfpqTidToId) */
 extern int	IvfpqCompareNumbers(const void *a, const void *b);
 extern void IvfpqSortNumbers(uint64 *numbers, Size n);
 
+/* page.c: pages of any kind */
 extern void IvfpqPageInit(Page page, IvfpqPageKind kind);
 extern Buffer IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 							IvfpqPageKind kind, BufferAccessStrategy strategy);

@@ -24,6 +24,9 @@
  */
 #define ROWS_TOGETHER	4
 
+/* Rows of which that is found out at once, before the first is looked at. */
+#define ROWS_SOUGHT		64
+
 StaticAssertDecl(IVFPQ_HELD_PAGES == 2 * ROWS_TOGETHER,
 				 "those that are read, and the next ones");
 
@@ -107,7 +110,7 @@ pass(IvfpqPrefetchRow *rows, int64 i)
 	if (i % ROWS_TOGETHER == 0)
 	{
 		hold(rows, i + ROWS_TOGETHER);
-		if (i + 2 * ROWS_TOGETHER >= 64)
+		if (i + 2 * ROWS_TOGETHER >= ROWS_SOUGHT)
 			look_up(rows, i + 2 * ROWS_TOGETHER);
 	}
 	return buffer;
@@ -122,7 +125,7 @@ IvfpqPrefetchRowBegin(IvfpqPrefetchRow *rows, Relation heap, const uint64 *ids,
 	rows->heap = heap;
 	rows->ids = ids;
 	rows->n = n;
-	for (int64 i = 0; i < Min(n, 64); i += ROWS_TOGETHER)
+	for (int64 i = 0; i < Min(n, ROWS_SOUGHT); i += ROWS_TOGETHER)
 		look_up(rows, i);
 	hold(rows, 0);
 }

@@ -16,6 +16,10 @@
 #include "page/list/list.h"
 #include "page/page.h"
 
+/* Lists whose pages are sought together, and how many of each at most. */
+#define LISTS_TOGETHER	8
+#define PAGES_SOUGHT	16
+
 static void
 come_to(IvfpqFetchPlace *place, Relation index, IvfpqAddress next)
 {
@@ -23,25 +27,25 @@ come_to(IvfpqFetchPlace *place, Relation index, IvfpqAddress next)
 	place->page = IvfpqBufHintFetch(index, next.page, 0, 0);
 }
 
-/* Lists whose pages are sought together. */
-#define LISTS_TOGETHER	8
-#define MOST_PAGES		16
+/*
+ * Have the processor find out where in memory pages of the next lists are.  It
+ * waits for each page's address, of a page of 4 kB as of a buffer's header, and
+ * for several at once hardly longer: so theirs are sought together.
+ */
 static void
-seek_pages(IvfpqFetchPlace *place, Relation index, uint32 slots)
+seek_lists(IvfpqFetchPlace *place, Relation index, uint32 slots)
 {
-	const IvfpqListEntry *end = place->end - place->sought < LISTS_TOGETHER ?
-		place->end : place->sought + LISTS_TOGETHER;
-
-	for (; place->sought < end; place->sought++)
+	for (int i = 0; i < LISTS_TOGETHER && place->sought < place->end; i++)
 	{
-		const IvfpqListEntry *entry = place->sought;
+		const IvfpqListEntry *entry = place->sought++;
 		uint32		npages;
 
 		if (entry->nitems == 0 || entry->head.slot >= slots)
 			continue;
-		npages = (entry->head.slot + (entry->nitems - 1) / IVFPQ_BLOCK_COPIES) / slots + 1;
-		for (uint32 p = 0; p < Min(npages, MOST_PAGES); p++)
-			IvfpqBufHintFetch(index, entry->head.page + p, 4096, 1);
+		npages = (entry->head.slot +
+				  (entry->nitems - 1) / IVFPQ_BLOCK_COPIES) / slots + 1;
+		for (uint32 p = 0; p < Min(npages, PAGES_SOUGHT); p++)
+			IvfpqBufHintFetch(index, entry->head.page + p, BLCKSZ / 2, 1);
 	}
 }
 
@@ -54,8 +58,7 @@ next_list(IvfpqFetchPlace *place, Relation index, uint32 slots)
 		const IvfpqListEntry *entry = place->entry++;
 
 		if (entry + LISTS_TOGETHER / 2 >= place->sought)
-			seek_pages(place, index, slots);
-
+			seek_lists(place, index, slots);
 		/* damage is for the list's reader to report */
 		if (entry->nitems == 0 || entry->head.slot >= slots)
 			continue;

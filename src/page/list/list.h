@@ -18,7 +18,7 @@ typedef struct IvfpqFetchPlace
 {
 	const IvfpqListEntry *entry;	/* of the next list to fetch of, */
 	const IvfpqListEntry *end;	/* and behind the last one */
-	const IvfpqListEntry *sought;	/* pages of lists before it were sought */
+	const IvfpqListEntry *sought;	/* pages of those before are sought */
 	uint32		nblocks;		/* of the list before that are left, */
 	IvfpqAddress next;			/* the first of them most likely there */
 	const char *page;			/* that page where it was, or NULL */

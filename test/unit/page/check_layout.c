@@ -1,15 +1,16 @@
 /*
  * layout.c
  *		Tests of page/format without a server: blocks fit their pages for every
- *		pq_dim, and what is put into a block's parts comes out of its body.
- *		Compiled with the server's headers, linked with layout.c and blockkeys.c
- *		alone.
+ *		pq_dim, and what is put into a block's parts comes out of its body; and
+ *		of page/sort.c.  Compiled with the server's headers, linked with these
+ *		and blockkeys.c alone.
  */
 #include "postgres.h"
 
 #include "page/record.h"
 
-#undef printf					/* the server's is not linked */
+#undef printf					/* the server's are not linked */
+#undef qsort
 
 #define GAP		IVFPQ_BLOCK_COPIES
 
@@ -404,6 +405,45 @@ check_refine(void)
 	}
 }
 
+/*
+ * Numbers as searches have them, and others: they differ in some of the bits,
+ * in one byte or in all, and many are equal.
+ */
+static void
+check_sort(int n, uint64 differ, uint64 equal)
+{
+	static uint64 numbers[1000];
+	static uint64 expected[1000];
+	uint64		random = 0x9E3779B97F4A7C15 + n;
+
+	for (int i = 0; i < n; i++)
+	{
+		random ^= random << 13;
+		random ^= random >> 7;
+		random ^= random << 17;
+		numbers[i] = expected[i] = (random & differ) | equal;
+	}
+	qsort(expected, n, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(numbers, n);
+	check(memcmp(numbers, expected, n * sizeof(uint64)) == 0,
+		  "numbers in order", n);
+}
+
+static void
+check_sorts(void)
+{
+	static const uint64 differ[] = {0, 0xFF, 0x7FF, 0x3FFFF, 0xF00FF000F,
+		UINT64_C(0xFF000000000000FF), UINT64_C(0xFFFF00FF),
+	UINT64_C(0x80000000FFFFF), UINT64_MAX};
+
+	for (int n = 0; n <= 1000; n += n < 70 || (n > 500 && n < 530) ? 1 : 43)
+		for (int d = 0; d < (int) lengthof(differ); d++)
+		{
+			check_sort(n, differ[d], 0);
+			check_sort(n, differ[d], UINT64_C(0xAA55000000330000) & ~differ[d]);
+		}
+}
+
 int
 main(void)
 {
@@ -424,6 +464,7 @@ main(void)
 	check_covers();
 	check_forms();
 	check_refine();
+	check_sorts();
 	printf("layout: %ld passed, %ld failed\n", passed, failed);
 	return failed > 0;
 }
