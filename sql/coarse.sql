@@ -14,12 +14,13 @@ INSERT INTO many SELECT g, pg_temp.place(g % 600, g) FROM generate_series(1, 120
 CREATE INDEX many_l2 ON many USING gpuivfpq (e real_l2_ops) WITH (lists = 600, pq_dim = 15);
 CREATE INDEX many_ip ON many USING gpuivfpq (e real_ip_ops) WITH (lists = 600, pq_dim = 15);
 CREATE INDEX many_cosine ON many USING gpuivfpq (e real_cosine_ops) WITH (lists = 600, pq_dim = 15);
+CREATE INDEX many_once ON many USING gpuivfpq (e real_l2_ops) WITH (lists = 600, pq_dim = 15, spill = 0);
 
 -- inserted rows look for their lists in the same way, by L2 in any case
 INSERT INTO many SELECT g, pg_temp.place(g % 600, g) FROM generate_series(12001, 14000) AS g;
 SET gpuvec.candidates = 60;
 SET gpuvec.probes = 6;
-SELECT index, recall > .97 AS finds FROM unnest(ARRAY['many_l2', 'many_cosine']) AS index, gpuvec_recall(index::regclass, 10, 200);
+SELECT index, recall > .97 AS finds FROM unnest(ARRAY['many_l2', 'many_cosine', 'many_once']) AS index, gpuvec_recall(index::regclass, 10, 200);
 SET gpuvec.probes = 40;
 SELECT recall > .97 AS finds FROM gpuvec_recall('many_ip', 10, 200);
 
@@ -28,5 +29,5 @@ SET gpuvec.probes = 1;
 SELECT count(*) > 190 AS found FROM generate_series(12001, 12200) AS g
 WHERE g = (SELECT id FROM many ORDER BY e <-> pg_temp.place(g % 600, g) LIMIT 1);
 
-SELECT count(*) FROM unnest(ARRAY['many_l2', 'many_ip', 'many_cosine']) AS index, gpuvec_verify_index(index::regclass);
+SELECT count(*) FROM unnest(ARRAY['many_l2', 'many_ip', 'many_cosine', 'many_once']) AS index, gpuvec_verify_index(index::regclass);
 DROP TABLE many;

@@ -62,6 +62,7 @@ typedef struct Shares
 	int			nheld;
 	int			held_room;
 
+	int			least;			/* lists to compare, whatever the share */
 	int			wanted[NSHARES];	/* lists to compare */
 	int64		found[NSHARES]; /* true neighbours, of all queries */
 } Shares;
@@ -269,13 +270,16 @@ begin(Shares *shares, const IvfpqCalibration *calibration, Relation index,
 		shares->wanted[s] = IvfpqListsToCompare(&meta, shares->probes,
 												false);
 	}
+	meta.coarse_share = FLT_MIN;
+	shares->least = IvfpqListsToCompare(&meta, shares->probes, false);
 	IvfpqListReaderInit(&shares->reader, index, &model->meta, NULL);
 }
 
 /*
  * The least share of the lists to compare with a query that finds what
  * comparing all of them does, but for MOST_LOSS.  Every row was offered to
- * the calibration.
+ * the calibration.  So many probes have some lists to compare whatever the
+ * share, fewer have not: a share that did not matter was not tried.
  */
 double
 IvfpqBreadthFind(const IvfpqCalibration *calibration, Relation index,
@@ -302,7 +306,7 @@ IvfpqBreadthFind(const IvfpqCalibration *calibration, Relation index,
 		find_neighbours(&shares, q);
 		count_found(&shares);
 	}
-	while (s + 1 < NSHARES &&
+	while (s + 1 < NSHARES && shares.wanted[s + 1] > shares.least &&
 		   shares.found[s + 1] >= shares.found[0] * (1 - MOST_LOSS))
 		s++;
 	MemoryContextSwitchTo(old);
