@@ -62,6 +62,14 @@ gv_valid_model(const GvModel *model)
 }
 
 static inline bool
+gv_valid_tree(const GvTree *tree)
+{
+	return tree != NULL && gv_valid_dims(tree->dims) && tree->nparents >= 1 &&
+		tree->nlists >= tree->nparents && tree->parents != NULL &&
+		tree->starts != NULL && tree->centroids != NULL;
+}
+
+static inline bool
 gv_valid_topk(const GvTopK *top)
 {
 	return top != NULL && top->capacity >= 1 && top->count >= 0 &&

@@ -246,6 +246,28 @@ typedef struct GvTree
 	const float *centroids;		/* [nlists][dims] */
 } GvTree;
 
+/*
+ * A tree's lists by groups, for placing rows: group g has the lists starts[g]
+ * .. starts[g + 1] - 1 of `lists`, ascending.  Where there are more groups than
+ * are tried a list is in GV_LIST_GROUPS of them.
+ */
+typedef struct GvGroups
+{
+	int32_t		dims;
+	int32_t		nlists;
+	int32_t		ngroups;
+	int32_t		tried;			/* groups that a row is compared with, 1 ..
+								 * GV_TRIED_GROUPS */
+	const float *centroids;		/* [nlists][dims], the tree's */
+	const float *centres;		/* [ngroups][dims] */
+	const int32_t *starts;		/* [ngroups + 1] */
+	const int32_t *lists;		/* [starts[ngroups]] */
+	const int32_t *others;		/* [starts[ngroups]] the list's other group,
+								 * if that comes before this one, or -1 */
+} GvGroups;
+
+#define GV_LIST_GROUPS	2
+#define GV_TRIED_GROUPS	32
 #define GV_SOAR_LISTS	16		/* lists among which the second is chosen */
 
 /*
@@ -391,12 +413,21 @@ extern int32_t gv_group_lists(int32_t dims, int32_t nlists,
 							  int32_t *starts, float *grouped);
 
 /*
- * place: the lists of x [n][dims], n < 2^31, into lists [n][copies]: the
- * nearest that its nearest parents own and, with copies = 2, a second one
- * (gv_soar among the GV_SOAR_LISTS nearest), or -1 when there is no other.
+ * groups_make: the groups of a tree, whose centroids are to stay where they
+ * are; in `memory`, gv_groups_bytes(tree) bytes, which have to stay, too.
  */
-extern size_t gv_place_scratch(const GvTree *tree, int64_t n);
-extern GvStatus gv_place(const GvTree *tree, const float *x, int64_t n,
+extern size_t gv_groups_bytes(const GvTree *tree);
+extern GvStatus gv_groups_make(const GvTree *tree, GvGroups *groups,
+							   void *memory, const GvStop *stop);
+
+/*
+ * place: the lists of x [n][dims], n < 2^31, into lists [n][copies]: the
+ * nearest in its nearest groups and, with copies = 2, a second one (gv_soar
+ * among the GV_SOAR_LISTS nearest), or -1 when there is no other.
+ */
+extern size_t gv_place_scratch(const GvGroups *groups, int64_t n,
+							   int32_t copies);
+extern GvStatus gv_place(const GvGroups *groups, const float *x, int64_t n,
 						 int32_t copies, int32_t *lists, void *scratch,
 						 const GvStop *stop);
 

@@ -98,6 +98,7 @@ build(const char *name, GvMetric metric, float *x)
 	int32_t		starts[NPARENTS + 1];
 	GvKmeans	spec = {DIMS, NROWS, NLISTS, 6, 2.0, 7};
 	GvTree		tree;
+	GvGroups	groups;
 	int32_t		found;
 	int32_t		i;
 
@@ -117,8 +118,11 @@ build(const char *name, GvMetric metric, float *x)
 		starts[i] = index.nlists * i / found;
 	tree = (GvTree) {DIMS, found, index.nlists, parents, starts,
 	index.centroids};
-	must(gv_place(&tree, x, NROWS, 2, lists,
-				  room(gv_place_scratch(&tree, NROWS)), NULL));
+	must(gv_groups_make(&tree, &groups, room(gv_groups_bytes(&tree)), NULL));
+	tell(name, "groups", groups.lists,
+		 sizeof(int32_t) * groups.starts[groups.ngroups]);
+	must(gv_place(&groups, x, NROWS, 2, lists,
+				  room(gv_place_scratch(&groups, NROWS, 2)), NULL));
 	tell(name, "place", lists, sizeof(int32_t) * NROWS * 2);
 	must(gv_assign(DIMS, index.centroids, index.nlists, x, NROWS, first,
 				   sqdist, NULL));

@@ -158,7 +158,7 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 												  training->queries,
 												  training->held_out,
 												  training->query_ids);
-	IvfpqPlacerBegin(&load->placer, index, training,
+	IvfpqPlacerBegin(&load->placer, index, training, team->shared->nparts,
 					 IvfpqTeamMemory(team, IVFPQ_TEAM_SHARING),
 					 load->calibration, refine, take_rows, load);
 }

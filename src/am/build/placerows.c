@@ -21,12 +21,14 @@
 
 #include "am/build/placerows.h"
 #include "am/common/engine.h"
+#include "am/common/options.h"
 #include "am/search/search.h"
 #include "page/stoppoint.h"
 
-/* Rows placed at once: enough to keep the engine busy, and in the cache. */
-#define BATCH_ROWS		2048
+/* Memory for rows that are placed at once: at least, and of all there is. */
 #define BATCH_BYTES		(4 * 1024 * 1024)
+#define BATCH_SHARE		32
+#define SENT_ROWS		8192	/* whose keys wait, to begin with */
 
 /* IvfpqEncodedSink: what gpuvecd made of rows. */
 static void
@@ -53,7 +55,7 @@ keep_sent(IvfpqPlacer *placer, const IvfpqKeyImages *keys)
 
 	if (placer->sent == NULL)
 	{
-		placer->max_sent = 4 * BATCH_ROWS;
+		placer->max_sent = SENT_ROWS;
 		placer->sent = MemoryContextAlloc(placer->context, placer->max_sent *
 										  sizeof(IvfpqKeyImages));
 	}
@@ -79,7 +81,7 @@ keep_sent(IvfpqPlacer *placer, const IvfpqKeyImages *keys)
  */
 void
 IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
-				 const IvfpqTraining *training,
+				 const IvfpqTraining *training, int nparts,
 				 IvfpqSharing *sharing, IvfpqCalibration *calibration,
 				 IvfpqRefine refine, IvfpqPlacedSink sink, void *sink_arg)
 {
@@ -87,6 +89,7 @@ IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 	placer->index = index;
 	IvfpqTypeInit(&placer->type, index);
 	placer->training = training;
+	placer->nparts = nparts;
 	placer->builder = training->builder;
 	placer->sharing = sharing;
 	placer->calibration = calibration;
@@ -105,19 +108,24 @@ make_batch(IvfpqPlacer *placer, bool keys)
 	const IvfpqTraining *training = placer->training;
 	MemoryContext oldcontext = MemoryContextSwitchTo(placer->context);
 	int			dims = training->gv.dims;
-	int			n = Max(16, Min(BATCH_ROWS, BATCH_BYTES /
-								(dims * sizeof(float))));
-	int			copies = n * training->copies;
 	GvEncoded  *encoded = &placer->encoded;
-	GvTree		tree = IvfpqTree(training);
 	void	   *chunk;
+	int			n;
+	int			copies;
 
+	(void) IvfpqAllocGroups(training, &placer->groups);
+	n = IvfpqRowsToPlace(&placer->groups,
+						 Max(BATCH_BYTES, IvfpqMemoryLimit() / BATCH_SHARE /
+							 placer->nparts));
+	copies = n * training->copies;
 	placer->batch_rows = n;
 	placer->batch = palloc((Size) n * dims * sizeof(float));
 	placer->ids = palloc(n * sizeof(uint64));
 	if (keys)
 		placer->keys = palloc(n * sizeof(IvfpqKeyImages));
-	placer->scratch = IvfpqAllocScratch(gv_place_scratch(&tree, n), &chunk);
+	placer->scratch = IvfpqAllocScratch(gv_place_scratch(&placer->groups, n,
+														 training->copies),
+										&chunk);
 	encoded->lists = palloc(copies * sizeof(int32));
 	encoded->t = palloc(copies * sizeof(float));
 	encoded->codes = palloc((Size) copies * gv_code_bytes(training->gv.m));
@@ -160,14 +168,13 @@ flush_batch(IvfpqPlacer *placer)
 {
 	const IvfpqTraining *training = placer->training;
 	GvEncoded  *encoded = &placer->encoded;
-	GvTree		tree = IvfpqTree(training);
 	int			copies = training->copies;
 	int			n = placer->nbatch;
 
 	if (n == 0)
 		return;
 	gv_transform(&training->gv, placer->batch, n, placer->batch);
-	IvfpqCheckStatus(gv_place(&tree, placer->batch, n, copies,
+	IvfpqCheckStatus(gv_place(&placer->groups, placer->batch, n, copies,
 							  encoded->lists, placer->scratch, &ivfpq_stop));
 	IvfpqCheckStatus(gv_encode(&training->gv, placer->batch,
 							   training->centroids, encoded->lists, n, copies,

@@ -41,13 +41,15 @@ typedef struct IvfpqPlacer
 	uint64	   *ids;			/* [batch_rows] */
 	IvfpqKeyImages *keys;		/* [batch_rows], if there are keys */
 	bool	   *boundable;		/* [batch_rows], if refine */
+	int			nparts;			/* participants that share the memory */
+	GvGroups	groups;
 	void	   *scratch;		/* of gv_place */
 	GvEncoded	encoded;		/* arrays for batch_rows rows */
 	MemoryContext context;		/* that has all this */
 } IvfpqPlacer;
 
 extern void IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
-							 const IvfpqTraining *training,
+							 const IvfpqTraining *training, int nparts,
 							 IvfpqSharing *sharing,
 							 IvfpqCalibration *calibration, IvfpqRefine refine,
 							 IvfpqPlacedSink sink, void *sink_arg);

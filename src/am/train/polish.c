@@ -22,7 +22,6 @@
 #include "am/train/cluster.h"
 #include "page/stoppoint.h"
 
-#define POLISH_ROWS		1024	/* placed at once, if memory allows */
 #define UNIT			16777216.0f /* 2^24; halves are multiples of 1 / UNIT */
 
 /*
@@ -129,26 +128,17 @@ read_rows(BufFile *file, int dims, IvfpqClusterRow *item, int most,
 	return n;
 }
 
-/* Rows to place at once, in an eighth of the participant's memory. */
-static int
-rows_at_once(const IvfpqCluster *cluster)
-{
-	Size		memory = IvfpqMemoryLimit() / 8 / cluster->team->shared->size;
-	Size		rows = memory / (cluster->training->gv.dims * sizeof(float));
-
-	return (int) Max(1, Min(rows, POLISH_ROWS));
-}
-
 /* Place the rows of files that no other participant takes, add them up. */
 static void
 sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
 	int			dims = cluster->training->gv.dims;
 	int			nfrom = cluster->team->shared->size;
-	GvTree		tree = IvfpqTree(cluster->training);
+	GvGroups	groups;
+	void	   *memory = IvfpqAllocGroups(cluster->training, &groups);
 	IvfpqClusterRow *item = palloc(sizeof(IvfpqClusterRow) +
 								   dims * sizeof(uint16));
-	int			most = rows_at_once(cluster);
+	int			most = IvfpqRowsToPlace(&groups, IvfpqMemoryLimit() / 8 / nfrom);
 	float	   *rows = palloc((Size) most * dims * sizeof(float));
 	int32	   *lists = palloc(most * sizeof(int32));
 	void	   *chunk;
@@ -156,7 +146,7 @@ sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 	Sums		sums;
 	int64		piece;
 
-	scratch = IvfpqAllocScratch(gv_place_scratch(&tree, most), &chunk);
+	scratch = IvfpqAllocScratch(gv_place_scratch(&groups, most, 1), &chunk);
 	begin_sums(&sums, cluster, temp);
 	while (IvfpqTeamTake(cluster->team, cluster->rows.nranges * nfrom, &piece))
 	{
@@ -169,7 +159,7 @@ sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 			continue;
 		while ((n = read_rows(file, dims, item, most, rows)) > 0)
 		{
-			IvfpqCheckStatus(gv_place(&tree, rows, n, 1, lists, scratch,
+			IvfpqCheckStatus(gv_place(&groups, rows, n, 1, lists, scratch,
 									  &ivfpq_stop));
 			for (int i = 0; i < n; i++)
 				add_row(&sums, lists[i], rows + (Size) i * dims);
@@ -183,6 +173,7 @@ sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 	pfree(sums.places);
 	pfree(sums.items);
 	pfree(chunk);
+	pfree(memory);
 	pfree(lists);
 	pfree(rows);
 	pfree(item);

@@ -159,11 +159,13 @@ residuals_of(IvfpqTraining *training, const float *rows, int64 n,
 	int			copies = training->copies;
 	int32	   *lists = palloc(n * copies * sizeof(int32));
 	int64		count = 0;
-	GvTree		tree = IvfpqTree(training);
+	GvGroups	groups;
+	void	   *memory = IvfpqAllocGroups(training, &groups);
 	void	   *chunk;
-	void	   *scratch = IvfpqAllocScratch(gv_place_scratch(&tree, n), &chunk);
+	void	   *scratch = IvfpqAllocScratch(gv_place_scratch(&groups, n, copies),
+											&chunk);
 
-	IvfpqCheckStatus(gv_place(&tree, rows, n, copies, lists, scratch,
+	IvfpqCheckStatus(gv_place(&groups, rows, n, copies, lists, scratch,
 							  &ivfpq_stop));
 	for (int64 i = 0; i < n * copies; i++)
 	{
@@ -177,6 +179,7 @@ residuals_of(IvfpqTraining *training, const float *rows, int64 n,
 		count++;
 	}
 	pfree(chunk);
+	pfree(memory);
 	pfree(lists);
 	return count;
 }

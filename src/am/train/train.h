@@ -131,6 +131,9 @@ extern void IvfpqTransformRows(const IvfpqTraining *training, float *rows,
 extern void IvfpqTrainingShare(const IvfpqTraining *training,
 							   IvfpqTeam *team);
 extern void IvfpqTrainingOpen(IvfpqTraining *training, IvfpqTeam *team);
+extern void *IvfpqAllocGroups(const IvfpqTraining *training,
+							  GvGroups *groups);
+extern int	IvfpqRowsToPlace(const GvGroups *groups, Size memory);
 
 /* rotation.c */
 extern void IvfpqRotationCheckDims(Relation index, int dims);

@@ -4,7 +4,15 @@
  */
 #include "postgres.h"
 
+#include "utils/memutils.h"
+
+#include "am/common/engine.h"
 #include "am/train/train.h"
+
+#define GROUP_ROWS		256		/* of a group, so that making its panels is
+								 * little */
+#define LEAST_ROWS		1024	/* at once, where groups are few */
+#define PLACED_BYTES	768		/* of a row, for what gv_place finds, about */
 
 /*
  * The leader, while workers wait: what *training says becomes what they see.
@@ -39,4 +47,34 @@ IvfpqTrainingOpen(IvfpqTraining *training, IvfpqTeam *team)
 	training->gv.mean = training->mean;
 	training->gv.codebooks = training->codebooks;
 	training->gv.rotation = training->rotation;
+}
+
+/*
+ * The groups through which rows are placed, in memory of the current context,
+ * which is the caller's to free.
+ */
+void *
+IvfpqAllocGroups(const IvfpqTraining *training, GvGroups *groups)
+{
+	GvTree		tree = IvfpqTree(training);
+	void	   *chunk;
+	void	   *memory = IvfpqAllocScratch(gv_groups_bytes(&tree), &chunk);
+
+	IvfpqCheckStatus(gv_groups_make(&tree, groups, memory, &ivfpq_stop));
+	return chunk;
+}
+
+/*
+ * Rows to place at once: enough that each group's lists meet GROUP_ROWS of
+ * them, as far as there is memory for that.
+ */
+int
+IvfpqRowsToPlace(const GvGroups *groups, Size memory)
+{
+	Size		row = groups->dims * sizeof(float) + PLACED_BYTES;
+	int64		wanted = (int64) groups->ngroups * GROUP_ROWS / groups->tried;
+
+	/* no array of them is beyond what palloc gives */
+	memory = Min(memory, MaxAllocSize / 2);
+	return (int) Max(16, Min(Max(wanted, LEAST_ROWS), (int64) (memory / row)));
 }

@@ -1,10 +1,10 @@
 /*
  * place.c
- *		The lists of many vectors, through two levels of centroids.
+ *		The lists of many vectors, through groups of lists (groups.c).
  *
- * Rows are compared with all parents, and with the children of the nearest
- * ones only.  (row, parent) pairs are sorted by parent, so that a parent's
- * children meet all their rows in one blocked product.
+ * Rows are compared with the centres of all groups, and with the lists of the
+ * nearest ones only.  (row, group) pairs are sorted by group, so that a group's
+ * lists meet all their rows in one blocked product.
  *
  * The second list of a row is chosen by the SOAR rule: among the nearest
  * lists the one that minimises |r'|^2 + lambda (<r', r> / |r|)^2, where r and
@@ -13,279 +13,231 @@
  * Source: Sun, Simcha, Dopson, Guo, Kumar, "SOAR: Improved indexing for
  * approximate nearest neighbor search", 2023.
  */
-#include <math.h>
 #include <string.h>
 
-#include "cpu/code/gv_assign.h"
+#include "cpu/code/gv_nearest.h"
 #include "engine/gv_call.h"
 
-#define TILE_ROWS	GV_CPU_TILE_ROWS
-#define TILE_CENTS	GV_CPU_TILE_CENTS
 #define LAMBDA		1.5
-
-/* The t least values of a row so far, ascending, ties in order of arrival. */
-typedef struct Nearest
-{
-	int			t;				/* how many are kept */
-	float	   *values;			/* [n][t] */
-	int32_t    *ids;			/* [n][t], -1 = none */
-} Nearest;
+#define AHEAD		2			/* rows that are fetched meanwhile, or their
+								 * lists */
 
 /* State of one call; the arrays lie in the caller's scratch. */
 typedef struct Placing
 {
-	const GvTree *tree;
+	const GvGroups *groups;
 	const float *x;				/* [n][dims] */
 	int64_t		n;
-	Nearest		parents;
-	Nearest		lists;
-	int64_t    *starts;			/* [nparents + 1] of each parent's pairs */
-	int32_t    *rows;			/* [n * parents.t] rows, grouped by parent */
-	float	   *tile;			/* [TILE_ROWS][dims] */
+	int			tried;			/* groups of each row */
+	GvNearest	centres;		/* the groups of GV_NEAREST_ROWS rows */
+	GvNearest	lists;			/* of all rows */
+	int32_t    *groups_of;		/* [n][GV_TRIED_GROUPS] the nearest of each
+								 * row, -1: none */
+	int64_t    *starts;			/* [ngroups + 1] of each group's pairs */
+	int32_t    *rows;			/* [n * tried] rows, grouped */
+	float	   *some;			/* [n or GV_NEAREST_ROWS][dims] */
+	GvPanel		panel;
 	GvPoll		poll;
 } Placing;
 
-/*
- * Parents whose children a row is compared with: a share of them that falls
- * as they grow in number, because the nearest list's parent ranks ever higher
- * among them.
- */
-static int
-parents_tried(const GvTree *tree)
-{
-	int			t = 6 + tree->nparents / 12;
-
-	return t < tree->nparents ? t : tree->nparents;
-}
-
-static void
-carve_nearest(Nearest *nearest, int t, int64_t n, char *scratch, size_t *next)
-{
-	size_t		values = gv_carve(next, sizeof(float) * n * t);
-	size_t		ids = gv_carve(next, sizeof(int32_t) * n * t);
-
-	nearest->t = t;
-	if (scratch != NULL)
-	{
-		nearest->values = (float *) (scratch + values);
-		nearest->ids = (int32_t *) (scratch + ids);
-	}
-}
-
 /* Lay out the scratch, or with NULL only measure it. */
 static size_t
-carve(Placing *p, const GvTree *tree, int64_t n, char *scratch)
+carve(Placing *p, const GvGroups *groups, int64_t n, int32_t copies,
+	  char *scratch)
 {
-	int			nnear = tree->nlists < GV_SOAR_LISTS ? tree->nlists :
-	GV_SOAR_LISTS;
 	size_t		next = 0;
+	size_t		groups_of;
 	size_t		starts;
 	size_t		rows;
-	size_t		tile;
+	size_t		some;
+	int64_t		at_once = n < GV_NEAREST_ROWS ? n : GV_NEAREST_ROWS;
 
-	carve_nearest(&p->parents, parents_tried(tree), n, scratch, &next);
-	carve_nearest(&p->lists, nnear, n, scratch, &next);
-	starts = gv_carve(&next, sizeof(int64_t) * ((size_t) tree->nparents + 1));
-	rows = gv_carve(&next, sizeof(int32_t) * n * p->parents.t);
-	tile = gv_carve(&next, sizeof(float) * TILE_ROWS * tree->dims);
+	p->tried = groups->tried < groups->ngroups ? groups->tried :
+		groups->ngroups;
+	gv_nearest_carve(&p->centres, groups->dims, p->tried, at_once, scratch,
+					 &next);
+	gv_nearest_carve(&p->lists, groups->dims, copies < 2 ? 1 : GV_SOAR_LISTS,
+					 n, scratch, &next);
+	groups_of = gv_carve(&next, sizeof(int32_t) * n * GV_TRIED_GROUPS);
+	starts = gv_carve(&next, sizeof(int64_t) * ((size_t) groups->ngroups + 1));
+	rows = gv_carve(&next, sizeof(int32_t) * n * p->tried);
+	some = gv_carve(&next, sizeof(float) * at_once * groups->dims);
+	gv_panel_carve(&p->panel, groups->dims, scratch, &next);
 	if (scratch != NULL)
 	{
+		p->groups_of = (int32_t *) (scratch + groups_of);
 		p->starts = (int64_t *) (scratch + starts);
 		p->rows = (int32_t *) (scratch + rows);
-		p->tile = (float *) (scratch + tile);
+		p->some = (float *) (scratch + some);
 	}
 	return next;
 }
 
 static bool
-valid_tree(const GvTree *tree, int64_t nrows)
+valid_groups(const GvGroups *groups, int64_t nrows, int32_t copies)
 {
-	return tree != NULL && gv_valid_dims(tree->dims) && tree->nparents >= 1 &&
-		tree->nlists >= tree->nparents && tree->parents != NULL &&
-		tree->starts != NULL && tree->centroids != NULL &&
-		nrows >= 1 && nrows <= INT32_MAX;
+	return groups != NULL && gv_valid_dims(groups->dims) &&
+		groups->nlists >= 1 && groups->ngroups >= 1 && groups->tried >= 1 &&
+		groups->tried <= GV_TRIED_GROUPS && groups->centroids != NULL &&
+		groups->centres != NULL && groups->starts != NULL &&
+		groups->lists != NULL && nrows >= 1 && nrows <= INT32_MAX &&
+		copies >= 1 && copies <= 2;
 }
 
 /* See gv_engine.h; 0 for invalid arguments. */
 size_t
-gv_place_scratch(const GvTree *tree, int64_t n)
+gv_place_scratch(const GvGroups *groups, int64_t n, int32_t copies)
 {
 	Placing		p;
 
-	return valid_tree(tree, n) ? carve(&p, tree, n, NULL) : 0;
+	return valid_groups(groups, n, copies) ?
+		carve(&p, groups, n, copies, NULL) : 0;
 }
 
-static void
-reset_nearest(Nearest *nearest, int64_t n)
+static const float *
+row_of(const Placing *p, int64_t row)
 {
-	int64_t		i;
-
-	for (i = 0; i < n * nearest->t; i++)
-	{
-		nearest->values[i] = GV_SCORE_MAX;
-		nearest->ids[i] = -1;
-	}
+	return p->x + (size_t) row * p->groups->dims;
 }
 
-/* Offer a row a centroid. */
-static inline void
-keep(Nearest *nearest, int64_t row, float value, int32_t id)
+/* The lists of a group, to be offered to rows by their numbers. */
+static GvOffered
+lists_of(const Placing *p, int32_t group)
 {
-	float	   *values = nearest->values + row * nearest->t;
-	int32_t    *ids = nearest->ids + row * nearest->t;
-	int			i = nearest->t - 1;
+	const GvGroups *groups = p->groups;
+	int32_t		first = groups->starts[group];
+	GvOffered	offered = {.centroids = groups->centroids,
+		.n = groups->starts[group + 1] - first,
+		.members = groups->lists + first, .others = groups->others + first,
+	.tried = p->groups_of, .ntried = p->tried};
 
-	if (ids[i] >= 0 && !(value < values[i]))
-		return;
-	while (i > 0 && (ids[i - 1] < 0 || value < values[i - 1]))
-	{
-		values[i] = values[i - 1];
-		ids[i] = ids[i - 1];
-		i--;
-	}
-	values[i] = value;
-	ids[i] = id;
+	return offered;
 }
 
-/*
- * Offer a row n <= TILE_CENTS centroids, numbered from `first`, whose products
- * with it are known.  Most rows have no use for any of them.
- */
-static inline void
-keep_nearer(Nearest *nearest, int64_t row, const float *restrict squares,
-			const float *restrict products, int n, int32_t first)
+/* The nearest groups of rows first .. first + n - 1, n <= GV_NEAREST_ROWS. */
+static bool
+find_groups(Placing *p, int64_t first, int n)
 {
-	int64_t		last = (row + 1) * nearest->t - 1;
-	float		limit = nearest->ids[last] < 0 ? HUGE_VALF :
-	nearest->values[last];
-	float		values[TILE_CENTS];
-	int			nhits = 0;
+	GvOffered	all = {.centroids = p->groups->centres,
+	.n = p->groups->ngroups};
+	int32_t		rows[GV_NEAREST_ROWS];
 	int			i;
+	int			t;
 
 	for (i = 0; i < n; i++)
-		values[i] = gv_score(squares[i] - 2.0f * products[i]);
+		rows[i] = i;
+	gv_nearest_begin(&p->centres, n);
+	if (!gv_nearest_offer(&p->centres, row_of(p, first), rows, n, &all,
+						  &p->panel, &p->poll))
+		return false;
 	for (i = 0; i < n; i++)
-		nhits += values[i] < limit;
-	for (i = 0; i < n && nhits > 0; i++)
-		if (values[i] < limit)
-			keep(nearest, row, values[i], first + i);
-}
-
-/*
- * Offer nrows <= TILE_ROWS rows k centroids, numbered from `first`.  What is
- * kept is |c|^2 - 2 <x, c>, which orders like the distance.
- */
-static bool
-compare_tile(Placing *p, const float *x, const int32_t *rows, int nrows,
-			 const float *centroids, int32_t first, int32_t k,
-			 Nearest *nearest)
-{
-	int32_t		dims = p->tree->dims;
-	float		products[TILE_ROWS * TILE_CENTS];
-	int32_t		c;
-
-	for (c = 0; c < k; c += TILE_CENTS)
 	{
-		int			ncents = k - c < TILE_CENTS ? k - c : TILE_CENTS;
-		const float *some = centroids + (size_t) c * dims;
-		float		squares[TILE_CENTS];
-		int			row;
-		int			i;
-
-		if (gv_poll(&p->poll, (int64_t) nrows * ncents * dims))
-			return false;
-		for (i = 0; i < ncents; i++)
-			squares[i] = gv_cpu_dot(some + (size_t) i * dims,
-									some + (size_t) i * dims, dims);
-		gv_cpu_products(x, nrows, some, ncents, dims, products);
-		for (row = 0; row < nrows; row++)
-			keep_nearer(nearest, rows[row], squares,
-						products + row * TILE_CENTS, ncents, first + c);
+		if (!gv_nearest_settle(&p->centres, i, row_of(p, first + i),
+							   all.centroids))
+		{
+			if (gv_poll(&p->poll, (int64_t) all.n * p->groups->dims))
+				return false;
+			gv_nearest_measure(&p->centres, i, row_of(p, first + i), &all);
+		}
+		for (t = 0; t < GV_TRIED_GROUPS; t++)
+			p->groups_of[(first + i) * GV_TRIED_GROUPS + t] = t < p->tried ?
+				gv_nearest_id(&p->centres, i, t) : -1;
 	}
 	return true;
 }
 
-/* The nearest parents of every row. */
-static bool
-find_parents(Placing *p)
-{
-	int64_t		done;
-
-	reset_nearest(&p->parents, p->n);
-	for (done = 0; done < p->n; done += TILE_ROWS)
-	{
-		int64_t		left = p->n - done;
-		int			nrows = left < TILE_ROWS ? (int) left : TILE_ROWS;
-		int32_t		rows[TILE_ROWS];
-		int			i;
-
-		for (i = 0; i < nrows; i++)
-			rows[i] = (int32_t) (done + i);
-		if (!compare_tile(p, p->x + (size_t) done * p->tree->dims, rows, nrows,
-						  p->tree->parents, 0, p->tree->nparents,
-						  &p->parents))
-			return false;
-	}
-	return true;
-}
-
-/* Group the (row, parent) pairs by parent: a counting sort. */
+/* Group the (row, group) pairs by group: a counting sort. */
 static void
 group_pairs(Placing *p)
 {
-	int64_t		npairs = p->n * p->parents.t;
-	int32_t		nparents = p->tree->nparents;
+	int32_t		ngroups = p->groups->ngroups;
+	int64_t		npairs = p->n * GV_TRIED_GROUPS;
 	int64_t		sum = 0;
 	int64_t		i;
+	int32_t		g;
 
-	memset(p->starts, 0, sizeof(int64_t) * ((size_t) nparents + 1));
+	memset(p->starts, 0, sizeof(int64_t) * ((size_t) ngroups + 1));
 	for (i = 0; i < npairs; i++)
-		p->starts[p->parents.ids[i]]++;
-	for (i = 0; i <= nparents; i++)
+		if (p->groups_of[i] >= 0)
+			p->starts[p->groups_of[i]]++;
+	for (g = 0; g <= ngroups; g++)
 	{
-		int64_t		count = i < nparents ? p->starts[i] : 0;
+		int64_t		count = g < ngroups ? p->starts[g] : 0;
 
-		p->starts[i] = sum;
+		p->starts[g] = sum;
 		sum += count;
 	}
 	for (i = 0; i < npairs; i++)
-		p->rows[p->starts[p->parents.ids[i]]++] =
-			(int32_t) (i / p->parents.t);
-	for (i = nparents; i > 0; i--)
-		p->starts[i] = p->starts[i - 1];
+		if (p->groups_of[i] >= 0)
+			p->rows[p->starts[p->groups_of[i]]++] =
+				(int32_t) (i / GV_TRIED_GROUPS);
+	for (g = ngroups; g > 0; g--)
+		p->starts[g] = p->starts[g - 1];
 	p->starts[0] = 0;
 }
 
-/* Offer every row the children of its parents. */
+/* A row's nearest lists, when all of its groups have been offered. */
+static bool
+settle_lists(Placing *p, int64_t row)
+{
+	const GvGroups *groups = p->groups;
+	int			i;
+
+	if (gv_nearest_settle(&p->lists, row, row_of(p, row), groups->centroids))
+		return true;
+	for (i = 0; i < p->tried; i++)
+	{
+		GvOffered	offered = lists_of(p, p->groups_of[row * GV_TRIED_GROUPS + i]);
+
+		if (gv_poll(&p->poll, (int64_t) offered.n * groups->dims))
+			return false;
+		gv_nearest_measure(&p->lists, row, row_of(p, row), &offered);
+	}
+	return true;
+}
+
+/* Offer every row the lists of its groups. */
 static bool
 find_lists(Placing *p)
 {
-	const GvTree *tree = p->tree;
-	size_t		bytes = sizeof(float) * tree->dims;
-	int32_t		parent;
+	size_t		bytes = sizeof(float) * p->groups->dims;
+	int32_t		group;
+	int64_t		row;
 
-	reset_nearest(&p->lists, p->n);
-	for (parent = 0; parent < tree->nparents; parent++)
+	gv_nearest_begin(&p->lists, p->n);
+	for (group = 0; group < p->groups->ngroups; group++)
 	{
-		int32_t		first = tree->starts[parent];
+		GvOffered	offered = lists_of(p, group);
 		int64_t		at;
 
-		for (at = p->starts[parent]; at < p->starts[parent + 1];
-			 at += TILE_ROWS)
+		for (at = p->starts[group]; at < p->starts[group + 1];
+			 at += GV_NEAREST_ROWS)
 		{
-			int64_t		left = p->starts[parent + 1] - at;
-			int			nrows = left < TILE_ROWS ? (int) left : TILE_ROWS;
+			int64_t		left = p->starts[group + 1] - at;
+			int			n = left < GV_NEAREST_ROWS ? (int) left : GV_NEAREST_ROWS;
 			int			i;
 
-			for (i = 0; i < nrows; i++)
-				memcpy(p->tile + (size_t) i * tree->dims,
-					   p->x + (size_t) p->rows[at + i] * tree->dims, bytes);
-			if (!compare_tile(p, p->tile, p->rows + at, nrows,
-							  tree->centroids + (size_t) first * tree->dims,
-							  first, tree->starts[parent + 1] - first,
-							  &p->lists))
+			for (i = 0; i < n; i++)
+			{
+				if (i + AHEAD < n)
+					gv_nearest_fetch(row_of(p, p->rows[at + i + AHEAD]),
+									 p->groups->dims);
+				memcpy(p->some + (size_t) i * p->groups->dims,
+					   row_of(p, p->rows[at + i]), bytes);
+			}
+			if (!gv_nearest_offer(&p->lists, p->some, p->rows + at, n,
+								  &offered, &p->panel, &p->poll))
 				return false;
 		}
+	}
+	for (row = 0; row < p->n; row++)
+	{
+		if (row + AHEAD < p->n)
+			gv_nearest_prepare(&p->lists, row + AHEAD,
+							   p->groups->centroids);
+		if (gv_poll(&p->poll, (int64_t) p->lists.kept * p->groups->dims) ||
+			!settle_lists(p, row))
+			return false;
 	}
 	return true;
 }
@@ -328,45 +280,48 @@ gv_soar(int32_t dims, const float *x, const float *first,
 static int32_t
 second_list(const Placing *p, int64_t row)
 {
-	const GvTree *tree = p->tree;
-	const int32_t *ids = p->lists.ids + row * p->lists.t;
+	const GvGroups *groups = p->groups;
 	const float *others[GV_SOAR_LISTS];
 	int32_t		n = 0;
 	int32_t		best;
 
-	while (n + 1 < p->lists.t && ids[n + 1] >= 0)
+	while (n + 1 < p->lists.wanted && gv_nearest_id(&p->lists, row, n + 1) >= 0)
 	{
-		others[n] = tree->centroids + (size_t) ids[n + 1] * tree->dims;
+		others[n] = groups->centroids +
+			(size_t) gv_nearest_id(&p->lists, row, n + 1) * groups->dims;
 		n++;
 	}
-	best = gv_soar(tree->dims, p->x + (size_t) row * tree->dims,
-				   tree->centroids + (size_t) ids[0] * tree->dims, others, n);
-	return best < 0 ? -1 : ids[best + 1];
+	best = gv_soar(groups->dims, row_of(p, row), groups->centroids +
+				   (size_t) gv_nearest_id(&p->lists, row, 0) * groups->dims,
+				   others, n);
+	return best < 0 ? -1 : gv_nearest_id(&p->lists, row, best + 1);
 }
 
 /* See gv_engine.h. */
 GvStatus
-gv_place(const GvTree *tree, const float *x, int64_t n, int32_t copies,
+gv_place(const GvGroups *groups, const float *x, int64_t n, int32_t copies,
 		 int32_t *lists, void *scratch, const GvStop *stop)
 {
-	Placing		p = {.tree = tree, .x = x, .n = n, .poll = {stop, 0}};
+	Placing		p = {.groups = groups, .x = x, .n = n, .poll = {stop, 0}};
 	int64_t		row;
 
-	GV_CALL(gv_engine_calls, valid_tree(tree, n) && x != NULL &&
-			copies >= 1 && copies <= 2 && lists != NULL &&
-			gv_valid_scratch(scratch) && gv_valid_stop(stop));
-	(void) carve(&p, tree, n, scratch);
-	if (!find_parents(&p))
-		return GV_CANCELLED;
+	GV_CALL(gv_engine_calls, valid_groups(groups, n, copies) && x != NULL &&
+			lists != NULL && gv_valid_scratch(scratch) &&
+			gv_valid_stop(stop));
+	(void) carve(&p, groups, n, copies, scratch);
+	for (row = 0; row < n; row += GV_NEAREST_ROWS)
+		if (!find_groups(&p, row, n - row < GV_NEAREST_ROWS ? (int) (n - row) :
+						 GV_NEAREST_ROWS))
+			return GV_CANCELLED;
 	group_pairs(&p);
 	if (!find_lists(&p))
 		return GV_CANCELLED;
 	for (row = 0; row < n; row++)
 	{
-		lists[row * copies] = p.lists.ids[row * p.lists.t];
+		lists[row * copies] = gv_nearest_id(&p.lists, row, 0);
 		if (copies < 2)
 			continue;
-		if (gv_poll(&p.poll, (int64_t) GV_SOAR_LISTS * 3 * tree->dims))
+		if (gv_poll(&p.poll, (int64_t) GV_SOAR_LISTS * 3 * groups->dims))
 			return GV_CANCELLED;
 		lists[row * copies + 1] = second_list(&p, row);
 	}

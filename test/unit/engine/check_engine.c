@@ -138,6 +138,7 @@ static const struct
 	{"codes", test_codes},
 	{"invalid_training", test_invalid_training},
 	{"invalid_search", test_invalid_search},
+	{"groups", test_groups},
 	{"place", test_place},
 	{"refine", test_refine},
 	{"exact", test_exact},

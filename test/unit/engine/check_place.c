@@ -105,21 +105,26 @@ check_place(int32_t dims, int32_t nparents, int32_t nlists, int64_t n,
 	float	   *x = unit_floats((size_t) n * dims, 1.0f);
 	int32_t    *lists = unit_alloc(sizeof(int32_t) * n * copies);
 	int32_t    *again = unit_alloc(sizeof(int32_t) * n * copies);
-	void	   *scratch = unit_alloc(gv_place_scratch(&tree, n));
+	void	   *memory = unit_alloc(gv_groups_bytes(&tree));
+	GvGroups	groups;
+	void	   *scratch;
 	GvStop		stop = {always, NULL};
 	int64_t		row;
 
+	CHECK(gv_groups_make(&tree, &groups, memory, NULL) == GV_OK, " ");
+	scratch = unit_alloc(gv_place_scratch(&groups, n, copies));
 	memcpy(x, tree.centroids, sizeof(float) * dims);	/* residual zero */
-	CHECK(gv_place(&tree, x, n, copies, lists, scratch, NULL) == GV_OK, " ");
-	CHECK(gv_place(&tree, x, n, copies, again, scratch, NULL) == GV_OK, " ");
+	CHECK(gv_place(&groups, x, n, copies, lists, scratch, NULL) == GV_OK, " ");
+	CHECK(gv_place(&groups, x, n, copies, again, scratch, NULL) == GV_OK, " ");
 	CHECK(memcmp(lists, again, sizeof(int32_t) * n * copies) == 0, "differs");
 	for (row = 0; row < n; row++)
 		check_row(&tree, x + row * dims, lists + row * copies, copies,
-				  nparents <= 6);
+				  groups.ngroups <= groups.tried);
 	if (n * nlists * dims > 20000000)
-		CHECK(gv_place(&tree, x, n, copies, lists, scratch, &stop) ==
+		CHECK(gv_place(&groups, x, n, copies, lists, scratch, &stop) ==
 			  GV_CANCELLED, "not cancelled");
 	unit_free(scratch);
+	unit_free(memory);
 	unit_free(lists);
 	unit_free(again);
 	unit_free(x);
@@ -133,15 +138,20 @@ check_refused(void)
 	GvTree		tree = random_tree(3, 2, 4);
 	float		x[3] = {0};
 	int32_t		lists[2];
-	void	   *scratch = unit_alloc(gv_place_scratch(&tree, 1));
+	void	   *memory = unit_alloc(gv_groups_bytes(&tree));
+	GvGroups	groups;
+	void	   *scratch;
 
+	CHECK(gv_groups_make(&tree, &groups, memory, NULL) == GV_OK, " ");
+	scratch = unit_alloc(gv_place_scratch(&groups, 1, 2));
 	CHECK(gv_place(NULL, x, 1, 1, lists, scratch, NULL) == GV_INVALID, " ");
-	CHECK(gv_place(&tree, x, 0, 1, lists, scratch, NULL) == GV_INVALID, " ");
-	CHECK(gv_place(&tree, x, 1, 3, lists, scratch, NULL) == GV_INVALID, " ");
-	CHECK(gv_place(&tree, x, 1, 1, lists, NULL, NULL) == GV_INVALID, " ");
-	CHECK(gv_place_scratch(&tree, 0) == 0, " ");
+	CHECK(gv_place(&groups, x, 0, 1, lists, scratch, NULL) == GV_INVALID, " ");
+	CHECK(gv_place(&groups, x, 1, 3, lists, scratch, NULL) == GV_INVALID, " ");
+	CHECK(gv_place(&groups, x, 1, 1, lists, NULL, NULL) == GV_INVALID, " ");
+	CHECK(gv_place_scratch(&groups, 0, 1) == 0, " ");
 	CHECK(gv_soar(3, x, x, NULL, 0) == -1, " ");
 	unit_free(scratch);
+	unit_free(memory);
 	free_tree(&tree);
 }
 

@@ -338,6 +338,7 @@ clustered(int64_t n, int32_t dims, int32_t nclouds, float spread)
 extern void test_vectors(void);
 extern void test_training(void);
 extern void test_codes(void);
+extern void test_groups(void);
 extern void test_place(void);
 extern void test_refine(void);
 extern void test_halves(void);

@@ -1,0 +1,282 @@
+/*
+ * groups.c
+ *		Lists by groups, through which rows are placed.
+ *
+ * The children of each parent are clustered once more, into groups of so many
+ * that a group is about a panel of the blocked product.  Then every list
+ * belongs to the two groups whose centres are nearest: a row between two
+ * groups meets the lists on both sides in either.  So a few groups are enough,
+ * however many there are.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/code/gv_nearest.h"
+#include "engine/gv_call.h"
+
+#define GROUP_LISTS		48		/* of each parent: at least, and */
+#define GROUP_SHARE		0.25	/* of the square root of all, about */
+#define ITERATIONS		10
+#define MAX_SHARE		2.0
+#define SEED			UINT64_C(0x67707576656331)
+
+/* State of one call; the arrays lie in the caller's memory. */
+typedef struct Grouping
+{
+	const GvTree *tree;
+	GvGroups   *groups;
+	int			each;			/* groups that a list belongs to */
+	float	   *centres;		/* [most_groups][dims] */
+	int32_t    *starts;			/* [most_groups + 1] */
+	int32_t    *lists;			/* [GV_LIST_GROUPS * nlists] */
+	int32_t    *others;			/* [GV_LIST_GROUPS * nlists] */
+	int32_t    *owners;			/* [nlists][each] */
+	void	   *scratch;		/* of k-means */
+	GvNearest	nearest;		/* of GV_NEAREST_ROWS lists */
+	GvPanel		panel;
+	GvPoll		poll;
+} Grouping;
+
+/* Groups to make of n lists of one parent. */
+static int32_t
+groups_of(const GvTree *tree, int32_t n)
+{
+	double		size = fmax(GROUP_LISTS, GROUP_SHARE * sqrt(tree->nlists));
+
+	return n > size ? (int32_t) rint(n / size) : 1;
+}
+
+/*
+ * Groups that a row tries: 2 nlists^(1/5), because its nearest lists are in
+ * ever more of them.  In whole numbers, which are the same everywhere.
+ */
+static int
+groups_to_try(int32_t nlists)
+{
+	int64_t		t = 2;
+
+	while (t < GV_TRIED_GROUPS && t * t * t * t * t < 32 * (int64_t) nlists)
+		t++;
+	return (int) t;
+}
+
+static GvKmeans
+spec_of(const GvTree *tree, int32_t n)
+{
+	GvKmeans	spec = {.dims = tree->dims, .n = n, .k = groups_of(tree, n),
+	.iterations = ITERATIONS, .max_share = MAX_SHARE, .seed = SEED};
+
+	return spec;
+}
+
+/* Lay out the memory, or with NULL only measure it. */
+static size_t
+carve(Grouping *g, const GvTree *tree, char *memory)
+{
+	size_t		next = 0;
+	size_t		most = 0;		/* bytes of k-means' scratch */
+	size_t		ngroups = 0;
+	size_t		centres;
+	size_t		starts;
+	size_t		lists;
+	size_t		others;
+	size_t		owners;
+	size_t		scratch;
+	int32_t		p;
+
+	for (p = 0; p < tree->nparents; p++)
+	{
+		GvKmeans	spec = spec_of(tree, tree->starts[p + 1] - tree->starts[p]);
+		size_t		bytes = gv_kmeans_scratch(&spec);
+
+		most = bytes > most ? bytes : most;
+		ngroups += spec.k;
+	}
+	centres = gv_carve(&next, sizeof(float) * ngroups * tree->dims);
+	starts = gv_carve(&next, sizeof(int32_t) * (ngroups + 1));
+	lists = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS * tree->nlists);
+	others = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS * tree->nlists);
+	owners = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS * tree->nlists);
+	scratch = gv_carve(&next, most);
+	gv_nearest_carve(&g->nearest, tree->dims, GV_LIST_GROUPS, GV_NEAREST_ROWS,
+					 memory, &next);
+	gv_panel_carve(&g->panel, tree->dims, memory, &next);
+	if (memory != NULL)
+	{
+		g->centres = (float *) (memory + centres);
+		g->starts = (int32_t *) (memory + starts);
+		g->lists = (int32_t *) (memory + lists);
+		g->others = (int32_t *) (memory + others);
+		g->owners = (int32_t *) (memory + owners);
+		g->scratch = memory + scratch;
+	}
+	return next;
+}
+
+/* See gv_engine.h; 0 for an invalid tree. */
+size_t
+gv_groups_bytes(const GvTree *tree)
+{
+	Grouping	g;
+
+	return gv_valid_tree(tree) ? carve(&g, tree, NULL) : 0;
+}
+
+/* The groups' centres, parent by parent. */
+static GvStatus
+make_centres(Grouping *g)
+{
+	const GvTree *tree = g->tree;
+	int32_t		p;
+
+	g->groups->ngroups = 0;
+	for (p = 0; p < tree->nparents; p++)
+	{
+		GvKmeans	spec = spec_of(tree, tree->starts[p + 1] - tree->starts[p]);
+		int32_t		found;
+		GvStatus	status;
+
+		status = gv_kmeans(&spec, tree->centroids +
+						   (size_t) tree->starts[p] * tree->dims, g->centres +
+						   (size_t) g->groups->ngroups * tree->dims, &found,
+						   g->scratch, g->poll.stop);
+		if (status != GV_OK)
+			return status;
+		g->groups->ngroups += found;
+	}
+	return GV_OK;
+}
+
+/* The groups that each list belongs to. */
+static bool
+find_owners(Grouping *g)
+{
+	const GvTree *tree = g->tree;
+	GvOffered	all = {.centroids = g->centres, .n = g->groups->ngroups};
+	int32_t		rows[GV_NEAREST_ROWS];
+	int32_t		done;
+	int			i;
+
+	for (i = 0; i < GV_NEAREST_ROWS; i++)
+		rows[i] = i;
+	for (done = 0; done < tree->nlists; done += GV_NEAREST_ROWS)
+	{
+		const float *x = tree->centroids + (size_t) done * tree->dims;
+		int			n = tree->nlists - done < GV_NEAREST_ROWS ?
+		tree->nlists - done : GV_NEAREST_ROWS;
+
+		gv_nearest_begin(&g->nearest, n);
+		if (!gv_nearest_offer(&g->nearest, x, rows, n, &all, &g->panel,
+							  &g->poll))
+			return false;
+		for (i = 0; i < n; i++)
+		{
+			const float *one = x + (size_t) i * tree->dims;
+
+			if (!gv_nearest_settle(&g->nearest, i, one, g->centres))
+			{
+				if (gv_poll(&g->poll, (int64_t) all.n * tree->dims))
+					return false;
+				gv_nearest_measure(&g->nearest, i, one, &all);
+			}
+			memcpy(g->owners + (size_t) (done + i) * g->each,
+				   &g->nearest.ids[i * GV_NEAREST_ROOM],
+				   sizeof(int32_t) * g->each);
+		}
+	}
+	return true;
+}
+
+/* Leave out groups that have no list: a row that tries only such has none. */
+static void
+drop_empty(Grouping *g)
+{
+	size_t		bytes = sizeof(float) * g->tree->dims;
+	int64_t		n = (int64_t) g->tree->nlists * g->each;
+	int32_t		kept = 0;
+	int64_t		i;
+	int32_t		c;
+
+	memset(g->starts, 0, sizeof(int32_t) * (size_t) g->groups->ngroups);
+	for (i = 0; i < n; i++)
+		g->starts[g->owners[i]] = 1;
+	for (c = 0; c < g->groups->ngroups; c++)
+	{
+		if (g->starts[c] == 0)
+			continue;
+		memmove(g->centres + (size_t) kept * g->tree->dims,
+				g->centres + (size_t) c * g->tree->dims, bytes);
+		g->starts[c] = kept++;
+	}
+	for (i = 0; i < n; i++)
+		g->owners[i] = g->starts[g->owners[i]];
+	g->groups->ngroups = kept;
+}
+
+/* The first group of list l before `group`, or -1. */
+static int32_t
+group_before(const Grouping *g, int32_t l, int32_t group)
+{
+	int			i;
+
+	for (i = 0; i < g->each; i++)
+		if (g->owners[(size_t) l * g->each + i] < group)
+			return g->owners[(size_t) l * g->each + i];
+	return -1;
+}
+
+/* The lists of each group, ascending: a counting sort. */
+static void
+group_lists(Grouping *g)
+{
+	int32_t		ngroups = g->groups->ngroups;
+	int64_t		n = (int64_t) g->tree->nlists * g->each;
+	int64_t		i;
+	int32_t		c;
+
+	memset(g->starts, 0, sizeof(int32_t) * ((size_t) ngroups + 1));
+	for (i = 0; i < n; i++)
+		g->starts[g->owners[i] + 1]++;
+	for (c = 0; c < ngroups; c++)
+		g->starts[c + 1] += g->starts[c];
+	for (i = 0; i < n; i++)
+	{
+		int32_t		at = g->starts[g->owners[i]]++;
+
+		g->lists[at] = (int32_t) (i / g->each);
+		g->others[at] = group_before(g, g->lists[at], g->owners[i]);
+	}
+	for (c = ngroups; c > 0; c--)
+		g->starts[c] = g->starts[c - 1];
+	g->starts[0] = 0;
+}
+
+/* See gv_engine.h. */
+GvStatus
+gv_groups_make(const GvTree *tree, GvGroups *groups, void *memory,
+			   const GvStop *stop)
+{
+	Grouping	g = {.tree = tree, .groups = groups, .poll = {stop, 0}};
+	GvStatus	status;
+
+	GV_CALL(gv_engine_calls, gv_valid_tree(tree) && groups != NULL &&
+			gv_valid_scratch(memory) && gv_valid_stop(stop));
+	(void) carve(&g, tree, memory);
+	status = make_centres(&g);
+	if (status != GV_OK)
+		return status;
+	groups->tried = groups_to_try(tree->nlists);
+	g.each = groups->ngroups <= groups->tried ? 1 : GV_LIST_GROUPS;
+	if (!find_owners(&g))
+		return GV_CANCELLED;
+	drop_empty(&g);
+	group_lists(&g);
+	groups->dims = tree->dims;
+	groups->nlists = tree->nlists;
+	groups->centroids = tree->centroids;
+	groups->centres = g.centres;
+	groups->starts = g.starts;
+	groups->lists = g.lists;
+	groups->others = g.others;
+	return GV_OK;
+}

@@ -1,0 +1,379 @@
+/*
+ * nearest.c
+ *		The t nearest of the centroids that each of many vectors is offered:
+ *		see gv_nearest.h.
+ *
+ * The proof.  A centroid that was not kept, or not any more, has an estimate
+ * of at least the last one kept, E: estimates that are kept only fall.  Let
+ * `best` be the t-th least squared distance measured.  By assign.c a centroid
+ * is farther than that when
+ *		|c|^2 (1 - 2 slack) - 2 <x, c>  >
+ *		best (1 + 2 slack) - |x|^2 (1 - 2 slack) + (something denormal)
+ * whose left side is the estimate; so E above the right side is enough.
+ * Estimates differ from level to level of instructions, and so may what is
+ * kept; what is nearest does not.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/code/gv_nearest.h"
+
+#define TILE_ROWS	GV_CPU_TILE_ROWS
+#define TILE_CENTS	GV_CPU_TILE_CENTS
+#define SLICE		GV_CPU_SLICE_DIMS
+#define ROOM		GV_NEAREST_ROOM
+#define AHEAD		2			/* rows */
+#define SPARE		3			/* kept beyond what is wanted, and a quarter */
+
+/* See gv_nearest.h. */
+void
+gv_nearest_carve(GvNearest *nearest, int32_t dims, int wanted, int64_t n,
+				 char *scratch, size_t *next)
+{
+	size_t		counts = gv_carve(next, sizeof(int32_t) * n);
+	size_t		limits = gv_carve(next, sizeof(float) * n);
+	size_t		values = gv_carve(next, sizeof(float) * n * ROOM);
+	size_t		ids = gv_carve(next, sizeof(int32_t) * n * ROOM);
+
+	nearest->dims = dims;
+	nearest->wanted = wanted;
+	nearest->kept = wanted + wanted / 4 + SPARE;
+	if (scratch != NULL)
+	{
+		nearest->counts = (int32_t *) (scratch + counts);
+		nearest->limits = (float *) (scratch + limits);
+		nearest->values = (float *) (scratch + values);
+		nearest->ids = (int32_t *) (scratch + ids);
+	}
+}
+
+/* See gv_nearest.h. */
+void
+gv_panel_carve(GvPanel *panel, int32_t dims, char *scratch, size_t *next)
+{
+	size_t		some = gv_carve(next, sizeof(float) * TILE_CENTS * dims);
+	size_t		slices = gv_carve(next,
+								  sizeof(float) * gv_nearest_slices(dims));
+
+	if (scratch != NULL)
+	{
+		panel->some = (float *) (scratch + some);
+		panel->slices = (float *) (scratch + slices);
+	}
+}
+
+/* See gv_nearest.h. */
+void
+gv_nearest_begin(GvNearest *nearest, int64_t n)
+{
+	int64_t		row;
+
+	for (row = 0; row < n; row++)
+	{
+		nearest->counts[row] = 0;
+		nearest->limits[row] = HUGE_VALF;
+	}
+}
+
+/*
+ * A row keeps its least estimates, as many as it may; no other is less than the
+ * greatest of these, which becomes its limit.  Quickselect, with sets of bits.
+ */
+static void
+cut(GvNearest *nearest, int64_t row)
+{
+	float	   *values = nearest->values + row * ROOM;
+	int32_t    *ids = nearest->ids + row * ROOM;
+	int			n = nearest->counts[row];
+	int			missing = nearest->kept;
+	uint64_t	open = n < ROOM ? (UINT64_C(1) << n) - 1 : ~UINT64_C(0);
+	uint64_t	taken = 0;
+	int			i;
+
+	while (missing > 0)
+	{
+		int			at = __builtin_ctzll(open);
+		uint64_t	less = gv_kernels->below(values, values[at]) & open;
+		int			nless = __builtin_popcountll(less);
+
+		if (nless >= missing)
+		{
+			open = less;
+			continue;
+		}
+		less |= UINT64_C(1) << at;
+		taken |= less;
+		open &= ~less;
+		missing -= nless + 1;
+		nearest->limits[row] = values[at];
+	}
+	for (i = 0; taken != 0; taken &= taken - 1, i++)
+	{
+		int			from = __builtin_ctzll(taken);
+
+		values[i] = values[from];
+		ids[i] = ids[from];
+	}
+	nearest->counts[row] = nearest->kept;
+}
+
+/*
+ * Has a centroid been offered before to a row that has tried these?  By fours,
+ * for which there are vector instructions everywhere.
+ */
+static inline bool
+is_again(int32_t other, const int32_t *tried /* [GV_TRIED_GROUPS] */ ,
+		 int ntried)
+{
+	uint32_t	again[4] = {0};
+	int			first;
+	int			i;
+
+	if (other < 0)
+		return false;
+	for (first = 0; first < ntried; first += 4)
+		for (i = 0; i < 4; i++)
+			again[i] |= -(uint32_t) (tried[first + i] == other);
+	return (again[0] | again[1] | again[2] | again[3]) != 0;
+}
+
+/* What is known of a row is fetched some rows before it is offered more. */
+static inline void
+fetch_state(const GvNearest *nearest, int64_t row, const GvOffered *offered)
+{
+	__builtin_prefetch(&nearest->counts[row], 0);
+	__builtin_prefetch(&nearest->limits[row], 0);
+	if (offered->others == NULL)
+		return;
+	__builtin_prefetch(offered->tried + row * GV_TRIED_GROUPS, 0);
+	__builtin_prefetch(offered->tried + row * GV_TRIED_GROUPS + 16, 0);
+}
+
+static inline void
+fetch_kept(const GvNearest *nearest, int64_t row)
+{
+	__builtin_prefetch(nearest->values + row * ROOM + nearest->counts[row], 1);
+	__builtin_prefetch(nearest->ids + row * ROOM + nearest->counts[row], 1);
+}
+
+/*
+ * Offer a row the centroids first .. first + n - 1, n <= TILE_CENTS, whose
+ * products with it are known.
+ */
+static inline void
+keep_nearer(GvNearest *nearest, int64_t row, const GvOffered *offered,
+			int32_t first, int n, const float *squares, const float *products)
+{
+	float	   *values = nearest->values + row * ROOM;
+	int32_t    *ids = nearest->ids + row * ROOM;
+	int			count = nearest->counts[row];
+	float		limit = nearest->limits[row];
+	uint64_t	hits = gv_kernels->within(squares, products, limit);
+
+	if (n < TILE_CENTS)
+		hits &= (UINT64_C(1) << n) - 1;
+	for (; hits != 0; hits &= hits - 1)
+	{
+		int			c = __builtin_ctzll(hits);
+		float		value = squares[c] - 2.0f * products[c];
+
+		if (value != value)
+			value = -HUGE_VALF; /* what overflows might be near */
+		if (!(value < limit) ||
+			(offered->others != NULL &&
+			 is_again(offered->others[first + c],
+					  offered->tried + row * GV_TRIED_GROUPS,
+					  offered->ntried)))
+			continue;
+		values[count] = value;
+		ids[count] = offered->members == NULL ? first + c :
+			offered->members[first + c];
+		if (++count == ROOM)
+		{
+			nearest->counts[row] = count;
+			cut(nearest, row);
+			count = nearest->counts[row];
+			limit = nearest->limits[row];
+		}
+	}
+	nearest->counts[row] = count;
+}
+
+/* Centroids first .. first + n - 1 of those offered, as a panel. */
+static void
+make_panel(const GvOffered *offered, int32_t first, int n, int32_t dims,
+		   GvPanel *panel, float *squares)
+{
+	const float *some = offered->centroids + (size_t) first * dims;
+	int32_t		d;
+	int			i;
+
+	if (offered->members != NULL)
+	{
+		for (i = 0; i < n; i++)
+			memcpy(panel->some + (size_t) i * dims, offered->centroids +
+				   (size_t) offered->members[first + i] * dims,
+				   sizeof(float) * dims);
+		some = panel->some;
+	}
+	gv_cpu_lower_squares(some, n, dims, squares);
+	for (d = 0; d < dims; d += SLICE)
+		gv_cpu_pack(some, dims, n, d, dims - d < SLICE ? dims - d : SLICE,
+					panel->slices + (size_t) d * TILE_CENTS);
+}
+
+/* Offer nrows <= TILE_ROWS vectors n centroids, which are a panel. */
+static void
+offer_panel(GvNearest *nearest, const float *x, const int32_t *rows,
+			int nrows, const GvOffered *offered, int32_t first, int n,
+			const float *slices, const float *squares)
+{
+	int32_t		dims = nearest->dims;
+	float		products[TILE_ROWS * TILE_CENTS];
+	int32_t		d;
+	int			i;
+
+	memset(products, 0, sizeof(float) * nrows * TILE_CENTS);
+	for (d = 0; d < dims; d += SLICE)
+		gv_kernels->estimate(x + d, dims, nrows,
+							 dims - d < SLICE ? dims - d : SLICE,
+							 slices + (size_t) d * TILE_CENTS, products);
+	for (i = 0; i < nrows; i++)
+	{
+		if (i + 2 * AHEAD < nrows)
+			fetch_state(nearest, rows[i + 2 * AHEAD], offered);
+		if (i + AHEAD < nrows)
+			fetch_kept(nearest, rows[i + AHEAD]);
+		keep_nearer(nearest, rows[i], offered, first, n, squares,
+					products + i * TILE_CENTS);
+	}
+}
+
+/* See gv_nearest.h. */
+bool
+gv_nearest_offer(GvNearest *nearest, const float *x, const int32_t *rows,
+				 int nrows, const GvOffered *offered, GvPanel *panel,
+				 GvPoll *poll)
+{
+	int32_t		dims = nearest->dims;
+	int32_t		first;
+
+	for (first = 0; first < offered->n; first += TILE_CENTS)
+	{
+		int			n = offered->n - first < TILE_CENTS ?
+		offered->n - first : TILE_CENTS;
+		float		squares[TILE_CENTS];
+		int			done;
+
+		if (gv_poll(poll, (int64_t) nrows * n * dims))
+			return false;
+		make_panel(offered, first, n, dims, panel, squares);
+		for (done = 0; done < nrows; done += TILE_ROWS)
+			offer_panel(nearest, x + (size_t) done * dims, rows + done,
+						nrows - done < TILE_ROWS ? nrows - done : TILE_ROWS,
+						offered, first, n, panel->slices, squares);
+	}
+	return true;
+}
+
+/* Put a measured centroid where it belongs among a row's nearest; once. */
+static void
+insert(GvNearest *nearest, int64_t row, float value, int32_t id)
+{
+	float	   *values = nearest->values + row * ROOM;
+	int32_t    *ids = nearest->ids + row * ROOM;
+	int			n = nearest->counts[row];
+	int			i;
+
+	for (i = 0; i < n; i++)
+		if (ids[i] == id)
+			return;
+	if (n == nearest->wanted)
+	{
+		n--;
+		if (value > values[n] || (value == values[n] && id > ids[n]))
+			return;
+	}
+	for (i = n; i > 0 && (value < values[i - 1] ||
+						  (value == values[i - 1] && id < ids[i - 1])); i--)
+	{
+		values[i] = values[i - 1];
+		ids[i] = ids[i - 1];
+	}
+	values[i] = value;
+	ids[i] = id;
+	nearest->counts[row] = n + 1;
+}
+
+/* Measure n centroids of these numbers for a row. */
+static void
+measure(GvNearest *nearest, int64_t row, const float *x,
+		const float *centroids, const int32_t *ids, int32_t n)
+{
+	int32_t		dims = nearest->dims;
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		int32_t		id = ids == NULL ? i : ids[i];
+		const float *centroid = centroids + (size_t) id * dims;
+
+		insert(nearest, row, gv_score(gv_cpu_sqdist(x, centroid, dims)), id);
+	}
+	for (i = nearest->counts[row]; i < nearest->wanted; i++)
+		nearest->ids[row * ROOM + i] = -1;
+}
+
+/* See gv_nearest.h. */
+void
+gv_nearest_prepare(GvNearest *nearest, int64_t row, const float *centroids)
+{
+	const int32_t *ids = nearest->ids + row * ROOM;
+	int			i;
+
+	if (nearest->counts[row] > nearest->kept)
+		cut(nearest, row);
+	for (i = 0; i < nearest->counts[row]; i++)
+		gv_nearest_fetch(centroids + (size_t) ids[i] * nearest->dims,
+						 nearest->dims);
+}
+
+/* See gv_nearest.h. */
+bool
+gv_nearest_settle(GvNearest *nearest, int64_t row, const float *x,
+				  const float *centroids)
+{
+	double		slack = gv_cpu_slack(nearest->dims);
+	double		square = -gv_distance_ip(x, x, nearest->dims);
+	double		best;
+	int32_t		ids[ROOM];
+	int			n;
+
+	if (nearest->counts[row] > nearest->kept)
+		cut(nearest, row);
+	n = nearest->counts[row];
+	memcpy(ids, nearest->ids + row * ROOM, sizeof(int32_t) * n);
+	nearest->counts[row] = 0;
+	/* estimates for a vector that long may be infinite, and were not kept */
+	if (square < GV_CPU_HUGE_SQUARE)
+	{
+		measure(nearest, row, x, centroids, ids, n);
+		if (nearest->limits[row] == HUGE_VALF)
+			return true;		/* it has kept all */
+		best = nearest->values[row * ROOM + nearest->wanted - 1];
+		if (best < GV_CPU_HUGE_SQUARE && nearest->limits[row] >
+			(float) (best * (1.0 + 2.0 * slack) -
+					 square * (1.0 - 2.0 * slack) + FLT_MIN))
+			return true;
+		nearest->counts[row] = 0;
+	}
+	return false;
+}
+
+/* See gv_nearest.h. */
+void
+gv_nearest_measure(GvNearest *nearest, int64_t row, const float *x,
+				   const GvOffered *offered)
+{
+	measure(nearest, row, x, offered->centroids, offered->members, offered->n);
+}

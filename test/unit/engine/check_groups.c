@@ -1,0 +1,297 @@
+/*
+ * check_groups.c
+ *		Lists by groups, and what gv_place finds through them: by definition
+ *		the nearest, on every level of instructions.
+ */
+#include "cpu/simd/gv_kernels.h"
+#include "unit.h"
+
+/* What makes estimates useless, or distances equal. */
+typedef enum Kind
+{
+	PLAIN,
+	FAR,						/* from the origin */
+	EQUAL,						/* a few centroids, many times each */
+	HUGE_LISTS,					/* squares of some overflow */
+	HUGE_ROWS,
+	NKINDS
+} Kind;
+
+static float *
+make_centroids(int32_t dims, int32_t n, Kind kind)
+{
+	float	   *x = unit_floats((size_t) n * dims, 1.0f);
+	int32_t		i;
+	int32_t		d;
+
+	for (i = 0; i < n; i++)
+		for (d = 0; d < dims; d++)
+		{
+			float	   *value = &x[(size_t) i * dims + d];
+
+			if (kind == FAR)
+				*value = 1000.0f + *value * 0.001f;
+			else if (kind == EQUAL && i >= 7)
+				*value = x[(size_t) (i % 7) * dims + d];
+			else if (kind == HUGE_LISTS && i % 5 == 0)
+				*value *= 1e25f;
+		}
+	return x;
+}
+
+static float
+distance(const float *a, const float *b, int32_t dims)
+{
+	return gv_score(gv_cpu_sqdist(a, b, dims));
+}
+
+/*
+ * The k nearest of some centroids, of all n or of those that `numbers` names,
+ * each once: sorts them all.
+ */
+static void
+find_nearest(const float *x, const float *centroids, int32_t dims,
+			 const int32_t *numbers, int32_t n, int k, int32_t *ids)
+{
+	float	   *best = unit_alloc(sizeof(float) * k);
+	int			count = 0;
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		int32_t		id = numbers == NULL ? i : numbers[i];
+		float		dist = distance(x, centroids + (size_t) id * dims, dims);
+		int			at = count;
+		int			j;
+
+		for (j = 0; j < count && ids[j] != id; j++)
+			;
+		if (j < count)
+			continue;
+		while (at > 0 && (dist < best[at - 1] ||
+						  (dist == best[at - 1] && id < ids[at - 1])))
+			at--;
+		if (at == k)
+			continue;
+		count += count < k;
+		for (j = count - 1; j > at; j--)
+		{
+			best[j] = best[j - 1];
+			ids[j] = ids[j - 1];
+		}
+		best[at] = dist;
+		ids[at] = id;
+	}
+	for (; count < k; count++)
+		ids[count] = -1;
+	unit_free(best);
+}
+
+/* Every list is in its nearest groups, and in no other. */
+static void
+check_groups(const GvGroups *groups)
+{
+	int32_t		each = groups->starts[groups->ngroups] / groups->nlists;
+	int32_t		owners[GV_LIST_GROUPS];
+	int32_t    *seen = unit_alloc(sizeof(int32_t) * groups->nlists);
+	int32_t		g;
+	int32_t		i;
+
+	memset(seen, 0, sizeof(int32_t) * groups->nlists);
+	CHECK(groups->starts[0] == 0 &&
+		  groups->starts[groups->ngroups] == each * groups->nlists, " ");
+	for (g = 0; g < groups->ngroups; g++)
+		for (i = groups->starts[g]; i < groups->starts[g + 1]; i++)
+		{
+			int32_t		list = groups->lists[i];
+			int32_t		other;
+
+			find_nearest(groups->centroids + (size_t) list * groups->dims,
+						 groups->centres, groups->dims, NULL,
+						 groups->ngroups, each, owners);
+			other = owners[0] == g ? owners[each - 1] : owners[0];
+			CHECK(owners[0] == g || owners[each - 1] == g,
+				  "list %d in group %d", list, g);
+			CHECK(groups->others[i] == (other < g ? other : -1), "list %d",
+				  list);
+			CHECK(i == groups->starts[g] || list > groups->lists[i - 1],
+				  "list %d in group %d", list, g);
+			seen[list]++;
+		}
+	for (i = 0; i < groups->nlists; i++)
+		CHECK(seen[i] == each, "list %d", i);
+	unit_free(seen);
+}
+
+/* The lists that a row has by definition. */
+static void
+expect_lists(const GvGroups *groups, const float *x, int32_t *lists)
+{
+	int32_t		tried[GV_TRIED_GROUPS];
+	int32_t		near[GV_SOAR_LISTS];
+	const float *others[GV_SOAR_LISTS];
+	int32_t    *all = unit_alloc(sizeof(int32_t) * GV_LIST_GROUPS *
+								 groups->nlists);
+	int32_t		n = 0;
+	int			count = 0;
+	int			i;
+
+	find_nearest(x, groups->centres, groups->dims, NULL, groups->ngroups,
+				 groups->tried, tried);
+	for (i = 0; i < groups->tried && tried[i] >= 0; i++)
+	{
+		int32_t		first = groups->starts[tried[i]];
+		int32_t		end = groups->starts[tried[i] + 1];
+
+		memcpy(all + n, groups->lists + first,
+			   sizeof(int32_t) * (end - first));
+		n += end - first;
+	}
+	find_nearest(x, groups->centroids, groups->dims, all, n, GV_SOAR_LISTS,
+				 near);
+	for (; count + 1 < GV_SOAR_LISTS && near[count + 1] >= 0; count++)
+		others[count] = groups->centroids +
+			(size_t) near[count + 1] * groups->dims;
+	i = gv_soar(groups->dims, x, groups->centroids +
+				(size_t) near[0] * groups->dims, others, count);
+	lists[0] = near[0];
+	lists[1] = i < 0 ? -1 : near[i + 1];
+	unit_free(all);
+}
+
+static void
+check_placed(const GvGroups *groups, Kind kind, int64_t n)
+{
+	float	   *x = make_centroids(groups->dims, (int32_t) n,
+								   kind == FAR ? FAR : PLAIN);
+	int32_t    *one = unit_alloc(sizeof(int32_t) * n);
+	int32_t    *two = unit_alloc(sizeof(int32_t) * n * 2);
+	void	   *scratch = unit_alloc(gv_place_scratch(groups, n, 2));
+	int64_t		row;
+	int32_t		d;
+
+	/* one that is a centroid, and perhaps one that is longer than all */
+	memcpy(x, groups->centroids, sizeof(float) * groups->dims);
+	for (d = 0; d < groups->dims && kind == HUGE_ROWS && n > 1; d++)
+		x[groups->dims + d] *= 1e20f;
+	CHECK(gv_place(groups, x, n, 1, one, scratch, NULL) == GV_OK, " ");
+	CHECK(gv_place(groups, x, n, 2, two, scratch, NULL) == GV_OK, " ");
+	for (row = 0; row < n; row++)
+	{
+		int32_t		want[2];
+
+		expect_lists(groups, x + (size_t) row * groups->dims, want);
+		CHECK(one[row] == want[0] && two[2 * row] == want[0] &&
+			  two[2 * row + 1] == want[1],
+			  "kind %d, %d lists, row %d: %d, %d, %d, not %d, %d", kind,
+			  groups->nlists, (int) row, one[row], two[2 * row],
+			  two[2 * row + 1], want[0], want[1]);
+	}
+	unit_free(scratch);
+	unit_free(two);
+	unit_free(one);
+	unit_free(x);
+}
+
+static void
+check_tree(int32_t dims, int32_t nparents, int32_t nlists, Kind kind)
+{
+	float	   *centroids = make_centroids(dims, nlists, kind);
+	int32_t    *starts = unit_alloc(sizeof(int32_t) * (nparents + 1));
+	GvTree		tree = {dims, nparents, nlists, centroids, starts, centroids};
+	void	   *memory;
+	GvGroups	groups;
+	int32_t		p;
+
+	for (p = 0; p <= nparents; p++)
+		starts[p] = (int32_t) ((int64_t) nlists * p / nparents);
+	memory = unit_alloc(gv_groups_bytes(&tree));
+	CHECK(gv_groups_make(&tree, &groups, memory, NULL) == GV_OK, " ");
+	check_groups(&groups);
+	check_placed(&groups, kind, 1);
+	check_placed(&groups, kind, unit_small ? 150 : 700);
+	groups.tried = 2;
+	check_placed(&groups, kind, 150);
+	unit_free(memory);
+	unit_free(starts);
+	unit_free(centroids);
+}
+
+static void
+check_refused(void)
+{
+	float		x[2] = {0};
+	int32_t		starts[] = {0, 2};
+	GvTree		tree = {1, 1, 2, x, starts, x};
+	void	   *memory = unit_alloc(gv_groups_bytes(&tree));
+	GvGroups	groups;
+
+	CHECK(gv_groups_make(NULL, &groups, memory, NULL) == GV_INVALID, " ");
+	CHECK(gv_groups_make(&tree, NULL, memory, NULL) == GV_INVALID, " ");
+	CHECK(gv_groups_make(&tree, &groups, NULL, NULL) == GV_INVALID, " ");
+	tree.nparents = 0;
+	CHECK(gv_groups_make(&tree, &groups, memory, NULL) == GV_INVALID, " ");
+	CHECK(gv_groups_bytes(&tree) == 0, " ");
+	unit_free(memory);
+}
+
+/*
+ * Twelve parents whose lists lie on both sides of them, and are nearer to the
+ * centres of others: a row between has a list all the same.
+ */
+static void
+check_empty(void)
+{
+	float		lists[32];
+	float		x[1] = {0};
+	int32_t		starts[17];
+	int32_t		found;
+	GvTree		tree = {1, 16, 32, lists, starts, lists};
+	GvGroups	groups;
+	void	   *memory;
+	void	   *scratch;
+	int			p;
+
+	for (p = 0; p < 16; p++)
+	{
+		float		away = 100.0f + (float) p;
+
+		lists[2 * p] = p < 14 ? -away : away;
+		lists[2 * p + 1] = p < 12 || p >= 14 ? away : -away;
+		starts[p] = 2 * p;
+	}
+	starts[16] = 32;
+	memory = unit_alloc(gv_groups_bytes(&tree));
+	CHECK(gv_groups_make(&tree, &groups, memory, NULL) == GV_OK, " ");
+	for (p = 0; p < groups.ngroups; p++)
+		CHECK(groups.starts[p] < groups.starts[p + 1], "group %d is empty", p);
+	scratch = unit_alloc(gv_place_scratch(&groups, 1, 1));
+	CHECK(gv_place(&groups, x, 1, 1, &found, scratch, NULL) == GV_OK, " ");
+	CHECK(found >= 0, "no list");
+	unit_free(scratch);
+	unit_free(memory);
+}
+
+void
+test_groups(void)
+{
+	int			level;
+	int			kind;
+
+	check_refused();
+	check_empty();
+	for (level = GV_SIMD_PORTABLE; level < GV_NSIMD; level++)
+	{
+		if (!gv_simd_has(level))
+			continue;
+		gv_simd_use(level);
+		for (kind = 0; kind < NKINDS; kind++)
+		{
+			check_tree(3, 2, 5, kind);
+			check_tree(70, 1, 100, kind);
+			check_tree(16, 30, 900, kind);
+			check_tree(129, 9, 1100, kind);
+		}
+	}
+	gv_simd_use(unit_simd());
+}
