@@ -85,6 +85,34 @@ check_extremes(float factor)
 	unit_free(x);
 }
 
+/*
+ * Rows so tiny that their squares are 0 in fp32, and nearly alike, so that only an
+ * allowance for what products are rounded by tells them apart.
+ */
+static void
+check_tiny_rows(void)
+{
+	int32_t		dims = 300;
+	int64_t		n = 400;
+	float	   *x = unit_floats((size_t) n * dims, 1e-24f);
+	float	   *queries = unit_floats((size_t) 130 * dims, 1e15f);
+	int64_t		row;
+	int32_t		d;
+
+	/* products nearly cancel out, so that an allowance by them is none */
+	for (d = 1; d < dims; d += 2)
+		x[d] = x[d - 1];
+	for (d = 0; d < 130 * dims; d += 2)
+		queries[d + 1] = -queries[d];
+	for (row = 1; row < n; row++)
+		for (d = 0; d < dims; d++)
+			x[row * dims + d] = x[d] * (1.0f + 1e-7f * (float) (unit_random() % 9));
+	check_exact(GV_IP, dims, queries, 130, x, n, 5);
+	check_exact(GV_L2, dims, x, 130, x, n, 5);
+	unit_free(x);
+	unit_free(queries);
+}
+
 static bool
 stop_now(void *arg)
 {
@@ -108,6 +136,7 @@ test_exact(void)
 	check_extremes(1e-30f);
 	check_extremes(1e18f);
 	check_extremes(3e38f);
+	check_tiny_rows();
 
 	memset(ids, 0, sizeof(uint64_t) * n);
 	for (i = 0; i < n; i++)
