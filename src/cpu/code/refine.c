@@ -174,7 +174,8 @@ gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
 	GV_CALL(gv_engine_calls, gv_valid_metric(metric) && gv_valid_dims(dims) &&
 			query != NULL && records != NULL && n >= 1 && bounds != NULL &&
 			valid_records(records, n));
-	q.length = sqrt(-gv_distance_ip(query, query, dims));
+	if (metric == GV_IP)
+		q.length = sqrt(-gv_distance_ip(query, query, dims));
 	for (i = 0; i < n; i++)
 		bounds[i] = metric == GV_IP ? product_bound(&q, &records[i]) :
 			distance_bound(&q, &records[i]);
@@ -287,7 +288,8 @@ gv_halves_range(GvMetric metric, int32_t dims, const float *query,
 	GV_CALL(gv_engine_calls, gv_valid_metric(metric) && gv_valid_dims(dims) &&
 			query != NULL && records != NULL && n >= 1 && ranges != NULL &&
 			valid_halves(records, n));
-	q.length = sqrt(-gv_distance_ip(query, query, dims));
+	if (metric == GV_IP)
+		q.length = sqrt(-gv_distance_ip(query, query, dims));
 	for (i = 0; i < n; i++)
 		ranges[i] = metric == GV_IP ? product_range(&q, &records[i]) :
 			distance_range(&q, &records[i]);
