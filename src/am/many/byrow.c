@@ -116,10 +116,20 @@ typedef struct Fetched
 static double
 call_distance(IvfpqMany *many, int number, const Fetched *fetched)
 {
+	IvfpqManyQuery *query = &many->asked[number];
+
+	if (query->value == 0)
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(many->portion);
+
+		query->value = IvfpqCastVector(&many->cast, many->floats +
+									   (Size) number * many->queries.dims,
+									   many->queries.dims);
+		MemoryContextSwitchTo(oldcontext);
+	}
 	return DatumGetFloat8(FunctionCall2Coll(&many->distance,
 											many->type.collation,
-											fetched->value,
-											many->asked[number].value));
+											fetched->value, query->value));
 }
 
 /*

@@ -41,10 +41,8 @@ typedef struct IvfpqManyBound
 
 typedef struct IvfpqManyQuery
 {
-	Datum		value;			/* of the column's type */
-	const float *floats;		/* [dims] as it was asked */
-	float	   *vector;			/* [dims] transformed; NULL: untrained */
-	double		square;			/* <floats, floats>, where a cosine takes it */
+	Datum		value;			/* of the column's type; 0: not made yet */
+	const float *vector;		/* [dims] transformed; NULL: untrained */
 	bool		is_boundable;	/* refine records say something of it */
 	IvfpqManyRow *rows;			/* [k] nearest so far: a heap, the farthest
 								 * first, until IvfpqManySort; part of
@@ -96,6 +94,7 @@ typedef struct IvfpqMany
 	 * in no order, and are more than the processor's cache holds.
 	 */
 	const float *floats;		/* [dims] each as it was asked */
+	float	   *vectors;		/* [dims] each transformed; NULL: untrained */
 	double	   *squares;		/* <floats, floats>, where a cosine takes it */
 	double	   *farthest;		/* rows [0].distance; NaN: fewer than k rows */
 	IvfpqManyRow *rows;			/* [k] each */

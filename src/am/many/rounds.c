@@ -155,13 +155,32 @@ take_answer(void *arg, IvfpqSearch *search, int i, bool found)
 		round->left[round->nleft++] = round->active[i];
 }
 
+/* The vectors of the slice's queries, one behind the other. */
+static const float *
+slice_vectors(IvfpqMany *many, const Round *round)
+{
+	Size		dims = many->model->meta.dims;
+	int			same = 0;
+	float	   *vectors;
+
+	/* a second round's come in the order in which the first measured them */
+	while (same < round->nactive && round->active[same] == same)
+		same++;
+	if (same == round->nactive)
+		return many->vectors;
+	vectors = MemoryContextAllocHuge(many->round, round->nactive * dims *
+									 sizeof(float));
+	for (int i = 0; i < round->nactive; i++)
+		memcpy(vectors + i * dims, many->asked[round->active[i]].vector,
+			   dims * sizeof(float));
+	return vectors;
+}
+
 /* Have gpuvecd find candidates; the queries that it has none for are left. */
 static void
 ask_candidates(IvfpqMany *many, Round *round)
 {
 	Asked		asked = {many, round};
-	Size		dims = many->model->meta.dims;
-	float	   *queries;
 
 	round->nleft = 0;
 	if (!IvfpqServerIsWanted())
@@ -170,16 +189,10 @@ ask_candidates(IvfpqMany *many, Round *round)
 		round->nleft = round->nactive;
 		return;
 	}
-	queries = palloc_extended(round->nactive * dims * sizeof(float),
-							  MCXT_ALLOC_HUGE);
-	for (int i = 0; i < round->nactive; i++)
-		memcpy(queries + i * dims, many->asked[round->active[i]].vector,
-			   dims * sizeof(float));
 	many->searches[0].query.deep = round->effort.deep;
-	IvfpqSearchManyRemote(&many->searches[0], queries, round->nactive,
-						  round->effort.probes, round->effort.candidates,
-						  take_answer, &asked);
-	pfree(queries);
+	IvfpqSearchManyRemote(&many->searches[0], slice_vectors(many, round),
+						  round->nactive, round->effort.probes,
+						  round->effort.candidates, take_answer, &asked);
 }
 
 /* Search for the slice's queries, and measure what was found. */
@@ -307,22 +320,27 @@ add_query(IvfpqMany *many)
 	Datum		value;
 
 	memset(query, 0, sizeof(*query));
+	query->rows = many->rows + (Size) number * many->k;
 	if (many->is_cosine)
 		many->squares[number] = gv_square(vector, dims);
-	oldcontext = MemoryContextSwitchTo(many->round);
-	value = IvfpqCastVector(&many->cast, vector, dims);
-	/* as the type has it: halfvec rounds */
-	if (many->type.has_toreal)
-		vector = IvfpqValueFloats(&many->type, value, &dims);
-	MemoryContextSwitchTo(oldcontext);
-	query->value = datumCopy(value, false, -1);
-	query->rows = many->rows + (Size) number * many->k;
-	if (many->model->meta.nlists > 0)
+	if (many->real_distance == NULL)
 	{
-		query->vector = palloc(dims * sizeof(float));
-		IvfpqTransform(many->index, many->model, vector, query->vector);
+		oldcontext = MemoryContextSwitchTo(many->round);
+		value = IvfpqCastVector(&many->cast, vector, dims);
+		/* as the type has it: halfvec rounds */
+		if (many->type.has_toreal)
+			vector = IvfpqValueFloats(&many->type, value, &dims);
+		MemoryContextSwitchTo(oldcontext);
+		query->value = datumCopy(value, false, -1);
+	}
+	if (many->vectors != NULL)
+	{
+		float	   *to = many->vectors + (Size) number * dims;
+
+		IvfpqTransform(many->index, many->model, vector, to);
+		query->vector = to;
 		query->is_boundable = IvfpqIsBoundable(&many->type, vector, dims) &&
-			IvfpqQueryIsBoundable(&many->model->gv, vector, query->vector);
+			IvfpqQueryIsBoundable(&many->model->gv, vector, to);
 	}
 	MemoryContextReset(many->round);
 }
@@ -343,6 +361,10 @@ IvfpqManyNext(IvfpqMany *many, int first)
 								  MCXT_ALLOC_HUGE);
 	many->nasked = 0;
 	many->floats = many->queries.vectors + (Size) first * many->queries.dims;
+	many->vectors = NULL;
+	if (many->model->meta.nlists > 0)
+		many->vectors = palloc_extended((Size) n * many->queries.dims *
+										sizeof(float), MCXT_ALLOC_HUGE);
 	many->squares = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
 	many->farthest = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
 	many->rows = palloc_extended((Size) n * many->k * sizeof(IvfpqManyRow),
