@@ -106,8 +106,18 @@ FROM gpuvec_knn_join('halves', 'id', 'h', 'rounded', 'id', 'h', 10, 'l2', 'index
 SELECT index, given FROM gpuvec_last_scan();
 -- to search for others they would be rounded to halves
 SELECT count(*) FROM gpuvec_knn_join('halves', 'id', 'v', 'rounded', 'id', 'h', 10, 'l2', 'index');
+-- of vectors so long that the operator's sums overflow it says nothing of an order
+CREATE TABLE long AS SELECT i AS id, ARRAY(SELECT x * 1e19 FROM unnest(pg_temp.point(i, 12)) AS x)::real[]::vector(12) AS v
+FROM generate_series(1, 2000) AS i;
+CREATE INDEX long_v ON long USING gpuivfpq (v vector_l2_ops) WITH (lists = 10);
+CREATE TABLE of_long AS SELECT -id AS id, v FROM long WHERE id % 100 = 7;
+SELECT count(*), count(*) FILTER (WHERE i.distance IS DISTINCT FROM e.distance OR i.neighbour <> e.neighbour) AS different,
+	count(DISTINCT i.distance) > 10 AS tells, bool_and(i.distance < 'Infinity') AS finite
+FROM gpuvec_knn_join('of_long', 'id', 'v', 'long', 'id', 'v', 10, 'l2', 'index') AS i
+	FULL JOIN gpuvec_knn_join('of_long', 'id', 'v', 'long', 'id', 'v', 10, 'l2') AS e USING (key, rank);
+SELECT index, given FROM gpuvec_last_scan();
 RESET gpuvec.recall;
-DROP TABLE rounded, asked, halves, searched, scanned;
+DROP TABLE rounded, asked, halves, searched, scanned, long, of_long;
 
 DROP TABLE vectors;
 DROP FUNCTION to_arrays;

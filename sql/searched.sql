@@ -68,6 +68,10 @@ RESET client_min_messages;
 CREATE TABLE whole AS SELECT * FROM gpuvec_knn_join('few', 'id', 'v', 'many', 'id', 'v', 10, 'l2', 'index');
 SET maintenance_work_mem = '1MB';
 SELECT count(*) FROM (TABLE whole EXCEPT SELECT * FROM gpuvec_knn_join('few', 'id', 'v', 'many', 'id', 'v', 10, 'l2', 'index')) AS d;
+-- what is told of it is of all portions
+CREATE TABLE part AS SELECT * FROM wide WHERE id <= 1100;
+SELECT count(*) FROM gpuvec_knn_join('part', 'id', 'v', 'wide', 'id', 'v', 5, 'l2', 'index');
+SELECT index, given, batches >= 3 AS all_of_them, measured >= given AS measured FROM gpuvec_last_scan();
 RESET maintenance_work_mem;
 
 -- rows without a direction are near to none, and others to none of them; who
@@ -114,5 +118,5 @@ SELECT count(*) FROM gpuvec_knn_join('few', 'id', 'v', 'many', 'id', 'v', 3, 'l2
 RESET ROLE;
 
 SET client_min_messages = warning;
-DROP TABLE metrics, exact, many, few, whole, short, odd, wide;
+DROP TABLE metrics, exact, many, few, whole, short, odd, wide, part;
 DROP ROLE gpuvec_joiner;

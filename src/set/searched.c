@@ -227,6 +227,7 @@ SearchForAll(Searched *searched, Relation index)
 			elog(ERROR, "table \"%s\" has lost rows",
 				 RelationGetRelationName(queries->rel));
 		IvfpqManyFind(&wanted);
+		wanted.more = true;
 		searched->first += wanted.n;
 		IvfpqProgressDone(searched->first);
 	}

@@ -88,9 +88,12 @@ IvfpqManyAnswer(IvfpqMany *many, IvfpqManySink sink, void *arg)
 	IvfpqManyEnd(many);
 }
 
-/* What was done counts as a scan for each query. */
+/*
+ * What was done counts as a scan for each query; `more`: of the call that was
+ * counted last.
+ */
 void
-IvfpqManyCount(IvfpqMany *many)
+IvfpqManyCount(IvfpqMany *many, bool more)
 {
 	IvfpqScanReport *report = &many->report;
 
@@ -98,7 +101,7 @@ IvfpqManyCount(IvfpqMany *many)
 	report->recall = ivfpq_recall;
 	if (many->searches != NULL)
 		report->remote = many->searches[0].remote.report;
-	IvfpqReportMany(report, many->queries.n);
+	IvfpqReportMany(report, many->queries.n, more);
 	for (int i = 0; i < many->queries.n; i++)
 		pgstat_count_index_scan(many->index);
 }

@@ -104,7 +104,7 @@ typedef struct IvfpqMany
 /* answer.c */
 extern bool IvfpqManyIsWhole(Relation index);
 extern void IvfpqManyAnswer(IvfpqMany *many, IvfpqManySink sink, void *arg);
-extern void IvfpqManyCount(IvfpqMany *many);
+extern void IvfpqManyCount(IvfpqMany *many, bool more);
 
 /* size.c */
 extern bool IvfpqManyEffort(IvfpqMany *many, double rows, int drained,

@@ -92,7 +92,7 @@ IvfpqManyFind(const IvfpqManyWanted *wanted)
 	PredicateLockRelation(many.index, many.snapshot);
 	IvfpqCountersOpen();
 	IvfpqManyAnswer(&many, wanted->sink, wanted->arg);
-	IvfpqManyCount(&many);
+	IvfpqManyCount(&many, wanted->more);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 }

@@ -33,6 +33,7 @@ typedef struct IvfpqManyWanted
 	int			n;
 	int			dims;
 	int			k;
+	bool		more;			/* of the call before: see gpuvec_last_scan */
 	IvfpqManySink sink;
 	void	   *arg;
 } IvfpqManyWanted;

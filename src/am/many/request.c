@@ -118,7 +118,7 @@ gpuvec_search(PG_FUNCTION_ARGS)
 		IvfpqManyAnswer(&many, put_answer, rsinfo);
 		IvfpqActAsCaller(&caller);
 		keep_queries(&many);
-		IvfpqManyCount(&many);
+		IvfpqManyCount(&many, false);
 		UnregisterSnapshot(many.snapshot);
 	}
 	/* locks stay, as those of a SELECT do */

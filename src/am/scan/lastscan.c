@@ -101,11 +101,51 @@ IvfpqReportScan(const IvfpqScan *state)
 	IvfpqCountersAdd(&last, 1);
 }
 
-/* Remember what so many searches did that were made at once. */
-void
-IvfpqReportMany(const IvfpqScanReport *report, int64 searches)
+/* Add what was done before. */
+static void
+add_remote(IvfpqRemoteReport *remote, const IvfpqRemoteReport *before)
 {
+	if (before->engine[0] != '\0' && strcmp(remote->engine, before->engine) != 0)
+		strlcpy(remote->engine, remote->engine[0] == '\0' ? before->engine :
+				"mixed", sizeof(remote->engine));
+	remote->asked |= before->asked;
+	remote->answered |= before->answered;
+	remote->stale_lists += before->stale_lists;
+	remote->tail_copies += before->tail_copies;
+	remote->queued_us += before->queued_us;
+	remote->engine_us += before->engine_us;
+	remote->trip_us += before->trip_us;
+}
+
+static void
+add_report(IvfpqScanReport *report, const IvfpqScanReport *before)
+{
+	report->probes = before->probes;	/* of the first batch */
+	report->candidates = before->candidates;
+	report->batches += before->batches;
+	report->lists += before->lists;
+	report->copies += before->copies;
+	report->matched += before->matched;
+	report->refined += before->refined;
+	report->measured += before->measured;
+	report->given += before->given;
+	report->late += before->late;
+	report->finished |= before->finished;
+	add_remote(&report->remote, &before->remote);
+}
+
+/*
+ * Remember what so many searches did that were made at once; `more`: they belong
+ * to those that were remembered last.
+ */
+void
+IvfpqReportMany(const IvfpqScanReport *report, int64 searches, bool more)
+{
+	IvfpqScanReport before = last;
+
 	last = *report;
+	if (more)
+		add_report(&last, &before);
 	IvfpqCountScans(searches, report->late, report->finished);
 	IvfpqCountersAdd(report, searches);
 }

@@ -201,7 +201,8 @@ extern bool IvfpqGivenIsLate(IvfpqScan *state, IvfpqNextRow *row);
 extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);
 extern bool IvfpqSeesAllRows(Oid index);
 extern void IvfpqReportScan(const IvfpqScan *state);
-extern void IvfpqReportMany(const IvfpqScanReport *report, int64 searches);
+extern void IvfpqReportMany(const IvfpqScanReport *report, int64 searches,
+							bool more);
 
 /* keybatch.c */
 extern bool IvfpqScanBeginKeys(IndexScanDesc scan);
