@@ -34,10 +34,18 @@
 #define NEAR_SHARE		0.6
 #define NEAR_LISTS		60.0
 
-/* Two vectors compared, and a product for it: of this session; a card's part. */
+/* Two vectors compared, and a product for it: of this session. */
 #define PAIR_NS			0.27
 #define PRODUCT_NS		0.011
+
+/*
+ * With a card both ways have been timed for themselves: its part of that; a row
+ * read on its way there; a neighbour fetched for its key, and given out.
+ */
 #define CARD_PART		0.02
+#define CARD_READ_NS	40.0
+#define CARD_READ_DIMENSION_NS	1.85
+#define CARD_NEIGHBOUR_NS	1000.0
 
 /* An index of fewer rows than so many times k may not have k. */
 #define LEAST_TIMES		4
@@ -57,6 +65,13 @@ typedef struct Searched
 	int			nexact;			/* neighbours that each of them has */
 } Searched;
 
+/* Would a card compare rows list by list? */
+static bool
+HasCard(void)
+{
+	return IvfpqServerIsWanted() && IvfpqServerMemory() > 0;
+}
+
 /* Nanoseconds, about, that the whole table takes. */
 static double
 WholeCost(const IvfpqPairs *pairs, double nrows)
@@ -66,11 +81,13 @@ WholeCost(const IvfpqPairs *pairs, double nrows)
 	double		lists = nrows / ROWS_OF_LIST;
 	double		pairs_of_row = Min(n, SAMPLED) + lists +
 	n * Min(NEAR_LISTS / lists, NEAR_SHARE);
-	bool		by_card = IvfpqServerIsWanted() && IvfpqServerMemory() > 0;
+	double		compared = pairs_of_row * (PAIR_NS + dims * PRODUCT_NS);
 
+	if (HasCard())
+		return nrows * (READINGS * (CARD_READ_NS + dims * CARD_READ_DIMENSION_NS) +
+						compared * CARD_PART);
 	return nrows * (READINGS * (IVFPQ_FETCH_NS + dims * IVFPQ_DIMENSION_NS) +
-					pairs_of_row * (PAIR_NS + dims * PRODUCT_NS) *
-					(by_card ? CARD_PART : 1));
+					compared);
 }
 
 /* Is it better to search for each row through the index? */
@@ -91,7 +108,8 @@ IsBetter(const IvfpqPairs *pairs, Relation index)
 	cost = IvfpqManyCost(pairs->rows->rel, index, pairs->queries->nrows, dims,
 						 k, &nrows);
 	/* and neighbours are fetched once more, for their keys */
-	cost += (double) pairs->queries->nrows * k * IVFPQ_FETCH_NS;
+	cost += (double) pairs->queries->nrows * k *
+		(HasCard() ? CARD_NEIGHBOUR_NS : IVFPQ_FETCH_NS);
 	return nrows >= (double) LEAST_TIMES * k &&
 		cost < WholeCost(pairs, nrows);
 }

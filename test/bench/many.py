@@ -49,8 +49,8 @@ def statements(operator, n, k):
             "(SELECT ctid AS tid, t.v %s q.v AS d FROM t ORDER BY t.v %s q.v "
             "LIMIT %d) AS s WHERE q.id < %d" % (operator, operator, k, n),
             "SELECT query, tid, distance FROM gpuvec_search('t_v', "
-            "(SELECT array_agg(v ORDER BY id) FROM asked WHERE id < %d), %d)"
-            % (n, k))
+            "(SELECT array_agg(v) FROM (SELECT v FROM asked WHERE id < %d "
+            "ORDER BY id) AS a), %d)" % (n, k))
 
 
 def seconds(conn, statement):
