@@ -75,6 +75,20 @@ resume_loaders($node);
 is_mirrored($node, "${_}_e", "SELECT FROM $_ ORDER BY e <-> point(1, 8) LIMIT 1", "$_ again") for sort keys %lists;
 differs($node, many($_), "$_: it has caught up", set => [$all]) for sort keys %lists;
 
+# Most rows are gone: a second round, whose queries come in the order in which the
+# first one measured them.
+sub when_few_are_left
+{
+	my ($engine) = @_;
+
+	return $node->safe_psql('postgres', "SET $all; SET gpuvec.engine = $engine; BEGIN; DELETE FROM plain WHERE id % 10 <> 5;
+		SELECT string_agg(n::text, ' ') FROM (" . many('plain') . ") AS n;
+		SELECT batches > 1 FROM gpuvec_last_scan(); ROLLBACK");
+}
+my $few = when_few_are_left('gpu');
+like($few, qr/\nt$/, 'a second round');
+is($few, when_few_are_left('cpu'), 'a second round through gpuvecd');
+
 # Of queries that gpuvecd answers and others, which the session searches for, a
 # row is not left out for what records say of another query.  Lists are pieces of
 # a line; the first of two queries has lost rows that its answer has, the second
