@@ -107,7 +107,7 @@ SELECT index, given FROM gpuvec_last_scan();
 -- to search for others they would be rounded to halves
 SELECT count(*) FROM gpuvec_knn_join('halves', 'id', 'v', 'rounded', 'id', 'h', 10, 'l2', 'index');
 -- of vectors so long that the operator's sums overflow it says nothing of an order
-CREATE TABLE long AS SELECT i AS id, ARRAY(SELECT x * 1e19 FROM unnest(pg_temp.point(i, 12)) AS x)::real[]::vector(12) AS v
+CREATE TABLE long AS SELECT i AS id, ARRAY(SELECT x * 1e20 FROM unnest(pg_temp.point(i, 12)) AS x)::real[]::vector(12) AS v
 FROM generate_series(1, 2000) AS i;
 CREATE INDEX long_v ON long USING gpuivfpq (v vector_l2_ops) WITH (lists = 10);
 CREATE TABLE of_long AS SELECT -id AS id, v FROM long WHERE id % 100 = 7;
