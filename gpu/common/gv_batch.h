@@ -196,7 +196,7 @@ struct GvArrivals
 	int32_t		n;				/* searches; 0: the stream is asked instead */
 	int32_t		query;			/* of which these are there, */
 	int64_t		words;			/* and so much of the next one */
-	int64_t		asked_ns;		/* when the stream was */
+	double		asked;			/* when the stream was */
 	GvBatch		batch;
 };
 

@@ -13,6 +13,7 @@
 
 extern "C"
 {
+#include "engine/gv_call.h"
 #include "engine/mirror/gv_mirror.h"
 }
 

@@ -57,15 +57,15 @@ note(GvExactWork *work, GvExactStep step, double *since)
 	if (!work->measures)
 		return GV_OK;
 	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
-	work->seconds[step] += gv_exact_now() - *since;
-	*since = gv_exact_now();
+	work->seconds[step] += gv_seconds() - *since;
+	*since = gv_seconds();
 	return GV_OK;
 }
 
 static double
 begin(const GvExactWork *work)
 {
-	return work->measures ? gv_exact_now() : 0.0;
+	return work->measures ? gv_seconds() : 0.0;
 }
 
 static GvStatus

@@ -53,7 +53,7 @@ gv_gpu_exact_lists_note(GvExactListStep step, cudaStream_t stream,
 	if (watcher == NULL)
 		return GV_OK;
 	GV_CUDA_TRY(cudaStreamSynchronize(stream));
-	*since = gv_exact_now();
+	*since = gv_seconds();
 	if (before > 0.0)
 		watcher[step] += *since - before;
 	return GV_OK;

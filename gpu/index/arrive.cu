@@ -17,25 +17,16 @@
  */
 #include <stddef.h>
 #include <string.h>
-#include <time.h>
 
 #include "gpu/index/gv_index.h"
 
 #define GV_ABSENT		0xFFFFFFFFu	/* NaN, of scores and bounds */
 #define TOGETHER		16		/* words that are looked at */
-#define ASKED_NS		50000	/* from one question to the stream to the next */
+#define ASKED_EACH		50e-6	/* seconds from one question to the stream to the
+								 * next */
 
 /* Without what its size is rounded up by, which nobody writes. */
 #define FOUND_WORDS		(offsetof(GvFound, nblocks) / 4 + 1)
-
-static int64_t
-now_ns()
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t) t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 /*
  * Before the launch of a batch: the answers of its first n searches will be
@@ -57,7 +48,7 @@ gv_gpu_expect(GvSearcher *lane, const GvBatch *batch, int32_t n)
 	expected->n = n;
 	expected->query = 0;
 	expected->words = 0;
-	expected->asked_ns = now_ns();
+	expected->asked = gv_seconds();
 }
 
 /*
@@ -147,7 +138,7 @@ gv_gpu_arrived(GvSearcher *lane)
 {
 	GvArrivals *expected = &lane->arrivals;
 	cudaError_t error;
-	int64_t		now;
+	double		now;
 
 	if (expected->n > 0)
 	{
@@ -161,10 +152,10 @@ gv_gpu_arrived(GvSearcher *lane)
 			__atomic_thread_fence(__ATOMIC_ACQUIRE);
 			return true;
 		}
-		now = now_ns();
-		if (now - expected->asked_ns < ASKED_NS)
+		now = gv_seconds();
+		if (now - expected->asked < ASKED_EACH)
 			return false;
-		expected->asked_ns = now;
+		expected->asked = now;
 	}
 	error = cudaStreamQuery(lane->stream);
 	if (error == cudaErrorNotReady)

@@ -1,6 +1,6 @@
 /*
  * gv_call.h
- *		How an operation of the contracts begins.
+ *		How an operation of the contracts begins; and the time.
  *
  * A call fails where a test wants it to, and is refused where its arguments
  * break the contract, so that what follows may trust them.  The sizes of
@@ -8,6 +8,8 @@
  */
 #ifndef GV_CALL_H
 #define GV_CALL_H
+
+#include <time.h>
 
 #include "engine/gv_fault.h"
 
@@ -75,6 +77,16 @@ gv_valid_topk(const GvTopK *top)
 	return top != NULL && top->capacity >= 1 && top->count >= 0 &&
 		top->count <= top->capacity &&
 		top->scores != NULL && top->ids != NULL;
+}
+
+/* A clock that only goes on. */
+static inline double
+gv_seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double) now.tv_sec + (double) now.tv_nsec / 1e9;
 }
 
 #endif							/* GV_CALL_H */

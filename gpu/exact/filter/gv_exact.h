@@ -22,8 +22,6 @@
 #ifndef GV_EXACT_H
 #define GV_EXACT_H
 
-#include <time.h>
-
 #include "gpu/product/gv_product.h"
 
 extern "C"
@@ -144,16 +142,6 @@ struct GvExactProduct
 	bool		more;			/* cuts from scores are for other slots, too */
 	GvExactFilter filter;
 };
-
-/* Seconds, of which only differences mean something. */
-static inline double
-gv_exact_now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double) time.tv_sec + 1e-9 * (double) time.tv_nsec;
-}
 
 static inline int
 gv_exact_blocks(int64_t n, int threads)

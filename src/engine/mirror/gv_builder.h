@@ -28,8 +28,8 @@
 #define GV_BUILDER_H
 
 #include <string.h>
-#include <time.h>
 
+#include "engine/gv_call.h"
 #include "engine/mirror/gv_mirror.h"
 
 typedef struct GvBuilder GvBuilder;
@@ -81,16 +81,6 @@ typedef struct GvTrainTimes
 	double		parents;
 	double		codebooks;
 } GvTrainTimes;
-
-/* A clock that only goes on. */
-static inline double
-gv_seconds(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double) now.tv_sec + (double) now.tv_nsec / 1e9;
-}
 
 /* Seconds since *begun, which becomes now. */
 static inline double
