@@ -68,15 +68,11 @@ struct Items
 	append(bool mine, uint32_t key, uint32_t list)
 	{
 		uint32_t	lanes = __ballot_sync(GV_FULL_WARP, mine);
-		uint32_t	lane = threadIdx.x % GV_WARP;
-		uint32_t	at = 0;
+		uint32_t	at;
 
 		if (lanes == 0)
 			return;
-		if (lane == 0)
-			at = atomicAdd(count, (uint32_t) __popc(lanes));
-		at = __shfl_sync(GV_FULL_WARP, at, 0) +
-			__popc(lanes & ((1u << lane) - 1));
+		at = gv_take_place(lanes, count);
 		if (mine && at < room)
 			items[at] = (uint64_t) key << 32 | list;
 	}

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "gpu/common/gv_card.h"
+#include "gpu/common/warpselect.cuh"
 
 /*
  * Of a grid that was perhaps launched early, see gv_launch_early: the next one
@@ -112,6 +113,21 @@ gv_record_at(const GvCardModel &card, const uint8_t *page, int slot)
 {
 	return page == NULL || slot < 1 || slot > card.refine_slots ? NULL :
 		page + (int64_t) (slot - 1) * card.record_bytes;
+}
+
+/*
+ * By a warp: places behind *count, side by side, for the lanes of a mask; each such
+ * lane's own.
+ */
+static __device__ __forceinline__ uint32_t
+gv_take_place(uint32_t mask, uint32_t *count)
+{
+	uint32_t	lane = threadIdx.x % GV_WARP;
+	uint32_t	at = 0;
+
+	if (lane == 0 && mask != 0)
+		at = atomicAdd(count, (uint32_t) __popc(mask));
+	return __shfl_sync(GV_FULL_WARP, at, 0) + __popc(mask & ((1u << lane) - 1));
 }
 
 #define GV_L2_LINE			128		/* bytes that come to L2 at once */

@@ -191,13 +191,9 @@ put_kept(const GvCardModel &card, const GvBatch &batch, int query,
 		float		score = i < filter.count ? gv_unordered(filter.keys[i]) :
 			__int_as_float(0x7F800000);
 		bool		near = i < filter.count && score <= limit;
-		uint32_t	mask = __ballot_sync(GV_FULL_WARP, near);
-		uint32_t	at = 0;
+		uint32_t	at = gv_take_place(__ballot_sync(GV_FULL_WARP, near),
+										   &batch.d_kept[query]);
 
-		if (lane == 0 && mask != 0)
-			at = atomicAdd(&batch.d_kept[query], (uint32_t) __popc(mask));
-		at = __shfl_sync(GV_FULL_WARP, at, 0) +
-			__popc(mask & ((1u << lane) - 1));
 		if (near)
 		{
 			uint32_t	b = filter.places[i] / GV_WARP;

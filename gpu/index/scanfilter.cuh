@@ -72,15 +72,11 @@ struct GvFilter
 	offer(bool near, float score, uint32_t place)
 	{
 		uint32_t	mask = __ballot_sync(GV_FULL_WARP, near);
-		int			lane = threadIdx.x % GV_WARP;
-		uint32_t	at = 0;
+		uint32_t	at;
 
 		if (mask == 0)
 			return;
-		if (lane == 0)
-			at = atomicAdd(&count, (uint32_t) __popc(mask));
-		at = __shfl_sync(GV_FULL_WARP, at, 0) +
-			__popc(mask & ((1u << lane) - 1));
+		at = gv_take_place(mask, &count);
 		if (near)
 		{
 			keys[at] = gv_ordered(score);
