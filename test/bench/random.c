@@ -3,14 +3,16 @@
  *		The list scanner alone, on random data of any size: nothing but an
  *		engine is needed, so that a profiler can look at it, too.
  *
- * usage: random [-c] [-o | -l LANES] [-k SHARE] ROWS DIMS LISTS M PROBES
- *				 CAPACITY BATCH...
+ * usage: random [-c] [-o | -l LANES] [-k SHARE] [-s SPREAD] ROWS DIMS LISTS M
+ *				 PROBES CAPACITY BATCH...
  *	-c	cuBLAS multiplies, whatever is best
  *	-o	each batch twice and once more, for a profiler (test/bench/kernels.py),
  *		which looks at the last third
  *	-l	so many batches are under way at a time, as gpuvecd has two
  *	-k	copies have a random key of 4 bytes; after each batch one whose queries
  *		ask a range of it, each its own, that this share of the copies is in
+ *	-s	centroids are that far apart, of 1.2: with .1 copies of all probed lists
+ *		are as good, so that no limit from the nearest ones keeps many out
  *
  * Each row has two copies, in random lists, and a refine record.  Queries lie
  * near centroids.  Answers mean nothing, but take as long as any to find: lists
@@ -42,6 +44,7 @@ typedef struct Bench
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *queries;		/* [NQUERIES][dims] */
 	GvSearch   *searches;		/* [NQUERIES] */
+	float		spread;			/* of centroids */
 	double		share;			/* of copies that conditions let pass; 0: none */
 	GvKeyTest  *tests;			/* [NQUERIES] */
 	GvCondition *conditions;	/* [NQUERIES] */
@@ -108,7 +111,7 @@ put_model(Bench *bench)
 										0.7f);
 	float	   *parent = need((size_t) spec->dims * sizeof(float));
 
-	bench->centroids = draw_floats(n, 1.2f);
+	bench->centroids = draw_floats(n, bench->spread);
 	CHECKED(gv_mirror_put_array(bench->mirror, GV_CODEBOOKS, 0,
 								gv_array_length(spec, GV_CODEBOOKS),
 								codebooks));
@@ -268,6 +271,30 @@ set_conditions(Bench *bench, bool asks)
 }
 
 /*
+ * A number for the answers of a batch, the same for the same to the last bit.
+ * FNV-1a, by words of 4 bytes.
+ */
+static uint32_t
+sum_up(const GvSearch *searches, int n)
+{
+	uint32_t	sum = 2166136261u;
+
+	for (int i = 0; i < n; i++)
+	{
+		const uint32_t *words = (const uint32_t *) searches[i].hits;
+		size_t		nwords = (size_t) searches[i].nhits * sizeof(GvHit) / 4;
+
+		for (size_t w = 0; w < nwords; w++)
+			sum = (sum ^ words[w]) * 16777619u;
+		words = (const uint32_t *) searches[i].bounds;
+		nwords = (size_t) searches[i].nhits * sizeof(GvBound) / 4;
+		for (size_t w = 0; w < nwords; w++)
+			sum = (sum ^ words[w]) * 16777619u;
+	}
+	return sum;
+}
+
+/*
  * A batch size: the time from its begin to its end, and how long the caller is
  * busy beginning it.  Lanes take turns.
  */
@@ -318,9 +345,13 @@ measure(Bench *bench, int n)
 	}
 	start = bench_now() - start;
 	bench_sort_times(times, count);
-	printf("%6d %10.1f %10.1f %12.0f %10.1f %8.0f\n", n,
+	if (!bench->once)
+		CHECKED(gv_mirror_search(bench->searchers[0], bench->mirror,
+								 bench->searches, n));
+	printf("%6d %10.1f %10.1f %12.0f %10.1f %8.0f %08x\n", n,
 		   times[count / 2] * 1e6, times[count * 99 / 100] * 1e6,
-		   n * (double) count / start, busy / begun * 1e6, copies / count);
+		   n * (double) count / start, busy / begun * 1e6, copies / count,
+		   sum_up(bench->searches, bench->once ? 0 : n));
 	fflush(stdout);
 	free(times);
 }
@@ -338,15 +369,16 @@ are_batches(char **args, int nargs)
 static int
 usage(void)
 {
-	fprintf(stderr, "usage: random [-c] [-o | -l LANES] [-k SHARE] ROWS DIMS "
-			"LISTS M PROBES CAPACITY BATCH...\n");
+	fprintf(stderr, "usage: random [-c] [-o | -l LANES] [-k SHARE] [-s SPREAD] "
+			"ROWS DIMS LISTS M PROBES CAPACITY BATCH...\n");
 	return 2;
 }
 
 int
 main(int argc, char **argv)
 {
-	Bench		bench = {.spec = {.metric = GV_L2,.nparents = 1},.nlanes = 1};
+	Bench		bench = {.spec = {.metric = GV_L2,.nparents = 1},.nlanes = 1,
+	.spread = 1.2f};
 	GvDevice	found[GV_MAX_DEVICES];
 	int32_t		nfound;
 	char	  **args = argv + 1;
@@ -379,6 +411,12 @@ main(int argc, char **argv)
 		if (!(bench.share > 0 && bench.share < 1))
 			return usage();
 	}
+	if (nargs > 1 && strcmp(args[0], "-s") == 0)
+	{
+		bench.spread = (float) atof(args[1]);
+		args += 2;
+		nargs -= 2;
+	}
 	if (nargs < 7 || bench.nlanes < 1 || bench.nlanes > MOST_LANES ||
 		!are_batches(args + 6, nargs - 6))
 		return usage();
@@ -402,8 +440,8 @@ main(int argc, char **argv)
 	printf("%s, %s: %s rows x %s, %s lists, m %s, %s probes, %s copies back\n",
 		   BENCH_ENGINE.name, found[0].name, args[0], args[1], args[2],
 		   args[3], args[4], args[5]);
-	printf("%6s %10s %10s %12s %10s %8s\n", "batch", "p50 us", "p99 us",
-		   "queries/s", "busy us", "copies");
+	printf("%6s %10s %10s %12s %10s %8s %8s\n", "batch", "p50 us", "p99 us",
+		   "queries/s", "busy us", "copies", "answers");
 	if (bench.share > 0)
 		make_conditions(&bench);
 	for (int i = 6; i < nargs; i++)
