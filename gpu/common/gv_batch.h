@@ -116,6 +116,8 @@ struct GvBatch
 								 * no bounds follow, or the selection does not
 								 * say */
 	GvFound    *d_found;		/* [n] */
+	uint32_t   *d_whole;		/* [n] is a query's scan to be whole?  NULL: each
+								 * is (gv_listscan.h) */
 	GvApproximate		approx;
 	GvProbe    *out_probed;		/* [n][probes] */
 	uint4	   *out_hits;		/* GvHit [n][capacity] */

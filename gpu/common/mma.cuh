@@ -11,6 +11,9 @@
  *		D [16][8]	d[0], d[1]: row g, columns 2t and 2t + 1; d[2], d[3]: row
  *					g + 8
  * The sums are fp32, in an order and with a rounding that the card chooses.
+ * Of numbers of 8 bits (m16n8k32) a lane holds fours side by side, a register
+ * each: where there are columns or rows 2t, 2t + 1 above, 4t .. 4t + 3, and in the
+ * place of 2t + 8, 4t + 16 .. 4t + 19; sums are int32, and exact.
  *
  * Without nvcc (test/unit/gpu) the same is computed from what all lanes hold.
  */
@@ -37,6 +40,23 @@ gv_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 		"{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
 		: "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* The same of numbers of 8 bits. */
+static __device__ __forceinline__ void
+gv_mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+		"{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		: "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* The sum of four products of numbers of 8 bits. */
+static __device__ __forceinline__ int32_t
+gv_dot_bytes(uint32_t a, uint32_t b)
+{
+	return __dp4a((int) a, (int) b, 0);
 }
 
 /*
@@ -106,6 +126,36 @@ gv_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 			for (int half = 0; half < 4; half++)
 				d[i] += gv_half_at(rows[i / 2], lane / 4 * 4 + t, half) *
 					gv_half_at(columns, (lane % 4 * 2 + i % 2) * 4 + t, half);
+}
+
+static inline int32_t
+gv_dot_bytes(uint32_t a, uint32_t b)
+{
+	int32_t		sum = 0;
+
+	for (int shift = 0; shift < 32; shift += 8)
+		sum += (int8_t) (a >> shift) * (int8_t) (b >> shift);
+	return sum;
+}
+
+static inline void
+gv_mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+	int			lane = threadIdx.x % 32;
+	uint64_t	rows[2][32];	/* a lane's columns of rows g and g + 8 */
+	uint64_t	columns[32];
+
+	gv_emulated_share(a[0] | (uint64_t) a[2] << 32, rows[0]);
+	gv_emulated_share(a[1] | (uint64_t) a[3] << 32, rows[1]);
+	gv_emulated_share(b0 | (uint64_t) b1 << 32, columns);
+	for (int i = 0; i < 4; i++)
+		for (int t = 0; t < 4; t++)
+			for (int shift = 0; shift < 64; shift += 32)
+				d[i] += gv_dot_bytes((uint32_t) (rows[i / 2][lane / 4 * 4 + t] >>
+												 shift),
+									 (uint32_t) (columns[(lane % 4 * 2 +
+														  i % 2) * 4 + t] >>
+												 shift));
 }
 
 static inline void

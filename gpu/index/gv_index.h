@@ -4,13 +4,15 @@
  *
  * Read search.cu first: it has the steps of a batch in order, table.cu, best.cu,
  * scan.cu, hopperscan.cu or keyscan.cu, sort.cu and bound.cu; parts.cu cuts it into
- * parts, replay.cu launches the steps of small ones at once.  mirror.cu, records.cu
+ * parts, replay.cu launches the steps of small ones at once, gather.cu scans the
+ * lists of thousands of queries for all of them (gv_listscan.h).  mirror.cu, records.cu
  * and pool.cu keep what is searched.
  */
 #ifndef GV_INDEX_H
 #define GV_INDEX_H
 
 #include "gpu/common/gv_batch.h"
+#include "gpu/index/gv_listscan.h"
 
 /* pool.cu: the card's memory for blocks */
 extern GvStatus gv_pool_create(int64_t block_bytes, int64_t expected_blocks,
@@ -55,7 +57,15 @@ extern GvStatus gv_gpu_give_matches(const GvCardModel *card,
 									const GvBatch *batch,
 									cudaStream_t stream);
 
-/* replay.cu */
+/*
+ * replay.cu: all steps of a batch, or the first, up to the choice of lists, and
+ * those behind the scan
+ */
+extern GvStatus gv_gpu_first_steps(const GvCardModel *card,
+								   const GvBatch *batch,
+								   GvSearcher *searcher);
+extern GvStatus gv_gpu_last_steps(const GvCardModel *card,
+								  const GvBatch *batch, GvSearcher *searcher);
 extern GvStatus gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
 							 GvSearcher *searcher);
 extern GvStatus gv_gpu_replay(const GvCardModel *card, const GvBatch *batch,
@@ -86,6 +96,17 @@ extern GvStatus gv_gpu_hopper_scan(const GvCardModel *card,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);
 
+/* Bytes of memory that arrays of parts have so far. */
+struct GvPlaces
+{
+	size_t		in_bytes;		/* the host's */
+	size_t		out_bytes;
+	size_t		own_bytes;		/* the lane's, each part its own */
+	size_t		own_from;		/* where these begin: behind what all share, of
+								 * which */
+	size_t		common_bytes;	/* is the most that any has */
+};
+
 /* parts.cu: what a batch is cut into, and where the arrays of a part are */
 extern int32_t gv_gpu_part_of(int32_t n);
 extern int32_t gv_gpu_next_part(const GvSearcher *searcher,
@@ -93,12 +114,54 @@ extern int32_t gv_gpu_next_part(const GvSearcher *searcher,
 								const GvSearch *searches, int32_t n,
 								GvBatch *batch, bool *small);
 extern void gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
-							  GvSearcher *lane, size_t *in_bytes,
-							  size_t *out_bytes, size_t *work_bytes,
+							  GvSearcher *lane, GvPlaces *places,
 							  GvBatch *batch);
 extern size_t gv_gpu_found_bytes(int32_t n, size_t *near_at);
 
+/*
+ * gather.cu: parts that are searched together, a lane's work at a time; one, if
+ * that is all.
+ */
+#define GV_MOST_GATHERED	8
+
+struct GvGathered
+{
+	int			nparts;
+	int32_t		n;				/* searches */
+	int32_t		taken[GV_MOST_GATHERED];	/* of each part */
+	bool		small;			/* one part, for a graph */
+	GvBatch		parts[GV_MOST_GATHERED];
+	size_t		work_bytes;		/* of the lane, and where in it: */
+	size_t		own_from;
+	bool		by_lists;
+	GvListScan	lists;
+};
+
+/* Of the first searches of a batch, of which n are left; and their sizes. */
+extern void gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirror,
+						  const GvSearch *searches, int32_t n, int32_t all,
+						  GvGathered *gathered);
+extern void gv_gpu_place_gathered(const GvCardModel *card,
+								  GvSearcher *searcher, GvSearcher *lane,
+								  GvPlaces *places, GvGathered *gathered);
+
+/* Start a part whose queries and answers are copied, or some together. */
+extern GvStatus gv_gpu_start_long(const GvCardModel *card,
+								  const GvBatch *batch, GvSearcher *lane);
+extern GvStatus gv_gpu_start_gathered(const GvCardModel *card,
+									  const GvGathered *gathered,
+									  const GvSearch *searches,
+									  GvSearcher *lane);
+
+/*
+ * For checks: parts of so many queries are gathered, whatever is best; 0: none;
+ * negative: as is best.
+ */
+extern "C" void gv_gpu_gather_by(int32_t n);
+
 /* search.cu */
+extern void gv_gpu_put_queries(const GvCardModel *card, const GvBatch *batch,
+							   const GvSearch *searches, int32_t n);
 extern GvStatus gv_gpu_searcher(int32_t device, GvSearcher **searcher);
 extern void gv_gpu_searcher_drop(GvSearcher *searcher);
 extern GvStatus gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror,

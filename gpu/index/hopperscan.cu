@@ -246,6 +246,8 @@ scan_hopper_kernel(GvCardModel card, GvBatch batch)
 	GvProbes	probes;
 	uint32_t	nblocks;
 
+	if (batch.d_whole != NULL && !batch.d_whole[query])
+		return;
 	if (lane == 0)
 	{
 		gv_barrier_init(&arrived[warp], 1);

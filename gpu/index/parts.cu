@@ -219,81 +219,92 @@ gv_gpu_next_part(const GvSearcher *searcher, const GvMirror *mirror,
 
 /*
  * Point a batch's arrays at memory: in and out follow those of the parts
- * before it, work is every part's of the lane.  With NULL for memory only the
- * sizes count.  What is copied, queries and wanted, probes, hits and bounds,
- * has the same order on both sides.
+ * before it, work is every part's of the lane, of which the first own_from bytes
+ * are all parts' that are gathered (gather.cu): what is there is used up before
+ * the next part's is made.  With NULL for memory only the sizes count.  What is
+ * copied, queries and wanted, probes, hits and bounds, has the same order on both
+ * sides.
  */
 void
 gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
-				  GvSearcher *lane, size_t *in_bytes, size_t *out_bytes,
-				  size_t *work_bytes, GvBatch *batch)
+				  GvSearcher *lane, GvPlaces *places, GvBatch *batch)
 {
 	size_t		n = batch->n;
 	char	   *in = (char *) searcher->in.memory;
 	char	   *out = (char *) searcher->out.memory;
-	char	   *work = (char *) lane->d_work.memory;
+	char	   *common = (char *) lane->d_work.memory;
+	char	   *own = common + places->own_from;
+	size_t		common_bytes = 0;
 	size_t		hit_bytes = n * batch->capacity * sizeof(GvHit);
 	size_t		bound_bytes = card->refine_slots == 0 ? 0 :
 		n * batch->capacity * sizeof(GvBound);
 	size_t		query_bytes = n * card->dims * sizeof(float);
 
-#define PLACE(array, next, bytes) \
-	batch->array = (decltype(batch->array)) ((uintptr_t) next + \
-											 gv_carve(next##_bytes, bytes))
-	PLACE(in_queries, in, query_bytes);
-	PLACE(in_wanted, in, n * sizeof(GvWanted));
-	PLACE(out_probed, out, n * batch->probes * sizeof(GvProbe));
-	PLACE(out_hits, out, hit_bytes);
+#define PLACE_AT(array, memory, at, bytes) \
+	batch->array = (decltype(batch->array)) ((uintptr_t) (memory) + \
+											 gv_carve(&(at), bytes))
+#define IN(array, bytes)	PLACE_AT(array, in, places->in_bytes, bytes)
+#define OUT(array, bytes)	PLACE_AT(array, out, places->out_bytes, bytes)
+#define OWN(array, bytes)	PLACE_AT(array, own, places->own_bytes, bytes)
+#define COMMON(array, bytes)	PLACE_AT(array, common, common_bytes, bytes)
+	IN(in_queries, query_bytes);
+	IN(in_wanted, n * sizeof(GvWanted));
+	OUT(out_probed, n * batch->probes * sizeof(GvProbe));
+	OUT(out_hits, hit_bytes);
 	if (bound_bytes > 0)
-		PLACE(out_bounds, out, bound_bytes);
-	PLACE(d_queries, work, query_bytes);
-	PLACE(d_wanted, work, n * sizeof(GvWanted));
-	PLACE(d_tables, work, n * gv_table_floats(&card->shape) * sizeof(float));
-	PLACE(d_coarse, work, n * card->nlists * sizeof(float));
-	PLACE(d_probed, work, n * batch->probes * sizeof(GvProbe));
-	PLACE(d_hits, work, hit_bytes);
-	PLACE(d_bounds, work, bound_bytes);
+		OUT(out_bounds, bound_bytes);
+	OWN(d_queries, query_bytes);
+	OWN(d_wanted, n * sizeof(GvWanted));
+	OWN(d_tables, n * gv_table_floats(&card->shape) * sizeof(float));
+	COMMON(d_coarse, n * card->nlists * sizeof(float));
+	OWN(d_probed, n * batch->probes * sizeof(GvProbe));
+	OWN(d_hits, hit_bytes);
+	OWN(d_bounds, bound_bytes);
 	if (bound_bytes > 0 && gv_gpu_sifts_copies(batch))
-		PLACE(d_records, work, n * batch->capacity * sizeof(uint8_t *));
-	PLACE(d_starts, work, n * (batch->probes + 1) * sizeof(uint32_t));
-	PLACE(d_first, work, n * batch->probes * sizeof(uint8_t *));
-	PLACE(d_scores, work, n * batch->copies * sizeof(float));
+		COMMON(d_records, n * batch->capacity * sizeof(uint8_t *));
+	OWN(d_starts, n * (batch->probes + 1) * sizeof(uint32_t));
+	OWN(d_first, n * batch->probes * sizeof(uint8_t *));
+	COMMON(d_scores, n * batch->copies * sizeof(float));
 	if (!gv_gpu_sorts_copies(batch))
-		PLACE(d_ids, work, n * batch->copies * sizeof(uint64_t));
-	PLACE(d_found, work, n * sizeof(GvFound));
+		COMMON(d_ids, n * batch->copies * sizeof(uint64_t));
+	OWN(d_found, n * sizeof(GvFound));
 	if (gv_gpu_approximate_fits(card, batch))
 	{
-		PLACE(approx.d_halves, work, n * card->half_dims * sizeof(uint16_t));
+		COMMON(approx.d_halves, n * card->half_dims * sizeof(uint16_t));
 		batch->approx.nparts = card->shape.chunks;
-		PLACE(approx.d_squares, work,
-			  n * batch->approx.nparts * sizeof(float2));
-		PLACE(approx.d_least, work,
-			  n * gv_nruns(card->nlists) * sizeof(float));
+		COMMON(approx.d_squares, n * batch->approx.nparts * sizeof(float2));
+		COMMON(approx.d_least, n * gv_nruns(card->nlists) * sizeof(float));
 		batch->approx.d_ways = (unsigned *) searcher->d_ways.memory;
 	}
 	if (batch->tests > 0 || gv_gpu_hopper_filters(card, batch, searcher))
-		PLACE(d_kept, work, n * sizeof(uint32_t));
+		OWN(d_kept, n * sizeof(uint32_t));
 	if (batch->tests > 0)
 	{
 		size_t		tests_bytes = n * batch->tests * sizeof(GvCardTest);
 		size_t		values_bytes = batch->values * sizeof(uint64_t);
 		size_t		matches_bytes = n * batch->probes * sizeof(uint32_t);
 
-		PLACE(in_tests, in, tests_bytes);
-		PLACE(in_values, in, values_bytes);
-		PLACE(out_matches, out, matches_bytes);
-		PLACE(d_tests, work, tests_bytes);
-		PLACE(d_values, work, values_bytes);
-		PLACE(d_matches, work, matches_bytes);
+		IN(in_tests, tests_bytes);
+		IN(in_values, values_bytes);
+		OUT(out_matches, matches_bytes);
+		OWN(d_tests, tests_bytes);
+		OWN(d_values, values_bytes);
+		OWN(d_matches, matches_bytes);
 	}
 	if (batch->sampled)
 	{
-		PLACE(in_ranks, in, n * sizeof(int32_t));
-		PLACE(d_ranks, work, n * sizeof(int32_t));
-		PLACE(d_sampled, work, n * batch->copies * sizeof(float));
-		PLACE(d_nsampled, work, n * sizeof(uint32_t));
+		IN(in_ranks, n * sizeof(int32_t));
+		OWN(d_ranks, n * sizeof(int32_t));
+		OWN(d_sampled, n * batch->copies * sizeof(float));
+		OWN(d_nsampled, n * sizeof(uint32_t));
 	}
-#undef PLACE
+	if (places->common_bytes < common_bytes)
+		places->common_bytes = common_bytes;
+#undef IN
+#undef OUT
+#undef OWN
+#undef COMMON
+#undef PLACE_AT
 }
 
 /*

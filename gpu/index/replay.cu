@@ -24,8 +24,9 @@
  * wanted on the card after it: so where no bounds follow, which give the answers
  * to the host, the last step does, and select leaves them on the card.
  */
-static GvStatus
-last_steps(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher)
+GvStatus
+gv_gpu_last_steps(const GvCardModel *card, const GvBatch *batch,
+				  GvSearcher *searcher)
 {
 	GvBatch		kept = *batch;
 
@@ -43,24 +44,29 @@ last_steps(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher)
 	return GV_OK;
 }
 
-/* Launch all steps. */
+/* From queries to their lists. */
 GvStatus
-gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
-			 GvSearcher *searcher)
+gv_gpu_first_steps(const GvCardModel *card, const GvBatch *batch,
+				   GvSearcher *searcher)
 {
 	GV_TRY(gv_gpu_table(card, batch, searcher->stream));
 	if (batch->approx.d_halves != NULL)
 	{
 		GV_TRY(gv_gpu_list_scores(card, batch, searcher));
-		GV_TRY(gv_gpu_choose(card, batch, searcher->stream));
+		return gv_gpu_choose(card, batch, searcher->stream);
 	}
-	else
-	{
-		GV_TRY(gv_gpu_coarse(card, batch, searcher->stream));
-		GV_TRY(gv_gpu_probes(card, batch, searcher));
-	}
+	GV_TRY(gv_gpu_coarse(card, batch, searcher->stream));
+	return gv_gpu_probes(card, batch, searcher);
+}
+
+/* Launch all steps. */
+GvStatus
+gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
+			 GvSearcher *searcher)
+{
+	GV_TRY(gv_gpu_first_steps(card, batch, searcher));
 	GV_TRY(gv_gpu_scan(card, batch, searcher));
-	return last_steps(card, batch, searcher);
+	return gv_gpu_last_steps(card, batch, searcher);
 }
 
 static void

@@ -151,9 +151,9 @@ stream_out(float *to, const float *from, size_t n)
 }
 
 /* Queries of n searches, and what they want, to where the card looks. */
-static void
-put_queries(const GvCardModel *card, const GvBatch *batch,
-			const GvSearch *searches, int32_t n)
+void
+gv_gpu_put_queries(const GvCardModel *card, const GvBatch *batch,
+				   const GvSearch *searches, int32_t n)
 {
 	float	   *queries = (float *) batch->in_queries;
 	GvWanted   *wanted = (GvWanted *) batch->in_wanted;
@@ -219,79 +219,55 @@ static GvStatus
 prepare(GvSearcher *searcher, const GvMirror *mirror,
 		const GvSearch *searches, int32_t n)
 {
-	int32_t		most = gv_gpu_part_of(n);
-	size_t		in_bytes = 0;
 	size_t		near_at;
-	size_t		out_bytes = gv_gpu_found_bytes(n, &near_at);
+	GvPlaces	places = {};
 	size_t		most_bytes = 0;
-	int			nparts = 0;
+	int			nturns = 0;
 
-	for (int32_t done = 0; done < n; nparts++)
+	places.out_bytes = gv_gpu_found_bytes(n, &near_at);
+	for (int32_t done = 0; done < n; nturns++)
 	{
-		size_t		work_bytes = 0;
-		GvBatch		batch;
-		bool		small;
+		GvGathered	gathered;
 
-		done += gv_gpu_next_part(searcher, mirror, searches + done,
-								 n - done < most ? n - done : most, &batch,
-								 &small);
-		gv_gpu_place_part(&mirror->card, searcher, searcher, &in_bytes,
-						  &out_bytes, &work_bytes, &batch);
-		if (most_bytes < work_bytes)
-			most_bytes = work_bytes;
+		gv_gpu_gather_parts(searcher, mirror, searches + done, n - done, n,
+					  &gathered);
+		gv_gpu_place_gathered(&mirror->card, searcher, searcher, &places,
+							  &gathered);
+		if (most_bytes < gathered.work_bytes)
+			most_bytes = gathered.work_bytes;
+		done += gathered.n;
 	}
 	/* graphs have the addresses of what grows */
-	if (searcher->in.bytes < in_bytes || searcher->out.bytes < out_bytes)
+	if (searcher->in.bytes < places.in_bytes ||
+		searcher->out.bytes < places.out_bytes)
 	{
 		GV_TRY(gv_gpu_wait_whole(searcher));
 		GV_TRY(gv_gpu_wait_whole(searcher->beside));
 		gv_gpu_replays_drop(searcher);
 		gv_gpu_replays_drop(searcher->beside);
 	}
-	GV_TRY(gv_buffer_need(&searcher->in, in_bytes));
-	GV_TRY(gv_buffer_need(&searcher->out, out_bytes));
-	if (nparts > 1)
+	GV_TRY(gv_buffer_need(&searcher->in, places.in_bytes));
+	GV_TRY(gv_buffer_need(&searcher->out, places.out_bytes));
+	if (nturns > 1)
 		GV_TRY(grow_work(searcher->beside, most_bytes));
 	return grow_work(searcher, most_bytes);
 }
 
-/* Bytes from the start of an array to the end of another behind it. */
-static size_t
-span(const void *first, const void *last, size_t last_bytes)
-{
-	return (const char *) last - (const char *) first + last_bytes;
-}
-
-/* A part whose queries and answers are copied. */
+/* Start a part of its own: its searches are the first of n, of a batch's. */
 static GvStatus
-start_long(const GvCardModel *card, const GvBatch *batch, GvSearcher *lane)
+start_part(const GvCardModel *card, GvGathered *gathered, GvSearch *searches,
+		   bool expects, GvSearcher *lane)
 {
-	size_t		nhits = (size_t) batch->n * batch->capacity;
-	GvBatch		copied = *batch;
+	const GvBatch *batch = &gathered->parts[0];
 
-	GV_CUDA_TRY(cudaMemcpyAsync(batch->d_queries, batch->in_queries,
-								span(batch->in_queries, batch->in_wanted,
-									 batch->n * sizeof(GvWanted)),
-								cudaMemcpyHostToDevice, lane->stream));
-	copied.in_queries = batch->d_queries;
-	copied.in_wanted = batch->d_wanted;
-	copied.out_probed = batch->d_probed;
-	copied.out_hits = batch->d_hits;
-	copied.out_found = batch->d_found;
-	if (batch->out_bounds != NULL)
-		copied.out_bounds = batch->d_bounds;
-	GV_TRY(gv_gpu_steps(card, &copied, lane));
-	GV_CUDA_TRY(cudaMemcpyAsync(batch->out_probed, batch->d_probed,
-								batch->out_bounds != NULL ?
-								span(batch->out_probed, batch->out_bounds,
-									 nhits * sizeof(GvBound)) :
-								span(batch->out_probed, batch->out_hits,
-									 nhits * sizeof(GvHit)),
-								cudaMemcpyDeviceToHost, lane->stream));
-	return gv_cuda_status(cudaMemcpyAsync(batch->out_found, batch->d_found,
-										  batch->n * sizeof(GvFound),
-										  cudaMemcpyDeviceToHost,
-										  lane->stream));
+	gv_gpu_put_queries(card, batch, searches, gathered->n);
+	if (batch->tests > 0)
+		gv_gpu_put_conditions(batch, searches, gathered->n);
+	if (!gathered->small)
+		return gv_gpu_start_long(card, batch, lane);
+	if (expects && batch->tests == 0)
+		gv_gpu_expect(lane, batch, gathered->n);
+	return gv_gpu_replay(card, batch, lane);
 }
 
 /* Start all parts of n searches. */
@@ -301,43 +277,48 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 {
 	const GvCardModel *card = &mirror->card;
 	GvSearcher *lane = searcher;
-	int32_t		most = gv_gpu_part_of(n);
-	size_t		in_bytes = 0;
+	GvPlaces	places = {};
 	size_t		near_at;
-	size_t		out_bytes = gv_gpu_found_bytes(n, &near_at);
 
+	places.out_bytes = gv_gpu_found_bytes(n, &near_at);
 	searcher->both = false;
 	for (int32_t done = 0; done < n;)
 	{
-		size_t		work_bytes = 0;
-		GvBatch		batch;
-		bool		small;
-		int32_t		taken = gv_gpu_next_part(searcher, mirror, searches + done,
-											 n - done < most ? n - done : most,
-											 &batch, &small);
+		GvGathered	gathered;
+		int32_t		first = done;
 
+		gv_gpu_gather_parts(searcher, mirror, searches + done, n - done, n,
+					  &gathered);
 		searcher->both |= lane != searcher;
-		/* where two lanes fill the card, steps that wait are in the way */
-		batch.overlap = searcher->overlap && most >= n;
-		gv_gpu_place_part(card, searcher, lane, &in_bytes, &out_bytes,
-						  &work_bytes, &batch);
-		batch.out_found = (GvFound *) searcher->out.memory + done;
-		if (batch.sampled)
-			batch.out_near = (GvNear *) ((char *) searcher->out.memory +
-										 near_at) + done;
-		put_queries(card, &batch, searches + done, taken);
-		if (batch.tests > 0)
-			gv_gpu_put_conditions(&batch, searches + done, taken);
+		places.own_from = gathered.own_from;
+		gv_gpu_place_gathered(card, searcher, lane, &places, &gathered);
+		for (int i = 0; i < gathered.nparts; i++)
+		{
+			GvBatch    *batch = &gathered.parts[i];
+
+			/* where two lanes fill the card, steps that wait are in the way */
+			batch->overlap = searcher->overlap && gathered.n >= n &&
+				!gathered.by_lists;
+			batch->out_found = (GvFound *) searcher->out.memory + first;
+			if (batch->sampled)
+				batch->out_near = (GvNear *) ((char *) searcher->out.memory +
+											  near_at) + first;
+			first += gathered.taken[i];
+		}
 		/* what was looked for is of an earlier part, and this one ends later */
 		lane->arrivals.n = 0;
-		if (small && batch.tests == 0 && n <= MOST_EXPECTED)
-			gv_gpu_expect(lane, &batch, taken);
-		if (small)
-			GV_TRY(gv_gpu_replay(card, &batch, lane));
+		if (gathered.by_lists)
+			GV_TRY(gv_gpu_start_gathered(card, &gathered, searches + done,
+										 lane));
 		else
-			GV_TRY(start_long(card, &batch, lane));
-		place_answers(&batch, searches + done, taken);
-		done += taken;
+			GV_TRY(start_part(card, &gathered, searches + done,
+							  n <= MOST_EXPECTED, lane));
+		for (int i = 0; i < gathered.nparts; i++)
+		{
+			place_answers(&gathered.parts[i], searches + done,
+						  gathered.taken[i]);
+			done += gathered.taken[i];
+		}
 		lane = lane == searcher ? searcher->beside : searcher;
 	}
 	return GV_OK;

@@ -6,8 +6,9 @@
  */
 #include "../engine/mirrors.h"
 
-/* gpu/coarse/gv_coarse.h */
+/* gpu/coarse/gv_coarse.h, gpu/index/gv_index.h */
 extern void gv_gpu_approximate_from(int64_t terms);
+extern void gv_gpu_gather_by(int32_t n);
 extern bool gv_product_hopper(int32_t columns);	/* gpu/product/gv_product.h */
 extern bool gv_gpu_hopper_multiplies(void);
 extern bool gv_has_hopper(int32_t device);
@@ -169,6 +170,64 @@ test_filters(void)
 	}
 }
 
+/*
+ * Lists scanned for all queries that meet them: sub-quantizers of up to four
+ * dimensions, lists met by few and many, queries and copies of whom approximate
+ * scores tell nothing, and more copies wanted than there are.
+ */
+static void
+test_gathered(void)
+{
+	static const int32_t shapes[][6] = {
+		/* dims, m, lists, mean copies, probes, wanted */
+		{24, 8, 9, 100, 9, 10}, {33, 12, 40, 60, 12, 60}, {5, 5, 90, 8, 80, 200},
+		{500, 250, 7, 40, 3, 3}, {1000, 256, 5, 50, 4, 20}, {7, 2, 3, 900, 3, 1},
+		{17, 17, 1, 700, 1, 100}, {26, 9, 60, 0, 20, 9}, {514, 257, 4, 90, 2, 5}
+	};
+	GvSearch	searches[516];
+	int			n = 516;
+	int			i;
+	int			k;
+
+	gv_gpu_gather_by(129);
+	for (i = 0; i < 9; i += unit_small ? 2 : 1)
+	{
+		const int32_t *shape = shapes[i];
+		TestIndex	index = make_index(GV_L2 + i % 3, shape[0], shape[1],
+									   shape[2], 1, shape[3], i % 4 == 3);
+		GvMirror   *mirror;
+		GvSearcher *searcher = NULL;
+		char		what[40];
+
+		snprintf(what, sizeof(what), "list by list, case %d", i);
+		if (i % 2 > 0 && index.lists[0].nblocks > 0)
+			for (k = 0; k < 20; k++)
+				index.lists[0].t[k] *= k % 2 ? 1e6f : 1e30f;
+		mirror = make_mirror(&index);
+		for (k = 0; k < n; k++)
+		{
+			float	   *query;
+			int			d;
+
+			searches[k] = new_search(&index, 1 + k % shape[4], shape[2],
+									 1 + (k + shape[5]) % shape[5]);
+			query = (float *) searches[k].query;
+			for (d = 0; d < shape[0] && k % 40 == 7; d++)
+				query[d] *= k % 80 == 7 ? 1e25f : 1e-25f;
+		}
+		CHECK(gv_searcher(0, &searcher) == GV_OK &&
+			  gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
+			  "%s", what);
+		check_answers(&index, searches, n, what);
+		gv_searcher_drop(searcher);
+		free_searches(searches, n);
+		gv_mirror_drop(mirror);
+		free_index(&index);
+	}
+	test_filters();
+	gv_gpu_gather_by(-1);
+}
+
 /* An engine was opened. */
 void
 test_hopper(void)
@@ -181,4 +240,5 @@ test_hopper(void)
 	test_products();
 	test_scans();
 	test_filters();
+	test_gathered();
 }

@@ -1,0 +1,108 @@
+/*
+ * gv_listscan.h
+ *		Large batches, scanned list by list: what the kernels of that hand each
+ *		other, and their launchers.
+ *
+ * Parts of a batch are gathered (gather.cu).  Of each part, when its lists are
+ * chosen: its queries in 8 bits, their margins, a limit of each from its nearest
+ * lists, and how many queries meet each list (rough.cu).
+ * Of all of them together: who meets which list (meet.cu), and copies that may be
+ * among the best, list by list, from approximate scores (listscan.cu).  Then of
+ * each part again: exact scores of these (rescore.cu), and what follows any scan.
+ */
+#ifndef GV_LISTSCAN_H
+#define GV_LISTSCAN_H
+
+#include "gpu/common/gv_batch.h"
+
+#define GV_ROUGH_SUBS		8	/* sub-quantizers of a step of products */
+#define GV_ROUGH_DIMS		4	/* dimensions of one, at most */
+#define GV_MET_TOGETHER		32	/* queries that a list is scanned for at once */
+#define GV_NEAR_ROOM		2048	/* copies of a query that may be among the best */
+
+/* How far a query's approximate scores can be trusted; see rough.cu. */
+struct GvAim
+{
+	float		scale;			/* of a sum of products of 8 bits */
+	float		margin;			/* infinite: they cannot be */
+	float		most;			/* ... nor where T, a list's score, or the limit
+								 * is larger */
+	float		limit;			/* no larger S is among the best; infinite:
+								 * unknown */
+};
+
+/* A copy that may be among a query's best. */
+struct GvNearScore
+{
+	float		score;			/* approximate */
+	uint32_t	place;			/* its number among the query's copies */
+};
+
+/* A query meets a list. */
+struct alignas(16) GvMeeting
+{
+	float		scale;			/* GvAim's */
+	float		limit;			/* of a copy's sum, scaled, and T */
+	float		base;			/* the list's score */
+	float		most;			/* of T; negative: nothing is known */
+	uint32_t	query;			/* of all that are gathered */
+	uint32_t	first;			/* number of the list's first copy among its own */
+	uint32_t	unused[2];
+};
+
+/* Some queries that meet a list, up to GV_MET_TOGETHER. */
+struct GvMet
+{
+	uint32_t	list;
+	uint32_t	first;			/* of d_meetings */
+	uint32_t	n;
+	uint32_t	unused;
+};
+
+/*
+ * Arrays of queries are those of all that are gathered, or, given to a step of a
+ * part, the part's.
+ */
+struct GvListScan
+{
+	int32_t		steps;			/* of products: GV_ROUGH_SUBS each */
+	int32_t		first;			/* the part's first query */
+	int32_t		most_met;		/* room in d_met */
+	uint32_t   *d_words;		/* [steps][8][16] codewords in 8 bits: that of
+								 * sub-quantizer 8s + 2t + h is [s][4h + t] */
+	float	   *d_units;		/* [8 * steps] what 1 of them stands for */
+	uint32_t   *d_queries;		/* [n][8 * steps] in 8 bits */
+	GvAim	   *d_aims;			/* [n] */
+	uint32_t   *d_counts;		/* [n] copies near enough; more than there is room
+								 * for: unknown */
+	uint32_t   *d_whole;		/* [n] GvBatch's */
+	GvNearScore *d_near;		/* [n][GV_NEAR_ROOM] */
+	uint32_t   *d_starts;		/* [nlists + 1] first how many meet each list, then
+								 * where they are entered next */
+	GvMeeting  *d_meetings;		/* [n * probes] by list */
+	GvMet	   *d_met;
+	uint32_t   *d_nmet;
+};
+
+/* rough.cu */
+extern GvStatus gv_gpu_rough_words(const GvCardModel *card,
+								   const GvListScan *lists,
+								   cudaStream_t stream);
+extern GvStatus gv_gpu_aim(const GvCardModel *card, const GvBatch *batch,
+						   const GvListScan *lists, cudaStream_t stream);
+
+/* meet.cu */
+extern GvStatus gv_gpu_meet(const GvCardModel *card,
+							const GvListScan *lists, cudaStream_t stream);
+extern GvStatus gv_gpu_enter(const GvBatch *batch, const GvListScan *lists,
+							 cudaStream_t stream);
+
+/* listscan.cu */
+extern GvStatus gv_gpu_list_scan(const GvCardModel *card,
+								 const GvListScan *lists, cudaStream_t stream);
+
+/* rescore.cu */
+extern GvStatus gv_gpu_rescore(const GvCardModel *card, const GvBatch *batch,
+							   const GvListScan *lists, cudaStream_t stream);
+
+#endif							/* GV_LISTSCAN_H */

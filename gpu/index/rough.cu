@@ -1,0 +1,348 @@
+/*
+ * rough.cu
+ *		Codewords and queries in 8 bits, and how far what is made of them lies
+ *		from S.
+ *
+ * Of sub-quantizer j, with u_j the largest magnitude in its codewords / 127, let
+ * C_jk be codeword k / u_j, rounded; of a query, with z = u_j q in each dimension
+ * of j and s the largest |z| / 127, let Q be z / s, rounded.  Then an entry of the
+ * look-up table, w <q_j, codeword k>, is nearly w s <Q_j, C_jk>; products of such
+ * numbers, at most 4 x 256 of 127 x 127, are below 2^24, so sums of them are exact
+ * in int32 and in fp32.  The approximate score of a copy is
+ *		a = base + (w s sum + T).
+ *
+ * What is proven.  Let E be the sum over j of the largest difference, of any k,
+ * between the entry and w s <Q_j, C_jk>, and M that of the largest |entry|.  Both
+ * are taken from the table that S is made of, so nothing is asked of how numbers
+ * were rounded.  Then
+ *	- the sum of a copy's entries, added in fp32, is off by at most m 2^-24 M
+ *	  (1 + m 2^-24), and differs from w s sum by at most E besides
+ *	- S and a are rounded twice each, in numbers below |base| + |T| + M + E; the
+ *	  limit less the base, with which w s sum + T is compared, once, in one
+ *	  below |limit| + |base|: 2^-22 of those is more than all of that
+ *	- differences of E are off by 2^-22 of M and E, sums by (m + 32) 2^-24
+ * The margin is E and (m + 64) 2^-20 M, and a part more for base, T and limit up
+ * to 2^16 times that: 3/64.  Beyond, or where it is not finite, the query is
+ * scanned as others are.
+ */
+#include "gpu/common/bisect.cuh"
+#include "gpu/common/mma.cuh"
+#include "gpu/index/gv_listscan.h"
+#include "gpu/index/scan.cuh"
+
+#define THREADS			256
+#define WARPS			(THREADS / GV_WARP)
+#define ROWS			(THREADS / GV_CODEWORDS)	/* of the table at once */
+#define MOST_CHUNKS		8		/* of a copy's codes */
+#define LARGEST			127.0f
+#define BLOCKS			2		/* of copies, that a warp finds a limit from */
+#define LIMIT_COPIES	(BLOCKS * WARPS * GV_BLOCK)
+
+/* Where the codewords of sub-quantizer j are. */
+static __device__ __forceinline__ int
+words_at(int j)
+{
+	int			in = j % GV_ROUGH_SUBS;
+
+	return (j - in + in % 2 * 4 + in / 2) * GV_CODEWORDS;
+}
+
+/* Four numbers, of which n are there, in units of 8 bits. */
+static __device__ __forceinline__ uint32_t
+round_word(const float *x, int n, float weight, float unit)
+{
+	uint32_t	word = 0;
+
+	for (int d = 0; d < n; d++)
+	{
+		float		number = rintf(weight * x[d] / unit);
+
+		/* of no number, or a unit of 0, nothing: the margin tells */
+		if (fabsf(number) <= LARGEST)
+			word |= (uint32_t) (uint8_t) (int) number << 8 * d;
+	}
+	return word;
+}
+
+/* Block: ROWS sub-quantizers, a codeword a thread. */
+static __global__ void __launch_bounds__(THREADS)
+rough_words_kernel(GvCardModel card, GvListScan lists)
+{
+	int			j = blockIdx.x * ROWS + threadIdx.x / GV_CODEWORDS;
+	int			k = threadIdx.x % GV_CODEWORDS;
+	int			start = gv_card_sub_start(card, min(j, card.m));
+	int			ndims = gv_card_sub_start(card, min(j + 1, card.m)) - start;
+	const float *words = card.d_codebooks + (int64_t) GV_CODEWORDS * start;
+	float		most = 0.0f;
+	float		unit;
+
+	if (j >= GV_ROUGH_SUBS * lists.steps)
+		return;
+	for (int i = 0; i < GV_CODEWORDS * ndims; i++)
+		most = fmaxf(most, fabsf(words[i]));
+	unit = most / LARGEST;
+	lists.d_words[words_at(j) + k] = round_word(words + k * ndims, ndims, 1.0f,
+												unit);
+	if (k == 0)
+		lists.d_units[j] = unit;
+}
+
+/* The largest, or the sum, of what all threads bring, in all of them. */
+template <typename Both>
+static __device__ __forceinline__ float
+of_all(float mine, float *said, Both both)
+{
+	for (int half = GV_WARP / 2; half > 0; half /= 2)
+		mine = both(mine, __shfl_xor_sync(GV_FULL_WARP, mine, half));
+	__syncthreads();
+	if (threadIdx.x % GV_WARP == 0)
+		said[threadIdx.x / GV_WARP] = mine;
+	__syncthreads();
+	mine = said[0];
+	for (int w = 1; w < WARPS; w++)
+		mine = both(mine, said[w]);
+	return mine;
+}
+
+/* By all threads: a query in 8 bits, to words and to `to`.  Returns its unit. */
+static __device__ __forceinline__ float
+round_query(const GvCardModel &card, const GvListScan &lists,
+			const float *query, uint32_t *words, float *said, uint32_t *to)
+{
+	int			j = threadIdx.x;
+	int			start = gv_card_sub_start(card, min(j, card.m));
+	int			ndims = gv_card_sub_start(card, min(j + 1, card.m)) - start;
+	bool		mine = j < GV_ROUGH_SUBS * lists.steps;
+	float		unit = mine ? lists.d_units[j] : 0.0f;
+	float		most = 0.0f;
+
+	for (int d = 0; d < ndims; d++)
+		most = fmaxf(most, fabsf(unit * query[start + d]));
+	most = of_all(most, said, [](float a, float b)
+	{
+		return fmaxf(a, b);
+	});
+	if (mine)
+		to[j] = words[j] = round_word(query + start, ndims, unit,
+									  most / LARGEST);
+	return most / LARGEST;
+}
+
+/*
+ * By all threads: the margin of a query, see above, from its table and what 8
+ * bits make of that; 16 lanes a row.
+ */
+static __device__ __forceinline__ float
+find_margin(const GvCardModel &card, const GvListScan &lists,
+			const float *table, const uint32_t *words, float scale, float *said)
+{
+	float		slack = (card.m + 64) * 0x1p-20f;
+	float		margin = 0.0f;
+
+	for (int first = 0; first < card.m; first += ROWS)
+	{
+		int			row = first + threadIdx.x / GV_CODEWORDS;
+		int			k = threadIdx.x % GV_CODEWORDS;
+		bool		there = row < card.m;
+		float		entry = there ? table[row * GV_CODEWORDS + k] : 0.0f;
+		float		rough = there ? scale *
+			(float) gv_dot_bytes(words[row], lists.d_words[words_at(row) + k]) :
+			0.0f;
+		float		far = fabsf(entry - rough);
+		float		length = fabsf(entry);
+
+		/* what is no number makes the sum none */
+		margin += (far - far) + (length - length);
+#pragma unroll
+		for (int half = GV_CODEWORDS / 2; half > 0; half /= 2)
+		{
+			far = fmaxf(far, __shfl_xor_sync(GV_FULL_WARP, far, half));
+			length = fmaxf(length, __shfl_xor_sync(GV_FULL_WARP, length, half));
+		}
+		margin += k == 0 ? 1.001f * far + slack * length : 0.0f;
+	}
+	margin = of_all(margin, said, [](float a, float b)
+	{
+		return a + b;
+	}) + 0x1p-100f;
+	return margin < 1e30f ? margin : __int_as_float(0x7F800000);
+}
+
+/* A copy, some of whose bytes are on their way. */
+template <int CHUNKS>
+struct Sample
+{
+	uint4		codes[CHUNKS];
+	float		base;
+	float		t;
+	bool		live;
+
+	/* By a warp: of block b of a query's, one each lane, if it is there. */
+	__device__ __forceinline__ void
+	ask(const GvCardModel &card, const GvProbes &probes, const GvKept &kept,
+		uint32_t b, bool there)
+	{
+		int			lane = threadIdx.x % GV_WARP;
+		const uint8_t *block;
+
+		live = false;
+		if (!there)
+			return;
+		block = probes.block_of(kept, b, probes.one_of(kept, b),
+								card.shape.block_bytes, &base);
+#pragma unroll
+		for (int i = 0; i < CHUNKS; i++)
+			codes[i] = ((const uint4 *) block)[i * GV_WARP + lane];
+		t = ((const float *) (block + card.shape.t))[lane];
+		live = *(const uint32_t *) (block + card.shape.live) >> lane & 1;
+	}
+
+	__device__ __forceinline__ float
+	score(int words, const char *table) const
+	{
+		float		sum = 0.0f;
+
+#pragma unroll
+		for (int i = 0; i < CHUNKS; i++)
+			sum = gv_add_chunk(sum, codes[i],
+							   i + 1 < CHUNKS ? GV_CHUNK_WORDS : words,
+							   table + i * GV_CHUNK_BYTES, 0);
+		return gv_card_score(__fadd_rn(__fadd_rn(base, t), sum));
+	}
+};
+
+/*
+ * By all threads: a score that k of the copies do not exceed; infinite where they
+ * are fewer.  keys, *count, which is 0, and talked are shared.
+ */
+template <int CHUNKS>
+static __device__ __forceinline__ float
+find_limit(const Sample<CHUNKS> (&samples)[BLOCKS], int last_words,
+		   const char *table, uint32_t k, uint32_t *keys, uint32_t *count,
+		   uint32_t (*talked)[GV_WARP])
+{
+	GvTalk		talk = {talked, 0};
+
+#pragma unroll
+	for (int i = 0; i < BLOCKS; i++)
+	{
+		uint32_t	at = gv_take_place(__ballot_sync(GV_FULL_WARP,
+													 samples[i].live), count);
+
+		if (samples[i].live)
+			keys[at] = gv_ordered(samples[i].score(last_words, table));
+	}
+	__syncthreads();
+	if (*count < k || k == 0)
+		return __int_as_float(0x7F800000);
+	return gv_unordered(gv_find_bound([&](uint32_t i)
+	{
+		return keys[i];
+	}, *count, k, k / 8, talk).key);
+}
+
+/*
+ * Query blockIdx.x of a part: its d_queries, d_aims and d_counts, a limit from S of
+ * the first copies of its nearest lists, and a meeting more of each list.
+ * Shared: table [chunks * 32][16] floats.
+ */
+template <int CHUNKS>
+static __global__ void __launch_bounds__(THREADS, CHUNKS <= 5 ? 3 : 2)
+aim_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
+{
+	GV_SHARED(table);
+	__shared__ GvKept kept;
+	__shared__ uint32_t words[THREADS];
+	__shared__ uint32_t keys[LIMIT_COPIES];
+	__shared__ uint32_t talked[2][GV_WARP];
+	__shared__ float said[WARPS];
+	__shared__ uint32_t count;
+	int			query = blockIdx.x;
+	int			last_words = (card.shape.code_bytes + 3) / 4 -
+		(CHUNKS - 1) * GV_CHUNK_WORDS;
+	uint32_t	k = batch.d_wanted[query].capacity;
+	float		limit;
+	Sample<CHUNKS> samples[BLOCKS];
+	GvProbes	probes;
+	uint32_t	nblocks;
+	float		scale;
+	float		margin;
+
+	/* 1. the copies, whose bytes are on their way meanwhile */
+	if (threadIdx.x == 0)
+		count = 0;
+	nblocks = gv_scan_begins<THREADS>(card, batch, query, 0, table, &kept,
+									  probes);
+	__syncthreads();
+#pragma unroll
+	for (int i = 0; i < BLOCKS; i++)
+	{
+		uint32_t	b = i * WARPS + threadIdx.x / GV_WARP;
+
+		samples[i].ask(card, probes, kept, b, b < nblocks);
+	}
+
+	/* 2. the query in 8 bits, and what that does to its table */
+	scale = round_query(card, lists,
+						batch.d_queries + (int64_t) query * card.dims, words,
+						said, lists.d_queries + (int64_t) query *
+						GV_ROUGH_SUBS * lists.steps) *
+		(card.metric == GV_IP ? -1.0f : -2.0f);
+	__syncthreads();
+	margin = find_margin(card, lists, (const float *) table, words, scale, said);
+
+	/* 3. a limit */
+	limit = find_limit(samples, last_words, (const char *) table, k, keys,
+					   &count, talked);
+	if (threadIdx.x == 0)
+	{
+		lists.d_aims[query] = {scale, margin * 1.0625f, margin * 0x1p16f, limit};
+		lists.d_counts[query] = margin < 1e30f ? 0 : GV_NEAR_ROOM + 1;
+	}
+
+	/* 4. whom it meets */
+	for (int p = threadIdx.x; p < probes.nprobed && margin < 1e30f; p += THREADS)
+		atomicAdd(&lists.d_starts[probes.probed[p].list], 1u);
+}
+
+/* d_words and d_units, and no meetings. */
+GvStatus
+gv_gpu_rough_words(const GvCardModel *card, const GvListScan *lists,
+				   cudaStream_t stream)
+{
+	int			nsubs = GV_ROUGH_SUBS * lists->steps;
+
+	GV_CUDA_TRY(cudaMemsetAsync(lists->d_starts, 0,
+								(card->nlists + 1) * sizeof(uint32_t),
+								stream));
+	return gv_launch_early(false, rough_words_kernel, (nsubs + ROWS - 1) / ROWS,
+						   THREADS, 0, stream, *card, *lists);
+}
+
+template <int CHUNKS>
+static GvStatus
+launch(const GvCardModel *card, const GvBatch *batch, const GvListScan *lists,
+	   cudaStream_t stream)
+{
+	if (card->shape.chunks != CHUNKS)
+		return launch<CHUNKS - 1>(card, batch, lists, stream);
+	return gv_launch_early(false, aim_kernel<CHUNKS>, batch->n, THREADS,
+						   CHUNKS * GV_CHUNK_BYTES, stream, *card, *batch,
+						   *lists);
+}
+
+template <>
+GvStatus
+launch<0>(const GvCardModel *, const GvBatch *, const GvListScan *,
+		  cudaStream_t)
+{
+	return GV_INVALID;
+}
+
+/* A part's d_queries, d_aims and d_counts, when its lists are chosen. */
+GvStatus
+gv_gpu_aim(const GvCardModel *card, const GvBatch *batch,
+		   const GvListScan *lists, cudaStream_t stream)
+{
+	return launch<MOST_CHUNKS>(card, batch, lists, stream);
+}
