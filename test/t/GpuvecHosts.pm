@@ -271,7 +271,11 @@ sub test_roles
 	good($asked, 'ALTER SERVER s0 OPTIONS (DROP extensions)');
 	my @unordered = grep { !/ORDER BY/ } good($asked, "EXPLAIN (VERBOSE, COSTS OFF) $search") =~ /Remote SQL: (.*)/g;
 	ok(@unordered > 0, 'without the option extensions a server is not asked for the order');
-	good($asked, "ALTER SERVER s0 OPTIONS (ADD extensions '$extensions')");
+	my $doctor = "SELECT state, advice FROM gpuvec_doctor(\$\$$search\$\$) WHERE subject = '$table->{name}_0'";
+	like(good($asked, $doctor), qr/^its server is not asked for the order: .*\|ALTER SERVER s0 OPTIONS \(ADD extensions '\Q$extensions\E'\)$/,
+		'the doctor says what to do');
+	good($asked, good($asked, $doctor =~ s/state, //r));
+	is(good($asked, $doctor), 'its server brings the order|', '... which helps');
 	return;
 }
 
