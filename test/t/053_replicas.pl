@@ -99,7 +99,7 @@ sub filled
 	return $statement;
 }
 
-my $vector = "(SELECT array_agg(((g * (i + 3) * 2654435761) % 1009)::real ORDER BY i) FROM generate_series(1, 16) AS i)::$type";
+my $vector = "(SELECT array_agg(((g * (i + 3) * 2654435761) % 1009 + 1)::real ORDER BY i) FROM generate_series(1, 16) AS i)::$type";
 $service->safe_psql('shop', 'CREATE EXTENSION vector') if $pgvector;
 $service->safe_psql('shop', filled($_)) for @$on_service;
 $service->safe_psql('shop', "GRANT SELECT ON docs TO app;

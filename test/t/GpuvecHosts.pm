@@ -256,9 +256,9 @@ sub test_writes
 sub test_roles
 {
 	my ($asked, $servers, $table) = @_;
-	my $search = "SELECT count(*) FROM (SELECT id FROM $table->{name} ORDER BY $table->{column} <=> '{1}'::real[] LIMIT 10) AS n";
+	my $search = "SELECT count(*) FROM (SELECT id FROM $table->{name} ORDER BY $table->{column} <=> (SELECT v FROM asked WHERE n = 1) LIMIT 10) AS n";
 
-	good($asked, "CREATE ROLE guest; GRANT SELECT ON $table->{name} TO guest");
+	good($asked, "CREATE ROLE guest; GRANT SELECT ON $table->{name}, asked TO guest");
 	fails($asked, "SET ROLE guest; $search", qr/user mapping not found for (user )?"guest"/, 'a role that no server knows');
 	good($servers->[0], "REVOKE SELECT ON $table->{name} FROM app");
 	fails($asked, $search, qr/permission denied for table $table->{name}\nCONTEXT: +remote SQL command: SELECT/, 'a role without rights on a server');
