@@ -160,5 +160,11 @@ for my $table (@tables)
 }
 test_roles($asked, \@servers, $tables[0]);
 
+# -- a server that has a standby: of several hosts the one that is there
+my ($attributes) = page('sql/HOSTS.md') =~ /`host 'db0a\.example,db0b\.example', (.*?)`/;
+my ($host, $port) = ($nodes[1]->host, $nodes[1]->port);
+good($asked, "ALTER SERVER s0 OPTIONS (SET host '/nowhere,$host', SET port '$port,$port', ADD $attributes)");
+is(good($asked, 'SELECT count(*) FROM items_0'), good($servers[0], 'SELECT count(*) FROM items'), 'of two hosts the one that is there');
+
 $_->stop for @nodes;
 done_testing();

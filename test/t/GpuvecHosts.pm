@@ -14,22 +14,29 @@ use Exporter 'import';
 use File::Basename;
 use Test::More;
 
-our @EXPORT = qw($LOGGED printed for_server here_sql there_sql indexes_sql good rows_sql natural
+our @EXPORT = qw($LOGGED page printed for_server here_sql there_sql indexes_sql good rows_sql natural
   is_ordered is_same fails test_writes test_roles test_lost);
 
 # Settings of a server whose plans are looked at.
 our $LOGGED = "session_preload_libraries = 'auto_explain'\nauto_explain.log_min_duration = 0\n"
   . "log_min_messages = warning\n";
 
+# The text of a page.
+sub page
+{
+	my ($page) = @_;
+	my $root = dirname(dirname(dirname(__FILE__)));
+
+	open my $in, '<', "$root/$page" or die "$page: $!";
+	local $/;
+	return <$in>;
+}
+
 # The blocks of SQL under a heading of a page, which are lists of statements.
 sub printed
 {
 	my ($page, $heading) = @_;
-	my $root = dirname(dirname(dirname(__FILE__)));
-
-	open my $in, '<', "$root/$page" or die "$page: $!";
-	my $text = do { local $/; <$in> };
-	my ($section) = $text =~ /^##+ \Q$heading\E\n(.*?)(?=^##+ |\z)/ms
+	my ($section) = page($page) =~ /^##+ \Q$heading\E\n(.*?)(?=^##+ |\z)/ms
 	  or die "$page: no $heading";
 	return map {
 		[ grep { /\S/ } split /;[^\n']*\n/, $_ ]
