@@ -130,7 +130,8 @@ is(good($asked, "DO \$\$ DECLARE q vector; r bigint; BEGIN SELECT embedding INTO
 
 # -- rows written
 test_writes($asked, { name => 'docs', column => 'embedding', type => 'vector' }, $dims);
-good($asked, q{UPDATE docs SET body = body || '!' WHERE id % 3 = 0; VACUUM docs});
+good($asked, q{UPDATE docs SET body = body || '!' WHERE id % 3 = 0; VACUUM docs; REINDEX INDEX docs_embedding_idx});
+is(scalar(grep { $_ == 0 } split / /, of_shards('lists')), 0, 'REINDEX goes to all shards');
 test_rows('after changes');
 
 # -- shards move to another worker, while it is locked and by logical replication
