@@ -88,8 +88,8 @@ start_server() {
 	fi
 	GV_NETWORK=${NETWORKS[$1]:-} PGPORT=$((PORT + $1)) \
 		gv_start "data$1" "${settings[@]}" || return 1
-	echo "host all app $NETWORK.0/24 scram-sha-256" \
-		>>"$GV_TMP/data$1/pg_hba.conf"
+	# before the lines of initdb, which trust the loopback
+	sed -i '1i host all app all scram-sha-256' "$GV_TMP/data$1/pg_hba.conf"
 	PGPORT=$((PORT + $1)) gv_psql -c 'SELECT pg_reload_conf()' >/dev/null
 }
 
