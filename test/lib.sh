@@ -10,6 +10,7 @@
 GV_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 GV_TMP=
 GV_USER=
+GV_NETWORK=
 # processor time, in clock ticks, of servers that gv_stop has stopped
 GV_TICKS=0
 # gpuvecd without kernels, which take minutes to compile and need a card to run
@@ -96,14 +97,16 @@ gv_begin() {
 }
 
 # Runs a command as GV_USER, in GV_TMP, with all its leavings there; in a
-# session of its own, where no key of the terminal reaches it.
+# session of its own, where no key of the terminal reaches it.  GV_NETWORK, if
+# set, is a process in whose network it runs.
 gv_as() {
 	local status=0
 	(
 		cd "$GV_TMP" || exit
 		export HOME=$GV_TMP/home TMPDIR=$GV_TMP/tmp
 		if [ "$(id -u)" = 0 ]; then
-			exec setsid runuser -u "$GV_USER" -- "$@"
+			exec ${GV_NETWORK:+nsenter --net="/proc/$GV_NETWORK/ns/net"} \
+				setsid runuser -u "$GV_USER" -- "$@"
 		fi
 		exec setsid "$@"
 	) <&0 &

@@ -38,6 +38,8 @@
 #					(test/servers.sh builds such)
 #	upgrade			pg_upgrade from each of these versions to the next (skipped where
 #					there is one only)
+#	hosts			rows divided among servers in networks of their own, 250,000
+#					each (test/hosts/run.sh; skipped without postgres_fdw)
 #	clients			clients from PyPI (test/clients/run.sh; skipped where PyPI
 #					cannot be reached)
 #	soak			one round of test/soak.sh
@@ -63,9 +65,9 @@ LONG=${GPUVEC_TEST_LONG:-}
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap'
 LONG_PARTS='fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
-	plainbuffers ubsan clang coverage servers upgrade clients soak faults'
+	plainbuffers ubsan clang coverage servers upgrade hosts clients soak faults'
 BUILT_PARTS='levels valgrind cardwhole cardolder cardsanitized sqllevels
-	plainbuffers servers clients'
+	plainbuffers servers hosts clients'
 # shellcheck disable=SC2034
 SERVER='' SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0

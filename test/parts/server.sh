@@ -308,28 +308,41 @@ part_tap() {
 	done
 }
 
+# Runs a program of part $1, which ends with 'N passed, N failed'; $2 = what it has
+# skipped, if it says so
+report_program() {
+	local out=$GV_TMP/$1.out line
+	"${@:3}" >"$out" 2>&1 || :
+	line=$(tail -1 "$out")
+	sed "s/^/$SERVER $1: /" "$out"
+	if [[ $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed(.*) ]]; then
+		passed "${BASH_REMATCH[1]}"
+		if [ "${BASH_REMATCH[2]}" != 0 ]; then
+			failed "${BASH_REMATCH[2]}" "$SERVER $1"
+		fi
+		if [ -n "${BASH_REMATCH[3]}" ]; then
+			skipped "$SERVER $1: $2"
+		fi
+	else
+		failed 1 "$SERVER $1: no last line"
+	fi
+}
+
+# Rows divided among servers, in networks of their own.
+part_hosts() {
+	report_program hosts 'what takes networks of its own' \
+		"$GV_ROOT/test/hosts/run.sh" --installed "$GV_PG_CONFIG"
+}
+
 # Clients from PyPI and what sql/RECIPES.md says of them, on a cluster named $1.
 part_clients() {
-	local out=$GV_TMP/clients.out line
 	if [ -z "$PGVECTOR" ]; then
 		skipped "$SERVER clients: they need pgvector"
 		return
 	fi
 	gv_start "$1"
-	PATH=$GV_BIN:$PATH "$GV_ROOT/test/clients/run.sh" --here >"$out" 2>&1 || :
-	line=$(tail -1 "$out")
-	sed "s/^/$SERVER clients: /" "$out"
-	if [[ $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed(.*) ]]; then
-		passed "${BASH_REMATCH[1]}"
-		if [ "${BASH_REMATCH[2]}" != 0 ]; then
-			failed "${BASH_REMATCH[2]}" "$SERVER clients"
-		fi
-		if [ -n "${BASH_REMATCH[3]}" ]; then
-			skipped "$SERVER clients: what PyPI does not give"
-		fi
-	else
-		failed 1 "$SERVER clients: no last line"
-	fi
+	report_program clients 'what PyPI does not give' \
+		env PATH="$GV_BIN:$PATH" "$GV_ROOT/test/clients/run.sh" --here
 	gv_stop "$1"
 	check_server_log "$1"
 }
@@ -359,7 +372,7 @@ part_upgrade() {
 # All wanted parts of the chosen server.
 server_parts() {
 	local name
-	wanted_any sql isolation tap clients sqllevels plainbuffers || return 0
+	wanted_any sql isolation tap hosts clients sqllevels plainbuffers || return 0
 	prepare_server || return 0
 	if wanted_any sql isolation; then
 		part "$SERVER sql and isolation" part_sql "data$TAG"
@@ -374,6 +387,9 @@ server_parts() {
 	if wanted tap; then
 		part "$SERVER tap" part_tap
 	fi
+	if wanted hosts; then
+		part "$SERVER hosts" part_hosts
+	fi
 	if wanted clients; then
 		part "$SERVER clients" part_clients "dataclients$TAG"
 	fi
@@ -381,7 +397,7 @@ server_parts() {
 		part "$SERVER sql on plain buffers" sql_on_plain_buffers \
 			"dataplain$TAG"
 	fi
-	for name in sql isolation tap clients sqllevels plainbuffers; do
+	for name in sql isolation tap hosts clients sqllevels plainbuffers; do
 		over $name
 	done
 }
@@ -450,7 +466,7 @@ sql_on_plain_buffers() {
 # The others than $1's, with the parts that ONLY names beside this one.
 more_servers() {
 	local others other names=${ONLY:-}
-	wanted_any sql isolation tap clients || names=
+	wanted_any sql isolation tap hosts clients || names=
 	others=$(other_servers "$1")
 	[ -n "$others" ] || part "other servers" skipped "no other PostgreSQL"
 	for other in $others; do

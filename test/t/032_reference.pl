@@ -1,8 +1,8 @@
 # sql/README.md says what the catalogs say: every function, view, operator,
 # operator class, index option and setting of both extensions, with types,
 # ranges and defaults, and none that is not there.  README.md names nothing that
-# is not there either, nor does sql/RECIPES.md, and its six statements run as they
-# are printed.
+# is not there either, nor do sql/RECIPES.md and sql/HOSTS.md, and its six statements
+# run as they are printed.
 
 use strict;
 use warnings;
@@ -18,6 +18,7 @@ my $root = dirname(dirname($FindBin::RealBin));
 my $reference = slurp_file("$root/sql/README.md");
 my $readme = slurp_file("$root/README.md");
 my $recipes = slurp_file("$root/sql/RECIPES.md");
+my $hosts = slurp_file("$root/sql/HOSTS.md");
 
 # no setting for tests among them, and gpuvecd's as they are where it may run
 delete $ENV{GPUVEC_FAULTS};
@@ -231,12 +232,12 @@ for my $option (@options)
 # -- README.md: what it names is there
 my %known = map { $_ => 1 } qw(gpuvec_pgvector gpuvec.order gpuvec.recal gpuvec.control),
   (map { /(?:view )?(\w+)/ } @signatures), (map { $_->[0] } table('Settings', 5));
-my %named = map { $_ => 1 } "$readme$recipes" =~ /\bgpuvec[_.][a-z_]+\b/g;
+my %named = map { $_ => 1 } "$readme$recipes$hosts" =~ /\bgpuvec[_.][a-z_]+\b/g;
 is(join(' ', grep { !$known{$_} } sort keys %named), '',
-	'README.md and sql/RECIPES.md name nothing that is not there');
+	'README.md, sql/RECIPES.md and sql/HOSTS.md name nothing that is not there');
 my %anchor;
 for my $page ([ 'README.md', $readme ], [ 'sql/README.md', $reference ],
-	[ 'sql/RECIPES.md', $recipes ])
+	[ 'sql/RECIPES.md', $recipes ], [ 'sql/HOSTS.md', $hosts ])
 {
 	my ($name, $text) = @$page;
 
@@ -250,6 +251,8 @@ for my $page ([ 'README.md', $readme ], [ 'sql/README.md', $reference ],
 is(join(' ', grep { !$anchor{$_} } (map { "README.md#$_" } $readme =~ /\]\(#([^)]*)\)/g),
 		(map { "sql/$_" } $readme =~ /\]\(sql\/(\w+\.md#[^)]*)\)/g),
 		(map { "README.md#$_" } $recipes =~ /\]\(\.\.\/README\.md#([^)]*)\)/g),
+		(map { "README.md#$_" } $hosts =~ /\]\(\.\.\/README\.md#([^)]*)\)/g),
+		(map { "sql/HOSTS.md#$_" } $hosts =~ /\]\(#([^)]*)\)/g),
 		(map { "sql/RECIPES.md#$_" } $recipes =~ /\]\(#([^)]*)\)/g),
 		map { "sql/README.md#$_" } $reference =~ /\]\(#([^)]*)\)/g),
 	'', 'and links to no heading that is not there');

@@ -46,6 +46,12 @@ typedef struct IvfpqReason
 extern IvfpqReason IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel,
 								   IndexOptInfo *info);
 extern IvfpqReason IvfpqWhyNoIndex(PlannerInfo *root, RelOptInfo *rel);
+extern OpExpr *IvfpqOrderedDistance(PlannerInfo *root, RelOptInfo *rel,
+									Var **column, char **class);
+
+/* foreign.c: what keeps a foreign table's server from bringing it */
+extern bool IvfpqIsOrderSent(const PlannerInfo *root, const RelOptInfo *rel);
+extern IvfpqReason IvfpqWhyNotSent(Oid table, Oid operator);
 
 /* keyreasons.c: why conditions on keys are filters */
 extern void IvfpqWhyFilters(PlannerInfo *root, const IndexPath *path,
@@ -53,6 +59,7 @@ extern void IvfpqWhyFilters(PlannerInfo *root, const IndexPath *path,
 
 /* planscans.c: how a finished plan reads a table */
 extern Plan *IvfpqScanInPlan(const PlannedStmt *stmt, Oid table, Oid index);
+extern bool IvfpqIsSortedInPlan(const PlannedStmt *stmt, Oid table);
 extern char *IvfpqNameScan(const Plan *plan);
 
 #endif							/* IVFPQ_DOCTOR_H */

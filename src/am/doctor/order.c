@@ -518,44 +518,61 @@ class_for_type(Oid type, Oid operator)
 }
 
 /*
- * A table without an index of ours: does the statement order by a distance of
- * one of its columns?  Then it lacks one.
+ * The distance that the statement orders by first, if it is one of a column of this
+ * table; or NULL.  Sets the column and the class that would serve it.
  */
-IvfpqReason
-IvfpqWhyNoIndex(PlannerInfo *root, RelOptInfo *rel)
+OpExpr *
+IvfpqOrderedDistance(PlannerInfo *root, RelOptInfo *rel, Var **column,
+					 char **class)
 {
 	const Query *parse = root->parse;
 	OpExpr	   *distance;
 	ListCell   *lc;
 
 	if (parse->sortClause == NIL)
-		return no_reason;
+		return NULL;
 	distance = (OpExpr *)
 		in_columns_of(root, rel,
 					  get_sortgroupclause_expr(linitial(parse->sortClause),
 											   root->processed_tlist));
 	if (!IsA(distance, OpExpr) || !is_distance_operator(distance->opno))
-		return no_reason;
+		return NULL;
 	foreach(lc, distance->args)
 	{
 		Var		   *var = lfirst(lc);
-		char	   *class;
 
 		while (IsA(var, RelabelType))	/* a domain */
 			var = (Var *) ((RelabelType *) var)->arg;
 		if (!IsA(var, Var) || var->varno != (int) rel->relid ||
 			var->varattno <= 0)
 			continue;
-		class = class_for_type(getBaseType(var->vartype), distance->opno);
-		if (class == NULL)
+		*class = class_for_type(getBaseType(var->vartype), distance->opno);
+		if (*class == NULL)
 			continue;
-		return reason("no gpuivfpq index is on it, and the statement orders by a distance to one of its columns",
-					  psprintf("CREATE INDEX ON %s USING gpuivfpq (%s %s)",
-							   IvfpqRelationName(planner_rt_fetch(rel->relid, root)->relid),
-							   quote_identifier(get_attname(planner_rt_fetch(rel->relid, root)->relid,
-															var->varattno,
-															false)),
-							   class));
+		*column = var;
+		return distance;
 	}
-	return no_reason;
+	return NULL;
+}
+
+/*
+ * A table without an index of ours: does the statement order by a distance of
+ * one of its columns?  Then it lacks one.
+ */
+IvfpqReason
+IvfpqWhyNoIndex(PlannerInfo *root, RelOptInfo *rel)
+{
+	Oid			table = planner_rt_fetch(rel->relid, root)->relid;
+	Var		   *column;
+	char	   *class;
+
+	if (IvfpqOrderedDistance(root, rel, &column, &class) == NULL)
+		return no_reason;
+	return reason("no gpuivfpq index is on it, and the statement orders by a distance to one of its columns",
+				  psprintf("CREATE INDEX ON %s USING gpuivfpq (%s %s)",
+						   IvfpqRelationName(table),
+						   quote_identifier(get_attname(table,
+														column->varattno,
+														false)),
+						   class));
 }

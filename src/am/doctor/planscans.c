@@ -14,7 +14,22 @@ typedef struct PlanSearch
 	Oid			table;
 	Oid			index;			/* looked for, by its order; or InvalidOid: */
 	Plan	   *found;			/* ... any scan of the table */
+	bool		is_limited;		/* a Limit is above it */
+	bool		is_sorted;		/* a Sort is, with no Limit between */
 } PlanSearch;
+
+static bool
+is_foreign_scan_of(const ForeignScan * scan, const PlanSearch *search)
+{
+	int			relid = -1;
+
+	while ((relid = bms_next_member(scan->fs_relids, relid)) >= 0)
+	{
+		if (rt_fetch(relid, search->stmt->rtable)->relid == search->table)
+			return true;
+	}
+	return false;
+}
 
 static bool
 is_scan_of(Plan *plan, const PlanSearch *search)
@@ -38,6 +53,8 @@ is_scan_of(Plan *plan, const PlanSearch *search)
 			relid = ((Scan *) plan)->scanrelid;
 			return relid > 0 &&
 				rt_fetch(relid, search->stmt->rtable)->relid == search->table;
+		case T_ForeignScan:
+			return is_foreign_scan_of((ForeignScan *) plan, search);
 		default:
 			return false;
 	}
@@ -58,17 +75,9 @@ find_among(const List *plans, PlanSearch *search)
 	return false;
 }
 
-/* Find the first node that is_scan_of says yes to. */
 static bool
-find_scan(Plan *plan, PlanSearch *search)
+find_below(Plan *plan, PlanSearch *search)
 {
-	if (plan == NULL)
-		return false;
-	if (is_scan_of(plan, search))
-	{
-		search->found = plan;
-		return true;
-	}
 	if (IsA(plan, Append) &&
 		find_among(((Append *) plan)->appendplans, search))
 		return true;
@@ -85,15 +94,51 @@ find_scan(Plan *plan, PlanSearch *search)
 		find_scan(plan->righttree, search);
 }
 
+/* Find the first node that is_scan_of says yes to. */
+static bool
+find_scan(Plan *plan, PlanSearch *search)
+{
+	if (plan == NULL)
+		return false;
+	if (is_scan_of(plan, search))
+	{
+		search->found = plan;
+		return true;
+	}
+	if (!find_below(plan, search))
+		return false;
+	if (IsA(plan, Limit))
+		search->is_limited = true;
+	else if (IsA(plan, Sort) && !search->is_limited)
+		search->is_sorted = true;
+	return true;
+}
+
+static void
+find_in_statement(PlanSearch *search)
+{
+	if (!find_scan(search->stmt->planTree, search))
+		(void) find_among(search->stmt->subplans, search);
+}
+
 /* How a plan reads a table, by the order of an index or in any way; or NULL. */
 Plan *
 IvfpqScanInPlan(const PlannedStmt *stmt, Oid table, Oid index)
 {
-	PlanSearch	search = {stmt, table, index, NULL};
+	PlanSearch	search = {.stmt = stmt, .table = table, .index = index};
 
-	if (!find_scan(stmt->planTree, &search))
-		(void) find_among(stmt->subplans, &search);
+	find_in_statement(&search);
 	return search.found;
+}
+
+/* Are rows of a table sorted before a LIMIT takes the first ones? */
+bool
+IvfpqIsSortedInPlan(const PlannedStmt *stmt, Oid table)
+{
+	PlanSearch	search = {.stmt = stmt, .table = table};
+
+	find_in_statement(&search);
+	return search.is_sorted;
 }
 
 /* What reads a table, in words. */

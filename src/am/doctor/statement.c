@@ -47,6 +47,7 @@ typedef struct Sight
 {
 	Oid			table;
 	Oid			index;			/* InvalidOid: it has none */
+	bool		is_foreign;		/* its server may bring the order */
 	IvfpqReason why;			/* it has no path by the index's order */
 	List	   *filters;		/* IvfpqReason: conditions on keys */
 	double		tuples;
@@ -210,6 +211,22 @@ see_table(PlannerInfo *root, RelOptInfo *rel, Oid tableoid)
 	table_close(table, NoLock);
 }
 
+static void
+see_foreign(PlannerInfo *root, RelOptInfo *rel)
+{
+	Var		   *column;
+	char	   *class;
+	OpExpr	   *distance = IvfpqOrderedDistance(root, rel, &column, &class);
+	Sight	   *sight;
+
+	if (distance == NULL)
+		return;
+	sight = add_sight(root, rel, InvalidOid);
+	sight->is_foreign = true;
+	if (!IvfpqIsOrderSent(root, rel))
+		sight->why = IvfpqWhyNotSent(sight->table, distance->opno);
+}
+
 /* Leave a table no other path than one by the order of an index. */
 static void
 keep_only(RelOptInfo *rel, Oid index)
@@ -241,7 +258,8 @@ watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 		previous_pathlist(root, rel, rti, rte);
 	if (observer == NULL || observer->depth != 1 ||
 		rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
-		(rte->relkind != RELKIND_RELATION && rte->relkind != RELKIND_MATVIEW))
+		(rte->relkind != RELKIND_RELATION && rte->relkind != RELKIND_MATVIEW &&
+		 rte->relkind != RELKIND_FOREIGN_TABLE))
 		return;
 	if (OidIsValid(observer->only_table))
 	{
@@ -250,7 +268,10 @@ watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 		return;
 	}
 	oldcontext = MemoryContextSwitchTo(observer->context);
-	see_table(root, rel, rte->relid);
+	if (rte->relkind == RELKIND_FOREIGN_TABLE)
+		see_foreign(root, rel);
+	else
+		see_table(root, rel, rte->relid);
 	MemoryContextSwitchTo(oldcontext);
 }
 
@@ -425,6 +446,12 @@ find_sight(IvfpqFindings *findings, Query *query, const char *source,
 		IvfpqFind(findings, name,
 				  psprintf(OidIsValid(sight->index) ? "not used: %s" : "%s",
 						   sight->why.state), sight->why.advice);
+	else if (sight->is_foreign && !IvfpqIsSortedInPlan(plan, sight->table))
+		IvfpqFind(findings, name, "its server brings the order", NULL);
+	else if (sight->is_foreign)
+		IvfpqFind(findings, name,
+				  "its server could bring the order; the planner takes it to cost less to fetch and to sort all rows",
+				  cost_advice(sight));
 	else
 		find_cost(findings, query, source, plan, sight);
 	foreach(lc, sight->filters)
