@@ -147,7 +147,12 @@ static IvfpqChannel own = {.sock = PGINVALID_SOCKET, .passed_fd = -1};
 /* Not connected, and not again before this */
 static int64 not_before;
 static uint64 hold_instance;	/* unless this is not the server's any more */
-static IvfpqServed held;		/* why */
+static struct
+{
+	IvfpqServed served;
+	uint32		refusal;
+	char		reason[sizeof(own.reason)];
+}			held;			/* why */
 
 /* Close it, if it is open. */
 void
@@ -195,7 +200,9 @@ shrink(void)
 static void
 hold_off(int64 us, uint64 instance)
 {
-	held = own.served;
+	held.served = own.served;
+	held.refusal = own.refusal;
+	strlcpy(held.reason, own.reason, sizeof(held.reason));
 	not_before = IvfpqNow() + us;
 	hold_instance = instance;
 }
@@ -215,7 +222,10 @@ IvfpqConnect(GvRole role, int64 deadline)
 		return &own;
 	IvfpqDisconnect();
 	if (IvfpqNow() < not_before && hold_instance == instance)
-		stay_closed(&own, held, "it was not to be reached");
+	{
+		stay_closed(&own, held.served, held.reason);
+		own.refusal = held.refusal;
+	}
 	else if (!IvfpqChannelOpen(&own, role))
 	{
 		if (own.refusal != 0)

