@@ -254,6 +254,58 @@ refused_as() {
 		exit(sysread($socket, my $answer, 1) ? 1 : 0)' "$2"
 }
 
+# The command lines of unit, compose file and pod, as they are but for the engine,
+# with the folder where they have it; $1 = the name of the file.
+command_of() {
+	case $1 in
+	*.service) sed -n 's/^ExecStart=[^ ]*gpuvecd //; T; s/ \$GPUVECD_OPTIONS//; s/%i/main/gp' "$1" ;;
+	*) sed -n 's/^ *command: \["gpuvecd", \(.*\)\]/\1/; T; s/[",]//gp' "$1" ;;
+	esac
+}
+
+# The command that says whether gpuvecd is there, as a test of a folder here.
+health_of() {
+	sed -n 's/^ *\(test\|command\): \["\(CMD", "\)\?test", \(.*\)\]/\3/; T; s/[",]//g
+		s|/run/gpuvec|'"$RUN"'|p' "$1"
+}
+
+starts_as_in() {
+	local file=$GV_ROOT/test/packaging/$1 n options health
+	options=$(command_of "$file")
+	[[ $options == "--socket /run/gpuvec/main" ]] || { echo "$options" && return 1; }
+	health=$(health_of "$file")
+	chmod 1777 "$RUN"
+	# shellcheck disable=SC2016,SC2086
+	unshare --pid --mount --fork --mount-proc --kill-child \
+		bash -c 'mount -t tmpfs none /run && mkdir /run/gpuvec &&
+			mount --bind "$0" /run/gpuvec &&
+			exec setpriv --reuid="$1" --regid="$1" --clear-groups -- "$2" "${@:3}"' \
+		"$RUN" "$OWNER" "$GV_BIN/gpuvecd" $options --engine cpu \
+		2>>"$GV_TMP/external-packaging.log" >&2 </dev/null &
+	OUTER=$!
+	for ((n = 0; n < 100; n++)); do
+		[ ! -S "$RUN/main/pgsql_tmp.gpuvec.sock" ] || break
+		sleep .1
+	done
+	PID=$(cat "/proc/$OUTER/task/$OUTER/children")
+	PID=${PID%% *}
+	PIDS+=("$PID")
+	if [[ $1 != *.service ]]; then
+		# shellcheck disable=SC2086
+		test ${health:?no health check} || return 1
+	fi
+	ends TERM 0
+	# shellcheck disable=SC2086
+	! test ${health:--S nothing}
+}
+
+try_packaging() {
+	local file
+	for file in gpuvecd@.service compose.yaml pod.yaml; do
+		check "gpuvecd starts and ends as in $file" starts_as_in $file
+	done
+}
+
 # Two clusters, a gpuvecd each, within their budgets; and in one folder.
 try_two_clusters() {
 	check "a's gpuvecd" start_gpuvecd $RUNNER a --socket "$RUN/a" --owner "$OWNER" --memory 3
@@ -310,6 +362,7 @@ main() {
 	try_namespaces
 	try_strangers
 	try_two_clusters
+	try_packaging
 	echo "external: $PASSED passed, $FAILED failed"
 	[ $FAILED = 0 ]
 }

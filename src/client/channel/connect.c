@@ -152,7 +152,7 @@ static struct
 	IvfpqServed served;
 	uint32		refusal;
 	char		reason[sizeof(own.reason)];
-}			held;			/* why */
+}			held;				/* why */
 
 /* Close it, if it is open. */
 void

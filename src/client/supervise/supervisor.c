@@ -78,6 +78,7 @@ typedef struct Supervisor
 	bool		doubted;		/* a session waited long, and in vain */
 	int64		batches;		/* it had ended when it told last */
 	int64		batches_then;	/* ... at the first time-out */
+	char		told[200];		/* the log: why an external one is away */
 	MemoryContext scratch;		/* reset after every round */
 } Supervisor;
 
@@ -138,7 +139,11 @@ lose_server(const char *problem, bool is_others)
 	int64		now = IvfpqNow();
 	bool		was_up = IvfpqSharedState() == IVFPQ_STATE_UP;
 
-	if (was_up || strcmp(self.info.problem, problem) != 0)
+	/* while it begins anew it is away for a moment */
+	if (was_up ||
+		(now - self.started > SECOND && strcmp(self.told, problem) != 0))
+	{
+		strlcpy(self.told, problem, sizeof(self.told));
 		ereport(LOG,
 				(errmsg("%s gpuvecd in \"%s\": %s",
 						was_up ? "lost" : "cannot reach",
@@ -146,6 +151,7 @@ lose_server(const char *problem, bool is_others)
 				 is_others ?
 				 errhint("Each cluster needs a gpuvecd and a folder of its own.") :
 				 0));
+	}
 	if (was_up)
 		self.started = now;
 	strlcpy(self.info.problem, problem, sizeof(self.info.problem));
@@ -161,20 +167,6 @@ static bool
 has_seen_card(void)
 {
 	return strcmp(self.info.engine, "cuda") == 0;
-}
-
-/* Say how it ended. */
-static void
-log_end(int status)
-{
-	if (WIFSIGNALED(status))
-		ereport(LOG,
-				(errmsg("gpuvecd was terminated by signal %d: %s",
-						WTERMSIG(status), pg_strsignal(WTERMSIG(status)))));
-	else
-		ereport(LOG,
-				(errmsg("gpuvecd exited with exit code %d",
-						WEXITSTATUS(status))));
 }
 
 /*
@@ -202,7 +194,7 @@ note_end(int status)
 			return;
 		}
 	}
-	log_end(status);
+	IvfpqChildLogEnd(status);
 	if (!was_up || now - self.started < QUICK_US)
 	{
 		pause = Min(SECOND << Min(self.failures, MAX_BACKOFF),
@@ -242,7 +234,7 @@ meet_server(const GvWelcome *welcome)
 		self.relapses = 0;
 	}
 	self.info.instance = welcome->instance;
-	self.info.problem[0] = '\0';
+	self.info.problem[0] = self.told[0] = '\0';
 	self.info.pid = welcome->pid;
 	strlcpy(self.info.engine, welcome->engine, sizeof(self.info.engine));
 	pg_atomic_write_u32(&ivfpq_shared->has_card, has_seen_card());

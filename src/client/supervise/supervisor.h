@@ -14,6 +14,7 @@ extern int	IvfpqChildPid(void);
 extern int	IvfpqChildLog(void);
 extern bool IvfpqChildReadLog(void);
 extern bool IvfpqChildEnded(int *status);
+extern void IvfpqChildLogEnd(int status);
 extern void IvfpqChildTerminate(void);
 extern void IvfpqChildStop(int *status);
 
