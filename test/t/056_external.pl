@@ -292,8 +292,13 @@ $other->safe_psql('postgres', 'CREATE TABLE t (id int, e real[]); INSERT INTO t 
 	CREATE INDEX ON t USING gpuivfpq (e)');
 soon($other, q{state = 'down'}, 'another cluster: it is not served');
 soon_advice($other, 'gpuvecd', qr/^it is down: it serves another cluster: .*a folder of its own/, 'another cluster: the doctor says why');
-like(slurp_file($other->logfile), qr/it serves another cluster\n.*HINT:  Each cluster needs a gpuvecd and a folder of its own/,
-	'another cluster: so does its log');
+my $logged = qr/it serves another cluster\n.*HINT:  Each cluster needs a gpuvecd and a folder of its own/;
+for (1 .. 300)
+{
+	last if slurp_file($other->logfile) =~ $logged;
+	usleep(100_000);
+}
+like(slurp_file($other->logfile), $logged, 'another cluster: so does its log');
 is(scalar(() = slurp_file($log) =~ /another cluster was refused/g), 1, q{another cluster: so does gpuvecd's, once});
 $other->safe_psql('postgres', q{SELECT count(answers('t', '<->', 8, 10, 5))});
 is_right(1, 'beside another cluster');
