@@ -77,7 +77,11 @@ open_folder(const char *path, bool is_shared)
 	return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* Can no third user change what is in it?  If so, the end. */
+/*
+ * Can nobody else change what is in it, not even the owner of the socket?  He
+ * could have us change files of ours for him, by a link in place of a name that
+ * we use.  If somebody can, the end.
+ */
 static void
 check_folder(int fd, const char *path)
 {
@@ -85,11 +89,9 @@ check_folder(int fd, const char *path)
 
 	if (fstat(fd, &status) != 0)
 		gv_system_error("look at the folder \"%s\"", path);
-	if (status.st_uid != geteuid() && status.st_uid != 0 &&
-		status.st_uid != gv_server.owner)
+	if (status.st_uid != geteuid() && status.st_uid != 0)
 		gv_log("FATAL", "the folder \"%s\" is user %u's: it has to be that of "
-			   "who runs gpuvecd, of --owner, or root's", path,
-			   (unsigned) status.st_uid);
+			   "who runs gpuvecd, or root's", path, (unsigned) status.st_uid);
 	else if ((status.st_mode & 022) != 0)
 		gv_log("FATAL", "the folder \"%s\" has mode %03o: its group and others "
 			   "must not write to it", path,

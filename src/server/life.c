@@ -141,6 +141,24 @@ close_on_exec(void)
 }
 
 /*
+ * Execute our own file.  First by its name: with valgrind or qemu the other path
+ * leads to these.  When the file was replaced only that is left.
+ */
+static void
+execute_self(char **argv)
+{
+	char		path[4096];
+	ssize_t		n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+
+	if (n > 0)
+	{
+		path[n] = '\0';
+		(void) execv(path, argv);
+	}
+	(void) execv("/proc/self/exe", argv);
+}
+
+/*
  * Execute the program anew, with its arguments, in the folder where it was
  * started.  It returns only if that fails, or if we are to end: the exit status.
  */
@@ -158,7 +176,7 @@ gv_life_anew(int home, char **argv)
 		return 0;
 	close_on_exec();
 	if (fchdir(home) == 0)
-		(void) execv("/proc/self/exe", argv);
+		execute_self(argv);
 	gv_log("FATAL", "could not begin anew: %s", strerror(errno));
 	return GV_EXIT_FAILED;
 }

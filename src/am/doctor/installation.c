@@ -92,7 +92,7 @@ external_advice(const IvfpqLook *look)
 	if (look->is_others)
 		return "have another gpuvecd started for this cluster, in a folder of its own";
 	if (strcmp(look->state, "down") == 0)
-		return psprintf("start it with --socket %s; that folder, or what leads to it, has to belong to gpuvec.server_owner, to PostgreSQL's user or to root, and nobody else may write to it",
+		return psprintf("start it with --socket %s; that folder, or what leads to it, has to belong to gpuvec.server_owner, by default PostgreSQL's user, or to root, and nobody else may write to it",
 						ivfpq_server_directory);
 	return NULL;
 }

@@ -105,7 +105,7 @@ refuse(const char **reason, const char *format,...)
 	return false;
 }
 
-/* Can nobody but its owner, us and root put a socket into the folder? */
+/* Can nobody but its owner and root put a socket into the folder? */
 static bool
 is_safe(const char **reason)
 {
@@ -116,9 +116,8 @@ is_safe(const char **reason)
 					  strerror(errno));
 	if (!S_ISDIR(status.st_mode))
 		return refuse(reason, "its folder is no folder");
-	if (status.st_uid != owner && status.st_uid != geteuid() &&
-		status.st_uid != 0)
-		return refuse(reason, "its folder is user %u's, neither gpuvec.server_owner's nor ours nor root's",
+	if (status.st_uid != owner && status.st_uid != 0)
+		return refuse(reason, "its folder is user %u's, neither gpuvec.server_owner's nor root's",
 					  (unsigned) status.st_uid);
 	if ((status.st_mode & 022) != 0)
 		return refuse(reason, "its folder has mode %03o: the group or others may write to it",

@@ -260,8 +260,11 @@ test_users(void)
 	CHECK(mkdir(server.folder, 0755) == 0 &&
 		  chown(server.folder, STRANGER, 0) == 0, "mkdir");
 	check_refuses(&server, owner, 6, "is user 47112's");
+	/* who could put a link into the place of the lock, for root to follow */
 	CHECK(chown(server.folder, OWNER, 0) == 0, "chown");
-	CHECK(start(&server, owner), "in the owner's folder it does not start");
+	check_refuses(&server, owner, 6, "is user 47110's");
+	CHECK(chown(server.folder, 0, 0) == 0, "chown");
+	CHECK(start(&server, owner), "in root's folder it does not start");
 	CHECK(ask_as(&server, OWNER) == 0, "the owner");
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	leave_inner(&server, outer);
