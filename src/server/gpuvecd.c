@@ -204,6 +204,19 @@ parse_fault(const char *name, const char *value, int64_t *fault_call,
 								 GV_FAILED);
 }
 
+/* A folder that is named, and where a socket's path is not too long. */
+static void
+check_folder_path(const char *path)
+{
+	if (path[0] == '\0')
+		bad_option("socket", path);
+	if (gv_folder_fits(path))
+		return;
+	fprintf(stderr, "gpuvecd: the path of a socket in the folder \"%s\" would be "
+			"too long\nTry gpuvecd --help.\n", path);
+	exit(GV_EXIT_USAGE);
+}
+
 static void
 set_option(Options *options, const char *name, const char *value)
 {
@@ -218,8 +231,7 @@ set_option(Options *options, const char *name, const char *value)
 		options->data = value;
 	else if (strcmp(name, "socket") == 0)
 	{
-		if (value[0] == '\0' || !gv_folder_fits(value))
-			bad_option(name, value);
+		check_folder_path(value);
 		options->socket = value;
 	}
 	else if (strcmp(name, "owner") == 0)

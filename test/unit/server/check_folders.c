@@ -135,6 +135,11 @@ test_folder_options(void)
 	path[108 - sizeof("/" GV_SOCKET_PATH) + 1] = '\0';
 	server_run(&server, options);
 	CHECK(server_wait(&server) == 2, "a path that is too long");
+	server_check_log(&server, "would be too long");
+	close(server.log);
+	options[1] = "";
+	server_run(&server, options);
+	CHECK(server_wait(&server) == 2, "no path");
 	server_check_log(&server, "bad value for --socket");
 	close(server.log);
 	options[0] = "--owner";
