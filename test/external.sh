@@ -327,6 +327,9 @@ try_two_clusters() {
 		"true $((3 << 20))"
 	ask -c 'DROP INDEX t_e2'
 	check "a's searches" is_right 20
+	check "another gpuvecd for a waits for the first one's end" \
+		start_gpuvecd $RUNNER a --socket "$RUN/a" --owner "$OWNER"
+	check "... and ends at SIGTERM, process 1 though it is" ends TERM 0
 }
 
 # Query $2 fails, and says $1.

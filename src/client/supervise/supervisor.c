@@ -5,8 +5,8 @@
  *		loaders.  One that others start it only asks.
  *
  * It is in no database and reads no page.  It never waits for gpuvecd longer
- * than PING_US at a time.  An error here ends it, and gpuvecd with it; the
- * postmaster starts it again.
+ * than PING_US at a time.  An error here ends it, and the gpuvecd that it
+ * started with it; the postmaster starts it again.
  */
 #include "postgres.h"
 
