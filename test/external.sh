@@ -110,10 +110,15 @@ start_gpuvecd() {
 	return 1
 }
 
-# It ends at signal $1, with status $2.
+# It ends at signal $1, within 20 s, with status $2.
 ends() {
-	local status=0
+	local status=0 n
 	kill -"$1" "$PID"
+	for ((n = 0; n < 200; n++)); do
+		[ -e "/proc/$PID" ] || break
+		sleep .1
+	done
+	kill -KILL "$PID" 2>/dev/null || :
 	wait "$OUTER" || status=$?
 	[ $status = "$2" ] || { echo "status $status" && return 1; }
 }
@@ -121,6 +126,8 @@ ends() {
 end() {
 	local status=$? pid
 	for pid in "${PIDS[@]}"; do kill -TERM "$pid" 2>/dev/null || :; done
+	sleep .5
+	for pid in "${PIDS[@]}"; do kill -KILL "$pid" 2>/dev/null || :; done
 	wait 2>/dev/null || :
 	if [ -n "$here" ]; then
 		for pid in a b; do
@@ -257,6 +264,7 @@ refused_as() {
 # The command lines of unit, compose file and pod, as they are but for the engine,
 # with the folder where they have it; $1 = the name of the file.
 command_of() {
+	# shellcheck disable=SC2016
 	case $1 in
 	*.service) sed -n 's/^ExecStart=[^ ]*gpuvecd //; T; s/ \$GPUVECD_OPTIONS//; s/%i/main/gp' "$1" ;;
 	*) sed -n 's/^ *command: \["gpuvecd", \(.*\)\]/\1/; T; s/[",]//gp' "$1" ;;
