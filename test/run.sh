@@ -5,7 +5,7 @@
 #
 # Include rules, compiler warnings (gcc, clang, nvcc), unit programs (plain,
 # sanitized, and the CUDA engine on emulated threads), SQL and isolation tests,
-# TAP tests; these last on a private copy of PostgreSQL in a temporary folder,
+# TAP tests, a gpuvecd of its own (test/external.sh); these last on a private copy of PostgreSQL in a temporary folder,
 # so that no existing cluster or installation is touched.  The build for that
 # copy is gcc's, and the plain unit programs have its objects.  Ends with a table
 # of what each part took, wall clock and processor, one line 'N passed, N
@@ -45,8 +45,8 @@
 #	soak			one round of test/soak.sh
 #	faults			are planted faults found (test/faults)?
 #
-# ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap,
-# and those above, with --long or without; ONLY="servers tap" runs the TAP tests
+# ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap
+# external, and those above, with --long or without; ONLY="servers tap" runs the TAP tests
 # on this server and on the others, ONLY=servers all tests on the others.  What
 # ends early says which are left.
 # TAP="name ..." runs just these TAP tests, by the beginnings of their names
@@ -63,7 +63,7 @@ done
 LONG=${GPUVEC_TEST_LONG:-}
 # shellcheck disable=SC2034
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
-DEFAULT_PARTS='layers warnings unit sql isolation tap'
+DEFAULT_PARTS='layers warnings unit sql isolation tap external'
 LONG_PARTS='fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
 	plainbuffers ubsan clang coverage servers upgrade hosts clients soak faults'
 BUILT_PARTS='levels valgrind cardwhole cardolder cardsanitized sqllevels
@@ -128,7 +128,7 @@ main() {
 	export GPUVEC_TEST_LONG=$LONG
 	config=$(gv_find_pg_config)
 	# shellcheck disable=SC2086
-	if wanted_any warnings unit sql isolation tap $LONG_PARTS; then
+	if wanted_any warnings unit sql isolation tap external $LONG_PARTS; then
 		choose_server "$config"
 	fi
 	run_default

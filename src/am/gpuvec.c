@@ -33,6 +33,8 @@ int			ivfpq_server = IVFPQ_SERVER_AUTO;
 int			ivfpq_gpu_memory = 0;
 char	   *ivfpq_devices = "";
 char	   *ivfpq_server_path = "";
+char	   *ivfpq_server_directory = "";
+char	   *ivfpq_server_owner = "";
 int			ivfpq_products = IVFPQ_PRODUCTS_AUTO;
 int			ivfpq_simd = GV_SIMD_AUTO;
 
@@ -53,6 +55,7 @@ static const struct config_enum_entry server_options[] = {
 	{"auto", IVFPQ_SERVER_AUTO, false},
 	{"cuda", IVFPQ_SERVER_CUDA, false},
 	{"cpu", IVFPQ_SERVER_CPU, false},
+	{"external", IVFPQ_SERVER_EXTERNAL, false},
 	{"off", IVFPQ_SERVER_OFF, false},
 	{NULL, 0, false}
 };
@@ -135,6 +138,29 @@ check_server_path(char **newval, void **extra, GucSource source)
 	if ((*newval)[0] == '\0' || is_absolute_path(*newval))
 		return true;
 	GUC_check_errdetail("It has to be an absolute path.");
+	return false;
+}
+
+/* Likewise; and a path of a socket in it has to fit into its address. */
+static bool
+check_server_directory(char **newval, void **extra, GucSource source)
+{
+	if (!check_server_path(newval, extra, source))
+		return false;
+	if (IvfpqFolderFits(*newval))
+		return true;
+	GUC_check_errdetail("It is too long for a socket's path.");
+	return false;
+}
+
+static bool
+check_server_owner(char **newval, void **extra, GucSource source)
+{
+	uid_t		uid;
+
+	if (IvfpqFindUser(*newval, &uid))
+		return true;
+	GUC_check_errdetail("There is no such user of the system.");
 	return false;
 }
 
@@ -282,7 +308,8 @@ define_server_settings(void)
 	DefineCustomEnumVariable("gpuvec.server",
 							 "Sets the engine that gpuvecd runs.",
 							 "auto: cuda if there is a card, else there is "
-							 "no gpuvecd; off: there is none.",
+							 "no gpuvecd; external: others start it; off: "
+							 "there is none.",
 							 &ivfpq_server, IVFPQ_SERVER_AUTO, server_options,
 							 context, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("gpuvec.server_path",
@@ -291,6 +318,18 @@ define_server_settings(void)
 							   "beside postgres, and in PATH.",
 							   &ivfpq_server_path, "", PGC_SIGHUP, 0,
 							   check_server_path, NULL, NULL);
+	DefineCustomStringVariable("gpuvec.server_directory",
+							   "Sets the folder where a gpuvecd that others "
+							   "start has its socket.",
+							   "With gpuvec.server = external only.",
+							   &ivfpq_server_directory, "", context, 0,
+							   check_server_directory, NULL, NULL);
+	DefineCustomStringVariable("gpuvec.server_owner",
+							   "Sets which user of the system runs that "
+							   "gpuvecd.",
+							   "A name or number; empty: the server's own.",
+							   &ivfpq_server_owner, "", context, 0,
+							   check_server_owner, NULL, NULL);
 	DefineCustomIntVariable("gpuvec.gpu_memory",
 							"Sets how much memory mirrors may have on each card.",
 							"0 is what the engine proposes.",

@@ -7,6 +7,7 @@
 #include "client/channel/channel.h"
 #include "client/look.h"
 #include "client/mirror/wanted.h"
+#include "client/state/socketplace.h"
 #include "client/state/state.h"
 
 /* How long gpuvecd may take to tell. */
@@ -49,12 +50,15 @@ IvfpqLookAt(IvfpqLook *look)
 	look->preload_helps = IvfpqPreloadHelps();
 	look->has_card = IvfpqSeesCard();
 	look->state = IvfpqStateName();
-	look->engine = look->device = "";
+	look->is_external = IvfpqServerIsExternal();
+	look->engine = look->device = look->problem = "";
 	if (!look->preloaded)
 		return;
 	look->up = IvfpqAskHow(&status, &look->mirrors);
 	look->nmirrors = look->up ? status.nmirrors : 0;
 	IvfpqSharedGetServer(&server);
+	look->problem = pstrdup(server.problem);
+	look->is_others = server.is_others;
 	look->pid = server.pid;
 	look->engine = pstrdup(server.engine);
 	look->device = pstrdup(server.device);

@@ -15,6 +15,9 @@ typedef struct IvfpqLook
 	bool		preload_helps;	/* ... and would there be? */
 	bool		has_card;		/* a card seems to be there */
 	const char *state;			/* in a word, as gpuvec_stat has it */
+	bool		is_external;	/* others start it */
+	const char *problem;		/* why it is not to be reached; may be "" */
+	bool		is_others;		/* ... it serves another cluster */
 	bool		up;
 	int			pid;			/* 0 = does not run */
 	const char *engine;

@@ -13,7 +13,7 @@
 	_Static_assert(sizeof(type) == (bytes), #type " has padding")
 
 SIZE_IS(GvMessage, 8);
-SIZE_IS(GvHello, 16);
+SIZE_IS(GvHello, 24);
 SIZE_IS(GvWelcome, 48);
 SIZE_IS(GvRefusal, 256);
 SIZE_IS(GvMirrorKey, 24);
@@ -48,7 +48,7 @@ SIZE_IS(GvSetSpec, 56);
 SIZE_IS(GvPutRequest, 16);
 SIZE_IS(GvSetDone, 24);
 SIZE_IS(GvGetRequest, 24);
-SIZE_IS(GvStatusReply, 296);
+SIZE_IS(GvStatusReply, 304);
 SIZE_IS(GvMirrorStatus, 96);
 
 /* A refusal's name, for views and logs. */
@@ -65,6 +65,7 @@ gv_refusal_name(uint32_t code)
 		[GV_REFUSED_EXISTS] = "exists",
 		[GV_REFUSED_NO_MEMORY] = "no memory",
 		[GV_REFUSED_FAILED] = "failed",
+		[GV_REFUSED_LIFE] = "other life",
 	};
 
 	return code < GV_NREFUSALS ? names[code] : "unknown";

@@ -2,16 +2,18 @@
  * gv_protocol.h
  *		What backends and gpuvecd say to each other.
  *
- * A unix stream socket in the data directory, owner only.  Both ends run on
- * one host under one user, so numbers are in the host's own byte order, and
- * structs travel as they are, those of the engine among them: every field is
- * aligned, nothing is padding.  In the engine's the device is gpuvecd's to
- * choose: clients leave it 0.
+ * A unix stream socket, for the user of the cluster only.  Both ends run on one
+ * host, so numbers are in the host's own byte order, and structs travel as they
+ * are, those of the engine among them: every field is aligned, nothing is
+ * padding.  In the engine's the device is gpuvecd's to choose: clients leave it
+ * 0.
  *
  * A client speaks first and waits for the answer before it speaks again; to
  * give up it closes.  Every message is a GvMessage and `length` bytes.  The
- * first is a GvHello, within 5 seconds, which says what the client wants to be:
+ * first is a GvHello, within 5 seconds, which says of which life of a cluster
+ * the client is (server/life.c), and what it wants to be:
  *
+ *	supervisor	says which life gpuvecd serves: PING, STATUS, DROP
  *	session		asks: GV_MSG_SEARCH, PING, STATUS
  *	loader		brings mirrors: GV_MSG_BEGIN, ARRAY, LISTS, REFINE, READY,
  *				CURRENT, STATES, BLOCKS, VALUES, RECORDS, DROP, and all that a
@@ -42,10 +44,11 @@
 #include "engine/mirror/gv_builder.h"
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 11
+#define GV_PROTOCOL_VERSION 12
 
 /*
- * In the data directory.  Base backups skip names that begin so.  The paths
+ * In the data directory, or the folder of a gpuvecd that PostgreSQL does not
+ * start.  Base backups skip names that begin so.  In the data directory paths
  * are relative, because sun_path has room for 107 bytes only.
  */
 #define GV_SOCKET_PATH		"pgsql_tmp.gpuvec.sock"
@@ -175,15 +178,18 @@ typedef enum GvRole
 	GV_ROLE_LOADER,
 	GV_ROLE_BUILDER,
 	GV_ROLE_SET,
-	GV_ROLE_MANY
+	GV_ROLE_MANY,
+	GV_ROLE_SUPERVISOR
 } GvRole;
 
+/* The first two stay what they are in every version. */
 typedef struct GvHello
 {
 	uint32_t	magic;
 	uint32_t	version;
 	uint32_t	role;			/* GvRole */
 	uint32_t	pid;
+	uint64_t	life;			/* of the client's cluster; not 0 */
 } GvHello;
 
 typedef struct GvWelcome
@@ -205,10 +211,12 @@ typedef enum GvRefusalCode
 	GV_REFUSED_LOADING,			/* there is, but it is not ready */
 	GV_REFUSED_EXISTS,			/* a ready mirror of the key is there */
 	GV_REFUSED_NO_MEMORY,		/* the engine or the budget has no room */
-	GV_REFUSED_FAILED			/* the engine failed; the server will restart */
+	GV_REFUSED_FAILED,			/* the engine failed; the server will restart */
+	GV_REFUSED_LIFE				/* it serves another life of a cluster, or as
+								 * yet none */
 } GvRefusalCode;
 
-#define GV_NREFUSALS	9		/* and 0, which is none */
+#define GV_NREFUSALS	10		/* and 0, which is none */
 
 typedef struct GvRefusal
 {

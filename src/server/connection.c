@@ -41,12 +41,17 @@ gv_connection_open(int fd, uint64_t number)
 		free(connection);
 		return NULL;
 	}
+	gv_count(connections, 1);
 	return connection;
 }
 
 void
 gv_connection_close(GvConnection *connection)
 {
+	if (connection->role == GV_ROLE_SUPERVISOR)
+		gv_life_unsupervised(connection);
+	else
+		gv_count(connections, -1);
 	close(connection->fd);
 	gv_shared_release(connection);
 	free(connection->in);
@@ -321,7 +326,7 @@ gv_refuse(GvConnection *connection, GvRefusalCode code, const char *reason)
 	memcpy(connection->out + sizeof(header), &refusal, sizeof(refusal));
 	connection->out_used = sizeof(header) + sizeof(refusal);
 	if (code == GV_REFUSED_PROTOCOL || code == GV_REFUSED_VERSION ||
-		code == GV_REFUSED_FULL)
+		code == GV_REFUSED_FULL || code == GV_REFUSED_LIFE)
 		connection->ending = true;
 	gv_count(refusals[code], 1);
 }

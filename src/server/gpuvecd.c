@@ -1,12 +1,12 @@
 /*
  * gpuvecd.c
- *		The server's program: options, engine, lock, and how it ends.
+ *		The server's program: options, engine, and how it ends.
  *
- * It works in a PostgreSQL data directory, but reads nothing there: its lock
- * and its socket are all that it touches.
+ * It works in a PostgreSQL data directory, or in a folder of its own, but reads
+ * nothing there: its lock and its socket are all that it touches.
  */
-#include "engine/gv_fault.h"
 #include "server/gv_server.h"
+#include "engine/gv_fault.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,16 +15,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#define LOCK_WAIT_MS	10000	/* an old server may still be dying */
-#define LOCK_TRY_MS		50
 #define PATIENCE_S		60		/* the heaviest batch takes a card some 40 */
 #define SPARE_FILES		64		/* descriptors that are no connections */
 
@@ -32,6 +27,8 @@ typedef struct Options
 {
 	const char *engine;
 	const char *data;
+	const char *socket;			/* NULL: in the data directory */
+	const char *owner;			/* NULL: who we are */
 	const char *devices;
 	GvProducts	products;
 	GvSimd		simd;
@@ -61,6 +58,12 @@ static const char usage[] =
 "  --engine cpu|cuda|auto  what searches; auto, the default: cuda or nothing\n"
 "  --data DIR              for socket and lock: PostgreSQL's data directory\n"
 "                          (the current one)\n"
+"  --socket DIR            in its place, where PostgreSQL does not start gpuvecd\n"
+"                          (gpuvec.server = external): a folder of gpuvecd's own,\n"
+"                          which gpuvec.server_directory names; it is made if need\n"
+"                          be\n"
+"  --owner USER            whom PostgreSQL runs as, a name or number, where that\n"
+"                          is not who runs gpuvecd; nobody else may connect\n"
 "  --memory MB             for mirrors on each card (0: what the engine\n"
 "                          proposes)\n"
 "  --devices LIST          numbers of the cards to use, with commas (all)\n"
@@ -83,7 +86,9 @@ static const char usage[] =
 "  --set-fault N:STATUS    the same for calls that work on sets makes\n"
 "  --help, --version\n"
 "\n"
-"Usually PostgreSQL starts it, with shared_preload_libraries = 'gpuvec'.\n"
+"Usually PostgreSQL starts it, with shared_preload_libraries = 'gpuvec'.  With\n"
+"--socket it serves the one cluster that connects there, and begins anew when\n"
+"that does.\n"
 "Exit status: 0 ended by a signal; 2 wrong usage; 3 no such engine or card;\n"
 "4 another gpuvecd runs there; 5 the engine failed, start again; 6 system.\n";
 
@@ -199,6 +204,19 @@ parse_fault(const char *name, const char *value, int64_t *fault_call,
 								 GV_FAILED);
 }
 
+/* A folder that is named, and where a socket's path is not too long. */
+static void
+check_folder_path(const char *path)
+{
+	if (path[0] == '\0')
+		bad_option("socket", path);
+	if (gv_folder_fits(path))
+		return;
+	fprintf(stderr, "gpuvecd: the path of a socket in the folder \"%s\" would be "
+			"too long\nTry gpuvecd --help.\n", path);
+	exit(GV_EXIT_USAGE);
+}
+
 static void
 set_option(Options *options, const char *name, const char *value)
 {
@@ -211,6 +229,13 @@ set_option(Options *options, const char *name, const char *value)
 		options->engine = value;
 	else if (strcmp(name, "data") == 0)
 		options->data = value;
+	else if (strcmp(name, "socket") == 0)
+	{
+		check_folder_path(value);
+		options->socket = value;
+	}
+	else if (strcmp(name, "owner") == 0)
+		options->owner = value;
 	else if (strcmp(name, "devices") == 0)
 		options->devices = value;
 	else if (strcmp(name, "products") == 0)
@@ -244,6 +269,8 @@ parse_options(int argc, char **argv)
 	static const struct option known[] = {
 		{"engine", required_argument, NULL, 1},
 		{"data", required_argument, NULL, 1},
+		{"socket", required_argument, NULL, 1},
+		{"owner", required_argument, NULL, 1},
 		{"memory", required_argument, NULL, 1},
 		{"devices", required_argument, NULL, 1},
 		{"products", required_argument, NULL, 1},
@@ -299,45 +326,6 @@ follow_parent(int parent)
 			   parent);
 		exit(0);
 	}
-}
-
-static void
-system_error(const char *what)
-{
-	gv_log("FATAL", "could not %s: %s", what, strerror(errno));
-	exit(GV_EXIT_SYSTEM);
-}
-
-/*
- * One gpuvecd a folder, for as long as this process lives; the file says
- * which process that is.
- */
-static void
-take_lock(void)
-{
-	struct timespec pause = {.tv_nsec = LOCK_TRY_MS * 1000000};
-	char		pid[16];
-	int			fd;
-	int			waited;
-
-	fd = open(GV_LOCK_PATH, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	if (fd < 0)
-		system_error("open the lock file " GV_LOCK_PATH);
-	for (waited = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; waited += LOCK_TRY_MS)
-	{
-		if (errno != EWOULDBLOCK && errno != EINTR)
-			system_error("lock " GV_LOCK_PATH);
-		if (waited >= LOCK_WAIT_MS)
-		{
-			gv_log("FATAL", "another gpuvecd runs in this folder (see %s)",
-				   GV_LOCK_PATH);
-			exit(GV_EXIT_LOCKED);
-		}
-		nanosleep(&pause, NULL);
-	}
-	snprintf(pid, sizeof(pid), "%d\n", gv_server.pid);
-	if (ftruncate(fd, 0) != 0 || write(fd, pid, strlen(pid)) < 0)
-		system_error("write " GV_LOCK_PATH);
 }
 
 /* The parts of an engine. */
@@ -483,32 +471,87 @@ limit_connections(int wanted)
 	gv_server.max_connections = (int) most;
 }
 
+/* Whom the options name, or who we are. */
+static uid_t
+choose_owner(const Options *options)
+{
+	uid_t		owner = geteuid();
+
+	if (options->owner != NULL && options->socket == NULL)
+	{
+		fprintf(stderr, "gpuvecd: --owner is for --socket\n"
+				"Try gpuvecd --help.\n");
+		exit(GV_EXIT_USAGE);
+	}
+	if (options->owner != NULL && !gv_folder_user(options->owner, &owner))
+		bad_option("owner", options->owner);
+	return owner;
+}
+
+static void
+end_early(int signal)
+{
+	(void) signal;
+	_exit(0);
+}
+
+/*
+ * The first process of a container is ended by no signal that it does not
+ * handle; and gv_life_anew() may have left one waiting.
+ */
+static void
+heed_signals(void)
+{
+	struct sigaction action;
+	sigset_t	ends;
+
+	memset(&action, 0, sizeof(action));
+	sigemptyset(&action.sa_mask);
+	action.sa_handler = end_early;
+	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGINT, &action, NULL);
+	sigemptyset(&ends);
+	sigaddset(&ends, SIGTERM);
+	sigaddset(&ends, SIGINT);
+	sigprocmask(SIG_UNBLOCK, &ends, NULL);
+}
+
+/* Who and where we are. */
+static void
+settle(const Options *options)
+{
+	if (options->parent != 0)
+		follow_parent(options->parent);
+	gv_server.pid = getpid();
+	gv_server.owner = choose_owner(options);
+	gv_server.release = GPUVEC_RELEASE;
+	if (getrandom(&gv_server.instance, sizeof(gv_server.instance), 0) !=
+		(ssize_t) sizeof(gv_server.instance))
+		gv_system_error("get random numbers");
+	gv_folder_enter(options->socket != NULL ? options->socket :
+					options->data, options->socket != NULL);
+}
+
 int
 main(int argc, char **argv)
 {
 	Options		options = parse_options(argc, argv);
 	Engine		engine = choose_engine(options.engine);
+	int			home = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	int			listener;
 	int			status;
 
-	if (options.parent != 0)
-		follow_parent(options.parent);
-	if (chdir(options.data) != 0)
-		system_error("enter the data directory");
-	umask(077);
-	gv_server.pid = getpid();
-	gv_server.release = GPUVEC_RELEASE;
-	if (getrandom(&gv_server.instance, sizeof(gv_server.instance), 0) !=
-		(ssize_t) sizeof(gv_server.instance))
-		system_error("get random numbers");
-	take_lock();
+	heed_signals();
+	settle(&options);
 	open_engine(engine, &options);
 	limit_connections(options.max_connections);
-	listener = gv_loop_listen();
+	listener = gv_folder_listen();
 	if (listener < 0)
-		system_error("listen at " GV_SOCKET_PATH);
+		gv_system_error("listen at " GV_SOCKET_PATH);
 	status = gv_loop_run(listener);
 	unlink(GV_SOCKET_PATH);
+	if (gv_life_is_over() && status == 0)
+		_exit(gv_life_anew(home, argv));
 
 	/*
 	 * Tidy up only if that is safe: a broken engine might never return, and

@@ -48,6 +48,7 @@ typedef struct GvServer
 {
 	uint64_t	instance;
 	int			pid;
+	uid_t		owner;			/* who may connect */
 	const char *release;
 	const char *engine;
 	char		device[128];	/* GvDevice.name, of all */
@@ -61,7 +62,7 @@ typedef struct GvServer
 	int64_t		refusals[GV_NREFUSALS];
 	int64_t		received;
 	int64_t		sent;
-	int32_t		connections;
+	int32_t		connections;	/* but the supervisor's */
 	int32_t		loaders;
 } GvServer;
 
@@ -74,8 +75,18 @@ extern GvServer gv_server;
 extern void gv_log(const char *level, const char *format,...)
 			__attribute__((format(printf, 2, 3)));
 
+extern void gv_system_error(const char *format,...)
+			__attribute__((format(printf, 1, 2), noreturn));
+
+/* folder.c: where clients find us */
+extern bool gv_folder_fits(const char *path);
+extern bool gv_folder_user(const char *name, uid_t *uid);
+extern void gv_folder_enter(const char *path, bool is_shared);
+extern void gv_folder_note_life(uint64_t life);
+extern int	gv_folder_listen(void);
+extern bool gv_folder_admits(int fd);
+
 /* loop.c */
-extern int	gv_loop_listen(void);
 extern int	gv_loop_run(int listener);
 extern void gv_loop_wake(void);
 extern bool gv_loop_stops(void);
@@ -147,6 +158,13 @@ extern bool gv_loop_answer(GvConnection *connection);
 
 /* Ends the engine's work when its client goes, or when the engine failed. */
 extern GvStop gv_connection_stop(GvConnection *connection);
+
+/* life.c: which life of a cluster we serve. */
+extern bool gv_life_admits(GvConnection *connection, const GvHello *hello);
+extern void gv_life_supervised(GvConnection *connection);
+extern void gv_life_unsupervised(const GvConnection *connection);
+extern bool gv_life_is_over(void);
+extern int	gv_life_anew(int home, char **argv);
 
 static inline const GvMessage *
 gv_message(const GvConnection *connection)

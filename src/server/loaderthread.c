@@ -85,7 +85,6 @@ thread_main(void *arg)
 	else
 		serve_loader(connection);
 	gv_connection_close(connection);
-	gv_count(connections, -1);
 	gv_count(loaders, -1);
 	return NULL;
 }

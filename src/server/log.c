@@ -4,9 +4,12 @@
  */
 #include "server/gv_server.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Print a line; a reader that does not read loses it, and delays nothing. */
@@ -32,4 +35,19 @@ gv_log(const char *level, const char *format,...)
 	if (poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0 &&
 		write(STDERR_FILENO, line, (size_t) length) < 0)
 		return;
+}
+
+/* The system has refused something: the end. */
+void
+gv_system_error(const char *format,...)
+{
+	int			saved_errno = errno;
+	char		what[400];
+	va_list		args;
+
+	va_start(args, format);
+	vsnprintf(what, sizeof(what), format, args);
+	va_end(args);
+	gv_log("FATAL", "could not %s: %s", what, strerror(saved_errno));
+	exit(GV_EXIT_SYSTEM);
 }

@@ -19,12 +19,9 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
-#define BACKLOG			256
 #define ACCEPTS			64		/* at a time */
 #define PAUSE_MS		200		/* when no connection can be accepted */
 #define HELLO_MS		5000	/* that a client has to say who it is */
@@ -118,34 +115,6 @@ watch(int operation, int fd, uint32_t events, void *what)
 	return epoll_ctl(loop.epoll, operation, fd, &event) == 0;
 }
 
-/*
- * The listening socket, for the owner only; in the current folder, whose lock
- * we have.  -1, with errno, when it cannot be made.
- */
-int
-gv_loop_listen(void)
-{
-	struct sockaddr_un address;
-	int			fd;
-	mode_t		mask;
-	bool		bound;
-
-	memset(&address, 0, sizeof(address));
-	address.sun_family = AF_UNIX;
-	strcpy(address.sun_path, GV_SOCKET_PATH);
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -1;
-	unlink(GV_SOCKET_PATH);
-	mask = umask(0177);
-	bound = bind(fd, (struct sockaddr *) &address, sizeof(address)) == 0;
-	umask(mask);
-	if (bound && listen(fd, BACKLOG) == 0)
-		return fd;
-	close(fd);
-	return -1;
-}
-
 /* Put a connection into the loop's list. */
 static void
 remember(GvConnection *connection)
@@ -187,19 +156,7 @@ close_connection(GvConnection *connection)
 	if (connection->role == 0)
 		loop.strangers--;
 	gv_connection_close(connection);
-	gv_count(connections, -1);
 	listen_again();
-}
-
-/* Only the user whom we run as may talk to us. */
-static bool
-is_same_user(int fd)
-{
-	struct ucred peer;
-	socklen_t	length = sizeof(peer);
-
-	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-		peer.uid == geteuid();
 }
 
 static void
@@ -207,7 +164,7 @@ add_connection(int fd)
 {
 	GvConnection *connection;
 
-	connection = is_same_user(fd) ?
+	connection = gv_folder_admits(fd) ?
 		gv_connection_open(fd, ++loop.connections) : NULL;
 	if (connection == NULL)
 	{
@@ -216,7 +173,6 @@ add_connection(int fd)
 	}
 	remember(connection);
 	loop.strangers++;
-	gv_count(connections, 1);
 	connection->surplus =
 		__atomic_load_n(&gv_server.connections, __ATOMIC_RELAXED) >
 		gv_server.max_connections;
@@ -398,7 +354,10 @@ serve_events(const struct epoll_event *events, int n)
 		listen_again();
 }
 
-/* Serve until a signal comes or the engine breaks; the exit status. */
+/*
+ * Serve until a signal comes, the engine breaks, or another life of the cluster
+ * begins (gv_life_is_over); the exit status.
+ */
 int
 gv_loop_run(int listener)
 {
@@ -429,7 +388,7 @@ gv_loop_run(int listener)
 	set_signals();
 	gv_log("LOG", "ready: engine %s on %s", gv_server.engine,
 		   gv_server.device);
-	while (!stop_asked && !gv_server_failed())
+	while (!stop_asked && !gv_server_failed() && !gv_life_is_over())
 	{
 		/* no more events than searches that may wait */
 		int			room = gv_turns_room();
@@ -444,6 +403,9 @@ gv_loop_run(int listener)
 	/* a broken engine might never end what it has begun */
 	if (gv_server_failed())
 		return GV_EXIT_FAILED;
+	/* nor is anybody left whom it is for */
+	if (gv_life_is_over())
+		return 0;
 	gv_turns_end();
 	while (loop.first != NULL)
 		close_connection(loop.first);

@@ -15,11 +15,16 @@
 #define BUILDER		(1U << GV_ROLE_BUILDER)
 #define SET			(1U << GV_ROLE_SET)
 #define MANY		(1U << GV_ROLE_MANY)
+#define SUPERVISOR	(1U << GV_ROLE_SUPERVISOR)
 
-/* Its length: none, that of a struct, or of one and more. */
+/*
+ * Its length: none, that of a struct, or of one and more; of a hello those of
+ * other versions, too, so that these can be told.
+ */
 #define NONE		0, 0
 #define IS(type)	sizeof(type), sizeof(type)
 #define FROM(type)	sizeof(type), GV_MAX_MESSAGE
+#define HELLO		offsetof(GvHello, role), 4 * sizeof(GvHello)
 #define BEYOND(type) sizeof(type) + 1, GV_MAX_MESSAGE
 #define VECTOR(type) sizeof(type) + 1, sizeof(type) + 4 * GV_MAX_DIMS
 #define SEARCH		sizeof(GvSearchRequest) + 1, \
@@ -27,11 +32,10 @@
 	sizeof(uint64_t) * GV_MAX_VALUES + 4 * GV_MAX_DIMS
 
 static const GvMessageKind kinds[GV_MSG_OK] = {
-	[GV_MSG_HELLO] = {STRANGER, IS(GvHello), GV_ANY_TIME, false,
-	gv_session_hello},
-	[GV_MSG_PING] = {SESSION | LOADER | BUILDER | SET | MANY, NONE, GV_ANY_TIME,
-	false, gv_session_ping},
-	[GV_MSG_STATUS] = {SESSION | LOADER, NONE, GV_ANY_TIME, false,
+	[GV_MSG_HELLO] = {STRANGER, HELLO, GV_ANY_TIME, false, gv_session_hello},
+	[GV_MSG_PING] = {SESSION | LOADER | BUILDER | SET | MANY | SUPERVISOR, NONE,
+	GV_ANY_TIME, false, gv_session_ping},
+	[GV_MSG_STATUS] = {SESSION | LOADER | SUPERVISOR, NONE, GV_ANY_TIME, false,
 	gv_session_status},
 	[GV_MSG_SEARCH] = {SESSION | LOADER, SEARCH, GV_ANY_TIME, false,
 	gv_session_search},
@@ -52,7 +56,7 @@ static const GvMessageKind kinds[GV_MSG_OK] = {
 	gv_read_blocks},
 	[GV_MSG_REFINE] = {LOADER, FROM(GvListsRequest), GV_ANY_TIME, true,
 	gv_pieces_refine},
-	[GV_MSG_DROP] = {LOADER, IS(GvKeyRequest), GV_ANY_TIME, false,
+	[GV_MSG_DROP] = {LOADER | SUPERVISOR, IS(GvKeyRequest), GV_ANY_TIME, false,
 	gv_loader_drop},
 	[GV_MSG_VALUES] = {LOADER, IS(GvArrayRequest), GV_ANY_TIME, false,
 	gv_read_values},

@@ -54,8 +54,13 @@ gv_session_hello(GvConnection *connection)
 	else if (hello->version != GV_PROTOCOL_VERSION)
 		gv_refuse(connection, GV_REFUSED_VERSION,
 				  "gpuvecd speaks another version of the protocol");
-	else if (hello->role < GV_ROLE_SESSION || hello->role > GV_ROLE_MANY)
-		gv_refuse(connection, GV_REFUSED_PROTOCOL, "an unknown role");
+	else if (gv_message(connection)->length != sizeof(*hello) ||
+			 hello->role < GV_ROLE_SESSION ||
+			 hello->role > GV_ROLE_SUPERVISOR || hello->life == 0)
+		gv_refuse(connection, GV_REFUSED_PROTOCOL,
+				  "an unknown role, or no life");
+	else if (!gv_life_admits(connection, hello))
+		return;
 	else if (connection->surplus ||
 			 (hello->role != GV_ROLE_SESSION &&
 			  current(loaders) >= GV_MAX_LOADERS))
@@ -63,6 +68,8 @@ gv_session_hello(GvConnection *connection)
 	else if ((welcome = gv_reply(connection, sizeof(*welcome))) != NULL)
 	{
 		connection->role = hello->role;
+		if (hello->role == GV_ROLE_SUPERVISOR)
+			gv_life_supervised(connection);
 		memset(welcome, 0, sizeof(*welcome));
 		welcome->instance = gv_server.instance;
 		welcome->pid = (uint32_t) gv_server.pid;

@@ -6,8 +6,8 @@
  * The client makes it, seals its size, and passes its descriptor along with
  * GV_MSG_MEMORY.  Then messages may lie in it: GV_MSG_HERE says where, and the
  * client lets that place alone until it is answered.  Should it not, its
- * mirror or its answer is spoilt, which it can have without that; it is the
- * same user, who may do anything to us.
+ * mirror or its answer is spoilt, which it can have without that.  It could do
+ * worse; but whoever may connect is the owner, whom we trust with that.
  */
 #include "server/gv_server.h"
 

@@ -112,7 +112,7 @@ open_client(GvRole role)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX,
 	.sun_path = GV_SOCKET_PATH};
-	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role, 1};
+	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role, 1, 1};
 	int			fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
 	if (connect(fd, (struct sockaddr *) &address, sizeof(address)) != 0)
@@ -138,9 +138,12 @@ load(void)
 	DIMS};
 	GvBeginRequest begin = {key, {0, GV_L2, DIMS, M, 1, 1, COPIES, 0, 0, 0}};
 	int32_t		starts[2] = {0, 1};
-	int			fd = open_client(GV_ROLE_LOADER);
+	int			fd;
 	int			i;
 
+	/* who lets others in */
+	(void) open_client(GV_ROLE_SUPERVISOR);
+	fd = open_client(GV_ROLE_LOADER);
 	ask(fd, GV_MSG_BEGIN, &begin, sizeof(begin), NULL, 0, 0);
 	for (i = 0; i < GV_NARRAYS; i++)
 	{

@@ -9,8 +9,8 @@
 # processor.  Ends with 'N passed, N failed'.
 #
 # PARTS="part ..." runs these only:
-#	files		versions agree, manual page and META.json are sound, the unit's
-#				drop-in is one that systemd takes
+#	files		versions agree, manual page and META.json are sound, systemd takes
+#				the drop-in and the unit, compose file and pod agree with themselves
 #	build		a suite's packages, built twice in different places: the same
 #				bytes, clean to lintian
 #	upgrade		the version before installed, six statements, upgrade, the same,
@@ -107,6 +107,53 @@ sound_unit() {
 	[ -z "$said" ]
 }
 
+# ... and the unit of a gpuvecd that is not PostgreSQL's child.
+sound_own_unit() {
+	local dir=$WORK/own-unit said
+	rm -rf "$dir"
+	mkdir -p "$dir"
+	# the program need not be installed here
+	sed 's|^ExecStart=/usr/sbin/gpuvecd|ExecStart=/bin/true|' \
+		"$PACKAGING/gpuvecd@.service" >"$dir/gpuvecd@.service"
+	said=$(SYSTEMD_UNIT_PATH=$dir: systemd-analyze verify --man=no \
+		"$dir/gpuvecd@15-main.service" 2>&1) || :
+	echo "$said"
+	[ -z "$said" ]
+}
+
+# In the compose file and in the pod the containers share one folder, which both
+# name alike, gpuvecd's socket is not in that itself, and only gpuvecd has a card.
+sound_containers() {
+	python3 - "$PACKAGING" <<'PYTHON'
+import sys, yaml
+folder = sys.argv[1]
+compose = yaml.safe_load(open(folder + '/compose.yaml'))['services']
+pod = yaml.safe_load(open(folder + '/pod.yaml'))
+containers = {c['name']: c for c in pod['spec']['containers']}
+options = {
+	'compose': compose['postgres']['environment']['POSTGRES_OPTIONS'],
+	'pod': containers['postgres']['env'][0]['value'],
+}
+mounts = {
+	'compose': [[v.rsplit(':', 1)[1] for v in compose[n]['volumes'] if v.startswith('run:')]
+		for n in ('postgres', 'gpuvecd')],
+	'pod': [[m['mountPath'] for m in containers[n]['volumeMounts'] if m['name'] == 'run']
+		for n in ('postgres', 'gpuvecd')],
+}
+for name, command in ('compose', compose['gpuvecd']['command']), ('pod', containers['gpuvecd']['command']):
+	socket = command[command.index('--socket') + 1]
+	assert mounts[name][0] == mounts[name][1] and len(mounts[name][0]) == 1, mounts[name]
+	assert socket.startswith(mounts[name][0][0] + '/'), socket
+	assert '-c gpuvec.server_directory=' + socket in options[name], options[name]
+	assert '-c gpuvec.server=external' in options[name]
+assert 'deploy' in compose['gpuvecd'] and 'deploy' not in compose['postgres']
+assert 'resources' in containers['gpuvecd'] and 'resources' not in containers['postgres']
+named = {v['name'] for v in pod['spec']['volumes']}
+used = {m['name'] for c in containers.values() for m in c['volumeMounts']}
+assert named == used, (named, used)
+PYTHON
+}
+
 check_files() {
 	check "versions agree" same_versions
 	check "scripts of the version" has_scripts
@@ -114,6 +161,8 @@ check_files() {
 	check "manual page" sound_manual
 	check "manual page: its options are gpuvecd's" same_options
 	check "systemd: drop-in" sound_unit
+	check "systemd: gpuvecd's own unit" sound_own_unit
+	check "compose file and pod" sound_containers
 }
 
 # ---- sources

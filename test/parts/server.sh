@@ -347,6 +347,19 @@ part_clients() {
 	check_server_log "$1"
 }
 
+# gpuvecd in namespaces of its own, beside strangers; with the server that is
+# installed.
+part_external() {
+	local out=$GV_TMP/external.all status=0
+	GV_TMP=$GV_TMP GV_BIN=$GV_BIN GV_USER=$GV_USER \
+		"$GV_ROOT/test/external.sh" --here >"$out" 2>&1 || status=$?
+	if [ $status = 2 ]; then
+		skipped "$(tail -1 "$out")"
+		return
+	fi
+	count_program cat "$out"
+}
+
 # One round of clients and faults, on a server of its own.
 part_soak() {
 	local out=$GV_TMP/soak.out
@@ -372,7 +385,8 @@ part_upgrade() {
 # All wanted parts of the chosen server.
 server_parts() {
 	local name
-	wanted_any sql isolation tap hosts clients sqllevels plainbuffers || return 0
+	wanted_any sql isolation tap external hosts clients sqllevels plainbuffers ||
+		return 0
 	prepare_server || return 0
 	if wanted_any sql isolation; then
 		part "$SERVER sql and isolation" part_sql "data$TAG"
@@ -387,6 +401,9 @@ server_parts() {
 	if wanted tap; then
 		part "$SERVER tap" part_tap
 	fi
+	if wanted external; then
+		part "$SERVER external" part_external
+	fi
 	if wanted hosts; then
 		part "$SERVER hosts" part_hosts
 	fi
@@ -397,7 +414,7 @@ server_parts() {
 		part "$SERVER sql on plain buffers" sql_on_plain_buffers \
 			"dataplain$TAG"
 	fi
-	for name in sql isolation tap hosts clients sqllevels plainbuffers; do
+	for name in sql isolation tap external hosts clients sqllevels plainbuffers; do
 		over $name
 	done
 }
@@ -466,7 +483,7 @@ sql_on_plain_buffers() {
 # The others than $1's, with the parts that ONLY names beside this one.
 more_servers() {
 	local others other names=${ONLY:-}
-	wanted_any sql isolation tap hosts clients || names=
+	wanted_any sql isolation tap external hosts clients || names=
 	others=$(other_servers "$1")
 	[ -n "$others" ] || part "other servers" skipped "no other PostgreSQL"
 	for other in $others; do

@@ -22,7 +22,7 @@ my $MAGIC = 0x43507667;
 my ($VERSION) = slurp_file("$FindBin::RealBin/../../src/protocol/gv_protocol.h") =~
   /^#define GV_PROTOCOL_VERSION\s+(\d+)/m;
 my $LOADER = 2;
-my $STATUS_BYTES = 296;
+my $STATUS_BYTES = 304;
 my $MIRROR_BYTES = 96;
 my $KEY_BYTES = 24;
 my $PIECE_BYTES = 28;
@@ -118,7 +118,8 @@ is_verified($_, '', 'as it was loaded') for 'plain_e', 'refined_e';
 chdir $node->data_dir or die $!;
 $socket = IO::Socket::UNIX->new(Type => SOCK_STREAM, Peer => 'pgsql_tmp.gpuvec.sock')
   or die $!;
-ask('HELLO', pack('L4', $MAGIC, $VERSION, $LOADER, $$));
+my ($life) = slurp_file('pgsql_tmp.gpuvec.lock') =~ /^\d+\n([0-9a-f]+)$/m;
+ask('HELLO', pack('L4', $MAGIC, $VERSION, $LOADER, $$) . reverse(pack('H16', $life)));
 
 # Put a list as it is into the mirror, but for a bit changed at a byte of its
 # piece, which $where gives for the number of its blocks.

@@ -108,7 +108,7 @@ sub target
 
 my $STANDARD = qr{^(?:assert|ctype|errno|fenv|float|inttypes|limits|math|stdalign|stdarg|stdbool
 	|stddef|stdint|stdio|stdlib|string|time)\.h$}x;
-my $SYSTEM = qr{$STANDARD|^(?:dirent|fcntl|getopt|poll|pthread|signal|unistd)\.h$|^sys/};
+my $SYSTEM = qr{$STANDARD|^(?:dirent|fcntl|getopt|poll|pthread|pwd|signal|unistd)\.h$|^sys/};
 my $OURS = qr{^(?:am|client|cpu|engine|page|protocol|server|set|gpu)/|^pgcompat\.h$};
 
 # What files in $in may include: all that $may matches, and of the rest what is

@@ -9,6 +9,45 @@
 #include "am/common/options.h"
 #include "am/doctor/doctor.h"
 
+/* Is it set?  Then its name is added to those before. */
+static void
+add_set(StringInfo names, bool is_set, const char *name)
+{
+	if (is_set)
+		appendStringInfo(names, "%s%s", names->len > 0 ? ", " : "", name);
+}
+
+/* Settings of a gpuvecd that others start, or of one that they do not. */
+static void
+find_without_effect(IvfpqFindings *findings, const IvfpqLook *look)
+{
+	StringInfoData names;
+
+	initStringInfo(&names);
+	if (look->is_external)
+	{
+		add_set(&names, ivfpq_gpu_memory != 0, "gpuvec.gpu_memory");
+		add_set(&names, ivfpq_devices[0] != '\0', "gpuvec.devices");
+		add_set(&names, ivfpq_products != IVFPQ_PRODUCTS_AUTO,
+				"gpuvec.products");
+		add_set(&names, ivfpq_server_path[0] != '\0', "gpuvec.server_path");
+	}
+	else
+	{
+		add_set(&names, ivfpq_server_directory[0] != '\0',
+				"gpuvec.server_directory");
+		add_set(&names, ivfpq_server_owner[0] != '\0', "gpuvec.server_owner");
+	}
+	if (names.len == 0)
+		return;
+	IvfpqFind(findings, "settings",
+			  psprintf("set, and of no effect: gpuvec.server is %sexternal: %s",
+					   look->is_external ? "" : "not ", names.data),
+			  look->is_external ?
+			  "give gpuvecd the options --memory, --devices and --products instead, and reset them" :
+			  "gpuvec.server = external, or reset them");
+}
+
 /* Settings of a gpuvecd that there cannot be. */
 static void
 find_without_server(IvfpqFindings *findings, const IvfpqLook *look)
@@ -23,6 +62,8 @@ find_without_server(IvfpqFindings *findings, const IvfpqLook *look)
 		IvfpqFind(findings, "settings",
 				  "gpuvec.server, gpuvec.gpu_memory, gpuvec.devices and gpuvec.products have no effect: gpuvec is not preloaded",
 				  "shared_preload_libraries = 'gpuvec', and restart the server; or reset them");
+	if (look->preloaded)
+		find_without_effect(findings, look);
 	if (!look->preloaded && ivfpq_keep_queries)
 		IvfpqFind(findings, "settings",
 				  "gpuvec.keep_queries has no effect: gpuvec is not preloaded",

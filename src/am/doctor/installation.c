@@ -82,10 +82,27 @@ IvfpqFindVersions(IvfpqFindings *findings)
 
 /* ---- gpuvecd */
 
+/* ... that others start. */
+static const char *
+external_advice(const IvfpqLook *look)
+{
+	if (strcmp(look->state, "other version") == 0)
+		return psprintf("have gpuvecd of the same version started: the library is of %s",
+						GPUVEC_RELEASE);
+	if (look->is_others)
+		return "have another gpuvecd started for this cluster, in a folder of its own";
+	if (strcmp(look->state, "down") == 0)
+		return psprintf("start it with --socket %s; that folder, or what leads to it, has to belong to gpuvec.server_owner, by default PostgreSQL's user, or to root, and nobody else may write to it",
+						ivfpq_server_directory);
+	return NULL;
+}
+
 /* What to do about a gpuvecd that is not up. */
 static const char *
 server_advice(const IvfpqLook *look)
 {
+	if (look->is_external && strcmp(look->state, "suspended") != 0)
+		return external_advice(look);
 	if (strcmp(look->state, "starting") == 0)
 		return "wait a moment, and look again";
 	if (strcmp(look->state, "other version") == 0)
@@ -113,7 +130,9 @@ IvfpqFindServer(IvfpqFindings *findings, const IvfpqLook *look)
 	IvfpqFind(findings, "preloading", "gpuvec is preloaded", NULL);
 	if (look->pid == 0 || !look->up)
 	{
-		IvfpqFind(findings, "gpuvecd", psprintf("it is %s", look->state),
+		IvfpqFind(findings, "gpuvecd",
+				  psprintf("it is %s%s%s", look->state,
+						   look->problem[0] ? ": " : "", look->problem),
 				  server_advice(look));
 		return;
 	}

@@ -268,6 +268,7 @@ refused_as(uint32 code)
 		case GV_REFUSED_FAILED:
 			return IVFPQ_ENGINE_FAILED;
 		case GV_REFUSED_VERSION:
+		case GV_REFUSED_LIFE:
 		case GV_REFUSED_FULL:
 		case GV_REFUSED_EXISTS:
 		case GV_REFUSED_NO_MEMORY:

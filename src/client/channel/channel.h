@@ -127,6 +127,7 @@ extern IvfpqServed IvfpqChannelExchange(IvfpqChannel *channel,
 extern bool IvfpqChannelOpen(IvfpqChannel *channel, GvRole role);
 extern IvfpqChannel *IvfpqConnect(GvRole role, int64 deadline);
 extern void IvfpqDisconnect(void);
+extern pgsocket IvfpqOwnSocket(void);
 extern bool IvfpqServerAnswers(const char **reason);
 
 /* status.c */

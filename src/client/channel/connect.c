@@ -2,16 +2,14 @@
  * connect.c
  *		A channel is connected; and the one that each process has.
  *
- * The path is relative to the data directory, where every process of the
- * server is at home.  The channel of a process, for one request at a time,
- * stays open between requests.  Another one is opened when it is not fit for
- * the next: in another role, in the midst of a request that an error ended, or
- * to a gpuvecd that has been replaced.
+ * Where the socket is: state/socketplace.c.  The channel of a process, for one
+ * request at a time, stays open between requests.  Another one is opened when
+ * it is not fit for the next: in another role, in the midst of a request that
+ * an error ended, or to a gpuvecd that has been replaced.
  */
 #include "postgres.h"
 
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "miscadmin.h"
@@ -20,6 +18,7 @@
 #include "utils/memutils.h"
 
 #include "client/channel/channel.h"
+#include "client/state/socketplace.h"
 #include "client/state/state.h"
 #include "pgcompat.h"
 
@@ -45,11 +44,13 @@ stay_closed(IvfpqChannel *channel, IvfpqServed served, const char *reason)
 static pgsocket
 open_socket(const char **reason)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct sockaddr_un address;
 	pgsocket	sock;
 	uid_t		uid;
 	gid_t		gid;
 
+	if (!IvfpqFindSocket(&address, reason))
+		return PGINVALID_SOCKET;
 	*reason = "no file descriptor is free";
 	if (!AcquireExternalFD())
 		return PGINVALID_SOCKET;
@@ -61,15 +62,15 @@ open_socket(const char **reason)
 		return PGINVALID_SOCKET;
 	}
 	(void) fcntl(sock, F_SETFD, FD_CLOEXEC);
-	strlcpy(address.sun_path, GV_SOCKET_PATH, sizeof(address.sun_path));
-	*reason = "it does not listen";
 	if (pg_set_noblock(sock) &&
 		connect(sock, (struct sockaddr *) &address, sizeof(address)) == 0)
 	{
 		*reason = "it is another user's";
-		if (getpeereid(sock, &uid, &gid) == 0 && uid == geteuid())
+		if (getpeereid(sock, &uid, &gid) == 0 && IvfpqIsServerOwner(uid))
 			return sock;
 	}
+	else
+		*reason = IvfpqConnectProblem(errno);
 	closesocket(sock);
 	ReleaseExternalFD();
 	return PGINVALID_SOCKET;
@@ -102,7 +103,7 @@ static bool
 greet(IvfpqChannel *channel)
 {
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
-	channel->role, (uint32) MyProcPid};
+	channel->role, (uint32) MyProcPid, ivfpq_shared ? ivfpq_shared->life : 0};
 	GvWelcome  *welcome = &channel->welcome;
 
 	if (IvfpqChannelExchange(channel, GV_MSG_HELLO, &hello, sizeof(hello),
@@ -146,13 +147,25 @@ static IvfpqChannel own = {.sock = PGINVALID_SOCKET, .passed_fd = -1};
 /* Not connected, and not again before this */
 static int64 not_before;
 static uint64 hold_instance;	/* unless this is not the server's any more */
-static IvfpqServed held;		/* why */
+static struct
+{
+	IvfpqServed served;
+	uint32		refusal;
+	char		reason[sizeof(own.reason)];
+}			held;				/* why */
 
 /* Close it, if it is open. */
 void
 IvfpqDisconnect(void)
 {
 	IvfpqChannelClose(&own, IVFPQ_DOWN, "it was left");
+}
+
+/* What to wait for to hear of its end, between requests. */
+pgsocket
+IvfpqOwnSocket(void)
+{
+	return own.sock;
 }
 
 static uint64
@@ -187,7 +200,9 @@ shrink(void)
 static void
 hold_off(int64 us, uint64 instance)
 {
-	held = own.served;
+	held.served = own.served;
+	held.refusal = own.refusal;
+	strlcpy(held.reason, own.reason, sizeof(held.reason));
 	not_before = IvfpqNow() + us;
 	hold_instance = instance;
 }
@@ -207,7 +222,10 @@ IvfpqConnect(GvRole role, int64 deadline)
 		return &own;
 	IvfpqDisconnect();
 	if (IvfpqNow() < not_before && hold_instance == instance)
-		stay_closed(&own, held, "it was not to be reached");
+	{
+		stay_closed(&own, held.served, held.reason);
+		own.refusal = held.refusal;
+	}
 	else if (!IvfpqChannelOpen(&own, role))
 	{
 		if (own.refusal != 0)

@@ -19,6 +19,7 @@ typedef enum IvfpqServerSetting
 	IVFPQ_SERVER_AUTO,			/* cuda if there is a card, else no server */
 	IVFPQ_SERVER_CUDA,
 	IVFPQ_SERVER_CPU,
+	IVFPQ_SERVER_EXTERNAL,		/* others start it */
 	IVFPQ_SERVER_OFF
 } IvfpqServerSetting;
 
@@ -48,8 +49,19 @@ extern char *ivfpq_devices;
 extern int	ivfpq_products;
 extern int	ivfpq_simd;			/* a GvSimd, of sessions as well */
 
+/* Of one that others start: its folder, and who runs it; empty: as we are. */
+extern char *ivfpq_server_directory;
+extern char *ivfpq_server_owner;
+
 /* When it starts next; empty: where IvfpqFindProgram() finds it. */
 extern char *ivfpq_server_path;
+
+/*
+ * A user by name or number, or who we are if it is empty; false: there is none.
+ * And whether the path of a socket in a folder is not too long.
+ */
+extern bool IvfpqFindUser(const char *name, uid_t *uid);
+extern bool IvfpqFolderFits(const char *folder);
 
 /*
  * What became of a search that gpuvecd might have done.  The names are

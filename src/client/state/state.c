@@ -23,6 +23,11 @@
 
 IvfpqShared *ivfpq_shared = NULL;
 
+/*
+ * When the server starts, and when it has ended all processes after a crash: so
+ * each of these begins another life, of which no mirror of the one before is
+ * (server/life.c).
+ */
 static void
 init_shared(void *memory, LWLock *lock)
 {
@@ -36,6 +41,9 @@ init_shared(void *memory, LWLock *lock)
 	pg_atomic_init_u32(&shared->has_card, 0);
 	pg_atomic_init_u32(&shared->loaders_awaited, 0);
 	pg_atomic_init_u64(&shared->instance, 0);
+	while (shared->life == 0)
+		if (!pg_strong_random(&shared->life, sizeof(shared->life)))
+			elog(ERROR, "could not get random numbers");
 	pg_atomic_init_u64(&shared->epoch, 1);
 	for (int i = 0; i < IVFPQ_NSERVED; i++)
 		pg_atomic_init_u64(&shared->served[i], 0);

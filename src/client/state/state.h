@@ -80,6 +80,10 @@ typedef struct IvfpqServerInfo
 	int64		used;
 	int64		restarts;
 	TimestampTz started;		/* 0 = never */
+	uint64		instance;		/* of the last one that we met; 0 = none */
+	char		problem[200];	/* why an external one is not to be reached;
+								 * "" = it is, or why is not known */
+	bool		is_others;		/* ... it serves another cluster */
 } IvfpqServerInfo;
 
 /* A session that waited gpuvec.server_timeout in vain. */
@@ -100,6 +104,7 @@ typedef struct IvfpqShared
 	pg_atomic_uint32 loaders_awaited;	/* 1: a database has none, and wants
 										 * one, but others have all */
 	pg_atomic_uint64 instance;	/* of its run; 0 = none */
+	uint64		life;			/* of this memory, random; does not change */
 	pg_atomic_uint64 epoch;		/* grows when a mirror gets ready */
 	pg_atomic_uint64 served[IVFPQ_NSERVED];
 	pg_atomic_uint64 scans;		/* of indexes, however they were searched */

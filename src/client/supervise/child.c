@@ -280,6 +280,20 @@ IvfpqChildEnded(int *status)
 	return true;
 }
 
+/* Say how it ended. */
+void
+IvfpqChildLogEnd(int status)
+{
+	if (WIFSIGNALED(status))
+		ereport(LOG,
+				(errmsg("gpuvecd was terminated by signal %d: %s",
+						WTERMSIG(status), pg_strsignal(WTERMSIG(status)))));
+	else
+		ereport(LOG,
+				(errmsg("gpuvecd exited with exit code %d",
+						WEXITSTATUS(status))));
+}
+
 static bool
 wait_for_end(int ms, int *status)
 {

@@ -2,15 +2,14 @@
  * supervisor.c
  *		The background worker that runs gpuvecd: starts it, asks it again and
  *		again whether it is well, starts it anew when it is not, and launches
- *		loaders.
+ *		loaders.  One that others start it only asks.
  *
  * It is in no database and reads no page.  It never waits for gpuvecd longer
- * than PING_US at a time.  An error here ends it, and gpuvecd with it; the
- * postmaster starts it again.
+ * than PING_US at a time.  An error here ends it, and the gpuvecd that it
+ * started with it; the postmaster starts it again.
  */
 #include "postgres.h"
 
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,6 +26,7 @@
 
 #include "client/channel/channel.h"
 #include "client/mirror/wanted.h"
+#include "client/state/socketplace.h"
 #include "client/state/state.h"
 #include "client/supervise/supervisor.h"
 #include "pgcompat.h"
@@ -67,7 +67,8 @@ typedef struct Supervisor
 	IvfpqServerInfo info;
 	bool		give_up;		/* there is no card: do not start it again */
 	int64		start_at;		/* when it is to be started */
-	int64		started;		/* when it was */
+	int64		started;		/* when it was; of an external one since when
+								 * it is looked for */
 	int			failures;		/* quick ends in a row */
 	int64		ping_at;		/* when to ask */
 	int64		answered;		/* when it answered last, or was started */
@@ -77,6 +78,7 @@ typedef struct Supervisor
 	bool		doubted;		/* a session waited long, and in vain */
 	int64		batches;		/* it had ended when it told last */
 	int64		batches_then;	/* ... at the first time-out */
+	char		told[200];		/* the log: why an external one is away */
 	MemoryContext scratch;		/* reset after every round */
 } Supervisor;
 
@@ -127,25 +129,44 @@ start_server(int64 now)
 	ereport(LOG, (errmsg("started gpuvecd, PID %d", self.info.pid)));
 }
 
+/*
+ * An external one is not to be reached, or its connection has ended: it is asked
+ * again and again, at first very often, since it may be just starting.
+ */
+static void
+lose_server(const char *problem, bool is_others)
+{
+	int64		now = IvfpqNow();
+	bool		was_up = IvfpqSharedState() == IVFPQ_STATE_UP;
+
+	/* while it begins anew it is away for a moment */
+	if (was_up ||
+		(now - self.started > SECOND && strcmp(self.told, problem) != 0))
+	{
+		strlcpy(self.told, problem, sizeof(self.told));
+		ereport(LOG,
+				(errmsg("%s gpuvecd in \"%s\": %s",
+						was_up ? "lost" : "cannot reach",
+						ivfpq_server_directory, problem),
+				 is_others ?
+				 errhint("Each cluster needs a gpuvecd and a folder of its own.") :
+				 0));
+	}
+	if (was_up)
+		self.started = now;
+	strlcpy(self.info.problem, problem, sizeof(self.info.problem));
+	self.info.is_others = is_others;
+	forget_server();
+	self.answered = now;
+	self.ping_at = now + (now < self.started + NEW_US ? PING_NEW_US :
+						  PING_ILL_US);
+}
+
 /* Did one that is gone have a card? */
 static bool
 has_seen_card(void)
 {
 	return strcmp(self.info.engine, "cuda") == 0;
-}
-
-/* Say how it ended. */
-static void
-log_end(int status)
-{
-	if (WIFSIGNALED(status))
-		ereport(LOG,
-				(errmsg("gpuvecd was terminated by signal %d: %s",
-						WTERMSIG(status), pg_strsignal(WTERMSIG(status)))));
-	else
-		ereport(LOG,
-				(errmsg("gpuvecd exited with exit code %d",
-						WEXITSTATUS(status))));
 }
 
 /*
@@ -173,7 +194,7 @@ note_end(int status)
 			return;
 		}
 	}
-	log_end(status);
+	IvfpqChildLogEnd(status);
 	if (!was_up || now - self.started < QUICK_US)
 	{
 		pause = Min(SECOND << Min(self.failures, MAX_BACKOFF),
@@ -185,12 +206,14 @@ note_end(int status)
 	self.start_at = now + pause;
 }
 
-/* It is of no use any more: end it. */
+/* It is of no use any more: end it, unless that is up to others. */
 static void
 replace_server(const char *why)
 {
 	int			status = 0;
 
+	if (IvfpqServerIsExternal())
+		return;
 	ereport(LOG, (errmsg("gpuvecd is replaced: %s", why)));
 	IvfpqChildStop(&status);
 	note_end(status);
@@ -202,6 +225,16 @@ replace_server(const char *why)
 static void
 meet_server(const GvWelcome *welcome)
 {
+	if (IvfpqServerIsExternal() && self.info.instance != welcome->instance)
+	{
+		if (self.info.instance != 0)
+			self.info.restarts++;
+		self.info.started = GetCurrentTimestamp();
+		self.batches = 0;
+		self.relapses = 0;
+	}
+	self.info.instance = welcome->instance;
+	self.info.problem[0] = self.told[0] = '\0';
 	self.info.pid = welcome->pid;
 	strlcpy(self.info.engine, welcome->engine, sizeof(self.info.engine));
 	pg_atomic_write_u32(&ivfpq_shared->has_card, has_seen_card());
@@ -210,39 +243,6 @@ meet_server(const GvWelcome *welcome)
 	set_state(IVFPQ_STATE_UP);
 	ereport(LOG,
 			(errmsg("gpuvecd is up, engine \"%s\"", self.info.engine)));
-}
-
-/* A mirror's index has gone, and its file with it. */
-static bool
-is_orphan(const GvMirrorKey *key)
-{
-	IvfpqStorage storage = {key->database, key->tablespace, key->relation};
-	char		path[MAXPGPATH];
-	struct stat st;
-
-	IvfpqStoragePath(storage, path, sizeof(path));
-	if (stat(path, &st) == 0)
-		return st.st_size == 0;
-	return errno == ENOENT || errno == ENOTDIR;
-}
-
-/* Let go of mirrors whose indexes were dropped, or have new files. */
-static void
-drop_orphans(const GvMirrorStatus *mirrors, int nmirrors)
-{
-	for (int i = 0; i < nmirrors; i++)
-	{
-		GvKeyRequest request = {mirrors[i].key};
-		IvfpqChannel *channel;
-
-		if (!is_orphan(&mirrors[i].key))
-			continue;
-		channel = IvfpqConnect(GV_ROLE_LOADER, IvfpqNow() + PING_US);
-		if (IvfpqChannelExchange(channel, GV_MSG_DROP, &request,
-								 sizeof(request), NULL, 0, 0) != IVFPQ_SERVED)
-			return;
-		IvfpqWantedForget(&mirrors[i].key);
-	}
 }
 
 /* Ask for everything. */
@@ -264,7 +264,7 @@ ask_status(IvfpqChannel *channel, GvStatusReply *told)
 		meet_server(&channel->welcome);
 	IvfpqSharedSetServer(&self.info);
 	IvfpqWantedPrune(mirrors, status.nmirrors, then);
-	drop_orphans(mirrors, status.nmirrors);
+	IvfpqDropOrphans(mirrors, status.nmirrors, PING_US);
 	return IVFPQ_SERVED;
 }
 
@@ -319,21 +319,35 @@ note_answer(int64 now)
 		ereport(LOG, (errmsg("gpuvecd answers again")));
 }
 
+/* It is of another version than we. */
+static void
+note_mismatch(int64 now)
+{
+	if (IvfpqSharedState() != IVFPQ_STATE_MISMATCH)
+		ereport(LOG,
+				(errmsg("gpuvecd speaks another version of the protocol"),
+				 IvfpqServerIsExternal() ?
+				 errhint("It has to be of the version of gpuvec that the server has loaded.") :
+				 errhint("Restart the server after an upgrade of gpuvec.")));
+	self.info.problem[0] = '\0';
+	if (IvfpqServerIsExternal())
+		forget_server();
+	set_state(IVFPQ_STATE_MISMATCH);
+	self.answered = now;
+	self.ping_at = now + (IvfpqServerIsExternal() ? PING_ILL_US :
+						  PING_WELL_US);
+}
+
 /* It did not. */
 static void
 note_silence(const IvfpqChannel *channel, int64 now)
 {
 	bool		is_new = IvfpqSharedState() != IVFPQ_STATE_UP;
 
-	if (channel->refusal == GV_REFUSED_VERSION)
+	if (IvfpqServerIsExternal() &&
+		(is_new || channel->served != IVFPQ_TIMED_OUT))
 	{
-		if (IvfpqSharedState() != IVFPQ_STATE_MISMATCH)
-			ereport(LOG,
-					(errmsg("gpuvecd speaks another version of the protocol"),
-					 errhint("Restart the server after an upgrade of gpuvec.")));
-		set_state(IVFPQ_STATE_MISMATCH);
-		self.answered = now;
-		self.ping_at = now + PING_WELL_US;
+		lose_server(channel->reason, channel->refusal == GV_REFUSED_LIFE);
 		return;
 	}
 	self.ping_at = now + (is_new && now < self.started + NEW_US ?
@@ -348,7 +362,7 @@ note_silence(const IvfpqChannel *channel, int64 now)
 static void
 ping_server(void)
 {
-	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_LOADER,
+	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_SUPERVISOR,
 										 IvfpqNow() + PING_US);
 	GvStatusReply status;
 	IvfpqServed served = ask_status(channel, &status);
@@ -360,10 +374,11 @@ ping_server(void)
 		if (!is_stuck(&status, IvfpqNow()))
 			note_answer(IvfpqNow());
 	}
-	else if (served == IVFPQ_REFUSED &&
-			 channel->refusal != GV_REFUSED_VERSION)
+	else if (channel->refusal == GV_REFUSED_VERSION)
+		note_mismatch(IvfpqNow());
+	else if (channel->refusal == GV_REFUSED_FULL)
 	{
-		/* it is full, and lives; what it is at is not known */
+		/* it lives; what it is at is not known */
 		note_answer(IvfpqNow());
 		self.ping_at = self.answered + PING_ILL_US;
 		self.batches_then = -1;
@@ -403,7 +418,8 @@ heed_silence(int64 now)
 		ereport(LOG,
 				(errmsg("gpuvecd did not answer sessions in time")));
 	}
-	if (self.relapses >= MAX_RELAPSES && self.batches == self.batches_then)
+	if (self.relapses >= MAX_RELAPSES && self.batches == self.batches_then &&
+		!IvfpqServerIsExternal())
 		replace_server("it answers no session");
 	else
 		self.ping_at = self.relapses == 0 ? now :
@@ -442,9 +458,31 @@ become_supervisor(void)
 	ivfpq_shared->supervisor = MyLatch;
 	self.info = ivfpq_shared->server;
 	LWLockRelease(ivfpq_shared->lock);
+	self.started = IvfpqNow();
 	before_shmem_exit(end_server, (Datum) 0);
 	self.scratch = AllocSetContextCreate(TopMemoryContext, "gpuvec supervisor",
 										 ALLOCSET_DEFAULT_SIZES);
+}
+
+/* The process is there, if that is ours to see to. */
+static void
+run_server(int64 now)
+{
+	int			status;
+
+	if (IvfpqServerIsExternal())
+		return;
+	if (IvfpqChildEnded(&status))
+		note_end(status);
+	if (IvfpqChildPid() == 0 && !self.give_up && now >= self.start_at)
+		start_server(now);
+}
+
+/* Is there one that can be asked, as far as we know? */
+static bool
+has_server(void)
+{
+	return IvfpqServerIsExternal() || IvfpqChildPid() != 0;
 }
 
 /* Everything that is due; returns when there is more. */
@@ -454,13 +492,9 @@ do_what_is_due(void)
 	int64		now = IvfpqNow();
 	int64		next = now + PING_WELL_US;
 	bool		ended;
-	int			status;
 
-	if (IvfpqChildEnded(&status))
-		note_end(status);
-	if (IvfpqChildPid() == 0 && !self.give_up && now >= self.start_at)
-		start_server(now);
-	if (IvfpqChildPid() != 0)
+	run_server(now);
+	if (has_server())
 	{
 		heed_silence(now);
 		if (now >= self.ping_at)
@@ -482,7 +516,9 @@ do_what_is_due(void)
 		if (ended)
 			self.ping_at = Min(self.ping_at, now + SECOND);
 	}
-	if (IvfpqChildPid() != 0)
+	if (IvfpqServerIsExternal())
+		next = Min(next, self.ping_at);
+	else if (IvfpqChildPid() != 0)
 		next = Min(next, IvfpqChildLog() < 0 ? now + SECOND : self.ping_at);
 	else if (!self.give_up)
 		next = Min(next, self.start_at);
@@ -493,7 +529,8 @@ do_what_is_due(void)
 static void
 sleep_until(int64 when)
 {
-	int			log = IvfpqChildLog();
+	int			log = IvfpqServerIsExternal() ? IvfpqOwnSocket() :
+	IvfpqChildLog();
 	int64		ms = Max((when - IvfpqNow() + 999) / 1000, 0);
 	int			events = WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH;
 	int			happened;
@@ -511,6 +548,13 @@ sleep_until(int64 when)
 		ProcessConfigFile(PGC_SIGHUP);
 		/* what it could not be started for may be mended */
 		self.start_at = 0;
+	}
+	if (IvfpqServerIsExternal())
+	{
+		/* between requests it says nothing but that it ends */
+		if (happened & WL_SOCKET_READABLE)
+			lose_server("the connection ended", false);
+		return;
 	}
 	/* what it prints at its start may mean that it is ready */
 	if ((happened & WL_SOCKET_READABLE) && IvfpqChildReadLog() &&
@@ -545,23 +589,4 @@ gpuvec_supervisor_main(Datum arg)
 
 	/* a status of 0 would mean: never start me again */
 	proc_exit(1);
-}
-
-/* While the library is preloaded. */
-void
-IvfpqSupervisorRegister(void)
-{
-	BackgroundWorker worker;
-
-	memset(&worker, 0, sizeof(worker));
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
-	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
-	worker.bgw_restart_time = 5;
-	strlcpy(worker.bgw_library_name, "gpuvec",
-			sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "gpuvec_supervisor_main",
-			sizeof(worker.bgw_function_name));
-	strlcpy(worker.bgw_name, "gpuvec supervisor", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "gpuvec supervisor", BGW_MAXLEN);
-	RegisterBackgroundWorker(&worker);
 }

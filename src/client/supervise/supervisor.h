@@ -6,8 +6,7 @@
 #ifndef IVFPQ_SUPERVISOR_H
 #define IVFPQ_SUPERVISOR_H
 
-/* supervisor.c */
-extern void IvfpqSupervisorRegister(void);
+#include "protocol/gv_protocol.h"
 
 /* child.c: the process gpuvecd */
 extern bool IvfpqChildStart(void);
@@ -15,11 +14,16 @@ extern int	IvfpqChildPid(void);
 extern int	IvfpqChildLog(void);
 extern bool IvfpqChildReadLog(void);
 extern bool IvfpqChildEnded(int *status);
+extern void IvfpqChildLogEnd(int status);
 extern void IvfpqChildTerminate(void);
 extern void IvfpqChildStop(int *status);
 
 /* program.c */
 extern bool IvfpqFindProgram(char *path);
+
+/* orphans.c */
+extern void IvfpqDropOrphans(const GvMirrorStatus *mirrors, int nmirrors,
+							 int64 timeout_us);
 
 /* launch.c: loaders */
 extern int64 IvfpqLaunchLoaders(bool *ended);

@@ -63,6 +63,19 @@ ask(GvMessageType type, void *request, size_t bytes, size_t *length)
 	return payload;
 }
 
+/* Of which life of the cluster gpuvecd's clients are; its lock file says it. */
+static uint64_t
+find_life(void)
+{
+	FILE	   *lock = fopen(GV_LOCK_PATH, "r");
+	unsigned long long life = 0;
+
+	if (lock == NULL || fscanf(lock, "%*d %llx", &life) != 1)
+		bench_fail(GV_LOCK_PATH);
+	fclose(lock);
+	return life;
+}
+
 /* Connect to the gpuvecd of a data directory, as a loader. */
 void
 bench_connect(const char *datadir)
@@ -77,6 +90,7 @@ bench_connect(const char *datadir)
 	if (here < 0 || chdir(datadir) != 0)
 		bench_fail(datadir);
 	strcpy(address.sun_path, GV_SOCKET_PATH);
+	hello.life = find_life();
 	server = socket(AF_UNIX, SOCK_STREAM, 0);
 	if (connect(server, (struct sockaddr *) &address, sizeof(address)) != 0)
 		bench_fail(GV_SOCKET_PATH);

@@ -45,10 +45,12 @@ check_options(const Options *options)
 		options->memory_mb < 0 || options->patience_s < -1 ||
 		options->parent < 0 || options->engine == NULL ||
 		options->data == NULL || options->devices == NULL ||
+		(options->socket != NULL && strlen(options->socket) > 107) ||
 		options->simd < GV_SIMD_AUTO || options->simd >= GV_NSIMD ||
 		!gv_simd_has(options->simd))
 		FAULT("an option out of range");
 	/* what becomes of them */
+	(void) choose_owner(options);
 	use_devices(&device, 1, options);
 }
 
@@ -101,7 +103,7 @@ fuzz_seeds(FuzzKeep keep)
 		"--memory", "64", "--devices=0,1", "--products", "own", "--simd",
 	"portable", "--max-connections", "7", "--keep", "3", NULL};
 	static const char *const others[] = {"--patience", "9", "--parent", "1",
-	"--fault", "3:4", "--build-fault=1:2", "--set-fault", "9:3", NULL};
+	"--socket", "/tmp/x", "--owner", "0", "--fault", "3:4", "--build-fault=1:2", "--set-fault", "9:3", NULL};
 	static const char *const bad[] = {"--memory", "-1", "--keep",
 		"99999999999999999999", "--products", "no", "--simd", "avx9", "--fault",
 	":", "extra", NULL};

@@ -137,7 +137,7 @@ wire_pthread_create(pthread_t *thread, const pthread_attr_t *attr,
 	return 0;
 }
 
-/* ---- gpuvecd.c's, loop.c's and log.c's */
+/* ---- gpuvecd.c's, folder.c's, loop.c's and log.c's */
 
 void
 gv_log(const char *level, const char *format,...)
@@ -174,6 +174,11 @@ gv_now_ns(void)
 
 void
 gv_loop_wake(void)
+{
+}
+
+void
+gv_folder_note_life(uint64_t life)
 {
 }
 
@@ -228,7 +233,6 @@ converse(const void *bytes, size_t size, uint8_t manner)
 	wire.rude = (manner & RUDE) != 0;
 	wire.message = 0;
 	wire.passed = false;
-	gv_count(connections, 1);
 	while (goes_on)
 	{
 		switch (gv_connection_receive(connection, false))
@@ -249,12 +253,12 @@ converse(const void *bytes, size_t size, uint8_t manner)
 		}
 	}
 	gv_connection_close(connection);
-	gv_count(connections, -1);
 }
 
 /* ---- the other client, whose mirror stays */
 
 static GvMirrorKey healthy;
+static GvMirrorKey none;		/* of which there is no mirror */
 static char *question;			/* hello and search */
 static size_t question_bytes;
 static char first_answer[1 << 16];
@@ -333,6 +337,12 @@ set_up(void)
 		FAULT("no memory to share");
 
 	healthy = test_key(1);
+	none = test_key(2);
+	supervisor_script(&script, &none);
+	bytes = join(&script, 0, script.n, &size);
+	converse(bytes, size, 0);
+	free(bytes);
+	free_script(&script);
 	loader_script(&script, &healthy, &index);
 	/* but for the search, STATES and DROP at the end */
 	bytes = join(&script, 0, script.n - 3, &size);
@@ -448,6 +458,12 @@ fuzz_seeds(FuzzKeep keep)
 
 	session_script(&script, &other, &index);
 	keep_script(keep, "session", &script);
+	free_script(&script);
+	supervisor_script(&script, &key);
+	keep_script(keep, "supervisor", &script);
+	/* one of another life */
+	script.messages[0][script.bytes[0] - 1] ^= 1;
+	keep_script(keep, "other-supervisor", &script);
 	free_script(&script);
 	many_script(&script, &other, &index);
 	keep_script(keep, "many", &script);

@@ -15,7 +15,7 @@ static void
 check_hello(const TestServer *server, uint32_t magic, uint32_t version,
 			uint32_t role, int expected)
 {
-	GvHello		hello = {magic, version, role, 1};
+	GvHello		hello = {magic, version, role, 1, TEST_LIFE};
 	int			fd = client_socket(server);
 	int			got = client_ask(fd, GV_MSG_HELLO, &hello, sizeof(hello),
 								 NULL, 0, NULL, NULL);
@@ -30,7 +30,7 @@ static void
 test_hello(const TestServer *server)
 {
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
-	GV_ROLE_SESSION, 1};
+	GV_ROLE_SESSION, 1, TEST_LIFE};
 	int			fd = client_socket(server);
 	void	   *payload = NULL;
 	uint32_t	length = 0;
@@ -59,7 +59,8 @@ test_hello(const TestServer *server)
 	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 3, 0);
 	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 4, 0);
 	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 5, 0);
-	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 6,
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 6, 0);
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 7,
 				GV_REFUSED_PROTOCOL);
 }
 
@@ -98,7 +99,7 @@ test_headers(const TestServer *server)
 	int			type;
 	int			i;
 
-	for (role = 0; role <= GV_ROLE_MANY; role++)
+	for (role = 0; role <= GV_ROLE_SUPERVISOR; role++)
 	{
 		check_header(server, role, 0, 0, 0);
 		check_header(server, role, 0, GV_MSG_DROP + 1, 0);
@@ -378,7 +379,7 @@ test_crowded(void)
 {
 	TestServer	server = server_start("--max-connections", "3");
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
-	GV_ROLE_SESSION, 1};
+	GV_ROLE_SESSION, 1, TEST_LIFE};
 	int			clients[4];
 	int			i;
 	int			got;

@@ -51,6 +51,8 @@ static const struct
 	{"joins", test_joins, ON_CPU},
 	{"wrong_sets", test_wrong_sets, ON_CPU},
 	{"life", test_life, ON_CPU},
+	{"lives", test_lives, ON_ALL},
+	{"folders", test_folders, ON_CPU},
 	{"faults", test_faults, ON_CPU},
 	{"lost_cards", test_lost_cards, ON_CARD},
 	{"fuzz", test_fuzz, ON_ALL},

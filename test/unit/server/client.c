@@ -41,16 +41,24 @@ client_socket(const TestServer *server)
 	return -1;
 }
 
+/* Say hello as one of this life: 0, a GvRefusalCode, or -1 for the end. */
+int
+client_hello(int fd, GvRole role, uint64_t life)
+{
+	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role,
+	(uint32_t) getpid(), life};
+
+	return client_ask(fd, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0, NULL,
+					  NULL);
+}
+
 /* A connection that has said hello, and is welcome. */
 int
 client_open(const TestServer *server, GvRole role)
 {
-	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role,
-	(uint32_t) getpid()};
 	int			fd = client_socket(server);
 
-	if (fd >= 0 && client_ask(fd, GV_MSG_HELLO, &hello, sizeof(hello), NULL,
-							  0, NULL, NULL) == 0)
+	if (fd >= 0 && client_hello(fd, role, TEST_LIFE) == 0)
 		return fd;
 	if (fd >= 0)
 		close(fd);

@@ -17,19 +17,26 @@ extern bool test_long;
 extern const char *test_engine;
 extern bool test_card;
 
+/* Of whose cluster our clients are. */
+#define TEST_LIFE	UINT64_C(0x1122334455667788)
+
 /* A gpuvecd in a folder of its own. */
 typedef struct TestServer
 {
 	int			pid;
 	int			log;			/* reads what it prints */
+	int			supervisor;		/* a connection; 0: there is none */
 	int			files;			/* may be open, unless 0 */
 	int			memory_mb;		/* may be taken, unless 0 */
+	uid_t		user;			/* who runs it, unless 0: who we are */
 	char		folder[64];
 } TestServer;
 
 /* server.c: start with these options (NULL at the end), and end, gpuvecd. */
 extern void server_folder(TestServer *server);
 extern void server_launch(TestServer *server, const char *const *options);
+extern void server_run(TestServer *server, const char *const *options);
+extern bool server_listens(TestServer *server);
 extern bool server_ready(TestServer *server);
 extern TestServer server_start(const char *option, const char *value);
 extern int	server_wait(TestServer *server);
@@ -43,6 +50,7 @@ extern int64_t client_now_ms(void);
 /* Connections; -1 where there is none. */
 extern int	client_socket(const TestServer *server);
 extern int	client_open(const TestServer *server, GvRole role);
+extern int	client_hello(int fd, GvRole role, uint64_t life);
 
 /*
  * Send bytes, or a message in parts; false: the connection is gone.
@@ -189,6 +197,8 @@ extern void test_joins(void);
 extern void test_sets(void);
 extern void test_wrong_sets(void);
 extern void test_life(void);
+extern void test_lives(void);
+extern void test_folders(void);
 extern void test_lock_begin(void);
 extern void test_lock_end(void);
 extern void test_faults(void);

@@ -27,7 +27,8 @@ add(Script *script, GvMessageType type, const void *head, size_t head_bytes,
 static void
 add_hello(Script *script, GvRole role)
 {
-	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role, 1};
+	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role, 1,
+	TEST_LIFE};
 
 	add(script, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0);
 }
@@ -196,6 +197,16 @@ set_script(Script *script, int which)
 	}
 	add(script, GV_MSG_SET, &request, sizeof(request), NULL, 0);
 	set_free(&set);
+}
+
+/* A supervisor's: it looks, and drops a mirror that there may be. */
+void
+supervisor_script(Script *script, const GvMirrorKey *key)
+{
+	add_hello(script, GV_ROLE_SUPERVISOR);
+	add(script, GV_MSG_STATUS, NULL, 0, NULL, 0);
+	add(script, GV_MSG_DROP, key, sizeof(*key), NULL, 0);
+	add(script, GV_MSG_PING, NULL, 0, NULL, 0);
 }
 
 void

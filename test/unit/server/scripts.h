@@ -21,6 +21,7 @@ extern void loader_script(Script *script, const GvMirrorKey *key,
 						  const TestIndex *index);
 extern void builder_script(Script *script, const TestIndex *index);
 extern void set_script(Script *script, int which);
+extern void supervisor_script(Script *script, const GvMirrorKey *key);
 extern void session_script(Script *script, const GvMirrorKey *key,
 						   const TestIndex *index);
 extern void many_script(Script *script, const GvMirrorKey *key,

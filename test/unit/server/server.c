@@ -59,15 +59,28 @@ limit(int resource, rlim_t most)
 void
 server_launch(TestServer *server, const char *const *options)
 {
-	const char *argv[16] = {program(), "--data", server->folder, "--engine",
-	test_engine};
-	int			n = 5;
+	const char *all[16] = {"--data", server->folder};
+	int			n = 2;
+
+	while (*options != NULL)
+		all[n++] = *options++;
+	all[n] = NULL;
+	server_run(server, all);
+}
+
+/* Start it with nothing but these options and the engine. */
+void
+server_run(TestServer *server, const char *const *options)
+{
+	const char *argv[20] = {program(), "--engine", test_engine};
+	int			n = 3;
 	int			ends[2];
 
 	while (*options != NULL)
 		argv[n++] = *options++;
 	if (pipe2(ends, O_CLOEXEC) != 0)
 		abort();
+	server->supervisor = 0;
 	server->pid = fork();
 	if (server->pid == 0)
 	{
@@ -75,6 +88,8 @@ server_launch(TestServer *server, const char *const *options)
 		dup2(ends[1], STDERR_FILENO);
 		limit(RLIMIT_NOFILE, server->files);
 		limit(RLIMIT_AS, (rlim_t) server->memory_mb << 20);
+		if (server->user != 0 && setuid(server->user) != 0)
+			_exit(127);
 		execv(argv[0], (char *const *) argv);
 		_exit(127);
 	}
@@ -84,7 +99,7 @@ server_launch(TestServer *server, const char *const *options)
 
 /* Wait until it prints "LOG: ready ..."; false if it ends instead. */
 bool
-server_ready(TestServer *server)
+server_listens(TestServer *server)
 {
 	struct pollfd in = {.fd = server->log,.events = POLLIN};
 	char		log[2048];
@@ -105,6 +120,16 @@ server_ready(TestServer *server)
 	}
 	printf("gpuvecd: %s", log);
 	return false;
+}
+
+/* Likewise, and supervise it, so that others may come. */
+bool
+server_ready(TestServer *server)
+{
+	if (!server_listens(server))
+		return false;
+	server->supervisor = client_open(server, GV_ROLE_SUPERVISOR);
+	return server->supervisor >= 0;
 }
 
 /* A server with one option more, if that is not NULL. */
@@ -131,6 +156,9 @@ server_wait(TestServer *server)
 	int			ms;
 	int			ended;
 
+	if (server->supervisor > 0)
+		close(server->supervisor);
+	server->supervisor = 0;
 	for (ms = 0;; ms += LOOK_MS)
 	{
 		ended = waitpid(server->pid, &status, WNOHANG);
@@ -151,6 +179,10 @@ server_wait(TestServer *server)
 int
 server_stop(TestServer *server)
 {
+	/* or it would not tidy up, for the sake of that thread */
+	if (server->supervisor > 0)
+		close(server->supervisor);
+	server->supervisor = 0;
 	kill(server->pid, SIGTERM);
 	return server_wait(server);
 }

@@ -1,0 +1,182 @@
+/*
+ * life.c
+ *		The life of the cluster that we serve, and how we begin anew for the
+ *		next one.
+ *
+ * A cluster's shared memory has a random number, its life, which a start and
+ * each recovery from a crash make anew.  Pages may lose copies then that
+ * mirrors have, and others come to their positions under the same numbers.  So
+ * this process serves one life: that of the supervisor that came first.  A
+ * client of another one is refused.  When a supervisor of another one comes,
+ * and that of ours has gone, the program is executed anew: no mirror, message,
+ * connection or thread of the life before can be there then, whatever it was
+ * at.
+ */
+#include "server/gv_server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define CLOSE_ON_EXEC	(1U << 2)	/* of close_range() */
+#define MAX_DESCRIPTORS 65536	/* open ones, where there is no such call */
+
+static struct
+{
+	pthread_mutex_t lock;
+	uint64_t	life;			/* 0: nobody's yet */
+	GvConnection *supervisor;	/* of that life; NULL: it has gone */
+	uint64_t	refused;		/* another one, of which the log knows */
+	bool		over;			/* we are to begin anew */
+}			life = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Is the client at the other end, or has it at least not gone? */
+static bool
+is_there(const GvConnection *connection)
+{
+	struct pollfd client = {.events = POLLRDHUP};
+
+	if (connection == NULL)
+		return false;
+	client.fd = connection->fd;
+	return poll(&client, 1, 0) == 0;
+}
+
+/* A supervisor of another life: it has to go, or we have. */
+static void
+meet_other(GvConnection *connection, uint64_t other)
+{
+	if (!is_there(life.supervisor))
+	{
+		gv_log("LOG", "the cluster has crashed, or started again: gpuvecd "
+			   "begins anew");
+		life.over = true;
+		/* no answer; it connects again */
+		connection->ending = true;
+		return;
+	}
+	if (life.refused != other)
+		gv_log("WARNING", "another cluster was refused: each one needs a "
+			   "gpuvecd and a folder of its own");
+	life.refused = other;
+	gv_refuse(connection, GV_REFUSED_LIFE, "it serves another cluster");
+}
+
+/*
+ * May a client that says this come in?  If not it has been refused, or is told
+ * nothing because we begin anew.  In the loop's thread.
+ */
+bool
+gv_life_admits(GvConnection *connection, const GvHello *hello)
+{
+	bool		admitted = true;
+
+	pthread_mutex_lock(&life.lock);
+	if (life.life == 0 && hello->role == GV_ROLE_SUPERVISOR)
+	{
+		life.life = hello->life;
+		gv_folder_note_life(life.life);
+	}
+	if (life.life != hello->life)
+	{
+		admitted = false;
+		if (hello->role == GV_ROLE_SUPERVISOR)
+			meet_other(connection, hello->life);
+		else
+			gv_refuse(connection, GV_REFUSED_LIFE, life.life == 0 ?
+					  "no supervisor has come yet" :
+					  "it serves another cluster, or another life of it");
+	}
+	pthread_mutex_unlock(&life.lock);
+	return admitted;
+}
+
+/*
+ * The supervisor is there, on this connection, which is not counted with those
+ * of clients.  One before it of the same life has failed, whether we have seen
+ * it go or not.
+ */
+void
+gv_life_supervised(GvConnection *connection)
+{
+	gv_count(connections, -1);
+	pthread_mutex_lock(&life.lock);
+	life.supervisor = connection;
+	pthread_mutex_unlock(&life.lock);
+}
+
+/* It has gone; its connection is still open here. */
+void
+gv_life_unsupervised(const GvConnection *connection)
+{
+	pthread_mutex_lock(&life.lock);
+	if (life.supervisor == connection)
+		life.supervisor = NULL;
+	pthread_mutex_unlock(&life.lock);
+}
+
+/* Are we to begin anew? */
+bool
+gv_life_is_over(void)
+{
+	return life.over;
+}
+
+/* The card's driver has descriptors, too, which keep its memory. */
+static void
+close_on_exec(void)
+{
+	int			fd;
+
+#ifdef SYS_close_range
+	if (syscall(SYS_close_range, 3, ~0U, CLOSE_ON_EXEC) == 0)
+		return;
+#endif
+	for (fd = 3; fd < MAX_DESCRIPTORS; fd++)
+		(void) fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+/*
+ * Execute our own file.  First by its name: with valgrind or qemu the other path
+ * leads to these.  When the file was replaced only that is left.
+ */
+static void
+execute_self(char **argv)
+{
+	char		path[4096];
+	ssize_t		n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+
+	if (n > 0)
+	{
+		path[n] = '\0';
+		(void) execv(path, argv);
+	}
+	(void) execv("/proc/self/exe", argv);
+}
+
+/*
+ * Execute the program anew, with its arguments, in the folder where it was
+ * started.  It returns only if that fails, or if we are to end: the exit status.
+ */
+int
+gv_life_anew(int home, char **argv)
+{
+	sigset_t	ends;
+
+	/* what comes meanwhile waits for who can take it */
+	sigemptyset(&ends);
+	sigaddset(&ends, SIGTERM);
+	sigaddset(&ends, SIGINT);
+	sigprocmask(SIG_BLOCK, &ends, NULL);
+	if (gv_loop_stops())
+		return 0;
+	close_on_exec();
+	if (fchdir(home) == 0)
+		execute_self(argv);
+	gv_log("FATAL", "could not begin anew: %s", strerror(errno));
+	return GV_EXIT_FAILED;
+}

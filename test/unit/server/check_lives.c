@@ -1,0 +1,263 @@
+/*
+ * check_lives.c
+ *		gpuvecd serves one life of one cluster, and begins anew for the next: no
+ *		client and no mirror of a life before is there then.
+ */
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client.h"
+
+#define OTHER_LIFE	UINT64_C(0x0102030405060708)
+#define ANEW_MS		60000
+
+/* Hello on a new connection, which is closed again. */
+static int
+greet(const TestServer *server, GvRole role, uint64_t life)
+{
+	int			fd = client_socket(server);
+	int			got = client_hello(fd, role, life);
+
+	CHECK(got == 0 || client_ended(fd), "refused, and not cut off");
+	close(fd);
+	return got;
+}
+
+/* Supervise it, as one of this life, when it has begun anew; the connection. */
+static int
+supervise(const TestServer *server, uint64_t life)
+{
+	int64_t		began = client_now_ms();
+	int			fd = -1;
+
+	while (fd < 0 && client_now_ms() - began < ANEW_MS)
+	{
+		usleep(2000);
+		fd = client_socket(server);
+		if (fd >= 0 && client_hello(fd, GV_ROLE_SUPERVISOR, life) != 0)
+		{
+			close(fd);
+			fd = -1;
+		}
+	}
+	CHECK(fd >= 0, "it does not come back");
+	return fd;
+}
+
+static uint64_t
+instance_of(int fd)
+{
+	GvStatusReply *status = load_status(fd);
+	uint64_t	instance = status->instance;
+
+	free(status);
+	return instance;
+}
+
+/* All roles but the supervisor's with that life. */
+static void
+check_others(const TestServer *server, uint64_t life, int expected)
+{
+	int			role;
+
+	for (role = GV_ROLE_SESSION; role < GV_ROLE_SUPERVISOR; role++)
+	{
+		int			got = greet(server, (GvRole) role, life);
+
+		CHECK(got == expected, "role %d: %d", role, got);
+	}
+}
+
+/* Who comes before any supervisor, and who comes then. */
+static void
+test_first(void)
+{
+	static const char *const none[] = {NULL};
+	TestServer	server;
+	int			first;
+	int			second;
+
+	server_folder(&server);
+	server_launch(&server, none);
+	CHECK(server_listens(&server), "it does not start");
+	check_others(&server, TEST_LIFE, GV_REFUSED_LIFE);
+	check_others(&server, 0, GV_REFUSED_PROTOCOL);
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, 0) == GV_REFUSED_PROTOCOL,
+		  "no life");
+	check_others(&server, TEST_LIFE, GV_REFUSED_LIFE);
+	first = client_open(&server, GV_ROLE_SUPERVISOR);
+	check_others(&server, TEST_LIFE, 0);
+	check_others(&server, OTHER_LIFE, GV_REFUSED_LIFE);
+	/* another one of the same life, which may come before the first has gone */
+	second = client_open(&server, GV_ROLE_SUPERVISOR);
+	CHECK(client_ping(first) == 0 && client_ping(second) == 0, "ping");
+	close(first);
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == GV_REFUSED_LIFE,
+		  "the second is there");
+	close(second);
+	check_others(&server, TEST_LIFE, 0);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+}
+
+/* Hellos of other versions are told, however long they are. */
+static void
+test_other_versions(void)
+{
+	TestServer	server = server_start(NULL, NULL);
+	uint32_t	hello[24] = {GV_PROTOCOL_MAGIC};
+	size_t		bytes;
+
+	for (bytes = 8; bytes <= sizeof(hello); bytes += 8)
+	{
+		int			fd = client_socket(&server);
+		int			got;
+
+		hello[1] = bytes % 16 == 0 ? GV_PROTOCOL_VERSION + 1 :
+			GV_PROTOCOL_VERSION - 1;
+		got = client_ask(fd, GV_MSG_HELLO, hello, bytes, NULL, 0, NULL, NULL);
+		CHECK(got == GV_REFUSED_VERSION && client_ended(fd), "%zu bytes: %d",
+			  bytes, got);
+		close(fd);
+	}
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+}
+
+/*
+ * A mirror is searched, and another one is on its way, when the next life
+ * begins.
+ */
+static void
+test_next(void)
+{
+	TestIndex	index = make_index(GV_L2, 64, 64, 1, 1, -20000, false);
+	GvMirrorKey keys[2] = {test_key(1), test_key(2)};
+	TestServer	server = server_start(NULL, NULL);
+	TestSearch	search = make_search(&keys[0], &index);
+	uint64_t	instance = instance_of(server.supervisor);
+	int			loader = client_open(&server, GV_ROLE_LOADER);
+	int			session = client_open(&server, GV_ROLE_SESSION);
+	int			builder = client_open(&server, GV_ROLE_BUILDER);
+	int			i;
+
+	CHECK(load_all(loader, &keys[0], &index) == 0, "load");
+	CHECK(load_begin(loader, &keys[1], &index) == 0, "begin");
+	CHECK(load_arrays(loader, &keys[1], &index) == 0, "arrays");
+	for (i = 0; i < 3; i++)
+		CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) ==
+			  GV_REFUSED_LIFE, "another cluster");
+	CHECK(search_check(session, &keys[0], &index) == 0, "search");
+
+	CHECK(search_send(session, &search), "send");
+	close(server.supervisor);
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == -1,
+		  "an answer of the life before");
+	CHECK(client_ended(loader) && client_ended(builder), "others");
+	(void) search_receive(session, &index, &search);
+	CHECK(client_ping(session) == -1, "a session goes on");
+	CHECK(waitpid(server.pid, NULL, WNOHANG) == 0, "it is another process");
+	server.supervisor = supervise(&server, OTHER_LIFE);
+	CHECK(instance_of(server.supervisor) != instance, "the same instance");
+	check_others(&server, TEST_LIFE, GV_REFUSED_LIFE);
+	close(loader);
+	close(session);
+	close(builder);
+
+	loader = client_socket(&server);
+	CHECK(client_hello(loader, GV_ROLE_LOADER, OTHER_LIFE) == 0, "hello");
+	CHECK(search_check(loader, &keys[0], &index) == GV_REFUSED_NO_MIRROR,
+		  "a mirror has outlived it");
+	CHECK(load_all(loader, &keys[0], &index) == 0, "load");
+	CHECK(search_check(loader, &keys[0], &index) == 0, "search");
+	close(loader);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_check_log(&server, "WARNING: another cluster was refused: each one "
+					 "needs a gpuvecd and a folder of its own\nLOG: ");
+	server_remove(&server);
+	free_search(&search);
+	free_index(&index);
+}
+
+/* It was stopped while a life ended: what waits for it then is all too late. */
+static void
+test_stopped(void)
+{
+	TestIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
+	GvMirrorKey key = test_key(1);
+	TestServer	server = server_start(NULL, NULL);
+	int			loader = client_open(&server, GV_ROLE_LOADER);
+	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
+	GV_ROLE_SUPERVISOR, 1, OTHER_LIFE};
+	GvMessage	answer;
+	int			waiting[2];
+	int			late;
+
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	kill(server.pid, SIGSTOP);
+	/* a loader's last words, a session that says hello, and two supervisors */
+	CHECK(client_message(loader, GV_MSG_DROP, &key, sizeof(key), NULL, 0),
+		  "send");
+	close(loader);
+	close(server.supervisor);
+	waiting[0] = client_socket(&server);
+	waiting[1] = client_socket(&server);
+	CHECK(client_message(waiting[0], GV_MSG_HELLO, &hello, sizeof(hello), NULL,
+						 0), "send");
+	close(waiting[0]);
+	hello.life = TEST_LIFE;
+	hello.role = GV_ROLE_SESSION;
+	CHECK(client_message(waiting[1], GV_MSG_HELLO, &hello, sizeof(hello), NULL,
+						 0), "send");
+	kill(server.pid, SIGCONT);
+	server.supervisor = supervise(&server, OTHER_LIFE);
+	check_others(&server, TEST_LIFE, GV_REFUSED_LIFE);
+	check_others(&server, OTHER_LIFE, 0);
+	/* it may have been welcome for a moment, by the life that was its own */
+	free(client_answer(waiting[1], &answer));
+	CHECK(client_ended(waiting[1]), "a session of the life before");
+	close(waiting[1]);
+	late = client_socket(&server);
+	CHECK(client_hello(late, GV_ROLE_LOADER, OTHER_LIFE) == 0, "hello");
+	CHECK(search_check(late, &key, &index) == GV_REFUSED_NO_MIRROR, "a mirror");
+	close(late);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+	free_index(&index);
+}
+
+/* Asked to end while it begins anew, it ends, whenever that is. */
+static void
+test_end(void)
+{
+	int			rounds = unit_small ? 8 : 40;
+	int			i;
+
+	for (i = 0; i < rounds; i++)
+	{
+		TestServer	server = server_start(NULL, NULL);
+		int			fd = client_socket(&server);
+		GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
+		GV_ROLE_SUPERVISOR, 1, OTHER_LIFE};
+
+		close(server.supervisor);
+		server.supervisor = 0;
+		CHECK(client_message(fd, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0),
+			  "send");
+		usleep((useconds_t) i * 200);
+		CHECK(server_stop(&server) == 0, "SIGTERM in round %d", i);
+		close(fd);
+		server_remove(&server);
+	}
+}
+
+void
+test_lives(void)
+{
+	test_first();
+	test_other_versions();
+	test_next();
+	test_stopped();
+	test_end();
+}
