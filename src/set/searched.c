@@ -65,13 +65,6 @@ typedef struct Searched
 	int			nexact;			/* neighbours that each of them has */
 } Searched;
 
-/* Would a card compare rows list by list? */
-static bool
-HasCard(void)
-{
-	return IvfpqServerIsWanted() && IvfpqServerMemory() > 0;
-}
-
 /* Nanoseconds, about, that the whole table takes. */
 static double
 WholeCost(const IvfpqPairs *pairs, double nrows)
@@ -83,7 +76,7 @@ WholeCost(const IvfpqPairs *pairs, double nrows)
 	n * Min(NEAR_LISTS / lists, NEAR_SHARE);
 	double		compared = pairs_of_row * (PAIR_NS + dims * PRODUCT_NS);
 
-	if (HasCard())
+	if (IvfpqServerHasCard())
 		return nrows * (READINGS * (CARD_READ_NS + dims * CARD_READ_DIMENSION_NS) +
 						compared * CARD_PART);
 	return nrows * (READINGS * (IVFPQ_FETCH_NS + dims * IVFPQ_DIMENSION_NS) +
@@ -109,7 +102,7 @@ IsBetter(const IvfpqPairs *pairs, Relation index)
 						 k, &nrows);
 	/* and neighbours are fetched once more, for their keys */
 	cost += (double) pairs->queries->nrows * k *
-		(HasCard() ? CARD_NEIGHBOUR_NS : IVFPQ_FETCH_NS);
+		(IvfpqServerHasCard() ? CARD_NEIGHBOUR_NS : IVFPQ_FETCH_NS);
 	return nrows >= (double) LEAST_TIMES * k &&
 		cost < WholeCost(pairs, nrows);
 }

@@ -87,6 +87,9 @@ typedef enum IvfpqServed
 /* Is gpuvecd, as it is or should be, the engine of choice? */
 extern bool IvfpqServerIsWanted(void);
 
+/* ... and does it run on a card? */
+extern bool IvfpqServerHasCard(void);
+
 /* Bytes that it said it has, on all its devices; 0: it is not known. */
 extern int64 IvfpqServerMemory(void);
 

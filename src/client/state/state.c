@@ -163,6 +163,14 @@ IvfpqServerIsWanted(void)
 }
 
 /* See served.h. */
+bool
+IvfpqServerHasCard(void)
+{
+	return IvfpqServerIsWanted() && ivfpq_shared != NULL &&
+		pg_atomic_read_u32(&ivfpq_shared->has_card) != 0;
+}
+
+/* See served.h. */
 const char *
 IvfpqServedName(IvfpqServed served)
 {
