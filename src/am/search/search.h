@@ -58,9 +58,6 @@ extern void IvfpqNearestListsMany(Relation index, const IvfpqModel *model,
 /* distinct.c */
 extern int	IvfpqDistinct(const uint64 *numbers, int n, int most, int *first);
 
-/* radix.c */
-extern void IvfpqSortBits(uint64 *numbers, uint64 *room, int64 n, int bit);
-
 /*
  * coded.c: the lists nearest by what codes of centroids say.
  */
