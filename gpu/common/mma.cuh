@@ -111,6 +111,16 @@ gv_half_at(const uint64_t *values, int lane, int half)
 	return gv_from_half((uint16_t) (values[lane] >> 16 * half));
 }
 
+/* A lane's a of rows g and g + 8, and its columns, as all lanes bring them. */
+static inline void
+gv_emulated_operands(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+					 uint64_t (&rows)[2][32], uint64_t (&columns)[32])
+{
+	gv_emulated_share(a[0] | (uint64_t) a[2] << 32, rows[0]);
+	gv_emulated_share(a[1] | (uint64_t) a[3] << 32, rows[1]);
+	gv_emulated_share(b0 | (uint64_t) b1 << 32, columns);
+}
+
 static inline void
 gv_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
@@ -118,9 +128,7 @@ gv_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 	uint64_t	rows[2][32];	/* a lane's columns of rows g and g + 8 */
 	uint64_t	columns[32];
 
-	gv_emulated_share(a[0] | (uint64_t) a[2] << 32, rows[0]);
-	gv_emulated_share(a[1] | (uint64_t) a[3] << 32, rows[1]);
-	gv_emulated_share(b0 | (uint64_t) b1 << 32, columns);
+	gv_emulated_operands(a, b0, b1, rows, columns);
 	for (int i = 0; i < 4; i++)
 		for (int t = 0; t < 4; t++)
 			for (int half = 0; half < 4; half++)
@@ -145,9 +153,7 @@ gv_mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 	uint64_t	rows[2][32];	/* a lane's columns of rows g and g + 8 */
 	uint64_t	columns[32];
 
-	gv_emulated_share(a[0] | (uint64_t) a[2] << 32, rows[0]);
-	gv_emulated_share(a[1] | (uint64_t) a[3] << 32, rows[1]);
-	gv_emulated_share(b0 | (uint64_t) b1 << 32, columns);
+	gv_emulated_operands(a, b0, b1, rows, columns);
 	for (int i = 0; i < 4; i++)
 		for (int t = 0; t < 4; t++)
 			for (int shift = 0; shift < 64; shift += 32)

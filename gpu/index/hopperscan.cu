@@ -135,20 +135,6 @@ struct Copy
 		t = ((const float *) (place + shape.t))[lane];
 		live = *(const uint32_t *) (place + shape.high) >> lane & 1;
 	}
-
-	/* The entries of all its codes, of which the last chunk has so many words. */
-	__device__ __forceinline__ float
-	sum(int words, const char *table) const
-	{
-		float		sum = 0.0f;
-
-#pragma unroll
-		for (int i = 0; i < CHUNKS; i++)
-			sum = gv_add_chunk(sum, codes[i],
-							   i + 1 < CHUNKS ? GV_CHUNK_WORDS : words,
-							   table + i * GV_CHUNK_BYTES, 0);
-		return sum;
-	}
 };
 
 /*
@@ -285,8 +271,9 @@ scan_hopper_kernel(GvCardModel card, GvBatch batch)
 				deal.ask(card.shape, turn + 1);
 			}
 			score = gv_card_score(__fadd_rn(score,
-											copy.sum(words, (const char *)
-													 table)));
+											gv_add_chunks(copy.codes, words,
+														  (const char *)
+														  table)));
 			if (filters)
 				filter.offer(copy.live && score <= limit, score,
 							 b * GV_WARP + lane);

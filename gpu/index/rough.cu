@@ -200,13 +200,8 @@ struct Sample
 	__device__ __forceinline__ float
 	score(int words, const char *table) const
 	{
-		float		sum = 0.0f;
+		float		sum = gv_add_chunks(codes, words, table);
 
-#pragma unroll
-		for (int i = 0; i < CHUNKS; i++)
-			sum = gv_add_chunk(sum, codes[i],
-							   i + 1 < CHUNKS ? GV_CHUNK_WORDS : words,
-							   table + i * GV_CHUNK_BYTES, 0);
 		return gv_card_score(__fadd_rn(__fadd_rn(base, t), sum));
 	}
 };

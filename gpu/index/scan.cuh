@@ -93,6 +93,21 @@ gv_add_codes(const uint4 *codes, int chunks, const char *table)
 	return sum;
 }
 
+/* The same of a copy whose chunks are all there, the last of so many words. */
+template <int CHUNKS>
+static __device__ __forceinline__ float
+gv_add_chunks(const uint4 (&codes)[CHUNKS], int words, const char *table)
+{
+	float		sum = 0.0f;
+
+#pragma unroll
+	for (int i = 0; i < CHUNKS; i++)
+		sum = gv_add_chunk(sum, codes[i],
+						   i + 1 < CHUNKS ? GV_CHUNK_WORDS : words,
+						   table + i * GV_CHUNK_BYTES, 0);
+	return sum;
+}
+
 /* The first probes of a query, in shared memory. */
 struct GvKept
 {

@@ -133,6 +133,23 @@ index_of_scores(Order order, int each)
 	return index;
 }
 
+/* Searches of a mirror, of whose index they are, checked; all is let go. */
+static void
+check_and_free(TestIndex *index, GvMirror *mirror, GvSearch *searches, int n,
+			   const char *what)
+{
+	GvSearcher *searcher = NULL;
+
+	CHECK(gv_searcher(0, &searcher) == GV_OK &&
+		  gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
+		  "%s", what);
+	check_answers(index, searches, n, what);
+	gv_searcher_drop(searcher);
+	free_searches(searches, n);
+	gv_mirror_drop(mirror);
+	free_index(index);
+}
+
 /*
  * Scans that leave few copies, of up to three blocks of threads a query; where
  * 513 copies are wanted, they leave all.
@@ -151,7 +168,6 @@ test_filters(void)
 		TestIndex	index = index_of_scores((Order) order,
 											unit_small ? 1900 : 2900);
 		GvMirror   *mirror = make_mirror(&index);
-		GvSearcher *searcher = NULL;
 		int			most = order % 3 == 2 && !unit_small ? 513 : 512;
 		char		what[40];
 
@@ -159,14 +175,7 @@ test_filters(void)
 		for (k = 0; k < n; k++)
 			searches[k] = new_search(&index, 3, 3,
 									 k == 0 ? most : wanted[k % 6]);
-		CHECK(gv_searcher(0, &searcher) == GV_OK &&
-			  gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
-			  "%s", what);
-		check_answers(&index, searches, n, what);
-		gv_searcher_drop(searcher);
-		free_searches(searches, n);
-		gv_mirror_drop(mirror);
-		free_index(&index);
+		check_and_free(&index, mirror, searches, n, what);
 	}
 }
 
@@ -196,7 +205,6 @@ test_gathered(void)
 		TestIndex	index = make_index(GV_L2 + i % 3, shape[0], shape[1],
 									   shape[2], 1, shape[3], i % 4 == 3);
 		GvMirror   *mirror;
-		GvSearcher *searcher = NULL;
 		char		what[40];
 
 		snprintf(what, sizeof(what), "list by list, case %d", i);
@@ -215,14 +223,7 @@ test_gathered(void)
 			for (d = 0; d < shape[0] && k % 40 == 7; d++)
 				query[d] *= k % 80 == 7 ? 1e25f : 1e-25f;
 		}
-		CHECK(gv_searcher(0, &searcher) == GV_OK &&
-			  gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
-			  "%s", what);
-		check_answers(&index, searches, n, what);
-		gv_searcher_drop(searcher);
-		free_searches(searches, n);
-		gv_mirror_drop(mirror);
-		free_index(&index);
+		check_and_free(&index, mirror, searches, n, what);
 	}
 	test_filters();
 	gv_gpu_gather_by(-1);
