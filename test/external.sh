@@ -20,24 +20,9 @@ tmp=${GV_TMP:-} bin=${GV_BIN:-} user=${GV_USER:-}
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-PASSED=0 FAILED=0
 # who runs gpuvecd, and one who has nothing to do with it
 RUNNER=47111 STRANGER=47112
 RUN='' OWNER='' PIDS=()
-
-# $1 = what; status of the command after it
-check() {
-	local what=$1
-	shift
-	if "$@" >"$GV_TMP/external.out" 2>&1; then
-		echo "ok - $what"
-		PASSED=$((PASSED + 1))
-	else
-		echo "not ok - $what"
-		sed 's/^/    /' "$GV_TMP/external.out" | head -40
-		FAILED=$((FAILED + 1))
-	fi
-}
 
 # ---- what there is
 
@@ -176,62 +161,62 @@ by_memory() {
 
 try_namespaces() {
 	local dir=$RUN/a sets
-	check "down: there is no folder" is_down_because 'cannot be looked at: No such file'
-	check "without gpuvecd" is_right 0
-	check "gpuvecd starts, another user's, in namespaces of its own" \
+	gv_check "down: there is no folder" is_down_because 'cannot be looked at: No such file'
+	gv_check "without gpuvecd" is_right 0
+	gv_check "gpuvecd starts, another user's, in namespaces of its own" \
 		start_gpuvecd $RUNNER a --socket "$dir" --owner "$OWNER" --memory 64
-	check "up" is_up
-	check "its folder and socket are open to be passed through" \
+	gv_check "up" is_up
+	gv_check "its folder and socket are open to be passed through" \
 		test "$(stat -c %a:%u "$dir" "$dir"/*.sock | tr '\n' ' ')" = "711:$RUNNER 666:$RUNNER "
-	check "it is called 1 where it is" soon "SELECT pid FROM gpuvec_stat" 1
-	check "the data directory is hidden from it" \
+	gv_check "it is called 1 where it is" soon "SELECT pid FROM gpuvec_stat" 1
+	gv_check "the data directory is hidden from it" \
 		test -z "$(ls -A "/proc/$PID/root$GV_TMP/external-a")"
-	check "it has its own network" \
+	gv_check "it has its own network" \
 		test "$(readlink "/proc/$PID/ns/net")" != "$(readlink /proc/self/ns/net)"
-	check "a mirror comes by shared memory" by_memory "SELECT gpuvec_prewarm('t_e')" 50000
-	check "... of many times as many bytes" \
+	gv_check "a mirror comes by shared memory" by_memory "SELECT gpuvec_prewarm('t_e')" 50000
+	gv_check "... of many times as many bytes" \
 		test "$(ask -c 'SELECT bytes > 500000 FROM gpuvec_mirrors')" = t
-	check "searches" is_right 20
-	check "a build" by_memory "REINDEX INDEX t_e" 10000000
+	gv_check "searches" is_right 20
+	gv_check "a build" by_memory "REINDEX INDEX t_e" 10000000
 	sets=$(ask -c 'SELECT sets_by_server FROM gpuvec_stat')
-	check "work on a set, by shared memory" by_memory \
+	gv_check "work on a set, by shared memory" by_memory \
 		"SELECT count(*) FROM gpuvec_exact_search('wide', 'e', (SELECT array_agg(e ORDER BY id) FROM wide WHERE id <= 10), 5)" 500000
-	check "... was gpuvecd's" \
+	gv_check "... was gpuvecd's" \
 		test "$(ask -c 'SELECT sets_by_server FROM gpuvec_stat')" = $((sets + 1))
 	ask -c "SELECT gpuvec_prewarm('t_e')" >/dev/null
-	check "process 1 of its namespace ends at SIGTERM" ends TERM 0
-	check "down: it has ended" is_down_because 'there is no socket in its folder'
-	check "it starts again" start_gpuvecd $RUNNER a --socket "$dir" --owner "$OWNER" --memory 64
-	check "up again" is_up
-	check "... its mirror, too" soon "SELECT state FROM gpuvec_mirrors" ready
-	check "searches again" is_right 20
+	gv_check "process 1 of its namespace ends at SIGTERM" ends TERM 0
+	gv_check "down: it has ended" is_down_because 'there is no socket in its folder'
+	gv_check "it starts again" start_gpuvecd $RUNNER a --socket "$dir" --owner "$OWNER" --memory 64
+	gv_check "up again" is_up
+	gv_check "... its mirror, too" soon "SELECT state FROM gpuvec_mirrors" ready
+	gv_check "searches again" is_right 20
 }
 
 try_strangers() {
 	local dir=$RUN/a
-	check "root cannot talk to it" refused_as 0 "$dir"
-	check "a stranger cannot talk to it" refused_as $STRANGER "$dir"
-	check "who runs it cannot either" refused_as $RUNNER "$dir"
+	gv_check "root cannot talk to it" refused_as 0 "$dir"
+	gv_check "a stranger cannot talk to it" refused_as $STRANGER "$dir"
+	gv_check "who runs it cannot either" refused_as $RUNNER "$dir"
 	chmod 731 "$dir"
 	gv_as "$GV_BIN/pg_ctl" -D "$GV_TMP/external-a" -s -w -m fast \
 		-l "$GV_TMP/external-a/server.log" restart
-	check "down: its group may write to the folder" is_down_because 'has mode 731'
+	gv_check "down: its group may write to the folder" is_down_because 'has mode 731'
 	chmod 711 "$dir"
-	check "up: it may not any more" is_up
-	check "gpuvecd ends" ends TERM 0
-	check "a stranger's gpuvecd starts in a folder of root's" \
+	gv_check "up: it may not any more" is_up
+	gv_check "gpuvecd ends" ends TERM 0
+	gv_check "a stranger's gpuvecd starts in a folder of root's" \
 		start_in_roots_folder
-	check "down: it is another user's" is_down_because "it is another user's"
-	check "it ends" ends TERM 0
+	gv_check "down: it is another user's" is_down_because "it is another user's"
+	gv_check "it ends" ends TERM 0
 	rm -rf "$dir"
 	mkdir "$dir"
 	chown $STRANGER "$dir"
-	check "a stranger's gpuvecd starts in his folder" \
+	gv_check "a stranger's gpuvecd starts in his folder" \
 		start_gpuvecd $STRANGER stranger --socket "$dir" --owner "$OWNER"
-	check "down: that is another user's" is_down_because "its folder is user $STRANGER's"
-	check "it ends, too" ends INT 0
+	gv_check "down: that is another user's" is_down_because "its folder is user $STRANGER's"
+	gv_check "it ends, too" ends INT 0
 	rm -rf "$dir"
-	check "without gpuvecd" is_right 0
+	gv_check "without gpuvecd" is_right 0
 }
 
 # A socket in a folder of root's, at which a stranger listens.
@@ -310,34 +295,34 @@ starts_as_in() {
 try_packaging() {
 	local file
 	for file in gpuvecd@.service compose.yaml pod.yaml; do
-		check "gpuvecd starts and ends as in $file" starts_as_in $file
+		gv_check "gpuvecd starts and ends as in $file" starts_as_in $file
 	done
 }
 
 # Two clusters, a gpuvecd each, within their budgets; and in one folder.
 try_two_clusters() {
-	check "a's gpuvecd" start_gpuvecd $RUNNER a --socket "$RUN/a" --owner "$OWNER" --memory 3
+	gv_check "a's gpuvecd" start_gpuvecd $RUNNER a --socket "$RUN/a" --owner "$OWNER" --memory 3
 	PORT=54331
-	check "a is up" is_up
-	check "b starts" start_cluster b 54332 "gpuvec.server_directory = '$RUN/b'" \
+	gv_check "a is up" is_up
+	gv_check "b starts" start_cluster b 54332 "gpuvec.server_directory = '$RUN/b'" \
 		"gpuvec.server_owner = '$RUNNER'"
-	check "b's gpuvecd" start_gpuvecd $RUNNER b --socket "$RUN/b" --owner "$OWNER" --memory 64
+	gv_check "b's gpuvecd" start_gpuvecd $RUNNER b --socket "$RUN/b" --owner "$OWNER" --memory 64
 	ask -c "$TABLE; $SECOND" 2>/dev/null
-	check "b is up" is_up
+	gv_check "b is up" is_up
 	ask -c "SELECT gpuvec_prewarm('t_e'), gpuvec_prewarm('t_e2')" >/dev/null
-	check "b holds two mirrors" soon "SELECT mirrors || ' ' || (mirror_bytes > 3 << 20) || ' ' || memory FROM gpuvec_stat" \
+	gv_check "b holds two mirrors" soon "SELECT mirrors || ' ' || (mirror_bytes > 3 << 20) || ' ' || memory FROM gpuvec_stat" \
 		"2 true $((64 << 20))"
 	PORT=54331
 	ask -c "SET gpuvec.engine = cpu" -c "$SECOND" -c "SET gpuvec.engine = gpu" \
 		-c "SELECT gpuvec_prewarm('t_e')" >/dev/null
-	check "a, with less memory, has room for one" fails "no room for it" "SELECT gpuvec_prewarm('t_e2')"
-	check "... and keeps within it" soon "SELECT (mirror_bytes <= memory) || ' ' || memory FROM gpuvec_stat" \
+	gv_check "a, with less memory, has room for one" fails "no room for it" "SELECT gpuvec_prewarm('t_e2')"
+	gv_check "... and keeps within it" soon "SELECT (mirror_bytes <= memory) || ' ' || memory FROM gpuvec_stat" \
 		"true $((3 << 20))"
 	ask -c 'DROP INDEX t_e2'
-	check "a's searches" is_right 20
-	check "another gpuvecd for a waits for the first one's end" \
+	gv_check "a's searches" is_right 20
+	gv_check "another gpuvecd for a waits for the first one's end" \
 		start_gpuvecd $RUNNER a --socket "$RUN/a" --owner "$OWNER"
-	check "... and ends at SIGTERM, process 1 though it is" ends TERM 0
+	gv_check "... and ends at SIGTERM, process 1 though it is" ends TERM 0
 }
 
 # Query $2 fails, and says $1.
@@ -366,7 +351,7 @@ main() {
 	RUN=$GV_TMP/shared
 	mkdir -m 755 "$RUN"
 	chown $RUNNER "$RUN"
-	check "a starts" start_cluster a 54331 "gpuvec.server_directory = '$RUN/a'" \
+	gv_check "a starts" start_cluster a 54331 "gpuvec.server_directory = '$RUN/a'" \
 		"gpuvec.server_owner = '$RUNNER'"
 	ask -c "$TABLE; $WIDE" 2>/dev/null
 	RIGHT=$(ask -c "SET enable_seqscan = off" -c "SET gpuvec.engine = cpu" -c "$ANSWERS")
@@ -374,8 +359,8 @@ main() {
 	try_strangers
 	try_two_clusters
 	try_packaging
-	echo "external: $PASSED passed, $FAILED failed"
-	[ $FAILED = 0 ]
+	echo "external: $GV_PASSED passed, $GV_FAILED failed"
+	[ $GV_FAILED = 0 ]
 }
 
 main

@@ -26,6 +26,24 @@ gv_die() {
 
 gv_note() { printf '== %s\n' "$*"; }
 
+GV_PASSED=0
+GV_FAILED=0
+
+# counts a check $1: does the command after it succeed?  What that prints is shown
+# if not.
+gv_check() {
+	local what=$1
+	shift
+	if "$@" >"$GV_TMP/check.out" 2>&1; then
+		echo "ok - $what"
+		GV_PASSED=$((GV_PASSED + 1))
+	else
+		echo "not ok - $what"
+		sed 's/^/    /' "$GV_TMP/check.out" | head -60
+		GV_FAILED=$((GV_FAILED + 1))
+	fi
+}
+
 # ---- tools
 
 # true if this pg_config belongs to a server that extensions can be built for

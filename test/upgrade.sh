@@ -21,21 +21,6 @@ set -euo pipefail
 
 OLDER=${OLDER:-0.4.0}
 SQL=$GV_ROOT/test/upgrade
-PASSED=0 FAILED=0
-
-# $1 = what; status of the command after it
-check() {
-	local what=$1
-	shift
-	if "$@" >"$GV_TMP/out" 2>&1; then
-		echo "ok - $what"
-		PASSED=$((PASSED + 1))
-	else
-		echo "not ok - $what"
-		sed 's/^/    /' "$GV_TMP/out" | head -60
-		FAILED=$((FAILED + 1))
-	fi
-}
 
 # One pg_config for each version, from old to new.
 versions() {
@@ -100,7 +85,7 @@ same_answers() {
 check_all() {
 	local db
 	for db in "${DATABASES[@]}"; do
-		check "$1, $db: sound and exact" is_silent run "$db" problems
+		gv_check "$1, $db: sound and exact" is_silent run "$db" problems
 	done
 }
 
@@ -147,16 +132,16 @@ upgrade() {
 	gv_stop "data$from"
 	make_cluster "data$to"
 	gv_stop "data$to"
-	check "$from to $to: pg_upgrade $mode" run_pg_upgrade -U postgres \
+	gv_check "$from to $to: pg_upgrade $mode" run_pg_upgrade -U postgres \
 		-b "$oldbin" -B "$GV_BIN" -d "$GV_TMP/data$from" \
 		-D "$GV_TMP/data$to" --socketdir="$GV_TMP/sock" "$mode"
-	if [ $FAILED != 0 ]; then
+	if [ $GV_FAILED != 0 ]; then
 		end
 	fi
 	rm -rf "$GV_TMP/data$from"
 	server "data$to" -l "$GV_TMP/data$to/server.log" start
 	for db in "${DATABASES[@]}"; do
-		check "$from to $to, $db: answers are those of before" same_answers "$db"
+		gv_check "$from to $to, $db: answers are those of before" same_answers "$db"
 	done
 	check_all "$from to $to"
 }
@@ -169,13 +154,13 @@ change() {
 	done
 	check_all "$1, changed"
 	gv_stop "data$1"
-	check "$1: pg_checksums" gv_as "$GV_BIN/pg_checksums" --check \
+	gv_check "$1: pg_checksums" gv_as "$GV_BIN/pg_checksums" --check \
 		-D "$GV_TMP/data$1"
 	server "data$1" -l "$GV_TMP/data$1/server.log" start
 }
 
 update_older() {
-	check "$1, older: ALTER EXTENSION UPDATE from $OLDER" gv_psql -d older \
+	gv_check "$1, older: ALTER EXTENSION UPDATE from $OLDER" gv_psql -d older \
 		-c 'ALTER EXTENSION gpuvec UPDATE'
 	run older keys
 	check_all "$1, updated"
@@ -187,17 +172,17 @@ finish() {
 	for db in "${DATABASES[@]}"; do
 		gv_psql -c "CREATE DATABASE restored_$db"
 		gv_as "$GV_BIN/pg_dump" -d "$db" -f "$GV_TMP/tmp/$db.sql"
-		check "$1, $db: restored from a dump" is_silent \
+		gv_check "$1, $db: restored from a dump" is_silent \
 			gv_psql -o /dev/null -d "restored_$db" -f "$GV_TMP/tmp/$db.sql"
-		check "$1, $db: REINDEX" gv_psql -d "$db" -c "REINDEX DATABASE $db"
+		gv_check "$1, $db: REINDEX" gv_psql -d "$db" -c "REINDEX DATABASE $db"
 	done
 	DATABASES+=(restored_today restored_older)
 	check_all "$1, rebuilt"
 }
 
 end() {
-	echo "upgrade: $PASSED passed, $FAILED failed"
-	[ $FAILED = 0 ] || exit 1
+	echo "upgrade: $GV_PASSED passed, $GV_FAILED failed"
+	[ $GV_FAILED = 0 ] || exit 1
 	exit 0
 }
 
@@ -231,7 +216,7 @@ main() {
 	done
 	finish "$from"
 	gv_stop "data$from"
-	check "$from: no crash in its log" has_no_crash "$from"
+	gv_check "$from: no crash in its log" has_no_crash "$from"
 	end
 }
 

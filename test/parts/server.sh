@@ -347,17 +347,24 @@ part_clients() {
 	check_server_log "$1"
 }
 
-# gpuvecd in namespaces of its own, beside strangers; with the server that is
-# installed.
-part_external() {
-	local out=$GV_TMP/external.all status=0
-	GV_TMP=$GV_TMP GV_BIN=$GV_BIN GV_USER=$GV_USER \
-		"$GV_ROOT/test/external.sh" --here >"$out" 2>&1 || status=$?
+# Runs a program that ends with 'N passed, N failed', or with status 2 and why it is
+# skipped; $1 = a file for what it prints.
+run_or_skip() {
+	local out=$GV_TMP/$1 status=0
+	shift
+	"$@" >"$out" 2>&1 || status=$?
 	if [ $status = 2 ]; then
 		skipped "$(tail -1 "$out")"
 		return
 	fi
 	count_program cat "$out"
+}
+
+# gpuvecd in namespaces of its own, beside strangers; with the server that is
+# installed.
+part_external() {
+	run_or_skip external.all env GV_TMP="$GV_TMP" GV_BIN="$GV_BIN" \
+		GV_USER="$GV_USER" "$GV_ROOT/test/external.sh" --here
 }
 
 # One round of clients and faults, on a server of its own.
@@ -373,13 +380,7 @@ part_soak() {
 
 # pg_upgrade between the versions of these servers.
 part_upgrade() {
-	local out=$GV_TMP/upgrade.out status=0
-	"$GV_ROOT/test/upgrade.sh" "$@" >"$out" 2>&1 || status=$?
-	if [ $status = 2 ]; then
-		skipped "$(tail -1 "$out")"
-		return
-	fi
-	count_program cat "$out"
+	run_or_skip upgrade.out "$GV_ROOT/test/upgrade.sh" "$@"
 }
 
 # All wanted parts of the chosen server.
