@@ -105,9 +105,8 @@ IvfpqReportScan(const IvfpqScan *state)
 static void
 add_remote(IvfpqRemoteReport *remote, const IvfpqRemoteReport *before)
 {
-	if (before->engine[0] != '\0' && strcmp(remote->engine, before->engine) != 0)
-		strlcpy(remote->engine, remote->engine[0] == '\0' ? before->engine :
-				"mixed", sizeof(remote->engine));
+	if (before->engine[0] != '\0')
+		IvfpqReportEngine(remote, before->engine);
 	remote->asked |= before->asked;
 	remote->answered |= before->answered;
 	remote->stale_lists += before->stale_lists;

@@ -383,8 +383,8 @@ use_answer(IvfpqSearch *search, const IvfpqAnswer *answer,
 }
 
 /* Note what answered, for gpuvec_last_scan. */
-static void
-report_engine(IvfpqRemoteReport *report, const char *engine)
+void
+IvfpqReportEngine(IvfpqRemoteReport *report, const char *engine)
 {
 	if (report->engine[0] != '\0' && strcmp(report->engine, engine) != 0)
 		engine = "mixed";
@@ -401,8 +401,8 @@ report_many(IvfpqRemoteReport *report, IvfpqServed served,
 
 	INSTR_TIME_SET_CURRENT(took);
 	INSTR_TIME_SUBTRACT(took, began);
-	report_engine(report, served == IVFPQ_SERVED ? answers->engine :
-				  "session");
+	IvfpqReportEngine(report, served == IVFPQ_SERVED ? answers->engine :
+					  "session");
 	report->fallback = NULL;
 	if (served == IVFPQ_NOT_ASKED)
 		return;
@@ -426,7 +426,7 @@ IvfpqSearchAlone(IvfpqSearch *search, const char *reason)
 	IvfpqRemoteReport *report = &search->remote.report;
 
 	search->remote.nknown = 0;
-	report_engine(report, "session");
+	IvfpqReportEngine(report, "session");
 	report->fallback = IvfpqServerIsWanted() ? reason : NULL;
 }
 
@@ -552,7 +552,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 		if (!use_answer(search, &answer, &question))
 			served = IVFPQ_STALE;
 	}
-	report_engine(report, served == IVFPQ_SERVED ? answer.engine : "session");
+	IvfpqReportEngine(report, served == IVFPQ_SERVED ? answer.engine : "session");
 	report->fallback = NULL;
 	if (served != IVFPQ_NOT_ASKED)
 	{

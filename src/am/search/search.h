@@ -250,6 +250,7 @@ extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
 extern void IvfpqSampleEnd(IvfpqSearch *search);
 
 /* remote.c */
+extern void IvfpqReportEngine(IvfpqRemoteReport *report, const char *engine);
 extern void IvfpqSearchAlone(IvfpqSearch *search, const char *reason);
 extern void IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries,
 								  int n, int probes, int candidates,
