@@ -133,6 +133,7 @@ typedef struct GvConnection
 								 * many searches, work on a set */
 	struct GvConnection *next;	/* the loop's list of its own */
 	struct GvConnection *previous;
+	struct GvConnection *next_supervisor;	/* life.c's */
 } GvConnection;
 
 typedef enum GvReceived
@@ -162,7 +163,7 @@ extern GvStop gv_connection_stop(GvConnection *connection);
 /* life.c: which life of a cluster we serve. */
 extern bool gv_life_admits(GvConnection *connection, const GvHello *hello);
 extern void gv_life_supervised(GvConnection *connection);
-extern void gv_life_unsupervised(const GvConnection *connection);
+extern void gv_life_unsupervised(GvConnection *connection);
 extern bool gv_life_is_over(void);
 extern int	gv_life_anew(int home, char **argv);
 

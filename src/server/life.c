@@ -29,28 +29,33 @@ static struct
 {
 	pthread_mutex_t lock;
 	uint64_t	life;			/* 0: nobody's yet */
-	GvConnection *supervisor;	/* of that life; NULL: it has gone */
+	GvConnection *supervisors;	/* of that life: one, or one after another */
 	uint64_t	refused;		/* another one, of which the log knows */
 	bool		over;			/* we are to begin anew */
 }			life = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Is the client at the other end, or has it at least not gone? */
+/* Is a supervisor at the other end of one of them, or has it at least not gone? */
 static bool
-is_there(const GvConnection *connection)
+is_supervised(void)
 {
-	struct pollfd client = {.events = POLLRDHUP};
+	const GvConnection *connection;
 
-	if (connection == NULL)
-		return false;
-	client.fd = connection->fd;
-	return poll(&client, 1, 0) == 0;
+	for (connection = life.supervisors; connection != NULL;
+		 connection = connection->next_supervisor)
+	{
+		struct pollfd client = {.fd = connection->fd, .events = POLLRDHUP};
+
+		if (poll(&client, 1, 0) == 0)
+			return true;
+	}
+	return false;
 }
 
 /* A supervisor of another life: it has to go, or we have. */
 static void
 meet_other(GvConnection *connection, uint64_t other)
 {
-	if (!is_there(life.supervisor))
+	if (!is_supervised())
 	{
 		gv_log("LOG", "the cluster has crashed, or started again: gpuvecd "
 			   "begins anew");
@@ -97,25 +102,29 @@ gv_life_admits(GvConnection *connection, const GvHello *hello)
 
 /*
  * The supervisor is there, on this connection, which is not counted with those
- * of clients.  One before it of the same life has failed, whether we have seen
- * it go or not.
+ * of clients.  One before it of the same life may not have gone yet.
  */
 void
 gv_life_supervised(GvConnection *connection)
 {
 	gv_count(connections, -1);
 	pthread_mutex_lock(&life.lock);
-	life.supervisor = connection;
+	connection->next_supervisor = life.supervisors;
+	life.supervisors = connection;
 	pthread_mutex_unlock(&life.lock);
 }
 
 /* It has gone; its connection is still open here. */
 void
-gv_life_unsupervised(const GvConnection *connection)
+gv_life_unsupervised(GvConnection *connection)
 {
+	GvConnection **at = &life.supervisors;
+
 	pthread_mutex_lock(&life.lock);
-	if (life.supervisor == connection)
-		life.supervisor = NULL;
+	while (*at != NULL && *at != connection)
+		at = &(*at)->next_supervisor;
+	if (*at != NULL)
+		*at = connection->next_supervisor;
 	pthread_mutex_unlock(&life.lock);
 }
 

@@ -92,6 +92,9 @@ test_first(void)
 	/* another one of the same life, which may come before the first has gone */
 	second = client_open(&server, GV_ROLE_SUPERVISOR);
 	CHECK(client_ping(first) == 0 && client_ping(second) == 0, "ping");
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, TEST_LIFE) == 0, "a third");
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == GV_REFUSED_LIFE,
+		  "the third has gone, others are there");
 	close(first);
 	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == GV_REFUSED_LIFE,
 		  "the second is there");
