@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pwd.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,9 @@
 #define BACKLOG			256
 #define LOCK_WAIT_MS	10000	/* an old server may still be dying */
 #define LOCK_TRY_MS		50
+
+/* Have we come to the folder, and is its lock ours? */
+static volatile sig_atomic_t entered;
 
 static int	lock = -1;			/* the lock file */
 
@@ -157,6 +161,15 @@ gv_folder_enter(const char *path, bool is_shared)
 	close(fd);
 	umask(077);
 	take_lock();
+	entered = 1;
+}
+
+/* Leave no socket; for any thread and signal handler, at any time. */
+void
+gv_folder_leave(void)
+{
+	if (entered)
+		unlink(GV_SOCKET_PATH);
 }
 
 /*

@@ -488,34 +488,6 @@ choose_owner(const Options *options)
 	return owner;
 }
 
-static void
-end_early(int signal)
-{
-	(void) signal;
-	_exit(0);
-}
-
-/*
- * The first process of a container is ended by no signal that it does not
- * handle; and gv_life_anew() may have left one waiting.
- */
-static void
-heed_signals(void)
-{
-	struct sigaction action;
-	sigset_t	ends;
-
-	memset(&action, 0, sizeof(action));
-	sigemptyset(&action.sa_mask);
-	action.sa_handler = end_early;
-	sigaction(SIGTERM, &action, NULL);
-	sigaction(SIGINT, &action, NULL);
-	sigemptyset(&ends);
-	sigaddset(&ends, SIGTERM);
-	sigaddset(&ends, SIGINT);
-	sigprocmask(SIG_UNBLOCK, &ends, NULL);
-}
-
 /* Who and where we are. */
 static void
 settle(const Options *options)
@@ -541,7 +513,7 @@ main(int argc, char **argv)
 	int			listener;
 	int			status;
 
-	heed_signals();
+	gv_life_heed_signals(SIG_UNBLOCK);
 	settle(&options);
 	open_engine(engine, &options);
 	limit_connections(options.max_connections);
@@ -549,7 +521,7 @@ main(int argc, char **argv)
 	if (listener < 0)
 		gv_system_error("listen at " GV_SOCKET_PATH);
 	status = gv_loop_run(listener);
-	unlink(GV_SOCKET_PATH);
+	gv_folder_leave();
 	if (gv_life_is_over() && status == 0)
 		_exit(gv_life_anew(home, argv));
 

@@ -84,6 +84,7 @@ extern bool gv_folder_user(const char *name, uid_t *uid);
 extern void gv_folder_enter(const char *path, bool is_shared);
 extern void gv_folder_note_life(uint64_t life);
 extern int	gv_folder_listen(void);
+extern void gv_folder_leave(void);
 extern bool gv_folder_admits(int fd);
 
 /* loop.c */
@@ -166,6 +167,7 @@ extern void gv_life_supervised(GvConnection *connection);
 extern void gv_life_unsupervised(GvConnection *connection);
 extern bool gv_life_is_over(void);
 extern int	gv_life_anew(int home, char **argv);
+extern void gv_life_heed_signals(int how);
 
 static inline const GvMessage *
 gv_message(const GvConnection *connection)

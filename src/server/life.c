@@ -135,6 +135,37 @@ gv_life_is_over(void)
 	return life.over;
 }
 
+static void
+end_at_once(int signal)
+{
+	(void) signal;
+	gv_folder_leave();
+	_exit(0);
+}
+
+/*
+ * From now on SIGTERM and SIGINT end us at once.  This thread takes them, or,
+ * with SIG_BLOCK for `how`, leaves them to who can: the first process of a
+ * container is ended by no signal that it does not handle, and gv_life_anew()
+ * may have left one waiting.  The card's driver has threads that take them, too.
+ */
+void
+gv_life_heed_signals(int how)
+{
+	struct sigaction action;
+	sigset_t	ends;
+
+	memset(&action, 0, sizeof(action));
+	sigemptyset(&action.sa_mask);
+	action.sa_handler = end_at_once;
+	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGINT, &action, NULL);
+	sigemptyset(&ends);
+	sigaddset(&ends, SIGTERM);
+	sigaddset(&ends, SIGINT);
+	sigprocmask(how, &ends, NULL);
+}
+
 /* The card's driver has descriptors, too, which keep its memory. */
 static void
 close_on_exec(void)
@@ -174,13 +205,8 @@ execute_self(char **argv)
 int
 gv_life_anew(int home, char **argv)
 {
-	sigset_t	ends;
-
-	/* what comes meanwhile waits for who can take it */
-	sigemptyset(&ends);
-	sigaddset(&ends, SIGTERM);
-	sigaddset(&ends, SIGINT);
-	sigprocmask(SIG_BLOCK, &ends, NULL);
+	/* what came before the loop has noted; what comes later is not forgotten */
+	gv_life_heed_signals(SIG_BLOCK);
 	if (gv_loop_stops())
 		return 0;
 	close_on_exec();

@@ -73,7 +73,7 @@ on_stop(int signal)
 	(void) signal;
 	if (gv_turns_searching())
 	{
-		unlink(GV_SOCKET_PATH);
+		gv_folder_leave();
 		_exit(0);
 	}
 	stop_asked = 1;

@@ -168,7 +168,7 @@ watch_main(void *arg)
 	while (!look_around())
 		nanosleep(&pause, NULL);
 	/* no other thread can: the one that hangs may hold any lock */
-	unlink(GV_SOCKET_PATH);
+	gv_folder_leave();
 	_exit(GV_EXIT_FAILED);
 }
 

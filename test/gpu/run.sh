@@ -150,12 +150,15 @@ stage_sanitize() {
 	local status=0
 	build_unit card
 	for tool in $tools; do
-		flags=
-		# what the host writes into pinned memory it knows nothing of
-		[ $tool != initcheck ] || flags="--check-api-memory-access no"
-		# it loses count of barriers, of which a block of each SM has 32
-		[ $tool != synccheck ] || flags="--num-cuda-barriers 32768"
 		for part in $parts; do
+			case $tool.$part in
+			# what the host writes into pinned memory it knows nothing of
+			initcheck.*) flags="--check-api-memory-access no" ;;
+			# it loses count of its barriers, 32 on each SM; memory for more
+			# is taken for each launch, which other parts cannot have
+			synccheck.exact) flags="--num-cuda-barriers 32768" ;;
+			*) flags= ;;
+			esac
 			{
 				# shellcheck disable=SC2086
 				GPUVEC_UNIT_SMALL=1 compute-sanitizer --tool $tool $flags \

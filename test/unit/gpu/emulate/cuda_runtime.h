@@ -136,6 +136,9 @@ extern dim3 gridDim;
 /* The device that a thread has chosen. */
 extern __thread int gv_emulated_device;
 
+/* What a driver does with a program that has not used it before. */
+extern void gv_emulated_start_driver();
+
 /* See above. */
 enum cudaError_t : int;
 extern int	gv_emulated_card;

@@ -236,6 +236,7 @@ cudaSetDevice(int device)
 {
 	cudaError_t error = gv_emulated_device_error(device);
 
+	gv_emulated_start_driver();
 	if (error == cudaSuccess)
 		gv_emulated_device = device;
 	return error;

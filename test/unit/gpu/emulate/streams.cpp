@@ -8,6 +8,7 @@
  * they go on when it is done.  Not with the address sanitizer, which watches
  * what is declared __shared__ only where that stays in its place.
  */
+#include <pthread.h>
 #include <unistd.h>
 
 #include "runner.h"
@@ -36,6 +37,32 @@ from_environment(const char *name, int otherwise)
 int			gv_emulated_card = from_environment("GPUVEC_EMULATED_CARD", 90);
 int			gv_emulated_code = from_environment("GPUVEC_EMULATED_CODE",
 												gv_emulated_card);
+
+/* A driver's thread, which takes signals that others do not. */
+static void *
+wait_for_events(void *)
+{
+	for (;;)
+		pause();
+	return NULL;
+}
+
+static void
+start_driver()
+{
+	pthread_t	thread;
+
+	if (pthread_create(&thread, NULL, wait_for_events, NULL) == 0)
+		pthread_detach(thread);
+}
+
+void
+gv_emulated_start_driver()
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, start_driver);
+}
 
 void
 gv_break_rule(const char *what)
