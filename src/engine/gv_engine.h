@@ -417,8 +417,10 @@ extern int32_t gv_group_lists(int32_t dims, int32_t nlists,
  * are; in `memory`, gv_groups_bytes(tree) bytes, which have to stay, too.
  */
 extern size_t gv_groups_bytes(const GvTree *tree);
+extern size_t gv_groups_scratch(const GvTree *tree);
 extern GvStatus gv_groups_make(const GvTree *tree, GvGroups *groups,
-							   void *memory, const GvStop *stop);
+							   void *memory, void *scratch,
+							   const GvStop *stop);
 
 /*
  * place: the lists of x [n][dims], n < 2^31, into lists [n][copies]: the

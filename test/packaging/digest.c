@@ -118,7 +118,8 @@ build(const char *name, GvMetric metric, float *x)
 		starts[i] = index.nlists * i / found;
 	tree = (GvTree) {DIMS, found, index.nlists, parents, starts,
 	index.centroids};
-	must(gv_groups_make(&tree, &groups, room(gv_groups_bytes(&tree)), NULL));
+	must(gv_groups_make(&tree, &groups, room(gv_groups_bytes(&tree)),
+						room(gv_groups_scratch(&tree)), NULL));
 	tell(name, "groups", groups.lists,
 		 sizeof(int32_t) * groups.starts[groups.ngroups]);
 	must(gv_place(&groups, x, NROWS, 2, lists,

@@ -95,16 +95,22 @@ take_rows(void *arg, const uint64 *ids, const IvfpqKeyImages *keys,
 	IvfpqTeamDone(load->team, n);
 }
 
-/* Bytes of memory for copies: this participant's part, after the lists. */
+/*
+ * Bytes of memory for copies: this participant's part, after the lists and the
+ * groups through which rows are placed, which each participant has.
+ */
 static Size
 copies_limit(const IvfpqBulkLoad *load)
 {
 	const IvfpqTraining *training = load->training;
-	Size		limit = IvfpqMemoryLimit();
+	GvTree		tree = IvfpqTree(training);
 	Size		used = (Size) training->nlists * training->gv.dims *
 	sizeof(float);
+	Size		limit = IvfpqMemoryLimit();
+	Size		part = limit > used ? (limit - used) / load->team->shared->nparts : 0;
 
-	return limit > used ? (limit - used) / load->team->shared->nparts : 0;
+	used = gv_groups_bytes(&tree);
+	return part > used ? part - used : 0;
 }
 
 /* The leader, before all begin: entries of the directory. */

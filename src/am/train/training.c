@@ -59,8 +59,12 @@ IvfpqAllocGroups(const IvfpqTraining *training, GvGroups *groups)
 	GvTree		tree = IvfpqTree(training);
 	void	   *chunk;
 	void	   *memory = IvfpqAllocScratch(gv_groups_bytes(&tree), &chunk);
+	void	   *used;
+	void	   *scratch = IvfpqAllocScratch(gv_groups_scratch(&tree), &used);
 
-	IvfpqCheckStatus(gv_groups_make(&tree, groups, memory, &ivfpq_stop));
+	IvfpqCheckStatus(gv_groups_make(&tree, groups, memory, scratch,
+									&ivfpq_stop));
+	pfree(used);
 	return chunk;
 }
 

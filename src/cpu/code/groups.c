@@ -20,7 +20,7 @@
 #define MAX_SHARE		2.0
 #define SEED			UINT64_C(0x67707576656331)
 
-/* State of one call; the arrays lie in the caller's memory. */
+/* State of one call; the arrays lie in the caller's memory, some in scratch. */
 typedef struct Grouping
 {
 	const GvTree *tree;
@@ -69,18 +69,49 @@ spec_of(const GvTree *tree, int32_t n)
 	return spec;
 }
 
-/* Lay out the memory, or with NULL only measure it. */
+/* Groups of all parents, at most. */
 static size_t
-carve(Grouping *g, const GvTree *tree, char *memory)
+most_groups(const GvTree *tree)
+{
+	size_t		n = 0;
+	int32_t		p;
+
+	for (p = 0; p < tree->nparents; p++)
+		n += groups_of(tree, tree->starts[p + 1] - tree->starts[p]);
+	return n;
+}
+
+/* Lay out the memory that stays, or with NULL only measure it. */
+static size_t
+carve_groups(Grouping *g, const GvTree *tree, char *memory)
+{
+	size_t		ngroups = most_groups(tree);
+	size_t		next = 0;
+	size_t		centres = gv_carve(&next, sizeof(float) * ngroups * tree->dims);
+	size_t		starts = gv_carve(&next, sizeof(int32_t) * (ngroups + 1));
+	size_t		lists = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS *
+								 tree->nlists);
+	size_t		others = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS *
+								  tree->nlists);
+
+	if (memory != NULL)
+	{
+		g->centres = (float *) (memory + centres);
+		g->starts = (int32_t *) (memory + starts);
+		g->lists = (int32_t *) (memory + lists);
+		g->others = (int32_t *) (memory + others);
+	}
+	return next;
+}
+
+/* Likewise what the call alone needs. */
+static size_t
+carve_scratch(Grouping *g, const GvTree *tree, char *memory)
 {
 	size_t		next = 0;
 	size_t		most = 0;		/* bytes of k-means' scratch */
-	size_t		ngroups = 0;
-	size_t		centres;
-	size_t		starts;
-	size_t		lists;
-	size_t		others;
-	size_t		owners;
+	size_t		owners = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS *
+								  tree->nlists);
 	size_t		scratch;
 	int32_t		p;
 
@@ -90,23 +121,13 @@ carve(Grouping *g, const GvTree *tree, char *memory)
 		size_t		bytes = gv_kmeans_scratch(&spec);
 
 		most = bytes > most ? bytes : most;
-		ngroups += spec.k;
 	}
-	centres = gv_carve(&next, sizeof(float) * ngroups * tree->dims);
-	starts = gv_carve(&next, sizeof(int32_t) * (ngroups + 1));
-	lists = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS * tree->nlists);
-	others = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS * tree->nlists);
-	owners = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS * tree->nlists);
 	scratch = gv_carve(&next, most);
 	gv_nearest_carve(&g->nearest, tree->dims, GV_LIST_GROUPS, GV_NEAREST_ROWS,
 					 memory, &next);
 	gv_panel_carve(&g->panel, tree->dims, memory, &next);
 	if (memory != NULL)
 	{
-		g->centres = (float *) (memory + centres);
-		g->starts = (int32_t *) (memory + starts);
-		g->lists = (int32_t *) (memory + lists);
-		g->others = (int32_t *) (memory + others);
 		g->owners = (int32_t *) (memory + owners);
 		g->scratch = memory + scratch;
 	}
@@ -119,7 +140,16 @@ gv_groups_bytes(const GvTree *tree)
 {
 	Grouping	g;
 
-	return gv_valid_tree(tree) ? carve(&g, tree, NULL) : 0;
+	return gv_valid_tree(tree) ? carve_groups(&g, tree, NULL) : 0;
+}
+
+/* Likewise. */
+size_t
+gv_groups_scratch(const GvTree *tree)
+{
+	Grouping	g;
+
+	return gv_valid_tree(tree) ? carve_scratch(&g, tree, NULL) : 0;
 }
 
 /* The groups' centres, parent by parent. */
@@ -254,14 +284,16 @@ group_lists(Grouping *g)
 /* See gv_engine.h. */
 GvStatus
 gv_groups_make(const GvTree *tree, GvGroups *groups, void *memory,
-			   const GvStop *stop)
+			   void *scratch, const GvStop *stop)
 {
 	Grouping	g = {.tree = tree, .groups = groups, .poll = {stop, 0}};
 	GvStatus	status;
 
 	GV_CALL(gv_engine_calls, gv_valid_tree(tree) && groups != NULL &&
-			gv_valid_scratch(memory) && gv_valid_stop(stop));
-	(void) carve(&g, tree, memory);
+			gv_valid_scratch(memory) && gv_valid_scratch(scratch) &&
+			gv_valid_stop(stop));
+	(void) carve_groups(&g, tree, memory);
+	(void) carve_scratch(&g, tree, scratch);
 	status = make_centres(&g);
 	if (status != GV_OK)
 		return status;

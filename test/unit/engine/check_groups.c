@@ -205,8 +205,7 @@ check_tree(int32_t dims, int32_t nparents, int32_t nlists, Kind kind)
 
 	for (p = 0; p <= nparents; p++)
 		starts[p] = (int32_t) ((int64_t) nlists * p / nparents);
-	memory = unit_alloc(gv_groups_bytes(&tree));
-	CHECK(gv_groups_make(&tree, &groups, memory, NULL) == GV_OK, " ");
+	memory = unit_groups(&tree, &groups);
 	check_groups(&groups);
 	check_placed(&groups, kind, 1);
 	check_placed(&groups, kind, unit_small ? 150 : 700);
@@ -224,15 +223,45 @@ check_refused(void)
 	int32_t		starts[] = {0, 2};
 	GvTree		tree = {1, 1, 2, x, starts, x};
 	void	   *memory = unit_alloc(gv_groups_bytes(&tree));
+	void	   *scratch = unit_alloc(gv_groups_scratch(&tree));
 	GvGroups	groups;
 
-	CHECK(gv_groups_make(NULL, &groups, memory, NULL) == GV_INVALID, " ");
-	CHECK(gv_groups_make(&tree, NULL, memory, NULL) == GV_INVALID, " ");
-	CHECK(gv_groups_make(&tree, &groups, NULL, NULL) == GV_INVALID, " ");
+	CHECK(gv_groups_make(NULL, &groups, memory, scratch, NULL) == GV_INVALID,
+		  " ");
+	CHECK(gv_groups_make(&tree, NULL, memory, scratch, NULL) == GV_INVALID,
+		  " ");
+	CHECK(gv_groups_make(&tree, &groups, NULL, scratch, NULL) == GV_INVALID,
+		  " ");
+	CHECK(gv_groups_make(&tree, &groups, memory, NULL, NULL) == GV_INVALID,
+		  " ");
 	tree.nparents = 0;
-	CHECK(gv_groups_make(&tree, &groups, memory, NULL) == GV_INVALID, " ");
-	CHECK(gv_groups_bytes(&tree) == 0, " ");
+	CHECK(gv_groups_make(&tree, &groups, memory, scratch, NULL) == GV_INVALID,
+		  " ");
+	CHECK(gv_groups_bytes(&tree) == 0 && gv_groups_scratch(&tree) == 0, " ");
+	unit_free(scratch);
 	unit_free(memory);
+}
+
+/*
+ * What stays: of each list two groups, and which other one it is in; of each
+ * group its centre.
+ */
+static void
+check_bytes(void)
+{
+	int32_t		dims = 4;
+	int32_t		nlists = 100000;
+	float	   *x = unit_floats((size_t) nlists * dims, 1.0f);
+	int32_t		starts[] = {0, 40000, 40001, 100000};
+	GvTree		tree = {dims, 3, nlists, x, starts, x};
+	GvGroups	groups;
+	void	   *memory = unit_groups(&tree, &groups);
+
+	CHECK(gv_groups_bytes(&tree) <= 16 * (size_t) nlists +
+		  25 * (size_t) groups.ngroups + 5 * GV_ALIGN,
+		  "%zu bytes, %d groups", gv_groups_bytes(&tree), groups.ngroups);
+	unit_free(memory);
+	unit_free(x);
 }
 
 /*
@@ -261,8 +290,7 @@ check_empty(void)
 		starts[p] = 2 * p;
 	}
 	starts[16] = 32;
-	memory = unit_alloc(gv_groups_bytes(&tree));
-	CHECK(gv_groups_make(&tree, &groups, memory, NULL) == GV_OK, " ");
+	memory = unit_groups(&tree, &groups);
 	for (p = 0; p < groups.ngroups; p++)
 		CHECK(groups.starts[p] < groups.starts[p + 1], "group %d is empty", p);
 	scratch = unit_alloc(gv_place_scratch(&groups, 1, 1));
@@ -279,6 +307,7 @@ test_groups(void)
 	int			kind;
 
 	check_refused();
+	check_bytes();
 	check_empty();
 	for (level = GV_SIMD_PORTABLE; level < GV_NSIMD; level++)
 	{

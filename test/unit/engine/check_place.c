@@ -105,13 +105,12 @@ check_place(int32_t dims, int32_t nparents, int32_t nlists, int64_t n,
 	float	   *x = unit_floats((size_t) n * dims, 1.0f);
 	int32_t    *lists = unit_alloc(sizeof(int32_t) * n * copies);
 	int32_t    *again = unit_alloc(sizeof(int32_t) * n * copies);
-	void	   *memory = unit_alloc(gv_groups_bytes(&tree));
 	GvGroups	groups;
+	void	   *memory = unit_groups(&tree, &groups);
 	void	   *scratch;
 	GvStop		stop = {always, NULL};
 	int64_t		row;
 
-	CHECK(gv_groups_make(&tree, &groups, memory, NULL) == GV_OK, " ");
 	scratch = unit_alloc(gv_place_scratch(&groups, n, copies));
 	memcpy(x, tree.centroids, sizeof(float) * dims);	/* residual zero */
 	CHECK(gv_place(&groups, x, n, copies, lists, scratch, NULL) == GV_OK, " ");
@@ -138,11 +137,10 @@ check_refused(void)
 	GvTree		tree = random_tree(3, 2, 4);
 	float		x[3] = {0};
 	int32_t		lists[2];
-	void	   *memory = unit_alloc(gv_groups_bytes(&tree));
 	GvGroups	groups;
+	void	   *memory = unit_groups(&tree, &groups);
 	void	   *scratch;
 
-	CHECK(gv_groups_make(&tree, &groups, memory, NULL) == GV_OK, " ");
 	scratch = unit_alloc(gv_place_scratch(&groups, 1, 2));
 	CHECK(gv_place(NULL, x, 1, 1, lists, scratch, NULL) == GV_INVALID, " ");
 	CHECK(gv_place(&groups, x, 0, 1, lists, scratch, NULL) == GV_INVALID, " ");

@@ -354,4 +354,16 @@ extern void test_mirror(void);
 extern void test_builder(void);
 extern void bench(void);
 
+/* The groups of a tree, and the memory that they are in. */
+static inline void *
+unit_groups(const GvTree *tree, GvGroups *groups)
+{
+	void	   *memory = unit_alloc(gv_groups_bytes(tree));
+	void	   *scratch = unit_alloc(gv_groups_scratch(tree));
+
+	CHECK(gv_groups_make(tree, groups, memory, scratch, NULL) == GV_OK, " ");
+	unit_free(scratch);
+	return memory;
+}
+
 #endif							/* UNIT_H */
