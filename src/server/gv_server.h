@@ -91,6 +91,7 @@ extern bool gv_folder_admits(int fd);
 extern int	gv_loop_run(int listener);
 extern void gv_loop_wake(void);
 extern bool gv_loop_stops(void);
+extern bool gv_loop_has_sessions(void);
 
 /*
  * gpuvecd.c.  After GV_FAILED the process ends soon; gv_status_refusal sees to

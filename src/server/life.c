@@ -8,9 +8,9 @@
  * mirrors have, and others come to their positions under the same numbers.  So
  * this process serves one life: that of the supervisor that came first.  A
  * client of another one is refused.  When a supervisor of another one comes,
- * and that of ours has gone, the program is executed anew: no mirror, message,
- * connection or thread of the life before can be there then, whatever it was
- * at.
+ * and that of ours and its sessions have gone, the program is executed anew: no
+ * mirror, message, connection or thread of the life before can be there then,
+ * whatever it was at.
  */
 #include "server/gv_server.h"
 
@@ -24,6 +24,7 @@
 
 #define CLOSE_ON_EXEC	(1U << 2)	/* of close_range() */
 #define MAX_DESCRIPTORS 65536	/* open ones, where there is no such call */
+#define ORPHANED_NS		UINT64_C(30000000000)	/* sessions without supervisor */
 
 static struct
 {
@@ -31,6 +32,8 @@ static struct
 	uint64_t	life;			/* 0: nobody's yet */
 	GvConnection *supervisors;	/* of that life: one, or one after another */
 	uint64_t	refused;		/* another one, of which the log knows */
+	uint64_t	orphaned_ns;	/* since when sessions are known to be without
+								 * a supervisor; 0: they are not */
 	bool		over;			/* we are to begin anew */
 }			life = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -51,11 +54,28 @@ is_supervised(void)
 	return false;
 }
 
+/*
+ * Are sessions of ours there, whose supervisor will be started again?  One that
+ * has none for long is no proof: what a process left behind may hold a session's
+ * connection.
+ */
+static bool
+is_used(void)
+{
+	uint64_t	now = gv_now_ns();
+
+	if (!gv_loop_has_sessions())
+		return false;
+	if (life.orphaned_ns == 0)
+		life.orphaned_ns = now;
+	return now - life.orphaned_ns < ORPHANED_NS;
+}
+
 /* A supervisor of another life: it has to go, or we have. */
 static void
 meet_other(GvConnection *connection, uint64_t other)
 {
-	if (!is_supervised())
+	if (!is_supervised() && !is_used())
 	{
 		gv_log("LOG", "the cluster has crashed, or started again: gpuvecd "
 			   "begins anew");
@@ -111,6 +131,7 @@ gv_life_supervised(GvConnection *connection)
 	pthread_mutex_lock(&life.lock);
 	connection->next_supervisor = life.supervisors;
 	life.supervisors = connection;
+	life.orphaned_ns = 0;
 	pthread_mutex_unlock(&life.lock);
 }
 
@@ -200,7 +221,8 @@ execute_self(char **argv)
 
 /*
  * Execute the program anew, with its arguments, in the folder where it was
- * started.  It returns only if that fails, or if we are to end: the exit status.
+ * started, or `home` is -1.  It returns only if that fails, or if we are to end:
+ * the exit status.
  */
 int
 gv_life_anew(int home, char **argv)
@@ -210,7 +232,8 @@ gv_life_anew(int home, char **argv)
 	if (gv_loop_stops())
 		return 0;
 	close_on_exec();
-	if (fchdir(home) == 0)
+	/* where it could not be opened no path that we have begins there */
+	if (home < 0 || fchdir(home) == 0)
 		execute_self(argv);
 	gv_log("FATAL", "could not begin anew: %s", strerror(errno));
 	return GV_EXIT_FAILED;

@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,6 +158,23 @@ close_connection(GvConnection *connection)
 		loop.strangers--;
 	gv_connection_close(connection);
 	listen_again();
+}
+
+/* Has a session that was let in not gone yet?  In this thread. */
+bool
+gv_loop_has_sessions(void)
+{
+	const GvConnection *connection;
+
+	for (connection = loop.first; connection != NULL;
+		 connection = connection->next)
+	{
+		struct pollfd client = {.fd = connection->fd, .events = POLLRDHUP};
+
+		if (connection->role == GV_ROLE_SESSION && poll(&client, 1, 0) == 0)
+			return true;
+	}
+	return false;
 }
 
 static void

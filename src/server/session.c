@@ -61,9 +61,9 @@ gv_session_hello(GvConnection *connection)
 				  "an unknown role, or no life");
 	else if (!gv_life_admits(connection, hello))
 		return;
-	else if (connection->surplus ||
-			 (hello->role != GV_ROLE_SESSION &&
-			  current(loaders) >= GV_MAX_LOADERS))
+	else if (hello->role != GV_ROLE_SUPERVISOR &&
+			 (connection->surplus || (hello->role != GV_ROLE_SESSION &&
+									  current(loaders) >= GV_MAX_LOADERS)))
 		gv_refuse(connection, GV_REFUSED_FULL, "too many connections");
 	else if ((welcome = gv_reply(connection, sizeof(*welcome))) != NULL)
 	{

@@ -303,6 +303,14 @@ is(scalar(() = slurp_file($log) =~ /another cluster was refused/g), 1, q{another
 $other->safe_psql('postgres', q{SELECT count(answers('t', '<->', 8, 10, 5))});
 is_right(1, 'beside another cluster');
 is(count_anew(), $anew, 'beside another cluster: the same life');
+# its supervisor is away for a while: a session says whose gpuvecd is
+my $keeper = $node->background_psql('postgres');
+$keeper->query_safe(q{SELECT answers('t', '<->', 8, 10, 1)});
+kill 'TERM', processes($node, 'gpuvec supervisor');
+ok(wait_until($node, q{SELECT state <> 'up' FROM gpuvec_stat}, 30), 'beside another cluster: the supervisor ends');
+soon($node, "state = 'up' AND pid = $gpuvecd", 'beside another cluster: the next supervisor');
+is(count_anew(), $anew, 'beside another cluster: the same life, by its session');
+$keeper->quit;
 # the one that it serves goes: it is free for the other
 $node->stop;
 soon($other, "state = 'up' AND pid = $gpuvecd", 'another cluster: served at last');
@@ -343,8 +351,21 @@ soon($node, q{state = 'other version'}, 'other version: so it is called');
 soon_advice($node, 'gpuvecd', qr/^it is other version: have gpuvecd of the same version/, 'other version: the doctor says what to do');
 kill 'KILL', $odd;
 waitpid $odd, 0;
-$gpuvecd = start_gpuvecd($folder);
+$gpuvecd = start_gpuvecd($folder, '--memory', 1);
 soon($node, "state = 'up' AND pid = $gpuvecd", 'the right version again');
+
+# -- more than its memory: no setting of the server is of use
+$node->safe_psql('postgres', 'CREATE TABLE wide AS SELECT g AS id, point(g, 300) AS e FROM generate_series(1, 4000) AS g;
+	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (refine = sq8)');
+$node->psql('postgres', q{SELECT gpuvec_prewarm('wide_e')});
+soon_advice($node, 'wide_e', qr/does not fit.* give gpuvecd a larger --memory|could not mirror it: .* give gpuvecd a larger --memory/,
+	'too large: what the doctor advises');
+unlike($node->safe_psql('postgres', q{SELECT string_agg(advice, ' ') FROM gpuvec_doctor()}),
+	qr/gpuvec\.gpu_memory/, 'too large: ... and nothing that has no effect');
+$node->safe_psql('postgres', 'DROP TABLE wide');
+is(end_gpuvecd($gpuvecd, 'TERM'), 0, 'SIGTERM ends it, for one with more memory');
+$gpuvecd = start_gpuvecd($folder);
+soon($node, "state = 'up' AND pid = $gpuvecd", 'one with more memory');
 
 # -- a standby is promoted: the life and its mirrors go on
 $node->backup('b');
@@ -376,7 +397,7 @@ is($node->safe_psql('postgres', "SELECT pid FROM gpuvec_stat WHERE state = 'up'"
 for (
 	["gpuvec.server_directory = ''", qr/gpuvec.server is external, and gpuvec.server_directory is empty/],
 	["gpuvec.server_directory = 'relative'", qr/invalid value for parameter "gpuvec.server_directory"/],
-	[ "gpuvec.server_directory = '/" . 'x' x 90 . "'", qr/too long for a socket's path/ ])
+	[ "gpuvec.server_directory = '/" . 'x' x 85 . "'", qr/too long for a socket's path/ ])
 {
 	my ($setting, $error) = @$_;
 	my $begin = -s $node->logfile;

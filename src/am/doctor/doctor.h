@@ -26,6 +26,7 @@ extern char *IvfpqRelationName(Oid relid);
 /* installation.c: what holds for all indexes */
 extern void IvfpqFindVersions(IvfpqFindings *findings);
 extern void IvfpqFindServer(IvfpqFindings *findings, const IvfpqLook *look);
+extern const char *IvfpqMoreMemory(const IvfpqLook *look);
 extern void IvfpqFindMachine(IvfpqFindings *findings, const IvfpqLook *look);
 
 /* contradictions.c: settings that do not go together */

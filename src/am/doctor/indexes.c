@@ -162,17 +162,20 @@ find_mirror(const Patient *patient)
 			 state == NULL ? "gpuvecd has no mirror of it" :
 			 "gpuvecd gave up its mirror for others",
 			 bytes > look->memory && look->memory > 0 ?
-			 psprintf("it takes about %lld MB and does not fit into %lld: raise gpuvec.gpu_memory, or leave it to sessions",
+			 psprintf("it takes about %lld MB and does not fit into %lld: %s, or leave it to sessions",
 					  (long long) (bytes >> 20),
-					  (long long) (look->memory >> 20)) :
+					  (long long) (look->memory >> 20),
+					  IvfpqMoreMemory(look)) :
 			 psprintf("search it, or SELECT gpuvec_prewarm(%s)",
 					  patient->literal));
 	else if (strcmp(state, "failed") == 0)
 		find(patient,
 			 psprintf("gpuvecd could not mirror it: %s", error),
 			 look->memory > 0 && bytes > look->memory ?
-			 "raise gpuvec.gpu_memory, if there is more; sessions search it meanwhile" :
-			 "look into the server's log; sessions search it meanwhile");
+			 psprintf("%s, if there is more; sessions search it meanwhile",
+					  IvfpqMoreMemory(look)) :
+			 psprintf("look into %s log; sessions search it meanwhile",
+					  look->is_external ? "gpuvecd's" : "the server's"));
 	else
 		find(patient, psprintf("its mirror is %s", state), NULL);
 }

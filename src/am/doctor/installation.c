@@ -114,6 +114,14 @@ server_advice(const IvfpqLook *look)
 	return NULL;				/* "off", "no card" */
 }
 
+/* What gives gpuvecd more memory. */
+const char *
+IvfpqMoreMemory(const IvfpqLook *look)
+{
+	return look->is_external ? "give gpuvecd a larger --memory" :
+		"raise gpuvec.gpu_memory";
+}
+
 /* gpuvecd, and what it has. */
 void
 IvfpqFindServer(IvfpqFindings *findings, const IvfpqLook *look)
@@ -145,8 +153,8 @@ IvfpqFindServer(IvfpqFindings *findings, const IvfpqLook *look)
 			  psprintf("%d, they take %s of %s", look->nmirrors,
 					   megabytes(look->used), megabytes(look->memory)),
 			  look->memory > 0 && look->used > look->memory / 10 * 9 ?
-			  "memory is nearly full, and mirrors searched longest ago give way: raise gpuvec.gpu_memory, if the card has more" :
-			  NULL);
+			  psprintf("memory is nearly full, and mirrors searched longest ago give way: %s, if the card has more",
+					   IvfpqMoreMemory(look)) : NULL);
 }
 
 /* ---- the machine */

@@ -87,7 +87,7 @@ typedef enum IvfpqServed
 /* Is gpuvecd, as it is or should be, the engine of choice? */
 extern bool IvfpqServerIsWanted(void);
 
-/* ... and does it run on a card? */
+/* ... and does it answer, and run on a card? */
 extern bool IvfpqServerHasCard(void);
 
 /* Bytes that it said it has, on all its devices; 0: it is not known. */

@@ -167,6 +167,8 @@ bool
 IvfpqServerHasCard(void)
 {
 	return IvfpqServerIsWanted() && ivfpq_shared != NULL &&
+		IvfpqSharedState() == IVFPQ_STATE_UP &&
+		pg_atomic_read_u32(&ivfpq_shared->suspended) == 0 &&
 		pg_atomic_read_u32(&ivfpq_shared->has_card) != 0;
 }
 

@@ -373,16 +373,12 @@ ping_server(void)
 	{
 		if (!is_stuck(&status, IvfpqNow()))
 			note_answer(IvfpqNow());
+		/* what was said after that may have ended the connection */
+		if (IvfpqServerIsExternal() && IvfpqOwnSocket() == PGINVALID_SOCKET)
+			self.ping_at = IvfpqNow();
 	}
 	else if (channel->refusal == GV_REFUSED_VERSION)
 		note_mismatch(IvfpqNow());
-	else if (channel->refusal == GV_REFUSED_FULL)
-	{
-		/* it lives; what it is at is not known */
-		note_answer(IvfpqNow());
-		self.ping_at = self.answered + PING_ILL_US;
-		self.batches_then = -1;
-	}
 	else
 		note_silence(channel, IvfpqNow());
 }

@@ -173,6 +173,28 @@ test_link(void)
 	leave_inner(&server, outer);
 }
 
+/* Its cluster's next life: it begins anew, and comes back. */
+static void
+check_anew(TestServer *server)
+{
+	int			fd = client_socket(server);
+	int			tries;
+
+	close(server->supervisor);
+	server->supervisor = 0;
+	CHECK(client_hello(fd, GV_ROLE_SUPERVISOR, 1) == -1, "an answer");
+	for (tries = 0; tries < 10000; tries++)
+	{
+		close(fd);
+		fd = client_socket(server);
+		if (fd >= 0 && client_hello(fd, GV_ROLE_SUPERVISOR, 1) == 0)
+			break;
+		usleep(2000);
+	}
+	CHECK(client_ping(fd) == 0, "it has not come back");
+	close(fd);
+}
+
 /* A relative folder is the same one when it begins anew. */
 static void
 test_relative(void)
@@ -181,28 +203,38 @@ test_relative(void)
 	char		outer[64];
 	char		before[1024];
 	const char *options[] = {"--socket", "inner", NULL};
-	int			fd;
-	int			tries;
 
 	enter_inner(&server, outer);
 	CHECK(getcwd(before, sizeof(before)) != NULL && chdir(outer) == 0, "chdir");
 	server_run(&server, options);
 	CHECK(chdir(before) == 0 && server_ready(&server), "it does not start");
-	close(server.supervisor);
-	server.supervisor = 0;
-	fd = client_socket(&server);
-	CHECK(client_hello(fd, GV_ROLE_SUPERVISOR, 1) == -1, "an answer");
-	for (tries = 0; tries < 10000; tries++)
-	{
-		close(fd);
-		fd = client_socket(&server);
-		if (fd >= 0 && client_hello(fd, GV_ROLE_SUPERVISOR, 1) == 0)
-			break;
-		usleep(2000);
-	}
-	CHECK(client_ping(fd) == 0, "it has not come back");
-	close(fd);
+	check_anew(&server);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
+	leave_inner(&server, outer);
+}
+
+/* Started where its user may not be. */
+static void
+test_closed_start(void)
+{
+	TestServer	server;
+	char		outer[64];
+	char		before[1024];
+	char		closed[] = "/tmp/gvXXXXXX";
+	const char *options[] = {"--socket", server.folder, "--owner", "0", NULL};
+
+	if (geteuid() != 0)
+		return;
+	enter_inner(&server, outer);
+	CHECK(chown(outer, RUNNER, 0) == 0, "chown");
+	server.user = RUNNER;
+	CHECK(mkdtemp(closed) != NULL && getcwd(before, sizeof(before)) != NULL &&
+		  chdir(closed) == 0, "chdir");
+	server_run(&server, options);
+	CHECK(chdir(before) == 0 && server_ready(&server), "it does not start");
+	check_anew(&server);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	CHECK(rmdir(closed) == 0, "rmdir");
 	leave_inner(&server, outer);
 }
 
@@ -283,5 +315,6 @@ test_folders(void)
 	test_folder_options();
 	test_link();
 	test_relative();
+	test_closed_start();
 	test_users();
 }

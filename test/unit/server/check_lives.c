@@ -4,6 +4,7 @@
  *		client and no mirror of a life before is there then.
  */
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -99,7 +100,17 @@ test_first(void)
 	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == GV_REFUSED_LIFE,
 		  "the second is there");
 	close(second);
+	/* without one its sessions are there, until they have gone, too */
+	first = client_open(&server, GV_ROLE_SESSION);
 	check_others(&server, TEST_LIFE, 0);
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == GV_REFUSED_LIFE,
+		  "a session is there");
+	CHECK(client_ping(first) == 0, "the session");
+	close(first);
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == -1,
+		  "nobody is there");
+	server.supervisor = supervise(&server, OTHER_LIFE);
+	check_others(&server, OTHER_LIFE, 0);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	server_remove(&server);
 }
@@ -155,6 +166,7 @@ test_next(void)
 
 	CHECK(search_send(session, &search), "send");
 	close(server.supervisor);
+	shutdown(session, SHUT_WR);
 	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == -1,
 		  "an answer of the life before");
 	CHECK(client_ended(loader) && client_ended(builder), "others");
@@ -213,6 +225,7 @@ test_stopped(void)
 	hello.role = GV_ROLE_SESSION;
 	CHECK(client_message(waiting[1], GV_MSG_HELLO, &hello, sizeof(hello), NULL,
 						 0), "send");
+	shutdown(waiting[1], SHUT_WR);
 	kill(server.pid, SIGCONT);
 	server.supervisor = supervise(&server, OTHER_LIFE);
 	check_others(&server, TEST_LIFE, GV_REFUSED_LIFE);

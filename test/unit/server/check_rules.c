@@ -397,6 +397,14 @@ test_crowded(void)
 	CHECK(client_ping(clients[0]) == 0, "one of three");
 	clients[1] = client_open(&server, GV_ROLE_LOADER);
 	CHECK(client_ping(clients[1]) == 0, "after another has left");
+	/* a supervisor that comes again is none of them */
+	close(server.supervisor);
+	server.supervisor = client_open(&server, GV_ROLE_SUPERVISOR);
+	CHECK(server.supervisor >= 0, "no supervisor among three clients");
+	clients[3] = client_socket(&server);
+	CHECK(client_hello(clients[3], GV_ROLE_SESSION, TEST_LIFE) ==
+		  GV_REFUSED_FULL, "a fourth");
+	close(clients[3]);
 	for (i = 0; i < 3; i++)
 		close(clients[i]);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
