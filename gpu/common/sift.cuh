@@ -38,34 +38,48 @@
 #define GV_SIFT_THREADS		512
 #define GV_SIFT_WARPS		(GV_SIFT_THREADS / GV_WARP)
 #define GV_SIFT_ROOM		1024	/* items within the bound */
-#define GV_SIFT_OWN			(GV_SIFT_ROOM / GV_SIFT_THREADS)
 #define GV_SIFT_MOST		256		/* of k of many items: a quarter of the room */
 #define GV_SIFT_NONE		0xFFFFFFFFu
 #define GV_SIFT_SPARE		256		/* beyond k, that counting is not too long for */
 #define GV_SIFT_RUN			8		/* items side by side that a warp takes */
 
-/* The block's shared memory; the first `count` items count. */
-struct GvSift
+#define GV_SIFT_FEW_THREADS	128		/* where items are some hundreds, at most */
+#define GV_SIFT_FEW_ROOM	512		/* but for a few queries */
+
+/*
+ * The shared memory of a block of so many threads, with room for so many items
+ * within the bound; the first `count` count.
+ */
+template <int BLOCK_THREADS, int BLOCK_ROOM>
+struct GvSiftOf
 {
-	alignas(16) uint32_t keys[GV_SIFT_ROOM];
-	alignas(16) uint32_t bounds[GV_SIFT_WARPS];
-	uint64_t	ids[GV_SIFT_ROOM];	/* once settled */
-	int			places[GV_SIFT_ROOM];	/* number in the array */
-	uint32_t	ranks[GV_SIFT_ROOM];	/* keys before an item's */
-	uint32_t	same[GV_SIFT_ROOM]; /* items of a rank */
+	static constexpr int THREADS = BLOCK_THREADS;
+	static constexpr int WARPS = THREADS / GV_WARP;
+	static constexpr int ROOM = BLOCK_ROOM;
+	static constexpr int OWN = ROOM / THREADS;	/* a thread's of these */
+
+	alignas(16) uint32_t keys[ROOM];
+	alignas(16) uint32_t bounds[WARPS];
+	uint64_t	ids[ROOM];		/* once settled */
+	int			places[ROOM];	/* number in the array */
+	uint32_t	ranks[ROOM];	/* keys before an item's */
+	uint32_t	same[ROOM];		/* items of a rank */
 	uint32_t	said[2][GV_WARP];	/* see GvTalk */
 	uint32_t	count;
 	uint32_t	tied;
 };
 
-/* Which of every GV_SIFT_THREADS items is this thread's? */
+typedef GvSiftOf<GV_SIFT_THREADS, GV_SIFT_ROOM> GvSift;
+
+/* Which of every WARPS * 32 items is this thread's? */
+template <int WARPS = GV_SIFT_WARPS>
 static __device__ __forceinline__ int
 gv_sift_mine()
 {
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 
-	return (lane / GV_SIFT_RUN * GV_SIFT_WARPS + warp) * GV_SIFT_RUN +
+	return (lane / GV_SIFT_RUN * WARPS + warp) * GV_SIFT_RUN +
 		lane % GV_SIFT_RUN;
 }
 
@@ -73,13 +87,12 @@ gv_sift_mine()
  * A key that at least k items are not beyond, if there are k.  bounds is shared
  * and aligned to 16 bytes.  One barrier.
  */
-template <int KEYS>
+template <int KEYS, int WARPS>
 static __device__ __forceinline__ uint32_t
-gv_sift_bound(const uint32_t (&keys)[KEYS], int k,
-			  uint32_t (&bounds)[GV_SIFT_WARPS])
+gv_sift_bound(const uint32_t (&keys)[KEYS], int k, uint32_t (&bounds)[WARPS])
 {
 	int			lane = threadIdx.x % GV_WARP;
-	int			each = (k + GV_SIFT_WARPS - 1) / GV_SIFT_WARPS;
+	int			each = (k + WARPS - 1) / WARPS;
 	uint32_t	least = keys[0];
 	uint32_t	bound = 0;
 
@@ -102,7 +115,7 @@ gv_sift_bound(const uint32_t (&keys)[KEYS], int k,
 		bounds[threadIdx.x / GV_WARP] = least;
 	__syncthreads();
 #pragma unroll
-	for (int w = 0; w < GV_SIFT_WARPS; w += 4)
+	for (int w = 0; w < WARPS; w += 4)
 	{
 		uint4		some = *(const uint4 *) &bounds[w];
 
@@ -112,21 +125,22 @@ gv_sift_bound(const uint32_t (&keys)[KEYS], int k,
 }
 
 /* Put an item there, if there is room; count goes on in any case. */
+template <typename Sift>
 static __device__ __forceinline__ void
-gv_sift_put(GvSift &sift, uint32_t at, uint32_t key, int place)
+gv_sift_put(Sift &sift, uint32_t at, uint32_t key, int place)
 {
-	if (at < GV_SIFT_ROOM)
+	if (at < Sift::ROOM)
 	{
 		sift.keys[at] = key;
 		sift.places[at] = place;
 	}
 }
 
-/* Keys within the bound, those of item first + 512 r + this thread's. */
-template <int KEYS>
+/* Keys within the bound, those of item first + THREADS r + this thread's. */
+template <int KEYS, typename Sift>
 static __device__ __forceinline__ void
 gv_sift_collect(const uint32_t (&keys)[KEYS], int first,
-				uint32_t bound, GvSift &sift)
+				uint32_t bound, Sift &sift)
 {
 	uint32_t	mine = 0;
 	uint32_t	at;
@@ -141,16 +155,18 @@ gv_sift_collect(const uint32_t (&keys)[KEYS], int first,
 	for (int r = 0; r < KEYS; r++)
 		if (keys[r] <= bound && keys[r] != GV_SIFT_NONE)
 			gv_sift_put(sift, at++, keys[r],
-						first + r * GV_SIFT_THREADS + gv_sift_mine());
+						first + r * Sift::THREADS +
+						gv_sift_mine<Sift::WARPS>());
 }
 
 /* How many keys are before each item's?  All threads, a share each. */
+template <typename Sift>
 static __device__ __forceinline__ void
-gv_sift_rank(GvSift &sift, uint32_t count)
+gv_sift_rank(Sift &sift, uint32_t count)
 {
 	uint32_t	width = min((count + GV_WARP - 1) / GV_WARP * GV_WARP,
-							(uint32_t) GV_SIFT_THREADS);
-	uint32_t	parts = GV_SIFT_THREADS / width;
+							(uint32_t) Sift::THREADS);
+	uint32_t	parts = Sift::THREADS / width;
 	uint32_t	part = threadIdx.x / width;
 	uint32_t	share = ((count + 3) / 4 + parts - 1) / parts;
 	const uint4 *keys = (const uint4 *) sift.keys;
@@ -176,8 +192,9 @@ gv_sift_rank(GvSift &sift, uint32_t count)
 }
 
 /* The place among items of the same key, by id. */
+template <typename Sift>
 static __device__ __forceinline__ uint32_t
-gv_sift_tied(const GvSift &sift, uint32_t count, uint32_t i, uint32_t rank)
+gv_sift_tied(const Sift &sift, uint32_t count, uint32_t i, uint32_t rank)
 {
 	uint32_t	key = sift.keys[i];
 	uint64_t	id = sift.ids[i];
@@ -209,22 +226,23 @@ gv_sift_tied(const GvSift &sift, uint32_t count, uint32_t i, uint32_t rank)
  * Keep those items that a tighter bound lets pass, k or more.  Begins after a
  * barrier and ends with one.
  */
+template <typename Sift>
 static __device__ __forceinline__ void
-gv_sift_tighten(int k, GvSift &sift)
+gv_sift_tighten(int k, Sift &sift)
 {
 	GvTalk		talk = {sift.said, 0};
 	uint32_t	count = sift.count;
-	uint32_t	keys[GV_SIFT_OWN];
-	int			places[GV_SIFT_OWN];
+	uint32_t	keys[Sift::OWN];
+	int			places[Sift::OWN];
 	GvLimit		limit = gv_find_bound([&](uint32_t i)
 	{
 		return sift.keys[i];
 	}, count, k, k / 8 + GV_WARP, talk);
 
 #pragma unroll
-	for (int r = 0; r < GV_SIFT_OWN; r++)
+	for (int r = 0; r < Sift::OWN; r++)
 	{
-		uint32_t	i = r * GV_SIFT_THREADS + threadIdx.x;
+		uint32_t	i = r * Sift::THREADS + threadIdx.x;
 
 		keys[r] = i < count ? sift.keys[i] : GV_SIFT_NONE;
 		places[r] = i < count ? sift.places[i] : 0;
@@ -234,22 +252,22 @@ gv_sift_tighten(int k, GvSift &sift)
 		sift.count = 0;
 	__syncthreads();
 #pragma unroll
-	for (int r = 0; r < GV_SIFT_OWN; r++)
+	for (int r = 0; r < Sift::OWN; r++)
 		if (keys[r] <= limit.key && keys[r] != GV_SIFT_NONE)
 			gv_sift_put(sift, atomicAdd(&sift.count, 1u), keys[r], places[r]);
 	__syncthreads();
 }
 
 /* Sort the items, and keep the first k.  Begins and ends with a barrier. */
-template <typename Source, typename Notes>
+template <typename Source, typename Notes, typename Sift>
 static __device__ __forceinline__ void
-gv_sift_settle(const Source &source, const Notes &wanted, int k, GvSift &sift)
+gv_sift_settle(const Source &source, const Notes &wanted, int k, Sift &sift)
 {
-	uint32_t	keys[GV_SIFT_OWN] = {};
-	int			places[GV_SIFT_OWN] = {};
-	uint64_t	ids[GV_SIFT_OWN] = {};
-	typename Notes::Note notes[GV_SIFT_OWN] = {};
-	uint32_t	ranks[GV_SIFT_OWN];
+	uint32_t	keys[Sift::OWN] = {};
+	int			places[Sift::OWN] = {};
+	uint64_t	ids[Sift::OWN] = {};
+	typename Notes::Note notes[Sift::OWN] = {};
+	uint32_t	ranks[Sift::OWN];
 	uint32_t	count;
 
 	__syncthreads();
@@ -261,9 +279,9 @@ gv_sift_settle(const Source &source, const Notes &wanted, int k, GvSift &sift)
 
 	/* 1. every thread has some of the items */
 #pragma unroll
-	for (int r = 0; r < GV_SIFT_OWN; r++)
+	for (int r = 0; r < Sift::OWN; r++)
 	{
-		uint32_t	i = r * GV_SIFT_THREADS + threadIdx.x;
+		uint32_t	i = r * Sift::THREADS + threadIdx.x;
 
 		if (i < count)
 		{
@@ -283,14 +301,14 @@ gv_sift_settle(const Source &source, const Notes &wanted, int k, GvSift &sift)
 	/* 2. their ranks, by keys and then among ties */
 	gv_sift_rank(sift, count);
 #pragma unroll
-	for (int r = 0; r < GV_SIFT_OWN; r++)
-		if (r * GV_SIFT_THREADS + threadIdx.x < count)
+	for (int r = 0; r < Sift::OWN; r++)
+		if (r * Sift::THREADS + threadIdx.x < count)
 			notes[r] = wanted.note(places[r], ids[r]);
 	__syncthreads();
 #pragma unroll
-	for (int r = 0; r < GV_SIFT_OWN; r++)
+	for (int r = 0; r < Sift::OWN; r++)
 	{
-		uint32_t	i = r * GV_SIFT_THREADS + threadIdx.x;
+		uint32_t	i = r * Sift::THREADS + threadIdx.x;
 
 		ranks[r] = GV_SIFT_NONE;
 		if (i < count)
@@ -304,9 +322,9 @@ gv_sift_settle(const Source &source, const Notes &wanted, int k, GvSift &sift)
 	}
 	__syncthreads();
 #pragma unroll
-	for (int r = 0; r < GV_SIFT_OWN; r++)
+	for (int r = 0; r < Sift::OWN; r++)
 	{
-		uint32_t	i = r * GV_SIFT_THREADS + threadIdx.x;
+		uint32_t	i = r * Sift::THREADS + threadIdx.x;
 
 		if (i < count && sift.tied && sift.same[ranks[r]] > 1)
 			ranks[r] = gv_sift_tied(sift, count, i, ranks[r]);
@@ -315,7 +333,7 @@ gv_sift_settle(const Source &source, const Notes &wanted, int k, GvSift &sift)
 
 	/* 3. each to its place */
 #pragma unroll
-	for (int r = 0; r < GV_SIFT_OWN; r++)
+	for (int r = 0; r < Sift::OWN; r++)
 		if (ranks[r] < (uint32_t) k)
 		{
 			sift.keys[ranks[r]] = keys[r];
@@ -329,13 +347,13 @@ gv_sift_settle(const Source &source, const Notes &wanted, int k, GvSift &sift)
 }
 
 /* Put those of n items that pass a test.  Begins and ends with a barrier. */
-template <typename Source, typename Test>
+template <typename Source, typename Test, typename Sift>
 static __device__ __forceinline__ void
-gv_sift_put_all(const Source &source, int n, Test test, GvSift &sift)
+gv_sift_put_all(const Source &source, int n, Test test, Sift &sift)
 {
 	__syncthreads();
 #pragma unroll 1
-	for (int i = threadIdx.x; i < n; i += GV_SIFT_THREADS)
+	for (int i = threadIdx.x; i < n; i += Sift::THREADS)
 	{
 		uint32_t	key = source.key(i);
 
@@ -346,15 +364,15 @@ gv_sift_put_all(const Source &source, int n, Test test, GvSift &sift)
 }
 
 /*
- * Items that hold the k smallest, up to GV_SIFT_ROOM, where a bound let more
+ * Items that hold the k smallest, up to Sift::ROOM, where a bound let more
  * pass: by bisection of keys, and of ids where that is not enough.  Damaged
  * lists may hold a row more often than there is room for: of items that are the
  * same in key and id, some are as good as others.  Rare, so not inlined, where
  * it would take registers from all else.  Ends with a barrier.
  */
-template <typename Source>
+template <typename Source, typename Sift>
 static __device__ __noinline__ void
-gv_sift_bisect(Source source, int n, uint32_t k, GvSift &sift)
+gv_sift_bisect(Source source, int n, uint32_t k, Sift &sift)
 {
 	GvTalk		talk = {sift.said, 0};
 	uint64_t	low_id = 0;
@@ -364,14 +382,14 @@ gv_sift_bisect(Source source, int n, uint32_t k, GvSift &sift)
 	limit = gv_find_bound([&](uint32_t i)
 	{
 		return source.key(i);
-	}, n, k, GV_SIFT_ROOM - k, talk);
-	while (limit.count > GV_SIFT_ROOM && low_id < high_id)
+	}, n, k, Sift::ROOM - k, talk);
+	while (limit.count > Sift::ROOM && low_id < high_id)
 	{
 		uint64_t	id = low_id + (high_id - low_id) / 2;
 		uint32_t	count = 0;
 
 #pragma unroll 1
-		for (int i = threadIdx.x; i < n; i += GV_SIFT_THREADS)
+		for (int i = threadIdx.x; i < n; i += Sift::THREADS)
 		{
 			uint32_t	key = source.key(i);
 
@@ -398,18 +416,18 @@ gv_sift_bisect(Source source, int n, uint32_t k, GvSift &sift)
 		return key == limit.key && source.id(i) == high_id;
 	}, sift);
 	if (threadIdx.x == 0)
-		sift.count = min(sift.count, (uint32_t) GV_SIFT_ROOM);
+		sift.count = min(sift.count, (uint32_t) Sift::ROOM);
 	__syncthreads();
 }
 
 /*
- * The k smallest of n items, k <= GV_SIFT_ROOM / 2, ascending by (key, id), into
+ * The k smallest of n items, k <= Sift::ROOM / 2, ascending by (key, id), into
  * sift.keys, places and ids [count]; fewer when there are not so many.  By all
- * GV_SIFT_THREADS threads of the block.  Returns count.
+ * Sift::THREADS threads of the block.  Returns count.
  */
-template <typename Source, typename Notes>
+template <typename Source, typename Notes, typename Sift>
 static __device__ __forceinline__ uint32_t
-gv_sift(const Source &source, const Notes &notes, int n, int k, GvSift &sift)
+gv_sift(const Source &source, const Notes &notes, int n, int k, Sift &sift)
 {
 	constexpr int KEYS = Source::KEYS;
 	uint32_t	bound = GV_SIFT_NONE;
@@ -418,30 +436,36 @@ gv_sift(const Source &source, const Notes &notes, int n, int k, GvSift &sift)
 		sift.count = 0;
 	if (n == 0)
 		return 0;
-	for (int first = 0; first < n; first += KEYS * GV_SIFT_THREADS)
+	for (int first = 0; first < n; first += KEYS * Sift::THREADS)
 	{
 		uint32_t	keys[KEYS];
-		bool		last = n - first <= KEYS * GV_SIFT_THREADS;
+		uint32_t	told;
+		bool		last = n - first <= KEYS * Sift::THREADS;
 
 #pragma unroll
 		for (int r = 0; r < KEYS; r++)
 		{
-			int			i = first + r * GV_SIFT_THREADS + gv_sift_mine();
+			int			i = first + r * Sift::THREADS +
+				gv_sift_mine<Sift::WARPS>();
 
 			keys[r] = i < n ? source.key(i) : GV_SIFT_NONE;
 		}
 		/* k may still be on its way when keys are asked for */
 		if (k == 0)
 			return 0;
-		bound = min(bound, gv_sift_bound(keys, k, sift.bounds));
+		told = gv_sift_bound(keys, k, sift.bounds);
+		/* where a warp's share of the k is more than its lanes, that is none */
+		if (Sift::WARPS * GV_WARP >= Sift::ROOM / 2 ||
+			k <= Sift::WARPS * GV_WARP)
+			bound = min(bound, told);
 		gv_sift_collect(keys, first, bound, sift);
 		__syncthreads();
-		if (sift.count > GV_SIFT_ROOM)
+		if (sift.count > Sift::ROOM)
 		{
 			gv_sift_bisect(source, n, k, sift);
 			last = true;
 		}
-		if (last || sift.count > GV_SIFT_ROOM / 2)
+		if (last || sift.count > Sift::ROOM / 2)
 		{
 			gv_sift_settle(source, notes, k, sift);
 			if (last)

@@ -368,15 +368,18 @@ struct CopyNotes
 	}
 };
 
+/* Of copies that a scan has filtered: a small block, so that many are resident. */
+typedef GvSiftOf<GV_SIFT_FEW_THREADS, GV_SIFT_FEW_ROOM> FewSift;
+
 /*
  * The best copies of query blockIdx.x, few, ascending by (S, row id); KEYS for
  * each thread at once.
  */
-template <int KEYS, int RESIDENT>
-static __global__ void __launch_bounds__(GV_SIFT_THREADS, RESIDENT)
+template <typename Sift, int KEYS, int RESIDENT>
+static __global__ void __launch_bounds__(Sift::THREADS, RESIDENT)
 sift_copies_kernel(GvCardModel card, GvBatch batch)
 {
-	__shared__ GvSift sift;
+	__shared__ Sift sift;
 	__shared__ GvFound kept;	/* the first thread's: registers are for keys */
 	int			query = blockIdx.x;
 	int			k = gv_early(&batch.d_wanted[query].capacity);
@@ -398,7 +401,7 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 												   found.nblocks), k, sift);
 	if (gv_select_gives(batch))
 		gv_give_probes(batch, query, found.nprobed);
-	for (int i = threadIdx.x; i < count; i += GV_SIFT_THREADS)
+	for (int i = threadIdx.x; i < count; i += Sift::THREADS)
 		gv_give_hit(batch, first_hit + i, sift.keys[i],
 					(uint32_t) (sift.ids[i] >> 32),
 					(uint32_t) sift.ids[i] >> 16, sift.ids[i] & 0xFFFF);
@@ -560,11 +563,13 @@ gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 
 	if (gv_gpu_sorts_copies(batch))
 		return gv_gpu_sort_copies(card, batch, searcher);
+	if (gv_gpu_sifts_copies(batch) && batch->d_kept != NULL &&
+		batch->tests == 0)
+		return gv_launch_step(sift_copies_kernel<FewSift, 4, 8>, batch->n,
+							  FewSift::THREADS, 0, stream, card, batch);
 	if (gv_gpu_sifts_copies(batch))
-		return gv_launch_step(batch->d_kept != NULL && batch->tests == 0 ?
-							  sift_copies_kernel<1, 2> :
-							  sift_copies_kernel<20, 2>, batch->n,
-							  GV_SIFT_THREADS, 0, stream, card, batch);
+		return gv_launch_step(sift_copies_kernel<GvSift, 20, 2>, batch->n,
+							  GvSift::THREADS, 0, stream, card, batch);
 	if (k <= 256)
 		return launch_copies<8, 4, 16>(card, batch, stream);
 	if (k <= 512)
