@@ -35,6 +35,7 @@
 #define ROWS			(THREADS / GV_CODEWORDS)	/* of the table at once */
 #define MOST_CHUNKS		8		/* of a copy's codes */
 #define LARGEST			127.0f
+#define PIECES			(GV_CODEWORDS / 4)	/* of 16 bytes, of a row */
 #define BLOCKS			2		/* of copies, that a warp finds a limit from */
 #define LIMIT_COPIES	(BLOCKS * WARPS * GV_BLOCK)
 
@@ -53,9 +54,10 @@ round_word(const float *x, int n, float weight, float unit)
 {
 	uint32_t	word = 0;
 
-	for (int d = 0; d < n; d++)
+#pragma unroll
+	for (int d = 0; d < GV_ROUGH_DIMS; d++)
 	{
-		float		number = rintf(weight * x[d] / unit);
+		float		number = d < n ? rintf(weight * x[d] / unit) : 0.0f;
 
 		/* of no number, or a unit of 0, nothing: the margin tells */
 		if (fabsf(number) <= LARGEST)
@@ -114,54 +116,80 @@ round_query(const GvCardModel &card, const GvListScan &lists,
 	int			ndims = gv_card_sub_start(card, min(j + 1, card.m)) - start;
 	bool		mine = j < GV_ROUGH_SUBS * lists.steps;
 	float		unit = mine ? lists.d_units[j] : 0.0f;
+	float		numbers[GV_ROUGH_DIMS];
 	float		most = 0.0f;
 
-	for (int d = 0; d < ndims; d++)
-		most = fmaxf(most, fabsf(unit * query[start + d]));
+#pragma unroll
+	for (int d = 0; d < GV_ROUGH_DIMS; d++)
+	{
+		numbers[d] = d < ndims ? query[start + d] : 0.0f;
+		most = fmaxf(most, fabsf(unit * numbers[d]));
+	}
 	most = of_all(most, said, [](float a, float b)
 	{
 		return fmaxf(a, b);
 	});
 	if (mine)
-		to[j] = words[j] = round_word(query + start, ndims, unit,
-									  most / LARGEST);
+		to[j] = words[j] = round_word(numbers, ndims, unit, most / LARGEST);
 	return most / LARGEST;
 }
 
+/* How far entries of a row of the table are from what 8 bits make of them. */
+struct Row
+{
+	float		far;			/* the largest difference */
+	float		length;			/* ... and magnitude */
+	float		nothing;		/* no number, where an entry is none */
+
+	__device__ __forceinline__ void
+	take(float entry, float rough)
+	{
+		float		off = fabsf(entry - rough);
+		float		size = fabsf(entry);
+
+		nothing += (off - off) + (size - size);
+		far = fmaxf(far, off);
+		length = fmaxf(length, size);
+	}
+};
+
 /*
  * By all threads: the margin of a query, see above, from its table and what 8
- * bits make of that; 16 lanes a row.
+ * bits make of that.  A thread has a row; it begins with another piece of it than
+ * its neighbours do, since rows are 16 banks apart.
  */
 static __device__ __forceinline__ float
 find_margin(const GvCardModel &card, const GvListScan &lists,
-			const float *table, const uint32_t *words, float scale, float *said)
+			const uint4 *table, const uint32_t *words, float scale, float *said)
 {
-	float		slack = (card.m + 64) * 0x1p-20f;
-	float		margin = 0.0f;
+	int			j = threadIdx.x;
+	Row			row = {};
+	float		margin;
 
-	for (int first = 0; first < card.m; first += ROWS)
+	if (j < card.m)
 	{
-		int			row = first + threadIdx.x / GV_CODEWORDS;
-		int			k = threadIdx.x % GV_CODEWORDS;
-		bool		there = row < card.m;
-		float		entry = there ? table[row * GV_CODEWORDS + k] : 0.0f;
-		float		rough = there ? scale *
-			(float) gv_dot_bytes(words[row], lists.d_words[words_at(row) + k]) :
-			0.0f;
-		float		far = fabsf(entry - rough);
-		float		length = fabsf(entry);
+		const uint4 *from = (const uint4 *) (lists.d_words + words_at(j));
+		uint32_t	word = words[j];
 
-		/* what is no number makes the sum none */
-		margin += (far - far) + (length - length);
 #pragma unroll
-		for (int half = GV_CODEWORDS / 2; half > 0; half /= 2)
+		for (int i = 0; i < PIECES; i++)
 		{
-			far = fmaxf(far, __shfl_xor_sync(GV_FULL_WARP, far, half));
-			length = fmaxf(length, __shfl_xor_sync(GV_FULL_WARP, length, half));
+			int			piece = (i + j / 2) % PIECES;
+			uint4		roughs = from[piece];
+			uint4		entries = table[j * PIECES + piece];
+
+#define TAKE(x) \
+	row.take(__uint_as_float(entries.x), \
+			 scale * (float) gv_dot_bytes(word, roughs.x))
+			TAKE(x);
+			TAKE(y);
+			TAKE(z);
+			TAKE(w);
+#undef TAKE
 		}
-		margin += k == 0 ? 1.001f * far + slack * length : 0.0f;
 	}
-	margin = of_all(margin, said, [](float a, float b)
+	margin = of_all(1.001f * row.far + (card.m + 64) * 0x1p-20f * row.length +
+					row.nothing, said, [](float a, float b)
 	{
 		return a + b;
 	}) + 0x1p-100f;
@@ -284,7 +312,7 @@ aim_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 						GV_ROUGH_SUBS * lists.steps) *
 		(card.metric == GV_IP ? -1.0f : -2.0f);
 	__syncthreads();
-	margin = find_margin(card, lists, (const float *) table, words, scale, said);
+	margin = find_margin(card, lists, table, words, scale, said);
 
 	/* 3. a limit */
 	limit = find_limit(samples, last_words, (const char *) table, k, keys,
