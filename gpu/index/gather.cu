@@ -269,10 +269,10 @@ lists_from(const GvListScan *all, int32_t first)
 	return mine;
 }
 
-/* See gv_index.h. */
-GvStatus
-gv_gpu_start_gathered(const GvCardModel *card, const GvGathered *gathered,
-					  const GvSearch *searches, GvSearcher *lane)
+/* Launch all steps of parts that are gathered, as their queries come. */
+static GvStatus
+launch_gathered(const GvCardModel *card, const GvGathered *gathered,
+				GvPutting *putting, GvSearcher *lane)
 {
 	cudaStream_t stream = lane->stream;
 	int32_t		first = 0;
@@ -285,7 +285,7 @@ gv_gpu_start_gathered(const GvCardModel *card, const GvGathered *gathered,
 		GvBatch		copied = copied_part(part);
 		GvListScan	mine = lists_from(&gathered->lists, first);
 
-		gv_gpu_put_queries(card, part, searches + first, gathered->taken[i]);
+		gv_gpu_put_part(putting, i);
 		GV_TRY(copy_in(part, stream));
 		GV_TRY(gv_gpu_first_steps(card, &copied, lane));
 		GV_TRY(gv_gpu_aim(card, &copied, &mine, stream));
@@ -320,4 +320,18 @@ gv_gpu_start_gathered(const GvCardModel *card, const GvGathered *gathered,
 		first += part->n;
 	}
 	return GV_OK;
+}
+
+/* See gv_index.h. */
+GvStatus
+gv_gpu_start_gathered(const GvCardModel *card, const GvGathered *gathered,
+					  const GvSearch *searches, GvSearcher *lane)
+{
+	GvPutting	putting;
+	GvStatus	status;
+
+	gv_gpu_put_begin(&putting, card, gathered, searches);
+	status = launch_gathered(card, gathered, &putting, lane);
+	gv_gpu_put_end(&putting);
+	return status;
 }

@@ -11,6 +11,8 @@
 #ifndef GV_INDEX_H
 #define GV_INDEX_H
 
+#include <pthread.h>
+
 #include "gpu/common/gv_batch.h"
 #include "gpu/index/gv_listscan.h"
 
@@ -159,9 +161,40 @@ extern GvStatus gv_gpu_start_gathered(const GvCardModel *card,
  */
 extern "C" void gv_gpu_gather_by(int32_t n);
 
-/* search.cu */
+/* put.cu: queries into the memory that the card reads */
 extern void gv_gpu_put_queries(const GvCardModel *card, const GvBatch *batch,
 							   const GvSearch *searches, int32_t n);
+
+#define GV_MOST_HELPERS		3	/* threads beside the caller's */
+
+/* Those of parts that are gathered, under way. */
+struct GvPutting
+{
+	const GvCardModel *card;
+	const GvGathered *gathered;
+	const GvSearch *searches;	/* of the first part, and so on */
+	int32_t		next;			/* portion that nobody has taken */
+	int32_t		left[GV_MOST_GATHERED];	/* portions of each part that are not
+										 * there yet */
+	int			nhelpers;
+	pthread_t	helpers[GV_MOST_HELPERS];
+};
+
+/*
+ * Threads begin to put queries there, if that is worth it; part by part, those of
+ * one are there when it returns, by the caller's help; the end, whatever happened
+ * meanwhile.
+ */
+extern void gv_gpu_put_begin(GvPutting *putting, const GvCardModel *card,
+							 const GvGathered *gathered,
+							 const GvSearch *searches);
+extern void gv_gpu_put_part(GvPutting *putting, int part);
+extern void gv_gpu_put_end(GvPutting *putting);
+
+/* For checks: so many threads help, whatever is best; negative: as is best. */
+extern "C" void gv_gpu_put_by(int32_t helpers);
+
+/* search.cu */
 extern GvStatus gv_gpu_searcher(int32_t device, GvSearcher **searcher);
 extern void gv_gpu_searcher_drop(GvSearcher *searcher);
 extern GvStatus gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror,

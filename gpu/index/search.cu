@@ -19,7 +19,6 @@
  * of threads and keeps none of them waiting.  Memory is taken when a batch
  * needs more than any before it.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,19 +26,11 @@
 #include "gpu/index/gv_index.h"
 #include "gpu/product/gv_product.h"
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 /*
  * Answers of batches of up to here are looked for as they arrive; beyond, to
  * look at all of them takes longer than to ask.
  */
 #define MOST_EXPECTED	8
-
-#define STREAMED		16		/* numbers, of a line of the cache */
-#define STREAMED_AHEAD	256
-#define STREAMED_FROM	65		/* queries of a part that is copied */
 
 /* Bytes that one part of a batch may have, of four under way. */
 static GvStatus
@@ -126,59 +117,6 @@ gv_gpu_searcher_drop(GvSearcher *searcher)
 	gv_buffer_free(&searcher->d_sort);
 	gv_buffer_free(&searcher->d_ways);
 	free(searcher);
-}
-
-/*
- * Numbers of a query to where the card looks, past the caches: the processor does
- * not look there again, and need not read what it overwrites.
- */
-static void
-stream_out(float *to, const float *from, size_t n)
-{
-	size_t		i = 0;
-
-#ifdef __SSE2__
-	if ((uintptr_t) to % sizeof(__m128i) == 0)
-		for (; i + STREAMED <= n; i += STREAMED)
-		{
-			_mm_prefetch((const char *) (from + i + STREAMED_AHEAD), _MM_HINT_T0);
-			for (size_t j = i; j < i + STREAMED; j += 4)
-				_mm_stream_si128((__m128i *) (to + j),
-								 _mm_loadu_si128((const __m128i *) (from + j)));
-		}
-#endif
-	memcpy(to + i, from + i, (n - i) * sizeof(float));
-}
-
-/* Queries of n searches, and what they want, to where the card looks. */
-void
-gv_gpu_put_queries(const GvCardModel *card, const GvBatch *batch,
-				   const GvSearch *searches, int32_t n)
-{
-	float	   *queries = (float *) batch->in_queries;
-	GvWanted   *wanted = (GvWanted *) batch->in_wanted;
-
-	memset(wanted + n, 0, (batch->n - n) * sizeof(GvWanted));
-	for (int32_t i = 0; i < n; i++)
-	{
-		float	   *to = queries + (size_t) i * card->dims;
-
-		/* few are read at once, from the processor's cache */
-		if (n >= STREAMED_FROM)
-			stream_out(to, searches[i].query, card->dims);
-		else
-			memcpy(to, searches[i].query, card->dims * sizeof(float));
-		wanted[i].probes = searches[i].probes;
-		wanted[i].capacity = searches[i].capacity;
-		wanted[i].length = card->refine_slots == 0 ||
-			card->metric != GV_IP ? 0 :
-			sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
-								 card->dims));
-	}
-#ifdef __SSE2__
-	if (n >= STREAMED_FROM)
-		_mm_sfence();
-#endif
 }
 
 /* Tell the askers where their answers will be. */

@@ -399,8 +399,8 @@ may_include('src/am reaches pages, and the engine, the protocol and clients by o
 may_include('src/set reaches the engine, am and clients by their contracts',
 	qr{^src/set/}, qr{^set/|^engine/gv_(?:engine|select|set)\.h$|^am/|^client/client\.h$|^pgcompat\.h$}, 1,
 	'src/set/planted.c', '#include "page/page.h"');
-may_include('gpu includes C standard, intrinsics, CUDA, engine and gpu headers, and none of PostgreSQL',
-	qr{^gpu/}, qr{$STANDARD|^(?:engine|gpu)/|^cpu/gv_\w+\.h$|^emmintrin\.h$|cuda|cub/|cooperative_groups|^emulated_\w+\.h$|^algorithm$|^pthread\.h$|^dlfcn\.h$|cublas}, 0,
+may_include('gpu includes C standard, intrinsics, threads, CUDA, engine and gpu headers, and none of PostgreSQL',
+	qr{^gpu/}, qr{$STANDARD|^(?:engine|gpu)/|^cpu/gv_\w+\.h$|^emmintrin\.h$|cuda|cub/|cooperative_groups|^emulated_\w+\.h$|^algorithm$|^(?:pthread|sched|signal|unistd)\.h$|^dlfcn\.h$|cublas}, 0,
 	'gpu/index/planted.cu', '#include "utils/rel.h"');
 must_not('one file of gpu speaks to cuBLAS',
 	qr{^gpu/}, qr{^gpu/product/blas\.cu$}, qr{cublas(?:\w*_v2|[A-Z]\w+)|\bdlopen\b},
