@@ -234,9 +234,10 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		{
 			GvBatch    *batch = &gathered.parts[i];
 
-			/* where two lanes fill the card, steps that wait are in the way */
-			batch->overlap = searcher->overlap && gathered.n >= n &&
-				!gathered.by_lists;
+			/* where long parts of two lanes fill the card, steps that wait are
+			 * in the way */
+			batch->overlap = searcher->overlap && !gathered.by_lists &&
+				(gathered.small || gathered.n >= n);
 			batch->out_found = (GvFound *) searcher->out.memory + first;
 			if (batch->sampled)
 				batch->out_near = (GvNear *) ((char *) searcher->out.memory +
