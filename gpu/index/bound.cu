@@ -4,9 +4,10 @@
  *		the last bit.
  *
  * Half a warp takes a hit: lane l has partial sum l, in fp32; the sixteen are
- * added, and all margins taken, in double, as in src/cpu/code/refine.c.  Codes
- * come 16 bytes a lane, so that a record's are all on their way at once, and
- * are dealt to the lanes through shared memory.
+ * added, and all margins taken, in double, as in src/cpu/code/refine.c, by one
+ * thread a hit, all in one warp: conversions to double are slow.  Codes come 16
+ * bytes a lane, so that a record's are all on their way at once, and are dealt to
+ * the lanes through shared memory.
  */
 #include "gpu/common/common.cuh"
 #include "gpu/index/give.cuh"
@@ -34,17 +35,23 @@ round_down(double value)
 	return rounded;
 }
 
-/* A team's partial sums in double, in the order of the lanes. */
-static __device__ __forceinline__ double
-add_lanes(float sum)
+/* What a team's lanes have, side by side in other banks than the next team's. */
+struct Partial
 {
-	double		total = 0.0;
+	float		of[LANES + 1];
+
+	/* In double, in the order of the lanes. */
+	__device__ __forceinline__ double
+	add() const
+	{
+		double		total = 0.0;
 
 #pragma unroll
-	for (int l = 0; l < LANES; l++)
-		total = total + (double) __shfl_sync(GV_FULL_WARP, sum, l, LANES);
-	return total;
-}
+		for (int l = 0; l < LANES; l++)
+			total = total + (double) of[l];
+		return total;
+	}
+};
 
 /* |q - x^| - error, at least 0. */
 static __device__ __forceinline__ float
@@ -125,7 +132,10 @@ static __global__ void __launch_bounds__(THREADS)
 bound_kernel(GvCardModel card, GvBatch batch)
 {
 	__shared__ float q[SLICE];
-	__shared__ uint4 codes[TEAMS][SLICE / 16];
+	__shared__ uint4 codes[TEAMS][SLICE / 16 + 1];	/* in other banks, too */
+	__shared__ Partial sums[TEAMS];
+	__shared__ Partial magnitudes[TEAMS];
+	__shared__ GvCardRecord heads[TEAMS];
 	__shared__ uint32_t bounds[TEAMS][BOUND_WORDS];
 	__shared__ uint4 hits[TEAMS];
 	int			query = blockIdx.y;
@@ -142,8 +152,6 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	float		ahead[SLICE / THREADS];
 	float		sum = 0.0f;
 	float		magnitude = 0.0f;
-	double		total;
-	double		magnitudes;
 
 	/* 1. the record; the hit's place is read before it is known to be one */
 	gv_step_begins();
@@ -217,18 +225,24 @@ bound_kernel(GvCardModel card, GvBatch batch)
 							  &magnitude);
 		}
 	}
-	total = add_lanes(sum);
-	magnitudes = card.metric == GV_IP ? add_lanes(magnitude) : 0.0;
+	sums[team].of[lane] = sum;
+	magnitudes[team].of[lane] = magnitude;
+	if (lane == 0)
+		heads[team] = head;
+	__syncthreads();
 
-	/* 3. out */
-	if (lane == 0 && record != NULL && head.low != 0)
+	/* 3. out, a thread a hit */
+	if (threadIdx.x < TEAMS && heads[threadIdx.x].low != 0)
 	{
+		int			mine = threadIdx.x;
 		double		slack = (card.dims + 64) / 16777216.0;
+		double		total = sums[mine].add();
 
-		put_bound(bounds[team], head, card.metric == GV_IP ?
-				  product_bound(total, magnitudes, slack,
-								batch.d_wanted[query].length, head.error) :
-				  distance_bound(total, slack, head.error));
+		put_bound(bounds[mine], heads[mine], card.metric == GV_IP ?
+				  product_bound(total, magnitudes[mine].add(), slack,
+								batch.d_wanted[query].length,
+								heads[mine].error) :
+				  distance_bound(total, slack, heads[mine].error));
 	}
 	__syncthreads();
 	for (int w = threadIdx.x;
