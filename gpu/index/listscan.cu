@@ -224,12 +224,13 @@ list_scan_kernel(GvCardModel card, GvListScan lists)
 	int			nwords = lists.steps * STEP_WORDS / 4;	/* of 16 bytes */
 	int			npieces = lists.steps * STEP_BYTES / 16;	/* likewise */
 	char	   *rows = (char *) (memory + nwords);
-	GvMet		met;
+	GvMet		met = lists.d_met[blockIdx.x];	/* if there is one */
 	GvCardList	list;
+	int			q;
+	int			piece;
 
 	if (blockIdx.x >= *lists.d_nmet)
 		return;
-	met = lists.d_met[blockIdx.x];
 	list = card.d_lists[met.list];
 	if (threadIdx.x < GV_MET_TOGETHER)
 		meetings[threadIdx.x] = threadIdx.x < met.n ?
@@ -238,16 +239,21 @@ list_scan_kernel(GvCardModel card, GvListScan lists)
 	for (int i = threadIdx.x; i < nwords; i += THREADS)
 		memory[i] = ((const uint4 *) lists.d_words)[i];
 	__syncthreads();
-	for (int i = threadIdx.x; i < (int) (met.n + 7) / 8 * 8 * npieces;
-		 i += THREADS)
+	q = threadIdx.x / npieces;
+	piece = threadIdx.x % npieces;
+	while (q < (int) (met.n + 7) / 8 * 8)
 	{
-		int			q = i / npieces;
-		int			piece = i % npieces;
-
 		((uint4 *) (rows + q * stride))[piece] = q < (int) met.n ?
 			((const uint4 *) lists.d_queries)[(int64_t) meetings[q].query *
 											  npieces + piece] :
 			make_uint4(0, 0, 0, 0);
+		q += THREADS / npieces;
+		piece += THREADS % npieces;
+		if (piece >= npieces)
+		{
+			piece -= npieces;
+			q++;
+		}
 	}
 	__syncthreads();
 	if (met.n <= 8)

@@ -26,17 +26,21 @@ order_kernel(GvCardModel card, GvListScan lists)
 	uint32_t	start = 0;		/* of all lists before, the same in all threads */
 	uint32_t	at = 0;
 	int			turn = 0;
+	uint32_t	next = (int) threadIdx.x < card.nlists ?
+		lists.d_starts[threadIdx.x] : 0;	/* on its way */
 
 	for (int first = 0; first < card.nlists; first += ORDER_THREADS, turn ^= 1)
 	{
 		uint32_t	list = first + threadIdx.x;
-		uint32_t	n = (int) list < card.nlists ? lists.d_starts[list] : 0;
+		uint32_t	n = next;
 		uint32_t	groups = (n + GV_MET_TOGETHER - 1) / GV_MET_TOGETHER;
 		uint32_t	upto_n = gv_upto_lane(n);
 		uint32_t	upto_groups = gv_upto_lane(groups);
 		uint32_t	mine;
 		uint32_t	to;
 
+		next = (int) list + ORDER_THREADS < card.nlists ?
+			lists.d_starts[list + ORDER_THREADS] : 0;
 		if (lane == GV_WARP - 1)
 		{
 			told[turn][0][warp] = upto_n;
