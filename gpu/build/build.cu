@@ -313,6 +313,79 @@ cuda_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
 }
 
+/* Floats from one card to another, by the host: not all cards reach others. */
+static GvStatus
+bring_floats(GvBuilder *from, const float *d_from, GvBuilder *to, float *d_to,
+			 int64_t n, float *values)
+{
+	GV_TRY(gv_choose_device(from->spec.device));
+	GV_CUDA_TRY(cudaMemcpyAsync(values, d_from, n * sizeof(float),
+								cudaMemcpyDeviceToHost, from->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(from->stream));
+	GV_TRY(gv_choose_device(to->spec.device));
+	GV_CUDA_TRY(cudaMemcpyAsync(d_to, values, n * sizeof(float),
+								cudaMemcpyHostToDevice, to->stream));
+	return gv_cuda_status(cudaStreamSynchronize(to->stream));
+}
+
+/* Make a builder what another one is that is trained; values: host memory. */
+static GvStatus
+fill_copy(GvBuilder *builder, GvBuilder *made, float *values)
+{
+	const GvBuilderSpec *spec = &made->spec;
+	int64_t		dims = spec->dims;
+
+	GV_TRY(bring_floats(builder, builder->d_mean, made, made->d_mean, dims,
+						values));
+	GV_TRY(bring_floats(builder, builder->d_codebooks, made,
+						made->d_codebooks, GV_CODEWORDS * dims, values));
+	GV_TRY(bring_floats(builder, builder->d_centroids, made,
+						made->d_centroids, builder->trained.nlists * dims,
+						values));
+	if (spec->nqueries > 0)
+		GV_TRY(bring_floats(builder, builder->d_queries, made,
+							made->d_queries, spec->nqueries * dims, values));
+	memcpy(made->parents, builder->parents,
+		   (size_t) spec->nparents * dims * sizeof(float));
+	memcpy(made->starts, builder->starts,
+		   (spec->nparents + 1) * sizeof(int32_t));
+	made->nqueries = builder->nqueries;
+	made->trained = builder->trained;
+	return gv_targets_set(&made->lists, made->d_centroids,
+						  made->trained.nlists);
+}
+
+/* See gv_builder_copy. */
+static GvStatus
+cuda_copy(GvBuilder *builder, const GvBuilderSpec *spec, GvBuilder **copy)
+{
+	int64_t		most = spec->nlists > spec->nqueries ? spec->nlists :
+		spec->nqueries;
+	float	   *values;
+	GvBuilder  *made;
+	GvStatus	status;
+
+	if (builder->trained.nlists == 0)
+		return GV_INVALID;
+	if (most < GV_CODEWORDS)
+		most = GV_CODEWORDS;
+	/* zeros, which are a mean until it comes */
+	values = (float *) calloc((size_t) most * spec->dims, sizeof(float));
+	if (values == NULL)
+		return GV_NO_MEMORY;
+	status = cuda_create(spec, values, &made);
+	if (status == GV_OK)
+	{
+		status = fill_copy(builder, made, values);
+		if (status != GV_OK)
+			cuda_drop(made);
+	}
+	free(values);
+	if (status == GV_OK)
+		*copy = made;
+	return status;
+}
+
 /* Start to look for the rows that are nearest to each query; *p of them. */
 static GvStatus
 find_neighbours(GvBuilder *builder, const float *d_rows, int32_t n,
@@ -473,6 +546,7 @@ extern "C" const GvBuilderBackend gv_cuda_builders = {
 	.drop = cuda_drop,
 	.put_rows = cuda_put_rows,
 	.train = cuda_train,
+	.copy = cuda_copy,
 	.get_array = cuda_get_array,
 	.encode = cuda_encode,
 	.encode_sample = cuda_encode_sample

@@ -378,6 +378,33 @@ cpu_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 	return status;
 }
 
+/* See gv_builder_copy. */
+static GvStatus
+cpu_copy(GvBuilder *builder, const GvBuilderSpec *spec, GvBuilder **copy)
+{
+	size_t		vector = sizeof(float) * (size_t) spec->dims;
+	GvBuilder  *made;
+	GvStatus	status;
+
+	if (builder->trained.nlists == 0)
+		return GV_INVALID;
+	status = cpu_create(spec, builder->mean, &made);
+	if (status != GV_OK)
+		return status;
+	memcpy(made->queries, builder->queries, vector * (size_t) spec->nqueries);
+	memcpy(made->codebooks, builder->codebooks, vector * GV_CODEWORDS);
+	memcpy(made->parents, builder->parents,
+		   vector * (size_t) builder->trained.nparents);
+	memcpy(made->starts, builder->starts,
+		   sizeof(int32_t) * ((size_t) builder->trained.nparents + 1));
+	memcpy(made->centroids, builder->centroids,
+		   vector * (size_t) builder->trained.nlists);
+	made->nqueries = builder->nqueries;
+	made->trained = builder->trained;
+	*copy = made;
+	return GV_OK;
+}
+
 /* See gv_builder_get_array. */
 static GvStatus
 cpu_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
@@ -499,6 +526,7 @@ const GvBuilderBackend gv_cpu_builders = {
 	.drop = cpu_drop,
 	.put_rows = cpu_put_rows,
 	.train = cpu_train,
+	.copy = cpu_copy,
 	.get_array = cpu_get_array,
 	.encode = cpu_encode,
 	.encode_sample = cpu_encode_sample

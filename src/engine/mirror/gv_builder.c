@@ -116,6 +116,25 @@ gv_builder_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 	return builders->train(builder, trained, stop);
 }
 
+/* It encodes what it is given, and has no sample. */
+GvBuilderSpec
+gv_builder_copy_spec(const GvBuilderSpec *spec, int32_t device)
+{
+	GvBuilderSpec copy = *spec;
+
+	copy.device = device;
+	copy.sample_rows = 1;
+	return copy;
+}
+
+GvStatus
+gv_builder_copy(GvBuilder *builder, const GvBuilderSpec *spec,
+				GvBuilder **copy)
+{
+	GV_CALL(fault, builder != NULL && valid_spec(spec) && copy != NULL);
+	return builders->copy(builder, spec, copy);
+}
+
 GvStatus
 gv_builder_get_array(GvBuilder *builder, GvArray array, int64_t first,
 					 int64_t n, void *values)

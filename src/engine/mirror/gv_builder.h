@@ -23,6 +23,11 @@
  * on every engine.  Training is an engine's own, of the quality of gv_kmeans
  * and gv_codebooks; the same input in the same order gives the same centroids
  * again.
+ *
+ * Several devices.  One trains; copies of its builder on others encode, each
+ * its own batches.  What a row becomes is the same on all of them.  Which rows
+ * are near to queries a copy says of its own rows only: they are all of those
+ * that one builder would have named, and more, for the caller to choose from.
  */
 #ifndef GV_BUILDER_H
 #define GV_BUILDER_H
@@ -212,6 +217,8 @@ typedef struct GvBuilderBackend
 							 const float *rows, int32_t n);
 	GvStatus	(*train) (GvBuilder *builder, GvTrained *trained,
 						  const GvStop *stop);
+	GvStatus	(*copy) (GvBuilder *builder, const GvBuilderSpec *spec,
+						 GvBuilder **copy);
 	GvStatus	(*get_array) (GvBuilder *builder, GvArray array,
 							  int64_t first, int64_t n, void *values);
 	GvStatus	(*encode) (GvBuilder *builder, const float *rows, int32_t n,
@@ -252,6 +259,16 @@ extern GvStatus gv_builder_put_rows(GvBuilder *builder, GvRows kind,
  */
 extern GvStatus gv_builder_train(GvBuilder *builder, GvTrained *trained,
 								 const GvStop *stop);
+
+/*
+ * gv_builder_copy: a builder on another device, or this one, that has what
+ * this one was trained to, and its queries, but none of its rows.  spec is that
+ * of gv_builder_copy_spec.  GV_INVALID when nothing is trained.
+ */
+extern GvBuilderSpec gv_builder_copy_spec(const GvBuilderSpec *spec,
+										  int32_t device);
+extern GvStatus gv_builder_copy(GvBuilder *builder, const GvBuilderSpec *spec,
+								GvBuilder **copy);
 
 /* gv_builder_get_array: elements first .. first + n - 1, once trained. */
 extern GvStatus gv_builder_get_array(GvBuilder *builder, GvArray array,

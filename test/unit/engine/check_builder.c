@@ -136,14 +136,15 @@ check_neighbours(const Making *making, GvTopK *found)
 	unit_free(ids);
 }
 
-/* Encode all rows, in batches of all sizes. */
+/* Encode all rows, in batches of all sizes, by n builders in turn. */
 static void
-check_encode(const Making *making)
+check_encode(const Making *making, GvBuilder *const *builders, int n)
 {
 	const GvBuilderSpec *spec = &making->spec;
 	GvTopK	   *found = calloc(spec->nqueries + 1, sizeof(GvTopK));
 	int32_t		some = 1;
 	int32_t		done;
+	int			turn = 0;
 	int32_t		i;
 
 	for (i = 0; i < spec->nqueries; i++)
@@ -158,7 +159,7 @@ check_encode(const Making *making)
 		if (some > making->n - done)
 			some = making->n - done;
 		encoded = new_encoded(spec, some);
-		CHECK(gv_builder_encode(making->builder, making->rows +
+		CHECK(gv_builder_encode(builders[turn++ % n], making->rows +
 								(size_t) done * spec->dims, some, &encoded,
 								NULL) == GV_OK, "encode");
 		check_copies(making, done, some, &encoded);
@@ -176,6 +177,33 @@ check_encode(const Making *making)
 	for (i = 0; i < spec->nqueries; i++)
 		free_topk(&found[i]);
 	free(found);
+}
+
+/* Copies of the builder on all devices, two on the first, do what it does. */
+static void
+check_copied(const Making *making)
+{
+	GvBuilder  *copies[GV_MAX_DEVICES + 1];
+	GvEncoded	encoded = new_encoded(&making->spec, 1);
+	GvTrained	trained;
+	int			n = gv_ndevices() + 1;
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		GvBuilderSpec spec = gv_builder_copy_spec(&making->spec,
+												  i % gv_ndevices());
+
+		CHECK(gv_builder_copy(making->builder, &spec, &copies[i]) == GV_OK,
+			  "copy %d", i);
+	}
+	check_encode(making, copies, n);
+	INVALID(gv_builder_encode_sample(copies[0], 0, 1, &encoded, NULL));
+	INVALID(gv_builder_put_rows(copies[0], GV_SAMPLE, making->rows, 1));
+	INVALID(gv_builder_train(copies[0], &trained, NULL));
+	for (i = 0; i < n; i++)
+		gv_builder_drop(copies[i]);
+	free_encoded(&encoded);
 }
 
 /* Rows that the builder has from training give what they give otherwise. */
@@ -211,7 +239,8 @@ check_making(GvBuilderSpec spec, float *rows, int32_t n, int32_t nsample)
 
 	CHECK(train_making(&making) == GV_OK, "train, dims %d", spec.dims);
 	get_model(&making);
-	check_encode(&making);
+	check_copied(&making);
+	check_encode(&making, &making.builder, 1);
 	check_sample(&making);
 	end_making(&making);
 }

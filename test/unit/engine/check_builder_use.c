@@ -103,6 +103,8 @@ check_refusals(void)
 	GvBuilderSpec spec = make_spec(GV_L2, 4, 2, 6);
 	Making		making = begin_making(spec, unit_floats(4 * 50, 1.0f), 50, 40);
 	GvBuilder  *builder = NULL;
+	GvBuilder  *copy;
+	GvBuilderSpec copied;
 	GvBuilderSpec bad;
 	GvTrained	trained;
 	GvEncoded	encoded = new_encoded(&spec, 50);
@@ -148,6 +150,8 @@ check_refusals(void)
 	INVALID(gv_builder_put_rows(builder, GV_SAMPLE, making.rows, -1));
 	INVALID(gv_builder_encode(builder, making.rows, 1, &encoded, NULL));
 	INVALID(gv_builder_get_array(builder, GV_STARTS, 0, 1, nan4));
+	copied = gv_builder_copy_spec(&making.spec, 0);
+	INVALID(gv_builder_copy(builder, &copied, &copy));
 	CHECK(gv_builder_put_rows(builder, GV_SAMPLE, making.rows, 40) == GV_OK,
 		  "sample");
 	INVALID(gv_builder_train(builder, &trained, NULL));
@@ -156,6 +160,9 @@ check_refusals(void)
 	CHECK(train_making(&making) == GV_OK, "train");
 	get_model(&making);
 	INVALID(gv_builder_train(making.builder, &trained, NULL));
+	INVALID(gv_builder_copy(making.builder, &copied, NULL));
+	copied = gv_builder_copy_spec(&making.spec, gv_ndevices());
+	INVALID(gv_builder_copy(making.builder, &copied, &copy));
 	INVALID(gv_builder_put_rows(making.builder, GV_SAMPLE, making.rows, 1));
 	INVALID(gv_builder_encode(making.builder, nan4, 1, &encoded, NULL));
 	INVALID(gv_builder_encode(making.builder, making.rows, 0, &encoded,
