@@ -31,6 +31,7 @@ gv_builds_begin(const GvBuilderSpec *spec)
 		return NULL;
 	}
 	pthread_mutex_init(&build->lock, NULL);
+	pthread_cond_init(&build->given, NULL);
 	build->spec = *spec;
 	build->begun_ns = gv_now_ns();
 	build->users = 1;
@@ -81,9 +82,8 @@ gv_builds_leave(GvBuild *build, bool joined)
 	if (!last)
 		return;
 	gv_trial_end(&build->trial);
-	gv_builder_drop(build->builder);
-	if (build->builder != NULL)
-		gv_mirrors_end_work(build->spec.device, build->charged);
+	gv_build_end(build);
+	pthread_cond_destroy(&build->given);
 	pthread_mutex_destroy(&build->lock);
 	free(build);
 }

@@ -4,9 +4,10 @@
  *		message at a time.
  *
  * Its client sends on meanwhile, so the next rows wait in the socket.  What
- * the engine takes for it comes out of the budget of mirrors.  A build has
+ * the engine takes for it comes out of the budgets of mirrors.  A build has
  * such a thread for its owner and for each connection that joined it; while
- * one has rows encoded the others receive and send.
+ * one has rows encoded by a device, the others have theirs by another one
+ * (buildparts.c), or receive and send.
  */
 #include "server/gv_server.h"
 
@@ -18,6 +19,8 @@ typedef struct Building
 	GvConnection *connection;
 	GvBuild    *build;			/* NULL: not begun */
 	bool		joined;			/* another client began it */
+	GvBuildPart *part;			/* taken for the message at hand, or NULL */
+	int64_t		nencoded;		/* rows of that message */
 } Building;
 
 static void
@@ -31,31 +34,8 @@ static void
 conclude(Building *building, GvStatus status)
 {
 	if (status == GV_NO_MEMORY)
-		building->build->is_broken = true;
+		gv_build_break(building->build);
 	gv_pieces_conclude(building->connection, status, NULL);
-}
-
-/* Make the engine's builder, on a device that has the memory. */
-static GvStatus
-make(GvBuild *build, const float *mean)
-{
-	GvTriedDevices tried = 0;
-	GvStatus	status = GV_NO_MEMORY;
-	int64_t		bytes = gv_builder_size(&build->spec);
-
-	while (status == GV_NO_MEMORY &&
-		   gv_mirrors_place_work(bytes, &build->spec.device, &tried))
-	{
-		do
-			status = gv_builder_create(&build->spec, mean, &build->builder);
-		while (status == GV_NO_MEMORY &&
-			   gv_mirrors_evict(build->spec.device));
-		if (status == GV_OK)
-			build->charged = bytes;
-		else
-			gv_mirrors_end_work(build->spec.device, bytes);
-	}
-	return status;
 }
 
 /* Create the engine's builder and answer. */
@@ -63,7 +43,7 @@ static void
 create(Building *building, const float *mean)
 {
 	GvBuild    *build = building->build;
-	GvStatus	status = make(build, mean);
+	GvStatus	status = gv_build_make(build, mean);
 	GvBuildReply *reply;
 
 	if (status != GV_OK)
@@ -147,7 +127,7 @@ gv_build_rows(GvConnection *connection)
 
 	if (rows == NULL)
 		return;
-	status = gv_builder_put_rows(build->builder, (GvRows) request->kind, rows,
+	status = gv_builder_put_rows(building->part->builder, (GvRows) request->kind, rows,
 								 request->n);
 	if (status != GV_OK)
 	{
@@ -198,13 +178,13 @@ gv_build_train(GvConnection *connection)
 		break_rules(building, "trained again");
 		return;
 	}
-	status = gv_builder_train(build->builder, &build->trained, &stop);
+	status = gv_builder_train(building->part->builder, &build->trained, &stop);
 	if (status != GV_OK)
 	{
 		conclude(building, status);
 		return;
 	}
-	build->is_trained = true;
+	gv_build_trained_now(build);
 	log_training(build, came_ns);
 	reply = gv_reply(building->connection, sizeof(*reply));
 	if (reply == NULL)
@@ -238,10 +218,36 @@ gv_build_trained(GvConnection *connection)
 	values = gv_reply(building->connection, 4 * (size_t) request->count);
 	if (values == NULL)
 		return;
-	status = gv_builder_get_array(build->builder, array, request->first,
+	status = gv_builder_get_array(building->part->builder, array, request->first,
 								  request->count, values);
 	if (status != GV_OK)
 		conclude(building, status);
+}
+
+/*
+ * Encode so with the part that we have, or with another one if a copy has no
+ * memory for it.
+ */
+static GvStatus
+encode(Building *building, const float *rows, int64_t first, int32_t n,
+	   GvEncoded *encoded)
+{
+	GvBuild    *build = building->build;
+	GvStop		stop = gv_connection_stop(building->connection);
+	GvStatus	status = GV_NO_MEMORY;
+
+	while (building->part != NULL)
+	{
+		GvBuilder  *builder = building->part->builder;
+
+		status = rows != NULL ?
+			gv_builder_encode(builder, rows, n, encoded, &stop) :
+			gv_builder_encode_sample(builder, first, n, encoded, &stop);
+		if (status != GV_NO_MEMORY || building->part == &build->parts[0])
+			break;
+		building->part = gv_build_lose(build, building->part);
+	}
+	return status;
 }
 
 /*
@@ -252,9 +258,7 @@ gv_build_trained(GvConnection *connection)
 static void
 give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 {
-	GvBuild    *build = building->build;
-	const GvBuilderSpec *spec = &build->spec;
-	GvStop		stop = gv_connection_stop(building->connection);
+	const GvBuilderSpec *spec = &building->build->spec;
 	GvEncodeReply *reply;
 	GvEncoded	encoded;
 	GvEncoded	moved;
@@ -269,16 +273,13 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 	if (reply == NULL)
 		return;
 	gv_encoded_open(spec, reply + 1, n, most, &encoded);
-	status = rows != NULL ?
-		gv_builder_encode(build->builder, rows, n, &encoded, &stop) :
-		gv_builder_encode_sample(build->builder, first, n, &encoded,
-								 &stop);
+	status = encode(building, rows, first, n, &encoded);
 	if (status != GV_OK)
 	{
 		conclude(building, status);
 		return;
 	}
-	build->nencoded += n;
+	building->nencoded = n;
 	reply->n = n;
 	reply->nneighbours = encoded.nneighbours;
 	gv_encoded_open(spec, reply + 1, n, encoded.nneighbours, &moved);
@@ -329,7 +330,8 @@ gv_build_trial(GvConnection *connection)
 	else
 		gv_pieces_conclude(building->connection,
 						   gv_trial_begin(&build->trial, &build->spec,
-										  &build->trained, build->builder,
+										  &build->trained,
+										  building->part->builder,
 										  request->copies), NULL);
 }
 
@@ -370,23 +372,30 @@ check_order(Building *building, GvWhen when)
 }
 
 /*
- * Answer a request about the build with its lock; how long that takes is
+ * Answer a request about the build with a part of it; how long that takes is
  * noted, waiting not included.
  */
 static void
-answer_alone(GvConnection *connection, GvBuild *build)
+answer_with_part(Building *building)
 {
+	GvConnection *connection = building->connection;
+	GvBuild    *build = building->build;
 	uint16_t	type = gv_message(connection)->type;
 	uint64_t	begun_ns;
 
-	pthread_mutex_lock(&build->lock);
+	building->nencoded = 0;
+	building->part = gv_build_take(build, type == GV_MSG_ENCODE);
 	begun_ns = gv_now_ns();
-	if (build->is_broken)
+	if (building->part == NULL)
 		gv_pieces_conclude(connection, GV_NO_MEMORY, NULL);
 	else
+	{
+		if (type == GV_MSG_ENCODE || type == GV_MSG_SAMPLED)
+			gv_build_extend(build, building->part);
 		gv_message_answer(connection);
-	build->spent_ns[type] += gv_now_ns() - begun_ns;
-	pthread_mutex_unlock(&build->lock);
+	}
+	gv_build_give(build, building->part, type, gv_now_ns() - begun_ns,
+				  building->nencoded);
 }
 
 static void
@@ -398,25 +407,9 @@ answer(GvConnection *connection)
 	if (!check_order(building, when))
 		return;
 	if (when == GV_DURING_WORK || when == GV_OWN_WORK)
-		answer_alone(connection, building->build);
+		answer_with_part(building);
 	else
 		gv_message_answer(connection);
-}
-
-/* What came after training, of all connections, when the owner's ends. */
-static void
-log_building(GvBuild *build)
-{
-	pthread_mutex_lock(&build->lock);
-	if (build->is_trained)
-		gv_log("DEBUG", "encoded %lld rows in %.2f s; trial: lists %.2f s, "
-			   "searches %.2f", (long long) build->nencoded,
-			   seconds_spent(build, GV_MSG_ENCODE) +
-			   seconds_spent(build, GV_MSG_SAMPLED),
-			   seconds_spent(build, GV_MSG_TRIAL) +
-			   seconds_spent(build, GV_MSG_PIECES),
-			   seconds_spent(build, GV_MSG_TRY));
-	pthread_mutex_unlock(&build->lock);
 }
 
 /* Serve a builder until its connection ends. */
@@ -430,6 +423,6 @@ gv_build_serve(GvConnection *connection)
 	if (building.build == NULL)
 		return;
 	if (!building.joined)
-		log_building(building.build);
+		gv_build_log(building.build);
 	gv_builds_leave(building.build, building.joined);
 }

@@ -21,6 +21,15 @@
 #include <unistd.h>
 
 #define PATIENCE_S		60		/* the heaviest batch takes a card some 40 */
+
+/*
+ * When work is worth another device.  Such a portion of a set, in products,
+ * takes a card 9 ms, and some 200 where only near lists are searched, and a
+ * processor .1 s.  To begin on another card takes 10 ms or so.
+ */
+#define LEAST_PORTION	2e12
+#define LEAST_CPU_PORTION 2e9
+#define WORTH_NS		20000000
 #define SPARE_FILES		64		/* descriptors that are no connections */
 
 typedef struct Options
@@ -85,6 +94,9 @@ static const char usage[] =
 "  --build-fault N:STATUS  the same for calls that builds make\n"
 "  --set-fault N:STATUS    the same for calls that work on sets makes\n"
 "  --help, --version\n"
+"\n"
+"With GPUVEC_DIVIDE in the environment, for tests, work is divided among cards\n"
+"however little it is.\n"
 "\n"
 "Usually PostgreSQL starts it, with shared_preload_libraries = 'gpuvec'.  With\n"
 "--socket it serves the one cluster that connects there, and begins anew when\n"
@@ -409,6 +421,16 @@ warn_of_devices(const GvDevice *devices, int32_t n)
 		gv_log("WARNING", "left out: %s", devices[n].name);
 }
 
+/* When work is worth another device. */
+static void
+set_worth(bool is_cpu)
+{
+	if (getenv("GPUVEC_DIVIDE") != NULL)
+		return;
+	gv_server.least_portion = is_cpu ? LEAST_CPU_PORTION : LEAST_PORTION;
+	gv_server.worth_ns = WORTH_NS;
+}
+
 static void
 open_engine(Engine engine, const Options *options)
 {
@@ -440,6 +462,7 @@ open_engine(Engine engine, const Options *options)
 	/* a processor does not hang, and a batch may take it minutes */
 	gv_server.patience_s = options->patience_s >= 0 ? options->patience_s :
 		engine.mirrors == &gv_cpu_mirrors ? 0 : PATIENCE_S;
+	set_worth(engine.mirrors == &gv_cpu_mirrors);
 	use_devices(devices, ndevices, options);
 }
 

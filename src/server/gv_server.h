@@ -5,12 +5,12 @@
  * One thread, the loop, waits for all sessions and answers their searches in
  * batches; each loader, builder and set has a thread of its own.  They meet in
  * the registries of mirrors (mirrors.c) and of builds (builds.c) only.  A
- * mirror lies on one device, numbered as in gv_mirror.h, and so do a batch, a
- * build and a set.
+ * mirror lies on one device, numbered as in gv_mirror.h, and so does a batch;
+ * a build (buildparts.c) and a set (dividedset.c) may have several.
  *
- * Locks: the registries' mutexes are held for a few instructions and never
- * while another lock is waited for.  A build's lock is waited for with none
- * held.  A mirror's lock is held shared for a batch of searches and
+ * Locks: the registries' mutexes, and those of builds and sets, are held for a
+ * few instructions and never while another lock is waited for.  A part of a
+ * build is waited for with none held.  A mirror's lock is held shared for a batch of searches and
  * exclusively for one change, by a thread that uses the mirror
  * (gv_mirrors_acquire), so that it cannot be freed meanwhile.  No lock is held
  * while a socket is waited for.
@@ -55,6 +55,10 @@ typedef struct GvServer
 	int32_t		numbers[GV_MAX_DEVICES];	/* GvDevice.number of each */
 	int			max_connections;
 	int			patience_s;		/* with the engine; 0: without end */
+	double		least_portion;	/* of a set, in products of numbers, that is
+								 * worth another device */
+	int64_t		worth_ns;		/* time that builds have to wait for a device
+								 * before another one is worth it */
 	int64_t		searches;
 	int64_t		batches;
 	int64_t		largest_batch;
@@ -297,6 +301,8 @@ extern bool gv_mirrors_reserve(int32_t device, int64_t bytes);
 extern void gv_mirrors_unreserve(int32_t device, int64_t bytes);
 extern bool gv_mirrors_place_work(int64_t bytes, int32_t *device,
 								  GvTriedDevices *tried);
+extern bool gv_mirrors_place_more(int64_t bytes, int32_t beside,
+								  int32_t *device, GvTriedDevices *tried);
 extern void gv_mirrors_end_work(int32_t device, int64_t bytes);
 
 static inline bool
@@ -360,7 +366,8 @@ extern bool gv_turns_searching(void);
 
 /* loaderthread.c: a thread takes the connection of all but a session over. */
 extern bool gv_loader_start(GvConnection *connection);
-extern bool gv_thread_start(void *(*main) (void *), void *arg);
+extern bool gv_thread_start(void *(*main) (void *), void *arg,
+							pthread_t *joined);
 extern void gv_thread_serve(GvConnection *connection,
 							void (*answer) (GvConnection *connection));
 extern void gv_loader_begin(GvConnection *connection);
@@ -398,6 +405,22 @@ extern void gv_build_try(GvConnection *connection);
 extern void gv_many_serve(GvConnection *connection);
 extern void gv_many_search(GvConnection *connection);
 
+/* dividedset.c: a set on one device, or its portions on several. */
+typedef struct GvDividedSet GvDividedSet;
+
+extern GvStatus gv_divided_begin(const GvSetSpec *spec,
+								 GvDividedSet **divided);
+extern void gv_divided_end(GvDividedSet *divided);
+extern GvStatus gv_divided_put(GvDividedSet *divided, GvSetInput input,
+							   const void *items, int64_t n,
+							   const GvStop *stop);
+extern GvStatus gv_divided_run(GvDividedSet *divided, GvSetDone *done,
+							   const GvStop *stop);
+extern GvStatus gv_divided_get(GvDividedSet *divided, GvSetOutput output,
+							   int64_t first, int64_t n, void *items);
+extern void gv_divided_devices(const GvDividedSet *divided, char *text,
+							   size_t size);
+
 /* setwork.c: what it does for work on a set. */
 extern void gv_setwork_serve(GvConnection *connection);
 extern void gv_setwork_begin(GvConnection *connection);
@@ -425,25 +448,41 @@ extern void gv_trial_pieces(GvTrial *trial, GvConnection *connection);
 extern void gv_trial_search(GvTrial *trial, GvConnection *connection);
 extern void gv_trial_end(GvTrial *trial);
 
+/* A build's builder on a device: the first one trains, others are copies. */
+typedef struct GvBuildPart
+{
+	GvBuilder  *builder;		/* NULL: there is none, or none any more */
+	int32_t		device;
+	int64_t		charged;		/* bytes of the budget */
+	int64_t		nencoded;		/* rows */
+	bool		taken;			/* a thread has it */
+} GvBuildPart;
+
 /*
- * builds.c: an index in the making.  `lock` protects what stands between it
- * and `next`, and is held while the engine works; the rest from there on is
- * the registry's.  id and spec do not change.
+ * builds.c: an index in the making.  `lock` is held for a few instructions, and
+ * protects what stands between it and `trained`.  A builder is used by the
+ * thread that has taken its part, and who has taken the first part may use what
+ * stands from `trained` on.  `next` and users are the registry's.  id and spec
+ * do not change once it has begun; spec.device is the first part's.
  */
 typedef struct GvBuild
 {
 	uint64_t	id;
 	GvBuilderSpec spec;
-	pthread_mutex_t lock;
-	GvBuilder  *builder;
-	int64_t		charged;		/* bytes of the budget */
-	int64_t		nrows[2];		/* that came, of each GvRows */
-	int64_t		nencoded;		/* rows */
 	uint64_t	begun_ns;		/* when the build was begun */
+	pthread_mutex_t lock;
+	pthread_cond_t given;		/* a part was given back, or it is broken */
+	GvBuildPart parts[GV_MAX_DEVICES];
+	int			nparts;
+	uint64_t	waited_ns;		/* by threads, since another part came */
+	uint64_t	extended_ns;	/* when that was */
 	uint64_t	spent_ns[GV_MSG_OK];	/* on messages of each type */
 	bool		is_trained;
-	GvTrained	trained;
 	bool		is_broken;		/* out of memory: it can only be dropped */
+
+	GvTrained	trained;
+	int64_t		nrows[2];		/* that came, of each GvRows */
+	GvTriedDevices tried;		/* for parts */
 	GvTrial		trial;
 
 	struct GvBuild *next;
@@ -453,6 +492,18 @@ typedef struct GvBuild
 extern GvBuild *gv_builds_begin(const GvBuilderSpec *spec);
 extern GvBuild *gv_builds_join(uint64_t id);
 extern void gv_builds_leave(GvBuild *build, bool joined);
+
+/* buildparts.c: its builders, and who has which */
+extern GvStatus gv_build_make(GvBuild *build, const float *mean);
+extern void gv_build_trained_now(GvBuild *build);
+extern void gv_build_break(GvBuild *build);
+extern GvBuildPart *gv_build_take(GvBuild *build, bool any);
+extern void gv_build_extend(GvBuild *build, const GvBuildPart *part);
+extern GvBuildPart *gv_build_lose(GvBuild *build, GvBuildPart *part);
+extern void gv_build_give(GvBuild *build, GvBuildPart *part, uint16_t type,
+						  uint64_t spent_ns, int64_t nencoded);
+extern void gv_build_log(GvBuild *build);
+extern void gv_build_end(GvBuild *build);
 
 /* pieces.c: what loaders bring; and what they share with readback.c. */
 extern void gv_pieces_array(GvConnection *connection);

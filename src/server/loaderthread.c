@@ -89,9 +89,12 @@ thread_main(void *arg)
 	return NULL;
 }
 
-/* A thread that is not waited for; false: there is none. */
+/*
+ * A thread, which is to be joined, or with NULL one that is not waited for;
+ * false: there is none.
+ */
 bool
-gv_thread_start(void *(*main) (void *), void *arg)
+gv_thread_start(void *(*main) (void *), void *arg, pthread_t *joined)
 {
 	pthread_attr_t attr;
 	pthread_t	thread;
@@ -100,12 +103,14 @@ gv_thread_start(void *(*main) (void *), void *arg)
 	bool		started;
 
 	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	if (joined == NULL)
+		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attr, STACK_BYTES);
 	/* signals are the loop's */
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &before);
-	started = pthread_create(&thread, &attr, main, arg) == 0;
+	started = pthread_create(joined != NULL ? joined : &thread, &attr, main,
+							 arg) == 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&attr);
 	return started;
@@ -118,7 +123,7 @@ gv_loader_start(GvConnection *connection)
 	bool		started;
 
 	gv_count(loaders, 1);
-	started = gv_thread_start(thread_main, connection);
+	started = gv_thread_start(thread_main, connection, NULL);
 	if (!started)
 		gv_count(loaders, -1);
 	return started;

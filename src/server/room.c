@@ -166,6 +166,15 @@ gv_mirrors_unreserve(int32_t device, int64_t bytes)
 	gv_registry_unlock();
 }
 
+/* Locked: bytes of a device are a build's or a set's from now on. */
+static void
+begin_work(int32_t device, int64_t bytes, GvTriedDevices *tried)
+{
+	gv_registry.devices[device].used += bytes;
+	gv_registry.devices[device].works++;
+	*tried |= 1u << device;
+}
+
 /*
  * Where a build or a set goes: to a device that was not tried, with the least
  * such work, and of those to the one that a mirror of so many bytes would go
@@ -193,12 +202,44 @@ gv_mirrors_place_work(int64_t bytes, int32_t *device, GvTriedDevices *tried)
 		*tried |= 1u << best;
 	if (fits)
 	{
-		gv_registry.devices[best].used += bytes;
-		gv_registry.devices[best].works++;
+		begin_work(best, bytes, tried);
 		*device = best;
 	}
 	gv_registry_unlock();
 	return fits;
+}
+
+/*
+ * Where more of the work goes that device `beside` has: likewise, but only to
+ * one that has no more works than that has besides this one, and room for
+ * which nothing is evicted, since the work can do without it.
+ */
+bool
+gv_mirrors_place_more(int64_t bytes, int32_t beside, int32_t *device,
+					  GvTriedDevices *tried)
+{
+	const GvDeviceRoom *devices = gv_registry.devices;
+	int32_t		best = -1;
+	int32_t		i;
+
+	gv_registry_lock();
+	for (i = 0; i < gv_registry.ndevices; i++)
+	{
+		int			more = best < 0 ? -1 :
+		devices[i].works - devices[best].works;
+
+		if ((*tried & 1u << i) == 0 && room_on(i) >= bytes &&
+			devices[i].works < devices[beside].works &&
+			(more < 0 || (more == 0 && room_on(i) > room_on(best))))
+			best = i;
+	}
+	if (best >= 0)
+	{
+		begin_work(best, bytes, tried);
+		*device = best;
+	}
+	gv_registry_unlock();
+	return best >= 0;
 }
 
 /* It has given its memory back. */

@@ -4,9 +4,9 @@
  *		message at a time.
  *
  * Its client sends on meanwhile, so the next rows wait in the socket, or in
- * memory that it shares.  What the engine takes comes out of the budget of
+ * memory that it shares.  What the engine takes comes out of the budgets of
  * mirrors.  Different sets have nothing in common: their threads work side by
- * side.
+ * side.  Which devices do the work: dividedset.c.
  */
 #include "server/gv_server.h"
 
@@ -15,43 +15,20 @@ typedef struct Work
 {
 	GvConnection *connection;
 	GvSetSpec	spec;
-	GvSet	   *set;			/* NULL: there is none */
+	GvDividedSet *set;			/* NULL: there is none */
 	GvSetDone	done;			/* what its last run has come to */
-	int64_t		charged;		/* bytes of the budget */
 	int64_t		nrows;			/* that came */
 	uint64_t	begun_ns;
 	uint64_t	spent_ns[GV_MSG_OK];	/* on messages of each type */
 } Work;
 
-/* Give up the set, if there is one, and its memory. */
+/* Give up the set, if there is one. */
 static void
 drop(Work *work)
 {
-	if (work->set == NULL)
-		return;
-	gv_set_drop(work->set);
-	gv_mirrors_end_work(work->spec.device, work->charged);
+	if (work->set != NULL)
+		gv_divided_end(work->set);
 	work->set = NULL;
-}
-
-/* Make the engine's set, on a device that has the memory. */
-static GvStatus
-make(Work *work)
-{
-	GvTriedDevices tried = 0;
-	GvStatus	status = GV_NO_MEMORY;
-
-	while (status == GV_NO_MEMORY &&
-		   gv_mirrors_place_work(work->charged, &work->spec.device, &tried))
-	{
-		do
-			status = gv_set_create(&work->spec, &work->set);
-		while (status == GV_NO_MEMORY &&
-			   gv_mirrors_evict(work->spec.device));
-		if (status != GV_OK)
-			gv_mirrors_end_work(work->spec.device, work->charged);
-	}
-	return status;
 }
 
 /* See GV_MSG_SET. */
@@ -68,11 +45,11 @@ gv_setwork_begin(GvConnection *connection)
 			.spec = *spec,
 			.begun_ns = gv_now_ns()
 	};
-	work->charged = gv_set_size(&work->spec);
-	if (spec->device != 0 || work->charged <= 0)
+	if (spec->device != 0 || gv_set_size(&work->spec) <= 0)
 		gv_pieces_conclude(connection, GV_OK, "a set out of range");
 	else
-		gv_pieces_conclude(connection, make(work), NULL);
+		gv_pieces_conclude(connection,
+						   gv_divided_begin(&work->spec, &work->set), NULL);
 }
 
 /*
@@ -99,8 +76,8 @@ gv_setwork_put(GvConnection *connection)
 		gv_pieces_conclude(work->connection, GV_OK, "malformed items");
 		return;
 	}
-	status = gv_set_put(work->set, (GvSetInput) told.input, request + 1,
-						told.n, &stop);
+	status = gv_divided_put(work->set, (GvSetInput) told.input, request + 1,
+							told.n, &stop);
 	gv_pieces_conclude(work->connection, status, status == GV_INVALID ?
 					   "items out of turn, too many, or not finite" : NULL);
 	if (told.input == GV_SET_ROWS)
@@ -113,7 +90,7 @@ gv_setwork_run(GvConnection *connection)
 {
 	Work	   *work = connection->work;
 	GvStop		stop = gv_connection_stop(work->connection);
-	GvStatus	status = gv_set_run(work->set, &work->done, &stop);
+	GvStatus	status = gv_divided_run(work->set, &work->done, &stop);
 	GvSetDone  *reply;
 
 	if (status != GV_OK)
@@ -157,7 +134,8 @@ gv_setwork_get(GvConnection *connection)
 	items = gv_reply(work->connection, (size_t) (request->n * item));
 	if (items == NULL)
 		return;
-	status = gv_set_get(work->set, output, request->first, request->n, items);
+	status = gv_divided_get(work->set, output, request->first, request->n,
+							items);
 	if (status != GV_OK)
 		gv_pieces_conclude(work->connection, status, NULL);
 }
@@ -178,18 +156,23 @@ answer(GvConnection *connection)
 	work->spent_ns[type] += gv_now_ns() - begun_ns;
 }
 
-/* For who asks where the time of such work goes. */
+/* For who asks where such work is done, and where its time goes. */
 static void
 log_work(const Work *work)
 {
-	if (work->set != NULL)
-		gv_log("DEBUG", "set work of kind %d: %lld rows, %s after %.3f s, of "
-			   "them %.3f taking in, %.3f in %d passes", work->spec.kind,
-			   (long long) work->nrows,
-			   work->done.finished ? "finished" : "given up",
-			   (double) (gv_now_ns() - work->begun_ns) / 1e9,
-			   (double) work->spent_ns[GV_MSG_PUT] / 1e9,
-			   (double) work->spent_ns[GV_MSG_RUN] / 1e9, work->done.passes);
+	char		devices[80];
+
+	if (work->set == NULL)
+		return;
+	gv_divided_devices(work->set, devices, sizeof(devices));
+	gv_log("DEBUG", "set work of kind %d: %lld rows, %s after %.3f s, of "
+		   "them %.3f taking in, %.3f in %d passes; %s", work->spec.kind,
+		   (long long) work->nrows,
+		   work->done.finished ? "finished" : "given up",
+		   (double) (gv_now_ns() - work->begun_ns) / 1e9,
+		   (double) work->spent_ns[GV_MSG_PUT] / 1e9,
+		   (double) work->spent_ns[GV_MSG_RUN] / 1e9, work->done.passes,
+		   devices);
 }
 
 /* Serve a set until its connection ends. */

@@ -178,5 +178,5 @@ gv_watch_start(int patience_s)
 {
 	watch.patience_s = patience_s;
 
-	return patience_s == 0 || gv_thread_start(watch_main, NULL);
+	return patience_s == 0 || gv_thread_start(watch_main, NULL, NULL);
 }

@@ -11,8 +11,9 @@
 #define ROWS	TEST_BUILD_ROWS
 #define DIMS	TEST_BUILD_DIMS
 
-static GvBuilderSpec
-make_request(void)
+/* What all these builds are. */
+GvBuilderSpec
+builder_spec(void)
 {
 	GvBuilderSpec request = {
 		.metric = GV_L2,
@@ -55,7 +56,7 @@ build(int fd, const GvBuilderSpec *request, uint64_t *id)
 int
 builder_begin(int fd, uint64_t *id)
 {
-	GvBuilderSpec request = make_request();
+	GvBuilderSpec request = builder_spec();
 
 	return build(fd, &request, id);
 }
@@ -121,7 +122,7 @@ builder_prepare(int fd, const float *rows, uint64_t *id)
 GvBuilder *
 builder_own(const float *rows, GvTrained *trained)
 {
-	GvBuilderSpec spec = make_request();
+	GvBuilderSpec spec = builder_spec();
 	float		mean[DIMS] = {0};
 	GvBuilder  *builder;
 
@@ -135,7 +136,7 @@ builder_own(const float *rows, GvTrained *trained)
 static void
 check_array(int fd, GvBuilder *own, const GvTrained *trained, GvArray array)
 {
-	GvBuilderSpec spec = make_request();
+	GvBuilderSpec spec = builder_spec();
 	int64_t		n = gv_builder_array_length(&spec, trained, array);
 	GvTrainedRequest ask = {array, 0, 1, n - 1};
 	char	   *right = malloc(4 * n);
@@ -244,7 +245,7 @@ check_build(const TestServer *server, const float *rows)
 #define WRONG(change) \
 	do { \
 		int			fd_ = client_open(server, GV_ROLE_BUILDER); \
-		GvBuilderSpec wrong = make_request(); \
+		GvBuilderSpec wrong = builder_spec(); \
 		wrong.change; \
 		client_cut(fd_, build(fd_, &wrong, NULL), #change); \
 	} while (0)
@@ -275,7 +276,7 @@ check_build(const TestServer *server, const float *rows)
 static void
 check_wrong(const TestServer *server, const float *rows)
 {
-	GvBuilderSpec request = make_request();
+	GvBuilderSpec request = builder_spec();
 	GvRowsRequest one = {0, 1};
 	GvRowsRequest none = {0, 0};
 	GvRowsRequest negative = {0, -1};
@@ -392,7 +393,7 @@ check_abandoned(const TestServer *server)
 		N = 20000
 	};
 	float	   *rows = unit_floats((size_t) N * DIMS, 1.0f);
-	GvBuilderSpec request = make_request();
+	GvBuilderSpec request = builder_spec();
 	int			fd = client_open(server, GV_ROLE_BUILDER);
 
 	request.nlists = 4000;
@@ -415,7 +416,7 @@ static void
 check_room(const float *rows)
 {
 	TestServer	server = server_start("--memory", "1");
-	GvBuilderSpec request = make_request();
+	GvBuilderSpec request = builder_spec();
 	int			large = client_open(&server, GV_ROLE_BUILDER);
 	int			small = client_open(&server, GV_ROLE_BUILDER);
 

@@ -267,10 +267,11 @@ check_set_faults(void)
 	set_free(&set);
 }
 
-void
-test_sets(void)
+/* Everything, of these devices; on which of them the log says. */
+static void
+check_all(const char *devices, const char *text)
 {
-	TestServer	server = server_start(NULL, NULL);
+	TestServer	server = server_start("--devices", devices);
 
 	check_kinds(&server);
 	check_replaced(&server);
@@ -283,8 +284,24 @@ test_sets(void)
 		check_kinds(&server);
 	}
 	CHECK(server_stop(&server) == 0, "stop");
-	server_check_log(&server, "set work of kind 3: 5000 rows, finished");
+	server_check_log(&server, text);
 	server_remove(&server);
+}
+
+void
+test_sets(void)
+{
+	check_all("0", "set work of kind 3: 5000 rows, finished");
+	setenv("GPUVEC_DIVIDE", "1", 1);
+	if (test_card)
+		check_all("", "passes; device"); /* all that there are */
+	else
+	{
+		check_all("0,1", "passes; devices 0, 1");
+		check_all("3,5,4", "passes; devices 3, 5, 4");
+		check_all("0,1,2,3", "passes; devices 0, 1, 2, 3");
+	}
+	unsetenv("GPUVEC_DIVIDE");
 	if (test_card)
 		return;
 	check_room();

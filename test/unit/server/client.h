@@ -141,6 +141,7 @@ extern int	search_check(int fd, const GvMirrorKey *key,
 #define TEST_BUILD_ROWS	90
 #define TEST_BUILD_DIMS	6
 
+extern GvBuilderSpec builder_spec(void);
 extern int	builder_begin(int fd, uint64_t *id);
 extern int	builder_prepare(int fd, const float *rows, uint64_t *id);
 extern GvBuilder *builder_own(const float *rows, GvTrained *trained);
@@ -196,6 +197,7 @@ extern void test_builders(void);
 extern void test_joins(void);
 extern void test_sets(void);
 extern void test_wrong_sets(void);
+extern void test_divided(void);
 extern void test_life(void);
 extern void test_lives(void);
 extern void test_folders(void);

@@ -1,0 +1,254 @@
+/*
+ * buildparts.c
+ *		The builders of a build: one that trains, and copies of it that encode
+ *		on other devices.
+ *
+ * An engine's builder does one thing at a time.  So threads take a part of the
+ * build, a builder, for each message, and give it back.  Batches of rows go to
+ * any builder that is free, a copy before the first one, which alone has the
+ * sample and does all the rest.
+ *
+ * A copy is made once threads have waited for builders as long as it takes to
+ * make one: so long a build of few rows never waits, and of many it does not
+ * matter when it begins.  Nothing fails for the sake of a copy.
+ */
+#include "server/gv_server.h"
+
+#include <stdio.h>
+
+/* Make the engine's first builder, on a device that has the memory. */
+GvStatus
+gv_build_make(GvBuild *build, const float *mean)
+{
+	GvBuildPart *part = &build->parts[0];
+	GvTriedDevices tried = 0;
+	GvStatus	status = GV_NO_MEMORY;
+	int64_t		bytes = gv_builder_size(&build->spec);
+
+	while (status == GV_NO_MEMORY &&
+		   gv_mirrors_place_work(bytes, &build->spec.device, &tried))
+	{
+		do
+			status = gv_builder_create(&build->spec, mean, &part->builder);
+		while (status == GV_NO_MEMORY &&
+			   gv_mirrors_evict(build->spec.device));
+		if (status != GV_OK)
+			gv_mirrors_end_work(build->spec.device, bytes);
+	}
+	if (status != GV_OK)
+		return status;
+	part->device = build->spec.device;
+	part->charged = bytes;
+	build->tried = 1u << part->device;
+	build->nparts = 1;
+	return GV_OK;
+}
+
+/* Who has the first part has trained it. */
+void
+gv_build_trained_now(GvBuild *build)
+{
+	pthread_mutex_lock(&build->lock);
+	build->is_trained = true;
+	pthread_mutex_unlock(&build->lock);
+}
+
+/* The first builder is out of memory: nobody can use the build any more. */
+void
+gv_build_break(GvBuild *build)
+{
+	pthread_mutex_lock(&build->lock);
+	build->is_broken = true;
+	pthread_cond_broadcast(&build->given);
+	pthread_mutex_unlock(&build->lock);
+}
+
+/* Locked: the first part, or any, if it is free. */
+static GvBuildPart *
+find_free(GvBuild *build, bool any)
+{
+	int			i;
+
+	for (i = any ? build->nparts - 1 : 0; i >= 0; i--)
+		if (!build->parts[i].taken)
+			return &build->parts[i];
+	return NULL;
+}
+
+/* Take the first part, or any one; NULL: the build is broken. */
+GvBuildPart *
+gv_build_take(GvBuild *build, bool any)
+{
+	uint64_t	begun_ns = gv_now_ns();
+	uint64_t	now_ns;
+	GvBuildPart *part = NULL;
+
+	pthread_mutex_lock(&build->lock);
+	while (!build->is_broken && (part = find_free(build, any)) == NULL)
+		pthread_cond_wait(&build->given, &build->lock);
+	if (part != NULL)
+		part->taken = true;
+	now_ns = gv_now_ns();
+	/* while another part was made, that is not what they waited for */
+	if (begun_ns < build->extended_ns)
+		begun_ns = build->extended_ns;
+	if (build->is_trained)
+		build->waited_ns += now_ns - begun_ns;
+	pthread_mutex_unlock(&build->lock);
+	return part;
+}
+
+/* Is another part worth while now?  If so, it is asked anew. */
+static bool
+wants_more(GvBuild *build)
+{
+	bool		wanted;
+
+	pthread_mutex_lock(&build->lock);
+	wanted = build->is_trained && build->nparts < gv_ndevices() &&
+		build->waited_ns >= (uint64_t) gv_server.worth_ns;
+	if (wanted)
+		build->waited_ns = 0;
+	pthread_mutex_unlock(&build->lock);
+	return wanted;
+}
+
+/* Make a copy of the first builder; false: there is no room for one. */
+static bool
+add_part(GvBuild *build)
+{
+	GvBuilderSpec spec = gv_builder_copy_spec(&build->spec,
+											  build->spec.device);
+	GvBuildPart part = {.charged = gv_builder_size(&spec)};
+	GvStatus	status;
+
+	if (!gv_mirrors_place_more(part.charged, build->spec.device, &part.device,
+							   &build->tried))
+		return false;
+	spec.device = part.device;
+	status = gv_builder_copy(build->parts[0].builder, &spec, &part.builder);
+	if (status != GV_OK)
+	{
+		gv_mirrors_end_work(part.device, part.charged);
+		if (status == GV_FAILED)
+			(void) gv_status_refusal(status);
+		return false;
+	}
+	pthread_mutex_lock(&build->lock);
+	build->parts[build->nparts++] = part;
+	build->waited_ns = 0;
+	build->extended_ns = gv_now_ns();
+	pthread_cond_broadcast(&build->given);
+	pthread_mutex_unlock(&build->lock);
+	return true;
+}
+
+/* Rows are to be encoded by a part; with the first one others may be made. */
+void
+gv_build_extend(GvBuild *build, const GvBuildPart *part)
+{
+	while (part == &build->parts[0] && wants_more(build))
+		if (!add_part(build))
+			break;
+}
+
+/*
+ * A copy turns out to have no memory to encode with: give it up, and take
+ * another part; see gv_build_take.
+ */
+GvBuildPart *
+gv_build_lose(GvBuild *build, GvBuildPart *part)
+{
+	gv_builder_drop(part->builder);
+	part->builder = NULL;		/* and is never given back */
+	gv_mirrors_end_work(part->device, part->charged);
+	return gv_build_take(build, true);
+}
+
+/* Give a part back, if any, after a message of that type. */
+void
+gv_build_give(GvBuild *build, GvBuildPart *part, uint16_t type,
+			  uint64_t spent_ns, int64_t nencoded)
+{
+	pthread_mutex_lock(&build->lock);
+	build->spent_ns[type] += spent_ns;
+	if (part != NULL)
+	{
+		part->nencoded += nencoded;
+		part->taken = false;
+	}
+	pthread_cond_broadcast(&build->given);
+	pthread_mutex_unlock(&build->lock);
+}
+
+static double
+seconds_spent(const GvBuild *build, GvMessageType type)
+{
+	return (double) build->spent_ns[type] / 1e9;
+}
+
+/*
+ * Locked: ", 5000 on device 0" of each part, where there are several; returns
+ * how many in all.
+ */
+static int64_t
+name_parts(const GvBuild *build, char *text, size_t size)
+{
+	size_t		used = 0;
+	int64_t		n = 0;
+	int			i;
+
+	text[		0] = '\0';
+
+	for (i = 0; i < build->nparts; i++)
+	{
+		const GvBuildPart *part = &build->parts[i];
+
+		n += part->nencoded;
+		if (used < size && build->nparts > 1)
+			used += (size_t) snprintf(text +used, size - used,
+									  ", %lld on device %d",
+									  (long long) part->nencoded,
+									  gv_server.numbers[part->device]);
+	}
+	return n;
+}
+
+/* What came after training, of all connections so far. */
+void
+gv_build_log(GvBuild *build)
+{
+	char		parts[GV_MAX_DEVICES * 40];
+	int64_t		n;
+
+	pthread_mutex_lock(&build->lock);
+	if (build->is_trained)
+	{
+		n = name_parts(build, parts, sizeof(parts));
+		gv_log("DEBUG", "encoded %lld rows in %.2f s%s; trial: lists %.2f s, "
+			   "searches %.2f", (long long) n,
+			   seconds_spent(build, GV_MSG_ENCODE) +
+			   seconds_spent(build, GV_MSG_SAMPLED), parts,
+			   seconds_spent(build, GV_MSG_TRIAL) +
+			   seconds_spent(build, GV_MSG_PIECES),
+			   seconds_spent(build, GV_MSG_TRY));
+	}
+	pthread_mutex_unlock(&build->lock);
+}
+
+/* Nobody uses it any more: give back what it has. */
+void
+gv_build_end(GvBuild *build)
+{
+	int			i;
+
+	for (i = 0; i < build->nparts; i++)
+	{
+		GvBuildPart *part = &build->parts[i];
+
+		if (part->builder == NULL)
+			continue;
+		gv_builder_drop(part->builder);
+		gv_mirrors_end_work(part->device, part->charged);
+	}
+}

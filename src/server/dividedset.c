@@ -1,0 +1,412 @@
+/*
+ * dividedset.c
+ *		A set on one device, or an exact search whose queries are divided among
+ *		several.
+ *
+ * Each device has a portion of the queries, those from one position to
+ * another, and all rows and lists: what becomes of a query depends on no other
+ * one, so outputs, joined by position, are those of one device, bit for bit.
+ * The other kinds of sets stay whole: sums are made in the order of rows.
+ *
+ * The caller does the first portion's part of a call.  Each further one has a
+ * thread, which does its part meanwhile, and the caller waits for all of them.
+ * Once one has failed the others are told to stop.
+ */
+#include "server/gv_server.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A portion: a set on a device, and whoever works on it. */
+typedef struct Portion
+{
+	GvDividedSet *whole;
+	GvSetSpec	spec;			/* device, and how many queries */
+	int64_t		first;			/* number of the first of them */
+	GvSet	   *set;			/* NULL: there is none */
+	int64_t		charged;		/* bytes of the budget */
+	GvSetDone	done;
+	GvStatus	status;			/* of its part of the last call */
+	pthread_t	thread;			/* but the first's */
+	bool		has_thread;
+	uint64_t	ncalls;			/* that its thread has seen */
+} Portion;
+
+/* What all portions are to do, each its part. */
+typedef struct Call
+{
+	GvStatus	(*act) (Portion *portion, const GvStop *stop);
+	const GvStop *client;
+	GvSetInput	input;			/* these four of a put */
+	const char *items;
+	int64_t		first;			/* the number of the first item */
+	int64_t		n;
+} Call;
+
+/*
+ * `mutex` protects ncalls, nleft and ends; the call at hand is written when
+ * nobody works on one.
+ */
+struct GvDividedSet
+{
+	GvSetSpec	spec;
+	int64_t		came[GV_NSET_INPUTS];	/* items */
+	Call		call;
+	bool		fails;			/* a portion has failed; atomic */
+	pthread_mutex_t mutex;
+	pthread_cond_t begun;		/* a call, or the end */
+	pthread_cond_t over;		/* all threads have done their parts */
+	uint64_t	ncalls;
+	int			nleft;			/* threads that have not */
+	bool		ends;
+	int			n;				/* portions */
+	Portion		portions[GV_MAX_DEVICES];
+};
+
+/* GvStop: the client is gone, or what others do is in vain. */
+static bool
+is_in_vain(void *arg)
+{
+	const GvDividedSet *divided = arg;
+	const GvStop *client = divided->call.client;
+
+	return __atomic_load_n(&divided->fails, __ATOMIC_RELAXED) ||
+		client->requested(client->arg);
+}
+
+/* A portion's part of the call at hand. */
+static void
+do_part(Portion *portion)
+{
+	GvDividedSet *divided = portion->whole;
+	GvStop		stop = {is_in_vain, divided};
+
+	portion->status = divided->call.act(portion, &stop);
+	if (portion->status == GV_OK)
+		return;
+	__atomic_store_n(&divided->fails, true, __ATOMIC_RELAXED);
+	/* the process has to end even if other portions never do */
+	if (portion->status == GV_FAILED)
+		(void) gv_status_refusal(GV_FAILED);
+}
+
+/* The thread of a portion. */
+static void *
+portion_main(void *arg)
+{
+	Portion    *portion = arg;
+	GvDividedSet *divided = portion->whole;
+
+	pthread_mutex_lock(&divided->mutex);
+	for (;;)
+	{
+		while (portion->ncalls == divided->ncalls && !divided->ends)
+			pthread_cond_wait(&divided->begun, &divided->mutex);
+		if (divided->ends)
+			break;
+		portion->ncalls = divided->ncalls;
+		pthread_mutex_unlock(&divided->mutex);
+		do_part(portion);
+		pthread_mutex_lock(&divided->mutex);
+		if (--divided->nleft == 0)
+			pthread_cond_signal(&divided->over);
+	}
+	pthread_mutex_unlock(&divided->mutex);
+	return NULL;
+}
+
+/* What became of the call: that others were stopped tells the least. */
+static GvStatus
+conclude(const GvDividedSet *divided)
+{
+	GvStatus	status = GV_OK;
+	int			i;
+
+	for (i = 0; i < divided->n; i++)
+	{
+		GvStatus	one = divided->portions[i].status;
+
+		if (one == GV_FAILED)
+			return GV_FAILED;
+		if (one != GV_OK && (status == GV_OK || status == GV_CANCELLED))
+			status = one;
+	}
+	return status;
+}
+
+/* Have all portions do a call. */
+static GvStatus
+do_all(GvDividedSet *divided, const Call *call)
+{
+	divided->call = *call;
+	if (divided->n > 1)
+	{
+		pthread_mutex_lock(&divided->mutex);
+		divided->ncalls++;
+		divided->nleft = divided->n - 1;
+		pthread_cond_broadcast(&divided->begun);
+		pthread_mutex_unlock(&divided->mutex);
+	}
+	do_part(&divided->portions[0]);
+	if (divided->n > 1)
+	{
+		pthread_mutex_lock(&divided->mutex);
+		while (divided->nleft > 0)
+			pthread_cond_wait(&divided->over, &divided->mutex);
+		pthread_mutex_unlock(&divided->mutex);
+	}
+	return conclude(divided);
+}
+
+/* ---- which devices */
+
+/*
+ * How many portions of a set are worth a device each.  Another device takes
+ * memory for a batch of rows, and all rows are copied to it, beside the first's
+ * copies; it saves its share of the products of queries with rows, or with
+ * centroids.
+ */
+static int
+count_portions(const GvSetSpec *spec)
+{
+	double		queries = (double) spec->nqueries;
+	double		met = (double) spec->nrows;
+	double		most = (double) gv_ndevices();
+	double		products;
+
+	if (spec->kind != GV_SET_EXACT)
+		return 1;
+	if (spec->nlists > 0)
+		met = met * spec->probes / spec->nlists + spec->nlists;
+	products = queries * met * spec->dims;
+	if (most > queries)
+		most = queries;
+	if (products < most * gv_server.least_portion)
+		most = products / gv_server.least_portion;
+	return most < 1 ? 1 : (int) most;
+}
+
+/* Give up all portions, and the memory that they have. */
+static void
+drop_portions(GvDividedSet *divided)
+{
+	int			i;
+
+	pthread_mutex_lock(&divided->mutex);
+	divided->ends = true;
+	pthread_cond_broadcast(&divided->begun);
+	pthread_mutex_unlock(&divided->mutex);
+	for (i = 0; i < divided->n; i++)
+	{
+		Portion    *portion = &divided->portions[i];
+
+		if (portion->has_thread)
+			pthread_join(portion->thread, NULL);
+		if (portion->set == NULL)
+			continue;
+		gv_set_drop(portion->set);
+		gv_mirrors_end_work(portion->spec.device, portion->charged);
+	}
+	divided->n = 0;
+	divided->ends = false;
+}
+
+/*
+ * Make the engine's set of a portion, on a device that has the memory; for the
+ * first one others may have to go.
+ */
+static GvStatus
+make_set(Portion *portion, GvTriedDevices *tried)
+{
+	const Portion *first = portion->whole->portions;
+	GvStatus	status = GV_NO_MEMORY;
+	int32_t    *device = &portion->spec.device;
+	int64_t		bytes = gv_set_size(&portion->spec);
+
+	while (status == GV_NO_MEMORY &&
+		   (portion == first ? gv_mirrors_place_work(bytes, device, tried) :
+			gv_mirrors_place_more(bytes, first->spec.device, device, tried)))
+	{
+		do
+			status = gv_set_create(&portion->spec, &portion->set);
+		while (status == GV_NO_MEMORY && portion == first &&
+			   gv_mirrors_evict(*device));
+		if (status != GV_OK)
+			gv_mirrors_end_work(*device, bytes);
+	}
+	portion->charged = bytes;
+	return status;
+}
+
+/* Make n portions, all or none. */
+static GvStatus
+make_portions(GvDividedSet *divided, int n)
+{
+	int64_t		nqueries = divided->spec.nqueries;
+	GvTriedDevices tried = 0;
+	GvStatus	status = GV_OK;
+
+	while (divided->n < n && status == GV_OK)
+	{
+		int			i = divided->n++;
+		Portion    *portion = &divided->portions[i];
+
+		*portion = (Portion)
+		{
+			.whole = divided,
+				.spec = divided->spec,
+				.first = nqueries * i / n,
+				.ncalls = divided->ncalls
+		};
+		portion->spec.nqueries = nqueries * (i + 1) / n - portion->first;
+		status = make_set(portion, &tried);
+		if (status == GV_OK && i > 0)
+		{
+			portion->has_thread = gv_thread_start(portion_main, portion,
+												  &portion->thread);
+			status = portion->has_thread ? GV_OK : GV_NO_MEMORY;
+		}
+	}
+	if (status != GV_OK)
+		drop_portions(divided);
+	return status;
+}
+
+/* Begin a set, on fewer devices than it is worth where there is no room. */
+GvStatus
+gv_divided_begin(const GvSetSpec *spec, GvDividedSet **divided)
+{
+	GvDividedSet *made = calloc(1, sizeof(*made));
+	int			n = count_portions(spec);
+	GvStatus	status;
+
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	made->spec = *spec;
+	pthread_mutex_init(&made->mutex, NULL);
+	pthread_cond_init(&made->begun, NULL);
+	pthread_cond_init(&made->over, NULL);
+	do
+		status = make_portions(made, n);
+	while (status == GV_NO_MEMORY && --n >= 1);
+	if (status == GV_OK)
+		*divided = made;
+	else
+		gv_divided_end(made);
+	return status;
+}
+
+void
+gv_divided_end(GvDividedSet *divided)
+{
+	drop_portions(divided);
+	pthread_cond_destroy(&divided->over);
+	pthread_cond_destroy(&divided->begun);
+	pthread_mutex_destroy(&divided->mutex);
+	free(divided);
+}
+
+/* "device 0", or "devices 0, 1": their numbers. */
+void
+gv_divided_devices(const GvDividedSet *divided, char *text, size_t size)
+{
+	size_t		used = 0;
+	int			i;
+
+	for (i = 0; i < divided->n && used < size; i++)
+		used += (size_t) snprintf(text +used, size - used, "%s%d",
+								  i > 0 ? ", " : divided->n > 1 ? "devices " :
+								  "device ", gv_server.numbers
+								  [divided->portions[i].spec.device]);
+}
+
+/* ---- calls */
+
+/* Cut a range of a whole's items to those that a portion has. */
+static bool
+cut(int64_t *first, int64_t *n, int64_t own_first, int64_t own_n)
+{
+	int64_t		end = *first + *n;
+
+	if (*first < own_first)
+		*first = own_first;
+	if (end > own_first + own_n)
+		end = own_first + own_n;
+	*n = end - *first;
+	return *n > 0;
+}
+
+static GvStatus
+put_part(Portion *portion, const GvStop *stop)
+{
+	const Call *call = &portion->whole->call;
+	int64_t		first = call->first;
+	int64_t		n = call->n;
+
+	if ((call->input == GV_SET_QUERIES || call->input == GV_SET_SELF) &&
+		!cut(&first, &n, portion->first, portion->spec.nqueries))
+		return GV_OK;
+	return gv_set_put(portion->set, call->input, call->items +
+					  (first - call->first) *
+					  gv_set_input_bytes(&portion->spec, call->input), n,
+					  stop);
+}
+
+/* See gv_set_put. */
+GvStatus
+gv_divided_put(GvDividedSet *divided, GvSetInput input, const void *items,
+			   int64_t n, const GvStop *stop)
+{
+	Call		call = {put_part, stop, input, items, divided->came[input], n};
+
+	/* those beyond the last are no portion's */
+	if ((input == GV_SET_QUERIES || input == GV_SET_SELF) &&
+		n > divided->spec.nqueries - divided->came[input])
+		return GV_INVALID;
+	divided->came[input] += n;
+	return do_all(divided, &call);
+}
+
+static GvStatus
+run_part(Portion *portion, const GvStop *stop)
+{
+	return gv_set_run(portion->set, &portion->done, stop);
+}
+
+/* See gv_set_run. */
+GvStatus
+gv_divided_run(GvDividedSet *divided, GvSetDone *done, const GvStop *stop)
+{
+	Call		call = {run_part, stop, 0, NULL, 0, 0};
+	GvStatus	status = do_all(divided, &call);
+
+	if (status == GV_OK)
+		*done = divided->portions[0].done;
+	return status;
+}
+
+/* See gv_set_get.  Outputs of a set that is divided are k for each query. */
+GvStatus
+gv_divided_get(GvDividedSet *divided, GvSetOutput output, int64_t first,
+			   int64_t n, void *items)
+{
+	int64_t		item = gv_set_output_bytes(&divided->spec, output);
+	int64_t		k = divided->spec.k;
+	GvStatus	status = GV_OK;
+	int			i;
+
+	if (divided->n == 1)
+		return gv_set_get(divided->portions[0].set, output, first, n, items);
+	for (i = 0; i < divided->n && status == GV_OK; i++)
+	{
+		const Portion *portion = &divided->portions[i];
+		int64_t		own = first;
+		int64_t		some = n;
+
+		if (cut(&own, &some, portion->first * k, portion->spec.nqueries * k))
+			status = gv_set_get(portion->set, output,
+								own - portion->first * k, some,
+								(char *) items + (own - first) * item);
+	}
+	return status;
+}

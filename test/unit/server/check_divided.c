@@ -1,0 +1,576 @@
+/*
+ * check_divided.c
+ *		Work of one client on several devices: which take part, what the budget
+ *		is charged with, builds, and what fails.  Sets of all kinds on several
+ *		devices are in check_sets.c.
+ *
+ * Servers here divide whatever can be (GPUVEC_DIVIDE).
+ */
+#include <unistd.h>
+
+#include "client.h"
+
+#define DIMS	TEST_BUILD_DIMS
+#define QUERIES	2				/* of a build, and how many neighbours each */
+#define DEPTH	4
+#define CLIENTS	4				/* of a build */
+#define BATCHES	10				/* that each sends */
+#define BATCH	30
+
+/* In the log, of a build that one builder has encoded the rows of. */
+#define NO_COPY	" s; trial: "
+
+static TestServer
+start(const char *devices, const char *option, const char *value)
+{
+	const char *options[] = {"--devices", devices, option, value, NULL};
+	TestServer	server;
+
+	server_folder(&server);
+	server_launch(&server, options);
+	CHECK(server_ready(&server), "it does not start");
+	return server;
+}
+
+static void
+stop(TestServer *server)
+{
+	CHECK(server_stop(server) == 0, "stop");
+	server_remove(server);
+}
+
+/* Bytes of the budgets in use. */
+static int64_t
+used(const TestServer *server)
+{
+	int			fd = client_open(server, GV_ROLE_SESSION);
+	GvStatusReply *status = load_status(fd);
+	int64_t		bytes = status->used;
+
+	free(status);
+	close(fd);
+	return bytes;
+}
+
+/* ---- sets */
+
+/* A set with so many of its queries. */
+static TestSet
+make_few(int which, int64_t nqueries)
+{
+	TestSet		set = set_make(which);
+
+	set.spec.nqueries = nqueries;
+	set.n[GV_SET_QUERIES] = nqueries;
+	if (set.spec.self)
+		set.n[GV_SET_SELF] = nqueries;
+	return set;
+}
+
+/* Fewer queries than devices, as many, and more than portions are even for. */
+static void
+check_few(const TestServer *server)
+{
+	static const int kinds[] = {0, 1, TEST_NEAR_SET};
+	int			fd = client_open(server, GV_ROLE_SET);
+	int			i;
+
+	for (i = 0; i < 3 * 7; i++)
+	{
+		TestSet		set = make_few(kinds[i % 3], 1 + i / 3);
+		int			got = set_check(fd, &set);
+
+		CHECK(got == 0, "set %d, %d queries: %d", kinds[i % 3], 1 + i / 3,
+			  got);
+		set_free(&set);
+	}
+	close(fd);
+}
+
+/* More queries, or selves, than were announced. */
+static void
+check_too_many(const TestServer *server)
+{
+	TestSet		set = set_make(0);
+	GvSetInput	inputs[] = {GV_SET_QUERIES, GV_SET_SELF};
+	int			i;
+
+	for (i = 0; i < 2; i++)
+	{
+		int			fd = client_open(server, GV_ROLE_SET);
+
+		CHECK(set_begin(fd, &set.spec) == 0 &&
+			  set_bring(fd, &set, inputs[i]) == 0, "begin");
+		CHECK(set_send(fd, &set, inputs[i], 0, 1), "send");
+		client_cut(fd, builder_receive(fd, GV_MSG_PUT, NULL, NULL),
+				   "one more");
+		fd = client_open(server, GV_ROLE_SET);
+		CHECK(set_begin(fd, &set.spec) == 0 &&
+			  set_send(fd, &set, inputs[i], 0, 12) &&
+			  builder_receive(fd, GV_MSG_PUT, NULL, NULL) == 0, "begin");
+		CHECK(set_send(fd, &set, inputs[i], 10, 10), "send");
+		client_cut(fd, builder_receive(fd, GV_MSG_PUT, NULL, NULL),
+				   "some more");
+	}
+	set_free(&set);
+}
+
+/* What a set is charged with in n portions. */
+static int64_t
+portions_bytes(const GvSetSpec *spec, int n)
+{
+	GvSetSpec	portion = *spec;
+	int64_t		bytes = 0;
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		portion.nqueries = spec->nqueries * (i + 1) / n -
+			spec->nqueries * i / n;
+		bytes += gv_set_size(&portion);
+	}
+	return bytes;
+}
+
+/* Test: the set has so many portions, and works. */
+static void
+check_portions(const TestServer *server, const TestSet *set, int n)
+{
+	int64_t		before = used(server);
+	int			fd = client_open(server, GV_ROLE_SET);
+	int			got = set_begin(fd, &set->spec);
+	int64_t		charged = used(server) - before;
+
+	CHECK(got == 0 && charged == portions_bytes(&set->spec, n),
+		  "%d; %lld bytes are not those of %d portions", got,
+		  (long long) charged, n);
+	CHECK(set_bring_all(fd, set) == 0 && set_finish(fd, set) == 0, "work");
+	close(fd);
+	while (used(server) != before)
+		usleep(1000);
+}
+
+/*
+ * Three devices of 4 MB.  A mirror has 2.5 of one, so a set of which two
+ * portions have 2 each does without it; the fewer take part the larger are
+ * portions, and with two mirrors one device has all.  A device that has other
+ * work does not take part.
+ */
+static void
+check_room(void)
+{
+	TestServer	server = start("0,1,2", "--memory", "4");
+	TestIndex	index = make_index(GV_L2, 64, 64, 100, 1, 600, false);
+	GvMirrorKey keys[] = {test_key(1), test_key(2)};
+	TestSet		set = set_make(0);
+	TestSet		other = set_make(2);
+	int			loader = client_open(&server, GV_ROLE_LOADER);
+	int			fd = client_open(&server, GV_ROLE_SET);
+	int64_t		fixed;
+
+	set.spec.nqueries = 1;
+	fixed = gv_set_size(&set.spec);
+	set.spec.nqueries = 2;
+	/* so many that a set of all of them takes 3.7 MB */
+	set.spec.nqueries = ((37 << 20) / 10 - fixed) /
+		(gv_set_size(&set.spec) - fixed);
+	unit_free(set.items[GV_SET_QUERIES]);
+	unit_free(set.items[GV_SET_SELF]);
+	set.n[GV_SET_QUERIES] = set.n[GV_SET_SELF] = set.spec.nqueries;
+	set.items[GV_SET_QUERIES] = unit_floats(7 * set.spec.nqueries, 1.0f);
+	set.items[GV_SET_SELF] = unit_alloc(8 * set.spec.nqueries);
+	memset(set.items[GV_SET_SELF], 0xff, 8 * set.spec.nqueries);
+	check_portions(&server, &set, 3);
+	CHECK(load_all(loader, &keys[0], &index) == 0, "a mirror");
+	check_portions(&server, &set, 2);
+	CHECK(load_all(loader, &keys[1], &index) == 0, "another");
+	check_portions(&server, &set, 1);
+	CHECK(load_drop(loader, &keys[0]) == 0 &&
+		  load_drop(loader, &keys[1]) == 0, "drop");
+	CHECK(set_begin(fd, &other.spec) == 0, "other work");
+	check_portions(&server, &set, 2);
+	close(fd);
+	close(loader);
+	set_free(&set);
+	set_free(&other);
+	free_index(&index);
+	stop(&server);
+}
+
+/* The n-th of the calls that two portions make fails in one way. */
+static bool
+check_set_fault(const TestSet *set, int n, GvStatus status)
+{
+	static const int refusals[] = {
+		[GV_INVALID] = GV_REFUSED_PROTOCOL,
+		[GV_NO_MEMORY] = GV_REFUSED_NO_MEMORY,
+		[GV_FAILED] = GV_REFUSED_FAILED
+	};
+	bool		is_spared = n <= 2 && status == GV_NO_MEMORY;
+	char		fault[32];
+	TestServer	server;
+	int			fd;
+	int			got;
+
+	snprintf(fault, sizeof(fault), "%d:%d", n, (int) status);
+	server = start("0,1", "--set-fault", fault);
+	fd = client_open(&server, GV_ROLE_SET);
+	got = set_check(fd, set);
+	CHECK(got == (is_spared ? 0 : refusals[status]) ||
+		  (status == GV_FAILED && got == -1), "call %d, status %d: %d", n,
+		  status, got);
+	close(fd);
+	if (status == GV_FAILED && got != 0)
+		CHECK(server_wait(&server) == 5, "call %d", n);
+	else
+	{
+		builder_unused(&server, "after a fault");
+		fd = client_open(&server, GV_ROLE_SET);
+		CHECK(set_check(fd, set) == 0, "after call %d, status %d", n, status);
+		close(fd);
+		CHECK(server_stop(&server) == 0, "stop");
+	}
+	server_remove(&server);
+	return got != 0 || is_spared;
+}
+
+/*
+ * Two creations; of three messages with queries, and with themselves, one is
+ * for both portions; three with rows, a run, four parts of outputs
+ */
+#define CALLS		(2 + 4 + 4 + 6 + 2 + 4)
+
+static void
+check_set_faults(void)
+{
+	TestSet		set = set_make(0);
+	int			n;
+
+	for (n = 1; n <= CALLS; n += unit_small ? 5 : 1)
+	{
+		(void) check_set_fault(&set, n, GV_INVALID);
+		(void) check_set_fault(&set, n, GV_NO_MEMORY);
+		(void) check_set_fault(&set, n, GV_FAILED);
+	}
+	set_free(&set);
+}
+
+/* ---- builds */
+
+/* What answers say of rows that are near to queries. */
+typedef struct Truth
+{
+	GvTopK		best[QUERIES];
+} Truth;
+
+static Truth
+new_truth(void)
+{
+	Truth		truth;
+	int			q;
+
+	for (q = 0; q < QUERIES; q++)
+		truth.best[q] = new_topk(DEPTH, false);
+	return truth;
+}
+
+static void
+add_neighbours(Truth *truth, const GvNeighbour *neighbours, int32_t n,
+			   int64_t first)
+{
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+		gv_topk_push(&truth->best[neighbours[i].query], neighbours[i].score,
+					 (uint64_t) (first + neighbours[i].row));
+}
+
+/* Test: both have found the same; then they are freed. */
+static void
+compare_truths(Truth *a, Truth *b)
+{
+	int			q;
+
+	for (q = 0; q < QUERIES; q++)
+	{
+		gv_topk_sort(&a->best[q]);
+		gv_topk_sort(&b->best[q]);
+		CHECK(a->best[q].count == DEPTH && b->best[q].count == DEPTH &&
+			  memcmp(a->best[q].ids, b->best[q].ids, DEPTH * 8) == 0 &&
+			  memcmp(a->best[q].scores, b->best[q].scores, DEPTH * 4) == 0,
+			  "query %d: other neighbours", q);
+		free_topk(&a->best[q]);
+		free_topk(&b->best[q]);
+	}
+}
+
+/* The arrays of an answer, and the bytes of what is made of each row. */
+static GvEncoded
+open_encoded(const GvBuilderSpec *spec, char *payload, uint32_t length)
+{
+	GvEncodeReply *reply = (GvEncodeReply *) payload;
+	GvEncoded	encoded;
+
+	CHECK(reply->n == BATCH && length == sizeof(*reply) +
+		  gv_encoded_bytes(spec, BATCH, reply->nneighbours), "%u bytes",
+		  length);
+	gv_encoded_open(spec, reply + 1, BATCH, reply->nneighbours, &encoded);
+	encoded.nneighbours = reply->nneighbours;
+	return encoded;
+}
+
+static void
+compare_encoded(const GvBuilderSpec *spec, const GvEncoded *a,
+				const GvEncoded *b)
+{
+	size_t		copies = (size_t) BATCH * spec->copies;
+
+	CHECK(memcmp(a->lists, b->lists, 4 * copies) == 0 &&
+		  memcmp(a->t, b->t, 4 * copies) == 0 &&
+		  memcmp(a->codes, b->codes, copies * gv_code_bytes(spec->m)) == 0,
+		  "copies");
+	CHECK(memcmp(a->min, b->min, 4 * BATCH) == 0 &&
+		  memcmp(a->step, b->step, 4 * BATCH) == 0 &&
+		  memcmp(a->error, b->error, 4 * BATCH) == 0 &&
+		  memcmp(a->records, b->records, (size_t) BATCH * spec->dims) == 0,
+		  "records");
+}
+
+/* A table's rows, all that its build should make of them, and who asks. */
+typedef struct Table
+{
+	const GvBuilderSpec *spec;
+	float	   *rows;			/* [CLIENTS][BATCHES][BATCH][DIMS] */
+	GvBuilder  *own;
+	int			fds[CLIENTS];
+	Truth		expected;
+	Truth		found;
+} Table;
+
+static const float *
+batch_of(const Table *table, int client, int batch)
+{
+	return table->rows +
+		(size_t) (client * BATCHES + batch) * BATCH * DIMS;
+}
+
+/* Take the answer to a batch and compare it. */
+static void
+take_batch(Table *table, int client, int batch)
+{
+	int64_t		first = (int64_t) (client * BATCHES + batch) * BATCH;
+	int64_t		most = gv_builder_most_neighbours(table->spec, BATCH);
+	void	   *memory = malloc(gv_encoded_bytes(table->spec, BATCH, most));
+	void	   *payload = NULL;
+	uint32_t	length = 0;
+	GvEncoded	right;
+	GvEncoded	encoded;
+
+	CHECK(builder_receive(table->fds[client], GV_MSG_ENCODE, &payload,
+						  &length) == 0, "encode");
+	if (payload == NULL)
+	{
+		free(memory);
+		return;
+	}
+	gv_encoded_open(table->spec, memory, BATCH, most, &right);
+	CHECK(gv_builder_encode(table->own, batch_of(table, client, batch), BATCH,
+							&right, NULL) == GV_OK, "own");
+	encoded = open_encoded(table->spec, payload, length);
+	compare_encoded(table->spec, &encoded, &right);
+	add_neighbours(&table->expected, right.neighbours, right.nneighbours,
+				   first);
+	add_neighbours(&table->found, encoded.neighbours, encoded.nneighbours,
+				   first);
+	free(payload);
+	free(memory);
+}
+
+static int
+join_build(const TestServer *server, uint64_t id)
+{
+	int			fd = client_open(server, GV_ROLE_BUILDER);
+	GvJoinRequest request = {id};
+
+	CHECK(client_ask(fd, GV_MSG_JOIN, &request, sizeof(request), NULL, 0,
+					 NULL, NULL) == 0, "join");
+	return fd;
+}
+
+/* A build of several clients at once. */
+static void
+check_build(const TestServer *server, const float *sample)
+{
+	GvBuilderSpec spec = builder_spec();
+	Table		table = {.spec = &spec,.expected = new_truth(),
+	.found = new_truth()};
+	GvTrained	trained;
+	uint64_t	id = 0;
+	int			c;
+	int			b;
+
+	table.rows = unit_floats((size_t) CLIENTS * BATCHES * BATCH * DIMS, 1.0f);
+	table.own = builder_own(sample, &trained);
+	table.fds[0] = client_open(server, GV_ROLE_BUILDER);
+	CHECK(builder_prepare(table.fds[0], sample, &id) == 0, "prepare");
+	for (c = 1; c < CLIENTS; c++)
+		table.fds[c] = join_build(server, id);
+	for (b = 0; b < BATCHES; b++)
+		for (c = 0; c < CLIENTS; c++)
+			CHECK(builder_send(table.fds[c], GV_MSG_ENCODE, 0,
+							   batch_of(&table, c, b), BATCH), "send");
+	for (b = 0; b < BATCHES; b++)
+		for (c = 0; c < CLIENTS; c++)
+			take_batch(&table, c, b);
+	compare_truths(&table.expected, &table.found);
+	check_trial(table.fds[0], table.fds[1], table.own, &trained, sample);
+	for (c = CLIENTS - 1; c >= 0; c--)
+		close(table.fds[c]);
+	gv_builder_drop(table.own);
+	unit_free(table.rows);
+	builder_unused(server, "a build of several");
+}
+
+/* Clients that go away while their rows are encoded, the owner first. */
+static void
+check_leavers(const TestServer *server, const float *sample)
+{
+	int			fds[CLIENTS];
+	uint64_t	id = 0;
+	int			c;
+	int			b;
+
+	fds[0] = client_open(server, GV_ROLE_BUILDER);
+	CHECK(builder_prepare(fds[0], sample, &id) == 0, "prepare");
+	for (c = 1; c < CLIENTS; c++)
+		fds[c] = join_build(server, id);
+	for (b = 0; b < 3; b++)
+		for (c = 0; c < CLIENTS; c++)
+			CHECK(builder_send(fds[c], GV_MSG_ENCODE, 0, sample, BATCH),
+				  "send");
+	for (c = 0; c < CLIENTS - 1; c++)
+		close(fds[c]);
+	for (b = 0; b < 3; b++)
+		CHECK(builder_receive(fds[c], GV_MSG_ENCODE, NULL, NULL) == 0,
+			  "who stays");
+	close(fds[c]);
+	builder_unused(server, "all are gone");
+}
+
+/*
+ * One client.  The first builder has the first batch, and then there is a copy,
+ * which has all others; but the sample is the first one's.
+ */
+static int
+build_alone(const TestServer *server, const float *sample)
+{
+	GvSampledRequest sampled = {0, BATCH, 0};
+	int			fd = client_open(server, GV_ROLE_BUILDER);
+	int			got = builder_prepare(fd, sample, NULL);
+	int			i;
+
+	for (i = 0; i < 3 && got == 0; i++)
+	{
+		(void) builder_send(fd, GV_MSG_ENCODE, 0, sample, BATCH);
+		got = builder_receive(fd, GV_MSG_ENCODE, NULL, NULL);
+	}
+	if (got == 0)
+		got = client_ask(fd, GV_MSG_SAMPLED, &sampled, sizeof(sampled), NULL,
+						 0, NULL, NULL);
+	close(fd);
+	return got;
+}
+
+/* Of the calls create, 3 times rows, train, copy, encode and so on one fails. */
+static void
+check_build_fault(const float *sample, int n, GvStatus status,
+				  const char *text)
+{
+	char		fault[32];
+	TestServer	server;
+	int			got;
+
+	snprintf(fault, sizeof(fault), "%d:%d", n, (int) status);
+	server = start("0,1", "--build-fault", fault);
+	got = build_alone(&server, sample);
+	if (status == GV_FAILED)
+	{
+		/* without a copy it may be over before the process is */
+		CHECK(got == GV_REFUSED_FAILED || got == -1 || (n == 6 && got == 0),
+			  "call %d: %d", n, got);
+		CHECK(server_wait(&server) == 5, "call %d", n);
+	}
+	else
+	{
+		CHECK(got == 0, "call %d, status %d: %d", n, status, got);
+		builder_unused(&server, "after a fault");
+		CHECK(build_alone(&server, sample) == 0, "after call %d", n);
+		CHECK(server_stop(&server) == 0, "stop");
+		server_check_log(&server, text);
+	}
+	server_remove(&server);
+}
+
+static void
+check_build_faults(const float *sample)
+{
+	/* there is no copy, or no more */
+	check_build_fault(sample, 6, GV_NO_MEMORY, NO_COPY);
+	check_build_fault(sample, 6, GV_INVALID, NO_COPY);
+	check_build_fault(sample, 8, GV_NO_MEMORY,
+					  ", 120 on device 0, 0 on device 1; ");
+	check_build_fault(sample, 9, GV_NO_MEMORY,
+					  ", 90 on device 0, 30 on device 1; ");
+	check_build_fault(sample, 6, GV_FAILED, NULL);
+	check_build_fault(sample, 8, GV_FAILED, NULL);
+}
+
+/* A device that has more work than the build's has besides gets no copy. */
+static void
+check_build_room(const float *sample)
+{
+	TestServer	server = start("0,1", NULL, NULL);
+	TestSet		other = set_make(2);
+	int			fds[3];
+	int			i;
+
+	for (i = 0; i < 3; i++)
+	{
+		fds[i] = client_open(&server, GV_ROLE_SET);
+		CHECK(set_begin(fds[i], &other.spec) == 0, "other work");
+	}
+	CHECK(build_alone(&server, sample) == 0, "build");
+	for (i = 0; i < 3; i++)
+		close(fds[i]);
+	CHECK(server_stop(&server) == 0, "stop");
+	server_check_log(&server, NO_COPY);
+	server_remove(&server);
+	set_free(&other);
+}
+
+void
+test_divided(void)
+{
+	static const char *const devices[] = {"0", "0,1", "3,5,4", "0,1,2,3"};
+	float	   *sample = unit_floats(TEST_BUILD_ROWS * DIMS, 1.0f);
+	int			i;
+
+	setenv("GPUVEC_DIVIDE", "1", 1);
+	for (i = 0; i < 4; i++)
+	{
+		TestServer	server = start(devices[i], NULL, NULL);
+
+		check_few(&server);
+		check_too_many(&server);
+		check_build(&server, sample);
+		check_leavers(&server, sample);
+		check_build(&server, sample);
+		stop(&server);
+	}
+	check_room();
+	check_set_faults();
+	check_build_faults(sample);
+	check_build_room(sample);
+	unsetenv("GPUVEC_DIVIDE");
+	unit_free(sample);
+}
