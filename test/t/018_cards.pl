@@ -1,6 +1,6 @@
 # Several cards, or what gpuvecd pretends to have of them: indexes are spread
-# over them, each card answers for its own, gives way for itself alone, and
-# builds go on beside searches.
+# over them, each card answers for its own, gives way for itself alone, builds
+# go on beside searches, and a statement's work is divided among them.
 
 use strict;
 use warnings;
@@ -136,6 +136,62 @@ is(mirror('c', 'little memory'), $on{a}, 'little memory: c is where a was');
 is(device_of('a'), '', 'little memory: a is gone');
 is(device_of('b'), $on{b}, 'little memory: b is where it was');
 is_same($_, 'little memory') for ('b', 'c');
+
+# -- work of one statement: by one card, as it is too little for two, then by
+# both (GPUVEC_DIVIDE); what comes of it is the same
+my $graph = q{SELECT count(*), md5(string_agg(g::text, ' ' ORDER BY g::text))
+	FROM gpuvec_knn_graph('d', 'id', 'e', 5) AS g};
+my $calibration = q{SELECT string_agg(c::text, ' ' ORDER BY c::text) FROM gpuvec_calibration('d_e') AS c};
+my $create = q{SET max_parallel_maintenance_workers = 0;
+	CREATE INDEX d_e ON d USING gpuivfpq (e) WITH (lists = 100, pq_dim = 16)};
+
+# The server starts anew, with its log from here on.
+sub start_anew
+{
+	$node->restart;
+	ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up once more');
+	return -s $node->logfile;
+}
+
+# Test: the log, from there on, says so.
+sub is_logged
+{
+	my ($begin, $line, $what) = @_;
+	my $tries = 0;
+	my $log;
+
+	do
+	{
+		sleep(.1) if $tries > 0;
+		$log = slurp_file($node->logfile, $begin);
+	} until $log =~ $line || $tries++ == 100;
+	like($log, $line, $what);
+	return;
+}
+
+$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = 0\nlog_min_messages = debug1\n");
+my $begin = start_anew();
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE d (id int, e real[]);
+	INSERT INTO d SELECT g, point(g, 32) FROM generate_series(1, 30000) AS g});
+$node->safe_psql('postgres', $create);
+is_logged($begin, qr/encoded 30000 rows in [\d.]+ s; trial/, 'one card encodes');
+my $calibrated = $node->safe_psql('postgres', $calibration);
+$node->safe_psql('postgres', 'DROP INDEX d_e');
+{
+	local $ENV{GPUVEC_DIVIDE} = 1;
+	$begin = start_anew();
+}
+is( $node->safe_psql('postgres', $graph),
+	$node->safe_psql('postgres', "SET gpuvec.engine = cpu; $graph"),
+	'a graph by both cards is that of the session');
+is_logged($begin, qr/set work of kind 0: 30000 rows, finished .* devices (?:0, 1|1, 0)$/m, 'both had a portion');
+($rc, $out, $err) = $node->psql('postgres', $create);
+is("$rc $err", '0 ', 'an index is built by both cards');
+is_logged($begin, qr/encoded 30000 rows in [\d.]+ s, [1-9]\d* on device [01], [1-9]\d* on device [01]; /, 'both encoded');
+is($node->safe_psql('postgres', $calibration), $calibrated, 'calibration is that of one card');
+is($node->safe_psql('postgres', 'SELECT sets_failed FROM gpuvec_stat'), 0, 'no set failed');
 $node->stop;
 
 done_testing();
