@@ -32,8 +32,10 @@ gv_build_make(GvBuild *build, const float *mean)
 			status = gv_builder_create(&build->spec, mean, &part->builder);
 		while (status == GV_NO_MEMORY &&
 			   gv_mirrors_evict(build->spec.device));
-		if (status != GV_OK)
-			gv_mirrors_end_work(build->spec.device, bytes);
+		if (status == GV_OK)
+			break;
+		gv_mirrors_end_work(1u << build->spec.device);
+		gv_mirrors_unreserve(build->spec.device, bytes);
 	}
 	if (status != GV_OK)
 		return status;
@@ -129,7 +131,8 @@ add_part(GvBuild *build)
 	status = gv_builder_copy(build->parts[0].builder, &spec, &part.builder);
 	if (status != GV_OK)
 	{
-		gv_mirrors_end_work(part.device, part.charged);
+		gv_mirrors_end_work(1u << part.device);
+		gv_mirrors_unreserve(part.device, part.charged);
 		if (status == GV_FAILED)
 			(void) gv_status_refusal(status);
 		return false;
@@ -161,7 +164,8 @@ gv_build_lose(GvBuild *build, GvBuildPart *part)
 {
 	gv_builder_drop(part->builder);
 	part->builder = NULL;		/* and is never given back */
-	gv_mirrors_end_work(part->device, part->charged);
+	gv_mirrors_end_work(1u << part->device);
+	gv_mirrors_unreserve(part->device, part->charged);
 	return gv_build_take(build, true);
 }
 
@@ -240,8 +244,13 @@ gv_build_log(GvBuild *build)
 void
 gv_build_end(GvBuild *build)
 {
+	GvTriedDevices devices = 0;
 	int			i;
 
+	for (i = 0; i < build->nparts; i++)
+		if (build->parts[i].builder != NULL)
+			devices |= 1u << build->parts[i].device;
+	gv_mirrors_end_work(devices);
 	for (i = 0; i < build->nparts; i++)
 	{
 		GvBuildPart *part = &build->parts[i];
@@ -249,6 +258,6 @@ gv_build_end(GvBuild *build)
 		if (part->builder == NULL)
 			continue;
 		gv_builder_drop(part->builder);
-		gv_mirrors_end_work(part->device, part->charged);
+		gv_mirrors_unreserve(part->device, part->charged);
 	}
 }

@@ -190,12 +190,17 @@ count_portions(const GvSetSpec *spec)
 static void
 drop_portions(GvDividedSet *divided)
 {
+	GvTriedDevices devices = 0;
 	int			i;
 
 	pthread_mutex_lock(&divided->mutex);
 	divided->ends = true;
 	pthread_cond_broadcast(&divided->begun);
 	pthread_mutex_unlock(&divided->mutex);
+	for (i = 0; i < divided->n; i++)
+		if (divided->portions[i].set != NULL)
+			devices |= 1u << divided->portions[i].spec.device;
+	gv_mirrors_end_work(devices);
 	for (i = 0; i < divided->n; i++)
 	{
 		Portion    *portion = &divided->portions[i];
@@ -205,7 +210,7 @@ drop_portions(GvDividedSet *divided)
 		if (portion->set == NULL)
 			continue;
 		gv_set_drop(portion->set);
-		gv_mirrors_end_work(portion->spec.device, portion->charged);
+		gv_mirrors_unreserve(portion->spec.device, portion->charged);
 	}
 	divided->n = 0;
 	divided->ends = false;
@@ -231,8 +236,10 @@ make_set(Portion *portion, GvTriedDevices *tried)
 			status = gv_set_create(&portion->spec, &portion->set);
 		while (status == GV_NO_MEMORY && portion == first &&
 			   gv_mirrors_evict(*device));
-		if (status != GV_OK)
-			gv_mirrors_end_work(*device, bytes);
+		if (status == GV_OK)
+			break;
+		gv_mirrors_end_work(1u << *device);
+		gv_mirrors_unreserve(*device, bytes);
 	}
 	portion->charged = bytes;
 	return status;

@@ -303,7 +303,7 @@ extern bool gv_mirrors_place_work(int64_t bytes, int32_t *device,
 								  GvTriedDevices *tried);
 extern bool gv_mirrors_place_more(int64_t bytes, int32_t beside,
 								  int32_t *device, GvTriedDevices *tried);
-extern void gv_mirrors_end_work(int32_t device, int64_t bytes);
+extern void gv_mirrors_end_work(GvTriedDevices devices);
 
 static inline bool
 gv_same_key(const GvMirrorKey *a, const GvMirrorKey *b)

@@ -242,12 +242,19 @@ gv_mirrors_place_more(int64_t bytes, int32_t beside, int32_t *device,
 	return best >= 0;
 }
 
-/* It has given its memory back. */
+/*
+ * Nothing more is done there for a work; its memory is to be given back, and
+ * its bytes.  For all devices at once, because who comes meanwhile has to find
+ * all of them idle, or none.
+ */
 void
-gv_mirrors_end_work(int32_t device, int64_t bytes)
+gv_mirrors_end_work(GvTriedDevices devices)
 {
+	int32_t		i;
+
 	gv_registry_lock();
-	gv_registry.devices[device].used -= bytes;
-	gv_registry.devices[device].works--;
+	for (i = 0; i < gv_registry.ndevices; i++)
+		if ((devices & 1u << i) != 0)
+			gv_registry.devices[i].works--;
 	gv_registry_unlock();
 }

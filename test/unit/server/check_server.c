@@ -6,7 +6,8 @@
  * Runs the gpuvecd that GPUVECD names, or the one beside this program, in
  * temporary folders; with the engine that GPUVEC_UNIT_ENGINE names, cpu if none
  * is.  Of another one, what depends on the portable engine's sizes and numbers,
- * or only on the server, is left out.  Names of tests leave out all others.
+ * or only on the server, is left out.  Names of tests leave out all others;
+ * "--bench DEVICES..." measures work that is divided (bench_divided.c).
  * Prints what fails and "check_server: N passed, M failed".  A test that does not
  * end is named, and ends the program.
  */
@@ -97,6 +98,11 @@ main(int argc, char **argv)
 	if (getenv("GPUVEC_UNIT_ENGINE") != NULL)
 		test_engine = getenv("GPUVEC_UNIT_ENGINE");
 	test_card = strcmp(test_engine, "cpu") != 0;
+	if (argc > 2 && strcmp(argv[1], "--bench") == 0)
+	{
+		bench_divided(argc - 2, argv + 2);
+		return unit_failed > 0;
+	}
 	test_lock_begin();
 	for (i = 0; i < NTESTS; i++)
 		if (tests[i].on != (test_card ? ON_CPU : ON_CARD) &&

@@ -183,6 +183,9 @@ extern void check_trial(int fd, int helper, GvBuilder *own,
 extern void check_crowded_trial(const TestServer *server, const float *rows);
 extern void check_failed_trials(const float *rows);
 
+/* bench_divided.c: with each of n lists of devices */
+extern void bench_divided(int n, char **devices);
+
 /* The tests, one function a file. */
 extern void test_rules(void);
 extern void test_searches(void);
