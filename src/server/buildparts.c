@@ -122,6 +122,7 @@ add_part(GvBuild *build)
 	GvBuilderSpec spec = gv_builder_copy_spec(&build->spec,
 											  build->spec.device);
 	GvBuildPart part = {.charged = gv_builder_size(&spec)};
+	double		begun = gv_seconds();
 	GvStatus	status;
 
 	if (!gv_mirrors_place_more(part.charged, build->spec.device, &part.device,
@@ -137,6 +138,8 @@ add_part(GvBuild *build)
 			(void) gv_status_refusal(status);
 		return false;
 	}
+	gv_log("DEBUG", "device %d takes part in a build after %.1f ms",
+		   gv_server.numbers[part.device], 1000 * (gv_seconds() - begun));
 	pthread_mutex_lock(&build->lock);
 	build->parts[build->nparts++] = part;
 	build->waited_ns = 0;

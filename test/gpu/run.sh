@@ -21,7 +21,9 @@
 #	products	products of matrices alone, by cuBLAS and by ours: ARGUMENT... are
 #				those of test/bench/products.cu, which has shapes of its own
 #	cards		the kernels on two cards, and gpuvecd with both, where the host
-#				has them (test/t/018_cards.pl)
+#				has them (test/t/018_cards.pl); or with ARGUMENT..., lists of
+#				cards, only what each does in a second: 0 0,1 0 0,1, say
+#				(test/unit/server/bench_divided.c)
 #	faults		the tests of gpuvecd that test/t has, with the card, and what
 #				only a card does to it (test/gpu/card_faults.pl)
 #	random		the list scanner alone, on random data: ARGUMENT... are those of
@@ -230,9 +232,17 @@ stage_random() {
 stage_cards() {
 	[ "$SERVER" != cuda ] || [ "$(nvidia-smi -L | grep -c ^GPU)" -ge 2 ] ||
 		gv_die "this stage needs two cards"
+	if [ ${#ARGUMENTS[@]} -gt 0 ]; then
+		build_unit cardserver
+		GPUVEC_UNIT_ENGINE=cuda "$GV_TMP/card/card/check_server" --bench \
+			"${ARGUMENTS[@]}"
+		return
+	fi
 	if [ "$SERVER" = cuda ]; then
-		build_unit card
+		build_unit card cardserver
 		GPUVEC_UNIT_SMALL=1 "$GV_TMP/card/check_card"
+		GPUVEC_UNIT_SMALL=1 GPUVEC_UNIT_ENGINE=cuda \
+			"$GV_TMP/card/card/check_server" sets
 	fi
 	GPUVEC_TEST_NVCC=$NVCC GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=$SERVER \
 		ONLY=tap TAP=018 "$GV_ROOT/test/run.sh"

@@ -255,6 +255,35 @@ check_set_faults(void)
 	set_free(&set);
 }
 
+/* One portion fails at once where the other one has minutes to go. */
+static void
+check_failed_portion(void)
+{
+	/* two creations, four parts of queries, and rows for one portion */
+	TestServer	server = start("0,1", "--set-fault", "8:2");
+	TestSet		set = {.spec = set_spec(0)};
+	int			fd = client_open(&server, GV_ROLE_SET);
+	int64_t		begun;
+	int			input;
+
+	set.spec.self = 0;
+	set.spec.nqueries = set.spec.nrows = 400000;
+	for (input = GV_SET_ROWS; input <= GV_SET_QUERIES; input++)
+	{
+		set.n[input] = 400000;
+		set.items[input] = unit_floats(7 * 400000, 1.0f);
+	}
+	CHECK(set_begin(fd, &set.spec) == 0 &&
+		  set_bring(fd, &set, GV_SET_QUERIES) == 0, "begin");
+	begun = client_now_ms();
+	CHECK(set_send(fd, &set, GV_SET_ROWS, 0, 400000), "send");
+	client_cut(fd, builder_receive(fd, GV_MSG_PUT, NULL, NULL), "a fault");
+	CHECK(client_now_ms() - begun < 20000, "the other goes on for %lld ms",
+		  (long long) (client_now_ms() - begun));
+	set_free(&set);
+	stop(&server);
+}
+
 /* ---- builds */
 
 /* What answers say of rows that are near to queries. */
@@ -505,6 +534,7 @@ check_build_fault(const float *sample, int n, GvStatus status,
 		CHECK(got == 0, "call %d, status %d: %d", n, status, got);
 		builder_unused(&server, "after a fault");
 		CHECK(build_alone(&server, sample) == 0, "after call %d", n);
+		builder_unused(&server, "a build");
 		CHECK(server_stop(&server) == 0, "stop");
 		server_check_log(&server, text);
 	}
@@ -542,6 +572,7 @@ check_build_room(const float *sample)
 	CHECK(build_alone(&server, sample) == 0, "build");
 	for (i = 0; i < 3; i++)
 		close(fds[i]);
+	builder_unused(&server, "beside other work");
 	CHECK(server_stop(&server) == 0, "stop");
 	server_check_log(&server, NO_COPY);
 	server_remove(&server);
@@ -569,6 +600,7 @@ test_divided(void)
 	}
 	check_room();
 	check_set_faults();
+	check_failed_portion();
 	check_build_faults(sample);
 	check_build_room(sample);
 	unsetenv("GPUVEC_DIVIDE");
