@@ -1,8 +1,8 @@
 /*
  * check_divided.c
- *		Work of one client on several devices: which take part, what the budget
- *		is charged with, builds, and what fails.  Sets of all kinds on several
- *		devices are in check_sets.c.
+ *		A set on several devices: which take part, what the budget is charged
+ *		with, and what fails.  Sets of all kinds on several devices are in
+ *		check_sets.c, builds in check_copies.c.
  *
  * Servers here divide whatever can be (GPUVEC_DIVIDE).
  */
@@ -10,18 +10,9 @@
 
 #include "client.h"
 
-#define DIMS	TEST_BUILD_DIMS
-#define QUERIES	2				/* of a build, and how many neighbours each */
-#define DEPTH	4
-#define CLIENTS	4				/* of a build */
-#define BATCHES	10				/* that each sends */
-#define BATCH	30
-
-/* In the log, of a build that one builder has encoded the rows of. */
-#define NO_COPY	" s; trial: "
-
-static TestServer
-start(const char *devices, const char *option, const char *value)
+/* A server with these devices, and with one option more or NULL. */
+TestServer
+divided_start(const char *devices, const char *option, const char *value)
 {
 	const char *options[] = {"--devices", devices, option, value, NULL};
 	TestServer	server;
@@ -32,8 +23,8 @@ start(const char *devices, const char *option, const char *value)
 	return server;
 }
 
-static void
-stop(TestServer *server)
+void
+divided_stop(TestServer *server)
 {
 	CHECK(server_stop(server) == 0, "stop");
 	server_remove(server);
@@ -51,8 +42,6 @@ used(const TestServer *server)
 	close(fd);
 	return bytes;
 }
-
-/* ---- sets */
 
 /* A set with so many of its queries. */
 static TestSet
@@ -151,7 +140,7 @@ check_portions(const TestServer *server, const TestSet *set, int n)
 }
 
 /*
- * Three devices of 4 MB.  A mirror has 2.5 of one, so a set of which two
+ * Three devices of 4 MB.  A mirror has 3 of one, so a set of which two
  * portions have 2 each does without it; the fewer take part the larger are
  * portions, and with two mirrors one device has all.  A device that has other
  * work does not take part.
@@ -159,8 +148,8 @@ check_portions(const TestServer *server, const TestSet *set, int n)
 static void
 check_room(void)
 {
-	TestServer	server = start("0,1,2", "--memory", "4");
-	TestIndex	index = make_index(GV_L2, 64, 64, 100, 1, 600, false);
+	TestServer	server = divided_start("0,1,2", "--memory", "4");
+	TestIndex	index = make_index(GV_L2, 64, 64, 100, 1, 750, false);
 	GvMirrorKey keys[] = {test_key(1), test_key(2)};
 	TestSet		set = set_make(0);
 	TestSet		other = set_make(2);
@@ -194,7 +183,7 @@ check_room(void)
 	set_free(&set);
 	set_free(&other);
 	free_index(&index);
-	stop(&server);
+	divided_stop(&server);
 }
 
 /* The n-th of the calls that two portions make fails in one way. */
@@ -213,7 +202,7 @@ check_set_fault(const TestSet *set, int n, GvStatus status)
 	int			got;
 
 	snprintf(fault, sizeof(fault), "%d:%d", n, (int) status);
-	server = start("0,1", "--set-fault", fault);
+	server = divided_start("0,1", "--set-fault", fault);
 	fd = client_open(&server, GV_ROLE_SET);
 	got = set_check(fd, set);
 	CHECK(got == (is_spared ? 0 : refusals[status]) ||
@@ -260,7 +249,7 @@ static void
 check_failed_portion(void)
 {
 	/* two creations, four parts of queries, and rows for one portion */
-	TestServer	server = start("0,1", "--set-fault", "8:2");
+	TestServer	server = divided_start("0,1", "--set-fault", "8:2");
 	TestSet		set = {.spec = set_spec(0)};
 	int			fd = client_open(&server, GV_ROLE_SET);
 	int64_t		begun;
@@ -281,328 +270,26 @@ check_failed_portion(void)
 	CHECK(client_now_ms() - begun < 20000, "the other goes on for %lld ms",
 		  (long long) (client_now_ms() - begun));
 	set_free(&set);
-	stop(&server);
-}
-
-/* ---- builds */
-
-/* What answers say of rows that are near to queries. */
-typedef struct Truth
-{
-	GvTopK		best[QUERIES];
-} Truth;
-
-static Truth
-new_truth(void)
-{
-	Truth		truth;
-	int			q;
-
-	for (q = 0; q < QUERIES; q++)
-		truth.best[q] = new_topk(DEPTH, false);
-	return truth;
-}
-
-static void
-add_neighbours(Truth *truth, const GvNeighbour *neighbours, int32_t n,
-			   int64_t first)
-{
-	int32_t		i;
-
-	for (i = 0; i < n; i++)
-		gv_topk_push(&truth->best[neighbours[i].query], neighbours[i].score,
-					 (uint64_t) (first + neighbours[i].row));
-}
-
-/* Test: both have found the same; then they are freed. */
-static void
-compare_truths(Truth *a, Truth *b)
-{
-	int			q;
-
-	for (q = 0; q < QUERIES; q++)
-	{
-		gv_topk_sort(&a->best[q]);
-		gv_topk_sort(&b->best[q]);
-		CHECK(a->best[q].count == DEPTH && b->best[q].count == DEPTH &&
-			  memcmp(a->best[q].ids, b->best[q].ids, DEPTH * 8) == 0 &&
-			  memcmp(a->best[q].scores, b->best[q].scores, DEPTH * 4) == 0,
-			  "query %d: other neighbours", q);
-		free_topk(&a->best[q]);
-		free_topk(&b->best[q]);
-	}
-}
-
-/* The arrays of an answer, and the bytes of what is made of each row. */
-static GvEncoded
-open_encoded(const GvBuilderSpec *spec, char *payload, uint32_t length)
-{
-	GvEncodeReply *reply = (GvEncodeReply *) payload;
-	GvEncoded	encoded;
-
-	CHECK(reply->n == BATCH && length == sizeof(*reply) +
-		  gv_encoded_bytes(spec, BATCH, reply->nneighbours), "%u bytes",
-		  length);
-	gv_encoded_open(spec, reply + 1, BATCH, reply->nneighbours, &encoded);
-	encoded.nneighbours = reply->nneighbours;
-	return encoded;
-}
-
-static void
-compare_encoded(const GvBuilderSpec *spec, const GvEncoded *a,
-				const GvEncoded *b)
-{
-	size_t		copies = (size_t) BATCH * spec->copies;
-
-	CHECK(memcmp(a->lists, b->lists, 4 * copies) == 0 &&
-		  memcmp(a->t, b->t, 4 * copies) == 0 &&
-		  memcmp(a->codes, b->codes, copies * gv_code_bytes(spec->m)) == 0,
-		  "copies");
-	CHECK(memcmp(a->min, b->min, 4 * BATCH) == 0 &&
-		  memcmp(a->step, b->step, 4 * BATCH) == 0 &&
-		  memcmp(a->error, b->error, 4 * BATCH) == 0 &&
-		  memcmp(a->records, b->records, (size_t) BATCH * spec->dims) == 0,
-		  "records");
-}
-
-/* A table's rows, all that its build should make of them, and who asks. */
-typedef struct Table
-{
-	const GvBuilderSpec *spec;
-	float	   *rows;			/* [CLIENTS][BATCHES][BATCH][DIMS] */
-	GvBuilder  *own;
-	int			fds[CLIENTS];
-	Truth		expected;
-	Truth		found;
-} Table;
-
-static const float *
-batch_of(const Table *table, int client, int batch)
-{
-	return table->rows +
-		(size_t) (client * BATCHES + batch) * BATCH * DIMS;
-}
-
-/* Take the answer to a batch and compare it. */
-static void
-take_batch(Table *table, int client, int batch)
-{
-	int64_t		first = (int64_t) (client * BATCHES + batch) * BATCH;
-	int64_t		most = gv_builder_most_neighbours(table->spec, BATCH);
-	void	   *memory = malloc(gv_encoded_bytes(table->spec, BATCH, most));
-	void	   *payload = NULL;
-	uint32_t	length = 0;
-	GvEncoded	right;
-	GvEncoded	encoded;
-
-	CHECK(builder_receive(table->fds[client], GV_MSG_ENCODE, &payload,
-						  &length) == 0, "encode");
-	if (payload == NULL)
-	{
-		free(memory);
-		return;
-	}
-	gv_encoded_open(table->spec, memory, BATCH, most, &right);
-	CHECK(gv_builder_encode(table->own, batch_of(table, client, batch), BATCH,
-							&right, NULL) == GV_OK, "own");
-	encoded = open_encoded(table->spec, payload, length);
-	compare_encoded(table->spec, &encoded, &right);
-	add_neighbours(&table->expected, right.neighbours, right.nneighbours,
-				   first);
-	add_neighbours(&table->found, encoded.neighbours, encoded.nneighbours,
-				   first);
-	free(payload);
-	free(memory);
-}
-
-static int
-join_build(const TestServer *server, uint64_t id)
-{
-	int			fd = client_open(server, GV_ROLE_BUILDER);
-	GvJoinRequest request = {id};
-
-	CHECK(client_ask(fd, GV_MSG_JOIN, &request, sizeof(request), NULL, 0,
-					 NULL, NULL) == 0, "join");
-	return fd;
-}
-
-/* A build of several clients at once. */
-static void
-check_build(const TestServer *server, const float *sample)
-{
-	GvBuilderSpec spec = builder_spec();
-	Table		table = {.spec = &spec,.expected = new_truth(),
-	.found = new_truth()};
-	GvTrained	trained;
-	uint64_t	id = 0;
-	int			c;
-	int			b;
-
-	table.rows = unit_floats((size_t) CLIENTS * BATCHES * BATCH * DIMS, 1.0f);
-	table.own = builder_own(sample, &trained);
-	table.fds[0] = client_open(server, GV_ROLE_BUILDER);
-	CHECK(builder_prepare(table.fds[0], sample, &id) == 0, "prepare");
-	for (c = 1; c < CLIENTS; c++)
-		table.fds[c] = join_build(server, id);
-	for (b = 0; b < BATCHES; b++)
-		for (c = 0; c < CLIENTS; c++)
-			CHECK(builder_send(table.fds[c], GV_MSG_ENCODE, 0,
-							   batch_of(&table, c, b), BATCH), "send");
-	for (b = 0; b < BATCHES; b++)
-		for (c = 0; c < CLIENTS; c++)
-			take_batch(&table, c, b);
-	compare_truths(&table.expected, &table.found);
-	check_trial(table.fds[0], table.fds[1], table.own, &trained, sample);
-	for (c = CLIENTS - 1; c >= 0; c--)
-		close(table.fds[c]);
-	gv_builder_drop(table.own);
-	unit_free(table.rows);
-	builder_unused(server, "a build of several");
-}
-
-/* Clients that go away while their rows are encoded, the owner first. */
-static void
-check_leavers(const TestServer *server, const float *sample)
-{
-	int			fds[CLIENTS];
-	uint64_t	id = 0;
-	int			c;
-	int			b;
-
-	fds[0] = client_open(server, GV_ROLE_BUILDER);
-	CHECK(builder_prepare(fds[0], sample, &id) == 0, "prepare");
-	for (c = 1; c < CLIENTS; c++)
-		fds[c] = join_build(server, id);
-	for (b = 0; b < 3; b++)
-		for (c = 0; c < CLIENTS; c++)
-			CHECK(builder_send(fds[c], GV_MSG_ENCODE, 0, sample, BATCH),
-				  "send");
-	for (c = 0; c < CLIENTS - 1; c++)
-		close(fds[c]);
-	for (b = 0; b < 3; b++)
-		CHECK(builder_receive(fds[c], GV_MSG_ENCODE, NULL, NULL) == 0,
-			  "who stays");
-	close(fds[c]);
-	builder_unused(server, "all are gone");
-}
-
-/*
- * One client.  The first builder has the first batch, and then there is a copy,
- * which has all others; but the sample is the first one's.
- */
-static int
-build_alone(const TestServer *server, const float *sample)
-{
-	GvSampledRequest sampled = {0, BATCH, 0};
-	int			fd = client_open(server, GV_ROLE_BUILDER);
-	int			got = builder_prepare(fd, sample, NULL);
-	int			i;
-
-	for (i = 0; i < 3 && got == 0; i++)
-	{
-		(void) builder_send(fd, GV_MSG_ENCODE, 0, sample, BATCH);
-		got = builder_receive(fd, GV_MSG_ENCODE, NULL, NULL);
-	}
-	if (got == 0)
-		got = client_ask(fd, GV_MSG_SAMPLED, &sampled, sizeof(sampled), NULL,
-						 0, NULL, NULL);
-	close(fd);
-	return got;
-}
-
-/* Of the calls create, 3 times rows, train, copy, encode and so on one fails. */
-static void
-check_build_fault(const float *sample, int n, GvStatus status,
-				  const char *text)
-{
-	char		fault[32];
-	TestServer	server;
-	int			got;
-
-	snprintf(fault, sizeof(fault), "%d:%d", n, (int) status);
-	server = start("0,1", "--build-fault", fault);
-	got = build_alone(&server, sample);
-	if (status == GV_FAILED)
-	{
-		/* without a copy it may be over before the process is */
-		CHECK(got == GV_REFUSED_FAILED || got == -1 || (n == 6 && got == 0),
-			  "call %d: %d", n, got);
-		CHECK(server_wait(&server) == 5, "call %d", n);
-	}
-	else
-	{
-		CHECK(got == 0, "call %d, status %d: %d", n, status, got);
-		builder_unused(&server, "after a fault");
-		CHECK(build_alone(&server, sample) == 0, "after call %d", n);
-		builder_unused(&server, "a build");
-		CHECK(server_stop(&server) == 0, "stop");
-		server_check_log(&server, text);
-	}
-	server_remove(&server);
-}
-
-static void
-check_build_faults(const float *sample)
-{
-	/* there is no copy, or no more */
-	check_build_fault(sample, 6, GV_NO_MEMORY, NO_COPY);
-	check_build_fault(sample, 6, GV_INVALID, NO_COPY);
-	check_build_fault(sample, 8, GV_NO_MEMORY,
-					  ", 120 on device 0, 0 on device 1; ");
-	check_build_fault(sample, 9, GV_NO_MEMORY,
-					  ", 90 on device 0, 30 on device 1; ");
-	check_build_fault(sample, 6, GV_FAILED, NULL);
-	check_build_fault(sample, 8, GV_FAILED, NULL);
-}
-
-/* A device that has more work than the build's has besides gets no copy. */
-static void
-check_build_room(const float *sample)
-{
-	TestServer	server = start("0,1", NULL, NULL);
-	TestSet		other = set_make(2);
-	int			fds[3];
-	int			i;
-
-	for (i = 0; i < 3; i++)
-	{
-		fds[i] = client_open(&server, GV_ROLE_SET);
-		CHECK(set_begin(fds[i], &other.spec) == 0, "other work");
-	}
-	CHECK(build_alone(&server, sample) == 0, "build");
-	for (i = 0; i < 3; i++)
-		close(fds[i]);
-	builder_unused(&server, "beside other work");
-	CHECK(server_stop(&server) == 0, "stop");
-	server_check_log(&server, NO_COPY);
-	server_remove(&server);
-	set_free(&other);
+	divided_stop(&server);
 }
 
 void
 test_divided(void)
 {
 	static const char *const devices[] = {"0", "0,1", "3,5,4", "0,1,2,3"};
-	float	   *sample = unit_floats(TEST_BUILD_ROWS * DIMS, 1.0f);
 	int			i;
 
 	setenv("GPUVEC_DIVIDE", "1", 1);
 	for (i = 0; i < 4; i++)
 	{
-		TestServer	server = start(devices[i], NULL, NULL);
+		TestServer	server = divided_start(devices[i], NULL, NULL);
 
 		check_few(&server);
 		check_too_many(&server);
-		check_build(&server, sample);
-		check_leavers(&server, sample);
-		check_build(&server, sample);
-		stop(&server);
+		divided_stop(&server);
 	}
 	check_room();
 	check_set_faults();
 	check_failed_portion();
-	check_build_faults(sample);
-	check_build_room(sample);
 	unsetenv("GPUVEC_DIVIDE");
-	unit_free(sample);
 }

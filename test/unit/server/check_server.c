@@ -52,6 +52,7 @@ static const struct
 	{"joins", test_joins, ON_CPU},
 	{"wrong_sets", test_wrong_sets, ON_CPU},
 	{"divided", test_divided, ON_CPU},
+	{"copies", test_copies, ON_CPU},
 	{"life", test_life, ON_CPU},
 	{"lives", test_lives, ON_ALL},
 	{"folders", test_folders, ON_CPU},

@@ -183,6 +183,11 @@ extern void check_trial(int fd, int helper, GvBuilder *own,
 extern void check_crowded_trial(const TestServer *server, const float *rows);
 extern void check_failed_trials(const float *rows);
 
+/* check_divided.c: a server with these devices, and its end */
+extern TestServer divided_start(const char *devices, const char *option,
+								const char *value);
+extern void divided_stop(TestServer *server);
+
 /* bench_divided.c: with each of n lists of devices */
 extern void bench_divided(int n, char **devices);
 
@@ -201,6 +206,7 @@ extern void test_joins(void);
 extern void test_sets(void);
 extern void test_wrong_sets(void);
 extern void test_divided(void);
+extern void test_copies(void);
 extern void test_life(void);
 extern void test_lives(void);
 extern void test_folders(void);
