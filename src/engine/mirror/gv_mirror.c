@@ -61,7 +61,11 @@ valid_piece(const GvListPiece *piece)
 static bool
 valid_search(const GvSearch *search)
 {
+	if (search->given)
+		return search->query != NULL && search->bounded &&
+			search->nhits >= 0 && (search->hits != NULL || search->nhits == 0);
 	return search->query != NULL && search->probes >= 1 &&
+		(search->rank > 0 || !search->limited) &&
 		search->compare >= 1 && search->capacity >= 1 &&
 		search->rank >= 0 && search->rank <= search->capacity &&
 		(search->condition != NULL ? gv_condition_valid(search->condition) :
@@ -267,7 +271,8 @@ gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	if (searcher == NULL || mirror == NULL || searches == NULL || n < 1)
 		return GV_INVALID;
 	for (i = 0; i < n; i++)
-		if (!valid_search(&searches[i]))
+		if (!valid_search(&searches[i]) ||
+			searches[i].given != searches[0].given)
 			return GV_INVALID;
 	return mirrors->begin(searcher, mirror, searches, n);
 }

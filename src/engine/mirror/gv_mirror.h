@@ -172,6 +172,12 @@ typedef struct GvBound
  *
  * Arrays that come back are the searcher's memory, where the engine left them
  * without another copy: they are good until that searcher searches again.
+ *
+ * What several mirrors have together is searched in steps.  With
+ * `limited` the sample is measured by a score, `limit`, in the place of the hit's,
+ * however many hits there are.  With `given` nhits hits of whatever mirror are
+ * the caller's, and nothing is wanted but their bounds; of one call all searches
+ * are such, or none.
  */
 typedef struct GvSearch
 {
@@ -184,10 +190,13 @@ typedef struct GvSearch
 	const GvCondition *condition;	/* of the mirror's keys; NULL: none */
 	int32_t		rank;			/* 0: nothing is asked of the sample; else 1
 								 * .. capacity, and only with a condition */
+	bool		limited;		/* only with a rank */
+	float		limit;
+	bool		given;			/* only where bounds are wanted */
 	int32_t		nprobed;		/* out */
 	GvProbe    *probed;			/* out [nprobed], nearest first */
-	int32_t		nhits;			/* out */
-	GvHit	   *hits;			/* out [nhits] */
+	int32_t		nhits;			/* out; in where they are given */
+	GvHit	   *hits;			/* likewise, [nhits] */
 	GvBound    *bounds;			/* out [nhits], of the hits; or NULL */
 	int64_t		copies;			/* out: live ones of the lists probed */
 	int32_t    *matches;		/* out [nprobed]: of each list's live copies

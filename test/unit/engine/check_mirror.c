@@ -293,6 +293,8 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(BAD_SEARCH(compare = 0));
 	INVALID(BAD_SEARCH(capacity = 0));
 	INVALID(BAD_SEARCH(bounded = true));
+	INVALID(BAD_SEARCH(limited = true));
+	INVALID(BAD_SEARCH(given = true));
 	INVALID(BAD_SEARCH(rank = 1));
 	INVALID(BAD_SEARCH(rank = -1));
 	INVALID(gv_mirror_put_refine(mirror, (GvRefineItem *) &bound, 1));
