@@ -36,7 +36,10 @@ apply(GvMirror *part, const Change *change)
 									   change->n, change->values);
 }
 
-/* The specification of a part. */
+/*
+ * The specification of a part.  Engines expect half a block for the end of each
+ * list, where there are copies, and a shard has such ends of its own lists only.
+ */
 static GvMirrorSpec
 part_spec(const GvMirrorSpec *spec, const GvSpread *spread, int32_t part)
 {
@@ -45,7 +48,12 @@ part_spec(const GvMirrorSpec *spec, const GvSpread *spread, int32_t part)
 	mine.device = spread->devices[part];
 	if (spread->kind == GV_SHARDS)
 	{
+		int64_t		others = spec->nlists - spec->nlists / spread->nparts;
+
 		mine.copies = (mine.copies + spread->nparts - 1) / spread->nparts;
+		mine.copies -= others * GV_BLOCK / 2;
+		if (mine.copies < 1)
+			mine.copies = spec->copies > 0;
 		mine.refine_records = (mine.refine_records + spread->nparts - 1) /
 			spread->nparts;
 	}
