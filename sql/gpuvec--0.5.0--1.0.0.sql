@@ -38,6 +38,41 @@ COMMENT ON FUNCTION gpuvec_last_scan() IS
 	'what this session''s last scan of a gpuivfpq index did';
 
 --
+-- Mirrors: also on how many cards they are
+--
+
+DROP VIEW gpuvec_mirrors;
+DROP FUNCTION gpuvec_mirrors();
+
+CREATE FUNCTION gpuvec_mirrors(
+	OUT database name,
+	OUT index regclass,
+	OUT state text,
+	OUT device integer,
+	OUT bytes bigint,
+	OUT lists integer,
+	OUT copies bigint,
+	OUT behind bigint,
+	OUT loading_percent double precision,
+	OUT searches bigint,
+	OUT last_used timestamptz,
+	OUT error text,
+	OUT shards integer,
+	OUT replicas integer)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_mirrors() IS
+	'indexes that gpuvecd mirrors, or is to; see the view';
+
+CREATE VIEW gpuvec_mirrors AS SELECT * FROM gpuvec_mirrors();
+
+COMMENT ON VIEW gpuvec_mirrors IS 'indexes that gpuvecd mirrors, or is to';
+
+GRANT SELECT ON gpuvec_mirrors TO PUBLIC;
+
+--
 -- Many queries at once
 --
 
@@ -193,8 +228,8 @@ COMMENT ON COLUMN gpuvec_mirrors.index IS
 	'the index; NULL if it is of another database';
 COMMENT ON COLUMN gpuvec_mirrors.state IS 'ready, loading, waiting or failed';
 COMMENT ON COLUMN gpuvec_mirrors.device IS
-	'number of the card that has the mirror';
-COMMENT ON COLUMN gpuvec_mirrors.bytes IS 'what the mirror takes';
+	'number of the card that has the mirror, of several the first';
+COMMENT ON COLUMN gpuvec_mirrors.bytes IS 'what the mirror takes, on all cards';
 COMMENT ON COLUMN gpuvec_mirrors.lists IS 'lists of the index';
 COMMENT ON COLUMN gpuvec_mirrors.copies IS 'copies of rows in the mirror';
 COMMENT ON COLUMN gpuvec_mirrors.behind IS
@@ -206,6 +241,10 @@ COMMENT ON COLUMN gpuvec_mirrors.searches IS
 COMMENT ON COLUMN gpuvec_mirrors.last_used IS 'when it was searched last';
 COMMENT ON COLUMN gpuvec_mirrors.error IS
 	'why it could not be loaded, the last time';
+COMMENT ON COLUMN gpuvec_mirrors.shards IS
+	'cards that the mirror is divided among; 1: none has a part only';
+COMMENT ON COLUMN gpuvec_mirrors.replicas IS
+	'cards of which each has all of the mirror';
 
 COMMENT ON COLUMN gpuvec_progress.pid IS 'process id of the session';
 COMMENT ON COLUMN gpuvec_progress.datname IS 'database of the session';

@@ -42,6 +42,13 @@ struct GvFound
 								 * only */
 };
 
+/* What a search asks of the sample. */
+struct GvRank
+{
+	int32_t		rank;			/* 0: nothing; negative: what is not beyond */
+	float		limit;
+};
+
 /* See GvSearch.nearer. */
 struct GvNear
 {
@@ -136,8 +143,8 @@ struct GvBatch
 
 	/* of those in which a search asks how near the sample is: */
 	bool		sampled;		/* it is such a batch */
-	const int32_t *in_ranks;	/* [n] */
-	int32_t    *d_ranks;
+	const GvRank *in_ranks;		/* [n] */
+	GvRank	   *d_ranks;
 	float	   *d_sampled;		/* [n][copies] scores of sampled blocks, side by
 								 * side, in no order; dead: +infinity */
 	uint32_t   *d_nsampled;		/* [n] such blocks */
@@ -229,6 +236,7 @@ struct GvSearcher
 	GvBuffer	d_ways;			/* see GvApproximate */
 	GvSearch   *searches;		/* [n] that are under way */
 	int32_t		n;
+	bool		given;			/* hits are, and only bounds come back */
 };
 
 /* A step of a batch, which may begin early. */

@@ -22,7 +22,9 @@ gv_gpu_put_conditions(const GvBatch *batch, const GvSearch *searches,
 
 	memset(tests, 0, (size_t) batch->n * batch->tests * sizeof(GvCardTest));
 	for (int32_t i = 0; batch->sampled && i < batch->n; i++)
-		((int32_t *) batch->in_ranks)[i] = i < n ? searches[i].rank : 0;
+		((GvRank *) batch->in_ranks)[i] = i >= n ? GvRank {0, 0.0f} :
+			GvRank {searches[i].limited ? -1 : searches[i].rank,
+				searches[i].limit};
 	for (int32_t i = 0; i < n; i++)
 	{
 		const GvCondition *condition = searches[i].condition;

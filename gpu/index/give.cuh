@@ -149,7 +149,7 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 /*
  * By all THREADS threads of a block, of a batch with conditions, whose hits are
  * on the card: the matches of a query's probes, and of the sample what is as near
- * as its hit number `rank`.
+ * as its hit number `rank`, or as a limit.
  */
 template <int THREADS>
 static __device__ __forceinline__ void
@@ -158,19 +158,20 @@ gv_give_matches(const GvBatch &batch, int query, const GvFound &found)
 	int64_t		first_probe = (int64_t) query * batch.probes;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
 	GvNear		near = {};
-	int			rank;
+	GvRank		asked;
 
 	for (int p = threadIdx.x; p < found.nprobed; p += THREADS)
 		batch.out_matches[first_probe + p] = batch.d_matches[first_probe + p];
 	/* a batch's spare places are the next part's in the host's memory */
 	if (!batch.sampled || found.nprobed == 0)
 		return;
-	rank = batch.d_ranks[query];
-	if (rank > 0 && found.nhits >= rank)
+	asked = batch.d_ranks[query];
+	if (asked.rank > 0 && found.nhits >= asked.rank)
+		asked.limit = __uint_as_float(batch.d_hits[first_hit +
+												   asked.rank - 1].x);
+	if (asked.rank < 0 || (asked.rank > 0 && found.nhits >= asked.rank))
 		near = gv_count_near<THREADS>(batch, query, batch.d_nsampled[query],
-									  __uint_as_float(batch.d_hits[first_hit +
-																   rank -
-																   1].x));
+									  asked.limit);
 	if (threadIdx.x == 0)
 		batch.out_near[query] = near;
 }

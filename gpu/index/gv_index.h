@@ -3,7 +3,8 @@
  *		Mirrors and searches of them on a card.
  *
  * Read search.cu first: it has the steps of a batch in order, table.cu, best.cu,
- * scan.cu, hopperscan.cu or keyscan.cu, sort.cu and bound.cu; parts.cu cuts it into
+ * scan.cu, hopperscan.cu or keyscan.cu, sort.cu and bound.cu, which given.cu has
+ * alone; parts.cu cuts it into
  * parts, replay.cu launches the steps of small ones at once, gather.cu scans the
  * lists of thousands of queries for all of them (gv_listscan.h).  mirror.cu, records.cu
  * and pool.cu keep what is searched.
@@ -160,6 +161,16 @@ extern GvStatus gv_gpu_start_gathered(const GvCardModel *card,
  * negative: as is best.
  */
 extern "C" void gv_gpu_gather_by(int32_t n);
+
+/* given.cu: bounds of hits that are given */
+extern GvStatus gv_gpu_begin_given(GvSearcher *searcher,
+								   const GvCardModel *card,
+								   GvSearch *searches, int32_t n);
+
+/* search.cu */
+extern GvStatus gv_gpu_need(GvSearcher *searcher, size_t in_bytes,
+							size_t out_bytes);
+extern GvStatus gv_gpu_grow_work(GvSearcher *lane, size_t bytes);
 
 /* put.cu: queries into the memory that the card reads */
 extern void gv_gpu_put_queries(const GvCardModel *card, const GvBatch *batch,

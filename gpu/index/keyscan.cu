@@ -121,7 +121,7 @@ struct Scan
 		ordinal = run.number - probes.starts[run.probe];
 		run.block = probes.firsts[run.probe] +
 			(int64_t) ordinal * card.shape.block_bytes;
-		run.sampled = lane < n && batch.sampled && batch.d_ranks[query] > 0 &&
+		run.sampled = lane < n && batch.sampled && batch.d_ranks[query].rank != 0 &&
 			gv_sampled((uint32_t) probes.probed[run.probe].list, ordinal);
 		return run;
 	}

@@ -293,8 +293,8 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 	}
 	if (batch->sampled)
 	{
-		IN(in_ranks, n * sizeof(int32_t));
-		OWN(d_ranks, n * sizeof(int32_t));
+		IN(in_ranks, n * sizeof(GvRank));
+		OWN(d_ranks, n * sizeof(GvRank));
 		OWN(d_sampled, n * batch->copies * sizeof(float));
 		OWN(d_nsampled, n * sizeof(uint32_t));
 	}

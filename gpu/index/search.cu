@@ -140,8 +140,8 @@ place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
  * Room for what a lane's steps hand each other.  Steps read some of it before
  * they know how much of it there is: where nothing was written are zeros.
  */
-static GvStatus
-grow_work(GvSearcher *lane, size_t bytes)
+GvStatus
+gv_gpu_grow_work(GvSearcher *lane, size_t bytes)
 {
 	if (lane->d_work.bytes >= bytes)
 		return GV_OK;
@@ -150,6 +150,22 @@ grow_work(GvSearcher *lane, size_t bytes)
 	GV_TRY(gv_buffer_need(&lane->d_work, bytes));
 	return gv_cuda_status(cudaMemsetAsync(lane->d_work.memory, 0,
 										  lane->d_work.bytes, lane->stream));
+}
+
+/* Room for what comes from the host, and what goes back. */
+GvStatus
+gv_gpu_need(GvSearcher *searcher, size_t in_bytes, size_t out_bytes)
+{
+	/* graphs have the addresses of what grows */
+	if (searcher->in.bytes < in_bytes || searcher->out.bytes < out_bytes)
+	{
+		GV_TRY(gv_gpu_wait_whole(searcher));
+		GV_TRY(gv_gpu_wait_whole(searcher->beside));
+		gv_gpu_replays_drop(searcher);
+		gv_gpu_replays_drop(searcher->beside);
+	}
+	GV_TRY(gv_buffer_need(&searcher->in, in_bytes));
+	return gv_buffer_need(&searcher->out, out_bytes);
 }
 
 /* Memory for all parts of n searches. */
@@ -175,20 +191,10 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 			most_bytes = gathered.work_bytes;
 		done += gathered.n;
 	}
-	/* graphs have the addresses of what grows */
-	if (searcher->in.bytes < places.in_bytes ||
-		searcher->out.bytes < places.out_bytes)
-	{
-		GV_TRY(gv_gpu_wait_whole(searcher));
-		GV_TRY(gv_gpu_wait_whole(searcher->beside));
-		gv_gpu_replays_drop(searcher);
-		gv_gpu_replays_drop(searcher->beside);
-	}
-	GV_TRY(gv_buffer_need(&searcher->in, places.in_bytes));
-	GV_TRY(gv_buffer_need(&searcher->out, places.out_bytes));
+	GV_TRY(gv_gpu_need(searcher, places.in_bytes, places.out_bytes));
 	if (nturns > 1)
-		GV_TRY(grow_work(searcher->beside, most_bytes));
-	return grow_work(searcher, most_bytes);
+		GV_TRY(gv_gpu_grow_work(searcher->beside, most_bytes));
+	return gv_gpu_grow_work(searcher, most_bytes);
 }
 
 /* Start a part of its own: its searches are the first of n, of a batch's. */
@@ -305,14 +311,18 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 			 !gv_same_form(&searches[i].condition->form, &mirror->spec.keys)))
 			return GV_INVALID;
 	GV_TRY(gv_choose_device(searcher->device));
-	GV_TRY(prepare(searcher, mirror, searches, n));
+	searcher->given = searches[0].given;
+	if (!searcher->given)
+		GV_TRY(prepare(searcher, mirror, searches, n));
 	if (searcher->version != mirror->version)
 	{
 		GV_CUDA_TRY(cudaStreamWaitEvent(searcher->stream, mirror->changed, 0));
 		GV_CUDA_TRY(cudaStreamWaitEvent(searcher->beside->stream,
 										mirror->changed, 0));
 	}
-	status = start(searcher, mirror, searches, n);
+	status = searcher->given ?
+		gv_gpu_begin_given(searcher, &mirror->card, searches, n) :
+		start(searcher, mirror, searches, n);
 	if (status != GV_OK)
 	{
 		/* what has begun uses the searcher's memory */
@@ -344,7 +354,7 @@ gv_gpu_finish(GvSearcher *searcher)
 	(void) gv_gpu_found_bytes(searcher->n, &near_at);
 	near = (const GvNear *) ((const char *) searcher->out.memory + near_at);
 	GV_TRY(wait_lanes(searcher));
-	for (int32_t i = 0; i < searcher->n; i++)
+	for (int32_t i = 0; i < searcher->n && !searcher->given; i++)
 	{
 		GvSearch   *search = &searcher->searches[i];
 

@@ -32,6 +32,7 @@ bool		ivfpq_auto_mirror = true;
 int			ivfpq_server = IVFPQ_SERVER_AUTO;
 int			ivfpq_gpu_memory = 0;
 char	   *ivfpq_devices = "";
+int			ivfpq_replicas = 1;
 char	   *ivfpq_server_path = "";
 char	   *ivfpq_server_directory = "";
 char	   *ivfpq_server_owner = "";
@@ -340,6 +341,11 @@ define_server_settings(void)
 							   "Their numbers, with commas; empty is all.",
 							   &ivfpq_devices, "", context, 0, NULL, NULL,
 							   NULL);
+	DefineCustomIntVariable("gpuvec.replicas",
+							"Sets how many cards have a mirror, each all of it.",
+							"Fewer where not so many have room for it.",
+							&ivfpq_replicas, 1, 1, GV_MAX_DEVICES, context, 0,
+							NULL, NULL, NULL);
 	DefineCustomEnumVariable("gpuvec.products",
 							 "Sets who multiplies matrices on cards.",
 							 "own: gpuvecd itself; cublas: cuBLAS; auto: "

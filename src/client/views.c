@@ -27,7 +27,7 @@
 #include "pgcompat.h"
 
 #define STAT_COLUMNS		33
-#define MIRROR_COLUMNS		12
+#define MIRROR_COLUMNS		14
 
 PG_FUNCTION_INFO_V1(gpuvec_stat);
 PG_FUNCTION_INFO_V1(gpuvec_mirrors);
@@ -41,7 +41,7 @@ is_preloaded(void)
 	ereport(NOTICE,
 			(errmsg("gpuvecd is not used"),
 			 IvfpqPreloadHelps() ?
-			 errhint("Add gpuvec to shared_preload_libraries and restart the server; gpuvec.server, gpuvec.gpu_memory and gpuvec.devices have no effect without.") :
+			 errhint("Add gpuvec to shared_preload_libraries and restart the server; gpuvec.server, gpuvec.gpu_memory, gpuvec.devices and gpuvec.replicas have no effect without.") :
 			 ivfpq_server == IVFPQ_SERVER_AUTO ?
 			 errdetail("This machine shows no card that it could use.") :
 			 errdetail("It is turned off by gpuvec.server.")));
@@ -334,6 +334,12 @@ put_mirror(Row *row, const Mirror *mirror)
 	else
 		put_null(row);
 	put_text(row, mirror->wanted ? mirror->wanted->error : "");
+	/* a script before 1.0.0 has no columns for what follows */
+	for (int i = 0; i < 2; i++)
+		if (held)
+			put(row, Int32GetDatum(i == 0 ? held->shards : held->replicas));
+		else
+			put_null(row);
 	Assert(row->n == MIRROR_COLUMNS);
 }
 

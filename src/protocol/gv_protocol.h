@@ -44,7 +44,7 @@
 #include "engine/mirror/gv_builder.h"
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 12
+#define GV_PROTOCOL_VERSION 13
 
 /*
  * In the data directory, or the folder of a gpuvecd that PostgreSQL does not
@@ -515,7 +515,9 @@ typedef struct GvMirrorStatus
 	int32_t		nlists;
 	int32_t		nparents;
 	int32_t		refine_slots;
-	int32_t		device;			/* its number, as GvDevice has it */
+	int32_t		device;			/* the first, its number as GvDevice has it */
+	int32_t		shards;			/* devices that it is divided among, or 1 */
+	int32_t		replicas;		/* devices that have it whole, or 1 */
 	int64_t		bytes;
 	int64_t		copies;			/* it holds, dead ones included */
 	int64_t		expected;		/* copies, when loading began */

@@ -43,6 +43,7 @@ typedef struct Options
 	GvSimd		simd;
 	int64_t		memory_mb;
 	int			max_connections;
+	int			replicas;
 	int			keep_s;
 	int			patience_s;		/* -1: as the engine is */
 	int			parent;			/* 0: no process's end is ours */
@@ -76,6 +77,8 @@ static const char usage[] =
 "  --memory MB             for mirrors on each card (0: what the engine\n"
 "                          proposes)\n"
 "  --devices LIST          numbers of the cards to use, with commas (all)\n"
+"  --replicas N            cards that have a mirror, each all of it, where there is\n"
+"                          room for that (1)\n"
 "  --products own|cublas|auto\n"
 "                          who multiplies matrices on a card: gpuvecd itself, or\n"
 "                          cuBLAS; auto, the default: cuBLAS from 512 dimensions\n"
@@ -258,6 +261,8 @@ set_option(Options *options, const char *name, const char *value)
 		options->memory_mb = number(name, value, 0, INT64_C(1) << 40);
 	else if (strcmp(name, "max-connections") == 0)
 		options->max_connections = (int) number(name, value, 1, 1 << 20);
+	else if (strcmp(name, "replicas") == 0)
+		options->replicas = (int) number(name, value, 1, GV_MAX_DEVICES);
 	else if (strcmp(name, "keep") == 0)
 		options->keep_s = (int) number(name, value, 0, 1 << 30);
 	else if (strcmp(name, "patience") == 0)
@@ -288,6 +293,7 @@ parse_options(int argc, char **argv)
 		{"products", required_argument, NULL, 1},
 		{"simd", required_argument, NULL, 1},
 		{"max-connections", required_argument, NULL, 1},
+		{"replicas", required_argument, NULL, 1},
 		{"keep", required_argument, NULL, 1},
 		{"patience", required_argument, NULL, 1},
 		{"parent", required_argument, NULL, 1},
@@ -303,6 +309,7 @@ parse_options(int argc, char **argv)
 		.data = ".",
 		.devices = "",
 		.max_connections = 1000,
+		.replicas = 1,
 		.keep_s = 10,
 		.patience_s = -1
 	};
@@ -459,6 +466,7 @@ open_engine(Engine engine, const Options *options)
 		exit(status == GV_INVALID ? GV_EXIT_NO_ENGINE : GV_EXIT_FAILED);
 	}
 	gv_server.engine = engine.mirrors->name;
+	gv_server.replicas = options->replicas;
 	/* a processor does not hang, and a batch may take it minutes */
 	gv_server.patience_s = options->patience_s >= 0 ? options->patience_s :
 		engine.mirrors == &gv_cpu_mirrors ? 0 : PATIENCE_S;

@@ -1,7 +1,7 @@
 /*
  * gv_registry.h
- *		The registry of mirrors from the inside: what mirrors.c and room.c
- *		share.
+ *		The registry of mirrors from the inside: what mirrors.c, parts.c and
+ *		room.c share.
  *
  * All of it is protected by its mutex.  Functions here want it locked;
  * destroying a mirror, and so eviction and making room, lets it go for a
@@ -45,18 +45,16 @@ gv_registry_unlock(void)
 	pthread_mutex_unlock(&gv_registry.mutex);
 }
 
-/* The device that a mirror lies on. */
-static inline GvDeviceRoom *
-gv_registry_device(const GvHeldMirror *held)
-{
-	return &gv_registry.devices[held->spec.device];
-}
-
 static inline int64_t
 gv_now_ms(void)
 {
 	return (int64_t) (gv_now_ns() / 1000000);
 }
+
+/* parts.c */
+extern int64_t gv_registry_bytes(const GvHeldMirror *held);
+extern GvHeldPart *gv_registry_part(GvHeldMirror *held, int32_t device);
+extern void gv_registry_recharge(GvHeldMirror *held);
 
 /* mirrors.c */
 extern bool gv_registry_unlink(GvHeldMirror *held);
@@ -64,7 +62,6 @@ extern void gv_registry_destroy(GvHeldMirror *held, const char *reason);
 
 /* room.c */
 extern bool gv_registry_make_room(int32_t device, int64_t bytes);
-extern bool gv_registry_place(GvHeldMirror *held, int64_t *bytes,
-							  GvTriedDevices *tried);
+extern bool gv_registry_place(GvHeldMirror *held, GvTriedPlaces *tried);
 
 #endif							/* GV_REGISTRY_H */

@@ -5,13 +5,14 @@
  * One thread, the loop, waits for all sessions and answers their searches in
  * batches; each loader, builder and set has a thread of its own.  They meet in
  * the registries of mirrors (mirrors.c) and of builds (builds.c) only.  A
- * mirror lies on one device, numbered as in gv_mirror.h, and so does a batch;
- * a build (buildparts.c) and a set (dividedset.c) may have several.
+ * mirror lies on one device, numbered as in gv_mirror.h, or has parts on several;
+ * a batch has one; a build (buildparts.c) and a set (dividedset.c) may have
+ * several.
  *
  * Locks: the registries' mutexes, and those of builds and sets, are held for a
  * few instructions and never while another lock is waited for.  A part of a
- * build is waited for with none held.  A mirror's lock is held shared for a batch of searches and
- * exclusively for one change, by a thread that uses the mirror
+ * build is waited for with none held.  A mirror's lock is held shared for a batch
+ * of searches and exclusively for one change, by a thread that uses the mirror
  * (gv_mirrors_acquire), so that it cannot be freed meanwhile.  No lock is held
  * while a socket is waited for.
  */
@@ -54,6 +55,7 @@ typedef struct GvServer
 	char		device[128];	/* GvDevice.name, of all */
 	int32_t		numbers[GV_MAX_DEVICES];	/* GvDevice.number of each */
 	int			max_connections;
+	int32_t		replicas;		/* of a mirror, where there is room for them */
 	int			patience_s;		/* with the engine; 0: without end */
 	double		least_portion;	/* of a set, in products of numbers, that is
 								 * worth another device */
@@ -120,7 +122,7 @@ typedef struct GvConnection
 	bool		writing;		/* waits for its client to read */
 	bool		asked;			/* its search waits or is under way: `in` is
 								 * in use */
-	int32_t		device;			/* that the search is for, probably */
+	int32_t		device;			/* that its search is to go to, or -1 */
 	char	   *in;
 	size_t		in_used;
 	size_t		in_room;
@@ -243,14 +245,25 @@ gv_message_answer(GvConnection *connection)
 	gv_message_kind(gv_message(connection))->answer(connection);
 }
 
+/* A mirror's part, or all of it, on a device. */
+typedef struct GvHeldPart
+{
+	int32_t		device;
+	int64_t		reserved;		/* bytes it may take in any case */
+	int64_t		charged;		/* bytes of the budget that are its */
+	int64_t		bytes;			/* that it takes */
+} GvHeldPart;
+
 /*
  * mirrors.c: a mirror in the registry.  `lock` protects what stands between it
- * and `next`; the rest from there on is the registry's.
+ * and `next`; the rest from there on is the registry's.  Parts go, and others move
+ * up, under both locks only, so who has either may read which there are.
  */
 typedef struct GvHeldMirror
 {
 	GvMirrorKey key;
-	GvMirrorSpec spec;
+	GvMirrorSpec spec;			/* its device: see `parts` */
+	GvSpreadKind kind;
 	uint64_t	owner;			/* the connection that began it */
 	pthread_rwlock_t lock;
 	GvMirror   *mirror;
@@ -265,9 +278,8 @@ typedef struct GvHeldMirror
 	struct GvHeldMirror *next;
 	int			users;			/* threads that hold it */
 	bool		ready;
-	int64_t		reserved;		/* bytes it may take in any case */
-	int64_t		charged;		/* bytes of the budget that are its */
-	int64_t		bytes;			/* that it takes */
+	int32_t		nparts;
+	GvHeldPart	parts[GV_MAX_DEVICES];	/* [nparts] */
 	int64_t		copies;			/* as nitems */
 	int64_t		searches;
 	int64_t		used_ms;		/* when it was last searched or changed */
@@ -276,9 +288,16 @@ typedef struct GvHeldMirror
 /* Devices that were tried for something, a bit each. */
 typedef uint32_t GvTriedDevices;
 
+/* Where it was tried to place a mirror. */
+typedef struct GvTriedPlaces
+{
+	GvTriedDevices whole;
+	int32_t		shards;			/* the most so far */
+} GvTriedPlaces;
+
 extern void gv_mirrors_init(const int64_t *budgets, int32_t ndevices,
 							int keep_s);
-extern int32_t gv_mirrors_device(const GvMirrorKey *key);
+extern int32_t gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices);
 extern GvHeldMirror *gv_mirrors_acquire(const GvMirrorKey *key,
 										uint64_t owner,
 										GvRefusalCode *refusal);
@@ -289,11 +308,14 @@ extern GvRefusalCode gv_mirrors_begin(const GvMirrorKey *key,
 extern void gv_mirrors_ready(GvHeldMirror *held);
 extern void gv_mirrors_drop(const GvMirrorKey *key);
 extern void gv_mirrors_abandon(uint64_t owner);
-extern bool gv_mirrors_room(GvHeldMirror *held, int64_t growth);
-extern void gv_mirrors_changed(GvHeldMirror *held, int64_t bytes,
-							   int64_t copies);
 extern int32_t gv_mirrors_status(GvStatusReply *reply,
 								 GvMirrorStatus *mirrors, int32_t room);
+
+/* parts.c: their parts on devices. */
+extern int32_t gv_mirrors_device(const GvHeldMirror *held, int32_t wanted);
+extern bool gv_mirrors_room(GvHeldMirror *held, const int64_t *growth);
+extern void gv_mirrors_changed(GvHeldMirror *held, int64_t copies);
+extern bool gv_mirrors_evict_for(GvHeldMirror *held);
 
 /* room.c: memory for them, and for builds and sets. */
 extern bool gv_mirrors_evict(int32_t device);

@@ -28,6 +28,33 @@ typedef struct Many
 	GvSearch	searches[AT_ONCE];
 } Many;
 
+/* How many such threads are at work, by device. */
+static int32_t busy[GV_MAX_DEVICES];
+
+static void
+note_busy(int32_t device, int32_t more)
+{
+	(void) __atomic_add_fetch(&busy[device], more, __ATOMIC_RELAXED);
+}
+
+/*
+ * The device to search a mirror on, which is locked: of its replicas' the one with
+ * the fewest such threads, this thread's last one rather than another.
+ */
+static int32_t
+least_busy(const Many *many, const GvHeldMirror *held)
+{
+	int32_t		best = gv_mirrors_device(held, many->device);
+	int32_t		i;
+
+	for (i = 0; i < gv_ndevices(); i++)
+		if (gv_mirrors_device(held, i) == i &&
+			__atomic_load_n(&busy[i], __ATOMIC_RELAXED) <
+			__atomic_load_n(&busy[best], __ATOMIC_RELAXED))
+			best = i;
+	return best;
+}
+
 /* Does the request make sense?  If not, it has been refused. */
 static bool
 check_searches(GvConnection *connection)
@@ -150,8 +177,14 @@ search_all(Many *many, GvHeldMirror *held, GvConnection *connection,
 		began_ns = gv_now_ns();
 		prepare(many, held, request, first, n);
 		watched = gv_watch_many_begin(began_ns);
-		status = gv_mirror_search(many->searcher, held->mirror,
-								  many->searches, n);
+		status = need_searcher(many, least_busy(many, held));
+		if (status == GV_OK)
+		{
+			note_busy(many->device, 1);
+			status = gv_mirror_search(many->searcher, held->mirror,
+									  many->searches, n);
+			note_busy(many->device, -1);
+		}
 		gv_watch_many_end(watched);
 		if (status == GV_OK)
 			*next = put_answers(many, held, connection, n, began_ns, *next);
@@ -184,9 +217,7 @@ search_held(Many *many, GvHeldMirror *held, GvConnection *connection)
 
 	if (reply == NULL)
 		return;
-	status = need_searcher(many, held->spec.device);
-	if (status == GV_OK)
-		status = search_all(many, held, connection, &next);
+	status = search_all(many, held, connection, &next);
 	if (status == GV_OK)
 	{
 		gv_reply_cut(connection, (size_t) (next - reply));

@@ -1,7 +1,7 @@
 /*
  * mirrors.c
  *		The registry: which mirrors there are, where, who uses them, and what
- *		they take of their device's budget.
+ *		they take of their devices' budgets.
  *
  * A mirror that is in use (users > 0) is not freed: a thread that takes it out
  * of the registry waits until it is let go.  A thread that waits so uses no
@@ -67,37 +67,49 @@ gv_registry_unlink(GvHeldMirror *held)
 void
 gv_registry_destroy(GvHeldMirror *held, const char *reason)
 {
+	int64_t		bytes;
+	int32_t		i;
+
 	while (held->users > 0)
 		pthread_cond_wait(&gv_registry.released, &gv_registry.mutex);
+	bytes = gv_registry_bytes(held);
 	gv_registry_unlock();
 	if (reason != NULL)
 		gv_log("LOG", "dropped the mirror of index %u, %lld MB: %s",
-			   held->key.index, (long long) (held->bytes >> 20), reason);
+			   held->key.index, (long long) (bytes >> 20), reason);
 	gv_mirror_drop(held->mirror);
 	pthread_rwlock_destroy(&held->lock);
 	free(held->states);
 	gv_registry_lock();
-	gv_registry_device(held)->used -= held->charged;
+	for (i = 0; i < held->nparts; i++)
+		gv_registry.devices[held->parts[i].device].used -=
+			held->parts[i].charged;
 	free(held);
 }
 
 /*
- * Where the mirror of a key is, as far as that is known without a lock for
- * long: it may go at any time.
+ * On which devices the mirror of a key can be searched, into devices
+ * [GV_MAX_DEVICES], as far as that is known without a lock for long: it may go at
+ * any time.  How many; shards are searched from one.
  */
 int32_t
-gv_mirrors_device(const GvMirrorKey *key)
+gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices)
 {
 	const GvHeldMirror *held;
-	int32_t		device;
+	int32_t		n = 0;
+	int32_t		i;
 
+	devices[0] = 0;
 	if (gv_registry.ndevices == 1)
-		return 0;
+		return 1;
 	gv_registry_lock();
 	held = find(key);
-	device = held != NULL ? held->spec.device : -1;
+	if (held != NULL)
+		n = held->kind == GV_SHARDS ? 1 : held->nparts;
+	for (i = 0; i < n; i++)
+		devices[i] = held->parts[i].device;
 	gv_registry_unlock();
-	return device;
+	return n;
 }
 
 /*
@@ -169,11 +181,10 @@ new_held(const GvMirrorKey *key, const GvMirrorSpec *spec, uint64_t owner)
 	return held;
 }
 
-/* Locked: put a new entry in the list, with what it takes reserved. */
+/* Locked: place a new entry, and put it in the list. */
 static GvRefusalCode
-enter(GvHeldMirror *held, GvTriedDevices *tried)
+enter(GvHeldMirror *held, GvTriedPlaces *tried)
 {
-	int64_t		bytes = 0;
 	GvHeldMirror *old = find(&held->key);
 
 	while (old != NULL && !old->ready)
@@ -184,14 +195,11 @@ enter(GvHeldMirror *held, GvTriedDevices *tried)
 	}
 	if (old != NULL)
 		return GV_REFUSED_EXISTS;
-	if (!gv_registry_place(held, &bytes, tried))
+	if (!gv_registry_place(held, tried))
 		return GV_REFUSED_NO_MEMORY;
 	/* room was made with the lock let go now and then */
 	if (find(&held->key) != NULL)
 		return GV_REFUSED_EXISTS;
-	held->reserved = bytes;
-	held->charged = bytes;
-	gv_registry_device(held)->used += bytes;
 	held->users = 1;
 	held->next = gv_registry.first;
 	gv_registry.first = held;
@@ -201,24 +209,30 @@ enter(GvHeldMirror *held, GvTriedDevices *tried)
 static GvRefusalCode
 create(GvHeldMirror *held)
 {
+	GvSpread	spread = {.kind = held->kind, .nparts = held->nparts};
 	GvStatus	status;
+	int32_t		i;
 
+	for (i = 0; i < held->nparts; i++)
+		spread.devices[i] = held->parts[i].device;
 	do
-		status = gv_mirror_create(&held->spec, &held->mirror);
-	while (status == GV_NO_MEMORY && gv_mirrors_evict(held->spec.device));
-	if (status == GV_OK)
+		status = gv_mirror_create_on(&held->spec, &spread, &held->mirror);
+	while (status == GV_NO_MEMORY && gv_mirrors_evict_for(held));
+	if (status != GV_OK)
 	{
-		held->bytes = gv_mirror_bytes(held->mirror);
-		return 0;
+		held->mirror = NULL;
+		return gv_status_refusal(status);
 	}
-	held->mirror = NULL;
-	return gv_status_refusal(status);
+	gv_registry_lock();
+	gv_registry_recharge(held);
+	gv_registry_unlock();
+	return 0;
 }
 
-/* Begin a mirror on one of the devices that were not tried; 0 or why not. */
+/* Begin a mirror where that was not tried; 0 or why not. */
 static GvRefusalCode
 begin_somewhere(const GvMirrorKey *key, const GvMirrorSpec *spec,
-				uint64_t owner, GvTriedDevices *tried)
+				uint64_t owner, GvTriedPlaces *tried)
 {
 	GvHeldMirror *held;
 	GvRefusalCode refusal;
@@ -251,8 +265,8 @@ GvRefusalCode
 gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
 				 uint64_t owner)
 {
-	GvTriedDevices tried = 0;
-	GvTriedDevices before;
+	GvTriedPlaces tried = {0, 0};
+	GvTriedPlaces before;
 	GvRefusalCode refusal;
 
 	if (gv_mirror_size(spec) == 0)
@@ -261,20 +275,30 @@ gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
 	{
 		before = tried;
 		refusal = begin_somewhere(key, spec, owner, &tried);
-	} while (refusal == GV_REFUSED_NO_MEMORY && tried != before);
+	} while (refusal == GV_REFUSED_NO_MEMORY &&
+			 (tried.whole != before.whole || tried.shards != before.shards));
 	return refusal;
 }
 
-/* Locked: what a mirror is charged, from what it takes. */
+/* Where a mirror is, for the log; nothing where there is one device. */
 static void
-recharge(GvHeldMirror *held)
+name_place(const GvHeldMirror *held, char *text, size_t size)
 {
-	int64_t		charge = held->bytes;
+	size_t		used;
+	int32_t		i;
 
-	if (charge < held->reserved)
-		charge = held->reserved;
-	gv_registry_device(held)->used += charge - held->charged;
-	held->charged = charge;
+	text[		0] = '\0';
+
+	if (gv_registry.ndevices == 1)
+		return;
+	used = (size_t) snprintf(text, size, held->nparts == 1 ? " on device" :
+							 held->kind == GV_SHARDS ?
+							 " in shards on devices" :
+							 " in replicas on devices");
+	for (i = 0; i < held->nparts && used < size; i++)
+		used += (size_t) snprintf(text +used, size - used, "%s %d",
+								  i > 0 ? "," : "",
+								  gv_server.numbers[held->parts[i].device]);
 }
 
 /* From now on it is searched, and charged what it takes and no more. */
@@ -283,57 +307,21 @@ gv_mirrors_ready(GvHeldMirror *held)
 {
 	int64_t		copies;
 	int64_t		bytes;
-	char		where[32] = "";
+	char		where[32 + 12 * GV_MAX_DEVICES];
+	int32_t		i;
 
 	gv_registry_lock();
 	held->ready = true;
-	held->reserved = 0;
-	recharge(held);
+	for (i = 0; i < held->nparts; i++)
+		held->parts[i].reserved = 0;
+	gv_registry_recharge(held);
 	copies = held->copies;
-	bytes = held->bytes;
+	bytes = gv_registry_bytes(held);
+	name_place(held, where, sizeof(where));
 	gv_registry_unlock();
-	if (gv_registry.ndevices > 1)
-		snprintf(where, sizeof(where), " on device %d",
-				 gv_server.numbers[held->spec.device]);
 	gv_log("LOG", "index %u is mirrored%s: %lld copies, %lld MB",
 		   held->key.index, where, (long long) copies,
 		   (long long) (bytes >> 20));
-}
-
-/*
- * Make room for a mirror to grow by so much, and charge it; false when there
- * is none.  gv_mirrors_changed says how much it grew indeed.
- */
-bool
-gv_mirrors_room(GvHeldMirror *held, int64_t growth)
-{
-	int64_t		more;
-	bool		fits = true;
-
-	gv_registry_lock();
-	more = held->bytes + growth - held->charged;
-	if (more > 0)
-	{
-		fits = gv_registry_make_room(held->spec.device, more);
-		if (fits)
-		{
-			gv_registry_device(held)->used += more;
-			held->charged += more;
-		}
-	}
-	gv_registry_unlock();
-	return fits;
-}
-
-/* It takes so many bytes now, and holds so many copies. */
-void
-gv_mirrors_changed(GvHeldMirror *held, int64_t bytes, int64_t copies)
-{
-	gv_registry_lock();
-	held->bytes = bytes;
-	held->copies = copies;
-	recharge(held);
-	gv_registry_unlock();
 }
 
 /* Drop the mirror of a key, if there is one. */
@@ -394,7 +382,9 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 		mirrors[n].nparents = held->spec.nparents;
 		mirrors[n].refine_slots = held->spec.refine_slots;
 		mirrors[n].device = gv_server.numbers[held->spec.device];
-		mirrors[n].bytes = held->bytes;
+		mirrors[n].shards = held->kind == GV_SHARDS ? held->nparts : 1;
+		mirrors[n].replicas = held->kind == GV_REPLICAS ? held->nparts : 1;
+		mirrors[n].bytes = gv_registry_bytes(held);
 		mirrors[n].copies = held->copies;
 		mirrors[n].expected = held->spec.copies;
 		mirrors[n].searches = held->searches;

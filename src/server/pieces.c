@@ -246,20 +246,46 @@ piece_follows(const GvHeldMirror *held, const GvPiece *piece)
 		(int64_t) piece->first * GV_BLOCK <= (int64_t) old->nitems;
 }
 
-/* Bytes that a list will grow by, about. */
-static int64_t
-piece_growth(GvHeldMirror *held, const GvPiece *piece)
+/*
+ * Bytes that each part of a mirror will grow by with a piece, about, into growth
+ * [GV_MAX_DEVICES].
+ */
+static void
+piece_growth(GvHeldMirror *held, const GvPiece *piece, int64_t *growth)
 {
+	int32_t		part = gv_mirror_list_part(held->mirror, piece->list);
 	int64_t		blocks = (int64_t) piece->first + piece->nblocks;
 	GvPiece		one = {.nblocks = 1};
+	int32_t		i;
 
 	pthread_rwlock_rdlock(&held->lock);
 	blocks -= gv_blocks_of(held->states[piece->list].nitems);
 	pthread_rwlock_unlock(&held->lock);
-	if (blocks <= 0)
-		return 0;
-	return blocks * (gv_pieces_bytes(&held->spec, &one) -
-					 (int64_t) sizeof(one));
+	if (blocks < 0)
+		blocks = 0;
+	for (i = 0; i < GV_MAX_DEVICES; i++)
+		growth[i] = part >= 0 && part != i ? 0 : blocks *
+			(gv_pieces_bytes(&held->spec, &one) - (int64_t) sizeof(one));
+}
+
+/* The same of n items. */
+static void
+items_growth(const GvHeldMirror *held, const GvRefineItem *items, int32_t n,
+			 int64_t *growth)
+{
+	int64_t		stride = (int64_t) gv_refine_stride(held->spec.dims);
+	int32_t		i;
+	int32_t		p;
+
+	memset(growth, 0, GV_MAX_DEVICES * sizeof(*growth));
+	for (i = 0; i < n; i++)
+	{
+		int32_t		part = gv_mirror_record_part
+		(held->mirror, gv_refine_item(items, held->spec.dims, i)->address);
+
+		for (p = 0; p < GV_MAX_DEVICES; p++)
+			growth[p] += part >= 0 && part != p ? 0 : stride;
+	}
 }
 
 /*
@@ -288,7 +314,7 @@ apply_piece(GvHeldMirror *held, uint64_t sender, const GvPiece *piece,
 		held->states[piece->list] = piece->state;
 	}
 	/* in here, because others who change the mirror report too */
-	gv_mirrors_changed(held, gv_mirror_bytes(held->mirror), held->nitems);
+	gv_mirrors_changed(held, held->nitems);
 	pthread_rwlock_unlock(&held->lock);
 	return status;
 }
@@ -315,11 +341,14 @@ gv_pieces_lists(GvConnection *connection)
 
 		do
 		{
-			fits = gv_mirrors_room(held, piece_growth(held, piece));
+			int64_t		growth[GV_MAX_DEVICES];
+
+			piece_growth(held, piece, growth);
+			fits = gv_mirrors_room(held, growth);
 			status = fits ? apply_piece(held, connection->number, piece,
 										&wrong) : GV_NO_MEMORY;
 		} while (fits && status == GV_NO_MEMORY &&
-				 gv_mirrors_evict(held->spec.device));
+				 gv_mirrors_evict_for(held));
 		next += gv_pieces_bytes(&held->spec, piece);
 	}
 	gv_mirrors_release(held, 0);
@@ -334,7 +363,7 @@ apply_items(GvHeldMirror *held, const GvRefineItem *items, int32_t n)
 
 	pthread_rwlock_wrlock(&held->lock);
 	status = gv_mirror_put_refine(held->mirror, items, n);
-	gv_mirrors_changed(held, gv_mirror_bytes(held->mirror), held->nitems);
+	gv_mirrors_changed(held, held->nitems);
 	pthread_rwlock_unlock(&held->lock);
 	return status;
 }
@@ -349,6 +378,8 @@ gv_pieces_refine(GvConnection *connection)
 	(int64_t) sizeof(*request);
 	const char *wrong = NULL;
 	GvStatus	status = GV_OK;
+	const GvRefineItem *items = (const GvRefineItem *) (request + 1);
+	int64_t		growth[GV_MAX_DEVICES];
 	bool		fits;			/* as above */
 
 	if (held == NULL)
@@ -361,12 +392,11 @@ gv_pieces_refine(GvConnection *connection)
 	else
 		do
 		{
-			fits = gv_mirrors_room(held, bytes);
-			status = fits ? apply_items(held,
-										(const GvRefineItem *) (request + 1),
-										request->npieces) : GV_NO_MEMORY;
-		} while (fits && status == GV_NO_MEMORY &&
-				 gv_mirrors_evict(held->spec.device));
+			items_growth(held, items, request->npieces, growth);
+			fits = gv_mirrors_room(held, growth);
+			status = fits ? apply_items(held, items, request->npieces) :
+				GV_NO_MEMORY;
+		} while (fits && status == GV_NO_MEMORY && gv_mirrors_evict_for(held));
 	gv_mirrors_release(held, 0);
 	gv_pieces_conclude(connection, status, wrong);
 }

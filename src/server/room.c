@@ -11,8 +11,9 @@
 static bool
 evictable(const GvHeldMirror *held, int32_t device, int64_t now)
 {
-	return held->spec.device == device && held->ready && held->users == 0 &&
-		now - held->used_ms >= gv_registry.keep_ms;
+	return held->ready && held->users == 0 &&
+		now - held->used_ms >= gv_registry.keep_ms &&
+		gv_registry_part((GvHeldMirror *) held, device) != NULL;
 }
 
 /* Locked: the mirror of a device that has been idle longest and may go. */
@@ -30,7 +31,32 @@ idlest(int32_t device)
 	return found;
 }
 
-/* Locked: evict that one; false if there is none. */
+/*
+ * Locked: a replica goes, and others of the mirror stay; false: this one is not to
+ * be had now.  The registry's lock is let go meanwhile; the mirror's keeps its
+ * searches waiting.
+ */
+static bool
+give_up_replica(GvHeldMirror *held, int32_t device)
+{
+	GvStatus	status;
+
+	if (pthread_rwlock_trywrlock(&held->lock) != 0)
+		return false;
+	held->users++;
+	gv_registry_unlock();
+	gv_log("LOG", "gave up the replica of index %u on device %d: others need "
+		   "its memory", held->key.index, gv_server.numbers[device]);
+	status = gv_mirror_drop_part(held->mirror, device);
+	gv_registry_lock();
+	gv_registry_recharge(held);
+	pthread_rwlock_unlock(&held->lock);
+	held->users--;
+	pthread_cond_broadcast(&gv_registry.released);
+	return status == GV_OK;
+}
+
+/* Locked: evict that one, from there; false if there is none. */
 static bool
 evict_one(int32_t device)
 {
@@ -38,6 +64,13 @@ evict_one(int32_t device)
 
 	if (victim == NULL)
 		return false;
+	if (victim->kind == GV_REPLICAS && victim->nparts > 1)
+	{
+		bool		done = give_up_replica(victim, device);
+
+		gv_registry.evictions += done;
+		return done;
+	}
 	gv_registry_unlink(victim);
 	gv_registry.evictions++;
 	gv_registry_destroy(victim, "others need its memory");
@@ -64,7 +97,7 @@ can_make_room(int32_t device, int64_t bytes)
 	for (held = gv_registry.first; held != NULL && room < bytes;
 		 held = held->next)
 		if (evictable(held, device, now))
-			room += held->charged;
+			room += gv_registry_part((GvHeldMirror *) held, device)->charged;
 	return room >= bytes;
 }
 
@@ -114,34 +147,130 @@ gv_mirrors_evict(int32_t device)
 	return done;
 }
 
-/*
- * Locked: choose one of the devices that were not tried, by what the mirror
- * would take of each, and make room there; false if there is none.
- */
-bool
-gv_registry_place(GvHeldMirror *held, int64_t *bytes, GvTriedDevices *tried)
+/* Bytes of one of so many shards on a device, of all for one. */
+static int64_t
+shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nparts)
 {
-	GvMirrorSpec spec = held->spec;
+	GvSpread	spread = {GV_SHARDS, nparts, {0}};
+	int32_t		i;
+
+	for (i = 0; i < nparts; i++)
+		spread.devices[i] = (device + i) % gv_registry.ndevices;
+	return gv_mirror_part_size(spec, &spread, 0);
+}
+
+/* Locked: a part more, on a device where room is made; false: there is none. */
+static bool
+add_part(GvHeldMirror *held, int32_t device, int64_t bytes)
+{
+	if (!gv_registry_make_room(device, bytes))
+		return false;
+	gv_registry.devices[device].used += bytes;
+	held->parts[held->nparts++] = (GvHeldPart)
+	{
+		device, bytes, bytes, 0
+	};
+	held->spec.device = held->parts[0].device;
+	return true;
+}
+
+/*
+ * Locked: the device with most room, of those that have it without that others
+ * go, or with it, and where the mirror is not yet; -1: there is none.
+ */
+static int32_t
+roomiest(GvHeldMirror *held, int32_t nparts, bool others_go)
+{
 	int32_t		best = -1;
 	int32_t		i;
 
 	for (i = 0; i < gv_registry.ndevices; i++)
 	{
-		int64_t		size;
+		int64_t		size = shard_size(&held->spec, i, nparts);
 
-		spec.device = i;
-		size = gv_mirror_size(&spec);
+		if (gv_registry_part(held, i) == NULL &&
+			(best < 0 || room_on(i) > room_on(best)) &&
+			(others_go ? can_make_room(i, size) : room_on(i) >= size))
+			best = i;
+	}
+	return best;
+}
+
+/*
+ * Locked: choose one of the devices that were not tried, by what the mirror
+ * would take of each, and make room there; false if there is none.  Replicas come
+ * where there is room for them: nothing goes for what is there already.
+ */
+static bool
+place_whole(GvHeldMirror *held, GvTriedDevices *tried)
+{
+	int32_t		best = -1;
+	int64_t		bytes = 0;
+	int32_t		i;
+
+	for (i = 0; i < gv_registry.ndevices; i++)
+	{
+		int64_t		size = shard_size(&held->spec, i, 1);
+
 		if ((*tried & 1u << i) != 0 || !can_make_room(i, size) ||
 			(best >= 0 && !is_better(i, best, size)))
 			continue;
 		best = i;
-		*bytes = size;
+		bytes = size;
 	}
 	if (best < 0)
 		return false;
 	*tried |= 1u << best;
-	held->spec.device = best;
-	return gv_registry_make_room(best, *bytes);
+	held->kind = GV_REPLICAS;
+	if (!add_part(held, best, bytes))
+		return false;
+	while (held->nparts < gv_server.replicas &&
+		   (best = roomiest(held, 1, false)) >= 0)
+		(void) add_part(held, best, shard_size(&held->spec, best, 1));
+	return true;
+}
+
+/*
+ * Locked: one shard each on the fewest devices that can make room for them, those
+ * with most; false if there are none.  Others than were tried.
+ */
+static bool
+place_shards(GvHeldMirror *held, int32_t *tried)
+{
+	int32_t		n;
+
+	held->kind = GV_SHARDS;
+	for (n = *tried < 2 ? 2 : *tried + 1; n <= gv_registry.ndevices; n++)
+	{
+		int32_t		able = 0;
+		int32_t		i;
+
+		for (i = 0; i < gv_registry.ndevices; i++)
+			able += can_make_room(i, shard_size(&held->spec, i, n));
+		if (able < n)
+			continue;
+		*tried = n;
+		while (held->nparts < n && (i = roomiest(held, n, true)) >= 0 &&
+			   add_part(held, i, shard_size(&held->spec, i, n)))
+			;
+		/* others may have been faster, where memory was given back */
+		return held->nparts == n;
+	}
+	return false;
+}
+
+/*
+ * Locked: place a mirror, whole if any device can have it so, and charge what it
+ * takes; false if there is no place that was not tried.  What is charged then is
+ * given back with the mirror.
+ */
+bool
+gv_registry_place(GvHeldMirror *held, GvTriedPlaces *tried)
+{
+	GvTriedDevices before = tried->whole;
+
+	return place_whole(held, &tried->whole) ||
+		(tried->whole == before && place_shards(held, &tried->shards));
 }
 
 /* Take bytes of a budget for something that is no mirror; false: too few. */

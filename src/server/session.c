@@ -513,12 +513,12 @@ search_alone(GvConnection *connection)
 		gv_session_refuse(&connection, 1, refusal);
 		return;
 	}
-	status = need_worker(connection, held->spec.device);
+	(void) gv_session_lock(held, true);
+	status = need_worker(connection, gv_mirrors_device(held, -1));
 	if (status == GV_OK)
 	{
 		GvWorker   *worker = connection->work;
 
-		(void) gv_session_lock(held, true);
 		worker->askers[0] = connection;
 		worker->nasked = 1;
 		gv_session_begin(worker, held);
@@ -527,6 +527,7 @@ search_alone(GvConnection *connection)
 	}
 	else
 	{
+		pthread_rwlock_unlock(&held->lock);
 		gv_mirrors_release(held, 0);
 		gv_refuse(connection, gv_status_refusal(status),
 				  "no memory to search");

@@ -6,7 +6,8 @@
  * together, the less each of them takes.  As soon as the batch is done the
  * next begins, and only then answers are written.  A device has a second turn,
  * for when as many wait as are under way: no search waits for a batch that is
- * smaller than its own would be.  What began first ends first.
+ * smaller than its own would be.  What began first ends first.  A search of a
+ * mirror that several devices have goes to the one with the fewest searches.
  *
  * A batch is waited for only where it is the only one and no client is left
  * that could ask for more; else devices are asked whether they are done,
@@ -27,6 +28,7 @@ typedef struct Lane
 	GvWorker   *turns[TURNS];
 	int			oldest;			/* of the turns that are under way */
 	int			under_way;
+	int			asked;			/* searches in these */
 	int			waiting;		/* searches in the queue */
 } Lane;
 
@@ -92,6 +94,26 @@ gv_turns_room(void)
 	return GV_MAX_BATCH - turns.queued;
 }
 
+/* Of the devices that have a mirror, the one with least to do; -1: none has. */
+static int32_t
+choose_device(const GvMirrorKey *key)
+{
+	int32_t		devices[GV_MAX_DEVICES];
+	int32_t		n = gv_mirrors_devices(key, devices);
+	int32_t		best = n > 0 ? devices[0] : -1;
+	int32_t		i;
+
+	for (i = 1; i < n; i++)
+	{
+		const Lane *lane = &turns.lanes[devices[i]];
+
+		if (lane->asked + lane->waiting <
+			turns.lanes[best].asked + turns.lanes[best].waiting)
+			best = devices[i];
+	}
+	return best;
+}
+
 /* A client's search, for which there is room. */
 void
 gv_turns_add(GvConnection *connection)
@@ -100,7 +122,7 @@ gv_turns_add(GvConnection *connection)
 
 	connection->whole_ns = gv_now_ns();
 	connection->asked = true;
-	connection->device = gv_mirrors_device(&request->key);
+	connection->device = choose_device(&request->key);
 	turns.queue[turns.queued++] = connection;
 
 	if (connection->device >= 0)
@@ -137,13 +159,14 @@ reply_bytes(const GvSearchRequest *request)
 }
 
 /*
- * Out of the queue: its i-th search, and with it all behind it of the same
- * mirror whose answers fit into a reasonable amount of memory; how many.
+ * Out of the queue: its i-th search, and with it all behind it for the same
+ * mirror and device whose answers fit into a reasonable amount of memory; how many.
  */
 static int
 take_batch(int i, GvConnection **askers)
 {
 	const GvSearchRequest *first = gv_payload(turns.queue[i]);
+	int32_t		device = turns.queue[i]->device;
 	size_t		bytes = 0;
 	int			left = i;
 	int			n = 0;
@@ -154,6 +177,7 @@ take_batch(int i, GvConnection **askers)
 		size_t		more = reply_bytes(request);
 
 		if (gv_same_key(&request->key, &first->key) &&
+			turns.queue[i]->device == device &&
 			(n == 0 || bytes + more <= MOST_REPLY))
 		{
 			askers[n++] = turns.queue[i];
@@ -201,6 +225,7 @@ end_oldest(Lane *lane)
 	lane->oldest = (lane->oldest + 1) % TURNS;
 	lane->under_way--;
 	watch_oldest(lane);
+	lane->asked -= turn->nasked;
 	turns.asked -= turn->nasked;
 
 	searching = --turns.under_way > 0;
@@ -245,15 +270,18 @@ begin_batch(int i, bool wait)
 		refuse_batch(i, refusal);
 		return true;
 	}
-	lane = &turns.lanes[held->spec.device];
-	/* the mirror may be elsewhere than when the search came */
-	if (lane->under_way == TURNS)
-		finish_oldest(lane);
 	searching = 1;
 	if (!gv_session_lock(held, wait))
 	{
 		gv_mirrors_release(held, 0);
 		return false;
+	}
+	/* the mirror may be elsewhere than when the search came */
+	lane = &turns.lanes[gv_mirrors_device(held, turns.queue[i]->device)];
+	if (lane->under_way == TURNS)
+	{
+		finish_oldest(lane);
+		searching = 1;
 	}
 	turn = lane->turns[(lane->oldest + lane->under_way) % TURNS];
 	turn->nasked = take_batch(i, turn->askers);
@@ -261,6 +289,7 @@ begin_batch(int i, bool wait)
 	if (turn->held != NULL)
 	{
 		lane->under_way++;
+		lane->asked += turn->nasked;
 		watch_oldest(lane);
 		turns.under_way++;
 		turns.asked += turn->nasked;

@@ -3,8 +3,8 @@
  *		The list scanner alone, on random data of any size: nothing but an
  *		engine is needed, so that a profiler can look at it, too.
  *
- * usage: random [-c] [-o | -l LANES] [-k SHARE] [-s SPREAD] ROWS DIMS LISTS M
- *				 PROBES CAPACITY BATCH...
+ * usage: random [-c] [-o | -l LANES] [-k SHARE] [-s SPREAD] [-d | -r DEVICES]
+ *				 ROWS DIMS LISTS M PROBES CAPACITY BATCH...
  *	-c	cuBLAS multiplies, whatever is best
  *	-o	each batch twice and once more, for a profiler (test/bench/kernels.py),
  *		which looks at the last third
@@ -13,6 +13,11 @@
  *		ask a range of it, each its own, that this share of the copies is in
  *	-s	centroids are that far apart, of 1.2: with .1 copies of all probed lists
  *		are as good, so that no limit from the nearest ones keeps many out
+ *	-d	the mirror is divided among so many devices: answers have to be those of
+ *		one, so the last column is the same without
+ *	-r	so many devices have it, each all of it: also, how many queries one of
+ *		them does alone, and all of them side by side, a thread each with LANES
+ *		batches under way
  *
  * Each row has two copies, in random lists, and a refine record.  Queries lie
  * near centroids.  Answers mean nothing, but take as long as any to find: lists
@@ -20,6 +25,7 @@
  * vary as much as real ones.  What random data does not show is how copies of
  * one list resemble each other; test/bench/scanner measures real ones.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +36,8 @@
 #define SECONDS			0.7		/* of each batch size */
 #define MOST_TIMES		1000000
 #define MOST_LANES		16
+#define MOST_DEVICES	8
+#define TURNS			3		/* of one replica, and of all, in turn */
 #define RECORDS			4096	/* sent at once */
 #define FIRST_PAGE		1000	/* of refine records */
 #define PAGE_BYTES		8000
@@ -38,13 +46,14 @@ typedef struct Bench
 {
 	GvMirrorSpec spec;
 	GvMirror   *mirror;
-	GvSearcher *searchers[MOST_LANES];	/* [nlanes] */
+	GvSpread	spread;			/* its devices */
+	GvSearcher *searchers[MOST_LANES];	/* [nlanes], of the first */
 	int			nlanes;
 	bool		once;
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *queries;		/* [NQUERIES][dims] */
 	GvSearch   *searches;		/* [NQUERIES] */
-	float		spread;			/* of centroids */
+	float		apart;			/* centroids */
 	double		share;			/* of copies that conditions let pass; 0: none */
 	GvKeyTest  *tests;			/* [NQUERIES] */
 	GvCondition *conditions;	/* [NQUERIES] */
@@ -111,7 +120,7 @@ put_model(Bench *bench)
 										0.7f);
 	float	   *parent = need((size_t) spec->dims * sizeof(float));
 
-	bench->centroids = draw_floats(n, bench->spread);
+	bench->centroids = draw_floats(n, bench->apart);
 	CHECKED(gv_mirror_put_array(bench->mirror, GV_CODEBOOKS, 0,
 								gv_array_length(spec, GV_CODEBOOKS),
 								codebooks));
@@ -356,6 +365,106 @@ measure(Bench *bench, int n)
 	free(times);
 }
 
+/* A replica's searches, by a thread. */
+typedef struct Driver
+{
+	const Bench *bench;
+	GvSearcher *searchers[MOST_LANES];	/* [nlanes] */
+	GvSearch   *searches;		/* [NQUERIES] */
+	int			n;				/* of a batch */
+	int64_t		queries;		/* that were answered */
+} Driver;
+
+/* Batches in lanes that take turns, for a while. */
+static void *
+drive(void *arg)
+{
+	Driver	   *driver = arg;
+	int			nlanes = driver->bench->nlanes;
+	int			n = driver->n;
+	double		start = bench_now();
+	int			begun = 0;
+	int			at = 0;
+
+	driver->queries = 0;
+	for (; bench_now() - start < SECONDS; begun++, at += n)
+	{
+		GvSearcher *searcher = driver->searchers[begun % nlanes];
+
+		if (begun >= nlanes)
+			CHECKED(gv_mirror_finish(searcher));
+		at = at + n > NQUERIES ? 0 : at;
+		CHECKED(gv_mirror_begin(searcher, driver->bench->mirror,
+								driver->searches + at, n));
+		driver->queries += n;
+	}
+	for (int i = 0; i < nlanes && i < begun; i++)
+		CHECKED(gv_mirror_finish(driver->searchers[i]));
+	return NULL;
+}
+
+/* Queries a second of the first ndrivers together. */
+static double
+drive_all(Driver *drivers, int ndrivers)
+{
+	pthread_t	threads[GV_MAX_DEVICES];
+	int64_t		queries = 0;
+	double		start = bench_now();
+
+	for (int i = 0; i < ndrivers; i++)
+		if (pthread_create(&threads[i], NULL, drive, &drivers[i]) != 0)
+			exit(1);
+	for (int i = 0; i < ndrivers; i++)
+	{
+		(void) pthread_join(threads[i], NULL);
+		queries += drivers[i].queries;
+	}
+	return (double) queries / (bench_now() - start);
+}
+
+/* A batch size: one replica alone, and all, in turn. */
+static void
+measure_replicas(const Bench *bench, int n)
+{
+	Driver		drivers[GV_MAX_DEVICES];
+	int			nreplicas = bench->spread.nparts;
+	double		one[TURNS];
+	double		all[TURNS];
+
+	for (int i = 0; i < nreplicas; i++)
+	{
+		Driver	   *driver = &drivers[i];
+
+		*driver = (Driver) {.bench = bench,.n = n};
+		driver->searches = need(NQUERIES * sizeof(GvSearch));
+		memcpy(driver->searches, bench->searches,
+			   NQUERIES * sizeof(GvSearch));
+		for (int lane = 0; lane < bench->nlanes; lane++)
+		{
+			CHECKED(gv_searcher(bench->spread.devices[i],
+								&driver->searchers[lane]));
+			CHECKED(gv_mirror_search(driver->searchers[lane], bench->mirror,
+									 driver->searches, n));
+		}
+	}
+	for (int turn = 0; turn < TURNS; turn++)
+	{
+		one[turn] = drive_all(drivers, 1);
+		all[turn] = drive_all(drivers, nreplicas);
+	}
+	bench_sort_times(one, TURNS);
+	bench_sort_times(all, TURNS);
+	printf("  %d replicas: one does %.0f queries/s, all %.0f: %.2f times\n",
+		   nreplicas, one[TURNS / 2], all[TURNS / 2],
+		   all[TURNS / 2] / one[TURNS / 2]);
+	for (int i = 0; i < nreplicas; i++)
+	{
+		for (int lane = 0; lane < bench->nlanes; lane++)
+			gv_searcher_drop(drivers[i].searchers[lane]);
+		free(drivers[i].searches);
+	}
+}
+
 /* Are these numbers of a batch each that there are queries for? */
 static bool
 are_batches(char **args, int nargs)
@@ -370,7 +479,7 @@ static int
 usage(void)
 {
 	fprintf(stderr, "usage: random [-c] [-o | -l LANES] [-k SHARE] [-s SPREAD] "
-			"ROWS DIMS LISTS M PROBES CAPACITY BATCH...\n");
+			"[-d | -r DEVICES] ROWS DIMS LISTS M PROBES CAPACITY BATCH...\n");
 	return 2;
 }
 
@@ -378,8 +487,10 @@ int
 main(int argc, char **argv)
 {
 	Bench		bench = {.spec = {.metric = GV_L2,.nparents = 1},.nlanes = 1,
-	.spread = 1.2f};
+	.apart = 1.2f,.spread = {GV_REPLICAS, 1, {0}}};
 	GvDevice	found[GV_MAX_DEVICES];
+	GvPart		parts[GV_MAX_DEVICES];
+	char		devices[] = "0,1,2,3,4,5,6,7";
 	int32_t		nfound;
 	char	  **args = argv + 1;
 	int			nargs = argc - 1;
@@ -413,9 +524,21 @@ main(int argc, char **argv)
 	}
 	if (nargs > 1 && strcmp(args[0], "-s") == 0)
 	{
-		bench.spread = (float) atof(args[1]);
+		bench.apart = (float) atof(args[1]);
 		args += 2;
 		nargs -= 2;
+	}
+	if (nargs > 1 && (strcmp(args[0], "-d") == 0 ||
+					  strcmp(args[0], "-r") == 0))
+	{
+		bench.spread.kind = args[0][1] == 'd' ? GV_SHARDS : GV_REPLICAS;
+		bench.spread.nparts = atoi(args[1]);
+		args += 2;
+		nargs -= 2;
+		if (bench.spread.nparts < 1 || bench.spread.nparts > MOST_DEVICES)
+			return usage();
+		for (int i = 0; i < bench.spread.nparts; i++)
+			bench.spread.devices[i] = i;
 	}
 	if (nargs < 7 || bench.nlanes < 1 || bench.nlanes > MOST_LANES ||
 		!are_batches(args + 6, nargs - 6))
@@ -429,8 +552,12 @@ main(int argc, char **argv)
 	if (bench.spec.refine_records < 1 || bench.spec.nlists < 1 ||
 		bench.spec.dims < 1 || bench.spec.refine_slots < 1)
 		return usage();
-	CHECKED(gv_mirrors_open(&BENCH_ENGINE, "", found, &nfound));
-	CHECKED(gv_mirror_create(&bench.spec, &bench.mirror));
+	/* with one device nothing is between its engine and us */
+	devices[2 * bench.spread.nparts - 1] = '\0';
+	CHECKED(gv_mirrors_open(&BENCH_ENGINE, devices, found, &nfound));
+	CHECKED(gv_mirror_create_on(&bench.spec, &bench.spread, &bench.mirror));
+	if (gv_mirror_parts(bench.mirror, parts) != bench.spread.nparts)
+		return usage();
 	for (int i = 0; i < bench.nlanes; i++)
 		CHECKED(gv_searcher(0, &bench.searchers[i]));
 	put_model(&bench);
@@ -448,6 +575,8 @@ main(int argc, char **argv)
 	{
 		set_conditions(&bench, false);
 		measure(&bench, atoi(args[i]));
+		if (bench.spread.kind == GV_REPLICAS && bench.spread.nparts > 1)
+			measure_replicas(&bench, atoi(args[i]));
 		if (bench.share == 0)
 			continue;
 		set_conditions(&bench, true);

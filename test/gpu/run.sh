@@ -20,10 +20,11 @@
 #				beside cuBLAS's bare product (test/bench/lists.cu)
 #	products	products of matrices alone, by cuBLAS and by ours: ARGUMENT... are
 #				those of test/bench/products.cu, which has shapes of its own
-#	cards		the kernels on two cards, and gpuvecd with both, where the host
-#				has them (test/t/018_cards.pl); or with ARGUMENT..., lists of
-#				cards, only what each does in a second: 0 0,1 0 0,1, say
-#				(test/unit/server/bench_divided.c)
+#	cards		the kernels on two cards, a mirror divided among them, replicas,
+#				gpuvecd with both, where the host has them (test/t/018_cards.pl);
+#				then queries a second of one replica and of both side by side;
+#				or with ARGUMENT..., lists of cards, only what each does in a
+#				second: 0 0,1 0 0,1, say (test/unit/server/bench_divided.c)
 #	faults		the tests of gpuvecd that test/t has, with the card, and what
 #				only a card does to it (test/gpu/card_faults.pl)
 #	random		the list scanner alone, on random data: ARGUMENT... are those of
@@ -205,12 +206,16 @@ stage_products() {
 	"$GV_TMP/card/products" "${ARGUMENTS[@]}"
 }
 
-stage_random() {
-	local program=$GV_TMP/card/random metrics shape batch
+build_random() {
 	build_unit engines
 	gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT/src" \
 		-c "$GV_ROOT/test/bench/random.c" -o "$GV_TMP/random.o"
-	link "$program" "$GV_TMP/random.o" "$GV_TMP/card/engines.a"
+	link "$GV_TMP/card/random" "$GV_TMP/random.o" "$GV_TMP/card/engines.a"
+}
+
+stage_random() {
+	local program=$GV_TMP/card/random metrics shape batch
+	build_random
 	if [ ${#ARGUMENTS[@]} = 0 ]; then
 		ARGUMENTS=(845060 384 8450 136 36 60 1 16 64 1024 10000)
 	fi
@@ -246,6 +251,20 @@ stage_cards() {
 	fi
 	GPUVEC_TEST_NVCC=$NVCC GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=$SERVER \
 		ONLY=tap TAP=018 "$GV_ROOT/test/run.sh"
+	if [ "$SERVER" = cuda ]; then
+		cards_replicas
+	fi
+}
+
+# Two million rows: answers of one card and of shards on two have to be the same,
+# and replicas to be nearly twice as fast.
+cards_replicas() {
+	local shape="2000000 96 4000 24 20 200 1 64 1024" spread
+	build_random
+	for spread in "" "-d 2" "-r 2"; do
+		# shellcheck disable=SC2086
+		"$GV_TMP/card/random" -l 2 $spread $shape
+	done
 }
 
 # For card_faults.pl gpuvecd is linked with broken.cu, by an nvcc that does so.

@@ -1,6 +1,8 @@
 # Several cards, or what gpuvecd pretends to have of them: indexes are spread
 # over them, each card answers for its own, gives way for itself alone, builds
-# go on beside searches, and a statement's work is divided among them.
+# go on beside searches, and a statement's work is divided among them.  An index
+# that none has room for is divided among them, too, and goes and comes with them;
+# replicas of one answer alike.
 
 use strict;
 use warnings;
@@ -43,6 +45,15 @@ sub mirror
 			"SELECT * FROM gpuvec_verify_index('${table}_e', mirror => true)"),
 		'', "$what: $table is as the pages are");
 	return device_of($table);
+}
+
+# Shards and replicas of a table's mirror.
+sub parts_of
+{
+	my ($table) = @_;
+
+	return $node->safe_psql('postgres',
+		"SELECT shards, replicas FROM gpuvec_mirrors WHERE index = '${table}_e'::regclass AND state = 'ready'");
 }
 
 # Test: gpuvecd gives the rows that the session finds.
@@ -140,10 +151,10 @@ is_same($_, 'little memory') for ('b', 'c');
 # -- work of one statement: by one card, as it is too little for two, then by
 # both (GPUVEC_DIVIDE); what comes of it is the same
 my $graph = q{SELECT count(*), md5(string_agg(g::text, ' ' ORDER BY g::text))
-	FROM gpuvec_knn_graph('d', 'id', 'e', 5) AS g};
-my $calibration = q{SELECT string_agg(c::text, ' ' ORDER BY c::text) FROM gpuvec_calibration('d_e') AS c};
+	FROM gpuvec_knn_graph('w', 'id', 'e', 5) AS g};
+my $calibration = q{SELECT string_agg(c::text, ' ' ORDER BY c::text) FROM gpuvec_calibration('w_e') AS c};
 my $create = q{SET max_parallel_maintenance_workers = 0;
-	CREATE INDEX d_e ON d USING gpuivfpq (e) WITH (lists = 100, pq_dim = 16)};
+	CREATE INDEX w_e ON w USING gpuivfpq (e) WITH (lists = 100, pq_dim = 16)};
 
 # The server starts anew, with its log from here on.
 sub start_anew
@@ -173,12 +184,12 @@ $node->append_conf('postgresql.conf', "gpuvec.gpu_memory = 0\nlog_min_messages =
 my $begin = start_anew();
 $node->safe_psql(
 	'postgres', q{
-	CREATE TABLE d (id int, e real[]);
-	INSERT INTO d SELECT g, point(g, 32) FROM generate_series(1, 30000) AS g});
+	CREATE TABLE w (id int, e real[]);
+	INSERT INTO w SELECT g, point(g, 32) FROM generate_series(1, 30000) AS g});
 $node->safe_psql('postgres', $create);
 is_logged($begin, qr/encoded 30000 rows in [\d.]+ s; trial/, 'one card encodes');
 my $calibrated = $node->safe_psql('postgres', $calibration);
-$node->safe_psql('postgres', 'DROP INDEX d_e');
+$node->safe_psql('postgres', 'DROP INDEX w_e');
 {
 	local $ENV{GPUVEC_DIVIDE} = 1;
 	$begin = start_anew();
@@ -192,6 +203,128 @@ is("$rc $err", '0 ', 'an index is built by both cards');
 is_logged($begin, qr/encoded 30000 rows in [\d.]+ s, [1-9]\d* on device [01], [1-9]\d* on device [01]; /, 'both encoded');
 is($node->safe_psql('postgres', $calibration), $calibrated, 'calibration is that of one card');
 is($node->safe_psql('postgres', 'SELECT sets_failed FROM gpuvec_stat'), 0, 'no set failed');
+$node->safe_psql('postgres', 'DROP TABLE w');
+
+# -- an index that no card has room for: shards
+my $large = $SERVER eq 'cuda' ? 400_000 : 60_000;
+$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '1GB'\n");
+$node->restart;
+ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up, with memory for all');
+$node->safe_psql(
+	'postgres', qq{
+	DROP TABLE a, b, c;
+	CREATE TABLE d (id int, e real[]);
+	INSERT INTO d SELECT g, point(g, 16) FROM generate_series(1, $large) AS g;
+	CREATE INDEX d_e ON d USING gpuivfpq (e) WITH (lists = 200, pq_dim = 16, refine = sq8)});
+mirror('d', 'whole');
+is(parts_of('d'), '1|1', 'whole: on one card');
+$bytes = $node->safe_psql('postgres', 'SELECT max(bytes) FROM gpuvec_mirrors');
+$megabytes = int(0.75 * $bytes / 1048576) + 1;
+cmp_ok($bytes, '>', $megabytes * 1048576, 'it does not fit into that');
+
+# gpuvecd as files say: of its engine's calls one fails; which cards there are
+my $wrapper = $node->basedir . '/gpuvecd';
+chomp(my $program = `pg_config --bindir`);
+append_to_file($wrapper, <<"SCRIPT");
+#!/bin/sh
+test ! -e $wrapper.fault || set -- "\$@" --fault "\$(cat $wrapper.fault)"
+test ! -e $wrapper.devices || set -- "\$@" --devices "\$(cat $wrapper.devices)"
+rm -f $wrapper.fault
+GPUVEC_FAULTS=1 exec $program/gpuvecd "\$@"
+SCRIPT
+chmod 0755, $wrapper;
+$node->append_conf('postgresql.conf',
+	"gpuvec.gpu_memory = '${megabytes}MB'\ngpuvec.server_path = '$wrapper'\ngpuvec.auto_mirror = on\n");
+$node->restart;
+ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up, through a script');
+mirror('d', 'divided');
+is(parts_of('d'), '2|1', 'divided: two shards');
+like(
+	slurp_file($node->logfile),
+	qr/is mirrored in shards on devices [01], [01]: /,
+	'the log says so');
+is_same('d', 'divided');
+@jobs = map { begin_searches('d', 10) } (1 .. 4);
+is_right($_, 'shards, many at once') for @jobs;
+
+# -- it follows inserts and VACUUM
+$node->safe_psql('postgres',
+	"INSERT INTO d SELECT g, point(g, 16) FROM generate_series($large + 1, $large + 2000) AS g");
+is_same('d', 'divided, after inserts');
+$node->safe_psql('postgres', 'DELETE FROM d WHERE id % 10 = 0 OR id < 3000');
+$node->safe_psql('postgres', 'VACUUM d');
+mirror('d', 'divided, after VACUUM');
+is_same('d', 'divided, after VACUUM');
+is(parts_of('d'), '2|1', 'divided, after VACUUM: still two shards');
+
+# gpuvecd ends, and comes again
+sub begin_anew
+{
+	my ($what) = @_;
+	my $old = $node->safe_psql('postgres', 'SELECT pid FROM gpuvec_stat');
+
+	kill 'KILL', $old;
+	ok(wait_until($node, "SELECT state = 'up' AND pid <> $old FROM gpuvec_stat"), "$what: gpuvecd is up again");
+	return;
+}
+
+# -- loaded while it is searched
+begin_anew('searched');
+@jobs = map { begin_searches('d', 30) } (1, 2);
+ok( wait_until(
+		$node, q{SELECT count(*) = 1 FROM gpuvec_mirrors WHERE state = 'ready'}),
+	'loaded while it is searched');
+is_right($_, 'while it is loaded') for @jobs;
+is(parts_of('d'), '2|1', 'loaded again: two shards');
+
+# -- a card of two fails in the midst of searches: what is left has no room
+append_to_file("$wrapper.fault", '2500:4');
+begin_anew('before one fails');
+cmp_ok($node->safe_psql('postgres', "SELECT gpuvec_prewarm('d_e')"),
+	'>', 0, 'before a card fails: d is mirrored');
+$pid = $node->safe_psql('postgres', 'SELECT pid FROM gpuvec_stat');
+append_to_file("$wrapper.devices", '0');
+my $answers = "SELECT answers('d', '<->', 16, 20, 10)";
+my $expected = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; $answers");
+my $wrong = 0;
+my $round = 0;
+while ($round++ < 500
+	&& $node->safe_psql('postgres', 'SELECT coalesce(pid, 0) FROM gpuvec_stat') eq $pid)
+{
+	$wrong++ if $node->safe_psql('postgres', $answers) ne $expected;
+}
+cmp_ok($round, '<', 500, 'a card fails');
+is($wrong, 0, 'a card fails: the same rows');
+ok( wait_until(
+		$node, "SELECT state = 'up' AND memory = $megabytes * 1048576 FROM gpuvec_stat"),
+	'one card is left');
+is($node->safe_psql('postgres', $answers), $expected, 'one card is left: the same rows');
+ok( wait_until(
+		$node, q{SELECT count(*) = 0 FROM gpuvec_mirrors WHERE state = 'ready'}),
+	'one card has no room for it');
+
+# -- it is back
+unlink "$wrapper.devices";
+begin_anew('the card is back');
+mirror('d', 'the card is back');
+is(parts_of('d'), '2|1', 'the card is back: two shards');
+is_same('d', 'the card is back');
+
+# -- replicas
+$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '1GB'\ngpuvec.replicas = 2\n");
+$node->restart;
+ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up, for replicas');
+mirror('d', 'replicas');
+is(parts_of('d'), '1|2', 'each card has all of it');
+cmp_ok($node->safe_psql('postgres', 'SELECT max(bytes) FROM gpuvec_mirrors'),
+	'>', 1.5 * $bytes, 'which takes twice the memory');
+@jobs = map { begin_searches('d', 10) } (1 .. 6);
+is_right($_, 'replicas, many at once') for @jobs;
+$node->safe_psql('postgres',
+	"INSERT INTO d SELECT g, point(g, 16) FROM generate_series($large + 2001, $large + 3000) AS g");
+is_same('d', 'replicas, after inserts');
+@jobs = map { begin_searches('d', 10) } (1 .. 6);
+is_right($_, 'replicas, many at once, after inserts') for @jobs;
 $node->stop;
 
 done_testing();

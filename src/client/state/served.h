@@ -46,6 +46,7 @@ typedef enum IvfpqProductsSetting
 extern int	ivfpq_server;
 extern int	ivfpq_gpu_memory;	/* MB, 0 = what the engine proposes */
 extern char *ivfpq_devices;
+extern int	ivfpq_replicas;		/* of a mirror, each on a card */
 extern int	ivfpq_products;
 extern int	ivfpq_simd;			/* a GvSimd, of sessions as well */
 

@@ -136,10 +136,11 @@ IvfpqChildStart(void)
 	};
 	char		path[MAXPGPATH];
 	char		memory[32];
+	char		replicas[32];
 	char		parent[32];
 	const char *argv[] = {path, "--data", DataDir,
 		"--engine", engines[ivfpq_server], "--memory", memory,
-		"--devices", ivfpq_devices, "--products", products[ivfpq_products],
+		"--devices", ivfpq_devices, "--replicas", replicas, "--products", products[ivfpq_products],
 		"--simd", gv_simd_name(ivfpq_simd),
 		"--parent", parent,
 	NULL};
@@ -149,6 +150,7 @@ IvfpqChildStart(void)
 	if (!IvfpqFindProgram(path))
 		return false;
 	snprintf(memory, sizeof(memory), "%d", ivfpq_gpu_memory);
+	snprintf(replicas, sizeof(replicas), "%d", ivfpq_replicas);
 	snprintf(parent, sizeof(parent), "%d", MyProcPid);
 	if (pipe(ends) != 0)
 	{

@@ -62,12 +62,25 @@ most_probes(const GvMirrorSpec *spec, const GvSearch *search)
 					 spec->nlists);
 }
 
+/* So many bytes of memory for answers. */
+static GvStatus
+need_answers(GvSearcher *searcher, size_t bytes)
+{
+	if (bytes <= searcher->answers_room)
+		return GV_OK;
+	free(searcher->answers);
+	searcher->answers = malloc(bytes);
+	searcher->answers_room = searcher->answers != NULL ? bytes : 0;
+	return searcher->answers != NULL ? GV_OK : GV_NO_MEMORY;
+}
+
 /* Memory for the answers of n searches; all of it is of 4-byte elements. */
 static GvStatus
 place_answers(GvSearcher *searcher, const GvMirrorSpec *spec,
 			  GvSearch *searches, int32_t n)
 {
 	size_t		bytes = 0;
+	GvStatus	status;
 	char	   *next;
 	int32_t		i;
 
@@ -77,14 +90,9 @@ place_answers(GvSearcher *searcher, const GvMirrorSpec *spec,
 			 (searches[i].condition != NULL ? sizeof(int32_t) : 0)) +
 			(size_t) searches[i].capacity *
 			(sizeof(GvHit) + (searches[i].bounded ? sizeof(GvBound) : 0));
-	if (bytes > searcher->answers_room)
-	{
-		free(searcher->answers);
-		searcher->answers = malloc(bytes);
-		searcher->answers_room = searcher->answers != NULL ? bytes : 0;
-		if (searcher->answers == NULL)
-			return GV_NO_MEMORY;
-	}
+	status = need_answers(searcher, bytes);
+	if (status != GV_OK)
+		return status;
 	next = searcher->answers;
 	for (i = 0; i < n; i++)
 	{
@@ -337,19 +345,23 @@ count_block(GvScan *scan, float base, GvBlock block, float last,
 	return status;
 }
 
-/* search->nearer and nearer_squares; its hits are sorted. */
+/* search->nearer and nearer_squares; its hits, if they count, are sorted. */
 static GvStatus
 count_nearer(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 {
 	GvTopK		best;
 	GvScan		scan = {.model = &mirror->model, .table = searcher->table,
 	.best = &best, .reach = GV_SCORE_MAX};
+	float		limit = search->limit;
 	GvStatus	status;
 	int32_t		p;
 	int32_t		b;
 
-	if (search->rank == 0 || search->nhits < search->rank)
+	if (search->rank == 0 ||
+		(!search->limited && search->nhits < search->rank))
 		return GV_OK;
+	if (!search->limited)
+		limit = search->hits[search->rank - 1].score;
 	status = open_topk(&searcher->copies, GV_BLOCK, &best);
 	if (status == GV_OK)
 		status = open_scratch(searcher, mirror->spec.m, GV_BLOCK);
@@ -366,12 +378,34 @@ count_nearer(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 			if (!gv_sampled((uint32_t) probe->list, (uint32_t) b))
 				continue;
 			status = count_block(&scan, probe->base,
-								 gv_cpu_block(mirror, list, b),
-								 search->hits[search->rank - 1].score,
+								 gv_cpu_block(mirror, list, b), limit,
 								 &count);
 			search->nearer += count;
 			search->nearer_squares += count * count;
 		}
+	}
+	return status;
+}
+
+/* The bounds of hits that are given. */
+static GvStatus
+bound_given(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
+			int32_t n)
+{
+	size_t		nhits = 0;
+	GvBound    *next;
+	GvStatus	status;
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+		nhits += (size_t) searches[i].nhits;
+	status = need_answers(searcher, (nhits + 1) * sizeof(GvBound));
+	next = (GvBound *) searcher->answers;
+	for (i = 0; status == GV_OK && i < n; i++)
+	{
+		searches[i].bounds = next;
+		next += searches[i].nhits;
+		status = gv_cpu_bound_hits(mirror, &searches[i]);
 	}
 	return status;
 }
@@ -391,6 +425,8 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 			(searches[i].condition != NULL &&
 			 !gv_same_form(&searches[i].condition->form, &mirror->spec.keys)))
 			return GV_INVALID;
+	if (searches[0].given)
+		return bound_given(searcher, mirror, searches, n);
 	status = place_answers(searcher, &mirror->spec, searches, n);
 	for (i = 0; status == GV_OK && i < n; i++)
 	{

@@ -2,9 +2,10 @@
  * gv_mirror.c
  *		Mirrors' operations by the engine that was taken.
  *
- * What depends on a mirror's contents the engine checks itself.
+ * What depends on a mirror's contents the engine checks itself.  With several
+ * devices there is one more between it and here, for what lies on several of them.
  */
-#include "engine/mirror/gv_mirror.h"
+#include "engine/mirror/gv_spread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,11 @@ valid_piece(const GvListPiece *piece)
 static bool
 valid_search(const GvSearch *search)
 {
+	if (search->given)
+		return search->query != NULL && search->bounded &&
+			search->nhits >= 0 && (search->hits != NULL || search->nhits == 0);
 	return search->query != NULL && search->probes >= 1 &&
+		(search->rank > 0 || !search->limited) &&
 		search->compare >= 1 && search->capacity >= 1 &&
 		search->rank >= 0 && search->rank <= search->capacity &&
 		(search->condition != NULL ? gv_condition_valid(search->condition) :
@@ -84,10 +89,11 @@ gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
 		strcpy(found->name, "injected fault");
 		return status;
 	}
-	status = engine->open(devices, found, nfound);
+	gv_spread_engine = engine;
+	status = gv_spread_mirrors.open(devices, found, nfound);
 	if (status == GV_OK)
 	{
-		mirrors = engine;
+		mirrors = *nfound > 1 ? &gv_spread_mirrors : engine;
 		ndevices = *nfound;
 	}
 	return status;
@@ -152,6 +158,97 @@ gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror)
 {
 	GV_CALL(fault, mirrors != NULL && valid_spec(spec) && mirror != NULL);
 	return mirrors->create(spec, mirror);
+}
+
+static bool
+is_spread(void)
+{
+	return mirrors == &gv_spread_mirrors;
+}
+
+/* Devices that there are, none twice; its first in the spec. */
+static bool
+valid_spread(const GvMirrorSpec *spec, const GvSpread *spread,
+			 GvMirrorSpec *placed)
+{
+	uint32_t	seen = 0;
+	int32_t		i;
+
+	if (spec == NULL || spread == NULL || spread->nparts < 1 ||
+		spread->nparts > ndevices ||
+		(spread->kind != GV_SHARDS && spread->kind != GV_REPLICAS))
+		return false;
+	for (i = 0; i < spread->nparts; i++)
+	{
+		int32_t		device = spread->devices[i];
+
+		if (device < 0 || device >= ndevices || (seen >> device & 1) != 0)
+			return false;
+		seen |= UINT32_C(1) << device;
+	}
+	*placed = *spec;
+	placed->device = spread->devices[0];
+	return valid_spec(placed);
+}
+
+int64_t
+gv_mirror_part_size(const GvMirrorSpec *spec, const GvSpread *spread,
+					int32_t part)
+{
+	GvMirrorSpec placed;
+
+	if (mirrors == NULL || !valid_spread(spec, spread, &placed) || part < 0 ||
+		part >= spread->nparts)
+		return 0;
+	return is_spread() ? gv_spread_size(&placed, spread, part) :
+		mirrors->size(&placed);
+}
+
+GvStatus
+gv_mirror_create_on(const GvMirrorSpec *spec, const GvSpread *spread,
+					GvMirror **mirror)
+{
+	GvMirrorSpec placed;
+
+	GV_CALL(fault, mirrors != NULL && valid_spread(spec, spread, &placed) &&
+			mirror != NULL);
+	return is_spread() ? gv_spread_create(&placed, spread, mirror) :
+		mirrors->create(&placed, mirror);
+}
+
+int32_t
+gv_mirror_parts(const GvMirror *mirror, GvPart *parts)
+{
+	if (is_spread())
+		return gv_spread_parts(mirror, parts);
+	parts[0].device = 0;
+	parts[0].bytes = mirrors->bytes(mirror);
+	return 1;
+}
+
+int32_t
+gv_mirror_list_part(const GvMirror *mirror, int32_t list)
+{
+	const GvSpreadMirror *spread = (const GvSpreadMirror *) mirror;
+
+	return is_spread() && gv_has_shards(spread) ?
+		gv_list_owner(spread, list) : -1;
+}
+
+int32_t
+gv_mirror_record_part(const GvMirror *mirror, const uint16_t *address)
+{
+	const GvSpreadMirror *spread = (const GvSpreadMirror *) mirror;
+
+	return is_spread() && gv_has_shards(spread) ?
+		gv_record_owner(spread, address) : -1;
+}
+
+GvStatus
+gv_mirror_drop_part(GvMirror *mirror, int32_t device)
+{
+	GV_CALL(fault, mirror != NULL);
+	return is_spread() ? gv_spread_drop_part(mirror, device) : GV_INVALID;
 }
 
 void
@@ -267,7 +364,8 @@ gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	if (searcher == NULL || mirror == NULL || searches == NULL || n < 1)
 		return GV_INVALID;
 	for (i = 0; i < n; i++)
-		if (!valid_search(&searches[i]))
+		if (!valid_search(&searches[i]) ||
+			searches[i].given != searches[0].given)
 			return GV_INVALID;
 	return mirrors->begin(searcher, mirror, searches, n);
 }

@@ -31,7 +31,7 @@ typedef struct GvSearcher GvSearcher;
 /* What does not change as long as a mirror lives. */
 typedef struct GvMirrorSpec
 {
-	int32_t		device;			/* that holds it, all of it */
+	int32_t		device;			/* that holds it, all of it, or see GvSpread */
 	GvMetric	metric;
 	int32_t		dims;
 	int32_t		m;				/* sub-quantizers */
@@ -43,6 +43,30 @@ typedef struct GvMirrorSpec
 	GvKeyForm	keys;			/* of its copies */
 	int64_t		refine_records; /* about how many there are to come */
 } GvMirrorSpec;
+
+/*
+ * Where a mirror lies, if not on its specification's device.  With several
+ * devices each has a part of it: a share, for what none has room for, or all of
+ * it, so that more is searched at a time (gv_spread.h).
+ */
+typedef enum GvSpreadKind
+{
+	GV_SHARDS,
+	GV_REPLICAS
+} GvSpreadKind;
+
+typedef struct GvSpread
+{
+	GvSpreadKind kind;			/* of one part: no matter which */
+	int32_t		nparts;			/* 1 .. GV_MAX_DEVICES */
+	int32_t		devices[GV_MAX_DEVICES];	/* [nparts], none twice */
+} GvSpread;
+
+typedef struct GvPart
+{
+	int32_t		device;
+	int64_t		bytes;			/* that it takes there now */
+} GvPart;
 
 /* The parts of the model, arrays of 4-byte elements. */
 typedef enum GvArray
@@ -172,6 +196,12 @@ typedef struct GvBound
  *
  * Arrays that come back are the searcher's memory, where the engine left them
  * without another copy: they are good until that searcher searches again.
+ *
+ * What several mirrors have together is searched in steps (gv_spread.h).  With
+ * `limited` the sample is measured by a score, `limit`, in the place of the hit's,
+ * however many hits there are.  With `given` nhits hits of whatever mirror are
+ * the caller's, and nothing is wanted but their bounds; of one call all searches
+ * are such, or none.
  */
 typedef struct GvSearch
 {
@@ -184,10 +214,13 @@ typedef struct GvSearch
 	const GvCondition *condition;	/* of the mirror's keys; NULL: none */
 	int32_t		rank;			/* 0: nothing is asked of the sample; else 1
 								 * .. capacity, and only with a condition */
+	bool		limited;		/* only with a rank */
+	float		limit;
+	bool		given;			/* only where bounds are wanted */
 	int32_t		nprobed;		/* out */
 	GvProbe    *probed;			/* out [nprobed], nearest first */
-	int32_t		nhits;			/* out */
-	GvHit	   *hits;			/* out [nhits] */
+	int32_t		nhits;			/* out; in where they are given */
+	GvHit	   *hits;			/* likewise, [nhits] */
 	GvBound    *bounds;			/* out [nhits], of the hits; or NULL */
 	int64_t		copies;			/* out: live ones of the lists probed */
 	int32_t    *matches;		/* out [nprobed]: of each list's live copies
@@ -287,8 +320,40 @@ extern int64_t gv_mirror_size(const GvMirrorSpec *spec);
 extern GvStatus gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror);
 extern void gv_mirror_drop(GvMirror *mirror);
 
-/* gv_mirror_bytes: what it takes now. */
+/* gv_mirror_bytes: what it takes now, on all devices. */
 extern int64_t gv_mirror_bytes(const GvMirror *mirror);
+
+/*
+ * The same on the devices of a spread, whatever device the spec names.
+ * gv_mirror_part_size: what one of its parts will take, as gv_mirror_size.
+ *
+ * gv_mirror_create_on: as gv_mirror_create.  A replica that finds no memory then,
+ * or in a later change, is given up, and others move up in its place; only when
+ * there is none left it is GV_NO_MEMORY, and what has happened to the last is as
+ * to any mirror.  After GV_NO_MEMORY of shards some may have the values of an
+ * array that others lack.
+ */
+extern int64_t gv_mirror_part_size(const GvMirrorSpec *spec,
+								   const GvSpread *spread, int32_t part);
+extern GvStatus gv_mirror_create_on(const GvMirrorSpec *spec,
+									const GvSpread *spread,
+									GvMirror **mirror);
+
+/*
+ * gv_mirror_parts: the parts that it has, into parts [GV_MAX_DEVICES]; how many.
+ * A mirror on one device has one.
+ *
+ * gv_mirror_list_part, gv_mirror_record_part: which of them a list's blocks go
+ * to, or a refine record by its address; -1: all.
+ *
+ * gv_mirror_drop_part: a change, by which the replica on a device goes.
+ * GV_INVALID when there is none, or no other.
+ */
+extern int32_t gv_mirror_parts(const GvMirror *mirror, GvPart *parts);
+extern int32_t gv_mirror_list_part(const GvMirror *mirror, int32_t list);
+extern int32_t gv_mirror_record_part(const GvMirror *mirror,
+									 const uint16_t *address);
+extern GvStatus gv_mirror_drop_part(GvMirror *mirror, int32_t device);
 
 /*
  * gv_mirror_put_array: elements first .. first + n - 1 of an array.
@@ -346,8 +411,8 @@ extern void gv_searcher_drop(GvSearcher *searcher);
 /*
  * gv_mirror_search: n queries of one mirror, whose arrays are complete.
  * Starts that are no ascending cover of the lists are GV_INVALID, and so are a
- * mirror of another device than the searcher's and a condition of other keys
- * than its own.
+ * mirror that has no part on the searcher's device and a condition of other keys
+ * than its own.  Shards may be searched from any of their devices.
  */
 extern GvStatus gv_mirror_search(GvSearcher *searcher, GvMirror *mirror,
 								 GvSearch *searches, int32_t n);

@@ -4,6 +4,8 @@
  */
 #include "mirrors.h"
 
+GvSpread	unit_spread;
+
 /* Every block as it was put, and none more. */
 static void
 check_blocks(GvMirror *mirror, const TestIndex *index)
@@ -67,7 +69,14 @@ check_arrays(GvMirror *mirror, const TestIndex *index)
 	}
 }
 
-static void
+void
+check_contents(GvMirror *mirror, const TestIndex *index)
+{
+	check_blocks(mirror, index);
+	check_arrays(mirror, index);
+}
+
+void
 test_shapes(GvSearcher *searcher)
 {
 	static const int32_t shapes[][6] = {
@@ -102,9 +111,8 @@ test_shapes(GvSearcher *searcher)
 
 		snprintf(what, sizeof(what), "shape %d", i);
 		check_searches(searcher, mirror, &index, what);
-		check_blocks(mirror, &index);
-		check_arrays(mirror, &index);
-		CHECK(bytes > 0 && (UNIT_FLAT ||
+		check_contents(mirror, &index);
+		CHECK(bytes > 0 && (UNIT_FLAT || unit_spread.nparts > 0 ||
 							(size > bytes / 2 && size < bytes * 2)),
 			  "shape %d: size %lld, bytes %lld", i, (long long) size,
 			  (long long) bytes);
@@ -171,7 +179,7 @@ check_parts(GvSearcher *searcher, GvMirror *mirror, TestIndex *index)
 	}
 }
 
-static void
+void
 test_changes(GvSearcher *searcher, int nkeys)
 {
 	TestIndex	index = make_index(GV_L2, 6, 3, 12, 3, 30, true);
@@ -293,6 +301,8 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(BAD_SEARCH(compare = 0));
 	INVALID(BAD_SEARCH(capacity = 0));
 	INVALID(BAD_SEARCH(bounded = true));
+	INVALID(BAD_SEARCH(limited = true));
+	INVALID(BAD_SEARCH(given = true));
 	INVALID(BAD_SEARCH(rank = 1));
 	INVALID(BAD_SEARCH(rank = -1));
 	INVALID(gv_mirror_put_refine(mirror, (GvRefineItem *) &bound, 1));
@@ -478,9 +488,9 @@ test_mirror(void)
 	CHECK(gv_mirrors_open(&UNIT_MIRRORS, "", found, &nfound) == GV_NO_MEMORY &&
 		  found->name[0] != '\0', "a fault at the beginning");
 	test_device_lists();
-	/* two, if this machine has them */
-	if (gv_mirrors_open(&UNIT_MIRRORS, "0,1", found, &nfound) != GV_OK &&
-		gv_mirrors_open(&UNIT_MIRRORS, "", found, &nfound) != GV_OK)
+	/* four, or as many as this machine has of them */
+	if (gv_mirrors_open(unit_mirrors(), "0,1,2,3", found, &nfound) != GV_OK &&
+		gv_mirrors_open(unit_mirrors(), "", found, &nfound) != GV_OK)
 	{
 		CHECK(false, "no engine: %s", found->name);
 		return;
@@ -495,6 +505,7 @@ test_mirror(void)
 	test_mirror_lists();
 	test_mirror_sifts(searcher);
 	test_mirror_devices();
+	test_mirror_spread();
 	test_invalid(searcher);
 	test_invalid_keys(searcher);
 	test_faults();

@@ -37,7 +37,7 @@ check_devices(const GvDevice *found, int32_t n)
 {
 	int32_t		i;
 
-	CHECK(n >= 1 && n <= 2 && gv_ndevices() == n, "%d devices", n);
+	CHECK(n >= 1 && n <= 4 && gv_ndevices() == n, "%d devices", n);
 	for (i = 0; i < n; i++)
 		CHECK(found[i].name[0] != '\0' && found[i].number == i &&
 			  found[i].memory > 1 << 20, "%d: %s, %lld bytes",

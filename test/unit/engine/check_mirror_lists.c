@@ -7,6 +7,8 @@
  */
 #include "mirrors.h"
 
+#include "engine/mirror/gv_spread.h"
+
 #ifdef UNIT_CARD
 /* gpu/coarse/gv_coarse.h: how many queries of a searcher went each way */
 enum
@@ -206,7 +208,8 @@ test_ways(void)
 		searcher = check_lists(GV_L2, cases[i].kind, cases[i].dims,
 							   cases[i].nlists, cases[i].probes, cases[i].n);
 		/* every other query may want so few lists that runs are enough */
-		CHECK(gv_gpu_approximate_ways(searcher, ways) == GV_OK &&
+		CHECK(gv_gpu_approximate_ways(gv_spread_own(searcher, 0),
+									  ways) == GV_OK &&
 			  ways[RUNS] + ways[ALL] + ways[EXACT] ==
 			  (cases[i].way == NWAYS ? 0 : (uint32_t) cases[i].n),
 			  "case %d: %u, %u, %u", i, ways[RUNS], ways[ALL], ways[EXACT]);

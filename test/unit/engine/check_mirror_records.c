@@ -58,6 +58,61 @@ check_bounds(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	unit_free(searches);
 }
 
+/* Bounds of hits that are given, found by nobody, of n searches at once. */
+static void
+check_given(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
+			const Records *records, int n, int most)
+{
+	GvSearch   *searches = unit_alloc(sizeof(GvSearch) * n);
+	int			nwrong = 0;
+	int32_t		i;
+	int			s;
+
+	for (s = 0; s < n; s++)
+	{
+		int32_t		nhits = (int32_t) (unit_random() % (most + 1));
+		GvHit	   *hits = unit_alloc(sizeof(GvHit) * (nhits + 1));
+
+		memset(hits, 0, sizeof(GvHit) * (nhits + 1));
+		for (i = 0; i < nhits; i++)
+		{
+			hits[i].rowid[0] = unit_random() % 50 == 0;
+			hits[i].rowid[1] = (uint16_t) (unit_random() %
+										   (uint64_t) (records->npages + 1));
+			hits[i].rowid[2] = (uint16_t) (unit_random() %
+										   (uint64_t) (records->nslots + 2));
+		}
+		searches[s] = (GvSearch) {
+			.query = index_floats(index->spec.dims, false),.bounded = true,
+			.given = true,.nhits = nhits,.hits = hits
+		};
+	}
+	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "given");
+	for (s = 0; s < n; s++)
+		for (i = 0; i < searches[s].nhits; i++)
+			nwrong += !bound_is_right(index, records, searches[s].query,
+									  &searches[s].hits[i],
+									  &searches[s].bounds[i]);
+	CHECK(nwrong == 0, "dims %d: %d bounds", index->spec.dims, nwrong);
+	searches[n / 2].given = false;
+	searches[n / 2].probes = searches[n / 2].compare = 1;
+	searches[n / 2].capacity = 1;
+	CHECK(n == 1 || gv_mirror_search(searcher, mirror, searches,
+									 n) == GV_INVALID, "some are given");
+	searches[n / 2].given = true;
+	searches[0].bounded = false;
+	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_INVALID,
+		  "given, and nothing wanted");
+	searches[0].bounded = true;
+	searches[0].nhits = -1;
+	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_INVALID,
+		  "fewer hits than none");
+	for (s = 0; s < n; s++)
+		unit_free(searches[s].hits);
+	free_searches(searches, n);
+	unit_free(searches);
+}
+
 /* All records there are, and some there are not, read back. */
 static void
 check_records(GvMirror *mirror, const Records *records)
@@ -144,6 +199,8 @@ test_mirror_records(GvSearcher *searcher)
 		{
 			change_records(mirror, &records);
 			check_bounds(searcher, mirror, &index, &records, 1, MANY_HITS);
+			check_given(searcher, mirror, &index, &records, 1 + 9 * round,
+						round == 0 ? FEW_HITS : MANY_HITS);
 			check_records(mirror, &records);
 		}
 		/* in a graph, beyond graphs, and in parts */

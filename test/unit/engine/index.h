@@ -406,7 +406,10 @@ sample_is_right(const TestIndex *index, const GvSearch *found,
 				const Pair *lists, int nlists)
 {
 	float	   *table = unit_alloc(gv_table_bytes(index->spec.m));
-	bool		asked = found->rank > 0 && found->nhits >= found->rank;
+	bool		asked = found->rank > 0 &&
+	(found->limited || found->nhits >= found->rank);
+	float		limit = found->limited ? found->limit :
+	asked ? found->hits[found->rank - 1].score : 0;
 	int64_t		nearer = 0;
 	int64_t		squares = 0;
 	int			p;
@@ -430,7 +433,7 @@ sample_is_right(const TestIndex *index, const GvSearch *found,
 			score_block(index, table, list, lists[p].score, b, list->live[b],
 						&top);
 			for (i = 0; i < top.count; i++)
-				count += scores[i] <= found->hits[found->rank - 1].score;
+				count += scores[i] <= limit;
 			nearer += count;
 			squares += count * count;
 		}

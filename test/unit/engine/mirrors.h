@@ -66,12 +66,18 @@ fill_mirror(GvMirror *mirror, const TestIndex *index)
 	return status;
 }
 
+/* Where make_mirror makes mirrors, if nparts is not 0. */
+extern GvSpread unit_spread;
+
 static inline GvMirror *
 make_mirror(const TestIndex *index)
 {
 	GvMirror   *mirror = NULL;
 
-	CHECK(gv_mirror_create(&index->spec, &mirror) == GV_OK, "create");
+	CHECK((unit_spread.nparts == 0 ?
+		   gv_mirror_create(&index->spec, &mirror) :
+		   gv_mirror_create_on(&index->spec, &unit_spread,
+							   &mirror)) == GV_OK, "create");
 	CHECK(fill_mirror(mirror, index) == GV_OK, "fill");
 	return mirror;
 }
@@ -177,7 +183,17 @@ check_searches(GvSearcher *searcher, GvMirror *mirror,
 extern GvSearcher *check_some_lists(GvMetric metric, int32_t dims,
 									int32_t nlists, int32_t probes, int n);
 
+/*
+ * check_mirror.c: blocks and arrays as they were put, and parts of test_mirror
+ * that mirrors on several devices go through, too.
+ */
+extern void check_contents(GvMirror *mirror, const TestIndex *index);
+extern void test_changes(GvSearcher *searcher, int nkeys);
+extern void test_shapes(GvSearcher *searcher);
+
 /* Parts of test_mirror in files of their own. */
+extern const GvMirrorBackend *unit_mirrors(void);
+extern void test_mirror_spread(void);
 extern void test_mirror_records(GvSearcher *searcher);
 extern void test_mirror_sample(GvSearcher *searcher);
 extern void test_mirror_lists(void);

@@ -431,8 +431,8 @@ test_hung_many(void)
 void
 test_devices(void)
 {
-	/* 2.5 MB of 4 */
-	TestIndex	index = make_index(GV_L2, 64, 64, 100, 1, 600, false);
+	/* 3 MB of 4: of what is left twice shards have no room either */
+	TestIndex	index = make_index(GV_L2, 64, 64, 100, 1, 700, false);
 	/* with time enough for a busy machine to ask of what is young */
 	TestServer	server = start_two("--keep", "1000");
 
@@ -491,7 +491,7 @@ check_stopped(const TestIndex *index, const char *path)
 void
 test_lost_cards(void)
 {
-	static const char *const none[] = {NULL};
+	static const char *const two[] = {"--devices", "0,1", NULL};
 	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
 	char		path[] = "/tmp/gvfaultsXXXXXX";
 	TestServer	server;
@@ -506,7 +506,7 @@ test_lost_cards(void)
 		server_remove(&server);
 		write_faults(path, "lost 0 214\nlost 1 46\n");
 		server_folder(&server);
-		server_launch(&server, none);
+		server_launch(&server, two);
 		CHECK(server_wait(&server) == 5, "without cards");
 		server_check_log(&server, "FATAL: no engine: card 0: ");
 		server_remove(&server);

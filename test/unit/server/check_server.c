@@ -48,6 +48,7 @@ static const struct
 	{"sets", test_sets, ON_ALL},
 	{"budget", test_budget, ON_CPU},
 	{"devices", test_devices, ON_CPU},
+	{"parts", test_parts, ON_CPU},
 	{"builders", test_builders, ON_CPU},
 	{"joins", test_joins, ON_CPU},
 	{"wrong_sets", test_wrong_sets, ON_CPU},

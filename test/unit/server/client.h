@@ -200,6 +200,7 @@ extern void test_following(void);
 extern void test_versions(void);
 extern void test_budget(void);
 extern void test_devices(void);
+extern void test_parts(void);
 extern void test_lost_cards(void);
 extern void test_builders(void);
 extern void test_joins(void);

@@ -131,7 +131,7 @@ extern dim3 blockIdx;
 extern dim3 blockDim;
 extern dim3 gridDim;
 
-#define GV_EMULATED_DEVICES	2
+#define GV_EMULATED_DEVICES	4
 
 /* The device that a thread has chosen. */
 extern __thread int gv_emulated_device;

@@ -1,0 +1,345 @@
+/*
+ * gv_spreadsearch.c
+ *		Searches of mirrors on several devices, step by step (gv_spread.h).
+ *
+ * A searcher is a device's, and the engine's own for what that device has whole.
+ * For shards it makes searchers of other devices when it needs them first.  A
+ * step ends, and the next one begins, when who waits asks whether all is done:
+ * no part is waited for but in finish.
+ */
+#include "engine/mirror/gv_spread.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum Step
+{
+	FOUND,
+	COUNTED,
+	BOUNDED,
+	ENDED						/* or nothing is under way */
+} Step;
+
+typedef struct Searcher
+{
+	int32_t		device;
+	GvSearcher *own[GV_MAX_DEVICES];	/* the engine's, by device; or NULL */
+	bool		alone;			/* own[device] does it all */
+	const GvSpreadMirror *mirror;	/* that is searched */
+	GvSearch   *searches;		/* [n] */
+	int32_t		n;
+	Step		step;
+	bool		begun[GV_MAX_DEVICES];	/* by part: this step, there */
+	GvSearch   *asked;			/* [nparts][nasked] in this step */
+	int32_t		nasked;
+	size_t		asked_room;
+	GvSpreadAnswers answers;
+	GvStatus	status;			/* once it has ended */
+} Searcher;
+
+/* See gv_searcher. */
+GvStatus
+gv_spread_searcher(int32_t device, GvSearcher **searcher)
+{
+	Searcher   *made = calloc(1, sizeof(Searcher));
+	GvStatus	status;
+
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	made->device = device;
+	made->step = ENDED;
+	status = gv_spread_engine->searcher(device, &made->own[device]);
+	if (status != GV_OK)
+	{
+		free(made);
+		return status;
+	}
+	*searcher = (GvSearcher *) made;
+	return GV_OK;
+}
+
+void
+gv_spread_searcher_drop(GvSearcher *opaque)
+{
+	Searcher   *searcher = (Searcher *) opaque;
+	int			i;
+
+	for (i = 0; i < GV_MAX_DEVICES; i++)
+		if (searcher->own[i] != NULL)
+			gv_spread_engine->searcher_drop(searcher->own[i]);
+	free(searcher->asked);
+	free(searcher->answers.memory);
+	free(searcher);
+}
+
+GvSearcher *
+gv_spread_own(GvSearcher *searcher, int32_t device)
+{
+	return gv_ndevices() > 1 ? ((Searcher *) searcher)->own[device] : searcher;
+}
+
+static GvSearcher *
+searcher_of(const Searcher *searcher, int32_t part)
+{
+	return searcher->own[searcher->mirror->spread.devices[part]];
+}
+
+/* Wait for what has begun, and say whether it failed. */
+static GvStatus
+end_step(Searcher *searcher)
+{
+	GvStatus	status = GV_OK;
+	int32_t		p;
+
+	for (p = 0; p < searcher->mirror->spread.nparts; p++)
+	{
+		GvStatus	one;
+
+		if (!searcher->begun[p])
+			continue;
+		searcher->begun[p] = false;
+		one = gv_spread_engine->finish(searcher_of(searcher, p));
+		if (one > status)
+			status = one;		/* GV_FAILED is the greatest */
+	}
+	return status;
+}
+
+/* Begin a step on the parts that are asked anything: all, or nhits says so. */
+static GvStatus
+begin_step(Searcher *searcher, Step step, int32_t nasked,
+		   const int64_t *nhits)
+{
+	const GvSpreadMirror *mirror = searcher->mirror;
+	int32_t		p;
+
+	searcher->step = step;
+	searcher->nasked = nasked;
+	for (p = 0; p < mirror->spread.nparts; p++)
+	{
+		GvStatus	status;
+
+		if (nhits != NULL && nhits[p] == 0)
+			continue;
+		status = gv_spread_engine->begin(searcher_of(searcher, p),
+										 mirror->parts[p],
+										 &searcher->asked[(size_t) p *
+														  (size_t) nasked],
+										 nasked);
+		if (status != GV_OK)
+		{
+			(void) end_step(searcher);
+			return status;
+		}
+		searcher->begun[p] = true;
+	}
+	return GV_OK;
+}
+
+/* Ask for the best copies. */
+static GvStatus
+begin_found(Searcher *searcher)
+{
+	int32_t		n = searcher->n;
+	int32_t		p;
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		GvSearch   *one = &searcher->asked[i];
+
+		*one = searcher->searches[i];
+		one->bounded = false;
+		if (!one->limited)
+			one->rank = 0;
+	}
+	for (p = 1; p < searcher->mirror->spread.nparts; p++)
+		memcpy(&searcher->asked[(size_t) p * (size_t) n], searcher->asked,
+			   (size_t) n * sizeof(GvSearch));
+	return begin_step(searcher, FOUND, n, NULL);
+}
+
+/* Ask for bounds, if any are wanted. */
+static GvStatus
+begin_bounded(Searcher *searcher)
+{
+	int64_t		nhits[GV_MAX_DEVICES];
+	GvStatus	status;
+	int32_t		i = 0;
+
+	while (i < searcher->n && !searcher->searches[i].bounded)
+		i++;
+	if (i == searcher->n)
+	{
+		searcher->step = ENDED;
+		return GV_OK;
+	}
+	status = gv_spread_ask_bounds(searcher->mirror, searcher->searches,
+								  searcher->n, searcher->asked,
+								  &searcher->answers, nhits);
+	return status != GV_OK ? status :
+		begin_step(searcher, BOUNDED, searcher->n, nhits);
+}
+
+/* Ask for the sample, if anybody wants it. */
+static GvStatus
+begin_counted(Searcher *searcher)
+{
+	int32_t		nasked = gv_spread_ask_nearer(searcher->mirror,
+											  searcher->searches, searcher->n,
+											  searcher->asked);
+
+	return nasked == 0 ? begin_bounded(searcher) :
+		begin_step(searcher, COUNTED, nasked, NULL);
+}
+
+/* End a step, for which it waits, and begin the next one. */
+static void
+go_on(Searcher *searcher)
+{
+	const GvSpreadMirror *mirror = searcher->mirror;
+	GvStatus	status = end_step(searcher);
+
+	if (status == GV_OK && searcher->step == FOUND)
+	{
+		status = gv_spread_merge(mirror, searcher->asked, searcher->searches,
+								 searcher->n, &searcher->answers);
+		if (status == GV_OK)
+			status = begin_counted(searcher);
+	}
+	else if (status == GV_OK && searcher->step == COUNTED)
+	{
+		gv_spread_add_nearer(mirror, searcher->asked, searcher->searches,
+							 searcher->n);
+		status = begin_bounded(searcher);
+	}
+	else if (status == GV_OK)
+	{
+		gv_spread_take_bounds(mirror, searcher->asked, searcher->searches,
+							  searcher->n);
+		searcher->step = ENDED;
+	}
+	if (status != GV_OK)
+		searcher->step = ENDED;
+	searcher->status = status;
+}
+
+/* Memory and searchers for n searches of all parts. */
+static GvStatus
+prepare(Searcher *searcher, int32_t n)
+{
+	const GvSpread *spread = &searcher->mirror->spread;
+	size_t		bytes = (size_t) spread->nparts * (size_t) n *
+	sizeof(GvSearch);
+	GvStatus	status = GV_OK;
+	int32_t		p;
+
+	if (bytes > searcher->asked_room)
+	{
+		free(searcher->asked);
+		searcher->asked = malloc(bytes);
+		searcher->asked_room = searcher->asked != NULL ? bytes : 0;
+		if (searcher->asked == NULL)
+			return GV_NO_MEMORY;
+	}
+	for (p = 0; p < spread->nparts && status == GV_OK; p++)
+	{
+		GvSearcher **own = &searcher->own[spread->devices[p]];
+
+		if (*own != NULL)
+			continue;
+		status = gv_spread_engine->searcher(spread->devices[p], own);
+		if (status != GV_OK)
+			*own = NULL;
+	}
+	return status;
+}
+
+/* The part on the searcher's device; -1: there is none. */
+static int32_t
+own_part(const GvSpreadMirror *mirror, int32_t device)
+{
+	int32_t		i;
+
+	for (i = 0; i < mirror->spread.nparts; i++)
+		if (mirror->spread.devices[i] == device)
+			return i;
+	return -1;
+}
+
+/* See gv_mirror_begin. */
+GvStatus
+gv_spread_begin(GvSearcher *opaque, GvMirror *opaque_mirror,
+				GvSearch *searches, int32_t n)
+{
+	Searcher   *searcher = (Searcher *) opaque;
+	const GvSpreadMirror *mirror = (const GvSpreadMirror *) opaque_mirror;
+	int32_t		part = own_part(mirror, searcher->device);
+	GvStatus	status;
+	int32_t		i;
+
+	if (part < 0)
+		return GV_INVALID;
+	searcher->mirror = mirror;
+	searcher->alone = !gv_has_shards(mirror);
+	if (searcher->alone)
+		return gv_spread_engine->begin(searcher->own[searcher->device],
+									   mirror->parts[part], searches, n);
+	for (i = 0; i < n; i++)
+		if (searches[i].bounded && mirror->spec.refine_slots == 0)
+			return GV_INVALID;
+	status = prepare(searcher, n);
+	if (status != GV_OK)
+		return status;
+	searcher->searches = searches;
+	searcher->n = n;
+	searcher->status = GV_OK;
+	status = searches[0].given ? begin_bounded(searcher) :
+		begin_found(searcher);
+	if (status != GV_OK)
+		searcher->step = ENDED;
+	return status;
+}
+
+/* Has every part done what it was asked in this step? */
+static bool
+step_is_done(const Searcher *searcher)
+{
+	int32_t		p;
+
+	for (p = 0; p < searcher->mirror->spread.nparts; p++)
+		if (searcher->begun[p] &&
+			!gv_spread_engine->done(searcher_of(searcher, p)))
+			return false;
+	return true;
+}
+
+/* See gv_mirror_done. */
+bool
+gv_spread_done(GvSearcher *opaque)
+{
+	Searcher   *searcher = (Searcher *) opaque;
+
+	if (searcher->alone)
+		return gv_spread_engine->done(searcher->own[searcher->device]);
+	while (searcher->step != ENDED)
+	{
+		if (!step_is_done(searcher))
+			return false;
+		go_on(searcher);
+	}
+	return true;
+}
+
+/* See gv_mirror_finish. */
+GvStatus
+gv_spread_finish(GvSearcher *opaque)
+{
+	Searcher   *searcher = (Searcher *) opaque;
+
+	if (searcher->alone)
+		return gv_spread_engine->finish(searcher->own[searcher->device]);
+	while (searcher->step != ENDED)
+		go_on(searcher);
+	return searcher->status;
+}
