@@ -200,7 +200,7 @@ FROM gpuvec_smoothest_path('mixed', 0, 1599) AS m;
 RESET maintenance_work_mem;
 
 -- a chain of 100,000 keys, and a statement that is cancelled: what is set for its
--- message alone cancels nothing behind it
+-- message alone cancels nothing behind it (how soon it ends: test/t/006_cancel.pl)
 CREATE TABLE chain AS
 SELECT i AS key, i + 1 AS neighbour, 1.0::real AS distance
 FROM generate_series(1, 100000) AS i;
@@ -208,17 +208,13 @@ SELECT count(*), sum(key - step), min(distance), max(distance)
 FROM gpuvec_smoothest_path('chain', 1, 100001);
 SET LOCAL statement_timeout = '100ms' \;
 DO $$
-DECLARE
-	began timestamptz := clock_timestamp();
 BEGIN
 	FOR i IN 1..1000 LOOP
 		PERFORM count(*) FROM gpuvec_smoothest_path('chain', 1, 100001);
 	END LOOP;
 	RAISE NOTICE 'not cancelled';
 EXCEPTION WHEN query_canceled THEN
-	RAISE NOTICE 'cancelled, %', CASE
-		WHEN clock_timestamp() - began < interval '5 s' THEN 'soon'
-		ELSE 'late: ' || (clock_timestamp() - began) END;
+	RAISE NOTICE 'cancelled';
 END $$;
 
 -- rows of the statement's snapshot

@@ -84,6 +84,36 @@ FROM gpuvec_knn_join('few', 'id', 'v', 'many', 'id', 'v', 2, 'cosine', 'index') 
 WHERE i.distance = 'NaN' ORDER BY key, rank;
 DELETE FROM few WHERE id = -20000;
 
+-- ... together, however many they are: so often is the table read
+CREATE TABLE flat AS
+SELECT id, CASE WHEN id % 3 = 0 THEN array_fill(0::real, '{256}') ELSE v END AS v FROM wide WHERE id BETWEEN 1 AND 7500;
+CREATE TABLE asked AS SELECT -id AS id, v FROM flat WHERE id % 3 = 0 OR id % 30 = 1;
+SET client_min_messages = warning;
+CREATE INDEX flat_v ON flat USING gpuivfpq (v real_cosine_ops) WITH (dims = 256, lists = 100);
+SET gpuvec.candidates = 10;
+SET gpuvec.recall = 0.5;
+SET maintenance_work_mem = '1MB';
+BEGIN;
+SELECT pg_stat_get_xact_numscans('flat'::regclass) AS scans \gset
+CREATE TABLE joined AS SELECT * FROM gpuvec_knn_join('asked', 'id', 'v', 'flat', 'id', 'v', 3, 'cosine', 'index');
+SELECT pg_stat_get_xact_numscans('flat'::regclass) - :scans AS of_join, pg_stat_get_xact_numscans('flat'::regclass) AS scans \gset
+\echo :of_join
+CREATE TABLE graph AS SELECT * FROM gpuvec_knn_graph('flat', 'id', 'v', 3, 'cosine', 'index');
+SELECT pg_stat_get_xact_numscans('flat'::regclass) - :scans AS of_graph;
+COMMIT;
+SELECT index FROM gpuvec_last_scan();
+RESET maintenance_work_mem;
+RESET gpuvec.candidates;
+RESET gpuvec.recall;
+SELECT count(*), count(*) FILTER (WHERE j.distance = 'NaN') AS far,
+	count(*) FILTER (WHERE j.distance = 'NaN' AND j.neighbour <> e.neighbour OR e.distance IS NULL) AS different
+FROM joined AS j LEFT JOIN gpuvec_knn_join('asked', 'id', 'v', 'flat', 'id', 'v', 3, 'cosine') AS e USING (key, rank);
+SELECT count(*), count(*) FILTER (WHERE g.distance = 'NaN') AS far,
+	count(*) FILTER (WHERE g.distance = 'NaN' AND g.neighbour <> e.neighbour OR e.distance IS NULL) AS different
+FROM graph AS g LEFT JOIN gpuvec_knn_graph('flat', 'id', 'v', 3, 'cosine') AS e USING (key, rank);
+DROP TABLE flat, asked, joined, graph;
+RESET client_min_messages;
+
 -- a key that is NULL; a vector of another length
 UPDATE many SET id = NULL WHERE id = 807;
 SELECT count(*) FROM gpuvec_knn_join('few', 'id', 'v', 'many', 'id', 'v', 10, 'l2', 'index');

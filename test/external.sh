@@ -264,6 +264,7 @@ health_of() {
 
 starts_as_in() {
 	local file=$GV_ROOT/test/packaging/$1 n options health
+	[ -e "$file" ] || file=$GV_ROOT/debian/$1
 	options=$(command_of "$file")
 	[[ $options == "--socket /run/gpuvec/main" ]] || { echo "$options" && return 1; }
 	health=$(health_of "$file")

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what building and testing gpuvec needs, on Debian or Ubuntu.
 #
-# usage: test/setup.sh [demo|test|long|bench|servers]        (default: test)
+# usage: test/setup.sh [demo|test|long|bench|servers|citus]   (default: test)
 #
 # Run as root: says which packages are missing and installs them with apt-get.
 # Run as another user: prints the apt-get line and fails.  Does nothing, and
@@ -75,6 +75,14 @@ missing_packages() {
 		[ -e /usr/include/zlib.h ] || echo zlib1g-dev
 		;;
 	esac
+	# Citus includes headers of libpq's inside, too
+	case $1 in citus)
+		[ -e /usr/include/openssl/ssl.h ] || echo libssl-dev
+		[ -e /usr/include/gssapi/gssapi.h ] || echo libkrb5-dev
+		[ -e /usr/include/lz4.h ] || echo liblz4-dev
+		[ -e /usr/include/zstd.h ] || echo libzstd-dev
+		;;
+	esac
 }
 
 # $1 = version; stdin: package names
@@ -109,8 +117,8 @@ install_packages() {
 main() {
 	local what=${1:-test} missing version packages
 	case $what in
-	demo | test | long | bench | servers) ;;
-	*) gv_die "usage: test/setup.sh [demo|test|long|bench|servers]" ;;
+	demo | test | long | bench | servers | citus) ;;
+	*) gv_die "usage: test/setup.sh [demo|test|long|bench|servers|citus]" ;;
 	esac
 	missing=$(missing_packages "$what")
 	[ -n "$missing" ] || return 0

@@ -61,6 +61,10 @@ IvfpqStopPointReached(const char *step)
 		kill(MyProcPid, SIGKILL);
 	else if (strcmp(action, "wait") == 0)
 		wait_for_lock();
+	else if (strcmp(action, "memory") == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DISK_FULL),
+				 errmsg("could not resize shared memory segment")));
 	else
 		elog(ERROR, "gpuvec.fault: stopped at step \"%s\"", step);
 }

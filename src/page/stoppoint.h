@@ -9,6 +9,7 @@
  *		kill	the process dies, as by kill -9
  *		flush	the same, when its last record is on disk
  *		error	an error is raised
+ *		memory	one that says that shared memory is not to be had
  *		wait	the process waits for advisory lock (0, IVFPQ_STOP_POINT_LOCK)
  */
 #ifndef IVFPQ_STOPPOINT_H

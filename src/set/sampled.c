@@ -79,19 +79,23 @@ IvfpqSampledBegin(const IvfpqPairs *pairs)
 
 /*
  * What was found for a query, distances [k], NaN where there is nothing; they
- * come ascending.  One that is equal to the largest of the exact ones is as
- * good as any.
+ * come ascending, queries too.  One that is equal to the largest of the exact ones
+ * is as good as any.  Queries that nothing is near to are passed over.
  */
 void
 IvfpqSampledNote(IvfpqSampled *sampled, int64 query, const double *distances)
 {
 	int			k = sampled->pairs->k;
-	const double *exact = sampled->distances + (Size) sampled->noted * k;
+	const double *exact;
 	int			possible = 0;
 
+	while (sampled->noted < sampled->n &&
+		   sampled->positions[sampled->noted] < query)
+		sampled->noted++;
 	if (sampled->noted == sampled->n ||
 		query != sampled->positions[sampled->noted])
 		return;
+	exact = sampled->distances + (Size) sampled->noted * k;
 	while (possible < k && !isnan(exact[possible]))
 		possible++;
 	for (int i = 0; i < possible; i++)

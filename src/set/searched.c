@@ -8,7 +8,8 @@
  * a card, and to so many rows that they share that.
  *
  * An index has no rows without a direction, and none are near to such a row.
- * What lacks neighbours for that is compared with all rows.
+ * What lacks neighbours for that is compared with all rows; rows without a
+ * direction, which have the same neighbours, all together.
  */
 #include "postgres.h"
 
@@ -50,18 +51,26 @@
 /* An index of fewer rows than so many times k may not have k. */
 #define LEAST_TIMES		4
 
+/* Some of the queries, by their numbers, ascending. */
+typedef struct Some
+{
+	int64	   *numbers;		/* [n] */
+	int64		n;
+	int64		room;
+} Some;
+
 typedef struct Searched
 {
 	const IvfpqPairs *pairs;
 	IvfpqSampled *sampled;		/* or NULL: that would be to read the table */
-	int64		first;			/* number of the portion's first query */
-	const float *vectors;		/* of these */
+	Some		portion;		/* queries that are searched for together, */
+	float	   *vectors;		/* and theirs */
 	double	   *distances;		/* [k + 1] of a query's neighbours, */
 	int64	   *keys;			/* and theirs */
 	MemoryContext context;		/* sinks are called in others */
-	int64	   *lacking;		/* [nlacking] queries that lack neighbours */
-	int64		nlacking;
-	int64		room;
+	Some		lacking;		/* those that lack neighbours */
+	int64		first;			/* of these, to compare now */
+	Some		alike;			/* those without a direction */
 	int			nexact;			/* neighbours that each of them has */
 } Searched;
 
@@ -140,19 +149,19 @@ FetchNeighbour(const IvfpqPairs *pairs, const IvfpqManyRow *row,
 }
 
 static void
-NoteLacking(Searched *searched, int64 query)
+Note(const Searched *searched, Some *some, int64 query)
 {
-	if (searched->nlacking == searched->room)
+	if (some->n == some->room)
 	{
 		Size		size;
 
-		searched->room = Max(2 * searched->room, 64);
-		size = searched->room * sizeof(int64);
-		searched->lacking = searched->lacking == NULL ?
+		some->room = Max(2 * some->room, 64);
+		size = some->room * sizeof(int64);
+		some->numbers = some->numbers == NULL ?
 			MemoryContextAlloc(searched->context, size) :
-			repalloc_huge(searched->lacking, size);
+			repalloc_huge(some->numbers, size);
 	}
-	searched->lacking[searched->nlacking++] = query;
+	some->numbers[some->n++] = query;
 }
 
 /*
@@ -164,7 +173,7 @@ TakeFound(void *arg, int64 query, const IvfpqManyRow *rows, int n)
 {
 	Searched   *searched = arg;
 	const IvfpqPairs *pairs = searched->pairs;
-	int64		number = searched->first + query;
+	int64		number = searched->portion.numbers[query];
 	const float *vector = searched->vectors + query * pairs->queries->dims;
 	int			count = 0;
 
@@ -192,12 +201,50 @@ TakeFound(void *arg, int64 query, const IvfpqManyRow *rows, int n)
 		IvfpqSampledNote(searched->sampled, number, searched->distances);
 	if (count < pairs->k)
 	{
-		NoteLacking(searched, number);
+		Note(searched, &searched->lacking, number);
 		return;
 	}
 	for (int i = 0; i < pairs->k; i++)
 		IvfpqPutPair(pairs, pairs->queries->keys[number], searched->keys[i],
 					 i + 1, searched->distances[i]);
+}
+
+/*
+ * Read the next portion, at most room rows from number `first` on, and set those
+ * aside that have no direction; how many rows were read.
+ */
+static int
+ReadPortion(Searched *searched, int64 first, int room)
+{
+	IvfpqTable *queries = searched->pairs->queries;
+	int			dims = queries->dims;
+	int			n;
+
+	/* a graph's rows are read from the slot that neighbours come to */
+	IvfpqTableSeek(queries, first);
+	n = IvfpqTableRead(queries, searched->vectors,
+					   (int) Min(room, queries->nrows - first));
+	if (n == 0)
+		elog(ERROR, "table \"%s\" has lost rows",
+			 RelationGetRelationName(queries->rel));
+	searched->portion.n = 0;
+	for (int i = 0; i < n; i++)
+	{
+		const float *vector = searched->vectors + (Size) i * dims;
+		int64		n_searched = searched->portion.n;
+
+		if (searched->pairs->metric == GV_SET_COSINE &&
+			gv_square(vector, dims) == 0)
+		{
+			Note(searched, &searched->alike, first + i);
+			continue;
+		}
+		if (n_searched < i)
+			memcpy(searched->vectors + n_searched * dims, vector,
+				   dims * sizeof(float));
+		Note(searched, &searched->portion, first + i);
+	}
+	return n;
 }
 
 /* Search for all rows, as many at a time as half of the memory holds. */
@@ -209,12 +256,11 @@ SearchForAll(Searched *searched, Relation index)
 	Size		bytes = queries->dims * sizeof(float);
 	int			room = (int) Max(Min(IvfpqMemoryLimit() / 2 / bytes,
 									 (Size) queries->nrows), 1);
-	float	   *vectors = palloc_extended(room * bytes, MCXT_ALLOC_HUGE);
+	int64		done = 0;
 	IvfpqManyWanted wanted = {
 		.heap = pairs->rows->rel,
 		.index = index,
 		.snapshot = pairs->rows->snapshot,
-		.vectors = vectors,
 		.dims = queries->dims,
 		.k = pairs->k + pairs->self,
 		.sink = TakeFound,
@@ -223,26 +269,23 @@ SearchForAll(Searched *searched, Relation index)
 
 	/* ERROR for any of another length, though no row was read yet */
 	pairs->rows->dims = queries->dims;
-	searched->vectors = vectors;
+	searched->vectors = palloc_extended(room * bytes, MCXT_ALLOC_HUGE);
 	searched->distances = palloc(wanted.k * sizeof(double));
 	searched->keys = palloc(wanted.k * sizeof(int64));
+	wanted.vectors = searched->vectors;
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_SEARCHING, queries->nrows);
-	while (searched->first < queries->nrows)
+	while (done < queries->nrows)
 	{
-		/* a graph's rows are read from the slot that neighbours come to */
-		IvfpqTableSeek(queries, searched->first);
-		wanted.n = IvfpqTableRead(queries, vectors,
-								  (int) Min(room, queries->nrows -
-											searched->first));
-		if (wanted.n == 0)
-			elog(ERROR, "table \"%s\" has lost rows",
-				 RelationGetRelationName(queries->rel));
-		IvfpqManyFind(&wanted);
-		wanted.more = true;
-		searched->first += wanted.n;
-		IvfpqProgressDone(searched->first);
+		done += ReadPortion(searched, done, room);
+		wanted.n = (int) searched->portion.n;
+		if (wanted.n > 0)
+		{
+			IvfpqManyFind(&wanted);
+			wanted.more = true;
+		}
+		IvfpqProgressDone(done);
 	}
-	pfree(vectors);
+	pfree(searched->vectors);
 }
 
 /* The neighbours of one that lacked some, from the engine. */
@@ -252,7 +295,7 @@ TakeExact(void *arg, int64 query, const int64 *positions,
 {
 	const Searched *searched = arg;
 	const IvfpqPairs *pairs = searched->pairs;
-	int64		number = searched->lacking[searched->first + query];
+	int64		number = searched->lacking.numbers[searched->first + query];
 
 	for (int i = 0; i < searched->nexact && positions[i] >= 0; i++)
 	{
@@ -269,25 +312,23 @@ CompareLacking(Searched *searched)
 	const IvfpqPairs *pairs = searched->pairs;
 	IvfpqTable *queries = pairs->queries;
 	Size		bytes = queries->dims * sizeof(float);
+	int64		nlacking = searched->lacking.n;
 	int64		room = Max(Min((int64) (IvfpqMemoryLimit() / 2 / bytes),
-							   searched->nlacking), 1);
+							   nlacking), 1);
 	float	   *vectors = palloc_extended(room * bytes, MCXT_ALLOC_HUGE);
 	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.vectors = vectors, .self = pairs->self,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
 	.sink = TakeExact, .arg = searched};
 
-	if (!pairs->self)
-		IvfpqTableSurvey(pairs->rows);
 	wanted.k = searched->nexact = (int) Min((int64) pairs->k,
 											pairs->rows->nrows - pairs->self);
-	for (searched->first = 0;
-		 wanted.k > 0 && searched->first < searched->nlacking;
+	for (searched->first = 0; wanted.k > 0 && searched->first < nlacking;
 		 searched->first += wanted.nqueries)
 	{
-		const int64 *lacking = searched->lacking + searched->first;
+		const int64 *lacking = searched->lacking.numbers + searched->first;
 
-		wanted.nqueries = Min(room, searched->nlacking - searched->first);
+		wanted.nqueries = Min(room, nlacking - searched->first);
 		wanted.selves = pairs->self ? lacking : NULL;
 		for (int64 i = 0; i < wanted.nqueries; i++)
 		{
@@ -301,6 +342,44 @@ CompareLacking(Searched *searched)
 		IvfpqFindNeighbours(&wanted);
 	}
 	pfree(vectors);
+}
+
+/* The neighbours of all that have no direction: one more where they are rows. */
+static void
+TakeAlike(void *arg, int64 query, const int64 *positions,
+		  const double *distances)
+{
+	const Searched *searched = arg;
+	const IvfpqPairs *pairs = searched->pairs;
+
+	for (int64 j = 0; j < searched->alike.n; j++)
+	{
+		int64		number = searched->alike.numbers[j];
+		int			rank = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		for (int i = 0; i < searched->nexact && positions[i] >= 0; i++)
+			if (rank < pairs->k && !(pairs->self && positions[i] == number))
+				IvfpqPutPair(pairs, pairs->queries->keys[number],
+							 pairs->rows->keys[positions[i]], ++rank,
+							 distances[i]);
+	}
+}
+
+/* Compare one that has no direction with all rows, for all of them. */
+static void
+CompareAlike(Searched *searched)
+{
+	const IvfpqPairs *pairs = searched->pairs;
+	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
+		.vectors = palloc0(pairs->queries->dims * sizeof(float)),
+		.nqueries = 1, .phase = IVFPQ_PROGRESS_SEARCHING,
+	.sink = TakeAlike, .arg = searched};
+
+	wanted.k = searched->nexact = (int) Min((int64) pairs->k + pairs->self,
+											pairs->rows->nrows);
+	if (wanted.k > 0)
+		IvfpqFindNeighbours(&wanted);
 }
 
 static void
@@ -334,8 +413,12 @@ IvfpqFindPairsBySearch(const IvfpqPairs *pairs)
 			searched.sampled = IvfpqSampledBegin(pairs);
 		SearchForAll(&searched, index);
 		TellUser(&searched, index);
-		if (searched.nlacking > 0)
+		if (searched.lacking.n + searched.alike.n > 0 && !pairs->self)
+			IvfpqTableSurvey(pairs->rows);
+		if (searched.lacking.n > 0)
 			CompareLacking(&searched);
+		if (searched.alike.n > 0)
+			CompareAlike(&searched);
 	}
 	if (index != NULL)
 		index_close(index, NoLock);

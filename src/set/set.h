@@ -92,7 +92,7 @@ typedef struct IvfpqSampled
 	float	   *vectors;		/* [n][dims] */
 	int64	   *neighbours;		/* [n][k] positions, exact; -1: no more */
 	double	   *distances;		/* [n][k] of these */
-	int			noted;			/* rows of which the answer is known */
+	int			noted;			/* rows that are done with */
 	int64		hits;			/* of their neighbours */
 	int64		possible;
 } IvfpqSampled;

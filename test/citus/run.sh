@@ -3,10 +3,11 @@
 #
 # usage: test/citus/run.sh [--installed PG_CONFIG]
 #
-# Runs on a private copy of the PostgreSQL that PG_CONFIG names, in which Citus has
-# to be installed already; without it all is skipped, with status 2.  --installed:
-# on that PostgreSQL, which has gpuvec and pgvector, too.  It is not part of make test.  ROWS says how many rows there are (20,000).  citus.pl asks.  Ends
-# with 'N passed, N failed'.
+# Runs on a private copy of the PostgreSQL that PG_CONFIG names.  Citus is built from
+# the folder CITUS_SRC where that PostgreSQL has none (build.sh); without either all
+# is skipped, with status 2.  --installed: on that PostgreSQL, which has gpuvec,
+# pgvector and Citus.  It is not part of make test.  ROWS says how many rows there
+# are (20,000).  citus.pl asks.  Ends with 'N passed, N failed'.
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -40,11 +41,8 @@ install() {
 	[ $# = 0 ] || gv_die "usage: test/citus/run.sh [--installed PG_CONFIG]"
 	"$GV_ROOT/test/setup.sh" test
 	config=$(gv_find_pg_config)
-	if [ ! -e "$("$config" --sharedir)/extension/citus.control" ]; then
-		echo "skipped: $config has no Citus"
-		exit 2
-	fi
 	gv_copy_server "$config"
+	"$GV_ROOT/test/citus/build.sh" "$GV_PG_CONFIG" || exit
 	gv_copy_source src
 	gv_build src
 	"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||

@@ -20,6 +20,13 @@ extern int	LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 typedef void (*FuzzKeep) (const char *name, const void *data, size_t size);
 extern void fuzz_seeds(FuzzKeep keep);
 
+/*
+ * How far the last input came: how many of its messages were taken, or 1 where
+ * there is nothing to count.  replay.c wants 1, or what stands behind an @ in the
+ * file's name: an input that no longer comes so far tests nothing.
+ */
+extern int	fuzz_taken(void);
+
 /* A fault: both libFuzzer and replay.c take the end for one. */
 #define FAULT(...) \
 	do { \

@@ -82,12 +82,16 @@ sound_manual() {
 		"$GV_ROOT/debian/gpuvecd.8" 2>&1 >/dev/null | grep .
 }
 
-# The manual page has the options that the program has.
-same_options() {
+options_of_gpuvecd() {
 	local program=$GV_ROOT/gpuvecd
 	[ -x "$program" ] ||
-		make -s -C "$GV_ROOT" gpuvecd NVCC= PG_CONFIG="$(gv_find_pg_config)"
-	diff <("$program" --help | grep -o -- '--[a-z][a-z-]*' | sort -u) \
+		make -s -C "$GV_ROOT" gpuvecd NVCC= PG_CONFIG="$(gv_find_pg_config)" >&2
+	"$program" --help | grep -o -- '--[a-z][a-z-]*' | sort -u
+}
+
+# The manual page has the options that the program has.
+same_options() {
+	diff <(options_of_gpuvecd) \
 		<(sed 's/\\-/-/g' "$GV_ROOT/debian/gpuvecd.8" |
 			grep -o -- '--[a-z][a-z-]*' | sort -u)
 }
@@ -107,18 +111,22 @@ sound_unit() {
 	[ -z "$said" ]
 }
 
-# ... and the unit of a gpuvecd that is not PostgreSQL's child.
+# ... and the unit of a gpuvecd that is not PostgreSQL's child, whose options the
+# program has.
 sound_own_unit() {
-	local dir=$WORK/own-unit said
+	local dir=$WORK/own-unit unit=$GV_ROOT/debian/gpuvecd@.service said options
 	rm -rf "$dir"
 	mkdir -p "$dir"
 	# the program need not be installed here
 	sed 's|^ExecStart=/usr/sbin/gpuvecd|ExecStart=/bin/true|' \
-		"$PACKAGING/gpuvecd@.service" >"$dir/gpuvecd@.service"
+		"$unit" >"$dir/gpuvecd@.service"
 	said=$(SYSTEMD_UNIT_PATH=$dir: systemd-analyze verify --man=no \
 		"$dir/gpuvecd@15-main.service" 2>&1) || :
-	echo "$said"
-	[ -z "$said" ]
+	options=$(grep -E '^(ExecStart=|#.*GPUVECD_OPTIONS=|# .*the option )' "$unit" |
+		grep -o -- '--[a-z][a-z-]*' | sort -u)
+	echo "$said; $options"
+	[ -z "$said" ] && [ -n "$options" ] &&
+		[ -z "$(comm -23 <(echo "$options") <(options_of_gpuvecd))" ]
 }
 
 # In the compose file and in the pod the containers share one folder, which both
@@ -268,6 +276,24 @@ clean_to_lintian() {
 			--suppress-tags initial-upload-closes-no-bugs *.changes'
 }
 
+# Package $1, a file, has one unit gpuvecd@.service, whose program and manual page it
+# has, too, and no instance of it starts by itself.
+right_unit() {
+	local dir=$WORK/unit unit path
+	rm -rf "$dir"
+	dpkg-deb -x "$1" "$dir"
+	dpkg-deb -e "$1" "$dir/DEBIAN"
+	unit=$(find "$dir" -name '*.service')
+	echo "$unit"
+	[[ $unit =~ ^$dir(/usr)?/lib/systemd/system/gpuvecd@\.service$ ]] || return 1
+	path=$(sed -n 's/^ExecStart=\([^ ]*\) .*/\1/p' "$unit")
+	[ -x "$dir${path:?}" ] || return 1
+	path=$(sed -n 's/^Documentation=man:\(.*\)(\(.\))$/man\2\/\1.\2.gz/p' "$unit")
+	[ -e "$dir/usr/share/man/${path:?}" ] || return 1
+	! find "$dir" -name '*.wants' | grep . || return 1
+	! grep -E 'gpuvecd@|systemctl' "$dir"/DEBIAN/p*
+}
+
 # The extension alone needs PostgreSQL and C's library; gpuvecd's files are its
 # own.
 right_contents() {
@@ -282,6 +308,7 @@ right_contents() {
 	! grep gpuvecd "$WORK/$1/module.list" || return 1
 	grep -x ./usr/sbin/gpuvecd "$WORK/$1/gpuvecd.list"
 	grep -x ./usr/share/man/man8/gpuvecd.8.gz "$WORK/$1/gpuvecd.list"
+	right_unit "$dir"/gpuvecd_*.deb || return 1
 	! grep -v '/$' "$WORK/$1/gpuvecd.list" | grep -xFf - "$WORK/$1/module.list"
 }
 
@@ -328,6 +355,7 @@ right_cuda() {
 	dpkg-deb -f "$package" Depends Conflicts Replaces Provides
 	rm -rf "$WORK/$1/cuda/files"
 	dpkg-deb -x "$package" "$WORK/$1/cuda/files"
+	right_unit "$package" || return 1
 	ldd "$WORK/$1/cuda/files/usr/sbin/gpuvecd"
 	! ldd "$WORK/$1/cuda/files/usr/sbin/gpuvecd" | grep -i cud || return 1
 	! readelf -d "$WORK/$1/cuda/files/usr/sbin/gpuvecd" | grep -iE 'r(un)?path' ||

@@ -131,6 +131,11 @@ test_timeout($node, 'insert', 'INSERT INTO slow SELECT a.* FROM slow AS a, slow 
 is_sound($node, 'slow_e', 'insert cancelled');
 is_complete($node, 'slow', '<->', $dims, 'insert cancelled');
 
+# -- functions of many rows
+$node->safe_psql('postgres', 'CREATE TABLE chain AS SELECT i AS key, i + 1 AS neighbour, 1.0::real AS distance FROM generate_series(1, 1000000) AS i');
+test_timeout($node, 'a path', "SELECT count(*) FROM gpuvec_smoothest_path('chain', 1, 1000001)", 100);
+test_timeout($node, 'a selection', q{SELECT count(*) FROM gpuvec_select(array_fill(1::real, ARRAY[10000000]), 10000000, 'multi')}, 150);
+
 # -- VACUUM
 $node->safe_psql('postgres', 'DELETE FROM slow WHERE id % 3 = 0; DELETE FROM waiting WHERE id % 3 = 0');
 test_cancel(

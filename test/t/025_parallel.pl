@@ -134,6 +134,20 @@ for my $engine ('cpu', 'gpu')
 	is_tidy($engine);
 }
 
+# Shared memory is not to be had: no workers, and the same index.
+{
+	my ($rc, $out, $err) = $node->psql('postgres', build_sql('cpu', 0));
+	my $right = contents('t_e');
+
+	($rc, $out, $err) = $node->psql('postgres', build_sql('cpu', 8, set => [ "gpuvec.fault = 'memory 1 team: memory'", 'client_min_messages = debug1' ]));
+	is($rc, 0, 'no shared memory: built');
+	like($err, qr/WARNING:  no parallel workers, because there is too little shared memory/, '... with a warning');
+	unlike($err, qr/using \d+ parallel workers/, '... without workers');
+	unlike($err, qr/leak/, '... and nothing is left');
+	ok(contents('t_e') eq $right, '... the same copies');
+	is_tidy('no shared memory');
+}
+
 # -- lists that are trained parent by parent: on rows of all blocks, on those of
 # some, on more than fit into memory
 

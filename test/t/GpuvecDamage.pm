@@ -7,6 +7,7 @@ use strict;
 use warnings;
 use Exporter 'import';
 use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(BLCKSZ new_damage_node slurp_bytes write_bytes restore_table
@@ -24,10 +25,10 @@ sub new_damage_node
 	# A statement that damage sends round in circles must fail here, and not fill
 	# the disk with what it spills.
 	$node->append_conf(
-		'postgresql.conf', q{
+		'postgresql.conf', qq{
 autovacuum = off
 jit = off
-statement_timeout = 20s
+statement_timeout = ${PostgreSQL::Test::Utils::timeout_default}s
 temp_file_limit = 100MB
 });
 	return $node;

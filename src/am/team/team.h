@@ -136,7 +136,7 @@ extern void IvfpqTeamFree(IvfpqTeam *team, IvfpqTeamPart part);
 /* workers.c */
 extern int	IvfpqCountWorkers(Relation heap, Relation index);
 extern void IvfpqTeamBegin(IvfpqTeam *team, int nworkers, Relation heap,
-						   Relation index, IndexInfo *indexInfo,
+						   Relation index, IndexInfo *indexInfo, Size bytes,
 						   bool in_place);
 extern void IvfpqTeamDismiss(IvfpqTeam *team);
 extern void IvfpqTeamEnd(IvfpqTeam *team);

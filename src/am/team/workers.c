@@ -15,15 +15,22 @@
 #include "miscadmin.h"
 #include "optimizer/clauses.h"
 #include "optimizer/paths.h"
+#include "storage/dsm.h"
 #include "storage/lwlock.h"
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
 #include "utils/rel.h"
 
+#include "am/common/attempt.h"
 #include "am/team/team.h"
+#include "page/stoppoint.h"
 
 /* maintenance_work_mem that a participant should have, as core has it. */
 #define LEAST_MEMORY_KB	32768
+
+/* What the segment and an empty area take, and each worker in the segment. */
+#define TEAM_BYTES		((Size) 2 * 1024 * 1024)
+#define WORKER_BYTES	((Size) 64 * 1024)
 
 /* What lies in the segment. */
 enum
@@ -140,6 +147,38 @@ fill_segment(IvfpqTeam *team)
 	team->buffers = take(context, KEY_BUFFERS, n * sizeof(BufferUsage));
 }
 
+/* For a moment, shared memory of *arg bytes. */
+static void
+try_memory(void *arg)
+{
+	dsm_detach(dsm_create(*(Size *) arg, 0));
+	IvfpqStopPoint("team: memory");
+}
+
+/*
+ * Is there shared memory for the workers and what the team is to have there?  Asked
+ * before parallel mode begins: an error in it would end the statement.
+ */
+static bool
+has_memory(int nworkers, Size bytes)
+{
+	Size		wanted = TEAM_BYTES + nworkers * WORKER_BYTES + bytes;
+	ErrorData  *error = IvfpqAttempt(try_memory, &wanted);
+
+	if (error == NULL)
+		return true;
+	if (ERRCODE_TO_CATEGORY(error->sqlerrcode) !=
+		ERRCODE_INSUFFICIENT_RESOURCES)
+		ReThrowError(error);
+	ereport(WARNING,
+			(errmsg("no parallel workers, because there is too little shared memory for them"),
+			 errdetail("%lld bytes are needed: %s.", (long long) wanted,
+					   error->message),
+			 errhint("The build goes on without them; containers may need more, as by --shm-size.")));
+	FreeErrorData(error);
+	return false;
+}
+
 /* Prepare for workers; false: there is no shared memory for them. */
 static bool
 prepare(IvfpqTeam *team, int nworkers)
@@ -175,15 +214,17 @@ launch(IvfpqTeam *team)
 
 /*
  * The leader begins, with as many of nworkers workers as can be had; with
- * in_place only training is the team's.  Memory from the current context.
+ * in_place only training is the team's.  Its parts are going to take `bytes`,
+ * about.  Memory from the current context.
  * Workers begin with the leader's active snapshot, which must stay as long as
  * this takes.  In parallel mode, until IvfpqTeamDismiss.
  */
 void
 IvfpqTeamBegin(IvfpqTeam *team, int nworkers, Relation heap, Relation index,
-			   IndexInfo *indexInfo, bool in_place)
+			   IndexInfo *indexInfo, Size bytes, bool in_place)
 {
-	if (nworkers == 0 || !prepare(team, nworkers))
+	if (nworkers == 0 || !has_memory(nworkers, bytes) ||
+		!prepare(team, nworkers))
 	{
 		IvfpqTeamAlone(team);
 		return;

@@ -278,12 +278,16 @@ static void
 begin_team(IvfpqTeam *team, const IvfpqReader *reader, int lists,
 		   bool in_place)
 {
+	int			dims = reader->sample->dims;
+	int64		vectors = lists + IvfpqParents(lists) +
+	(IvfpqGetOptions(reader->index)->rotate ? dims : 0);
 	bool		work = !in_place || IvfpqServerIsWanted() ||
 	IvfpqParents(lists) > 1;
 
 	IvfpqTeamBegin(team,
 				   work ? IvfpqCountWorkers(reader->heap, reader->index) : 0,
-				   reader->heap, reader->index, reader->indexInfo, in_place);
+				   reader->heap, reader->index, reader->indexInfo,
+				   vectors * dims * sizeof(float), in_place);
 }
 
 /*

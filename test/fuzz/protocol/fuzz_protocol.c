@@ -8,6 +8,8 @@
  * the last one is answered.  The same bytes are the memory that it
  * shares.  Whatever they are, the server goes on: another client's mirror
  * still gives the answers that it gave before.
+ *
+ * Version 0 of a hello stands for today's, so that inputs outlive it.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -23,6 +25,7 @@
 
 #define BUDGET		((int64_t) 64 << 20)
 #define RUDE		0x80
+#define TODAYS		0			/* version of a hello */
 
 /* Of the tests whose scripts are used. */
 long		unit_passed;
@@ -56,6 +59,10 @@ static struct
 	char	   *answer;			/* NULL: nobody looks at it */
 	size_t		answer_bytes;
 	size_t		answer_room;
+	GvMessage	header;			/* of an answer under way, as far as it is there */
+	size_t		header_bytes;
+	size_t		answer_left;	/* of what follows it */
+	int			taken;			/* messages that were not refused */
 }			wire = {.memory = -1};
 
 /* ---- the system, as the server's files call it (Makefile) */
@@ -112,6 +119,36 @@ wire_recvmsg(int fd, struct msghdr *message, int flags)
 					 message->msg_iov->iov_len, flags);
 }
 
+/* The next bytes of the answers: how many are there that refuse nothing? */
+static void
+count_answers(const char *bytes, size_t n)
+{
+	while (n > 0)
+	{
+		size_t		part = sizeof(GvMessage) - wire.header_bytes;
+
+		if (wire.answer_left > 0)
+		{
+			part = wire.answer_left < n ? wire.answer_left : n;
+			wire.answer_left -= part;
+		}
+		else
+		{
+			part = part < n ? part : n;
+			memcpy((char *) &wire.header + wire.header_bytes, bytes, part);
+			wire.header_bytes += part;
+			if (wire.header_bytes == sizeof(GvMessage))
+			{
+				wire.header_bytes = 0;
+				wire.answer_left = wire.header.length;
+				wire.taken += wire.header.type == GV_MSG_OK;
+			}
+		}
+		bytes += part;
+		n -= part;
+	}
+}
+
 ssize_t
 wire_send(int fd, const void *bytes, size_t n, int flags)
 {
@@ -119,6 +156,7 @@ wire_send(int fd, const void *bytes, size_t n, int flags)
 	volatile char last = ((const char *) bytes)[n - 1];
 
 	(void) last;
+	count_answers(bytes, n);
 	if (wire.answer == NULL)
 		return (ssize_t) n;
 	if (wire.answer_bytes + n > wire.answer_room)
@@ -233,6 +271,8 @@ converse(const void *bytes, size_t size, uint8_t manner)
 	wire.rude = (manner & RUDE) != 0;
 	wire.message = 0;
 	wire.passed = false;
+	wire.header_bytes = wire.answer_left = 0;
+	wire.taken = 0;
 	while (goes_on)
 	{
 		switch (gv_connection_receive(connection, false))
@@ -255,6 +295,23 @@ converse(const void *bytes, size_t size, uint8_t manner)
 	gv_connection_close(connection);
 }
 
+/* A hello that asks for it, at the beginning of these bytes, has today's version. */
+static void
+set_version(char *bytes, size_t size)
+{
+	const uint32_t todays = GV_PROTOCOL_VERSION;
+	char	   *version = bytes + sizeof(GvMessage) + offsetof(GvHello, version);
+	GvMessage	header;
+	uint32_t	said;
+
+	if (size < sizeof(header) + sizeof(GvHello))
+		return;
+	memcpy(&header, bytes, sizeof(header));
+	memcpy(&said, version, sizeof(said));
+	if (header.type == GV_MSG_HELLO && said == TODAYS)
+		memcpy(version, &todays, sizeof(todays));
+}
+
 /* ---- the other client, whose mirror stays */
 
 static GvMirrorKey healthy;
@@ -263,6 +320,7 @@ static char *question;			/* hello and search */
 static size_t question_bytes;
 static char first_answer[1 << 16];
 static size_t first_bytes;
+static int	taken;				/* of the last input */
 
 /* All messages of a script, one behind the other; the caller's to free. */
 static char *
@@ -387,6 +445,7 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	size_t		n = size < 1 << 16 ? size : 1 << 16;
+	char	   *bytes;
 
 	if (size == 0)
 		return 0;
@@ -394,26 +453,44 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		set_up();
 	if (pwrite(wire.memory, data + 1, n - 1, 0) != (ssize_t) n - 1)
 		FAULT("the shared memory cannot be written");
-	converse(data + 1, size - 1, data[0]);
+	/* no byte more, so that what reads behind them is seen */
+	bytes = malloc(size - 1);
+	memcpy(bytes, data + 1, size - 1);
+	set_version(bytes, size - 1);
+	converse(bytes, size - 1, data[0]);
+	free(bytes);
+	taken = wire.taken;
 	look_around();
 	return 0;
 }
 
-static void
-keep_script(FuzzKeep keep, const char *name, Script *script)
+int
+fuzz_taken(void)
 {
+	return taken;
+}
+
+/* Of its messages so many are taken. */
+static void
+keep_script(FuzzKeep keep, const char *kind, Script *script, int messages)
+{
+	char		name[64];
 	size_t		size;
 	char	   *bytes = join(script, 0, script->n, &size);
 	char	   *input = malloc(size + 1);
+	GvHello	   *hello = (GvHello *) (bytes + sizeof(GvMessage));
 
+	hello->version = TODAYS;
 	input[0] = 0;
 	memcpy(input + 1, bytes, size);
+	snprintf(name, sizeof(name), "%s@%d", kind, messages);
 	keep(name, input, size + 1);
 	free(input);
 	free(bytes);
 }
 
-/* A loader whose first array lies in memory: that of the second message. */
+/* A loader whose first array lies in memory: that of the last message, which is
+ * refused, since it is there. */
 static void
 keep_shared(FuzzKeep keep, const GvMirrorKey *key, const TestIndex *index)
 {
@@ -441,7 +518,7 @@ keep_shared(FuzzKeep keep, const GvMirrorKey *key, const TestIndex *index)
 	shared.bytes[1] = shared.bytes[3] = sizeof(bytes[0]);
 	shared.bytes[2] = script.bytes[1];
 	shared.bytes[4] = script.bytes[2];
-	keep_script(keep, "loader-here", &shared);
+	keep_script(keep, "loader-here", &shared, shared.n - 1);
 	free_script(&script);
 }
 
@@ -457,25 +534,25 @@ fuzz_seeds(FuzzKeep keep)
 	size_t		i;
 
 	session_script(&script, &other, &index);
-	keep_script(keep, "session", &script);
+	keep_script(keep, "session", &script, script.n);
 	free_script(&script);
 	supervisor_script(&script, &key);
-	keep_script(keep, "supervisor", &script);
+	keep_script(keep, "supervisor", &script, script.n);
 	/* one of another life */
 	script.messages[0][script.bytes[0] - 1] ^= 1;
-	keep_script(keep, "other-supervisor", &script);
+	keep_script(keep, "other-supervisor", &script, 0);
 	free_script(&script);
 	many_script(&script, &other, &index);
-	keep_script(keep, "many", &script);
+	keep_script(keep, "many", &script, script.n);
 	free_script(&script);
 	for (i = 0; i < 2; i++)
 	{
 		loader_script(&script, &key, &index);
-		keep_script(keep, i == 0 ? "loader-1" : "loader-2", &script);
+		keep_script(keep, i == 0 ? "loader-1" : "loader-2", &script, script.n);
 		free_script(&script);
 	}
 	builder_script(&script, &index);
-	keep_script(keep, "builder", &script);
+	keep_script(keep, "builder", &script, script.n);
 	free_script(&script);
 	keep_shared(keep, &key, &index);
 	for (i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
@@ -484,7 +561,7 @@ fuzz_seeds(FuzzKeep keep)
 
 		set_script(&script, sets[i]);
 		snprintf(name, sizeof(name), "set-%d", sets[i]);
-		keep_script(keep, name, &script);
+		keep_script(keep, name, &script, script.n);
 		free_script(&script);
 	}
 	free_index(&index);
