@@ -176,6 +176,9 @@ count_portions(const GvSetSpec *spec)
 
 	if (spec->kind != GV_SET_EXACT)
 		return 1;
+	/* each would assign all rows to lists: two take as long as one */
+	if (spec->nlists > 0 && gv_server.least_portion > 0)
+		return 1;
 	if (spec->nlists > 0)
 		met = met * spec->probes / spec->nlists + spec->nlists;
 	products = queries * met * spec->dims;

@@ -24,8 +24,8 @@
 
 /*
  * When work is worth another device.  Such a portion of a set, in products,
- * takes a card 9 ms, and some 200 where only near lists are searched, and a
- * processor .1 s.  To begin on another card takes 10 ms or so.
+ * takes a card 9 ms, and a processor .1 s.  To begin on another card takes 10 ms
+ * or so.
  */
 #define LEAST_PORTION	2e12
 #define LEAST_CPU_PORTION 2e9
