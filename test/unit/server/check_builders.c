@@ -118,6 +118,19 @@ builder_prepare(int fd, const float *rows, uint64_t *id)
 	return got;
 }
 
+/* The portable engine in this process, once. */
+static void
+open_own(void)
+{
+	GvDevice	found[GV_MAX_DEVICES];
+	int32_t		nfound;
+
+	if (gv_ndevices() > 0)
+		return;
+	CHECK(gv_builders_open(&gv_cpu_builders) == GV_OK &&
+		  gv_mirrors_open(&gv_cpu_mirrors, "", found, &nfound) == GV_OK, "open");
+}
+
 /* The builder that the server must have. */
 GvBuilder *
 builder_own(const float *rows, GvTrained *trained)
@@ -126,6 +139,7 @@ builder_own(const float *rows, GvTrained *trained)
 	float		mean[DIMS] = {0};
 	GvBuilder  *builder;
 
+	open_own();
 	CHECK(gv_builder_create(&spec, mean, &builder) == GV_OK &&
 		  gv_builder_put_rows(builder, GV_QUERIES, rows, 2) == GV_OK &&
 		  gv_builder_put_rows(builder, GV_SAMPLE, rows, ROWS) == GV_OK &&
@@ -494,11 +508,6 @@ test_builders(void)
 	TestServer	server = server_start(NULL, NULL);
 	int			i;
 
-	GvDevice	found[GV_MAX_DEVICES];
-	int32_t		nfound;
-
-	CHECK(gv_builders_open(&gv_cpu_builders) == GV_OK &&
-		  gv_mirrors_open(&gv_cpu_mirrors, "", found, &nfound) == GV_OK, "open");
 	for (i = 0; i < 3; i++)
 		check_build(&server, rows);
 	check_wrong(&server, rows);
