@@ -220,6 +220,17 @@ gv_folder_note_life(uint64_t life)
 {
 }
 
+void
+gv_folder_leave(void)
+{
+}
+
+bool
+gv_loop_has_sessions(void)
+{
+	return false;
+}
+
 bool
 gv_loop_stops(void)
 {
