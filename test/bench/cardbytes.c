@@ -5,7 +5,7 @@
  *
  * usage, after make bench BENCH='cardbytes ...', on emulated threads, or
  *		test/gpu/run.sh bytes -- ...:
- *		cardbytes fill [ROWS...]
+ *		cardbytes fill [ROWS[xDIMS]...]
  *		fills mirrors of so many rows (10^6 when left out) x 128, 384 and 768
  *		dimensions, with and without refine records, of one copy and of two, one
  *		after the other; of 10^7 the largest has 13 GB
@@ -65,18 +65,24 @@ compare(const CardIndex *index, int64_t bytes)
 	return ratio > 1 - TOLERANCE && ratio < 1 + TOLERANCE;
 }
 
+/* rows, perhaps with dimensions: "1000000x768" */
 static bool
-fill(int64_t rows)
+fill(const char *what)
 {
+	int64_t		rows = atoll(what);
+	const char *dims = strchr(what, 'x');
 	bool		good = true;
 
 	for (size_t shape = 1; shape < sizeof(shapes) / sizeof(shapes[0]); shape++)
 		for (int form = 0; form < 4; form++)
 		{
-			CardIndex	index = make_index(rows, shapes[shape], form / 2,
-										   form % 2 + 1, 1);
-			GvMirror   *mirror = card_mirror(&index);
+			CardIndex	index;
+			GvMirror   *mirror;
 
+			if (dims != NULL && atoi(dims + 1) != shapes[shape][0])
+				break;
+			index = make_index(rows, shapes[shape], form / 2, form % 2 + 1, 1);
+			mirror = card_mirror(&index);
 			if (mirror == NULL)
 			{
 				fprintf(stderr, "cardbytes: no mirror\n");
@@ -162,13 +168,13 @@ main(int argc, char **argv)
 	{
 		CHECKED(gv_mirrors_open(&BENCH_ENGINE, "", found, &nfound));
 		for (int i = 2; i < argc; i++)
-			good &= fill(atoll(argv[i]));
+			good &= fill(argv[i]);
 		if (argc == 2)
-			good = fill(1000000);
+			good = fill("1000000");
 	}
 	else
 	{
-		fprintf(stderr, "usage: cardbytes fill [ROWS...] | mirrors | table\n");
+		fprintf(stderr, "usage: cardbytes fill [ROWS[xDIMS]...] | mirrors | table\n");
 		return 2;
 	}
 	return good ? 0 : 1;

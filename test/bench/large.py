@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What an index of very many rows takes, from its first row to a cold start,
-in the cluster that libpq's environment variables name.  test/bench/run.sh makes
-that cluster; it and this program are on one host.
+in the cluster that libpq's environment variables name.  test/bench/run.sh
+makes that cluster; it and this program are on one host.
 
 In turn: COPY of most rows into a table; CREATE INDEX with each --memory, the
 last of which stays; recall and queries/s; COPY of the other rows; DELETE of
@@ -59,6 +59,9 @@ def parse_arguments():
                         metavar="N,...", help="of pgbench")
     parser.add_argument("--seconds", type=int, default=5,
                         help="of pgbench, a recall and number of clients")
+    parser.add_argument("--io-concurrency", type=server.numbers(int),
+                        default=[1, 32], metavar="N,...",
+                        help="effective_io_concurrency of cold queries")
     parser.add_argument("--graph", type=int, default=0, metavar="K",
                         help="a graph of so many neighbours, too")
     return parser.parse_args()
@@ -88,9 +91,9 @@ def is_worker(pid):
 
 
 class Took:
-    """A context manager: elapsed seconds; of a session and its parallel workers
-    processor seconds, and the most memory that they had for themselves and in
-    shared segments, above what there was before."""
+    """A context manager: elapsed seconds; of a session and its parallel
+    workers processor seconds, and the most memory that they had at a time, for
+    themselves and in shared segments, above what there was before."""
 
     def __init__(self, conn):
         self.pid = conn.info.backend_pid
@@ -124,9 +127,9 @@ class Took:
                         self.ticks[pid] = ticks(pid)
                 except (OSError, AttributeError):   # it has ended
                     pass
-            self.own = max(self.own, own)
-            self.segments = max(self.segments,
-                                segment_bytes() - self.segments_before)
+            segments = segment_bytes() - self.segments_before
+            if own + segments > self.own + self.segments:
+                self.own, self.segments = own, segments
 
     def as_json(self):
         return {"elapsed": self.elapsed, "processor": self.processor,
@@ -135,7 +138,7 @@ class Took:
 
 
 def segment_bytes():
-    """Of dynamic shared memory, as far as it was touched."""
+    """Of dynamic shared memory."""
     found = 0
     for path in glob.glob("/dev/shm/PostgreSQL.*"):
         try:
@@ -176,11 +179,9 @@ class Truth:
         return [set(near.tolist()) for near in found]
 
 
-def measure_recall(conn, metric, truth):
+def measure_recall(conn, statement, truth):
     """{recall asked for: recall}"""
     found = {}
-    statement = server.nearest(TABLE, compared.METRICS[metric][0], QUERIES,
-                               "%s", K)
     for asked in RECALLS:
         server.set_all(conn, {"gpuvec.recall": asked})
         hits = sum(len(near & {row for row, in conn.execute(
@@ -234,15 +235,15 @@ class Large:
             "SELECT lists, pq_dim, bytes FROM gpuvec_index_info(%s)",
             [INDEX]).fetchone()
         self.say("build in " + memory, {
-            **took.as_json(), "phases": phases, "files": temp_bytes(conn) - before,
-            "lists": lists, "pq_dim": pq_dim, "bytes": size})
+            **took.as_json(), "phases": phases,
+            "files": temp_bytes(conn) - before, "lists": lists, "pq_dim": pq_dim, "bytes": size})
         used = took.own + took.segments
         most = 1.25 * limit + OWN_MB * MB * (1 + len(took.ticks))
         self.must(used <= most, "a build in %s had %.0f MB"
                   % (memory, used / MB))
 
     def recall(self, conn, what, there):
-        found = measure_recall(conn, self.args.metric,
+        found = measure_recall(conn, self.statement("%s"),
                                self.truth.among(there))
         self.say("recall, " + what, found)
         for asked, recall in found.items():
@@ -250,13 +251,32 @@ class Large:
                       "asked for" % (what, recall, asked))
 
     def rates(self, what):
-        """Queries/s by recall asked for, one of each number of clients."""
-        sign = compared.METRICS[self.args.metric][0]
-        self.say("queries/s, " + what, {asked: [server.rate(
-            {"gpuvec.recall": asked, "enable_seqscan": "off"},
-            server.nearest(TABLE, sign, QUERIES, ":i", K), self.args.queries,
-            self.args.seconds, clients) for clients in self.args.clients]
+        """By recall asked for: queries/s of each number of clients, and a
+        session's processor time of a query, in microseconds."""
+        self.say("queries/s, " + what, {
+            asked: {"rates": [server.rate(
+                {"gpuvec.recall": asked, "enable_seqscan": "off"},
+                self.statement(":i"), self.args.queries, self.args.seconds,
+                clients) for clients in self.args.clients],
+                "processor us": self.processor_us(asked)}
             for asked in RECALLS})
+
+    def statement(self, query_id):
+        return server.nearest(TABLE, compared.METRICS[self.args.metric][0],
+                              QUERIES, query_id, K)
+
+    def processor_us(self, asked):
+        import psycopg
+        with psycopg.connect(autocommit=True) as conn:
+            server.set_all(conn, {"gpuvec.recall": asked,
+                                  "enable_seqscan": "off"})
+            for _ in range(2):      # the second one counts
+                before = ticks(conn.info.backend_pid)
+                for i in range(self.args.queries):
+                    conn.execute(self.statement("%s"), [i],
+                                 prepare=True).fetchall()
+            used = ticks(conn.info.backend_pid) - before
+        return used / TICK / self.args.queries * 1e6
 
     def copy(self, conn):
         rows = self.found.base[self.loaded:]
@@ -350,23 +370,25 @@ def forget(folder):
 def measure_cold(large):
     """Milliseconds of queries, one after the other, in a new session."""
     import psycopg
-    for asked in RECALLS:
+    for asked, io in [(asked, io) for asked in RECALLS
+                      for io in large.args.io_concurrency]:
         restart()
         with psycopg.connect(autocommit=True) as conn:
             server.set_all(conn, {"gpuvec.recall": asked,
+                                  "effective_io_concurrency": io,
                                   "enable_seqscan": "off"})
             took = []
             for i in range(large.args.queries):
                 begin = time.monotonic()
-                conn.execute(server.nearest(
-                    TABLE, compared.METRICS[large.args.metric][0], QUERIES,
-                    "%s", K), [i], prepare=True).fetchall()
+                conn.execute(large.statement("%s"), [i],
+                             prepare=True).fetchall()
                 took.append((time.monotonic() - begin) * 1000)
-        large.say("cold, ms a query at %g" % asked, {
-            "first": took[0], "next 9": sum(took[1:10]) / 9,
-            "next 90": sum(took[10:100]) / 90,
-            "last 100": sum(took[-100:]) / 100,
-            "of all": sum(took) / len(took)})
+        large.say("cold, ms a query at %g, effective_io_concurrency %d"
+                  % (asked, io), {
+                      "first": took[0], "next 9": sum(took[1:10]) / 9,
+                      "next 90": sum(took[10:100]) / 90,
+                      "last 100": sum(took[-100:]) / 100,
+                      "of all": sum(took) / len(took)})
 
 
 # ---------------------------------------------------------------------- output
