@@ -80,11 +80,12 @@ card_bytes(const CardIndex *index)
 	if (index->records)
 	{
 		int64_t		slots = card_record_slots(index->dims);
-		double		pages = share * (double) index->rows / (double) slots;
+		double		all = (double) index->rows / (double) slots;
+		double		pages = share * all;
 
 		bytes += pool_bytes(pages + 0.5, (int64_t) pages + 1,
 							slots * (32 + d16), 1) +
-			TABLE_PAGES * 8 * (int64_t) (pages / TABLE_PAGES + 2);
+			TABLE_PAGES * 8 * (int64_t) (all / TABLE_PAGES + 2);
 	}
 	return bytes;
 }
@@ -168,6 +169,7 @@ card_mirror(const CardIndex *index)
 		.metric = GV_L2,.dims = index->dims,.m = index->m,
 		.nlists = index->lists,.nparents = 1,.copies = index->copies
 	};
+	GvSpread	spread = {.kind = GV_SHARDS,.nparts = index->cards};
 	GvMirror   *mirror;
 
 	if (index->records)
@@ -175,7 +177,10 @@ card_mirror(const CardIndex *index)
 		spec.refine_slots = card_record_slots(index->dims);
 		spec.refine_records = index->rows;
 	}
-	if (gv_mirror_create(&spec, &mirror) != GV_OK)
+	for (int32_t i = 0; i < index->cards; i++)
+		spread.devices[i] = i;
+	if ((index->cards > 1 ? gv_mirror_create_on(&spec, &spread, &mirror) :
+		 gv_mirror_create(&spec, &mirror)) != GV_OK)
 		return NULL;
 	if (fill_lists(mirror, index) == GV_OK &&
 		(!index->records || fill_records(mirror, index) == GV_OK))

@@ -23,16 +23,16 @@ typedef struct CardIndex
 								 * all centroids */
 } CardIndex;
 
-/* Of each card; and that without what would be a dead segment's: by blocks. */
+/* Of each card. */
 extern int64_t card_bytes(const CardIndex *index);
 
 /* Refine records that a page of an index has room for. */
 extern int32_t card_record_slots(int32_t dims);
 
 /*
- * A mirror on device 0 of an index on one card without keys, with lists between
- * half and one and a half times as long as the mean, all zero; NULL: an engine's
- * call has failed.
+ * A mirror of an index without keys, on devices 0 .. cards - 1, with lists
+ * between half and one and a half times as long as the mean, all zero; NULL: an
+ * engine's call has failed.
  */
 extern GvMirror *card_mirror(const CardIndex *index);
 
