@@ -7,6 +7,10 @@
  * whole blocks.  An extent given back waits for a taker of the same capacity;
  * capacities are few (eight to every power of two), so takers come.  Segments
  * go back with the mirror.
+ *
+ * A segment is an eighth of what is expected, and the last no more than what is
+ * left of that; a list too many then takes a quarter of a segment, not a whole
+ * one.
  */
 #include <stdlib.h>
 
@@ -35,6 +39,7 @@ struct GvPool
 {
 	int64_t		block_bytes;
 	int64_t		segment_blocks; /* of an ordinary segment */
+	int64_t		expected;		/* blocks that are to come, beyond segments */
 	int64_t		bytes;			/* of all segments */
 	Segment    *segments;
 	uint8_t    *d_free;			/* rest of the newest segment */
@@ -80,6 +85,7 @@ gv_pool_create(int64_t block_bytes, int64_t expected_blocks, GvPool **pool)
 		bytes = MAX_SEGMENT;
 	made->block_bytes = block_bytes;
 	made->segment_blocks = bytes / block_bytes + 1;
+	made->expected = expected_blocks;
 	*pool = made;
 	return GV_OK;
 }
@@ -118,12 +124,17 @@ static GvStatus
 add_segment(GvPool *pool, int64_t nblocks)
 {
 	Segment    *segment = (Segment *) malloc(sizeof(Segment));
+	int64_t		wanted = pool->expected;
 	GvStatus	status;
 
 	if (segment == NULL)
 		return GV_NO_MEMORY;
-	if (nblocks < pool->segment_blocks)
-		nblocks = pool->segment_blocks;
+	if (wanted < pool->segment_blocks / 4)
+		wanted = pool->segment_blocks / 4;
+	if (wanted > pool->segment_blocks)
+		wanted = pool->segment_blocks;
+	if (nblocks < wanted)
+		nblocks = wanted;
 	status = gv_cuda_status(cudaMalloc((void **) &segment->d_memory,
 									   nblocks * pool->block_bytes));
 	if (status != GV_OK)
@@ -134,6 +145,7 @@ add_segment(GvPool *pool, int64_t nblocks)
 	segment->next = pool->segments;
 	pool->segments = segment;
 	pool->bytes += nblocks * pool->block_bytes;
+	pool->expected -= nblocks;
 	pool->d_free = segment->d_memory;
 	pool->nfree = nblocks;
 	return GV_OK;

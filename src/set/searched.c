@@ -48,6 +48,9 @@
 #define CARD_READ_DIMENSION_NS	1.85
 #define CARD_NEIGHBOUR_NS	1000.0
 
+/* Progress is told of so many rows at a time. */
+#define NOTED_ROWS		256
+
 /* An index of fewer rows than so many times k may not have k. */
 #define LEAST_TIMES		4
 
@@ -195,6 +198,8 @@ TakeFound(void *arg, int64 query, const IvfpqManyRow *rows, int n)
 		searched->keys[at] = key;
 		count++;
 	}
+	if (number % NOTED_ROWS == 0)
+		IvfpqProgressDone(number);
 	for (int i = count; i < pairs->k; i++)
 		searched->distances[i] = get_float8_nan();
 	if (searched->sampled != NULL)

@@ -20,6 +20,8 @@
 #             [TREE] --data DATA
 #   many      gpuvec_search beside a LATERAL join of index scans
 #   rotate    recall of indexes that rotate vectors, beside those that do not
+#   large     very many rows, disk included: builds and their memory, COPY,
+#             VACUUM, verify, queries warm and cold
 #   setsql    functions over sets of rows, by a card and in the session; takes
 #             no DATA (test/gpu/run.sh sets)
 # or, on a database of yours, with the indexes that a column has:
@@ -30,11 +32,13 @@
 #   select, exact, kmeans, graph
 #             on a card, beside torch and, with --peers FOLDER, RAFT, cuVS and
 #             Faiss (test/bench/packpeers.py); PROGRAMcard.py
+#   cardbytes what mirrors take of a card, beside a model; on emulated threads
+#             (cardbytes.c)
 # each with options of its own (test/bench/PROGRAM.py --help).
 #
 # DATA is what test/bench/data.py makes (sentences:100000 when left out), or
-# glove:ROWS.  Builds gpuvec, for compare, inserts, where, keys and
-# vectordbbench also pgvector with its authors' flags (-march=native, unless
+# glove:ROWS.  Builds gpuvec, for compare, inserts, where, keys, large
+# and vectordbbench also pgvector with its authors' flags (-march=native, unless
 # PGVECTOR_OPTFLAGS says otherwise),
 # into a private copy of PostgreSQL, starts a cluster, and writes tables, JSON
 # files and plots to build/bench/.  Data sets are kept in build/data, or where
@@ -49,6 +53,22 @@ measure() {
 	local file=$GV_ROOT/test/bench/$program.py
 	[ -e "$file" ] || file=$GV_ROOT/test/bench/$program/$program.py
 	python3 "$file" "$@"
+}
+
+# The CUDA engine on emulated threads, and who fills its mirrors.
+card_bytes() {
+	local out
+	gv_begin
+	out=$GV_TMP/unit
+	gv_note "compiling"
+	make -s -j"$(nproc)" -f "$GV_ROOT/test/unit/Makefile" OUT="$out" engines
+	for file in bench/cardbytes unit/gpu/bytes; do
+		gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
+			-c "$GV_ROOT/test/$file.c" -o "$out/${file##*/}.o"
+	done
+	g++ "$out/cardbytes.o" "$out/bytes.o" "$out/engines.a" -lm \
+		-o "$out/cardbytes"
+	"$out/cardbytes" "$@"
 }
 
 # A quarter of the machine's memory, so that everything fits; in MB.
@@ -70,6 +90,10 @@ main() {
 		command -v nvidia-smi >/dev/null || gv_die "bench: $1 needs a card"
 		exec python3 "$GV_ROOT/test/bench/$1card.py" "${@:2}"
 		;;
+	cardbytes)
+		card_bytes "${@:2}"
+		exit
+		;;
 	table)
 		exec python3 "$GV_ROOT/test/bench/table.py" "${@:2}"
 		;;
@@ -79,7 +103,7 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets | where | keys | vectordbbench | foreign | many | rotate)
+	compare | inserts | lists | targets | where | keys | vectordbbench | foreign | many | rotate | large)
 		program=$1
 		shift
 		;;
@@ -92,7 +116,7 @@ main() {
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
 	gv_build src
-	case $program in compare | inserts | where | keys | vectordbbench)
+	case $program in compare | inserts | where | keys | large | vectordbbench)
 		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
 			gv_die "bench: there is nothing to compare with"

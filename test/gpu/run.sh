@@ -30,6 +30,8 @@
 #	random		the list scanner alone, on random data: ARGUMENT... are those of
 #				test/bench/random.c; and where ncu is there, each kernel's time
 #				and what it uses of the card
+#	bytes		what mirrors take of the card, beside a model: ARGUMENT... are
+#				those of test/bench/cardbytes.c, fill when left out
 #	scanner		the list scanner alone, on an index of word vectors
 #				(test/bench/scanner/, test/demo's data)
 #	data		makes the data sets ARGUMENT..., as test/bench/data.py names
@@ -204,6 +206,18 @@ stage_lists() {
 stage_products() {
 	build_bench products
 	"$GV_TMP/card/products" "${ARGUMENTS[@]}"
+}
+
+stage_bytes() {
+	build_unit engines
+	gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
+		-c "$GV_ROOT/test/bench/cardbytes.c" -o "$GV_TMP/cardbytes.o"
+	gcc -std=gnu99 -O2 -I"$GV_ROOT" -I"$GV_ROOT/src" \
+		-c "$GV_ROOT/test/unit/gpu/bytes.c" -o "$GV_TMP/bytes.o"
+	link "$GV_TMP/card/cardbytes" "$GV_TMP/cardbytes.o" "$GV_TMP/bytes.o" \
+		"$GV_TMP/card/engines.a"
+	[ ${#ARGUMENTS[@]} != 0 ] || ARGUMENTS=(fill)
+	"$GV_TMP/card/cardbytes" "${ARGUMENTS[@]}"
 }
 
 build_random() {
@@ -474,7 +488,7 @@ IFS=, read -ra STAGES <<<"$1"
 shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | lists | products | cards | faults | random | \
+	kernels | sanitize | sql | lists | products | cards | faults | random | bytes | \
 		scanner | data | bench | sets | many | peers | cores) ;;
 	*) usage ;;
 	esac

@@ -113,6 +113,14 @@ is($seen[3], '1|t|slow|k-NN graph|searching|t', 'by pg_read_all_stats all of it'
 end_of($job);
 is($node->safe_psql('postgres', $seen), '0|||||', 'and nothing when it has ended');
 
+# queries that memory holds all at once are told of as they are answered, too
+$job = background($node, "SET gpuvec.engine = cpu; SET gpuvec.probes = 10;
+	SET maintenance_work_mem = '16MB'; $statement{'through an index'}");
+ok(wait_until($node, q{SELECT count(*) = 1 FROM gpuvec_progress WHERE phase = 'searching' AND done > 0 AND done < total}),
+	'searches are told of while others follow');
+$node->safe_psql('postgres', 'SELECT pg_cancel_backend(pid) FROM gpuvec_progress');
+end_of($job);
+
 # -- each phase of a path: the function is called again and again until all of
 # them were met, however rarely this session has its turn
 $node->safe_psql(

@@ -96,7 +96,9 @@ IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 	placer->refine = refine;
 	placer->sink = sink;
 	placer->sink_arg = sink_arg;
-	placer->context = CurrentMemoryContext;
+	placer->context = AllocSetContextCreate(CurrentMemoryContext,
+											"gpuivfpq rows to place",
+											ALLOCSET_DEFAULT_SIZES);
 	if (placer->builder)
 		IvfpqBuilderTo(placer->builder, take_encoded, placer);
 }
@@ -275,8 +277,9 @@ IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id,
 }
 
 /*
- * There are no more rows: place those that still wait.  Returns the builder,
- * if it did all that it was given.
+ * There are no more rows: place those that still wait, and give the memory for
+ * them back, because lists are written with all there is.  Returns the builder, if
+ * it did all that it was given.
  */
 IvfpqBuilder *
 IvfpqPlacerEnd(IvfpqPlacer *placer)
@@ -284,5 +287,7 @@ IvfpqPlacerEnd(IvfpqPlacer *placer)
 	IvfpqPlacerFlush(placer);
 	if (placer->batch_rows > 0)
 		flush_batch(placer);
+	MemoryContextDelete(placer->context);
+	placer->context = NULL;
 	return placer->builder;
 }

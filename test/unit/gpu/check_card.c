@@ -6,8 +6,8 @@
  *		headers of emulate/ in the place of CUDA's, on emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
- * Names of parts leave out all others: mirrors products hopper builders select
- * exact lists sets faults open
+ * Names of parts leave out all others: mirrors bytes products hopper builders
+ * select exact lists sets faults open
  */
 #include "engine/mirror/gv_mirror.h"
 #include "engine/gv_set.h"
@@ -25,6 +25,7 @@ extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/build/gv_build.h */
 extern void gv_blas_force(int64_t sums);	/* gpu/product/gv_product.h */
 extern void test_arrive_card(void); /* check_arrive_card.c */
+extern void test_bytes_card(void);	/* check_bytes_card.c */
 extern void test_products_card(void);	/* check_products_card.c */
 extern void test_select_card(void); /* check_select_card.c */
 extern void test_select_sets_card(void);	/* check_selectsets_card.c */
@@ -185,6 +186,8 @@ main(int argc, char **argv)
 		test_mirrors();
 	else
 		open_mirrors();
+	if (unit_is_wanted(argc, argv, "bytes"))
+		test_bytes_card();
 	if (unit_is_wanted(argc, argv, "products"))
 		test_products_card();
 	if (unit_is_wanted(argc, argv, "hopper"))

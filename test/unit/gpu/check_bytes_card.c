@@ -1,0 +1,108 @@
+/*
+ * check_bytes_card.c
+ *		What mirrors take of a card, beside the model of bytes.c; and that what
+ *		comes beyond what was expected takes little more.
+ */
+#include "../engine/unit.h"
+#include "bytes.h"
+
+extern void test_bytes_card(void);
+
+#define TOLERANCE	0.03
+
+/* With rows for 40 MB or more on each card. */
+static const struct
+{
+	int32_t		dims;
+	int32_t		m;
+	bool		records;
+	int			copies;			/* of a row */
+	int64_t		rows;
+	int32_t		cards;
+}			forms[] = {
+	{768, 384, true, 2, 40000, 1},
+	{768, 384, false, 1, 210000, 1},
+	{128, 50, true, 1, 220000, 1},
+	{128, 62, false, 2, 440000, 1},
+	{128, 62, false, 1, 880000, 1},
+	{384, 148, false, 2, 240000, 1},
+	{384, 136, true, 1, 80000, 1},
+	{384, 136, true, 2, 160000, 2},
+	{768, 384, false, 2, 220000, 2},
+};
+
+/* Of the card that has most of it. */
+static int64_t
+most_bytes(const GvMirror *mirror)
+{
+	GvPart		parts[GV_MAX_DEVICES];
+	int32_t		nparts = gv_mirror_parts(mirror, parts);
+	int64_t		most = 0;
+
+	for (int32_t i = 0; i < nparts; i++)
+		most = parts[i].bytes > most ? parts[i].bytes : most;
+	return most;
+}
+
+static void
+test_model(void)
+{
+	size_t		nforms = unit_small ? 1 : sizeof(forms) / sizeof(forms[0]);
+
+	for (size_t i = 0; i < nforms; i++)
+	{
+		int64_t		rows = forms[i].rows;
+		CardIndex	index = {.rows = rows,.dims = forms[i].dims,
+			.m = forms[i].m,.lists = (int32_t) (rows / 100),
+			.copies = rows * forms[i].copies,.records = forms[i].records,
+		.cards = forms[i].cards};
+		GvMirror   *mirror;
+		double		ratio;
+
+		if (index.cards > gv_ndevices())
+			continue;
+		mirror = card_mirror(&index);
+		CHECK(mirror != NULL, "form %zu", i);
+		if (mirror == NULL)
+			continue;
+		ratio = (double) card_bytes(&index) / (double) most_bytes(mirror);
+		CHECK(ratio > 1 - TOLERANCE && ratio < 1 + TOLERANCE,
+			  "form %zu: the model says %.3f of %lld bytes", i, ratio,
+			  (long long) most_bytes(mirror));
+		gv_mirror_drop(mirror);
+	}
+}
+
+/* Records of one page more than was expected, where pages fill segments. */
+static void
+test_beyond(void)
+{
+	CardIndex	index = {.rows = 40000,.dims = 768,.m = 384,.lists = 400,
+	.copies = 40000,.records = true,.cards = 1};
+	int64_t		slots = card_record_slots(768);
+	GvMirror   *mirror = card_mirror(&index);
+	GvRefineItem *item = calloc(1, gv_refine_stride(768));
+	int64_t		bytes;
+
+	CHECK(mirror != NULL, "no mirror");
+	bytes = gv_mirror_bytes(mirror);
+	for (int64_t row = index.rows; row < index.rows + 20 * slots; row += slots)
+	{
+		item->address[1] = (uint16_t) (20000 + row / slots);
+		item->address[2] = item->rowid[2] = 1;
+		CHECK(gv_mirror_put_refine(mirror, item, 1) == GV_OK, "put");
+	}
+	CHECK(gv_mirror_bytes(mirror) > bytes &&
+		  gv_mirror_bytes(mirror) < bytes + bytes / 25,
+		  "20 pages more took %lld bytes of %lld",
+		  (long long) (gv_mirror_bytes(mirror) - bytes), (long long) bytes);
+	free(item);
+	gv_mirror_drop(mirror);
+}
+
+void
+test_bytes_card(void)
+{
+	test_model();
+	test_beyond();
+}
