@@ -41,6 +41,8 @@
 #				is a data set and options of test/bench/card.py; several sets
 #				in turn are better several calls.  pgvector's source is found
 #				as test/pgvector.sh says.
+#	large		very many rows, from COPY to a cold start, and a graph of them:
+#				ARGUMENT... are those of test/bench/large.py
 #	sets		functions over sets of rows, through gpuvecd and in the session:
 #				ARGUMENT... are those of test/bench/setsql.py
 #	many		gpuvec_search beside a LATERAL join, through gpuvecd: ARGUMENT...
@@ -419,6 +421,13 @@ stage_bench() {
 	gv_stop bench
 }
 
+stage_large() {
+	start_bench 'gpuvec.request_timeout = 60s' 'gpuvec.engine = gpu'
+	take_pgvector
+	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/large.py" "${ARGUMENTS[@]}"
+	gv_stop bench
+}
+
 stage_sets() {
 	start_bench 'gpuvec.request_timeout = 60s' 'gpuvec.engine = gpu'
 	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/setsql.py" \
@@ -489,7 +498,7 @@ shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
 	kernels | sanitize | sql | lists | products | cards | faults | random | bytes | \
-		scanner | data | bench | sets | many | peers | cores) ;;
+		scanner | data | bench | large | sets | many | peers | cores) ;;
 	*) usage ;;
 	esac
 done
