@@ -61,6 +61,8 @@ extern bool gv_registry_unlink(GvHeldMirror *held);
 extern void gv_registry_destroy(GvHeldMirror *held, const char *reason);
 
 /* room.c */
+extern int64_t gv_registry_room(int32_t device);
+extern bool gv_registry_can_make_room(int32_t device, int64_t bytes);
 extern bool gv_registry_make_room(int32_t device, int64_t bytes);
 extern bool gv_registry_place(GvHeldMirror *held, GvTriedPlaces *tried);
 

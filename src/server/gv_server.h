@@ -277,6 +277,7 @@ typedef struct GvHeldMirror
 
 	struct GvHeldMirror *next;
 	int			users;			/* threads that hold it */
+	int			growing;		/* of them, that make room for it */
 	bool		ready;
 	int32_t		nparts;
 	GvHeldPart	parts[GV_MAX_DEVICES];	/* [nparts] */
@@ -315,7 +316,8 @@ extern int32_t gv_mirrors_status(GvStatusReply *reply,
 extern int32_t gv_mirrors_device(const GvHeldMirror *held, int32_t wanted);
 extern bool gv_mirrors_room(GvHeldMirror *held, const int64_t *growth);
 extern void gv_mirrors_changed(GvHeldMirror *held, int64_t copies);
-extern bool gv_mirrors_evict_for(GvHeldMirror *held);
+extern bool gv_mirrors_evict_for(GvHeldMirror *held,
+								 const int64_t *growth);
 
 /* room.c: memory for them, and for builds and sets. */
 extern bool gv_mirrors_evict(int32_t device);

@@ -217,7 +217,7 @@ create(GvHeldMirror *held)
 		spread.devices[i] = held->parts[i].device;
 	do
 		status = gv_mirror_create_on(&held->spec, &spread, &held->mirror);
-	while (status == GV_NO_MEMORY && gv_mirrors_evict_for(held));
+	while (status == GV_NO_MEMORY && gv_mirrors_evict_for(held, NULL));
 	if (status != GV_OK)
 	{
 		held->mirror = NULL;

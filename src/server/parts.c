@@ -91,25 +91,39 @@ gv_mirrors_device(const GvHeldMirror *held, int32_t wanted)
 }
 
 /*
- * Others on a mirror's devices go, because it finds no memory there; false if
- * none may.  It is in use.
+ * Others on a mirror's devices go, because it finds no memory there for growth
+ * [GV_MAX_DEVICES] of its parts, or with NULL for all of it; false if none may.
+ * It is in use.
  */
 bool
-gv_mirrors_evict_for(GvHeldMirror *held)
+gv_mirrors_evict_for(GvHeldMirror *held, const int64_t *growth)
 {
 	int32_t		devices[GV_MAX_DEVICES];
 	bool		done = false;
-	int32_t		n;
+	int32_t		n = 0;
 	int32_t		i;
 
 	gv_registry_lock();
-	n = held->nparts;
-	for (i = 0; i < n; i++)
-		devices[i] = held->parts[i].device;
+	held->growing++;
+	for (i = 0; i < held->nparts; i++)
+		if (growth == NULL || growth[i] > 0)
+			devices[n++] = held->parts[i].device;
 	gv_registry_unlock();
 	for (i = 0; i < n; i++)
 		done |= gv_mirrors_evict(devices[i]);
+	gv_registry_lock();
+	held->growing--;
+	gv_registry_unlock();
 	return done;
+}
+
+/* Locked: bytes that a part's device has to give, for the part to grow by so much. */
+static int64_t
+lacking(const GvHeldPart *part, int64_t growth)
+{
+	int64_t		more = part->bytes + growth - part->charged;
+
+	return more > 0 ? more : 0;
 }
 
 /*
@@ -120,10 +134,9 @@ static bool
 make_part_room(GvHeldMirror *held, int32_t device, int64_t growth)
 {
 	GvHeldPart *part = gv_registry_part(held, device);
-	int64_t		more = part == NULL ? 0 :
-	part->bytes + growth - part->charged;
+	int64_t		more = part == NULL ? 0 : lacking(part, growth);
 
-	if (more <= 0)
+	if (more == 0)
 		return true;
 	if (!gv_registry_make_room(device, more))
 		return false;
@@ -156,39 +169,85 @@ give_up(GvHeldMirror *held, GvTriedDevices devices)
 	pthread_rwlock_unlock(&held->lock);
 }
 
+/* Locked: make room for all parts to grow, and charge it; or for none. */
+static bool
+grow_parts(GvHeldMirror *held, const int64_t *growth)
+{
+	int32_t		devices[GV_MAX_DEVICES];
+	int32_t		n = held->nparts;
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+		devices[i] = held->parts[i].device;
+	for (i = 0; i < n && make_part_room(held, devices[i], growth[i]); i++)
+		;
+	if (i == n)
+		return true;
+	for (i = 0; i < held->nparts; i++)
+		charge_part(&held->parts[i], true);
+	return false;
+}
+
+/*
+ * Locked: which replicas have to go so that one grows, or all that are left:
+ * those without room.  Where none has it nothing else goes for more than one.
+ * false: there is no room for one.
+ */
+static bool
+choose_replicas(const GvHeldMirror *held, int64_t growth,
+				GvTriedDevices *full)
+{
+	int32_t		left = 0;
+	int32_t		i;
+
+	*full = 0;
+	for (i = 0; i < held->nparts; i++)
+	{
+		const GvHeldPart *part = &held->parts[i];
+
+		if (gv_registry_room(part->device) < lacking(part, growth))
+			*full |= 1u << part->device;
+		else
+			left++;
+	}
+	for (i = 0; left == 0 && i < held->nparts; i++)
+	{
+		const GvHeldPart *part = &held->parts[i];
+
+		if (!gv_registry_can_make_room(part->device, lacking(part, growth)))
+			continue;
+		*full &= ~(1u << part->device);
+		left++;
+	}
+	return left > 0;
+}
+
 /*
  * Make room for a mirror's parts to grow by growth [GV_MAX_DEVICES], in the order
  * of its parts, and charge it; false when there is none.  gv_mirrors_changed says
- * how much they grew indeed.  Of replicas, which grow alike, those without room go
- * as long as one has it.
+ * how much they grew indeed.  Replicas grow alike: those without room go as long
+ * as one has it, and what others have goes for the last one only.
  */
 bool
 gv_mirrors_room(GvHeldMirror *held, const int64_t *growth)
 {
 	GvTriedDevices full = 0;
-	int32_t		nfull = 0;
-	bool		refused;
-	int32_t		devices[GV_MAX_DEVICES];
-	int32_t		n;
-	int32_t		i;
+	bool		fits = true;
 
 	gv_registry_lock();
-	n = held->nparts;
-	for (i = 0; i < n; i++)
-		devices[i] = held->parts[i].device;
-	for (i = 0; i < n; i++)
-		if (!make_part_room(held, devices[i], growth[i]))
-		{
-			full |= 1u << devices[i];
-			nfull++;
-		}
-	refused = nfull == n || (nfull > 0 && held->kind == GV_SHARDS);
-	for (i = 0; refused && i < held->nparts; i++)
-		charge_part(&held->parts[i], true);
-	gv_registry_unlock();
-	if (nfull > 0 && !refused)
+	held->growing++;
+	if (held->kind == GV_REPLICAS && held->nparts > 1)
+		fits = choose_replicas(held, growth[0], &full);
+	if (fits && full != 0)
+	{
+		gv_registry_unlock();
 		give_up(held, full);
-	return !refused;
+		gv_registry_lock();
+	}
+	fits = fits && grow_parts(held, growth);
+	held->growing--;
+	gv_registry_unlock();
+	return fits;
 }
 
 /* It has been changed, under its lock, and holds so many copies. */

@@ -338,17 +338,16 @@ gv_pieces_lists(GvConnection *connection)
 	for (i = 0; wrong == NULL && status == GV_OK && i < request->npieces; i++)
 	{
 		const GvPiece *piece = (const GvPiece *) next;
+		int64_t		growth[GV_MAX_DEVICES];
 
 		do
 		{
-			int64_t		growth[GV_MAX_DEVICES];
-
 			piece_growth(held, piece, growth);
 			fits = gv_mirrors_room(held, growth);
 			status = fits ? apply_piece(held, connection->number, piece,
 										&wrong) : GV_NO_MEMORY;
 		} while (fits && status == GV_NO_MEMORY &&
-				 gv_mirrors_evict_for(held));
+				 gv_mirrors_evict_for(held, growth));
 		next += gv_pieces_bytes(&held->spec, piece);
 	}
 	gv_mirrors_release(held, 0);
@@ -396,7 +395,7 @@ gv_pieces_refine(GvConnection *connection)
 			fits = gv_mirrors_room(held, growth);
 			status = fits ? apply_items(held, items, request->npieces) :
 				GV_NO_MEMORY;
-		} while (fits && status == GV_NO_MEMORY && gv_mirrors_evict_for(held));
+		} while (fits && status == GV_NO_MEMORY && gv_mirrors_evict_for(held, growth));
 	gv_mirrors_release(held, 0);
 	gv_pieces_conclude(connection, status, wrong);
 }

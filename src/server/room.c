@@ -2,21 +2,42 @@
  * room.c
  *		Memory of the devices: who gets it, where, and who has to go.
  *
- * Every device has a budget of its own.  Eviction takes only mirrors that
- * are not in use, and none in vain.
+ * Every device has a budget of its own.  Eviction takes replicas of mirrors that
+ * have others, then mirrors that are not in use, and none in vain.
  */
 #include "server/gv_registry.h"
 
-/* Locked: may this one be evicted, for the sake of others on a device? */
+/* Locked: are there other replicas of it, so that one is to spare? */
+static bool
+is_spare(const GvHeldMirror *held)
+{
+	return held->kind == GV_REPLICAS && held->nparts > 1;
+}
+
+/*
+ * Locked: may this one be evicted, for the sake of others on a device?  Whoever
+ * uses it, one of several replicas may.
+ */
 static bool
 evictable(const GvHeldMirror *held, int32_t device, int64_t now)
 {
-	return held->ready && held->users == 0 &&
-		now - held->used_ms >= gv_registry.keep_ms &&
-		gv_registry_part((GvHeldMirror *) held, device) != NULL;
+	return held->ready && held->growing == 0 &&
+		gv_registry_part((GvHeldMirror *) held, device) != NULL &&
+		(is_spare(held) || (held->users == 0 &&
+							now - held->used_ms >= gv_registry.keep_ms));
 }
 
-/* Locked: the mirror of a device that has been idle longest and may go. */
+/* Locked: does a go rather than b? */
+static bool
+goes_before(const GvHeldMirror *a, const GvHeldMirror *b)
+{
+	return is_spare(a) != is_spare(b) ? is_spare(a) : a->used_ms < b->used_ms;
+}
+
+/*
+ * Locked: of a device's mirrors that may go one to spare or, without that, the
+ * one that has been idle longest.
+ */
 static GvHeldMirror *
 idlest(int32_t device)
 {
@@ -26,34 +47,35 @@ idlest(int32_t device)
 
 	for (held = gv_registry.first; held != NULL; held = held->next)
 		if (evictable(held, device, now) &&
-			(found == NULL || held->used_ms < found->used_ms))
+			(found == NULL || goes_before(held, found)))
 			found = held;
 	return found;
 }
 
 /*
- * Locked: a replica goes, and others of the mirror stay; false: this one is not to
- * be had now.  The registry's lock is let go meanwhile; the mirror's keeps its
- * searches waiting.
+ * Locked: a replica goes, and others of the mirror stay; false: it could not.  The
+ * registry's lock is let go meanwhile, and the mirror's waited for: who has that
+ * waits for no other.
  */
 static bool
 give_up_replica(GvHeldMirror *held, int32_t device)
 {
-	GvStatus	status;
+	bool		gone;
 
-	if (pthread_rwlock_trywrlock(&held->lock) != 0)
-		return false;
 	held->users++;
 	gv_registry_unlock();
-	gv_log("LOG", "gave up the replica of index %u on device %d: others need "
-		   "its memory", held->key.index, gv_server.numbers[device]);
-	status = gv_mirror_drop_part(held->mirror, device);
+	pthread_rwlock_wrlock(&held->lock);
+	if (gv_mirror_drop_part(held->mirror, device) == GV_OK)
+		gv_log("LOG", "gave up the replica of index %u on device %d: others "
+			   "need its memory", held->key.index, gv_server.numbers[device]);
 	gv_registry_lock();
 	gv_registry_recharge(held);
+	/* another thread may have been faster */
+	gone = gv_registry_part(held, device) == NULL;
 	pthread_rwlock_unlock(&held->lock);
 	held->users--;
 	pthread_cond_broadcast(&gv_registry.released);
-	return status == GV_OK;
+	return gone;
 }
 
 /* Locked: evict that one, from there; false if there is none. */
@@ -64,7 +86,7 @@ evict_one(int32_t device)
 
 	if (victim == NULL)
 		return false;
-	if (victim->kind == GV_REPLICAS && victim->nparts > 1)
+	if (is_spare(victim))
 	{
 		bool		done = give_up_replica(victim, device);
 
@@ -78,8 +100,8 @@ evict_one(int32_t device)
 }
 
 /* Locked: bytes that are not promised. */
-static int64_t
-room_on(int32_t device)
+int64_t
+gv_registry_room(int32_t device)
 {
 	const GvDeviceRoom *room = &gv_registry.devices[device];
 
@@ -87,11 +109,11 @@ room_on(int32_t device)
 }
 
 /* Locked: would there be so much room without all that may be evicted? */
-static bool
-can_make_room(int32_t device, int64_t bytes)
+bool
+gv_registry_can_make_room(int32_t device, int64_t bytes)
 {
 	int64_t		now = gv_now_ms();
-	int64_t		room = room_on(device);
+	int64_t		room = gv_registry_room(device);
 	const GvHeldMirror *held;
 
 	for (held = gv_registry.first; held != NULL && room < bytes;
@@ -108,9 +130,9 @@ can_make_room(int32_t device, int64_t bytes)
 bool
 gv_registry_make_room(int32_t device, int64_t bytes)
 {
-	if (!can_make_room(device, bytes))
+	if (!gv_registry_can_make_room(device, bytes))
 		return false;
-	while (room_on(device) < bytes)
+	while (gv_registry_room(device) < bytes)
 		if (!evict_one(device))
 			return false;
 	return true;
@@ -127,8 +149,8 @@ is_better(int32_t a, int32_t b, int64_t bytes)
 	const GvHeldMirror *idle_a;
 	const GvHeldMirror *idle_b;
 
-	if (room_on(a) >= bytes || room_on(b) >= bytes)
-		return room_on(a) > room_on(b);
+	if (gv_registry_room(a) >= bytes || gv_registry_room(b) >= bytes)
+		return gv_registry_room(a) > gv_registry_room(b);
 	idle_a = idlest(a);
 	idle_b = idlest(b);
 	return idle_a != NULL && idle_b != NULL &&
@@ -189,8 +211,9 @@ roomiest(GvHeldMirror *held, int32_t nparts, bool others_go)
 		int64_t		size = shard_size(&held->spec, i, nparts);
 
 		if (gv_registry_part(held, i) == NULL &&
-			(best < 0 || room_on(i) > room_on(best)) &&
-			(others_go ? can_make_room(i, size) : room_on(i) >= size))
+			(best < 0 || gv_registry_room(i) > gv_registry_room(best)) &&
+			(others_go ? gv_registry_can_make_room(i, size) :
+			 gv_registry_room(i) >= size))
 			best = i;
 	}
 	return best;
@@ -212,7 +235,7 @@ place_whole(GvHeldMirror *held, GvTriedDevices *tried)
 	{
 		int64_t		size = shard_size(&held->spec, i, 1);
 
-		if ((*tried & 1u << i) != 0 || !can_make_room(i, size) ||
+		if ((*tried & 1u << i) != 0 || !gv_registry_can_make_room(i, size) ||
 			(best >= 0 && !is_better(i, best, size)))
 			continue;
 		best = i;
@@ -246,7 +269,7 @@ place_shards(GvHeldMirror *held, int32_t *tried)
 		int32_t		i;
 
 		for (i = 0; i < gv_registry.ndevices; i++)
-			able += can_make_room(i, shard_size(&held->spec, i, n));
+			able += gv_registry_can_make_room(i, shard_size(&held->spec, i, n));
 		if (able < n)
 			continue;
 		*tried = n;
@@ -322,7 +345,7 @@ gv_mirrors_place_work(int64_t bytes, int32_t *device, GvTriedDevices *tried)
 		int			more = best < 0 ? -1 :
 		gv_registry.devices[i].works - gv_registry.devices[best].works;
 
-		if ((*tried & 1u << i) == 0 && can_make_room(i, bytes) &&
+		if ((*tried & 1u << i) == 0 && gv_registry_can_make_room(i, bytes) &&
 			(more < 0 || (more == 0 && is_better(i, best, bytes))))
 			best = i;
 	}
@@ -357,9 +380,10 @@ gv_mirrors_place_more(int64_t bytes, int32_t beside, int32_t *device,
 		int			more = best < 0 ? -1 :
 		devices[i].works - devices[best].works;
 
-		if ((*tried & 1u << i) == 0 && room_on(i) >= bytes &&
+		if ((*tried & 1u << i) == 0 && gv_registry_room(i) >= bytes &&
 			devices[i].works < devices[beside].works &&
-			(more < 0 || (more == 0 && room_on(i) > room_on(best))))
+			(more < 0 || (more == 0 &&
+						  gv_registry_room(i) > gv_registry_room(best))))
 			best = i;
 	}
 	if (best >= 0)

@@ -477,8 +477,12 @@ gv_session_finish(GvWorker *worker)
 	int			answered = 0;
 	int			i;
 
-	for (i = 0; i < worker->n; i++)
-		answered += answer(worker, i, status, ended_ns);
+	/* of shards, which take memory for each step of a search */
+	if (status == GV_NO_MEMORY && worker->n > 1)
+		answered = search_singly(worker, status);
+	else
+		for (i = 0; i < worker->n; i++)
+			answered += answer(worker, i, status, ended_ns);
 	end_batch(worker, answered);
 }
 

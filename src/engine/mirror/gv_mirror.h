@@ -420,9 +420,9 @@ extern GvStatus gv_mirror_search(GvSearcher *searcher, GvMirror *mirror,
 /*
  * The same in two calls, so that the caller can do something else while a card
  * works.  Between a begin that was GV_OK and its finish the searches are the
- * engine's, though no longer queries and conditions, the mirror must not be
- * changed, and the searcher begins nothing else.  gv_mirror_done: would finish come back at
- * once?
+ * engine's, with their queries and conditions, the mirror must not be changed,
+ * and the searcher begins nothing else.  gv_mirror_done: would finish come back
+ * at once?
  */
 extern GvStatus gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 								GvSearch *searches, int32_t n);

@@ -330,8 +330,9 @@ test_replicas(void)
 	CHECK(load_all(loader, &keys[1], &index) == 0, "second");
 	check_replicas(loader, &keys[1], 1);
 	check_replicas(loader, &keys[0], 2);
-	usleep(1100000);
-	CHECK(search_check(loader, &keys[1], &index) == 0, "search");
+	/* though both have just been searched */
+	CHECK(search_check(loader, &keys[0], &index) == 0 &&
+		  search_check(loader, &keys[1], &index) == 0, "search");
 	CHECK(load_all(loader, &keys[2], &index) == 0, "third");
 	check_replicas(loader, &keys[0], 1);
 	check_replicas(loader, &keys[1], 1);
@@ -384,6 +385,41 @@ test_full_replica(void)
 	free_index(&index);
 }
 
+/* Nor does another mirror go for a second replica to grow. */
+static void
+test_growing_replica(void)
+{
+	TestServer	server = start(2, "4", "2");
+	int			loader = client_open(&server, GV_ROLE_LOADER);
+	TestIndex	index = make_large(SMALL);
+	TestIndex	small = make_large(500);
+	GvMirrorKey keys[2] = {test_key(1), test_key(2)};
+	int			i;
+
+	CHECK(load_all(loader, &keys[0], &index) == 0, "load");
+	CHECK(load_all(loader, &keys[1], &small) == 0, "another");
+	check_replicas(loader, &keys[0], 2);
+	usleep(1100000);
+	for (i = 0; told_of(loader, &keys[0]).replicas == 2 && i < 200; i++)
+	{
+		TestList   *list = &index.lists[i];
+
+		resize_list(&index, list, list->nitems + 500,
+					(int32_t) (list->nitems / GV_BLOCK));
+		list->gen++;
+		CHECK(load_piece(loader, &keys[0], &index, i, 0, list->nblocks, 0) == 0,
+			  "list %d", i);
+	}
+	check_replicas(loader, &keys[0], 1);
+	CHECK(told_of(loader, &keys[1]).ready, "the other one has gone");
+	CHECK(search_check(loader, &keys[0], &index) == 0 &&
+		  search_check(loader, &keys[1], &small) == 0, "search");
+	close(loader);
+	stop(&server);
+	free_index(&small);
+	free_index(&index);
+}
+
 void
 test_parts(void)
 {
@@ -397,4 +433,5 @@ test_parts(void)
 	test_any_budget();
 	test_replicas();
 	test_full_replica();
+	test_growing_replica();
 }
