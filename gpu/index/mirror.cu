@@ -70,20 +70,44 @@ table_fits(const GvMirrorSpec *spec)
 		gv_most_shared(spec->device);
 }
 
-/*
- * Bytes of the card; parents stay outside, since centroids are compared flat.
- * INT64_MAX: this card can never search it.
- */
-int64_t
-gv_gpu_size(const GvMirrorSpec *spec)
+/* Bytes of what is held; parents stay outside, as centroids are compared flat. */
+static int64_t
+held_bytes(const GvMirrorSpec *spec)
 {
-	if (!table_fits(spec))
-		return INT64_MAX;
 	return (gv_array_length(spec, GV_CODEBOOKS) +
 			gv_array_length(spec, GV_CENTROIDS)) * 4 +
 		spec->nlists * (int64_t) sizeof(GvCardList) +
 		expected_blocks(spec) * gv_block_shape(spec).block_bytes +
 		gv_gpu_halves_bytes(spec) + gv_gpu_records_size(spec);
+}
+
+/* To grow means to wait, so large mirrors begin with all that they may have. */
+static size_t
+first_staging(const GvMirrorSpec *spec)
+{
+	return held_bytes(spec) >= 8 * (int64_t) MOST_STAGING ? MOST_STAGING :
+		LEAST_STAGING;
+}
+
+/* What is on its way when all has come: it has doubled as often as it was full. */
+static int64_t
+last_staging(const GvMirrorSpec *spec)
+{
+	int64_t		bytes = (int64_t) first_staging(spec);
+	int64_t		held = held_bytes(spec);
+
+	while (bytes < (int64_t) MOST_STAGING &&
+		   held > 2 * bytes - (int64_t) LEAST_STAGING)
+		bytes *= 2;
+	return bytes;
+}
+
+/* Bytes of the card.  INT64_MAX: this card can never search it. */
+int64_t
+gv_gpu_size(const GvMirrorSpec *spec)
+{
+	return table_fits(spec) ? held_bytes(spec) + last_staging(spec) :
+		INT64_MAX;
 }
 
 static GvStatus
@@ -202,14 +226,6 @@ gv_gpu_bytes(const GvMirror *mirror)
 		(int64_t) mirror->staging.bytes + gv_pool_bytes(mirror->pool) +
 		(mirror->record_pool != NULL ? gv_pool_bytes(mirror->record_pool) +
 		 mirror->table_bytes : 0);
-}
-
-/* To grow means to wait, so large mirrors begin with all that they may have. */
-static size_t
-first_staging(const GvMirrorSpec *spec)
-{
-	return gv_gpu_size(spec) >= 8 * (int64_t) MOST_STAGING ? MOST_STAGING :
-		LEAST_STAGING;
 }
 
 /*

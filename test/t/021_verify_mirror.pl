@@ -23,7 +23,7 @@ my ($VERSION) = slurp_file("$FindBin::RealBin/../../src/protocol/gv_protocol.h")
   /^#define GV_PROTOCOL_VERSION\s+(\d+)/m;
 my $LOADER = 2;
 my $STATUS_BYTES = 304;
-my $MIRROR_BYTES = 96;
+my $MIRROR_BYTES = 104;
 my $KEY_BYTES = 24;
 my $PIECE_BYTES = 28;
 my $LIVE_ONLY = 1;

@@ -379,6 +379,15 @@ ping_server(void)
 	}
 	else if (channel->refusal == GV_REFUSED_VERSION)
 		note_mismatch(IvfpqNow());
+	else if (channel->refusal == GV_REFUSED_FULL &&
+			 (!IvfpqServerIsExternal() ||
+			  IvfpqSharedState() == IVFPQ_STATE_UP))
+	{
+		/* it lives; what it is at is not known */
+		note_answer(IvfpqNow());
+		self.ping_at = self.answered + PING_ILL_US;
+		self.batches_then = -1;
+	}
 	else
 		note_silence(channel, IvfpqNow());
 }
