@@ -3,9 +3,8 @@
  *		Bounds of hits that are given: the last step of a batch alone.
  *
  * Records of the hits of a search may be on other cards than the lists they were
- * found in.  Queries and hits are copied to the card
- * and bounds back, some searches at a time, one after another on the searcher's
- * first stream.
+ * found in.  Queries and hits are copied to the card and bounds back, some searches
+ * at a time, one after another on the searcher's first stream.
  */
 #include <string.h>
 

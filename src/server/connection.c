@@ -247,16 +247,21 @@ gv_connection_flush(GvConnection *connection, bool wait)
 	return GV_FLUSHED;
 }
 
+/* Has the client gone?  Its socket tells, whatever waits in it to be read. */
+bool
+gv_connection_is_gone(const GvConnection *connection)
+{
+	struct pollfd client = {.fd = connection->fd, .events = POLLRDHUP};
+
+	return poll(&client, 1, 0) > 0 &&
+		(client.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 /* GvStop: no client waits for the result any more. */
 static bool
 is_abandoned(void *arg)
 {
-	const GvConnection *connection = arg;
-	struct pollfd client = {.fd = connection->fd, .events = POLLRDHUP};
-
-	return gv_server_failed() ||
-		(poll(&client, 1, 0) > 0 &&
-		 (client.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
+	return gv_server_failed() || gv_connection_is_gone(arg);
 }
 
 /* See gv_server.h. */

@@ -45,6 +45,20 @@ gv_registry_unlock(void)
 	pthread_mutex_unlock(&gv_registry.mutex);
 }
 
+/* Locked: are there other replicas of it, so that one is to spare? */
+static inline bool
+gv_registry_is_spare(const GvHeldMirror *held)
+{
+	return held->kind == GV_REPLICAS && held->nparts > 1;
+}
+
+/* Locked: of its parts those that searches go to, the first ones. */
+static inline int32_t
+gv_registry_searched(const GvHeldMirror *held)
+{
+	return held->kind == GV_SHARDS ? 1 : held->nparts;
+}
+
 static inline int64_t
 gv_now_ms(void)
 {

@@ -165,6 +165,8 @@ extern GvReceived gv_connection_receive(GvConnection *connection, bool wait);
 extern GvFlushed gv_connection_flush(GvConnection *connection, bool wait);
 extern bool gv_loop_answer(GvConnection *connection);
 
+extern bool gv_connection_is_gone(const GvConnection *connection);
+
 /* Ends the engine's work when its client goes, or when the engine failed. */
 extern GvStop gv_connection_stop(GvConnection *connection);
 

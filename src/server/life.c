@@ -16,7 +16,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -45,12 +44,8 @@ is_supervised(void)
 
 	for (connection = life.supervisors; connection != NULL;
 		 connection = connection->next_supervisor)
-	{
-		struct pollfd client = {.fd = connection->fd, .events = POLLRDHUP};
-
-		if (poll(&client, 1, 0) == 0)
+		if (!gv_connection_is_gone(connection))
 			return true;
-	}
 	return false;
 }
 

@@ -13,7 +13,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,12 +167,9 @@ gv_loop_has_sessions(void)
 
 	for (connection = loop.first; connection != NULL;
 		 connection = connection->next)
-	{
-		struct pollfd client = {.fd = connection->fd, .events = POLLRDHUP};
-
-		if (connection->role == GV_ROLE_SESSION && poll(&client, 1, 0) == 0)
+		if (connection->role == GV_ROLE_SESSION &&
+			!gv_connection_is_gone(connection))
 			return true;
-	}
 	return false;
 }
 

@@ -105,7 +105,7 @@ gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices)
 	gv_registry_lock();
 	held = find(key);
 	if (held != NULL)
-		n = held->kind == GV_SHARDS ? 1 : held->nparts;
+		n = gv_registry_searched(held);
 	for (i = 0; i < n; i++)
 		devices[i] = held->parts[i].device;
 	gv_registry_unlock();

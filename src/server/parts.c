@@ -81,7 +81,7 @@ gv_registry_recharge(GvHeldMirror *held)
 int32_t
 gv_mirrors_device(const GvHeldMirror *held, int32_t wanted)
 {
-	int32_t		n = held->kind == GV_SHARDS ? 1 : held->nparts;
+	int32_t		n = gv_registry_searched(held);
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
@@ -236,7 +236,7 @@ gv_mirrors_room(GvHeldMirror *held, const int64_t *growth)
 
 	gv_registry_lock();
 	held->growing++;
-	if (held->kind == GV_REPLICAS && held->nparts > 1)
+	if (gv_registry_is_spare(held))
 		fits = choose_replicas(held, growth[0], &full);
 	if (fits && full != 0)
 	{

@@ -7,13 +7,6 @@
  */
 #include "server/gv_registry.h"
 
-/* Locked: are there other replicas of it, so that one is to spare? */
-static bool
-is_spare(const GvHeldMirror *held)
-{
-	return held->kind == GV_REPLICAS && held->nparts > 1;
-}
-
 /*
  * Locked: may this one be evicted, for the sake of others on a device?  Whoever
  * uses it, one of several replicas may.
@@ -23,15 +16,17 @@ evictable(const GvHeldMirror *held, int32_t device, int64_t now)
 {
 	return held->ready && held->growing == 0 &&
 		gv_registry_part((GvHeldMirror *) held, device) != NULL &&
-		(is_spare(held) || (held->users == 0 &&
-							now - held->used_ms >= gv_registry.keep_ms));
+		(gv_registry_is_spare(held) ||
+		 (held->users == 0 && now - held->used_ms >= gv_registry.keep_ms));
 }
 
 /* Locked: does a go rather than b? */
 static bool
 goes_before(const GvHeldMirror *a, const GvHeldMirror *b)
 {
-	return is_spare(a) != is_spare(b) ? is_spare(a) : a->used_ms < b->used_ms;
+	bool		spare = gv_registry_is_spare(a);
+
+	return spare != gv_registry_is_spare(b) ? spare : a->used_ms < b->used_ms;
 }
 
 /*
@@ -86,7 +81,7 @@ evict_one(int32_t device)
 
 	if (victim == NULL)
 		return false;
-	if (is_spare(victim))
+	if (gv_registry_is_spare(victim))
 	{
 		bool		done = give_up_replica(victim, device);
 

@@ -294,7 +294,9 @@ check_replicas(int fd, const GvMirrorKey *key, int32_t n)
 	GvMirrorStatus told = told_of(fd, key);
 
 	CHECK(told.ready && told.replicas == n && told.shards == 1,
-		  "%d replicas, %d shards", told.replicas, told.shards);
+		  "%d replicas, not %d, of index %u; %d shards, %lld bytes",
+		  told.replicas, n, key->relation, told.shards,
+		  (long long) told.bytes);
 }
 
 /* A build of some MB on the device with most room. */
@@ -354,7 +356,7 @@ test_full_replica(void)
 	TestServer	server = start(2, "4", "16");
 	int			builder = client_open(&server, GV_ROLE_BUILDER);
 	int			loader = client_open(&server, GV_ROLE_LOADER);
-	TestIndex	index = make_large(SMALL);
+	TestIndex	index = make_large(1100);
 	GvMirrorKey key = test_key(1);
 	int			i;
 
@@ -392,7 +394,7 @@ test_growing_replica(void)
 	TestServer	server = start(2, "4", "2");
 	int			loader = client_open(&server, GV_ROLE_LOADER);
 	TestIndex	index = make_large(SMALL);
-	TestIndex	small = make_large(500);
+	TestIndex	small = make_large(300);
 	GvMirrorKey keys[2] = {test_key(1), test_key(2)};
 	int			i;
 
