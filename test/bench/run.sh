@@ -22,6 +22,7 @@
 #   rotate    recall of indexes that rotate vectors, beside those that do not
 #   large     very many rows, disk included: builds and their memory, COPY,
 #             VACUUM, verify, queries warm and cold
+#   vast      a hundred million rows: ROWS DIMS SEED (no DATA; vast.py)
 #   setsql    functions over sets of rows, by a card and in the session; takes
 #             no DATA (test/gpu/run.sh sets)
 # or, on a database of yours, with the indexes that a column has:
@@ -37,7 +38,7 @@
 # each with options of its own (test/bench/PROGRAM.py --help).
 #
 # DATA is what test/bench/data.py makes (sentences:100000 when left out), or
-# glove:ROWS.  Builds gpuvec, for compare, inserts, where, keys, large
+# glove:ROWS.  Builds gpuvec, for compare, inserts, where, keys, large, vast
 # and vectordbbench also pgvector with its authors' flags (-march=native, unless
 # PGVECTOR_OPTFLAGS says otherwise),
 # into a private copy of PostgreSQL, starts a cluster, and writes tables, JSON
@@ -103,20 +104,20 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets | where | keys | vectordbbench | foreign | many | rotate | large)
+	compare | inserts | lists | targets | where | keys | vectordbbench | foreign | many | rotate | large | vast)
 		program=$1
 		shift
 		;;
 	esac
 	"$GV_ROOT/test/setup.sh" bench
-	measure --prepare "$@"
+	[ "$program" = vast ] || measure --prepare "$@"
 
 	gv_begin
 	gv_note "building, starting a cluster in $GV_TMP"
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
 	gv_build src
-	case $program in compare | inserts | where | keys | large | vectordbbench)
+	case $program in compare | inserts | where | keys | large | vast | vectordbbench)
 		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
 			gv_die "bench: there is nothing to compare with"

@@ -43,6 +43,8 @@
 #				as test/pgvector.sh says.
 #	large		very many rows, from COPY to a cold start, and a graph of them:
 #				ARGUMENT... are those of test/bench/large.py
+#	vast		a hundred million rows, made as they are loaded, and the list
+#				scanner alone: ARGUMENT... are those of test/bench/vast.py
 #	sets		functions over sets of rows, through gpuvecd and in the session:
 #				ARGUMENT... are those of test/bench/setsql.py
 #	many		gpuvec_search beside a LATERAL join, through gpuvecd: ARGUMENT...
@@ -428,6 +430,17 @@ stage_large() {
 	gv_stop bench
 }
 
+stage_vast() {
+	local runas=''
+	start_bench 'gpuvec.request_timeout = 600s' 'gpuvec.engine = gpu'
+	take_pgvector
+	build_scanner
+	[ "$(id -u)" != 0 ] || runas="runuser -u $GV_USER -- "
+	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/vast.py" \
+		"${ARGUMENTS[@]}" --scanner "$runas$GV_TMP/scanner/scanner"
+	gv_stop bench
+}
+
 stage_sets() {
 	start_bench 'gpuvec.request_timeout = 60s' 'gpuvec.engine = gpu'
 	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/setsql.py" \
@@ -498,7 +511,7 @@ shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
 	kernels | sanitize | sql | lists | products | cards | faults | random | bytes | \
-		scanner | data | bench | large | sets | many | peers | cores) ;;
+		scanner | data | bench | large | vast | sets | many | peers | cores) ;;
 	*) usage ;;
 	esac
 done

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""An index of a hundred million rows and more, in the cluster that libpq's
+environment variables name: made by many processes at once, nothing kept.
+
+usage: vast.py ROWS DIMS SEED [OPTION...]
+
+large.py asks more of fewer rows.  Here rows are made in portions, by as many
+processes as --loaders says, each of which copies its own into one unlogged
+table; no file of ours has them.  Then CREATE INDEX; where gpuvecd is, its
+mirror; the exact neighbours of held-out queries, by gpuvec_exact_search; recall,
+and queries/s of pgbench's clients; queries at once, by gpuvec_search; with
+--scanner, the list scanner alone, as for .95 of the recall; with --graph, the
+edges of gpuvec_knn_graph by the index, counted.
+
+Rows are as those of data.py's synthetic sets: 24 latent dimensions, 4,096
+clusters, noise.
+"""
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+
+import data
+import dataset
+import large
+import server
+
+K = 10
+TABLE, INDEX, QUERIES = "vast", "vast_v", "vast_queries"
+PORTION = 1 << 17               # rows
+LATENT, CLUSTERS = 24, 4096
+RECALLS = [.95, .99]
+TURNS = 3                       # of queries at once
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    for name in ("rows", "dims", "seed"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("--loaders", type=int,
+                        default=max(1, len(os.sched_getaffinity(0)) - 2))
+    parser.add_argument("--memory", default="12GB",
+                        help="maintenance_work_mem")
+    parser.add_argument("--workers", type=int, default=8,
+                        help="max_parallel_maintenance_workers")
+    parser.add_argument("--with", dest="options", default="",
+                        help="index options")
+    parser.add_argument("--queries", type=int, default=1000,
+                        help="that are compared with exact neighbours")
+    parser.add_argument("--at-once", type=server.numbers(int),
+                        default=[1000, 10000], metavar="N,...",
+                        help="queries of gpuvec_search")
+    parser.add_argument("--clients", type=server.numbers(int),
+                        default=[1, 16, 64], metavar="N,...")
+    parser.add_argument("--seconds", type=int, default=5,
+                        help="of pgbench, a recall and number of clients")
+    parser.add_argument("--scanner", metavar="COMMAND",
+                        help="test/bench/scanner")
+    parser.add_argument("--graph", action="store_true")
+    return parser.parse_args()
+
+
+def say(what, **told):
+    data.say("%s: %s" % (what, json.dumps(told)))
+
+
+# ------------------------------------------------------------------------ rows
+
+class Rows:
+    """Portion p is the same whoever makes it; queries are portion -1."""
+
+    def __init__(self, dims, seed):
+        import numpy as np
+        rng = np.random.default_rng([seed])
+        self.dims, self.seed = dims, seed
+        self.spread = rng.standard_normal((LATENT, dims),
+                                          np.float32) / LATENT ** .5
+        self.centers = rng.standard_normal((CLUSTERS, LATENT), np.float32)
+
+    def portion(self, p, count):
+        """float32 [count][dims]"""
+        import numpy as np
+        rng = np.random.default_rng([self.seed, p + 1])
+        z = self.centers[rng.integers(0, CLUSTERS, count)]
+        z = z + np.float32(.5) * rng.standard_normal((count, LATENT),
+                                                     np.float32)
+        noise = rng.standard_normal((count, self.dims), np.float32)
+        return z @ self.spread + np.float32(.1) * noise
+
+
+def load_portions(args, first):
+    """What one process loads: every so many'th portion from the first on."""
+    import psycopg
+    rows = Rows(args.dims, args.seed)
+    with psycopg.connect(autocommit=True) as conn:
+        for at in range(first * PORTION, args.rows, args.loaders * PORTION):
+            part = rows.portion(at // PORTION, min(PORTION, args.rows - at))
+            server.copy_in(conn, TABLE,
+                           dataset.copy_stream(part, "vector", at))
+
+
+def load(conn, args):
+    rows = Rows(args.dims, args.seed)
+    server.load(conn, QUERIES,
+                rows.portion(-1, max([args.queries] + args.at_once)),
+                "vector")
+    conn.execute("CREATE UNLOGGED TABLE %s (id int, v vector(%d))"
+                 % (TABLE, args.dims))
+    begin = time.monotonic()
+    loaders = [multiprocessing.Process(target=load_portions, args=(args, i))
+               for i in range(args.loaders)]
+    for loader in loaders:
+        loader.start()
+    for loader in loaders:
+        loader.join()
+        if loader.exitcode:
+            sys.exit("vast: a loader failed")
+    loaded = time.monotonic() - begin
+    conn.execute("VACUUM (FREEZE) " + TABLE)
+    say("load", seconds=loaded, vacuum=time.monotonic() - begin - loaded,
+        bytes=server.one(conn, "SELECT pg_table_size(%s)", TABLE))
+
+
+# ----------------------------------------------------------------------- steps
+
+def build(conn, args):
+    server.set_all(conn, {
+        "maintenance_work_mem": args.memory,
+        "max_parallel_maintenance_workers": args.workers})
+    with large.Took(conn) as took:
+        _, _, phases = server.build(
+            conn, "CREATE INDEX %s ON %s USING gpuivfpq (v vector_l2_ops)%s"
+            % (INDEX, TABLE, " WITH (%s)" % args.options
+               if args.options else ""))
+    lists, pq_dim, size = conn.execute(
+        "SELECT lists, pq_dim, bytes FROM gpuvec_index_info(%s)",
+        [INDEX]).fetchone()
+    say("build", **took.as_json(), phases=phases, lists=lists, pq_dim=pq_dim,
+        bytes=size)
+    for row in conn.execute("SELECT recall, probes, candidates FROM"
+                            " gpuvec_calibration(%s) WHERE k = %s",
+                            [INDEX, K]).fetchall():
+        say("calibration", recall=row[0], probes=row[1], candidates=row[2])
+
+
+def mirror(conn):
+    begin = time.monotonic()
+    conn.execute("SELECT gpuvec_prewarm(%s)", [INDEX])
+    say("mirror", seconds=time.monotonic() - begin, mirrors=[
+        list(map(str, row)) for row in
+        conn.execute("SELECT * FROM gpuvec_mirrors").fetchall()])
+
+
+def exact(conn, args):
+    """[queries] the K nearest rows, as sets of TIDs."""
+    begin = time.monotonic()
+    found = [set() for _ in range(args.queries)]
+    for query, tid in conn.execute(
+            "SELECT query, tid::text FROM gpuvec_exact_search(%s, 'v', (%s),"
+            " %s, 'l2')" % ("%s", asked(args.queries), K), [TABLE]).fetchall():
+        found[query - 1].add(tid)
+    say("exact search", seconds=time.monotonic() - begin)
+    return found
+
+
+def asked(n):
+    return ("SELECT array_agg(v::real[]) FROM (SELECT v FROM %s WHERE id < %d"
+            " ORDER BY id) AS q" % (QUERIES, n))
+
+
+def nearest(query_id, what="id"):
+    return server.nearest(TABLE, "<->", QUERIES, query_id, K).replace(
+        "SELECT id", "SELECT " + what, 1)
+
+
+def measure(conn, args, truth):
+    for recall in RECALLS:
+        server.set_all(conn, {"gpuvec.recall": recall})
+        hits = sum(len(near & {tid for tid, in conn.execute(
+            nearest("%s", "ctid::text"), [i], prepare=True)})
+            for i, near in enumerate(truth))
+        rates = {clients: server.rate(
+            {"gpuvec.recall": recall, "enable_seqscan": "off"},
+            nearest(":i"), args.queries, args.seconds, clients)
+            for clients in args.clients}
+        say("asked for %g" % recall, recall=hits / (K * len(truth)),
+            queries_a_second=rates, at_once={
+                n: at_once(conn, n) for n in args.at_once})
+
+
+def at_once(conn, n):
+    """Queries/s of gpuvec_search, the best of some turns."""
+    statement = ("SELECT count(*) FROM gpuvec_search('%s', (%s), %d)"
+                 % (INDEX, asked(n), K))
+    took = []
+    for _ in range(TURNS):
+        begin = time.monotonic()
+        conn.execute(statement)
+        took.append(time.monotonic() - begin)
+    return n / min(took)
+
+
+def scan(conn, args):
+    """The list scanner alone; it reads what gpuvecd has, as its user."""
+    probes, candidates = conn.execute(
+        "SELECT probes, candidates FROM gpuvec_calibration(%s)"
+        " WHERE k = %s AND recall = .95", [INDEX, K]).fetchone()
+    subprocess.run(args.scanner.split() + [
+        server.one(conn, "SHOW data_directory"),
+        str(server.one(conn, "SELECT %s::regclass::oid", INDEX)),
+        str(probes), str(2 * candidates)], check=True)
+
+
+def graph(conn):
+    told = []
+    conn.add_notice_handler(lambda d: told.append(d.message_primary))
+    conn.execute("SET client_min_messages = notice")
+    server.set_all(conn, {"gpuvec.recall": .99})
+    begin = time.monotonic()
+    edges = server.one(conn, "SELECT count(*) FROM gpuvec_knn_graph('%s', 'id',"
+                       " 'v', %d, 'l2', 'index')" % (TABLE, K))
+    say("graph", seconds=time.monotonic() - begin, edges=edges, notices=told)
+
+
+def main():
+    args = parse_arguments()
+    data.enter_venv("bench", __file__)
+    import psycopg
+    with psycopg.connect(autocommit=True) as conn:
+        conn.execute("SET client_min_messages = warning")
+        for extension in ("gpuvec_pgvector", "pg_prewarm"):
+            conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE"
+                         % extension)
+        server.set_all(conn, {"enable_seqscan": "off"})
+        load(conn, args)
+        build(conn, args)
+        if server.one(conn, "SHOW gpuvec.server") != "off":
+            mirror(conn)
+        truth = exact(conn, args)
+        server.prewarm(conn, [TABLE])
+        measure(conn, args, truth)
+        if args.scanner:
+            scan(conn, args)
+        if args.graph:
+            graph(conn)
+
+
+if __name__ == "__main__":
+    main()
