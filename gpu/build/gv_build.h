@@ -91,6 +91,63 @@ extern GvStatus gv_gpu_split(const float *d_x, int32_t dims,
 							 float *d_centroids, int32_t *d_done,
 							 cudaStream_t stream);
 
+/*
+ * neargroups.cu: centroids by group, and the memory of looking for the nearest
+ * ones of near groups alone
+ */
+struct GvNearGroups
+{
+	int32_t		dims;
+	int32_t		ngroups;
+	int32_t		tried;			/* groups of a row */
+	int64_t		block;			/* rows whose pairs are sorted at once */
+	cudaStream_t stream;
+	float	   *d_centres;		/* [ngroups][dims] */
+	GvTargets	centres;
+	GvProbe    *d_probes;		/* [pairs] groups that rows try */
+	uint32_t   *d_keys[2];		/* [pairs] groups, before and after sorting */
+	uint32_t   *d_numbers[2];	/* [pairs] of rows in a block, or centroids */
+	void	   *d_sort;
+	size_t		sort_bytes;
+	uint32_t   *d_starts;		/* [ngroups + 1] of pairs */
+	uint32_t   *starts;			/* the host's */
+	uint32_t   *d_places;		/* [ngroups + 1] of a group's centroids among */
+	uint32_t   *places;			/* the members */
+	uint32_t   *counts;			/* [ngroups] of them */
+	float	   *d_members;		/* [places][dims] centroids, gaps between groups */
+	uint32_t   *d_names;		/* [places] their numbers */
+	GvTargets	members;
+	float	   *d_rows;			/* of a piece */
+	GvProbe    *d_found;
+};
+
+/* Are there so many centroids that all of them had better not be compared? */
+extern bool gv_near_groups_serve(int32_t k);
+
+/* What that takes of the card beside what all centroids take; 0 of fewer. */
+extern int64_t gv_near_groups_bytes(int32_t dims, int64_t n, int32_t k);
+
+/*
+ * _begin: for k-means of those rows, whose first centroids [k][dims], in
+ * random order, are there; *near is zeros, and half made it can be dropped.
+ * _set: centroids [k] as they are now.  _assign: d_nearest [n], as
+ * gv_gpu_assign gives it, but among the centroids of near groups.
+ */
+extern GvStatus gv_near_groups_begin(GvNearGroups *near,
+									 const GvKmeans *kmeans,
+									 const float *d_centroids, int32_t k,
+									 GvFinder *finder, const GvStop *stop);
+extern GvStatus gv_near_groups_set(GvNearGroups *near,
+								   const float *d_centroids, int32_t k,
+								   GvFinder *finder, const GvStop *stop);
+extern GvStatus gv_near_groups_assign(GvNearGroups *near, const float *d_rows,
+									  int64_t n, GvProbe *d_nearest,
+									  GvFinder *finder, const GvStop *stop);
+extern void gv_near_groups_drop(GvNearGroups *near);
+
+/* For checks: from so many centroids on, and groups tried; 0: as is best. */
+extern "C" void gv_gpu_near_groups_force(int32_t from, int32_t tried);
+
 /* reassign.cu: rows and the clusters that they are in */
 struct GvClustered
 {

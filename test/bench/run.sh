@@ -22,7 +22,7 @@
 #   rotate    recall of indexes that rotate vectors, beside those that do not
 #   large     very many rows, disk included: builds and their memory, COPY,
 #             VACUUM, verify, queries warm and cold
-#   vast      a hundred million rows: ROWS DIMS SEED (no DATA; vast.py)
+#   vast      a hundred million rows: ROWS,... DIMS SEED (no DATA; vast.py)
 #   setsql    functions over sets of rows, by a card and in the session; takes
 #             no DATA (test/gpu/run.sh sets)
 # or, on a database of yours, with the indexes that a column has:

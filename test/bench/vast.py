@@ -2,7 +2,7 @@
 """An index of a hundred million rows and more, in the cluster that libpq's
 environment variables name: made by many processes at once, nothing kept.
 
-usage: vast.py ROWS DIMS SEED [OPTION...]
+usage: vast.py ROWS[,ROWS...] DIMS SEED [OPTION...]
 
 large.py asks more of fewer rows.  Here rows are made in portions, by as many
 processes as --loaders says, each of which copies its own into one unlogged
@@ -39,7 +39,9 @@ TURNS = 3                       # of queries at once
 def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for name in ("rows", "dims", "seed"):
+    parser.add_argument("rows", type=server.numbers(int),
+                        help="of one table after another")
+    for name in ("dims", "seed"):
         parser.add_argument(name, type=int)
     parser.add_argument("--loaders", type=int,
                         default=max(1, len(os.sched_getaffinity(0)) - 2))
@@ -60,7 +62,8 @@ def parse_arguments():
                         help="of pgbench, a recall and number of clients")
     parser.add_argument("--scanner", metavar="COMMAND",
                         help="test/bench/scanner")
-    parser.add_argument("--graph", action="store_true")
+    parser.add_argument("--graph", type=int, default=0, metavar="ROWS",
+                        help="of tables that have no more")
     return parser.parse_args()
 
 
@@ -92,26 +95,29 @@ class Rows:
         return z @ self.spread + np.float32(.1) * noise
 
 
-def load_portions(args, first):
+def load_portions(args, nrows, first):
     """What one process loads: every so many'th portion from the first on."""
     import psycopg
     rows = Rows(args.dims, args.seed)
     with psycopg.connect(autocommit=True) as conn:
-        for at in range(first * PORTION, args.rows, args.loaders * PORTION):
-            part = rows.portion(at // PORTION, min(PORTION, args.rows - at))
+        for at in range(first * PORTION, nrows, args.loaders * PORTION):
+            part = rows.portion(at // PORTION, min(PORTION, nrows - at))
             server.copy_in(conn, TABLE,
                            dataset.copy_stream(part, "vector", at))
 
 
-def load(conn, args):
-    rows = Rows(args.dims, args.seed)
-    server.load(conn, QUERIES,
-                rows.portion(-1, max([args.queries] + args.at_once)),
-                "vector")
+def load_queries(conn, args):
+    server.load(conn, QUERIES, Rows(args.dims, args.seed).portion(
+        -1, max([args.queries] + args.at_once)), "vector")
+
+
+def load(conn, args, nrows):
+    conn.execute("DROP TABLE IF EXISTS " + TABLE)
     conn.execute("CREATE UNLOGGED TABLE %s (id int, v vector(%d))"
                  % (TABLE, args.dims))
     begin = time.monotonic()
-    loaders = [multiprocessing.Process(target=load_portions, args=(args, i))
+    loaders = [multiprocessing.Process(target=load_portions,
+                                       args=(args, nrows, i))
                for i in range(args.loaders)]
     for loader in loaders:
         loader.start()
@@ -121,7 +127,7 @@ def load(conn, args):
             sys.exit("vast: a loader failed")
     loaded = time.monotonic() - begin
     conn.execute("VACUUM (FREEZE) " + TABLE)
-    say("load", seconds=loaded, vacuum=time.monotonic() - begin - loaded,
+    say("load", rows=nrows, seconds=loaded, vacuum=time.monotonic() - begin - loaded,
         bytes=server.one(conn, "SELECT pg_table_size(%s)", TABLE))
 
 
@@ -236,17 +242,17 @@ def main():
             conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE"
                          % extension)
         server.set_all(conn, {"enable_seqscan": "off"})
-        load(conn, args)
-        build(conn, args)
-        if server.one(conn, "SHOW gpuvec.server") != "off":
-            mirror(conn)
-        truth = exact(conn, args)
-        server.prewarm(conn, [TABLE])
-        measure(conn, args, truth)
-        if args.scanner:
-            scan(conn, args)
-        if args.graph:
-            graph(conn)
+        load_queries(conn, args)
+        for nrows in args.rows:
+            load(conn, args, nrows)
+            build(conn, args)
+            if server.one(conn, "SHOW gpuvec.server") != "off":
+                mirror(conn)
+            measure(conn, args, exact(conn, args))
+            if args.scanner:
+                scan(conn, args)
+            if nrows <= args.graph:
+                graph(conn)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,354 @@
+/*
+ * neargroups.cu
+ *		The nearest of very many centroids to each row, looked for among those
+ *		of near groups: what k-means compares grows as rows times the root of
+ *		the centroids, and not as rows times centroids.
+ *
+ *		begin	centres of groups, twice the root of the centroids: k-means of
+ *				some of these, once
+ *		set		centroids go to the group of their nearest centre, and come to
+ *				lie side by side
+ *		assign	each row tries the groups of its nearest centres: pairs (row,
+ *				group), some rows' at a time, are sorted by group, and a group's
+ *				rows meet its centroids by what finds a query's lists
+ *				(assign.cu); of what the groups found the nearest counts
+ *
+ * Of 32,768 centroids of synthetic rows, 362 groups, 32 tried, that finds the
+ * nearest one of .986 of the rows, of 16,384 of words and 256 groups of .979;
+ * by groups near to a row's own group, instead of to the row, it would be .73
+ * and .88.  (src/cpu/code/groups.c has the same purpose.)
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+
+#include "gpu/build/gv_build.h"
+#include "gpu/common/gv_group.h"
+
+#define THREADS			256
+#define LEAST_CENTROIDS	32768	/* below, all are compared: 1 s for 10^6 rows */
+#define TRIED			32		/* groups of a row */
+#define OF_A_GROUP		64		/* centroids that centres are made of */
+#define ITERATIONS		4
+#define ALIGN			64		/* of a group's first centroid */
+#define PIECE			65536	/* rows that meet a group at once */
+#define MOST_BLOCK		(1 << 23)	/* rows whose pairs are sorted at once */
+#define LEAST_BLOCK		65536
+#define PAIR_BYTES		33		/* of a pair: its probe, keys and numbers twice,
+								 * what the sort takes */
+
+static int32_t forced_from;
+static int32_t forced_tried;
+
+/* See gv_build.h. */
+extern "C" void
+gv_gpu_near_groups_force(int32_t from, int32_t tried)
+{
+	forced_from = from;
+	forced_tried = tried;
+}
+
+/* See gv_build.h. */
+bool
+gv_near_groups_serve(int32_t k)
+{
+	return k >= (forced_from > 0 ? forced_from : LEAST_CENTROIDS);
+}
+
+/* Rows whose pairs take about half as much memory as all rows. */
+static int64_t
+block_of(int32_t dims, int64_t n, int32_t tried)
+{
+	int64_t		block = n * dims * (int64_t) sizeof(float) /
+		(2 * PAIR_BYTES * tried);
+
+	block = std::min(std::max(block, (int64_t) LEAST_BLOCK),
+					 (int64_t) MOST_BLOCK);
+	return std::min(block, n);
+}
+
+/* See gv_build.h. */
+int64_t
+gv_near_groups_bytes(int32_t dims, int64_t n, int32_t k)
+{
+	if (!gv_near_groups_serve(k))
+		return 0;
+	return block_of(dims, n, TRIED) * TRIED * PAIR_BYTES;
+}
+
+static GvStatus
+take_memory(GvNearGroups *near, int64_t n, int32_t k, int32_t most)
+{
+	int64_t		pairs = near->block * near->tried;
+	int64_t		room = std::max(pairs, (int64_t) k);
+	int64_t		places = k + (int64_t) ALIGN * most;
+
+	GV_TRY(gv_card_alloc(&near->d_centres, (int64_t) most * near->dims));
+	for (int i = 0; i < 2; i++)
+	{
+		GV_TRY(gv_card_alloc(&near->d_keys[i], room));
+		GV_TRY(gv_card_alloc(&near->d_numbers[i], room));
+	}
+	GV_TRY(gv_card_alloc(&near->d_probes, room));
+	GV_TRY(gv_gpu_group_bytes(room, &near->sort_bytes));
+	GV_CUDA_TRY(cudaMalloc(&near->d_sort, near->sort_bytes + 1));
+	GV_TRY(gv_card_alloc(&near->d_starts, most + 1));
+	GV_TRY(gv_card_alloc(&near->d_places, most + 1));
+	GV_TRY(gv_card_alloc(&near->d_members, places * near->dims));
+	GV_TRY(gv_card_alloc(&near->d_names, places));
+	GV_TRY(gv_card_alloc(&near->d_rows, (int64_t) PIECE * near->dims));
+	GV_TRY(gv_card_alloc(&near->d_found, PIECE));
+	near->starts = (uint32_t *) calloc(most + 1, sizeof(uint32_t));
+	near->places = (uint32_t *) calloc(most + 1, sizeof(uint32_t));
+	near->counts = (uint32_t *) calloc(most + 1, sizeof(uint32_t));
+	if (near->starts == NULL || near->places == NULL || near->counts == NULL)
+		return GV_NO_MEMORY;
+	GV_CUDA_TRY(cudaMemsetAsync(near->d_members, 0,
+								places * near->dims * sizeof(float),
+								near->stream));
+	GV_TRY(gv_targets_create(&near->centres, GV_L2, near->dims, most,
+							 near->stream));
+	return gv_targets_create(&near->members, GV_L2, near->dims,
+							 (int32_t) places, near->stream);
+}
+
+/* See gv_build.h. */
+void
+gv_near_groups_drop(GvNearGroups *near)
+{
+	gv_targets_drop(&near->centres);
+	gv_targets_drop(&near->members);
+	(void) cudaFree(near->d_centres);
+	for (int i = 0; i < 2; i++)
+	{
+		(void) cudaFree(near->d_keys[i]);
+		(void) cudaFree(near->d_numbers[i]);
+	}
+	(void) cudaFree(near->d_probes);
+	(void) cudaFree(near->d_sort);
+	(void) cudaFree(near->d_starts);
+	(void) cudaFree(near->d_places);
+	(void) cudaFree(near->d_members);
+	(void) cudaFree(near->d_names);
+	(void) cudaFree(near->d_rows);
+	(void) cudaFree(near->d_found);
+	free(near->starts);
+	free(near->places);
+	free(near->counts);
+}
+
+/* See gv_build.h. */
+GvStatus
+gv_near_groups_begin(GvNearGroups *near, const GvKmeans *kmeans,
+					 const float *d_centroids, int32_t k, GvFinder *finder,
+					 const GvStop *stop)
+{
+	int32_t		most = 2 * (int32_t) sqrt((double) k);
+	GvKmeans	some = *kmeans;
+	GvKmeansFound found;
+
+	near->dims = kmeans->dims;
+	near->stream = finder->searcher.stream;
+	near->tried = std::min(forced_tried > 0 ? forced_tried : TRIED, most);
+	near->block = block_of(near->dims, kmeans->n, near->tried);
+	GV_TRY(take_memory(near, kmeans->n, k, most));
+	some.n = std::min((int64_t) k, (int64_t) OF_A_GROUP * most);
+	some.k = most;
+	some.iterations = ITERATIONS;
+	GV_TRY(gv_gpu_kmeans(&some, d_centroids, near->d_centres, &found, finder,
+						 stop));
+	near->ngroups = found.k;
+	return GV_OK;
+}
+
+/* The groups of probes become keys, beside the numbers of what probes. */
+static __global__ void __launch_bounds__(THREADS)
+pairs_kernel(const GvProbe *probes, int64_t n, int tried, uint32_t *keys,
+			 uint32_t *numbers)
+{
+	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+
+	if (i >= n)
+		return;
+	keys[i] = (uint32_t) probes[i].list;
+	numbers[i] = (uint32_t) (i / tried);
+}
+
+/* Vectors [n] by each of the `tried` groups nearest to them. */
+static GvStatus
+group(GvNearGroups *near, const float *d_vectors, int64_t n, int32_t tried,
+	  GvFinder *finder, const GvStop *stop)
+{
+	int64_t		pairs = n * tried;
+	GvGroup		group = {pairs, (uint32_t) near->ngroups, near->d_keys[0],
+		near->d_numbers[0], near->d_keys[1], near->d_numbers[1],
+	near->d_starts, near->d_sort, near->sort_bytes};
+
+	GV_TRY(gv_gpu_assign(finder, &near->centres, d_vectors, n, tried,
+						 near->d_probes, stop));
+	GV_LAUNCH(pairs_kernel, gv_blocks_for(pairs, THREADS), THREADS, 0,
+			  near->stream, near->d_probes, pairs, tried, near->d_keys[0],
+			  near->d_numbers[0]);
+	GV_CUDA_TRY(cudaGetLastError());
+	GV_TRY(gv_gpu_group(&group, near->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(near->starts, near->d_starts,
+								(near->ngroups + 1) * sizeof(uint32_t),
+								cudaMemcpyDeviceToHost, near->stream));
+	return gv_cuda_status(cudaStreamSynchronize(near->stream));
+}
+
+/* Centres that no centroid is near to are no groups any more. */
+static GvStatus
+drop_empty(GvNearGroups *near, GvFinder *finder)
+{
+	int32_t		dims = near->dims;
+	int32_t		n = 0;
+
+	for (int32_t g = 0; g < near->ngroups; g++)
+		if (near->starts[g + 1] > near->starts[g])
+			near->counts[n++] = (uint32_t) g;
+	if (n == near->ngroups)
+		return GV_OK;
+	/* keys and members are made anew */
+	GV_CUDA_TRY(cudaMemcpyAsync(near->d_keys[0], near->counts,
+								n * sizeof(uint32_t), cudaMemcpyHostToDevice,
+								near->stream));
+	GV_TRY(gv_gpu_gather(near->d_centres, near->d_keys[0], n, dims,
+						 near->d_members, near->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(near->d_centres, near->d_members,
+								(size_t) n * dims * sizeof(float),
+								cudaMemcpyDeviceToDevice, near->stream));
+	near->ngroups = n;
+	return GV_OK;
+}
+
+/* A centroid, by a block, to its place among its group's. */
+static __global__ void __launch_bounds__(THREADS)
+members_kernel(const float *centroids, int dims, const uint32_t *groups,
+			   const uint32_t *order, const uint32_t *starts,
+			   const uint32_t *places, float *members, uint32_t *names)
+{
+	uint32_t	group = groups[blockIdx.x];
+	int64_t		place = places[group] + (blockIdx.x - starts[group]);
+	const float *from = centroids + (int64_t) order[blockIdx.x] * dims;
+
+	if (threadIdx.x == 0)
+		names[place] = order[blockIdx.x];
+	for (int d = threadIdx.x; d < dims; d += THREADS)
+		members[place * dims + d] = from[d];
+}
+
+/* See gv_build.h. */
+GvStatus
+gv_near_groups_set(GvNearGroups *near, const float *d_centroids, int32_t k,
+				   GvFinder *finder, const GvStop *stop)
+{
+	int32_t		before;
+
+	do
+	{
+		before = near->ngroups;
+		GV_TRY(gv_targets_set(&near->centres, near->d_centres,
+							  near->ngroups));
+		GV_TRY(group(near, d_centroids, k, 1, finder, stop));
+		GV_TRY(drop_empty(near, finder));
+	} while (near->ngroups < before);
+	near->places[0] = 0;
+	for (int32_t g = 0; g < near->ngroups; g++)
+	{
+		near->counts[g] = near->starts[g + 1] - near->starts[g];
+		near->places[g + 1] = near->places[g] +
+			(near->counts[g] + ALIGN - 1) / ALIGN * ALIGN;
+	}
+	GV_CUDA_TRY(cudaMemcpyAsync(near->d_places, near->places,
+								(near->ngroups + 1) * sizeof(uint32_t),
+								cudaMemcpyHostToDevice, near->stream));
+	GV_LAUNCH(members_kernel, k, THREADS, 0, near->stream, d_centroids,
+			  near->dims, near->d_keys[1], near->d_numbers[1], near->d_starts,
+			  near->d_places, near->d_members, near->d_names);
+	GV_CUDA_TRY(cudaGetLastError());
+	return gv_targets_set(&near->members, near->d_members,
+						  (int32_t) near->places[near->ngroups]);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+clear_kernel(GvProbe *nearest, int64_t n)
+{
+	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < n)
+		nearest[i] = {-1, 0.0f};
+}
+
+/* Of what a row has and what a group found for it the nearer one. */
+static __global__ void __launch_bounds__(THREADS)
+prefer_kernel(const GvProbe *found, const uint32_t *rows, int n,
+			  const uint32_t *names, GvProbe *nearest)
+{
+	int			i = blockIdx.x * THREADS + threadIdx.x;
+	GvProbe    *mine;
+	int32_t		list;
+
+	if (i >= n)
+		return;
+	mine = nearest + rows[i];
+	list = (int32_t) names[found[i].list];
+	if (mine->list < 0 || found[i].base < mine->base ||
+		(found[i].base == mine->base && list < mine->list))
+		*mine = {list, found[i].base};
+}
+
+/* The rows of a block that try a group, and its centroids. */
+static GvStatus
+try_group(GvNearGroups *near, int32_t group, const float *d_rows,
+		  GvProbe *d_nearest, GvFinder *finder, const GvStop *stop)
+{
+	int64_t		first = near->places[group];
+	GvTargets	some = near->members;
+	GvCardModel *card = &some.mirror.card;
+
+	card->nlists = (int32_t) near->counts[group];
+	card->d_centroids += first * card->dims;
+	card->d_halves += first * card->half_dims;
+	card->d_squares += first;
+	for (uint32_t at = near->starts[group]; at < near->starts[group + 1];
+		 at += PIECE)
+	{
+		int32_t		n = (int32_t) std::min((uint32_t) PIECE,
+										   near->starts[group + 1] - at);
+		const uint32_t *d_numbers = near->d_numbers[1] + at;
+
+		GV_TRY(gv_gpu_gather(d_rows, d_numbers, n, near->dims, near->d_rows,
+							 near->stream));
+		GV_TRY(gv_gpu_assign(finder, &some, near->d_rows, n, 1, near->d_found,
+							 stop));
+		GV_LAUNCH(prefer_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
+				  near->stream, near->d_found, d_numbers, n,
+				  near->d_names + first, d_nearest);
+		GV_CUDA_TRY(cudaGetLastError());
+	}
+	return GV_OK;
+}
+
+/* See gv_build.h. */
+GvStatus
+gv_near_groups_assign(GvNearGroups *near, const float *d_rows, int64_t n,
+					  GvProbe *d_nearest, GvFinder *finder, const GvStop *stop)
+{
+	int32_t		tried = std::min(near->tried, near->ngroups);
+
+	GV_LAUNCH(clear_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
+			  near->stream, d_nearest, n);
+	GV_CUDA_TRY(cudaGetLastError());
+	for (int64_t done = 0; done < n; done += near->block)
+	{
+		const float *d_some = d_rows + done * near->dims;
+
+		GV_TRY(group(near, d_some, std::min(near->block, n - done), tried,
+					 finder, stop));
+		for (int32_t g = 0; g < near->ngroups; g++)
+			GV_TRY(try_group(near, g, d_some, d_nearest + done, finder, stop));
+	}
+	return GV_OK;
+}
