@@ -31,8 +31,7 @@ Datum
 gpuvec_knn_graph(PG_FUNCTION_ARGS)
 {
 	IvfpqTable	table;
-	IvfpqPairs	pairs = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo,
-	.queries = &table, .rows = &table, .self = true};
+	IvfpqPairs	pairs = {.queries = &table, .rows = &table, .self = true};
 	int			k = PG_GETARG_INT32(3);
 	IvfpqMethod method;
 
@@ -40,6 +39,7 @@ gpuvec_knn_graph(PG_FUNCTION_ARGS)
 	method = IvfpqMethodArgument(PG_GETARG_TEXT_PP(5));
 	CheckK(k);
 	InitMaterializedSRF(fcinfo, 0);
+	pairs.result = IvfpqPairRowsBegin((ReturnSetInfo *) fcinfo->resultinfo);
 	IvfpqTableOpen(&table, PG_GETARG_OID(0), NAME_ARGUMENT(1),
 				   NAME_ARGUMENT(2));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_GRAPH, PG_GETARG_OID(0));
@@ -81,8 +81,7 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 {
 	IvfpqTable	left;
 	IvfpqTable	right;
-	IvfpqPairs	pairs = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo,
-	.queries = &left, .rows = &right};
+	IvfpqPairs	pairs = {.queries = &left, .rows = &right};
 	int			k = PG_GETARG_INT32(6);
 	IvfpqMethod method;
 
@@ -90,6 +89,7 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 	method = IvfpqMethodArgument(PG_GETARG_TEXT_PP(8));
 	CheckK(k);
 	InitMaterializedSRF(fcinfo, 0);
+	pairs.result = IvfpqPairRowsBegin((ReturnSetInfo *) fcinfo->resultinfo);
 	IvfpqTableOpen(&left, PG_GETARG_OID(0), NAME_ARGUMENT(1),
 				   NAME_ARGUMENT(2));
 	IvfpqTableOpen(&right, PG_GETARG_OID(3), NAME_ARGUMENT(4),

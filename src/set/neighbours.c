@@ -16,6 +16,9 @@
 /* Neighbours are fetched from the engine so many at a time, about. */
 #define RESULTS			65536
 
+/* What a sink looks up of a row is fetched while it has so many before it. */
+#define PREFETCHED		64
+
 /*
  * This session's engine gets about so much at a time, so that it is seen how far
  * it is: products of numbers, but some rows in any case.
@@ -127,28 +130,49 @@ PutRows(Tile *tile)
 	return true;
 }
 
+/*
+ * Hand on n queries' neighbours.  A sink looks up keys or TIDs of rows, which
+ * lie anywhere in memory: each would be waited for.
+ */
+static void
+HandOn(const Tile *tile, int64 n)
+{
+	const IvfpqNeighbours *wanted = tile->wanted;
+	const int64 *keys = wanted->rows->keys;
+	int64		k = wanted->k;
+	int64		prefetched = 0;
+
+	for (int64 i = 0; i < n; i++)
+	{
+		for (; prefetched < Min((i + 1) * k + PREFETCHED, n * k); prefetched++)
+		{
+			int64		position = Max(tile->positions[prefetched], 0);
+
+			__builtin_prefetch(keys != NULL ? (const void *) &keys[position] :
+							   (const void *) &wanted->rows->tids[position]);
+		}
+		wanted->sink(wanted->arg, tile->first + tile->taken + i,
+					 tile->positions + i * k, tile->distances + i * k);
+	}
+}
+
 /* Hand on what was not handed on yet. */
 static bool
 TakeResults(Tile *tile)
 {
-	const IvfpqNeighbours *wanted = tile->wanted;
+	int			k = tile->wanted->k;
 
 	while (tile->taken < tile->nqueries)
 	{
 		int64		nleft = tile->nqueries - tile->taken;
 		int64		n = Min(tile->result_queries, nleft);
 
-		if (!IvfpqWorkGet(tile->work, GV_SET_POSITIONS,
-						  tile->taken * wanted->k, n * wanted->k,
+		if (!IvfpqWorkGet(tile->work, GV_SET_POSITIONS, tile->taken * k, n * k,
 						  tile->positions) ||
-			!IvfpqWorkGet(tile->work, GV_SET_DISTANCES,
-						  tile->taken * wanted->k, n * wanted->k,
+			!IvfpqWorkGet(tile->work, GV_SET_DISTANCES, tile->taken * k, n * k,
 						  tile->distances))
 			return false;
-		for (int64 i = 0; i < n; i++)
-			wanted->sink(wanted->arg, tile->first + tile->taken + i,
-						 tile->positions + i * wanted->k,
-						 tile->distances + i * wanted->k);
+		HandOn(tile, n);
 		tile->taken += n;
 	}
 	return true;

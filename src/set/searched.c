@@ -210,8 +210,8 @@ TakeFound(void *arg, int64 query, const IvfpqManyRow *rows, int n)
 		return;
 	}
 	for (int i = 0; i < pairs->k; i++)
-		IvfpqPutPair(pairs, pairs->queries->keys[number], searched->keys[i],
-					 i + 1, searched->distances[i]);
+		IvfpqPutPair(pairs->result, pairs->queries->keys[number],
+					 searched->keys[i], i + 1, searched->distances[i]);
 }
 
 /*
@@ -302,12 +302,9 @@ TakeExact(void *arg, int64 query, const int64 *positions,
 	const IvfpqPairs *pairs = searched->pairs;
 	int64		number = searched->lacking.numbers[searched->first + query];
 
-	for (int i = 0; i < searched->nexact && positions[i] >= 0; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		IvfpqPutPair(pairs, pairs->queries->keys[number],
-					 pairs->rows->keys[positions[i]], i + 1, distances[i]);
-	}
+	IvfpqPutNeighbours(pairs->result, pairs->queries->keys[number],
+					   pairs->rows->keys, positions, distances,
+					   searched->nexact);
 }
 
 /* Compare those that lack neighbours with all rows. */
@@ -365,7 +362,7 @@ TakeAlike(void *arg, int64 query, const int64 *positions,
 		CHECK_FOR_INTERRUPTS();
 		for (int i = 0; i < searched->nexact && positions[i] >= 0; i++)
 			if (rank < pairs->k && !(pairs->self && positions[i] == number))
-				IvfpqPutPair(pairs, pairs->queries->keys[number],
+				IvfpqPutPair(pairs->result, pairs->queries->keys[number],
 							 pairs->rows->keys[positions[i]], ++rank,
 							 distances[i]);
 	}
