@@ -43,7 +43,7 @@ gpuvec_knn_graph(PG_FUNCTION_ARGS)
 	IvfpqTableOpen(&table, PG_GETARG_OID(0), NAME_ARGUMENT(1),
 				   NAME_ARGUMENT(2));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_GRAPH, PG_GETARG_OID(0));
-	IvfpqTableSurvey(&table);
+	IvfpqTableSurvey(&table, IvfpqWorkSpareMemory());
 	pairs.k = (int) Min((int64) k, table.nrows - 1);
 	if (pairs.k > 0 && !(method == IVFPQ_METHOD_INDEX &&
 						 IvfpqFindPairsBySearch(&pairs)))
@@ -60,7 +60,7 @@ JoinWhole(IvfpqPairs *pairs, IvfpqMethod method)
 	IvfpqTable *left = pairs->queries;
 	IvfpqTable *right = pairs->rows;
 
-	IvfpqTableSurvey(right);
+	IvfpqTableSurvey(right, IvfpqWorkSpareMemory() / 2);
 	pairs->k = (int) Min((int64) pairs->k, right->nrows);
 	if (left->nrows == 0 || right->nrows == 0)
 		return;
@@ -95,7 +95,7 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 	IvfpqTableOpen(&right, PG_GETARG_OID(3), NAME_ARGUMENT(4),
 				   NAME_ARGUMENT(5));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_JOIN, PG_GETARG_OID(0));
-	IvfpqTableSurvey(&left);
+	IvfpqTableSurvey(&left, IvfpqWorkSpareMemory() / 2);
 	pairs.k = k;
 	if (method == IVFPQ_METHOD_EXACT || left.nrows == 0 ||
 		!IvfpqFindPairsBySearch(&pairs))

@@ -42,37 +42,23 @@ typedef struct Tile
 	int64		result_queries;
 } Tile;
 
-/*
- * A batch of the rows of a table, at most that many, into tile->batch; how many
- * they are.
- */
-static int64
-ReadBatch(Tile *tile, IvfpqTable *table, int64 most)
-{
-	int			n = IvfpqTableRead(table, tile->batch,
-								   (int) Min(tile->batch_rows, most));
-
-	if (n == 0)
-		elog(ERROR, "table \"%s\" has lost rows",
-			 RelationGetRelationName(table->rel));
-	return n;
-}
-
 static bool
 PutQueries(Tile *tile)
 {
 	const IvfpqNeighbours *wanted = tile->wanted;
+	const float *vectors;
 	int64		n;
 
 	if (wanted->from == NULL)
 		return IvfpqWorkPut(tile->work, GV_SET_QUERIES,
 							wanted->vectors + tile->first * wanted->rows->dims,
 							tile->nqueries);
-	IvfpqTableSeek(wanted->from, tile->first);
 	for (int64 put = 0; put < tile->nqueries; put += n)
 	{
-		n = ReadBatch(tile, wanted->from, tile->nqueries - put);
-		if (!IvfpqWorkPut(tile->work, GV_SET_QUERIES, tile->batch, n))
+		n = IvfpqTableRead(wanted->from, tile->first + put,
+						   (int) Min(tile->batch_rows, tile->nqueries - put),
+						   tile->batch, &vectors);
+		if (!IvfpqWorkPut(tile->work, GV_SET_QUERIES, vectors, n))
 			return false;
 	}
 	return true;
@@ -116,14 +102,15 @@ static bool
 PutRows(Tile *tile)
 {
 	IvfpqTable *rows = tile->wanted->rows;
+	const float *vectors;
 	int64		n;
 
-	IvfpqTableSeek(rows, 0);
 	for (int64 put = 0; put < rows->nrows; put += n)
 	{
-		n = ReadBatch(tile, rows, Min(rows->nrows - put,
-									  tile->rows_at_a_time));
-		if (!IvfpqWorkPut(tile->work, GV_SET_ROWS, tile->batch, n))
+		n = IvfpqTableRead(rows, put,
+						   (int) Min(tile->rows_at_a_time, rows->nrows - put),
+						   tile->batch, &vectors);
+		if (!IvfpqWorkPut(tile->work, GV_SET_ROWS, vectors, n))
 			return false;
 		IvfpqProgressDone(tile->done_before + put + n);
 	}
@@ -259,7 +246,13 @@ IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 	InitTile(&tile, wanted);
 	SearchTiles(&tile, &spec, IvfpqWorkChoose(&spec));
 	if (tile.first < wanted->nqueries)
+	{
+		/* a set of this session takes the memory of vectors */
+		IvfpqTableForget(wanted->rows);
+		if (wanted->from != NULL)
+			IvfpqTableForget(wanted->from);
 		SearchTiles(&tile, &spec, IVFPQ_WORK_HERE);
+	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 }

@@ -223,15 +223,13 @@ ReadPortion(Searched *searched, int64 first, int room)
 {
 	IvfpqTable *queries = searched->pairs->queries;
 	int			dims = queries->dims;
-	int			n;
+	const float *vectors;
+	int			n = IvfpqTableRead(queries, first,
+								   (int) Min(room, queries->nrows - first),
+								   searched->vectors, &vectors);
 
-	/* a graph's rows are read from the slot that neighbours come to */
-	IvfpqTableSeek(queries, first);
-	n = IvfpqTableRead(queries, searched->vectors,
-					   (int) Min(room, queries->nrows - first));
-	if (n == 0)
-		elog(ERROR, "table \"%s\" has lost rows",
-			 RelationGetRelationName(queries->rel));
+	/* none are kept, so they are in the portion's room */
+	Assert(vectors == searched->vectors);
 	searched->portion.n = 0;
 	for (int i = 0; i < n; i++)
 	{
@@ -272,6 +270,8 @@ SearchForAll(Searched *searched, Relation index)
 		.arg = searched
 	};
 
+	/* a portion takes their memory */
+	IvfpqTableForget(queries);
 	/* ERROR for any of another length, though no row was read yet */
 	pairs->rows->dims = queries->dims;
 	searched->vectors = palloc_extended(room * bytes, MCXT_ALLOC_HUGE);
@@ -333,14 +333,8 @@ CompareLacking(Searched *searched)
 		wanted.nqueries = Min(room, nlacking - searched->first);
 		wanted.selves = pairs->self ? lacking : NULL;
 		for (int64 i = 0; i < wanted.nqueries; i++)
-		{
-			IvfpqTableSeek(queries, lacking[i]);
-			if (!IvfpqTableNext(queries))
-				elog(ERROR, "table \"%s\" has lost rows",
-					 RelationGetRelationName(queries->rel));
-			memcpy(vectors + i * queries->dims, IvfpqTableFloats(queries),
-				   bytes);
-		}
+			memcpy(vectors + i * queries->dims,
+				   IvfpqTableVector(queries, lacking[i]), bytes);
 		IvfpqFindNeighbours(&wanted);
 	}
 	pfree(vectors);
@@ -416,7 +410,7 @@ IvfpqFindPairsBySearch(const IvfpqPairs *pairs)
 		SearchForAll(&searched, index);
 		TellUser(&searched, index);
 		if (searched.lacking.n + searched.alike.n > 0 && !pairs->self)
-			IvfpqTableSurvey(pairs->rows);
+			IvfpqTableSurvey(pairs->rows, 0);
 		if (searched.lacking.n > 0)
 			CompareLacking(&searched);
 		if (searched.alike.n > 0)
