@@ -257,8 +257,8 @@ SearchForAll(Searched *searched, Relation index)
 	const IvfpqPairs *pairs = searched->pairs;
 	IvfpqTable *queries = pairs->queries;
 	Size		bytes = queries->dims * sizeof(float);
-	int			room = (int) Max(Min(IvfpqMemoryLimit() / 2 / bytes,
-									 (Size) queries->nrows), 1);
+	int			room = (int) Max(Min(Min(IvfpqMemoryLimit() / 2 / bytes,
+										 (Size) queries->nrows), INT_MAX), 1);
 	int64		done = 0;
 	IvfpqManyWanted wanted = {
 		.heap = pairs->rows->rel,
