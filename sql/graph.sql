@@ -158,6 +158,25 @@ RESET client_min_messages;
 DROP TABLE metrics, many_exact, many_farthest, many_one;
 DROP TABLE many;
 
+-- rows in the middle of the table: some in many blocks, and the first of portions
+SET client_min_messages = warning;
+CREATE TABLE scattered (id int, v real[]) WITH (autovacuum_enabled = off);
+INSERT INTO scattered
+SELECT i, CASE WHEN i % 7 <> 0 THEN pg_temp.numbers(i, 10) END FROM generate_series(1, 6000) AS i;
+DELETE FROM scattered WHERE id BETWEEN 1000 AND 2000 OR id % 5 = 0;
+UPDATE scattered SET v = pg_temp.numbers(id + 7000, 10) WHERE id % 11 = 0;
+CREATE INDEX scattered_v ON scattered USING gpuivfpq (v) WITH (dims = 10);
+CREATE TABLE scattered_exact AS SELECT * FROM gpuvec_knn_graph('scattered', 'id', 'v', 60);
+SET gpuvec.probes = 1000;
+SET maintenance_work_mem = '1MB';
+RESET client_min_messages;
+SELECT count(*), count(*) FILTER (WHERE e IS NULL) AS different
+FROM gpuvec_knn_graph('scattered', 'id', 'v', 60, 'l2', 'index') AS i
+	LEFT JOIN scattered_exact AS e USING (key, neighbour, rank, distance);
+RESET maintenance_work_mem;
+RESET gpuvec.probes;
+DROP TABLE scattered, scattered_exact;
+
 -- which index serves
 SELECT * FROM gpuvec_knn_graph('crowd', 'id', 'v', 3, 'cosine', 'index');
 SELECT * FROM gpuvec_knn_graph('crowd', 'id', 'v', 3, 'pearson', 'index');

@@ -82,7 +82,7 @@ gpuvec_exact_search(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	IvfpqTableOpen(&table, relid, NULL, column);
 	IvfpqProgressBegin(IVFPQ_PROGRESS_EXACT, relid);
-	IvfpqTableSurvey(&table);
+	IvfpqTableSurvey(&table, 0);
 	Search(&table, &queries, k, metric, rsinfo);
 	IvfpqProgressEnd();
 	IvfpqTableClose(&table);

@@ -31,8 +31,7 @@ Datum
 gpuvec_knn_graph(PG_FUNCTION_ARGS)
 {
 	IvfpqTable	table;
-	IvfpqPairs	pairs = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo,
-	.queries = &table, .rows = &table, .self = true};
+	IvfpqPairs	pairs = {.queries = &table, .rows = &table, .self = true};
 	int			k = PG_GETARG_INT32(3);
 	IvfpqMethod method;
 
@@ -40,10 +39,11 @@ gpuvec_knn_graph(PG_FUNCTION_ARGS)
 	method = IvfpqMethodArgument(PG_GETARG_TEXT_PP(5));
 	CheckK(k);
 	InitMaterializedSRF(fcinfo, 0);
+	pairs.result = IvfpqPairRowsBegin((ReturnSetInfo *) fcinfo->resultinfo);
 	IvfpqTableOpen(&table, PG_GETARG_OID(0), NAME_ARGUMENT(1),
 				   NAME_ARGUMENT(2));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_GRAPH, PG_GETARG_OID(0));
-	IvfpqTableSurvey(&table);
+	IvfpqTableSurvey(&table, IvfpqWorkSpareMemory());
 	pairs.k = (int) Min((int64) k, table.nrows - 1);
 	if (pairs.k > 0 && !(method == IVFPQ_METHOD_INDEX &&
 						 IvfpqFindPairsBySearch(&pairs)))
@@ -60,7 +60,7 @@ JoinWhole(IvfpqPairs *pairs, IvfpqMethod method)
 	IvfpqTable *left = pairs->queries;
 	IvfpqTable *right = pairs->rows;
 
-	IvfpqTableSurvey(right);
+	IvfpqTableSurvey(right, IvfpqWorkSpareMemory() / 2);
 	pairs->k = (int) Min((int64) pairs->k, right->nrows);
 	if (left->nrows == 0 || right->nrows == 0)
 		return;
@@ -81,8 +81,7 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 {
 	IvfpqTable	left;
 	IvfpqTable	right;
-	IvfpqPairs	pairs = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo,
-	.queries = &left, .rows = &right};
+	IvfpqPairs	pairs = {.queries = &left, .rows = &right};
 	int			k = PG_GETARG_INT32(6);
 	IvfpqMethod method;
 
@@ -90,12 +89,13 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 	method = IvfpqMethodArgument(PG_GETARG_TEXT_PP(8));
 	CheckK(k);
 	InitMaterializedSRF(fcinfo, 0);
+	pairs.result = IvfpqPairRowsBegin((ReturnSetInfo *) fcinfo->resultinfo);
 	IvfpqTableOpen(&left, PG_GETARG_OID(0), NAME_ARGUMENT(1),
 				   NAME_ARGUMENT(2));
 	IvfpqTableOpen(&right, PG_GETARG_OID(3), NAME_ARGUMENT(4),
 				   NAME_ARGUMENT(5));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_JOIN, PG_GETARG_OID(0));
-	IvfpqTableSurvey(&left);
+	IvfpqTableSurvey(&left, IvfpqWorkSpareMemory() / 2);
 	pairs.k = k;
 	if (method == IVFPQ_METHOD_EXACT || left.nrows == 0 ||
 		!IvfpqFindPairsBySearch(&pairs))

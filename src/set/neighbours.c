@@ -16,6 +16,9 @@
 /* Neighbours are fetched from the engine so many at a time, about. */
 #define RESULTS			65536
 
+/* What a sink looks up of a row is fetched while it has so many before it. */
+#define PREFETCHED		64
+
 /*
  * This session's engine gets about so much at a time, so that it is seen how far
  * it is: products of numbers, but some rows in any case.
@@ -39,37 +42,23 @@ typedef struct Tile
 	int64		result_queries;
 } Tile;
 
-/*
- * A batch of the rows of a table, at most that many, into tile->batch; how many
- * they are.
- */
-static int64
-ReadBatch(Tile *tile, IvfpqTable *table, int64 most)
-{
-	int			n = IvfpqTableRead(table, tile->batch,
-								   (int) Min(tile->batch_rows, most));
-
-	if (n == 0)
-		elog(ERROR, "table \"%s\" has lost rows",
-			 RelationGetRelationName(table->rel));
-	return n;
-}
-
 static bool
 PutQueries(Tile *tile)
 {
 	const IvfpqNeighbours *wanted = tile->wanted;
+	const float *vectors;
 	int64		n;
 
 	if (wanted->from == NULL)
 		return IvfpqWorkPut(tile->work, GV_SET_QUERIES,
 							wanted->vectors + tile->first * wanted->rows->dims,
 							tile->nqueries);
-	IvfpqTableSeek(wanted->from, tile->first);
 	for (int64 put = 0; put < tile->nqueries; put += n)
 	{
-		n = ReadBatch(tile, wanted->from, tile->nqueries - put);
-		if (!IvfpqWorkPut(tile->work, GV_SET_QUERIES, tile->batch, n))
+		n = IvfpqTableRead(wanted->from, tile->first + put,
+						   (int) Min(tile->batch_rows, tile->nqueries - put),
+						   tile->batch, &vectors);
+		if (!IvfpqWorkPut(tile->work, GV_SET_QUERIES, vectors, n))
 			return false;
 	}
 	return true;
@@ -113,42 +102,64 @@ static bool
 PutRows(Tile *tile)
 {
 	IvfpqTable *rows = tile->wanted->rows;
+	const float *vectors;
 	int64		n;
 
-	IvfpqTableSeek(rows, 0);
 	for (int64 put = 0; put < rows->nrows; put += n)
 	{
-		n = ReadBatch(tile, rows, Min(rows->nrows - put,
-									  tile->rows_at_a_time));
-		if (!IvfpqWorkPut(tile->work, GV_SET_ROWS, tile->batch, n))
+		n = IvfpqTableRead(rows, put,
+						   (int) Min(tile->rows_at_a_time, rows->nrows - put),
+						   tile->batch, &vectors);
+		if (!IvfpqWorkPut(tile->work, GV_SET_ROWS, vectors, n))
 			return false;
 		IvfpqProgressDone(tile->done_before + put + n);
 	}
 	return true;
 }
 
+/*
+ * Hand on n queries' neighbours.  A sink looks up keys or TIDs of rows, which
+ * lie anywhere in memory: each would be waited for.
+ */
+static void
+HandOn(const Tile *tile, int64 n)
+{
+	const IvfpqNeighbours *wanted = tile->wanted;
+	const int64 *keys = wanted->rows->keys;
+	int64		k = wanted->k;
+	int64		prefetched = 0;
+
+	for (int64 i = 0; i < n; i++)
+	{
+		for (; prefetched < Min((i + 1) * k + PREFETCHED, n * k); prefetched++)
+		{
+			int64		position = Max(tile->positions[prefetched], 0);
+
+			__builtin_prefetch(keys != NULL ? (const void *) &keys[position] :
+							   (const void *) &wanted->rows->tids[position]);
+		}
+		wanted->sink(wanted->arg, tile->first + tile->taken + i,
+					 tile->positions + i * k, tile->distances + i * k);
+	}
+}
+
 /* Hand on what was not handed on yet. */
 static bool
 TakeResults(Tile *tile)
 {
-	const IvfpqNeighbours *wanted = tile->wanted;
+	int			k = tile->wanted->k;
 
 	while (tile->taken < tile->nqueries)
 	{
 		int64		nleft = tile->nqueries - tile->taken;
 		int64		n = Min(tile->result_queries, nleft);
 
-		if (!IvfpqWorkGet(tile->work, GV_SET_POSITIONS,
-						  tile->taken * wanted->k, n * wanted->k,
+		if (!IvfpqWorkGet(tile->work, GV_SET_POSITIONS, tile->taken * k, n * k,
 						  tile->positions) ||
-			!IvfpqWorkGet(tile->work, GV_SET_DISTANCES,
-						  tile->taken * wanted->k, n * wanted->k,
+			!IvfpqWorkGet(tile->work, GV_SET_DISTANCES, tile->taken * k, n * k,
 						  tile->distances))
 			return false;
-		for (int64 i = 0; i < n; i++)
-			wanted->sink(wanted->arg, tile->first + tile->taken + i,
-						 tile->positions + i * wanted->k,
-						 tile->distances + i * wanted->k);
+		HandOn(tile, n);
 		tile->taken += n;
 	}
 	return true;
@@ -235,7 +246,13 @@ IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 	InitTile(&tile, wanted);
 	SearchTiles(&tile, &spec, IvfpqWorkChoose(&spec));
 	if (tile.first < wanted->nqueries)
+	{
+		/* a set of this session takes the memory of vectors */
+		IvfpqTableForget(wanted->rows);
+		if (wanted->from != NULL)
+			IvfpqTableForget(wanted->from);
 		SearchTiles(&tile, &spec, IVFPQ_WORK_HERE);
+	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 }

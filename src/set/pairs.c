@@ -23,22 +23,6 @@ typedef struct Found
 	IvfpqSampled *sampled;		/* or NULL: they are exact */
 } Found;
 
-/* A row (key, neighbour, rank, distance); ranks count from 1. */
-void
-IvfpqPutPair(const IvfpqPairs *pairs, int64 key, int64 neighbour,
-			 int rank, double distance)
-{
-	Datum		values[4];
-	bool		nulls[4] = {false};
-
-	values[0] = Int64GetDatum(key);
-	values[1] = Int64GetDatum(neighbour);
-	values[2] = Int32GetDatum(rank);
-	values[3] = Float8GetDatum(distance);
-	tuplestore_putvalues(pairs->rsinfo->setResult, pairs->rsinfo->setDesc,
-						 values, nulls);
-}
-
 /* The neighbours of one row, from the engine. */
 static void
 TakeNeighbours(void *arg, int64 query, const int64 *positions,
@@ -49,12 +33,8 @@ TakeNeighbours(void *arg, int64 query, const int64 *positions,
 
 	if (found->sampled != NULL)
 		IvfpqSampledNote(found->sampled, query, distances);
-	for (int i = 0; i < pairs->k && positions[i] >= 0; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		IvfpqPutPair(pairs, pairs->queries->keys[query],
-					 pairs->rows->keys[positions[i]], i + 1, distances[i]);
-	}
+	IvfpqPutNeighbours(pairs->result, pairs->queries->keys[query],
+					   pairs->rows->keys, positions, distances, pairs->k);
 }
 
 /* lists: only rows of `probes` near ones count; NULL: all. */

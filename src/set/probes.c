@@ -98,7 +98,7 @@ FindSomeLists(Ranks *ranks, int first, int n, const float *vectors)
 	pfree(found);
 }
 
-/* The lists of neighbours, in one more reading of the table. */
+/* The lists of neighbours. */
 static void
 FindLists(Ranks *ranks)
 {
@@ -119,13 +119,7 @@ FindLists(Ranks *ranks)
 		}
 		/* several rows may have the same neighbour */
 		if (i == 0 || position != ranks->by_position[i - 1]->position)
-		{
-			IvfpqTableSeek(rows, position);
-			if (!IvfpqTableNext(rows))
-				elog(ERROR, "table \"%s\" has lost rows",
-					 RelationGetRelationName(rows->rel));
-			vector = IvfpqTableFloats(rows);
-		}
+			vector = IvfpqTableVector(rows, position);
 		memcpy(vectors + (Size) (i - first) * rows->dims, vector,
 			   rows->dims * sizeof(float));
 	}

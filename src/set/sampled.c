@@ -28,12 +28,9 @@ ReadSample(IvfpqSampled *sampled)
 		int64		position = nqueries / n * i + nqueries % n * i / n;
 
 		sampled->positions[i] = position;
-		IvfpqTableSeek(queries, position);
-		if (!IvfpqTableNext(queries))
-			elog(ERROR, "table \"%s\" has lost rows",
-				 RelationGetRelationName(queries->rel));
 		memcpy(sampled->vectors + (Size) i * queries->dims,
-			   IvfpqTableFloats(queries), queries->dims * sizeof(float));
+			   IvfpqTableVector(queries, position),
+			   queries->dims * sizeof(float));
 	}
 }
 

@@ -210,8 +210,8 @@ TakeFound(void *arg, int64 query, const IvfpqManyRow *rows, int n)
 		return;
 	}
 	for (int i = 0; i < pairs->k; i++)
-		IvfpqPutPair(pairs, pairs->queries->keys[number], searched->keys[i],
-					 i + 1, searched->distances[i]);
+		IvfpqPutPair(pairs->result, pairs->queries->keys[number],
+					 searched->keys[i], i + 1, searched->distances[i]);
 }
 
 /*
@@ -223,15 +223,13 @@ ReadPortion(Searched *searched, int64 first, int room)
 {
 	IvfpqTable *queries = searched->pairs->queries;
 	int			dims = queries->dims;
-	int			n;
+	const float *vectors;
+	int			n = IvfpqTableRead(queries, first,
+								   (int) Min(room, queries->nrows - first),
+								   searched->vectors, &vectors);
 
-	/* a graph's rows are read from the slot that neighbours come to */
-	IvfpqTableSeek(queries, first);
-	n = IvfpqTableRead(queries, searched->vectors,
-					   (int) Min(room, queries->nrows - first));
-	if (n == 0)
-		elog(ERROR, "table \"%s\" has lost rows",
-			 RelationGetRelationName(queries->rel));
+	/* none are kept, so they are in the portion's room */
+	Assert(vectors == searched->vectors);
 	searched->portion.n = 0;
 	for (int i = 0; i < n; i++)
 	{
@@ -259,8 +257,8 @@ SearchForAll(Searched *searched, Relation index)
 	const IvfpqPairs *pairs = searched->pairs;
 	IvfpqTable *queries = pairs->queries;
 	Size		bytes = queries->dims * sizeof(float);
-	int			room = (int) Max(Min(IvfpqMemoryLimit() / 2 / bytes,
-									 (Size) queries->nrows), 1);
+	int			room = (int) Max(Min(Min(IvfpqMemoryLimit() / 2 / bytes,
+										 (Size) queries->nrows), INT_MAX), 1);
 	int64		done = 0;
 	IvfpqManyWanted wanted = {
 		.heap = pairs->rows->rel,
@@ -272,6 +270,8 @@ SearchForAll(Searched *searched, Relation index)
 		.arg = searched
 	};
 
+	/* a portion takes their memory */
+	IvfpqTableForget(queries);
 	/* ERROR for any of another length, though no row was read yet */
 	pairs->rows->dims = queries->dims;
 	searched->vectors = palloc_extended(room * bytes, MCXT_ALLOC_HUGE);
@@ -302,12 +302,9 @@ TakeExact(void *arg, int64 query, const int64 *positions,
 	const IvfpqPairs *pairs = searched->pairs;
 	int64		number = searched->lacking.numbers[searched->first + query];
 
-	for (int i = 0; i < searched->nexact && positions[i] >= 0; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		IvfpqPutPair(pairs, pairs->queries->keys[number],
-					 pairs->rows->keys[positions[i]], i + 1, distances[i]);
-	}
+	IvfpqPutNeighbours(pairs->result, pairs->queries->keys[number],
+					   pairs->rows->keys, positions, distances,
+					   searched->nexact);
 }
 
 /* Compare those that lack neighbours with all rows. */
@@ -336,14 +333,8 @@ CompareLacking(Searched *searched)
 		wanted.nqueries = Min(room, nlacking - searched->first);
 		wanted.selves = pairs->self ? lacking : NULL;
 		for (int64 i = 0; i < wanted.nqueries; i++)
-		{
-			IvfpqTableSeek(queries, lacking[i]);
-			if (!IvfpqTableNext(queries))
-				elog(ERROR, "table \"%s\" has lost rows",
-					 RelationGetRelationName(queries->rel));
-			memcpy(vectors + i * queries->dims, IvfpqTableFloats(queries),
-				   bytes);
-		}
+			memcpy(vectors + i * queries->dims,
+				   IvfpqTableVector(queries, lacking[i]), bytes);
 		IvfpqFindNeighbours(&wanted);
 	}
 	pfree(vectors);
@@ -365,7 +356,7 @@ TakeAlike(void *arg, int64 query, const int64 *positions,
 		CHECK_FOR_INTERRUPTS();
 		for (int i = 0; i < searched->nexact && positions[i] >= 0; i++)
 			if (rank < pairs->k && !(pairs->self && positions[i] == number))
-				IvfpqPutPair(pairs, pairs->queries->keys[number],
+				IvfpqPutPair(pairs->result, pairs->queries->keys[number],
 							 pairs->rows->keys[positions[i]], ++rank,
 							 distances[i]);
 	}
@@ -419,7 +410,7 @@ IvfpqFindPairsBySearch(const IvfpqPairs *pairs)
 		SearchForAll(&searched, index);
 		TellUser(&searched, index);
 		if (searched.lacking.n + searched.alike.n > 0 && !pairs->self)
-			IvfpqTableSurvey(pairs->rows);
+			IvfpqTableSurvey(pairs->rows, 0);
 		if (searched.lacking.n > 0)
 			CompareLacking(&searched);
 		if (searched.alike.n > 0)

@@ -57,12 +57,24 @@ typedef struct IvfpqNeighbours
 extern void IvfpqFindNeighbours(const IvfpqNeighbours *wanted);
 
 /*
+ * pairrows.c: what graphs and joins return, row by row.
+ */
+typedef struct IvfpqPairRows IvfpqPairRows;
+
+extern IvfpqPairRows *IvfpqPairRowsBegin(const ReturnSetInfo *rsinfo);
+extern void IvfpqPutPair(IvfpqPairRows *rows, int64 key, int64 neighbour,
+						 int rank, double distance);
+extern void IvfpqPutNeighbours(IvfpqPairRows *rows, int64 key,
+							   const int64 *keys, const int64 *positions,
+							   const double *distances, int k);
+
+/*
  * pairs.c: the body of graphs and joins: the nearest rows of one table to
  * every row of another, or of the same.
  */
 typedef struct IvfpqPairs
 {
-	ReturnSetInfo *rsinfo;		/* gets (key, neighbour, rank, distance) */
+	IvfpqPairRows *result;		/* gets (key, neighbour, rank, distance) */
 	IvfpqTable *queries;		/* both with keys */
 	IvfpqTable *rows;			/* the same one for a graph */
 	bool		self;			/* then no row is its own neighbour */
@@ -70,8 +82,6 @@ typedef struct IvfpqPairs
 	int			k;
 } IvfpqPairs;
 
-extern void IvfpqPutPair(const IvfpqPairs *pairs, int64 key, int64 neighbour,
-						 int rank, double distance);
 extern void IvfpqFindPairs(const IvfpqPairs *pairs, IvfpqMethod method);
 
 /*

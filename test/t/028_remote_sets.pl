@@ -93,6 +93,19 @@ for my $what (sort keys %works)
 	is($said, $own_said, "$what: and the same is said");
 	cmp_ok(stat_of('sets_by_server'), '>', $before, "$what: by gpuvecd");
 }
+
+# a session keeps some of the vectors in its memory: here not all of either side
+{
+	my $join = "SELECT * FROM gpuvec_knn_join('listed', 'id', 'e', 'listed', 'id', 'e', 4, 'l2', 'index')";
+	my @set = ('gpuvec.probes = 5', 'maintenance_work_mem = \'1MB\'');
+	my ($own, $own_said) = rows_of($join, 'gpuvec.engine = cpu', @set);
+	my ($remote, $said) = rows_of($join, 'gpuvec.engine = gpu', @set);
+
+	cmp_ok($node->safe_psql('postgres', 'SELECT count(*) * 32 * 4 FROM listed'), '>', 512 * 1024,
+		'half of the memory is too little');
+	ok($remote eq $own, 'some vectors are kept: the same rows');
+	is($said, $own_said, '... and the same is said');
+}
 {
 	my $before = stat_of('sets_by_server');
 

@@ -1,6 +1,6 @@
 /*
  * tablerows.c
- *		Opening tables for set functions, and reading their vectors.
+ *		Opening tables for set functions, and reading them row by row.
  *
  * A role that may SELECT the columns from the table may have them read here,
  * no other: so views, whose rows are not stored, partitioned tables, and
@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 
+#include "access/heapam.h"
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/xlog.h"
@@ -230,17 +231,25 @@ EndScan(IvfpqTable *table)
 }
 
 /*
- * Begin at the table's first page, wherever other scans are.  The caller's
- * memory context may end before the scan does.
+ * Begin at a mark or, for NULL, at the table's first page, wherever other scans
+ * are.  The caller's memory context may end before the scan does.
  */
-static void
-BeginScan(IvfpqTable *table)
+void
+IvfpqTableBegin(IvfpqTable *table, const IvfpqMark *mark)
 {
 	MemoryContext old = MemoryContextSwitchTo(table->home);
 
 	EndScan(table);
 	table->scan = table_beginscan_strat(table->rel, table->snapshot, 0, NULL,
 										true, false);
+	if (mark != NULL)
+	{
+		BlockNumber nblocks = ((HeapScanDesc) table->scan)->rs_nblocks;
+
+		/* to the last page, for it would go on with the first */
+		heap_setscanlimits(table->scan, mark->block, nblocks - mark->block);
+		table->next = mark->position;
+	}
 	MemoryContextSwitchTo(old);
 }
 
@@ -252,7 +261,7 @@ bool
 IvfpqTableNext(IvfpqTable *table)
 {
 	if (table->scan == NULL)
-		BeginScan(table);
+		IvfpqTableBegin(table, NULL);
 	while (table_scan_getnextslot(table->scan, ForwardScanDirection,
 								  table->slot))
 	{
@@ -268,21 +277,10 @@ IvfpqTableNext(IvfpqTable *table)
 		}
 		table->nulls++;
 	}
-	table->nskipped = table->nulls;
+	/* one that began at a mark has not seen all of them */
+	table->nskipped = Max(table->nskipped, table->nulls);
 	EndScan(table);
 	return false;
-}
-
-/* Let the row at a position come next, see tablerows.h. */
-void
-IvfpqTableSeek(IvfpqTable *table, int64 position)
-{
-	if (position < table->next || table->scan == NULL)
-		BeginScan(table);
-	while (table->next < position)
-		if (!IvfpqTableNext(table))
-			elog(ERROR, "table \"%s\" has lost rows",
-				 RelationGetRelationName(table->rel));
 }
 
 /* Of an error in a vector: which row has it. */
@@ -340,118 +338,6 @@ IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot)
 						RelationGetRelationName(table->rel)),
 				 errhint("Name a column that is NOT NULL, such as the primary key.")));
 	return IvfpqKeyNumber(key, table->key_type);
-}
-
-static int
-CompareKeys(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	/* a long sort must end, too */
-	CHECK_FOR_INTERRUPTS();
-	return x < y ? -1 : x > y;
-}
-
-/* ERROR if two rows have the same key. */
-static void
-CheckKeys(const IvfpqTable *table)
-{
-	Size		bytes = table->nrows * sizeof(int64);
-	int64	   *sorted;
-	int64		i = 1;
-
-	while (i < table->nrows && table->keys[i - 1] < table->keys[i])
-		i++;
-	if (i >= table->nrows)
-		return;					/* they ascend, as they often do */
-	sorted = palloc_extended(bytes, MCXT_ALLOC_HUGE);
-	memcpy(sorted, table->keys, bytes);
-	qsort(sorted, table->nrows, sizeof(int64), CompareKeys);
-	for (i = 1; i < table->nrows; i++)
-		if (sorted[i - 1] == sorted[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_CARDINALITY_VIOLATION),
-					 errmsg("key %lld occurs more than once in table \"%s\"",
-							(long long) sorted[i],
-							RelationGetRelationName(table->rel)),
-					 errhint("Name a column whose values are unique, such as the primary key.")));
-	pfree(sorted);
-}
-
-/* An array of nrows items, which is full, grows. */
-static void *
-Grow(void *items, int64 nrows, Size size)
-{
-	int64		room = nrows == 0 ? 1024 : 2 * nrows;
-
-	if (nrows == 0)
-		return palloc(room * size);
-	return repalloc_huge(items, room * size);
-}
-
-static void
-NoteRow(IvfpqTable *table)
-{
-	int64		i = table->nrows;
-	bool		is_full = i == 0 || (i >= 1024 && (i & (i - 1)) == 0);
-
-	if (table->key_column != InvalidAttrNumber)
-	{
-		if (is_full)
-			table->keys = Grow(table->keys, i, sizeof(int64));
-		table->keys[i] = IvfpqTableKey(table, table->slot);
-	}
-	else
-	{
-		if (is_full)
-			table->tids = Grow(table->tids, i, sizeof(ItemPointerData));
-		table->tids[i] = table->slot->tts_tid;
-	}
-	table->nrows++;
-}
-
-/* Read keys or TIDs, see tablerows.h. */
-void
-IvfpqTableSurvey(IvfpqTable *table)
-{
-	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_KEYS, 0);
-	while (IvfpqTableNext(table))
-	{
-		if (table->nrows == 0)
-			IvfpqTableFloats(table);
-		NoteRow(table);
-		if (table->nrows % 4096 == 0)
-			IvfpqProgressDone(table->nrows);
-	}
-	if (table->key_column != InvalidAttrNumber)
-		CheckKeys(table);
-}
-
-/* The next rows, see tablerows.h. */
-int
-IvfpqTableRead(IvfpqTable *table, float *vectors, int room)
-{
-	int			n = 0;
-
-	while (n < room && IvfpqTableNext(table))
-	{
-		const float *vector = IvfpqTableFloats(table);
-
-		memcpy(vectors + (Size) n * table->dims, vector,
-			   table->dims * sizeof(float));
-		n++;
-	}
-	return n;
-}
-
-/* How many vectors make a batch. */
-int
-IvfpqTableBatch(const IvfpqTable *table)
-{
-	Size		bytes = table->dims * sizeof(float);
-
-	return (int) Max(IVFPQ_BATCH_BYTES / bytes, 1);
 }
 
 /* Done with the table, see tablerows.h. */

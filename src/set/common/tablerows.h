@@ -5,7 +5,10 @@
  *
  * A row's position is its number, from 0, among the rows that have a vector.
  * It is the same in every reading of one opened table, because all use one
- * snapshot and none begins in the middle of the table.
+ * snapshot and begin with the table or where its position is known.
+ *
+ * Opening and rows one by one are tablerows.c's; after a survey of all of them
+ * survey.c has vectors by their positions.
  */
 #ifndef IVFPQ_TABLEROWS_H
 #define IVFPQ_TABLEROWS_H
@@ -18,6 +21,13 @@
 
 /* Vectors are handed on in batches of about so many bytes. */
 #define IVFPQ_BATCH_BYTES	(4 * 1024 * 1024)
+
+/* A block that a reading may begin at. */
+typedef struct IvfpqMark
+{
+	int64		position;		/* of the first row in it */
+	BlockNumber block;
+} IvfpqMark;
 
 typedef struct IvfpqTable
 {
@@ -32,6 +42,11 @@ typedef struct IvfpqTable
 	int64		nrows;			/* with a vector */
 	int64	   *keys;			/* [nrows], with a key column */
 	ItemPointerData *tids;		/* [nrows], without */
+	IvfpqMark  *marks;			/* [nmarks] ascending, of a heap */
+	int64		nmarks;
+	float	   *kept;			/* [nkept][dims] vectors of the first rows */
+	int64		nkept;
+	int64		kept_room;
 
 	/* after a whole reading */
 	int64		nskipped;		/* rows without a vector */
@@ -73,21 +88,18 @@ extern int64 IvfpqKeyNumber(Datum key, Oid type);
 extern void IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
 						   const char *vector);
 
+/* Let the first row come next, or that of a mark. */
+extern void IvfpqTableBegin(IvfpqTable *table, const IvfpqMark *mark);
+
 /*
- * Read keys or TIDs of all rows, and of the first vector how long it is.
- * ERROR for a key that is NULL or comes twice.
+ * The next row: its vector is in table->vector, its TID in table->slot.  Past the
+ * last row comes the first again, with the next call.
  */
-extern void IvfpqTableSurvey(IvfpqTable *table);
-
-/* Let the row at a position come next. */
-extern void IvfpqTableSeek(IvfpqTable *table, int64 position);
-
-/* The next row: its vector is in table->vector, its TID in table->slot. */
 extern bool IvfpqTableNext(IvfpqTable *table);
 
 /*
- * The current row's vector as floats [dims]; ERROR unless it is as long as the
- * first.  Good until the next row.
+ * The current row's vector as floats [dims], once a row; ERROR unless it is as
+ * long as the first.  Good until the next row.
  */
 extern const float *IvfpqTableFloats(IvfpqTable *table);
 
@@ -95,10 +107,25 @@ extern const float *IvfpqTableFloats(IvfpqTable *table);
 extern int64 IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot);
 
 /*
- * The next rows as vectors [room][dims]; how many there were.  Past the last
- * row comes the first again, with the next call.
+ * Read keys or TIDs of all rows, and of the first vector how long it is.
+ * ERROR for a key that is NULL or comes twice.  Vectors of the first rows are
+ * kept, as many as so many bytes hold, until IvfpqTableForget.
  */
-extern int	IvfpqTableRead(IvfpqTable *table, float *vectors, int room);
+extern void IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes);
+extern void IvfpqTableForget(IvfpqTable *table);
+
+/*
+ * The vector at a position, after a survey; good until another row is read.
+ */
+extern const float *IvfpqTableVector(IvfpqTable *table, int64 position);
+
+/*
+ * Vectors from position `first` on, after a survey, at most so many and no more
+ * than there are; how many, at least one.  They are kept ones or in the room
+ * given, [most][dims].
+ */
+extern int	IvfpqTableRead(IvfpqTable *table, int64 first, int most,
+						   float *room, const float **vectors);
 
 /* How many vectors make a batch. */
 extern int	IvfpqTableBatch(const IvfpqTable *table);

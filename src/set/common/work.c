@@ -8,6 +8,7 @@
 #include "utils/memutils.h"
 
 #include "am/common/engine.h"
+#include "am/common/options.h"
 #include "client/client.h"
 #include "set/common/work.h"
 
@@ -204,4 +205,11 @@ IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 			high = tried.nqueries - 1;
 	}
 	return low;
+}
+
+/* What may be kept, see work.h. */
+Size
+IvfpqWorkSpareMemory(void)
+{
+	return IvfpqServerIsWanted() ? IvfpqMemoryLimit() : 0;
 }

@@ -42,4 +42,10 @@ extern void IvfpqWorkEnd(IvfpqWork *work);
  */
 extern int64 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place);
 
+/*
+ * Bytes that a session has for vectors meanwhile: maintenance_work_mem where
+ * gpuvecd is to do the work, nothing where the session's own engine takes that.
+ */
+extern Size IvfpqWorkSpareMemory(void);
+
 #endif							/* IVFPQ_WORK_H */

@@ -1,0 +1,254 @@
+/*
+ * survey.c
+ *		What set functions know of a table's rows after they have read all of
+ *		them once, and vectors by their positions.
+ *
+ * A table is read several times: for a sample, for queries, and for each tile of
+ * queries.  To turn a value into floats takes most of it, where it is of
+ * pgvector's types, so vectors are kept as far as the caller's memory goes.  Of
+ * others it is known in which block they are, about, so that a row here and there
+ * does not cost all that are before it.
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "miscadmin.h"
+
+#include "set/common/common.h"
+#include "set/common/tablerows.h"
+
+/* Blocks are marked so many rows from each other, or somewhat more. */
+#define MARKED_ROWS		256
+
+static int
+CompareKeys(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	/* a long sort must end, too */
+	CHECK_FOR_INTERRUPTS();
+	return x < y ? -1 : x > y;
+}
+
+/* ERROR if two rows have the same key. */
+static void
+CheckKeys(const IvfpqTable *table)
+{
+	Size		bytes = table->nrows * sizeof(int64);
+	int64	   *sorted;
+	int64		i = 1;
+
+	while (i < table->nrows && table->keys[i - 1] < table->keys[i])
+		i++;
+	if (i >= table->nrows)
+		return;					/* they ascend, as they often do */
+	sorted = palloc_extended(bytes, MCXT_ALLOC_HUGE);
+	memcpy(sorted, table->keys, bytes);
+	qsort(sorted, table->nrows, sizeof(int64), CompareKeys);
+	for (i = 1; i < table->nrows; i++)
+		if (sorted[i - 1] == sorted[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_CARDINALITY_VIOLATION),
+					 errmsg("key %lld occurs more than once in table \"%s\"",
+							(long long) sorted[i],
+							RelationGetRelationName(table->rel)),
+					 errhint("Name a column whose values are unique, such as the primary key.")));
+	pfree(sorted);
+}
+
+/* An array of nrows items, which is full, grows. */
+static void *
+Grow(void *items, int64 nrows, Size size)
+{
+	int64		room = nrows == 0 ? 1024 : 2 * nrows;
+
+	if (nrows == 0)
+		return palloc(room * size);
+	return repalloc_huge(items, room * size);
+}
+
+/* Is an array of n items that Grow made full? */
+static bool
+IsFull(int64 n)
+{
+	return n == 0 || (n >= 1024 && (n & (n - 1)) == 0);
+}
+
+static void
+NoteRow(IvfpqTable *table)
+{
+	int64		i = table->nrows;
+	bool		is_full = IsFull(i);
+
+	if (table->key_column != InvalidAttrNumber)
+	{
+		if (is_full)
+			table->keys = Grow(table->keys, i, sizeof(int64));
+		table->keys[i] = IvfpqTableKey(table, table->slot);
+	}
+	else
+	{
+		if (is_full)
+			table->tids = Grow(table->tids, i, sizeof(ItemPointerData));
+		table->tids[i] = table->slot->tts_tid;
+	}
+	table->nrows++;
+}
+
+/*
+ * Mark the current row's block, if the row is the first of it and enough came
+ * since the last mark.  Only a heap's reading can begin at a block.
+ */
+static void
+NoteMark(IvfpqTable *table, BlockNumber *block)
+{
+	int64		position = table->nrows;
+	BlockNumber last = *block;
+	IvfpqMark  *mark;
+
+	*block = ItemPointerGetBlockNumber(&table->slot->tts_tid);
+	if (*block == last ||
+		(table->nmarks > 0 &&
+		 position < table->marks[table->nmarks - 1].position + MARKED_ROWS))
+		return;
+	if (IsFull(table->nmarks))
+		table->marks = Grow(table->marks, table->nmarks, sizeof(IvfpqMark));
+	mark = &table->marks[table->nmarks++];
+	mark->position = position;
+	mark->block = *block;
+}
+
+/* Keep one more vector; memory has room for so many. */
+static void
+Keep(IvfpqTable *table, const float *vector, int64 most)
+{
+	Size		bytes = table->dims * sizeof(float);
+
+	if (table->nkept == table->kept_room)
+	{
+		table->kept_room = Min(Max(2 * table->kept_room, 1024), most);
+		table->kept = table->kept == NULL ?
+			palloc_extended(table->kept_room * bytes, MCXT_ALLOC_HUGE) :
+			repalloc_huge(table->kept, table->kept_room * bytes);
+	}
+	memcpy(table->kept + table->nkept * table->dims, vector, bytes);
+	table->nkept++;
+}
+
+/* Read all rows, see tablerows.h. */
+void
+IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes)
+{
+	bool		is_heap = table->rel->rd_tableam == GetHeapamTableAmRoutine();
+	BlockNumber block = InvalidBlockNumber;
+	int64		most = 0;
+
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_KEYS, 0);
+	while (IvfpqTableNext(table))
+	{
+		if (is_heap)
+			NoteMark(table, &block);
+		NoteRow(table);
+		if (table->nrows == 1 || table->nkept < most)
+		{
+			const float *vector = IvfpqTableFloats(table);
+
+			most = keep_bytes / (table->dims * sizeof(float));
+			if (most > 0)
+				Keep(table, vector, most);
+		}
+		if (table->nrows % 4096 == 0)
+			IvfpqProgressDone(table->nrows);
+	}
+	if (table->key_column != InvalidAttrNumber)
+		CheckKeys(table);
+}
+
+/* Give memory back, see tablerows.h. */
+void
+IvfpqTableForget(IvfpqTable *table)
+{
+	if (table->kept != NULL)
+		pfree(table->kept);
+	table->kept = NULL;
+	table->nkept = 0;
+}
+
+/* The last mark that is not behind a position; NULL: there is none. */
+static const IvfpqMark *
+MarkBefore(const IvfpqTable *table, int64 position)
+{
+	int64		low = 0;
+	int64		high = table->nmarks;
+
+	while (low < high)
+	{
+		int64		middle = low + (high - low) / 2;
+
+		if (table->marks[middle].position <= position)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low == 0 ? NULL : &table->marks[low - 1];
+}
+
+/* The row at a position, one that there is, becomes the current one. */
+static void
+GoTo(IvfpqTable *table, int64 position)
+{
+	bool		is_behind = table->scan == NULL || position < table->next;
+
+	if (is_behind || position > table->next + MARKED_ROWS)
+	{
+		const IvfpqMark *mark = MarkBefore(table, position);
+
+		if (is_behind || (mark != NULL && mark->position > table->next))
+			IvfpqTableBegin(table, mark);
+	}
+	do
+		if (!IvfpqTableNext(table))
+			elog(ERROR, "table \"%s\" has lost rows",
+				 RelationGetRelationName(table->rel));
+	while (table->next <= position);
+}
+
+/* The vector at a position, see tablerows.h. */
+const float *
+IvfpqTableVector(IvfpqTable *table, int64 position)
+{
+	if (position < table->nkept)
+		return table->kept + position * table->dims;
+	GoTo(table, position);
+	return IvfpqTableFloats(table);
+}
+
+/* Vectors from a position on, see tablerows.h. */
+int
+IvfpqTableRead(IvfpqTable *table, int64 first, int most, float *room,
+			   const float **vectors)
+{
+	if (first < table->nkept)
+	{
+		*vectors = table->kept + first * table->dims;
+		return (int) Min(most, table->nkept - first);
+	}
+	*vectors = room;
+	for (int i = 0; i < most; i++)
+	{
+		GoTo(table, first + i);
+		memcpy(room + (Size) i * table->dims, IvfpqTableFloats(table),
+			   table->dims * sizeof(float));
+	}
+	return most;
+}
+
+/* How many vectors make a batch. */
+int
+IvfpqTableBatch(const IvfpqTable *table)
+{
+	Size		bytes = table->dims * sizeof(float);
+
+	return (int) Max(IVFPQ_BATCH_BYTES / bytes, 1);
+}
