@@ -185,7 +185,7 @@ fetch_row(IvfpqMany *many, uint64 id, Fetched *fetched)
 }
 
 /* Have the processor fetch what it takes to measure for a query. */
-static inline void
+static pg_attribute_always_inline void
 prefetch_query(const IvfpqMany *many, int number)
 {
 	const float *floats = many->floats + (Size) number * many->queries.dims;
