@@ -5,7 +5,7 @@
  *
  * There may be a hundred million.  So one tuple is made, which holds each in
  * turn, and the tuplestore copies it: to form a tuple of Datums takes as long
- * as all the rest.
+ * as to store it.
  */
 #include "postgres.h"
 
