@@ -83,6 +83,22 @@ extern GvStatus gv_spread_finish(GvSearcher *searcher);
 extern GvSearcher *gv_spread_own(GvSearcher *searcher, int32_t device);
 
 /*
+ * gv_spreadhits.c, of one search: the first nhits hits of all parts, asked
+ * [nparts][n], into hits [nhits], with as much room beside them; hits in turn by
+ * the owners of their records, sorted [nhits], how many each has, counts [nparts],
+ * and whose each is, owners [nhits]
+ */
+extern void gv_spread_expect_hits(const GvSearch *asked, int32_t n,
+								  int32_t nparts, int32_t nhits);
+extern void gv_spread_merge_hits(const GvSearch *asked, int32_t n,
+								 int32_t nparts, GvHit *hits, int32_t nhits,
+								 GvHit *beside);
+extern void gv_spread_sort_hits(const GvSpreadMirror *mirror,
+								const GvHit *hits, int32_t nhits,
+								GvHit *sorted, uint8_t *owners,
+								int32_t *counts);
+
+/*
  * gv_spreadmerge.c: what shards are asked, asked [nparts][n], and what comes of
  * their answers
  */
@@ -90,7 +106,10 @@ typedef struct GvSpreadAnswers
 {
 	char	   *memory;
 	size_t		bytes;
-	GvHit	   *sorted;			/* of all searches, by the owners of records */
+	GvHit	   *sorted;			/* [nhits] of all searches, of each by the
+								 * owners of records, */
+	int32_t    *counts;			/* [n][nparts] so many */
+	uint8_t    *owners;			/* [nhits] by the order of hits */
 } GvSpreadAnswers;
 
 extern GvStatus gv_spread_merge(const GvSpreadMirror *mirror,
@@ -109,6 +128,6 @@ extern GvStatus gv_spread_ask_bounds(const GvSpreadMirror *mirror,
 									 int64_t *nhits);
 extern void gv_spread_take_bounds(const GvSpreadMirror *mirror,
 								  const GvSearch *asked, GvSearch *searches,
-								  int32_t n);
+								  int32_t n, const GvSpreadAnswers *answers);
 
 #endif							/* GV_SPREAD_H */

@@ -13,20 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Is a before b in the order of hits? */
-static bool
-before(const GvHit *a, const GvHit *b)
-{
-	int			i;
-
-	if (a->score != b->score)
-		return a->score < b->score;
-	for (i = 0; i < 3; i++)
-		if (a->rowid[i] != b->rowid[i])
-			return a->rowid[i] < b->rowid[i];
-	return a->probe < b->probe;
-}
-
 /* What parts found of the i-th of n searches, in all. */
 static int32_t
 count_hits(const GvSpreadMirror *mirror, const GvSearch *asked,
@@ -40,21 +26,38 @@ count_hits(const GvSpreadMirror *mirror, const GvSearch *asked,
 	return nhits < asked[i].capacity ? (int32_t) nhits : asked[i].capacity;
 }
 
-/* Memory for answers; all of it is of 4-byte elements. */
+/*
+ * Memory for the answers to n searches, with so many hits in all, and for so many
+ * bytes of what they have besides, to which *next is set.
+ */
 static GvStatus
-need_answers(GvSpreadAnswers *answers, size_t bytes)
+need_answers(GvSpreadAnswers *answers, const GvSpreadMirror *mirror, int32_t n,
+			 size_t nhits, size_t bytes, char **next)
 {
-	if (bytes <= answers->bytes)
-		return GV_OK;
-	free(answers->memory);
-	answers->bytes = bytes + bytes / 4;
-	answers->memory = malloc(answers->bytes);
-	if (answers->memory == NULL)
-		answers->bytes = 0;
-	return answers->memory != NULL ? GV_OK : GV_NO_MEMORY;
+	size_t		ncounts = (size_t) n * (size_t) mirror->spread.nparts;
+
+	/* one more: there may be none */
+	bytes += nhits * (sizeof(GvHit) + sizeof(uint8_t)) +
+		ncounts * sizeof(int32_t) + 1;
+	if (bytes > answers->bytes)
+	{
+		free(answers->memory);
+		answers->bytes = bytes + bytes / 4;
+		answers->memory = malloc(answers->bytes);
+		if (answers->memory == NULL)
+		{
+			answers->bytes = 0;
+			return GV_NO_MEMORY;
+		}
+	}
+	answers->sorted = (GvHit *) answers->memory;
+	answers->counts = (int32_t *) (answers->sorted + nhits);
+	*next = (char *) (answers->counts + ncounts);
+	answers->owners = (uint8_t *) answers->memory + bytes - nhits - 1;
+	return GV_OK;
 }
 
-/* Room for so many bytes of answers at *next. */
+/* Room for so many bytes of answers at *next; all of it is of 4-byte elements. */
 static void *
 take(char **next, size_t bytes)
 {
@@ -62,35 +65,6 @@ take(char **next, size_t bytes)
 
 	*next += bytes;
 	return place;
-}
-
-/* The first nhits hits of all parts, in order. */
-static void
-merge_hits(const GvSpreadMirror *mirror, const GvSearch *asked, int32_t n,
-		   GvHit *hits, int32_t nhits)
-{
-	const GvHit *heads[GV_MAX_DEVICES];
-	const GvHit *ends[GV_MAX_DEVICES];
-	int32_t		p;
-	int32_t		i;
-
-	for (p = 0; p < mirror->spread.nparts; p++)
-	{
-		const GvSearch *part = &asked[(size_t) p * (size_t) n];
-
-		heads[p] = part->hits;
-		ends[p] = heads[p] + part->nhits;
-	}
-	for (i = 0; i < nhits; i++)
-	{
-		int32_t		best = -1;
-
-		for (p = 0; p < mirror->spread.nparts; p++)
-			if (heads[p] < ends[p] &&
-				(best < 0 || before(heads[p], heads[best])))
-				best = p;
-		hits[i] = *heads[best]++;
-	}
 }
 
 /* What parts say of the lists of a search, and of the sample, is added up. */
@@ -118,6 +92,18 @@ add_up(const GvSpreadMirror *mirror, const GvSearch *asked, int32_t n,
 	}
 }
 
+/* The i-th search's hits, of which so many are before, by their owners. */
+static void
+sort_hits(const GvSpreadMirror *mirror, const GvSearch *search,
+		  GvSpreadAnswers *answers, int32_t i, size_t before)
+{
+	gv_spread_sort_hits(mirror, search->hits,
+						search->bounded ? search->nhits : 0,
+						answers->sorted + before, answers->owners + before,
+						answers->counts +
+						(size_t) i * (size_t) mirror->spread.nparts);
+}
+
 /* What n searches found, from what each part found. */
 GvStatus
 gv_spread_merge(const GvSpreadMirror *mirror, const GvSearch *asked,
@@ -125,30 +111,30 @@ gv_spread_merge(const GvSpreadMirror *mirror, const GvSearch *asked,
 {
 	size_t		bytes = 0;
 	size_t		total = 0;
+	size_t		first = 0;
 	char	   *next;
 	GvStatus	status;
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
 	{
-		size_t		nhits = (size_t) count_hits(mirror, asked, n, i);
-
-		bytes += (size_t) asked[i].nprobed *
-			(sizeof(GvProbe) + sizeof(int32_t)) +
-			nhits * (sizeof(GvHit) + sizeof(GvBound));
-		total += nhits;
-	}
-	status = need_answers(answers, bytes + total * sizeof(GvHit));
-	if (status != GV_OK)
-		return status;
-	next = answers->memory;
-	for (i = 0; i < n; i++)
-	{
 		GvSearch   *search = &searches[i];
-		size_t		nprobed = (size_t) asked[i].nprobed;
 
 		search->nprobed = asked[i].nprobed;
 		search->nhits = count_hits(mirror, asked, n, i);
+		bytes += (size_t) search->nprobed *
+			(sizeof(GvProbe) + sizeof(int32_t)) +
+			(size_t) search->nhits * (sizeof(GvHit) + sizeof(GvBound));
+		total += (size_t) search->nhits;
+	}
+	status = need_answers(answers, mirror, n, total, bytes, &next);
+	if (status != GV_OK)
+		return status;
+	for (i = 0; i < n; i++)
+	{
+		GvSearch   *search = &searches[i];
+		size_t		nprobed = (size_t) search->nprobed;
+
 		search->probed = take(&next, nprobed * sizeof(GvProbe));
 		search->hits = take(&next, (size_t) search->nhits * sizeof(GvHit));
 		search->bounds = search->bounded ?
@@ -158,10 +144,15 @@ gv_spread_merge(const GvSpreadMirror *mirror, const GvSearch *asked,
 		if (nprobed > 0)
 			memcpy(search->probed, asked[i].probed,
 				   nprobed * sizeof(GvProbe));
-		merge_hits(mirror, &asked[i], n, search->hits, search->nhits);
+		if (i + 1 < n)
+			gv_spread_expect_hits(&asked[i + 1], n, mirror->spread.nparts,
+								  searches[i + 1].nhits);
+		gv_spread_merge_hits(&asked[i], n, mirror->spread.nparts, search->hits,
+							 search->nhits, answers->sorted + first);
 		add_up(mirror, &asked[i], n, search);
+		sort_hits(mirror, search, answers, i, first);
+		first += (size_t) search->nhits;
 	}
-	answers->sorted = (GvHit *) next;
 	return GV_OK;
 }
 
@@ -230,98 +221,94 @@ gv_spread_add_nearer(const GvSpreadMirror *mirror, const GvSearch *asked,
 	}
 }
 
-/* The hits of a search to those who have their records, at *sorted. */
-static void
-sort_hits(const GvSpreadMirror *mirror, const GvSearch *search,
-		  GvSearch *asked, int32_t n, GvHit **sorted, int64_t *nhits)
+/* Room for the bounds of hits that were given, and these by their owners. */
+static GvStatus
+sort_given(const GvSpreadMirror *mirror, GvSearch *searches, int32_t n,
+		   GvSpreadAnswers *answers)
 {
-	GvSearch	one = {.query = search->query, .bounded = true, .given = true};
-	int32_t		wanted = search->bounded ? search->nhits : 0;
-	int32_t		p;
+	size_t		total = 0;
+	size_t		first = 0;
+	char	   *next;
+	GvStatus	status;
 	int32_t		i;
 
-	for (p = 0; p < mirror->spread.nparts; p++)
-		asked[(size_t) p * (size_t) n] = one;
-	for (i = 0; i < wanted; i++)
-		asked[(size_t) gv_record_owner(mirror, search->hits[i].rowid) *
-			  (size_t) n].nhits++;
-	for (p = 0; p < mirror->spread.nparts; p++)
+	for (i = 0; i < n; i++)
+		total += (size_t) searches[i].nhits;
+	status = need_answers(answers, mirror, n, total, total * sizeof(GvBound),
+						  &next);
+	for (i = 0; i < n && status == GV_OK; i++)
 	{
-		GvSearch   *part = &asked[(size_t) p * (size_t) n];
-
-		part->hits = *sorted;
-		*sorted += part->nhits;
-		nhits[p] += part->nhits;
-		part->nhits = 0;
+		searches[i].bounds = take(&next, (size_t) searches[i].nhits *
+								  sizeof(GvBound));
+		sort_hits(mirror, &searches[i], answers, i, first);
+		first += (size_t) searches[i].nhits;
 	}
-	for (i = 0; i < wanted; i++)
-	{
-		GvSearch   *part = &asked[(size_t) gv_record_owner
-								  (mirror, search->hits[i].rowid) *
-								  (size_t) n];
-
-		part->hits[part->nhits++] = search->hits[i];
-	}
+	return status;
 }
 
 /*
  * The bounds of all hits, of those who have their records, so many of each part.
- * Hits that were given have room neither for bounds nor in another order yet.
+ * Hits that were given are not sorted yet.
  */
 GvStatus
 gv_spread_ask_bounds(const GvSpreadMirror *mirror, GvSearch *searches,
 					 int32_t n, GvSearch *asked, GvSpreadAnswers *answers,
 					 int64_t *nhits)
 {
+	int32_t		nparts = mirror->spread.nparts;
 	GvHit	   *sorted;
 	int32_t		i;
+	int32_t		p;
 
 	memset(nhits, 0, GV_MAX_DEVICES * sizeof(*nhits));
 	if (searches[0].given)
 	{
-		size_t		total = 1;
-		char	   *next;
-		GvStatus	status;
+		GvStatus	status = sort_given(mirror, searches, n, answers);
 
-		for (i = 0; i < n; i++)
-			total += (size_t) searches[i].nhits;
-		status = need_answers(answers, total *
-							  (sizeof(GvBound) + sizeof(GvHit)));
 		if (status != GV_OK)
 			return status;
-		next = answers->memory;
-		for (i = 0; i < n; i++)
-			searches[i].bounds = take(&next, (size_t) searches[i].nhits *
-									  sizeof(GvBound));
-		answers->sorted = (GvHit *) next;
 	}
 	sorted = answers->sorted;
 	for (i = 0; i < n; i++)
-		sort_hits(mirror, &searches[i], &asked[i], n, &sorted, nhits);
+	{
+		const int32_t *counts = answers->counts + (size_t) i * (size_t) nparts;
+		GvHit	   *hits = sorted;
+
+		for (p = 0; p < nparts; p++)
+		{
+			asked[(size_t) p * (size_t) n + (size_t) i] = (GvSearch)
+			{
+				.query = searches[i].query, .bounded = true, .given = true,
+					.nhits = counts[p], .hits = hits
+			};
+			hits += counts[p];
+			nhits[p] += counts[p];
+		}
+		sorted += searches[i].nhits;
+	}
 	return GV_OK;
 }
 
 /* What parts have answered to that, in the order of the hits. */
 void
 gv_spread_take_bounds(const GvSpreadMirror *mirror, const GvSearch *asked,
-					  GvSearch *searches, int32_t n)
+					  GvSearch *searches, int32_t n,
+					  const GvSpreadAnswers *answers)
 {
+	const uint8_t *owners = answers->owners;
 	int32_t		s;
+	int32_t		p;
 	int32_t		i;
 
 	for (s = 0; s < n; s++)
 	{
-		int32_t		taken[GV_MAX_DEVICES] = {0};
+		const GvBound *next[GV_MAX_DEVICES];
 		GvSearch   *search = &searches[s];
 
+		for (p = 0; p < mirror->spread.nparts; p++)
+			next[p] = asked[(size_t) p * (size_t) n + (size_t) s].bounds;
 		for (i = 0; search->bounded && i < search->nhits; i++)
-		{
-			int32_t		owner = gv_record_owner(mirror,
-												search->hits[i].rowid);
-			const GvSearch *part = &asked[(size_t) owner * (size_t) n +
-										  (size_t) s];
-
-			search->bounds[i] = part->bounds[taken[owner]++];
-		}
+			search->bounds[i] = *next[owners[i]]++;
+		owners += search->nhits;
 	}
 }

@@ -216,7 +216,7 @@ go_on(Searcher *searcher)
 	else if (status == GV_OK)
 	{
 		gv_spread_take_bounds(mirror, searcher->asked, searcher->searches,
-							  searcher->n);
+							  searcher->n, &searcher->answers);
 		searcher->step = ENDED;
 	}
 	if (status != GV_OK)
