@@ -12,6 +12,19 @@
 
 #define LINE			64		/* bytes, of a processor's cache */
 
+/*
+ * See gv_spread.h.  A function of another file's, because a compiler drops calls of
+ * those that it sees to do nothing else.
+ */
+void
+gv_spread_expect(const void *from, size_t bytes)
+{
+	size_t		at;
+
+	for (at = 0; at < bytes; at += LINE)
+		__builtin_prefetch((const char *) from + at);
+}
+
 /* Is a before b in the order of hits? */
 static bool
 before(const GvHit *a, const GvHit *b)
@@ -94,24 +107,6 @@ count_needed(const GvSearch *asked, int32_t n, int32_t nparts, int32_t nhits,
 			needed++;
 		counts[p] = needed;
 	}
-}
-
-/*
- * See gv_spread.h.  Parts' hits lie apart, and with those that are not needed
- * between them: the processor does not know by itself where the next ones are.
- */
-void
-gv_spread_expect_hits(const GvSearch *asked, int32_t n, int32_t nparts,
-					  int32_t nhits)
-{
-	size_t		bytes = (size_t) (nhits / nparts + nhits / 8) * sizeof(GvHit);
-	int32_t		p;
-	size_t		at;
-
-	for (p = 0; p < nparts; p++)
-		for (at = 0; at < bytes; at += LINE)
-			__builtin_prefetch((const char *) asked[(size_t) p *
-													(size_t) n].hits + at);
 }
 
 /* See gv_spread.h. */

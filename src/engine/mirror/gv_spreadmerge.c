@@ -6,12 +6,18 @@
  * on all of them, and a list is empty but where it is kept.  Hits of shards are
  * merged as an engine orders its own: by (S, row id) and, of equal pairs, the
  * earlier probe first.  Answers lie in the searcher's memory, because the next
- * step overwrites those of the parts.
+ * step overwrites those of the parts.  Of thousands of searches several threads
+ * do some each, because the cards wait meanwhile.
  */
 #include "engine/mirror/gv_spread.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "engine/mirror/gv_crew.h"
+
+#define RANGE			64		/* searches that a thread takes at a time */
+#define LEAST_SHARED	16		/* ranges that are worth more than one */
 
 /* What parts found of the i-th of n searches, in all. */
 static int32_t
@@ -26,19 +32,50 @@ count_hits(const GvSpreadMirror *mirror, const GvSearch *asked,
 	return nhits < asked[i].capacity ? (int32_t) nhits : asked[i].capacity;
 }
 
+/* Memory for the ranges of n searches. */
+static GvStatus
+need_ranges(GvSpreadAnswers *answers, int32_t n)
+{
+	int32_t		nranges = (n + RANGE - 1) / RANGE;
+	GvSpreadRange *ranges = answers->ranges;
+
+	if (nranges > answers->ranges_room)
+	{
+		ranges = realloc(ranges, (size_t) nranges * sizeof(*ranges));
+		if (ranges == NULL)
+			return GV_NO_MEMORY;
+		answers->ranges = ranges;
+		answers->ranges_room = nranges;
+	}
+	answers->nranges = nranges;
+	return GV_OK;
+}
+
 /*
- * Memory for the answers to n searches, with so many hits in all, and for so many
- * bytes of what they have besides, to which *next is set.
+ * Memory for what was counted of the ranges of n searches, which are told where
+ * theirs begins.
  */
 static GvStatus
-need_answers(GvSpreadAnswers *answers, const GvSpreadMirror *mirror, int32_t n,
-			 size_t nhits, size_t bytes, char **next)
+need_answers(GvSpreadAnswers *answers, const GvSpreadMirror *mirror, int32_t n)
 {
 	size_t		ncounts = (size_t) n * (size_t) mirror->spread.nparts;
+	size_t		nhits = 0;
+	size_t		other = 0;
+	size_t		bytes;
+	int32_t		i;
 
-	/* one more: there may be none */
-	bytes += nhits * (sizeof(GvHit) + sizeof(uint8_t)) +
-		ncounts * sizeof(int32_t) + 1;
+	for (i = 0; i < answers->nranges; i++)
+	{
+		GvSpreadRange *range = &answers->ranges[i];
+
+		range->first = nhits;
+		range->at = other;
+		nhits += range->nhits;
+		other += range->bytes;
+	}
+	/* never nothing */
+	bytes = ncounts * sizeof(int32_t) + other +
+		nhits * (sizeof(GvHit) + sizeof(uint8_t));
 	if (bytes > answers->bytes)
 	{
 		free(answers->memory);
@@ -52,8 +89,8 @@ need_answers(GvSpreadAnswers *answers, const GvSpreadMirror *mirror, int32_t n,
 	}
 	answers->sorted = (GvHit *) answers->memory;
 	answers->counts = (int32_t *) (answers->sorted + nhits);
-	*next = (char *) (answers->counts + ncounts);
-	answers->owners = (uint8_t *) answers->memory + bytes - nhits - 1;
+	answers->others = (char *) (answers->counts + ncounts);
+	answers->owners = (uint8_t *) answers->others + other;
 	return GV_OK;
 }
 
@@ -92,68 +129,145 @@ add_up(const GvSpreadMirror *mirror, const GvSearch *asked, int32_t n,
 	}
 }
 
-/* The i-th search's hits, of which so many are before, by their owners. */
-static void
-sort_hits(const GvSpreadMirror *mirror, const GvSearch *search,
-		  GvSpreadAnswers *answers, int32_t i, size_t before)
+/* A step, of which threads do ranges. */
+typedef struct Work
 {
-	gv_spread_sort_hits(mirror, search->hits,
-						search->bounded ? search->nhits : 0,
-						answers->sorted + before, answers->owners + before,
-						answers->counts +
-						(size_t) i * (size_t) mirror->spread.nparts);
+	const GvSpreadMirror *mirror;
+	GvSearch   *asked;			/* [nparts][n] */
+	GvSearch   *searches;		/* [n] */
+	int32_t		n;
+	GvSpreadAnswers *answers;
+	int64_t    *nhits;			/* [nparts] that are asked for */
+} Work;
+
+/* All ranges, by several threads where they are many. */
+static void
+do_ranges(Work *work, void (*range) (void *, int32_t))
+{
+	int32_t		nranges = work->answers->nranges;
+
+	gv_crew_share(nranges < LEAST_SHARED ? 0 : gv_crew_wanted(nranges), range,
+				  work, nranges);
 }
 
-/* What n searches found, from what each part found. */
-GvStatus
-gv_spread_merge(const GvSpreadMirror *mirror, const GvSearch *asked,
-				GvSearch *searches, int32_t n, GvSpreadAnswers *answers)
+/* The first search behind a range. */
+static int32_t
+range_end(const Work *work, int32_t range)
 {
-	size_t		bytes = 0;
-	size_t		total = 0;
-	size_t		first = 0;
-	char	   *next;
-	GvStatus	status;
+	return (range + 1) * RANGE < work->n ? (range + 1) * RANGE : work->n;
+}
+
+/* What the searches of a range found, and what room that takes. */
+static void
+count_range(void *arg, int32_t r)
+{
+	Work	   *work = arg;
+	GvSpreadRange *range = &work->answers->ranges[r];
+	int32_t		end = range_end(work, r);
 	int32_t		i;
 
-	for (i = 0; i < n; i++)
+	*range = (GvSpreadRange)
 	{
-		GvSearch   *search = &searches[i];
+		0
+	};
+	for (i = r * RANGE; i < end; i++)
+	{
+		GvSearch   *search = &work->searches[i];
 
-		search->nprobed = asked[i].nprobed;
-		search->nhits = count_hits(mirror, asked, n, i);
-		bytes += (size_t) search->nprobed *
-			(sizeof(GvProbe) + sizeof(int32_t)) +
-			(size_t) search->nhits * (sizeof(GvHit) + sizeof(GvBound));
-		total += (size_t) search->nhits;
+		if (!search->given)
+		{
+			search->nprobed = work->asked[i].nprobed;
+			search->nhits = count_hits(work->mirror, work->asked, work->n, i);
+			range->bytes += (size_t) search->nprobed *
+				(sizeof(GvProbe) + sizeof(int32_t)) +
+				(size_t) search->nhits * sizeof(GvHit);
+		}
+		range->bytes += (size_t) search->nhits * sizeof(GvBound);
+		range->nhits += (size_t) search->nhits;
 	}
-	status = need_answers(answers, mirror, n, total, bytes, &next);
-	if (status != GV_OK)
-		return status;
-	for (i = 0; i < n; i++)
-	{
-		GvSearch   *search = &searches[i];
-		size_t		nprobed = (size_t) search->nprobed;
+}
 
-		search->probed = take(&next, nprobed * sizeof(GvProbe));
-		search->hits = take(&next, (size_t) search->nhits * sizeof(GvHit));
+/* The i-th search's hits are merged next: about so many of each part. */
+static void
+expect_hits(const Work *work, int32_t i)
+{
+	int32_t		nparts = work->mirror->spread.nparts;
+	int32_t		nhits = work->searches[i].nhits;
+	int32_t		p;
+
+	for (p = 0; p < nparts; p++)
+		gv_spread_expect(work->asked[(size_t) p * (size_t) work->n + (size_t) i].hits,
+						 (size_t) (nhits / nparts + nhits / 8) * sizeof(GvHit));
+}
+
+/* The i-th search's answer from what each part found; its hits before by owners. */
+static void
+merge_search(Work *work, int32_t i, char **next, size_t first)
+{
+	GvSearch   *search = &work->searches[i];
+	const GvSearch *asked = &work->asked[i];
+	size_t		nprobed = (size_t) search->nprobed;
+
+	search->probed = take(next, nprobed * sizeof(GvProbe));
+	search->hits = take(next, (size_t) search->nhits * sizeof(GvHit));
+	search->matches = search->condition != NULL ?
+		take(next, nprobed * sizeof(int32_t)) : NULL;
+	if (nprobed > 0)
+		memcpy(search->probed, asked->probed, nprobed * sizeof(GvProbe));
+	gv_spread_merge_hits(asked, work->n, work->mirror->spread.nparts,
+						 search->hits, search->nhits,
+						 work->answers->sorted + first);
+	add_up(work->mirror, asked, work->n, search);
+}
+
+/* The answers of a range, unless they were given, and hits by their owners. */
+static void
+answer_range(void *arg, int32_t r)
+{
+	Work	   *work = arg;
+	GvSpreadAnswers *answers = work->answers;
+	int32_t		nparts = work->mirror->spread.nparts;
+	int32_t		end = range_end(work, r);
+	size_t		first = answers->ranges[r].first;
+	char	   *next = answers->others + answers->ranges[r].at;
+	int32_t		i;
+
+	for (i = r * RANGE; i < end; i++)
+	{
+		GvSearch   *search = &work->searches[i];
+
+		if (!search->given && i + 1 < end)
+			expect_hits(work, i + 1);
+		if (!search->given)
+			merge_search(work, i, &next, first);
 		search->bounds = search->bounded ?
 			take(&next, (size_t) search->nhits * sizeof(GvBound)) : NULL;
-		search->matches = search->condition != NULL ?
-			take(&next, nprobed * sizeof(int32_t)) : NULL;
-		if (nprobed > 0)
-			memcpy(search->probed, asked[i].probed,
-				   nprobed * sizeof(GvProbe));
-		if (i + 1 < n)
-			gv_spread_expect_hits(&asked[i + 1], n, mirror->spread.nparts,
-								  searches[i + 1].nhits);
-		gv_spread_merge_hits(&asked[i], n, mirror->spread.nparts, search->hits,
-							 search->nhits, answers->sorted + first);
-		add_up(mirror, &asked[i], n, search);
-		sort_hits(mirror, search, answers, i, first);
+		gv_spread_sort_hits(work->mirror, search->hits,
+							search->bounded ? search->nhits : 0,
+							answers->sorted + first, answers->owners + first,
+							answers->counts + (size_t) i * (size_t) nparts);
 		first += (size_t) search->nhits;
 	}
-	return GV_OK;
+}
+
+/*
+ * What n searches found, from what each part found.  Hits that were given have
+ * room for bounds then.
+ */
+GvStatus
+gv_spread_merge(const GvSpreadMirror *mirror, GvSearch *asked,
+				GvSearch *searches, int32_t n, GvSpreadAnswers *answers)
+{
+	Work		work = {mirror, asked, searches, n, answers, NULL};
+	GvStatus	status = need_ranges(answers, n);
+
+	if (status != GV_OK)
+		return status;
+	do_ranges(&work, count_range);
+	status = need_answers(answers, mirror, n);
+	if (status == GV_OK)
+		do_ranges(&work, answer_range);
+	return status;
 }
 
 /* Does a search wait for what is near the merged hit number `rank`? */
@@ -221,94 +335,93 @@ gv_spread_add_nearer(const GvSpreadMirror *mirror, const GvSearch *asked,
 	}
 }
 
-/* Room for the bounds of hits that were given, and these by their owners. */
-static GvStatus
-sort_given(const GvSpreadMirror *mirror, GvSearch *searches, int32_t n,
-		   GvSpreadAnswers *answers)
+/* The bounds of a range's hits are asked for. */
+static void
+ask_range(void *arg, int32_t r)
 {
-	size_t		total = 0;
-	size_t		first = 0;
-	char	   *next;
-	GvStatus	status;
+	Work	   *work = arg;
+	const GvSpreadAnswers *answers = work->answers;
+	GvHit	   *hits = answers->sorted + answers->ranges[r].first;
+	int64_t		nhits[GV_MAX_DEVICES] = {0};
+	int32_t		nparts = work->mirror->spread.nparts;
+	int32_t		end = range_end(work, r);
+	int32_t		p;
 	int32_t		i;
 
-	for (i = 0; i < n; i++)
-		total += (size_t) searches[i].nhits;
-	status = need_answers(answers, mirror, n, total, total * sizeof(GvBound),
-						  &next);
-	for (i = 0; i < n && status == GV_OK; i++)
+	for (i = r * RANGE; i < end; i++)
 	{
-		searches[i].bounds = take(&next, (size_t) searches[i].nhits *
-								  sizeof(GvBound));
-		sort_hits(mirror, &searches[i], answers, i, first);
-		first += (size_t) searches[i].nhits;
+		const int32_t *counts = answers->counts + (size_t) i * (size_t) nparts;
+		const GvSearch *search = &work->searches[i];
+		GvHit	   *next = hits;
+
+		for (p = 0; p < nparts; p++)
+		{
+			work->asked[(size_t) p * (size_t) work->n + (size_t) i] = (GvSearch)
+			{
+				.query = search->query, .bounded = true, .given = true,
+					.nhits = counts[p], .hits = next
+			};
+			next += counts[p];
+			nhits[p] += counts[p];
+		}
+		hits += search->nhits;
 	}
-	return status;
+	for (p = 0; p < nparts; p++)
+		(void) __atomic_fetch_add(&work->nhits[p], nhits[p], __ATOMIC_RELAXED);
 }
 
-/*
- * The bounds of all hits, of those who have their records, so many of each part.
- * Hits that were given are not sorted yet.
- */
-GvStatus
+/* The bounds of all hits, of those who have their records, so many of each part. */
+void
 gv_spread_ask_bounds(const GvSpreadMirror *mirror, GvSearch *searches,
 					 int32_t n, GvSearch *asked, GvSpreadAnswers *answers,
 					 int64_t *nhits)
 {
-	int32_t		nparts = mirror->spread.nparts;
-	GvHit	   *sorted;
-	int32_t		i;
-	int32_t		p;
+	Work		work = {mirror, asked, searches, n, answers, nhits};
 
 	memset(nhits, 0, GV_MAX_DEVICES * sizeof(*nhits));
-	if (searches[0].given)
-	{
-		GvStatus	status = sort_given(mirror, searches, n, answers);
-
-		if (status != GV_OK)
-			return status;
-	}
-	sorted = answers->sorted;
-	for (i = 0; i < n; i++)
-	{
-		const int32_t *counts = answers->counts + (size_t) i * (size_t) nparts;
-		GvHit	   *hits = sorted;
-
-		for (p = 0; p < nparts; p++)
-		{
-			asked[(size_t) p * (size_t) n + (size_t) i] = (GvSearch)
-			{
-				.query = searches[i].query, .bounded = true, .given = true,
-					.nhits = counts[p], .hits = hits
-			};
-			hits += counts[p];
-			nhits[p] += counts[p];
-		}
-		sorted += searches[i].nhits;
-	}
-	return GV_OK;
+	do_ranges(&work, ask_range);
 }
 
-/* What parts have answered to that, in the order of the hits. */
-void
-gv_spread_take_bounds(const GvSpreadMirror *mirror, const GvSearch *asked,
-					  GvSearch *searches, int32_t n,
-					  const GvSpreadAnswers *answers)
+/* Bounds of a range's hits, in their order. */
+static void
+take_range(void *arg, int32_t r)
 {
-	const uint8_t *owners = answers->owners;
+	Work	   *work = arg;
+	const uint8_t *owners = work->answers->owners +
+	work->answers->ranges[r].first;
+	int32_t		end = range_end(work, r);
 	int32_t		s;
 	int32_t		p;
 	int32_t		i;
 
-	for (s = 0; s < n; s++)
+	for (s = r * RANGE; s < end; s++)
 	{
 		const GvBound *next[GV_MAX_DEVICES];
-		GvSearch   *search = &searches[s];
+		GvSearch   *search = &work->searches[s];
 
-		for (p = 0; p < mirror->spread.nparts; p++)
-			next[p] = asked[(size_t) p * (size_t) n + (size_t) s].bounds;
+		for (p = 0; p < work->mirror->spread.nparts; p++)
+		{
+			const GvSearch *part = &work->asked[(size_t) p *
+												(size_t) work->n + (size_t) s];
+
+			next[p] = part->bounds;
+			if (s + 1 < end)
+				gv_spread_expect(part[1].bounds,
+								 (size_t) part[1].nhits * sizeof(GvBound));
+		}
 		for (i = 0; search->bounded && i < search->nhits; i++)
 			search->bounds[i] = *next[owners[i]]++;
 		owners += search->nhits;
 	}
+}
+
+/* What parts have answered to that, in the order of the hits. */
+void
+gv_spread_take_bounds(const GvSpreadMirror *mirror, GvSearch *asked,
+					  GvSearch *searches, int32_t n,
+					  GvSpreadAnswers *answers)
+{
+	Work		work = {mirror, asked, searches, n, answers, NULL};
+
+	do_ranges(&work, take_range);
 }

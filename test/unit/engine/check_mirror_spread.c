@@ -9,6 +9,7 @@
 #include "mirrors.h"
 #include "records.h"
 
+#include "engine/mirror/gv_crew.h"
 #include "engine/mirror/gv_spread.h"
 
 #define MOST_NOTED	256
@@ -292,6 +293,32 @@ test_shards(int32_t n)
 	free_index(&index);
 }
 
+/* So many searches that threads share what is done with their answers. */
+static void
+test_crew(void)
+{
+	Records		records;
+	TestIndex	index = make_recorded(&records, 1, 20);
+	GvMirror   *mirror;
+	GvSearcher *searcher = NULL;
+
+	unit_spread = draw_spread(GV_SHARDS, gv_ndevices());
+	mirror = make_mirror(&index);
+	CHECK(put_records(mirror, &records) == GV_OK, "records");
+	CHECK(gv_searcher(unit_spread.devices[0], &searcher) == GV_OK,
+		  "searcher");
+	gv_crew_by(2);
+	check_bounded(searcher, mirror, &index, &records, 1100);
+	/* less of it, where there is memory for more */
+	check_bounded(searcher, mirror, &index, &records, 1030);
+	gv_crew_by(-1);
+	gv_searcher_drop(searcher);
+	gv_mirror_drop(mirror);
+	unit_spread.nparts = 0;
+	free_records(&records);
+	free_index(&index);
+}
+
 /* All lists of one shard are empty, then those of all but one. */
 static void
 test_empty_shards(int32_t n)
@@ -501,6 +528,8 @@ test_mirror_spread(void)
 		test_replicas(n);
 		test_creation(n);
 	}
+	if (gv_ndevices() > 1)
+		test_crew();
 	if (gv_ndevices() > 1 && !unit_small)
 		test_as_one(GV_REPLICAS, 2);
 }
