@@ -211,13 +211,22 @@ create(GvHeldMirror *held)
 {
 	GvSpread	spread = {.kind = held->kind, .nparts = held->nparts};
 	GvStatus	status;
+	int32_t		lacking;
 	int32_t		i;
 
 	for (i = 0; i < held->nparts; i++)
 		spread.devices[i] = held->parts[i].device;
 	do
-		status = gv_mirror_create_on(&held->spec, &spread, &held->mirror);
-	while (status == GV_NO_MEMORY && gv_mirrors_evict_for(held, NULL));
+	{
+		int64_t		growth[GV_MAX_DEVICES];
+
+		status = gv_mirror_create_on(&held->spec, &spread, &held->mirror,
+									 &lacking);
+		for (i = 0; i < GV_MAX_DEVICES; i++)
+			growth[i] = lacking < 0 || lacking == i;
+		if (status != GV_NO_MEMORY || !gv_mirrors_evict_for(held, growth))
+			break;
+	} while (true);
 	if (status != GV_OK)
 	{
 		held->mirror = NULL;

@@ -67,7 +67,8 @@ extern const GvMirrorBackend *gv_spread_engine; /* that makes parts */
 extern int64_t gv_spread_size(const GvMirrorSpec *spec,
 							  const GvSpread *spread, int32_t part);
 extern GvStatus gv_spread_create(const GvMirrorSpec *spec,
-								 const GvSpread *spread, GvMirror **mirror);
+								 const GvSpread *spread, GvMirror **mirror,
+								 int32_t *lacking);
 extern int32_t gv_spread_parts(const GvMirror *mirror, GvPart *parts);
 extern GvStatus gv_spread_drop_part(GvMirror *mirror, int32_t device);
 

@@ -474,14 +474,21 @@ test_creation(int32_t n)
 {
 	TestIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
 	GvSpread	spread = draw_spread(GV_SHARDS, n);
+	GvSpread	alone = {GV_SHARDS, 1, {0}};
 	GvPart		parts[GV_MAX_DEVICES];
 	GvMirror   *mirror = NULL;
+	int32_t		lacking;
 
 	limits[spread.devices[n - 1]] = 0;
-	CHECK(gv_mirror_create_on(&index.spec, &spread, &mirror) == GV_NO_MEMORY,
-		  "shards");
+	CHECK(gv_mirror_create_on(&index.spec, &spread, &mirror,
+							  &lacking) == GV_NO_MEMORY && lacking == n - 1,
+		  "shards: part %d", lacking);
+	alone.devices[0] = spread.devices[n - 1];
+	CHECK(gv_mirror_create_on(&index.spec, &alone, &mirror,
+							  &lacking) == GV_NO_MEMORY && lacking == -1,
+		  "alone: part %d", lacking);
 	spread.kind = GV_REPLICAS;
-	CHECK(gv_mirror_create_on(&index.spec, &spread, &mirror) == GV_OK &&
+	CHECK(gv_mirror_create_on(&index.spec, &spread, &mirror, NULL) == GV_OK &&
 		  gv_mirror_parts(mirror, parts) == n - 1, "replicas");
 	CHECK(fill_mirror(mirror, &index) == GV_OK, "fill");
 	if (n > 2)
@@ -495,7 +502,7 @@ test_creation(int32_t n)
 		GvSpread	bad = spread; \
 \
 		bad.change; \
-		CHECK(gv_mirror_create_on(&index.spec, &bad, &mirror) == GV_INVALID && \
+		CHECK(gv_mirror_create_on(&index.spec, &bad, &mirror, NULL) == GV_INVALID && \
 			  gv_mirror_part_size(&index.spec, &bad, 0) == 0, "accepted"); \
 	} while (0)
 	INVALID(nparts = 0);
