@@ -21,17 +21,22 @@ GvRegistry	gv_registry = {
 };
 
 /*
- * budgets [ndevices]: bytes for all mirrors of each device; what was used
+ * devices [ndevices], budgets [ndevices]: bytes for all mirrors of each device; what was used
  * since keep_s is not evicted.
  */
 void
-gv_mirrors_init(const int64_t *budgets, int32_t ndevices, int keep_s)
+gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
+				int32_t ndevices, int keep_s)
 {
 	int32_t		i;
 
 	gv_registry.ndevices = ndevices;
 	for (i = 0; i < ndevices; i++)
+	{
 		gv_registry.devices[i].budget = budgets[i];
+		gv_registry.devices[i].memory = devices[i].memory + devices[i].kept;
+		gv_registry.devices[i].searcher = devices[i].searcher;
+	}
 	gv_registry.keep_ms = (int64_t) keep_s * 1000;
 }
 

@@ -238,6 +238,8 @@ typedef struct GvDevice
 								 * the reason */
 	int32_t		number;			/* as lists of devices name it */
 	int64_t		memory;			/* bytes that mirrors may have */
+	int64_t		kept;			/* besides, for searchers of its own */
+	int64_t		searcher;		/* bytes that one may take */
 } GvDevice;
 
 /* One engine, complete; the functions below call it. */
