@@ -19,6 +19,7 @@
 #define KEPT_SHARE		0.1
 #define MOST_KEPT_SHARE	0.25
 #define LANES			4
+#define SEARCHER_LANES	2
 #define LANE_BYTES(work)	((work) + (work) / 4)
 
 /* What is known of a device. */
@@ -187,6 +188,8 @@ inspect(int number, GvDevice *device, Card *card)
 	card->hopper = gv_gpu_hopper_works();
 	device->number = number;
 	device->memory = budget(nfree, total);
+	device->kept = kept_bytes(total);
+	device->searcher = SEARCHER_LANES * LANE_BYTES(gv_gpu_lane_bytes(total));
 	if (device->memory <= 0)
 	{
 		snprintf(device->name, sizeof(device->name),

@@ -12,7 +12,10 @@
 #ifndef GV_INDEX_H
 #define GV_INDEX_H
 
-#include <pthread.h>
+extern "C"
+{
+#include "engine/mirror/gv_crew.h"
+}
 
 #include "gpu/common/gv_batch.h"
 #include "gpu/index/gv_listscan.h"
@@ -176,8 +179,6 @@ extern GvStatus gv_gpu_grow_work(GvSearcher *lane, size_t bytes);
 extern void gv_gpu_put_queries(const GvCardModel *card, const GvBatch *batch,
 							   const GvSearch *searches, int32_t n);
 
-#define GV_MOST_HELPERS		3	/* threads beside the caller's */
-
 /* Those of parts that are gathered, under way. */
 struct GvPutting
 {
@@ -187,8 +188,7 @@ struct GvPutting
 	int32_t		next;			/* portion that nobody has taken */
 	int32_t		left[GV_MOST_GATHERED];	/* portions of each part that are not
 										 * there yet */
-	int			nhelpers;
-	pthread_t	helpers[GV_MOST_HELPERS];
+	GvCrew		crew;
 };
 
 /*
@@ -201,9 +201,6 @@ extern void gv_gpu_put_begin(GvPutting *putting, const GvCardModel *card,
 							 const GvSearch *searches);
 extern void gv_gpu_put_part(GvPutting *putting, int part);
 extern void gv_gpu_put_end(GvPutting *putting);
-
-/* For checks: so many threads help, whatever is best; negative: as is best. */
-extern "C" void gv_gpu_put_by(int32_t helpers);
 
 /* search.cu */
 extern GvStatus gv_gpu_searcher(int32_t device, GvSearcher **searcher);

@@ -10,11 +10,8 @@
  * and while he launches them the others are ahead.
  */
 #include <math.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "gpu/index/gv_index.h"
 
@@ -27,17 +24,6 @@
 #define STREAMED_FROM	65		/* queries of a part that is copied */
 
 #define PORTION			64		/* queries that a thread takes at a time */
-#define CORES_A_HELPER	4		/* helpers are few: others work here, too */
-#define STACK_BYTES		(128 * 1024)
-
-static int32_t put_by = -1;		/* see gv_gpu_put_by */
-
-/* See gv_index.h. */
-void
-gv_gpu_put_by(int32_t helpers)
-{
-	put_by = helpers;
-}
 
 /*
  * Numbers of a query to where the card looks, past the caches: the processor does
@@ -144,50 +130,20 @@ help(void *arg)
 	return NULL;
 }
 
-/* How many threads are worth it? */
-static int
-count_helpers(int32_t nportions)
-{
-	long		cores = sysconf(_SC_NPROCESSORS_ONLN);
-	long		helpers = put_by >= 0 ? put_by : cores / CORES_A_HELPER;
-
-	if (helpers > GV_MOST_HELPERS)
-		helpers = GV_MOST_HELPERS;
-	return (int) (helpers < nportions ? helpers : nportions);
-}
-
 /* See gv_index.h. */
 void
 gv_gpu_put_begin(GvPutting *putting, const GvCardModel *card,
 				 const GvGathered *gathered, const GvSearch *searches)
 {
 	int32_t		nportions = 0;
-	int			wanted;
-	pthread_attr_t attr;
-	sigset_t	all;
-	sigset_t	before;
 
 	putting->card = card;
 	putting->gathered = gathered;
 	putting->searches = searches;
 	putting->next = 0;
-	putting->nhelpers = 0;
 	for (int i = 0; i < gathered->nparts; i++)
 		nportions += putting->left[i] = count_portions(gathered->taken[i]);
-	wanted = count_helpers(nportions);
-	if (wanted == 0 || pthread_attr_init(&attr) != 0)
-		return;
-	(void) pthread_attr_setstacksize(&attr, STACK_BYTES);
-	/* signals are the caller's */
-	sigfillset(&all);
-	pthread_sigmask(SIG_BLOCK, &all, &before);
-	/* where there are no more threads, the caller puts it all there */
-	while (putting->nhelpers < wanted &&
-		   pthread_create(&putting->helpers[putting->nhelpers], &attr, help,
-						  putting) == 0)
-		putting->nhelpers++;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
+	gv_crew_begin(&putting->crew, gv_crew_wanted(nportions), help, putting);
 }
 
 /* See gv_index.h. */
@@ -203,6 +159,5 @@ gv_gpu_put_part(GvPutting *putting, int part)
 void
 gv_gpu_put_end(GvPutting *putting)
 {
-	for (int i = 0; i < putting->nhelpers; i++)
-		(void) pthread_join(putting->helpers[i], NULL);
+	gv_crew_end(&putting->crew);
 }

@@ -417,7 +417,7 @@ use_devices(const GvDevice *devices, int32_t n, const Options *options)
 		gv_server.numbers[i] = devices[i].number;
 	}
 	name_devices(devices, n, gv_server.device, sizeof(gv_server.device));
-	gv_mirrors_init(budgets, n, options->keep_s);
+	gv_mirrors_init(devices, budgets, n, options->keep_s);
 }
 
 /* Of those that cannot be used: why; the others do their work. */

@@ -18,6 +18,10 @@ typedef struct GvDeviceRoom
 	int64_t		budget;
 	int64_t		used;
 	int			works;			/* builds and sets there */
+	int64_t		memory;			/* of mirrors and searchers */
+	int64_t		searcher;		/* bytes that one may take */
+	GvTriedDevices guests;		/* other devices that searches of shards come
+								 * from: they have searchers here from then on */
 } GvDeviceRoom;
 
 typedef struct GvRegistry

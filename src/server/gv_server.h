@@ -34,6 +34,8 @@
 #include "protocol/gv_protocol.h"
 
 #define GV_MAX_BATCH	1024	/* searches answered together */
+#define GV_TURNS		2		/* batches of a device at a time, each with a
+								 * searcher */
 #define GV_MAX_LOADERS	256		/* threads of all but sessions */
 
 /* Exit statuses; users and the supervisor go by them. */
@@ -298,8 +300,8 @@ typedef struct GvTriedPlaces
 	int32_t		shards;			/* the most so far */
 } GvTriedPlaces;
 
-extern void gv_mirrors_init(const int64_t *budgets, int32_t ndevices,
-							int keep_s);
+extern void gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
+							int32_t ndevices, int keep_s);
 extern int32_t gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices);
 extern GvHeldMirror *gv_mirrors_acquire(const GvMirrorKey *key,
 										uint64_t owner,

@@ -21,17 +21,22 @@ GvRegistry	gv_registry = {
 };
 
 /*
- * budgets [ndevices]: bytes for all mirrors of each device; what was used
+ * devices [ndevices], budgets [ndevices]: bytes for all mirrors of each device; what was used
  * since keep_s is not evicted.
  */
 void
-gv_mirrors_init(const int64_t *budgets, int32_t ndevices, int keep_s)
+gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
+				int32_t ndevices, int keep_s)
 {
 	int32_t		i;
 
 	gv_registry.ndevices = ndevices;
 	for (i = 0; i < ndevices; i++)
+	{
 		gv_registry.devices[i].budget = budgets[i];
+		gv_registry.devices[i].memory = devices[i].memory + devices[i].kept;
+		gv_registry.devices[i].searcher = devices[i].searcher;
+	}
 	gv_registry.keep_ms = (int64_t) keep_s * 1000;
 }
 
@@ -211,13 +216,22 @@ create(GvHeldMirror *held)
 {
 	GvSpread	spread = {.kind = held->kind, .nparts = held->nparts};
 	GvStatus	status;
+	int32_t		lacking;
 	int32_t		i;
 
 	for (i = 0; i < held->nparts; i++)
 		spread.devices[i] = held->parts[i].device;
 	do
-		status = gv_mirror_create_on(&held->spec, &spread, &held->mirror);
-	while (status == GV_NO_MEMORY && gv_mirrors_evict_for(held, NULL));
+	{
+		int64_t		growth[GV_MAX_DEVICES];
+
+		status = gv_mirror_create_on(&held->spec, &spread, &held->mirror,
+									 &lacking);
+		for (i = 0; i < GV_MAX_DEVICES; i++)
+			growth[i] = lacking < 0 || lacking == i;
+		if (status != GV_NO_MEMORY || !gv_mirrors_evict_for(held, growth))
+			break;
+	} while (true);
 	if (status != GV_OK)
 	{
 		held->mirror = NULL;

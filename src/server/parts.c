@@ -92,8 +92,8 @@ gv_mirrors_device(const GvHeldMirror *held, int32_t wanted)
 
 /*
  * Others on a mirror's devices go, because it finds no memory there for growth
- * [GV_MAX_DEVICES] of its parts, or with NULL for all of it; false if none may.
- * It is in use.
+ * [GV_MAX_DEVICES] of its parts, where that is not 0; false if none may.  It is in
+ * use.
  */
 bool
 gv_mirrors_evict_for(GvHeldMirror *held, const int64_t *growth)
@@ -106,7 +106,7 @@ gv_mirrors_evict_for(GvHeldMirror *held, const int64_t *growth)
 	gv_registry_lock();
 	held->growing++;
 	for (i = 0; i < held->nparts; i++)
-		if (growth == NULL || growth[i] > 0)
+		if (growth[i] > 0)
 			devices[n++] = held->parts[i].device;
 	gv_registry_unlock();
 	for (i = 0; i < n; i++)

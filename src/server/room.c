@@ -2,7 +2,9 @@
  * room.c
  *		Memory of the devices: who gets it, where, and who has to go.
  *
- * Every device has a budget of its own.  Eviction takes replicas of mirrors that
+ * Every device has a budget of its own.  Searchers are beside it, but those that
+ * searches of shards need on devices beside their first one: these may come out of
+ * what mirrors have.  Eviction takes replicas of mirrors that
  * have others, then mirrors that are not in use, and none in vain.
  */
 #include "server/gv_registry.h"
@@ -94,13 +96,25 @@ evict_one(int32_t device)
 	return true;
 }
 
+/* Locked: bytes that mirrors may have besides searchers of so many others. */
+static int64_t
+most_beside(int32_t device, GvTriedDevices guests)
+{
+	const GvDeviceRoom *room = &gv_registry.devices[device];
+	int64_t		most = room->memory - room->searcher * GV_TURNS *
+	(1 + __builtin_popcount(guests));
+
+	/* searchers of its own are not in the budget */
+	return guests == 0 || most > room->budget ? room->budget : most;
+}
+
 /* Locked: bytes that are not promised. */
 int64_t
 gv_registry_room(int32_t device)
 {
 	const GvDeviceRoom *room = &gv_registry.devices[device];
 
-	return room->budget - room->used;
+	return most_beside(device, room->guests) - room->used;
 }
 
 /* Locked: would there be so much room without all that may be evicted? */
@@ -176,12 +190,35 @@ shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nparts)
 	return gv_mirror_part_size(spec, &spread, 0);
 }
 
+/*
+ * Locked: room that one of so many parts of a mirror, searched from device `first`,
+ * takes on a device, with searchers that come there for it.
+ */
+static int64_t
+part_room(const GvHeldMirror *held, int32_t device, int32_t nparts,
+		  int32_t first)
+{
+	GvTriedDevices guests = gv_registry.devices[device].guests;
+	int64_t		bytes = shard_size(&held->spec, device, nparts);
+
+	if (nparts > 1 && first >= 0 && first != device)
+		bytes += most_beside(device, guests) -
+			most_beside(device, guests | 1u << first);
+	return bytes;
+}
+
 /* Locked: a part more, on a device where room is made; false: there is none. */
 static bool
-add_part(GvHeldMirror *held, int32_t device, int64_t bytes)
+add_part(GvHeldMirror *held, int32_t device, int32_t nparts)
 {
-	if (!gv_registry_make_room(device, bytes))
+	int64_t		bytes = shard_size(&held->spec, device, nparts);
+	int32_t		first = held->nparts > 0 ? held->parts[0].device : device;
+
+	if (!gv_registry_make_room(device,
+							   part_room(held, device, nparts, first)))
 		return false;
+	if (nparts > 1 && first != device)
+		gv_registry.devices[device].guests |= 1u << first;
 	gv_registry.devices[device].used += bytes;
 	held->parts[held->nparts++] = (GvHeldPart)
 	{
@@ -203,7 +240,8 @@ roomiest(GvHeldMirror *held, int32_t nparts, bool others_go)
 
 	for (i = 0; i < gv_registry.ndevices; i++)
 	{
-		int64_t		size = shard_size(&held->spec, i, nparts);
+		int64_t		size = part_room(held, i, nparts, held->nparts > 0 ?
+									 held->parts[0].device : -1);
 
 		if (gv_registry_part(held, i) == NULL &&
 			(best < 0 || gv_registry_room(i) > gv_registry_room(best)) &&
@@ -223,7 +261,6 @@ static bool
 place_whole(GvHeldMirror *held, GvTriedDevices *tried)
 {
 	int32_t		best = -1;
-	int64_t		bytes = 0;
 	int32_t		i;
 
 	for (i = 0; i < gv_registry.ndevices; i++)
@@ -234,17 +271,16 @@ place_whole(GvHeldMirror *held, GvTriedDevices *tried)
 			(best >= 0 && !is_better(i, best, size)))
 			continue;
 		best = i;
-		bytes = size;
 	}
 	if (best < 0)
 		return false;
 	*tried |= 1u << best;
 	held->kind = GV_REPLICAS;
-	if (!add_part(held, best, bytes))
+	if (!add_part(held, best, 1))
 		return false;
 	while (held->nparts < gv_server.replicas &&
 		   (best = roomiest(held, 1, false)) >= 0)
-		(void) add_part(held, best, shard_size(&held->spec, best, 1));
+		(void) add_part(held, best, 1);
 	return true;
 }
 
@@ -260,16 +296,17 @@ place_shards(GvHeldMirror *held, int32_t *tried)
 	held->kind = GV_SHARDS;
 	for (n = *tried < 2 ? 2 : *tried + 1; n <= gv_registry.ndevices; n++)
 	{
+		int32_t		first = roomiest(held, n, true);
 		int32_t		able = 0;
 		int32_t		i;
 
 		for (i = 0; i < gv_registry.ndevices; i++)
-			able += gv_registry_can_make_room(i, shard_size(&held->spec, i, n));
+			able += gv_registry_can_make_room(i, part_room(held, i, n, first));
 		if (able < n)
 			continue;
 		*tried = n;
 		while (held->nparts < n && (i = roomiest(held, n, true)) >= 0 &&
-			   add_part(held, i, shard_size(&held->spec, i, n)))
+			   add_part(held, i, n))
 			;
 		/* others may have been faster, where memory was given back */
 		return held->nparts == n;

@@ -21,11 +21,10 @@
 #include <string.h>
 
 #define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
-#define TURNS			2		/* of a device */
 
 typedef struct Lane
 {
-	GvWorker   *turns[TURNS];
+	GvWorker   *turns[GV_TURNS];
 	int			oldest;			/* of the turns that are under way */
 	int			under_way;
 	int			asked;			/* searches in these */
@@ -64,7 +63,7 @@ gv_turns_open(void)
 	turns.nlanes = gv_ndevices();
 
 	for (device = 0; device < turns.nlanes; device++)
-		for (i = 0; i < TURNS && status == GV_OK; i++)
+		for (i = 0; i < GV_TURNS && status == GV_OK; i++)
 			status = gv_worker_open(device, &turns.lanes[device].turns[i]);
 	return status;
 }
@@ -76,7 +75,7 @@ gv_turns_close(void)
 	int			i;
 
 	for (device = 0; device < turns.nlanes; device++)
-		for (i = 0; i < TURNS; i++)
+		for (i = 0; i < GV_TURNS; i++)
 			gv_worker_close(turns.lanes[device].turns[i]);
 }
 
@@ -222,7 +221,7 @@ end_oldest(Lane *lane)
 	GvWorker   *turn = lane->turns[lane->oldest];
 
 	gv_session_finish(turn);
-	lane->oldest = (lane->oldest + 1) % TURNS;
+	lane->oldest = (lane->oldest + 1) % GV_TURNS;
 	lane->under_way--;
 	watch_oldest(lane);
 	lane->asked -= turn->nasked;
@@ -278,12 +277,12 @@ begin_batch(int i, bool wait)
 	}
 	/* the mirror may be elsewhere than when the search came */
 	lane = &turns.lanes[gv_mirrors_device(held, turns.queue[i]->device)];
-	if (lane->under_way == TURNS)
+	if (lane->under_way == GV_TURNS)
 	{
 		finish_oldest(lane);
 		searching = 1;
 	}
-	turn = lane->turns[(lane->oldest + lane->under_way) % TURNS];
+	turn = lane->turns[(lane->oldest + lane->under_way) % GV_TURNS];
 	turn->nasked = take_batch(i, turn->askers);
 	gv_session_begin(turn, held);
 	if (turn->held != NULL)
@@ -318,8 +317,8 @@ may_begin(int32_t device)
 	lane = &turns.lanes[device];
 	if (lane->under_way == 0)
 		return true;
-	newest = lane->turns[(lane->oldest + lane->under_way - 1) % TURNS];
-	return lane->under_way < TURNS && lane->waiting >= newest->nasked;
+	newest = lane->turns[(lane->oldest + lane->under_way - 1) % GV_TURNS];
+	return lane->under_way < GV_TURNS && lane->waiting >= newest->nasked;
 }
 
 /* Has this search to wait for one of the mirrors [n]? */

@@ -555,7 +555,8 @@ main(int argc, char **argv)
 	/* with one device nothing is between its engine and us */
 	devices[2 * bench.spread.nparts - 1] = '\0';
 	CHECKED(gv_mirrors_open(&BENCH_ENGINE, devices, found, &nfound));
-	CHECKED(gv_mirror_create_on(&bench.spec, &bench.spread, &bench.mirror));
+	CHECKED(gv_mirror_create_on(&bench.spec, &bench.spread, &bench.mirror,
+								NULL));
 	if (gv_mirror_parts(bench.mirror, parts) != bench.spread.nparts)
 		return usage();
 	for (int i = 0; i < bench.nlanes; i++)

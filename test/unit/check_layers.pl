@@ -375,8 +375,8 @@ $prose{'test/bench/RESULTS.md'} = slurp('test/bench/RESULTS.md');
 check('files that comments and READMEs name exist',
 	[ 'src/am/scan/planted.c', "/* see am/nothing.c */" ], \&no_such_mention, \%prose);
 
-may_include('src/engine includes C standard and engine headers only',
-	qr{^src/engine/}, qr{$STANDARD|^engine/}, 0,
+may_include('src/engine includes C standard and engine headers only, but for its threads',
+	qr{^src/engine/(?!mirror/gv_crew\.[ch]$)}, qr{$STANDARD|^engine/}, 0,
 	'src/engine/planted.c', '#include <unistd.h>');
 may_include('src/cpu includes C standard, intrinsics, engine and cpu headers only',
 	qr{^src/cpu/}, qr{$STANDARD|^(?:engine|cpu)/|^(?:immintrin|cpuid|arm_neon)\.h$}, 0,
@@ -408,8 +408,8 @@ must_not('one file of gpu speaks to cuBLAS',
 must_not('no CUDA header outside gpu',
 	qr{^src/}, qr{^$}, qr{^\s*#\s*include[^\n]*(?:cuda|cublas|cub/|thrust|nvml|\.cuh)},
 	'src/server/planted.c', '#include <cuda_runtime.h>');
-must_not('threads in gpuvecd only',
-	qr{^src/}, qr{^src/(?:server|client)/}, qr{\bpthread_|<(?:pthread|threads)\.h>|\bfork\s*\(},
+must_not('threads in gpuvecd only, whose is gv_crew.c, too',
+	qr{^src/}, qr{^src/(?:server|client)/|^src/engine/mirror/gv_crew\.[ch]$}, qr{\bpthread_|<(?:pthread|threads)\.h>|\bfork\s*\(},
 	'src/cpu/code/planted.c', 'pthread_create(');
 must_not('versions of PostgreSQL are told apart in pgcompat.h only',
 	qr{.}, qr{^src/pgcompat\.h$}, qr{PG_VERSION_NUM|PG_MAJORVERSION|CATALOG_VERSION},

@@ -206,13 +206,15 @@ gv_mirror_part_size(const GvMirrorSpec *spec, const GvSpread *spread,
 
 GvStatus
 gv_mirror_create_on(const GvMirrorSpec *spec, const GvSpread *spread,
-					GvMirror **mirror)
+					GvMirror **mirror, int32_t *lacking)
 {
 	GvMirrorSpec placed;
 
+	if (lacking != NULL)
+		*lacking = -1;
 	GV_CALL(fault, mirrors != NULL && valid_spread(spec, spread, &placed) &&
 			mirror != NULL);
-	return is_spread() ? gv_spread_create(&placed, spread, mirror) :
+	return is_spread() ? gv_spread_create(&placed, spread, mirror, lacking) :
 		mirrors->create(&placed, mirror);
 }
 

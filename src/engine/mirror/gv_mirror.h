@@ -238,6 +238,8 @@ typedef struct GvDevice
 								 * the reason */
 	int32_t		number;			/* as lists of devices name it */
 	int64_t		memory;			/* bytes that mirrors may have */
+	int64_t		kept;			/* besides, for searchers of its own */
+	int64_t		searcher;		/* bytes that one may take */
 } GvDevice;
 
 /* One engine, complete; the functions below call it. */
@@ -331,13 +333,14 @@ extern int64_t gv_mirror_bytes(const GvMirror *mirror);
  * or in a later change, is given up, and others move up in its place; only when
  * there is none left it is GV_NO_MEMORY, and what has happened to the last is as
  * to any mirror.  After GV_NO_MEMORY of shards some may have the values of an
- * array that others lack.
+ * array that others lack.  With GV_NO_MEMORY *lacking, unless NULL, is the part
+ * that found none; -1: every one.
  */
 extern int64_t gv_mirror_part_size(const GvMirrorSpec *spec,
 								   const GvSpread *spread, int32_t part);
 extern GvStatus gv_mirror_create_on(const GvMirrorSpec *spec,
 									const GvSpread *spread,
-									GvMirror **mirror);
+									GvMirror **mirror, int32_t *lacking);
 
 /*
  * gv_mirror_parts: the parts that it has, into parts [GV_MAX_DEVICES]; how many.

@@ -96,7 +96,7 @@ spread_drop(GvMirror *opaque)
 /* See gv_mirror_create_on. */
 GvStatus
 gv_spread_create(const GvMirrorSpec *spec, const GvSpread *spread,
-				 GvMirror **mirror)
+				 GvMirror **mirror, int32_t *lacking)
 {
 	GvSpreadMirror *made = calloc(1, sizeof(GvSpreadMirror));
 	GvStatus	status = GV_OK;
@@ -118,7 +118,11 @@ gv_spread_create(const GvMirrorSpec *spec, const GvSpread *spread,
 			status = one;
 		if (one != GV_OK &&
 			(spread->kind == GV_SHARDS || one != GV_NO_MEMORY))
+		{
+			if (lacking != NULL && spread->nparts > 1)
+				*lacking = i;
 			break;
+		}
 	}
 	if (made->spread.nparts > 0 && spread->kind == GV_REPLICAS &&
 		status == GV_NO_MEMORY)
@@ -137,7 +141,7 @@ spread_create(const GvMirrorSpec *spec, GvMirror **mirror)
 {
 	GvSpread	alone = {GV_SHARDS, 1, {spec->device}};
 
-	return gv_spread_create(spec, &alone, mirror);
+	return gv_spread_create(spec, &alone, mirror, NULL);
 }
 
 /* See gv_mirror_parts. */

@@ -67,7 +67,8 @@ extern const GvMirrorBackend *gv_spread_engine; /* that makes parts */
 extern int64_t gv_spread_size(const GvMirrorSpec *spec,
 							  const GvSpread *spread, int32_t part);
 extern GvStatus gv_spread_create(const GvMirrorSpec *spec,
-								 const GvSpread *spread, GvMirror **mirror);
+								 const GvSpread *spread, GvMirror **mirror,
+								 int32_t *lacking);
 extern int32_t gv_spread_parts(const GvMirror *mirror, GvPart *parts);
 extern GvStatus gv_spread_drop_part(GvMirror *mirror, int32_t device);
 
@@ -83,18 +84,54 @@ extern GvStatus gv_spread_finish(GvSearcher *searcher);
 extern GvSearcher *gv_spread_own(GvSearcher *searcher, int32_t device);
 
 /*
+ * gv_spreadhits.c: the processor may fetch what is soon read.  Answers of parts lie
+ * apart, and with those that are not needed between them, so that by itself it
+ * finds none.
+ */
+extern void gv_spread_expect(const void *from, size_t bytes);
+
+/*
+ * gv_spreadhits.c, of one search: the first nhits hits of all parts, asked
+ * [nparts][n], into hits [nhits], with as much room beside them; hits in turn by
+ * the owners of their records, sorted [nhits], how many each has, counts [nparts],
+ * and whose each is, owners [nhits]
+ */
+extern void gv_spread_merge_hits(const GvSearch *asked, int32_t n,
+								 int32_t nparts, GvHit *hits, int32_t nhits,
+								 GvHit *beside);
+extern void gv_spread_sort_hits(const GvSpreadMirror *mirror,
+								const GvHit *hits, int32_t nhits,
+								GvHit *sorted, uint8_t *owners,
+								int32_t *counts);
+
+/*
  * gv_spreadmerge.c: what shards are asked, asked [nparts][n], and what comes of
  * their answers
  */
+typedef struct GvSpreadRange
+{
+	size_t		nhits;			/* of some searches in a row */
+	size_t		bytes;			/* of their answers */
+	size_t		first;			/* of those hits, among all */
+	size_t		at;				/* of those bytes */
+} GvSpreadRange;
+
 typedef struct GvSpreadAnswers
 {
-	char	   *memory;
+	GvSpreadRange *ranges;		/* [nranges], all searches */
+	int32_t		nranges;
+	int32_t		ranges_room;
+	char	   *memory;			/* what follows, and answers */
 	size_t		bytes;
-	GvHit	   *sorted;			/* of all searches, by the owners of records */
+	GvHit	   *sorted;			/* [nhits] of all searches, of each by the
+								 * owners of records, */
+	int32_t    *counts;			/* [n][nparts] so many */
+	uint8_t    *owners;			/* [nhits] by the order of hits */
+	char	   *others;			/* by ranges */
 } GvSpreadAnswers;
 
 extern GvStatus gv_spread_merge(const GvSpreadMirror *mirror,
-								const GvSearch *asked, GvSearch *searches,
+								GvSearch *asked, GvSearch *searches,
 								int32_t n, GvSpreadAnswers *answers);
 extern int32_t gv_spread_ask_nearer(const GvSpreadMirror *mirror,
 									const GvSearch *searches, int32_t n,
@@ -102,13 +139,12 @@ extern int32_t gv_spread_ask_nearer(const GvSpreadMirror *mirror,
 extern void gv_spread_add_nearer(const GvSpreadMirror *mirror,
 								 const GvSearch *asked, GvSearch *searches,
 								 int32_t n);
-extern GvStatus gv_spread_ask_bounds(const GvSpreadMirror *mirror,
-									 GvSearch *searches, int32_t n,
-									 GvSearch *asked,
-									 GvSpreadAnswers *answers,
-									 int64_t *nhits);
+extern void gv_spread_ask_bounds(const GvSpreadMirror *mirror,
+								 GvSearch *searches, int32_t n,
+								 GvSearch *asked, GvSpreadAnswers *answers,
+								 int64_t *nhits);
 extern void gv_spread_take_bounds(const GvSpreadMirror *mirror,
-								  const GvSearch *asked, GvSearch *searches,
-								  int32_t n);
+								  GvSearch *asked, GvSearch *searches,
+								  int32_t n, GvSpreadAnswers *answers);
 
 #endif							/* GV_SPREAD_H */

@@ -6,26 +6,18 @@
  * on all of them, and a list is empty but where it is kept.  Hits of shards are
  * merged as an engine orders its own: by (S, row id) and, of equal pairs, the
  * earlier probe first.  Answers lie in the searcher's memory, because the next
- * step overwrites those of the parts.
+ * step overwrites those of the parts.  Of thousands of searches several threads
+ * do some each, because the cards wait meanwhile.
  */
 #include "engine/mirror/gv_spread.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Is a before b in the order of hits? */
-static bool
-before(const GvHit *a, const GvHit *b)
-{
-	int			i;
+#include "engine/mirror/gv_crew.h"
 
-	if (a->score != b->score)
-		return a->score < b->score;
-	for (i = 0; i < 3; i++)
-		if (a->rowid[i] != b->rowid[i])
-			return a->rowid[i] < b->rowid[i];
-	return a->probe < b->probe;
-}
+#define RANGE			64		/* searches that a thread takes at a time */
+#define LEAST_SHARED	16		/* ranges that are worth more than one */
 
 /* What parts found of the i-th of n searches, in all. */
 static int32_t
@@ -40,21 +32,69 @@ count_hits(const GvSpreadMirror *mirror, const GvSearch *asked,
 	return nhits < asked[i].capacity ? (int32_t) nhits : asked[i].capacity;
 }
 
-/* Memory for answers; all of it is of 4-byte elements. */
+/* Memory for the ranges of n searches. */
 static GvStatus
-need_answers(GvSpreadAnswers *answers, size_t bytes)
+need_ranges(GvSpreadAnswers *answers, int32_t n)
 {
-	if (bytes <= answers->bytes)
-		return GV_OK;
-	free(answers->memory);
-	answers->bytes = bytes + bytes / 4;
-	answers->memory = malloc(answers->bytes);
-	if (answers->memory == NULL)
-		answers->bytes = 0;
-	return answers->memory != NULL ? GV_OK : GV_NO_MEMORY;
+	int32_t		nranges = (n + RANGE - 1) / RANGE;
+	GvSpreadRange *ranges = answers->ranges;
+
+	if (nranges > answers->ranges_room)
+	{
+		ranges = realloc(ranges, (size_t) nranges * sizeof(*ranges));
+		if (ranges == NULL)
+			return GV_NO_MEMORY;
+		answers->ranges = ranges;
+		answers->ranges_room = nranges;
+	}
+	answers->nranges = nranges;
+	return GV_OK;
 }
 
-/* Room for so many bytes of answers at *next. */
+/*
+ * Memory for what was counted of the ranges of n searches, which are told where
+ * theirs begins.
+ */
+static GvStatus
+need_answers(GvSpreadAnswers *answers, const GvSpreadMirror *mirror, int32_t n)
+{
+	size_t		ncounts = (size_t) n * (size_t) mirror->spread.nparts;
+	size_t		nhits = 0;
+	size_t		other = 0;
+	size_t		bytes;
+	int32_t		i;
+
+	for (i = 0; i < answers->nranges; i++)
+	{
+		GvSpreadRange *range = &answers->ranges[i];
+
+		range->first = nhits;
+		range->at = other;
+		nhits += range->nhits;
+		other += range->bytes;
+	}
+	/* never nothing */
+	bytes = ncounts * sizeof(int32_t) + other +
+		nhits * (sizeof(GvHit) + sizeof(uint8_t));
+	if (bytes > answers->bytes)
+	{
+		free(answers->memory);
+		answers->bytes = bytes + bytes / 4;
+		answers->memory = malloc(answers->bytes);
+		if (answers->memory == NULL)
+		{
+			answers->bytes = 0;
+			return GV_NO_MEMORY;
+		}
+	}
+	answers->sorted = (GvHit *) answers->memory;
+	answers->counts = (int32_t *) (answers->sorted + nhits);
+	answers->others = (char *) (answers->counts + ncounts);
+	answers->owners = (uint8_t *) answers->others + other;
+	return GV_OK;
+}
+
+/* Room for so many bytes of answers at *next; all of it is of 4-byte elements. */
 static void *
 take(char **next, size_t bytes)
 {
@@ -62,35 +102,6 @@ take(char **next, size_t bytes)
 
 	*next += bytes;
 	return place;
-}
-
-/* The first nhits hits of all parts, in order. */
-static void
-merge_hits(const GvSpreadMirror *mirror, const GvSearch *asked, int32_t n,
-		   GvHit *hits, int32_t nhits)
-{
-	const GvHit *heads[GV_MAX_DEVICES];
-	const GvHit *ends[GV_MAX_DEVICES];
-	int32_t		p;
-	int32_t		i;
-
-	for (p = 0; p < mirror->spread.nparts; p++)
-	{
-		const GvSearch *part = &asked[(size_t) p * (size_t) n];
-
-		heads[p] = part->hits;
-		ends[p] = heads[p] + part->nhits;
-	}
-	for (i = 0; i < nhits; i++)
-	{
-		int32_t		best = -1;
-
-		for (p = 0; p < mirror->spread.nparts; p++)
-			if (heads[p] < ends[p] &&
-				(best < 0 || before(heads[p], heads[best])))
-				best = p;
-		hits[i] = *heads[best]++;
-	}
 }
 
 /* What parts say of the lists of a search, and of the sample, is added up. */
@@ -118,51 +129,145 @@ add_up(const GvSpreadMirror *mirror, const GvSearch *asked, int32_t n,
 	}
 }
 
-/* What n searches found, from what each part found. */
-GvStatus
-gv_spread_merge(const GvSpreadMirror *mirror, const GvSearch *asked,
-				GvSearch *searches, int32_t n, GvSpreadAnswers *answers)
+/* A step, of which threads do ranges. */
+typedef struct Work
 {
-	size_t		bytes = 0;
-	size_t		total = 0;
-	char	   *next;
-	GvStatus	status;
+	const GvSpreadMirror *mirror;
+	GvSearch   *asked;			/* [nparts][n] */
+	GvSearch   *searches;		/* [n] */
+	int32_t		n;
+	GvSpreadAnswers *answers;
+	int64_t    *nhits;			/* [nparts] that are asked for */
+} Work;
+
+/* All ranges, by several threads where they are many. */
+static void
+do_ranges(Work *work, void (*range) (void *, int32_t))
+{
+	int32_t		nranges = work->answers->nranges;
+
+	gv_crew_share(nranges < LEAST_SHARED ? 0 : gv_crew_wanted(nranges), range,
+				  work, nranges);
+}
+
+/* The first search behind a range. */
+static int32_t
+range_end(const Work *work, int32_t range)
+{
+	return (range + 1) * RANGE < work->n ? (range + 1) * RANGE : work->n;
+}
+
+/* What the searches of a range found, and what room that takes. */
+static void
+count_range(void *arg, int32_t r)
+{
+	Work	   *work = arg;
+	GvSpreadRange *range = &work->answers->ranges[r];
+	int32_t		end = range_end(work, r);
 	int32_t		i;
 
-	for (i = 0; i < n; i++)
+	*range = (GvSpreadRange)
 	{
-		size_t		nhits = (size_t) count_hits(mirror, asked, n, i);
+		0
+	};
+	for (i = r * RANGE; i < end; i++)
+	{
+		GvSearch   *search = &work->searches[i];
 
-		bytes += (size_t) asked[i].nprobed *
-			(sizeof(GvProbe) + sizeof(int32_t)) +
-			nhits * (sizeof(GvHit) + sizeof(GvBound));
-		total += nhits;
+		if (!search->given)
+		{
+			search->nprobed = work->asked[i].nprobed;
+			search->nhits = count_hits(work->mirror, work->asked, work->n, i);
+			range->bytes += (size_t) search->nprobed *
+				(sizeof(GvProbe) + sizeof(int32_t)) +
+				(size_t) search->nhits * sizeof(GvHit);
+		}
+		range->bytes += (size_t) search->nhits * sizeof(GvBound);
+		range->nhits += (size_t) search->nhits;
 	}
-	status = need_answers(answers, bytes + total * sizeof(GvHit));
-	if (status != GV_OK)
-		return status;
-	next = answers->memory;
-	for (i = 0; i < n; i++)
-	{
-		GvSearch   *search = &searches[i];
-		size_t		nprobed = (size_t) asked[i].nprobed;
+}
 
-		search->nprobed = asked[i].nprobed;
-		search->nhits = count_hits(mirror, asked, n, i);
-		search->probed = take(&next, nprobed * sizeof(GvProbe));
-		search->hits = take(&next, (size_t) search->nhits * sizeof(GvHit));
+/* The i-th search's hits are merged next: about so many of each part. */
+static void
+expect_hits(const Work *work, int32_t i)
+{
+	int32_t		nparts = work->mirror->spread.nparts;
+	int32_t		nhits = work->searches[i].nhits;
+	int32_t		p;
+
+	for (p = 0; p < nparts; p++)
+		gv_spread_expect(work->asked[(size_t) p * (size_t) work->n + (size_t) i].hits,
+						 (size_t) (nhits / nparts + nhits / 8) * sizeof(GvHit));
+}
+
+/* The i-th search's answer from what each part found; its hits before by owners. */
+static void
+merge_search(Work *work, int32_t i, char **next, size_t first)
+{
+	GvSearch   *search = &work->searches[i];
+	const GvSearch *asked = &work->asked[i];
+	size_t		nprobed = (size_t) search->nprobed;
+
+	search->probed = take(next, nprobed * sizeof(GvProbe));
+	search->hits = take(next, (size_t) search->nhits * sizeof(GvHit));
+	search->matches = search->condition != NULL ?
+		take(next, nprobed * sizeof(int32_t)) : NULL;
+	if (nprobed > 0)
+		memcpy(search->probed, asked->probed, nprobed * sizeof(GvProbe));
+	gv_spread_merge_hits(asked, work->n, work->mirror->spread.nparts,
+						 search->hits, search->nhits,
+						 work->answers->sorted + first);
+	add_up(work->mirror, asked, work->n, search);
+}
+
+/* The answers of a range, unless they were given, and hits by their owners. */
+static void
+answer_range(void *arg, int32_t r)
+{
+	Work	   *work = arg;
+	GvSpreadAnswers *answers = work->answers;
+	int32_t		nparts = work->mirror->spread.nparts;
+	int32_t		end = range_end(work, r);
+	size_t		first = answers->ranges[r].first;
+	char	   *next = answers->others + answers->ranges[r].at;
+	int32_t		i;
+
+	for (i = r * RANGE; i < end; i++)
+	{
+		GvSearch   *search = &work->searches[i];
+
+		if (!search->given && i + 1 < end)
+			expect_hits(work, i + 1);
+		if (!search->given)
+			merge_search(work, i, &next, first);
 		search->bounds = search->bounded ?
 			take(&next, (size_t) search->nhits * sizeof(GvBound)) : NULL;
-		search->matches = search->condition != NULL ?
-			take(&next, nprobed * sizeof(int32_t)) : NULL;
-		if (nprobed > 0)
-			memcpy(search->probed, asked[i].probed,
-				   nprobed * sizeof(GvProbe));
-		merge_hits(mirror, &asked[i], n, search->hits, search->nhits);
-		add_up(mirror, &asked[i], n, search);
+		gv_spread_sort_hits(work->mirror, search->hits,
+							search->bounded ? search->nhits : 0,
+							answers->sorted + first, answers->owners + first,
+							answers->counts + (size_t) i * (size_t) nparts);
+		first += (size_t) search->nhits;
 	}
-	answers->sorted = (GvHit *) next;
-	return GV_OK;
+}
+
+/*
+ * What n searches found, from what each part found.  Hits that were given have
+ * room for bounds then.
+ */
+GvStatus
+gv_spread_merge(const GvSpreadMirror *mirror, GvSearch *asked,
+				GvSearch *searches, int32_t n, GvSpreadAnswers *answers)
+{
+	Work		work = {mirror, asked, searches, n, answers, NULL};
+	GvStatus	status = need_ranges(answers, n);
+
+	if (status != GV_OK)
+		return status;
+	do_ranges(&work, count_range);
+	status = need_answers(answers, mirror, n);
+	if (status == GV_OK)
+		do_ranges(&work, answer_range);
+	return status;
 }
 
 /* Does a search wait for what is near the merged hit number `rank`? */
@@ -230,98 +335,93 @@ gv_spread_add_nearer(const GvSpreadMirror *mirror, const GvSearch *asked,
 	}
 }
 
-/* The hits of a search to those who have their records, at *sorted. */
+/* The bounds of a range's hits are asked for. */
 static void
-sort_hits(const GvSpreadMirror *mirror, const GvSearch *search,
-		  GvSearch *asked, int32_t n, GvHit **sorted, int64_t *nhits)
+ask_range(void *arg, int32_t r)
 {
-	GvSearch	one = {.query = search->query, .bounded = true, .given = true};
-	int32_t		wanted = search->bounded ? search->nhits : 0;
+	Work	   *work = arg;
+	const GvSpreadAnswers *answers = work->answers;
+	GvHit	   *hits = answers->sorted + answers->ranges[r].first;
+	int64_t		nhits[GV_MAX_DEVICES] = {0};
+	int32_t		nparts = work->mirror->spread.nparts;
+	int32_t		end = range_end(work, r);
 	int32_t		p;
 	int32_t		i;
 
-	for (p = 0; p < mirror->spread.nparts; p++)
-		asked[(size_t) p * (size_t) n] = one;
-	for (i = 0; i < wanted; i++)
-		asked[(size_t) gv_record_owner(mirror, search->hits[i].rowid) *
-			  (size_t) n].nhits++;
-	for (p = 0; p < mirror->spread.nparts; p++)
+	for (i = r * RANGE; i < end; i++)
 	{
-		GvSearch   *part = &asked[(size_t) p * (size_t) n];
+		const int32_t *counts = answers->counts + (size_t) i * (size_t) nparts;
+		const GvSearch *search = &work->searches[i];
+		GvHit	   *next = hits;
 
-		part->hits = *sorted;
-		*sorted += part->nhits;
-		nhits[p] += part->nhits;
-		part->nhits = 0;
+		for (p = 0; p < nparts; p++)
+		{
+			work->asked[(size_t) p * (size_t) work->n + (size_t) i] = (GvSearch)
+			{
+				.query = search->query, .bounded = true, .given = true,
+					.nhits = counts[p], .hits = next
+			};
+			next += counts[p];
+			nhits[p] += counts[p];
+		}
+		hits += search->nhits;
 	}
-	for (i = 0; i < wanted; i++)
-	{
-		GvSearch   *part = &asked[(size_t) gv_record_owner
-								  (mirror, search->hits[i].rowid) *
-								  (size_t) n];
-
-		part->hits[part->nhits++] = search->hits[i];
-	}
+	for (p = 0; p < nparts; p++)
+		(void) __atomic_fetch_add(&work->nhits[p], nhits[p], __ATOMIC_RELAXED);
 }
 
-/*
- * The bounds of all hits, of those who have their records, so many of each part.
- * Hits that were given have room neither for bounds nor in another order yet.
- */
-GvStatus
+/* The bounds of all hits, of those who have their records, so many of each part. */
+void
 gv_spread_ask_bounds(const GvSpreadMirror *mirror, GvSearch *searches,
 					 int32_t n, GvSearch *asked, GvSpreadAnswers *answers,
 					 int64_t *nhits)
 {
-	GvHit	   *sorted;
-	int32_t		i;
+	Work		work = {mirror, asked, searches, n, answers, nhits};
 
 	memset(nhits, 0, GV_MAX_DEVICES * sizeof(*nhits));
-	if (searches[0].given)
-	{
-		size_t		total = 1;
-		char	   *next;
-		GvStatus	status;
+	do_ranges(&work, ask_range);
+}
 
-		for (i = 0; i < n; i++)
-			total += (size_t) searches[i].nhits;
-		status = need_answers(answers, total *
-							  (sizeof(GvBound) + sizeof(GvHit)));
-		if (status != GV_OK)
-			return status;
-		next = answers->memory;
-		for (i = 0; i < n; i++)
-			searches[i].bounds = take(&next, (size_t) searches[i].nhits *
-									  sizeof(GvBound));
-		answers->sorted = (GvHit *) next;
+/* Bounds of a range's hits, in their order. */
+static void
+take_range(void *arg, int32_t r)
+{
+	Work	   *work = arg;
+	const uint8_t *owners = work->answers->owners +
+	work->answers->ranges[r].first;
+	int32_t		end = range_end(work, r);
+	int32_t		s;
+	int32_t		p;
+	int32_t		i;
+
+	for (s = r * RANGE; s < end; s++)
+	{
+		const GvBound *next[GV_MAX_DEVICES];
+		GvSearch   *search = &work->searches[s];
+
+		for (p = 0; p < work->mirror->spread.nparts; p++)
+		{
+			const GvSearch *part = &work->asked[(size_t) p *
+												(size_t) work->n + (size_t) s];
+
+			next[p] = part->bounds;
+			if (s + 1 < end)
+				gv_spread_expect(part[1].bounds,
+								 (size_t) part[1].nhits * sizeof(GvBound));
+		}
+		for (i = 0; search->bounded && i < search->nhits; i++)
+			search->bounds[i] = *next[owners[i]]++;
+		owners += search->nhits;
 	}
-	sorted = answers->sorted;
-	for (i = 0; i < n; i++)
-		sort_hits(mirror, &searches[i], &asked[i], n, &sorted, nhits);
-	return GV_OK;
 }
 
 /* What parts have answered to that, in the order of the hits. */
 void
-gv_spread_take_bounds(const GvSpreadMirror *mirror, const GvSearch *asked,
-					  GvSearch *searches, int32_t n)
+gv_spread_take_bounds(const GvSpreadMirror *mirror, GvSearch *asked,
+					  GvSearch *searches, int32_t n,
+					  GvSpreadAnswers *answers)
 {
-	int32_t		s;
-	int32_t		i;
+	Work		work = {mirror, asked, searches, n, answers, NULL};
 
-	for (s = 0; s < n; s++)
-	{
-		int32_t		taken[GV_MAX_DEVICES] = {0};
-		GvSearch   *search = &searches[s];
-
-		for (i = 0; search->bounded && i < search->nhits; i++)
-		{
-			int32_t		owner = gv_record_owner(mirror,
-												search->hits[i].rowid);
-			const GvSearch *part = &asked[(size_t) owner * (size_t) n +
-										  (size_t) s];
-
-			search->bounds[i] = part->bounds[taken[owner]++];
-		}
-	}
+	do_ranges(&work, take_range);
 }

@@ -12,6 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/mirror/gv_crew.h"
+
+#define LEAST_SHARED	1024	/* searches that are worth more threads than
+								 * one */
+
 typedef enum Step
 {
 	FOUND,
@@ -29,7 +34,9 @@ typedef struct Searcher
 	GvSearch   *searches;		/* [n] */
 	int32_t		n;
 	Step		step;
-	bool		begun[GV_MAX_DEVICES];	/* by part: this step, there */
+	bool		wanted[GV_MAX_DEVICES]; /* by part: this step, there */
+	bool		begun[GV_MAX_DEVICES];	/* likewise */
+	GvStatus	statuses[GV_MAX_DEVICES];	/* of begin, likewise */
 	GvSearch   *asked;			/* [nparts][nasked] in this step */
 	int32_t		nasked;
 	size_t		asked_room;
@@ -68,6 +75,7 @@ gv_spread_searcher_drop(GvSearcher *opaque)
 		if (searcher->own[i] != NULL)
 			gv_spread_engine->searcher_drop(searcher->own[i]);
 	free(searcher->asked);
+	free(searcher->answers.ranges);
 	free(searcher->answers.memory);
 	free(searcher);
 }
@@ -105,35 +113,48 @@ end_step(Searcher *searcher)
 	return status;
 }
 
-/* Begin a step on the parts that are asked anything: all, or nhits says so. */
+/* Begin this step on a part, if that is asked anything. */
+static void
+begin_part(void *arg, int32_t p)
+{
+	Searcher   *searcher = arg;
+
+	if (!searcher->wanted[p])
+		return;
+	searcher->statuses[p] = gv_spread_engine->begin
+		(searcher_of(searcher, p), searcher->mirror->parts[p],
+		 &searcher->asked[(size_t) p * (size_t) searcher->nasked],
+		 searcher->nasked);
+	searcher->begun[p] = searcher->statuses[p] == GV_OK;
+}
+
+/*
+ * Begin a step on the parts that are asked anything: all, or nhits says so.  Of
+ * thousands of searches a thread each, because all queries go to each device.
+ */
 static GvStatus
 begin_step(Searcher *searcher, Step step, int32_t nasked,
 		   const int64_t *nhits)
 {
-	const GvSpreadMirror *mirror = searcher->mirror;
+	int32_t		nparts = searcher->mirror->spread.nparts;
+	GvStatus	status = GV_OK;
 	int32_t		p;
 
 	searcher->step = step;
 	searcher->nasked = nasked;
-	for (p = 0; p < mirror->spread.nparts; p++)
+	for (p = 0; p < nparts; p++)
 	{
-		GvStatus	status;
-
-		if (nhits != NULL && nhits[p] == 0)
-			continue;
-		status = gv_spread_engine->begin(searcher_of(searcher, p),
-										 mirror->parts[p],
-										 &searcher->asked[(size_t) p *
-														  (size_t) nasked],
-										 nasked);
-		if (status != GV_OK)
-		{
-			(void) end_step(searcher);
-			return status;
-		}
-		searcher->begun[p] = true;
+		searcher->wanted[p] = nhits == NULL || nhits[p] > 0;
+		searcher->statuses[p] = GV_OK;
 	}
-	return GV_OK;
+	gv_crew_share(nasked < LEAST_SHARED ? 0 : gv_crew_wanted(nparts - 1),
+				  begin_part, searcher, nparts);
+	for (p = 0; p < nparts; p++)
+		if (searcher->statuses[p] > status)
+			status = searcher->statuses[p];
+	if (status != GV_OK)
+		(void) end_step(searcher);
+	return status;
 }
 
 /* Ask for the best copies. */
@@ -164,7 +185,6 @@ static GvStatus
 begin_bounded(Searcher *searcher)
 {
 	int64_t		nhits[GV_MAX_DEVICES];
-	GvStatus	status;
 	int32_t		i = 0;
 
 	while (i < searcher->n && !searcher->searches[i].bounded)
@@ -174,11 +194,9 @@ begin_bounded(Searcher *searcher)
 		searcher->step = ENDED;
 		return GV_OK;
 	}
-	status = gv_spread_ask_bounds(searcher->mirror, searcher->searches,
-								  searcher->n, searcher->asked,
-								  &searcher->answers, nhits);
-	return status != GV_OK ? status :
-		begin_step(searcher, BOUNDED, searcher->n, nhits);
+	gv_spread_ask_bounds(searcher->mirror, searcher->searches, searcher->n,
+						 searcher->asked, &searcher->answers, nhits);
+	return begin_step(searcher, BOUNDED, searcher->n, nhits);
 }
 
 /* Ask for the sample, if anybody wants it. */
@@ -216,7 +234,7 @@ go_on(Searcher *searcher)
 	else if (status == GV_OK)
 	{
 		gv_spread_take_bounds(mirror, searcher->asked, searcher->searches,
-							  searcher->n);
+							  searcher->n, &searcher->answers);
 		searcher->step = ENDED;
 	}
 	if (status != GV_OK)
@@ -294,8 +312,15 @@ gv_spread_begin(GvSearcher *opaque, GvMirror *opaque_mirror,
 	searcher->searches = searches;
 	searcher->n = n;
 	searcher->status = GV_OK;
-	status = searches[0].given ? begin_bounded(searcher) :
-		begin_found(searcher);
+	if (!searches[0].given)
+		status = begin_found(searcher);
+	else
+	{
+		status = gv_spread_merge(mirror, searcher->asked, searches, n,
+								 &searcher->answers);
+		if (status == GV_OK)
+			status = begin_bounded(searcher);
+	}
 	if (status != GV_OK)
 		searcher->step = ENDED;
 	return status;

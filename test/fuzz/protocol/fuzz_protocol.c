@@ -397,7 +397,7 @@ set_up(void)
 		gv_builders_open(&gv_cpu_builders) != GV_OK ||
 		gv_sets_open(&gv_cpu_sets) != GV_OK)
 		FAULT("no engine");
-	gv_mirrors_init(&budget, 1, 3600);
+	gv_mirrors_init(devices, &budget, 1, 3600);
 	if (gv_turns_open() != GV_OK)
 		FAULT("no turns");
 	wire.memory = memfd_create("fuzz", MFD_ALLOW_SEALING);

@@ -9,6 +9,7 @@
 #include "mirrors.h"
 #include "records.h"
 
+#include "engine/mirror/gv_crew.h"
 #include "engine/mirror/gv_spread.h"
 
 #define MOST_NOTED	256
@@ -292,6 +293,32 @@ test_shards(int32_t n)
 	free_index(&index);
 }
 
+/* So many searches that threads share what is done with their answers. */
+static void
+test_crew(void)
+{
+	Records		records;
+	TestIndex	index = make_recorded(&records, 1, 20);
+	GvMirror   *mirror;
+	GvSearcher *searcher = NULL;
+
+	unit_spread = draw_spread(GV_SHARDS, gv_ndevices());
+	mirror = make_mirror(&index);
+	CHECK(put_records(mirror, &records) == GV_OK, "records");
+	CHECK(gv_searcher(unit_spread.devices[0], &searcher) == GV_OK,
+		  "searcher");
+	gv_crew_by(2);
+	check_bounded(searcher, mirror, &index, &records, 1100);
+	/* less of it, where there is memory for more */
+	check_bounded(searcher, mirror, &index, &records, 1030);
+	gv_crew_by(-1);
+	gv_searcher_drop(searcher);
+	gv_mirror_drop(mirror);
+	unit_spread.nparts = 0;
+	free_records(&records);
+	free_index(&index);
+}
+
 /* All lists of one shard are empty, then those of all but one. */
 static void
 test_empty_shards(int32_t n)
@@ -447,14 +474,21 @@ test_creation(int32_t n)
 {
 	TestIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
 	GvSpread	spread = draw_spread(GV_SHARDS, n);
+	GvSpread	alone = {GV_SHARDS, 1, {0}};
 	GvPart		parts[GV_MAX_DEVICES];
 	GvMirror   *mirror = NULL;
+	int32_t		lacking;
 
 	limits[spread.devices[n - 1]] = 0;
-	CHECK(gv_mirror_create_on(&index.spec, &spread, &mirror) == GV_NO_MEMORY,
-		  "shards");
+	CHECK(gv_mirror_create_on(&index.spec, &spread, &mirror,
+							  &lacking) == GV_NO_MEMORY && lacking == n - 1,
+		  "shards: part %d", lacking);
+	alone.devices[0] = spread.devices[n - 1];
+	CHECK(gv_mirror_create_on(&index.spec, &alone, &mirror,
+							  &lacking) == GV_NO_MEMORY && lacking == -1,
+		  "alone: part %d", lacking);
 	spread.kind = GV_REPLICAS;
-	CHECK(gv_mirror_create_on(&index.spec, &spread, &mirror) == GV_OK &&
+	CHECK(gv_mirror_create_on(&index.spec, &spread, &mirror, NULL) == GV_OK &&
 		  gv_mirror_parts(mirror, parts) == n - 1, "replicas");
 	CHECK(fill_mirror(mirror, &index) == GV_OK, "fill");
 	if (n > 2)
@@ -468,7 +502,7 @@ test_creation(int32_t n)
 		GvSpread	bad = spread; \
 \
 		bad.change; \
-		CHECK(gv_mirror_create_on(&index.spec, &bad, &mirror) == GV_INVALID && \
+		CHECK(gv_mirror_create_on(&index.spec, &bad, &mirror, NULL) == GV_INVALID && \
 			  gv_mirror_part_size(&index.spec, &bad, 0) == 0, "accepted"); \
 	} while (0)
 	INVALID(nparts = 0);
@@ -501,6 +535,8 @@ test_mirror_spread(void)
 		test_replicas(n);
 		test_creation(n);
 	}
+	if (gv_ndevices() > 1)
+		test_crew();
 	if (gv_ndevices() > 1 && !unit_small)
 		test_as_one(GV_REPLICAS, 2);
 }

@@ -77,7 +77,7 @@ make_mirror(const TestIndex *index)
 	CHECK((unit_spread.nparts == 0 ?
 		   gv_mirror_create(&index->spec, &mirror) :
 		   gv_mirror_create_on(&index->spec, &unit_spread,
-							   &mirror)) == GV_OK, "create");
+							   &mirror, NULL)) == GV_OK, "create");
 	CHECK(fill_mirror(mirror, index) == GV_OK, "fill");
 	return mirror;
 }

@@ -179,7 +179,7 @@ card_mirror(const CardIndex *index)
 	}
 	for (int32_t i = 0; i < index->cards; i++)
 		spread.devices[i] = i;
-	if ((index->cards > 1 ? gv_mirror_create_on(&spec, &spread, &mirror) :
+	if ((index->cards > 1 ? gv_mirror_create_on(&spec, &spread, &mirror, NULL) :
 		 gv_mirror_create(&spec, &mirror)) != GV_OK)
 		return NULL;
 	if (fill_lists(mirror, index) == GV_OK &&

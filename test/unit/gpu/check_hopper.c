@@ -6,10 +6,11 @@
  */
 #include "../engine/mirrors.h"
 
+#include "engine/mirror/gv_crew.h"
+
 /* gpu/coarse/gv_coarse.h, gpu/index/gv_index.h */
 extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_gather_by(int32_t n);
-extern void gv_gpu_put_by(int32_t helpers);
 extern bool gv_product_hopper(int32_t columns);	/* gpu/product/gv_product.h */
 extern bool gv_gpu_hopper_multiplies(void);
 extern bool gv_has_hopper(int32_t device);
@@ -203,7 +204,7 @@ test_gathered(void)
 	int			k;
 
 	gv_gpu_gather_by(129);
-	gv_gpu_put_by(2);
+	gv_crew_by(2);
 	for (i = 0; i < 9; i += unit_small ? 2 : 1)
 	{
 		const int32_t *shape = shapes[i];
@@ -231,7 +232,7 @@ test_gathered(void)
 		check_and_free(&index, mirror, searches, n, what);
 	}
 	test_filters(true);
-	gv_gpu_put_by(-1);
+	gv_crew_by(-1);
 	gv_gpu_gather_by(-1);
 }
 

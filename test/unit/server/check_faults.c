@@ -3,9 +3,14 @@
  *		Every call of the engine fails once, in each way: each answer is right,
  *		or a refusal, or the connection ends; and afterwards all is well.
  */
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "client.h"
+
+#define NCLIENTS	8			/* of one batch */
+#define BATCH_CALLS	30			/* more than come before its end */
 
 /* Is this an answer that a client may get when the engine has failed once? */
 static bool
@@ -115,6 +120,68 @@ check_fault(int n, GvStatus status, TestIndex *index)
 	return first != 0;
 }
 
+/*
+ * The n-th call finds no memory: a batch that was loaded for is searched all the
+ * same, one search after the other.  false: it was in loading.
+ */
+static bool
+check_batch(int n, TestIndex *index)
+{
+	char		fault[32];
+	const char *options[] = {"--fault", fault, NULL};
+	GvMirrorKey key = test_key(1);
+	TestServer	server;
+	int			loader;
+	int			clients[NCLIENTS];
+	TestSearch	searches[NCLIENTS];
+	bool		loaded;
+	int			result;
+	int			i;
+
+	snprintf(fault, sizeof(fault), "%d:%d", n, GV_NO_MEMORY);
+	server_folder(&server);
+	server_launch(&server, options);
+	CHECK(server_ready(&server), "it does not start");
+	loader = client_open(&server, GV_ROLE_LOADER);
+	loaded = load_all(loader, &key, index) == 0;
+	for (i = 0; i < NCLIENTS; i++)
+	{
+		clients[i] = client_open(&server, GV_ROLE_SESSION);
+		searches[i] = make_search(&key, index);
+	}
+	/* so that they are one batch */
+	kill(server.pid, SIGSTOP);
+	CHECK(waitpid(server.pid, &result, WUNTRACED) == server.pid &&
+		  WIFSTOPPED(result), "SIGSTOP");
+	for (i = 0; i < NCLIENTS && loaded; i++)
+		CHECK(search_send(clients[i], &searches[i]), "client %d", i);
+	kill(server.pid, SIGCONT);
+	for (i = 0; i < NCLIENTS; i++)
+	{
+		result = loaded ? search_receive(clients[i], index, &searches[i]) : 0;
+		CHECK(result == 0, "call %d, client %d: %d", n, i, result);
+		free_search(&searches[i]);
+		close(clients[i]);
+	}
+	close(loader);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+	return loaded;
+}
+
+/* No memory for a batch, in its beginning or its end. */
+static void
+test_batch_faults(TestIndex *index)
+{
+	int			nloaded = 0;
+	int			n;
+
+	for (n = 4; n < BATCH_CALLS; n++)
+		nloaded += check_batch(n, index);
+	CHECK(nloaded >= 8 && nloaded <= BATCH_CALLS - 4 - 8, "%d were loaded",
+		  nloaded);
+}
+
 void
 test_faults(void)
 {
@@ -122,6 +189,7 @@ test_faults(void)
 	int			status;
 	int			n;
 
+	test_batch_faults(&index);
 	for (status = GV_INVALID; status <= GV_FAILED; status++)
 	{
 		int			missed = 0;

@@ -15,20 +15,29 @@
 #define SLOTS		9
 #define LARGE		3000		/* lists, of 6 MB */
 #define SMALL		1300
+#define IDLE		300
 
 /* So many devices of so many MB each; what is not used for a second may go. */
 static TestServer
-start(int ndevices, const char *megabytes, const char *replicas)
+start_faulty(int ndevices, const char *megabytes, const char *replicas,
+			 const char *fault)
 {
 	static const char *const lists[] = {NULL, "3", "3,5", "3,5,2", "3,5,2,7"};
 	const char *options[] = {"--devices", lists[ndevices], "--memory",
-	megabytes, "--keep", "1", "--replicas", replicas, NULL};
+		megabytes, "--keep", "1", "--replicas", replicas,
+	fault != NULL ? "--fault" : NULL, fault, NULL};
 	TestServer	server;
 
 	server_folder(&server);
 	server_launch(&server, options);
 	CHECK(server_ready(&server), "it does not start");
 	return server;
+}
+
+static TestServer
+start(int ndevices, const char *megabytes, const char *replicas)
+{
+	return start_faulty(ndevices, megabytes, replicas, NULL);
 }
 
 static void
@@ -245,6 +254,61 @@ test_growth(void)
 	free_index(&index);
 }
 
+/*
+ * A device has no memory for a list of shards, in the n-th call: of idle mirrors on
+ * both devices that one goes which is there.  On which device?
+ */
+static int32_t
+evicted_for(int n, TestIndex *index, TestIndex *small)
+{
+	char		fault[32];
+	TestServer	server;
+	GvMirrorKey key = test_key(1);
+	GvMirrorKey others[2] = {test_key(2), test_key(3)};
+	int32_t		devices[2];
+	int32_t		gone = -1;
+	int			loader;
+	int			i;
+
+	snprintf(fault, sizeof(fault), "%d:%d", n, GV_NO_MEMORY);
+	server = start_faulty(2, "5", "1", fault);
+	loader = client_open(&server, GV_ROLE_LOADER);
+	for (i = 0; i < 2; i++)
+	{
+		CHECK(load_all(loader, &others[i], small) == 0, "idle");
+		devices[i] = told_of(loader, &others[i]).device;
+	}
+	CHECK(devices[0] != devices[1], "both are on device %d", devices[0]);
+	usleep(1100000);
+	CHECK(load_all(loader, &key, index) == 0, "load");
+	CHECK(told_of(loader, &key).shards == 2, "shards");
+	for (i = 0; i < 2; i++)
+		if (!told_of(loader, &others[i]).ready)
+		{
+			CHECK(gone == -1, "call %d: both are gone", n);
+			gone = devices[i];
+		}
+	CHECK(gone >= 0, "call %d: both are there", n);
+	close(loader);
+	stop(&server);
+	return gone;
+}
+
+/* Where a device lacks memory, nothing goes on others. */
+static void
+test_lack(void)
+{
+	TestIndex	index = make_large(LARGE);
+	TestIndex	small = make_large(IDLE);
+	int			n = 2 * IDLE + LARGE / 2;	/* in the midst of the lists */
+	int32_t		first = evicted_for(n, &index, &small);
+
+	CHECK(evicted_for(n + 1, &index, &small) != first,
+		  "for the next list, too, on device %d", first);
+	free_index(&small);
+	free_index(&index);
+}
+
 /* Any index and any memory: all of it is there, or nothing. */
 static void
 test_any_budget(void)
@@ -435,6 +499,7 @@ test_parts(void)
 		test_shards(4, "3", 4, true);
 	}
 	test_growth();
+	test_lack();
 	test_any_budget();
 	test_replicas();
 	test_full_replica();

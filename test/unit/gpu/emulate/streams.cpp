@@ -20,7 +20,6 @@
 
 int64_t		gv_emulated_fault;
 int64_t		gv_emulated_refusal;
-size_t		gv_emulated_memory = (size_t) 1 << 30;
 unsigned	gv_emulated_hung;
 int64_t		gv_emulated_unrecorded;
 thread_local int gv_emulated_device;
@@ -34,6 +33,8 @@ from_environment(const char *name, int otherwise)
 	return value == NULL ? otherwise : atoi(value);
 }
 
+size_t		gv_emulated_memory =
+	(size_t) from_environment("GPUVEC_EMULATED_MEMORY_MB", 1024) << 20;
 int			gv_emulated_card = from_environment("GPUVEC_EMULATED_CARD", 90);
 int			gv_emulated_code = from_environment("GPUVEC_EMULATED_CODE",
 												gv_emulated_card);
