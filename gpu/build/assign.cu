@@ -7,17 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <algorithm>
-
 #include "gpu/build/gv_build.h"
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/index/gv_index.h"
 #include "gpu/product/gv_product.h"
 
 #define THREADS			256
-#define MOST_SCORES		(INT64_C(64) << 20) /* of a piece of the rows, */
-#define MANY_SCORES		(INT64_C(256) << 20)	/* or as many if else fewer than */
-#define SHARING			256		/* rows read all halves of the vectors together */
+#define MOST_SCORES		(INT64_C(64) << 20) /* of a piece of the rows */
 #define MOST_TERMS		(INT64_C(1) << 36)	/* ... that a few ms do */
 #define MOST_ROWS		(1 << 18)	/* ... whose blocks a grid can number */
 #define MOST_HALVES		(INT64_C(96) << 20) /* bytes of their half copies */
@@ -93,8 +89,6 @@ piece_of(const GvCardModel *card, int64_t n)
 	int64_t		by_terms = MOST_TERMS / card->nlists / card->dims;
 	int64_t		by_halves = MOST_HALVES / 2 / card->half_dims;
 
-	if (most < SHARING)
-		most = std::min((int64_t) SHARING, MANY_SCORES / card->nlists);
 	if (most > by_terms)
 		most = by_terms;
 	if (most > by_halves)

@@ -58,12 +58,10 @@ cuda_size(const GvBuilderSpec *spec)
 		(2 * row + GV_SOAR_LISTS * 8 +
 		 spec->copies * (8 + gv_code_bytes(spec->m)));
 	int64_t		scores = (int64_t) spec->nlists * 8;
-	int64_t		least = spec->nlists < 1 << 18 ? INT64_C(1) << 29 :
-		INT64_C(5) << 28;
 
 	/* assign.cu takes no more for scores, half copies and what is small */
-	if (scores < least)
-		scores = least;
+	if (scores < (INT64_C(1) << 29))
+		scores = INT64_C(1) << 29;
 	return spec->sample_rows * row + 6 * (int64_t) spec->nlists * row +
 		gv_near_groups_bytes(spec->dims, spec->sample_rows, spec->nlists) +
 		(int64_t) spec->nqueries * (row + spec->depth * 8) + batch + scores +

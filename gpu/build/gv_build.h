@@ -104,7 +104,10 @@ struct GvNearGroups
 	cudaStream_t stream;
 	float	   *d_centres;		/* [ngroups][dims] */
 	GvTargets	centres;
-	GvProbe    *d_probes;		/* [pairs] groups that rows try */
+	GvProbe    *d_probes;		/* [pairs] groups nearest to some vectors */
+	uint16_t   *d_tried;		/* [n][tried] those that rows try, */
+	int32_t		ntried;			/* of so many groups; 0: not yet */
+	uint16_t   *d_own;			/* [k] groups of centroids */
 	uint32_t   *d_keys[2];		/* [pairs] groups, before and after sorting */
 	uint32_t   *d_numbers[2];	/* [pairs] of rows in a block, or centroids */
 	void	   *d_sort;
@@ -130,8 +133,8 @@ extern int64_t gv_near_groups_bytes(int32_t dims, int64_t n, int32_t k);
 /*
  * _begin: for k-means of those rows, whose first centroids [k][dims], in
  * random order, are there; *near is zeros, and half made it can be dropped.
- * _set: centroids [k] as they are now.  _assign: d_nearest [n], as
- * gv_gpu_assign gives it, but among the centroids of near groups.
+ * _set: centroids [k] as they are now.  _assign: of the same rows, d_nearest
+ * [n], as gv_gpu_assign gives it, but among the centroids of near groups.
  */
 extern GvStatus gv_near_groups_begin(GvNearGroups *near,
 									 const GvKmeans *kmeans,

@@ -8,10 +8,11 @@
  *				some of these, once
  *		set		centroids go to the group of their nearest centre, and come to
  *				lie side by side
- *		assign	each row tries the groups of its nearest centres: pairs (row,
- *				group), some rows' at a time, are sorted by group, and a group's
- *				rows meet its centroids by what finds a query's lists
- *				(assign.cu); of what the groups found the nearest counts
+ *		assign	each row tries the groups of its nearest centres, which stay
+ *				the same: pairs (row, group), some rows' at a time, are sorted
+ *				by group, and a group's rows meet its centroids by what finds a
+ *				query's lists (assign.cu); of what the groups found the nearest
+ *				counts
  *
  * Of 32,768 centroids of synthetic rows, 362 groups, 32 tried, that finds the
  * nearest one of .986 of the rows, of 16,384 of words and 256 groups of .979;
@@ -27,7 +28,7 @@
 #include "gpu/common/gv_group.h"
 
 #define THREADS			256
-#define LEAST_CENTROIDS	32768	/* below, all are compared: 1 s for 10^6 rows */
+#define LEAST_CENTROIDS	65536	/* below, launches take as long as scores of all */
 #define TRIED			32		/* groups of a row */
 #define OF_A_GROUP		64		/* centroids that centres are made of */
 #define ITERATIONS		4
@@ -74,7 +75,8 @@ gv_near_groups_bytes(int32_t dims, int64_t n, int32_t k)
 {
 	if (!gv_near_groups_serve(k))
 		return 0;
-	return block_of(dims, n, TRIED) * TRIED * PAIR_BYTES;
+	return (block_of(dims, n, TRIED) * PAIR_BYTES +
+			n * (int64_t) sizeof(uint16_t)) * TRIED;
 }
 
 static GvStatus
@@ -91,6 +93,8 @@ take_memory(GvNearGroups *near, int64_t n, int32_t k, int32_t most)
 		GV_TRY(gv_card_alloc(&near->d_numbers[i], room));
 	}
 	GV_TRY(gv_card_alloc(&near->d_probes, room));
+	GV_TRY(gv_card_alloc(&near->d_tried, n * near->tried));
+	GV_TRY(gv_card_alloc(&near->d_own, k));
 	GV_TRY(gv_gpu_group_bytes(room, &near->sort_bytes));
 	GV_CUDA_TRY(cudaMalloc(&near->d_sort, near->sort_bytes + 1));
 	GV_TRY(gv_card_alloc(&near->d_starts, most + 1));
@@ -126,6 +130,8 @@ gv_near_groups_drop(GvNearGroups *near)
 		(void) cudaFree(near->d_numbers[i]);
 	}
 	(void) cudaFree(near->d_probes);
+	(void) cudaFree(near->d_tried);
+	(void) cudaFree(near->d_own);
 	(void) cudaFree(near->d_sort);
 	(void) cudaFree(near->d_starts);
 	(void) cudaFree(near->d_places);
@@ -162,33 +168,53 @@ gv_near_groups_begin(GvNearGroups *near, const GvKmeans *kmeans,
 	return GV_OK;
 }
 
-/* The groups of probes become keys, beside the numbers of what probes. */
+/* The groups that are nearest to some rows. */
 static __global__ void __launch_bounds__(THREADS)
-pairs_kernel(const GvProbe *probes, int64_t n, int tried, uint32_t *keys,
+tried_kernel(const GvProbe *probes, int64_t n, uint16_t *tried)
+{
+	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < n)
+		tried[i] = (uint16_t) probes[i].list;
+}
+
+/* Groups become keys, beside the numbers of what tries them. */
+static __global__ void __launch_bounds__(THREADS)
+pairs_kernel(const uint16_t *groups, int64_t n, int tried, uint32_t *keys,
 			 uint32_t *numbers)
 {
 	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 
 	if (i >= n)
 		return;
-	keys[i] = (uint32_t) probes[i].list;
+	keys[i] = groups[i];
 	numbers[i] = (uint32_t) (i / tried);
 }
 
-/* Vectors [n] by each of the `tried` groups nearest to them. */
+/* The `tried` groups nearest to each of some vectors, to d_groups. */
 static GvStatus
-group(GvNearGroups *near, const float *d_vectors, int64_t n, int32_t tried,
-	  GvFinder *finder, const GvStop *stop)
+find_groups(GvNearGroups *near, const float *d_vectors, int64_t n,
+			int32_t tried, uint16_t *d_groups, GvFinder *finder,
+			const GvStop *stop)
+{
+	GV_TRY(gv_gpu_assign(finder, &near->centres, d_vectors, n, tried,
+						 near->d_probes, stop));
+	GV_LAUNCH(tried_kernel, gv_blocks_for(n * tried, THREADS), THREADS, 0,
+			  near->stream, near->d_probes, n * tried, d_groups);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* Of n vectors the numbers by each of the groups that they try. */
+static GvStatus
+group(GvNearGroups *near, const uint16_t *d_groups, int64_t n, int32_t tried)
 {
 	int64_t		pairs = n * tried;
 	GvGroup		group = {pairs, (uint32_t) near->ngroups, near->d_keys[0],
 		near->d_numbers[0], near->d_keys[1], near->d_numbers[1],
 	near->d_starts, near->d_sort, near->sort_bytes};
 
-	GV_TRY(gv_gpu_assign(finder, &near->centres, d_vectors, n, tried,
-						 near->d_probes, stop));
 	GV_LAUNCH(pairs_kernel, gv_blocks_for(pairs, THREADS), THREADS, 0,
-			  near->stream, near->d_probes, pairs, tried, near->d_keys[0],
+			  near->stream, d_groups, pairs, tried, near->d_keys[0],
 			  near->d_numbers[0]);
 	GV_CUDA_TRY(cudaGetLastError());
 	GV_TRY(gv_gpu_group(&group, near->stream));
@@ -251,7 +277,9 @@ gv_near_groups_set(GvNearGroups *near, const float *d_centroids, int32_t k,
 		before = near->ngroups;
 		GV_TRY(gv_targets_set(&near->centres, near->d_centres,
 							  near->ngroups));
-		GV_TRY(group(near, d_centroids, k, 1, finder, stop));
+		GV_TRY(find_groups(near, d_centroids, k, 1, near->d_own, finder,
+						   stop));
+		GV_TRY(group(near, near->d_own, k, 1));
 		GV_TRY(drop_empty(near, finder));
 	} while (near->ngroups < before);
 	near->places[0] = 0;
@@ -331,6 +359,21 @@ try_group(GvNearGroups *near, int32_t group, const float *d_rows,
 	return GV_OK;
 }
 
+/* d_tried of all rows, anew where groups have gone. */
+static GvStatus
+try_groups(GvNearGroups *near, const float *d_rows, int64_t n, int32_t tried,
+		   GvFinder *finder, const GvStop *stop)
+{
+	if (near->ntried == near->ngroups)
+		return GV_OK;
+	for (int64_t done = 0; done < n; done += near->block)
+		GV_TRY(find_groups(near, d_rows + done * near->dims,
+						   std::min(near->block, n - done), tried,
+						   near->d_tried + done * tried, finder, stop));
+	near->ntried = near->ngroups;
+	return GV_OK;
+}
+
 /* See gv_build.h. */
 GvStatus
 gv_near_groups_assign(GvNearGroups *near, const float *d_rows, int64_t n,
@@ -338,17 +381,17 @@ gv_near_groups_assign(GvNearGroups *near, const float *d_rows, int64_t n,
 {
 	int32_t		tried = std::min(near->tried, near->ngroups);
 
+	GV_TRY(try_groups(near, d_rows, n, tried, finder, stop));
 	GV_LAUNCH(clear_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
 			  near->stream, d_nearest, n);
 	GV_CUDA_TRY(cudaGetLastError());
 	for (int64_t done = 0; done < n; done += near->block)
 	{
-		const float *d_some = d_rows + done * near->dims;
-
-		GV_TRY(group(near, d_some, std::min(near->block, n - done), tried,
-					 finder, stop));
+		GV_TRY(group(near, near->d_tried + done * tried,
+					 std::min(near->block, n - done), tried));
 		for (int32_t g = 0; g < near->ngroups; g++)
-			GV_TRY(try_group(near, g, d_some, d_nearest + done, finder, stop));
+			GV_TRY(try_group(near, g, d_rows + done * near->dims,
+							 d_nearest + done, finder, stop));
 	}
 	return GV_OK;
 }

@@ -5,6 +5,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/amapi.h"
 #include "access/genam.h"
 #include "access/reloptions.h"
@@ -18,6 +20,9 @@
 
 /* Below this many rows an index is left untrained, unless lists says more. */
 #define LEAST_ROWS		1000
+
+/* From so many rows on lists grow as the square root. */
+#define MANY_ROWS		1e7
 
 /* With this many rows it trains itself; default of option train_rows. */
 #define TRAIN_ROWS		10000
@@ -195,11 +200,13 @@ IvfpqTrainRows(Relation index)
 	return Max(options->train_rows, options->lists);
 }
 
-/* Lists for a table of that many rows. */
+/* Lists for a table of that many rows; see am/README, "Defaults". */
 int
 IvfpqDefaultLists(double rows)
 {
-	return (int) Max(1, Min(rows / 100.0, IVFPQ_MAX_LISTS));
+	double		lists = Min(rows, sqrt(rows * MANY_ROWS)) / 100.0;
+
+	return (int) Max(1, Min(lists, IVFPQ_MAX_LISTS));
 }
 
 /* Memory that building an index may take. */

@@ -177,7 +177,7 @@ test_near_groups(void)
 	int			dims = 7;
 	float	   *rows = clustered(n, dims, 9, 0.2f);
 	size_t		bytes = sizeof(float) * n * dims;
-	const int32_t tried[] = {0, 14, 4};	/* of 14 groups; 0: of none */
+	const int32_t tried[] = {0, 14, 2};	/* of 14 groups; 0: of none */
 	Making		makings[3];
 	double		sums[3];
 	int			i;
@@ -202,7 +202,7 @@ test_near_groups(void)
 	CHECK(memcmp(makings[0].centroids, makings[2].centroids, sizeof(float) *
 				 dims * makings[2].trained.nlists) != 0,
 		  "few groups find all");
-	CHECK(sums[2] < 1.05 * sums[0], "squares %g, by few groups %g", sums[0],
+	CHECK(sums[2] < 1.25 * sums[0], "squares %g, by few groups %g", sums[0],
 		  sums[2]);
 	for (i = 0; i < 3; i++)
 		end_making(&makings[i]);
