@@ -162,7 +162,11 @@ for my $case (@drain)
 
 	make_index('lists = 20');
 	is(train_with(''), 0, "$step $n: trained");
-	$node->safe_psql('postgres', "COMMIT PREPARED 'some'; VACUUM t");
+	$node->safe_psql('postgres', "COMMIT PREPARED 'some'");
+	my $from = -s $node->logfile;
+	$node->safe_psql('postgres', 'VACUUM t');
+	like(slurp_file($node->logfile, $from), qr/no background worker is free for index "t_e"/,
+		"$step $n: VACUUM leaves pending rows to a worker");
 	isnt(train_with("flush $n $step"), 0, "$step $n: killed");
 	restart_after_crash($node);
 	test_index("$step $n", warnings => 1);
