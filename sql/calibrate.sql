@@ -114,26 +114,26 @@ RESET gpuvec.candidates;
 ALTER INDEX aimed_e RESET (probes, candidates);
 
 -- the targets are reached, for the first rows and for many
-CREATE FUNCTION pg_temp.reached(k int, queries int) RETURNS TABLE (target float8, reached bool)
+CREATE FUNCTION pg_temp.reached(index regclass, k int, queries int) RETURNS TABLE (target float8, reached bool)
 LANGUAGE plpgsql AS $$
 BEGIN
 	FOREACH target IN ARRAY ARRAY[0.80, 0.90, 0.95, 0.98, 0.99] LOOP
 		PERFORM set_config('gpuvec.recall', target::text, true);
-		SELECT recall >= target - 0.03 INTO reached FROM gpuvec_recall('aimed_e', k, queries);
+		SELECT recall >= target - 0.03 INTO reached FROM gpuvec_recall(index, k, queries);
 		RETURN NEXT;
 	END LOOP;
 	PERFORM set_config('gpuvec.recall', '0.95', true);
 END
 $$;
-SELECT * FROM pg_temp.reached(10, 100);
-SELECT * FROM pg_temp.reached(100, 40);
+SELECT * FROM pg_temp.reached('aimed_e', 10, 100);
+SELECT * FROM pg_temp.reached('aimed_e', 100, 40);
 
 -- once more, as the rows are now; by the owner alone
 INSERT INTO aimed SELECT g, pg_temp.point(g, 16, 200, 2) FROM generate_series(6001, 9000) AS g;
 SELECT k, count(*) FILTER (WHERE recall <= 0.99), min(probes) > 0 AS probes FROM gpuvec_calibrate('aimed_e') GROUP BY k ORDER BY k;
 SELECT count(*) FROM gpuvec_calibrate('aimed_e') AS a FULL JOIN gpuvec_calibration('aimed_e') AS b
 	USING (k, recall, probes, candidates) WHERE a.k IS NULL OR b.k IS NULL;
-SELECT * FROM pg_temp.reached(10, 100);
+SELECT * FROM pg_temp.reached('aimed_e', 10, 100);
 SELECT * FROM gpuvec_verify_index('aimed_e');
 CREATE ROLE regress_gpuvec_stranger;
 GRANT ALL ON aimed TO regress_gpuvec_stranger;
@@ -203,6 +203,14 @@ REINDEX INDEX equal_e;
 SELECT recall FROM gpuvec_recall('equal_e', 10, 50);
 SELECT bool_and(probes <= 2) AS few FROM gpuvec_calibration('equal_e');
 DROP TABLE equal;
+
+-- an easy table with many lists: a tenth of the usual ones would be enough for
+-- each target, and they are told apart below that
+CREATE TABLE easy AS SELECT g AS id, ARRAY[g, 0]::real[] AS e FROM generate_series(1, 20000) AS g;
+CREATE INDEX easy_e ON easy USING gpuivfpq (e) WITH (lists = 2000);
+SELECT min(probes) < 5 AS fewer, count(DISTINCT probes) > 3 AS apart FROM gpuvec_calibration('easy_e') WHERE k = 10;
+SELECT * FROM pg_temp.reached('easy_e', 10, 100);
+DROP TABLE easy;
 
 -- codes that tell little: not even 20,000 candidates reach all targets
 CREATE TABLE blurred (id int, e real[]) WITH (autovacuum_enabled = off);

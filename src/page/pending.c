@@ -161,24 +161,6 @@ IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
 	return false;
 }
 
-/* Is the row pending? */
-bool
-IvfpqPendingHas(Relation index, const ItemPointerData *tid)
-{
-	IvfpqPendingReader reader;
-	IvfpqMetaData meta;
-	bool		found = false;
-	int			count;
-
-	IvfpqMetaRead(index, &meta);
-	IvfpqPendingOpen(&reader, index, &meta);
-	while (!found && IvfpqPendingNext(&reader, &count))
-		for (int i = 0; i < count; i++)
-			found |= memcmp(&reader.tids[i], tid, sizeof(*tid)) == 0;
-	IvfpqPendingClose(&reader);
-	return found;
-}
-
 /* Is there a pending row that lists may take, for all that is known? */
 bool
 IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta)

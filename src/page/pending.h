@@ -41,7 +41,6 @@ extern void IvfpqPendingOpenSealed(IvfpqPendingReader *reader, Relation index,
 								   const IvfpqSeal *seal);
 extern bool IvfpqPendingNext(IvfpqPendingReader *reader, int *count);
 extern void IvfpqPendingClose(IvfpqPendingReader *reader);
-extern bool IvfpqPendingHas(Relation index, const ItemPointerData *tid);
 extern bool IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta);
 extern int	IvfpqPendingAppend(Relation index, ItemPointer tid, int dims);
 extern int	IvfpqPendingSettleDims(Relation index, int dims);

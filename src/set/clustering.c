@@ -36,7 +36,7 @@ typedef struct KMeans
 
 /* n vectors of the store as the engine gets them, until the next ones. */
 static const float *
-Scale(const KMeans *run, const float *vectors, int64 n)
+scale(const KMeans *run, const float *vectors, int64 n)
 {
 	if (run->exponent == 0)
 		return vectors;
@@ -46,7 +46,7 @@ Scale(const KMeans *run, const float *vectors, int64 n)
 
 /* Read the table and choose first centroids. */
 static void
-ReadRows(KMeans *run, IvfpqTable *table, int seed)
+read_rows(KMeans *run, IvfpqTable *table, int seed)
 {
 	IvfpqStarts *starts = IvfpqStartsBegin(run->spec.k, seed);
 	IvfpqMagnitude magnitude = {0};
@@ -79,21 +79,21 @@ ReadRows(KMeans *run, IvfpqTable *table, int seed)
 }
 
 static bool
-PutStarts(KMeans *run)
+put_starts(KMeans *run)
 {
 	const float *vector;
 
 	for (int i = 0; i < run->spec.k; i++)
 	{
 		IvfpqStoreRead(run->store, run->starts[i], 1, &vector);
-		if (!IvfpqWorkPut(run->work, GV_SET_STARTS, Scale(run, vector, 1), 1))
+		if (!IvfpqWorkPut(run->work, GV_SET_STARTS, scale(run, vector, 1), 1))
 			return false;
 	}
 	return true;
 }
 
 static bool
-PutRows(KMeans *run, int passes)
+put_rows(KMeans *run, int passes)
 {
 	int64		nrows = run->spec.nrows;
 	int64		n;
@@ -103,7 +103,7 @@ PutRows(KMeans *run, int passes)
 		const float *vectors;
 
 		n = IvfpqStoreRead(run->store, put, nrows - put, &vectors);
-		if (!IvfpqWorkPut(run->work, GV_SET_ROWS, Scale(run, vectors, n), n))
+		if (!IvfpqWorkPut(run->work, GV_SET_ROWS, scale(run, vectors, n), n))
 			return false;
 		IvfpqProgressDone(passes * nrows + put + n);
 	}
@@ -112,7 +112,7 @@ PutRows(KMeans *run, int passes)
 
 /* Tell the error of a pass, once also if gpuvecd failed and all began anew. */
 static void
-Report(KMeans *run, const GvSetDone *done)
+report(KMeans *run, const GvSetDone *done)
 {
 	IvfpqProgressDone(done->passes * run->spec.nrows);
 	if (done->passes <= run->reported)
@@ -127,24 +127,24 @@ Report(KMeans *run, const GvSetDone *done)
 }
 
 static bool
-RunPasses(KMeans *run, GvSetDone *done)
+run_passes(KMeans *run, GvSetDone *done)
 {
 	memset(done, 0, sizeof(*done));
 	done->again = true;
 	while (!done->finished)
 	{
-		if (done->again && !PutRows(run, done->passes))
+		if (done->again && !put_rows(run, done->passes))
 			return false;
 		if (!IvfpqWorkRun(run->work, done))
 			return false;
-		Report(run, done);
+		report(run, done);
 	}
 	return true;
 }
 
 /* Rows (centroid_id, centroid, size), of those not returned yet. */
 static bool
-TakeResults(KMeans *run, int found)
+take_results(KMeans *run, int found)
 {
 	int			dims = run->spec.dims;
 	int64		room = Max(Min(IVFPQ_BATCH_BYTES / sizeof(float) / dims,
@@ -179,25 +179,25 @@ TakeResults(KMeans *run, int found)
 
 /* Do it all; false: gpuvecd failed. */
 static bool
-TryToCluster(KMeans *run, IvfpqWorkPlace place)
+try_to_cluster(KMeans *run, IvfpqWorkPlace place)
 {
 	GvSetDone	done;
 	bool		worked;
 
 	run->work = IvfpqWorkBegin(&run->spec, place);
-	worked = PutStarts(run) && RunPasses(run, &done) &&
-		TakeResults(run, done.found);
+	worked = put_starts(run) && run_passes(run, &done) &&
+		take_results(run, done.found);
 	IvfpqWorkEnd(run->work);
 	return worked;
 }
 
 static void
-Cluster(KMeans *run)
+cluster(KMeans *run)
 {
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_CLUSTERING,
 						 (run->spec.iterations + 1) * run->spec.nrows);
-	if (!TryToCluster(run, IvfpqWorkChoose(&run->spec)))
-		TryToCluster(run, IVFPQ_WORK_HERE);
+	if (!try_to_cluster(run, IvfpqWorkChoose(&run->spec)))
+		try_to_cluster(run, IVFPQ_WORK_HERE);
 	IvfpqStoreEnd(run->store);
 }
 
@@ -224,8 +224,8 @@ gpuvec_kmeans(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	IvfpqTableOpen(&table, relid, NULL, NameStr(*PG_GETARG_NAME(1)));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_KMEANS, relid);
-	ReadRows(&run, &table, PG_GETARG_INT32(4));
-	Cluster(&run);
+	read_rows(&run, &table, PG_GETARG_INT32(4));
+	cluster(&run);
 	IvfpqProgressEnd();
 	IvfpqTableClose(&table);
 	return (Datum) 0;

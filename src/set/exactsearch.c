@@ -25,8 +25,8 @@ typedef struct Answer
 
 /* Rows (query, tid, distance) of one query. */
 static void
-PutAnswer(void *arg, int64 query, const int64 *positions,
-		  const double *distances)
+put_answer(void *arg, int64 query, const int64 *positions,
+		   const double *distances)
 {
 	const Answer *answer = arg;
 
@@ -46,14 +46,14 @@ PutAnswer(void *arg, int64 query, const int64 *positions,
 }
 
 static void
-Search(IvfpqTable *table, const IvfpqQueries *queries, int k, GvSetMetric metric,
+search(IvfpqTable *table, const IvfpqQueries *queries, int k, GvSetMetric metric,
 	   ReturnSetInfo *rsinfo)
 {
 	Answer		answer = {rsinfo, table, (int) Min((int64) k, table->nrows)};
 	IvfpqNeighbours wanted = {.rows = table, .metric = metric, .k = answer.k,
 		.nqueries = queries->n, .vectors = queries->vectors,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
-	.sink = PutAnswer, .arg = &answer};
+	.sink = put_answer, .arg = &answer};
 
 	if (table->nrows == 0 || queries->n == 0)
 		return;
@@ -83,7 +83,7 @@ gpuvec_exact_search(PG_FUNCTION_ARGS)
 	IvfpqTableOpen(&table, relid, NULL, column);
 	IvfpqProgressBegin(IVFPQ_PROGRESS_EXACT, relid);
 	IvfpqTableSurvey(&table, 0);
-	Search(&table, &queries, k, metric, rsinfo);
+	search(&table, &queries, k, metric, rsinfo);
 	IvfpqProgressEnd();
 	IvfpqTableClose(&table);
 	return (Datum) 0;

@@ -17,7 +17,7 @@ PG_FUNCTION_INFO_V1(gpuvec_knn_join);
 #define NAME_ARGUMENT(n)	NameStr(*PG_GETARG_NAME(n))
 
 static void
-CheckK(int k)
+check_k(int k)
 {
 	IvfpqCheckRange("k", k, 1, GV_SET_MAX_K,
 					"k is how many neighbours of each row are wanted.");
@@ -37,7 +37,7 @@ gpuvec_knn_graph(PG_FUNCTION_ARGS)
 
 	pairs.metric = IvfpqMetricArgument(PG_GETARG_TEXT_PP(4));
 	method = IvfpqMethodArgument(PG_GETARG_TEXT_PP(5));
-	CheckK(k);
+	check_k(k);
 	InitMaterializedSRF(fcinfo, 0);
 	pairs.result = IvfpqPairRowsBegin((ReturnSetInfo *) fcinfo->resultinfo);
 	IvfpqTableOpen(&table, PG_GETARG_OID(0), NAME_ARGUMENT(1),
@@ -55,7 +55,7 @@ gpuvec_knn_graph(PG_FUNCTION_ARGS)
 
 /* Compare the tables, of which the right one is read, too. */
 static void
-JoinWhole(IvfpqPairs *pairs, IvfpqMethod method)
+join_whole(IvfpqPairs *pairs, IvfpqMethod method)
 {
 	IvfpqTable *left = pairs->queries;
 	IvfpqTable *right = pairs->rows;
@@ -87,7 +87,7 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 
 	pairs.metric = IvfpqMetricArgument(PG_GETARG_TEXT_PP(7));
 	method = IvfpqMethodArgument(PG_GETARG_TEXT_PP(8));
-	CheckK(k);
+	check_k(k);
 	InitMaterializedSRF(fcinfo, 0);
 	pairs.result = IvfpqPairRowsBegin((ReturnSetInfo *) fcinfo->resultinfo);
 	IvfpqTableOpen(&left, PG_GETARG_OID(0), NAME_ARGUMENT(1),
@@ -99,7 +99,7 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 	pairs.k = k;
 	if (method == IVFPQ_METHOD_EXACT || left.nrows == 0 ||
 		!IvfpqFindPairsBySearch(&pairs))
-		JoinWhole(&pairs, method);
+		join_whole(&pairs, method);
 	IvfpqProgressEnd();
 	IvfpqTableClose(&right);
 	IvfpqTableClose(&left);

@@ -33,7 +33,7 @@
  * run the owner's code, to simplify a predicate.
  */
 static bool
-HoldsColumn(Relation index, AttrNumber column)
+holds_column(Relation index, AttrNumber column)
 {
 	Form_pg_index form = index->rd_index;
 
@@ -54,7 +54,7 @@ IvfpqListsIndex(IvfpqTable *rows, GvSetMetric metric)
 		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
 		IvfpqType	type;
 
-		if (HoldsColumn(index, rows->vector_column))
+		if (holds_column(index, rows->vector_column))
 		{
 			IvfpqTypeInit(&type, index);
 			if ((int) type.metric == (int) metric)
@@ -70,7 +70,7 @@ IvfpqListsIndex(IvfpqTable *rows, GvSetMetric metric)
 }
 
 static void
-ReportNoIndex(const IvfpqTable *rows, GvSetMetric metric)
+report_no_index(const IvfpqTable *rows, GvSetMetric metric)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -86,7 +86,7 @@ ReportNoIndex(const IvfpqTable *rows, GvSetMetric metric)
 
 /* Those of the index; of one without any there is one, of all rows. */
 static void
-ReadCentroids(Relation index, IvfpqLists *lists)
+read_centroids(Relation index, IvfpqLists *lists)
 {
 	lists->centroids = IvfpqCentroids(index, lists->dims, &lists->n);
 	if (lists->n > 0)
@@ -97,7 +97,7 @@ ReadCentroids(Relation index, IvfpqLists *lists)
 
 /* Centroids as input of some work, some at a time. */
 static bool
-PutCentroids(IvfpqWork *work, const IvfpqLists *lists)
+put_centroids(IvfpqWork *work, const IvfpqLists *lists)
 {
 	int			most = (int) Max(IVFPQ_BATCH_BYTES / sizeof(float) /
 								 lists->dims, 1);
@@ -115,8 +115,8 @@ PutCentroids(IvfpqWork *work, const IvfpqLists *lists)
 
 /* k-means over centroids; false: gpuvecd failed. */
 static bool
-TryToMerge(const IvfpqLists *lists, const GvSetSpec *spec,
-		   const int64 *starts, IvfpqWorkPlace place, IvfpqLists *merged)
+try_to_merge(const IvfpqLists *lists, const GvSetSpec *spec,
+			 const int64 *starts, IvfpqWorkPlace place, IvfpqLists *merged)
 {
 	IvfpqWork  *work = IvfpqWorkBegin(spec, place);
 	GvSetDone	done = {.again = true};
@@ -127,7 +127,7 @@ TryToMerge(const IvfpqLists *lists, const GvSetSpec *spec,
 							  lists->centroids + starts[i] * lists->dims, 1);
 	while (worked && !done.finished)
 	{
-		worked = (!done.again || PutCentroids(work, lists)) &&
+		worked = (!done.again || put_centroids(work, lists)) &&
 			IvfpqWorkRun(work, &done);
 		IvfpqProgressDone(done.passes * spec->nrows);
 	}
@@ -140,7 +140,7 @@ TryToMerge(const IvfpqLists *lists, const GvSetSpec *spec,
 
 /* Make k-means possible; returns the power of two that they grow by. */
 static int
-ScaleCentroids(IvfpqLists *lists)
+scale_centroids(IvfpqLists *lists)
 {
 	IvfpqMagnitude magnitude = {0};
 	int			exponent;
@@ -160,14 +160,14 @@ ScaleCentroids(IvfpqLists *lists)
 
 /* Fewer lists: k of them, about. */
 static void
-Merge(IvfpqLists *lists, int k)
+merge(IvfpqLists *lists, int k)
 {
 	GvSetSpec	spec = {.kind = GV_SET_KMEANS, .dims = lists->dims, .k = k,
 	.iterations = ITERATIONS, .nrows = lists->n};
 	IvfpqStarts *starts = IvfpqStartsBegin(k, SEED);
 	IvfpqLists	merged = *lists;
 	const int64 *firsts;
-	int			exponent = ScaleCentroids(lists);
+	int			exponent = scale_centroids(lists);
 
 	for (int i = 0; i < lists->n; i++)
 		IvfpqStartsOffer(starts, i, lists->centroids + (Size) i * lists->dims,
@@ -177,8 +177,8 @@ Merge(IvfpqLists *lists, int k)
 									   MCXT_ALLOC_HUGE);
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_CLUSTERING,
 						 (spec.iterations + 1) * spec.nrows);
-	if (!TryToMerge(lists, &spec, firsts, IvfpqWorkChoose(&spec), &merged))
-		TryToMerge(lists, &spec, firsts, IVFPQ_WORK_HERE, &merged);
+	if (!try_to_merge(lists, &spec, firsts, IvfpqWorkChoose(&spec), &merged))
+		try_to_merge(lists, &spec, firsts, IVFPQ_WORK_HERE, &merged);
 	IvfpqScale(merged.centroids, (int64) merged.n * merged.dims, -exponent,
 			   merged.centroids);
 	pfree(lists->centroids);
@@ -197,19 +197,19 @@ IvfpqListsGet(IvfpqTable *rows, GvSetMetric metric)
 	Relation	index = IvfpqListsIndex(rows, metric);
 
 	if (index == NULL)
-		ReportNoIndex(rows, metric);
+		report_no_index(rows, metric);
 	lists->metric = metric;
 	lists->dims = rows->dims;
-	ReadCentroids(index, lists);
+	read_centroids(index, lists);
 	index_close(index, NoLock);
 	if (lists->n > most)
-		Merge(lists, (int) most);
+		merge(lists, (int) most);
 	return lists;
 }
 
 /* The k nearest centroids of some vectors, [nvectors][k]. */
 static void
-Ask(const IvfpqLists *lists, GvSetMetric metric, const float *vectors,
+ask(const IvfpqLists *lists, GvSetMetric metric, const float *vectors,
 	int nvectors, int k, int64 *found)
 {
 	GvSetSpec	spec = {.kind = GV_SET_EXACT, .metric = metric,
@@ -219,7 +219,7 @@ Ask(const IvfpqLists *lists, GvSetMetric metric, const float *vectors,
 	GvSetDone	done;
 
 	(void) (IvfpqWorkPut(work, GV_SET_QUERIES, vectors, nvectors) &&
-			PutCentroids(work, lists) && IvfpqWorkRun(work, &done) &&
+			put_centroids(work, lists) && IvfpqWorkRun(work, &done) &&
 			IvfpqWorkGet(work, GV_SET_POSITIONS, 0, (int64) nvectors * k,
 						 found));
 	IvfpqWorkEnd(work);
@@ -230,7 +230,7 @@ void
 IvfpqListsNearest(const IvfpqLists *lists, const float *vectors, int nvectors,
 				  int64 *found)
 {
-	Ask(lists, lists->metric == GV_SET_IP ? GV_SET_L2 : lists->metric,
+	ask(lists, lists->metric == GV_SET_IP ? GV_SET_L2 : lists->metric,
 		vectors, nvectors, 1, found);
 }
 
@@ -238,6 +238,6 @@ IvfpqListsNearest(const IvfpqLists *lists, const float *vectors, int nvectors,
 void
 IvfpqListsNear(const IvfpqLists *lists, int64 list, int64 *near)
 {
-	Ask(lists, lists->metric, lists->centroids + list * lists->dims, 1,
+	ask(lists, lists->metric, lists->centroids + list * lists->dims, 1,
 		lists->n, near);
 }

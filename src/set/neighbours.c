@@ -43,7 +43,7 @@ typedef struct Tile
 } Tile;
 
 static bool
-PutQueries(Tile *tile)
+put_queries(Tile *tile)
 {
 	const IvfpqNeighbours *wanted = tile->wanted;
 	const float *vectors;
@@ -66,7 +66,7 @@ PutQueries(Tile *tile)
 
 /* The rows that queries are themselves. */
 static bool
-PutSelves(Tile *tile)
+put_selves(Tile *tile)
 {
 	const IvfpqNeighbours *wanted = tile->wanted;
 	int64		numbers[1024];
@@ -89,7 +89,7 @@ PutSelves(Tile *tile)
 }
 
 static bool
-PutLists(Tile *tile)
+put_lists(Tile *tile)
 {
 	const IvfpqNeighbours *wanted = tile->wanted;
 
@@ -99,7 +99,7 @@ PutLists(Tile *tile)
 }
 
 static bool
-PutRows(Tile *tile)
+put_rows(Tile *tile)
 {
 	IvfpqTable *rows = tile->wanted->rows;
 	const float *vectors;
@@ -122,7 +122,7 @@ PutRows(Tile *tile)
  * lie anywhere in memory: each would be waited for.
  */
 static void
-HandOn(const Tile *tile, int64 n)
+hand_on(const Tile *tile, int64 n)
 {
 	const IvfpqNeighbours *wanted = tile->wanted;
 	const int64 *keys = wanted->rows->keys;
@@ -145,7 +145,7 @@ HandOn(const Tile *tile, int64 n)
 
 /* Hand on what was not handed on yet. */
 static bool
-TakeResults(Tile *tile)
+take_results(Tile *tile)
 {
 	int			k = tile->wanted->k;
 
@@ -159,7 +159,7 @@ TakeResults(Tile *tile)
 			!IvfpqWorkGet(tile->work, GV_SET_DISTANCES, tile->taken * k, n * k,
 						  tile->distances))
 			return false;
-		HandOn(tile, n);
+		hand_on(tile, n);
 		tile->taken += n;
 	}
 	return true;
@@ -167,7 +167,7 @@ TakeResults(Tile *tile)
 
 /* Search; tile->taken says how far it came before gpuvecd failed. */
 static void
-SearchTile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
+search_tile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 {
 	GvSetSpec	tile_spec = *spec;
 	GvSetDone	done;
@@ -180,15 +180,15 @@ SearchTile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 											 tile->nqueries, LEAST_ROWS));
 	tile->taken = 0;
 	tile->work = IvfpqWorkBegin(&tile_spec, place);
-	(void) (PutQueries(tile) && PutSelves(tile) && PutLists(tile) &&
-			PutRows(tile) && IvfpqWorkRun(tile->work, &done) &&
-			TakeResults(tile));
+	(void) (put_queries(tile) && put_selves(tile) && put_lists(tile) &&
+			put_rows(tile) && IvfpqWorkRun(tile->work, &done) &&
+			take_results(tile));
 	IvfpqWorkEnd(tile->work);
 }
 
 /* Search all from tile->first on, or as far as gpuvecd comes. */
 static void
-SearchTiles(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
+search_tiles(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 {
 	int64		at_a_time = IvfpqWorkQueries(spec, place);
 	int64		nleft = spec->nqueries - tile->first;
@@ -201,7 +201,7 @@ SearchTiles(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 	while (tile->first < spec->nqueries)
 	{
 		tile->nqueries = Min(at_a_time, spec->nqueries - tile->first);
-		SearchTile(tile, spec, place);
+		search_tile(tile, spec, place);
 		tile->first += tile->taken;
 		if (tile->taken < tile->nqueries)
 			return;
@@ -210,7 +210,7 @@ SearchTiles(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 }
 
 static void
-InitTile(Tile *tile, const IvfpqNeighbours *wanted)
+init_tile(Tile *tile, const IvfpqNeighbours *wanted)
 {
 	IvfpqTable *rows = wanted->rows;
 
@@ -243,15 +243,15 @@ IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 		spec.nlists = wanted->lists->n;
 		spec.probes = wanted->probes;
 	}
-	InitTile(&tile, wanted);
-	SearchTiles(&tile, &spec, IvfpqWorkChoose(&spec));
+	init_tile(&tile, wanted);
+	search_tiles(&tile, &spec, IvfpqWorkChoose(&spec));
 	if (tile.first < wanted->nqueries)
 	{
 		/* a set of this session takes the memory of vectors */
 		IvfpqTableForget(wanted->rows);
 		if (wanted->from != NULL)
 			IvfpqTableForget(wanted->from);
-		SearchTiles(&tile, &spec, IVFPQ_WORK_HERE);
+		search_tiles(&tile, &spec, IVFPQ_WORK_HERE);
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);

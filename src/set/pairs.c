@@ -25,8 +25,8 @@ typedef struct Found
 
 /* The neighbours of one row, from the engine. */
 static void
-TakeNeighbours(void *arg, int64 query, const int64 *positions,
-			   const double *distances)
+take_neighbours(void *arg, int64 query, const int64 *positions,
+				const double *distances)
 {
 	const Found *found = arg;
 	const IvfpqPairs *pairs = found->pairs;
@@ -39,7 +39,7 @@ TakeNeighbours(void *arg, int64 query, const int64 *positions,
 
 /* lists: only rows of `probes` near ones count; NULL: all. */
 static void
-Find(Found *found, const IvfpqLists *lists, int probes)
+find(Found *found, const IvfpqLists *lists, int probes)
 {
 	const IvfpqPairs *pairs = found->pairs;
 	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
@@ -47,14 +47,14 @@ Find(Found *found, const IvfpqLists *lists, int probes)
 		.from = pairs->queries, .self = pairs->self,
 		.lists = lists, .probes = probes,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
-	.sink = TakeNeighbours, .arg = found};
+	.sink = take_neighbours, .arg = found};
 
 	IvfpqFindNeighbours(&wanted);
 }
 
 /* Probes are as many as the user says, or as the recall asked for takes. */
 static void
-FindThroughIndex(const IvfpqPairs *pairs)
+find_through_index(const IvfpqPairs *pairs)
 {
 	IvfpqLists *lists = IvfpqListsGet(pairs->rows, pairs->metric);
 	IvfpqSampled *sampled = IvfpqSampledBegin(pairs);
@@ -62,7 +62,7 @@ FindThroughIndex(const IvfpqPairs *pairs)
 	int			probes = ivfpq_probes > 0 ? Min(ivfpq_probes, lists->n) :
 	IvfpqProbesFor(sampled, lists, ivfpq_recall);
 
-	Find(&found, lists, probes);
+	find(&found, lists, probes);
 	IvfpqSampledEnd(sampled,
 					psprintf("Each row was compared with those of %d of %d lists.",
 							 probes, lists->n));
@@ -77,10 +77,10 @@ IvfpqFindPairs(const IvfpqPairs *pairs, IvfpqMethod method)
 	switch (method)
 	{
 		case IVFPQ_METHOD_EXACT:
-			Find(&exact, NULL, 0);
+			find(&exact, NULL, 0);
 			break;
 		case IVFPQ_METHOD_INDEX:
-			FindThroughIndex(pairs);
+			find_through_index(pairs);
 			break;
 	}
 }

@@ -54,15 +54,15 @@ PG_FUNCTION_INFO_V1(gpuvec_smoothest_path);
 
 /* n elements of that size; more than 1 GB if need be. */
 static void *
-AllocArray(int64 n, Size size)
+alloc_array(int64 n, Size size)
 {
 	return MemoryContextAllocHuge(CurrentMemoryContext, Max(n, 1) * size);
 }
 
 static int32 *
-AllocNumbers(int32 n, int32 value)
+alloc_numbers(int32 n, int32 value)
 {
-	int32	   *numbers = AllocArray(n, sizeof(int32));
+	int32	   *numbers = alloc_array(n, sizeof(int32));
 
 	for (int32 i = 0; i < n; i++)
 		numbers[i] = value;
@@ -71,7 +71,7 @@ AllocNumbers(int32 n, int32 value)
 
 /* The root of the tree that a key is in; halves the way there. */
 static int32
-FindRoot(int32 *parents, int32 i)
+find_root(int32 *parents, int32 i)
 {
 	while (parents[i] >= 0)
 	{
@@ -86,10 +86,10 @@ FindRoot(int32 *parents, int32 i)
 
 /* Make one tree of two keys' trees. */
 static void
-JoinTrees(int32 *parents, int32 a, int32 b)
+join_trees(int32 *parents, int32 a, int32 b)
 {
-	int32		root = FindRoot(parents, a);
-	int32		other = FindRoot(parents, b);
+	int32		root = find_root(parents, a);
+	int32		other = find_root(parents, b);
 
 	if (root == other)
 		return;
@@ -109,24 +109,24 @@ JoinTrees(int32 *parents, int32 a, int32 b)
  * counts edges at each key.  False if there is no path.
  */
 static bool
-FindBottleneck(PathGraph *graph)
+find_bottleneck(PathGraph *graph)
 {
 	IvfpqEdge	edge;
 	bool		joined = false;
 
-	graph->parents = AllocNumbers(graph->edges.nkeys, -1);
-	graph->bounds = AllocArray(graph->edges.nkeys, sizeof(int64));
+	graph->parents = alloc_numbers(graph->edges.nkeys, -1);
+	graph->bounds = alloc_array(graph->edges.nkeys, sizeof(int64));
 	memset(graph->bounds, 0, graph->edges.nkeys * sizeof(int64));
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_JOINING, graph->edges.nedges);
 	while (IvfpqNextEdge(&graph->edges, &edge))
 	{
 		if (joined && float8_gt(edge.distance, graph->bottleneck))
 			break;
-		JoinTrees(graph->parents, edge.ends[0], edge.ends[1]);
+		join_trees(graph->parents, edge.ends[0], edge.ends[1]);
 		graph->bounds[edge.ends[0]]++;
 		graph->bounds[edge.ends[1]]++;
-		if (!joined && FindRoot(graph->parents, graph->source) ==
-			FindRoot(graph->parents, graph->target))
+		if (!joined && find_root(graph->parents, graph->source) ==
+			find_root(graph->parents, graph->target))
 		{
 			joined = true;
 			graph->bottleneck = edge.distance;
@@ -137,9 +137,9 @@ FindBottleneck(PathGraph *graph)
 
 /* Note both ends' neighbours of each edge that may be on the path. */
 static void
-CollectNeighbours(PathGraph *graph)
+collect_neighbours(PathGraph *graph)
 {
-	int32		root = FindRoot(graph->parents, graph->source);
+	int32		root = find_root(graph->parents, graph->source);
 	int64	   *bounds = graph->bounds;
 	int64		total = 0;
 	IvfpqEdge	edge;
@@ -151,17 +151,17 @@ CollectNeighbours(PathGraph *graph)
 
 		CHECK_FOR_INTERRUPTS();
 		bounds[i] = total;
-		if (FindRoot(graph->parents, i) == root)
+		if (find_root(graph->parents, i) == root)
 			total += count;
 	}
-	graph->neighbours = AllocArray(total, sizeof(int32));
+	graph->neighbours = alloc_array(total, sizeof(int32));
 
 	/* each goes to its key's beginning, which thereby moves to the end */
 	IvfpqRewindEdges(&graph->edges);
 	while (IvfpqNextEdge(&graph->edges, &edge) &&
 		   !float8_gt(edge.distance, graph->bottleneck))
 	{
-		if (FindRoot(graph->parents, edge.ends[0]) != root)
+		if (find_root(graph->parents, edge.ends[0]) != root)
 			continue;
 		graph->neighbours[bounds[edge.ends[0]]++] = edge.ends[1];
 		graph->neighbours[bounds[edge.ends[1]]++] = edge.ends[0];
@@ -170,7 +170,7 @@ CollectNeighbours(PathGraph *graph)
 
 /* How many neighbours a key has, and where they are. */
 static int64
-GetNeighbours(const PathGraph *graph, int32 i, const int32 **neighbours)
+get_neighbours(const PathGraph *graph, int32 i, const int32 **neighbours)
 {
 	int64		begin = i == 0 ? 0 : graph->bounds[i - 1];
 
@@ -180,10 +180,10 @@ GetNeighbours(const PathGraph *graph, int32 i, const int32 **neighbours)
 
 /* Count steps from the target until the source is met. */
 static void
-CountSteps(PathGraph *graph)
+count_steps(PathGraph *graph)
 {
-	int32	   *levels = AllocNumbers(graph->edges.nkeys, -1);
-	int32	   *waiting = AllocArray(graph->edges.nkeys, sizeof(int32));
+	int32	   *levels = alloc_numbers(graph->edges.nkeys, -1);
+	int32	   *waiting = alloc_array(graph->edges.nkeys, sizeof(int32));
 	int32		nmet = 1;
 
 	levels[graph->target] = 0;
@@ -191,7 +191,7 @@ CountSteps(PathGraph *graph)
 	for (int32 next = 0; levels[graph->source] < 0; next++)
 	{
 		const int32 *neighbours;
-		int64		count = GetNeighbours(graph, waiting[next], &neighbours);
+		int64		count = get_neighbours(graph, waiting[next], &neighbours);
 
 		for (int64 i = 0; i < count; i++)
 		{
@@ -209,11 +209,11 @@ CountSteps(PathGraph *graph)
 
 /* Of the keys that are a step nearer to the target, the smallest. */
 static int32
-NextOnPath(const PathGraph *graph, int32 from)
+next_on_path(const PathGraph *graph, int32 from)
 {
 	const int64 *keys = graph->edges.keys;
 	const int32 *neighbours;
-	int64		count = GetNeighbours(graph, from, &neighbours);
+	int64		count = get_neighbours(graph, from, &neighbours);
 	int32		best = IVFPQ_NO_KEY;
 
 	for (int64 i = 0; i < count; i++)
@@ -228,12 +228,12 @@ NextOnPath(const PathGraph *graph, int32 from)
 }
 
 static void
-WalkPath(PathGraph *graph)
+walk_path(PathGraph *graph)
 {
-	graph->path = AllocArray((int64) graph->nsteps + 1, sizeof(int32));
+	graph->path = alloc_array((int64) graph->nsteps + 1, sizeof(int32));
 	graph->path[0] = graph->source;
 	for (int32 i = 0; i < graph->nsteps; i++)
-		graph->path[i + 1] = NextOnPath(graph, graph->path[i]);
+		graph->path[i + 1] = next_on_path(graph, graph->path[i]);
 }
 
 /*
@@ -241,15 +241,15 @@ WalkPath(PathGraph *graph)
  * which is the shortest.
  */
 static void
-MeasureSteps(PathGraph *graph)
+measure_steps(PathGraph *graph)
 {
 	int32	   *steps = graph->waiting;
-	bool	   *known = AllocArray((int64) graph->nsteps + 1, sizeof(bool));
+	bool	   *known = alloc_array((int64) graph->nsteps + 1, sizeof(bool));
 	int32		nknown = 0;
 	IvfpqEdge	edge;
 
 	memset(known, 0, graph->nsteps + 1);
-	graph->distances = AllocArray((int64) graph->nsteps + 1, sizeof(double));
+	graph->distances = alloc_array((int64) graph->nsteps + 1, sizeof(double));
 	for (int32 i = 0; i < graph->edges.nkeys; i++)
 		steps[i] = -1;
 	for (int32 i = 0; i <= graph->nsteps; i++)
@@ -270,28 +270,28 @@ MeasureSteps(PathGraph *graph)
 
 /* Fill path and distances; false if there is no path. */
 static bool
-FindPath(PathGraph *graph)
+find_path(PathGraph *graph)
 {
 	if (graph->source == graph->target)
 	{
 		graph->nsteps = 0;
-		WalkPath(graph);
+		walk_path(graph);
 		return true;
 	}
 	IvfpqSortEdges(&graph->edges);
-	if (!FindBottleneck(graph))
+	if (!find_bottleneck(graph))
 		return false;
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_WALKING, graph->edges.nread);
-	CollectNeighbours(graph);
-	CountSteps(graph);
-	WalkPath(graph);
-	MeasureSteps(graph);
+	collect_neighbours(graph);
+	count_steps(graph);
+	walk_path(graph);
+	measure_steps(graph);
 	return true;
 }
 
 /* Rows (step, key, distance). */
 static void
-ReturnPath(ReturnSetInfo *rsinfo, const PathGraph *graph)
+return_path(ReturnSetInfo *rsinfo, const PathGraph *graph)
 {
 	for (int32 i = 0; i <= graph->nsteps; i++)
 	{
@@ -340,8 +340,8 @@ gpuvec_smoothest_path(PG_FUNCTION_ARGS)
 					 errhint("Keys are what the columns key and neighbour hold, in rows without a NULL.")));
 	graph.source = numbers[0];
 	graph.target = numbers[1];
-	if (FindPath(&graph))
-		ReturnPath((ReturnSetInfo *) fcinfo->resultinfo, &graph);
+	if (find_path(&graph))
+		return_path((ReturnSetInfo *) fcinfo->resultinfo, &graph);
 	IvfpqProgressEnd();
 	IvfpqEndEdges(&graph.edges);
 	MemoryContextSwitchTo(old);

@@ -51,7 +51,7 @@ typedef struct NumberedKey
 } NumberedKey;
 
 static inline uint32
-HashKey(int64 key)
+hash_key(int64 key)
 {
 	return hash_combine(murmurhash32((uint32) (key >> 32)),
 						murmurhash32((uint32) key));
@@ -61,7 +61,7 @@ HashKey(int64 key)
 #define SH_ELEMENT_TYPE NumberedKey
 #define SH_KEY_TYPE		int64
 #define SH_KEY			key
-#define SH_HASH_KEY(table, key) HashKey(key)
+#define SH_HASH_KEY(table, key) hash_key(key)
 #define SH_EQUAL(table, a, b)	((a) == (b))
 #define SH_SCOPE		static inline
 #define SH_DECLARE
@@ -70,7 +70,7 @@ HashKey(int64 key)
 
 /* Open the table and find its columns; ERROR if it is no graph. */
 static Relation
-OpenGraph(Oid relid, GraphColumn *columns)
+open_graph(Oid relid, GraphColumn *columns)
 {
 	Relation	rel = IvfpqTableRelation(relid);
 
@@ -91,7 +91,7 @@ OpenGraph(Oid relid, GraphColumn *columns)
 
 /* Without a sign of zero, so that equal distances look alike. */
 static double
-GetDistance(Datum value, Oid type)
+get_distance(Datum value, Oid type)
 {
 	if (type == FLOAT4OID)
 		return DatumGetFloat4(value) + 0.0;
@@ -99,7 +99,7 @@ GetDistance(Datum value, Oid type)
 }
 
 static int32
-NumberKey(keytable_hash *table, int64 key)
+number_key(keytable_hash *table, int64 key)
 {
 	bool		found;
 	NumberedKey *entry = keytable_insert(table, key, &found);
@@ -118,8 +118,8 @@ NumberKey(keytable_hash *table, int64 key)
 
 /* Put an edge into the sort; in is a slot of its row type. */
 static void
-PutEdge(IvfpqEdges *edges, TupleTableSlot *in, int32 a, int32 b,
-		double distance)
+put_edge(IvfpqEdges *edges, TupleTableSlot *in, int32 a, int32 b,
+		 double distance)
 {
 	ExecClearTuple(in);
 	in->tts_values[0] = Float8GetDatum(distance);
@@ -132,8 +132,8 @@ PutEdge(IvfpqEdges *edges, TupleTableSlot *in, int32 a, int32 b,
 
 /* Number the keys of all rows and put their edges into the sort. */
 static void
-ReadRows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
-		 const GraphColumn *columns)
+read_rows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
+		  const GraphColumn *columns)
 {
 	TupleTableSlot *row = table_slot_create(rel, NULL);
 	TupleTableSlot *in =
@@ -166,14 +166,14 @@ ReadRows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 			nskipped++;
 			continue;
 		}
-		a = NumberKey(table, IvfpqKeyNumber(values[COLUMN_KEY],
-											columns[COLUMN_KEY].type));
-		b = NumberKey(table, IvfpqKeyNumber(values[COLUMN_NEIGHBOUR],
-											columns[COLUMN_NEIGHBOUR].type));
+		a = number_key(table, IvfpqKeyNumber(values[COLUMN_KEY],
+											 columns[COLUMN_KEY].type));
+		b = number_key(table, IvfpqKeyNumber(values[COLUMN_NEIGHBOUR],
+											 columns[COLUMN_NEIGHBOUR].type));
 		if (a != b)
-			PutEdge(edges, in, a, b,
-					GetDistance(values[COLUMN_DISTANCE],
-								columns[COLUMN_DISTANCE].type));
+			put_edge(edges, in, a, b,
+					 get_distance(values[COLUMN_DISTANCE],
+								  columns[COLUMN_DISTANCE].type));
 	}
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(in);
@@ -188,7 +188,7 @@ ReadRows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 
 /* The sort, and the slot that shows what comes out of it. */
 static void
-BeginSort(IvfpqEdges *edges)
+begin_sort(IvfpqEdges *edges)
 {
 	TupleDesc	desc = CreateTemplateTupleDesc(2);
 	AttrNumber	column = 1;
@@ -209,13 +209,13 @@ IvfpqReadEdges(IvfpqEdges *edges, Oid relid, const int64 *wanted,
 			   int32 *numbers, int nwanted)
 {
 	GraphColumn columns[NCOLUMNS];
-	Relation	rel = OpenGraph(relid, columns);
+	Relation	rel = open_graph(relid, columns);
 	keytable_hash *table = keytable_create(CurrentMemoryContext, 1024, NULL);
 	keytable_iterator iterator;
 	NumberedKey *entry;
 
-	BeginSort(edges);
-	ReadRows(edges, table, rel, columns);
+	begin_sort(edges);
+	read_rows(edges, table, rel, columns);
 	relation_close(rel, NoLock);
 
 	for (int i = 0; i < nwanted; i++)

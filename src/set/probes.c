@@ -47,7 +47,7 @@ typedef struct Ranks
 } Ranks;
 
 static int
-ComparePositions(const void *a, const void *b)
+compare_positions(const void *a, const void *b)
 {
 	int64		x = (*(Neighbour *const *) a)->position;
 	int64		y = (*(Neighbour *const *) b)->position;
@@ -57,7 +57,7 @@ ComparePositions(const void *a, const void *b)
 
 /* Which neighbours count: not those whose distance is NaN. */
 static void
-ChooseNeighbours(Ranks *ranks)
+choose_neighbours(Ranks *ranks)
 {
 	const IvfpqSampled *sampled = ranks->sampled;
 	int64		k = sampled->pairs->k;
@@ -82,12 +82,12 @@ ChooseNeighbours(Ranks *ranks)
 				ranks->by_position[ranks->n++] = neighbour;
 		}
 	qsort(ranks->by_position, ranks->n, sizeof(Neighbour *),
-		  ComparePositions);
+		  compare_positions);
 }
 
 /* The lists of neighbours first .. first + n - 1, given their vectors. */
 static void
-FindSomeLists(Ranks *ranks, int first, int n, const float *vectors)
+find_some_lists(Ranks *ranks, int first, int n, const float *vectors)
 {
 	int64	   *found = palloc(n * sizeof(int64));
 
@@ -100,7 +100,7 @@ FindSomeLists(Ranks *ranks, int first, int n, const float *vectors)
 
 /* The lists of neighbours. */
 static void
-FindLists(Ranks *ranks)
+find_lists(Ranks *ranks)
 {
 	IvfpqTable *rows = ranks->sampled->pairs->rows;
 	int			room = IvfpqTableBatch(rows);
@@ -114,7 +114,7 @@ FindLists(Ranks *ranks)
 
 		if (i == first + room)
 		{
-			FindSomeLists(ranks, first, room, vectors);
+			find_some_lists(ranks, first, room, vectors);
 			first = i;
 		}
 		/* several rows may have the same neighbour */
@@ -123,13 +123,13 @@ FindLists(Ranks *ranks)
 		memcpy(vectors + (Size) (i - first) * rows->dims, vector,
 			   rows->dims * sizeof(float));
 	}
-	FindSomeLists(ranks, first, ranks->n - first, vectors);
+	find_some_lists(ranks, first, ranks->n - first, vectors);
 	pfree(vectors);
 }
 
 /* The ranks of lists. */
 static void
-FindRanks(Ranks *ranks)
+find_ranks(Ranks *ranks)
 {
 	const IvfpqSampled *sampled = ranks->sampled;
 	Size		bytes = ranks->lists->n * sizeof(int64);
@@ -155,7 +155,7 @@ FindRanks(Ranks *ranks)
 
 /* Is the recall that is asked for reached with so many probes? */
 static bool
-Suffices(const Ranks *ranks, int probes, double recall)
+suffices(const Ranks *ranks, int probes, double recall)
 {
 	double		sum = 0.0;
 	double		squares = 0.0;
@@ -193,7 +193,7 @@ Suffices(const Ranks *ranks, int probes, double recall)
 
 /* The least number of lists with which the neighbours have that recall. */
 static int
-LeastLists(const Ranks *ranks, double recall)
+least_lists(const Ranks *ranks, double recall)
 {
 	int			low = 1;
 	int			high = ranks->lists->n;
@@ -202,7 +202,7 @@ LeastLists(const Ranks *ranks, double recall)
 	{
 		int			middle = low + (high - low) / 2;
 
-		if (Suffices(ranks, middle, recall))
+		if (suffices(ranks, middle, recall))
 			high = middle;
 		else
 			low = middle + 1;
@@ -225,13 +225,13 @@ IvfpqProbesFor(const IvfpqSampled *sampled, const IvfpqLists *lists,
 
 	if (recall >= 1)
 		return lists->n;
-	ChooseNeighbours(&ranks);
-	FindLists(&ranks);
-	FindRanks(&ranks);
-	probes = LeastLists(&ranks, Min(recall, IVFPQ_SURE_RECALL));
+	choose_neighbours(&ranks);
+	find_lists(&ranks);
+	find_ranks(&ranks);
+	probes = least_lists(&ranks, Min(recall, IVFPQ_SURE_RECALL));
 	if (recall > IVFPQ_SURE_RECALL)
 		probes = (int) Min(ceil(IvfpqBeyondTargets(recall, IVFPQ_SURE_RECALL,
-												   LeastLists(&ranks, IVFPQ_LOWER_RECALL),
+												   least_lists(&ranks, IVFPQ_LOWER_RECALL),
 												   probes)),
 						   lists->n);
 	pfree(ranks.neighbours);

@@ -17,7 +17,7 @@
 
 /* Which rows, and their vectors. */
 static void
-ReadSample(IvfpqSampled *sampled)
+read_sample(IvfpqSampled *sampled)
 {
 	IvfpqTable *queries = sampled->pairs->queries;
 	int64		nqueries = queries->nrows;
@@ -35,8 +35,8 @@ ReadSample(IvfpqSampled *sampled)
 }
 
 static void
-TakeExact(void *arg, int64 query, const int64 *positions,
-		  const double *distances)
+take_exact(void *arg, int64 query, const int64 *positions,
+		   const double *distances)
 {
 	IvfpqSampled *sampled = arg;
 	int			k = sampled->pairs->k;
@@ -56,7 +56,7 @@ IvfpqSampledBegin(const IvfpqPairs *pairs)
 	int64		n = Max(Min(SAMPLE_BYTES / bytes, SAMPLE), 1);
 	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.k = pairs->k, .self = pairs->self, .phase = IVFPQ_PROGRESS_RECALL,
-	.sink = TakeExact, .arg = sampled};
+	.sink = take_exact, .arg = sampled};
 
 	sampled->pairs = pairs;
 	sampled->n = (int) Min(n, pairs->queries->nrows);
@@ -66,7 +66,7 @@ IvfpqSampledBegin(const IvfpqPairs *pairs)
 								 sizeof(int64));
 	sampled->distances = palloc((Size) sampled->n * pairs->k *
 								sizeof(double));
-	ReadSample(sampled);
+	read_sample(sampled);
 	wanted.nqueries = sampled->n;
 	wanted.vectors = sampled->vectors;
 	wanted.selves = pairs->self ? sampled->positions : NULL;

@@ -79,7 +79,7 @@ typedef struct Searched
 
 /* Nanoseconds, about, that the whole table takes. */
 static double
-WholeCost(const IvfpqPairs *pairs, double nrows)
+whole_cost(const IvfpqPairs *pairs, double nrows)
 {
 	double		n = pairs->queries->nrows;
 	int			dims = pairs->queries->dims;
@@ -97,7 +97,7 @@ WholeCost(const IvfpqPairs *pairs, double nrows)
 
 /* Is it better to search for each row through the index? */
 static bool
-IsBetter(const IvfpqPairs *pairs, Relation index)
+search_pays(const IvfpqPairs *pairs, Relation index)
 {
 	int			dims = pairs->queries->dims;
 	int			k = pairs->k + pairs->self;
@@ -116,13 +116,13 @@ IsBetter(const IvfpqPairs *pairs, Relation index)
 	cost += (double) pairs->queries->nrows * k *
 		(IvfpqServerHasCard() ? CARD_NEIGHBOUR_NS : IVFPQ_FETCH_NS);
 	return nrows >= (double) LEAST_TIMES * k &&
-		cost < WholeCost(pairs, nrows);
+		cost < whole_cost(pairs, nrows);
 }
 
 /* The row at a TID, its key and its distance from a query's vector. */
 static int64
-FetchNeighbour(const IvfpqPairs *pairs, const IvfpqManyRow *row,
-			   const float *vector, double *distance)
+fetch_neighbour(const IvfpqPairs *pairs, const IvfpqManyRow *row,
+				const float *vector, double *distance)
 {
 	IvfpqTable *rows = pairs->rows;
 	ItemPointerData tid = row->tid;
@@ -152,7 +152,7 @@ FetchNeighbour(const IvfpqPairs *pairs, const IvfpqManyRow *row,
 }
 
 static void
-Note(const Searched *searched, Some *some, int64 query)
+note(const Searched *searched, Some *some, int64 query)
 {
 	if (some->n == some->room)
 	{
@@ -172,7 +172,7 @@ Note(const Searched *searched, Some *some, int64 query)
  * left.
  */
 static void
-TakeFound(void *arg, int64 query, const IvfpqManyRow *rows, int n)
+take_found(void *arg, int64 query, const IvfpqManyRow *rows, int n)
 {
 	Searched   *searched = arg;
 	const IvfpqPairs *pairs = searched->pairs;
@@ -183,7 +183,7 @@ TakeFound(void *arg, int64 query, const IvfpqManyRow *rows, int n)
 	for (int i = 0; i < n; i++)
 	{
 		double		distance;
-		int64		key = FetchNeighbour(pairs, &rows[i], vector, &distance);
+		int64		key = fetch_neighbour(pairs, &rows[i], vector, &distance);
 		int			at = count;
 
 		if (isnan(distance) ||
@@ -206,7 +206,7 @@ TakeFound(void *arg, int64 query, const IvfpqManyRow *rows, int n)
 		IvfpqSampledNote(searched->sampled, number, searched->distances);
 	if (count < pairs->k)
 	{
-		Note(searched, &searched->lacking, number);
+		note(searched, &searched->lacking, number);
 		return;
 	}
 	for (int i = 0; i < pairs->k; i++)
@@ -219,7 +219,7 @@ TakeFound(void *arg, int64 query, const IvfpqManyRow *rows, int n)
  * aside that have no direction; how many rows were read.
  */
 static int
-ReadPortion(Searched *searched, int64 first, int room)
+read_portion(Searched *searched, int64 first, int room)
 {
 	IvfpqTable *queries = searched->pairs->queries;
 	int			dims = queries->dims;
@@ -239,20 +239,20 @@ ReadPortion(Searched *searched, int64 first, int room)
 		if (searched->pairs->metric == GV_SET_COSINE &&
 			gv_square(vector, dims) == 0)
 		{
-			Note(searched, &searched->alike, first + i);
+			note(searched, &searched->alike, first + i);
 			continue;
 		}
 		if (n_searched < i)
 			memcpy(searched->vectors + n_searched * dims, vector,
 				   dims * sizeof(float));
-		Note(searched, &searched->portion, first + i);
+		note(searched, &searched->portion, first + i);
 	}
 	return n;
 }
 
 /* Search for all rows, as many at a time as half of the memory holds. */
 static void
-SearchForAll(Searched *searched, Relation index)
+search_for_all(Searched *searched, Relation index)
 {
 	const IvfpqPairs *pairs = searched->pairs;
 	IvfpqTable *queries = pairs->queries;
@@ -266,7 +266,7 @@ SearchForAll(Searched *searched, Relation index)
 		.snapshot = pairs->rows->snapshot,
 		.dims = queries->dims,
 		.k = pairs->k + pairs->self,
-		.sink = TakeFound,
+		.sink = take_found,
 		.arg = searched
 	};
 
@@ -281,7 +281,7 @@ SearchForAll(Searched *searched, Relation index)
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_SEARCHING, queries->nrows);
 	while (done < queries->nrows)
 	{
-		done += ReadPortion(searched, done, room);
+		done += read_portion(searched, done, room);
 		wanted.n = (int) searched->portion.n;
 		if (wanted.n > 0)
 		{
@@ -295,8 +295,8 @@ SearchForAll(Searched *searched, Relation index)
 
 /* The neighbours of one that lacked some, from the engine. */
 static void
-TakeExact(void *arg, int64 query, const int64 *positions,
-		  const double *distances)
+take_exact(void *arg, int64 query, const int64 *positions,
+		   const double *distances)
 {
 	const Searched *searched = arg;
 	const IvfpqPairs *pairs = searched->pairs;
@@ -309,7 +309,7 @@ TakeExact(void *arg, int64 query, const int64 *positions,
 
 /* Compare those that lack neighbours with all rows. */
 static void
-CompareLacking(Searched *searched)
+compare_lacking(Searched *searched)
 {
 	const IvfpqPairs *pairs = searched->pairs;
 	IvfpqTable *queries = pairs->queries;
@@ -321,7 +321,7 @@ CompareLacking(Searched *searched)
 	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.vectors = vectors, .self = pairs->self,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
-	.sink = TakeExact, .arg = searched};
+	.sink = take_exact, .arg = searched};
 
 	wanted.k = searched->nexact = (int) Min((int64) pairs->k,
 											pairs->rows->nrows - pairs->self);
@@ -342,8 +342,8 @@ CompareLacking(Searched *searched)
 
 /* The neighbours of all that have no direction: one more where they are rows. */
 static void
-TakeAlike(void *arg, int64 query, const int64 *positions,
-		  const double *distances)
+take_alike(void *arg, int64 query, const int64 *positions,
+		   const double *distances)
 {
 	const Searched *searched = arg;
 	const IvfpqPairs *pairs = searched->pairs;
@@ -364,13 +364,13 @@ TakeAlike(void *arg, int64 query, const int64 *positions,
 
 /* Compare one that has no direction with all rows, for all of them. */
 static void
-CompareAlike(Searched *searched)
+compare_alike(Searched *searched)
 {
 	const IvfpqPairs *pairs = searched->pairs;
 	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.vectors = palloc0(pairs->queries->dims * sizeof(float)),
 		.nqueries = 1, .phase = IVFPQ_PROGRESS_SEARCHING,
-	.sink = TakeAlike, .arg = searched};
+	.sink = take_alike, .arg = searched};
 
 	wanted.k = searched->nexact = (int) Min((int64) pairs->k + pairs->self,
 											pairs->rows->nrows);
@@ -379,7 +379,7 @@ CompareAlike(Searched *searched)
 }
 
 static void
-TellUser(const Searched *searched, Relation index)
+tell_user(const Searched *searched, Relation index)
 {
 	const IvfpqPairs *pairs = searched->pairs;
 	const char *name = RelationGetRelationName(index);
@@ -400,21 +400,21 @@ IvfpqFindPairsBySearch(const IvfpqPairs *pairs)
 {
 	Relation	index = IvfpqListsIndex(pairs->rows, pairs->metric);
 	Searched	searched = {.pairs = pairs, .context = CurrentMemoryContext};
-	bool		is_better = index != NULL && IsBetter(pairs, index);
+	bool		is_better = index != NULL && search_pays(pairs, index);
 
 	if (is_better)
 	{
 		/* a graph's table has been read already */
 		if (pairs->self)
 			searched.sampled = IvfpqSampledBegin(pairs);
-		SearchForAll(&searched, index);
-		TellUser(&searched, index);
+		search_for_all(&searched, index);
+		tell_user(&searched, index);
 		if (searched.lacking.n + searched.alike.n > 0 && !pairs->self)
 			IvfpqTableSurvey(pairs->rows, 0);
 		if (searched.lacking.n > 0)
-			CompareLacking(&searched);
+			compare_lacking(&searched);
 		if (searched.alike.n > 0)
-			CompareAlike(&searched);
+			compare_alike(&searched);
 	}
 	if (index != NULL)
 		index_close(index, NoLock);

@@ -28,7 +28,7 @@ PG_FUNCTION_INFO_V1(gpuvec_quantiles);
  * in it.  `name` is the argument's.
  */
 static int
-CountElements(ArrayType *array, const char *name)
+count_elements(ArrayType *array, const char *name)
 {
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR,
@@ -46,7 +46,7 @@ CountElements(ArrayType *array, const char *name)
 
 /* The method of that name. */
 static GvSelectMethod
-FindMethod(const char *name)
+find_method(const char *name)
 {
 	GvSelectMethod method;
 
@@ -60,7 +60,7 @@ FindMethod(const char *name)
 }
 
 static void
-CheckK(int k, GvSelectMethod method)
+check_k(int k, GvSelectMethod method)
 {
 	if (k < 1)
 		ereport(ERROR,
@@ -77,7 +77,7 @@ CheckK(int k, GvSelectMethod method)
 
 /* Memory for n elements of that size, aligned as the engine wants it. */
 static void *
-AllocAligned(Size n, Size size)
+alloc_aligned(Size n, Size size)
 {
 	void	   *chunk = palloc_extended(n * size + GV_ALIGN, MCXT_ALLOC_HUGE);
 
@@ -89,8 +89,8 @@ AllocAligned(Size n, Size size)
  * QUANTILES the errors of ranks and values.  False: it is to be done here.
  */
 static bool
-AskServer(const GvSetSpec *spec, const int64 *ranks, const float4 *elements,
-		  int64 *numbers, float4 *values)
+ask_server(const GvSetSpec *spec, const int64 *ranks, const float4 *elements,
+		   int64 *numbers, float4 *values)
 {
 	GvSetOutput output = spec->kind == GV_SET_SELECT ? GV_SET_POSITIONS :
 	GV_SET_RANK_ERRORS;
@@ -114,18 +114,18 @@ AskServer(const GvSetSpec *spec, const int64 *ranks, const float4 *elements,
 
 /* The k smallest elements and where they are, from 0. */
 static void
-SelectElements(const GvSelect *spec, const float4 *elements, int64 *positions,
-			   float4 *selected)
+select_elements(const GvSelect *spec, const float4 *elements, int64 *positions,
+				float4 *selected)
 {
 	GvSetSpec	set = {.kind = GV_SET_SELECT, .dims = 1, .k = spec->k,
 	.method = spec->method, .nrows = spec->columns};
 	uint32	   *found;
 	void	   *scratch;
 
-	if (AskServer(&set, NULL, elements, positions, selected))
+	if (ask_server(&set, NULL, elements, positions, selected))
 		return;
-	found = AllocAligned(spec->k, sizeof(uint32));
-	scratch = AllocAligned(gv_select_scratch(spec), 1);
+	found = alloc_aligned(spec->k, sizeof(uint32));
+	scratch = alloc_aligned(gv_select_scratch(spec), 1);
 	IvfpqCheckStatus(gv_select(spec, elements, found, selected, scratch,
 							   &ivfpq_stop));
 	for (int i = 0; i < spec->k; i++)
@@ -134,16 +134,16 @@ SelectElements(const GvSelect *spec, const float4 *elements, int64 *positions,
 
 /* The elements of these ranks, from 0, and how far their ranks are. */
 static void
-FindQuantiles(const float4 *elements, int n, const int64 *ranks, int nranks,
-			  bool approximate, float4 *quantiles, int64 *rank_errors)
+find_quantiles(const float4 *elements, int n, const int64 *ranks, int nranks,
+			   bool approximate, float4 *quantiles, int64 *rank_errors)
 {
 	GvSetSpec	set = {.kind = GV_SET_QUANTILES, .dims = 1,
 	.approximate = approximate, .nqueries = nranks, .nrows = n};
 	void	   *scratch;
 
-	if (AskServer(&set, ranks, elements, rank_errors, quantiles))
+	if (ask_server(&set, ranks, elements, rank_errors, quantiles))
 		return;
-	scratch = AllocAligned(gv_quantiles_scratch(n, nranks, approximate), 1);
+	scratch = alloc_aligned(gv_quantiles_scratch(n, nranks, approximate), 1);
 	IvfpqCheckStatus(gv_quantiles(elements, n, ranks, nranks, approximate,
 								  quantiles, rank_errors, scratch,
 								  &ivfpq_stop));
@@ -151,8 +151,8 @@ FindQuantiles(const float4 *elements, int n, const int64 *ranks, int nranks,
 
 /* Rows (pos, val); subscript is that of the array's first element. */
 static void
-ReturnSelected(ReturnSetInfo *rsinfo, const int64 *positions,
-			   const float4 *selected, int k, int subscript)
+return_selected(ReturnSetInfo *rsinfo, const int64 *positions,
+				const float4 *selected, int k, int subscript)
 {
 	for (int i = 0; i < k; i++)
 	{
@@ -178,31 +178,31 @@ gpuvec_select(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
 	int			k = PG_GETARG_INT32(1);
-	GvSelectMethod method = FindMethod(text_to_cstring(PG_GETARG_TEXT_PP(2)));
-	int			n = CountElements(array, "vals");
+	GvSelectMethod method = find_method(text_to_cstring(PG_GETARG_TEXT_PP(2)));
+	int			n = count_elements(array, "vals");
 	GvSelect	spec = {.rows = 1, .columns = n, .k = Min(k, n),
 	.method = method};
 	int64	   *positions;
 	float4	   *selected;
 
-	CheckK(k, method);
+	check_k(k, method);
 	InitMaterializedSRF(fcinfo, 0);
 	if (n == 0)
 		return (Datum) 0;
-	positions = AllocAligned(spec.k, sizeof(int64));
-	selected = AllocAligned(spec.k, sizeof(float4));
-	SelectElements(&spec, (const float4 *) ARR_DATA_PTR(array), positions,
-				   selected);
-	ReturnSelected(rsinfo, positions, selected, spec.k, ARR_LBOUND(array)[0]);
+	positions = alloc_aligned(spec.k, sizeof(int64));
+	selected = alloc_aligned(spec.k, sizeof(float4));
+	select_elements(&spec, (const float4 *) ARR_DATA_PTR(array), positions,
+					selected);
+	return_selected(rsinfo, positions, selected, spec.k, ARR_LBOUND(array)[0]);
 	return (Datum) 0;
 }
 
 /* SQL's ranks, from 1, as the engine's, from 0; ERROR for one out of range. */
 static int64 *
-ReadRanks(ArrayType *array, int nranks, int n)
+read_ranks(ArrayType *array, int nranks, int n)
 {
 	const int64 *given = (const int64 *) ARR_DATA_PTR(array);
-	int64	   *ranks = AllocAligned(nranks, sizeof(int64));
+	int64	   *ranks = alloc_aligned(nranks, sizeof(int64));
 
 	for (int i = 0; i < nranks; i++)
 	{
@@ -220,8 +220,8 @@ ReadRanks(ArrayType *array, int nranks, int n)
 
 /* Rows (rank, val, rank_error), in the order of ranks. */
 static void
-ReturnQuantiles(ReturnSetInfo *rsinfo, const int64 *ranks,
-				const float4 *quantiles, const int64 *rank_errors, int nranks)
+return_quantiles(ReturnSetInfo *rsinfo, const int64 *ranks,
+				 const float4 *quantiles, const int64 *rank_errors, int nranks)
 {
 	for (int i = 0; i < nranks; i++)
 	{
@@ -249,8 +249,8 @@ gpuvec_quantiles(PG_FUNCTION_ARGS)
 	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
 	ArrayType  *rank_array = PG_GETARG_ARRAYTYPE_P(1);
 	bool		approximate = PG_GETARG_BOOL(2);
-	int			n = CountElements(array, "vals");
-	int			nranks = CountElements(rank_array, "ranks");
+	int			n = count_elements(array, "vals");
+	int			nranks = count_elements(rank_array, "ranks");
 	int64	   *ranks;
 	int64	   *rank_errors;
 	float4	   *quantiles;
@@ -258,11 +258,11 @@ gpuvec_quantiles(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (n == 0 || nranks == 0)
 		return (Datum) 0;
-	ranks = ReadRanks(rank_array, nranks, n);
-	quantiles = AllocAligned(nranks, sizeof(float4));
-	rank_errors = AllocAligned(nranks, sizeof(int64));
-	FindQuantiles((const float4 *) ARR_DATA_PTR(array), n, ranks, nranks,
-				  approximate, quantiles, rank_errors);
-	ReturnQuantiles(rsinfo, ranks, quantiles, rank_errors, nranks);
+	ranks = read_ranks(rank_array, nranks, n);
+	quantiles = alloc_aligned(nranks, sizeof(float4));
+	rank_errors = alloc_aligned(nranks, sizeof(int64));
+	find_quantiles((const float4 *) ARR_DATA_PTR(array), n, ranks, nranks,
+				   approximate, quantiles, rank_errors);
+	return_quantiles(rsinfo, ranks, quantiles, rank_errors, nranks);
 	return (Datum) 0;
 }

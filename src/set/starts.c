@@ -46,7 +46,7 @@ IvfpqStartsBegin(int k, int seed)
 }
 
 static int
-CompareRanks(const void *a, const void *b)
+compare_ranks(const void *a, const void *b)
 {
 	const Start *x = a;
 	const Start *y = b;
@@ -59,11 +59,11 @@ CompareRanks(const void *a, const void *b)
 
 /* Keep the k smallest ranks, of equal ones the first row. */
 static void
-Compact(IvfpqStarts *starts)
+compact(IvfpqStarts *starts)
 {
 	int64		kept = 0;
 
-	qsort(starts->starts, starts->n, sizeof(Start), CompareRanks);
+	qsort(starts->starts, starts->n, sizeof(Start), compare_ranks);
 	for (int64 i = 0; i < starts->n && kept < starts->k; i++)
 		if (kept == 0 ||
 			starts->starts[kept - 1].rank != starts->starts[i].rank)
@@ -85,14 +85,14 @@ IvfpqStartsOffer(IvfpqStarts *starts, int64 position, const float *vector,
 	if (rank > starts->limit)
 		return;
 	if (starts->n == starts->room)
-		Compact(starts);
+		compact(starts);
 	starts->starts[starts->n].rank = rank;
 	starts->starts[starts->n].position = position;
 	starts->n++;
 }
 
 static int
-ComparePositions(const void *a, const void *b)
+compare_positions(const void *a, const void *b)
 {
 	int64		x = *(const int64 *) a;
 	int64		y = *(const int64 *) b;
@@ -111,10 +111,10 @@ IvfpqStartsEnd(IvfpqStarts *starts)
 	int64	   *positions = palloc_extended(starts->k * sizeof(int64),
 											MCXT_ALLOC_HUGE);
 
-	Compact(starts);
+	compact(starts);
 	for (int i = 0; i < starts->k; i++)
 		positions[i] = starts->starts[i % starts->n].position;
-	qsort(positions, starts->k, sizeof(int64), ComparePositions);
+	qsort(positions, starts->k, sizeof(int64), compare_positions);
 	pfree(starts->starts);
 	pfree(starts);
 	return positions;

@@ -13,7 +13,6 @@ import os
 import sys
 
 import data
-import dataset
 import library
 import report
 import server
@@ -217,15 +216,9 @@ def write(args, told, systems):
 
 def main():
     args = parse_arguments()
-    dataset.split_name(args.data)
-    data.enter_venv("faiss" if args.faiss else "bench", __file__)
-    dataset.prepare(args.data)
-    if args.prepare:
-        return
+    found, load_before = compared.begin(args,
+                                        "faiss" if args.faiss else "bench")
     import psycopg
-    load_before = os.getloadavg()[0]
-    found = dataset.load(args.data)
-    args.queries = min(args.queries, len(found.query))
     truth = found.truth(args.metric, K)[:args.queries]
     systems = compared.variants(
         compared.METRICS[args.metric][1],

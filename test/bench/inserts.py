@@ -19,7 +19,6 @@ leaving out rows, or links between them, loses there.
 """
 import json
 import multiprocessing
-import os
 import statistics
 import sys
 import time
@@ -331,15 +330,8 @@ def chosen(args, rows):
 
 def main():
     args = parse_arguments()
-    dataset.split_name(args.data)
-    data.enter_venv("bench", __file__)
-    dataset.prepare(args.data)
-    if args.prepare:
-        return
+    found, load_before = compared.begin(args)
     import psycopg
-    load_before = os.getloadavg()[0]
-    found = dataset.load(args.data)
-    args.queries = min(args.queries, len(found.query))
     systems = chosen(args, found.rows)
     slices = Slices(args, found.rows)
     loaded = slices.next

@@ -15,11 +15,8 @@ The truth, times and ratios are where.py's, which see.  A bound is met when the
 condition's time is no more than so many times the unconditioned search's at
 the same recall, and recall no lower than asked, less .005; near and far .01.
 """
-import os
-
 import cases as conditions
 import data
-import dataset
 import report
 import server
 import systems as compared
@@ -225,15 +222,9 @@ def measure(conn, args, found):
 
 def main():
     args = parse_arguments()
-    data.enter_venv("bench", __file__)
-    dataset.split_name(args.data)
-    dataset.prepare(args.data)
-    if args.prepare:
-        return
+    found, load_before = compared.begin(args)
     where.Point.by = args.by
     import psycopg
-    load_before = os.getloadavg()[0]
-    found = dataset.load(args.data)
     found.query = found.query[:args.queries]
     with psycopg.connect(autocommit=True) as conn:
         conn.prepared_max = 1000

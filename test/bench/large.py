@@ -481,15 +481,8 @@ def run(args, large):
 
 def main():
     args = parse_arguments()
-    dataset.split_name(args.data)
-    data.enter_venv("bench", __file__)
-    dataset.prepare(args.data)
-    if args.prepare:
-        return
+    found, load_before = compared.begin(args)
     import psycopg
-    load_before = os.getloadavg()[0]
-    found = dataset.load(args.data)
-    args.queries = min(args.queries, len(found.query))
     large = Large(args, found)
     try:
         run(args, large)

@@ -12,7 +12,6 @@ Runs in the cluster that libpq's environment variables name, on real[] columns;
 test/bench/run.sh makes that cluster.
 """
 import json
-import os
 
 import data
 import dataset
@@ -179,14 +178,8 @@ def write(args, told, lines):
 
 def main():
     args = parse_arguments()
-    dataset.split_name(args.data)
-    data.enter_venv("bench", __file__)
-    dataset.prepare(args.data)
-    if args.prepare:
-        return
+    found, load_before = systems.begin(args)
     import psycopg
-    load_before = os.getloadavg()[0]
-    found = dataset.load(args.data)
     judge = dataset.Judge(found, args.metric, K, args.queries)
     with psycopg.connect(autocommit=True) as conn:
         server.begin(conn, args.maintenance_work_mem)

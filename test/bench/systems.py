@@ -1,7 +1,10 @@
 """What is compared: each system's table, index, and the settings swept."""
 import argparse
+import os
+import sys
 
 import data
+import dataset
 
 METRICS = {
     # name: (operator, suffix of the operator classes)
@@ -30,6 +33,20 @@ def parser(doc, queries):
     made.add_argument("--prepare", action="store_true",
                       help="only see that programs and data are there")
     return made
+
+
+def begin(args, kind="bench"):
+    """Sees that programs of this kind and the data are there, and ends with
+    --prepare; else (data set, load of the machine before)."""
+    dataset.split_name(args.data)
+    data.enter_venv(kind, sys.argv[0])
+    dataset.prepare(args.data)
+    if args.prepare:
+        sys.exit()
+    load_before = os.getloadavg()[0]
+    found = dataset.load(args.data)
+    args.queries = min(args.queries, len(found.query))
+    return found, load_before
 
 
 class Point:

@@ -32,6 +32,7 @@ use constant {
 	META_DIRECTORY => 64,
 	META_PENDING_HEAD => 184,
 	META_PENDING_TAIL => 188,
+	META_PENDING_SEQ => 192,
 	META_DEPTHS => 208,
 	META_TARGETS_FOR => 212,
 	META_TARGETS => 216,
@@ -411,6 +412,21 @@ damage_pending(
 	qr/points to row \(655359,\d+\), which table "pending" cannot have/,
 	found($first, 'pending entry 1 points to \(655359,\d+\), which is not in the table'),
 	sub { substr(${ $_[0] }, $pending + PENDING_TIDS + 6, 4) = pack('SS', 9, 65535) });
+
+# a page of pending rows where there is none, with three that lists have
+damage_index(
+	'lists', 'pending: rows of lists', qr//,
+	qr/^\s*(?:-\|warning\|row \(\d+,\d+\) of table "lists" is in the index 2 times\n){3}\s*$/,
+	sub {
+		my ($bytes) = @_;
+		my $page = length($$bytes) / BLCKSZ;
+		$$bytes .= substr($sound{pending}, $first * BLCKSZ, BLCKSZ);
+		put32($bytes, $page * BLCKSZ + CONTENTS + PENDING_NEXT, NO_BLOCK);
+		put32($bytes, $page * BLCKSZ + CONTENTS + PENDING_COUNT, 3);
+		put32($bytes, CONTENTS + $_, $page) for META_PENDING_HEAD, META_PENDING_TAIL;
+		substr($$bytes, CONTENTS + META_PENDING_SEQ, 8) =
+		  substr($sound{pending}, CONTENTS + META_PENDING_SEQ, 8);
+	});
 
 # ---- anything anywhere: only the server's life matters
 

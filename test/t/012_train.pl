@@ -162,7 +162,11 @@ for my $case (@drain)
 
 	make_index('lists = 20');
 	is(train_with(''), 0, "$step $n: trained");
-	$node->safe_psql('postgres', "COMMIT PREPARED 'some'; VACUUM t");
+	$node->safe_psql('postgres', "COMMIT PREPARED 'some'");
+	my $from = -s $node->logfile;
+	$node->safe_psql('postgres', 'VACUUM t');
+	like(slurp_file($node->logfile, $from), qr/no background worker is free for index "t_e"/,
+		"$step $n: VACUUM leaves pending rows to a worker");
 	isnt(train_with("flush $n $step"), 0, "$step $n: killed");
 	restart_after_crash($node);
 	test_index("$step $n", warnings => 1);
@@ -246,6 +250,36 @@ for my $page (1, long_test() ? 2 : (), 4)
 		'... with each row of its snapshot once');
 	test_end("scan at page $page");
 }
+
+# -- verify reads the pending list, then half of it moves to lists: that is no
+# fault, and is found out for all rows at once
+$node->safe_psql('postgres', "
+	SET client_min_messages = warning;
+	CREATE TABLE moved (LIKE source);
+	CREATE INDEX moved_e ON moved USING gpuivfpq (e) WITH (dims = 6, lists = 20);
+	INSERT INTO moved SELECT * FROM source LIMIT 2000;
+	BEGIN;
+	INSERT INTO moved SELECT id + 1000000, e FROM source LIMIT 4000;
+	PREPARE TRANSACTION 'moves';
+	BEGIN;
+	INSERT INTO moved SELECT id + 2000000, e FROM source LIMIT 4000;
+	PREPARE TRANSACTION 'stays';
+	SELECT gpuvec_train('moved_e');
+	COMMIT PREPARED 'moves'");
+my $verify = "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) SELECT * FROM gpuvec_verify_index('moved_e')";
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
+my $racing = background($node, "SET gpuvec.fault = 'wait 1 verify: pending'; $verify;");
+ok(wait_until($node, q{SELECT count(*) > 0 FROM pg_locks WHERE NOT granted}), 'verify has read the pending list');
+is($node->safe_psql('postgres', "SELECT gpuvec_train('moved_e')"), '4000', '... of which half moves to lists');
+$holder->query_safe('SELECT pg_advisory_unlock(0, 26486)');
+$holder->quit;
+is(end_of($racing), 0, '... and it ends');
+my ($problems, $blocks) = slurp_file($racing->{output}) =~ /"Actual Rows": (\d+).*?"Shared Hit Blocks": (\d+)/s;
+my ($quiet) = $node->safe_psql('postgres', $verify) =~ /"Shared Hit Blocks": (\d+)/;
+is($problems, 0, '... without a fault found');
+cmp_ok($blocks, '<', $quiet + 100, '... nor more pages read than once again those of the pending list');
+$node->safe_psql('postgres', "ROLLBACK PREPARED 'stays'");
 
 # -- a transaction that began before the rows came cannot train for them
 $node->safe_psql('postgres', "

@@ -226,7 +226,7 @@ ok(wait_until($node, $held), 'one trains');
 my $asked = -s $node->logfile;
 $node->safe_psql('other', 'VACUUM t');
 # VACUUM says so when it has decided
-like(slurp_file($node->logfile, $asked), qr/index "t_e" is not trained: other databases have all/, 'no other does, as the log says');
+like(slurp_file($node->logfile, $asked), qr/index "t_e" has to wait: other databases have all/, 'no other does, as the log says');
 is($node->safe_psql('postgres', "SELECT count(*) $training"), '1', '... nor is there another');
 is($node->safe_psql('other', "SELECT lists FROM gpuvec_index_info('t_e')"), '0', 'its database has to wait');
 $node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM RESET gpuvec.max_training_workers; SELECT pg_reload_conf()});

@@ -29,6 +29,7 @@
 #include "am/search/effort.h"
 
 #define FEW_QUERIES		48		/* tell how many lists the others need */
+#define FEWER			5		/* times, where the least are enough */
 #define MORE_PROBES		1.5		/* for their intervals, and for chance */
 
 /* The same of later levels, whose queries cost more. */
@@ -286,11 +287,19 @@ climb_first(IvfpqLadder *ladder, IvfpqTrial *trial, IvfpqMetaData *meta)
 		.most_width = Max(USUAL_WIDTH, 4 * IvfpqFormulaCandidates(meta))
 	};
 	int			all = count_sure(meta, 0);
+	int			reached;
 	int			probes;
 	int			candidates;
 
-	/* far more lists may be needed than usual: a few queries find out */
-	if (climb_until(ladder, trial, &climb, most_width, 0, all, meta) == all)
+	/* a few queries find out whether far more lists are needed, or fewer */
+	for (;;)
+	{
+		reached = climb_until(ladder, trial, &climb, most_width, 0, all, meta);
+		if (climb.least == 1 || least_of(meta, 0) > climb.least)
+			break;
+		climb.least = Max(1, climb.least / FEWER);
+	}
+	if (reached == all)
 	{
 		most_of(meta, 0, &probes, &candidates);
 		climb.most = Min(MORE_PROBES * probes, meta->nlists);

@@ -34,6 +34,7 @@
 #include "am/value/value.h"
 #include "page/check/check.h"
 #include "page/pending.h"
+#include "page/stoppoint.h"
 #include "pgcompat.h"
 
 /* Columns of the result. */
@@ -59,6 +60,10 @@ typedef struct Verify
 	int			copies;			/* lists that should hold a row */
 	Tuplesortstate *entries;	/* int8: TIDs in the index * 4 + IvfpqPlace */
 	Tuplesortstate *rows;		/* int8: TIDs of rows to be found there */
+	Tuplesortstate *pending;	/* int8: TIDs pending when all was read; NULL
+								 * until a row asks */
+	bool		more_pending;	/* there is one more in it: */
+	uint64		pending_id;
 	IvfpqPairSort copies_by_record; /* refine address, TID */
 	bool		more;			/* there is one more in it: */
 	uint64		address;
@@ -217,6 +222,7 @@ check_model(IvfpqChecker *checker, GvMetric metric)
 			return false;
 		IvfpqCheckModel(checker);
 		IvfpqCheckPending(checker, false);
+		IvfpqStopPoint("verify: pending");
 		if (checker->meta.nlists > 0)
 			return true;
 		IvfpqMetaRead(checker->index, &meta);
@@ -334,6 +340,55 @@ read_table(Verify *verify, Snapshot snapshot)
 						   row_callback, verify, scan);
 }
 
+/* The next TID of a sort; false at the end. */
+static bool
+next_id(Tuplesortstate *sort, uint64 *id)
+{
+	Datum		value;
+	bool		isnull;
+
+	if (!IvfpqTuplesortGetDatum(sort, &value, &isnull))
+		return false;
+	*id = (uint64) DatumGetInt64(value);
+	return true;
+}
+
+/* Sort the TIDs that are pending now, those that a restart repeats, too. */
+static void
+read_pending(Verify *verify)
+{
+	IvfpqPendingReader reader;
+	IvfpqMetaData meta;
+	int			count;
+
+	verify->pending = begin_sort();
+	IvfpqMetaRead(verify->index, &meta);
+	IvfpqPendingOpen(&reader, verify->index, &meta);
+	while (IvfpqPendingNext(&reader, &count))
+		for (int i = 0; i < count; i++)
+			tuplesort_putdatum(verify->pending,
+							   Int64GetDatum((int64) IvfpqTidToId(&reader.tids[i])),
+							   false);
+	IvfpqPendingClose(&reader);
+	tuplesort_performsort(verify->pending);
+	verify->more_pending = next_id(verify->pending, &verify->pending_id);
+}
+
+/*
+ * Is a row pending though lists were read?  Rows are asked about in ascending
+ * order.  One that is found in a list has left the pending list before, and none
+ * comes back, so whenever the list is read after that it tells: once for all.
+ */
+static bool
+is_still_pending(Verify *verify, uint64 id)
+{
+	if (verify->pending == NULL)
+		read_pending(verify);
+	while (verify->more_pending && verify->pending_id < id)
+		verify->more_pending = next_id(verify->pending, &verify->pending_id);
+	return verify->more_pending && verify->pending_id == id;
+}
+
 /*
  * Report a row that the index does not hold as it should: once pending, or
  * once in every list that is to hold it.  count [3] by IvfpqPlace.
@@ -348,8 +403,7 @@ report_row(Verify *verify, uint64 id, const int64 *count)
 	ItemPointerData tid;
 	StringInfoData problem;
 
-	IvfpqIdToTid(id, &tid);
-	if (pending == 1 && first == 1 && !IvfpqPendingHas(verify->index, &tid))
+	if (pending == 1 && first == 1 && !is_still_pending(verify, id))
 	{
 		/* it moved while we read; its second list may have been read before */
 		if (second <= verify->copies - 1)
@@ -360,6 +414,7 @@ report_row(Verify *verify, uint64 id, const int64 *count)
 		pending == 1 && first + second == 0)
 		return;
 
+	IvfpqIdToTid(id, &tid);
 	initStringInfo(&problem);
 	appendStringInfo(&problem, "row (%u,%u) of table \"%s\" is ",
 					 ItemPointerGetBlockNumberNoCheck(&tid),
@@ -410,19 +465,6 @@ report_keys(void *arg, uint64 id)
 					   RelationGetRelationName(verify->heap));
 	report(verify, true, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
 	pfree(problem);
-}
-
-/* The next TID of a sort; false at the end. */
-static bool
-next_id(Tuplesortstate *sort, uint64 *id)
-{
-	Datum		value;
-	bool		isnull;
-
-	if (!IvfpqTuplesortGetDatum(sort, &value, &isnull))
-		return false;
-	*id = (uint64) DatumGetInt64(value);
-	return true;
 }
 
 /* Every row must be among the entries; other entries are of dead rows. */
@@ -489,6 +531,8 @@ verify_index(Verify *verify)
 	}
 	tuplesort_end(verify->entries);
 	tuplesort_end(verify->rows);
+	if (verify->pending != NULL)
+		tuplesort_end(verify->pending);
 	IvfpqPairSortEnd(&verify->copies_by_record);
 	IvfpqVerifyKeysEnd(&verify->keys);
 	UnregisterSnapshot(snapshot);

@@ -2,8 +2,8 @@
  * worker.c
  *		A background worker that trains and drains when VACUUM asks for it.
  *
- * Training never runs inside VACUUM itself: that process protects no snapshot,
- * and to cancel it would lose more than the training.  The worker cannot wait
+ * Neither runs inside VACUUM itself: that process protects no snapshot, and to
+ * cancel it would lose more than the training (README).  The worker cannot wait
  * for the table's lock, which VACUUM still has: a waiter has autovacuum
  * cancelled.  So it tries once a second.  Nothing has to be preloaded for
  * this.
@@ -133,13 +133,13 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 		return;
 	if (turns == IVFPQ_TURN_TAKEN)
 		ereport(LOG,
-				(errmsg("index \"%s\" is not trained: other databases have all gpuvec.max_training_workers",
+				(errmsg("index \"%s\" has to wait: other databases have all gpuvec.max_training_workers",
 						RelationGetRelationName(index)),
 				 errdetail("The next VACUUM of its table asks again."),
 				 errhint("Set gpuvec.max_training_workers higher, or call gpuvec_train.")));
 	else if (!start_worker(RelationGetRelid(index), &its_order))
 		ereport(LOG,
-				(errmsg("no background worker is free to train index \"%s\"",
+				(errmsg("no background worker is free for index \"%s\"",
 						RelationGetRelationName(index)),
 				 errdetail("The next VACUUM of its table asks again."),
 				 errhint("Set max_worker_processes higher, or call gpuvec_train.")));

@@ -103,8 +103,8 @@ IvfpqProgressEnd(void)
  * gpuvec put it there.
  */
 static void
-PutName(Datum *value, bool *isnull, const char *const *names, int n,
-		int64 number)
+put_name(Datum *value, bool *isnull, const char *const *names, int n,
+		 int64 number)
 {
 	*isnull = number < 0 || number >= n || names[number] == NULL;
 	if (!*isnull)
@@ -113,7 +113,7 @@ PutName(Datum *value, bool *isnull, const char *const *names, int n,
 
 /* What others may not see stays NULL, as in PostgreSQL's views. */
 static void
-FillRow(const PgBackendStatus *entry, Datum *values, bool *nulls)
+fill_row(const PgBackendStatus *entry, Datum *values, bool *nulls)
 {
 	const int64 *params = entry->st_progress_param;
 	char	   *database = get_database_name(entry->st_databaseid);
@@ -130,10 +130,10 @@ FillRow(const PgBackendStatus *entry, Datum *values, bool *nulls)
 	/* another database's tables have names of their own */
 	nulls[2] = entry->st_databaseid != MyDatabaseId;
 	values[2] = ObjectIdGetDatum(entry->st_progress_command_target);
-	PutName(&values[3], &nulls[3], command_names, lengthof(command_names),
-			params[PARAM_COMMAND]);
-	PutName(&values[4], &nulls[4], phase_names, lengthof(phase_names),
-			params[PARAM_PHASE]);
+	put_name(&values[3], &nulls[3], command_names, lengthof(command_names),
+			 params[PARAM_COMMAND]);
+	put_name(&values[4], &nulls[4], phase_names, lengthof(phase_names),
+			 params[PARAM_PHASE]);
 	nulls[5] = false;
 	values[5] = Int64GetDatum(params[PARAM_DONE]);
 	nulls[6] = params[PARAM_TOTAL] == 0;
@@ -157,7 +157,7 @@ gpuvec_progress(PG_FUNCTION_ARGS)
 		if (entry == NULL ||
 			entry->backendStatus.st_progress_command != SET_COMMAND)
 			continue;
-		FillRow(&entry->backendStatus, values, nulls);
+		fill_row(&entry->backendStatus, values, nulls);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
 							 nulls);
 	}

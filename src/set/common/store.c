@@ -28,41 +28,41 @@ IvfpqStoreBegin(void)
 }
 
 static Size
-RowBytes(const IvfpqStore *store)
+row_bytes(const IvfpqStore *store)
 {
 	return store->dims * sizeof(float);
 }
 
 /* What is in memory goes to a file, and all that comes, too. */
 static void
-Spill(IvfpqStore *store)
+spill(IvfpqStore *store)
 {
 	store->file = BufFileCreateTemp(false);
 	for (int64 i = 0; i < store->nrows; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		BufFileWrite(store->file, store->vectors + i * store->dims,
-					 RowBytes(store));
+					 row_bytes(store));
 	}
 	pfree(store->vectors);
-	store->room = Max(IVFPQ_BATCH_BYTES / RowBytes(store), 1);
-	store->vectors = palloc(store->room * RowBytes(store));
+	store->room = Max(IVFPQ_BATCH_BYTES / row_bytes(store), 1);
+	store->vectors = palloc(store->room * row_bytes(store));
 }
 
 /* Room for a row more: twice as much memory, or a file. */
 static void
-MakeRoom(IvfpqStore *store)
+make_room(IvfpqStore *store)
 {
 	Size		limit = (Size) maintenance_work_mem * 1024;
-	int64		most = Max(limit / RowBytes(store), 1);
+	int64		most = Max(limit / row_bytes(store), 1);
 
 	if (store->nrows == most)
-		Spill(store);
+		spill(store);
 	else
 	{
 		store->room = Min(2 * store->room, most);
 		store->vectors = repalloc_huge(store->vectors,
-									   store->room * RowBytes(store));
+									   store->room * row_bytes(store));
 	}
 }
 
@@ -74,17 +74,17 @@ IvfpqStoreAdd(IvfpqStore *store, const float *vector, int dims)
 	{
 		store->dims = dims;
 		store->room = 1;
-		store->vectors = palloc(RowBytes(store));
+		store->vectors = palloc(row_bytes(store));
 	}
 	if (store->file == NULL && store->nrows == store->room)
-		MakeRoom(store);
+		make_room(store);
 	if (store->file != NULL)
 	{
-		memcpy(store->vectors, vector, RowBytes(store));
-		BufFileWrite(store->file, store->vectors, RowBytes(store));
+		memcpy(store->vectors, vector, row_bytes(store));
+		BufFileWrite(store->file, store->vectors, row_bytes(store));
 	}
 	else
-		memcpy(store->vectors + store->nrows * dims, vector, RowBytes(store));
+		memcpy(store->vectors + store->nrows * dims, vector, row_bytes(store));
 	store->nrows++;
 }
 
@@ -101,7 +101,7 @@ IvfpqStoreRows(const IvfpqStore *store)
 int
 IvfpqStoreRead(IvfpqStore *store, int64 first, int64 n, const float **vectors)
 {
-	int64		most = Max(IVFPQ_BATCH_BYTES / RowBytes(store), 1);
+	int64		most = Max(IVFPQ_BATCH_BYTES / row_bytes(store), 1);
 
 	CHECK_FOR_INTERRUPTS();
 	n = Min(Min(n, most), store->nrows - first);
@@ -111,9 +111,9 @@ IvfpqStoreRead(IvfpqStore *store, int64 first, int64 n, const float **vectors)
 		*vectors = store->vectors + first * store->dims;
 		return (int) n;
 	}
-	if (BufFileSeek(store->file, 0, first * RowBytes(store), SEEK_SET) != 0 ||
-		BufFileRead(store->file, store->vectors, n * RowBytes(store)) !=
-		n * RowBytes(store))
+	if (BufFileSeek(store->file, 0, first * row_bytes(store), SEEK_SET) != 0 ||
+		BufFileRead(store->file, store->vectors, n * row_bytes(store)) !=
+		n * row_bytes(store))
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not read rows from a temporary file")));

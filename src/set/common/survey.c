@@ -21,7 +21,7 @@
 #define MARKED_ROWS		256
 
 static int
-CompareKeys(const void *a, const void *b)
+compare_keys(const void *a, const void *b)
 {
 	int64		x = *(const int64 *) a;
 	int64		y = *(const int64 *) b;
@@ -33,7 +33,7 @@ CompareKeys(const void *a, const void *b)
 
 /* ERROR if two rows have the same key. */
 static void
-CheckKeys(const IvfpqTable *table)
+check_keys(const IvfpqTable *table)
 {
 	Size		bytes = table->nrows * sizeof(int64);
 	int64	   *sorted;
@@ -45,7 +45,7 @@ CheckKeys(const IvfpqTable *table)
 		return;					/* they ascend, as they often do */
 	sorted = palloc_extended(bytes, MCXT_ALLOC_HUGE);
 	memcpy(sorted, table->keys, bytes);
-	qsort(sorted, table->nrows, sizeof(int64), CompareKeys);
+	qsort(sorted, table->nrows, sizeof(int64), compare_keys);
 	for (i = 1; i < table->nrows; i++)
 		if (sorted[i - 1] == sorted[i])
 			ereport(ERROR,
@@ -59,7 +59,7 @@ CheckKeys(const IvfpqTable *table)
 
 /* An array of nrows items, which is full, grows. */
 static void *
-Grow(void *items, int64 nrows, Size size)
+grow(void *items, int64 nrows, Size size)
 {
 	int64		room = nrows == 0 ? 1024 : 2 * nrows;
 
@@ -68,29 +68,29 @@ Grow(void *items, int64 nrows, Size size)
 	return repalloc_huge(items, room * size);
 }
 
-/* Is an array of n items that Grow made full? */
+/* Is an array of n items that grow() made full? */
 static bool
-IsFull(int64 n)
+is_full_at(int64 n)
 {
 	return n == 0 || (n >= 1024 && (n & (n - 1)) == 0);
 }
 
 static void
-NoteRow(IvfpqTable *table)
+note_row(IvfpqTable *table)
 {
 	int64		i = table->nrows;
-	bool		is_full = IsFull(i);
+	bool		is_full = is_full_at(i);
 
 	if (table->key_column != InvalidAttrNumber)
 	{
 		if (is_full)
-			table->keys = Grow(table->keys, i, sizeof(int64));
+			table->keys = grow(table->keys, i, sizeof(int64));
 		table->keys[i] = IvfpqTableKey(table, table->slot);
 	}
 	else
 	{
 		if (is_full)
-			table->tids = Grow(table->tids, i, sizeof(ItemPointerData));
+			table->tids = grow(table->tids, i, sizeof(ItemPointerData));
 		table->tids[i] = table->slot->tts_tid;
 	}
 	table->nrows++;
@@ -101,7 +101,7 @@ NoteRow(IvfpqTable *table)
  * since the last mark.  Only a heap's reading can begin at a block.
  */
 static void
-NoteMark(IvfpqTable *table, BlockNumber *block)
+note_mark(IvfpqTable *table, BlockNumber *block)
 {
 	int64		position = table->nrows;
 	BlockNumber last = *block;
@@ -112,8 +112,8 @@ NoteMark(IvfpqTable *table, BlockNumber *block)
 		(table->nmarks > 0 &&
 		 position < table->marks[table->nmarks - 1].position + MARKED_ROWS))
 		return;
-	if (IsFull(table->nmarks))
-		table->marks = Grow(table->marks, table->nmarks, sizeof(IvfpqMark));
+	if (is_full_at(table->nmarks))
+		table->marks = grow(table->marks, table->nmarks, sizeof(IvfpqMark));
 	mark = &table->marks[table->nmarks++];
 	mark->position = position;
 	mark->block = *block;
@@ -121,7 +121,7 @@ NoteMark(IvfpqTable *table, BlockNumber *block)
 
 /* Keep one more vector; memory has room for so many. */
 static void
-Keep(IvfpqTable *table, const float *vector, int64 most)
+keep(IvfpqTable *table, const float *vector, int64 most)
 {
 	Size		bytes = table->dims * sizeof(float);
 
@@ -148,21 +148,21 @@ IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes)
 	while (IvfpqTableNext(table))
 	{
 		if (is_heap)
-			NoteMark(table, &block);
-		NoteRow(table);
+			note_mark(table, &block);
+		note_row(table);
 		if (table->nrows == 1 || table->nkept < most)
 		{
 			const float *vector = IvfpqTableFloats(table);
 
 			most = keep_bytes / (table->dims * sizeof(float));
 			if (most > 0)
-				Keep(table, vector, most);
+				keep(table, vector, most);
 		}
 		if (table->nrows % 4096 == 0)
 			IvfpqProgressDone(table->nrows);
 	}
 	if (table->key_column != InvalidAttrNumber)
-		CheckKeys(table);
+		check_keys(table);
 }
 
 /* Give memory back, see tablerows.h. */
@@ -177,7 +177,7 @@ IvfpqTableForget(IvfpqTable *table)
 
 /* The last mark that is not behind a position; NULL: there is none. */
 static const IvfpqMark *
-MarkBefore(const IvfpqTable *table, int64 position)
+mark_before(const IvfpqTable *table, int64 position)
 {
 	int64		low = 0;
 	int64		high = table->nmarks;
@@ -196,13 +196,13 @@ MarkBefore(const IvfpqTable *table, int64 position)
 
 /* The row at a position, one that there is, becomes the current one. */
 static void
-GoTo(IvfpqTable *table, int64 position)
+go_to(IvfpqTable *table, int64 position)
 {
 	bool		is_behind = table->scan == NULL || position < table->next;
 
 	if (is_behind || position > table->next + MARKED_ROWS)
 	{
-		const IvfpqMark *mark = MarkBefore(table, position);
+		const IvfpqMark *mark = mark_before(table, position);
 
 		if (is_behind || (mark != NULL && mark->position > table->next))
 			IvfpqTableBegin(table, mark);
@@ -220,7 +220,7 @@ IvfpqTableVector(IvfpqTable *table, int64 position)
 {
 	if (position < table->nkept)
 		return table->kept + position * table->dims;
-	GoTo(table, position);
+	go_to(table, position);
 	return IvfpqTableFloats(table);
 }
 
@@ -237,7 +237,7 @@ IvfpqTableRead(IvfpqTable *table, int64 first, int most, float *room,
 	*vectors = room;
 	for (int i = 0; i < most; i++)
 	{
-		GoTo(table, first + i);
+		go_to(table, first + i);
 		memcpy(room + (Size) i * table->dims, IvfpqTableFloats(table),
 			   table->dims * sizeof(float));
 	}

@@ -29,7 +29,7 @@
 
 /* What to do about a relation of another kind. */
 static const char *
-KindHint(char relkind)
+kind_hint(char relkind)
 {
 	switch (relkind)
 	{
@@ -46,7 +46,7 @@ KindHint(char relkind)
 
 /* ERROR unless all rows of a relation may be seen; by FORCE, not by owners. */
 static void
-CheckPolicies(Relation rel)
+check_policies(Relation rel)
 {
 	if (check_enable_rls(RelationGetRelid(rel), InvalidOid, true) !=
 		RLS_ENABLED)
@@ -63,7 +63,7 @@ CheckPolicies(Relation rel)
 
 /* ERROR unless the relation's rows can be read as they are stored. */
 static void
-CheckRelation(Relation rel)
+check_relation(Relation rel)
 {
 	char		relkind = rel->rd_rel->relkind;
 	const char *name = RelationGetRelationName(rel);
@@ -73,7 +73,7 @@ CheckRelation(Relation rel)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is not a table or materialized view", name),
 				 errdetail_relkind_not_supported(relkind),
-				 errhint("%s", KindHint(relkind))));
+				 errhint("%s", kind_hint(relkind))));
 	if (RELATION_IS_OTHER_TEMP(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -88,7 +88,7 @@ CheckRelation(Relation rel)
 				 errmsg("materialized view \"%s\" has not been populated",
 						name),
 				 errhint("Use the REFRESH MATERIALIZED VIEW command.")));
-	CheckPolicies(rel);
+	check_policies(rel);
 }
 
 /* Open what has rows that the caller may read, see tablerows.h. */
@@ -101,7 +101,7 @@ IvfpqTableRelation(Oid relid)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", relid)));
-	CheckRelation(rel);
+	check_relation(rel);
 	return rel;
 }
 
@@ -142,7 +142,7 @@ IvfpqTableColumn(Relation rel, const char *name, Oid *type)
  * those are base types, too.
  */
 static bool
-FindVectorType(Oid type, IvfpqType *found)
+find_vector_type(Oid type, IvfpqType *found)
 {
 	Oid			function;
 
@@ -162,12 +162,12 @@ FindVectorType(Oid type, IvfpqType *found)
 }
 
 static void
-FindVectorColumn(IvfpqTable *table, const char *name)
+find_vector_column(IvfpqTable *table, const char *name)
 {
 	Oid			type;
 
 	table->vector_column = IvfpqTableColumn(table->rel, name, &type);
-	if (!FindVectorType(type, &table->type))
+	if (!find_vector_type(type, &table->type))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" has type %s, which is no vector", name,
@@ -211,7 +211,7 @@ IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
 	if (key != NULL)
 		table->key_column = IvfpqTableKeyColumn(table->rel, key,
 												&table->key_type);
-	FindVectorColumn(table, vector);
+	find_vector_column(table, vector);
 	table->snapshot = RegisterSnapshot(GetActiveSnapshot());
 	table->slot = table_slot_create(table->rel, NULL);
 	table->home = CurrentMemoryContext;
@@ -221,7 +221,7 @@ IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
 }
 
 static void
-EndScan(IvfpqTable *table)
+end_scan(IvfpqTable *table)
 {
 	if (table->scan != NULL)
 		table_endscan(table->scan);
@@ -239,7 +239,7 @@ IvfpqTableBegin(IvfpqTable *table, const IvfpqMark *mark)
 {
 	MemoryContext old = MemoryContextSwitchTo(table->home);
 
-	EndScan(table);
+	end_scan(table);
 	table->scan = table_beginscan_strat(table->rel, table->snapshot, 0, NULL,
 										true, false);
 	if (mark != NULL)
@@ -279,13 +279,13 @@ IvfpqTableNext(IvfpqTable *table)
 	}
 	/* one that began at a mark has not seen all of them */
 	table->nskipped = Max(table->nskipped, table->nulls);
-	EndScan(table);
+	end_scan(table);
 	return false;
 }
 
 /* Of an error in a vector: which row has it. */
 static void
-TellRow(void *arg)
+tell_row(void *arg)
 {
 	const IvfpqTable *table = arg;
 	const ItemPointerData *tid = &table->slot->tts_tid;
@@ -301,7 +301,7 @@ const float *
 IvfpqTableFloats(IvfpqTable *table)
 {
 	MemoryContext old = CurrentMemoryContext;
-	ErrorContextCallback teller = {error_context_stack, TellRow, table};
+	ErrorContextCallback teller = {error_context_stack, tell_row, table};
 	const float *vector;
 	int			dims;
 
@@ -344,7 +344,7 @@ IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot)
 void
 IvfpqTableClose(IvfpqTable *table)
 {
-	EndScan(table);
+	end_scan(table);
 	ExecDropSingleTupleTableSlot(table->slot);
 	UnregisterSnapshot(table->snapshot);
 	MemoryContextDelete(table->context);

@@ -43,7 +43,7 @@ struct IvfpqWork
 
 /* The engine's memory is not PostgreSQL's. */
 static void
-DropSet(void *arg)
+drop_set(void *arg)
 {
 	IvfpqWork  *work = arg;
 
@@ -53,7 +53,7 @@ DropSet(void *arg)
 
 /* Products of an exact search, rows with queries and both with centroids. */
 static double
-SearchProducts(const GvSetSpec *spec)
+search_products(const GvSetSpec *spec)
 {
 	double		rows = (double) spec->nrows;
 	double		queries = (double) spec->nqueries;
@@ -66,7 +66,7 @@ SearchProducts(const GvSetSpec *spec)
 
 /* Is it more work than sending the rows? */
 static bool
-Pays(const GvSetSpec *spec)
+pays(const GvSetSpec *spec)
 {
 	double		numbers = (double) spec->nrows * spec->dims;
 
@@ -74,7 +74,7 @@ Pays(const GvSetSpec *spec)
 	{
 		case GV_SET_EXACT:
 			return spec->nqueries >= LEAST_QUERIES &&
-				SearchProducts(spec) >= LEAST_PRODUCTS;
+				search_products(spec) >= LEAST_PRODUCTS;
 		case GV_SET_KMEANS:
 			return numbers * spec->k * (spec->iterations + 1) >=
 				LEAST_PRODUCTS;
@@ -91,7 +91,7 @@ IvfpqWorkPlace
 IvfpqWorkChoose(const GvSetSpec *spec)
 {
 	if (IvfpqServerIsWanted() &&
-		(ivfpq_engine == IVFPQ_ENGINE_GPU || Pays(spec)))
+		(ivfpq_engine == IVFPQ_ENGINE_GPU || pays(spec)))
 		return IVFPQ_WORK_SERVER;
 	return IVFPQ_WORK_HERE;
 }
@@ -103,7 +103,7 @@ IvfpqWorkBegin(const GvSetSpec *spec, IvfpqWorkPlace place)
 	IvfpqWork  *work = palloc0(sizeof(IvfpqWork));
 
 	work->place = place;
-	work->callback.func = DropSet;
+	work->callback.func = drop_set;
 	work->callback.arg = work;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, &work->callback);
 	if (place == IVFPQ_WORK_SERVER)
@@ -115,7 +115,7 @@ IvfpqWorkBegin(const GvSetSpec *spec, IvfpqWorkPlace place)
 
 /* Returns whether gpuvecd has done its part. */
 static bool
-Note(const IvfpqWork *work, bool done)
+note(const IvfpqWork *work, bool done)
 {
 	if (!done)
 		ereport(DEBUG1,
@@ -130,7 +130,7 @@ IvfpqWorkPut(IvfpqWork *work, GvSetInput input, const void *items, int64 n)
 {
 	CHECK_FOR_INTERRUPTS();
 	if (work->place == IVFPQ_WORK_SERVER)
-		return Note(work, work->remote != NULL &&
+		return note(work, work->remote != NULL &&
 					IvfpqRemoteSetPut(work->remote, input, items, n));
 	IvfpqCheckStatus(gv_set_put(work->set, input, items, n, &ivfpq_stop));
 	return true;
@@ -141,7 +141,7 @@ IvfpqWorkRun(IvfpqWork *work, GvSetDone *done)
 {
 	CHECK_FOR_INTERRUPTS();
 	if (work->place == IVFPQ_WORK_SERVER)
-		return Note(work, work->remote != NULL &&
+		return note(work, work->remote != NULL &&
 					IvfpqRemoteSetRun(work->remote, done));
 	IvfpqCheckStatus(gv_set_run(work->set, done, &ivfpq_stop));
 	return true;
@@ -153,7 +153,7 @@ IvfpqWorkGet(IvfpqWork *work, GvSetOutput output, int64 first, int64 n,
 {
 	CHECK_FOR_INTERRUPTS();
 	if (work->place == IVFPQ_WORK_SERVER)
-		return Note(work, work->remote != NULL &&
+		return note(work, work->remote != NULL &&
 					IvfpqRemoteSetGet(work->remote, output, first, n, items));
 	IvfpqCheckStatus(gv_set_get(work->set, output, first, n, items));
 	return true;
@@ -165,12 +165,12 @@ IvfpqWorkEnd(IvfpqWork *work)
 	if (work->remote != NULL)
 		IvfpqRemoteSetEnd(work->remote);
 	work->remote = NULL;
-	DropSet(work);
+	drop_set(work);
 }
 
 /* Bytes of queries and results that gpuvecd may get. */
 static int64
-ServerBytes(void)
+server_bytes(void)
 {
 	int64		memory = IvfpqServerMemory();
 
@@ -187,7 +187,7 @@ ServerBytes(void)
 int64
 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 {
-	int64		limit = place == IVFPQ_WORK_SERVER ? ServerBytes() :
+	int64		limit = place == IVFPQ_WORK_SERVER ? server_bytes() :
 	(int64) maintenance_work_mem * 1024;
 	GvSetSpec	tried = *spec;
 	int64		low = 1;
