@@ -15,7 +15,7 @@ build_unit() {
 	mkdir -p "$dir"
 	count_silent "it does not compile without warnings" gv_nice 10 \
 		make -s -j"$(nproc)" -f "$SOURCE/test/unit/Makefile" OUT="$dir" \
-		PG_CONFIG="$(gv_find_pg_config)" CC=gcc CXX=g++ "$@"
+		PG_CONFIG="$(gv_find_pg_config)" CC=gcc CXX=g++ DEBUG=-g1 "$@"
 }
 
 # Settings, if any, and a program that computes and never waits.
