@@ -45,15 +45,16 @@ build_clang() {
 		return
 	fi
 	gv_copy_source clang
+	# its warnings are the parser's: nothing runs, and need not be optimised
 	count_silent "clang" gv_nice 19 \
 		make -C "$GV_TMP/clang" -j"$(nproc)" PG_CONFIG="$GV_PG_CONFIG" \
-		CC="$clang" COPT="$CLANG_COPT" all
+		CC="$clang" COPT="$CLANG_COPT -O0 -g0" with_llvm=no all
 }
 
 # gpuvecd with its kernels builds, where there is a compiler for them; without
 # a card, and with a driver that is too old, it says so and ends with status 3.
 # All but the kernels is in the copy of what gcc has built.  No kernel runs:
-# to optimise two files, which takes a third of the time, is left to --long.
+# to optimise four files, which takes much of the time, is left to --long.
 build_nvcc() {
 	local nvcc make quick
 	nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null) ||
@@ -69,7 +70,8 @@ build_nvcc() {
 	if [ -z "$LONG" ]; then
 		quick='-std=c++17 -O3 -fmad=false -Xcicc -O1 -Xptxas -O1'
 		count_silent "nvcc, not optimising" "${make[@]}" NVCC_FLAGS="$quick" \
-			gpu/index/best.o gpu/select/warprows.o
+			gpu/index/best.o gpu/select/warprows.o gpu/select/guessrows.o \
+			gpu/exact/few/fewqueries.o
 	fi
 	count_silent "nvcc" "${make[@]}" gpuvecd
 	if [ ! -e "$GV_TMP/cuda/gpuvecd" ] || [ -e /dev/nvidiactl ]; then

@@ -20,13 +20,13 @@ choose_server() {
 }
 
 # Builds gpuvec for it, by gcc unless arguments, which go to make, say
-# otherwise.  A warning is a failure.
+# otherwise.  A warning is a failure.  -g1: lines are what logs and reports show.
 build_server() {
 	if [ ! -d "$SOURCE" ]; then
 		gv_copy_source "src$TAG"
 	fi
 	count_silent "compiler" make -C "$SOURCE" -j"$(nproc)" \
-		PG_CONFIG="$GV_PG_CONFIG" CC=gcc "$@" all
+		PG_CONFIG="$GV_PG_CONFIG" CC=gcc COPT=-g1 "$@" all
 }
 
 is_built() { [ -e "$SOURCE/gpuvec.so" ] && [ -e "$SOURCE/gpuvecd" ]; }

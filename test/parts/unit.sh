@@ -15,16 +15,17 @@ build_unit() {
 	mkdir -p "$dir"
 	count_silent "it does not compile without warnings" gv_nice 10 \
 		make -s -j"$(nproc)" -f "$SOURCE/test/unit/Makefile" OUT="$dir" \
-		PG_CONFIG="$(gv_find_pg_config)" CC=gcc CXX=g++ "$@"
+		PG_CONFIG="$(gv_find_pg_config)" CC=gcc CXX=g++ DEBUG=-g1 "$@"
 }
 
 # Settings, if any, and a program that computes and never waits.
 run_niced() { count_program gv_nice 10 env "$@"; }
 
-# $1 = flavour, $2 = settings of check_engine, the rest: for make
+# $1 = flavour, $2 = settings of check_engine, $3 = of check_server, the rest:
+# for make
 unit_flavour() {
-	local dir=$1 settings=$2
-	shift 2
+	local dir=$1 settings=$2 served=$3
+	shift 3
 	part "unit $dir build" build_unit "$dir" "$@"
 	if [ -e "$GV_TMP/unit-$dir/gpuvecd" ]; then
 		# shellcheck disable=SC2086
@@ -32,8 +33,9 @@ unit_flavour() {
 			run_niced $settings "$GV_TMP/unit-$dir/check_engine"
 		beside "unit $dir check_page" \
 			count_program "$GV_TMP/unit-$dir/check_page"
-		beside "unit $dir check_server" \
-			count_program "$GV_TMP/unit-$dir/check_server"
+		# shellcheck disable=SC2086
+		beside "unit $dir check_server" count_program \
+			env $served "$GV_TMP/unit-$dir/check_server"
 		join_parts
 	fi
 }
@@ -87,10 +89,15 @@ unit_card() {
 
 unit_parts() {
 	local small=GPUVEC_UNIT_SMALL=1
-	unit_flavour plain '' BUILT="$SOURCE" programs
-	# every size is the plain one's
-	unit_flavour sanitized "$([ -n "$LONG" ] || echo $small)" \
-		FLAGS="$SANITIZE" programs
+	unit_flavour plain '' '' BUILT="$SOURCE" programs
+	# Every size is the plain one's.  Of gpuvecd's tests two take most of the time,
+	# for mirrors of some MB, in which the sanitizers see the same again and again.
+	if [ -n "$LONG" ]; then
+		unit_flavour sanitized '' '' FLAGS="$SANITIZE" programs
+	else
+		unit_flavour sanitized $small GPUVEC_UNIT_SMALL_TESTS=parts,devices \
+			FLAGS="$SANITIZE" programs
+	fi
 	part "unit fuzz" fuzz_replay
 	unit_card "unit card" plain $small
 	over unit

@@ -530,7 +530,8 @@ test_mirror_spread(void)
 		if (!unit_small || n == 3)
 			test_as_one(GV_SHARDS, n);
 		test_shards(n);
-		test_empty_shards(n);
+		if (!unit_small || n == 3)
+			test_empty_shards(n);
 		test_part_faults(n);
 		test_replicas(n);
 		test_creation(n);

@@ -69,7 +69,7 @@ check_together(const TestServer *server, int loader, const GvMirrorKey *keys,
 
 	for (i = 0; i < NCLIENTS; i++)
 		fds[i] = client_open(server, GV_ROLE_SESSION);
-	for (round = 0; round < 60; round++)
+	for (round = 0; round < (unit_small ? 10 : 60); round++)
 	{
 		for (i = 0; i < NCLIENTS; i++)
 		{

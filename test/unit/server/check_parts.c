@@ -15,16 +15,18 @@
 #define SLOTS		9
 #define LARGE		3000		/* lists, of 6 MB */
 #define SMALL		1300
+#define KEEP_S		"3"			/* a busy machine, sanitized, looks at what is young */
+#define IDLE_US		3100000
 #define IDLE		300
 
-/* So many devices of so many MB each; what is not used for a second may go. */
+/* So many devices of so many MB each; what is not used for KEEP_S may go. */
 static TestServer
 start_faulty(int ndevices, const char *megabytes, const char *replicas,
 			 const char *fault)
 {
 	static const char *const lists[] = {NULL, "3", "3,5", "3,5,2", "3,5,2,7"};
 	const char *options[] = {"--devices", lists[ndevices], "--memory",
-		megabytes, "--keep", "1", "--replicas", replicas,
+		megabytes, "--keep", KEEP_S, "--replicas", replicas,
 	fault != NULL ? "--fault" : NULL, fault, NULL};
 	TestServer	server;
 
@@ -232,7 +234,7 @@ test_growth(void)
 		CHECK(search_check(loader, &key, &index) == 0, "search");
 	CHECK(load_begin(loader, &others[0], &small) == GV_REFUSED_NO_MEMORY,
 		  "while they are young");
-	usleep(1100000);
+	usleep(IDLE_US);
 	CHECK(load_all(loader, &others[0], &small) == 0, "in their place");
 	CHECK(told_of(loader, &key).ready == 0, "they are there");
 	CHECK(load_all(loader, &others[1], &small) == 0, "on the other device");
@@ -240,7 +242,7 @@ test_growth(void)
 		  told_of(loader, &others[1]).device, "both on one device");
 	CHECK(load_begin(loader, &key, &index) == GV_REFUSED_NO_MEMORY,
 		  "shards beside young ones");
-	usleep(1100000);
+	usleep(IDLE_US);
 	free_index(&index);
 	index = make_large(LARGE);
 	CHECK(load_all(loader, &key, &index) == 0, "again");
@@ -279,7 +281,7 @@ evicted_for(int n, TestIndex *index, TestIndex *small)
 		devices[i] = told_of(loader, &others[i]).device;
 	}
 	CHECK(devices[0] != devices[1], "both are on device %d", devices[0]);
-	usleep(1100000);
+	usleep(IDLE_US);
 	CHECK(load_all(loader, &key, index) == 0, "load");
 	CHECK(told_of(loader, &key).shards == 2, "shards");
 	for (i = 0; i < 2; i++)
@@ -465,7 +467,7 @@ test_growing_replica(void)
 	CHECK(load_all(loader, &keys[0], &index) == 0, "load");
 	CHECK(load_all(loader, &keys[1], &small) == 0, "another");
 	check_replicas(loader, &keys[0], 2);
-	usleep(1100000);
+	usleep(IDLE_US);
 	for (i = 0; told_of(loader, &keys[0]).replicas == 2 && i < 200; i++)
 	{
 		TestList   *list = &index.lists[i];

@@ -7,6 +7,8 @@
  * temporary folders; with the engine that GPUVEC_UNIT_ENGINE names, cpu if none
  * is.  Of another one, what depends on the portable engine's sizes and numbers,
  * or only on the server, is left out.  Names of tests leave out all others;
+ * GPUVEC_UNIT_SMALL makes all of them small, GPUVEC_UNIT_SMALL_TESTS those that
+ * it names;
  * "--bench DEVICES..." measures work that is divided (bench_divided.c).
  * Prints what fails and "check_server: N passed, M failed".  A test that does not
  * end is named, and ends the program.
@@ -83,6 +85,16 @@ stop_endless(int signal_number)
 	_exit(1);
 }
 
+/* Is a test, or "" for all of them, to have its small size? */
+static bool
+is_small(const char *name)
+{
+	const char *names = getenv("GPUVEC_UNIT_SMALL_TESTS");
+
+	return getenv("GPUVEC_UNIT_SMALL") != NULL ||
+		(names != NULL && *name != '\0' && strstr(names, name) != NULL);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -95,7 +107,7 @@ main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGALRM, stop_endless);
 	setenv("GPUVEC_FAULTS", "1", 1);
-	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
+	unit_small = is_small("");
 	test_long = full != NULL && *full != '\0';
 	if (getenv("GPUVEC_UNIT_ENGINE") != NULL)
 		test_engine = getenv("GPUVEC_UNIT_ENGINE");
@@ -111,6 +123,7 @@ main(int argc, char **argv)
 			unit_is_wanted(argc, argv, tests[i].name))
 		{
 			running = tests[i].name;
+			unit_small = is_small(tests[i].name);
 			alarm(unit_small ? LIMIT_SMALL_S : LIMIT_S);
 			tests[i].run();
 			nrun++;

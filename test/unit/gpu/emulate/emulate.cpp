@@ -338,6 +338,7 @@ add_fiber(GvRunner *runner)
 {
 	GvFiber	   *fiber = &runner->fibers.emplace_back();
 
+	fiber->products.assign(1, {});
 	fiber->stack.reset(new char[STACK_BYTES]);
 	getcontext(&fiber->context);
 	fiber->context.uc_stack.ss_sp = fiber->stack.get();
@@ -361,14 +362,16 @@ gv_take_runner(gv_emulated_grid *grid, unsigned number)
 	while ((int) runner->fibers.size() < nthreads)
 		add_fiber(runner);
 	runner->states.resize(runner->fibers.size());
-	for (GvState &state : runner->states)
+	for (int i = 0; i < nthreads; i++)
 	{
-		state.gate = NULL;
-		state.done = false;
+		runner->states[i].gate = NULL;
+		runner->states[i].done = false;
 	}
-	for (GvFiber &fiber : runner->fibers)
-		if (fiber.products.size() != 1 || !fiber.products[0].empty())
+	/* few kernels have products, and fibers are many lines of a cache */
+	if (runner->multiplies)
+		for (GvFiber &fiber : runner->fibers)
 			fiber.products.assign(1, {});
+	runner->multiplies = false;
 	runner->sent.clear();
 	std::fill_n(runner->turns, 16, GvGate {});
 	runner->warps.assign(nthreads / WARP, GvGate {0, 0, WARP, {}});

@@ -69,12 +69,14 @@ gv_emulated_barrier_wait(uint64_t *barrier, int odd)
 void
 gv_emulated_product(float (*sums)[4], int n, uint64_t a, uint64_t b)
 {
+	gv_running->multiplies = true;
 	gv_running->fibers[gv_running->current].products.back().push_back({sums, n, a, b});
 }
 
 void
 gv_emulated_products_commit()
 {
+	gv_running->multiplies = true;
 	gv_running->fibers[gv_running->current].products.emplace_back();
 }
 

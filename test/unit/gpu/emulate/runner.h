@@ -87,6 +87,7 @@ struct GvRunner
 	bool		early;			/* the grid's turn has not come */
 	bool		waits;			/* ... and a thread wants it */
 	bool		over;
+	bool		multiplies;		/* some fiber has had products */
 	void	   *scheduler_place[5];
 	int			current;
 	int			left;			/* fibers that are not done */
