@@ -414,19 +414,27 @@ damage_pending(
 	sub { substr(${ $_[0] }, $pending + PENDING_TIDS + 6, 4) = pack('SS', 9, 65535) });
 
 # a page of pending rows where there is none, with three that lists have
+sub add_pending
+{
+	my ($bytes, $next) = @_;
+	my $page = length($$bytes) / BLCKSZ;
+	$$bytes .= substr($sound{pending}, $first * BLCKSZ, BLCKSZ);
+	put32($bytes, $page * BLCKSZ + CONTENTS + PENDING_NEXT, $next);
+	put32($bytes, $page * BLCKSZ + CONTENTS + PENDING_COUNT, 3);
+	put32($bytes, CONTENTS + $_, $page) for META_PENDING_HEAD, META_PENDING_TAIL;
+	substr($$bytes, CONTENTS + META_PENDING_SEQ, 8) =
+	  substr($sound{pending}, CONTENTS + META_PENDING_SEQ, 8);
+}
+
+my $twice = qr/-\|warning\|row \(\d+,\d+\) of table "lists" is in the index 2 times\n/;
 damage_index(
-	'lists', 'pending: rows of lists', qr//,
-	qr/^\s*(?:-\|warning\|row \(\d+,\d+\) of table "lists" is in the index 2 times\n){3}\s*$/,
-	sub {
-		my ($bytes) = @_;
-		my $page = length($$bytes) / BLCKSZ;
-		$$bytes .= substr($sound{pending}, $first * BLCKSZ, BLCKSZ);
-		put32($bytes, $page * BLCKSZ + CONTENTS + PENDING_NEXT, NO_BLOCK);
-		put32($bytes, $page * BLCKSZ + CONTENTS + PENDING_COUNT, 3);
-		put32($bytes, CONTENTS + $_, $page) for META_PENDING_HEAD, META_PENDING_TAIL;
-		substr($$bytes, CONTENTS + META_PENDING_SEQ, 8) =
-		  substr($sound{pending}, CONTENTS + META_PENDING_SEQ, 8);
-	});
+	'lists', 'pending: rows of lists', qr//, qr/^\s*(?:$twice){3}\s*$/,
+	sub { add_pending($_[0], NO_BLOCK) });
+# ... and no way to the list's end: what was found is told
+damage_index(
+	'lists', 'pending: rows of lists, and cut', qr/index "lists_v" is damaged at block/,
+	qr/error\|it is not the next page of the pending list\n(?:.*\n)*?(?:$twice){3}/,
+	sub { add_pending($_[0], 1) });
 
 # ---- anything anywhere: only the server's life matters
 

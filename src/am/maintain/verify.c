@@ -64,6 +64,7 @@ typedef struct Verify
 								 * until a row asks */
 	bool		more_pending;	/* there is one more in it: */
 	uint64		pending_id;
+	bool		pending_damaged;	/* it cannot be read to its end */
 	IvfpqPairSort copies_by_record; /* refine address, TID */
 	bool		more;			/* there is one more in it: */
 	uint64		address;
@@ -214,14 +215,21 @@ take_records(void *arg, BlockNumber blkno, Page page, int n)
 static bool
 check_model(IvfpqChecker *checker, GvMetric metric)
 {
+	Verify	   *verify = checker->arg;
 	IvfpqMetaData meta;
 
 	for (;;)
 	{
+		bool		damaged;
+
 		if (!IvfpqCheckMeta(checker, metric))
 			return false;
 		IvfpqCheckModel(checker);
+		damaged = verify->damaged;
+		verify->damaged = false;
 		IvfpqCheckPending(checker, false);
+		verify->pending_damaged = verify->damaged;
+		verify->damaged |= damaged;
 		IvfpqStopPoint("verify: pending");
 		if (checker->meta.nlists > 0)
 			return true;
@@ -382,6 +390,8 @@ read_pending(Verify *verify)
 static bool
 is_still_pending(Verify *verify, uint64 id)
 {
+	if (verify->pending_damaged)
+		return true;			/* as it was when it was checked */
 	if (verify->pending == NULL)
 		read_pending(verify);
 	while (verify->more_pending && verify->pending_id < id)
