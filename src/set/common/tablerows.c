@@ -239,16 +239,22 @@ IvfpqTableBegin(IvfpqTable *table, const IvfpqMark *mark)
 {
 	MemoryContext old = MemoryContextSwitchTo(table->home);
 
-	end_scan(table);
-	table->scan = table_beginscan_strat(table->rel, table->snapshot, 0, NULL,
-										true, false);
-	if (mark != NULL)
+	/* a scan has a ring of buffers of its own: it is kept from mark to mark */
+	if (table->scan != NULL)
+		table_rescan(table->scan, NULL);
+	else
+		table->scan = table_beginscan_strat(table->rel, table->snapshot, 0,
+											NULL, true, false);
+	table->next = mark != NULL ? mark->position : 0;
+	table->nulls = 0;
+	if (table->rel->rd_tableam == GetHeapamTableAmRoutine())
 	{
+		/* once more is from the block that it began with, if nobody says so */
+		BlockNumber first = mark != NULL ? mark->block : 0;
 		BlockNumber nblocks = ((HeapScanDesc) table->scan)->rs_nblocks;
 
 		/* to the last page, for it would go on with the first */
-		heap_setscanlimits(table->scan, mark->block, nblocks - mark->block);
-		table->next = mark->position;
+		heap_setscanlimits(table->scan, first, nblocks - first);
 	}
 	MemoryContextSwitchTo(old);
 }
