@@ -148,8 +148,12 @@ extern GvStatus gv_near_groups_assign(GvNearGroups *near, const float *d_rows,
 									  GvFinder *finder, const GvStop *stop);
 extern void gv_near_groups_drop(GvNearGroups *near);
 
-/* For checks: from so many centroids on, and groups tried; 0: as is best. */
-extern "C" void gv_gpu_near_groups_force(int32_t from, int32_t tried);
+/*
+ * For checks: from so many centroids on, more than 8; groups tried; rows whose
+ * pairs are sorted at once, four times those that meet a group.  0: as is best.
+ */
+extern "C" void gv_gpu_near_groups_force(int32_t from, int32_t tried,
+										 int64_t block);
 
 /* reassign.cu: rows and the clusters that they are in */
 struct GvClustered

@@ -34,20 +34,21 @@
 #define ITERATIONS		4
 #define ALIGN			64		/* of a group's first centroid */
 #define PIECE			65536	/* rows that meet a group at once */
-#define MOST_BLOCK		(1 << 23)	/* rows whose pairs are sorted at once */
-#define LEAST_BLOCK		65536
+#define LEAST_BLOCK		65536	/* rows whose pairs are sorted at once */
 #define PAIR_BYTES		33		/* of a pair: its probe, keys and numbers twice,
 								 * what the sort takes */
 
 static int32_t forced_from;
 static int32_t forced_tried;
+static int64_t forced_block;
 
 /* See gv_build.h. */
 extern "C" void
-gv_gpu_near_groups_force(int32_t from, int32_t tried)
+gv_gpu_near_groups_force(int32_t from, int32_t tried, int64_t block)
 {
 	forced_from = from;
 	forced_tried = tried;
+	forced_block = block;
 }
 
 /* See gv_build.h. */
@@ -57,15 +58,35 @@ gv_near_groups_serve(int32_t k)
 	return k >= (forced_from > 0 ? forced_from : LEAST_CENTROIDS);
 }
 
-/* Rows whose pairs take about half as much memory as all rows. */
-static int64_t
-block_of(int32_t dims, int64_t n, int32_t tried)
+/* Centres for k centroids, at most. */
+static int32_t
+groups_of(int32_t k)
 {
-	int64_t		block = n * dims * (int64_t) sizeof(float) /
-		(2 * PAIR_BYTES * tried);
+	return 2 * (int32_t) sqrt((double) k);
+}
 
-	block = std::min(std::max(block, (int64_t) LEAST_BLOCK),
-					 (int64_t) MOST_BLOCK);
+/* Rows that meet a group at once. */
+static int32_t
+piece(void)
+{
+	return forced_block > 0 ? (int32_t) forced_block / 4 : PIECE;
+}
+
+/*
+ * Rows whose pairs are sorted at once: as many as give each group a piece of
+ * them, and take half as much memory as all rows at most.
+ */
+static int64_t
+block_of(int32_t dims, int64_t n, int32_t k, int32_t tried)
+{
+	int64_t		block = std::min(n * dims * (int64_t) sizeof(float) /
+								 (2 * PAIR_BYTES * tried),
+								 (int64_t) PIECE * groups_of(k) / tried);
+
+	if (forced_block > 0)
+		block = forced_block;
+	else if (block < LEAST_BLOCK)
+		block = LEAST_BLOCK;
 	return std::min(block, n);
 }
 
@@ -75,7 +96,7 @@ gv_near_groups_bytes(int32_t dims, int64_t n, int32_t k)
 {
 	if (!gv_near_groups_serve(k))
 		return 0;
-	return (block_of(dims, n, TRIED) * PAIR_BYTES +
+	return (block_of(dims, n, k, TRIED) * PAIR_BYTES +
 			n * (int64_t) sizeof(uint16_t)) * TRIED;
 }
 
@@ -150,14 +171,14 @@ gv_near_groups_begin(GvNearGroups *near, const GvKmeans *kmeans,
 					 const float *d_centroids, int32_t k, GvFinder *finder,
 					 const GvStop *stop)
 {
-	int32_t		most = 2 * (int32_t) sqrt((double) k);
+	int32_t		most = groups_of(k);
 	GvKmeans	some = *kmeans;
 	GvKmeansFound found;
 
 	near->dims = kmeans->dims;
 	near->stream = finder->searcher.stream;
 	near->tried = std::min(forced_tried > 0 ? forced_tried : TRIED, most);
-	near->block = block_of(near->dims, kmeans->n, near->tried);
+	near->block = block_of(near->dims, kmeans->n, k, near->tried);
 	GV_TRY(take_memory(near, kmeans->n, k, most));
 	some.n = std::min((int64_t) k, (int64_t) OF_A_GROUP * most);
 	some.k = most;
@@ -341,9 +362,9 @@ try_group(GvNearGroups *near, int32_t group, const float *d_rows,
 	card->d_halves += first * card->half_dims;
 	card->d_squares += first;
 	for (uint32_t at = near->starts[group]; at < near->starts[group + 1];
-		 at += PIECE)
+		 at += (uint32_t) piece())
 	{
-		int32_t		n = (int32_t) std::min((uint32_t) PIECE,
+		int32_t		n = (int32_t) std::min((uint32_t) piece(),
 										   near->starts[group + 1] - at);
 		const uint32_t *d_numbers = near->d_numbers[1] + at;
 

@@ -23,7 +23,8 @@ bool		unit_small;
 /* gpu/coarse/gv_coarse.h */
 extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/build/gv_build.h */
-extern void gv_gpu_near_groups_force(int32_t from, int32_t tried);
+extern void gv_gpu_near_groups_force(int32_t from, int32_t tried,
+									 int64_t block);
 extern void gv_blas_force(int64_t sums);	/* gpu/product/gv_product.h */
 extern void test_arrive_card(void); /* check_arrive_card.c */
 extern void test_bytes_card(void);	/* check_bytes_card.c */
@@ -188,13 +189,15 @@ test_near_groups(void)
 		float	   *same = unit_alloc(bytes);
 
 		memcpy(same, rows, bytes);
-		gv_gpu_near_groups_force(tried[i] > 0 ? 40 : 0, tried[i]);
+		/* several blocks, and several pieces of a group's rows */
+		gv_gpu_near_groups_force(tried[i] > 0 ? 40 : 0, tried[i],
+								 tried[i] > 0 ? 132 : 0);
 		makings[i] = begin_making(spec, same, n, n);
 		CHECK(train_making(&makings[i]) == GV_OK, "train");
 		get_model(&makings[i]);
 		sums[i] = squares(&makings[i]);
 	}
-	gv_gpu_near_groups_force(0, 0);
+	gv_gpu_near_groups_force(0, 0, 0);
 	CHECK(makings[0].trained.nlists == makings[1].trained.nlists &&
 		  memcmp(makings[0].centroids, makings[1].centroids, sizeof(float) *
 				 dims * makings[0].trained.nlists) == 0,
