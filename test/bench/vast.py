@@ -87,7 +87,7 @@ class Rows:
     def portion(self, p, count):
         """float32 [count][dims]"""
         import numpy as np
-        rng = np.random.default_rng([self.seed, p + 1])
+        rng = np.random.default_rng([self.seed, p + 2])
         z = self.centers[rng.integers(0, CLUSTERS, count)]
         z = z + np.float32(.5) * rng.standard_normal((count, LATENT),
                                                      np.float32)

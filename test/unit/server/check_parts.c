@@ -15,8 +15,14 @@
 #define SLOTS		9
 #define LARGE		3000		/* lists, of 6 MB */
 #define SMALL		1300
-#define KEEP_S		"3"			/* a busy machine, sanitized, looks at what is young */
+/* a busy machine looks at what is young, sanitized more slowly */
+#ifdef __SANITIZE_ADDRESS__
+#define KEEP_S		"12"
+#define IDLE_US		12100000
+#else
+#define KEEP_S		"3"
 #define IDLE_US		3100000
+#endif
 #define IDLE		300
 
 /* So many devices of so many MB each; what is not used for KEEP_S may go. */
