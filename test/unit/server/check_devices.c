@@ -451,22 +451,6 @@ test_devices(void)
 	free_index(&index);
 }
 
-/* Is what runs on cards there, and are they emulated? */
-static bool
-is_emulated(void)
-{
-	TestServer	server = server_start(NULL, NULL);
-	int			fd = client_open(&server, GV_ROLE_SESSION);
-	GvStatusReply *status = load_status(fd);
-	bool		is = strstr(status->device, "emulated") != NULL;
-
-	free(status);
-	close(fd);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
-	return is;
-}
-
 /* A card hangs with many searches; who is to end then does not wait for it. */
 static void
 check_stopped(const TestIndex *index, const char *path)
@@ -487,54 +471,6 @@ check_stopped(const TestIndex *index, const char *path)
 	server_remove(&server);
 }
 
-/* A mirror, of which nothing comes but what it is, of about so many MB and more. */
-static int
-begin_mirror(int fd, int number, TestIndex *index, int64_t megabytes)
-{
-	GvMirrorKey key = test_key(number);
-
-	/* 16 bytes of codes, T, and a row id */
-	index->spec.copies = (megabytes << 20) / 26;
-	return load_begin(fd, &key, index);
-}
-
-/*
- * Searchers that shards bring to a card beside their first one take from what
- * mirrors have there: of 256 MB a quarter is kept for its own, and it has no
- * more than that to spare.
- */
-static void
-check_guests(TestIndex *index)
-{
-	static const char *const two[] = {"--devices", "0,1", NULL};
-	TestServer	server;
-	GvStatusReply *status;
-	const GvMirrorStatus *mirrors;
-	int			loader;
-
-	setenv("GPUVEC_EMULATED_MEMORY_MB", "256", 1);
-	server_folder(&server);
-	server_launch(&server, two);
-	CHECK(server_ready(&server), "it does not start");
-	loader = client_open(&server, GV_ROLE_LOADER);
-	CHECK(begin_mirror(loader, 1, index, 170) == 0, "shards");
-	CHECK(begin_mirror(loader, 2, index, 30) == 0, "beside the first one");
-	status = load_status(loader);
-	mirrors = (const GvMirrorStatus *) (status + 1);
-	CHECK(status->nmirrors == 2 && mirrors[1].shards == 2 &&
-		  mirrors[0].shards == 1 && mirrors[0].device == mirrors[1].device,
-		  "%d mirrors, shards %d and %d, devices %d and %d", status->nmirrors,
-		  mirrors[0].shards, mirrors[1].shards, mirrors[0].device,
-		  mirrors[1].device);
-	free(status);
-	CHECK(begin_mirror(loader, 3, index, 30) == GV_REFUSED_NO_MEMORY,
-		  "beside the other one");
-	close(loader);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
-	unsetenv("GPUVEC_EMULATED_MEMORY_MB");
-}
-
 /* Of two cards one is lost, then both, then one hangs, and again. */
 void
 test_lost_cards(void)
@@ -544,7 +480,7 @@ test_lost_cards(void)
 	char		path[] = "/tmp/gvfaultsXXXXXX";
 	TestServer	server;
 
-	if (is_emulated())
+	if (load_is_emulated())
 	{
 		close(mkstemp(path));
 		setenv("GPUVEC_EMULATED_FAULTS", path, 1);
@@ -564,7 +500,6 @@ test_lost_cards(void)
 		check_stopped(&index, path);
 		unlink(path);
 		unsetenv("GPUVEC_EMULATED_FAULTS");
-		check_guests(&index);
 	}
 	free_index(&index);
 }

@@ -61,6 +61,7 @@ static const struct
 	{"folders", test_folders, ON_CPU},
 	{"faults", test_faults, ON_CPU},
 	{"lost_cards", test_lost_cards, ON_CARD},
+	{"guests", test_guests, ON_CARD},
 	{"fuzz", test_fuzz, ON_ALL},
 };
 

@@ -107,6 +107,7 @@ extern int	load_ready(int fd, const GvMirrorKey *key);
 extern int	load_drop(int fd, const GvMirrorKey *key);
 extern int	load_all(int fd, const GvMirrorKey *key, const TestIndex *index);
 extern GvStatusReply *load_status(int fd);	/* all 0 if there is none */
+extern bool load_is_emulated(void);
 
 /* A piece as it travels; the caller's to free. */
 extern char *piece_bytes(const TestIndex *index, int32_t list, int32_t first,
@@ -202,6 +203,7 @@ extern void test_budget(void);
 extern void test_devices(void);
 extern void test_parts(void);
 extern void test_lost_cards(void);
+extern void test_guests(void);
 extern void test_builders(void);
 extern void test_joins(void);
 extern void test_sets(void);

@@ -2,6 +2,8 @@
  * load.c
  *		A loader: brings an index to gpuvecd.
  */
+#include <unistd.h>
+
 #include "client.h"
 
 #define MESSAGE_BYTES	20000	/* pieces in a message, about */
@@ -197,4 +199,20 @@ load_status(int fd)
 	CHECK(length == sizeof(GvStatusReply) + sizeof(GvMirrorStatus) *
 		  (size_t) ((GvStatusReply *) reply)->nmirrors, "%u", length);
 	return reply;
+}
+
+/* Is what runs on cards there, and are they emulated? */
+bool
+load_is_emulated(void)
+{
+	TestServer	server = server_start(NULL, NULL);
+	int			fd = client_open(&server, GV_ROLE_SESSION);
+	GvStatusReply *status = load_status(fd);
+	bool		is = strstr(status->device, "emulated") != NULL;
+
+	free(status);
+	close(fd);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+	return is;
 }
