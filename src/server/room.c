@@ -285,6 +285,23 @@ place_whole(GvHeldMirror *held, GvTriedDevices *tried)
 }
 
 /*
+ * Locked: can so many devices make room for a shard each, one of them the first
+ * one?  Searches go there, and bring searchers to the others.
+ */
+static bool
+can_be_first(const GvHeldMirror *held, int32_t nparts, int32_t first)
+{
+	int32_t		able = 0;
+	int32_t		i;
+
+	if (!gv_registry_can_make_room(first, part_room(held, first, nparts, first)))
+		return false;
+	for (i = 0; i < gv_registry.ndevices; i++)
+		able += gv_registry_can_make_room(i, part_room(held, i, nparts, first));
+	return able >= nparts;
+}
+
+/*
  * Locked: one shard each on the fewest devices that can make room for them, those
  * with most; false if there are none.  Others than were tried.
  */
@@ -296,18 +313,19 @@ place_shards(GvHeldMirror *held, int32_t *tried)
 	held->kind = GV_SHARDS;
 	for (n = *tried < 2 ? 2 : *tried + 1; n <= gv_registry.ndevices; n++)
 	{
-		int32_t		first = roomiest(held, n, true);
-		int32_t		able = 0;
+		int32_t		next = -1;
 		int32_t		i;
 
+		/* not the one with most room, where others cannot bear its searchers */
 		for (i = 0; i < gv_registry.ndevices; i++)
-			able += gv_registry_can_make_room(i, part_room(held, i, n, first));
-		if (able < n)
+			if ((next < 0 || gv_registry_room(i) > gv_registry_room(next)) &&
+				can_be_first(held, n, i))
+				next = i;
+		if (next < 0)
 			continue;
 		*tried = n;
-		while (held->nparts < n && (i = roomiest(held, n, true)) >= 0 &&
-			   add_part(held, i, n))
-			;
+		while (held->nparts < n && next >= 0 && add_part(held, next, n))
+			next = roomiest(held, n, true);
 		/* others may have been faster, where memory was given back */
 		return held->nparts == n;
 	}

@@ -76,12 +76,29 @@ check_beside(TestIndex *index)
 	stop(&server);
 }
 
+/* On one of the cards there is no room for them: it is the first one of shards. */
+static void
+check_first(TestIndex *index)
+{
+	TestServer	server = start();
+	int			loader = client_open(&server, GV_ROLE_LOADER);
+
+	CHECK(begin_mirror(loader, 1, index, 20) == 0, "whole");
+	CHECK(begin_mirror(loader, 2, index, 180) == 0, "shards");
+	check_placed(loader, 0);
+	close(loader);
+	stop(&server);
+}
+
 void
 test_guests(void)
 {
 	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
 
 	if (load_is_emulated())
+	{
 		check_beside(&index);
+		check_first(&index);
+	}
 	free_index(&index);
 }
