@@ -22,6 +22,8 @@ typedef struct GvDeviceRoom
 	int64_t		searcher;		/* bytes that one may take */
 	GvTriedDevices guests;		/* other devices that searches of shards come
 								 * from: they have searchers here from then on */
+	uint16_t	coming[GV_MAX_DEVICES]; /* mirrors in shards here that will be
+										 * searched from each, once ready */
 } GvDeviceRoom;
 
 typedef struct GvRegistry
@@ -80,6 +82,7 @@ extern void gv_registry_destroy(GvHeldMirror *held, const char *reason);
 
 /* room.c */
 extern int64_t gv_registry_room(int32_t device);
+extern void gv_registry_settle(GvHeldMirror *held, bool searched);
 extern bool gv_registry_can_make_room(int32_t device, int64_t bytes);
 extern bool gv_registry_make_room(int32_t device, int64_t bytes);
 extern bool gv_registry_place(GvHeldMirror *held, GvTriedPlaces *tried);

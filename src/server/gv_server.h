@@ -256,6 +256,8 @@ typedef struct GvHeldPart
 	int64_t		reserved;		/* bytes it may take in any case */
 	int64_t		charged;		/* bytes of the budget that are its */
 	int64_t		bytes;			/* that it takes */
+	bool		promised;		/* of shards: room for searchers of the first
+								 * part's device, until they are there */
 } GvHeldPart;
 
 /*

@@ -89,6 +89,7 @@ gv_registry_destroy(GvHeldMirror *held, const char *reason)
 	for (i = 0; i < held->nparts; i++)
 		gv_registry.devices[held->parts[i].device].used -=
 			held->parts[i].charged;
+	gv_registry_settle(held, false);
 	free(held);
 }
 
@@ -326,6 +327,7 @@ gv_mirrors_ready(GvHeldMirror *held)
 
 	gv_registry_lock();
 	held->ready = true;
+	gv_registry_settle(held, true);
 	for (i = 0; i < held->nparts; i++)
 		held->parts[i].reserved = 0;
 	gv_registry_recharge(held);

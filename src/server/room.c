@@ -108,13 +108,32 @@ most_beside(int32_t device, GvTriedDevices guests)
 	return guests == 0 || most > room->budget ? room->budget : most;
 }
 
+/* Locked: devices whose searchers are there, or will be once a mirror is ready. */
+static GvTriedDevices
+guests_of(int32_t device)
+{
+	const GvDeviceRoom *room = &gv_registry.devices[device];
+	GvTriedDevices guests = room->guests;
+	int32_t		i;
+
+	for (i = 0; i < gv_registry.ndevices; i++)
+		if (room->coming[i] > 0)
+			guests |= 1u << i;
+	return guests;
+}
+
+/* Locked: bytes that mirrors may have. */
+static int64_t
+most(int32_t device)
+{
+	return most_beside(device, guests_of(device));
+}
+
 /* Locked: bytes that are not promised. */
 int64_t
 gv_registry_room(int32_t device)
 {
-	const GvDeviceRoom *room = &gv_registry.devices[device];
-
-	return most_beside(device, room->guests) - room->used;
+	return most(device) - gv_registry.devices[device].used;
 }
 
 /* Locked: would there be so much room without all that may be evicted? */
@@ -198,7 +217,7 @@ static int64_t
 part_room(const GvHeldMirror *held, int32_t device, int32_t nparts,
 		  int32_t first)
 {
-	GvTriedDevices guests = gv_registry.devices[device].guests;
+	GvTriedDevices guests = guests_of(device);
 	int64_t		bytes = shard_size(&held->spec, device, nparts);
 
 	if (nparts > 1 && first >= 0 && first != device)
@@ -213,19 +232,43 @@ add_part(GvHeldMirror *held, int32_t device, int32_t nparts)
 {
 	int64_t		bytes = shard_size(&held->spec, device, nparts);
 	int32_t		first = held->nparts > 0 ? held->parts[0].device : device;
+	bool		promised = nparts > 1 && first != device;
 
 	if (!gv_registry_make_room(device,
 							   part_room(held, device, nparts, first)))
 		return false;
-	if (nparts > 1 && first != device)
-		gv_registry.devices[device].guests |= 1u << first;
+	gv_registry.devices[device].coming[first] += promised;
 	gv_registry.devices[device].used += bytes;
 	held->parts[held->nparts++] = (GvHeldPart)
 	{
-		device, bytes, bytes, 0
+		device, bytes, bytes, 0, promised
 	};
 	held->spec.device = held->parts[0].device;
 	return true;
+}
+
+/*
+ * Locked: room for searchers is promised no longer to a mirror: it is searched
+ * from now on, and they stay, or it is gone.
+ */
+void
+gv_registry_settle(GvHeldMirror *held, bool searched)
+{
+	int32_t		first = held->parts[0].device;
+	int32_t		i;
+
+	for (i = 0; i < held->nparts; i++)
+	{
+		GvHeldPart *part = &held->parts[i];
+		GvDeviceRoom *room = &gv_registry.devices[part->device];
+
+		if (!part->promised)
+			continue;
+		part->promised = false;
+		room->coming[first]--;
+		if (searched)
+			room->guests |= 1u << first;
+	}
 }
 
 /*

@@ -90,6 +90,56 @@ check_first(TestIndex *index)
 	stop(&server);
 }
 
+/* Wait until a loader that has gone has left so many mirrors. */
+static void
+wait_for_mirrors(int fd, int n)
+{
+	int			found = -1;
+	int			i;
+
+	for (i = 0; i < 1000 && found != n; i++)
+	{
+		GvStatusReply *status = load_status(fd);
+
+		found = status->nmirrors;
+		free(status);
+		if (found != n)
+			usleep(10000);
+	}
+	CHECK(found == n, "%d mirrors", found);
+}
+
+/*
+ * They come when shards are ready, and stay when these go.  Of shards that never
+ * are ready none come, and what they would have taken is there for others.
+ */
+static void
+check_promise(TestIndex *index)
+{
+	TestServer	server = start();
+	int			loader = client_open(&server, GV_ROLE_LOADER);
+	int			other = client_open(&server, GV_ROLE_LOADER);
+	GvMirrorKey key = test_key(4);
+
+	CHECK(begin_mirror(other, 1, index, 170) == 0, "shards");
+	close(other);
+	wait_for_mirrors(loader, 0);
+	CHECK(begin_mirror(loader, 2, index, 120) == 0, "a card");
+	CHECK(begin_mirror(loader, 3, index, 120) == 0, "the other one");
+	close(loader);
+	loader = client_open(&server, GV_ROLE_LOADER);
+	wait_for_mirrors(loader, 0);
+	CHECK(begin_mirror(loader, 4, index, 170) == 0, "shards");
+	CHECK(load_arrays(loader, &key, index) == 0 &&
+		  load_ready(loader, &key) == 0 && load_drop(loader, &key) == 0,
+		  "shards are ready, and go");
+	CHECK(begin_mirror(loader, 2, index, 120) == 0, "the first one");
+	CHECK(begin_mirror(loader, 3, index, 120) == GV_REFUSED_NO_MEMORY,
+		  "the one with guests");
+	close(loader);
+	stop(&server);
+}
+
 void
 test_guests(void)
 {
@@ -99,6 +149,7 @@ test_guests(void)
 	{
 		check_beside(&index);
 		check_first(&index);
+		check_promise(&index);
 	}
 	free_index(&index);
 }
