@@ -489,7 +489,8 @@ typedef struct GvStatusReply
 {
 	uint64_t	instance;
 	char		device[128];
-	int64_t		memory;			/* budgets of all devices, bytes */
+	int64_t		memory;			/* that mirrors may have of all devices,
+								 * bytes: less where shards bring searchers */
 	int64_t		used;
 	int64_t		searches;		/* answered with results */
 	int64_t		batches;

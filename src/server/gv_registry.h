@@ -81,6 +81,7 @@ extern bool gv_registry_unlink(GvHeldMirror *held);
 extern void gv_registry_destroy(GvHeldMirror *held, const char *reason);
 
 /* room.c */
+extern int64_t gv_registry_most(int32_t device);
 extern int64_t gv_registry_room(int32_t device);
 extern void gv_registry_settle(GvHeldMirror *held, bool searched);
 extern bool gv_registry_can_make_room(int32_t device, int64_t bytes);

@@ -410,7 +410,7 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 	{
 		for (i = 0; i < gv_registry.ndevices; i++)
 		{
-			reply->memory += gv_registry.devices[i].budget;
+			reply->memory += gv_registry_most(i);
 			reply->used += gv_registry.devices[i].used;
 		}
 		reply->evictions = gv_registry.evictions;

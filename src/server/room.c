@@ -123,8 +123,8 @@ guests_of(int32_t device)
 }
 
 /* Locked: bytes that mirrors may have. */
-static int64_t
-most(int32_t device)
+int64_t
+gv_registry_most(int32_t device)
 {
 	return most_beside(device, guests_of(device));
 }
@@ -133,7 +133,7 @@ most(int32_t device)
 int64_t
 gv_registry_room(int32_t device)
 {
-	return most(device) - gv_registry.devices[device].used;
+	return gv_registry_most(device) - gv_registry.devices[device].used;
 }
 
 /* Locked: would there be so much room without all that may be evicted? */

@@ -90,6 +90,17 @@ check_first(TestIndex *index)
 	stop(&server);
 }
 
+/* MB that mirrors may have of both cards. */
+static int
+memory_of(int fd)
+{
+	GvStatusReply *status = load_status(fd);
+	int			megabytes = (int) (status->memory >> 20);
+
+	free(status);
+	return megabytes;
+}
+
 /* Wait until a loader that has gone has left so many mirrors. */
 static void
 wait_for_mirrors(int fd, int n)
@@ -120,10 +131,15 @@ check_promise(TestIndex *index)
 	int			loader = client_open(&server, GV_ROLE_LOADER);
 	int			other = client_open(&server, GV_ROLE_LOADER);
 	GvMirrorKey key = test_key(4);
+	int			memory = memory_of(loader);
+	int			left;
 
 	CHECK(begin_mirror(other, 1, index, 170) == 0, "shards");
+	left = memory_of(loader);
+	CHECK(left > memory - 70 && left < memory - 50, "%d of %d MB", left, memory);
 	close(other);
 	wait_for_mirrors(loader, 0);
+	CHECK(memory_of(loader) == memory, "%d of %d MB", memory_of(loader), memory);
 	CHECK(begin_mirror(loader, 2, index, 120) == 0, "a card");
 	CHECK(begin_mirror(loader, 3, index, 120) == 0, "the other one");
 	close(loader);
@@ -133,6 +149,7 @@ check_promise(TestIndex *index)
 	CHECK(load_arrays(loader, &key, index) == 0 &&
 		  load_ready(loader, &key) == 0 && load_drop(loader, &key) == 0,
 		  "shards are ready, and go");
+	CHECK(memory_of(loader) == left, "%d of %d MB", memory_of(loader), left);
 	CHECK(begin_mirror(loader, 2, index, 120) == 0, "the first one");
 	CHECK(begin_mirror(loader, 3, index, 120) == GV_REFUSED_NO_MEMORY,
 		  "the one with guests");
