@@ -71,6 +71,12 @@ SELECT recall > 0.9 AS good FROM gpuvec_recall('grown_ip', 10, 200);
 DROP TABLE grown;
 DROP FUNCTION direction, times;
 
+-- few dimensions do not even out: nothing is said of their codes
+CREATE TABLE line AS SELECT i AS id, ARRAY[i, 1, sqrt(i)]::real[] AS v FROM generate_series(1, 3000) AS i;
+CREATE INDEX line_v ON line USING gpuivfpq (v real_cosine_ops);
+SELECT advice FROM info WHERE relname = 'line_v';
+DROP TABLE line;
+
 -- a build of few rows did not calibrate, and now there are enough
 CREATE TABLE few (id int, v real[]) WITH (autovacuum_enabled = off);
 INSERT INTO few SELECT i, pg_temp.wave(i, 8) FROM generate_series(1, 200) i;

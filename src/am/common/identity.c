@@ -76,8 +76,12 @@ check_index(Relation rel)
 Relation
 IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
 {
-	Relation	rel = relation_open(relid, lockmode);
+	Relation	rel = try_relation_open(relid, lockmode);
 
+	if (rel == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
 	check_index(rel);
 	return rel;
 }

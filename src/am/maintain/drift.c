@@ -28,7 +28,10 @@
 #include "page/list/list.h"
 
 #define DRAWN		500			/* copies looked at */
-#define FEWEST		100			/* with fewer nothing is said */
+#define FEWEST		100			/* with fewer nothing is said, */
+#define FEWEST_DIMS		8		/* nor of fewer dimensions, which do not even
+								 * out: a new index of 3 had a tenth of its
+								 * rows beyond reach */
 
 /*
  * A row is beyond reach when it is so many times as far as its code: more
@@ -195,7 +198,7 @@ IvfpqHasDrifted(Relation heap, Relation index, int64 copies, int *drawn,
 	Drift		drift = {.index = index, .model = IvfpqModelGet(index)};
 
 	if (drift.model->meta.nlists > 0 && copies > 0 &&
-		index->rd_index->indisvalid &&
+		drift.model->gv.dims >= FEWEST_DIMS && index->rd_index->indisvalid &&
 		index->rd_index->indkey.values[0] != 0)
 	{
 		IvfpqTypeInit(&drift.type, index);
