@@ -21,8 +21,8 @@ GvRegistry	gv_registry = {
 };
 
 /*
- * devices [ndevices], budgets [ndevices]: bytes for all mirrors of each device; what was used
- * since keep_s is not evicted.
+ * devices [ndevices], budgets [ndevices]: bytes for all mirrors of each
+ * device; what was used since keep_s is not evicted.
  */
 void
 gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
