@@ -480,7 +480,7 @@ test_lost_cards(void)
 	char		path[] = "/tmp/gvfaultsXXXXXX";
 	TestServer	server;
 
-	if (load_is_emulated())
+	if (server_is_emulated())
 	{
 		close(mkstemp(path));
 		setenv("GPUVEC_EMULATED_FAULTS", path, 1);

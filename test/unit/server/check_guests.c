@@ -162,7 +162,7 @@ test_guests(void)
 {
 	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
 
-	if (load_is_emulated())
+	if (server_is_emulated())
 	{
 		check_beside(&index);
 		check_first(&index);

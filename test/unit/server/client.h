@@ -42,6 +42,7 @@ extern TestServer server_start(const char *option, const char *value);
 extern int	server_wait(TestServer *server);
 extern int	server_stop(TestServer *server);
 extern void server_remove(TestServer *server);
+extern bool server_is_emulated(void);
 extern void server_check_log(TestServer *server, const char *text);
 
 /* client.c: milliseconds of a clock that only goes on, gpuvecd's, too. */
@@ -107,7 +108,6 @@ extern int	load_ready(int fd, const GvMirrorKey *key);
 extern int	load_drop(int fd, const GvMirrorKey *key);
 extern int	load_all(int fd, const GvMirrorKey *key, const TestIndex *index);
 extern GvStatusReply *load_status(int fd);	/* all 0 if there is none */
-extern bool load_is_emulated(void);
 
 /* A piece as it travels; the caller's to free. */
 extern char *piece_bytes(const TestIndex *index, int32_t list, int32_t first,

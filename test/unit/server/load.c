@@ -200,19 +200,3 @@ load_status(int fd)
 		  (size_t) ((GvStatusReply *) reply)->nmirrors, "%u", length);
 	return reply;
 }
-
-/* Is what runs on cards there, and are they emulated? */
-bool
-load_is_emulated(void)
-{
-	TestServer	server = server_start(NULL, NULL);
-	int			fd = client_open(&server, GV_ROLE_SESSION);
-	GvStatusReply *status = load_status(fd);
-	bool		is = strstr(status->device, "emulated") != NULL;
-
-	free(status);
-	close(fd);
-	CHECK(server_stop(&server) == 0, "SIGTERM");
-	server_remove(&server);
-	return is;
-}

@@ -217,3 +217,19 @@ server_remove(TestServer *server)
 	CHECK(rmdir(server->folder) == 0, "%s: %s", server->folder,
 		  strerror(errno));
 }
+
+/* Is what runs on cards there, and are they emulated? */
+bool
+server_is_emulated(void)
+{
+	TestServer	server = server_start(NULL, NULL);
+	int			fd = client_open(&server, GV_ROLE_SESSION);
+	GvStatusReply *status = load_status(fd);
+	bool		is = strstr(status->device, "emulated") != NULL;
+
+	free(status);
+	close(fd);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+	return is;
+}
