@@ -285,6 +285,18 @@ gv_card_random(uint64_t *state)
 	return z ^ (z >> 31);
 }
 
+/*
+ * A target and its score for a row that has one already, or list -1: the nearer
+ * counts, of equally near ones the first.
+ */
+static __device__ __forceinline__ void
+gv_take_nearer(GvProbe *mine, int32_t list, float base)
+{
+	if (mine->list < 0 || base < mine->base ||
+		(base == mine->base && list < mine->list))
+		*mine = {list, base};
+}
+
 /* Round to float, values beyond its range to the largest of their sign. */
 static __device__ __forceinline__ float
 gv_card_clamp(double value)

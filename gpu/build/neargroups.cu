@@ -336,16 +336,10 @@ prefer_kernel(const GvProbe *found, const uint32_t *rows, int n,
 			  const uint32_t *names, GvProbe *nearest)
 {
 	int			i = blockIdx.x * THREADS + threadIdx.x;
-	GvProbe    *mine;
-	int32_t		list;
 
-	if (i >= n)
-		return;
-	mine = nearest + rows[i];
-	list = (int32_t) names[found[i].list];
-	if (mine->list < 0 || found[i].base < mine->base ||
-		(found[i].base == mine->base && list < mine->list))
-		*mine = {list, found[i].base};
+	if (i < n)
+		gv_take_nearer(nearest + rows[i], (int32_t) names[found[i].list],
+					   found[i].base);
 }
 
 /* The rows of a block that try a group, and its centroids. */

@@ -67,14 +67,10 @@ prefer_kernel(const GvProbe *found, const uint32_t *changed, int n,
 			  GvProbe *near)
 {
 	int			i = blockIdx.x * THREADS + threadIdx.x;
-	int32_t		list;
 
-	if (i >= n)
-		return;
-	list = (int32_t) changed[found[i].list];
-	if (found[i].base < near[i].base ||
-		(found[i].base == near[i].base && list < near[i].list))
-		near[i] = {list, found[i].base};
+	if (i < n)
+		gv_take_nearer(near + i, (int32_t) changed[found[i].list],
+					   found[i].base);
 }
 
 /* Memory for changes of k centroids; half made, it can be dropped. */

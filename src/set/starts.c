@@ -91,16 +91,6 @@ IvfpqStartsOffer(IvfpqStarts *starts, int64 position, const float *vector,
 	starts->n++;
 }
 
-static int
-compare_positions(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	CHECK_FOR_INTERRUPTS();
-	return x < y ? -1 : x > y;
-}
-
 /*
  * All rows were offered: the positions [k] of those taken, ascending.  Where
  * there are fewer different vectors, some come again.
@@ -114,7 +104,7 @@ IvfpqStartsEnd(IvfpqStarts *starts)
 	compact(starts);
 	for (int i = 0; i < starts->k; i++)
 		positions[i] = starts->starts[i % starts->n].position;
-	qsort(positions, starts->k, sizeof(int64), compare_positions);
+	qsort(positions, starts->k, sizeof(int64), IvfpqCompareSigned);
 	pfree(starts->starts);
 	pfree(starts);
 	return positions;

@@ -215,24 +215,36 @@ def embedded(texts, queries, source, model):
                         "redistribution as a whole"})
 
 
+LATENT, CLUSTERS = 24, 4096     # of synthetic rows
+
+
+def synthetic_structure(rng, d):
+    """(spread float32 [LATENT][d], centers float32 [CLUSTERS][LATENT])"""
+    import numpy as np
+    return (rng.standard_normal((LATENT, d), np.float32) / LATENT ** 0.5,
+            rng.standard_normal((CLUSTERS, LATENT), np.float32))
+
+
+def synthetic_rows(rng, spread, centers, count):
+    """float32 [count][d]: clusters in latent dimensions, and noise on top."""
+    import numpy as np
+    z = centers[rng.integers(0, CLUSTERS, count)]
+    z = z + np.float32(.5) * rng.standard_normal((count, LATENT), np.float32)
+    noise = rng.standard_normal((count, spread.shape[1]), np.float32)
+    return z @ spread + np.float32(.1) * noise
+
+
 def make_synthetic(nqueries, args):
-    """24 latent dimensions, 4,096 clusters in them, and noise on top."""
     import numpy as np
     n, d, seed = map(int, args)
     rng = np.random.default_rng(seed)
-    latent, nclusters = 24, 4096
-    spread = rng.standard_normal((latent, d), np.float32) / latent ** 0.5
-    centers = rng.standard_normal((nclusters, latent), np.float32)
+    structure = synthetic_structure(rng, d)
 
     def rows(count):
         out = np.empty((count, d), np.float32)
         for at in range(0, count, 1 << 16):
             m = min(1 << 16, count - at)
-            z = centers[rng.integers(0, nclusters, m)]
-            z = z + np.float32(.5) * rng.standard_normal((m, latent),
-                                                         np.float32)
-            noise = rng.standard_normal((m, d), np.float32)
-            out[at:at + m] = z @ spread + np.float32(.1) * noise
+            out[at:at + m] = synthetic_rows(rng, *structure, m)
         return out
 
     return rows(n), rows(nqueries), None, None, {"seed": seed}

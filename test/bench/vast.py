@@ -12,8 +12,7 @@ and queries/s of pgbench's clients; queries at once, by gpuvec_search; with
 --scanner, the list scanner alone, as for .95 of the recall; with --graph, the
 edges of gpuvec_knn_graph by the index, counted.
 
-Rows are as those of data.py's synthetic sets: 24 latent dimensions, 4,096
-clusters, noise.
+Rows are as those of data.py's synthetic sets.
 """
 import argparse
 import json
@@ -31,7 +30,6 @@ import server
 K = 10
 TABLE, INDEX, QUERIES = "vast", "vast_v", "vast_queries"
 PORTION = 1 << 17               # rows
-LATENT, CLUSTERS = 24, 4096
 RECALLS = [.95, .99]
 TURNS = 3                       # of queries at once
 
@@ -78,21 +76,15 @@ class Rows:
 
     def __init__(self, dims, seed):
         import numpy as np
-        rng = np.random.default_rng([seed])
-        self.dims, self.seed = dims, seed
-        self.spread = rng.standard_normal((LATENT, dims),
-                                          np.float32) / LATENT ** .5
-        self.centers = rng.standard_normal((CLUSTERS, LATENT), np.float32)
+        self.seed = seed
+        self.structure = data.synthetic_structure(
+            np.random.default_rng([seed]), dims)
 
     def portion(self, p, count):
         """float32 [count][dims]"""
         import numpy as np
-        rng = np.random.default_rng([self.seed, p + 2])
-        z = self.centers[rng.integers(0, CLUSTERS, count)]
-        z = z + np.float32(.5) * rng.standard_normal((count, LATENT),
-                                                     np.float32)
-        noise = rng.standard_normal((count, self.dims), np.float32)
-        return z @ self.spread + np.float32(.1) * noise
+        return data.synthetic_rows(np.random.default_rng([self.seed, p + 2]),
+                                   *self.structure, count)
 
 
 def load_portions(args, nrows, first):

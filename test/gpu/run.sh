@@ -341,6 +341,12 @@ build_scanner() {
 	link "$dir/scanner" "$dir"/*.o "${engines[@]}"
 }
 
+# The scanner, as the user that gpuvecd talks to.
+scanner_command() {
+	[ "$(id -u)" != 0 ] || printf 'runuser -u %s -- ' "$GV_USER"
+	printf '%s' "$GV_TMP/scanner/scanner"
+}
+
 # Mirrors an index of word vectors, measures.
 stage_scanner() {
 	local oid probes
@@ -413,13 +419,11 @@ take_pgvector() {
 }
 
 stage_bench() {
-	local runas=''
 	start_bench 'gpuvec.request_timeout = 10s' 'gpuvec.engine = gpu'
 	take_pgvector
 	build_scanner
-	[ "$(id -u)" != 0 ] || runas="runuser -u $GV_USER -- "
 	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/card.py" \
-		--scanner "$runas$GV_TMP/scanner/scanner" "${ARGUMENTS[@]}"
+		--scanner "$(scanner_command)" "${ARGUMENTS[@]}"
 	gv_stop bench
 }
 
@@ -431,13 +435,11 @@ stage_large() {
 }
 
 stage_vast() {
-	local runas=''
 	start_bench 'gpuvec.request_timeout = 600s' 'gpuvec.engine = gpu'
 	take_pgvector
 	build_scanner
-	[ "$(id -u)" != 0 ] || runas="runuser -u $GV_USER -- "
 	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/vast.py" \
-		"${ARGUMENTS[@]}" --scanner "$runas$GV_TMP/scanner/scanner"
+		"${ARGUMENTS[@]}" --scanner "$(scanner_command)"
 	gv_stop bench
 }
 

@@ -20,13 +20,13 @@
 /* Blocks are marked so many rows from each other, or somewhat more. */
 #define MARKED_ROWS		256
 
-static int
-compare_keys(const void *a, const void *b)
+/* For qsort of int64; a long sort must end, too. */
+int
+IvfpqCompareSigned(const void *a, const void *b)
 {
 	int64		x = *(const int64 *) a;
 	int64		y = *(const int64 *) b;
 
-	/* a long sort must end, too */
 	CHECK_FOR_INTERRUPTS();
 	return x < y ? -1 : x > y;
 }
@@ -45,7 +45,7 @@ check_keys(const IvfpqTable *table)
 		return;					/* they ascend, as they often do */
 	sorted = palloc_extended(bytes, MCXT_ALLOC_HUGE);
 	memcpy(sorted, table->keys, bytes);
-	qsort(sorted, table->nrows, sizeof(int64), compare_keys);
+	qsort(sorted, table->nrows, sizeof(int64), IvfpqCompareSigned);
 	for (i = 1; i < table->nrows; i++)
 		if (sorted[i - 1] == sorted[i])
 			ereport(ERROR,

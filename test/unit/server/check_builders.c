@@ -478,14 +478,11 @@ check_build_faults(const float *rows)
 		for (n = 1; n <= 7; n++)
 		{
 			char		fault[32];
-			const char *options[] = {"--build-fault", fault, NULL};
 			TestServer	server;
 			int			got;
 
 			snprintf(fault, sizeof(fault), "%d:%d", n, status);
-			server_folder(&server);
-			server_launch(&server, options);
-			CHECK(server_ready(&server), "it does not start");
+			server = server_start("--build-fault", fault);
 			got = work(&server, rows);
 			CHECK(got == refusals[status] || (status == GV_FAILED && got == -1),
 				  "call %d, status %d: %d", n, status, got);

@@ -128,7 +128,6 @@ static bool
 check_batch(int n, TestIndex *index)
 {
 	char		fault[32];
-	const char *options[] = {"--fault", fault, NULL};
 	GvMirrorKey key = test_key(1);
 	TestServer	server;
 	int			loader;
@@ -139,9 +138,7 @@ check_batch(int n, TestIndex *index)
 	int			i;
 
 	snprintf(fault, sizeof(fault), "%d:%d", n, GV_NO_MEMORY);
-	server_folder(&server);
-	server_launch(&server, options);
-	CHECK(server_ready(&server), "it does not start");
+	server = server_start("--fault", fault);
 	loader = client_open(&server, GV_ROLE_LOADER);
 	loaded = load_all(loader, &key, index) == 0;
 	for (i = 0; i < NCLIENTS; i++)

@@ -2,8 +2,6 @@
  * load.c
  *		A loader: brings an index to gpuvecd.
  */
-#include <unistd.h>
-
 #include "client.h"
 
 #define MESSAGE_BYTES	20000	/* pieces in a message, about */
