@@ -47,10 +47,12 @@ def parse_arguments():
                         help="maintenance_work_mem")
     parser.add_argument("--workers", type=int, default=8,
                         help="max_parallel_maintenance_workers")
-    parser.add_argument("--with", dest="options", default="",
-                        help="index options")
+    parser.add_argument("--with", dest="options", action="append",
+                        help="index options; each time that it is given makes"
+                        " an index")
     parser.add_argument("--queries", type=int, default=1000,
-                        help="that are compared with exact neighbours")
+                        help="that are compared with exact neighbours; 0: none"
+                        " are, nor are clients")
     parser.add_argument("--at-once", type=server.numbers(int),
                         default=[1000, 10000], metavar="N,...",
                         help="queries of gpuvec_search")
@@ -62,7 +64,9 @@ def parse_arguments():
                         help="test/bench/scanner")
     parser.add_argument("--graph", type=int, default=0, metavar="ROWS",
                         help="of tables that have no more")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.options = args.options or [""]
+    return args
 
 
 def say(what, **told):
@@ -125,15 +129,15 @@ def load(conn, args, nrows):
 
 # ----------------------------------------------------------------------- steps
 
-def build(conn, args):
+def build(conn, args, options):
+    conn.execute("DROP INDEX IF EXISTS " + INDEX)
     server.set_all(conn, {
         "maintenance_work_mem": args.memory,
         "max_parallel_maintenance_workers": args.workers})
     with large.Took(conn) as took:
         _, _, phases = server.build(
             conn, "CREATE INDEX %s ON %s USING gpuivfpq (v vector_l2_ops)%s"
-            % (INDEX, TABLE, " WITH (%s)" % args.options
-               if args.options else ""))
+            % (INDEX, TABLE, " WITH (%s)" % options if options else ""))
     lists, pq_dim, size = conn.execute(
         "SELECT lists, pq_dim, bytes FROM gpuvec_index_info(%s)",
         [INDEX]).fetchone()
@@ -237,14 +241,17 @@ def main():
         load_queries(conn, args)
         for nrows in args.rows:
             load(conn, args, nrows)
-            build(conn, args)
-            if server.one(conn, "SHOW gpuvec.server") != "off":
-                mirror(conn)
-            measure(conn, args, exact(conn, args))
-            if args.scanner:
-                scan(conn, args)
-            if nrows <= args.graph:
-                graph(conn)
+            truth = exact(conn, args) if args.queries else None
+            for options in args.options:
+                build(conn, args, options)
+                if server.one(conn, "SHOW gpuvec.server") != "off":
+                    mirror(conn)
+                if truth is not None:
+                    measure(conn, args, truth)
+                if args.scanner:
+                    scan(conn, args)
+                if nrows <= args.graph:
+                    graph(conn)
 
 
 if __name__ == "__main__":
