@@ -81,11 +81,13 @@ wanted_kernel(GvWanted *wanted, int n, int p)
 		wanted[i] = {p, 1, 0.0};
 }
 
-/* Rows searched for at once. */
+/* Rows searched for at once, of which p vectors each are wanted. */
 static int32_t
-piece_of(const GvCardModel *card, int64_t n)
+piece_of(const GvCardModel *card, int64_t n, int32_t p)
 {
-	int64_t		most = MOST_SCORES / card->nlists;
+	bool		all = gv_gpu_coarse_rows(card, MOST_ROWS, p) == MOST_ROWS;
+	int64_t		most = MOST_SCORES /
+		(all ? card->nlists : gv_nruns(card->nlists));
 	int64_t		by_terms = MOST_TERMS / card->nlists / card->dims;
 	int64_t		by_halves = MOST_HALVES / 2 / card->half_dims;
 
@@ -105,8 +107,9 @@ static GvStatus
 prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
 		GvBatch *batch)
 {
+	size_t		scored = gv_gpu_coarse_rows(card, n, p);
 	size_t		bytes = 0;
-	size_t		coarse = gv_carve(&bytes, (size_t) n * card->nlists * 4);
+	size_t		coarse = gv_carve(&bytes, scored * card->nlists * 4);
 	size_t		starts = gv_carve(&bytes, (size_t) n * (p + 1) * 4);
 	size_t		wanted = gv_carve(&bytes, (size_t) n * sizeof(GvWanted));
 	size_t		found = gv_carve(&bytes, (size_t) n * sizeof(GvFound));
@@ -145,7 +148,7 @@ gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 			   const GvStop *stop)
 {
 	const GvCardModel *card = &targets->mirror.card;
-	int32_t		piece = piece_of(card, n);
+	int32_t		piece = piece_of(card, n, p);
 	GvBatch		batch;
 
 	GV_TRY(prepare(finder, card, piece, p, &batch));

@@ -56,6 +56,14 @@
 
 #define LEAST_SHARE		4		/* a filter has to keep out most of the lists */
 
+/*
+ * For each list wanted scores of a run are made again: 64 bytes for each of
+ * half_dims to be read, from L2, at random.  That pays where it is no more than
+ * the 4 bytes for each list that a score written takes (RESULTS, "card lists").
+ */
+#define AGAIN_BYTES		64
+#define SCORE_BYTES		4
+
 /* A warp a query: d_halves and d_squares, in one part. */
 static __global__ void __launch_bounds__(THREADS)
 halve_kernel(GvCardModel card, GvBatch batch)
@@ -84,26 +92,53 @@ gv_gpu_approximate_from(int64_t terms)
 	approximate_from = terms;
 }
 
-/* Do exact scores of all lists cost more? */
-static bool
-is_much(int64_t terms, int32_t n, int32_t probes)
+static int64_t scores_kept = GV_SCORES_KEPT;	/* see gv_gpu_scores_kept */
+
+/* See gv_coarse.h. */
+void
+gv_gpu_scores_kept(int64_t scores)
 {
+	scores_kept = scores >= 0 ? scores : GV_SCORES_KEPT;
+}
+
+/* From how many queries on do exact scores of all lists cost more? */
+static int64_t
+least_queries(const GvCardModel *card, int32_t probes)
+{
+	int64_t		terms = (int64_t) card->nlists * card->dims;
 	int64_t		least = probes <= GV_SIFT_MOST ? LEAST_TERMS : LEAST_OF_MANY;
 
-	if (approximate_from >= 0)
-		return n * terms >= approximate_from;
-	return n * terms >= least || n >= MANY_QUERIES ||
-		terms * (int64_t) sizeof(float) > LARGE_CENTROIDS;
+	if (approximate_from < 0 && terms * SCORE_BYTES > LARGE_CENTROIDS)
+		return 1;
+	least = ((approximate_from >= 0 ? approximate_from : least) + terms - 1) /
+		terms;
+	return approximate_from >= 0 || least < MANY_QUERIES ? least :
+		MANY_QUERIES;
 }
 
 /* Is this the way for a batch? */
 bool
 gv_gpu_approximate_fits(const GvCardModel *card, const GvBatch *batch)
 {
-	return is_much((int64_t) card->nlists * card->dims, batch->n,
-				   batch->probes) &&
+	return batch->n >= least_queries(card, batch->probes) &&
 		batch->probes <= GV_MANY_PROBES &&
 		batch->probes <= card->nlists / LEAST_SHARE;
+}
+
+/* See gv_coarse.h. */
+int32_t
+gv_gpu_coarse_rows(const GvCardModel *card, int32_t n, int32_t probes)
+{
+	int64_t		rows = scores_kept / card->nlists;
+	int64_t		exact = least_queries(card, probes) - 1;
+
+	if (probes > GV_MANY_PROBES ||
+		(int64_t) probes * AGAIN_BYTES * card->half_dims >
+		(int64_t) SCORE_BYTES * card->nlists)
+		return n;
+	if (rows < exact)
+		rows = exact;
+	return rows < n ? (int32_t) rows : n;
 }
 
 /* d_probed, d_starts and nprobed of a batch; d_coarse is used up. */

@@ -14,7 +14,11 @@
  *	4. their exact scores, sorted
  * When they are more than there is room for, step 1 takes the scores of all
  * lists; when these are still too many, or the margin is infinite, all scores
- * are computed exactly and take the place of the approximate ones.
+ * are computed exactly.
+ *
+ * Where scores do not go to memory (gv_gpu_coarse_rows), only the least ones of
+ * runs, step 2 makes those of near runs again, by sums of its own, for which the
+ * same proof holds; and when there are too many, all are exact.
  */
 #include "gpu/coarse/approximate.cuh"
 #include "gpu/coarse/gv_coarse.h"
@@ -28,12 +32,26 @@
 #define LEAST_ROOM		1024	/* for lists in shared memory */
 #define RUN_SHARE		2		/* so many runs to a probe are enough */
 #define AT_ONCE			4		/* runs that a warp reads */
+#define PASSES			(GV_RUN / (GV_WARP / GV_QUAD))	/* of a warp over a run
+														 * by four lanes a list */
+#define MOST_KEYS		4096	/* that the bound is found from */
 #define ALL_AHEAD		24		/* loads of a score, for few queries */
 #define SIFT_KEYS		20		/* of a thread, where all lists are sifted */
 #define SIFT_LISTS		(SIFT_KEYS * GV_SIFT_THREADS)
 #define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
 
-/* Keys for gv_find_bound: of scores, and of items as below. */
+/* Keys for gv_find_bound: in shared memory, of scores, of items as below. */
+struct SharedKeys
+{
+	const uint32_t *keys;
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t i) const
+	{
+		return keys[i];
+	}
+};
+
 struct ScoreKeys
 {
 	const float *scores;
@@ -104,6 +122,16 @@ struct Items
 	}
 };
 
+/* A number of eight in half precision. */
+static __device__ __forceinline__ float
+half_of(const uint4 &eight, int i)
+{
+	uint32_t	pair = i < 2 ? eight.x : i < 4 ? eight.y : i < 6 ? eight.z :
+		eight.w;
+
+	return gv_from_half((uint16_t) (pair >> i % 2 * 16));
+}
+
 /* The last key within the margin of a bound. */
 static __device__ __forceinline__ uint32_t
 widen(const GvLimit &bound, float margin)
@@ -156,6 +184,76 @@ take_runs(const float *scores, int nlists, const uint64_t *runs,
 #pragma unroll
 		for (int i = 0; i < AT_ONCE; i++)
 			items.append(keys[i] <= last, keys[i], lists[i]);
+	}
+}
+
+/*
+ * By four lanes: approximate scores, as listscores.cu makes them but for the order
+ * of sums, of a list and of every eighth one behind it, all that a warp's lanes
+ * have of a run; of those beyond the last, the last one's.
+ */
+static __device__ __forceinline__ void
+score_again(const GvCardModel &card, const uint16_t *query, int list,
+			float (&scores)[PASSES])
+{
+	const uint4 *halves = (const uint4 *) query;
+	const uint4 *rows[PASSES];
+	float		sums[PASSES] = {};
+
+#pragma unroll
+	for (int i = 0; i < PASSES; i++)
+		rows[i] = (const uint4 *)
+			(card.d_halves + (int64_t) min(list + i * GV_WARP / GV_QUAD,
+										   card.nlists - 1) * card.half_dims);
+#pragma unroll 2
+	for (int d = threadIdx.x % GV_QUAD; d < card.half_dims / 8; d += GV_QUAD)
+	{
+		uint4		y = halves[d];
+		uint4		x[PASSES];
+
+#pragma unroll
+		for (int i = 0; i < PASSES; i++)
+			x[i] = rows[i][d];
+		/* products are exact */
+#pragma unroll
+		for (int i = 0; i < PASSES; i++)
+#pragma unroll
+			for (int j = 0; j < 8; j++)
+				sums[i] = fmaf(half_of(x[i], j), half_of(y, j), sums[i]);
+	}
+#pragma unroll
+	for (int i = 0; i < PASSES; i++)
+	{
+		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 1);
+		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 2);
+		scores[i] = fmaf(card.metric == GV_IP ? -1.0f : -2.0f, sums[i],
+						 card.d_squares[min(list + i * GV_WARP / GV_QUAD,
+											card.nlists - 1)]);
+	}
+}
+
+/* The lists of runs whose scores, made again, have keys up to the last. */
+static __device__ __forceinline__ void
+take_runs_again(const GvCardModel &card, const uint16_t *query,
+				const uint64_t *runs, uint32_t nruns, uint32_t last,
+				Items &items)
+{
+	for (uint32_t r = threadIdx.x / GV_WARP; r < nruns;
+		 r += blockDim.x / GV_WARP)
+	{
+		int			list = (int) ((uint32_t) runs[r] * GV_RUN +
+								  threadIdx.x % GV_WARP / GV_QUAD);
+		float		scores[PASSES];
+
+		score_again(card, query, list, scores);
+#pragma unroll
+		for (int i = 0; i < PASSES; i++, list += GV_WARP / GV_QUAD)
+		{
+			uint32_t	key = gv_ordered(scores[i]);
+
+			items.append(threadIdx.x % GV_QUAD == 0 && list < card.nlists &&
+						 key <= last, key, list);
+		}
 	}
 }
 
@@ -237,10 +335,15 @@ struct Choice
 {
 	const GvCardModel &card;
 	const float *query;			/* [dims] */
-	float	   *scores;			/* [nlists] */
+	const uint16_t *halves;		/* [half_dims] of it */
+	const float *scores;		/* [nlists]; NULL: only runs have any */
 	const float *least;			/* [nruns] */
 	float		margin;
 	uint32_t	p;				/* lists wanted */
+	uint32_t   *keys;			/* [nkeys] shared: of the least scores of `step`
+								 * runs */
+	uint32_t	nkeys;
+	int			step;
 	Items		close;			/* by approximate scores */
 	Items		nearest;		/* by exact ones */
 	GvTalk		talk;
@@ -257,6 +360,39 @@ load_keys(const float *scores, int nlists, uint32_t (&keys)[SIFT_KEYS])
 
 		keys[i] = list < nlists ? gv_ordered(scores[list]) : GV_SIFT_NONE;
 	}
+}
+
+/* Runs that share a key, and how many keys there are. */
+static __host__ __device__ inline int
+runs_of_key(int nlists)
+{
+	return (gv_nruns(nlists) + MOST_KEYS - 1) / MOST_KEYS;
+}
+
+static __host__ __device__ inline uint32_t
+keys_of(int nlists)
+{
+	int			step = runs_of_key(nlists);
+
+	return (gv_nruns(nlists) + step - 1) / step;
+}
+
+/* The keys that the bound of runs is found from, by reading again and again. */
+static __device__ __forceinline__ void
+load_least(const Choice &choice)
+{
+	int			nruns = gv_nruns(choice.card.nlists);
+
+	for (uint32_t i = threadIdx.x; i < choice.nkeys; i += blockDim.x)
+	{
+		int			first = i * choice.step;
+		float		least = choice.least[first];
+
+		for (int run = first + 1; run < min(first + choice.step, nruns); run++)
+			least = fminf(least, choice.least[run]);
+		choice.keys[i] = gv_ordered(least);
+	}
+	__syncthreads();
 }
 
 /*
@@ -300,7 +436,6 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	   uint32_t (&bounds)[GV_SIFT_WARPS])
 {
 	int			nlists = choice.card.nlists;
-	int			nruns = gv_nruns(nlists);
 	uint32_t	spare = choice.p / 8 + 4;
 	GvLimit		bound;
 
@@ -308,27 +443,35 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 		return GV_COARSE_EXACT;
 	if (FEW && gather_at_once(choice, keys, bounds))
 		return GV_COARSE_ALL;
-	if (choice.p * RUN_SHARE <= (uint32_t) nruns)
+	if (choice.p * RUN_SHARE <= choice.nkeys)
 	{
 		Items	   &runs = choice.nearest;	/* not needed before step 3 */
 		uint32_t	last;
 
-		bound = gv_find_bound(ScoreKeys {choice.least}, nruns, choice.p, spare,
-						   choice.talk);
+		load_least(choice);
+		bound = gv_find_bound(SharedKeys {choice.keys}, choice.nkeys, choice.p,
+							  spare, choice.talk);
 		last = widen(bound, choice.margin);
-		take_lists(choice.least, nruns, last, runs);
+		take_lists(choice.least, gv_nruns(nlists), last, runs);
 		if (runs.total() <= runs.room)
 		{
-			take_runs(choice.scores, nlists, runs.items, *runs.count, last,
-					  choice.close);
+			if (choice.scores != NULL)
+				take_runs(choice.scores, nlists, runs.items, *runs.count, last,
+						  choice.close);
+			else
+				take_runs_again(choice.card, choice.halves, runs.items,
+								*runs.count, last, choice.close);
 			runs.clear();
 			if (choice.close.total() <= choice.close.room)
-				return GV_COARSE_RUNS;
+				return choice.scores != NULL ? GV_COARSE_RUNS :
+					GV_COARSE_LEAST;
 			choice.close.clear();
 		}
 		else
 			runs.clear();
 	}
+	if (choice.scores == NULL)
+		return GV_COARSE_EXACT;
 	bound = gv_find_bound(ScoreKeys {choice.scores}, nlists, choice.p, spare,
 					   choice.talk);
 	take_lists(choice.scores, nlists, widen(bound, choice.margin),
@@ -360,62 +503,35 @@ narrow(Choice &choice)
 	}
 }
 
-/* All exact scores in the place of the approximate ones. */
-template <bool PRODUCT>
-static __device__ __forceinline__ void
-score_lists(const Choice &choice)
-{
-	const GvCardModel &card = choice.card;
-
-	for (int first = 0; first < card.nlists; first += blockDim.x / GV_QUAD)
-	{
-		int			list = first + threadIdx.x / GV_QUAD;
-		const float *centroid = card.d_centroids +
-			(int64_t) min(list, card.nlists - 1) * card.dims;
-		float		score = gv_quad_score<PRODUCT>(choice.query, centroid,
-												   card.dims);
-
-		if (threadIdx.x % GV_QUAD == 0 && list < card.nlists)
-			choice.scores[list] = score;
-	}
-	__syncthreads();
-}
-
-/* The nearest of all lists by exact scores. */
+/*
+ * The nearest of all lists by exact scores, sorted: as many at a time as there
+ * is room for beside the nearest so far.
+ */
 template <bool PRODUCT>
 static __device__ __forceinline__ void
 take_exactly(Choice &choice)
 {
-	const float *scores = choice.scores;
-	int			nlists = choice.card.nlists;
-	uint32_t	lane = threadIdx.x % GV_WARP;
-	uint32_t	ties;
-	GvLimit		bound;
+	const GvCardModel &card = choice.card;
+	Items	   &nearest = choice.nearest;
+	uint32_t	nlists = (uint32_t) card.nlists;
+	uint32_t	kept = 0;
 
-	score_lists<PRODUCT>(choice);
-	bound = gv_find_bound(ScoreKeys {scores}, nlists, choice.p, 0, choice.talk);
-	if (bound.count == choice.p)
+	for (uint32_t done = 0; done < nlists;)
 	{
-		take_lists(scores, nlists, bound.key, choice.nearest);
-		return;
-	}
+		uint32_t	n = min(nearest.room - kept, nlists - done);
 
-	/* of equal scores the first lists count; one warp has them in order */
-	take_lists(scores, nlists, bound.lower, choice.nearest);
-	if (threadIdx.x >= GV_WARP)
-		return;
-	ties = choice.p - bound.lower_count;
-	for (int first = 0; first < nlists && ties > 0; first += GV_WARP)
-	{
-		int			list = first + lane;
-		bool		tie = list < nlists &&
-			gv_ordered(scores[list]) == bound.key;
-		uint32_t	lanes = __ballot_sync(GV_FULL_WARP, tie);
-		uint32_t	before = __popc(lanes & ((1u << lane) - 1));
-
-		choice.nearest.append(tie && before < ties, bound.key, list);
-		ties -= min(ties, (uint32_t) __popc(lanes));
+		for (uint32_t i = threadIdx.x; i < nearest.room - kept;
+			 i += blockDim.x)
+			nearest.items[kept + i] = i < n ? done + i : LAST_ITEM;
+		__syncthreads();
+		score_items<PRODUCT, GV_AHEAD>(card, choice.query,
+									   nearest.items + kept, n);
+		sort_items(nearest.items, nearest.room);
+		done += n;
+		kept = min(choice.p, done);
 	}
+	if (threadIdx.x == 0)
+		*nearest.count = kept;
 }
 
 /* Lists that there is room for; a power of 2. */
@@ -429,10 +545,13 @@ room_for(int32_t probes)
 	return room;
 }
 
-/* Query blockIdx.x.  Shared: two Items [room]. */
+/*
+ * Query blockIdx.x; alone: only runs have scores.  Shared: two Items [room], and
+ * keys.
+ */
 template <bool PRODUCT, bool FEW>
 static __global__ void __launch_bounds__(MANY_THREADS, 1)
-choose_kernel(GvCardModel card, GvBatch batch)
+choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 {
 	GV_SHARED(memory);
 	alignas(16) __shared__ uint32_t bounds[GV_SIFT_WARPS];
@@ -446,10 +565,13 @@ choose_kernel(GvCardModel card, GvBatch batch)
 	gv_step_follows();
 
 	Choice		choice = {card, batch.d_queries + query * card.dims,
-		batch.d_coarse + query * card.nlists,
+		batch.approx.d_halves + query * card.half_dims,
+		alone ? NULL : batch.d_coarse + query * card.nlists,
 		batch.approx.d_least + query * gv_nruns(card.nlists),
 		0.0f,
 		(uint32_t) min(batch.d_wanted[query].probes, card.nlists),
+		(uint32_t *) (items + room), keys_of(card.nlists),
+		runs_of_key(card.nlists),
 		{(uint64_t *) memory, &counts[0], room},
 		{items, &counts[1], room},
 		{said, 0}
@@ -503,10 +625,12 @@ static GvStatus
 launch(const GvCardModel *card, const GvBatch *batch, int threads,
 	   cudaStream_t stream)
 {
-	int			bytes = (int) (2 * room_for(batch->probes) * sizeof(uint64_t));
+	int			bytes = (int) (2 * room_for(batch->probes) * sizeof(uint64_t) +
+							   keys_of(card->nlists) * sizeof(uint32_t));
 
 	return gv_launch_step(choose_kernel<PRODUCT, FEW>, batch->n, threads,
-						  bytes, stream, card, batch);
+						  bytes, stream, card, batch,
+						  gv_gpu_least_alone(card, batch));
 }
 
 /* d_probed, d_starts and nprobed of a batch, from what gv_gpu_list_scores found. */
@@ -516,7 +640,7 @@ gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 {
 	bool		few = batch->n <= FEW_QUERIES;
 	bool		sift = few && card->nlists <= SIFT_LISTS &&
-		batch->probes <= GV_SIFT_MOST;
+		batch->probes <= GV_SIFT_MOST && !gv_gpu_least_alone(card, batch);
 
 	if (card->metric == GV_IP)
 		return sift ? launch<true, true>(card, batch, MANY_THREADS, stream) :

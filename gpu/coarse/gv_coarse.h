@@ -31,6 +31,26 @@ extern GvStatus gv_gpu_list_scores(const GvCardModel *card,
 extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 							  cudaStream_t stream);
 
+/*
+ * Scores of lists are read where they are near, and of many lists few are: where
+ * L2 does not hold more than GV_SCORES_KEPT of them, it is cheaper to make these
+ * again than to write them all.  Of n queries, or
+ * fewer, that want so many lists d_coarse has to have room for those returned; if
+ * they are more, only the least scores of runs go to memory.
+ */
+#define GV_SCORES_KEPT		((int64_t) 4 << 20)
+extern int32_t gv_gpu_coarse_rows(const GvCardModel *card, int32_t n,
+								  int32_t probes);
+
+static inline bool
+gv_gpu_least_alone(const GvCardModel *card, const GvBatch *batch)
+{
+	return gv_gpu_coarse_rows(card, batch->n, batch->probes) < batch->n;
+}
+
+/* For checks: another number of scores; negative: as is best. */
+extern "C" void gv_gpu_scores_kept(int64_t scores);
+
 /* Has this part of a batch use for what only cards of 9.0 have? */
 extern bool gv_gpu_hopper_fits(const GvBatch *batch,
 							   const GvSearcher *searcher);

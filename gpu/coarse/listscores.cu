@@ -62,9 +62,11 @@ put_run(const GvCardModel &card, float *to, int list, bool there, bool odd,
 }
 
 /*
- * Sums of queries and lists become approximate scores, and the least of every
- * run: see gpu/product/become.cuh.  Beyond the last list scores are infinite.
+ * Sums of queries and lists become approximate scores, ALL of which go to memory
+ * or none, and the least of every run, which do: see gpu/product/become.cuh.
+ * Beyond the last list scores are infinite.
  */
+template <bool ALL>
 struct ListScores : GvNoRow
 {
 	GvCardModel card;
@@ -78,7 +80,8 @@ struct ListScores : GvNoRow
 	__device__ __forceinline__ float
 	square(int list) const
 	{
-		return list < card.nlists ? card.d_squares[list] :
+		/* such a load may be moved before what is stored of the run before */
+		return list < card.nlists ? __ldg(&card.d_squares[list]) :
 			__int_as_float(0x7F800000);
 	}
 
@@ -102,7 +105,6 @@ struct ListScores : GvNoRow
 		int			mine = run * GV_RUN + threadIdx.x % 4 * 2;
 		int			nruns = gv_nruns(card.nlists);
 		float		weight = card.metric == GV_IP ? -1.0f : -2.0f;
-		float	   *to = batch.d_coarse + (int64_t) q * card.nlists + mine;
 		float2		scores[TILES];
 		float		least = __int_as_float(0x7F800000);
 
@@ -116,8 +118,9 @@ struct ListScores : GvNoRow
 		}
 		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 1));
 		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 2));
-		put_run(card, to, mine, q < batch.n, (q & card.nlists & 1) != 0,
-				   scores);
+		if (ALL)
+			put_run(card, batch.d_coarse + (int64_t) q * card.nlists + mine,
+					mine, q < batch.n, (q & card.nlists & 1) != 0, scores);
 		if (threadIdx.x % 4 == 0 && q < batch.n && run < nruns)
 			batch.approx.d_least[(int64_t) q * nruns + run] = least;
 	}
@@ -131,7 +134,7 @@ gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
 		batch->n > GV_SMALL_ROWS;
 }
 
-/* d_coarse, approximate, and d_least of a batch. */
+/* d_coarse, approximate, if it is to be made, and d_least of a batch. */
 GvStatus
 gv_gpu_list_scores(const GvCardModel *card, const GvBatch *batch,
 				   const GvSearcher *searcher)
@@ -141,5 +144,9 @@ gv_gpu_list_scores(const GvCardModel *card, const GvBatch *batch,
 	GvProductBy by = {searcher->blas, searcher->hopper, searcher->nsms,
 	batch->overlap, searcher->stream};
 
-	return gv_gpu_product<false>(&by, &product, ListScores {{}, *card, *batch});
+	if (gv_gpu_least_alone(card, batch))
+		return gv_gpu_product<false>(&by, &product,
+									 ListScores<false> {{}, *card, *batch});
+	return gv_gpu_product<false>(&by, &product,
+								 ListScores<true> {{}, *card, *batch});
 }

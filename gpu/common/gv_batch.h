@@ -60,6 +60,7 @@ struct GvNear
 enum GvCoarseWay
 {
 	GV_COARSE_RUNS,				/* by the least score of every 32 lists */
+	GV_COARSE_LEAST,			/* by that, and scores made again */
 	GV_COARSE_ALL,				/* by all approximate scores */
 	GV_COARSE_EXACT,				/* by all exact scores */
 	GV_COARSE_WAYS
@@ -110,7 +111,7 @@ struct GvBatch
 	float	   *d_queries;
 	GvWanted   *d_wanted;
 	float	   *d_tables;		/* [n][chunks * 32][GV_CODEWORDS] */
-	float	   *d_coarse;		/* [n][nlists] */
+	float	   *d_coarse;		/* [n][nlists]; see gv_gpu_coarse_rows */
 	GvProbe    *d_probed;		/* [n][probes] */
 	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
 	const uint8_t **d_first;	/* [n][probes] where it is; NULL: not wanted */

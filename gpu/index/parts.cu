@@ -123,10 +123,12 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 {
 	if (is_small(&batch))
 		round_batch(mirror, &batch);
-	return batch.n * (batch.copies * (COPY_BYTES + (batch.sampled ?
-													(int64_t) sizeof(float) :
-													0)) +
-					  mirror->spec.nlists * 4 +
+	return gv_gpu_coarse_rows(&mirror->card, batch.n, batch.probes) *
+		(int64_t) mirror->spec.nlists * 4 +
+		batch.n * (batch.copies * (COPY_BYTES + (batch.sampled ?
+												 (int64_t) sizeof(float) :
+												 0)) +
+				   gv_nruns(mirror->spec.nlists) * (int64_t) sizeof(float) +
 					  batch.capacity * (int64_t) (sizeof(GvHit) +
 												  sizeof(uint8_t *)) +
 					  batch.tests * (int64_t) sizeof(GvCardTest)) +
@@ -256,7 +258,8 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 	OWN(d_queries, query_bytes);
 	OWN(d_wanted, n * sizeof(GvWanted));
 	OWN(d_tables, n * gv_table_floats(&card->shape) * sizeof(float));
-	COMMON(d_coarse, n * card->nlists * sizeof(float));
+	COMMON(d_coarse, gv_gpu_coarse_rows(card, batch->n, batch->probes) *
+		   (size_t) card->nlists * sizeof(float));
 	OWN(d_probed, n * batch->probes * sizeof(GvProbe));
 	OWN(d_hits, hit_bytes);
 	OWN(d_bounds, bound_bytes);

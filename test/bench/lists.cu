@@ -12,9 +12,11 @@
  * of kernels without copies, the mean of REPEATS in a row between two events.
  * The share is of what a product in half precision needs at 989 T/s; bare is
  * cuBLAS's bare product of the same shape (yard.cuh), and x a time as a multiple
- * of that.  A batch that hopperloop.cuh serves has two lines more: the product
- * that every card can do, and how far scores differ from its; hopperloop.cuh's by
- * each width of tiles.
+ * of that.  Scores go to memory there, all of them; where it is better that only
+ * the least ones of runs do, a line more has the product and the filter so.  A
+ * batch that hopperloop.cuh serves has two lines more: the product that every card
+ * can do, and how far scores differ from its; hopperloop.cuh's by each width of
+ * tiles.
  */
 #include <math.h>
 #include <stdio.h>
@@ -256,7 +258,38 @@ run_variants(Bench *bench, double floor, double yard)
 	return difference <= LARGEST;
 }
 
-/* A line of the table, or three. */
+/* The line of a batch whose scores need not go to memory. */
+static bool
+run_alone(Bench *bench, const char *exact, double yard)
+{
+	double		times[3];
+	uint32_t	ways[GV_COARSE_WAYS];
+	uint32_t	before[GV_COARSE_WAYS];
+	bool		same;
+	char	   *near;
+
+	gv_gpu_scores_kept(0);
+	need(gv_gpu_approximate_ways(bench->searcher, before) == GV_OK, "ways");
+	near = find(bench, find_near);
+	need(gv_gpu_approximate_ways(bench->searcher, ways) == GV_OK, "ways");
+	same = memcmp(exact, near, bench->probed_bytes + bench->starts_bytes) == 0;
+	times[0] = measure(bench, multiply);
+	times[1] = measure(bench, find_near);
+	gv_product_hopper(0);
+	times[2] = measure(bench, multiply);
+	gv_product_hopper(-1);
+	if (gv_gpu_least_alone(&bench->mirror->card, &bench->batch))
+		printf("   least alone               %13.1f, baseline %6.1f %5.2f %9.1f "
+			   "%5.2f  %u/%u%s\n", times[0], times[2], times[0] / yard,
+			   times[1], times[1] / yard, ways[GV_COARSE_LEAST] - before[GV_COARSE_LEAST],
+			   ways[GV_COARSE_EXACT] - before[GV_COARSE_EXACT],
+			   same ? "" : "  DIFFERENT LISTS");
+	gv_gpu_scores_kept(INT64_MAX);
+	free(near);
+	return same;
+}
+
+/* A line of the table, or some. */
 static bool
 run(Bench *bench, int n)
 {
@@ -271,6 +304,7 @@ run(Bench *bench, int n)
 	char	   *near;
 	bool		same;
 
+	gv_gpu_scores_kept(INT64_MAX);
 	batch->n = n;
 	bench->probed_bytes = sizeof(GvProbe) * (size_t) n * batch->probes;
 	bench->starts_bytes = sizeof(uint32_t) * (size_t) n * (batch->probes + 1);
@@ -292,6 +326,7 @@ run(Bench *bench, int n)
 		   ways[GV_COARSE_ALL] - before[GV_COARSE_ALL],
 		   ways[GV_COARSE_EXACT] - before[GV_COARSE_EXACT],
 		   same ? "" : "  DIFFERENT LISTS");
+	same &= run_alone(bench, exact, yard);
 	if (gv_gpu_hopper_fits(batch, bench->searcher) &&
 		gv_gpu_hopper_multiplies())
 		same &= run_variants(bench, floor, yard);

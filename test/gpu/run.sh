@@ -17,7 +17,8 @@
 #				uninitialised memory, barriers
 #	sql			the SQL suite through gpuvecd on the card
 #	lists		the choice of lists alone, by exact scores and by the filter,
-#				beside cuBLAS's bare product (test/bench/lists.cu)
+#				beside cuBLAS's bare product (test/bench/lists.cu); of shapes
+#				DIMS,LISTS,PROBES that ARGUMENT... names, or of its own
 #	products	products of matrices alone, by cuBLAS and by ours: ARGUMENT... are
 #				those of test/bench/products.cu, which has shapes of its own
 #	cards		the kernels on two cards, a mirror divided among them, replicas,
@@ -197,14 +198,15 @@ stage_sql() {
 # The usual index, that of sentences, a word index with many probes, an odd
 # number of lists, and many lists.
 stage_lists() {
+	local shape
 	build_bench lists
-	"$GV_TMP/card/lists" 384 8192 30
-	"$GV_TMP/card/lists" 384 8450 36
-	"$GV_TMP/card/lists" 384 8192 150
-	"$GV_TMP/card/lists" 50 500 13
-	"$GV_TMP/card/lists" 128 10001 10
-	"$GV_TMP/card/lists" 384 100000 100
-	"$GV_TMP/card/lists" 384 1000000 300
+	[ ${#ARGUMENTS[@]} -gt 0 ] ||
+		ARGUMENTS=(384,8192,30 384,8450,36 384,8192,150 50,500,13 128,10001,10
+			96,65536,6 96,316227,16 384,100000,100 384,1000000,300)
+	for shape in "${ARGUMENTS[@]}"; do
+		# shellcheck disable=SC2086
+		"$GV_TMP/card/lists" ${shape//,/ }
+	done
 }
 
 stage_products() {

@@ -13,9 +13,10 @@
 /* gpu/coarse/gv_coarse.h: how many queries of a searcher went each way */
 enum
 {
-	RUNS, ALL, EXACT, NWAYS
+	RUNS, LEAST, ALL, EXACT, NWAYS
 };
 extern void gv_gpu_approximate_from(int64_t terms);
+extern void gv_gpu_scores_kept(int64_t scores);
 extern GvStatus gv_gpu_approximate_ways(GvSearcher *searcher,
 										uint32_t ways[NWAYS]);
 #endif
@@ -184,40 +185,74 @@ test_ways(void)
 		int			n;
 		int			way;
 		int64_t		from;		/* terms; -1: as is best */
+		int64_t		kept;		/* scores that go to memory, likewise */
 	}			cases[] = {
-		{SPREAD, 24, 1100, 5, 16, ALL, 0},
-		{SPREAD, 24, 1100, 5, 520, RUNS, 0},
-		{CLUSTERED, 24, 1100, 5, 520, RUNS, 0},
-		{SPREAD, 10, 300, 8, 20, ALL, 60000},
-		{EQUAL, 3, 1200, 4, 16, EXACT, 0},
-		{HUGE_NUMBERS, 5, 100, 2, 16, EXACT, 0},
-		{SPREAD, 10, 300, 8, 11, NWAYS, 60000},
-		{SPREAD, 10, 100, 26, 16, NWAYS, 0},
-		{SPREAD, 10, 300, 8, 20, NWAYS, -1},
+		{SPREAD, 24, 1100, 5, 16, ALL, 0, -1},
+		{SPREAD, 24, 1100, 5, 520, RUNS, 0, -1},
+		{CLUSTERED, 24, 1100, 5, 520, RUNS, 0, -1},
+		{SPREAD, 10, 300, 8, 20, ALL, 60000, -1},
+		{EQUAL, 3, 1200, 4, 16, EXACT, 0, -1},
+		{HUGE_NUMBERS, 5, 100, 2, 16, EXACT, 0, -1},
+		{SPREAD, 10, 300, 8, 11, NWAYS, 60000, -1},
+		{SPREAD, 10, 100, 26, 16, NWAYS, 0, -1},
+		{SPREAD, 10, 300, 8, 20, NWAYS, -1, -1},
 		/* more than 32 MB of centroids, one query */
-		{SPREAD, 8000, 1060, 4, 1, ALL, -1}
+		{SPREAD, 8000, 1060, 4, 1, ALL, -1, -1},
+		/* so few of so many lists that scores need not go to memory */
+		{SPREAD, 10, 1100, 4, 520, LEAST, 0, 0},
+		{CLUSTERED, 24, 1100, 2, 9, LEAST, 0, 1100},
+		{SPREAD, 10, 1100, 4, 3, ALL, 0, 4400},
+		{SPREAD, 10, 1100, 5, 9, ALL, 0, 0},
+		{EQUAL, 3, 1200, 4, 9, EXACT, 0, 0},
+		{HUGE_NUMBERS, 17, 1099, 2, 9, EXACT, 0, 0},
+		/* a key for two runs */
+		{SPREAD, 2, 131105, 5, 3, LEAST, 0, 0}
 	};
 	int			i;
 
-	for (i = 0; i < 10; i++)
+	for (i = 0; i < (int) (sizeof(cases) / sizeof(cases[0])); i++)
 	{
 		uint32_t	ways[NWAYS];
 		GvSearcher *searcher;
 
 		gv_gpu_approximate_from(cases[i].from);
+		gv_gpu_scores_kept(cases[i].kept);
 		searcher = check_lists(GV_L2, cases[i].kind, cases[i].dims,
 							   cases[i].nlists, cases[i].probes, cases[i].n);
 		/* every other query may want so few lists that runs are enough */
 		CHECK(gv_gpu_approximate_ways(gv_spread_own(searcher, 0),
 									  ways) == GV_OK &&
-			  ways[RUNS] + ways[ALL] + ways[EXACT] ==
+			  ways[RUNS] + ways[LEAST] + ways[ALL] + ways[EXACT] ==
 			  (cases[i].way == NWAYS ? 0 : (uint32_t) cases[i].n),
-			  "case %d: %u, %u, %u", i, ways[RUNS], ways[ALL], ways[EXACT]);
+			  "case %d: %u, %u, %u, %u", i, ways[RUNS], ways[LEAST], ways[ALL],
+			  ways[EXACT]);
 		CHECK(cases[i].way == NWAYS ||
 			  ways[cases[i].way] >= (uint32_t) cases[i].n / 2,
-			  "case %d: %u, %u, %u", i, ways[RUNS], ways[ALL], ways[EXACT]);
+			  "case %d: %u, %u, %u, %u", i, ways[RUNS], ways[LEAST], ways[ALL],
+			  ways[EXACT]);
 		gv_searcher_drop(searcher);
 	}
+	gv_gpu_scores_kept(-1);
+#endif
+}
+
+/* Kinds, of lists whose scores do not go to memory; by other ways without. */
+static void
+test_least_alone(void)
+{
+	int			kind;
+
+#ifdef UNIT_CARD
+	gv_gpu_scores_kept(0);
+#endif
+	for (kind = 0; kind < NKINDS; kind++)
+	{
+		gv_searcher_drop(check_lists(GV_L2, (Kind) kind, 20, 1100, 2, 9));
+		gv_searcher_drop(check_lists(GV_IP, (Kind) kind, 48, 1601, 2, 5));
+		gv_searcher_drop(check_lists(GV_COSINE, (Kind) kind, 9, 1025, 4, 9));
+	}
+#ifdef UNIT_CARD
+	gv_gpu_scores_kept(-1);
 #endif
 }
 
@@ -250,6 +285,7 @@ test_mirror_lists(void)
 	test_borders();
 	test_kinds();
 	test_ways();
+	test_least_alone();
 	test_parts();
 #ifdef UNIT_CARD
 	gv_gpu_approximate_from(-1);
