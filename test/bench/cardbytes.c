@@ -29,8 +29,10 @@
 #define GB			1e9
 #define ROOM		0.9			/* of a card, that gpuvecd takes, */
 #define LEAST_LEFT	2.7e9		/* and what it leaves of small ones */
-#define ROWS_A_LIST	100			/* as indexes choose them, */
-#define MANY_ROWS	1e7			/* from so many on as the square root */
+/* lists as indexes choose them (src/am/common/options.c) */
+#define ROWS_A_LIST	100
+#define MANY_LISTS	1e5
+#define VERY_MANY_ROWS	1e8
 
 /* Dimensions, and what pq_dim follows from them: without refine, and with. */
 static const int32_t shapes[][3] = {
@@ -44,9 +46,10 @@ static CardIndex
 make_index(int64_t rows, const int32_t shape[3], bool records, int copies,
 		   int cards)
 {
-	double		most = sqrt((double) rows * MANY_ROWS);
+	double		most = MANY_LISTS *
+		fmax(1, sqrt((double) rows / VERY_MANY_ROWS));
 	CardIndex	index = {.rows = rows,.dims = shape[0],.m = shape[1 + records],
-	.lists = (int32_t) (fmin((double) rows, most) / ROWS_A_LIST),.copies = rows * copies,
+	.lists = (int32_t) fmin((double) rows / ROWS_A_LIST, most),.copies = rows * copies,
 	.records = records,.cards = cards};
 
 	return index;

@@ -21,8 +21,13 @@
 /* Below this many rows an index is left untrained, unless lists says more. */
 #define LEAST_ROWS		1000
 
-/* From so many rows on lists grow as the square root. */
-#define MANY_ROWS		1e7
+/*
+ * Lists have so many rows each until they are MANY_LISTS; from VERY_MANY_ROWS on
+ * they grow as the square root of rows.
+ */
+#define ROWS_A_LIST		100.0
+#define MANY_LISTS		1e5
+#define VERY_MANY_ROWS	1e8
 
 /* With this many rows it trains itself; default of option train_rows. */
 #define TRAIN_ROWS		10000
@@ -204,9 +209,9 @@ IvfpqTrainRows(Relation index)
 int
 IvfpqDefaultLists(double rows)
 {
-	double		lists = Min(rows, sqrt(rows * MANY_ROWS)) / 100.0;
+	double		most = MANY_LISTS * Max(1.0, sqrt(rows / VERY_MANY_ROWS));
 
-	return (int) Max(1, Min(lists, IVFPQ_MAX_LISTS));
+	return (int) Max(1, Min(Min(rows / ROWS_A_LIST, most), IVFPQ_MAX_LISTS));
 }
 
 /* Memory that building an index may take. */
