@@ -57,12 +57,12 @@
 #define LEAST_SHARE		4		/* a filter has to keep out most of the lists */
 
 /*
- * For each list wanted scores of a run are made again: 64 bytes for each of
- * half_dims to be read, from L2, at random.  That pays where it is no more than
- * the 4 bytes for each list that a score written takes (RESULTS, "card lists").
+ * For each list wanted the scores of a run are made again, and its half copies
+ * read, from L2, at random.  That pays where it is fewer bytes than a score
+ * written for each list (RESULTS, "card lists").
  */
-#define AGAIN_BYTES		64
-#define SCORE_BYTES		4
+#define AGAIN_BYTES		((int64_t) (GV_RUN * sizeof(uint16_t)))	/* a dimension */
+#define SCORE_BYTES		((int64_t) sizeof(float))	/* a list */
 
 /* A warp a query: d_halves and d_squares, in one part. */
 static __global__ void __launch_bounds__(THREADS)
@@ -108,7 +108,8 @@ least_queries(const GvCardModel *card, int32_t probes)
 	int64_t		terms = (int64_t) card->nlists * card->dims;
 	int64_t		least = probes <= GV_SIFT_MOST ? LEAST_TERMS : LEAST_OF_MANY;
 
-	if (approximate_from < 0 && terms * SCORE_BYTES > LARGE_CENTROIDS)
+	if (approximate_from < 0 &&
+		terms * (int64_t) sizeof(float) > LARGE_CENTROIDS)
 		return 1;
 	least = ((approximate_from >= 0 ? approximate_from : least) + terms - 1) /
 		terms;
@@ -133,15 +134,14 @@ gv_gpu_coarse_rows(const GvCardModel *card, int32_t n, int32_t probes)
 	int64_t		exact = least_queries(card, probes) - 1;
 
 	if (probes > GV_MANY_PROBES ||
-		(int64_t) probes * AGAIN_BYTES * card->half_dims >
-		(int64_t) SCORE_BYTES * card->nlists)
+		probes * AGAIN_BYTES * card->half_dims > SCORE_BYTES * card->nlists)
 		return n;
 	if (rows < exact)
 		rows = exact;
 	return rows < n ? (int32_t) rows : n;
 }
 
-/* d_probed, d_starts and nprobed of a batch; d_coarse is used up. */
+/* d_probed, d_starts and nprobed of a batch. */
 GvStatus
 gv_gpu_approximate(const GvCardModel *card, const GvBatch *batch,
 			const GvSearcher *searcher)

@@ -18,19 +18,19 @@
  *
  * Where scores do not go to memory (gv_gpu_coarse_rows), only the least ones of
  * runs, step 2 makes those of near runs again, by sums of its own, for which the
- * same proof holds; and when there are too many, all are exact.
+ * same proof holds; when too many are close, all of near runs are scored exactly.
  */
 #include "gpu/coarse/approximate.cuh"
 #include "gpu/coarse/gv_coarse.h"
+#include "gpu/coarse/items.cuh"
 #include "gpu/coarse/number.cuh"
-#include "gpu/coarse/score.cuh"
 #include "gpu/common/sift.cuh"
 
 #define MANY_THREADS	512		/* of a block, while there are SMs enough */
 #define FEW_THREADS		128
 #define FEW_QUERIES		128
 #define LEAST_ROOM		1024	/* for lists in shared memory */
-#define RUN_SHARE		2		/* so many runs to a probe are enough */
+#define KEY_SHARE		2		/* so many keys of runs to a probe are enough */
 #define AT_ONCE			4		/* runs that a warp reads */
 #define PASSES			(GV_RUN / (GV_WARP / GV_QUAD))	/* of a warp over a run
 														 * by four lanes a list */
@@ -38,89 +38,6 @@
 #define ALL_AHEAD		24		/* loads of a score, for few queries */
 #define SIFT_KEYS		20		/* of a thread, where all lists are sifted */
 #define SIFT_LISTS		(SIFT_KEYS * GV_SIFT_THREADS)
-#define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
-
-/* Keys for gv_find_bound: in shared memory, of scores, of items as below. */
-struct SharedKeys
-{
-	const uint32_t *keys;
-
-	__device__ __forceinline__ uint32_t
-	operator()(uint32_t i) const
-	{
-		return keys[i];
-	}
-};
-
-struct ScoreKeys
-{
-	const float *scores;
-
-	__device__ __forceinline__ uint32_t
-	operator()(uint32_t i) const
-	{
-		return gv_ordered(scores[i]);
-	}
-};
-
-struct ItemKeys
-{
-	const uint64_t *items;
-
-	__device__ __forceinline__ uint32_t
-	operator()(uint32_t i) const
-	{
-		return (uint32_t) (items[i] >> 32);
-	}
-};
-
-/* Lists in shared memory: items are key << 32 | list. */
-struct Items
-{
-	uint64_t   *items;			/* [room] */
-	uint32_t   *count;			/* shared; may exceed room */
-	uint32_t	room;
-
-	/* Append the items of those lanes of a warp that have one. */
-	__device__ __forceinline__ void
-	append(bool mine, uint32_t key, uint32_t list)
-	{
-		uint32_t	lanes = __ballot_sync(GV_FULL_WARP, mine);
-		uint32_t	at;
-
-		if (lanes == 0)
-			return;
-		at = gv_take_place(lanes, count);
-		if (mine && at < room)
-			items[at] = (uint64_t) key << 32 | list;
-	}
-
-	/* An item to a place that gv_reserve gave. */
-	__device__ __forceinline__ void
-	put(uint32_t at, uint32_t key, uint32_t list)
-	{
-		if (at < room)
-			items[at] = (uint64_t) key << 32 | list;
-	}
-
-	/* How many, after a barrier. */
-	__device__ __forceinline__ uint32_t
-	total()
-	{
-		__syncthreads();
-		return *count;
-	}
-
-	/* Begin anew; all threads have read the count before. */
-	__device__ __forceinline__ void
-	clear()
-	{
-		__syncthreads();
-		if (threadIdx.x == 0)
-			*count = 0;
-		__syncthreads();
-	}
-};
 
 /* A number of eight in half precision. */
 static __device__ __forceinline__ float
@@ -141,7 +58,7 @@ widen(const GvLimit &bound, float margin)
 
 /* Lists whose scores [nlists] have keys up to the last. */
 static __device__ __forceinline__ void
-take_lists(const float *scores, int nlists, uint32_t last, Items &items)
+take_lists(const float *scores, int nlists, uint32_t last, GvItems &items)
 {
 	for (int first = threadIdx.x / GV_WARP * GV_WARP; first < nlists;
 		 first += blockDim.x)
@@ -160,7 +77,7 @@ take_lists(const float *scores, int nlists, uint32_t last, Items &items)
  */
 static __device__ __forceinline__ void
 take_runs(const float *scores, int nlists, const uint64_t *runs,
-		  uint32_t nruns, uint32_t last, Items &items)
+		  uint32_t nruns, uint32_t last, GvItems &items)
 {
 	uint32_t	lane = threadIdx.x % GV_WARP;
 	uint32_t	nwarps = blockDim.x / GV_WARP;
@@ -236,7 +153,7 @@ score_again(const GvCardModel &card, const uint16_t *query, int list,
 static __device__ __forceinline__ void
 take_runs_again(const GvCardModel &card, const uint16_t *query,
 				const uint64_t *runs, uint32_t nruns, uint32_t last,
-				Items &items)
+				GvItems &items)
 {
 	for (uint32_t r = threadIdx.x / GV_WARP; r < nruns;
 		 r += blockDim.x / GV_WARP)
@@ -257,79 +174,6 @@ take_runs_again(const GvCardModel &card, const uint16_t *query,
 	}
 }
 
-/*
- * Exact keys in the place of approximate ones; four lanes a list, AHEAD loads
- * of each on their way.
- */
-template <bool PRODUCT, int AHEAD>
-static __device__ __forceinline__ void
-score_items(const GvCardModel &card, const float *query, uint64_t *items,
-			uint32_t n)
-{
-	uint32_t	quad = threadIdx.x / GV_QUAD;
-
-	for (uint32_t first = 0; first < n; first += blockDim.x / GV_QUAD)
-	{
-		uint32_t	i = first + quad;
-		uint32_t	list = i < n ? (uint32_t) items[i] : 0;
-		float		score = gv_quad_score<PRODUCT, AHEAD>(query,
-														  card.d_centroids +
-														  (int64_t) list *
-														  card.dims,
-														  card.dims);
-
-		__syncwarp();			/* all four have read which list it is */
-		if (threadIdx.x % GV_QUAD == 0 && i < n)
-			items[i] = (uint64_t) gv_ordered(score) << 32 | list;
-	}
-}
-
-/* Sort items [n], up to one for four lanes, ascending, by counting. */
-static __device__ __forceinline__ void
-rank_items(uint64_t *items, uint32_t n)
-{
-	uint32_t	i = threadIdx.x / GV_QUAD;
-	uint64_t	item;
-	uint32_t	rank = 0;
-
-	__syncthreads();
-	item = i < n ? items[i] : LAST_ITEM;
-#pragma unroll 4
-	for (uint32_t j = threadIdx.x % GV_QUAD; j < n; j += GV_QUAD)
-		rank += items[j] < item;
-	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 1);
-	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 2);
-	__syncthreads();
-	if (threadIdx.x % GV_QUAD == 0 && i < n)
-		items[rank] = item;
-	__syncthreads();
-}
-
-/* Sort items [n], n a power of 2, ascending. */
-static __device__ __forceinline__ void
-sort_items(uint64_t *items, uint32_t n)
-{
-	for (uint32_t size = 2; size <= n; size *= 2)
-		for (uint32_t stride = size / 2; stride > 0; stride /= 2)
-		{
-			__syncthreads();
-			for (uint32_t i = threadIdx.x; i < n / 2; i += blockDim.x)
-			{
-				uint32_t	low = 2 * i - (i & (stride - 1));
-				bool		up = (low & size) == 0;
-				uint64_t	a = items[low];
-				uint64_t	b = items[low + stride];
-
-				if ((b < a) == up)
-				{
-					items[low] = b;
-					items[low + stride] = a;
-				}
-			}
-		}
-	__syncthreads();
-}
-
 /* One query's search for its lists. */
 struct Choice
 {
@@ -340,12 +184,11 @@ struct Choice
 	const float *least;			/* [nruns] */
 	float		margin;
 	uint32_t	p;				/* lists wanted */
-	uint32_t   *keys;			/* [nkeys] shared: of the least scores of `step`
-								 * runs */
+	uint32_t   *keys;			/* [nkeys] shared: of the least scores of runs */
 	uint32_t	nkeys;
-	int			step;
-	Items		close;			/* by approximate scores */
-	Items		nearest;		/* by exact ones */
+	uint32_t	nnear;			/* runs in close.items: only their lists; 0: all */
+	GvItems		close;			/* by approximate scores */
+	GvItems		nearest;		/* by exact ones */
 	GvTalk		talk;
 };
 
@@ -362,19 +205,14 @@ load_keys(const float *scores, int nlists, uint32_t (&keys)[SIFT_KEYS])
 	}
 }
 
-/* Runs that share a key, and how many keys there are. */
-static __host__ __device__ inline int
-runs_of_key(int nlists)
-{
-	return (gv_nruns(nlists) + MOST_KEYS - 1) / MOST_KEYS;
-}
-
+/*
+ * How many keys runs have: run i has key i % nkeys.  Near runs are neighbours,
+ * and so have keys of their own.
+ */
 static __host__ __device__ inline uint32_t
 keys_of(int nlists)
 {
-	int			step = runs_of_key(nlists);
-
-	return (gv_nruns(nlists) + step - 1) / step;
+	return min(gv_nruns(nlists), MOST_KEYS);
 }
 
 /* The keys that the bound of runs is found from, by reading again and again. */
@@ -385,10 +223,9 @@ load_least(const Choice &choice)
 
 	for (uint32_t i = threadIdx.x; i < choice.nkeys; i += blockDim.x)
 	{
-		int			first = i * choice.step;
-		float		least = choice.least[first];
+		float		least = choice.least[i];
 
-		for (int run = first + 1; run < min(first + choice.step, nruns); run++)
+		for (int run = i + choice.nkeys; run < nruns; run += choice.nkeys)
 			least = fminf(least, choice.least[run]);
 		choice.keys[i] = gv_ordered(least);
 	}
@@ -426,9 +263,19 @@ gather_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	return false;
 }
 
+/* Near runs have too many close lists: all of theirs are to be scored exactly. */
+static __device__ __forceinline__ void
+keep_runs(Choice &choice)
+{
+	choice.nnear = *choice.nearest.count;
+	for (uint32_t i = threadIdx.x; i < choice.nnear; i += blockDim.x)
+		choice.close.items[i] = choice.nearest.items[i];
+	choice.nearest.clear();
+}
+
 /*
- * Steps 1 and 2: close holds all lists that may be among the nearest.  FEW: by
- * keys, if it can.
+ * Steps 1 and 2: close holds all lists that may be among the nearest, unless it
+ * is GV_COARSE_EXACT.  FEW: by keys, if it can.
  */
 template <bool FEW>
 static __device__ __forceinline__ GvCoarseWay
@@ -443,13 +290,13 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 		return GV_COARSE_EXACT;
 	if (FEW && gather_at_once(choice, keys, bounds))
 		return GV_COARSE_ALL;
-	if (choice.p * RUN_SHARE <= choice.nkeys)
+	if (choice.p * KEY_SHARE <= choice.nkeys)
 	{
-		Items	   &runs = choice.nearest;	/* not needed before step 3 */
+		GvItems	   &runs = choice.nearest;	/* not needed before step 3 */
 		uint32_t	last;
 
 		load_least(choice);
-		bound = gv_find_bound(SharedKeys {choice.keys}, choice.nkeys, choice.p,
+		bound = gv_find_bound(GvSharedKeys {choice.keys}, choice.nkeys, choice.p,
 							  spare, choice.talk);
 		last = widen(bound, choice.margin);
 		take_lists(choice.least, gv_nruns(nlists), last, runs);
@@ -461,8 +308,14 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 			else
 				take_runs_again(choice.card, choice.halves, runs.items,
 								*runs.count, last, choice.close);
+			if (choice.close.total() > choice.close.room &&
+				choice.scores == NULL)
+			{
+				keep_runs(choice);
+				return GV_COARSE_EXACT;
+			}
 			runs.clear();
-			if (choice.close.total() <= choice.close.room)
+			if (*choice.close.count <= choice.close.room)
 				return choice.scores != NULL ? GV_COARSE_RUNS :
 					GV_COARSE_LEAST;
 			choice.close.clear();
@@ -472,7 +325,7 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	}
 	if (choice.scores == NULL)
 		return GV_COARSE_EXACT;
-	bound = gv_find_bound(ScoreKeys {choice.scores}, nlists, choice.p, spare,
+	bound = gv_find_bound(GvScoreKeys {choice.scores}, nlists, choice.p, spare,
 					   choice.talk);
 	take_lists(choice.scores, nlists, widen(bound, choice.margin),
 			   choice.close);
@@ -490,13 +343,13 @@ narrow(Choice &choice)
 
 	/* what all lanes score at once need not be fewer */
 	if (n > blockDim.x / GV_QUAD)
-		last = widen(gv_find_bound(ItemKeys {items}, n, choice.p, choice.p / 16,
+		last = widen(gv_find_bound(GvItemKeys {items}, n, choice.p, choice.p / 16,
 								choice.talk), choice.margin);
 	for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
 		 first += blockDim.x)
 	{
 		uint32_t	i = first + threadIdx.x % GV_WARP;
-		uint64_t	item = i < n ? items[i] : LAST_ITEM;
+		uint64_t	item = i < n ? items[i] : GV_LAST_ITEM;
 
 		choice.nearest.append(i < n && (uint32_t) (item >> 32) <= last,
 							  (uint32_t) (item >> 32), (uint32_t) item);
@@ -504,29 +357,38 @@ narrow(Choice &choice)
 }
 
 /*
- * The nearest of all lists by exact scores, sorted: as many at a time as there
- * is room for beside the nearest so far.
+ * The nearest of all lists, or of those of near runs, by exact scores, sorted: as
+ * many at a time as there is room for beside the nearest so far.
  */
 template <bool PRODUCT>
 static __device__ __forceinline__ void
 take_exactly(Choice &choice)
 {
 	const GvCardModel &card = choice.card;
-	Items	   &nearest = choice.nearest;
-	uint32_t	nlists = (uint32_t) card.nlists;
+	GvItems	   &nearest = choice.nearest;
+	uint32_t	all = choice.nnear > 0 ? choice.nnear * GV_RUN :
+		(uint32_t) card.nlists;
 	uint32_t	kept = 0;
 
-	for (uint32_t done = 0; done < nlists;)
+	for (uint32_t done = 0; done < all;)
 	{
-		uint32_t	n = min(nearest.room - kept, nlists - done);
+		uint32_t	n = min(nearest.room - kept, all - done);
 
 		for (uint32_t i = threadIdx.x; i < nearest.room - kept;
 			 i += blockDim.x)
-			nearest.items[kept + i] = i < n ? done + i : LAST_ITEM;
+		{
+			uint32_t	list = done + i;
+
+			if (choice.nnear > 0 && i < n)
+				list = (uint32_t) choice.close.items[list / GV_RUN] * GV_RUN +
+					list % GV_RUN;
+			nearest.items[kept + i] = i < n && list < (uint32_t) card.nlists ?
+				list : GV_LAST_ITEM;
+		}
 		__syncthreads();
-		score_items<PRODUCT, GV_AHEAD>(card, choice.query,
+		gv_score_items<PRODUCT, GV_AHEAD>(card, choice.query,
 									   nearest.items + kept, n);
-		sort_items(nearest.items, nearest.room);
+		gv_sort_items(nearest.items, nearest.room);
 		done += n;
 		kept = min(choice.p, done);
 	}
@@ -546,7 +408,7 @@ room_for(int32_t probes)
 }
 
 /*
- * Query blockIdx.x; alone: only runs have scores.  Shared: two Items [room], and
+ * Query blockIdx.x; alone: only runs have scores.  Shared: two GvItems [room], and
  * keys.
  */
 template <bool PRODUCT, bool FEW>
@@ -571,7 +433,7 @@ choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 		0.0f,
 		(uint32_t) min(batch.d_wanted[query].probes, card.nlists),
 		(uint32_t *) (items + room), keys_of(card.nlists),
-		runs_of_key(card.nlists),
+		0,
 		{(uint64_t *) memory, &counts[0], room},
 		{items, &counts[1], room},
 		{said, 0}
@@ -598,18 +460,18 @@ choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 			narrow(choice);
 		n = choice.nearest.total();
 		if (way != GV_COARSE_EXACT)
-			score_items<PRODUCT, FEW ? ALL_AHEAD : GV_AHEAD>(card,
+			gv_score_items<PRODUCT, FEW ? ALL_AHEAD : GV_AHEAD>(card,
 															 choice.query,
 															 items, n);
 		if (n <= blockDim.x / GV_QUAD)
-			rank_items(items, n);
+			gv_rank_items(items, n);
 		else
 		{
 			while (sorted < n)
 				sorted *= 2;
 			for (uint32_t i = n + threadIdx.x; i < sorted; i += blockDim.x)
-				items[i] = LAST_ITEM;
-			sort_items(items, sorted);
+				items[i] = GV_LAST_ITEM;
+			gv_sort_items(items, sorted);
 		}
 		if (threadIdx.x == 0)
 			atomicAdd(&batch.approx.d_ways[way], 1u);

@@ -33,10 +33,10 @@ extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 
 /*
  * Scores of lists are read where they are near, and of many lists few are: where
- * L2 does not hold more than GV_SCORES_KEPT of them, it is cheaper to make these
- * again than to write them all.  Of n queries, or
- * fewer, that want so many lists d_coarse has to have room for those returned; if
- * they are more, only the least scores of runs go to memory.
+ * there are more than GV_SCORES_KEPT, which L2 holds, it is cheaper to make these
+ * again than to write them all.  Of n queries, or fewer, that want so many lists
+ * d_coarse has to have room for those returned; if they are more, only the least
+ * scores of runs go to memory.
  */
 #define GV_SCORES_KEPT		((int64_t) 4 << 20)
 extern int32_t gv_gpu_coarse_rows(const GvCardModel *card, int32_t n,

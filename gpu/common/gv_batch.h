@@ -62,7 +62,7 @@ enum GvCoarseWay
 	GV_COARSE_RUNS,				/* by the least score of every 32 lists */
 	GV_COARSE_LEAST,			/* by that, and scores made again */
 	GV_COARSE_ALL,				/* by all approximate scores */
-	GV_COARSE_EXACT,				/* by all exact scores */
+	GV_COARSE_EXACT,			/* by exact scores of all, or of near runs */
 	GV_COARSE_WAYS
 };
 

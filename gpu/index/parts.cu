@@ -121,17 +121,20 @@ round_batch(const GvMirror *mirror, GvBatch *batch)
 static int64_t
 rounded_bytes(const GvMirror *mirror, GvBatch batch)
 {
+	int64_t		copy_bytes = COPY_BYTES;
+	int64_t		hit_bytes = sizeof(GvHit) + sizeof(uint8_t *);
+	int64_t		scores;			/* of lists, and of runs */
+
 	if (is_small(&batch))
 		round_batch(mirror, &batch);
-	return gv_gpu_coarse_rows(&mirror->card, batch.n, batch.probes) *
-		(int64_t) mirror->spec.nlists * 4 +
-		batch.n * (batch.copies * (COPY_BYTES + (batch.sampled ?
-												 (int64_t) sizeof(float) :
-												 0)) +
-				   gv_nruns(mirror->spec.nlists) * (int64_t) sizeof(float) +
-					  batch.capacity * (int64_t) (sizeof(GvHit) +
-												  sizeof(uint8_t *)) +
-					  batch.tests * (int64_t) sizeof(GvCardTest)) +
+	if (batch.sampled)
+		copy_bytes += sizeof(float);
+	scores = batch.n * (int64_t) gv_nruns(mirror->spec.nlists) +
+		gv_gpu_coarse_rows(&mirror->card, batch.n, batch.probes) *
+		(int64_t) mirror->spec.nlists;
+	return scores * (int64_t) sizeof(float) +
+		batch.n * (batch.copies * copy_bytes + batch.capacity * hit_bytes +
+				   batch.tests * (int64_t) sizeof(GvCardTest)) +
 		batch.values * (int64_t) sizeof(uint64_t);
 }
 

@@ -4,11 +4,12 @@
  *		sizes, exact scores (coarse.cu, best.cu) beside the filter (approximate.cu),
  *		whose lists must be the same.
  *
- * usage: lists [DIMS [NLISTS [PROBES]]], 384, 8192 and 30 unless said
+ * usage: lists [DIMS [NLISTS [PROBES [sorted]]]], 384, 8192 and 30 unless said
  * build: nvcc -std=c++17 -O3 -fmad=false -arch=sm_90a -Isrc -I.
  *			test/bench/lists.cu, the engine's objects, -lcublas (test/gpu/run.sh)
  *
- * Centroids lie around a hundred centres, a query near one of them.  Times are
+ * Centroids lie around a hundred centres, those of one side by side if sorted, a
+ * query near one of them.  Times are
  * of kernels without copies, the mean of REPEATS in a row between two events.
  * The share is of what a product in half precision needs at 989 T/s; bare is
  * cuBLAS's bare product of the same shape (yard.cuh), and x a time as a multiple
@@ -85,15 +86,16 @@ noise(void)
 		(float) ((seed >> 32 & 65535) + (seed >> 48)) / 32768.0f;
 }
 
-/* Rows [n][dims] around centres. */
+/* Rows [n][dims] around centres, one after the other or in turn. */
 static float *
-make_rows(const float *centres, int n, int dims)
+make_rows(const float *centres, int n, int dims, bool sorted)
 {
 	float	   *rows = (float *) malloc(sizeof(float) * n * dims);
 
 	for (int i = 0; i < n; i++)
 	{
-		const float *centre = centres + (size_t) (i % CENTRES) * dims;
+		int			c = sorted ? (int) ((int64_t) i * CENTRES / n) : i % CENTRES;
+		const float *centre = centres + (size_t) c * dims;
 
 		for (int d = 0; d < dims; d++)
 			rows[(size_t) i * dims + d] = (centre[d] + noise()) /
@@ -281,7 +283,8 @@ run_alone(Bench *bench, const char *exact, double yard)
 	if (gv_gpu_least_alone(&bench->mirror->card, &bench->batch))
 		printf("   least alone               %13.1f, baseline %6.1f %5.2f %9.1f "
 			   "%5.2f  %u/%u%s\n", times[0], times[2], times[0] / yard,
-			   times[1], times[1] / yard, ways[GV_COARSE_LEAST] - before[GV_COARSE_LEAST],
+			   times[1], times[1] / yard,
+			   ways[GV_COARSE_LEAST] - before[GV_COARSE_LEAST],
 			   ways[GV_COARSE_EXACT] - before[GV_COARSE_EXACT],
 			   same ? "" : "  DIFFERENT LISTS");
 	gv_gpu_scores_kept(INT64_MAX);
@@ -337,7 +340,7 @@ run(Bench *bench, int n)
 
 /* A mirror with such centroids and empty lists; queries and arrays beside. */
 static void
-prepare(Bench *bench, int dims, int nlists, int probes, int most)
+prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 {
 	GvMirrorSpec spec = {};
 	GvBatch    *batch = &bench->batch;
@@ -353,8 +356,8 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most)
 	spec.nparents = 1;
 	for (int i = 0; i < CENTRES * dims; i++)
 		centres[i] = noise();
-	centroids = make_rows(centres, nlists, dims);
-	queries = make_rows(centres, most, dims);
+	centroids = make_rows(centres, nlists, dims, sorted);
+	queries = make_rows(centres, most, dims, false);
 	need(gv_gpu_create(&spec, &bench->mirror) == GV_OK &&
 		 gv_gpu_put_array(bench->mirror, GV_CENTROIDS, 0,
 						  (int64_t) nlists * dims, centroids) == GV_OK &&
@@ -412,7 +415,8 @@ main(int argc, char **argv)
 	need(dims > 0 && probes > 0 && probes <= 2048 && nlists >= probes &&
 		 most > 0, "reading the arguments");
 	need(gv_gpu_open("0", devices, &ndevices) == GV_OK, "opening the card");
-	prepare(&bench, dims, nlists, probes, most);
+	prepare(&bench, dims, nlists, probes, most,
+			argc > 4 && strcmp(argv[4], "sorted") == 0);
 	printf("%s: %d dimensions, %d lists, %d probes; microseconds%s\n",
 		   devices[0].name, dims, nlists, probes,
 		   bench.searcher->hopper ? "" : "; without hopperloop.cuh");

@@ -51,8 +51,8 @@ def parse_arguments():
                         help="index options; each time that it is given makes"
                         " an index")
     parser.add_argument("--queries", type=int, default=1000,
-                        help="that are compared with exact neighbours; 0: none"
-                        " are, nor are clients")
+                        help="that are compared with exact neighbours; 0: an"
+                        " index is only made, and scanned")
     parser.add_argument("--at-once", type=server.numbers(int),
                         default=[1000, 10000], metavar="N,...",
                         help="queries of gpuvec_search")

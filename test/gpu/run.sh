@@ -18,7 +18,7 @@
 #	sql			the SQL suite through gpuvecd on the card
 #	lists		the choice of lists alone, by exact scores and by the filter,
 #				beside cuBLAS's bare product (test/bench/lists.cu); of shapes
-#				DIMS,LISTS,PROBES that ARGUMENT... names, or of its own
+#				DIMS,LISTS,PROBES[,sorted] that ARGUMENT... names, or of its own
 #	products	products of matrices alone, by cuBLAS and by ours: ARGUMENT... are
 #				those of test/bench/products.cu, which has shapes of its own
 #	cards		the kernels on two cards, a mirror divided among them, replicas,
