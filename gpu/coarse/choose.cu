@@ -409,10 +409,11 @@ room_for(int32_t probes)
 
 /*
  * Query blockIdx.x; alone: only runs have scores.  Shared: two GvItems [room], and
- * keys.
+ * keys.  Of many queries eight blocks share an SM, since each waits most of the
+ * time; a lone query's has more registers for loads.
  */
 template <bool PRODUCT, bool FEW>
-static __global__ void __launch_bounds__(MANY_THREADS, 1)
+static __global__ void __launch_bounds__(MANY_THREADS, FEW ? 1 : 2)
 choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 {
 	GV_SHARED(memory);
