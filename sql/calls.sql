@@ -83,6 +83,7 @@ INSERT INTO statements (statement) VALUES
 	('gpuvec_search(''%1$s_e'', ''{1,2,3,4}'', 1)'),
 	('gpuvec_exact_search(''%1$s'', ''e'', ''{1,2,3,4}'', 1)'),
 	('gpuvec_knn_graph(''%1$s'', ''id'', ''e'', 1)'), ('gpuvec_knn_graph(''%1$s'', ''id'', ''e'', 1, ''l2'', ''index'')'),
+	('gpuvec_knn_graph_arrays(''%1$s'', ''id'', ''e'', 1)'),
 	('gpuvec_knn_join(''%1$s'', ''id'', ''e'', ''%1$s'', ''id'', ''e'', 1)'),
 	('gpuvec_kmeans(''%1$s'', ''e'', 2)'), ('gpuvec_smoothest_path(''%2$s'', 1, 2)'),
 	('gpuvec_doctor(''SELECT id FROM %1$s ORDER BY e <-> $1 LIMIT 1'')'), ('gpuvec_doctor()'),

@@ -91,6 +91,27 @@ COMMENT ON FUNCTION gpuvec_search(regclass, real[], integer) IS
 	'the k rows of an index nearest to each query, all queries at once';
 
 --
+-- Graphs in arrays
+--
+
+CREATE FUNCTION gpuvec_knn_graph_arrays(
+	rel regclass,
+	key_column name,
+	vector_column name,
+	k integer,
+	metric text DEFAULT 'l2',
+	method text DEFAULT 'exact')
+RETURNS TABLE (
+	key bigint,
+	neighbours bigint[],
+	distances double precision[])
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_knn_graph_arrays(regclass, name, name, integer, text, text) IS
+	'the k nearest other rows of each row of a table, in arrays';
+
+--
 -- What scans of each index have done
 --
 

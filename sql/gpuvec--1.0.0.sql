@@ -1144,6 +1144,23 @@ LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION gpuvec_knn_graph(regclass, name, name, integer, text, text) IS
 	'the k nearest other rows of each row of a table';
 
+CREATE FUNCTION gpuvec_knn_graph_arrays(
+	rel regclass,
+	key_column name,
+	vector_column name,
+	k integer,
+	metric text DEFAULT 'l2',
+	method text DEFAULT 'exact')
+RETURNS TABLE (
+	key bigint,
+	neighbours bigint[],
+	distances double precision[])
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_knn_graph_arrays(regclass, name, name, integer, text, text) IS
+	'the k nearest other rows of each row of a table, in arrays';
+
 CREATE FUNCTION gpuvec_knn_join(
 	left_rel regclass,
 	left_key name,

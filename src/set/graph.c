@@ -1,7 +1,7 @@
 /*
  * graph.c
- *		gpuvec_knn_graph and gpuvec_knn_join: the nearest rows of a table to
- *		each of its own rows, or to each row of another.
+ *		gpuvec_knn_graph, in pairs or arrays, and gpuvec_knn_join: the nearest
+ *		rows of a table to each of its own rows, or to each row of another.
  */
 #include "postgres.h"
 
@@ -12,6 +12,7 @@
 #include "set/set.h"
 
 PG_FUNCTION_INFO_V1(gpuvec_knn_graph);
+PG_FUNCTION_INFO_V1(gpuvec_knn_graph_arrays);
 PG_FUNCTION_INFO_V1(gpuvec_knn_join);
 
 #define NAME_ARGUMENT(n)	NameStr(*PG_GETARG_NAME(n))
@@ -23,12 +24,9 @@ check_k(int k)
 					"k is how many neighbours of each row are wanted.");
 }
 
-/*
- * gpuvec_knn_graph(rel regclass, key_column name, vector_column name,
- *		k integer, metric text, method text)
- */
-Datum
-gpuvec_knn_graph(PG_FUNCTION_ARGS)
+/* The graph of fcinfo's arguments, which are those of both functions. */
+static void
+return_graph(FunctionCallInfo fcinfo, bool in_arrays)
 {
 	IvfpqTable	table;
 	IvfpqPairs	pairs = {.queries = &table, .rows = &table, .self = true};
@@ -39,7 +37,8 @@ gpuvec_knn_graph(PG_FUNCTION_ARGS)
 	method = IvfpqMethodArgument(PG_GETARG_TEXT_PP(5));
 	check_k(k);
 	InitMaterializedSRF(fcinfo, 0);
-	pairs.result = IvfpqPairRowsBegin((ReturnSetInfo *) fcinfo->resultinfo);
+	pairs.result = IvfpqPairRowsBegin((ReturnSetInfo *) fcinfo->resultinfo,
+									  in_arrays);
 	IvfpqTableOpen(&table, PG_GETARG_OID(0), NAME_ARGUMENT(1),
 				   NAME_ARGUMENT(2));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_GRAPH, PG_GETARG_OID(0));
@@ -48,8 +47,33 @@ gpuvec_knn_graph(PG_FUNCTION_ARGS)
 	if (pairs.k > 0 && !(method == IVFPQ_METHOD_INDEX &&
 						 IvfpqFindPairsBySearch(&pairs)))
 		IvfpqFindPairs(&pairs, method);
+	if (table.nrows == 1)		/* a key, but no neighbours */
+		IvfpqPutNeighbours(pairs.result, table.keys[0], NULL, NULL, NULL, 0);
 	IvfpqProgressEnd();
 	IvfpqTableClose(&table);
+}
+
+/*
+ * gpuvec_knn_graph(rel regclass, key_column name, vector_column name,
+ *		k integer, metric text, method text)
+ */
+Datum
+gpuvec_knn_graph(PG_FUNCTION_ARGS)
+{
+	return_graph(fcinfo, false);
+	return (Datum) 0;
+}
+
+/*
+ * gpuvec_knn_graph_arrays(rel regclass, key_column name, vector_column name,
+ *		k integer, metric text, method text)
+ *
+ * A row for each key, also for one of which no neighbours were found.
+ */
+Datum
+gpuvec_knn_graph_arrays(PG_FUNCTION_ARGS)
+{
+	return_graph(fcinfo, true);
 	return (Datum) 0;
 }
 
@@ -89,7 +113,8 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 	method = IvfpqMethodArgument(PG_GETARG_TEXT_PP(8));
 	check_k(k);
 	InitMaterializedSRF(fcinfo, 0);
-	pairs.result = IvfpqPairRowsBegin((ReturnSetInfo *) fcinfo->resultinfo);
+	pairs.result = IvfpqPairRowsBegin((ReturnSetInfo *) fcinfo->resultinfo,
+									  false);
 	IvfpqTableOpen(&left, PG_GETARG_OID(0), NAME_ARGUMENT(1),
 				   NAME_ARGUMENT(2));
 	IvfpqTableOpen(&right, PG_GETARG_OID(3), NAME_ARGUMENT(4),

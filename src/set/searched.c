@@ -68,7 +68,7 @@ typedef struct Searched
 	IvfpqSampled *sampled;		/* or NULL: that would be to read the table */
 	Some		portion;		/* queries that are searched for together, */
 	float	   *vectors;		/* and theirs */
-	double	   *distances;		/* [k + 1] of a query's neighbours, */
+	double	   *distances;		/* [k + 1] of one query's neighbours, */
 	int64	   *keys;			/* and theirs */
 	MemoryContext context;		/* sinks are called in others */
 	Some		lacking;		/* those that lack neighbours */
@@ -209,9 +209,8 @@ take_found(void *arg, int64 query, const IvfpqManyRow *rows, int n)
 		note(searched, &searched->lacking, number);
 		return;
 	}
-	for (int i = 0; i < pairs->k; i++)
-		IvfpqPutPair(pairs->result, pairs->queries->keys[number],
-					 searched->keys[i], i + 1, searched->distances[i]);
+	IvfpqPutNeighbours(pairs->result, pairs->queries->keys[number],
+					   searched->keys, NULL, searched->distances, pairs->k);
 }
 
 /*
@@ -345,20 +344,24 @@ static void
 take_alike(void *arg, int64 query, const int64 *positions,
 		   const double *distances)
 {
-	const Searched *searched = arg;
+	Searched   *searched = arg;
 	const IvfpqPairs *pairs = searched->pairs;
 
 	for (int64 j = 0; j < searched->alike.n; j++)
 	{
 		int64		number = searched->alike.numbers[j];
-		int			rank = 0;
+		int			count = 0;
 
 		CHECK_FOR_INTERRUPTS();
 		for (int i = 0; i < searched->nexact && positions[i] >= 0; i++)
-			if (rank < pairs->k && !(pairs->self && positions[i] == number))
-				IvfpqPutPair(pairs->result, pairs->queries->keys[number],
-							 pairs->rows->keys[positions[i]], ++rank,
-							 distances[i]);
+		{
+			if (count == pairs->k || (pairs->self && positions[i] == number))
+				continue;
+			searched->keys[count] = pairs->rows->keys[positions[i]];
+			searched->distances[count++] = distances[i];
+		}
+		IvfpqPutNeighbours(pairs->result, pairs->queries->keys[number],
+						   searched->keys, NULL, searched->distances, count);
 	}
 }
 

@@ -57,13 +57,17 @@ typedef struct IvfpqNeighbours
 extern void IvfpqFindNeighbours(const IvfpqNeighbours *wanted);
 
 /*
- * pairrows.c: what graphs and joins return, row by row.
+ * pairrows.c: what graphs and joins return, a row for each pair or, in arrays,
+ * one for each key.
+ *
+ * IvfpqPutNeighbours: those of a key, nearest first, given their positions among
+ * `keys`, k or up to the first that is -1; or without positions the first k keys.
+ * A key that has none gives a row with empty arrays, or no pairs.
  */
 typedef struct IvfpqPairRows IvfpqPairRows;
 
-extern IvfpqPairRows *IvfpqPairRowsBegin(const ReturnSetInfo *rsinfo);
-extern void IvfpqPutPair(IvfpqPairRows *rows, int64 key, int64 neighbour,
-						 int rank, double distance);
+extern IvfpqPairRows *IvfpqPairRowsBegin(const ReturnSetInfo *rsinfo,
+										 bool in_arrays);
 extern void IvfpqPutNeighbours(IvfpqPairRows *rows, int64 key,
 							   const int64 *keys, const int64 *positions,
 							   const double *distances, int k);
@@ -74,7 +78,7 @@ extern void IvfpqPutNeighbours(IvfpqPairRows *rows, int64 key,
  */
 typedef struct IvfpqPairs
 {
-	IvfpqPairRows *result;		/* gets (key, neighbour, rank, distance) */
+	IvfpqPairRows *result;		/* gets each query's neighbours */
 	IvfpqTable *queries;		/* both with keys */
 	IvfpqTable *rows;			/* the same one for a graph */
 	bool		self;			/* then no row is its own neighbour */

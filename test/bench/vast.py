@@ -9,8 +9,9 @@ processes as --loaders says, each of which copies its own into one unlogged
 table; no file of ours has them.  Then CREATE INDEX; where gpuvecd is, its
 mirror; the exact neighbours of held-out queries, by gpuvec_exact_search; recall,
 and queries/s of pgbench's clients; queries at once, by gpuvec_search; with
---scanner, the list scanner alone, as for .95 of the recall; with --graph, the
-edges of gpuvec_knn_graph by the index, counted.
+--scanner, the list scanner alone, as for .95 of the recall; with --graph, a
+graph by the index, its rows counted: one for each key (gpuvec_knn_graph_arrays),
+and edges.
 
 Rows are as those of data.py's synthetic sets.
 """
@@ -222,10 +223,13 @@ def graph(conn):
     conn.add_notice_handler(lambda d: told.append(d.message_primary))
     conn.execute("SET client_min_messages = notice")
     server.set_all(conn, {"gpuvec.recall": .99})
-    begin = time.monotonic()
-    edges = server.one(conn, "SELECT count(*) FROM gpuvec_knn_graph('%s', 'id',"
-                       " 'v', %d, 'l2', 'index')" % (TABLE, K))
-    say("graph", seconds=time.monotonic() - begin, edges=edges, notices=told)
+    for function in "gpuvec_knn_graph_arrays", "gpuvec_knn_graph":
+        told.clear()
+        begin = time.monotonic()
+        rows = server.one(conn, "SELECT count(*) FROM %s('%s', 'id', 'v', %d,"
+                          " 'l2', 'index')" % (function, TABLE, K))
+        say("graph", function=function, seconds=time.monotonic() - begin,
+            rows=rows, notices=told)
 
 
 def main():

@@ -39,6 +39,7 @@ my %statement = (
 	'exact search' => q{SELECT count(*) FROM gpuvec_exact_search('slow', 'e',
 		(SELECT array_agg(e) FROM slow WHERE id <= 5000), 10)},
 	'k-NN graph' => q{SELECT count(*) FROM gpuvec_knn_graph('slow', 'id', 'e', 10)},
+	'graph in arrays' => q{SELECT count(*) FROM gpuvec_knn_graph_arrays('slow', 'id', 'e', 10)},
 	'k-NN join' => q{SELECT count(*) FROM gpuvec_knn_join('slow', 'id', 'e', 'slow', 'id', 'e', 10)},
 	'through an index' => q{SELECT count(*) FROM gpuvec_knn_graph('slow', 'id', 'e', 100, 'l2', 'index')},
 	'k-means' => q{SELECT count(*) FROM gpuvec_kmeans('slow', 'e', 500, 1000)});
@@ -76,6 +77,7 @@ for my $engine ('cpu', $SERVER eq 'cuda' ? () : 'gpu')
 	# much is done before any of it is told; with little memory, below, little
 	cancel_set('exact search', 'exact search', 'searching', $settings, 0);
 	cancel_set('k-NN graph', 'k-NN graph', 'searching', $settings, 0);
+	cancel_set('graph in arrays', 'k-NN graph', 'searching', $settings, 0);
 	cancel_set('k-NN join', 'k-NN join', 'searching', $settings, 0);
 	cancel_set('through an index', 'k-NN graph', $_, "$settings SET gpuvec.probes = 10;")
 	  for ('measuring recall', 'searching');

@@ -76,7 +76,9 @@ my %works = (
 	'selection' => "SELECT s.* FROM (SELECT array_agg(x) AS a FROM t, unnest(e) AS x) AS v, gpuvec_select(a, 300) AS s",
 	'quantiles' => "SELECT s.* FROM (SELECT array_agg(x) AS a FROM t, unnest(e) AS x) AS v, gpuvec_quantiles(a, (SELECT array_agg(i * 7) FROM generate_series(1, 99) AS i)) AS s",
 	'join' => "SELECT * FROM gpuvec_knn_join('u', 'id', 'e', 't', 'id', 'e', 6, 'cosine')",
+	'graph in arrays' => "SELECT * FROM gpuvec_knn_graph_arrays('t', 'id', 'e', 4)",
 	'graph through an index' => "SELECT * FROM gpuvec_knn_graph('listed', 'id', 'e', 4, 'l2', 'index')",
+	'... in arrays' => "SELECT * FROM gpuvec_knn_graph_arrays('listed', 'id', 'e', 4, 'l2', 'index')",
 	'k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 25, 6, 3)",
 	'balanced k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 40, 5, 1, true)");
 

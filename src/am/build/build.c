@@ -382,6 +382,7 @@ IvfpqBuildInit(IvfpqBuild *build)
 									   "gpuivfpq build row",
 									   ALLOCSET_DEFAULT_SIZES);
 	IvfpqTypeInit(&build->type, build->index);
+	IvfpqTypeStudy(&build->type);
 	IvfpqKeysInit(&build->keys, build->index);
 	IvfpqMetaInit(&build->meta, build->type.metric,
 				  IvfpqIndexDims(build->index, &build->type),

@@ -73,9 +73,9 @@ report_not_finite(float4 value, int i)
 					   value > 0 ? "Infinity" : "-Infinity")));
 }
 
-/* ERROR unless all values [n] are finite. */
-static void
-check_finite(const float4 *values, int n)
+/* All are finite, see real.h. */
+void
+IvfpqCheckFinite(const float *values, int n)
 {
 	if (gv_is_finite(values, n))
 		return;
@@ -193,7 +193,7 @@ IvfpqArrayFloats(ArrayType *array, int *dims)
 							format_type_be(ARR_ELEMTYPE(array))),
 					 errhint("Cast it to real[].")));
 	}
-	check_finite(values, n);
+	IvfpqCheckFinite(values, n);
 	*dims = n;
 	return values;
 }

@@ -18,6 +18,9 @@
  */
 extern const float *IvfpqArrayFloats(ArrayType *array, int *dims);
 
+/* ERROR unless all values [n] are finite. */
+extern void IvfpqCheckFinite(const float *values, int n);
+
 extern bool IvfpqIsRealVector(ArrayType *array, int dims);
 extern const float *IvfpqRealFloats(ArrayType *array, int dims);
 

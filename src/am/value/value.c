@@ -6,7 +6,10 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "catalog/dependency.h"
+#include "catalog/pg_proc_d.h"
 #include "catalog/pg_type_d.h"
+#include "commands/extension.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -15,6 +18,15 @@
 #include "am/common/options.h"
 #include "am/value/real.h"
 #include "am/value/value.h"
+
+/* A value of pgvector's types, not toasted. */
+typedef struct Stored
+{
+	int32		header;
+	int16		dims;
+	int16		zero;
+	char		elements[FLEXIBLE_ARRAY_MEMBER];	/* [dims] */
+} Stored;
 
 /* Between these a vector's square keeps its digits in fp32, term by term. */
 #define LEAST_SQUARE	(64.0 * FLT_MIN)
@@ -154,6 +166,32 @@ IvfpqIndexDims(Relation index, const IvfpqType *type)
 	return dims;
 }
 
+/*
+ * Many values will be read: see whether that takes their cast, which is
+ * identified by its name, in the extension `vector`.  Others may do anything.
+ */
+void
+IvfpqTypeStudy(IvfpqType *type)
+{
+	Oid			cast = type->toreal.fn_oid;
+	Oid			extension;
+	char	   *name;
+
+	type->stored = IVFPQ_STORED_SOMEHOW;
+	type->is_stored_so = false;
+	if (!type->has_toreal)
+		return;
+	extension = getExtensionOfObject(ProcedureRelationId, cast);
+	name = OidIsValid(extension) ? get_extension_name(extension) : NULL;
+	if (name == NULL || strcmp(name, "vector") != 0)
+		return;
+	name = get_func_name(cast);
+	if (name != NULL && strcmp(name, "vector_to_float4") == 0)
+		type->stored = IVFPQ_STORED_FLOATS;
+	else if (name != NULL && strcmp(name, "halfvec_to_float4") == 0)
+		type->stored = IVFPQ_STORED_HALVES;
+}
+
 /* A value of the index's type, not NULL, as a real[], not toasted. */
 static ArrayType *
 as_real(IvfpqType *type, Datum value)
@@ -164,6 +202,41 @@ as_real(IvfpqType *type, Datum value)
 	return DatumGetArrayTypeP(value);
 }
 
+/* A value as it is stored, as floats; NULL if it does not look like one. */
+static const float *
+stored_floats(const IvfpqType *type, Datum value, int *dims)
+{
+	const Stored *stored = (const Stored *) PG_DETOAST_DATUM(value);
+	Size		size = type->stored == IVFPQ_STORED_FLOATS ? sizeof(float) :
+	sizeof(uint16);
+	float	   *floats;
+
+	if (VARSIZE(stored) < offsetof(Stored, elements) || stored->zero != 0 ||
+		stored->dims < 1 || stored->dims > IVFPQ_MAX_DIMS ||
+		VARSIZE(stored) != offsetof(Stored, elements) + stored->dims * size)
+		return NULL;
+	*dims = stored->dims;
+	if (type->stored == IVFPQ_STORED_FLOATS)
+		return (const float *) stored->elements;
+	floats = palloc(*dims * sizeof(float));
+	gv_from_half((const uint16 *) stored->elements, *dims, floats);
+	return floats;
+}
+
+/*
+ * Are floats those of the value's cast?  The first value that is read tells whether
+ * pgvector's types are what they were when this was written.
+ */
+static bool
+is_cast(IvfpqType *type, Datum value, const float *floats, int dims)
+{
+	int			cast_dims;
+	const float *cast = IvfpqArrayFloats(as_real(type, value), &cast_dims);
+
+	return cast_dims == dims &&
+		memcmp(cast, floats, dims * sizeof(float)) == 0;
+}
+
 /*
  * A value of the index's type, not NULL, as floats, *dims of them.  The
  * result points into the value or to palloc'd memory: call in a context that
@@ -172,7 +245,23 @@ as_real(IvfpqType *type, Datum value)
 const float *
 IvfpqValueFloats(IvfpqType *type, Datum value, int *dims)
 {
-	return IvfpqArrayFloats(as_real(type, value), dims);
+	const float *floats = NULL;
+
+	if (type->stored != IVFPQ_STORED_SOMEHOW)
+		floats = stored_floats(type, value, dims);
+	if (floats != NULL && !type->is_stored_so)
+	{
+		type->is_stored_so = is_cast(type, value, floats, *dims);
+		if (!type->is_stored_so)
+		{
+			type->stored = IVFPQ_STORED_SOMEHOW;
+			floats = NULL;
+		}
+	}
+	if (floats == NULL)
+		return IvfpqArrayFloats(as_real(type, value), dims);
+	IvfpqCheckFinite(floats, *dims);
+	return floats;
 }
 
 /*

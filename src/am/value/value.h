@@ -23,6 +23,18 @@
  */
 #define IVFPQ_TOREAL_PROC		1
 
+/*
+ * pgvector's types have their elements behind a head of their own.  Readers of
+ * many rows read them there, for the cast makes an array of Datums first, which
+ * takes longer than all else of a row.
+ */
+typedef enum IvfpqStored
+{
+	IVFPQ_STORED_SOMEHOW,		/* only the cast knows */
+	IVFPQ_STORED_FLOATS,		/* vector */
+	IVFPQ_STORED_HALVES			/* halfvec */
+} IvfpqStored;
+
 typedef struct IvfpqType
 {
 	GvMetric	metric;
@@ -31,11 +43,14 @@ typedef struct IvfpqType
 	bool		has_toreal;		/* false: type is real[] */
 	FmgrInfo	toreal;			/* support function 1 */
 	int			typmod_dims;	/* dims the column's type modifier fixes, or 0 */
+	IvfpqStored stored;
+	bool		is_stored_so;	/* one value has been compared with its cast */
 } IvfpqType;
 
 /* value.c */
 extern bool IvfpqIsVectorColumn(Relation index, int attno);
 extern void IvfpqTypeInit(IvfpqType *type, Relation index);
+extern void IvfpqTypeStudy(IvfpqType *type);
 extern int	IvfpqIndexDims(Relation index, const IvfpqType *type);
 extern const float *IvfpqValueFloats(IvfpqType *type, Datum value, int *dims);
 extern bool IvfpqIsVector(IvfpqType *type, Datum value, int dims);

@@ -158,6 +158,7 @@ find_vector_type(Oid type, IvfpqType *found)
 		get_func_nargs(function) != 3)
 		return false;
 	fmgr_info(function, &found->toreal);
+	IvfpqTypeStudy(found);
 	return true;
 }
 
