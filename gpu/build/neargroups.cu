@@ -28,7 +28,7 @@
 #include "gpu/common/gv_group.h"
 
 #define THREADS			256
-#define LEAST_CENTROIDS	262144	/* below, scores of all take no longer */
+#define LEAST_CENTROIDS	131072	/* below, scores of all take no longer */
 #define TRIED			32		/* groups of a row */
 #define OF_A_GROUP		64		/* centroids that centres are made of */
 #define ITERATIONS		4

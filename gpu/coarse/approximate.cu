@@ -58,11 +58,12 @@
 
 /*
  * For each list wanted the scores of a run are made again, and its half copies
- * read, from L2, at random.  That pays where it is fewer bytes than a score
- * written for each list (RESULTS, "card lists").
+ * read, at random.  Those are to be fewer bytes than half of what a score
+ * written for each list takes (RESULTS, "card lists").
  */
 #define AGAIN_BYTES		((int64_t) (GV_RUN * sizeof(uint16_t)))	/* a dimension */
 #define SCORE_BYTES		((int64_t) sizeof(float))	/* a list */
+#define AGAIN_SHARE		2
 
 /* A warp a query: d_halves and d_squares, in one part. */
 static __global__ void __launch_bounds__(THREADS)
@@ -134,7 +135,8 @@ gv_gpu_coarse_rows(const GvCardModel *card, int32_t n, int32_t probes)
 	int64_t		exact = least_queries(card, probes) - 1;
 
 	if (probes > GV_MANY_PROBES ||
-		probes * AGAIN_BYTES * card->half_dims > SCORE_BYTES * card->nlists)
+		probes * AGAIN_BYTES * card->half_dims * AGAIN_SHARE >
+		SCORE_BYTES * card->nlists)
 		return n;
 	if (rows < exact)
 		rows = exact;

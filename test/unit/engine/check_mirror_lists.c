@@ -199,17 +199,15 @@ test_ways(void)
 		/* more than 32 MB of centroids, one query */
 		{SPREAD, 8000, 1060, 4, 1, ALL, -1, -1},
 		/* so few of so many lists that scores need not go to memory */
-		{SPREAD, 10, 1100, 4, 520, LEAST, 0, 0},
-		{CLUSTERED, 24, 1100, 2, 9, LEAST, 0, 1100},
-		{SPREAD, 10, 1100, 4, 3, ALL, 0, 4400},
-		{SPREAD, 10, 1100, 5, 9, ALL, 0, 0},
-		{EQUAL, 3, 1200, 4, 9, EXACT, 0, 0},
-		{HUGE_NUMBERS, 17, 1099, 2, 9, EXACT, 0, 0},
-		/* a key for two runs, which are no neighbours */
-		{SPREAD, 2, 131105, 5, 3, LEAST, 0, 0},
+		{SPREAD, 10, 1100, 2, 520, LEAST, 0, 0},
+		{CLUSTERED, 24, 1100, 1, 9, LEAST, 0, 1100},
+		{SPREAD, 10, 1100, 2, 3, ALL, 0, 4400},
+		{SPREAD, 10, 1100, 3, 9, ALL, 0, 0},
+		{EQUAL, 3, 1200, 2, 9, EXACT, 0, 0},
+		{HUGE_NUMBERS, 17, 1099, 1, 9, EXACT, 0, 0},
 		{CLUSTERED, 8, 131105, 60, 4, LEAST, 0, 0},
 		/* near runs have more close lists than there is room for */
-		{CLUSTERED, 8, 100000, 300, 2, EXACT, 0, 0}
+		{CLUSTERED, 8, 100000, 192, 2, EXACT, 0, 0}
 	};
 	int			i;
 
@@ -250,9 +248,9 @@ test_least_alone(void)
 #endif
 	for (kind = 0; kind < NKINDS; kind++)
 	{
-		gv_searcher_drop(check_lists(GV_L2, (Kind) kind, 20, 1100, 2, 9));
-		gv_searcher_drop(check_lists(GV_IP, (Kind) kind, 48, 1601, 2, 5));
-		gv_searcher_drop(check_lists(GV_COSINE, (Kind) kind, 9, 1025, 4, 9));
+		gv_searcher_drop(check_lists(GV_L2, (Kind) kind, 20, 1100, 1, 9));
+		gv_searcher_drop(check_lists(GV_IP, (Kind) kind, 48, 1601, 1, 5));
+		gv_searcher_drop(check_lists(GV_COSINE, (Kind) kind, 9, 1605, 3, 9));
 	}
 #ifdef UNIT_CARD
 	gv_gpu_scores_kept(-1);
