@@ -143,6 +143,19 @@ hand_on(const Tile *tile, int64 n)
 	}
 }
 
+/* Those of some queries, from `first` on, are taken next. */
+static void
+prefetch(const Tile *tile, int64 first)
+{
+	int			k = tile->wanted->k;
+	int64		n = Min(tile->result_queries, tile->nqueries - first);
+
+	if (n <= 0)
+		return;
+	IvfpqWorkPrefetch(tile->work, GV_SET_POSITIONS, first * k, n * k);
+	IvfpqWorkPrefetch(tile->work, GV_SET_DISTANCES, first * k, n * k);
+}
+
 /* Hand on what was not handed on yet. */
 static bool
 take_results(Tile *tile)
@@ -159,6 +172,7 @@ take_results(Tile *tile)
 			!IvfpqWorkGet(tile->work, GV_SET_DISTANCES, tile->taken * k, n * k,
 						  tile->distances))
 			return false;
+		prefetch(tile, tile->taken + n);
 		hand_on(tile, n);
 		tile->taken += n;
 	}

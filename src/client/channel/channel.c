@@ -362,8 +362,11 @@ receive(IvfpqChannel *channel)
 	{
 		Size		before = channel->received;
 		Size		bytes = bytes_to_read(channel);
-		ssize_t		received = receive_some(channel, bytes);
+		ssize_t		received;
 
+		if (bytes == 0)
+			return true;		/* it was whole before, and is not taken yet */
+		received = receive_some(channel, bytes);
 		if (received < 0 && errno == EINTR)
 			continue;
 		if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))

@@ -41,6 +41,9 @@ struct IvfpqRemoteSet
 	GvSetInput	input;			/* what the slot being filled holds */
 	Size		used;			/* bytes of it */
 
+	GvGetRequest prefetched[2]; /* on their way, first come first */
+	int			nprefetched;
+
 	MemoryContextCallback callback;
 };
 
@@ -302,6 +305,24 @@ check_items(const IvfpqRemoteSet *set, GvSetOutput output, const void *items,
 	return true;
 }
 
+/* Wait for the answer to the first request on its way; false: it failed. */
+static bool
+await_answer(IvfpqChannel *channel, uint32 length)
+{
+	while (!IvfpqChannelMove(channel))
+		if (!IvfpqChannelIsOpen(channel) || IvfpqChannelWait(channel) == 0)
+			return false;
+	if (channel->served != IVFPQ_SERVED)
+		return false;
+	if (IvfpqAnswerLength(channel) != length)
+	{
+		(void) IvfpqChannelReject(channel);
+		return false;
+	}
+	IvfpqChannelTaken(channel);
+	return true;
+}
+
 /* Get n items, no more than a message holds; false: it failed. */
 static bool
 get(IvfpqRemoteSet *set, GvSetOutput output, int64 first, int64 n, char *items)
@@ -309,15 +330,41 @@ get(IvfpqRemoteSet *set, GvSetOutput output, int64 first, int64 n, char *items)
 	GvGetRequest request = {output, 0, first, n};
 	Size		bytes = n * gv_set_output_bytes(&set->spec, output);
 
-	if (IvfpqChannelExchange(&set->channel, GV_MSG_GET, &request,
-							 sizeof(request), NULL, 0,
-							 (uint32) bytes) != IVFPQ_SERVED)
+	if (set->nprefetched > 0)
+	{
+		if (memcmp(&request, &set->prefetched[0], sizeof(request)) != 0)
+			elog(ERROR, "other items were asked for before");
+		set->prefetched[0] = set->prefetched[1];
+		set->nprefetched--;
+		if (!await_answer(&set->channel, (uint32) bytes))
+			return false;
+	}
+	else if (IvfpqChannelExchange(&set->channel, GV_MSG_GET, &request,
+								  sizeof(request), NULL, 0,
+								  (uint32) bytes) != IVFPQ_SERVED)
 		return false;
 	memcpy(items, IvfpqAnswerBody(&set->channel), bytes);
 	if (check_items(set, output, IvfpqAnswerBody(&set->channel), n))
 		return true;
 	(void) IvfpqChannelReject(&set->channel);
 	return false;
+}
+
+/* Ask for items already, see remoteset.h. */
+void
+IvfpqRemoteSetPrefetch(IvfpqRemoteSet *set, GvSetOutput output, int64 first,
+					   int64 n)
+{
+	GvGetRequest request = {output, 0, first, n};
+	int64		bytes = n * gv_set_output_bytes(&set->spec, output);
+
+	if (bytes > GV_MAX_MESSAGE || set->nprefetched == lengthof(set->prefetched) ||
+		IvfpqChannelAdd(&set->channel, GV_MSG_GET, &request, sizeof(request),
+						NULL, 0, (uint32) bytes) == NULL)
+		return;
+	set->prefetched[set->nprefetched++] = request;
+	/* what has come meanwhile, if it has, is there at the next call, too */
+	(void) IvfpqChannelMove(&set->channel);
 }
 
 /* Get items first .. first + n - 1 of an output of work that is finished. */

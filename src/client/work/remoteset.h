@@ -23,6 +23,14 @@ extern bool IvfpqRemoteSetPut(IvfpqRemoteSet *set, GvSetInput input,
 extern bool IvfpqRemoteSetRun(IvfpqRemoteSet *set, GvSetDone *done);
 extern bool IvfpqRemoteSetGet(IvfpqRemoteSet *set, GvSetOutput output,
 							  int64 first, int64 n, void *items);
+
+/*
+ * Ask for items that the next calls of Get will ask for, in this order and as many
+ * at a time: they come while the caller does other things.  Nothing else may be
+ * asked for before.
+ */
+extern void IvfpqRemoteSetPrefetch(IvfpqRemoteSet *set, GvSetOutput output,
+								   int64 first, int64 n);
 extern void IvfpqRemoteSetEnd(IvfpqRemoteSet *set);
 extern const char *IvfpqRemoteSetReason(const IvfpqRemoteSet *set);
 

@@ -160,6 +160,13 @@ IvfpqWorkGet(IvfpqWork *work, GvSetOutput output, int64 first, int64 n,
 }
 
 void
+IvfpqWorkPrefetch(IvfpqWork *work, GvSetOutput output, int64 first, int64 n)
+{
+	if (work->remote != NULL)
+		IvfpqRemoteSetPrefetch(work->remote, output, first, n);
+}
+
+void
 IvfpqWorkEnd(IvfpqWork *work)
 {
 	if (work->remote != NULL)

@@ -33,6 +33,13 @@ extern bool IvfpqWorkPut(IvfpqWork *work, GvSetInput input, const void *items,
 extern bool IvfpqWorkRun(IvfpqWork *work, GvSetDone *done);
 extern bool IvfpqWorkGet(IvfpqWork *work, GvSetOutput output, int64 first,
 						 int64 n, void *items);
+
+/*
+ * Items that the next calls of IvfpqWorkGet will ask for, in this order: of
+ * gpuvecd they come meanwhile.
+ */
+extern void IvfpqWorkPrefetch(IvfpqWork *work, GvSetOutput output,
+							  int64 first, int64 n);
 extern void IvfpqWorkEnd(IvfpqWork *work);
 
 /*
