@@ -16,11 +16,13 @@
 #define ASKED_VECTORS	4096	/* at a time */
 #define ASKED_RESULTS	(1 << 20)	/* at a time, about */
 
-/* Rows of a block. */
+/* Rows of a block; in panels each has a whole slice at least. */
 static int64_t
 room_of(const GvSetSpec *spec)
 {
-	int64_t		room = BLOCK_FLOATS / spec->dims;
+	int64_t		floats = spec->dims > GV_CPU_SLICE_DIMS ? spec->dims :
+		GV_CPU_SLICE_DIMS;
+	int64_t		room = BLOCK_FLOATS / floats;
 
 	if (room < GV_SCREEN_ROWS)
 		room = GV_SCREEN_ROWS;

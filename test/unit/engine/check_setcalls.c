@@ -432,6 +432,30 @@ limit_memory(void)
 	return before;
 }
 
+/* What lists of very many rows take does not grow as dimensions become fewer. */
+static void
+check_lists_memory(void)
+{
+	static const int32_t dims[] = {1, 2, 3, 16, 63};
+	GvSetSpec	spec = specs[GV_SET_EXACT];
+	int64_t		most;
+	int			i;
+
+	spec.nrows = 10000000;
+	spec.nqueries = 1;
+	spec.nlists = 10000;
+	spec.probes = 6;
+	spec.dims = 64;
+	most = gv_set_size(&spec);
+	CHECK(most > 0, "size");
+	for (i = 0; i < 5; i++)
+	{
+		spec.dims = dims[i];
+		CHECK(gv_set_size(&spec) <= most, "%d dims: %lld bytes, %lld of 64",
+			  spec.dims, (long long) gv_set_size(&spec), (long long) most);
+	}
+}
+
 /* More than there can be. */
 static void
 check_no_memory(void)
@@ -521,6 +545,7 @@ test_set_calls(void)
 		check_faults(kind);
 	}
 	check_all_stops();
+	check_lists_memory();
 	check_no_memory();
 	INVALID(gv_sets_open(NULL));
 	check_changed_ranks();
