@@ -21,7 +21,7 @@ static int64_t
 room_of(const GvSetSpec *spec)
 {
 	int64_t		floats = spec->dims > GV_CPU_SLICE_DIMS ? spec->dims :
-		GV_CPU_SLICE_DIMS;
+	GV_CPU_SLICE_DIMS;
 	int64_t		room = BLOCK_FLOATS / floats;
 
 	if (room < GV_SCREEN_ROWS)
