@@ -20,9 +20,9 @@ CREATE INDEX many_once ON many USING gpuivfpq (e real_l2_ops) WITH (lists = 600,
 INSERT INTO many SELECT g, pg_temp.place(g % 600, g) FROM generate_series(12001, 14000) AS g;
 SET gpuvec.candidates = 60;
 SET gpuvec.probes = 6;
-SELECT index, recall > .985 AS finds FROM unnest(ARRAY['many_l2', 'many_cosine', 'many_once']) AS index, gpuvec_recall(index::regclass, 10, 200);
+SELECT index, recall > .985 AS finds FROM unnest(ARRAY['many_l2', 'many_cosine', 'many_once']) AS index, gpuvec_recall(index::regclass, 10, 1000);
 SET gpuvec.probes = 40;
-SELECT recall > .985 AS finds FROM gpuvec_recall('many_ip', 10, 200);
+SELECT recall > .985 AS finds FROM gpuvec_recall('many_ip', 10, 1000);
 
 -- an inserted row is found in the very nearest list
 SET gpuvec.probes = 1;
