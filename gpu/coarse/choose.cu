@@ -30,8 +30,11 @@
 #define FEW_THREADS		128
 #define FEW_QUERIES		128
 #define LEAST_ROOM		1024	/* for lists in shared memory */
-#define RUN_SHARE		2		/* so many runs to a probe are enough */
+#define KEY_SHARE		2		/* so many keys of runs to a probe are enough */
 #define AT_ONCE			4		/* runs that a warp reads */
+#define PASSES			(GV_RUN / (GV_WARP / GV_QUAD))	/* of a warp over a run
+														 * by four lanes a list */
+#define MOST_KEYS		4096	/* that the bound is found from */
 #define ALL_AHEAD		24		/* loads of a score, for few queries */
 #define SIFT_KEYS		20		/* of a thread, where all lists are sifted */
 #define SIFT_LISTS		(SIFT_KEYS * GV_SIFT_THREADS)
@@ -101,27 +104,49 @@ take_runs(const float *scores, int nlists, const uint64_t *runs,
 	}
 }
 
-/* An approximate score, as listscores.cu makes it but for the order of its sum. */
-static __device__ __forceinline__ float
-score_again(const GvCardModel &card, const uint16_t *query, int list)
+/*
+ * By four lanes: approximate scores, as listscores.cu makes them but for the order
+ * of sums, of a list and of every eighth one behind it, all that a warp's lanes
+ * have of a run; of those beyond the last, the last one's.
+ */
+static __device__ __forceinline__ void
+score_again(const GvCardModel &card, const uint16_t *query, int list,
+			float (&scores)[PASSES])
 {
-	const uint4 *row = (const uint4 *) (card.d_halves +
-										(int64_t) list * card.half_dims);
-	float		sum = 0.0f;
+	const uint4 *halves = (const uint4 *) query;
+	const uint4 *rows[PASSES];
+	float		sums[PASSES] = {};
 
-#pragma unroll 4
-	for (int i = 0; i < card.half_dims / 8; i++)
+#pragma unroll
+	for (int i = 0; i < PASSES; i++)
+		rows[i] = (const uint4 *)
+			(card.d_halves + (int64_t) min(list + i * GV_WARP / GV_QUAD,
+										   card.nlists - 1) * card.half_dims);
+#pragma unroll 2
+	for (int d = threadIdx.x % GV_QUAD; d < card.half_dims / 8; d += GV_QUAD)
 	{
-		uint4		x = row[i];
-		uint4		y = ((const uint4 *) query)[i];
+		uint4		y = halves[d];
+		uint4		x[PASSES];
 
+#pragma unroll
+		for (int i = 0; i < PASSES; i++)
+			x[i] = rows[i][d];
 		/* products are exact */
 #pragma unroll
-		for (int j = 0; j < 8; j++)
-			sum = fmaf(half_of(x, j), half_of(y, j), sum);
+		for (int i = 0; i < PASSES; i++)
+#pragma unroll
+			for (int j = 0; j < 8; j++)
+				sums[i] = fmaf(half_of(x[i], j), half_of(y, j), sums[i]);
 	}
-	return fmaf(card.metric == GV_IP ? -1.0f : -2.0f, sum,
-				card.d_squares[list]);
+#pragma unroll
+	for (int i = 0; i < PASSES; i++)
+	{
+		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 1);
+		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 2);
+		scores[i] = fmaf(card.metric == GV_IP ? -1.0f : -2.0f, sums[i],
+						 card.d_squares[min(list + i * GV_WARP / GV_QUAD,
+											card.nlists - 1)]);
+	}
 }
 
 /* The lists of runs whose scores, made again, have keys up to the last. */
@@ -134,11 +159,18 @@ take_runs_again(const GvCardModel &card, const uint16_t *query,
 		 r += blockDim.x / GV_WARP)
 	{
 		int			list = (int) ((uint32_t) runs[r] * GV_RUN +
-								  threadIdx.x % GV_WARP);
-		uint32_t	key = list < card.nlists ?
-			gv_ordered(score_again(card, query, list)) : 0xFFFFFFFFu;
+								  threadIdx.x % GV_WARP / GV_QUAD);
+		float		scores[PASSES];
 
-		items.append(key <= last, key, list);
+		score_again(card, query, list, scores);
+#pragma unroll
+		for (int i = 0; i < PASSES; i++, list += GV_WARP / GV_QUAD)
+		{
+			uint32_t	key = gv_ordered(scores[i]);
+
+			items.append(threadIdx.x % GV_QUAD == 0 && list < card.nlists &&
+						 key <= last, key, list);
+		}
 	}
 }
 
@@ -152,6 +184,8 @@ struct Choice
 	const float *least;			/* [nruns] */
 	float		margin;
 	uint32_t	p;				/* lists wanted */
+	uint32_t   *keys;			/* [nkeys] shared: of the least scores of runs */
+	uint32_t	nkeys;
 	uint32_t	nnear;			/* runs in close.items: only their lists; 0: all */
 	GvItems		close;			/* by approximate scores */
 	GvItems		nearest;		/* by exact ones */
@@ -169,6 +203,33 @@ load_keys(const float *scores, int nlists, uint32_t (&keys)[SIFT_KEYS])
 
 		keys[i] = list < nlists ? gv_ordered(scores[list]) : GV_SIFT_NONE;
 	}
+}
+
+/*
+ * How many keys runs have: run i has key i % nkeys.  Near runs are neighbours,
+ * and so have keys of their own.
+ */
+static __host__ __device__ inline uint32_t
+keys_of(int nlists)
+{
+	return min(gv_nruns(nlists), MOST_KEYS);
+}
+
+/* The keys that the bound of runs is found from, by reading again and again. */
+static __device__ __forceinline__ void
+load_least(const Choice &choice)
+{
+	int			nruns = gv_nruns(choice.card.nlists);
+
+	for (uint32_t i = threadIdx.x; i < choice.nkeys; i += blockDim.x)
+	{
+		float		least = choice.least[i];
+
+		for (int run = i + choice.nkeys; run < nruns; run += choice.nkeys)
+			least = fminf(least, choice.least[run]);
+		choice.keys[i] = gv_ordered(least);
+	}
+	__syncthreads();
 }
 
 /*
@@ -222,7 +283,6 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	   uint32_t (&bounds)[GV_SIFT_WARPS])
 {
 	int			nlists = choice.card.nlists;
-	int			nruns = gv_nruns(nlists);
 	uint32_t	spare = choice.p / 8 + 4;
 	GvLimit		bound;
 
@@ -230,15 +290,16 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 		return GV_COARSE_EXACT;
 	if (FEW && gather_at_once(choice, keys, bounds))
 		return GV_COARSE_ALL;
-	if (choice.p * RUN_SHARE <= (uint32_t) nruns)
+	if (choice.p * KEY_SHARE <= choice.nkeys)
 	{
 		GvItems	   &runs = choice.nearest;	/* not needed before step 3 */
 		uint32_t	last;
 
-		bound = gv_find_bound(GvScoreKeys {choice.least}, nruns, choice.p,
+		load_least(choice);
+		bound = gv_find_bound(GvSharedKeys {choice.keys}, choice.nkeys, choice.p,
 							  spare, choice.talk);
 		last = widen(bound, choice.margin);
-		take_lists(choice.least, nruns, last, runs);
+		take_lists(choice.least, gv_nruns(nlists), last, runs);
 		if (runs.total() <= runs.room)
 		{
 			if (choice.scores != NULL)
@@ -346,9 +407,13 @@ room_for(int32_t probes)
 	return room;
 }
 
-/* Query blockIdx.x; alone: only runs have scores.  Shared: two GvItems [room]. */
+/*
+ * Query blockIdx.x; alone: only runs have scores.  Shared: two GvItems [room], and
+ * keys.  Of many queries eight blocks share an SM, since each waits most of the
+ * time; a lone query's has more registers for loads.
+ */
 template <bool PRODUCT, bool FEW>
-static __global__ void __launch_bounds__(MANY_THREADS, 1)
+static __global__ void __launch_bounds__(MANY_THREADS, FEW ? 1 : 2)
 choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 {
 	GV_SHARED(memory);
@@ -368,6 +433,7 @@ choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 		batch.approx.d_least + query * gv_nruns(card.nlists),
 		0.0f,
 		(uint32_t) min(batch.d_wanted[query].probes, card.nlists),
+		(uint32_t *) (items + room), keys_of(card.nlists),
 		0,
 		{(uint64_t *) memory, &counts[0], room},
 		{items, &counts[1], room},
@@ -422,7 +488,8 @@ static GvStatus
 launch(const GvCardModel *card, const GvBatch *batch, int threads,
 	   cudaStream_t stream)
 {
-	int			bytes = (int) (2 * room_for(batch->probes) * sizeof(uint64_t));
+	int			bytes = (int) (2 * room_for(batch->probes) * sizeof(uint64_t) +
+							   keys_of(card->nlists) * sizeof(uint32_t));
 
 	return gv_launch_step(choose_kernel<PRODUCT, FEW>, batch->n, threads,
 						  bytes, stream, card, batch,

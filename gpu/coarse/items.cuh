@@ -14,7 +14,18 @@
 
 #define GV_LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
 
-/* Keys for gv_find_bound: of scores, and of items as below. */
+/* Keys for gv_find_bound: in shared memory, of scores, of items as below. */
+struct GvSharedKeys
+{
+	const uint32_t *keys;
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t i) const
+	{
+		return keys[i];
+	}
+};
+
 struct GvScoreKeys
 {
 	const float *scores;

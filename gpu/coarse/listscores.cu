@@ -80,7 +80,8 @@ struct ListScores : GvNoRow
 	__device__ __forceinline__ float
 	square(int list) const
 	{
-		return list < card.nlists ? card.d_squares[list] :
+		/* such a load may be moved before what is stored of the run before */
+		return list < card.nlists ? __ldg(&card.d_squares[list]) :
 			__int_as_float(0x7F800000);
 	}
 

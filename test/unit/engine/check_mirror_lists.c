@@ -205,6 +205,8 @@ test_ways(void)
 		{SPREAD, 10, 1100, 3, 9, ALL, 0, 0},
 		{EQUAL, 3, 1200, 2, 9, EXACT, 0, 0},
 		{HUGE_NUMBERS, 17, 1099, 1, 9, EXACT, 0, 0},
+		/* a key for two runs, which are no neighbours */
+		{SPREAD, 2, 131105, 5, 3, LEAST, 0, 0},
 		{CLUSTERED, 8, 131105, 60, 4, LEAST, 0, 0},
 		/* near runs have more close lists than there is room for */
 		{CLUSTERED, 8, 100000, 192, 2, EXACT, 0, 0}

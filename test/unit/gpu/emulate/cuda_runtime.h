@@ -260,6 +260,13 @@ gv_from_lane(T value, int lane)
 
 template <typename T>
 static inline T
+__ldg(const T *at)
+{
+	return *at;
+}
+
+template <typename T>
+static inline T
 __shfl_sync(unsigned mask, T value, int source, int width = 32)
 {
 	return gv_from_lane(value, (int) threadIdx.x % 32 / width * width + source % width);
