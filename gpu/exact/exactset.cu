@@ -3,8 +3,9 @@
  *		Exact search behind gv_set.h.
  *
  * Rows that are put are kept on the card until they are a batch worth a
- * search.  The first batch says how all vectors are moved and scaled, so
- * queries become halves when it is searched.
+ * search; all of them, where they are the queries, too.  The first batch says
+ * how all vectors are moved and scaled, so queries become halves when it is
+ * searched.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 #define LISTS_BYTES		(INT64_C(4) << 30)	/* ... of near lists, of which
 											 * there are to be many rows */
 #define LISTS_BATCH		(INT64_C(1) << 27)
+#define OWN_THREADS		256
 
 struct Exact
 {
@@ -29,12 +31,13 @@ struct Exact
 	GvExactByList *lists;		/* NULL: all rows are compared */
 	cudaStream_t stream;		/* of one of these */
 	int64_t		room;			/* rows of a batch */
+	int64_t		nrows;			/* that came and were not searched */
 	bool		framed;			/* space is known */
 	GvBuffer	d_set;			/* queries, and what is found of them */
 	GvBuffer	d_batch;
 	float	   *d_queries;
 	int64_t    *d_self;
-	float	   *d_rows;
+	float	   *d_rows;			/* a batch's; with spec.own all */
 };
 
 /* Neighbours that a query can have. */
@@ -57,6 +60,13 @@ room_of(const GvSetSpec *spec)
 	if (room > most)
 		room = most;
 	return room < spec->nrows ? room : spec->nrows;
+}
+
+/* Rows that are kept before they are searched. */
+static int64_t
+held_of(const GvSetSpec *spec)
+{
+	return spec->own ? spec->nrows : room_of(spec);
 }
 
 /* See gv_exact.h. */
@@ -123,8 +133,10 @@ place(const GvSetSpec *spec)
 	size_t		slots = (size_t) gv_gpu_exact_room((int64_t) rows);
 	size_t	   *next = &places.set_bytes;
 
-	places.queries = gv_carve(next, n * spec->dims * sizeof(float));
-	places.self = gv_carve(next, spec->self ? n * sizeof(int64_t) : 0);
+	places.queries = gv_carve(next, spec->own ? 0 :
+							  n * spec->dims * sizeof(float));
+	places.self = gv_carve(next, spec->self || spec->own ?
+						   n * sizeof(int64_t) : 0);
 	places.halves = gv_carve(next, n * half_bytes);
 	places.seen = gv_carve(next, n * sizeof(GvExactQuery));
 	places.distances = gv_carve(next, pairs * sizeof(double));
@@ -132,7 +144,8 @@ place(const GvSetSpec *spec)
 	places.mean = gv_carve(next, spec->dims * sizeof(double));
 	places.frame = gv_carve(next, sizeof(GvExactFrame));
 	next = &places.batch_bytes;
-	places.rows = gv_carve(next, rows * spec->dims * sizeof(float));
+	places.rows = gv_carve(next, (size_t) held_of(spec) * spec->dims *
+						   sizeof(float));
 	places.row_halves = gv_carve(next, slots * half_bytes);
 	places.bias = gv_carve(next, slots * sizeof(float));
 	places.slack = gv_carve(next, slots * sizeof(float));
@@ -176,6 +189,16 @@ exact_drop(void *state)
 	free(exact);
 }
 
+/* Queries that are rows: which ones. */
+static __global__ void __launch_bounds__(OWN_THREADS)
+own_kernel(int64_t first, int64_t n, int64_t *d_self)
+{
+	int64_t		i = (int64_t) blockIdx.x * OWN_THREADS + threadIdx.x;
+
+	if (i < n)
+		d_self[i] = first + i;
+}
+
 /* Memory for searches. */
 static GvStatus
 make_work(Exact *exact)
@@ -213,20 +236,25 @@ make(Exact *exact)
 	memory = (char *) exact->d_set.memory;
 	exact->space.d_mean = (double *) (memory + places.mean);
 	exact->space.d_frame = (GvExactFrame *) (memory + places.frame);
-	exact->d_queries = (float *) (memory + places.queries);
+	exact->d_rows = (float *) ((char *) exact->d_batch.memory + places.rows);
+	exact->d_queries = spec->own ? exact->d_rows + spec->first * spec->dims :
+		(float *) (memory + places.queries);
 	exact->d_self = (int64_t *) (memory + places.self);
 	exact->queries = {spec->nqueries, kept_of(spec), exact->d_queries,
-		spec->self ? exact->d_self : NULL,
+		spec->self || spec->own ? exact->d_self : NULL,
 		(uint16_t *) (memory + places.halves),
 		(GvExactQuery *) (memory + places.seen),
 		(double *) (memory + places.distances),
 		(int64_t *) (memory + places.positions)};
 	memory = (char *) exact->d_batch.memory;
-	exact->d_rows = (float *) (memory + places.rows);
 	exact->rows = {exact->d_rows, 0, 1,
 		(uint16_t *) (memory + places.row_halves),
 		(float *) (memory + places.bias), (float *) (memory + places.slack),
 	NULL};
+	if (spec->own)
+		GV_LAUNCH(own_kernel, gv_exact_blocks(spec->nqueries, OWN_THREADS),
+				  OWN_THREADS, 0, exact->stream, spec->first, spec->nqueries,
+				  exact->d_self);
 	return gv_gpu_exact_clear(&exact->queries, exact->stream);
 }
 
@@ -252,17 +280,17 @@ exact_create(const GvSetSpec *spec, void **state)
 	return GV_OK;
 }
 
-/* Search the rows that are there. */
+/* Search a batch, the n rows from d_rows on. */
 static GvStatus
-search(Exact *exact, const GvStop *stop)
+search(Exact *exact, const float *d_rows, int64_t n, const GvStop *stop)
 {
 	GvExactRows *rows = &exact->rows;
 	cudaStream_t stream = exact->stream;
 	GvExactByList *lists = exact->lists;
 	double		since = 0.0;
 
-	if (rows->n == 0)
-		return GV_OK;
+	rows->d_rows = d_rows;
+	rows->n = n;
 	rows->stride = gv_gpu_exact_stride(rows->n);
 	if (!exact->framed)
 	{
@@ -288,7 +316,20 @@ search(Exact *exact, const GvStop *stop)
 		GV_TRY(gv_gpu_exact_search(&exact->work, &exact->space, rows,
 								   &exact->queries, stop));
 	exact->work.seen += rows->n;
-	rows->n = 0;
+	return GV_OK;
+}
+
+/* Search the rows that are there, a batch at a time. */
+static GvStatus
+search_held(Exact *exact, const GvStop *stop)
+{
+	int64_t		nrows = exact->nrows;
+
+	exact->nrows = 0;
+	for (int64_t done = 0; done < nrows; done += exact->room)
+		GV_TRY(search(exact, exact->d_rows + done * exact->spec.dims,
+					  nrows - done < exact->room ? nrows - done : exact->room,
+					  stop));
 	return GV_OK;
 }
 
@@ -296,20 +337,21 @@ static GvStatus
 put_rows(Exact *exact, const float *items, int64_t n, const GvStop *stop)
 {
 	int64_t		dims = exact->spec.dims;
+	int64_t		most = held_of(&exact->spec);
 
 	while (n > 0)
 	{
-		int64_t		free = exact->room - exact->rows.n;
+		int64_t		free = most - exact->nrows;
 		int64_t		count = n < free ? n : free;
 
-		GV_CUDA_TRY(cudaMemcpyAsync(exact->d_rows + exact->rows.n * dims,
+		GV_CUDA_TRY(cudaMemcpyAsync(exact->d_rows + exact->nrows * dims,
 									items, count * dims * sizeof(float),
 									cudaMemcpyDefault, exact->stream));
-		exact->rows.n += count;
+		exact->nrows += count;
 		items += count * dims;
 		n -= count;
-		if (exact->rows.n == exact->room)
-			GV_TRY(search(exact, stop));
+		if (exact->nrows == most && !exact->spec.own)
+			GV_TRY(search_held(exact, stop));
 	}
 	return GV_OK;
 }
@@ -349,7 +391,7 @@ exact_run(void *state, GvSetDone *done, const GvStop *stop)
 	Exact	   *exact = (Exact *) state;
 
 	GV_TRY(gv_choose_device(exact->spec.device));
-	GV_TRY(search(exact, stop));
+	GV_TRY(search_held(exact, stop));
 	GV_CUDA_TRY(cudaStreamSynchronize(exact->stream));
 	done->passes = 1;
 	done->finished = 1;

@@ -21,6 +21,9 @@
  *		inputs		QUERIES float [nqueries][dims]
  *					SELF int64 [nqueries], only with `self`: the row at that
  *						position is none of the query's neighbours
+ *					With `own` neither comes: queries are the rows from `first`
+ *					on, and none is its own neighbour.  All rows are kept until
+ *					they are searched, GV_SET_OWN_BYTES at most.
  *					ROWS float [..][dims], nrows at most
  *		outputs		POSITIONS int64 [nqueries][k], -1 where there are fewer
  *					DISTANCES double [nqueries][k], NaN there
@@ -95,6 +98,7 @@ typedef enum GvSetMetric
 #define GV_SET_MAX_QUERIES	(1 << 26)
 #define GV_SET_MAX_CLUSTERS	(1 << 24)
 #define GV_SET_MAX_PASSES	1001
+#define GV_SET_OWN_BYTES	((int64_t) 4 << 30)
 
 typedef struct GvSetSpec
 {
@@ -108,11 +112,12 @@ typedef struct GvSetSpec
 	uint8_t		self;			/* EXACT: SELF comes; else 0 */
 	uint8_t		balanced;		/* of KMEANS; else 0 */
 	uint8_t		approximate;	/* of QUANTILES; else 0 */
-	uint8_t		unused;			/* 0 */
+	uint8_t		own;			/* EXACT: queries are rows, self is 0; else 0 */
 	int32_t		nlists;			/* of EXACT; 0: all rows are compared; else 0 */
 	int32_t		probes;			/* 1 .. nlists; 0 without lists */
 	int64_t		nqueries;		/* EXACT: queries, QUANTILES: ranks; else 0 */
 	int64_t		nrows;			/* that will come; of EXACT at most */
+	int64_t		first;			/* with own: the first query's row; else 0 */
 } GvSetSpec;
 
 typedef enum GvSetInput

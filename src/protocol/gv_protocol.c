@@ -44,7 +44,7 @@ SIZE_IS(GvTrainedRequest, 24);
 SIZE_IS(GvEncodeReply, 8);
 SIZE_IS(GvTrialRequest, 8);
 SIZE_IS(GvTryRequest, 16);
-SIZE_IS(GvSetSpec, 56);
+SIZE_IS(GvSetSpec, 64);
 SIZE_IS(GvPutRequest, 16);
 SIZE_IS(GvSetDone, 24);
 SIZE_IS(GvGetRequest, 24);

@@ -44,7 +44,7 @@
 #include "engine/mirror/gv_builder.h"
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 13
+#define GV_PROTOCOL_VERSION 14
 
 /*
  * In the data directory, or the folder of a gpuvecd that PostgreSQL does not

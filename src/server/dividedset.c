@@ -269,6 +269,8 @@ make_portions(GvDividedSet *divided, int n)
 				.ncalls = divided->ncalls
 		};
 		portion->spec.nqueries = nqueries * (i + 1) / n - portion->first;
+		if (portion->spec.own)
+			portion->spec.first += portion->first;
 		status = make_set(portion, &tried);
 		if (status == GV_OK && i > 0)
 		{

@@ -207,22 +207,20 @@ IvfpqListsGet(IvfpqTable *rows, GvSetMetric metric)
 	return lists;
 }
 
-/* The k nearest centroids of some vectors, [nvectors][k]. */
-static void
-ask(const IvfpqLists *lists, GvSetMetric metric, const float *vectors,
-	int nvectors, int k, int64 *found)
+/* The centroids nearest to vectors; false: gpuvecd failed. */
+static bool
+try_to_find(const IvfpqLists *lists, const GvSetSpec *spec,
+			const float *vectors, IvfpqWorkPlace place, int64 *found)
 {
-	GvSetSpec	spec = {.kind = GV_SET_EXACT, .metric = metric,
-		.dims = lists->dims, .k = k, .nqueries = nvectors,
-	.nrows = lists->n};
-	IvfpqWork  *work = IvfpqWorkBegin(&spec, IVFPQ_WORK_HERE);
+	IvfpqWork  *work = IvfpqWorkBegin(spec, place);
 	GvSetDone	done;
+	bool		worked;
 
-	(void) (IvfpqWorkPut(work, GV_SET_QUERIES, vectors, nvectors) &&
-			put_centroids(work, lists) && IvfpqWorkRun(work, &done) &&
-			IvfpqWorkGet(work, GV_SET_POSITIONS, 0, (int64) nvectors * k,
-						 found));
+	worked = IvfpqWorkPut(work, GV_SET_QUERIES, vectors, spec->nqueries) &&
+		put_centroids(work, lists) && IvfpqWorkRun(work, &done) &&
+		IvfpqWorkGet(work, GV_SET_POSITIONS, 0, spec->nqueries, found);
 	IvfpqWorkEnd(work);
+	return worked;
 }
 
 /* The list of each vector, as gv_set.h has it. */
@@ -230,14 +228,26 @@ void
 IvfpqListsNearest(const IvfpqLists *lists, const float *vectors, int nvectors,
 				  int64 *found)
 {
-	ask(lists, lists->metric == GV_SET_IP ? GV_SET_L2 : lists->metric,
-		vectors, nvectors, 1, found);
+	GvSetSpec	spec = {.kind = GV_SET_EXACT,
+		.metric = lists->metric == GV_SET_IP ? GV_SET_L2 : lists->metric,
+		.dims = lists->dims, .k = 1, .nqueries = nvectors,
+	.nrows = lists->n};
+
+	if (!try_to_find(lists, &spec, vectors, IvfpqWorkChoose(&spec), found))
+		(void) try_to_find(lists, &spec, vectors, IVFPQ_WORK_HERE, found);
 }
 
-/* All lists, [n], those nearest to a list first. */
+/* How far all lists are from a list, [n], by which others are near to it. */
 void
-IvfpqListsNear(const IvfpqLists *lists, int64 list, int64 *near)
+IvfpqListsDistances(const IvfpqLists *lists, int64 list, double *distances)
 {
-	ask(lists, lists->metric, lists->centroids + list * lists->dims, 1,
-		lists->n, near);
+	const float *own = lists->centroids + list * lists->dims;
+
+	for (int i = 0; i < lists->n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		distances[i] = gv_set_distance(lists->metric, own,
+									   lists->centroids +
+									   (Size) i * lists->dims, lists->dims);
+	}
 }

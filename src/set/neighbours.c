@@ -11,6 +11,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
+#include "client/client.h"
 #include "set/set.h"
 
 /* Neighbours are fetched from the engine so many at a time, about. */
@@ -30,6 +31,7 @@ typedef struct Tile
 {
 	const IvfpqNeighbours *wanted;
 	IvfpqWork  *work;
+	bool		is_own;			/* gpuvecd has its queries among the rows */
 	int64		first;			/* number of its first query */
 	int64		nqueries;
 	int64		taken;			/* queries whose neighbours the sink has */
@@ -49,6 +51,8 @@ put_queries(Tile *tile)
 	const float *vectors;
 	int64		n;
 
+	if (tile->is_own)
+		return true;
 	if (wanted->from == NULL)
 		return IvfpqWorkPut(tile->work, GV_SET_QUERIES,
 							wanted->vectors + tile->first * wanted->rows->dims,
@@ -72,7 +76,7 @@ put_selves(Tile *tile)
 	int64		numbers[1024];
 	int64		n;
 
-	if (!wanted->self)
+	if (!wanted->self || tile->is_own)
 		return true;
 	if (wanted->selves != NULL)
 		return IvfpqWorkPut(tile->work, GV_SET_SELF,
@@ -187,6 +191,8 @@ search_tile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 	GvSetDone	done;
 
 	tile_spec.nqueries = tile->nqueries;
+	if (tile->is_own)
+		tile_spec.first = tile->first;
 	tile->rows_at_a_time = tile->batch_rows;
 	if (place == IVFPQ_WORK_HERE)
 		tile->rows_at_a_time = (int) Min(tile->batch_rows,
@@ -200,13 +206,33 @@ search_tile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 	IvfpqWorkEnd(tile->work);
 }
 
+/*
+ * Should queries not be sent, since they are rows?  Where lists are near a card
+ * keeps so many rows in any case; processors would take memory for them.
+ */
+static bool
+are_own(const IvfpqNeighbours *wanted, IvfpqWorkPlace place)
+{
+	return place == IVFPQ_WORK_SERVER && IvfpqServerHasCard() &&
+		wanted->lists != NULL && wanted->self && wanted->selves == NULL &&
+		wanted->from == wanted->rows &&
+		wanted->rows->nrows <= GV_SET_OWN_BYTES /
+		(int64) (wanted->rows->dims * sizeof(float));
+}
+
 /* Search all from tile->first on, or as far as gpuvecd comes. */
 static void
-search_tiles(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
+search_tiles(Tile *tile, GvSetSpec *spec, IvfpqWorkPlace place)
 {
-	int64		at_a_time = IvfpqWorkQueries(spec, place);
 	int64		nleft = spec->nqueries - tile->first;
-	int64		ntiles = (nleft + at_a_time - 1) / at_a_time;
+	int64		at_a_time;
+	int64		ntiles;
+
+	tile->is_own = are_own(tile->wanted, place);
+	spec->own = tile->is_own;
+	spec->self = tile->wanted->self && !tile->is_own;
+	at_a_time = IvfpqWorkQueries(spec, place);
+	ntiles = (nleft + at_a_time - 1) / at_a_time;
 
 	/* tiles of one size, for the last reading costs as much as any */
 	at_a_time = (nleft + ntiles - 1) / ntiles;
@@ -244,7 +270,7 @@ void
 IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 {
 	GvSetSpec	spec = {.kind = GV_SET_EXACT, .metric = wanted->metric,
-		.dims = wanted->rows->dims, .k = wanted->k, .self = wanted->self,
+		.dims = wanted->rows->dims, .k = wanted->k,
 	.nqueries = wanted->nqueries, .nrows = wanted->rows->nrows};
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuvec neighbours",

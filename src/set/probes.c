@@ -127,30 +127,51 @@ find_lists(Ranks *ranks)
 	pfree(vectors);
 }
 
+/*
+ * The rank of a list among those near to another, which are n so far away, by
+ * (distance, number), NaN behind all others.
+ */
+static int64
+rank_among(const double *distances, int n, int64 list)
+{
+	double		distance = distances[list];
+	int64		rank = 0;
+
+	if (isnan(distance))
+	{
+		for (int i = 0; i < n; i++)
+			rank += !isnan(distances[i]) || i < list;
+		return rank;
+	}
+	for (int i = 0; i < n; i++)
+		rank += distances[i] < distance ||
+			(distances[i] == distance && i < list);
+	return rank;
+}
+
 /* The ranks of lists. */
 static void
 find_ranks(Ranks *ranks)
 {
 	const IvfpqSampled *sampled = ranks->sampled;
-	Size		bytes = ranks->lists->n * sizeof(int64);
+	int			nlists = ranks->lists->n;
 	int64	   *own = palloc(sampled->n * sizeof(int64));
-	int64	   *near = palloc_extended(bytes, MCXT_ALLOC_HUGE);
-	int64	   *rank_of = palloc_extended(bytes, MCXT_ALLOC_HUGE);
+	double	   *distances = palloc_extended(nlists * sizeof(double),
+											MCXT_ALLOC_HUGE);
 
 	IvfpqListsNearest(ranks->lists, sampled->vectors, sampled->n, own);
 	for (int row = 0; row < sampled->n; row++)
 	{
 		Neighbour  *neighbours = ranks->neighbours + row * ranks->judged;
 
-		IvfpqListsNear(ranks->lists, own[row], near);
-		for (int i = 0; i < ranks->lists->n; i++)
-			rank_of[near[i]] = i;
+		IvfpqListsDistances(ranks->lists, own[row], distances);
 		for (int i = 0; i < ranks->judged; i++)
-			neighbours[i].rank = rank_of[neighbours[i].list];
+			if (neighbours[i].position >= 0)
+				neighbours[i].rank = rank_among(distances, nlists,
+												neighbours[i].list);
 	}
 	pfree(own);
-	pfree(near);
-	pfree(rank_of);
+	pfree(distances);
 }
 
 /* Is the recall that is asked for reached with so many probes? */

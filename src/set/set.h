@@ -27,7 +27,8 @@ extern Relation IvfpqListsIndex(IvfpqTable *rows, GvSetMetric metric);
 extern IvfpqLists *IvfpqListsGet(IvfpqTable *rows, GvSetMetric metric);
 extern void IvfpqListsNearest(const IvfpqLists *lists, const float *vectors,
 							  int nvectors, int64 *found);
-extern void IvfpqListsNear(const IvfpqLists *lists, int64 list, int64 *near);
+extern void IvfpqListsDistances(const IvfpqLists *lists, int64 list,
+								double *distances);
 
 /*
  * neighbours.c: exact neighbours of any number of queries, in as many

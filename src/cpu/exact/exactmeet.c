@@ -18,7 +18,7 @@ gv_exact_measure(GvExact *exact, int64_t query, const float *row,
 	GvKnn	   *nearest = gv_exact_knn(exact, query);
 	GvKnn		last = nearest[0];
 
-	if (spec->self && exact->self[query] == position)
+	if (gv_exact_is_self(exact, query, position))
 		return false;
 	/* rows do not come in their order, so that many would be measured */
 	if (exact->lists != NULL && last.distance != last.distance &&
@@ -103,7 +103,7 @@ static bool
 is_refused(const GvExact *exact, int64_t query, int64_t position)
 {
 	return gv_exact_knn(exact, query)[0].position != GV_NO_ROW &&
-		!(exact->spec.self && exact->self[query] == position);
+		!gv_exact_is_self(exact, query, position);
 }
 
 /* Measure what of a panel comes through the screen of one query. */

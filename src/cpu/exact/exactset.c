@@ -51,7 +51,8 @@ panels_of(const GvSetSpec *spec)
 static int64_t
 cpu_size(const GvSetSpec *spec)
 {
-	int64_t		query = (int64_t) sizeof(float) * (spec->dims + 1) +
+	int64_t		vector = (int64_t) sizeof(float) * spec->dims;
+	int64_t		query = (spec->own ? 0 : vector) + (int64_t) sizeof(float) +
 	(int64_t) sizeof(int64_t) * spec->self +
 	(int64_t) sizeof(GvKnn) * kept_of(spec) +
 	(int64_t) sizeof(GvScreened);
@@ -59,7 +60,8 @@ cpu_size(const GvSetSpec *spec)
 	panels_of(spec) + (int64_t) GV_EXACT_QUERIES * spec->dims;
 	int64_t		lists = has_lists(spec) ? gv_near_lists_size(spec) : 0;
 
-	return spec->nqueries * query + (int64_t) sizeof(float) * block + lists;
+	return spec->nqueries * query + (int64_t) sizeof(float) * block + lists +
+		(spec->own ? spec->nrows * vector : 0);
 }
 
 static void
@@ -67,7 +69,9 @@ cpu_drop(void *state)
 {
 	GvExact    *exact = state;
 
-	free(exact->queries);
+	if (!exact->spec.own)
+		free(exact->queries);
+	free(exact->rows);
 	free(exact->self);
 	free(exact->nearest);
 	free(exact->mean);
@@ -90,7 +94,10 @@ take_memory(GvExact *exact)
 	int64_t		panel = (int64_t) gv_screen_panel(spec->dims);
 	int64_t		n = spec->nqueries;
 
-	exact->queries = gv_cpu_take(n * spec->dims, sizeof(float));
+	exact->rows = gv_cpu_take(spec->own ? spec->nrows * spec->dims : 0,
+							  sizeof(float));
+	exact->queries = spec->own ? exact->rows + spec->first * spec->dims :
+		gv_cpu_take(n * spec->dims, sizeof(float));
 	exact->self = gv_cpu_take(spec->self ? n : 0, sizeof(int64_t));
 	exact->nearest = gv_cpu_take(n * exact->kept, sizeof(GvKnn));
 	exact->mean = gv_cpu_take(spec->dims, sizeof(float));
@@ -107,7 +114,8 @@ take_memory(GvExact *exact)
 								  sizeof(float));
 	if (has_lists(spec))
 		exact->lists = gv_near_lists_make(spec);
-	return exact->queries != NULL && exact->self != NULL &&
+	return exact->rows != NULL && exact->queries != NULL &&
+		exact->self != NULL &&
 		exact->nearest != NULL && exact->mean != NULL &&
 		exact->screened != NULL && exact->limits != NULL &&
 		exact->placed != NULL && exact->panels != NULL &&
@@ -141,25 +149,47 @@ cpu_create(const GvSetSpec *spec, void **state)
 	return GV_OK;
 }
 
-/* Queries [n], the first of which has number `first`. */
-static GvStatus
-put_queries(GvExact *exact, const float *queries, int64_t first, int64_t n,
-			const GvStop *stop)
+/* Vectors [n], the first of which has number `first`, where they are kept. */
+static bool
+copy_vectors(const GvExact *exact, float *to, const float *vectors,
+			 int64_t first, int64_t n, GvPoll *poll)
 {
-	GvPoll		poll = {stop, 0};
 	int64_t		dims = exact->spec.dims;
 	int64_t		i;
 
 	for (i = 0; i < n; i++)
 	{
-		if (gv_poll(&poll, dims + exact->kept))
-			return GV_CANCELLED;
-		memcpy(exact->queries + (first + i) * dims, queries + i * dims,
+		if (gv_poll(poll, dims))
+			return false;
+		memcpy(to + (first + i) * dims, vectors + i * dims,
 			   sizeof(float) * (size_t) dims);
-		gv_knn_reset(exact->nearest + (first + i) * exact->kept,
-					 exact->kept);
 	}
-	return GV_OK;
+	return true;
+}
+
+/* Nothing is found yet of queries [n], from `first` on. */
+static bool
+reset_nearest(GvExact *exact, int64_t first, int64_t n, GvPoll *poll)
+{
+	int64_t		i;
+
+	for (i = first; i < first + n; i++)
+	{
+		if (gv_poll(poll, exact->kept))
+			return false;
+		gv_knn_reset(exact->nearest + i * exact->kept, exact->kept);
+	}
+	return true;
+}
+
+static GvStatus
+put_queries(GvExact *exact, const float *queries, int64_t first, int64_t n,
+			const GvStop *stop)
+{
+	GvPoll		poll = {stop, 0};
+
+	return copy_vectors(exact, exact->queries, queries, first, n, &poll) &&
+		reset_nearest(exact, first, n, &poll) ? GV_OK : GV_CANCELLED;
 }
 
 /*
@@ -288,10 +318,10 @@ screen_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
 	return true;
 }
 
-/* Rows [n], the first of which has position `first`. */
+/* Search rows [n], the first of which has position `first`. */
 static GvStatus
-put_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
-		 const GvStop *stop)
+search_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
+			const GvStop *stop)
 {
 	int64_t		block = exact->npanels * (int64_t) GV_SCREEN_ROWS;
 	int64_t		dims = exact->spec.dims;
@@ -309,6 +339,30 @@ put_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 						  n - done < block ? n - done : block, &poll))
 			return GV_CANCELLED;
 	return GV_OK;
+}
+
+static GvStatus
+put_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
+		 const GvStop *stop)
+{
+	GvPoll		poll = {stop, 0};
+
+	if (!exact->spec.own)
+		return search_rows(exact, rows, first, n, stop);
+	exact->nrows = first + n;
+	return copy_vectors(exact, exact->rows, rows, first, n, &poll) ?
+		GV_OK : GV_CANCELLED;
+}
+
+/* Search the rows that were kept, among which the queries are. */
+static GvStatus
+search_own(GvExact *exact, const GvStop *stop)
+{
+	GvPoll		poll = {stop, 0};
+
+	if (!reset_nearest(exact, 0, exact->spec.nqueries, &poll))
+		return GV_CANCELLED;
+	return search_rows(exact, exact->rows, 0, exact->nrows, stop);
 }
 
 /* See gv_set_put. */
@@ -338,15 +392,13 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 {
 	GvExact    *exact = state;
 	GvPoll		poll = {stop, 0};
+	GvStatus	status = exact->spec.own ? search_own(exact, stop) : GV_OK;
 	int64_t		q;
 
-	if (exact->lists != NULL)
-	{
-		GvStatus	status = gv_exact_search_lists(exact, stop);
-
-		if (status != GV_OK)
-			return status;
-	}
+	if (status == GV_OK && exact->lists != NULL)
+		status = gv_exact_search_lists(exact, stop);
+	if (status != GV_OK)
+		return status;
 	for (q = 0; q < exact->spec.nqueries; q++)
 		if (!gv_knn_sort(gv_exact_knn(exact, q), exact->kept, &poll))
 			return GV_CANCELLED;

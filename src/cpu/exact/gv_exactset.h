@@ -16,7 +16,9 @@ typedef struct GvExact
 {
 	GvSetSpec	spec;
 	int64_t		kept;			/* neighbours that there can be: <= k */
-	float	   *queries;		/* [nqueries][dims] */
+	float	   *rows;			/* [nrows][dims], with spec.own, */
+	int64_t		nrows;			/* ... that came */
+	float	   *queries;		/* [nqueries][dims]; with spec.own in rows */
 	int64_t    *self;			/* [nqueries], with spec.self */
 	GvKnn	   *nearest;		/* [nqueries][kept] */
 	GvScreen	screen;
@@ -60,6 +62,15 @@ static inline GvKnn *
 gv_exact_knn(const GvExact *exact, int64_t query)
 {
 	return exact->nearest + query * exact->kept;
+}
+
+/* Is a row the query itself? */
+static inline bool
+gv_exact_is_self(const GvExact *exact, int64_t query, int64_t position)
+{
+	if (exact->spec.own)
+		return exact->spec.first + query == position;
+	return exact->spec.self && exact->self[query] == position;
 }
 
 /*

@@ -51,6 +51,17 @@ backend(void)
 	return taken != NULL ? taken : &gv_cpu_sets;
 }
 
+/* Queries that are rows: as many, and kept, or else none. */
+static bool
+valid_own(const GvSetSpec *spec)
+{
+	if (!spec->own)
+		return spec->first == 0;
+	return spec->own == 1 && spec->self == 0 && spec->first >= 0 &&
+		spec->first <= spec->nrows - spec->nqueries &&
+		spec->nrows <= GV_SET_OWN_BYTES / (int64_t) sizeof(float) / spec->dims;
+}
+
 static bool
 valid_exact(const GvSetSpec *spec)
 {
@@ -58,7 +69,7 @@ valid_exact(const GvSetSpec *spec)
 		spec->k >= 1 && spec->k <= GV_SET_MAX_K &&
 		spec->nqueries >= 1 && spec->nqueries <= GV_SET_MAX_QUERIES &&
 		spec->method == 0 && spec->iterations == 0 && spec->self <= 1 &&
-		spec->balanced == 0 && spec->approximate == 0 &&
+		spec->balanced == 0 && spec->approximate == 0 && valid_own(spec) &&
 		spec->nlists >= 0 && spec->nlists <= GV_SET_MAX_CLUSTERS &&
 		spec->probes >= (spec->nlists > 0) && spec->probes <= spec->nlists;
 }
@@ -95,10 +106,10 @@ valid_spec(const GvSetSpec *spec)
 {
 	if (spec == NULL || spec->dims < 1 || spec->dims > GV_MAX_DIMS ||
 		spec->nrows < 1 || spec->nrows > INT64_MAX / 8 / GV_MAX_DIMS ||
-		spec->unused != 0 || spec->device < 0 ||
-		spec->device >= GV_MAX_DEVICES)
+		spec->device < 0 || spec->device >= GV_MAX_DEVICES)
 		return false;
-	if (spec->kind != GV_SET_EXACT && (spec->nlists | spec->probes) != 0)
+	if (spec->kind != GV_SET_EXACT &&
+		((spec->nlists | spec->probes | spec->own) != 0 || spec->first != 0))
 		return false;
 	switch ((GvSetKind) spec->kind)
 	{
@@ -123,7 +134,7 @@ gv_set_input_bytes(const GvSetSpec *spec, GvSetInput input)
 		case GV_SET_ROWS:
 			return vector;
 		case GV_SET_QUERIES:
-			return spec->kind == GV_SET_EXACT ? vector : 0;
+			return spec->kind == GV_SET_EXACT && !spec->own ? vector : 0;
 		case GV_SET_SELF:
 			return spec->self != 0 ? (int64_t) sizeof(int64_t) : 0;
 		case GV_SET_RANKS:
@@ -358,7 +369,9 @@ gv_set_run(GvSet *set, GvSetDone *done, const GvStop *stop)
 		!gv_valid_stop(stop) || !is_prepared(set))
 		return GV_INVALID;
 	whole = set->is_kept || set->came[GV_SET_ROWS] == set->spec.nrows;
-	if (!whole && set->spec.kind != GV_SET_EXACT)
+	if (!whole && (set->spec.kind != GV_SET_EXACT ||
+				   (set->spec.own && set->came[GV_SET_ROWS] <
+					set->spec.first + set->spec.nqueries)))
 		return GV_INVALID;
 	status = set->ops->run(set->state, &set->done, stop);
 	if (status != GV_OK)

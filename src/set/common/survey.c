@@ -11,14 +11,20 @@
  */
 #include "postgres.h"
 
+#include <sys/mman.h>
+
 #include "access/heapam.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 
 #include "set/common/common.h"
 #include "set/common/tablerows.h"
 
 /* Blocks are marked so many rows from each other, or somewhat more. */
 #define MARKED_ROWS		256
+
+/* Of the usual processors. */
+#define LARGE_PAGE		(2 * 1024 * 1024)
 
 /* For qsort of int64; a long sort must end, too. */
 int
@@ -31,6 +37,51 @@ IvfpqCompareSigned(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+static void
+report_key_twice(const IvfpqTable *table, int64 key)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_CARDINALITY_VIOLATION),
+			 errmsg("key %lld occurs more than once in table \"%s\"",
+					(long long) key, RelationGetRelationName(table->rel)),
+			 errhint("Name a column whose values are unique, such as the primary key.")));
+}
+
+/*
+ * A bit for each key from the least to the greatest, in no more memory than to
+ * sort them takes; false: they are too far from each other.
+ */
+static bool
+check_close_keys(const IvfpqTable *table)
+{
+	int64		least = table->keys[0];
+	int64		greatest = least;
+	uint64		nwords;
+	uint64	   *seen;
+
+	for (int64 i = 1; i < table->nrows; i++)
+	{
+		least = Min(least, table->keys[i]);
+		greatest = Max(greatest, table->keys[i]);
+	}
+	nwords = ((uint64) greatest - (uint64) least) / 64 + 1;
+	if (nwords > (uint64) table->nrows)
+		return false;
+	seen = palloc_extended(nwords * sizeof(uint64),
+						   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	for (int64 i = 0; i < table->nrows; i++)
+	{
+		uint64		at = (uint64) table->keys[i] - (uint64) least;
+		uint64		bit = UINT64CONST(1) << at % 64;
+
+		if (seen[at / 64] & bit)
+			report_key_twice(table, table->keys[i]);
+		seen[at / 64] |= bit;
+	}
+	pfree(seen);
+	return true;
+}
+
 /* ERROR if two rows have the same key. */
 static void
 check_keys(const IvfpqTable *table)
@@ -41,20 +92,36 @@ check_keys(const IvfpqTable *table)
 
 	while (i < table->nrows && table->keys[i - 1] < table->keys[i])
 		i++;
-	if (i >= table->nrows)
-		return;					/* they ascend, as they often do */
+	/* they ascend, as they often do, or are close to each other */
+	if (i >= table->nrows || check_close_keys(table))
+		return;
 	sorted = palloc_extended(bytes, MCXT_ALLOC_HUGE);
 	memcpy(sorted, table->keys, bytes);
 	qsort(sorted, table->nrows, sizeof(int64), IvfpqCompareSigned);
 	for (i = 1; i < table->nrows; i++)
 		if (sorted[i - 1] == sorted[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_CARDINALITY_VIOLATION),
-					 errmsg("key %lld occurs more than once in table \"%s\"",
-							(long long) sorted[i],
-							RelationGetRelationName(table->rel)),
-					 errhint("Name a column whose values are unique, such as the primary key.")));
+			report_key_twice(table, sorted[i]);
 	pfree(sorted);
+}
+
+/*
+ * Let the system give large pages to an array that is long: each that is touched
+ * first costs it about the same, small or large, and what is looked up anywhere
+ * in them is found sooner.
+ */
+static void *
+in_large_pages(void *items, Size bytes)
+{
+#ifdef MADV_HUGEPAGE
+	char	   *first = (char *) TYPEALIGN(LARGE_PAGE, items);
+	char	   *end = (char *) TYPEALIGN_DOWN(LARGE_PAGE,
+											  (char *) items + bytes);
+
+	/* without them it is as good */
+	if (end > first)
+		(void) madvise(first, end - first, MADV_HUGEPAGE);
+#endif
+	return items;
 }
 
 /* An array of nrows items, which is full, grows. */
@@ -65,7 +132,7 @@ grow(void *items, int64 nrows, Size size)
 
 	if (nrows == 0)
 		return palloc(room * size);
-	return repalloc_huge(items, room * size);
+	return in_large_pages(repalloc_huge(items, room * size), room * size);
 }
 
 /* Is an array of n items that grow() made full? */
@@ -119,20 +186,32 @@ note_mark(IvfpqTable *table, BlockNumber *block)
 	mark->block = *block;
 }
 
+/*
+ * Room for vectors that are kept: first for as many as the table's pages may
+ * hold, for most tables all, then twice as many; no more than `most`.
+ */
+static void
+make_room(IvfpqTable *table, int64 most)
+{
+	Size		bytes = table->dims * sizeof(float);
+	int64		stored = (int64) RelationGetNumberOfBlocks(table->rel) *
+	BLCKSZ / bytes;
+
+	table->kept_room = Min(Max(Max(stored, 2 * table->kept_room), 1024), most);
+	bytes *= table->kept_room;
+	table->kept = in_large_pages(table->kept == NULL ?
+								 palloc_extended(bytes, MCXT_ALLOC_HUGE) :
+								 repalloc_huge(table->kept, bytes), bytes);
+}
+
 /* Keep one more vector; memory has room for so many. */
 static void
 keep(IvfpqTable *table, const float *vector, int64 most)
 {
-	Size		bytes = table->dims * sizeof(float);
-
 	if (table->nkept == table->kept_room)
-	{
-		table->kept_room = Min(Max(2 * table->kept_room, 1024), most);
-		table->kept = table->kept == NULL ?
-			palloc_extended(table->kept_room * bytes, MCXT_ALLOC_HUGE) :
-			repalloc_huge(table->kept, table->kept_room * bytes);
-	}
-	memcpy(table->kept + table->nkept * table->dims, vector, bytes);
+		make_room(table, most);
+	memcpy(table->kept + table->nkept * table->dims, vector,
+		   table->dims * sizeof(float));
 	table->nkept++;
 }
 

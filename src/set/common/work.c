@@ -29,7 +29,7 @@
  * so many bytes if that is more, but a larger share at most, as it refuses
  * what it has no room for.
  */
-#define SERVER_SHARE	16
+#define SERVER_SHARE	8
 #define SERVER_BYTES	((int64) 1 << 30)
 #define SERVER_MOST		4
 

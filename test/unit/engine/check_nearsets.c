@@ -84,7 +84,7 @@ check_case(Case *test)
 
 		spec->k = ks[k];
 		spec->nrows = test->nrows + (k == 2 ? 5 : 0);
-		spec->self = (uint8_t) (unit_random() % 2);
+		spec->self = (uint8_t) (!spec->own && unit_random() % 2);
 		gv_simd_use(k < 2 ? unit_simd() :
 					(GvSimd) (GV_SIMD_PORTABLE + k % (GV_NSIMD - 1)));
 		check_search(spec, &inputs, sorted, nsorted);
@@ -124,6 +124,20 @@ make_lists(Case *test, Kind kind)
 	}
 }
 
+/* Queries that are rows, some or all of them. */
+static void
+check_own(const Case *test)
+{
+	Case		own = *test;
+
+	own.spec.own = 1;
+	own.spec.first = (int64_t) (unit_random() % (uint64_t) test->nrows);
+	own.spec.nqueries = 1 + (int64_t)
+		(unit_random() % (uint64_t) (test->nrows - own.spec.first));
+	own.queries = test->rows + own.spec.first * test->spec.dims;
+	check_case(&own);
+}
+
 static void
 check_kind(Kind kind, int32_t dims, int64_t nqueries, int64_t nrows,
 		   int32_t nlists)
@@ -154,6 +168,8 @@ check_kind(Kind kind, int32_t dims, int64_t nqueries, int64_t nrows,
 	{
 		test.spec.probes = 1 + (int32_t) (unit_random() % nlists);
 		check_case(&test);
+		if (test.spec.metric == GV_SET_L2 + (int32_t) kind % 4)
+			check_own(&test);
 	}
 	unit_free(test.rows);
 	unit_free(test.queries);

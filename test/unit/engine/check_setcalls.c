@@ -158,7 +158,8 @@ check_invalid_specs(void)
 		REFUSE(kind, self = 2);
 		REFUSE(kind, balanced = 2);
 		REFUSE(kind, approximate = 2);
-		REFUSE(kind, unused = 1);
+		REFUSE(kind, own = 2);
+		REFUSE(kind, first = 1);
 		REFUSE(kind, device = -1);
 		REFUSE(kind, iterations = GV_SET_MAX_PASSES);
 		REFUSE(kind, method = GV_NSELECT);
@@ -269,6 +270,48 @@ check_order(int kind)
 		INVALID(gv_set_get(set, (GvSetOutput) output, -1, 1, out));
 		INVALID(gv_set_get(set, (GvSetOutput) output, 0, 1, NULL));
 	}
+	gv_set_drop(set);
+}
+
+/* Queries that are rows: which ones there may be, and that they come. */
+static void
+check_own(void)
+{
+	GvSetSpec	own = specs[GV_SET_EXACT];
+	GvSetSpec	wrong;
+	GvSet	   *set;
+	GvSetDone	done;
+	int64_t		found[4];
+
+	own.self = 0;
+	own.own = 1;
+	own.nqueries = 2;
+	own.first = 3;
+	wrong = own;
+	wrong.self = 1;
+	refuse(GV_SET_EXACT, wrong, __LINE__);
+	wrong = own;
+	wrong.first = -1;
+	refuse(GV_SET_EXACT, wrong, __LINE__);
+	wrong.first = 5;
+	refuse(GV_SET_EXACT, wrong, __LINE__);
+	wrong = own;
+	wrong.nrows = GV_SET_OWN_BYTES / 8 + 1;
+	refuse(GV_SET_EXACT, wrong, __LINE__);
+	wrong = specs[GV_SET_KMEANS];
+	wrong.own = 1;
+	refuse(GV_SET_KMEANS, wrong, __LINE__);
+	CHECK(gv_set_create(&own, &set) == GV_OK, "create");
+	INVALID(gv_set_put(set, GV_SET_QUERIES, vectors, 1, NULL));
+	INVALID(gv_set_put(set, GV_SET_SELF, numbers, 1, NULL));
+	CHECK(gv_set_put(set, GV_SET_ROWS, vectors, 4, NULL) == GV_OK, "put");
+	INVALID(gv_set_run(set, &done, NULL));
+	CHECK(gv_set_put(set, GV_SET_ROWS, vectors + 8, 1, NULL) == GV_OK &&
+		  gv_set_run(set, &done, NULL) == GV_OK &&
+		  gv_set_get(set, GV_SET_POSITIONS, 0, 4, found) == GV_OK, "run");
+	/* rows lie on a line: 2 and 4 are as far from 3, 3 is nearest to 4 */
+	CHECK(found[0] == 2 && found[1] == 4 && found[2] == 3 && found[3] == 2,
+		  "neighbours");
 	gv_set_drop(set);
 }
 
@@ -539,6 +582,7 @@ test_set_calls(void)
 
 	check_selections();
 	check_invalid_specs();
+	check_own();
 	for (kind = 0; kind < GV_NSETS; kind++)
 	{
 		check_order(kind);

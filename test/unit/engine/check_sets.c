@@ -113,7 +113,7 @@ count_wrong(const GvSetSpec *spec, const Neighbour *sorted, int64_t nrows,
 
 	for (rank = 0; rank < spec->k; rank++)
 	{
-		if (spec->self && next < nrows && sorted[next].position == self)
+		if (next < nrows && sorted[next].position == self)
 			next++;
 		if (next >= nrows)
 			nwrong += positions[rank] != -1 || !isnan(distances[rank]);
@@ -149,13 +149,14 @@ check_search(const GvSetSpec *spec, const SetInputs *inputs,
 						 distances + n / 2) == GV_OK, "get");
 		for (i = 0; i < spec->nqueries; i++)
 			nwrong += count_wrong(spec, sorted[i], nsorted[i],
+								  spec->own ? spec->first + i :
 								  spec->self ? inputs->self[i] : -1,
 								  positions + i * spec->k,
 								  distances + i * spec->k);
 		CHECK(nwrong == 0, "%ld wrong, metric %d dims %d k %d queries %ld "
-			  "rows %ld by %ld self %d lists %d probes %d %s", (long) nwrong, spec->metric,
+			  "rows %ld by %ld self %d own %d lists %d probes %d %s", (long) nwrong, spec->metric,
 			  spec->dims, spec->k, (long) spec->nqueries,
-			  (long) inputs->nrows, (long) inputs->batch, spec->self,
+			  (long) inputs->nrows, (long) inputs->batch, spec->self, spec->own,
 			  spec->nlists, spec->probes, gv_simd_name(unit_simd()));
 	}
 	gv_set_drop(set);
@@ -163,17 +164,21 @@ check_search(const GvSetSpec *spec, const SetInputs *inputs,
 	unit_free(distances);
 }
 
-/* All metrics, some k and batches, with and without self, at each level. */
+/*
+ * All metrics, some k and batches, with and without self, at each level; queries
+ * may be rows themselves, from `own` on, or else it is -1.
+ */
 static void
 check_vectors(int32_t dims, const float *queries, int64_t nqueries,
-			  const float *rows, int64_t nrows)
+			  const float *rows, int64_t nrows, int64_t own)
 {
 	const int64_t ks[] = {1, 3, 10, nrows - 1, nrows, nrows + 7};
 	Neighbour **sorted = malloc(sizeof(Neighbour *) * nqueries);
 	int64_t    *nsorted = malloc(sizeof(int64_t) * nqueries);
 	int64_t    *self = malloc(sizeof(int64_t) * nqueries);
 	GvSetSpec	spec = {.kind = GV_SET_EXACT,.dims = dims,
-	.nqueries = nqueries};
+		.nqueries = nqueries,.own = own >= 0,
+	.first = own >= 0 ? own : 0};
 	int64_t		i;
 	int			k;
 
@@ -197,7 +202,7 @@ check_vectors(int32_t dims, const float *queries, int64_t nqueries,
 				continue;
 			spec.k = (int32_t) ks[k];
 			spec.nrows = nrows + (k == 4 ? 5 : 0);
-			spec.self = (uint8_t) (unit_random() % 2);
+			spec.self = (uint8_t) (own < 0 && unit_random() % 2);
 			gv_simd_use(k < 3 ? unit_simd() :
 						(GvSimd) (GV_SIMD_PORTABLE + k % (GV_NSIMD - 1)));
 			check_search(&spec, &inputs, sorted, nsorted);
@@ -261,7 +266,10 @@ check_kind(Kind kind, int32_t dims, int64_t nqueries, int64_t nrows)
 				   sizeof(float) * dims);
 		else
 			make_vector(kind, queries + i * dims, dims, rows, nrows);
-	check_vectors(dims, queries, nqueries, rows, nrows);
+	check_vectors(dims, queries, nqueries, rows, nrows, -1);
+	i = (int64_t) (unit_random() % (uint64_t) nrows);
+	check_vectors(dims, rows + i * dims, nrows - i < nqueries ? nrows - i :
+				  nqueries, rows, nrows, i);
 	unit_free(rows);
 	unit_free(queries);
 }
@@ -280,7 +288,7 @@ check_near_ties(int32_t dims)
 		for (d = 0; d < dims; d++)
 			rows[i * dims + d] = nextafterf(queries[d] + 1.0f,
 											unit_float() > 0 ? 9.0f : -9.0f);
-	check_vectors(dims, queries, 6, rows, nrows);
+	check_vectors(dims, queries, 6, rows, nrows, -1);
 	unit_free(rows);
 	unit_free(queries);
 }

@@ -34,7 +34,7 @@ finished_set(const GvSetSpec *spec, const SetInputs *inputs, GvSetDone *done,
 {
 	static const GvSetInput firsts[GV_NSETS] = {GV_SET_QUERIES, GV_SET_STARTS,
 	GV_SET_ROWS, GV_SET_RANKS};
-	GvSetInput	input = firsts[spec->kind];
+	GvSetInput	input = spec->own ? GV_SET_ROWS : firsts[spec->kind];
 	GvSet	   *set = NULL;
 	GvStatus	status = gv_set_create(spec, &set);
 

@@ -97,6 +97,39 @@ compare(const Case *test, const GvSetSpec *spec, const SearchOutputs *a,
 		  (int) test->unit, (int) wrong, (int) (spec->nqueries * spec->k));
 }
 
+/* The last two thirds of all rows, which are queries, in two portions. */
+static void
+check_own(const Case *test, const GvSetSpec *all, const SearchInputs *in,
+		  const SearchOutputs *expected)
+{
+	GvSetSpec	own = *all;
+	int64_t		third = all->nqueries / 3;
+
+	/* where all lists are near it is as without */
+	if (all->probes == all->nlists && test->dims % 2 == 0)
+		own.nlists = own.probes = 0;
+	own.self = 0;
+	own.own = 1;
+	own.nqueries = third;
+	for (own.first = third; third > 0 && own.first < 3 * third;
+		 own.first += third)
+	{
+		SearchOutputs part = {expected->positions + own.first * own.k,
+		expected->distances + own.first * own.k};
+		SearchOutputs card = make_outputs(&own);
+		SearchOutputs cpu = make_outputs(&own);
+
+		CHECK(gv_gpu_exact_set.size(&own) > 0, "size");
+		CHECK(run_search(&gv_gpu_exact_set, &own, in, NULL, &card) == GV_OK &&
+			  run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &own, in, NULL,
+						 &cpu) == GV_OK, "own");
+		compare(test, &own, &part, &card);
+		compare(test, &own, &part, &cpu);
+		free_outputs(&card);
+		free_outputs(&cpu);
+	}
+}
+
 static void
 check_case(const Case *test)
 {
@@ -121,6 +154,8 @@ check_case(const Case *test)
 						 &cpu) == GV_OK, "all rows");
 		compare(test, &spec, &cpu, &card);
 	}
+	if (spec.self)
+		check_own(test, &spec, &in, &card);
 	gv_gpu_exact_lists_force(0, 0);
 	free_search_inputs(&in);
 	free_outputs(&cpu);

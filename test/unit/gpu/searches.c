@@ -83,11 +83,12 @@ put_inputs(const GvSetOps *ops, void *state, const GvSetSpec *spec,
 		   const SearchInputs *in, const GvStop *stop)
 {
 	int32_t		half = spec->nlists / 2;
-	GvStatus	status;
+	GvStatus	status = GV_OK;
 	int64_t		i;
 
-	status = ops->put(state, GV_SET_QUERIES, in->queries, 0, spec->nqueries,
-					  NULL);
+	if (!spec->own)
+		status = ops->put(state, GV_SET_QUERIES, in->queries, 0,
+						  spec->nqueries, NULL);
 	if (status == GV_OK && spec->self)
 		status = ops->put(state, GV_SET_SELF, in->self, 0, spec->nqueries,
 						  NULL);

@@ -50,7 +50,8 @@ make_few(int which, int64_t nqueries)
 	TestSet		set = set_make(which);
 
 	set.spec.nqueries = nqueries;
-	set.n[GV_SET_QUERIES] = nqueries;
+	if (!set.spec.own)
+		set.n[GV_SET_QUERIES] = nqueries;
 	if (set.spec.self)
 		set.n[GV_SET_SELF] = nqueries;
 	return set;
@@ -60,16 +61,16 @@ make_few(int which, int64_t nqueries)
 static void
 check_few(const TestServer *server)
 {
-	static const int kinds[] = {0, 1, TEST_NEAR_SET};
+	static const int kinds[] = {0, 1, TEST_NEAR_SET, TEST_OWN_SET};
 	int			fd = client_open(server, GV_ROLE_SET);
 	int			i;
 
-	for (i = 0; i < 3 * 7; i++)
+	for (i = 0; i < 4 * 7; i++)
 	{
-		TestSet		set = make_few(kinds[i % 3], 1 + i / 3);
+		TestSet		set = make_few(kinds[i % 4], 1 + i / 4);
 		int			got = set_check(fd, &set);
 
-		CHECK(got == 0, "set %d, %d queries: %d", kinds[i % 3], 1 + i / 3,
+		CHECK(got == 0, "set %d, %d queries: %d", kinds[i % 4], 1 + i / 4,
 			  got);
 		set_free(&set);
 	}

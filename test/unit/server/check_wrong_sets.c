@@ -36,7 +36,8 @@ check_specs(const TestServer *server)
 	WRONG(0, nrows = -1);
 	WRONG(0, nrows = INT64_MAX);
 	WRONG(0, device = 1);
-	WRONG(0, unused = 1);
+	WRONG(0, own = 2);
+	WRONG(0, first = 1);
 	WRONG(0, self = 2);
 	WRONG(0, method = 1);
 	WRONG(0, iterations = 1);

@@ -155,9 +155,10 @@ extern void builder_check(GvBuilder *own, const float *rows, int32_t n,
 extern void builder_unused(const TestServer *server, const char *what);
 
 /* sets.c: work on sets. */
-#define TEST_SETS		8		/* of all kinds */
+#define TEST_SETS		9		/* of all kinds */
 #define TEST_LIKELY_SET 6		/* its outputs may differ between engines */
 #define TEST_NEAR_SET	7		/* exact search with lists */
+#define TEST_OWN_SET	8		/* ... for rows themselves */
 
 typedef struct TestSet
 {

@@ -23,12 +23,14 @@ exact_spec(GvSetMetric metric, int32_t k, bool self)
 }
 
 static GvSetSpec
-lists_spec(void)
+lists_spec(bool own)
 {
-	GvSetSpec	spec = exact_spec(GV_SET_COSINE, 5, true);
+	GvSetSpec	spec = exact_spec(GV_SET_COSINE, 5, !own);
 
 	spec.nlists = 12;
 	spec.probes = 3;
+	spec.own = own;
+	spec.first = own ? 30 : 0;
 	return spec;
 }
 
@@ -79,8 +81,10 @@ set_spec(int which)
 			return quantiles_spec(false);
 		case TEST_LIKELY_SET:
 			return quantiles_spec(true);
+		case TEST_NEAR_SET:
+			return lists_spec(false);
 		default:
-			return lists_spec();
+			return lists_spec(true);
 	}
 }
 
