@@ -205,6 +205,17 @@ SELECT * FROM gpuvec_knn_join('nobody', 'id', 'v', 'nobody', 'id', 'v', 3);
 SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', NULL);
 SELECT * FROM gpuvec_knn_join('dots', 'id', 'v', 'dots', 'id', NULL, 1);
 
+-- keys that do not ascend, close to each other and far from it
+CREATE TABLE close AS SELECT 200 - i AS id, ARRAY[i]::real[] AS v FROM generate_series(1, 200) AS i;
+CREATE TABLE far (id bigint, v real[]);
+INSERT INTO far VALUES (9223372036854775807, '{1}'), (-9223372036854775808, '{2}'), (5, '{4}');
+SELECT count(*), sum(abs(key - neighbour)) FROM gpuvec_knn_graph('close', 'id', 'v', 1);
+SELECT key, neighbour FROM gpuvec_knn_graph('far', 'id', 'v', 1);
+INSERT INTO close VALUES (101, '{2}');
+INSERT INTO far VALUES (5, '{3}');
+SELECT * FROM gpuvec_knn_graph('close', 'id', 'v', 1);
+SELECT * FROM gpuvec_knn_graph('far', 'id', 'v', 1);
+DROP TABLE close, far;
 -- keys
 INSERT INTO nobody VALUES (1, '{2,2}');
 SELECT * FROM gpuvec_knn_graph('nobody', 'id', 'v', 3);

@@ -447,5 +447,6 @@ extern "C" const GvSetOps gv_gpu_kmeans_set = {
 	.drop = kmeans_drop,
 	.put = kmeans_put,
 	.run = kmeans_run,
-	.get = kmeans_get
+	.get = kmeans_get,
+	.ask = NULL
 };

@@ -3,9 +3,9 @@
  *		Exact search behind gv_set.h.
  *
  * Rows that are put are kept on the card until they are a batch worth a
- * search; all of them, where they are the queries, too.  The first batch says
- * how all vectors are moved and scaled, so queries become halves when it is
- * searched.
+ * search; all of them, for as long as the set lives, where they are the queries,
+ * too, or something else may be asked of them.  The first batch says how all
+ * vectors are moved and scaled, so queries become halves when it is searched.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -29,15 +29,18 @@ struct Exact
 	GvExactRows rows;			/* of a batch; n: so many are there */
 	GvExactWork work;			/* not of near lists, but for `seen` */
 	GvExactByList *lists;		/* NULL: all rows are compared */
-	cudaStream_t stream;		/* of one of these */
+	cudaStream_t stream;		/* of one of these, or the next */
+	cudaStream_t copying;		/* before anything is asked */
 	int64_t		room;			/* rows of a batch */
-	int64_t		nrows;			/* that came and were not searched */
+	int64_t		nrows;			/* that came and are there */
+	bool		keeps;			/* all rows */
 	bool		framed;			/* space is known */
+	GvBuffer	d_kept;			/* rows */
 	GvBuffer	d_set;			/* queries, and what is found of them */
-	GvBuffer	d_batch;
+	GvBuffer	d_batch;		/* of rows all else */
 	float	   *d_queries;
 	int64_t    *d_self;
-	float	   *d_rows;			/* a batch's; with spec.own all */
+	float	   *d_rows;			/* a batch's, or all */
 };
 
 /* Neighbours that a query can have. */
@@ -114,7 +117,6 @@ struct Places
 	size_t		mean;
 	size_t		frame;
 	size_t		set_bytes;
-	size_t		rows;
 	size_t		row_halves;
 	size_t		bias;
 	size_t		slack;
@@ -144,8 +146,6 @@ place(const GvSetSpec *spec)
 	places.mean = gv_carve(next, spec->dims * sizeof(double));
 	places.frame = gv_carve(next, sizeof(GvExactFrame));
 	next = &places.batch_bytes;
-	places.rows = gv_carve(next, (size_t) held_of(spec) * spec->dims *
-						   sizeof(float));
 	places.row_halves = gv_carve(next, slots * half_bytes);
 	places.bias = gv_carve(next, slots * sizeof(float));
 	places.slack = gv_carve(next, slots * sizeof(float));
@@ -159,6 +159,13 @@ amount_of(const GvSetSpec *spec)
 	return {spec->nqueries, kept_of(spec), room_of(spec), 0};
 }
 
+/* Rows as they come. */
+static size_t
+rows_bytes(const GvSetSpec *spec)
+{
+	return (size_t) held_of(spec) * spec->dims * sizeof(float);
+}
+
 /* See gv_set_size. */
 static int64_t
 exact_size(const GvSetSpec *spec)
@@ -168,12 +175,24 @@ exact_size(const GvSetSpec *spec)
 	(spec->dims + 15) / 16 * 16, NULL, NULL};
 
 	GvExactAmount amount = amount_of(spec);
-	size_t		bytes = places.set_bytes + places.batch_bytes +
-		(spec->nlists > 0 ?
-		 gv_gpu_exact_lists_bytes(spec, kept_of(spec), room_of(spec)) :
-		 gv_gpu_exact_work_bytes(spec->device, &space, &amount));
+	size_t		bytes = rows_bytes(spec);
 
+	if (spec->nlists > 0)
+		bytes += gv_gpu_exact_lists_bytes(spec, kept_of(spec), room_of(spec));
+	else if (spec->nqueries > 0)
+		bytes += gv_gpu_exact_work_bytes(spec->device, &space, &amount);
+	if (spec->nqueries > 0)
+		bytes += places.set_bytes + places.batch_bytes;
 	return (int64_t) (bytes + bytes / 4);	/* as gv_buffer_need takes it */
+}
+
+static void
+drop_work(Exact *exact)
+{
+	gv_gpu_exact_work_drop(&exact->work);
+	gv_gpu_exact_lists_drop(exact->lists);
+	exact->work = {};
+	exact->lists = NULL;
 }
 
 static void
@@ -182,8 +201,10 @@ exact_drop(void *state)
 	Exact	   *exact = (Exact *) state;
 
 	(void) gv_choose_device(exact->spec.device);
-	gv_gpu_exact_work_drop(&exact->work);
-	gv_gpu_exact_lists_drop(exact->lists);
+	drop_work(exact);
+	if (exact->copying != NULL)
+		(void) cudaStreamDestroy(exact->copying);
+	gv_buffer_free(&exact->d_kept);
 	gv_buffer_free(&exact->d_set);
 	gv_buffer_free(&exact->d_batch);
 	free(exact);
@@ -219,9 +240,9 @@ make_work(Exact *exact)
 	return GV_OK;
 }
 
-/* The card's memory of a set. */
+/* The card's memory of what is asked. */
 static GvStatus
-make(Exact *exact)
+make_question(Exact *exact)
 {
 	const GvSetSpec *spec = &exact->spec;
 	Places		places = place(spec);
@@ -236,7 +257,6 @@ make(Exact *exact)
 	memory = (char *) exact->d_set.memory;
 	exact->space.d_mean = (double *) (memory + places.mean);
 	exact->space.d_frame = (GvExactFrame *) (memory + places.frame);
-	exact->d_rows = (float *) ((char *) exact->d_batch.memory + places.rows);
 	exact->d_queries = spec->own ? exact->d_rows + spec->first * spec->dims :
 		(float *) (memory + places.queries);
 	exact->d_self = (int64_t *) (memory + places.self);
@@ -258,6 +278,20 @@ make(Exact *exact)
 	return gv_gpu_exact_clear(&exact->queries, exact->stream);
 }
 
+/* ... and of a set. */
+static GvStatus
+make(Exact *exact)
+{
+	GV_TRY(gv_buffer_need(&exact->d_kept, rows_bytes(&exact->spec)));
+	exact->d_rows = (float *) exact->d_kept.memory;
+	if (exact->spec.nqueries > 0)
+		return make_question(exact);
+	GV_CUDA_TRY(cudaStreamCreateWithFlags(&exact->copying,
+										  cudaStreamNonBlocking));
+	exact->stream = exact->copying;
+	return GV_OK;
+}
+
 /* See gv_set_create. */
 static GvStatus
 exact_create(const GvSetSpec *spec, void **state)
@@ -268,6 +302,7 @@ exact_create(const GvSetSpec *spec, void **state)
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
+	made->keeps = spec->own != 0;
 	status = gv_choose_device(spec->device);
 	if (status == GV_OK)
 		status = make(made);
@@ -278,6 +313,19 @@ exact_create(const GvSetSpec *spec, void **state)
 	}
 	*state = made;
 	return GV_OK;
+}
+
+/* See gv_set_ask. */
+static GvStatus
+exact_ask(void *state, const GvSetSpec *spec)
+{
+	Exact	   *exact = (Exact *) state;
+
+	GV_TRY(gv_choose_device(exact->spec.device));
+	drop_work(exact);
+	exact->framed = false;
+	exact->spec = *spec;
+	return make_question(exact);
 }
 
 /* Search a batch, the n rows from d_rows on. */
@@ -325,7 +373,8 @@ search_held(Exact *exact, const GvStop *stop)
 {
 	int64_t		nrows = exact->nrows;
 
-	exact->nrows = 0;
+	if (!exact->keeps)
+		exact->nrows = 0;
 	for (int64_t done = 0; done < nrows; done += exact->room)
 		GV_TRY(search(exact, exact->d_rows + done * exact->spec.dims,
 					  nrows - done < exact->room ? nrows - done : exact->room,
@@ -337,7 +386,7 @@ static GvStatus
 put_rows(Exact *exact, const float *items, int64_t n, const GvStop *stop)
 {
 	int64_t		dims = exact->spec.dims;
-	int64_t		most = held_of(&exact->spec);
+	int64_t		most = exact->keeps ? exact->spec.nrows : exact->room;
 
 	while (n > 0)
 	{
@@ -350,7 +399,7 @@ put_rows(Exact *exact, const float *items, int64_t n, const GvStop *stop)
 		exact->nrows += count;
 		items += count * dims;
 		n -= count;
-		if (exact->nrows == most && !exact->spec.own)
+		if (exact->nrows == most && !exact->keeps)
 			GV_TRY(search_held(exact, stop));
 	}
 	return GV_OK;
@@ -457,5 +506,6 @@ const GvSetOps gv_gpu_exact_set = {
 	.drop = exact_drop,
 	.put = exact_put,
 	.run = exact_run,
-	.get = exact_get
+	.get = exact_get,
+	.ask = exact_ask
 };

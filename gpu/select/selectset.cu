@@ -278,6 +278,7 @@ extern "C" const GvSetOps gv_gpu_select_set = {
 	select_put,
 	select_run,
 	select_get,
+	NULL,
 };
 
 extern "C" const GvSetOps gv_gpu_quantiles_set = {
@@ -287,4 +288,5 @@ extern "C" const GvSetOps gv_gpu_quantiles_set = {
 	select_put,
 	quantiles_run,
 	quantiles_get,
+	NULL,
 };

@@ -22,8 +22,7 @@
  *					SELF int64 [nqueries], only with `self`: the row at that
  *						position is none of the query's neighbours
  *					With `own` neither comes: queries are the rows from `first`
- *					on, and none is its own neighbour.  All rows are kept until
- *					they are searched, GV_SET_OWN_BYTES at most.
+ *					on, and none is its own neighbour.
  *					ROWS float [..][dims], nrows at most
  *		outputs		POSITIONS int64 [nqueries][k], -1 where there are fewer
  *					DISTANCES double [nqueries][k], NaN there
@@ -41,6 +40,10 @@
  *		before it.  Both as above, exact, by (distance, number).  A
  *		query's neighbours are the k nearest of the rows of lists near its
  *		own; all else is as above, the same on every engine.
+ *
+ *		A set that was made with `own` keeps all its rows, GV_SET_OWN_BYTES at
+ *		most, and may be asked again about them, gv_set_ask; made with
+ *		nqueries 0 it is asked for the first time once they have come.
  *
  * GV_SET_KMEANS	Lloyd's iterations from the centroids given
  *		inputs		STARTS float [k][dims]
@@ -98,7 +101,7 @@ typedef enum GvSetMetric
 #define GV_SET_MAX_QUERIES	(1 << 26)
 #define GV_SET_MAX_CLUSTERS	(1 << 24)
 #define GV_SET_MAX_PASSES	1001
-#define GV_SET_OWN_BYTES	((int64_t) 4 << 30)
+#define GV_SET_OWN_BYTES	((int64_t) 16 << 30)
 
 typedef struct GvSetSpec
 {
@@ -115,7 +118,8 @@ typedef struct GvSetSpec
 	uint8_t		own;			/* EXACT: queries are rows, self is 0; else 0 */
 	int32_t		nlists;			/* of EXACT; 0: all rows are compared; else 0 */
 	int32_t		probes;			/* 1 .. nlists; 0 without lists */
-	int64_t		nqueries;		/* EXACT: queries, QUANTILES: ranks; else 0 */
+	int64_t		nqueries;		/* EXACT: queries, with own 0 as well,
+								 * QUANTILES: ranks; else 0 */
 	int64_t		nrows;			/* that will come; of EXACT at most */
 	int64_t		first;			/* with own: the first query's row; else 0 */
 } GvSetSpec;
@@ -172,6 +176,7 @@ typedef struct GvSetOps
 	GvStatus	(*run) (void *state, GvSetDone *done, const GvStop *stop);
 	GvStatus	(*get) (void *state, GvSetOutput output, int64_t first,
 						int64_t n, void *items);
+	GvStatus	(*ask) (void *state, const GvSetSpec *spec);	/* or NULL */
 } GvSetOps;
 
 typedef struct GvSetBackend
@@ -219,6 +224,13 @@ extern GvStatus gv_set_run(GvSet *set, GvSetDone *done, const GvStop *stop);
 /* gv_set_get: items first .. first + n - 1 of an output. */
 extern GvStatus gv_set_get(GvSet *set, GvSetOutput output, int64_t first,
 						   int64_t n, void *items);
+
+/*
+ * gv_set_ask: ask a set that keeps its rows, which has finished or was asked
+ * nothing yet, something else: with spec, of the same device, dims and nrows, all
+ * else is as of a new set whose rows are there.
+ */
+extern GvStatus gv_set_ask(GvSet *set, const GvSetSpec *spec);
 
 /*
  * The distance by which exact search orders.  Pearson's is one minus the

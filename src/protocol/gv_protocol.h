@@ -23,7 +23,7 @@
  *				GV_MSG_JOIN, then ROWS, ENCODE, SAMPLED, PIECES and PING
  *	many		has many searches made at once: GV_MSG_SEARCHES, and PING
  *	set			has work on a set of rows done (engine/gv_set.h): GV_MSG_SET,
- *				PUT, RUN, GET, MEMORY, HERE, and PING
+ *				PUT, RUN, GET, ASK, MEMORY, HERE, and PING
  *
  * Builders and sets may speak on before they are answered; answers come in the
  * order of the requests.  A refusal ends them.
@@ -160,6 +160,9 @@ typedef enum GvMessageType
 	GV_MSG_SEARCHES,			/* GvSearchesRequest, transformed queries
 								 * float [n][dims]; OK: n answers as of SEARCH
 								 * without tests, each padded to 8 bytes */
+
+	GV_MSG_ASK,					/* GvSetSpec; OK: nothing.  What is asked of a
+								 * set next that began with no queries */
 
 	GV_MSG_OK = 64,
 	GV_MSG_REFUSED

@@ -16,6 +16,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A portion: a set on a device, and whoever works on it. */
 typedef struct Portion
@@ -50,6 +51,8 @@ typedef struct Call
 struct GvDividedSet
 {
 	GvSetSpec	spec;
+	int64_t		kept;			/* bytes of rows, where nothing was asked at
+								 * first */
 	int64_t		came[GV_NSET_INPUTS];	/* items */
 	Call		call;
 	bool		fails;			/* a portion has failed; atomic */
@@ -301,10 +304,45 @@ gv_divided_begin(const GvSetSpec *spec, GvDividedSet **divided)
 	do
 		status = make_portions(made, n);
 	while (status == GV_NO_MEMORY && --n >= 1);
+	if (status == GV_OK && spec->kind == GV_SET_EXACT && spec->nqueries == 0)
+		made->kept = made->portions[0].charged;
 	if (status == GV_OK)
 		*divided = made;
 	else
 		gv_divided_end(made);
+	return status;
+}
+
+/*
+ * Ask a set that began with no queries, and so has one portion.  What it takes
+ * counts with the rows that it keeps.
+ */
+GvStatus
+gv_divided_ask(GvDividedSet *divided, const GvSetSpec *spec)
+{
+	Portion    *portion = &divided->portions[0];
+	GvSetSpec	asked = *spec;
+	int64_t		bytes = gv_set_size(spec);
+	int64_t		more;
+	GvStatus	status;
+
+	if (divided->kept == 0 || bytes == 0)
+		return GV_INVALID;
+	if (!spec->own)
+		bytes += divided->kept;
+	more = bytes - portion->charged;
+	if (more > 0 && !gv_mirrors_reserve(portion->spec.device, more))
+		return GV_NO_MEMORY;
+	if (more < 0)
+		gv_mirrors_unreserve(portion->spec.device, -more);
+	portion->charged = bytes;
+	asked.device = portion->spec.device;
+	status = gv_set_ask(portion->set, &asked);
+	if (status == GV_OK)
+	{
+		divided->spec = portion->spec = asked;
+		memset(divided->came, 0, sizeof(divided->came));
+	}
 	return status;
 }
 

@@ -440,6 +440,7 @@ typedef struct GvDividedSet GvDividedSet;
 
 extern GvStatus gv_divided_begin(const GvSetSpec *spec,
 								 GvDividedSet **divided);
+extern GvStatus gv_divided_ask(GvDividedSet *divided, const GvSetSpec *spec);
 extern void gv_divided_end(GvDividedSet *divided);
 extern GvStatus gv_divided_put(GvDividedSet *divided, GvSetInput input,
 							   const void *items, int64_t n,
@@ -457,6 +458,7 @@ extern void gv_setwork_begin(GvConnection *connection);
 extern void gv_setwork_put(GvConnection *connection);
 extern void gv_setwork_run(GvConnection *connection);
 extern void gv_setwork_get(GvConnection *connection);
+extern void gv_setwork_ask(GvConnection *connection);
 
 /*
  * trial.c: an index in the making is searched before it is one.

@@ -96,6 +96,9 @@ static const GvMessageKind kinds[GV_MSG_OK] = {
 	[GV_MSG_GET] = {SET, IS(GvGetRequest), GV_DURING_WORK, false,
 	gv_setwork_get},
 
+	[GV_MSG_ASK] = {SET, IS(GvSetSpec), GV_DURING_WORK, false,
+	gv_setwork_ask},
+
 	[GV_MSG_SEARCHES] = {MANY, BEYOND(GvSearchesRequest), GV_ANY_TIME, false,
 	gv_many_search},
 };

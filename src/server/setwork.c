@@ -52,6 +52,27 @@ gv_setwork_begin(GvConnection *connection)
 						   gv_divided_begin(&work->spec, &work->set), NULL);
 }
 
+/* See GV_MSG_ASK. */
+void
+gv_setwork_ask(GvConnection *connection)
+{
+	Work	   *work = connection->work;
+	const GvSetSpec *spec = gv_payload(connection);
+	GvStatus	status = spec->device == 0 ?
+	gv_divided_ask(work->set, spec) : GV_INVALID;
+
+	if (status == GV_OK)
+	{
+		work->spec = *spec;
+		work->done = (GvSetDone)
+		{
+			0
+		};
+	}
+	gv_pieces_conclude(connection, status, status == GV_INVALID ?
+					   "nothing to ask, or not yet" : NULL);
+}
+
 /*
  * See GV_MSG_PUT.  Whether it is the input's turn, and whether items are good,
  * is the engine's to say.

@@ -82,7 +82,7 @@ gpuvec_exact_search(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	IvfpqTableOpen(&table, relid, NULL, column);
 	IvfpqProgressBegin(IVFPQ_PROGRESS_EXACT, relid);
-	IvfpqTableSurvey(&table, 0);
+	IvfpqTableSurvey(&table, 0, false);
 	search(&table, &queries, k, metric, rsinfo);
 	IvfpqProgressEnd();
 	IvfpqTableClose(&table);

@@ -42,7 +42,8 @@ return_graph(FunctionCallInfo fcinfo, bool in_arrays)
 	IvfpqTableOpen(&table, PG_GETARG_OID(0), NAME_ARGUMENT(1),
 				   NAME_ARGUMENT(2));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_GRAPH, PG_GETARG_OID(0));
-	IvfpqTableSurvey(&table, IvfpqWorkSpareMemory());
+	IvfpqTableSurvey(&table, IvfpqWorkSpareMemory(),
+					 method == IVFPQ_METHOD_INDEX);
 	pairs.k = (int) Min((int64) k, table.nrows - 1);
 	if (pairs.k > 0 && !(method == IVFPQ_METHOD_INDEX &&
 						 IvfpqFindPairsBySearch(&pairs)))
@@ -84,7 +85,7 @@ join_whole(IvfpqPairs *pairs, IvfpqMethod method)
 	IvfpqTable *left = pairs->queries;
 	IvfpqTable *right = pairs->rows;
 
-	IvfpqTableSurvey(right, IvfpqWorkSpareMemory() / 2);
+	IvfpqTableSurvey(right, IvfpqWorkSpareMemory() / 2, false);
 	pairs->k = (int) Min((int64) pairs->k, right->nrows);
 	if (left->nrows == 0 || right->nrows == 0)
 		return;
@@ -120,7 +121,7 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 	IvfpqTableOpen(&right, PG_GETARG_OID(3), NAME_ARGUMENT(4),
 				   NAME_ARGUMENT(5));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_JOIN, PG_GETARG_OID(0));
-	IvfpqTableSurvey(&left, IvfpqWorkSpareMemory() / 2);
+	IvfpqTableSurvey(&left, IvfpqWorkSpareMemory() / 2, false);
 	pairs.k = k;
 	if (method == IVFPQ_METHOD_EXACT || left.nrows == 0 ||
 		!IvfpqFindPairsBySearch(&pairs))

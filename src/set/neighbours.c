@@ -11,7 +11,6 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "client/client.h"
 #include "set/set.h"
 
 /* Neighbours are fetched from the engine so many at a time, about. */
@@ -31,7 +30,8 @@ typedef struct Tile
 {
 	const IvfpqNeighbours *wanted;
 	IvfpqWork  *work;
-	bool		is_own;			/* gpuvecd has its queries among the rows */
+	bool		is_asked;		/* of gpuvecd, which has the rows */
+	bool		is_own;			/* its queries are among them */
 	int64		first;			/* number of its first query */
 	int64		nqueries;
 	int64		taken;			/* queries whose neighbours the sink has */
@@ -199,25 +199,27 @@ search_tile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 										 Max(PRODUCTS / spec->dims /
 											 tile->nqueries, LEAST_ROWS));
 	tile->taken = 0;
-	tile->work = IvfpqWorkBegin(&tile_spec, place);
-	(void) (put_queries(tile) && put_selves(tile) && put_lists(tile) &&
-			put_rows(tile) && IvfpqWorkRun(tile->work, &done) &&
-			take_results(tile));
-	IvfpqWorkEnd(tile->work);
+	tile->work = tile->is_asked ? tile->wanted->rows->work :
+		IvfpqWorkBegin(&tile_spec, place);
+	(void) ((!tile->is_asked || IvfpqWorkAsk(tile->work, &tile_spec)) &&
+			put_queries(tile) && put_selves(tile) && put_lists(tile) &&
+			(tile->is_asked || put_rows(tile)) &&
+			IvfpqWorkRun(tile->work, &done) && take_results(tile));
+	if (!tile->is_asked)
+		IvfpqWorkEnd(tile->work);
 }
 
-/*
- * Should queries not be sent, since they are rows?  Where lists are near a card
- * keeps so many rows in any case; processors would take memory for them.
- */
+/* Are queries among the rows, and those kept where they are searched? */
 static bool
-are_own(const IvfpqNeighbours *wanted, IvfpqWorkPlace place)
+are_own(const Tile *tile, IvfpqWorkPlace place)
 {
-	return place == IVFPQ_WORK_SERVER && IvfpqServerHasCard() &&
-		wanted->lists != NULL && wanted->self && wanted->selves == NULL &&
+	const IvfpqNeighbours *wanted = tile->wanted;
+
+	return wanted->self && wanted->selves == NULL &&
 		wanted->from == wanted->rows &&
-		wanted->rows->nrows <= GV_SET_OWN_BYTES /
-		(int64) (wanted->rows->dims * sizeof(float));
+		(tile->is_asked ||
+		 (place == IVFPQ_WORK_SERVER && wanted->lists != NULL &&
+		  IvfpqWorkKeeps(wanted->rows->nrows, wanted->rows->dims)));
 }
 
 /* Search all from tile->first on, or as far as gpuvecd comes. */
@@ -228,7 +230,11 @@ search_tiles(Tile *tile, GvSetSpec *spec, IvfpqWorkPlace place)
 	int64		at_a_time;
 	int64		ntiles;
 
-	tile->is_own = are_own(tile->wanted, place);
+	tile->is_asked = place == IVFPQ_WORK_SERVER &&
+		tile->wanted->rows->work != NULL;
+	spec->nrows = tile->is_asked ? tile->wanted->rows->work_rows :
+		tile->wanted->rows->nrows;
+	tile->is_own = are_own(tile, place);
 	spec->own = tile->is_own;
 	spec->self = tile->wanted->self && !tile->is_own;
 	at_a_time = IvfpqWorkQueries(spec, place);
@@ -237,7 +243,8 @@ search_tiles(Tile *tile, GvSetSpec *spec, IvfpqWorkPlace place)
 	/* tiles of one size, for the last reading costs as much as any */
 	at_a_time = (nleft + ntiles - 1) / ntiles;
 	tile->done_before = 0;
-	IvfpqProgressPhaseOf(tile->wanted->phase, ntiles * spec->nrows);
+	IvfpqProgressPhaseOf(tile->wanted->phase,
+						 ntiles * tile->wanted->rows->nrows);
 	while (tile->first < spec->nqueries)
 	{
 		tile->nqueries = Min(at_a_time, spec->nqueries - tile->first);
@@ -245,7 +252,8 @@ search_tiles(Tile *tile, GvSetSpec *spec, IvfpqWorkPlace place)
 		tile->first += tile->taken;
 		if (tile->taken < tile->nqueries)
 			return;
-		tile->done_before += spec->nrows;
+		tile->done_before += tile->wanted->rows->nrows;
+		IvfpqProgressDone(tile->done_before);
 	}
 }
 
@@ -271,7 +279,7 @@ IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 {
 	GvSetSpec	spec = {.kind = GV_SET_EXACT, .metric = wanted->metric,
 		.dims = wanted->rows->dims, .k = wanted->k,
-	.nqueries = wanted->nqueries, .nrows = wanted->rows->nrows};
+	.nqueries = wanted->nqueries};
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuvec neighbours",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -284,7 +292,15 @@ IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 		spec.probes = wanted->probes;
 	}
 	init_tile(&tile, wanted);
-	search_tiles(&tile, &spec, IvfpqWorkChoose(&spec));
+	if (wanted->rows->work != NULL)
+		search_tiles(&tile, &spec, IVFPQ_WORK_SERVER);
+	if (tile.first < wanted->nqueries)
+	{
+		/* gpuvecd has them no more, or never had */
+		IvfpqTableStopAsking(wanted->rows);
+		spec.nrows = wanted->rows->nrows;
+		search_tiles(&tile, &spec, IvfpqWorkChoose(&spec));
+	}
 	if (tile.first < wanted->nqueries)
 	{
 		/* a set of this session takes the memory of vectors */

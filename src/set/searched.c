@@ -413,7 +413,7 @@ IvfpqFindPairsBySearch(const IvfpqPairs *pairs)
 		search_for_all(&searched, index);
 		tell_user(&searched, index);
 		if (searched.lacking.n + searched.alike.n > 0 && !pairs->self)
-			IvfpqTableSurvey(pairs->rows, 0);
+			IvfpqTableSurvey(pairs->rows, 0, false);
 		if (searched.lacking.n > 0)
 			compare_lacking(&searched);
 		if (searched.alike.n > 0)

@@ -169,12 +169,13 @@ static bool
 dispatch(IvfpqRemoteSet *set)
 {
 	Size		used = set->used;
-	GvPutRequest put = {set->input, 0, used /
-	gv_set_input_bytes(&set->spec, set->input)};
+	GvPutRequest put = {set->input, 0, 0};
 
+	if (used == 0)
+		return true;
+	put.n = used / gv_set_input_bytes(&set->spec, set->input);
 	set->used = 0;
-	return used == 0 || IvfpqRingSend(&set->ring, GV_MSG_PUT, &put,
-									  sizeof(put), used, 0);
+	return IvfpqRingSend(&set->ring, GV_MSG_PUT, &put, sizeof(put), used, 0);
 }
 
 /* Put as many of n items into the slot being filled as go; -1: it failed. */
@@ -227,6 +228,25 @@ IvfpqRemoteSetPut(IvfpqRemoteSet *set, GvSetInput input, const void *items,
 		set->nrows += n;
 	return conclude(set, IvfpqChannelIsOpen(&set->channel) &&
 					put(set, input, items, n));
+}
+
+static bool
+ask(IvfpqRemoteSet *set, const GvSetSpec *spec)
+{
+	if (!dispatch(set) || !IvfpqRingAwait(&set->ring, 0) ||
+		IvfpqChannelExchange(&set->channel, GV_MSG_ASK, spec, sizeof(*spec),
+							 NULL, 0, 0) != IVFPQ_SERVED)
+		return false;
+	set->spec = *spec;
+	memset(&set->done, 0, sizeof(set->done));
+	return true;
+}
+
+/* Ask a set that began with no queries what comes next, as gv_set_ask does. */
+bool
+IvfpqRemoteSetAsk(IvfpqRemoteSet *set, const GvSetSpec *spec)
+{
+	return conclude(set, IvfpqChannelIsOpen(&set->channel) && ask(set, spec));
 }
 
 /*

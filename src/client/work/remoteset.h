@@ -20,6 +20,7 @@ typedef struct IvfpqRemoteSet IvfpqRemoteSet;
 extern IvfpqRemoteSet *IvfpqRemoteSetBegin(const GvSetSpec *spec);
 extern bool IvfpqRemoteSetPut(IvfpqRemoteSet *set, GvSetInput input,
 							  const void *items, int64 n);
+extern bool IvfpqRemoteSetAsk(IvfpqRemoteSet *set, const GvSetSpec *spec);
 extern bool IvfpqRemoteSetRun(IvfpqRemoteSet *set, GvSetDone *done);
 extern bool IvfpqRemoteSetGet(IvfpqRemoteSet *set, GvSetOutput output,
 							  int64 first, int64 n, void *items);

@@ -64,14 +64,12 @@ cpu_size(const GvSetSpec *spec)
 		(spec->own ? spec->nrows * vector : 0);
 }
 
+/* Forget what was asked, but not the rows that are kept. */
 static void
-cpu_drop(void *state)
+drop_question(GvExact *exact)
 {
-	GvExact    *exact = state;
-
 	if (!exact->spec.own)
 		free(exact->queries);
-	free(exact->rows);
 	free(exact->self);
 	free(exact->nearest);
 	free(exact->mean);
@@ -83,10 +81,19 @@ cpu_drop(void *state)
 	free(exact->products);
 	gv_near_lists_drop(exact->lists);
 	free(exact->gathered);
+}
+
+static void
+cpu_drop(void *state)
+{
+	GvExact    *exact = state;
+
+	drop_question(exact);
+	free(exact->rows);
 	free(exact);
 }
 
-/* The memory of a set; false: there is none. */
+/* The memory of what is asked; false: there is none. */
 static bool
 take_memory(GvExact *exact)
 {
@@ -94,8 +101,6 @@ take_memory(GvExact *exact)
 	int64_t		panel = (int64_t) gv_screen_panel(spec->dims);
 	int64_t		n = spec->nqueries;
 
-	exact->rows = gv_cpu_take(spec->own ? spec->nrows * spec->dims : 0,
-							  sizeof(float));
 	exact->queries = spec->own ? exact->rows + spec->first * spec->dims :
 		gv_cpu_take(n * spec->dims, sizeof(float));
 	exact->self = gv_cpu_take(spec->self ? n : 0, sizeof(int64_t));
@@ -114,8 +119,7 @@ take_memory(GvExact *exact)
 								  sizeof(float));
 	if (has_lists(spec))
 		exact->lists = gv_near_lists_make(spec);
-	return exact->rows != NULL && exact->queries != NULL &&
-		exact->self != NULL &&
+	return exact->queries != NULL && exact->self != NULL &&
 		exact->nearest != NULL && exact->mean != NULL &&
 		exact->screened != NULL && exact->limits != NULL &&
 		exact->placed != NULL && exact->panels != NULL &&
@@ -124,29 +128,56 @@ take_memory(GvExact *exact)
 		(exact->lists != NULL || !has_lists(spec));
 }
 
+/* What is asked, of rows that may be there; false: there is no memory. */
+static bool
+begin_question(GvExact *exact, const GvSetSpec *spec)
+{
+	int			i;
+
+	exact->spec = *spec;
+	exact->kept = kept_of(spec);
+	exact->npanels = panels_of(spec);
+	if (!take_memory(exact))
+		return false;
+	gv_screen_reset(&exact->screen, (GvSetMetric) spec->metric, spec->dims,
+					exact->mean);
+	for (i = 0; i < GV_SCREEN_ROWS; i++)
+		exact->in_order[i] = i;
+	return true;
+}
+
 /* See gv_set_create. */
 static GvStatus
 cpu_create(const GvSetSpec *spec, void **state)
 {
 	GvExact    *made = calloc(1, sizeof(GvExact));
-	int			i;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
-	made->spec = *spec;
-	made->kept = kept_of(spec);
-	made->npanels = panels_of(spec);
-	if (!take_memory(made))
+	made->spec.own = spec->own;
+	made->keeps = spec->own != 0;
+	made->rows = gv_cpu_take(made->keeps ? spec->nrows * spec->dims : 0,
+							 sizeof(float));
+	if (made->rows == NULL || !begin_question(made, spec))
 	{
 		cpu_drop(made);
 		return GV_NO_MEMORY;
 	}
-	gv_screen_reset(&made->screen, (GvSetMetric) spec->metric, spec->dims,
-					made->mean);
-	for (i = 0; i < GV_SCREEN_ROWS; i++)
-		made->in_order[i] = i;
 	*state = made;
 	return GV_OK;
+}
+
+/* See gv_set_ask. */
+static GvStatus
+cpu_ask(void *state, const GvSetSpec *spec)
+{
+	GvExact    *exact = state;
+	GvExact		rows = {.keeps = true, .rows = exact->rows,
+	.nrows = exact->nrows};
+
+	drop_question(exact);
+	*exact = rows;
+	return begin_question(exact, spec) ? GV_OK : GV_NO_MEMORY;
 }
 
 /* Vectors [n], the first of which has number `first`, where they are kept. */
@@ -347,20 +378,21 @@ put_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 {
 	GvPoll		poll = {stop, 0};
 
-	if (!exact->spec.own)
+	if (!exact->keeps)
 		return search_rows(exact, rows, first, n, stop);
 	exact->nrows = first + n;
 	return copy_vectors(exact, exact->rows, rows, first, n, &poll) ?
 		GV_OK : GV_CANCELLED;
 }
 
-/* Search the rows that were kept, among which the queries are. */
+/* Search the rows that were kept, among which queries may be. */
 static GvStatus
-search_own(GvExact *exact, const GvStop *stop)
+search_kept(GvExact *exact, const GvStop *stop)
 {
 	GvPoll		poll = {stop, 0};
 
-	if (!reset_nearest(exact, 0, exact->spec.nqueries, &poll))
+	if (exact->spec.own &&
+		!reset_nearest(exact, 0, exact->spec.nqueries, &poll))
 		return GV_CANCELLED;
 	return search_rows(exact, exact->rows, 0, exact->nrows, stop);
 }
@@ -392,7 +424,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 {
 	GvExact    *exact = state;
 	GvPoll		poll = {stop, 0};
-	GvStatus	status = exact->spec.own ? search_own(exact, stop) : GV_OK;
+	GvStatus	status = exact->keeps ? search_kept(exact, stop) : GV_OK;
 	int64_t		q;
 
 	if (status == GV_OK && exact->lists != NULL)
@@ -450,4 +482,5 @@ const GvSetOps gv_cpu_exact_set = {
 	.put = cpu_put,
 	.run = cpu_run,
 	.get = cpu_get,
+	.ask = cpu_ask,
 };

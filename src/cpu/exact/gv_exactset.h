@@ -16,8 +16,9 @@ typedef struct GvExact
 {
 	GvSetSpec	spec;
 	int64_t		kept;			/* neighbours that there can be: <= k */
-	float	   *rows;			/* [nrows][dims], with spec.own, */
-	int64_t		nrows;			/* ... that came */
+	bool		keeps;			/* rows, for whatever is asked: */
+	float	   *rows;			/* [nrows][dims] */
+	int64_t		nrows;
 	float	   *queries;		/* [nqueries][dims]; with spec.own in rows */
 	int64_t    *self;			/* [nqueries], with spec.self */
 	GvKnn	   *nearest;		/* [nqueries][kept] */

@@ -20,6 +20,7 @@ struct GvSet
 	int64_t		came[GV_NSET_INPUTS];
 	GvSetDone	done;
 	bool		is_kept;		/* rows of this pass need not come */
+	bool		keeps;			/* rows for whatever is asked */
 	bool		is_broken;		/* it can only be dropped */
 };
 
@@ -58,6 +59,7 @@ valid_own(const GvSetSpec *spec)
 	if (!spec->own)
 		return spec->first == 0;
 	return spec->own == 1 && spec->self == 0 && spec->first >= 0 &&
+		(spec->nqueries > 0 || spec->nlists == 0) &&
 		spec->first <= spec->nrows - spec->nqueries &&
 		spec->nrows <= GV_SET_OWN_BYTES / (int64_t) sizeof(float) / spec->dims;
 }
@@ -67,7 +69,8 @@ valid_exact(const GvSetSpec *spec)
 {
 	return spec->metric >= GV_SET_L2 && spec->metric <= GV_SET_PEARSON &&
 		spec->k >= 1 && spec->k <= GV_SET_MAX_K &&
-		spec->nqueries >= 1 && spec->nqueries <= GV_SET_MAX_QUERIES &&
+		spec->nqueries >= (spec->own ? 0 : 1) &&
+		spec->nqueries <= GV_SET_MAX_QUERIES &&
 		spec->method == 0 && spec->iterations == 0 && spec->self <= 1 &&
 		spec->balanced == 0 && spec->approximate == 0 && valid_own(spec) &&
 		spec->nlists >= 0 && spec->nlists <= GV_SET_MAX_CLUSTERS &&
@@ -230,6 +233,7 @@ gv_set_create(const GvSetSpec *spec, GvSet **set)
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
+	made->keeps = spec->own != 0;
 	made->ops = backend()->kinds[spec->kind];
 	status = made->ops->create(spec, &made->state);
 	if (status != GV_OK)
@@ -251,6 +255,13 @@ gv_set_drop(GvSet *set)
 	}
 }
 
+/* Rows are only to be kept, as yet. */
+static bool
+asks_nothing(const GvSetSpec *spec)
+{
+	return spec->kind == GV_SET_EXACT && spec->nqueries == 0;
+}
+
 /* Is everything there that comes before rows? */
 static bool
 is_prepared(const GvSet *set)
@@ -270,7 +281,8 @@ is_wanted(const GvSet *set, GvSetInput input, int64_t n)
 		gv_set_input_bytes(&set->spec, input) > 0 &&
 		n <= input_length(&set->spec, input) - set->came[input] &&
 		(input == GV_SET_ROWS ? is_prepared(set) && !set->is_kept :
-		 set->came[GV_SET_ROWS] == 0 && set->done.passes == 0);
+		 (set->came[GV_SET_ROWS] == 0 || set->is_kept) &&
+		 set->done.passes == 0);
 }
 
 static bool
@@ -357,6 +369,14 @@ gv_set_put(GvSet *set, GvSetInput input, const void *items, int64_t n,
 	return put_items(set, input, items, n, stop);
 }
 
+/* Have the rows come that are queries? */
+static bool
+has_own(const GvSet *set, const GvSetSpec *spec)
+{
+	return !spec->own ||
+		spec->first + spec->nqueries <= set->came[GV_SET_ROWS];
+}
+
 GvStatus
 gv_set_run(GvSet *set, GvSetDone *done, const GvStop *stop)
 {
@@ -366,12 +386,11 @@ gv_set_run(GvSet *set, GvSetDone *done, const GvStop *stop)
 	if (gv_fault_is_due(&fault, &status))
 		return set != NULL ? note(set, status) : status;
 	if (set == NULL || done == NULL || set->is_broken || set->done.finished ||
-		!gv_valid_stop(stop) || !is_prepared(set))
+		!gv_valid_stop(stop) || !is_prepared(set) || asks_nothing(&set->spec))
 		return GV_INVALID;
 	whole = set->is_kept || set->came[GV_SET_ROWS] == set->spec.nrows;
 	if (!whole && (set->spec.kind != GV_SET_EXACT ||
-				   (set->spec.own && set->came[GV_SET_ROWS] <
-					set->spec.first + set->spec.nqueries)))
+				   !has_own(set, &set->spec)))
 		return GV_INVALID;
 	status = set->ops->run(set->state, &set->done, stop);
 	if (status != GV_OK)
@@ -402,4 +421,31 @@ gv_set_get(GvSet *set, GvSetOutput output, int64_t first, int64_t n,
 	if (n == 0)
 		return GV_OK;
 	return note(set, set->ops->get(set->state, output, first, n, items));
+}
+
+GvStatus
+gv_set_ask(GvSet *set, const GvSetSpec *spec)
+{
+	int64_t		nrows;
+	GvStatus	status;
+
+	if (gv_fault_is_due(&fault, &status))
+		return set != NULL ? note(set, status) : status;
+	if (set == NULL || set->is_broken || !set->keeps ||
+		!(set->done.finished || asks_nothing(&set->spec)) ||
+		!valid_spec(spec) || spec->kind != GV_SET_EXACT ||
+		spec->device != set->spec.device || spec->dims != set->spec.dims ||
+		spec->nrows != set->spec.nrows || asks_nothing(spec) ||
+		!has_own(set, spec))
+		return GV_INVALID;
+	status = set->ops->ask(set->state, spec);
+	if (status != GV_OK)
+		return note(set, status);
+	nrows = set->came[GV_SET_ROWS];
+	memset(set->came, 0, sizeof(set->came));
+	memset(&set->done, 0, sizeof(set->done));
+	set->came[GV_SET_ROWS] = nrows;
+	set->is_kept = true;
+	set->spec = *spec;
+	return GV_OK;
 }

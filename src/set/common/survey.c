@@ -5,20 +5,26 @@
  *
  * A table is read several times: for a sample, for queries, and for each tile of
  * queries.  To turn a value into floats takes most of it, where it is of
- * pgvector's types, so vectors are kept as far as the caller's memory goes.  Of
- * others it is known in which block they are, about, so that a row here and there
+ * pgvector's types, so vectors are kept as far as the caller's memory goes, or
+ * are sent to gpuvecd at once, and none are read again.  Of others it is known in which block they are, about, so that a row here and there
  * does not cost all that are before it.
  */
 #include "postgres.h"
 
 #include <sys/mman.h>
 
+#include "access/detoast.h"
 #include "access/heapam.h"
+#include "access/table.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 
 #include "set/common/common.h"
 #include "set/common/tablerows.h"
+
+/* To send fewer bytes is not worth a connection. */
+#define LEAST_SENT		(1 << 18)
+#define SENT_ROWS		32		/* at a time */
 
 /* Blocks are marked so many rows from each other, or somewhat more. */
 #define MARKED_ROWS		256
@@ -215,13 +221,123 @@ keep(IvfpqTable *table, const float *vector, int64 most)
 	table->nkept++;
 }
 
+/* Vectors like the current row's, as it is stored, that the table has at most. */
+static int64
+most_vectors(const IvfpqTable *table)
+{
+	Oid			toast = table->rel->rd_rel->reltoastrelid;
+	BlockNumber nblocks = RelationGetNumberOfBlocks(table->rel);
+
+	if (VARATT_IS_EXTERNAL(DatumGetPointer(table->vector)) &&
+		OidIsValid(toast))
+	{
+		Relation	rel = table_open(toast, AccessShareLock);
+
+		nblocks = RelationGetNumberOfBlocks(rel);
+		table_close(rel, AccessShareLock);
+	}
+	return (int64) nblocks * BLCKSZ / (int64) toast_datum_size(table->vector);
+}
+
+/* Have gpuvecd keep rows, if it can keep as many as there may be. */
+static void
+begin_to_send(IvfpqTable *table, int64 nrows)
+{
+	GvSetSpec	spec = {.kind = GV_SET_EXACT, .metric = GV_SET_L2,
+	.dims = table->dims, .k = 1, .own = 1, .nrows = nrows};
+
+	if (nrows * table->dims * (int64) sizeof(float) < LEAST_SENT ||
+		!IvfpqWorkKeeps(nrows, table->dims))
+		return;
+	table->work = IvfpqWorkBegin(&spec, IVFPQ_WORK_SERVER);
+	table->work_rows = nrows;
+}
+
+/* See tablerows.h. */
+void
+IvfpqTableStopAsking(IvfpqTable *table)
+{
+	if (table->work != NULL)
+		IvfpqWorkEnd(table->work);
+	table->work = NULL;
+}
+
+/* A first reading of all rows, and what becomes of their vectors. */
+typedef struct Survey
+{
+	IvfpqTable *table;
+	Size		keep_bytes;
+	bool		send;
+	int64		most;			/* to keep */
+	float	   *batch;			/* [SENT_ROWS][dims] to send, */
+	int			n;				/* so many */
+} Survey;
+
+/* Send what is gathered. */
+static void
+send_batch(Survey *survey)
+{
+	IvfpqTable *table = survey->table;
+
+	if (survey->n > 0 && table->work != NULL &&
+		(table->nrows > table->work_rows ||
+		 !IvfpqWorkPut(table->work, GV_SET_ROWS, survey->batch, survey->n)))
+		IvfpqTableStopAsking(table);
+	survey->n = 0;
+}
+
+/* The first row says how long vectors are, and so what is to be done. */
+static void
+take_first(Survey *survey, const float *vector, int64 to_send)
+{
+	IvfpqTable *table = survey->table;
+	Size		bytes = table->dims * sizeof(float);
+
+	if (to_send > 0)
+		begin_to_send(table, to_send);
+	if (table->work != NULL)
+	{
+		survey->batch = palloc(SENT_ROWS * bytes);
+		memcpy(survey->batch, vector, bytes);
+		survey->n = 1;
+		send_batch(survey);
+	}
+	if (table->work == NULL)
+		survey->most = survey->keep_bytes / bytes;
+	if (survey->most > 0)
+		keep(table, vector, survey->most);
+}
+
+/* The current row's vector. */
+static void
+take_vector(Survey *survey)
+{
+	IvfpqTable *table = survey->table;
+	int64		to_send = table->nrows == 1 && survey->send ?
+	most_vectors(table) : 0;
+	const float *vector = IvfpqTableFloats(table);
+
+	if (table->nrows == 1)
+		take_first(survey, vector, to_send);
+	else if (table->work == NULL)
+		keep(table, vector, survey->most);
+	else
+	{
+		memcpy(survey->batch + survey->n * table->dims, vector,
+			   table->dims * sizeof(float));
+		if (++survey->n == SENT_ROWS)
+			send_batch(survey);
+	}
+}
+
 /* Read all rows, see tablerows.h. */
 void
-IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes)
+IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes, bool send)
 {
 	bool		is_heap = table->rel->rd_tableam == GetHeapamTableAmRoutine();
 	BlockNumber block = InvalidBlockNumber;
-	int64		most = 0;
+	Survey		survey = {.table = table, .keep_bytes = keep_bytes,
+	.send = send};
 
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_KEYS, 0);
 	while (IvfpqTableNext(table))
@@ -229,17 +345,15 @@ IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes)
 		if (is_heap)
 			note_mark(table, &block);
 		note_row(table);
-		if (table->nrows == 1 || table->nkept < most)
-		{
-			const float *vector = IvfpqTableFloats(table);
-
-			most = keep_bytes / (table->dims * sizeof(float));
-			if (most > 0)
-				keep(table, vector, most);
-		}
+		if (table->nrows == 1 || table->nkept < survey.most ||
+			table->work != NULL)
+			take_vector(&survey);
 		if (table->nrows % 4096 == 0)
 			IvfpqProgressDone(table->nrows);
 	}
+	send_batch(&survey);
+	if (survey.batch != NULL)
+		pfree(survey.batch);
 	if (table->key_column != InvalidAttrNumber)
 		check_keys(table);
 }
@@ -248,6 +362,7 @@ IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes)
 void
 IvfpqTableForget(IvfpqTable *table)
 {
+	IvfpqTableStopAsking(table);
 	if (table->kept != NULL)
 		pfree(table->kept);
 	table->kept = NULL;

@@ -351,6 +351,7 @@ IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot)
 void
 IvfpqTableClose(IvfpqTable *table)
 {
+	IvfpqTableForget(table);
 	end_scan(table);
 	ExecDropSingleTupleTableSlot(table->slot);
 	UnregisterSnapshot(table->snapshot);

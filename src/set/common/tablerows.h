@@ -18,6 +18,7 @@
 #include "utils/snapshot.h"
 
 #include "am/value/value.h"
+#include "set/common/work.h"
 
 /* Vectors are handed on in batches of about so many bytes. */
 #define IVFPQ_BATCH_BYTES	(4 * 1024 * 1024)
@@ -47,6 +48,8 @@ typedef struct IvfpqTable
 	float	   *kept;			/* [nkept][dims] vectors of the first rows */
 	int64		nkept;
 	int64		kept_room;
+	IvfpqWork  *work;			/* gpuvecd has all rows; or NULL */
+	int64		work_rows;		/* that it has room for */
 
 	/* after a whole reading */
 	int64		nskipped;		/* rows without a vector */
@@ -108,11 +111,15 @@ extern int64 IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot);
 
 /*
  * Read keys or TIDs of all rows, and of the first vector how long it is.
- * ERROR for a key that is NULL or comes twice.  Vectors of the first rows are
- * kept, as many as so many bytes hold, until IvfpqTableForget.
+ * ERROR for a key that is NULL or comes twice.  Until IvfpqTableForget vectors of
+ * the first rows are kept, as many as so many bytes hold; or, if the caller has
+ * use for that, gpuvecd has all rows, to be asked about them (table->work).
  */
-extern void IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes);
+extern void IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes, bool send);
 extern void IvfpqTableForget(IvfpqTable *table);
+
+/* gpuvecd cannot be asked about the rows, or need not be any more. */
+extern void IvfpqTableStopAsking(IvfpqTable *table);
 
 /*
  * The vector at a position, after a survey; good until another row is read.

@@ -27,7 +27,7 @@
 /*
  * Queries and results that gpuvecd gets at a time: a share of its memory, or
  * so many bytes if that is more, but a larger share at most, as it refuses
- * what it has no room for.
+ * what it has no room for.  Rows that it keeps have that share, too.
  */
 #define SERVER_SHARE	8
 #define SERVER_BYTES	((int64) 1 << 30)
@@ -137,6 +137,15 @@ IvfpqWorkPut(IvfpqWork *work, GvSetInput input, const void *items, int64 n)
 }
 
 bool
+IvfpqWorkAsk(IvfpqWork *work, const GvSetSpec *spec)
+{
+	CHECK_FOR_INTERRUPTS();
+	Assert(work->place == IVFPQ_WORK_SERVER);
+	return note(work, work->remote != NULL &&
+				IvfpqRemoteSetAsk(work->remote, spec));
+}
+
+bool
 IvfpqWorkRun(IvfpqWork *work, GvSetDone *done)
 {
 	CHECK_FOR_INTERRUPTS();
@@ -212,6 +221,17 @@ IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 			high = tried.nqueries - 1;
 	}
 	return low;
+}
+
+/* See work.h. */
+bool
+IvfpqWorkKeeps(int64 nrows, int dims)
+{
+	int64		row = dims * sizeof(float);
+
+	return (ivfpq_engine == IVFPQ_ENGINE_GPU ? IvfpqServerIsWanted() :
+			IvfpqServerHasCard()) && nrows <= GV_SET_OWN_BYTES / row &&
+		nrows * row <= IvfpqServerMemory() / SERVER_MOST;
 }
 
 /* What may be kept, see work.h. */

@@ -27,9 +27,13 @@ extern IvfpqWorkPlace IvfpqWorkChoose(const GvSetSpec *spec);
 /* Begin; the memory context of the time ends it, or IvfpqWorkEnd. */
 extern IvfpqWork *IvfpqWorkBegin(const GvSetSpec *spec, IvfpqWorkPlace place);
 
-/* As gv_set_put, gv_set_run and gv_set_get, but for what is said above. */
+/*
+ * As gv_set_put, gv_set_ask, gv_set_run and gv_set_get, but for what is said above;
+ * only gpuvecd is asked again.
+ */
 extern bool IvfpqWorkPut(IvfpqWork *work, GvSetInput input, const void *items,
 						 int64 n);
+extern bool IvfpqWorkAsk(IvfpqWork *work, const GvSetSpec *spec);
 extern bool IvfpqWorkRun(IvfpqWork *work, GvSetDone *done);
 extern bool IvfpqWorkGet(IvfpqWork *work, GvSetOutput output, int64 first,
 						 int64 n, void *items);
@@ -44,10 +48,17 @@ extern void IvfpqWorkEnd(IvfpqWork *work);
 
 /*
  * How many queries of an exact search may be asked together: what they take of
- * this session fits maintenance_work_mem, of gpuvecd a sixteenth of its memory
+ * this session fits maintenance_work_mem, of gpuvecd an eighth of its memory
  * or a gigabyte, a quarter at most; at least one, no more than spec->nqueries.
  */
 extern int64 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place);
+
+/*
+ * May gpuvecd be given so many rows to keep, for as long as something is asked of
+ * them?  It has to have a card, or the user wants it in any case: processors take
+ * memory of the host for them.
+ */
+extern bool IvfpqWorkKeeps(int64 nrows, int dims);
 
 /*
  * Bytes that a session has for vectors meanwhile: maintenance_work_mem where

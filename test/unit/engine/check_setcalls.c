@@ -273,6 +273,44 @@ check_order(int kind)
 	gv_set_drop(set);
 }
 
+/* A set whose five rows were asked: what may be asked of them next. */
+static void
+check_asking(GvSet *set, const GvSetSpec *own)
+{
+	GvSetSpec	next = specs[GV_SET_EXACT];
+	GvSetSpec	wrong = *own;
+	GvSetDone	done;
+	int64_t		found[2];
+
+	next.nqueries = 1;
+	wrong.first = 4;			/* two from there on: one has come */
+	INVALID(gv_set_ask(set, &wrong));
+	wrong = next;
+	wrong.nrows--;
+	INVALID(gv_set_ask(set, &wrong));
+	wrong = next;
+	wrong.dims--;
+	INVALID(gv_set_ask(set, &wrong));
+	wrong = next;
+	wrong.k = 0;
+	INVALID(gv_set_ask(set, &wrong));
+	wrong = *own;
+	wrong.nqueries = 0;
+	INVALID(gv_set_ask(set, &wrong));
+	INVALID(gv_set_ask(set, NULL));
+	INVALID(gv_set_ask(NULL, &next));
+	CHECK(gv_set_ask(set, &next) == GV_OK, "ask");
+	INVALID(gv_set_ask(set, &next));
+	INVALID(gv_set_run(set, &done, NULL));
+	CHECK(gv_set_put(set, GV_SET_QUERIES, vectors, 1, NULL) == GV_OK &&
+		  gv_set_put(set, GV_SET_SELF, numbers, 1, NULL) == GV_OK, "put");
+	INVALID(gv_set_put(set, GV_SET_ROWS, vectors, 1, NULL));
+	INVALID(gv_set_get(set, GV_SET_POSITIONS, 0, 1, found));
+	CHECK(gv_set_run(set, &done, NULL) == GV_OK && done.passes == 1 &&
+		  gv_set_get(set, GV_SET_POSITIONS, 0, 2, found) == GV_OK &&
+		  found[0] == 1 && found[1] == 2, "neighbours");
+}
+
 /* Queries that are rows: which ones there may be, and that they come. */
 static void
 check_own(void)
@@ -312,6 +350,10 @@ check_own(void)
 	/* rows lie on a line: 2 and 4 are as far from 3, 3 is nearest to 4 */
 	CHECK(found[0] == 2 && found[1] == 4 && found[2] == 3 && found[3] == 2,
 		  "neighbours");
+	check_asking(set, &own);
+	gv_set_drop(set);
+	CHECK(gv_set_create(&specs[GV_SET_EXACT], &set) == GV_OK, "create");
+	INVALID(gv_set_ask(set, &specs[GV_SET_EXACT]));
 	gv_set_drop(set);
 }
 

@@ -27,6 +27,23 @@ put_rows(GvSet *set, const GvSetSpec *spec, const SetInputs *inputs)
 	return status;
 }
 
+/* A set that keeps rows, all of which are there, asked nothing or else before. */
+static GvStatus
+make_keeper(const GvSetSpec *spec, const SetInputs *inputs, GvSet **set)
+{
+	GvSetSpec	keeper = {.kind = GV_SET_EXACT,.metric = GV_SET_L2,
+		.dims = spec->dims,.k = 3,.own = 1,.nrows = spec->nrows,
+	.nqueries = unit_random() % 2};
+	GvSetDone	done;
+	GvStatus	status = gv_set_create(&keeper, set);
+
+	if (status == GV_OK)
+		status = put_rows(*set, &keeper, inputs);
+	if (status == GV_OK && keeper.nqueries > 0)
+		status = gv_set_run(*set, &done, NULL);
+	return status == GV_OK ? gv_set_ask(*set, spec) : status;
+}
+
 /* See sets.h; errors [iterations + 1] are those of passes, or NULL. */
 GvSet *
 finished_set(const GvSetSpec *spec, const SetInputs *inputs, GvSetDone *done,
@@ -36,7 +53,10 @@ finished_set(const GvSetSpec *spec, const SetInputs *inputs, GvSetDone *done,
 	GV_SET_ROWS, GV_SET_RANKS};
 	GvSetInput	input = spec->own ? GV_SET_ROWS : firsts[spec->kind];
 	GvSet	   *set = NULL;
-	GvStatus	status = gv_set_create(spec, &set);
+	/* of exact searches every second one is of rows that are there already */
+	bool		kept = spec->kind == GV_SET_EXACT && unit_random() % 2;
+	GvStatus	status = kept ? make_keeper(spec, inputs, &set) :
+	gv_set_create(spec, &set);
 
 	CHECK(gv_set_size(spec) > 0, "size");
 	if (status == GV_OK && input != GV_SET_ROWS)
@@ -52,7 +72,8 @@ finished_set(const GvSetSpec *spec, const SetInputs *inputs, GvSetDone *done,
 	memset(done, 0, sizeof(*done));
 	while (status == GV_OK && !done->finished)
 	{
-		status = put_rows(set, spec, inputs);
+		if (!kept)
+			status = put_rows(set, spec, inputs);
 		if (status == GV_OK)
 			status = gv_set_run(set, done, NULL);
 		if (status == GV_OK && errors != NULL)

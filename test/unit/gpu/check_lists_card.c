@@ -97,13 +97,18 @@ compare(const Case *test, const GvSetSpec *spec, const SearchOutputs *a,
 		  (int) test->unit, (int) wrong, (int) (spec->nqueries * spec->k));
 }
 
-/* The last two thirds of all rows, which are queries, in two portions. */
+/*
+ * The last two thirds of all rows, which are queries, in two portions, by sets of
+ * their own and of rows that are kept; and once more all of these as queries.
+ */
 static void
 check_own(const Case *test, const GvSetSpec *all, const SearchInputs *in,
 		  const SearchOutputs *expected)
 {
 	GvSetSpec	own = *all;
 	int64_t		third = all->nqueries / 3;
+	SearchOutputs again = make_outputs(all);
+	void	   *kept = NULL;
 
 	/* where all lists are near it is as without */
 	if (all->probes == all->nlists && test->dims % 2 == 0)
@@ -111,6 +116,7 @@ check_own(const Case *test, const GvSetSpec *all, const SearchInputs *in,
 	own.self = 0;
 	own.own = 1;
 	own.nqueries = third;
+	CHECK(keep_rows(&gv_gpu_exact_set, all, in, &kept) == GV_OK, "keep");
 	for (own.first = third; third > 0 && own.first < 3 * third;
 		 own.first += third)
 	{
@@ -125,9 +131,17 @@ check_own(const Case *test, const GvSetSpec *all, const SearchInputs *in,
 						 &cpu) == GV_OK, "own");
 		compare(test, &own, &part, &card);
 		compare(test, &own, &part, &cpu);
+		CHECK(ask_search(&gv_gpu_exact_set, kept, &own, in, &card) == GV_OK,
+			  "ask");
+		compare(test, &own, &part, &card);
 		free_outputs(&card);
 		free_outputs(&cpu);
 	}
+	CHECK(ask_search(&gv_gpu_exact_set, kept, all, in, &again) == GV_OK,
+		  "ask for all");
+	compare(test, all, expected, &again);
+	gv_gpu_exact_set.drop(kept);
+	free_outputs(&again);
 }
 
 static void

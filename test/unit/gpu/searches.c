@@ -77,14 +77,13 @@ free_search_inputs(SearchInputs *in)
 		unit_free(in->lists);
 }
 
-/* Centroids in two pieces, rows in batches. */
+/* Centroids in two pieces; not the rows. */
 static GvStatus
-put_inputs(const GvSetOps *ops, void *state, const GvSetSpec *spec,
-		   const SearchInputs *in, const GvStop *stop)
+put_question(const GvSetOps *ops, void *state, const GvSetSpec *spec,
+			 const SearchInputs *in)
 {
 	int32_t		half = spec->nlists / 2;
 	GvStatus	status = GV_OK;
-	int64_t		i;
 
 	if (!spec->own)
 		status = ops->put(state, GV_SET_QUERIES, in->queries, 0,
@@ -98,6 +97,17 @@ put_inputs(const GvSetOps *ops, void *state, const GvSetSpec *spec,
 		status = ops->put(state, GV_SET_LISTS,
 						  in->lists + (size_t) half * spec->dims, half,
 						  spec->nlists - half, NULL);
+	return status;
+}
+
+/* Rows in batches. */
+static GvStatus
+put_rows(const GvSetOps *ops, void *state, const GvSetSpec *spec,
+		 const SearchInputs *in, const GvStop *stop)
+{
+	GvStatus	status = GV_OK;
+	int64_t		i;
+
 	for (i = 0; i < spec->nrows && status == GV_OK; i += in->batch)
 		status = ops->put(state, GV_SET_ROWS, in->rows + i * spec->dims, i,
 						  spec->nrows - i < in->batch ? spec->nrows - i :
@@ -134,13 +144,43 @@ run_search(const GvSetOps *ops, const GvSetSpec *spec,
 
 	if (status != GV_OK)
 		return status;
-	status = put_inputs(ops, state, spec, in, stop);
+	status = put_question(ops, state, spec, in);
+	if (status == GV_OK)
+		status = put_rows(ops, state, spec, in, stop);
 	if (status == GV_OK)
 		status = ops->run(state, &done, stop);
 	if (status == GV_OK && out != NULL)
 		status = get_outputs(ops, state, spec, out);
 	ops->drop(state);
 	return status;
+}
+
+GvStatus
+keep_rows(const GvSetOps *ops, const GvSetSpec *spec, const SearchInputs *in,
+		  void **state)
+{
+	GvSetSpec	keeper = {.kind = GV_SET_EXACT,.metric = GV_SET_L2,
+		.dims = spec->dims,.k = 1,.own = 1,.nrows = spec->nrows + 3};
+	GvStatus	status = ops->create(&keeper, state);
+
+	return status == GV_OK ? put_rows(ops, *state, spec, in, NULL) : status;
+}
+
+GvStatus
+ask_search(const GvSetOps *ops, void *state, const GvSetSpec *spec,
+		   const SearchInputs *in, const SearchOutputs *out)
+{
+	GvSetSpec	asked = *spec;
+	GvSetDone	done;
+	GvStatus	status;
+
+	asked.nrows += 3;			/* as in keep_rows */
+	status = ops->ask(state, &asked);
+	if (status == GV_OK)
+		status = put_question(ops, state, &asked, in);
+	if (status == GV_OK)
+		status = ops->run(state, &done, NULL);
+	return status == GV_OK ? get_outputs(ops, state, &asked, out) : status;
 }
 
 static bool

@@ -79,6 +79,13 @@ extern GvStatus run_search(const GvSetOps *ops, const GvSetSpec *spec,
 						   const SearchInputs *in, const GvStop *stop,
 						   const SearchOutputs *out);
 
+/* The same of rows that a set keeps, of which there might have been more. */
+extern GvStatus keep_rows(const GvSetOps *ops, const GvSetSpec *spec,
+						  const SearchInputs *in, void **state);
+extern GvStatus ask_search(const GvSetOps *ops, void *state,
+						   const GvSetSpec *spec, const SearchInputs *in,
+						   const SearchOutputs *out);
+
 /* Neighbours that differ in a bit, but for which NaN a distance is. */
 extern int64_t count_differences(const GvSetSpec *spec,
 								 const SearchOutputs *a,

@@ -75,6 +75,41 @@ check_replaced(const TestServer *server)
 	close(fd);
 }
 
+/* Rows that are kept are asked, first of themselves. */
+static void
+check_kept(const TestServer *server)
+{
+	static const int asked[] = {TEST_OWN_SET, TEST_NEAR_SET, 0, TEST_OWN_SET};
+	int			fd = client_open(server, GV_ROLE_SET);
+	TestSet		rows = set_make(TEST_OWN_SET);
+	GvSetSpec	keeper = set_keeper(&rows.spec);
+	int			got;
+	int			i;
+
+	CHECK(set_begin(fd, &keeper) == 0 &&
+		  set_bring(fd, &rows, GV_SET_ROWS) == 0, "keep");
+	for (i = 0; i < 4; i++)
+	{
+		TestSet		set = set_make(asked[i]);
+		void	   *own_rows = set.items[GV_SET_ROWS];
+
+		set.items[GV_SET_ROWS] = rows.items[GV_SET_ROWS];
+		got = set_ask(fd, &set.spec);
+		CHECK(got == 0, "ask %d: %d", i, got);
+		if (got == 0 && (got = set_bring(fd, &set, GV_SET_QUERIES)) == 0 &&
+			(got = set_bring(fd, &set, GV_SET_SELF)) == 0 &&
+			(got = set_bring(fd, &set, GV_SET_LISTS)) == 0)
+			got = set_finish(fd, &set);
+		CHECK(got == 0, "asked %d: %d", i, got);
+		set.items[GV_SET_ROWS] = own_rows;
+		set_free(&set);
+	}
+	got = set_check(fd, &rows);
+	CHECK(got == 0, "another set: %d", got);
+	set_free(&rows);
+	close(fd);
+}
+
 /* Two at once, who come to their turn in turn. */
 static void
 check_two(const TestServer *server)
@@ -275,6 +310,7 @@ check_all(const char *devices, const char *text)
 
 	check_kinds(&server);
 	check_replaced(&server);
+	check_kept(&server);
 	check_two(&server);
 	check_shared(&server);
 	if (!test_card)

@@ -208,6 +208,39 @@ check_runs(const TestServer *server, const TestSet *exact,
 	RUN(ranks, READY);
 }
 
+/* Asked too soon, too late, or what cannot be. */
+static void
+check_asks(const TestServer *server, const TestSet *exact)
+{
+	TestSet		own = set_make(TEST_OWN_SET);
+	GvSetSpec	keeper = set_keeper(&own.spec);
+	GvSetSpec	wrong[] = {own.spec, own.spec, own.spec, keeper};
+	int			fd;
+	int			i;
+
+	check_cut(server, exact, BEGUN, GV_MSG_ASK, &own.spec, sizeof(own.spec),
+			  NULL, 0, "not begun to keep");
+	check_cut(server, &own, DONE, GV_MSG_ASK, &own.spec, sizeof(own.spec),
+			  NULL, 0, "begun with queries");
+	wrong[0].device = 1;
+	wrong[1].first = own.n[GV_SET_ROWS] - 5;
+	wrong[2].nrows--;
+	for (i = 0; i < 4; i++)
+	{
+		fd = client_open(server, GV_ROLE_SET);
+		CHECK(set_begin(fd, &keeper) == 0 &&
+			  set_bring(fd, &own, GV_SET_ROWS) == 0, "keep");
+		client_cut(fd, set_ask(fd, &wrong[i]), "asked");
+	}
+	fd = client_open(server, GV_ROLE_SET);
+	client_cut(fd, set_ask(fd, &own.spec), "no set");
+	fd = client_open(server, GV_ROLE_SET);
+	CHECK(set_begin(fd, &keeper) == 0, "keep");
+	client_cut(fd, client_ask(fd, GV_MSG_RUN, NULL, 0, NULL, 0, NULL, NULL),
+			   "run what was not asked");
+	set_free(&own);
+}
+
 void
 test_wrong_sets(void)
 {
@@ -226,6 +259,7 @@ test_wrong_sets(void)
 	check_puts(&server, &exact, &near, &clusters, &ranks);
 	check_gets(&server, &exact, &clusters);
 	check_runs(&server, &exact, &clusters, &ranks);
+	check_asks(&server, &exact);
 	got = set_finish(bystander, &exact);
 	CHECK(got == 0, "the bystander: %d", got);
 	/* what is refused takes the set with it */

@@ -171,6 +171,8 @@ extern GvSetSpec set_spec(int which);
 extern TestSet set_make(int which);
 extern void set_free(TestSet *set);
 extern int	set_begin(int fd, const GvSetSpec *spec);
+extern int	set_ask(int fd, const GvSetSpec *spec);
+extern GvSetSpec set_keeper(const GvSetSpec *spec);
 extern bool set_send(int fd, const TestSet *set, GvSetInput input,
 					 int64_t first, int64_t n);
 extern int	set_bring(int fd, const TestSet *set, GvSetInput input);

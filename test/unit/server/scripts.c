@@ -195,6 +195,7 @@ set_script(Script *script, int which)
 		if (gv_set_output_bytes(&set.spec, (GvSetOutput) i) > 0)
 			add(script, GV_MSG_GET, &get, sizeof(get), NULL, 0);
 	}
+	add(script, GV_MSG_ASK, &request, sizeof(request), NULL, 0);
 	add(script, GV_MSG_SET, &request, sizeof(request), NULL, 0);
 	set_free(&set);
 }

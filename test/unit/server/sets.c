@@ -152,6 +152,23 @@ set_begin(int fd, const GvSetSpec *spec)
 					  NULL, NULL);
 }
 
+int
+set_ask(int fd, const GvSetSpec *spec)
+{
+	return client_ask(fd, GV_MSG_ASK, spec, sizeof(*spec), NULL, 0,
+					  NULL, NULL);
+}
+
+/* Of a set that keeps such rows, and is asked nothing yet. */
+GvSetSpec
+set_keeper(const GvSetSpec *spec)
+{
+	GvSetSpec	keeper = {.kind = GV_SET_EXACT,.metric = GV_SET_L2,
+		.dims = spec->dims,.k = 1,.own = 1,.nrows = spec->nrows};
+
+	return keeper;
+}
+
 /* Send items of an input, and do not wait. */
 bool
 set_send(int fd, const TestSet *set, GvSetInput input, int64_t first,
