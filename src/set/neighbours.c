@@ -109,6 +109,12 @@ put_rows(Tile *tile)
 	const float *vectors;
 	int64		n;
 
+	if (tile->is_asked)
+	{
+		/* they are there */
+		IvfpqProgressDone(tile->done_before + rows->nrows);
+		return true;
+	}
 	for (int64 put = 0; put < rows->nrows; put += n)
 	{
 		n = IvfpqTableRead(rows, put,
@@ -203,8 +209,7 @@ search_tile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 		IvfpqWorkBegin(&tile_spec, place);
 	(void) ((!tile->is_asked || IvfpqWorkAsk(tile->work, &tile_spec)) &&
 			put_queries(tile) && put_selves(tile) && put_lists(tile) &&
-			(tile->is_asked || put_rows(tile)) &&
-			IvfpqWorkRun(tile->work, &done) && take_results(tile));
+			put_rows(tile) && IvfpqWorkRun(tile->work, &done) && take_results(tile));
 	if (!tile->is_asked)
 		IvfpqWorkEnd(tile->work);
 }
@@ -253,7 +258,6 @@ search_tiles(Tile *tile, GvSetSpec *spec, IvfpqWorkPlace place)
 		if (tile->taken < tile->nqueries)
 			return;
 		tile->done_before += tile->wanted->rows->nrows;
-		IvfpqProgressDone(tile->done_before);
 	}
 }
 
