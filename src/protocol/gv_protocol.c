@@ -48,7 +48,7 @@ SIZE_IS(GvSetSpec, 64);
 SIZE_IS(GvPutRequest, 16);
 SIZE_IS(GvSetDone, 24);
 SIZE_IS(GvGetRequest, 24);
-SIZE_IS(GvStatusReply, 304);
+SIZE_IS(GvStatusReply, 312);
 SIZE_IS(GvMirrorStatus, 104);
 
 /* A refusal's name, for views and logs. */

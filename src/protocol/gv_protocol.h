@@ -494,6 +494,7 @@ typedef struct GvStatusReply
 	char		device[128];
 	int64_t		memory;			/* that mirrors may have of all devices,
 								 * bytes: less where shards bring searchers */
+	int64_t		most;			/* ... of the device that has most */
 	int64_t		used;
 	int64_t		searches;		/* answered with results */
 	int64_t		batches;

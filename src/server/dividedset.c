@@ -333,9 +333,9 @@ gv_divided_ask(GvDividedSet *divided, const GvSetSpec *spec)
 	more = bytes - portion->charged;
 	if (more > 0 && !gv_mirrors_reserve(portion->spec.device, more))
 		return GV_NO_MEMORY;
-	if (more < 0)
-		gv_mirrors_unreserve(portion->spec.device, -more);
-	portion->charged = bytes;
+	/* an engine need not give back what the question before took */
+	if (more > 0)
+		portion->charged = bytes;
 	asked.device = portion->spec.device;
 	status = gv_set_ask(portion->set, &asked);
 	if (status == GV_OK)

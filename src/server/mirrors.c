@@ -410,7 +410,11 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 	{
 		for (i = 0; i < gv_registry.ndevices; i++)
 		{
-			reply->memory += gv_registry_most(i);
+			int64_t		memory = gv_registry_most(i);
+
+			reply->memory += memory;
+			if (memory > reply->most)
+				reply->most = memory;
 			reply->used += gv_registry.devices[i].used;
 		}
 		reply->evictions = gv_registry.evictions;

@@ -26,12 +26,21 @@
 #define PRODUCTS		((int64) 8000000000)
 #define LEAST_ROWS		1024
 
+/* Ways to search, in the order in which they are tried. */
+typedef enum Way
+{
+	WAY_ASKED,					/* gpuvecd has the rows (table->work) */
+	WAY_OWN,					/* it gets them, queries are among them */
+	WAY_PLAIN,					/* it gets both */
+	WAY_HERE					/* this session */
+} Way;
+
 typedef struct Tile
 {
 	const IvfpqNeighbours *wanted;
 	IvfpqWork  *work;
-	bool		is_asked;		/* of gpuvecd, which has the rows */
-	bool		is_own;			/* its queries are among them */
+	bool		is_asked;		/* rows are there */
+	bool		is_own;			/* queries are among them */
 	int64		first;			/* number of its first query */
 	int64		nqueries;
 	int64		taken;			/* queries whose neighbours the sink has */
@@ -209,37 +218,55 @@ search_tile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 		IvfpqWorkBegin(&tile_spec, place);
 	(void) ((!tile->is_asked || IvfpqWorkAsk(tile->work, &tile_spec)) &&
 			put_queries(tile) && put_selves(tile) && put_lists(tile) &&
-			put_rows(tile) && IvfpqWorkRun(tile->work, &done) && take_results(tile));
+			put_rows(tile) && IvfpqWorkRun(tile->work, &done) &&
+			take_results(tile));
 	if (!tile->is_asked)
 		IvfpqWorkEnd(tile->work);
 }
 
-/* Are queries among the rows, and those kept where they are searched? */
+/* Are queries rows of the table that is searched? */
 static bool
-are_own(const Tile *tile, IvfpqWorkPlace place)
+are_rows(const IvfpqNeighbours *wanted)
 {
-	const IvfpqNeighbours *wanted = tile->wanted;
-
 	return wanted->self && wanted->selves == NULL &&
-		wanted->from == wanted->rows &&
-		(tile->is_asked ||
-		 (place == IVFPQ_WORK_SERVER && wanted->lists != NULL &&
-		  IvfpqWorkKeeps(wanted->rows->nrows, wanted->rows->dims)));
+		wanted->from == wanted->rows;
+}
+
+/* Is it a way to search? */
+static bool
+is_way(const IvfpqNeighbours *wanted, const GvSetSpec *spec, Way way)
+{
+	switch (way)
+	{
+		case WAY_ASKED:
+			return wanted->rows->work != NULL;
+		case WAY_OWN:
+			/* where lists are near a card has most rows at once in any case */
+			return are_rows(wanted) && wanted->lists != NULL &&
+				IvfpqWorkKeeps(wanted->rows->nrows, wanted->rows->dims) &&
+				IvfpqWorkChoose(spec) == IVFPQ_WORK_SERVER;
+		case WAY_PLAIN:
+			return IvfpqWorkChoose(spec) == IVFPQ_WORK_SERVER;
+		case WAY_HERE:
+			break;
+	}
+	return true;
 }
 
 /* Search all from tile->first on, or as far as gpuvecd comes. */
 static void
-search_tiles(Tile *tile, GvSetSpec *spec, IvfpqWorkPlace place)
+search_tiles(Tile *tile, GvSetSpec *spec, Way way)
 {
+	IvfpqTable *rows = tile->wanted->rows;
+	IvfpqWorkPlace place = way == WAY_HERE ? IVFPQ_WORK_HERE :
+	IVFPQ_WORK_SERVER;
 	int64		nleft = spec->nqueries - tile->first;
 	int64		at_a_time;
 	int64		ntiles;
 
-	tile->is_asked = place == IVFPQ_WORK_SERVER &&
-		tile->wanted->rows->work != NULL;
-	spec->nrows = tile->is_asked ? tile->wanted->rows->work_rows :
-		tile->wanted->rows->nrows;
-	tile->is_own = are_own(tile, place);
+	tile->is_asked = way == WAY_ASKED;
+	tile->is_own = way <= WAY_OWN && are_rows(tile->wanted);
+	spec->nrows = tile->is_asked ? rows->work_rows : rows->nrows;
 	spec->own = tile->is_own;
 	spec->self = tile->wanted->self && !tile->is_own;
 	at_a_time = IvfpqWorkQueries(spec, place);
@@ -283,7 +310,7 @@ IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 {
 	GvSetSpec	spec = {.kind = GV_SET_EXACT, .metric = wanted->metric,
 		.dims = wanted->rows->dims, .k = wanted->k,
-	.nqueries = wanted->nqueries};
+	.nqueries = wanted->nqueries, .nrows = wanted->rows->nrows};
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuvec neighbours",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -296,22 +323,19 @@ IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 		spec.probes = wanted->probes;
 	}
 	init_tile(&tile, wanted);
-	if (wanted->rows->work != NULL)
-		search_tiles(&tile, &spec, IVFPQ_WORK_SERVER);
-	if (tile.first < wanted->nqueries)
+	for (Way way = WAY_ASKED; tile.first < wanted->nqueries; way++)
 	{
-		/* gpuvecd has them no more, or never had */
-		IvfpqTableStopAsking(wanted->rows);
-		spec.nrows = wanted->rows->nrows;
-		search_tiles(&tile, &spec, IvfpqWorkChoose(&spec));
-	}
-	if (tile.first < wanted->nqueries)
-	{
-		/* a set of this session takes the memory of vectors */
-		IvfpqTableForget(wanted->rows);
-		if (wanted->from != NULL)
-			IvfpqTableForget(wanted->from);
-		search_tiles(&tile, &spec, IVFPQ_WORK_HERE);
+		if (way == WAY_HERE)
+		{
+			/* a set of this session takes the memory of vectors */
+			IvfpqTableForget(wanted->rows);
+			if (wanted->from != NULL)
+				IvfpqTableForget(wanted->from);
+		}
+		if (is_way(wanted, &spec, way))
+			search_tiles(&tile, &spec, way);
+		if (tile.first < wanted->nqueries)
+			IvfpqTableStopAsking(wanted->rows);
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);

@@ -22,7 +22,7 @@ my $MAGIC = 0x43507667;
 my ($VERSION) = slurp_file("$FindBin::RealBin/../../src/protocol/gv_protocol.h") =~
   /^#define GV_PROTOCOL_VERSION\s+(\d+)/m;
 my $LOADER = 2;
-my $STATUS_BYTES = 304;
+my $STATUS_BYTES = 312;
 my $MIRROR_BYTES = 104;
 my $KEY_BYTES = 24;
 my $PIECE_BYTES = 28;

@@ -31,7 +31,23 @@ $node->safe_psql('postgres', "
 	CREATE TABLE many AS SELECT g AS id, point(g, 8) || point(g, 8) || point(g, 8) || point(g, 8) AS e
 		FROM generate_series(1, $many) AS g;
 	CREATE TABLE listed AS SELECT * FROM many WHERE id <= 5000;
-	CREATE INDEX ON listed USING gpuivfpq (e) WITH (dims = 32, lists = 40);");
+	CREATE INDEX ON listed USING gpuivfpq (e) WITH (dims = 32, lists = 40);
+	-- stored out of line, but for the first
+	CREATE TABLE tall (id int, e real[]);
+	ALTER TABLE tall ALTER e SET STORAGE EXTERNAL;
+	INSERT INTO tall SELECT g, CASE WHEN g % 50 = 0 THEN NULL ELSE point(g, 600) END
+		FROM generate_series(1, 400) AS g;
+	CREATE INDEX ON tall USING gpuivfpq (e real_cosine_ops) WITH (dims = 600, lists = 8);
+	-- most of it is empty: fewer rows are announced than there is room for
+	CREATE TABLE emptied (id int, e real[]) WITH (autovacuum_enabled = off);
+	INSERT INTO emptied SELECT * FROM many WHERE id <= 20000;
+	CREATE INDEX ON emptied USING gpuivfpq (e) WITH (dims = 32, lists = 40);
+	DELETE FROM emptied WHERE id % 8 <> 0;
+	-- more rows than are announced, for neither VACUUM nor ANALYZE has seen them
+	CREATE TABLE grown (id int, e real[]) WITH (autovacuum_enabled = off);
+	CREATE INDEX ON grown USING gpuivfpq (e) WITH (dims = 32, lists = 40);
+	INSERT INTO grown SELECT * FROM many WHERE id <= 3000;");
+$node->safe_psql('postgres', 'VACUUM emptied');
 
 my $queries = '(SELECT array_agg(e) FROM (SELECT e FROM u ORDER BY id LIMIT 30) AS x)';
 
@@ -79,6 +95,9 @@ my %works = (
 	'graph in arrays' => "SELECT * FROM gpuvec_knn_graph_arrays('t', 'id', 'e', 4)",
 	'graph through an index' => "SELECT * FROM gpuvec_knn_graph('listed', 'id', 'e', 4, 'l2', 'index')",
 	'... in arrays' => "SELECT * FROM gpuvec_knn_graph_arrays('listed', 'id', 'e', 4, 'l2', 'index')",
+	'graph of long vectors' => "SELECT * FROM gpuvec_knn_graph('tall', 'id', 'e', 6, 'cosine', 'index')",
+	'graph of what is left' => "SELECT * FROM gpuvec_knn_graph('emptied', 'id', 'e', 3, 'l2', 'index')",
+	'graph of more than is known' => "SELECT * FROM gpuvec_knn_graph('grown', 'id', 'e', 3, 'l2', 'index')",
 	'k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 25, 6, 3)",
 	'balanced k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 40, 5, 1, true)");
 
@@ -291,11 +310,12 @@ for my $name (sort keys %long)
 # is done by the session
 
 # With one client, as gv_protocol.h has it, until it goes: $run gives the answer's
-# body to the n-th run, $items what each output consists of.
+# body to the n-th run, $items what each output consists of; a set for which
+# $refuses is true there is no memory for.
 sub converse
 {
-	my ($client, $run, $items) = @_;
-	my ($HELLO, $RUN, $GET, $OK) = (1, 29, 30, 64);
+	my ($client, $run, $items, $refuses) = @_;
+	my ($HELLO, $SET, $RUN, $GET, $OK, $REFUSED) = (1, 28, 30, 31, 64, 65);
 	my $runs = 0;
 
 	$SIG{PIPE} = 'DEFAULT';
@@ -305,6 +325,11 @@ sub converse
 		my ($asked, $body) = ('', '');
 
 		last if (read($client, $asked, $length) // 0) < $length;
+		if ($type == $SET && $refuses && $refuses->($asked))
+		{
+			syswrite($client, pack('LSSLa252', 256, $REFUSED, $type, 7, 'no room'));
+			last;
+		}
 		$body = greeting() if $type == $HELLO;
 		$body = $run->(++$runs) if $type == $RUN;
 		if ($type == $GET)
@@ -373,6 +398,38 @@ ok(is_up(), 'gpuvecd is up');
 	test_odd('a position too low', $search, $searched, { %$found, $POSITIONS => pack('q', -2) });
 }
 
+# -- one that has no room for rows that are kept gets them with their queries
+{
+	my $graph = $works{'graph through an index'};
+	my ($own) = rows_of($graph, 'gpuvec.engine = cpu');
+	my $log = $node->basedir . '/sets';
+	my $pid = pretend_gpuvecd(
+		$node,
+		sub {
+			$SIG{CHLD} = 'IGNORE';
+			converse(
+				@_,
+				sub { ran(0, 1, 0, 0, 0) },
+				{},
+				sub {
+					my %set;
+					@set{qw(kind own nlists nqueries)} = (unpack('l7C4l2q3', $_[0]))[ 0, 10, 11, 13 ];
+					open my $told, '>>', $log or die;
+					syswrite($told, "own $set{own} lists " . ($set{nlists} > 0 ? 1 : 0) . " queries $set{nqueries}\n")
+					  if $set{kind} == 0;
+					return $set{own};
+				}) if fork == 0;
+		});
+	my ($out) = rows_of($graph, 'gpuvec.engine = gpu', "statement_timeout = '20s'");
+
+	kill 'KILL', $pid;
+	waitpid $pid, 0;
+	ok($out eq $own, 'no room for rows: the right ones');
+	like(slurp_file($log), qr/^own 1 lists 0 queries 0\n(.*\n)*own 1 lists 1 queries 5000\nown 0 lists 1 queries 5000\n\z/,
+		'... after it was asked to keep them, to have queries among them, and for neither');
+	ok(is_up(), '... gpuvecd is up');
+}
+
 # -- more queries than gpuvecd has memory for at a time (what a card takes in any
 # case is more than that)
 if (!$card)
@@ -387,6 +444,15 @@ if (!$card)
 	ok((rows_of($many_found, 'gpuvec.engine = gpu'))[0] eq $own, 'little memory: the same rows');
 	cmp_ok(stat_of('sets_by_server'), '>', 1, 'little memory: by gpuvecd, a portion at a time');
 	is(stat_of('sets_failed'), 0, 'little memory: it refused nothing');
+
+	# rows that are kept are asked more than once
+	my $graph = "SELECT * FROM gpuvec_knn_graph('listed', 'id', 'e', 100, 'l2', 'index')";
+	my $before = stat_of('sets_by_server');
+	($own) = rows_of($graph, 'gpuvec.engine = cpu');
+	ok((rows_of($graph, 'gpuvec.engine = gpu'))[0] eq $own, 'little memory: the same graph');
+	# a sample, lists of its rows and neighbours, lists merged, and three portions at least
+	cmp_ok(stat_of('sets_by_server'), '>=', $before + 7, 'little memory: asked again and again');
+	is(stat_of('sets_failed'), 0, 'little memory: nothing is refused of that');
 }
 
 # -- nobody to ask

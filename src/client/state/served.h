@@ -94,6 +94,9 @@ extern bool IvfpqServerHasCard(void);
 /* Bytes that it said it has, on all its devices; 0: it is not known. */
 extern int64 IvfpqServerMemory(void);
 
+/* ... on the device that has most. */
+extern int64 IvfpqServerMost(void);
+
 /*
  * Count so many scans of an index for gpuvec_stat: rows that came too late, and
  * whether one ended with a pass over the table.

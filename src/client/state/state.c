@@ -236,6 +236,20 @@ IvfpqServerMemory(void)
 	return memory;
 }
 
+/* See served.h. */
+int64
+IvfpqServerMost(void)
+{
+	int64		most;
+
+	if (ivfpq_shared == NULL)
+		return 0;
+	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
+	most = ivfpq_shared->server.most;
+	LWLockRelease(ivfpq_shared->lock);
+	return most;
+}
+
 /* Searches that it has answered, of all sessions. */
 uint64
 IvfpqCountServed(void)

@@ -77,6 +77,7 @@ typedef struct IvfpqServerInfo
 	char		engine[16];
 	char		device[128];
 	int64		memory;			/* for mirrors, bytes */
+	int64		most;			/* ... of the device that has most */
 	int64		used;
 	int64		restarts;
 	TimestampTz started;		/* 0 = never */

@@ -259,6 +259,7 @@ ask_status(IvfpqChannel *channel, GvStatusReply *told)
 	*told = status;
 	strlcpy(self.info.device, status.device, sizeof(self.info.device));
 	self.info.memory = status.memory;
+	self.info.most = status.most;
 	self.info.used = status.used;
 	if (pg_atomic_read_u64(&ivfpq_shared->instance) != status.instance)
 		meet_server(&channel->welcome);

@@ -36,6 +36,7 @@ struct IvfpqRemoteSet
 	int64		nrows;			/* given, in this pass */
 	GvSetDone	done;
 	bool		failed;
+	bool		keeps;			/* rows: there is another way */
 
 	IvfpqRing	ring;
 	GvSetInput	input;			/* what the slot being filled holds */
@@ -75,12 +76,17 @@ complain(const char *reason)
 				 errhint("%s", IvfpqUnservedHint())));
 }
 
-/* The end of a function: did it work?  If not, nothing else will. */
+/*
+ * The end of a function: did it work?  If not, nothing else will.  That there is
+ * no room for a set that keeps rows is no failure: it need not.
+ */
 static bool
 conclude(IvfpqRemoteSet *set, bool worked)
 {
 	if (worked)
 		return true;
+	if (set->keeps && set->channel.refusal == GV_REFUSED_NO_MEMORY)
+		return false;
 	if (ivfpq_shared && !set->failed)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->sets_failed, 1);
 	set->failed = true;
@@ -138,6 +144,7 @@ IvfpqRemoteSetBegin(const GvSetSpec *spec)
 	set = palloc0(sizeof(IvfpqRemoteSet));
 	IvfpqChannelInit(&set->channel, CurrentMemoryContext);
 	set->spec = *spec;
+	set->keeps = spec->own != 0;
 	set->callback.func = release;
 	set->callback.arg = set;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, &set->callback);

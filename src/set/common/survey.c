@@ -6,7 +6,7 @@
  * A table is read several times: for a sample, for queries, and for each tile of
  * queries.  To turn a value into floats takes most of it, where it is of
  * pgvector's types, so vectors are kept as far as the caller's memory goes, or
- * are sent to gpuvecd at once, and none are read again.  Of others it is known in which block they are, about, so that a row here and there
+ * are sent to gpuvecd at once, which keeps them.  Of others it is known in which block they are, about, so that a row here and there
  * does not cost all that are before it.
  */
 #include "postgres.h"
@@ -17,6 +17,7 @@
 #include "access/heapam.h"
 #include "access/table.h"
 #include "miscadmin.h"
+#include "optimizer/plancat.h"
 #include "storage/bufmgr.h"
 
 #include "set/common/common.h"
@@ -67,6 +68,7 @@ check_close_keys(const IvfpqTable *table)
 
 	for (int64 i = 1; i < table->nrows; i++)
 	{
+		CHECK_FOR_INTERRUPTS();
 		least = Min(least, table->keys[i]);
 		greatest = Max(greatest, table->keys[i]);
 	}
@@ -80,6 +82,7 @@ check_close_keys(const IvfpqTable *table)
 		uint64		at = (uint64) table->keys[i] - (uint64) least;
 		uint64		bit = UINT64CONST(1) << at % 64;
 
+		CHECK_FOR_INTERRUPTS();
 		if (seen[at / 64] & bit)
 			report_key_twice(table, table->keys[i]);
 		seen[at / 64] |= bit;
@@ -221,13 +224,23 @@ keep(IvfpqTable *table, const float *vector, int64 most)
 	table->nkept++;
 }
 
-/* Vectors like the current row's, as it is stored, that the table has at most. */
+/*
+ * How many rows there may be: as many vectors as the first one, as it is stored,
+ * as there is room for, and a quarter more than the planner thinks at most.  Should
+ * there be more, they are not sent.
+ */
 static int64
-most_vectors(const IvfpqTable *table)
+most_rows(const IvfpqTable *table)
 {
 	Oid			toast = table->rel->rd_rel->reltoastrelid;
-	BlockNumber nblocks = RelationGetNumberOfBlocks(table->rel);
+	BlockNumber nblocks;
+	BlockNumber npages;
+	double		nrows;
+	double		visible;
+	double		fit;
 
+	estimate_rel_size(table->rel, NULL, &npages, &nrows, &visible);
+	nblocks = npages;
 	if (VARATT_IS_EXTERNAL(DatumGetPointer(table->vector)) &&
 		OidIsValid(toast))
 	{
@@ -236,7 +249,8 @@ most_vectors(const IvfpqTable *table)
 		nblocks = RelationGetNumberOfBlocks(rel);
 		table_close(rel, AccessShareLock);
 	}
-	return (int64) nblocks * BLCKSZ / (int64) toast_datum_size(table->vector);
+	fit = (double) nblocks * BLCKSZ / toast_datum_size(table->vector);
+	return (int64) Max(Min(fit, 1.25 * nrows + MARKED_ROWS), 1);
 }
 
 /* Have gpuvecd keep rows, if it can keep as many as there may be. */
@@ -314,7 +328,7 @@ take_vector(Survey *survey)
 {
 	IvfpqTable *table = survey->table;
 	int64		to_send = table->nrows == 1 && survey->send ?
-	most_vectors(table) : 0;
+	most_rows(table) : 0;
 	const float *vector = IvfpqTableFloats(table);
 
 	if (table->nrows == 1)
@@ -367,6 +381,7 @@ IvfpqTableForget(IvfpqTable *table)
 		pfree(table->kept);
 	table->kept = NULL;
 	table->nkept = 0;
+	table->kept_room = 0;
 }
 
 /* The last mark that is not behind a position; NULL: there is none. */

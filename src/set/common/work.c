@@ -29,7 +29,7 @@
  * so many bytes if that is more, but a larger share at most, as it refuses
  * what it has no room for.  Rows that it keeps have that share, too.
  */
-#define SERVER_SHARE	8
+#define SERVER_SHARE	16
 #define SERVER_BYTES	((int64) 1 << 30)
 #define SERVER_MOST		4
 
@@ -184,11 +184,15 @@ IvfpqWorkEnd(IvfpqWork *work)
 	drop_set(work);
 }
 
-/* Bytes of queries and results that gpuvecd may get. */
+/*
+ * Bytes of queries and results that gpuvecd may get.  What meets lists is one
+ * card's work.
+ */
 static int64
-server_bytes(void)
+server_bytes(const GvSetSpec *spec)
 {
-	int64		memory = IvfpqServerMemory();
+	int64		memory = spec->nlists > 0 || spec->own ? IvfpqServerMost() :
+	IvfpqServerMemory();
 
 	if (memory <= 0)
 		return SERVER_BYTES;	/* it is not known yet */
@@ -198,18 +202,21 @@ server_bytes(void)
 /*
  * How many queries at a time, see work.h.  What the engine takes whatever
  * their number does not count, or where memory is scarce they would come one by
- * one.
+ * one.  Queries that are rows take less than others, but a card more than is
+ * known here.
  */
 int64
 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 {
-	int64		limit = place == IVFPQ_WORK_SERVER ? server_bytes() :
+	int64		limit = place == IVFPQ_WORK_SERVER ? server_bytes(spec) :
 	(int64) maintenance_work_mem * 1024;
 	GvSetSpec	tried = *spec;
 	int64		low = 1;
 	int64		high = Min(spec->nqueries, GV_SET_MAX_QUERIES);
 	int64		fixed;
 
+	tried.own = 0;
+	tried.first = 0;
 	tried.nqueries = 1;
 	fixed = gv_set_size(&tried);
 	while (low < high)
@@ -231,7 +238,7 @@ IvfpqWorkKeeps(int64 nrows, int dims)
 
 	return (ivfpq_engine == IVFPQ_ENGINE_GPU ? IvfpqServerIsWanted() :
 			IvfpqServerHasCard()) && nrows <= GV_SET_OWN_BYTES / row &&
-		nrows * row <= IvfpqServerMemory() / SERVER_MOST;
+		nrows * row <= IvfpqServerMost() / SERVER_MOST;
 }
 
 /* What may be kept, see work.h. */

@@ -48,14 +48,14 @@ extern void IvfpqWorkEnd(IvfpqWork *work);
 
 /*
  * How many queries of an exact search may be asked together: what they take of
- * this session fits maintenance_work_mem, of gpuvecd an eighth of its memory
+ * this session fits maintenance_work_mem, of gpuvecd a sixteenth of its memory
  * or a gigabyte, a quarter at most; at least one, no more than spec->nqueries.
  */
 extern int64 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place);
 
 /*
  * May gpuvecd be given so many rows to keep, for as long as something is asked of
- * them?  It has to have a card, or the user wants it in any case: processors take
+ * them, a quarter of a card's memory?  It has to have one, or the user wants it in any case: processors take
  * memory of the host for them.
  */
 extern bool IvfpqWorkKeeps(int64 nrows, int dims);
