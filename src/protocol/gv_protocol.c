@@ -47,7 +47,7 @@ SIZE_IS(GvTryRequest, 16);
 SIZE_IS(GvSetSpec, 64);
 SIZE_IS(GvPutRequest, 16);
 SIZE_IS(GvSetDone, 24);
-SIZE_IS(GvGetRequest, 24);
+SIZE_IS(GvGetRequest, 32);
 SIZE_IS(GvStatusReply, 312);
 SIZE_IS(GvMirrorStatus, 104);
 

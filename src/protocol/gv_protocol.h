@@ -155,7 +155,8 @@ typedef enum GvMessageType
 	GV_MSG_PUT,					/* GvPutRequest, items of that input; OK:
 								 * nothing */
 	GV_MSG_RUN,					/* nothing; OK: GvSetDone */
-	GV_MSG_GET,					/* GvGetRequest; OK: items of that output */
+	GV_MSG_GET,					/* GvGetRequest; OK: items of that output, or
+								 * nothing: they are in shared memory */
 
 	GV_MSG_SEARCHES,			/* GvSearchesRequest, transformed queries
 								 * float [n][dims]; OK: n answers as of SEARCH
@@ -486,6 +487,9 @@ typedef struct GvGetRequest
 	int64_t		first;
 	int64_t		n;				/* items, 1 or more, and at most what a
 								 * message holds */
+	int64_t		offset;			/* where they are written to in the memory
+								 * that the connection shares, a multiple of
+								 * 8; -1: they are the answer */
 } GvGetRequest;
 
 typedef struct GvStatusReply

@@ -416,6 +416,8 @@ extern ssize_t gv_shared_receive(GvConnection *connection, void *bytes,
 								 size_t length);
 extern void gv_shared_take(GvConnection *connection);
 extern bool gv_shared_open(GvConnection *connection);
+extern void *gv_shared_room(const GvConnection *connection, int64_t offset,
+							int64_t bytes);
 extern void gv_shared_release(GvConnection *connection);
 
 /* buildthread.c: what that thread does for a builder. */

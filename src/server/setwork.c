@@ -4,7 +4,7 @@
  *		message at a time.
  *
  * Its client sends on meanwhile, so the next rows wait in the socket, or in
- * memory that it shares.  What the engine takes comes out of the budgets of
+ * memory that it shares, to which results may go, too.  What the engine takes comes out of the budgets of
  * mirrors.  Different sets have nothing in common: their threads work side by
  * side.  Which devices do the work: dividedset.c.
  */
@@ -127,6 +127,28 @@ gv_setwork_run(GvConnection *connection)
 		*reply = work->done;
 }
 
+/*
+ * Where the answer's items go, in the client's memory or behind an OK, which is
+ * made; NULL: nowhere, the request has been refused.
+ */
+static void *
+place_for(GvConnection *connection, int64_t offset, int64_t bytes)
+{
+	void	   *items;
+
+	if (offset == -1)
+		return gv_reply(connection, (size_t) bytes);
+	items = gv_shared_room(connection, offset, bytes);
+	if (items == NULL)
+		gv_pieces_conclude(connection, GV_OK, "a place outside the memory");
+	else
+	{
+		gv_count(sent, bytes);
+		gv_reply(connection, 0);
+	}
+	return items;
+}
+
 /* See GV_MSG_GET. */
 void
 gv_setwork_get(GvConnection *connection)
@@ -152,7 +174,7 @@ gv_setwork_get(GvConnection *connection)
 		gv_pieces_conclude(work->connection, GV_OK, "an output out of range");
 		return;
 	}
-	items = gv_reply(work->connection, (size_t) (request->n * item));
+	items = place_for(connection, request->offset, request->n * item);
 	if (items == NULL)
 		return;
 	status = gv_divided_get(work->set, output, request->first, request->n,

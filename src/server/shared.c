@@ -1,13 +1,17 @@
 /*
  * shared.c
  *		Memory that a loader or a set shares with us, so that what it brings
- *		is not copied through the socket.
+ *		or fetches is not copied through the socket.
  *
  * The client makes it, seals its size, and passes its descriptor along with
  * GV_MSG_MEMORY.  Then messages may lie in it: GV_MSG_HERE says where, and the
  * client lets that place alone until it is answered.  Should it not, its
  * mirror or its answer is spoilt, which it can have without that.  It could do
  * worse; but whoever may connect is the owner, whom we trust with that.
+ *
+ * What a set asks for is written to where the request says, before it is
+ * answered.  No more depends on it here: whatever lies there a moment later,
+ * nobody but the client goes by it.
  */
 #include "server/gv_server.h"
 
@@ -114,8 +118,10 @@ gv_shared_take(GvConnection *connection)
 		gv_pieces_conclude(connection, GV_OK, "no memory that can be shared");
 		return;
 	}
-	memory = mmap(NULL, request->bytes, PROT_READ, MAP_SHARED | MAP_POPULATE,
-				  fd, 0);
+	/* only sets have something written there */
+	memory = mmap(NULL, request->bytes,
+				  connection->role == GV_ROLE_SET ? PROT_READ | PROT_WRITE :
+				  PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
 	close(fd);
 	connection->passed_fd = -1;
 	if (memory == MAP_FAILED)
@@ -165,4 +171,19 @@ gv_shared_open(GvConnection *connection)
 	connection->place = connection->shared + request->offset;
 	gv_count(received, connection->here.length);
 	return true;
+}
+
+/*
+ * Where a set's client wants so many bytes, in the memory that it shares; NULL:
+ * that is not in it, or there is none.
+ */
+void *
+gv_shared_room(const GvConnection *connection, int64_t offset, int64_t bytes)
+{
+	int64_t		room = (int64_t) connection->shared_bytes;
+
+	if (connection->shared == NULL || offset < 0 || offset % 8 != 0 ||
+		bytes > room || offset > room - bytes)
+		return NULL;
+	return connection->shared + offset;
 }

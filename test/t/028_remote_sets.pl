@@ -82,6 +82,10 @@ sub rows_of
 
 # -- the same rows
 
+# so many results that they come through shared memory, through more than one slot of it, and
+# each of the slots again
+my $neighbours = "SELECT md5(g::text) FROM gpuvec_knn_graph_arrays('t', 'id', 'e', 400) AS g";
+
 my %works = (
 	'exact search' => "SELECT * FROM gpuvec_exact_search('t', 'e', $queries, 9)",
 	'by inner product' => "SELECT * FROM gpuvec_exact_search('t', 'e', $queries, 9, 'ip')",
@@ -98,7 +102,12 @@ my %works = (
 	'graph of long vectors' => "SELECT * FROM gpuvec_knn_graph('tall', 'id', 'e', 6, 'cosine', 'index')",
 	'graph of what is left' => "SELECT * FROM gpuvec_knn_graph('emptied', 'id', 'e', 3, 'l2', 'index')",
 	'graph of more than is known' => "SELECT * FROM gpuvec_knn_graph('grown', 'id', 'e', 3, 'l2', 'index')",
+	'many neighbours' => $neighbours,
+	'a large selection' => "SELECT x / 10000, md5(string_agg(s::text, ' ' ORDER BY s)) FROM
+		(SELECT array_agg(sin(i)::real) AS a FROM generate_series(1, 800000) AS i) AS v,
+		gpuvec_select(a, 600000) WITH ORDINALITY AS s(p, v, x) GROUP BY 1",
 	'k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 25, 6, 3)",
+	'k-means of many' => "SELECT * FROM gpuvec_kmeans('many', 'e', 300, 2)",
 	'balanced k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 40, 5, 1, true)");
 
 ok(is_up(), 'gpuvecd is up');
@@ -309,13 +318,30 @@ for my $name (sort keys %long)
 # -- a gpuvecd out of its mind: what it says is not believed, and work with no end
 # is done by the session
 
+# Numbers of messages, by their names.
+my %message;
+{
+	my ($names) = slurp_file("$FindBin::RealBin/../../src/protocol/gv_protocol.h") =~
+	  /^typedef enum GvMessageType\n\{(.*?)^\} GvMessageType;/ms;
+	my $next = 0;
+
+	$names =~ s{/\*.*?\*/}{}sg;
+	while ($names =~ /GV_MSG_(\w+)(?:\s*=\s*(\d+))?/g)
+	{
+		$next = $2 if defined $2;
+		$message{$1} = $next++;
+	}
+}
+
 # With one client, as gv_protocol.h has it, until it goes: $run gives the answer's
-# body to the n-th run, $items what each output consists of; a set for which
-# $refuses is true there is no memory for.
+# body to the n-th run, $items what each output consists of.  Outputs for shared memory
+# are not written, so the client finds there what it has sent; with $answered they
+# are the answer nevertheless.  A set for which $refuses is true there is no memory
+# for.
 sub converse
 {
-	my ($client, $run, $items, $refuses) = @_;
-	my ($HELLO, $SET, $RUN, $GET, $OK, $REFUSED) = (1, 28, 30, 31, 64, 65);
+	my ($client, $run, $items, $answered, $refuses) = @_;
+	my ($HELLO, $SET, $RUN, $GET, $OK, $REFUSED) = @message{qw(HELLO SET RUN GET OK REFUSED)};
 	my $runs = 0;
 
 	$SIG{PIPE} = 'DEFAULT';
@@ -334,9 +360,9 @@ sub converse
 		$body = $run->(++$runs) if $type == $RUN;
 		if ($type == $GET)
 		{
-			my ($output, undef, undef, $n) = unpack('llqq', $asked);
+			my ($output, undef, undef, $n, $offset) = unpack('llqqq', $asked);
 
-			$body = $items->{$output} x $n;
+			$body = $items->{$output} x $n if $offset == -1 || $answered;
 		}
 		syswrite($client, pack('LSS', length $body, $OK, $type) . $body);
 	}
@@ -352,11 +378,11 @@ sub ran
 # Test: with such a server the rows are right, and it is found out.
 sub test_odd
 {
-	my ($what, $query, $run, $items) = @_;
+	my ($what, $query, $run, $items, $answered) = @_;
 	my ($own) = rows_of($query, 'gpuvec.engine = cpu');
 	my $before = stat_of('sets_failed');
 	my $pid = pretend_gpuvecd($node,
-		sub { $SIG{CHLD} = 'IGNORE'; converse(@_, $run, $items) if fork == 0 });
+		sub { $SIG{CHLD} = 'IGNORE'; converse(@_, $run, $items, $answered) if fork == 0 });
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SET gpuvec.engine = gpu; SET statement_timeout = '20s';
 		 SELECT string_agg(x::text, ' ' ORDER BY x::text COLLATE \"C\") FROM ($query) AS x");
@@ -395,6 +421,8 @@ ok(is_up(), 'gpuvecd is up');
 		{ %$means, $SIZES => pack('q', 201) });
 	test_odd('an unfinished search', $search, sub { ran(0, 1, 0, 0, 0) }, $found);
 	test_odd('a position too high', $search, $searched, { %$found, $POSITIONS => pack('q', 200) });
+	test_odd('no positions in shared memory', $neighbours, $searched, $found);
+	test_odd('positions that are not there', $neighbours, $searched, $found, 1);
 	test_odd('a position too low', $search, $searched, { %$found, $POSITIONS => pack('q', -2) });
 }
 
@@ -410,7 +438,7 @@ ok(is_up(), 'gpuvecd is up');
 			converse(
 				@_,
 				sub { ran(0, 1, 0, 0, 0) },
-				{},
+				{}, undef,
 				sub {
 					my %set;
 					@set{qw(kind own nlists nqueries)} = (unpack('l7C4l2q3', $_[0]))[ 0, 10, 11, 13 ];

@@ -1,6 +1,7 @@
 /*
  * ring.c
- *		A ring of slots for messages, in memory that gpuvecd shares or not.
+ *		A ring of slots for messages, in memory that gpuvecd shares or not; in
+ *		slots that it shares answers may lie, too.
  */
 #include "postgres.h"
 
@@ -31,6 +32,13 @@ IvfpqRingSlot(const IvfpqRing *ring, uint64 number)
 {
 	return ring->slots + (number % ring->nslots) * slot_bytes(ring) +
 		HEAD_BYTES;
+}
+
+/* Where gpuvecd finds that in the memory shared with it, or -1. */
+int64
+IvfpqRingOffset(const IvfpqRing *ring, uint64 number)
+{
+	return ring->is_shared ? IvfpqRingSlot(ring, number) - ring->slots : -1;
 }
 
 /* ---- memory */

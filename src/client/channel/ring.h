@@ -6,6 +6,8 @@
  * A slot that was sent is kept until it is answered, and the next one is free
  * before it is filled.  Where the role allows that and there is such memory,
  * gpuvecd shares the slots, so that they are not copied through the socket.
+ * Once all are answered a caller may name slots for answers (IvfpqRingOffset);
+ * which of them are free is his to know.
  */
 #ifndef IVFPQ_RING_H
 #define IVFPQ_RING_H
@@ -37,6 +39,7 @@ extern bool IvfpqRingOpen(IvfpqRing *ring, IvfpqChannel *channel, int nslots,
 						  Size room, bool share);
 extern void IvfpqRingClose(IvfpqRing *ring);
 extern char *IvfpqRingSlot(const IvfpqRing *ring, uint64 number);
+extern int64 IvfpqRingOffset(const IvfpqRing *ring, uint64 number);
 extern bool IvfpqRingMove(IvfpqRing *ring);
 extern bool IvfpqRingAwait(IvfpqRing *ring, uint64 most);
 extern bool IvfpqRingSend(IvfpqRing *ring, GvMessageType type,

@@ -5,9 +5,14 @@
  *
  * Items are gathered in slots, a ring of them, each a message.  A full slot is
  * on its way until it is answered, and the next one is filled meanwhile.  Where
- * there is much to bring the slots lie in memory that gpuvecd shares, else they
+ * there is much to move the slots lie in memory that gpuvecd shares, else they
  * go through the socket.  Nothing is kept of what has been answered: after a
  * failure the caller begins anew.
+ *
+ * When outputs are asked for all inputs are answered, so gpuvecd writes these
+ * into the same slots, one after the other: one that has been copied, and two
+ * that are on their way.  What it can still write to is copied first and looked at
+ * then, as what comes through the socket is.
  */
 #include "postgres.h"
 
@@ -20,7 +25,7 @@
 #define NSLOTS			4
 #define SLOT_BYTES		((Size) 4 << 20)	/* items of a slot, at most */
 
-/* To bring less than this, memory to share is not worth while. */
+/* To move less than this, memory to share is not worth while. */
 #define LEAST_SHARED	((int64) 8 << 20)
 
 /* Often enough that the socket, which holds some 200 kB, is never empty. */
@@ -42,6 +47,7 @@ struct IvfpqRemoteSet
 	GvSetInput	input;			/* what the slot being filled holds */
 	Size		used;			/* bytes of it */
 
+	uint64		ngot;			/* requests for outputs that are answered */
 	GvGetRequest prefetched[2]; /* on their way, first come first */
 	int			nprefetched;
 
@@ -108,15 +114,27 @@ bytes_to_bring(const GvSetSpec *spec)
 	return bytes + spec->k * gv_set_input_bytes(spec, GV_SET_STARTS);
 }
 
+/* Bytes that are to be fetched, at most. */
+static int64
+bytes_to_fetch(const GvSetSpec *spec)
+{
+	int64		bytes = 0;
+
+	for (int i = 0; i < GV_NSET_OUTPUTS; i++)
+		bytes += gv_set_output_length(spec, (GvSetOutput) i, spec->k) *
+			gv_set_output_bytes(spec, (GvSetOutput) i);
+	return bytes;
+}
+
 /* Make the ring; false: it failed. */
 static bool
 make_ring(IvfpqRemoteSet *set)
 {
-	int64		total = bytes_to_bring(&set->spec);
+	int64		inputs = bytes_to_bring(&set->spec);
+	bool		share = inputs + bytes_to_fetch(&set->spec) >= LEAST_SHARED;
 
-	return IvfpqRingOpen(&set->ring, &set->channel, NSLOTS,
-						 (Size) Min((int64) SLOT_BYTES, total),
-						 total >= LEAST_SHARED);
+	return IvfpqRingOpen(&set->ring, &set->channel, NSLOTS, share ? SLOT_BYTES :
+						 (Size) Min((int64) SLOT_BYTES, inputs), share);
 }
 
 /* Say what is to be done; false: it failed. */
@@ -332,6 +350,37 @@ check_items(const IvfpqRemoteSet *set, GvSetOutput output, const void *items,
 	return true;
 }
 
+/* Items of an output that one request may ask for. */
+static int64
+items_at_once(const IvfpqRemoteSet *set, GvSetOutput output)
+{
+	int64		bytes = set->ring.is_shared ? (int64) set->ring.room :
+	GV_MAX_MESSAGE;
+
+	return bytes / gv_set_output_bytes(&set->spec, output);
+}
+
+/* The request that is the `later`-th after those that are answered. */
+static GvGetRequest
+make_request(const IvfpqRemoteSet *set, int later, GvSetOutput output,
+			 int64 first, int64 n)
+{
+	GvGetRequest request = {output, 0, first, n,
+	IvfpqRingOffset(&set->ring, set->ngot + later)};
+
+	return request;
+}
+
+/* How long its answer is. */
+static uint32
+answer_bytes(const IvfpqRemoteSet *set, const GvGetRequest *request)
+{
+	int64		item = gv_set_output_bytes(&set->spec,
+										   (GvSetOutput) request->output);
+
+	return request->offset >= 0 ? 0 : (uint32) (request->n * item);
+}
+
 /* Wait for the answer to the first request on its way; false: it failed. */
 static bool
 await_answer(IvfpqChannel *channel, uint32 length)
@@ -350,28 +399,37 @@ await_answer(IvfpqChannel *channel, uint32 length)
 	return true;
 }
 
-/* Get n items, no more than a message holds; false: it failed. */
+/* Have a request answered, which may be on its way; false: it failed. */
+static bool
+have_answered(IvfpqRemoteSet *set, const GvGetRequest *request)
+{
+	uint32		length = answer_bytes(set, request);
+
+	if (set->nprefetched == 0)
+		return IvfpqChannelExchange(&set->channel, GV_MSG_GET, request,
+									sizeof(*request), NULL, 0,
+									length) == IVFPQ_SERVED;
+	if (memcmp(request, &set->prefetched[0], sizeof(*request)) != 0)
+		elog(ERROR, "other items were asked for before");
+	set->prefetched[0] = set->prefetched[1];
+	set->nprefetched--;
+	return await_answer(&set->channel, length);
+}
+
+/* Get n items, no more than a request may ask for; false: it failed. */
 static bool
 get(IvfpqRemoteSet *set, GvSetOutput output, int64 first, int64 n, char *items)
 {
-	GvGetRequest request = {output, 0, first, n};
-	Size		bytes = n * gv_set_output_bytes(&set->spec, output);
+	GvGetRequest request = make_request(set, 0, output, first, n);
 
-	if (set->nprefetched > 0)
-	{
-		if (memcmp(&request, &set->prefetched[0], sizeof(request)) != 0)
-			elog(ERROR, "other items were asked for before");
-		set->prefetched[0] = set->prefetched[1];
-		set->nprefetched--;
-		if (!await_answer(&set->channel, (uint32) bytes))
-			return false;
-	}
-	else if (IvfpqChannelExchange(&set->channel, GV_MSG_GET, &request,
-								  sizeof(request), NULL, 0,
-								  (uint32) bytes) != IVFPQ_SERVED)
+	if (!have_answered(set, &request))
 		return false;
-	memcpy(items, IvfpqAnswerBody(&set->channel), bytes);
-	if (check_items(set, output, IvfpqAnswerBody(&set->channel), n))
+	memcpy(items, request.offset >= 0 ? IvfpqRingSlot(&set->ring, set->ngot) :
+		   IvfpqAnswerBody(&set->channel),
+		   n * gv_set_output_bytes(&set->spec, output));
+	set->ngot++;
+	/* the copy, which gpuvecd cannot change any more */
+	if (check_items(set, output, items, n))
 		return true;
 	(void) IvfpqChannelReject(&set->channel);
 	return false;
@@ -382,12 +440,13 @@ void
 IvfpqRemoteSetPrefetch(IvfpqRemoteSet *set, GvSetOutput output, int64 first,
 					   int64 n)
 {
-	GvGetRequest request = {output, 0, first, n};
-	int64		bytes = n * gv_set_output_bytes(&set->spec, output);
+	GvGetRequest request = make_request(set, set->nprefetched, output, first,
+										n);
 
-	if (bytes > GV_MAX_MESSAGE || set->nprefetched == lengthof(set->prefetched) ||
+	if (n > items_at_once(set, output) ||
+		set->nprefetched == lengthof(set->prefetched) ||
 		IvfpqChannelAdd(&set->channel, GV_MSG_GET, &request, sizeof(request),
-						NULL, 0, (uint32) bytes) == NULL)
+						NULL, 0, answer_bytes(set, &request)) == NULL)
 		return;
 	set->prefetched[set->nprefetched++] = request;
 	/* what has come meanwhile, if it has, is there at the next call, too */
@@ -400,7 +459,7 @@ IvfpqRemoteSetGet(IvfpqRemoteSet *set, GvSetOutput output, int64 first,
 				  int64 n, void *items)
 {
 	int64		item = gv_set_output_bytes(&set->spec, output);
-	int64		most = GV_MAX_MESSAGE / item;
+	int64		most = items_at_once(set, output);
 	bool		worked = IvfpqChannelIsOpen(&set->channel);
 
 	for (int64 done = 0; worked && done < n; done += most)

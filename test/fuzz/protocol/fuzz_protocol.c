@@ -500,36 +500,54 @@ keep_script(FuzzKeep keep, const char *kind, Script *script, int messages)
 	free(bytes);
 }
 
-/* A loader whose first array lies in memory: that of the last message, which is
- * refused, since it is there. */
+/* A message of one number comes into a script as its message `at`. */
+static void
+insert(Script *script, int at, GvMessageType type, uint64_t number)
+{
+	GvMessage  *message = malloc(sizeof(*message) + sizeof(number));
+	int			i;
+
+	*message = (GvMessage) {sizeof(number), type, 0};
+	memcpy(message + 1, &number, sizeof(number));
+	for (i = script->n++; i > at; i--)
+	{
+		script->messages[i] = script->messages[i - 1];
+		script->bytes[i] = script->bytes[i - 1];
+	}
+	script->messages[at] = (char *) message;
+	script->bytes[at] = sizeof(*message) + sizeof(number);
+}
+
+/* A loader whose first array is in memory, that of a message that is not taken. */
 static void
 keep_shared(FuzzKeep keep, const GvMirrorKey *key, const TestIndex *index)
 {
-	GvMessage	headers[2] = {{sizeof(GvMemoryRequest), GV_MSG_MEMORY, 0},
-	{sizeof(GvHereRequest), GV_MSG_HERE, 0}};
-	GvMemoryRequest memory = {1 << 16};
-	GvHereRequest here = {0};
 	Script		script = {0};
-	Script		shared = {0};
-	char		bytes[2][sizeof(GvMessage) + 8];
 
 	loader_script(&script, key, index);
-	here.offset = script.bytes[0] + sizeof(bytes) + script.bytes[1];
-	memcpy(bytes[0], &headers[0], sizeof(GvMessage));
-	memcpy(bytes[0] + sizeof(GvMessage), &memory, 8);
-	memcpy(bytes[1], &headers[1], sizeof(GvMessage));
-	memcpy(bytes[1] + sizeof(GvMessage), &here, 8);
-	shared.n = 5;
-	shared.messages[0] = script.messages[0];
-	shared.messages[1] = bytes[0];
-	shared.messages[2] = script.messages[1];
-	shared.messages[3] = bytes[1];
-	shared.messages[4] = script.messages[2];
-	shared.bytes[0] = script.bytes[0];
-	shared.bytes[1] = shared.bytes[3] = sizeof(bytes[0]);
-	shared.bytes[2] = script.bytes[1];
-	shared.bytes[4] = script.bytes[2];
-	keep_script(keep, "loader-here", &shared, shared.n - 1);
+	while (script.n > 3)
+		free(script.messages[--script.n]);
+	insert(&script, 1, GV_MSG_MEMORY, 1 << 16);
+	insert(&script, 3, GV_MSG_HERE, script.bytes[0] + script.bytes[1] +
+		   script.bytes[2] + sizeof(GvMessage) + sizeof(GvHereRequest));
+	keep_script(keep, "loader-here", &script, script.n - 1);
+	free_script(&script);
+}
+
+/* A set whose outputs go to memory. */
+static void
+keep_fetched(FuzzKeep keep)
+{
+	Script		script = {0};
+	int			i;
+
+	set_script(&script, 0);
+	for (i = 0; i < script.n; i++)
+		if (((GvMessage *) script.messages[i])->type == GV_MSG_GET)
+			((GvGetRequest *) (script.messages[i] +
+							   sizeof(GvMessage)))->offset = 64 * i;
+	insert(&script, 1, GV_MSG_MEMORY, 1 << 16);
+	keep_script(keep, "set-fetched", &script, script.n);
 	free_script(&script);
 }
 
@@ -566,6 +584,7 @@ fuzz_seeds(FuzzKeep keep)
 	keep_script(keep, "builder", &script, script.n);
 	free_script(&script);
 	keep_shared(keep, &key, &index);
+	keep_fetched(keep);
 	for (i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
 	{
 		char		name[16];

@@ -101,7 +101,7 @@ hash_graph(int fd, int64_t places)
 	for (part = 0; part < 4; part++)
 	{
 		GvGetRequest request = {part % 2 ? GV_SET_POSITIONS :
-		GV_SET_DISTANCES, 0, part < 2 ? 0 : places - GOT, GOT};
+		GV_SET_DISTANCES, 0, part < 2 ? 0 : places - GOT, GOT, -1};
 		void	   *payload = NULL;
 		uint32_t	length = 0;
 

@@ -180,6 +180,76 @@ check_shared(const TestServer *server)
 	set_free(&set);
 }
 
+/* Outputs that do not come through the socket, of every kind. */
+static void
+check_fetched(const TestServer *server)
+{
+	TestMemory	memory = memory_make(F_SEAL_SHRINK);
+	int			fd = client_open(server, GV_ROLE_SET);
+	int			got;
+	int			i;
+
+	CHECK(memory_pass(fd, MEMORY_BYTES, &memory.fd, 1) == 0, "memory");
+	for (i = 0; i < TEST_SETS; i++)
+	{
+		TestSet		set = set_make(i);
+
+		set.memory = &memory;
+		if (!test_card || i != TEST_LIKELY_SET)
+		{
+			got = set_check(fd, &set);
+			CHECK(got == 0, "set %d: %d", i, got);
+		}
+		set.memory = NULL;
+		if (i == 0)
+			CHECK(set_check(fd, &set) == 0, "through the socket again");
+		set_free(&set);
+	}
+	close(fd);
+	memory_free(&memory);
+}
+
+/* A request for n positions to be written there, which is answered later. */
+static void
+send_get(int fd, int64_t first, int64_t n, int64_t offset)
+{
+	GvGetRequest request = {GV_SET_POSITIONS, 0, first, n, offset};
+
+	CHECK(client_message(fd, GV_MSG_GET, &request, sizeof(request), NULL, 0),
+		  "send");
+}
+
+/* Several on their way, to places of their own and to the same. */
+static void
+check_fetched_ahead(const TestServer *server)
+{
+	TestMemory	memory = memory_make(F_SEAL_SHRINK);
+	TestSet		set = set_make(0);
+	int			fd = client_open(server, GV_ROLE_SET);
+	const int64_t *places = (const int64_t *) memory.bytes;
+	int64_t		got[100];
+	int			i;
+
+	set.memory = &memory;
+	CHECK(memory_pass(fd, MEMORY_BYTES, &memory.fd, 1) == 0 &&
+		  set_check(fd, &set) == 0, "a set");
+	send_get(fd, 0, 100, 0);
+	send_get(fd, 0, 50, 1024);
+	send_get(fd, 50, 50, 1024 + 8 * 50);
+	/* the last one counts */
+	send_get(fd, 0, 100, 4096);
+	send_get(fd, 90, 10, 4096 + 8 * 45);
+	for (i = 0; i < 5; i++)
+		CHECK(builder_receive(fd, GV_MSG_GET, NULL, NULL) == 0, "%d", i);
+	memcpy(got, places, sizeof(got));
+	CHECK(memcmp(places + 128, got, sizeof(got)) == 0, "in two parts");
+	memcpy(got + 45, got + 90, 10 * sizeof(int64_t));
+	CHECK(memcmp(places + 512, got, sizeof(got)) == 0, "one over another");
+	close(fd);
+	memory_free(&memory);
+	set_free(&set);
+}
+
 /*
  * A client that goes away while what it sent takes minutes, and more of it
  * waits in the socket.
@@ -313,6 +383,8 @@ check_all(const char *devices, const char *text)
 	check_kept(&server);
 	check_two(&server);
 	check_shared(&server);
+	check_fetched(&server);
+	check_fetched_ahead(&server);
 	if (!test_card)
 	{
 		builder_unused(&server, "after all that");

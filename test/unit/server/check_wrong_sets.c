@@ -3,6 +3,7 @@
  *		What is malformed, out of turn or too much in work on sets: who does so
  *		is cut off, and nobody else notices.
  */
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "client.h"
@@ -115,7 +116,7 @@ check_cut(const TestServer *server, const TestSet *set, Stage stage,
 
 #define GET(set, stage, output, first, n) \
 	do { \
-		GvGetRequest get_ = {output, 0, first, n}; \
+		GvGetRequest get_ = {output, 0, first, n, -1}; \
 		check_cut(server, set, stage, GV_MSG_GET, &get_, sizeof(get_), NULL, \
 				  0, #set " " #stage ": " #n " of " #output " from " #first); \
 	} while (0)
@@ -174,7 +175,7 @@ static void
 check_gets(const TestServer *server, const TestSet *exact,
 		   const TestSet *clusters)
 {
-	GvGetRequest unused = {GV_SET_POSITIONS, 1, 0, 1};
+	GvGetRequest unused = {GV_SET_POSITIONS, 1, 0, 1, -1};
 
 	GET(exact, OPEN, GV_SET_POSITIONS, 0, 1);
 	GET(exact, BEGUN, GV_SET_POSITIONS, 0, 1);
@@ -194,6 +195,52 @@ check_gets(const TestServer *server, const TestSet *exact,
 	GET(clusters, DONE, GV_SET_SIZES, 0, 10);
 	check_cut(server, exact, DONE, GV_MSG_GET, &unused, sizeof(unused), NULL,
 			  0, "not 0");
+}
+
+/* Finished, with memory or without, n positions to go to this offset. */
+static void
+check_place(const TestServer *server, const TestSet *set,
+			const TestMemory *memory, int64_t n, int64_t offset,
+			const char *what)
+{
+	GvGetRequest request = {GV_SET_POSITIONS, 0, 0, n, offset};
+	int			fd = come_to(server, set, DONE);
+
+	if (memory != NULL)
+		CHECK(memory_pass(fd, MEMORY_BYTES, &memory->fd, 1) == 0, "memory");
+	client_cut(fd, client_ask(fd, GV_MSG_GET, &request, sizeof(request), NULL,
+							  0, NULL, NULL), what);
+}
+
+/* Places for outputs that are none; nothing is written anywhere. */
+static void
+check_places(const TestServer *server, const TestSet *exact)
+{
+	TestMemory	memory = memory_make(F_SEAL_SHRINK);
+	TestMemory	constant = memory_make(F_SEAL_SHRINK);
+	int64_t		end = (int64_t) MEMORY_BYTES;
+	int			fd = client_open(server, GV_ROLE_SET);
+	size_t		i;
+
+	check_place(server, exact, NULL, 1, 0, "no memory");
+	check_place(server, exact, &memory, 1, -2, "before it");
+	check_place(server, exact, &memory, 1, -8, "eight before it");
+	check_place(server, exact, &memory, 1, INT64_MIN, "far before it");
+	check_place(server, exact, &memory, 1, end, "behind it");
+	check_place(server, exact, &memory, 100, end - 792, "beyond its end");
+	check_place(server, exact, &memory, 1, INT64_MAX - 7, "far behind it");
+	check_place(server, exact, &memory, 1, 4, "not aligned");
+	check_place(server, exact, &memory, 1, end - 12, "at an odd end");
+	check_place(server, exact, &memory, 101, 0, "too many");
+	for (i = 0; i < MEMORY_BYTES && memory.bytes[i] == 0; i++)
+		;
+	CHECK(i == MEMORY_BYTES, "byte %zu was written", i);
+	CHECK(fcntl(constant.fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0 &&
+		  memory_pass(fd, MEMORY_BYTES, &constant.fd, 1) ==
+		  GV_REFUSED_NO_MEMORY, "memory that cannot be written");
+	close(fd);
+	memory_free(&constant);
+	memory_free(&memory);
 }
 
 static void
@@ -258,6 +305,7 @@ test_wrong_sets(void)
 	check_specs(&server);
 	check_puts(&server, &exact, &near, &clusters, &ranks);
 	check_gets(&server, &exact, &clusters);
+	check_places(&server, &exact);
 	check_runs(&server, &exact, &clusters, &ranks);
 	check_asks(&server, &exact);
 	got = set_finish(bystander, &exact);

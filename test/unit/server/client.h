@@ -165,6 +165,7 @@ typedef struct TestSet
 	GvSetSpec	spec;
 	void	   *items[GV_NSET_INPUTS];	/* unit_alloc, or NULL */
 	int64_t		n[GV_NSET_INPUTS];
+	const TestMemory *memory;	/* outputs go there, or NULL */
 } TestSet;
 
 extern GvSetSpec set_spec(int which);

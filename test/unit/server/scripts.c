@@ -190,7 +190,7 @@ set_script(Script *script, int which)
 	add(script, GV_MSG_RUN, NULL, 0, NULL, 0);
 	for (i = 0; i < GV_NSET_OUTPUTS; i++)
 	{
-		GvGetRequest get = {i, 0, 0, 1};
+		GvGetRequest get = {i, 0, 0, 1, -1};
 
 		if (gv_set_output_bytes(&set.spec, (GvSetOutput) i) > 0)
 			add(script, GV_MSG_GET, &get, sizeof(get), NULL, 0);

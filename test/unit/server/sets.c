@@ -269,21 +269,45 @@ same_items(GvSetOutput output, const void *a, const void *b, size_t bytes)
 	return true;
 }
 
-/* Get items of an output and compare them with what they must be. */
+/* Has memory been let alone but for so many bytes at a place? */
+static bool
+unchanged(const TestMemory *memory, size_t place, size_t bytes)
+{
+	size_t		i;
+
+	for (i = 0; i < MEMORY_BYTES; i++)
+		if ((i < place || i >= place + bytes) && memory->bytes[i] != 77)
+			return false;
+	return true;
+}
+
+/*
+ * Get items of an output and compare them with what they must be.  In memory they
+ * end where it ends, or as near to that as they may, and nothing else changes.
+ */
 static int
 check_part(int fd, const TestSet *set, GvSetOutput output, int64_t first,
 		   int64_t n, const char *right)
 {
-	GvGetRequest request = {output, 0, first, n};
 	int64_t		item = gv_set_output_bytes(&set->spec, output);
+	size_t		bytes = (size_t) (n * item);
+	size_t		place = (MEMORY_BYTES - bytes) / 8 * 8;
+	GvGetRequest request = {output, 0, first, n,
+	set->memory == NULL ? -1 : (int64_t) place};
 	void	   *payload = NULL;
 	uint32_t	length = 0;
-	int			got = client_ask(fd, GV_MSG_GET, &request, sizeof(request),
-								 NULL, 0, &payload, &length);
+	int			got;
 
-	if (got == 0 && (length != n * item ||
-					 !same_items(output, payload, right + first * item,
-								 length)))
+	if (set->memory != NULL)
+		memset(set->memory->bytes, 77, MEMORY_BYTES);
+	got = client_ask(fd, GV_MSG_GET, &request, sizeof(request), NULL, 0,
+					 &payload, &length);
+	if (got == 0 && (length != (set->memory == NULL ? bytes : 0) ||
+					 !same_items(output, set->memory == NULL ? payload :
+								 set->memory->bytes + place,
+								 right + first * item, bytes)))
+		got = WRONG_ANSWER;
+	if (set->memory != NULL && !unchanged(set->memory, place, bytes))
 		got = WRONG_ANSWER;
 	free(payload);
 	return got;
