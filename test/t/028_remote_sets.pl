@@ -30,6 +30,7 @@ $node->safe_psql('postgres', "
 	CREATE TABLE u AS SELECT g AS id, point(g * 7, 16) AS e FROM generate_series(1, 200) AS g;
 	CREATE TABLE many AS SELECT g AS id, point(g, 8) || point(g, 8) || point(g, 8) || point(g, 8) AS e
 		FROM generate_series(1, $many) AS g;
+	CREATE TABLE wide AS SELECT g AS id, point(g, 1000) AS e FROM generate_series(1, 1100) AS g;
 	CREATE TABLE listed AS SELECT * FROM many WHERE id <= 5000;
 	CREATE INDEX ON listed USING gpuivfpq (e) WITH (dims = 32, lists = 40);
 	-- stored out of line, but for the first
@@ -82,9 +83,9 @@ sub rows_of
 
 # -- the same rows
 
-# so many results that they come through shared memory, through more than one slot of it, and
-# each of the slots again
-my $neighbours = "SELECT md5(g::text) FROM gpuvec_knn_graph_arrays('t', 'id', 'e', 400) AS g";
+# so many bytes to bring that memory is shared, and so many neighbours that they come in
+# more parts than it has slots
+my $neighbours = "SELECT md5(g::text) FROM gpuvec_knn_graph_arrays('wide', 'id', 'e', 400) AS g";
 
 my %works = (
 	'exact search' => "SELECT * FROM gpuvec_exact_search('t', 'e', $queries, 9)",
@@ -104,7 +105,7 @@ my %works = (
 	'graph of more than is known' => "SELECT * FROM gpuvec_knn_graph('grown', 'id', 'e', 3, 'l2', 'index')",
 	'many neighbours' => $neighbours,
 	'a large selection' => "SELECT x / 10000, md5(string_agg(s::text, ' ' ORDER BY s)) FROM
-		(SELECT array_agg(sin(i)::real) AS a FROM generate_series(1, 800000) AS i) AS v,
+		(SELECT array_agg(sin(i)::real) AS a FROM generate_series(1, 2100000) AS i) AS v,
 		gpuvec_select(a, 600000) WITH ORDINALITY AS s(p, v, x) GROUP BY 1",
 	'k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 25, 6, 3)",
 	'k-means of many' => "SELECT * FROM gpuvec_kmeans('many', 'e', 300, 2)",

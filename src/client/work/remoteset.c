@@ -5,14 +5,14 @@
  *
  * Items are gathered in slots, a ring of them, each a message.  A full slot is
  * on its way until it is answered, and the next one is filled meanwhile.  Where
- * there is much to move the slots lie in memory that gpuvecd shares, else they
+ * there is much to bring the slots lie in memory that gpuvecd shares, else they
  * go through the socket.  Nothing is kept of what has been answered: after a
  * failure the caller begins anew.
  *
- * When outputs are asked for all inputs are answered, so gpuvecd writes these
- * into the same slots, one after the other: one that has been copied, and two
- * that are on their way.  What it can still write to is copied first and looked at
- * then, as what comes through the socket is.
+ * When outputs are asked for all inputs are answered, so gpuvecd writes outputs
+ * into the slots that it shares, one after the other: one that is being copied,
+ * and two that are on their way.  It can still write there later, so what counts
+ * is the copy, which is looked at.
  */
 #include "postgres.h"
 
@@ -25,7 +25,7 @@
 #define NSLOTS			4
 #define SLOT_BYTES		((Size) 4 << 20)	/* items of a slot, at most */
 
-/* To move less than this, memory to share is not worth while. */
+/* To bring less than this, memory to share is not worth while. */
 #define LEAST_SHARED	((int64) 8 << 20)
 
 /* Often enough that the socket, which holds some 200 kB, is never empty. */
@@ -114,27 +114,15 @@ bytes_to_bring(const GvSetSpec *spec)
 	return bytes + spec->k * gv_set_input_bytes(spec, GV_SET_STARTS);
 }
 
-/* Bytes that are to be fetched, at most. */
-static int64
-bytes_to_fetch(const GvSetSpec *spec)
-{
-	int64		bytes = 0;
-
-	for (int i = 0; i < GV_NSET_OUTPUTS; i++)
-		bytes += gv_set_output_length(spec, (GvSetOutput) i, spec->k) *
-			gv_set_output_bytes(spec, (GvSetOutput) i);
-	return bytes;
-}
-
 /* Make the ring; false: it failed. */
 static bool
 make_ring(IvfpqRemoteSet *set)
 {
-	int64		inputs = bytes_to_bring(&set->spec);
-	bool		share = inputs + bytes_to_fetch(&set->spec) >= LEAST_SHARED;
+	int64		total = bytes_to_bring(&set->spec);
 
-	return IvfpqRingOpen(&set->ring, &set->channel, NSLOTS, share ? SLOT_BYTES :
-						 (Size) Min((int64) SLOT_BYTES, inputs), share);
+	return IvfpqRingOpen(&set->ring, &set->channel, NSLOTS,
+						 (Size) Min((int64) SLOT_BYTES, total),
+						 total >= LEAST_SHARED);
 }
 
 /* Say what is to be done; false: it failed. */
