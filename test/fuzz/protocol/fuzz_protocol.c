@@ -547,7 +547,7 @@ keep_fetched(FuzzKeep keep)
 			((GvGetRequest *) (script.messages[i] +
 							   sizeof(GvMessage)))->offset = 64 * i;
 	insert(&script, 1, GV_MSG_MEMORY, 1 << 16);
-	keep_script(keep, "set-fetched", &script, script.n);
+	keep_script(keep, "set-fetched", &script, script.n - 1);
 	free_script(&script);
 }
 
@@ -591,7 +591,7 @@ fuzz_seeds(FuzzKeep keep)
 
 		set_script(&script, sets[i]);
 		snprintf(name, sizeof(name), "set-%d", sets[i]);
-		keep_script(keep, name, &script, script.n);
+		keep_script(keep, name, &script, script.n - 1);
 		free_script(&script);
 	}
 	free_index(&index);

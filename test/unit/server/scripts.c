@@ -166,7 +166,10 @@ builder_script(Script *script, const TestIndex *index)
 	free(mean);
 }
 
-/* A set's: test set `which`, with what little there is of it. */
+/*
+ * A set's: test set `which`, with what little there is of it.  The last message is
+ * refused, as that set began with queries.
+ */
 void
 set_script(Script *script, int which)
 {
@@ -195,8 +198,8 @@ set_script(Script *script, int which)
 		if (gv_set_output_bytes(&set.spec, (GvSetOutput) i) > 0)
 			add(script, GV_MSG_GET, &get, sizeof(get), NULL, 0);
 	}
-	add(script, GV_MSG_ASK, &request, sizeof(request), NULL, 0);
 	add(script, GV_MSG_SET, &request, sizeof(request), NULL, 0);
+	add(script, GV_MSG_ASK, &request, sizeof(request), NULL, 0);
 	set_free(&set);
 }
 
