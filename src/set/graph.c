@@ -5,6 +5,7 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
@@ -22,6 +23,18 @@ check_k(int k)
 {
 	IvfpqCheckRange("k", k, 1, GV_SET_MAX_K,
 					"k is how many neighbours of each row are wanted.");
+}
+
+/* Is there an index to make a graph through? */
+static bool
+has_index(IvfpqTable *table, GvSetMetric metric)
+{
+	Relation	index = IvfpqListsIndex(table, metric);
+
+	if (index == NULL)
+		return false;
+	index_close(index, NoLock);
+	return true;
 }
 
 /* The graph of fcinfo's arguments, which are those of both functions. */
@@ -43,7 +56,8 @@ return_graph(FunctionCallInfo fcinfo, bool in_arrays)
 				   NAME_ARGUMENT(2));
 	IvfpqProgressBegin(IVFPQ_PROGRESS_GRAPH, PG_GETARG_OID(0));
 	IvfpqTableSurvey(&table, IvfpqWorkSpareMemory(),
-					 method == IVFPQ_METHOD_INDEX);
+					 method == IVFPQ_METHOD_INDEX &&
+					 has_index(&table, pairs.metric));
 	pairs.k = (int) Min((int64) k, table.nrows - 1);
 	if (pairs.k > 0 && !(method == IVFPQ_METHOD_INDEX &&
 						 IvfpqFindPairsBySearch(&pairs)))
