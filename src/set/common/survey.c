@@ -6,8 +6,9 @@
  * A table is read several times: for a sample, for queries, and for each tile of
  * queries.  To turn a value into floats takes most of it, where it is of
  * pgvector's types, so vectors are kept as far as the caller's memory goes, or
- * are sent to gpuvecd at once, which keeps them.  Of others it is known in which block they are, about, so that a row here and there
- * does not cost all that are before it.
+ * are sent to gpuvecd at once, which keeps them.  Of others it is known in which
+ * block they are, about, so that a row here and there does not cost all that are
+ * before it.
  */
 #include "postgres.h"
 
