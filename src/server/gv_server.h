@@ -177,6 +177,7 @@ extern bool gv_life_admits(GvConnection *connection, const GvHello *hello);
 extern void gv_life_supervised(GvConnection *connection);
 extern void gv_life_unsupervised(GvConnection *connection);
 extern bool gv_life_is_over(void);
+extern bool gv_life_pass_on(int signal);
 extern int	gv_life_anew(int home, char **argv);
 extern void gv_life_heed_signals(int how);
 

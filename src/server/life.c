@@ -36,6 +36,9 @@ static struct
 	bool		over;			/* we are to begin anew */
 }			life = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* In gv_life_anew(). */
+static volatile sig_atomic_t begins_anew;
+
 /* Is a supervisor at the other end of one of them, or has it at least not gone? */
 static bool
 is_supervised(void)
@@ -151,10 +154,25 @@ gv_life_is_over(void)
 	return life.over;
 }
 
+/*
+ * In a handler: another thread, such as a driver's, may be gone before it has
+ * done anything, since we begin anew: it passes the signal on to the first thread,
+ * where it waits for the program that comes.  False: this is that one.
+ */
+bool
+gv_life_pass_on(int signal)
+{
+	pid_t		process = getpid();
+
+	return syscall(SYS_gettid) != process &&
+		syscall(SYS_tgkill, process, process, signal) == 0;
+}
+
 static void
 end_at_once(int signal)
 {
-	(void) signal;
+	if (begins_anew && gv_life_pass_on(signal))
+		return;
 	gv_folder_leave();
 	_exit(0);
 }
@@ -223,6 +241,7 @@ int
 gv_life_anew(int home, char **argv)
 {
 	/* what came before the loop has noted; what comes later is not forgotten */
+	begins_anew = 1;
 	gv_life_heed_signals(SIG_BLOCK);
 	if (gv_loop_stops())
 		return 0;

@@ -70,13 +70,13 @@ on_stop(int signal)
 {
 	int			saved_errno = errno;
 
-	(void) signal;
+	stop_asked = 1;
+	(void) gv_life_pass_on(signal);
 	if (gv_turns_searching())
 	{
 		gv_folder_leave();
 		_exit(0);
 	}
-	stop_asked = 1;
 	gv_loop_wake();
 	errno = saved_errno;
 }
