@@ -23,6 +23,7 @@
 
 #define CLOSE_ON_EXEC	(1U << 2)	/* of close_range() */
 #define MAX_DESCRIPTORS 65536	/* open ones, where there is no such call */
+#define PASSED_ON_US	10000
 #define ORPHANED_NS		UINT64_C(30000000000)	/* sessions without supervisor */
 
 static struct
@@ -243,6 +244,8 @@ gv_life_anew(int home, char **argv)
 	/* what came before the loop has noted; what comes later is not forgotten */
 	begins_anew = 1;
 	gv_life_heed_signals(SIG_BLOCK);
+	/* what another thread has taken by now it has passed on then */
+	usleep(PASSED_ON_US);
 	if (gv_loop_stops())
 		return 0;
 	close_on_exec();
