@@ -91,11 +91,11 @@ extern bool IvfpqServerIsWanted(void);
 /* ... and does it answer, and run on a card? */
 extern bool IvfpqServerHasCard(void);
 
-/* Bytes that it said it has, on all its devices; 0: it is not known. */
-extern int64 IvfpqServerMemory(void);
-
-/* ... on the device that has most. */
-extern int64 IvfpqServerMost(void);
+/*
+ * Bytes that it said it has, on all its devices, or on the one that has most; 0:
+ * it is not known.
+ */
+extern int64 IvfpqServerMemory(bool of_one);
 
 /*
  * Count so many scans of an index for gpuvec_stat: rows that came too late, and

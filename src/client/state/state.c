@@ -224,30 +224,16 @@ IvfpqCountScans(int64 scans, int64 late, bool passed)
 
 /* See served.h. */
 int64
-IvfpqServerMemory(void)
+IvfpqServerMemory(bool of_one)
 {
 	int64		memory;
 
 	if (ivfpq_shared == NULL)
 		return 0;
 	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
-	memory = ivfpq_shared->server.memory;
+	memory = of_one ? ivfpq_shared->server.most : ivfpq_shared->server.memory;
 	LWLockRelease(ivfpq_shared->lock);
 	return memory;
-}
-
-/* See served.h. */
-int64
-IvfpqServerMost(void)
-{
-	int64		most;
-
-	if (ivfpq_shared == NULL)
-		return 0;
-	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
-	most = ivfpq_shared->server.most;
-	LWLockRelease(ivfpq_shared->lock);
-	return most;
 }
 
 /* Searches that it has answered, of all sessions. */

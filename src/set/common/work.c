@@ -191,8 +191,7 @@ IvfpqWorkEnd(IvfpqWork *work)
 static int64
 server_bytes(const GvSetSpec *spec)
 {
-	int64		memory = spec->nlists > 0 || spec->own ? IvfpqServerMost() :
-	IvfpqServerMemory();
+	int64		memory = IvfpqServerMemory(spec->nlists > 0 || spec->own);
 
 	if (memory <= 0)
 		return SERVER_BYTES;	/* it is not known yet */
@@ -238,7 +237,7 @@ IvfpqWorkKeeps(int64 nrows, int dims)
 
 	return (ivfpq_engine == IVFPQ_ENGINE_GPU ? IvfpqServerIsWanted() :
 			IvfpqServerHasCard()) && nrows <= GV_SET_OWN_BYTES / row &&
-		nrows * row <= IvfpqServerMost() / SERVER_MOST;
+		nrows * row <= IvfpqServerMemory(true) / SERVER_MOST;
 }
 
 /* What may be kept, see work.h. */
