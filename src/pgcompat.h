@@ -191,6 +191,17 @@ IvfpqSetOperationKeys(const PlannerInfo *root)
 #endif
 }
 
+/* All relations of a query level: the join of the whole level has these. */
+static inline Relids
+IvfpqAllRels(const PlannerInfo *root)
+{
+#if PG_VERSION_NUM >= 160000
+	return root->all_query_rels;
+#else
+	return root->all_baserels;
+#endif
+}
+
 /* Mark a path as one that only a lack of others may choose. */
 static inline void
 IvfpqDisablePath(Path *path)

@@ -361,6 +361,8 @@ _PG_init(void)
 	IvfpqInitOptions();
 	IvfpqInitPlanner();
 	IvfpqInitFilter();
+	if (getenv("GPUVEC_FAULTS") != NULL)
+		IvfpqInitPlanCheck();
 	define_scan_settings();
 	define_live_queries_setting();
 	define_training_settings();

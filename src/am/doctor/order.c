@@ -416,7 +416,7 @@ why_relaxed(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 	char	   *advice = "SET gpuvec.scan_order = strict";
 
 	if (ivfpq_order != IVFPQ_ORDER_RELAXED ||
-		!is_first_key(root, rel, info) || !IvfpqReliesOnOrder(root, rel))
+		!is_first_key(root, rel, info) || !IvfpqReliesOnOrder(root))
 		return no_reason;
 	if (root->query_pathkeys == root->sort_pathkeys &&
 		list_length(root->query_pathkeys) > 1)

@@ -80,35 +80,6 @@ PG_FUNCTION_INFO_V1(gpuvec_doctor_statement);
 
 /* ---- while the planner works */
 
-/* The ordered scan of an index of ours that a path is, or wraps; or NULL. */
-static IndexPath *
-ordered_scan(Path *path)
-{
-	if (IsA(path, CustomPath) &&
-		((CustomPath *) path)->methods == &ivfpq_path_methods &&
-		path->pathkeys != NIL)
-		path = linitial(((CustomPath *) path)->custom_paths);
-	else if (!IvfpqIsOrderedPath(path))
-		return NULL;
-	return (IndexPath *) path;
-}
-
-/* A path by the order of an index, or NULL. */
-static IndexPath *
-find_path(const RelOptInfo *rel, Oid index)
-{
-	ListCell   *lc;
-
-	foreach(lc, rel->pathlist)
-	{
-		IndexPath  *path = ordered_scan(lfirst(lc));
-
-		if (path != NULL && path->indexinfo->indexoid == index)
-			return path;
-	}
-	return NULL;
-}
-
 static Sight *
 add_sight(PlannerInfo *root, const RelOptInfo *rel, Oid index)
 {
@@ -132,7 +103,7 @@ static void
 see_index(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 {
 	Sight	   *sight = add_sight(root, rel, info->indexoid);
-	IndexPath  *path = find_path(rel, info->indexoid);
+	IndexPath  *path = IvfpqOrderedPath(root, info, NIL);
 
 	if (path == NULL)
 		sight->why = IvfpqWhyNoOrder(root, rel, info);
@@ -227,23 +198,29 @@ see_foreign(PlannerInfo *root, RelOptInfo *rel)
 		sight->why = IvfpqWhyNotSent(sight->table, distance->opno);
 }
 
-/* Leave a table no other path than one by the order of an index. */
+/*
+ * Let all paths of a table but the one by the order of an index cost what no
+ * plan would.  The ordered path is not among them in a join (../filter).
+ */
 static void
 keep_only(RelOptInfo *rel, Oid index)
 {
-	List	   *paths = NIL;
 	ListCell   *lc;
 
 	foreach(lc, rel->pathlist)
 	{
-		IndexPath  *path = ordered_scan(lfirst(lc));
+		Path	   *path = lfirst(lc);
+		const IndexPath *scan = (IndexPath *) path;
 
-		if (path != NULL && path->indexinfo->indexoid == index)
-			paths = lappend(paths, lfirst(lc));
+		if (IsA(path, CustomPath) &&
+			((CustomPath *) path)->methods == &ivfpq_path_methods)
+			scan = linitial(((CustomPath *) path)->custom_paths);
+		if (IsA(scan, IndexPath) && scan->indexinfo->indexoid == index &&
+			path->pathkeys != NIL)
+			continue;
+		path->startup_cost += disable_cost;
+		path->total_cost += disable_cost;
 	}
-	if (paths == NIL)
-		return;
-	rel->pathlist = paths;
 	rel->partial_pathlist = NIL;
 }
 

@@ -93,30 +93,42 @@ extern void IvfpqInitExplain(void);
 
 /* distancepath.c */
 extern bool IvfpqIsOursToPlan(const IndexOptInfo *info);
-extern bool IvfpqIsUsable(const IndexOptInfo *info);
+extern bool IvfpqIsUsable(PlannerInfo *root, const IndexOptInfo *info);
 extern Expr *IvfpqExchanged(Expr *distance);
 extern Expr *IvfpqMatchDistance(IndexOptInfo *info, Expr *expr,
 								Oid *sortfamily);
-extern bool IvfpqHasOrderedPath(const List *paths, const IndexOptInfo *info);
 extern IndexPath *IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info,
-									Expr *distance, PathKey *key);
+									List *found, Expr *distance,
+									PathKey *key);
 extern double IvfpqRowsWanted(const PlannerInfo *root, const Path *path);
-extern void IvfpqAddOrderedPaths(PlannerInfo *root, RelOptInfo *rel);
+extern IndexPath *IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info,
+								   List *found);
+
+/* orderedpath.c */
+extern PathKey *IvfpqOrderWanted(const PlannerInfo *root);
+extern bool IvfpqOfferOrdered(PlannerInfo *root, RelOptInfo *rel, Path *path);
+extern void IvfpqAppendOrdered(PlannerInfo *root, RelOptInfo *rel,
+							   PathKey *key);
+extern void IvfpqJoinOrdered(PlannerInfo *root, RelOptInfo *joinrel,
+							 RelOptInfo *outerrel, RelOptInfo *innerrel,
+							 JoinType jointype, JoinPathExtraData *extra);
 
 /* keyclauses.c */
 extern List *IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index,
 							 List *found);
-extern void IvfpqAddKeyClauses(PlannerInfo *root, RelOptInfo *rel);
 extern List *IvfpqUnanswered(List *conditions, const IndexPath *path);
 
 /* within.c */
 extern bool IvfpqMatchBound(RestrictInfo *info, Expr *distance,
 							Expr *exchanged, IvfpqBound *bound);
 extern bool IvfpqIsBounded(const RelOptInfo *rel, Expr *distance);
-extern List *IvfpqRadiusPaths(PlannerInfo *root, RelOptInfo *rel);
+extern IndexPath *IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel,
+								  IndexOptInfo *info, List *found);
+
+/* plancheck.c */
+extern void IvfpqInitPlanCheck(void);
 
 /* wrap.c */
-extern bool IvfpqIsOrderedPath(const Path *path);
 extern void IvfpqInitFilter(void);
 
 #endif							/* IVFPQ_CUSTOMSCAN_H */

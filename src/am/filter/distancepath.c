@@ -1,18 +1,18 @@
 /*
  * distancepath.c
- *		Distances in expressions, and ordered paths of ours for them.
+ *		Distances in expressions, and index paths in their order.
  *
- * Core makes an ordered path where all keys of ORDER BY are an index's.  Here
- * one is made of any distance to the index's column: for the first key of
- * several, which core does from 17 on, for conditions on the distance, and for
- * an index whose path core has dropped, not knowing what its keys answer.
+ * Core makes an ordered path where all keys of ORDER BY are an index's, for
+ * whatever may use an order.  None of these is taken (../scan/cost.c).  Here one
+ * is made of any distance to the index's column: for the first key of ORDER BY,
+ * where orderedpath.c wants it, and for conditions on the distance (within.c).
  */
 #include "postgres.h"
 
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
+#include "optimizer/appendinfo.h"
 #include "optimizer/clauses.h"
-#include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/pathnode.h"
 #include "optimizer/paths.h"
@@ -30,11 +30,20 @@ IvfpqIsOursToPlan(const IndexOptInfo *info)
 	return (void *) info->amcostestimate == (void *) ivfpqcostestimate;
 }
 
-/* ... that has all rows which the statement may want? */
+/*
+ * ... that has all rows which the statement may want?  Left alone are targets of
+ * UPDATE and the like, samples, and tables whose rows depend on others of a join
+ * or are proved to be none.
+ */
 bool
-IvfpqIsUsable(const IndexOptInfo *info)
+IvfpqIsUsable(PlannerInfo *root, const IndexOptInfo *info)
 {
-	return IvfpqIsOursToPlan(info) && (info->indpred == NIL || info->predOK);
+	RelOptInfo *rel = info->rel;
+
+	return IvfpqIsOursToPlan(info) && (info->indpred == NIL || info->predOK) &&
+		!IS_DUMMY_REL(rel) && bms_is_empty(rel->lateral_relids) &&
+		!bms_is_member((int) rel->relid, root->all_result_relids) &&
+		root->simple_rte_array[rel->relid]->tablesample == NULL;
 }
 
 /* An operator's expression with its sides exchanged. */
@@ -113,15 +122,35 @@ IvfpqMatchDistance(IndexOptInfo *info, Expr *expr, Oid *sortfamily)
 	return exchange ? (Expr *) exchange_sides(distance, operator) : expr;
 }
 
-/* An ordered path by one distance, as IvfpqMatchDistance gives it. */
+/*
+ * A path in the order of one distance, as IvfpqMatchDistance gives it; or NULL,
+ * if it would tell of hidden rows, or rows without a vector are wanted.  `found`
+ * are the clauses that core has found for the index.
+ *
+ * Core takes a path for safe to run in a worker by the conditions and columns of
+ * its table.  The distance may have more: a parameter of the outer side of a
+ * join, or a restricted function; the pass at the end of a scan evaluates the
+ * index's expressions and predicate.
+ */
 IndexPath *
-IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info, Expr *distance,
-				  PathKey *key)
+IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info, List *found,
+				  Expr *distance, PathKey *key)
 {
-	return create_index_path(root, info, IvfpqKeyClauses(root, info, NIL),
-							 list_make1(distance), list_make1_int(0),
-							 list_make1(key), ForwardScanDirection, false,
-							 NULL, 1.0, false);
+	List	   *clauses = IvfpqKeyClauses(root, info, found);
+	IndexPath  *path;
+
+	if (IvfpqWantsNoVector(clauses) || IvfpqWouldLeak(root, info, false))
+		return NULL;
+	info->amcostestimate = (void *) IvfpqCostEstimate;
+	path = create_index_path(root, info, clauses, list_make1(distance),
+							 list_make1_int(0), list_make1(key),
+							 ForwardScanDirection, false, NULL, 1.0, false);
+	info->amcostestimate = (void *) ivfpqcostestimate;
+	path->path.parallel_safe = path->path.parallel_safe &&
+		is_parallel_safe(root, (Node *) distance) &&
+		is_parallel_safe(root, (Node *) info->indexprs) &&
+		is_parallel_safe(root, (Node *) info->indpred);
+	return path;
 }
 
 /*
@@ -140,79 +169,68 @@ IvfpqRowsWanted(const PlannerInfo *root, const Path *path)
 	return root->limit_tuples + (nkeys < asked);
 }
 
+/*
+ * What a key of the level's order says of a relation: of a child what it says of
+ * its parent, in the child's columns.
+ */
+static List *
+key_exprs(PlannerInfo *root, const RelOptInfo *rel, const PathKey *key)
+{
+	List	   *exprs = NIL;
+	ListCell   *lc;
+
+	if (rel->reloptkind == RELOPT_OTHER_MEMBER_REL)
+	{
+		AppendRelInfo *info = root->append_rel_array[rel->relid];
+
+		exprs = key_exprs(root, root->simple_rel_array[info->parent_relid],
+						  key);
+		return (List *) adjust_appendrel_attrs(root, (Node *) exprs, 1,
+											   &info);
+	}
+	foreach(lc, key->pk_eclass->ec_members)
+	{
+		EquivalenceMember *member = lfirst(lc);
+
+		if (!member->em_is_child && bms_equal(member->em_relids, rel->relids))
+			exprs = lappend(exprs, member->em_expr);
+	}
+	return exprs;
+}
+
 /* The distance of the index that a key of ORDER BY asks for, or NULL. */
 static Expr *
-distance_of_key(IndexOptInfo *info, const PathKey *key)
+distance_of_key(PlannerInfo *root, IndexOptInfo *info, const PathKey *key)
 {
-	EquivalenceClass *class = key->pk_eclass;
 	ListCell   *lc;
 
 	if (!IvfpqIsAscending(key) || key->pk_nulls_first ||
-		class->ec_has_volatile)
+		key->pk_eclass->ec_has_volatile)
 		return NULL;
-	foreach(lc, class->ec_members)
+	foreach(lc, key_exprs(root, info->rel, key))
 	{
-		EquivalenceMember *member = lfirst(lc);
 		Expr	   *distance;
 		Oid			sortfamily;
 
-		if (!bms_equal(member->em_relids, info->rel->relids))
-			continue;
-		distance = IvfpqMatchDistance(info, member->em_expr, &sortfamily);
+		distance = IvfpqMatchDistance(info, lfirst(lc), &sortfamily);
 		if (distance != NULL && sortfamily == key->pk_opfamily)
 			return distance;
 	}
 	return NULL;
 }
 
-bool
-IvfpqHasOrderedPath(const List *paths, const IndexOptInfo *info)
-{
-	ListCell   *lc;
-
-	foreach(lc, paths)
-	{
-		IndexPath  *path = lfirst(lc);
-
-		if (IsA(path, IndexPath) && path->indexinfo == info &&
-			path->indexorderbys != NIL)
-			return true;
-	}
-	return false;
-}
-
 /*
- * Ordered paths that core does not make, or has dropped.
- *
- * ORDER BY a distance, and something else: paths that bring the order of the
- * first key, for an incremental sort above.  Relaxed, the order is none that a
- * sort could rely on.
- *
- * ORDER BY a distance: of two indexes of the column core keeps the one that is
- * cheaper by the conditions that core knows (keyclauses.c).
+ * The path by the order of an index that the query level is to have, or NULL.
  */
-void
-IvfpqAddOrderedPaths(PlannerInfo *root, RelOptInfo *rel)
+IndexPath *
+IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info, List *found)
 {
-	ListCell   *lc;
-	bool		has_more_keys = list_length(root->query_pathkeys) > 1;
+	PathKey    *key = IvfpqOrderWanted(root);
+	Expr	   *distance;
 
-	if (root->query_pathkeys == NIL ||
-		(has_more_keys && (!enable_incremental_sort ||
-						   ivfpq_order != IVFPQ_ORDER_STRICT)))
-		return;
-	foreach(lc, rel->indexlist)
-	{
-		IndexOptInfo *info = lfirst(lc);
-		PathKey    *key = linitial(root->query_pathkeys);
-		Expr	   *distance;
-
-		if (!IvfpqIsUsable(info) || IvfpqHasOrderedPath(rel->pathlist, info))
-			continue;
-		distance = distance_of_key(info, key);
-		if (distance != NULL &&
-			(has_more_keys || IvfpqKeyClauses(root, info, NIL) != NIL))
-			add_path(rel, (Path *) IvfpqDistancePath(root, info, distance,
-													 key));
-	}
+	if (key == NULL || !IvfpqIsUsable(root, info))
+		return NULL;
+	distance = distance_of_key(root, info, key);
+	return distance == NULL ? NULL :
+		IvfpqDistancePath(root, info, found, distance, key);
 }

@@ -5,9 +5,8 @@
  * Core finds them, and gives them to the paths that it makes.  But up to 16 it
  * takes an array (IN) on any column but the first for something that spoils the
  * order, and on 15 it knows the bare booleans of its own operator families
- * only; and the paths that are made here (distancepath.c, within.c) have no
- * conditions from core.  So they are looked for here, in core's ways, and paths
- * of ours that lack some are made anew.
+ * only.  So they are looked for here, in core's ways, beside those that core has
+ * found.
  */
 #include "postgres.h"
 
@@ -16,7 +15,6 @@
 #include "nodes/nodeFuncs.h"
 #include "optimizer/clauses.h"
 #include "optimizer/optimizer.h"
-#include "optimizer/pathnode.h"
 #include "optimizer/paths.h"
 #include "optimizer/restrictinfo.h"
 #include "utils/lsyscache.h"
@@ -190,39 +188,6 @@ IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index, List *found)
 		}
 	}
 	return clauses;
-}
-
-/* Ordered paths of ours that lack conditions get them. */
-void
-IvfpqAddKeyClauses(PlannerInfo *root, RelOptInfo *rel)
-{
-	List	   *paths = NIL;
-	ListCell   *lc;
-
-	/* add_path frees paths, but none of an index */
-	foreach(lc, rel->pathlist)
-	{
-		if (IvfpqIsOrderedPath(lfirst(lc)))
-			paths = lappend(paths, lfirst(lc));
-	}
-	foreach(lc, paths)
-	{
-		IndexPath  *path = lfirst(lc);
-		List	   *clauses;
-
-		clauses = IvfpqKeyClauses(root, path->indexinfo, path->indexclauses);
-		if (list_length(clauses) == list_length(path->indexclauses))
-			continue;
-		rel->pathlist = list_delete_ptr(rel->pathlist, path);
-		add_path(rel, (Path *)
-				 create_index_path(root, path->indexinfo, clauses,
-								   path->indexorderbys,
-								   path->indexorderbycols,
-								   path->path.pathkeys,
-								   ForwardScanDirection, false, NULL, 1.0,
-								   false));
-	}
-	list_free(paths);
 }
 
 /*

@@ -250,58 +250,34 @@ make_key(Oid sortfamily)
 	return key;
 }
 
-/* The path by the distance that a condition bounds, or NULL. */
-static IndexPath *
-radius_path(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
+/*
+ * A path for conditions that bound a distance which no order asks for: the rows
+ * within, nearly all of them, if the user wants it so; or NULL.  They come by
+ * the order of the distance, but are not in order.
+ */
+IndexPath *
+IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
+				List *found)
 {
 	ListCell   *lc;
 
+	if (ivfpq_radius_recall >= 1 || !may_approximate(root) ||
+		!IvfpqIsUsable(root, info) || IvfpqWouldLeak(root, info, true))
+		return NULL;
 	foreach(lc, rel->baserestrictinfo)
 	{
 		RestrictInfo *condition = lfirst_node(RestrictInfo, lc);
 		IvfpqBound	bound;
 		Expr	   *distance;
 		Oid			sortfamily;
-		IndexPath  *path;
 
 		if (!match_bound(condition, &bound) ||
 			!restriction_is_securely_promotable(condition, rel))
 			continue;
 		distance = IvfpqMatchDistance(info, bound.distance, &sortfamily);
-		if (distance == NULL)
-			continue;
-		path = IvfpqDistancePath(root, info, distance, make_key(sortfamily));
-		/* where the index may not be used, it has been refused */
-		return path->path.pathkeys == NIL ? NULL : path;
+		if (distance != NULL)
+			return IvfpqDistancePath(root, info, found, distance,
+									 make_key(sortfamily));
 	}
 	return NULL;
-}
-
-/*
- * Paths for conditions that bound a distance which no order asks for: the rows
- * within, nearly all of them, if the user wants it so.  They come by the order
- * of the distance, but are not in order.
- */
-List *
-IvfpqRadiusPaths(PlannerInfo *root, RelOptInfo *rel)
-{
-	List	   *paths = NIL;
-	ListCell   *lc;
-
-	if (ivfpq_radius_recall >= 1 || !may_approximate(root))
-		return NIL;
-	foreach(lc, rel->indexlist)
-	{
-		IndexOptInfo *info = lfirst(lc);
-		IndexPath  *path;
-
-		if (!IvfpqIsUsable(info) ||
-			IvfpqHasOrderedPath(rel->pathlist, info) ||
-			IvfpqWouldLeak(root, info, true))
-			continue;
-		path = radius_path(root, rel, info);
-		if (path != NULL)
-			paths = lappend(paths, path);
-	}
-	return paths;
 }

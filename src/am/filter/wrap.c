@@ -1,17 +1,14 @@
 /*
  * wrap.c
- *		Ordered paths of ours become custom paths where the table has
- *		conditions of its own.
+ *		The hooks: paths of ours in the place of core's.
  *
  * set_rel_pathlist_hook is called when core has made all paths of a base
- * relation.  distancepath.c adds to these.  Then an ordered IndexPath of ours
- * is replaced by a custom path of which it is the child, so core plans it, opens
- * the index and builds keys that are known only at run time.  The second child,
- * where another index knows which rows match, is a bitmap heap scan.
- *
- * Left alone: parents (their children are not), targets of UPDATE and the like,
- * which no order is asked of, samples, relations that take values of others in a
- * join, and those that are proved to be empty.
+ * relation.  Those by indexes of ours go; in their place come ordered paths
+ * where orderedpath.c wants them, and paths for bounds on the distance.  Where
+ * the table has conditions of its own the index path is the child of a custom
+ * path, so core plans it, opens the index and builds keys that are known only at
+ * run time.  The second child, where another index knows which rows match, is a
+ * bitmap heap scan.
  */
 #include "postgres.h"
 
@@ -35,7 +32,8 @@
 bool		ivfpq_enable_custom_scan = true;
 double		ivfpq_radius_recall = 1;
 
-static set_rel_pathlist_hook_type previous_hook = NULL;
+static set_rel_pathlist_hook_type previous_pathlist_hook = NULL;
+static set_join_pathlist_hook_type previous_join_hook = NULL;
 
 const CustomPathMethods ivfpq_path_methods = {
 	.CustomName = IVFPQ_CUSTOM_NAME,
@@ -55,29 +53,6 @@ has_conditions(const List *clauses)
 			return true;
 	}
 	return false;
-}
-
-/* An ordered path of ours, which was not refused? */
-bool
-IvfpqIsOrderedPath(const Path *path)
-{
-	const IndexPath *index = (const IndexPath *) path;
-
-	return IsA(path, IndexPath) && IvfpqIsOursToPlan(index->indexinfo) &&
-		index->indexorderbys != NIL && path->param_info == NULL &&
-		path->pathkeys != NIL;
-}
-
-/* ... whose rows the executor would filter? */
-static bool
-is_to_be_wrapped(PlannerInfo *root, const Path *path)
-{
-	const IndexPath *index = (const IndexPath *) path;
-
-	return IvfpqIsOrderedPath(path) &&
-		has_conditions(IvfpqUnanswered(index->indexinfo->indrestrictinfo,
-									   index)) &&
-		!IvfpqWouldLeak(root, index->indexinfo, true);
 }
 
 /*
@@ -199,11 +174,8 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 	path->total_cost = startup + Min(Max(deep - startup, 0), pass) / part;
 }
 
-/*
- * Put a custom path in the place of an index path, or make one that is not
- * ordered.
- */
-static void
+/* The custom path of which an index path is the child. */
+static Path *
 wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
 		  bool is_ordered)
 {
@@ -228,41 +200,62 @@ wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
 	custom->custom_private = list_make2(IvfpqMakeNumber(matches),
 										IvfpqMakeNumber(wrapped->indexselectivity));
 	custom->methods = &ivfpq_path_methods;
-
-	rel->pathlist = list_delete_ptr(rel->pathlist, index);
-	add_path(rel, path);
+	return path;
 }
 
-/* Has the relation an index of ours? */
-static bool
-has_ours(const RelOptInfo *rel)
+/*
+ * An ordered path that the executor runs, or one of which a node of ours is the
+ * parent, as there are conditions that the executor would have to ask.
+ */
+static Path *
+wrap_if_filtered(PlannerInfo *root, RelOptInfo *rel, IndexPath *path)
 {
-	ListCell   *lc;
+	IndexOptInfo *info = path->indexinfo;
 
-	foreach(lc, rel->indexlist)
-	{
-		if (IvfpqIsOursToPlan(lfirst(lc)))
-			return true;
-	}
-	return false;
+	if (!ivfpq_enable_custom_scan ||
+		!has_conditions(IvfpqUnanswered(info->indrestrictinfo, path)) ||
+		IvfpqWouldLeak(root, info, true))
+		return (Path *) path;
+	return wrap_path(root, rel, path, true);
 }
 
-static void
-wrap_paths(PlannerInfo *root, RelOptInfo *rel)
+/*
+ * Take the paths by an index that core has made from the relation's; returns the
+ * clauses that it has found for one of them.
+ */
+static List *
+remove_paths(RelOptInfo *rel, const IndexOptInfo *info)
 {
-	List	   *paths = NIL;
+	List	   *found = NIL;
 	ListCell   *lc;
 
 	foreach(lc, rel->pathlist)
 	{
-		if (is_to_be_wrapped(root, lfirst(lc)))
-			paths = lappend(paths, lfirst(lc));
+		IndexPath  *path = lfirst(lc);
+
+		if (!IsA(path, IndexPath) || path->indexinfo != info)
+			continue;
+		if (path->path.param_info == NULL)
+			found = path->indexclauses;
+		rel->pathlist = foreach_delete_current(rel->pathlist, lc);
 	}
-	foreach(lc, paths)
-		wrap_path(root, rel, lfirst(lc), true);
-	paths = IvfpqRadiusPaths(root, rel);
-	foreach(lc, paths)
-		wrap_path(root, rel, lfirst(lc), false);
+	return found;
+}
+
+/* Paths by an index of ours, in the place of core's. */
+static void
+change_paths_of(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
+{
+	List	   *found = remove_paths(rel, info);
+	IndexPath  *path = IvfpqOrderedPath(root, info, found);
+
+	if (path != NULL &&
+		IvfpqOfferOrdered(root, rel, wrap_if_filtered(root, rel, path)))
+		return;
+	path = ivfpq_enable_custom_scan ?
+		IvfpqRadiusPath(root, rel, info, found) : NULL;
+	if (path != NULL)
+		add_path(rel, wrap_path(root, rel, path, false));
 }
 
 /* set_rel_pathlist_hook */
@@ -270,17 +263,34 @@ static void
 change_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 			 RangeTblEntry *rte)
 {
-	if (previous_hook)
-		previous_hook(root, rel, rti, rte);
-	if (rte->rtekind != RTE_RELATION || rte->inh ||
-		rte->tablesample != NULL || IS_DUMMY_REL(rel) ||
-		!bms_is_empty(rel->lateral_relids) || !has_ours(rel) ||
-		bms_is_member(rti, root->all_result_relids))
-		return;
-	IvfpqAddOrderedPaths(root, rel);
-	IvfpqAddKeyClauses(root, rel);
-	if (ivfpq_enable_custom_scan)
-		wrap_paths(root, rel);
+	PathKey    *key;
+	ListCell   *lc;
+
+	if (previous_pathlist_hook)
+		previous_pathlist_hook(root, rel, rti, rte);
+	if (rte->inh)
+	{
+		key = IvfpqOrderWanted(root);
+		if (key != NULL && !IS_DUMMY_REL(rel) &&
+			bms_is_empty(rel->lateral_relids))
+			IvfpqAppendOrdered(root, rel, key);
+	}
+	else if (rte->rtekind == RTE_RELATION)
+		foreach(lc, rel->indexlist)
+	{
+		if (IvfpqIsOursToPlan(lfirst(lc)))
+			change_paths_of(root, rel, lfirst(lc));
+	}
+}
+
+/* set_join_pathlist_hook */
+static void
+add_joins(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
+		  RelOptInfo *innerrel, JoinType jointype, JoinPathExtraData *extra)
+{
+	if (previous_join_hook)
+		previous_join_hook(root, joinrel, outerrel, innerrel, jointype, extra);
+	IvfpqJoinOrdered(root, joinrel, outerrel, innerrel, jointype, extra);
 }
 
 /* Call once a process. */
@@ -289,6 +299,8 @@ IvfpqInitFilter(void)
 {
 	RegisterCustomScanMethods(&ivfpq_scan_methods);
 	IvfpqInitExplain();
-	previous_hook = set_rel_pathlist_hook;
+	previous_pathlist_hook = set_rel_pathlist_hook;
 	set_rel_pathlist_hook = change_paths;
+	previous_join_hook = set_join_pathlist_hook;
+	set_join_pathlist_hook = add_joins;
 }

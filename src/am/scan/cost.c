@@ -24,9 +24,7 @@
 #include "catalog/pg_class.h"
 #include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
-#include "optimizer/paths.h"
 #include "storage/bufmgr.h"
-#include "utils/float.h"
 #include "utils/rel.h"
 #include "utils/selfuncs.h"
 #include "utils/spccache.h"
@@ -38,19 +36,12 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/* Let this never be the cheapest path, not even for its order. */
-static void
-refuse(IndexPath *path, Cost *startup_cost, Cost *total_cost,
-	   Selectivity *selectivity, double *correlation, double *pages)
-{
-	*startup_cost = get_float8_infinity();
-	*total_cost = get_float8_infinity();
-	*selectivity = 0;
-	*correlation = 0;
-	*pages = 0;
-	path->path.pathkeys = NIL;
-	IvfpqDisablePath(&path->path);
-}
+/*
+ * What paths cost that core makes: more than any other, and more than those that
+ * settings disable, but finitely, since sums and differences of costs have to
+ * be numbers.
+ */
+#define REFUSED_COST		1e20
 
 /* Does a policy or a security barrier hide rows of a table? */
 static bool
@@ -87,23 +78,6 @@ IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info, bool by_pass)
 	return leaks;
 }
 
-/*
- * ORDER BY v <-> q, v <-> r: the planner believes that an access method which
- * orders by operators does so by all keys that have one.  The scan orders by
- * the first alone.  So the path says that, before the planner uses it, and a
- * sort above, mostly an incremental one, orders rows that are equally near.
- * The list of pathkeys is the query's own: it is copied, not cut.
- */
-static void
-keep_first_key(IndexPath *path)
-{
-	if (list_length(path->indexorderbys) <= 1)
-		return;
-	path->indexorderbys = list_make1(linitial(path->indexorderbys));
-	path->indexorderbycols = list_make1_int(linitial_int(path->indexorderbycols));
-	path->path.pathkeys = list_make1(linitial(path->path.pathkeys));
-}
-
 /* Does a window function ask for rows in an order, or in groups? */
 static bool
 has_ordered_window(const Query *query)
@@ -120,57 +94,22 @@ has_ordered_window(const Query *query)
 	return false;
 }
 
-/* May a join merge by a key, as pathkeys_useful_for_merging has it? */
-static bool
-may_be_merged(PlannerInfo *root, RelOptInfo *rel, const PathKey *key)
-{
-	ListCell   *lc;
-
-	if (rel->has_eclass_joins &&
-		eclass_useful_for_merging(root, key->pk_eclass, rel))
-		return true;
-	foreach(lc, rel->joininfo)
-	{
-		RestrictInfo *info = lfirst_node(RestrictInfo, lc);
-
-		if (info->mergeopfamilies == NIL)
-			continue;
-		update_mergeclause_eclasses(root, info);
-		if (info->left_ec == key->pk_eclass || info->right_ec == key->pk_eclass)
-			return true;
-	}
-	return false;
-}
-
 /*
- * May a node above a table rely on the order of the first key?  A sort for
- * further keys does; so do nodes that compare a row with the one before, and
- * would meet a late row's equals twice, and a merge join, which would miss them.
- * For a limit alone a late row is one more.
+ * Does a node above an ordered path rely on the order of the first key?  A sort
+ * for further keys does; so do nodes that compare a row with the one before, and
+ * would meet a late row's equals twice.  For a limit alone a late row is one more.
  */
 bool
-IvfpqReliesOnOrder(PlannerInfo *root, RelOptInfo *rel)
+IvfpqReliesOnOrder(const PlannerInfo *root)
 {
 	const Query *query = root->parse;
-	const PathKey *key = linitial(root->query_pathkeys);
 	List	   *setop = IvfpqSetOperationKeys(root);
 
 	return list_length(root->query_pathkeys) > 1 ||
-		root->group_pathkeys != NIL || root->distinct_pathkeys != NIL ||
-		has_ordered_window(query) ||
-		(setop != NIL && linitial(setop) == key) ||
-		query->limitOption == LIMIT_OPTION_WITH_TIES ||
-		may_be_merged(root, rel, key);
-}
-
-/* Under relaxed order late rows come out of order. */
-static bool
-is_out_of_order(PlannerInfo *root, const IndexPath *path)
-{
-	return ivfpq_order == IVFPQ_ORDER_RELAXED && path->path.pathkeys != NIL &&
-		root->query_pathkeys != NIL &&
-		linitial(path->path.pathkeys) == linitial(root->query_pathkeys) &&
-		IvfpqReliesOnOrder(root, path->indexinfo->rel);
+		query->distinctClause != NIL || has_ordered_window(query) ||
+		(setop != NIL &&
+		 linitial(setop) == linitial(root->query_pathkeys)) ||
+		query->limitOption == LIMIT_OPTION_WITH_TIES;
 }
 
 /*
@@ -323,15 +262,13 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 	index_close(index, NoLock);
 }
 
-/*
- * Does a path look for rows without a vector?  The index has none.
- */
-static bool
-wants_no_vector(const IndexPath *path)
+/* Does a clause look for rows without a vector?  The index has none. */
+bool
+IvfpqWantsNoVector(const List *clauses)
 {
 	ListCell   *lc;
 
-	foreach(lc, path->indexclauses)
+	foreach(lc, clauses)
 	{
 		IndexClause *clause = lfirst_node(IndexClause, lc);
 		RestrictInfo *condition = linitial_node(RestrictInfo,
@@ -345,20 +282,27 @@ wants_no_vector(const IndexPath *path)
 }
 
 /*
- * Is it a path that the scan cannot take?  Without ORDER BY there is none.  In
- * a join that hands it values of other rows it would have to find all rows that
- * match, and in no order; the index finds nearly all of the nearest.
+ * amcostestimate.  Core makes a path wherever an order of the level or a join
+ * could use one, and an approximate scan is right in few of these places: so
+ * core's paths are never taken, and ours are made by filter/orderedpath.c.
  */
-static bool
-is_impossible(const IndexPath *path)
-{
-	return path->indexorderbys == NIL || path->path.param_info != NULL ||
-		wants_no_vector(path);
-}
-
-/* amcostestimate */
 void
 ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
+				  Cost *startup_cost, Cost *total_cost,
+				  Selectivity *selectivity, double *correlation,
+				  double *pages)
+{
+	*startup_cost = REFUSED_COST;
+	*total_cost = REFUSED_COST;
+	*selectivity = 0;
+	*correlation = 0;
+	*pages = 0;
+	IvfpqDisablePath(&path->path);
+}
+
+/* The same for a path of ours. */
+void
+IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 				  Cost *startup_cost, Cost *total_cost,
 				  Selectivity *selectivity, double *correlation,
 				  double *pages)
@@ -373,14 +317,6 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	double		toast;
 	double		share;
 	Demand		demand;
-
-	if (is_impossible(path) || IvfpqWouldLeak(root, info, false) ||
-		is_out_of_order(root, path))
-	{
-		refuse(path, startup_cost, total_cost, selectivity, correlation, pages);
-		return;
-	}
-	keep_first_key(path);
 
 	share = clauselist_selectivity(root,
 								   get_quals_from_indexclauses(path->indexclauses),
@@ -426,7 +362,8 @@ heap_cost(const RelOptInfo *rel, double rows, double random_page,
 
 /*
  * What a scan with a filter costs that reads what the nearest `depth` rows
- * take, where the condition costs per_row: infinite, if everything is read.
+ * take, where the condition costs per_row: no less than any other path, if
+ * everything is read.
  * Candidates whose keys do not fulfil what is asked of them do not come.
  */
 Cost
@@ -444,13 +381,13 @@ IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
 	double		candidates;
 
 	if (info->hypothetical)
-		return get_float8_infinity();
+		return REFUSED_COST;
 	index = index_open(info->indexoid, NoLock);
 	IvfpqMetaRead(index, &meta);
 	IvfpqEffortFor(&effort, index, &meta, recall, Min(depth, PG_INT32_MAX));
 	index_close(index, NoLock);
 	if (effort.everything)
-		return get_float8_infinity();
+		return REFUSED_COST;
 	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
 	share = (double) effort.probes / meta.nlists;
 	candidates = Min(effort.candidates, tuples) * path->indexselectivity;

@@ -174,9 +174,14 @@ extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
 							  double loop_count, Cost *startup_cost,
 							  Cost *total_cost, Selectivity *selectivity,
 							  double *correlation, double *pages);
+extern void IvfpqCostEstimate(PlannerInfo *root, IndexPath *path,
+							  double loop_count, Cost *startup_cost,
+							  Cost *total_cost, Selectivity *selectivity,
+							  double *correlation, double *pages);
 extern bool IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info,
 						   bool by_pass);
-extern bool IvfpqReliesOnOrder(PlannerInfo *root, RelOptInfo *rel);
+extern bool IvfpqWantsNoVector(const List *clauses);
+extern bool IvfpqReliesOnOrder(const PlannerInfo *root);
 extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexPath *path,
 						   double recall, double depth, Cost per_row);
 

@@ -1,0 +1,127 @@
+/*
+ * plancheck.c
+ *		In tests: no finished plan has an ordered scan where it may not stand.
+ *
+ * orderedpath.c says where it may, and the planner is to have no other plan.  A
+ * server started with GPUVEC_FAULTS in its environment looks at each plan that it
+ * is about to run.  From below LIMIT, or from the top for cursors, down to a scan
+ * there are only nodes that hand on rows one by one.  Where settings let a scan
+ * stand without LIMIT a plan does not show where its query levels begin; so
+ * nothing is said of it then.
+ */
+#include "postgres.h"
+
+#include "access/parallel.h"
+#include "executor/executor.h"
+#include "nodes/plannodes.h"
+#include "optimizer/cost.h"
+
+#include "am/common/options.h"
+#include "am/filter/customscan.h"
+
+static ExecutorStart_hook_type previous_start = NULL;
+
+/* Is the plan an ordered scan of ours? */
+static bool
+is_ordered_scan(const Plan *plan)
+{
+	IvfpqFilterPlan filter;
+
+	if (IsA(plan, IndexScan))
+		return ((const IndexScan *) plan)->indexorderby != NIL &&
+			IvfpqIsOursByOid(((const IndexScan *) plan)->indexid);
+	if (!IvfpqIsFilterScan(plan))
+		return false;
+	IvfpqFilterPlanOf((const CustomScan *) plan, &filter);
+	return !filter.any_order;
+}
+
+/* Does a node hand on rows one by one, as it gets them from its outer plan? */
+static bool
+hands_on(const Plan *plan)
+{
+	switch (nodeTag(plan))
+	{
+		case T_NestLoop:
+			return ((const NestLoop *) plan)->join.jointype != JOIN_RIGHT &&
+				((const NestLoop *) plan)->join.jointype != JOIN_FULL;
+		case T_WindowAgg:
+			return ((const WindowAgg *) plan)->partNumCols == 0 &&
+				((const WindowAgg *) plan)->ordNumCols > 0 &&
+				(((const WindowAgg *) plan)->frameOptions &
+				 FRAMEOPTION_END_CURRENT_ROW);
+		case T_Sort:			/* anew, for further keys: orderedpath.c */
+			return ((const Sort *) plan)->numCols > 1;
+		case T_Gather:
+			return ((const Gather *) plan)->single_copy;
+		case T_Append:
+		case T_MergeAppend:
+		case T_IncrementalSort:
+		case T_Unique:
+		case T_LockRows:
+		case T_Result:
+		case T_ProjectSet:
+		case T_Material:
+		case T_SubqueryScan:
+		case T_ModifyTable:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* `open`: rows from here are handed on one by one up to LIMIT, or the top. */
+static void
+check_plan(const Plan *plan, bool open)
+{
+	List	   *children = NIL;
+	ListCell   *lc;
+
+	if (plan == NULL)
+		return;
+	if (is_ordered_scan(plan))
+	{
+		if (!open)
+			elog(ERROR, "a plan has an ordered scan of gpuivfpq below a node that reads all its rows");
+		return;
+	}
+	if (IsA(plan, Append))
+		children = ((const Append *) plan)->appendplans;
+	else if (IsA(plan, MergeAppend))
+		children = ((const MergeAppend *) plan)->mergeplans;
+	else if (IsA(plan, CustomScan))
+		children = ((const CustomScan *) plan)->custom_plans;
+	else if (IsA(plan, SubqueryScan))
+		check_plan(((const SubqueryScan *) plan)->subplan, open);
+	open = IsA(plan, Limit) || (open && hands_on(plan));
+	foreach(lc, children)
+		check_plan(lfirst(lc), open);
+	check_plan(outerPlan(plan), open);
+	check_plan(innerPlan(plan), false);
+}
+
+/* ExecutorStart_hook */
+static void
+check_and_start(QueryDesc *query, int eflags)
+{
+	ListCell   *lc;
+
+	if (enable_seqscan && enable_sort && !IsParallelWorker())
+	{
+		check_plan(query->plannedstmt->planTree, true);
+		foreach(lc, query->plannedstmt->subplans)
+			check_plan(lfirst(lc), false);
+	}
+	if (previous_start)
+		previous_start(query, eflags);
+	else
+		standard_ExecutorStart(query, eflags);
+}
+
+/* Call once a process, in a server that is tested. */
+void
+IvfpqInitPlanCheck(void)
+{
+	previous_start = ExecutorStart_hook;
+	ExecutorStart_hook = check_and_start;
+}
