@@ -48,7 +48,6 @@ enum
 	PRIVATE_KEY_SHARE,
 	PRIVATE_NDISTANCES,
 	PRIVATE_NBOUNDS,
-	PRIVATE_WITH_NAN,
 	PRIVATE_BY_ALL,
 	PRIVATE_ANY_ORDER
 };
@@ -60,7 +59,6 @@ typedef struct Division
 	List	   *late;
 	List	   *bounds;			/* what custom_exprs has of bounds */
 	List	   *others;			/* RestrictInfos of all but bounds */
-	bool		with_nan;
 	bool		by_all;
 } Division;
 
@@ -87,9 +85,9 @@ is_early(PlannerInfo *root, Node *condition)
 
 /*
  * Note a condition that bounds the distance, and may: see within.c.  It is late,
- * too.
+ * too.  False: it is none.
  */
-static void
+static bool
 note_bound(RelOptInfo *rel, RestrictInfo *info, Expr *distance,
 		   Expr *exchanged, Division *division)
 {
@@ -98,13 +96,16 @@ note_bound(RelOptInfo *rel, RestrictInfo *info, Expr *distance,
 	if (!IvfpqMatchBound(info, distance, exchanged, &bound))
 	{
 		division->others = lappend(division->others, info);
-		return;
+		return false;
 	}
-	division->bounds = lappend(division->bounds, copyObject(info->clause));
-	division->bounds = lappend(division->bounds, copyObject(bound.from));
-	division->bounds = lappend(division->bounds, copyObject(bound.less));
-	division->with_nan &= bound.with_nan;
+	division->bounds =
+		list_concat(division->bounds,
+					copyObject(list_make5(info->clause, bound.from, bound.less,
+										  bound.query, bound.ordered)));
+	division->bounds = lappend(division->bounds,
+							   makeBoolConst(bound.with_nan, false));
 	division->by_all &= restriction_is_securely_promotable(info, rel);
+	return true;
 }
 
 /* Divide conditions, in the order in which they are asked. */
@@ -118,7 +119,7 @@ divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
 	ListCell   *lc;
 
 	memset(division, 0, sizeof(*division));
-	division->with_nan = division->by_all = true;
+	division->by_all = true;
 	foreach(lc, clauses)
 	{
 		RestrictInfo *info = lfirst_node(RestrictInfo, lc);
@@ -129,7 +130,8 @@ divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
 		if (info->pseudoconstant)	/* a Result above asks them */
 			continue;
 		if (division->late == NIL || info->security_level <= late_level)
-			note_bound(rel, info, distance, exchanged, division);
+			on_distance |= note_bound(rel, info, distance, exchanged,
+									  division);
 		else
 		{
 			all_late = true;
@@ -217,7 +219,6 @@ private_of(PlannerInfo *root, const CustomPath *path,
 	private = lappend(private,
 					  makeInteger(list_length(division->bounds) /
 								  IVFPQ_BOUND_EXPRS));
-	private = lappend(private, makeInteger(division->with_nan));
 	private = lappend(private, makeInteger(division->by_all));
 	return lappend(private, makeInteger(path->path.pathkeys == NIL));
 }
@@ -331,7 +332,6 @@ IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
 	plan->key_share = number_at(scan, PRIVATE_KEY_SHARE);
 	plan->ndistances = intVal(list_nth(private, PRIVATE_NDISTANCES));
 	plan->nbounds = intVal(list_nth(private, PRIVATE_NBOUNDS));
-	plan->with_nan = intVal(list_nth(private, PRIVATE_WITH_NAN));
 	plan->by_all = intVal(list_nth(private, PRIVATE_BY_ALL));
 	plan->any_order = intVal(list_nth(private, PRIVATE_ANY_ORDER));
 }

@@ -18,7 +18,7 @@
  * What the plan tells the executor, in custom_private: see conditions.c.
  * custom_plans are the ordered index scan and, where there is one, a bitmap
  * heap scan; custom_exprs the conditions, the early ones first, and behind them
- * three expressions for each bound: its condition, from, less;
+ * IVFPQ_BOUND_EXPRS for each bound;
  * custom_scan_tlist columns of the table and, last, the distance, once or
  * twice: the second time with its sides exchanged.
  */
@@ -32,23 +32,43 @@ typedef struct IvfpqFilterPlan
 	double		key_share;
 	int			ndistances;
 	int			nbounds;
-	bool		with_nan;		/* see IvfpqRadius */
-	bool		by_all;
+	bool		by_all;			/* see IvfpqRadius */
 	bool		any_order;		/* rows may come in any */
 } IvfpqFilterPlan;
 
-/* What custom_exprs has of each bound. */
-#define IVFPQ_BOUND_EXPRS	3
+/*
+ * What custom_exprs has of each bound: the condition, from, less, query, ordered,
+ * with_nan.
+ */
+#define IVFPQ_BOUND_EXPRS	6
 
-/* A condition that bounds a distance: it is at most from - less. */
+/*
+ * A condition that bounds a distance: it is at most from - less.  If `query` is
+ * not NULL the scan orders by the distance to `ordered`, another expression, and
+ * the condition bounds that if the values of both are the same.
+ */
 typedef struct IvfpqBound
 {
 	RestrictInfo *info;
 	Expr	   *distance;
 	Expr	   *from;
 	Expr	   *less;
+	Expr	   *query;
+	Expr	   *ordered;
 	bool		with_nan;		/* NaN fulfils the condition */
 } IvfpqBound;
+
+/* The same of a running node. */
+typedef struct IvfpqBoundState
+{
+	ExprState  *from;
+	ExprState  *less;
+	ExprState  *query;			/* or NULL, as `ordered` */
+	ExprState  *ordered;
+	bool		query_byval;
+	int16		query_len;
+	bool		with_nan;
+} IvfpqBoundState;
 
 /* The running node; CustomScanState must be first. */
 typedef struct IvfpqFilterScan
@@ -60,7 +80,7 @@ typedef struct IvfpqFilterScan
 	bool		bitmap_used;	/* since the last rescan */
 	ExprState  *early;
 	ExprState  *late;
-	List	   *bounds;			/* of ExprState: from, less; from, less; ... */
+	IvfpqBoundState *bounds;	/* [plan.nbounds] */
 	bool		radius_known;	/* since the last rescan */
 	ProjectionInfo *columns;	/* from a row of the table to the node's */
 	ExprState  *distance;		/* for rows that do not come by the index */

@@ -25,7 +25,10 @@
 #include "executor/execdebug.h"
 #include "executor/nodeIndexscan.h"
 #include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "utils/datum.h"
 #include "utils/float.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "am/common/options.h"
@@ -178,6 +181,21 @@ greatest(double from, double less)
 	return most + 4 * DBL_EPSILON * (fabs(from) + fabs(less));
 }
 
+/* Does a condition bound the distance to the query that the scan has? */
+static bool
+is_of_query(const IvfpqBoundState *bound, ExprContext *context)
+{
+	bool		isnull;
+	bool		ordered_isnull;
+	Datum		query = ExecEvalExprSwitchContext(bound->query, context,
+												  &isnull);
+	Datum		ordered = ExecEvalExprSwitchContext(bound->ordered, context,
+													&ordered_isnull);
+
+	return !isnull && !ordered_isnull &&
+		datum_image_eq(query, ordered, bound->query_byval, bound->query_len);
+}
+
 /* What the bounds come to, with the values that they have now. */
 static void
 find_radius(IvfpqFilterScan *state)
@@ -188,13 +206,20 @@ find_radius(IvfpqFilterScan *state)
 	double		less;
 
 	state->filter.recall = IvfpqFilterRecall(state);
-	radius->is_set = state->plan.nbounds > 0;
+	radius->is_set = false;
 	radius->is_empty = false;
+	radius->with_nan = true;
 	radius->most = get_float8_nan();
-	for (int i = 0; i < list_length(state->bounds); i += 2)
+	for (int i = 0; i < state->plan.nbounds; i++)
 	{
-		if (evaluate(list_nth(state->bounds, i), context, &from) &&
-			evaluate(list_nth(state->bounds, i + 1), context, &less))
+		const IvfpqBoundState *bound = &state->bounds[i];
+
+		if (bound->query != NULL && !is_of_query(bound, context))
+			continue;
+		radius->is_set = true;
+		radius->with_nan &= bound->with_nan;
+		if (evaluate(bound->from, context, &from) &&
+			evaluate(bound->less, context, &less))
 			radius->most = float8_min(radius->most, greatest(from, less));
 		else
 			radius->is_empty = true;
@@ -243,11 +268,23 @@ begin_conditions(IvfpqFilterScan *state)
 									  state->plan.nearly);
 
 	state->late = ExecInitQual(late, parent);
-	for (int i = nconditions; i < list_length(exprs); i += IVFPQ_BOUND_EXPRS)
-		for (int j = 1; j < IVFPQ_BOUND_EXPRS; j++)
-			state->bounds = lappend(state->bounds,
-									ExecInitExpr(list_nth(exprs, i + j),
-												 parent));
+	state->bounds = palloc(state->plan.nbounds * sizeof(IvfpqBoundState));
+	for (int i = 0; i < state->plan.nbounds; i++)
+	{
+		IvfpqBoundState *bound = &state->bounds[i];
+		int			first = nconditions + i * IVFPQ_BOUND_EXPRS;
+		Expr	   *query = list_nth(exprs, first + 3);
+
+		bound->from = ExecInitExpr(list_nth(exprs, first + 1), parent);
+		bound->less = ExecInitExpr(list_nth(exprs, first + 2), parent);
+		bound->query = ExecInitExpr(query, parent);
+		bound->ordered = ExecInitExpr(list_nth(exprs, first + 4), parent);
+		if (query != NULL)
+			get_typlenbyval(exprType((Node *) query), &bound->query_len,
+							&bound->query_byval);
+		bound->with_nan =
+			DatumGetBool(list_nth_node(Const, exprs, first + 5)->constvalue);
+	}
 }
 
 /* BeginCustomScan */
@@ -275,7 +312,6 @@ begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 	filter->next_match = state->bitmap != NULL ? next_match : NULL;
 	filter->arg = state;
 	filter->any_order = state->plan.any_order;
-	filter->radius.with_nan = state->plan.with_nan;
 	filter->radius.by_all = state->plan.by_all;
 	filter->wanted = state->plan.wanted;
 	filter->share = state->plan.share;

@@ -81,14 +81,10 @@ stops_early(const PlannerInfo *root)
 {
 	const PlannerInfo *parent = root->parent_root;
 
-	if (is_minmax(root))
-		return false;
-	if (!enable_seqscan || !enable_sort)
-		return true;
 	return root->tuple_fraction > 0 &&
 		(parent == NULL || limit_needed(root->parse) ||
 		 (parent->simple_rel_array != NULL &&
-		  parent->parse->setOperations == NULL));
+		  parent->parse->setOperations == NULL && stops_early(parent)));
 }
 
 /* Does a window function need no more rows than those up to the current one? */
@@ -163,7 +159,8 @@ IvfpqOrderWanted(const PlannerInfo *root)
 		linitial(root->sort_pathkeys) != linitial(root->query_pathkeys) ||
 		query->groupClause != NIL || query->groupingSets != NIL ||
 		query->hasAggs || root->hasHavingQual || query->hasTargetSRFs ||
-		!windows_run_along(query) || !stops_early(root) ||
+		is_minmax(root) || !windows_run_along(query) ||
+		(enable_seqscan && enable_sort && !stops_early(root)) ||
 		(ivfpq_order == IVFPQ_ORDER_RELAXED && IvfpqReliesOnOrder(root)) ||
 		(list_length(root->query_pathkeys) > 1 && !enable_incremental_sort))
 		return NULL;

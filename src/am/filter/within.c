@@ -7,7 +7,9 @@
  *		-d > t    d * -1 > t ...						most = -t
  *
  * where d is the distance that the index orders by, and r, c, t do not depend
- * on rows.  Whatever rounding does to c - d and to c - t, a margin makes up for;
+ * on rows.  The query of d may be another expression than that of the order, as
+ * it is where a sub-select is written twice, or an alias has it twice: then the
+ * condition is a bound if both have the same value when the scan begins.  Whatever rounding does to c - d and to c - t, a margin makes up for;
  * the condition itself is still asked of the rows within.
  *
  * NaN is greater than every number, so d < r holds for no NaN and c - d > t for
@@ -184,14 +186,52 @@ match_bound(RestrictInfo *info, IvfpqBound *bound)
 	return bound->distance != NULL;
 }
 
-/* Is it a bound of this distance?  Its other form may be NULL. */
+/*
+ * Is the bound one of the same distance but to another expression, which may
+ * have the same value?  A sub-select that is written twice is two parameters.
+ */
+static bool
+match_queries(IvfpqBound *bound, Expr *distance)
+{
+	OpExpr	   *bounded = (OpExpr *) bound->distance;
+	OpExpr	   *ordered = (OpExpr *) distance;
+
+	if (distance == NULL || !is_opclause(bounded) || !is_opclause(ordered) ||
+		bounded->opno != ordered->opno ||
+		bounded->inputcollid != ordered->inputcollid ||
+		list_length(bounded->args) != 2)
+		return false;
+	for (int column = 0; column < 2; column++)
+	{
+		bound->query = list_nth(bounded->args, 1 - column);
+		bound->ordered = list_nth(ordered->args, 1 - column);
+		if (equal(list_nth(bounded->args, column),
+				  list_nth(ordered->args, column)) &&
+			is_same_for_all(bound->query) && is_same_for_all(bound->ordered) &&
+			exprType((Node *) bound->query) ==
+			exprType((Node *) bound->ordered))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Is it a bound of this distance, or may it be?  The distance's other form may
+ * be NULL.
+ */
 bool
 IvfpqMatchBound(RestrictInfo *info, Expr *distance, Expr *exchanged,
 				IvfpqBound *bound)
 {
-	return match_bound(info, bound) &&
-		(equal(bound->distance, distance) ||
-		 (exchanged != NULL && equal(bound->distance, exchanged)));
+	if (!match_bound(info, bound))
+		return false;
+	if (match_queries(bound, distance) || match_queries(bound, exchanged))
+	{
+		if (equal(bound->query, bound->ordered))
+			bound->query = bound->ordered = NULL;
+		return true;
+	}
+	return false;
 }
 
 /* Bounds the relation's conditions a distance? */
