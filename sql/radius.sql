@@ -160,6 +160,22 @@ SELECT bool_and(x.count = d.n) FROM (SELECT row_number() OVER () AS n, d FROM (S
 SELECT bool_and(x.count = d.n) FROM (SELECT row_number() OVER () AS n, d FROM (SELECT e <-> :'q' AS d FROM spots ORDER BY 1 LIMIT 20) AS d) AS d,
 	LATERAL (SELECT count(*) FROM (SELECT FROM spots WHERE 100 - (e <-> :'q') >= 100 - d ORDER BY e <-> :'q' LIMIT 30) AS x) AS x;
 RESET gpuvec.recall;
+-- a query that is written twice, so two parameters: of one value, and of two
+CREATE FUNCTION pg_temp.twice(bounded int, ordered int, OUT work text, OUT same bool) LANGUAGE plpgsql AS $$
+DECLARE
+	statement text = format('SELECT id FROM spots WHERE e <-> (SELECT e FROM spots WHERE id = %s) < 0.7 ORDER BY e <-> (SELECT e FROM spots WHERE id = %s) LIMIT 2000', bounded, ordered);
+	rows text[];
+BEGIN
+	work = pg_temp.work(statement);
+	SET LOCAL gpuvec.recall = 1;
+	rows = pg_temp.rows_of(statement);
+	SET LOCAL enable_indexscan = off;
+	same = rows = pg_temp.rows_of(statement);
+END $$;
+SELECT (pg_temp.twice(5, 5)).*;
+SELECT (pg_temp.twice(5, 3000)).same;
+SELECT (pg_temp.twice(5, -1)).same;
+SELECT count(*) FROM (SELECT e <-> (SELECT e FROM spots WHERE id = 5) AS d FROM spots) AS s WHERE d < 0.1;
 -- joined
 SELECT exact, missing <= 1 AS found, rows FROM pg_temp.agrees('SELECT s.id, a.n FROM spots AS s, asked AS a WHERE s.e <-> Q < 0.7 AND a.n = s.kind ORDER BY s.e <-> Q, a.n');
 

@@ -225,13 +225,13 @@ IvfpqMatchBound(RestrictInfo *info, Expr *distance, Expr *exchanged,
 {
 	if (!match_bound(info, bound))
 		return false;
-	if (match_queries(bound, distance) || match_queries(bound, exchanged))
-	{
-		if (equal(bound->query, bound->ordered))
-			bound->query = bound->ordered = NULL;
-		return true;
-	}
-	return false;
+	if (!match_queries(bound, distance) && !match_queries(bound, exchanged))
+		return false;
+	if (equal(bound->query, bound->ordered))
+		bound->query = bound->ordered = NULL;
+	else if (IsA(bound->query, Const) && IsA(bound->ordered, Const))
+		return false;
+	return true;
 }
 
 /* Bounds the relation's conditions a distance? */
