@@ -45,6 +45,13 @@ static const struct config_enum_entry order_options[] = {
 	{NULL, 0, false}
 };
 
+static const struct config_enum_entry use_options[] = {
+	{"auto", IVFPQ_USE_AUTO, false},
+	{"always", IVFPQ_USE_ALWAYS, false},
+	{"never", IVFPQ_USE_NEVER, false},
+	{NULL, 0, false}
+};
+
 static const struct config_enum_entry engine_options[] = {
 	{"auto", IVFPQ_ENGINE_AUTO, false},
 	{"cpu", IVFPQ_ENGINE_CPU, false},
@@ -204,6 +211,13 @@ define_scan_settings(void)
 							 "strict leaves out a row that is found late; "
 							 "relaxed returns it out of order.",
 							 &ivfpq_order, IVFPQ_ORDER_STRICT, order_options,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("gpuvec.use_index",
+							 "Sets whether plans use gpuivfpq indexes.",
+							 "auto: where they cost least; always: in the "
+							 "place of other methods' indexes that bring the "
+							 "same order, such as hnsw; never: not at all.",
+							 &ivfpq_use_index, IVFPQ_USE_AUTO, use_options,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
 	define_count("gpuvec.max_probes",
 				 "Sets the number of lists after which a scan reads no more.",

@@ -35,6 +35,7 @@
 int			ivfpq_probes = 0;
 int			ivfpq_candidates = 0;
 int			ivfpq_order = IVFPQ_ORDER_STRICT;
+int			ivfpq_use_index = IVFPQ_USE_AUTO;
 int			ivfpq_max_probes = 0;
 double		ivfpq_recall = 0.95;
 int			ivfpq_max_training_workers = 2;

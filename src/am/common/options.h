@@ -34,9 +34,17 @@ typedef enum IvfpqOrder
 	IVFPQ_ORDER_RELAXED
 } IvfpqOrder;
 
+typedef enum IvfpqUseIndex
+{
+	IVFPQ_USE_AUTO,				/* where it costs least */
+	IVFPQ_USE_ALWAYS,			/* in the place of other methods' indexes */
+	IVFPQ_USE_NEVER
+} IvfpqUseIndex;
+
 extern int	ivfpq_probes;
 extern int	ivfpq_candidates;
 extern int	ivfpq_order;
+extern int	ivfpq_use_index;
 extern int	ivfpq_max_probes;
 extern double ivfpq_recall;
 extern double ivfpq_radius_recall;

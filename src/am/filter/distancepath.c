@@ -31,16 +31,17 @@ IvfpqIsOursToPlan(const IndexOptInfo *info)
 }
 
 /*
- * ... that has all rows which the statement may want?  Left alone are targets of
- * UPDATE and the like, samples, and tables whose rows depend on others of a join
- * or are proved to be none.
+ * Is it one that plans may use, and that has all rows which the statement may
+ * want?  Left alone are targets of UPDATE and the like, samples, and tables whose
+ * rows depend on others of a join or are proved to be none.
  */
 bool
 IvfpqIsUsable(PlannerInfo *root, const IndexOptInfo *info)
 {
 	RelOptInfo *rel = info->rel;
 
-	return IvfpqIsOursToPlan(info) && (info->indpred == NIL || info->predOK) &&
+	return ivfpq_use_index != IVFPQ_USE_NEVER &&
+		IvfpqIsOursToPlan(info) && (info->indpred == NIL || info->predOK) &&
 		!IS_DUMMY_REL(rel) && bms_is_empty(rel->lateral_relids) &&
 		!bms_is_member((int) rel->relid, root->all_result_relids) &&
 		root->simple_rte_array[rel->relid]->tablesample == NULL;

@@ -54,8 +54,8 @@
 /* ---- (a), (b) and what (c) says of windows */
 
 /*
- * Is the level core's rewrite of min(distance), as planagg.c makes it?  An
- * aggregate is exact.
+ * Is the level core's rewrite of min(distance), as build_minmax_path() makes it?
+ * An aggregate is exact.
  */
 static bool
 is_minmax(const PlannerInfo *root)

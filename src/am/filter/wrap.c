@@ -242,6 +242,28 @@ remove_paths(RelOptInfo *rel, const IndexOptInfo *info)
 	return found;
 }
 
+/*
+ * Take the paths that bring the order of the first key by an index of another
+ * method from the relation's, but never the last path.
+ */
+static void
+remove_rivals(RelOptInfo *rel, const PathKey *key)
+{
+	ListCell   *lc;
+
+	foreach(lc, rel->pathlist)
+	{
+		IndexPath  *path = lfirst(lc);
+
+		if (IsA(path, IndexPath) && path->indexorderbys != NIL &&
+			!IvfpqIsOursToPlan(path->indexinfo) &&
+			path->path.pathkeys != NIL &&
+			linitial(path->path.pathkeys) == key &&
+			list_length(rel->pathlist) > 1)
+			rel->pathlist = foreach_delete_current(rel->pathlist, lc);
+	}
+}
+
 /* Paths by an index of ours, in the place of core's. */
 static void
 change_paths_of(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
@@ -249,6 +271,8 @@ change_paths_of(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 	List	   *found = remove_paths(rel, info);
 	IndexPath  *path = IvfpqOrderedPath(root, info, found);
 
+	if (path != NULL && ivfpq_use_index == IVFPQ_USE_ALWAYS)
+		remove_rivals(rel, linitial(path->path.pathkeys));
 	if (path != NULL &&
 		IvfpqOfferOrdered(root, rel, wrap_if_filtered(root, rel, path)))
 		return;

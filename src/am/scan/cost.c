@@ -10,6 +10,11 @@
  * wins for ORDER BY ... LIMIT, and a sequential scan and a sort win when most
  * of the table is wanted.
  *
+ * Rows are fetched in heap order, and their pages are asked for ahead
+ * (../heap/README), so a page of them costs what it does in sequence.  Graphs
+ * like hnsw read one page after the other at random: 50,000 rows x 384 cost 175
+ * here and 665 there for LIMIT 10, and take about a fifth of the time.
+ *
  * The planner charges a sequential scan nothing for TOAST, though it has to
  * read all of it here.  So that the two compare, pages count for as much as
  * the table's own pages are of all that it consists of.
@@ -331,7 +336,7 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	heap_pages = index_pages_fetched(Max(demand.rows, 1) * Max(loop_count, 1),
 									 rel->pages, info->pages, root) /
 		Max(loop_count, 1);
-	row_cost = random_page * (heap_pages / Max(demand.rows, 1) +
+	row_cost = seq_page * (heap_pages / Max(demand.rows, 1) +
 							  toast / tuples) +
 		cpu_tuple_cost + 2 * cpu_operator_cost;
 
