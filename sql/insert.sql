@@ -124,6 +124,8 @@ BEGIN;
 INSERT INTO first VALUES (4, '{1,2,3}');
 ROLLBACK;
 DELETE FROM first;
+-- nor do rows that are gone say how long a query is
+SELECT id FROM first ORDER BY e <-> '{1,2,3,4}';
 INSERT INTO first VALUES (5, '{1,2,3,4}');
 DELETE FROM first;
 VACUUM first;

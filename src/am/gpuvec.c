@@ -10,6 +10,7 @@
 #include "utils/guc.h"
 
 #include "am/am.h"
+#include "am/common/codelimit.h"
 #include "am/common/options.h"
 #include "am/filter/customscan.h"
 #include "am/scan/counters.h"
@@ -272,6 +273,13 @@ define_training_settings(void)
 							"There is one a database.  0: VACUUM starts none.",
 							&ivfpq_max_training_workers, 2, 0, 1024,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("gpuvec.training_timeout",
+							"Sets how long a background worker lets an "
+							"index's functions compute a row.",
+							"It is asked of functions that are not in C.  "
+							"0: without limit.",
+							&ivfpq_training_timeout, 60000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 }
 
 /* Settings of a session that has to do with gpuvecd. */

@@ -50,8 +50,11 @@ static Memory memories[NMEMORIES];
 void
 IvfpqAskCount(IvfpqServed served)
 {
-	if (ivfpq_shared)
-		pg_atomic_fetch_add_u64(&ivfpq_shared->served[served], 1);
+	if (ivfpq_shared == NULL)
+		return;
+	pg_atomic_fetch_add_u64(&ivfpq_shared->served[served], 1);
+	if (served == IVFPQ_SERVED)
+		pg_atomic_fetch_add_u64(&ivfpq_shared->answers, 1);
 }
 
 /* What is remembered of a mirror; an older memory gives way. */

@@ -10,8 +10,10 @@
 
 #include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
+#include "commands/defrem.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -24,6 +26,7 @@
 #include "client/look.h"
 #include "client/mirror/wanted.h"
 #include "client/state/state.h"
+#include "page/check/attempt.h"
 #include "pgcompat.h"
 
 #define STAT_COLUMNS		33
@@ -202,6 +205,8 @@ typedef struct Mirror
 	const GvMirrorStatus *held; /* NULL: gpuvecd does not have it */
 	const IvfpqWanted *wanted;	/* NULL: it is not asked for now */
 	Relation	index;			/* NULL: not of this database, or locked */
+	int64		behind;			/* copies that the index has and the mirror has
+								 * not; -1: not known */
 } Mirror;
 
 /* The mirror's index, locked; NULL if that is not possible at once. */
@@ -222,6 +227,7 @@ open_index(const GvMirrorKey *key)
 	}
 	storage = IvfpqStorageOf(index);
 	if (index->rd_rel->relkind == RELKIND_INDEX &&
+		index->rd_rel->relam == get_index_am_oid("gpuivfpq", true) &&
 		storage.tablespace == key->tablespace &&
 		storage.number == key->relation)
 		return index;
@@ -254,18 +260,17 @@ state_name(const Mirror *mirror)
 	}
 }
 
-/* Copies that the index has and the mirror has not; -1: not known. */
-static int64
-count_behind(const Mirror *mirror)
+/* Set mirror->behind, if index and mirror are of one build.  For IvfpqAttempt. */
+static void
+count_behind(void *arg)
 {
+	Mirror	   *mirror = arg;
 	IvfpqMetaData meta;
 	int64		behind = 0;
 
-	if (mirror->index == NULL || mirror->held == NULL || !mirror->held->ready)
-		return -1;
 	IvfpqMetaRead(mirror->index, &meta);
 	if (meta.build_id != mirror->key->build_id)
-		return -1;
+		return;
 	for (int list = 0; list < meta.nlists; list++)
 	{
 		IvfpqListEntry entry;
@@ -274,7 +279,23 @@ count_behind(const Mirror *mirror)
 		IvfpqListEntryRead(mirror->index, &meta, list, &entry);
 		behind += entry.nitems;
 	}
-	return Max(behind - mirror->held->copies, 0);
+	mirror->behind = Max(behind - mirror->held->copies, 0);
+}
+
+/*
+ * The same, if it can be known.  An index that is damaged must not hide the
+ * others' mirrors.  Parallel mode has no subtransactions.
+ */
+static void
+try_behind(Mirror *mirror)
+{
+	mirror->behind = -1;
+	if (mirror->index == NULL || mirror->held == NULL || !mirror->held->ready)
+		return;
+	if (IsInParallelMode())
+		count_behind(mirror);
+	else
+		(void) IvfpqAttempt(count_behind, mirror);
 }
 
 static double
@@ -303,7 +324,6 @@ put_mirror(Row *row, const Mirror *mirror)
 {
 	const GvMirrorStatus *held = mirror->held;
 	char	   *database = get_database_name(mirror->key->database);
-	int64		behind = count_behind(mirror);
 
 	row->n = 0;
 	if (database)
@@ -325,7 +345,7 @@ put_mirror(Row *row, const Mirror *mirror)
 	else
 		put_null(row);
 	put_known(row, held, held ? held->copies : 0);
-	put_known(row, behind >= 0, behind);
+	put_known(row, mirror->behind >= 0, mirror->behind);
 	put(row, Float8GetDatum(count_percent(mirror)));
 	put_known(row, held, held ? held->searches : 0);
 	if (held)
@@ -352,6 +372,7 @@ show_mirror(ReturnSetInfo *rsinfo, Mirror *mirror)
 	mirror->index = open_index(mirror->key);
 	if (may_see(mirror))
 	{
+		try_behind(mirror);
 		put_mirror(&row, mirror);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values,
 							 row.nulls);
@@ -381,7 +402,7 @@ gpuvec_mirrors(PG_FUNCTION_ARGS)
 
 	for (int i = 0; i < status.nmirrors; i++)
 	{
-		Mirror		mirror = {&held[i].key, &held[i], NULL, NULL};
+		Mirror		mirror = {.key = &held[i].key, .held = &held[i]};
 
 		for (int j = 0; j < nwanted; j++)
 			if (IvfpqSameKey(&wanted[j].key, &held[i].key))
@@ -393,7 +414,7 @@ gpuvec_mirrors(PG_FUNCTION_ARGS)
 	}
 	for (int j = 0; j < nwanted; j++)
 	{
-		Mirror		mirror = {&wanted[j].key, NULL, &wanted[j], NULL};
+		Mirror		mirror = {.key = &wanted[j].key, .wanted = &wanted[j]};
 
 		if (!shown[j] && wanted[j].state != IVFPQ_WANTED_EVICTED)
 			show_mirror(rsinfo, &mirror);

@@ -56,7 +56,7 @@ sub answer
 	my ($nprobed, $nhits, $list, $probe, $more) = @_;
 
 	return message($OK, $SEARCH,
-		pack('llqLLLL', $nprobed, $nhits, 100, 1, 0, 0, 0)
+		pack('llqLLLLLlqqddqq', $nprobed, $nhits, 100, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 		  . pack('lfLLL', $list, 0, 1, 1, 1) x $nprobed
 		  . pack('fLSSSS', 0, $probe, 0, 0, 1, 0) x $nhits
 		  . $more);
@@ -178,6 +178,42 @@ kill 'STOP', $supervisor;
 kill 'KILL', $pid;
 waitpid $pid, 0;
 
+# An answer may be of no use, because the mirror is of another time; but it is one: who
+# is not answered meanwhile has not met a server that is silent for all.
+$node->safe_psql('postgres', q{
+	CREATE TABLE u AS SELECT g AS id, point(g, 8) AS e FROM generate_series(1, 5000) AS g;
+	CREATE INDEX u_e ON u USING gpuivfpq (e) WITH (lists = 4, probes = 4)});
+my $counts = 'SELECT timed_out, stale FROM gpuvec_stat';
+my $before = $node->safe_psql('postgres', $counts);
+my $nclients;
+$pid = pretend_gpuvecd(
+	$node,
+	sub {
+		my ($client) = @_;
+		my $mute = ++$nclients % 2;
+
+		push @at_work, $client;
+		for my $said ($welcome, $mute ? '' : answer(4, 0, 0, 0, ''))
+		{
+			sysread($client, my $heard, 65536);
+			syswrite($client, $said);
+		}
+	});
+for (1 .. 2)
+{
+	local $ENV{PGOPTIONS} = '-c gpuvec.request_timeout=3s';
+	my $waits = background($node, "SELECT answers('u', '<->', 8, 10, 1)");
+	select(undef, undef, undef, .5);
+	$node->safe_psql('postgres', "SELECT answers('u', '<->', 8, 10, 1)");
+	end_of($waits);
+}
+# gpuvec_stat asks, too
+kill 'KILL', $pid;
+waitpid $pid, 0;
+is($node->safe_psql('postgres', $counts), join('|', map { $_ + 2 } split /\|/, $before),
+	'useless answers: others were not answered meanwhile');
+is($node->safe_psql('postgres', 'SELECT state FROM gpuvec_stat'), 'up', 'useless answers: it is not called silent');
+
 # errors, for who wants them
 $pid = pretend($welcome, refusal($SEARCH, 8, 'an illegal address'));
 (undef, undef, $err) = $node->psql('postgres',
@@ -199,6 +235,32 @@ $node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
 is(answers($node, 't', '<->', 8, 10, 2), $right, 'restarted: answers are right');
 is($node->safe_psql('postgres', 'SELECT searches_by_server FROM gpuvec_stat'),
 	'2', 'restarted: by gpuvecd');
+
+# -- an index that is damaged hides no other's mirror
+$node->append_conf('postgresql.conf', 'shared_buffers = 1MB');
+$node->restart;
+ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'restarted with few buffers');
+$node->safe_psql('postgres', q{
+	CREATE TABLE damaged AS SELECT * FROM t;
+	CREATE INDEX damaged_e ON damaged USING gpuivfpq (e) WITH (lists = 20);
+	CREATE TABLE large AS SELECT repeat('x', 1900) AS filler FROM generate_series(1, 1600);
+	SELECT gpuvec_prewarm('t_e'), gpuvec_prewarm('damaged_e');
+	CHECKPOINT});
+my $mirrors = 'SELECT index, state, behind FROM gpuvec_mirrors ORDER BY 1';
+is($node->safe_psql('postgres', $mirrors), "t_e|ready|0\ndamaged_e|ready|0", 'two mirrors');
+my $file = $node->data_dir . '/' . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('damaged_e')});
+open(my $handle, '+<', $file) or die "$file: $!";
+syswrite($handle, "\0" x 8192);
+close $handle;
+# its pages leave the buffers when others are used more
+$node->safe_psql('postgres', q{
+	SELECT count(*) FROM generate_series(0, 399) AS block,
+		LATERAL (SELECT FROM large WHERE ctid = format('(%s,1)', block)::tid) AS used}) for 1 .. 8;
+my ($rc, $out, $complaint) = $node->psql('postgres', $mirrors);
+is($out, "t_e|ready|0\ndamaged_e|ready|", 'a damaged index: mirrors are shown');
+is($complaint, '', 'a damaged index: no error');
+(undef, undef, $complaint) = $node->psql('postgres', q{SELECT FROM gpuvec_index_info('damaged_e')});
+like($complaint, qr/damaged|not a gpuivfpq index|invalid/, 'a damaged index: it is');
 $node->stop;
 
 done_testing();

@@ -1,6 +1,7 @@
 # The worker that trains an index stands in nobody's way: it runs under its own
 # settings, has no snapshot while it clusters, gives way to a session that
-# waits for its table and to DROP DATABASE, and there is one a database.
+# waits for its table and to DROP DATABASE, and there is one a database.  Code of
+# an index's owner has a worker of its own, and not for ever.
 
 use strict;
 use warnings;
@@ -226,7 +227,7 @@ ok(wait_until($node, $held), 'one trains');
 my $asked = -s $node->logfile;
 $node->safe_psql('other', 'VACUUM t');
 # VACUUM says so when it has decided
-like(slurp_file($node->logfile, $asked), qr/index "t_e" has to wait: other databases have all/, 'no other does, as the log says');
+like(slurp_file($node->logfile, $asked), qr/index "t_e" has to wait: all gpuvec.max_training_workers are at work/, 'no other does, as the log says');
 is($node->safe_psql('postgres', "SELECT count(*) $training"), '1', '... nor is there another');
 is($node->safe_psql('other', "SELECT lists FROM gpuvec_index_info('t_e')"), '0', 'its database has to wait');
 $node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM RESET gpuvec.max_training_workers; SELECT pg_reload_conf()});
@@ -236,5 +237,84 @@ release();
 ok(wait_until($node, $idle), 'both are gone');
 is(lists('one_e'), 't', 'one is trained');
 is($node->safe_psql('other', "SELECT lists > 0 FROM gpuvec_index_info('t_e')"), 't', 'so is the other');
+
+# -- an owner's code: an advisory lock is not its turn, nor is an error its end
+$node->safe_psql('postgres', q{
+	CREATE ROLE mallory;
+	CREATE SCHEMA mal AUTHORIZATION mallory;
+	SET ROLE mallory;
+	SET client_min_messages = warning;
+	CREATE FUNCTION mal.code(e real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+	BEGIN
+		IF current_setting('application_name') <> '' THEN
+			RETURN e;
+		END IF;
+		PERFORM pg_advisory_unlock_all();
+		IF e[2] = 1 THEN
+			RAISE EXCEPTION 'no';
+		ELSIF e[2] = 2 AND e[1] <= 4 THEN
+			PERFORM pg_sleep(.3);
+		ELSIF e[2] = 3 THEN
+			LOOP
+				BEGIN
+					PERFORM pg_sleep(3600);
+				EXCEPTION WHEN query_canceled THEN
+				END;
+			END LOOP;
+		END IF;
+		RETURN e;
+	END $$;
+	SELECT format('CREATE TABLE mal.%s (e real[]);
+		CREATE INDEX %1$s_e ON mal.%1$s USING gpuivfpq (mal.code(e)) WITH (dims = 2, train_rows = 1000);
+		INSERT INTO mal.%1$s SELECT ARRAY[g, %s] FROM generate_series(1, 1500) AS g', name, number)
+	FROM (VALUES ('fails', 1), ('waits', 3), ('deaf', 3)) AS kind (name, number) \gexec});
+# -111 is a part that objects of the database do not have
+my $turn = q{SELECT count(*) FROM pg_locks WHERE locktype = 'object' AND objsubid = -111 AND granted};
+my $asleep = "SELECT count(*) = 1 $training AND wait_event = 'PgSleep'";
+$from = -s $node->logfile;
+$node->safe_psql('postgres', 'VACUUM mal.fails');
+ok(wait_until($node, $asleep), 'an owner\'s code waits for ever');
+like(slurp_file($node->logfile, $from), qr/ERROR:  no\n/, '... after an error');
+is($node->safe_psql('postgres', $turn), '3', '... and has its turn still');
+$node->safe_psql('postgres', 'VACUUM mal.waits; VACUUM mal.deaf');
+make_table('meanwhile', 1500, '');
+$node->safe_psql('postgres', 'VACUUM meanwhile');
+ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('meanwhile_e')"), 'another owner\'s index is trained meanwhile');
+ok(wait_until($node, $asleep), 'there is one worker for that code');
+
+# -- ... which catches a cancellation, and is ended
+$from = -s $node->logfile;
+ok(succeeds('DROP TABLE mal.waits, mal.deaf, mal.fails'), 'a session that waits for it has the table');
+like(slurp_file($node->logfile, $from),
+	qr/FATAL:  gpuvec: training of index "mal.(waits|deaf)_e" ended, its code did not heed a cancellation\n.*DETAIL:  The code is that of role "mallory"/,
+	'... the log says whose code it was');
+ok(wait_until($node, $idle), '... the worker is gone');
+
+# -- ... which is ended by itself, when it does not finish a row
+$node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM SET gpuvec.training_timeout = '700ms'; SELECT pg_reload_conf();
+	SET ROLE mallory;
+	SET client_min_messages = warning;
+	SELECT format('CREATE TABLE mal.%s (e real[]);
+		CREATE INDEX %1$s_e ON mal.%1$s USING gpuivfpq (mal.code(e)) WITH (dims = 2, train_rows = 1000);
+		INSERT INTO mal.%1$s SELECT ARRAY[g, %s] FROM generate_series(1, 1500) AS g', name, number)
+	FROM (VALUES ('waits', 3), ('slow', 2)) AS kind (name, number) \gexec});
+$from = -s $node->logfile;
+$node->safe_psql('postgres', 'VACUUM mal.waits');
+ok(wait_until($node, $idle), 'code that finishes no row is ended');
+like(slurp_file($node->logfile, $from),
+	qr/FATAL:  gpuvec: training of index "mal.waits_e" ended, its code finished no row within gpuvec.training_timeout\n.*DETAIL:  The code is that of role "mallory"/,
+	'... the log says whose code it was');
+is($node->safe_psql('postgres', $turn), '0', '... nobody has its turn');
+$node->safe_psql('postgres', 'DROP TABLE mal.waits');
+
+# -- ... but not where rows are finished, or nothing is computed of rows
+hold_at('train: written');
+$node->safe_psql('postgres', 'VACUUM mal.slow');
+ok(wait_until($node, $held), 'slow code goes on');
+select(undef, undef, undef, 1);
+is($node->safe_psql('postgres', $held), 't', '... steps without rows may take long');
+release();
+ok(wait_until($node, $idle), '... the worker is gone');
+is(lists('mal.slow_e'), 't', '... and the index is trained');
 
 done_testing();

@@ -23,6 +23,7 @@
 #include "utils/rel.h"
 
 #include "am/calibrate/calibrate.h"
+#include "am/common/codelimit.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/common/snapshot.h"
@@ -87,6 +88,7 @@ offer_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	const float *row;
 	int			dims;
 
+	IvfpqRowDone();
 	if (isnull[0])
 		return;
 	oldcontext = MemoryContextSwitchTo(pass->tmp);

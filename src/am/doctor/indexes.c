@@ -23,7 +23,7 @@
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 
-#include "am/common/attempt.h"
+#include "page/check/attempt.h"
 #include "am/common/options.h"
 #include "am/doctor/doctor.h"
 #include "am/scan/counters.h"

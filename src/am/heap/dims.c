@@ -12,6 +12,7 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -168,30 +169,63 @@ IvfpqFindOdd(Relation heap, Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * If no snapshot will ever see a pending row, the rows that decided on the
- * dimensions were rolled back or deleted: let the next row decide.  False if
- * there is a row that may be seen.
+ * Must a query of an untrained index have the dimensions that its rows decided
+ * on?  Not before one of them is committed, nor when all are gone.
  */
 bool
-IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta)
+IvfpqDimsBind(Relation heap, Relation index, const IvfpqMetaData *meta)
 {
 	Inquiry		inquiry;
 	ItemPointerData tid;
+	bool		sees = false;
+
+	if (meta->dims > 0 && !(meta->dims_flags & IVFPQ_DIMS_BY_ROW))
+		return true;
+	begin_inquiry(&inquiry, heap, index, meta);
+	while (!sees && next_tid(&inquiry, &tid))
+		sees = IvfpqMeasureSees(&inquiry.rows, IvfpqTidToId(&tid));
+	end_inquiry(&inquiry);
+	return sees;
+}
+
+/*
+ * If no snapshot will ever see a pending row, the rows that decided on the
+ * dimensions were rolled back or deleted: let the next row decide.  While all
+ * others are of transactions that may yet be rolled back, wait for one of
+ * these, as a unique index does.  True: the dimensions may be others now; false
+ * if there is a row that may be seen.  tid: the row that is inserted.
+ */
+bool
+IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta,
+			  ItemPointer tid)
+{
+	Inquiry		inquiry;
+	SnapshotData dirty;
+	ItemPointerData pending;
+	TransactionId awaited = InvalidTransactionId;
 	bool		dead = true;
 
 	if (!(meta->dims_flags & IVFPQ_DIMS_BY_ROW))
 		return false;
 	begin_inquiry(&inquiry, heap, index, meta);
+	InitDirtySnapshot(dirty);
+	inquiry.rows.snapshot = &dirty;
 	inquiry.rows.asks_dead = true;
-	while (dead && next_tid(&inquiry, &tid))
+	while (dead && next_tid(&inquiry, &pending))
 	{
 		/* an expression is not computed: who inserts may not see the row */
-		dead = !IvfpqMeasureSees(&inquiry.rows, IvfpqTidToId(&tid)) &&
-			inquiry.rows.all_dead;
+		if (!IvfpqMeasureSees(&inquiry.rows, IvfpqTidToId(&pending)))
+			dead = inquiry.rows.all_dead;
+		else if (TransactionIdIsValid(dirty.xmin))
+			awaited = dirty.xmin;
+		else
+			dead = false;
 	}
 	IvfpqStopPoint("dims: asked");
-	if (dead)
+	if (dead && !TransactionIdIsValid(awaited))
 		dead = IvfpqPendingFreeDims(index, &inquiry.reader, inquiry.count);
 	end_inquiry(&inquiry);
+	if (dead && TransactionIdIsValid(awaited))
+		XactLockTableWait(awaited, heap, tid, XLTW_InsertIndex);
 	return dead;
 }

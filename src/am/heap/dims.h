@@ -12,7 +12,9 @@ extern int	IvfpqRowDims(Relation heap, Relation index,
 extern int64 IvfpqFindOdd(Relation heap, Relation index,
 						  const IvfpqMetaData *meta, int *dims,
 						  ItemPointer first, int *first_dims);
-extern bool IvfpqFreeDims(Relation heap, Relation index,
+extern bool IvfpqDimsBind(Relation heap, Relation index,
 						  const IvfpqMetaData *meta);
+extern bool IvfpqFreeDims(Relation heap, Relation index,
+						  const IvfpqMetaData *meta, ItemPointer tid);
 
 #endif							/* IVFPQ_DIMS_H */

@@ -14,6 +14,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "am/common/codelimit.h"
 #include "am/common/identity.h"
 #include "am/common/tid.h"
 #include "am/heap/measure.h"
@@ -75,6 +76,7 @@ index_values(IvfpqMeasure *measure, TupleTableSlot *row, Datum *values,
 {
 	GetPerTupleExprContext(measure->estate)->ecxt_scantuple = row;
 	FormIndexDatum(measure->indexInfo, row, measure->estate, values, isnulls);
+	IvfpqRowDone();
 }
 
 /* The indexed value of a row. */

@@ -126,11 +126,12 @@ insert_pending(Relation heap, Relation index, const IvfpqType *type,
 		IvfpqStopPoint("insert: pending");
 		expected = IvfpqPendingAppend(index, tid, dims);
 	}
-	if (expected != dims && type->typmod_dims == 0)
+	while (expected != dims && type->typmod_dims == 0)
 	{
 		IvfpqMetaRead(index, &meta);
-		if (meta.nlists == 0 && IvfpqFreeDims(heap, index, &meta))
-			expected = IvfpqPendingAppend(index, tid, dims);
+		if (meta.nlists > 0 || !IvfpqFreeDims(heap, index, &meta, tid))
+			break;
+		expected = IvfpqPendingAppend(index, tid, dims);
 	}
 	IvfpqCheckDims(expected, dims);
 }

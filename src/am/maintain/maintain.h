@@ -59,32 +59,37 @@ extern void IvfpqTrainOrDrain(Relation heap, Relation index,
 							  IvfpqTrainResult *result);
 
 /*
- * turn.c: which database's worker trains, and which owner's code it runs.
+ * turn.c: which workers train, and whose code each of them runs.
  */
-#define IVFPQ_WORKER_OWNERS 28	/* as many as go with an order */
+#define IVFPQ_WORKER_OWNERS 27	/* as many as go with an order */
 
 typedef struct IvfpqWorkerOrder
 {
 	Oid			database;
-	Oid			owner;			/* that this worker has run code of, if any */
+	Oid			owner;			/* whose interpreted code it runs; invalid: it
+								 * serves indexes that have none */
 	Oid			next;			/* index that the next worker begins with */
+	Oid			next_owner;		/* ... its owner, in the same sense */
 	int			nowners;
-	Oid			owners[IVFPQ_WORKER_OWNERS];	/* ... this one or those
+	Oid			owners[IVFPQ_WORKER_OWNERS];	/* of this worker and those
 												 * before */
 } IvfpqWorkerOrder;
 
 typedef enum IvfpqTurnState
 {
 	IVFPQ_TURN_FREE,
-	IVFPQ_TURN_OURS,			/* a worker of this database has one */
-	IVFPQ_TURN_TAKEN			/* those of others have all */
+	IVFPQ_TURN_OURS,			/* a worker here serves such indexes */
+	IVFPQ_TURN_OWNERS,			/* one of another database runs the owner's
+								 * code */
+	IVFPQ_TURN_TAKEN			/* others have all */
 } IvfpqTurnState;
 
-extern int	IvfpqTurnTake(void);
-extern void IvfpqTurnGiveBack(int turn);
-extern IvfpqTurnState IvfpqTurnLook(void);
+extern void IvfpqTurnInit(void);
+extern int	IvfpqTurnTake(Oid owner);
+extern void IvfpqTurnGiveBack(Oid owner, int turn);
+extern IvfpqTurnState IvfpqTurnLook(Oid owner);
+extern Oid	IvfpqTurnOwner(Relation index);
 extern bool IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index);
-extern bool IvfpqTurnUse(IvfpqWorkerOrder *order, Relation index);
 
 /* upkeep.c: what it wants of a background worker */
 extern bool IvfpqHasWork(Relation index, double table_rows);

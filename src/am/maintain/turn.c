@@ -1,17 +1,24 @@
 /*
  * turn.c
- *		Turns of workers that train: one background worker a database, and
- *		gpuvec.max_training_workers in all.
+ *		Turns of workers that train: gpuvec.max_training_workers in all, of
+ *		which a database has one, and each owner of interpreted code one more.
+ *
+ * A process remembers how it compiled code that it ran (identity.c), and code
+ * may take its process for long.  So a worker runs the code of one owner, and
+ * an owner's code has one worker.
  *
  * Turns are locks in the server's lock table, so that nothing has to be
- * preloaded and a worker that dies gives its turn back.
- *
- * A process remembers how it compiled code that it ran (identity.c).  So a
- * worker runs the code of one owner, and another worker that of the next.
+ * preloaded and a worker that dies gives its turn back.  They are locks of the
+ * default method, because a function of an index may release all advisory
+ * locks of its session.  An abort releases them, also those of the session.
  */
 #include "postgres.h"
 
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/lock.h"
 #include "utils/rel.h"
 
@@ -19,94 +26,125 @@
 #include "am/common/options.h"
 #include "am/maintain/maintain.h"
 
-/*
- * Advisory locks that users cannot name: theirs have 1 and 2 in this field.
- * The database's has its OID; those of all databases have none, and a number.
- */
-#define TURN_FIELD		0xFF91
+/* Databases and roles have no such part: nobody else locks it. */
+#define TURN_PART		0xFF91
 
 static bool
-lock_turn(Oid database, uint32 number, bool session)
+lock_turn(Oid database, Oid class, Oid object, bool session)
 {
 	LOCKTAG		tag;
 
-	SET_LOCKTAG_ADVISORY(tag, database, number, 0, TURN_FIELD);
+	SET_LOCKTAG_OBJECT(tag, database, class, object, TURN_PART);
 	return LockAcquire(&tag, ExclusiveLock, session, true) !=
 		LOCKACQUIRE_NOT_AVAIL;
 }
 
 static void
-unlock_turn(Oid database, uint32 number, bool session)
+unlock_turn(Oid database, Oid class, Oid object, bool session)
 {
 	LOCKTAG		tag;
 
-	SET_LOCKTAG_ADVISORY(tag, database, number, 0, TURN_FIELD);
+	SET_LOCKTAG_OBJECT(tag, database, class, object, TURN_PART);
 	(void) LockRelease(&tag, ExclusiveLock, session);
 }
 
-/* Lock one of the turns that all databases share; -1: there is none. */
-static int
-lock_any(bool session)
-{
-	for (int i = 0; i < ivfpq_max_training_workers; i++)
-		if (lock_turn(InvalidOid, i, session))
-			return i;
-	return -1;
-}
-
 /*
- * Lock both, until the transaction ends or the session does; returns which of
- * all databases' turns it is, or -1: other workers have them.
+ * Lock what is to be locked for the owner, until the transaction ends or the
+ * session does: the owner's turn in this database (no owner: the database's
+ * own), the owner's in all, and one of all, whose number *number gets.
  */
-static int
-lock_both(bool session)
+static IvfpqTurnState
+lock_all(Oid owner, bool session, int *number)
 {
-	int			number;
+	IvfpqTurnState state = IVFPQ_TURN_TAKEN;
 
-	if (!lock_turn(MyDatabaseId, 0, session))
-		return -1;
-	number = lock_any(session);
-	if (number < 0)
-		unlock_turn(MyDatabaseId, 0, session);
-	return number;
+	if (!lock_turn(MyDatabaseId, AuthIdRelationId, owner, session))
+		return IVFPQ_TURN_OURS;
+	if (OidIsValid(owner) &&
+		!lock_turn(InvalidOid, AuthIdRelationId, owner, session))
+		state = IVFPQ_TURN_OWNERS;
+	else
+	{
+		for (int i = 0; i < ivfpq_max_training_workers; i++)
+			if (lock_turn(InvalidOid, DatabaseRelationId, i, session))
+			{
+				*number = i;
+				return IVFPQ_TURN_FREE;
+			}
+		if (OidIsValid(owner))
+			unlock_turn(InvalidOid, AuthIdRelationId, owner, session);
+	}
+	unlock_turn(MyDatabaseId, AuthIdRelationId, owner, session);
+	return state;
 }
 
 static void
-unlock_both(int number, bool session)
+unlock_all(Oid owner, bool session, int number)
 {
-	unlock_turn(InvalidOid, number, session);
-	unlock_turn(MyDatabaseId, 0, session);
+	unlock_turn(InvalidOid, DatabaseRelationId, number, session);
+	if (OidIsValid(owner))
+		unlock_turn(InvalidOid, AuthIdRelationId, owner, session);
+	unlock_turn(MyDatabaseId, AuthIdRelationId, owner, session);
 }
 
-/* A worker's turn, until it gives it back; -1: other workers have all. */
-int
-IvfpqTurnTake(void)
+/*
+ * A process that ends between transactions would leave its locks behind:
+ * PostgreSQL releases them with a transaction.
+ */
+static void
+release_at_exit(int code, Datum arg)
 {
-	return lock_both(true);
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+}
+
+/* Once in a worker, before its first turn. */
+void
+IvfpqTurnInit(void)
+{
+	before_shmem_exit(release_at_exit, (Datum) 0);
+}
+
+/*
+ * A worker's turn, until it gives it back or a transaction aborts; -1: it
+ * cannot have one now.
+ */
+int
+IvfpqTurnTake(Oid owner)
+{
+	int			turn = -1;
+
+	(void) lock_all(owner, true, &turn);
+	return turn;
 }
 
 void
-IvfpqTurnGiveBack(int turn)
+IvfpqTurnGiveBack(Oid owner, int turn)
 {
-	unlock_both(turn, true);
+	unlock_all(owner, true, turn);
 }
 
-/* Would a worker for this database have its turn now?  In a transaction. */
+/* Would a worker for that owner have its turn now?  In a transaction. */
 IvfpqTurnState
-IvfpqTurnLook(void)
+IvfpqTurnLook(Oid owner)
 {
 	int			number;
+	IvfpqTurnState state = lock_all(owner, false, &number);
 
-	if (!lock_turn(MyDatabaseId, 0, false))
-		return IVFPQ_TURN_OURS;
-	number = lock_any(false);
-	if (number >= 0)
-		unlock_turn(InvalidOid, number, false);
-	unlock_turn(MyDatabaseId, 0, false);
-	return number >= 0 ? IVFPQ_TURN_FREE : IVFPQ_TURN_TAKEN;
+	if (state == IVFPQ_TURN_FREE)
+		unlock_all(owner, false, number);
+	return state;
 }
 
-/* Has this worker, or one before it, run code of that owner? */
+/* Whose turn serves an index: its owner's, if it calls interpreted code. */
+Oid
+IvfpqTurnOwner(Relation index)
+{
+	return IvfpqIsInterpreted(index, true) ? index->rd_rel->relowner :
+		InvalidOid;
+}
+
+/* Was there a worker for that owner, this one or one before it? */
 static bool
 has_run(const IvfpqWorkerOrder *order, Oid owner)
 {
@@ -117,35 +155,22 @@ has_run(const IvfpqWorkerOrder *order, Oid owner)
 }
 
 /*
- * May this worker serve the index, as far as the code that does that is
- * concerned?  If not, the next worker begins with it, unless one has had its
- * turn with that owner or there were too many.
+ * May this worker serve the index?  If not, the next worker begins with it,
+ * unless there is one for its owner, or was, or there were too many.
  */
 bool
 IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index)
 {
-	Oid			owner = index->rd_rel->relowner;
+	Oid			owner = IvfpqTurnOwner(index);
 
-	if (!OidIsValid(order->owner) || order->owner == owner ||
-		!IvfpqIsInterpreted(index, true))
+	if (order->owner == owner)
 		return true;
 	if (!OidIsValid(order->next) && !has_run(order, owner) &&
-		order->nowners < IVFPQ_WORKER_OWNERS)
-		order->next = RelationGetRelid(index);
-	return false;
-}
-
-/* The same; the worker is going to serve it if it may. */
-bool
-IvfpqTurnUse(IvfpqWorkerOrder *order, Relation index)
-{
-	if (!IvfpqTurnIsFor(order, index))
-		return false;
-	if (!OidIsValid(order->owner) && IvfpqIsInterpreted(index, true))
+		order->nowners < IVFPQ_WORKER_OWNERS &&
+		IvfpqTurnLook(owner) == IVFPQ_TURN_FREE)
 	{
-		order->owner = index->rd_rel->relowner;
-		if (order->nowners < IVFPQ_WORKER_OWNERS)
-			order->owners[order->nowners++] = order->owner;
+		order->next = RelationGetRelid(index);
+		order->next_owner = owner;
 	}
-	return true;
+	return false;
 }

@@ -9,7 +9,8 @@
  * this.
  *
  * A database has one worker at a time, which serves every index there that
- * wants training: VACUUM starts no second one.
+ * wants training, and one for each owner whose indexes call interpreted code:
+ * VACUUM starts no second one of a kind.
  */
 #include "postgres.h"
 
@@ -40,6 +41,7 @@
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
+#include "am/common/codelimit.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/common/snapshot.h"
@@ -82,6 +84,7 @@ static List *tried = NIL;		/* of Tried */
 /* While an index is served. */
 static Oid	serving_heap = InvalidOid;
 static char serving_name[2 * NAMEDATALEN];
+static char serving_owner[NAMEDATALEN];
 
 extern PGDLLEXPORT void gpuvec_train_worker(Datum arg);
 
@@ -120,21 +123,31 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 {
 	Relation	index = info->index;
 	IvfpqWorkerOrder its_order = {.database = MyDatabaseId};
-	IvfpqTurnState turns;
+	const char *why;
 
 	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
 		!index->rd_index->indisvalid || ivfpq_max_training_workers == 0 ||
 		!IvfpqHasWork(index, info->num_heap_tuples))
 		return;
 
-	turns = IvfpqTurnLook();
-
-	if (turns == IVFPQ_TURN_OURS)
-		return;
-	if (turns == IVFPQ_TURN_TAKEN)
+	its_order.owner = IvfpqTurnOwner(index);
+	switch (IvfpqTurnLook(its_order.owner))
+	{
+		case IVFPQ_TURN_OURS:
+			return;
+		case IVFPQ_TURN_OWNERS:
+			why = "a worker of another database runs its owner's code";
+			break;
+		case IVFPQ_TURN_TAKEN:
+			why = "all gpuvec.max_training_workers are at work";
+			break;
+		default:
+			why = NULL;
+	}
+	if (why != NULL)
 		ereport(LOG,
-				(errmsg("index \"%s\" has to wait: other databases have all gpuvec.max_training_workers",
-						RelationGetRelationName(index)),
+				(errmsg("index \"%s\" has to wait: %s",
+						RelationGetRelationName(index), why),
 				 errdetail("The next VACUUM of its table asks again."),
 				 errhint("Set gpuvec.max_training_workers higher, or call gpuvec_train.")));
 	else if (!start_worker(RelationGetRelid(index), &its_order))
@@ -145,10 +158,24 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 				 errhint("Set max_worker_processes higher, or call gpuvec_train.")));
 }
 
-/* Which index an error is about. */
+/* Which index an error is about; and whose, if that is what ends us. */
 static void
 add_context(void *arg)
 {
+	IvfpqLimitHit hit = IvfpqLimitIsHit();
+
+	if (hit == IVFPQ_LIMIT_ROW)
+		errmsg("gpuvec: training of index \"%s\" ended, its code finished no row within gpuvec.training_timeout",
+			   serving_name);
+	else if (hit == IVFPQ_LIMIT_CANCEL)
+		errmsg("gpuvec: training of index \"%s\" ended, its code did not heed a cancellation",
+			   serving_name);
+	if (hit != IVFPQ_LIMIT_NONE)
+	{
+		errdetail("The code is that of role \"%s\". The next VACUUM of the table has training begun again.",
+				  serving_owner);
+		errhint("Make the functions of the index faster, or call gpuvec_train.");
+	}
 	errcontext("training of index \"%s\"", (const char *) arg);
 }
 
@@ -166,10 +193,17 @@ serve_index(Relation heap, Relation index)
 
 	pgstat_report_activity(STATE_RUNNING, activity);
 	strlcpy(serving_name, name, sizeof(serving_name));
+	strlcpy(serving_owner,
+			GetUserNameFromId(heap->rd_rel->relowner, false),
+			sizeof(serving_owner));
 	serving_heap = RelationGetRelid(heap);
 	error_context_stack = &context;
 	IvfpqActAsOwner(&caller, heap);
+	if (OidIsValid(order.owner))
+		IvfpqLimitBegin();
 	IvfpqDoWork(heap, index, name);
+	if (OidIsValid(order.owner))
+		IvfpqLimitEnd();
 	IvfpqActAsCaller(&caller);
 	error_context_stack = context.previous;
 	serving_heap = InvalidOid;
@@ -263,7 +297,7 @@ try_index(Oid indexoid, bool just_look)
 		Relation	index = index_open(indexoid, RowExclusiveLock);
 
 		remember_tried(indexoid, vacuums);
-		if (IvfpqTurnUse(&order, index))
+		if (IvfpqTurnIsFor(&order, index))
 			serve_index(heap, index);
 		index_close(index, NoLock);
 		table_close(heap, NoLock);
@@ -276,7 +310,7 @@ static void
 give_back_turn(void)
 {
 	if (turn >= 0)
-		IvfpqTurnGiveBack(turn);
+		IvfpqTurnGiveBack(order.owner, turn);
 	turn = -1;
 }
 
@@ -311,6 +345,7 @@ recover(Oid indexoid)
 	geterrcode() == ERRCODE_QUERY_CANCELED;
 
 	HOLD_INTERRUPTS();
+	IvfpqLimitEnd();
 	if (!OidIsValid(serving_heap))
 		remember_tried(indexoid, -1);
 	MemoryContextSwitchTo(TopMemoryContext);
@@ -321,8 +356,19 @@ recover(Oid indexoid)
 		report_cancelled();
 	serving_heap = InvalidOid;
 	AbortCurrentTransaction();
+	/* which has released it */
+	if (turn >= 0)
+		turn = IvfpqTurnTake(order.owner);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	RESUME_INTERRUPTS();
+}
+
+/* SIGINT: as a session takes it, but it has to be heeded. */
+static void
+cancel(SIGNAL_ARGS)
+{
+	IvfpqLimitCancel();
+	StatementCancelHandler(postgres_signal_arg);
 }
 
 /* Between transactions: heed interrupts, and read a changed configuration. */
@@ -474,6 +520,10 @@ set_own_settings(void)
 	for (int i = 0; i < (int) lengthof(settings); i++)
 		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET,
 						PGC_S_OVERRIDE);
+	/* an owner's code has one process */
+	if (OidIsValid(order.owner))
+		SetConfigOption("max_parallel_maintenance_workers", "0", PGC_SUSET,
+						PGC_S_OVERRIDE);
 	IvfpqSetNoTransactionTimeout();
 	if (synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
 		SetConfigOption("synchronous_commit", "local", PGC_SUSET,
@@ -488,6 +538,9 @@ gpuvec_train_worker(Datum arg)
 
 	asked = DatumGetObjectId(arg);
 	memcpy(&order, MyBgworkerEntry->bgw_extra, sizeof(order));
+	if (order.nowners < IVFPQ_WORKER_OWNERS)
+		order.owners[order.nowners++] = order.owner;
+	pqsignal(SIGINT, cancel);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
@@ -502,12 +555,14 @@ gpuvec_train_worker(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(order.database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
 	IvfpqSnapshotsAreOurs();
+	IvfpqLimitInit();
+	IvfpqTurnInit();
 
 	/*
 	 * A VACUUM that found us at work started no worker.  So look once more
 	 * after the turn is given back.
 	 */
-	while (again && (turn = IvfpqTurnTake()) >= 0)
+	while (again && (turn = IvfpqTurnTake(order.owner)) >= 0)
 	{
 		again = serve_database();
 		give_back_turn();
@@ -517,7 +572,8 @@ gpuvec_train_worker(Datum arg)
 	{
 		Oid			next = order.next;
 
-		order.owner = order.next = InvalidOid;
+		order.owner = order.next_owner;
+		order.next = InvalidOid;
 		(void) start_worker(next, &order);
 	}
 	pgstat_report_activity(STATE_IDLE, NULL);

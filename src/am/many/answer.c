@@ -52,7 +52,8 @@ check_dims(IvfpqMany *many)
 	const IvfpqMetaData *meta = &many->model->meta;
 	int			expected = IvfpqRowDims(many->heap, many->index, meta);
 
-	if (expected > 0)
+	if (expected > 0 && expected != many->queries.dims &&
+		(meta->nlists > 0 || IvfpqDimsBind(many->heap, many->index, meta)))
 		IvfpqCheckDims(expected, many->queries.dims);
 	if (many->type.typmod_dims == 0 &&
 		!(meta->dims_flags & IVFPQ_DIMS_CHECKED))

@@ -26,7 +26,7 @@
 #include "utils/acl.h"
 #include "utils/timestamp.h"
 
-#include "am/common/attempt.h"
+#include "page/check/attempt.h"
 #include "am/scan/counters.h"
 #include "client/client.h"
 #include "pgcompat.h"

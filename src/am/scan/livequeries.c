@@ -29,7 +29,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "am/common/attempt.h"
+#include "page/check/attempt.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/scan/livequeries.h"

@@ -170,8 +170,8 @@ start_search(IvfpqScan *state, ScanKey key)
 
 /*
  * Of an index whose declaration does not say how many dimensions rows have:
- * the query of an untrained one must have as many, and pending rows that do
- * not are to be passed over.
+ * the query of an untrained one must have as many as those there are, and
+ * pending rows that do not are to be passed over.
  */
 static void
 check_row_dims(IvfpqScan *state, Relation heap, ScanKey key)
@@ -193,7 +193,8 @@ check_row_dims(IvfpqScan *state, Relation heap, ScanKey key)
 	{
 		(void) IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument,
 								&dims);
-		IvfpqCheckDims(expected, dims);
+		if (dims != expected && IvfpqDimsBind(heap, state->index, meta))
+			IvfpqCheckDims(expected, dims);
 	}
 	if (!(meta->dims_flags & IVFPQ_DIMS_CHECKED))
 		state->pending_dims = expected;

@@ -21,7 +21,7 @@
 #include "utils/backend_status.h"
 #include "utils/rel.h"
 
-#include "am/common/attempt.h"
+#include "page/check/attempt.h"
 #include "am/team/team.h"
 #include "page/stoppoint.h"
 

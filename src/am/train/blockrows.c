@@ -13,6 +13,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "am/common/codelimit.h"
 #include "am/common/options.h"
 #include "am/common/snapshot.h"
 #include "am/common/tid.h"
@@ -106,6 +107,7 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	const float *row;
 	int			dims;
 
+	IvfpqRowDone();
 	/* a scan of blocks cannot be ended: the rest is passed over */
 	if (reader->enough || isnull[0] || !alive || is_skipped(reader, id))
 		return;

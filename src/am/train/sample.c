@@ -17,6 +17,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "am/common/codelimit.h"
 #include "am/common/options.h"
 #include "am/common/snapshot.h"
 #include "am/common/tid.h"
@@ -125,6 +126,7 @@ sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	const float *row;
 	int			dims;
 
+	IvfpqRowDone();
 	if (isnull[0] || !alive)
 		return;
 	if (pass_over(sample))
@@ -152,6 +154,7 @@ static void
 count_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			   bool alive, void *arg)
 {
+	IvfpqRowDone();
 	*(int64 *) arg += !isnull[0] && alive;
 }
 
@@ -177,9 +180,12 @@ blocks_to_read(IvfpqSample *sample, Relation heap, Relation index,
 	BlockSampler_Init(&sampler, nblocks, Min(nblocks, BLOCKS_TO_COUNT),
 					  (uint32) IVFPQ_TRAINING_SEED);
 	for (; BlockSampler_HasMore(&sampler); n++)
+	{
+		IvfpqSnapshotRenew();
 		table_index_build_range_scan(heap, index, indexInfo, false, false,
 									 false, BlockSampler_Next(&sampler), 1,
 									 count_callback, &rows, NULL);
+	}
 	if (!sample->sparing)
 	{
 		if (rows * nblocks <= sample->capacity * n)
@@ -198,6 +204,7 @@ peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	IvfpqSample *sample = arg;
 	MemoryContext oldcontext;
 
+	IvfpqRowDone();
 	if (isnull[0] || !alive || sample->dims > 0)
 		return;
 	oldcontext = MemoryContextSwitchTo(sample->tmp);

@@ -47,6 +47,7 @@ init_shared(void *memory, LWLock *lock)
 	pg_atomic_init_u64(&shared->epoch, 1);
 	for (int i = 0; i < IVFPQ_NSERVED; i++)
 		pg_atomic_init_u64(&shared->served[i], 0);
+	pg_atomic_init_u64(&shared->answers, 0);
 	pg_atomic_init_u64(&shared->scans, 0);
 	pg_atomic_init_u64(&shared->late_rows, 0);
 	pg_atomic_init_u64(&shared->passes, 0);
@@ -236,12 +237,15 @@ IvfpqServerMemory(bool of_one)
 	return memory;
 }
 
-/* Searches that it has answered, of all sessions. */
+/*
+ * Searches that it has answered, of all sessions: whatever the answers were
+ * good for, so that it never is what it was before.
+ */
 uint64
 IvfpqCountServed(void)
 {
 	return ivfpq_shared == NULL ? 0 :
-		pg_atomic_read_u64(&ivfpq_shared->served[IVFPQ_SERVED]);
+		pg_atomic_read_u64(&ivfpq_shared->answers);
 }
 
 /*

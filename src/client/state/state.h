@@ -108,6 +108,8 @@ typedef struct IvfpqShared
 	uint64		life;			/* of this memory, random; does not change */
 	pg_atomic_uint64 epoch;		/* grows when a mirror gets ready */
 	pg_atomic_uint64 served[IVFPQ_NSERVED];
+	pg_atomic_uint64 answers;	/* of gpuvecd to searches, useless ones, too;
+								 * only grows */
 	pg_atomic_uint64 scans;		/* of indexes, however they were searched */
 	pg_atomic_uint64 late_rows; /* of them all */
 	pg_atomic_uint64 passes;	/* scans that ended with one */

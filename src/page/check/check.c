@@ -10,14 +10,13 @@
 
 #include <math.h>
 
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 
 #include "page/array.h"
+#include "page/check/attempt.h"
 #include "page/check/check.h"
 #include "page/record.h"
 #include "pgcompat.h"
@@ -48,16 +47,24 @@ problem(IvfpqChecker *checker, bool error, BlockNumber blkno, uint32 list,
 	checker->report(checker->arg, error, blkno, list, text);
 }
 
-/* Copy a page into checker->page; may raise errors. */
-static void
-copy_page(IvfpqChecker *checker, BlockNumber blkno)
+/* A page to copy. */
+typedef struct PageCopy
 {
+	IvfpqChecker *checker;
+	BlockNumber blkno;
+} PageCopy;
+
+/* Copy it into checker->page; may raise errors.  For IvfpqAttempt. */
+static void
+copy_page(void *arg)
+{
+	PageCopy   *copy = arg;
 	Buffer		buf;
 
-	buf = ReadBufferExtended(checker->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
-							 checker->strategy);
+	buf = ReadBufferExtended(copy->checker->index, MAIN_FORKNUM, copy->blkno,
+							 RBM_NORMAL, copy->checker->strategy);
 	LockBuffer(buf, BUFFER_LOCK_SHARE);
-	memcpy(checker->page, BufferGetPage(buf), BLCKSZ);
+	memcpy(copy->checker->page, BufferGetPage(buf), BLCKSZ);
 	UnlockReleaseBuffer(buf);
 }
 
@@ -69,9 +76,8 @@ copy_page(IvfpqChecker *checker, BlockNumber blkno)
 bool
 IvfpqCheckCopyPage(IvfpqChecker *checker, BlockNumber blkno)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	ErrorData  *volatile error = NULL;
+	PageCopy	copy = {checker, blkno};
+	ErrorData  *error;
 
 	CHECK_FOR_INTERRUPTS();
 	checker->cached = InvalidBlockNumber;
@@ -82,24 +88,7 @@ IvfpqCheckCopyPage(IvfpqChecker *checker, BlockNumber blkno)
 		return false;
 	}
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		copy_page(checker, blkno);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-
+	error = IvfpqAttempt(copy_page, &copy);
 	if (error == NULL)
 	{
 		checker->cached = blkno;

@@ -8,7 +8,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
-#include "am/common/attempt.h"
+#include "page/check/attempt.h"
 
 /* See attempt.h. */
 ErrorData *
