@@ -175,7 +175,7 @@ residuals_of(IvfpqTraining *training, const float *rows, int64 n,
 		if (lists[i] < 0)
 			continue;
 		for (int d = 0; d < dims; d++)
-			residuals[count * dims + d] = row[d] - centroid[d];
+			residuals[count * dims + d] = gv_difference(row[d], centroid[d]);
 		count++;
 	}
 	pfree(chunk);
