@@ -211,6 +211,7 @@ find_own(IvfpqCalibration *calibration, int level, int q)
 	float	   *own = &calibration->own[level][q];
 	GvTopK		top = {0};
 
+	*own = 0;
 	calibration->margin[level][q] = -1;
 	if (calibration->ids[q] == IVFPQ_NO_ROW)
 		return;
