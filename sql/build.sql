@@ -364,6 +364,35 @@ RESET maintenance_work_mem;
 RESET gpuvec.engine;
 DROP TABLE narrow;
 
+-- values as far apart as floats can be: sound when built, and when more come
+CREATE TABLE far (id int, e real[]) WITH (autovacuum_enabled = off);
+CREATE FUNCTION pg_temp.far(opclass text, operator text, options text, dims int, seed float8, OUT problem text, OUT exact bool)
+LANGUAGE plpgsql SET gpuvec.recall = 1 AS $$
+DECLARE
+	value float8[] = '{0.5,1,2,3.4e38,-3.4e38}';
+	query real[] = (SELECT array_agg(value[1 + i % 5]) FROM generate_series(1, dims) AS i);
+BEGIN
+	TRUNCATE far;
+	PERFORM setseed(seed);
+	INSERT INTO far SELECT g, (SELECT array_agg(value[1 + floor(random() * 5)::int]) FROM generate_series(g, g + dims - 1) AS i)
+	FROM generate_series(1, 1500) AS g;
+	EXECUTE format('CREATE INDEX far_e ON far USING gpuivfpq (e %s) WITH (%s)', opclass, options);
+	INSERT INTO far SELECT g, (SELECT array_agg(value[1 + floor(random() * 5)::int] * .99) FROM generate_series(g, g + dims - 1) AS i)
+	FROM generate_series(1501, 1600) AS g;
+	SELECT string_agg(v.problem, '; ') INTO problem FROM gpuvec_verify_index('far_e') AS v;
+	EXECUTE format('SELECT (SELECT array_agg(d) FROM (SELECT e %1$s %2$L AS d FROM far ORDER BY e %1$s %2$L LIMIT 20) AS x)
+		= (SELECT array_agg(d) FROM (SELECT (e %1$s %2$L) + 0 AS d FROM far ORDER BY 1 LIMIT 20) AS y)', operator, query) INTO exact;
+	DROP INDEX far_e;
+END
+$$;
+SELECT opclass, dims, options, count(problem) AS problems, bool_and(exact) AS exact
+FROM (VALUES ('real_l2_ops', '<->'), ('real_ip_ops', '<#>'), ('real_cosine_ops', '<=>')) AS o (opclass, operator),
+	(VALUES (1, 'lists = 3', 5), (3, 'lists = 300', 1), (12, 'lists = 20, refine = sq8, spill = 0', 1),
+		(12, 'lists = 20, refine = half, rotate = on', 1)) AS p (dims, options, n),
+	generate_series(1, n) AS s, pg_temp.far(opclass, operator, options, dims, s * .1) AS f
+GROUP BY opclass, dims, options ORDER BY opclass, dims, options;
+DROP TABLE far;
+
 -- refused
 CREATE TABLE refused (id int, e real[]);
 CREATE INDEX ON refused USING gpuivfpq (e) INCLUDE (id);

@@ -156,6 +156,16 @@ gv_gpu_lists(const GvCardRows *rows, cudaStream_t stream)
 	return gv_cuda_status(cudaGetLastError());
 }
 
+/* gv_difference. */
+static __device__ __forceinline__ float
+clamped_difference(float a, float b)
+{
+	float		diff = __fsub_rn(a, b);
+
+	diff = diff < FLT_MAX ? diff : FLT_MAX;
+	return diff > -FLT_MAX ? diff : -FLT_MAX;
+}
+
 /* Residuals of copies, a warp each; of no copy, those of the row's first. */
 static __global__ void __launch_bounds__(THREADS)
 residuals_kernel(GvCardRows rows, float *d_residuals)
@@ -171,8 +181,9 @@ residuals_kernel(GvCardRows rows, float *d_residuals)
 	if (list < 0)
 		list = rows.d_lists[row * rows.copies];
 	for (int d = lane; d < rows.dims; d += GV_WARP)
-		d_residuals[i * rows.dims + d] = rows.d_rows[row * rows.dims + d] -
-			rows.d_centroids[(int64_t) list * rows.dims + d];
+		d_residuals[i * rows.dims + d] =
+			clamped_difference(rows.d_rows[row * rows.dims + d],
+							   rows.d_centroids[(int64_t) list * rows.dims + d]);
 }
 
 /* d_residuals [n][copies][dims]. */
@@ -184,16 +195,6 @@ gv_gpu_residuals(const GvCardRows *rows, float *d_residuals,
 			  gv_blocks_for((int64_t) rows->n * rows->copies, WARPS), THREADS,
 			  0, stream, *rows, d_residuals);
 	return gv_cuda_status(cudaGetLastError());
-}
-
-/* a - b, finite when both are. */
-static __device__ __forceinline__ float
-clamped_difference(float a, float b)
-{
-	float		diff = __fsub_rn(a, b);
-
-	diff = diff < FLT_MAX ? diff : FLT_MAX;
-	return diff > -FLT_MAX ? diff : -FLT_MAX;
 }
 
 static __device__ __forceinline__ int

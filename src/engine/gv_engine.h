@@ -176,6 +176,16 @@ extern void gv_fit_transform(GvMetric metric, int32_t dims,
 extern void gv_to_half(const float *x, int64_t n, uint16_t *half);
 extern void gv_from_half(const uint16_t *half, int64_t n, float *x);
 
+/* a - b, finite when both are: of which all residuals are made. */
+static inline float
+gv_difference(float a, float b)
+{
+	float		diff = a - b;
+
+	diff = diff < FLT_MAX ? diff : FLT_MAX;
+	return diff > -FLT_MAX ? diff : -FLT_MAX;
+}
+
 /* Are all of x [n] finite? */
 extern bool gv_is_finite(const float *x, int64_t n);
 

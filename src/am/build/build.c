@@ -353,23 +353,34 @@ is_news(void)
 	return true;
 }
 
-/* An index on a small table: every row is pending. */
+/* An index on a small table, or one of placeholders: every row is pending. */
 static void
 build_untrained(IvfpqBuild *build)
 {
+	bool		waits = build->training.waits;
+	bool		is_temporary =
+	build->index->rd_rel->relpersistence == RELPERSISTENCE_TEMP;
+
 	IvfpqLogBuild(build->index, 0, RelationGetNumberOfBlocks(build->index));
 	build->heap_tuples =
 		table_index_build_scan(build->heap, build->index, build->indexInfo,
 							   true, true, pending_callback, build, NULL);
 	ereport(is_news() ? NOTICE : DEBUG1,
-			(errmsg("index \"%s\" is not trained, the table has only %.0f rows to index",
+			(waits ?
+			 errmsg("index \"%s\" is not trained, nearly all of its %.0f rows are equal",
+					RelationGetRelationName(build->index),
+					build->index_tuples) :
+			 errmsg("index \"%s\" is not trained, the table has only %.0f rows to index",
 					RelationGetRelationName(build->index),
 					build->index_tuples),
 			 build->index->rd_rel->relispartition ?
 			 errdetail("Queries are answered exactly, from the table.  It may be so with other partitions, too.") :
 			 errdetail("Queries are answered exactly, from the table."),
-			 build->index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ?
+			 is_temporary ?
 			 errhint("Call gpuvec_train when the table has its rows.") :
+			 waits ?
+			 errhint("Once VACUUM or autovacuum finds that one of a hundred rows, or %d in all, differ from the others, it trains itself; gpuvec_train does that at once.",
+					 IvfpqLeastRows(build->index)) :
 			 errhint("Once VACUUM or autovacuum finds %d rows in it, it trains itself; gpuvec_train does that at once.",
 					 IvfpqTrainRows(build->index))));
 }

@@ -163,7 +163,8 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 												  training->nqueries,
 												  training->queries,
 												  training->held_out,
-												  training->query_ids);
+												  training->query_ids,
+												  training->depth);
 	IvfpqPlacerBegin(&load->placer, index, training, team->shared->nparts,
 					 IvfpqTeamMemory(team, IVFPQ_TEAM_SHARING),
 					 load->calibration, refine, take_rows, load);

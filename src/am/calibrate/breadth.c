@@ -53,8 +53,8 @@ typedef struct Shares
 	GvTopK	   *lists;			/* [nqueries] nearest first */
 
 	/* of the query at hand */
-	uint64		neighbours[IVFPQ_FIRST_ROWS];
-	int			nneighbours;
+	IvfpqTruth	truth;
+	int			nneighbours;	/* of them, that count here */
 	uint64		marks;			/* of their ids, see mark_of */
 	int		   *before;			/* [ranked] lists compared before those of its
 								 * parent */
@@ -126,12 +126,11 @@ rank_lists(Shares *shares)
 static void
 take_neighbours(Shares *shares, int q)
 {
-	shares->nneighbours = IvfpqCalibrationNearest(shares->calibration, 0,
-												  q, IVFPQ_FIRST_ROWS,
-												  shares->neighbours);
+	IvfpqCalibrationTruth(shares->calibration, 0, q, &shares->truth);
+	shares->nneighbours = Min(shares->truth.nneighbours, IVFPQ_FIRST_ROWS);
 	shares->marks = 0;
 	for (int i = 0; i < shares->nneighbours; i++)
-		shares->marks |= mark_of(shares->neighbours[i]);
+		shares->marks |= mark_of(shares->truth.neighbours[i]);
 }
 
 /* How many lists are compared before each of the ranked lists of query q. */
@@ -183,7 +182,7 @@ note_held(Shares *shares, uint64 id, int rank)
 {
 	for (int n = 0; n < shares->nneighbours; n++)
 	{
-		if (shares->neighbours[n] != id)
+		if (shares->truth.neighbours[n] != id)
 			continue;
 		if (shares->nheld == shares->held_room)
 		{

@@ -2,10 +2,11 @@
  * calibrate.c
  *		What a recall costs on this index: probes and candidates, measured.
  *
- * Points beside rows serve as queries (train/beside.c), each of these rows left
- * out of its point's answer; at later levels the rows themselves; those of a
- * build are rows that training has not seen.  Or a user gives them (targets.c).  The pass that places the
- * rows finds the queries' true neighbours (gv_exact).  Then each query is
+ * Points beside rows serve as queries (train/beside.c), each of these rows, and
+ * what equals it, left out of its point's answer; at later levels the rows
+ * themselves; those of a build are rows that training has not seen.  Or a user
+ * gives them (targets.c).  The pass that places the rows finds the queries'
+ * true neighbours (gv_exact).  Then each query is
  * searched with ever more lists (ladder.c), and of all pairs (probes,
  * candidates) that reach a target the cheapest is kept (cheapest.c).
  *
@@ -17,6 +18,7 @@
  */
 #include "postgres.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "commands/progress.h"
@@ -26,6 +28,7 @@
 #include "am/calibrate/ladder.h"
 #include "am/common/engine.h"
 #include "am/common/phase.h"
+#include "am/common/tid.h"
 #include "am/search/effort.h"
 
 #define FEW_QUERIES		48		/* tell how many lists the others need */
@@ -43,6 +46,14 @@
 #define MOST_WIDTH		20000
 #define MOST_SHARE		0.05	/* of the rows, see FullPassIsBetter */
 #define MOST_DEEP_WIDTH	60000
+
+/*
+ * Scores of equal vectors differ by no more of their own, and of the vector's
+ * square; share of the queries that have to have neighbours beside copies.
+ */
+#define SAME_SCORE		1e-6
+#define SAME_SQUARE		1e-12
+#define LEAST_KNOWN		0.1
 
 /* Rows of the second level offered at once. */
 #define SAMPLED_ROWS	256
@@ -75,12 +86,13 @@ IvfpqLevelQueries(const IvfpqCalibration *calibration, int level)
 }
 
 /*
- * Begin, with transformed queries that stay where they are; memory from the
- * current context.
+ * Begin, with transformed queries that stay where they are, to look for the
+ * `depth` rows nearest to each, its own one and that one's copies among them;
+ * memory from the current context.
  */
 IvfpqCalibration *
 IvfpqCalibrationBegin(const GvModel *gv, int nqueries, const float *queries,
-					  const float *deep_queries, const uint64 *ids)
+					  const float *deep_queries, const uint64 *ids, int depth)
 {
 	IvfpqCalibration *calibration = palloc0(sizeof(IvfpqCalibration));
 
@@ -89,14 +101,17 @@ IvfpqCalibrationBegin(const GvModel *gv, int nqueries, const float *queries,
 	calibration->queries = queries;
 	calibration->deep_queries = deep_queries;
 	calibration->ids = ids;
+	calibration->depth = depth;
 	for (int level = 0; level < IVFPQ_LEVELS; level++)
 	{
 		int			n = IvfpqLevelQueries(calibration, level);
 		GvTopK	   *truth = palloc0(n * sizeof(GvTopK));
 
-		for (int i = 0; i < n; i++) /* its own row comes on top */
-			IvfpqTopKResize(&truth[i], IVFPQ_TRUTH_ROWS + 1);
+		for (int i = 0; i < n; i++)
+			IvfpqTopKResize(&truth[i], depth);
 		calibration->truth[level] = truth;
+		calibration->own[level] = palloc(n * sizeof(float));
+		calibration->margin[level] = palloc(n * sizeof(float));
 	}
 	calibration->sampled = palloc((Size) SAMPLED_ROWS * gv->dims *
 								  sizeof(float));
@@ -185,21 +200,122 @@ IvfpqCalibrationSample(IvfpqCalibration *calibration, const float *row,
 }
 
 /*
- * A level's rows nearest to query q but the one it was made of, at most so
- * many, nearest first; returns how many.
+ * The score that the row beside query q of a level has, and how near to it
+ * those of its copies are, which may have been rounded otherwise.
  */
-int
-IvfpqCalibrationNearest(const IvfpqCalibration *calibration, int level, int q,
-						int most, uint64 *ids)
+static void
+find_own(IvfpqCalibration *calibration, int level, int q)
 {
-	GvTopK	   *top = &calibration->truth[level][q];
-	int			n = 0;
+	const GvModel *gv = calibration->gv;
+	const float *row = calibration->deep_queries + (Size) q * gv->dims;
+	float	   *own = &calibration->own[level][q];
+	GvTopK		top = {0};
 
-	gv_topk_sort(top);
-	for (int i = 0; i < top->count && n < most; i++)
-		if (top->ids[i] != calibration->ids[q])
-			ids[n++] = top->ids[i];
+	*own = 0;
+	calibration->margin[level][q] = -1;
+	if (calibration->ids[q] == IVFPQ_NO_ROW)
+		return;
+	IvfpqTopKResize(&top, 1);
+	IvfpqCheckStatus(gv_exact(gv->metric, gv->dims,
+							  IvfpqLevelQuery(calibration, level, q), 1, row,
+							  1, &calibration->ids[q], &top, &ivfpq_stop));
+	*own = top.scores[0];
+	calibration->margin[level][q] =
+		(float) Min(SAME_SCORE * fabsf(*own) +
+					SAME_SQUARE * gv_square(row, gv->dims), FLT_MAX);
+	pfree(top.scores);
+	pfree(top.ids);
+}
+
+/* Is a row with this TID and score the one beside query q, or its copy? */
+static bool
+is_own(const IvfpqCalibration *calibration, int level, int q, uint64 id,
+	   float score)
+{
+	return id == calibration->ids[q] ||
+		(!calibration->has_copies[level] &&
+		 fabsf(score - calibration->own[level][q]) <=
+		 calibration->margin[level][q]);
+}
+
+/*
+ * Rows of a level that are known to be the nearest to query q, of those found:
+ * where as many were found as are looked for, and the last ones lie equally
+ * far, there may be more of these, as of a vector that thousands of rows have.
+ * Such rows tell nothing: which of them are found is chance, and that any is
+ * hides that others are not.
+ */
+static int
+count_known(const IvfpqCalibration *calibration, int level, const GvTopK *top)
+{
+	int			n = top->count;
+
+	if (calibration->has_copies[level] || n < 2 || n < top->capacity ||
+		top->scores[n - 2] != top->scores[n - 1])
+		return n;
+	while (n > 0 && top->scores[n - 1] == top->scores[top->count - 1])
+		n--;
 	return n;
+}
+
+/*
+ * What is to be found for query q: a level's rows nearest to it but the one it
+ * was made of and that one's copies.
+ */
+void
+IvfpqCalibrationTruth(const IvfpqCalibration *calibration, int level, int q,
+					  IvfpqTruth *truth)
+{
+	const GvTopK *top = &calibration->truth[level][q];
+	int			known = count_known(calibration, level, top);
+
+	truth->nneighbours = truth->nown = 0;
+	for (int i = 0; i < top->count; i++)
+	{
+		if (is_own(calibration, level, q, top->ids[i], top->scores[i]))
+			truth->own[truth->nown++] = top->ids[i];
+		else if (i < known && truth->nneighbours < IVFPQ_TRUTH_ROWS)
+		{
+			truth->scores[truth->nneighbours] = top->scores[i];
+			truth->neighbours[truth->nneighbours++] = top->ids[i];
+		}
+	}
+}
+
+/*
+ * Every row was offered: find out what is known of each query.  Where nearly
+ * none has neighbours beside more copies than are looked for, all rows have so
+ * many, and they are neighbours, too.
+ */
+void
+IvfpqCalibrationSettle(IvfpqCalibration *calibration)
+{
+	IvfpqTruth *truth = palloc(sizeof(IvfpqTruth));
+
+	for (int level = 0; level < IVFPQ_LEVELS; level++)
+	{
+		int			n = IvfpqLevelQueries(calibration, level);
+
+		for (int q = 0; q < n; q++)
+		{
+			gv_topk_sort(&calibration->truth[level][q]);
+			find_own(calibration, level, q);
+		}
+		for (;;)
+		{
+			calibration->nknown[level] = 0;
+			for (int q = 0; q < n; q++)
+			{
+				IvfpqCalibrationTruth(calibration, level, q, truth);
+				calibration->nknown[level] += truth->nneighbours > 0;
+			}
+			if (calibration->has_copies[level] ||
+				calibration->nknown[level] >= n * LEAST_KNOWN)
+				break;
+			calibration->has_copies[level] = true;
+		}
+	}
+	pfree(truth);
 }
 
 /* Targets of a level that every calibration is to tell. */
@@ -364,6 +480,7 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CALIBRATING);
+	IvfpqCalibrationSettle(calibration);
 	meta->coarse_share = IvfpqBreadthFind(calibration, index, model);
 	shared = GetCurrentTimestamp();
 	model->meta.coarse_share = meta->coarse_share;

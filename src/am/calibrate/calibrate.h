@@ -47,12 +47,30 @@ typedef struct IvfpqCalibration
 	const float *deep_queries;	/* [nqueries][dims] ... of later levels */
 	const uint64 *ids;			/* [nqueries] TIDs of the rows beside them, or
 								 * IVFPQ_NO_ROW */
+	int			depth;			/* nearest rows that are looked for */
 	GvTopK	   *truth[IVFPQ_LEVELS];	/* [queries of the level] nearest rows
 										 * so far */
+
+	/* when all rows have been offered: */
+	float	   *own[IVFPQ_LEVELS];	/* [queries of the level] scores of the
+									 * rows beside them */
+	float	   *margin[IVFPQ_LEVELS];	/* ... so near to these are copies' */
+	int			nknown[IVFPQ_LEVELS];	/* queries that have neighbours */
+	bool		has_copies[IVFPQ_LEVELS];	/* copies are neighbours, too */
 	int			nsampled;		/* rows of the second level that wait */
 	float	   *sampled;		/* [SAMPLED_ROWS][dims] */
 	uint64	   *sampled_ids;	/* [SAMPLED_ROWS] */
 } IvfpqCalibration;
+
+/* What is to be found for a query. */
+typedef struct IvfpqTruth
+{
+	int			nneighbours;
+	uint64		neighbours[IVFPQ_TRUTH_ROWS];	/* ids, the nearest first */
+	float		scores[IVFPQ_TRUTH_ROWS];
+	int			nown;			/* copies of the row beside it, itself too */
+	uint64		own[GV_MAX_DEPTH];	/* ids */
+} IvfpqTruth;
 
 /* Does a level look at a row?  Rows of a level are those of all before it. */
 static inline bool
@@ -75,7 +93,7 @@ IvfpqLevelQuery(const IvfpqCalibration *calibration, int level, int q)
 extern IvfpqCalibration *IvfpqCalibrationBegin(const GvModel *gv, int nqueries,
 											   const float *queries,
 											   const float *deep_queries,
-											   const uint64 *ids);
+											   const uint64 *ids, int depth);
 extern int	IvfpqCalibrationDepths(int64 rows);
 extern int	IvfpqLevelQueries(const IvfpqCalibration *calibration, int level);
 extern void IvfpqCalibrationOffer(IvfpqCalibration *calibration,
@@ -87,8 +105,9 @@ extern void IvfpqCalibrationTake(IvfpqCalibration *calibration,
 extern void IvfpqCalibrationSample(IvfpqCalibration *calibration,
 								   const float *row, uint64 id);
 extern void IvfpqCalibrationFlush(IvfpqCalibration *calibration);
-extern int	IvfpqCalibrationNearest(const IvfpqCalibration *calibration,
-									int level, int q, int most, uint64 *ids);
+extern void IvfpqCalibrationSettle(IvfpqCalibration *calibration);
+extern void IvfpqCalibrationTruth(const IvfpqCalibration *calibration,
+								  int level, int q, IvfpqTruth *truth);
 extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 								IvfpqMetaData *meta, IvfpqTrial *trial,
 								IvfpqTeam *team);

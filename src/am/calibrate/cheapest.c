@@ -64,7 +64,7 @@ is_provable(const IvfpqLadder *ladder, int depth, double recall)
 		level++;
 	return recall <= IVFPQ_SURE_RECALL ||
 		(1 - recall) * depths[depth] / ivfpq_levels[level].stride *
-		IvfpqLevelQueries(ladder->calibration, level) >=
+		ladder->calibration->nknown[level] >=
 		LEAST_MISSED * (1 - 1e-9);
 }
 

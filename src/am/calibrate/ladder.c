@@ -36,10 +36,7 @@ static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 static void
 find_truth(const IvfpqLadder *ladder, int q, IvfpqTruth *truth)
 {
-	truth->nneighbours = IvfpqCalibrationNearest(ladder->calibration,
-												 ladder->climb.level, q,
-												 IVFPQ_TRUTH_ROWS,
-												 truth->neighbours);
+	IvfpqCalibrationTruth(ladder->calibration, ladder->climb.level, q, truth);
 	ladder->nneighbours[q] = truth->nneighbours;
 }
 
@@ -56,9 +53,29 @@ begin_query(IvfpqLadder *ladder, int q)
 }
 
 /*
+ * Of equal scores, rank for rank, any neighbour is as good as another: those
+ * found first take the first places.
+ */
+static void
+settle_ties(const IvfpqTruth *truth, uint8 *widths)
+{
+	for (int i = 1; i < truth->nneighbours; i++)
+	{
+		uint8		width = widths[i];
+		int			at = i;
+
+		for (; at > 0 && truth->scores[at - 1] == truth->scores[i] &&
+			 widths[at - 1] > width; at--)
+			widths[at] = widths[at - 1];
+		widths[at] = width;
+	}
+}
+
+/*
  * Note which neighbours of query q were found at a step among candidates [n],
  * best first: one whose rank among distinct rows is below a width is found by
- * that many candidates.
+ * that many candidates.  The row beside the query and its copies, which users'
+ * queries do not have, take no rank.
  */
 static void
 note_found(IvfpqLadder *ladder, const IvfpqTruth *truth, int q, int step,
@@ -71,8 +88,8 @@ note_found(IvfpqLadder *ladder, const IvfpqTruth *truth, int q, int step,
 
 	memset(widths, ladder->nwidths, IVFPQ_TRUTH_ROWS);
 	IvfpqAnswerRowsForget(&ladder->rows);
-	(void) IvfpqAnswerRowsMeet(&ladder->rows, ladder->calibration->ids[q],
-							   &place);
+	for (int i = 0; i < truth->nown; i++)
+		(void) IvfpqAnswerRowsMeet(&ladder->rows, truth->own[i], &place);
 	for (int i = 0; i < truth->nneighbours; i++)
 		IvfpqAnswerRowsAwait(&ladder->rows, truth->neighbours[i], i);
 	for (int i = 0; i < n; i++)
@@ -87,6 +104,7 @@ note_found(IvfpqLadder *ladder, const IvfpqTruth *truth, int q, int step,
 		if (place >= 0)
 			widths[place] = width;
 	}
+	settle_ties(truth, widths);
 }
 
 /*
@@ -226,7 +244,8 @@ lay_ladder(IvfpqLadder *ladder, const IvfpqClimb *climb)
 	/* each row's two copies, and the query's own */
 	IvfpqSearchOpen(&ladder->search, capacity);
 	IvfpqTopKResize(&ladder->sorted, capacity);
-	IvfpqAnswerRowsResize(&ladder->rows, capacity + IVFPQ_TRUTH_ROWS);
+	IvfpqAnswerRowsResize(&ladder->rows, capacity + IVFPQ_TRUTH_ROWS +
+						  ladder->calibration->depth);
 	if (ladder->found != NULL)
 	{
 		pfree(ladder->nneighbours);
@@ -356,6 +375,7 @@ IvfpqLadderHelp(IvfpqCalibration *calibration, Relation index,
 	IvfpqLadder *ladder = IvfpqLadderBegin(calibration, index, model, team);
 	IvfpqTempFile file;
 
+	IvfpqCalibrationSettle(calibration);
 	while (team->shared->climb.nqueries > 0)
 	{
 		lay_ladder(ladder, &team->shared->climb);

@@ -13,13 +13,6 @@
 #define IVFPQ_MAX_STEPS		48
 #define IVFPQ_MAX_WIDTHS	36
 
-/* What is to be found for a query. */
-typedef struct IvfpqTruth
-{
-	int			nneighbours;
-	uint64		neighbours[IVFPQ_TRUTH_ROWS];	/* ids, the nearest first */
-} IvfpqTruth;
-
 /* What was found for a query at a step of the ladder. */
 typedef struct IvfpqFound
 {

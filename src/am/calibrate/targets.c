@@ -132,36 +132,56 @@ read_table(Pass *pass, Relation heap, Relation index, IndexInfo *indexInfo)
 
 /*
  * Draw rows and make points beside them queries, transformed; fewer than are
- * needed when the table is small.
+ * needed when the table is small.  What memory holds is looked through where
+ * too few of the rows drawn are different.
  */
 static int
 draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
-			 Relation index, IndexInfo *indexInfo, float **held_out)
+			 Relation index, IndexInfo *indexInfo, float **held_out,
+			 int *depth)
 {
+	IvfpqHeldOut held;
 	double		rows;
+	Size		values;
+	float	   *queries;
+	uint64	   *ids;
+	bool		more = true;
 	int			n;
 
 	sample->dims = model->meta.dims;
 	sample->lenient = true;
 	sample->capacity = IvfpqCalibrationQueries(get_float8_infinity()) +
 		IvfpqRowsAround(sample->dims);
-	sample->least = sample->capacity;
-	IvfpqSampleTake(sample, heap, index, indexInfo, &rows);
-	IvfpqSampleShuffle(sample);
-	n = (int) Min(IvfpqCalibrationQueries(rows), sample->count);
-	if (n > 0)
+	for (;;)
 	{
-		Size		values = (Size) n * sample->dims;
-
-		*held_out = palloc(values * sizeof(float));
-		memcpy(*held_out, sample->rows, values * sizeof(float));
-		gv_transform(&model->gv, *held_out, n, *held_out);
-		IvfpqMoveBeside(sample->type->metric, sample->dims, sample->rows, n,
-						sample->rows + values,
-						sample->count - n);
-		gv_transform(&model->gv, sample->rows, n, sample->rows);
+		sample->least = sample->capacity;
+		IvfpqSampleTake(sample, heap, index, indexInfo, &rows);
+		IvfpqSampleShuffle(sample);
+		(void) IvfpqSampleDistinct(sample);
+		n = (int) Min(IvfpqCalibrationQueries(rows), sample->count);
+		if (n == 0)
+			return 0;
+		if (!more || sample->ndistinct >= n || sample->whole)
+			break;
+		more = false;
+		pfree(sample->counts);
+		pfree(sample->rows);
+		pfree(sample->ids);
+		sample->rows = NULL;
+		sample->capacity = 0;
 	}
-	return n;
+	IvfpqHoldOut(sample, n, rows, &held);
+	values = (Size) held.n * sample->dims;
+	queries = palloc_extended(values * sizeof(float), MCXT_ALLOC_HUGE);
+	*held_out = palloc_extended(values * sizeof(float), MCXT_ALLOC_HUGE);
+	ids = palloc(held.n * sizeof(uint64));
+	IvfpqMakeQueries(sample, &held, queries, *held_out, ids);
+	gv_transform(&model->gv, *held_out, held.n, *held_out);
+	gv_transform(&model->gv, queries, held.n, queries);
+	sample->rows = queries;
+	sample->ids = ids;
+	*depth = held.depth;
+	return held.n;
 }
 
 /*
@@ -209,6 +229,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	Pass		pass = {.type = &type, .model = model};
 	IvfpqTeam	team;
 	float	   *held_out = NULL;
+	int			depth = IVFPQ_TRUTH_ROWS + 1;
 	int			n;
 
 	IvfpqTypeInit(&type, index);
@@ -218,7 +239,8 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	if (model->meta.rotated)
 		model->gv.rotation = IvfpqRotationLoad(index, &model->meta);
 	n = given ? take_given(&sample, given, model) :
-		draw_queries(&sample, model, heap, index, indexInfo, &held_out);
+		draw_queries(&sample, model, heap, index, indexInfo, &held_out,
+					 &depth);
 	if (n == 0)
 		return false;
 
@@ -228,7 +250,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	pass.batch = palloc((Size) BATCH_ROWS * model->meta.dims * sizeof(float));
 	pass.calibration = IvfpqCalibrationBegin(&model->gv, n, sample.rows,
 											 given ? sample.rows : held_out,
-											 sample.ids);
+											 sample.ids, depth);
 	read_table(&pass, heap, index, indexInfo);
 	IvfpqCalibrationFlush(pass.calibration);
 	if (IvfpqCalibrationQueries(pass.rows) == 0)

@@ -34,15 +34,15 @@ IvfpqTruthGive(IvfpqCalibration *calibration, IvfpqTeam *team)
 static void
 take_heap(BufFile *file, GvTopK *heap)
 {
-	float		scores[IVFPQ_TRUTH_ROWS + 1];
-	uint64		ids[IVFPQ_TRUTH_ROWS + 1];
+	float		scores[GV_MAX_DEPTH];
+	uint64		ids[GV_MAX_DEPTH];
 	int32		count;
 
 	if (!IvfpqTempFileRead(file, &count, sizeof(count)))
 		elog(ERROR, "a temporary file of the build ends early");
 	if (count == 0)
 		return;
-	if (count > IVFPQ_TRUTH_ROWS + 1 ||
+	if (count > GV_MAX_DEPTH ||
 		!IvfpqTempFileRead(file, scores, count * sizeof(float)) ||
 		!IvfpqTempFileRead(file, ids, count * sizeof(uint64)))
 		elog(ERROR, "a temporary file of the build ends early");

@@ -180,7 +180,10 @@ find_mirror(const Patient *patient)
 		find(patient, psprintf("its mirror is %s", state), NULL);
 }
 
-/* Were there fewer lists than rows ask for, for want of memory? */
+/*
+ * Were there fewer lists than rows ask for, for want of memory?  Where rows are
+ * copies of few vectors there are no more to be had.
+ */
 static void
 find_memory(const Patient *patient)
 {
@@ -191,11 +194,17 @@ find_memory(const Patient *patient)
 	if (meta->nlists == 0 || IvfpqGetOptions(patient->index)->lists > 0 ||
 		meta->nlists >= wanted / 2)
 		return;
-	find(patient,
-		 psprintf("it has %d lists where its rows ask for %d: maintenance_work_mem was too little",
-				  meta->nlists, wanted),
-		 psprintf("SET maintenance_work_mem = '%lld MB' and REINDEX INDEX CONCURRENTLY %s",
-				  (long long) (bytes >> 20) + 1, patient->name));
+	if (patient->inspection.has_copies)
+		find(patient,
+			 psprintf("it has %d lists, not %d as usual for its rows: many of these are equal",
+					  meta->nlists, wanted),
+			 NULL);
+	else
+		find(patient,
+			 psprintf("it has %d lists where its rows ask for %d: maintenance_work_mem was too little",
+					  meta->nlists, wanted),
+			 psprintf("SET maintenance_work_mem = '%lld MB' and REINDEX INDEX CONCURRENTLY %s",
+					  (long long) (bytes >> 20) + 1, patient->name));
 }
 
 /* All of an index that can be searched. */

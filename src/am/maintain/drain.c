@@ -175,7 +175,13 @@ report_result(Relation index, const IvfpqTrainResult *result)
 {
 	const char *name = RelationGetRelationName(index);
 
-	if (result->nlists == 0)
+	if (result->nlists == 0 && result->waits)
+		ereport(NOTICE,
+				(errmsg("index \"%s\" is not trained, nearly all of its %.0f rows are equal",
+						name, result->rows),
+				 errhint("Call gpuvec_train when one of a hundred rows, or %d in all, differ from the others.",
+						 IvfpqLeastRows(index))));
+	else if (result->nlists == 0)
 		ereport(NOTICE,
 				(errmsg("index \"%s\" is not trained, the table has only %.0f rows to index",
 						name, result->rows),

@@ -21,11 +21,14 @@
 #include "utils/snapmgr.h"
 
 #include "am/common/engine.h"
+#include "am/common/options.h"
 #include "am/common/tid.h"
 #include "am/heap/measure.h"
 #include "am/maintain/maintain.h"
+#include "am/train/train.h"
 #include "page/array.h"
 #include "page/list/list.h"
+#include "page/pending.h"
 
 #define DRAWN		500			/* copies looked at */
 #define FEWEST		100			/* with fewer nothing is said, */
@@ -48,6 +51,17 @@
  */
 #define FAR_SHARE	0.015
 
+/*
+ * A row lies at its centroid when its residual has so small a square, where
+ * rows have one of about 1.  They are copies of few vectors when this share of
+ * the postings do, of which every second may be one in a second list.
+ */
+#define CENTRED_SQUARE	1e-3
+#define CENTRED_SHARE	0.25
+
+#define SAME_SQUARE		1e-12	/* ... at that of a codebook of zeros, of its
+								 * own square */
+
 typedef struct Drift
 {
 	Relation	index;
@@ -58,18 +72,22 @@ typedef struct Drift
 	float	   *centroid;		/* [dims] of the list at hand */
 	uint8	   *code;
 	double		reach;
-	int			drawn;			/* rows looked at */
-	int			far;			/* of them are beyond reach */
+	bool		zeros;			/* all codewords are */
+	IvfpqDrift *found;
 } Drift;
 
-/* How many times as far as its code a transformed vector [dims] lies. */
-static double
-stretch(const Drift *drift, const float *vector)
+/*
+ * Judge a transformed vector [dims].  Codebooks of zeros reach nothing but the
+ * centroid, where all rows of training were, as when they were equal.
+ */
+static void
+judge(Drift *drift, const float *vector)
 {
 	static const int32 list = 0;
 	const GvModel *gv = &drift->model->gv;
 	double		product = 0;
 	double		square = 0;
+	double		residual_square = 0;
 	float		t;
 
 	IvfpqCheckStatus(gv_encode(gv, vector, drift->centroid, &list, 1, 1,
@@ -89,9 +107,16 @@ stretch(const Drift *drift, const float *vector)
 
 			product += residual * word[d];
 			square += (double) word[d] * word[d];
+			residual_square += residual * residual;
 		}
 	}
-	return square > 0 ? product / square : 0;
+	drift->found->drawn++;
+	if (drift->zeros)
+		drift->found->far += residual_square >
+			SAME_SQUARE * gv_square(vector, gv->dims);
+	else if (gv->dims >= FEWEST_DIMS && square > 0)
+		drift->found->far += product / square > drift->reach;
+	drift->found->centred += residual_square <= CENTRED_SQUARE;
 }
 
 /* Look at a row of the list at hand, if the snapshot sees it. */
@@ -113,8 +138,7 @@ look_at_row(Drift *drift, const ItemPointerData *tid)
 		float	   *vector = palloc(dims * sizeof(float));
 
 		IvfpqTransform(drift->index, model, raw, vector);
-		drift->drawn++;
-		drift->far += stretch(drift, vector) > drift->reach;
+		judge(drift, vector);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(drift->context);
@@ -182,23 +206,24 @@ look_at_lists(Drift *drift, int64 copies)
 }
 
 /*
- * Have rows that a trained index of so many live copies holds left what its
- * codes reach?  *drawn says of how many that was found out, *far how many of
- * them did.  Looking into an index is not to run its owner's code, so nothing
- * is said of expressions.  The caller has an active snapshot.
+ * Look at rows that a trained index of so many live copies holds: have they
+ * left what its codes reach?  Looking into an index is not to run its owner's
+ * code, so nothing is said of expressions.  The caller has an active snapshot.
  */
-bool
-IvfpqHasDrifted(Relation heap, Relation index, int64 copies, int *drawn,
-				int *far)
+void
+IvfpqLookForDrift(Relation heap, Relation index, int64 copies,
+				  IvfpqDrift *found)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuivfpq drift",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	Drift		drift = {.index = index, .model = IvfpqModelGet(index)};
+	Drift		drift = {.index = index, .model = IvfpqModelGet(index),
+	.found = found};
 
+	memset(found, 0, sizeof(*found));
 	if (drift.model->meta.nlists > 0 && copies > 0 &&
-		drift.model->gv.dims >= FEWEST_DIMS && index->rd_index->indisvalid &&
+		index->rd_index->indisvalid &&
 		index->rd_index->indkey.values[0] != 0)
 	{
 		IvfpqTypeInit(&drift.type, index);
@@ -207,6 +232,8 @@ IvfpqHasDrifted(Relation heap, Relation index, int64 copies, int *drawn,
 		drift.reach = REACH +
 			REACH_OF_DIMENSIONS * drift.model->gv.dims / drift.model->gv.m +
 			REACH_OF_ONE / sqrt(drift.model->gv.m);
+		drift.zeros = gv_square(drift.model->gv.codebooks,
+								GV_CODEWORDS * drift.model->gv.dims) == 0;
 		drift.centroid = palloc(drift.model->meta.dims * sizeof(float));
 		drift.code = palloc(gv_code_bytes(drift.model->gv.m));
 		IvfpqMeasureBegin(&drift.rows, heap, index, GetActiveSnapshot());
@@ -215,7 +242,90 @@ IvfpqHasDrifted(Relation heap, Relation index, int64 copies, int *drawn,
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
-	*drawn = drift.drawn;
-	*far = drift.far;
-	return drift.drawn >= FEWEST && drift.far > FAR_SHARE * drift.drawn;
+	found->has_drifted = found->drawn >= FEWEST &&
+		found->far > FAR_SHARE * found->drawn;
+	found->has_copies = found->drawn >= FEWEST &&
+		found->centred > CENTRED_SHARE * found->drawn;
+}
+
+/* Hashes of rows that are pending. */
+typedef struct Hashes
+{
+	int			n;
+	uint64		values[DRAWN];
+} Hashes;
+
+/* How many of them are the most frequent one, if that is more than half. */
+static int
+count_most(const Hashes *hashes)
+{
+	uint64		most = 0;
+	int			lead = 0;
+	int			count = 0;
+
+	for (int i = 0; i < hashes->n; i++)
+	{
+		if (lead == 0)
+			most = hashes->values[i];
+		lead += hashes->values[i] == most ? 1 : -1;
+	}
+	for (int i = 0; i < hashes->n; i++)
+		count += hashes->values[i] == most;
+	return count;
+}
+
+/*
+ * Does an untrained index of so many pending rows look as if it waited, nearly
+ * all rows being equal?  Says nothing of expressions, as above.
+ */
+bool
+IvfpqLooksEqual(Relation heap, Relation index, int64 pending)
+{
+	MemoryContext context;
+	MemoryContext oldcontext;
+	Hashes		hashes = {0};
+	IvfpqType	type;
+	IvfpqMeasure rows;
+	IvfpqMetaData meta;
+	IvfpqPendingReader reader;
+	int64		every = Max(pending / DRAWN, 1);
+	int64		seen = 0;
+	int			count;
+
+	if (!index->rd_index->indisvalid || index->rd_index->indkey.values[0] == 0)
+		return false;
+	context = AllocSetContextCreate(CurrentMemoryContext,
+									"gpuivfpq pending rows",
+									ALLOCSET_DEFAULT_SIZES);
+	oldcontext = MemoryContextSwitchTo(context);
+	IvfpqTypeInit(&type, index);
+	IvfpqMetaRead(index, &meta);
+	IvfpqMeasureBegin(&rows, heap, index, GetActiveSnapshot());
+	IvfpqPendingOpen(&reader, index, &meta);
+	while (hashes.n < DRAWN && IvfpqPendingNext(&reader, &count))
+		for (int i = 0; i < count && hashes.n < DRAWN; i++)
+		{
+			MemoryContext old;
+			const float *vector;
+			Datum		value;
+			int			dims;
+
+			if (seen++ % every != 0 ||
+				!IvfpqMeasureFetch(&rows,
+								   IvfpqTidToId(&reader.tids[i]), &value))
+				continue;
+			old = MemoryContextSwitchTo(rows.context);
+			vector = IvfpqValueFloats(&type, value, &dims);
+			hashes.values[hashes.n++] = IvfpqVectorHash(vector, dims, 0);
+			MemoryContextSwitchTo(old);
+			IvfpqMeasureDone(&rows);
+		}
+	IvfpqPendingClose(&reader);
+	IvfpqMeasureEnd(&rows);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+	count = hashes.n - count_most(&hashes);
+	return hashes.n >= FEWEST &&
+		IvfpqIsNearlyOne((double) count / hashes.n * pending, pending,
+						 IvfpqLeastRows(index));
 }

@@ -289,6 +289,7 @@ IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 
 	result->trained = state.meta.nlists > 0;
 	result->rows = state.training.rows;
+	result->waits = state.training.waits;
 	result->moved += state.load.rows;
 	pgstat_progress_end_command();
 	MemoryContextSwitchTo(oldcontext);

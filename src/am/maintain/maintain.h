@@ -44,7 +44,8 @@ typedef struct IvfpqTrainResult
 {
 	int			nlists;			/* of the index now; 0 = still untrained */
 	bool		trained;		/* it was untrained before */
-	double		rows;			/* then: what the table has to index, about */
+	double		rows;			/* then: what the table has to index, about, */
+	bool		waits;			/* ... nearly all of them equal */
 	int64		moved;			/* rows that went to lists */
 	int64		kept;			/* rows that stay pending, because no snapshot
 								 * sees them yet, or any more */
@@ -98,9 +99,19 @@ extern void IvfpqDoWork(Relation heap, Relation index, const char *name);
 /* worker.c: a background worker does it when VACUUM asks */
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
 
-/* drift.c: codes that no longer fit */
-extern bool IvfpqHasDrifted(Relation heap, Relation index, int64 copies,
-							int *drawn, int *far);
+/* drift.c: codes that no longer fit, and rows that are copies of few vectors */
+typedef struct IvfpqDrift
+{
+	int			drawn;			/* postings whose rows were looked at */
+	int			far;			/* of them are beyond what codes reach */
+	int			centred;		/* lie at their list's centroid */
+	bool		has_drifted;
+	bool		has_copies;
+} IvfpqDrift;
+
+extern void IvfpqLookForDrift(Relation heap, Relation index, int64 copies,
+							  IvfpqDrift *found);
+extern bool IvfpqLooksEqual(Relation heap, Relation index, int64 pending);
 
 /*
  * verifymirror.c: a problem of a list, or IVFPQ_NO_LIST, on a block, or

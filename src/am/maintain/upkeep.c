@@ -58,7 +58,12 @@ log_result(const char *name, const IvfpqTrainResult *result,
 				(errhidecontext(true),
 				 errmsg("gpuvec: %lld rows of index \"%s\" stay pending, they do not have its dimensions",
 						(long long) result->odd, name)));
-	if (result->nlists == 0)
+	if (result->nlists == 0 && result->waits)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: index \"%s\" is not trained, nearly all of its %.0f rows are equal",
+						name, result->rows)));
+	else if (result->nlists == 0)
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("gpuvec: index \"%s\" is not trained, the table has only %.0f rows to index",

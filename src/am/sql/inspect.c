@@ -70,7 +70,8 @@ calibrate_call(Relation index, const char *name)
 /* One sentence about what should be done, or NULL when nothing should. */
 static char *
 make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
-			const IvfpqListTotals *totals, int64 pending)
+			const IvfpqListTotals *totals, int64 pending,
+			const IvfpqDrift *drift)
 {
 	bool		for_rows = IvfpqGetOptions(index)->targets_for == IVFPQ_FOR_ROWS;
 	bool		is_temporary =
@@ -78,12 +79,13 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	char	   *name;
 	char	   *calibrate;
 	int64		rows = totals->rows + pending;
-	int			drawn;
-	int			far;
 
 	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
 									  RelationGetRelationName(index));
 	calibrate = calibrate_call(index, name);
+	if (meta->nlists == 0 && rows >= IvfpqLeastRows(index) &&
+		IvfpqLooksEqual(heap, index, pending))
+		return "not trained, nearly all of its rows are equal: a partial index leaves them out, or it trains itself when they are not equal any more";
 	if (meta->nlists == 0 && is_temporary)
 		return psprintf("not trained, holds %lld rows: gpuvec_train(%s) trains it from %d on, VACUUM does not, since it is temporary",
 						(long long) rows, quote_literal_cstr(name),
@@ -100,9 +102,9 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 						(long long) meta->rows_at_training, (long long) rows,
 						name, for_rows ? "" : ", then ",
 						for_rows ? "" : calibrate);
-	if (IvfpqHasDrifted(heap, index, totals->live, &drawn, &far))
+	if (drift->has_drifted)
 		return psprintf("codes of %d of %d rows drawn fall short, they are unlike those of training: REINDEX INDEX CONCURRENTLY %s, and until then %s",
-						far, drawn, name, calibrate);
+						drift->far, drift->drawn, name, calibrate);
 	if (meta->rows_at_calibration == 0 && IvfpqCalibrationQueries(rows) > 0)
 		return psprintf("not calibrated, so what a recall takes is a guess: %s",
 						calibrate);
@@ -131,7 +133,9 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 						(long long) pending,
 						is_temporary ? "" : "VACUUM its table or ",
 						quote_literal_cstr(name));
-	if (totals->longest * meta->nlists > MAX_LIST_SHARE * totals->live)
+	/* copies of a vector cannot be divided */
+	if (!drift->has_copies &&
+		totals->longest * meta->nlists > MAX_LIST_SHARE * totals->live)
 		return psprintf("list %d holds %lld rows, %.0f times the mean: REINDEX INDEX CONCURRENTLY %s, unless many rows are equal",
 						totals->longest_list, (long long) totals->longest,
 						(double) totals->longest * meta->nlists / totals->live,
@@ -158,6 +162,7 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 {
 	IvfpqMetaData *meta = &inspection->meta;
 	IvfpqIdentity caller;
+	IvfpqDrift	drift;
 
 	IvfpqCheckInspect(index);
 	IvfpqCheckBuilt(index);
@@ -166,6 +171,8 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 	inspection->pending = IvfpqCountPending(index, meta);
 	IvfpqMetaRead(index, meta); /* training may have moved them to lists */
 	IvfpqSumLists(index, meta, &inspection->totals);
+	IvfpqLookForDrift(heap, index, inspection->totals.live, &drift);
+	inspection->has_copies = drift.has_copies;
 	inspection->advice = NULL;
 	/* the owner's code is not to end what a superuser asks of all indexes */
 	if (is_member_of_role_nosuper(GetUserId(), heap->rd_rel->relowner) ||
@@ -178,7 +185,7 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 	if (inspection->advice == NULL)
 		inspection->advice = make_advice(heap, index, meta,
 										 &inspection->totals,
-										 inspection->pending);
+										 inspection->pending, &drift);
 }
 
 /* gpuvec_index_info(index regclass), before 0.5.0 without the last columns */

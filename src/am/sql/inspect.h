@@ -16,6 +16,7 @@ typedef struct IvfpqInspection
 	IvfpqMetaData meta;
 	IvfpqListTotals totals;
 	int64		pending;
+	bool		has_copies;		/* many rows are copies of few vectors */
 	char	   *advice;			/* a sentence, or NULL */
 } IvfpqInspection;
 

@@ -3,9 +3,8 @@
  *		gpuvec_recall: how many of the k nearest rows does the index find?
  *
  * Queries are given, or rows of the table serve as such.  A first pass draws
- * these: a pass over everything, because only that gives every row that a
- * predicate admits the same chance; it reads no value that is stored out of
- * line.  A second pass measures every row against every query to learn the
+ * these: a pass over everything, because only that gives every vector, of one
+ * row or of many, the same chance.  A second pass measures every row against every query to learn the
  * distance of the k-th nearest one.  Then each query goes through an index
  * scan as the executor makes it, at the settings in force.  All under one
  * snapshot.
@@ -44,7 +43,6 @@
 
 typedef struct RecallQuery
 {
-	ItemPointerData tid;		/* of the row that it is; of none if given */
 	Datum		value;
 	double	   *nearest;		/* [k] distances, a max-heap */
 	int			count;			/* distances in it */
@@ -199,52 +197,98 @@ measure(Recall *recall, Datum value, Datum query)
 											value, query));
 }
 
+/* A row drawn, or that may be. */
+typedef struct Drawn
+{
+	uint64		hash;			/* of its vector, with a seed of its own */
+	ItemPointerData tid;
+} Drawn;
+
+static int
+compare_hashes(const void *a, const void *b)
+{
+	uint64		x = ((const Drawn *) a)->hash;
+	uint64		y = ((const Drawn *) b)->hash;
+
+	return x < y ? -1 : x > y;
+}
+
 static int
 compare_tids(const void *a, const void *b)
 {
-	return ItemPointerCompare((ItemPointer) a, (ItemPointer) b);
+	return ItemPointerCompare(&unconstify(Drawn *, (const Drawn *) a)->tid,
+							  &unconstify(Drawn *, (const Drawn *) b)->tid);
 }
 
-/* Draw rows: every row that the index should have, with equal chance. */
+/* Leave the rows with the least hashes, one for each; returns how many. */
+static int
+keep_least(Drawn *drawn, int n, int most)
+{
+	int			kept = 0;
+
+	qsort(drawn, n, sizeof(Drawn), compare_hashes);
+	for (int i = 0; i < n && kept < most; i++)
+		if (i == 0 || drawn[i].hash != drawn[i - 1].hash)
+			drawn[kept++] = drawn[i];
+	return kept;
+}
+
+/*
+ * Draw rows of the index: every vector, however many rows have it, with equal
+ * chance.  So those are taken whose vectors have the least hashes.
+ */
 static void
 draw_rows(Recall *recall)
 {
 	TableScanDesc scan = table_beginscan(recall->heap, recall->snapshot, 0, NULL);
-	uint64		seen = 0;
+	uint64		seed = pg_prng_uint64(&pg_global_prng_state);
+	uint64		limit = PG_UINT64_MAX;
+	Drawn	   *drawn = palloc_extended(2 * recall->samples * sizeof(Drawn),
+										MCXT_ALLOC_HUGE);
+	int			n = 0;
 
-	recall->tids = palloc_extended(recall->samples * sizeof(ItemPointerData),
-								   MCXT_ALLOC_HUGE);
 	while (table_scan_getnextslot(scan, ForwardScanDirection, recall->slot))
 	{
 		MemoryContext oldcontext = MemoryContextSwitchTo(recall->tmp);
 		Datum		value;
-		uint64		place = seen;
 
 		CHECK_FOR_INTERRUPTS();
-		if (indexed_value(recall, &value))
+		if (whole_value(recall, &value))
 		{
-			if (seen >= (uint64) recall->samples)
-				place = pg_prng_uint64_range(&pg_global_prng_state, 0, seen);
-			if (place < (uint64) recall->samples)
-				recall->tids[place] = recall->slot->tts_tid;
-			seen++;
+			int			dims;
+			const float *vector = IvfpqValueFloats(&recall->type, value,
+												   &dims);
+
+			drawn[n].hash = IvfpqVectorHash(vector, dims, seed);
+			drawn[n].tid = recall->slot->tts_tid;
+			n += drawn[n].hash < limit;
 		}
 		MemoryContextSwitchTo(oldcontext);
 		reset_row(recall);
+		if (n == 2 * recall->samples)
+		{
+			n = keep_least(drawn, n, recall->samples);
+			if (n == recall->samples)
+				limit = drawn[n - 1].hash;
+		}
 	}
 	table_endscan(scan);
-	recall->nasked = (int) Min(seen, (uint64) recall->samples);
-	qsort(recall->tids, recall->nasked, sizeof(ItemPointerData), compare_tids);
+	recall->nasked = keep_least(drawn, n, recall->samples);
+	qsort(drawn, recall->nasked, sizeof(Drawn), compare_tids);
+	recall->tids = palloc_extended(recall->nasked * sizeof(ItemPointerData) +
+								   1, MCXT_ALLOC_HUGE);
+	for (int i = 0; i < recall->nasked; i++)
+		recall->tids[i] = drawn[i].tid;
+	pfree(drawn);
 }
 
 /* Add a query to the batch; returns the memory that it takes. */
 static Size
-add_query(Recall *recall, const ItemPointerData *tid, Datum value)
+add_query(Recall *recall, Datum value)
 {
 	RecallQuery *query = &recall->queries[recall->nqueries++];
 	MemoryContext oldcontext = MemoryContextSwitchTo(recall->batch);
 
-	query->tid = *tid;
 	query->value = datumCopy(value, false, -1);
 	query->nearest = palloc(recall->k * sizeof(double));
 	query->count = 0;
@@ -265,7 +309,7 @@ add_row(Recall *recall, int i)
 		return 0;
 	oldcontext = MemoryContextSwitchTo(recall->tmp);
 	if (whole_value(recall, &value))
-		size = add_query(recall, &recall->tids[i], value);
+		size = add_query(recall, value);
 	MemoryContextSwitchTo(oldcontext);
 	reset_row(recall);
 	ExecClearTuple(recall->slot);
@@ -278,11 +322,9 @@ add_given(Recall *recall, int i)
 {
 	const IvfpqQueries *given = &recall->given;
 	MemoryContext oldcontext = MemoryContextSwitchTo(recall->tmp);
-	ItemPointerData none;
 	Size		size;
 
-	IvfpqIdToTid(IVFPQ_NO_ROW, &none);
-	size = add_query(recall, &none,
+	size = add_query(recall,
 					 IvfpqCastReal(recall->type.type, given->vectors +
 								   (Size) i * given->dims, given->dims));
 	MemoryContextSwitchTo(oldcontext);
@@ -357,6 +399,25 @@ keep_distance(RecallQuery *query, int k, double distance)
 	heap[at] = distance;
 }
 
+/*
+ * Is a row, so far away, the query itself, or one that equals it?  Such rows
+ * are found without effort, and say nothing of others; but those that equal a
+ * query that was given are what its user looks for.
+ */
+static bool
+is_own(const Recall *recall, const RecallQuery *query, Datum value,
+	   double distance)
+{
+	if (recall->has_given)
+		return false;
+	if (distance == 0 && recall->strategy != IVFPQ_IP_STRATEGY)
+		return true;
+	return VARSIZE(DatumGetPointer(value)) ==
+		VARSIZE(DatumGetPointer(query->value)) &&
+		memcmp(DatumGetPointer(value), DatumGetPointer(query->value),
+			   VARSIZE(DatumGetPointer(value))) == 0;
+}
+
 /* One pass over the table: the exact nearest rows of every query. */
 static void
 find_truth(Recall *recall)
@@ -374,11 +435,11 @@ find_truth(Recall *recall)
 			for (int i = 0; i < recall->nqueries; i++)
 			{
 				RecallQuery *query = &recall->queries[i];
+				double		distance = measure(recall, value, query->value);
 
 				CHECK_FOR_INTERRUPTS();
-				if (!ItemPointerEquals(&recall->slot->tts_tid, &query->tid))
-					keep_distance(query, recall->k,
-								  measure(recall, value, query->value));
+				if (!is_own(recall, query, value, distance))
+					keep_distance(query, recall->k, distance);
 			}
 		}
 		MemoryContextSwitchTo(oldcontext);
@@ -404,13 +465,18 @@ count_hits(Recall *recall, IndexScanDesc scan, RecallQuery *query)
 	{
 		MemoryContext oldcontext = MemoryContextSwitchTo(recall->tmp);
 		Datum		value;
+		double		distance;
 
-		if (!ItemPointerEquals(&recall->slot->tts_tid, &query->tid))
-		{
+		if (!whole_value(recall, &value))
 			found++;
-			if (whole_value(recall, &value) &&
-				measure(recall, value, query->value) <= query->nearest[0])
-				hits++;
+		else
+		{
+			distance = measure(recall, value, query->value);
+			if (!is_own(recall, query, value, distance))
+			{
+				found++;
+				hits += distance <= query->nearest[0];
+			}
 		}
 		MemoryContextSwitchTo(oldcontext);
 		reset_row(recall);

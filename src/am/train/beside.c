@@ -8,6 +8,9 @@
  * half of the way between them: where rows are dense a little, where they are
  * thin far.  am/calibrate/README, "Queries", says why so and no other way.
  *
+ * Rows that equal others are drawn once, and are around no equal one: a point
+ * that is not moved would lie among its copies, which any search finds.
+ *
  * Every operation here is exact, or rounds once and has no product to be fused
  * with, so that all processors make the same queries.
  */
@@ -24,6 +27,12 @@
 #define MOST_ROWS		4096	/* of so many */
 #define MOST_VALUES		(1 << 22)	/* ... with so many floats */
 
+/* So near a row is another that differs by rounding alone; of its square. */
+#define SAME_SQUARE		1e-12
+
+/* Queries that have no more copies than are looked for. */
+#define MOST_QUERIES_SHARE	0.9
+
 /* Rows to look for those around a query in, if there are so many. */
 int
 IvfpqRowsAround(int dims)
@@ -31,31 +40,85 @@ IvfpqRowsAround(int dims)
 	return Min(MOST_ROWS, Max(AROUND, MOST_VALUES / dims));
 }
 
-/* Move a query [dims] away from the mean of the rows that it has around it. */
-static void
-move(float *query, const float *rows, int dims, const GvTopK *around)
+static int
+compare_doubles(const void *a, const void *b)
 {
+	double		x = *(const double *) a;
+	double		y = *(const double *) b;
+
+	return (x > y) - (x < y);
+}
+
+/*
+ * How many rows near each query are to be known: IVFPQ_TRUTH_ROWS behind its
+ * own row and the copies that most queries' rows have in a table of `rows`.
+ */
+static int
+find_depth(const IvfpqSample *sample, int taken, double rows)
+{
+	double	   *copies = palloc((taken + 1) * sizeof(double));
+	double		most;
+
+	for (int i = 0; i < taken; i++)
+		copies[i] = (sample->counts[i] - 1) * Max(rows / sample->count, 1);
+	qsort(copies, taken, sizeof(double), compare_doubles);
+	most = taken > 0 ? copies[(int) (MOST_QUERIES_SHARE * (taken - 1))] : 0;
+	pfree(copies);
+	return IVFPQ_TRUTH_ROWS + 1 + (int) Min(most, IVFPQ_MOST_COPIES);
+}
+
+/*
+ * Choose rows of a sample, whose distinct ones come first, for n queries or,
+ * where distinct rows are fewer, for as many as there are, but enough to tell
+ * targets; of a table of `rows`.
+ */
+void
+IvfpqHoldOut(const IvfpqSample *sample, int n, double rows,
+			 IvfpqHeldOut *held)
+{
+	held->n = (int) Min(n, Max(sample->ndistinct, IVFPQ_LEAST_QUERIES));
+	held->taken = (int) Min(held->n, sample->ndistinct);
+	held->depth = find_depth(sample, held->taken, rows);
+}
+
+/*
+ * Move a query [dims] away from the mean of the rows that it has around it,
+ * nearest first, none of which it equals.
+ */
+static void
+move(float *query, const float *rows, int dims, GvTopK *around)
+{
+	double		same = SAME_SQUARE * gv_square(query, dims);
+	int			first = 0;
+	int			n;
+
+	gv_topk_sort(around);
+	while (first < around->count && around->scores[first] <= same)
+		first++;
+	n = Min(around->count - first, AROUND);
+	if (n <= 0)
+		return;
 	for (int d = 0; d < dims; d++)
 	{
 		double		sum = 0;
 		double		to;
 
-		for (int i = 0; i < around->count; i++)
+		for (int i = first; i < first + n; i++)
 			sum += rows[around->ids[i] * dims + d];
-		to = query[d] + (query[d] - sum / around->count) / 2;
+		to = query[d] + (query[d] - sum / n) / 2;
 		query[d] = (float) Max(-FLT_MAX, Min(to, FLT_MAX));
 	}
 }
 
 /*
  * Make points beside rows of raw rows [n][dims], with the help of other raw
- * rows [nothers][dims], of which IvfpqRowsAround() are enough; neither has one
- * that the metric cannot place.  Points have the length that the metric gives
- * them.
+ * rows [nothers][dims], all different, of which IvfpqRowsAround() are enough;
+ * neither has one that the metric cannot place.  Points have the length that
+ * the metric gives them.
  */
-void
-IvfpqMoveBeside(GvMetric metric, int dims, float *queries, int n,
-				const float *others, int64 nothers)
+static void
+move_beside(GvMetric metric, int dims, float *queries, int n,
+			const float *others, int64 nothers)
 {
 	GvModel		unmoved = {.metric = metric, .dims = dims, .scale = 1};
 	int			nrows = (int) Min(nothers, IvfpqRowsAround(dims));
@@ -73,14 +136,13 @@ IvfpqMoveBeside(GvMetric metric, int dims, float *queries, int n,
 	(void) gv_transform(&unmoved, queries, n, queries);
 	for (int i = 0; i < nrows; i++)
 		ids[i] = i;
-	for (int i = 0; i < n; i++)
-		IvfpqTopKResize(&around[i], Min(AROUND, nrows));
+	for (int i = 0; i < n; i++) /* it may be among them itself */
+		IvfpqTopKResize(&around[i], Min(AROUND + 1, nrows));
 
 	IvfpqCheckStatus(gv_exact(GV_L2, dims, queries, n, rows, nrows, ids,
 							  around, &ivfpq_stop));
 	for (int i = 0; i < n; i++)
 	{
-		gv_topk_sort(&around[i]);
 		move(queries + (Size) i * dims, rows, dims, &around[i]);
 		pfree(around[i].scores);
 		pfree(around[i].ids);
@@ -89,4 +151,31 @@ IvfpqMoveBeside(GvMetric metric, int dims, float *queries, int n,
 	pfree(ids);
 	pfree(rows);
 	pfree((float *) unmoved.mean);
+}
+
+/*
+ * Fill in queries [n][dims], the rows [n][dims] that they lie beside, raw, and
+ * these rows' TIDs [n].  Rows around a query are those of the sample that are
+ * none themselves, or all where copies leave fewer of them.
+ */
+void
+IvfpqMakeQueries(const IvfpqSample *sample, const IvfpqHeldOut *held,
+				 float *queries, float *held_out, uint64 *ids)
+{
+	int			dims = sample->dims;
+	Size		row = dims * sizeof(float);
+	int64		first = sample->ndistinct - held->taken < held->taken ? 0 :
+	held->taken;
+
+	for (int i = 0; i < held->n; i++)
+	{
+		int			from = i % held->taken;
+
+		memcpy(held_out + (Size) i * dims,
+			   sample->rows + (Size) from * dims, row);
+		ids[i] = sample->ids[from];
+	}
+	memcpy(queries, held_out, held->n * row);
+	move_beside(sample->type->metric, dims, queries, held->n,
+				sample->rows + first * dims, sample->ndistinct - first);
 }

@@ -99,7 +99,9 @@ subtract_centroids(float *rows, int64 n, int dims)
 	IvfpqCheckStatus(gv_assign(dims, centroids, found, rows, n, nearest, NULL,
 							   &ivfpq_stop));
 	for (int64 i = 0; i < n * dims; i++)
-		rows[i] -= centroids[(Size) nearest[i / dims] * dims + i % dims];
+		rows[i] = gv_difference(rows[i],
+								centroids[(Size) nearest[i / dims] * dims +
+										  i % dims]);
 	pfree(chunk);
 	pfree(nearest);
 	pfree(centroids);

@@ -14,6 +14,7 @@
 #include "access/tableam.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -317,28 +318,82 @@ IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
 	MemoryContextDelete(sample->tmp);
 }
 
+/* Exchange rows i and j; swap: room for one. */
+static void
+swap_rows(IvfpqSample *sample, int64 i, int64 j, float *swap)
+{
+	Size		row = sample->dims * sizeof(float);
+	float	   *a = sample->rows + i * sample->dims;
+	float	   *b = sample->rows + j * sample->dims;
+	uint64		id = sample->ids[i];
+
+	memcpy(swap, a, row);
+	memcpy(a, b, row);
+	memcpy(b, swap, row);
+	sample->ids[i] = sample->ids[j];
+	sample->ids[j] = id;
+}
+
 /* Put the rows into random order; a sample fills in the table's. */
 void
 IvfpqSampleShuffle(IvfpqSample *sample)
 {
 	pg_prng_state prng;
-	Size		row = sample->dims * sizeof(float);
-	float	   *swap = palloc(row);
+	float	   *swap = palloc(sample->dims * sizeof(float));
 
 	pg_prng_seed(&prng, IVFPQ_TRAINING_SEED);
 	for (int64 i = 0; i < sample->count - 1; i++)
 	{
 		int64		j = pg_prng_uint64_range(&prng, i, sample->count - 1);
-		float	   *a = sample->rows + i * sample->dims;
-		float	   *b = sample->rows + j * sample->dims;
-		uint64		id = sample->ids[i];
 
 		CHECK_FOR_INTERRUPTS();
-		memcpy(swap, a, row);
-		memcpy(a, b, row);
-		memcpy(b, swap, row);
-		sample->ids[i] = sample->ids[j];
-		sample->ids[j] = id;
+		swap_rows(sample, i, j, swap);
 	}
 	pfree(swap);
+}
+
+/*
+ * Put the first of equal rows before all that repeat one; else rows stay in
+ * their order.  Returns which share of them the most frequent one has.
+ */
+double
+IvfpqSampleDistinct(IvfpqSample *sample)
+{
+	uint64		mask = pg_nextpower2_64(2 * Max(sample->count, 1)) - 1;
+	int32	   *places = palloc_extended((mask + 1) * sizeof(int32),
+										 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	uint64	   *hashes = palloc_extended(sample->count * sizeof(uint64) + 1,
+										 MCXT_ALLOC_HUGE);
+	float	   *swap = palloc(sample->dims * sizeof(float));
+	int32		most = 0;
+
+	sample->ndistinct = 0;
+	sample->counts = palloc_extended(sample->count * sizeof(int32) + 1,
+									 MCXT_ALLOC_HUGE);
+	for (int64 i = 0; i < sample->count; i++)
+	{
+		uint64		hash = IvfpqVectorHash(sample->rows + i * sample->dims,
+										   sample->dims, 0);
+		uint64		at = hash & mask;
+		int64		n = sample->ndistinct;
+
+		CHECK_FOR_INTERRUPTS();
+		/* places are counted from 1, and 0 is a free entry */
+		while (places[at] != 0 && hashes[places[at] - 1] != hash)
+			at = (at + 1) & mask;
+		if (places[at] == 0)
+		{
+			if (i != n)
+				swap_rows(sample, i, n, swap);
+			hashes[n] = hash;
+			sample->counts[n] = 0;
+			places[at] = (int32) ++sample->ndistinct;
+		}
+		sample->counts[places[at] - 1]++;
+		most = Max(most, sample->counts[places[at] - 1]);
+	}
+	pfree(swap);
+	pfree(hashes);
+	pfree(places);
+	return (double) most / Max(sample->count, 1);
 }

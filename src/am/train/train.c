@@ -31,10 +31,12 @@
 													 * scale need */
 #define REMOTE_SAMPLE			12288	/* rows */
 
-/* queries to calibrate with, as many as there are rows for */
-#define MIN_QUERIES				200
-#define MAX_QUERIES				1000
+/* queries to calibrate with, as many as there are rows for, */
+#define MAX_QUERIES				1000	/* IVFPQ_LEAST_QUERIES at least */
 #define ROWS_PER_QUERY			150
+
+/* An index waits where no larger share of its rows differs from the others. */
+#define NEARLY_ONE				0.01
 
 /* Centroids to make of the sample: lists, or parents where there are any. */
 static int
@@ -95,14 +97,25 @@ IvfpqMemoryForLists(int lists, int dims)
 int
 IvfpqCalibrationQueries(double rows)
 {
-	if (rows < 2 * MIN_QUERIES)
+	if (rows < 2 * IVFPQ_LEAST_QUERIES)
 		return 0;
-	return (int) Max(MIN_QUERIES, Min(MAX_QUERIES, rows / ROWS_PER_QUERY));
+	return (int) Max(IVFPQ_LEAST_QUERIES, Min(MAX_QUERIES, rows / ROWS_PER_QUERY));
 }
 
 /*
- * Take the first rows out of the sample, half of them at most.  Training does
- * not see them; points beside them tell how well the index answers queries.
+ * Is nearly every one of so many rows equal to one vector, and are the others
+ * fewer than an index is trained on?  Then it waits: a default, or another
+ * placeholder, says nothing of the vectors that will take its place.
+ */
+bool
+IvfpqIsNearlyOne(double others, double rows, int least)
+{
+	return others < least && others <= rows * NEARLY_ONE;
+}
+
+/*
+ * Take rows out of the sample, half of them at most.  Training does not see
+ * them; points beside them tell how well the index answers queries.
  * None where these would be too few, or where the sample or the table would
  * have less than a row for each centroid that is made of it.
  */
@@ -113,26 +126,31 @@ hold_out_queries(IvfpqTraining *training, IvfpqTeam *team,
 	double		rows = Max(sample->seen, training->rows);
 	int			n = (int) Min(IvfpqCalibrationQueries(rows),
 							  sample->count / 2);
-	Size		bytes = (Size) n * sample->dims * sizeof(float);
+	IvfpqHeldOut held;
+	Size		bytes;
 
-	if (n < MIN_QUERIES || sample->count - n < from_sample(lists) ||
+	if (n < IVFPQ_LEAST_QUERIES || sample->count - n < from_sample(lists) ||
 		rows - n < lists)
 		return;
-	training->nqueries = n;
+	IvfpqHoldOut(sample, n, rows, &held);
+	bytes = (Size) held.n * sample->dims * sizeof(float);
+	training->nqueries = held.n;
+	training->depth = held.depth;
 	training->queries = IvfpqTeamAlloc(team, IVFPQ_TEAM_QUERIES, bytes);
 	training->held_out = IvfpqTeamAlloc(team, IVFPQ_TEAM_HELD_OUT, bytes);
 	training->query_ids = IvfpqTeamAlloc(team, IVFPQ_TEAM_QUERY_IDS,
-										 n * sizeof(uint64));
-	memcpy(training->queries, sample->rows, bytes);
-	memcpy(training->held_out, sample->rows, bytes);
-	memcpy(training->query_ids, sample->ids, n * sizeof(uint64));
+										 held.n * sizeof(uint64));
+	IvfpqMakeQueries(sample, &held, training->queries, training->held_out,
+					 training->query_ids);
 
-	sample->count -= n;
-	memmove(sample->rows, sample->rows + (Size) n * sample->dims,
+	sample->count -= held.taken;
+	memmove(sample->rows, sample->rows + (Size) held.taken * sample->dims,
 			sample->count * sample->dims * sizeof(float));
-	memmove(sample->ids, sample->ids + n, sample->count * sizeof(uint64));
-	IvfpqMoveBeside(training->gv.metric, sample->dims, training->queries, n,
-					sample->rows, sample->count);
+	memmove(sample->ids, sample->ids + held.taken,
+			sample->count * sizeof(uint64));
+	/* what takes the first rows is to find each as often as the table has it */
+	if (sample->ndistinct < sample->count + held.taken)
+		IvfpqSampleShuffle(sample);
 }
 
 /* Find mean and scale, from the sample. */
@@ -175,7 +193,7 @@ residuals_of(IvfpqTraining *training, const float *rows, int64 n,
 		if (lists[i] < 0)
 			continue;
 		for (int d = 0; d < dims; d++)
-			residuals[count * dims + d] = row[d] - centroid[d];
+			residuals[count * dims + d] = gv_difference(row[d], centroid[d]);
 		count++;
 	}
 	pfree(chunk);
@@ -291,7 +309,8 @@ begin_team(IvfpqTeam *team, const IvfpqReader *reader, int lists,
 }
 
 /*
- * Train from the table, unless it has too few rows (training->nlists = 0).
+ * Train from the table, unless it has too few rows, or nearly all are equal
+ * (training->nlists = 0; ->waits).
  * training->gv.dims is what the rows have: dims or, if that is 0, what the
  * first has; 0 when there are none.  Others are an error, but not in place:
  * training of an index that is in use, which goes on without the team's
@@ -331,11 +350,16 @@ IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
 		training->gv.m = choose_pq_dim(index, sample.dims);
 	if (sample.count == 0 || sample.seen < sample.least)
 		return;
+	IvfpqSampleShuffle(&sample);
+	training->others = (1 - IvfpqSampleDistinct(&sample)) * training->rows;
+	training->waits = IvfpqIsNearlyOne(training->others, training->rows,
+									   sample.least);
+	if (training->waits)
+		return;
 
 	lists = choose_lists(index, &sample, training->rows);
 	begin_team(team, &reader, lists, in_place);
 	IvfpqSnapshotDrop();
-	IvfpqSampleShuffle(&sample);
 	hold_out_queries(training, team, &sample, lists);
 	fit_transform(training, team, &sample);
 	if (rotate)

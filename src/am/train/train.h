@@ -31,7 +31,10 @@ typedef struct IvfpqTraining
 	float	   *queries;		/* [nqueries][dims] points beside rows */
 	float	   *held_out;		/* [nqueries][dims] the rows */
 	uint64	   *query_ids;		/* [nqueries] their TIDs */
+	int			depth;			/* rows near each query to look for */
 	double		rows;			/* estimate of the rows to index */
+	double		others;			/* ... that do not equal the most frequent, */
+	bool		waits;			/* too few: there is no training */
 	IvfpqBuilder *builder;		/* gpuvecd's, which trained; or NULL */
 } IvfpqTraining;
 
@@ -82,6 +85,8 @@ typedef struct IvfpqSample
 	double		skip;			/* rows to pass over before the next */
 	float	   *rows;			/* [capacity][dims] */
 	uint64	   *ids;			/* [capacity] their TIDs */
+	int64		ndistinct;		/* the first so many are all different; */
+	int32	   *counts;			/* [ndistinct] how often each is there */
 	ReservoirStateData reservoir;
 	MemoryContext tmp;
 } IvfpqSample;
@@ -90,6 +95,7 @@ extern void IvfpqSampleTake(IvfpqSample *sample, Relation heap,
 							Relation index, IndexInfo *indexInfo,
 							double *rows);
 extern void IvfpqSampleShuffle(IvfpqSample *sample);
+extern double IvfpqSampleDistinct(IvfpqSample *sample);
 
 /*
  * Rows of a second, larger sample, of as many blocks as hold what is wanted,
@@ -140,17 +146,36 @@ extern void IvfpqRotationCheckDims(Relation index, int dims);
 extern void IvfpqLearnRotation(IvfpqTraining *training, IvfpqTeam *team,
 							   const IvfpqSample *sample);
 
-/* Neighbours of each query that calibration looks for. */
+/* Neighbours of each query that calibration looks for, */
 #define IVFPQ_TRUTH_ROWS	100
+
+/* ... behind rows that equal the one beside it, which may be so many. */
+#define IVFPQ_MOST_COPIES	400
+
+/* The fewest queries that targets are told by. */
+#define IVFPQ_LEAST_QUERIES	200
+
+/* Rows taken out of a sample, which calibration's queries are made of. */
+typedef struct IvfpqHeldOut
+{
+	int			n;				/* queries */
+	int			taken;			/* rows, the sample's first ones; queries
+								 * beyond are of the same rows again */
+	int			depth;			/* rows near each query to look for */
+} IvfpqHeldOut;
 
 /* beside.c */
 extern int	IvfpqRowsAround(int dims);
-extern void IvfpqMoveBeside(GvMetric metric, int dims, float *queries, int n,
-							const float *others, int64 nothers);
+extern void IvfpqHoldOut(const IvfpqSample *sample, int n, double rows,
+						 IvfpqHeldOut *held);
+extern void IvfpqMakeQueries(const IvfpqSample *sample,
+							 const IvfpqHeldOut *held, float *queries,
+							 float *held_out, uint64 *ids);
 
 /* train.c */
 extern Size IvfpqMemoryForLists(int lists, int dims);
 extern int	IvfpqCalibrationQueries(double rows);
+extern bool IvfpqIsNearlyOne(double others, double rows, int least);
 extern void IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team,
 					   Relation heap, Relation index, IndexInfo *indexInfo,
 					   IvfpqType *type, int dims, bool in_place);

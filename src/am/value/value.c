@@ -10,6 +10,7 @@
 #include "catalog/pg_proc_d.h"
 #include "catalog/pg_type_d.h"
 #include "commands/extension.h"
+#include "common/hashfn.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -31,6 +32,8 @@ typedef struct Stored
 /* Between these a vector's square keeps its digits in fp32, term by term. */
 #define LEAST_SQUARE	(64.0 * FLT_MIN)
 #define MOST_SQUARE		1e38
+
+#define HASHED_DIMS		256		/* at a time */
 
 /* The ordering operator of the class's own type, if there is one. */
 static Oid
@@ -376,4 +379,25 @@ IvfpqIsBoundable(const IvfpqType *type, const float *vector, int dims)
 	square = -gv_distance_ip(vector, vector, dims);
 	return square < MOST_SQUARE &&
 		(type->metric == GV_IP || square > LEAST_SQUARE);
+}
+
+/*
+ * A hash of a vector's numbers, the same for 0 and -0.  Vectors with the same
+ * one of 64 bits count as equal.
+ */
+uint64
+IvfpqVectorHash(const float *vector, int dims, uint64 seed)
+{
+	float		some[HASHED_DIMS];
+
+	for (int first = 0; first < dims; first += HASHED_DIMS)
+	{
+		int			n = Min(HASHED_DIMS, dims - first);
+
+		for (int i = 0; i < n; i++)
+			some[i] = vector[first + i] + 0.0f;
+		seed = hash_bytes_extended((const unsigned char *) some,
+								   n * sizeof(float), seed);
+	}
+	return seed;
 }

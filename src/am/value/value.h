@@ -63,6 +63,7 @@ extern bool IvfpqIsPlaceable(const IvfpqType *type, const float *vector,
 							 int dims);
 extern bool IvfpqIsBoundable(const IvfpqType *type, const float *vector,
 							 int dims);
+extern uint64 IvfpqVectorHash(const float *vector, int dims, uint64 seed);
 
 /* centroids.c */
 extern float *IvfpqCentroids(Relation index, int dims, int *n);

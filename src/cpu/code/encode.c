@@ -17,16 +17,6 @@
 #define ALONE		4			/* copies that are encoded one by one, */
 #define ALONE_DIMS	16			/* if no sub-quantizer has more dimensions */
 
-/* a - b, finite when both are. */
-static inline float
-clamped_difference(float a, float b)
-{
-	float		diff = a - b;
-
-	diff = diff < FLT_MAX ? diff : FLT_MAX;
-	return diff > -FLT_MAX ? diff : -FLT_MAX;
-}
-
 /* Copies of rows that are encoded together, and what becomes of them. */
 typedef struct Tile
 {
@@ -67,7 +57,7 @@ find_residuals(const Tile *tile, int32_t first, int32_t len,
 
 		for (d = 0; d < len; d++)
 			residuals[d * TILE_ROWS + i] =
-				clamped_difference(row[d], centroid[d]);
+				gv_difference(row[d], centroid[d]);
 	}
 }
 
@@ -128,8 +118,8 @@ encode_sub_alone(const GvModel *model, int32_t j, Tile *tile)
 	for (i = 0; i < tile->n; i++)
 	{
 		for (d = 0; d < dims; d++)
-			residual[d] = clamped_difference(tile->rows[i][start + d],
-											 tile->centroids[i][start + d]);
+			residual[d] = gv_difference(tile->rows[i][start + d],
+										tile->centroids[i][start + d]);
 		keep_code(model, j,
 				  gv_kernels->nearest_word(residual, codebook, dims), tile, i);
 	}

@@ -306,7 +306,7 @@ find_residuals(GvBuilder *builder, float *residuals, int64_t *nresiduals,
 				continue;
 			centroid = builder->centroids + (size_t) lists[i] * (size_t) dims;
 			for (d = 0; d < dims; d++)
-				residual[d] = row[d] - centroid[d];
+				residual[d] = gv_difference(row[d], centroid[d]);
 			++*nresiduals;
 		}
 	}

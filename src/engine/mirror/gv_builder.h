@@ -40,7 +40,7 @@
 typedef struct GvBuilder GvBuilder;
 
 #define GV_MAX_QUERIES		(1 << 14)
-#define GV_MAX_DEPTH		128
+#define GV_MAX_DEPTH		512
 #define GV_MAX_BATCH_ROWS	(1 << 16)
 
 /* Rows of the sample whose residuals train the codebooks. */
