@@ -14,6 +14,7 @@
 #include "am/filter/customscan.h"
 #include "am/scan/counters.h"
 #include "am/scan/livequeries.h"
+#include "am/sql/inspect.h"
 #include "client/client.h"
 #include "page/stoppoint.h"
 
@@ -361,6 +362,7 @@ _PG_init(void)
 	IvfpqInitOptions();
 	IvfpqInitPlanner();
 	IvfpqInitFilter();
+	IvfpqInitInspect();
 	define_scan_settings();
 	define_live_queries_setting();
 	define_training_settings();
