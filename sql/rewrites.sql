@@ -115,9 +115,13 @@ SELECT * FROM pg_temp.compare('feeling::text = ''it''''s''', 'adv_2');
 SELECT * FROM pg_temp.compare('feeling::text = ''none''', 'adv_2');
 SELECT * FROM pg_temp.compare('tag = ''de''::name');
 SELECT * FROM pg_temp.compare('lower(tag) = ''de''');
+-- sub-selects
+SELECT state, advice FROM unnest('{tenant NOT IN (SELECT 2),tenant::text = (SELECT ''2''),tenant <> (SELECT a.id - tenant),NOT EXISTS (SELECT FROM docs WHERE n = tenant OR n < 0)}'::text[]) AS x,
+	gpuvec_doctor(format('SELECT id FROM adv AS a WHERE %s ORDER BY e <-> $1 LIMIT 10', x)) WHERE subject = 'adv_1' AND state ~ 'filter';
 -- alternatives
-SELECT * FROM pg_temp.compare('tenant = 2 OR tenant = 3 OR 4 = tenant');
-SELECT * FROM pg_temp.compare('tag = ''de'' OR tag = ''d''''e''');
+-- (from 18 on the planner itself makes an array of them)
+SELECT x FROM unnest(ARRAY['tenant = 2 OR tenant = 3 OR 4 = tenant', 'tag = ''de'' OR tag = ''d''''e''']) AS x, pg_temp.compare(x)
+WHERE other_rows > 0 OR NOT same_nearest OR NOT answered;
 SELECT * FROM pg_temp.compare('tenant = 2 OR tag = ''de''');
 SELECT * FROM pg_temp.compare('tenant = 2 OR tenant > 3');
 SELECT * FROM pg_temp.compare('tenant = 2 OR tenant IS NULL');

@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "access/stratnum.h"
+#include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/pathnodes.h"
 #include "optimizer/clauses.h"
@@ -45,6 +46,31 @@ find_key(Node *node, void *context)
 }
 
 /*
+ * Puts a NULL in the place of each sub-select, which only a finished plan can be
+ * printed with; `context` is a list of how these NULLs are printed.
+ */
+static Node *
+replace_subselects(Node *node, void *context)
+{
+	List	  **printed = context;
+	Oid			type;
+
+	if (node == NULL)
+		return NULL;
+	if (IsA(node, AlternativeSubPlan))
+		return replace_subselects(linitial(((AlternativeSubPlan *) node)->subplans),
+								  context);
+	if (IsA(node, SubPlan) && ((SubPlan *) node)->testexpr != NULL)
+		return replace_subselects(((SubPlan *) node)->testexpr, context);
+	if (!IsA(node, SubPlan) &&
+		!(IsA(node, Param) && ((Param *) node)->paramkind == PARAM_EXEC))
+		return expression_tree_mutator(node, replace_subselects, context);
+	type = exprType(node);
+	*printed = lappend(*printed, psprintf("NULL::%s", format_type_be(type)));
+	return (Node *) makeNullConst(type, -1, InvalidOid);
+}
+
+/*
  * A condition of one table, as a user would write it, with dates that every
  * session reads alike.
  */
@@ -53,9 +79,11 @@ condition_text(PlannerInfo *root, const RelOptInfo *rel, Node *clause)
 {
 	Oid			table = planner_rt_fetch(rel->relid, root)->relid;
 	int			level = NewGUCNestLevel();
+	List	   *printed = NIL;
+	ListCell   *lc;
 	char	   *text;
 
-	clause = copyObject(clause);
+	clause = replace_subselects(copyObject(clause), &printed);
 	ChangeVarNodes(clause, (int) rel->relid, 1, 0);
 	(void) set_config_option("datestyle", "ISO", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
@@ -63,6 +91,15 @@ condition_text(PlannerInfo *root, const RelOptInfo *rel, Node *clause)
 							  deparse_context_for(get_rel_name(table), table),
 							  false, false);
 	AtEOXact_GUC(true, level);
+	foreach(lc, printed)
+	{
+		const char *null = lfirst(lc);
+		char	   *found = strstr(text, null);
+
+		if (found != NULL)
+			text = psprintf("%.*s(SELECT ...)%s", (int) (found - text), text,
+							found + strlen(null));
+	}
 	return text;
 }
 

@@ -601,24 +601,30 @@ why_grouped(const PlannerInfo *root)
 	return no_reason;
 }
 
-/* Does an outer join look for rows of the table, or make some of NULLs? */
-static bool
-is_looked_for(const PlannerInfo *root, const RelOptInfo *rel)
+/* The table or, of a partition, the one that the statement names. */
+static Relids
+relids_of(const RelOptInfo *rel)
 {
-	Relids		relids = rel->top_parent_relids ? rel->top_parent_relids :
-	rel->relids;
+	return rel->top_parent_relids ? rel->top_parent_relids : rel->relids;
+}
+
+/* Does an outer join look for rows of the table, or make some of NULLs? */
+static IvfpqReason
+why_looked_for(const PlannerInfo *root, const RelOptInfo *rel)
+{
 	ListCell   *lc;
 
 	foreach(lc, root->join_info_list)
 	{
 		SpecialJoinInfo *join = lfirst(lc);
 
-		if (bms_overlap(relids, join->syn_righthand) ||
+		if (bms_overlap(relids_of(rel), join->syn_righthand) ||
 			(join->jointype == JOIN_FULL &&
-			 bms_overlap(relids, join->syn_lefthand)))
-			return true;
+			 bms_overlap(relids_of(rel), join->syn_lefthand)))
+			return reason("the table is on the inner side of an outer join, or of IN or EXISTS: its rows come in the order of another one",
+						  NULL);
 	}
-	return false;
+	return no_reason;
 }
 
 /* All rows are wanted, or they come in the order of another table. */
@@ -628,13 +634,10 @@ why_unlimited(const PlannerInfo *root, const RelOptInfo *rel)
 	if (root->tuple_fraction <= 0 && enable_seqscan && enable_sort)
 		return reason("no LIMIT: the whole order is wanted, and all rows are sorted for it",
 					  "if the first rows are enough say so by LIMIT, or read them from a cursor (DECLARE); FOR loops of PL/pgSQL and fetch sizes of drivers look like no LIMIT");
-	if (is_looked_for(root, rel))
-		return reason("the table is on the inner side of an outer join, or of IN or EXISTS: its rows come in the order of another one",
-					  NULL);
 	if (!enable_nestloop && bms_membership(root->all_baserels) == BMS_MULTIPLE)
 		return reason("in a join its order is kept by nested loops only, and enable_nestloop is off",
 					  "SET enable_nestloop = on");
-	return no_reason;
+	return why_looked_for(root, rel);
 }
 
 /* The direction of the first key. */
@@ -760,6 +763,11 @@ IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
 
 	expr = get_sortgroupclause_expr(linitial(parse->sortClause),
 									root->processed_tlist);
+	/* the outer join may have changed the column to NULL */
+	if (bms_overlap(pull_varnos(root, expr), relids_of(rel)))
+		why = why_looked_for(root, rel);
+	if (why.state != NULL)
+		return why;
 	expr = IvfpqInColumnsOf(root, rel, expr);
 	if (IvfpqMatchDistance(info, (Expr *) expr, &sortfamily) == NULL)
 	{
