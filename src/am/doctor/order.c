@@ -686,6 +686,24 @@ is_first_key(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 	return false;
 }
 
+/* Does ORDER BY begin with a distance of the index, ascending? */
+bool
+IvfpqIsOrderedBy(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
+{
+	Node	   *expr;
+	Oid			sortfamily;
+	const PathKey *key;
+
+	if (root->parse->sortClause == NIL || root->sort_pathkeys == NIL)
+		return false;
+	key = linitial(root->sort_pathkeys);
+	expr = get_sortgroupclause_expr(linitial(root->parse->sortClause),
+									root->processed_tlist);
+	return IvfpqIsAscending(key) && !key->pk_nulls_first &&
+		IvfpqMatchDistance(info, (Expr *) IvfpqInColumnsOf(root, rel, expr),
+						   &sortfamily) != NULL;
+}
+
 /* Late rows would be out of an order that something relies on. */
 static IvfpqReason
 why_relaxed(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)

@@ -173,8 +173,7 @@ see_index(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 	IndexPath  *path = find_path(rel, info->indexoid);
 
 	sight->why = IvfpqWhyNoOrder(root, rel, info, path != NULL);
-	if (info->nkeycolumns > 1 && root->parse->sortClause != NIL &&
-		(sight->why.state == NULL || path != NULL))
+	if (info->nkeycolumns > 1 && IvfpqIsOrderedBy(root, rel, info))
 	{
 		IvfpqWhyFilters(root, info,
 						path && IsA(path, IndexPath) ? path : NULL,
