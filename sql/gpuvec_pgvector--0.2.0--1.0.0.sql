@@ -4,7 +4,7 @@
 \echo Use "ALTER EXTENSION gpuvec_pgvector UPDATE TO '1.0.0'" to load this file. \quit
 
 --
--- Nothing changes: from here on both extensions have gpuvec's version.
+-- From here on both extensions have gpuvec's version.
 --
 -- But the scripts before took operators and functions as they found them, be it
 -- somebody's who may create objects beside gpuvec's: those of an index run with
@@ -36,5 +36,35 @@ BEGIN
 		RAISE EXCEPTION 'operator classes of gpuvec_pgvector use what belongs to no extension: %', strange
 			USING HINT = 'Ask who made it; then drop gpuvec_pgvector and its indexes, and create it again.';
 	END IF;
+END
+$$;
+
+-- Arrays of vectors, as what functions take for queries: ARRAY(SELECT embedding
+-- FROM asked) needs no cast of its elements.
+DO $$
+DECLARE
+	home name := current_schema;
+	vector name := (SELECT s.nspname
+		FROM pg_catalog.pg_namespace AS s JOIN pg_catalog.pg_extension AS x
+			ON s.oid OPERATOR(pg_catalog.=) x.extnamespace
+		WHERE x.extname OPERATOR(pg_catalog.=) 'vector');
+	element name;
+BEGIN
+	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+	FOREACH element IN ARRAY '{vector, halfvec}'::name[] LOOP
+		CONTINUE WHEN to_regtype(format('%I.%I', vector, element)) IS NULL;
+		EXECUTE format($sql$
+			CREATE FUNCTION %1$I.gpuvec_vectors_to_real(%2$I.%3$I[])
+			RETURNS real[]
+			AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+			COMMENT ON FUNCTION %1$I.gpuvec_vectors_to_real(%2$I.%3$I[]) IS
+				'an array of vectors as a real[] of two dimensions';
+
+			CREATE CAST (%2$I.%3$I[] AS real[])
+			WITH FUNCTION %1$I.gpuvec_vectors_to_real(%2$I.%3$I[])
+			AS IMPLICIT
+			$sql$, home, vector, element);
+	END LOOP;
 END
 $$;

@@ -154,3 +154,33 @@ BEGIN
 	END LOOP;
 END
 $$;
+
+-- Arrays of vectors, as what functions take for queries: ARRAY(SELECT embedding
+-- FROM asked) needs no cast of its elements.
+DO $$
+DECLARE
+	home name := current_schema;
+	vector name := (SELECT s.nspname
+		FROM pg_catalog.pg_namespace AS s JOIN pg_catalog.pg_extension AS x
+			ON s.oid OPERATOR(pg_catalog.=) x.extnamespace
+		WHERE x.extname OPERATOR(pg_catalog.=) 'vector');
+	element name;
+BEGIN
+	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+	FOREACH element IN ARRAY '{vector, halfvec}'::name[] LOOP
+		CONTINUE WHEN to_regtype(format('%I.%I', vector, element)) IS NULL;
+		EXECUTE format($sql$
+			CREATE FUNCTION %1$I.gpuvec_vectors_to_real(%2$I.%3$I[])
+			RETURNS real[]
+			AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+			COMMENT ON FUNCTION %1$I.gpuvec_vectors_to_real(%2$I.%3$I[]) IS
+				'an array of vectors as a real[] of two dimensions';
+
+			CREATE CAST (%2$I.%3$I[] AS real[])
+			WITH FUNCTION %1$I.gpuvec_vectors_to_real(%2$I.%3$I[])
+			AS IMPLICIT
+			$sql$, home, vector, element);
+	END LOOP;
+END
+$$;

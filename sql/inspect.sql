@@ -107,6 +107,22 @@ SELECT * FROM gpuvec_list_stats('gone_v');
 CREATE INDEX trained_id ON trained (id);
 CREATE TABLE parts (v real[]) PARTITION BY HASH (v);
 CREATE INDEX parts_v ON parts USING gpuivfpq (v);
+-- signatures of keys that are full: documents of many values, arrays of many elements
+CREATE TABLE full_keys AS SELECT i AS id, pg_temp.wave(i, 8) AS v,
+	(SELECT jsonb_object_agg('k' || j, (i * j)::text) FROM generate_series(1, 120) AS j) AS many,
+	jsonb_build_object('lang', i % 7, 'tags', i % 11) AS few,
+	(SELECT array_agg(i + 7 * j) FROM generate_series(1, 150) AS j) AS tags
+FROM generate_series(1, 1000) AS i;
+CREATE INDEX full_many ON full_keys USING gpuivfpq (v, few, many);
+CREATE INDEX full_tags ON full_keys USING gpuivfpq (v, tags);
+CREATE INDEX full_few ON full_keys USING gpuivfpq (v, few);
+CREATE INDEX full_value ON full_keys USING gpuivfpq (v, (many ->> 'k3'));
+SELECT relname, regexp_replace(advice, ' \d\d of the', ' N of the') AS advice FROM info WHERE relname LIKE 'full\_%' ORDER BY 1;
+-- ... of rows with none of them nothing is said
+UPDATE full_keys SET many = NULL, tags = '{}';
+REINDEX TABLE full_keys;
+SELECT relname, advice FROM info WHERE relname LIKE 'full\_%' ORDER BY 1;
+DROP TABLE full_keys;
 SELECT * FROM gpuvec_index_info('trained');
 SELECT * FROM gpuvec_index_info('trained_id');
 SELECT * FROM gpuvec_index_info('parts_v');

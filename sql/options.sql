@@ -89,3 +89,34 @@ ORDER BY 1;
 SELECT pg_get_indexdef('opts_e'::regclass);
 
 DROP TABLE opts;
+
+-- options that wait for REINDEX say so; others, and those of an untrained index,
+-- do not
+CREATE TABLE waits AS SELECT i AS id, pg_temp.wave(i, 8) AS e FROM generate_series(1, 2000) AS i;
+CREATE INDEX waits_e ON waits USING gpuivfpq (e) WITH (lists = 4);
+CREATE TABLE early (e real[]);
+CREATE INDEX early_e ON early USING gpuivfpq (e) WITH (dims = 8);
+RESET client_min_messages;
+ALTER INDEX waits_e SET (refine = sq8);
+SELECT advice FROM gpuvec_index_info('waits_e');
+ALTER INDEX waits_e SET (probes = 3, train_rows = 500);
+ALTER INDEX waits_e RENAME TO "waits's";
+ALTER INDEX "waits's" SET (refine = half, candidates = 70);
+SELECT advice FROM gpuvec_index_info('"waits''s"');
+ALTER INDEX "waits's" RESET (refine);
+ALTER INDEX "waits's" SET (rotate);
+ALTER INDEX "waits's" SET (rotate = off, pq_dim = 3);
+SELECT advice FROM gpuvec_index_info('"waits''s"');
+ALTER INDEX "waits's" RESET (pq_dim);
+ALTER INDEX "waits's" SET (spill = 0);
+SELECT advice FROM gpuvec_index_info('"waits''s"');
+ALTER INDEX "waits's" SET (spill = 1);
+ALTER INDEX "waits's" SET (lists = 5);
+ALTER INDEX "waits's" SET (lists = 4);
+ALTER INDEX early_e SET (refine = sq8, lists = 7, rotate);
+-- REINDEX ends the waiting
+ALTER INDEX "waits's" SET (refine = sq8);
+REINDEX INDEX "waits's";
+SELECT advice FROM gpuvec_index_info('"waits''s"');
+ALTER INDEX "waits's" SET (refine = sq8);
+DROP TABLE waits, early;

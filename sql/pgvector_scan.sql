@@ -154,6 +154,19 @@ SET gpuvec.recall = 1;
 SELECT x, c, recall FROM unnest(ARRAY['measured_v', 'measured_h']::regclass[]) AS x, unnest('{v,h,r}'::name[]) AS c,
 	gpuvec_recall(x, samples => 50, queries_table => 'asked', queries_column => c);
 SELECT recall FROM gpuvec_recall('measured_v', queries => ARRAY(SELECT v::real[] FROM asked LIMIT 50));
+-- arrays of them are cast
+SELECT array_agg(v)::real[] = array_agg(v::real[]) AS vector, array_agg(h::halfvec)::real[] = array_agg(h::real[]) AS halfvec
+FROM asked;
+SELECT a.recall = b.recall AS same
+FROM gpuvec_recall('measured_v', queries => ARRAY(SELECT v FROM asked ORDER BY v LIMIT 50)) AS a,
+	gpuvec_recall('measured_v', queries => ARRAY(SELECT v::real[] FROM asked ORDER BY v LIMIT 50)) AS b;
+SELECT recall > 0.9 AS reached FROM gpuvec_recall('measured_h', 5, queries => ARRAY(SELECT h::halfvec FROM asked LIMIT 50));
+SELECT DISTINCT targets_for FROM gpuvec_calibrate('measured_v', queries => ARRAY(SELECT h::halfvec FROM asked));
+SELECT count(*) FROM gpuvec_search('measured_v', ARRAY(SELECT v FROM asked LIMIT 50), 3);
+SELECT '{}'::vector[]::real[], '{{"[1,2]"},{"[3,4]"}}'::vector[]::real[];
+SELECT gpuvec_recall('measured_v', queries => '{"[1,2]",NULL}'::vector[]);
+SELECT gpuvec_recall('measured_v', queries => '{"[1,2]","[1,2,3]"}'::vector[]);
+SELECT gpuvec_recall('measured_v', queries => '{}'::vector[]);
 RESET gpuvec.recall;
 SELECT DISTINCT targets_for FROM gpuvec_calibrate('measured_h', queries_table => 'asked', queries_column => 'v');
 SELECT recall > 0.9 AS reached FROM gpuvec_recall('measured_h', queries_table => 'asked', queries_column => 'h');

@@ -15,6 +15,7 @@
 #include "am/filter/customscan.h"
 #include "am/scan/counters.h"
 #include "am/scan/livequeries.h"
+#include "am/sql/inspect.h"
 #include "client/client.h"
 #include "page/stoppoint.h"
 
@@ -385,6 +386,7 @@ _PG_init(void)
 	IvfpqInitFilter();
 	if (getenv("GPUVEC_FAULTS") != NULL)
 		IvfpqInitPlanCheck();
+	IvfpqInitInspect();
 	define_scan_settings();
 	define_live_queries_setting();
 	define_training_settings();

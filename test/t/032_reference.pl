@@ -109,7 +109,7 @@ my @views = rows_of(
 # -- nothing but what is compared below
 my %of_many;
 $of_many{ $_->[2] }++ for table('Keys', 4);
-same([ qw(pg_am pg_opclass pg_operator pg_opfamily pg_proc), 'view in pg_class',
+same([ ($pgvector ? 'pg_cast' : ()), qw(pg_am pg_opclass pg_operator pg_opfamily pg_proc), 'view in pg_class',
 		'gpuivfpq in pg_am', map { "family $_" } grep { $of_many{$_} > 1 } keys %of_many ],
 	[ rows_of(
 		qq{SELECT concat(CASE relkind WHEN 'v' THEN 'view in ' END, classid::regclass)
@@ -129,7 +129,7 @@ my @signatures;
 while ($reference =~ /^```\n((?:view )?\w+(?:\(|\n).*?)\n```$/msg)
 {
 	(my $signature = $1) =~ s/\s+/ /g;
-	next if $signature =~ /^gpuvec_mixed/ && !$pgvector;
+	next if $signature =~ /^gpuvec_(mixed|vectors)/ && !$pgvector;
 	push @signatures, $signature;
 }
 my @metrics = grep { $_->[0] =~ /^</ } table('Operators', 4);

@@ -148,6 +148,16 @@ $node->safe_psql('postgres', join ';', map { "DROP TABLE full_$_" } 1 .. 9);
 
 # -- 1: gpuvecd runs, and a mirror does not fit
 ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up');
+# the gauge of what is to be done is 0 where nothing is, also beside new indexes
+is($node->safe_psql('postgres', q{
+	SET client_min_messages = warning;
+	CREATE TABLE young (e real[]);
+	CREATE INDEX ON young USING gpuivfpq (e) WITH (dims = 16);
+	INSERT INTO young SELECT e FROM t LIMIT 1500;
+	CREATE TEMP TABLE brief AS SELECT * FROM t LIMIT 500;
+	CREATE INDEX ON brief USING gpuivfpq (e);
+	SELECT string_agg(concat_ws(' ', subject, state, advice), '; ') FROM gpuvec_doctor() WHERE advice IS NOT NULL;
+	DROP TABLE young}), '', 'nothing is advised where all is well');
 finds('preloading', qr/^gpuvec is preloaded/, 'preloaded');
 finds('gpuvecd', qr/^it is up, process \d+ on cpu/, 'gpuvecd is up');
 finds('t_e', qr/^gpuvecd has no mirror of it => search it, or SELECT gpuvec_prewarm\('t_e'\)$/m,

@@ -44,8 +44,13 @@ typedef struct IvfpqReason
 } IvfpqReason;
 
 /* order.c: what keeps a table's index from bringing a statement's order */
+extern char *IvfpqIndexColumn(const IndexOptInfo *info, int column);
+extern Node *IvfpqInColumnsOf(PlannerInfo *root, const RelOptInfo *rel,
+							  Node *expr);
+extern bool IvfpqIsOrderedBy(PlannerInfo *root, const RelOptInfo *rel,
+							 IndexOptInfo *info);
 extern IvfpqReason IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel,
-								   IndexOptInfo *info);
+								   IndexOptInfo *info, bool has_path);
 extern IvfpqReason IvfpqWhyNoIndex(PlannerInfo *root, RelOptInfo *rel);
 extern OpExpr *IvfpqOrderedDistance(PlannerInfo *root, RelOptInfo *rel,
 									Var **column, char **class);
@@ -54,9 +59,15 @@ extern OpExpr *IvfpqOrderedDistance(PlannerInfo *root, RelOptInfo *rel,
 extern bool IvfpqIsOrderSent(const PlannerInfo *root, const RelOptInfo *rel);
 extern IvfpqReason IvfpqWhyNotSent(Oid table, Oid operator);
 
-/* keyreasons.c: why conditions on keys are filters */
-extern void IvfpqWhyFilters(PlannerInfo *root, const IndexPath *path,
-							List **reasons);
+/* keyreasons.c: why conditions on keys are filters, or joins */
+extern void IvfpqWhyFilters(PlannerInfo *root, IndexOptInfo *info,
+							const IndexPath *path, List **reasons);
+extern void IvfpqWhyJoins(PlannerInfo *root, IndexOptInfo *info,
+						  List **reasons);
+
+/* keyrewrite.c: conditions that keys answer, in place of others */
+extern Expr *IvfpqRewriteForKey(IndexOptInfo *info, int column, Expr *clause,
+								bool *beside);
 
 /* planscans.c: how a finished plan reads a table */
 extern Plan *IvfpqScanInPlan(const PlannedStmt *stmt, Oid table, Oid index);

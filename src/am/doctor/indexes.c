@@ -61,8 +61,14 @@ find(const Patient *patient, const char *state, const char *advice)
 static char *
 describe_effort(const Patient *patient, const IvfpqEffort *effort)
 {
+	if (patient->inspection.meta.nlists == 0 &&
+		patient->index->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
+		return psprintf("not trained, searches are exact; gpuvec_train trains it from %d on",
+						IvfpqLeastRows(patient->index));
 	if (patient->inspection.meta.nlists == 0)
-		return "not trained, searches are exact";
+		return psprintf("not trained, searches are exact; VACUUM trains it when it holds %d, gpuvec_train from %d on",
+						IvfpqTrainRows(patient->index),
+						IvfpqLeastRows(patient->index));
 	if (effort->everything)
 		return psprintf("a search at recall %g reads all of %d lists",
 						ivfpq_recall, patient->inspection.meta.nlists);

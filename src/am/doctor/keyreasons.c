@@ -1,9 +1,11 @@
 /*
  * keyreasons.c
- *		Why conditions on keys of an index are filters beside it.
+ *		Why conditions on keys of an index are filters beside it, or joins.
  */
 #include "postgres.h"
 
+#include "access/stratnum.h"
+#include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/pathnodes.h"
 #include "optimizer/clauses.h"
@@ -13,10 +15,10 @@
 #include "parser/parsetree.h"
 #include "rewrite/rewriteManip.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/ruleutils.h"
 
-#include "am/keys/keys.h"
 #include "am/doctor/doctor.h"
 #include "am/filter/customscan.h"
 
@@ -43,17 +45,62 @@ find_key(Node *node, void *context)
 	return expression_tree_walker(node, find_key, context);
 }
 
-/* A condition of one table, as a user would write it. */
+/*
+ * Puts a NULL in the place of each sub-select, which only a finished plan can be
+ * printed with; `context` is a list of how these NULLs are printed.
+ */
+static Node *
+replace_subselects(Node *node, void *context)
+{
+	List	  **printed = context;
+	Oid			type;
+
+	if (node == NULL)
+		return NULL;
+	if (IsA(node, AlternativeSubPlan))
+		return replace_subselects(linitial(((AlternativeSubPlan *) node)->subplans),
+								  context);
+	if (IsA(node, SubPlan) && ((SubPlan *) node)->testexpr != NULL)
+		return replace_subselects(((SubPlan *) node)->testexpr, context);
+	if (!IsA(node, SubPlan) &&
+		!(IsA(node, Param) && ((Param *) node)->paramkind == PARAM_EXEC))
+		return expression_tree_mutator(node, replace_subselects, context);
+	type = exprType(node);
+	*printed = lappend(*printed, psprintf("NULL::%s", format_type_be(type)));
+	return (Node *) makeNullConst(type, -1, InvalidOid);
+}
+
+/*
+ * A condition of one table, as a user would write it, with dates that every
+ * session reads alike.
+ */
 static char *
 condition_text(PlannerInfo *root, const RelOptInfo *rel, Node *clause)
 {
 	Oid			table = planner_rt_fetch(rel->relid, root)->relid;
+	int			level = NewGUCNestLevel();
+	List	   *printed = NIL;
+	ListCell   *lc;
+	char	   *text;
 
-	clause = copyObject(clause);
+	clause = replace_subselects(copyObject(clause), &printed);
 	ChangeVarNodes(clause, (int) rel->relid, 1, 0);
-	return deparse_expression(clause,
+	(void) set_config_option("datestyle", "ISO", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	text = deparse_expression(clause,
 							  deparse_context_for(get_rel_name(table), table),
 							  false, false);
+	AtEOXact_GUC(true, level);
+	foreach(lc, printed)
+	{
+		const char *null = lfirst(lc);
+		char	   *found = strstr(text, null);
+
+		if (found != NULL)
+			text = psprintf("%.*s(SELECT ...)%s", (int) (found - text), text,
+							found + strlen(null));
+	}
+	return text;
 }
 
 /* Both sides of a comparison, or NULLs. */
@@ -87,28 +134,9 @@ get_sides(const RestrictInfo *condition, Oid *operator, Oid *collation,
 	*right = lsecond(args);
 }
 
-/* Has the key's class an operator of the same name, if for other types? */
-static bool
-has_namesake(const IndexOptInfo *info, int column, Oid operator)
-{
-	char	   *name = OidIsValid(operator) ? get_opname(operator) : NULL;
-
-	for (int16 s = 1; name != NULL && s <= IVFPQ_NKEY_STRATEGIES; s++)
-	{
-		Oid			member = get_opfamily_member(info->opfamily[column],
-												 info->opcintype[column],
-												 info->opcintype[column], s);
-
-		if (OidIsValid(member) && strcmp(get_opname(member), name) == 0)
-			return true;
-	}
-	return false;
-}
-
-/* Why does the key not answer it?  *advice may become what to do. */
+/* Why does the key not answer it? */
 static char *
-why_filter(PlannerInfo *root, IndexOptInfo *info, int column,
-		   RestrictInfo *condition, char **advice)
+why_filter(IndexOptInfo *info, int column, RestrictInfo *condition)
 {
 	Oid			operator;
 	Oid			collation;
@@ -118,14 +146,10 @@ why_filter(PlannerInfo *root, IndexOptInfo *info, int column,
 	Node	   *key;
 	Node	   *value;
 
-	*advice = NULL;
 	if (!restriction_is_securely_promotable(condition, info->rel))
 		return "a policy or a security barrier has to be asked before it";
 	if (is_orclause(condition->clause))
-	{
-		*advice = "write IN (...) or = ANY where all alternatives are of one column";
 		return "it is an OR";
-	}
 	get_sides(condition, &operator, &collation, &left, &right);
 	if (left == NULL)
 		return "it is no comparison that keys answer";
@@ -136,8 +160,6 @@ why_filter(PlannerInfo *root, IndexOptInfo *info, int column,
 	else
 	{
 		key = contain_var_clause(left) ? left : right;
-		*advice = psprintf("cast the value to %s, the key's type, and leave the key as it is",
-						   format_type_be(info->opcintype[column]));
 		return psprintf("the key is cast to %s, or is in an expression",
 						format_type_be(exprType(key)));
 	}
@@ -146,48 +168,193 @@ why_filter(PlannerInfo *root, IndexOptInfo *info, int column,
 		return "it compares the key with another column";
 	if (contain_volatile_functions(value))
 		return "what it compares the key with is volatile";
+	if (key == right && IsA(condition->clause, ScalarArrayOpExpr))
+		return "keys that are arrays answer @> and &&, and not ANY";
 	if (OidIsValid(wanted) && wanted != collation)
 		return "it is of another collation than the key";
 	if (key == right)
 		operator = get_commutator(operator);
 	if (!OidIsValid(operator) ||
 		!op_in_opfamily(operator, info->opfamily[column]))
-	{
-		if (has_namesake(info, column, operator))
-			*advice = psprintf("cast the value to %s, the key's type",
-							   format_type_be(info->opcintype[column]));
 		return psprintf("the key's class does not have its operator, %s (%s, %s)",
 						OidIsValid(operator) ? get_opname(operator) : "?",
 						format_type_be(exprType(left)),
 						format_type_be(exprType(right)));
-	}
 	return "the planner did not give it to the index";
 }
 
-/* Add an IvfpqReason to *reasons for each condition on keys that is a filter. */
-void
-IvfpqWhyFilters(PlannerInfo *root, const IndexPath *path, List **reasons)
+/* How to write it so that a key answers it, or NULL. */
+static char *
+advise_rewriting(PlannerInfo *root, IndexOptInfo *info,
+				 const RestrictInfo *condition)
 {
-	IndexOptInfo *info = path->indexinfo;
+	for (int column = 1; column < info->nkeycolumns; column++)
+	{
+		bool		beside;
+		Expr	   *better = IvfpqRewriteForKey(info, column,
+												condition->clause, &beside);
+
+		if (better != NULL)
+			return psprintf(beside ? "add %s beside it" :
+							"write %s in its place",
+							condition_text(root, info->rel, (Node *) better));
+	}
+	return NULL;
+}
+
+static void
+add_reason(List **reasons, char *state, char *advice)
+{
+	IvfpqReason *reason = palloc(sizeof(IvfpqReason));
+
+	reason->state = state;
+	reason->advice = advice;
+	*reasons = lappend(*reasons, reason);
+}
+
+/*
+ * Adds an IvfpqReason to *reasons for each condition on keys that is a filter,
+ * or would be in a path of the index; `path` is one that there is, or NULL.
+ */
+void
+IvfpqWhyFilters(PlannerInfo *root, IndexOptInfo *info, const IndexPath *path,
+				List **reasons)
+{
+	List	   *answered = IvfpqKeyClauses(root, info,
+										   path ? path->indexclauses : NIL);
 	ListCell   *lc;
 
-	foreach(lc, IvfpqUnanswered(info->indrestrictinfo, path))
+	foreach(lc, info->indrestrictinfo)
 	{
 		RestrictInfo *condition = lfirst_node(RestrictInfo, lc);
 		KeySearch	search = {info, 0};
-		IvfpqReason *reason;
-		char	   *why;
 
 		if (condition->pseudoconstant ||
+			is_redundant_with_indexclauses(condition, answered) ||
 			!find_key((Node *) condition->clause, &search))
 			continue;
-		reason = palloc(sizeof(IvfpqReason));
-		why = why_filter(root, info, search.column, condition,
-						 &reason->advice);
-		reason->state = psprintf("%s is a filter, not a condition of the index: %s",
-								 condition_text(root, info->rel,
-												(Node *) condition->clause),
-								 why);
-		*reasons = lappend(*reasons, reason);
+		add_reason(reasons,
+				   psprintf("%s is a filter, not a condition of the index: %s",
+							condition_text(root, info->rel,
+										   (Node *) condition->clause),
+							why_filter(info, search.column, condition)),
+				   restriction_is_securely_promotable(condition, info->rel) ?
+				   advise_rewriting(root, info, condition) : NULL);
 	}
+}
+
+/* ---- key IN (SELECT ...) */
+
+/* Tables of a part of FROM. */
+static Relids
+tables_in(Node *node)
+{
+	Relids		tables = NULL;
+	ListCell   *lc;
+
+	if (IsA(node, RangeTblRef))
+		return bms_make_singleton(((RangeTblRef *) node)->rtindex);
+	if (IsA(node, JoinExpr))
+		return bms_union(tables_in(((JoinExpr *) node)->larg),
+						 tables_in(((JoinExpr *) node)->rarg));
+	foreach(lc, ((FromExpr *) node)->fromlist)
+		tables = bms_add_members(tables, tables_in(lfirst(lc)));
+	return tables;
+}
+
+/* Which key is equal to something of these tables alone?  0 = none is. */
+static int
+key_equal_to(PlannerInfo *root, IndexOptInfo *info, OpExpr *equal,
+			 Relids tables)
+{
+	if (!is_opclause(equal) || list_length(equal->args) != 2)
+		return 0;
+	for (int i = 0; i < 2; i++)
+	{
+		Node	   *side = IvfpqInColumnsOf(root, info->rel,
+											list_nth(equal->args, i));
+		Node	   *other = list_nth(equal->args, 1 - i);
+		Oid			operator = i == 0 ? equal->opno :
+		get_commutator(equal->opno);
+
+		if (!OidIsValid(operator) ||
+			!bms_is_subset(pull_varnos(root, other), tables))
+			continue;
+		for (int column = 1; column < info->nkeycolumns; column++)
+		{
+			if (match_index_to_operand(side, column, info) &&
+				get_op_opfamily_strategy(operator, info->opfamily[column]) ==
+				BTEqualStrategyNumber)
+				return column;
+		}
+	}
+	return 0;
+}
+
+/*
+ * Does a semi-join ask nothing else of this table than that a key is among what
+ * other tables hold?  The key, or 0.
+ */
+static int
+key_of_semi_join(PlannerInfo *root, IndexOptInfo *info, JoinExpr *join)
+{
+	Relids		tables = tables_in(join->rarg);
+	int			key = 0;
+	int			table = -1;
+	ListCell   *lc;
+
+	while ((table = bms_next_member(tables, table)) >= 0)
+	{
+		const RelOptInfo *rel = root->simple_rel_array[table];
+
+		if (rel == NULL || !bms_is_empty(rel->lateral_relids))
+			return 0;
+	}
+	foreach(lc, (List *) join->quals)
+	{
+		Node	   *condition = lfirst(lc);
+
+		if (bms_is_subset(pull_varnos(root, condition), tables))
+			continue;
+		if (key != 0)
+			return 0;
+		key = key_equal_to(root, info, (OpExpr *) condition, tables);
+		if (key == 0)
+			return 0;
+	}
+	return key;
+}
+
+static void
+look_for_semi_joins(PlannerInfo *root, IndexOptInfo *info, Node *node,
+					List **reasons)
+{
+	ListCell   *lc;
+
+	if (IsA(node, FromExpr))
+		foreach(lc, ((FromExpr *) node)->fromlist)
+			look_for_semi_joins(root, info, lfirst(lc), reasons);
+	if (!IsA(node, JoinExpr))
+		return;
+	look_for_semi_joins(root, info, ((JoinExpr *) node)->larg, reasons);
+	look_for_semi_joins(root, info, ((JoinExpr *) node)->rarg, reasons);
+	if (((JoinExpr *) node)->jointype == JOIN_SEMI)
+	{
+		int			key = key_of_semi_join(root, info, (JoinExpr *) node);
+
+		if (key == 0)
+			return;
+		add_reason(reasons,
+				   psprintf("%s IN (SELECT ...), or EXISTS, is a join, not a condition of the index",
+							IvfpqIndexColumn(info, key)),
+				   psprintf("write %s = ANY (ARRAY(SELECT ...)), of the same SELECT, in its place",
+							IvfpqIndexColumn(info, key)));
+	}
+}
+
+/* Adds an IvfpqReason to *reasons for each join that could be a condition. */
+void
+IvfpqWhyJoins(PlannerInfo *root, IndexOptInfo *info, List **reasons)
+{
+	look_for_semi_joins(root, info, (Node *) root->parse->jointree, reasons);
 }

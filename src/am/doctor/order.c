@@ -9,12 +9,15 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/genam.h"
 #include "access/table.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_opclass.h"
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
+#include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/appendinfo.h"
 #include "optimizer/clauses.h"
@@ -24,6 +27,7 @@
 #include "optimizer/tlist.h"
 #include "parser/parsetree.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/ruleutils.h"
@@ -48,8 +52,8 @@ reason(char *state, char *advice)
 /* ---- names */
 
 /* The index's column, as a user would write it. */
-static char *
-column_name(const IndexOptInfo *info, int column)
+char *
+IvfpqIndexColumn(const IndexOptInfo *info, int column)
 {
 	Datum		name = DirectFunctionCall3(pg_get_indexdef_ext,
 										   ObjectIdGetDatum(info->indexoid),
@@ -184,8 +188,8 @@ find_distance(Node *node, void *context)
 }
 
 /* The expression in a partition's columns, which is made for its parent's. */
-static Node *
-in_columns_of(PlannerInfo *root, const RelOptInfo *rel, Node *expr)
+Node *
+IvfpqInColumnsOf(PlannerInfo *root, const RelOptInfo *rel, Node *expr)
 {
 	AppendRelInfo *chain[32];
 	int			n = 0;
@@ -204,6 +208,36 @@ in_columns_of(PlannerInfo *root, const RelOptInfo *rel, Node *expr)
 
 /* ---- reasons */
 
+/* Is all of FROM tables, joined by inner joins? */
+static bool
+is_inner_joined(Node *node)
+{
+	ListCell   *lc;
+
+	if (IsA(node, RangeTblRef))
+		return true;
+	if (IsA(node, JoinExpr))
+		return ((JoinExpr *) node)->jointype == JOIN_INNER &&
+			is_inner_joined(((JoinExpr *) node)->larg) &&
+			is_inner_joined(((JoinExpr *) node)->rarg);
+	foreach(lc, ((FromExpr *) node)->fromlist)
+		if (!is_inner_joined(lfirst(lc)))
+		return false;
+	return true;
+}
+
+/* Is the order that of rows as they are joined, cut off behind LIMIT of them? */
+static bool
+is_plain_limit(const Query *parse)
+{
+	return parse->limitCount != NULL && parse->limitOffset == NULL &&
+		parse->limitOption == LIMIT_OPTION_COUNT &&
+		parse->groupClause == NIL && parse->groupingSets == NIL &&
+		!parse->hasAggs && !parse->hasWindowFuncs &&
+		!parse->hasTargetSRFs && parse->distinctClause == NIL &&
+		parse->setOperations == NULL && parse->rowMarks == NIL;
+}
+
 /* The other side of a distance is no query that is the same for all rows. */
 static IvfpqReason
 why_query(PlannerInfo *root, const RelOptInfo *rel, Node *query)
@@ -211,14 +245,17 @@ why_query(PlannerInfo *root, const RelOptInfo *rel, Node *query)
 
 	if (contain_volatile_functions(query))
 		return reason("the query vector is volatile: it may be another one for each row",
-					  "compute it once, in a sub-select: ORDER BY column <-> (SELECT ...)");
+					  "if it is one for all rows: ORDER BY column <-> (SELECT ...)");
 	if (!contain_var_clause(query))
 		return no_reason;
 	if (bms_equal(pull_varnos(root, query), rel->relids))
 		return reason("the distance is between two columns of a row, not to one query",
 					  NULL);
 	return reason("the query vector is a column of another table that is joined: there is no one order",
-				  "put the search into LATERAL (SELECT ... ORDER BY distance LIMIT n)");
+				  is_plain_limit(root->parse) &&
+				  is_inner_joined((Node *) root->parse->jointree) ?
+				  "put the table with its conditions into LATERAL (SELECT ... ORDER BY ... LIMIT n), and keep the same ORDER BY and LIMIT outside" :
+				  NULL);
 }
 
 /* A distance that is not the index's: by which of its sides? */
@@ -237,9 +274,9 @@ why_distance(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 
 	if (!match_index_to_operand(column, 0, info))
 		return reason(psprintf("the column %s is cast to %s, or is in an expression: that is not what is indexed",
-							   column_name(info, 0),
+							   IvfpqIndexColumn(info, 0),
 							   format_type_be(exprType(column))),
-					  "cast the query vector and leave the column as it is, or index that expression");
+					  "index that expression");
 	why = why_query(root, rel, query);
 	if (why.state != NULL)
 		return why;
@@ -253,11 +290,7 @@ why_distance(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 							   OidIsValid(operator_of(info)) ?
 							   get_opname(operator_of(info)) : "no distance"),
 					  needed == NULL || (class && strcmp(needed, class) == 0) ?
-					  "cast the query vector to the column's type, or to real[]" :
-					  psprintf("order by %s, or create an index with class %s",
-							   OidIsValid(operator_of(info)) ?
-							   get_opname(operator_of(info)) : "its operator",
-							   needed));
+					  NULL : psprintf("create an index with class %s", needed));
 	return no_reason;
 }
 
@@ -278,13 +311,142 @@ is_distance_call(const FuncExpr *call, const IndexOptInfo *info)
 	return false;
 }
 
+/* Is it known that no row lacks a vector? */
+static bool
+has_all_vectors(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
+{
+	int			attno = info->indexkeys[0];
+	ListCell   *lc;
+
+	if (attno > 0)
+	{
+		HeapTuple	tuple =
+		SearchSysCache2(ATTNUM,
+						ObjectIdGetDatum(planner_rt_fetch(rel->relid, root)->relid),
+						Int16GetDatum(attno));
+		bool		notnull = HeapTupleIsValid(tuple) &&
+		((Form_pg_attribute) GETSTRUCT(tuple))->attnotnull;
+
+		if (HeapTupleIsValid(tuple))
+			ReleaseSysCache(tuple);
+		if (notnull)
+			return true;
+	}
+	foreach(lc, rel->baserestrictinfo)
+	{
+		NullTest   *test = (NullTest *) lfirst_node(RestrictInfo, lc)->clause;
+
+		if (IsA(test, NullTest) && test->nulltesttype == IS_NOT_NULL &&
+			match_index_to_operand((Node *) test->arg, 0, info))
+			return true;
+	}
+	return false;
+}
+
+/* A finite number, not 0, that is the same for all rows; else 0. */
+static double
+constant_number(Node *node)
+{
+	Const	   *value = (Const *) node;
+
+	if (!IsA(value, Const) || value->constisnull ||
+		value->consttype != FLOAT8OID ||
+		!isfinite(DatumGetFloat8(value->constvalue)))
+		return 0;
+	return DatumGetFloat8(value->constvalue);
+}
+
+/*
+ * Does an expression around a distance ascend with it, 1, or descend, -1?  Where
+ * it may be equal for several distances any order of these will do.  0: neither,
+ * as far as is known.
+ */
+static int
+slope_of(Node *expr, Node *distance)
+{
+	Oid			function;
+	List	   *args;
+	double		left;
+	double		right;
+
+	check_stack_depth();
+	while (IsA(expr, RelabelType))
+		expr = (Node *) ((RelabelType *) expr)->arg;
+	if (expr == distance)
+		return 1;
+	if (IsA(expr, FuncExpr))
+	{
+		function = ((FuncExpr *) expr)->funcid;
+		args = ((FuncExpr *) expr)->args;
+		return function == F_FLOAT4_FLOAT8 || function == F_NUMERIC_FLOAT8 ||
+			function == F_DSQRT || function == F_SQRT_FLOAT8 ?
+			slope_of(linitial(args), distance) : 0;
+	}
+	if (!is_opclause(expr))
+		return 0;
+	function = get_opcode(((OpExpr *) expr)->opno);
+	args = ((OpExpr *) expr)->args;
+	if (function == F_FLOAT8UM)
+		return -slope_of(linitial(args), distance);
+	if (list_length(args) != 2)
+		return 0;
+	left = constant_number(linitial(args));
+	right = constant_number(lsecond(args));
+	switch (function)
+	{
+		case F_FLOAT8PL:
+			return left != 0 ? slope_of(lsecond(args), distance) :
+				right != 0 ? slope_of(linitial(args), distance) : 0;
+		case F_FLOAT8MI:
+			return left != 0 ? -slope_of(lsecond(args), distance) :
+				right != 0 ? slope_of(linitial(args), distance) : 0;
+		case F_FLOAT8MUL:
+			return left != 0 ?
+				(left > 0 ? 1 : -1) * slope_of(lsecond(args), distance) :
+				right != 0 ?
+				(right > 0 ? 1 : -1) * slope_of(linitial(args), distance) : 0;
+		case F_FLOAT8DIV:
+			return right != 0 ?
+				(right > 0 ? 1 : -1) * slope_of(linitial(args), distance) : 0;
+		default:
+			return 0;
+	}
+}
+
+/*
+ * ORDER BY an expression around the index's distance.  The distance itself has
+ * the same order where that ascends with it; but rows without one, NULL or NaN,
+ * stay last.
+ */
+static IvfpqReason
+why_around(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
+		   Node *expr, Node *distance)
+{
+	char	   *state = "ORDER BY is by an expression around the distance";
+	const PathKey *key = root->sort_pathkeys == NIL ? NULL :
+	linitial(root->sort_pathkeys);
+	int			slope = slope_of(expr, distance);
+	bool		has_first;
+
+	if (key == NULL || slope == 0 || IvfpqIsAscending(key) != (slope > 0))
+		return reason(state, NULL);
+	has_first = (key->pk_nulls_first && !has_all_vectors(root, rel, info)) ||
+		(slope < 0 && strcmp(get_opname(((OpExpr *) distance)->opno), "<=>") == 0);
+	return reason(state,
+				  psprintf("order by the distance itself, %s %s query, ascending, and compute the expression among what is selected%s",
+						   IvfpqIndexColumn(info, 0),
+						   get_opname(((OpExpr *) distance)->opno),
+						   has_first ?
+						   "; but not if rows without a distance (no vector, or by cosine a vector of zeros), which now come first, are wanted" : ""));
+}
+
 /* What ORDER BY begins with is no distance of the index. */
 static IvfpqReason
 why_expression(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 			   Node *expr)
 {
 	ColumnSearch search = {info, 0, InvalidOid, NULL};
-	char	   *column = column_name(info, 0);
+	char	   *column = IvfpqIndexColumn(info, 0);
 	char	   *operator = OidIsValid(operator_of(info)) ?
 	get_opname(operator_of(info)) : "<->";
 
@@ -296,8 +458,7 @@ why_expression(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 	if (!has_column(expr, info))
 		return reason(psprintf("ORDER BY does not begin with a distance to %s",
 							   column),
-					  psprintf("ORDER BY %s %s query LIMIT n, and what else orders rows behind it",
-							   column, operator));
+					  NULL);
 	if (IsA(expr, OpExpr) && list_length(((OpExpr *) expr)->args) == 2 &&
 		is_distance_operator(((OpExpr *) expr)->opno))
 		return why_distance(root, rel, info, (OpExpr *) expr);
@@ -306,12 +467,38 @@ why_expression(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 					  psprintf("write the operator: ORDER BY %s %s query",
 							   column, operator));
 	if (find_distance(expr, &search))
-		return reason("ORDER BY is by an expression around the distance",
-					  psprintf("order by the distance itself, %s %s query, ascending, and compute the expression among what is selected",
-							   column, operator));
+	{
+		IvfpqReason why = why_distance(root, rel, info,
+									   (OpExpr *) search.found);
+
+		return why.state != NULL ? why :
+			why_around(root, rel, info, expr, search.found);
+	}
 	return reason(psprintf("ORDER BY is by an expression of %s that is no distance",
-						   column),
-				  psprintf("ORDER BY %s %s query LIMIT n", column, operator));
+						   column), NULL);
+}
+
+/*
+ * Is this a WITH query that is planned by itself, and would give the same rows
+ * if it were a part of the statement?  Such are planned in their order, before
+ * all else.
+ */
+static bool
+is_separate_with(const PlannerInfo *root)
+{
+	const PlannerInfo *above = root->parent_root;
+	const CommonTableExpr *with;
+	const Query *query;
+
+	if (above == NULL ||
+		list_length(above->cte_plan_ids) >= list_length(above->parse->cteList))
+		return false;
+	with = list_nth_node(CommonTableExpr, above->parse->cteList,
+						 list_length(above->cte_plan_ids));
+	query = (const Query *) with->ctequery;
+	return !with->cterecursive && query->commandType == CMD_SELECT &&
+		query->rowMarks == NIL &&
+		!contain_volatile_functions(with->ctequery);
 }
 
 /* Nothing orders rows where the table is read. */
@@ -321,6 +508,14 @@ why_without_order(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 	const PlannerInfo *above;
 	ListCell   *lc;
 
+	if (root->parse->hasAggs || root->parse->groupClause != NIL)
+	{
+		ColumnSearch search = {info, 0, InvalidOid, NULL};
+
+		if (find_distance((Node *) root->processed_tlist, &search))
+			return reason("GROUP BY or an aggregate takes all rows, in no order",
+						  NULL);
+	}
 	foreach(lc, rel->baserestrictinfo)
 	{
 		ColumnSearch search = {info, 0, InvalidOid, NULL};
@@ -328,45 +523,126 @@ why_without_order(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 		if (find_distance((Node *) lfirst_node(RestrictInfo, lc)->clause,
 						  &search))
 			return reason("a condition on the distance without ORDER BY is answered exactly, and by no index",
-						  "add ORDER BY that distance and LIMIT, or SET gpuvec.radius_recall = 0.99");
+						  "if nearly all of these rows are enough: SET gpuvec.radius_recall to the share, .99 for instance");
 	}
 	for (above = root->parent_root; above != NULL; above = above->parent_root)
 		if (above->parse->sortClause != NIL)
 			return reason("ORDER BY stands outside of the sub-select or WITH query that reads the table",
-						  "put ORDER BY distance LIMIT n where the table is read");
+						  is_separate_with(root) ?
+						  "write AS NOT MATERIALIZED behind the name of the WITH query" :
+						  NULL);
 	return reason("nothing orders rows by their distance where the table is read",
-				  psprintf("ORDER BY %s %s query LIMIT n",
-						   column_name(info, 0),
-						   OidIsValid(operator_of(info)) ?
-						   get_opname(operator_of(info)) : "<->"));
+				  NULL);
 }
 
-/* Something takes rows in an order of its own, before ORDER BY. */
+/* Functions of windows that have to know how many rows there are. */
+static bool
+counts_rows(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, WindowFunc))
+		switch (((WindowFunc *) node)->winfnoid)
+		{
+			case F_NTILE:
+			case F_PERCENT_RANK_:
+			case F_CUME_DIST_:
+				return true;
+		}
+	return expression_tree_walker(node, counts_rows, context);
+}
+
+/*
+ * Does a window function want all rows before it gives the first one?  It does
+ * not if it is over those so far, in the order of ORDER BY.
+ */
+static bool
+has_window_of_all(const Query *parse, List *targets)
+{
+	const int	so_far = FRAMEOPTION_START_UNBOUNDED_PRECEDING |
+	FRAMEOPTION_END_CURRENT_ROW;
+	ListCell   *lc;
+
+	if (!parse->hasWindowFuncs)
+		return false;
+	foreach(lc, parse->windowClause)
+	{
+		const		WindowClause *window = lfirst_node(WindowClause, lc);
+
+		if (window->partitionClause != NIL || window->orderClause == NIL ||
+			parse->sortClause == NIL ||
+			linitial_node(SortGroupClause, window->orderClause)->tleSortGroupRef !=
+			linitial_node(SortGroupClause, parse->sortClause)->tleSortGroupRef ||
+			(window->frameOptions & so_far) != so_far)
+			return true;
+	}
+	return counts_rows((Node *) targets, NULL);
+}
+
+/* Something wants all rows, before ORDER BY. */
 static IvfpqReason
-why_other_order(const PlannerInfo *root)
+why_grouped(const PlannerInfo *root)
 {
 	const Query *parse = root->parse;
-	char	   *advice = "put the search, with ORDER BY and LIMIT, into a sub-select of its own";
 
 	if (parse->setOperations != NULL)
 		return reason("UNION, INTERSECT or EXCEPT stands between ORDER BY and the table",
-					  advice);
+					  NULL);
 	if (parse->groupClause != NIL || parse->groupingSets != NIL ||
 		parse->hasAggs)
 		return reason("GROUP BY or an aggregate stands between ORDER BY and the table",
-					  advice);
-	if (parse->hasWindowFuncs)
-		return reason("a window function stands between ORDER BY and the table",
-					  advice);
-	if (parse->distinctClause != NIL)
-		return reason("DISTINCT stands between ORDER BY and the table",
-					  advice);
+					  NULL);
+	if (parse->hasTargetSRFs)
+		return reason("a function among what is selected makes several rows of one",
+					  NULL);
+	if (has_window_of_all(parse, root->processed_tlist))
+		return reason("a window function wants all rows: it has PARTITION BY, another order or frame, or counts them, as count(*) OVER () does",
+					  NULL);
 	return no_reason;
+}
+
+/* The table or, of a partition, the one that the statement names. */
+static Relids
+relids_of(const RelOptInfo *rel)
+{
+	return rel->top_parent_relids ? rel->top_parent_relids : rel->relids;
+}
+
+/* Does an outer join look for rows of the table, or make some of NULLs? */
+static IvfpqReason
+why_looked_for(const PlannerInfo *root, const RelOptInfo *rel)
+{
+	ListCell   *lc;
+
+	foreach(lc, root->join_info_list)
+	{
+		SpecialJoinInfo *join = lfirst(lc);
+
+		if (bms_overlap(relids_of(rel), join->syn_righthand) ||
+			(join->jointype == JOIN_FULL &&
+			 bms_overlap(relids_of(rel), join->syn_lefthand)))
+			return reason("the table is on the inner side of an outer join, or of IN or EXISTS: its rows come in the order of another one",
+						  NULL);
+	}
+	return no_reason;
+}
+
+/* All rows are wanted, or they come in the order of another table. */
+static IvfpqReason
+why_unlimited(const PlannerInfo *root, const RelOptInfo *rel)
+{
+	if (root->tuple_fraction <= 0 && enable_seqscan && enable_sort)
+		return reason("no LIMIT: the whole order is wanted, and all rows are sorted for it",
+					  "if the first rows are enough say so by LIMIT, or read them from a cursor (DECLARE); FOR loops of PL/pgSQL and fetch sizes of drivers look like no LIMIT");
+	if (!enable_nestloop && bms_membership(root->all_baserels) == BMS_MULTIPLE)
+		return reason("in a join its order is kept by nested loops only, and enable_nestloop is off",
+					  "SET enable_nestloop = on");
+	return why_looked_for(root, rel);
 }
 
 /* The direction of the first key. */
 static IvfpqReason
-why_direction(const PlannerInfo *root)
+why_direction(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 {
 	const PathKey *key;
 
@@ -375,10 +651,11 @@ why_direction(const PlannerInfo *root)
 	key = linitial(root->sort_pathkeys);
 	if (!IvfpqIsAscending(key))
 		return reason("ORDER BY is DESC: an index finds the nearest rows, not the farthest",
-					  "leave DESC out; of a similarity such as 1 - distance order by the distance");
+					  NULL);
 	if (key->pk_nulls_first)
-		return reason("ORDER BY has NULLS FIRST",
-					  "leave it out");
+		return reason("ORDER BY has NULLS FIRST, and the index has no rows without a vector",
+					  has_all_vectors(root, rel, info) ?
+					  "leave it out: no row lacks a vector" : NULL);
 	return no_reason;
 }
 
@@ -401,12 +678,30 @@ is_first_key(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 
 		if (!member->em_is_child &&
 			IvfpqMatchDistance(info, (Expr *)
-							   in_columns_of(root, rel,
+							   IvfpqInColumnsOf(root, rel,
 											 (Node *) member->em_expr),
 							   &sortfamily) != NULL)
 			return true;
 	}
 	return false;
+}
+
+/* Does ORDER BY begin with a distance of the index, ascending? */
+bool
+IvfpqIsOrderedBy(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
+{
+	Node	   *expr;
+	Oid			sortfamily;
+	const PathKey *key;
+
+	if (root->parse->sortClause == NIL || root->sort_pathkeys == NIL)
+		return false;
+	key = linitial(root->sort_pathkeys);
+	expr = get_sortgroupclause_expr(linitial(root->parse->sortClause),
+									root->processed_tlist);
+	return IvfpqIsAscending(key) && !key->pk_nulls_first &&
+		IvfpqMatchDistance(info, (Expr *) IvfpqInColumnsOf(root, rel, expr),
+						   &sortfamily) != NULL;
 }
 
 /* Late rows would be out of an order that something relies on. */
@@ -452,21 +747,27 @@ predicate_of(Oid indexoid)
 }
 
 /*
- * Why has a table no path by the order of this index?  No reason: there may be
- * one.
+ * Why is a table not read by the order of this index, by a path that there is or
+ * without one?  No reason: there may be a plan that does.
  */
 IvfpqReason
-IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
+IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
+				bool has_path)
 {
 	const Query *parse = root->parse;
 	IvfpqReason why;
 	Node	   *expr;
 	Oid			sortfamily;
 
+	if (has_path)
+	{
+		why = why_grouped(root);
+		return why.state != NULL ? why : why_unlimited(root, rel);
+	}
 	if (info->indpred != NIL && !info->predOK)
 		return reason(psprintf("the index has only rows with %s, and the statement's conditions do not say that it wants no others",
 							   predicate_of(info->indexoid)),
-					  "write that condition into WHERE, with constants as in the index");
+					  "if it wants no others, add that condition to WHERE, with constants as in the index");
 	if (planner_rt_fetch(rel->relid, root)->tablesample != NULL)
 		return reason("TABLESAMPLE reads the table", NULL);
 	why = why_relaxed(root, rel, info);
@@ -474,20 +775,25 @@ IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 		return why;
 	if (parse->sortClause == NIL && parse->setOperations == NULL)
 		return why_without_order(root, rel, info);
-	why = why_other_order(root);
+	why = why_grouped(root);
 	if (why.state != NULL || parse->sortClause == NIL)
 		return why;
 
 	expr = get_sortgroupclause_expr(linitial(parse->sortClause),
 									root->processed_tlist);
-	expr = in_columns_of(root, rel, expr);
+	/* the outer join may have changed the column to NULL */
+	if (bms_overlap(pull_varnos(root, expr), relids_of(rel)))
+		why = why_looked_for(root, rel);
+	if (why.state != NULL)
+		return why;
+	expr = IvfpqInColumnsOf(root, rel, expr);
 	if (IvfpqMatchDistance(info, (Expr *) expr, &sortfamily) == NULL)
 	{
 		why = why_expression(root, rel, info, expr);
 		if (why.state != NULL)
 			return why;
 	}
-	why = why_direction(root);
+	why = why_direction(root, rel, info);
 	if (why.state != NULL)
 		return why;
 	if (IvfpqWouldLeak(root, info, false))
@@ -496,7 +802,10 @@ IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 	if (!enable_incremental_sort && list_length(root->query_pathkeys) > 1)
 		return reason("ORDER BY has further keys, and enable_incremental_sort is off",
 					  "SET enable_incremental_sort = on");
-	return no_reason;
+	why = why_unlimited(root, rel);
+	if (why.state == NULL && parse->distinctClause != NIL)
+		return reason("DISTINCT stands between ORDER BY and the table", NULL);
+	return why;
 }
 
 /*
@@ -532,7 +841,7 @@ IvfpqOrderedDistance(PlannerInfo *root, RelOptInfo *rel, Var **column,
 	if (parse->sortClause == NIL)
 		return NULL;
 	distance = (OpExpr *)
-		in_columns_of(root, rel,
+		IvfpqInColumnsOf(root, rel,
 					  get_sortgroupclause_expr(linitial(parse->sortClause),
 											   root->processed_tlist));
 	if (!IsA(distance, OpExpr) || !is_distance_operator(distance->opno))

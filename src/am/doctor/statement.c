@@ -16,6 +16,7 @@
 
 #include "access/genam.h"
 #include "access/table.h"
+#include "commands/defrem.h"
 #include "fmgr.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/cost.h"
@@ -24,6 +25,7 @@
 #include "optimizer/paths.h"
 #include "optimizer/plancat.h"
 #include "optimizer/planner.h"
+#include "optimizer/tlist.h"
 #include "parser/parsetree.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
@@ -49,12 +51,13 @@ typedef struct Sight
 	Oid			index;			/* InvalidOid: it has none */
 	bool		is_foreign;		/* its server may bring the order */
 	IvfpqReason why;			/* it has no path by the index's order */
-	List	   *filters;		/* IvfpqReason: conditions on keys */
+	List	   *filters;		/* IvfpqReason: conditions on keys, joins */
 	double		tuples;
 	double		limit;			/* rows wanted; 0 = not known */
-	bool		has_limit;
+	bool		is_unlimited;	/* the whole order is wanted */
 	bool		limit_is_known; /* when planned */
 	bool		is_joined;
+	bool		is_kept;		/* all joins are outer ones that keep its rows */
 } Sight;
 
 /*
@@ -80,6 +83,41 @@ PG_FUNCTION_INFO_V1(gpuvec_doctor_statement);
 
 /* ---- while the planner works */
 
+/*
+ * Do left joins alone add to the rows of a table, so that its first rows in
+ * their order come first in the statement, each once or oftener?
+ */
+static bool
+is_only_added_to(PlannerInfo *root, const RelOptInfo *rel)
+{
+	const Query *parse = root->parse;
+	Node	   *from;
+	ListCell   *lc;
+
+	if (list_length(parse->jointree->fromlist) != 1 ||
+		parse->limitOffset != NULL || parse->groupClause != NIL ||
+		parse->groupingSets != NIL || parse->hasAggs ||
+		parse->hasWindowFuncs || parse->hasTargetSRFs ||
+		parse->distinctClause != NIL || parse->rowMarks != NIL ||
+		parse->limitOption != LIMIT_OPTION_COUNT ||
+		!bms_is_subset(pull_varnos(root, parse->jointree->quals),
+					   rel->relids))
+		return false;
+	foreach(lc, parse->sortClause)
+	{
+		Node	   *key = get_sortgroupclause_expr(lfirst(lc),
+												   root->processed_tlist);
+
+		if (!bms_is_subset(pull_varnos(root, key), rel->relids))
+			return false;
+	}
+	from = linitial(parse->jointree->fromlist);
+	while (IsA(from, JoinExpr) && ((JoinExpr *) from)->jointype == JOIN_LEFT)
+		from = ((JoinExpr *) from)->larg;
+	return IsA(from, RangeTblRef) &&
+		((RangeTblRef *) from)->rtindex == (int) rel->relid;
+}
+
 static Sight *
 add_sight(PlannerInfo *root, const RelOptInfo *rel, Oid index)
 {
@@ -90,11 +128,11 @@ add_sight(PlannerInfo *root, const RelOptInfo *rel, Oid index)
 	sight->index = index;
 	sight->tuples = rel->tuples;
 	sight->limit = Max(root->limit_tuples, 0);
-	sight->has_limit = limit != NULL &&
-		!(IsA(limit, Const) && ((Const *) limit)->constisnull);
+	sight->is_unlimited = root->tuple_fraction <= 0;
 	sight->limit_is_known = limit == NULL || IsA(limit, Const);
 	sight->is_joined = bms_membership(root->all_baserels) == BMS_MULTIPLE &&
 		!IS_OTHER_REL(rel);
+	sight->is_kept = sight->is_joined && is_only_added_to(root, rel);
 	observer->sights = lappend(observer->sights, sight);
 	return sight;
 }
@@ -105,10 +143,14 @@ see_index(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 	Sight	   *sight = add_sight(root, rel, info->indexoid);
 	IndexPath  *path = IvfpqOrderedPath(root, info, NIL);
 
-	if (path == NULL)
-		sight->why = IvfpqWhyNoOrder(root, rel, info);
-	else if (info->nkeycolumns > 1)
-		IvfpqWhyFilters(root, path, &sight->filters);
+	sight->why = IvfpqWhyNoOrder(root, rel, info, path != NULL);
+	if (info->nkeycolumns > 1 && IvfpqIsOrderedBy(root, rel, info))
+	{
+		IvfpqWhyFilters(root, info,
+						path && IsA(path, IndexPath) ? path : NULL,
+						&sight->filters);
+		IvfpqWhyJoins(root, info, &sight->filters);
+	}
 }
 
 static IndexOptInfo *
@@ -224,6 +266,20 @@ keep_only(RelOptInfo *rel, Oid index)
 	rel->partial_pathlist = NIL;
 }
 
+/*
+ * Is it the planner's own "ORDER BY ... LIMIT 1" for min() or max()?  What
+ * it was made of has been seen.
+ */
+static bool
+is_minmax(const PlannerInfo *root)
+{
+	const TargetEntry *target = linitial_node(TargetEntry,
+											  root->processed_tlist);
+
+	return root->parent_root != NULL && root->parent_root->parse->hasAggs &&
+		target->resname != NULL && strcmp(target->resname, "agg_target") == 0;
+}
+
 /* set_rel_pathlist_hook */
 static void
 watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
@@ -236,7 +292,8 @@ watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 	if (observer == NULL || observer->depth != 1 ||
 		rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
 		(rte->relkind != RELKIND_RELATION && rte->relkind != RELKIND_MATVIEW &&
-		 rte->relkind != RELKIND_FOREIGN_TABLE))
+		 rte->relkind != RELKIND_FOREIGN_TABLE) ||
+		(root->processed_tlist != NIL && is_minmax(root)))
 		return;
 	if (OidIsValid(observer->only_table))
 	{
@@ -354,25 +411,63 @@ plan_watched(Query *query, const char *source, Watch *how)
 
 /* ---- what is said */
 
-/* What to do where the index seems to cost more. */
-static char *
-cost_advice(const Sight *sight)
+/* The index of another access method by whose order a scan reads, or 0. */
+static Oid
+other_method(const Plan *scan, char **method)
 {
-	if (!sight->has_limit)
-		return "add LIMIT: without it all rows are wanted, and to sort them costs less";
-	if (sight->limit == 0 && !sight->limit_is_known)
-		return "LIMIT is not known when this is planned, so a tenth of all rows is taken to be wanted: write a number, or SET plan_cache_mode = force_custom_plan";
-	if (sight->limit == 0)
-		return "GROUP BY, DISTINCT, a window function or the like comes between LIMIT and the table: put the search into a sub-select of its own";
-	if (sight->tuples < FEW_ROWS)
-		return "nothing: of so few rows that is quicker";
-	if (sight->limit > sight->tuples * LARGE_SHARE)
-		return psprintf("LIMIT asks for %.0f of %.0f rows: ask for fewer, or leave it so",
-						sight->limit, sight->tuples);
-	if (sight->is_joined)
-		return "put the search, with ORDER BY and LIMIT, into a sub-select, and join what it finds";
-	return psprintf("nothing, if that is quicker; ANALYZE %s, if its statistics are old",
-					IvfpqRelationName(sight->table));
+	Oid			oid;
+	Relation	index;
+
+	if (scan == NULL || !IsA(scan, IndexScan) ||
+		((const IndexScan *) scan)->indexorderby == NIL)
+		return InvalidOid;
+	oid = ((const IndexScan *) scan)->indexid;
+	if (IvfpqIsOursByOid(oid))
+		return InvalidOid;
+	index = index_open(oid, AccessShareLock);
+	*method = get_am_name(index->rd_rel->relam);
+	index_close(index, AccessShareLock);
+	return oid;
+}
+
+/*
+ * Why the index seems to cost more, if there is more to say of it than numbers,
+ * and what to do.
+ */
+static IvfpqReason
+why_dearer(const Sight *sight, const Plan *chosen)
+{
+	IvfpqReason why = {NULL, NULL};
+	char	   *method;
+	Oid			other = other_method(chosen, &method);
+
+	if (OidIsValid(other))
+	{
+		why.state = psprintf("that one, of %s, brings the same order",
+							 method);
+		why.advice = psprintf("to try the statement without it: BEGIN; DROP INDEX %s; EXPLAIN ANALYZE ...; ROLLBACK, for which others wait",
+							  IvfpqRelationName(other));
+	}
+	else if (sight->limit == 0 && !sight->limit_is_known)
+	{
+		why.state = "LIMIT is not known when this is planned, so a tenth of all rows is taken to be wanted";
+		why.advice = "write a number, or SET plan_cache_mode = force_custom_plan";
+	}
+	else if (sight->is_unlimited)
+		why.state = "no LIMIT, the whole order is wanted";
+	else if (sight->is_kept && sight->limit <= sight->tuples * LARGE_SHARE)
+		why.advice = "put the table, with its conditions, ORDER BY and LIMIT, into a sub-select, LEFT JOIN what it finds, and keep ORDER BY and LIMIT outside";
+	else if (sight->tuples < FEW_ROWS)
+		why.state = "of so few rows that is quicker";
+	else if (sight->limit > sight->tuples * LARGE_SHARE)
+		why.state = psprintf("LIMIT asks for %.0f of %.0f rows", sight->limit,
+							 sight->tuples);
+	else if (sight->is_joined)
+		why.state = "rows of a join are wanted, which may take many of the nearest";
+	else if (sight->filters == NIL)
+		why.advice = psprintf("ANALYZE %s, if its statistics are old",
+							  IvfpqRelationName(sight->table));
+	return why;
 }
 
 /* The index could bring the order, and is not used. */
@@ -386,25 +481,28 @@ find_cost(IvfpqFindings *findings, Query *query, const char *source,
 		.only_index = sight->index
 	};
 	PlannedStmt *forced = plan_watched(query, source, &only);
-	char	   *name = IvfpqRelationName(sight->index);
+	Plan	   *scan = IvfpqScanInPlan(chosen, sight->table, InvalidOid);
+	IvfpqReason why = why_dearer(sight, scan);
 	Cost		cost = chosen->planTree->total_cost;
 	Cost		by_index = forced->planTree->total_cost;
+	char	   *state;
 
 	if (!enable_indexscan)
-		IvfpqFind(findings, name, "not used: enable_indexscan is off",
-				  "SET enable_indexscan = on");
+	{
+		state = "enable_indexscan is off";
+		why.state = NULL;
+		why.advice = "SET enable_indexscan = on";
+	}
 	else if (IvfpqScanInPlan(forced, sight->table, sight->index) == NULL)
-		IvfpqFind(findings, name,
-				  "not used: the plan that the order of this index would serve is not among those that the planner looks at",
-				  cost_advice(sight));
+		state = "the plan that the order of this index would serve is not among those that the planner looks at";
 	else
-		IvfpqFind(findings, name,
-				  psprintf("not used: the planner takes the statement to cost %.0f by this index and %.0f by %s, %.1f times as much",
-						   by_index, cost,
-						   IvfpqNameScan(IvfpqScanInPlan(chosen, sight->table,
-														 InvalidOid)),
-						   by_index / Max(cost, 0.01)),
-				  cost_advice(sight));
+		state = psprintf("the planner takes the statement to cost %.0f by this index and %.0f by %s, %.1f times as much",
+						 by_index, cost, IvfpqNameScan(scan),
+						 by_index / Max(cost, 0.01));
+	IvfpqFind(findings, IvfpqRelationName(sight->index),
+			  psprintf("not used: %s%s%s", state, why.state ? ": " : "",
+					   why.state ? why.state : ""),
+			  why.advice);
 }
 
 /* Rows of one index. */
@@ -426,9 +524,14 @@ find_sight(IvfpqFindings *findings, Query *query, const char *source,
 	else if (sight->is_foreign && !IvfpqIsSortedInPlan(plan, sight->table))
 		IvfpqFind(findings, name, "its server brings the order", NULL);
 	else if (sight->is_foreign)
+	{
+		IvfpqReason why = why_dearer(sight, NULL);
+
 		IvfpqFind(findings, name,
-				  "its server could bring the order; the planner takes it to cost less to fetch and to sort all rows",
-				  cost_advice(sight));
+				  psprintf("its server could bring the order; the planner takes it to cost less to fetch and to sort all rows%s%s",
+						   why.state ? ": " : "", why.state ? why.state : ""),
+				  why.advice);
+	}
 	else
 		find_cost(findings, query, source, plan, sight);
 	foreach(lc, sight->filters)

@@ -1,22 +1,31 @@
 /*
  * inspect.c
- *		Looking into an index: its statistics, and advice.
+ *		Looking into an index: its statistics, and advice; and what ALTER INDEX
+ *		says of options that wait for REINDEX.
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
+#include "commands/defrem.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "am/calibrate/calibrate.h"
 #include "am/common/identity.h"
@@ -25,6 +34,8 @@
 #include "am/maintain/maintain.h"
 #include "am/sql/inspect.h"
 #include "am/train/train.h"
+#include "page/check/attempt.h"
+#include "page/list/list.h"
 
 /* Advice: more pending rows than this in a trained index. */
 #define MAX_PENDING		1000
@@ -35,7 +46,13 @@
 /* Advice: a list longer than this many times the mean. */
 #define MAX_LIST_SHARE	8
 
+/* Advice: signatures of more bits; how many lists are looked into. */
+#define FULL_SIGNATURE	48
+#define SIGNATURE_LISTS	50
+
 static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
+
+static object_access_hook_type previous_access = NULL;
 
 PG_FUNCTION_INFO_V1(gpuvec_index_info);
 PG_FUNCTION_INFO_V1(gpuvec_list_stats);
@@ -67,6 +84,105 @@ calibrate_call(Relation index, const char *name)
 					quote_literal_cstr(name));
 }
 
+/*
+ * Says of an option that the index has from its next REINDEX on, and was not
+ * built with; or NULL.  `lists` is left out: a build may make fewer.
+ */
+static char *
+waiting_option(const IvfpqOptions *options, const IvfpqMetaData *meta)
+{
+	static const char *const refine[] = {"none", "sq8", "half"};
+
+	if (options->refine != (int) meta->refine)
+		return psprintf("option refine is %s, but the index was built with %s",
+						refine[options->refine], refine[meta->refine]);
+	if (options->rotate != (meta->rotated != 0))
+		return psprintf("option rotate is %s, but the index was trained %s it",
+						options->rotate ? "on" : "off",
+						meta->rotated ? "with" : "without");
+	if (options->pq_dim > 0 && options->pq_dim != meta->pq_dim)
+		return psprintf("option pq_dim is %d, but the index was built with %d",
+						options->pq_dim, meta->pq_dim);
+	if (options->spill >= 0 && options->spill + 1 != meta->copies)
+		return psprintf("option spill is %d, but the index was built with %d",
+						options->spill, meta->copies - 1);
+	return NULL;
+}
+
+/* Bits of signatures that are set, key by key, in a part of the index. */
+typedef struct SignatureBits
+{
+	int64		bits[IVFPQ_MAX_KEYS];
+	int64		images[IVFPQ_MAX_KEYS];
+} SignatureBits;
+
+static void
+count_bits(SignatureBits *counts, const IvfpqKeyForm *form,
+		   const IvfpqBlockView *view)
+{
+	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+	{
+		IvfpqKeyImages images;
+
+		if ((view->live & (1U << i)) == 0)
+			continue;
+		IvfpqKeyImagesGet(form, view->keys, i, &images);
+		for (int k = 0; k < form->nkeys; k++)
+		{
+			if (form->kind[k] != IVFPQ_KEY_SIGNATURE ||
+				(images.nulls & (1U << k)) != 0)
+				continue;
+			counts->bits[k] += pg_popcount64(images.image[k]);
+			counts->images[k]++;
+		}
+	}
+}
+
+/*
+ * Advice if a key's signatures have nearly all of their bits set, so that
+ * conditions on it pass over hardly a row; or NULL.  Looks at a block of each
+ * of some lists.
+ */
+static char *
+advise_on_signatures(Relation index, const IvfpqMetaData *meta)
+{
+	TupleDesc	desc = RelationGetDescr(index);
+	SignatureBits counts = {0};
+	IvfpqListReader reader;
+	IvfpqKeyForm form;
+	IvfpqBlockView view;
+
+	if (!IvfpqKeyFormGet(meta, &form) ||
+		memchr(form.kind, IVFPQ_KEY_SIGNATURE, form.nkeys) == NULL)
+		return NULL;
+	IvfpqListReaderInit(&reader, index, meta, NULL);
+	for (int i = 0; i < Min(meta->nlists, SIGNATURE_LISTS); i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		IvfpqListOpen(&reader, (uint32) ((int64) i * meta->nlists /
+										 Min(meta->nlists, SIGNATURE_LISTS)));
+		if (IvfpqListNext(&reader, &view))
+			count_bits(&counts, &form, &view);
+	}
+	IvfpqListReaderFree(&reader);
+	for (int k = 0; k < form.nkeys; k++)
+	{
+		double		bits = (double) counts.bits[k] / Max(counts.images[k], 1);
+		bool		is_jsonb = index->rd_opcintype[1 + k] == JSONBOID;
+
+		if (bits < FULL_SIGNATURE)
+			continue;
+		return psprintf("key %s tells hardly any rows apart: its %s have so many %s that %.0f of the 64 bits of their signatures are set; %s",
+						quote_identifier(NameStr(TupleDescAttr(desc, 1 + k)->attname)),
+						is_jsonb ? "documents" : "arrays",
+						is_jsonb ? "values" : "elements", bits,
+						is_jsonb ?
+						"create the index with what conditions ask for as the key, an expression such as (document ->> 'name')" :
+						"create the index without it, or with what conditions ask for as a key of its own");
+	}
+	return NULL;
+}
+
 /* One sentence about what should be done, or NULL when nothing should. */
 static char *
 make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
@@ -78,6 +194,7 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	index->rd_rel->relpersistence == RELPERSISTENCE_TEMP;
 	char	   *name;
 	char	   *calibrate;
+	char	   *waiting;
 	int64		rows = totals->rows + pending;
 
 	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
@@ -86,14 +203,13 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	if (meta->nlists == 0 && rows >= IvfpqLeastRows(index) &&
 		IvfpqLooksEqual(heap, index, pending))
 		return "not trained, nearly all of its rows are equal: a partial index leaves them out, or it trains itself when they are not equal any more";
+	/* with fewer rows that is how it should be */
+	if (meta->nlists == 0 && rows < (is_temporary ? IvfpqLeastRows(index) :
+									 IvfpqTrainRows(index)))
+		return NULL;
 	if (meta->nlists == 0 && is_temporary)
-		return psprintf("not trained, holds %lld rows: gpuvec_train(%s) trains it from %d on, VACUUM does not, since it is temporary",
-						(long long) rows, quote_literal_cstr(name),
-						IvfpqLeastRows(index));
-	if (meta->nlists == 0 && rows < IvfpqTrainRows(index))
-		return psprintf("not trained: VACUUM trains it when it holds %d rows, gpuvec_train(%s) from %d on",
-						IvfpqTrainRows(index), quote_literal_cstr(name),
-						IvfpqLeastRows(index));
+		return psprintf("not trained, holds %lld rows: call gpuvec_train(%s), VACUUM does not train it, since it is temporary",
+						(long long) rows, quote_literal_cstr(name));
 	if (meta->nlists == 0)
 		return psprintf("not trained, holds %lld rows: VACUUM its table or call gpuvec_train(%s)",
 						(long long) rows, quote_literal_cstr(name));
@@ -124,10 +240,9 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 			psprintf("calibrated with %lld rows, holds %lld, too few to calibrate it: REINDEX INDEX CONCURRENTLY %s",
 					 (long long) meta->rows_at_calibration, (long long) rows,
 					 name);
-	if (IvfpqGetOptions(index)->rotate != (meta->rotated != 0))
-		return psprintf("option rotate is %s, but the index was trained %s it: REINDEX INDEX CONCURRENTLY %s",
-						meta->rotated ? "off" : "on",
-						meta->rotated ? "with" : "without", name);
+	waiting = waiting_option(IvfpqGetOptions(index), meta);
+	if (waiting != NULL)
+		return psprintf("%s: REINDEX INDEX CONCURRENTLY %s", waiting, name);
 	if (pending > MAX_PENDING)
 		return psprintf("%lld rows are in no list: %scall gpuvec_train(%s)",
 						(long long) pending,
@@ -140,7 +255,7 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 						totals->longest_list, (long long) totals->longest,
 						(double) totals->longest * meta->nlists / totals->live,
 						name);
-	return NULL;
+	return advise_on_signatures(index, meta);
 }
 
 /* The names of an index's keys, text[]. */
@@ -227,6 +342,125 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  values, nulls)));
 }
+
+/* ---- ALTER INDEX */
+
+/* An index of ours whose options have just been changed. */
+typedef struct Altered
+{
+	Oid			oid;
+	const IvfpqOptions *options;	/* the new ones */
+	char	   *waiting;		/* one that waits for REINDEX, or NULL */
+} Altered;
+
+/* Finds out whether one of the new options waits.  For IvfpqAttempt. */
+static void
+compare_options(void *arg)
+{
+	Altered    *altered = arg;
+	Relation	index = index_open(altered->oid, AccessShareLock);
+	const IvfpqOptions *before = IvfpqGetOptions(index);
+	const IvfpqOptions *after = altered->options;
+	IvfpqMetaData meta;
+
+	if (index->rd_index->indisready)
+	{
+		IvfpqMetaRead(index, &meta);
+		if (meta.nlists == 0)
+			altered->waiting = NULL;
+		else if (after->refine != before->refine ||
+				 after->rotate != before->rotate ||
+				 after->pq_dim != before->pq_dim ||
+				 after->spill != before->spill)
+			altered->waiting = waiting_option(after, &meta);
+		else if (after->lists != before->lists &&
+				 after->lists != meta.nlists)
+			altered->waiting = psprintf("option lists is %d, but the index was built with %d",
+										after->lists, meta.nlists);
+	}
+	index_close(index, AccessShareLock);
+}
+
+/*
+ * The tuple of pg_class as this command has left it, with the options that it
+ * holds; NULL where these have not changed, or it is no index of ours.
+ */
+static IvfpqOptions *
+changed_options(Oid oid)
+{
+	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
+	IvfpqOptions *options = NULL;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	after;
+	HeapTuple	before = SearchSysCache1(RELOID, ObjectIdGetDatum(oid));
+
+	ScanKeyInit(&key, Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(oid));
+	scan = systable_beginscan(catalog, ClassOidIndexId, true, SnapshotSelf, 1,
+							  &key);
+	after = systable_getnext(scan);
+	if (HeapTupleIsValid(before) && HeapTupleIsValid(after) &&
+		((Form_pg_class) GETSTRUCT(after))->relkind == RELKIND_INDEX &&
+		((Form_pg_class) GETSTRUCT(after))->relam ==
+		get_am_oid("gpuivfpq", true))
+	{
+		bool		isnull[2];
+		Datum		old = SysCacheGetAttr(RELOID, before,
+										  Anum_pg_class_reloptions,
+										  &isnull[0]);
+		Datum		new = heap_getattr(after, Anum_pg_class_reloptions,
+									   RelationGetDescr(catalog), &isnull[1]);
+
+		if (isnull[0] != isnull[1] ||
+			(!isnull[0] && !datumIsEqual(old, new, false, -1)))
+			options = (IvfpqOptions *)
+				ivfpqoptions(isnull[1] ? (Datum) 0 : new, false);
+	}
+	systable_endscan(scan);
+	if (HeapTupleIsValid(before))
+		ReleaseSysCache(before);
+	table_close(catalog, AccessShareLock);
+	return options;
+}
+
+/*
+ * object_access_hook: who changes an option that only a build reads is told
+ * so.  An index that cannot be read is altered without a word.
+ */
+static void
+tell_of_waiting(ObjectAccessType access, Oid class_oid, Oid oid, int column,
+				void *arg)
+{
+	Altered		altered = {oid, NULL, NULL};
+
+	if (previous_access)
+		previous_access(access, class_oid, oid, column, arg);
+	if (access != OAT_POST_ALTER || class_oid != RelationRelationId ||
+		column != 0)
+		return;
+	altered.options = changed_options(oid);
+	if (altered.options == NULL)
+		return;
+	(void) IvfpqAttempt(compare_options, &altered);
+	if (altered.waiting != NULL)
+		ereport(NOTICE,
+				(errmsg("%s", altered.waiting),
+				 errdetail("It waits for the next REINDEX."),
+				 errhint("REINDEX INDEX CONCURRENTLY %s;",
+						 quote_qualified_identifier(get_namespace_name(get_rel_namespace(oid)),
+													get_rel_name(oid)))));
+}
+
+/* Call once a process. */
+void
+IvfpqInitInspect(void)
+{
+	previous_access = object_access_hook;
+	object_access_hook = tell_of_waiting;
+}
+
+/* ---- lists */
 
 /* gpuvec_list_stats(index regclass) */
 Datum

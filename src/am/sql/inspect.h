@@ -20,6 +20,7 @@ typedef struct IvfpqInspection
 	char	   *advice;			/* a sentence, or NULL */
 } IvfpqInspection;
 
+extern void IvfpqInitInspect(void);
 extern void IvfpqInspect(Relation heap, Relation index,
 						 IvfpqInspection *inspection);
 

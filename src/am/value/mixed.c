@@ -29,6 +29,7 @@
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/supportnodes.h"
@@ -63,6 +64,7 @@ typedef struct MixedCall
 	IvfpqMemo	memo;			/* last value converted */
 } MixedCall;
 
+PG_FUNCTION_INFO_V1(gpuvec_vectors_to_real);
 PG_FUNCTION_INFO_V1(gpuvec_mixed_l2);
 PG_FUNCTION_INFO_V1(gpuvec_mixed_ip);
 PG_FUNCTION_INFO_V1(gpuvec_mixed_cosine);
@@ -261,6 +263,49 @@ IvfpqCastReal(Oid type, const float *vector, int dims)
 
 	IvfpqCastBegin(&cast, type);
 	return IvfpqCastVector(&cast, vector, dims);
+}
+
+/*
+ * gpuvec_vectors_to_real(vector[]) and its like -> real[][]: a cast, so that
+ * functions which are given queries take arrays of pgvector's types.
+ */
+Datum
+gpuvec_vectors_to_real(PG_FUNCTION_ARGS)
+{
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
+	Oid			type = ARR_ELEMTYPE(array);
+	FmgrInfo	cast;
+	ArrayBuildStateArr *result = NULL;
+	ArrayIterator iterator;
+	Datum		vector;
+	bool		isnull;
+	int			dims = 0;
+
+	fmgr_info(cast_function(type, FLOAT4ARRAYOID), &cast);
+	iterator = array_create_iterator(array, 0, NULL);
+	while (array_iterate(iterator, &vector, &isnull))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (isnull)
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("NULL element not allowed in an array of vectors"),
+					 errhint("Leave out rows that have no vector.")));
+		vector = call_cast(&cast, cast.fn_nargs, vector);
+		if (result != NULL && ARR_DIMS(DatumGetArrayTypeP(vector))[0] != dims)
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_EXCEPTION),
+					 errmsg("vectors of an array do not have the same number of dimensions"),
+					 errhint("Leave out those of another length.")));
+		dims = ARR_DIMS(DatumGetArrayTypeP(vector))[0];
+		result = accumArrayResultArr(result, vector, false, FLOAT4ARRAYOID,
+									 CurrentMemoryContext);
+		pfree(DatumGetPointer(vector));
+	}
+	array_free_iterator(iterator);
+	if (result == NULL)
+		PG_RETURN_ARRAYTYPE_P(construct_empty_array(FLOAT4OID));
+	PG_RETURN_DATUM(makeArrayResultArr(result, CurrentMemoryContext, true));
 }
 
 /*

@@ -1,0 +1,19 @@
+-- gpuvec_doctor(query) beside pgvector's own indexes
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
+CREATE EXTENSION IF NOT EXISTS gpuvec_pgvector CASCADE;
+SET enable_seqscan = on;
+CREATE TABLE shared AS SELECT i AS id, pg_temp.wave(i, 8)::vector(8) AS v FROM generate_series(1, 2000) AS i;
+CREATE INDEX shared_hnsw ON shared USING hnsw (v vector_l2_ops);
+-- so dear that the other one is taken
+CREATE INDEX shared_ivfpq ON shared USING gpuivfpq (v) WITH (probes = 20, candidates = 1000000);
+ANALYZE shared;
+SELECT subject, regexp_replace(state, '[\d.]+', 'N', 'g') AS state, advice
+FROM gpuvec_doctor('SELECT id FROM shared ORDER BY v <-> $1 LIMIT 10') \gx
+-- what it advises
+BEGIN;
+SET LOCAL enable_seqscan = off;
+DROP INDEX shared_hnsw;
+EXPLAIN (COSTS OFF) SELECT id FROM shared ORDER BY v <-> '[1,2,3,4,5,6,7,8]' LIMIT 10;
+ROLLBACK;
+DROP TABLE shared;
