@@ -74,6 +74,7 @@ note("$_: $counts{$_}") for sort keys %counts;
 unlike(slurp_file($node->logfile), qr/TRAP: |was terminated by signal|PANIC: /, 'nothing has crashed');
 if ($whole && !@faults)
 {
+	cmp_ok($counts{"$_: too slow"} // 0, '<', 0.02 * $counts{"$_: all"}, "$_: in time") for 'exact', 'usual';
 	cmp_ok($counts{$_} // 0, '>=', 20, $_) for map { "$_: uses the index" } 'exact', 'usual';
 	cmp_ok($counts{"usual: ... $_"} // 0, '>=', 3, "usual: $_ with it") for 'GpuvecScan', 'Merge Append', 'Incremental Sort', 'Nested Loop';
 }
