@@ -514,8 +514,8 @@ sub query_form
 	my (%o) = @_;
 
 	return weighted(
-		30 => \&simple, 8 => \&aggregate, 8 => \&above, 4 => \&outer_limit, 10 => \&lateral, 6 => \&correlated,
-		6 => \&set_operation, 6 => \&cte, 5 => \&unordered, 4 => \&by_name, 6 => \&beside_workers)->(%o);
+		30 => \&simple, 8 => \&aggregate, 8 => \&above, 4 => \&outer_limit, 10 => \&lateral, 10 => \&correlated,
+		6 => \&set_operation, 6 => \&cte, 5 => \&unordered, 4 => \&by_name, 8 => \&beside_workers)->(%o);
 }
 
 # ---- what is done with them
