@@ -38,6 +38,9 @@
 #					(test/servers.sh builds such)
 #	upgrade			pg_upgrade from each of these versions to the next (skipped where
 #					there is one only)
+#	sqlsmith		SQLSMITH_SECONDS (60) of sqlsmith's statements on tables and
+#					indexes of all kinds (test/sqlsmith.sh; skipped where it is not
+#					installed)
 #	hosts			rows divided among servers in networks of their own, 250,000
 #					each (test/hosts/run.sh; skipped without postgres_fdw)
 #	clients			clients from PyPI (test/clients/run.sh; skipped where PyPI
@@ -65,9 +68,10 @@ LONG=${GPUVEC_TEST_LONG:-}
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap external'
 LONG_PARTS='fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
-	plainbuffers ubsan clang coverage servers upgrade hosts clients soak faults'
+	plainbuffers ubsan clang coverage servers upgrade sqlsmith hosts clients soak
+	faults'
 BUILT_PARTS='levels valgrind cardwhole cardolder cardsanitized sqllevels
-	plainbuffers servers hosts clients'
+	plainbuffers servers sqlsmith hosts clients'
 # shellcheck disable=SC2034
 SERVER='' SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0

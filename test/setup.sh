@@ -64,6 +64,7 @@ missing_packages() {
 	case $1 in long)
 		has valgrind || echo valgrind
 		has gcovr || echo gcovr
+		has sqlsmith || echo sqlsmith
 		"$GV_ROOT/test/fuzz/run.sh" --can || fuzzer_package
 		;;
 	esac

@@ -360,6 +360,12 @@ run_or_skip() {
 	count_program cat "$out"
 }
 
+# sqlsmith's statements on this server.
+part_sqlsmith() {
+	run_or_skip "sqlsmith$TAG.out" "$GV_ROOT/test/sqlsmith.sh" \
+		--installed "$GV_PG_CONFIG"
+}
+
 # gpuvecd in namespaces of its own, beside strangers; with the server that is
 # installed.
 part_external() {
@@ -386,8 +392,8 @@ part_upgrade() {
 # All wanted parts of the chosen server.
 server_parts() {
 	local name
-	wanted_any sql isolation tap external hosts clients sqllevels plainbuffers ||
-		return 0
+	wanted_any sql isolation tap external sqlsmith hosts clients sqllevels \
+		plainbuffers || return 0
 	prepare_server || return 0
 	if wanted_any sql isolation; then
 		part "$SERVER sql and isolation" part_sql "data$TAG"
@@ -405,6 +411,9 @@ server_parts() {
 	if wanted external; then
 		part "$SERVER external" part_external
 	fi
+	if wanted sqlsmith; then
+		part "$SERVER sqlsmith" part_sqlsmith
+	fi
 	if wanted hosts; then
 		part "$SERVER hosts" part_hosts
 	fi
@@ -415,7 +424,7 @@ server_parts() {
 		part "$SERVER sql on plain buffers" sql_on_plain_buffers \
 			"dataplain$TAG"
 	fi
-	for name in sql isolation tap external hosts clients sqllevels plainbuffers; do
+	for name in sql isolation tap external sqlsmith hosts clients sqllevels plainbuffers; do
 		over $name
 	done
 }
@@ -484,7 +493,7 @@ sql_on_plain_buffers() {
 # The others than $1's, with the parts that ONLY names beside this one.
 more_servers() {
 	local others other names=${ONLY:-}
-	wanted_any sql isolation tap external hosts clients || names=
+	wanted_any sql isolation tap external sqlsmith hosts clients || names=
 	others=$(other_servers "$1")
 	[ -n "$others" ] || part "other servers" skipped "no other PostgreSQL"
 	for other in $others; do

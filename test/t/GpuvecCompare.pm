@@ -14,6 +14,8 @@ our @EXPORT = qw(compare_statements);
 my %WAYS = (
 	exact => 'SET gpuvec.recall = 1; SET gpuvec.radius_recall = 1',
 	usual => 'RESET gpuvec.recall');
+# messages of a session that a crash ends
+my $LOST = qr/connection to server was lost|server closed the connection|terminating connection/;
 
 # psql's input: a statement run in one way (undef: in `bare`, where marks of
 # aliases named in %$left_out become conditions).  A line "@ NUMBER WAY COMMAND" comes
@@ -24,7 +26,7 @@ sub script
 	my $name = $way // 'bare ' . join '+', map { "$_=" . join ',', @{ $left_out->{$_} } } sort keys %$left_out;
 	my $key = $name =~ tr/ /_/r;
 	my $sql = join '', map { "$_;\n" } 'SET client_min_messages = error', 'ROLLBACK', 'RESET ROLE', 'RESET ALL',
-	  'SET client_min_messages = error', 'DEALLOCATE ALL', 'SET statement_timeout = 60000',
+	  'SET client_min_messages = error', 'DEALLOCATE ALL', 'SET statement_timeout = 5000',
 	  'SET search_path = ' . (defined $way ? 'ours' : 'bare') . ', public', defined $way ? ($WAYS{$way}, @{ $statement->{settings} }) : (),
 	  'SET client_min_messages = warning';
 
@@ -114,18 +116,46 @@ sub difference
 	my $mode = $command->{mode} // 'exact';
 
 	return '' if $answer eq $truth;
-	return 'another answer' if $mode eq 'exact' || $answer =~ /^(psql:.*)?ERROR:/m || $truth =~ /^(psql:.*)?ERROR:/m;
+	return 'another answer' if $mode eq 'exact' || $answer =~ /^ERROR:/m || $truth =~ /^ERROR:/m;
 	if ($mode eq 'ordered')
 	{
 		my @a = groups($answer);
 		my @t = groups($truth);
 
 		return 'distances differ' if "@{[map { qq($_->[0] ) x @{ $_->[1] } } @a]}" ne "@{[map { qq($_->[0] ) x @{ $_->[1] } } @t]}";
-		# equal ones at the end are any
-		if ($command->{cut}) { $_ = pop @$_ for 1 .. 0; pop @a; pop @t; }
+		# of equal ones where a limit or an offset cuts, any are right
+		splice @$_, -1 for $command->{cut} ? (\@a, \@t) : ();
+		splice @$_, 0, 1 for ($command->{sql} // '') =~ /OFFSET/ ? (\@a, \@t) : ();
 		return join('', map { sort @{ $_->[1] } } @a) eq join('', map { sort @{ $_->[1] } } @t) ? '' : 'rows of equal distances differ';
 	}
 	return join('', sort split /^/, $answer) eq join('', sort split /^/, $truth) ? '' : 'another multiset';
+}
+
+# How many rows approximate answers have, and how many of the right ones.
+sub count_rows
+{
+	my ($answer, $right, $counts) = @_;
+	my %left;
+
+	$left{$_}++ for split /^/, $right;
+	$counts->{'approximate: rows wanted'} += () = $right =~ /^/mg;
+	$counts->{'approximate: rows given'} += () = $answer =~ /^/mg;
+	$counts->{'approximate: rows that are right'} += grep { $left{$_} && $left{$_}-- } split /^/, $answer;
+	return;
+}
+
+# What plans and statements there are.
+sub count_plans
+{
+	my ($statement, $way, $plans, $ours, $counts) = @_;
+
+	$counts->{"$way: all"}++;
+	$counts->{"form $_"}++ for $way eq 'exact' ? @{ $statement->{forms} } : ();
+	return if !grep { $ours->{$_} } $plans =~ /Index Scan using (\S+)/g;
+	$counts->{"$way: uses the index"}++;
+	$counts->{"$way: ... $_"}++
+	  for grep { $plans =~ /$_/ } 'GpuvecScan', 'Gather', 'Merge Append', 'Incremental Sort', 'Nested Loop', 'WindowAgg', 'LockRows';
+	return;
 }
 
 # A few lines of what one has and the other has not.
@@ -146,9 +176,23 @@ sub report
 	my ($o, $n, $statement, $way, $fault, %more) = @_;
 	my ($sql) = script($n, $statement, $way, {});
 
-	return "SEED=$o->{seed} STATEMENTS=$n, $way: $fault\n  forms: @{$statement->{forms}}\n"
-	  . join('', map { "    $_\n" } grep { !/^\\echo|^(ROLLBACK|DEALLOCATE|RESET (ALL|ROLE)|SET (statement_timeout|client_min))/ } split /\n/, $sql)
-	  . join '', map { defined $more{$_} ? "  $_ " . ($more{$_} =~ /^\(/ ? '' : "\n") . $more{$_} . ($more{$_} =~ /\n\z/ ? '' : "\n") : () } 'plan', 'missing', 'extra', 'reference';
+	my @lines = grep { !/^(\\echo|ROLLBACK|DEALLOCATE|RESET (ALL|ROLE)|SET (statement_timeout|client_min))/ } split /\n/, $sql;
+	my $text = "SEED=$o->{seed} STATEMENTS=$n, $way: $fault\n  forms: @{$statement->{forms}}\n";
+
+	$text .= "    $_\n" for @lines;
+	$text .= "  $_: $more{$_}\n" for grep { defined $more{$_} } 'plan', 'missing', 'extra', 'reference';
+	return $text;
+}
+
+# What it takes to see a crash.
+sub crash_report
+{
+	my ($o, $n, $statement, $way, $told) = @_;
+	my @at = sort grep { /^$n $way / } keys %$told;
+
+	return 'CRASH ' . report($o, $n, $statement, $way, 'the session has ended',
+		plan => join('', map { $told->{$_} } grep { /plan$/ } @at),
+		reference => substr(join('', map { $told->{$_} } grep { !/plan$/ } @at), -2000));
 }
 
 # Run statements on both twins.  ask: gives its argument to psql and returns what
@@ -158,84 +202,70 @@ sub compare_statements
 {
 	my ($ask, %o) = @_;
 	my %statements = map { $_ => query_of($o{seed}, $_, @o{ 'version', 'pgvector' }) } @{ $o{numbers} };
-	my (%keys, %left_out, @faults);
+	my (%keys, %key_of, %plans, %approximate, @runs, @faults, $crash);
 	my $input = twins_session_sql();
 
 	for my $n (@{ $o{numbers} })
 	{
 		$input .= (script($n, $statements{$n}, $_, {}))[0] for sort keys %WAYS;
 	}
-	my $told = split_told($ask->("$input\\echo \@ end\n"));
+	my $told = split_told($ask->($input));
 	my $reference = twins_session_sql();
-	for my $n (@{ $o{numbers} })
+	for my $run (map { my $n = $_; map { [ $n, $_ ] } sort keys %WAYS } @{ $o{numbers} })
 	{
+		my ($n, $way) = @$run;
 		my $statement = $statements{$n};
+		my $plans = join '', map { $told->{"$n $way $_ plan"} // '' } 0 .. $#{ $statement->{commands} };
 
-		for my $way (sort keys %WAYS)
+		if (!exists $told->{"$n $way over"} || grep { /^$n $way / && $told->{$_} =~ /$LOST/ } keys %$told)
 		{
-			if (!exists $told->{"$n $way over"} || (grep { /connection to server was lost|server closed the connection|terminating connection/ } map { $told->{$_} } grep { /^$n $way / } keys %$told))
-			{
-				my @at = grep { /^$n $way / } keys %$told;
-				my ($text) = join '', map { $told->{$_} } grep { !/plan/ } sort @at;
-
-				push @faults, 'CRASH ' . report(\%o, $n, $statement, $way, 'the session has ended',
-					plan => join('', map { $told->{$_} // '' } grep { /plan/ } sort @at), reference => substr($text, -2000));
-				return @faults;
-			}
-			my $plans = join '', map { $told->{"$n $way $_ plan"} // '' } 0 .. $#{ $statement->{commands} };
-			my $left_out = $way eq 'exact' ? indexed($statement, $plans, $o{ours}) : {};
-			my ($sql, $key) = script($n, $statement, undef, $left_out);
-
-			$left_out{"$n $way"} = $key;
-			# an approximate answer is no other's
-			$left_out{"$n $way"} = undef if $way eq 'usual' && (%{ indexed($statement, $plans, $o{ours}) } || grep { $_->{approximate} } @{ $statement->{commands} });
-			next if !defined $left_out{"$n $way"} || $keys{"$n $key"}++;
-			$reference .= $sql;
+			$crash = crash_report(\%o, $n, $statement, $way, $told);
+			# the server begins again
+			for (1 .. 300) { last if $ask->('SELECT 1;') eq "1\n"; sleep 1; }
+			last;
 		}
+		my $left_out = indexed($statement, $plans, $o{ours});
+		my ($sql, $key) = script($n, $statement, undef, $left_out);
+
+		push @runs, $run;
+		$key_of{"$n $way"} = $key;
+		$plans{"$n $way"} = $plans;
+		$approximate{"$n $way"} = 1
+		  if $way eq 'usual' && (%$left_out || grep { $_->{approximate} } @{ $statement->{commands} });
+		$reference .= $sql if !$keys{"$n $key"}++;
 	}
-	my $truth = split_told($ask->("$reference\\echo \@ end\n"));
-	for my $n (@{ $o{numbers} })
+	my $truth = split_told($ask->($reference));
+	for my $run (@runs)
 	{
+		my ($n, $way) = @$run;
 		my $statement = $statements{$n};
+		my $key = $key_of{"$n $way"};
 
-		for my $way (sort keys %WAYS)
+		count_plans($statement, $way, $plans{"$n $way"}, $o{ours}, $o{counts});
+		for my $i (0 .. $#{ $statement->{commands} })
 		{
-			my $plans = join '', map { $told->{"$n $way $_ plan"} // '' } 0 .. $#{ $statement->{commands} };
+			my $command = $statement->{commands}[$i];
+			my ($answer, $right) = map { $_ // '' } $told->{"$n $way $i"}, $truth->{"$n $key $i"};
+			my $fault = '';
 
-			$o{counts}{$_}++ for map { "form $_" } $way eq 'exact' ? @{ $statement->{forms} } : ();
-			$o{counts}{"$way: all"}++;
-			if (grep { $plans =~ /\b$_\b/ } keys %{ $o{ours} } or $plans =~ /GpuvecScan/)
+			# nested loops are forced now and then
+			if ("$answer$right" =~ /canceling statement due to statement timeout/)
 			{
-				$o{counts}{"$way: uses the index"}++;
-				$o{counts}{"$way: ... $_"}++ for grep { $plans =~ /$_/ } 'GpuvecScan', 'Gather', 'Merge Append', 'Incremental Sort', 'Nested Loop', 'WindowAgg', 'LockRows';
-			}
-			for my $i (0 .. $#{ $statement->{commands} })
-			{
-				my $command = $statement->{commands}[$i];
-				my $answer = $told->{"$n $way $i"} // '';
-				my $key = $left_out{"$n $way"};
-				my $right = defined $key ? $truth->{"$n $key $i"} : undef;
-				my $fault = '';
-
-				if (!defined $key)
-				{
-					$fault = 'an error' if $answer =~ /^(psql:.*)?(ERROR|FATAL|PANIC):/m;
-				}
-				elsif (!defined $right) { $fault = 'no reference'; }
-				else
-				{
-					$fault = $right =~ /^(psql:.*)?ERROR:/m ? 'the reference fails' : difference($command, $answer, $right);
-				}
-				next if $fault eq '';
-				$right //= '';
-				push @faults, report(\%o, $n, $statement, $way, "command $i: $fault", plan => $plans,
-					missing => rows_missing($right, $answer), extra => rows_missing($answer, $right), reference => $key);
-				$o{counts}{"$way: faults"}++;
+				$o{counts}{"$way: too slow"}++;
 				last;
 			}
+			if ($right =~ /^ERROR:/m || !exists $truth->{"$n $key over"}) { $fault = 'the reference fails'; }
+			elsif (!$approximate{"$n $way"}) { $fault = difference($command, $answer, $right); }
+			elsif ($answer =~ /^ERROR:/m) { $fault = 'an error'; }
+			elsif ($command->{sql}) { count_rows($answer, $right, $o{counts}); }
+			next if $fault eq '';
+			push @faults, report(\%o, $n, $statement, $way, "command $i: $fault", plan => $plans{"$n $way"},
+				missing => rows_missing($right, $answer), extra => rows_missing($answer, $right), reference => $key);
+			$o{counts}{"$way: faults"}++;
+			last;
 		}
 	}
-	return @faults;
+	return (@faults, $crash // ());
 }
 
 1;

@@ -141,7 +141,7 @@ sub limit
 {
 	my ($wanted) = @_;
 
-	return '' if !$wanted;
+	return weighted(30 => '', 1 => 'LIMIT ALL', 1 => 'LIMIT NULL', 1 => 'OFFSET 3') if !$wanted;
 	return weighted(
 		1 => 'LIMIT 1', 5 => 'LIMIT ' . (1 + number(30)), 3 => 'LIMIT ' . pick(50, 100, 150), 1 => 'LIMIT 3000',
 		1 => "LIMIT 10 OFFSET @{[1 + number(40)]}", 1 => 'LIMIT (SELECT count(*) / 6 FROM few)',
@@ -444,6 +444,51 @@ sub cte
 		'SELECT o.id FROM few AS o WHERE o.id NOT IN (SELECT id FROM x WHERE id IS NOT NULL)') };
 }
 
+# A bound of a distance by its name.
+sub by_name
+{
+	my $r = relation();
+	my $t = $r->{alias};
+	my $d = distance($r, question($r));
+	my @where = conditions($r);
+	my $limited = chance(0.7);
+	my $mark = $limited || $forced ? "{z $t}" : '';
+	my $bound = pick(0.05, 1, 4, 20, '(SELECT x FROM few WHERE x = 4)', '(SELECT avg(x) / 10 FROM few)');
+
+	$forms{'bound by name'} = 1;
+	return { mode => 'ordered', cut => $limited, sql => "SELECT s.d, s.id FROM (SELECT $d AS d, $t.id FROM $r->{from} " .
+		  where_text({ where => \@where }, $mark) . ") AS s WHERE s.d " . pick('<', '<=') . " $bound ORDER BY s.d" . ($limited ? ' LIMIT ' . (1 + number(60)) : '') };
+}
+
+# Below a Gather: rows of ours that something beside the workers asks for.
+sub beside_workers
+{
+	my @parted = grep { $_->{parts} || ($_->{view} // '') ne '' } @twins;
+	my $r = relation(twin => chance(0.7) ? pick(@parted) : undef);
+	my $t = $r->{alias};
+	my $d = distance($r, pick("q.v$r->{cast}", "q.v$r->{cast}", question($r)));
+	my $with = weighted(3 => ' JOIN big AS o USING (id)', 2 => ' JOIN partner AS o USING (id)', 2 => ' LEFT JOIN big AS o USING (id)', 2 => '');
+	my $id = $with ? 'id' : "$t.id";
+	my $limit = chance(0.6) ? 'LIMIT ' . pick(10, 20, 50) : '';
+	my $mark = $limit || $forced ? "{z $t}" : '';
+
+	$forms{'beside workers'} = 1;
+	return { mode => 'bag', sql => "SELECT q.id, s.* FROM asked AS q, LATERAL (SELECT $d AS d, $id AS id" . ($with ? ', o.x' : '') . " FROM $r->{from}$with WHERE $t.z AND " .
+		  pick("$t.tenant = 7", "$t.tenant = 7 AND $t.id % 3 = 1", "$t.tenant < 9") . "$mark ORDER BY " . join(', ', $d, $id, $r->{part}, $with ? 'o.x' : ()) . " $limit) AS s" };
+}
+
+# A function of SQL, which becomes a part of the statement.
+sub function
+{
+	my $l = inner(limit => chance(0.7));
+	my $n = ++$aliases;
+
+	$forms{function} = 1;
+	return ("CREATE OR REPLACE FUNCTION pg_temp.f$n() RETURNS TABLE (d float8, id int) LANGUAGE sql STABLE AS \$f\$ SELECT s.d, s.id FROM ($l->{sql}) AS s \$f\$",
+		{ mode => 'bag', sql => pick("SELECT * FROM pg_temp.f$n()", "SELECT count(*), min(d) FROM pg_temp.f$n()",
+			"SELECT o.id, f.d FROM partner AS o LEFT JOIN pg_temp.f$n() AS f USING (id)") }, "DROP FUNCTION pg_temp.f$n()");
+}
+
 # Ours where nobody orders by its distance.
 sub unordered
 {
@@ -469,8 +514,8 @@ sub query_form
 	my (%o) = @_;
 
 	return weighted(
-		30 => \&simple, 8 => \&aggregate, 8 => \&above, 4 => \&outer_limit, 10 => \&lateral, 6 => \&correlated,
-		6 => \&set_operation, 6 => \&cte, 5 => \&unordered)->(%o);
+		30 => \&simple, 8 => \&aggregate, 8 => \&above, 4 => \&outer_limit, 10 => \&lateral, 10 => \&correlated,
+		6 => \&set_operation, 6 => \&cte, 5 => \&unordered, 4 => \&by_name, 8 => \&beside_workers)->(%o);
 }
 
 # ---- what is done with them
@@ -566,7 +611,7 @@ BEGIN
 	RAISE INFO '%', told;
 END \$do\$" };
 	}
-	return ("CREATE FUNCTION pg_temp.f() RETURNS TABLE (d float8, id int) LANGUAGE plpgsql STABLE AS \$f\$
+	return ("CREATE OR REPLACE FUNCTION pg_temp.f() RETURNS TABLE (d float8, id int) LANGUAGE plpgsql STABLE AS \$f\$
 		#variable_conflict use_column
 		BEGIN RETURN QUERY SELECT s.d, s.id FROM ($sql) AS s; END \$f\$",
 		{ mode => 'bag', approximate => $marked, run => pick('SELECT * FROM pg_temp.f()', 'SELECT count(*) FROM pg_temp.f()',
@@ -612,11 +657,11 @@ sub level_of
 # What is set, for the statement in `ours` alone: which plans are tried.
 sub settings
 {
-	my ($version) = @_;
+	my ($version, $workers) = @_;
 	my $debug = $version < 16 ? 'force_parallel_mode' : 'debug_parallel_query';
 	my @settings;
 
-	if (chance(0.45))
+	if ($workers)
 	{
 		push @settings, map { "SET $_" } 'parallel_setup_cost = 0', 'parallel_tuple_cost = 0', 'min_parallel_table_scan_size = 0',
 		  'min_parallel_index_scan_size = 0', 'max_parallel_workers_per_gather = 2';
@@ -648,8 +693,9 @@ sub query_of
 	(%relations, %forms) = ();
 	$aliases = $flat = 0;
 	$forced = chance(0.2);
-	my @settings = settings($version);
-	my @commands = weighted(50 => \&selected, 6 => \&prepared, 6 => \&cursor, 4 => \&plpgsql, 4 => \&stored, 2 => \&guarded)->();
+	my @commands = weighted(50 => \&selected, 6 => \&prepared, 6 => \&cursor, 4 => \&plpgsql, 4 => \&stored, 2 => \&guarded, 2 => \&function)->();
+
+	my @settings = settings($version, $forms{'beside workers'} || chance(0.4));
 
 	@commands = map { ref $_ ? $_ : { run => $_ } } @commands;
 	return { settings => \@settings, commands => \@commands, relations => {%relations}, forms => [ sort keys %forms ] };

@@ -16,7 +16,8 @@ our $DIMS = 6;
 # (column list and the rest); others: indexes that the twin has, too; parts: DDL of
 # its partitions, {t} is the name; part_others: indexes of single partitions;
 # null: some rows have no vector or, under cosine, one of zeros; ties: vectors are
-# there three times; column: what is indexed, in place of v; view: its text.
+# there three times; column: what is indexed, in place of v; child: has a child with
+# a third of the rows; view: the relations that it unites.
 my @TWINS = (
 	{ name => 'l2', op => '<->', ours => ['(v real_l2_ops)'], others => ['(id)'], null => 1 },
 	{ name => 'solid', op => '<->', ours => ['(v real_l2_ops)'], others => [ '(id)', '(tenant)' ] },
@@ -37,6 +38,7 @@ my @TWINS = (
 		others => ['(tenant)'], part_others => [ 'hashed_1 (id)', 'hashed_2 (cat, tenant)' ] },
 	{ name => 'listed', op => '<->', null => 1, by => 'LIST (cat)', part_ours => ['listed_0 USING gpuivfpq (v real_l2_ops)'],
 		parts => [ 'IN (0, 1, 2)', 'IN (3, 4, NULL)' ], others => ['(id)'] },
+	{ name => 'parent', op => '<->', ours => ['(v real_l2_ops, tenant)'], others => ['(id)'], null => 1, child => 1 },
 	{ name => 'secret', op => '<->', ours => ['(v real_l2_ops, tenant)'], others => ['(id)'], null => 1, role => 'guest' },
 	{ name => 'united', op => '<->', null => 1, ties => 1, view => [ 'l2', 'keyed_l2' ] },
 	{ name => 'united_parts', op => '<=>', null => 1, ties => 1, view => [ 'keyed', 'ranged' ] });
@@ -58,7 +60,7 @@ CREATE TABLE few AS SELECT 7 + n * 75 AS id, n AS x FROM generate_series(0, 60) 
 CREATE TABLE partner AS SELECT 7 + n * 25 AS id, n AS x FROM generate_series(0, {rows} / 25 + 5) AS n;
 CREATE TABLE tenants (tenant int PRIMARY KEY, name text);
 INSERT INTO tenants SELECT n, 'tenant ' || n FROM generate_series(0, 29) AS n;
-CREATE TABLE big AS SELECT n % {rows} AS id, n AS x, repeat('p', 40) AS pad FROM generate_series(1, 3 * {rows}) AS n;
+CREATE TABLE big AS SELECT n % {rows} AS id, n AS x, repeat('p', 40) AS pad FROM generate_series(1, {rows}) AS n;
 CREATE INDEX ON partner (id);
 ANALYZE;
 CREATE ROLE guest;
@@ -76,7 +78,7 @@ sub twins
 # INSERT of a relation's rows, with whether they have a place in the index.
 sub rows_sql
 {
-	my ($twin) = @_;
+	my ($twin, $name, $which) = @_;
 	my $v = $twin->{ties} ? "point(id - id % 3, $DIMS)" : 'v';
 	my $type = $twin->{type} ? "$twin->{type}($DIMS)" : 'real[]';
 	my $z = 'true';
@@ -92,8 +94,8 @@ sub rows_sql
 			$z = "($z AND id % 37 <> 3)";
 		}
 	}
-	return "INSERT INTO $twin->{name} (id, tenant, cat, z, pad, v)
-		SELECT id, tenant, cat, $z, pad, ($v)::$type FROM source ORDER BY hash(id, 9);\n";
+	return "INSERT INTO $name (id, tenant, cat, z, pad, v)
+		SELECT id, tenant, cat, $z, pad, ($v)::$type FROM source WHERE $which ORDER BY hash(id, 9);\n";
 }
 
 sub table_sql
@@ -107,11 +109,12 @@ sub table_sql
 	$sql .= $twin->{by} ? " PARTITION BY $twin->{by};\n" : ";\n";
 	my $n = 0;
 	$sql .= "CREATE TABLE ${name}_@{[$n++]} PARTITION OF $name FOR VALUES $_;\n" for @{ $twin->{parts} // [] };
-	$sql .= rows_sql($twin);
+	$sql .= "CREATE TABLE ${name}_0 () INHERITS ($name);\n" . rows_sql($twin, "${name}_0", 'id % 3 = 0') if $twin->{child};
+	$sql .= rows_sql($twin, $name, $twin->{child} ? 'id % 3 > 0' : 'true');
 	$sql .= "CREATE INDEX ON $_;\n" for @others;
 	if ($schema eq 'ours')
 	{
-		for (map({ "$name USING gpuivfpq $_" } @{ $twin->{ours} // [] }), @{ $twin->{part_ours} // [] })
+		for (map({ my $i = $_; map { "$_ USING gpuivfpq $i" } $name, $twin->{child} ? "${name}_0" : () } @{ $twin->{ours} // [] }), @{ $twin->{part_ours} // [] })
 		{
 			my ($what, $where) = /^(.*?)( WHERE .*)?$/;
 			$sql .= "CREATE INDEX ON $what WITH (train_rows = 300)" . ($where // '') . ";\n";
@@ -121,7 +124,7 @@ sub table_sql
 		UPDATE $name SET pad = 'new' WHERE hash(id, 5) % 4 = 0;\n" if $twin->{changed};
 	$sql .= "ALTER TABLE $name ENABLE ROW LEVEL SECURITY;
 		CREATE POLICY p ON $name USING (cat < 3);\n" if $twin->{role};
-	return $sql . ($twin->{changed} ? '' : "VACUUM $name;\n") . "ANALYZE $name;\n";
+	return $sql . ($twin->{changed} ? '' : "VACUUM $name;\n") . "ANALYZE $name;\n" . ($twin->{child} ? "ANALYZE ${name}_0;\n" : '');
 }
 
 # Everything but what each session makes for itself.
