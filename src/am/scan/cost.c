@@ -338,7 +338,7 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 		Max(loop_count, 1);
 	row_cost = seq_page * (heap_pages / Max(demand.rows, 1) +
 							  toast / tuples) +
-		cpu_tuple_cost + 2 * cpu_operator_cost;
+		2 * (cpu_tuple_cost + cpu_operator_cost);
 
 	*startup_cost = seq_page * demand.pages +
 		(random_page - seq_page) * Min(demand.lists, demand.pages) +
