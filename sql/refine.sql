@@ -215,7 +215,7 @@ BEGIN
 END
 $$;
 SELECT pg_temp.plan(format('SELECT id FROM far ORDER BY e <-> %L LIMIT 10', :'q'));
-SET gpuvec.candidates = 40;
+SET gpuvec.candidates = 12;
 SELECT pg_temp.plan(format('SELECT id FROM far ORDER BY e <-> %L LIMIT 10', :'q'));
 RESET gpuvec.candidates;
 DROP TABLE far;

@@ -10,7 +10,7 @@
  * wins for ORDER BY ... LIMIT, and a sequential scan and a sort win when most
  * of the table is wanted.
  *
- * Rows are fetched in heap order, and their pages are asked for ahead
+ * Rows are sorted, fetched in heap order, and their pages are asked for ahead
  * (../heap/README), so a page of them costs what it does in sequence.  Graphs
  * like hnsw read one page after the other at random: 50,000 rows x 384 cost 175
  * here and 665 there for LIMIT 10, and take about a fifth of the time.
@@ -191,7 +191,6 @@ demand_candidates(Demand *demand, const IvfpqMetaData *meta,
 	demand->rows += Min(half ? HALF_FIRST_FETCHES : FIRST_FETCHES, tuples);
 	demand->rows_per_row = half ? HALF_FETCHES_PER_ROW : FETCHES_PER_ROW;
 	demand->pages += pages;
-	demand->lists += pages;
 	demand->pages_per_row = per_row;
 }
 
@@ -338,7 +337,8 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 		Max(loop_count, 1);
 	row_cost = seq_page * (heap_pages / Max(demand.rows, 1) +
 							  toast / tuples) +
-		2 * (cpu_tuple_cost + cpu_operator_cost);
+		2 * (cpu_tuple_cost + cpu_operator_cost) +
+		2 * cpu_operator_cost * log2(Max(demand.rows, 1));
 
 	*startup_cost = seq_page * demand.pages +
 		(random_page - seq_page) * Min(demand.lists, demand.pages) +
@@ -347,7 +347,7 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	*total_cost = *startup_cost +
 		tuples * share *
 		(cpu_index_tuple_cost + row_cost * demand.rows_per_row +
-		 random_page * demand.pages_per_row);
+		 seq_page * demand.pages_per_row);
 	*selectivity = share;
 	*correlation = 0;
 	*pages = demand.pages;
