@@ -578,5 +578,6 @@ extern "C" const GvMirrorBackend gv_cuda_mirrors = {
 	.searcher_drop = gv_gpu_searcher_drop,
 	.begin = gv_gpu_begin,
 	.done = gv_gpu_done,
-	.finish = gv_gpu_finish
+	.finish = gv_gpu_finish,
+	.rejection = gv_gpu_rejection
 };
