@@ -143,9 +143,10 @@ take_searcher(Many *many, int32_t device, const GvStop *stop)
 	GvStatus	status;
 
 	pthread_mutex_lock(&pools.lock);
-	pool->busy++;
+	(void) __atomic_add_fetch(&pool->busy, 1, __ATOMIC_RELAXED);
 	status = pool_take(pool, device, stop, &many->searcher);
-	pool->busy -= status != GV_OK;
+	if (status != GV_OK)
+		(void) __atomic_sub_fetch(&pool->busy, 1, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&pools.lock);
 	many->device = device;
 	return status;
@@ -157,7 +158,7 @@ give_searcher(Many *many)
 	Pool	   *pool = &pools.of[many->device];
 
 	pthread_mutex_lock(&pools.lock);
-	pool->busy--;
+	(void) __atomic_sub_fetch(&pool->busy, 1, __ATOMIC_RELAXED);
 	pool->idle[pool->nidle++] = many->searcher;
 	many->searcher = NULL;
 	pthread_cond_broadcast(&pools.given);
