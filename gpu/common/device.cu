@@ -3,6 +3,7 @@
  *		The cards that are used, what of their memory searches keep, and memory
  *		that grows.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,6 +32,32 @@ struct Card
 };
 
 static Card cards[GV_MAX_DEVICES];
+
+/* The last call that was rejected. */
+static char rejection[160];
+static pthread_mutex_t rejection_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* See gv_cuda.h. */
+GvStatus
+gv_note_rejection(const char *what, const char *file, int line)
+{
+	const char *name = strrchr(file, '/');
+
+	pthread_mutex_lock(&rejection_lock);
+	snprintf(rejection, sizeof(rejection), "%s, at %s:%d", what,
+			 name != NULL ? name + 1 : file, line);
+	pthread_mutex_unlock(&rejection_lock);
+	return GV_REJECTED;
+}
+
+/* See gv_rejection. */
+void
+gv_gpu_rejection(char *text, size_t size)
+{
+	pthread_mutex_lock(&rejection_lock);
+	snprintf(text, size, "%s", rejection);
+	pthread_mutex_unlock(&rejection_lock);
+}
 
 /* Bytes kept for searches of a card with so many. */
 static int64_t

@@ -7,6 +7,7 @@
 #define GV_CARD_H
 
 #include "gpu/common/gv_cuda.h"
+#include "gpu/common/gv_lengths.h"
 
 /*
  * A block on the card, block_bytes long:
@@ -169,7 +170,7 @@ struct GvMirror
 	struct GvTable **tables;	/* [GV_TABLE_PAGES] the host's note, or NULL */
 	uint8_t  ***d_tables;
 	int64_t		table_bytes;	/* on the card */
-	uint32_t	longest;		/* blocks of the longest list ever */
+	GvLengths	lengths;		/* of lists that are not empty */
 	int64_t		nblocks;		/* of all lists */
 	cudaStream_t stream;		/* of changes; nothing waits for it */
 	cudaEvent_t changed;		/* ... but searches, for the last change */

@@ -17,13 +17,17 @@ extern "C"
 #include "engine/mirror/gv_mirror.h"
 }
 
+/* device.cu: note a call that was rejected, for gv_rejection. */
+extern GvStatus gv_note_rejection(const char *what, const char *file,
+								  int line);
+
 /*
- * A call's failure.  One that leaves the card as it was, memory that is not
- * there or a launch that is refused, is survivable: there is no room for what
- * was asked.  All else is not.
+ * A call's failure.  Two leave the card as it was, and are survivable: memory
+ * that is not there, and a call or launch that is rejected for what it asks,
+ * which is a fault of ours.  All else is not.
  */
 static inline GvStatus
-gv_cuda_status(cudaError_t error)
+gv_cuda_status_at(cudaError_t error, const char *file, int line)
 {
 	if (error == cudaSuccess)
 		return GV_OK;
@@ -31,23 +35,27 @@ gv_cuda_status(cudaError_t error)
 	switch (error)
 	{
 		case cudaErrorMemoryAllocation:
+			return GV_NO_MEMORY;
 		case cudaErrorInvalidValue:
 		case cudaErrorInvalidConfiguration:
 		case cudaErrorLaunchOutOfResources:
 		case cudaErrorCooperativeLaunchTooLarge:
 		case cudaErrorNotSupported:
-			return GV_NO_MEMORY;
+			break;
 		default:
 			/* a graph whose recording failed */
-			return error >= cudaErrorStreamCaptureUnsupported &&
-				error <= cudaErrorStreamCaptureWrongThread ? GV_NO_MEMORY :
-				GV_FAILED;
+			if (error < cudaErrorStreamCaptureUnsupported ||
+				error > cudaErrorStreamCaptureWrongThread)
+				return GV_FAILED;
 	}
+	return gv_note_rejection(cudaGetErrorString(error), file, line);
 }
+
+#define gv_cuda_status(error) gv_cuda_status_at(error, __FILE__, __LINE__)
 
 /*
  * The same of a step of a change to a mirror that the host has noted already:
- * there is no way back, so even a launch that is refused is not survivable.
+ * there is no way back, so even a launch that is rejected is not survivable.
  */
 static inline GvStatus
 gv_noted_status(cudaError_t error)
@@ -176,6 +184,7 @@ extern GvStatus gv_gpu_open(const char *devices, GvDevice *found,
 							int32_t *nfound);
 extern size_t gv_most_shared(int32_t device);
 extern "C" bool gv_has_hopper(int32_t device);
+extern void gv_gpu_rejection(char *text, size_t size);
 extern GvStatus gv_choose_device(int32_t device);
 extern GvStatus gv_buffer_need(GvBuffer *buffer, size_t bytes);
 extern void gv_buffer_free(GvBuffer *buffer);

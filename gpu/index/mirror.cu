@@ -441,9 +441,11 @@ note_live(GvMirror *mirror, GvHostList *list, const GvListPiece *piece)
 		list->nlive += __builtin_popcount(list->live[b]);
 	}
 	mirror->nblocks += (int64_t) n - list->nblocks;
+	if (list->nblocks > 0)
+		gv_lengths_count(&mirror->lengths, list->nblocks, -1);
+	if (n > 0)
+		gv_lengths_count(&mirror->lengths, n, 1);
 	list->nblocks = n;
-	if (n > mirror->longest)
-		mirror->longest = n;
 }
 
 /* See gv_mirror_put_list. */
@@ -576,5 +578,6 @@ extern "C" const GvMirrorBackend gv_cuda_mirrors = {
 	.searcher_drop = gv_gpu_searcher_drop,
 	.begin = gv_gpu_begin,
 	.done = gv_gpu_done,
-	.finish = gv_gpu_finish
+	.finish = gv_gpu_finish,
+	.rejection = gv_gpu_rejection
 };

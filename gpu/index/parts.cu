@@ -54,7 +54,7 @@ round_up(int64_t number)
 static int64_t
 most_copies(const GvMirror *mirror, int32_t probes)
 {
-	int64_t		nblocks = (int64_t) probes * mirror->longest;
+	int64_t		nblocks = gv_lengths_most(&mirror->lengths, probes);
 
 	return round_up(nblocks < mirror->nblocks ? nblocks : mirror->nblocks) *
 		GV_BLOCK;

@@ -125,26 +125,31 @@ library()
 
 /* A call's failure; see gv_cuda_status for which are survivable. */
 static GvStatus
-blas_status(cublasStatus_t status)
+blas_status(cublasStatus_t status, int line)
 {
+	GvStatus	known;
+
 	switch (status)
 	{
 		case CUBLAS_STATUS_SUCCESS:
 			return GV_OK;
 		case CUBLAS_STATUS_ALLOC_FAILED:
 		case CUBLAS_STATUS_NOT_INITIALIZED: /* of a handle: no memory for it */
+			(void) cudaGetLastError();
+			return GV_NO_MEMORY;
 		case CUBLAS_STATUS_INVALID_VALUE:
 		case CUBLAS_STATUS_ARCH_MISMATCH:
 		case CUBLAS_STATUS_NOT_SUPPORTED:
 			(void) cudaGetLastError();
-			return GV_NO_MEMORY;
+			return gv_note_rejection("cuBLAS rejected it", __FILE__, line);
 		default:				/* a launch: CUDA knows more */
-			return gv_cuda_status(cudaGetLastError()) == GV_NO_MEMORY ?
-				GV_NO_MEMORY : GV_FAILED;
+			known = gv_cuda_status_at(cudaGetLastError(), __FILE__, line);
+			return gv_is_survivable(known) ? known : GV_FAILED;
 	}
 }
 
-#define GV_BLAS_TRY(call) GV_TRY(blas_status(call))
+#define BLAS_STATUS(call)	blas_status(call, __LINE__)
+#define GV_BLAS_TRY(call)	GV_TRY(BLAS_STATUS(call))
 
 /* See gv_product.h. */
 extern "C" GvStatus
@@ -258,7 +263,7 @@ prepare(GvBlas *blas, int32_t device, cudaStream_t stream)
 	/* after the stream, which sets it back */
 	GV_BLAS_TRY(library().set_workspace(blas->handle, blas->d_memory,
 										(size_t) blas->workspace));
-	return blas_status(library().set_math_mode(blas->handle,
+	return BLAS_STATUS(library().set_math_mode(blas->handle,
 											   (cublasMath_t)
 											   (CUBLAS_DEFAULT_MATH |
 												CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
@@ -345,7 +350,7 @@ gv_blas_multiply(const GvBlas *blas, const GvProduct *product,
 	const float zero = 0.0f;
 	int			dims = product->half_dims;
 
-	return blas_status(library().multiply(blas->handle, CUBLAS_OP_T,
+	return BLAS_STATUS(library().multiply(blas->handle, CUBLAS_OP_T,
 										  CUBLAS_OP_N, tile->ncolumns,
 										  tile->nrows, dims, &one,
 										  product->d_columns +

@@ -64,8 +64,17 @@ typedef enum GvStatus
 	GV_CANCELLED,				/* the GvStop asked for it */
 	GV_INVALID,					/* arguments break the contract */
 	GV_NO_MEMORY,				/* there is no room (gv_mirror.h) */
-	GV_FAILED					/* the engine is broken (gv_mirror.h) */
+	GV_FAILED,					/* the engine is broken (gv_mirror.h) */
+	GV_REJECTED					/* the device took a call for wrong, and is as
+								 * it was (gv_mirror.h) */
 } GvStatus;
+
+/* May less be asked of the engine, or something else, after this failure? */
+static inline bool
+gv_is_survivable(GvStatus status)
+{
+	return status == GV_NO_MEMORY || status == GV_REJECTED;
+}
 
 typedef enum GvMetric
 {

@@ -8,7 +8,7 @@
 #include "engine/gv_engine.h"
 
 /* In the place of a status: the call never ends. */
-#define GV_HANGS	5
+#define GV_HANGS	6
 
 /* Calls until one reports status; 0 or less: none will. */
 typedef struct GvFault

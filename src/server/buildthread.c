@@ -33,7 +33,7 @@ break_rules(Building *building, const char *wrong)
 static void
 conclude(Building *building, GvStatus status)
 {
-	if (status == GV_NO_MEMORY)
+	if (gv_is_survivable(status))
 		gv_build_break(building->build);
 	gv_pieces_conclude(building->connection, status, NULL);
 }
@@ -243,7 +243,7 @@ encode(Building *building, const float *rows, int64_t first, int32_t n,
 		status = rows != NULL ?
 			gv_builder_encode(builder, rows, n, encoded, &stop) :
 			gv_builder_encode_sample(builder, first, n, encoded, &stop);
-		if (status != GV_NO_MEMORY || building->part == &build->parts[0])
+		if (!gv_is_survivable(status) || building->part == &build->parts[0])
 			break;
 		building->part = gv_build_lose(build, building->part);
 	}

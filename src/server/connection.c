@@ -5,6 +5,8 @@
  * The same code serves the loop, which never waits, and loaders' threads,
  * which do.  A buffer grows to what the message at hand needs, once its type
  * and length have been found to be allowed, and large ones are given back.
+ * A client may be idle between messages, but not within one, nor while it is
+ * to read an answer, as threads and memory are few.
  */
 #include "server/gv_server.h"
 
@@ -30,6 +32,7 @@ gv_connection_open(int fd, uint64_t number)
 	connection->number = number;
 	connection->opened_ns = gv_now_ns();
 	connection->passed_fd = -1;
+	connection->idle_ms = -1;
 	connection->in_room = FIRST_ROOM;
 	connection->in = malloc(FIRST_ROOM);
 	connection->out_room = sizeof(GvMessage) + sizeof(GvRefusal);
@@ -163,6 +166,7 @@ bytes_to_read(const GvConnection *connection)
 	return whole - connection->in_used;
 }
 
+/* What is to be read, if there is anything. */
 static ssize_t
 receive_some(GvConnection *connection, size_t room, bool wait)
 {
@@ -171,7 +175,49 @@ receive_some(GvConnection *connection, size_t room, bool wait)
 	/* a thread's client may share memory */
 	if (wait)
 		return gv_shared_receive(connection, end, room);
-	return recv(connection->fd, end, room, wait ? 0 : MSG_DONTWAIT);
+	return recv(connection->fd, end, room, MSG_DONTWAIT);
+}
+
+/* Milliseconds that a message, or an answer, begun then has left; 0: none. */
+static int
+time_left(uint64_t begun_ns)
+{
+	int64_t		left = (int64_t) gv_server.message_s * 1000 -
+	(int64_t) ((gv_now_ns() - begun_ns) / 1000000);
+
+	return left > 0 ? (int) left : 0;
+}
+
+/* Is a client within what began at begun_ns, and has been for too long? */
+bool
+gv_connection_is_stuck(const GvConnection *connection)
+{
+	return connection->in_used > 0 && time_left(connection->begun_ns) == 0;
+}
+
+/* Wait for the client, for so long (-1: for ever); false: in vain. */
+static bool
+await(const GvConnection *connection, short events, int timeout_ms)
+{
+	struct pollfd client = {.fd = connection->fd, .events = events};
+	int			n;
+
+	while ((n = poll(&client, 1, timeout_ms)) < 0 && errno == EINTR)
+		;
+	return n > 0;
+}
+
+/* The same for more of a message, or for the next one. */
+static bool
+await_message(const GvConnection *connection)
+{
+	if (connection->in_used == 0)
+		return await(connection, POLLIN, connection->idle_ms);
+	if (await(connection, POLLIN, time_left(connection->begun_ns)))
+		return true;
+	gv_log("LOG", "closed a connection whose client had not ended a message "
+		   "in %d s", gv_server.message_s);
+	return false;
 }
 
 /*
@@ -194,12 +240,13 @@ gv_connection_receive(GvConnection *connection, bool wait)
 		{
 			if (!wait)
 				return GV_RECEIVED_PART;
-			/* idle for too long, unless it is in the midst of a message */
-			if (connection->in_used > 0)
+			if (await_message(connection))
 				continue;
 		}
 		if (n <= 0)
 			return GV_RECEIVED_END;
+		if (connection->in_used == 0)
+			connection->begun_ns = gv_now_ns();
 		connection->in_used += (size_t) n;
 		gv_count(received, n);
 		state = examine(connection);
@@ -212,22 +259,34 @@ gv_connection_receive(GvConnection *connection, bool wait)
 
 /*
  * Send what is left of the answer.  When all is sent the request is done
- * with, and the next one may come.
+ * with, and the next one may come.  Who may speak on before it reads may leave
+ * the answer for as long as it likes.
  */
 GvFlushed
 gv_connection_flush(GvConnection *connection, bool wait)
 {
+	bool		speaks_on = gv_role_speaks_on(connection->role);
+	uint64_t	begun_ns = wait && !speaks_on ? gv_now_ns() : 0;
+
 	while (connection->out_sent < connection->out_used)
 	{
 		ssize_t		n = send(connection->fd,
 							 connection->out + connection->out_sent,
 							 connection->out_used - connection->out_sent,
-							 MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
+							 MSG_NOSIGNAL |
+							 (wait && speaks_on ? 0 : MSG_DONTWAIT));
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-			return GV_FLUSH_LATER;
+		{
+			if (!wait)
+				return GV_FLUSH_LATER;
+			if (await(connection, POLLOUT, time_left(begun_ns)))
+				continue;
+			gv_log("LOG", "closed a connection whose client had not read an "
+				   "answer in %d s", gv_server.message_s);
+		}
 		if (n < 0)
 			return GV_FLUSH_BROKEN;
 		connection->out_sent += (size_t) n;
@@ -241,7 +300,7 @@ gv_connection_flush(GvConnection *connection, bool wait)
 	if (connection->role == GV_ROLE_SESSION ||
 		connection->role == GV_ROLE_MANY)
 		shrink(&connection->in, &connection->in_room, FIRST_ROOM);
-	if (!gv_role_speaks_on(connection->role))
+	if (!speaks_on)
 		shrink(&connection->out, &connection->out_room,
 			   sizeof(GvMessage) + sizeof(GvRefusal));
 	return GV_FLUSHED;

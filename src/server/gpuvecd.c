@@ -46,6 +46,7 @@ typedef struct Options
 	int			replicas;
 	int			keep_s;
 	int			patience_s;		/* -1: as the engine is */
+	int			message_s;
 	int			parent;			/* 0: no process's end is ours */
 	int64_t		fault_call;
 	int			fault_status;
@@ -56,6 +57,8 @@ typedef struct Options
 } Options;
 
 GvServer	gv_server;
+
+#define MOST_REJECTIONS	8		/* that the log tells of */
 
 static bool told;				/* the log, that the engine failed */
 static bool failed;
@@ -89,10 +92,12 @@ static const char usage[] =
 "  --keep SECONDS          what was used since is not evicted (10)\n"
 "  --patience SECONDS      end when the engine has not finished a batch in this\n"
 "                          time (0: never; 60, but the engine cpu: 0)\n"
+"  --message SECONDS       a client has for a message from its first byte to its\n"
+"                          last (60)\n"
 "  --parent PID            end when this process, which started us, ends\n"
 "  --fault N:STATUS        for tests: the N-th call of the engine reports 2\n"
-"                          (invalid), 3 (no memory) or 4 (failed), or never\n"
-"                          ends (5); only with GPUVEC_FAULTS in the\n"
+"                          (invalid), 3 (no memory), 4 (failed) or 5 (rejected),\n"
+"                          or never ends (6); only with GPUVEC_FAULTS in the\n"
 "                          environment\n"
 "  --build-fault N:STATUS  the same for calls that builds make\n"
 "  --set-fault N:STATUS    the same for calls that work on sets makes\n"
@@ -115,6 +120,32 @@ gv_server_failed(void)
 	return __atomic_load_n(&failed, __ATOMIC_ACQUIRE);
 }
 
+/*
+ * A call was rejected: say which, once.  Whoever asked for it asks again, in vain
+ * perhaps for ever.
+ */
+static void
+tell_rejection(void)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static char told_of[MOST_REJECTIONS][200];
+	static int	n;
+	char		text[200];
+	int			i;
+
+	gv_rejection(text, sizeof(text));
+	pthread_mutex_lock(&lock);
+	for (i = 0; i < n && strcmp(told_of[i], text) != 0; i++)
+		;
+	if (i == n && n < MOST_REJECTIONS)
+	{
+		memcpy(told_of[n++], text, sizeof(text));
+		gv_log("WARNING", "the device rejected a call%s%s; what it was for is "
+			   "refused, or done in parts", text[0] ? ": " : "", text);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
 /* How to refuse what the engine could not do; GV_FAILED ends the process. */
 GvRefusalCode
 gv_status_refusal(GvStatus status)
@@ -125,6 +156,9 @@ gv_status_refusal(GvStatus status)
 			return 0;
 		case GV_NO_MEMORY:
 			return GV_REFUSED_NO_MEMORY;
+		case GV_REJECTED:
+			tell_rejection();
+			return GV_REFUSED_FAILED;
 		case GV_FAILED:
 			/* the loop may end the process as soon as it knows */
 			if (!__atomic_exchange_n(&told, true, __ATOMIC_ACQ_REL))
@@ -216,7 +250,7 @@ parse_fault(const char *name, const char *value, int64_t *fault_call,
 	*fault_call = number(name, call, 1, INT64_MAX);
 	*fault_status = (int) number(name, colon + 1, GV_INVALID,
 								 strcmp(name, "fault") == 0 ? GV_HANGS :
-								 GV_FAILED);
+								 GV_REJECTED);
 }
 
 /* A folder that is named, and where a socket's path is not too long. */
@@ -267,6 +301,8 @@ set_option(Options *options, const char *name, const char *value)
 		options->keep_s = (int) number(name, value, 0, 1 << 30);
 	else if (strcmp(name, "patience") == 0)
 		options->patience_s = (int) number(name, value, 0, 1 << 30);
+	else if (strcmp(name, "message") == 0)
+		options->message_s = (int) number(name, value, 1, 1 << 20);
 	else if (strcmp(name, "parent") == 0)
 		options->parent = (int) number(name, value, 1, INT32_MAX);
 	else if (strcmp(name, "fault") == 0)
@@ -296,6 +332,7 @@ parse_options(int argc, char **argv)
 		{"replicas", required_argument, NULL, 1},
 		{"keep", required_argument, NULL, 1},
 		{"patience", required_argument, NULL, 1},
+		{"message", required_argument, NULL, 1},
 		{"parent", required_argument, NULL, 1},
 		{"fault", required_argument, NULL, 1},
 		{"build-fault", required_argument, NULL, 1},
@@ -311,7 +348,8 @@ parse_options(int argc, char **argv)
 		.max_connections = 1000,
 		.replicas = 1,
 		.keep_s = 10,
-		.patience_s = -1
+		.patience_s = -1,
+		.message_s = 60
 	};
 	int			which;
 	int			c;
@@ -468,6 +506,7 @@ open_engine(Engine engine, const Options *options)
 	gv_server.engine = engine.mirrors->name;
 	gv_server.replicas = options->replicas;
 	/* a processor does not hang, and a batch may take it minutes */
+	gv_server.message_s = options->message_s;
 	gv_server.patience_s = options->patience_s >= 0 ? options->patience_s :
 		engine.mirrors == &gv_cpu_mirrors ? 0 : PATIENCE_S;
 	set_worth(engine.mirrors == &gv_cpu_mirrors);

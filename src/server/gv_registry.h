@@ -20,6 +20,7 @@ typedef struct GvDeviceRoom
 	int			works;			/* builds and sets there */
 	int64_t		memory;			/* of mirrors and searchers */
 	int64_t		searcher;		/* bytes that one may take */
+	int32_t		extras;			/* searchers besides those of turns */
 	GvTriedDevices guests;		/* other devices that searches of shards come
 								 * from: they have searchers here from then on */
 	uint16_t	coming[GV_MAX_DEVICES]; /* mirrors in shards here that will be

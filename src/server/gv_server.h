@@ -36,6 +36,8 @@
 #define GV_MAX_BATCH	1024	/* searches answered together */
 #define GV_TURNS		2		/* batches of a device at a time, each with a
 								 * searcher */
+#define GV_MAX_EXTRAS	2		/* searchers of a device for messages of many
+								 * searches */
 #define GV_MAX_LOADERS	256		/* threads of all but sessions */
 
 /* Exit statuses; users and the supervisor go by them. */
@@ -59,6 +61,8 @@ typedef struct GvServer
 	int			max_connections;
 	int32_t		replicas;		/* of a mirror, where there is room for them */
 	int			patience_s;		/* with the engine; 0: without end */
+	int			message_s;		/* that a message takes from its first byte to
+								 * its last, at most */
 	double		least_portion;	/* of a set, in products of numbers, that is
 								 * worth another device */
 	int64_t		worth_ns;		/* time that builds have to wait for a device
@@ -118,6 +122,9 @@ typedef struct GvConnection
 	int			fd;
 	uint32_t	role;			/* GvRole; 0 before HELLO */
 	uint64_t	opened_ns;
+	uint64_t	begun_ns;		/* when the message in `in` began to come, or,
+								 * while it is writing, the answer to go */
+	int			idle_ms;		/* it may be between messages; -1: for ever */
 	uint64_t	number;			/* which, of all that there were */
 	bool		surplus;		/* there are too many: refuse it */
 	bool		ending;			/* close it once the answer is sent */
@@ -168,6 +175,7 @@ extern GvFlushed gv_connection_flush(GvConnection *connection, bool wait);
 extern bool gv_loop_answer(GvConnection *connection);
 
 extern bool gv_connection_is_gone(const GvConnection *connection);
+extern bool gv_connection_is_stuck(const GvConnection *connection);
 
 /* Ends the engine's work when its client goes, or when the engine failed. */
 extern GvStop gv_connection_stop(GvConnection *connection);
@@ -330,6 +338,9 @@ extern bool gv_mirrors_evict_for(GvHeldMirror *held,
 extern bool gv_mirrors_evict(int32_t device);
 extern bool gv_mirrors_reserve(int32_t device, int64_t bytes);
 extern void gv_mirrors_unreserve(int32_t device, int64_t bytes);
+extern GvStatus gv_mirrors_searcher(int32_t device, GvSearcher **searcher);
+extern void gv_mirrors_searcher_drop(int32_t device, GvSearcher *searcher);
+extern int32_t gv_mirrors_searchers_most(int32_t device);
 extern bool gv_mirrors_place_work(int64_t bytes, int32_t *device,
 								  GvTriedDevices *tried);
 extern bool gv_mirrors_place_more(int64_t bytes, int32_t beside,
@@ -357,6 +368,7 @@ typedef struct GvAskedCondition
 typedef struct GvWorker
 {
 	int32_t		device;
+	bool		is_extra;		/* its searcher is none of turns */
 	GvSearcher *searcher;
 	GvHeldMirror *held;			/* whose lock is ours; NULL: nothing is under
 								 * way */
@@ -368,7 +380,8 @@ typedef struct GvWorker
 	GvAskedCondition conditions[GV_MAX_BATCH];	/* [n] */
 } GvWorker;
 
-extern GvStatus gv_worker_open(int32_t device, GvWorker **worker);
+extern GvStatus gv_worker_open(int32_t device, bool is_extra,
+							   GvWorker **worker);
 extern void gv_worker_close(GvWorker *worker);
 extern void gv_session_hello(GvConnection *connection);
 extern void gv_session_status(GvConnection *connection);

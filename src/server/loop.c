@@ -39,7 +39,8 @@ static struct
 	GvConnection *first;		/* of those that are here */
 	int			connected;		/* how many these are */
 	int			strangers;		/* of these, that said no hello yet */
-	uint64_t	look_ns;		/* when to look for those next */
+	bool		partial;		/* some may be within a message or an answer */
+	uint64_t	look_ns;		/* when to look for both next */
 }			loop = {.wake = -1};
 
 /* For the signal handler, which runs in this thread. */
@@ -241,6 +242,11 @@ gv_loop_answer(GvConnection *connection)
 		close_connection(connection);
 		return false;
 	}
+	if (later && !connection->writing)
+	{
+		connection->begun_ns = gv_now_ns();
+		loop.partial = true;
+	}
 	connection->writing = later;
 	return true;
 }
@@ -300,6 +306,7 @@ serve(GvConnection *connection, uint32_t events)
 	switch (gv_connection_receive(connection, false))
 	{
 		case GV_RECEIVED_PART:
+			loop.partial |= connection->in_used > 0;
 			break;
 		case GV_RECEIVED_WHOLE:
 			take_message(connection);
@@ -313,9 +320,24 @@ serve(GvConnection *connection, uint32_t events)
 	}
 }
 
+/* Is a client within a message, or an answer, and has been for too long? */
+static bool
+is_stuck(const GvConnection *connection)
+{
+	if (connection->asked || connection->in_used == 0)
+		return false;
+	loop.partial = true;
+	if (!gv_connection_is_stuck(connection))
+		return false;
+	gv_log("LOG", "closed a connection whose client had not %s in %d s",
+		   connection->writing ? "read an answer" : "ended a message",
+		   gv_server.message_s);
+	return true;
+}
+
 /*
  * A client takes one of a limited number of places, and is to say soon what
- * for; after that it may be idle for days.
+ * for; after that it may be idle for days, but not within a message.
  */
 static void
 drop_strangers(void)
@@ -324,14 +346,17 @@ drop_strangers(void)
 	GvConnection *connection;
 	GvConnection *next;
 
-	if (loop.strangers == 0 || (now = gv_now_ns()) < loop.look_ns)
+	if ((loop.strangers == 0 && !loop.partial) ||
+		(now = gv_now_ns()) < loop.look_ns)
 		return;
 	loop.look_ns = now + LOOK_MS * UINT64_C(1000000);
+	loop.partial = false;
 	for (connection = loop.first; connection != NULL; connection = next)
 	{
 		next = connection->next;
-		if (connection->role == 0 &&
-			now - connection->opened_ns >= HELLO_MS * UINT64_C(1000000))
+		if ((connection->role == 0 &&
+			 now - connection->opened_ns >= HELLO_MS * UINT64_C(1000000)) ||
+			is_stuck(connection))
 			close_connection(connection);
 	}
 }
@@ -344,7 +369,7 @@ patience(void)
 		return 0;
 	if (loop.paused)
 		return PAUSE_MS;
-	return loop.strangers > 0 ? LOOK_MS : -1;
+	return loop.strangers > 0 || loop.partial ? LOOK_MS : -1;
 }
 
 /* A round: what clients want, and what the engine has done. */

@@ -3,14 +3,14 @@
  *		A thread that makes many searches of one message at once.
  *
  * They are no part of the batches of sessions (turns.c): these would wait for
- * them.  A card takes both side by side.
+ * them.  A card takes both side by side.  Its searchers for them are few, since
+ * each may take a gigabyte, and threads take turns with them.
  */
 #include "server/gv_server.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
+#include <time.h>
 
 /*
  * Searches that the engine gets at once, at most; then loaders have their turn,
@@ -20,22 +20,36 @@
 #define AT_ONCE			4096
 #define AT_ONCE_CPU		64
 
+/* How often a thread that waits for a searcher looks for more than that. */
+#define LOOK_MS			100
+
 /* What such a thread has. */
 typedef struct Many
 {
-	int32_t		device;			/* of the searcher */
-	GvSearcher *searcher;		/* NULL: there is none yet */
+	int32_t		device;			/* of its last searcher */
+	GvSearcher *searcher;		/* while it searches */
 	GvSearch	searches[AT_ONCE];
 } Many;
 
-/* How many such threads are at work, by device. */
-static int32_t busy[GV_MAX_DEVICES];
-
-static void
-note_busy(int32_t device, int32_t more)
+/* A device's searchers for them. */
+typedef struct Pool
 {
-	(void) __atomic_add_fetch(&busy[device], more, __ATOMIC_RELAXED);
-}
+	int32_t		made;
+	int32_t		nidle;
+	GvSearcher *idle[GV_MAX_LOADERS];	/* [nidle] */
+	int32_t		busy;			/* threads that have one, or wait for one */
+} Pool;
+
+static struct
+{
+	pthread_mutex_t lock;
+	pthread_cond_t given;		/* one was given back */
+	int32_t		threads;		/* such threads, at work or not */
+	Pool		of[GV_MAX_DEVICES];
+}			pools = {
+	.lock = PTHREAD_MUTEX_INITIALIZER,
+	.given = PTHREAD_COND_INITIALIZER
+};
 
 /*
  * The device to search a mirror on, which is locked: of its replicas' the one with
@@ -49,8 +63,8 @@ least_busy(const Many *many, const GvHeldMirror *held)
 
 	for (i = 0; i < gv_ndevices(); i++)
 		if (gv_mirrors_device(held, i) == i &&
-			__atomic_load_n(&busy[i], __ATOMIC_RELAXED) <
-			__atomic_load_n(&busy[best], __ATOMIC_RELAXED))
+			__atomic_load_n(&pools.of[i].busy, __ATOMIC_RELAXED) <
+			__atomic_load_n(&pools.of[best].busy, __ATOMIC_RELAXED))
 			best = i;
 	return best;
 }
@@ -76,21 +90,133 @@ check_searches(GvConnection *connection)
 	return false;
 }
 
-/* Means to search on a device. */
-static GvStatus
-need_searcher(Many *many, int32_t device)
+/* Locked: wait for a searcher to be given back, not for long. */
+static void
+wait_a_while(void)
 {
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += LOOK_MS * 1000000L;
+	until.tv_sec += until.tv_nsec / 1000000000L;
+	until.tv_nsec %= 1000000000L;
+	(void) pthread_cond_timedwait(&pools.given, &pools.lock, &until);
+}
+
+/*
+ * Locked: a searcher of the pool, a new one where it has fewer than it may
+ * have.  Without memory for that it is one that another thread has now.
+ */
+static GvStatus
+pool_take(Pool *pool, int32_t device, const GvStop *stop,
+		  GvSearcher **searcher)
+{
+	while (pool->nidle == 0)
+	{
+		if (pool->made < gv_mirrors_searchers_most(device))
+		{
+			GvStatus	status;
+
+			pool->made++;
+			pthread_mutex_unlock(&pools.lock);
+			status = gv_mirrors_searcher(device, searcher);
+			pthread_mutex_lock(&pools.lock);
+			if (status == GV_OK)
+				return GV_OK;
+			pool->made--;
+			if (status != GV_NO_MEMORY || pool->made == 0)
+				return status;
+		}
+		wait_a_while();
+		if (stop->requested(stop->arg))
+			return GV_CANCELLED;
+	}
+	*searcher = pool->idle[--pool->nidle];
+	return GV_OK;
+}
+
+/* Get a searcher of a device.  No mirror is locked. */
+static GvStatus
+take_searcher(Many *many, int32_t device, const GvStop *stop)
+{
+	Pool	   *pool = &pools.of[device];
 	GvStatus	status;
 
-	if (many->searcher != NULL && many->device == device)
-		return GV_OK;
-	gv_searcher_drop(many->searcher);
-	many->searcher = NULL;
-	status = gv_searcher(device, &many->searcher);
+	pthread_mutex_lock(&pools.lock);
+	(void) __atomic_add_fetch(&pool->busy, 1, __ATOMIC_RELAXED);
+	status = pool_take(pool, device, stop, &many->searcher);
 	if (status != GV_OK)
-		many->searcher = NULL;
+		(void) __atomic_sub_fetch(&pool->busy, 1, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&pools.lock);
 	many->device = device;
 	return status;
+}
+
+static void
+give_searcher(Many *many)
+{
+	Pool	   *pool = &pools.of[many->device];
+
+	pthread_mutex_lock(&pools.lock);
+	(void) __atomic_sub_fetch(&pool->busy, 1, __ATOMIC_RELAXED);
+	pool->idle[pool->nidle++] = many->searcher;
+	many->searcher = NULL;
+	pthread_cond_broadcast(&pools.given);
+	pthread_mutex_unlock(&pools.lock);
+}
+
+/*
+ * A thread comes or goes; no pool keeps more searchers that are idle than
+ * there are threads.
+ */
+static void
+count_threads(int32_t more)
+{
+	int32_t		i;
+
+	pthread_mutex_lock(&pools.lock);
+	pools.threads += more;
+	for (i = 0; i < gv_ndevices(); i++)
+	{
+		Pool	   *pool = &pools.of[i];
+
+		while (pool->nidle > 0 && pool->made > pools.threads)
+		{
+			GvSearcher *searcher = pool->idle[--pool->nidle];
+
+			pthread_mutex_unlock(&pools.lock);
+			gv_mirrors_searcher_drop(i, searcher);
+			pthread_mutex_lock(&pools.lock);
+			pool->made--;
+		}
+	}
+	pthread_mutex_unlock(&pools.lock);
+}
+
+/*
+ * Lock the mirror, with a searcher of a device where it is.  For it nothing is
+ * waited for under that lock, which others have who have searchers.
+ */
+static GvStatus
+begin_batch(Many *many, GvHeldMirror *held, const GvStop *stop)
+{
+	for (;;)
+	{
+		int32_t		device;
+		GvStatus	status;
+
+		(void) gv_session_lock(held, true);
+		device = least_busy(many, held);
+		pthread_rwlock_unlock(&held->lock);
+		status = take_searcher(many, device, stop);
+		if (status != GV_OK)
+			return status;
+		(void) gv_session_lock(held, true);
+		if (gv_mirrors_device(held, device) == device)
+			return GV_OK;
+		pthread_rwlock_unlock(&held->lock);
+		give_searcher(many);
+	}
 }
 
 /* Make the engine's searches of those numbered first .. first + n - 1. */
@@ -173,23 +299,21 @@ search_all(Many *many, GvHeldMirror *held, GvConnection *connection,
 
 		if (stop.requested(stop.arg))
 			return GV_CANCELLED;
-		(void) gv_session_lock(held, true);
+		status = begin_batch(many, held, &stop);
+		if (status != GV_OK)
+			return status;
 		began_ns = gv_now_ns();
 		prepare(many, held, request, first, n);
 		watched = gv_watch_many_begin(began_ns);
-		status = need_searcher(many, least_busy(many, held));
-		if (status == GV_OK)
-		{
-			note_busy(many->device, 1);
-			status = gv_mirror_search(many->searcher, held->mirror,
-									  many->searches, n);
-			note_busy(many->device, -1);
-		}
+		status = gv_mirror_search(many->searcher, held->mirror,
+								  many->searches, n);
 		gv_watch_many_end(watched);
+		/* what it has found is the searcher's memory */
 		if (status == GV_OK)
 			*next = put_answers(many, held, connection, n, began_ns, *next);
 		pthread_rwlock_unlock(&held->lock);
-		if (status == GV_NO_MEMORY && n > 1)
+		give_searcher(many);
+		if (gv_is_survivable(status) && n > 1)
 		{
 			at_once = n / 2;
 			continue;
@@ -203,8 +327,8 @@ search_all(Many *many, GvHeldMirror *held, GvConnection *connection,
 	return GV_OK;
 }
 
-/* Search an acquired mirror. */
-static void
+/* Search an acquired mirror; how many searches have their answers. */
+static int64_t
 search_held(Many *many, GvHeldMirror *held, GvConnection *connection)
 {
 	const GvSearchesRequest *request = gv_payload(connection);
@@ -216,17 +340,18 @@ search_held(Many *many, GvHeldMirror *held, GvConnection *connection)
 	GvStatus	status;
 
 	if (reply == NULL)
-		return;
+		return 0;
 	status = search_all(many, held, connection, &next);
 	if (status == GV_OK)
 	{
 		gv_reply_cut(connection, (size_t) (next - reply));
-		return;
+		return request->n;
 	}
 	/* in the place of an answer that is not whole */
 	gv_refuse(connection, status == GV_CANCELLED ? GV_REFUSED_FAILED :
 			  gv_status_refusal(status), "the searches failed");
 	connection->ending |= status == GV_CANCELLED;
+	return 0;
 }
 
 /* See GV_MSG_SEARCHES. */
@@ -236,6 +361,7 @@ gv_many_search(GvConnection *connection)
 	const GvSearchesRequest *request = gv_payload(connection);
 	GvRefusalCode refusal = GV_REFUSED_FAILED;
 	GvHeldMirror *held = NULL;
+	int64_t		answered = 0;
 
 	if (!check_searches(connection))
 		return;
@@ -248,31 +374,28 @@ gv_many_search(GvConnection *connection)
 		return;
 	}
 	if (request->dims == held->spec.dims)
-		search_held(connection->work, held, connection);
+		answered = search_held(connection->work, held, connection);
 	else
 		gv_refuse(connection, GV_REFUSED_PROTOCOL,
 				  "the mirror has other dims");
-	gv_mirrors_release(held, request->n);
+	gv_mirrors_release(held, answered);
 }
 
 /*
- * Serve such a client until its connection ends, or it is idle: what it has of
- * the card is in nobody's budget.
+ * Serve such a client until its connection ends, or it is idle: a searcher is
+ * kept for it.
  */
 void
 gv_many_serve(GvConnection *connection)
 {
 	Many	   *many = calloc(1, sizeof(Many));
-	struct timeval idle = {
-		GV_MANY_IDLE_MS / 1000, GV_MANY_IDLE_MS % 1000 * 1000
-	};
 
 	if (many == NULL)
 		return;
-	(void) setsockopt(connection->fd, SOL_SOCKET, SO_RCVTIMEO, &idle,
-					  sizeof(idle));
+	connection->idle_ms = GV_MANY_IDLE_MS;
 	connection->work = many;
+	count_threads(1);
 	gv_thread_serve(connection, gv_message_answer);
-	gv_searcher_drop(many->searcher);
+	count_threads(-1);
 	free(many);
 }

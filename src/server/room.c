@@ -2,9 +2,9 @@
  * room.c
  *		Memory of the devices: who gets it, where, and who has to go.
  *
- * Every device has a budget of its own.  Searchers are beside it, but those that
- * searches of shards need on devices beside their first one: these may come out of
- * what mirrors have.  Eviction takes replicas of mirrors that
+ * Every device has a budget of its own.  Searchers of its turns are beside it.  All
+ * others, that searches of shards need on devices beside their first one, many
+ * searches of one message, trials and loaders, may come out of what mirrors have.  Eviction takes replicas of mirrors that
  * have others, then mirrors that are not in use, and none in vain.
  */
 #include "server/gv_registry.h"
@@ -96,16 +96,20 @@ evict_one(int32_t device)
 	return true;
 }
 
-/* Locked: bytes that mirrors may have besides searchers of so many others. */
+/*
+ * Locked: bytes that mirrors may have besides searchers of so many others, and so
+ * many extra ones.
+ */
 static int64_t
-most_beside(int32_t device, GvTriedDevices guests)
+most_beside(int32_t device, GvTriedDevices guests, int32_t extras)
 {
 	const GvDeviceRoom *room = &gv_registry.devices[device];
-	int64_t		most = room->memory - room->searcher * GV_TURNS *
-	(1 + __builtin_popcount(guests));
+	int64_t		most = room->memory - room->searcher *
+	(GV_TURNS * (1 + __builtin_popcount(guests)) + extras);
 
-	/* searchers of its own are not in the budget */
-	return guests == 0 || most > room->budget ? room->budget : most;
+	/* searchers of its turns are not in the budget */
+	return (guests == 0 && extras == 0) || most > room->budget ?
+		room->budget : most;
 }
 
 /* Locked: devices whose searchers are there, or will be once a mirror is ready. */
@@ -126,7 +130,8 @@ guests_of(int32_t device)
 int64_t
 gv_registry_most(int32_t device)
 {
-	return most_beside(device, guests_of(device));
+	return most_beside(device, guests_of(device),
+					   gv_registry.devices[device].extras);
 }
 
 /* Locked: bytes that are not promised. */
@@ -218,11 +223,12 @@ part_room(const GvHeldMirror *held, int32_t device, int32_t nparts,
 		  int32_t first)
 {
 	GvTriedDevices guests = guests_of(device);
+	int32_t		extras = gv_registry.devices[device].extras;
 	int64_t		bytes = shard_size(&held->spec, device, nparts);
 
 	if (nparts > 1 && first >= 0 && first != device)
-		bytes += most_beside(device, guests) -
-			most_beside(device, guests | 1u << first);
+		bytes += most_beside(device, guests, extras) -
+			most_beside(device, guests | 1u << first, extras);
 	return bytes;
 }
 
@@ -409,6 +415,51 @@ gv_mirrors_unreserve(int32_t device, int64_t bytes)
 	gv_registry_lock();
 	gv_registry.devices[device].used -= bytes;
 	gv_registry_unlock();
+}
+
+/*
+ * A searcher besides those of turns, for which mirrors may have to go.  The
+ * caller holds no mirror's lock.
+ */
+GvStatus
+gv_mirrors_searcher(int32_t device, GvSearcher **searcher)
+{
+	GvDeviceRoom *room = &gv_registry.devices[device];
+	GvTriedDevices guests;
+	int64_t		bytes;
+	GvStatus	status = GV_NO_MEMORY;
+	bool		fits;
+
+	gv_registry_lock();
+	guests = guests_of(device);
+	bytes = most_beside(device, guests, room->extras) -
+		most_beside(device, guests, room->extras + 1);
+	fits = bytes <= 0 || gv_registry_make_room(device, bytes);
+	room->extras += fits;
+	gv_registry_unlock();
+	if (fits)
+		status = gv_searcher(device, searcher);
+	if (fits && status != GV_OK)
+		gv_mirrors_searcher_drop(device, NULL);
+	return status;
+}
+
+/* Give it back; NULL: it could not be made. */
+void
+gv_mirrors_searcher_drop(int32_t device, GvSearcher *searcher)
+{
+	gv_searcher_drop(searcher);
+	gv_registry_lock();
+	gv_registry.devices[device].extras--;
+	gv_registry_unlock();
+}
+
+/* How many of one kind a device bears: it has few, where they take memory. */
+int32_t
+gv_mirrors_searchers_most(int32_t device)
+{
+	return gv_registry.devices[device].searcher > 0 ? GV_MAX_EXTRAS :
+		GV_MAX_LOADERS;
 }
 
 /* Locked: bytes of a device are a build's or a set's from now on. */

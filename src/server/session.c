@@ -13,9 +13,12 @@
 
 #define current(counter) __atomic_load_n(&gv_server.counter, __ATOMIC_RELAXED)
 
-/* A thread's means to search on a device; they are large. */
+/*
+ * A thread's means to search on a device; they are large.  For extra ones the
+ * caller holds no mirror's lock.
+ */
 GvStatus
-gv_worker_open(int32_t device, GvWorker **worker)
+gv_worker_open(int32_t device, bool is_extra, GvWorker **worker)
 {
 	GvWorker   *made = calloc(1, sizeof(GvWorker));
 	GvStatus	status;
@@ -23,7 +26,9 @@ gv_worker_open(int32_t device, GvWorker **worker)
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->device = device;
-	status = gv_searcher(device, &made->searcher);
+	made->is_extra = is_extra;
+	status = is_extra ? gv_mirrors_searcher(device, &made->searcher) :
+		gv_searcher(device, &made->searcher);
 	if (status != GV_OK)
 	{
 		free(made);
@@ -38,7 +43,10 @@ gv_worker_close(GvWorker *worker)
 {
 	if (worker == NULL)
 		return;
-	gv_searcher_drop(worker->searcher);
+	if (worker->is_extra)
+		gv_mirrors_searcher_drop(worker->device, worker->searcher);
+	else
+		gv_searcher_drop(worker->searcher);
 	free(worker);
 }
 
@@ -478,7 +486,7 @@ gv_session_finish(GvWorker *worker)
 	int			i;
 
 	/* of shards, which take memory for each step of a search */
-	if (status == GV_NO_MEMORY && worker->n > 1)
+	if (gv_is_survivable(status) && worker->n > 1)
 		answered = search_singly(worker, status);
 	else
 		for (i = 0; i < worker->n; i++)
@@ -486,20 +494,41 @@ gv_session_finish(GvWorker *worker)
 	end_batch(worker, answered);
 }
 
-/* Means to search on a device, the last ones if they are that device's. */
+/* Means to search on a device, in the place of the last ones. */
 static GvStatus
 need_worker(GvConnection *connection, int32_t device)
 {
-	GvWorker   *worker = connection->work;
+	GvWorker   *worker = NULL;
 	GvStatus	status;
 
-	if (worker != NULL && worker->device == device)
-		return GV_OK;
-	gv_worker_close(worker);
-	connection->work = worker = NULL;
-	status = gv_worker_open(device, &worker);
+	gv_worker_close(connection->work);
+	status = gv_worker_open(device, true, &worker);
 	connection->work = worker;
 	return status;
+}
+
+/*
+ * Lock an acquired mirror, for a search with such means on its device.  It is
+ * let go while these are made.
+ */
+static GvStatus
+lock_to_search(GvConnection *connection, GvHeldMirror *held)
+{
+	for (;;)
+	{
+		const GvWorker *worker = connection->work;
+		int32_t		device;
+		GvStatus	status;
+
+		(void) gv_session_lock(held, true);
+		device = gv_mirrors_device(held, -1);
+		if (worker != NULL && worker->device == device)
+			return GV_OK;
+		pthread_rwlock_unlock(&held->lock);
+		status = need_worker(connection, device);
+		if (status != GV_OK)
+			return status;
+	}
 }
 
 /* A search by a loader shares its batch with no other. */
@@ -517,8 +546,7 @@ search_alone(GvConnection *connection)
 		gv_session_refuse(&connection, 1, refusal);
 		return;
 	}
-	(void) gv_session_lock(held, true);
-	status = need_worker(connection, gv_mirrors_device(held, -1));
+	status = lock_to_search(connection, held);
 	if (status == GV_OK)
 	{
 		GvWorker   *worker = connection->work;
@@ -531,7 +559,6 @@ search_alone(GvConnection *connection)
 	}
 	else
 	{
-		pthread_rwlock_unlock(&held->lock);
 		gv_mirrors_release(held, 0);
 		gv_refuse(connection, gv_status_refusal(status),
 				  "no memory to search");

@@ -50,7 +50,7 @@ take_descriptors(GvConnection *connection, struct msghdr *message)
 	}
 }
 
-/* As recv, but descriptors that come along are kept. */
+/* As recv without waiting, but descriptors that come along are kept. */
 ssize_t
 gv_shared_receive(GvConnection *connection, void *bytes, size_t length)
 {
@@ -66,7 +66,8 @@ gv_shared_receive(GvConnection *connection, void *bytes, size_t length)
 		.msg_control = control.bytes,
 		.msg_controllen = sizeof(control.bytes)
 	};
-	ssize_t		n = recvmsg(connection->fd, &message, MSG_CMSG_CLOEXEC);
+	ssize_t		n = recvmsg(connection->fd, &message,
+								MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 
 	if (n >= 0)
 		take_descriptors(connection, &message);

@@ -61,7 +61,7 @@ make(GvTrial *trial, GvBuilder *builder)
 	}
 	status = copy_arrays(trial, builder);
 	if (status == GV_OK)
-		status = gv_searcher(trial->spec.device, &trial->searcher);
+		status = gv_mirrors_searcher(trial->spec.device, &trial->searcher);
 	return status;
 }
 
@@ -220,7 +220,8 @@ gv_trial_search(GvTrial *trial, GvConnection *connection)
 void
 gv_trial_end(GvTrial *trial)
 {
-	gv_searcher_drop(trial->searcher);
+	if (trial->searcher != NULL)
+		gv_mirrors_searcher_drop(trial->spec.device, trial->searcher);
 	trial->searcher = NULL;
 	gv_mirror_drop(trial->mirror);
 	trial->mirror = NULL;

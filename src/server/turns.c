@@ -64,7 +64,8 @@ gv_turns_open(void)
 
 	for (device = 0; device < turns.nlanes; device++)
 		for (i = 0; i < GV_TURNS && status == GV_OK; i++)
-			status = gv_worker_open(device, &turns.lanes[device].turns[i]);
+			status = gv_worker_open(device, false,
+									&turns.lanes[device].turns[i]);
 	return status;
 }
 

@@ -70,6 +70,7 @@ IvfpqCheckStatus(GvStatus status)
 					 errdetail("The engine has no room.")));
 			break;
 		case GV_FAILED:
+		case GV_REJECTED:
 			ereport(ERROR,
 					(errcode(ERRCODE_SYSTEM_ERROR),
 					 errmsg("the engine failed")));

@@ -335,6 +335,14 @@ gv_mirror_get_block(GvMirror *mirror, int32_t list, int32_t block,
 	return mirrors->get_block(mirror, list, block, view);
 }
 
+void
+gv_rejection(char *text, size_t size)
+{
+	text[0] = '\0';
+	if (mirrors != NULL && mirrors->rejection != NULL)
+		mirrors->rejection(text, size);
+}
+
 GvStatus
 gv_searcher(int32_t device, GvSearcher **searcher)
 {

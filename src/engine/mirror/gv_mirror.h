@@ -8,7 +8,8 @@
  * coarse search to the best copies.  gpuvecd calls this; backends never do.
  *
  * Unlike gv_engine.h these operations keep state and take memory, and may
- * report GV_NO_MEMORY (the mirror is as it was) and GV_FAILED (the engine is
+ * report GV_NO_MEMORY or, for a call that is a fault of ours, GV_REJECTED (the
+ * mirror is as it was, after either), and GV_FAILED (the engine is
  * beyond repair: the process must be started anew).  They never print, exit
  * or jump out.
  *
@@ -271,6 +272,7 @@ typedef struct GvMirrorBackend
 						  GvSearch *searches, int32_t n);
 	bool		(*done) (GvSearcher *searcher);
 	GvStatus	(*finish) (GvSearcher *searcher);
+	void		(*rejection) (char *text, size_t size); /* or NULL */
 } GvMirrorBackend;
 
 extern const GvMirrorBackend gv_cpu_mirrors;	/* portable C, the oracle */
@@ -302,6 +304,9 @@ typedef enum GvProducts
 
 extern void gv_products_use(GvProducts products);
 extern GvProducts gv_products_used(void);
+
+/* gv_rejection: which call was the last to be GV_REJECTED; "": not known. */
+extern void gv_rejection(char *text, size_t size);
 
 /* gv_ndevices: how many were found; 0 before. */
 extern int32_t gv_ndevices(void);

@@ -117,7 +117,7 @@ gv_spread_create(const GvMirrorSpec *spec, const GvSpread *spread,
 		else
 			status = one;
 		if (one != GV_OK &&
-			(spread->kind == GV_SHARDS || one != GV_NO_MEMORY))
+			(spread->kind == GV_SHARDS || !gv_is_survivable(one)))
 		{
 			if (lacking != NULL && spread->nparts > 1)
 				*lacking = i;
@@ -125,7 +125,7 @@ gv_spread_create(const GvMirrorSpec *spec, const GvSpread *spread,
 		}
 	}
 	if (made->spread.nparts > 0 && spread->kind == GV_REPLICAS &&
-		status == GV_NO_MEMORY)
+		gv_is_survivable(status))
 		status = GV_OK;
 	if (status != GV_OK)
 	{
@@ -200,19 +200,19 @@ change_all(GvSpreadMirror *mirror, const Change *change)
 	bool		lack[GV_MAX_DEVICES] = {false};
 	int32_t		nparts = mirror->spread.nparts;
 	int32_t		nlack = 0;
+	GvStatus	status = GV_OK;
 	int32_t		i;
 
 	for (i = 0; i < nparts; i++)
 	{
-		GvStatus	status = apply(mirror->parts[i], change);
-
-		lack[i] = status == GV_NO_MEMORY;
+		status = apply(mirror->parts[i], change);
+		lack[i] = gv_is_survivable(status);
 		if (status != GV_OK && (!lack[i] || gv_has_shards(mirror)))
 			return status;
 		nlack += lack[i];
 	}
 	if (nlack == nparts)
-		return GV_NO_MEMORY;
+		return status;
 	for (i = nparts - 1; i >= 0; i--)
 		if (lack[i])
 			drop_part(mirror, i);
@@ -325,6 +325,13 @@ spread_open(const char *devices, GvDevice *found, int32_t *nfound)
 	return gv_spread_engine->open(devices, found, nfound);
 }
 
+static void
+spread_rejection(char *text, size_t size)
+{
+	if (gv_spread_engine->rejection != NULL)
+		gv_spread_engine->rejection(text, size);
+}
+
 const GvMirrorBackend gv_spread_mirrors = {
 	.name = "spread",
 	.open = spread_open,
@@ -343,4 +350,5 @@ const GvMirrorBackend gv_spread_mirrors = {
 	.begin = gv_spread_begin,
 	.done = gv_spread_done,
 	.finish = gv_spread_finish,
+	.rejection = spread_rejection,
 };

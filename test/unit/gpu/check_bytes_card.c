@@ -1,10 +1,15 @@
 /*
  * check_bytes_card.c
- *		What mirrors take of a card, beside the model of bytes.c; and that what
- *		comes beyond what was expected takes little more.
+ *		What mirrors take of a card, beside the model of bytes.c; that what
+ *		comes beyond what was expected takes little more; and what room
+ *		searches of lists of any lengths have.
  */
+#include <stdlib.h>
+#include <string.h>
+
 #include "../engine/unit.h"
 #include "bytes.h"
+#include "gpu/common/gv_lengths.h"
 
 extern void test_bytes_card(void);
 
@@ -100,9 +105,74 @@ test_beyond(void)
 	gv_mirror_drop(mirror);
 }
 
+#define NLENGTHS	300			/* lists */
+#define NCHANGES	3000
+
+static int
+longer_first(const void *a, const void *b)
+{
+	uint32_t	x = *(const uint32_t *) a;
+	uint32_t	y = *(const uint32_t *) b;
+
+	return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Is there room for any lists [NLENGTHS], and for an eighth more at most? */
+static void
+check_room(const struct GvLengths *lengths, const uint32_t *of)
+{
+	uint32_t	sorted[NLENGTHS];
+	int64_t		longest = 0;
+
+	memcpy(sorted, of, sizeof(sorted));
+	qsort(sorted, NLENGTHS, sizeof(uint32_t), longer_first);
+	for (int32_t i = 0; i < NLENGTHS; i++)
+	{
+		int64_t		room = gv_lengths_most(lengths, i + 1);
+
+		longest += sorted[i];
+		CHECK(room >= longest && room <= longest + longest / 8,
+			  "room for %lld blocks, of the %d longest lists are %lld",
+			  (long long) room, (int) i + 1, (long long) longest);
+	}
+}
+
+/*
+ * Lists of all lengths, which change; and one that is a thousand times as long
+ * as others, which are to have their own room and not its.
+ */
+static void
+test_lengths(void)
+{
+	static struct GvLengths lengths;
+	static uint32_t of[NLENGTHS];
+	int64_t		room;
+
+	for (int32_t i = 0; i < NCHANGES; i++)
+	{
+		int32_t		list = (int32_t) (unit_random() % NLENGTHS);
+		uint32_t	n = (uint32_t) unit_random() >> unit_random() % 32;
+
+		if (of[list] > 0)
+			gv_lengths_count(&lengths, of[list], -1);
+		of[list] = n;
+		if (n > 0)
+			gv_lengths_count(&lengths, n, 1);
+		if (i % 100 == 0 || i == NCHANGES - 1)
+			check_room(&lengths, of);
+	}
+	memset(&lengths, 0, sizeof(lengths));
+	gv_lengths_count(&lengths, 3125, 1);
+	for (int32_t i = 1; i < NLENGTHS; i++)
+		gv_lengths_count(&lengths, 3, 1);
+	room = gv_lengths_most(&lengths, 32);
+	CHECK(room == 3125 + 31 * 3, "%lld blocks", (long long) room);
+}
+
 void
 test_bytes_card(void)
 {
+	test_lengths();
 	test_model();
 	test_beyond();
 }

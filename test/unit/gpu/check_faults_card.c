@@ -8,6 +8,7 @@
  *		so nothing is launched early.
  */
 #include <pthread.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "searches.h"
@@ -240,29 +241,32 @@ test_refused_launches(void)
 {
 	Searched	searched;
 	Long		exact;
-	GvStatus	status = GV_NO_MEMORY;
+	GvStatus	status = GV_REJECTED;
+	char		text[200];
 	int			n;
 
 	begin_searches(&searched, 0, 8);
-	for (n = 1; n < MOST_LAUNCHES && status == GV_NO_MEMORY; n++)
+	for (n = 1; n < MOST_LAUNCHES && status == GV_REJECTED; n++)
 	{
 		gv_emulated_refusal = n;
 		status = search_all(&searched);
 		gv_emulated_refusal = 0;
-		CHECK(status == GV_OK || status == GV_NO_MEMORY, "%d: %d", n, status);
+		CHECK(status == GV_OK || status == GV_REJECTED, "%d: %d", n, status);
 	}
 	CHECK(status == GV_OK && n > 6, "%d: %d", n, status);
 	check_answers(&searched.index, searched.searches, NSEARCHES, "refused");
+	gv_rejection(text, sizeof(text));
+	CHECK(strstr(text, ".cu:") != NULL, "\"%s\" names no call", text);
 	end_searches(&searched);
 
 	begin_long(&exact, 100);
-	status = GV_NO_MEMORY;
-	for (n = 1; n < MOST_LAUNCHES && status == GV_NO_MEMORY; n++)
+	status = GV_REJECTED;
+	for (n = 1; n < MOST_LAUNCHES && status == GV_REJECTED; n++)
 	{
 		gv_emulated_refusal = n;
 		status = search_long(&exact);
 		gv_emulated_refusal = 0;
-		CHECK(status == GV_OK || status == GV_NO_MEMORY, "%d: %d", n, status);
+		CHECK(status == GV_OK || status == GV_REJECTED, "%d: %d", n, status);
 	}
 	CHECK(status == GV_OK && n > 6, "%d: %d", n, status);
 	CHECK(search_long(&exact) == GV_OK && exact.nfailed == n - 2,

@@ -371,8 +371,8 @@ test_hung(void)
 {
 	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
 
-	CHECK(check_hung(&index, "3,5", "400:5", NULL) !=
-		  check_hung(&index, "3,5", "401:5", NULL), "hung devices");
+	CHECK(check_hung(&index, "3,5", "400:6", NULL) !=
+		  check_hung(&index, "3,5", "401:6", NULL), "hung devices");
 	free_index(&index);
 }
 
@@ -404,7 +404,7 @@ static void
 test_hung_many(void)
 {
 	static const char *const options[] = {"--patience", "2", "--fault",
-	"100:5", NULL};
+	"100:6", NULL};
 	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
 	GvMirrorKey key = test_key(1);
 	TestServer	server;

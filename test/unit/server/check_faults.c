@@ -22,6 +22,8 @@ may_be(int got, GvStatus status)
 			return got == 0 || got == GV_REFUSED_NO_MEMORY;
 		case GV_FAILED:
 			return got == 0 || got == GV_REFUSED_FAILED || got == -1;
+		case GV_REJECTED:
+			return got == 0 || got == GV_REFUSED_FAILED;
 		default:
 			return got == 0 || got == GV_REFUSED_PROTOCOL || got == -1;
 	}
@@ -116,6 +118,8 @@ check_fault(int n, GvStatus status, TestIndex *index)
 		CHECK(ended == 0, "call %d, status %d: exit status %d", n, status,
 			  ended);
 	}
+	if (status == GV_REJECTED && (first != 0 || second > 0))
+		server_check_log(&server, "WARNING: the device rejected a call");
 	server_remove(&server);
 	return first != 0;
 }
@@ -187,7 +191,7 @@ test_faults(void)
 	int			n;
 
 	test_batch_faults(&index);
-	for (status = GV_INVALID; status <= GV_FAILED; status++)
+	for (status = GV_INVALID; status <= GV_REJECTED; status++)
 	{
 		int			missed = 0;
 		int			failed = 0;

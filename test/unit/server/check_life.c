@@ -56,8 +56,8 @@ test_options(void)
 	check_end("--fault", "1", 2, usage);
 	check_end("--fault", "0:3", 2, usage);
 	check_end("--fault", "1:1", 2, usage);
-	check_end("--fault", "1:6", 2, usage);
-	check_end("--build-fault", "1:5", 2, usage);
+	check_end("--fault", "1:7", 2, usage);
+	check_end("--build-fault", "1:6", 2, usage);
 	check_end("--patience", "-1", 2, usage);
 	check_end("--fault", "1:3", 5, "FATAL: no engine: injected fault");
 	check_end("--fault", "2:4", 5, "FATAL: ");

@@ -122,6 +122,92 @@ refuse_many(const TestServer *server, GvSearchesRequest request, size_t bytes,
 	close(fd);
 }
 
+/* Searches that the only mirror has answered. */
+static int64_t
+count_searches(int loader)
+{
+	GvStatusReply *status = load_status(loader);
+	int64_t		searches = ((GvMirrorStatus *) (status + 1))->searches;
+
+	CHECK(status->nmirrors == 1, "%d mirrors", status->nmirrors);
+	free(status);
+	return searches;
+}
+
+/* Bytes that mirrors may have. */
+static int64_t
+mirrors_memory(int loader)
+{
+	GvStatusReply *status = load_status(loader);
+	int64_t		memory = status->memory;
+
+	free(status);
+	return memory;
+}
+
+/* Is it soon all that it was, since no such client is left? */
+static void
+check_all_memory(int loader, int64_t all)
+{
+	int			i;
+
+	for (i = 0; i < 1000 && mirrors_memory(loader) != all; i++)
+		usleep(10000);
+	CHECK(mirrors_memory(loader) == all, "a searcher stays for nobody");
+}
+
+/* What searchers for n such clients at once take of all of that. */
+static int64_t
+searchers_memory(const TestServer *server, int loader, int64_t all, int n,
+				 const GvSearchesRequest *request, const float *queries)
+{
+	int64_t		taken;
+	int			many[8];
+	int			i;
+
+	check_all_memory(loader, all);
+	for (i = 0; i < n; i++)
+	{
+		many[i] = client_open(server, GV_ROLE_MANY);
+		CHECK(client_message(many[i], GV_MSG_SEARCHES, request,
+							 sizeof(*request), queries,
+							 4 * (size_t) request->n *
+							 (size_t) request->dims), "many %d", i);
+	}
+	for (i = 0; i < n; i++)
+	{
+		GvMessage	header;
+		void	   *answer = client_answer(many[i], &header);
+
+		CHECK(answer != NULL && header.type == GV_MSG_OK, "many %d", i);
+		free(answer);
+	}
+	taken = all - mirrors_memory(loader);
+	for (i = 0; i < n; i++)
+		close(many[i]);
+	check_all_memory(loader, all);
+	return taken;
+}
+
+/*
+ * A device has few searchers for them, in its budget, however many they are.
+ * The processor's take nothing, a large card's what is kept for searches.
+ */
+static void
+check_searchers(const TestServer *server, int loader, int64_t all,
+				const GvSearchesRequest *request, const float *queries)
+{
+	int64_t		one = searchers_memory(server, loader, all, 1, request,
+									   queries);
+	int64_t		eight = searchers_memory(server, loader, all, 8, request,
+										 queries);
+
+	CHECK(server_is_emulated() ?
+		  one > 0 && eight >= one && eight - one < one + 1024 : eight >= one,
+		  "%lld bytes, of 8 clients %lld", (long long) one,
+		  (long long) eight);
+}
+
 /* One that is idle is closed, but not in the midst of a message. */
 static void
 check_idle(const TestServer *server, GvSearchesRequest *request,
@@ -158,6 +244,8 @@ test_many(const TestServer *server)
 	GvSearchesRequest request = {.key = key, .dims = 12, .probes = 9,
 	.compare = 40, .capacity = 30};
 	GvSearchesRequest wrong;
+	int64_t		nsearches;
+	int64_t		all;
 	/* thousands take a sanitized card's emulated threads a minute */
 	int			most = unit_small && test_card ? 400 : 5000;
 	float	   *queries = unit_alloc((size_t) most * 12 * sizeof(float));
@@ -166,6 +254,7 @@ test_many(const TestServer *server)
 	for (i = 0; i < most * 12; i++)
 		queries[i] = index.centroids[unit_random() % (70 * 12)];
 	CHECK(load_all(loader, &key, &index) == 0, "load");
+	all = mirrors_memory(loader);
 	for (i = 1; i <= most; i = 3 * i + 1)
 	{
 		request.n = i;
@@ -176,6 +265,8 @@ test_many(const TestServer *server)
 
 	request.n = 2;
 	check_idle(server, &request, queries);
+	check_searchers(server, loader, all, &request, queries);
+	nsearches = count_searches(loader);
 	wrong = request;
 	wrong.key = test_key(301);
 	refuse_many(server, wrong, 2 * 48, queries, GV_REFUSED_NO_MIRROR);
@@ -197,6 +288,7 @@ test_many(const TestServer *server)
 	wrong = request;
 	wrong.unused = 1;
 	refuse_many(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
+	CHECK(count_searches(loader) == nsearches, "refused searches count");
 
 	CHECK(load_drop(loader, &key) == 0, "drop");
 	unit_free(queries);
@@ -432,6 +524,68 @@ test_slow_writer(const TestServer *server)
 	close(loader);
 }
 
+/* Has the server closed it?  Of what it sent before something may be left. */
+static bool
+is_closed(int fd)
+{
+	struct pollfd in = {.fd = fd,.events = POLLRDHUP};
+
+	return poll(&in, 1, 20000) == 1;
+}
+
+/* A client that stops within a message, or within an answer, is closed. */
+static void
+test_stuck(void)
+{
+	static const GvRole roles[] = {GV_ROLE_SESSION, GV_ROLE_LOADER,
+	GV_ROLE_MANY, GV_ROLE_BUILDER, GV_ROLE_SET};
+	TestServer	server = server_start("--message", "1");
+	TestIndex	index = make_index(GV_IP, 2, 2, 10, 1, -60000, false);
+	GvMirrorKey key = test_key(303);
+	int			loader = client_open(&server, GV_ROLE_LOADER);
+	int			session = client_open(&server, GV_ROLE_SESSION);
+	int			many = client_open(&server, GV_ROLE_MANY);
+	GvSearchesRequest request = {.key = key, .n = 2, .dims = 2, .probes = 10,
+	.compare = 10, .capacity = GV_MAX_HITS};
+	GvMessage	header = {0, GV_MSG_PING, 0};
+	TestSearch	search;
+	int			stuck[5];
+	int			i;
+
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	search = make_search(&key, &index);
+	search.request.probes = 10;
+	search.request.compare = 10;
+	search.request.capacity = GV_MAX_HITS;
+	CHECK(search_send(session, &search), "session");
+	CHECK(client_message(many, GV_MSG_SEARCHES, &request, sizeof(request),
+						 index.centroids, 16), "many");
+	for (i = 0; i < 5; i++)
+	{
+		stuck[i] = client_open(&server, roles[i]);
+		CHECK(client_send(stuck[i], &header, sizeof(header) / 2), "part");
+	}
+	for (i = 0; i < 5; i++)
+	{
+		CHECK(client_ended(stuck[i]), "role %d is within a message for ever",
+			  roles[i]);
+		close(stuck[i]);
+	}
+	CHECK(is_closed(session), "a session does not read for ever");
+	CHECK(is_closed(many), "a client does not read for ever");
+	/* between messages there is time */
+	CHECK(client_ping(loader) == 0, "an idle client is closed");
+	close(session);
+	close(many);
+	close(loader);
+	free_search(&search);
+	free_index(&index);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_check_log(&server, "closed a connection whose client had not ended "
+					 "a message in 1 s");
+	server_remove(&server);
+}
+
 /* Sessions that ask as fast as they can, each a process. */
 static void
 test_crowd(const TestServer *server)
@@ -479,6 +633,7 @@ test_searches(void)
 	test_large_batch(&server);
 	test_slow_writer(&server);
 	test_crowd(&server);
+	test_stuck();
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	server_remove(&server);
 }

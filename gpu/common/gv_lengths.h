@@ -1,0 +1,82 @@
+/*
+ * gv_lengths.h
+ *		How long lists are, and how many blocks some of them have at most.
+ *
+ * A search has room for the scores of all copies that it may meet: those of
+ * the longest lists, as many as it probes.  Once one list is very long, so
+ * many times its length would be room for a few searches only.  Lists change
+ * one at a time, so they are counted by classes of length, eight for each
+ * power of two, and sums are made of these.
+ */
+#ifndef GV_LENGTHS_H
+#define GV_LENGTHS_H
+
+#include <stdint.h>
+
+/* Lengths below this have a class each. */
+#define GV_SHORT_LENGTHS	16
+#define GV_LENGTH_CLASSES	(GV_SHORT_LENGTHS + 28 * 8)
+
+/* Of the lists in each class. */
+struct GvLengths
+{
+	int64_t		nlists[GV_LENGTH_CLASSES];
+	int64_t		nblocks[GV_LENGTH_CLASSES];
+};
+
+/* The class of a length: its highest bit and the three below. */
+static inline int
+gv_length_class(uint32_t length)
+{
+	int			shift;
+
+	if (length < GV_SHORT_LENGTHS)
+		return (int) length;
+	shift = 28 - __builtin_clz(length);
+	return GV_SHORT_LENGTHS + (shift - 1) * 8 + (int) (length >> shift) - 8;
+}
+
+/* The greatest length of a class. */
+static inline int64_t
+gv_class_most(int c)
+{
+	int			shift;
+
+	if (c < GV_SHORT_LENGTHS)
+		return c;
+	c -= GV_SHORT_LENGTHS;
+	shift = c / 8 + 1;
+	return ((int64_t) (8 + c % 8 + 1) << shift) - 1;
+}
+
+/* A list of n blocks comes (times = 1) or goes (-1). */
+static inline void
+gv_lengths_count(struct GvLengths *lengths, uint32_t n, int times)
+{
+	int			c = gv_length_class(n);
+
+	lengths->nlists[c] += times;
+	lengths->nblocks[c] += (int64_t) times * n;
+}
+
+/*
+ * Blocks of so many lists at most: the sum of the longest, of which those of
+ * the last class are taken for as long as any there may be.
+ */
+static inline int64_t
+gv_lengths_most(const struct GvLengths *lengths, int64_t nlists)
+{
+	int64_t		nblocks = 0;
+
+	for (int c = GV_LENGTH_CLASSES - 1; c > 0 && nlists > 0; c--)
+	{
+		int64_t		n = lengths->nlists[c];
+
+		nblocks += n <= nlists ? lengths->nblocks[c] :
+			nlists * gv_class_most(c);
+		nlists -= n <= nlists ? n : nlists;
+	}
+	return nblocks;
+}
+
+#endif							/* GV_LENGTHS_H */
