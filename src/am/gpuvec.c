@@ -13,6 +13,7 @@
 #include "am/common/options.h"
 #include "am/filter/customscan.h"
 #include "am/scan/counters.h"
+#include "am/scan/limit.h"
 #include "am/scan/livequeries.h"
 #include "client/client.h"
 #include "page/stoppoint.h"
@@ -361,6 +362,7 @@ _PG_init(void)
 	IvfpqInitOptions();
 	IvfpqInitPlanner();
 	IvfpqInitFilter();
+	IvfpqInitLimit();
 	define_scan_settings();
 	define_live_queries_setting();
 	define_training_settings();

@@ -44,41 +44,6 @@ IvfpqScanBeginKeys(IndexScanDesc scan)
 	return !state->tests.never;
 }
 
-/* What the first so many rows take, of those that fulfil the conditions. */
-void
-IvfpqScanEffort(const IvfpqScan *state, double rows, IvfpqEffort *effort)
-{
-	const IvfpqMetaData *meta = &state->model->meta;
-
-	double		among = rows / state->key_share;
-	double		spread = among;
-
-	if (IvfpqScanIsSpread(state))
-		spread = IvfpqSpreadRows(among, state->filter == NULL);
-	if (state->asks_keys)
-		IvfpqEffortWithin(effort, state->index, meta, state->recall, among,
-						  spread);
-	else
-		IvfpqEffortFor(effort, state->index, meta, state->recall,
-					   Min(spread, PG_INT32_MAX));
-	effort->candidates = IvfpqKeyCandidates(effort->candidates,
-											state->key_share);
-	effort->quota = (int64) Min(rows, PG_INT32_MAX);
-}
-
-/*
- * Are the rows wanted spread over the nearest ones that they are among?  A
- * radius ends a scan by the last of these; refine records do not tell where
- * among them a row is that passes.
- */
-bool
-IvfpqScanIsSpread(const IvfpqScan *state)
-{
-	if (state->filter == NULL)
-		return state->asks_keys;
-	return !state->search.addresses && !state->filter->radius.is_set;
-}
-
 /*
  * Is it told only by rows themselves which candidates may come up?  If so,
  * those count that passed.
@@ -103,7 +68,7 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 	goal->rows = Max(state->effort.quota, 1);
 	goal->most_probes = most_probes;
 	goal->share = state->key_share;
-	goal->is_spread = IvfpqScanIsSpread(state);
+	goal->is_spread = IvfpqDepthIsSpread(state);
 	goal->is_far = false;
 	goal->by_keys = state->filter == NULL;
 	goal->reads_all = is_last;
