@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "am/common/count.h"
 #include "am/scan/scan.h"
 
 /* Is anything asked of keys?  That the vector is not NULL is true of all rows. */
@@ -55,6 +56,17 @@ IvfpqScanAsksRows(const IvfpqScan *state)
 		(state->asks_keys && state->tests.nrechecks > 0);
 }
 
+/* Of all rows those that the planner expects to fulfil them; 0 = not known. */
+static double
+guessed_share(const IvfpqScan *state)
+{
+	double		rows = IvfpqRowsAbout(state->index, &state->model->meta);
+
+	if (state->filter != NULL || state->planned <= 0 || rows <= 0)
+		return 0;
+	return Min(Max(state->planned / rows, IVFPQ_LEAST_SHARE), 1);
+}
+
 /*
  * What the next batch looks for among rows that fulfil the conditions: what the
  * effort says or, in the last batch, all in so many lists.
@@ -68,6 +80,7 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 	goal->rows = Max(state->effort.quota, 1);
 	goal->most_probes = most_probes;
 	goal->share = state->key_share;
+	goal->guess = guessed_share(state);
 	goal->is_spread = IvfpqDepthIsSpread(state);
 	goal->is_far = false;
 	goal->by_keys = state->filter == NULL;
