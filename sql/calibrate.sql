@@ -83,18 +83,51 @@ SELECT * FROM pg_temp.effort(5);
 SELECT lists, copies, measured, given, late FROM gpuvec_last_scan();
 SELECT recall FROM gpuvec_recall('aimed_e', 10, 50);
 RESET gpuvec.recall;
--- the second batch is good for 100 rows
+-- the first batch is for as many rows as LIMIT asks for, at a depth that
+-- calibration knows
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 10) AS q;
 SELECT batches, given FROM gpuvec_last_scan();
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 100) AS q;
 SELECT batches, given FROM gpuvec_last_scan();
-SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 101) AS q;
-SELECT batches, given FROM gpuvec_last_scan();
--- ... the third for the 300 that are known of, and there are too few rows for more
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 300) AS q;
 SELECT batches, given, finished, measured < 6000 AS few FROM gpuvec_last_scan();
+-- ... there are too few rows for more than the 300 that are known of
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 301) AS q;
 SELECT batches, given, finished FROM gpuvec_last_scan();
+-- ... so it is where only the executor knows, and where other nodes stand between
+CREATE FUNCTION pg_temp.batches(statement text, OUT batches int, OUT given bigint) LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE 'SELECT count(*) FROM (' || statement || ') AS s';
+	SELECT s.batches, s.given FROM gpuvec_last_scan() AS s INTO batches, given;
+END
+$$;
+SELECT ask, b.* FROM (VALUES ('LIMIT (SELECT 100)'), ('LIMIT 100 FOR UPDATE'), ('LIMIT 3 * 40 - 10'), ('OFFSET (SELECT 0) LIMIT (SELECT 299 + 1)'),
+	('FETCH FIRST 100 ROWS WITH TIES')) AS a (ask),
+	pg_temp.batches('SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) ' || ask) AS b;
+SET plan_cache_mode = force_generic_plan;
+PREPARE asked (bigint, bigint) AS SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) OFFSET $2 LIMIT $1;
+EXECUTE asked (300, 0) \g /dev/null
+SELECT batches, given FROM gpuvec_last_scan();
+EXECUTE asked (NULL, NULL) \g /dev/null
+SELECT batches > 1 AS several, given FROM gpuvec_last_scan();
+RESET plan_cache_mode;
+SELECT b.* FROM pg_temp.batches('SELECT f.id FROM (VALUES (1)) AS one, LATERAL
+	(SELECT id, random() AS x FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2)) AS f LIMIT (SELECT 100)') AS b;
+SELECT b.* FROM pg_temp.batches('(SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2)) UNION ALL SELECT 1 LIMIT (SELECT 100)') AS b;
+SELECT b.* FROM pg_temp.batches('SELECT id, row_number() OVER (ORDER BY e <-> pg_temp.point(7, 16, 200, 2)) FROM aimed LIMIT (SELECT 100)') AS b;
+-- ... anew in each scan of a statement
+SELECT b.* FROM pg_temp.batches('SELECT n, f.id FROM (VALUES (10), (100), (300)) AS v (n), LATERAL
+	(SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT n) AS f') AS b;
+-- ... pages go through the depths before them: they are parts of one order
+SELECT page, b.* FROM (VALUES (0), (10), (90), (100), (290)) AS p (page),
+	pg_temp.batches('SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 10 OFFSET ' || page) AS b;
+-- a cursor does not say how many
+BEGIN;
+DECLARE c CURSOR FOR SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2);
+MOVE 101 FROM c;
+CLOSE c;
+SELECT batches, given FROM gpuvec_last_scan();
+COMMIT;
 
 -- an option comes before the target, a setting before the option
 ALTER INDEX aimed_e SET (probes = 3, candidates = 77);

@@ -39,6 +39,8 @@ DECLARE
 	q real[];
 	ids int[];
 	found bigint;
+	c refcursor;
+	one int;
 BEGIN
 	rows = 0; once = true; in_order = true; recall = 0;
 	FOR i IN 1..n_queries LOOP
@@ -47,8 +49,15 @@ BEGIN
 			EXECUTE format('SELECT array_agg(id) FROM (SELECT id, e <-> %1$L AS d FROM halved
 				ORDER BY e <-> %1$L LIMIT %2$s) AS x WHERE d >= 0', q, n) INTO ids;
 		ELSE
-			EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM halved
-				ORDER BY e <-> %L LIMIT %s) AS x', q, n) INTO ids;
+			-- no LIMIT says how many: so batches are small ones at first
+			ids = '{}';
+			OPEN c NO SCROLL FOR EXECUTE format('SELECT id FROM halved ORDER BY e <-> %L', q);
+			FOR j IN 1..n LOOP
+				FETCH c INTO one;
+				EXIT WHEN one IS NULL;
+				ids = ids || one;
+			END LOOP;
+			CLOSE c;
 		END IF;
 		rows = rows + cardinality(ids);
 		once = once AND cardinality(ids) = (SELECT count(DISTINCT u) FROM unnest(ids) AS u);

@@ -78,7 +78,7 @@ RESET gpuvec.probes;
 
 -- without a condition nothing is read for the many rows that nobody wants
 SELECT count(*) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 400) AS x;
-SELECT finished, measured < 1000 AS few FROM gpuvec_last_scan();
+SELECT finished, measured < 4000 AS few FROM gpuvec_last_scan();
 
 -- candidates that are deleted make a batch good for fewer rows: those behind
 -- would come before nearer ones

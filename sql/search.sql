@@ -95,6 +95,7 @@ DELETE FROM many WHERE id % 4 <> 0;
 SELECT count(*) = 1500 AS all_rows FROM gpuvec_search('many_e', all_asked(), 10);
 VACUUM many;
 INSERT INTO many SELECT i, pg_temp.point(i, 20) FROM generate_series(2001, 2900) AS i;
+ANALYZE many;
 SELECT * FROM pg_temp.differ('many_e', 10, 'SELECT ctid, e <-> a.v FROM many ORDER BY e <-> a.v');
 DROP INDEX many_e;
 CREATE INDEX many_e ON many USING gpuivfpq (e) WITH (lists = 20, refine = half);

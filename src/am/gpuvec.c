@@ -14,6 +14,7 @@
 #include "am/common/options.h"
 #include "am/filter/customscan.h"
 #include "am/scan/counters.h"
+#include "am/scan/limit.h"
 #include "am/scan/livequeries.h"
 #include "am/sql/inspect.h"
 #include "client/client.h"
@@ -387,6 +388,7 @@ _PG_init(void)
 	if (getenv("GPUVEC_FAULTS") != NULL)
 		IvfpqInitPlanCheck();
 	IvfpqInitInspect();
+	IvfpqInitLimit();
 	define_scan_settings();
 	define_live_queries_setting();
 	define_training_settings();

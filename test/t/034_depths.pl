@@ -1,7 +1,8 @@
 # Recall at every depth: conditions that only certain ranks fulfil find as many
-# of their rows as gpuvec.recall asks for.
+# of their rows as gpuvec.recall asks for; and so do limits of all sizes, whether
+# the scan knows of them or not (from "The recall that is promised" on).
 #
-# The table has lists enough for parents, and clusters of some hundred rows, so
+# The first table has lists enough for parents, and clusters of some hundred rows, so
 # that a row of rank 500 lies in any of many lists.
 
 use strict;
@@ -107,6 +108,118 @@ for my $recall (0.95, 0.99)
 
 		cmp_ok($share, '>=', $recall - $margin, "ranks $first to $last at $recall");
 		note("ranks $first to $last at $recall: $share");
+	}
+}
+
+# The recall that is promised, whoever knows how many rows are wanted: of random
+# rows of many dimensions, which codes tell little of.  A condition's rows are
+# anywhere, near the queries or far from them.
+my $nrows = long_test() ? 20_000 : 10_000;
+my $nqueries = long_test() ? 200 : 12;
+my %share = (
+	all => 'f >= 0',
+	half => 'f < .5',
+	tenth => 'f < .1',
+	hundredth => 'f < .01',
+	half_with => 'near < .5',
+	tenth_with => 'near < .1',
+	hundredth_with => 'near < .01',
+	half_against => 'near >= .5',
+	tenth_against => 'near >= .9',
+	hundredth_against => 'near >= .99');
+my @shares = long_test() ? sort keys %share : qw(half tenth_with half_against);
+my @limits = long_test() ? (10, 100, 300, 1000, 3000, 'all') : (10, 300, 'all');
+my @indexes = ('(e real_cosine_ops)',
+	long_test() ? ('(e real_cosine_ops) WITH (refine = sq8)', '(e real_cosine_ops, f, near)') : ());
+my $vector = '(random() + random() + random() - 1.5)::real';
+my $vectors = "(SELECT array_agg($vector) FROM generate_series(1, 40) WHERE g = g)";
+
+$node->safe_psql(
+	'postgres', qq{
+	SELECT setseed(0.25);
+	CREATE TABLE anchor AS SELECT $vectors AS e FROM generate_series(1, 1) AS g;
+	CREATE TABLE spread AS SELECT g AS id, random() AS f, 0::float8 AS near, $vectors AS e FROM generate_series(1, $nrows) AS g;
+	UPDATE spread SET near = (r - .5) / $nrows FROM
+		(SELECT s.id, row_number() OVER (ORDER BY (s.e <=> a.e) + .02 * random()) AS r FROM spread AS s, anchor AS a) AS n
+		WHERE n.id = spread.id;
+	CREATE TABLE keep AS SELECT id, f, near FROM spread;
+	ALTER TABLE keep ADD PRIMARY KEY (id);
+	CREATE TABLE asking AS SELECT g AS q, (SELECT array_agg(x + .7 * $vector ORDER BY i)
+		FROM unnest(a.e) WITH ORDINALITY AS u (x, i) WHERE g = g) AS e FROM anchor AS a, generate_series(1, $nqueries) AS g;
+	CREATE TABLE answers (condition text, q int, ids int[]);
+	VACUUM ANALYZE spread, keep, asking});
+$node->safe_psql('postgres', "INSERT INTO answers SELECT '$_', q.q, n.ids FROM asking AS q,
+	LATERAL (SELECT array_agg(id ORDER BY (e <=> q.e) + 0) AS ids FROM spread WHERE $share{$_}) AS n")
+  for @shares;
+$node->safe_psql(
+	'postgres', q{
+	CREATE FUNCTION cell(named text, condition text, wanted int, way text,
+		OUT recall float8, OUT worst float8, OUT returned float8, OUT short int) LANGUAGE plpgsql
+	SET enable_seqscan = off SET enable_sort = off SET enable_bitmapscan = off SET enable_hashjoin = off
+	SET enable_mergejoin = off SET jit = off AS $$
+	DECLARE
+		a record;
+		c refcursor;
+		ids int[];
+		one int;
+		n int;
+		ordered text;
+		recalls float8[] = '{}';
+	BEGIN
+		returned = 0; short = 0;
+		FOR a IN SELECT answers.ids, asking.e FROM answers JOIN asking USING (q) WHERE answers.condition = named LOOP
+			n = least(wanted, cardinality(a.ids));
+			ordered = format('SELECT id FROM spread WHERE %s ORDER BY e <=> %L', condition, a.e);
+			CASE way
+				WHEN 'limit' THEN
+					EXECUTE format('SELECT array_agg(id) FROM (%s LIMIT %s) AS s', ordered, wanted) INTO ids;
+				WHEN 'executor' THEN
+					EXECUTE format('SELECT array_agg(id) FROM (%s LIMIT (SELECT %s)) AS s', ordered, wanted) INTO ids;
+				WHEN 'join' THEN
+					EXECUTE format('SELECT array_agg(id) FROM (SELECT s.id FROM spread AS s WHERE EXISTS
+						(SELECT 1 FROM keep WHERE keep.id = s.id AND keep.%s) ORDER BY e <=> %L LIMIT %s) AS s',
+						condition, a.e, wanted) INTO ids;
+				WHEN 'cursor' THEN
+					ids = '{}';
+					OPEN c NO SCROLL FOR EXECUTE ordered;
+					LOOP
+						FETCH c INTO one;
+						EXIT WHEN one IS NULL;
+						ids = ids || one;
+						EXIT WHEN cardinality(ids) = wanted;
+					END LOOP;
+					CLOSE c;
+			END CASE;
+			recalls = recalls || (SELECT count(*)::float8 / n FROM unnest(ids) AS i JOIN unnest(a.ids[1:n]) AS t ON i = t);
+			returned = returned + coalesce(cardinality(ids), 0)::float8 / n;
+			short = short + (wanted < cardinality(a.ids) * .9 AND coalesce(cardinality(ids), 0) < wanted)::int;
+		END LOOP;
+		returned = returned / cardinality(recalls);
+		SELECT avg(r) INTO recall FROM unnest(recalls) AS r;
+		SELECT avg(r) INTO worst FROM (SELECT r FROM unnest(recalls) AS r ORDER BY r LIMIT greatest(cardinality(recalls) / 10, 1)) AS w;
+	END
+	$$});
+for my $index (@indexes)
+{
+	$node->safe_psql('postgres', "DROP INDEX IF EXISTS spread_e; CREATE INDEX spread_e ON spread USING gpuivfpq $index; ANALYZE spread");
+	for my $named ($index eq $indexes[0] ? @shares : qw(half tenth_with))
+	{
+		my @below;
+
+		for my $way (qw(limit executor cursor join))
+		{
+			for my $limit (@limits)
+			{
+				my $wanted = $limit eq 'all' ? $nrows : $limit;
+				my ($recall, $worst, $returned, $short) = split /\|/,
+				  $node->safe_psql('postgres', "SELECT * FROM cell('$named', '$share{$named}', $wanted, '$way')");
+
+				note(sprintf '%s, %s, %s, %s: %.3f, worst %.3f, returned %.3f', $index, $named, $way, $limit, $recall, $worst, $returned);
+				push @below, "$way, $limit: $recall, worst $worst, returned $returned, short $short"
+				  if $recall < .93 || $returned < .93 || $short > 0 || (long_test() && $worst < .85);
+			}
+		}
+		is("@below", '', "the recall promised: $index, $named");
 	}
 }
 

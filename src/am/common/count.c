@@ -4,7 +4,10 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "catalog/pg_index.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "utils/rel.h"
 
 #include "am/common/count.h"
@@ -104,6 +107,41 @@ IvfpqRowsAbout(Relation index, const IvfpqMetaData *meta)
 	if (rows >= IVFPQ_ENOUGH_LEFT * meta->rows_at_calibration)
 		return rows;
 	return Max(rows, count_once(index, meta));
+}
+
+/*
+ * The rows that statistics tell of now, as the planner reads them: those of the
+ * pages that there were, and of pages since as many more.
+ */
+static double
+rows_by_statistics(Relation rel)
+{
+	double		rows = rel->rd_rel->reltuples;
+	double		pages = Max(rel->rd_rel->relpages, 1);
+
+	return rows * Max(RelationGetNumberOfBlocks(rel) / pages, 1);
+}
+
+/*
+ * Of the rows that the index has, the share that new snapshots see, as far as
+ * ANALYZE knows: the others are deleted, and VACUUM has not removed them.  1
+ * where they are not so many that it matters.
+ */
+double
+IvfpqVisibleShare(Relation index, const IvfpqMetaData *meta, Relation heap)
+{
+	Relation	rel = heap;		/* VACUUM counts an index's dead rows, too */
+	double		most = Max(meta->rows_at_calibration,
+						   index->rd_rel->reltuples);
+	double		share;
+
+	if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+		rel = index;
+	if (rel->rd_rel->reltuples < 0 ||
+		rel->rd_rel->reltuples >= IVFPQ_ENOUGH_LEFT * most)
+		return 1;
+	share = Max(rows_by_statistics(rel), 1) / Max(count_once(index, meta), 1);
+	return share < IVFPQ_ENOUGH_LEFT ? share : 1;
 }
 
 /*

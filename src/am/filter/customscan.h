@@ -12,8 +12,6 @@
 
 #include "am/scan/filter.h"
 
-#define IVFPQ_CUSTOM_NAME	"GpuvecScan"
-
 /*
  * What the plan tells the executor, in custom_private: see conditions.c.
  * custom_plans are the ordered index scan and, where there is one, a bitmap

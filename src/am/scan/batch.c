@@ -27,10 +27,13 @@ IvfpqScanMeasureRow(IvfpqScan *state, uint64 id, double *distance)
 	state->report.measured += !rejected;
 	state->tried++;
 	state->gone += !measured && !rejected;
-	/* of conditions on keys alone: rows that are gone count as elsewhere */
-	if ((state->filter == NULL ? !rejected : measured) &&
-		IvfpqScanAsksRows(state) && !state->finishing)
-		tidset_lookup(state->measured, id)->passed = true;
+	if (!measured && !state->finishing)
+	{
+		TidSetEntry *entry = tidset_lookup(state->measured, id);
+
+		entry->passed = !rejected;
+		entry->gone = !rejected;
+	}
 	return measured;
 }
 
@@ -76,7 +79,8 @@ measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
 
 		if (found)
 			continue;
-		entry->passed = false;
+		entry->passed = true;	/* unless the row says otherwise */
+		entry->gone = false;
 		ids[kept++] = ids[i];
 	}
 	IvfpqQueueReserve(&state->queue, kept);
@@ -183,13 +187,7 @@ size_batch(IvfpqScan *state, bool *last)
 	int			most;
 	bool		is_last = false;
 
-	if (state->filter != NULL)
-		IvfpqDepthNext(state);
-	else
-		IvfpqGetEffort(effort, state->index, &state->model->meta,
-					   state->recall, state->batch);
-	if (state->filter == NULL && state->asks_keys)
-		IvfpqScanEffort(state, effort->quota, effort);
+	IvfpqDepthNext(state);
 	state->search.query.deep = effort->deep ||
 		effort->quota > IVFPQ_PARENTS_ROWS;
 	if (state->batch == 0)
@@ -201,8 +199,7 @@ size_batch(IvfpqScan *state, bool *last)
 		(state->batch == 0 && !measure_pending(state)))
 		return false;
 	most = most_probes(state);
-	if (state->filter == NULL ? IvfpqFullPassIsBetter(state) :
-		IvfpqDepthRest(state, false) != IVFPQ_REST_NONE)
+	if (IvfpqDepthRest(state, false) != IVFPQ_REST_NONE)
 	{
 		if (ivfpq_max_probes == 0)
 			return false;
@@ -228,9 +225,9 @@ size_batch(IvfpqScan *state, bool *last)
 
 /*
  * Measure the batch's candidates, or have them bounded, and say how many rows
- * may come up before the next batch.  With a filter that is as many as pass
- * among those that the batch is good for; rows only bounded have not been
- * asked yet, and those that do not pass count when they come up.
+ * may come up before the next batch: as many as pass among those that the batch
+ * is good for.  Rows only bounded have not been asked yet, and those that do
+ * not pass count when they come up.
  */
 static void
 take_candidates(IvfpqScan *state)
@@ -243,8 +240,6 @@ take_candidates(IvfpqScan *state)
 	state->depth = state->effort.quota;
 	if (state->search.addresses)
 		bound_rows(state, candidates->ids, n);
-	else if (!IvfpqScanAsksRows(state))
-		measure_rows(state, candidates->ids, n);
 	else
 	{
 		n = Min(n, state->effort.quota);

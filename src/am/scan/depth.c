@@ -1,11 +1,17 @@
 /*
  * depth.c
- *		How far a filtered scan reads, and when it had better not read on.
+ *		How deep the next batch of a scan goes, what that takes, and when the
+ *		rest had better come otherwise.
  *
- * Calibration says what the nearest n rows take.  Of these only some pass.  So
- * where ten rows are wanted and a tenth passes, the scan reads what a hundred
- * rows take.  How many pass is the planner's guess at first, and from then on
- * what the batches show.
+ * Calibration says what the nearest n rows take.  Of these only some pass: a
+ * filter, or the snapshot alone.  So where ten rows are wanted and a tenth
+ * passes, the scan reads what a hundred rows take.  How many pass is the
+ * planner's guess at first, and from then on what the batches show.  In a plain
+ * scan all do, unless statistics or the rows fetched say otherwise.
+ *
+ * The first batch goes for the rows of LIMIT, if that is known, each later one
+ * for the next of the depths that calibration knows.  So statements that differ
+ * in OFFSET alone return parts of one order.
  *
  * A batch is good for the rows that pass among the nearest n, by the scores of
  * its candidates.  So it does not matter whether rows that pass are near the
@@ -14,7 +20,12 @@
  * What n rows take finds as much of the last ones as of all, and of all more
  * than was asked for.  Rows that pass are spread over all n, likely; so with what
  * fewer rows take the batch finds as much of n as was asked.  Where they are not,
- * and most of them lie behind those fewer rows, it is good for less.
+ * and most of them lie behind those fewer rows, it is good for less.  A later
+ * batch returns the last ones alone, and takes what n rows take.
+ *
+ * Rows that a batch missed are found by the next one, too late for their place.
+ * Where they are more than 1 - recall of those returned, calibration does not
+ * hold for the query, and batches take more.
  */
 #include "postgres.h"
 
@@ -31,7 +42,6 @@
 
 /* Rows wanted, where nobody has said how many. */
 #define USUAL_WANTED		10
-#define MORE_WANTED			4
 
 /*
  * What is read beyond what seems to be needed, in standard deviations of the
@@ -81,6 +91,22 @@
 #define TRIAL_SHARE			0.08
 #define MORE_TRIAL_SHARE	0.15
 
+/*
+ * Rows that are late, of those returned: if they are so many times 1 - recall a
+ * pass brings the rest; fewer rows than the least tell nothing.  Until then
+ * batches take what so many times as many rows take, at most.
+ */
+#define MOST_LATE			2.0
+#define LEAST_RETURNED		100
+#define MOST_SCALE			16.0
+
+/*
+ * Where calibration knows nothing of a depth, a scan leaves batches when they
+ * would be good for so many times 1 - recall of the rows.
+ */
+#define MOST_UNKNOWN		1.0
+#define MOST_UNKNOWN_FILTERED	2.0
+
 /* Nanoseconds, beside those of effort.h. */
 #define CANDIDATE_NS		250.0	/* a candidate found, beside its lists */
 #define PAGE_NS				180.0	/* a page of the table, in its order */
@@ -110,10 +136,12 @@ typedef struct Passing
 static bool
 is_spread(const IvfpqScan *state)
 {
-	double		expected = state->filter->share * state->depth;
+	double		expected;
 
-	if (state->search.addresses || state->filter->radius.is_set)
+	if (state->filter == NULL || state->search.addresses ||
+		state->filter->radius.is_set)
 		return true;
+	expected = state->filter->share * state->visible * state->depth;
 	if (state->passed < FEW_PASSED)
 		return state->passed + 1 + 2 * sqrt(expected) >= expected;
 	return state->passed_near * (state->passed * FAR_FEWER < expected ?
@@ -121,23 +149,43 @@ is_spread(const IvfpqScan *state)
 		state->passed;
 }
 
+/* Does a filter choose rows? */
+static bool
+is_filtered(const IvfpqScan *state)
+{
+	return state->filter != NULL;
+}
+
+/* Of the rows near the query those that pass, likely, before any is seen. */
+static double
+guessed_share(const IvfpqScan *state)
+{
+	return (is_filtered(state) ? state->filter->share : 1) * state->visible;
+}
+
 static void
 count_passing(const IvfpqScan *state, Passing *passing)
 {
-	double		guess;
+	double		guess = guessed_share(state);
 	double		expected;
 	bool		agrees;
 
-	passing->looked = state->search.addresses ? state->taken : state->depth;
-	passing->passed = state->search.addresses ? state->given : state->passed;
-	if (!state->search.addresses && state->taken > 0)
+	passing->looked = state->depth;
+	passing->passed = state->passed;
+	if (state->search.addresses)
+	{
+		passing->looked = state->taken;
+		passing->passed = state->given;
+		if (!is_filtered(state))	/* rows gone did not come up */
+			passing->looked += (double) state->gone;
+	}
+	else if (state->taken > 0)
 		passing->passed *= (double) state->given / state->taken;
-	guess = state->filter->share;
 	expected = guess * passing->looked;
 	agrees = fabs(passing->passed - expected) <= 1 + 2 * sqrt(expected);
 	passing->is_sure = is_spread(state) &&
 		passing->passed >= (agrees ? SOME_PASSED : MANY_PASSED);
-	if (agrees && passing->passed < FEW_PASSED)
+	if ((agrees && passing->passed < FEW_PASSED) || passing->looked == 0)
 		passing->share = guess;
 	else if (passing->passed >= FEW_PASSED)
 		passing->share = passing->passed / passing->looked;
@@ -146,16 +194,30 @@ count_passing(const IvfpqScan *state, Passing *passing)
 	passing->share = Max(Min(passing->share, 1), IVFPQ_LEAST_SHARE);
 }
 
+/* The rows that the next batch is to have returned, with those before it. */
+static double
+wanted_rows(const IvfpqScan *state)
+{
+	const IvfpqMetaData *meta = &state->model->meta;
+	double		wanted = state->wanted;
+
+	if (!is_filtered(state))
+		wanted = IvfpqBatchRows(state->index, meta, wanted);
+	else if (wanted <= 0)
+		wanted = USUAL_WANTED;
+	while (wanted <= state->given)
+		wanted = IvfpqBatchRows(state->index, meta, wanted + 1);
+	return wanted;
+}
+
 /* The nearest rows of which as many as are wanted pass, likely. */
 static double
 needed_depth(const IvfpqScan *state, const Passing *passing)
 {
-	double		wanted = state->filter->wanted;
+	double		wanted = wanted_rows(state);
 
-	if (wanted <= 0)
-		wanted = USUAL_WANTED;
-	while (wanted <= state->given)
-		wanted *= MORE_WANTED;
+	if (!is_filtered(state) && passing->share >= 1)
+		return wanted;
 	return Max((wanted + MARGIN * sqrt(wanted)) / passing->share,
 			   IVFPQ_FIRST_ROWS);
 }
@@ -178,23 +240,89 @@ fetch_ns(const IvfpqScan *state)
 			IVFPQ_FETCH_NS) + state->filter->pass_ns;
 }
 
+/*
+ * Are the rows wanted spread over the nearest ones that they are among?  A
+ * radius ends a scan by the last of these; refine records do not tell where
+ * among them a row is that passes; and a later batch returns the last ones.
+ */
+bool
+IvfpqDepthIsSpread(const IvfpqScan *state)
+{
+	if (state->given > 0)
+		return false;
+	if (!is_filtered(state))
+		return state->asks_keys;
+	return !state->search.addresses && !state->filter->radius.is_set;
+}
+
 /* The rows that calibration is asked for, of a batch that goes so deep. */
 static double
 calibrated_depth(const IvfpqScan *state, double depth)
 {
-	if (!IvfpqScanIsSpread(state))
+	if (!IvfpqDepthIsSpread(state))
 		return depth;
-	return IvfpqSpreadRows(depth / state->key_share, false) *
+	return IvfpqSpreadRows(depth / state->key_share, !is_filtered(state)) *
 		state->key_share;
 }
 
-/* What a batch takes that goes so deep. */
-static void
-effort_for(const IvfpqScan *state, double depth, IvfpqEffort *effort)
+/* Rows that may be late, of those returned. */
+static double
+expected_late(const IvfpqScan *state)
 {
+	return (1 - state->recall) * (double) state->given;
+}
+
+/* Are more rows late than so many times those expected, beyond chance? */
+static bool
+is_late_beyond(const IvfpqScan *state, double factor)
+{
+	double		most = factor * expected_late(state);
+
+	return state->late > most + 2 * sqrt(most) + 1;
+}
+
+/* So many times as many rows calibration is asked for as it would be. */
+static double
+late_scale(const IvfpqScan *state)
+{
+	if (!state->is_strict || state->late == 0 || state->recall >= 1 ||
+		!is_late_beyond(state, 1))
+		return 1;
+	return Min(state->late / expected_late(state), MOST_SCALE);
+}
+
+/*
+ * Have so many rows come late that the next ones had better wait for a pass?
+ * Where lists are bounded there is none.
+ */
+bool
+IvfpqDepthIsTooLate(const IvfpqScan *state)
+{
+	return state->late > 0 && state->is_strict && state->recall < 1 &&
+		ivfpq_max_probes == 0 && state->given >= LEAST_RETURNED &&
+		is_late_beyond(state, MOST_LATE);
+}
+
+/* What a batch takes that goes so deep, of rows that fulfil conditions on keys. */
+static void
+params_at(const IvfpqScan *state, double depth, IvfpqEffort *effort)
+{
+	const IvfpqMetaData *meta = &state->model->meta;
+	double		among;
+	double		spread;
+
 	depth = Min(depth, PG_INT32_MAX / 4);
-	IvfpqScanEffort(state, depth, effort);
-	effort->candidates = Max(effort->candidates, (int) depth);
+	among = depth / state->key_share * late_scale(state);
+	spread = among;
+	if (IvfpqDepthIsSpread(state))
+		spread = IvfpqSpreadRows(among, !is_filtered(state));
+	IvfpqEffortWithin(effort, state->index, meta, state->recall, among,
+					  spread);
+	if (state->asks_keys)
+		effort->candidates = IvfpqKeyCandidates(effort->candidates,
+												state->key_share);
+	if (is_filtered(state))
+		effort->candidates = Max(effort->candidates, (int) depth);
 	effort->quota = (int64) depth;
 }
 
@@ -208,7 +336,7 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 	double		fetched;
 	double		records = 0;
 
-	effort_for(state, depth, &effort);
+	params_at(state, depth, &effort);
 	copies = Min(meta->rows_at_calibration,
 				 IvfpqRowsAbout(state->index, meta)) * meta->copies *
 		effort.probes / meta->nlists;
@@ -363,21 +491,89 @@ later_depth(const IvfpqScan *state, const Passing *passing, double needed)
 	return most >= least && most * passing->share >= SOME_PASSED ? most : 0;
 }
 
+/* The depth of the next batch; 0 if the rest had better come. */
+static double
+next_depth(const IvfpqScan *state, const Passing *passing)
+{
+	double		needed = needed_depth(state, passing);
+
+	if (!is_filtered(state))
+		return state->batch == 0 ? needed :
+			IvfpqBatchRows(state->index, &state->model->meta,
+						   state->depth + 1);
+	return state->batch == 0 ? first_depth(state, passing, needed) :
+		later_depth(state, passing, needed);
+}
+
 /* How deep the next batch goes, and what that takes: state->effort. */
 void
 IvfpqDepthNext(IvfpqScan *state)
 {
 	Passing		passing;
-	double		needed;
 	double		depth;
 
 	count_passing(state, &passing);
-	needed = needed_depth(state, &passing);
-	depth = state->batch == 0 ? first_depth(state, &passing, needed) :
-		later_depth(state, &passing, needed);
+	depth = next_depth(state, &passing);
 	if (depth == 0)				/* all that may be read */
 		depth = LEAST_GROWTH * state->depth;
-	effort_for(state, IvfpqRadiusDepth(state, depth), &state->effort);
+	if (is_filtered(state))
+		depth = IvfpqRadiusDepth(state, depth);
+	params_at(state, depth, &state->effort);
+}
+
+/* The rows that the first n batches return of a scan that knows no limit. */
+static double
+first_rows(const IvfpqScan *state, int n)
+{
+	double		rows = 0;
+
+	for (int i = 0; i < n; i++)
+		rows = IvfpqBatchRows(state->index, &state->model->meta, rows + 1);
+	return rows;
+}
+
+/*
+ * Would the next batch return too much of what calibration knows nothing of?
+ * Under strict order, rows nearer than those returned come too late for their
+ * place, and a condition that has turned away most rows so far may look for
+ * just these.  Those that a pass finds are among the rows returned before it, so
+ * they are no more than that share.  Where calibration knows how deep to look,
+ * the recall holds for such a condition, too; without it the first rows are
+ * taken for good.
+ */
+static bool
+is_unknown(const IvfpqScan *state)
+{
+	const IvfpqEffort *effort = &state->effort;
+	double		share = 1 - state->recall;
+	bool		is_first = state->batch == 0;
+
+	if (!is_filtered(state))
+		is_first = wanted_rows(state) <= first_rows(state, share > 0 ? 2 : 1);
+	if (!state->is_strict || effort->known || is_first)
+		return false;
+	share *= is_filtered(state) ? MOST_UNKNOWN_FILTERED : MOST_UNKNOWN;
+	return share <= 0 ||
+		!IvfpqHasRows(state->index, &state->model->meta,
+					  effort->quota / state->key_share / share);
+}
+
+/*
+ * Is a pass the better way than the batch that state->effort describes, of a
+ * scan without a filter?  It is when that would measure a large share of the
+ * rows, or where calibration did not reach the recall so deep, unless conditions
+ * on keys are answered from all lists then.
+ */
+static bool
+pass_is_better(const IvfpqScan *state)
+{
+	const IvfpqEffort *effort = &state->effort;
+
+	if (state->batch > 0 && effort->unreached && !state->asks_keys)
+		return true;
+	return state->batch > 0 && effort->candidates > IVFPQ_MIN_MEASURED &&
+		!IvfpqHasRows(state->index, &state->model->meta,
+					  effort->candidates / IVFPQ_MEASURED_SHARE);
 }
 
 /*
@@ -387,16 +583,34 @@ IvfpqDepthNext(IvfpqScan *state)
 IvfpqRest
 IvfpqDepthRest(const IvfpqScan *state, bool must)
 {
+	bool		leaves = must || is_unknown(state) ||
+		IvfpqDepthIsTooLate(state);
 	Passing		passing;
 	IvfpqRest	way;
 
+	if (!is_filtered(state))
+		return !leaves && !pass_is_better(state) ? IVFPQ_REST_NONE :
+			state->asks_keys ? IVFPQ_REST_LISTS : IVFPQ_REST_PASS;
 	count_passing(state, &passing);
 	(void) rest_ns(state, &passing, must, &way);
-	if (!must &&
-		(state->batch == 0 ||
-		 later_depth(state, &passing, needed_depth(state, &passing)) > 0))
-		return IVFPQ_REST_NONE;
-	return way;
+	return leaves || next_depth(state, &passing) == 0 ? way : IVFPQ_REST_NONE;
+}
+
+/*
+ * Are too many candidates gone, which the snapshot does not see?  They are made up
+ * for by those beyond the ones wanted, which are there because scores are not
+ * exact; half of these may be lost.
+ */
+bool
+IvfpqDepthManyGone(const IvfpqScan *state)
+{
+	int32		candidates = state->search.candidates.count;
+	double		seen;
+
+	if (state->gone == 0)
+		return false;
+	seen = 1 - (double) state->gone / state->tried;
+	return candidates * seen < (candidates + state->effort.quota) / 2.0;
 }
 
 /*
@@ -408,15 +622,20 @@ IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 {
 	int64		n = (int64) Min(state->depth, count);
 	int64		sure = (int64) calibrated_depth(state, state->depth);
+	bool		ignores_gone = !is_filtered(state) &&
+		!IvfpqDepthManyGone(state);
 	int64		passed = 0;
 	int64		nearer = 0;		/* in the nearer half of those */
 	int64		within = 0;
 
+	if (ignores_gone && !IvfpqScanAsksRows(state))
+		return state->passed = (int64) state->depth;
 	for (int64 i = 0; i < n; i++)
 	{
 		TidSetEntry *entry = tidset_lookup(state->measured, ids[i]);
 
-		passed += entry != NULL && entry->passed;
+		passed += entry != NULL && entry->passed &&
+			(!entry->gone || ignores_gone);
 		if (i < sure / 2)
 			nearer = passed;
 		if (i < sure)
@@ -424,7 +643,7 @@ IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 	}
 	state->passed = passed;
 	state->passed_near = nearer;
-	if (state->filter == NULL)	/* not rejected by rechecks of keys */
+	if (!is_filtered(state))	/* not rejected by rechecks of keys */
 		return passed;
 	if (!is_spread(state))
 		return nearer;

@@ -11,6 +11,9 @@
 
 #include "am/heap/measure.h"
 
+/* The custom scan that runs filtered scans. */
+#define IVFPQ_CUSTOM_NAME	"GpuvecScan"
+
 /* How the rows behind those of batches were found. */
 typedef enum IvfpqRest
 {

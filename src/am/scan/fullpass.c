@@ -36,38 +36,6 @@
 #define SORT_DISTANCE	1
 #define SORT_ID			2
 
-/*
- * Is a pass the better way than the next batch?  It is when that would measure
- * a large share of the rows, or where calibration did not reach the recall so
- * deep, unless conditions on keys are answered from all lists then.  Under
- * strict order it also is when a scan is asked for a share of 1 - recall: rows
- * nearer than those given out come too late for their place, and a condition
- * that has turned away most rows so far may look for just these.  They are
- * among the nearest rows, so fewer than that share of all rows are lost.
- * Where calibration knows how deep to look, the recall holds for such a
- * condition, too; without it the first two batches are taken for good.
- */
-bool
-IvfpqFullPassIsBetter(const IvfpqScan *state)
-{
-	const IvfpqEffort *effort = &state->effort;
-	const IvfpqMetaData *meta = &state->model->meta;
-	double		share = 1 - state->recall;
-
-	if (state->batch > 0 && effort->unreached && !state->asks_keys)
-		return true;
-	if (state->batch > 0 && effort->candidates > IVFPQ_MIN_MEASURED &&
-		!IvfpqHasRows(state->index, meta,
-					  effort->candidates / IVFPQ_MEASURED_SHARE))
-		return true;
-	if (!state->is_strict || effort->known ||
-		state->batch < (share > 0 ? 2 : 1))
-		return false;
-	return share <= 0 ||
-		!IvfpqHasRows(state->index, meta,
-					  effort->quota / state->key_share / share);
-}
-
 /* Bytes of a set of n rows. */
 static double
 set_bytes(double n)

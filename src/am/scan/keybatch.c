@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "am/common/count.h"
 #include "am/scan/scan.h"
 
 /* Is anything asked of keys?  That the vector is not NULL is true of all rows. */
@@ -44,41 +45,6 @@ IvfpqScanBeginKeys(IndexScanDesc scan)
 	return !state->tests.never;
 }
 
-/* What the first so many rows take, of those that fulfil the conditions. */
-void
-IvfpqScanEffort(const IvfpqScan *state, double rows, IvfpqEffort *effort)
-{
-	const IvfpqMetaData *meta = &state->model->meta;
-
-	double		among = rows / state->key_share;
-	double		spread = among;
-
-	if (IvfpqScanIsSpread(state))
-		spread = IvfpqSpreadRows(among, state->filter == NULL);
-	if (state->asks_keys)
-		IvfpqEffortWithin(effort, state->index, meta, state->recall, among,
-						  spread);
-	else
-		IvfpqEffortFor(effort, state->index, meta, state->recall,
-					   Min(spread, PG_INT32_MAX));
-	effort->candidates = IvfpqKeyCandidates(effort->candidates,
-											state->key_share);
-	effort->quota = (int64) Min(rows, PG_INT32_MAX);
-}
-
-/*
- * Are the rows wanted spread over the nearest ones that they are among?  A
- * radius ends a scan by the last of these; refine records do not tell where
- * among them a row is that passes.
- */
-bool
-IvfpqScanIsSpread(const IvfpqScan *state)
-{
-	if (state->filter == NULL)
-		return state->asks_keys;
-	return !state->search.addresses && !state->filter->radius.is_set;
-}
-
 /*
  * Is it told only by rows themselves which candidates may come up?  If so,
  * those count that passed.
@@ -88,6 +54,17 @@ IvfpqScanAsksRows(const IvfpqScan *state)
 {
 	return state->filter != NULL ||
 		(state->asks_keys && state->tests.nrechecks > 0);
+}
+
+/* Of all rows those that the planner expects to fulfil them; 0 = not known. */
+static double
+guessed_share(const IvfpqScan *state)
+{
+	double		rows = IvfpqRowsAbout(state->index, &state->model->meta);
+
+	if (state->filter != NULL || state->planned <= 0 || rows <= 0)
+		return 0;
+	return Min(Max(state->planned / rows, IVFPQ_LEAST_SHARE), 1);
 }
 
 /*
@@ -103,7 +80,8 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 	goal->rows = Max(state->effort.quota, 1);
 	goal->most_probes = most_probes;
 	goal->share = state->key_share;
-	goal->is_spread = IvfpqScanIsSpread(state);
+	goal->guess = guessed_share(state);
+	goal->is_spread = IvfpqDepthIsSpread(state);
 	goal->is_far = false;
 	goal->by_keys = state->filter == NULL;
 	goal->reads_all = is_last;

@@ -28,10 +28,12 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "am/common/count.h"
 #include "am/common/options.h"
 #include "am/common/tid.h"
 #include "am/heap/dims.h"
 #include "am/scan/counters.h"
+#include "am/scan/limit.h"
 #include "am/scan/livequeries.h"
 #include "am/scan/scan.h"
 #include "pgcompat.h"
@@ -117,6 +119,8 @@ ivfpqrescan(IndexScanDesc scan, ScanKey keys, int nkeys,
 	reset_scan(state);
 	if (keys != NULL)
 		take_keys(state, scan->keyData, keys, scan->numberOfKeys);
+	if (orderbys != NULL && !state->has_keys)
+		state->limit = IvfpqLimitOf(orderbys, &state->planned);
 	if (orderbys != NULL)
 		take_keys(state, scan->orderByData, orderbys, scan->numberOfOrderBys);
 	state->has_keys = true;
@@ -229,6 +233,11 @@ start_scan(IndexScanDesc scan)
 	IvfpqQueueInit(&state->queue);
 	state->measured = tidset_create(state->context, 256, NULL);
 	state->null_query = (key->sk_flags & SK_ISNULL) != 0;
+	state->wanted = IvfpqLimitRows(state->limit);
+	if (state->wanted == 0 && state->filter != NULL)
+		state->wanted = state->filter->wanted;
+	state->visible = IvfpqVisibleShare(state->index, &state->model->meta,
+									   scan->heapRelation);
 	if (!IvfpqScanBeginKeys(scan))
 	{
 		state->exhausted = true;
@@ -344,28 +353,23 @@ take_row(IvfpqScan *state, IvfpqNextRow *row)
 }
 
 /*
- * Have as many rows come up as the batch is good for?  Candidates that the
- * snapshot does not see are taken from those beyond, which are there because
- * scores are not exact; where half of these are lost, a batch is good for no
- * more than its share of rows seen: its last ones would come before nearer
- * rows that were no candidates.  With refine records that is told from those
- * fetched so far, once they are enough.
+ * Have as many rows come up as the batch is good for?  With refine records it is
+ * told by those fetched so far, once they are enough, which part of them the
+ * snapshot sees: a batch is good for no more.
  */
 static bool
 is_quota_taken(const IvfpqScan *state)
 {
 	int64		quota = state->quota;
-	int64		nearest = state->effort.quota;
-	int32		candidates = state->search.candidates.count;
 	double		seen;
 
-	if (state->taken >= quota)
+	if (state->taken >= quota || IvfpqDepthIsTooLate(state))
 		return true;
-	if (state->gone == 0 || state->taken < quota / 2)
+	if (!state->search.addresses || state->gone == 0 ||
+		state->taken < quota / 2)
 		return false;
 	seen = 1 - (double) state->gone / state->tried;
-	return candidates * seen < (candidates + nearest) / 2.0 &&
-		state->taken >= quota * seen;
+	return IvfpqDepthManyGone(state) && state->taken >= quota * seen;
 }
 
 /*

@@ -7,6 +7,7 @@
 
 #include "access/amapi.h"
 #include "lib/pairingheap.h"
+#include "nodes/execnodes.h"
 #include "nodes/pathnodes.h"
 #include "utils/tuplesort.h"
 
@@ -119,6 +120,11 @@ typedef struct IvfpqScan
 	bool		null_query;		/* any order will do */
 	bool		is_strict;		/* rows found late are left out */
 	double		recall;			/* asked for */
+	const LimitState *limit;	/* asks for the scan's rows, or NULL; and what */
+	double		planned;		/* the planner expects of them, 0 = nothing */
+	double		wanted;			/* rows wanted at first; 0 = not known */
+	double		visible;		/* of the index's rows those that the snapshot
+								 * sees, as far as statistics tell */
 	int			pending_dims;	/* pending rows may have others; 0 = no */
 	bool		told_odd;		/* ... and that was said */
 	bool		exhausted;		/* no further batch can bring rows */
@@ -211,14 +217,14 @@ extern void IvfpqReportMany(const IvfpqScanReport *report, int64 searches,
 
 /* keybatch.c */
 extern bool IvfpqScanBeginKeys(IndexScanDesc scan);
-extern void IvfpqScanEffort(const IvfpqScan *state, double rows,
-							IvfpqEffort *effort);
-extern bool IvfpqScanIsSpread(const IvfpqScan *state);
 extern bool IvfpqScanAsksRows(const IvfpqScan *state);
 extern void IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last);
 
 /* depth.c */
 extern void IvfpqDepthNext(IvfpqScan *state);
+extern bool IvfpqDepthIsSpread(const IvfpqScan *state);
+extern bool IvfpqDepthIsTooLate(const IvfpqScan *state);
+extern bool IvfpqDepthManyGone(const IvfpqScan *state);
 extern IvfpqRest IvfpqDepthRest(const IvfpqScan *state, bool must);
 extern int64 IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids,
 							 int64 count);
@@ -238,7 +244,6 @@ extern void IvfpqFilterPass(IvfpqScan *state,
 extern bool IvfpqFilterFetch(IndexScanDesc scan, uint64 id);
 
 /* fullpass.c */
-extern bool IvfpqFullPassIsBetter(const IvfpqScan *state);
 extern bool IvfpqBatchFits(const IvfpqScan *state, int probes,
 						   int64 candidates);
 extern void IvfpqFullPassBegin(IvfpqScan *state);

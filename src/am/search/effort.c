@@ -374,14 +374,15 @@ IvfpqEffortWithin(IvfpqEffort *effort, Relation index,
 				  const IvfpqMetaData *meta, double recall, double rows,
 				  double spread)
 {
-	int			candidates;
+	IvfpqEffort last;
 
 	IvfpqEffortFor(effort, index, meta, recall, Min(rows, PG_INT32_MAX));
 	if (spread >= rows)
 		return;
-	candidates = effort->candidates;
+	last = *effort;
 	IvfpqEffortFor(effort, index, meta, recall, Min(spread, PG_INT32_MAX));
-	effort->candidates = candidates;
+	effort->candidates = last.candidates;
+	effort->known = last.known;
 }
 
 /*
@@ -398,33 +399,36 @@ IvfpqKeyCandidates(int candidates, double share)
 }
 
 /*
- * Rows that a batch is good for where calibration knows: 10, 100, then four
- * times as many.  The last depth that is known has a batch of its own, and
- * those behind begin there.
+ * The rows that a batch goes for, where so many are wanted: as many as at the
+ * next depth that calibration knows, 10, 100, ..., and beyond the last one four
+ * times as many.  Where nothing is known, or candidates are named, it is four
+ * times as many from 10 on.
  */
-static double
-batch_rows(const IvfpqMetaData *meta, int batch)
+double
+IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double wanted)
 {
-	double		last = depths[Max(meta->calibrated_depths - 1, SECOND)];
-	double		rows = depths[SECOND];
+	int			candidates = given(ivfpq_candidates,
+								   IvfpqGetOptions(index)->candidates);
+	int			n = 1;
+	double		rows = depths[0];
 
-	if (batch == 0)
-		return depths[0];
-	for (; batch > 1 && rows < last; batch--)
-		rows = Min(rows * CANDIDATES_GROWTH, last);
-	return rows * pow(CANDIDATES_GROWTH, batch - 1);
+	if (candidates == 0 && meta->rows_at_calibration > 0)
+		n = Max(meta->calibrated_depths, SECOND + 1);
+	for (int d = 1; d < n && rows < wanted; d++)
+		rows = depths[d];
+	while (rows < wanted)
+		rows *= CANDIDATES_GROWTH;
+	return rows;
 }
 
-/* The effort of a batch, 0 the first. */
+/* The effort of a batch, 0 the first, of a scan that knows no limit. */
 void
 IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 			   double recall, int batch)
 {
-	int			candidates = given(ivfpq_candidates,
-								   IvfpqGetOptions(index)->candidates);
-	double		rows = depths[0] * pow(CANDIDATES_GROWTH, batch);
+	double		rows = IvfpqBatchRows(index, meta, 0);
 
-	if (candidates == 0 && meta->rows_at_calibration > 0)
-		rows = batch_rows(meta, batch);
+	for (; batch > 0; batch--)
+		rows = IvfpqBatchRows(index, meta, rows + 1);
 	IvfpqEffortFor(effort, index, meta, recall, Min(rows, PG_INT32_MAX));
 }

@@ -42,12 +42,11 @@
  * To ask gpuvecd again takes longer than to have it read lists that are not
  * needed.  So it is asked for so many times as many as the share says, once that
  * is known, and for all of these as soon as so many copies that fulfil the
- * condition tell it.  Where earlier searches have seen the share it is fewer:
- * those for the least share that is likely, and so many times as many as for
- * the mean.
+ * condition tell it.  Of rows it is asked for so many times as many as the
+ * planner's guess makes of candidates.
  */
 #define ASKED_BEYOND	1.5
-#define ASKED_KNOWN		1.1
+#define ASKED_GUESSED	1.1
 #define TELLING_COPIES	64
 
 /*
@@ -345,23 +344,22 @@ kept_rows(const IvfpqKeyGoal *goal, double factor, int candidates)
 
 /*
  * How many lists to ask gpuvecd for at first: those for the likely share.  What
- * an earlier batch saw, or the planner knows, counts before what other searches
- * saw.
+ * an earlier batch saw counts before what the planner guesses.  What other
+ * searches saw does not count: rows must not depend on what a session asked
+ * before.
  */
 static int
 ask_first(Reading *reading)
 {
 	const IvfpqKeyGoal *goal = reading->goal;
-	double		known = 0;
+	double		guess = goal->share >= 1 ? goal->guess : 0;
 	IvfpqEffort effort;
 
-	if (goal->share >= 1)
-		known = IvfpqShareKnown(reading->search);
-	get_effort(reading->search, goal, known > 0 ? known : goal->share, &effort);
+	get_effort(reading->search, goal, guess > 0 ? guess : goal->share, &effort);
 	reading->asked = goal->candidates;
-	if (known > 0)
-		reading->asked = kept_rows(goal, ASKED_KNOWN,
-								   IvfpqKeyCandidates(effort.candidates, known));
+	if (guess > 0)
+		reading->asked = kept_rows(goal, ASKED_GUESSED,
+								   IvfpqKeyCandidates(effort.candidates, guess));
 	return times(reading, ASKED_BEYOND, effort.probes);
 }
 
@@ -402,7 +400,6 @@ ask_until_enough(Reading *reading)
 {
 	IvfpqSearch *search = reading->search;
 	IvfpqKeyGoal *goal = reading->goal;
-	bool		is_unknown = goal->share >= 1;
 	int			wanted = ask_first(reading);
 
 	reading->by_server = true;
@@ -429,8 +426,6 @@ ask_until_enough(Reading *reading)
 	}
 	if (reading->is_sure)
 		return false;
-	if (is_unknown && !reading->effort.everything)
-		IvfpqShareSeen(search, goal->share);
 	search->found_all = search->candidates.count < search->candidates.capacity;
 	IvfpqSearchDistinct(search, goal->candidates);
 	return true;

@@ -223,6 +223,8 @@ typedef struct IvfpqKeyGoal
 	int			most_probes;
 	double		share;			/* of rows near the query that fulfil it: in,
 								 * likely; out, as it was seen */
+	double		guess;			/* of all rows, as the planner guesses; 0 = it
+								 * did not */
 	bool		reads_all;		/* the lists, whatever the share */
 	int			candidates;		/* kept at most */
 	bool		is_all;			/* out: all rows have come that may */
@@ -261,9 +263,6 @@ extern void IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries,
 extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
 							  double part, int rank);
 
-/* knownshare.c: what a session's earlier searches saw */
-extern double IvfpqShareKnown(const IvfpqSearch *search);
-extern void IvfpqShareSeen(const IvfpqSearch *search, double share);
 
 /* bound.c: records that bound distances */
 extern void IvfpqRecordCheckDims(Relation index, int dims);
