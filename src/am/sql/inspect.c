@@ -288,6 +288,7 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 	IvfpqSumLists(index, meta, &inspection->totals);
 	IvfpqLookForDrift(heap, index, inspection->totals.live, &drift);
 	inspection->has_copies = drift.has_copies;
+	inspection->has_drifted = drift.has_drifted;
 	inspection->advice = NULL;
 	/* the owner's code is not to end what a superuser asks of all indexes */
 	if (is_member_of_role_nosuper(GetUserId(), heap->rd_rel->relowner) ||
