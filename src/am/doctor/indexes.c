@@ -188,7 +188,8 @@ find_mirror(const Patient *patient)
 
 /*
  * Were there fewer lists than rows ask for, for want of memory?  Where rows are
- * copies of few vectors there are no more to be had.
+ * copies of few vectors there are no more to be had, and where others have come
+ * since training nobody knows what those were.
  */
 static void
 find_memory(const Patient *patient)
@@ -198,7 +199,7 @@ find_memory(const Patient *patient)
 	Size		bytes = IvfpqMemoryForLists(wanted, meta->dims);
 
 	if (meta->nlists == 0 || IvfpqGetOptions(patient->index)->lists > 0 ||
-		meta->nlists >= wanted / 2)
+		meta->nlists >= wanted / 2 || patient->inspection.has_drifted)
 		return;
 	if (patient->inspection.has_copies)
 		find(patient,

@@ -200,9 +200,6 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
 									  RelationGetRelationName(index));
 	calibrate = calibrate_call(index, name);
-	if (meta->nlists == 0 && rows >= IvfpqLeastRows(index) &&
-		IvfpqLooksEqual(heap, index, pending))
-		return "not trained, nearly all of its rows are equal: a partial index leaves them out, or it trains itself when they are not equal any more";
 	/* with fewer rows that is how it should be */
 	if (meta->nlists == 0 && rows < (is_temporary ? IvfpqLeastRows(index) :
 									 IvfpqTrainRows(index)))
@@ -210,6 +207,8 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	if (meta->nlists == 0 && is_temporary)
 		return psprintf("not trained, holds %lld rows: call gpuvec_train(%s), VACUUM does not train it, since it is temporary",
 						(long long) rows, quote_literal_cstr(name));
+	if (meta->nlists == 0 && IvfpqLooksEqual(heap, index, pending))
+		return "not trained, nearly all of its rows are equal: a partial index leaves them out, or it trains itself when they are not equal any more";
 	if (meta->nlists == 0)
 		return psprintf("not trained, holds %lld rows: VACUUM its table or call gpuvec_train(%s)",
 						(long long) rows, quote_literal_cstr(name));
@@ -288,6 +287,7 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 	IvfpqSumLists(index, meta, &inspection->totals);
 	IvfpqLookForDrift(heap, index, inspection->totals.live, &drift);
 	inspection->has_copies = drift.has_copies;
+	inspection->has_drifted = drift.has_drifted;
 	inspection->advice = NULL;
 	/* the owner's code is not to end what a superuser asks of all indexes */
 	if (is_member_of_role_nosuper(GetUserId(), heap->rd_rel->relowner) ||

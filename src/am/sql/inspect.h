@@ -17,6 +17,7 @@ typedef struct IvfpqInspection
 	IvfpqListTotals totals;
 	int64		pending;
 	bool		has_copies;		/* many rows are copies of few vectors */
+	bool		has_drifted;	/* ... are unlike those of training */
 	char	   *advice;			/* a sentence, or NULL */
 } IvfpqInspection;
 

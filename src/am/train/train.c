@@ -361,6 +361,7 @@ IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
 	begin_team(team, &reader, lists, in_place);
 	IvfpqSnapshotDrop();
 	hold_out_queries(training, team, &sample, lists);
+	pfree(sample.counts);
 	fit_transform(training, team, &sample);
 	if (rotate)
 		IvfpqLearnRotation(training, team, &sample);

@@ -273,6 +273,19 @@ extremes(int32_t n, int32_t dims)
 	return rows;
 }
 
+/* n numbers, few of which differ, and these by more than a float can hold. */
+static float *
+apart(int32_t n)
+{
+	static const float values[] = {0.5f, 1.0f, 2.0f, 3.4e38f, -3.4e38f};
+	float	   *rows = unit_alloc(sizeof(float) * n);
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+		rows[i] = values[unit_random() % 5];
+	return rows;
+}
+
 static void
 check_shapes(void)
 {
@@ -304,8 +317,13 @@ check_shapes(void)
 static void
 check_odd_tables(void)
 {
-	GvBuilderSpec spec = make_spec(GV_L2, 5, 3, 40);
+	GvBuilderSpec spec = make_spec(GV_L2, 1, 1, 3);
+	int			i;
 
+	spec.copies = 2;
+	for (i = 0; i < 10; i++)
+		check_making(spec, apart(400), 400, 400);
+	spec = make_spec(GV_L2, 5, 3, 40);
 	check_making(spec, repeated(90, 5, 1), 90, 90);
 	check_making(spec, repeated(90, 5, 7), 90, 80);
 	check_making(spec, repeated(500, 5, 30), 500, 500);
