@@ -198,6 +198,7 @@ SET gpuvec.max_probes = 5;
 SET gpuvec.recall = 1;
 SET enable_indexscan = off;
 SET gpuvec.enable_custom_scan = off;
+SET gpuvec.use_index = never;
 SELECT state, advice FROM pg_temp.found('^settings$');
 RESET gpuvec.probes;
 RESET gpuvec.candidates;
@@ -205,6 +206,7 @@ RESET gpuvec.max_probes;
 RESET gpuvec.recall;
 RESET enable_indexscan;
 RESET gpuvec.enable_custom_scan;
+RESET gpuvec.use_index;
 SELECT state, advice FROM pg_temp.found('^(early_e|small_e)$') WHERE state !~ ' scans';
 -- what it advises can be run
 INSERT INTO bare SELECT * FROM doc WHERE id BETWEEN 101 AND 290;

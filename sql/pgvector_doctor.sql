@@ -11,9 +11,11 @@ ANALYZE shared;
 SELECT subject, regexp_replace(state, '[\d.]+', 'N', 'g') AS state, advice
 FROM gpuvec_doctor('SELECT id FROM shared ORDER BY v <-> $1 LIMIT 10') \gx
 -- what it advises
-BEGIN;
-SET LOCAL enable_seqscan = off;
-DROP INDEX shared_hnsw;
+SET enable_seqscan = off;
+SET gpuvec.use_index = always;
 EXPLAIN (COSTS OFF) SELECT id FROM shared ORDER BY v <-> '[1,2,3,4,5,6,7,8]' LIMIT 10;
-ROLLBACK;
+SELECT state, advice FROM gpuvec_doctor('SELECT id FROM shared ORDER BY v <-> $1 LIMIT 10');
+SET gpuvec.use_index = never;
+SELECT state, advice FROM gpuvec_doctor('SELECT id FROM shared ORDER BY v <-> $1 LIMIT 10');
+RESET gpuvec.use_index;
 DROP TABLE shared;

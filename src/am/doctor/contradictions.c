@@ -116,6 +116,10 @@ find_turned_off(IvfpqFindings *findings)
 		IvfpqFind(findings, "settings",
 				  "enable_indexscan is off: the planner avoids every index",
 				  "SET enable_indexscan = on");
+	if (ivfpq_use_index == IVFPQ_USE_NEVER)
+		IvfpqFind(findings, "settings",
+				  "gpuvec.use_index is never: no plan uses an index of gpuivfpq",
+				  "RESET gpuvec.use_index, unless it is for a comparison");
 	if (!ivfpq_enable_custom_scan)
 		IvfpqFind(findings, "settings",
 				  "gpuvec.enable_custom_scan is off: conditions are asked only of rows that were measured",

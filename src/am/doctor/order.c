@@ -799,6 +799,9 @@ IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
 	if (IvfpqWouldLeak(root, info, false))
 		return reason("a policy hides rows from you, and the index's expression calls functions that are not in C",
 					  "index the column itself, or an expression of C functions");
+	if (ivfpq_use_index == IVFPQ_USE_NEVER)
+		return reason("gpuvec.use_index is never",
+					  "SET gpuvec.use_index = auto");
 	if (!enable_incremental_sort && list_length(root->query_pathkeys) > 1)
 		return reason("ORDER BY has further keys, and enable_incremental_sort is off",
 					  "SET enable_incremental_sort = on");

@@ -411,23 +411,24 @@ plan_watched(Query *query, const char *source, Watch *how)
 
 /* ---- what is said */
 
-/* The index of another access method by whose order a scan reads, or 0. */
-static Oid
-other_method(const Plan *scan, char **method)
+/* The access method of an index not of ours by whose order a scan reads, or NULL. */
+static char *
+other_method(const Plan *scan)
 {
 	Oid			oid;
 	Relation	index;
+	char	   *method;
 
 	if (scan == NULL || !IsA(scan, IndexScan) ||
 		((const IndexScan *) scan)->indexorderby == NIL)
-		return InvalidOid;
+		return NULL;
 	oid = ((const IndexScan *) scan)->indexid;
 	if (IvfpqIsOursByOid(oid))
-		return InvalidOid;
+		return NULL;
 	index = index_open(oid, AccessShareLock);
-	*method = get_am_name(index->rd_rel->relam);
+	method = get_am_name(index->rd_rel->relam);
 	index_close(index, AccessShareLock);
-	return oid;
+	return method;
 }
 
 /*
@@ -438,15 +439,13 @@ static IvfpqReason
 why_dearer(const Sight *sight, const Plan *chosen)
 {
 	IvfpqReason why = {NULL, NULL};
-	char	   *method;
-	Oid			other = other_method(chosen, &method);
+	char	   *method = other_method(chosen);
 
-	if (OidIsValid(other))
+	if (method != NULL)
 	{
 		why.state = psprintf("that one, of %s, brings the same order",
 							 method);
-		why.advice = psprintf("to try the statement without it: BEGIN; DROP INDEX %s; EXPLAIN ANALYZE ...; ROLLBACK, for which others wait",
-							  IvfpqRelationName(other));
+		why.advice = "SET gpuvec.use_index = always, and compare their times";
 	}
 	else if (sight->limit == 0 && !sight->limit_is_known)
 	{

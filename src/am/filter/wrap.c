@@ -244,7 +244,7 @@ remove_paths(RelOptInfo *rel, const IndexOptInfo *info)
 
 /*
  * Take the paths that bring the order of the first key by an index of another
- * method from the relation's, but never the last path.
+ * method from the relation's.  The last path stays, and costs more than ours.
  */
 static void
 remove_rivals(RelOptInfo *rel, const PathKey *key)
@@ -258,9 +258,17 @@ remove_rivals(RelOptInfo *rel, const PathKey *key)
 		if (IsA(path, IndexPath) && path->indexorderbys != NIL &&
 			!IvfpqIsOursToPlan(path->indexinfo) &&
 			path->path.pathkeys != NIL &&
-			linitial(path->path.pathkeys) == key &&
-			list_length(rel->pathlist) > 1)
-			rel->pathlist = foreach_delete_current(rel->pathlist, lc);
+			linitial(path->path.pathkeys) == key)
+		{
+			if (list_length(rel->pathlist) > 1)
+			{
+				rel->pathlist = foreach_delete_current(rel->pathlist, lc);
+				continue;
+			}
+			path->path.startup_cost += disable_cost;
+			path->path.total_cost += disable_cost;
+			IvfpqDisablePath(&path->path);
+		}
 	}
 }
 
