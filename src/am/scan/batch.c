@@ -22,18 +22,19 @@ IvfpqScanMeasureRow(IvfpqScan *state, uint64 id, double *distance)
 {
 	bool		measured = IvfpqMeasureRow(state->measure, id, distance);
 	bool		rejected = state->measure->rejected;
+	TidSetEntry *entry;
 
 	state->report.filter.rejected += rejected;
 	state->report.measured += !rejected;
 	state->tried++;
 	state->gone += !measured && !rejected;
-	if (!measured && !state->finishing)
-	{
-		TidSetEntry *entry = tidset_lookup(state->measured, id);
-
-		entry->passed = !rejected;
-		entry->gone = !rejected;
-	}
+	/* the entry says already that the row passes, or that it may not */
+	if (state->finishing ||
+		(IvfpqScanAsksRows(state) ? rejected : measured))
+		return measured;
+	entry = tidset_lookup(state->measured, id);
+	entry->passed = !rejected;
+	entry->gone = !measured;
 	return measured;
 }
 
@@ -79,7 +80,8 @@ measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
 
 		if (found)
 			continue;
-		entry->passed = true;	/* unless the row says otherwise */
+		/* unless the row says otherwise */
+		entry->passed = !IvfpqScanAsksRows(state);
 		entry->gone = false;
 		ids[kept++] = ids[i];
 	}

@@ -100,6 +100,9 @@
 #define LEAST_RETURNED		100
 #define MOST_SCALE			16.0
 
+/* A later batch takes what so many times as many rows take. */
+#define LATER_SCALE			1.6
+
 /*
  * Where calibration knows nothing of a depth, a scan leaves batches when they
  * would be good for so many times 1 - recall of the rows.
@@ -281,14 +284,25 @@ is_late_beyond(const IvfpqScan *state, double factor)
 	return state->late > most + 2 * sqrt(most) + 1;
 }
 
-/* So many times as many rows calibration is asked for as it would be. */
+/*
+ * The rows that calibration is asked for, where a batch is to be good for so
+ * many: more in a later batch, which returns the last ones alone, and where rows
+ * were late; but not more than it knows of where it knows of these.
+ */
 static double
-late_scale(const IvfpqScan *state)
+with_margin(const IvfpqScan *state, double rows)
 {
-	if (!state->is_strict || state->late == 0 || state->recall >= 1 ||
-		!is_late_beyond(state, 1))
-		return 1;
-	return Min(state->late / expected_late(state), MOST_SCALE);
+	double		scale = state->given > 0 ? LATER_SCALE : 1;
+	double		known;
+
+	if (state->is_strict && state->late > 0 && state->recall < 1 &&
+		is_late_beyond(state, 1))
+		scale = Max(Min(state->late / expected_late(state), MOST_SCALE),
+					scale);
+	if (scale == 1)
+		return rows;
+	known = IvfpqKnownRows(&state->model->meta, state->recall);
+	return rows > known ? rows * scale : Min(rows * scale, known);
 }
 
 /*
@@ -312,7 +326,7 @@ params_at(const IvfpqScan *state, double depth, IvfpqEffort *effort)
 	double		spread;
 
 	depth = Min(depth, PG_INT32_MAX / 4);
-	among = depth / state->key_share * late_scale(state);
+	among = with_margin(state, depth / state->key_share);
 	spread = among;
 	if (IvfpqDepthIsSpread(state))
 		spread = IvfpqSpreadRows(among, !is_filtered(state));

@@ -188,6 +188,16 @@ find_all_known(const IvfpqMetaData *meta, double recall, Known *known)
 	}
 }
 
+/* The rows up to which calibration reached the recall. */
+double
+IvfpqKnownRows(const IvfpqMetaData *meta, double recall)
+{
+	Known		known;
+
+	find_all_known(meta, recall, &known);
+	return known.nreached > 0 ? depths[known.nreached - 1] : 0;
+}
+
 /* Between from and to, in equal factors; share 0 .. 1 of the way. */
 static double
 between(double from, double to, double share)

@@ -55,6 +55,7 @@ extern void IvfpqEffortWithin(IvfpqEffort *effort, Relation index,
 							  double rows, double spread);
 extern double IvfpqSpreadRows(double rows, bool by_keys);
 extern int	IvfpqKeyCandidates(int candidates, double share);
+extern double IvfpqKnownRows(const IvfpqMetaData *meta, double recall);
 extern double IvfpqBatchRows(Relation index, const IvfpqMetaData *meta,
 							 double wanted);
 extern void IvfpqGetEffort(IvfpqEffort *effort, Relation index,
