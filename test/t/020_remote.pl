@@ -65,7 +65,11 @@ for my $table (@tables)
 	{
 		for my $k (1, 10, 100, 1000, 'ALL')
 		{
-			differs($node, query($table, 7919 + ($k eq 'ALL' ? 0 : $k), $k),
+			# the last page of so many rows: a scan that knew how many are wanted
+			# would begin with a pass
+			my $page = $k eq 'ALL' || $k < 10 ? $k : '10 OFFSET ' . ($k - 10);
+
+			differs($node, query($table, 7919 + ($k eq 'ALL' ? 0 : $k), $page),
 				"$table->[0], LIMIT $k, $order", set => ["gpuvec.scan_order = $order"]);
 		}
 	}
@@ -80,7 +84,7 @@ my @settings = (
 	'gpuvec.max_probes = 5');
 for my $set (@settings)
 {
-	differs($node, query($_, 31, 50), "$_->[0], $set", set => [$set])
+	differs($node, query($_, 31, '10 OFFSET 40'), "$_->[0], $set", set => [$set])
 	  for @tables[ 0, 2 ];
 }
 
@@ -193,7 +197,7 @@ like(
 	$node->safe_psql('postgres', q{SET enable_seqscan = off;
 		EXPLAIN SELECT id FROM parted ORDER BY e <-> point(5, 12) LIMIT 300}),
 	qr/Merge Append/, 'partitions are merged');
-differs($node, 'SELECT id FROM parted ORDER BY e <-> point(5, 12) LIMIT 300',
+differs($node, 'SELECT id FROM parted ORDER BY e <-> point(5, 12) LIMIT 10 OFFSET 290',
 	'two partitions, merged');
 
 # a scan whose batches are answered turn about neither skips nor repeats a row
