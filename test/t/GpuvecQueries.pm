@@ -359,9 +359,13 @@ sub above
 	my (%o) = @_;
 	my $l = inner(limit => $o{limit}, outer => $o{outer}, limited => 0, role => $o{role});
 
+	my $join = "SELECT s.*, o.x FROM ($l->{sql}) AS s @{[pick('JOIN', 'LEFT JOIN', 'RIGHT JOIN', 'FULL JOIN')]} partner AS o ON o.id = s.id";
+
 	$forms{'join above'} = 1;
+	# a window that nobody reads is none
+	return { mode => 'bag', sql => $join } if $l->{sql} =~ / AS w\b/;
 	return { mode => 'bag', sql => pick(
-		"SELECT s.d, s.id, o.x FROM ($l->{sql}) AS s @{[pick('JOIN', 'LEFT JOIN', 'RIGHT JOIN', 'FULL JOIN')]} partner AS o ON o.id = s.id",
+		$join,
 		"SELECT o.id FROM partner AS o WHERE NOT EXISTS (SELECT FROM ($l->{sql}) AS s WHERE s.id = o.id)",
 		"SELECT count(*), min(s.d), max(s.id) FROM ($l->{sql}) AS s",
 		"SELECT s.id % 5, count(*) FROM ($l->{sql}) AS s GROUP BY 1",
