@@ -159,7 +159,11 @@ $$;
 -- FROM asked) needs no cast of its elements.
 DO $$
 DECLARE
-	home name := current_schema;
+	-- not current_schema, which the block above has changed
+	home name := (SELECT s.nspname
+		FROM pg_catalog.pg_namespace AS s JOIN pg_catalog.pg_extension AS x
+			ON s.oid OPERATOR(pg_catalog.=) x.extnamespace
+		WHERE x.extname OPERATOR(pg_catalog.=) 'gpuvec_pgvector');
 	vector name := (SELECT s.nspname
 		FROM pg_catalog.pg_namespace AS s JOIN pg_catalog.pg_extension AS x
 			ON s.oid OPERATOR(pg_catalog.=) x.extnamespace
@@ -179,7 +183,10 @@ BEGIN
 
 			CREATE CAST (%2$I.%3$I[] AS real[])
 			WITH FUNCTION %1$I.gpuvec_vectors_to_real(%2$I.%3$I[])
-			AS IMPLICIT
+			AS IMPLICIT;
+
+			COMMENT ON CAST (%2$I.%3$I[] AS real[]) IS
+				'for functions that are given queries'
 			$sql$, home, vector, element);
 	END LOOP;
 END
