@@ -265,7 +265,7 @@ BEGIN
 			SELECT s.given, s.probes, s.candidates, s.finished FROM gpuvec_last_scan() AS s
 			INTO given, probes, candidates, finished;
 			most := candidates = (SELECT max(c.candidates) FROM gpuvec_calibration('blurred_e') AS c
-				WHERE c.k = 10 AND c.recall <= target);
+				WHERE c.k = blurred.k AND c.recall <= target);
 			RETURN NEXT;
 		END LOOP;
 	END LOOP;

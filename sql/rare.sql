@@ -60,7 +60,7 @@ RESET gpuvec.scan_order;
 -- a bound on lists: the last batch takes all of them, before many rows are late
 SET gpuvec.max_probes = 150;
 SELECT count(*) FROM (SELECT id FROM many WHERE id < 0 ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 5) AS x;
-SELECT finished, given > 14000 AS most, late < given / 100 AS few_late, lists < 400 AS few_lists
+SELECT finished, given > 14000 AS most, late < given / 100 AS few_late, lists < 600 AS few_lists
 FROM gpuvec_last_scan();
 RESET gpuvec.max_probes;
 
