@@ -144,7 +144,7 @@ is(as('guest', 'SELECT ask(1, 1)') . as('holder', q{SELECT kept('items_e')}), '3
 my @huge = map { "huge$_" } 1 .. 6;
 my @idle;
 $node->safe_psql('postgres', 'SET client_min_messages = warning;' . join '',
-	map { "CREATE TABLE $_ AS SELECT 1 AS id, array_fill(1::real, ARRAY[16000]) AS e;
+	map { "CREATE TABLE $_ AS SELECT id, array_fill(id::real, ARRAY[16000]) AS e FROM generate_series(1, 2) AS id;
 		CREATE INDEX ${_}_e ON $_ USING gpuivfpq (e) WITH (lists = 1);" } @huge);
 my $rings = () = glob "$folder/*";
 for (1 .. 3)
@@ -168,7 +168,7 @@ is($node->safe_psql('postgres', "SELECT ask(1, 4); $stat"), "12\n4|0", 'scans ar
 is($node->safe_psql('postgres', "SET enable_seqscan = off; SELECT count(*) FROM (SELECT id FROM items ORDER BY e <-> point(1, 8)) AS x; $stat"),
 	"3000\n5|1", '... and passes');
 is($node->safe_psql('postgres', q{
-	SET enable_seqscan = off; SET gpuvec.probes = 1; SET gpuvec.candidates = 10;
+	SET enable_seqscan = off; SET gpuvec.probes = 1; SET gpuvec.candidates = 10; SET gpuvec.max_probes = 8;
 	SELECT count(*) < 3000 FROM (SELECT id FROM items ORDER BY e <-> point(1, 8)) AS x;
 	SELECT late_rows > 0 AND late_rows = (SELECT late FROM gpuvec_last_scan()) FROM gpuvec_stat}),
 	"t\nt", '... and rows that came late');

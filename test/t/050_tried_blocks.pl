@@ -28,9 +28,9 @@ my %tables = (
 
 # The first rows of a query, by a sort and by the index.
 my $nearest = q{SELECT string_agg(id::text, ' ') FROM
-	(SELECT id FROM t ORDER BY e <-> (SELECT e FROM asked) LIMIT 5) AS q};
+	(SELECT id FROM t ORDER BY e <-> (SELECT e FROM asked) LIMIT 4) AS q};
 my $twice = q{SELECT string_agg(id::text, ' ' ORDER BY distance)
-	FROM gpuvec_search('t_e', (SELECT array_agg(e) FROM asked, generate_series(1, 2)), 5) AS s
+	FROM gpuvec_search('t_e', (SELECT array_agg(e) FROM asked, generate_series(1, 2)), 4) AS s
 	JOIN t ON t.ctid = s.tid GROUP BY query ORDER BY query};
 
 # Run the query, do something at its last try, and let it go on.  %change: before,
