@@ -410,8 +410,8 @@ sub window
 	my $d = distance($q);
 
 	return { query => "SELECT @{[key()]}, @{[pick('row_number() OVER w', \"lag($d) OVER w\", 'rank() OVER w', 'sum(t.a) OVER w')]}
-		@{[from()]} @{[where()]} WINDOW w AS (ORDER BY $d) LIMIT 20" } if !$table->{ties};
-	return { query => "SELECT t.rep, rank() OVER (ORDER BY $d) @{[from()]} @{[where()]} LIMIT 20" };
+		@{[from()]} @{[where()]} WINDOW w AS (ORDER BY $d) ORDER BY $d LIMIT 20" } if !$table->{ties};
+	return { query => "SELECT t.rep, rank() OVER (ORDER BY $d) @{[from()]} @{[where()]} ORDER BY $d LIMIT 20" };
 }
 
 sub with_ties
