@@ -168,7 +168,7 @@ is($node->safe_psql('postgres', "SELECT ask(1, 4); $stat"), "12\n4|0", 'scans ar
 is($node->safe_psql('postgres', "SET enable_seqscan = off; SELECT count(*) FROM (SELECT id FROM items ORDER BY e <-> point(1, 8)) AS x; $stat"),
 	"3000\n5|1", '... and passes');
 is($node->safe_psql('postgres', q{
-	SET enable_seqscan = off; SET gpuvec.recall = 0.8;
+	SET enable_seqscan = off; SET gpuvec.probes = 1; SET gpuvec.candidates = 2; SET gpuvec.recall = 0.5; SET gpuvec.max_probes = 30;
 	SELECT count(*) < 3000 FROM (SELECT id FROM items ORDER BY e <-> point(1, 8)) AS x;
 	SELECT late_rows > 0 AND late_rows = (SELECT late FROM gpuvec_last_scan()) FROM gpuvec_stat}),
 	"t\nt", '... and rows that came late');
