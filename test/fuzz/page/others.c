@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 
 #include "am/common/identity.h"
 #include "am/common/options.h"
@@ -83,13 +84,20 @@ IvfpqRowDims(Relation heap, Relation index, const IvfpqMetaData *meta)
 }
 
 bool
+heap_attisnull(HeapTuple tuple, int attnum, TupleDesc desc)
+{
+	NO_TABLE();
+}
+
+bool
 IvfpqMayAct(Relation table, Relation index)
 {
 	NO_TABLE();
 }
 
 bool
-IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta)
+IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta,
+			  ItemPointer tid)
 {
 	NO_TABLE();
 }
