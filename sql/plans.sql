@@ -58,7 +58,8 @@ SELECT statement, (pg_temp.told(statement)).* FROM unnest(ARRAY[
 	'SELECT doc FROM note WHERE doc NOT IN (SELECT id FROM (SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR) AS s WHERE id > 0)',
 	'SELECT count(*) FROM (SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR OFFSET 0) AS s',
 	'WITH s AS MATERIALIZED (SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR) SELECT id FROM s LIMIT 1000',
-	'(SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR) UNION (SELECT 0) LIMIT 1000'
+	'(SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR) UNION (SELECT 0) LIMIT 1000',
+	'SELECT id, count(*) OVER () FROM (SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR OFFSET 0) AS s LIMIT 5'
 	]) AS statement;
 
 -- LIMIT, and rows that are handed on one by one

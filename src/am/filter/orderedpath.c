@@ -74,7 +74,8 @@ is_minmax(const PlannerInfo *root)
 /*
  * (b).  A sub-select of an expression is planned before the relations of its
  * level: of IN (SELECT ...) the planner expects half of the rows, which is no
- * reason to leave out others.  UNION without ALL reads all.
+ * reason to leave out others.  UNION without ALL reads all, and so may a window
+ * of the level above.
  */
 static bool
 stops_early(const PlannerInfo *root)
@@ -84,7 +85,8 @@ stops_early(const PlannerInfo *root)
 	return root->tuple_fraction > 0 &&
 		(parent == NULL || limit_needed(root->parse) ||
 		 (parent->simple_rel_array != NULL &&
-		  parent->parse->setOperations == NULL && stops_early(parent)));
+		  parent->parse->setOperations == NULL &&
+		  !parent->parse->hasWindowFuncs && stops_early(parent)));
 }
 
 /* Does a window function need no more rows than those up to the current one? */
