@@ -30,7 +30,6 @@
  */
 #include "postgres.h"
 
-#include "access/sysattr.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/appendinfo.h"
 #include "optimizer/cost.h"
@@ -38,9 +37,7 @@
 #include "optimizer/pathnode.h"
 #include "optimizer/paths.h"
 #include "optimizer/planner.h"
-#include "optimizer/tlist.h"
 #include "utils/fmgroids.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 #include "am/common/options.h"
@@ -210,22 +207,30 @@ find_level(PlannerInfo *root)
 	return NULL;
 }
 
-/* The ordered paths beside those of the relation. */
-static List *
-paths_beside(PlannerInfo *root, const RelOptInfo *rel)
+/* The relation's entry of a level, which may be NULL; NULL: it has none. */
+static Beside *
+find_beside(const LevelPaths *level, const RelOptInfo *rel)
 {
-	const LevelPaths *level = find_level(root);
 	ListCell   *lc;
 
 	if (level != NULL)
 		foreach(lc, level->beside)
 	{
-		const Beside *beside = lfirst(lc);
+		Beside	   *beside = lfirst(lc);
 
 		if (beside->rel == rel)
-			return beside->paths->pathlist;
+			return beside;
 	}
-	return NIL;
+	return NULL;
+}
+
+/* The ordered paths beside those of the relation. */
+static List *
+paths_beside(PlannerInfo *root, const RelOptInfo *rel)
+{
+	const Beside *beside = find_beside(find_level(root), rel);
+
+	return beside == NULL ? NIL : beside->paths->pathlist;
 }
 
 static void
@@ -233,8 +238,7 @@ add_beside(PlannerInfo *root, RelOptInfo *rel, Path *path)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(root->planner_cxt);
 	LevelPaths *level = find_level(root);
-	Beside	   *beside = NULL;
-	ListCell   *lc;
+	Beside	   *beside = find_beside(level, rel);
 
 	if (level == NULL)
 	{
@@ -246,11 +250,6 @@ add_beside(PlannerInfo *root, RelOptInfo *rel, Path *path)
 		MemoryContextRegisterResetCallback(root->planner_cxt,
 										   &level->callback);
 		levels = level;
-	}
-	foreach(lc, level->beside)
-	{
-		if (((Beside *) lfirst(lc))->rel == rel)
-			beside = lfirst(lc);
 	}
 	if (beside == NULL)
 	{
