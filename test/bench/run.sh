@@ -13,6 +13,8 @@
 #   keys      ... that keys of the index answer
 #   vectordbbench  ... by VectorDBBench's program (vectordbbench/README)
 #   targets   whether recall is what gpuvec.recall asks for; takes several DATA
+#   depths    ... at every depth, by LIMIT, in generic plans, by cursors and below
+#             joins, under conditions
 #   foreign   whether queries unlike the rows get it, too; takes no DATA but SETs
 #             of its own
 #   commits   two trees of gpuvec, one beside the other: BEFORE AFTER DATA
@@ -104,7 +106,7 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets | where | keys | vectordbbench | foreign | many | rotate | large | vast)
+	compare | inserts | lists | targets | depths | where | keys | vectordbbench | foreign | many | rotate | large | vast)
 		program=$1
 		shift
 		;;
@@ -117,7 +119,7 @@ main() {
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
 	gv_build src
-	case $program in compare | inserts | where | keys | large | vast | vectordbbench)
+	case $program in compare | inserts | depths | where | keys | large | vast | vectordbbench)
 		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
 			gv_die "bench: there is nothing to compare with"
