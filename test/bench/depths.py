@@ -21,11 +21,13 @@ Runs in the cluster that libpq's environment variables name; test/bench/run.sh
 makes one.  Cells are spread over --clients sessions, those of few rows first;
 each has --budget seconds, but asks no fewer than --least queries.  Each cell's
 plan is looked at: where the planner does not take the index by itself, sorts
-and other scans are switched off for the cell, which is marked 'forced'.
+and other scans are switched off for the cell, which is marked 'forced'.  A run
+that is ended by a signal says what it has seen.
 """
 import argparse
 import collections
 import multiprocessing
+import signal
 import sys
 import time
 
@@ -277,8 +279,10 @@ class Measured:
 
 
 def connect():
-    """A session of its own for each process."""
+    """A session of its own for each process, which the parent ends."""
     import psycopg
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     shared.conn = psycopg.connect(autocommit=True)
     shared.conn.prepare_threshold = None    # each statement's text differs
     server.set_all(shared.conn, {"gpuvec.recall": shared.args.recall,
@@ -319,16 +323,19 @@ def measure_all(args, keys):
     found, asked = [], cells(args)
     with multiprocessing.get_context("fork").Pool(
             min(args.clients, len(asked)), connect) as pool:
-        for one in pool.imap_unordered(measure, asked):
-            print(one.line(), flush=True)
-            found.append(one)
+        try:
+            for one in pool.imap_unordered(measure, asked):
+                print(one.line(), flush=True)
+                found.append(one)
+        except KeyboardInterrupt:
+            print("cut short: of %d cells" % len(asked))
     below = [one for one in found if not one.kept]
     print("%s: %d cells, %d below the promise of %g" % (
         keys, len(found), len(below), args.recall))
     for one in sorted(below, key=lambda one: asked.index(one.cell)):
         print(one.line())
     sys.stdout.flush()
-    return len(below)
+    return len(found) == len(asked), len(below)
 
 
 def main():
@@ -340,6 +347,7 @@ def main():
     import psycopg
     found = dataset.load(args.data)
     choose(args, found)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with psycopg.connect(autocommit=True) as conn:
         conn.execute("SET client_min_messages = warning")
         has_pgvector = server.one(
@@ -355,12 +363,14 @@ def main():
         print("%s, %d x %d, %d queries, %s; %s, gpuvec %s" % (
             args.data, len(shared.f), found.dims, len(shared.query),
             args.metric, server.machine(), server.extension(conn, "gpuvec")))
-        below = 0
+        whole, below = True, 0
         for keys in args.index or ["(v %s_%s)" % (
                 args.type.rstrip("[]"), systems.METRICS[args.metric][1])]:
-            build(conn, args, keys)
-            below += measure_all(args, keys)
-    return below > 0
+            if whole:
+                build(conn, args, keys)
+                whole, count = measure_all(args, keys)
+                below += count
+    return below > 0 or not whole
 
 
 if __name__ == "__main__":
