@@ -488,7 +488,10 @@ sub function
 	my $n = ++$aliases;
 
 	$forms{function} = 1;
-	return ("CREATE OR REPLACE FUNCTION pg_temp.f$n() RETURNS TABLE (d float8, id int) LANGUAGE sql STABLE AS \$f\$ SELECT s.d, s.id FROM ($l->{sql}) AS s \$f\$",
+	# a window that nobody reads is none
+	my $read = $l->{sql} =~ / AS w\b/ ? ' WHERE s.w IS NOT DISTINCT FROM s.w' : '';
+
+	return ("CREATE OR REPLACE FUNCTION pg_temp.f$n() RETURNS TABLE (d float8, id int) LANGUAGE sql STABLE AS \$f\$ SELECT s.d, s.id FROM ($l->{sql}) AS s$read \$f\$",
 		{ mode => 'bag', sql => pick("SELECT * FROM pg_temp.f$n()", "SELECT count(*), min(d) FROM pg_temp.f$n()",
 			"SELECT o.id, f.d FROM partner AS o LEFT JOIN pg_temp.f$n() AS f USING (id)") }, "DROP FUNCTION pg_temp.f$n()");
 }

@@ -358,12 +358,13 @@ take_row(IvfpqScan *state, IvfpqNextRow *row)
  * snapshot sees: a batch is good for no more.
  */
 static bool
-is_quota_taken(const IvfpqScan *state)
+is_quota_taken(IvfpqScan *state)
 {
 	int64		quota = state->quota;
 	double		seen;
 
-	if (state->taken >= quota || IvfpqDepthIsTooLate(state))
+	if (state->taken >= quota || IvfpqDepthIsTooLate(state) ||
+		IvfpqDepthIsBehind(state))
 		return true;
 	if (!state->search.addresses || state->gone == 0 ||
 		state->taken < quota / 2)
