@@ -111,6 +111,20 @@ for my $recall (0.95, 0.99)
 	}
 }
 
+# Rows that refine records tell pass when they come up: the first batches are over
+# before they come to these, and give out none from behind the ranks they are good for.
+plant(300, 309, 60, '601 AND 700');
+is( $node->safe_psql(
+		'postgres', q{
+		CREATE INDEX rows_sq8 ON rows USING gpuivfpq (e) WITH (refine = sq8);
+		DROP INDEX rows_e;
+		ANALYZE rows;
+		DELETE FROM planted WHERE first <> 300;
+		SELECT ask(.95);
+		SELECT avg(share) >= .95 FROM found WHERE first = 300}),
+	"\nt",
+	'ranks 300 to 309 by refine records');
+
 # The recall that is promised, whoever knows how many rows are wanted: of random
 # rows of many dimensions, which codes tell little of.  A condition's rows are
 # anywhere, near the queries or far from them.

@@ -612,19 +612,21 @@ IvfpqDepthRest(const IvfpqScan *state, bool must)
 
 /*
  * With refine records rows are asked as they come up.  Do those that pass lie
- * behind the nearer half of a batch's rows, of which calibration knows nothing?
- * Then it is good for no more of them, as in IvfpqDepthQuota().
+ * behind the nearer half of a batch's rows, so that they are not spread?  Then
+ * it is good for no more of them, as in IvfpqDepthQuota().
  */
 bool
 IvfpqDepthIsBehind(IvfpqScan *state)
 {
+	double		most = state->effort.known ? LEAST_NEARER : 1 + MOST_BEHIND;
+
 	if (!is_filtered(state) || !state->search.addresses ||
 		state->effort.known || state->filter->radius.is_set)
 		return false;
 	if (state->taken <= state->depth / 2)
 		state->passed_near = state->given;
 	return state->taken >= state->depth / 2 &&
-		state->given >= (1 + MOST_BEHIND) * state->passed_near;
+		state->given >= most * state->passed_near;
 }
 
 /*

@@ -290,7 +290,29 @@ is_decided(const IvfpqScan *state, const IvfpqQueuedRow *row)
 }
 
 /*
- * The nearest row of the queue; false when it is empty.  Bounded rows that
+ * Have as many rows come up as the batch is good for?  With refine records it is
+ * told by those fetched so far, once they are enough, which part of them the
+ * snapshot sees: a batch is good for no more.
+ */
+static bool
+is_quota_taken(IvfpqScan *state)
+{
+	int64		quota = state->quota;
+	double		seen;
+
+	if (state->taken >= quota || IvfpqDepthIsTooLate(state) ||
+		IvfpqDepthIsBehind(state))
+		return true;
+	if (!state->search.addresses || state->gone == 0 ||
+		state->taken < quota / 2)
+		return false;
+	seen = 1 - (double) state->gone / state->tried;
+	return IvfpqDepthManyGone(state) && state->taken >= quota * seen;
+}
+
+/*
+ * The nearest row of the queue; false when it is empty or, where a filter rejects
+ * rows that come up, those that the batch is good for are over.  Bounded rows that
  * come up are measured and go back, until a measured one is first: no other
  * can be nearer; or until that is known of a bounded one; or until they are
  * beyond a radius, however far they are.
@@ -328,8 +350,15 @@ queue_next(IvfpqScan *state, IvfpqNextRow *next)
 			}
 			if (IvfpqScanMeasureRow(state, row->id, &distance))
 				IvfpqQueueReturn(queue, row, distance);
-			else
-				state->taken += state->measure->rejected;
+			else if (state->measure->rejected)
+			{
+				state->taken++;
+				if (!state->exhausted && is_quota_taken(state))
+				{
+					row = NULL;
+					break;
+				}
+			}
 		}
 		if (!decided)
 			IvfpqMeasurePause(state->measure);
@@ -350,27 +379,6 @@ take_row(IvfpqScan *state, IvfpqNextRow *row)
 	if (state->finishing)
 		return IvfpqFullPassNext(state, row);
 	return queue_next(state, row);
-}
-
-/*
- * Have as many rows come up as the batch is good for?  With refine records it is
- * told by those fetched so far, once they are enough, which part of them the
- * snapshot sees: a batch is good for no more.
- */
-static bool
-is_quota_taken(IvfpqScan *state)
-{
-	int64		quota = state->quota;
-	double		seen;
-
-	if (state->taken >= quota || IvfpqDepthIsTooLate(state) ||
-		IvfpqDepthIsBehind(state))
-		return true;
-	if (!state->search.addresses || state->gone == 0 ||
-		state->taken < quota / 2)
-		return false;
-	seen = 1 - (double) state->gone / state->tried;
-	return IvfpqDepthManyGone(state) && state->taken >= quota * seen;
 }
 
 /*
