@@ -52,7 +52,7 @@ SELECT statement, (pg_temp.told(statement)).* FROM unnest(ARRAY[
 	'SELECT tenant, count(*) FROM doc WHERE tenant = 7 GROUP BY tenant, NEAR ORDER BY NEAR LIMIT 1000',
 	'SELECT id, count(*) OVER () FROM doc WHERE tenant = 7 ORDER BY NEAR LIMIT 5',
 	'SELECT id, ntile(4) OVER (ORDER BY NEAR) FROM doc WHERE tenant = 7 ORDER BY NEAR LIMIT 5',
-	'SELECT id, rank() OVER (PARTITION BY tenant ORDER BY NEAR) FROM doc WHERE tenant = 7 ORDER BY NEAR LIMIT 5',
+	'SELECT id, rank() OVER (PARTITION BY id % 2 ORDER BY NEAR) FROM doc WHERE tenant = 7 ORDER BY NEAR LIMIT 5',
 	'SELECT id, count(*) OVER (ORDER BY NEAR ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) FROM doc WHERE tenant = 7 ORDER BY NEAR LIMIT 5',
 	'SELECT min(NEAR) FROM doc WHERE tenant = 7',
 	'SELECT id, unnest(ARRAY[1, 2]) FROM doc WHERE tenant = 7 ORDER BY NEAR LIMIT 5',
