@@ -195,7 +195,7 @@ CREATE TABLE areas_2 PARTITION OF areas FOR VALUES IN (5, 6, 7, 8, 9);
 INSERT INTO areas SELECT id, kind, e FROM spots;
 CREATE INDEX ON areas USING gpuivfpq (e) WITH (lists = 20);
 ANALYZE areas;
-EXPLAIN (COSTS OFF) SELECT id FROM areas WHERE e <-> '{1,2,3,4,5,6,7,8}' < 2 ORDER BY e <-> '{1,2,3,4,5,6,7,8}';
+SELECT pg_temp.plan_of($$SELECT id FROM areas WHERE e <-> '{1,2,3,4,5,6,7,8}' < 2 ORDER BY e <-> '{1,2,3,4,5,6,7,8}'$$);
 SELECT exact, missing <= 1 AS found, rows FROM pg_temp.agrees('SELECT id FROM areas WHERE e <-> Q < 0.8 ORDER BY e <-> Q');
 CREATE TABLE bytes AS SELECT id, kind, e FROM spots;
 CREATE INDEX ON bytes USING gpuivfpq (e) WITH (lists = 40, refine = sq8);

@@ -21,6 +21,7 @@
 #include "nodes/bitmapset.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
+#include "optimizer/clauses.h"
 #include "optimizer/optimizer.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -363,6 +364,21 @@ IvfpqIsInterpreted(Relation index, bool predicate)
 	return has_interpreted((Node *) indexInfo->ii_Expressions, NULL) ||
 		(predicate &&
 		 has_interpreted((Node *) indexInfo->ii_Predicate, NULL));
+}
+
+/*
+ * May a worker evaluate an index's expressions and predicate?  A statement need
+ * not name the functions in these, so what the planner has found in a statement
+ * does not tell: the answer is without its PlannerInfo.
+ */
+bool
+IvfpqIsParallelSafe(List *expressions, List *predicate)
+{
+	PlannerInfo *root = makeNode(PlannerInfo);
+
+	root->glob = makeNode(PlannerGlobal);
+	return is_parallel_safe(root, (Node *) expressions) &&
+		is_parallel_safe(root, (Node *) predicate);
 }
 
 /*

@@ -33,6 +33,7 @@ extern void IvfpqActAsCaller(const IvfpqIdentity *caller);
 extern void IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index);
 extern IndexInfo *IvfpqIndexInfo(Relation index);
 extern bool IvfpqIsInterpreted(Relation index, bool predicate);
+extern bool IvfpqIsParallelSafe(List *expressions, List *predicate);
 extern bool IvfpqMayAct(Relation table, Relation index);
 extern void IvfpqCheckActing(Relation table, Relation index);
 

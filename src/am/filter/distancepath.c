@@ -18,6 +18,7 @@
 #include "optimizer/paths.h"
 #include "utils/lsyscache.h"
 
+#include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/filter/customscan.h"
 #include "am/scan/scan.h"
@@ -149,8 +150,7 @@ IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info, List *found,
 	info->amcostestimate = (void *) ivfpqcostestimate;
 	path->path.parallel_safe = path->path.parallel_safe &&
 		is_parallel_safe(root, (Node *) distance) &&
-		is_parallel_safe(root, (Node *) info->indexprs) &&
-		is_parallel_safe(root, (Node *) info->indpred);
+		IvfpqIsParallelSafe(info->indexprs, info->indpred);
 	return path;
 }
 

@@ -36,7 +36,10 @@ is_ordered_scan(const Plan *plan)
 	return !filter.any_order;
 }
 
-/* Does a node hand on rows one by one, as it gets them from its outer plan? */
+/*
+ * Does a node hand on rows one by one, as it gets them from its outer plan?  The
+ * list of ../scan/limit.c is of nodes that want about as many as they give.
+ */
 static bool
 hands_on(const Plan *plan)
 {

@@ -82,7 +82,11 @@ is_among(const PlanState *node, PlanState **others, int n)
 	return false;
 }
 
-/* Are the rows wanted of `above` wanted of the node below it, about? */
+/*
+ * Are the rows wanted of `above` wanted of the node below it, about?  These are
+ * fewer nodes than those of ../filter/plancheck.c, below which a scan may stand:
+ * one like ProjectSet hands on rows one by one, but makes several of one.
+ */
 static bool
 hands_on(PlanState *above, PlanState *node)
 {

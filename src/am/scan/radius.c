@@ -20,6 +20,8 @@
 
 #include <math.h>
 
+#include "utils/float.h"
+
 #include "am/scan/scan.h"
 
 /* Ranks that are looked at: the last, and others at a part of the depth. */
@@ -95,10 +97,7 @@ IvfpqRadiusWatch(IvfpqScan *state, const uint64 *ids, int64 n)
 static int
 compare_doubles(const void *a, const void *b)
 {
-	double		x = *(const double *) a;
-	double		y = *(const double *) b;
-
-	return (x > y) - (x < y);
+	return float8_cmp_internal(*(const double *) a, *(const double *) b);
 }
 
 /*

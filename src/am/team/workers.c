@@ -13,7 +13,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "optimizer/clauses.h"
 #include "optimizer/paths.h"
 #include "storage/dsm.h"
 #include "storage/lwlock.h"
@@ -22,6 +21,7 @@
 #include "utils/rel.h"
 
 #include "page/check/attempt.h"
+#include "am/common/identity.h"
 #include "am/team/team.h"
 #include "page/stoppoint.h"
 
@@ -40,18 +40,6 @@ enum
 	KEY_WAL,					/* WalUsage [nworkers] */
 	KEY_BUFFERS					/* BufferUsage [nworkers] */
 };
-
-/* May expressions and predicate of the index be computed in workers? */
-static bool
-is_safe(Relation index)
-{
-	PlannerInfo *root = makeNode(PlannerInfo);
-
-	root->glob = makeNode(PlannerGlobal);
-	return is_parallel_safe(root,
-							(Node *) RelationGetIndexExpressions(index)) &&
-		is_parallel_safe(root, (Node *) RelationGetIndexPredicate(index));
-}
 
 /* Pages of the table, and of its values that are out of line. */
 static int64
@@ -85,7 +73,8 @@ IvfpqCountWorkers(Relation heap, Relation index)
 
 	if (!IsUnderPostmaster || most == 0 ||
 		heap->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
-		!is_safe(index))
+		!IvfpqIsParallelSafe(RelationGetIndexExpressions(index),
+							 RelationGetIndexPredicate(index)))
 		return 0;
 	if (given >= 0)
 		return Min(given, most);

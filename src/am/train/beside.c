@@ -40,15 +40,6 @@ IvfpqRowsAround(int dims)
 	return Min(MOST_ROWS, Max(AROUND, MOST_VALUES / dims));
 }
 
-static int
-compare_doubles(const void *a, const void *b)
-{
-	double		x = *(const double *) a;
-	double		y = *(const double *) b;
-
-	return (x > y) - (x < y);
-}
-
 /*
  * How many rows near each query are to be known: IVFPQ_TRUTH_ROWS behind its
  * own row and the copies that most queries' rows have in a table of `rows`.
@@ -56,13 +47,15 @@ compare_doubles(const void *a, const void *b)
 static int
 find_depth(const IvfpqSample *sample, int taken, double rows)
 {
-	double	   *copies = palloc((taken + 1) * sizeof(double));
-	double		most;
+	uint64	   *copies = palloc((taken + 1) * sizeof(uint64));
+	double		most = 0;
 
 	for (int i = 0; i < taken; i++)
-		copies[i] = (sample->counts[i] - 1) * Max(rows / sample->count, 1);
-	qsort(copies, taken, sizeof(double), compare_doubles);
-	most = taken > 0 ? copies[(int) (MOST_QUERIES_SHARE * (taken - 1))] : 0;
+		copies[i] = (uint64) sample->counts[i] - 1;
+	IvfpqSortNumbers(copies, (Size) taken);
+	if (taken > 0)
+		most = copies[(int) (MOST_QUERIES_SHARE * (taken - 1))] *
+			Max(rows / sample->count, 1);
 	pfree(copies);
 	return IVFPQ_TRUTH_ROWS + 1 + (int) Min(most, IVFPQ_MOST_COPIES);
 }
