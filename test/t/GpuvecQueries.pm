@@ -281,7 +281,7 @@ sub level
 	}
 	elsif ($form eq 'distinct')
 	{
-		my ($serving, $how) = @{ pick([ 1, "DISTINCT ON ($d)" ], [ 1, 'DISTINCT' ], [ 0, "DISTINCT ON ($t.tenant)" ]) };
+		my ($serving, $how) = @{ pick([ 1, "DISTINCT ON ($d)" ], [ 1, 'DISTINCT' ], [ 0, "DISTINCT ON (($t.tenant + 0))" ]) };
 
 		$forms{distinct} = 1;
 		$select .= " $how";
@@ -298,7 +298,8 @@ sub level
 		}
 		else
 		{
-			$order = "ORDER BY $t.tenant, $d$asc, $t.id" . join '', map { ", $_" } @{ $j->{columns} };
+			# of a tenant that a condition names it would be LIMIT 1
+			$order = "ORDER BY $t.tenant + 0, $d$asc, $t.id" . join '', map { ", $_" } @{ $j->{columns} };
 			$mode = 'exact';
 		}
 	}

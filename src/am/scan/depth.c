@@ -611,25 +611,6 @@ IvfpqDepthRest(const IvfpqScan *state, bool must)
 }
 
 /*
- * With refine records rows are asked as they come up.  Do those that pass lie
- * behind the nearer half of a batch's rows, so that they are not spread?  Then
- * it is good for no more of them, as in IvfpqDepthQuota().
- */
-bool
-IvfpqDepthIsBehind(IvfpqScan *state)
-{
-	double		most = state->effort.known ? LEAST_NEARER : 1 + MOST_BEHIND;
-
-	if (!is_filtered(state) || !state->search.addresses ||
-		state->effort.known || state->filter->radius.is_set)
-		return false;
-	if (state->taken <= state->depth / 2)
-		state->passed_near = state->given;
-	return state->taken >= state->depth / 2 &&
-		state->given >= most * state->passed_near;
-}
-
-/*
  * Are too many candidates gone, which the snapshot does not see?  They are made up
  * for by those beyond the ones wanted, which are there because scores are not
  * exact; half of these may be lost.

@@ -295,13 +295,12 @@ is_decided(const IvfpqScan *state, const IvfpqQueuedRow *row)
  * snapshot sees: a batch is good for no more.
  */
 static bool
-is_quota_taken(IvfpqScan *state)
+is_quota_taken(const IvfpqScan *state)
 {
 	int64		quota = state->quota;
 	double		seen;
 
-	if (state->taken >= quota || IvfpqDepthIsTooLate(state) ||
-		IvfpqDepthIsBehind(state))
+	if (state->taken >= quota || IvfpqDepthIsTooLate(state))
 		return true;
 	if (!state->search.addresses || state->gone == 0 ||
 		state->taken < quota / 2)

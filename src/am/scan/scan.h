@@ -225,7 +225,6 @@ extern void IvfpqDepthNext(IvfpqScan *state);
 extern bool IvfpqDepthIsSpread(const IvfpqScan *state);
 extern bool IvfpqDepthIsTooLate(const IvfpqScan *state);
 extern bool IvfpqDepthManyGone(const IvfpqScan *state);
-extern bool IvfpqDepthIsBehind(IvfpqScan *state);
 extern IvfpqRest IvfpqDepthRest(const IvfpqScan *state, bool must);
 extern int64 IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids,
 							 int64 count);
