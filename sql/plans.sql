@@ -58,6 +58,8 @@ SELECT statement, (pg_temp.told(statement)).* FROM unnest(ARRAY[
 	'SELECT id, unnest(ARRAY[1, 2]) FROM doc WHERE tenant = 7 ORDER BY NEAR LIMIT 5',
 	'SELECT doc FROM note WHERE doc NOT IN (SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR)',
 	'SELECT doc FROM note WHERE doc NOT IN (SELECT id FROM (SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR) AS s WHERE id > 0)',
+	'SELECT doc FROM note WHERE doc NOT IN (SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR OFFSET 3)',
+	'SELECT doc FROM note WHERE doc NOT IN (SELECT id FROM (SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR OFFSET 0) AS s WHERE id > 0)',
 	'SELECT count(*) FROM (SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR OFFSET 0) AS s',
 	'WITH s AS MATERIALIZED (SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR) SELECT id FROM s LIMIT 1000',
 	'(SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR) UNION (SELECT 0) LIMIT 1000',

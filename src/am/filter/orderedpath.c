@@ -68,6 +68,16 @@ is_minmax(const PlannerInfo *root)
 		strcmp(target->resname, "agg_target") == 0;
 }
 
+/* Has the level a LIMIT?  OFFSET alone leaves the rest to be read. */
+static bool
+has_limit(const Query *query)
+{
+	const Node *count = query->limitCount;
+
+	return count != NULL &&
+		!(IsA(count, Const) && ((const Const *) count)->constisnull);
+}
+
 /*
  * (b).  A sub-select of an expression is planned before the relations of its
  * level: of IN (SELECT ...) the planner expects half of the rows, which is no
@@ -80,7 +90,7 @@ stops_early(const PlannerInfo *root)
 	const PlannerInfo *parent = root->parent_root;
 
 	return root->tuple_fraction > 0 &&
-		(parent == NULL || limit_needed(root->parse) ||
+		(parent == NULL || has_limit(root->parse) ||
 		 (parent->simple_rel_array != NULL &&
 		  parent->parse->setOperations == NULL &&
 		  !parent->parse->hasWindowFuncs && stops_early(parent)));
