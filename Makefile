@@ -148,14 +148,16 @@ all install installcheck uninstall:
 endif
 
 # Each of these works on a bare Debian or Ubuntu: see the script's header.
-.PHONY: demo test test-long bench
+.PHONY: demo check-quick test test-long bench
 demo:
 	@test/demo/run.sh
+check-quick:
+	@test/run.sh --quick
 test:
 	@test/run.sh
 test-long:
 	@test/run.sh --long
 bench:
 	@test/bench/run.sh
-demo test test-long bench: export PG_CONFIG := $(if \
+demo check-quick test test-long bench: export PG_CONFIG := $(if \
 	$(filter-out undefined default file,$(origin PG_CONFIG)),$(PG_CONFIG))

@@ -1,15 +1,20 @@
 #!/bin/bash
-# Every test of gpuvec (`make test`; with --long: `make test-long`).
+# Every test of gpuvec (`make test`; with --long: `make test-long`; with --quick:
+# `make check-quick`, for each commit).
 #
-# usage: test/run.sh [--long]
+# usage: test/run.sh [--quick | --long]
 #
 # Include rules, compiler warnings (gcc, clang, nvcc), unit programs (plain,
-# sanitized, and the CUDA engine on emulated threads), SQL and isolation tests,
-# TAP tests, a gpuvecd of its own (test/external.sh); these last on a private copy of PostgreSQL in a temporary folder,
-# so that no existing cluster or installation is touched.  The build for that
-# copy is gcc's, and the plain unit programs have its objects.  Ends with a table
-# of what each part took, wall clock and processor, one line 'N passed, N
-# failed', and status 0 only if nothing failed.
+# sanitized, and the CUDA engine on emulated threads) at small size, SQL and
+# isolation tests, those that search once more through gpuvecd, TAP tests, a
+# gpuvecd of its own (test/external.sh); these last on a private copy of
+# PostgreSQL in a temporary folder, so that no existing cluster or installation is
+# touched.  The build for that copy is gcc's, and the plain unit programs have its
+# objects.  Ends with a table of what each part took, wall clock and processor, one
+# line 'N passed, N failed', and status 0 only if nothing failed.
+#
+# --quick: include rules, warnings of gcc and clang, SQL and isolation tests, and
+# the plain unit programs at small size: three minutes of two processors.
 #
 # The server's tests run while unit programs and the compilers without them,
 # which are niced, take what time of the processors is left.
@@ -17,6 +22,9 @@
 # --long sets GPUVEC_TEST_LONG=1, which makes unit programs and TAP tests use
 # their full sizes (100,000 damaged conversations with gpuvecd, among others),
 # and adds parts, one after the other:
+#	unitwhole		the unit programs and the CUDA engine's on emulated threads, all
+#					parts, those of the plain ones at full size
+#	sqlserved		all SQL tests through gpuvecd
 #	fuzz			FUZZ_SECONDS (60) of each fuzz target (test/fuzz/README; skipped
 #					where clang has no libFuzzer)
 #	levels			check_engine with each of the processor's instructions
@@ -63,14 +71,15 @@ for file in "$GV_ROOT"/test/parts/*.sh; do
 	. "$file"
 done
 
-LONG=${GPUVEC_TEST_LONG:-}
+LONG=${GPUVEC_TEST_LONG:-} QUICK=
 # shellcheck disable=SC2034
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap external'
-LONG_PARTS='fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
+QUICK_PARTS='layers warnings unit sql isolation'
+LONG_PARTS='unitwhole sqlserved fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
 	plainbuffers ubsan clang coverage servers upgrade sqlsmith hosts clients soak
 	faults'
-BUILT_PARTS='levels valgrind cardwhole cardolder cardsanitized sqllevels
+BUILT_PARTS='unitwhole sqlserved levels valgrind cardwhole cardolder cardsanitized sqllevels
 	plainbuffers servers sqlsmith hosts clients'
 # shellcheck disable=SC2034
 SERVER='' SOURCE=''
@@ -119,7 +128,8 @@ main() {
 	case ${1:-} in
 	'') ;;
 	--long) LONG=1 ;;
-	*) gv_die "usage: test/run.sh [--long]" ;;
+	--quick) QUICK=1 ONLY=${ONLY:-$QUICK_PARTS} ;;
+	*) gv_die "usage: test/run.sh [--quick | --long]" ;;
 	esac
 	# shellcheck disable=SC2086
 	if wanted_any $LONG_PARTS; then

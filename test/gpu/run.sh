@@ -191,7 +191,7 @@ stage_sanitize() {
 }
 
 stage_sql() {
-	GPUVEC_TEST_NVCC=$NVCC GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=$SERVER ONLY=sql \
+	GPUVEC_TEST_NVCC=$NVCC GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=$SERVER ONLY="sql sqlserved" \
 		"$GV_ROOT/test/run.sh"
 }
 

@@ -98,7 +98,9 @@ no_card() {
 }
 
 other_compilers() {
-	part "no warning from nvcc" build_nvcc
+	if [ -z "$QUICK" ]; then
+		part "no warning from nvcc" build_nvcc
+	fi
 	part "no warning from clang" build_clang
 	over warnings
 }

@@ -83,20 +83,21 @@ count_regress() {
 }
 
 # Runs the tests that the Makefile lists in variable $2, REGRESS or ISOLATION,
-# against the running cluster, but for those named after the fourth argument.
-# $1 = part's name, $3 = the other variable, $4 = folder, under the sources,
-# where the differences are written
+# against the running cluster, or of these the ones named after the fourth
+# argument.  $1 = part's name, $3 = the other variable, $4 = folder, under the
+# sources, where the differences are written
 installcheck() {
-	local log=$GV_TMP/$2.log status=0 began=$SECONDS names name
-	names=" $(make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" print-"$2") "
+	local log=$GV_TMP/$2.log status=0 began=$SECONDS all names name
+	all=" $(make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" print-"$2") "
+	names=$all
+	[ $# = 4 ] || names=
+	for name in "${@:5}"; do
+		[[ $all != *" $name "* ]] || names+=" $name"
+	done
 	if [ -z "${names// /}" ]; then
-		failed 1 "$SERVER $1: the Makefile lists no test"
+		failed 1 "$SERVER $1: the Makefile lists no such test"
 		return 0
 	fi
-	for name in "${@:5}"; do
-		names=${names/ $name / }
-	done
-	[ -n "${names// /}" ] || return 0
 	gv_as make -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" TAP_TESTS= "$3=" \
 		"$2=$names" installcheck >"$log" 2>&1 || status=$?
 	count_regress "$SERVER $1" "$log" $status "$SOURCE/$4" \
@@ -146,14 +147,14 @@ sql_by_levels() {
 	done
 }
 
-# SQL tests that ask gpuvecd for no search of an index and for no work on a set:
-# they are about names, rights and options, plans and values, or builds, which
-# the other files have, too.  One that is not listed runs.
-NOT_THROUGH_GPUVECD=(bad_input cost extension options path pgvector_extension
-	pgvector_operators real_operators train validate verify)
+# SQL tests that ask gpuvecd for a search of an index of each kind, for what a
+# build takes and for each function over whole tables.  The others have no more of
+# it: part sqlserved.
+THROUGH_GPUVECD=(calibrate coarse exact filter graph half keys kmeans recall refine
+	scan search searched select)
 
-# The other SQL tests once more, on a cluster whose searches go to gpuvecd as
-# soon as it has a mirror; $1 = its name
+# SQL tests, or those named after the first argument, once more, on a cluster whose
+# searches go to gpuvecd as soon as it has a mirror; $1 = its name
 sql_through_gpuvecd() {
 	local answered
 	gv_start "$1" "${SQL_SETTINGS[@]}" \
@@ -165,8 +166,7 @@ sql_through_gpuvecd() {
 	}
 	# loading the engine takes a card some seconds
 	gv_wait_socket "$1"
-	installcheck "sql through gpuvecd" REGRESS ISOLATION . \
-		"${NOT_THROUGH_GPUVECD[@]}"
+	installcheck "sql through gpuvecd" REGRESS ISOLATION . "${@:2}"
 	answered=$(gv_as "$GV_BIN/psql" -XAt -d contrib_regression \
 		-c 'SELECT least(searches_by_server, sets_by_server) FROM gpuvec_stat')
 	if [ "${answered:-0}" -gt 100 ]; then
@@ -392,15 +392,18 @@ part_upgrade() {
 # All wanted parts of the chosen server.
 server_parts() {
 	local name
-	wanted_any sql isolation tap external sqlsmith hosts clients sqllevels \
+	wanted_any sql isolation tap external sqlserved sqlsmith hosts clients sqllevels \
 		plainbuffers || return 0
 	prepare_server || return 0
 	if wanted_any sql isolation; then
 		part "$SERVER sql and isolation" part_sql "data$TAG"
 	fi
-	if wanted sql; then
+	if wanted sqlserved; then
 		part "$SERVER sql through gpuvecd" sql_through_gpuvecd \
 			"data$TAG-gpuvecd"
+	elif wanted sql && [ -z "$QUICK" ]; then
+		part "$SERVER sql through gpuvecd" sql_through_gpuvecd \
+			"data$TAG-gpuvecd" "${THROUGH_GPUVECD[@]}"
 	fi
 	if wanted sqllevels; then
 		part "$SERVER sql with levels" sql_by_levels "data$TAG"
@@ -424,7 +427,8 @@ server_parts() {
 		part "$SERVER sql on plain buffers" sql_on_plain_buffers \
 			"dataplain$TAG"
 	fi
-	for name in sql isolation tap external sqlsmith hosts clients sqllevels plainbuffers; do
+	for name in sql isolation tap external sqlserved sqlsmith hosts clients sqllevels \
+		plainbuffers; do
 		over $name
 	done
 }

@@ -58,6 +58,10 @@ fuzz_replay() {
 	done
 }
 
+# The parts of check_card, and the smallest of them.
+CARD='mirrors products hopper builders select exact lists sets faults open'
+CARD_SMALLEST='select faults open'
+
 # What check_card has with cuBLAS, in place of our own products.
 CUBLAS='mirrors exact sets faults'
 
@@ -87,20 +91,26 @@ unit_card() {
 	fi
 }
 
+# Of gpuvecd's tests two take most of the time, for mirrors of some MB, in which
+# the sanitizers see the same again and again.
 unit_parts() {
-	local small=GPUVEC_UNIT_SMALL=1
-	unit_flavour plain '' '' BUILT="$SOURCE" programs
-	# Every size is the plain one's.  Of gpuvecd's tests two take most of the time,
-	# for mirrors of some MB, in which the sanitizers see the same again and again.
-	if [ -n "$LONG" ]; then
-		unit_flavour sanitized '' '' FLAGS="$SANITIZE" programs
-	else
-		unit_flavour sanitized $small GPUVEC_UNIT_SMALL_TESTS=parts,devices \
-			FLAGS="$SANITIZE" programs
+	local small=GPUVEC_UNIT_SMALL=1 served=GPUVEC_UNIT_SMALL_TESTS=parts,devices
+	local CUBLAS=
+	unit_flavour plain $small $served BUILT="$SOURCE" programs
+	if [ -z "$QUICK" ]; then
+		unit_flavour sanitized $small $served FLAGS="$SANITIZE" programs
+		part "unit fuzz" fuzz_replay
+		unit_card "unit card" plain $small "$CARD_SMALLEST"
 	fi
-	part "unit fuzz" fuzz_replay
-	unit_card "unit card" plain $small
 	over unit
+}
+
+# Of --long.
+unit_whole() {
+	unit_flavour plain '' '' BUILT="$SOURCE" programs
+	unit_flavour sanitized '' '' FLAGS="$SANITIZE" programs
+	unit_card "unit card" plain GPUVEC_UNIT_SMALL=1 "$CARD"
+	over unitwhole
 }
 
 # Of --long: libFuzzer itself.
@@ -115,6 +125,7 @@ long_fuzz() {
 # Of --long.  Programs that are there already are not made again.
 long_unit_parts() {
 	local level part
+	if wanted unitwhole; then unit_whole; fi
 	if wanted_any levels valgrind; then
 		part "unit plain build again" build_unit plain BUILT="$SOURCE" programs
 	fi
@@ -131,7 +142,7 @@ long_unit_parts() {
 		over valgrind
 	fi
 	if wanted cardwhole; then
-		unit_card "card whole" plain '' cardserver
+		unit_card "card whole" plain '' "$CARD" cardserver
 		part "card whole check_server" run_niced GPUVEC_UNIT_ENGINE=cuda \
 			"$GV_TMP/unit-plain/card/check_server"
 		over cardwhole
@@ -187,7 +198,7 @@ run_valgrind() {
 card_sanitized() {
 	local settings='GPUVEC_EMULATED_SEED=2 GPUVEC_UNIT_SMALL=1'
 	local CUBLAS='sets faults'
-	unit_card "card sanitized" cardsanitized "$settings" \
+	unit_card "card sanitized" cardsanitized "$settings" "$CARD" \
 		FLAGS="-O1 $SANITIZE" cardserver
 	# shellcheck disable=SC2086
 	part "card sanitized check_server" run_niced $settings \
