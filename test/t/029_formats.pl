@@ -46,6 +46,7 @@ my %trained = (
 	'6' => \@without_keys,
 	'6-keys' => \@with_keys,
 	'7' => \@without_keys,
+	'7-keys' => \@with_keys,
 	'7-rotated' => \@rotated);
 
 # What is asked of keys: one condition on each, and some of several.
@@ -379,7 +380,7 @@ for my $fixture (map { /([^\/]+)$/ } sort glob "$formats/[0-9]*")
 	  for @{ $trained{$fixture} };
 	test_trained($node, $fixture, "$what, rebuilt");
 	test_untrained($node, $what) if $format == 5;
-	test_untrained_keys($node, $what) if $fixture eq '6-keys';
+	test_untrained_keys($node, $what) if $fixture =~ /-keys$/;
 	$node->stop;
 
 	# without free space maps, with checksums

@@ -1,0 +1,2 @@
+-- What is done to the indexes alone.
+SELECT gpuvec_train('inplace_e');
