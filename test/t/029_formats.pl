@@ -356,7 +356,8 @@ sub test_refused
 		'gpuvec_recall' => q{SELECT * FROM gpuvec_recall('ordered_e', 5)},
 		'gpuvec_calibration' => q{SELECT * FROM gpuvec_calibration('ordered_e')},
 		'gpuvec_calibrate' => q{SELECT * FROM gpuvec_calibrate('ordered_e')},
-		'gpuvec_train' => q{SELECT * FROM gpuvec_train('ordered_e')});
+		'gpuvec_train' => q{SELECT * FROM gpuvec_train('ordered_e')},
+		'gpuvec_prewarm' => q{SELECT gpuvec_prewarm('ordered_e')});
 
 	for my $name (sort keys %refused)
 	{
