@@ -218,6 +218,8 @@ gv_copy_server() {
 		[ -e "$root$dir" ] && continue
 		mkdir -p "$(dirname "$root$dir")"
 		cp -a "$dir" "$(dirname "$root$dir")/"
+		# one that is installed there leaves scripts of other versions
+		rm -f "$root$dir"/extension/gpuvec*
 	done
 	# only read, so a link does
 	for dir in --includedir --libdir; do

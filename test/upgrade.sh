@@ -5,13 +5,11 @@
 # usage: test/upgrade.sh [PG_CONFIG...]   (default: all under /usr/lib/postgresql)
 #
 # A cluster of the oldest version, with gpuvec preloaded, gets tables with
-# indexes (test/upgrade/tables.sql; a second database has them under the SQL of
-# OLDER, 0.4.0, as far as that knows them).  pg_upgrade takes it to the next
+# indexes (test/upgrade/tables.sql, keys.sql).  pg_upgrade takes it to the next
 # version, in turn by copies and by hard links.  There every index has to
 # answer as before (answers.sql), to be sound and exact (problems.sql), to take
-# rows and to stay so (changes.sql); the second database is updated after the
-# first step.  In the end all are rebuilt, and dumped and restored.  Pages have
-# checksums; `pg_checksums --check` ends each step.
+# rows and to stay so (changes.sql).  In the end all are rebuilt, and dumped and
+# restored.  Pages have checksums; `pg_checksums --check` ends each step.
 #
 # Prints 'ok' or 'not ok' and what was tried, a line each, then 'upgrade: N
 # passed, M failed'.  Status 2: there are not two versions.
@@ -19,7 +17,6 @@ set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-OLDER=${OLDER:-0.4.0}
 SQL=$GV_ROOT/test/upgrade
 
 # One pg_config for each version, from old to new.
@@ -67,7 +64,7 @@ is_silent() {
 		{ cat "$GV_TMP/said" && return 1; }
 }
 
-DATABASES=(today older)
+DATABASES=(today)
 
 keep_answers() {
 	local db
@@ -92,12 +89,9 @@ check_all() {
 # The cluster of the first version.
 begin() {
 	make_cluster "data$1"
-	gv_psql -c 'CREATE DATABASE today' -c 'CREATE DATABASE older'
+	gv_psql -c 'CREATE DATABASE today'
 	gv_psql -d today -c 'CREATE EXTENSION gpuvec_pgvector CASCADE'
-	gv_psql -d older -c "CREATE EXTENSION gpuvec VERSION '$OLDER'" \
-		-c 'CREATE EXTENSION gpuvec_pgvector CASCADE'
 	run today tables keys
-	run older tables
 	check_all "$1"
 	keep_answers
 }
@@ -159,13 +153,6 @@ change() {
 	server "data$1" -l "$GV_TMP/data$1/server.log" start
 }
 
-update_older() {
-	gv_check "$1, older: ALTER EXTENSION UPDATE from $OLDER" gv_psql -d older \
-		-c 'ALTER EXTENSION gpuvec UPDATE'
-	run older keys
-	check_all "$1, updated"
-}
-
 # All of it once more from a dump, and built again.
 finish() {
 	local db
@@ -176,7 +163,7 @@ finish() {
 			gv_psql -o /dev/null -d "restored_$db" -f "$GV_TMP/tmp/$db.sql"
 		gv_check "$1, $db: REINDEX" gv_psql -d "$db" -c "REINDEX DATABASE $db"
 	done
-	DATABASES+=(restored_today restored_older)
+	DATABASES+=(restored_today)
 	check_all "$1, rebuilt"
 }
 
@@ -191,7 +178,7 @@ has_no_crash() {
 }
 
 main() {
-	local list major config oldbin='' first='' from='' mode=--copy
+	local list major config oldbin='' from='' mode=--copy
 	mapfile -t list < <(versions "$@")
 	if [ ${#list[@]} -lt 2 ]; then
 		echo "upgrade: needs two versions of PostgreSQL, there is ${list[*]:-none}"
@@ -206,12 +193,10 @@ main() {
 			begin "$major"
 		else
 			upgrade "$from" "$oldbin" "$major" $mode
-			[ "$oldbin" != "$first" ] || update_older "$major"
 			change "$major"
 			keep_answers
 			[ $mode = --copy ] && mode=--link || mode=--copy
 		fi
-		first=${first:-$GV_BIN}
 		from=$major oldbin=$GV_BIN
 	done
 	finish "$from"

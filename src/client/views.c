@@ -354,7 +354,6 @@ put_mirror(Row *row, const Mirror *mirror)
 	else
 		put_null(row);
 	put_text(row, mirror->wanted ? mirror->wanted->error : "");
-	/* a script before 1.0.0 has no columns for what follows */
 	for (int i = 0; i < 2; i++)
 		if (held)
 			put(row, Int32GetDatum(i == 0 ? held->shards : held->replicas));

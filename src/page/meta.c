@@ -9,6 +9,7 @@
 #include "access/xloginsert.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 
 #include "page/array.h"
 #include "page/record.h"
@@ -150,14 +151,6 @@ IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta)
 	UnlockReleaseBuffer(buf);
 }
 
-/* Is it of a format version that this code reads? */
-bool
-IvfpqIsReadable(const IvfpqMetaData *meta)
-{
-	return meta->version >= IVFPQ_OLDEST_VERSION &&
-		meta->version <= IVFPQ_VERSION;
-}
-
 /* Are these the keys of the index? */
 bool
 IvfpqMetaHasKeys(const IvfpqMetaData *meta, const IvfpqKeyForm *keys)
@@ -181,7 +174,7 @@ are_targets(const IvfpqTarget *targets, int n)
 	return result;
 }
 
-/* Does every value that readers rely on make sense?  It is readable. */
+/* Does every value that readers rely on make sense?  It is of this version. */
 bool
 IvfpqMetaIsInRange(const IvfpqMetaData *meta)
 {
@@ -191,17 +184,14 @@ IvfpqMetaIsInRange(const IvfpqMetaData *meta)
 		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||
 		meta->code_bits != 4 || meta->copies < 1 || meta->copies > 2 ||
 		meta->refine < IVFPQ_REFINE_NONE ||
-		meta->refine > (meta->version >= 7 ? IVFPQ_REFINE_HALF :
-						IVFPQ_REFINE_SQ8) ||
-		meta->rotated < 0 || meta->rotated > (meta->version >= 7 ? 1 : 0) ||
+		meta->refine > IVFPQ_REFINE_HALF ||
+		meta->rotated < 0 || meta->rotated > 1 ||
 		meta->rows_at_training < 0 || meta->rows_at_calibration < 0 ||
 		meta->calibrated_depths < 0 ||
 		meta->calibrated_depths > IVFPQ_DEPTHS ||
-		(meta->version >= 6 && meta->rows_at_calibration > 0 &&
-		 meta->calibrated_depths == 0) ||
+		(meta->rows_at_calibration > 0 && meta->calibrated_depths == 0) ||
 		meta->targets_for < IVFPQ_FOR_ROWS ||
 		meta->targets_for > IVFPQ_FOR_QUERIES ||
-		!are_targets(meta->targets_5[0], IVFPQ_DEPTHS_5 * IVFPQ_TARGETS_5) ||
 		!are_targets(meta->targets[0], IVFPQ_DEPTHS * IVFPQ_TARGETS) ||
 		!IvfpqKeyFormGet(meta, &keys))
 		return false;
@@ -224,56 +214,48 @@ IvfpqMetaGet(Relation index, Page page)
 	if (meta->magic != IVFPQ_MAGIC)
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "bad magic number 0x%08X",
 					   meta->magic);
-	if (!IvfpqIsReadable(meta))
+	if (meta->version != IVFPQ_VERSION)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" has format version %u, this gpuvec reads %d to %d",
+				 errmsg("index \"%s\" has format version %u, this gpuvec reads %d",
 						RelationGetRelationName(index), meta->version,
-						IVFPQ_OLDEST_VERSION, IVFPQ_VERSION),
+						IVFPQ_VERSION),
 				 meta->version > IVFPQ_VERSION ?
-				 errhint("Install the gpuvec that wrote it, or rebuild it with REINDEX.") :
-				 errhint("Rebuild it with REINDEX.")));
+				 errhint("Install the gpuvec that wrote it, or rebuild it with REINDEX INDEX %s.",
+						 quote_identifier(RelationGetRelationName(index))) :
+				 errhint("Rebuild it with REINDEX INDEX %s.",
+						 quote_identifier(RelationGetRelationName(index)))));
 	if (!IvfpqMetaIsInRange(meta))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 	return meta;
 }
 
-/*
- * Contents of version 5 in terms of version 6.  What is written back, all of it
- * or what calibration found, is of that version then.  One of version 6 is one
- * of version 7 without halves and rotation, and stays what it is.
- */
-static void
-modernize(IvfpqMetaData *meta)
-{
-	if (meta->version >= 6)
-		return;
-	for (int d = 0; d < IVFPQ_DEPTHS_5; d++)
-		memcpy(meta->targets[d], meta->targets_5[d],
-			   sizeof(meta->targets_5[d]));
-	if (meta->rows_at_calibration > 0)
-		meta->calibrated_depths = IVFPQ_DEPTHS_5;
-	memset(meta->targets_5, 0, sizeof(meta->targets_5));
-	meta->version = 6;
-}
-
-/*
- * Copy the contents out under a share lock, in terms of this version.  Returns
- * which one they have.
- */
-int
+/* Copies the contents out under a share lock. */
+void
 IvfpqMetaRead(Relation index, IvfpqMetaData *meta)
 {
 	Buffer		buf;
-	int			version;
 
 	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_SHARE,
 						IVFPQ_KIND_META, NULL);
 	*meta = *IvfpqMetaGet(index, BufferGetPage(buf));
 	UnlockReleaseBuffer(buf);
-	version = meta->version;
-	modernize(meta);
-	return version;
+}
+
+/* Returns whether the index has a format of before this one. */
+bool
+IvfpqIsOutdated(Relation index)
+{
+	Buffer		buf;
+	const IvfpqMetaData *meta;
+	bool		result;
+
+	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_SHARE,
+						IVFPQ_KIND_META, NULL);
+	meta = (const IvfpqMetaData *) PageGetContents(BufferGetPage(buf));
+	result = meta->magic == IVFPQ_MAGIC && meta->version < IVFPQ_VERSION;
+	UnlockReleaseBuffer(buf);
+	return result;
 }
 
 /*
@@ -295,7 +277,6 @@ IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
 	same = now->build_id == meta->build_id;
 	if (same)
 	{
-		modernize(now);
 		memcpy(now->targets, meta->targets, sizeof(now->targets));
 		now->calibrated_depths = meta->calibrated_depths;
 		now->targets_for = meta->targets_for;

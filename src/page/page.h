@@ -63,13 +63,13 @@ extern void IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
 extern void IvfpqMetaCreate(Relation index, ForkNumber fork,
 							const IvfpqMetaData *meta);
 extern void IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta);
-extern int	IvfpqMetaRead(Relation index, IvfpqMetaData *meta);
+extern void IvfpqMetaRead(Relation index, IvfpqMetaData *meta);
 extern bool IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqMetaAdvised(Relation index, int64 rows);
 extern BlockNumber IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first);
 extern BlockNumber IvfpqModelPages(const IvfpqMetaData *meta);
 extern bool IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno);
-extern bool IvfpqIsReadable(const IvfpqMetaData *meta);
+extern bool IvfpqIsOutdated(Relation index);
 extern bool IvfpqMetaHasKeys(const IvfpqMetaData *meta,
 							 const IvfpqKeyForm *keys);
 extern bool IvfpqMetaIsInRange(const IvfpqMetaData *meta);

@@ -3,13 +3,11 @@
 #
 # usage: test/faults/run.sh [NAME...]        (default: all)
 #
-# Each NAME.patch beside this script puts one fault into the sources.  Its lines
-# before the diff say what is wrong, and which is the quickest test to notice:
-#
-#	Caught by: sql NAME | isolation NAME | tap NNN | unit PROGRAM | card PART
+# Each row of the table beside this script is a fault, and names the quickest test
+# that notices it.  apply.pl beside it puts rows into sources.
 #
 # The sources are built once.  For each fault a copy of them, with the objects,
-# is patched, built and tested by that test alone.  A fault passes if the test
+# is changed, built and tested by that test alone.  A fault passes if the test
 # ran and failed, while it passes without the fault.  The last line is
 # 'faults: N passed, N failed'; status 0 only if nothing failed.
 #
@@ -110,7 +108,7 @@ run_tap() {
 	[ "$status" = 0 ] || return 1
 }
 
-# A test as in 'Caught by:'
+# A test as in the table
 run_test() {
 	case $1 in
 	unit) run_unit "$2" ;;
@@ -136,10 +134,10 @@ take_built() {
 # All that the wanted tests need.
 build_sound() {
 	build || return 1
-	if grep -qsE '^Caught by: unit' "${PATCHES[@]}"; then
+	if [[ "${ROWS[*]}" == *" unit "* ]]; then
 		build_unit programs || return 1
 	fi
-	if grep -qsE '^Caught by: card' "${PATCHES[@]}"; then
+	if [[ "${ROWS[*]}" == *" card "* ]]; then
 		build_unit card || return 1
 	fi
 	install_built
@@ -184,17 +182,15 @@ passes_sound() {
 	grep -q yes "$mark"
 }
 
-# One fault: prints what became of it; false unless its test noticed.
+# The fault $1, which test $2 $3 notices: prints what became of it; false unless
+# the test noticed.  $4 = log
 try_fault() {
-	local patch=$1 log=$2 kind name status=0
-	read -r kind name < <(sed -n 's/^Caught by: //p' "$patch") || {
-		echo "does not say what catches it" && return 1
-	}
+	local kind=$2 name=$3 log=$4 status=0
 	passes_sound "$kind" "$name" || {
 		echo "$kind $name fails without it" && return 1
 	}
 	restore
-	patch -d "$SOURCE" -p1 --no-backup-if-mismatch <"$patch" >"$log" 2>&1 || {
+	"$FAULTS/apply.pl" -d "$SOURCE" "$1" >"$log" 2>&1 || {
 		echo "does not apply" && return 1
 	}
 	build_for "$kind" >>"$log" 2>&1 || {
@@ -209,19 +205,17 @@ try_fault() {
 }
 
 main() {
-	local patch name what began log
-	PATCHES=("${@/#/$FAULTS/}")
-	PATCHES=("${PATCHES[@]/%/.patch}")
-	[ $# != 0 ] || PATCHES=("$FAULTS"/*.patch)
-	command -v patch >/dev/null || gv_die "patch is missing"
+	local list row name kind tested what began log
+	list=$("$FAULTS/apply.pl" --list "$@")
+	mapfile -t ROWS <<<"$list"
 	gv_begin
 	log=$GV_TMP/fault.log
 	prepare
-	for patch in "${PATCHES[@]}"; do
-		name=$(basename "$patch" .patch)
+	for row in "${ROWS[@]}"; do
+		read -r name kind tested <<<"$row"
 		began=$SECONDS
 		: >"$log"
-		if what=$(try_fault "$patch" "$log"); then
+		if what=$(try_fault "$name" "$kind" "$tested" "$log"); then
 			PASSED=$((PASSED + 1))
 		else
 			FAILED=$((FAILED + 1))

@@ -14,7 +14,7 @@
 #	build		a suite's packages, built twice in different places: the same
 #				bytes, clean to lintian
 #	upgrade		the version before installed, six statements, upgrade, the same,
-#				purge: no trace
+#				purge: no trace (from the version after 1.0.0 on)
 #	autopkgtest	debian/tests with the null runner
 #	dockerfile	what the Dockerfile does, done in a bare folder, and where
 #				PostgreSQL has images of extensions, one mounted read-only
@@ -50,16 +50,20 @@ same_versions() {
 	[ "$changelog" = "$VERSION" ] && [ "$meta" = "$VERSION $VERSION $VERSION" ]
 }
 
-# Each extension has a script that makes this version, and one that updates to it.
+# Each extension has a script that makes this version and, once a version before
+# can be updated, one that does so.
 has_scripts() {
 	local name
 	for name in gpuvec gpuvec_pgvector; do
 		echo "$name"
 		grep -qx "default_version = '$VERSION'" "$GV_ROOT/$name.control"
-		ls "$GV_ROOT/sql/$name--$VERSION.sql" \
-			"$GV_ROOT/sql/$name--"[0-9]*[0-9]"--$VERSION.sql"
+		ls "$GV_ROOT/sql/$name--$VERSION.sql"
+		! has_updates || ls "$GV_ROOT/sql/$name--"*"--$VERSION.sql"
 	done
 }
+
+# Is there a version before that can be updated?  None is before 1.0.0.
+has_updates() { [ "$VERSION" != 1.0.0 ]; }
 
 # META.json has what PGXN asks for, and names files that are there.
 sound_meta() {
@@ -408,7 +412,7 @@ check_suite() {
 		check "$suite: gpuvecd-cuda is built" build_cuda "$suite"
 		check "$suite: what is in gpuvecd-cuda" right_cuda "$suite"
 	fi
-	if wanted upgrade; then
+	if wanted upgrade && has_updates; then
 		check "$suite: packages of the version before" build_before "$suite"
 		if [ $OK = 0 ]; then
 			run_bare "$suite" upgrade.sh "$packages/*.deb $before/*.deb" \

@@ -163,8 +163,10 @@ other_levels() {
 	fi
 }
 
+# Include rules; does every planted fault still apply?
 part_layers() {
 	count_program "$GV_ROOT/test/unit/check_layers.pl"
+	count_program "$GV_ROOT/test/faults/apply.pl" --check
 }
 
 # Are C files laid out as pg_bsd_indent does?

@@ -1,7 +1,7 @@
-# Indexes of every on-disk format that gpuvec ever wrote, without keys and with
-# them: it reads, searches, verifies, inserts, vacuums, trains, recovers and
-# rebuilds them; with their free space maps and without, on pages without
-# checksums and with them.
+# Indexes of every on-disk format from 7 on, without keys and with them: gpuvec
+# reads, searches, verifies, inserts, vacuums, trains, recovers and rebuilds them;
+# with their free space maps and without, on pages without checksums and with
+# them.  Those of other formats it refuses until they are rebuilt.
 #
 # The tables are made by the statements that made the fixture's (see
 # test/formats/README), with indexes that take no part in it; then the fixture's
@@ -42,10 +42,8 @@ my @rotated = (
 	[ 'product', '<#>', 24 ],
 	[ 'inplace', '<->', 8 ]);
 my %trained = (
-	'5' => \@without_keys,
-	'6' => \@without_keys,
-	'6-keys' => \@with_keys,
 	'7' => \@without_keys,
+	'7-keys' => \@with_keys,
 	'7-rotated' => \@rotated);
 
 # What is asked of keys: one condition on each, and some of several.
@@ -133,7 +131,9 @@ sub set_ready
 }
 
 # A server whose indexes are the fixture's; with the option bare they have no
-# free space maps, and all pages get checksums.
+# free space maps, and all pages get checksums.  With the option odd two rows of
+# an untrained index have five dimensions, the others four: they lie in the same
+# places, and have as many bytes behind alignment.
 sub open_format
 {
 	my ($fixture, %options) = @_;
@@ -151,7 +151,13 @@ sub open_format
 	$node->safe_psql('postgres', $WRONG_CONDITIONS);
 	run_parts($node, $fixture, 'tables', 'indexes');
 	set_ready($node, 'false');
+	$node->safe_psql(
+		'postgres', q{
+		CREATE FUNCTION lengthen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.e = fixture(NEW.id, 5); RETURN NEW; END';
+		CREATE TRIGGER lengthen BEFORE INSERT ON untrained FOR EACH ROW
+			WHEN (NEW.id IN (1700, 3100)) EXECUTE FUNCTION lengthen()}) if $options{odd};
 	run_parts($node, $fixture, 'rows', 'changes', 'deletes');
+	$node->safe_psql('postgres', 'DROP TRIGGER lengthen ON untrained') if $options{odd};
 	set_ready($node, 'true');
 
 	my %path = map { $_ => $node->data_dir . '/'
@@ -172,18 +178,17 @@ sub open_format
 	return $node;
 }
 
-# Write numbers into an index's metapage, while nobody has it.
+# Write bytes into an index's metapage, while nobody has it: [offset, bytes] ...
 sub patch_meta
 {
-	my ($node, $index, $offset, $bytes) = @_;
+	my ($node, $index, @patches) = @_;
 	my $path = $node->data_dir . '/'
 	  . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$index')");
 
 	$node->stop;
-	open my $file, '+<:raw', $path or die "$path: $!";
-	seek $file, 24 + $offset, 0 or die "$path: $!";
-	print $file $bytes;
-	close $file or die "$path: $!";
+	my $bytes = slurp_bytes($path);
+	substr($bytes, 24 + $_->[0], length $_->[1]) = $_->[1] for @patches;
+	write_bytes($path, $bytes);
 	$node->start;
 	return;
 }
@@ -219,8 +224,8 @@ sub test_conditions
 	return;
 }
 
-# Rows of other dimensions, which indexes of before 0.3.0 took: two of them are
-# in an untrained index whose other rows have four.
+# Rows of other dimensions: two of them are in an untrained index whose other
+# rows have four.
 sub test_odd
 {
 	my ($node, $what) = @_;
@@ -257,6 +262,8 @@ sub test_untrained
 	my $stays = qr/LOG:  gpuvec: 2 rows of index "public.untrained_e" stay pending/;
 	my $idle = q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec training'};
 
+	# dims and dims_flags: nothing is known of them
+	patch_meta($node, 'untrained_e', [ 16, pack('l<', 0) ], [ 68, pack('l<', 0) ]);
 	test_odd($node, $what);
 	my (undef, undef, $err) = $node->psql('postgres', q{INSERT INTO untrained VALUES (1700, '{1,2,3,4,5}')});
 	like($err, qr/expected 4 dimensions, not 5/, "$what: a row of another length");
@@ -267,7 +274,6 @@ sub test_untrained
 	$node->start;
 	$node->safe_psql('postgres', 'DELETE FROM untrained WHERE id % 10 = 4; VACUUM (INDEX_CLEANUP ON) untrained');
 	test_odd($node, "$what, vacuumed");
-	is(version_of($node, 'untrained_e'), '5', "$what: untrained_e still is of it");
 
 	$node->append_conf('postgresql.conf', 'max_worker_processes = 8');
 	$node->restart;
@@ -292,29 +298,6 @@ sub test_untrained
 	is_exact($node, 'untrained', '<->', 4, "$what, mended");
 	is($node->safe_psql('postgres', q{SELECT pending, advice FROM gpuvec_index_info('untrained_e')}),
 		'0|', "$what: none is pending any more");
-	return;
-}
-
-# Version 5 knew what the first 100 rows take, and no recall above .99.
-sub test_calibration
-{
-	my ($node, $what) = @_;
-	my $targets = q{SELECT count(*), max(k), max(recall) <= 0.99, min(probes) > 0 FROM gpuvec_calibration('refined_e')};
-
-	is($node->safe_psql('postgres', $targets), '10|100|t|t', "$what: its targets");
-	is($node->safe_psql('postgres', q{SELECT advice FROM gpuvec_index_info('refined_e')}),
-		'', "$what: a small table needs no others");
-	# rows_at_calibration
-	patch_meta($node, 'refined_e', 80, pack('q<', 5000));
-	like($node->safe_psql('postgres', q{SELECT advice FROM gpuvec_index_info('refined_e')}),
-		qr/^calibrated for the first 100 rows only, by an older gpuvec: gpuvec_calibrate/,
-		"$what: a larger one does");
-	$node->safe_psql('postgres', q{INSERT INTO refined SELECT g, fixture(g, 16) FROM generate_series(20001, 22000) AS g;
-		SELECT gpuvec_calibrate('refined_e')});
-	is($node->safe_psql('postgres', q{SELECT max(k) FROM gpuvec_calibration('refined_e')}), '300', "$what: calibrated");
-	is($node->safe_psql('postgres', q{SELECT advice FROM gpuvec_index_info('refined_e')}), '', "$what: ... as advised");
-	is(version_of($node, 'refined_e'), '6', "$what: ... which makes it one of version 6");
-	test_trained($node, '5', "$what, calibrated");
 	return;
 }
 
@@ -356,10 +339,95 @@ sub change
 	return;
 }
 
+# What is said of the index "ordered_e" while its metapage names another format:
+# $version is what all say, $hint what to do.
+sub test_refused
+{
+	my ($node, $what, $version, $hint) = @_;
+	my $query = 'SELECT id FROM ordered ORDER BY e <-> fixture(7919, 16) LIMIT 5';
+	my %refused = (
+		'a scan' => $query,
+		'a filtered scan' => $query =~ s/ORDER/WHERE tenant = 3 ORDER/r,
+		'gpuvec_search' => q{SELECT * FROM gpuvec_search('ordered_e', ARRAY[fixture(7919, 16)], 5)},
+		'INSERT' => 'INSERT INTO ordered SELECT 1, fixture(1, 16)',
+		'UPDATE' => 'UPDATE ordered SET e = fixture(1, 16) WHERE id = 1502',
+		'gpuvec_index_info' => q{SELECT * FROM gpuvec_index_info('ordered_e')},
+		'gpuvec_list_stats' => q{SELECT * FROM gpuvec_list_stats('ordered_e')},
+		'gpuvec_recall' => q{SELECT * FROM gpuvec_recall('ordered_e', 5)},
+		'gpuvec_calibration' => q{SELECT * FROM gpuvec_calibration('ordered_e')},
+		'gpuvec_calibrate' => q{SELECT * FROM gpuvec_calibrate('ordered_e')},
+		'gpuvec_train' => q{SELECT * FROM gpuvec_train('ordered_e')},
+		'gpuvec_prewarm' => q{SELECT gpuvec_prewarm('ordered_e')});
+
+	for my $name (sort keys %refused)
+	{
+		my ($rc, undef, $err) = $node->psql('postgres', "SET enable_seqscan = off; $refused{$name}");
+
+		is($rc, 3, "$what: $name is refused");
+		like($err, qr/ERROR:  index "ordered_e" has $version\nHINT:  $hint/, "$what: $name says why");
+	}
+	is($node->safe_psql('postgres', q{SELECT block, severity, problem FROM gpuvec_verify_index('ordered_e')}),
+		"0|error|$version", "$what: verify");
+	like($node->safe_psql('postgres', q{SELECT state, advice FROM gpuvec_doctor() WHERE subject LIKE '%ordered_e'}),
+		qr/^index "ordered_e" has $version\|$hint/, "$what: the doctor");
+	# what asks nothing of the index
+	is($node->safe_psql('postgres', 'SELECT count(*) > 0 FROM ordered WHERE tenant = 3 AND small > 0'),
+		't', "$what: the table can be read");
+	$node->safe_psql('postgres', q{ALTER INDEX ordered_e SET (probes = 3); ALTER INDEX ordered_e RESET (probes); ANALYZE ordered});
+	return;
+}
+
+# Older formats are refused, but VACUUM goes on, and so does the worker with other
+# indexes; REINDEX and DROP INDEX help.  Newer formats stop VACUUM, too: they may
+# be read again.
+sub test_other_formats
+{
+	my ($node, $what) = @_;
+	my ($from, $rc, $err);
+
+	patch_meta($node, 'ordered_e', [ 4, pack('S<', 8) ]);
+	test_refused($node, "$what, of a newer one", 'format version 8, this gpuvec reads 7',
+		'Install the gpuvec that wrote it, or rebuild it with REINDEX INDEX ordered_e.');
+	$node->safe_psql('postgres', 'DELETE FROM ordered WHERE id % 19 = 2');
+	(undef, undef, $err) = $node->psql('postgres', 'VACUUM (INDEX_CLEANUP ON) ordered');
+	like($err, qr/ERROR:  index "ordered_e" has format version 8/, "$what, of a newer one: VACUUM is refused");
+
+	patch_meta($node, 'ordered_e', [ 4, pack('S<', 6) ]);
+	$what .= ', of an older one';
+	test_refused($node, $what, 'format version 6, this gpuvec reads 7',
+		'Rebuild it with REINDEX INDEX ordered_e.');
+	($rc, undef, $err) = $node->psql('postgres', 'VACUUM (INDEX_CLEANUP ON, FREEZE) ordered');
+	is($rc, 0, "$what: VACUUM goes on");
+	is($err, "psql:<stdin>:1: WARNING:  index \"ordered_e\" has the format of an older gpuvec, VACUUM passes it over\n"
+		  . 'HINT:  Rebuild it with REINDEX INDEX ordered_e.', "$what: ... and says so once");
+	is($node->safe_psql('postgres', q{SELECT reltuples > 0 FROM pg_class WHERE relname = 'ordered_e'}), 't',
+		"$what: ... its rows stay as they were counted");
+
+	$node->append_conf('postgresql.conf', 'max_worker_processes = 8');
+	$node->restart;
+	$from = -s $node->logfile;
+	$node->safe_psql('postgres', q{CREATE TABLE other (id int, e real[]); CREATE INDEX other_e ON other USING gpuivfpq (e);
+		ALTER INDEX other_e SET (train_rows = 1000);
+		INSERT INTO other SELECT g, fixture(g, 8) FROM generate_series(1, 1200) AS g; VACUUM other});
+	ok(wait_until($node, q{SELECT lists > 0 FROM gpuvec_index_info('other_e')}), "$what: the worker trains another index");
+	ok(wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec training'}),
+		"$what: ... and ends");
+	is(scalar(() = slurp_file($node->logfile, $from) =~ /ERROR:  index "ordered_e" has format version 6/g), 1,
+		"$what: ... having looked at this one once");
+
+	$node->safe_psql('postgres', 'REINDEX INDEX ordered_e');
+	are_whole($node, "$what, rebuilt", [ [ 'ordered_e', 'ordered', '<->', 16 ] ]);
+	test_conditions($node, "$what, rebuilt", 'ordered', '<->', 16);
+	patch_meta($node, 'ordered_e', [ 4, pack('S<', 6) ]);
+	is($node->safe_psql('postgres', 'DROP INDEX ordered_e; INSERT INTO ordered SELECT 1, fixture(1, 16) RETURNING id'), '1',
+		"$what: DROP INDEX");
+	return;
+}
+
 for my $fixture (map { /([^\/]+)$/ } sort glob "$formats/[0-9]*")
 {
 	my ($format) = $fixture =~ /^(\d+)/;
-	my $node = open_format($fixture);
+	my $node = open_format($fixture, odd => $fixture eq '7');
 	my $what = "format $fixture";
 
 	is(version_of($node, $_), $format, "$what: $_ is of it") for indexes_of($fixture);
@@ -374,12 +442,12 @@ for my $fixture (map { /([^\/]+)$/ } sort glob "$formats/[0-9]*")
 	test_trained($node, $fixture, "$what, after a crash");
 	is(version_of($node, $_), $format, "$what: $_ still is of it") for indexes_of($fixture);
 
-	test_calibration($node, $what) if $format == 5;
 	$node->safe_psql('postgres', "SET client_min_messages = error; REINDEX INDEX $_->[0]_e")
 	  for @{ $trained{$fixture} };
 	test_trained($node, $fixture, "$what, rebuilt");
-	test_untrained($node, $what) if $format == 5;
-	test_untrained_keys($node, $what) if $fixture eq '6-keys';
+	test_untrained($node, $what) if $fixture eq '7';
+	test_untrained_keys($node, $what) if $fixture eq '7-keys';
+	test_other_formats($node, $what) if $fixture eq '7-keys';
 	$node->stop;
 
 	# without free space maps, with checksums

@@ -1,4 +1,4 @@
--- Tables with indexes of all kinds that gpuvec 0.4.0 knows, and what is asked of
+-- Tables with indexes of all kinds without keys, and what is asked of
 -- them.  Every table has id and e; whatever else it has follows from these.
 
 -- what is asked: rows by distance of `vector` from a point, under a condition

@@ -68,8 +68,8 @@ const IvfpqLevel ivfpq_levels[IVFPQ_LEVELS] = {
 };
 
 /* Depths that calibration looks at in a table of so many rows. */
-int
-IvfpqCalibrationDepths(int64 rows)
+static int
+depths_for(int64 rows)
 {
 	int			n = ivfpq_levels[0].end;
 
@@ -486,8 +486,7 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	model->meta.coarse_share = meta->coarse_share;
 	meta->calibration_queries = calibration->nqueries;
 	memset(meta->targets, 0, sizeof(meta->targets));
-	meta->calibrated_depths =
-		IvfpqCalibrationDepths(meta->rows_at_calibration);
+	meta->calibrated_depths = depths_for(meta->rows_at_calibration);
 
 	ladder = IvfpqLadderBegin(calibration, index, model, team);
 	climb_first(ladder, trial, meta);

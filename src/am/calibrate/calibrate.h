@@ -94,7 +94,6 @@ extern IvfpqCalibration *IvfpqCalibrationBegin(const GvModel *gv, int nqueries,
 											   const float *queries,
 											   const float *deep_queries,
 											   const uint64 *ids, int depth);
-extern int	IvfpqCalibrationDepths(int64 rows);
 extern int	IvfpqLevelQueries(const IvfpqCalibration *calibration, int level);
 extern void IvfpqCalibrationOffer(IvfpqCalibration *calibration,
 								  const float *rows, const uint64 *ids,

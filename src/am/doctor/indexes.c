@@ -218,16 +218,15 @@ find_memory(const Patient *patient)
 static void
 examine(Patient *patient, Relation heap)
 {
-	IvfpqMetaData meta;
 	IvfpqEffort effort;
-	int			version = IvfpqMetaRead(patient->index, &meta);
 
 	IvfpqInspect(heap, patient->index, &patient->inspection);
 	IvfpqGetEffort(&effort, patient->index, &patient->inspection.meta,
 				   ivfpq_recall, 0);
 	patient->counted = IvfpqCountersGet(patient->oid, &patient->counts);
 	find(patient,
-		 psprintf("format %d, %lld rows, %s%s", version,
+		 psprintf("format %d, %lld rows, %s%s",
+				  patient->inspection.meta.version,
 				  (long long) (patient->inspection.totals.rows +
 							   patient->inspection.pending),
 				  describe_effort(patient, &effort),

@@ -75,8 +75,7 @@ IvfpqFindVersions(IvfpqFindings *findings)
 					 SPI_getvalue(table->vals[i], table->tupdesc, 3));
 	SPI_finish();
 	IvfpqFind(findings, "formats",
-			  psprintf("this gpuvec writes format %d, and reads, changes and checks %d to %d",
-					   IVFPQ_VERSION, IVFPQ_OLDEST_VERSION, IVFPQ_VERSION),
+			  psprintf("this gpuvec reads and writes format %d", IVFPQ_VERSION),
 			  NULL);
 }
 

@@ -3,9 +3,9 @@
  *		How many dimensions the rows of an index have, where its declaration
  *		leaves that to them.
  *
- * The first row decides, and the metapage says so (page/pend.c).  Indexes
- * of before 0.3.0 took any length while they were untrained, and a changed
- * option at once.  In those the rows that came first are asked, and what is
+ * The first row decides, and the metapage says so (page/pend.c).  A build
+ * also makes dead rows of another length pending, which older snapshots may
+ * see.  In such an index the rows that came first are asked, and what is
  * pending in another length is passed over.
  */
 #include "postgres.h"

@@ -13,6 +13,7 @@
 #include "commands/vacuum.h"
 #include "port/pg_bitutils.h"
 #include "storage/indexfsm.h"
+#include "utils/builtins.h"
 
 #include "am/maintain/maintain.h"
 #include "page/list/list.h"
@@ -159,6 +160,10 @@ rewrite_lists(Vacuum *vacuum)
 
 /*
  * ambulkdelete.  Also CREATE INDEX CONCURRENTLY's way to learn all TIDs.
+ *
+ * An index of an older format is passed over, so that its table can be vacuumed
+ * and frozen.  It keeps TIDs of removed rows, but nothing reads these: scans
+ * and INSERT refuse the index, and REINDEX reads the table only.
  */
 IndexBulkDeleteResult *
 ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
@@ -172,6 +177,9 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 	if (stats == NULL)
 		stats = palloc0(sizeof(IndexBulkDeleteResult));
 	stats->num_index_tuples = 0;
+	stats->estimated_count = IvfpqIsOutdated(info->index);
+	if (stats->estimated_count)
+		return stats;
 	vacuum.stats = stats;
 
 	stats->tuples_removed += IvfpqPendingVacuum(info->index, callback,
@@ -215,6 +223,15 @@ ivfpqvacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)
 {
 	if (info->analyze_only)
 		return stats;
+	if (IvfpqIsOutdated(info->index))
+	{
+		ereport(WARNING,
+				(errmsg("index \"%s\" has the format of an older gpuvec, VACUUM passes it over",
+						RelationGetRelationName(info->index)),
+				 errhint("Rebuild it with REINDEX INDEX %s.",
+						 quote_identifier(RelationGetRelationName(info->index)))));
+		return stats;
+	}
 	IvfpqAskForWorker(info);
 	if (stats == NULL)
 		return NULL;

@@ -548,14 +548,14 @@ verify_index(Verify *verify)
 	UnregisterSnapshot(snapshot);
 }
 
-/* gpuvec_verify_index(index regclass, mirror boolean), 0.1.0 had no mirror */
+/* gpuvec_verify_index(index regclass, mirror boolean) */
 Datum
 gpuvec_verify_index(PG_FUNCTION_ARGS)
 {
 	Verify		verify = {.result = (ReturnSetInfo *) fcinfo->resultinfo};
 	IvfpqIdentity caller;
 
-	verify.mirror = PG_NARGS() > 1 && PG_GETARG_BOOL(1);
+	verify.mirror = PG_GETARG_BOOL(1);
 	verify.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
 									   &verify.heap);
 	IvfpqCheckInspect(verify.index);

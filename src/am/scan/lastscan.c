@@ -42,7 +42,7 @@ enum
 	REPORT_ENGINE_US,
 	REPORT_TRIP_US,
 	REPORT_FALLBACK,
-	REPORT_MATCHED,				/* not in functions of before 1.0.0 */
+	REPORT_MATCHED,
 	REPORT_NCOLUMNS
 };
 

@@ -50,7 +50,6 @@
 #define FULL_SIGNATURE	48
 #define SIGNATURE_LISTS	50
 
-static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 
 static object_access_hook_type previous_access = NULL;
 
@@ -223,10 +222,6 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	if (meta->rows_at_calibration == 0 && IvfpqCalibrationQueries(rows) > 0)
 		return psprintf("not calibrated, so what a recall takes is a guess: %s",
 						calibrate);
-	if (meta->rows_at_calibration > 0 &&
-		meta->calibrated_depths < IvfpqCalibrationDepths(meta->rows_at_calibration))
-		return psprintf("calibrated for the first %d rows only, by an older gpuvec: %s, for queries that read on",
-						depths[meta->calibrated_depths - 1], calibrate);
 	if (meta->rows_at_calibration > 0 && !for_rows &&
 		meta->targets_for == IVFPQ_FOR_ROWS)
 		return psprintf("its targets are for rows of the table, not for queries of yours: %s",
@@ -303,7 +298,7 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 										 inspection->pending, &drift);
 }
 
-/* gpuvec_index_info(index regclass), before 0.5.0 without the last columns */
+/* gpuvec_index_info(index regclass) */
 Datum
 gpuvec_index_info(PG_FUNCTION_ARGS)
 {

@@ -181,13 +181,9 @@ bool
 IvfpqQueriesArgument(FunctionCallInfo fcinfo, int first, int most,
 					 IvfpqQueries *queries)
 {
-	bool		array;
-	bool		table;
+	bool		array = !PG_ARGISNULL(first);
+	bool		table = !PG_ARGISNULL(first + 1);
 
-	if (PG_NARGS() < first + IVFPQ_QUERIES_NARGS)
-		return false;			/* a function of before 0.4.0 */
-	array = !PG_ARGISNULL(first);
-	table = !PG_ARGISNULL(first + 1);
 	if (table == PG_ARGISNULL(first + 2))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -17,9 +17,6 @@ typedef struct IvfpqQueries
 	int			dims;			/* 0 where there are none */
 } IvfpqQueries;
 
-/* Arguments that say what the queries are, in this order. */
-#define IVFPQ_QUERIES_NARGS	3
-
 extern IvfpqQueries IvfpqQueriesOfArray(ArrayType *array);
 extern bool IvfpqQueriesArgument(FunctionCallInfo fcinfo, int first, int most,
 								 IvfpqQueries *queries);

@@ -178,10 +178,10 @@ IvfpqCheckMeta(IvfpqChecker *checker, int metric)
 		if (meta->magic != IVFPQ_MAGIC)
 			problem(checker, true, IVFPQ_METAPAGE, IVFPQ_NO_LIST,
 					"bad magic number 0x%08X", meta->magic);
-		else if (!IvfpqIsReadable(meta))
+		else if (meta->version != IVFPQ_VERSION)
 			problem(checker, true, IVFPQ_METAPAGE, IVFPQ_NO_LIST,
-					"format version %u, this gpuvec reads %d to %d",
-					meta->version, IVFPQ_OLDEST_VERSION, IVFPQ_VERSION);
+					"format version %u, this gpuvec reads %d",
+					meta->version, IVFPQ_VERSION);
 		else if (check_parameters(checker) && check_places(checker))
 		{
 			if (meta->metric != metric)

@@ -10,8 +10,7 @@
 #include "storage/itemptr.h"
 
 #define IVFPQ_MAGIC			0x67764958	/* "gvIX" */
-#define IVFPQ_VERSION		7	/* what is written */
-#define IVFPQ_OLDEST_VERSION	5	/* ... and read, with all in between */
+#define IVFPQ_VERSION		7	/* the one that is written and read */
 #define IVFPQ_METAPAGE		0
 #define IVFPQ_PAGE_ID		0xFF91	/* last 2 bytes of every page */
 
@@ -39,7 +38,7 @@ typedef enum IvfpqRefine
 {
 	IVFPQ_REFINE_NONE,
 	IVFPQ_REFINE_SQ8,			/* 8 bits a dimension */
-	IVFPQ_REFINE_HALF			/* half precision; from version 7 on */
+	IVFPQ_REFINE_HALF			/* half precision */
 } IvfpqRefine;
 
 /* Columns of an index behind the vector, and how images tell their values. */
@@ -78,10 +77,6 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 #define IVFPQ_DEPTHS		6
 #define IVFPQ_DEPTH_ROWS	{10, 100, 300, 1000, 3000, 10000}
 
-/* ... in version 5: the first ones. */
-#define IVFPQ_TARGETS_5		5
-#define IVFPQ_DEPTHS_5		2
-
 /* What it takes to reach a recall; 0 = not known. */
 typedef struct IvfpqTarget
 {
@@ -92,8 +87,7 @@ typedef struct IvfpqTarget
 /* Which queries calibration's targets are for. */
 typedef enum IvfpqTargetsFor
 {
-	IVFPQ_FOR_ROWS,				/* points beside rows; by 0.3.0 and before,
-								 * rows */
+	IVFPQ_FOR_ROWS,				/* points beside rows */
 	IVFPQ_FOR_QUERIES			/* queries that were given */
 } IvfpqTargetsFor;
 
@@ -130,11 +124,11 @@ typedef struct IvfpqMetaData
 	BlockNumber codes;			/* first page: blocks of the centroids' codes,
 								 * see array.h */
 	BlockNumber directory;		/* first page: [nlists] IvfpqListEntry */
-	int32		dims_flags;		/* IVFPQ_DIMS_...; 0 before 0.3.0 */
+	int32		dims_flags;		/* IVFPQ_DIMS_... */
 
 	int64		rows_at_training;
 	int64		rows_at_calibration;	/* 0 = not calibrated */
-	IvfpqTarget targets_5[IVFPQ_DEPTHS_5][IVFPQ_TARGETS_5]; /* of version 5 */
+	char		unused[80];		/* 0 */
 	float4		coarse_share;	/* of the lists that a search compares; 1 =
 								 * all, flat; 0 = not calibrated */
 	int32		calibration_queries;
@@ -147,7 +141,6 @@ typedef struct IvfpqMetaData
 	int32		refine;			/* IvfpqRefine */
 	BlockNumber refine_head;	/* refine page with free slots */
 
-	/* from version 6 on; in older indexes 0 */
 	int32		calibrated_depths;	/* the first so many were looked at */
 	int32		targets_for;	/* IvfpqTargetsFor */
 	IvfpqTarget targets[IVFPQ_DEPTHS][IVFPQ_TARGETS];
@@ -156,7 +149,6 @@ typedef struct IvfpqMetaData
 	uint8		key_kinds[8];	/* [IVFPQ_MAX_KEYS] IvfpqKeyKind; 0 = no more */
 	uint8		key_widths[8];	/* bytes of an image: 1, 2, 4 or 8 */
 
-	/* from version 7 on; in older indexes 0 */
 	int32		rotated;		/* 1: vectors are rotated */
 	BlockNumber rotation;		/* first page: [dims][dims] floats */
 } IvfpqMetaData;

@@ -280,6 +280,13 @@ errmsg_internal(const char *fmt,...)
 	return 0;
 }
 
+/* names of samples need no quotes */
+const char *
+quote_identifier(const char *ident)
+{
+	return ident;
+}
+
 int
 errdetail(const char *fmt,...)
 {

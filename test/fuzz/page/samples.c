@@ -15,7 +15,6 @@
 typedef struct Kind
 {
 	const char *name;
-	int			version;
 	int			dims;
 	int			pq_dim;
 	int			nlists;			/* 0: untrained */
@@ -28,17 +27,17 @@ typedef struct Kind
 }			Kind;
 
 static const Kind kinds[NSAMPLES] = {
-	{"pending", IVFPQ_VERSION, 6, 0, 0, 0, 1, 0, 0, 3000, {0}},
-	{"lists", IVFPQ_VERSION, 6, 5, 4, 2, 2, 0, 300, 10, {0}},
-	{"refined", IVFPQ_VERSION, 6, 5, 4, 2, 2, 1, 300, 10, {0}},
-	{"parts", IVFPQ_VERSION, 500, 490, 2, 1, 1, 0, 80, 0, {0}},
-	{"refined parts", IVFPQ_VERSION, 600, 500, 3, 2, 2, 1, 60, 3, {0}},
-	{"version 5", 5, 9, 6, 5, 2, 1, 0, 200, 0, {0}},
-	{"keys", IVFPQ_VERSION, 6, 5, 4, 2, 2, 0, 300, 10, {3,
+	{"pending", 6, 0, 0, 0, 1, 0, 0, 3000, {0}},
+	{"lists", 6, 5, 4, 2, 2, 0, 300, 10, {0}},
+	{"refined", 6, 5, 4, 2, 2, 1, 300, 10, {0}},
+	{"parts", 500, 490, 2, 1, 1, 0, 80, 0, {0}},
+	{"refined parts", 600, 500, 3, 2, 2, 1, 60, 3, {0}},
+	{"one copy", 9, 6, 5, 2, 1, 0, 200, 0, {0}},
+	{"keys", 6, 5, 4, 2, 2, 0, 300, 10, {3,
 		{IVFPQ_KEY_ORDERED, IVFPQ_KEY_HASH, IVFPQ_KEY_SIGNATURE}, {2, 4, 8}}},
-	{"refined parts with keys", IVFPQ_VERSION, 500, 450, 3, 2, 2, 1, 60, 3, {2,
+	{"refined parts with keys", 500, 450, 3, 2, 2, 1, 60, 3, {2,
 		{IVFPQ_KEY_ORDERED, IVFPQ_KEY_ORDERED}, {8, 1}}},
-	{"halves", IVFPQ_VERSION, 6, 5, 4, 2, 2, IVFPQ_REFINE_HALF, 300, 10, {0}},
+	{"halves", 6, 5, 4, 2, 2, IVFPQ_REFINE_HALF, 300, 10, {0}},
 };
 
 /* A sample's pages. */
@@ -196,21 +195,6 @@ fill_meta(IvfpqMetaData *meta, const Kind *kind)
 		};
 }
 
-/* An index of older days lacks what is new. */
-static void
-make_older(int version)
-{
-	IvfpqMetaData *meta =
-	(IvfpqMetaData *) PageGetContents(backend_page(IVFPQ_METAPAGE));
-
-	meta->version = version;
-	for (int d = 0; d < IVFPQ_DEPTHS_5; d++)
-		memcpy(meta->targets_5[d], meta->targets[d],
-			   sizeof(meta->targets_5[d]));
-	memset(meta->targets, 0, sizeof(meta->targets));
-	meta->calibrated_depths = 0;
-}
-
 /* BackendAct: write the index of a kind. */
 static void
 write_index(void *arg)
@@ -248,8 +232,6 @@ write_index(void *arg)
 							  &images, NULL);
 		}
 	}
-	if (kind->version < IVFPQ_VERSION)
-		make_older(kind->version);
 }
 
 /* No pages, and nothing that the session knows of earlier ones. */

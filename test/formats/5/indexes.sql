@@ -1,9 +1,0 @@
--- Two copies and refine records; the defaults, cosine; blocks of two pages,
--- inner product, one copy; an index of rows of several lengths; one that is
--- trained in place.
-CREATE INDEX refined_e ON refined USING gpuivfpq (e) WITH (lists = 25, refine = sq8);
-CREATE INDEX cosine_e ON cosine USING gpuivfpq (e real_cosine_ops);
-CREATE INDEX wide_e ON wide USING gpuivfpq (e real_ip_ops)
-	WITH (lists = 4, pq_dim = 900, spill = 0, dims = 1100);
-CREATE INDEX untrained_e ON untrained USING gpuivfpq (e);
-CREATE INDEX inplace_e ON inplace USING gpuivfpq (e) WITH (lists = 10);

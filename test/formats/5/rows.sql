@@ -1,5 +1,0 @@
--- Rows that are there when the indexes are built.
-INSERT INTO refined SELECT g, fixture(g, 16) FROM generate_series(1, 2500) AS g;
-INSERT INTO cosine SELECT g, fixture(g, 16) FROM generate_series(1, 1500) AS g;
-INSERT INTO cosine VALUES (1501, NULL);
-INSERT INTO wide SELECT g, fixture(g, 1100) FROM generate_series(1, 150) AS g;

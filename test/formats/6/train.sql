@@ -1,2 +1,0 @@
--- What is done to the indexes alone.
-SELECT gpuvec_train('inplace_e');
