@@ -20,8 +20,7 @@ my $readme = slurp_file("$root/README.md");
 my $recipes = slurp_file("$root/sql/RECIPES.md");
 my $hosts = slurp_file("$root/sql/HOSTS.md");
 
-# no setting for tests among them, and gpuvecd's as they are where it may run
-delete $ENV{GPUVEC_FAULTS};
+# gpuvecd's settings as they are where it may run
 my $node = new_node('main',
 	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'off'\n");
 my $pgvector = $node->safe_psql('postgres',
