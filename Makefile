@@ -8,7 +8,7 @@ DATA = $(wildcard sql/*--*.sql)
 # which the release has none of.  Some files are for that build alone.
 kind := $(if $(TEST_BUILD),test,release)
 for_tests := src/page/stoppoint.o src/engine/gv_fault.o \
-	src/am/filter/plancheck.o gpu/product/checks.o
+	src/am/filter/plancheck.o gpu/product/checks.o gpu/select/hostrows.o
 left_out := $(if $(TEST_BUILD),,$(for_tests))
 
 # Objects by room: a new file needs no line here.  A room is a folder, with its
@@ -122,10 +122,12 @@ endif
 gpu/objects: FORCE
 	@echo "$(CUDA_OBJS)" | cmp -s - $@ || echo "$(CUDA_OBJS)" >$@
 # Which kind of build this is: objects of the other kind are made anew, but only
-# those that differ, whose sources mention the switch or a header that turns on
+# those that differ, whose sources mention the switch or what a header makes of
 # it.  Installing takes the kind that is there.
 ifneq ($(MAKECMDGOALS),install)
-two_kinds := $(shell grep -lE 'GV_TEST_BUILD|"engine/gv_(call|fault|test)\.h"|"page/stoppoint\.h"' \
+by_kind := GV_TEST_BUILD|GV_TUNABLE|GV_TEST_ONLY|GV_CALL|gv_fault_is_due
+by_kind := $(by_kind)|IvfpqStopPoint|_forced_|product/product\.cuh
+two_kinds := $(shell grep -lE '$(by_kind)' \
 	$(patsubst %.o,%.c,$(sort $(OBJS) $(GPUVECD_OBJS))) $(CUDA_OBJS:.o=.cu))
 $(addsuffix .o,$(basename $(two_kinds))): src/kind
 endif

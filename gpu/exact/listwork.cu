@@ -15,10 +15,13 @@
 #define CAPACITY		512		/* slots of a query: cuts are from near lists
 								 * alone, and let more pass than a chunk does */
 
+static GV_TUNABLE int64_t forced_unit = 0;
+static double *GV_TUNABLE watcher = NULL;	/* [GV_EXACT_LIST_STEPS] */
+static GV_TUNABLE bool watches_each = false;
+
+#ifdef GV_TEST_BUILD
+
 static int64_t forced_batch;
-static int64_t forced_unit;
-static double *watcher;			/* [GV_EXACT_LIST_STEPS] */
-static bool watches_each;
 
 /* See gv_exactlists.h. */
 extern "C" void
@@ -42,6 +45,8 @@ gv_gpu_exact_lists_watch(double *seconds, bool each)
 	watcher = seconds;
 	watches_each = each;
 }
+
+#endif
 
 /* See gv_exactlists.h. */
 GvStatus
