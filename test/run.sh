@@ -11,8 +11,8 @@
 # PostgreSQL in a temporary folder, so that no existing cluster or installation is
 # touched.  The builds for that copy are gcc's: the release, which all parts have
 # but for TAP tests and unit programs, which have the test build (make
-# TEST_BUILD=1).  Ends with a table of what each part took, wall clock and processor, one
-# line 'N passed, N failed', and status 0 only if nothing failed.
+# TEST_BUILD=1).  Ends with a table of what each part took, wall clock and
+# processor, one line 'N passed, N failed', and status 0 only if nothing failed.
 #
 # --quick: include rules, warnings of gcc and clang, SQL and isolation tests, and
 # the plain unit programs at small size: three minutes of two processors.
@@ -72,6 +72,8 @@ for file in "$GV_ROOT"/test/parts/*.sh; do
 	. "$file"
 done
 
+# each build says which kind it is
+unset TEST_BUILD
 LONG=${GPUVEC_TEST_LONG:-} QUICK=
 # shellcheck disable=SC2034
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}

@@ -33,10 +33,11 @@ build_server() {
 is_built() { [ -e "$SOURCE/gpuvec.so" ] && [ -e "$SOURCE/gpuvecd" ]; }
 
 # The test build (make TEST_BUILD=1), beside it: its objects, of which only those
-# that differ are made anew.
+# that differ are made anew.  Then the release has no symbol that is for tests.
 build_for_tests() {
 	cp -a "$SOURCE" "$TEST_SOURCE"
 	SOURCE=$TEST_SOURCE build_server TEST_BUILD=1 "$@"
+	count_program "$GV_ROOT/test/unit/check_symbols.pl" "$SOURCE" "$TEST_SOURCE"
 }
 
 # TAP tests of the test build, which is what is installed meanwhile.

@@ -107,7 +107,7 @@ unit_parts() {
 
 # Of --long.
 unit_whole() {
-	unit_flavour plain '' '' BUILT="$SOURCE" programs
+	unit_flavour plain '' '' BUILT="$TEST_SOURCE" programs
 	unit_flavour sanitized '' '' FLAGS="$SANITIZE" programs
 	unit_card "unit card" plain GPUVEC_UNIT_SMALL=1 "$CARD"
 	over unitwhole
