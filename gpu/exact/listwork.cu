@@ -16,12 +16,12 @@
 								 * alone, and let more pass than a chunk does */
 
 static GV_TUNABLE int64_t forced_unit = 0;
-static double *GV_TUNABLE watcher = NULL;	/* [GV_EXACT_LIST_STEPS] */
-static GV_TUNABLE bool watches_each = false;
 
 #ifdef GV_TEST_BUILD
 
 static int64_t forced_batch;
+static double *watcher;			/* [GV_EXACT_LIST_STEPS] */
+static bool watches_each;
 
 /* See gv_exactlists.h. */
 extern "C" void
@@ -53,6 +53,7 @@ GvStatus
 gv_gpu_exact_lists_note(GvExactListStep step, cudaStream_t stream,
 						double *since)
 {
+#ifdef GV_TEST_BUILD
 	double		before = *since;
 
 	if (watcher == NULL)
@@ -61,6 +62,7 @@ gv_gpu_exact_lists_note(GvExactListStep step, cudaStream_t stream,
 	*since = gv_seconds();
 	if (before > 0.0)
 		watcher[step] += *since - before;
+#endif
 	return GV_OK;
 }
 
@@ -68,19 +70,21 @@ gv_gpu_exact_lists_note(GvExactListStep step, cudaStream_t stream,
 void
 gv_gpu_exact_lists_measure(GvExactWork *work)
 {
-	work->measures = watcher != NULL && watches_each;
+	GV_TEST_ONLY(work->measures = watcher != NULL && watches_each;)
 }
 
 /* See gv_exactlists.h. */
 void
 gv_gpu_exact_lists_add(GvExactWork *work, int first)
 {
+#ifdef GV_TEST_BUILD
 	for (int i = 0; i < GV_EXACT_STEPS; i++)
 	{
 		if (watcher != NULL)
 			watcher[first + i] += work->seconds[i];
 		work->seconds[i] = 0.0;
 	}
+#endif
 }
 
 /* -- memory */

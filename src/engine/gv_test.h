@@ -2,10 +2,9 @@
  * gv_test.h
  *		Numbers that tests set, and what is done for tests alone.
  *
- * GV_TUNABLE stands before the type of a number, or before a pointer's name,
- * that functions of the test build set (make TEST_BUILD=1 defines
- * GV_TEST_BUILD).  The release has its first value as a constant.
- * GV_TEST_ONLY(statement;) is in the test build.
+ * GV_TUNABLE stands before the type of a number that functions of the test
+ * build set (make TEST_BUILD=1 defines GV_TEST_BUILD).  The release has its
+ * first value as a constant.  GV_TEST_ONLY(statement;) is in the test build.
  */
 #ifndef GV_TEST_H
 #define GV_TEST_H
