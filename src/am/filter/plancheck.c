@@ -88,6 +88,9 @@ check_plan(const Plan *plan, bool open)
 			elog(ERROR, "a plan has an ordered scan of gpuivfpq below a node that reads all its rows");
 		return;
 	}
+	/* its rows may come in any order, whatever that of the scan in it */
+	if (IvfpqIsFilterScan(plan))
+		return;
 	if (IsA(plan, Append))
 		children = ((const Append *) plan)->appendplans;
 	else if (IsA(plan, MergeAppend))
