@@ -4,10 +4,17 @@ MODULE_big = gpuvec
 EXTENSION = gpuvec gpuvec_pgvector
 DATA = $(wildcard sql/*--*.sql)
 
+# make TEST_BUILD=1: fault points, tunables, counters and plancheck for tests,
+# which the release has none of.  Some files are for that build alone.
+kind := $(if $(TEST_BUILD),test,release)
+for_tests := src/page/stoppoint.o src/engine/gv_fault.o \
+	src/am/filter/plancheck.o gpu/product/checks.o gpu/select/hostrows.o
+left_out := $(if $(TEST_BUILD),,$(for_tests))
+
 # Objects by room: a new file needs no line here.  A room is a folder, with its
 # rooms inside; src/README says what each is for.
-room = $(patsubst %.c,%.o,$(sort $(foreach dir,$(1),\
-	$(wildcard src/$(dir)/*.c src/$(dir)/*/*.c))))
+room = $(filter-out $(left_out),$(patsubst %.c,%.o,$(sort $(foreach dir,$(1),\
+	$(wildcard src/$(dir)/*.c src/$(dir)/*/*.c)))))
 
 # gpuvecd's alone: mirrors and builders, which only it has
 MIRROR_OBJS := $(call room,cpu/mirror engine/mirror)
@@ -39,11 +46,13 @@ NVCC_FLAGS ?= -std=c++17 -O3 -fmad=false --threads 0
 # gpuvecd loads cuBLAS when a card needs it, from where this nvcc's is or from
 # where the loader looks: where it is missing, it works without
 CUDA_LIBS ?= -ldl -Xlinker -rpath=$(abspath $(dir $(NVCC))../lib64)
-CUDA_OBJS := $(if $(strip $(NVCC)),$(patsubst %.cu,%.o,$(sort $(wildcard gpu/*.cu gpu/*/*.cu gpu/*/*/*.cu))))
+CUDA_OBJS := $(if $(strip $(NVCC)),$(filter-out $(left_out),\
+	$(patsubst %.cu,%.o,$(sort $(wildcard gpu/*.cu gpu/*/*.cu gpu/*/*/*.cu)))))
 
 # -Wno-unused-parameter: PostgreSQL and the engine fix their callbacks' shapes.
 PG_CFLAGS = -std=gnu99 -Wall -Wextra -Wno-unused-parameter
-PG_CPPFLAGS = -I$(srcdir)/src
+PG_CPPFLAGS = -I$(srcdir)/src $(test_flag)
+test_flag := $(if $(TEST_BUILD),-DGV_TEST_BUILD)
 SHLIB_LINK = -lm
 
 # No bitcode: JIT could inline nothing of an access method, and a second
@@ -79,6 +88,7 @@ endif
 
 gpuvecd_only := $(filter-out $(OBJS),$(GPUVECD_OBJS))
 EXTRA_CLEAN = $(OBJS:.o=.d) $(gpuvecd_only) $(gpuvecd_only:.o=.d) \
+	$(for_tests) $(for_tests:.o=.d) src/kind \
 	gpu/objects $(wildcard gpu/*.[do] gpu/*/*.[do] gpu/*/*/*.[do])
 
 include $(PGXS)
@@ -111,6 +121,18 @@ endif
 endif
 gpu/objects: FORCE
 	@echo "$(CUDA_OBJS)" | cmp -s - $@ || echo "$(CUDA_OBJS)" >$@
+# Which kind of build this is: objects of the other kind are made anew, but only
+# those that differ, whose sources mention the switch or what a header makes of
+# it.  Installing takes the kind that is there.
+ifneq ($(MAKECMDGOALS),install)
+by_kind := GV_TEST_BUILD|GV_TUNABLE|GV_TEST_ONLY|GV_CALL|gv_fault_is_due
+by_kind := $(by_kind)|IvfpqStopPoint|_forced_|product/product\.cuh
+two_kinds := $(shell grep -lE '$(by_kind)' \
+	$(patsubst %.o,%.c,$(sort $(OBJS) $(GPUVECD_OBJS))) $(CUDA_OBJS:.o=.cu))
+$(addsuffix .o,$(basename $(two_kinds))): src/kind
+endif
+src/kind: FORCE
+	@echo $(kind) | cmp -s - $@ || echo $(kind) >$@
 .PHONY: FORCE
 src/am/gpuvec.o src/am/doctor/installation.o src/server/gpuvecd.o: override CPPFLAGS += \
 	-DGPUVEC_RELEASE='"$(release)"'
@@ -125,7 +147,8 @@ gencode := $(foreach arch,$(GPU_ARCHS),\
 	$(foreach arch,$(newest),-gencode arch=compute_$(arch),code=compute_$(arch))
 
 gpu/%.o: gpu/%.cu
-	$(NVCC) $(NVCC_FLAGS) $(gencode) -I$(srcdir) -I$(srcdir)/src -MMD -MP -c $< -o $@
+	$(NVCC) $(NVCC_FLAGS) $(gencode) $(test_flag) -I$(srcdir) -I$(srcdir)/src \
+		-MMD -MP -c $< -o $@
 
 gpuvecd: $(GPUVECD_OBJS) $(CUDA_OBJS)
 ifneq ($(CUDA_OBJS),)

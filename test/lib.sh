@@ -241,7 +241,7 @@ gv_copy_source() {
 	mkdir "$GV_TMP/$1"
 	tar -C "$GV_ROOT" -cf - --exclude=./.git --exclude=./build \
 		--exclude='*.o' --exclude='*.d' --exclude='*.so' --exclude='*.bc' \
-		--exclude=./gpuvecd --exclude=./gpu/objects --exclude=./tmp_check \
+		--exclude=./gpuvecd --exclude=./gpu/objects --exclude=./src/kind --exclude=./tmp_check \
 		--exclude=./results --exclude=./output_iso . |
 		tar -C "$GV_TMP/$1" -xf - --no-same-owner
 }

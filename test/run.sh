@@ -9,9 +9,10 @@
 # isolation tests, those that search once more through gpuvecd, TAP tests, a
 # gpuvecd of its own (test/external.sh); these last on a private copy of
 # PostgreSQL in a temporary folder, so that no existing cluster or installation is
-# touched.  The build for that copy is gcc's, and the plain unit programs have its
-# objects.  Ends with a table of what each part took, wall clock and processor, one
-# line 'N passed, N failed', and status 0 only if nothing failed.
+# touched.  The builds for that copy are gcc's: the release, which all parts have
+# but for TAP tests and unit programs, which have the test build (make
+# TEST_BUILD=1).  Ends with a table of what each part took, wall clock and
+# processor, one line 'N passed, N failed', and status 0 only if nothing failed.
 #
 # --quick: include rules, warnings of gcc and clang, SQL and isolation tests, and
 # the plain unit programs at small size: three minutes of two processors.
@@ -71,6 +72,8 @@ for file in "$GV_ROOT"/test/parts/*.sh; do
 	. "$file"
 done
 
+# each build says which kind it is
+unset TEST_BUILD
 LONG=${GPUVEC_TEST_LONG:-} QUICK=
 # shellcheck disable=SC2034
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
@@ -79,10 +82,13 @@ QUICK_PARTS='layers warnings unit sql isolation'
 LONG_PARTS='unitwhole sqlserved fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
 	plainbuffers ubsan clang coverage servers upgrade sqlsmith hosts clients soak
 	faults'
+# that need the test build
+TEST_PARTS='warnings unit tap unitwhole levels valgrind cardwhole cardolder
+	cardsanitized'
 BUILT_PARTS='unitwhole sqlserved levels valgrind cardwhole cardolder cardsanitized sqllevels
 	plainbuffers servers sqlsmith hosts clients'
 # shellcheck disable=SC2034
-SERVER='' SOURCE=''
+SERVER='' SOURCE='' TEST_SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0
 
 # What is left of a run that ends early, for ONLY.
@@ -104,6 +110,10 @@ run_default() {
 	# shellcheck disable=SC2086
 	if [ -n "$SERVER" ] && wanted_any $DEFAULT_PARTS $BUILT_PARTS; then
 		part "$SERVER: no warning from gcc" build_server
+		# shellcheck disable=SC2086
+		if is_built && wanted_any $TEST_PARTS; then
+			part "$SERVER: test build" build_for_tests
+		fi
 	fi
 	join_parts
 	over layers

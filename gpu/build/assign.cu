@@ -116,7 +116,7 @@ prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
 	size_t		halves = gv_carve(&bytes, (size_t) n * card->half_dims * 2);
 	size_t		squares = gv_carve(&bytes, (size_t) n * sizeof(float2));
 	size_t		least = gv_carve(&bytes, (size_t) n * gv_nruns(card->nlists) * 4);
-	size_t		ways = gv_carve(&bytes, GV_COARSE_WAYS * sizeof(unsigned));
+	GV_TEST_ONLY(size_t ways = gv_carve(&bytes, GV_COARSE_WAYS * sizeof(unsigned));)
 	char	   *memory;
 
 	GV_TRY(gv_buffer_need(&finder->d_batch, bytes));
@@ -132,10 +132,12 @@ prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
 	batch->approx.nparts = 1;
 	batch->approx.d_squares = (float2 *) (memory + squares);
 	batch->approx.d_least = (float *) (memory + least);
+#ifdef GV_TEST_BUILD
 	batch->approx.d_ways = (unsigned *) (memory + ways);
 	GV_CUDA_TRY(cudaMemsetAsync(batch->approx.d_ways, 0,
 								GV_COARSE_WAYS * sizeof(unsigned),
 								finder->searcher.stream));
+#endif
 	GV_LAUNCH(wanted_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
 			  finder->searcher.stream, batch->d_wanted, n, p);
 	return gv_cuda_status(cudaGetLastError());

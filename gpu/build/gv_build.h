@@ -74,8 +74,10 @@ extern GvStatus gv_gpu_kmeans(const GvKmeans *spec, const float *d_x,
 							  float *d_centroids, GvKmeansFound *found,
 							  GvFinder *finder, const GvStop *stop);
 
-/* For checks: compare everything after a mending, too, unless `yes`. */
+#ifdef GV_TEST_BUILD
+/* Compare everything after a mending, too, unless `yes`. */
 extern "C" void gv_gpu_kmeans_follows(bool yes);
+#endif
 
 /* split.cu: one step of it */
 struct GvSplit
@@ -148,12 +150,14 @@ extern GvStatus gv_near_groups_assign(GvNearGroups *near, const float *d_rows,
 									  GvFinder *finder, const GvStop *stop);
 extern void gv_near_groups_drop(GvNearGroups *near);
 
+#ifdef GV_TEST_BUILD
 /*
- * For checks: from so many centroids on, more than 8; groups tried; rows whose
- * pairs are sorted at once, four times those that meet a group.  0: as is best.
+ * From so many centroids on, more than 8; groups tried; rows whose pairs are
+ * sorted at once, four times those that meet a group.  0: as is best.
  */
 extern "C" void gv_gpu_near_groups_force(int32_t from, int32_t tried,
 										 int64_t block);
+#endif
 
 /* reassign.cu: rows and the clusters that they are in */
 struct GvClustered

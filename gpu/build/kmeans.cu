@@ -25,7 +25,7 @@
 #define MOVE_THREADS	128
 #define LAST_PASSES		12		/* at most, to reach even sizes */
 
-static bool follows = true;		/* see gv_gpu_kmeans_follows */
+static GV_TUNABLE bool follows = true;	/* see gv_gpu_kmeans_follows */
 
 /* Device memory of a call; d_memory is one piece of it. */
 struct Clusters
@@ -404,12 +404,14 @@ run(Clusters *cl)
 	return drop_empty(cl);
 }
 
+#ifdef GV_TEST_BUILD
 /* See gv_build.h. */
 extern "C" void
 gv_gpu_kmeans_follows(bool yes)
 {
 	follows = yes;
 }
+#endif
 
 /* See gv_build.h. */
 GvStatus

@@ -38,10 +38,11 @@
 #define PAIR_BYTES		33		/* of a pair: its probe, keys and numbers twice,
 								 * what the sort takes */
 
-static int32_t forced_from;
-static int32_t forced_tried;
-static int64_t forced_block;
+static GV_TUNABLE int32_t forced_from = 0;
+static GV_TUNABLE int32_t forced_tried = 0;
+static GV_TUNABLE int64_t forced_block = 0;
 
+#ifdef GV_TEST_BUILD
 /* See gv_build.h. */
 extern "C" void
 gv_gpu_near_groups_force(int32_t from, int32_t tried, int64_t block)
@@ -50,6 +51,7 @@ gv_gpu_near_groups_force(int32_t from, int32_t tried, int64_t block)
 	forced_tried = tried;
 	forced_block = block;
 }
+#endif
 
 /* See gv_build.h. */
 bool

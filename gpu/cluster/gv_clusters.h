@@ -156,15 +156,19 @@ typedef enum GvKmeansStep
 
 #define GV_NKMEANS_STEPS	(GV_KMEANS_MEND + 1)
 
-/* For measurements: to be called after each step is launched; NULL: nothing. */
+#ifdef GV_TEST_BUILD
+
+/* To be called after each step is launched; NULL: nothing. */
 typedef void (*GvKmeansWatch) (GvKmeansStep step, cudaStream_t stream);
 
 extern "C" void gv_gpu_kmeans_watch(GvKmeansWatch watch);
 
-/* For checks: pieces of so many rows in sets to come; 0: as is best. */
+/* Pieces of so many rows in sets to come; 0: as is best. */
 extern "C" void gv_gpu_kmeans_piece(int32_t rows);
 
-/* For checks: rows so far that had more close centroids than are noted. */
+/* Rows so far that had more close centroids than are noted. */
 extern "C" GvStatus gv_gpu_kmeans_hard(void *state, uint32_t *n);
+
+#endif
 
 #endif							/* GV_CLUSTERS_H */

@@ -21,8 +21,8 @@
 #define PUT_VALUES		(INT64_C(1) << 27)	/* the same */
 #define LEAST_PIECE		(INT64_C(1) << 14)
 
-static GvKmeansWatch watch;		/* see gv_gpu_kmeans_watch */
-static int32_t forced_piece;	/* see gv_gpu_kmeans_piece */
+/* see gv_gpu_kmeans_piece */
+static GV_TUNABLE int32_t forced_piece = 0;
 
 struct GvKmeansSet
 {
@@ -253,6 +253,10 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
+#ifdef GV_TEST_BUILD
+
+static GvKmeansWatch watch;		/* see gv_gpu_kmeans_watch */
+
 /* See gv_clusters.h. */
 extern "C" void
 gv_gpu_kmeans_watch(GvKmeansWatch by)
@@ -279,11 +283,12 @@ gv_gpu_kmeans_hard(void *state, uint32_t *n)
 	return gv_cuda_status(cudaStreamSynchronize(set->stream));
 }
 
+#endif
+
 static void
 tell(const GvKmeansSet *set, GvKmeansStep step)
 {
-	if (watch != NULL)
-		watch(step, set->stream);
+	GV_TEST_ONLY(if (watch != NULL) watch(step, set->stream);)
 }
 
 /* The nearest centroid of every row. */

@@ -84,7 +84,11 @@ halve_kernel(GvCardModel card, GvBatch batch)
 		batch.approx.d_squares[query] = {halved.square, halved.error};
 }
 
-static int64_t approximate_from = -1;	/* see gv_gpu_approximate_from */
+/* see gv_gpu_approximate_from and gv_gpu_scores_kept */
+static GV_TUNABLE int64_t approximate_from = -1;
+static GV_TUNABLE int64_t scores_kept = GV_SCORES_KEPT;
+
+#ifdef GV_TEST_BUILD
 
 /* See gv_coarse.h. */
 void
@@ -93,14 +97,25 @@ gv_gpu_approximate_from(int64_t terms)
 	approximate_from = terms;
 }
 
-static int64_t scores_kept = GV_SCORES_KEPT;	/* see gv_gpu_scores_kept */
-
 /* See gv_coarse.h. */
 void
 gv_gpu_scores_kept(int64_t scores)
 {
 	scores_kept = scores >= 0 ? scores : GV_SCORES_KEPT;
 }
+
+/* See gv_coarse.h. */
+GvStatus
+gv_gpu_approximate_ways(GvSearcher *searcher, uint32_t ways[GV_COARSE_WAYS])
+{
+	GV_TRY(gv_choose_device(searcher->device));
+	GV_CUDA_TRY(cudaMemcpyAsync(ways, searcher->d_ways.memory,
+								GV_COARSE_WAYS * sizeof(uint32_t),
+								cudaMemcpyDeviceToHost, searcher->stream));
+	return gv_cuda_status(cudaStreamSynchronize(searcher->stream));
+}
+
+#endif
 
 /* From how many queries on do exact scores of all lists cost more? */
 static int64_t
@@ -152,15 +167,4 @@ gv_gpu_approximate(const GvCardModel *card, const GvBatch *batch,
 						  THREADS, 0, searcher->stream, card, batch));
 	GV_TRY(gv_gpu_list_scores(card, batch, searcher));
 	return gv_gpu_choose(card, batch, searcher->stream);
-}
-
-/* See gv_coarse.h. */
-GvStatus
-gv_gpu_approximate_ways(GvSearcher *searcher, uint32_t ways[GV_COARSE_WAYS])
-{
-	GV_TRY(gv_choose_device(searcher->device));
-	GV_CUDA_TRY(cudaMemcpyAsync(ways, searcher->d_ways.memory,
-								GV_COARSE_WAYS * sizeof(uint32_t),
-								cudaMemcpyDeviceToHost, searcher->stream));
-	return gv_cuda_status(cudaStreamSynchronize(searcher->stream));
 }

@@ -48,22 +48,24 @@ gv_gpu_least_alone(const GvCardModel *card, const GvBatch *batch)
 	return gv_gpu_coarse_rows(card, batch->n, batch->probes) < batch->n;
 }
 
-/* For checks: another number of scores; negative: as is best. */
-extern "C" void gv_gpu_scores_kept(int64_t scores);
-
 /* Has this part of a batch use for what only cards of 9.0 have? */
 extern bool gv_gpu_hopper_fits(const GvBatch *batch,
 							   const GvSearcher *searcher);
 
+#ifdef GV_TEST_BUILD
+
 /*
- * For checks: from how many terms of exact scores on a batch goes this way;
- * negative: as is best.
+ * From how many terms of exact scores on a batch goes this way, and another
+ * number of scores than GV_SCORES_KEPT; negative: as is best.
  */
 extern "C" void gv_gpu_approximate_from(int64_t terms);
+extern "C" void gv_gpu_scores_kept(int64_t scores);
 
-/* For checks: how many of a searcher's queries went each way so far. */
+/* How many of a searcher's queries went each way so far. */
 extern "C" GvStatus gv_gpu_approximate_ways(GvSearcher *searcher,
 									 uint32_t ways[GV_COARSE_WAYS]);
+
+#endif
 
 /* halves.cu: half copies of a mirror's centroids */
 extern int64_t gv_gpu_halves_bytes(const GvMirrorSpec *spec);

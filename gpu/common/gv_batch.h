@@ -75,7 +75,7 @@ struct GvApproximate
 								 * part of q, whose half copy is q' */
 	float	   *d_least;		/* [n][nruns] the least score of each run */
 	unsigned   *d_ways;			/* [GV_COARSE_WAYS] queries that went each way;
-								 * the searcher's, and it only counts */
+								 * the searcher's; test build only */
 };
 
 #define GV_RUN				32	/* lists side by side */
@@ -232,9 +232,9 @@ struct GvSearcher
 	bool		both;			/* it has work, too */
 	GvArrivals	arrivals;
 	GvReplay	replays[GV_REPLAYS];
-	GvReplayCounts counts;
+	GvReplayCounts counts;		/* test build only */
 	uint64_t	clock;			/* small batches */
-	GvBuffer	d_ways;			/* see GvApproximate */
+	GvBuffer	d_ways;			/* test build only, see GvApproximate */
 	GvSearch   *searches;		/* [n] that are under way */
 	int32_t		n;
 	bool		given;			/* hits are, and only bounds come back */

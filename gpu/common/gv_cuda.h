@@ -14,6 +14,7 @@
 extern "C"
 {
 #include "engine/gv_call.h"
+#include "engine/gv_test.h"
 #include "engine/mirror/gv_mirror.h"
 }
 

@@ -29,6 +29,8 @@
 #define MOST_TERMS		(INT64_C(1) << 43)	/* of a product: .03 s */
 #define MOST_SCANNED	(96 * 1024) /* bytes of queries for fewscan.cu */
 
+#ifdef GV_TEST_BUILD
+
 static int64_t went[2];
 
 /* See gv_exact.h. */
@@ -36,6 +38,15 @@ extern "C" void
 gv_gpu_exact_ways(int64_t ways[2])
 {
 	memcpy(ways, went, sizeof(went));
+}
+
+#endif
+
+/* So many queries went by the matrix (0) or slowly (1). */
+static void
+count_ways(int way, int64_t n)
+{
+	GV_TEST_ONLY(__atomic_fetch_add(&went[way], n, __ATOMIC_RELAXED);)
 }
 
 /* What the steps of one search share. */
@@ -180,7 +191,7 @@ measure_all(const Search *search, const GvExactRows *rows, int32_t n,
 {
 	GvExactWork *work = search->work;
 
-	__atomic_fetch_add(&went[1], n, __ATOMIC_RELAXED);
+	count_ways(1, n);
 	for (int32_t done = 0; done < n; done += work->piece)
 	{
 		GvExactPart part = {work->lists.d_slow + done, 0,
@@ -280,7 +291,7 @@ search_lists(const Search *search, int64_t first, int64_t last, bool counts)
 
 	GV_TRY(read_lists(search, &nmatrix, &nslow));
 	if (counts)
-		__atomic_fetch_add(&went[0], nmatrix, __ATOMIC_RELAXED);
+		count_ways(0, nmatrix);
 	return search_listed(search, nmatrix, nslow, first, last);
 }
 
@@ -462,7 +473,7 @@ search_at_once(const Search *search, int64_t seed)
 	GV_TRY(gv_gpu_exact_few(&few, work->nsms, seed, work->stream));
 	GV_TRY(note(work, GV_EXACT_FILTER, &since));
 	GV_TRY(wait_lists(search, &nmatrix, &nvoid));
-	__atomic_fetch_add(&went[0], nmatrix, __ATOMIC_RELAXED);
+	count_ways(0, nmatrix);
 	if (nvoid > 0)
 		GV_TRY(measure_first(search, nvoid));
 	return search_listed(search, nmatrix, 0, 0, search->rows->n);
@@ -583,7 +594,7 @@ gv_gpu_exact_others(GvExactWork *work, const GvExactSpace *space,
 	GvExactLists own = work->lists;
 	GvStatus	status = GV_OK;
 
-	__atomic_fetch_add(&went[0], counts[0], __ATOMIC_RELAXED);
+	count_ways(0, counts[0]);
 	if (counts[1] > 0)
 	{
 		work->lists.d_slow = lists->d_slow;

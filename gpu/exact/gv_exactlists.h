@@ -120,10 +120,9 @@ extern GvStatus gv_gpu_exact_units(GvExactByList *lists,
 								   const GvExactQueries *queries, int64_t seen,
 								   const GvStop *stop);
 
-/*
- * For checks and measurements: rows of a batch and of a unit, at most; 0: as
- * is best.
- */
+#ifdef GV_TEST_BUILD
+
+/* Rows of a batch and of a unit, at most; 0: as is best. */
 extern "C" void gv_gpu_exact_lists_force(int64_t batch, int64_t unit);
 extern int64_t gv_gpu_exact_forced_batch(void);
 
@@ -132,6 +131,10 @@ extern int64_t gv_gpu_exact_forced_batch(void);
  * each step; with `each` behind those of each search, too.  NULL: no more.
  */
 extern "C" void gv_gpu_exact_lists_watch(double *seconds, bool each);
+
+#else
+#define gv_gpu_exact_forced_batch() INT64_C(0)
+#endif
 
 /* A step was launched: if time is watched, wait for it. */
 extern GvStatus gv_gpu_exact_lists_note(GvExactListStep step,

@@ -49,10 +49,9 @@ extern GvStatus gv_gpu_exact_others(GvExactWork *work,
 extern int64_t gv_gpu_exact_room(int64_t n);
 extern int64_t gv_gpu_exact_stride(int64_t n);
 
-/*
- * For checks: how many queries so far went by the matrix, first rows apart,
- * and slowly.
- */
+#ifdef GV_TEST_BUILD
+/* How many queries so far went by the matrix, first rows apart, and slowly. */
 extern "C" void gv_gpu_exact_ways(int64_t ways[2]);
+#endif
 
 #endif							/* GV_EXACTSET_H */

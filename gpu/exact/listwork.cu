@@ -15,8 +15,11 @@
 #define CAPACITY		512		/* slots of a query: cuts are from near lists
 								 * alone, and let more pass than a chunk does */
 
+static GV_TUNABLE int64_t forced_unit = 0;
+
+#ifdef GV_TEST_BUILD
+
 static int64_t forced_batch;
-static int64_t forced_unit;
 static double *watcher;			/* [GV_EXACT_LIST_STEPS] */
 static bool watches_each;
 
@@ -43,11 +46,14 @@ gv_gpu_exact_lists_watch(double *seconds, bool each)
 	watches_each = each;
 }
 
+#endif
+
 /* See gv_exactlists.h. */
 GvStatus
 gv_gpu_exact_lists_note(GvExactListStep step, cudaStream_t stream,
 						double *since)
 {
+#ifdef GV_TEST_BUILD
 	double		before = *since;
 
 	if (watcher == NULL)
@@ -56,6 +62,7 @@ gv_gpu_exact_lists_note(GvExactListStep step, cudaStream_t stream,
 	*since = gv_seconds();
 	if (before > 0.0)
 		watcher[step] += *since - before;
+#endif
 	return GV_OK;
 }
 
@@ -63,19 +70,21 @@ gv_gpu_exact_lists_note(GvExactListStep step, cudaStream_t stream,
 void
 gv_gpu_exact_lists_measure(GvExactWork *work)
 {
-	work->measures = watcher != NULL && watches_each;
+	GV_TEST_ONLY(work->measures = watcher != NULL && watches_each;)
 }
 
 /* See gv_exactlists.h. */
 void
 gv_gpu_exact_lists_add(GvExactWork *work, int first)
 {
+#ifdef GV_TEST_BUILD
 	for (int i = 0; i < GV_EXACT_STEPS; i++)
 	{
 		if (watcher != NULL)
 			watcher[first + i] += work->seconds[i];
 		work->seconds[i] = 0.0;
 	}
+#endif
 }
 
 /* -- memory */

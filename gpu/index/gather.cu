@@ -25,14 +25,16 @@
 #define PART_QUERIES	1280	/* of a part that is gathered: fewer launches, and
 								 * more to do for each, than by parts of 512 */
 
-static int32_t gather_by = -1;	/* see gv_gpu_gather_by */
+static GV_TUNABLE int32_t gather_by = -1;	/* see gv_gpu_gather_by */
 
+#ifdef GV_TEST_BUILD
 /* See gv_index.h. */
 void
 gv_gpu_gather_by(int32_t n)
 {
 	gather_by = n;
 }
+#endif
 
 /*
  * May lists be scanned for all that meet them, as far as the first search of a

@@ -85,9 +85,11 @@ extern bool gv_gpu_arrived(GvSearcher *lane);
 extern GvStatus gv_gpu_wait(GvSearcher *lane);
 extern GvStatus gv_gpu_wait_whole(GvSearcher *lane);
 
-/* For checks: what became of a searcher's small batches, both lanes'. */
+#ifdef GV_TEST_BUILD
+/* What became of a searcher's small batches, both lanes'. */
 extern "C" void gv_gpu_replay_counts(const GvSearcher *searcher,
 									 GvReplayCounts *counts);
+#endif
 
 /* hopperscan.cu: the scan, of mirrors whose blocks are not too long for it */
 extern bool gv_gpu_hopper_scans(const GvCardModel *card);
@@ -159,11 +161,13 @@ extern GvStatus gv_gpu_start_gathered(const GvCardModel *card,
 									  const GvSearch *searches,
 									  GvSearcher *lane);
 
+#ifdef GV_TEST_BUILD
 /*
- * For checks: parts of so many queries are gathered, whatever is best; 0: none;
- * negative: as is best.
+ * Parts of so many queries are gathered, whatever is best; 0: none; negative: as
+ * is best.
  */
 extern "C" void gv_gpu_gather_by(int32_t n);
+#endif
 
 /* given.cu: bounds of hits that are given */
 extern GvStatus gv_gpu_begin_given(GvSearcher *searcher,

@@ -280,7 +280,7 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 		batch->approx.nparts = card->shape.chunks;
 		COMMON(approx.d_squares, n * batch->approx.nparts * sizeof(float2));
 		COMMON(approx.d_least, n * gv_nruns(card->nlists) * sizeof(float));
-		batch->approx.d_ways = (unsigned *) searcher->d_ways.memory;
+		GV_TEST_ONLY(batch->approx.d_ways = (unsigned *) searcher->d_ways.memory;)
 	}
 	if (batch->tests > 0 || gv_gpu_hopper_filters(card, batch, searcher))
 		OWN(d_kept, n * sizeof(uint32_t));

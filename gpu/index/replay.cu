@@ -143,21 +143,22 @@ gv_gpu_replay(const GvCardModel *card, const GvBatch *batch,
 	if (!found && replay->graph != NULL &&
 		now - replay->used <= GV_REPLAY_KEPT)
 	{
-		searcher->counts.launched++;
+		GV_TEST_ONLY(searcher->counts.launched++;)
 		return gv_gpu_steps(card, batch, searcher);
 	}
 	if (!found)
 	{
-		searcher->counts.again += replay->graph != NULL;
+		GV_TEST_ONLY(searcher->counts.again += replay->graph != NULL;)
 		forget(replay);
 		GV_TRY(record(card, batch, searcher, replay));
-		searcher->counts.made++;
+		GV_TEST_ONLY(searcher->counts.made++;)
 	}
-	else
-		searcher->counts.replayed++;
+	GV_TEST_ONLY(searcher->counts.replayed += found;)
 	replay->used = now;
 	return gv_cuda_status(cudaGraphLaunch(replay->graph, searcher->stream));
 }
+
+#ifdef GV_TEST_BUILD
 
 /* See gv_index.h. */
 void
@@ -174,6 +175,8 @@ gv_gpu_replay_counts(const GvSearcher *searcher, GvReplayCounts *counts)
 		counts->launched += more->launched;
 	}
 }
+
+#endif
 
 /* None is of use any more, or under way. */
 void

@@ -70,7 +70,7 @@ struct Library
 };
 
 static bool used[GV_MAX_DEVICES];
-static int64_t forced;			/* see gv_blas_force */
+static GV_TUNABLE int64_t forced = 0;	/* see gv_blas_force */
 
 #ifdef __CUDACC__
 
@@ -182,12 +182,14 @@ gv_blas_open(GvDevice *devices, int32_t n)
 	return GV_OK;
 }
 
+#ifdef GV_TEST_BUILD
 /* See gv_product.h. */
 extern "C" void
 gv_blas_force(int64_t sums)
 {
 	forced = sums;
 }
+#endif
 
 static int64_t
 round_up(int64_t n)

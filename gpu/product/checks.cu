@@ -1,6 +1,7 @@
 /*
  * checks.cu
- *		For checks: the sums of a product as they are, and tiles of a width.
+ *		In the test build: the sums of a product as they are, and tiles of a
+ *		width.
  */
 #include "gpu/product/product.cuh"
 

@@ -112,8 +112,10 @@ extern GvProductTile gv_blas_tile(const GvBlas *blas,
 								  const GvProduct *product, int32_t row,
 								  int32_t column, bool tall);
 
+#ifdef GV_TEST_BUILD
+
 /*
- * For checks (checks.cu): sums [nrows][ncolumns] of arrays in the host's memory,
+ * checks.cu: sums [nrows][ncolumns] of arrays in the host's memory,
  * and how many runs [nrows] were taken; whole: see gv_gpu_product.
  */
 extern "C" GvStatus gv_product_sums(const uint16_t *rows, int32_t nrows,
@@ -122,13 +124,17 @@ extern "C" GvStatus gv_product_sums(const uint16_t *rows, int32_t nrows,
 									uint32_t *runs);
 
 /*
- * For checks: nothing is for 9.0 (0), or tiles of its products have so many
- * columns; negative: as is best.  False: there are no such tiles.
+ * Nothing is for 9.0 (0), or tiles of its products have so many columns;
+ * negative: as is best.  False: there are no such tiles.
  */
 extern "C" bool gv_product_hopper(int32_t columns);
 extern int32_t gv_product_forced();
 
-/* For checks: sums that tiles made from now on have room for; 0: as is best. */
+/* Sums that tiles made from now on have room for; 0: as is best. */
 extern "C" void gv_blas_force(int64_t sums);
+
+#else
+#define gv_product_forced() (-1)
+#endif
 
 #endif							/* GV_PRODUCT_H */

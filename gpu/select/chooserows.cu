@@ -9,20 +9,10 @@
 #include "gpu/select/gv_select_table.h"
 #include "gpu/select/rows.cuh"
 
-static const char *const names[GV_NROWS_WAYS] = {
-	"team", "threshold", "warp", "sample", "radix"
-};
-
 static const char letters[GV_NROWS_WAYS + 1] = "thwsr";
 
 #define LEAST_SAMPLED	4096	/* columns, for a threshold */
 #define SPARSE			24		/* ... of which one is wanted, at most */
-
-extern "C" const char *
-gv_gpu_rows_name(GvRowsWay way)
-{
-	return names[way];
-}
 
 extern "C" bool
 gv_gpu_rows_can(const GvSelect *spec, GvRowsWay way)
@@ -265,6 +255,18 @@ gv_gpu_select_rows(GvSelector *selector, const GvSelect *spec, GvRowsWay way,
 	return GV_OK;
 }
 
+#ifdef GV_TEST_BUILD
+
+extern "C" const char *
+gv_gpu_rows_name(GvRowsWay way)
+{
+	static const char *const names[GV_NROWS_WAYS] = {
+		"team", "threshold", "warp", "sample", "radix"
+	};
+
+	return names[way];
+}
+
 extern "C" GvStatus
 gv_gpu_rows_missed(GvSelector *selector, uint32_t *missed)
 {
@@ -276,3 +278,5 @@ gv_gpu_rows_missed(GvSelector *selector, uint32_t *missed)
 	*missed = found.total;
 	return GV_OK;
 }
+
+#endif

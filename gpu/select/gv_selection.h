@@ -71,9 +71,6 @@ typedef struct GvSelector GvSelector;
 extern GvStatus gv_gpu_selector(GvSelector **selector);
 extern void gv_gpu_selector_drop(GvSelector *selector);
 
-/* "team", "threshold", "warp", "sample", "radix" */
-extern const char *gv_gpu_rows_name(GvRowsWay way);
-
 /* Can a valid spec be answered so?  And how is it best?  Its method counts. */
 extern bool gv_gpu_rows_can(const GvSelect *spec, GvRowsWay way);
 extern GvRowsWay gv_gpu_rows_choose(const GvSelect *spec);
@@ -105,6 +102,11 @@ extern GvStatus gv_gpu_quantiles(GvSelector *selector, const float *d_values,
 								 float *quantiles, int64_t *rank_errors,
 								 void *stream);
 
+#ifdef GV_TEST_BUILD
+
+/* "team", "threshold", "warp", "sample", "radix" */
+extern const char *gv_gpu_rows_name(GvRowsWay way);
+
 /*
  * The same of arrays that the host has.  On the card values lie as they do
  * with the host, modulo 16 bytes.
@@ -118,14 +120,16 @@ extern GvStatus gv_gpu_quantiles_host(GvSelector *selector,
 									  bool approximate, float *quantiles,
 									  int64_t *rank_errors);
 
-/* Rows that a threshold did not hold for so far, for checks; waits for all. */
+/* Rows that a threshold did not hold for so far; waits for all. */
 extern GvStatus gv_gpu_rows_missed(GvSelector *selector, uint32_t *missed);
 
 /*
- * For checks: samples give a threshold this many ranks too low or, negative,
- * too high; 0: none.
+ * Samples give a threshold this many ranks too low or, negative, too high; 0:
+ * none.
  */
 extern void gv_gpu_rows_mislead(int32_t ranks);
+
+#endif
 
 #ifdef __cplusplus
 }

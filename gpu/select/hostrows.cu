@@ -1,6 +1,6 @@
 /*
  * hostrows.cu
- *		Selections of rows that the host has: there and back.
+ *		In the test build: selections of rows that the host has, there and back.
  */
 #include "gpu/select/rows.cuh"
 

@@ -295,8 +295,9 @@ leave(const Exact &exact, const Member &member)
 	GvTogether *together = member.together;
 
 	__syncthreads();
-	if (blockIdx.x == 0 && threadIdx.x == 0 && exact.missed != NULL)
-		exact.missed->total += exact.missed->n;
+	GV_TEST_ONLY(if (blockIdx.x == 0 && threadIdx.x == 0 &&
+					 exact.missed != NULL)
+				 exact.missed->total += exact.missed->n;)
 	if (threadIdx.x == 0 && member.nmembers > 1 &&
 		atomicAdd(&together->left, 1u) + 1 == member.nmembers)
 	{

@@ -17,7 +17,7 @@
 #define RARE			1e-7	/* how often a threshold is too low */
 #define SCARCE			256		/* k, for which half a sample does */
 
-static int32_t misled;			/* see gv_gpu_rows_mislead */
+static GV_TUNABLE int32_t misled = 0;	/* see gv_gpu_rows_mislead */
 
 /* The least r that a Poisson variable of mean m reaches rarely. */
 static int
@@ -110,8 +110,10 @@ gv_threshold_plan(int64_t columns, int64_t k)
 	return plan;
 }
 
+#ifdef GV_TEST_BUILD
 extern "C" void
 gv_gpu_rows_mislead(int32_t ranks)
 {
 	misled = ranks;
 }
+#endif

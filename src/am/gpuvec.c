@@ -107,6 +107,8 @@ define_count(const char *name, const char *summary, const char *details,
 							PGC_USERSET, 0, NULL, NULL, NULL);
 }
 
+#ifdef GV_TEST_BUILD
+
 /*
  * Steps are page/'s; "failed 3 engine" and "memory 3 engine" make the third
  * call of the engine from now on fail so.
@@ -125,6 +127,8 @@ assign_fault(const char *newval, void *extra)
 	gv_engine_fault(n, n > 0 && strcmp(action, "memory") == 0 ?
 					GV_NO_MEMORY : GV_FAILED);
 }
+
+#endif
 
 static bool
 check_simd(int *newval, void **extra, GucSource source)
@@ -175,7 +179,7 @@ check_server_owner(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* Settings for tests and measurements; the engine's instructions are set. */
+/* Settings for measurements and tests; the engine's instructions are set. */
 static void
 define_developer_settings(void)
 {
@@ -187,11 +191,12 @@ define_developer_settings(void)
 							 &ivfpq_simd, GV_SIMD_AUTO, simd_options,
 							 PGC_USERSET, GUC_NOT_IN_SAMPLE, check_simd,
 							 assign_simd, NULL);
-	if (getenv("GPUVEC_FAULTS") != NULL)
-		DefineCustomStringVariable("gpuvec.fault",
-								   "Sets where tests make a backend stop.",
-								   NULL, &ivfpq_stop_point, NULL, PGC_SUSET,
-								   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
+#ifdef GV_TEST_BUILD
+	DefineCustomStringVariable("gpuvec.fault",
+							   "Sets where tests make a backend stop.",
+							   NULL, &ivfpq_stop_point, NULL, PGC_SUSET,
+							   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
+#endif
 }
 
 /* Settings of a scan. */
@@ -385,8 +390,9 @@ _PG_init(void)
 	IvfpqInitOptions();
 	IvfpqInitPlanner();
 	IvfpqInitFilter();
-	if (getenv("GPUVEC_FAULTS") != NULL)
-		IvfpqInitPlanCheck();
+#ifdef GV_TEST_BUILD
+	IvfpqInitPlanCheck();
+#endif
 	IvfpqInitInspect();
 	IvfpqInitLimit();
 	define_scan_settings();

@@ -577,11 +577,15 @@ extern GvStatus gv_halves_range(GvMetric metric, int32_t dims,
 								const float *query, const GvHalves *records,
 								int64_t n, GvRange *ranges);
 
+#ifdef GV_TEST_BUILD
+
 /*
  * Fault injection: from now on the n-th call of an operation here or in
  * gv_select.h that reports a status (1 = the next) reports this one instead;
- * 0 = none does.  For tests.
+ * 0 = none does.
  */
 extern void gv_engine_fault(int64_t n, GvStatus status);
+
+#endif
 
 #endif							/* GV_ENGINE_H */

@@ -268,7 +268,9 @@ extern int32_t gv_set_mend(const GvSetSpec *spec, const int64_t *sizes,
 						   const float *farthest, float *centroids,
 						   int32_t *order);
 
+#ifdef GV_TEST_BUILD
 /* Fault injection, as gv_mirror_fault. */
 extern void gv_set_fault(int64_t n, GvStatus status);
+#endif
 
 #endif							/* GV_SET_H */

@@ -3,9 +3,9 @@
  *		Points at which tests make a backend stop.
  *
  * Work that is many records long names the places between two of them; no
- * lock on a page is held there.  The setting gpuvec.fault exists only where
- * the server was started with GPUVEC_FAULTS in its environment, and asks
- * "ACTION N STEP": at the N-th step of that name (any, if STEP is '*')
+ * lock on a page is held there.  The test build (make TEST_BUILD=1) has the
+ * setting gpuvec.fault, "ACTION N STEP": at the N-th step of that name (any, if
+ * STEP is '*')
  *		kill	the process dies, as by kill -9
  *		flush	the same, when its last record is on disk
  *		error	an error is raised
@@ -17,7 +17,9 @@
 
 #define IVFPQ_STOP_POINT_LOCK	26486
 
-/* NULL or empty: no fault, as always outside tests. */
+#ifdef GV_TEST_BUILD
+
+/* NULL or empty: no fault. */
 extern char *ivfpq_stop_point;
 
 extern void IvfpqStopPointReset(void);
@@ -28,5 +30,9 @@ extern void IvfpqStopPointReached(const char *step);
 		if (ivfpq_stop_point != NULL) \
 			IvfpqStopPointReached(step); \
 	} while (0)
+
+#else
+#define IvfpqStopPoint(step) ((void) 0)
+#endif
 
 #endif							/* IVFPQ_STOPPOINT_H */

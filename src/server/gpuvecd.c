@@ -48,12 +48,14 @@ typedef struct Options
 	int			patience_s;		/* -1: as the engine is */
 	int			message_s;
 	int			parent;			/* 0: no process's end is ours */
+#ifdef GV_TEST_BUILD
 	int64_t		fault_call;
 	int			fault_status;
 	int64_t		build_fault_call;
 	int			build_fault_status;
 	int64_t		set_fault_call;
 	int			set_fault_status;
+#endif
 } Options;
 
 GvServer	gv_server;
@@ -95,17 +97,19 @@ static const char usage[] =
 "  --message SECONDS       a client has for a message from its first byte to its\n"
 "                          last (60)\n"
 "  --parent PID            end when this process, which started us, ends\n"
-"  --fault N:STATUS        for tests: the N-th call of the engine reports 2\n"
-"                          (invalid), 3 (no memory), 4 (failed) or 5 (rejected),\n"
-"                          or never ends (6); only with GPUVEC_FAULTS in the\n"
-"                          environment\n"
+#ifdef GV_TEST_BUILD
+"  --fault N:STATUS        the N-th call of the engine reports 2 (invalid), 3 (no\n"
+"                          memory), 4 (failed) or 5 (rejected), or never ends (6)\n"
 "  --build-fault N:STATUS  the same for calls that builds make\n"
 "  --set-fault N:STATUS    the same for calls that work on sets makes\n"
+#endif
 "  --help, --version\n"
 "\n"
-"With GPUVEC_DIVIDE in the environment, for tests, work is divided among cards\n"
-"however little it is.\n"
+#ifdef GV_TEST_BUILD
+"This is a test build.  With GPUVEC_DIVIDE in the environment work is divided\n"
+"among cards however little it is.\n"
 "\n"
+#endif
 "Usually PostgreSQL starts it, with shared_preload_libraries = 'gpuvec'.  With\n"
 "--socket it serves the one cluster that connects there, and begins anew when\n"
 "that does.\n"
@@ -230,6 +234,8 @@ parse_products(const char *name, const char *value)
 	return products;
 }
 
+#ifdef GV_TEST_BUILD
+
 /* "N:STATUS" */
 static void
 parse_fault(const char *name, const char *value, int64_t *fault_call,
@@ -238,12 +244,6 @@ parse_fault(const char *name, const char *value, int64_t *fault_call,
 	char		call[24];
 	const char *colon = strchr(value, ':');
 
-	if (getenv("GPUVEC_FAULTS") == NULL)
-	{
-		fprintf(stderr, "gpuvecd: --%s is for tests\n"
-				"Try gpuvecd --help.\n", name);
-		exit(GV_EXIT_USAGE);
-	}
 	if (colon == NULL || colon - value >= (long) sizeof(call))
 		bad_option(name, value);
 	snprintf(call, sizeof(call), "%.*s", (int) (colon - value), value);
@@ -252,6 +252,23 @@ parse_fault(const char *name, const char *value, int64_t *fault_call,
 								 strcmp(name, "fault") == 0 ? GV_HANGS :
 								 GV_REJECTED);
 }
+
+/* Those that the test build has besides. */
+static void
+set_test_option(Options *options, const char *name, const char *value)
+{
+	if (strcmp(name, "fault") == 0)
+		parse_fault(name, value, &options->fault_call,
+					&options->fault_status);
+	else if (strcmp(name, "build-fault") == 0)
+		parse_fault(name, value, &options->build_fault_call,
+					&options->build_fault_status);
+	else
+		parse_fault(name, value, &options->set_fault_call,
+					&options->set_fault_status);
+}
+
+#endif
 
 /* A folder that is named, and where a socket's path is not too long. */
 static void
@@ -305,15 +322,10 @@ set_option(Options *options, const char *name, const char *value)
 		options->message_s = (int) number(name, value, 1, 1 << 20);
 	else if (strcmp(name, "parent") == 0)
 		options->parent = (int) number(name, value, 1, INT32_MAX);
-	else if (strcmp(name, "fault") == 0)
-		parse_fault(name, value, &options->fault_call,
-					&options->fault_status);
-	else if (strcmp(name, "build-fault") == 0)
-		parse_fault(name, value, &options->build_fault_call,
-					&options->build_fault_status);
+#ifdef GV_TEST_BUILD
 	else
-		parse_fault(name, value, &options->set_fault_call,
-					&options->set_fault_status);
+		set_test_option(options, name, value);
+#endif
 }
 
 static Options
@@ -334,9 +346,11 @@ parse_options(int argc, char **argv)
 		{"patience", required_argument, NULL, 1},
 		{"message", required_argument, NULL, 1},
 		{"parent", required_argument, NULL, 1},
+#ifdef GV_TEST_BUILD
 		{"fault", required_argument, NULL, 1},
 		{"build-fault", required_argument, NULL, 1},
 		{"set-fault", required_argument, NULL, 1},
+#endif
 		{"help", no_argument, NULL, 1},
 		{"version", no_argument, NULL, 1},
 		{NULL, 0, NULL, 0}
@@ -470,8 +484,10 @@ warn_of_devices(const GvDevice *devices, int32_t n)
 static void
 set_worth(bool is_cpu)
 {
+#ifdef GV_TEST_BUILD
 	if (getenv("GPUVEC_DIVIDE") != NULL)
 		return;
+#endif
 	gv_server.least_portion = is_cpu ? LEAST_CPU_PORTION : LEAST_PORTION;
 	gv_server.worth_ns = WORTH_NS;
 }
@@ -485,10 +501,12 @@ open_engine(Engine engine, const Options *options)
 
 	gv_simd_use(options->simd);
 	gv_products_use(options->products);
+#ifdef GV_TEST_BUILD
 	gv_mirror_fault(options->fault_call, (GvStatus) options->fault_status);
 	gv_builder_fault(options->build_fault_call,
 					 (GvStatus) options->build_fault_status);
 	gv_set_fault(options->set_fault_call, (GvStatus) options->set_fault_status);
+#endif
 	status = gv_mirrors_open(engine.mirrors, options->devices, devices,
 							 &ndevices);
 	if (status == GV_OK)

@@ -64,7 +64,8 @@ card_bytes() {
 	gv_begin
 	out=$GV_TMP/unit
 	gv_note "compiling"
-	make -s -j"$(nproc)" -f "$GV_ROOT/test/unit/Makefile" OUT="$out" engines
+	make -s -j"$(nproc)" -f "$GV_ROOT/test/unit/Makefile" OUT="$out" \
+		TEST_BUILD= engines
 	for file in bench/cardbytes unit/gpu/bytes; do
 		gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
 			-c "$GV_ROOT/test/$file.c" -o "$out/${file##*/}.o"

@@ -6,13 +6,14 @@
 # Each row of the table beside this script is a fault, and names the quickest test
 # that notices it.  apply.pl beside it puts rows into sources.
 #
-# The sources are built once.  For each fault a copy of them, with the objects,
-# is changed, built and tested by that test alone.  A fault passes if the test
+# The sources are built once, for tests (make TEST_BUILD=1).  For each fault a
+# copy of them, with the objects, is changed, built and tested by that test
+# alone.  A fault passes if the test
 # ran and failed, while it passes without the fault.  The last line is
 # 'faults: N passed, N failed'; status 0 only if nothing failed.
 #
-# FAULTS_BUILT=folder names these sources with objects, as `make all` leaves
-# them: they are not built once more.
+# FAULTS_BUILT=folder names these sources with objects, as `make TEST_BUILD=1 all`
+# leaves them: they are not built once more.
 # FAULTS_TRUST=1 does not run the tests without faults first.
 set -euo pipefail
 # shellcheck source=test/lib.sh
@@ -32,7 +33,7 @@ PATIENCE=180
 # ---- building
 
 build() {
-	make -C "$SOURCE" -j"$(nproc)" PG_CONFIG="$GV_PG_CONFIG" CC=gcc all
+	make -C "$SOURCE" -j"$(nproc)" PG_CONFIG="$GV_PG_CONFIG" CC=gcc TEST_BUILD=1 all
 }
 
 build_unit() {
@@ -41,7 +42,7 @@ build_unit() {
 }
 
 install_built() {
-	make -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" CC=gcc install
+	make -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" CC=gcc TEST_BUILD=1 install
 }
 
 # Builds what a test of kind $1 needs.
@@ -126,7 +127,7 @@ run_test() {
 take_built() {
 	(cd "$FAULTS_BUILT" && find . \( -path ./tmp_check -o -path ./.git \) \
 		-prune -o -type f \( -name '*.o' -o -name '*.d' -o -name '*.so' \
-		-o -name gpuvecd -o -path './build/unit/check_*' \) -print0) |
+		-o -name gpuvecd -o -path ./src/kind -o -path './build/unit/check_*' \) -print0) |
 		tar -C "$FAULTS_BUILT" --null -T - -cf - |
 		tar -C "$SOURCE" -xf - --no-same-owner
 }

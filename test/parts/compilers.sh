@@ -38,7 +38,7 @@ CLANG_COPT='-Wno-unknown-warning-option -Wno-ignored-attributes'
 CLANG_COPT+=' -Wno-ignored-optimization-argument'
 
 build_clang() {
-	local clang
+	local clang kind
 	clang=$(gv_find_clang)
 	if [ -z "$clang" ]; then
 		skipped "no clang"
@@ -46,9 +46,12 @@ build_clang() {
 	fi
 	gv_copy_source clang
 	# its warnings are the parser's: nothing runs, and need not be optimised
-	count_silent "clang" gv_nice 19 \
-		make -C "$GV_TMP/clang" -j"$(nproc)" PG_CONFIG="$GV_PG_CONFIG" \
-		CC="$clang" COPT="$CLANG_COPT -O0 -g0" with_llvm=no all
+	for kind in '' 1; do
+		count_silent "clang, TEST_BUILD=$kind" gv_nice 19 \
+			make -C "$GV_TMP/clang" -j"$(nproc)" PG_CONFIG="$GV_PG_CONFIG" \
+			CC="$clang" COPT="$CLANG_COPT -O0 -g0" with_llvm=no \
+			TEST_BUILD=$kind all
+	done
 }
 
 # gpuvecd with its kernels builds, where there is a compiler for them; without

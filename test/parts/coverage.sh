@@ -1,8 +1,8 @@
 # Part of test/run.sh: which lines of src/ its tests execute; sourced.
 # shellcheck shell=bash disable=SC2034
 
-# gpuvec with counters (gcov), under the tests that have a server and under the
-# unit programs.  What a server that is killed has counted is lost.
+# The test build with counters (gcov), under the tests that have a server and under
+# the unit programs.  What a server that is killed has counted is lost.
 coverage_parts() {
 	local ONLY='sql isolation tap' flags='--coverage -fprofile-update=atomic'
 	if ! command -v gcovr >/dev/null; then
@@ -10,7 +10,7 @@ coverage_parts() {
 		return
 	fi
 	rm -rf "$GV_TMP/tap$TAG"
-	rebuild_server counted COPT="-O1 $flags" || return 0
+	rebuild_server counted TEST_BUILD=1 COPT="-O1 $flags" || return 0
 	part "$SERVER sql and isolation" part_sql datacoverage
 	part "$SERVER sql through gpuvecd" sql_through_gpuvecd datacoverage-gpuvecd
 	GPUVEC_TEST_COPT="-O1 $flags" part "$SERVER tap" part_tap

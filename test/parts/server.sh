@@ -6,7 +6,7 @@ SQL_SETTINGS=('max_prepared_transactions = 10' 'autovacuum = off')
 
 # Copies the server of $1, which is the one to test from now on.  SERVER is its
 # name in what is printed, TAG in the names of folders, SOURCE where the sources
-# are compiled for it.
+# are compiled for it, TEST_SOURCE where the test build of them is.
 choose_server() {
 	local config=$1
 	TAG=$(gv_major "$config")
@@ -17,6 +17,7 @@ choose_server() {
 	fi
 	gv_copy_server "$config"
 	SOURCE=$GV_TMP/src$TAG
+	TEST_SOURCE=$SOURCE-test
 }
 
 # Builds gpuvec for it, by gcc unless arguments, which go to make, say
@@ -30,6 +31,28 @@ build_server() {
 }
 
 is_built() { [ -e "$SOURCE/gpuvec.so" ] && [ -e "$SOURCE/gpuvecd" ]; }
+
+# The test build (make TEST_BUILD=1), beside it: its objects, of which only those
+# that differ are made anew.  Then the release has no symbol that is for tests.
+build_for_tests() {
+	cp -a "$SOURCE" "$TEST_SOURCE"
+	SOURCE=$TEST_SOURCE build_server TEST_BUILD=1 "$@"
+	count_program "$GV_ROOT/test/unit/check_symbols.pl" "$SOURCE" "$TEST_SOURCE"
+}
+
+# TAP tests of the test build, which is what is installed meanwhile.
+tap_of_test_build() {
+	install_built "$TEST_SOURCE"
+	SOURCE=$TEST_SOURCE part_tap
+	install_built "$SOURCE"
+}
+
+# Installs what is built in a folder.
+install_built() {
+	make -s -C "$1" PG_CONFIG="$GV_PG_CONFIG" install >"$GV_TMP/install.log" 2>&1 ||
+		cat "$GV_TMP/install.log"
+	gv_own "$1"
+}
 
 # Installs that into the copy, and pgvector where it is to be had.
 install_gpuvec() {
@@ -409,7 +432,10 @@ server_parts() {
 		part "$SERVER sql with levels" sql_by_levels "data$TAG"
 	fi
 	if wanted tap; then
-		part "$SERVER tap" part_tap
+		if [ ! -d "$TEST_SOURCE" ]; then
+			part "$SERVER test build" build_for_tests
+		fi
+		part "$SERVER tap" tap_of_test_build
 	fi
 	if wanted external; then
 		part "$SERVER external" part_external
@@ -438,7 +464,7 @@ rebuild_server() {
 	if [ -d "$SOURCE" ]; then
 		make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" clean
 	fi
-	rm -f "$SOURCE.installed"
+	rm -rf "$SOURCE.installed" "$TEST_SOURCE"
 	SERVER="PostgreSQL $TAG $1"
 	shift
 	prepare_server "$@"

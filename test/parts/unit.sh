@@ -8,7 +8,7 @@ SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer'
 SANITIZE+=' -fno-sanitize-recover=undefined'
 
 # What test/unit/Makefile makes; $1 = folder, the rest: targets and variables.
-# The plain engine is the server's.
+# The plain engine is that of the server's test build.
 build_unit() {
 	local dir=$GV_TMP/unit-$1
 	shift
@@ -70,7 +70,7 @@ CUBLAS='mirrors exact sets faults'
 unit_card() {
 	local name=$1 dir=$2 settings=$3 part
 	shift 3
-	part "$name build" build_unit "$dir" BUILT="$SOURCE" "$@" card
+	part "$name build" build_unit "$dir" BUILT="$TEST_SOURCE" "$@" card
 	if [ -e "$GV_TMP/unit-$dir/check_card" ]; then
 		for part in mirrors products hopper builders select exact lists sets \
 			faults open; do
@@ -96,7 +96,7 @@ unit_card() {
 unit_parts() {
 	local small=GPUVEC_UNIT_SMALL=1 served=GPUVEC_UNIT_SMALL_TESTS=parts,devices
 	local CUBLAS=
-	unit_flavour plain $small $served BUILT="$SOURCE" programs
+	unit_flavour plain $small $served BUILT="$TEST_SOURCE" programs
 	if [ -z "$QUICK" ]; then
 		unit_flavour sanitized $small $served FLAGS="$SANITIZE" programs
 		part "unit fuzz" fuzz_replay
@@ -107,7 +107,7 @@ unit_parts() {
 
 # Of --long.
 unit_whole() {
-	unit_flavour plain '' '' BUILT="$SOURCE" programs
+	unit_flavour plain '' '' BUILT="$TEST_SOURCE" programs
 	unit_flavour sanitized '' '' FLAGS="$SANITIZE" programs
 	unit_card "unit card" plain GPUVEC_UNIT_SMALL=1 "$CARD"
 	over unitwhole
@@ -127,7 +127,7 @@ long_unit_parts() {
 	local level part
 	if wanted unitwhole; then unit_whole; fi
 	if wanted_any levels valgrind; then
-		part "unit plain build again" build_unit plain BUILT="$SOURCE" programs
+		part "unit plain build again" build_unit plain BUILT="$TEST_SOURCE" programs
 	fi
 	if wanted levels; then
 		for level in $(other_levels); do
@@ -148,7 +148,7 @@ long_unit_parts() {
 		over cardwhole
 	fi
 	if wanted cardolder; then
-		part "card older build" build_unit plain BUILT="$SOURCE" card
+		part "card older build" build_unit plain BUILT="$TEST_SOURCE" card
 		for part in mirrors builders exact lists sets; do
 			beside "card older $part" run_niced GPUVEC_EMULATED_CARD=80 \
 				GPUVEC_UNIT_SMALL=1 "$GV_TMP/unit-plain/check_card" $part

@@ -12,7 +12,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-$ENV{GPUVEC_FAULTS} = 1;
+need_test_build();
 my $rows = long_test() ? 30_000 : 5000;
 my $node = new_node('main',
 	# no worker, which VACUUM would ask for: here training comes when it is told

@@ -13,7 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-$ENV{GPUVEC_FAULTS} = 1;
+need_test_build();
 my $rows = long_test() ? 1_000_000 : 20_000;
 my $node = new_node('main', allows_streaming => 1,
 	# a session that waits for the worker cancels it no sooner (031 has that)

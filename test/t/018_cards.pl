@@ -17,6 +17,7 @@ use Time::HiRes qw(sleep);
 plan skip_all => 'this machine has one card'
   if $SERVER eq 'cuda' && (() = `nvidia-smi -L` =~ /^GPU/mg) < 2;
 
+need_test_build();
 my $rows = $SERVER eq 'cuda' ? 20_000 : 9000;
 
 my $node = new_node(
@@ -231,7 +232,7 @@ append_to_file($wrapper, <<"SCRIPT");
 test ! -e $wrapper.fault || set -- "\$@" --fault "\$(cat $wrapper.fault)"
 test ! -e $wrapper.devices || set -- "\$@" --devices "\$(cat $wrapper.devices)"
 rm -f $wrapper.fault
-GPUVEC_FAULTS=1 exec $program/gpuvecd "\$@"
+exec $program/gpuvecd "\$@"
 SCRIPT
 chmod 0755, $wrapper;
 $node->append_conf('postgresql.conf',

@@ -10,7 +10,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-$ENV{GPUVEC_FAULTS} = 1;
+need_test_build();
 my $node = new_node('main', conf => "fsync = off\nmax_worker_processes = 0\n");
 my $rows = long_test() ? 5000 : 1200;
 my $with = 'WITH (lists = 9, refine = sq8)';

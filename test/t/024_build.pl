@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-$ENV{GPUVEC_FAULTS} = 1;
+need_test_build();
 my $node = new_remote_node('main', conf => "fsync = off\nmax_worker_processes = 8\n"
 	  . "gpuvec.auto_mirror = off\n");
 my $rows = long_test() ? 40_000 : 9000;

@@ -24,7 +24,7 @@ use constant {
 	ENTRIES => 291,
 };
 
-$ENV{GPUVEC_FAULTS} = 1;
+need_test_build();
 my $node = new_remote_node('main', conf => "fsync = off\nmax_worker_processes = 24\n"
 	  . "max_parallel_workers = 16\ngpuvec.auto_mirror = off\n"
 	  . "maintenance_work_mem = '512MB'\nmin_parallel_table_scan_size = 0\n");

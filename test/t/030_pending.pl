@@ -13,7 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-$ENV{GPUVEC_FAULTS} = 1;
+need_test_build();
 my $node = new_node('main', allows_streaming => 1,
 	# no worker, which VACUUM might ask for
 	conf => "fsync = off\ncheckpoint_timeout = 1h\nmax_worker_processes = 0

@@ -12,7 +12,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-$ENV{GPUVEC_FAULTS} = 1;
+need_test_build();
 my $node = new_node('main', conf => "fsync = off\ndeadlock_timeout = 200ms
 	max_worker_processes = 12\nmax_parallel_maintenance_workers = 2
 	min_parallel_table_scan_size = 0\nmaintenance_work_mem = 128MB\n");

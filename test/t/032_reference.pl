@@ -20,8 +20,7 @@ my $readme = slurp_file("$root/README.md");
 my $recipes = slurp_file("$root/sql/RECIPES.md");
 my $hosts = slurp_file("$root/sql/HOSTS.md");
 
-# no setting for tests among them, and gpuvecd's as they are where it may run
-delete $ENV{GPUVEC_FAULTS};
+# gpuvecd's settings as they are where it may run
 my $node = new_node('main',
 	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'off'\n");
 my $pgvector = $node->safe_psql('postgres',
@@ -199,7 +198,9 @@ same([ map { join ' | ', @$_[ 0 .. 3 ] } table('Settings', 5) ],
 	[ rows_of(
 		q{SELECT concat_ws(' | ', name, concat_ws(' ', vartype, unit, min_val || ' to ' || max_val,
 			array_to_string(enumvals, ', ')), coalesce(nullif(boot_val, ''), ''''''), context)
-		FROM pg_settings WHERE name LIKE 'gpuvec.%'}) ],
+		FROM pg_settings WHERE name LIKE 'gpuvec.%'
+		-- the test build's
+		AND name <> 'gpuvec.fault'}) ],
 	'settings');
 
 # -- options: no catalog has them, so names come from the code that makes them,

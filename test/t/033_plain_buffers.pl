@@ -29,6 +29,9 @@ sub build_plain
 	# what the objects want to be linked with, too
 	my $flags = $ENV{GPUVEC_TEST_COPT} // '';
 
+	# of the kind that these are
+	my $kind = -e "$source/src/kind" ? slurp_file("$source/src/kind") : '';
+
 	system_or_bail('mkdir', $dir);
 	system_or_bail('cp', '-a', map({ "$source/$_" } qw(src sql Makefile gpuvec.control)),
 		$dir);
@@ -37,7 +40,7 @@ sub build_plain
 	local $ENV{CCACHE_DISABLE} = 1;
 	# an empty PG_CONFIG, as make exports one, is not left out
 	system_or_bail('make', '-s', '-C', $dir, 'PG_CONFIG=' . ($ENV{PG_CONFIG} || 'pg_config'),
-		'NVCC=', "COPT=$flags -DIVFPQ_PLAIN_BUFFERS", 'gpuvec.so');
+		'NVCC=', ($kind =~ /test/ ? 'TEST_BUILD=1' : 'TEST_BUILD='), "COPT=$flags -DIVFPQ_PLAIN_BUFFERS", 'gpuvec.so');
 	return "$dir/gpuvec";
 }
 

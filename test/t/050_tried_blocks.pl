@@ -13,7 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-$ENV{GPUVEC_FAULTS} = 1;
+need_test_build();
 my $node = new_node('main', conf => "fsync = off\n");
 my $held = q{SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted};
 

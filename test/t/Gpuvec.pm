@@ -14,7 +14,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(clock time usleep);
 
-our @EXPORT = qw($SERVER long_test new_node load_gpuvec background wait_until
+our @EXPORT = qw($SERVER long_test need_test_build new_node load_gpuvec background wait_until
   end_of test_cancel test_timeout settle restart_after_crash restart_after_kill answers is_sound
   is_complete is_exact are_whole is_whole);
 
@@ -172,6 +172,16 @@ if ($ENV{INITDB_TEMPLATE})
 sub long_test
 {
 	return $ENV{GPUVEC_TEST_LONG} ? 1 : 0;
+}
+
+# Skip the file unless the gpuvec that is installed was built for tests, and has
+# points to stop at; the setting's name is in that library alone.
+sub need_test_build
+{
+	chomp(my $folder = `pg_config --pkglibdir`);
+	plan(skip_all => 'it needs a gpuvec built with make TEST_BUILD=1')
+	  if index(slurp_file("$folder/gpuvec.so"), 'gpuvec.fault') < 0;
+	return;
 }
 
 # A started server named $name, with gpuvec; %options: conf (text), allows_streaming.

@@ -315,11 +315,17 @@ extern GvStatus gv_gpu_exact_work(GvExactWork *work, int32_t device,
 								  const GvExactAmount *amount);
 extern void gv_gpu_exact_work_drop(GvExactWork *work);
 
+#ifdef GV_TEST_BUILD
+
 /*
- * For checks: so many slots a query has room for, so many are the first cuts
- * from; 0: as is best.
+ * So many slots a query has room for, so many are the first cuts from; 0: as is
+ * best.
  */
 extern "C" void gv_gpu_exact_force(int32_t capacity, int32_t seed);
 extern int32_t gv_gpu_exact_forced_seed(void);
+
+#else
+#define gv_gpu_exact_forced_seed() 0
+#endif
 
 #endif							/* GV_EXACT_H */

@@ -15,7 +15,10 @@
 #define LEAST_MATRIX	128
 #define MATRIX_BYTES	(INT64_C(64) << 20)	/* ... their halves, gathered */
 
-static int32_t forced_capacity;
+static GV_TUNABLE int32_t forced_capacity = 0;
+
+#ifdef GV_TEST_BUILD
+
 static int32_t forced_seed;
 
 /* See gv_exact.h. */
@@ -32,6 +35,8 @@ gv_gpu_exact_forced_seed(void)
 {
 	return forced_seed;
 }
+
+#endif
 
 /*
  * Slots that a query has room for.  Of few queries three times what cuts from a

@@ -143,8 +143,10 @@ extern bool IvfpqIsBounded(const RelOptInfo *rel, Expr *distance);
 extern IndexPath *IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel,
 								  IndexOptInfo *info, List *found);
 
+#ifdef GV_TEST_BUILD
 /* plancheck.c */
 extern void IvfpqInitPlanCheck(void);
+#endif
 
 /* wrap.c */
 extern void IvfpqInitFilter(void);

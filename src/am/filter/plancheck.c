@@ -2,11 +2,11 @@
  * plancheck.c
  *		In tests: no finished plan has an ordered scan where it may not stand.
  *
- * orderedpath.c says where it may, and the planner is to have no other plan.  A
- * server started with GPUVEC_FAULTS in its environment looks at each plan that it
- * is about to run.  From below LIMIT, or from the top for cursors, down to a scan
- * there are only nodes that hand on rows one by one.  Where settings let a scan
- * stand without LIMIT a plan does not show where its query levels begin; so
+ * orderedpath.c says where it may, and the planner is to have no other plan.  The
+ * test build (make TEST_BUILD=1), which alone has this file, looks at each plan
+ * that it is about to run.  From below LIMIT, or from the top for cursors, down to
+ * a scan there are only nodes that hand on rows one by one.  Where settings let a
+ * scan stand without LIMIT a plan does not show where its query levels begin; so
  * nothing is said of it then.
  */
 #include "postgres.h"
@@ -88,6 +88,9 @@ check_plan(const Plan *plan, bool open)
 			elog(ERROR, "a plan has an ordered scan of gpuivfpq below a node that reads all its rows");
 		return;
 	}
+	/* its rows may come in any order, whatever that of the scan in it */
+	if (IvfpqIsFilterScan(plan))
+		return;
 	if (IsA(plan, Append))
 		children = ((const Append *) plan)->appendplans;
 	else if (IsA(plan, MergeAppend))
@@ -121,7 +124,7 @@ check_and_start(QueryDesc *query, int eflags)
 		standard_ExecutorStart(query, eflags);
 }
 
-/* Call once a process, in a server that is tested. */
+/* Call once a process. */
 void
 IvfpqInitPlanCheck(void)
 {

@@ -280,7 +280,9 @@ extern double gv_cpu_centred_dot64(const float *a, double a_mean,
 								   int32_t dims);
 
 /* table.c: the table in bytes, where it lies and what is made of it */
+#ifdef GV_TEST_BUILD
 extern void gv_filter_make(float *table, int32_t m);
+#endif
 extern const GvFilter *gv_filter_of(const float *table, int32_t m);
 extern bool gv_filter_cut(const GvFilter *filter, float score, GvCut *cut);
 

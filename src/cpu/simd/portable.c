@@ -343,12 +343,14 @@ put_bytes(const float *restrict entries, float least, float inverse,
 
 #include "cpu/simd/gv_table.h"
 
+#ifdef GV_TEST_BUILD
 /* Make the filter of a table whose entries [m][GV_CODEWORDS] are there. */
 void
 gv_filter_make(float *table, int32_t m)
 {
 	make_filter(table, m);
 }
+#endif
 
 /*
  * sums[i] of SPAN copies, whose codes are `codes`[..][i].  Entries are added

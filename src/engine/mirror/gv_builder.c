@@ -17,6 +17,8 @@
 /* The one that gv_builders_open took, for the rest of the process. */
 static const GvBuilderBackend *builders;
 
+#ifdef GV_TEST_BUILD
+
 static GvFault fault;
 
 /* From now on the n-th call reports `status`, see gv_builder.h. */
@@ -25,6 +27,8 @@ gv_builder_fault(int64_t n, GvStatus status)
 {
 	gv_fault_set(&fault, n, status);
 }
+
+#endif
 
 static bool
 valid_shape(const GvBuilderSpec *spec)

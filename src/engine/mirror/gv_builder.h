@@ -290,7 +290,9 @@ extern GvStatus gv_builder_encode_sample(GvBuilder *builder, int64_t first,
 										 int32_t n, GvEncoded *encoded,
 										 const GvStop *stop);
 
+#ifdef GV_TEST_BUILD
 /* Fault injection, as gv_mirror_fault. */
 extern void gv_builder_fault(int64_t n, GvStatus status);
+#endif
 
 #endif							/* GV_BUILDER_H */

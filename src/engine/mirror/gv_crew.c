@@ -8,16 +8,20 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/gv_test.h"
+
 #define CORES_A_HELPER	4		/* helpers are few: others work here, too */
 #define STACK_BYTES		(1024 * 1024)	/* a card's driver wants some of it */
 
-static int32_t crew_by = -1;
+static GV_TUNABLE int32_t crew_by = -1;
 
+#ifdef GV_TEST_BUILD
 void
 gv_crew_by(int32_t helpers)
 {
 	crew_by = helpers;
 }
+#endif
 
 int
 gv_crew_wanted(int32_t nportions)

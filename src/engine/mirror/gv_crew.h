@@ -18,12 +18,13 @@ typedef struct GvCrew
 	pthread_t	helpers[GV_MOST_HELPERS];
 } GvCrew;
 
-/*
- * gv_crew_wanted: how many helpers so many portions of work are worth.
- * gv_crew_by, for checks: so many, whatever is best; negative: as is best.
- */
+/* gv_crew_wanted: how many helpers so many portions of work are worth. */
 extern int	gv_crew_wanted(int32_t nportions);
+
+#ifdef GV_TEST_BUILD
+/* gv_crew_by: so many, whatever is best; negative: as is best. */
 extern void gv_crew_by(int32_t helpers);
+#endif
 
 /*
  * gv_crew_begin: so many threads do help(what); fewer, where there are no more.

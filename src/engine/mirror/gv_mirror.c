@@ -19,6 +19,8 @@ static const GvMirrorBackend *mirrors;
 static int32_t ndevices;
 static GvProducts products;
 
+#ifdef GV_TEST_BUILD
+
 static GvFault fault;
 static GvSearcher *hung;		/* what it has begun is never done */
 
@@ -28,6 +30,23 @@ gv_mirror_fault(int64_t n, GvStatus status)
 {
 	gv_fault_set(&fault, n, status);
 }
+
+int64_t
+gv_mirror_bytes(const GvMirror *mirror)
+{
+	return mirror != NULL ? mirrors->bytes(mirror) : 0;
+}
+
+/* Did a test make it hang? */
+static bool
+is_hung(const GvSearcher *searcher)
+{
+	return __atomic_load_n(&hung, __ATOMIC_ACQUIRE) == searcher;
+}
+
+#else
+#define is_hung(searcher) false
+#endif
 
 static bool
 valid_spec(const GvMirrorSpec *spec)
@@ -260,12 +279,6 @@ gv_mirror_drop(GvMirror *mirror)
 		mirrors->drop(mirror);
 }
 
-int64_t
-gv_mirror_bytes(const GvMirror *mirror)
-{
-	return mirror != NULL ? mirrors->bytes(mirror) : 0;
-}
-
 GvStatus
 gv_mirror_put_array(GvMirror *mirror, GvArray array, int64_t first,
 					int64_t n, const void *values)
@@ -361,8 +374,10 @@ GvStatus
 gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 				int32_t n)
 {
-	GvStatus	status;
 	int32_t		i;
+
+#ifdef GV_TEST_BUILD
+	GvStatus	status;
 
 	if (gv_fault_strikes(&fault, &status))
 	{
@@ -371,6 +386,7 @@ gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 		__atomic_store_n(&hung, searcher, __ATOMIC_RELEASE);
 		return GV_OK;
 	}
+#endif
 	if (searcher == NULL || mirror == NULL || searches == NULL || n < 1)
 		return GV_INVALID;
 	for (i = 0; i < n; i++)
@@ -378,13 +394,6 @@ gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 			searches[i].given != searches[0].given)
 			return GV_INVALID;
 	return mirrors->begin(searcher, mirror, searches, n);
-}
-
-/* Did a test make it hang? */
-static bool
-is_hung(const GvSearcher *searcher)
-{
-	return __atomic_load_n(&hung, __ATOMIC_ACQUIRE) == searcher;
 }
 
 bool
@@ -401,8 +410,10 @@ gv_mirror_finish(GvSearcher *searcher)
 
 	if (searcher == NULL)
 		return GV_INVALID;
+#ifdef GV_TEST_BUILD
 	if (is_hung(searcher))
 		gv_fault_hang();
+#endif
 	/* what has begun ends in any case */
 	(void) gv_fault_is_due(&fault, &injected);
 	status = mirrors->finish(searcher);

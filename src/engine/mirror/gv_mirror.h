@@ -327,9 +327,6 @@ extern int64_t gv_mirror_size(const GvMirrorSpec *spec);
 extern GvStatus gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror);
 extern void gv_mirror_drop(GvMirror *mirror);
 
-/* gv_mirror_bytes: what it takes now, on all devices. */
-extern int64_t gv_mirror_bytes(const GvMirror *mirror);
-
 /*
  * The same on the devices of a spread, whatever device the spec names.
  * gv_mirror_part_size: what one of its parts will take, as gv_mirror_size.
@@ -437,12 +434,18 @@ extern GvStatus gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 extern bool gv_mirror_done(GvSearcher *searcher);
 extern GvStatus gv_mirror_finish(GvSearcher *searcher);
 
+#ifdef GV_TEST_BUILD
+
 /*
  * Fault injection: from now on the n-th call of the operations above that
  * report a status (1 = the next) reports this one instead; 0 = none does.
  * GV_HANGS (gv_fault.h): it never ends, or what it has begun is never done.
- * For tests.
  */
 extern void gv_mirror_fault(int64_t n, GvStatus status);
+
+/* gv_mirror_bytes: what a mirror takes now, on all devices. */
+extern int64_t gv_mirror_bytes(const GvMirror *mirror);
+
+#endif
 
 #endif							/* GV_MIRROR_H */

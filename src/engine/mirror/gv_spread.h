@@ -80,8 +80,10 @@ extern GvStatus gv_spread_begin(GvSearcher *searcher, GvMirror *mirror,
 extern bool gv_spread_done(GvSearcher *searcher);
 extern GvStatus gv_spread_finish(GvSearcher *searcher);
 
-/* For checks: the engine's own searcher, of a device. */
+#ifdef GV_TEST_BUILD
+/* The engine's own searcher, of a device. */
 extern GvSearcher *gv_spread_own(GvSearcher *searcher, int32_t device);
+#endif
 
 /*
  * gv_spreadhits.c: the processor may fetch what is soon read.  Answers of parts lie

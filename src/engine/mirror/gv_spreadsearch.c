@@ -80,11 +80,13 @@ gv_spread_searcher_drop(GvSearcher *opaque)
 	free(searcher);
 }
 
+#ifdef GV_TEST_BUILD
 GvSearcher *
 gv_spread_own(GvSearcher *searcher, int32_t device)
 {
 	return gv_ndevices() > 1 ? ((Searcher *) searcher)->own[device] : searcher;
 }
+#endif
 
 static GvSearcher *
 searcher_of(const Searcher *searcher, int32_t part)

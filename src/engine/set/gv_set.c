@@ -27,6 +27,8 @@ struct GvSet
 /* The one that gv_sets_open took, for the rest of the process. */
 static const GvSetBackend *taken;
 
+#ifdef GV_TEST_BUILD
+
 static GvFault fault;
 
 /* From now on the n-th call reports `status`, see gv_set.h. */
@@ -35,6 +37,8 @@ gv_set_fault(int64_t n, GvStatus status)
 {
 	gv_fault_set(&fault, n, status);
 }
+
+#endif
 
 /* Take an engine. */
 GvStatus

@@ -68,7 +68,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (at = 0; at < size && n <= MOST_ARGUMENTS; at += strlen(text +at) + 1)
 		arguments[n++] = text +at;
 
-	setenv("GPUVEC_FAULTS", "1", 1);
 	opterr = 0;
 	optind = 0;					/* begin anew, glibc's way */
 	if (setjmp(ended) == 0)

@@ -63,9 +63,6 @@ test_options(void)
 	check_end("--fault", "2:4", 5, "FATAL: ");
 	check_end("--fault", "2:3", 5, "FATAL: ");
 	check_end("--fault", "3:3", 5, "FATAL: ");
-	unsetenv("GPUVEC_FAULTS");
-	check_end("--fault", "1:3", 2, usage);
-	setenv("GPUVEC_FAULTS", "1", 1);
 	check_end("--parent", "1", 0, "LOG: ");
 }
 

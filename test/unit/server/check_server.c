@@ -107,7 +107,6 @@ main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGALRM, stop_endless);
-	setenv("GPUVEC_FAULTS", "1", 1);
 	unit_small = is_small("");
 	test_long = full != NULL && *full != '\0';
 	if (getenv("GPUVEC_UNIT_ENGINE") != NULL)
