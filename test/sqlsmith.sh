@@ -4,8 +4,9 @@
 # usage: test/sqlsmith.sh [--installed PG_CONFIG]
 #
 # Runs on a private copy of the PostgreSQL that PG_CONFIG names, best one with
-# assertions (test/servers.sh 18 --cassert), with this tree's gpuvec; --installed: on
-# that of another script's copy (test/run.sh).  For SQLSMITH_SECONDS (60) one sqlsmith
+# assertions (test/servers.sh 18 --cassert), with this tree's gpuvec, the test build,
+# which looks at each plan; --installed: on that of another script's copy
+# (test/run.sh).  For SQLSMITH_SECONDS (60) one sqlsmith
 # runs with the planner's settings, and one with settings for which indexes and
 # workers are cheap.  SEED is theirs.  The relations are those of 057_statements.pl
 # (test/t/GpuvecTwins.pm), and views over them, since sqlsmith by itself orders
@@ -101,7 +102,7 @@ install() {
 	"$GV_ROOT/test/setup.sh" test
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
-	gv_build src
+	gv_build src TEST_BUILD=1
 	"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" || gv_note "without pgvector"
 }
 

@@ -40,10 +40,10 @@ build_for_tests() {
 	count_program "$GV_ROOT/test/unit/check_symbols.pl" "$SOURCE" "$TEST_SOURCE"
 }
 
-# TAP tests of the test build, which is what is installed meanwhile.
-tap_of_test_build() {
+# Part $1 with the test build, which is what is installed meanwhile.
+of_test_build() {
 	install_built "$TEST_SOURCE"
-	SOURCE=$TEST_SOURCE part_tap
+	SOURCE=$TEST_SOURCE "$1"
 	install_built "$SOURCE"
 }
 
@@ -431,17 +431,17 @@ server_parts() {
 	if wanted sqllevels; then
 		part "$SERVER sql with levels" sql_by_levels "data$TAG"
 	fi
+	if wanted_any tap sqlsmith && [ ! -d "$TEST_SOURCE" ]; then
+		part "$SERVER test build" build_for_tests
+	fi
 	if wanted tap; then
-		if [ ! -d "$TEST_SOURCE" ]; then
-			part "$SERVER test build" build_for_tests
-		fi
-		part "$SERVER tap" tap_of_test_build
+		part "$SERVER tap" of_test_build part_tap
 	fi
 	if wanted external; then
 		part "$SERVER external" part_external
 	fi
 	if wanted sqlsmith; then
-		part "$SERVER sqlsmith" part_sqlsmith
+		part "$SERVER sqlsmith" of_test_build part_sqlsmith
 	fi
 	if wanted hosts; then
 		part "$SERVER hosts" part_hosts
