@@ -66,14 +66,13 @@ CARD_SMALLEST='select faults open'
 CUBLAS='mirrors exact sets faults'
 
 # The CUDA engine on emulated threads, against the portable engine.  $1 = name,
-# $2 = folder, $3 = settings, the rest: for make
+# $2 = folder, $3 = settings, $4 = its parts, the rest: for make
 unit_card() {
-	local name=$1 dir=$2 settings=$3 part
-	shift 3
+	local name=$1 dir=$2 settings=$3 parts=$4 part
+	shift 4
 	part "$name build" build_unit "$dir" BUILT="$TEST_SOURCE" "$@" card
 	if [ -e "$GV_TMP/unit-$dir/check_card" ]; then
-		for part in mirrors products hopper builders select exact lists sets \
-			faults open; do
+		for part in $parts; do
 			# shellcheck disable=SC2086
 			beside "$name $part" \
 				run_niced $settings "$GV_TMP/unit-$dir/check_card" $part
