@@ -11,7 +11,7 @@
 # workers are cheap.  SEED is theirs.  The relations are those of 057_statements.pl
 # (test/t/GpuvecTwins.pm), and views over them, since sqlsmith by itself orders
 # by nothing.  A crash, a failed assertion and an internal error (XX000, XX001,
-# XX002) that our code raises are failures.  Ends with 'N passed, N failed';
+# XX002) that our code raises are failures.  Ends with 'sqlsmith: N passed, N failed';
 # status 2 and why, if it cannot run.
 set -euo pipefail
 # shellcheck source=test/lib.sh
@@ -133,7 +133,7 @@ main() {
 	gv_note "$(grep -hE '^[eCSt.]+$' "$out".? | tr -cd . | wc -c) statements succeeded," \
 		"$(grep -hE '^[eCSt.]+$' "$out".? | tr -cd eCSt | wc -c) others"
 	gv_stop smith
-	echo "$GV_PASSED passed, $GV_FAILED failed"
+	echo "sqlsmith: $GV_PASSED passed, $GV_FAILED failed"
 	[ $GV_FAILED = 0 ]
 }
 
