@@ -38,8 +38,8 @@ BEGIN
 	same := rows IS NOT DISTINCT FROM exact;
 END $$;
 
--- no LIMIT: all rows are wanted.  Rows cost so much here that the index is the
--- cheapest way to a tenant, and only rules keep it away.
+-- no LIMIT: all rows are wanted.  Rows are dear here: by costs the index would be
+-- the way to a tenant, and only rules keep it away.
 SET cpu_tuple_cost = 1;
 SELECT statement, (pg_temp.told(statement)).* FROM unnest(ARRAY[
 	'SELECT id FROM doc WHERE tenant = 7 ORDER BY NEAR',

@@ -86,7 +86,7 @@ extern GvStatus gv_gpu_wait(GvSearcher *lane);
 extern GvStatus gv_gpu_wait_whole(GvSearcher *lane);
 
 #ifdef GV_TEST_BUILD
-/* What became of a searcher's small batches, both lanes'. */
+/* Counts of a searcher's small batches, of both lanes: launched, replayed ... */
 extern "C" void gv_gpu_replay_counts(const GvSearcher *searcher,
 									 GvReplayCounts *counts);
 #endif
@@ -163,8 +163,8 @@ extern GvStatus gv_gpu_start_gathered(const GvCardModel *card,
 
 #ifdef GV_TEST_BUILD
 /*
- * Parts of so many queries are gathered, whatever is best; 0: none; negative: as
- * is best.
+ * Parts of n queries are gathered, also where that is slower; 0: none; negative:
+ * as is best.
  */
 extern "C" void gv_gpu_gather_by(int32_t n);
 #endif
