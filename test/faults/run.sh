@@ -147,6 +147,9 @@ build_sound() {
 # Sources as they are, with objects, in GV_TMP/sound.
 prepare() {
 	gv_copy_server "$(gv_find_pg_config)"
+	if [[ "${ROWS[*]}" == *" sql pgvector_"* ]]; then
+		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"
+	fi
 	gv_copy_source sound
 	SOURCE=$GV_TMP/src
 	mv "$GV_TMP/sound" "$SOURCE"
