@@ -123,13 +123,16 @@ run_test() {
 
 # ---- faults
 
-# Takes what has been built in FAULTS_BUILT.
+# Takes what has been built in FAULTS_BUILT.  What the unit programs' objects
+# depend on are the headers of these sources from now on.
 take_built() {
 	(cd "$FAULTS_BUILT" && find . \( -path ./tmp_check -o -path ./.git \) \
 		-prune -o -type f \( -name '*.o' -o -name '*.d' -o -name '*.so' \
 		-o -name gpuvecd -o -path ./src/kind -o -path './build/unit/check_*' \) -print0) |
 		tar -C "$FAULTS_BUILT" --null -T - -cf - |
 		tar -C "$SOURCE" -xf - --no-same-owner
+	find "$SOURCE/build/unit" -name '*.d' -exec \
+		sed -i "s|$(cd "$FAULTS_BUILT" && pwd)/|$SOURCE/|g" {} + 2>/dev/null || :
 }
 
 # All that the wanted tests need.
