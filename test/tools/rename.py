@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Renames symbols of C where they are meant, not where the same word means
-something else.
+"""Renames symbols of C and CUDA where they are meant, not where the same word
+means something else.
 
-usage: rename.py FILE [--texts GLOB]... [--dry]
+usage: rename.py FILE [--texts GLOB]... [--commit] [--dry]
+       rename.py --list
 
 FILE has lines 'old<TAB>new[<TAB>scope]': scope is a regular expression that the
 symbol's USR (clang's name of a declaration) has to contain, any where left out:
@@ -10,17 +11,26 @@ symbol's USR (clang's name of a declaration) has to contain, any where left out:
     copies	postings	IvfpqScanReport@FI@     of this one
     late	out_of_order	c:depth.c@      in this file, local variables too
     IvfpqCopy	IvfpqPosting            whatever it is
-Macros have the scope 'macro'.  All C files of src and test/unit are parsed by
-libclang as the Makefile's gcc sees them; every declaration and use of the symbols
-is replaced.  --texts: in these files, too, the old words as whole words (the table
-of planted faults, READMEs), where no scope is given.  In the end the places that
-still have an old word are listed: code that this machine does not compile, text,
-and other meanings.  --dry changes nothing.  Run it in the tree, which has to be
-committed, and prove it by compare.py --names FILE.
+Macros have the scope 'macro'.  All C files of src, test/unit, test/oracle and
+test/fuzz, and the kernels, are parsed by libclang, as a release and as a test
+build; every declaration and use of the symbols is replaced.  A name with '_' or of
+mixed case that has one new name in a file is replaced in the file's comments, too,
+and in the rows of test/faults/table that change the file.  --texts: in these files,
+too, such names that have no scope.  In the end the places
+that still have an old word are listed: code that this machine does not compile,
+text, and other meanings.
+
+A line '= TITLE' begins a section; with --commit each section is a commit with that
+title.  The scopes of all sections are those of the tree before the first.
+--list prints every symbol: name, USR, number of places, first place.  --dry changes
+nothing.  Run it in the tree, which has to be committed, and prove it by
+compare.py --names FILE.
 """
 import argparse
 import collections
+import ctypes
 import glob
+import multiprocessing
 import os
 import re
 import subprocess
@@ -34,26 +44,36 @@ sys.dont_write_bytecode = True
 import data
 
 if __name__ == "__main__":
-    data.PIP_PACKAGES["rename"] = ["libclang"]
-    data.MODULES["libclang"] = "clang"
+    # of the version whose headers are there
+    LLVM = re.findall(r"llvm-(\d+)", " ".join(glob.glob("/usr/lib/llvm-*")))
+    PACKAGE = "libclang==%s.*" % max(LLVM, key=int, default="14")
+    data.PIP_PACKAGES["rename"] = [PACKAGE]
+    data.MODULES[PACKAGE] = "clang"
     data.enter_venv("rename", __file__)
 
 from clang import cindex
 
+PARSED = ["src/*.c", "test/unit/*.c", "test/oracle/*.c", "test/fuzz/*.c",
+          "gpu/*.cu", "test/unit/gpu/*.cu"]
+TABLE = "test/faults/table"
 
-def read_wanted(path):
-    """{old: [(scope, new)]}"""
-    wanted = collections.defaultdict(list)
+
+def read_sections(path):
+    """[(title, {old: [(scope, new)]})]"""
+    sections = [("Rename symbols", collections.defaultdict(list))]
     with open(path) as lines:
         for line in lines:
             words = line.rstrip("\n").split("\t")
-            if len(words) >= 2 and not line.startswith("#"):
-                wanted[words[0]].append((words[2] if len(words) > 2 else "",
-                                         words[1]))
-    return wanted
+            if line.startswith("= "):
+                sections.append((line[2:].strip(),
+                                 collections.defaultdict(list)))
+            elif len(words) >= 2 and not line.startswith("#"):
+                sections[-1][1][words[0]].append(
+                    (words[2] if len(words) > 2 else "", words[1]))
+    return [section for section in sections if section[1]]
 
 
-def arguments():
+def arguments(path, test_build):
     """What clang is to know: PostgreSQL's headers, and clang's own."""
     config = os.environ.get("PG_CONFIG", "pg_config")
     server = subprocess.run([config, "--includedir-server"], text=True,
@@ -61,28 +81,26 @@ def arguments():
     own = sorted(glob.glob("/usr/lib/llvm-*/lib/clang/*/include"))
     if not own:
         sys.exit("rename.py: no clang, whose headers are needed")
-    return ["-std=gnu99", "-Isrc", "-I.", "-Itest/unit", "-I" + server,
-            "-isystem", own[-1], "-DGV_TEST_BUILD", "-D_GNU_SOURCE",
-            "-DGPUVEC_RELEASE=\"\"", "-mavx512f", "-mavx512bw", "-mf16c", "-mfma",
-            "-Wno-everything"]
+    if path.endswith(".cu"):
+        language = ["-x", "c++", "-std=c++17", "-Itest/unit/gpu/emulate"]
+    else:
+        language = ["-std=gnu99", "-I" + server, "-mavx512f", "-mavx512bw",
+                    "-mavx512vbmi", "-mf16c", "-mfma"]
+    return (language + ["-Isrc", "-I.", "-Itest/unit", "-Itest/fuzz",
+                        "-isystem", own[-1], "-D_GNU_SOURCE",
+                        "-DGPUVEC_RELEASE=\"\"", "-Wno-everything"] +
+            (["-DGV_TEST_BUILD"] if test_build else []))
 
 
 def spelled_at(cursor):
     """(file, offset) of the token, of an argument of a macro where it stands."""
     name, line, column, offset = (
-        cindex.c_object_p(), cindex.c_uint(), cindex.c_uint(), cindex.c_uint())
+        cindex.c_object_p(), ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint())
     cindex.conf.lib.clang_getSpellingLocation(
-        cursor.location, cindex.byref(name), cindex.byref(line),
-        cindex.byref(column), cindex.byref(offset))
+        cursor.location, ctypes.byref(name), ctypes.byref(line),
+        ctypes.byref(column), ctypes.byref(offset))
     return (os.path.normpath(cindex.File(name).name) if name else None,
             offset.value)
-
-
-def new_name(wanted, name, usr):
-    for scope, new in wanted.get(name, ()):
-        if re.search(scope, usr):
-            return new
-    return None
 
 
 def ours(unit):
@@ -92,8 +110,15 @@ def ours(unit):
             yield from top.walk_preorder()
 
 
-def note_places(unit, wanted, found):
-    """Notes each place of a translation unit where a symbol is named."""
+def places(path, test_build):
+    """{(file, offset, name, USR)} of a translation unit, and its errors"""
+    unit = cindex.Index.create().parse(
+        path, arguments(path, test_build), options=cindex.TranslationUnit
+        .PARSE_DETAILED_PROCESSING_RECORD)
+    errors = ["%s: %s: uses in it may be missed" % (path, problem.spelling)
+              for problem in unit.diagnostics
+              if problem.severity >= cindex.Diagnostic.Error and test_build]
+    found = set()
     for cursor in ours(unit):
         if cursor.kind in (cindex.CursorKind.MACRO_DEFINITION,
                            cindex.CursorKind.MACRO_INSTANTIATION):
@@ -101,69 +126,177 @@ def note_places(unit, wanted, found):
         else:
             meant = cursor.referenced or cursor
             name, usr = meant.spelling, meant.get_usr()
-        if name not in wanted:
-            continue
-        new = new_name(wanted, name, usr)
-        path, offset = spelled_at(cursor)
-        if new and path and not os.path.isabs(path):
-            found[path].add((offset, name, new))
+        file, offset = spelled_at(cursor)
+        if name and file and not os.path.isabs(file):
+            found.add((file, offset, name, usr))
+    return found, errors[:1]
 
 
-def replace(path, spots, dry):
-    """Replaces the words at these offsets; a spot that has another word, as what a
-    macro made, is left."""
+def index_tree():
+    """{file: {offset: (name, {USR})}}: where each symbol is named"""
+    units = subprocess.run(["git", "ls-files"] + PARSED, text=True,
+                           stdout=subprocess.PIPE, check=True).stdout.split()
+    tree = collections.defaultdict(dict)
+    with multiprocessing.Pool() as pool:
+        for found, errors in pool.starmap(
+                places, [(unit, test) for unit in units for test in (0, 1)]):
+            print(*errors, sep="", end="\n" if errors else "", file=sys.stderr)
+            for file, offset, name, usr in found:
+                tree[file].setdefault(offset, (name, set()))[1].add(usr)
+    for path in tree:
+        with open(path, "rb") as file:
+            text = file.read()
+        # what a macro made stands where another word is
+        tree[path] = {offset: place for offset, place in tree[path].items()
+                      if re.match(rb"%s\b" % re.escape(place[0].encode()),
+                                  text[offset:])}
+    return tree
+
+
+def new_name(wanted, name, usrs):
+    for scope, new in wanted.get(name, ()):
+        if any(re.search(scope, usr) for usr in usrs):
+            return new
+    return None
+
+
+def rename_file(path, spots, wanted):
+    """The text with the symbols renamed, where its symbols are now, and the names
+    that have one new name in it."""
     with open(path, "rb") as file:
         text = file.read()
-    done = 0
-    for offset, old, new in sorted(spots, reverse=True):
-        end = offset + len(old)
-        if text[offset:end] == old.encode() and \
-                not re.match(rb"\w", text[end:end + 1]):
-            text = text[:offset] + new.encode() + text[end:]
-            done += 1
+    pieces, now, news = [], {}, collections.defaultdict(set)
+    end = size = 0
+    for offset, (name, usrs) in sorted(spots.items()):
+        if offset < end:
+            continue
+        new = new_name(wanted, name, usrs) or name
+        news[name].add(new)
+        pieces += [text[end:offset], new.encode()]
+        size += offset - end
+        now[size] = (new, usrs)
+        size += len(new.encode())
+        end = offset + len(name.encode())
+    pieces.append(text[end:])
+    names = {name: min(new) for name, new in news.items()
+             if len(new) == 1 and {name} != new}
+    return b"".join(pieces), now, names
+
+
+def is_distinct(name):
+    """Is this no word of English?"""
+    return "_" in name.strip("_") or re.search(r"[a-z][A-Z]", name)
+
+
+def in_comments(text, names, spots):
+    """Renames names that cannot be other words where no symbol is: in comments,
+    strings and macros; (text, spots)."""
+    told = {old.encode(): new.encode() for old, new in names.items()
+            if is_distinct(old)}
+    if not told:
+        return text, spots
+    found = [match for match in re.finditer(
+        rb"\b(%s)\b" % b"|".join(map(re.escape, told)), text)
+             if match.start() not in spots]
+    pieces, now, end, shift, left = [], {}, 0, 0, list(found)
+    for offset in sorted(spots):
+        while left and left[0].start() < offset:
+            match = left.pop(0)
+            shift += len(told[match[1]]) - len(match[1])
+        now[offset + shift] = spots[offset]
+    for match in found:
+        pieces += [text[end:match.start()], told[match[1]]]
+        end = match.end()
+    pieces.append(text[end:])
+    return b"".join(pieces), now
+
+
+def carry_table(text, names):
+    """The planted faults with the names of the files that they change."""
+    lines, own = [], {}
+    for line in text.split("\n"):
+        head = re.match(r"(\S+):(?: (\w+))?$", line)
+        if head:
+            own = names.get(head[1], {})
+            if head[2]:
+                line = "%s: %s" % (head[1], own.get(head[2], head[2]))
+        elif re.match(r"[-+ ]", line) and own:
+            line = re.sub(r"\w+", lambda word: own.get(word[0], word[0]), line)
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def write(path, text, dry):
     if not dry:
-        with open(path, "wb") as file:
+        with open(path, "wb" if isinstance(text, bytes) else "w") as file:
             file.write(text)
+
+
+def apply_section(tree, wanted, texts, dry):
+    """Renames what a section names; returns the number of places."""
+    done, names = 0, {}
+    everywhere = {old: new for old, rules in wanted.items()
+                  for scope, new in rules if not scope}
+    for path, spots in tree.items():
+        count = sum(new_name(wanted, *place) is not None
+                    for place in spots.values())
+        text, now, names[path] = rename_file(path, spots, wanted)
+        text, tree[path] = in_comments(
+            text, dict(everywhere, **names[path]), now)
+        write(path, text, dry)
+        done += count
+    with open(TABLE) as file:
+        write(TABLE, carry_table(file.read(), names), dry)
+    word = re.compile(r"\b(%s)\b" % "|".join(map(re.escape, everywhere)))
+    for path in sorted({path for pattern in texts
+                        for path in glob.glob(pattern, recursive=True)
+                        if os.path.isfile(path) and path != TABLE and
+                        path not in tree} if everywhere else ()):
+        with open(path, encoding="latin-1") as file:
+            text = file.read()
+        new = word.sub(lambda match: everywhere[match[1]]
+                       if is_distinct(match[1]) else match[1], text)
+        if new != text and not dry:
+            with open(path, "w", encoding="latin-1") as file:
+                file.write(new)
+    print("%d places of %d files" % (done, sum(map(bool, names.values()))))
     return done
+
+
+def show_symbols(tree):
+    """Prints each symbol once."""
+    symbols = collections.defaultdict(list)
+    for path, spots in tree.items():
+        for offset, (name, usrs) in spots.items():
+            symbols[name, min(usrs)].append((path, offset))
+    for (name, usr), where in sorted(symbols.items()):
+        path, offset = min(where)
+        with open(path, "rb") as file:
+            line = file.read()[:offset].count(b"\n") + 1
+        print("%s\t%s\t%d\t%s:%d" % (name, usr, len(where), path, line))
 
 
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("file")
+    parser.add_argument("file", nargs="?")
     parser.add_argument("--texts", action="append", default=[])
+    parser.add_argument("--commit", action="store_true")
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
-    wanted = read_wanted(args.file)
+    sections = read_sections(args.file) if args.file else []
     os.chdir(ROOT)
-    units = subprocess.run(["git", "ls-files", "src/*.c", "test/unit/*.c"],
-                           text=True, stdout=subprocess.PIPE,
-                           check=True).stdout.split()
-    index = cindex.Index.create()
-    found = collections.defaultdict(set)
-    for path in units:
-        unit = index.parse(path, arguments(), options=cindex.TranslationUnit
-                           .PARSE_DETAILED_PROCESSING_RECORD)
-        errors = [problem.spelling for problem in unit.diagnostics
-                  if problem.severity >= cindex.Diagnostic.Error]
-        if errors:
-            print("%s: %s (and %d more): uses in it may be missed"
-                  % (path, errors[0], len(errors) - 1), file=sys.stderr)
-        note_places(unit, wanted, found)
-    done = sum(replace(path, spots, args.dry) for path, spots in found.items())
-    print("%d places of %d files" % (done, len(found)))
-    for path in sorted({path for pattern in args.texts
-                        for path in glob.glob(pattern, recursive=True)}):
-        with open(path) as file:
-            text = file.read()
-        for old, rules in wanted.items():
-            for scope, new in rules:
-                if not scope:
-                    text = re.sub(r"\b%s\b" % re.escape(old), new, text)
-        if not args.dry:
-            with open(path, "w") as file:
-                file.write(text)
-    print("left:", flush=True)
-    subprocess.run(["git", "grep", "-nwE", "|".join(wanted)])
+    tree = index_tree()
+    if args.list:
+        show_symbols(tree)
+    for title, wanted in sections:
+        print(title, flush=True)
+        if not apply_section(tree, wanted, args.texts, args.dry):
+            print("nothing has a name of it")
+        elif args.commit and not args.dry:
+            subprocess.run(["git", "commit", "-qam", title], check=True)
+        print("left:", flush=True)
+        subprocess.run(["git", "grep", "-nwE", "|".join(wanted)])
 
 
 if __name__ == "__main__":
