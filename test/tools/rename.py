@@ -11,9 +11,8 @@ symbol's USR (clang's name of a declaration) has to contain, any where left out:
     copies	postings	IvfpqScanReport@FI@     of this one
     late	out_of_order	c:depth.c@      in this file, local variables too
     IvfpqCopy	IvfpqPosting            whatever it is
-Macros have the scope 'macro'.  All C files of src, test/unit, test/oracle and
-test/fuzz, and the kernels, are parsed by libclang, as a release and as a test
-build; every declaration and use of the symbols is replaced.  A name with '_' or of
+Macros have the scope 'macro'.  All C and CUDA files are parsed by libclang, as a
+release and as a test build; every declaration and use of the symbols is replaced.  A name with '_' or of
 mixed case that has one new name in a file is replaced in the file's comments, too,
 and in the rows of test/faults/table that change the file.  --texts: in these files,
 too, such names that have no scope.  In the end the places
@@ -53,8 +52,7 @@ if __name__ == "__main__":
 
 from clang import cindex
 
-PARSED = ["src/*.c", "test/unit/*.c", "test/oracle/*.c", "test/fuzz/*.c",
-          "gpu/*.cu", "test/unit/gpu/*.cu"]
+PARSED = ["*.c", "*.cu", "test/unit/*.cpp", ":!test/tools"]
 TABLE = "test/faults/table"
 
 
@@ -81,12 +79,16 @@ def arguments(path, test_build):
     own = sorted(glob.glob("/usr/lib/llvm-*/lib/clang/*/include"))
     if not own:
         sys.exit("rename.py: no clang, whose headers are needed")
-    if path.endswith(".cu"):
+    if path.endswith((".cu", ".cpp")):
         language = ["-x", "c++", "-std=c++17", "-Itest/unit/gpu/emulate"]
+    elif path.endswith("/neon.c"):
+        language = ["-target", "aarch64-linux-gnu", "-std=gnu99"] + [
+            "-I" + where for where in glob.glob("/usr/include/*-linux-gnu")]
     else:
         language = ["-std=gnu99", "-I" + server, "-mavx512f", "-mavx512bw",
                     "-mavx512vbmi", "-mf16c", "-mfma"]
     return (language + ["-Isrc", "-I.", "-Itest/unit", "-Itest/fuzz",
+                        "-Itest/unit/engine", "-Itest/bench/scanner",
                         "-isystem", own[-1], "-D_GNU_SOURCE",
                         "-DGPUVEC_RELEASE=\"\"", "-Wno-everything"] +
             (["-DGV_TEST_BUILD"] if test_build else []))
@@ -189,14 +191,15 @@ def is_distinct(name):
 
 
 def in_comments(text, names, spots):
-    """Renames names that cannot be other words where no symbol is: in comments,
-    strings and macros; (text, spots)."""
+    """Renames names that cannot be other words where no symbol is, and no file: in
+    comments, strings and macros; (text, spots)."""
     told = {old.encode(): new.encode() for old, new in names.items()
             if is_distinct(old)}
     if not told:
         return text, spots
     found = [match for match in re.finditer(
-        rb"\b(%s)\b" % b"|".join(map(re.escape, told)), text)
+        rb"\b(%s)\b(?!\.(?:c|h|cu|cuh)\b)" % b"|".join(
+            map(re.escape, told)), text)
              if match.start() not in spots]
     pieces, now, end, shift, left = [], {}, 0, 0, list(found)
     for offset in sorted(spots):
