@@ -135,7 +135,8 @@ def main():
     args = parser.parse_args()
     wanted = read_wanted(args.file)
     os.chdir(ROOT)
-    units = subprocess.run(["git", "ls-files", "src/*.c", "test/unit/*.c"],
+    units = subprocess.run(["git", "ls-files", "src/*.c", "test/oracle/*.c",
+                            "test/unit/*.c"],
                            text=True, stdout=subprocess.PIPE,
                            check=True).stdout.split()
     index = cindex.Index.create()
