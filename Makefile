@@ -9,7 +9,10 @@ DATA = $(wildcard sql/*--*.sql)
 kind := $(if $(TEST_BUILD),test,release)
 for_tests := src/page/stoppoint.o src/engine/gv_fault.o \
 	src/am/filter/plancheck.o gpu/product/checks.o gpu/select/hostrows.o
-left_out := $(if $(TEST_BUILD),,$(for_tests))
+# What searches without a card, linked in place of src/server/engines.o.
+oracle := $(patsubst %.c,%.o,$(sort $(wildcard test/oracle/*.c)))
+for_release := src/server/engines.o
+left_out := $(if $(TEST_BUILD),$(for_release),$(for_tests))
 
 # Objects by room: a new file needs no line here.  A room is a folder, with its
 # rooms inside; src/README says what each is for.
@@ -17,14 +20,14 @@ room = $(filter-out $(left_out),$(patsubst %.c,%.o,$(sort $(foreach dir,$(1),\
 	$(wildcard src/$(dir)/*.c src/$(dir)/*/*.c)))))
 
 # gpuvecd's alone: mirrors and builders, which only it has
-MIRROR_OBJS := $(call room,cpu/mirror engine/mirror)
+MIRROR_OBJS := $(call room,engine/mirror)
 # in the module and in gpuvecd
 ENGINE_OBJS := $(filter-out $(MIRROR_OBJS),$(call room,engine))
 CPU_OBJS := $(filter-out $(MIRROR_OBJS),$(call room,cpu))
 PROTOCOL_OBJS := $(call room,protocol)
 
 GPUVECD_OBJS := $(ENGINE_OBJS) $(CPU_OBJS) $(MIRROR_OBJS) $(PROTOCOL_OBJS) \
-	$(call room,server)
+	$(call room,server) $(if $(TEST_BUILD),$(oracle))
 OBJS := $(call room,am set page client) \
 	$(ENGINE_OBJS) $(CPU_OBJS) $(PROTOCOL_OBJS)
 
@@ -88,7 +91,7 @@ endif
 
 gpuvecd_only := $(filter-out $(OBJS),$(GPUVECD_OBJS))
 EXTRA_CLEAN = $(OBJS:.o=.d) $(gpuvecd_only) $(gpuvecd_only:.o=.d) \
-	$(for_tests) $(for_tests:.o=.d) src/kind \
+	$(foreach o,$(for_tests) $(oracle) $(for_release),$o $(o:.o=.d)) src/kind \
 	gpu/objects $(wildcard gpu/*.[do] gpu/*/*.[do] gpu/*/*/*.[do])
 
 include $(PGXS)
@@ -107,16 +110,17 @@ endif
 -include $(CUDA_OBJS:.o=.d)
 
 # The kernels: optimised, and with every rounding where the source says.
-$(CPU_OBJS) $(MIRROR_OBJS): override CFLAGS += -O3 -ffp-contract=off
+$(CPU_OBJS) $(MIRROR_OBJS) $(oracle): override CFLAGS += -O3 -ffp-contract=off
 
 release := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" \
 	$(srcdir)/gpuvec.control)
 # Which kernels gpuvecd has: a make with CUDA after one without links it anew.
 # Their objects alone would not tell, since PGXS lets any file be missing that
 # another one was made from.  Installing takes what is there.
+has_cuda := src/server/engines.o test/oracle/oracle.o
 ifneq ($(CUDA_OBJS),)
 ifneq ($(MAKECMDGOALS),install)
-gpuvecd src/server/gpuvecd.o: gpu/objects
+gpuvecd $(has_cuda): gpu/objects
 endif
 endif
 gpu/objects: FORCE
@@ -137,7 +141,7 @@ src/kind: FORCE
 src/am/gpuvec.o src/am/doctor/installation.o src/server/gpuvecd.o: override CPPFLAGS += \
 	-DGPUVEC_RELEASE='"$(release)"'
 src/am/gpuvec.o src/am/doctor/installation.o src/server/gpuvecd.o: gpuvec.control
-src/server/gpuvecd.o: override CPPFLAGS += $(if $(CUDA_OBJS),-DGV_HAVE_CUDA)
+$(has_cuda): override CPPFLAGS += $(if $(CUDA_OBJS),-DGV_HAVE_CUDA)
 
 # Code for each architecture, and of the newest what later cards can compile,
 # unless that is 90a, which is for itself.
@@ -156,7 +160,7 @@ ifneq ($(CUDA_OBJS),)
 		$(filter %.o,$^) -o $@ \
 		$(CUDA_LIBS) -lpthread -lm
 else
-	@echo "gpuvecd: without CUDA, it has the CPU engine only"
+	@echo "gpuvecd: without CUDA, it has no engine$(if $(TEST_BUILD), but that for tests)"
 	$(CC) $(CFLAGS) $(filter %.o,$^) $(LDFLAGS) -o $@ -lpthread -lm
 endif
 

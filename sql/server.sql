@@ -18,7 +18,7 @@ SET gpuvec.on_gpu_error = ignore;
 SET gpuvec.request_timeout = 0;
 SET gpuvec.request_timeout = '11min';
 \set VERBOSITY default
-SET gpuvec.server = cpu;
+SET gpuvec.server = off;
 
 -- views
 \d gpuvec_mirrors

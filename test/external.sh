@@ -5,7 +5,7 @@
 # usage: test/external.sh [--here]
 #
 # As root.  --here: with the PostgreSQL that GV_PG_CONFIG names, a private copy with
-# gpuvec in it, in the private folder GV_TMP (test/run.sh); else it makes these.
+# gpuvec, the test build, in it, in the private folder GV_TMP (test/run.sh); else it makes these.
 #
 # gpuvecd has a PID, mount, IPC and network namespace of its own, where the data
 # directories are hidden: it shares one folder with PostgreSQL.  What one user can
@@ -344,7 +344,7 @@ main() {
 		gv_begin
 		gv_copy_server "$(gv_find_pg_config)"
 		gv_copy_source src
-		gv_build src
+		gv_build src TEST_BUILD=1
 	fi
 	trap end EXIT
 	OWNER=$(id -u "$GV_USER")

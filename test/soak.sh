@@ -65,7 +65,7 @@ main() {
 	trap end EXIT
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
-	gv_build src
+	gv_build src TEST_BUILD=1
 	"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" || gv_note "without pgvector"
 	mkdir "$GV_TMP/disk" "$GV_TMP/logs" "$GV_TMP/failed"
 	gv_own "$GV_TMP/disk" "$GV_TMP/logs" "$GV_TMP/failed"

@@ -35,7 +35,7 @@ install_server() {
 	gv_copy_server "$1"
 	rm -rf "$GV_TMP/src"
 	gv_copy_source src
-	gv_build src
+	gv_build src TEST_BUILD=1
 	"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" || gv_die "needs pgvector"
 }
 

@@ -65,7 +65,9 @@ static const struct config_enum_entry engine_options[] = {
 static const struct config_enum_entry server_options[] = {
 	{"auto", IVFPQ_SERVER_AUTO, false},
 	{"cuda", IVFPQ_SERVER_CUDA, false},
+#ifdef GV_TEST_BUILD
 	{"cpu", IVFPQ_SERVER_CPU, false},
+#endif
 	{"external", IVFPQ_SERVER_EXTERNAL, false},
 	{"off", IVFPQ_SERVER_OFF, false},
 	{NULL, 0, false}

@@ -7,6 +7,7 @@
  */
 #include "server/gv_server.h"
 #include "engine/gv_fault.h"
+#include "engine/mirror/gv_engines.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -70,7 +71,11 @@ static const char usage[] =
 "\n"
 "usage: gpuvecd [OPTION]...\n"
 "\n"
+#ifdef GV_TEST_BUILD
 "  --engine cpu|cuda|auto  what searches; auto, the default: cuda or nothing\n"
+#else
+"  --engine cuda|auto      what searches; auto, the default: cuda or nothing\n"
+#endif
 "  --data DIR              for socket and lock: PostgreSQL's data directory\n"
 "                          (the current one)\n"
 "  --socket DIR            in its place, where PostgreSQL does not start gpuvecd\n"
@@ -88,12 +93,12 @@ static const char usage[] =
 "                          who multiplies matrices on a card: gpuvecd itself, or\n"
 "                          cuBLAS; auto, the default: cuBLAS from 512 dimensions\n"
 "                          on, but not on cards of compute capability 9.0\n"
-"  --simd LEVEL            instructions of the engine cpu: portable, avx2,\n"
+"  --simd LEVEL            instructions of the processor: portable, avx2,\n"
 "                          avx512, neon, or auto: the best of them (auto)\n"
 "  --max-connections N     clients at a time (1000)\n"
 "  --keep SECONDS          what was used since is not evicted (10)\n"
 "  --patience SECONDS      end when the engine has not finished a batch in this\n"
-"                          time (0: never; 60, but the engine cpu: 0)\n"
+"                          time (0: never; 60)\n"
 "  --message SECONDS       a client has for a message from its first byte to its\n"
 "                          last (60)\n"
 "  --parent PID            end when this process, which started us, ends\n"
@@ -107,7 +112,8 @@ static const char usage[] =
 "\n"
 #ifdef GV_TEST_BUILD
 "This is a test build.  With GPUVEC_DIVIDE in the environment work is divided\n"
-"among cards however little it is.\n"
+"among cards however little it is.  The engine cpu is what tests compare others\n"
+"with; its --patience is 0 by default.\n"
 "\n"
 #endif
 "Usually PostgreSQL starts it, with shared_preload_libraries = 'gpuvec'.  With\n"
@@ -328,6 +334,18 @@ set_option(Options *options, const char *name, const char *value)
 #endif
 }
 
+/* Returns the engine of that name; NULL: this program has none. */
+static const GvEngine *
+find_engine(const char *name)
+{
+	const GvEngine *engine;
+
+	for (engine = gv_engines; engine->mirrors != NULL; engine++)
+		if (strcmp(engine->mirrors->name, name) == 0)
+			return engine;
+	return NULL;
+}
+
 static Options
 parse_options(int argc, char **argv)
 {
@@ -377,9 +395,9 @@ parse_options(int argc, char **argv)
 		fprintf(stderr, "Try gpuvecd --help.\n");
 		exit(GV_EXIT_USAGE);
 	}
-	if (strcmp(options.engine, "cpu") != 0 &&
-		strcmp(options.engine, "cuda") != 0 &&
-		strcmp(options.engine, "auto") != 0)
+	if (strcmp(options.engine, "cuda") != 0 &&
+		strcmp(options.engine, "auto") != 0 &&
+		find_engine(options.engine) == NULL)
 		bad_option("engine", options.engine);
 	return options;
 }
@@ -399,34 +417,19 @@ follow_parent(int parent)
 	}
 }
 
-/* The parts of an engine. */
-typedef struct Engine
-{
-	const GvMirrorBackend *mirrors;
-	const GvBuilderBackend *builders;
-	const GvSetBackend *sets;
-} Engine;
-
 /* The engine that the option asks for; not in this program: the end. */
-static Engine
+static const GvEngine *
 choose_engine(const char *name)
 {
-	static const Engine cpu = {&gv_cpu_mirrors, &gv_cpu_builders,
-	&gv_cpu_sets};
-#ifdef GV_HAVE_CUDA
-	static const Engine cuda = {&gv_cuda_mirrors, &gv_cuda_builders,
-	&gv_cuda_sets};
-#endif
+	const GvEngine *engine =
+	find_engine(strcmp(name, "auto") == 0 ? "cuda" : name);
 
-	if (strcmp(name, "cpu") == 0)
-		return cpu;
-#ifdef GV_HAVE_CUDA
-	return cuda;
-#else
-	gv_log("FATAL", "this gpuvecd was built without CUDA "
-		   "(--engine cpu works)");
-	exit(GV_EXIT_NO_ENGINE);
-#endif
+	if (engine == NULL)
+	{
+		gv_log("FATAL", "this gpuvecd was built without CUDA");
+		exit(GV_EXIT_NO_ENGINE);
+	}
+	return engine;
 }
 
 /*
@@ -482,18 +485,18 @@ warn_of_devices(const GvDevice *devices, int32_t n)
 
 /* When work is worth another device. */
 static void
-set_worth(bool is_cpu)
+set_worth(bool on_cpu)
 {
 #ifdef GV_TEST_BUILD
 	if (getenv("GPUVEC_DIVIDE") != NULL)
 		return;
 #endif
-	gv_server.least_portion = is_cpu ? LEAST_CPU_PORTION : LEAST_PORTION;
+	gv_server.least_portion = on_cpu ? LEAST_CPU_PORTION : LEAST_PORTION;
 	gv_server.worth_ns = WORTH_NS;
 }
 
 static void
-open_engine(Engine engine, const Options *options)
+open_engine(const GvEngine *engine, const Options *options)
 {
 	GvDevice	devices[GV_MAX_DEVICES];
 	int32_t		ndevices;
@@ -507,27 +510,27 @@ open_engine(Engine engine, const Options *options)
 					 (GvStatus) options->build_fault_status);
 	gv_set_fault(options->set_fault_call, (GvStatus) options->set_fault_status);
 #endif
-	status = gv_mirrors_open(engine.mirrors, options->devices, devices,
+	status = gv_mirrors_open(engine->mirrors, options->devices, devices,
 							 &ndevices);
 	if (status == GV_OK)
 		warn_of_devices(devices, ndevices);
 	if (status == GV_OK)
-		status = gv_builders_open(engine.builders);
+		status = gv_builders_open(engine->builders);
 	if (status == GV_OK)
-		status = gv_sets_open(engine.sets);
+		status = gv_sets_open(engine->sets);
 	if (status != GV_OK)
 	{
 		gv_log("FATAL", "no engine: %s", devices[0].name);
 		/* a card may be free, well or back in a while */
 		exit(status == GV_INVALID ? GV_EXIT_NO_ENGINE : GV_EXIT_FAILED);
 	}
-	gv_server.engine = engine.mirrors->name;
+	gv_server.engine = engine->mirrors->name;
 	gv_server.replicas = options->replicas;
 	/* a processor does not hang, and a batch may take it minutes */
 	gv_server.message_s = options->message_s;
 	gv_server.patience_s = options->patience_s >= 0 ? options->patience_s :
-		engine.mirrors == &gv_cpu_mirrors ? 0 : PATIENCE_S;
-	set_worth(engine.mirrors == &gv_cpu_mirrors);
+		engine->on_cpu ? 0 : PATIENCE_S;
+	set_worth(engine->on_cpu);
 	use_devices(devices, ndevices, options);
 }
 
@@ -596,7 +599,7 @@ int
 main(int argc, char **argv)
 {
 	Options		options = parse_options(argc, argv);
-	Engine		engine = choose_engine(options.engine);
+	const GvEngine *engine = choose_engine(options.engine);
 	int			home = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	int			listener;
 	int			status;

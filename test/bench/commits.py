@@ -16,8 +16,8 @@ What is compared is the processor time of the session's process, which other
 work on the machine disturbs less than the time that passes.  Prints the medians
 of both, the mean over rounds of AFTER / BEFORE (of logarithms) and its interval
 of 95 %.  A kind has failed if the whole interval lies above 1.02; then the
-program ends with 1.  --engine gpu: gpuvecd answers, on the processor, and the
-times are those of the session alone.
+program ends with 1.  --engine gpu: gpuvecd answers, on the processor, for which
+both are test builds, and the times are those of the session alone.
 """
 import argparse
 import math
@@ -75,7 +75,8 @@ class Tree:
             [os.path.join(folder, "test/cluster.sh"), "sh", "-c",
              "echo $PGHOST $PGPORT $PGUSER; read wait"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "SETTINGS": settings, "NVCC": ""})
+            env={**os.environ, "SETTINGS": settings, "NVCC": "",
+                 "TEST_BUILD": "1" if engine == "gpu" else ""})
         for line in self.server.stdout:
             words = line.split()
             if len(words) == 3 and words[0].startswith("/"):

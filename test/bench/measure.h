@@ -14,6 +14,7 @@
 #ifdef GV_HAVE_CUDA
 #define BENCH_ENGINE	gv_cuda_mirrors
 #else
+#include "test/oracle/gv_oracle.h"
 #define BENCH_ENGINE	gv_cpu_mirrors
 #endif
 

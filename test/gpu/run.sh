@@ -72,7 +72,7 @@
 # All but `cards` use one card, the first that CUDA_VISIBLE_DEVICES names.
 #
 # GPUVEC_TEST_SERVER=cpu: the stages that use PostgreSQL, without a card, to see
-# that they work.
+# that they work; with the test build.
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -228,7 +228,7 @@ stage_bytes() {
 
 build_random() {
 	build_unit engines
-	gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT/src" \
+	gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
 		-c "$GV_ROOT/test/bench/random.c" -o "$GV_TMP/random.o"
 	link "$GV_TMP/card/random" "$GV_TMP/random.o" "$GV_TMP/card/engines.a"
 }
@@ -312,14 +312,16 @@ stage_faults() {
 # Installs gpuvec into a copy of PostgreSQL and starts a cluster with gpuvecd,
 # named $1; further arguments are settings.
 start_cluster() {
-	local name=$1 config
+	local name=$1 config kind=()
 	shift
+	# only that has an engine without a card
+	[ "$SERVER" = cuda ] || kind=(TEST_BUILD=1)
 	config=$(gv_find_pg_config)
 	[ -n "$config" ] || gv_die "no PostgreSQL: name a folder of its packages"
 	gv_copy_server "$config"
 	if [ ! -d "$GV_TMP/src" ]; then
 		gv_copy_source src
-		NVCC=$NVCC GPU_ARCHS=$ARCH gv_build src
+		NVCC=$NVCC GPU_ARCHS=$ARCH gv_build src "${kind[@]}"
 	fi
 	gv_start "$name" "shared_preload_libraries = 'gpuvec'" \
 		"gpuvec.server = $SERVER" \
@@ -331,13 +333,14 @@ start_cluster() {
 build_scanner() {
 	local dir=$GV_TMP/scanner src=$GV_TMP/src file engines cuda=()
 	mkdir -p "$dir"
-	mapfile -t engines < <(find "$src"/src/{engine,cpu} -name '*.o')
+	mapfile -t engines < <(find "$src"/src/{engine,cpu} "$src/test/oracle" \
+		-name '*.o' ! -name oracle.o)
 	if [ "$SERVER" = cuda ]; then
 		cuda=(-DGV_HAVE_CUDA)
 		mapfile -t -O ${#engines[@]} engines < <(find "$src/gpu" -name '*.o')
 	fi
 	for file in "$GV_ROOT"/test/bench/scanner/*.c; do
-		gcc -std=gnu99 -O2 "${cuda[@]}" -I"$GV_ROOT/src" -c "$file" \
+		gcc -std=gnu99 -O2 "${cuda[@]}" -I"$GV_ROOT" -I"$GV_ROOT/src" -c "$file" \
 			-o "$dir/$(basename "$file").o"
 	done
 	link "$dir/scanner" "$dir"/*.o "${engines[@]}"

@@ -5,7 +5,8 @@
 # usage: test/hosts/run.sh [--installed PG_CONFIG]
 #
 # Runs on a private copy of the PostgreSQL that PG_CONFIG names, with this tree's
-# gpuvec; --installed: on that of another script's copy (test/run.sh).  As root
+# gpuvec, the test build; --installed: on that of another script's copy
+# (test/run.sh).  As root
 # each server has a network namespace, and a bridge connects them; elsewhere they
 # listen at addresses of the loopback, and what is asked of a broken link is
 # skipped.  With GPUVEC_TEST_LONG=1 each server has 250,000 rows (ROWS says
@@ -103,7 +104,7 @@ install() {
 	"$GV_ROOT/test/setup.sh" test
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
-	gv_build src
+	gv_build src TEST_BUILD=1
 	"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" || gv_note "without pgvector"
 }
 

@@ -40,11 +40,24 @@ build_for_tests() {
 	count_program "$GV_ROOT/test/unit/check_symbols.pl" "$SOURCE" "$TEST_SOURCE"
 }
 
-# Part $1 with the test build, which is what is installed meanwhile.
+# Part $1, and its arguments, with the test build, which is what is installed
+# meanwhile.
 of_test_build() {
 	install_built "$TEST_SOURCE"
-	SOURCE=$TEST_SOURCE "$1"
+	SOURCE=$TEST_SOURCE "$@"
 	install_built "$SOURCE"
+}
+
+# The same of a part that asks gpuvecd; on a card the release does.
+of_served_build() {
+	if [ "$SERVER_ENGINE" = cpu ]; then of_test_build "$@"; else "$@"; fi
+}
+
+# Do wanted parts have the test build?
+wants_test_build() {
+	wanted_any tap external sqlsmith hosts && return
+	[ "$SERVER_ENGINE" = cpu ] || return
+	wanted sqlserved || { wanted sql && [ -z "$QUICK" ]; }
 }
 
 # Installs what is built in a folder.
@@ -421,30 +434,30 @@ server_parts() {
 	if wanted_any sql isolation; then
 		part "$SERVER sql and isolation" part_sql "data$TAG"
 	fi
+	if [ ! -d "$TEST_SOURCE" ] && wants_test_build; then
+		part "$SERVER test build" build_for_tests
+	fi
 	if wanted sqlserved; then
-		part "$SERVER sql through gpuvecd" sql_through_gpuvecd \
-			"data$TAG-gpuvecd"
+		part "$SERVER sql through gpuvecd" of_served_build \
+			sql_through_gpuvecd "data$TAG-gpuvecd"
 	elif wanted sql && [ -z "$QUICK" ]; then
-		part "$SERVER sql through gpuvecd" sql_through_gpuvecd \
-			"data$TAG-gpuvecd" "${THROUGH_GPUVECD[@]}"
+		part "$SERVER sql through gpuvecd" of_served_build \
+			sql_through_gpuvecd "data$TAG-gpuvecd" "${THROUGH_GPUVECD[@]}"
 	fi
 	if wanted sqllevels; then
 		part "$SERVER sql with levels" sql_by_levels "data$TAG"
-	fi
-	if wanted_any tap sqlsmith && [ ! -d "$TEST_SOURCE" ]; then
-		part "$SERVER test build" build_for_tests
 	fi
 	if wanted tap; then
 		part "$SERVER tap" of_test_build part_tap
 	fi
 	if wanted external; then
-		part "$SERVER external" part_external
+		part "$SERVER external" of_test_build part_external
 	fi
 	if wanted sqlsmith; then
 		part "$SERVER sqlsmith" of_test_build part_sqlsmith
 	fi
 	if wanted hosts; then
-		part "$SERVER hosts" part_hosts
+		part "$SERVER hosts" of_test_build part_hosts
 	fi
 	if wanted clients; then
 		part "$SERVER clients" part_clients "dataclients$TAG"

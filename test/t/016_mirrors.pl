@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
+need_gpuvecd();
 my $rows = long_test() ? 50_000 : 2000;
 my $cycles = long_test() ? 40 : 8;
 

@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
+need_gpuvecd();
 my $rows = long_test() ? 30_000 : 12_000;
 my $ncloud = long_test() ? 10_000 : 5000;
 

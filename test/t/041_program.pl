@@ -16,6 +16,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
+need_gpuvecd();
 my %config = map { $_ => config("--$_") } qw(bindir pkglibdir sharedir);
 my $temp = abs_path(PostgreSQL::Test::Utils::tempdir());
 my $system = '/usr/bin:/bin';

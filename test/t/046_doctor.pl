@@ -12,6 +12,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+need_gpuvecd();
 my $PRELOADED = "shared_preload_libraries = 'gpuvec'\n";
 my $node = new_node('main', conf => "$PRELOADED gpuvec.server = 'cpu'\ngpuvec.gpu_memory = '1MB'\n");
 my $pgvector = $node->safe_psql('postgres',

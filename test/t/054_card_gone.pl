@@ -13,6 +13,7 @@ use POSIX qw(_exit);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+need_gpuvecd();
 my $folder = PostgreSQL::Test::Utils::tempdir_short();
 my $greeted = 8 + 16;	# a message's head, and what is before the engine's name
 my @started;

@@ -14,7 +14,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(clock time usleep);
 
-our @EXPORT = qw($SERVER long_test need_test_build new_node load_gpuvec background wait_until
+our @EXPORT = qw($SERVER long_test need_test_build need_gpuvecd new_node load_gpuvec background wait_until
   end_of test_cancel test_timeout settle restart_after_crash restart_after_kill answers is_sound
   is_complete is_exact are_whole is_whole);
 
@@ -181,6 +181,14 @@ sub need_test_build
 	chomp(my $folder = `pg_config --pkglibdir`);
 	plan(skip_all => 'it needs a gpuvec built with make TEST_BUILD=1')
 	  if index(slurp_file("$folder/gpuvec.so"), 'gpuvec.fault') < 0;
+	return;
+}
+
+# Skip the file unless the gpuvecd that is installed has the engine $SERVER: a release
+# has none without a card.
+sub need_gpuvecd
+{
+	need_test_build() if $SERVER eq 'cpu';
 	return;
 }
 

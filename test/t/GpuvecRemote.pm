@@ -18,6 +18,9 @@ our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs
   gpuvecd_pid supervisor_pid served pause_loaders resume_loaders stand_still go_on revive not_done
   pretend_gpuvecd greeting);
 
+# All that use this want it.
+need_gpuvecd();
+
 # Plans are of no interest here, only what the index gives.
 my $FUNCTIONS = q{
 -- Ask gpuvecd until it has all of the index (killed again and again, it may

@@ -6,8 +6,9 @@ usage: paths.py [TREE] [--list PATH]
 Builds TREE (this one) with -O0 -finstrument-functions, so that inline functions
 count, too, and with paths.c in it, installs it into a private server
 (test/cluster.sh), and runs each of PATHS, warm: once before it is counted.
-Counted is the session's part alone, also where gpuvecd answers.  Prints a table
-for src/README; --list prints the functions of one path, each with its file.
+Counted is the session's part alone, also where gpuvecd answers; that path has
+the test build, whose gpuvecd needs no card.  Prints a table for src/README;
+--list prints the functions of one path, each with its file.
 """
 import argparse
 import os
@@ -20,7 +21,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
 FLAGS = "-O0 -g -finstrument-functions -Wl,-Bsymbolic -Wl,%s"
 SETTINGS = """
 shared_preload_libraries = gpuvec
-gpuvec.server = cpu
+gpuvec.server = %s
 autovacuum = off
 jit = off
 max_parallel_maintenance_workers = 0
@@ -52,13 +53,12 @@ SET plan_cache_mode = force_generic_plan;
 """
 QUERY = "(SELECT v FROM asked LIMIT 1)"
 SCAN = "EXECUTE %%s('{%s}')" % ",".join(str(2 + i / 24) for i in range(24))
+BY_GPUVECD = "warm scan by gpuvecd"
 # name: statements, of which the last is counted
 PATHS = {
     "warm scan": [SCAN % "plain"],
     "warm scan, a filter": [SCAN % "filtered"],
     "warm scan, a key": [SCAN % "keyed"],
-    "warm scan by gpuvecd": ["SET gpuvec.engine = gpu", "SELECT gpuvec_prewarm('made_v')",
-                             SCAN % "plain"],
     "plan of a scan": ["EXPLAIN SELECT id FROM made ORDER BY v <-> %s "
                        "LIMIT 10" % QUERY],
     "gpuvec_search": ["SELECT count(*) FROM gpuvec_search('made_v', "
@@ -68,6 +68,8 @@ PATHS = {
                "VACUUM (INDEX_CLEANUP on) made"],
     "build": ["DROP INDEX made_v", "CREATE INDEX made_v ON made USING "
               "gpuivfpq (v)"],
+    BY_GPUVECD: ["SET gpuvec.engine = gpu", "SELECT gpuvec_prewarm('made_v')",
+                 SCAN % "plain"],
 }
 
 
@@ -89,14 +91,19 @@ def named(library, offsets):
             for name, path in zip(lines[::2], lines[1::2])}
 
 
-def count(listed):
-    """Within test/cluster.sh: runs the paths, and prints."""
+def count(listed, served):
+    """Within test/cluster.sh: runs the paths, and prints.
+
+    served: those with gpuvecd, else all others."""
     library = subprocess.run([os.environ["PG_CONFIG"], "--pkglibdir"],
                              text=True, stdout=subprocess.PIPE,
                              check=True).stdout.strip() + "/gpuvec.so"
     psql(MADE.strip("; \n").split(";\n"))
-    print("| path | functions | files | deepest |\n|---|---|---|---|")
+    if not served:
+        print("| path | functions | files | deepest |\n|---|---|---|---|")
     for name, statements in PATHS.items():
+        if (name == BY_GPUVECD) != served:
+            continue
         warm = [] if name in ("build", "VACUUM") else statements
         told = psql([*BEGIN.strip("; \n").split(";\n"), *warm,
                      *statements[:-1], "SELECT paths_begin()", statements[-1],
@@ -115,10 +122,11 @@ def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("tree", nargs="?", default=ROOT)
     parser.add_argument("--list")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--here", choices=["auto", "cpu"],
+                        help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.here:
-        count(args.list)
+        count(args.list, args.here == "cpu")
         return
     config = os.environ.get("PG_CONFIG", "pg_config")
     include = subprocess.run([config, "--includedir-server"], text=True,
@@ -131,13 +139,16 @@ def main():
         # COPT comes twice in a command that links: of an archive that is no harm
         subprocess.run(["ar", "rc", folder + "/paths.a", folder + "/paths.o"],
                        check=True)
-        status = subprocess.run(
-            [os.path.join(args.tree, "test/cluster.sh"), sys.executable,
-             os.path.abspath(__file__), "--here",
-             *(["--list", args.list] if args.list else [])],
-            env={**os.environ, "NVCC": "", "COPT": FLAGS % (folder + "/paths.a"),
-                 "SETTINGS": SETTINGS}).returncode
-    sys.exit(status)
+        for engine, kind in ("auto", ""), ("cpu", "1"):
+            status = subprocess.run(
+                [os.path.join(args.tree, "test/cluster.sh"), sys.executable,
+                 os.path.abspath(__file__), "--here", engine,
+                 *(["--list", args.list] if args.list else [])],
+                env={**os.environ, "NVCC": "", "TEST_BUILD": kind,
+                     "COPT": FLAGS % (folder + "/paths.a"),
+                     "SETTINGS": SETTINGS % engine}).returncode
+            if status != 0:
+                sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 # check_format.pl
 #		Are C files laid out as pg_bsd_indent lays them out?
 #
-# usage: check_format.pl [--fix] [FILE...]			by default all C files below src
+# usage: check_format.pl [--fix] [FILE...]			by default all C files below
+#												src and test/oracle
 #
 # With --fix it lays them out.  Takes pg_bsd_indent (Debian: pg-bsd-indent) with
 # the options of PostgreSQL's pgindent, and does before and after it what that
@@ -25,7 +26,8 @@ if (!$indent)
 }
 my @files = map { File::Spec->rel2abs($_) } @ARGV;
 chdir "$FindBin::RealBin/../.." or die;
-@files = below('src') unless @files;
+my @ours = ('src', 'test/oracle');
+@files = below(@ours) unless @files;
 
 my $dir = tempdir(CLEANUP => 1);
 my @options = (
@@ -57,7 +59,7 @@ sub spew
 sub typedefs
 {
 	my %names = map { $_ => 1 } split /\n/, slurp('src/typedefs.list');
-	for (map { slurp($_) } below('src'))
+	for (map { slurp($_) } below(@ours))
 	{
 		$names{$1} = 1 while /^typedef\s[^;{]*\{.*?^\}\s*(\w+);/gms;
 		$names{$1} = 1 while /^typedef\s[^;{]*?(\w+);/gm;

@@ -26,7 +26,7 @@ my $tree = shift // "$FindBin::RealBin/../..";
 chdir $tree or die "$tree: $!\n";
 -f 'src/engine/gv_engine.h' or die "layers: $tree is no gpuvec tree\n";
 
-my %text = map { $_ => plain(slurp($_)) } sources('src', 'gpu');
+my %text = map { $_ => plain(slurp($_)) } sources('src', 'gpu', 'test/oracle');
 my ($passed, $failed) = (0, 0);
 
 # ---- sources
@@ -100,7 +100,7 @@ sub target
 {
 	my ($texts, $name) = @_;
 	return "src/$name" if exists $texts->{"src/$name"};
-	return $name if $name =~ m{^gpu/} && exists $texts->{$name};
+	return $name if $name =~ m{^(?:gpu|test/oracle)/} && exists $texts->{$name};
 	return;
 }
 
@@ -109,7 +109,7 @@ sub target
 my $STANDARD = qr{^(?:assert|ctype|errno|fenv|float|inttypes|limits|math|stdalign|stdarg|stdbool
 	|stddef|stdint|stdio|stdlib|string|time)\.h$}x;
 my $SYSTEM = qr{$STANDARD|^(?:dirent|fcntl|getopt|poll|pthread|pwd|signal|unistd)\.h$|^sys/};
-my $OURS = qr{^(?:am|client|cpu|engine|page|protocol|server|set|gpu)/|^pgcompat\.h$};
+my $OURS = qr{^(?:am|client|cpu|engine|page|protocol|server|set|gpu|test/oracle)/|^pgcompat\.h$};
 
 # What files in $in may include: all that $may matches, and of the rest what is
 # not ours where $foreign.  $plant = a file and an include that break it.
@@ -281,7 +281,7 @@ sub same_names
 {
 	my ($texts) = @_;
 	my %files;
-	push @{ $files{ s{.*/}{}r } }, $_ for grep { m{^src/.*\.c$} } sort keys %$texts;
+	push @{ $files{ s{.*/}{}r } }, $_ for grep { m{^(?:src|test/oracle)/.*\.c$} } sort keys %$texts;
 	return map { "@{$files{$_}}" } grep { @{ $files{$_} } > 1 } sort keys %files;
 }
 
@@ -359,9 +359,9 @@ if ($show)
 
 # ---- the rules
 
-check('every include is a path from src, of kernels from the root',
+check('every include is a path from src, of kernels and the oracle from the root',
 	[ 'src/am/planted.c', '#include "handler.h"' . "\n" . '#include "am/nothing.h"' ], \&no_such_file);
-check('names of .c files are unique within src: gdb, gcov and errors name no folders',
+check('names of .c files are unique within src and test/oracle: gdb, gcov and errors name no folders',
 	[ 'src/page/handler.c', '' ], \&same_names);
 check('headers form no circle',
 	[ 'src/am/a.h', '#include "am/b.h"', 'src/am/b.h', '#include "am/a.h"' ], \&header_circles);
@@ -369,7 +369,7 @@ check('rooms form no circle, neither by includes nor by calls',
 	[ 'src/planted/a/a.c', "void\nPlantedA(void)\n{ PlantedB(); }",
 		'src/planted/b/b.c', "void\nPlantedB(void)\n{ PlantedA(); }" ], \&room_circles);
 
-my %prose = map { $_ => comments(slurp($_)) } sources('src', 'gpu');
+my %prose = map { $_ => comments(slurp($_)) } sources('src', 'gpu', 'test/oracle');
 $prose{$_} = slurp($_) for grep { m{(?:^|/)README(?:\.md)?$} } all_files('src', 'gpu', 'test', 'sql'), glob('*');
 $prose{'test/bench/RESULTS.md'} = slurp('test/bench/RESULTS.md');
 check('files that comments and READMEs name exist',
@@ -381,6 +381,12 @@ may_include('src/engine includes C standard and engine headers only, but for its
 may_include('src/cpu includes C standard, intrinsics, engine and cpu headers only',
 	qr{^src/cpu/}, qr{$STANDARD|^(?:engine|cpu)/|^(?:immintrin|cpuid|arm_neon)\.h$}, 0,
 	'src/cpu/code/planted.c', '#include "page/page.h"');
+may_include('test/oracle includes C standard, engine, cpu and its own headers only',
+	qr{^test/oracle/}, qr{$STANDARD|^(?:engine|cpu|test/oracle)/}, 0,
+	'test/oracle/planted.c', '#include "server/gv_server.h"');
+must_not('none but the oracle includes it: the release has none of it',
+	qr{.}, qr{^test/oracle/}, qr{^\s*#\s*include\s*"test/oracle/},
+	'src/server/planted.c', '#include "test/oracle/gv_oracle.h"');
 may_include('src/protocol includes C standard and engine headers only',
 	qr{^src/protocol/}, qr{$STANDARD|^(?:engine|protocol)/}, 0,
 	'src/protocol/planted.c', '#include "server/gv_server.h"');

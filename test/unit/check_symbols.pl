@@ -7,7 +7,7 @@
 #
 # For tests alone is what a source defines or declares where GV_TEST_BUILD is
 # defined, and all of a file that the Makefile has for that build alone
-# (for_tests).  No symbol so called, static ones included, may be in the release's
+# (for_tests), as it has test/oracle.  No symbol so called, static ones included, may be in the release's
 # gpuvec.so and gpuvecd, nor one of the words by which tests ask for it.  Of the
 # test build each has some: else nothing would be looked for.  That also holds of
 # what gpu/ defines, where there is nvcc.
@@ -98,10 +98,10 @@ sub defined_in
 my ($only) = slurp('Makefile') =~ /^for_tests := ((?:.*\\\n)*.*)/m or die "no for_tests in Makefile\n";
 my %only = map { s/\.o$//r => 1 } grep { /\.o$/ } split /[\s\\]+/, $only;
 my (%tests, %release, %mentions, %header);
-for my $path (sources('src', 'gpu'))
+for my $path (sources('src', 'gpu', 'test/oracle'))
 {
 	my ($ours, $theirs) = lines($path);
-	my $alone = $only{ $path =~ s/\.\w+$//r };
+	my $alone = $path =~ m{^test/oracle/} || $only{ $path =~ s/\.\w+$//r };
 
 	$tests{$_} = $path for defined_in(@$theirs, $alone ? @$ours : ());
 	next if $alone;
@@ -147,7 +147,8 @@ for my $program ('gpuvec.so', 'gpuvecd')
 		(grep { index($text, $_) >= 0 } @words) ? () : 'it has none');
 }
 
-my $tests = join "\n", map { slurp($_) } grep { /\.[ch]$/ } map { glob "test/unit/$_" } '*/*', '*/*/*';
+my $tests = join "\n", map { slurp($_) } grep { /\.[ch]$/ }
+	map { glob "test/$_" } 'unit/*/*', 'unit/*/*/*', 'oracle/*';
 check('what only tests call is for tests',
 	map { "$_ ($header{$_})" } grep { ($mentions{$_} // 0) <= 1 && !$tests{$_} && $tests =~ /\b$_\b/ } sort keys %header);
 

@@ -11,14 +11,14 @@ typedef enum IvfpqEngineSetting
 {
 	IVFPQ_ENGINE_AUTO,			/* gpuvecd when it has a card */
 	IVFPQ_ENGINE_CPU,			/* always in the session */
-	IVFPQ_ENGINE_GPU			/* gpuvecd whatever it runs */
+	IVFPQ_ENGINE_GPU			/* gpuvecd, be it the oracle */
 } IvfpqEngineSetting;
 
 typedef enum IvfpqServerSetting
 {
 	IVFPQ_SERVER_AUTO,			/* cuda if there is a card, else no server */
 	IVFPQ_SERVER_CUDA,
-	IVFPQ_SERVER_CPU,
+	IVFPQ_SERVER_CPU,			/* the test build's: test/oracle */
 	IVFPQ_SERVER_EXTERNAL,		/* others start it */
 	IVFPQ_SERVER_OFF
 } IvfpqServerSetting;

@@ -126,8 +126,10 @@ IvfpqChildStart(void)
 {
 	static const char *const engines[] = {
 		[IVFPQ_SERVER_AUTO] = "auto",
-		[IVFPQ_SERVER_CUDA] = "cuda",
-		[IVFPQ_SERVER_CPU] = "cpu"
+#ifdef GV_TEST_BUILD
+		[IVFPQ_SERVER_CPU] = "cpu",
+#endif
+		[IVFPQ_SERVER_CUDA] = "cuda"
 	};
 	static const char *const products[] = {
 		[IVFPQ_PRODUCTS_AUTO] = "auto",

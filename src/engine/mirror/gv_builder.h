@@ -228,7 +228,6 @@ typedef struct GvBuilderBackend
 								  const GvStop *stop);
 } GvBuilderBackend;
 
-extern const GvBuilderBackend gv_cpu_builders;	/* portable C, the oracle */
 extern const GvBuilderBackend gv_cuda_builders; /* gpu/, where it is built */
 
 /*

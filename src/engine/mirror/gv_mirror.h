@@ -275,7 +275,6 @@ typedef struct GvMirrorBackend
 	void		(*rejection) (char *text, size_t size); /* or NULL */
 } GvMirrorBackend;
 
-extern const GvMirrorBackend gv_cpu_mirrors;	/* portable C, the oracle */
 extern const GvMirrorBackend gv_cuda_mirrors;	/* gpu/, where it is built */
 
 /*

@@ -22,6 +22,7 @@
 #include "fuzz.h"
 #include "server/gv_server.h"
 #include "server/scripts.h"
+#include "test/oracle/gv_oracle.h"
 
 #define BUDGET		((int64_t) 64 << 20)
 #define RUDE		0x80

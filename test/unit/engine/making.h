@@ -8,7 +8,7 @@
 
 #include "unit.h"
 
-#include "engine/mirror/gv_builder.h"
+#include "test/oracle/gv_oracle.h"
 
 #ifndef UNIT_BUILDERS
 #define UNIT_BUILDERS	gv_cpu_builders

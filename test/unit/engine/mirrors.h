@@ -10,6 +10,7 @@
 #define MIRRORS_H
 
 #include "index.h"
+#include "test/oracle/gv_oracle.h"
 
 #ifdef UNIT_MIRRORS
 #define UNIT_CARD				/* the CUDA engine, whatever it runs on */

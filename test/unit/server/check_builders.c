@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "test/oracle/gv_oracle.h"
 
 #define ROWS	TEST_BUILD_ROWS
 #define DIMS	TEST_BUILD_DIMS

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "cpu/gv_cpu.h"
-#include "engine/mirror/gv_builder.h"
+#include "test/oracle/gv_oracle.h"
 
 struct GvBuilder
 {

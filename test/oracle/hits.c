@@ -7,7 +7,7 @@
  * (S, row id) that a GvTopK of the same capacity would keep; of equal pairs it
  * prefers the earlier probe, so that an answer is one and the same each time.
  */
-#include "cpu/mirror/gv_cpu_mirror.h"
+#include "test/oracle/gv_cpu_mirror.h"
 
 static inline uint64_t
 row_id(const GvHit *hit)

@@ -7,7 +7,7 @@
  * candidates.c), so that a session that searches pages itself reads the same
  * lists and finds the same pairs.
  */
-#include "cpu/mirror/gv_cpu_mirror.h"
+#include "test/oracle/gv_cpu_mirror.h"
 
 #include <stdlib.h>
 

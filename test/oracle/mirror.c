@@ -5,7 +5,7 @@
  * Complete, always built, and the oracle of other engines' mirrors.  Lists
  * keep the blocks as they came; search.c reads them where they are.
  */
-#include "cpu/mirror/gv_cpu_mirror.h"
+#include "test/oracle/gv_cpu_mirror.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #ifndef GV_CPU_MIRROR_H
 #define GV_CPU_MIRROR_H
 
-#include "engine/mirror/gv_mirror.h"
+#include "test/oracle/gv_oracle.h"
 
 /*
  * A list's blocks in one piece of memory, `stride` bytes each, a multiple of 8:

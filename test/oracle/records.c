@@ -6,7 +6,7 @@
  * lie by page, and a table of tables, one for each first word, leads to them:
  * no address, however wrong, takes much memory.
  */
-#include "cpu/mirror/gv_cpu_mirror.h"
+#include "test/oracle/gv_cpu_mirror.h"
 
 #include <stdlib.h>
 #include <string.h>
