@@ -109,7 +109,7 @@ override CPPFLAGS += -MMD -MP
 endif
 -include $(CUDA_OBJS:.o=.d)
 
-# The kernels: optimised, and with every rounding where the source says.
+# The kernels: optimized, and with every rounding where the source says.
 $(CPU_OBJS) $(MIRROR_OBJS) $(oracle): override CFLAGS += -O3 -ffp-contract=off
 
 release := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" \

@@ -35,11 +35,11 @@ INSERT INTO calls SELECT g, pg_temp.point(g, 4) FROM generate_series(1, 1000) AS
 CREATE TABLE calls_policed AS SELECT * FROM calls;
 CREATE INDEX calls_e ON calls USING gpuivfpq (e, id) WITH (lists = 10);
 CREATE INDEX calls_policed_e ON calls_policed USING gpuivfpq (e, id) WITH (lists = 10);
-CREATE TABLE graph (key bigint, neighbour bigint, distance float8);
+CREATE TABLE graph (key bigint, neighbor bigint, distance float8);
 INSERT INTO graph VALUES (1, 2, 1), (2, 1, 1);
 CREATE TABLE graph_policed AS SELECT * FROM graph;
 GRANT SELECT (id) ON calls TO regress_calls_id;
-GRANT SELECT (key, neighbour) ON graph TO regress_calls_id;
+GRANT SELECT (key, neighbor) ON graph TO regress_calls_id;
 GRANT SELECT (id, e) ON calls TO regress_calls_reader;
 GRANT SELECT ON graph TO regress_calls_reader;
 GRANT SELECT ON calls_policed, graph_policed TO regress_calls_policed;

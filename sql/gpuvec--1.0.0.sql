@@ -18,7 +18,7 @@ COMMENT ON FUNCTION gpuivfpqhandler(internal) IS
 CREATE ACCESS METHOD gpuivfpq TYPE INDEX HANDLER gpuivfpqhandler;
 
 COMMENT ON ACCESS METHOD gpuivfpq IS
-	'inverted-file product-quantization index for nearest-neighbour search';
+	'inverted-file product-quantization index for nearest-neighbor search';
 
 --
 -- Distances of real[].  The other types on the right are there because
@@ -847,7 +847,7 @@ COMMENT ON COLUMN gpuvec_stat_indexes.batches IS
 COMMENT ON COLUMN gpuvec_stat_indexes.lists IS 'lists that they read';
 COMMENT ON COLUMN gpuvec_stat_indexes.copies IS 'copies of rows in these';
 COMMENT ON COLUMN gpuvec_stat_indexes.matched IS
-	'copies that fulfil conditions on keys, of scans with such';
+	'copies that fulfill conditions on keys, of scans with such';
 COMMENT ON COLUMN gpuvec_stat_indexes.measured IS
 	'rows whose exact distance was computed';
 COMMENT ON COLUMN gpuvec_stat_indexes.given IS 'rows that were given out';
@@ -1135,7 +1135,7 @@ CREATE FUNCTION gpuvec_knn_graph(
 	method text DEFAULT 'exact')
 RETURNS TABLE (
 	key bigint,
-	neighbour bigint,
+	neighbor bigint,
 	rank integer,
 	distance double precision)
 AS 'MODULE_PATHNAME'
@@ -1153,7 +1153,7 @@ CREATE FUNCTION gpuvec_knn_graph_arrays(
 	method text DEFAULT 'exact')
 RETURNS TABLE (
 	key bigint,
-	neighbours bigint[],
+	neighbors bigint[],
 	distances double precision[])
 AS 'MODULE_PATHNAME'
 LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
@@ -1173,7 +1173,7 @@ CREATE FUNCTION gpuvec_knn_join(
 	method text DEFAULT 'exact')
 RETURNS TABLE (
 	key bigint,
-	neighbour bigint,
+	neighbor bigint,
 	rank integer,
 	distance double precision)
 AS 'MODULE_PATHNAME'

@@ -25,15 +25,15 @@ SET client_min_messages = warning;
 CREATE TABLE sorted AS
 SELECT metric, id AS key, sorted.*
 FROM (VALUES ('l2'), ('ip'), ('cosine')) AS m (metric), crowd AS a,
-	LATERAL (SELECT array_agg(id::bigint) AS neighbours, array_agg(d) AS distances
+	LATERAL (SELECT array_agg(id::bigint) AS neighbors, array_agg(d) AS distances
 		FROM (SELECT id, CASE metric WHEN 'l2' THEN s.v <-> a.v
 				WHEN 'ip' THEN s.v <#> a.v ELSE s.v <=> a.v END AS d
 			FROM crowd AS s WHERE s.v IS NOT NULL AND s.id <> a.id
 			ORDER BY d, ctid) AS s) AS sorted;
-SELECT k, m.metric, count(*), bool_and(g.neighbours = s.neighbours[:k] AND g.distances = s.distances[:k]) AS same
+SELECT k, m.metric, count(*), bool_and(g.neighbors = s.neighbors[:k] AND g.distances = s.distances[:k]) AS same
 FROM (VALUES (1), (10), (1000)) AS k (k),
 	(VALUES ('l2'), ('ip'), ('cosine')) AS m (metric),
-	LATERAL (SELECT key, array_agg(neighbour ORDER BY rank) AS neighbours,
+	LATERAL (SELECT key, array_agg(neighbor ORDER BY rank) AS neighbors,
 			array_agg(distance ORDER BY rank) AS distances
 		FROM gpuvec_knn_graph('crowd', 'id', 'v', k, m.metric) GROUP BY key) AS g,
 	sorted AS s
@@ -42,16 +42,16 @@ GROUP BY k, m.metric ORDER BY k, m.metric;
 SELECT count(*), max(abs(distance - (1 - r))) < 1e-12 AS near
 FROM (SELECT g.*, (SELECT corr(x, y) FROM unnest(a.v, b.v) AS u (x, y)) AS r
 	FROM gpuvec_knn_graph('crowd', 'id', 'v', 5, 'pearson') AS g
-		JOIN crowd AS a ON a.id = key JOIN crowd AS b ON b.id = neighbour) AS p;
+		JOIN crowd AS a ON a.id = key JOIN crowd AS b ON b.id = neighbor) AS p;
 
 -- ranks, one of each; keys of other types
 SELECT count(*), count(DISTINCT (key, rank)) AS places, min(rank), max(rank),
-	count(DISTINCT (key, neighbour)) AS pairs, bool_and(key <> neighbour) AS others
+	count(DISTINCT (key, neighbor)) AS pairs, bool_and(key <> neighbor) AS others
 FROM gpuvec_knn_graph('crowd', 'id', 'v', 7);
-SELECT (SELECT array_agg((-neighbour * 3)::bigint) FROM gpuvec_knn_graph('crowd', 'small', 'v', 4))
-	= (SELECT array_agg(neighbour) FROM gpuvec_knn_graph('crowd', 'id', 'v', 4)) AS small,
-	(SELECT array_agg(neighbour / 10000000000 * 3) FROM gpuvec_knn_graph('crowd', 'big', 'v', 4))
-	= (SELECT array_agg(neighbour) FROM gpuvec_knn_graph('crowd', 'id', 'v', 4)) AS big;
+SELECT (SELECT array_agg((-neighbor * 3)::bigint) FROM gpuvec_knn_graph('crowd', 'small', 'v', 4))
+	= (SELECT array_agg(neighbor) FROM gpuvec_knn_graph('crowd', 'id', 'v', 4)) AS small,
+	(SELECT array_agg(neighbor / 10000000000 * 3) FROM gpuvec_knn_graph('crowd', 'big', 'v', 4))
+	= (SELECT array_agg(neighbor) FROM gpuvec_knn_graph('crowd', 'id', 'v', 4)) AS big;
 
 -- little memory: many readings of the table, the same graph
 CREATE TABLE graph AS SELECT * FROM gpuvec_knn_graph('crowd', 'id', 'v', 200);
@@ -66,7 +66,7 @@ SELECT count(*), (SELECT count(*) FROM
 FROM graph;
 RESET client_min_messages;
 
--- joins: also with itself, then a row is its own neighbour
+-- joins: also with itself, then a row is its own neighbor
 CREATE TABLE left_side (k int, e real[]);
 INSERT INTO left_side VALUES (7, '{0.9,0}'), (8, NULL), (9, '{3,3}');
 SELECT * FROM gpuvec_knn_join('left_side', 'k', 'e', 'dots', 'id', 'v', 3);
@@ -75,7 +75,7 @@ WHERE distance <> 'NaN';
 SELECT * FROM gpuvec_knn_join('dots', 'id', 'v', 'dots', 'id', 'v', 1);
 SET client_min_messages = warning;
 SELECT count(*), bool_and(found = sorted) AS same
-FROM (SELECT key, array_agg((neighbour, distance)::text ORDER BY rank) AS found
+FROM (SELECT key, array_agg((neighbor, distance)::text ORDER BY rank) AS found
 		FROM gpuvec_knn_join('left_side', 'k', 'e', 'dots', 'id', 'v', 4) GROUP BY key) AS g
 	JOIN left_side AS a ON a.k = g.key,
 	LATERAL (SELECT array_agg((id::bigint, s.v <-> a.e)::text ORDER BY s.v <-> a.e, ctid) AS sorted
@@ -128,17 +128,17 @@ SELECT count(*) FROM (
 -- of some lists, as many as the recall takes: right distances, ascending, and
 -- never less than the exact ones
 SELECT metric, recall, count(*), avg((i.distance <= farthest)::int) >= recall AS finds,
-	bool_and(i.key <> i.neighbour) AS others,
+	bool_and(i.key <> i.neighbor) AS others,
 	bool_and(i.distance >= e.distance) AS behind,
 	bool_and(i.distance = CASE metric WHEN 'l2' THEN a.v <-> b.v WHEN 'ip' THEN a.v <#> b.v ELSE a.v <=> b.v END) AS measured,
-	count(*) = count(DISTINCT i.key << 32 | i.neighbour) AS once
+	count(*) = count(DISTINCT i.key << 32 | i.neighbor) AS once
 FROM (SELECT metric, recall, g.*
 		FROM metrics, (VALUES (0.8), (0.95)) AS r (recall),
 			LATERAL (SELECT set_config('gpuvec.recall', recall::text, false)) AS s (setting),
 			LATERAL gpuvec_knn_graph('many', 'id', 'v', 10, left(metric || setting, length(metric)), 'index') AS g) AS i
 	JOIN many_exact AS e USING (metric, key, rank)
 	JOIN many_farthest USING (metric, key)
-	JOIN many AS a ON a.id = i.key JOIN many AS b ON b.id = i.neighbour
+	JOIN many AS a ON a.id = i.key JOIN many AS b ON b.id = i.neighbor
 GROUP BY metric, recall ORDER BY metric, recall;
 RESET gpuvec.recall;
 -- one list finds some, two lists more; whatever memory there is
@@ -172,7 +172,7 @@ SET maintenance_work_mem = '1MB';
 RESET client_min_messages;
 SELECT count(*), count(*) FILTER (WHERE e IS NULL) AS different
 FROM gpuvec_knn_graph('scattered', 'id', 'v', 60, 'l2', 'index') AS i
-	LEFT JOIN scattered_exact AS e USING (key, neighbour, rank, distance);
+	LEFT JOIN scattered_exact AS e USING (key, neighbor, rank, distance);
 RESET maintenance_work_mem;
 RESET gpuvec.probes;
 DROP TABLE scattered, scattered_exact;
@@ -191,7 +191,7 @@ SELECT * FROM gpuvec_knn_join('crowd', 'id', 'v', 'dots', 'id', 'v', 3, 'l2', 'i
 SET client_min_messages = warning;
 CREATE INDEX dots_all ON dots USING gpuivfpq (v real_cosine_ops) WITH (dims = 2);
 RESET client_min_messages;
-SELECT key, neighbour, rank, round(distance::numeric, 6) AS distance
+SELECT key, neighbor, rank, round(distance::numeric, 6) AS distance
 FROM gpuvec_knn_graph('dots', 'id', 'v', 2, 'cosine', 'index');
 
 -- tables of no row, of one, of no vector
@@ -209,8 +209,8 @@ SELECT * FROM gpuvec_knn_join('dots', 'id', 'v', 'dots', 'id', NULL, 1);
 CREATE TABLE close AS SELECT 200 - i AS id, ARRAY[i]::real[] AS v FROM generate_series(1, 200) AS i;
 CREATE TABLE far (id bigint, v real[]);
 INSERT INTO far VALUES (9223372036854775807, '{1}'), (-9223372036854775808, '{2}'), (5, '{4}');
-SELECT count(*), sum(abs(key - neighbour)) FROM gpuvec_knn_graph('close', 'id', 'v', 1);
-SELECT key, neighbour FROM gpuvec_knn_graph('far', 'id', 'v', 1);
+SELECT count(*), sum(abs(key - neighbor)) FROM gpuvec_knn_graph('close', 'id', 'v', 1);
+SELECT key, neighbor FROM gpuvec_knn_graph('far', 'id', 'v', 1);
 INSERT INTO close VALUES (101, '{2}');
 INSERT INTO far VALUES (5, '{3}');
 SELECT * FROM gpuvec_knn_graph('close', 'id', 'v', 1);

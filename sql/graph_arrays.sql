@@ -9,16 +9,16 @@ INSERT INTO dots VALUES (1, '{0,0}'), (2, '{1,0}'), (3, '{3,0}'), (4, '{3,1}'),
 	(5, NULL), (60, '{1,0}');
 SELECT * FROM gpuvec_knn_graph_arrays('dots', 'id', 'v', 2);
 SELECT * FROM gpuvec_knn_graph_arrays('dots', 'id', 'v', 1, 'ip');
-SELECT key, neighbours, distances[1] FROM gpuvec_knn_graph_arrays('dots', 'id', 'v', 100, metric => 'cosine');
+SELECT key, neighbors, distances[1] FROM gpuvec_knn_graph_arrays('dots', 'id', 'v', 100, metric => 'cosine');
 -- arrays as others are
-SELECT pg_typeof(key), pg_typeof(neighbours), pg_typeof(distances), array_dims(neighbours), array_dims(distances),
-	array_send(neighbours) = array_send(ARRAY[neighbours[1], neighbours[2]]) AS same,
+SELECT pg_typeof(key), pg_typeof(neighbors), pg_typeof(distances), array_dims(neighbors), array_dims(distances),
+	array_send(neighbors) = array_send(ARRAY[neighbors[1], neighbors[2]]) AS same,
 	array_send(distances) = array_send(ARRAY[distances[1], distances[2]]) AS same
 FROM gpuvec_knn_graph_arrays('dots', 'id', 'v', 2) LIMIT 1;
 SELECT pg_typeof(gpuvec_knn_graph_arrays('dots', 'id', 'v', 1)) LIMIT 1;
-SELECT (gpuvec_knn_graph_arrays('dots', 'id', 'v', 1)).neighbours;
+SELECT (gpuvec_knn_graph_arrays('dots', 'id', 'v', 1)).neighbors;
 
--- what pairs say: fewer neighbours than k, keys of other types
+-- what pairs say: fewer neighbors than k, keys of other types
 CREATE TABLE crowd (small smallint, id int, big bigint, v real[])
 	WITH (autovacuum_enabled = off);
 INSERT INTO crowd
@@ -37,12 +37,12 @@ RETURNS TABLE (keys bigint, elements bigint, fewest int, different bigint)
 LANGUAGE SQL AS $$
 	WITH a AS (SELECT row_number() OVER () AS n, g.* FROM gpuvec_knn_graph_arrays($1, $2, 'v', $3, $4, $5) AS g),
 	p AS (
-		SELECT row_number() OVER (ORDER BY min(n)) AS n, key, array_agg(neighbour ORDER BY rank) AS neighbours,
+		SELECT row_number() OVER (ORDER BY min(n)) AS n, key, array_agg(neighbor ORDER BY rank) AS neighbors,
 			array_agg(distance ORDER BY rank) AS distances
 		FROM (SELECT row_number() OVER () AS n, g.* FROM gpuvec_knn_graph($1, $2, 'v', $3, $4, $5) AS g) AS g
 		GROUP BY key)
-	SELECT count(a), sum(cardinality(neighbours)), min(cardinality(neighbours)), count(*) FILTER (WHERE p IS DISTINCT FROM a)
-	FROM a FULL JOIN p USING (n, key, neighbours, distances);
+	SELECT count(a), sum(cardinality(neighbors)), min(cardinality(neighbors)), count(*) FILTER (WHERE p IS DISTINCT FROM a)
+	FROM a FULL JOIN p USING (n, key, neighbors, distances);
 $$;
 SELECT k, metric, d.* FROM (VALUES (1), (10), (1000)) AS k (k), metrics,
 	pg_temp.different('crowd', 'id', k, metric, 'exact') AS d ORDER BY k, metric;
@@ -62,28 +62,28 @@ RESET work_mem;
 CREATE TABLE stored AS SELECT * FROM gpuvec_knn_graph_arrays('crowd', 'id', 'v', 200);
 SELECT count(*) AS different FROM (TABLE stored EXCEPT SELECT * FROM gpuvec_knn_graph_arrays('crowd', 'id', 'v', 200)) AS d;
 CREATE TABLE short AS SELECT * FROM gpuvec_knn_graph_arrays('crowd', 'id', 'v', 3);
-CREATE UNIQUE INDEX ON short (neighbours, distances, key);
+CREATE UNIQUE INDEX ON short (neighbors, distances, key);
 SET enable_seqscan = off;
 SELECT count(*) FROM short AS s, gpuvec_knn_graph_arrays('crowd', 'id', 'v', 3) AS g
-WHERE s.neighbours = g.neighbours AND s.distances = g.distances AND s.key = g.key;
+WHERE s.neighbors = g.neighbors AND s.distances = g.distances AND s.key = g.key;
 RESET enable_seqscan;
-UPDATE short SET key = -key, neighbours = neighbours[:2] || neighbours[3:];
+UPDATE short SET key = -key, neighbors = neighbors[:2] || neighbors[3:];
 SELECT count(*) FROM short AS s JOIN gpuvec_knn_graph_arrays('crowd', 'id', 'v', 3) AS g ON g.key = -s.key
-WHERE (s.neighbours, s.distances) = (g.neighbours, g.distances)
-	AND record_image_eq(ROW(s.neighbours, s.distances), ROW(g.neighbours, g.distances));
+WHERE (s.neighbors, s.distances) = (g.neighbors, g.distances)
+	AND record_image_eq(ROW(s.neighbors, s.distances), ROW(g.neighbors, g.distances));
 SELECT count(*) AS different
-FROM (SELECT key, neighbour, rank::bigint, distance FROM gpuvec_knn_graph('crowd', 'id', 'v', 3)
-	EXCEPT SELECT -key, u.* FROM short, unnest(neighbours, distances) WITH ORDINALITY AS e (neighbour, distance, rank),
-		LATERAL (SELECT neighbour, rank, distance) AS u) AS d;
+FROM (SELECT key, neighbor, rank::bigint, distance FROM gpuvec_knn_graph('crowd', 'id', 'v', 3)
+	EXCEPT SELECT -key, u.* FROM short, unnest(neighbors, distances) WITH ORDINALITY AS e (neighbor, distance, rank),
+		LATERAL (SELECT neighbor, rank, distance) AS u) AS d;
 DROP TABLE stored, short;
 -- read to and fro, and again
 BEGIN;
-DECLARE c SCROLL CURSOR FOR SELECT key, neighbours FROM gpuvec_knn_graph_arrays('dots', 'id', 'v', 2);
+DECLARE c SCROLL CURSOR FOR SELECT key, neighbors FROM gpuvec_knn_graph_arrays('dots', 'id', 'v', 2);
 MOVE 3 FROM c;
 FETCH BACKWARD 2 FROM c;
 FETCH LAST FROM c;
 COMMIT;
-SELECT n, sum(cardinality(neighbours)) FROM generate_series(1, 3) AS n, gpuvec_knn_graph_arrays('dots', 'id', 'v', n)
+SELECT n, sum(cardinality(neighbors)) FROM generate_series(1, 3) AS n, gpuvec_knn_graph_arrays('dots', 'id', 'v', n)
 GROUP BY n ORDER BY n;
 RESET client_min_messages;
 
@@ -96,7 +96,7 @@ DELETE FROM lonely WHERE id BETWEEN 2702 AND 3000;
 SET gpuvec.probes = 1;
 SELECT keys, fewest, elements > 10000 AS most, different FROM pg_temp.different('lonely', 'id', 20, 'l2', 'index');
 SELECT * FROM gpuvec_knn_graph_arrays('lonely', 'id', 'v', 5, 'l2', 'index') WHERE key = 2701;
-SELECT count(*), sum(n) AS keys FROM (SELECT cardinality(neighbours) AS size, count(*) AS n
+SELECT count(*), sum(n) AS keys FROM (SELECT cardinality(neighbors) AS size, count(*) AS n
 	FROM gpuvec_knn_graph_arrays('lonely', 'id', 'v', 20, 'l2', 'index') GROUP BY 1) AS s;
 RESET gpuvec.probes;
 RESET client_min_messages;
@@ -107,7 +107,7 @@ SELECT * FROM gpuvec_knn_graph_arrays('nobody', 'id', 'v', 3);
 INSERT INTO nobody VALUES (NULL, NULL);
 SELECT * FROM gpuvec_knn_graph_arrays('nobody', 'id', 'v', 3);
 INSERT INTO nobody VALUES (11, '{1,1}');
-SELECT *, neighbours = '{}' AS empty, distances = '{}' AS empty FROM gpuvec_knn_graph_arrays('nobody', 'id', 'v', 3);
+SELECT *, neighbors = '{}' AS empty, distances = '{}' AS empty FROM gpuvec_knn_graph_arrays('nobody', 'id', 'v', 3);
 SELECT * FROM gpuvec_knn_graph_arrays('nobody', 'id', 'v', 3, 'l2', 'index');
 SELECT * FROM gpuvec_knn_graph_arrays('dots', 'id', 'v', NULL);
 
@@ -124,7 +124,7 @@ SET gpuvec.candidates = 10;
 SET gpuvec.recall = 0.5;
 SELECT * FROM pg_temp.different('wide', 'id', 5, 'cosine', 'index');
 SELECT index FROM gpuvec_last_scan();
-SELECT key, neighbours, distances FROM gpuvec_knn_graph_arrays('wide', 'id', 'v', 2, 'cosine', 'index')
+SELECT key, neighbors, distances FROM gpuvec_knn_graph_arrays('wide', 'id', 'v', 2, 'cosine', 'index')
 WHERE key % 3000 = 0 ORDER BY key;
 RESET gpuvec.candidates;
 RESET gpuvec.recall;

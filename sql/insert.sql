@@ -2,7 +2,7 @@
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/sql/include/prologue.sql
 
--- how many rows of a range are their own nearest neighbour, by the index
+-- how many rows of a range are their own nearest neighbor, by the index
 CREATE FUNCTION pg_temp.found(tab regclass, low int, high int) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -124,14 +124,14 @@ SET gpuvec.scan_order = relaxed;
 SELECT number, asked(condition, 100000) FROM conditions ORDER BY number;
 RESET gpuvec.probes;
 
--- the searches that few rows fulfil end in one pass over the lists, by the
+-- the searches that few rows fulfill end in one pass over the lists, by the
 -- session's engine (gpuvecd reads lists again)
 SET gpuvec.engine = cpu;
 SELECT count(*) FROM (SELECT id FROM items WHERE size BETWEEN 50 AND 52
 	ORDER BY v <-> '{1,2,3,4,5,6,7,8}' LIMIT 10) AS s;
 SELECT batches, lists, copies > 2000 AS all_copies, measured, given, finished
 FROM gpuvec_last_scan();
--- none fulfils: nothing is read
+-- none fulfills: nothing is read
 SELECT count(*) FROM (SELECT id FROM items WHERE size < 9 AND size > 10
 	ORDER BY v <-> '{1,2,3,4,5,6,7,8}' LIMIT 10) AS s;
 SELECT batches, lists, copies, measured FROM gpuvec_last_scan();

@@ -5,7 +5,7 @@ RESET client_min_messages;
 
 -- 1 - 2 - 3 - 6 has steps of 3 at most, 1 - 6 and 1 - 4 - 6 longer ones; the
 -- edges 3 - 2 and 6 - 3 are there from their other ends only
-CREATE TABLE graph (key bigint, neighbour bigint, distance float8);
+CREATE TABLE graph (key bigint, neighbor bigint, distance float8);
 INSERT INTO graph VALUES (1, 2, 1), (3, 2, 3), (6, 3, 2), (1, 6, 9),
 	(1, 4, 0.5), (4, 6, 3.5), (7, 8, 1);
 SELECT * FROM gpuvec_smoothest_path('graph', 1, 6);
@@ -60,45 +60,45 @@ SELECT * FROM gpuvec_smoothest_path('graph', 1, 7);
 -- other integers, real, columns in another order, dropped ones, domains, a
 -- materialized view; a row that is not there any more
 CREATE DOMAIN length AS real CHECK (VALUE >= 0);
-CREATE TABLE small (distance length, gone int, neighbour smallint, note text,
+CREATE TABLE small (distance length, gone int, neighbor smallint, note text,
 	key int);
 ALTER TABLE small DROP COLUMN gone;
 INSERT INTO small VALUES (0.25, -3, 'x', 70000), (0.5, -3, NULL, 9),
 	(0.125, 9, 'y', 70000);
 DELETE FROM small WHERE note = 'y';
 SELECT * FROM gpuvec_smoothest_path('small', 70000, 9);
-CREATE MATERIALIZED VIEW seen AS SELECT key, neighbour, distance FROM small
+CREATE MATERIALIZED VIEW seen AS SELECT key, neighbor, distance FROM small
 WITH NO DATA;
 SELECT * FROM gpuvec_smoothest_path('seen', 70000, 9);
 REFRESH MATERIALIZED VIEW seen;
 SELECT * FROM gpuvec_smoothest_path('seen', 70000, 9);
-CREATE TEMP TABLE nothing (key int, neighbour int, distance real);
+CREATE TEMP TABLE nothing (key int, neighbor int, distance real);
 SELECT * FROM gpuvec_smoothest_path('nothing', 1, 2);
 
 -- as the definition says: of all ways from a to b without a key twice, the
 -- first by largest step, number of steps, keys
-CREATE TABLE random_graph (number int, key int, neighbour int, distance real);
+CREATE TABLE random_graph (number int, key int, neighbor int, distance real);
 INSERT INTO random_graph
 SELECT number, abs(hashint4(number * 100 + i)) % 9,
 	abs(hashint4(number * 100 + i + 50)) % 9,
 	abs(hashint4(number * 100 - i)) % (1 + number % 7)
 FROM generate_series(11, 25) AS number, generate_series(1, 16) AS i;
-CREATE TABLE one (key int, neighbour int, distance real);
+CREATE TABLE one (key int, neighbor int, distance real);
 CREATE FUNCTION by_definition(source int, target int)
 RETURNS TABLE (largest float8, keys bigint[])
 LANGUAGE sql AS $$
 	WITH RECURSIVE both_ways AS (
-		SELECT key, neighbour, min(distance) AS distance
-		FROM (SELECT key, neighbour, distance FROM one
-			UNION ALL SELECT neighbour, key, distance FROM one) AS e
-		GROUP BY key, neighbour),
+		SELECT key, neighbor, min(distance) AS distance
+		FROM (SELECT key, neighbor, distance FROM one
+			UNION ALL SELECT neighbor, key, distance FROM one) AS e
+		GROUP BY key, neighbor),
 	way AS (
 		SELECT source AS at, '-Infinity'::float8 AS largest,
 			ARRAY[source::bigint] AS keys
 		UNION ALL
-		SELECT e.neighbour, greatest(w.largest, e.distance), keys || e.neighbour
+		SELECT e.neighbor, greatest(w.largest, e.distance), keys || e.neighbor
 		FROM way AS w JOIN both_ways AS e ON e.key = w.at
-		WHERE e.neighbour <> ALL (keys))
+		WHERE e.neighbor <> ALL (keys))
 	SELECT way.largest, way.keys FROM way WHERE at = target
 	ORDER BY way.largest, cardinality(way.keys), way.keys LIMIT 1
 $$;
@@ -113,12 +113,12 @@ DECLARE
 BEGIN
 	FOR n IN 11 .. 25 LOOP
 		TRUNCATE one;
-		INSERT INTO one SELECT key, neighbour, distance FROM random_graph
+		INSERT INTO one SELECT key, neighbor, distance FROM random_graph
 		WHERE number = n;
 		FOR pair IN
 			SELECT a.key AS source, b.key AS target
-			FROM (SELECT key FROM one UNION SELECT neighbour FROM one) AS a,
-				(SELECT key FROM one UNION SELECT neighbour FROM one) AS b
+			FROM (SELECT key FROM one UNION SELECT neighbor FROM one) AS a,
+				(SELECT key FROM one UNION SELECT neighbor FROM one) AS b
 			WHERE (a.key + b.key * 3) % 5 = n % 5
 		LOOP
 			SELECT INTO truth * FROM by_definition(pair.source, pair.target);
@@ -144,11 +144,11 @@ END $$;
 -- a grid of 40 x 40: what is reached by edges no longer than the largest step,
 -- in so many steps, is not reached in fewer, nor by shorter edges at all
 CREATE TABLE grid AS
-SELECT key, neighbour, abs(hashint8(key * 2000 + neighbour)) % 100 / 10.0::real
+SELECT key, neighbor, abs(hashint8(key * 2000 + neighbor)) % 100 / 10.0::real
 	AS distance
 FROM generate_series(0, 1599) AS key,
-	LATERAL (VALUES (key + 1), (key + 40)) AS n (neighbour)
-WHERE neighbour < 1600 AND (neighbour % 40 <> 0 OR neighbour = key + 40);
+	LATERAL (VALUES (key + 1), (key + 40)) AS n (neighbor)
+WHERE neighbor < 1600 AND (neighbor % 40 <> 0 OR neighbor = key + 40);
 CREATE FUNCTION steps_within(source bigint, target bigint, longest float8)
 RETURNS int
 LANGUAGE plpgsql AS $$
@@ -159,10 +159,10 @@ DECLARE
 BEGIN
 	WHILE edge <> '{}' AND NOT target = ANY (edge) LOOP
 		SELECT INTO edge coalesce(array_agg(DISTINCT e.next), '{}')
-		FROM (SELECT neighbour AS next FROM grid
+		FROM (SELECT neighbor AS next FROM grid
 			WHERE key = ANY (edge) AND distance <= longest
 			UNION SELECT key FROM grid
-			WHERE neighbour = ANY (edge) AND distance <= longest) AS e
+			WHERE neighbor = ANY (edge) AND distance <= longest) AS e
 		WHERE e.next <> ALL (seen);
 		seen := seen || edge;
 		steps := steps + 1;
@@ -170,7 +170,7 @@ BEGIN
 	RETURN CASE WHEN edge <> '{}' THEN steps END;
 END $$;
 CREATE INDEX ON grid (key);
-CREATE INDEX ON grid (neighbour);
+CREATE INDEX ON grid (neighbor);
 ANALYZE grid;
 SELECT count(*) AS pairs, bool_and(
 		p.keys[1] = source AND p.keys[steps + 1] = target AND
@@ -186,12 +186,12 @@ FROM (SELECT abs(hashint4(i)) % 1600 AS source,
 		FROM (SELECT *, lag(key) OVER (ORDER BY step) AS before
 			FROM gpuvec_smoothest_path('grid', source, target)) AS s
 		LEFT JOIN grid AS g ON g.key = least(s.key, before)
-			AND g.neighbour = greatest(s.key, before)
+			AND g.neighbor = greatest(s.key, before)
 			AND g.distance = s.distance) AS p;
 
 -- the same with a sort on disk, and whatever the order of rows
 CREATE TABLE mixed AS SELECT g.* FROM grid AS g, generate_series(1, 10)
-ORDER BY hashint8(key * 3000 + neighbour);
+ORDER BY hashint8(key * 3000 + neighbor);
 SET maintenance_work_mem = '1MB';
 SELECT count(*) > 1 AS path,
 	array_agg(m ORDER BY step) = (SELECT array_agg(g ORDER BY step)
@@ -199,10 +199,10 @@ SELECT count(*) > 1 AS path,
 FROM gpuvec_smoothest_path('mixed', 0, 1599) AS m;
 RESET maintenance_work_mem;
 
--- a chain of 100,000 keys, and a statement that is cancelled: what is set for its
+-- a chain of 100,000 keys, and a statement that is canceled: what is set for its
 -- message alone cancels nothing behind it (how soon it ends: test/t/006_cancel.pl)
 CREATE TABLE chain AS
-SELECT i AS key, i + 1 AS neighbour, 1.0::real AS distance
+SELECT i AS key, i + 1 AS neighbor, 1.0::real AS distance
 FROM generate_series(1, 100000) AS i;
 SELECT count(*), sum(key - step), min(distance), max(distance)
 FROM gpuvec_smoothest_path('chain', 1, 100001);
@@ -212,14 +212,14 @@ BEGIN
 	FOR i IN 1..1000 LOOP
 		PERFORM count(*) FROM gpuvec_smoothest_path('chain', 1, 100001);
 	END LOOP;
-	RAISE NOTICE 'not cancelled';
+	RAISE NOTICE 'not canceled';
 EXCEPTION WHEN query_canceled THEN
-	RAISE NOTICE 'cancelled';
+	RAISE NOTICE 'canceled';
 END $$;
 
 -- rows of the statement's snapshot
 BEGIN;
-CREATE TABLE growing (key int, neighbour int, distance real);
+CREATE TABLE growing (key int, neighbor int, distance real);
 INSERT INTO growing VALUES (1, 2, 1);
 WITH more AS (INSERT INTO growing VALUES (1, 2, 0.5) RETURNING 1)
 SELECT p.* FROM more, gpuvec_smoothest_path('growing', 1, 2) AS p;
@@ -228,12 +228,12 @@ ROLLBACK;
 
 -- who may read the three columns may ask
 CREATE ROLE regress_gpuvec_path;
-CREATE TABLE secret AS SELECT 1 AS key, 2 AS neighbour, 0.5::real AS distance,
+CREATE TABLE secret AS SELECT 1 AS key, 2 AS neighbor, 0.5::real AS distance,
 	'x' AS other;
 SET ROLE regress_gpuvec_path;
 SELECT * FROM gpuvec_smoothest_path('secret', 1, 2);
 RESET ROLE;
-GRANT SELECT (key, neighbour, other) ON secret TO regress_gpuvec_path;
+GRANT SELECT (key, neighbor, other) ON secret TO regress_gpuvec_path;
 SET ROLE regress_gpuvec_path;
 SELECT * FROM gpuvec_smoothest_path('secret', 1, 2);
 RESET ROLE;
@@ -256,26 +256,26 @@ RESET ROLE;
 -- what is no graph
 CREATE VIEW looked AS SELECT * FROM graph;
 SELECT * FROM gpuvec_smoothest_path('looked', 1, 2);
-CREATE TABLE parted (key int, neighbour int, distance real)
+CREATE TABLE parted (key int, neighbor int, distance real)
 PARTITION BY LIST (key);
 SELECT * FROM gpuvec_smoothest_path('parted', 1, 2);
 CREATE FOREIGN DATA WRAPPER path_nowhere;
 CREATE SERVER path_server FOREIGN DATA WRAPPER path_nowhere;
-CREATE FOREIGN TABLE away (key int, neighbour int, distance real)
+CREATE FOREIGN TABLE away (key int, neighbor int, distance real)
 SERVER path_server;
 SELECT * FROM gpuvec_smoothest_path('away', 1, 2);
 CREATE INDEX graph_key ON graph (key);
 SELECT * FROM gpuvec_smoothest_path('graph_key', 1, 2);
 SELECT * FROM gpuvec_smoothest_path('absent', 1, 2);
 SELECT * FROM gpuvec_smoothest_path(0::regclass, 1, 2);
-CREATE TABLE shape (key int, "Neighbour" int, distance real);
+CREATE TABLE shape (key int, "Neighbor" int, distance real);
 SELECT * FROM gpuvec_smoothest_path('shape', 1, 2);
-ALTER TABLE shape RENAME "Neighbour" TO neighbour;
+ALTER TABLE shape RENAME "Neighbor" TO neighbor;
 ALTER TABLE shape ALTER key TYPE text;
 SELECT * FROM gpuvec_smoothest_path('shape', 1, 2);
 ALTER TABLE shape DROP key, ADD key int, ALTER distance TYPE numeric;
 SELECT * FROM gpuvec_smoothest_path('shape', 1, 2);
-ALTER TABLE shape ALTER distance TYPE int, ALTER neighbour TYPE float8;
+ALTER TABLE shape ALTER distance TYPE int, ALTER neighbor TYPE float8;
 SELECT * FROM gpuvec_smoothest_path('shape', 1, 2);
 
 SELECT p.oid::regprocedure, provolatile, proisstrict, proparallel

@@ -45,7 +45,7 @@ SELECT count(*), count(*) FILTER (WHERE v.distance IS DISTINCT FROM r.distance) 
 FROM gpuvec_knn_graph('vectors', 'id', 'r', 5) AS r
 	FULL JOIN gpuvec_knn_graph('vectors', 'id', 'v', 5) AS v USING (key, rank)
 	FULL JOIN gpuvec_knn_graph('vectors', 'id', 'h', 5) AS h USING (key, rank);
-SELECT count(*), count(*) FILTER (WHERE key = neighbour AND distance = 0) AS themselves
+SELECT count(*), count(*) FILTER (WHERE key = neighbor AND distance = 0) AS themselves
 FROM gpuvec_knn_join('vectors', 'id', 'h', 'vectors', 'id', 'v', 1);
 SELECT count(*) AS same
 FROM gpuvec_kmeans('vectors', 'r', 10) AS r
@@ -111,7 +111,7 @@ CREATE TABLE long AS SELECT i AS id, ARRAY(SELECT x * 1e20 FROM unnest(pg_temp.p
 FROM generate_series(1, 2000) AS i;
 CREATE INDEX long_v ON long USING gpuivfpq (v vector_l2_ops) WITH (lists = 10);
 CREATE TABLE of_long AS SELECT -id AS id, v FROM long WHERE id % 100 = 7;
-SELECT count(*), count(*) FILTER (WHERE i.distance IS DISTINCT FROM e.distance OR i.neighbour <> e.neighbour) AS different,
+SELECT count(*), count(*) FILTER (WHERE i.distance IS DISTINCT FROM e.distance OR i.neighbor <> e.neighbor) AS different,
 	count(DISTINCT i.distance) > 10 AS tells, bool_and(i.distance < 'Infinity') AS finite
 FROM gpuvec_knn_join('of_long', 'id', 'v', 'long', 'id', 'v', 10, 'l2', 'index') AS i
 	FULL JOIN gpuvec_knn_join('of_long', 'id', 'v', 'long', 'id', 'v', 10, 'l2') AS e USING (key, rank);

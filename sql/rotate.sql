@@ -80,16 +80,16 @@ BEGIN
 	RETURN total;
 END $$;
 -- lists of graphs are those of centroids as rows are, not as they are rotated
-CREATE FUNCTION neighbours() RETURNS bigint LANGUAGE sql SET gpuvec.probes = 1 AS $$
+CREATE FUNCTION neighbors() RETURNS bigint LANGUAGE sql SET gpuvec.probes = 1 AS $$
 	SELECT count(*) FROM gpuvec_knn_graph('mixed', 'id', 'e', 5, 'l2', 'index') AS a
-	JOIN gpuvec_knn_graph('mixed', 'id', 'e', 5) AS b USING (key, neighbour) $$;
+	JOIN gpuvec_knn_graph('mixed', 'id', 'e', 5) AS b USING (key, neighbor) $$;
 CREATE INDEX mixed_e ON mixed USING gpuivfpq (e) WITH (lists = 20, pq_dim = 6);
-SELECT found(50) AS plain, neighbours() AS plain_neighbours \gset
+SELECT found(50) AS plain, neighbors() AS plain_neighbors \gset
 ALTER INDEX mixed_e SET (rotate = on);
 SELECT found(50) = :plain AS unchanged, advice FROM gpuvec_index_info('mixed_e');
 REINDEX INDEX mixed_e;
 SELECT found(50) > 1.1 * :plain AS better, advice FROM gpuvec_index_info('mixed_e');
-SELECT neighbours() > .9 * :plain_neighbours AS near;
+SELECT neighbors() > .9 * :plain_neighbors AS near;
 ALTER INDEX mixed_e RESET (rotate);
 SELECT advice FROM gpuvec_index_info('mixed_e');
 
@@ -131,4 +131,4 @@ SELECT * FROM gpuvec_verify_index('enormous_e');
 DROP TABLE enormous;
 
 DROP TABLE mixed;
-DROP FUNCTION wrong_rows, found, neighbours, mixed;
+DROP FUNCTION wrong_rows, found, neighbors, mixed;

@@ -39,9 +39,9 @@ RESET gpuvec.probes;
 SELECT count(*), avg((i.distance <= farthest)::int) > 0.9 AS finds,
 	bool_and(i.distance >= e.distance) AS behind,
 	bool_and(i.distance = a.v <=> b.v) AS measured,
-	count(*) = count(DISTINCT (i.key, i.neighbour)) AS once
+	count(*) = count(DISTINCT (i.key, i.neighbor)) AS once
 FROM gpuvec_knn_join('few', 'id', 'v', 'many', 'id', 'v', 10, 'cosine', 'index') AS i
-	JOIN exact AS e USING (key, rank) JOIN few AS a ON a.id = i.key JOIN many AS b ON b.id = i.neighbour,
+	JOIN exact AS e USING (key, rank) JOIN few AS a ON a.id = i.key JOIN many AS b ON b.id = i.neighbor,
 	LATERAL (SELECT max(distance) AS farthest FROM exact AS f WHERE f.metric = 'cosine' AND f.key = i.key) AS f
 WHERE e.metric = 'cosine';
 SELECT index, given FROM gpuvec_last_scan();
@@ -55,7 +55,7 @@ SET client_min_messages = warning;
 CREATE INDEX wide_v ON wide USING gpuivfpq (v) WITH (dims = 256, lists = 200);
 SET gpuvec.candidates = 10;
 SET gpuvec.recall = 0.5;
-SELECT count(*), bool_and(i.distance >= e.distance) AS behind, bool_and(i.key <> i.neighbour) AS others,
+SELECT count(*), bool_and(i.distance >= e.distance) AS behind, bool_and(i.key <> i.neighbor) AS others,
 	avg((i.distance <= e.distance)::int) > 0.4 AS finds
 FROM gpuvec_knn_graph('wide', 'id', 'v', 5, 'l2', 'index') AS i
 	JOIN gpuvec_knn_graph('wide', 'id', 'v', 5) AS e USING (key, rank);
@@ -75,7 +75,7 @@ SELECT index, given, batches >= 3 AS all_of_them, measured >= given AS measured 
 RESET maintenance_work_mem;
 
 -- rows without a direction are near to none, and others to none of them; who
--- lacks neighbours has them by the whole table
+-- lacks neighbors has them by the whole table
 INSERT INTO few SELECT -20000, array_fill(0::real, '{64}');
 INSERT INTO many SELECT 20000, array_fill(0::real, '{64}');
 SELECT i.*, e.distance IS NOT DISTINCT FROM i.distance AS same
@@ -106,16 +106,16 @@ RESET maintenance_work_mem;
 RESET gpuvec.candidates;
 RESET gpuvec.recall;
 SELECT count(*), count(*) FILTER (WHERE j.distance = 'NaN') AS far,
-	count(*) FILTER (WHERE j.distance = 'NaN' AND j.neighbour <> e.neighbour OR e.distance IS NULL) AS different
+	count(*) FILTER (WHERE j.distance = 'NaN' AND j.neighbor <> e.neighbor OR e.distance IS NULL) AS different
 FROM joined AS j LEFT JOIN gpuvec_knn_join('asked', 'id', 'v', 'flat', 'id', 'v', 3, 'cosine') AS e USING (key, rank);
 SELECT count(*), count(*) FILTER (WHERE g.distance = 'NaN') AS far,
-	count(*) FILTER (WHERE g.distance = 'NaN' AND g.neighbour <> e.neighbour OR e.distance IS NULL) AS different
+	count(*) FILTER (WHERE g.distance = 'NaN' AND g.neighbor <> e.neighbor OR e.distance IS NULL) AS different
 FROM graph AS g LEFT JOIN gpuvec_knn_graph('flat', 'id', 'v', 3, 'cosine') AS e USING (key, rank);
--- others that lack neighbours, since too few rows that have a direction are left
+-- others that lack neighbors, since too few rows that have a direction are left
 DELETE FROM flat WHERE id % 3 <> 0 AND id > 2;
 DELETE FROM asked WHERE id NOT IN (-1, -31);
 SELECT count(*), count(j.distance) AS found, count(*) FILTER (WHERE j.distance = 'NaN') AS far,
-	count(*) FILTER (WHERE j.neighbour IS DISTINCT FROM e.neighbour) AS different
+	count(*) FILTER (WHERE j.neighbor IS DISTINCT FROM e.neighbor) AS different
 FROM gpuvec_knn_join('asked', 'id', 'v', 'flat', 'id', 'v', 4, 'cosine', 'index') AS j
 	FULL JOIN gpuvec_knn_join('asked', 'id', 'v', 'flat', 'id', 'v', 4, 'cosine') AS e USING (key, rank);
 SELECT index FROM gpuvec_last_scan();

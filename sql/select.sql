@@ -69,16 +69,16 @@ FROM selectable,
 GROUP BY name ORDER BY name;
 DROP TABLE selectable;
 
--- a statement that is cancelled; what is set for its message alone cancels nothing
+-- a statement that is canceled; what is set for its message alone cancels nothing
 -- behind it (how soon it ends: test/t/006_cancel.pl)
 SET LOCAL statement_timeout = '150ms' \;
 DO $$
 BEGIN
 	PERFORM count(*)
 	FROM gpuvec_select(array_fill(1::real, ARRAY[10000000]), 10000000, 'multi');
-	RAISE NOTICE 'not cancelled';
+	RAISE NOTICE 'not canceled';
 EXCEPTION WHEN query_canceled THEN
-	RAISE NOTICE 'cancelled';
+	RAISE NOTICE 'canceled';
 END $$;
 
 SELECT p.oid::regprocedure, provolatile, proisstrict, proparallel

@@ -18,7 +18,7 @@ my $WANTED = 92;
 
 die "usage: coverage.pl JSON SOURCE LIST\n" unless @ARGV == 3;
 my ($json, $source, $list) = @ARGV;
-my $REPORT = qr/\b(?:ereport|elog)\s*\(|\breturn\s+GV_(?:CANCELLED|INVALID|NO_MEMORY|FAILED)\s*;/;
+my $REPORT = qr/\b(?:ereport|elog)\s*\(|\breturn\s+GV_(?:CANCELED|INVALID|NO_MEMORY|FAILED)\s*;/;
 
 sub slurp
 {

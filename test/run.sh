@@ -37,7 +37,7 @@
 #	sqllevels		the SQL tests with each of the processor's instructions
 #	plainbuffers	the SQL tests without what leans on PostgreSQL's insides
 #					(src/page/buffer/README)
-#	ubsan			a server with the undefined-behaviour sanitizer
+#	ubsan			a server with the undefined-behavior sanitizer
 #	coverage		which lines of src/ the tests of a server and the unit programs
 #					execute: 92 % at least; errors that none reports are listed
 #					(skipped without gcovr)

@@ -168,7 +168,7 @@ gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 			GV_TRY(gv_gpu_probes(card, &batch, &finder->searcher));
 		}
 		if (stop != NULL && stop->requested(stop->arg))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 	}
 	return GV_OK;
 }

@@ -389,7 +389,7 @@ cuda_copy(GvBuilder *builder, const GvBuilderSpec *spec, GvBuilder **copy)
 
 /* Start to look for the rows that are nearest to each query; *p of them. */
 static GvStatus
-find_neighbours(GvBuilder *builder, const float *d_rows, int32_t n,
+find_neighbors(GvBuilder *builder, const float *d_rows, int32_t n,
 				int32_t *p, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
@@ -407,10 +407,10 @@ find_neighbours(GvBuilder *builder, const float *d_rows, int32_t n,
 
 /* Of what was found in this batch, what is nearer than all before it. */
 static void
-take_neighbours(GvBuilder *builder, const GvProbe *near, int32_t p,
+take_neighbors(GvBuilder *builder, const GvProbe *near, int32_t p,
 				GvEncoded *encoded)
 {
-	encoded->nneighbours = 0;
+	encoded->nneighbors = 0;
 	for (int32_t q = 0; q < builder->spec.nqueries; q++)
 	{
 		GvTopK	   *best = &builder->best[q];
@@ -428,7 +428,7 @@ take_neighbours(GvBuilder *builder, const GvProbe *near, int32_t p,
 		}
 		for (int32_t i = 0; i < best->count; i++)
 			if (best->ids[i] >= builder->nencoded)
-				encoded->neighbours[encoded->nneighbours++] =
+				encoded->neighbors[encoded->nneighbors++] =
 					{q, (int32_t) (best->ids[i] - builder->nencoded),
 					best->scores[i]};
 	}
@@ -480,7 +480,7 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 
 	GV_TRY(gv_buffer_need(&builder->d_out, places.bytes));
 	GV_TRY(gv_buffer_need(&builder->out, places.bytes +
-						  gv_builder_most_neighbours(spec, n) *
+						  gv_builder_most_neighbors(spec, n) *
 						  sizeof(GvProbe)));
 	card = gv_build_rows(builder, d_rows, n);
 	set_outputs(&card, &places, (char *) builder->d_out.memory);
@@ -493,7 +493,7 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 	GV_CUDA_TRY(cudaMemcpyAsync(builder->out.memory, builder->d_out.memory,
 								places.bytes, cudaMemcpyDeviceToHost,
 								builder->stream));
-	GV_TRY(find_neighbours(builder, card.d_rows, n, &p, stop));
+	GV_TRY(find_neighbors(builder, card.d_rows, n, &p, stop));
 	nearest_bytes = (size_t) spec->nqueries * p * sizeof(GvProbe);
 	if (nearest_bytes > 0)
 		GV_CUDA_TRY(cudaMemcpyAsync((char *) builder->out.memory +
@@ -502,7 +502,7 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 									builder->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(builder->stream));
 	give_out(spec, &places, (const char *) builder->out.memory, n, encoded);
-	take_neighbours(builder, (const GvProbe *)
+	take_neighbors(builder, (const GvProbe *)
 					((const char *) builder->out.memory + places.bytes), p,
 					encoded);
 	builder->nencoded += n;

@@ -104,8 +104,8 @@ struct GvNearGroups
 	int32_t		tried;			/* groups of a row */
 	int64_t		block;			/* rows whose pairs are sorted at once */
 	cudaStream_t stream;
-	float	   *d_centres;		/* [ngroups][dims] */
-	GvTargets	centres;
+	float	   *d_centers;		/* [ngroups][dims] */
+	GvTargets	centers;
 	GvProbe    *d_probes;		/* [pairs] groups nearest to some vectors */
 	uint16_t   *d_tried;		/* [n][tried] those that rows try, */
 	int32_t		ntried;			/* of so many groups; 0: not yet */

@@ -4,11 +4,11 @@
  *		of near groups: what k-means compares grows as rows times the root of
  *		the centroids, and not as rows times centroids.
  *
- *		begin	centres of groups, twice the root of the centroids: k-means of
+ *		begin	centers of groups, twice the root of the centroids: k-means of
  *				some of these, once
- *		set		centroids go to the group of their nearest centre, and come to
+ *		set		centroids go to the group of their nearest center, and come to
  *				lie side by side
- *		assign	each row tries the groups of its nearest centres, which stay
+ *		assign	each row tries the groups of its nearest centers, which stay
  *				the same: pairs (row, group), some rows' at a time, are sorted
  *				by group, and a group's rows meet its centroids by what finds a
  *				query's lists (assign.cu); of what the groups found the nearest
@@ -30,7 +30,7 @@
 #define THREADS			256
 #define LEAST_CENTROIDS	131072	/* below, scores of all take no longer */
 #define TRIED			32		/* groups of a row */
-#define OF_A_GROUP		64		/* centroids that centres are made of */
+#define OF_A_GROUP		64		/* centroids that centers are made of */
 #define ITERATIONS		4
 #define ALIGN			64		/* of a group's first centroid */
 #define PIECE			65536	/* rows that meet a group at once */
@@ -60,7 +60,7 @@ gv_near_groups_serve(int32_t k)
 	return k >= (forced_from > 0 ? forced_from : LEAST_CENTROIDS);
 }
 
-/* Centres for k centroids, at most. */
+/* Centers for k centroids, at most. */
 static int32_t
 groups_of(int32_t k)
 {
@@ -109,7 +109,7 @@ take_memory(GvNearGroups *near, int64_t n, int32_t k, int32_t most)
 	int64_t		room = std::max(pairs, (int64_t) k);
 	int64_t		places = k + (int64_t) ALIGN * most;
 
-	GV_TRY(gv_card_alloc(&near->d_centres, (int64_t) most * near->dims));
+	GV_TRY(gv_card_alloc(&near->d_centers, (int64_t) most * near->dims));
 	for (int i = 0; i < 2; i++)
 	{
 		GV_TRY(gv_card_alloc(&near->d_keys[i], room));
@@ -134,7 +134,7 @@ take_memory(GvNearGroups *near, int64_t n, int32_t k, int32_t most)
 	GV_CUDA_TRY(cudaMemsetAsync(near->d_members, 0,
 								places * near->dims * sizeof(float),
 								near->stream));
-	GV_TRY(gv_targets_create(&near->centres, GV_L2, near->dims, most,
+	GV_TRY(gv_targets_create(&near->centers, GV_L2, near->dims, most,
 							 near->stream));
 	return gv_targets_create(&near->members, GV_L2, near->dims,
 							 (int32_t) places, near->stream);
@@ -144,9 +144,9 @@ take_memory(GvNearGroups *near, int64_t n, int32_t k, int32_t most)
 void
 gv_near_groups_drop(GvNearGroups *near)
 {
-	gv_targets_drop(&near->centres);
+	gv_targets_drop(&near->centers);
 	gv_targets_drop(&near->members);
-	(void) cudaFree(near->d_centres);
+	(void) cudaFree(near->d_centers);
 	for (int i = 0; i < 2; i++)
 	{
 		(void) cudaFree(near->d_keys[i]);
@@ -185,7 +185,7 @@ gv_near_groups_begin(GvNearGroups *near, const GvKmeans *kmeans,
 	some.n = std::min((int64_t) k, (int64_t) OF_A_GROUP * most);
 	some.k = most;
 	some.iterations = ITERATIONS;
-	GV_TRY(gv_gpu_kmeans(&some, d_centroids, near->d_centres, &found, finder,
+	GV_TRY(gv_gpu_kmeans(&some, d_centroids, near->d_centers, &found, finder,
 						 stop));
 	near->ngroups = found.k;
 	return GV_OK;
@@ -220,7 +220,7 @@ find_groups(GvNearGroups *near, const float *d_vectors, int64_t n,
 			int32_t tried, uint16_t *d_groups, GvFinder *finder,
 			const GvStop *stop)
 {
-	GV_TRY(gv_gpu_assign(finder, &near->centres, d_vectors, n, tried,
+	GV_TRY(gv_gpu_assign(finder, &near->centers, d_vectors, n, tried,
 						 near->d_probes, stop));
 	GV_LAUNCH(tried_kernel, gv_blocks_for(n * tried, THREADS), THREADS, 0,
 			  near->stream, near->d_probes, n * tried, d_groups);
@@ -247,7 +247,7 @@ group(GvNearGroups *near, const uint16_t *d_groups, int64_t n, int32_t tried)
 	return gv_cuda_status(cudaStreamSynchronize(near->stream));
 }
 
-/* Centres that no centroid is near to are no groups any more. */
+/* Centers that no centroid is near to are no groups any more. */
 static GvStatus
 drop_empty(GvNearGroups *near, GvFinder *finder)
 {
@@ -263,9 +263,9 @@ drop_empty(GvNearGroups *near, GvFinder *finder)
 	GV_CUDA_TRY(cudaMemcpyAsync(near->d_keys[0], near->counts,
 								n * sizeof(uint32_t), cudaMemcpyHostToDevice,
 								near->stream));
-	GV_TRY(gv_gpu_gather(near->d_centres, near->d_keys[0], n, dims,
+	GV_TRY(gv_gpu_gather(near->d_centers, near->d_keys[0], n, dims,
 						 near->d_members, near->stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(near->d_centres, near->d_members,
+	GV_CUDA_TRY(cudaMemcpyAsync(near->d_centers, near->d_members,
 								(size_t) n * dims * sizeof(float),
 								cudaMemcpyDeviceToDevice, near->stream));
 	near->ngroups = n;
@@ -298,7 +298,7 @@ gv_near_groups_set(GvNearGroups *near, const float *d_centroids, int32_t k,
 	do
 	{
 		before = near->ngroups;
-		GV_TRY(gv_targets_set(&near->centres, near->d_centres,
+		GV_TRY(gv_targets_set(&near->centers, near->d_centers,
 							  near->ngroups));
 		GV_TRY(find_groups(near, d_centroids, k, 1, near->d_own, finder,
 						   stop));

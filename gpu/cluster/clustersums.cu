@@ -5,7 +5,7 @@
  *
  * All sums are in double and in the order of rows, which a stable radix sort
  * by cluster keeps, so every sum is one thread's, and it is the clusters and
- * dimensions that are many.  A row of a cluster is read whole, by neighbouring
+ * dimensions that are many.  A row of a cluster is read whole, by neighboring
  * lanes, 8 rows at once, or 32 where clusters are too few to keep the card busy.
  */
 #include "gpu/cluster/clusters.cuh"

@@ -3,8 +3,8 @@
  *		What the files of k-means over a set share: rows and clusters in the
  *		card's memory, and the steps of a pass.
  *
- *		centre	once: rows moved to their middle, in half precision, and what
- *				that did to them (centre.cu)
+ *		center	once: rows moved to their middle, in half precision, and what
+ *				that did to them (center.cu)
  *		halve	the same of the centroids, in every pass
  *		assign	the nearest centroid of every row, piece by piece: a bound from
  *				the one that was nearest before, the few that may be nearer by
@@ -108,8 +108,8 @@ struct GvClusters
 	GvMend	   *d_mends;		/* [k] */
 };
 
-/* centre.cu */
-extern GvStatus gv_gpu_centre(const GvClusters *cl, cudaStream_t stream);
+/* center.cu */
+extern GvStatus gv_gpu_center(const GvClusters *cl, cudaStream_t stream);
 extern GvStatus gv_gpu_halve(const GvClusters *cl, cudaStream_t stream);
 
 /*
@@ -144,7 +144,7 @@ extern GvStatus gv_gpu_mend(const GvClusters *cl, int32_t n,
 typedef enum GvKmeansStep
 {
 	GV_KMEANS_BEGIN,			/* of a pass; the others are over */
-	GV_KMEANS_CENTRE,
+	GV_KMEANS_CENTER,
 	GV_KMEANS_HALVE,
 	GV_KMEANS_BOUNDS,			/* of each piece */
 	GV_KMEANS_CLOSEST,

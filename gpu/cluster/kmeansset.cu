@@ -243,7 +243,7 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 		int64_t		some = n - done < most ? n - done : most;
 
 		if (is_stopped(stop))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 		GV_CUDA_TRY(cudaMemcpyAsync(d_to + (first + done) * dims,
 									(const float *) items + done * dims,
 									(size_t) (some * dims) * sizeof(float),
@@ -314,7 +314,7 @@ assign_rows(GvKmeansSet *set, const GvStop *stop)
 		if (done + n < cl->n)
 			GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
 		if (is_stopped(stop))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 	}
 	return GV_OK;
 }
@@ -392,8 +392,8 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 	GV_TRY(gv_choose_device(set->spec.device));
 	tell(set, GV_KMEANS_BEGIN);
 	if (set->passes == 0)
-		GV_TRY(gv_gpu_centre(cl, set->stream));
-	tell(set, GV_KMEANS_CENTRE);
+		GV_TRY(gv_gpu_center(cl, set->stream));
+	tell(set, GV_KMEANS_CENTER);
 	GV_TRY(gv_gpu_halve(cl, set->stream));
 	tell(set, GV_KMEANS_HALVE);
 	GV_TRY(assign_rows(set, stop));
@@ -405,7 +405,7 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 	tell(set, GV_KMEANS_SUM);
 	GV_TRY(bring_clusters(set, &done->error));
 	if (is_stopped(stop))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	done->passes = ++set->passes;
 	done->finished = last;
 	done->again = 0;			/* rows are kept */

@@ -206,7 +206,7 @@ load_keys(const float *scores, int nlists, uint32_t (&keys)[SIFT_KEYS])
 }
 
 /*
- * How many keys runs have: run i has key i % nkeys.  Near runs are neighbours,
+ * How many keys runs have: run i has key i % nkeys.  Near runs are neighbors,
  * and so have keys of their own.
  */
 static __host__ __device__ inline uint32_t

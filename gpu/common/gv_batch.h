@@ -137,7 +137,7 @@ struct GvBatch
 	const uint64_t *in_values;	/* [values] */
 	GvCardTest *d_tests;
 	uint64_t   *d_values;
-	uint32_t   *d_matches;		/* [n][probes] copies that fulfil them */
+	uint32_t   *d_matches;		/* [n][probes] copies that fulfill them */
 	uint32_t   *d_kept;			/* [n] scores of them, side by side; see
 								 * gv_nscores */
 	uint32_t   *out_matches;
@@ -154,7 +154,7 @@ struct GvBatch
 
 /*
  * How many scores a query's scan has left, where it has so many blocks: one for
- * each copy or, of batches with conditions, for each that fulfils its query's,
+ * each copy or, of batches with conditions, for each that fulfills its query's,
  * in no order.  Not where d_ids is NULL.
  */
 static __host__ __device__ __forceinline__ uint32_t

@@ -107,7 +107,7 @@ product_of(const Search *search, int64_t first, int64_t last)
 }
 
 /*
- * Slots of a part are measured and merged with its neighbours; queries with
+ * Slots of a part are measured and merged with its neighbors; queries with
  * too many go to a list.
  */
 static GvStatus
@@ -158,7 +158,7 @@ wait_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
 	*nmatrix = (int32_t) work->counts[0];
 	*nslow = (int32_t) work->counts[1];
 	if (search->stop != NULL && search->stop->requested(search->stop->arg))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	return GV_OK;
 }
 
@@ -181,7 +181,7 @@ pause_between(const Search *search)
 	if (search->stop == NULL)
 		return GV_OK;
 	GV_CUDA_TRY(cudaStreamSynchronize(search->work->stream));
-	return search->stop->requested(search->stop->arg) ? GV_CANCELLED : GV_OK;
+	return search->stop->requested(search->stop->arg) ? GV_CANCELED : GV_OK;
 }
 
 /* All of slots first .. last - 1, for the slow ones. */

@@ -43,7 +43,7 @@ struct Exact
 	float	   *d_rows;			/* a batch's, or all */
 };
 
-/* Neighbours that a query can have. */
+/* Neighbors that a query can have. */
 static int64_t
 kept_of(const GvSetSpec *spec)
 {

@@ -178,7 +178,7 @@ finish_now(const Units *units, GvExactLane *lane, int64_t part)
 	GV_CUDA_TRY(cudaMemsetAsync(d_counts, 0, sizeof(counts),
 								lane->work.stream));
 	return units->stop != NULL && units->stop->requested(units->stop->arg) ?
-		GV_CANCELLED : GV_OK;
+		GV_CANCELED : GV_OK;
 }
 
 /* A part's queries, and all rows near them. */
@@ -318,7 +318,7 @@ gv_gpu_exact_units(GvExactByList *lists, const GvExactSpace *space,
 			continue;
 		GV_TRY(wait_for_lanes(&units));
 		if (stop->requested(stop->arg))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 	}
 	GV_TRY(wait_for_lanes(&units));
 	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_UNITS, stream, &since));

@@ -546,7 +546,7 @@ gv_gpu_sorts_copies(const GvBatch *batch)
 bool
 gv_gpu_sifts_copies(const GvBatch *batch)
 {
-	/* of those that fulfil a condition there are fewer: more can be sifted */
+	/* of those that fulfill a condition there are fewer: more can be sifted */
 	int			most = batch->tests > 0 ? GV_SIFT_ROOM / 2 : GV_SIFT_MOST;
 
 	return batch->capacity <= most && batch->probes <= GV_MANY_PROBES &&

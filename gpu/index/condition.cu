@@ -1,6 +1,6 @@
 /*
  * condition.cu
- *		Conditions on keys as cards see them, and what fulfils them on its way
+ *		Conditions on keys as cards see them, and what fulfills them on its way
  *		back.  table.cu brings them, keyscan.cu asks them.
  */
 #include <string.h>

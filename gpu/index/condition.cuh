@@ -2,7 +2,7 @@
  * condition.cuh
  *		A condition on keys, asked of some blocks by a warp, lane i copy i.
  *
- * A block's head is not asked whether any copy may fulfil a test: where it did
+ * A block's head is not asked whether any copy may fulfill a test: where it did
  * not tell, images were read after it, and two reads in turn take twice as long;
  * images are a small part of what codes are.
  */
@@ -48,9 +48,9 @@ gv_among(const uint64_t *values, int n, uint64_t image)
 	return values[place] == image;
 }
 
-/* Does a key that is not NULL fulfil the test? */
+/* Does a key that is not NULL fulfill the test? */
 static __device__ __forceinline__ bool
-gv_fulfils(const GvCardTest &test, const uint64_t *values, uint64_t image)
+gv_fulfills(const GvCardTest &test, const uint64_t *values, uint64_t image)
 {
 	switch (test.kind)
 	{
@@ -70,7 +70,7 @@ gv_fulfils(const GvCardTest &test, const uint64_t *values, uint64_t image)
 }
 
 /*
- * By a warp: of matching [N], bit i for copy i of a block, those that fulfil
+ * By a warp: of matching [N], bit i for copy i of a block, those that fulfill
  * tests [n]; of N blocks, whose keys these are.
  */
 template <int N>
@@ -100,7 +100,7 @@ gv_card_match(const GvCardTest *tests, int n, const uint64_t *values,
 			matching[b] &= __ballot_sync(GV_FULL_WARP,
 										 (nulls[b] >> lane & 1) != 0 ?
 										 test.kind == GV_TEST_NULL :
-										 gv_fulfils(test, values, images[b]));
+										 gv_fulfills(test, values, images[b]));
 			left |= matching[b];
 		}
 	}

@@ -56,7 +56,7 @@ extern GvStatus gv_gpu_sort_copies(const GvCardModel *card,
 extern GvStatus gv_gpu_keyscan(const GvCardModel *card, const GvBatch *batch,
 							   GvSearcher *searcher);
 
-/* condition.cu: conditions as cards see them, and what fulfils them goes out */
+/* condition.cu: conditions as cards see them, and what fulfills them goes out */
 extern void gv_gpu_put_conditions(const GvBatch *batch,
 								  const GvSearch *searches, int32_t n);
 extern GvStatus gv_gpu_give_matches(const GvCardModel *card,

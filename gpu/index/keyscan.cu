@@ -1,11 +1,11 @@
 /*
  * keyscan.cu
  *		The list scanner of batches with conditions on keys: scores of the live
- *		copies that fulfil their query's, side by side, and of the sample.
+ *		copies that fulfill their query's, side by side, and of the sample.
  *
- * Of a block's 32 copies few fulfil a condition, and a warp that adds up the
+ * Of a block's 32 copies few fulfill a condition, and a warp that adds up the
  * codes of one takes as long as for all.  So a warp asks the condition of a run
- * of blocks, some at once, and what fulfils it waits in shared memory until there
+ * of blocks, some at once, and what fulfills it waits in shared memory until there
  * is one for each lane, from whatever blocks.  What is left in the end is for all
  * warps of a block of threads together.
  */
@@ -22,7 +22,7 @@
 #define AT_ONCE			4		/* of which so many are asked at once */
 #define ROOM			(2 * GV_WARP - 1)	/* for copies that wait */
 
-/* A copy that fulfils its query's condition. */
+/* A copy that fulfills its query's condition. */
 struct Waiting
 {
 	uint32_t	block;			/* number among the query's */
@@ -196,7 +196,7 @@ struct Scan
 	}
 
 	/*
-	 * The live copies of this lane's block that fulfil the condition, of a run
+	 * The live copies of this lane's block that fulfill the condition, of a run
 	 * of n.
 	 */
 	__device__ __forceinline__ uint32_t
@@ -228,7 +228,7 @@ struct Scan
 		return lane < n ? mine : 0;
 	}
 
-	/* Copies of a run that fulfil the condition wait behind n others, up to 31;
+	/* Copies of a run that fulfill the condition wait behind n others, up to 31;
 	 * how many wait then. */
 	__device__ __forceinline__ int
 	wait(const Run &run, uint32_t matching, Waiting *waiting, int n) const
@@ -257,7 +257,7 @@ struct Scan
 		return n;
 	}
 
-	/* Selections that sort look at all copies, those that do not fulfil it, too. */
+	/* Selections that sort look at all copies, those that do not fulfill it, too. */
 	__device__ __forceinline__ void
 	pass_over(const Run &run, uint32_t matching, int n) const
 	{

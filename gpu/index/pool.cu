@@ -2,7 +2,7 @@
  * pool.cu
  *		The card's memory for blocks of lists.
  *
- * Lists grow, shrink and vanish; cudaMalloc for each would synchronise the
+ * Lists grow, shrink and vanish; cudaMalloc for each would synchronize the
  * card.  The pool takes memory in large segments and hands out extents of
  * whole blocks.  An extent given back waits for a taker of the same capacity;
  * capacities are few (eight to every power of two), so takers come.  Segments

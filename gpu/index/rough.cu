@@ -156,7 +156,7 @@ struct Row
 /*
  * By all threads: the margin of a query, see above, from its table and what 8
  * bits make of that.  A thread has a row; it begins with another piece of it than
- * its neighbours do, since rows are 16 banks apart.
+ * its neighbors do, since rows are 16 banks apart.
  */
 static __device__ __forceinline__ float
 find_margin(const GvCardModel &card, const GvListScan &lists,

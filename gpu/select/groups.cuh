@@ -127,7 +127,7 @@ gv_sample_groups(const GvGroupPlan &plan, const GvRowVectors &row, int block,
 #pragma unroll
 		for (int b = 0; b < VECTORS; b++)
 		{
-			/* neighbours go to different blocks, then warps: other groups */
+			/* neighbors go to different blocks, then warps: other groups */
 			int64_t		line = warp * plan.samplers + block +
 				((first + b) * GV_WARP_LINES + lane / GV_LINE) * nwarps;
 

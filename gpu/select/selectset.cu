@@ -175,7 +175,7 @@ select_put(void *state, GvSetInput input, const void *items, int64_t first,
 		int64_t		count = n - i < PIECE ? n - i : PIECE;
 
 		if (is_stopped(stop))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 		GV_CUDA_TRY(cudaMemcpyAsync(set->d_values + first + i,
 									(const float *) items + i,
 									sizeof(float) * (size_t) count,
@@ -192,7 +192,7 @@ select_run(void *state, GvSetDone *done, const GvStop *stop)
 	SelectSet  *set = (SelectSet *) state;
 
 	if (is_stopped(stop))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	GV_TRY(gv_choose_device(set->spec.device));
 	GV_TRY(gv_gpu_select_rows(set->selector, &set->select, set->way,
 							  set->d_values, set->d_positions,
@@ -209,7 +209,7 @@ quantiles_run(void *state, GvSetDone *done, const GvStop *stop)
 	SelectSet  *set = (SelectSet *) state;
 
 	if (is_stopped(stop))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	GV_TRY(gv_choose_device(set->spec.device));
 	GV_TRY(gv_gpu_quantiles(set->selector, set->d_values, set->spec.nrows,
 							set->ranks, (int32_t) set->spec.nqueries,

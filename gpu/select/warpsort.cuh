@@ -7,7 +7,7 @@
  * where they have no room, and the item's number behind it.  A lane has R
  * numbers that follow each other, so that half of all exchanges are its own.
  * Where two of the first are the same but for the items' numbers, ties among
- * them, neighbours change places until they are in order.
+ * them, neighbors change places until they are in order.
  */
 #ifndef GV_WARPSORT_CUH
 #define GV_WARPSORT_CUH
@@ -16,7 +16,7 @@
 
 #include "gpu/select/rows.cuh"
 
-#define GV_TIED_ROUNDS	8		/* of neighbours; then it is left to others */
+#define GV_TIED_ROUNDS	8		/* of neighbors; then it is left to others */
 
 static __device__ __forceinline__ void
 gv_in_order(uint32_t &a, uint32_t &b)
@@ -109,7 +109,7 @@ gv_warp_sort(uint32_t (&numbers)[R])
 }
 
 /*
- * Let neighbours change places, in all of a warp, until all are in order;
+ * Let neighbors change places, in all of a warp, until all are in order;
  * false: it would take too long.
  */
 template <int R>

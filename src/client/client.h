@@ -33,7 +33,7 @@ typedef struct IvfpqAnswer
 	const GvBound *bounds;		/* [head.nhits], or NULL where mirrors have no
 								 * refine records */
 	const int32 *matches;		/* [head.nprobed] copies of each list that
-								 * fulfil the condition, in 0 .. 2^31 - 1;
+								 * fulfill the condition, in 0 .. 2^31 - 1;
 								 * NULL where none was asked, and of a brief
 								 * one */
 } IvfpqAnswer;

@@ -13,7 +13,7 @@
  *	- scratch is aligned to 64 bytes by the caller; its size comes from the
  *	  gv_..._scratch function beside the operation
  *	- a call that can exceed 100 ms takes a GvStop, polls it at least every
- *	  100 ms, and returns GV_CANCELLED with its outputs undefined; NULL: never
+ *	  100 ms, and returns GV_CANCELED with its outputs undefined; NULL: never
  *	- an engine is deterministic: same input and seed, same output
  *
  * The method is IVFADC: a coarse quantizer with residual product
@@ -61,7 +61,7 @@
 typedef enum GvStatus
 {
 	GV_OK = 0,
-	GV_CANCELLED,				/* the GvStop asked for it */
+	GV_CANCELED,				/* the GvStop asked for it */
 	GV_INVALID,					/* arguments break the contract */
 	GV_NO_MEMORY,				/* there is no room (gv_mirror.h) */
 	GV_FAILED,					/* the engine is broken (gv_mirror.h) */
@@ -83,7 +83,7 @@ typedef enum GvMetric
 	GV_COSINE					/* L2 between vectors scaled to length one */
 } GvMetric;
 
-/* Asked between slices of work; true ends the call with GV_CANCELLED. */
+/* Asked between slices of work; true ends the call with GV_CANCELED. */
 typedef struct GvStop
 {
 	bool		(*requested) (void *arg);
@@ -226,10 +226,10 @@ typedef struct GvScan
 	const float *table;			/* gv_table's */
 	GvTopK	   *best;			/* not to be reset before the next begin */
 	float		reach;			/* pairs above may be left out; GV_SCORE_MAX */
-	const GvCondition *condition;	/* copies that do not fulfil it are not
+	const GvCondition *condition;	/* copies that do not fulfill it are not
 									 * offered; NULL: all are.  Not to be
 									 * changed before the next begin */
-	int64_t		matched;		/* out: live copies that fulfil it, since
+	int64_t		matched;		/* out: live copies that fulfill it, since
 								 * begin; those offered again count again */
 	void	   *scratch;		/* gv_scan_scratch(m, best->capacity) bytes */
 } GvScan;
@@ -278,7 +278,7 @@ typedef struct GvGroups
 	int32_t		tried;			/* groups that a row is compared with, 1 ..
 								 * GV_TRIED_GROUPS */
 	const float *centroids;		/* [nlists][dims], the tree's */
-	const float *centres;		/* [ngroups][dims] */
+	const float *centers;		/* [ngroups][dims] */
 	const int32_t *starts;		/* [ngroups + 1] */
 	const int32_t *lists;		/* [starts[ngroups]] */
 	const int32_t *others;		/* [starts[ngroups]] the list's other group,
@@ -490,7 +490,7 @@ extern GvStatus gv_table(const GvModel *model, const float *query,
 						 float *table);
 
 /*
- * scan: every live copy of blocks [nblocks] of one list that fulfils the
+ * scan: every live copy of blocks [nblocks] of one list that fulfills the
  * condition offered to a scan, with its score S and its row id.  With a
  * condition all blocks have keys; codes of those without such a copy are not
  * touched.  Blocks need not outlive the call.

@@ -1,13 +1,13 @@
 /*
  * gv_keys.h
- *		The wall's part for keys: conditions that copies of a block fulfil.
+ *		The wall's part for keys: conditions that copies of a block fulfill.
  *
  * Beside its codes a block may carry, columnwise, an image of each copy's keys:
  * an unsigned integer of 1, 2, 4 or 8 bytes.  Images of ordered keys ascend as
  * the values do; hashes only tell values apart; signatures are sets of bits.
  * What a value's image is, callers know; the engine compares images.
  *
- * A condition may be true of images whose values do not fulfil it, because
+ * A condition may be true of images whose values do not fulfill it, because
  * images say less than values; callers then look at the row.  It is never false
  * of one whose value does.
  *
@@ -125,9 +125,9 @@ typedef struct GvCondition
  * gv_form_valid, gv_condition_valid: is it within the contract?
  *
  * gv_may_match: false only where heads [nkeys] show that no copy of the block
- * fulfils the condition.
+ * fulfills the condition.
  *
- * gv_match: bit i: copy i of a block with these keys fulfils the condition.
+ * gv_match: bit i: copy i of a block with these keys fulfills the condition.
  * Bits of copies that are not there are undefined.
  */
 extern bool gv_form_valid(const GvKeyForm *form);

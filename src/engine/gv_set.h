@@ -20,9 +20,9 @@
  * GV_SET_EXACT		of each query the k nearest rows, by (distance, position)
  *		inputs		QUERIES float [nqueries][dims]
  *					SELF int64 [nqueries], only with `self`: the row at that
- *						position is none of the query's neighbours
+ *						position is none of the query's neighbors
  *					With `own` neither comes: queries are the rows from `first`
- *					on, and none is its own neighbour.
+ *					on, and none is its own neighbor.
  *					ROWS float [..][dims], nrows at most
  *		outputs		POSITIONS int64 [nqueries][k], -1 where there are fewer
  *					DISTANCES double [nqueries][k], NaN there
@@ -38,7 +38,7 @@
  *		by GV_SET_L2); near a list are the `probes` lists whose centroids are
  *		nearest to its own, by the metric, itself among them unless others come
  *		before it.  Both as above, exact, by (distance, number).  A
- *		query's neighbours are the k nearest of the rows of lists near its
+ *		query's neighbors are the k nearest of the rows of lists near its
  *		own; all else is as above, the same on every engine.
  *
  *		A set that was made with `own` keeps all its rows, GV_SET_OWN_BYTES at
@@ -97,7 +97,7 @@ typedef enum GvSetMetric
 	GV_SET_PEARSON				/* gv_distance_pearson */
 } GvSetMetric;
 
-#define GV_SET_MAX_K		(1 << 20)	/* neighbours of a query */
+#define GV_SET_MAX_K		(1 << 20)	/* neighbors of a query */
 #define GV_SET_MAX_QUERIES	(1 << 26)
 #define GV_SET_MAX_CLUSTERS	(1 << 24)
 #define GV_SET_MAX_PASSES	1001
@@ -109,7 +109,7 @@ typedef struct GvSetSpec
 	int32_t		device;			/* as in GvMirrorSpec; 0 for processors */
 	int32_t		metric;			/* GvSetMetric, of EXACT; else 0 */
 	int32_t		dims;			/* 1 .. GV_MAX_DIMS; 1 of selections */
-	int32_t		k;				/* neighbours, clusters, values; QUANTILES: 0 */
+	int32_t		k;				/* neighbors, clusters, values; QUANTILES: 0 */
 	int32_t		method;			/* GvSelectMethod, of SELECT; else 0 */
 	int32_t		iterations;		/* of KMEANS, >= 0; else 0 */
 	uint8_t		self;			/* EXACT: SELF comes; else 0 */

@@ -308,7 +308,7 @@ typedef struct GvSearchReply
 
 	/* with a condition, of the lists searched; else 0 */
 	int64_t		nitems;			/* copies that the mirror has of them */
-	int64_t		matches;		/* those that fulfil the condition */
+	int64_t		matches;		/* those that fulfill the condition */
 	double		weighted_nitems;	/* the same as each list counts */
 	double		weighted_matches;
 	int64_t		nearer;			/* as in GvSearch */
@@ -448,14 +448,14 @@ typedef struct GvTrainedRequest
  *		int32 lists [n][copies]
  *		float t [n][copies]
  *		float min [n], step [n], error [n]			if there are refine records
- *		GvNeighbour neighbours [nneighbours]
+ *		GvNeighbor neighbors [nneighbors]
  *		uint8 or uint16 records [n][dims]			likewise
  *		uint8 codes [n][copies][code_bytes]
  */
 typedef struct GvEncodeReply
 {
 	int32_t		n;
-	int32_t		nneighbours;
+	int32_t		nneighbors;
 } GvEncodeReply;
 
 typedef struct GvTrialRequest

@@ -252,7 +252,7 @@ encode(Building *building, const float *rows, int64_t first, int32_t n,
 
 /*
  * Encode rows [n] that came, or with NULL those of the sample from number
- * `first` on.  The engine fills an answer that has room for all neighbours
+ * `first` on.  The engine fills an answer that has room for all neighbors
  * there might be; then what follows them moves up.
  */
 static void
@@ -262,12 +262,12 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 	GvEncodeReply *reply;
 	GvEncoded	encoded;
 	GvEncoded	moved;
-	const uint8_t *behind;		/* neighbours: records, if any, and codes */
+	const uint8_t *behind;		/* neighbors: records, if any, and codes */
 	int64_t		most;
 	size_t		bytes;
 	GvStatus	status;
 
-	most = gv_builder_most_neighbours(spec, n);
+	most = gv_builder_most_neighbors(spec, n);
 	bytes = sizeof(*reply) + gv_encoded_bytes(spec, n, most);
 	reply = gv_reply(building->connection, bytes);
 	if (reply == NULL)
@@ -281,13 +281,13 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 	}
 	building->nencoded = n;
 	reply->n = n;
-	reply->nneighbours = encoded.nneighbours;
-	gv_encoded_open(spec, reply + 1, n, encoded.nneighbours, &moved);
+	reply->nneighbors = encoded.nneighbors;
+	gv_encoded_open(spec, reply + 1, n, encoded.nneighbors, &moved);
 	behind = encoded.records != NULL ? encoded.records : encoded.codes;
 	memmove(moved.records != NULL ? moved.records : moved.codes, behind,
 			bytes - (size_t) (behind - (uint8_t *) reply));
 	gv_reply_cut(building->connection, sizeof(*reply) +
-				 gv_encoded_bytes(spec, n, encoded.nneighbours));
+				 gv_encoded_bytes(spec, n, encoded.nneighbors));
 }
 
 /* See GV_MSG_ENCODE. */

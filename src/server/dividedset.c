@@ -131,7 +131,7 @@ conclude(const GvDividedSet *divided)
 
 		if (one == GV_FAILED)
 			return GV_FAILED;
-		if (one != GV_OK && (status == GV_OK || status == GV_CANCELLED))
+		if (one != GV_OK && (status == GV_OK || status == GV_CANCELED))
 			status = one;
 	}
 	return status;

@@ -129,7 +129,7 @@ pool_take(Pool *pool, int32_t device, const GvStop *stop,
 		}
 		wait_a_while();
 		if (stop->requested(stop->arg))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 	}
 	*searcher = pool->idle[--pool->nidle];
 	return GV_OK;
@@ -298,7 +298,7 @@ search_all(Many *many, GvHeldMirror *held, GvConnection *connection,
 		GvStatus	status;
 
 		if (stop.requested(stop.arg))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 		status = begin_batch(many, held, &stop);
 		if (status != GV_OK)
 			return status;
@@ -348,9 +348,9 @@ search_held(Many *many, GvHeldMirror *held, GvConnection *connection)
 		return request->n;
 	}
 	/* in the place of an answer that is not whole */
-	gv_refuse(connection, status == GV_CANCELLED ? GV_REFUSED_FAILED :
+	gv_refuse(connection, status == GV_CANCELED ? GV_REFUSED_FAILED :
 			  gv_status_refusal(status), "the searches failed");
-	connection->ending |= status == GV_CANCELLED;
+	connection->ending |= status == GV_CANCELED;
 	return 0;
 }
 

@@ -50,7 +50,7 @@ search(IvfpqTable *table, const IvfpqQueries *queries, int k, GvSetMetric metric
 	   ReturnSetInfo *rsinfo)
 {
 	Answer		answer = {rsinfo, table, (int) Min((int64) k, table->nrows)};
-	IvfpqNeighbours wanted = {.rows = table, .metric = metric, .k = answer.k,
+	IvfpqNeighbors wanted = {.rows = table, .metric = metric, .k = answer.k,
 		.nqueries = queries->n, .vectors = queries->vectors,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
 	.sink = put_answer, .arg = &answer};
@@ -59,7 +59,7 @@ search(IvfpqTable *table, const IvfpqQueries *queries, int k, GvSetMetric metric
 		return;
 	IvfpqCheckSameDims("the queries", queries->dims,
 					   RelationGetRelationName(table->rel), table->dims);
-	IvfpqFindNeighbours(&wanted);
+	IvfpqFindNeighbors(&wanted);
 }
 
 /*
@@ -78,7 +78,7 @@ gpuvec_exact_search(PG_FUNCTION_ARGS)
 	IvfpqTable	table;
 
 	IvfpqCheckRange("k", k, 1, GV_SET_MAX_K,
-					"k is how many neighbours of each query are wanted.");
+					"k is how many neighbors of each query are wanted.");
 	InitMaterializedSRF(fcinfo, 0);
 	IvfpqTableOpen(&table, relid, NULL, column);
 	IvfpqProgressBegin(IVFPQ_PROGRESS_EXACT, relid);

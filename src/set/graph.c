@@ -22,7 +22,7 @@ static void
 check_k(int k)
 {
 	IvfpqCheckRange("k", k, 1, GV_SET_MAX_K,
-					"k is how many neighbours of each row are wanted.");
+					"k is how many neighbors of each row are wanted.");
 }
 
 /* Is there an index to make a graph through? */
@@ -62,8 +62,8 @@ return_graph(FunctionCallInfo fcinfo, bool in_arrays)
 	if (pairs.k > 0 && !(method == IVFPQ_METHOD_INDEX &&
 						 IvfpqFindPairsBySearch(&pairs)))
 		IvfpqFindPairs(&pairs, method);
-	if (table.nrows == 1)		/* a key, but no neighbours */
-		IvfpqPutNeighbours(pairs.result, table.keys[0], NULL, NULL, NULL, 0);
+	if (table.nrows == 1)		/* a key, but no neighbors */
+		IvfpqPutNeighbors(pairs.result, table.keys[0], NULL, NULL, NULL, 0);
 	IvfpqProgressEnd();
 	IvfpqTableClose(&table);
 }
@@ -83,7 +83,7 @@ gpuvec_knn_graph(PG_FUNCTION_ARGS)
  * gpuvec_knn_graph_arrays(rel regclass, key_column name, vector_column name,
  *		k integer, metric text, method text)
  *
- * A row for each key, also for one of which no neighbours were found.
+ * A row for each key, also for one of which no neighbors were found.
  */
 Datum
 gpuvec_knn_graph_arrays(PG_FUNCTION_ARGS)
@@ -113,7 +113,7 @@ join_whole(IvfpqPairs *pairs, IvfpqMethod method)
  *		right_rel regclass, right_key name, right_vector name, k integer,
  *		metric text, method text)
  *
- * A row of a table that stands on both sides is a neighbour of itself.
+ * A row of a table that stands on both sides is a neighbor of itself.
  */
 Datum
 gpuvec_knn_join(PG_FUNCTION_ARGS)

@@ -1,7 +1,7 @@
 /*
  * pairrows.c
  *		What graphs and joins return, into the tuplestore of a function: a row
- *		(key, neighbour, rank, distance) for each pair, or one (key, neighbours,
+ *		(key, neighbor, rank, distance) for each pair, or one (key, neighbors,
  *		distances) with two arrays for each key.
  *
  * There may be a hundred million.  So one tuple is made, which holds each in
@@ -27,7 +27,7 @@
 typedef struct Pair
 {
 	int64		key;
-	int64		neighbour;
+	int64		neighbor;
 	int32		rank;			/* from 1 */
 	float8		distance;
 } Pair;
@@ -40,7 +40,7 @@ struct IvfpqPairRows
 	Size		room;			/* bytes of it */
 	bool		in_arrays;
 	int			n;				/* elements that arrays have, -1: no tuple */
-	int64	   *neighbours;		/* [n], in the tuple */
+	int64	   *neighbors;		/* [n], in the tuple */
 	float8	   *distances;		/* the same */
 };
 
@@ -110,7 +110,7 @@ make_arrays(IvfpqPairRows *rows, int n)
 
 	make_tuple(rows, sizeof(int64) + 2 * bytes);
 	memory = (char *) columns(rows) + sizeof(int64);
-	rows->neighbours = make_array(memory, bytes, n, INT8OID);
+	rows->neighbors = make_array(memory, bytes, n, INT8OID);
 	rows->distances = make_array(memory + bytes, bytes, n, FLOAT8OID);
 	rows->n = n;
 }
@@ -132,7 +132,7 @@ IvfpqPairRowsBegin(const ReturnSetInfo *rsinfo, bool in_arrays)
 	return rows;
 }
 
-/* A row for each neighbour. */
+/* A row for each neighbor. */
 static void
 put_pairs(IvfpqPairRows *rows, int64 key, const int64 *keys,
 		  const int64 *positions, const double *distances, int n)
@@ -143,7 +143,7 @@ put_pairs(IvfpqPairRows *rows, int64 key, const int64 *keys,
 	for (int i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		pair->neighbour = keys[positions == NULL ? i : positions[i]];
+		pair->neighbor = keys[positions == NULL ? i : positions[i]];
 		pair->rank = i + 1;
 		pair->distance = distances[i];
 		tuplestore_puttupleslot(rows->store, rows->slot);
@@ -161,15 +161,15 @@ put_arrays(IvfpqPairRows *rows, int64 key, const int64 *keys,
 	*(int64 *) columns(rows) = key;
 	for (int i = 0; i < n; i++)
 	{
-		rows->neighbours[i] = keys[positions == NULL ? i : positions[i]];
+		rows->neighbors[i] = keys[positions == NULL ? i : positions[i]];
 		rows->distances[i] = distances[i];
 	}
 	tuplestore_puttupleslot(rows->store, rows->slot);
 }
 
-/* The neighbours of a key, see set.h. */
+/* The neighbors of a key, see set.h. */
 void
-IvfpqPutNeighbours(IvfpqPairRows *rows, int64 key, const int64 *keys,
+IvfpqPutNeighbors(IvfpqPairRows *rows, int64 key, const int64 *keys,
 				   const int64 *positions, const double *distances, int k)
 {
 	int			n = 0;

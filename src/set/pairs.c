@@ -16,16 +16,16 @@
 #include "am/common/options.h"
 #include "set/set.h"
 
-/* What becomes of the neighbours found. */
+/* What becomes of the neighbors found. */
 typedef struct Found
 {
 	const IvfpqPairs *pairs;
 	IvfpqSampled *sampled;		/* or NULL: they are exact */
 } Found;
 
-/* The neighbours of one row, from the engine. */
+/* The neighbors of one row, from the engine. */
 static void
-take_neighbours(void *arg, int64 query, const int64 *positions,
+take_neighbors(void *arg, int64 query, const int64 *positions,
 				const double *distances)
 {
 	const Found *found = arg;
@@ -33,7 +33,7 @@ take_neighbours(void *arg, int64 query, const int64 *positions,
 
 	if (found->sampled != NULL)
 		IvfpqSampledNote(found->sampled, query, distances);
-	IvfpqPutNeighbours(pairs->result, pairs->queries->keys[query],
+	IvfpqPutNeighbors(pairs->result, pairs->queries->keys[query],
 					   pairs->rows->keys, positions, distances, pairs->k);
 }
 
@@ -42,14 +42,14 @@ static void
 find(Found *found, const IvfpqLists *lists, int probes)
 {
 	const IvfpqPairs *pairs = found->pairs;
-	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
+	IvfpqNeighbors wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.k = pairs->k, .nqueries = pairs->queries->nrows,
 		.from = pairs->queries, .self = pairs->self,
 		.lists = lists, .probes = probes,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
-	.sink = take_neighbours, .arg = found};
+	.sink = take_neighbors, .arg = found};
 
-	IvfpqFindNeighbours(&wanted);
+	IvfpqFindNeighbors(&wanted);
 }
 
 /* Probes are as many as the user says, or as the recall asked for takes. */

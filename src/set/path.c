@@ -39,9 +39,9 @@ typedef struct PathGraph
 	int32	   *parents;		/* [nkeys] joined keys as trees: towards the
 								 * root, which has minus the number of keys */
 	int64	   *bounds;			/* [nkeys] edges at a key; then where the
-								 * key's neighbours end; they begin where
+								 * key's neighbors end; they begin where
 								 * those of the number before end */
-	int32	   *neighbours;		/* [bounds[nkeys - 1]] */
+	int32	   *neighbors;		/* [bounds[nkeys - 1]] */
 	int32	   *levels;			/* [nkeys] steps to the target, -1: not met */
 	int32	   *waiting;		/* [nkeys] numbers in the order they are met;
 								 * then each one's step on the path, or -1 */
@@ -135,16 +135,16 @@ find_bottleneck(PathGraph *graph)
 	return joined;
 }
 
-/* Note both ends' neighbours of each edge that may be on the path. */
+/* Note both ends' neighbors of each edge that may be on the path. */
 static void
-collect_neighbours(PathGraph *graph)
+collect_neighbors(PathGraph *graph)
 {
 	int32		root = find_root(graph->parents, graph->source);
 	int64	   *bounds = graph->bounds;
 	int64		total = 0;
 	IvfpqEdge	edge;
 
-	/* where each key's neighbours begin; none outside this part */
+	/* where each key's neighbors begin; none outside this part */
 	for (int32 i = 0; i < graph->edges.nkeys; i++)
 	{
 		int64		count = bounds[i];
@@ -154,7 +154,7 @@ collect_neighbours(PathGraph *graph)
 		if (find_root(graph->parents, i) == root)
 			total += count;
 	}
-	graph->neighbours = alloc_array(total, sizeof(int32));
+	graph->neighbors = alloc_array(total, sizeof(int32));
 
 	/* each goes to its key's beginning, which thereby moves to the end */
 	IvfpqRewindEdges(&graph->edges);
@@ -163,18 +163,18 @@ collect_neighbours(PathGraph *graph)
 	{
 		if (find_root(graph->parents, edge.ends[0]) != root)
 			continue;
-		graph->neighbours[bounds[edge.ends[0]]++] = edge.ends[1];
-		graph->neighbours[bounds[edge.ends[1]]++] = edge.ends[0];
+		graph->neighbors[bounds[edge.ends[0]]++] = edge.ends[1];
+		graph->neighbors[bounds[edge.ends[1]]++] = edge.ends[0];
 	}
 }
 
-/* How many neighbours a key has, and where they are. */
+/* How many neighbors a key has, and where they are. */
 static int64
-get_neighbours(const PathGraph *graph, int32 i, const int32 **neighbours)
+get_neighbors(const PathGraph *graph, int32 i, const int32 **neighbors)
 {
 	int64		begin = i == 0 ? 0 : graph->bounds[i - 1];
 
-	*neighbours = graph->neighbours + begin;
+	*neighbors = graph->neighbors + begin;
 	return graph->bounds[i] - begin;
 }
 
@@ -190,16 +190,16 @@ count_steps(PathGraph *graph)
 	waiting[0] = graph->target;
 	for (int32 next = 0; levels[graph->source] < 0; next++)
 	{
-		const int32 *neighbours;
-		int64		count = get_neighbours(graph, waiting[next], &neighbours);
+		const int32 *neighbors;
+		int64		count = get_neighbors(graph, waiting[next], &neighbors);
 
 		for (int64 i = 0; i < count; i++)
 		{
 			CHECK_FOR_INTERRUPTS();
-			if (levels[neighbours[i]] >= 0)
+			if (levels[neighbors[i]] >= 0)
 				continue;
-			levels[neighbours[i]] = levels[waiting[next]] + 1;
-			waiting[nmet++] = neighbours[i];
+			levels[neighbors[i]] = levels[waiting[next]] + 1;
+			waiting[nmet++] = neighbors[i];
 		}
 	}
 	graph->levels = levels;
@@ -212,16 +212,16 @@ static int32
 next_on_path(const PathGraph *graph, int32 from)
 {
 	const int64 *keys = graph->edges.keys;
-	const int32 *neighbours;
-	int64		count = get_neighbours(graph, from, &neighbours);
+	const int32 *neighbors;
+	int64		count = get_neighbors(graph, from, &neighbors);
 	int32		best = IVFPQ_NO_KEY;
 
 	for (int64 i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (graph->levels[neighbours[i]] == graph->levels[from] - 1 &&
-			(best == IVFPQ_NO_KEY || keys[neighbours[i]] < keys[best]))
-			best = neighbours[i];
+		if (graph->levels[neighbors[i]] == graph->levels[from] - 1 &&
+			(best == IVFPQ_NO_KEY || keys[neighbors[i]] < keys[best]))
+			best = neighbors[i];
 	}
 	Assert(best != IVFPQ_NO_KEY);
 	return best;
@@ -282,7 +282,7 @@ find_path(PathGraph *graph)
 	if (!find_bottleneck(graph))
 		return false;
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_WALKING, graph->edges.nread);
-	collect_neighbours(graph);
+	collect_neighbors(graph);
 	count_steps(graph);
 	walk_path(graph);
 	measure_steps(graph);
@@ -337,7 +337,7 @@ gpuvec_smoothest_path(PG_FUNCTION_ARGS)
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("key %lld is in no row of table \"%s\"",
 							(long long) wanted[i], get_rel_name(relid)),
-					 errhint("Keys are what the columns key and neighbour hold, in rows without a NULL.")));
+					 errhint("Keys are what the columns key and neighbor hold, in rows without a NULL.")));
 	graph.source = numbers[0];
 	graph.target = numbers[1];
 	if (find_path(&graph))

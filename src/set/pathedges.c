@@ -26,14 +26,14 @@
 enum
 {
 	COLUMN_KEY,
-	COLUMN_NEIGHBOUR,
+	COLUMN_NEIGHBOR,
 	COLUMN_DISTANCE,
 	NCOLUMNS
 };
 
 static const char *const column_names[NCOLUMNS] = {
 	[COLUMN_KEY] = "key",
-	[COLUMN_NEIGHBOUR] = "neighbour",
+	[COLUMN_NEIGHBOR] = "neighbor",
 	[COLUMN_DISTANCE] = "distance",
 };
 
@@ -168,8 +168,8 @@ read_rows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 		}
 		a = number_key(table, IvfpqKeyNumber(values[COLUMN_KEY],
 											 columns[COLUMN_KEY].type));
-		b = number_key(table, IvfpqKeyNumber(values[COLUMN_NEIGHBOUR],
-											 columns[COLUMN_NEIGHBOUR].type));
+		b = number_key(table, IvfpqKeyNumber(values[COLUMN_NEIGHBOR],
+											 columns[COLUMN_NEIGHBOR].type));
 		if (a != b)
 			put_edge(edges, in, a, b,
 					 get_distance(values[COLUMN_DISTANCE],

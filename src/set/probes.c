@@ -3,10 +3,10 @@
  *		How many lists have to be near so that a graph or join has the recall
  *		that is asked for.
  *
- * Of a sample the exact neighbours are known (sampled.c).  A neighbour is
+ * Of a sample the exact neighbors are known (sampled.c).  A neighbor is
  * found if its list is among those near to the list of its row; so its list's
  * rank among these says how many probes that takes, and ranks of all
- * neighbours say the recall for every number of probes.
+ * neighbors say the recall for every number of probes.
  */
 #include "postgres.h"
 
@@ -18,7 +18,7 @@
 #include "am/search/effort.h"
 #include "set/set.h"
 
-/* Neighbours of a row whose ranks are found, evenly spread if k is more. */
+/* Neighbors of a row whose ranks are found, evenly spread if k is more. */
 #define JUDGED			100
 
 /*
@@ -27,65 +27,65 @@
  */
 #define STANDARD_ERRORS	1.645
 
-/* A neighbour of a row of the sample. */
-typedef struct Neighbour
+/* A neighbor of a row of the sample. */
+typedef struct Neighbor
 {
 	int64		position;		/* its row; -1: there is none */
 	int			row;			/* of the sample */
 	int64		list;
 	int64		rank;			/* of its list, from 0 */
-} Neighbour;
+} Neighbor;
 
 typedef struct Ranks
 {
 	const IvfpqSampled *sampled;
 	const IvfpqLists *lists;
-	int			judged;			/* neighbours of a row */
-	Neighbour  *neighbours;		/* [sampled->n][judged] by row */
-	Neighbour **by_position;	/* those there are, [n], by position */
+	int			judged;			/* neighbors of a row */
+	Neighbor  *neighbors;		/* [sampled->n][judged] by row */
+	Neighbor **by_position;	/* those there are, [n], by position */
 	int			n;
 } Ranks;
 
 static int
 compare_positions(const void *a, const void *b)
 {
-	int64		x = (*(Neighbour *const *) a)->position;
-	int64		y = (*(Neighbour *const *) b)->position;
+	int64		x = (*(Neighbor *const *) a)->position;
+	int64		y = (*(Neighbor *const *) b)->position;
 
 	return x < y ? -1 : x > y;
 }
 
-/* Which neighbours count: not those whose distance is NaN. */
+/* Which neighbors count: not those whose distance is NaN. */
 static void
-choose_neighbours(Ranks *ranks)
+choose_neighbors(Ranks *ranks)
 {
 	const IvfpqSampled *sampled = ranks->sampled;
 	int64		k = sampled->pairs->k;
 
 	ranks->judged = (int) Min(k, JUDGED);
-	ranks->neighbours = palloc(sampled->n * ranks->judged *
-							   sizeof(Neighbour));
+	ranks->neighbors = palloc(sampled->n * ranks->judged *
+							   sizeof(Neighbor));
 	ranks->by_position = palloc(sampled->n * ranks->judged *
-								sizeof(Neighbour *));
+								sizeof(Neighbor *));
 	for (int row = 0; row < sampled->n; row++)
 		for (int i = 0; i < ranks->judged; i++)
 		{
-			Neighbour  *neighbour = ranks->neighbours +
+			Neighbor  *neighbor = ranks->neighbors +
 			row * ranks->judged + i;
 			Size		item = row * k + i * k / ranks->judged;
 
-			memset(neighbour, 0, sizeof(*neighbour));
-			neighbour->row = row;
-			neighbour->position = isnan(sampled->distances[item]) ? -1 :
-				sampled->neighbours[item];
-			if (neighbour->position >= 0)
-				ranks->by_position[ranks->n++] = neighbour;
+			memset(neighbor, 0, sizeof(*neighbor));
+			neighbor->row = row;
+			neighbor->position = isnan(sampled->distances[item]) ? -1 :
+				sampled->neighbors[item];
+			if (neighbor->position >= 0)
+				ranks->by_position[ranks->n++] = neighbor;
 		}
-	qsort(ranks->by_position, ranks->n, sizeof(Neighbour *),
+	qsort(ranks->by_position, ranks->n, sizeof(Neighbor *),
 		  compare_positions);
 }
 
-/* The lists of neighbours first .. first + n - 1, given their vectors. */
+/* The lists of neighbors first .. first + n - 1, given their vectors. */
 static void
 find_some_lists(Ranks *ranks, int first, int n, const float *vectors)
 {
@@ -98,7 +98,7 @@ find_some_lists(Ranks *ranks, int first, int n, const float *vectors)
 	pfree(found);
 }
 
-/* The lists of neighbours. */
+/* The lists of neighbors. */
 static void
 find_lists(Ranks *ranks)
 {
@@ -117,7 +117,7 @@ find_lists(Ranks *ranks)
 			find_some_lists(ranks, first, room, vectors);
 			first = i;
 		}
-		/* several rows may have the same neighbour */
+		/* several rows may have the same neighbor */
 		if (i == 0 || position != ranks->by_position[i - 1]->position)
 			vector = IvfpqTableVector(rows, position);
 		memcpy(vectors + (Size) (i - first) * rows->dims, vector,
@@ -162,13 +162,13 @@ find_ranks(Ranks *ranks)
 	IvfpqListsNearest(ranks->lists, sampled->vectors, sampled->n, own);
 	for (int row = 0; row < sampled->n; row++)
 	{
-		Neighbour  *neighbours = ranks->neighbours + row * ranks->judged;
+		Neighbor  *neighbors = ranks->neighbors + row * ranks->judged;
 
 		IvfpqListsDistances(ranks->lists, own[row], distances);
 		for (int i = 0; i < ranks->judged; i++)
-			if (neighbours[i].position >= 0)
-				neighbours[i].rank = rank_among(distances, nlists,
-												neighbours[i].list);
+			if (neighbors[i].position >= 0)
+				neighbors[i].rank = rank_among(distances, nlists,
+												neighbors[i].list);
 	}
 	pfree(own);
 	pfree(distances);
@@ -186,7 +186,7 @@ suffices(const Ranks *ranks, int probes, double recall)
 
 	for (int row = 0; row < ranks->sampled->n; row++)
 	{
-		const Neighbour *neighbours = ranks->neighbours +
+		const Neighbor *neighbors = ranks->neighbors +
 		row * ranks->judged;
 		int			possible = 0;
 		int			found = 0;
@@ -194,9 +194,9 @@ suffices(const Ranks *ranks, int probes, double recall)
 
 		for (int i = 0; i < ranks->judged; i++)
 		{
-			possible += neighbours[i].position >= 0;
-			found += neighbours[i].position >= 0 &&
-				neighbours[i].rank < probes;
+			possible += neighbors[i].position >= 0;
+			found += neighbors[i].position >= 0 &&
+				neighbors[i].rank < probes;
 		}
 		if (possible == 0)
 			continue;
@@ -212,7 +212,7 @@ suffices(const Ranks *ranks, int probes, double recall)
 	return mean - STANDARD_ERRORS * sqrt(variance / n) >= recall;
 }
 
-/* The least number of lists with which the neighbours have that recall. */
+/* The least number of lists with which the neighbors have that recall. */
 static int
 least_lists(const Ranks *ranks, double recall)
 {
@@ -232,7 +232,7 @@ least_lists(const Ranks *ranks, double recall)
 }
 
 /*
- * The number of lists with which neighbours have that recall; all of them for
+ * The number of lists with which neighbors have that recall; all of them for
  * 1, so that the answer is exact.  So few rows cannot tell what a recall takes
  * that is higher than indexes are calibrated for: that grows as a scan's lists
  * do.
@@ -246,7 +246,7 @@ IvfpqProbesFor(const IvfpqSampled *sampled, const IvfpqLists *lists,
 
 	if (recall >= 1)
 		return lists->n;
-	choose_neighbours(&ranks);
+	choose_neighbors(&ranks);
 	find_lists(&ranks);
 	find_ranks(&ranks);
 	probes = least_lists(&ranks, Min(recall, IVFPQ_SURE_RECALL));
@@ -255,7 +255,7 @@ IvfpqProbesFor(const IvfpqSampled *sampled, const IvfpqLists *lists,
 												   least_lists(&ranks, IVFPQ_LOWER_RECALL),
 												   probes)),
 						   lists->n);
-	pfree(ranks.neighbours);
+	pfree(ranks.neighbors);
 	pfree(ranks.by_position);
 	return probes;
 }

@@ -1,7 +1,7 @@
 /*
  * sampled.c
- *		How good approximate neighbours are: some rows, evenly spread over the
- *		table, whose exact neighbours are found under the same snapshot.
+ *		How good approximate neighbors are: some rows, evenly spread over the
+ *		table, whose exact neighbors are found under the same snapshot.
  */
 #include "postgres.h"
 
@@ -41,11 +41,11 @@ take_exact(void *arg, int64 query, const int64 *positions,
 	IvfpqSampled *sampled = arg;
 	int			k = sampled->pairs->k;
 
-	memcpy(sampled->neighbours + query * k, positions, k * sizeof(int64));
+	memcpy(sampled->neighbors + query * k, positions, k * sizeof(int64));
 	memcpy(sampled->distances + query * k, distances, k * sizeof(double));
 }
 
-/* Choose rows and find their exact neighbours. */
+/* Choose rows and find their exact neighbors. */
 IvfpqSampled *
 IvfpqSampledBegin(const IvfpqPairs *pairs)
 {
@@ -54,7 +54,7 @@ IvfpqSampledBegin(const IvfpqPairs *pairs)
 	Size		bytes = dims * sizeof(float) +
 	pairs->k * (sizeof(int64) + sizeof(double));
 	int64		n = Max(Min(SAMPLE_BYTES / bytes, SAMPLE), 1);
-	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
+	IvfpqNeighbors wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.k = pairs->k, .self = pairs->self, .phase = IVFPQ_PROGRESS_RECALL,
 	.sink = take_exact, .arg = sampled};
 
@@ -62,7 +62,7 @@ IvfpqSampledBegin(const IvfpqPairs *pairs)
 	sampled->n = (int) Min(n, pairs->queries->nrows);
 	sampled->positions = palloc(sampled->n * sizeof(int64));
 	sampled->vectors = palloc((Size) sampled->n * dims * sizeof(float));
-	sampled->neighbours = palloc((Size) sampled->n * pairs->k *
+	sampled->neighbors = palloc((Size) sampled->n * pairs->k *
 								 sizeof(int64));
 	sampled->distances = palloc((Size) sampled->n * pairs->k *
 								sizeof(double));
@@ -70,7 +70,7 @@ IvfpqSampledBegin(const IvfpqPairs *pairs)
 	wanted.nqueries = sampled->n;
 	wanted.vectors = sampled->vectors;
 	wanted.selves = pairs->self ? sampled->positions : NULL;
-	IvfpqFindNeighbours(&wanted);
+	IvfpqFindNeighbors(&wanted);
 	return sampled;
 }
 

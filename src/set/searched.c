@@ -8,8 +8,8 @@
  * a card, and to so many rows that they share that.
  *
  * An index has no rows without a direction, and none are near to such a row.
- * What lacks neighbours for that is compared with all rows; rows without a
- * direction, which have the same neighbours, all together.
+ * What lacks neighbors for that is compared with all rows; rows without a
+ * direction, which have the same neighbors, all together.
  */
 #include "postgres.h"
 
@@ -41,12 +41,12 @@
 
 /*
  * With a card both ways have been timed for themselves: its part of that; a row
- * read on its way there; a neighbour fetched for its key, and given out.
+ * read on its way there; a neighbor fetched for its key, and given out.
  */
 #define CARD_PART		0.02
 #define CARD_READ_NS	40.0
 #define CARD_READ_DIMENSION_NS	1.85
-#define CARD_NEIGHBOUR_NS	1000.0
+#define CARD_NEIGHBOR_NS	1000.0
 
 /* Progress is told of so many rows at a time. */
 #define NOTED_ROWS		256
@@ -68,13 +68,13 @@ typedef struct Searched
 	IvfpqSampled *sampled;		/* or NULL: that would be to read the table */
 	Some		portion;		/* queries that are searched for together, */
 	float	   *vectors;		/* and theirs */
-	double	   *distances;		/* [k + 1] of one query's neighbours, */
+	double	   *distances;		/* [k + 1] of one query's neighbors, */
 	int64	   *keys;			/* and theirs */
 	MemoryContext context;		/* sinks are called in others */
-	Some		lacking;		/* those that lack neighbours */
+	Some		lacking;		/* those that lack neighbors */
 	int64		first;			/* of these, to compare now */
 	Some		alike;			/* those without a direction */
-	int			nexact;			/* neighbours that each of them has */
+	int			nexact;			/* neighbors that each of them has */
 } Searched;
 
 /* Nanoseconds, about, that the whole table takes. */
@@ -112,16 +112,16 @@ search_pays(const IvfpqPairs *pairs, Relation index)
 		return false;
 	cost = IvfpqManyCost(pairs->rows->rel, index, pairs->queries->nrows, dims,
 						 k, &nrows);
-	/* and neighbours are fetched once more, for their keys */
+	/* and neighbors are fetched once more, for their keys */
 	cost += (double) pairs->queries->nrows * k *
-		(IvfpqServerHasCard() ? CARD_NEIGHBOUR_NS : IVFPQ_FETCH_NS);
+		(IvfpqServerHasCard() ? CARD_NEIGHBOR_NS : IVFPQ_FETCH_NS);
 	return nrows >= (double) LEAST_TIMES * k &&
 		cost < whole_cost(pairs, nrows);
 }
 
 /* The row at a TID, its key and its distance from a query's vector. */
 static int64
-fetch_neighbour(const IvfpqPairs *pairs, const IvfpqManyRow *row,
+fetch_neighbor(const IvfpqPairs *pairs, const IvfpqManyRow *row,
 				const float *vector, double *distance)
 {
 	IvfpqTable *rows = pairs->rows;
@@ -183,7 +183,7 @@ take_found(void *arg, int64 query, const IvfpqManyRow *rows, int n)
 	for (int i = 0; i < n; i++)
 	{
 		double		distance;
-		int64		key = fetch_neighbour(pairs, &rows[i], vector, &distance);
+		int64		key = fetch_neighbor(pairs, &rows[i], vector, &distance);
 		int			at = count;
 
 		if (isnan(distance) ||
@@ -209,7 +209,7 @@ take_found(void *arg, int64 query, const IvfpqManyRow *rows, int n)
 		note(searched, &searched->lacking, number);
 		return;
 	}
-	IvfpqPutNeighbours(pairs->result, pairs->queries->keys[number],
+	IvfpqPutNeighbors(pairs->result, pairs->queries->keys[number],
 					   searched->keys, NULL, searched->distances, pairs->k);
 }
 
@@ -292,7 +292,7 @@ search_for_all(Searched *searched, Relation index)
 	pfree(searched->vectors);
 }
 
-/* The neighbours of one that lacked some, from the engine. */
+/* The neighbors of one that lacked some, from the engine. */
 static void
 take_exact(void *arg, int64 query, const int64 *positions,
 		   const double *distances)
@@ -301,12 +301,12 @@ take_exact(void *arg, int64 query, const int64 *positions,
 	const IvfpqPairs *pairs = searched->pairs;
 	int64		number = searched->lacking.numbers[searched->first + query];
 
-	IvfpqPutNeighbours(pairs->result, pairs->queries->keys[number],
+	IvfpqPutNeighbors(pairs->result, pairs->queries->keys[number],
 					   pairs->rows->keys, positions, distances,
 					   searched->nexact);
 }
 
-/* Compare those that lack neighbours with all rows. */
+/* Compare those that lack neighbors with all rows. */
 static void
 compare_lacking(Searched *searched)
 {
@@ -317,7 +317,7 @@ compare_lacking(Searched *searched)
 	int64		room = Max(Min((int64) (IvfpqMemoryLimit() / 2 / bytes),
 							   nlacking), 1);
 	float	   *vectors = palloc_extended(room * bytes, MCXT_ALLOC_HUGE);
-	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
+	IvfpqNeighbors wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.vectors = vectors, .self = pairs->self,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
 	.sink = take_exact, .arg = searched};
@@ -334,12 +334,12 @@ compare_lacking(Searched *searched)
 		for (int64 i = 0; i < wanted.nqueries; i++)
 			memcpy(vectors + i * queries->dims,
 				   IvfpqTableVector(queries, lacking[i]), bytes);
-		IvfpqFindNeighbours(&wanted);
+		IvfpqFindNeighbors(&wanted);
 	}
 	pfree(vectors);
 }
 
-/* The neighbours of all that have no direction: one more where they are rows. */
+/* The neighbors of all that have no direction: one more where they are rows. */
 static void
 take_alike(void *arg, int64 query, const int64 *positions,
 		   const double *distances)
@@ -360,7 +360,7 @@ take_alike(void *arg, int64 query, const int64 *positions,
 			searched->keys[count] = pairs->rows->keys[positions[i]];
 			searched->distances[count++] = distances[i];
 		}
-		IvfpqPutNeighbours(pairs->result, pairs->queries->keys[number],
+		IvfpqPutNeighbors(pairs->result, pairs->queries->keys[number],
 						   searched->keys, NULL, searched->distances, count);
 	}
 }
@@ -370,7 +370,7 @@ static void
 compare_alike(Searched *searched)
 {
 	const IvfpqPairs *pairs = searched->pairs;
-	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
+	IvfpqNeighbors wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.vectors = palloc0(pairs->queries->dims * sizeof(float)),
 		.nqueries = 1, .phase = IVFPQ_PROGRESS_SEARCHING,
 	.sink = take_alike, .arg = searched};
@@ -378,7 +378,7 @@ compare_alike(Searched *searched)
 	wanted.k = searched->nexact = (int) Min((int64) pairs->k + pairs->self,
 											pairs->rows->nrows);
 	if (wanted.k > 0)
-		IvfpqFindNeighbours(&wanted);
+		IvfpqFindNeighbors(&wanted);
 }
 
 static void

@@ -31,10 +31,10 @@ extern void IvfpqListsDistances(const IvfpqLists *lists, int64 list,
 								double *distances);
 
 /*
- * neighbours.c: exact neighbours of any number of queries, in as many
+ * neighbors.c: exact neighbors of any number of queries, in as many
  * readings of the table as memory asks for.
  */
-typedef struct IvfpqNeighbours
+typedef struct IvfpqNeighbors
 {
 	IvfpqTable *rows;			/* surveyed, not empty */
 	GvSetMetric metric;
@@ -42,26 +42,26 @@ typedef struct IvfpqNeighbours
 	int64		nqueries;		/* at least one */
 	IvfpqTable *from;			/* whose rows are the queries; or NULL and */
 	const float *vectors;		/* [nqueries][rows->dims] */
-	bool		self;			/* a query is no neighbour of its own: */
+	bool		self;			/* a query is no neighbor of its own: */
 	const int64 *selves;		/* [nqueries] its position in rows, or NULL:
 								 * its number */
 	const IvfpqLists *lists;	/* then only rows of near lists count, or */
 	int			probes;			/* NULL; see gv_set.h */
 	IvfpqProgressPhase phase;	/* which this is of the command */
 
-	/* gets k neighbours of each query, ascending; position -1: no more */
+	/* gets k neighbors of each query, ascending; position -1: no more */
 	void		(*sink) (void *arg, int64 query, const int64 *positions,
 						 const double *distances);
 	void	   *arg;
-} IvfpqNeighbours;
+} IvfpqNeighbors;
 
-extern void IvfpqFindNeighbours(const IvfpqNeighbours *wanted);
+extern void IvfpqFindNeighbors(const IvfpqNeighbors *wanted);
 
 /*
  * pairrows.c: what graphs and joins return, a row for each pair or, in arrays,
  * one for each key.
  *
- * IvfpqPutNeighbours: those of a key, nearest first, given their positions among
+ * IvfpqPutNeighbors: those of a key, nearest first, given their positions among
  * `keys`, k or up to the first that is -1; or without positions the first k keys.
  * A key that has none gives a row with empty arrays, or no pairs.
  */
@@ -69,7 +69,7 @@ typedef struct IvfpqPairRows IvfpqPairRows;
 
 extern IvfpqPairRows *IvfpqPairRowsBegin(const ReturnSetInfo *rsinfo,
 										 bool in_arrays);
-extern void IvfpqPutNeighbours(IvfpqPairRows *rows, int64 key,
+extern void IvfpqPutNeighbors(IvfpqPairRows *rows, int64 key,
 							   const int64 *keys, const int64 *positions,
 							   const double *distances, int k);
 
@@ -79,10 +79,10 @@ extern void IvfpqPutNeighbours(IvfpqPairRows *rows, int64 key,
  */
 typedef struct IvfpqPairs
 {
-	IvfpqPairRows *result;		/* gets each query's neighbours */
+	IvfpqPairRows *result;		/* gets each query's neighbors */
 	IvfpqTable *queries;		/* both with keys */
 	IvfpqTable *rows;			/* the same one for a graph */
-	bool		self;			/* then no row is its own neighbour */
+	bool		self;			/* then no row is its own neighbor */
 	GvSetMetric metric;
 	int			k;
 } IvfpqPairs;
@@ -96,7 +96,7 @@ extern void IvfpqFindPairs(const IvfpqPairs *pairs, IvfpqMethod method);
 extern bool IvfpqFindPairsBySearch(const IvfpqPairs *pairs);
 
 /*
- * sampled.c: some rows whose exact neighbours are known, and how many of
+ * sampled.c: some rows whose exact neighbors are known, and how many of
  * them an approximate answer has.
  */
 typedef struct IvfpqSampled
@@ -105,10 +105,10 @@ typedef struct IvfpqSampled
 	int			n;				/* rows of the sample */
 	int64	   *positions;		/* [n] ascending, of pairs->queries */
 	float	   *vectors;		/* [n][dims] */
-	int64	   *neighbours;		/* [n][k] positions, exact; -1: no more */
+	int64	   *neighbors;		/* [n][k] positions, exact; -1: no more */
 	double	   *distances;		/* [n][k] of these */
 	int			noted;			/* rows that are done with */
-	int64		hits;			/* of their neighbours */
+	int64		hits;			/* of their neighbors */
 	int64		possible;
 } IvfpqSampled;
 

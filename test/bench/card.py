@@ -458,7 +458,7 @@ def write(args, facts, told):
 
 
 def exact(args, found):
-    """The true neighbours, which come with a whole set."""
+    """The true neighbors, which come with a whole set."""
     import numpy as np
     kind, rows, made_by = dataset.split_name(args.data)
     folder = dataset.find(kind, rows, made_by)
@@ -476,7 +476,7 @@ def matching_truth(found, nqueries, match):
     truth = [None] * nqueries
     for value in range(min(match, nqueries)):
         rows = np.flatnonzero(keys == value)
-        near = data.exact_neighbours(found.base[rows],
+        near = data.exact_neighbors(found.base[rows],
                                      found.query[value:nqueries:match], K)
         truth[value::match] = list(rows[near])
     return truth

@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LATENT, CENTRES = 24, 4096
+LATENT, CENTERS = 24, 4096
 PIECE = 1 << 20                 # rows that are made at once
 
 
@@ -110,7 +110,7 @@ def build(name, kernels, folder, arch, nvcc=None, shared=False):
 
 
 class Rows:
-    """Synthetic rows on the card, of 24 latent dimensions about 4,096 centres;
+    """Synthetic rows on the card, of 24 latent dimensions about 4,096 centers;
     all that is random comes from `generator`."""
 
     def __init__(self, dims, seed):
@@ -118,7 +118,7 @@ class Rows:
         self.torch = torch
         self.generator = torch.Generator(device="cuda").manual_seed(seed)
         self.mixing = self.normal(LATENT, dims) / LATENT ** .5
-        self.centres = self.normal(CENTRES, LATENT)
+        self.centers = self.normal(CENTERS, LATENT)
 
     def normal(self, *shape):
         return self.torch.randn(*shape, generator=self.generator,
@@ -126,9 +126,9 @@ class Rows:
 
     def some(self, n):
         """[n][dims], all at once."""
-        which = self.torch.randint(0, CENTRES, (n,), generator=self.generator,
+        which = self.torch.randint(0, CENTERS, (n,), generator=self.generator,
                                    device="cuda")
-        latent = self.centres[which] + .5 * self.normal(n, LATENT)
+        latent = self.centers[which] + .5 * self.normal(n, LATENT)
         return latent @ self.mixing + .1 * self.normal(
             n, self.mixing.shape[1])
 

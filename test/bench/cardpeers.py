@@ -9,7 +9,7 @@ first, because the CUDA libraries that it brings are those the peers take.
 usage: cardpeers.py FOLDER [--rows N] [--dims N] [--k N] [--degrees D:B,...]
 
 Alone: what NN-descent takes for a k-NN graph of synthetic rows (cardbuild.py),
-by the degree of its graph, and the share of exact neighbours of 1,000 rows.
+by the degree of its graph, and the share of exact neighbors of 1,000 rows.
 """
 import argparse
 import contextlib
@@ -32,7 +32,7 @@ CUDA_LIBRARIES = ["libcudart.so.13", "libnvJitLink.so.13", "libcublasLt.so.13",
 SELECT_LIBRARIES = ["librmm", "rapids_logger"]
 PACKAGES = {"RAFT": "libraft-cu13", "cuVS": "libcuvs-cu13",
             "Faiss": "faiss-gpu-cu13-cuvs"}
-GRAPH_ROWS = 100000             # whose neighbours are asked for in one call
+GRAPH_ROWS = 100000             # whose neighbors are asked for in one call
 SAMPLE = 1000                   # rows, to see how good a graph is
 SAMPLE_TILE = 1 << 18
 # of NN-descent's graphs, and of those they are made out of, which it rounds up
@@ -158,8 +158,8 @@ def exact_graph(name, x, k):
     return time.perf_counter() - began, torch.cat(pieces)
 
 
-def sample_neighbours(x, k):
-    """Of SAMPLE rows, evenly apart: their numbers, and exact neighbours [n][k]
+def sample_neighbors(x, k):
+    """Of SAMPLE rows, evenly apart: their numbers, and exact neighbors [n][k]
     by L2: the best by products in fp32, in the order of double."""
     import torch
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -181,7 +181,7 @@ def sample_neighbours(x, k):
 
 
 def graph_accuracy(graph, numbers, expected):
-    """The share of expected neighbours [n][k] that graph's rows have."""
+    """The share of expected neighbors [n][k] that graph's rows have."""
     found = graph[numbers]
     return (found[:, :, None] == expected[:, None, :]).any(1).double().mean(
         ).item()
@@ -214,7 +214,7 @@ def nn_descent_graph(x, k, degree, between):
 
 def print_graphs(x, k, degrees=DEGREES, ours=None):
     """What NN-descent takes, and its accuracy; ours: seconds beside."""
-    numbers, expected = sample_neighbours(x, k)
+    numbers, expected = sample_neighbors(x, k)
     nn_descent_graph(x[:20000], k, *degrees[0])     # loads kernels
     for degree, between in degrees:
         seconds, graph = nn_descent_graph(x, k, degree, between)

@@ -14,7 +14,7 @@ AT_ONCE = 100                                   # queries whose products stand
 
 class Case:
     """A condition, `%(c)s` in it standing for a query's value of it; `rows`
-    gives the rows that fulfil it for such a value, None: all."""
+    gives the rows that fulfill it for such a value, None: all."""
 
     def __init__(self, name, kind, share, condition="", values=None,
                  rows=None, limit=K, column=None):
@@ -117,7 +117,7 @@ def make(base, query, operator):
 # ----------------------------------------------------------------------- truth
 
 class Truth(dataset.Judge):
-    """Says how many of the nearest rows that fulfil a case's condition were
+    """Says how many of the nearest rows that fulfill a case's condition were
     found: those no farther than the last of them, so that of equally far rows
     any will do."""
 

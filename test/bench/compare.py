@@ -4,7 +4,7 @@ environment variables name.  test/bench/run.sh makes that cluster.
 
 The rows are loaded once for each system, in the same order, so that each has
 a table with one index and the planner no choice.  recall@10 is counted
-against exact neighbours of queries that are not in the table.  Queries/s are
+against exact neighbors of queries that are not in the table.  Queries/s are
 pgbench's, prepared, the query vectors in a table; all settings of all systems
 are run in turn, several rounds, and medians given.  Faiss, a library without
 a server, is timed by itself, in the same rounds.

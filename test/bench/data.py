@@ -291,13 +291,13 @@ NAMES = ("%s, synthetic:N:D:SEED or clustered:N:D:SEED" % ", ".join(
 
 # ---------------------------------------------------------------------- truth
 
-def exact_neighbours(base, query, k):
+def exact_neighbors(base, query, k):
     """int32 [nq][k]: float32 products find 2 k candidates in each block, then
     float64 distances of those decide; ties go to the smaller row number."""
     import numpy as np
     k = min(k, len(base))
     if has_card():
-        return exact_neighbours_on_card(base, query, k)
+        return exact_neighbors_on_card(base, query, k)
     truth = np.empty((len(query), k), np.int32)
     norms = np.einsum("ij,ij->i", base, base)
     for q0 in range(0, len(query), 250):
@@ -323,7 +323,7 @@ def exact_neighbours(base, query, k):
     return truth
 
 
-def exact_neighbours_on_card(base, query, k):
+def exact_neighbors_on_card(base, query, k):
     """The same by torch; its float32 products are not shortened to tf32 unless
     a program asks for that."""
     import numpy as np
@@ -353,8 +353,8 @@ def exact_neighbours_on_card(base, query, k):
 def write_set(out, name, base, query, text, query_text, meta):
     import numpy as np
     os.makedirs(out, exist_ok=True)
-    say("exact neighbours of %d queries in %d rows" % (len(query), len(base)))
-    truth = exact_neighbours(base, query, TRUTH_K)
+    say("exact neighbors of %d queries in %d rows" % (len(query), len(base)))
+    truth = exact_neighbors(base, query, TRUTH_K)
     for part, array in (("base", base), ("query", query), ("truth", truth)):
         np.save(os.path.join(out, part + ".npy"), array)
     for part, lines in (("text", text), ("query", query_text)):

@@ -26,7 +26,7 @@ class DataSet:
         base, query = self.base, self.query
         if metric == "cosine":
             base, query = unit(base), unit(query)
-        return data.exact_neighbours(base, query, k)
+        return data.exact_neighbors(base, query, k)
 
 
 class Judge:
@@ -40,7 +40,7 @@ class Judge:
         if metric == "cosine":
             self.base, self.query = unit(self.base), unit(self.query)
         self.k = min(k, found.rows)
-        truth = data.exact_neighbours(self.base, self.query, self.k)
+        truth = data.exact_neighbors(self.base, self.query, self.k)
         self.reach = [self.distances(i, truth[i]).max()
                       for i in range(len(truth))]
 

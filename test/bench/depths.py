@@ -50,7 +50,7 @@ CONDITIONS = {"none": ("true", lambda f, near: f >= 0),
 
 
 def add_conditions(share):
-    """Three conditions that `share` of the rows fulfil."""
+    """Three conditions that `share` of the rows fulfill."""
     CONDITIONS["%g" % share] = (
         "f < %g" % share, lambda f, near: f < share)
     CONDITIONS["%g with" % share] = (

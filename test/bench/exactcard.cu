@@ -130,7 +130,7 @@ bench_times(Bench *bench, const float *d_queries, int32_t n, double *seconds)
 	return GV_OK;
 }
 
-/* Neighbours [nqueries][k], to the card's memory. */
+/* Neighbors [nqueries][k], to the card's memory. */
 extern "C" int32_t
 bench_get(Bench *bench, int64_t *d_positions, double *d_distances)
 {

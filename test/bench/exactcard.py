@@ -10,10 +10,10 @@ usage: exactcard.py [--rows N] [--queries N] [--small] [--no-graph]
 Needs an NVIDIA card, nvcc, gcc and torch.  Compiles the engine first.  Prints
 queries/s with rows' half copies made each time and with halves that stay, the
 ratio to torch, where the time goes (each step waited for, so a little more in
-all), and how many queries needed a slower way.  Of 48 queries neighbours and
+all), and how many queries needed a slower way.  Of 48 queries neighbors and
 distances are compared with brute force in double; the program fails where
 they differ.  --peers: what packpeers.py has put into FOLDER; "same" is the
-share of their neighbours that are ours.  --ways: the product of every card
+share of their neighbors that are ours.  --ways: the product of every card
 beside that of compute capability 9.0, too.  --products: who multiplies, as
 gpuvec.products says it.  Ours is also told as a multiple of what cuBLAS's bare
 product of all queries and rows takes (yard.cuh).
@@ -180,7 +180,7 @@ def check(ours, x, q, metric, own=None):
     print(f"  recall {recall:.4f}, distances within {error:.1e} of double's "
           f"({len(some)} queries)")
     if recall < 1 or not error < 1e-9:
-        print("  DIFFERENT NEIGHBOURS")
+        print("  DIFFERENT NEIGHBORS")
         return False
     return True
 
@@ -219,7 +219,7 @@ def share_of_same(found, expected):
 
 
 def peers(args, x, q, expected, ours, repeats):
-    """Others beside ours, seconds, and its neighbours expected [n][k]."""
+    """Others beside ours, seconds, and its neighbors expected [n][k]."""
     k = expected.shape[1]
     squares = (x * x).sum(1)
     half = x.half()

@@ -5,9 +5,9 @@ takes with the rows on the card, and how much of the exact graph it has.
 usage: graphcard.py [--rows N] [--dims D] [--lists L] [--probes P,P,..]
                     [--iterations I] [--check] [--steps] [--peers FOLDER]
 
-Rows have 24 latent dimensions and 4,096 centres.  Lists are made by k-means
+Rows have 24 latent dimensions and 4,096 centers.  Lists are made by k-means
 of a tenth of the rows, whose time counts; recall is of 1,000 rows, whose
-neighbours are sought among all rows.  --check first compares small graphs of
+neighbors are sought among all rows.  --check first compares small graphs of
 all metrics with those of processors, bit for bit, and fails where they differ;
 --steps says what each unit's steps take, with the host waiting behind each;
 --peers has cuVS' NN-descent make graphs of the same rows (packpeers.py), and
@@ -152,7 +152,7 @@ def check(lib):
                      (results[0][1].nan_to_num(-1) !=
                       results[1][1].nan_to_num(-1))).sum().item()
             print(f"{metric}, {probes} of {len(lists)} lists: {wrong} of "
-                  f"{results[0][0].numel()} neighbours differ", flush=True)
+                  f"{results[0][0].numel()} neighbors differ", flush=True)
             good &= wrong == 0
     lib.gv_gpu_exact_lists_force(0, 0)
     return good
@@ -215,7 +215,7 @@ def main():
         print(f"{torch.cuda.get_device_name()}; compiled in "
               f"{time.perf_counter() - began:.0f} s", flush=True)
     if args.check and not check(lib):
-        sys.exit("graphcard.py: different neighbours")
+        sys.exit("graphcard.py: different neighbors")
     rows = cardbuild.Rows(args.dims, 7).make(args.rows)
     own = torch.arange(len(rows), device="cuda")
     some = own[::max(1, len(rows) // SAMPLE)][:SAMPLE].contiguous()

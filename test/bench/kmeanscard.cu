@@ -35,7 +35,7 @@ static Mark marks[MOST_MARKS];
 static int	nmarks;
 
 static const char *const names[GV_NKMEANS_STEPS] = {
-	"begin", "centre", "halve", "bounds", "closest", "settle", "group", "sum",
+	"begin", "center", "halve", "bounds", "closest", "settle", "group", "sum",
 	"mend"
 };
 

@@ -4,7 +4,7 @@ beside a plain one of torch from the same first centroids and, with --peers,
 beside cuVS and Faiss, in one run.
 
 Compiles what it needs with nvcc, makes synthetic rows of a low-dimensional
-structure on the card (24 latent dimensions, 4,096 centres), runs both and
+structure on the card (24 latent dimensions, 4,096 centers), runs both and
 prints one table.  Errors of both results are computed by the same code, in
 double.  Ours is also told as a multiple of what cuBLAS's bare product of rows
 and centroids takes (yard.cuh).  Needs nvcc, gcc and a torch that sees the card;

@@ -38,9 +38,9 @@ TABLE, INDEX, QUERIES = "large", "large_v", "large_queries"
 RECALLS = [.95, .99]
 SLACK = .01                     # of recall
 GRAPH_ROWS = 200                # that are judged
-GRAPHS = [("gpuvec_knn_graph_arrays", "large_graph_arrays", "neighbours", ""),
-          ("gpuvec_knn_graph", "large_graph", "array_agg(neighbour)",
-           "GROUP BY key")]     # function, table, a key's neighbours
+GRAPHS = [("gpuvec_knn_graph_arrays", "large_graph_arrays", "neighbors", ""),
+          ("gpuvec_knn_graph", "large_graph", "array_agg(neighbor)",
+           "GROUP BY key")]     # function, table, a key's neighbors
 OWN_MB = 8                      # of a process, beside maintenance_work_mem
 LOOK_SECONDS = .05              # between looks at memory
 TICK = os.sysconf("SC_CLK_TCK")
@@ -68,7 +68,7 @@ def parse_arguments():
                         default=[1, 32], metavar="N,...",
                         help="effective_io_concurrency of cold queries")
     parser.add_argument("--graph", type=int, default=0, metavar="K",
-                        help="a graph of so many neighbours, too")
+                        help="a graph of so many neighbors, too")
     return parser.parse_args()
 
 
@@ -162,7 +162,7 @@ def temp_bytes(conn):
 # ----------------------------------------------------------------------- truth
 
 class Truth:
-    """Exact neighbours of queries among some of the rows."""
+    """Exact neighbors of queries among some of the rows."""
 
     def __init__(self, args, found):
         import numpy as np
@@ -315,18 +315,18 @@ class Large:
     def graph(self, conn):
         asked = RECALLS[-1]
         server.set_all(conn, {"gpuvec.recall": asked})
-        for function, table, *neighbours in GRAPHS:
+        for function, table, *neighbors in GRAPHS:
             with Took(conn) as took:
                 conn.execute(
                     "CREATE TABLE %s AS SELECT * FROM %s('%s', 'id', 'v', %d,"
                     " '%s', 'index')" % (table, function, TABLE,
                                          self.args.graph, self.args.metric))
-            recall = self.judge_graph(conn, table, *neighbours)
+            recall = self.judge_graph(conn, table, *neighbors)
             self.say(function, {**took.as_json(), "recall": recall})
             self.must(recall >= asked - SLACK,
                       "%s has a recall of %.4f" % (function, recall))
 
-    def judge_graph(self, conn, table, neighbours, grouped):
+    def judge_graph(self, conn, table, neighbors, grouped):
         """Recall of GRAPH_ROWS rows beside an exact search."""
         import numpy as np
         k = self.args.graph
@@ -334,10 +334,10 @@ class Large:
         found = dict(conn.execute(
             "SELECT key, %s FROM %s WHERE key IN"
             " (SELECT id FROM %s ORDER BY hashint4(id) LIMIT %d) %s"
-            % (neighbours, table, TABLE, GRAPH_ROWS, grouped)).fetchall())
+            % (neighbors, table, TABLE, GRAPH_ROWS, grouped)).fetchall())
         keys = np.array(sorted(found))
         # some are deleted, and each is its own
-        exact = data.exact_neighbours(self.found.base, self.found.base[keys],
+        exact = data.exact_neighbors(self.found.base, self.found.base[keys],
                                       2 * k + 1)
         hits = 0
         for key, near in zip(keys.tolist(), exact):

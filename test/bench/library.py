@@ -24,7 +24,7 @@ class Faiss:
         lists = max(16, round(4 * found.rows ** .5))
         m = max(1, found.dims // 2)
         self.base, self.query = found.base, found.query[:args.queries]
-        if args.metric == "cosine":     # the same neighbours as by l2
+        if args.metric == "cosine":     # the same neighbors as by l2
             self.base = dataset.unit(self.base)
             self.query = dataset.unit(self.query)
         self.index = faiss.index_factory(

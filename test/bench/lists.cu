@@ -8,7 +8,7 @@
  * build: nvcc -std=c++17 -O3 -fmad=false -arch=sm_90a -Isrc -I.
  *			test/bench/lists.cu, the engine's objects, -lcublas (test/gpu/run.sh)
  *
- * Centroids lie around a hundred centres, those of one side by side if sorted, a
+ * Centroids lie around a hundred centers, those of one side by side if sorted, a
  * query near one of them.  Times are
  * of kernels without copies, the mean of REPEATS in a row between two events.
  * The share is of what a product in half precision needs at 989 T/s; bare is
@@ -30,7 +30,7 @@
 #include "yard.cuh"
 
 #define REPEATS			20
-#define CENTRES			100
+#define CENTERS			100
 #define MOST_QUERIES	10000
 #define PEAK			989e12
 #define LARGEST			1e-4f	/* difference of two approximate scores of such
@@ -86,19 +86,19 @@ noise(void)
 		(float) ((seed >> 32 & 65535) + (seed >> 48)) / 32768.0f;
 }
 
-/* Rows [n][dims] around centres, one after the other or in turn. */
+/* Rows [n][dims] around centers, one after the other or in turn. */
 static float *
-make_rows(const float *centres, int n, int dims, bool sorted)
+make_rows(const float *centers, int n, int dims, bool sorted)
 {
 	float	   *rows = (float *) malloc(sizeof(float) * n * dims);
 
 	for (int i = 0; i < n; i++)
 	{
-		int			c = sorted ? (int) ((int64_t) i * CENTRES / n) : i % CENTRES;
-		const float *centre = centres + (size_t) c * dims;
+		int			c = sorted ? (int) ((int64_t) i * CENTERS / n) : i % CENTERS;
+		const float *center = centers + (size_t) c * dims;
 
 		for (int d = 0; d < dims; d++)
-			rows[(size_t) i * dims + d] = (centre[d] + noise()) /
+			rows[(size_t) i * dims + d] = (center[d] + noise()) /
 				sqrtf((float) dims);
 	}
 	return rows;
@@ -345,7 +345,7 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 	GvMirrorSpec spec = {};
 	GvBatch    *batch = &bench->batch;
 	GvWanted   *wanted = (GvWanted *) calloc(most, sizeof(GvWanted));
-	float	   *centres = (float *) malloc(sizeof(float) * CENTRES * dims);
+	float	   *centers = (float *) malloc(sizeof(float) * CENTERS * dims);
 	float	   *centroids;
 	float	   *queries;
 
@@ -354,10 +354,10 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 	spec.m = 1;
 	spec.nlists = nlists;
 	spec.nparents = 1;
-	for (int i = 0; i < CENTRES * dims; i++)
-		centres[i] = noise();
-	centroids = make_rows(centres, nlists, dims, sorted);
-	queries = make_rows(centres, most, dims, false);
+	for (int i = 0; i < CENTERS * dims; i++)
+		centers[i] = noise();
+	centroids = make_rows(centers, nlists, dims, sorted);
+	queries = make_rows(centers, most, dims, false);
 	need(gv_gpu_create(&spec, &bench->mirror) == GV_OK &&
 		 gv_gpu_put_array(bench->mirror, GV_CENTROIDS, 0,
 						  (int64_t) nlists * dims, centroids) == GV_OK &&
@@ -391,7 +391,7 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 	batch->approx.d_ways = (unsigned *) bench->searcher->d_ways.memory;
 	need(cudaEventCreate(&bench->begin) == cudaSuccess &&
 		 cudaEventCreate(&bench->end) == cudaSuccess, "events");
-	free(centres);
+	free(centers);
 	free(centroids);
 	free(queries);
 	free(wanted);

@@ -134,7 +134,7 @@ def as_json(told, lines):
 
 
 def plot(told, lines, path):
-    """Share read to the right, recall@10 upwards; a colour for each number of
+    """Share read to the right, recall@10 upwards; a color for each number of
     lists, dashed with one copy."""
     import matplotlib
     matplotlib.use("Agg")

@@ -48,10 +48,10 @@ def descriptors():
     sift = cv2.SIFT_create(nfeatures=MOST)
     parts = []
     for path in pictures():
-        grey = cv2.imread(path, cv2.IMREAD_GRAYSCALE)
-        if grey is None:
+        gray = cv2.imread(path, cv2.IMREAD_GRAYSCALE)
+        if gray is None:
             continue
-        part = sift.detectAndCompute(grey, None)[1]
+        part = sift.detectAndCompute(gray, None)[1]
         if part is not None and len(part) >= FEW:
             parts.append(part)
     return np.unique(np.concatenate(parts), axis=0)

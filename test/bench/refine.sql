@@ -30,13 +30,13 @@ DROP SCHEMA IF EXISTS refine_bench CASCADE;
 CREATE SCHEMA refine_bench;
 SET search_path = refine_bench, public;
 
-CREATE TABLE centres AS SELECT c, array_agg(random() - .5 ORDER BY i) AS v
+CREATE TABLE centers AS SELECT c, array_agg(random() - .5 ORDER BY i) AS v
 FROM generate_series(0, 199) AS c, generate_series(1, :dims) AS i GROUP BY c;
 CREATE FUNCTION make(first int, last int) RETURNS TABLE (id int, v vector) LANGUAGE sql AS $$
 	SELECT g, (SELECT array_agg(((x + y) / 2 + (random() + random() - 1) * .7)::real)::vector
 		FROM unnest(a.v, b.v) AS u (x, y))
 	FROM (SELECT g, (random() * 199)::int AS i, (random() * 199)::int AS j FROM generate_series(first, last) AS g) AS r
-		JOIN centres AS a ON a.c = r.i JOIN centres AS b ON b.c = r.j
+		JOIN centers AS a ON a.c = r.i JOIN centers AS b ON b.c = r.j
 $$;
 CREATE TABLE none AS SELECT id, v FROM make(1, :rows) ORDER BY id;
 CREATE TABLE sq8 AS SELECT * FROM none;

@@ -169,7 +169,7 @@ def classes(text, name):
 
 
 def write_table(card, lines):
-    """Each class's quickest; where none was measured, its neighbour's."""
+    """Each class's quickest; where none was measured, its neighbor's."""
     with open(TABLE) as file:
         text = file.read()
     rows, columns, ks = (classes(text, "gv_table_" + name)

@@ -5,8 +5,8 @@ faiss-cpu's, on one core, in turns, over the same numbers.
 usage: sets.py [--rounds N] [--dims N] [--seed N]
 
 Needs gcc; installs numpy and faiss-cpu from PyPI into build/python/ when they
-are missing.  Prints the median of each and the median ratio of neighbours in
-time; a neighbour that differs from Faiss's must be at a distance that fp32
+are missing.  Prints the median of each and the median ratio of neighbors in
+time; a neighbor that differs from Faiss's must be at a distance that fp32
 cannot tell from that of Faiss's.
 """
 import argparse

@@ -17,7 +17,7 @@ import data
 import server
 
 data.PIP_PACKAGES["sql"] = ["numpy", "psycopg[binary]"]
-HIDDEN, CENTRES, SEED = 24, 4096, 7
+HIDDEN, CENTERS, SEED = 24, 4096, 7
 QUERIES = 10000
 VALUES = 10000000
 
@@ -32,15 +32,15 @@ def parse_arguments():
 
 
 def synthetic(rows, dims):
-    """float32 [rows][dims] about centres in few dimensions."""
+    """float32 [rows][dims] about centers in few dimensions."""
     import numpy as np
     random = np.random.default_rng(SEED)
     spread = random.standard_normal((HIDDEN, dims), dtype=np.float32)
-    centres = random.standard_normal((CENTRES, HIDDEN), dtype=np.float32)
+    centers = random.standard_normal((CENTERS, HIDDEN), dtype=np.float32)
     made = np.empty((rows, dims), dtype=np.float32)
     for first in range(0, rows, 65536):
         n = min(65536, rows - first)
-        hidden = centres[random.integers(CENTRES, size=n)] + \
+        hidden = centers[random.integers(CENTERS, size=n)] + \
             .5 * random.standard_normal((n, HIDDEN), dtype=np.float32)
         made[first:first + n] = hidden @ spread + \
             .1 * random.standard_normal((n, dims), dtype=np.float32)

@@ -25,7 +25,7 @@ is of distances with the error of codes (--lost; 0: exact ones).
   ranked       ln i + 5 ln (d_i^2 / d_1^2)
   regression   ln i - w f, f of d_1, d_2/d_1, d_10/d_1, d_50/d_1 and the spread
                of d_1 .. d_50; w fitted to ln of the lists a query needs
-  gain         -ln of the neighbours expected in list i, a Poisson regression
+  gain         -ln of the neighbors expected in list i, a Poisson regression
                on ln i, d_i^2/d_1^2, ln of it and the features above
   patience     lists since D last changed
   bound        d_i - D
@@ -203,14 +203,14 @@ class Probing:
     size     [nq][P]    copies in the lists
     best     [nq][P]    k-th best squared distance among rows found in the
                         lists before this one (the first: infinite)
-    found    [nq][K]    which list, from 0, first has the j-th neighbour
+    found    [nq][K]    which list, from 0, first has the j-th neighbor
     """
 
     def __init__(self, index, query, lost, itself=None):
         import numpy as np
         nq, n = len(query), len(index.x)
         p = min(index.nlists, MAX_LISTS_PROBED)
-        truth = neighbours(index.x, query, itself)
+        truth = neighbors(index.x, query, itself)
         norms, cnorms = squared(index.x), squared(index.centroids)
         self.d2, self.size, self.best = (np.empty((nq, p), np.float32)
                                          for _ in range(3))
@@ -259,12 +259,12 @@ class Probing:
                                self.d2.shape)
 
 
-def neighbours(x, query, itself):
+def neighbors(x, query, itself):
     """int [nq][K]; for rows of the table as queries, without themselves."""
     import numpy as np
     if itself is None:
-        return data.exact_neighbours(x, query, K)
-    truth = data.exact_neighbours(x, query, K + 1)
+        return data.exact_neighbors(x, query, K)
+    truth = data.exact_neighbors(x, query, K + 1)
     keep = truth != itself[:, None]
     keep[keep.all(axis=1), K] = False       # hidden behind K + 1 equal rows
     return truth[keep].reshape(len(query), K)
@@ -326,14 +326,14 @@ def gain_features(at, with_found):
 
 def fit_regression(at):
     """Weights [6] of a query's features: least squares to the mean logarithm
-    of the places where its neighbours are."""
+    of the places where its neighbors are."""
     import numpy as np
     need = np.log1p(np.sort(at.found, axis=1)[:, K // 2:]).mean(axis=1)
     return np.linalg.lstsq(at.features(), need, rcond=None)[0]
 
 
 def fit_gain(at, with_found, depth=300):
-    """Weights of gain_features: Poisson regression of the neighbours that a
+    """Weights of gain_features: Poisson regression of the neighbors that a
     list is the first to have, by Newton's method."""
     import numpy as np
     depth = min(depth, at.d2.shape[1])
@@ -457,7 +457,7 @@ class Curve:
 
 
 def oracle(at, targets):
-    """Copies read by the best number of lists for each query: neighbours are
+    """Copies read by the best number of lists for each query: neighbors are
     taken in order of copies to be read for each one more, along the convex
     hull of each query's own curve."""
     import numpy as np

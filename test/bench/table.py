@@ -345,7 +345,7 @@ class Bench:
         """The sequential scan says what is true."""
         begin = time.perf_counter()
         self.ask(0).fetchall()
-        data.say("true neighbours of %d queries by sequential scans: %.0f s "
+        data.say("true neighbors of %d queries by sequential scans: %.0f s "
                  "or so" % (len(self.queries), len(self.queries) * (
                      time.perf_counter() - begin)))
         answers, point.ms = self.ask_each()

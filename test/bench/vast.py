@@ -7,7 +7,7 @@ usage: vast.py ROWS[,ROWS...] DIMS SEED [OPTION...]
 large.py asks more of fewer rows.  Here rows are made in portions, by as many
 processes as --loaders says, each of which copies its own into one unlogged
 table; no file of ours has them.  Then CREATE INDEX; where gpuvecd is, its
-mirror; the exact neighbours of held-out queries, by gpuvec_exact_search; recall,
+mirror; the exact neighbors of held-out queries, by gpuvec_exact_search; recall,
 and queries/s of pgbench's clients; queries at once, by gpuvec_search; with
 --scanner, the list scanner alone, as for .95 of the recall; with --graph, a
 graph by the index, its rows counted: one for each key (gpuvec_knn_graph_arrays),
@@ -52,7 +52,7 @@ def parse_arguments():
                         help="index options; each time that it is given makes"
                         " an index")
     parser.add_argument("--queries", type=int, default=1000,
-                        help="that are compared with exact neighbours; 0: an"
+                        help="that are compared with exact neighbors; 0: an"
                         " index is only made, and scanned")
     parser.add_argument("--at-once", type=server.numbers(int),
                         default=[1000, 10000], metavar="N,...",

@@ -48,17 +48,17 @@ class Data:
     def __init__(self, documents=300, tokens=20):
         import numpy
         self.rng = numpy.random.default_rng(7)
-        self.centres = self.rng.standard_normal((TOPICS, 384))
+        self.centers = self.rng.standard_normal((TOPICS, 384))
         self.documents, self.tokens = documents, tokens
         # a document is about some of 200 things, and says each its own way
         self.things = self.rng.standard_normal((200, 128))
 
-    def near(self, centre, spread=1.0):
-        return centre + spread * self.rng.standard_normal(len(centre))
+    def near(self, center, spread=1.0):
+        return center + spread * self.rng.standard_normal(len(center))
 
     def question(self):
         topic = int(self.rng.integers(0, TOPICS))
-        return literal(self.near(self.centres[topic])), \
+        return literal(self.near(self.centers[topic])), \
             words(self.rng, topic, 2)
 
     def articles(self):
@@ -66,7 +66,7 @@ class Data:
             topic = int(self.rng.integers(0, TOPICS))
             yield (i, " ".join(words(self.rng, topic, 3)),
                    " ".join(words(self.rng, topic, 12)),
-                   literal(self.near(self.centres[topic])))
+                   literal(self.near(self.centers[topic])))
 
     def chunks(self):
         """Documents of 1 to 40 chunks, about two topics each."""
@@ -74,7 +74,7 @@ class Data:
             topics = self.rng.integers(0, TOPICS, 2)
             for place in range(int(self.rng.integers(1, 40))):
                 yield (document, place, "text",
-                       literal(self.near(self.centres[topics[place % 2]])))
+                       literal(self.near(self.centers[topics[place % 2]])))
 
     def token_rows(self):
         for document in range(self.documents):

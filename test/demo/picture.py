@@ -83,8 +83,8 @@ def ask(conn):
             ORDER BY centroid <-> embedding, centroid_id LIMIT 1)
         FROM picked ORDER BY id""").fetchall()
     number = {row[0]: i for i, row in enumerate(rows)}
-    edges = conn.execute("SELECT DISTINCT least(key, neighbour),"
-                         " greatest(key, neighbour) FROM word_graph"
+    edges = conn.execute("SELECT DISTINCT least(key, neighbor),"
+                         " greatest(key, neighbor) FROM word_graph"
                          " ORDER BY 1, 2").fetchall()
     path = conn.execute("""
         SELECT p.key FROM gpuvec_smoothest_path('word_graph',
@@ -120,9 +120,9 @@ def place(far):
     import numpy as np
     n = len(far)
     square = far ** 2
-    centred = -(square - square.mean(0) - square.mean(1)[:, None]
+    centered = -(square - square.mean(0) - square.mean(1)[:, None]
                 + square.mean()) / 2
-    values, vectors = np.linalg.eigh(centred)
+    values, vectors = np.linalg.eigh(centered)
     at = vectors[:, -2:] * np.sqrt(values[-2:])
     at += np.random.default_rng(1).normal(0, .01, at.shape)
     weight = 1 / np.maximum(far, 1) ** 2
@@ -237,7 +237,7 @@ def draw(words, clusters, edges, path, out):
                   path_effects=[patheffects.withStroke(linewidth=4,
                                                        foreground=PAPER)])
     axes.text(MARGIN, FOOT - 40, "%d words and the %d nearest of each:"
-              " gpuvec_knn_graph.  Colours: gpuvec_kmeans, %d clusters."
+              " gpuvec_knn_graph.  Colors: gpuvec_kmeans, %d clusters."
               % (len(words), K, CLUSTERS), fontsize=15, color="#333333")
     axes.text(MARGIN, FOOT - 80, "gpuvec_smoothest_path: %s"
               % " \N{RIGHTWARDS ARROW} ".join(words[i] for i in path),

@@ -2,7 +2,7 @@
 # The demo (`make demo`): gpuvec on 50,000 real word vectors.
 #
 # Builds gpuvec, installs it into a private copy of PostgreSQL, starts a
-# throw-away cluster, loads the words, creates an index, and shows neighbours
+# throw-away cluster, loads the words, creates an index, and shows neighbors
 # that a person can judge, recall against exact search, time and size.
 # Status 0 only if the index was used and recall@10 is at least 0.95.
 # Needs PostgreSQL and a compiler (test/setup.sh), nothing else; leaves nothing
@@ -35,7 +35,7 @@ load() {
 }
 
 # The nearest words to $1, other than itself.
-neighbours() {
+neighbors() {
 	ask -v word="$1" <<-'SQL'
 		SELECT string_agg(word, ', ')
 		FROM (SELECT word FROM words
@@ -46,7 +46,7 @@ neighbours() {
 	SQL
 }
 
-# Makes search(is_exact), which searches the 10 neighbours of 200 words into
+# Makes search(is_exact), which searches the 10 neighbors of 200 words into
 # the table found (exact, query, distance) and the time into took.
 make_search() {
 	gv_psql <<-'SQL'
@@ -125,7 +125,7 @@ report() {
 
 	printf '\nNearest words\n'
 	for word in "${WORDS[@]}"; do
-		printf '  %-10s %s\n' "$word" "$(neighbours "$word")"
+		printf '  %-10s %s\n' "$word" "$(neighbors "$word")"
 	done
 
 	compare

@@ -14,7 +14,7 @@
 #	kernels		every kernel against the portable engine, odd sizes
 #				(test/unit/engine/check_mirror*.c)
 #	sanitize	the same at small size under compute-sanitizer: memory, races,
-#				uninitialised memory, barriers
+#				uninitialized memory, barriers
 #	sql			the SQL suite through gpuvecd on the card
 #	lists		the choice of lists alone, by exact scores and by the filter,
 #				beside cuBLAS's bare product (test/bench/lists.cu); of shapes

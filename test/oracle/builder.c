@@ -428,7 +428,7 @@ cpu_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 
 /* Offer n transformed rows to the queries; note which were taken. */
 static GvStatus
-find_neighbours(GvBuilder *builder, const float *rows, int32_t n,
+find_neighbors(GvBuilder *builder, const float *rows, int32_t n,
 				GvEncoded *encoded, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
@@ -436,7 +436,7 @@ find_neighbours(GvBuilder *builder, const float *rows, int32_t n,
 	int32_t		i;
 	int32_t		q;
 
-	encoded->nneighbours = 0;
+	encoded->nneighbors = 0;
 	if (spec->nqueries == 0)
 		return GV_OK;
 	for (i = 0; i < n; i++)
@@ -451,12 +451,12 @@ find_neighbours(GvBuilder *builder, const float *rows, int32_t n,
 		for (i = 0; i < best->count; i++)
 			if (best->ids[i] >= builder->nencoded)
 			{
-				GvNeighbour *neighbour =
-				&encoded->neighbours[encoded->nneighbours++];
+				GvNeighbor *neighbor =
+				&encoded->neighbors[encoded->nneighbors++];
 
-				neighbour->query = q;
-				neighbour->row = (int32_t) (best->ids[i] - builder->nencoded);
-				neighbour->score = best->scores[i];
+				neighbor->query = q;
+				neighbor->row = (int32_t) (best->ids[i] - builder->nencoded);
+				neighbor->score = best->scores[i];
 			}
 	}
 	return status;
@@ -488,7 +488,7 @@ encode_rows(GvBuilder *builder, const float *rows, int32_t n,
 								  encoded->error);
 	}
 	if (status == GV_OK)
-		status = find_neighbours(builder, rows, n, encoded, stop);
+		status = find_neighbors(builder, rows, n, encoded, stop);
 	builder->nencoded += (uint64_t) n;
 	return status;
 }

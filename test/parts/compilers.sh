@@ -45,7 +45,7 @@ build_clang() {
 		return
 	fi
 	gv_copy_source clang
-	# its warnings are the parser's: nothing runs, and need not be optimised
+	# its warnings are the parser's: nothing runs, and need not be optimized
 	for kind in '' 1; do
 		count_silent "clang, TEST_BUILD=$kind" gv_nice 19 \
 			make -C "$GV_TMP/clang" -j"$(nproc)" PG_CONFIG="$GV_PG_CONFIG" \
@@ -57,7 +57,7 @@ build_clang() {
 # gpuvecd with its kernels builds, where there is a compiler for them; without
 # a card, and with a driver that is too old, it says so and ends with status 3.
 # All but the kernels is in the copy of what gcc has built.  No kernel runs:
-# to optimise four files, which takes much of the time, is left to --long.
+# to optimize four files, which takes much of the time, is left to --long.
 build_nvcc() {
 	local nvcc make quick
 	nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null) ||
@@ -72,7 +72,7 @@ build_nvcc() {
 		PG_CONFIG="$GV_PG_CONFIG" NVCC="$nvcc" GPU_ARCHS="${GPU_ARCHS:-90a}")
 	if [ -z "$LONG" ]; then
 		quick='-std=c++17 -O3 -fmad=false -Xcicc -O1 -Xptxas -O1'
-		count_silent "nvcc, not optimising" "${make[@]}" NVCC_FLAGS="$quick" \
+		count_silent "nvcc, not optimizing" "${make[@]}" NVCC_FLAGS="$quick" \
 			gpu/index/best.o gpu/select/warprows.o gpu/select/guessrows.o \
 			gpu/exact/few/fewqueries.o
 	fi

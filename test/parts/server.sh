@@ -483,7 +483,7 @@ rebuild_server() {
 	prepare_server "$@"
 }
 
-# gpuvec with the undefined-behaviour sanitizer, under the SQL tests
+# gpuvec with the undefined-behavior sanitizer, under the SQL tests
 ubsan_parts() {
 	local ONLY='sql isolation'
 	rebuild_server sanitized SHLIB_LINK="-lm -lubsan" \

@@ -21,9 +21,9 @@ build_unit() {
 # Settings, if any, and a program that computes and never waits.
 run_niced() { count_program gv_nice 10 env "$@"; }
 
-# $1 = flavour, $2 = settings of check_engine, $3 = of check_server, the rest:
+# $1 = flavor, $2 = settings of check_engine, $3 = of check_server, the rest:
 # for make
-unit_flavour() {
+unit_flavor() {
 	local dir=$1 settings=$2 served=$3
 	shift 3
 	part "unit $dir build" build_unit "$dir" "$@"
@@ -95,9 +95,9 @@ unit_card() {
 unit_parts() {
 	local small=GPUVEC_UNIT_SMALL=1 served=GPUVEC_UNIT_SMALL_TESTS=parts,devices
 	local CUBLAS=
-	unit_flavour plain $small $served BUILT="$TEST_SOURCE" programs
+	unit_flavor plain $small $served BUILT="$TEST_SOURCE" programs
 	if [ -z "$QUICK" ]; then
-		unit_flavour sanitized $small $served FLAGS="$SANITIZE" programs
+		unit_flavor sanitized $small $served FLAGS="$SANITIZE" programs
 		part "unit fuzz" fuzz_replay
 		unit_card "unit card" plain $small "$CARD_SMALLEST"
 	fi
@@ -106,8 +106,8 @@ unit_parts() {
 
 # Of --long.
 unit_whole() {
-	unit_flavour plain '' '' BUILT="$TEST_SOURCE" programs
-	unit_flavour sanitized '' '' FLAGS="$SANITIZE" programs
+	unit_flavor plain '' '' BUILT="$TEST_SOURCE" programs
+	unit_flavor sanitized '' '' FLAGS="$SANITIZE" programs
 	unit_card "unit card" plain GPUVEC_UNIT_SMALL=1 "$CARD"
 	over unitwhole
 }

@@ -17,7 +17,7 @@ my %class = ('<->' => 'real_l2_ops', '<#>' => 'real_ip_ops', '<=>' => 'real_cosi
 
 my $node = new_node('main');
 
-# Overlapping clusters in 32 dimensions: neighbours lie in several lists.
+# Overlapping clusters in 32 dimensions: neighbors lie in several lists.
 $node->safe_psql(
 	'postgres', q{
 	CREATE FUNCTION near(g int) RETURNS real[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

@@ -128,7 +128,7 @@ $node->pgbench(
 	\%scripts);
 is(end_of($reindexes), 0, 'REINDEX and CREATE INDEX CONCURRENTLY beside them');
 $node->safe_psql('postgres',
-	# not cancelled: between two statements that would come to nothing
+	# not canceled: between two statements that would come to nothing
 	"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~* 'vacuum|pg_sleep'
 	AND pid <> pg_backend_pid()");
 isnt(end_of($vacuums), 0, 'VACUUM went on to the end');

@@ -1,4 +1,4 @@
-# Cancelling: every phase of a build, scans of every kind, inserts and VACUUM
+# Canceling: every phase of a build, scans of every kind, inserts and VACUUM
 # end soon after the request, by pg_cancel_backend and by statement_timeout,
 # and leave no damage.
 
@@ -25,7 +25,7 @@ $node->safe_psql(
 	FROM generate_series(1, $rows) AS g, LATERAL (VALUES (point(g, 32))) AS v (p);
 });
 
-# Test: a build ends soon when cancelled in that phase.
+# Test: a build ends soon when canceled in that phase.
 sub cancel_build
 {
 	my ($sql, $phase) = @_;
@@ -103,12 +103,12 @@ cancel_build(
 	"SET maintenance_work_mem = '2MB'; DROP INDEX IF EXISTS many_e; CREATE INDEX many_e ON many USING gpuivfpq (e) WITH (lists = 20, pq_dim = 8)",
 	'writing');
 
-# -- cancelled REINDEX CONCURRENTLY leaves the old index as it was
+# -- canceled REINDEX CONCURRENTLY leaves the old index as it was
 $node->safe_psql('postgres', 'CREATE INDEX slow_e ON slow USING gpuivfpq (e) WITH (lists = 50)');
 cancel_build('REINDEX INDEX slow_e', 'assigning');
 cancel_build('REINDEX INDEX CONCURRENTLY slow_e', 'assigning');
-is_sound($node, 'slow_e', 'REINDEX cancelled');
-is_exact($node, 'slow', '<->', $dims, 'REINDEX cancelled');
+is_sound($node, 'slow_e', 'REINDEX canceled');
+is_exact($node, 'slow', '<->', $dims, 'REINDEX canceled');
 $node->safe_psql('postgres', 'DROP INDEX IF EXISTS slow_e_ccnew');
 
 # -- scans: batches, the pass over the table at the end, rescans
@@ -128,11 +128,11 @@ test_timeout($node, 'pending rows, again and again',
 
 # -- inserts: what came in is dead, and VACUUM takes it
 test_timeout($node, 'insert', 'INSERT INTO slow SELECT a.* FROM slow AS a, slow AS b', 500);
-is_sound($node, 'slow_e', 'insert cancelled');
-is_complete($node, 'slow', '<->', $dims, 'insert cancelled');
+is_sound($node, 'slow_e', 'insert canceled');
+is_complete($node, 'slow', '<->', $dims, 'insert canceled');
 
 # -- functions of many rows
-$node->safe_psql('postgres', 'CREATE TABLE chain AS SELECT i AS key, i + 1 AS neighbour, 1.0::real AS distance FROM generate_series(1, 1000000) AS i');
+$node->safe_psql('postgres', 'CREATE TABLE chain AS SELECT i AS key, i + 1 AS neighbor, 1.0::real AS distance FROM generate_series(1, 1000000) AS i');
 test_timeout($node, 'a path', "SELECT count(*) FROM gpuvec_smoothest_path('chain', 1, 1000001)", 100);
 test_timeout($node, 'a selection', q{SELECT count(*) FROM gpuvec_select(array_fill(1::real, ARRAY[10000000]), 10000000, 'multi')}, 150);
 
@@ -142,8 +142,8 @@ test_cancel(
 	$node, 'VACUUM',
 	'SET vacuum_cost_delay = 5; SET vacuum_cost_limit = 20; VACUUM slow',
 	'pg_stat_progress_vacuum', "phase = 'vacuuming indexes'");
-is_sound($node, 'slow_e', 'VACUUM cancelled', warnings => 1);
-is_complete($node, 'slow', '<->', $dims, 'VACUUM cancelled');
+is_sound($node, 'slow_e', 'VACUUM canceled', warnings => 1);
+is_complete($node, 'slow', '<->', $dims, 'VACUUM canceled');
 $node->safe_psql('postgres', 'VACUUM slow; VACUUM waiting');
 is_sound($node, 'slow_e', 'VACUUM done');
 is_exact($node, 'slow', '<->', $dims, 'VACUUM done');

@@ -276,7 +276,7 @@ damage(
 	'page with a hole', damaged_at($head_page),
 	found($head_page, 'slot \d+ does not hold block'),
 	sub { substr(${ $_[0] }, $head_page * BLCKSZ + 12, 2) = pack('S', CONTENTS) });
-# a session that locks the page again waits for itself, and cannot be cancelled
+# a session that locks the page again waits for itself, and cannot be canceled
 damage(
 	'newest block on the page of its entry', damaged_at($directory),
 	found($directory, 'slot \d+ does not hold block'),

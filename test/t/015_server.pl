@@ -206,7 +206,7 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM gpuvec_mirrors'),
 	'1', 'stopped: gpuvec_mirrors knows of the mirror');
 ($rc, undef, $err) = $node->psql('postgres',
 	"SET statement_timeout = 300; SELECT gpuvec_prewarm('t_e')");
-like($err, qr/statement timeout/, 'stopped: prewarm waits, and can be cancelled');
+like($err, qr/statement timeout/, 'stopped: prewarm waits, and can be canceled');
 kill 'CONT', $stopped;
 soon("state = 'up' AND pid = $stopped", 'continued: it is back');
 is_right(1, 'continued');
@@ -231,23 +231,23 @@ for (1 .. 3)
 cmp_ok($took, '<', 7, 'it is back at once');
 is_right(1, 'continued soon');
 
-# -- a cancelled query leaves nothing behind
+# -- a canceled query leaves nothing behind
 my $broken = stat_of('broken');
 kill 'STOP', $supervisor, $stopped;
 is( $node->safe_psql(
 		'postgres', qq{
 		SET gpuvec.request_timeout = 10000;
 		\\set ON_ERROR_STOP off
-		-- for its own message alone: SET might be cancelled, too
+		-- for its own message alone: SET might be canceled, too
 		SET LOCAL statement_timeout = 200 \\; SELECT answers('t', '<->', 8, 10, 1);
 		\\! kill -CONT $stopped
 		SELECT answers('t', '<->', 8, 10, 20) AS after \\gset
 		\\echo :after
 	}),
-	$right, 'cancelled: the same session gets right answers');
+	$right, 'canceled: the same session gets right answers');
 kill 'CONT', $supervisor;
-is(stat_of('broken'), $broken, 'cancelled: nothing is out of step');
-is_right(1, 'cancelled');
+is(stat_of('broken'), $broken, 'canceled: nothing is out of step');
+is_right(1, 'canceled');
 
 # -- a backend crashes: all restart, gpuvecd is another
 my $crash = stat_of('pid');

@@ -234,7 +234,7 @@ is( $node->safe_psql('postgres',
 		extra_params => [ '-U', 'guest' ]),
 	'0|up', 'views: states are for everyone, mirrors are not');
 # a lock on the table is no hindrance, an exclusive one on the index is: then prewarm
-# waits, for its own session, too, and can be cancelled
+# waits, for its own session, too, and can be canceled
 cmp_ok($node->safe_psql('postgres',
 		"BEGIN; LOCK refined IN ACCESS EXCLUSIVE MODE; SELECT gpuvec_prewarm('refined_e')"),
 	'>', 0, 'the table is locked');

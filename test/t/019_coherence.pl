@@ -31,7 +31,7 @@ my $primary = new_remote_node(
 
 $primary->safe_psql(
 	'postgres', q{
-	-- '' when the k nearest rows that fulfil a condition by gpuvecd, with all
+	-- '' when the k nearest rows that fulfill a condition by gpuvecd, with all
 	-- lists, are those of a sort, and otherwise how not.  Not for ever more
 	-- candidates than a message has room for.
 	CREATE FUNCTION inexact_there(tab text, operator text, q real[], k int, condition text)
@@ -133,7 +133,7 @@ $primary->safe_psql(
 					WHEN count(*) <> 10 THEN ''too few rows''
 					WHEN count(DISTINCT x.id) <> 10 THEN ''a row twice''
 					WHEN count(t.id) <> 10 THEN ''a row that nobody sees''
-					WHEN NOT bool_and(%3$s) THEN ''a row that does not fulfil it''
+					WHEN NOT bool_and(%3$s) THEN ''a row that does not fulfill it''
 					WHEN bool_or(x.d < x.before) THEN ''out of order''
 					WHEN bool_or(x.d <> (t.e %1$s $1)) THEN ''a wrong distance''
 					ELSE '''' END

@@ -300,7 +300,7 @@ my ($rc, $out, $err) = $node->psql('postgres', qq{
 	$nearest;
 	\\! kill -STOP $pid
 	SELECT clock_timestamp() AS begun \\gset
-	-- for its own message alone: SET might be cancelled, too
+	-- for its own message alone: SET might be canceled, too
 	SET LOCAL statement_timeout = '300ms' \\; $nearest;
 	SELECT (1000 * extract(epoch FROM clock_timestamp() - :'begun'::timestamptz))::int;
 	\\! kill -CONT $pid
@@ -339,7 +339,7 @@ $ms = $node->safe_psql('postgres', q{
 		END LOOP;
 	END $$;
 	SELECT (1000 * extract(epoch FROM clock_timestamp() - :'begun'::timestamptz))::int});
-cmp_ok($ms, '<', $limit_ms, "... until it is cancelled, for $ms ms");
+cmp_ok($ms, '<', $limit_ms, "... until it is canceled, for $ms ms");
 go_on($supervisor, $pid);
 end_of($job);
 is(slurp_file($job->{output}), "\n$expected\n$SERVER|t\n", '... and the next request has its own answer');

@@ -217,14 +217,14 @@ for my $step ('1 build: trained', '1 build: encoded')
 	is_whole($node, $what);
 }
 
-# -- cancelling while gpuvecd is waited for
+# -- canceling while gpuvecd is waited for
 
 for my $step (@steps[0 .. 2])
 {
 	my ($what, $status, $err) = disturb($step, 'STOP',
 		set => ["gpuvec.request_timeout = '60s'"], cancel => 1);
 
-	isnt($status, 0, "$what: cancelled");
+	isnt($status, 0, "$what: canceled");
 	like($err, qr/canceling statement due to user request/, "$what: in time");
 }
 {

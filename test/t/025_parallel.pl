@@ -1,6 +1,6 @@
 # CREATE INDEX with parallel workers: the same copies in the same lists whatever
 # their number, with and without gpuvecd; what becomes of a build when a worker
-# fails, is told to end, or the leader is cancelled; WAL; other sessions.
+# fails, is told to end, or the leader is canceled; WAL; other sessions.
 
 use strict;
 use warnings;
@@ -249,7 +249,7 @@ my $workers_pids = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'paral
 	is_whole($node, 'held');
 }
 
-# -- a worker fails, is told to end; the leader is cancelled
+# -- a worker fails, is told to end; the leader is canceled
 
 for my $case (
 	[ 'cpu', 'build: written' ], [ 'gpu', 'build: written' ], [ 'cpu', 'build: climbed' ],
@@ -273,9 +273,9 @@ for my $case (
 
 	($holder, $job) = held($step, $engine, 3, @with);
 	$node->safe_psql('postgres', "SELECT pg_cancel_backend(pid) FROM pg_stat_progress_create_index");
-	isnt(end_of($job), 0, "$what: cancelled");
+	isnt(end_of($job), 0, "$what: canceled");
 	like(said($job), qr/canceling statement due to user request/, "$what: and said so");
-	is_tidy("$what: cancelled");
+	is_tidy("$what: canceled");
 	let_go($holder);
 	is($node->safe_psql('postgres', "SELECT to_regclass('t_e') IS NULL"), 't', "$what: no index");
 }

@@ -108,21 +108,21 @@ like($caught, qr/NOTICE:  caught: .*dimensions/, 'an error in the midst of a pas
 like($caught, qr/^20$/m, 'and the session goes on');
 unlike($caught, qr/WARNING/, 'without a warning');
 
-# -- cancelled at any moment
-my $cancelled = 0;
+# -- canceled at any moment
+my $canceled = 0;
 for my $ms (1 .. 15)
 {
 	my $said = said(qq{
 		SET enable_seqscan = off;
-		-- for its own message alone: SET might be cancelled, too
+		-- for its own message alone: SET might be canceled, too
 		SET LOCAL statement_timeout = ${\(3 * $ms)} \\;
 		SELECT count(*) FROM (SELECT id FROM plain ORDER BY e <-> point($ms, $dims)) AS x;
 		SELECT count(*) FROM (SELECT id FROM refined ORDER BY e <-> point($ms, $dims) LIMIT 20) AS x});
 
-	$cancelled++ if $said =~ /canceling statement/;
+	$canceled++ if $said =~ /canceling statement/;
 	fail("after a cancel: $said") if $said =~ /WARNING/ || $said !~ /^20$/m;
 }
-cmp_ok($cancelled, '>', 0, "cancelled $cancelled times");
+cmp_ok($canceled, '>', 0, "canceled $canceled times");
 
 # -- VACUUM cuts the tables' ends off
 my $size = "SELECT sum(pg_relation_size(oid)) FROM pg_class WHERE relname IN ('plain', 'refined')";

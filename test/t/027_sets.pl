@@ -1,4 +1,4 @@
-# Functions over sets of rows: each phase ends soon when it is cancelled or
+# Functions over sets of rows: each phase ends soon when it is canceled or
 # times out, the view says how far they are, and a gpuvecd that dies in the
 # middle changes no answer.
 
@@ -27,7 +27,7 @@ $node->safe_psql(
 	FROM generate_series(1, $rows) AS g, LATERAL (VALUES (point(g, 32))) AS v (p);
 	CREATE INDEX slow_e ON slow USING gpuivfpq (e) WITH (dims = 128, lists = 100);
 	CREATE TABLE small AS SELECT * FROM slow WHERE id <= 2000;
-	-- neighbours in many lists
+	-- neighbors in many lists
 	CREATE TABLE cloud AS
 	SELECT g AS id, (SELECT array_agg((hashint4(g * 8 + i) & 1023)::real ORDER BY i)
 		FROM generate_series(1, 8) AS i) AS e
@@ -45,7 +45,7 @@ my %statement = (
 	'through an index' => q{SELECT count(*) FROM gpuvec_knn_graph('slow', 'id', 'e', 100, 'l2', 'index')},
 	'k-means' => q{SELECT count(*) FROM gpuvec_kmeans('slow', 'e', 500, 1000)});
 
-# Test: the statement, begun after some settings, ends soon when cancelled in
+# Test: the statement, begun after some settings, ends soon when canceled in
 # that phase of a command, when so much of it is done.
 sub cancel_set
 {
@@ -69,7 +69,7 @@ sub timeout_set
 	return;
 }
 
-# -- cancelled in the session, and while gpuvecd works; with a card that is over
+# -- canceled in the session, and while gpuvecd works; with a card that is over
 # too soon (028_remote_sets has work for one)
 for my $engine ('cpu', $SERVER eq 'cuda' ? () : 'gpu')
 {
@@ -128,7 +128,7 @@ end_of($job);
 # them were met, however rarely this session has its turn
 $node->safe_psql(
 	'postgres', q{
-	CREATE TABLE edges AS SELECT g AS key, g + d AS neighbour, (g * 7919 % 10007 + d)::real AS distance
+	CREATE TABLE edges AS SELECT g AS key, g + d AS neighbor, (g * 7919 % 10007 + d)::real AS distance
 	FROM generate_series(1, 100000) AS g, generate_series(1, 2) AS d;
 	-- what the view shows of others, until it has shown so many phases
 	CREATE FUNCTION phases_seen(wanted int) RETURNS TABLE (relid text, command text, phase text, sane bool)

@@ -83,9 +83,9 @@ sub rows_of
 
 # -- the same rows
 
-# so many bytes to bring that memory is shared, and so many neighbours that they come in
+# so many bytes to bring that memory is shared, and so many neighbors that they come in
 # more parts than it has slots
-my $neighbours = "SELECT md5(g::text) FROM gpuvec_knn_graph_arrays('wide', 'id', 'e', 400) AS g";
+my $neighbors = "SELECT md5(g::text) FROM gpuvec_knn_graph_arrays('wide', 'id', 'e', 400) AS g";
 
 my %works = (
 	'exact search' => "SELECT * FROM gpuvec_exact_search('t', 'e', $queries, 9)",
@@ -103,7 +103,7 @@ my %works = (
 	'graph of long vectors' => "SELECT * FROM gpuvec_knn_graph('tall', 'id', 'e', 6, 'cosine', 'index')",
 	'graph of what is left' => "SELECT * FROM gpuvec_knn_graph('emptied', 'id', 'e', 3, 'l2', 'index')",
 	'graph of more than is known' => "SELECT * FROM gpuvec_knn_graph('grown', 'id', 'e', 3, 'l2', 'index')",
-	'many neighbours' => $neighbours,
+	'many neighbors' => $neighbors,
 	'a large selection' => "SELECT x / 10000, md5(string_agg(s::text, ' ' ORDER BY s)) FROM
 		(SELECT array_agg(sin(i)::real) AS a FROM generate_series(1, 2100000) AS i) AS v,
 		gpuvec_select(a, 600000) WITH ORDINALITY AS s(p, v, x) GROUP BY 1",
@@ -268,7 +268,7 @@ for my $name (sort keys %long)
 	like(slurp_file($err), qr/gpuvecd could not do the work: /, "$name: which says so");
 }
 
-# -- cancelled in the middle
+# -- canceled in the middle
 
 for my $name (sort keys %long)
 {
@@ -280,9 +280,9 @@ for my $name (sort keys %long)
 	{
 		my $job = background($node, "SET gpuvec.engine = gpu; $long{$name};");
 
-		is_at_work("$name, cancelled", tell_session('pg_cancel_backend'));
+		is_at_work("$name, canceled", tell_session('pg_cancel_backend'));
 		my $begun = time;
-		is(end_of($job) >> 8, 3, "$name: cancelled");
+		is(end_of($job) >> 8, 3, "$name: canceled");
 		$took = time - $begun;
 		ok(wait_until($node, 'SELECT mirror_bytes = 0 FROM gpuvec_stat'),
 			"$name: gpuvecd has given it up");
@@ -316,7 +316,7 @@ for my $name (sort keys %long)
 {
 	my $graph = "SELECT count(*) FROM gpuvec_knn_graph('u', 'id', 'e', 4);";
 	my $open = "SELECT count(*) FROM pg_ls_dir('/proc/' || pg_backend_pid() || '/fd');";
-	# of one message each: SET might be cancelled, too
+	# of one message each: SET might be canceled, too
 	my $cut = "SET LOCAL statement_timeout = '100ms' \\; $long{graph};";
 	# the files of all tables are open from the first round on
 	my ($rc, $out, $err) = $node->psql('postgres',
@@ -324,7 +324,7 @@ for my $name (sort keys %long)
 		on_error_stop => 0);
 	my @counts = split /\n/, $out;
 
-	is(scalar(() = $err =~ /canceling statement due to statement timeout/g), 10, 'ten cancelled');
+	is(scalar(() = $err =~ /canceling statement due to statement timeout/g), 10, 'ten canceled');
 	is("@counts[0, 2]", '800 800', 'the session goes on');
 	cmp_ok($counts[3], '<=', $counts[1], 'no descriptor is left behind');
 }
@@ -435,8 +435,8 @@ ok(is_up(), 'gpuvecd is up');
 		{ %$means, $SIZES => pack('q', 201) });
 	test_odd('an unfinished search', $search, sub { ran(0, 1, 0, 0, 0) }, $found);
 	test_odd('a position too high', $search, $searched, { %$found, $POSITIONS => pack('q', 200) });
-	test_odd('no positions in shared memory', $neighbours, $searched, $found);
-	test_odd('positions that are not there', $neighbours, $searched, $found, 1);
+	test_odd('no positions in shared memory', $neighbors, $searched, $found);
+	test_odd('positions that are not there', $neighbors, $searched, $found, 1);
 	test_odd('a position too low', $search, $searched, { %$found, $POSITIONS => pack('q', -2) });
 }
 
@@ -492,7 +492,7 @@ if (!$card)
 	my $before = stat_of('sets_by_server');
 	($own) = rows_of($graph, 'gpuvec.engine = cpu');
 	ok((rows_of($graph, 'gpuvec.engine = gpu'))[0] eq $own, 'little memory: the same graph');
-	# a sample, lists of its rows and neighbours, lists merged, and three portions at least
+	# a sample, lists of its rows and neighbors, lists merged, and three portions at least
 	cmp_ok(stat_of('sets_by_server'), '>=', $before + 7, 'little memory: asked again and again');
 	is(stat_of('sets_failed'), 0, 'little memory: nothing is refused of that');
 }

@@ -1,4 +1,4 @@
-# Recall at every depth: conditions that only certain ranks fulfil find as many
+# Recall at every depth: conditions that only certain ranks fulfill find as many
 # of their rows as gpuvec.recall asks for; and so do limits of all sizes, whether
 # the scan knows of them or not (from "The recall that is promised" on).
 #
@@ -14,7 +14,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# First and last rank, queries, and rows behind, which fulfil the condition,
+# First and last rank, queries, and rows behind, which fulfill the condition,
 # too, so that a scan that has missed some need not read the whole table.
 my @bands = (
 	[ 1, 10, 120, '31 AND 40' ],
@@ -29,12 +29,12 @@ my $row = join ', ', map { "e[$_] + w * (random() + random() + random() - 1.5)" 
 $node->safe_psql(
 	'postgres', qq{
 	SELECT setseed(0.5);
-	CREATE TABLE centres AS SELECT c, 0.15 + 0.5 * random() ^ 2 AS w,
+	CREATE TABLE centers AS SELECT c, 0.15 + 0.5 * random() ^ 2 AS w,
 		ARRAY(SELECT 2 * random() FROM generate_series(1, 16) WHERE c = c) AS e
 		FROM generate_series(0, 499) AS c;
 	CREATE TABLE made AS SELECT g AS id, ARRAY[$row]::real[] AS e
 		FROM (SELECT g, floor(500 * random() ^ 2) AS c FROM generate_series(1, 100120) AS g) AS g
-		JOIN centres USING (c);
+		JOIN centers USING (c);
 	CREATE TABLE queries AS SELECT id AS q, e FROM made WHERE id <= 120;
 	CREATE TABLE rows AS SELECT * FROM made WHERE id > 120;
 	CREATE INDEX rows_e ON rows USING gpuivfpq (e);

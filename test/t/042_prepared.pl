@@ -87,7 +87,7 @@ sub prepare
 	return;
 }
 
-# Each table of a server has the ids of 1 .. 60000 that fulfil a condition, and its
+# Each table of a server has the ids of 1 .. 60000 that fulfill a condition, and its
 # index all of them.
 sub test_rows
 {

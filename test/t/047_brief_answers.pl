@@ -74,7 +74,7 @@ my $functions = qq{
 	\$\$;
 };
 
-# A table of 60 rows that fulfil the condition, of 6,000.
+# A table of 60 rows that fulfill the condition, of 6,000.
 sub table
 {
 	my ($name, $kind) = @_;

@@ -129,7 +129,7 @@ cmp_ok(time - $begun, '<', 15, 'stopped: it was not waited for long');
 go_on($supervisor, $pid);
 ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), 'it goes on');
 differs($node, many('plain'), 'it answers again', set => [ $all, "gpuvec.request_timeout = '9s'" ]);
-# who waits for it heeds cancelling and time-outs, and has the right answer next
+# who waits for it heeds canceling and time-outs, and has the right answer next
 ($supervisor, $pid) = stand_still($node);
 my $patient = "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '60s'; SET $all;";
 test_timeout($node, 'stopped', "$patient " . many('plain'), 300);
@@ -139,7 +139,7 @@ test_cancel($node, 'stopped', "$patient " . many('plain'), 'pg_stat_activity',
 	my ($rc, $out, $err) = $node->psql('postgres', qq{
 		$patient
 		\\set ON_ERROR_STOP off
-		-- for its own message alone: SET might be cancelled, too
+		-- for its own message alone: SET might be canceled, too
 		SET LOCAL statement_timeout = '200ms' \\;
 		SELECT count(*) FROM gpuvec_search('plain_e', (SELECT array_agg(point(g, 8)) FROM generate_series(1, 900) AS g), 3);
 		\\! kill -CONT $pid

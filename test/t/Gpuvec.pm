@@ -278,9 +278,9 @@ sub limit_now
 }
 
 # Test: the statements, begun in a session of their own, end soon when they are
-# cancelled once a view of progress has such a row.  Other programs may have kept
+# canceled once a view of progress has such a row.  Other programs may have kept
 # them from the processor, or us from seeing the row: so the best of three tries
-# counts, and the statements can be run again when they were not cancelled.
+# counts, and the statements can be run again when they were not canceled.
 sub test_cancel
 {
 	my ($node, $what, $sql, $view, $condition) = @_;
@@ -305,7 +305,7 @@ sub test_cancel
 		note("$what: ended after $ms ms, not $limit, status $status");
 	}
 	cmp_ok($ms, '<=', $limit, "$what: ended after $ms ms");
-	is($status, 3, "$what: was cancelled");
+	is($status, 3, "$what: was canceled");
 	return;
 }
 

@@ -5,7 +5,7 @@ comment, and change nothing.
 usage: compare.py BEFORE AFTER [--names FILE] [--show N]
 
 BEFORE and AFTER are trees of gpuvec, say worktrees of two commits.  Both are
-built without optimisation, lines and names of files (objects.py); then each
+built without optimization, lines and names of files (objects.py); then each
 function and each variable of one is looked for in the other, wherever it is
 defined: its instructions, and what they name, have to be the same.  FILE has
 lines 'old<TAB>new' of symbols that were renamed; strings, among them those that

@@ -1,7 +1,7 @@
 """What objects are made of: functions, variables and what they name, as objdump
 tells it.  Used by compare.py and exports.py.
 
-Objects are built without optimisation, each function and variable in a section
+Objects are built without optimization, each function and variable in a section
 of its own, and with neither lines nor names of files, so that what a function
 compiles to depends on nothing but its text and what it names."""
 import collections

@@ -81,14 +81,14 @@ keep_nearest(const GvExactNearest &nearest, int q, const Found &found)
 
 /*
  * By a block: the k nearest of what was measured of a query and of its
- * neighbours so far.  A place is the number of those that are before; of free
- * places, which are equal, the neighbours' come first.
+ * neighbors so far.  A place is the number of those that are before; of free
+ * places, which are equal, the neighbors' come first.
  */
 static __device__ __forceinline__ void
 put_nearest(const GvExactNearest &nearest, int q, const Found &found)
 {
-	__shared__ double distances[MOST_NEIGHBOURS];
-	__shared__ int64_t positions[MOST_NEIGHBOURS];
+	__shared__ double distances[MOST_NEIGHBORS];
+	__shared__ int64_t positions[MOST_NEIGHBORS];
 	uint32_t	k = (uint32_t) nearest.queries.k;
 	double	   *d_distances = nearest.queries.d_distances + (int64_t) q * k;
 	int64_t    *d_positions = nearest.queries.d_positions + (int64_t) q * k;

@@ -489,7 +489,7 @@ gv_gpu_exact_few_fits(const GvExactSpace *space, const GvExactRows *rows,
 		!gv_gpu_exact_nearest_fits(&work->filter) ||
 		!find_shape(&shape, space->half_dims))
 		return false;
-	if (wanted > warps || wanted > MOST_NEIGHBOURS || rows->n < 4 * seeds ||
+	if (wanted > warps || wanted > MOST_NEIGHBORS || rows->n < 4 * seeds ||
 		queries->n * gv_exact_own_tiles(shape) * warps * ROWS > work->nscores)
 		return false;
 	/* else it works, but a seed of one's own choice is for checks */

@@ -16,7 +16,7 @@
 #define WARPS			(THREADS / GV_WARP)
 #define ROWS			GV_FEW_ROWS
 #define KEPT			4		/* tiles whose scores wait for cuts */
-#define MOST_NEIGHBOURS	160
+#define MOST_NEIGHBORS	160
 #define MEASURE_AHEAD	24		/* loads on their way, of a row */
 
 /* How rows go through shared memory. */

@@ -1,9 +1,9 @@
 /*
  * cut.cu
- *		What scores have to reach: from a query's neighbours so far, or from the
+ *		What scores have to reach: from a query's neighbors so far, or from the
  *		scores of many rows.
  *
- * A query with k neighbours, the last at distance t, has no use for rows beyond
+ * A query with k neighbors, the last at distance t, has no use for rows beyond
  * t: in exact numbers S < cut(t), so A < cut(t) - e(q) discards.  A query with
  * fewer has no cut, and goes the matrix way: of the scores of many rows A - 2
  * e(x) - e(q) is what S is at least; let l be the k-th largest of these.  Then k
@@ -195,7 +195,7 @@ give_up(const GvExactFilter &filter, int i)
 }
 
 /*
- * A block a query: its cut, from its neighbours and from the scores of slots
+ * A block a query: its cut, from its neighbors and from the scores of slots
  * product.first .., a multiple of four, and those of them that reach it; and
  * with lists, empty ones.  Of each thread's rows the best counts for the bound:
  * k of these are k rows, and not far from the k best, which are mostly of

@@ -4,7 +4,7 @@
  *
  * Eight lanes, a team, take a pair of query and row: lane l has partial sum l,
  * of dimensions l, l + 8, ..., and the sums are added l + 4, l + 2, l + 1.  So a
- * lane's loads are 32 bytes side by side with its neighbours', so many of
+ * lane's loads are 32 bytes side by side with its neighbors', so many of
  * them on their way as a kernel has registers for.
  */
 #ifndef GV_DISTANCE_CUH
@@ -77,7 +77,7 @@ mean(const float *a, int dims)
 
 template <int AHEAD>
 static __device__ __forceinline__ double
-centred_dot(const float *a, double a_mean, const float *b, double b_mean,
+centered_dot(const float *a, double a_mean, const float *b, double b_mean,
 			int dims)
 {
 	return add_terms<AHEAD>(a, b, dims, [=] (double x, double y)
@@ -121,10 +121,10 @@ distance_of(const float *a, const float *b, int dims)
 	double		a_mean = mean<AHEAD>(a, dims);
 	double		b_mean = mean<AHEAD>(b, dims);
 
-	double		a_square = centred_dot<AHEAD>(a, a_mean, a, a_mean, dims);
-	double		b_square = centred_dot<AHEAD>(b, b_mean, b, b_mean, dims);
+	double		a_square = centered_dot<AHEAD>(a, a_mean, a, a_mean, dims);
+	double		b_square = centered_dot<AHEAD>(b, b_mean, b, b_mean, dims);
 
-	return one_minus(centred_dot<AHEAD>(a, a_mean, b, b_mean, dims),
+	return one_minus(centered_dot<AHEAD>(a, a_mean, b, b_mean, dims),
 					 __dmul_rn(a_square, b_square));
 }
 

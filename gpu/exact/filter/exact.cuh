@@ -60,7 +60,7 @@ gv_exact_row(const GvExactRows &rows, uint32_t slot)
 					  (uint64_t) rows.n);
 }
 
-/* What A has to reach of a query whose last neighbour is so far away. */
+/* What A has to reach of a query whose last neighbor is so far away. */
 static __device__ __forceinline__ float
 gv_exact_cut_of(const GvExactSpace &space, const GvExactQuery &seen, double last)
 {
@@ -117,7 +117,7 @@ gv_exact_raise_cut(float cut, float least, float slack, int half_dims)
 	return least > cut ? least : cut;
 }
 
-/* Is a neighbour before another?  NaN is last; free places have NaN, too. */
+/* Is a neighbor before another?  NaN is last; free places have NaN, too. */
 static __device__ __forceinline__ bool
 gv_exact_before(double distance, int64_t position, double other,
 				int64_t other_position)

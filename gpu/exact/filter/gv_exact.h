@@ -79,7 +79,7 @@ struct GvExactQuery
 struct GvExactQueries
 {
 	int64_t		n;
-	int64_t		k;				/* neighbours that there can be */
+	int64_t		k;				/* neighbors that there can be */
 	const float *d_queries;		/* [n][dims] */
 	const int64_t *d_self;		/* [n], or NULL */
 	uint16_t   *d_halves;		/* [n][half_dims] */
@@ -298,7 +298,7 @@ struct GvExactWork
 struct GvExactAmount
 {
 	int64_t		n;				/* queries */
-	int64_t		k;				/* neighbours of each */
+	int64_t		k;				/* neighbors of each */
 	int64_t		nrows;			/* that come at once */
 	int32_t		capacity;		/* slots of a query, at least; 0: as usual */
 };

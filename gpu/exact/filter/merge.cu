@@ -1,10 +1,10 @@
 /*
  * merge.cu
- *		The nearest of a query's measured rows and of its neighbours so far.
+ *		The nearest of a query's measured rows and of its neighbors so far.
  *
  *		runs	of up to RUN rows sorted in shared memory
  *		passes	pairs of runs merged, each as long as capacity asks for
- *		merge	with the k neighbours, which are in order
+ *		merge	with the k neighbors, which are in order
  *
  * However many they are: nearest.cu does all this at once for those that
  * fit shared memory.
@@ -103,7 +103,7 @@ struct Merge
 	int64_t    *d_merged_positions;
 };
 
-/* A thread a neighbour or a row, of `each` of a query. */
+/* A thread a neighbor or a row, of `each` of a query. */
 static __global__ void __launch_bounds__(THREADS)
 merge_kernel(Merge merge, int64_t each)
 {
@@ -124,7 +124,7 @@ merge_kernel(Merge merge, int64_t each)
 					   merge.d_merged_positions + i * from.k);
 }
 
-/* A thread a neighbour: back to where they belong. */
+/* A thread a neighbor: back to where they belong. */
 static __global__ void __launch_bounds__(THREADS)
 put_back_kernel(Merge merge)
 {
@@ -152,7 +152,7 @@ clear_kernel(GvExactQueries queries)
 	}
 }
 
-/* The neighbours of a part, with the rows that were measured. */
+/* The neighbors of a part, with the rows that were measured. */
 GvStatus
 gv_gpu_exact_merge(const GvExactQueries *queries, const GvExactPart *part,
 				   const GvExactFilter *filter, const GvExactFound *found,
@@ -193,7 +193,7 @@ gv_gpu_exact_merge(const GvExactQueries *queries, const GvExactPart *part,
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* No neighbours yet. */
+/* No neighbors yet. */
 GvStatus
 gv_gpu_exact_clear(const GvExactQueries *queries, cudaStream_t stream)
 {

@@ -1,7 +1,7 @@
 /*
  * nearest.cu
  *		What the filter let pass is measured, ordered and merged with a query's
- *		neighbours by one launch, where its slots fit a block's memory.
+ *		neighbors by one launch, where its slots fit a block's memory.
  *
  * Of many queries a block takes one, and the host need not know how many slots
  * there are; of a few, several blocks measure, and the one that is the last to
@@ -67,7 +67,7 @@ is_last(const GvExactNearest &nearest, int i)
 	return last;
 }
 
-/* What was measured, in order, with the neighbours so far. */
+/* What was measured, in order, with the neighbors so far. */
 static __device__ __forceinline__ void
 merge(const GvExactNearest &nearest, int i, int64_t query, uint32_t count,
 	  double *distances, uint32_t *rows)

@@ -1,10 +1,10 @@
 /*
  * order.cuh
- *		Rows of a query in order of distance, merged with its neighbours so far.
+ *		Rows of a query in order of distance, merged with its neighbors so far.
  *
  * Two ordered arrays are merged by ranks: an item's place is its own and the
  * number of those in the other that are before it, found by halving.  No two
- * rows are equal in order; of free places, which are, the neighbours' come
+ * rows are equal in order; of free places, which are, the neighbors' come
  * first.
  */
 #ifndef GV_ORDER_CUH
@@ -64,7 +64,7 @@ gv_exact_sort(double *distances, uint32_t *rows, uint32_t size)
 	__syncthreads();
 }
 
-/* What is merged for a query: its k neighbours and the rows that come first. */
+/* What is merged for a query: its k neighbors and the rows that come first. */
 struct GvExactMerge
 {
 	int64_t		k;
@@ -90,7 +90,7 @@ gv_exact_position(const GvExactMerge &merge, int64_t i)
 		merge.position + merge.rows[i];
 }
 
-/* Item j of k neighbours and count rows to merged arrays [k], if it counts. */
+/* Item j of k neighbors and count rows to merged arrays [k], if it counts. */
 static __device__ __forceinline__ void
 gv_exact_place(const GvExactMerge &merge, int64_t j, double *merged,
 			   int64_t *merged_positions)

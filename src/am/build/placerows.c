@@ -37,8 +37,8 @@ take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 	IvfpqPlacer *placer = arg;
 
 	if (placer->calibration)
-		IvfpqCalibrationTake(placer->calibration, encoded->neighbours,
-							 encoded->nneighbours, ids);
+		IvfpqCalibrationTake(placer->calibration, encoded->neighbors,
+							 encoded->nneighbors, ids);
 	if (placer->sent != NULL && placer->end_sent - placer->first_sent < n)
 		elog(ERROR, "gpuvecd has encoded more rows than it was given");
 	placer->sink(placer->sink_arg, ids, placer->sent == NULL ? NULL :

@@ -5,7 +5,7 @@
  * A search through parents finds the nearest of the lists it compares: of all
  * lists in the order of their distance, those whose parent is among the first
  * ones.  So when a query's nearest lists, the order of its parents and the
- * lists that hold its true neighbours are known, all shares are answered at
+ * lists that hold its true neighbors are known, all shares are answered at
  * once, and no code is looked at.
  */
 #include "postgres.h"
@@ -23,7 +23,7 @@
 #include "am/search/search.h"
 #include "page/array.h"
 
-/* Share of the true neighbours that a search through parents may lose. */
+/* Share of the true neighbors that a search through parents may lose. */
 #define MOST_LOSS		0.001
 #define MAX_QUERIES		128
 #define MIN_LISTS		512		/* fewer are compared at little cost */
@@ -36,10 +36,10 @@
 
 #define BATCH			256		/* centroids at a time */
 
-/* A true neighbour's place in the order of a query's lists. */
+/* A true neighbor's place in the order of a query's lists. */
 typedef struct Held
 {
-	int			neighbour;
+	int			neighbor;
 	int			rank;			/* of a list that holds a copy of it */
 } Held;
 
@@ -54,7 +54,7 @@ typedef struct Shares
 
 	/* of the query at hand */
 	IvfpqTruth	truth;
-	int			nneighbours;	/* of them, that count here */
+	int			nneighbors;	/* of them, that count here */
 	uint64		marks;			/* of their ids, see mark_of */
 	int		   *before;			/* [ranked] lists compared before those of its
 								 * parent */
@@ -64,10 +64,10 @@ typedef struct Shares
 
 	int			least;			/* lists to compare, whatever the share */
 	int			wanted[NSHARES];	/* lists to compare */
-	int64		found[NSHARES]; /* true neighbours, of all queries */
+	int64		found[NSHARES]; /* true neighbors, of all queries */
 } Shares;
 
-/* One of 64 bits, by which most rows are told from the neighbours. */
+/* One of 64 bits, by which most rows are told from the neighbors. */
 static inline uint64
 mark_of(uint64 id)
 {
@@ -124,13 +124,13 @@ rank_lists(Shares *shares)
 
 /* The rows that query q has to find. */
 static void
-take_neighbours(Shares *shares, int q)
+take_neighbors(Shares *shares, int q)
 {
 	IvfpqCalibrationTruth(shares->calibration, 0, q, &shares->truth);
-	shares->nneighbours = Min(shares->truth.nneighbours, IVFPQ_FIRST_ROWS);
+	shares->nneighbors = Min(shares->truth.nneighbors, IVFPQ_FIRST_ROWS);
 	shares->marks = 0;
-	for (int i = 0; i < shares->nneighbours; i++)
-		shares->marks |= mark_of(shares->truth.neighbours[i]);
+	for (int i = 0; i < shares->nneighbors; i++)
+		shares->marks |= mark_of(shares->truth.neighbors[i]);
 }
 
 /* How many lists are compared before each of the ranked lists of query q. */
@@ -180,9 +180,9 @@ count_before(Shares *shares, int q)
 static void
 note_held(Shares *shares, uint64 id, int rank)
 {
-	for (int n = 0; n < shares->nneighbours; n++)
+	for (int n = 0; n < shares->nneighbors; n++)
 	{
-		if (shares->truth.neighbours[n] != id)
+		if (shares->truth.neighbors[n] != id)
 			continue;
 		if (shares->nheld == shares->held_room)
 		{
@@ -190,14 +190,14 @@ note_held(Shares *shares, uint64 id, int rank)
 			shares->held = repalloc(shares->held,
 									shares->held_room * sizeof(Held));
 		}
-		shares->held[shares->nheld].neighbour = n;
+		shares->held[shares->nheld].neighbor = n;
 		shares->held[shares->nheld++].rank = rank;
 	}
 }
 
-/* Which of query q's ranked lists hold its neighbours? */
+/* Which of query q's ranked lists hold its neighbors? */
 static void
-find_neighbours(Shares *shares, int q)
+find_neighbors(Shares *shares, int q)
 {
 	const GvTopK *lists = &shares->lists[q];
 	IvfpqBlockView view;
@@ -219,7 +219,7 @@ find_neighbours(Shares *shares, int q)
 }
 
 /*
- * Count which neighbours are in the `probes` nearest of the lists that are
+ * Count which neighbors are in the `probes` nearest of the lists that are
  * compared, for every share.
  */
 static void
@@ -239,7 +239,7 @@ count_found(Shares *shares)
 				nprobed += shares->before[rank] < shares->wanted[s];
 			if (nprobed < shares->probes &&
 				shares->before[rank] < shares->wanted[s])
-				found |= 1U << held->neighbour;
+				found |= 1U << held->neighbor;
 		}
 		shares->found[s] += pg_popcount32(found);
 	}
@@ -300,9 +300,9 @@ IvfpqBreadthFind(const IvfpqCalibration *calibration, Relation index,
 	for (int q = 0; q < shares.nqueries; q++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		take_neighbours(&shares, q);
+		take_neighbors(&shares, q);
 		count_before(&shares, q);
-		find_neighbours(&shares, q);
+		find_neighbors(&shares, q);
 		count_found(&shares);
 	}
 	while (s + 1 < NSHARES && shares.wanted[s + 1] > shares.least &&

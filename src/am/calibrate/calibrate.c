@@ -6,13 +6,13 @@
  * what equals it, left out of its point's answer; at later levels the rows
  * themselves; those of a build are rows that training has not seen.  Or a user
  * gives them (targets.c).  The pass that places the rows finds the queries'
- * true neighbours (gv_exact).  Then each query is
+ * true neighbors (gv_exact).  Then each query is
  * searched with ever more lists (ladder.c), and of all pairs (probes,
  * candidates) that reach a target the cheapest is kept (cheapest.c).
  *
  * For the first ten rows and hundred that is so.  Of the first ten thousand
  * nobody needs to know each: one of a hundred rows, drawn by their TIDs, has
- * its hundred nearest there.  So each level looks for as many neighbours as
+ * its hundred nearest there.  So each level looks for as many neighbors as
  * the others, in a part of the table, and with fewer queries, because each
  * costs more.
  */
@@ -49,7 +49,7 @@
 
 /*
  * Scores of equal vectors differ by no more of their own, and of the vector's
- * square; share of the queries that have to have neighbours beside copies.
+ * square; share of the queries that have to have neighbors beside copies.
  */
 #define SAME_SCORE		1e-6
 #define SAME_SQUARE		1e-12
@@ -146,11 +146,11 @@ IvfpqCalibrationOffer(IvfpqCalibration *calibration, const float *rows,
  */
 void
 IvfpqCalibrationTake(IvfpqCalibration *calibration,
-					 const GvNeighbour *neighbours, int n, const uint64 *ids)
+					 const GvNeighbor *neighbors, int n, const uint64 *ids)
 {
 	for (int i = 0; i < n; i++)
-		gv_topk_push(&calibration->truth[0][neighbours[i].query],
-					 neighbours[i].score, ids[neighbours[i].row]);
+		gv_topk_push(&calibration->truth[0][neighbors[i].query],
+					 neighbors[i].score, ids[neighbors[i].row]);
 }
 
 /* Offer the sampled rows that wait. */
@@ -269,23 +269,23 @@ IvfpqCalibrationTruth(const IvfpqCalibration *calibration, int level, int q,
 	const GvTopK *top = &calibration->truth[level][q];
 	int			known = count_known(calibration, level, top);
 
-	truth->nneighbours = truth->nown = 0;
+	truth->nneighbors = truth->nown = 0;
 	for (int i = 0; i < top->count; i++)
 	{
 		if (is_own(calibration, level, q, top->ids[i], top->scores[i]))
 			truth->own[truth->nown++] = top->ids[i];
-		else if (i < known && truth->nneighbours < IVFPQ_TRUTH_ROWS)
+		else if (i < known && truth->nneighbors < IVFPQ_TRUTH_ROWS)
 		{
-			truth->scores[truth->nneighbours] = top->scores[i];
-			truth->neighbours[truth->nneighbours++] = top->ids[i];
+			truth->scores[truth->nneighbors] = top->scores[i];
+			truth->neighbors[truth->nneighbors++] = top->ids[i];
 		}
 	}
 }
 
 /*
  * Every row was offered: find out what is known of each query.  Where nearly
- * none has neighbours beside more copies than are looked for, all rows have so
- * many, and they are neighbours, too.
+ * none has neighbors beside more copies than are looked for, all rows have so
+ * many, and they are neighbors, too.
  */
 void
 IvfpqCalibrationSettle(IvfpqCalibration *calibration)
@@ -307,7 +307,7 @@ IvfpqCalibrationSettle(IvfpqCalibration *calibration)
 			for (int q = 0; q < n; q++)
 			{
 				IvfpqCalibrationTruth(calibration, level, q, truth);
-				calibration->nknown[level] += truth->nneighbours > 0;
+				calibration->nknown[level] += truth->nneighbors > 0;
 			}
 			if (calibration->has_copies[level] ||
 				calibration->nknown[level] >= n * LEAST_KNOWN)

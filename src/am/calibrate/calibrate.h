@@ -55,8 +55,8 @@ typedef struct IvfpqCalibration
 	float	   *own[IVFPQ_LEVELS];	/* [queries of the level] scores of the
 									 * rows beside them */
 	float	   *margin[IVFPQ_LEVELS];	/* ... so near to these are copies' */
-	int			nknown[IVFPQ_LEVELS];	/* queries that have neighbours */
-	bool		has_copies[IVFPQ_LEVELS];	/* copies are neighbours, too */
+	int			nknown[IVFPQ_LEVELS];	/* queries that have neighbors */
+	bool		has_copies[IVFPQ_LEVELS];	/* copies are neighbors, too */
 	int			nsampled;		/* rows of the second level that wait */
 	float	   *sampled;		/* [SAMPLED_ROWS][dims] */
 	uint64	   *sampled_ids;	/* [SAMPLED_ROWS] */
@@ -65,8 +65,8 @@ typedef struct IvfpqCalibration
 /* What is to be found for a query. */
 typedef struct IvfpqTruth
 {
-	int			nneighbours;
-	uint64		neighbours[IVFPQ_TRUTH_ROWS];	/* ids, the nearest first */
+	int			nneighbors;
+	uint64		neighbors[IVFPQ_TRUTH_ROWS];	/* ids, the nearest first */
 	float		scores[IVFPQ_TRUTH_ROWS];
 	int			nown;			/* copies of the row beside it, itself too */
 	uint64		own[GV_MAX_DEPTH];	/* ids */
@@ -99,7 +99,7 @@ extern void IvfpqCalibrationOffer(IvfpqCalibration *calibration,
 								  const float *rows, const uint64 *ids,
 								  int64 n);
 extern void IvfpqCalibrationTake(IvfpqCalibration *calibration,
-								 const GvNeighbour *neighbours, int n,
+								 const GvNeighbor *neighbors, int n,
 								 const uint64 *ids);
 extern void IvfpqCalibrationSample(IvfpqCalibration *calibration,
 								   const float *row, uint64 id);
@@ -111,7 +111,7 @@ extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 								IvfpqMetaData *meta, IvfpqTrial *trial,
 								IvfpqTeam *team);
 
-/* truth.c: true neighbours, of all participants */
+/* truth.c: true neighbors, of all participants */
 extern void IvfpqTruthGive(IvfpqCalibration *calibration, IvfpqTeam *team);
 extern void IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team);
 

@@ -7,7 +7,7 @@
  * rows from what the first target's search found, then those behind them from
  * what the next one finds, and so on; what a later search finds nearer than
  * the last row given out comes too late.  So of every query it is known how
- * far the target of one depth came, and for the next depth only neighbours
+ * far the target of one depth came, and for the next depth only neighbors
  * behind that place count.  Where only some rows are looked at a query's own
  * place is a matter of chance, and the mean is taken.
  *
@@ -21,7 +21,7 @@
 #include "am/calibrate/ladder.h"
 #include "am/search/effort.h"
 
-/* A sample tells of a recall if it has so many neighbours that may be missed. */
+/* A sample tells of a recall if it has so many neighbors that may be missed. */
 #define LEAST_MISSED	10
 
 #define LAST_PART		0.2		/* of the ranks, for which targets hold, too */
@@ -32,22 +32,22 @@ static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
 /* How far strict order has come with a query. */
 typedef struct Place
 {
-	double		given;			/* neighbours given out */
+	double		given;			/* neighbors given out */
 	int			next;			/* behind the last of them */
 } Place;
 
-/* Neighbours that a depth's pairs find, summed over queries. */
+/* Neighbors that a depth's pairs find, summed over queries. */
 typedef struct Tally
 {
 	int			nqueries;
-	int			wanted;			/* neighbours of a query */
+	int			wanted;			/* neighbors of a query */
 	int			nlast;			/* ... in the last part */
 	double		sum[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
 	double		squares[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
 	double		last[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
 } Tally;
 
-/* Neighbours of the ladder's level among the first rows of a depth. */
+/* Neighbors of the ladder's level among the first rows of a depth. */
 static int
 wanted_at(const IvfpqLadder *ladder, int depth)
 {
@@ -80,7 +80,7 @@ static void
 tally_query(const IvfpqLadder *ladder, int q, const Place *place,
 			Tally *tally)
 {
-	int			wanted = Min(tally->wanted, ladder->nneighbours[q]);
+	int			wanted = Min(tally->wanted, ladder->nneighbors[q]);
 	int			last = wanted - Min(tally->nlast, wanted);
 	double		scale = (double) tally->wanted / wanted;
 	double		last_scale = (double) tally->nlast / (wanted - last);
@@ -122,7 +122,7 @@ tally_depth(const IvfpqLadder *ladder, const Place *places, int depth,
 	tally->wanted = wanted_at(ladder, depth);
 	tally->nlast = (int) ceil(tally->wanted * LAST_PART);
 	for (int q = 0; q < ladder->climb.nqueries; q++)
-		if (ladder->nneighbours[q] > 0)
+		if (ladder->nneighbors[q] > 0)
 			tally_query(ladder, q, &places[q], tally);
 }
 
@@ -237,7 +237,7 @@ advance(const IvfpqLadder *ladder, int depth, const IvfpqTarget *target,
 			continue;
 		}
 		for (int r = place->next;
-			 r < ladder->nneighbours[q] && place->given < wanted; r++)
+			 r < ladder->nneighbors[q] && place->given < wanted; r++)
 			if (widths[r] <= width)
 			{
 				place->given++;

@@ -3,7 +3,7 @@
  *		What a calibration's queries find with ever more lists and candidates.
  *
  * Each query is searched with ever more lists, and for every number of lists
- * the rank of each true neighbour among the candidates is looked up: it is
+ * the rank of each true neighbor among the candidates is looked up: it is
  * found with that many lists whenever there are more candidates than its
  * rank.  In a build all participants take queries, in rounds that the leader
  * begins.
@@ -32,12 +32,12 @@
 
 static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 
-/* The neighbours of query q. */
+/* The neighbors of query q. */
 static void
 find_truth(const IvfpqLadder *ladder, int q, IvfpqTruth *truth)
 {
 	IvfpqCalibrationTruth(ladder->calibration, ladder->climb.level, q, truth);
-	ladder->nneighbours[q] = truth->nneighbours;
+	ladder->nneighbors[q] = truth->nneighbors;
 }
 
 /* Take up query q. */
@@ -53,13 +53,13 @@ begin_query(IvfpqLadder *ladder, int q)
 }
 
 /*
- * Of equal scores, rank for rank, any neighbour is as good as another: those
+ * Of equal scores, rank for rank, any neighbor is as good as another: those
  * found first take the first places.
  */
 static void
 settle_ties(const IvfpqTruth *truth, uint8 *widths)
 {
-	for (int i = 1; i < truth->nneighbours; i++)
+	for (int i = 1; i < truth->nneighbors; i++)
 	{
 		uint8		width = widths[i];
 		int			at = i;
@@ -72,7 +72,7 @@ settle_ties(const IvfpqTruth *truth, uint8 *widths)
 }
 
 /*
- * Note which neighbours of query q were found at a step among candidates [n],
+ * Note which neighbors of query q were found at a step among candidates [n],
  * best first: one whose rank among distinct rows is below a width is found by
  * that many candidates.  The row beside the query and its copies, which users'
  * queries do not have, take no rank.
@@ -90,8 +90,8 @@ note_found(IvfpqLadder *ladder, const IvfpqTruth *truth, int q, int step,
 	IvfpqAnswerRowsForget(&ladder->rows);
 	for (int i = 0; i < truth->nown; i++)
 		(void) IvfpqAnswerRowsMeet(&ladder->rows, truth->own[i], &place);
-	for (int i = 0; i < truth->nneighbours; i++)
-		IvfpqAnswerRowsAwait(&ladder->rows, truth->neighbours[i], i);
+	for (int i = 0; i < truth->nneighbors; i++)
+		IvfpqAnswerRowsAwait(&ladder->rows, truth->neighbors[i], i);
 	for (int i = 0; i < n; i++)
 	{
 		if (!IvfpqAnswerRowsMeet(&ladder->rows, ids[i], &place))
@@ -143,7 +143,7 @@ climb(IvfpqLadder *ladder, int q)
 	Bitmapset  *searched = NULL;
 
 	begin_query(ladder, q);
-	for (int step = 0; step < ladder->nsteps && ladder->truth->nneighbours > 0;
+	for (int step = 0; step < ladder->nsteps && ladder->truth->nneighbors > 0;
 		 step++)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -172,7 +172,7 @@ note_hits(IvfpqLadder *ladder, const IvfpqTruth *truths, int step, int q,
 		for (int j = 0; j < nhits[i]; j++)
 			ids[j] = IvfpqTidToId(&tids[j]);
 		tids += nhits[i];
-		if (truths[i].nneighbours > 0)
+		if (truths[i].nneighbors > 0)
 			note_found(ladder, &truths[i], q + i, step, ids, nhits[i]);
 	}
 }
@@ -248,10 +248,10 @@ lay_ladder(IvfpqLadder *ladder, const IvfpqClimb *climb)
 						  ladder->calibration->depth);
 	if (ladder->found != NULL)
 	{
-		pfree(ladder->nneighbours);
+		pfree(ladder->nneighbors);
 		pfree(ladder->found);
 	}
-	ladder->nneighbours = palloc0(climb->nqueries * sizeof(int));
+	ladder->nneighbors = palloc0(climb->nqueries * sizeof(int));
 	ladder->found = palloc_extended((Size) climb->nqueries * ladder->nsteps *
 									sizeof(IvfpqFound), MCXT_ALLOC_HUGE);
 }
@@ -286,10 +286,10 @@ climb_here(IvfpqLadder *ladder, IvfpqTempFile *file)
 		int			q = (int) taken;
 
 		climb(ladder, q);
-		if (file == NULL || ladder->nneighbours[q] == 0)
+		if (file == NULL || ladder->nneighbors[q] == 0)
 			continue;
 		IvfpqTempFilePut(file, 0, &q, sizeof(q));
-		IvfpqTempFilePut(file, 0, &ladder->nneighbours[q], sizeof(int));
+		IvfpqTempFilePut(file, 0, &ladder->nneighbors[q], sizeof(int));
 		IvfpqTempFilePut(file, 0, &ladder->found[q * ladder->nsteps], bytes);
 	}
 	IvfpqStopPoint("build: climbed");
@@ -309,7 +309,7 @@ take_found(IvfpqLadder *ladder, int from)
 	if (file == NULL)
 		return;
 	while (IvfpqTempFileRead(file, &q, sizeof(q)))
-		if (!IvfpqTempFileRead(file, &ladder->nneighbours[q], sizeof(int)) ||
+		if (!IvfpqTempFileRead(file, &ladder->nneighbors[q], sizeof(int)) ||
 			!IvfpqTempFileRead(file, &ladder->found[q * ladder->nsteps],
 							   bytes))
 			elog(ERROR, "a temporary file of the build ends early");

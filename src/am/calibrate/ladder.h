@@ -17,7 +17,7 @@
 typedef struct IvfpqFound
 {
 	uint8		widths[IVFPQ_TRUTH_ROWS];	/* the first that finds each
-											 * neighbour; nwidths: none does */
+											 * neighbor; nwidths: none does */
 } IvfpqFound;
 
 typedef struct IvfpqLadder
@@ -35,7 +35,7 @@ typedef struct IvfpqLadder
 	IvfpqTruth *truth;			/* of the query at hand */
 	GvTopK		sorted;			/* copy of the candidates */
 	IvfpqAnswerRows rows;		/* of the answer at hand */
-	int		   *nneighbours;	/* [climb.nqueries]; 0: nothing to find */
+	int		   *nneighbors;	/* [climb.nqueries]; 0: nothing to find */
 	IvfpqFound *found;			/* [climb.nqueries][nsteps] */
 } IvfpqLadder;
 

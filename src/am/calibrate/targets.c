@@ -51,7 +51,7 @@
 #define TARGET_FOR			4
 #define TARGET_NCOLUMNS		5
 
-/* State of the pass that finds the true neighbours. */
+/* State of the pass that finds the true neighbors. */
 typedef struct Pass
 {
 	IvfpqType  *type;
@@ -94,7 +94,7 @@ offer_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	oldcontext = MemoryContextSwitchTo(pass->tmp);
 	row = IvfpqValueFloats(pass->type, values[0], &dims);
 	MemoryContextSwitchTo(oldcontext);
-	/* one of another length is pending for ever: no neighbour of any query */
+	/* one of another length is pending for ever: no neighbor of any query */
 	if (dims == pass->model->meta.dims &&
 		IvfpqIsPlaceable(pass->type, row, dims))
 	{

@@ -1,6 +1,6 @@
 /*
  * truth.c
- *		Calibration's true neighbours: each participant of a build knows those
+ *		Calibration's true neighbors: each participant of a build knows those
  *		among its own rows, and calibration needs those among all.
  */
 #include "postgres.h"

@@ -30,7 +30,7 @@ static int	timeout_ms;			/* 0: none */
 static uint32 rows_seen;		/* at the last look */
 static TimestampTz row_since;	/* the row at hand is computed */
 static TimestampTz cancel_since;	/* ... is known; 0: it is not */
-static volatile sig_atomic_t cancelled = false;
+static volatile sig_atomic_t canceled = false;
 static volatile IvfpqLimitHit hit = IVFPQ_LIMIT_NONE;
 
 /* The timer's look, in a signal handler. */
@@ -42,9 +42,9 @@ look(void)
 	if (rows_seen != ivfpq_rows_done || !ActiveSnapshotSet())
 		row_since = now;
 	rows_seen = ivfpq_rows_done;
-	if (cancelled && cancel_since == 0)
+	if (canceled && cancel_since == 0)
 		cancel_since = now;
-	if (cancelled &&
+	if (canceled &&
 		TimestampDifferenceExceeds(cancel_since, now, CANCEL_MS))
 		hit = IVFPQ_LIMIT_CANCEL;
 	else if (timeout_ms > 0 &&
@@ -76,7 +76,7 @@ IvfpqLimitBegin(void)
 	rows_seen = ivfpq_rows_done;
 	row_since = GetCurrentTimestamp();
 	cancel_since = 0;
-	cancelled = false;
+	canceled = false;
 	enable_timeout_every(timer,
 						 TimestampTzPlusMilliseconds(row_since, LOOK_MS),
 						 LOOK_MS);
@@ -86,7 +86,7 @@ IvfpqLimitBegin(void)
 void
 IvfpqLimitCancel(void)
 {
-	cancelled = true;
+	canceled = true;
 }
 
 /* No more of that code is run, or it has ended. */

@@ -57,7 +57,7 @@ IvfpqCheckStatus(GvStatus status)
 	{
 		case GV_OK:
 			return;
-		case GV_CANCELLED:
+		case GV_CANCELED:
 			elog(ERROR, "the engine stopped without a reason");
 			break;
 		case GV_INVALID:
@@ -107,7 +107,7 @@ IvfpqTopKResize(GvTopK *top, int capacity)
 }
 
 /*
- * IvfpqListReader.wants: may a copy of a block fulfil the condition?  By its
+ * IvfpqListReader.wants: may a copy of a block fulfill the condition?  By its
  * images, for what heads of many blocks say is too little.
  */
 bool

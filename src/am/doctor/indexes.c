@@ -137,7 +137,7 @@ find_in_counts(const Patient *patient)
 			 psprintf("%lld of %lld scans ended in a pass over the whole table",
 					  (long long) counts[IVFPQ_COUNT_PASSES],
 					  (long long) scans),
-			 "give conditions that few rows fulfil an index of their own, or make their columns keys of this one");
+			 "give conditions that few rows fulfill an index of their own, or make their columns keys of this one");
 	if (counts[IVFPQ_COUNT_LATE] > counts[IVFPQ_COUNT_GIVEN] * LATE_SHARE)
 		find(patient,
 			 psprintf("%lld rows came too late for their place, beside %lld given out",

@@ -626,7 +626,7 @@ rewrite_date(const Comparison *comparison, bool *beside)
 /* ---- comparisons with constants */
 
 /*
- * The values to compare the key with, so that one of them fulfils the condition,
+ * The values to compare the key with, so that one of them fulfills the condition,
  * instead of this constant: added to *values.  False if they are not known; no
  * value, if none can be equal.
  */

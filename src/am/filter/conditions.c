@@ -169,7 +169,7 @@ IvfpqMakeNumber(double number)
 
 /*
  * Of the index's rows those that pass, wherever they are; of one with keys, of
- * the rows whose keys fulfil what is asked of them.
+ * the rows whose keys fulfill what is asked of them.
  */
 static double
 share_that_passes(PlannerInfo *root, const CustomPath *path,

@@ -53,7 +53,7 @@ typedef struct IvfpqBound
 	Expr	   *less;
 	Expr	   *query;
 	Expr	   *ordered;
-	bool		with_nan;		/* NaN fulfils the condition */
+	bool		with_nan;		/* NaN fulfills the condition */
 } IvfpqBound;
 
 /* The same of a running node. */

@@ -2,7 +2,7 @@
  * filterscan.c
  *		The running node.
  *
- * The ordered index scan below is initialised by core, for its keys and its
+ * The ordered index scan below is initialized by core, for its keys and its
  * index; this node takes its IndexScanDesc and drives it.  The access method
  * asks the node whether rows pass (am/scan/filter.h), fetches them, and says
  * how far away they are.
@@ -395,7 +395,7 @@ recheck_row(IvfpqFilterScan *state, TupleTableSlot **row)
 	return true;
 }
 
-/* Does a row of the table fulfil everything?  Then it becomes the node's. */
+/* Does a row of the table fulfill everything?  Then it becomes the node's. */
 static bool
 recheck(IvfpqFilterScan *state, TupleTableSlot *row)
 {

@@ -102,7 +102,7 @@ forget_row(IvfpqMeasure *measure)
 		ResetPerTupleExprContext(measure->estate);
 }
 
-/* Rows that do not fulfil these tests do not pass. */
+/* Rows that do not fulfill these tests do not pass. */
 void
 IvfpqMeasureKeys(IvfpqMeasure *measure, const IvfpqKeyTests *tests)
 {
@@ -110,7 +110,7 @@ IvfpqMeasureKeys(IvfpqMeasure *measure, const IvfpqKeyTests *tests)
 }
 
 /*
- * Do a row's keys fulfil what is asked of them: all of it, or what images do
+ * Do a row's keys fulfill what is asked of them: all of it, or what images do
  * not answer?  Nothing of the vector is touched, unless it is an expression.
  */
 bool

@@ -78,7 +78,7 @@ typedef struct IvfpqKeySpan
 {
 	uint64		low;
 	uint64		high;
-	bool		is_exact;		/* every value that has one fulfils it */
+	bool		is_exact;		/* every value that has one fulfills it */
 } IvfpqKeySpan;
 
 /*
@@ -95,7 +95,7 @@ extern IvfpqKeySpan IvfpqKeySpanOf(IvfpqKey *key, int strategy, Oid subtype,
 typedef struct IvfpqKeyTests
 {
 	GvCondition condition;		/* of images; tests [GV_MAX_TESTS] */
-	bool		never;			/* no row can fulfil it */
+	bool		never;			/* no row can fulfill it */
 	int			nrechecks;		/* scan keys that images do not decide */
 	int			nrows;
 	IvfpqRowTest *rows;			/* [nrows], those to be rechecked first */
@@ -107,7 +107,7 @@ typedef struct IvfpqKeyTests
  * arguments; memory from the current context.
  *
  * IvfpqKeyTestsFulfilled: does a row with these values of the index's columns
- * fulfil all of the scan's keys; or, with only_rechecks, those that images do
+ * fulfill all of the scan's keys; or, with only_rechecks, those that images do
  * not decide?  Uses memory: call in a context that is reset between rows.
  */
 extern void IvfpqKeyTestsMake(IvfpqKeyTests *tests, IvfpqKeys *keys,

@@ -1,10 +1,10 @@
 /*
  * spans.c
- *		Which of a key's images fulfil a comparison with a value.
+ *		Which of a key's images fulfill a comparison with a value.
  *
  * The value need not be one that the key can have: an int4 is compared with
  * 5,000,000,000, a real with 0.1.  So it becomes a cut: the key's image nearest
- * to it, and on which side of the value that image is.  Images that fulfil the
+ * to it, and on which side of the value that image is.  Images that fulfill the
  * comparison are then a span, which may have images too many, never too few.
  */
 #include "postgres.h"

@@ -84,7 +84,7 @@ add_test(IvfpqKeyTests *tests, const GvKeyTest *test)
 	return true;
 }
 
-/* Images of a span fulfil the condition. */
+/* Images of a span fulfill the condition. */
 static void
 add_span(IvfpqKeyTests *tests, Asked *asked, IvfpqKeySpan span)
 {
@@ -105,7 +105,7 @@ add_span(IvfpqKeyTests *tests, Asked *asked, IvfpqKeySpan span)
 	asked->is_exact = add_test(tests, &test) && span.is_exact;
 }
 
-/* Images [n], which ascend, fulfil the condition. */
+/* Images [n], which ascend, fulfill the condition. */
 static void
 add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *images, int n,
 		bool is_exact)

@@ -56,8 +56,8 @@
  * rows have one of about 1.  They are copies of few vectors when this share of
  * the postings do, of which every second may be one in a second list.
  */
-#define CENTRED_SQUARE	1e-3
-#define CENTRED_SHARE	0.25
+#define CENTERED_SQUARE	1e-3
+#define CENTERED_SHARE	0.25
 
 #define SAME_SQUARE		1e-12	/* ... at that of a codebook of zeros, of its
 								 * own square */
@@ -116,7 +116,7 @@ judge(Drift *drift, const float *vector)
 			SAME_SQUARE * gv_square(vector, gv->dims);
 	else if (gv->dims >= FEWEST_DIMS && square > 0)
 		drift->found->far += product / square > drift->reach;
-	drift->found->centred += residual_square <= CENTRED_SQUARE;
+	drift->found->centered += residual_square <= CENTERED_SQUARE;
 }
 
 /* Look at a row of the list at hand, if the snapshot sees it. */
@@ -245,7 +245,7 @@ IvfpqLookForDrift(Relation heap, Relation index, int64 copies,
 	found->has_drifted = found->drawn >= FEWEST &&
 		found->far > FAR_SHARE * found->drawn;
 	found->has_copies = found->drawn >= FEWEST &&
-		found->centred > CENTRED_SHARE * found->drawn;
+		found->centered > CENTERED_SHARE * found->drawn;
 }
 
 /* Hashes of rows that are pending. */

@@ -104,7 +104,7 @@ typedef struct IvfpqDrift
 {
 	int			drawn;			/* postings whose rows were looked at */
 	int			far;			/* of them are beyond what codes reach */
-	int			centred;		/* lie at their list's centroid */
+	int			centered;		/* lie at their list's centroid */
 	bool		has_drifted;
 	bool		has_copies;
 } IvfpqDrift;

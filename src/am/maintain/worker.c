@@ -5,7 +5,7 @@
  * Neither runs inside VACUUM itself: that process protects no snapshot, and to
  * cancel it would lose more than the training (README).  The worker cannot wait
  * for the table's lock, which VACUUM still has: a waiter has autovacuum
- * cancelled.  So it tries once a second.  Nothing has to be preloaded for
+ * canceled.  So it tries once a second.  Nothing has to be preloaded for
  * this.
  *
  * A database has one worker at a time, which serves every index there that
@@ -315,12 +315,12 @@ give_back_turn(void)
 }
 
 /*
- * Serving an index has been cancelled, as a rule by a session that waits for
+ * Serving an index has been canceled, as a rule by a session that waits for
  * its table.  If that session runs VACUUM, it must find our turn given back
  * when it gets the table, so that it starts a worker.
  */
 static void
-report_cancelled(void)
+report_canceled(void)
 {
 	LOCKTAG		tag;
 	bool		waited_for;
@@ -331,7 +331,7 @@ report_cancelled(void)
 			(waited_for ?
 			 errmsg("gpuvec: training of index \"%s\" ended, a session waits for its table",
 					serving_name) :
-			 errmsg("gpuvec: training of index \"%s\" was cancelled",
+			 errmsg("gpuvec: training of index \"%s\" was canceled",
 					serving_name),
 			 errdetail("The next VACUUM of the table has it begun again.")));
 	give_back_turn();
@@ -341,7 +341,7 @@ report_cancelled(void)
 static void
 recover(Oid indexoid)
 {
-	bool		cancelled = OidIsValid(serving_heap) &&
+	bool		canceled = OidIsValid(serving_heap) &&
 	geterrcode() == ERRCODE_QUERY_CANCELED;
 
 	HOLD_INTERRUPTS();
@@ -349,11 +349,11 @@ recover(Oid indexoid)
 	if (!OidIsValid(serving_heap))
 		remember_tried(indexoid, -1);
 	MemoryContextSwitchTo(TopMemoryContext);
-	if (!cancelled)
+	if (!canceled)
 		EmitErrorReport();
 	FlushErrorState();
-	if (cancelled)
-		report_cancelled();
+	if (canceled)
+		report_canceled();
 	serving_heap = InvalidOid;
 	AbortCurrentTransaction();
 	/* which has released it */
@@ -375,7 +375,7 @@ cancel(SIGNAL_ARGS)
 static void
 obey(void)
 {
-	/* what was to be cancelled has ended */
+	/* what was to be canceled has ended */
 	QueryCancelPending = false;
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)

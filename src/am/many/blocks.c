@@ -3,9 +3,9 @@
  *		What a round found, measured: queries in blocks.
  *
  * A distance takes two vectors from memory, a row's and a query's, which takes
- * longer than to compute it.  Queries of a block are neighbours, and their
+ * longer than to compute it.  Queries of a block are neighbors, and their
  * vectors stay in the processor's cache while the rows that any of them wants
- * come in heap order, each once.  Neighbours want the same rows, so that hardly
+ * come in heap order, each once.  Neighbors want the same rows, so that hardly
  * more rows are fetched than for all queries at once.
  */
 #include "postgres.h"

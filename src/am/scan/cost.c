@@ -194,7 +194,7 @@ demand_candidates(Demand *demand, const IvfpqMetaData *meta,
 	demand->pages_per_row = per_row;
 }
 
-/* The effort of a batch for rows whose keys fulfil a condition. */
+/* The effort of a batch for rows whose keys fulfill a condition. */
 static void
 get_effort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 		   int batch, double share)
@@ -212,7 +212,7 @@ get_effort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	effort->quota = (int64) rows;
 }
 
-/* `share`: of the rows those whose keys fulfil what is asked of them. */
+/* `share`: of the rows those whose keys fulfill what is asked of them. */
 static void
 get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 		   double share)
@@ -369,7 +369,7 @@ heap_cost(const RelOptInfo *rel, double rows, double random_page,
  * What a scan with a filter costs that reads what the nearest `depth` rows
  * take, where the condition costs per_row: no less than any other path, if
  * everything is read.
- * Candidates whose keys do not fulfil what is asked of them do not come.
+ * Candidates whose keys do not fulfill what is asked of them do not come.
  */
 Cost
 IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,

@@ -136,7 +136,7 @@ IvfpqCountersOpen(void)
 	if (shared != NULL || is_tried || IsInParallelMode())
 		return;
 	error = IvfpqAttempt(open_segment, NULL);
-	is_tried = true;			/* unless it was cancelled */
+	is_tried = true;			/* unless it was canceled */
 	if (error == NULL)
 		return;
 	ereport(LOG,
@@ -253,7 +253,7 @@ IvfpqCountersGet(Oid index, IvfpqCounts *counts)
 
 /*
  * May the current user see what rows are counted in?  From a scan's own share of
- * these one could tell how many rows that a policy hides fulfil a condition.
+ * these one could tell how many rows that a policy hides fulfill a condition.
  */
 static bool
 may_see_rows(Oid index)

@@ -317,7 +317,7 @@ IvfpqDepthIsTooLate(const IvfpqScan *state)
 		is_late_beyond(state, MOST_LATE);
 }
 
-/* What a batch takes that goes so deep, of rows that fulfil conditions on keys. */
+/* What a batch takes that goes so deep, of rows that fulfill conditions on keys. */
 static void
 params_at(const IvfpqScan *state, double depth, IvfpqEffort *effort)
 {

@@ -68,9 +68,9 @@ typedef struct IvfpqFilter
 	IvfpqRadius radius;
 	double		wanted;			/* rows likely to be wanted; 0 = not known */
 	double		share;			/* of the index's rows, or of those that
-								 * fulfil conditions on keys, those that pass,
+								 * fulfill conditions on keys, those that pass,
 								 * likely */
-	double		key_share;		/* of the index's rows that fulfil these,
+	double		key_share;		/* of the index's rows that fulfill these,
 								 * likely */
 	double		pass_ns;		/* what `passes` takes for a row */
 	double		matches;		/* rows that next_match brings, likely */

@@ -146,7 +146,7 @@ put_rows(IvfpqScan *state, uint64 *ids, int n)
 
 /*
  * Measure every row of the index that was not measured before; with conditions
- * on keys those that may fulfil them.
+ * on keys those that may fulfill them.
  */
 static void
 measure_rest(IvfpqScan *state, int sort_mem)

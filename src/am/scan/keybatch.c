@@ -3,7 +3,7 @@
  *		Conditions on keys, in a scan: begun with it, and what its batches take.
  *
  * A scan with such conditions goes through batches as any other, but the rows
- * that it counts are those that fulfil them.
+ * that it counts are those that fulfill them.
  */
 #include "postgres.h"
 
@@ -25,7 +25,7 @@ asks_keys(IndexScanDesc scan)
 	return false;
 }
 
-/* Take the scan's conditions; false if no row fulfils them. */
+/* Take the scan's conditions; false if no row fulfills them. */
 bool
 IvfpqScanBeginKeys(IndexScanDesc scan)
 {
@@ -56,7 +56,7 @@ IvfpqScanAsksRows(const IvfpqScan *state)
 		(state->asks_keys && state->tests.nrechecks > 0);
 }
 
-/* Of all rows those that the planner expects to fulfil them; 0 = not known. */
+/* Of all rows those that the planner expects to fulfill them; 0 = not known. */
 static double
 guessed_share(const IvfpqScan *state)
 {
@@ -68,7 +68,7 @@ guessed_share(const IvfpqScan *state)
 }
 
 /*
- * What the next batch looks for among rows that fulfil the conditions: what the
+ * What the next batch looks for among rows that fulfill the conditions: what the
  * effort says or, in the last batch, all in so many lists.
  */
 void

@@ -36,7 +36,7 @@ typedef struct IvfpqScanReport
 	int			batches;
 	int64		lists;			/* read */
 	int64		copies;			/* read, */
-	bool		asks_keys;		/* ... and scored are only those that fulfil */
+	bool		asks_keys;		/* ... and scored are only those that fulfill */
 	int64		matched;		/* conditions on keys */
 	int64		refined;		/* compact copies of rows read */
 	int64		measured;		/* rows fetched from the heap */
@@ -114,7 +114,7 @@ typedef struct IvfpqScan
 	bool		asks_keys;		/* conditions on keys are in `tests` */
 	IvfpqKeys	keys;			/* then */
 	IvfpqKeyTests tests;
-	double		key_share;		/* of rows near the query, those that fulfil
+	double		key_share;		/* of rows near the query, those that fulfill
 								 * them, as far as is known; else 1 */
 	bool		started;
 	bool		null_query;		/* any order will do */
@@ -144,7 +144,7 @@ typedef struct IvfpqScan
 	IvfpqFilter *filter;		/* or NULL; outlives the running scan */
 	double		depth;			/* the nearest rows, whether they pass or not,
 								 * that the batch is good for; of those that
-								 * fulfil conditions on keys */
+								 * fulfill conditions on keys */
 	int64		passed;			/* of these, with a filter: so many pass, */
 	int64		passed_near;	/* ... of the nearer ones */
 	IvfpqWatched watched;		/* with a filter and a radius */

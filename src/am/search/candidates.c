@@ -49,7 +49,7 @@ IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 	IvfpqListReaderInit(&search->reader, index, &model->meta, NULL);
 }
 
-/* Search among copies whose keys fulfil a condition. */
+/* Search among copies whose keys fulfill a condition. */
 void
 IvfpqSearchCondition(IvfpqSearch *search, const GvCondition *condition)
 {

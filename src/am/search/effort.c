@@ -59,7 +59,7 @@
 #define KEYS_SPREAD_NEAR	4.0
 
 /*
- * Candidates beyond those that are expected to fulfil a condition on keys, in
+ * Candidates beyond those that are expected to fulfill a condition on keys, in
  * standard deviations of these.
  */
 #define KEYS_MARGIN			2.0
@@ -396,7 +396,7 @@ IvfpqEffortWithin(IvfpqEffort *effort, Relation index,
 }
 
 /*
- * Of so many candidates those that fulfil a condition on keys, as a share of
+ * Of so many candidates those that fulfill a condition on keys, as a share of
  * rows does, with a margin for chance.
  */
 int

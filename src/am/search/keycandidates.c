@@ -1,8 +1,8 @@
 /*
  * keycandidates.c
- *		From a query to candidates that fulfil a condition on keys.
+ *		From a query to candidates that fulfill a condition on keys.
  *
- * Calibration says which lists hold the nearest n rows.  Ten that fulfil the
+ * Calibration says which lists hold the nearest n rows.  Ten that fulfill the
  * condition are among the nearest 10 / share; what share that is, near the
  * query, only lists tell.  So lists are read the nearest first, and those read
  * tell the share, until they are as many as calibration wants for n = rows /
@@ -41,7 +41,7 @@
 /*
  * To ask gpuvecd again takes longer than to have it read lists that are not
  * needed.  So it is asked for so many times as many as the share says, once that
- * is known, and for all of these as soon as so many copies that fulfil the
+ * is known, and for all of these as soon as so many copies that fulfill the
  * condition tell it.  Of rows it is asked for so many times as many as the
  * planner's guess makes of candidates.
  */
@@ -50,14 +50,14 @@
 #define TELLING_COPIES	64
 
 /*
- * Candidates kept beyond what an even share takes: far rows may fulfil the
+ * Candidates kept beyond what an even share takes: far rows may fulfill the
  * condition more often than near ones.
  */
 #define KEPT_BEYOND		1.5
 
 /*
  * So many times more are kept where the first lists show that fewer copies than
- * this fulfil it, so that it costs little; but no more than that.
+ * this fulfill it, so that it costs little; but no more than that.
  */
 #define SPARSE			0.1
 #define KEPT_SPARSE		10
@@ -65,7 +65,7 @@
 
 /*
  * Where so many lists are wanted all are read: the last may be those of a dense
- * group of rows far from others, which fulfils the condition.
+ * group of rows far from others, which fulfills the condition.
  */
 #define NEARLY_ALL		0.75
 
@@ -101,7 +101,7 @@ typedef struct Reading
 	int			nread;
 	int			next;			/* of search->lists */
 	IvfpqListSums sums;			/* of the lists read */
-	double		flat_share;		/* of all copies read those that fulfil it */
+	double		flat_share;		/* of all copies read those that fulfill it */
 	bool		grows;			/* the share, with the distance */
 	bool		is_sure;		/* ... and that is no chance */
 	bool		left_out;		/* copies were, before more were kept */
@@ -215,7 +215,7 @@ IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
 
 /*
  * The share of the rows near the query, and what it asks for.  Where all lists
- * seem to be read the sample has its say.  If rows farther away surely fulfil the
+ * seem to be read the sample has its say.  If rows farther away surely fulfill the
  * condition more often they may be such a group, whose lists are anywhere: then
  * all are read.
  */
@@ -473,7 +473,7 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 }
 
 /*
- * Fill search->candidates with the best rows that fulfil search->condition, as
+ * Fill search->candidates with the best rows that fulfill search->condition, as
  * many as hold those wanted.  They are fewer than goal->candidates, and all, if
  * all lists were read that may be.
  */

@@ -1,13 +1,13 @@
 /*
  * nearshare.c
- *		Of the rows nearest to a query, the share that fulfils a condition on
+ *		Of the rows nearest to a query, the share that fulfills a condition on
  *		keys: by a sample of all copies.
  *
- * Lists tell how many of their copies fulfil it.  But where keys go against the
- * vectors, and the more rows fulfil the condition the farther they are, those of
+ * Lists tell how many of their copies fulfill it.  But where keys go against the
+ * vectors, and the more rows fulfill the condition the farther they are, those of
  * a list that do are its far ones: of 1,000 rows nearest to the query there may
  * be none, though their lists have hundreds.  So all copies of some blocks are
- * scored, whether they fulfil it or not.  As many of these as are nearer than
+ * scored, whether they fulfill it or not.  As many of these as are nearer than
  * the last of the rows wanted tell how many all of them are.
  *
  * By chance they may be a few more than expected.  So they count only where

@@ -139,7 +139,7 @@ standing(const GvListState *mirrored, const IvfpqListReader *reader,
 	return *age == LIST_STALE ? 0 : mirrored->nitems;
 }
 
-/* What the mirror has of the i-th list, and how many of it fulfil the condition. */
+/* What the mirror has of the i-th list, and how many of it fulfill the condition. */
 static IvfpqListCount
 mirrored_count(const IvfpqAnswer *answer, int i)
 {
@@ -152,7 +152,7 @@ mirrored_count(const IvfpqAnswer *answer, int i)
 }
 
 /*
- * Note how many copies of the i-th list there are, and fulfil the condition, of
+ * Note how many copies of the i-th list there are, and fulfill the condition, of
  * which `more` were scanned here.
  */
 static void
@@ -510,7 +510,7 @@ IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries, int n,
 /*
  * The best `capacity` copies of the `probes` nearest lists by gpuvecd, as the
  * session's engine would find them, in search->candidates; with a condition on
- * keys those that fulfil it, search->ncounts, search->sums, for which lists
+ * keys those that fulfill it, search->ncounts, search->sums, for which lists
  * count as `part` says, and search->near_count, of the copies up to that rank.
  * False when the session has to find them.
  */

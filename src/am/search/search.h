@@ -115,7 +115,7 @@ typedef struct IvfpqRemote
 	IvfpqRemoteReport report;
 } IvfpqRemote;
 
-/* Copies of a list that was read, and those that fulfil a condition on keys. */
+/* Copies of a list that was read, and those that fulfill a condition on keys. */
 typedef struct IvfpqListCount
 {
 	int64		copies;
@@ -126,14 +126,14 @@ typedef struct IvfpqListCount
 typedef struct IvfpqListSums
 {
 	double		copies;
-	double		matched;		/* those that fulfil it */
+	double		matched;		/* those that fulfill it */
 	double		weighted_copies;	/* the same where the nearest lists count
 									 * most: see keycandidates.c */
 	double		weighted_matched;
 } IvfpqListSums;
 
 /*
- * So many copies that fulfil a condition are the nearest that do; of all copies
+ * So many copies that fulfill a condition are the nearest that do; of all copies
  * in the sample so many are not beyond them.
  */
 typedef struct IvfpqNearCount
@@ -172,7 +172,7 @@ typedef struct IvfpqSearch
 	int64		lists_read;		/* by this search so far */
 	int64		copies_read;
 	const GvCondition *condition;	/* on keys; NULL: none */
-	int64		matched;		/* copies read that fulfil it */
+	int64		matched;		/* copies read that fulfill it */
 	IvfpqListCount *counts;		/* [counts_room] of lists that were read here,
 								 * or that a full answer names */
 	int			counts_room;
@@ -211,17 +211,17 @@ extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
 extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 
 /*
- * keycandidates.c: from a query to candidates that fulfil a condition on keys.
+ * keycandidates.c: from a query to candidates that fulfill a condition on keys.
  */
 typedef struct IvfpqKeyGoal
 {
 	double		recall;			/* asked for, */
-	double		rows;			/* of the nearest that fulfil the condition */
+	double		rows;			/* of the nearest that fulfill the condition */
 	bool		is_spread;		/* ... among the nearest of all, */
 	bool		by_keys;		/* and nothing else is asked of them */
 	bool		is_far;			/* out: they may be anywhere */
 	int			most_probes;
-	double		share;			/* of rows near the query that fulfil it: in,
+	double		share;			/* of rows near the query that fulfill it: in,
 								 * likely; out, as it was seen */
 	double		guess;			/* of all rows, as the planner guesses; 0 = it
 								 * did not */

@@ -74,7 +74,7 @@ typedef struct Recall
 	RecallQuery *queries;		/* [nqueries] of the batch */
 	int			nqueries;
 
-	/* results: over all queries that have a neighbour */
+	/* results: over all queries that have a neighbor */
 	int64		nmeasured;
 	int64		hits;
 	int64		possible;

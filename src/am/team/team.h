@@ -66,7 +66,7 @@ typedef enum IvfpqTeamPart
 /* A round of calibration (calibrate/ladder.c). */
 typedef struct IvfpqClimb
 {
-	int			level;			/* of the neighbours to find */
+	int			level;			/* of the neighbors to find */
 	int			nqueries;		/* 0: there is no round */
 	int			least;			/* lists of the ladder, */
 	int			most;

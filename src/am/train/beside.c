@@ -3,7 +3,7 @@
  *		Points beside rows, to calibrate with.
  *
  * Hardly any application searches with rows: it asks questions of answers, and
- * finds them farther away, in more lists, than a row finds its own neighbours.
+ * finds them farther away, in more lists, than a row finds its own neighbors.
  * So each row that is to be a query is moved away from the rows around it, by
  * half of the way between them: where rows are dense a little, where they are
  * thin far.  am/calibrate/README, "Queries", says why so and no other way.

@@ -203,7 +203,7 @@ IvfpqReaderEnd(IvfpqTeam *team)
 	IvfpqTeamFree(team, IVFPQ_TEAM_SKIP);
 }
 
-/* Read blocks first .. end - 1 of those to read, neighbours at once. */
+/* Read blocks first .. end - 1 of those to read, neighbors at once. */
 static void
 read_claimed(IvfpqReader *reader, int64 first, int64 end)
 {

@@ -146,7 +146,7 @@ extern void IvfpqRotationCheckDims(Relation index, int dims);
 extern void IvfpqLearnRotation(IvfpqTraining *training, IvfpqTeam *team,
 							   const IvfpqSample *sample);
 
-/* Neighbours of each query that calibration looks for, */
+/* Neighbors of each query that calibration looks for, */
 #define IVFPQ_TRUTH_ROWS	100
 
 /* ... behind rows that equal the one beside it, which may be so many. */

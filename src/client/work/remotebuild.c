@@ -108,7 +108,7 @@ most_encoded(const IvfpqBuilder *builder, int n)
 
 	return (uint32) Min(sizeof(GvEncodeReply) +
 						gv_encoded_bytes(spec, n,
-										 gv_builder_most_neighbours(spec, n)),
+										 gv_builder_most_neighbors(spec, n)),
 						PG_UINT32_MAX);
 }
 
@@ -122,10 +122,10 @@ check_numbers(const IvfpqBuilder *builder, const GvEncoded *encoded, int n)
 		if (encoded->lists[i] >= builder->trained.nlists ||
 			encoded->lists[i] < (i % spec->copies == 0 ? 0 : -1))
 			return false;
-	for (int i = 0; i < encoded->nneighbours; i++)
-		if (encoded->neighbours[i].query < 0 ||
-			encoded->neighbours[i].query >= spec->nqueries ||
-			encoded->neighbours[i].row < 0 || encoded->neighbours[i].row >= n)
+	for (int i = 0; i < encoded->nneighbors; i++)
+		if (encoded->neighbors[i].query < 0 ||
+			encoded->neighbors[i].query >= spec->nqueries ||
+			encoded->neighbors[i].row < 0 || encoded->neighbors[i].row >= n)
 			return false;
 	return true;
 }
@@ -140,13 +140,13 @@ open_answer(IvfpqBuilder *builder, const IvfpqSlot *slot, GvEncoded *encoded)
 	(GvEncodeReply *) IvfpqAnswerBody(&builder->channel);
 
 	if (length < sizeof(*reply) || reply->n != slot->n ||
-		reply->nneighbours < 0 ||
-		reply->nneighbours > gv_builder_most_neighbours(spec, slot->n) ||
+		reply->nneighbors < 0 ||
+		reply->nneighbors > gv_builder_most_neighbors(spec, slot->n) ||
 		length != sizeof(*reply) +
-		gv_encoded_bytes(spec, slot->n, reply->nneighbours))
+		gv_encoded_bytes(spec, slot->n, reply->nneighbors))
 		return false;
-	gv_encoded_open(spec, reply + 1, slot->n, reply->nneighbours, encoded);
-	encoded->nneighbours = reply->nneighbours;
+	gv_encoded_open(spec, reply + 1, slot->n, reply->nneighbors, encoded);
+	encoded->nneighbors = reply->nneighbors;
 	return check_numbers(builder, encoded, slot->n);
 }
 

@@ -295,7 +295,7 @@ gv_cpu_assign_guessed(int32_t dims, const float *centroids /* [k][dims] */ ,
 			const float *some = centroids + (size_t) c * dims;
 
 			if (gv_poll(&poll, (int64_t) nrows * ncents * dims))
-				return GV_CANCELLED;
+				return GV_CANCELED;
 			if (nrows < FEW_ROWS)
 				measure_tile(&tile, some, c, ncents);
 			else

@@ -4,7 +4,7 @@
  *
  * The children of each parent are clustered once more, into groups of so many
  * that a group is about a panel of the blocked product.  Then every list
- * belongs to the two groups whose centres are nearest: a row between two
+ * belongs to the two groups whose centers are nearest: a row between two
  * groups meets the lists on both sides in either.  So a few groups are enough,
  * however many there are.
  */
@@ -26,7 +26,7 @@ typedef struct Grouping
 	const GvTree *tree;
 	GvGroups   *groups;
 	int			each;			/* groups that a list belongs to */
-	float	   *centres;		/* [most_groups][dims] */
+	float	   *centers;		/* [most_groups][dims] */
 	int32_t    *starts;			/* [most_groups + 1] */
 	int32_t    *lists;			/* [GV_LIST_GROUPS * nlists] */
 	int32_t    *others;			/* [GV_LIST_GROUPS * nlists] */
@@ -87,7 +87,7 @@ carve_groups(Grouping *g, const GvTree *tree, char *memory)
 {
 	size_t		ngroups = most_groups(tree);
 	size_t		next = 0;
-	size_t		centres = gv_carve(&next, sizeof(float) * ngroups * tree->dims);
+	size_t		centers = gv_carve(&next, sizeof(float) * ngroups * tree->dims);
 	size_t		starts = gv_carve(&next, sizeof(int32_t) * (ngroups + 1));
 	size_t		lists = gv_carve(&next, sizeof(int32_t) * GV_LIST_GROUPS *
 								 tree->nlists);
@@ -96,7 +96,7 @@ carve_groups(Grouping *g, const GvTree *tree, char *memory)
 
 	if (memory != NULL)
 	{
-		g->centres = (float *) (memory + centres);
+		g->centers = (float *) (memory + centers);
 		g->starts = (int32_t *) (memory + starts);
 		g->lists = (int32_t *) (memory + lists);
 		g->others = (int32_t *) (memory + others);
@@ -152,9 +152,9 @@ gv_groups_scratch(const GvTree *tree)
 	return gv_valid_tree(tree) ? carve_scratch(&g, tree, NULL) : 0;
 }
 
-/* The groups' centres, parent by parent. */
+/* The groups' centers, parent by parent. */
 static GvStatus
-make_centres(Grouping *g)
+make_centers(Grouping *g)
 {
 	const GvTree *tree = g->tree;
 	int32_t		p;
@@ -167,7 +167,7 @@ make_centres(Grouping *g)
 		GvStatus	status;
 
 		status = gv_kmeans(&spec, tree->centroids +
-						   (size_t) tree->starts[p] * tree->dims, g->centres +
+						   (size_t) tree->starts[p] * tree->dims, g->centers +
 						   (size_t) g->groups->ngroups * tree->dims, &found,
 						   g->scratch, g->poll.stop);
 		if (status != GV_OK)
@@ -182,7 +182,7 @@ static bool
 find_owners(Grouping *g)
 {
 	const GvTree *tree = g->tree;
-	GvOffered	all = {.centroids = g->centres, .n = g->groups->ngroups};
+	GvOffered	all = {.centroids = g->centers, .n = g->groups->ngroups};
 	int32_t		rows[GV_NEAREST_ROWS];
 	int32_t		done;
 	int			i;
@@ -203,7 +203,7 @@ find_owners(Grouping *g)
 		{
 			const float *one = x + (size_t) i * tree->dims;
 
-			if (!gv_nearest_settle(&g->nearest, i, one, g->centres))
+			if (!gv_nearest_settle(&g->nearest, i, one, g->centers))
 			{
 				if (gv_poll(&g->poll, (int64_t) all.n * tree->dims))
 					return false;
@@ -234,8 +234,8 @@ drop_empty(Grouping *g)
 	{
 		if (g->starts[c] == 0)
 			continue;
-		memmove(g->centres + (size_t) kept * g->tree->dims,
-				g->centres + (size_t) c * g->tree->dims, bytes);
+		memmove(g->centers + (size_t) kept * g->tree->dims,
+				g->centers + (size_t) c * g->tree->dims, bytes);
 		g->starts[c] = kept++;
 	}
 	for (i = 0; i < n; i++)
@@ -294,19 +294,19 @@ gv_groups_make(const GvTree *tree, GvGroups *groups, void *memory,
 			gv_valid_stop(stop));
 	(void) carve_groups(&g, tree, memory);
 	(void) carve_scratch(&g, tree, scratch);
-	status = make_centres(&g);
+	status = make_centers(&g);
 	if (status != GV_OK)
 		return status;
 	groups->tried = groups_to_try(tree->nlists);
 	g.each = groups->ngroups <= groups->tried ? 1 : GV_LIST_GROUPS;
 	if (!find_owners(&g))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	drop_empty(&g);
 	group_lists(&g);
 	groups->dims = tree->dims;
 	groups->nlists = tree->nlists;
 	groups->centroids = tree->centroids;
-	groups->centres = g.centres;
+	groups->centers = g.centers;
 	groups->starts = g.starts;
 	groups->lists = g.lists;
 	groups->others = g.others;

@@ -42,7 +42,7 @@ typedef struct Clusters
 	uint8_t    *stuck;			/* [k] its rows cannot be told apart */
 	uint64_t	random;
 	GvPoll		poll;
-	bool		cancelled;
+	bool		canceled;
 } Clusters;
 
 static inline const float *
@@ -62,7 +62,7 @@ static float
 distance(Clusters *cl, int64_t row, const float *vector)
 {
 	if (gv_poll(&cl->poll, cl->spec->dims))
-		cl->cancelled = true;
+		cl->canceled = true;
 	return gv_score(gv_cpu_sqdist(row_of(cl, row), vector, cl->spec->dims));
 }
 
@@ -179,7 +179,7 @@ assign_rows(Clusters *cl, int64_t step)
 								  row_of(cl, i), end - i, cl->nearest + i,
 								  NULL, cl->poll.stop) != GV_OK)
 		{
-			cl->cancelled = true;
+			cl->canceled = true;
 			return;
 		}
 	}
@@ -208,7 +208,7 @@ move_centroid(Clusters *cl, int32_t c)
 			const float *x = row_of(cl, members[i]) + first;
 
 			if (gv_poll(&cl->poll, len))
-				cl->cancelled = true;
+				cl->canceled = true;
 			for (d = 0; d < len; d++)
 				sums[d] += x[d];
 		}
@@ -230,7 +230,7 @@ find_seeds(Clusters *cl, int32_t c, int64_t *a, int64_t *b)
 	int64_t		i;
 
 	*a = members[gv_random_below(&cl->random, count)];
-	for (i = 0; i < SEED_DRAWS + count && !cl->cancelled; i++)
+	for (i = 0; i < SEED_DRAWS + count && !cl->canceled; i++)
 	{
 		int64_t		row;
 		float		dist;
@@ -263,7 +263,7 @@ partition(Clusters *cl, int32_t c, int64_t count, int32_t other)
 	int64_t		low = 0;
 	int64_t		high = count;
 
-	while (low < high && !cl->cancelled)
+	while (low < high && !cl->canceled)
 	{
 		int64_t		row = members[low];
 
@@ -292,7 +292,7 @@ split(Clusters *cl, int32_t c, int32_t other, int64_t a, int64_t b)
 
 	memcpy(centroid_of(cl, c), row_of(cl, a), bytes);
 	memcpy(centroid_of(cl, other), row_of(cl, b), bytes);
-	for (i = 0; i < SPLIT_STEPS && !cl->cancelled; i++)
+	for (i = 0; i < SPLIT_STEPS && !cl->canceled; i++)
 	{
 		int64_t		nfirst = partition(cl, c, count, other);
 
@@ -348,7 +348,7 @@ mend(Clusters *cl)
 	bool		changed = false;
 	int32_t		i;
 
-	for (i = 0; i < cl->k && !cl->cancelled; i++)
+	for (i = 0; i < cl->k && !cl->canceled; i++)
 	{
 		int32_t		big = biggest(cl);
 		int32_t		small = smallest(cl);
@@ -356,7 +356,7 @@ mend(Clusters *cl)
 		int64_t		b = 0;
 
 		if (gv_poll(&cl->poll, 2 * (int64_t) cl->k))
-			cl->cancelled = true;
+			cl->canceled = true;
 		if (big < 0)
 			break;
 		if (cl->count[small] > 0 &&
@@ -413,28 +413,28 @@ gv_kmeans(const GvKmeans *spec, const float *x /* [n][dims] */ ,
 
 	draw_centroids(&cl);
 	memset(cl.nearest, -1, sizeof(int32_t) * spec->n);
-	for (pass = 0; pass < spec->iterations && !cl.cancelled; pass++)
+	for (pass = 0; pass < spec->iterations && !cl.canceled; pass++)
 	{
 		int64_t		step = 1;
 
 		if (pass < spec->iterations / 2)
 			step = spec->n / cl.k / FULL_ROWS;
 		assign_rows(&cl, step > 1 ? step : 1);
-		if (cl.cancelled)
+		if (cl.canceled)
 			break;
 		(void) mend(&cl);
-		for (c = 0; c < cl.k && !cl.cancelled; c++)
+		for (c = 0; c < cl.k && !cl.canceled; c++)
 			if (cl.count[c] > 0)
 				move_centroid(&cl, c);
 	}
-	for (pass = 0; !cl.cancelled; pass++)
+	for (pass = 0; !cl.canceled; pass++)
 	{
 		assign_rows(&cl, 1);
-		if (cl.cancelled || pass == LAST_PASSES || !mend(&cl))
+		if (cl.canceled || pass == LAST_PASSES || !mend(&cl))
 			break;
 	}
-	if (cl.cancelled)
-		return GV_CANCELLED;
+	if (cl.canceled)
+		return GV_CANCELED;
 	*found = drop_empty(&cl);
 	return GV_OK;
 }

@@ -146,7 +146,7 @@ first_from(const GvKeyTest *test, uint64_t image)
 	return low;
 }
 
-/* May an ordered key's images, low <= high, fulfil a test? */
+/* May an ordered key's images, low <= high, fulfill a test? */
 static bool
 may_match_ordered(const GvKeyTest *test, const GvKeyHead *head)
 {
@@ -228,7 +228,7 @@ gv_match(const GvCondition *condition, const void *keys)
 
 		matching &= test->kind == GV_TEST_NULL ? nulls : ~nulls;
 		if (matching != 0 && test->kind < GV_TEST_NULL)
-			matching &= gv_kernels->fulfil(test, form->width[test->key],
+			matching &= gv_kernels->fulfill(test, form->width[test->key],
 										   (const char *) keys +
 										   gv_keys_at(form, test->key));
 	}

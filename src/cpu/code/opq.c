@@ -221,10 +221,10 @@ gv_learn_rotation(int32_t dims, int32_t m, const float *x /* [n][dims] */ ,
 	learning.model.m = m;
 	(void) carve(&learning, dims, scratch);
 	if (!find_covariance(&learning, x, n))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	found = tells(&learning);
 	if (found && !find_rotation(&learning, rotation))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	if (found && keeps_promise(&learning, rotation))
 		return GV_OK;
 	memset(rotation, 0, sizeof(float) * dims * dims);

@@ -2,12 +2,12 @@
  * place.c
  *		The lists of many vectors, through groups of lists (groups.c).
  *
- * Rows are compared with the centres of all groups, and with the lists of the
+ * Rows are compared with the centers of all groups, and with the lists of the
  * nearest ones only.  (row, group) pairs are sorted by group, so that a group's
  * lists meet all their rows in one blocked product.
  *
  * The second list of a row is chosen by the SOAR rule: among the nearest
- * lists the one that minimises |r'|^2 + lambda (<r', r> / |r|)^2, where r and
+ * lists the one that minimizes |r'|^2 + lambda (<r', r> / |r|)^2, where r and
  * r' are the residuals in the first list and in the other.  A residual at
  * right angles to the first misleads for other queries than the first does.
  * Source: Sun, Simcha, Dopson, Guo, Kumar, "SOAR: Improved indexing for
@@ -29,7 +29,7 @@ typedef struct Placing
 	const float *x;				/* [n][dims] */
 	int64_t		n;
 	int			tried;			/* groups of each row */
-	GvNearest	centres;		/* the groups of GV_NEAREST_ROWS rows */
+	GvNearest	centers;		/* the groups of GV_NEAREST_ROWS rows */
 	GvNearest	lists;			/* of all rows */
 	int32_t    *groups_of;		/* [n][GV_TRIED_GROUPS] the nearest of each
 								 * row, -1: none */
@@ -54,7 +54,7 @@ carve(Placing *p, const GvGroups *groups, int64_t n, int32_t copies,
 
 	p->tried = groups->tried < groups->ngroups ? groups->tried :
 		groups->ngroups;
-	gv_nearest_carve(&p->centres, groups->dims, p->tried, at_once, scratch,
+	gv_nearest_carve(&p->centers, groups->dims, p->tried, at_once, scratch,
 					 &next);
 	gv_nearest_carve(&p->lists, groups->dims, copies < 2 ? 1 : GV_SOAR_LISTS,
 					 n, scratch, &next);
@@ -79,7 +79,7 @@ valid_groups(const GvGroups *groups, int64_t nrows, int32_t copies)
 	return groups != NULL && gv_valid_dims(groups->dims) &&
 		groups->nlists >= 1 && groups->ngroups >= 1 && groups->tried >= 1 &&
 		groups->tried <= GV_TRIED_GROUPS && groups->centroids != NULL &&
-		groups->centres != NULL && groups->starts != NULL &&
+		groups->centers != NULL && groups->starts != NULL &&
 		groups->lists != NULL && nrows >= 1 && nrows <= INT32_MAX &&
 		copies >= 1 && copies <= 2;
 }
@@ -118,7 +118,7 @@ lists_of(const Placing *p, int32_t group)
 static bool
 find_groups(Placing *p, int64_t first, int n)
 {
-	GvOffered	all = {.centroids = p->groups->centres,
+	GvOffered	all = {.centroids = p->groups->centers,
 	.n = p->groups->ngroups};
 	int32_t		rows[GV_NEAREST_ROWS];
 	int			i;
@@ -126,22 +126,22 @@ find_groups(Placing *p, int64_t first, int n)
 
 	for (i = 0; i < n; i++)
 		rows[i] = i;
-	gv_nearest_begin(&p->centres, n);
-	if (!gv_nearest_offer(&p->centres, row_of(p, first), rows, n, &all,
+	gv_nearest_begin(&p->centers, n);
+	if (!gv_nearest_offer(&p->centers, row_of(p, first), rows, n, &all,
 						  &p->panel, &p->poll))
 		return false;
 	for (i = 0; i < n; i++)
 	{
-		if (!gv_nearest_settle(&p->centres, i, row_of(p, first + i),
+		if (!gv_nearest_settle(&p->centers, i, row_of(p, first + i),
 							   all.centroids))
 		{
 			if (gv_poll(&p->poll, (int64_t) all.n * p->groups->dims))
 				return false;
-			gv_nearest_measure(&p->centres, i, row_of(p, first + i), &all);
+			gv_nearest_measure(&p->centers, i, row_of(p, first + i), &all);
 		}
 		for (t = 0; t < GV_TRIED_GROUPS; t++)
 			p->groups_of[(first + i) * GV_TRIED_GROUPS + t] = t < p->tried ?
-				gv_nearest_id(&p->centres, i, t) : -1;
+				gv_nearest_id(&p->centers, i, t) : -1;
 	}
 	return true;
 }
@@ -312,17 +312,17 @@ gv_place(const GvGroups *groups, const float *x, int64_t n, int32_t copies,
 	for (row = 0; row < n; row += GV_NEAREST_ROWS)
 		if (!find_groups(&p, row, n - row < GV_NEAREST_ROWS ? (int) (n - row) :
 						 GV_NEAREST_ROWS))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 	group_pairs(&p);
 	if (!find_lists(&p))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	for (row = 0; row < n; row++)
 	{
 		lists[row * copies] = gv_nearest_id(&p.lists, row, 0);
 		if (copies < 2)
 			continue;
 		if (gv_poll(&p.poll, (int64_t) GV_SOAR_LISTS * 3 * groups->dims))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 		lists[row * copies + 1] = second_list(&p, row);
 	}
 	return GV_OK;

@@ -290,7 +290,7 @@ gv_codebooks(int32_t dims, int32_t m, int64_t n,
 		trainer.words = codebooks + (size_t) GV_CODEWORDS * first;
 		gather_rows(&trainer, residuals + first, dims, n);
 		if (!train_words(&trainer, seed + (uint64_t) j, &poll))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 	}
 	return GV_OK;
 }

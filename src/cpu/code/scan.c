@@ -195,7 +195,7 @@ score_block(const GvScan *scan, float base, const GvBlock *block,
 	return n;
 }
 
-/* The live copies of a block that fulfil the condition, which are counted. */
+/* The live copies of a block that fulfill the condition, which are counted. */
 static inline uint32_t
 find_matching(GvScan *scan, const GvBlock *block)
 {
@@ -242,7 +242,7 @@ fetch_codes(const uint8_t *codes, int32_t code_bytes)
 }
 
 /*
- * Have the live copies of a block that fulfil the condition wait.  A filter that
+ * Have the live copies of a block that fulfill the condition wait.  A filter that
  * has nothing else to fetch fetches what it reads, which is in the cache by
  * then.
  */

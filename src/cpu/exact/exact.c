@@ -185,7 +185,7 @@ gv_exact(GvMetric metric, int32_t dims,
 			int			nrows = n - row < TILE_ROWS ? (int) (n - row) : TILE_ROWS;
 
 			if (gv_poll(&poll, (int64_t) tile.n * nrows * dims))
-				return GV_CANCELLED;
+				return GV_CANCELED;
 			filter_tile(&tile, x + row * dims, nrows, ids + row);
 		}
 	}

@@ -29,7 +29,7 @@ gather_panel(GvExact *exact, const int32_t *places, int n, int32_t panel)
 /*
  * The panels of the block's lists from `from` on, as many lists as there is
  * room for, at least one, since no list has more rows than the block.  Returns
- * the first list that is left, -1 when cancelled.
+ * the first list that is left, -1 when canceled.
  */
 static int32_t
 gather_panels(GvExact *exact, int32_t from, GvPoll *poll)
@@ -131,15 +131,15 @@ gv_exact_search_lists(GvExact *exact, const GvStop *stop)
 		return status;
 	if (!exact->screen.is_fitted &&
 		!gv_exact_prepare(exact, lists->rows, lists->nrows, &poll))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	for (from = 0; from < exact->spec.nlists; from = to)
 	{
 		to = gather_panels(exact, from, &poll);
 		if (to < 0)
-			return GV_CANCELLED;
+			return GV_CANCELED;
 		for (list = 0; list < exact->spec.nlists; list++)
 			if (!meet_near(exact, list, from, to, &poll))
-				return GV_CANCELLED;
+				return GV_CANCELED;
 	}
 	gv_near_lists_next(lists);
 	return GV_OK;

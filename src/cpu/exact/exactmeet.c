@@ -95,7 +95,7 @@ find_twins(GvExact *exact, const GvMeeting *meeting)
 }
 
 /*
- * A row was measured and the query's last neighbour is the same: was it too
+ * A row was measured and the query's last neighbor is the same: was it too
  * far away?  Then so is every later one that has the same bits, for it comes
  * behind this one.
  */

@@ -220,7 +220,7 @@ put_queries(GvExact *exact, const float *queries, int64_t first, int64_t n,
 	GvPoll		poll = {stop, 0};
 
 	return copy_vectors(exact, exact->queries, queries, first, n, &poll) &&
-		reset_nearest(exact, first, n, &poll) ? GV_OK : GV_CANCELLED;
+		reset_nearest(exact, first, n, &poll) ? GV_OK : GV_CANCELED;
 }
 
 /*
@@ -280,7 +280,7 @@ measure_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 		for (query = 0; query < exact->spec.nqueries; query++)
 		{
 			if (gv_poll(&poll, GV_SCREEN_ROWS * (4 * dims + GV_KNN_WORK)))
-				return GV_CANCELLED;
+				return GV_CANCELED;
 			measure_some(exact, query, rows + done * dims, first + done,
 						 n - done < GV_SCREEN_ROWS ? (int) (n - done) :
 						 GV_SCREEN_ROWS);
@@ -364,11 +364,11 @@ search_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 	if (exact->spec.nqueries < FEW_QUERIES)
 		return measure_rows(exact, rows, first, n, stop);
 	if (!exact->screen.is_fitted && !gv_exact_prepare(exact, rows, n, &poll))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	for (done = 0; done < n; done += block)
 		if (!screen_block(exact, rows + done * dims, first + done,
 						  n - done < block ? n - done : block, &poll))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 	return GV_OK;
 }
 
@@ -382,7 +382,7 @@ put_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 		return search_rows(exact, rows, first, n, stop);
 	exact->nrows = first + n;
 	return copy_vectors(exact, exact->rows, rows, first, n, &poll) ?
-		GV_OK : GV_CANCELLED;
+		GV_OK : GV_CANCELED;
 }
 
 /* Search the rows that were kept, among which queries may be. */
@@ -393,7 +393,7 @@ search_kept(GvExact *exact, const GvStop *stop)
 
 	if (exact->spec.own &&
 		!reset_nearest(exact, 0, exact->spec.nqueries, &poll))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	return search_rows(exact, exact->rows, 0, exact->nrows, stop);
 }
 
@@ -418,7 +418,7 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/* See gv_set_run: what rows are left, and neighbours in their order. */
+/* See gv_set_run: what rows are left, and neighbors in their order. */
 static GvStatus
 cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 {
@@ -433,15 +433,15 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 		return status;
 	for (q = 0; q < exact->spec.nqueries; q++)
 		if (!gv_knn_sort(gv_exact_knn(exact, q), exact->kept, &poll))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 	done->passes = 1;
 	done->finished = 1;
 	return GV_OK;
 }
 
-/* The neighbour that is item `item` of the outputs; free places are -1. */
+/* The neighbor that is item `item` of the outputs; free places are -1. */
 static GvKnn
-neighbour(const GvExact *exact, int64_t item)
+neighbor(const GvExact *exact, int64_t item)
 {
 	static const GvKnn none = {NAN, -1};
 	int64_t		query = item / exact->spec.k;
@@ -465,7 +465,7 @@ cpu_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 
 	for (i = 0; i < n; i++)
 	{
-		GvKnn		found = neighbour(exact, first + i);
+		GvKnn		found = neighbor(exact, first + i);
 
 		if (output == GV_SET_POSITIONS)
 			positions[i] = found.position;

@@ -15,7 +15,7 @@
 typedef struct GvExact
 {
 	GvSetSpec	spec;
-	int64_t		kept;			/* neighbours that there can be: <= k */
+	int64_t		kept;			/* neighbors that there can be: <= k */
 	bool		keeps;			/* rows, for whatever is asked: */
 	float	   *rows;			/* [nrows][dims] */
 	int64_t		nrows;
@@ -58,7 +58,7 @@ typedef struct GvMeeting
 	int			nqueries;		/* <= GV_EXACT_QUERIES */
 } GvMeeting;
 
-/* A query's neighbours, the last of them first. */
+/* A query's neighbors, the last of them first. */
 static inline GvKnn *
 gv_exact_knn(const GvExact *exact, int64_t query)
 {
@@ -89,13 +89,13 @@ extern const GvSetOps gv_cpu_exact_set;
 
 /* exactmeet.c */
 
-/* Measure a pair.  True when the query's last neighbour is another now. */
+/* Measure a pair.  True when the query's last neighbor is another now. */
 extern bool gv_exact_measure(GvExact *exact, int64_t query, const float *row,
 							 int64_t position, GvMeasured *measured);
 
 /*
  * With the first rows [n]: the screen, and what it has to know of queries.
- * False, as everywhere here: cancelled.
+ * False, as everywhere here: canceled.
  */
 extern bool gv_exact_prepare(GvExact *exact, const float *rows, int64_t n,
 							 GvPoll *poll);

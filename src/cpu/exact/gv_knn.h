@@ -1,6 +1,6 @@
 /*
  * gv_knn.h
- *		The rows nearest to one query so far: its neighbours.
+ *		The rows nearest to one query so far: its neighbors.
  *
  * A heap with the last of them on top, by distance, NaN behind all numbers,
  * ties by position.  It is full from the start, of free places behind every
@@ -16,7 +16,7 @@
 /* What putting a pair into a heap takes, for gv_poll: of a large one. */
 #define GV_KNN_WORK	256
 
-/* One neighbour. */
+/* One neighbor. */
 typedef struct GvKnn
 {
 	double		distance;		/* NaN of a free place */

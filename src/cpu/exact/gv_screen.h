@@ -78,7 +78,7 @@ extern void gv_screen_place(const GvScreen *screen,
 extern void gv_screen_rows(const GvScreen *screen, const float *rows, int n,
 						   float *placed, float *panel, float *squares);
 
-/* The limit of a query whose farthest neighbour is `last`. */
+/* The limit of a query whose farthest neighbor is `last`. */
 extern float gv_screen_limit(const GvScreen *screen,
 							 const GvScreened *screened, GvKnn last);
 

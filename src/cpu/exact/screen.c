@@ -80,7 +80,7 @@ find_factor(const GvScreen *screen, const float *x, double *shift,
 	if (screen->metric == GV_SET_PEARSON)
 	{
 		*shift = gv_cpu_mean64(x, screen->dims);
-		square = gv_cpu_centred_dot64(x, *shift, x, *shift, screen->dims);
+		square = gv_cpu_centered_dot64(x, *shift, x, *shift, screen->dims);
 	}
 	else
 		square = gv_kernels->dot64(x, x, screen->dims);
@@ -250,7 +250,7 @@ product_limit(const GvScreen *screen, const GvScreened *screened,
 }
 
 /*
- * See gv_screen.h.  Where the last neighbour is at a number, rows at NaN are
+ * See gv_screen.h.  Where the last neighbor is at a number, rows at NaN are
  * too far, as are later ones of those where it is at NaN.
  */
 float

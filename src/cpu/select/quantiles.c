@@ -278,12 +278,12 @@ gv_quantiles(const float *values, int64_t n, const int64_t *ranks,
 	for (i = 0; i < nranks; i++)
 		q.wanted[i] = (uint64_t) ranks[i] << 32 | (uint32_t) i;
 	if (!gv_items_sort(q.wanted, nranks, &q.poll))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	if (n <= (approximate ? GV_SAMPLE_ITEMS : GV_UNDIVIDED_ITEMS))
 		done = pick_from_all(&q);
 	else if (approximate)
 		done = answer_by_splitters(&q);
 	else
 		done = pick_from_buckets(&q);
-	return done ? GV_OK : GV_CANCELLED;
+	return done ? GV_OK : GV_CANCELED;
 }

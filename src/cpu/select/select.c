@@ -201,7 +201,7 @@ gv_select(const GvSelect *spec, const float *values, uint32_t *positions,
 		int32_t		i;
 
 		if (!select_row(&chosen, values + row * spec->columns, items, &poll))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 		for (i = 0; i < spec->k; i++)
 		{
 			positions[first + i] = gv_item_position(items[i]);

@@ -139,7 +139,7 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 			gv_cpu_assign(dims, clusters->centroids, clusters->spec.k, batch,
 						  some, clusters->nearest, clusters->sqdist,
 						  stop) != GV_OK)
-			return GV_CANCELLED;
+			return GV_CANCELED;
 		for (i = 0; i < some; i++)
 			add_row(clusters, batch + i * dims, clusters->nearest[i],
 					clusters->sqdist[i]);
@@ -212,7 +212,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 		return GV_OK;
 	}
 	if (!move_centroids(clusters, stop))
-		return GV_CANCELLED;
+		return GV_CANCELED;
 	(void) gv_set_mend(spec, clusters->sizes, clusters->errors,
 					   clusters->far_distances, clusters->farthest,
 					   clusters->centroids, clusters->order);

@@ -117,7 +117,7 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 		int64_t		some = n - done < SLICE ? n - done : SLICE;
 
 		if (gv_poll(&poll, SLICE))
-			return GV_CANCELLED;
+			return GV_CANCELED;
 		memcpy(selection->values + first + done, values + done,
 			   sizeof(float) * (size_t) some);
 	}

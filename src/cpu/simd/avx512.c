@@ -362,7 +362,7 @@ add_columns(ByteSums *sums, __m512i codes, const uint8_t *bytes)
 	add_bytes(sums, _mm512_shuffle_epi8(_mm512_loadu_si512(bytes + 64), high));
 }
 
-/* A column's sums plus those of its neighbour. */
+/* A column's sums plus those of its neighbor. */
 static inline AVX512 __m256i
 add_halves(__m512i sums)
 {

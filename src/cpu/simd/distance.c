@@ -108,7 +108,7 @@ gv_cpu_mean64(const float *a, int32_t dims)
 
 /* See gv_kernels.h. */
 double
-gv_cpu_centred_dot64(const float *a, double a_mean, const float *b,
+gv_cpu_centered_dot64(const float *a, double a_mean, const float *b,
 					 double b_mean, int32_t dims)
 {
 	double		sums[LANES64] = {0};
@@ -133,10 +133,10 @@ gv_distance_pearson(const float *a, const float *b, int32_t dims)
 {
 	double		a_mean = gv_cpu_mean64(a, dims);
 	double		b_mean = gv_cpu_mean64(b, dims);
-	double		product = gv_cpu_centred_dot64(a, a_mean, a, a_mean, dims) *
-	gv_cpu_centred_dot64(b, b_mean, b, b_mean, dims);
+	double		product = gv_cpu_centered_dot64(a, a_mean, a, a_mean, dims) *
+	gv_cpu_centered_dot64(b, b_mean, b, b_mean, dims);
 	double		correlation =
-	gv_cpu_centred_dot64(a, a_mean, b, b_mean, dims) / sqrt(product);
+	gv_cpu_centered_dot64(a, a_mean, b, b_mean, dims) / sqrt(product);
 
 	if (correlation > 1.0)
 		correlation = 1.0;

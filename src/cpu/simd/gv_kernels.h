@@ -149,10 +149,10 @@ typedef struct GvKernels
 						   const GvCut *cut, const uint8_t *ahead);
 
 	/*
-	 * Bit i: image i of images [GV_BLOCK], each of `width` bytes, fulfils a
+	 * Bit i: image i of images [GV_BLOCK], each of `width` bytes, fulfills a
 	 * test; one that is not of NULL.
 	 */
-	uint32_t	(*fulfil) (const GvKeyTest *test, int width,
+	uint32_t	(*fulfill) (const GvKeyTest *test, int width,
 						   const void *images);
 
 	/*
@@ -275,7 +275,7 @@ extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
 
 /* In double, for Pearson's distance: mean, and <a - a_mean, b - b_mean>. */
 extern double gv_cpu_mean64(const float *a, int32_t dims);
-extern double gv_cpu_centred_dot64(const float *a, double a_mean,
+extern double gv_cpu_centered_dot64(const float *a, double a_mean,
 								   const float *b, double b_mean,
 								   int32_t dims);
 

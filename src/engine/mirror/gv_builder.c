@@ -63,7 +63,7 @@ valid_encoded(const GvEncoded *encoded)
 	bool		bare;
 
 	if (encoded == NULL || encoded->lists == NULL || encoded->t == NULL ||
-		encoded->codes == NULL || encoded->neighbours == NULL)
+		encoded->codes == NULL || encoded->neighbors == NULL)
 		return false;
 	bare = encoded->min == NULL;
 	return (encoded->step == NULL) == bare &&

@@ -19,7 +19,7 @@
  * the nearest centroid, as gv_assign finds it; its second the one that gv_soar
  * takes of the next GV_SOAR_LISTS - 1 nearest ones, ascending by (squared
  * distance, list).  Codes, T and refine records are gv_encode's, gv_refine_encode's
- * and gv_halves_encode's, scores of neighbours gv_exact's.  All this bit for bit,
+ * and gv_halves_encode's, scores of neighbors gv_exact's.  All this bit for bit,
  * on every engine.  Training is an engine's own, of the quality of gv_kmeans
  * and gv_codebooks; the same input in the same order gives the same centroids
  * again.
@@ -107,12 +107,12 @@ typedef struct GvTrained
 } GvTrained;
 
 /* A row that is among the nearest to a query of all rows encoded so far. */
-typedef struct GvNeighbour
+typedef struct GvNeighbor
 {
 	int32_t		query;
 	int32_t		row;			/* of the batch */
 	float		score;			/* as of gv_exact */
-} GvNeighbour;
+} GvNeighbor;
 
 /* What becomes of n rows; all arrays are the caller's. */
 typedef struct GvEncoded
@@ -125,34 +125,34 @@ typedef struct GvEncoded
 	float	   *error;
 	uint8_t    *records;		/* [n][dims] their codes, or uint16_t
 								 * [n][dims] */
-	GvNeighbour *neighbours;	/* [gv_builder_most_neighbours], queries
+	GvNeighbor *neighbors;	/* [gv_builder_most_neighbors], queries
 								 * ascending; those of one query in any order */
-	int32_t		nneighbours;	/* out */
+	int32_t		nneighbors;	/* out */
 } GvEncoded;
 
-/* Neighbours that a batch of n rows has at most. */
+/* Neighbors that a batch of n rows has at most. */
 static inline int64_t
-gv_builder_most_neighbours(const GvBuilderSpec *spec, int32_t n)
+gv_builder_most_neighbors(const GvBuilderSpec *spec, int32_t n)
 {
 	return (int64_t) spec->nqueries * (n < spec->depth ? n : spec->depth);
 }
 
 /* Bytes of a GvEncoded of n rows in one piece of memory. */
 static inline uint64_t
-gv_encoded_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbours)
+gv_encoded_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbors)
 {
 	uint64_t	copy = 8 + (uint64_t) gv_code_bytes(spec->m);
 	uint64_t	record = spec->refine == GV_RECORDS_NONE ? 0 :
 	12 + gv_record_code_bytes((GvRecords) spec->refine, spec->dims);
 
 	return (uint64_t) n * ((uint64_t) spec->copies * copy + record) +
-		(uint64_t) nneighbours * sizeof(GvNeighbour);
+		(uint64_t) nneighbors * sizeof(GvNeighbor);
 }
 
 /* Point it there: words first, then halves and bytes, so all are aligned. */
 static inline void
 gv_encoded_open(const GvBuilderSpec *spec, void *memory, int32_t n,
-				int64_t nneighbours, GvEncoded *encoded)
+				int64_t nneighbors, GvEncoded *encoded)
 {
 	size_t		copies = (size_t) n * (size_t) spec->copies;
 	size_t		records = spec->refine != GV_RECORDS_NONE ? (size_t) n : 0;
@@ -170,8 +170,8 @@ gv_encoded_open(const GvBuilderSpec *spec, void *memory, int32_t n,
 		encoded->error = encoded->step + records;
 		next += 3 * records * sizeof(float);
 	}
-	encoded->neighbours = (GvNeighbour *) next;
-	next += (size_t) nneighbours * sizeof(GvNeighbour);
+	encoded->neighbors = (GvNeighbor *) next;
+	next += (size_t) nneighbors * sizeof(GvNeighbor);
 	if (records > 0)
 	{
 		encoded->records = (uint8_t *) next;

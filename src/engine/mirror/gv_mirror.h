@@ -186,12 +186,12 @@ typedef struct GvBound
 /*
  * One query.  The `probes` nearest lists are searched, found among `compare`
  * lists whose parents are nearest, or among all lists where an engine prefers
- * that; of their live copies that fulfil the condition the best `capacity` come
+ * that; of their live copies that fulfill the condition the best `capacity` come
  * back, ascending by (S, row id).
  *
- * A sample tells how near those are that do not fulfil the condition: of the
+ * A sample tells how near those are that do not fulfill the condition: of the
  * blocks of the lists searched that gv_sampled takes, `nearer` is the number of
- * live copies, whether they fulfil it or not, whose score is not beyond that of
+ * live copies, whether they fulfill it or not, whose score is not beyond that of
  * hit number `rank`, counted from 1; nearer_squares is the sum of the squares of
  * each block's number.
  *
@@ -225,7 +225,7 @@ typedef struct GvSearch
 	GvBound    *bounds;			/* out [nhits], of the hits; or NULL */
 	int64_t		copies;			/* out: live ones of the lists probed */
 	int32_t    *matches;		/* out [nprobed]: of each list's live copies
-								 * those that fulfil the condition; NULL
+								 * those that fulfill the condition; NULL
 								 * without one */
 	int64_t		nearer;			/* out: see above; 0 where there are fewer
 								 * hits than `rank`, or that is 0 */

@@ -47,7 +47,7 @@ gv_has_shards(const GvSpreadMirror *mirror)
 static inline int32_t
 gv_list_owner(const GvSpreadMirror *mirror, int32_t list)
 {
-	/* neighbours in space have neighbouring numbers: probes are spread, too */
+	/* neighbors in space have neighboring numbers: probes are spread, too */
 	return gv_has_shards(mirror) ? list % mirror->spread.nparts : 0;
 }
 

@@ -70,7 +70,7 @@ make_places(void)
 	nplaces = n;
 }
 
-/* Where a page's buffer is noted: neighbours' side by side. */
+/* Where a page's buffer is noted: neighbors' side by side. */
 static inline Buffer *
 place_of(Relation rel, BlockNumber blkno)
 {

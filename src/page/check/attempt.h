@@ -7,7 +7,7 @@
 
 /*
  * Do something in a subtransaction.  NULL, or the error that ended it, in the
- * caller's memory; a cancelled statement is cancelled.  Not in parallel mode.
+ * caller's memory; a canceled statement is canceled.  Not in parallel mode.
  */
 extern ErrorData *IvfpqAttempt(void (*work) (void *arg), void *arg);
 

@@ -134,7 +134,7 @@ extern const float *IvfpqTableVector(IvfpqTable *table, int64 position);
 extern int	IvfpqTableRead(IvfpqTable *table, int64 first, int most,
 						   float *room, const float **vectors);
 
-/* Compares two int64, for qsort of keys or positions; can be cancelled. */
+/* Compares two int64, for qsort of keys or positions; can be canceled. */
 extern int	IvfpqCompareSigned(const void *a, const void *b);
 
 /* How many vectors make a batch. */

@@ -1,6 +1,6 @@
 /*
  * data.c
- *		Real queries, their true neighbours, and which row of the table is which.
+ *		Real queries, their true neighbors, and which row of the table is which.
  *
  * A set is what test/bench/data.py makes: base.npy float32 [rows][dims],
  * query.npy float32 [n][dims], truth.npy int32 [n][width].
@@ -259,16 +259,16 @@ fit(Bench *bench, const BenchTruth *truth, const Npy *base)
 	free(sums.y);
 }
 
-/* The queries of a set and their neighbours, in place of made ones. */
+/* The queries of a set and their neighbors, in place of made ones. */
 void
 bench_read_queries(Bench *bench, BenchTruth *truth, const char *set)
 {
 	Npy			base = npy_open(set, "base");
 	Npy			query = npy_open(set, "query");
-	Npy			neighbours = npy_open(set, "truth");
+	Npy			neighbors = npy_open(set, "truth");
 
 	if (base.columns != bench->spec.dims || query.columns != base.columns ||
-		neighbours.rows != query.rows || neighbours.columns < BENCH_K ||
+		neighbors.rows != query.rows || neighbors.columns < BENCH_K ||
 		truth->nrows != base.rows || bench->nrecords == 0)
 	{
 		fprintf(stderr, "%s: not of the index's rows, or the index has no refine records\n",
@@ -278,14 +278,14 @@ bench_read_queries(Bench *bench, BenchTruth *truth, const char *set)
 	bench->nqueries = query.rows < BENCH_QUERIES ? (int32_t) query.rows :
 		BENCH_QUERIES;
 	npy_read(&query, 0, bench->nqueries, bench->queries);
-	truth->width = (int32_t) neighbours.columns;
+	truth->width = (int32_t) neighbors.columns;
 	truth->truth = malloc(sizeof(int32_t) * (size_t) bench->nqueries *
 						  (size_t) truth->width);
-	npy_read(&neighbours, 0, bench->nqueries, truth->truth);
+	npy_read(&neighbors, 0, bench->nqueries, truth->truth);
 	fit(bench, truth, &base);
 	gv_transform(&bench->model, bench->queries, bench->nqueries,
 				 bench->queries);
 	close(base.fd);
 	close(query.fd);
-	close(neighbours.fd);
+	close(neighbors.fd);
 }

@@ -13,7 +13,7 @@
  *
  * usage: scanner -q SET -r ROWS DATADIR INDEX_OID [RECALL ...]
  *		Queries are those of a set (data.c), and what refine records say is
- *		nearest is compared with their true neighbours.  For each RECALL (.95
+ *		nearest is compared with their true neighbors.  For each RECALL (.95
  *		and .99) probes and candidates are sought that reach it soonest.
  *		ROWS says which row is which (bench_read_rows).
  *
@@ -220,7 +220,7 @@ nearest_rows(const Bench *bench, const BenchTruth *truth,
 	return count;
 }
 
-/* The share of the first n queries' true neighbours that were found. */
+/* The share of the first n queries' true neighbors that were found. */
 static double
 recall_of(const Bench *bench, const BenchTruth *truth,
 		  const GvSearch *searches, int n)

@@ -58,7 +58,7 @@ def make(found, metric, folder, ints, labels):
     ids, query_ids = np.arange(len(base)), np.arange(len(query))
 
     def write_truth(name, rows):
-        near = rows[data.exact_neighbours(base[rows], query, WIDTH)]
+        near = rows[data.exact_neighbors(base[rows], query, WIDTH)]
         write(folder, name, {"id": query_ids, "neighbors_id": lists(near)})
 
     data.say("writing %s" % folder)

@@ -15,7 +15,7 @@
 /* More copies than any of the indexes has. */
 #define MOST_COPIES	100000
 
-/* A test of key k that the row fulfils, and others. */
+/* A test of key k that the row fulfills, and others. */
 static GvKeyTest
 make_test(const IvfpqKeyForm *form, int k, const IvfpqKeyImages *images)
 {
@@ -40,7 +40,7 @@ make_test(const IvfpqKeyForm *form, int k, const IvfpqKeyImages *images)
 }
 
 static bool
-fulfils(const GvKeyTest *test, const IvfpqKeyImages *images)
+fulfills(const GvKeyTest *test, const IvfpqKeyImages *images)
 {
 	uint64		image = images->image[test->key];
 	bool		is_null = images->nulls >> test->key & 1;
@@ -59,7 +59,7 @@ fulfils(const GvKeyTest *test, const IvfpqKeyImages *images)
 	}
 }
 
-/* How many rows in lists fulfil all tests. */
+/* How many rows in lists fulfill all tests. */
 static int
 count_rows(int sample, const GvKeyTest *tests, int ntests)
 {
@@ -72,7 +72,7 @@ count_rows(int sample, const GvKeyTest *tests, int ntests)
 
 		sample_images(sample, row, &images);
 		for (int i = 0; i < ntests; i++)
-			all &= fulfils(&tests[i], &images);
+			all &= fulfills(&tests[i], &images);
 		n += all;
 	}
 	return n;
@@ -133,7 +133,7 @@ search_conditions(void *arg)
 		int			found;
 		int			right;
 
-		/* the last one: all that the row fulfils */
+		/* the last one: all that the row fulfills */
 		condition.ntests = k < form->nkeys ? 1 : form->nkeys;
 		for (int i = 0; i < condition.ntests; i++)
 			tests[i] = make_test(form, k < form->nkeys ? k : i, &images);

@@ -33,7 +33,7 @@ extern const IvfpqKeyForm *sample_form(int sample);
 typedef struct Conditions
 {
 	int			sample;
-	bool		sound;			/* rows found have to be those that fulfil it */
+	bool		sound;			/* rows found have to be those that fulfill it */
 } Conditions;
 
 extern void search_conditions(void *arg);

@@ -105,9 +105,9 @@ check_records(const Making *making, int32_t first, int32_t n,
 	free_encoded(&right);
 }
 
-/* Do the neighbours, all pushed, give what the whole table gives? */
+/* Do the neighbors, all pushed, give what the whole table gives? */
 static void
-check_neighbours(const Making *making, GvTopK *found)
+check_neighbors(const Making *making, GvTopK *found)
 {
 	const GvBuilderSpec *spec = &making->spec;
 	uint64_t   *ids = unit_alloc(sizeof(uint64_t) * making->n);
@@ -132,7 +132,7 @@ check_neighbours(const Making *making, GvTopK *found)
 				right.scores[i] != found[q].scores[i];
 		free_topk(&right);
 	}
-	CHECK(wrong == 0, "%d wrong neighbours, dims %d", wrong, spec->dims);
+	CHECK(wrong == 0, "%d wrong neighbors, dims %d", wrong, spec->dims);
 	unit_free(ids);
 }
 
@@ -164,16 +164,16 @@ check_encode(const Making *making, GvBuilder *const *builders, int n)
 								NULL) == GV_OK, "encode");
 		check_copies(making, done, some, &encoded);
 		check_records(making, done, some, &encoded);
-		for (i = 0; i < encoded.nneighbours; i++)
+		for (i = 0; i < encoded.nneighbors; i++)
 		{
-			const GvNeighbour *neighbour = &encoded.neighbours[i];
+			const GvNeighbor *neighbor = &encoded.neighbors[i];
 
-			gv_topk_push(&found[neighbour->query], neighbour->score,
-						 (uint64_t) done + neighbour->row);
+			gv_topk_push(&found[neighbor->query], neighbor->score,
+						 (uint64_t) done + neighbor->row);
 		}
 		free_encoded(&encoded);
 	}
-	check_neighbours(making, found);
+	check_neighbors(making, found);
 	for (i = 0; i < spec->nqueries; i++)
 		free_topk(&found[i]);
 	free(found);

@@ -259,7 +259,7 @@ check_stop(void)
 		  gv_builder_put_rows(making.builder, GV_QUERIES, making.rows,
 							  3) == GV_OK, "begin");
 	CHECK(gv_builder_train(making.builder, &making.trained,
-						   &stop) == GV_CANCELLED, "goes on");
+						   &stop) == GV_CANCELED, "goes on");
 	end_making(&making);
 }
 

@@ -142,7 +142,7 @@ test_exact(void)
 	for (i = 0; i < n; i++)
 		top[i] = new_topk(3, false);
 	CHECK(gv_exact(GV_L2, dims, x, (int32_t) n, x, n, ids, top, &stop) ==
-		  GV_CANCELLED, "not stopped");
+		  GV_CANCELED, "not stopped");
 	CHECK(gv_exact(GV_L2, 0, x, 1, x, 1, ids, top, NULL) == GV_INVALID,
 		  "accepted");
 	CHECK(gv_exact(GV_L2, 4, x, 0, x, 1, ids, top, NULL) == GV_INVALID,

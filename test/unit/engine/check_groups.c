@@ -107,7 +107,7 @@ check_groups(const GvGroups *groups)
 			int32_t		other;
 
 			find_nearest(groups->centroids + (size_t) list * groups->dims,
-						 groups->centres, groups->dims, NULL,
+						 groups->centers, groups->dims, NULL,
 						 groups->ngroups, each, owners);
 			other = owners[0] == g ? owners[each - 1] : owners[0];
 			CHECK(owners[0] == g || owners[each - 1] == g,
@@ -136,7 +136,7 @@ expect_lists(const GvGroups *groups, const float *x, int32_t *lists)
 	int			count = 0;
 	int			i;
 
-	find_nearest(x, groups->centres, groups->dims, NULL, groups->ngroups,
+	find_nearest(x, groups->centers, groups->dims, NULL, groups->ngroups,
 				 groups->tried, tried);
 	for (i = 0; i < groups->tried && tried[i] >= 0; i++)
 	{
@@ -244,7 +244,7 @@ check_refused(void)
 
 /*
  * What stays: of each list two groups, and which other one it is in; of each
- * group its centre.
+ * group its center.
  */
 static void
 check_bytes(void)
@@ -266,7 +266,7 @@ check_bytes(void)
 
 /*
  * Twelve parents whose lists lie on both sides of them, and are nearer to the
- * centres of others: a row between has a list all the same.
+ * centers of others: a row between has a list all the same.
  */
 static void
 check_empty(void)

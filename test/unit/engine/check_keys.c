@@ -1,7 +1,7 @@
 /*
  * check_keys.c
  *		Conditions on keys by every level's kernels, against naive loops: what
- *		copies of a block fulfil them, whether its heads may say that none
+ *		copies of a block fulfill them, whether its heads may say that none
  *		does, and scans under them.
  */
 #include "keys.h"
@@ -225,7 +225,7 @@ free_keyed(Keyed *list)
 
 /*
  * A scan under a condition, twice over the same blocks if it can tell: it gives
- * what one without gives where copies that do not fulfil it are dead.
+ * what one without gives where copies that do not fulfill it are dead.
  */
 static void
 check_scan_of(const Keyed *list, const GvCondition *condition, bool unique)

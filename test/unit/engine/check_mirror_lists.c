@@ -25,7 +25,7 @@ extern GvStatus gv_gpu_approximate_ways(GvSearcher *searcher,
 typedef enum Kind
 {
 	SPREAD,						/* evenly between -1 and 1 */
-	CLUSTERED,					/* 40 neighbouring lists are close */
+	CLUSTERED,					/* 40 neighboring lists are close */
 	CLOSE,						/* they differ by less than half precision's
 								 * rounding */
 	OFFSET,						/* far from zero */
@@ -39,18 +39,18 @@ typedef enum Kind
 } Kind;
 
 static float
-element(Kind kind, const float *centre, float scale)
+element(Kind kind, const float *center, float scale)
 {
 	switch (kind)
 	{
 		case CLUSTERED:
-			return *centre + unit_float() * 0.05f;
+			return *center + unit_float() * 0.05f;
 		case CLOSE:
-			return *centre + unit_float() * 0.0003f;
+			return *center + unit_float() * 0.0003f;
 		case OFFSET:
 			return 40.0f + unit_float();
 		case EQUAL:
-			return *centre;
+			return *center;
 		case ZERO:
 			return 0.0f;
 		case TINY:
@@ -64,27 +64,27 @@ element(Kind kind, const float *centre, float scale)
 	}
 }
 
-/* A row of that kind; rows with the same number / 40 may have a centre. */
+/* A row of that kind; rows with the same number / 40 may have a center. */
 static void
-make_row(Kind kind, const float *centres, int number, int32_t dims,
+make_row(Kind kind, const float *centers, int number, int32_t dims,
 		 float *row)
 {
 	float		scale = ldexpf(1.0f, (int) (unit_random() % 24) - 16);
-	int			centre = kind == CLUSTERED ? number / 40 : 0;
+	int			center = kind == CLUSTERED ? number / 40 : 0;
 	int32_t		d;
 
 	for (d = 0; d < dims; d++)
-		row[d] = element(kind, centres + (size_t) centre * dims + d, scale);
+		row[d] = element(kind, centers + (size_t) center * dims + d, scale);
 }
 
 static void
-make_query(Kind kind, const float *centres, int number,
+make_query(Kind kind, const float *centers, int number,
 		   const TestIndex *index, float *query)
 {
 	bool		far = kind == FAR_QUERY && number % 3 == 0;
 	int32_t		d;
 
-	make_row(kind, centres, (int) (unit_random() % index->spec.nlists),
+	make_row(kind, centers, (int) (unit_random() % index->spec.nlists),
 			 index->spec.dims, query);
 	for (d = 0; d < index->spec.dims && far; d++)
 		query[d] *= 1e7f;
@@ -101,7 +101,7 @@ check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 	/* half copies of queries are made in a part for every 32 sub-quantizers */
 	int32_t		m = dims < 40 ? 1 : dims < 1400 ? dims : 1400;
 	TestIndex	index = make_index(metric, dims, m, nlists, 1, 1, false);
-	float	   *centres = unit_floats((size_t) dims * (nlists / 40 + 1), 1.0f);
+	float	   *centers = unit_floats((size_t) dims * (nlists / 40 + 1), 1.0f);
 	GvSearch   *searches = unit_alloc(sizeof(GvSearch) * n);
 	GvSearcher *searcher = NULL;
 	GvMirror   *mirror;
@@ -109,7 +109,7 @@ check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 	int			i;
 
 	for (i = 0; i < nlists; i++)
-		make_row(kind, centres, i, dims, index.centroids + (size_t) i * dims);
+		make_row(kind, centers, i, dims, index.centroids + (size_t) i * dims);
 	mirror = make_mirror(&index);
 	for (i = 0; i < n; i++)
 	{
@@ -117,7 +117,7 @@ check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 			1 + (int32_t) (unit_random() % (uint64_t) probes);
 
 		searches[i] = new_search(&index, some, nlists, 1);
-		make_query(kind, centres, i, &index, (float *) searches[i].query);
+		make_query(kind, centers, i, &index, (float *) searches[i].query);
 	}
 	CHECK(gv_searcher(0, &searcher) == GV_OK &&
 		  gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "search");
@@ -129,7 +129,7 @@ check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 		  "%d of %d queries", metric, kind, dims, nlists, probes, nwrong, n);
 	free_searches(searches, n);
 	unit_free(searches);
-	unit_free(centres);
+	unit_free(centers);
 	gv_mirror_drop(mirror);
 	free_index(&index);
 	return searcher;
@@ -205,7 +205,7 @@ test_ways(void)
 		{SPREAD, 10, 1100, 3, 9, ALL, 0, 0},
 		{EQUAL, 3, 1200, 2, 9, EXACT, 0, 0},
 		{HUGE_NUMBERS, 17, 1099, 1, 9, EXACT, 0, 0},
-		/* a key for two runs, which are no neighbours */
+		/* a key for two runs, which are no neighbors */
 		{SPREAD, 2, 131105, 5, 3, LEAST, 0, 0},
 		{CLUSTERED, 8, 131105, 60, 4, LEAST, 0, 0},
 		/* near runs have more close lists than there is room for */

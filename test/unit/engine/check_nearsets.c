@@ -21,7 +21,7 @@ static int32_t
 list_of(const Case *test, const float *vector)
 {
 	GvSetSpec	spec = test->spec;
-	Neighbour  *sorted;
+	Neighbor  *sorted;
 	int32_t		list;
 
 	if (spec.metric == GV_SET_IP)
@@ -33,15 +33,15 @@ list_of(const Case *test, const float *vector)
 }
 
 /* The rows of near lists in order, for a query; how many. */
-static Neighbour *
+static Neighbor *
 near_rows(const Case *test, const float *query, const int32_t *row_lists,
 		  int64_t *n)
 {
 	const GvSetSpec *spec = &test->spec;
 	const float *centroid = test->lists + list_of(test, query) * spec->dims;
-	Neighbour  *lists = sorted_rows(spec, centroid, test->lists,
+	Neighbor  *lists = sorted_rows(spec, centroid, test->lists,
 									spec->nlists);
-	Neighbour  *rows = sorted_rows(spec, query, test->rows, test->nrows);
+	Neighbor  *rows = sorted_rows(spec, query, test->rows, test->nrows);
 	int64_t		i;
 	int32_t		l;
 
@@ -65,7 +65,7 @@ check_case(Case *test)
 	GvSetSpec  *spec = &test->spec;
 	const int32_t ks[] = {1, 4, 10, (int32_t) test->nrows + 3};
 	int64_t		n = spec->nqueries;
-	Neighbour **sorted = malloc(sizeof(Neighbour *) * n);
+	Neighbor **sorted = malloc(sizeof(Neighbor *) * n);
 	int64_t    *nsorted = malloc(sizeof(int64_t) * n);
 	int32_t    *row_lists = malloc(sizeof(int32_t) * test->nrows);
 	int64_t		i;

@@ -121,7 +121,7 @@ check_place(int32_t dims, int32_t nparents, int32_t nlists, int64_t n,
 				  groups.ngroups <= groups.tried);
 	if (n * nlists * dims > 20000000)
 		CHECK(gv_place(&groups, x, n, copies, lists, scratch, &stop) ==
-			  GV_CANCELLED, "not cancelled");
+			  GV_CANCELED, "not canceled");
 	unit_free(scratch);
 	unit_free(memory);
 	unit_free(lists);

@@ -108,7 +108,7 @@ check_stop(int64_t n, bool approximate)
 		status = gv_quantiles(values, n, ranks, 3, approximate, quantiles,
 							  errors, scratch, &stop);
 		CHECK((status == GV_OK) == (patience.asked < patience.last) &&
-			  (status == GV_OK || status == GV_CANCELLED),
+			  (status == GV_OK || status == GV_CANCELED),
 			  "status %d", status);
 	} while (status != GV_OK);
 	CHECK(patience.asked > 0, "asked %d times", patience.asked);

@@ -274,7 +274,7 @@ test_refused(void)
 	INVALID(8, 4, x, 1, rotation, scratch, &bad_stop);
 #undef INVALID
 	CHECK(gv_learn_rotation(64, 8, x, 4000, rotation, room, &stop) ==
-		  GV_CANCELLED, "cancelled");
+		  GV_CANCELED, "canceled");
 	unit_free(x);
 	unit_free(rotation);
 	unit_free(room);

@@ -203,7 +203,7 @@ check_stop(GvSelectMethod method, int64_t n, int32_t k, int nasked)
 		patience.last++;
 		status = gv_select(&spec, values, positions, selected, scratch, &stop);
 		CHECK((status == GV_OK) == (patience.asked < patience.last) &&
-			  (status == GV_OK || status == GV_CANCELLED),
+			  (status == GV_OK || status == GV_CANCELED),
 			  "%s: status %d", gv_select_name(method), status);
 	} while (status != GV_OK);
 	CHECK(patience.asked >= nasked, "%s asked %d times",

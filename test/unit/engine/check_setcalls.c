@@ -308,7 +308,7 @@ check_asking(GvSet *set, const GvSetSpec *own)
 	INVALID(gv_set_get(set, GV_SET_POSITIONS, 0, 1, found));
 	CHECK(gv_set_run(set, &done, NULL) == GV_OK && done.passes == 1 &&
 		  gv_set_get(set, GV_SET_POSITIONS, 0, 2, found) == GV_OK &&
-		  found[0] == 1 && found[1] == 2, "neighbours");
+		  found[0] == 1 && found[1] == 2, "neighbors");
 }
 
 /* Queries that are rows: which ones there may be, and that they come. */
@@ -349,7 +349,7 @@ check_own(void)
 		  gv_set_get(set, GV_SET_POSITIONS, 0, 4, found) == GV_OK, "run");
 	/* rows lie on a line: 2 and 4 are as far from 3, 3 is nearest to 4 */
 	CHECK(found[0] == 2 && found[1] == 4 && found[2] == 3 && found[3] == 2,
-		  "neighbours");
+		  "neighbors");
 	check_asking(set, &own);
 	gv_set_drop(set);
 	CHECK(gv_set_create(&specs[GV_SET_EXACT], &set) == GV_OK, "create");
@@ -440,7 +440,7 @@ check_stops(const GvSetSpec *spec, int nasked)
 		status = live(spec, spec->kind == GV_SET_QUANTILES ?
 					  (const void *) numbers : rows, rows, &stop);
 		CHECK((status == GV_OK) == (patience.asked < patience.last) &&
-			  (status == GV_OK || status == GV_CANCELLED),
+			  (status == GV_OK || status == GV_CANCELED),
 			  "kind %d: status %d", spec->kind, status);
 		/* one after the other takes long */
 		patience.last += unit_small ? patience.last : patience.last / 4;

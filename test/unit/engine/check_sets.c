@@ -5,10 +5,10 @@
 #include "sets.h"
 
 static int
-compare_neighbours(const void *a, const void *b)
+compare_neighbors(const void *a, const void *b)
 {
-	const Neighbour *x = a;
-	const Neighbour *y = b;
+	const Neighbor *x = a;
+	const Neighbor *y = b;
 	bool		x_last = isnan(x->distance);
 	bool		y_last = isnan(y->distance);
 
@@ -87,24 +87,24 @@ naive_distance(GvSetMetric metric, const float *a, const float *b,
 }
 
 /* See sets.h. */
-Neighbour *
+Neighbor *
 sorted_rows(const GvSetSpec *spec, const float *query, const float *rows,
 			int64_t nrows)
 {
-	Neighbour  *sorted = malloc(sizeof(Neighbour) * nrows);
+	Neighbor  *sorted = malloc(sizeof(Neighbor) * nrows);
 	int64_t		i;
 
 	for (i = 0; i < nrows; i++)
-		sorted[i] = (Neighbour) {naive_distance(spec->metric, query,
+		sorted[i] = (Neighbor) {naive_distance(spec->metric, query,
 												rows + i * spec->dims,
 												spec->dims), i};
-	qsort(sorted, nrows, sizeof(Neighbour), compare_neighbours);
+	qsort(sorted, nrows, sizeof(Neighbor), compare_neighbors);
 	return sorted;
 }
 
-/* How many of a query's neighbours are not what they ought to be? */
+/* How many of a query's neighbors are not what they ought to be? */
 static int64_t
-count_wrong(const GvSetSpec *spec, const Neighbour *sorted, int64_t nrows,
+count_wrong(const GvSetSpec *spec, const Neighbor *sorted, int64_t nrows,
 			int64_t self, const int64_t *positions, const double *distances)
 {
 	int64_t		next = 0;
@@ -129,7 +129,7 @@ count_wrong(const GvSetSpec *spec, const Neighbour *sorted, int64_t nrows,
 /* See sets.h. */
 void
 check_search(const GvSetSpec *spec, const SetInputs *inputs,
-			 Neighbour *const *sorted, const int64_t *nsorted)
+			 Neighbor *const *sorted, const int64_t *nsorted)
 {
 	int64_t		n = spec->nqueries * spec->k;
 	int64_t    *positions = unit_alloc(sizeof(int64_t) * n);
@@ -173,7 +173,7 @@ check_vectors(int32_t dims, const float *queries, int64_t nqueries,
 			  const float *rows, int64_t nrows, int64_t own)
 {
 	const int64_t ks[] = {1, 3, 10, nrows - 1, nrows, nrows + 7};
-	Neighbour **sorted = malloc(sizeof(Neighbour *) * nqueries);
+	Neighbor **sorted = malloc(sizeof(Neighbor *) * nqueries);
 	int64_t    *nsorted = malloc(sizeof(int64_t) * nqueries);
 	int64_t    *self = malloc(sizeof(int64_t) * nqueries);
 	GvSetSpec	spec = {.kind = GV_SET_EXACT,.dims = dims,

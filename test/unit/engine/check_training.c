@@ -266,7 +266,7 @@ test_cancel(void)
 			else
 				status = gv_assign(384, x, 1500, x, spec.n, nearest, NULL,
 								   &stop);
-			CHECK(status == (at == 0 ? GV_OK : GV_CANCELLED),
+			CHECK(status == (at == 0 ? GV_OK : GV_CANCELED),
 				  "call %d stopped at %ld: %d", call, at, status);
 			CHECK(at == 0 || countdown.asked == at, "asked %ld after %ld",
 				  countdown.asked, at);

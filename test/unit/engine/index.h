@@ -317,7 +317,7 @@ expect_lists(const TestIndex *index, const float *query, int32_t probes,
 	return n < probes ? n : probes;
 }
 
-/* Live copies of a block that fulfil a condition, which may be NULL. */
+/* Live copies of a block that fulfill a condition, which may be NULL. */
 static inline uint32_t
 index_matching(const TestIndex *index, const TestList *list, int32_t b,
 			   const GvCondition *condition)
@@ -327,7 +327,7 @@ index_matching(const TestIndex *index, const TestList *list, int32_t b,
 									b * gv_keys_bytes(&index->spec.keys));
 }
 
-/* How many live copies of the lists fulfil a condition, which may be NULL. */
+/* How many live copies of the lists fulfill a condition, which may be NULL. */
 static inline int64_t
 count_live(const TestIndex *index, const Pair *lists, int nlists,
 		   const GvCondition *condition)
@@ -361,7 +361,7 @@ score_block(const TestIndex *index, const float *table, const TestList *list,
 }
 
 /*
- * Every live copy of the lists that fulfils a condition, ascending; *n and the
+ * Every live copy of the lists that fulfills a condition, ascending; *n and the
  * caller's to free.
  */
 static inline Triple *

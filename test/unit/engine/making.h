@@ -179,8 +179,8 @@ new_encoded(const GvBuilderSpec *spec, int32_t n)
 	encoded.lists = unit_alloc(sizeof(int32_t) * copies);
 	encoded.t = unit_alloc(sizeof(float) * copies);
 	encoded.codes = unit_alloc(copies * gv_code_bytes(spec->m));
-	encoded.neighbours = unit_alloc(sizeof(GvNeighbour) *
-									gv_builder_most_neighbours(spec, n));
+	encoded.neighbors = unit_alloc(sizeof(GvNeighbor) *
+									gv_builder_most_neighbors(spec, n));
 	if (spec->refine)
 	{
 		encoded.min = unit_alloc(sizeof(float) * n);
@@ -199,7 +199,7 @@ free_encoded(GvEncoded *encoded)
 	unit_free(encoded->lists);
 	unit_free(encoded->t);
 	unit_free(encoded->codes);
-	unit_free(encoded->neighbours);
+	unit_free(encoded->neighbors);
 	if (encoded->min == NULL)
 		return;
 	unit_free(encoded->min);

@@ -9,11 +9,11 @@
 #include "unit.h"
 
 /* Of an exact search. */
-typedef struct Neighbour
+typedef struct Neighbor
 {
 	double		distance;
 	int64_t		position;
-} Neighbour;
+} Neighbor;
 
 /* What one set was given. */
 typedef struct SetInputs
@@ -31,7 +31,7 @@ extern GvSet *finished_set(const GvSetSpec *spec, const SetInputs *inputs,
 						   GvSetDone *done, double *errors);
 
 /* check_sets.c: rows [nrows] in order, for a query; to be freed */
-extern Neighbour *sorted_rows(const GvSetSpec *spec, const float *query,
+extern Neighbor *sorted_rows(const GvSetSpec *spec, const float *query,
 							  const float *rows, int64_t nrows);
 
 /* ... and vectors that are hard to compare in fp32 */
@@ -56,7 +56,7 @@ extern void make_vector(Kind kind, float *x, int32_t dims,
 
 /* ... and one search, of which sorted [nqueries][nsorted[i]] must come out */
 extern void check_search(const GvSetSpec *spec, const SetInputs *inputs,
-						 Neighbour *const *sorted, const int64_t *nsorted);
+						 Neighbor *const *sorted, const int64_t *nsorted);
 
 /* One function a file. */
 extern void test_exact_sets(void);

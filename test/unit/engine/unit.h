@@ -316,7 +316,7 @@ biggest_cluster(int32_t dims, const float *centroids, int32_t k,
 static inline float *
 clustered(int64_t n, int32_t dims, int32_t nclouds, float spread)
 {
-	float	   *centres = unit_floats((size_t) nclouds * dims, 1.0f);
+	float	   *centers = unit_floats((size_t) nclouds * dims, 1.0f);
 	float	   *x = unit_alloc(sizeof(float) * n * dims);
 	int64_t		row;
 	int32_t		d;
@@ -324,13 +324,13 @@ clustered(int64_t n, int32_t dims, int32_t nclouds, float spread)
 	for (row = 0; row < n; row++)
 	{
 		double		u = (unit_float() + 1.0) / 2.0;
-		const float *centre = centres + (size_t) (u * u * nclouds) * dims;
+		const float *center = centers + (size_t) (u * u * nclouds) * dims;
 
 		for (d = 0; d < dims; d++)
-			x[row * dims + d] = centre[d] +
+			x[row * dims + d] = center[d] +
 				spread * (unit_float() + unit_float() + unit_float());
 	}
-	unit_free(centres);
+	unit_free(centers);
 	return x;
 }
 

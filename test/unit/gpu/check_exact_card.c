@@ -46,7 +46,7 @@ make_alike(float *x, int64_t n, int32_t dims)
 	}
 }
 
-/* Every query may have a row of its own, which is not its neighbour. */
+/* Every query may have a row of its own, which is not its neighbor. */
 static SearchInputs
 make_inputs(const Case *test)
 {
@@ -179,7 +179,7 @@ test_rounded(void)
 	alike = false;
 }
 
-/* Odd shapes: one of anything, more neighbours than rows, long merges. */
+/* Odd shapes: one of anything, more neighbors than rows, long merges. */
 static void
 test_shapes(void)
 {
@@ -270,7 +270,7 @@ test_stops(void)
 	CHECK(gv_gpu_exact_set.put(state, GV_SET_QUERIES, x, 0, 9, NULL) == GV_OK,
 		  "queries");
 	CHECK(gv_gpu_exact_set.put(state, GV_SET_ROWS, x, 0, 900, &stop) ==
-		  GV_CANCELLED, "stop");
+		  GV_CANCELED, "stop");
 	gv_gpu_exact_set.drop(state);
 	unit_free(x);
 }

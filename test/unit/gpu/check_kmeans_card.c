@@ -382,7 +382,7 @@ test_stopped(void)
 			status = gv_set_put(set, GV_SET_ROWS, work.rows, 350, &stop);
 		while (status == GV_OK && !done.finished)
 			status = gv_set_run(set, &done, &stop);
-		CHECK(status == GV_OK ? done.finished : status == GV_CANCELLED,
+		CHECK(status == GV_OK ? done.finished : status == GV_CANCELED,
 			  "asked %d times: %d", asked, status);
 		if (status != GV_OK)
 		{

@@ -20,7 +20,7 @@ typedef struct Case
 	int32_t		metric;
 	int32_t		dims;
 	int64_t		nrows;
-	int64_t		nqueries;		/* 0: all rows, and none its own neighbour */
+	int64_t		nqueries;		/* 0: all rows, and none its own neighbor */
 	int32_t		k;
 	int32_t		nlists;
 	int32_t		probes;
@@ -202,7 +202,7 @@ test_looks(void)
 	gv_gpu_exact_force(0, 0);
 }
 
-/* One of anything, more neighbours than rows, many of them. */
+/* One of anything, more neighbors than rows, many of them. */
 static void
 test_shapes(void)
 {
@@ -281,11 +281,11 @@ test_stops(void)
 	Case		test = {GV_SET_L2, 4, 300, 8, 3, 8, 6, LOOK_MIXED, 0, 256};
 	GvSetSpec	spec = spec_of(&test);
 	SearchInputs in = make_inputs(&test, &spec);
-	GvStatus	status = GV_CANCELLED;
+	GvStatus	status = GV_CANCELED;
 	int			n;
 
 	gv_gpu_exact_lists_force(test.batch, test.unit);
-	for (n = 0; n < 1000 && status == GV_CANCELLED; n += n + 1)
+	for (n = 0; n < 1000 && status == GV_CANCELED; n += n + 1)
 	{
 		int			left = n;
 		GvStop		stop = {counts_down, &left};

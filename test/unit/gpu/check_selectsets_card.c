@@ -135,7 +135,7 @@ check_set_stop(void)
 	CHECK(gv_gpu_select_set.create(&spec, &set) == GV_OK, "create");
 	CHECK(gv_gpu_select_set.put(set, GV_SET_ROWS, values, 0, 3,
 								&stop) == GV_OK, "put");
-	CHECK(gv_gpu_select_set.run(set, &done, &stop) == GV_CANCELLED &&
+	CHECK(gv_gpu_select_set.run(set, &done, &stop) == GV_CANCELED &&
 		  !done.finished, "run");
 	gv_gpu_select_set.drop(set);
 }

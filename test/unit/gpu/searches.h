@@ -86,7 +86,7 @@ extern GvStatus ask_search(const GvSetOps *ops, void *state,
 						   const GvSetSpec *spec, const SearchInputs *in,
 						   const SearchOutputs *out);
 
-/* Neighbours that differ in a bit, but for which NaN a distance is. */
+/* Neighbors that differ in a bit, but for which NaN a distance is. */
 extern int64_t count_differences(const GvSetSpec *spec,
 								 const SearchOutputs *a,
 								 const SearchOutputs *b);

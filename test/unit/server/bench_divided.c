@@ -14,7 +14,7 @@
 
 #define CLIENTS		8			/* of a build, a process each */
 #define SLOT_BYTES	(4 << 20)	/* of a message, at most */
-#define CENTRES		4096
+#define CENTERS		4096
 #define K			10
 #define GOT			100000		/* places of a graph that are compared */
 
@@ -40,27 +40,27 @@ now(void)
 	return (double) client_now_ms() / 1000;
 }
 
-/* Rows around centres. */
+/* Rows around centers. */
 static float *
 make_rows(int64_t n, int32_t dims)
 {
-	float	   *centres = unit_floats((size_t) CENTRES * dims, 1.0f);
-	float	   *noise = unit_floats((size_t) CENTRES * dims, 0.3f);
+	float	   *centers = unit_floats((size_t) CENTERS * dims, 1.0f);
+	float	   *noise = unit_floats((size_t) CENTERS * dims, 0.3f);
 	float	   *rows = malloc((size_t) n * dims * sizeof(float));
 	int64_t		i;
 	int32_t		d;
 
 	for (i = 0; i < n; i++)
 	{
-		const float *centre = centres + unit_random() % CENTRES * dims;
-		const float *other = noise + unit_random() % CENTRES * dims;
+		const float *center = centers + unit_random() % CENTERS * dims;
+		const float *other = noise + unit_random() % CENTERS * dims;
 		float		along = unit_float();
 
 		for (d = 0; d < dims; d++)
-			rows[i * dims + d] = centre[d] + other[d] +
+			rows[i * dims + d] = center[d] + other[d] +
 				along * other[dims - 1 - d];
 	}
-	unit_free(centres);
+	unit_free(centers);
 	unit_free(noise);
 	return rows;
 }

@@ -180,9 +180,9 @@ builder_check(GvBuilder *own, const float *rows, int32_t n,
 	float		records[3][40];
 	uint8_t		codes[2 * 40 * 2];
 	uint8_t		bytes[40 * DIMS];
-	GvNeighbour neighbours[2 * 4];
+	GvNeighbor neighbors[2 * 4];
 	GvEncoded	encoded = {lists, t, codes, records[0], records[1],
-	records[2], bytes, neighbours, 0};
+	records[2], bytes, neighbors, 0};
 	const struct
 	{
 		const void *right;
@@ -190,7 +190,7 @@ builder_check(GvBuilder *own, const float *rows, int32_t n,
 	}			parts[] = {
 		{lists, 8 * (size_t) n}, {t, 8 * (size_t) n},
 		{records[0], 4 * (size_t) n}, {records[1], 4 * (size_t) n},
-		{records[2], 4 * (size_t) n}, {neighbours, 0},
+		{records[2], 4 * (size_t) n}, {neighbors, 0},
 		{bytes, (size_t) n * DIMS}, {codes, 4 * (size_t) n}
 	};
 	const char *next = payload + sizeof(*reply);
@@ -200,12 +200,12 @@ builder_check(GvBuilder *own, const float *rows, int32_t n,
 		   gv_builder_encode(own, rows, n, &encoded, NULL) :
 		   gv_builder_encode_sample(own, 0, n, &encoded, NULL)) == GV_OK,
 		  "own");
-	CHECK(reply->n == n && reply->nneighbours == encoded.nneighbours,
-		  "%d rows, %d neighbours", reply->n, reply->nneighbours);
+	CHECK(reply->n == n && reply->nneighbors == encoded.nneighbors,
+		  "%d rows, %d neighbors", reply->n, reply->nneighbors);
 	for (i = 0; i < 8; i++)
 	{
 		size_t		part = i == 5 ?
-			sizeof(GvNeighbour) * encoded.nneighbours : parts[i].bytes;
+			sizeof(GvNeighbor) * encoded.nneighbors : parts[i].bytes;
 
 		CHECK(memcmp(next, parts[i].right, part) == 0, "part %d", i);
 		next += part;

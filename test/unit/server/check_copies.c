@@ -10,7 +10,7 @@
 #include "client.h"
 
 #define DIMS	TEST_BUILD_DIMS
-#define QUERIES	2				/* of a build, and how many neighbours each */
+#define QUERIES	2				/* of a build, and how many neighbors each */
 #define DEPTH	4
 #define CLIENTS	4				/* of a build */
 #define BATCHES	10				/* that each sends */
@@ -37,14 +37,14 @@ new_truth(void)
 }
 
 static void
-add_neighbours(Truth *truth, const GvNeighbour *neighbours, int32_t n,
+add_neighbors(Truth *truth, const GvNeighbor *neighbors, int32_t n,
 			   int64_t first)
 {
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
-		gv_topk_push(&truth->best[neighbours[i].query], neighbours[i].score,
-					 (uint64_t) (first + neighbours[i].row));
+		gv_topk_push(&truth->best[neighbors[i].query], neighbors[i].score,
+					 (uint64_t) (first + neighbors[i].row));
 }
 
 /* Test: both have found the same; then they are freed. */
@@ -60,7 +60,7 @@ compare_truths(Truth *a, Truth *b)
 		CHECK(a->best[q].count == DEPTH && b->best[q].count == DEPTH &&
 			  memcmp(a->best[q].ids, b->best[q].ids, DEPTH * 8) == 0 &&
 			  memcmp(a->best[q].scores, b->best[q].scores, DEPTH * 4) == 0,
-			  "query %d: other neighbours", q);
+			  "query %d: other neighbors", q);
 		free_topk(&a->best[q]);
 		free_topk(&b->best[q]);
 	}
@@ -74,10 +74,10 @@ open_encoded(const GvBuilderSpec *spec, char *payload, uint32_t length)
 	GvEncoded	encoded;
 
 	CHECK(reply->n == BATCH && length == sizeof(*reply) +
-		  gv_encoded_bytes(spec, BATCH, reply->nneighbours), "%u bytes",
+		  gv_encoded_bytes(spec, BATCH, reply->nneighbors), "%u bytes",
 		  length);
-	gv_encoded_open(spec, reply + 1, BATCH, reply->nneighbours, &encoded);
-	encoded.nneighbours = reply->nneighbours;
+	gv_encoded_open(spec, reply + 1, BATCH, reply->nneighbors, &encoded);
+	encoded.nneighbors = reply->nneighbors;
 	return encoded;
 }
 
@@ -121,7 +121,7 @@ static void
 take_batch(Table *table, int client, int batch)
 {
 	int64_t		first = (int64_t) (client * BATCHES + batch) * BATCH;
-	int64_t		most = gv_builder_most_neighbours(table->spec, BATCH);
+	int64_t		most = gv_builder_most_neighbors(table->spec, BATCH);
 	void	   *memory = malloc(gv_encoded_bytes(table->spec, BATCH, most));
 	void	   *payload = NULL;
 	uint32_t	length = 0;
@@ -140,9 +140,9 @@ take_batch(Table *table, int client, int batch)
 							&right, NULL) == GV_OK, "own");
 	encoded = open_encoded(table->spec, payload, length);
 	compare_encoded(table->spec, &encoded, &right);
-	add_neighbours(&table->expected, right.neighbours, right.nneighbours,
+	add_neighbors(&table->expected, right.neighbors, right.nneighbors,
 				   first);
-	add_neighbours(&table->found, encoded.neighbours, encoded.nneighbours,
+	add_neighbors(&table->found, encoded.neighbors, encoded.nneighbors,
 				   first);
 	free(payload);
 	free(memory);

@@ -49,7 +49,7 @@ check_encode(int fd, GvBuilder *own, const float *rows, int32_t n)
 	free(payload);
 }
 
-/* One after another, so that neighbours are known, too. */
+/* One after another, so that neighbors are known, too. */
 static void
 check_turns(const TestServer *server, const float *rows)
 {

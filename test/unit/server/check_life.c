@@ -48,7 +48,7 @@ test_options(void)
 	check_end("--max-connections", "0", 2, usage);
 	check_end("--keep", "", 2, usage);
 	check_end("--parent", "me", 2, usage);
-	check_end("--colour", "red", 2, usage);
+	check_end("--color", "red", 2, usage);
 	check_end("red", NULL, 2, usage);
 	check_end("--data", "/nowhere/at/all", 6, "FATAL: ");
 	check_end("--help", NULL, 0, "usage: gpuvecd [OPTION]...");

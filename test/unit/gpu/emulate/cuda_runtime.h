@@ -7,7 +7,7 @@
  * block is a fiber (emulate.cpp) that runs until it has to wait for others.
  * What streams are told they do as late as they may, when somebody waits for
  * one of them or asks: of all that can go on, which comes next is random, from
- * GPUVEC_EMULATED_SEED.  So host code, indexing, synchronisation of threads and
+ * GPUVEC_EMULATED_SEED.  So host code, indexing, synchronization of threads and
  * streams and the order of arithmetic are checked without a card, by the
  * sanitizers too; races within a warp and speed are not.  There are two devices:
  * memory and streams belong to the one that was chosen when they were made, and

@@ -1,5 +1,5 @@
 /*
- * neighbours.c
+ * neighbors.c
  *		Exact search for any number of queries.
  *
  * Queries are taken in tiles, as many as memory allows (IvfpqWorkQueries); the
@@ -13,7 +13,7 @@
 
 #include "set/set.h"
 
-/* Neighbours are fetched from the engine so many at a time, about. */
+/* Neighbors are fetched from the engine so many at a time, about. */
 #define RESULTS			65536
 
 /* What a sink looks up of a row is fetched while it has so many before it. */
@@ -37,13 +37,13 @@ typedef enum Way
 
 typedef struct Tile
 {
-	const IvfpqNeighbours *wanted;
+	const IvfpqNeighbors *wanted;
 	IvfpqWork  *work;
 	bool		is_asked;		/* rows are there */
 	bool		is_own;			/* queries are among them */
 	int64		first;			/* number of its first query */
 	int64		nqueries;
-	int64		taken;			/* queries whose neighbours the sink has */
+	int64		taken;			/* queries whose neighbors the sink has */
 	int64		done_before;	/* rows read for tiles before this one */
 	float	   *batch;			/* [batch_rows][dims] */
 	int			batch_rows;
@@ -56,7 +56,7 @@ typedef struct Tile
 static bool
 put_queries(Tile *tile)
 {
-	const IvfpqNeighbours *wanted = tile->wanted;
+	const IvfpqNeighbors *wanted = tile->wanted;
 	const float *vectors;
 	int64		n;
 
@@ -81,7 +81,7 @@ put_queries(Tile *tile)
 static bool
 put_selves(Tile *tile)
 {
-	const IvfpqNeighbours *wanted = tile->wanted;
+	const IvfpqNeighbors *wanted = tile->wanted;
 	int64		numbers[1024];
 	int64		n;
 
@@ -104,7 +104,7 @@ put_selves(Tile *tile)
 static bool
 put_lists(Tile *tile)
 {
-	const IvfpqNeighbours *wanted = tile->wanted;
+	const IvfpqNeighbors *wanted = tile->wanted;
 
 	return wanted->lists == NULL ||
 		IvfpqWorkPut(tile->work, GV_SET_LISTS, wanted->lists->centroids,
@@ -137,13 +137,13 @@ put_rows(Tile *tile)
 }
 
 /*
- * Hand on n queries' neighbours.  A sink looks up keys or TIDs of rows, which
+ * Hand on n queries' neighbors.  A sink looks up keys or TIDs of rows, which
  * lie anywhere in memory: each would be waited for.
  */
 static void
 hand_on(const Tile *tile, int64 n)
 {
-	const IvfpqNeighbours *wanted = tile->wanted;
+	const IvfpqNeighbors *wanted = tile->wanted;
 	const int64 *keys = wanted->rows->keys;
 	int64		k = wanted->k;
 	int64		prefetched = 0;
@@ -226,7 +226,7 @@ search_tile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 
 /* Are queries rows of the table that is searched? */
 static bool
-are_rows(const IvfpqNeighbours *wanted)
+are_rows(const IvfpqNeighbors *wanted)
 {
 	return wanted->self && wanted->selves == NULL &&
 		wanted->from == wanted->rows;
@@ -234,7 +234,7 @@ are_rows(const IvfpqNeighbours *wanted)
 
 /* Is it a way to search? */
 static bool
-is_way(const IvfpqNeighbours *wanted, const GvSetSpec *spec, Way way)
+is_way(const IvfpqNeighbors *wanted, const GvSetSpec *spec, Way way)
 {
 	switch (way)
 	{
@@ -289,7 +289,7 @@ search_tiles(Tile *tile, GvSetSpec *spec, Way way)
 }
 
 static void
-init_tile(Tile *tile, const IvfpqNeighbours *wanted)
+init_tile(Tile *tile, const IvfpqNeighbors *wanted)
 {
 	IvfpqTable *rows = wanted->rows;
 
@@ -304,15 +304,15 @@ init_tile(Tile *tile, const IvfpqNeighbours *wanted)
 									  sizeof(double), MCXT_ALLOC_HUGE);
 }
 
-/* Find neighbours, see set.h. */
+/* Find neighbors, see set.h. */
 void
-IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
+IvfpqFindNeighbors(const IvfpqNeighbors *wanted)
 {
 	GvSetSpec	spec = {.kind = GV_SET_EXACT, .metric = wanted->metric,
 		.dims = wanted->rows->dims, .k = wanted->k,
 	.nqueries = wanted->nqueries, .nrows = wanted->rows->nrows};
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "gpuvec neighbours",
+												  "gpuvec neighbors",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	Tile		tile;

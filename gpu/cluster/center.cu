@@ -1,5 +1,5 @@
 /*
- * centre.cu
+ * center.cu
  *		Rows and centroids moved to their middle and scaled, in half precision,
  *		and what rounding did to them: see gv_clusters.h.
  *
@@ -135,7 +135,7 @@ run_halves_kernel(GvClusters cl)
 
 /* The middle and the scale, of centroids and rows that are there; the rows. */
 GvStatus
-gv_gpu_centre(const GvClusters *cl, cudaStream_t stream)
+gv_gpu_center(const GvClusters *cl, cudaStream_t stream)
 {
 	GV_LAUNCH(middle_kernel, gv_blocks_for(cl->dims, GV_WARP),
 			  GV_WARP * STRANDS, 0, stream, *cl);
