@@ -205,8 +205,8 @@ typedef struct Mirror
 	const GvMirrorStatus *held; /* NULL: gpuvecd does not have it */
 	const IvfpqWanted *wanted;	/* NULL: it is not asked for now */
 	Relation	index;			/* NULL: not of this database, or locked */
-	int64		behind;			/* copies that the index has and the mirror has
-								 * not; -1: not known */
+	int64		behind;			/* copies that the index has and the mirror
+								 * has not; -1: not known */
 } Mirror;
 
 /* The mirror's index, locked; NULL if that is not possible at once. */

@@ -140,7 +140,7 @@ tell_rejection(void)
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static char told_of[MOST_REJECTIONS][200];
 	static int	n;
-	char		text[200];
+	char text[	200];
 	int			i;
 
 	gv_rejection(text, sizeof(text));

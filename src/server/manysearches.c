@@ -47,6 +47,7 @@ static struct
 	int32_t		threads;		/* such threads, at work or not */
 	Pool		of[GV_MAX_DEVICES];
 }			pools = {
+
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.given = PTHREAD_COND_INITIALIZER
 };

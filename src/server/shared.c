@@ -67,7 +67,7 @@ gv_shared_receive(GvConnection *connection, void *bytes, size_t length)
 		.msg_controllen = sizeof(control.bytes)
 	};
 	ssize_t		n = recvmsg(connection->fd, &message,
-								MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+							MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 
 	if (n >= 0)
 		take_descriptors(connection, &message);

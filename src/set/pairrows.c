@@ -170,7 +170,7 @@ put_arrays(IvfpqPairRows *rows, int64 key, const int64 *keys,
 /* The neighbors of a key, see set.h. */
 void
 IvfpqPutNeighbors(IvfpqPairRows *rows, int64 key, const int64 *keys,
-				   const int64 *positions, const double *distances, int k)
+				  const int64 *positions, const double *distances, int k)
 {
 	int			n = 0;
 

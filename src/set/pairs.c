@@ -26,7 +26,7 @@ typedef struct Found
 /* The neighbors of one row, from the engine. */
 static void
 take_neighbors(void *arg, int64 query, const int64 *positions,
-				const double *distances)
+			   const double *distances)
 {
 	const Found *found = arg;
 	const IvfpqPairs *pairs = found->pairs;
@@ -34,7 +34,7 @@ take_neighbors(void *arg, int64 query, const int64 *positions,
 	if (found->sampled != NULL)
 		IvfpqSampledNote(found->sampled, query, distances);
 	IvfpqPutNeighbors(pairs->result, pairs->queries->keys[query],
-					   pairs->rows->keys, positions, distances, pairs->k);
+					  pairs->rows->keys, positions, distances, pairs->k);
 }
 
 /* lists: only rows of `probes` near ones count; NULL: all. */

@@ -39,8 +39,8 @@ typedef struct PathGraph
 	int32	   *parents;		/* [nkeys] joined keys as trees: towards the
 								 * root, which has minus the number of keys */
 	int64	   *bounds;			/* [nkeys] edges at a key; then where the
-								 * key's neighbors end; they begin where
-								 * those of the number before end */
+								 * key's neighbors end; they begin where those
+								 * of the number before end */
 	int32	   *neighbors;		/* [bounds[nkeys - 1]] */
 	int32	   *levels;			/* [nkeys] steps to the target, -1: not met */
 	int32	   *waiting;		/* [nkeys] numbers in the order they are met;

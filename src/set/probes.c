@@ -41,8 +41,8 @@ typedef struct Ranks
 	const IvfpqSampled *sampled;
 	const IvfpqLists *lists;
 	int			judged;			/* neighbors of a row */
-	Neighbor  *neighbors;		/* [sampled->n][judged] by row */
-	Neighbor **by_position;	/* those there are, [n], by position */
+	Neighbor   *neighbors;		/* [sampled->n][judged] by row */
+	Neighbor  **by_position;	/* those there are, [n], by position */
 	int			n;
 } Ranks;
 
@@ -64,13 +64,13 @@ choose_neighbors(Ranks *ranks)
 
 	ranks->judged = (int) Min(k, JUDGED);
 	ranks->neighbors = palloc(sampled->n * ranks->judged *
-							   sizeof(Neighbor));
+							  sizeof(Neighbor));
 	ranks->by_position = palloc(sampled->n * ranks->judged *
 								sizeof(Neighbor *));
 	for (int row = 0; row < sampled->n; row++)
 		for (int i = 0; i < ranks->judged; i++)
 		{
-			Neighbor  *neighbor = ranks->neighbors +
+			Neighbor   *neighbor = ranks->neighbors +
 			row * ranks->judged + i;
 			Size		item = row * k + i * k / ranks->judged;
 
@@ -162,13 +162,13 @@ find_ranks(Ranks *ranks)
 	IvfpqListsNearest(ranks->lists, sampled->vectors, sampled->n, own);
 	for (int row = 0; row < sampled->n; row++)
 	{
-		Neighbor  *neighbors = ranks->neighbors + row * ranks->judged;
+		Neighbor   *neighbors = ranks->neighbors + row * ranks->judged;
 
 		IvfpqListsDistances(ranks->lists, own[row], distances);
 		for (int i = 0; i < ranks->judged; i++)
 			if (neighbors[i].position >= 0)
 				neighbors[i].rank = rank_among(distances, nlists,
-												neighbors[i].list);
+											   neighbors[i].list);
 	}
 	pfree(own);
 	pfree(distances);

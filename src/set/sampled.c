@@ -63,7 +63,7 @@ IvfpqSampledBegin(const IvfpqPairs *pairs)
 	sampled->positions = palloc(sampled->n * sizeof(int64));
 	sampled->vectors = palloc((Size) sampled->n * dims * sizeof(float));
 	sampled->neighbors = palloc((Size) sampled->n * pairs->k *
-								 sizeof(int64));
+								sizeof(int64));
 	sampled->distances = palloc((Size) sampled->n * pairs->k *
 								sizeof(double));
 	read_sample(sampled);

@@ -122,7 +122,7 @@ search_pays(const IvfpqPairs *pairs, Relation index)
 /* The row at a TID, its key and its distance from a query's vector. */
 static int64
 fetch_neighbor(const IvfpqPairs *pairs, const IvfpqManyRow *row,
-				const float *vector, double *distance)
+			   const float *vector, double *distance)
 {
 	IvfpqTable *rows = pairs->rows;
 	ItemPointerData tid = row->tid;
@@ -210,7 +210,7 @@ take_found(void *arg, int64 query, const IvfpqManyRow *rows, int n)
 		return;
 	}
 	IvfpqPutNeighbors(pairs->result, pairs->queries->keys[number],
-					   searched->keys, NULL, searched->distances, pairs->k);
+					  searched->keys, NULL, searched->distances, pairs->k);
 }
 
 /*
@@ -302,8 +302,8 @@ take_exact(void *arg, int64 query, const int64 *positions,
 	int64		number = searched->lacking.numbers[searched->first + query];
 
 	IvfpqPutNeighbors(pairs->result, pairs->queries->keys[number],
-					   pairs->rows->keys, positions, distances,
-					   searched->nexact);
+					  pairs->rows->keys, positions, distances,
+					  searched->nexact);
 }
 
 /* Compare those that lack neighbors with all rows. */
@@ -361,7 +361,7 @@ take_alike(void *arg, int64 query, const int64 *positions,
 			searched->distances[count++] = distances[i];
 		}
 		IvfpqPutNeighbors(pairs->result, pairs->queries->keys[number],
-						   searched->keys, NULL, searched->distances, count);
+						  searched->keys, NULL, searched->distances, count);
 	}
 }
 

@@ -70,8 +70,8 @@ typedef struct IvfpqPairRows IvfpqPairRows;
 extern IvfpqPairRows *IvfpqPairRowsBegin(const ReturnSetInfo *rsinfo,
 										 bool in_arrays);
 extern void IvfpqPutNeighbors(IvfpqPairRows *rows, int64 key,
-							   const int64 *keys, const int64 *positions,
-							   const double *distances, int k);
+							  const int64 *keys, const int64 *positions,
+							  const double *distances, int k);
 
 /*
  * pairs.c: the body of graphs and joins: the nearest rows of one table to

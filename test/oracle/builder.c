@@ -429,7 +429,7 @@ cpu_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 /* Offer n transformed rows to the queries; note which were taken. */
 static GvStatus
 find_neighbors(GvBuilder *builder, const float *rows, int32_t n,
-				GvEncoded *encoded, const GvStop *stop)
+			   GvEncoded *encoded, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	GvStatus	status;

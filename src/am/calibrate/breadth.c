@@ -54,7 +54,7 @@ typedef struct Shares
 
 	/* of the query at hand */
 	IvfpqTruth	truth;
-	int			nneighbors;	/* of them, that count here */
+	int			nneighbors;		/* of them, that count here */
 	uint64		marks;			/* of their ids, see mark_of */
 	int		   *before;			/* [ranked] lists compared before those of its
 								 * parent */

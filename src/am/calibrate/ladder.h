@@ -35,7 +35,7 @@ typedef struct IvfpqLadder
 	IvfpqTruth *truth;			/* of the query at hand */
 	GvTopK		sorted;			/* copy of the candidates */
 	IvfpqAnswerRows rows;		/* of the answer at hand */
-	int		   *nneighbors;	/* [climb.nqueries]; 0: nothing to find */
+	int		   *nneighbors;		/* [climb.nqueries]; 0: nothing to find */
 	IvfpqFound *found;			/* [climb.nqueries][nsteps] */
 } IvfpqLadder;
 

@@ -90,6 +90,7 @@ condition_text(PlannerInfo *root, const RelOptInfo *rel, Node *clause)
 	text = deparse_expression(clause,
 							  deparse_context_for(get_rel_name(table), table),
 							  false, false);
+
 	AtEOXact_GUC(true, level);
 	foreach(lc, printed)
 	{

@@ -259,7 +259,7 @@ key_cast_to_number(const Comparison *comparison)
 static bool
 is_integer_text(const char *text, int64 least, int64 greatest, int64 *n)
 {
-	const char *digits = text[0] == '-' ? text + 1 : text;
+	const char *digits = text[0] == '-' ? &text[1] : text;
 	char	   *end;
 
 	if (digits[0] == '\0' || strspn(digits, "0123456789") != strlen(digits) ||
@@ -460,12 +460,13 @@ add_texts(const List *names, const char *text, List **documents, bool *beside)
 	{
 		value.type = jbvBool;
 		value.val.boolean = text[0] == 't';
+
 		*documents = lappend(*documents, make_document(names, &value));
 	}
 	else if (text[0] != '\0' &&
 			 strspn(text, "-0123456789.") == strlen(text) &&
-			 strspn(text + (text[0] == '-'), "0123456789") > 0 &&
-			 strchr(text + 1, '-') == NULL &&
+			 strspn(&text[text[0] == '-'], "0123456789") > 0 &&
+			 strchr(&text[1], '-') == NULL &&
 			 strchr(text, '.') == strrchr(text, '.'))
 	{
 		/* 5 and 5.0 are equal numbers, and no equal texts */
@@ -513,7 +514,7 @@ is_plain_midnight(DateADT day)
 {
 	pg_time_t	midnight = ((pg_time_t) day +
 							POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) *
-		SECS_PER_DAY;			/* as the clock shows it */
+	SECS_PER_DAY;				/* as the clock shows it */
 	pg_time_t	at = midnight - 3 * SECS_PER_DAY;
 
 	for (;;)

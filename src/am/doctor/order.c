@@ -487,7 +487,7 @@ static bool
 is_separate_with(const PlannerInfo *root)
 {
 	const PlannerInfo *above = root->parent_root;
-	const CommonTableExpr *with;
+	const		CommonTableExpr *with;
 	const Query *query;
 
 	if (above == NULL ||
@@ -679,7 +679,7 @@ is_first_key(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 		if (!member->em_is_child &&
 			IvfpqMatchDistance(info, (Expr *)
 							   IvfpqInColumnsOf(root, rel,
-											 (Node *) member->em_expr),
+												(Node *) member->em_expr),
 							   &sortfamily) != NULL)
 			return true;
 	}
@@ -845,8 +845,8 @@ IvfpqOrderedDistance(PlannerInfo *root, RelOptInfo *rel, Var **column,
 		return NULL;
 	distance = (OpExpr *)
 		IvfpqInColumnsOf(root, rel,
-					  get_sortgroupclause_expr(linitial(parse->sortClause),
-											   root->processed_tlist));
+						 get_sortgroupclause_expr(linitial(parse->sortClause),
+												  root->processed_tlist));
 	if (!IsA(distance, OpExpr) || !is_distance_operator(distance->opno))
 		return NULL;
 	foreach(lc, distance->args)

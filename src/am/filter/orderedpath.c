@@ -135,7 +135,7 @@ has_reading_function(Node *node, void *context)
 static bool
 windows_run_along(const Query *query)
 {
-	const SortGroupClause *first = linitial(query->sortClause);
+	const		SortGroupClause *first = linitial(query->sortClause);
 	ListCell   *lc;
 
 	if (!query->hasWindowFuncs)

@@ -336,7 +336,7 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 									 rel->pages, info->pages, root) /
 		Max(loop_count, 1);
 	row_cost = seq_page * (heap_pages / Max(demand.rows, 1) +
-							  toast / tuples) +
+						   toast / tuples) +
 		2 * (cpu_tuple_cost + cpu_operator_cost) +
 		2 * cpu_operator_cost * log2(Max(demand.rows, 1));
 

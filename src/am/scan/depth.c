@@ -598,7 +598,7 @@ IvfpqRest
 IvfpqDepthRest(const IvfpqScan *state, bool must)
 {
 	bool		leaves = must || is_unknown(state) ||
-		IvfpqDepthIsTooLate(state);
+	IvfpqDepthIsTooLate(state);
 	Passing		passing;
 	IvfpqRest	way;
 
@@ -637,7 +637,7 @@ IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 	int64		n = (int64) Min(state->depth, count);
 	int64		sure = (int64) calibrated_depth(state, state->depth);
 	bool		ignores_gone = !is_filtered(state) &&
-		!IvfpqDepthManyGone(state);
+	!IvfpqDepthManyGone(state);
 	int64		passed = 0;
 	int64		nearer = 0;		/* in the nearer half of those */
 	int64		within = 0;

@@ -68,8 +68,8 @@ typedef struct IvfpqFilter
 	IvfpqRadius radius;
 	double		wanted;			/* rows likely to be wanted; 0 = not known */
 	double		share;			/* of the index's rows, or of those that
-								 * fulfill conditions on keys, those that pass,
-								 * likely */
+								 * fulfill conditions on keys, those that
+								 * pass, likely */
 	double		key_share;		/* of the index's rows that fulfill these,
 								 * likely */
 	double		pass_ns;		/* what `passes` takes for a row */

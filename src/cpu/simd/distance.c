@@ -109,7 +109,7 @@ gv_cpu_mean64(const float *a, int32_t dims)
 /* See gv_kernels.h. */
 double
 gv_cpu_centered_dot64(const float *a, double a_mean, const float *b,
-					 double b_mean, int32_t dims)
+					  double b_mean, int32_t dims)
 {
 	double		sums[LANES64] = {0};
 	int32_t		i;

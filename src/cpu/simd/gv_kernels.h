@@ -153,7 +153,7 @@ typedef struct GvKernels
 	 * test; one that is not of NULL.
 	 */
 	uint32_t	(*fulfill) (const GvKeyTest *test, int width,
-						   const void *images);
+							const void *images);
 
 	/*
 	 * What a refine record x^ adds up to with q [dims]: squares of q - x^, or
@@ -276,8 +276,8 @@ extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
 /* In double, for Pearson's distance: mean, and <a - a_mean, b - b_mean>. */
 extern double gv_cpu_mean64(const float *a, int32_t dims);
 extern double gv_cpu_centered_dot64(const float *a, double a_mean,
-								   const float *b, double b_mean,
-								   int32_t dims);
+									const float *b, double b_mean,
+									int32_t dims);
 
 /* table.c: the table in bytes, where it lies and what is made of it */
 #ifdef GV_TEST_BUILD

@@ -125,9 +125,9 @@ typedef struct GvEncoded
 	float	   *error;
 	uint8_t    *records;		/* [n][dims] their codes, or uint16_t
 								 * [n][dims] */
-	GvNeighbor *neighbors;	/* [gv_builder_most_neighbors], queries
+	GvNeighbor *neighbors;		/* [gv_builder_most_neighbors], queries
 								 * ascending; those of one query in any order */
-	int32_t		nneighbors;	/* out */
+	int32_t		nneighbors;		/* out */
 } GvEncoded;
 
 /* Neighbors that a batch of n rows has at most. */
