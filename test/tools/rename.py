@@ -134,24 +134,31 @@ def places(path, test_build):
     return found, errors[:1]
 
 
+def differs(path):
+    """Has a file code that only a release or a test build has?"""
+    with open(path, encoding="latin-1") as file:
+        return re.search("GV_TEST_|GV_TUNABLE|stoppoint", file.read())
+
+
 def index_tree():
     """{file: {offset: (name, {USR})}}: where each symbol is named"""
     units = subprocess.run(["git", "ls-files"] + PARSED, text=True,
                            stdout=subprocess.PIPE, check=True).stdout.split()
-    tree = collections.defaultdict(dict)
+    tree, texts = collections.defaultdict(dict), {}
     with multiprocessing.Pool() as pool:
         for found, errors in pool.starmap(
-                places, [(unit, test) for unit in units for test in (0, 1)]):
+                places, [(unit, True) for unit in units] +
+                [(unit, False) for unit in units if differs(unit)]):
             print(*errors, sep="", end="\n" if errors else "", file=sys.stderr)
-            for file, offset, name, usr in found:
-                tree[file].setdefault(offset, (name, set()))[1].add(usr)
-    for path in tree:
-        with open(path, "rb") as file:
-            text = file.read()
-        # what a macro made stands where another word is
-        tree[path] = {offset: place for offset, place in tree[path].items()
-                      if re.match(rb"%s\b" % re.escape(place[0].encode()),
-                                  text[offset:])}
+            for path, offset, name, usr in found:
+                if path not in texts:
+                    with open(path, "rb") as file:
+                        texts[path] = file.read()
+                # a call through a field begins with another word, what a macro
+                # made stands where another word is
+                if re.match(rb"%s\b" % re.escape(name.encode()),
+                            texts[path][offset:]):
+                    tree[path].setdefault(offset, (name, set()))[1].add(usr)
     return tree
 
 
@@ -214,13 +221,15 @@ def in_comments(text, names, spots):
     return b"".join(pieces), now
 
 
-def carry_table(text, names):
+def carry_table(text, names, everywhere):
     """The planted faults with the names of the files that they change."""
     lines, own = [], {}
+    everywhere = {old: new for old, new in everywhere.items()
+                  if is_distinct(old)}
     for line in text.split("\n"):
         head = re.match(r"(\S+):(?: (\w+))?$", line)
         if head:
-            own = names.get(head[1], {})
+            own = dict(everywhere, **names.get(head[1], {}))
             if head[2]:
                 line = "%s: %s" % (head[1], own.get(head[2], head[2]))
         elif re.match(r"[-+ ]", line) and own:
@@ -249,7 +258,7 @@ def apply_section(tree, wanted, texts, dry):
         write(path, text, dry)
         done += count
     with open(TABLE) as file:
-        write(TABLE, carry_table(file.read(), names), dry)
+        write(TABLE, carry_table(file.read(), names, everywhere), dry)
     word = re.compile(r"\b(%s)\b" % "|".join(map(re.escape, everywhere)))
     for path in sorted({path for pattern in texts
                         for path in glob.glob(pattern, recursive=True)
