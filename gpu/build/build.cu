@@ -31,7 +31,7 @@ struct Places
 static Places
 place_batch(const GvBuilderSpec *spec, int32_t n)
 {
-	size_t		copies = (size_t) n * spec->copies;
+	size_t		copies = (size_t) n * spec->lists_per_row;
 	size_t		records = spec->refine != GV_RECORDS_NONE ? n : 0;
 	Places		places;
 
@@ -56,7 +56,7 @@ cuda_size(const GvBuilderSpec *spec)
 	int64_t		row = spec->dims * 4 + 64;
 	int64_t		batch = (int64_t) spec->batch_rows *
 		(2 * row + GV_SOAR_LISTS * 8 +
-		 spec->copies * (8 + gv_code_bytes(spec->m)));
+		 spec->lists_per_row * (8 + gv_code_bytes(spec->m)));
 	int64_t		scores = (int64_t) spec->nlists * 8;
 
 	/* assign.cu takes no more for scores, half copies and what is small */
@@ -206,7 +206,7 @@ gv_build_rows(const GvBuilder *builder, float *d_rows, int32_t n)
 	rows.dims = spec->dims;
 	rows.m = spec->m;
 	rows.n = n;
-	rows.copies = spec->copies;
+	rows.lists_per_row = spec->lists_per_row;
 	rows.scale = spec->scale;
 	rows.d_mean = builder->d_mean;
 	rows.d_codebooks = builder->d_codebooks;
@@ -259,7 +259,7 @@ gv_build_lists(GvBuilder *builder, GvCardRows *rows, const GvStop *stop)
 {
 	rows->near = builder->trained.nlists < GV_SOAR_LISTS ?
 		builder->trained.nlists : GV_SOAR_LISTS;
-	if (rows->copies < 2)
+	if (rows->lists_per_row < 2)
 		rows->near = 1;
 	GV_TRY(gv_buffer_need(&builder->d_nearest, (size_t) rows->n * rows->near *
 						  sizeof(GvProbe)));
@@ -452,7 +452,7 @@ static void
 give_out(const GvBuilderSpec *spec, const Places *places, const char *out,
 		 int32_t n, GvEncoded *encoded)
 {
-	size_t		copies = (size_t) n * spec->copies;
+	size_t		copies = (size_t) n * spec->lists_per_row;
 
 	memcpy(encoded->lists, out + places->lists, copies * sizeof(int32_t));
 	memcpy(encoded->t, out + places->t, copies * sizeof(float));

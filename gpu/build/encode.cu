@@ -94,8 +94,8 @@ lists_kernel(GvCardRows rows)
 	if (i >= rows.n)
 		return;
 	if (threadIdx.x % GV_WARP == 0)
-		rows.d_lists[(int64_t) i * rows.copies] = near[0].list;
-	if (rows.copies < 2)
+		rows.d_lists[(int64_t) i * rows.lists_per_row] = near[0].list;
+	if (rows.lists_per_row < 2)
 		return;
 	first = rows.d_centroids + (int64_t) near[0].list * rows.dims;
 	for (int d = lane; d < rows.dims; d += LANES)
@@ -172,14 +172,14 @@ residuals_kernel(GvCardRows rows, float *d_residuals)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int64_t		i = (int64_t) blockIdx.x * WARPS + threadIdx.x / GV_WARP;
-	int64_t		row = i / rows.copies;
+	int64_t		row = i / rows.lists_per_row;
 	int			list;
 
 	if (row >= rows.n)
 		return;
 	list = rows.d_lists[i];
 	if (list < 0)
-		list = rows.d_lists[row * rows.copies];
+		list = rows.d_lists[row * rows.lists_per_row];
 	for (int d = lane; d < rows.dims; d += GV_WARP)
 		d_residuals[i * rows.dims + d] =
 			clamped_difference(rows.d_rows[row * rows.dims + d],
@@ -192,7 +192,7 @@ gv_gpu_residuals(const GvCardRows *rows, float *d_residuals,
 				 cudaStream_t stream)
 {
 	GV_LAUNCH(residuals_kernel,
-			  gv_blocks_for((int64_t) rows->n * rows->copies, WARPS), THREADS,
+			  gv_blocks_for((int64_t) rows->n * rows->lists_per_row, WARPS), THREADS,
 			  0, stream, *rows, d_residuals);
 	return gv_cuda_status(cudaGetLastError());
 }
@@ -242,7 +242,7 @@ codes_kernel(GvCardRows rows)
 	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 	int64_t		copy = at / code_bytes;
 	int			byte = (int) (at % code_bytes);
-	int64_t		row = copy / rows.copies;
+	int64_t		row = copy / rows.lists_per_row;
 	int			code = 0;
 
 	if (row >= rows.n)
@@ -269,7 +269,7 @@ t_kernel(GvCardRows rows)
 	double		terms = 0.0;
 	int			list;
 
-	if (copy >= (int64_t) rows.n * rows.copies)
+	if (copy >= (int64_t) rows.n * rows.lists_per_row)
 		return;
 	list = rows.d_lists[copy];
 	for (int j = 0; j < rows.m && list >= 0 && rows.metric != GV_IP; j++)
@@ -296,7 +296,7 @@ t_kernel(GvCardRows rows)
 GvStatus
 gv_gpu_codes(const GvCardRows *rows, cudaStream_t stream)
 {
-	int64_t		copies = (int64_t) rows->n * rows->copies;
+	int64_t		copies = (int64_t) rows->n * rows->lists_per_row;
 
 	GV_LAUNCH(codes_kernel,
 			  gv_blocks_for(copies * gv_code_bytes(rows->m), THREADS), THREADS,

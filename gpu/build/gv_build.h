@@ -218,7 +218,7 @@ struct GvCardRows
 	int32_t		dims;
 	int32_t		m;
 	int32_t		n;
-	int32_t		copies;
+	int32_t		lists_per_row;
 	float		scale;
 	const float *d_mean;
 	const float *d_codebooks;

@@ -124,15 +124,15 @@ train_codebooks(GvBuilder *builder, const GvStop *stop)
 	float	   *d_residuals = NULL;
 	GvStatus	status;
 
-	GV_TRY(gv_buffer_need(&builder->d_out, (size_t) n * spec->copies *
+	GV_TRY(gv_buffer_need(&builder->d_out, (size_t) n * spec->lists_per_row *
 						  sizeof(int32_t)));
 	rows.d_lists = (int32_t *) builder->d_out.memory;
 	GV_TRY(gv_build_lists(builder, &rows, stop));
-	GV_TRY(gv_card_alloc(&d_residuals, (int64_t) n * spec->copies *
+	GV_TRY(gv_card_alloc(&d_residuals, (int64_t) n * spec->lists_per_row *
 						 spec->dims));
 	status = gv_gpu_residuals(&rows, d_residuals, builder->stream);
 	if (status == GV_OK)
-		status = gv_gpu_codebooks(&builder->model, n * spec->copies,
+		status = gv_gpu_codebooks(&builder->model, n * spec->lists_per_row,
 								  d_residuals, spec->seed,
 								  builder->d_codebooks, builder->stream);
 	(void) cudaStreamSynchronize(builder->stream);

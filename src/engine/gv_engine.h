@@ -447,9 +447,9 @@ extern GvStatus gv_groups_make(const GvTree *tree, GvGroups *groups,
  * among the GV_SOAR_LISTS nearest), or -1 when there is no other.
  */
 extern size_t gv_place_scratch(const GvGroups *groups, int64_t n,
-							   int32_t copies);
+							   int32_t lists_per_row);
 extern GvStatus gv_place(const GvGroups *groups, const float *x, int64_t n,
-						 int32_t copies, int32_t *lists, void *scratch,
+						 int32_t lists_per_row, int32_t *lists, void *scratch,
 						 const GvStop *stop);
 
 /*
@@ -467,7 +467,7 @@ extern int32_t gv_soar(int32_t dims, const float *x, const float *first,
  */
 extern GvStatus gv_encode(const GvModel *model, const float *x,
 						  const float *centroids, const int32_t *lists,
-						  int64_t n, int32_t copies, uint8_t *codes,
+						  int64_t n, int32_t lists_per_row, uint8_t *codes,
 						  float *t);
 
 /*

@@ -30,7 +30,7 @@ IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
 	meta->build_id = pg_prng_uint64(&pg_global_prng_state);
 	meta->dims = dims;
 	meta->dims_flags = IVFPQ_DIMS_CHECKED;
-	meta->copies = 1;
+	meta->lists_per_row = 1;
 	meta->scale = 1.0f;
 	meta->mean = InvalidBlockNumber;
 	meta->codebooks = InvalidBlockNumber;
@@ -182,7 +182,7 @@ IvfpqMetaIsInRange(const IvfpqMetaData *meta)
 
 	if (meta->dims < 0 || meta->dims > IVFPQ_MAX_DIMS ||
 		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||
-		meta->code_bits != 4 || meta->copies < 1 || meta->copies > 2 ||
+		meta->code_bits != 4 || meta->lists_per_row < 1 || meta->lists_per_row > 2 ||
 		meta->refine < IVFPQ_REFINE_NONE ||
 		meta->refine > IVFPQ_REFINE_HALF ||
 		meta->rotated < 0 || meta->rotated > 1 ||

@@ -237,7 +237,7 @@ place(GvBuilder *builder, const float *rows, int32_t n, int32_t *lists,
 	  const GvStop *stop)
 {
 	int32_t		dims = builder->spec.dims;
-	int32_t		copies = builder->spec.copies;
+	int32_t		lists_per_row = builder->spec.lists_per_row;
 	GvStatus	status;
 	int32_t		i;
 
@@ -255,8 +255,8 @@ place(GvBuilder *builder, const float *rows, int32_t n, int32_t *lists,
 		int32_t		j;
 
 		gv_topk_sort(near);
-		lists[i * copies] = (int32_t) near->ids[0];
-		if (copies < 2)
+		lists[i * lists_per_row] = (int32_t) near->ids[0];
+		if (lists_per_row < 2)
 			continue;
 		first = builder->centroids + (size_t) near->ids[0] * (size_t) dims;
 		for (j = 1; j < near->count; j++)
@@ -264,7 +264,7 @@ place(GvBuilder *builder, const float *rows, int32_t n, int32_t *lists,
 				(size_t) near->ids[j] * (size_t) dims;
 		second = gv_soar(dims, rows + (size_t) i * (size_t) dims, first,
 						 others, near->count - 1);
-		lists[i * copies + 1] = second < 0 ? -1 :
+		lists[i * lists_per_row + 1] = second < 0 ? -1 :
 			(int32_t) near->ids[second + 1];
 	}
 	return status;
@@ -276,10 +276,10 @@ find_residuals(GvBuilder *builder, float *residuals, int64_t *nresiduals,
 			   const GvStop *stop)
 {
 	int32_t		dims = builder->spec.dims;
-	int32_t		copies = builder->spec.copies;
+	int32_t		lists_per_row = builder->spec.lists_per_row;
 	int64_t		n = builder->nsample < GV_CODEBOOK_ROWS ? builder->nsample :
 	GV_CODEBOOK_ROWS;
-	int64_t		most = (int64_t) builder->spec.batch_rows * copies;
+	int64_t		most = (int64_t) builder->spec.batch_rows * lists_per_row;
 	int32_t    *lists = gv_cpu_take(most, sizeof(int32_t));
 	GvStatus	status = lists == NULL ? GV_NO_MEMORY : GV_OK;
 	int64_t		done;
@@ -295,9 +295,9 @@ find_residuals(GvBuilder *builder, float *residuals, int64_t *nresiduals,
 		some = n - done < builder->spec.batch_rows ? (int32_t) (n - done) :
 			builder->spec.batch_rows;
 		status = place(builder, rows, some, lists, stop);
-		for (i = 0; i < some * copies && status == GV_OK; i++)
+		for (i = 0; i < some * lists_per_row && status == GV_OK; i++)
 		{
-			const float *row = rows + (size_t) (i / copies) * (size_t) dims;
+			const float *row = rows + (size_t) (i / lists_per_row) * (size_t) dims;
 			const float *centroid;
 			float	   *residual = residuals +
 			(size_t) *nresiduals * (size_t) dims;
@@ -318,7 +318,7 @@ static GvStatus
 train_codebooks(GvBuilder *builder, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	int64_t		most = (int64_t) GV_CODEBOOK_ROWS * spec->copies;
+	int64_t		most = (int64_t) GV_CODEBOOK_ROWS * spec->lists_per_row;
 	float	   *residuals = gv_cpu_take(most * spec->dims, sizeof(float));
 	void	   *scratch = NULL;
 	int64_t		n = 0;
@@ -473,7 +473,7 @@ encode_rows(GvBuilder *builder, const float *rows, int32_t n,
 	status = place(builder, rows, n, encoded->lists, stop);
 	if (status == GV_OK)
 		status = gv_encode(&builder->model, rows, builder->centroids,
-						   encoded->lists, n, spec->copies,
+						   encoded->lists, n, spec->lists_per_row,
 						   encoded->codes, encoded->t);
 	if (status == GV_OK && spec->refine == GV_RECORDS_BYTES)
 		status = gv_refine_encode(spec->dims, rows, n,

@@ -70,7 +70,7 @@ take_rows(void *arg, const uint64 *ids, const IvfpqKeyImages *keys,
 		  const GvEncoded *encoded, int n)
 {
 	IvfpqBulkLoad *load = arg;
-	int			ncopies = load->training->copies;
+	int			lists_per_row = load->training->lists_per_row;
 	int			code_bytes = gv_code_bytes(load->training->gv.m);
 
 	for (int i = 0; i < n; i++)
@@ -80,9 +80,9 @@ take_rows(void *arg, const uint64 *ids, const IvfpqKeyImages *keys,
 		IvfpqIdToTid(ids[i], &copy.tid);
 		if (load->record != NULL)
 			copy.refine = write_record(load, encoded, i, ids[i]);
-		for (int c = 0; c < ncopies; c++)
+		for (int c = 0; c < lists_per_row; c++)
 		{
-			int			at = i * ncopies + c;
+			int			at = i * lists_per_row + c;
 
 			if (encoded->lists[at] < 0)
 				continue;
@@ -241,7 +241,7 @@ write_model(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 	meta->pq_dim = training->gv.m;
 	meta->nlists = training->nlists;
 	meta->nparents = training->nparents;
-	meta->copies = training->copies;
+	meta->lists_per_row = training->lists_per_row;
 	meta->scale = training->gv.scale;
 	meta->rotated = training->rotation != NULL;
 	meta->rows_at_training = load->rows;

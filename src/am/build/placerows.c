@@ -119,14 +119,14 @@ make_batch(IvfpqPlacer *placer, bool keys)
 	n = IvfpqRowsToPlace(&placer->groups,
 						 Max(BATCH_BYTES, IvfpqMemoryLimit() / BATCH_SHARE /
 							 placer->nparts));
-	copies = n * training->copies;
+	copies = n * training->lists_per_row;
 	placer->batch_rows = n;
 	placer->batch = palloc((Size) n * dims * sizeof(float));
 	placer->ids = palloc(n * sizeof(uint64));
 	if (keys)
 		placer->keys = palloc(n * sizeof(IvfpqKeyImages));
 	placer->scratch = IvfpqAllocScratch(gv_place_scratch(&placer->groups, n,
-														 training->copies),
+														 training->lists_per_row),
 										&chunk);
 	encoded->lists = palloc(copies * sizeof(int32));
 	encoded->t = palloc(copies * sizeof(float));
@@ -170,16 +170,16 @@ flush_batch(IvfpqPlacer *placer)
 {
 	const IvfpqTraining *training = placer->training;
 	GvEncoded  *encoded = &placer->encoded;
-	int			copies = training->copies;
+	int			lists_per_row = training->lists_per_row;
 	int			n = placer->nbatch;
 
 	if (n == 0)
 		return;
 	gv_transform(&training->gv, placer->batch, n, placer->batch);
-	IvfpqCheckStatus(gv_place(&placer->groups, placer->batch, n, copies,
+	IvfpqCheckStatus(gv_place(&placer->groups, placer->batch, n, lists_per_row,
 							  encoded->lists, placer->scratch, &ivfpq_stop));
 	IvfpqCheckStatus(gv_encode(&training->gv, placer->batch,
-							   training->centroids, encoded->lists, n, copies,
+							   training->centroids, encoded->lists, n, lists_per_row,
 							   encoded->codes, encoded->t));
 	if (placer->refine != IVFPQ_REFINE_NONE)
 		encode_records(placer, n);

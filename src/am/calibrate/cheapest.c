@@ -179,7 +179,7 @@ find_target(const IvfpqLadder *ladder, const Tally *tally, double z,
 			double recall, IvfpqTarget *target)
 {
 	const IvfpqMetaData *meta = &ladder->search.model->meta;
-	double		list = (double) meta->rows_at_calibration * meta->copies /
+	double		list = (double) meta->rows_at_calibration * meta->lists_per_row /
 	meta->nlists;
 	double		candidate = meta->refine == IVFPQ_REFINE_NONE ?
 	IVFPQ_FETCH_NS + IVFPQ_DIMENSION_NS * meta->dims :

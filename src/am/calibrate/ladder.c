@@ -218,7 +218,7 @@ static void
 lay_ladder(IvfpqLadder *ladder, const IvfpqClimb *climb)
 {
 	const IvfpqMetaData *meta = &ladder->search.model->meta;
-	int			capacity = (climb->most_width + 1) * meta->copies;
+	int			capacity = (climb->most_width + 1) * meta->lists_per_row;
 	double		step = climb->level == 0 ? STEP : DEEP_STEP;
 	double		probes = climb->least;
 	double		width = Max(LEAST_WIDTH,

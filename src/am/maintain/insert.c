@@ -35,7 +35,7 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
 	IvfpqQueryInit(&row, model, GV_L2);
 	IvfpqQuerySet(&row, vector);
 	IvfpqNearestLists(index, model, &row, &nearest);
-	n = model->meta.copies == 1 ? 1 : nearest.count;
+	n = model->meta.lists_per_row == 1 ? 1 : nearest.count;
 	IvfpqArrayFetchSome(index, model->meta.centroids, dims, ids, n, centroids);
 	lists[0] = (int) ids[0];
 	if (n == 1)
@@ -69,10 +69,10 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 	uint8	   *codes = palloc(2 * code_bytes);
 	float		t[2];
 	int			lists[2];
-	int			copies = choose_lists(index, model, vector, lists, centroids);
+	int			npostings = choose_lists(index, model, vector, lists, centroids);
 	ItemPointerData refine = {0};
 
-	IvfpqCheckStatus(gv_encode(&model->gv, vector, centroids, both, 1, copies,
+	IvfpqCheckStatus(gv_encode(&model->gv, vector, centroids, both, 1, npostings,
 							   codes, t));
 	if (model->meta.refine != IVFPQ_REFINE_NONE)
 	{
@@ -83,7 +83,7 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 		IvfpqRecordAppend(index, IvfpqRecordCodeBytes(kind, dims), record,
 						  &refine);
 	}
-	for (int i = 0; i < copies; i++)
+	for (int i = 0; i < npostings; i++)
 	{
 		IvfpqCopy	copy = {.tid = *tid, .code = codes + i * code_bytes,
 		.t = t[i], .second = i > 0, .refine = refine, .keys = keys};

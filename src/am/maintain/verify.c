@@ -57,7 +57,7 @@ typedef struct Verify
 	bool		damaged;		/* an error was reported */
 	bool		compares_records;	/* with their rows, by */
 	IvfpqVerifyRecords records;
-	int			copies;			/* lists that should hold a row */
+	int			lists_per_row;			/* lists that should hold a row */
 	Tuplesortstate *entries;	/* int8: TIDs in the index * 4 + IvfpqPlace */
 	Tuplesortstate *rows;		/* int8: TIDs of rows to be found there */
 	Tuplesortstate *pending;	/* int8: TIDs pending when all was read; NULL
@@ -286,7 +286,7 @@ check_pages(Verify *verify, Snapshot snapshot, bool valid)
 			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
 	if (checker.meta.refine != IVFPQ_REFINE_NONE)
 		IvfpqCheckRecordChain(&checker);
-	verify->copies = checker.meta.nlists > 1 ? checker.meta.copies : 1;
+	verify->lists_per_row = checker.meta.nlists > 1 ? checker.meta.lists_per_row : 1;
 	return true;
 }
 
@@ -416,11 +416,11 @@ report_row(Verify *verify, uint64 id, const int64 *count)
 	if (pending == 1 && first == 1 && !is_still_pending(verify, id))
 	{
 		/* it moved while we read; its second list may have been read before */
-		if (second <= verify->copies - 1)
+		if (second <= verify->lists_per_row - 1)
 			return;
 		pending = 0;
 	}
-	if (second == verify->copies - 1 ? pending + first == 1 :
+	if (second == verify->lists_per_row - 1 ? pending + first == 1 :
 		pending == 1 && first + second == 0)
 		return;
 
@@ -432,7 +432,7 @@ report_row(Verify *verify, uint64 id, const int64 *count)
 					 RelationGetRelationName(verify->heap));
 	if (missing)
 		appendStringInfoString(&problem, "not in the index");
-	else if (verify->copies == 1)
+	else if (verify->lists_per_row == 1)
 		appendStringInfo(&problem, "in the index %lld times",
 						 (long long) (pending + first + second));
 	else

@@ -58,7 +58,7 @@ IvfpqManyCost(Relation heap, Relation index, double n, int dims, int k,
 		pending = (double) IvfpqCountPending(index, meta);
 	many.everything = pending > IVFPQ_MIN_MEASURED;
 	pending *= IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS;
-	copies = *rows * meta->copies / meta->nlists;
+	copies = *rows * meta->lists_per_row / meta->nlists;
 	if (!IvfpqManyEffort(&many, Max(k, IVFPQ_FIRST_ROWS), 0, &effort,
 						 &is_last))
 		return *rows * (IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS);

@@ -96,7 +96,7 @@ IvfpqManySliceBytes(const IvfpqMany *many, const IvfpqEffort *effort)
 	else
 		candidate += sizeof(uint64);
 	if (IvfpqServerIsWanted())
-		candidate += (Size) many->model->meta.copies *
+		candidate += (Size) many->model->meta.lists_per_row *
 			(sizeof(GvHit) + sizeof(GvBound));
 	return (Size) effort->candidates * candidate + 2 * sizeof(uint64) +
 		(Size) effort->probes * (sizeof(uint64) + sizeof(float));
@@ -107,7 +107,7 @@ static Size
 search_bytes(const IvfpqMany *many, const IvfpqEffort *effort)
 {
 	int64		capacity = (int64) effort->candidates *
-	many->model->meta.copies;
+	many->model->meta.lists_per_row;
 
 	return gv_scan_scratch(many->model->gv.m,
 						   (int32) Min(capacity, PG_INT32_MAX)) +

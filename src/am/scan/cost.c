@@ -252,7 +252,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 
 		demand->lists = effort.probes;
 		demand->centroids = meta.nlists;
-		demand->copies = tuples * meta.copies * probed;
+		demand->copies = tuples * meta.lists_per_row * probed;
 		demand->pages += fixed +
 			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes, false)) +
 			Max(info->pages - fixed - centroids - refine, 0) * probed;
@@ -398,7 +398,7 @@ IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
 	candidates = Min(effort.candidates, tuples) * path->indexselectivity;
 	return seq_page * info->pages * share +
 		(random_page - seq_page) * Min((double) effort.probes, info->pages) +
-		cpu_operator_cost * (meta.nlists + tuples * meta.copies * share) +
+		cpu_operator_cost * (meta.nlists + tuples * meta.lists_per_row * share) +
 		heap_cost(info->rel, candidates, random_page, seq_page) +
 		candidates * (cpu_tuple_cost + per_row);
 }

@@ -352,7 +352,7 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 
 	params_at(state, depth, &effort);
 	copies = Min(meta->rows_at_calibration,
-				 IvfpqRowsAbout(state->index, meta)) * meta->copies *
+				 IvfpqRowsAbout(state->index, meta)) * meta->lists_per_row *
 		effort.probes / meta->nlists;
 	fetched = effort.candidates;
 	if (state->search.addresses)
@@ -405,7 +405,7 @@ lists_ns(const IvfpqScan *state, double share)
 	const IvfpqMetaData *meta = &state->model->meta;
 	double		rows = index_rows(state);
 
-	return rows * meta->copies * KEYS_NS +
+	return rows * meta->lists_per_row * KEYS_NS +
 		state->key_share * rows * (SORT_NS + fetch_ns(state) +
 								   share * (measure_ns(state) + SORT_NS));
 }

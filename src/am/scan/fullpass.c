@@ -52,7 +52,7 @@ bool
 IvfpqBatchFits(const IvfpqScan *state, int probes, int64 candidates)
 {
 	const IvfpqMetaData *meta = &state->model->meta;
-	double		copies = (double) candidates * meta->copies;
+	double		copies = (double) candidates * meta->lists_per_row;
 	double		found;			/* the best copies */
 	double		search;			/* scratch, and the rows of these copies */
 	double		rows;			/* in the queue, and in the set, which grows */

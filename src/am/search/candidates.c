@@ -305,13 +305,13 @@ IvfpqSearchDistinct(IvfpqSearch *search, int n)
 void
 IvfpqSearchTake(IvfpqSearch *search, int candidates)
 {
-	int			copies = search->model->meta.copies;
+	int			lists_per_row = search->model->meta.lists_per_row;
 
 	IvfpqSearchSettle(search);
 	search->found_all = search->candidates.count < search->candidates.capacity;
 	/* they are rows enough, however many of them are a row's second copies */
 	gv_topk_first(&search->candidates,
-				  (int) Min((int64) candidates * copies, PG_INT32_MAX));
+				  (int) Min((int64) candidates * lists_per_row, PG_INT32_MAX));
 	if (search->scan_bytes > MOST_SCRATCH)
 	{
 		/* make way for the rows */
@@ -319,7 +319,7 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 		search->scan_memory = NULL;
 		search->scan_bytes = 0;
 	}
-	if (copies > 1)
+	if (lists_per_row > 1)
 		IvfpqSearchDistinct(search, candidates);
 }
 
@@ -334,17 +334,17 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 void
 IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
 {
-	int			copies = search->model->meta.copies;
+	int			lists_per_row = search->model->meta.lists_per_row;
 
-	if (IvfpqSearchRemote(search, probes, candidates * copies, 0, 0))
+	if (IvfpqSearchRemote(search, probes, candidates * lists_per_row, 0, 0))
 	{
-		search->found_all = search->candidates.count < candidates * copies;
-		if (copies > 1)
+		search->found_all = search->candidates.count < candidates * lists_per_row;
+		if (lists_per_row > 1)
 			IvfpqSearchDistinct(search, candidates);
 		return;
 	}
 	IvfpqSearchNearest(search, probes);
-	IvfpqSearchOpen(search, candidates * copies);
+	IvfpqSearchOpen(search, candidates * lists_per_row);
 	IvfpqSearchLists(search, 0, search->lists.count);
 	IvfpqSearchTake(search, candidates);
 }

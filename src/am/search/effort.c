@@ -86,7 +86,7 @@ typedef struct Known
 int
 IvfpqFormulaProbes(const IvfpqMetaData *meta)
 {
-	double		probes = (meta->copies > 1 ? 1.8 : 4.5) *
+	double		probes = (meta->lists_per_row > 1 ? 1.8 : 4.5) *
 	pow(meta->nlists, 0.45);
 
 	return (int) Max(1, Min(ceil(probes), meta->nlists));

@@ -285,7 +285,7 @@ count_candidates(const Reading *reading)
 	if (reading->by_server)
 		return found->count;
 	reach = IvfpqSampleReach(search, reading->effort.candidates,
-							 search->model->meta.copies);
+							 search->model->meta.lists_per_row);
 	for (; n < found->count; n++)
 		if (found->scores[n] > reach)
 			break;
@@ -304,7 +304,7 @@ widen(Reading *reading)
 		return;
 	goal->candidates *= KEPT_SPARSE;
 	reading->left_out = !IvfpqSearchWiden(search, goal->candidates *
-										  search->model->meta.copies);
+										  search->model->meta.lists_per_row);
 }
 
 /* Read `wanted` lists, then as many as the share asks for. */
@@ -407,8 +407,8 @@ ask_until_enough(Reading *reading)
 	{
 		int			before = reading->nread;
 		int			rows = reading->asked;
-		int			copies = rows * search->model->meta.copies;
-		double		rank = ceil(goal->rows * search->model->meta.copies);
+		int			copies = rows * search->model->meta.lists_per_row;
+		double		rank = ceil(goal->rows * search->model->meta.lists_per_row);
 
 		search->query.deep = reading->effort.deep ||
 			goal->rows / goal->share > IVFPQ_PARENTS_ROWS;
@@ -459,7 +459,7 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 	search->lists.count = 0;
 	IvfpqCountsReserve(search, nlists);
 	IvfpqQueryKeepScores(&search->query, nlists);
-	IvfpqSearchOpen(search, goal->candidates * search->model->meta.copies);
+	IvfpqSearchOpen(search, goal->candidates * search->model->meta.lists_per_row);
 	IvfpqSampleBegin(search);
 	get_effort(search, first, Min(FIRST_SHARE * first->share, 1), &least);
 	read_until_enough(reading, goal->reads_all ? goal->most_probes :

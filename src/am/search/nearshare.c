@@ -95,14 +95,14 @@ IvfpqSampleBlock(IvfpqSearch *search, float base, const GvBlock *block)
  * as many.
  */
 static int
-nth_row(const GvTopK *candidates, double n, int most_copies, float *score)
+nth_row(const GvTopK *candidates, double n, int lists_per_row, float *score)
 {
 	GvTopK		best = {0};
 	tidset_hash *seen = tidset_create(CurrentMemoryContext, 32, NULL);
 	int			copies = 0;
 
 	/* apart, for more may be offered to the candidates */
-	IvfpqTopKResize(&best, (int) Max(Min(n * most_copies,
+	IvfpqTopKResize(&best, (int) Max(Min(n * lists_per_row,
 										 candidates->count), 1));
 	for (int i = 0; i < candidates->count; i++)
 		gv_topk_push(&best, candidates->scores[i], candidates->ids[i]);
@@ -156,7 +156,7 @@ IvfpqSampleCount(IvfpqSearch *search, double rows)
 	IvfpqCheckStatus(gv_scan_finish(&search->scan));
 	IvfpqCheckStatus(gv_scan_finish(&search->sample.scan));
 	count.matched = nth_row(&search->candidates, rows,
-							search->model->meta.copies, &last);
+							search->model->meta.lists_per_row, &last);
 	if (count.matched > 0)
 		count.nearer = count_nearer(&search->sample, last, &count.variance);
 	return count;
@@ -195,10 +195,10 @@ IvfpqNearShare(const IvfpqNearCount *count, double share, double by_chance,
  * many copies.
  */
 float
-IvfpqSampleReach(IvfpqSearch *search, double rows, double copies)
+IvfpqSampleReach(IvfpqSearch *search, double rows, double lists_per_row)
 {
 	GvTopK	   *best = &search->sample.best;
-	double		nth = ceil(rows * copies / GV_SAMPLED_ONE_OF);
+	double		nth = ceil(rows * lists_per_row / GV_SAMPLED_ONE_OF);
 
 	if (nth >= best->count)
 		return GV_SCORE_MAX;

@@ -464,7 +464,7 @@ IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries, int n,
 	IvfpqQuestion question = {
 		.probes = probes,
 		.compare = IvfpqListsToCompare(meta, probes, search->query.deep),
-		.capacity = candidates * meta->copies,
+		.capacity = candidates * meta->lists_per_row,
 	};
 	IvfpqServed served;
 	int			room = IvfpqAskManyRoom(search->index, meta, &question,
@@ -499,7 +499,7 @@ IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries, int n,
 			{
 				search->found_all = search->candidates.count <
 					question.capacity;
-				if (meta->copies > 1)
+				if (meta->lists_per_row > 1)
 					IvfpqSearchDistinct(search, candidates);
 			}
 			take(arg, search, i, found);

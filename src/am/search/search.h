@@ -248,7 +248,7 @@ extern IvfpqNearCount IvfpqSampleCount(IvfpqSearch *search, double rows);
 extern double IvfpqNearShare(const IvfpqNearCount *count, double share,
 							 double by_chance, bool *beyond_doubt);
 extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
-							  double copies);
+							  double lists_per_row);
 extern void IvfpqSampleEnd(IvfpqSearch *search);
 
 /* remote.c */

@@ -271,7 +271,7 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 {
 	Relation	index = searches[0].index;
 	IvfpqListReader *reader = &searches[0].reader;
-	int			copies = searches[0].model->meta.copies;
+	int			lists_per_row = searches[0].model->meta.lists_per_row;
 	int64		had_read = IvfpqCountReads();
 	int			nprefetched = 0;	/* lists */
 	int			npairs;
@@ -288,7 +288,7 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 	for (int s = 0; s < n; s++)
 	{
 		(void) IvfpqQueryTable(&searches[s].query);
-		IvfpqSearchOpen(&searches[s], candidates * copies);
+		IvfpqSearchOpen(&searches[s], candidates * lists_per_row);
 	}
 	for (int p = 0; p < npairs; p++)
 		if (p == 0 || PAIR_READING(pairs[p]) != PAIR_READING(pairs[p - 1]))

@@ -102,9 +102,9 @@ waiting_option(const IvfpqOptions *options, const IvfpqMetaData *meta)
 	if (options->pq_dim > 0 && options->pq_dim != meta->pq_dim)
 		return psprintf("option pq_dim is %d, but the index was built with %d",
 						options->pq_dim, meta->pq_dim);
-	if (options->spill >= 0 && options->spill + 1 != meta->copies)
+	if (options->spill >= 0 && options->spill + 1 != meta->lists_per_row)
 		return psprintf("option spill is %d, but the index was built with %d",
-						options->spill, meta->copies - 1);
+						options->spill, meta->lists_per_row - 1);
 	return NULL;
 }
 

@@ -174,20 +174,20 @@ residuals_of(IvfpqTraining *training, const float *rows, int64 n,
 			 float *residuals)
 {
 	int			dims = training->gv.dims;
-	int			copies = training->copies;
-	int32	   *lists = palloc(n * copies * sizeof(int32));
+	int			lists_per_row = training->lists_per_row;
+	int32	   *lists = palloc(n * lists_per_row * sizeof(int32));
 	int64		count = 0;
 	GvGroups	groups;
 	void	   *memory = IvfpqAllocGroups(training, &groups);
 	void	   *chunk;
-	void	   *scratch = IvfpqAllocScratch(gv_place_scratch(&groups, n, copies),
+	void	   *scratch = IvfpqAllocScratch(gv_place_scratch(&groups, n, lists_per_row),
 											&chunk);
 
-	IvfpqCheckStatus(gv_place(&groups, rows, n, copies, lists, scratch,
+	IvfpqCheckStatus(gv_place(&groups, rows, n, lists_per_row, lists, scratch,
 							  &ivfpq_stop));
-	for (int64 i = 0; i < n * copies; i++)
+	for (int64 i = 0; i < n * lists_per_row; i++)
 	{
-		const float *row = rows + i / copies * dims;
+		const float *row = rows + i / lists_per_row * dims;
 		const float *centroid = training->centroids + (Size) lists[i] * dims;
 
 		if (lists[i] < 0)
@@ -213,7 +213,7 @@ train_codebooks(IvfpqTraining *training, IvfpqTeam *team,
 	void	   *chunk;
 	void	   *scratch;
 
-	residuals = palloc_extended(n * training->copies * dims * sizeof(float),
+	residuals = palloc_extended(n * training->lists_per_row * dims * sizeof(float),
 								MCXT_ALLOC_HUGE);
 	n = residuals_of(training, sample->rows, n, residuals);
 	training->codebooks = IvfpqTeamAlloc(team, IVFPQ_TEAM_CODEBOOKS,
@@ -330,7 +330,7 @@ IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
 
 	memset(training, 0, sizeof(*training));
 	memset(team, 0, sizeof(*team));
-	training->copies = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
+	training->lists_per_row = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
 	if (IvfpqServerIsWanted() && !rotate)
 	{
 		/* rows go there as they are read; these make mean, scale, queries */

@@ -20,7 +20,7 @@ typedef struct IvfpqTraining
 	GvModel		gv;
 	int			nlists;			/* 0 = too few rows to train */
 	int			nparents;
-	int			copies;			/* lists that hold a row: 1 or 2 */
+	int			lists_per_row;			/* lists that hold a row: 1 or 2 */
 	float	   *parents;		/* [nparents][dims] */
 	int32	   *starts;			/* [nparents + 1] first list of each parent */
 	float	   *centroids;		/* [nlists][dims] */

@@ -355,7 +355,7 @@ send_model(IvfpqLoad *load, bool *exists)
 	if (IvfpqMirrorHasRecords(meta))
 	{
 		request.spec.refine_slots = IvfpqRecordSlots(meta->dims);
-		request.spec.refine_records = load->expected / meta->copies;
+		request.spec.refine_records = load->expected / meta->lists_per_row;
 	}
 	result = IvfpqLoadAsk(load, GV_MSG_BEGIN, &request, sizeof(request),
 						  NULL, 0, 0);

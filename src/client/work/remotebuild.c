@@ -118,9 +118,9 @@ check_numbers(const IvfpqBuilder *builder, const GvEncoded *encoded, int n)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 
-	for (int i = 0; i < n * spec->copies; i++)
+	for (int i = 0; i < n * spec->lists_per_row; i++)
 		if (encoded->lists[i] >= builder->trained.nlists ||
-			encoded->lists[i] < (i % spec->copies == 0 ? 0 : -1))
+			encoded->lists[i] < (i % spec->lists_per_row == 0 ? 0 : -1))
 			return false;
 	for (int i = 0; i < encoded->nneighbors; i++)
 		if (encoded->neighbors[i].query < 0 ||

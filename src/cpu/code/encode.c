@@ -149,7 +149,7 @@ GvStatus
 gv_encode(const GvModel *model, const float *x /* [n][dims] */ ,
 		  const float *centroids /* [..][dims] */ ,
 		  const int32_t *lists /* [n][copies] */ , int64_t n,
-		  int32_t copies, uint8_t *codes, float *t)
+		  int32_t lists_per_row, uint8_t *codes, float *t)
 {
 	size_t		code_bytes;
 	size_t		dims;
@@ -158,18 +158,18 @@ gv_encode(const GvModel *model, const float *x /* [n][dims] */ ,
 
 	GV_CALL(gv_engine_calls, gv_valid_model(model) &&
 			model->codebooks != NULL && x != NULL && centroids != NULL &&
-			lists != NULL && n >= 1 && copies >= 1 && codes != NULL &&
+			lists != NULL && n >= 1 && lists_per_row >= 1 && codes != NULL &&
 			t != NULL);
 	code_bytes = (size_t) gv_code_bytes(model->m);
 	dims = (size_t) model->dims;
-	memset(codes, 0, code_bytes * (size_t) (n * copies));
-	memset(t, 0, sizeof(float) * (size_t) (n * copies));
+	memset(codes, 0, code_bytes * (size_t) (n * lists_per_row));
+	memset(t, 0, sizeof(float) * (size_t) (n * lists_per_row));
 	tile.n = 0;
-	for (i = 0; i < n * copies; i++)
+	for (i = 0; i < n * lists_per_row; i++)
 	{
 		if (lists[i] < 0)
 			continue;
-		tile.rows[tile.n] = x + (size_t) (i / copies) * dims;
+		tile.rows[tile.n] = x + (size_t) (i / lists_per_row) * dims;
 		tile.centroids[tile.n] = centroids + (size_t) lists[i] * dims;
 		tile.codes[tile.n] = codes + (size_t) i * code_bytes;
 		tile.t[tile.n++] = t + i;

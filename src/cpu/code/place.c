@@ -42,7 +42,7 @@ typedef struct Placing
 
 /* Lay out the scratch, or with NULL only measure it. */
 static size_t
-carve(Placing *p, const GvGroups *groups, int64_t n, int32_t copies,
+carve(Placing *p, const GvGroups *groups, int64_t n, int32_t lists_per_row,
 	  char *scratch)
 {
 	size_t		next = 0;
@@ -56,7 +56,7 @@ carve(Placing *p, const GvGroups *groups, int64_t n, int32_t copies,
 		groups->ngroups;
 	gv_nearest_carve(&p->centers, groups->dims, p->tried, at_once, scratch,
 					 &next);
-	gv_nearest_carve(&p->lists, groups->dims, copies < 2 ? 1 : GV_SOAR_LISTS,
+	gv_nearest_carve(&p->lists, groups->dims, lists_per_row < 2 ? 1 : GV_SOAR_LISTS,
 					 n, scratch, &next);
 	groups_of = gv_carve(&next, sizeof(int32_t) * n * GV_TRIED_GROUPS);
 	starts = gv_carve(&next, sizeof(int64_t) * ((size_t) groups->ngroups + 1));
@@ -74,24 +74,24 @@ carve(Placing *p, const GvGroups *groups, int64_t n, int32_t copies,
 }
 
 static bool
-valid_groups(const GvGroups *groups, int64_t nrows, int32_t copies)
+valid_groups(const GvGroups *groups, int64_t nrows, int32_t lists_per_row)
 {
 	return groups != NULL && gv_valid_dims(groups->dims) &&
 		groups->nlists >= 1 && groups->ngroups >= 1 && groups->tried >= 1 &&
 		groups->tried <= GV_TRIED_GROUPS && groups->centroids != NULL &&
 		groups->centers != NULL && groups->starts != NULL &&
 		groups->lists != NULL && nrows >= 1 && nrows <= INT32_MAX &&
-		copies >= 1 && copies <= 2;
+		lists_per_row >= 1 && lists_per_row <= 2;
 }
 
 /* See gv_engine.h; 0 for invalid arguments. */
 size_t
-gv_place_scratch(const GvGroups *groups, int64_t n, int32_t copies)
+gv_place_scratch(const GvGroups *groups, int64_t n, int32_t lists_per_row)
 {
 	Placing		p;
 
-	return valid_groups(groups, n, copies) ?
-		carve(&p, groups, n, copies, NULL) : 0;
+	return valid_groups(groups, n, lists_per_row) ?
+		carve(&p, groups, n, lists_per_row, NULL) : 0;
 }
 
 static const float *
@@ -299,16 +299,16 @@ second_list(const Placing *p, int64_t row)
 
 /* See gv_engine.h. */
 GvStatus
-gv_place(const GvGroups *groups, const float *x, int64_t n, int32_t copies,
+gv_place(const GvGroups *groups, const float *x, int64_t n, int32_t lists_per_row,
 		 int32_t *lists, void *scratch, const GvStop *stop)
 {
 	Placing		p = {.groups = groups, .x = x, .n = n, .poll = {stop, 0}};
 	int64_t		row;
 
-	GV_CALL(gv_engine_calls, valid_groups(groups, n, copies) && x != NULL &&
+	GV_CALL(gv_engine_calls, valid_groups(groups, n, lists_per_row) && x != NULL &&
 			lists != NULL && gv_valid_scratch(scratch) &&
 			gv_valid_stop(stop));
-	(void) carve(&p, groups, n, copies, scratch);
+	(void) carve(&p, groups, n, lists_per_row, scratch);
 	for (row = 0; row < n; row += GV_NEAREST_ROWS)
 		if (!find_groups(&p, row, n - row < GV_NEAREST_ROWS ? (int) (n - row) :
 						 GV_NEAREST_ROWS))
@@ -318,12 +318,12 @@ gv_place(const GvGroups *groups, const float *x, int64_t n, int32_t copies,
 		return GV_CANCELED;
 	for (row = 0; row < n; row++)
 	{
-		lists[row * copies] = gv_nearest_id(&p.lists, row, 0);
-		if (copies < 2)
+		lists[row * lists_per_row] = gv_nearest_id(&p.lists, row, 0);
+		if (lists_per_row < 2)
 			continue;
 		if (gv_poll(&p.poll, (int64_t) GV_SOAR_LISTS * 3 * groups->dims))
 			return GV_CANCELED;
-		lists[row * copies + 1] = second_list(&p, row);
+		lists[row * lists_per_row + 1] = second_list(&p, row);
 	}
 	return GV_OK;
 }

@@ -35,7 +35,7 @@ valid_shape(const GvBuilderSpec *spec)
 {
 	return gv_valid_metric(spec->metric) &&
 		gv_valid_shape(spec->dims, spec->m) &&
-		(spec->copies == 1 || spec->copies == 2) &&
+		(spec->lists_per_row == 1 || spec->lists_per_row == 2) &&
 		spec->refine >= GV_RECORDS_NONE &&
 		spec->refine <= GV_RECORDS_HALVES &&
 		spec->scale > 0 && spec->scale <= FLT_MAX;

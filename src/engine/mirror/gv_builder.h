@@ -53,7 +53,7 @@ typedef struct GvBuilderSpec
 	GvMetric	metric;
 	int32_t		dims;
 	int32_t		m;				/* sub-quantizers */
-	int32_t		copies;			/* lists of a row, 1 or 2 */
+	int32_t		lists_per_row;			/* lists of a row, 1 or 2 */
 	int32_t		refine;			/* GvRecords that are made as well */
 	int32_t		nlists;			/* wanted, 1 .. 2^24 */
 	int32_t		nparents;		/* wanted, 1 .. nlists */
@@ -145,7 +145,7 @@ gv_encoded_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbors)
 	uint64_t	record = spec->refine == GV_RECORDS_NONE ? 0 :
 	12 + gv_record_code_bytes((GvRecords) spec->refine, spec->dims);
 
-	return (uint64_t) n * ((uint64_t) spec->copies * copy + record) +
+	return (uint64_t) n * ((uint64_t) spec->lists_per_row * copy + record) +
 		(uint64_t) nneighbors * sizeof(GvNeighbor);
 }
 
@@ -154,7 +154,7 @@ static inline void
 gv_encoded_open(const GvBuilderSpec *spec, void *memory, int32_t n,
 				int64_t nneighbors, GvEncoded *encoded)
 {
-	size_t		copies = (size_t) n * (size_t) spec->copies;
+	size_t		copies = (size_t) n * (size_t) spec->lists_per_row;
 	size_t		records = spec->refine != GV_RECORDS_NONE ? (size_t) n : 0;
 	char	   *next = (char *) memory;
 

@@ -112,7 +112,7 @@ typedef struct IvfpqMetaData
 	int32		pq_dim;			/* sub-quantizers */
 	int32		nlists;			/* 0 = untrained */
 	int32		nparents;
-	int32		copies;			/* lists that hold a row: 1 or 2 */
+	int32		lists_per_row;			/* lists that hold a row: 1 or 2 */
 	float4		scale;			/* of the engine's transform */
 	BlockNumber mean;			/* first page: [dims] floats */
 	BlockNumber codebooks;		/* first page: [16 * dims] floats */

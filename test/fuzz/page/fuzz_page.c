@@ -124,7 +124,7 @@ records_are_whole(void)
 
 /* Is each of the first `nrows` rows in the index as it should be? */
 static bool
-rows_are_whole(int nrows, int copies)
+rows_are_whole(int nrows, int lists_per_row)
 {
 	for (int row = 0; row < nrows; row++)
 	{
@@ -132,7 +132,7 @@ rows_are_whole(int nrows, int copies)
 
 		if (places[IVFPQ_PENDING] + places[IVFPQ_FIRST_COPY] != 1 ||
 			places[IVFPQ_SECOND_COPY] !=
-			(places[IVFPQ_PENDING] ? 0 : copies - 1))
+			(places[IVFPQ_PENDING] ? 0 : lists_per_row - 1))
 			return false;
 	}
 	return true;
@@ -160,7 +160,7 @@ check_index(void *arg)
 	if (checker.meta.refine != IVFPQ_REFINE_NONE)
 		IvfpqCheckRecordChain(&checker);
 	IvfpqMetaRead(&backend_index, &meta);
-	found_error |= !rows_are_whole(*nrows, checker.meta.copies) ||
+	found_error |= !rows_are_whole(*nrows, checker.meta.lists_per_row) ||
 		!records_are_whole() || told.other_keys;
 }
 

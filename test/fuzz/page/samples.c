@@ -19,7 +19,7 @@ typedef struct Kind
 	int			pq_dim;
 	int			nlists;			/* 0: untrained */
 	int			nparents;
-	int			copies;
+	int			lists_per_row;
 	int			refine;			/* IvfpqRefine */
 	int			nrows;
 	int			npending;
@@ -182,7 +182,7 @@ fill_meta(IvfpqMetaData *meta, const Kind *kind)
 	meta->pq_dim = kind->pq_dim;
 	meta->nlists = kind->nlists;
 	meta->nparents = kind->nparents;
-	meta->copies = kind->copies;
+	meta->lists_per_row = kind->lists_per_row;
 	meta->refine = kind->refine;
 	meta->rows_at_training = kind->nrows;
 	meta->rows_at_calibration = kind->nrows;

@@ -48,12 +48,12 @@ check_copies(const Making *making, int32_t first, int32_t n,
 
 	(void) gv_assign(spec->dims, making->centroids, making->trained.nlists,
 					 rows, n, nearest, NULL, NULL);
-	for (i = 0; i < n * spec->copies; i++)
+	for (i = 0; i < n * spec->lists_per_row; i++)
 	{
-		const float *row = rows + (size_t) (i / spec->copies) * spec->dims;
-		bool		is_second = i % spec->copies > 0;
+		const float *row = rows + (size_t) (i / spec->lists_per_row) * spec->dims;
+		bool		is_second = i % spec->lists_per_row > 0;
 		int32_t		list = is_second ? second_list(making, row) :
-			nearest[i / spec->copies];
+			nearest[i / spec->lists_per_row];
 		float		t = 0.0f;
 
 		wrong_lists += encoded->lists[i] != list;
@@ -64,9 +64,9 @@ check_copies(const Making *making, int32_t first, int32_t n,
 			memcmp(&t, &encoded->t[i], sizeof(t)) != 0;
 	}
 	CHECK(wrong_lists == 0, "%d of %d lists, dims %d", wrong_lists,
-		  n * spec->copies, spec->dims);
+		  n * spec->lists_per_row, spec->dims);
 	CHECK(wrong_codes == 0, "%d of %d codes, dims %d m %d", wrong_codes,
-		  n * spec->copies, spec->dims, spec->m);
+		  n * spec->lists_per_row, spec->dims, spec->m);
 	unit_free(code);
 	unit_free(nearest);
 }
@@ -81,7 +81,7 @@ check_records(const Making *making, int32_t first, int32_t n,
 
 	if (!making->spec.refine)
 		return;
-	bare.copies = 1;
+	bare.lists_per_row = 1;
 	right = new_encoded(&bare, n);
 	if (bare.refine == GV_RECORDS_HALVES)
 	{
@@ -305,7 +305,7 @@ check_shapes(void)
 			spec.m = dims;
 		if (unit_small && (dims > 2000 || i % 2 > 0))
 			continue;
-		spec.copies = 1 + i % 2;
+		spec.lists_per_row = 1 + i % 2;
 		spec.refine = i % 5 == 3 ? GV_RECORDS_NONE :
 			i % 3 == 1 ? GV_RECORDS_HALVES : GV_RECORDS_BYTES;
 		spec.nqueries = i % 4;
@@ -321,7 +321,7 @@ check_odd_tables(void)
 	uint64_t	seed = unit_seed;
 	int			i;
 
-	spec.copies = 2;
+	spec.lists_per_row = 2;
 	for (i = 0; i < 10; i++)
 		check_making(spec, apart(400), 400, 400);
 	unit_seed = seed;			/* what follows compares k-means of few rows */

@@ -116,8 +116,8 @@ check_refusals(void)
 	INVALID(BAD(metric = (GvMetric) 4));
 	INVALID(BAD(dims = 0));
 	INVALID(BAD(m = 5));
-	INVALID(BAD(copies = 3));
-	INVALID(BAD(copies = 0));
+	INVALID(BAD(lists_per_row = 3));
+	INVALID(BAD(lists_per_row = 0));
 	INVALID(BAD(refine = GV_RECORDS_HALVES + 1));
 	INVALID(BAD(refine = -1));
 	INVALID(BAD(nlists = 0));

@@ -59,7 +59,7 @@ soar_cost(const GvTree *tree, const float *x, int32_t first, int32_t other)
 /* Check one row's lists; `exact` when every parent was tried. */
 static void
 check_row(const GvTree *tree, const float *x, const int32_t *lists,
-		  int32_t copies, bool exact)
+		  int32_t lists_per_row, bool exact)
 {
 	int32_t		dims = tree->dims;
 	double		mine;
@@ -73,7 +73,7 @@ check_row(const GvTree *tree, const float *x, const int32_t *lists,
 									   dims));
 	if (exact)
 		CHECK(mine <= best * 1.0001 + 1e-4, "%g is not %g", mine, best);
-	if (copies < 2)
+	if (lists_per_row < 2)
 		return;
 	if (tree->nlists == 1)
 	{
@@ -99,28 +99,28 @@ always(void *arg)
 
 static void
 check_place(int32_t dims, int32_t nparents, int32_t nlists, int64_t n,
-			int32_t copies)
+			int32_t lists_per_row)
 {
 	GvTree		tree = random_tree(dims, nparents, nlists);
 	float	   *x = unit_floats((size_t) n * dims, 1.0f);
-	int32_t    *lists = unit_alloc(sizeof(int32_t) * n * copies);
-	int32_t    *again = unit_alloc(sizeof(int32_t) * n * copies);
+	int32_t    *lists = unit_alloc(sizeof(int32_t) * n * lists_per_row);
+	int32_t    *again = unit_alloc(sizeof(int32_t) * n * lists_per_row);
 	GvGroups	groups;
 	void	   *memory = unit_groups(&tree, &groups);
 	void	   *scratch;
 	GvStop		stop = {always, NULL};
 	int64_t		row;
 
-	scratch = unit_alloc(gv_place_scratch(&groups, n, copies));
+	scratch = unit_alloc(gv_place_scratch(&groups, n, lists_per_row));
 	memcpy(x, tree.centroids, sizeof(float) * dims);	/* residual zero */
-	CHECK(gv_place(&groups, x, n, copies, lists, scratch, NULL) == GV_OK, " ");
-	CHECK(gv_place(&groups, x, n, copies, again, scratch, NULL) == GV_OK, " ");
-	CHECK(memcmp(lists, again, sizeof(int32_t) * n * copies) == 0, "differs");
+	CHECK(gv_place(&groups, x, n, lists_per_row, lists, scratch, NULL) == GV_OK, " ");
+	CHECK(gv_place(&groups, x, n, lists_per_row, again, scratch, NULL) == GV_OK, " ");
+	CHECK(memcmp(lists, again, sizeof(int32_t) * n * lists_per_row) == 0, "differs");
 	for (row = 0; row < n; row++)
-		check_row(&tree, x + row * dims, lists + row * copies, copies,
+		check_row(&tree, x + row * dims, lists + row * lists_per_row, lists_per_row,
 				  groups.ngroups <= groups.tried);
 	if (n * nlists * dims > 20000000)
-		CHECK(gv_place(&groups, x, n, copies, lists, scratch, &stop) ==
+		CHECK(gv_place(&groups, x, n, lists_per_row, lists, scratch, &stop) ==
 			  GV_CANCELED, "not canceled");
 	unit_free(scratch);
 	unit_free(memory);
@@ -214,10 +214,10 @@ test_place(void)
 	int			i;
 
 	for (i = 0; i < (int) (sizeof(shapes) / sizeof(shapes[0])); i++)
-		for (int32_t copies = 1; copies <= 2; copies++)
+		for (int32_t lists_per_row = 1; lists_per_row <= 2; lists_per_row++)
 		{
-			check_place(shapes[i][0], shapes[i][1], shapes[i][2], 1, copies);
-			check_place(shapes[i][0], shapes[i][1], shapes[i][2], 300, copies);
+			check_place(shapes[i][0], shapes[i][1], shapes[i][2], 1, lists_per_row);
+			check_place(shapes[i][0], shapes[i][1], shapes[i][2], 300, lists_per_row);
 		}
 	check_refused();
 	check_halves();

@@ -41,7 +41,7 @@ make_spec(GvMetric metric, int32_t dims, int32_t m, int32_t nlists)
 		.metric = metric,
 		.dims = dims,
 		.m = m,
-		.copies = 2,
+		.lists_per_row = 2,
 		.refine = 1,
 		.nlists = nlists,
 		.nparents = nlists < 4 ? 1 : nlists / 4,
@@ -173,7 +173,7 @@ end_making(Making *making)
 static inline GvEncoded
 new_encoded(const GvBuilderSpec *spec, int32_t n)
 {
-	size_t		copies = (size_t) n * spec->copies;
+	size_t		copies = (size_t) n * spec->lists_per_row;
 	GvEncoded	encoded = {0};
 
 	encoded.lists = unit_alloc(sizeof(int32_t) * copies);

@@ -21,7 +21,7 @@ static const struct
 	int32_t		dims;
 	int32_t		m;
 	bool		records;
-	int			copies;			/* of a row */
+	int			lists_per_row;			/* of a row */
 	int64_t		rows;
 	int32_t		cards;
 }			forms[] = {
@@ -59,7 +59,7 @@ test_model(void)
 		int64_t		rows = forms[i].rows;
 		CardIndex	index = {.rows = rows,.dims = forms[i].dims,
 			.m = forms[i].m,.lists = (int32_t) (rows / 100),
-			.copies = rows * forms[i].copies,.records = forms[i].records,
+			.copies = rows * forms[i].lists_per_row,.records = forms[i].records,
 		.cards = forms[i].cards};
 		GvMirror   *mirror;
 		double		ratio;

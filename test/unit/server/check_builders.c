@@ -20,7 +20,7 @@ builder_spec(void)
 		.metric = GV_L2,
 		.dims = DIMS,
 		.m = 3,
-		.copies = 2,
+		.lists_per_row = 2,
 		.refine = 1,
 		.nlists = 8,
 		.nparents = 3,

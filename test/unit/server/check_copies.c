@@ -85,7 +85,7 @@ static void
 compare_encoded(const GvBuilderSpec *spec, const GvEncoded *a,
 				const GvEncoded *b)
 {
-	size_t		copies = (size_t) BATCH * spec->copies;
+	size_t		copies = (size_t) BATCH * spec->lists_per_row;
 
 	CHECK(memcmp(a->lists, b->lists, 4 * copies) == 0 &&
 		  memcmp(a->t, b->t, 4 * copies) == 0 &&
