@@ -31,14 +31,14 @@ struct Places
 static Places
 place_batch(const GvBuilderSpec *spec, int32_t n)
 {
-	size_t		copies = (size_t) n * spec->lists_per_row;
+	size_t		postings = (size_t) n * spec->lists_per_row;
 	size_t		records = spec->refine != GV_RECORDS_NONE ? n : 0;
 	Places		places;
 
 	memset(&places, 0, sizeof(places));
-	places.lists = gv_carve(&places.bytes, copies * sizeof(int32_t));
-	places.t = gv_carve(&places.bytes, copies * sizeof(float));
-	places.codes = gv_carve(&places.bytes, copies * gv_code_bytes(spec->m));
+	places.lists = gv_carve(&places.bytes, postings * sizeof(int32_t));
+	places.t = gv_carve(&places.bytes, postings * sizeof(float));
+	places.codes = gv_carve(&places.bytes, postings * gv_code_bytes(spec->m));
 	places.min = gv_carve(&places.bytes, records * sizeof(float));
 	places.step = gv_carve(&places.bytes, records * sizeof(float));
 	places.error = gv_carve(&places.bytes, records * sizeof(float));
@@ -452,12 +452,12 @@ static void
 give_out(const GvBuilderSpec *spec, const Places *places, const char *out,
 		 int32_t n, GvEncoded *encoded)
 {
-	size_t		copies = (size_t) n * spec->lists_per_row;
+	size_t		postings = (size_t) n * spec->lists_per_row;
 
-	memcpy(encoded->lists, out + places->lists, copies * sizeof(int32_t));
-	memcpy(encoded->t, out + places->t, copies * sizeof(float));
+	memcpy(encoded->lists, out + places->lists, postings * sizeof(int32_t));
+	memcpy(encoded->t, out + places->t, postings * sizeof(float));
 	memcpy(encoded->codes, out + places->codes,
-		   copies * gv_code_bytes(spec->m));
+		   postings * gv_code_bytes(spec->m));
 	if (spec->refine == GV_RECORDS_NONE)
 		return;
 	memcpy(encoded->min, out + places->min, n * sizeof(float));

@@ -240,18 +240,18 @@ codes_kernel(GvCardRows rows)
 {
 	int			code_bytes = (rows.m + 1) / 2;
 	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
-	int64_t		copy = at / code_bytes;
+	int64_t		posting = at / code_bytes;
 	int			byte = (int) (at % code_bytes);
-	int64_t		row = copy / rows.lists_per_row;
+	int64_t		row = posting / rows.lists_per_row;
 	int			code = 0;
 
 	if (row >= rows.n)
 		return;
-	if (rows.d_lists[copy] >= 0)
+	if (rows.d_lists[posting] >= 0)
 	{
 		const float *x = rows.d_rows + row * rows.dims;
 		const float *c = rows.d_centroids +
-			(int64_t) rows.d_lists[copy] * rows.dims;
+			(int64_t) rows.d_lists[posting] * rows.dims;
 
 		code = nearest_word(rows, 2 * byte, x, c);
 		if (2 * byte + 1 < rows.m)
@@ -264,19 +264,19 @@ codes_kernel(GvCardRows rows)
 static __global__ void __launch_bounds__(THREADS)
 t_kernel(GvCardRows rows)
 {
-	int64_t		copy = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+	int64_t		posting = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 	int			code_bytes = (rows.m + 1) / 2;
 	double		terms = 0.0;
 	int			list;
 
-	if (copy >= (int64_t) rows.n * rows.lists_per_row)
+	if (posting >= (int64_t) rows.n * rows.lists_per_row)
 		return;
-	list = rows.d_lists[copy];
+	list = rows.d_lists[posting];
 	for (int j = 0; j < rows.m && list >= 0 && rows.metric != GV_IP; j++)
 	{
 		int			start = sub_start(rows, j);
 		int			dims = sub_start(rows, j + 1) - start;
-		int			code = rows.d_codes[copy * code_bytes + j / 2] >>
+		int			code = rows.d_codes[posting * code_bytes + j / 2] >>
 			(j % 2 * 4) & 15;
 		const float *word = rows.d_codebooks +
 			GV_CODEWORDS * (int64_t) start + code * dims;
@@ -289,19 +289,19 @@ t_kernel(GvCardRows rows)
 												  __dmul_rn(2.0,
 															(double) c[d]))));
 	}
-	rows.d_t[copy] = gv_card_clamp(terms);
+	rows.d_t[posting] = gv_card_clamp(terms);
 }
 
 /* d_codes and d_t, from d_lists. */
 GvStatus
 gv_gpu_codes(const GvCardRows *rows, cudaStream_t stream)
 {
-	int64_t		copies = (int64_t) rows->n * rows->lists_per_row;
+	int64_t		postings = (int64_t) rows->n * rows->lists_per_row;
 
 	GV_LAUNCH(codes_kernel,
-			  gv_blocks_for(copies * gv_code_bytes(rows->m), THREADS), THREADS,
+			  gv_blocks_for(postings * gv_code_bytes(rows->m), THREADS), THREADS,
 			  0, stream, *rows);
-	GV_LAUNCH(t_kernel, gv_blocks_for(copies, THREADS), THREADS, 0, stream,
+	GV_LAUNCH(t_kernel, gv_blocks_for(postings, THREADS), THREADS, 0, stream,
 			  *rows);
 	return gv_cuda_status(cudaGetLastError());
 }

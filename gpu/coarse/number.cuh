@@ -27,7 +27,7 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.probes;
 	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
 	uint32_t	sum = 0;
-	int64_t		copies = 0;
+	int64_t		postings = 0;
 
 	for (int i = threadIdx.x; i < k; i += blockDim.x)
 	{
@@ -49,7 +49,7 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 		if (i < k && batch.d_first != NULL)
 			batch.d_first[(int64_t) query * batch.probes + i] = list.d_blocks;
 		mine = upto = list.nblocks;
-		copies += list.nlive;
+		postings += list.nlive;
 
 #pragma unroll
 		for (int d = 1; d < GV_WARP; d *= 2)
@@ -65,11 +65,11 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 	}
 #pragma unroll
 	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
-		copies += __shfl_xor_sync(GV_FULL_WARP, copies, mask);
+		postings += __shfl_xor_sync(GV_FULL_WARP, postings, mask);
 	if (threadIdx.x == 0)
 	{
 		starts[k] = sum;
-		batch.d_found[query] = {k, 0, copies, sum};
+		batch.d_found[query] = {k, 0, postings, sum};
 	}
 }
 
@@ -89,7 +89,7 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 struct GvNumbering
 {
 	uint32_t	nblocks[GV_WARP];	/* of each warp's probes */
-	int64_t		copies[GV_WARP];
+	int64_t		postings[GV_WARP];
 };
 
 /*
@@ -112,7 +112,7 @@ gv_number_many(const GvCardModel &card, const GvBatch &batch, int query, int k,
 	uint32_t	upto;
 	uint32_t	before = 0;
 	uint32_t	sum = 0;
-	int64_t		copies = 0;
+	int64_t		postings = 0;
 
 #pragma unroll
 	for (int e = 0; e < each; e++)
@@ -131,24 +131,24 @@ gv_number_many(const GvCardModel &card, const GvBatch &batch, int query, int k,
 		}
 		nblocks[e] = list.nblocks;
 		mine += list.nblocks;
-		copies += list.nlive;
+		postings += list.nlive;
 	}
 	upto = gv_upto_lane(mine);
 #pragma unroll
 	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
-		copies += __shfl_xor_sync(GV_FULL_WARP, copies, mask);
+		postings += __shfl_xor_sync(GV_FULL_WARP, postings, mask);
 	if (threadIdx.x % GV_WARP == GV_WARP - 1)
 	{
 		numbering.nblocks[warp] = upto;
-		numbering.copies[warp] = copies;
+		numbering.postings[warp] = postings;
 	}
 	__syncthreads();
-	copies = 0;
+	postings = 0;
 	for (int w = 0; w < THREADS / GV_WARP; w++)
 	{
 		before += w < warp ? numbering.nblocks[w] : 0;
 		sum += numbering.nblocks[w];
-		copies += numbering.copies[w];
+		postings += numbering.postings[w];
 	}
 	before += upto - mine;
 #pragma unroll
@@ -161,7 +161,7 @@ gv_number_many(const GvCardModel &card, const GvBatch &batch, int query, int k,
 	if (threadIdx.x == 0)
 	{
 		starts[k] = sum;
-		batch.d_found[query] = {k, 0, copies, sum};
+		batch.d_found[query] = {k, 0, postings, sum};
 	}
 }
 

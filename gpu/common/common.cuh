@@ -82,7 +82,7 @@ gv_unordered(uint32_t key)
  * between equal scores, and the probe.
  */
 static __device__ __forceinline__ uint64_t
-gv_copy_id(uint32_t high, uint32_t low, int probe)
+gv_posting_id(uint32_t high, uint32_t low, int probe)
 {
 	return (uint64_t) high << 32 | low << 16 | (uint32_t) probe;
 }

@@ -31,13 +31,13 @@ struct GvCardTest
 
 /* Beyond these sort.cu selects, and no graph can. */
 #define GV_MANY_PROBES		2048
-#define GV_MANY_COPIES		2048
+#define GV_MANY_POSTINGS		2048
 
 struct GvFound
 {
 	int32_t		nprobed;
 	int32_t		nhits;
-	int64_t		copies;			/* in the probed lists */
+	int64_t		postings;			/* in the probed lists */
 	uint32_t	nblocks;		/* likewise; of batches of up to GV_MANY_PROBES
 								 * only */
 };
@@ -52,7 +52,7 @@ struct GvRank
 /* See GvSearch.nearer. */
 struct GvNear
 {
-	int64_t		copies;
+	int64_t		postings;
 	int64_t		squares;
 };
 
@@ -102,7 +102,7 @@ struct GvBatch
 	int32_t		capacity;
 	bool		overlap;		/* a step may be launched before the last one
 								 * has ended: see gv_step_begins */
-	int64_t		copies;			/* room for scores of a search */
+	int64_t		postings;			/* room for scores of a search */
 	int32_t		tests;			/* most of any search's condition; 0: none has
 								 * one */
 	int32_t		values;			/* room for those of all their sets */
@@ -116,7 +116,7 @@ struct GvBatch
 	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
 	const uint8_t **d_first;	/* [n][probes] where it is; NULL: not wanted */
 	float	   *d_scores;		/* [n][copies]; dead: +infinity */
-	uint64_t   *d_ids;			/* [n][copies] gv_copy_id; NULL where sort.cu
+	uint64_t   *d_ids;			/* [n][copies] gv_posting_id; NULL where sort.cu
 								 * finds the best copies */
 	uint4	   *d_hits;			/* GvHit [n][capacity] */
 	GvBound    *d_bounds;		/* [n][capacity], where a copy takes them out */

@@ -85,40 +85,40 @@ struct GvNearestList
 };
 
 /* A copy, its score, and which of at most 65,536 probes holds it. */
-struct GvNearestCopy
+struct GvNearestPosting
 {
 	uint32_t	key;			/* gv_ordered(S) */
 	uint32_t	high;			/* of the row id's 48 bits */
 	uint32_t	low;			/* its lowest 16, then the probe */
 
 	__device__ __forceinline__ bool
-	before(const GvNearestCopy &other) const
+	before(const GvNearestPosting &other) const
 	{
 		if (key != other.key)
 			return key < other.key;
 		return high < other.high || (high == other.high && low < other.low);
 	}
 
-	static __device__ __forceinline__ GvNearestCopy
+	static __device__ __forceinline__ GvNearestPosting
 	worst()
 	{
 		return {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
 	}
 
-	static __device__ __forceinline__ GvNearestCopy
+	static __device__ __forceinline__ GvNearestPosting
 	beyond(uint32_t key)
 	{
 		return {key, 0xFFFFFFFFu, 0xFFFFFFFFu};
 	}
 
-	static __device__ __forceinline__ GvNearestCopy
-	pick(bool yes, GvNearestCopy a, GvNearestCopy b)
+	static __device__ __forceinline__ GvNearestPosting
+	pick(bool yes, GvNearestPosting a, GvNearestPosting b)
 	{
 		return {yes ? a.key : b.key, yes ? a.high : b.high,
 				yes ? a.low : b.low};
 	}
 
-	__device__ __forceinline__ GvNearestCopy
+	__device__ __forceinline__ GvNearestPosting
 	across(int mask) const
 	{
 		return {__shfl_xor_sync(GV_FULL_WARP, key, mask),
@@ -126,7 +126,7 @@ struct GvNearestCopy
 				__shfl_xor_sync(GV_FULL_WARP, low, mask)};
 	}
 
-	__device__ __forceinline__ GvNearestCopy
+	__device__ __forceinline__ GvNearestPosting
 	of(int lane) const
 	{
 		return {__shfl_sync(GV_FULL_WARP, key, lane),

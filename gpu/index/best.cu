@@ -16,7 +16,7 @@
 #include "gpu/index/give.cuh"
 #include "gpu/index/gv_index.h"
 
-#define MAX_PROBES		65536	/* GvNearestCopy has 16 bits for the probe */
+#define MAX_PROBES		65536	/* GvNearestPosting has 16 bits for the probe */
 #define MOST_SIFTED		(INT64_C(1) << 30)	/* copies: they are int there */
 #define OWN_SHARED		64		/* bytes that the kernels themselves declare */
 #define PICK_THREADS	GV_BINS_THREADS
@@ -384,16 +384,16 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 	int			query = blockIdx.x;
 	int			k = gv_early(&batch.d_wanted[query].capacity);
 	GvFound		found = gv_early_found(batch, query);
-	int64_t		first_copy = (int64_t) query * batch.copies;
+	int64_t		first_posting = (int64_t) query * batch.postings;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
-	CopySource<KEYS> source = {batch.d_scores + first_copy,
-		batch.d_ids + first_copy};
+	CopySource<KEYS> source = {batch.d_scores + first_posting,
+		batch.d_ids + first_posting};
 	CopyNotes	notes = {card, batch.d_records == NULL ? NULL :
 		batch.d_records + first_hit};
 	int			count;
 
 	gv_step_follows();
-	if (batch.copies == 0)		/* there was no scan: lists were numbered last */
+	if (batch.postings == 0)		/* there was no scan: lists were numbered last */
 		found = batch.d_found[query];
 	if (threadIdx.x == 0)
 		kept = found;
@@ -415,23 +415,23 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
  */
 template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)
-copy_kernel(GvCardModel card, GvBatch batch)
+best_postings_kernel(GvCardModel card, GvBatch batch)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t bound;
-	GvNearestCopy *items = (GvNearestCopy *) memory;
+	GvNearestPosting *items = (GvNearestPosting *) memory;
 	int			query = blockIdx.x;
 	int			lane = threadIdx.x % GV_WARP;
 	int			k = batch.d_wanted[query].capacity;
-	int64_t		first_copy = (int64_t) query * batch.copies;
-	const float *scores = batch.d_scores + first_copy;
-	const uint64_t *ids = batch.d_ids + first_copy;
+	int64_t		first_posting = (int64_t) query * batch.postings;
+	const float *scores = batch.d_scores + first_posting;
+	const uint64_t *ids = batch.d_ids + first_posting;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
 	int			nprobed = batch.d_found[query].nprobed;
 	uint32_t	n = gv_nscores(batch, query,
 							   batch.d_starts[(int64_t) query *
 											  (batch.probes + 1) + nprobed]);
-	GvWarpSelect<GvNearestCopy, NW, NT> select;
+	GvWarpSelect<GvNearestPosting, NW, NT> select;
 	int			count;
 
 	/* 1. every warp its share of the blocks; row ids only where they matter */
@@ -446,7 +446,7 @@ copy_kernel(GvCardModel card, GvBatch batch)
 		uint32_t	key = i < n ? gv_ordered(scores[i]) : GV_SIFT_NONE;
 		bool		near = key <= select.bound.key &&
 			key < gv_ordered(__int_as_float(0x7F800000));
-		GvNearestCopy	item = GvNearestCopy::worst();
+		GvNearestPosting	item = GvNearestPosting::worst();
 
 		if (__any_sync(GV_FULL_WARP, near))
 		{
@@ -503,10 +503,10 @@ launch_probes(const GvCardModel *card, const GvBatch *batch,
 
 template <int NW, int NT, int WARPS>
 static GvStatus
-launch_copies(const GvCardModel *card, const GvBatch *batch,
+launch_postings(const GvCardModel *card, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	return launch<GvNearestCopy, NW, WARPS>(copy_kernel<NW, NT, WARPS>, card,
+	return launch<GvNearestPosting, NW, WARPS>(best_postings_kernel<NW, NT, WARPS>, card,
 										 batch, stream);
 }
 
@@ -537,9 +537,9 @@ gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
 
 /* Are the best copies more, or of more probes, than is selected here? */
 bool
-gv_gpu_sorts_copies(const GvBatch *batch)
+gv_gpu_sorts_postings(const GvBatch *batch)
 {
-	return batch->capacity > GV_MANY_COPIES || batch->probes > MAX_PROBES;
+	return batch->capacity > GV_MANY_POSTINGS || batch->probes > MAX_PROBES;
 }
 
 /* Are they sifted out? */
@@ -550,7 +550,7 @@ gv_gpu_sifts_copies(const GvBatch *batch)
 	int			most = batch->tests > 0 ? GV_SIFT_ROOM / 2 : GV_SIFT_MOST;
 
 	return batch->capacity <= most && batch->probes <= GV_MANY_PROBES &&
-		batch->copies <= MOST_SIFTED;
+		batch->postings <= MOST_SIFTED;
 }
 
 /* d_hits and all that comes out of a batch but bounds, from d_scores. */
@@ -561,8 +561,8 @@ gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 	cudaStream_t stream = searcher->stream;
 	int			k = batch->capacity;
 
-	if (gv_gpu_sorts_copies(batch))
-		return gv_gpu_sort_copies(card, batch, searcher);
+	if (gv_gpu_sorts_postings(batch))
+		return gv_gpu_sort_postings(card, batch, searcher);
 	if (gv_gpu_sifts_copies(batch) && batch->d_kept != NULL &&
 		batch->tests == 0)
 		return gv_launch_step(sift_copies_kernel<FewSift, 4, 8>, batch->n,
@@ -571,10 +571,10 @@ gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 		return gv_launch_step(sift_copies_kernel<GvSift, 20, 2>, batch->n,
 							  GvSift::THREADS, 0, stream, card, batch);
 	if (k <= 256)
-		return launch_copies<8, 4, 16>(card, batch, stream);
+		return launch_postings<8, 4, 16>(card, batch, stream);
 	if (k <= 512)
-		return launch_copies<16, 8, 8>(card, batch, stream);
+		return launch_postings<16, 8, 8>(card, batch, stream);
 	if (k <= 1024)
-		return launch_copies<32, 8, 4>(card, batch, stream);
-	return launch_copies<64, 8, 4>(card, batch, stream);
+		return launch_postings<32, 8, 4>(card, batch, stream);
+	return launch_postings<64, 8, 4>(card, batch, stream);
 }

@@ -89,20 +89,20 @@ gv_give_all(const GvCardModel &card, const GvBatch &batch, int query,
 {
 	int64_t		first = (int64_t) query * batch.probes;
 	GvFound		found = batch.d_found[query];
-	int64_t		copies = 0;
+	int64_t		postings = 0;
 
 	for (int p = threadIdx.x % GV_WARP; p < found.nprobed; p += GV_WARP)
 	{
 		GvProbe		probe = batch.d_probed[first + p];
 
-		copies += card.d_lists[probe.list].nlive;
+		postings += card.d_lists[probe.list].nlive;
 		if (gv_select_gives(batch))
 			batch.out_probed[first + p] = probe;
 	}
 #pragma unroll
 	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
-		copies += __shfl_xor_sync(GV_FULL_WARP, copies, mask);
-	found.copies = copies;
+		postings += __shfl_xor_sync(GV_FULL_WARP, postings, mask);
+	found.postings = postings;
 	if (threadIdx.x % GV_WARP == 0)
 		gv_give_found(batch, query, found, nhits);
 }
@@ -120,7 +120,7 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 	__shared__ GvNear counted[warps];
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
-	const float *scores = batch.d_sampled + (int64_t) query * batch.copies +
+	const float *scores = batch.d_sampled + (int64_t) query * batch.postings +
 		lane;
 	GvNear		near = {};
 
@@ -131,7 +131,7 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 												 scores[(int64_t) b * GV_WARP] <=
 												 last));
 
-		near.copies += count;
+		near.postings += count;
 		near.squares += count * count;
 	}
 	if (lane == 0)
@@ -140,7 +140,7 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 	near = counted[0];
 	for (int w = 1; w < warps; w++)
 	{
-		near.copies += counted[w].copies;
+		near.postings += counted[w].copies;
 		near.squares += counted[w].squares;
 	}
 	return near;

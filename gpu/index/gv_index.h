@@ -41,14 +41,14 @@ extern GvStatus gv_gpu_scan(const GvCardModel *card, const GvBatch *batch,
 							GvSearcher *searcher);
 extern GvStatus gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 							  GvSearcher *searcher);
-extern bool gv_gpu_sorts_copies(const GvBatch *batch);
+extern bool gv_gpu_sorts_postings(const GvBatch *batch);
 extern bool gv_gpu_sifts_copies(const GvBatch *batch);
 extern GvStatus gv_gpu_bound(const GvCardModel *card, const GvBatch *batch,
 							 cudaStream_t stream);
 extern GvStatus gv_gpu_sort_probes(const GvCardModel *card,
 								   const GvBatch *batch,
 								   GvSearcher *searcher);
-extern GvStatus gv_gpu_sort_copies(const GvCardModel *card,
+extern GvStatus gv_gpu_sort_postings(const GvCardModel *card,
 								   const GvBatch *batch,
 								   GvSearcher *searcher);
 

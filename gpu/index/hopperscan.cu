@@ -118,7 +118,7 @@ struct Deal
 
 /* Of a copy, what its lane takes from the place. */
 template <int CHUNKS>
-struct Copy
+struct Posting
 {
 	uint4		codes[CHUNKS];
 	float		t;
@@ -155,7 +155,7 @@ put_block(const GvBatch &batch, int query, uint32_t b, bool live, float score,
 			at = atomicAdd(&batch.d_kept[query], (uint32_t) GV_WARP);
 		at = __shfl_sync(GV_FULL_WARP, at, 0);
 	}
-	to = (int64_t) query * batch.copies + at + lane;
+	to = (int64_t) query * batch.postings + at + lane;
 	batch.d_scores[to] = live ? score : __int_as_float(0x7F800000);
 	if (batch.d_ids != NULL)
 		batch.d_ids[to] = id;
@@ -168,7 +168,7 @@ put_kept(const GvCardModel &card, const GvBatch &batch, int query,
 		 float limit)
 {
 	int			lane = threadIdx.x % GV_WARP;
-	int64_t		first = (int64_t) query * batch.copies;
+	int64_t		first = (int64_t) query * batch.postings;
 
 	for (uint32_t some = threadIdx.x - lane; some < filter.count;
 		 some += THREADS)
@@ -253,15 +253,15 @@ scan_hopper_kernel(GvCardModel card, GvBatch batch)
 		/* 1. each warp's blocks */
 		for (; turn < upto && deal.number(turn) < nblocks; turn++)
 		{
-			Copy<CHUNKS> copy;
+			Posting<CHUNKS> posting;
 			uint32_t	b = deal.number(turn);
 			uint64_t	id = 0;
 			float		score;
 
 			deal.wait();
-			copy.take(card.shape, deal.place);
+			posting.take(card.shape, deal.place);
 			score = __fadd_rn(__shfl_sync(GV_FULL_WARP, deal.base,
-										  turn % GV_WARP), copy.t);
+										  turn % GV_WARP), posting.t);
 			if (!filters)
 				id = deal.id_of(card.shape, turn);
 			if (deal.number(turn + 1) < nblocks)
@@ -271,14 +271,14 @@ scan_hopper_kernel(GvCardModel card, GvBatch batch)
 				deal.ask(card.shape, turn + 1);
 			}
 			score = gv_card_score(__fadd_rn(score,
-											gv_add_chunks(copy.codes, words,
+											gv_add_chunks(posting.codes, words,
 														  (const char *)
 														  table)));
 			if (filters)
-				filter.offer(copy.live && score <= limit, score,
+				filter.offer(posting.live && score <= limit, score,
 							 b * GV_WARP + lane);
 			else
-				put_block(batch, query, b, copy.live, score, id);
+				put_block(batch, query, b, posting.live, score, id);
 		}
 		if (!filters)
 			return;
@@ -339,9 +339,9 @@ bool
 gv_gpu_hopper_filters(const GvCardModel *card, const GvBatch *batch,
 					  const GvSearcher *searcher)
 {
-	return batch->tests == 0 && batch->copies > 0 &&
-		batch->copies <= MOST_FILTERED &&
-		batch->capacity <= GV_FILTER_WANTED && !gv_gpu_sorts_copies(batch) &&
+	return batch->tests == 0 && batch->postings > 0 &&
+		batch->postings <= MOST_FILTERED &&
+		batch->capacity <= GV_FILTER_WANTED && !gv_gpu_sorts_postings(batch) &&
 		gv_gpu_hopper_fits(batch, searcher) && gv_gpu_hopper_scans(card);
 }
 
@@ -353,7 +353,7 @@ GvStatus
 gv_gpu_hopper_scan(const GvCardModel *card, const GvBatch *batch,
 				   const GvSearcher *searcher)
 {
-	int64_t		most = (batch->copies / GV_WARP + WARPS - 1) / WARPS;
+	int64_t		most = (batch->postings / GV_WARP + WARPS - 1) / WARPS;
 	int64_t		share = gv_share_of(RESIDENT / THREADS * searcher->nsms,
 									batch->n);
 	dim3		grid((unsigned) (share < most ? share : most), batch->n);

@@ -26,14 +26,14 @@
 struct Waiting
 {
 	uint32_t	block;			/* number among the query's */
-	uint32_t	copy;			/* probe * GV_BLOCK + number in the block */
+	uint32_t	posting;			/* probe * GV_BLOCK + number in the block */
 };
 
 /* A block of threads' shared memory, beside a table. */
 template <int THREADS>
 struct Wait
 {
-	Waiting		copies[THREADS / GV_WARP][ROOM];	/* of each warp */
+	Waiting		postings[THREADS / GV_WARP][ROOM];	/* of each warp */
 	uint32_t	left[THREADS / GV_WARP];	/* so many, in the end */
 };
 
@@ -56,17 +56,17 @@ struct Scan
 	int			query;
 	GvProbes	probes;
 	const char *table;
-	int64_t		first_copy;
+	int64_t		first_posting;
 
 	/* The score of a copy of a block. */
 	__device__ __forceinline__ float
-	score(const uint8_t *block, int probe, int copy) const
+	score(const uint8_t *block, int probe, int posting) const
 	{
 		float		base = probes.probed[probe].base;
-		float		t = __ldcs((const float *) (block + card.shape.t) + copy);
+		float		t = __ldcs((const float *) (block + card.shape.t) + posting);
 
 		return __fadd_rn(__fadd_rn(base, t),
-						 gv_add_codes<GROUP>((const uint4 *) block + copy,
+						 gv_add_codes<GROUP>((const uint4 *) block + posting,
 											 card.shape.chunks, table));
 	}
 
@@ -140,8 +140,8 @@ struct Scan
 	give(const Waiting &waiting, int n) const
 	{
 		int			lane = threadIdx.x % GV_WARP;
-		int			probe = waiting.copy / GV_BLOCK;
-		int			copy = waiting.copy % GV_BLOCK;
+		int			probe = waiting.posting / GV_BLOCK;
+		int			posting = waiting.posting % GV_BLOCK;
 		uint32_t	to = 0;
 		uint32_t	high = 0;
 		uint32_t	low = 0;
@@ -155,15 +155,15 @@ struct Scan
 				(int64_t) (waiting.block - probes.starts[probe]) *
 				card.shape.block_bytes;
 
-			high = __ldcs((const uint32_t *) (block + card.shape.high) + copy);
-			low = __ldcs((const uint16_t *) (block + card.shape.low) + copy);
-			sum = score(block, probe, copy);
+			high = __ldcs((const uint32_t *) (block + card.shape.high) + posting);
+			low = __ldcs((const uint16_t *) (block + card.shape.low) + posting);
+			sum = score(block, probe, posting);
 		}
 		/* only now, so that codes did not wait for what lane 0 asked for */
 		to = batch.d_ids != NULL ? __shfl_sync(GV_FULL_WARP, to, 0) + lane :
-			waiting.block * GV_BLOCK + copy;
+			waiting.block * GV_BLOCK + posting;
 		if (lane < n)
-			gv_put_copy(batch, first_copy + to, GV_FULL_WARP, sum, high, low,
+			gv_store_posting(batch, first_posting + to, GV_FULL_WARP, sum, high, low,
 						probe);
 	}
 
@@ -189,7 +189,7 @@ struct Scan
 			uint32_t	live = *(const uint32_t *) (block + card.shape.live);
 			float		sum = score(block, probe, lane);
 
-			batch.d_sampled[first_copy + (int64_t) place * GV_BLOCK + lane] =
+			batch.d_sampled[first_posting + (int64_t) place * GV_BLOCK + lane] =
 				live >> lane & 1 ? gv_card_score(sum) :
 				__int_as_float(0x7F800000);
 		}
@@ -269,7 +269,7 @@ struct Scan
 			uint32_t	number = __shfl_sync(GV_FULL_WARP, run.number, from);
 
 			if ((some >> lane & 1) == 0)
-				batch.d_scores[first_copy + (int64_t) number * GV_BLOCK + lane] =
+				batch.d_scores[first_posting + (int64_t) number * GV_BLOCK + lane] =
 					__int_as_float(0x7F800000);
 		}
 	}
@@ -289,7 +289,7 @@ keyscan_kernel(GvCardModel card, GvBatch batch)
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 	Scan		scan = {card, batch, (int) blockIdx.y, {}, (const char *) table,
-		(int64_t) blockIdx.y * batch.copies};
+		(int64_t) blockIdx.y * batch.postings};
 	uint32_t	nblocks = gv_scan_begins<THREADS>(card, batch, scan.query,
 												  blockIdx.x * warps, table,
 												  NULL, scan.probes);

@@ -57,7 +57,7 @@ gv_mirror_changed(GvMirror *mirror)
 static int64_t
 expected_blocks(const GvMirrorSpec *spec)
 {
-	return spec->copies / GV_BLOCK + spec->nlists / 2 + 1;
+	return spec->postings / GV_BLOCK + spec->nlists / 2 + 1;
 }
 
 /* Has a block of threads room for a query's look-up table? */

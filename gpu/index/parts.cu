@@ -14,7 +14,7 @@
 /* Queries that one part of a batch may have. */
 #define MOST_QUERIES	512
 
-#define COPY_BYTES		((int64_t) (sizeof(float) + sizeof(uint64_t)))
+#define POSTING_BYTES		((int64_t) (sizeof(float) + sizeof(uint64_t)))
 
 /* Batches from so many queries on go in two parts, and in four, at least. */
 #define TWO_PARTS		32
@@ -52,7 +52,7 @@ round_up(int64_t number)
 
 /* Room for the scores of one search of so many probes. */
 static int64_t
-most_copies(const GvMirror *mirror, int32_t probes)
+most_postings(const GvMirror *mirror, int32_t probes)
 {
 	int64_t		nblocks = gv_lengths_most(&mirror->lengths, probes);
 
@@ -81,7 +81,7 @@ static bool
 is_small(const GvBatch *batch)
 {
 	return batch->n <= MOST_REPLAYED && batch->probes <= GV_MANY_PROBES &&
-		batch->capacity <= GV_MANY_COPIES && batch->copies > 0;
+		batch->capacity <= GV_MANY_POSTINGS && batch->postings > 0;
 }
 
 /* The least power of two at or above a number; 0 of 0. */
@@ -112,7 +112,7 @@ round_batch(const GvMirror *mirror, GvBatch *batch)
 							   mirror->spec.nlists);
 	batch->capacity = (int32_t) (far ? round_far_up(batch->capacity) :
 								 round_up(batch->capacity));
-	batch->copies = most_copies(mirror, batch->probes);
+	batch->postings = most_postings(mirror, batch->probes);
 	batch->tests = (int32_t) round_up(batch->tests);
 	batch->values = (int32_t) round_far_up(batch->values);
 }
@@ -121,19 +121,19 @@ round_batch(const GvMirror *mirror, GvBatch *batch)
 static int64_t
 rounded_bytes(const GvMirror *mirror, GvBatch batch)
 {
-	int64_t		copy_bytes = COPY_BYTES;
+	int64_t		posting_bytes = POSTING_BYTES;
 	int64_t		hit_bytes = sizeof(GvHit) + sizeof(uint8_t *);
 	int64_t		scores;			/* of lists, and of runs */
 
 	if (is_small(&batch))
 		round_batch(mirror, &batch);
 	if (batch.sampled)
-		copy_bytes += sizeof(float);
+		posting_bytes += sizeof(float);
 	scores = batch.n * (int64_t) gv_nruns(mirror->spec.nlists) +
 		gv_gpu_coarse_rows(&mirror->card, batch.n, batch.probes) *
 		(int64_t) mirror->spec.nlists;
 	return scores * (int64_t) sizeof(float) +
-		batch.n * (batch.copies * copy_bytes + batch.capacity * hit_bytes +
+		batch.n * (batch.postings * posting_bytes + batch.capacity * hit_bytes +
 				   batch.tests * (int64_t) sizeof(GvCardTest)) +
 		batch.values * (int64_t) sizeof(uint64_t);
 }
@@ -198,7 +198,7 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 			more.probes = probes;
 		if (more.capacity < next->capacity)
 			more.capacity = next->capacity;
-		more.copies = most_copies(mirror, more.probes);
+		more.postings = most_postings(mirror, more.probes);
 		if (batch->n > 0 && rounded_bytes(mirror, more) > most_work)
 			break;
 		*batch = more;
@@ -270,9 +270,9 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 		COMMON(d_records, n * batch->capacity * sizeof(uint8_t *));
 	OWN(d_starts, n * (batch->probes + 1) * sizeof(uint32_t));
 	OWN(d_first, n * batch->probes * sizeof(uint8_t *));
-	COMMON(d_scores, n * batch->copies * sizeof(float));
-	if (!gv_gpu_sorts_copies(batch))
-		COMMON(d_ids, n * batch->copies * sizeof(uint64_t));
+	COMMON(d_scores, n * batch->postings * sizeof(float));
+	if (!gv_gpu_sorts_postings(batch))
+		COMMON(d_ids, n * batch->postings * sizeof(uint64_t));
 	OWN(d_found, n * sizeof(GvFound));
 	if (gv_gpu_approximate_fits(card, batch))
 	{
@@ -301,7 +301,7 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 	{
 		IN(in_ranks, n * sizeof(GvRank));
 		OWN(d_ranks, n * sizeof(GvRank));
-		OWN(d_sampled, n * batch->copies * sizeof(float));
+		OWN(d_sampled, n * batch->postings * sizeof(float));
 		OWN(d_nsampled, n * sizeof(uint32_t));
 	}
 	if (places->common_bytes < common_bytes)

@@ -29,7 +29,7 @@ rescore_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 	__shared__ uint32_t said[2][GV_WARP];
 	__shared__ uint32_t count;
 	int			query = blockIdx.x;
-	int64_t		first_copy = (int64_t) query * batch.copies;
+	int64_t		first_posting = (int64_t) query * batch.postings;
 	const GvNearScore *near = lists.d_near + (int64_t) query * GV_NEAR_ROOM;
 	uint32_t	n = lists.d_counts[query];
 	uint32_t	k = batch.d_wanted[query].capacity;
@@ -72,20 +72,20 @@ rescore_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 	for (uint32_t i = threadIdx.x; i < count; i += THREADS)
 	{
 		uint32_t	b = places[i] / GV_WARP;
-		int			copy = places[i] % GV_WARP;
+		int			posting = places[i] % GV_WARP;
 		int			probe = probes.one_of(kept, b);
 		float		base;
 		const uint8_t *block = probes.block_of(kept, b, probe,
 											   card.shape.block_bytes, &base);
-		float		t = ((const float *) (block + card.shape.t))[copy];
-		uint64_t	id = gv_id_in(block, card.shape, copy, probe);
-		float		sum = gv_add_codes<GROUP>((const uint4 *) block + copy,
+		float		t = ((const float *) (block + card.shape.t))[posting];
+		uint64_t	id = gv_id_in(block, card.shape, posting, probe);
+		float		sum = gv_add_codes<GROUP>((const uint4 *) block + posting,
 											  card.shape.chunks,
 											  (const char *) table);
 
-		batch.d_scores[first_copy + i] =
+		batch.d_scores[first_posting + i] =
 			gv_card_score(__fadd_rn(__fadd_rn(base, t), sum));
-		batch.d_ids[first_copy + i] = id;
+		batch.d_ids[first_posting + i] = id;
 	}
 	if (threadIdx.x == 0)
 		batch.d_kept[query] = count;

@@ -37,7 +37,7 @@
 #define LARGEST			127.0f
 #define PIECES			(GV_CODEWORDS / 4)	/* of 16 bytes, of a row */
 #define BLOCKS			2		/* of copies, that a warp finds a limit from */
-#define LIMIT_COPIES	(BLOCKS * WARPS * GV_BLOCK)
+#define LIMIT_POSTINGS	(BLOCKS * WARPS * GV_BLOCK)
 
 /* Where the codewords of sub-quantizer j are. */
 static __device__ __forceinline__ int
@@ -276,7 +276,7 @@ aim_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 	GV_SHARED(table);
 	__shared__ GvKept kept;
 	__shared__ uint32_t words[THREADS];
-	__shared__ uint32_t keys[LIMIT_COPIES];
+	__shared__ uint32_t keys[LIMIT_POSTINGS];
 	__shared__ uint32_t talked[2][GV_WARP];
 	__shared__ float said[WARPS];
 	__shared__ uint32_t count;

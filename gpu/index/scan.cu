@@ -29,7 +29,7 @@ scan_kernel(GvCardModel card, GvBatch batch)
 	__shared__ GvKept kept;
 	int			query = blockIdx.y;
 	int			lane = threadIdx.x % GV_WARP;
-	int64_t		first_copy = (int64_t) query * batch.copies;
+	int64_t		first_posting = (int64_t) query * batch.postings;
 	GvProbes	probes;
 	uint32_t	nblocks = gv_scan_begins<THREADS>(card, batch, query,
 												  blockIdx.x * warps, table,
@@ -52,7 +52,7 @@ scan_kernel(GvCardModel card, GvBatch batch)
 											  card.shape.chunks,
 											  (const char *) table);
 
-		gv_put_copy(batch, first_copy + (int64_t) b * GV_WARP + lane, live,
+		gv_store_posting(batch, first_posting + (int64_t) b * GV_WARP + lane, live,
 					__fadd_rn(__fadd_rn(base, t), sum), high, low, probe);
 	}
 }

@@ -225,7 +225,7 @@ gv_scan_begins(const GvCardModel &card, const GvBatch &batch, int query,
 static __device__ __forceinline__ uint64_t
 gv_id_in(const uint8_t *block, const GvBlockShape &shape, int i, int probe)
 {
-	return gv_copy_id(((const uint32_t *) (block + shape.high))[i],
+	return gv_posting_id(((const uint32_t *) (block + shape.high))[i],
 					  ((const uint16_t *) (block + shape.low))[i], probe);
 }
 
@@ -234,13 +234,13 @@ gv_id_in(const uint8_t *block, const GvBlockShape &shape, int i, int probe)
  * block's mask.
  */
 static __device__ __forceinline__ void
-gv_put_copy(const GvBatch &batch, int64_t to, uint32_t live, float score,
+gv_store_posting(const GvBatch &batch, int64_t to, uint32_t live, float score,
 			uint32_t high, uint32_t low, int probe)
 {
 	batch.d_scores[to] = live >> threadIdx.x % GV_WARP & 1 ?
 		gv_card_score(score) : __int_as_float(0x7F800000);
 	if (batch.d_ids != NULL)
-		batch.d_ids[to] = gv_copy_id(high, low, probe);
+		batch.d_ids[to] = gv_posting_id(high, low, probe);
 }
 
 /*
@@ -276,7 +276,7 @@ static inline dim3
 gv_scan_grid(const GvBatch &batch, const GvSearcher &searcher, int resident)
 {
 	constexpr int warps = THREADS / GV_WARP;
-	int64_t		most = (batch.copies / GV_BLOCK + warps - 1) / warps;
+	int64_t		most = (batch.postings / GV_BLOCK + warps - 1) / warps;
 	int64_t		share = gv_share_of(resident / THREADS * searcher.nsms, batch.n);
 
 	return dim3((unsigned) (share < most ? share : most), batch.n);

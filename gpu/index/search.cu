@@ -362,8 +362,8 @@ gv_gpu_finish(GvSearcher *searcher)
 
 		search->nprobed = found[i].nprobed;
 		search->nhits = found[i].nhits;
-		search->copies = found[i].copies;
-		search->nearer = search->rank > 0 ? near[i].copies : 0;
+		search->postings = found[i].postings;
+		search->nearer = search->rank > 0 ? near[i].postings : 0;
 		search->nearer_squares = search->rank > 0 ? near[i].squares : 0;
 	}
 	searcher->n = 0;

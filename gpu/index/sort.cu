@@ -203,7 +203,7 @@ score_keys_kernel(GvBatch batch, GvCardModel card, int query, int64_t n,
 	again[i] = p;
 	if (p / GV_BLOCK < batch.d_starts[(int64_t) query * (batch.probes + 1) +
 									  batch.d_found[query].nprobed])
-		keys[i] = gv_ordered(batch.d_scores[(int64_t) query * batch.copies + p]);
+		keys[i] = gv_ordered(batch.d_scores[(int64_t) query * batch.postings + p]);
 	else
 		keys[i] = 0xFFFFFFFFu;
 }
@@ -237,17 +237,17 @@ copy_out_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
 static __global__ void
 give_kernel(GvCardModel card, GvBatch batch)
 {
-	gv_give_all(card, batch, blockIdx.x, batch.copies > 0 ?
+	gv_give_all(card, batch, blockIdx.x, batch.postings > 0 ?
 				batch.d_found[blockIdx.x].nhits : 0);
 }
 
 /* See gv_gpu_select. */
 GvStatus
-gv_gpu_sort_copies(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_sort_postings(const GvCardModel *card, const GvBatch *batch,
 				   GvSearcher *searcher)
 {
 	cudaStream_t stream = searcher->stream;
-	int64_t		n = batch->copies;
+	int64_t		n = batch->postings;
 	SortMemory	memory;
 
 	if (n > 0)

@@ -279,7 +279,7 @@ count_behind(void *arg)
 		IvfpqListEntryRead(mirror->index, &meta, list, &entry);
 		behind += entry.nitems;
 	}
-	mirror->behind = Max(behind - mirror->held->copies, 0);
+	mirror->behind = Max(behind - mirror->held->postings, 0);
 }
 
 /*
@@ -301,22 +301,22 @@ try_behind(Mirror *mirror)
 static double
 count_percent(const Mirror *mirror)
 {
-	int64		copies;
+	int64		postings;
 	int64		expected;
 
 	if (mirror->held == NULL)
 	{
-		copies = mirror->wanted->copies;
+		postings = mirror->wanted->postings;
 		expected = mirror->wanted->expected;
 	}
 	else if (mirror->held->ready)
 		return 100;
 	else
 	{
-		copies = mirror->held->copies;
+		postings = mirror->held->postings;
 		expected = mirror->held->expected;
 	}
-	return expected > 0 ? Min(100.0 * copies / expected, 100) : 0;
+	return expected > 0 ? Min(100.0 * postings / expected, 100) : 0;
 }
 
 static void
@@ -344,7 +344,7 @@ put_mirror(Row *row, const Mirror *mirror)
 		put(row, Int32GetDatum(held->nlists));
 	else
 		put_null(row);
-	put_known(row, held, held ? held->copies : 0);
+	put_known(row, held, held ? held->postings : 0);
 	put_known(row, mirror->behind >= 0, mirror->behind);
 	put(row, Float8GetDatum(count_percent(mirror)));
 	put_known(row, held, held ? held->searches : 0);

@@ -14,16 +14,16 @@
  * locked until the caller has finished the record.
  */
 static void
-append_copies(Relation index, const IvfpqLayout *layout, uint32 list,
-			  IvfpqListEntry *entry, const IvfpqCopy *copies, int ncopies,
+append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
+			  IvfpqListEntry *entry, const IvfpqPosting *postings, int npostings,
 			  GenericXLogState *state, IvfpqBlockPages *block)
 {
 	IvfpqSlotHeader *headers[IVFPQ_MAX_PARTS];
 	char	   *parts[IVFPQ_MAX_PARTS];
-	uint32		ordinal = entry->nitems / IVFPQ_BLOCK_COPIES;
-	int			used = entry->nitems % IVFPQ_BLOCK_COPIES;
+	uint32		ordinal = entry->nitems / IVFPQ_BLOCK_POSTINGS;
+	int			used = entry->nitems % IVFPQ_BLOCK_POSTINGS;
 
-	Assert(ncopies > 0 && used + ncopies <= IVFPQ_BLOCK_COPIES);
+	Assert(ncopies > 0 && used + ncopies <= IVFPQ_BLOCK_POSTINGS);
 	if (used > 0)
 		IvfpqBlockLock(index, layout, entry->head, list, entry->gen, ordinal,
 					   block);
@@ -36,14 +36,14 @@ append_copies(Relation index, const IvfpqLayout *layout, uint32 list,
 						 entry->head);
 	for (int p = 0; p < layout->nparts; p++)
 		parts[p] = IvfpqSlabBody(headers[p]);
-	for (int i = 0; i < ncopies; i++)
+	for (int i = 0; i < npostings; i++)
 	{
-		IvfpqBodySet(layout, headers[0], parts, used + i, &copies[i]);
-		entry->nfirst += !copies[i].second;
+		IvfpqBodySet(layout, headers[0], parts, used + i, &postings[i]);
+		entry->nfirst += !postings[i].second;
 	}
 
 	entry->head = IvfpqBlockAddress(block);
-	entry->nitems += ncopies;
+	entry->nitems += npostings;
 }
 
 /*
@@ -53,7 +53,7 @@ append_copies(Relation index, const IvfpqLayout *layout, uint32 list,
  */
 static void
 patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
-		   Buffer dirbuf, const IvfpqCopy *copy, IvfpqBlockPages *block)
+		   Buffer dirbuf, const IvfpqPosting *posting, IvfpqBlockPages *block)
 {
 	Page		page = BufferGetPage(dirbuf);
 	const IvfpqListEntry *from = IvfpqDirectoryEntry(page, list);
@@ -63,7 +63,7 @@ patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
 	int			slots_at[IVFPQ_MAX_PARTS];
 
 	IvfpqBlockLock(index, layout, entry.head, list, entry.gen,
-				   entry.nitems / IVFPQ_BLOCK_COPIES, block);
+				   entry.nitems / IVFPQ_BLOCK_POSTINGS, block);
 	for (int p = layout->nparts - 1; p >= 0; p--)
 	{
 		Page		part = BufferGetPage(block->buffers[p]);
@@ -73,10 +73,10 @@ patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
 		IvfpqPatchInit(&patches[1 + p], block->buffers[p]);
 	}
 	IvfpqBodyPatch(layout, header, slots_at,
-				   entry.nitems % IVFPQ_BLOCK_COPIES, copy, patches + 1);
+				   entry.nitems % IVFPQ_BLOCK_POSTINGS, posting, patches + 1);
 
 	entry.nitems++;
-	entry.nfirst += !copy->second;
+	entry.nfirst += !posting->second;
 	IvfpqPatchInit(&patches[0], dirbuf);
 	IvfpqPatchAdd(&patches[0], (const char *) from - page, &entry,
 				  offsetof(IvfpqListEntry, del_seq));
@@ -91,7 +91,7 @@ patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
  */
 void
 IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
-				const IvfpqCopy *copy, const IvfpqPendingPlace *pending)
+				const IvfpqPosting *posting, const IvfpqPendingPlace *pending)
 {
 	IvfpqLayout layout;
 	IvfpqBlockPages block;
@@ -106,17 +106,17 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
 	page = BufferGetPage(dirbuf);
 	if (pending == NULL && IvfpqDirectoryEntry(page, list)->nitems %
-		IVFPQ_BLOCK_COPIES > 0)
-		patch_list(index, &layout, list, dirbuf, copy, &block);
+		IVFPQ_BLOCK_POSTINGS > 0)
+		patch_list(index, &layout, list, dirbuf, posting, &block);
 	else
 	{
 		GenericXLogState *state = GenericXLogStart(index);
 
 		page = GenericXLogRegisterBuffer(state, dirbuf, 0);
 		if (pending != NULL)
-			pendbuf = IvfpqPendingTake(index, pending, &copy->tid, state);
-		append_copies(index, &layout, list, IvfpqDirectoryEntry(page, list),
-					  copy, 1, state, &block);
+			pendbuf = IvfpqPendingTake(index, pending, &posting->tid, state);
+		append_postings(index, &layout, list, IvfpqDirectoryEntry(page, list),
+					  posting, 1, state, &block);
 		GenericXLogFinish(state);
 	}
 
@@ -133,13 +133,13 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
  */
 void
 IvfpqChainAppend(Relation index, const IvfpqLayout *layout, uint32 list,
-				 IvfpqListEntry *chain, const IvfpqCopy *copies, int ncopies)
+				 IvfpqListEntry *chain, const IvfpqPosting *postings, int npostings)
 {
 	IvfpqBlockPages block;
 	GenericXLogState *state;
 
 	state = GenericXLogStart(index);
-	append_copies(index, layout, list, chain, copies, ncopies, state, &block);
+	append_postings(index, layout, list, chain, postings, npostings, state, &block);
 	GenericXLogFinish(state);
 	IvfpqBlockRelease(index, layout, &block);
 }

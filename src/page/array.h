@@ -20,8 +20,8 @@
 static inline int
 IvfpqCodeBlockFloats(const IvfpqMetaData *meta)
 {
-	return IVFPQ_BLOCK_COPIES +
-		IvfpqCodeBytes(meta->pq_dim) * IVFPQ_BLOCK_COPIES /
+	return IVFPQ_BLOCK_POSTINGS +
+		IvfpqCodeBytes(meta->pq_dim) * IVFPQ_BLOCK_POSTINGS /
 		(int) sizeof(float4);
 }
 
@@ -32,7 +32,7 @@ IvfpqCodeBlockFloats(const IvfpqMetaData *meta)
 static inline int64
 IvfpqCodeBlock(int parent, int first_list)
 {
-	return first_list / IVFPQ_BLOCK_COPIES + parent;
+	return first_list / IVFPQ_BLOCK_POSTINGS + parent;
 }
 
 static inline int64

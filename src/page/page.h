@@ -91,11 +91,11 @@ extern uint64 IvfpqDirectoryVersion(Relation index,
 
 /* append.c: appending to lists */
 extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
-							uint32 list, const IvfpqCopy *copy,
+							uint32 list, const IvfpqPosting *posting,
 							const IvfpqPendingPlace *pending);
 extern void IvfpqChainAppend(Relation index, const IvfpqLayout *layout,
 							 uint32 list, IvfpqListEntry *chain,
-							 const IvfpqCopy *copies, int ncopies);
+							 const IvfpqPosting *postings, int npostings);
 
 /* slab.c: slots and blocks on slab pages */
 extern IvfpqSlotHeader *IvfpqSlabSlot(Page page, const IvfpqLayout *layout,
@@ -174,7 +174,7 @@ extern void IvfpqWriterInit(IvfpqWriter *writer, Relation index,
 							const IvfpqMetaData *meta, const uint32 *counts,
 							int nlists, bool shared);
 extern void IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
-							void (*next) (void *arg, IvfpqCopy *copy),
+							void (*next) (void *arg, IvfpqPosting *posting),
 							void *arg, IvfpqListEntry *entry);
 extern void IvfpqWriterFinish(IvfpqWriter *writer);
 extern void IvfpqDirectoryWrite(Relation index, const IvfpqMetaData *meta,

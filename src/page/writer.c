@@ -29,8 +29,8 @@ slab_pages(const IvfpqLayout *layout, const uint32 *counts, int nlists)
 	int64		nblocks = 0;
 
 	for (int list = 0; list < nlists; list++)
-		nblocks += (counts[list] + IVFPQ_BLOCK_COPIES - 1) /
-			IVFPQ_BLOCK_COPIES;
+		nblocks += (counts[list] + IVFPQ_BLOCK_POSTINGS - 1) /
+			IVFPQ_BLOCK_POSTINGS;
 	return (BlockNumber) ((nblocks * layout->nparts +
 						   layout->slots_per_page - 1) /
 						  layout->slots_per_page);
@@ -165,7 +165,7 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
  */
 void
 IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
-				void (*next) (void *arg, IvfpqCopy *copy), void *arg,
+				void (*next) (void *arg, IvfpqPosting *posting), void *arg,
 				IvfpqListEntry *entry)
 {
 	const IvfpqLayout *layout = &writer->layout;
@@ -177,21 +177,21 @@ IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 
 	while (left > 0)
 	{
-		uint32		count = (left - 1) % IVFPQ_BLOCK_COPIES + 1;
+		uint32		count = (left - 1) % IVFPQ_BLOCK_POSTINGS + 1;
 		IvfpqSlotHeader header = {0};
 		IvfpqAddress here;
 
 		for (uint32 i = 0; i < count; i++)
 		{
-			IvfpqCopy	copy;
+			IvfpqPosting	posting;
 
-			next(arg, &copy);
-			IvfpqBodySet(layout, &header, parts, i, &copy);
+			next(arg, &posting);
+			IvfpqBodySet(layout, &header, parts, i, &posting);
 		}
 		writer->second = header.second;
 		entry->nfirst += count - pg_popcount32(header.second);
 		left -= count;
-		here = write_block(writer, list, left / IVFPQ_BLOCK_COPIES);
+		here = write_block(writer, list, left / IVFPQ_BLOCK_POSTINGS);
 		if (entry->nitems == 0)
 			entry->head = here;
 		entry->nitems += count;

@@ -298,7 +298,7 @@ typedef struct GvSearchReply
 {
 	int32_t		nprobed;
 	int32_t		nhits;
-	int64_t		copies;			/* as in GvSearch */
+	int64_t		postings;			/* as in GvSearch */
 	uint32_t	batch;			/* searches answered together with this one */
 	uint32_t	queued_us;		/* from the whole request to the batch's begin */
 	uint32_t	engine_us;		/* the batch */
@@ -460,7 +460,7 @@ typedef struct GvEncodeReply
 
 typedef struct GvTrialRequest
 {
-	int64_t		copies;			/* no more are to come */
+	int64_t		postings;			/* no more are to come */
 } GvTrialRequest;
 
 /* n searches as in GvSearchRequest. */
@@ -528,7 +528,7 @@ typedef struct GvMirrorStatus
 	int32_t		shards;			/* devices that it is divided among, or 1 */
 	int32_t		replicas;		/* devices that have it whole, or 1 */
 	int64_t		bytes;
-	int64_t		copies;			/* it holds, dead ones included */
+	int64_t		postings;			/* it holds, dead ones included */
 	int64_t		expected;		/* copies, when loading began */
 	int64_t		searches;
 	int64_t		idle_ms;		/* since it was last searched or changed */

@@ -332,7 +332,7 @@ gv_build_trial(GvConnection *connection)
 						   gv_trial_begin(&build->trial, &build->spec,
 										  &build->trained,
 										  building->part->builder,
-										  request->copies), NULL);
+										  request->postings), NULL);
 }
 
 /* See GV_MSG_PIECES. */

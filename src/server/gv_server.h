@@ -296,7 +296,7 @@ typedef struct GvHeldMirror
 	bool		ready;
 	int32_t		nparts;
 	GvHeldPart	parts[GV_MAX_DEVICES];	/* [nparts] */
-	int64_t		copies;			/* as nitems */
+	int64_t		postings;			/* as nitems */
 	int64_t		searches;
 	int64_t		used_ms;		/* when it was last searched or changed */
 } GvHeldMirror;
@@ -330,7 +330,7 @@ extern int32_t gv_mirrors_status(GvStatusReply *reply,
 /* parts.c: their parts on devices. */
 extern int32_t gv_mirrors_device(const GvHeldMirror *held, int32_t wanted);
 extern bool gv_mirrors_room(GvHeldMirror *held, const int64_t *growth);
-extern void gv_mirrors_changed(GvHeldMirror *held, int64_t copies);
+extern void gv_mirrors_changed(GvHeldMirror *held, int64_t postings);
 extern bool gv_mirrors_evict_for(GvHeldMirror *held,
 								 const int64_t *growth);
 
@@ -485,13 +485,13 @@ typedef struct GvTrial
 	GvMirror   *mirror;			/* NULL: there is none yet */
 	int64_t		charged;		/* bytes of the budget */
 	GvSearcher *searcher;
-	int64_t		ncopies;		/* that came */
+	int64_t		npostings;		/* that came */
 	GvSearch	searches[GV_MAX_TRIES];
 } GvTrial;
 
 extern GvStatus gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
 							   const GvTrained *trained, GvBuilder *builder,
-							   int64_t copies);
+							   int64_t postings);
 extern void gv_trial_pieces(GvTrial *trial, GvConnection *connection);
 extern void gv_trial_search(GvTrial *trial, GvConnection *connection);
 extern void gv_trial_end(GvTrial *trial);

@@ -226,7 +226,7 @@ prepare(Many *many, const GvHeldMirror *held,
 		const GvSearchesRequest *request, int32_t first, int32_t n)
 {
 	const float *queries = (const float *) (request + 1);
-	int64_t		copies = held->nitems > 0 ? held->nitems : 1;
+	int64_t		postings = held->nitems > 0 ? held->nitems : 1;
 	int32_t		i;
 
 	/* no list is searched twice, and no more copies come back than there are */
@@ -237,8 +237,8 @@ prepare(Many *many, const GvHeldMirror *held,
 			.probes = request->probes < held->spec.nlists ? request->probes :
 			held->spec.nlists,
 			.compare = request->compare,
-			.capacity = request->capacity <= copies ? request->capacity :
-			(int32_t) copies,
+			.capacity = request->capacity <= postings ? request->capacity :
+			(int32_t) postings,
 			.bounded = held->spec.refine_slots > 0
 	};
 }

@@ -320,7 +320,7 @@ name_place(const GvHeldMirror *held, char *text, size_t size)
 void
 gv_mirrors_ready(GvHeldMirror *held)
 {
-	int64_t		copies;
+	int64_t		postings;
 	int64_t		bytes;
 	char		where[32 + 12 * GV_MAX_DEVICES];
 	int32_t		i;
@@ -331,12 +331,12 @@ gv_mirrors_ready(GvHeldMirror *held)
 	for (i = 0; i < held->nparts; i++)
 		held->parts[i].reserved = 0;
 	gv_registry_recharge(held);
-	copies = held->copies;
+	postings = held->postings;
 	bytes = gv_registry_bytes(held);
 	name_place(held, where, sizeof(where));
 	gv_registry_unlock();
 	gv_log("LOG", "index %u is mirrored%s: %lld copies, %lld MB",
-		   held->key.index, where, (long long) copies,
+		   held->key.index, where, (long long) postings,
 		   (long long) (bytes >> 20));
 }
 
@@ -401,8 +401,8 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 		mirrors[n].shards = held->kind == GV_SHARDS ? held->nparts : 1;
 		mirrors[n].replicas = held->kind == GV_REPLICAS ? held->nparts : 1;
 		mirrors[n].bytes = gv_registry_bytes(held);
-		mirrors[n].copies = held->copies;
-		mirrors[n].expected = held->spec.copies;
+		mirrors[n].postings = held->postings;
+		mirrors[n].expected = held->spec.postings;
 		mirrors[n].searches = held->searches;
 		mirrors[n].idle_ms = now > held->used_ms ? now - held->used_ms : 0;
 	}

@@ -252,14 +252,14 @@ gv_mirrors_room(GvHeldMirror *held, const int64_t *growth)
 
 /* It has been changed, under its lock, and holds so many copies. */
 void
-gv_mirrors_changed(GvHeldMirror *held, int64_t copies)
+gv_mirrors_changed(GvHeldMirror *held, int64_t postings)
 {
 	int32_t		before;
 	int32_t		lost;
 
 	gv_registry_lock();
 	before = held->nparts;
-	held->copies = copies;
+	held->postings = postings;
 	gv_registry_recharge(held);
 	lost = before - held->nparts;
 	gv_registry_unlock();

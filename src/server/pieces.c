@@ -163,7 +163,7 @@ gv_pieces_open(const GvMirrorSpec *spec, const GvPiece *piece)
 		.first = piece->first,
 		.nblocks = piece->nblocks
 	};
-	size_t		copies = (size_t) piece->nblocks * GV_BLOCK;
+	size_t		postings = (size_t) piece->nblocks * GV_BLOCK;
 	size_t		keys_bytes = gv_keys_bytes(&spec->keys);
 	const char *next = (const char *) (piece + 1);
 
@@ -172,9 +172,9 @@ gv_pieces_open(const GvMirrorSpec *spec, const GvPiece *piece)
 		return open;
 	next += (size_t) piece->nblocks * sizeof(uint32_t);
 	open.t = (const float *) next;
-	next += copies * sizeof(float);
+	next += postings * sizeof(float);
 	open.rowids = (const uint16_t *) next;
-	next += copies * 3 * sizeof(uint16_t);
+	next += postings * 3 * sizeof(uint16_t);
 	if (keys_bytes > 0)
 		open.keys = next;
 	next += (size_t) piece->nblocks * keys_bytes;

@@ -293,7 +293,7 @@ gv_session_put(const GvHeldMirror *held, const GvSearch *found, bool is_brief,
 	memset(reply, 0, sizeof(*reply));
 	reply->nprobed = found->nprobed;
 	reply->nhits = found->nhits;
-	reply->copies = found->copies;
+	reply->postings = found->postings;
 	reply->nbounds = (uint32_t) nbounds;
 	reply->is_brief = is_brief;
 	reply->nearest = found->nprobed > 0 ? found->probed[0].list : 0;

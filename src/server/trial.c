@@ -71,7 +71,7 @@ make(GvTrial *trial, GvBuilder *builder)
  */
 GvStatus
 gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
-			   const GvTrained *trained, GvBuilder *builder, int64_t copies)
+			   const GvTrained *trained, GvBuilder *builder, int64_t postings)
 {
 	int64_t		bytes;
 	GvStatus	status;
@@ -85,7 +85,7 @@ gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
 	trial->spec.m = spec->m;
 	trial->spec.nlists = trained->nlists;
 	trial->spec.nparents = trained->nparents;
-	trial->spec.copies = copies;
+	trial->spec.postings = postings;
 	bytes = gv_mirror_size(&trial->spec);
 	if (bytes == 0)
 		return GV_INVALID;
@@ -117,11 +117,11 @@ gv_trial_pieces(GvTrial *trial, GvConnection *connection)
 
 		if (piece->first != 0 || piece->flags != 0)
 			wrong = "a piece that is no whole list";
-		else if (piece->state.nitems > trial->spec.copies - trial->ncopies)
+		else if (piece->state.nitems > trial->spec.postings - trial->npostings)
 			wrong = "more copies than there was room made for";
 		else
 			status = gv_mirror_put_list(trial->mirror, &open);
-		trial->ncopies += piece->state.nitems;
+		trial->npostings += piece->state.nitems;
 		next += gv_pieces_bytes(&trial->spec, piece);
 	}
 	gv_pieces_conclude(connection, status, wrong);
@@ -153,8 +153,8 @@ search(GvTrial *trial, const GvTryRequest *request)
 	int32_t		i;
 
 	/* no more come back than there are */
-	if (capacity > trial->ncopies)
-		capacity = trial->ncopies > 0 ? (int32_t) trial->ncopies : 1;
+	if (capacity > trial->npostings)
+		capacity = trial->npostings > 0 ? (int32_t) trial->npostings : 1;
 
 	for (i = 0; i < request->n; i++)
 	{

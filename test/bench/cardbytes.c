@@ -49,7 +49,7 @@ make_index(int64_t rows, const int32_t shape[3], bool records, int copies,
 	double		most = MANY_LISTS *
 		fmax(1, sqrt((double) rows / VERY_MANY_ROWS));
 	CardIndex	index = {.rows = rows,.dims = shape[0],.m = shape[1 + records],
-	.lists = (int32_t) fmin((double) rows / ROWS_A_LIST, most),.copies = rows * copies,
+	.lists = (int32_t) fmin((double) rows / ROWS_A_LIST, most),.postings = rows * copies,
 	.records = records,.cards = cards};
 
 	return index;
@@ -64,7 +64,7 @@ compare(const CardIndex *index, int64_t bytes)
 
 	printf("%9lld x %4d  m %3d  %6d lists  %9lld copies  %-4s  %8.1f MB  "
 		   "%6.1f a row  model %.4f\n", (long long) index->rows, index->dims,
-		   index->m, index->lists, (long long) index->copies,
+		   index->m, index->lists, (long long) index->postings,
 		   index->records ? "sq8" : "none", (double) bytes / 1e6,
 		   (double) bytes / (double) index->rows, ratio);
 	fflush(stdout);
@@ -114,7 +114,7 @@ compare_lines(void)
 				 &index.lists, &copies, &rows, &records, &bytes) == 7)
 	{
 		index.rows = rows;
-		index.copies = copies;
+		index.postings = copies;
 		index.records = records == 't';
 		good &= compare(&index, bytes);
 	}

@@ -154,7 +154,7 @@ static void
 put_lists(Bench *bench)
 {
 	const GvMirrorSpec *spec = &bench->spec;
-	int			mean = (int) (spec->copies / spec->nlists);
+	int			mean = (int) (spec->postings / spec->nlists);
 	int			most = mean * 3 / 2 / GV_BLOCK + 2;
 	int			code_bytes = gv_code_bytes(spec->m);
 	size_t		bytes = (size_t) most * (size_t) code_bytes * GV_BLOCK;
@@ -334,7 +334,7 @@ measure(Bench *bench, int n)
 		{
 			CHECKED(gv_mirror_finish(searcher));
 			times[count++] = bench_now() - began[lane];
-			copies += (double) first[lane]->copies;
+			copies += (double) first[lane]->postings;
 		}
 		at = at + n > NQUERIES ? 0 : at;
 		first[lane] = bench->searches + at;
@@ -350,7 +350,7 @@ measure(Bench *bench, int n)
 	{
 		CHECKED(gv_mirror_finish(bench->searchers[lane]));
 		times[count++] = bench_now() - began[lane];
-		copies += (double) first[lane]->copies;
+		copies += (double) first[lane]->postings;
 	}
 	start = bench_now() - start;
 	bench_sort_times(times, count);
@@ -544,7 +544,7 @@ main(int argc, char **argv)
 		!are_batches(args + 6, nargs - 6))
 		return usage();
 	bench.spec.refine_records = atoll(args[0]);
-	bench.spec.copies = 2 * bench.spec.refine_records;
+	bench.spec.postings = 2 * bench.spec.refine_records;
 	bench.spec.dims = atoi(args[1]);
 	bench.spec.nlists = atoi(args[2]);
 	bench.spec.m = atoi(args[3]);

@@ -97,8 +97,8 @@ cpu_size(const GvMirrorSpec *spec)
 	bytes += (int64_t) spec->nlists * sizeof(GvCpuList);
 	bytes += gv_cpu_records_size(spec);
 	/* the last block of a list is half full, on an average */
-	nblocks = (spec->copies + GV_BLOCK - 1) / GV_BLOCK;
-	nblocks += spec->copies > 0 ? spec->nlists / 2 : 0;
+	nblocks = (spec->postings + GV_BLOCK - 1) / GV_BLOCK;
+	nblocks += spec->postings > 0 ? spec->nlists / 2 : 0;
 	return bytes + nblocks * (int64_t) block_stride(spec);
 }
 

@@ -23,7 +23,7 @@ struct GvSearcher
 	size_t		table_room;		/* bytes */
 	GvTopK		parents;		/* capacity is what there is memory for */
 	GvTopK		lists;
-	GvTopK		copies;			/* of one list */
+	GvTopK		postings;			/* of one list */
 	void	   *scratch;		/* gv_scan's */
 	size_t		scratch_room;	/* bytes */
 };
@@ -48,8 +48,8 @@ gv_cpu_searcher_drop(GvSearcher *searcher)
 	free(searcher->parents.ids);
 	free(searcher->lists.scores);
 	free(searcher->lists.ids);
-	free(searcher->copies.scores);
-	free(searcher->copies.ids);
+	free(searcher->postings.scores);
+	free(searcher->postings.ids);
 	free(searcher->scratch);
 	free(searcher);
 }
@@ -229,7 +229,7 @@ scan_blocks(const GvMirror *mirror, GvSearch *search, uint32_t probe,
 		for (i = 0; i < n; i++)
 		{
 			blocks[i] = gv_cpu_block(mirror, list, first + i);
-			search->copies += __builtin_popcount(blocks[i].live);
+			search->postings += __builtin_popcount(blocks[i].live);
 		}
 		status = gv_scan(scan, search->probed[probe].base, blocks, n);
 	}
@@ -309,7 +309,7 @@ scan_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 	GvTopK		best;
 	GvScan		scan = {.model = &mirror->model, .table = searcher->table,
 	.best = &best, .reach = GV_SCORE_MAX, .condition = search->condition};
-	GvStatus	status = open_topk(&searcher->copies, search->capacity, &best);
+	GvStatus	status = open_topk(&searcher->postings, search->capacity, &best);
 	int32_t		p;
 
 	if (status == GV_OK)
@@ -362,7 +362,7 @@ count_nearer(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 		return GV_OK;
 	if (!search->limited)
 		limit = search->hits[search->rank - 1].score;
-	status = open_topk(&searcher->copies, GV_BLOCK, &best);
+	status = open_topk(&searcher->postings, GV_BLOCK, &best);
 	if (status == GV_OK)
 		status = open_scratch(searcher, mirror->spec.m, GV_BLOCK);
 	scan.scratch = searcher->scratch;
@@ -433,7 +433,7 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 		GvSearch   *search = &searches[i];
 
 		search->nhits = 0;
-		search->copies = 0;
+		search->postings = 0;
 		search->nearer = 0;
 		search->nearer_squares = 0;
 		status = find_lists(searcher, mirror, search);

@@ -49,19 +49,19 @@ write_record(IvfpqBulkLoad *load, const GvEncoded *encoded, int i, uint64 id)
 
 /* A copy of a list is there. */
 static void
-put_copy(IvfpqBulkLoad *load, uint32 list, const IvfpqCopy *copy)
+put_posting(IvfpqBulkLoad *load, uint32 list, const IvfpqPosting *posting)
 {
 	if (load->team->parallel)
 	{
-		IvfpqStoreCopy(&load->form, load->item, list, copy);
+		IvfpqStorePosting(&load->form, load->item, list, posting);
 		IvfpqTempFilePut(&load->ranges,
 						 IvfpqTempFileRange(&load->ranges, (int) list,
 											load->training->nlists),
 						 load->item, load->form.bytes);
 	}
 	else
-		IvfpqCopiesPut(&load->copies, list, copy);
-	load->ncopies++;
+		IvfpqPostingsPut(&load->postings, list, posting);
+	load->npostings++;
 }
 
 /* IvfpqPlacedSink: rows [n] with these TIDs have been placed. */
@@ -75,21 +75,21 @@ take_rows(void *arg, const uint64 *ids, const IvfpqKeyImages *keys,
 
 	for (int i = 0; i < n; i++)
 	{
-		IvfpqCopy	copy = {.keys = keys == NULL ? NULL : &keys[i]};
+		IvfpqPosting	posting = {.keys = keys == NULL ? NULL : &keys[i]};
 
-		IvfpqIdToTid(ids[i], &copy.tid);
+		IvfpqIdToTid(ids[i], &posting.tid);
 		if (load->record != NULL)
-			copy.refine = write_record(load, encoded, i, ids[i]);
+			posting.refine = write_record(load, encoded, i, ids[i]);
 		for (int c = 0; c < lists_per_row; c++)
 		{
 			int			at = i * lists_per_row + c;
 
 			if (encoded->lists[at] < 0)
 				continue;
-			copy.t = encoded->t[at];
-			copy.code = encoded->codes + (Size) at * code_bytes;
-			copy.second = c > 0;
-			put_copy(load, encoded->lists[at], &copy);
+			posting.t = encoded->t[at];
+			posting.code = encoded->codes + (Size) at * code_bytes;
+			posting.second = c > 0;
+			put_posting(load, encoded->lists[at], &posting);
 		}
 	}
 	IvfpqTeamDone(load->team, n);
@@ -100,7 +100,7 @@ take_rows(void *arg, const uint64 *ids, const IvfpqKeyImages *keys,
  * groups through which rows are placed, which each participant has.
  */
 static Size
-copies_limit(const IvfpqBulkLoad *load)
+postings_limit(const IvfpqBulkLoad *load)
 {
 	const IvfpqTraining *training = load->training;
 	GvTree		tree = IvfpqTree(training);
@@ -156,8 +156,8 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 		load->item = palloc(load->form.bytes);
 	}
 	else
-		IvfpqCopiesBegin(&load->copies, training->nlists, &load->form,
-						 copies_limit(load));
+		IvfpqPostingsBegin(&load->postings, training->nlists, &load->form,
+						 postings_limit(load));
 	if (training->nqueries > 0)
 		load->calibration = IvfpqCalibrationBegin(&training->gv,
 												  training->nqueries,
@@ -218,7 +218,7 @@ finish_rows(IvfpqBulkLoad *load, Relation index)
 		IvfpqCalibrationFlush(load->calibration);
 	if (load->calibration && team->parallel)
 		IvfpqTruthGive(load->calibration, team);
-	pg_atomic_fetch_add_u64(&team->shared->ncopies, load->ncopies);
+	pg_atomic_fetch_add_u64(&team->shared->npostings, load->npostings);
 	IvfpqTrialJoin(&load->trial, index,
 				   load->calibration ? builder : NULL,
 				   IvfpqTeamMemory(team, IVFPQ_TEAM_SHARING),
@@ -278,18 +278,18 @@ begin_writing(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
 								 load->rows);
 	IvfpqTrialAgree(&load->trial);
-	IvfpqTrialBegin(&load->trial, pg_atomic_read_u64(&team->ncopies));
+	IvfpqTrialBegin(&load->trial, pg_atomic_read_u64(&team->npostings));
 	team->meta = *meta;
 }
 
 /* The next copy for the pages, and for the trial. */
 static void
-next_copy(void *arg, IvfpqCopy *copy)
+next_posting(void *arg, IvfpqPosting *posting)
 {
 	IvfpqBulkLoad *load = arg;
 
-	IvfpqCopiesNext(&load->copies, copy);
-	IvfpqTrialAdd(&load->trial, copy);
+	IvfpqPostingsNext(&load->postings, posting);
+	IvfpqTrialAdd(&load->trial, posting);
 }
 
 /* Sort the copies, of lists from `first` on, and write these. */
@@ -297,25 +297,25 @@ static void
 write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 			int first, bool shared)
 {
-	IvfpqCopies *copies = &load->copies;
-	const uint32 *counts = copies->counts;
+	IvfpqPostings *postings = &load->postings;
+	const uint32 *counts = postings->counts;
 	IvfpqListEntry *entries = IvfpqTeamMemory(load->team,
 											  IVFPQ_TEAM_ENTRIES);
 	IvfpqWriter writer;
 
-	IvfpqCopiesSort(copies);
-	IvfpqWriterInit(&writer, index, meta, counts, copies->nlists, shared);
-	for (int i = 0; i < copies->nlists; i++)
+	IvfpqPostingsSort(postings);
+	IvfpqWriterInit(&writer, index, meta, counts, postings->nlists, shared);
+	for (int i = 0; i < postings->nlists; i++)
 	{
 		if (counts[i] == 0)
 			continue;
 		IvfpqTrialList(&load->trial, first + i, counts[i]);
-		IvfpqWriterList(&writer, first + i, counts[i], next_copy, load,
+		IvfpqWriterList(&writer, first + i, counts[i], next_posting, load,
 						&entries[first + i]);
 		IvfpqTeamDone(load->team, entries[first + i].nfirst);
 	}
 	IvfpqWriterFinish(&writer);
-	IvfpqCopiesEnd(copies);
+	IvfpqPostingsEnd(postings);
 }
 
 /* Gather the copies that all have put for a range, whose first list this is. */
@@ -330,13 +330,13 @@ gather_range(IvfpqBulkLoad *load, int range, int first)
 			continue;
 		while (IvfpqTempFileRead(file, load->item, load->form.bytes))
 		{
-			IvfpqCopy	copy;
+			IvfpqPosting	posting;
 			IvfpqKeyImages keys;
 
 			CHECK_FOR_INTERRUPTS();
-			IvfpqTakeCopy(&load->form, (const char *) load->item, &copy,
+			IvfpqTakePosting(&load->form, (const char *) load->item, &posting,
 						  &keys);
-			IvfpqCopiesPut(&load->copies, load->item->list - first, &copy);
+			IvfpqPostingsPut(&load->postings, load->item->list - first, &posting);
 		}
 		IvfpqTempFileClose(&load->ranges, file);
 	}
@@ -360,8 +360,8 @@ write_ranges(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 		int			first = IvfpqTempFileFirst(ranges, (int) range, nlists);
 		int			end = IvfpqTempFileFirst(ranges, (int) range + 1, nlists);
 
-		IvfpqCopiesBegin(&load->copies, end - first, &load->form,
-						 copies_limit(load));
+		IvfpqPostingsBegin(&load->postings, end - first, &load->form,
+						 postings_limit(load));
 		gather_range(load, (int) range, first);
 		write_lists(load, index, meta, first, shared);
 		MemoryContextReset(context);

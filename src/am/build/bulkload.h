@@ -28,11 +28,11 @@ typedef struct IvfpqBulkLoad
 	int64		rows;			/* that all have placed, once they have */
 	IvfpqStoredForm form;		/* of copies on their way */
 	IvfpqPlacer placer;
-	IvfpqCopies copies;			/* on their way to the pages, */
-	IvfpqTempFile ranges;		/* in a team by way of this: IvfpqStoredCopy,
+	IvfpqPostings postings;			/* on their way to the pages, */
+	IvfpqTempFile ranges;		/* in a team by way of this: IvfpqStoredPosting,
 								 * by ranges of lists */
-	IvfpqStoredCopy *item;		/* one of them */
-	int64		ncopies;		/* from here */
+	IvfpqStoredPosting *item;		/* one of them */
+	int64		npostings;		/* from here */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
 	IvfpqTrial	trial;			/* where it searches, if gpuvecd is there */
 

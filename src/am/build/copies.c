@@ -33,7 +33,7 @@ IvfpqStoredInit(IvfpqStoredForm *form, int code_bytes,
 {
 	form->code_bytes = code_bytes;
 	form->keys = *keys;
-	form->bytes = (int) sizeof(IvfpqStoredCopy) + code_bytes;
+	form->bytes = (int) sizeof(IvfpqStoredPosting) + code_bytes;
 	if (keys->nkeys > 0)
 		form->bytes++;
 	for (int k = 0; k < keys->nkeys; k++)
@@ -42,27 +42,27 @@ IvfpqStoredInit(IvfpqStoredForm *form, int code_bytes,
 
 /* Store a copy in form->bytes. */
 void
-IvfpqStoreCopy(const IvfpqStoredForm *form, IvfpqStoredCopy *item,
-			   uint32 list, const IvfpqCopy *copy)
+IvfpqStorePosting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
+			   uint32 list, const IvfpqPosting *posting)
 {
 	char	   *at = (char *) (item + 1);
 
 	memset(item, 0, sizeof(*item));
 	item->list = list;
-	item->t = copy->t;
-	item->tid = copy->tid;
-	item->refine = copy->refine;
-	item->second = copy->second;
-	memcpy(at, copy->code, form->code_bytes);
+	item->t = posting->t;
+	item->tid = posting->tid;
+	item->refine = posting->refine;
+	item->second = posting->second;
+	memcpy(at, posting->code, form->code_bytes);
 	if (form->keys.nkeys == 0)
 		return;
 	at += form->code_bytes;
-	*at++ = (char) copy->keys->nulls;
+	*at++ = (char) posting->keys->nulls;
 	for (int k = 0; k < form->keys.nkeys; at += form->keys.width[k++])
 	{
 		IvfpqKeyBytes bytes;
 
-		memcpy(at, IvfpqKeyImageBytes(copy->keys->image[k],
+		memcpy(at, IvfpqKeyImageBytes(posting->keys->image[k],
 									  form->keys.width[k], &bytes),
 			   form->keys.width[k]);
 	}
@@ -73,19 +73,19 @@ IvfpqStoreCopy(const IvfpqStoredForm *form, IvfpqStoredCopy *item,
  * in *images.
  */
 void
-IvfpqTakeCopy(const IvfpqStoredForm *form, const char *stored,
-			  IvfpqCopy *copy, IvfpqKeyImages *images)
+IvfpqTakePosting(const IvfpqStoredForm *form, const char *stored,
+			  IvfpqPosting *posting, IvfpqKeyImages *images)
 {
-	IvfpqStoredCopy item;
+	IvfpqStoredPosting item;
 	const char *at = stored + sizeof(item);
 
 	memcpy(&item, stored, sizeof(item));
-	copy->t = item.t;
-	copy->tid = item.tid;
-	copy->refine = item.refine;
-	copy->second = item.second;
-	copy->code = (const uint8 *) at;
-	copy->keys = NULL;
+	posting->t = item.t;
+	posting->tid = item.tid;
+	posting->refine = item.refine;
+	posting->second = item.second;
+	posting->code = (const uint8 *) at;
+	posting->keys = NULL;
 	if (form->keys.nkeys == 0)
 		return;
 	at += form->code_bytes;
@@ -93,7 +93,7 @@ IvfpqTakeCopy(const IvfpqStoredForm *form, const char *stored,
 	images->nulls = (uint8) *at++;
 	for (int k = 0; k < form->keys.nkeys; at += form->keys.width[k++])
 		images->image[k] = IvfpqKeyImageOf(at, form->keys.width[k]);
-	copy->keys = images;
+	posting->keys = images;
 }
 
 /*
@@ -102,170 +102,170 @@ IvfpqTakeCopy(const IvfpqStoredForm *form, const char *stored,
  * for a while both are there.
  */
 void
-IvfpqCopiesBegin(IvfpqCopies *copies, int nlists, const IvfpqStoredForm *form,
+IvfpqPostingsBegin(IvfpqPostings *postings, int nlists, const IvfpqStoredForm *form,
 				 Size limit)
 {
-	memset(copies, 0, sizeof(*copies));
-	copies->nlists = nlists;
-	copies->form = *form;
-	copies->limit = limit / 2;
-	copies->item_bytes = TYPEALIGN(sizeof(uint32), form->bytes);
-	copies->counts = palloc0(nlists * sizeof(uint32));
+	memset(postings, 0, sizeof(*postings));
+	postings->nlists = nlists;
+	postings->form = *form;
+	postings->limit = limit / 2;
+	postings->item_bytes = TYPEALIGN(sizeof(uint32), form->bytes);
+	postings->counts = palloc0(nlists * sizeof(uint32));
 }
 
 /* Item i of those in memory. */
-static inline IvfpqStoredCopy *
-item_of(const IvfpqCopies *copies, int64 i)
+static inline IvfpqStoredPosting *
+item_of(const IvfpqPostings *postings, int64 i)
 {
-	return (IvfpqStoredCopy *) (copies->chunks[i / CHUNK_ITEMS] +
-								i % CHUNK_ITEMS * copies->item_bytes);
+	return (IvfpqStoredPosting *) (postings->chunks[i / CHUNK_ITEMS] +
+								i % CHUNK_ITEMS * postings->item_bytes);
 }
 
 /* Put the item in copies->item into the sort. */
 static void
-sort_item(IvfpqCopies *copies)
+sort_item(IvfpqPostings *postings)
 {
-	const IvfpqStoredCopy *item =
-	(const IvfpqStoredCopy *) VARDATA(copies->item);
-	TupleTableSlot *slot = copies->slot;
+	const IvfpqStoredPosting *item =
+	(const IvfpqStoredPosting *) VARDATA(postings->item);
+	TupleTableSlot *slot = postings->slot;
 
 	ExecClearTuple(slot);
 	slot->tts_values[SORT_LIST - 1] = Int32GetDatum(item->list);
 	slot->tts_values[SORT_TID - 1] =
 		Int64GetDatum((int64) IvfpqTidToId(&item->tid) * 2 + item->second);
-	slot->tts_values[SORT_ITEM - 1] = PointerGetDatum(copies->item);
+	slot->tts_values[SORT_ITEM - 1] = PointerGetDatum(postings->item);
 	memset(slot->tts_isnull, 0, SORT_ITEM * sizeof(bool));
 	ExecStoreVirtualTuple(slot);
-	tuplesort_puttupleslot(copies->sort, slot);
+	tuplesort_puttupleslot(postings->sort, slot);
 }
 
 /* There are too many for memory: from now on they go through a sort. */
 static void
-begin_sort(IvfpqCopies *copies)
+begin_sort(IvfpqPostings *postings)
 {
 	TupleDesc	desc = CreateTemplateTupleDesc(SORT_ITEM);
 	AttrNumber	columns[] = {SORT_LIST, SORT_TID};
 	Oid			operators[] = {Int4LessOperator, Int8LessOperator};
 	Oid			collations[] = {InvalidOid, InvalidOid};
 	bool		nulls_first[] = {false, false};
-	Size		bytes = VARHDRSZ + copies->form.bytes;
+	Size		bytes = VARHDRSZ + postings->form.bytes;
 
 	TupleDescInitEntry(desc, SORT_LIST, "list", INT4OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_TID, "tid", INT8OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_ITEM, "item", BYTEAOID, -1, 0);
-	copies->slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
-	copies->item = palloc(bytes);
-	SET_VARSIZE(copies->item, bytes);
-	copies->sort = tuplesort_begin_heap(desc, 2, columns, operators,
+	postings->slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	postings->item = palloc(bytes);
+	SET_VARSIZE(postings->item, bytes);
+	postings->sort = tuplesort_begin_heap(desc, 2, columns, operators,
 										collations, nulls_first,
-										(int) Max(copies->limit / 1024, 64),
+										(int) Max(postings->limit / 1024, 64),
 										NULL, TUPLESORT_NONE);
-	for (int64 i = 0; i < copies->n; i++)
+	for (int64 i = 0; i < postings->n; i++)
 	{
-		memcpy(VARDATA(copies->item), item_of(copies, i),
-			   copies->form.bytes);
-		sort_item(copies);
+		memcpy(VARDATA(postings->item), item_of(postings, i),
+			   postings->form.bytes);
+		sort_item(postings);
 		/* one by one, so that the sort may take the memory that they give */
 		if (i % CHUNK_ITEMS == CHUNK_ITEMS - 1)
-			pfree(copies->chunks[i / CHUNK_ITEMS]);
+			pfree(postings->chunks[i / CHUNK_ITEMS]);
 	}
-	copies->nchunks = 0;
+	postings->nchunks = 0;
 }
 
 /* Room in memory for one more item, or a sort. */
 static void
-make_room(IvfpqCopies *copies)
+make_room(IvfpqPostings *postings)
 {
-	Size		chunk = CHUNK_ITEMS * copies->item_bytes;
-	Size		used = copies->nchunks * chunk +
-	copies->n * sizeof(uint32);
+	Size		chunk = CHUNK_ITEMS * postings->item_bytes;
+	Size		used = postings->nchunks * chunk +
+	postings->n * sizeof(uint32);
 
-	if (used + chunk > copies->limit || copies->n >= PG_INT32_MAX)
+	if (used + chunk > postings->limit || postings->n >= PG_INT32_MAX)
 	{
-		begin_sort(copies);
+		begin_sort(postings);
 		return;
 	}
-	copies->chunks = copies->chunks == NULL ? palloc(sizeof(char *)) :
-		repalloc(copies->chunks, (copies->nchunks + 1) * sizeof(char *));
-	copies->chunks[copies->nchunks++] = palloc_extended(chunk,
+	postings->chunks = postings->chunks == NULL ? palloc(sizeof(char *)) :
+		repalloc(postings->chunks, (postings->nchunks + 1) * sizeof(char *));
+	postings->chunks[postings->nchunks++] = palloc_extended(chunk,
 														MCXT_ALLOC_HUGE);
 }
 
 /* Put a copy that belongs to a list. */
 void
-IvfpqCopiesPut(IvfpqCopies *copies, uint32 list, const IvfpqCopy *copy)
+IvfpqPostingsPut(IvfpqPostings *postings, uint32 list, const IvfpqPosting *posting)
 {
-	IvfpqStoredCopy *item;
+	IvfpqStoredPosting *item;
 
-	if (copies->sort == NULL &&
-		copies->n == (int64) copies->nchunks * CHUNK_ITEMS)
-		make_room(copies);
-	item = copies->sort != NULL ? (IvfpqStoredCopy *) VARDATA(copies->item) :
-		item_of(copies, copies->n);
-	IvfpqStoreCopy(&copies->form, item, list, copy);
-	if (copies->sort != NULL)
-		sort_item(copies);
-	copies->counts[list]++;
-	copies->n++;
+	if (postings->sort == NULL &&
+		postings->n == (int64) postings->nchunks * CHUNK_ITEMS)
+		make_room(postings);
+	item = postings->sort != NULL ? (IvfpqStoredPosting *) VARDATA(postings->item) :
+		item_of(postings, postings->n);
+	IvfpqStorePosting(&postings->form, item, list, posting);
+	if (postings->sort != NULL)
+		sort_item(postings);
+	postings->counts[list]++;
+	postings->n++;
 }
 
 /* Number the copies in memory list by list: a counting sort. */
 static void
-order_items(IvfpqCopies *copies)
+order_items(IvfpqPostings *postings)
 {
-	uint32	   *ends = palloc(copies->nlists * sizeof(uint32));
+	uint32	   *ends = palloc(postings->nlists * sizeof(uint32));
 	uint32		next = 0;
 
-	for (int list = 0; list < copies->nlists; list++)
+	for (int list = 0; list < postings->nlists; list++)
 	{
 		ends[list] = next;
-		next += copies->counts[list];
+		next += postings->counts[list];
 	}
-	copies->order = palloc_extended(Max(copies->n, 1) * sizeof(uint32),
+	postings->order = palloc_extended(Max(postings->n, 1) * sizeof(uint32),
 									MCXT_ALLOC_HUGE);
-	for (int64 i = 0; i < copies->n; i++)
-		copies->order[ends[item_of(copies, i)->list]++] = (uint32) i;
+	for (int64 i = 0; i < postings->n; i++)
+		postings->order[ends[item_of(postings, i)->list]++] = (uint32) i;
 	pfree(ends);
 }
 
 /* All are there: make them ready to be handed out. */
 void
-IvfpqCopiesSort(IvfpqCopies *copies)
+IvfpqPostingsSort(IvfpqPostings *postings)
 {
 	TupleDesc	desc;
 
-	if (copies->sort == NULL)
+	if (postings->sort == NULL)
 	{
-		order_items(copies);
+		order_items(postings);
 		return;
 	}
-	tuplesort_performsort(copies->sort);
-	desc = CreateTupleDescCopy(copies->slot->tts_tupleDescriptor);
-	ExecDropSingleTupleTableSlot(copies->slot);
-	copies->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	tuplesort_performsort(postings->sort);
+	desc = CreateTupleDescCopy(postings->slot->tts_tupleDescriptor);
+	ExecDropSingleTupleTableSlot(postings->slot);
+	postings->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
 }
 
 /* The next item of the sort; in the slot, and not aligned. */
 static const char *
-next_sorted(IvfpqCopies *copies)
+next_sorted(IvfpqPostings *postings)
 {
 	bool		isnull;
 
-	if (!tuplesort_gettupleslot(copies->sort, true, false, copies->slot,
+	if (!tuplesort_gettupleslot(postings->sort, true, false, postings->slot,
 								NULL))
 		elog(ERROR, "rows were lost while sorting by list");
-	return VARDATA_ANY(DatumGetPointer(slot_getattr(copies->slot, SORT_ITEM,
+	return VARDATA_ANY(DatumGetPointer(slot_getattr(postings->slot, SORT_ITEM,
 													&isnull)));
 }
 
 /* The next item in memory; a later one is prefetched. */
 static const char *
-next_in_memory(IvfpqCopies *copies)
+next_in_memory(IvfpqPostings *postings)
 {
-	if (copies->next + PREFETCHED < copies->n)
-		__builtin_prefetch(item_of(copies,
-								   copies->order[copies->next + PREFETCHED]));
-	return (const char *) item_of(copies, copies->order[copies->next++]);
+	if (postings->next + PREFETCHED < postings->n)
+		__builtin_prefetch(item_of(postings,
+								   postings->order[postings->next + PREFETCHED]));
+	return (const char *) item_of(postings, postings->order[postings->next++]);
 }
 
 /*
@@ -273,21 +273,21 @@ next_in_memory(IvfpqCopies *copies)
  * until the one after it.
  */
 void
-IvfpqCopiesNext(void *arg, IvfpqCopy *copy)
+IvfpqPostingsNext(void *arg, IvfpqPosting *posting)
 {
-	IvfpqCopies *copies = arg;
-	const char *found = copies->sort == NULL ? next_in_memory(copies) :
-	next_sorted(copies);
+	IvfpqPostings *postings = arg;
+	const char *found = postings->sort == NULL ? next_in_memory(postings) :
+	next_sorted(postings);
 
-	IvfpqTakeCopy(&copies->form, found, copy, &copies->images);
+	IvfpqTakePosting(&postings->form, found, posting, &postings->images);
 }
 
 /* Give back the sort, with its files. */
 void
-IvfpqCopiesEnd(IvfpqCopies *copies)
+IvfpqPostingsEnd(IvfpqPostings *postings)
 {
-	if (copies->sort == NULL)
+	if (postings->sort == NULL)
 		return;
-	ExecDropSingleTupleTableSlot(copies->slot);
-	tuplesort_end(copies->sort);
+	ExecDropSingleTupleTableSlot(postings->slot);
+	tuplesort_end(postings->sort);
 }

@@ -10,24 +10,24 @@
 #include "page/page.h"
 
 /* A copy in memory or in a file; its code and the images of its keys follow. */
-typedef struct IvfpqStoredCopy
+typedef struct IvfpqStoredPosting
 {
 	uint32		list;
 	float4		t;
 	ItemPointerData tid;
 	ItemPointerData refine;
 	bool		second;
-} IvfpqStoredCopy;
+} IvfpqStoredPosting;
 
 /* What follows: a code, a byte that tells which keys are NULL, and images. */
 typedef struct IvfpqStoredForm
 {
 	int			code_bytes;
 	IvfpqKeyForm keys;
-	int			bytes;			/* with the IvfpqStoredCopy */
+	int			bytes;			/* with the IvfpqStoredPosting */
 } IvfpqStoredForm;
 
-typedef struct IvfpqCopies
+typedef struct IvfpqPostings
 {
 	int			nlists;
 	IvfpqStoredForm form;
@@ -48,20 +48,20 @@ typedef struct IvfpqCopies
 	bytea	   *item;			/* column of the sort */
 
 	IvfpqKeyImages images;		/* of the copy handed out last */
-} IvfpqCopies;
+} IvfpqPostings;
 
 extern void IvfpqStoredInit(IvfpqStoredForm *form, int code_bytes,
 							const IvfpqKeyForm *keys);
-extern void IvfpqStoreCopy(const IvfpqStoredForm *form, IvfpqStoredCopy *item,
-						   uint32 list, const IvfpqCopy *copy);
-extern void IvfpqTakeCopy(const IvfpqStoredForm *form, const char *item,
-						  IvfpqCopy *copy, IvfpqKeyImages *images);
-extern void IvfpqCopiesBegin(IvfpqCopies *copies, int nlists,
+extern void IvfpqStorePosting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
+						   uint32 list, const IvfpqPosting *posting);
+extern void IvfpqTakePosting(const IvfpqStoredForm *form, const char *item,
+						  IvfpqPosting *posting, IvfpqKeyImages *images);
+extern void IvfpqPostingsBegin(IvfpqPostings *postings, int nlists,
 							 const IvfpqStoredForm *form, Size limit);
-extern void IvfpqCopiesPut(IvfpqCopies *copies, uint32 list,
-						   const IvfpqCopy *copy);
-extern void IvfpqCopiesSort(IvfpqCopies *copies);
-extern void IvfpqCopiesNext(void *arg, IvfpqCopy *copy);
-extern void IvfpqCopiesEnd(IvfpqCopies *copies);
+extern void IvfpqPostingsPut(IvfpqPostings *postings, uint32 list,
+						   const IvfpqPosting *posting);
+extern void IvfpqPostingsSort(IvfpqPostings *postings);
+extern void IvfpqPostingsNext(void *arg, IvfpqPosting *posting);
+extern void IvfpqPostingsEnd(IvfpqPostings *postings);
 
 #endif							/* IVFPQ_COPIES_H */

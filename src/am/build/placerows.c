@@ -113,13 +113,13 @@ make_batch(IvfpqPlacer *placer, bool keys)
 	GvEncoded  *encoded = &placer->encoded;
 	void	   *chunk;
 	int			n;
-	int			copies;
+	int			postings;
 
 	(void) IvfpqAllocGroups(training, &placer->groups);
 	n = IvfpqRowsToPlace(&placer->groups,
 						 Max(BATCH_BYTES, IvfpqMemoryLimit() / BATCH_SHARE /
 							 placer->nparts));
-	copies = n * training->lists_per_row;
+	postings = n * training->lists_per_row;
 	placer->batch_rows = n;
 	placer->batch = palloc((Size) n * dims * sizeof(float));
 	placer->ids = palloc(n * sizeof(uint64));
@@ -128,9 +128,9 @@ make_batch(IvfpqPlacer *placer, bool keys)
 	placer->scratch = IvfpqAllocScratch(gv_place_scratch(&placer->groups, n,
 														 training->lists_per_row),
 										&chunk);
-	encoded->lists = palloc(copies * sizeof(int32));
-	encoded->t = palloc(copies * sizeof(float));
-	encoded->codes = palloc((Size) copies * gv_code_bytes(training->gv.m));
+	encoded->lists = palloc(postings * sizeof(int32));
+	encoded->t = palloc(postings * sizeof(float));
+	encoded->codes = palloc((Size) postings * gv_code_bytes(training->gv.m));
 	if (placer->refine != IVFPQ_REFINE_NONE)
 	{
 		encoded->min = palloc0(n * sizeof(float));

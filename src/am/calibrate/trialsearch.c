@@ -72,9 +72,9 @@ IvfpqTrialJoin(IvfpqTrial *trial, Relation index, IvfpqBuilder *builder,
 
 /* Begin it, for so many copies and no more. */
 void
-IvfpqTrialBegin(IvfpqTrial *trial, int64 copies)
+IvfpqTrialBegin(IvfpqTrial *trial, int64 postings)
 {
-	if (trial->builder != NULL && !IvfpqBuilderTrial(trial->builder, copies))
+	if (trial->builder != NULL && !IvfpqBuilderTrial(trial->builder, postings))
 		give_up(trial);
 }
 
@@ -104,10 +104,10 @@ IvfpqTrialFlush(IvfpqTrial *trial)
 
 /* A list of so many copies follows; IvfpqTrialAdd for each of them. */
 void
-IvfpqTrialList(IvfpqTrial *trial, int list, uint32 ncopies)
+IvfpqTrialList(IvfpqTrial *trial, int list, uint32 npostings)
 {
-	int			nblocks = (ncopies + GV_BLOCK - 1) / GV_BLOCK;
-	GvPiece		piece = {list, 0, nblocks, 0, {0, ncopies, 0}};
+	int			nblocks = (npostings + GV_BLOCK - 1) / GV_BLOCK;
+	GvPiece		piece = {list, 0, nblocks, 0, {0, npostings, 0}};
 	Size		bytes = gv_piece_bytes(&piece, trial->code_bytes, 0);
 	char	   *next;
 
@@ -141,7 +141,7 @@ IvfpqTrialList(IvfpqTrial *trial, int list, uint32 ncopies)
 
 /* Add a copy to the list at hand. */
 void
-IvfpqTrialAdd(IvfpqTrial *trial, const IvfpqCopy *copy)
+IvfpqTrialAdd(IvfpqTrial *trial, const IvfpqPosting *posting)
 {
 	uint32		i = trial->count;
 	uint8	   *codes;
@@ -151,10 +151,10 @@ IvfpqTrialAdd(IvfpqTrial *trial, const IvfpqCopy *copy)
 	codes = trial->codes + (Size) (i / GV_BLOCK) * trial->code_bytes *
 		GV_BLOCK + i % GV_BLOCK;
 	trial->live[i / GV_BLOCK] |= UINT32_C(1) << i % GV_BLOCK;
-	trial->t[i] = copy->t;
-	trial->tids[i] = copy->tid;
+	trial->t[i] = posting->t;
+	trial->tids[i] = posting->tid;
 	for (int b = 0; b < trial->code_bytes; b++)
-		codes[(Size) b * GV_BLOCK] = copy->code[b];
+		codes[(Size) b * GV_BLOCK] = posting->code[b];
 	trial->count++;
 }
 

@@ -27,10 +27,10 @@ typedef struct IvfpqTrial
 extern void IvfpqTrialJoin(IvfpqTrial *trial, Relation index,
 						   IvfpqBuilder *builder, IvfpqSharing *sharing,
 						   int code_bytes);
-extern void IvfpqTrialBegin(IvfpqTrial *trial, int64 copies);
+extern void IvfpqTrialBegin(IvfpqTrial *trial, int64 postings);
 extern void IvfpqTrialAgree(IvfpqTrial *trial);
-extern void IvfpqTrialList(IvfpqTrial *trial, int list, uint32 ncopies);
-extern void IvfpqTrialAdd(IvfpqTrial *trial, const IvfpqCopy *copy);
+extern void IvfpqTrialList(IvfpqTrial *trial, int list, uint32 npostings);
+extern void IvfpqTrialAdd(IvfpqTrial *trial, const IvfpqPosting *posting);
 extern void IvfpqTrialFlush(IvfpqTrial *trial);
 extern bool IvfpqTrialSearch(IvfpqTrial *trial, const float *queries, int n,
 							 int dims, int probes, int compare, int capacity,

@@ -45,8 +45,8 @@ IvfpqSumLists(Relation index, const IvfpqMetaData *meta,
 		totals->rows += entry.nfirst;
 		totals->live += live;
 		totals->dead += entry.ndead;
-		totals->blocks += (entry.nitems + IVFPQ_BLOCK_COPIES - 1) /
-			IVFPQ_BLOCK_COPIES;
+		totals->blocks += (entry.nitems + IVFPQ_BLOCK_POSTINGS - 1) /
+			IVFPQ_BLOCK_POSTINGS;
 		if (live > totals->longest)
 		{
 			totals->longest = live;

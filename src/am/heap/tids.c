@@ -20,7 +20,7 @@ put_tids(Tuplesortstate *sort, const ItemPointerData *tids, int count,
 		 uint32 live)
 {
 	for (int i = 0; i < count; i++)
-		if (live & (1U << (i % IVFPQ_BLOCK_COPIES)))
+		if (live & (1U << (i % IVFPQ_BLOCK_POSTINGS)))
 			tuplesort_putdatum(sort,
 							   Int64GetDatum((int64) IvfpqTidToId(&tids[i])),
 							   false);
@@ -68,7 +68,7 @@ put_lists(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 				continue;
 			if (condition != NULL)
 				wanted &= gv_match(condition, view.keys);
-			put_tids(sort, view.tids, IVFPQ_BLOCK_COPIES, wanted);
+			put_tids(sort, view.tids, IVFPQ_BLOCK_POSTINGS, wanted);
 		}
 	}
 	IvfpqListReaderFree(&reader);

@@ -67,7 +67,7 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 		vector = palloc(dims * sizeof(float));
 		IvfpqTransform(drain->index, model, raw, vector);
 		IvfpqFetchedKeys(&drain->keys, &drain->rows, &keys);
-		IvfpqInsertCopies(drain->index, model, vector,
+		IvfpqInsertPostings(drain->index, model, vector,
 						  IvfpqIsBoundable(&drain->type, raw, dims), tid,
 						  &keys, place);
 		drain->result->moved++;

@@ -161,7 +161,7 @@ look_at_list(Drift *drift, IvfpqListReader *reader, int list, int64 first,
 					drift->centroid);
 	IvfpqListOpen(reader, list);
 	while (done < n && IvfpqListNext(reader, &view))
-		for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+		for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 		{
 			if ((view.live & (1U << i)) == 0)
 				continue;
@@ -173,7 +173,7 @@ look_at_list(Drift *drift, IvfpqListReader *reader, int list, int64 first,
 
 /* Draw from all live copies, of which there are so many; in their order. */
 static void
-look_at_lists(Drift *drift, int64 copies)
+look_at_lists(Drift *drift, int64 postings)
 {
 	const IvfpqMetaData *meta = &drift->model->meta;
 	uint64		numbers[DRAWN];
@@ -183,7 +183,7 @@ look_at_lists(Drift *drift, int64 copies)
 
 	for (int i = 0; i < DRAWN; i++)
 		numbers[i] = pg_prng_uint64_range(&pg_global_prng_state, 0,
-										  copies - 1);
+										  postings - 1);
 	IvfpqSortNumbers(numbers, DRAWN);
 	IvfpqListReaderInit(&reader, drift->index, meta, NULL);
 	for (int list = 0; list < meta->nlists && done < DRAWN; list++)
@@ -211,7 +211,7 @@ look_at_lists(Drift *drift, int64 copies)
  * code, so nothing is said of expressions.  The caller has an active snapshot.
  */
 void
-IvfpqLookForDrift(Relation heap, Relation index, int64 copies,
+IvfpqLookForDrift(Relation heap, Relation index, int64 postings,
 				  IvfpqDrift *found)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
@@ -222,7 +222,7 @@ IvfpqLookForDrift(Relation heap, Relation index, int64 copies,
 	.found = found};
 
 	memset(found, 0, sizeof(*found));
-	if (drift.model->meta.nlists > 0 && copies > 0 &&
+	if (drift.model->meta.nlists > 0 && postings > 0 &&
 		index->rd_index->indisvalid &&
 		index->rd_index->indkey.values[0] != 0)
 	{
@@ -237,7 +237,7 @@ IvfpqLookForDrift(Relation heap, Relation index, int64 copies,
 		drift.centroid = palloc(drift.model->meta.dims * sizeof(float));
 		drift.code = palloc(gv_code_bytes(drift.model->gv.m));
 		IvfpqMeasureBegin(&drift.rows, heap, index, GetActiveSnapshot());
-		look_at_lists(&drift, copies);
+		look_at_lists(&drift, postings);
 		IvfpqMeasureEnd(&drift.rows);
 	}
 	MemoryContextSwitchTo(oldcontext);

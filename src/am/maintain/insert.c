@@ -57,7 +57,7 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
  * first copy.  `keys` are looked at where the index has some.
  */
 void
-IvfpqInsertCopies(Relation index, const IvfpqModel *model,
+IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 				  const float *vector, bool boundable, ItemPointer tid,
 				  const IvfpqKeyImages *keys,
 				  const IvfpqPendingPlace *pending)
@@ -85,10 +85,10 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 	}
 	for (int i = 0; i < npostings; i++)
 	{
-		IvfpqCopy	copy = {.tid = *tid, .code = codes + i * code_bytes,
+		IvfpqPosting	posting = {.tid = *tid, .code = codes + i * code_bytes,
 		.t = t[i], .second = i > 0, .refine = refine, .keys = keys};
 
-		IvfpqListAppend(index, &model->meta, lists[i], &copy,
+		IvfpqListAppend(index, &model->meta, lists[i], &posting,
 						i == 0 ? pending : NULL);
 		if (pending != NULL)
 			IvfpqStopPoint("drain: copy");
@@ -170,7 +170,7 @@ insert_row(Relation heap, Relation index, const Datum *values,
 		IvfpqModelCheckKeys(index, model, &keys.form);
 		IvfpqKeysMake(&keys, values, isnull, &images);
 		IvfpqTransform(index, model, raw, vector);
-		IvfpqInsertCopies(index, model, vector,
+		IvfpqInsertPostings(index, model, vector,
 						  IvfpqIsBoundable(&type, raw, dims), tid, &images,
 						  NULL);
 	}

@@ -21,7 +21,7 @@ extern bool ivfpqinsert(Relation index, Datum *values, bool *isnull,
 						ItemPointer tid, Relation heap,
 						IndexUniqueCheck checkUnique,
 						bool indexUnchanged, IndexInfo *indexInfo);
-extern void IvfpqInsertCopies(Relation index, const IvfpqModel *model,
+extern void IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 							  const float *vector, bool boundable,
 							  ItemPointer tid, const IvfpqKeyImages *keys,
 							  const IvfpqPendingPlace *pending);
@@ -109,7 +109,7 @@ typedef struct IvfpqDrift
 	bool		has_copies;
 } IvfpqDrift;
 
-extern void IvfpqLookForDrift(Relation heap, Relation index, int64 copies,
+extern void IvfpqLookForDrift(Relation heap, Relation index, int64 postings,
 							  IvfpqDrift *found);
 extern bool IvfpqLooksEqual(Relation heap, Relation index, int64 pending);
 

@@ -44,12 +44,12 @@ typedef struct Vacuum
 
 /* Copies of a block that its list had when the entry was read. */
 static int
-block_copies(const IvfpqListEntry *entry, const IvfpqSlotHeader *slot)
+block_postings(const IvfpqListEntry *entry, const IvfpqSlotHeader *slot)
 {
 	int64		count = (int64) entry->nitems -
-	(int64) slot->ordinal * IVFPQ_BLOCK_COPIES;
+	(int64) slot->ordinal * IVFPQ_BLOCK_POSTINGS;
 
-	return (int) Max(0, Min(count, IVFPQ_BLOCK_COPIES));
+	return (int) Max(0, Min(count, IVFPQ_BLOCK_POSTINGS));
 }
 
 /* Ask about every copy of a block; flag those that are dead. */
@@ -60,7 +60,7 @@ vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
 	IvfpqSlotHeader *slot = IvfpqSlabSlot((Page) vacuum->page, &vacuum->layout,
 										  slotno);
 	ItemPointerData *tids = (ItemPointerData *) IvfpqSlabBody(slot);
-	int			count = block_copies(entry, slot);
+	int			count = block_postings(entry, slot);
 	uint32		dead = 0;
 	IvfpqAddress address = {blkno, slotno};
 

@@ -65,7 +65,7 @@ typedef struct Verify
 	bool		more_pending;	/* there is one more in it: */
 	uint64		pending_id;
 	bool		pending_damaged;	/* it cannot be read to its end */
-	IvfpqPairSort copies_by_record; /* refine address, TID */
+	IvfpqPairSort postings_by_record; /* refine address, TID */
 	bool		more;			/* there is one more in it: */
 	uint64		address;
 	uint64		tid;
@@ -129,9 +129,9 @@ take_entries(void *arg, const IvfpqFound *found, int64 nfound)
 	for (int64 i = 0; i < nfound; i++)
 	{
 		put_entry(verify, IvfpqTidToId(&found[i].tid), found[i].place);
-		IvfpqVerifyKeysCopy(&verify->keys, &found[i]);
+		IvfpqVerifyKeysPosting(&verify->keys, &found[i]);
 		if (ItemPointerIsValid(&found[i].refine))
-			IvfpqPairSortPut(&verify->copies_by_record,
+			IvfpqPairSortPut(&verify->postings_by_record,
 							 IvfpqTidToId(&found[i].refine),
 							 IvfpqTidToId(&found[i].tid));
 	}
@@ -139,18 +139,18 @@ take_entries(void *arg, const IvfpqFound *found, int64 nfound)
 
 /* The next copy by refine record. */
 static void
-next_copy(Verify *verify)
+next_posting(Verify *verify)
 {
-	verify->more = IvfpqPairSortNext(&verify->copies_by_record,
+	verify->more = IvfpqPairSortNext(&verify->postings_by_record,
 									 &verify->address, &verify->tid);
 }
 
 /* All copies are taken; from now on their records come. */
 static void
-sort_copies(Verify *verify)
+sort_postings(Verify *verify)
 {
-	IvfpqPairSortPerform(&verify->copies_by_record);
-	next_copy(verify);
+	IvfpqPairSortPerform(&verify->postings_by_record);
+	next_posting(verify);
 }
 
 /* The records of a page and their rows. */
@@ -193,7 +193,7 @@ take_records(void *arg, BlockNumber blkno, Page page, int n)
 	int			code_bytes = IvfpqRecordCodeBytes(verify->meta.refine,
 												  verify->meta.dims);
 
-	for (; verify->more && verify->address >> 16 <= blkno; next_copy(verify))
+	for (; verify->more && verify->address >> 16 <= blkno; next_posting(verify))
 	{
 		uint64		slot = verify->address & 0xFFFF;
 
@@ -273,7 +273,7 @@ check_pages(Verify *verify, Snapshot snapshot, bool valid)
 		verify->meta.nlists > 0 && verify->meta.refine != IVFPQ_REFINE_NONE;
 	for (int list = 0; list < checker.meta.nlists; list++)
 		(void) IvfpqCheckList(&checker, list, false);
-	sort_copies(verify);
+	sort_postings(verify);
 	if (verify->compares_records)
 		IvfpqVerifyRecordsBegin(&verify->records, verify->heap, verify->index,
 								snapshot);
@@ -281,7 +281,7 @@ check_pages(Verify *verify, Snapshot snapshot, bool valid)
 	if (verify->compares_records)
 		IvfpqVerifyRecordsEnd(&verify->records);
 	/* records on pages younger than the check have not come */
-	for (; verify->more; next_copy(verify))
+	for (; verify->more; next_posting(verify))
 		if (verify->address >> 16 < checker.nblocks)
 			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
 	if (checker.meta.refine != IVFPQ_REFINE_NONE)
@@ -519,7 +519,7 @@ verify_index(Verify *verify)
 										ALLOCSET_DEFAULT_SIZES);
 	verify->entries = begin_sort();
 	verify->rows = begin_sort();
-	IvfpqPairSortBegin(&verify->copies_by_record);
+	IvfpqPairSortBegin(&verify->postings_by_record);
 	IvfpqVerifyKeysBegin(&verify->keys, verify->index);
 	if (!valid)
 		report(verify, false, InvalidBlockNumber, IVFPQ_NO_LIST,
@@ -543,7 +543,7 @@ verify_index(Verify *verify)
 	tuplesort_end(verify->rows);
 	if (verify->pending != NULL)
 		tuplesort_end(verify->pending);
-	IvfpqPairSortEnd(&verify->copies_by_record);
+	IvfpqPairSortEnd(&verify->postings_by_record);
 	IvfpqVerifyKeysEnd(&verify->keys);
 	UnregisterSnapshot(snapshot);
 }

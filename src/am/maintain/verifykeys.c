@@ -26,7 +26,7 @@ IvfpqVerifyKeysBegin(IvfpqVerifyKeys *verify, Relation index)
 
 /* The index holds this. */
 void
-IvfpqVerifyKeysCopy(IvfpqVerifyKeys *verify, const IvfpqFound *found)
+IvfpqVerifyKeysPosting(IvfpqVerifyKeys *verify, const IvfpqFound *found)
 {
 	if (verify->keys.nkeys > 0 && found->place != IVFPQ_PENDING)
 		IvfpqPairSortPut(&verify->sort, IvfpqTidToId(&found->tid) * 2 + 1,

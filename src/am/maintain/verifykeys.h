@@ -16,7 +16,7 @@ typedef struct IvfpqVerifyKeys
 } IvfpqVerifyKeys;
 
 extern void IvfpqVerifyKeysBegin(IvfpqVerifyKeys *verify, Relation index);
-extern void IvfpqVerifyKeysCopy(IvfpqVerifyKeys *verify,
+extern void IvfpqVerifyKeysPosting(IvfpqVerifyKeys *verify,
 								const IvfpqFound *found);
 extern void IvfpqVerifyKeysRow(IvfpqVerifyKeys *verify, ItemPointer tid,
 							   const Datum *values, const bool *isnull);

@@ -30,11 +30,11 @@
 #define RECORDS_AT_ONCE	1024
 
 /* The row whose record is at an address, by a copy that leads there. */
-typedef struct NotedCopy
+typedef struct NotedPosting
 {
 	ItemPointerData address;
 	ItemPointerData tid;
-} NotedCopy;
+} NotedPosting;
 
 typedef struct MirrorCheck
 {
@@ -47,7 +47,7 @@ typedef struct MirrorCheck
 	int			next;			/* list to be compared next */
 	int			block;			/* of it, from this one on */
 	bool		records;		/* compare refine records */
-	NotedCopy  *noted;			/* [room] copies whose records are due */
+	NotedPosting  *noted;			/* [room] copies whose records are due */
 	int64		nnoted;
 	int64		room;
 	void	   *arg;
@@ -133,18 +133,18 @@ check_model(const MirrorCheck *check)
 
 /* Remember a block's live copies, of the first `count`. */
 static void
-note_copies(MirrorCheck *check, const IvfpqBlockView *view, int count)
+note_postings(MirrorCheck *check, const IvfpqBlockView *view, int count)
 {
 	if (!check->records)
 		return;
 	if (check->nnoted + GV_BLOCK > check->room)
 	{
 		int64		room = check->room * 2 + 1024;
-		NotedCopy  *noted = palloc_extended(room * sizeof(NotedCopy),
+		NotedPosting  *noted = palloc_extended(room * sizeof(NotedPosting),
 											MCXT_ALLOC_HUGE);
 
 		if (check->nnoted > 0)
-			memcpy(noted, check->noted, check->nnoted * sizeof(NotedCopy));
+			memcpy(noted, check->noted, check->nnoted * sizeof(NotedPosting));
 		if (check->noted)
 			pfree(check->noted);
 		check->noted = noted;
@@ -173,8 +173,8 @@ same_record(const GvRefineItem *item, const IvfpqRecord *record,
 static int
 compare_noted(const void *a, const void *b)
 {
-	const NotedCopy *x = a;
-	const NotedCopy *y = b;
+	const NotedPosting *x = a;
+	const NotedPosting *y = b;
 	int			c = ItemPointerCompare((ItemPointer) &x->address,
 									   (ItemPointer) &y->address);
 
@@ -190,7 +190,7 @@ sort_noted(MirrorCheck *check)
 
 	if (check->nnoted == 0)
 		return;
-	qsort(check->noted, check->nnoted, sizeof(NotedCopy), compare_noted);
+	qsort(check->noted, check->nnoted, sizeof(NotedPosting), compare_noted);
 	for (int64 i = 1; i < check->nnoted; i++)
 		if (compare_noted(&check->noted[i], &check->noted[n]) != 0)
 			check->noted[++n] = check->noted[i];
@@ -215,7 +215,7 @@ check_records(MirrorCheck *check)
 	sort_noted(check);
 	for (int64 done = 0; done < check->nnoted; done += RECORDS_AT_ONCE)
 	{
-		const NotedCopy *noted = check->noted + done;
+		const NotedPosting *noted = check->noted + done;
 		int			n = (int) Min(check->nnoted - done, RECORDS_AT_ONCE);
 		const char *items;
 		const char *reason;
@@ -281,7 +281,7 @@ same_keys(const MirrorCheck *check, const IvfpqBlockView *view, int i)
 
 /* Is copy i of the view the one of block b of the piece? */
 static bool
-same_copy(const MirrorCheck *check, const IvfpqBlockView *view,
+same_posting(const MirrorCheck *check, const IvfpqBlockView *view,
 		  const GvListPiece *piece, int b, int i)
 {
 	const ItemPointerData *rowids = view->refine ? view->refine : view->tids;
@@ -318,7 +318,7 @@ count_differences(const MirrorCheck *check, const IvfpqBlockView *view,
 		bool		live = (view->live >> i & 1) != 0;
 
 		if (live != ((piece->live[b] >> i & 1) != 0) ||
-			(live && !same_copy(check, view, piece, b, i)))
+			(live && !same_posting(check, view, piece, b, i)))
 			differences++;
 	}
 	return differences;
@@ -356,7 +356,7 @@ check_piece(MirrorCheck *check, const GvListPiece *piece,
 			int			count = Min(state->nitems - reader->nleft, GV_BLOCK);
 
 			differences += count_differences(check, &view, count, piece, b);
-			note_copies(check, &view, count);
+			note_postings(check, &view, count);
 		}
 	}
 	IvfpqListEntryRead(check->index, check->meta, (uint32) piece->list,

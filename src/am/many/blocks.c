@@ -85,7 +85,7 @@ IvfpqManyTake(IvfpqMany *many, const IvfpqSearch *search, int number,
 	query->bounds = NULL;
 	query->ids = NULL;
 	many->report.lists += search->lists_read;
-	many->report.copies += search->copies_read;
+	many->report.postings += search->postings_read;
 	if (search->addresses)
 		take_bounds(many, search, query);
 	else

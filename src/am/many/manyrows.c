@@ -46,7 +46,7 @@ IvfpqManyCost(Relation heap, Relation index, double n, int dims, int k,
 	const IvfpqMetaData *meta;
 	double		row = IVFPQ_FETCH_NS + dims * IVFPQ_DIMENSION_NS;
 	double		pending;		/* rows, which every query is compared with */
-	double		copies;
+	double		postings;
 	IvfpqEffort effort;
 	bool		is_last;
 
@@ -58,7 +58,7 @@ IvfpqManyCost(Relation heap, Relation index, double n, int dims, int k,
 		pending = (double) IvfpqCountPending(index, meta);
 	many.everything = pending > IVFPQ_MIN_MEASURED;
 	pending *= IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS;
-	copies = *rows * meta->lists_per_row / meta->nlists;
+	postings = *rows * meta->lists_per_row / meta->nlists;
 	if (!IvfpqManyEffort(&many, Max(k, IVFPQ_FIRST_ROWS), 0, &effort,
 						 &is_last))
 		return *rows * (IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS);
@@ -66,7 +66,7 @@ IvfpqManyCost(Relation heap, Relation index, double n, int dims, int k,
 		return pending + n * (effort.candidates * row + ANSWER_NS);
 	return pending +
 		n * (effort.candidates * row +
-			 effort.probes * copies * many.model->gv.m * IVFPQ_LOOKUP_NS +
+			 effort.probes * postings * many.model->gv.m * IVFPQ_LOOKUP_NS +
 			 IvfpqCentroidsToCompare(meta, effort.probes, effort.deep) *
 			 dims * IVFPQ_LOOKUP_NS);
 }

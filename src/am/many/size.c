@@ -30,7 +30,7 @@ pass_is_better(const IvfpqMany *many, const IvfpqEffort *effort)
 
 /* Copies that the lists have now, dead ones included. */
 static double
-count_copies(IvfpqMany *many)
+count_postings(IvfpqMany *many)
 {
 	IvfpqListTotals totals;
 
@@ -81,7 +81,7 @@ IvfpqManyEffort(IvfpqMany *many, double rows, int drained, IvfpqEffort *effort,
 	 */
 	if (effort->candidates > IVFPQ_FEW_CANDIDATES)
 		effort->candidates = (int) Min(effort->candidates,
-									   count_copies(many) + 1);
+									   count_postings(many) + 1);
 	return true;
 }
 

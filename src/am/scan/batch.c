@@ -217,10 +217,10 @@ size_batch(IvfpqScan *state, bool *last)
 		IvfpqScanAimKeys(state, most, is_last);
 	else if (effort->candidates > IVFPQ_FEW_CANDIDATES)
 	{
-		int64		copies = IvfpqSearchCount(&state->search, effort->probes);
+		int64		postings = IvfpqSearchCount(&state->search, effort->probes);
 
 		/* the one more is not found, which tells that there is none */
-		effort->candidates = Min(effort->candidates, copies + 1);
+		effort->candidates = Min(effort->candidates, postings + 1);
 	}
 	return IvfpqBatchFits(state, effort->probes, effort->candidates);
 }

@@ -163,7 +163,7 @@ typedef struct Demand
 {
 	double		pages;			/* index pages read */
 	double		lists;			/* random accesses among them */
-	double		copies;			/* codes scored */
+	double		postings;			/* codes scored */
 	double		centroids;		/* centroids compared */
 	double		rows;			/* heap rows measured */
 	double		rows_per_row;	/* further rows measured for a further row */
@@ -252,7 +252,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 
 		demand->lists = effort.probes;
 		demand->centroids = meta.nlists;
-		demand->copies = tuples * meta.lists_per_row * probed;
+		demand->postings = tuples * meta.lists_per_row * probed;
 		demand->pages += fixed +
 			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes, false)) +
 			Max(info->pages - fixed - centroids - refine, 0) * probed;
@@ -342,7 +342,7 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 
 	*startup_cost = seq_page * demand.pages +
 		(random_page - seq_page) * Min(demand.lists, demand.pages) +
-		cpu_operator_cost * (demand.centroids + demand.copies) +
+		cpu_operator_cost * (demand.centroids + demand.postings) +
 		row_cost * demand.rows;
 	*total_cost = *startup_cost +
 		tuples * share *

@@ -202,7 +202,7 @@ IvfpqCountersAdd(const IvfpqScanReport *report, int64 scans)
 		[IVFPQ_COUNT_SCANS] = scans,
 		[IVFPQ_COUNT_BATCHES] = report->batches,
 		[IVFPQ_COUNT_LISTS] = report->lists,
-		[IVFPQ_COUNT_COPIES] = report->copies,
+		[IVFPQ_COUNT_POSTINGS] = report->postings,
 		[IVFPQ_COUNT_MATCHED] = report->asks_keys ? report->matched : 0,
 		[IVFPQ_COUNT_MEASURED] = report->measured,
 		[IVFPQ_COUNT_GIVEN] = report->given,

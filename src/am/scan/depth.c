@@ -346,12 +346,12 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 {
 	const IvfpqMetaData *meta = &state->model->meta;
 	IvfpqEffort effort;
-	double		copies;
+	double		postings;
 	double		fetched;
 	double		records = 0;
 
 	params_at(state, depth, &effort);
-	copies = Min(meta->rows_at_calibration,
+	postings = Min(meta->rows_at_calibration,
 				 IvfpqRowsAbout(state->index, meta)) * meta->lists_per_row *
 		effort.probes / meta->nlists;
 	fetched = effort.candidates;
@@ -360,7 +360,7 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 		records = fetched;
 		fetched = depth;
 	}
-	return copies * meta->pq_dim * IVFPQ_LOOKUP_NS +
+	return postings * meta->pq_dim * IVFPQ_LOOKUP_NS +
 		records * (IVFPQ_RECORD_NS + IVFPQ_RECORD_DIMENSION_NS * meta->dims) +
 		effort.candidates * CANDIDATE_NS +
 		Max(fetched - state->tried, 0) *

@@ -52,7 +52,7 @@ bool
 IvfpqBatchFits(const IvfpqScan *state, int probes, int64 candidates)
 {
 	const IvfpqMetaData *meta = &state->model->meta;
-	double		copies = (double) candidates * meta->lists_per_row;
+	double		postings = (double) candidates * meta->lists_per_row;
 	double		found;			/* the best copies */
 	double		search;			/* scratch, and the rows of these copies */
 	double		rows;			/* in the queue, and in the set, which grows */
@@ -60,11 +60,11 @@ IvfpqBatchFits(const IvfpqScan *state, int probes, int64 candidates)
 
 	if (candidates <= IVFPQ_FEW_CANDIDATES)
 		return true;
-	found = copies * (sizeof(float) + sizeof(uint64)) + probes * LIST_BYTES;
+	found = postings * (sizeof(float) + sizeof(uint64)) + probes * LIST_BYTES;
 	if (IvfpqServerIsWanted())
-		found += copies * ANSWER_BYTES;
+		found += postings * ANSWER_BYTES;
 	search = gv_scan_scratch(state->model->gv.m,
-							 (int32) Min(copies, PG_INT32_MAX)) +
+							 (int32) Min(postings, PG_INT32_MAX)) +
 		set_bytes(candidates);
 	if (state->search.addresses)	/* bounds, and what is prefetched */
 		row_bytes += sizeof(IvfpqQueuedRow) + sizeof(IvfpqNextRow) +

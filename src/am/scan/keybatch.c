@@ -89,10 +89,10 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 		IvfpqKeyCapacity(&state->search, goal);
 	if (goal->candidates > IVFPQ_FEW_CANDIDATES)
 	{
-		int64		copies = IvfpqSearchCount(&state->search, most_probes);
+		int64		postings = IvfpqSearchCount(&state->search, most_probes);
 
 		/* the one more is not found, which tells that there is none */
-		goal->candidates = (int) Min(goal->candidates, copies + 1);
+		goal->candidates = (int) Min(goal->candidates, postings + 1);
 	}
 	state->effort.candidates = goal->candidates;
 }

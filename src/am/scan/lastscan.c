@@ -28,7 +28,7 @@ enum
 	REPORT_CANDIDATES,
 	REPORT_BATCHES,
 	REPORT_LISTS,
-	REPORT_COPIES,
+	REPORT_POSTINGS,
 	REPORT_REFINED,
 	REPORT_MEASURED,
 	REPORT_GIVEN,
@@ -37,7 +37,7 @@ enum
 	REPORT_ENGINE,
 	REPORT_BATCH_SIZE,
 	REPORT_STALE_LISTS,
-	REPORT_TAIL_COPIES,
+	REPORT_TAIL_POSTINGS,
 	REPORT_QUEUED_US,
 	REPORT_ENGINE_US,
 	REPORT_TRIP_US,
@@ -51,9 +51,9 @@ enum
  * took out of the result.
  */
 static const int counts[] = {
-	REPORT_BATCHES, REPORT_LISTS, REPORT_COPIES, REPORT_REFINED,
+	REPORT_BATCHES, REPORT_LISTS, REPORT_POSTINGS, REPORT_REFINED,
 	REPORT_MEASURED, REPORT_GIVEN, REPORT_LATE, REPORT_FINISHED,
-	REPORT_STALE_LISTS, REPORT_TAIL_COPIES, REPORT_MATCHED
+	REPORT_STALE_LISTS, REPORT_TAIL_POSTINGS, REPORT_MATCHED
 };
 
 /* index is InvalidOid until a scan has ended */
@@ -83,7 +83,7 @@ IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report)
 	report->index = RelationGetRelid(state->index);
 	report->batches = state->batch;
 	report->lists = state->search.lists_read;
-	report->copies = state->search.copies_read;
+	report->postings = state->search.postings_read;
 	report->asks_keys = state->asks_keys;
 	report->matched = state->search.matched;
 	report->given = state->given;
@@ -110,7 +110,7 @@ add_remote(IvfpqRemoteReport *remote, const IvfpqRemoteReport *before)
 	remote->asked |= before->asked;
 	remote->answered |= before->answered;
 	remote->stale_lists += before->stale_lists;
-	remote->tail_copies += before->tail_copies;
+	remote->tail_postings += before->tail_postings;
 	remote->queued_us += before->queued_us;
 	remote->engine_us += before->engine_us;
 	remote->trip_us += before->trip_us;
@@ -123,7 +123,7 @@ add_report(IvfpqScanReport *report, const IvfpqScanReport *before)
 	report->candidates = before->candidates;
 	report->batches += before->batches;
 	report->lists += before->lists;
-	report->copies += before->copies;
+	report->postings += before->postings;
 	report->matched += before->matched;
 	report->refined += before->refined;
 	report->measured += before->measured;
@@ -159,7 +159,7 @@ report_remote(const IvfpqRemoteReport *remote, Datum *values, bool *nulls)
 	values[REPORT_BATCH_SIZE] = Int32GetDatum((int32) remote->batch_size);
 	nulls[REPORT_BATCH_SIZE] = !remote->answered;
 	values[REPORT_STALE_LISTS] = Int64GetDatum(remote->stale_lists);
-	values[REPORT_TAIL_COPIES] = Int64GetDatum(remote->tail_copies);
+	values[REPORT_TAIL_POSTINGS] = Int64GetDatum(remote->tail_postings);
 	values[REPORT_QUEUED_US] = Int64GetDatum(remote->queued_us);
 	nulls[REPORT_QUEUED_US] = !remote->answered;
 	values[REPORT_ENGINE_US] = Int64GetDatum(remote->engine_us);
@@ -212,7 +212,7 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 	values[REPORT_CANDIDATES] = Int32GetDatum(last.candidates);
 	values[REPORT_BATCHES] = Int32GetDatum(last.batches);
 	values[REPORT_LISTS] = Int64GetDatum(last.lists);
-	values[REPORT_COPIES] = Int64GetDatum(last.copies);
+	values[REPORT_POSTINGS] = Int64GetDatum(last.postings);
 	values[REPORT_REFINED] = Int64GetDatum(last.refined);
 	values[REPORT_MEASURED] = Int64GetDatum(last.measured);
 	values[REPORT_GIVEN] = Int64GetDatum(last.given);

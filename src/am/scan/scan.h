@@ -35,7 +35,7 @@ typedef struct IvfpqScanReport
 	int			candidates;
 	int			batches;
 	int64		lists;			/* read */
-	int64		copies;			/* read, */
+	int64		postings;			/* read, */
 	bool		asks_keys;		/* ... and scored are only those that fulfill */
 	int64		matched;		/* conditions on keys */
 	int64		refined;		/* compact copies of rows read */

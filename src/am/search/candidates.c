@@ -65,7 +65,7 @@ IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 	IvfpqQuerySet(&search->query, query);
 	search->remote.nknown = 0;	/* of the last query */
 	search->lists_read = 0;
-	search->copies_read = 0;
+	search->postings_read = 0;
 	search->matched = 0;
 }
 
@@ -122,7 +122,7 @@ IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view,
 {
 	GvBlock		block = IvfpqSearchView(search, view);
 
-	search->copies_read += pg_popcount32(view->live);
+	search->postings_read += pg_popcount32(view->live);
 	if (view->passed_over)
 		return;
 	/* not before it is needed: where gpuvecd answers it never is */
@@ -184,7 +184,7 @@ try_blocks(IvfpqSearch *search, int i)
 	stood = IvfpqListTried(&search->reader, views);
 	IvfpqCheckStatus(gv_scan_tried(&search->scan, stood));
 	for (int b = 0; b < n && stood; b++)
-		search->copies_read += pg_popcount32(views[b].live);
+		search->postings_read += pg_popcount32(views[b].live);
 	return stood;
 }
 
@@ -192,7 +192,7 @@ try_blocks(IvfpqSearch *search, int i)
 static void
 read_list(IvfpqSearch *search, int i)
 {
-	int64		copies = search->copies_read;
+	int64		postings = search->postings_read;
 	int64		matched = search->scan.matched;
 	IvfpqBlockView view;
 
@@ -208,7 +208,7 @@ read_list(IvfpqSearch *search, int i)
 	search->lists_read++;
 	if (search->condition == NULL)
 		return;
-	search->counts[search->ncounts].copies = search->copies_read - copies;
+	search->counts[search->ncounts].postings = search->postings_read - postings;
 	search->counts[search->ncounts++].matched = search->scan.matched - matched;
 }
 
@@ -267,15 +267,15 @@ IvfpqSearchCount(IvfpqSearch *search, int probes)
 {
 	IvfpqListEntry *entries = palloc_extended(probes * sizeof(IvfpqListEntry),
 											  MCXT_ALLOC_HUGE);
-	int64		copies = 0;
+	int64		postings = 0;
 
 	IvfpqSearchNearest(search, probes);
 	IvfpqListEntriesRead(search->index, &search->model->meta,
 						 search->lists.ids, search->lists.count, entries);
 	for (int i = 0; i < search->lists.count; i++)
-		copies += entries[i].nitems;
+		postings += entries[i].nitems;
 	pfree(entries);
-	return copies;
+	return postings;
 }
 
 /*

@@ -47,7 +47,7 @@
  */
 #define ASKED_BEYOND	1.5
 #define ASKED_GUESSED	1.1
-#define TELLING_COPIES	64
+#define TELLING_POSTINGS	64
 
 /*
  * Candidates kept beyond what an even share takes: far rows may fulfill the
@@ -204,9 +204,9 @@ IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
 
 	for (int i = 0; i < n; i++)
 	{
-		sums.copies += counts[i].copies;
+		sums.postings += counts[i].postings;
 		sums.matched += counts[i].matched;
-		sums.weighted_copies += weight * counts[i].copies;
+		sums.weighted_postings += weight * counts[i].postings;
 		sums.weighted_matched += weight * counts[i].matched;
 		weight *= ratio;
 	}
@@ -234,8 +234,8 @@ tell_share(Reading *reading)
 	else
 		reading->sums = IvfpqSumCounts(search->counts, reading->nread,
 									   part_of(goal));
-	share = sums->weighted_matched / Max(sums->weighted_copies, 1);
-	reading->flat_share = sums->matched / Max(sums->copies, 1);
+	share = sums->weighted_matched / Max(sums->weighted_postings, 1);
+	reading->flat_share = sums->matched / Max(sums->postings, 1);
 	reading->grows = reading->is_sure = reading->flat_share > GROWS * share;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	get_effort(search, goal, goal->share, &reading->effort);
@@ -383,7 +383,7 @@ ask_next(Reading *reading)
 	else
 		return 0;
 	reading->asked = Max(kept_rows(goal, KEPT_BEYOND, rows), reading->asked);
-	if (reading->sums.matched < TELLING_COPIES)
+	if (reading->sums.matched < TELLING_POSTINGS)
 		wanted = Min(wanted, (1 + MOST_GROWTH) * reading->nread);
 	return wanted;
 }
@@ -407,13 +407,13 @@ ask_until_enough(Reading *reading)
 	{
 		int			before = reading->nread;
 		int			rows = reading->asked;
-		int			copies = rows * search->model->meta.lists_per_row;
+		int			postings = rows * search->model->meta.lists_per_row;
 		double		rank = ceil(goal->rows * search->model->meta.lists_per_row);
 
 		search->query.deep = reading->effort.deep ||
 			goal->rows / goal->share > IVFPQ_PARENTS_ROWS;
-		if (!IvfpqSearchRemote(search, wanted, copies, part_of(goal),
-							   (int) Min(rank, copies)))
+		if (!IvfpqSearchRemote(search, wanted, postings, part_of(goal),
+							   (int) Min(rank, postings)))
 			return false;
 		reading->nread = search->ncounts;
 		tell_share(reading);

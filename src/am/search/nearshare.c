@@ -82,7 +82,7 @@ IvfpqSampleBlock(IvfpqSearch *search, float base, const GvBlock *block)
 
 	/* copies that come again would count twice */
 	if (!sample->is_open || reader->reread ||
-		!gv_sampled(reader->list, reader->nleft / IVFPQ_BLOCK_COPIES))
+		!gv_sampled(reader->list, reader->nleft / IVFPQ_BLOCK_POSTINGS))
 		return;
 	taken.rowids = NULL;
 	taken.first_id = (uint64) GV_BLOCK * sample->nblocks++;
@@ -99,7 +99,7 @@ nth_row(const GvTopK *candidates, double n, int lists_per_row, float *score)
 {
 	GvTopK		best = {0};
 	tidset_hash *seen = tidset_create(CurrentMemoryContext, 32, NULL);
-	int			copies = 0;
+	int			postings = 0;
 
 	/* apart, for more may be offered to the candidates */
 	IvfpqTopKResize(&best, (int) Max(Min(n * lists_per_row,
@@ -107,20 +107,20 @@ nth_row(const GvTopK *candidates, double n, int lists_per_row, float *score)
 	for (int i = 0; i < candidates->count; i++)
 		gv_topk_push(&best, candidates->scores[i], candidates->ids[i]);
 	gv_topk_sort(&best);
-	while (copies < best.count && seen->members < n)
+	while (postings < best.count && seen->members < n)
 	{
 		bool		found;
 
-		tidset_insert(seen, best.ids[copies++], &found);
+		tidset_insert(seen, best.ids[postings++], &found);
 	}
-	if (copies > 0)
-		*score = best.scores[copies - 1];
+	if (postings > 0)
+		*score = best.scores[postings - 1];
 	if (seen->members < n)
-		copies = 0;
+		postings = 0;
 	tidset_destroy(seen);
 	pfree(best.scores);
 	pfree(best.ids);
-	return copies;
+	return postings;
 }
 
 /*

@@ -42,7 +42,7 @@
  * and half of the probed lists have: to search it all here is then no more
  * work worth the name.
  */
-#define FEW_COPIES		4096
+#define FEW_POSTINGS		4096
 
 enum
 {
@@ -102,7 +102,7 @@ compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
 {
 	IvfpqRemote *remote = &search->remote;
 	int			n = answer->head.nprobed;
-	int64		copies = 0;
+	int64		postings = 0;
 	int64		missing = 0;
 
 	take_lists(search, answer);
@@ -117,13 +117,13 @@ compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
 
 		remote->ages[i] = list_age(mirrored, entry);
 		*behind |= remote->ages[i] != LIST_CURRENT;
-		copies += entry->nitems;
+		postings += entry->nitems;
 		if (remote->ages[i] == LIST_STALE)
 			missing += entry->nitems;
 		else
 			missing += entry->nitems - mirrored->nitems;
 	}
-	return missing <= FEW_COPIES || missing <= copies / 2;
+	return missing <= FEW_POSTINGS || missing <= postings / 2;
 }
 
 /*
@@ -166,7 +166,7 @@ note_count(IvfpqSearch *search, const IvfpqAnswer *answer, int i,
 	if (search->remote.ages[i] != LIST_STALE)
 		count = mirrored_count(answer, i);
 	search->matched += count.matched;
-	count.copies += more.copies;
+	count.postings += more.postings;
 	count.matched += more.matched;
 	search->counts[i] = count;
 	search->ncounts = i + 1;
@@ -185,7 +185,7 @@ scan_rest(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 	IvfpqListReader *reader = &search->reader;
 	IvfpqRemote *remote = &search->remote;
 	uint8	   *age = &remote->ages[i];
-	int64		before = search->copies_read;
+	int64		before = search->postings_read;
 	int64		matched = search->scan.matched;
 	IvfpqListCount more;
 	uint32		have;
@@ -201,13 +201,13 @@ scan_rest(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 		IvfpqSearchBlock(search, i, &view, reader->reread);
 	}
 	(void) standing(mirrored, reader, age);
-	more.copies = search->copies_read - before;
+	more.postings = search->postings_read - before;
 	more.matched = search->scan.matched - matched;
 	note_count(search, answer, i, more);
 	if (*age == LIST_STALE)
 		remote->report.stale_lists++;
 	else
-		remote->report.tail_copies += more.copies;
+		remote->report.tail_postings += more.postings;
 }
 
 /*
@@ -310,9 +310,9 @@ take_brief(IvfpqSearch *search, const IvfpqAnswer *answer)
 
 	search->ncounts = head->nprobed;
 	search->matched += head->matches;
-	search->sums.copies = head->nitems;
+	search->sums.postings = head->nitems;
 	search->sums.matched = head->matches;
-	search->sums.weighted_copies = head->weighted_nitems;
+	search->sums.weighted_postings = head->weighted_nitems;
 	search->sums.weighted_matched = head->weighted_matches;
 	take_hits(search, answer);
 	take_records(search, answer);
@@ -370,7 +370,7 @@ use_answer(IvfpqSearch *search, const IvfpqAnswer *answer,
 	{
 		IvfpqSearchOpen(search, question->capacity);
 		search->lists_read += answer->head.nprobed;
-		search->copies_read += answer->head.copies;
+		search->postings_read += answer->head.postings;
 		take_sample(search, &answer->head, question->rank);
 		if (answer->head.is_brief)
 			take_brief(search, answer);

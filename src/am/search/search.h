@@ -79,7 +79,7 @@ typedef struct IvfpqRemoteReport
 	bool		answered;		/* and it answered */
 	uint32		batch_size;		/* searches answered together, the last time */
 	int64		stale_lists;	/* read again, for what the mirror had is old */
-	int64		tail_copies;	/* scored here, for the mirror had them not */
+	int64		tail_postings;	/* scored here, for the mirror had them not */
 	int64		queued_us;		/* times of all searches added up */
 	int64		engine_us;
 	int64		trip_us;		/* from question to answer */
@@ -118,16 +118,16 @@ typedef struct IvfpqRemote
 /* Copies of a list that was read, and those that fulfill a condition on keys. */
 typedef struct IvfpqListCount
 {
-	int64		copies;
+	int64		postings;
 	int64		matched;
 } IvfpqListCount;
 
 /* What lists that were read tell of a condition. */
 typedef struct IvfpqListSums
 {
-	double		copies;
+	double		postings;
 	double		matched;		/* those that fulfill it */
-	double		weighted_copies;	/* the same where the nearest lists count
+	double		weighted_postings;	/* the same where the nearest lists count
 									 * most: see keycandidates.c */
 	double		weighted_matched;
 } IvfpqListSums;
@@ -170,7 +170,7 @@ typedef struct IvfpqSearch
 	void	   *scan_memory;
 	Size		scan_bytes;		/* of the scan's scratch */
 	int64		lists_read;		/* by this search so far */
-	int64		copies_read;
+	int64		postings_read;
 	const GvCondition *condition;	/* on keys; NULL: none */
 	int64		matched;		/* copies read that fulfill it */
 	IvfpqListCount *counts;		/* [counts_room] of lists that were read here,

@@ -50,7 +50,7 @@ typedef struct ChunkList
 	int			first;			/* its blocks: first .. end - 1; */
 	int			again;			/* from here on copies may have come before */
 	int			end;
-	int			copies;			/* live ones */
+	int			postings;			/* live ones */
 	int			numbers[IVFPQ_TOGETHER];	/* [n] which of each search's
 											 * lists it is; -1: none */
 } ChunkList;
@@ -136,7 +136,7 @@ begin_list(Chunk *chunk, const uint64 *pairs, int npairs)
 	ChunkList  *list = &chunk->lists[chunk->nlists++];
 
 	list->first = list->again = list->end = chunk->nblocks;
-	list->copies = 0;
+	list->postings = 0;
 	memset(list->numbers, -1, chunk->n * sizeof(int));
 	for (int p = 0; p < npairs; p++)
 		list->numbers[PAIR_SEARCH(pairs[p])] = PAIR_NUMBER(pairs[p]);
@@ -164,7 +164,7 @@ add_block(Chunk *chunk, const IvfpqBlockView *view, bool again)
 	memcpy(to, block.rowids, GV_BLOCK * sizeof(ItemPointerData));
 	block.rowids = (const uint16_t *) to;
 	chunk->blocks[chunk->nblocks++] = block;
-	list->copies += pg_popcount32(block.live);
+	list->postings += pg_popcount32(block.live);
 	list->end++;
 	if (!again)
 		list->again = list->end;
@@ -177,7 +177,7 @@ offer_list(IvfpqSearch *search, int number, const Chunk *chunk,
 {
 	float		base = search->lists.scores[number];
 
-	search->copies_read += list->copies;
+	search->postings_read += list->postings;
 	IvfpqCheckStatus(gv_scan(&search->scan, base, chunk->blocks + list->first,
 							 list->again - list->first));
 	if (list->again == list->end)
@@ -219,7 +219,7 @@ try_blocks(IvfpqListReader *reader, Chunk *chunk)
 	ChunkList  *list = &chunk->lists[chunk->nlists - 1];
 	int			n = IvfpqListTry(reader, views);
 	int			again = list->again;
-	int			copies = list->copies;
+	int			postings = list->postings;
 
 	if (n == 0)
 		return false;
@@ -230,7 +230,7 @@ try_blocks(IvfpqListReader *reader, Chunk *chunk)
 	chunk->nblocks -= n;
 	list->end -= n;
 	list->again = again;
-	list->copies = copies;
+	list->postings = postings;
 	return false;
 }
 

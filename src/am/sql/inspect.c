@@ -119,7 +119,7 @@ static void
 count_bits(SignatureBits *counts, const IvfpqKeyForm *form,
 		   const IvfpqBlockView *view)
 {
-	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
 		IvfpqKeyImages images;
 
@@ -480,8 +480,8 @@ gpuvec_list_stats(PG_FUNCTION_ARGS)
 		values[0] = Int32GetDatum(list);
 		values[1] = Int64GetDatum((int64) entry.nitems - entry.ndead);
 		values[2] = Int64GetDatum((int64) entry.ndead);
-		values[3] = Int64GetDatum(((int64) entry.nitems + IVFPQ_BLOCK_COPIES - 1) /
-								  IVFPQ_BLOCK_COPIES);
+		values[3] = Int64GetDatum(((int64) entry.nitems + IVFPQ_BLOCK_POSTINGS - 1) /
+								  IVFPQ_BLOCK_POSTINGS);
 		values[4] = Int64GetDatum((int64) entry.gen);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
 							 nulls);

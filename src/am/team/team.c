@@ -23,7 +23,7 @@ IvfpqTeamInit(IvfpqTeamShared *shared)
 	SpinLockInit(&shared->mutex);
 	pg_atomic_init_u64(&shared->done, 0);
 	pg_atomic_init_u64(&shared->next, 0);
-	pg_atomic_init_u64(&shared->ncopies, 0);
+	pg_atomic_init_u64(&shared->npostings, 0);
 	pg_atomic_init_u32(&shared->refine_head, InvalidBlockNumber);
 }
 

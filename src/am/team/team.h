@@ -95,7 +95,7 @@ typedef struct IvfpqTeamShared
 
 	pg_atomic_uint64 done;		/* rows, of this round */
 	pg_atomic_uint64 next;		/* piece of this round to be done */
-	pg_atomic_uint64 ncopies;	/* that there are to be written */
+	pg_atomic_uint64 npostings;	/* that there are to be written */
 	pg_atomic_uint32 refine_head;	/* see IvfpqRecordBuilderFinish */
 
 	/* written by the leader while workers wait */

@@ -206,7 +206,7 @@ send_some_lists(IvfpqLoad *load, int32 *list, int32 end,
 		piece = IvfpqMessageAdd(load, *list, &have[*list - first]);
 		if (piece == IVFPQ_PIECE_FULL && load->npieces > 0)
 			break;
-		load->copies += load->reader.entry.nitems;
+		load->postings += load->reader.entry.nitems;
 		(*list)++;
 	}
 	IvfpqRecordsRead(load);
@@ -245,7 +245,7 @@ send_lists(IvfpqLoad *load, bool fresh)
 	have = MemoryContextAllocZero(load->context,
 								  Min(nlists, STATES_RANGE) *
 								  sizeof(GvListState));
-	load->copies = 0;
+	load->postings = 0;
 	/* to a mirror that has nothing yet all records come at once */
 	load->note_records = !fresh && IvfpqMirrorHasRecords(&load->meta);
 	for (int32 first = 0; first < nlists && result == IVFPQ_LOAD_DONE;
@@ -260,7 +260,7 @@ send_lists(IvfpqLoad *load, bool fresh)
 		{
 			result = send_some_lists(load, &list, end, have + (list - first));
 			if (fresh)
-				IvfpqWantedProgress(&load->key, load->copies, load->expected);
+				IvfpqWantedProgress(&load->key, load->postings, load->expected);
 		}
 	}
 	pfree(have);
@@ -310,7 +310,7 @@ catch_up(IvfpqLoad *load)
  * IVFPQ_LOAD_DONE.
  */
 static IvfpqLoadResult
-count_copies(IvfpqLoad *load)
+count_postings(IvfpqLoad *load)
 {
 	IvfpqLoadResult result = IVFPQ_LOAD_DONE;
 
@@ -346,7 +346,7 @@ send_model(IvfpqLoad *load, bool *exists)
 			.m = meta->pq_dim,
 			.nlists = meta->nlists,
 			.nparents = meta->nparents,
-			.copies = load->expected,
+			.postings = load->expected,
 			.keys = IvfpqMirrorKeys(meta)
 		}
 	};
@@ -436,7 +436,7 @@ prepare(IvfpqLoad *load, bool whole)
 	load->room = Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024 / 2);
 	MemoryContextSwitchTo(old);
 	if (whole)
-		result = count_copies(load);
+		result = count_postings(load);
 	if (result == IVFPQ_LOAD_DONE)
 		IvfpqLoadUnlock(load);
 	return result;

@@ -32,7 +32,7 @@ typedef struct IvfpqLoad
 	char		name[NAMEDATALEN];	/* of the index */
 	char		error[160];		/* when it did not work */
 	bool		fresh;			/* it brought a whole mirror */
-	int64		copies;			/* brought, or found there, in this pass */
+	int64		postings;			/* brought, or found there, in this pass */
 	int64		expected;		/* of a whole pass */
 
 	/* while the index is locked */

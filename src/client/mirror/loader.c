@@ -104,7 +104,7 @@ log_done(const IvfpqLoad *load, int64 us)
 	ereport(load->fresh ? LOG : DEBUG1,
 			(errmsg("gpuvec: %s index \"%s\": %lld copies in %d lists, %.0f ms",
 					load->fresh ? "mirrored" : "caught up with", load->name,
-					(long long) load->copies, load->meta.nlists,
+					(long long) load->postings, load->meta.nlists,
 					us / 1000.0)));
 }
 
@@ -117,7 +117,7 @@ report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 	switch (result)
 	{
 		case IVFPQ_LOAD_DONE:
-			IvfpqWantedDone(&load->key, load->copies,
+			IvfpqWantedDone(&load->key, load->postings,
 							(int) Min(Max(rest, CATCH_UP_PAUSE_MS),
 									  CATCH_UP_MOST_MS));
 			log_done(load, us);

@@ -66,7 +66,7 @@ wait_for_server(void)
  * Is the request fulfilled?  ERROR if it failed.
  */
 static bool
-is_done(const GvMirrorKey *key, uint64 ticket, int64 *copies)
+is_done(const GvMirrorKey *key, uint64 ticket, int64 *postings)
 {
 	IvfpqWanted wanted;
 
@@ -75,7 +75,7 @@ is_done(const GvMirrorKey *key, uint64 ticket, int64 *copies)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the index was changed while it was mirrored"),
 				 errhint("Try again.")));
-	*copies = wanted.copies;
+	*postings = wanted.postings;
 	if (wanted.done >= ticket)
 		return true;
 	if (wanted.refused >= ticket)
@@ -94,7 +94,7 @@ int64
 IvfpqPrewarm(const GvMirrorKey *key)
 {
 	uint64		ticket;
-	int64		copies;
+	int64		postings;
 
 	wait_for_server();
 	ticket = IvfpqWant(key, true, true);
@@ -104,12 +104,12 @@ IvfpqPrewarm(const GvMirrorKey *key)
 				 errmsg("too many indexes are being mirrored"),
 				 errhint("Try again later.")));
 	ConditionVariablePrepareToSleep(&ivfpq_shared->changed);
-	while (!is_done(key, ticket, &copies))
+	while (!is_done(key, ticket, &postings))
 	{
 		(void) ConditionVariableTimedSleep(&ivfpq_shared->changed, LOOK_MS,
 										   IvfpqWaitEvent());
 		check_server();
 	}
 	ConditionVariableCancelSleep();
-	return copies;
+	return postings;
 }

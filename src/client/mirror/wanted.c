@@ -279,7 +279,7 @@ IvfpqWantedTake(Oid database, IvfpqWanted *wanted)
 		if (first->state != IVFPQ_WANTED_READY)
 		{
 			first->state = IVFPQ_WANTED_LOADING;
-			first->copies = first->expected = 0;
+			first->postings = first->expected = 0;
 		}
 	}
 	LWLockRelease(ivfpq_shared->lock);
@@ -297,7 +297,7 @@ find_own(const GvMirrorKey *key)
 
 /* For a loader: so far it is. */
 void
-IvfpqWantedProgress(const GvMirrorKey *key, int64 copies, int64 expected)
+IvfpqWantedProgress(const GvMirrorKey *key, int64 postings, int64 expected)
 {
 	IvfpqWanted *wanted;
 
@@ -305,7 +305,7 @@ IvfpqWantedProgress(const GvMirrorKey *key, int64 copies, int64 expected)
 	wanted = find_own(key);
 	if (wanted)
 	{
-		wanted->copies = copies;
+		wanted->postings = postings;
 		wanted->expected = expected;
 	}
 	LWLockRelease(ivfpq_shared->lock);
@@ -316,7 +316,7 @@ IvfpqWantedProgress(const GvMirrorKey *key, int64 copies, int64 expected)
  * to do so again for a while.
  */
 void
-IvfpqWantedDone(const GvMirrorKey *key, int64 copies, int pause_ms)
+IvfpqWantedDone(const GvMirrorKey *key, int64 postings, int pause_ms)
 {
 	IvfpqWanted *wanted;
 	TimestampTz now = GetCurrentTimestamp();
@@ -333,7 +333,7 @@ IvfpqWantedDone(const GvMirrorKey *key, int64 copies, int pause_ms)
 		wanted->failures = 0;
 		wanted->locked_since = 0;
 		wanted->retry_at = later(now, pause_ms);
-		wanted->copies = copies;
+		wanted->postings = postings;
 		wanted->error[0] = '\0';
 	}
 	LWLockRelease(ivfpq_shared->lock);

@@ -17,9 +17,9 @@ extern int	IvfpqWantedCopy(IvfpqWanted *wanted);
 extern int	IvfpqWantedDue(Oid *databases, TimestampTz now,
 						   TimestampTz *next);
 extern bool IvfpqWantedTake(Oid database, IvfpqWanted *wanted);
-extern void IvfpqWantedProgress(const GvMirrorKey *key, int64 copies,
+extern void IvfpqWantedProgress(const GvMirrorKey *key, int64 postings,
 								int64 expected);
-extern void IvfpqWantedDone(const GvMirrorKey *key, int64 copies,
+extern void IvfpqWantedDone(const GvMirrorKey *key, int64 postings,
 							int pause_ms);
 extern bool IvfpqWantedFailed(const GvMirrorKey *key, const char *error,
 							  int pause_ms);

@@ -56,7 +56,7 @@ typedef struct IvfpqWanted
 	TimestampTz retry_at;		/* not before */
 	TimestampTz locked_since;	/* found locked since then; 0 = is not */
 	TimestampTz ready_at;		/* when it was loaded; 0 = never */
-	int64		copies;			/* loaded */
+	int64		postings;			/* loaded */
 	int64		expected;		/* copies to load */
 	char		error[160];		/* of the last failure; "" = none */
 } IvfpqWanted;

@@ -424,9 +424,9 @@ IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
 
 /* Have it make room to search what will be built; false: it failed. */
 bool
-IvfpqBuilderTrial(IvfpqBuilder *builder, int64 copies)
+IvfpqBuilderTrial(IvfpqBuilder *builder, int64 postings)
 {
-	GvTrialRequest request = {copies};
+	GvTrialRequest request = {postings};
 
 	return ask(builder, GV_MSG_TRIAL, &request, sizeof(request), 0);
 }

@@ -143,7 +143,7 @@ score_waiting(const GvScan *scan, Waiting *waiting)
 		return;
 	if (waiting->gathers)
 	{
-		gv_kernels->sum_copies(scan->table, scan->model->m, waiting->codes,
+		gv_kernels->sum_postings(scan->table, scan->model->m, waiting->codes,
 							   GV_GATHERED_STRIDE, waiting->n, sums);
 		for (i = 0; i < waiting->n; i++)
 			sums[i] = gv_score(waiting->bases[i] + sums[i]);
@@ -183,7 +183,7 @@ score_block(const GvScan *scan, float base, const GvBlock *block,
 	float		sums[GV_BLOCK];
 	int32_t		n = 0;
 
-	gv_kernels->sum_copies(scan->table, scan->model->m, block->codes,
+	gv_kernels->sum_postings(scan->table, scan->model->m, block->codes,
 						   GV_BLOCK, GV_BLOCK, sums);
 	for (; wanted != 0; wanted &= wanted - 1)
 	{

@@ -53,7 +53,7 @@ typedef struct GvCut
 
 typedef struct GvKernels
 {
-	/* is filter worth a call: quicker than sum_copies? */
+	/* is filter worth a call: quicker than sum_postings? */
 	bool		filters;
 
 	/* products [n], squares [n] of q [dims] and rows [n][dims]: gv_cpu_dot */
@@ -126,7 +126,7 @@ typedef struct GvKernels
 	 * columns that lie `stride` apart; those of more copies are read and
 	 * summed, up to a whole number of GV_BLOCK.
 	 */
-	void		(*sum_copies) (const float *table, int32_t m,
+	void		(*sum_postings) (const float *table, int32_t m,
 							   const uint8_t *codes, int32_t stride,
 							   int32_t n, float *sums);
 

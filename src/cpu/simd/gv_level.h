@@ -110,7 +110,7 @@ nearest_words(const float *dist, int nrows, float *best, int32_t *code)
 }
 
 static LEVEL void
-sum_copies(const float *table, int32_t m, const uint8_t *codes,
+sum_postings(const float *table, int32_t m, const uint8_t *codes,
 		   int32_t stride, int32_t n, float *sums)
 {
 	int32_t		i;
@@ -138,7 +138,7 @@ const GvKernels KERNELS = {
 	.nearest_words = nearest_words,
 	.nearest_word = nearest_word,
 	.table = make_table,
-	.sum_copies = sum_copies,
+	.sum_postings = sum_postings,
 	.gather = gather,
 	.filter = filter,
 	.fulfill = fulfill,

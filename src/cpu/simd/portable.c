@@ -388,7 +388,7 @@ sum_span(const float *restrict table, int32_t m,
 }
 
 static void
-sum_copies(const float *table, int32_t m, const uint8_t *codes,
+sum_postings(const float *table, int32_t m, const uint8_t *codes,
 		   int32_t stride, int32_t n, float *sums)
 {
 	int32_t		i;
@@ -517,7 +517,7 @@ const GvKernels gv_portable_kernels = {
 	.nearest_words = nearest_words,
 	.nearest_word = nearest_word,
 	.table = make_table,
-	.sum_copies = sum_copies,
+	.sum_postings = sum_postings,
 	.gather = gather,
 	.filter = filter,
 	.fulfill = fulfill,

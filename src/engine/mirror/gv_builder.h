@@ -141,11 +141,11 @@ gv_builder_most_neighbors(const GvBuilderSpec *spec, int32_t n)
 static inline uint64_t
 gv_encoded_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbors)
 {
-	uint64_t	copy = 8 + (uint64_t) gv_code_bytes(spec->m);
+	uint64_t	posting = 8 + (uint64_t) gv_code_bytes(spec->m);
 	uint64_t	record = spec->refine == GV_RECORDS_NONE ? 0 :
 	12 + gv_record_code_bytes((GvRecords) spec->refine, spec->dims);
 
-	return (uint64_t) n * ((uint64_t) spec->lists_per_row * copy + record) +
+	return (uint64_t) n * ((uint64_t) spec->lists_per_row * posting + record) +
 		(uint64_t) nneighbors * sizeof(GvNeighbor);
 }
 
@@ -154,15 +154,15 @@ static inline void
 gv_encoded_open(const GvBuilderSpec *spec, void *memory, int32_t n,
 				int64_t nneighbors, GvEncoded *encoded)
 {
-	size_t		copies = (size_t) n * (size_t) spec->lists_per_row;
+	size_t		postings = (size_t) n * (size_t) spec->lists_per_row;
 	size_t		records = spec->refine != GV_RECORDS_NONE ? (size_t) n : 0;
 	char	   *next = (char *) memory;
 
 	memset(encoded, 0, sizeof(*encoded));
 	encoded->lists = (int32_t *) next;
-	next += copies * sizeof(int32_t);
+	next += postings * sizeof(int32_t);
 	encoded->t = (float *) next;
-	next += copies * sizeof(float);
+	next += postings * sizeof(float);
 	if (records > 0)
 	{
 		encoded->min = (float *) next;

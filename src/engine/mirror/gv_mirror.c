@@ -56,7 +56,7 @@ valid_spec(const GvMirrorSpec *spec)
 		gv_valid_metric(spec->metric) && gv_valid_shape(spec->dims, spec->m) &&
 		spec->nlists >= 1 && spec->nlists <= MAX_LISTS &&
 		spec->nparents >= 1 && spec->nparents <= spec->nlists &&
-		spec->copies >= 0 && spec->copies < INT64_C(1) << 48 &&
+		spec->postings >= 0 && spec->postings < INT64_C(1) << 48 &&
 		spec->refine_slots >= 0 && spec->refine_slots <= UINT16_MAX &&
 		gv_form_valid(&spec->keys) &&
 		spec->refine_records >= 0 &&

@@ -38,7 +38,7 @@ typedef struct GvMirrorSpec
 	int32_t		m;				/* sub-quantizers */
 	int32_t		nlists;			/* 1 .. 2^24 */
 	int32_t		nparents;		/* 1 .. nlists */
-	int64_t		copies;			/* about how many there are to come */
+	int64_t		postings;			/* about how many there are to come */
 	int32_t		refine_slots;	/* refine records a page of the index has room
 								 * for, below 2^16; 0 = no refine records */
 	GvKeyForm	keys;			/* of its copies */
@@ -223,7 +223,7 @@ typedef struct GvSearch
 	int32_t		nhits;			/* out; in where they are given */
 	GvHit	   *hits;			/* likewise, [nhits] */
 	GvBound    *bounds;			/* out [nhits], of the hits; or NULL */
-	int64_t		copies;			/* out: live ones of the lists probed */
+	int64_t		postings;			/* out: live ones of the lists probed */
 	int32_t    *matches;		/* out [nprobed]: of each list's live copies
 								 * those that fulfill the condition; NULL
 								 * without one */

@@ -50,10 +50,10 @@ part_spec(const GvMirrorSpec *spec, const GvSpread *spread, int32_t part)
 	{
 		int64_t		others = spec->nlists - spec->nlists / spread->nparts;
 
-		mine.copies = (mine.copies + spread->nparts - 1) / spread->nparts;
-		mine.copies -= others * GV_BLOCK / 2;
-		if (mine.copies < 1)
-			mine.copies = spec->copies > 0;
+		mine.postings = (mine.postings + spread->nparts - 1) / spread->nparts;
+		mine.postings -= others * GV_BLOCK / 2;
+		if (mine.postings < 1)
+			mine.postings = spec->postings > 0;
 		mine.refine_records = (mine.refine_records + spread->nparts - 1) /
 			spread->nparts;
 	}

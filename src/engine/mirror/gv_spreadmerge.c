@@ -112,7 +112,7 @@ add_up(const GvSpreadMirror *mirror, const GvSearch *asked, int32_t n,
 	int32_t		p;
 	int32_t		i;
 
-	search->copies = 0;
+	search->postings = 0;
 	search->nearer = 0;
 	search->nearer_squares = 0;
 	if (search->matches != NULL)
@@ -121,7 +121,7 @@ add_up(const GvSpreadMirror *mirror, const GvSearch *asked, int32_t n,
 	{
 		const GvSearch *part = &asked[(size_t) p * (size_t) n];
 
-		search->copies += part->copies;
+		search->postings += part->postings;
 		search->nearer += part->nearer;
 		search->nearer_squares += part->nearer_squares;
 		for (i = 0; search->matches != NULL && i < search->nprobed; i++)

@@ -171,7 +171,7 @@ spare_is_zero(const IvfpqChecker *checker, const uint8 *codes, int i)
 	int			last = checker->layout.code_bytes - 1;
 
 	return checker->meta.pq_dim % 2 == 0 ||
-		(codes[last * IVFPQ_BLOCK_COPIES + i] & 0xF0) == 0;
+		(codes[last * IVFPQ_BLOCK_POSTINGS + i] & 0xF0) == 0;
 }
 
 /*
@@ -192,7 +192,7 @@ check_keys(Reading *reading, BlockNumber blkno, uint32 ordinal,
 			(form->kind[k] != IVFPQ_KEY_ORDERED && heads[k].high != 0))
 			find(reading, blkno, "the head of key %d of block %u is out of range",
 				 k + 1, ordinal);
-	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
 		IvfpqKeyImages images;
 
@@ -228,16 +228,16 @@ keys_digest(const IvfpqLayout *layout, const char *body, int i)
  * much as part 0 tells.
  */
 static void
-check_copies(Reading *reading, BlockNumber blkno, uint32 ordinal,
+check_postings(Reading *reading, BlockNumber blkno, uint32 ordinal,
 			 const char *body, const uint8 *codes, uint32 live,
 			 uint32 second)
 {
 	const ItemPointerData *tids = (const ItemPointerData *) body;
-	const float4 *t = (const float4 *) (tids + IVFPQ_BLOCK_COPIES);
+	const float4 *t = (const float4 *) (tids + IVFPQ_BLOCK_POSTINGS);
 	const ItemPointerData *addresses =
-	(const ItemPointerData *) (t + IVFPQ_BLOCK_COPIES);
+	(const ItemPointerData *) (t + IVFPQ_BLOCK_POSTINGS);
 
-	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
 		IvfpqFound	found = {.tid = tids[i], .place = second & (1U << i) ?
 		IVFPQ_SECOND_COPY : IVFPQ_FIRST_COPY};
@@ -305,7 +305,7 @@ check_block(Reading *reading, IvfpqAddress address, uint32 ordinal, int count,
 			IvfpqSlotHeader *header)
 {
 	IvfpqChecker *checker = reading->checker;
-	uint32		exist = 0xFFFFFFFF >> (IVFPQ_BLOCK_COPIES - count);
+	uint32		exist = 0xFFFFFFFF >> (IVFPQ_BLOCK_POSTINGS - count);
 	const IvfpqSlotHeader *slot;
 	const char *body;
 	const uint8 *codes = NULL;
@@ -327,13 +327,13 @@ check_block(Reading *reading, IvfpqAddress address, uint32 ordinal, int count,
 		body = checker->body;
 		if (whole == NULL)
 		{
-			check_copies(reading, address.page, ordinal, body, NULL,
+			check_postings(reading, address.page, ordinal, body, NULL,
 						 exist & ~header->dead, header->second);
 			return true;
 		}
 	}
 	codes = (const uint8 *) body + checker->layout.codes;
-	check_copies(reading, address.page, ordinal, body, codes,
+	check_postings(reading, address.page, ordinal, body, codes,
 				 exist & ~header->dead, header->second);
 	return true;
 }
@@ -347,8 +347,8 @@ read_chain(Reading *reading)
 
 	while (nleft > 0)
 	{
-		uint32		ordinal = (nleft - 1) / IVFPQ_BLOCK_COPIES;
-		int			count = (nleft - 1) % IVFPQ_BLOCK_COPIES + 1;
+		uint32		ordinal = (nleft - 1) / IVFPQ_BLOCK_POSTINGS;
+		int			count = (nleft - 1) % IVFPQ_BLOCK_POSTINGS + 1;
 		IvfpqSlotHeader header;
 
 		if (!check_block(reading, next, ordinal, count, &header))

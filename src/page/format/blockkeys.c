@@ -47,7 +47,7 @@ IvfpqKeyImageAt(const IvfpqKeyForm *form, int k, int i)
 	int			at = IvfpqKeyHeadsBytes(form);
 
 	for (int before = 0; before < k; before++)
-		at += IVFPQ_BLOCK_COPIES * form->width[before];
+		at += IVFPQ_BLOCK_POSTINGS * form->width[before];
 	return at + i * form->width[k];
 }
 

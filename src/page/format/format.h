@@ -17,7 +17,7 @@
 #define IVFPQ_MAX_DIMS		16000
 #define IVFPQ_MAX_LISTS		(1 << 24)
 #define IVFPQ_MAX_ROTATED	2000	/* dims of an index with a rotation */
-#define IVFPQ_BLOCK_COPIES	32	/* copies in a block */
+#define IVFPQ_BLOCK_POSTINGS	32	/* copies in a block */
 #define IVFPQ_MAX_PARTS		2	/* pages a block may span */
 #define IVFPQ_NO_LIST		((uint32) 0xFFFFFFFF)	/* owner of a free slot */
 

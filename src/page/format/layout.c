@@ -17,14 +17,14 @@
  * records their addresses.
  */
 #define FIXED_BYTES(refine) \
-	(IVFPQ_BLOCK_COPIES * ((int) sizeof(float4) + \
+	(IVFPQ_BLOCK_POSTINGS * ((int) sizeof(float4) + \
 						   ((refine) ? 2 : 1) * (int) sizeof(ItemPointerData)))
 
 #define MIN_PQ_DIM	40
 
-/* Body bytes one page can hold, a multiple of IVFPQ_BLOCK_COPIES. */
+/* Body bytes one page can hold, a multiple of IVFPQ_BLOCK_POSTINGS. */
 #define MAX_PART_BYTES \
-	TYPEALIGN_DOWN(IVFPQ_BLOCK_COPIES, IVFPQ_PAGE_BYTES - sizeof(IvfpqSlotHeader))
+	TYPEALIGN_DOWN(IVFPQ_BLOCK_POSTINGS, IVFPQ_PAGE_BYTES - sizeof(IvfpqSlotHeader))
 
 /*
  * The largest number of sub-quantizers whose blocks with these keys span no
@@ -36,7 +36,7 @@ IvfpqMaxPqDim(const IvfpqKeyForm *keys)
 	int			code_bytes;
 
 	code_bytes = (IVFPQ_MAX_PARTS * MAX_PART_BYTES - FIXED_BYTES(true) -
-				  IvfpqKeysBytes(keys)) / IVFPQ_BLOCK_COPIES;
+				  IvfpqKeysBytes(keys)) / IVFPQ_BLOCK_POSTINGS;
 	return 2 * code_bytes;
 }
 
@@ -57,10 +57,10 @@ IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine,
 	layout->code_bytes = IvfpqCodeBytes(pq_dim);
 	layout->codes = layout->keys_at + IvfpqKeysBytes(keys);
 	layout->body_bytes = layout->codes +
-		IVFPQ_BLOCK_COPIES * layout->code_bytes;
+		IVFPQ_BLOCK_POSTINGS * layout->code_bytes;
 	layout->nparts = (layout->body_bytes + MAX_PART_BYTES - 1) / MAX_PART_BYTES;
 	layout->part_bytes =
-		TYPEALIGN(IVFPQ_BLOCK_COPIES,
+		TYPEALIGN(IVFPQ_BLOCK_POSTINGS,
 				  (layout->body_bytes + layout->nparts - 1) / layout->nparts);
 	layout->slot_bytes = sizeof(IvfpqSlotHeader) + layout->part_bytes;
 	layout->slots_per_page =
@@ -103,10 +103,10 @@ IvfpqDefaultPqDim(int dims, bool refine, const IvfpqKeyForm *keys)
 	if (!IvfpqLayoutInit(&layout, half, refine, keys) || layout.nparts > 1)
 		return half;
 
-	slot_bytes = TYPEALIGN_DOWN(IVFPQ_BLOCK_COPIES,
+	slot_bytes = TYPEALIGN_DOWN(IVFPQ_BLOCK_POSTINGS,
 								IVFPQ_PAGE_BYTES / (layout.slots_per_page + 1));
 	fewer = 2 * ((slot_bytes - (int) sizeof(IvfpqSlotHeader) -
-				  layout.codes) / IVFPQ_BLOCK_COPIES);
+				  layout.codes) / IVFPQ_BLOCK_POSTINGS);
 	if (fewer >= least && fewer >= MIN_PQ_DIM)
 		return Min(fewer, half);
 	return half;
@@ -147,36 +147,36 @@ put_keys(const IvfpqLayout *layout, const char *body, int i,
  * earlier owner of the slot left there does no harm.  Part 0 has its `body`.
  */
 static pg_attribute_always_inline void
-put_copy(const IvfpqLayout *layout, const char *body, int i,
-		 const IvfpqCopy *copy, PutBytes put, const void *to)
+put_posting(const IvfpqLayout *layout, const char *body, int i,
+		 const IvfpqPosting *posting, PutBytes put, const void *to)
 {
-	int			tids = IVFPQ_BLOCK_COPIES * (int) sizeof(ItemPointerData);
-	int			ts = IVFPQ_BLOCK_COPIES * (int) sizeof(float4);
+	int			tids = IVFPQ_BLOCK_POSTINGS * (int) sizeof(ItemPointerData);
+	int			ts = IVFPQ_BLOCK_POSTINGS * (int) sizeof(float4);
 	int			at = layout->codes + i;
 	int			part = 0;
 
-	put(to, 0, i * (int) sizeof(ItemPointerData), &copy->tid,
+	put(to, 0, i * (int) sizeof(ItemPointerData), &posting->tid,
 		sizeof(ItemPointerData));
-	put(to, 0, tids + i * (int) sizeof(float4), &copy->t, sizeof(float4));
+	put(to, 0, tids + i * (int) sizeof(float4), &posting->t, sizeof(float4));
 	if (layout->refine)
 		put(to, 0, tids + ts + i * (int) sizeof(ItemPointerData),
-			&copy->refine, sizeof(ItemPointerData));
+			&posting->refine, sizeof(ItemPointerData));
 	if (layout->keys.nkeys > 0)
-		put_keys(layout, body, i, copy->keys, put, to);
+		put_keys(layout, body, i, posting->keys, put, to);
 	/* not by division: it is done for every byte of an index */
-	for (int p = 0; p < layout->code_bytes; p++, at += IVFPQ_BLOCK_COPIES)
+	for (int p = 0; p < layout->code_bytes; p++, at += IVFPQ_BLOCK_POSTINGS)
 	{
 		for (; at >= layout->part_bytes; at -= layout->part_bytes)
 			part++;
-		put(to, part, at, &copy->code[p], 1);
+		put(to, part, at, &posting->code[p], 1);
 	}
 }
 
 /* The block's second bits with copy i in it. */
 static uint32
-second_bits(const IvfpqSlotHeader *header, int i, const IvfpqCopy *copy)
+second_bits(const IvfpqSlotHeader *header, int i, const IvfpqPosting *posting)
 {
-	return (header->second & ~(1U << i)) | (uint32) copy->second << i;
+	return (header->second & ~(1U << i)) | (uint32) posting->second << i;
 }
 
 /* PutBytes; to: the parts, char *[]. */
@@ -189,10 +189,10 @@ put_bytes(const void *to, int part, int at, const void *from, int n)
 /* Put copy i of a block into its parts; `header` is that of part 0. */
 void
 IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
-			 char *const *parts, int i, const IvfpqCopy *copy)
+			 char *const *parts, int i, const IvfpqPosting *posting)
 {
-	header->second = second_bits(header, i, copy);
-	put_copy(layout, parts[0], i, copy, put_bytes, parts);
+	header->second = second_bits(header, i, posting);
+	put_posting(layout, parts[0], i, posting, put_bytes, parts);
 }
 
 /* The parts' slots on their pages, and what is to be written there. */
@@ -219,17 +219,17 @@ patch_bytes(const void *to, int part, int at, const void *from, int n)
  */
 void
 IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
-			   const int *slots_at, int i, const IvfpqCopy *copy,
+			   const int *slots_at, int i, const IvfpqPosting *posting,
 			   IvfpqPatch *patches)
 {
 	Patching	patching = {slots_at, patches};
-	uint32		second = second_bits(header, i, copy);
+	uint32		second = second_bits(header, i, posting);
 
 	if (second != header->second)
 		IvfpqPatchAdd(&patches[0],
 					  slots_at[0] + (int) offsetof(IvfpqSlotHeader, second),
 					  &second, sizeof(second));
-	put_copy(layout, (const char *) (header + 1), i, copy, patch_bytes,
+	put_posting(layout, (const char *) (header + 1), i, posting, patch_bytes,
 			 &patching);
 }
 
@@ -242,13 +242,13 @@ IvfpqBodyView(const IvfpqLayout *layout, const char *body, int count,
 			  const IvfpqSlotHeader *header, IvfpqBlockView *view)
 {
 	view->tids = (const ItemPointerData *) body;
-	view->t = (const float4 *) (view->tids + IVFPQ_BLOCK_COPIES);
+	view->t = (const float4 *) (view->tids + IVFPQ_BLOCK_POSTINGS);
 	view->refine = layout->refine ?
-		(const ItemPointerData *) (view->t + IVFPQ_BLOCK_COPIES) : NULL;
+		(const ItemPointerData *) (view->t + IVFPQ_BLOCK_POSTINGS) : NULL;
 	view->keys = layout->keys.nkeys > 0 ? body + layout->keys_at : NULL;
 	view->codes = (const uint8 *) body + layout->codes;
 	view->ahead = NULL;
-	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_COPIES - count)) &
+	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_POSTINGS - count)) &
 		~header->dead;
 	view->second = header->second;
 	view->passed_over = false;

@@ -56,7 +56,7 @@ typedef struct IvfpqLayout
 } IvfpqLayout;
 
 /* One copy of a row in a list, as inserted. */
-typedef struct IvfpqCopy
+typedef struct IvfpqPosting
 {
 	ItemPointerData tid;
 	float4		t;
@@ -64,7 +64,7 @@ typedef struct IvfpqCopy
 	bool		second;			/* the row's second copy */
 	ItemPointerData refine;		/* address, if the index has refine records */
 	const IvfpqKeyImages *keys; /* if the index has keys */
-} IvfpqCopy;
+} IvfpqPosting;
 
 /* One block as read.  Pointers reach into the reader's memory. */
 typedef struct IvfpqBlockView
@@ -91,13 +91,13 @@ extern bool IvfpqLayoutGet(IvfpqLayout *layout, const IvfpqMetaData *meta);
 extern int	IvfpqDefaultPqDim(int dims, bool refine,
 							  const IvfpqKeyForm *keys);
 extern void IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
-						 char *const *parts, int i, const IvfpqCopy *copy);
+						 char *const *parts, int i, const IvfpqPosting *posting);
 extern void IvfpqBodyView(const IvfpqLayout *layout, const char *body,
 						  int count, const IvfpqSlotHeader *header,
 						  IvfpqBlockView *view);
 extern void IvfpqBodyPatch(const IvfpqLayout *layout,
 						   const IvfpqSlotHeader *header, const int *slots_at,
-						   int i, const IvfpqCopy *copy, IvfpqPatch *patches);
+						   int i, const IvfpqPosting *posting, IvfpqPatch *patches);
 
 /* ... of refine records */
 extern int	IvfpqRecordCodeBytes(IvfpqRefine refine, int dims);

@@ -43,7 +43,7 @@ seek_lists(IvfpqFetchPlace *place, Relation index, uint32 slots)
 		if (entry->nitems == 0 || entry->head.slot >= slots)
 			continue;
 		npages = (entry->head.slot +
-				  (entry->nitems - 1) / IVFPQ_BLOCK_COPIES) / slots + 1;
+				  (entry->nitems - 1) / IVFPQ_BLOCK_POSTINGS) / slots + 1;
 		for (uint32 p = 0; p < Min(npages, PAGES_SOUGHT); p++)
 			IvfpqBufHintFetch(index, entry->head.page + p, BLCKSZ / 2, 1);
 	}
@@ -62,7 +62,7 @@ next_list(IvfpqFetchPlace *place, Relation index, uint32 slots)
 		/* damage is for the list's reader to report */
 		if (entry->nitems == 0 || entry->head.slot >= slots)
 			continue;
-		place->nblocks = (entry->nitems - 1) / IVFPQ_BLOCK_COPIES + 1;
+		place->nblocks = (entry->nitems - 1) / IVFPQ_BLOCK_POSTINGS + 1;
 		come_to(place, index, entry->head);
 	}
 	return place->nblocks > 0;

@@ -174,7 +174,7 @@ copy_page(IvfpqListReader *reader, BlockNumber blkno, uint32 slot)
 static IvfpqSlotHeader *
 copy_slot(IvfpqListReader *reader, BlockNumber blkno, uint32 slot, int part)
 {
-	uint32		ordinal = (reader->nleft - 1) / IVFPQ_BLOCK_COPIES;
+	uint32		ordinal = (reader->nleft - 1) / IVFPQ_BLOCK_POSTINGS;
 	IvfpqSlotHeader *header;
 
 	if (slot >= (uint32) reader->layout.slots_per_page ||
@@ -227,7 +227,7 @@ handle_mismatch(IvfpqListReader *reader)
 {
 	BlockNumber blkno = reader->next.page;
 	uint32		gen = reader->entry.gen;
-	uint32		ordinal = (reader->nleft - 1) / IVFPQ_BLOCK_COPIES;
+	uint32		ordinal = (reader->nleft - 1) / IVFPQ_BLOCK_POSTINGS;
 	bool		again = reader->reread;
 
 	IvfpqListEntryRead(reader->index, reader->meta, reader->list,
@@ -250,9 +250,9 @@ void
 IvfpqReaderCheckNibbles(const IvfpqListReader *reader, const IvfpqBlockView *view)
 {
 	const uint8 *last = view->codes +
-	(reader->layout.code_bytes - 1) * IVFPQ_BLOCK_COPIES;
+	(reader->layout.code_bytes - 1) * IVFPQ_BLOCK_POSTINGS;
 
-	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 		if ((view->live & (1U << i)) && (last[i] & 0xF0) != 0)
 			IvfpqCorrupted(reader->index, reader->next.page,
 						   "code of copy %d in slot %u is out of range", i,
@@ -289,7 +289,7 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 		handle_mismatch(reader);
 	}
 
-	count = IvfpqCopiesInBlock(reader->nleft);
+	count = IvfpqPostingsInBlock(reader->nleft);
 	IvfpqBodyView(&reader->layout, body, count, &header, view);
 	view->passed_over = reader->passing = passed;
 	if (reader->meta->pq_dim % 2 != 0 && !passed)

@@ -77,8 +77,8 @@ IvfpqReaderPrefetchNext(IvfpqListReader *reader, const IvfpqSlotHeader *last)
 		prefetch_page(reader, prev, last->ordinal);
 	else if (following != NULL)
 		prefetch_page(reader, following->head,
-					  (following->nitems + IVFPQ_BLOCK_COPIES - 1) /
-					  IVFPQ_BLOCK_COPIES);
+					  (following->nitems + IVFPQ_BLOCK_POSTINGS - 1) /
+					  IVFPQ_BLOCK_POSTINGS);
 }
 
 /* Pin a page of the list, if there is such a page. */

@@ -22,7 +22,7 @@
 static int
 list_pages(const IvfpqLayout *layout, const IvfpqListEntry *entry)
 {
-	uint32		nblocks = entry->nitems / IVFPQ_BLOCK_COPIES + 1;
+	uint32		nblocks = entry->nitems / IVFPQ_BLOCK_POSTINGS + 1;
 
 	return (int) Min(nblocks / layout->slots_per_page + 2, MOST_PAGES);
 }

@@ -23,9 +23,9 @@ IvfpqReaderMayTry(const IvfpqListReader *reader)
 
 /* How many copies the newest of the blocks has that hold the last nleft. */
 static inline int
-IvfpqCopiesInBlock(uint32 nleft)
+IvfpqPostingsInBlock(uint32 nleft)
 {
-	return (nleft - 1) % IVFPQ_BLOCK_COPIES + 1;
+	return (nleft - 1) % IVFPQ_BLOCK_POSTINGS + 1;
 }
 
 /* The block that is next older. */

@@ -147,9 +147,9 @@ IvfpqSlabReclaim(Relation index, const IvfpqLayout *layout,
 }
 
 static uint32
-blocks_for(uint32 copies)
+blocks_for(uint32 postings)
 {
-	return (copies + IVFPQ_BLOCK_COPIES - 1) / IVFPQ_BLOCK_COPIES;
+	return (postings + IVFPQ_BLOCK_POSTINGS - 1) / IVFPQ_BLOCK_POSTINGS;
 }
 
 /* Free every block of a chain that no reader can find any more. */
@@ -188,9 +188,9 @@ free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 /* Copies on their way from the old chain to the new one, at most a block. */
 typedef struct Batch
 {
-	IvfpqCopy	copies[IVFPQ_BLOCK_COPIES];
-	IvfpqKeyImages keys[IVFPQ_BLOCK_COPIES];
-	uint8	   *codes;			/* [IVFPQ_BLOCK_COPIES][code_bytes] */
+	IvfpqPosting	postings[IVFPQ_BLOCK_POSTINGS];
+	IvfpqKeyImages keys[IVFPQ_BLOCK_POSTINGS];
+	uint8	   *codes;			/* [IVFPQ_BLOCK_POSTINGS][code_bytes] */
 	int			n;
 } Batch;
 
@@ -199,34 +199,34 @@ flush_batch(Batch *batch, IvfpqListReader *reader, IvfpqListEntry *chain)
 {
 	if (batch->n > 0)
 		IvfpqChainAppend(reader->index, &reader->layout, reader->list, chain,
-						 batch->copies, batch->n);
+						 batch->postings, batch->n);
 	batch->n = 0;
 }
 
 /* Add copy i of a block to the batch; write it when the new block is full. */
 static void
-batch_copy(Batch *batch, const IvfpqBlockView *view, int i,
+batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
 		   IvfpqListReader *reader, IvfpqListEntry *chain)
 {
 	int			code_bytes = reader->layout.code_bytes;
 	uint8	   *code = batch->codes + batch->n * code_bytes;
 
 	for (int p = 0; p < code_bytes; p++)
-		code[p] = view->codes[p * IVFPQ_BLOCK_COPIES + i];
-	batch->copies[batch->n].tid = view->tids[i];
-	batch->copies[batch->n].t = view->t[i];
-	batch->copies[batch->n].code = code;
-	batch->copies[batch->n].second = (view->second & (1U << i)) != 0;
+		code[p] = view->codes[p * IVFPQ_BLOCK_POSTINGS + i];
+	batch->postings[batch->n].tid = view->tids[i];
+	batch->postings[batch->n].t = view->t[i];
+	batch->postings[batch->n].code = code;
+	batch->postings[batch->n].second = (view->second & (1U << i)) != 0;
 	if (view->refine)
-		batch->copies[batch->n].refine = view->refine[i];
+		batch->postings[batch->n].refine = view->refine[i];
 	if (view->keys)
 	{
 		IvfpqKeyImagesGet(&reader->layout.keys, view->keys, i,
 						  &batch->keys[batch->n]);
-		batch->copies[batch->n].keys = &batch->keys[batch->n];
+		batch->postings[batch->n].keys = &batch->keys[batch->n];
 	}
 	batch->n++;
-	if ((chain->nitems + batch->n) % IVFPQ_BLOCK_COPIES == 0)
+	if ((chain->nitems + batch->n) % IVFPQ_BLOCK_POSTINGS == 0)
 		flush_batch(batch, reader, chain);
 }
 
@@ -241,14 +241,14 @@ copy_live(IvfpqListReader *reader, uint32 list, uint32 from,
 	IvfpqBlockView view;
 	Batch		batch;
 
-	batch.codes = palloc(IVFPQ_BLOCK_COPIES * reader->layout.code_bytes);
+	batch.codes = palloc(IVFPQ_BLOCK_POSTINGS * reader->layout.code_bytes);
 	batch.n = 0;
 	IvfpqListOpen(reader, list);
 	while (reader->nleft > from && IvfpqListNext(reader, &view))
 	{
-		for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+		for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 			if ((view.live & (1U << i)) && reader->nleft + i >= from)
-				batch_copy(&batch, &view, i, reader, chain);
+				batch_posting(&batch, &view, i, reader, chain);
 		CHECK_FOR_INTERRUPTS();
 	}
 	flush_batch(&batch, reader, chain);

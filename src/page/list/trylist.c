@@ -41,7 +41,7 @@ is_block(const IvfpqListReader *reader, const IvfpqSlotHeader *header,
 {
 	return header->list == reader->list &&
 		header->gen == reader->entry.gen &&
-		header->ordinal == (nleft - 1) / IVFPQ_BLOCK_COPIES &&
+		header->ordinal == (nleft - 1) / IVFPQ_BLOCK_POSTINGS &&
 		header->part == 0;
 }
 
@@ -86,7 +86,7 @@ IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views)
 	{
 		IvfpqSlotHeader *slot = IvfpqSlabSlot(page, layout, next.slot);
 		IvfpqSlotHeader *header = &reader->headers[n];
-		int			count = IvfpqCopiesInBlock(nleft);
+		int			count = IvfpqPostingsInBlock(nleft);
 
 		*header = *slot;
 		pg_compiler_barrier();
@@ -144,7 +144,7 @@ IvfpqListTried(IvfpqListReader *reader, const IvfpqBlockView *views)
 	{
 		if (reader->meta->pq_dim % 2 != 0)
 			IvfpqReaderCheckNibbles(reader, &views[i]);
-		reader->nleft -= IvfpqCopiesInBlock(reader->nleft);
+		reader->nleft -= IvfpqPostingsInBlock(reader->nleft);
 		reader->next = IvfpqOlderBlock(&reader->headers[i]);
 	}
 	LockBuffer(reader->tried, BUFFER_LOCK_UNLOCK);

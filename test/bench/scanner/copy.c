@@ -211,7 +211,7 @@ static void
 copy_lists(Bench *bench)
 {
 	const GvMirrorStatus *status = &bench->status;
-	int			every = (int) (status->copies / GV_BLOCK / BENCH_QUERIES / 2 + 1);
+	int			every = (int) (status->postings / GV_BLOCK / BENCH_QUERIES / 2 + 1);
 	int32_t		list = 0;
 
 	while (list < status->nlists)
@@ -336,13 +336,13 @@ bench_copy(Bench *bench, uint32_t index)
 	size_t		copies;
 
 	*status = find_mirror(index);
-	copies = (size_t) status->copies;
+	copies = (size_t) status->postings;
 	bench->spec = (GvMirrorSpec) {
 		.metric = (GvMetric) status->metric,.dims = status->dims,
 		.m = status->m,.nlists = status->nlists,
-		.nparents = status->nparents,.copies = status->copies,
+		.nparents = status->nparents,.postings = status->postings,
 		.refine_slots = status->refine_slots,
-		.refine_records = status->refine_slots > 0 ? status->copies / 2 : 0
+		.refine_records = status->refine_slots > 0 ? status->postings / 2 : 0
 	};
 	CHECKED(gv_mirror_create(&bench->spec, &bench->mirror));
 	bench->model = (GvModel) {.metric = bench->spec.metric,

@@ -73,7 +73,7 @@ make_searches(const Bench *bench, int probes, int capacity)
 static int
 copies_a_row(const Bench *bench)
 {
-	return bench->status.copies > bench->nrecords ? 2 : 1;
+	return bench->status.postings > bench->nrecords ? 2 : 1;
 }
 
 static void
@@ -142,7 +142,7 @@ measure(Bench *bench, GvSearch *searches, int batch, const char *note)
 								 searches + at, batch));
 		times[n++] = bench_now() - start;
 		for (i = 0; i < batch; i++)
-			copies += (double) searches[at + i].copies;
+			copies += (double) searches[at + i].postings;
 		at += batch;
 	} while (bench_now() - began < SECONDS && n < 1000000);
 	total = bench_now() - began;
@@ -170,7 +170,7 @@ static void
 print_head(const Bench *bench, const char *device)
 {
 	printf("%s, %s: %lld copies x %d, %d sub-quantizers, %d lists, %d queries\n",
-		   BENCH_ENGINE.name, device, (long long) bench->status.copies,
+		   BENCH_ENGINE.name, device, (long long) bench->status.postings,
 		   bench->spec.dims, bench->spec.m, bench->spec.nlists,
 		   bench->nqueries);
 }
@@ -277,7 +277,7 @@ try_setting(Bench *bench, const BenchTruth *truth, GvSearch *searches,
 	setting->recall = recall_of(bench, truth, searches, n);
 	setting->copies = 0;
 	for (i = 0; i < n; i++)
-		setting->copies += (double) searches[i].copies / n;
+		setting->copies += (double) searches[i].postings / n;
 	began = bench_now();
 	CHECKED(gv_mirror_search(bench->searcher, bench->mirror, searches, n));
 	setting->seconds = bench_now() - began;

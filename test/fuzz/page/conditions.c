@@ -13,7 +13,7 @@
 #define ASKED_ROW	23
 
 /* More copies than any of the indexes has. */
-#define MOST_COPIES	100000
+#define MOST_POSTINGS	100000
 
 /* A test of key k that the row fulfills, and others. */
 static GvKeyTest
@@ -88,17 +88,17 @@ search_lists(IvfpqSearch *search, const GvCondition *condition)
 	IvfpqKeyGoal goal = {.recall = 0.95, .rows = 10, .is_spread = true,
 		.by_keys = true, .most_probes = search->model->meta.nlists,
 	.share = 0.1};
-	int64		copies;
+	int64		postings;
 
 	IvfpqSearchCondition(search, condition);
-	copies = IvfpqSearchCount(search, goal.most_probes);
-	if (copies > MOST_COPIES)
+	postings = IvfpqSearchCount(search, goal.most_probes);
+	if (postings > MOST_POSTINGS)
 		return -1;
-	goal.candidates = (int) Min(IvfpqKeyCapacity(search, &goal), copies + 1);
+	goal.candidates = (int) Min(IvfpqKeyCapacity(search, &goal), postings + 1);
 	IvfpqSearchKeys(search, &goal);
 	goal.reads_all = true;
 	goal.share = 0.1;
-	goal.candidates = (int) copies + 1;
+	goal.candidates = (int) postings + 1;
 	IvfpqSearchKeys(search, &goal);
 	return search->candidates.count;
 }

@@ -47,8 +47,8 @@ note_problem(void *arg, bool error, BlockNumber blkno, uint32 list,
 static struct
 {
 	uint8		places[NEW_ROW][3]; /* times in each IvfpqPlace */
-	IvfpqFound	copies[4 * NEW_ROW];	/* that have records */
-	int			ncopies;
+	IvfpqFound	postings[4 * NEW_ROW];	/* that have records */
+	int			npostings;
 	ItemPointerData records[MOST_PAGES][BLCKSZ / 18];
 	int			nrecords[MOST_PAGES];
 	bool		other_keys;		/* than the row's, of some copy */
@@ -79,8 +79,8 @@ note_entries(void *arg, const IvfpqFound *found, int64 n)
 				found[i].keys != keys_of_row(row);
 		}
 		if (ItemPointerIsValid(&found[i].refine) &&
-			told.ncopies < (int) lengthof(told.copies))
-			told.copies[told.ncopies++] = found[i];
+			told.npostings < (int) lengthof(told.postings))
+			told.postings[told.npostings++] = found[i];
 	}
 }
 
@@ -107,15 +107,15 @@ note_records(void *arg, BlockNumber blkno, Page page, int n)
 static bool
 records_are_whole(void)
 {
-	for (int i = 0; i < told.ncopies; i++)
+	for (int i = 0; i < told.npostings; i++)
 	{
 		BlockNumber blkno =
-		ItemPointerGetBlockNumberNoCheck(&told.copies[i].refine);
+		ItemPointerGetBlockNumberNoCheck(&told.postings[i].refine);
 		int			slot =
-		ItemPointerGetOffsetNumberNoCheck(&told.copies[i].refine);
+		ItemPointerGetOffsetNumberNoCheck(&told.postings[i].refine);
 
 		if (blkno >= MOST_PAGES || slot > told.nrecords[blkno] ||
-			memcmp(&told.records[blkno][slot - 1], &told.copies[i].tid,
+			memcmp(&told.records[blkno][slot - 1], &told.postings[i].tid,
 				   sizeof(ItemPointerData)) != 0)
 			return false;
 	}
@@ -199,7 +199,7 @@ read_lists(void *arg)
 	{
 		IvfpqListOpen(&reader, list);
 		while (IvfpqListNext(&reader, &view))
-			for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+			for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 				sum += view.tids[i].ip_posid + view.codes[i];
 	}
 	IvfpqListReaderFree(&reader);
@@ -298,7 +298,7 @@ insert_row(void *arg)
 	}
 	sample_vector(dims, NEW_ROW, vector);
 	sample_images(sample, NEW_ROW, &images);
-	IvfpqInsertCopies(&backend_index, model, vector, true, &tid, &images, place);
+	IvfpqInsertPostings(&backend_index, model, vector, true, &tid, &images, place);
 }
 
 /* BackendAct: the pending rows that come first go to lists. */
@@ -320,7 +320,7 @@ drain_row(void *arg)
 		vector = palloc(meta.dims * sizeof(float));
 		sample_vector(meta.dims, NEW_ROW, vector);
 		sample_images(sample, sample_row(&reader.tids[0]), &images);
-		IvfpqInsertCopies(&backend_index, model, vector, true,
+		IvfpqInsertPostings(&backend_index, model, vector, true,
 						  &reader.tids[0], &images, &reader.place);
 		IvfpqPendingSetOdd(&backend_index, &reader.place, count - 1);
 	}

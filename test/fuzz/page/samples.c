@@ -228,7 +228,7 @@ write_index(void *arg)
 
 			sample_vector(kind->dims, row, vector);
 			make_images(&kind->keys, row, &images);
-			IvfpqInsertCopies(&backend_index, model, vector, true, &tid,
+			IvfpqInsertPostings(&backend_index, model, vector, true, &tid,
 							  &images, NULL);
 		}
 	}

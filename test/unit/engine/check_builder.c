@@ -34,7 +34,7 @@ second_list(const Making *making, const float *row)
 
 /* Copies of n rows, from row `first` on: lists, codes, T. */
 static void
-check_copies(const Making *making, int32_t first, int32_t n,
+check_postings(const Making *making, int32_t first, int32_t n,
 			 const GvEncoded *encoded)
 {
 	const GvBuilderSpec *spec = &making->spec;
@@ -162,7 +162,7 @@ check_encode(const Making *making, GvBuilder *const *builders, int n)
 		CHECK(gv_builder_encode(builders[turn++ % n], making->rows +
 								(size_t) done * spec->dims, some, &encoded,
 								NULL) == GV_OK, "encode");
-		check_copies(making, done, some, &encoded);
+		check_postings(making, done, some, &encoded);
 		check_records(making, done, some, &encoded);
 		for (i = 0; i < encoded.nneighbors; i++)
 		{
@@ -226,7 +226,7 @@ check_sample(const Making *making)
 	INVALID(gv_builder_encode_sample(making->builder, -1, 1, &encoded, NULL));
 	CHECK(gv_builder_encode_sample(making->builder, first, n, &encoded,
 								   NULL) == GV_OK, "encode the sample");
-	check_copies(making, first, n, &encoded);
+	check_postings(making, first, n, &encoded);
 	check_records(making, first, n, &encoded);
 	free_encoded(&encoded);
 }

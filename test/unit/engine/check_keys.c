@@ -14,7 +14,7 @@ typedef struct Seen
 	long		blocks;
 	long		none;			/* blocks without a copy that matches */
 	long		passed_over;	/* of these, that heads tell */
-	long		copies;
+	long		postings;
 } Seen;
 
 static void
@@ -33,7 +33,7 @@ check_match(const GvCondition *condition, const void *keys, Seen *seen)
 	seen->blocks++;
 	seen->none += want == 0;
 	seen->passed_over += !may;
-	seen->copies += __builtin_popcount(want);
+	seen->postings += __builtin_popcount(want);
 }
 
 static void
@@ -63,10 +63,10 @@ check_conditions(void)
 		unit_free(keys);
 		unit_free_condition(&made);
 	}
-	CHECK(seen.copies > seen.blocks && seen.none > seen.blocks / 10 &&
+	CHECK(seen.postings > seen.blocks && seen.none > seen.blocks / 10 &&
 		  seen.passed_over > seen.none / 10 && seen.passed_over < seen.none,
 		  "%ld copies match in %ld blocks, %ld have none, %ld are passed over",
-		  seen.copies, seen.blocks, seen.none, seen.passed_over);
+		  seen.postings, seen.blocks, seen.none, seen.passed_over);
 }
 
 /*

@@ -142,8 +142,8 @@ check_gathered(const GvKernels *kernels, int32_t m)
 	CHECK(nwrong == 0, "%d of %d columns, %x", nwrong, code_bytes, wanted);
 	for (i = 0; i < bytes; i++)
 		got[i] = (uint8_t) unit_random();
-	portable->sum_copies(table, m, got, GV_GATHERED_STRIDE, n, want_sums);
-	kernels->sum_copies(table, m, got, GV_GATHERED_STRIDE, n, got_sums);
+	portable->sum_postings(table, m, got, GV_GATHERED_STRIDE, n, want_sums);
+	kernels->sum_postings(table, m, got, GV_GATHERED_STRIDE, n, got_sums);
 	CHECK(memcmp(want_sums, got_sums, sizeof(float) * n) == 0,
 		  "m %d, %d copies", m, n);
 	unit_free(memory);
@@ -226,9 +226,9 @@ check_filter(const GvKernels *kernels, const List *list, float base,
 		int			nwrong = 0;
 		int			i;
 
-		portable->sum_copies(list->table, list->model.m, block->codes,
+		portable->sum_postings(list->table, list->model.m, block->codes,
 							 GV_BLOCK, GV_BLOCK, want);
-		kernels->sum_copies(list->table, list->model.m, block->codes,
+		kernels->sum_postings(list->table, list->model.m, block->codes,
 							GV_BLOCK, GV_BLOCK, got);
 		CHECK(memcmp(want, got, sizeof(want)) == 0, "m %d", list->model.m);
 

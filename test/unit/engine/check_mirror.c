@@ -327,7 +327,7 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(BAD_SPEC(nlists = (1 << 24) + 1));
 	INVALID(BAD_SPEC(nparents = 0));
 	INVALID(BAD_SPEC(nparents = index->spec.nlists + 1));
-	INVALID(BAD_SPEC(copies = -1));
+	INVALID(BAD_SPEC(postings = -1));
 	INVALID(BAD_SPEC(refine_slots = -1));
 	INVALID(BAD_SPEC(refine_slots = 65536));
 	INVALID(BAD_SPEC(refine_records = -1));

@@ -174,7 +174,7 @@ make_index(GvMetric metric, int32_t dims, int32_t m, int32_t nlists,
 		index.lists[i].gen = (uint32_t) unit_random();
 		index.lists[i].del_seq = (uint32_t) unit_random();
 		resize_list(&index, &index.lists[i], nitems, 0);
-		index.spec.copies += nitems;
+		index.spec.postings += nitems;
 	}
 	return index;
 }
@@ -365,7 +365,7 @@ score_block(const TestIndex *index, const float *table, const TestList *list,
  * caller's to free.
  */
 static inline Triple *
-expect_copies(const TestIndex *index, const float *query, const Pair *lists,
+expect_postings(const TestIndex *index, const float *query, const Pair *lists,
 			  int nlists, const GvCondition *condition, int64_t *n)
 {
 	float	   *table = unit_alloc(gv_table_bytes(index->spec.m));
@@ -452,14 +452,14 @@ search_is_right(const TestIndex *index, const float *query, int32_t probes,
 {
 	Pair	   *lists = malloc(sizeof(Pair) * index->spec.nlists);
 	int			nlists = expect_lists(index, query, probes, compare, lists);
-	int64_t		ncopies;
-	Triple	   *copies = expect_copies(index, query, lists, nlists,
-									   found->condition, &ncopies);
+	int64_t		npostings;
+	Triple	   *postings = expect_postings(index, query, lists, nlists,
+									   found->condition, &npostings);
 	int64_t		next = 0;
 	bool		right = found->nprobed == nlists &&
-		found->copies == count_live(index, lists, nlists, NULL) &&
+		found->postings == count_live(index, lists, nlists, NULL) &&
 		(found->condition == NULL) == (found->matches == NULL) &&
-		found->nhits == (ncopies < capacity ? ncopies : capacity);
+		found->nhits == (npostings < capacity ? npostings : capacity);
 	int32_t		i;
 
 	for (i = 0; right && i < nlists; i++)
@@ -474,19 +474,19 @@ search_is_right(const TestIndex *index, const float *query, int32_t probes,
 		uint64_t	id = (uint64_t) hit->rowid[0] << 32 |
 			(uint64_t) hit->rowid[1] << 16 | hit->rowid[2];
 
-		right = hit->score == copies[i].score && id == copies[i].id &&
+		right = hit->score == postings[i].score && id == postings[i].id &&
 			hit->unused == 0;
 		/* within equal pairs, probes ascend among those that hold one */
-		while (next < ncopies && right &&
-			   (copies[next].score != hit->score || copies[next].id != id ||
-				copies[next].probe != hit->probe))
-			right = copies[next].score < hit->score ||
-				(copies[next].score == hit->score && copies[next].id <= id),
+		while (next < npostings && right &&
+			   (postings[next].score != hit->score || postings[next].id != id ||
+				postings[next].probe != hit->probe))
+			right = postings[next].score < hit->score ||
+				(postings[next].score == hit->score && postings[next].id <= id),
 				next++;
-		right = right && next++ < ncopies;
+		right = right && next++ < npostings;
 	}
 	right = right && sample_is_right(index, found, lists, nlists);
-	free(copies);
+	free(postings);
 	free(lists);
 	return right;
 }

@@ -173,12 +173,12 @@ end_making(Making *making)
 static inline GvEncoded
 new_encoded(const GvBuilderSpec *spec, int32_t n)
 {
-	size_t		copies = (size_t) n * spec->lists_per_row;
+	size_t		postings = (size_t) n * spec->lists_per_row;
 	GvEncoded	encoded = {0};
 
-	encoded.lists = unit_alloc(sizeof(int32_t) * copies);
-	encoded.t = unit_alloc(sizeof(float) * copies);
-	encoded.codes = unit_alloc(copies * gv_code_bytes(spec->m));
+	encoded.lists = unit_alloc(sizeof(int32_t) * postings);
+	encoded.t = unit_alloc(sizeof(float) * postings);
+	encoded.codes = unit_alloc(postings * gv_code_bytes(spec->m));
 	encoded.neighbors = unit_alloc(sizeof(GvNeighbor) *
 									gv_builder_most_neighbors(spec, n));
 	if (spec->refine)

@@ -139,7 +139,7 @@ check_answers(const TestIndex *index, const GvSearch *searches, int n,
 			  "%s: probes %d compare %d capacity %d: %d lists, %d hits, "
 			  "%ld copies, %d tests; rank %d: %ld, squares %ld", what, searches[i].probes,
 			  searches[i].compare, searches[i].capacity, searches[i].nprobed,
-			  searches[i].nhits, (long) searches[i].copies,
+			  searches[i].nhits, (long) searches[i].postings,
 			  searches[i].condition == NULL ? 0 :
 			  searches[i].condition->ntests, searches[i].rank,
 			  (long) searches[i].nearer, (long) searches[i].nearer_squares);

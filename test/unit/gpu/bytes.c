@@ -70,10 +70,10 @@ card_bytes(const CardIndex *index)
 		up_to(index->key_bytes, 16);
 
 	/* a list's last block is half full: 31 of 64 blocks are empty */
-	double		blocks = share * ((double) index->copies / 32 +
+	double		blocks = share * ((double) index->postings / 32 +
 								  (double) lists * 31 / 64);
 	int64_t		bytes = model + STAGING +
-		pool_bytes(blocks, (int64_t) (share * (double) index->copies / 32 +
+		pool_bytes(blocks, (int64_t) (share * (double) index->postings / 32 +
 									  share * (double) lists / 2 + 1), block,
 				   blocks / (share * (double) lists));
 
@@ -108,7 +108,7 @@ draw(int64_t n)
 static GvStatus
 fill_lists(GvMirror *mirror, const CardIndex *index)
 {
-	int64_t		mean = index->copies / index->lists;
+	int64_t		mean = index->postings / index->lists;
 	size_t		most = (size_t) mean * 3 / 2 / GV_BLOCK + 2;
 	uint32_t   *live = calloc(most, sizeof(uint32_t));
 	float	   *t = calloc(most * GV_BLOCK, sizeof(float));
@@ -167,7 +167,7 @@ card_mirror(const CardIndex *index)
 {
 	GvMirrorSpec spec = {
 		.metric = GV_L2,.dims = index->dims,.m = index->m,
-		.nlists = index->lists,.nparents = 1,.copies = index->copies
+		.nlists = index->lists,.nparents = 1,.postings = index->postings
 	};
 	GvSpread	spread = {.kind = GV_SHARDS,.nparts = index->cards};
 	GvMirror   *mirror;

@@ -16,7 +16,7 @@ typedef struct CardIndex
 	int32_t		dims;
 	int32_t		m;				/* sub-quantizers */
 	int32_t		lists;
-	int64_t		copies;			/* of all rows */
+	int64_t		postings;			/* of all rows */
 	bool		records;		/* refine = sq8 */
 	int32_t		key_bytes;		/* of a block: gv_keys_bytes */
 	int32_t		cards;			/* that have a share of lists and records, and

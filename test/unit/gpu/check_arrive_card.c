@@ -21,7 +21,7 @@ typedef struct GvFound
 {
 	int32_t		nprobed;
 	int32_t		nhits;
-	int64_t		copies;
+	int64_t		postings;
 	uint32_t	nblocks;
 } GvFound;
 

@@ -59,7 +59,7 @@ test_model(void)
 		int64_t		rows = forms[i].rows;
 		CardIndex	index = {.rows = rows,.dims = forms[i].dims,
 			.m = forms[i].m,.lists = (int32_t) (rows / 100),
-			.copies = rows * forms[i].lists_per_row,.records = forms[i].records,
+			.postings = rows * forms[i].lists_per_row,.records = forms[i].records,
 		.cards = forms[i].cards};
 		GvMirror   *mirror;
 		double		ratio;
@@ -83,7 +83,7 @@ static void
 test_beyond(void)
 {
 	CardIndex	index = {.rows = 40000,.dims = 768,.m = 384,.lists = 400,
-	.copies = 40000,.records = true,.cards = 1};
+	.postings = 40000,.records = true,.cards = 1};
 	int64_t		slots = card_record_slots(768);
 	GvMirror   *mirror = card_mirror(&index);
 	GvRefineItem *item = calloc(1, gv_refine_stride(768));

@@ -42,7 +42,7 @@ static void
 test_long_table(void)
 {
 	GvMirrorSpec spec = {.metric = GV_L2,.dims = 8000,.m = 8000,.nlists = 1,
-	.nparents = 1,.copies = 1};
+	.nparents = 1,.postings = 1};
 	GvMirror   *mirror = NULL;
 
 	CHECK(gv_mirror_size(&spec) == INT64_MAX, "size");

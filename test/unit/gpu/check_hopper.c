@@ -121,7 +121,7 @@ index_of_scores(Order order, int each)
 	for (list = 0; list < 3; list++)
 	{
 		resize_list(&index, &index.lists[list], each, 0);
-		index.spec.copies += each;
+		index.spec.postings += each;
 		for (i = 0; i < each; i++)
 		{
 			float		at = (float) (list * each + i);

@@ -12,7 +12,7 @@
 #undef printf					/* the server's are not linked */
 #undef qsort
 
-#define GAP		IVFPQ_BLOCK_COPIES
+#define GAP		IVFPQ_BLOCK_POSTINGS
 
 static long passed;
 static long failed;
@@ -56,7 +56,7 @@ check_layouts(bool refine, const IvfpqKeyForm *keys)
 {
 	IvfpqLayout layout;
 	int			most = IvfpqMaxPqDim(keys);
-	int			fixed = IVFPQ_BLOCK_COPIES * (refine ? 16 : 10);
+	int			fixed = IVFPQ_BLOCK_POSTINGS * (refine ? 16 : 10);
 
 	check(keys->nkeys > 0 ? most < 984 && most > 850 : most == 984,
 		  "the most sub-quantizers", most);
@@ -133,7 +133,7 @@ check_bytes(void)
  * lies on a page of its own, somewhere.
  */
 static void
-check_patch(const IvfpqLayout *layout, int i, const IvfpqCopy *copy,
+check_patch(const IvfpqLayout *layout, int i, const IvfpqPosting *posting,
 			char pages[][BLCKSZ])
 {
 	int			slots_at[IVFPQ_MAX_PARTS];
@@ -152,8 +152,8 @@ check_patch(const IvfpqLayout *layout, int i, const IvfpqCopy *copy,
 	}
 	memcpy(&header, pages[0] + slots_at[0], sizeof(header));
 	IvfpqBodyPatch(layout, (const IvfpqSlotHeader *) (pages[0] + slots_at[0]),
-				   slots_at, i, copy, patches);
-	IvfpqBodySet(layout, &header, parts, i, copy);
+				   slots_at, i, posting, patches);
+	IvfpqBodySet(layout, &header, parts, i, posting);
 	memcpy(set[0] + slots_at[0], &header, sizeof(header));
 	for (int p = 0; p < layout->nparts; p++)
 	{
@@ -334,28 +334,28 @@ check_body(int m, bool refine, const IvfpqKeyForm *keys)
 	for (int p = 0; p < layout.nparts; p++)
 		parts[p] = apart + p * (layout.part_bytes + GAP);
 
-	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
 		IvfpqKeyImages images = make_images(keys, i);
-		IvfpqCopy	copy = {.t = i + 0.5f,.code = code,.second = i % 3 == 0,
+		IvfpqPosting	posting = {.t = i + 0.5f,.code = code,.second = i % 3 == 0,
 		.keys = &images};
 
 		for (int p = 0; p < layout.code_bytes; p++)
 			code[p] = (uint8) (7 * i + 13 * p);
-		ItemPointerSet(&copy.tid, 1000000 + i, i + 1);
-		ItemPointerSet(&copy.refine, 2000000 - i, 400 - i);
-		IvfpqBodySet(&layout, &header, parts, i, &copy);
-		check_patch(&layout, i, &copy, pages);
+		ItemPointerSet(&posting.tid, 1000000 + i, i + 1);
+		ItemPointerSet(&posting.refine, 2000000 - i, 400 - i);
+		IvfpqBodySet(&layout, &header, parts, i, &posting);
+		check_patch(&layout, i, &posting, pages);
 	}
 	join_parts(&layout, parts, body);
 
-	IvfpqBodyView(&layout, body, IVFPQ_BLOCK_COPIES, &header, &view);
+	IvfpqBodyView(&layout, body, IVFPQ_BLOCK_POSTINGS, &header, &view);
 	check(view.live == 0xFFFFFFEE, "live bits of a full block", m);
 	check((view.refine != NULL) == refine, "addresses", m);
 	check((view.keys != NULL) == (keys->nkeys > 0), "keys", m);
 	if (view.keys)
-		check_keys(keys, view.keys, IVFPQ_BLOCK_COPIES);
-	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+		check_keys(keys, view.keys, IVFPQ_BLOCK_POSTINGS);
+	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
 		wrong += view.t[i] != i + 0.5f;
 		wrong += ((view.second >> i) & 1) != (i % 3 == 0);
@@ -365,7 +365,7 @@ check_body(int m, bool refine, const IvfpqKeyForm *keys)
 			(ItemPointerGetBlockNumberNoCheck(&view.refine[i]) != 2000000 - (BlockNumber) i ||
 			 ItemPointerGetOffsetNumberNoCheck(&view.refine[i]) != 400 - i);
 		for (int p = 0; p < layout.code_bytes; p++)
-			wrong += view.codes[p * IVFPQ_BLOCK_COPIES + i] !=
+			wrong += view.codes[p * IVFPQ_BLOCK_POSTINGS + i] !=
 				(uint8) (7 * i + 13 * p);
 	}
 	check(wrong == 0, "copies read back", m);

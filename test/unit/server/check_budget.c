@@ -166,7 +166,7 @@ test_too_large(const TestServer *server, const TestIndex *index)
 	got = load_begin(loader, &key, &large);
 	CHECK(got == GV_REFUSED_NO_MEMORY, "huge: %d", got);
 	large = *index;
-	large.spec.copies = INT64_C(1) << 40;
+	large.spec.postings = INT64_C(1) << 40;
 	got = load_begin(loader, &key, &large);
 	CHECK(got == GV_REFUSED_NO_MEMORY, "many copies: %d", got);
 	used_bytes(loader, &evictions);

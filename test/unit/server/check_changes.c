@@ -96,7 +96,7 @@ test_changes(const TestServer *server)
 	int			loader = client_open(server, GV_ROLE_LOADER);
 	int			session = client_open(server, GV_ROLE_SESSION);
 	GvStatusReply *status;
-	int64_t		copies = 0;
+	int64_t		postings = 0;
 	int			round;
 	int			i;
 	int			got;
@@ -114,8 +114,8 @@ test_changes(const TestServer *server)
 	}
 	status = load_status(session);
 	for (i = 0; i < index.spec.nlists; i++)
-		copies += index.lists[i].nitems;
-	CHECK(((GvMirrorStatus *) (status + 1))->copies == copies &&
+		postings += index.lists[i].nitems;
+	CHECK(((GvMirrorStatus *) (status + 1))->postings == postings &&
 		  ((GvMirrorStatus *) (status + 1))->ready == 1 &&
 		  ((GvMirrorStatus *) (status + 1))->searches == round, "status");
 	free(status);
@@ -264,7 +264,7 @@ search_versions(int fd, const GvMirrorKey *key, const TestIndex *versions)
 		}
 		found.nprobed = reply->nprobed;
 		found.nhits = reply->nhits;
-		found.copies = reply->copies;
+		found.postings = reply->postings;
 		found.hits = (GvHit *) (probed + reply->nprobed);
 		wrong = !search_is_right(&seen, search.query, search.request.probes,
 								 search_compares(&seen, &search),

@@ -85,11 +85,11 @@ static void
 compare_encoded(const GvBuilderSpec *spec, const GvEncoded *a,
 				const GvEncoded *b)
 {
-	size_t		copies = (size_t) BATCH * spec->lists_per_row;
+	size_t		postings = (size_t) BATCH * spec->lists_per_row;
 
-	CHECK(memcmp(a->lists, b->lists, 4 * copies) == 0 &&
-		  memcmp(a->t, b->t, 4 * copies) == 0 &&
-		  memcmp(a->codes, b->codes, copies * gv_code_bytes(spec->m)) == 0,
+	CHECK(memcmp(a->lists, b->lists, 4 * postings) == 0 &&
+		  memcmp(a->t, b->t, 4 * postings) == 0 &&
+		  memcmp(a->codes, b->codes, postings * gv_code_bytes(spec->m)) == 0,
 		  "copies");
 	CHECK(memcmp(a->min, b->min, 4 * BATCH) == 0 &&
 		  memcmp(a->step, b->step, 4 * BATCH) == 0 &&

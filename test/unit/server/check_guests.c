@@ -40,7 +40,7 @@ begin_mirror(int fd, int number, TestIndex *index, int64_t megabytes)
 	GvMirrorKey key = test_key(number);
 
 	/* 16 bytes of codes, T, and a row id */
-	index->spec.copies = (megabytes << 20) / 26;
+	index->spec.postings = (megabytes << 20) / 26;
 	return load_begin(fd, &key, index);
 }
 

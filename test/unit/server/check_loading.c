@@ -341,7 +341,7 @@ test_begin(const TestServer *server, const TestIndex *index)
 	GvMirrorKey key = test_key(13);
 	TestIndex	wrong;
 	GvBeginRequest request = {key, {.metric = GV_L2,.dims = 4,.m = 2,
-	.nlists = 5,.nparents = 3,.copies = 100,.refine_slots = -1}};
+	.nlists = 5,.nparents = 3,.postings = 100,.refine_slots = -1}};
 	int			fd;
 	int			i;
 

@@ -59,7 +59,7 @@ static bool
 same_answer(const GvSearchReply *a, const GvSearchReply *b, size_t bytes)
 {
 	return a->nprobed == b->nprobed && a->nhits == b->nhits &&
-		a->copies == b->copies && a->nbounds == b->nbounds &&
+		a->postings == b->postings && a->nbounds == b->nbounds &&
 		a->is_brief == b->is_brief &&
 		memcmp(a + 1, b + 1, bytes - sizeof(*a)) == 0;
 }

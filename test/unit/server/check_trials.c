@@ -55,7 +55,7 @@ static GvMirror *
 own_mirror(GvBuilder *own, const GvTrained *trained, const char *pieces)
 {
 	GvMirrorSpec spec = {.metric = GV_L2,.dims = DIMS,.m = 3,
-	.nlists = trained->nlists,.nparents = trained->nparents,.copies = ROWS};
+	.nlists = trained->nlists,.nparents = trained->nparents,.postings = ROWS};
 	const char *next = pieces + sizeof(GvListsRequest);
 	GvMirror   *mirror;
 	int			array;
@@ -76,13 +76,13 @@ own_mirror(GvBuilder *own, const GvTrained *trained, const char *pieces)
 	for (p = 0; p < 2; p++)
 	{
 		const GvPiece *piece = (const GvPiece *) next;
-		size_t		copies = (size_t) piece->nblocks * GV_BLOCK;
+		size_t		postings = (size_t) piece->nblocks * GV_BLOCK;
 		GvListPiece open = {.list = piece->list,.nblocks = piece->nblocks};
 
 		open.live = (const uint32_t *) (piece + 1);
 		open.t = (const float *) (open.live + piece->nblocks);
-		open.rowids = (const uint16_t *) (open.t + copies);
-		open.codes = (const uint8_t *) (open.rowids + 3 * copies);
+		open.rowids = (const uint16_t *) (open.t + postings);
+		open.codes = (const uint8_t *) (open.rowids + 3 * postings);
 		CHECK(gv_mirror_put_list(mirror, &open) == GV_OK, "own list");
 		next += gv_piece_bytes(piece, 2, 0);
 	}

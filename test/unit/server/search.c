@@ -174,7 +174,7 @@ answer_is_right(const TestIndex *index, const TestSearch *search,
 	found.probed = probes;
 	found.nhits = reply->nhits;
 	found.hits = (GvHit *) (probed + reply->nprobed);
-	found.copies = reply->copies;
+	found.postings = reply->postings;
 	if (search->request.ntests > 0)
 	{
 		found.condition = &search->made->condition;
