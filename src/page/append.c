@@ -39,7 +39,7 @@ append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
 	for (int i = 0; i < npostings; i++)
 	{
 		IvfpqBodySet(layout, headers[0], parts, used + i, &postings[i]);
-		entry->nfirst += !postings[i].second;
+		entry->nfirst += !postings[i].secondary;
 	}
 
 	entry->head = IvfpqBlockAddress(block);
@@ -76,7 +76,7 @@ patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
 				   entry.nitems % IVFPQ_BLOCK_POSTINGS, posting, patches + 1);
 
 	entry.nitems++;
-	entry.nfirst += !posting->second;
+	entry.nfirst += !posting->secondary;
 	IvfpqPatchInit(&patches[0], dirbuf);
 	IvfpqPatchAdd(&patches[0], (const char *) from - page, &entry,
 				  offsetof(IvfpqListEntry, del_seq));

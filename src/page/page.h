@@ -167,7 +167,7 @@ typedef struct IvfpqWriter
 	char	   *slab;			/* [BLCKSZ] page of slots being filled */
 	uint32		slot;			/* next free slot of it */
 	char	   *body;			/* [nparts][part_bytes] */
-	uint32		second;			/* bit i: copy i is its row's second */
+	uint32		secondary;			/* bit i: copy i is its row's second */
 } IvfpqWriter;
 
 extern void IvfpqWriterInit(IvfpqWriter *writer, Relation index,

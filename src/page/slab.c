@@ -221,7 +221,7 @@ IvfpqBlockOccupy(const IvfpqBlockPages *block, IvfpqSlotHeader **headers,
 		header->gen = gen;
 		header->ordinal = ordinal;
 		header->dead = 0;
-		header->second = 0;
+		header->secondary = 0;
 		header->prev_page = prev.page;
 		header->prev_slot = prev.slot;
 		header->part = p;

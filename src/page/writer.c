@@ -147,7 +147,7 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 		header->gen = 0;
 		header->ordinal = ordinal;
 		header->dead = 0;
-		header->second = p == 0 ? writer->second : 0;
+		header->secondary = p == 0 ? writer->secondary : 0;
 		header->prev_page = prev.page;
 		header->prev_slot = prev.slot;
 		header->part = p;
@@ -188,8 +188,8 @@ IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 			next(arg, &posting);
 			IvfpqBodySet(layout, &header, parts, i, &posting);
 		}
-		writer->second = header.second;
-		entry->nfirst += count - pg_popcount32(header.second);
+		writer->secondary = header.secondary;
+		entry->nfirst += count - pg_popcount32(header.secondary);
 		left -= count;
 		here = write_block(writer, list, left / IVFPQ_BLOCK_POSTINGS);
 		if (entry->nitems == 0)

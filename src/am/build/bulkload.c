@@ -88,7 +88,7 @@ take_rows(void *arg, const uint64 *ids, const IvfpqKeyImages *keys,
 				continue;
 			posting.t = encoded->t[at];
 			posting.code = encoded->codes + (Size) at * code_bytes;
-			posting.second = c > 0;
+			posting.secondary = c > 0;
 			put_posting(load, encoded->lists[at], &posting);
 		}
 	}

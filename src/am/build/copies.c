@@ -52,7 +52,7 @@ IvfpqStorePosting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
 	item->t = posting->t;
 	item->tid = posting->tid;
 	item->refine = posting->refine;
-	item->second = posting->second;
+	item->secondary = posting->secondary;
 	memcpy(at, posting->code, form->code_bytes);
 	if (form->keys.nkeys == 0)
 		return;
@@ -83,7 +83,7 @@ IvfpqTakePosting(const IvfpqStoredForm *form, const char *stored,
 	posting->t = item.t;
 	posting->tid = item.tid;
 	posting->refine = item.refine;
-	posting->second = item.second;
+	posting->secondary = item.secondary;
 	posting->code = (const uint8 *) at;
 	posting->keys = NULL;
 	if (form->keys.nkeys == 0)
@@ -132,7 +132,7 @@ sort_item(IvfpqPostings *postings)
 	ExecClearTuple(slot);
 	slot->tts_values[SORT_LIST - 1] = Int32GetDatum(item->list);
 	slot->tts_values[SORT_TID - 1] =
-		Int64GetDatum((int64) IvfpqTidToId(&item->tid) * 2 + item->second);
+		Int64GetDatum((int64) IvfpqTidToId(&item->tid) * 2 + item->secondary);
 	slot->tts_values[SORT_ITEM - 1] = PointerGetDatum(postings->item);
 	memset(slot->tts_isnull, 0, SORT_ITEM * sizeof(bool));
 	ExecStoreVirtualTuple(slot);

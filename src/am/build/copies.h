@@ -16,7 +16,7 @@ typedef struct IvfpqStoredPosting
 	float4		t;
 	ItemPointerData tid;
 	ItemPointerData refine;
-	bool		second;
+	bool		secondary;
 } IvfpqStoredPosting;
 
 /* What follows: a code, a byte that tells which keys are NULL, and images. */

@@ -86,7 +86,7 @@ IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 	for (int i = 0; i < npostings; i++)
 	{
 		IvfpqPosting	posting = {.tid = *tid, .code = codes + i * code_bytes,
-		.t = t[i], .second = i > 0, .refine = refine, .keys = keys};
+		.t = t[i], .secondary = i > 0, .refine = refine, .keys = keys};
 
 		IvfpqListAppend(index, &model->meta, lists[i], &posting,
 						i == 0 ? pending : NULL);

@@ -73,14 +73,14 @@ vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
 						   "copy %d in slot %u has no valid TID", i, slotno);
 		if (vacuum->callback(&tids[i], vacuum->callback_state))
 			dead |= 1U << i;
-		else if (!(slot->second & (1U << i)))
+		else if (!(slot->secondary & (1U << i)))
 			vacuum->stats->num_index_tuples += 1;
 	}
 	if (dead != 0)
 	{
 		IvfpqMarkDead(vacuum->index, &vacuum->meta, address, slot->list,
 					  slot->gen, dead);
-		vacuum->stats->tuples_removed += pg_popcount32(dead & ~slot->second);
+		vacuum->stats->tuples_removed += pg_popcount32(dead & ~slot->secondary);
 	}
 }
 

@@ -407,21 +407,21 @@ static void
 report_row(Verify *verify, uint64 id, const int64 *count)
 {
 	int64		pending = count[IVFPQ_PENDING];
-	int64		first = count[IVFPQ_FIRST_COPY];
-	int64		second = count[IVFPQ_SECOND_COPY];
-	bool		missing = pending + first + second == 0;
+	int64		first = count[IVFPQ_PRIMARY_POSTING];
+	int64		secondary = count[IVFPQ_SECONDARY_POSTING];
+	bool		missing = pending + first + secondary == 0;
 	ItemPointerData tid;
 	StringInfoData problem;
 
 	if (pending == 1 && first == 1 && !is_still_pending(verify, id))
 	{
 		/* it moved while we read; its second list may have been read before */
-		if (second <= verify->lists_per_row - 1)
+		if (secondary <= verify->lists_per_row - 1)
 			return;
 		pending = 0;
 	}
-	if (second == verify->lists_per_row - 1 ? pending + first == 1 :
-		pending == 1 && first + second == 0)
+	if (secondary == verify->lists_per_row - 1 ? pending + first == 1 :
+		pending == 1 && first + secondary == 0)
 		return;
 
 	IvfpqIdToTid(id, &tid);
@@ -434,12 +434,12 @@ report_row(Verify *verify, uint64 id, const int64 *count)
 		appendStringInfoString(&problem, "not in the index");
 	else if (verify->lists_per_row == 1)
 		appendStringInfo(&problem, "in the index %lld times",
-						 (long long) (pending + first + second));
+						 (long long) (pending + first + secondary));
 	else
 		appendStringInfo(&problem,
 						 "pending %lld times, in the index %lld times as first and %lld times as second copy",
 						 (long long) pending, (long long) first,
-						 (long long) second);
+						 (long long) secondary);
 	report(verify, missing, InvalidBlockNumber, IVFPQ_NO_LIST, problem.data);
 	pfree(problem.data);
 }

@@ -24,8 +24,8 @@ typedef struct IvfpqFound
 typedef enum IvfpqPlace
 {
 	IVFPQ_PENDING,
-	IVFPQ_FIRST_COPY,
-	IVFPQ_SECOND_COPY,
+	IVFPQ_PRIMARY_POSTING,
+	IVFPQ_SECONDARY_POSTING,
 	IVFPQ_NO_RECORD				/* a copy, but its refine record is not its */
 } IvfpqPlace;
 

@@ -230,7 +230,7 @@ keys_digest(const IvfpqLayout *layout, const char *body, int i)
 static void
 check_postings(Reading *reading, BlockNumber blkno, uint32 ordinal,
 			 const char *body, const uint8 *codes, uint32 live,
-			 uint32 second)
+			 uint32 secondary)
 {
 	const ItemPointerData *tids = (const ItemPointerData *) body;
 	const float4 *t = (const float4 *) (tids + IVFPQ_BLOCK_POSTINGS);
@@ -239,8 +239,8 @@ check_postings(Reading *reading, BlockNumber blkno, uint32 ordinal,
 
 	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
-		IvfpqFound	found = {.tid = tids[i], .place = second & (1U << i) ?
-		IVFPQ_SECOND_COPY : IVFPQ_FIRST_COPY};
+		IvfpqFound	found = {.tid = tids[i], .place = secondary & (1U << i) ?
+		IVFPQ_SECONDARY_POSTING : IVFPQ_PRIMARY_POSTING};
 
 		if (!(live & (1U << i)))
 			continue;
@@ -315,7 +315,7 @@ check_block(Reading *reading, IvfpqAddress address, uint32 ordinal, int count,
 		return false;
 	*header = *slot;
 	reading->ndead += pg_popcount32(header->dead & exist);
-	reading->nfirst += pg_popcount32(exist & ~header->dead & ~header->second);
+	reading->nfirst += pg_popcount32(exist & ~header->dead & ~header->secondary);
 	reading->stray_flags |= (header->dead & ~exist) != 0;
 
 	body = (const char *) slot + sizeof(IvfpqSlotHeader);
@@ -328,13 +328,13 @@ check_block(Reading *reading, IvfpqAddress address, uint32 ordinal, int count,
 		if (whole == NULL)
 		{
 			check_postings(reading, address.page, ordinal, body, NULL,
-						 exist & ~header->dead, header->second);
+						 exist & ~header->dead, header->secondary);
 			return true;
 		}
 	}
 	codes = (const uint8 *) body + checker->layout.codes;
 	check_postings(reading, address.page, ordinal, body, codes,
-				 exist & ~header->dead, header->second);
+				 exist & ~header->dead, header->secondary);
 	return true;
 }
 

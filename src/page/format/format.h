@@ -194,7 +194,7 @@ typedef struct IvfpqSlotHeader
 	uint32		gen;
 	uint32		ordinal;		/* of the block in its list, 0 = oldest */
 	uint32		dead;			/* bit i: copy i is dead (part 0) */
-	uint32		second;			/* bit i: copy i is its row's second (part 0) */
+	uint32		secondary;			/* bit i: copy i is its row's second (part 0) */
 	BlockNumber prev_page;		/* next older block (part 0) */
 	uint16		prev_slot;
 	uint16		part;			/* 0 .. nparts - 1 */

@@ -174,9 +174,9 @@ put_posting(const IvfpqLayout *layout, const char *body, int i,
 
 /* The block's second bits with copy i in it. */
 static uint32
-second_bits(const IvfpqSlotHeader *header, int i, const IvfpqPosting *posting)
+secondary_bits(const IvfpqSlotHeader *header, int i, const IvfpqPosting *posting)
 {
-	return (header->second & ~(1U << i)) | (uint32) posting->second << i;
+	return (header->secondary & ~(1U << i)) | (uint32) posting->secondary << i;
 }
 
 /* PutBytes; to: the parts, char *[]. */
@@ -191,7 +191,7 @@ void
 IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
 			 char *const *parts, int i, const IvfpqPosting *posting)
 {
-	header->second = second_bits(header, i, posting);
+	header->secondary = secondary_bits(header, i, posting);
 	put_posting(layout, parts[0], i, posting, put_bytes, parts);
 }
 
@@ -223,12 +223,12 @@ IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
 			   IvfpqPatch *patches)
 {
 	Patching	patching = {slots_at, patches};
-	uint32		second = second_bits(header, i, posting);
+	uint32		secondary = secondary_bits(header, i, posting);
 
-	if (second != header->second)
+	if (secondary != header->secondary)
 		IvfpqPatchAdd(&patches[0],
-					  slots_at[0] + (int) offsetof(IvfpqSlotHeader, second),
-					  &second, sizeof(second));
+					  slots_at[0] + (int) offsetof(IvfpqSlotHeader, secondary),
+					  &secondary, sizeof(secondary));
 	put_posting(layout, (const char *) (header + 1), i, posting, patch_bytes,
 			 &patching);
 }
@@ -250,7 +250,7 @@ IvfpqBodyView(const IvfpqLayout *layout, const char *body, int count,
 	view->ahead = NULL;
 	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_POSTINGS - count)) &
 		~header->dead;
-	view->second = header->second;
+	view->secondary = header->secondary;
 	view->passed_over = false;
 }
 

@@ -61,7 +61,7 @@ typedef struct IvfpqPosting
 	ItemPointerData tid;
 	float4		t;
 	const uint8 *code;			/* [code_bytes] */
-	bool		second;			/* the row's second copy */
+	bool		secondary;			/* the row's second copy */
 	ItemPointerData refine;		/* address, if the index has refine records */
 	const IvfpqKeyImages *keys; /* if the index has keys */
 } IvfpqPosting;
@@ -77,7 +77,7 @@ typedef struct IvfpqBlockView
 	const uint8 *ahead;			/* codes to fetch while these are scanned, or
 								 * NULL; never to be read */
 	uint32		live;			/* bit i: copy i exists and is not dead */
-	uint32		second;			/* bit i: copy i is its row's second */
+	uint32		secondary;			/* bit i: copy i is its row's second */
 	bool		passed_over;	/* no copy is wanted (IvfpqListReader.wants):
 								 * only `keys` heads, `live` and `second` are
 								 * there */

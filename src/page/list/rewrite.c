@@ -99,7 +99,7 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 	dead &= ~header->dead;
 	header->dead |= dead;
 	entry->ndead += pg_popcount32(dead);
-	entry->nfirst -= pg_popcount32(dead & ~header->second);
+	entry->nfirst -= pg_popcount32(dead & ~header->secondary);
 	entry->del_seq++;
 	GenericXLogFinish(state);
 
@@ -216,7 +216,7 @@ batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
 	batch->postings[batch->n].tid = view->tids[i];
 	batch->postings[batch->n].t = view->t[i];
 	batch->postings[batch->n].code = code;
-	batch->postings[batch->n].second = (view->second & (1U << i)) != 0;
+	batch->postings[batch->n].secondary = (view->secondary & (1U << i)) != 0;
 	if (view->refine)
 		batch->postings[batch->n].refine = view->refine[i];
 	if (view->keys)

@@ -130,8 +130,8 @@ rows_are_whole(int nrows, int lists_per_row)
 	{
 		const uint8 *places = told.places[row];
 
-		if (places[IVFPQ_PENDING] + places[IVFPQ_FIRST_COPY] != 1 ||
-			places[IVFPQ_SECOND_COPY] !=
+		if (places[IVFPQ_PENDING] + places[IVFPQ_PRIMARY_POSTING] != 1 ||
+			places[IVFPQ_SECONDARY_POSTING] !=
 			(places[IVFPQ_PENDING] ? 0 : lists_per_row - 1))
 			return false;
 	}

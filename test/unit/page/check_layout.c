@@ -316,7 +316,7 @@ static void
 check_body(int m, bool refine, const IvfpqKeyForm *keys)
 {
 	IvfpqLayout layout;
-	IvfpqSlotHeader header = {.dead = 0x11,.second = 0xFFFFFFFF};
+	IvfpqSlotHeader header = {.dead = 0x11,.secondary = 0xFFFFFFFF};
 	IvfpqBlockView view;
 	char	   *parts[IVFPQ_MAX_PARTS];
 	char		pages[IVFPQ_MAX_PARTS][BLCKSZ];
@@ -337,7 +337,7 @@ check_body(int m, bool refine, const IvfpqKeyForm *keys)
 	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
 		IvfpqKeyImages images = make_images(keys, i);
-		IvfpqPosting	posting = {.t = i + 0.5f,.code = code,.second = i % 3 == 0,
+		IvfpqPosting	posting = {.t = i + 0.5f,.code = code,.secondary = i % 3 == 0,
 		.keys = &images};
 
 		for (int p = 0; p < layout.code_bytes; p++)
@@ -358,7 +358,7 @@ check_body(int m, bool refine, const IvfpqKeyForm *keys)
 	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
 		wrong += view.t[i] != i + 0.5f;
-		wrong += ((view.second >> i) & 1) != (i % 3 == 0);
+		wrong += ((view.secondary >> i) & 1) != (i % 3 == 0);
 		wrong += ItemPointerGetBlockNumberNoCheck(&view.tids[i]) != 1000000 + (BlockNumber) i;
 		wrong += ItemPointerGetOffsetNumberNoCheck(&view.tids[i]) != i + 1;
 		wrong += refine &&
