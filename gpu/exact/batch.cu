@@ -124,14 +124,14 @@ take(const Search *search, const GvExactRows *rows, const GvExactPart *part,
 			work->found, d_count, d_list, work->seen, 0, 0};
 
 		GV_TRY(gv_gpu_exact_nearest(search->space, &nearest, work->stream));
-		return note(work, GV_EXACT_MEASURE, &since);
+		return note(work, GV_EXACT_RERANK, &since);
 	}
 	GV_TRY(gv_gpu_exact_overflows(part, filter, d_count, d_list,
 								  work->stream));
-	GV_TRY(gv_gpu_exact_measure(search->space, rows, search->queries, part,
+	GV_TRY(gv_gpu_exact_rerank(search->space, rows, search->queries, part,
 								filter, &work->found, work->seen,
 								work->stream));
-	GV_TRY(note(work, GV_EXACT_MEASURE, &since));
+	GV_TRY(note(work, GV_EXACT_RERANK, &since));
 	GV_TRY(gv_gpu_exact_merge(search->queries, part, filter, &work->found,
 							  work->seen, work->stream));
 	return note(work, GV_EXACT_MERGE, &since);
@@ -186,7 +186,7 @@ pause_between(const Search *search)
 
 /* All of slots first .. last - 1, for the slow ones. */
 static GvStatus
-measure_all(const Search *search, const GvExactRows *rows, int32_t n,
+rerank_all(const Search *search, const GvExactRows *rows, int32_t n,
 			int64_t first, int64_t last)
 {
 	GvExactWork *work = search->work;
@@ -265,7 +265,7 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 		}
 		GV_TRY(read_lists(search, &none, &nslow));
 		if (nslow > 0)
-			GV_TRY(measure_all(search, search->rows, nslow, s, end));
+			GV_TRY(rerank_all(search, search->rows, nslow, s, end));
 	}
 	return GV_OK;
 }
@@ -276,7 +276,7 @@ search_listed(const Search *search, int32_t nmatrix, int32_t nslow,
 			  int64_t first, int64_t last)
 {
 	if (nslow > 0)
-		GV_TRY(measure_all(search, search->rows, nslow, first, last));
+		GV_TRY(rerank_all(search, search->rows, nslow, first, last));
 	if (nmatrix > 0)
 		GV_TRY(search_matrix(search, nmatrix, first, last));
 	return GV_OK;
@@ -403,13 +403,13 @@ chunk_at(const Search *search, int64_t first)
  * that come first are the nearest, and no filter finds them.
  */
 static GvStatus
-measure_first(const Search *search, int32_t n)
+rerank_first(const Search *search, int32_t n)
 {
 	GvExactRows rows = *search->rows;
 	int64_t		last = search->queries->k + 1;	/* one may be its own */
 
 	rows.stride = 1;
-	return measure_all(search, &rows, n, 0, last < rows.n ? last : rows.n);
+	return rerank_all(search, &rows, n, 0, last < rows.n ? last : rows.n);
 }
 
 /* ... which only some metrics have. */
@@ -426,7 +426,7 @@ search_voids(const Search *search)
 	GV_TRY(clear_lists(work));
 	GV_TRY(gv_gpu_exact_voids(search->queries, &work->lists, work->stream));
 	GV_TRY(read_lists(search, &none, &nslow));
-	return nslow > 0 ? measure_first(search, nslow) : GV_OK;
+	return nslow > 0 ? rerank_first(search, nslow) : GV_OK;
 }
 
 /* Few queries, many rows: two passes, and one look at what came of them. */
@@ -475,7 +475,7 @@ search_at_once(const Search *search, int64_t seed)
 	GV_TRY(wait_lists(search, &nmatrix, &nvoid));
 	count_ways(0, nmatrix);
 	if (nvoid > 0)
-		GV_TRY(measure_first(search, nvoid));
+		GV_TRY(rerank_first(search, nvoid));
 	return search_listed(search, nmatrix, 0, 0, search->rows->n);
 }
 
@@ -598,7 +598,7 @@ gv_gpu_exact_others(GvExactWork *work, const GvExactSpace *space,
 	if (counts[1] > 0)
 	{
 		work->lists.d_slow = lists->d_slow;
-		status = measure_all(&search, rows, (int32_t) counts[1], 0, rows->n);
+		status = rerank_all(&search, rows, (int32_t) counts[1], 0, rows->n);
 		work->lists.d_slow = own.d_slow;
 	}
 	if (status == GV_OK && counts[0] > 0)

@@ -29,7 +29,7 @@ take_left(const GvExactFew &few, const GvExactFewShape &shape, int q)
 		bool		found = threadIdx.x % GV_WARP < ROWS &&
 			row < few.nearest.rows.n && scores[row] >= cut;
 
-		gv_exact_measure_found<METRIC>(few.nearest, found, q, (uint32_t) row);
+		gv_exact_rerank_found<METRIC>(few.nearest, found, q, (uint32_t) row);
 	}
 	__syncthreads();
 }

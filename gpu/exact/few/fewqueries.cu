@@ -287,7 +287,7 @@ take_found(const Scan &scan, uint32_t tile, const float (&sums)[COLUMNS][4],
 	{
 		int			i = found != 0 ? __ffs(found) - 1 : 0;
 
-		gv_exact_measure_found<METRIC>(scan.few->nearest, found != 0,
+		gv_exact_rerank_found<METRIC>(scan.few->nearest, found != 0,
 									   query_of(i),
 									   (uint32_t) row_of(tile, i));
 		found &= found - 1;

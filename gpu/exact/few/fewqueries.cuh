@@ -17,7 +17,7 @@
 #define ROWS			GV_FEW_ROWS
 #define KEPT			4		/* tiles whose scores wait for cuts */
 #define MOST_NEIGHBORS	160
-#define MEASURE_AHEAD	24		/* loads on their way, of a row */
+#define RERANK_AHEAD	24		/* loads on their way, of a row */
 
 /* How rows go through shared memory. */
 struct GvExactFewShape
@@ -44,7 +44,7 @@ gv_exact_own_tiles(const GvExactFewShape &shape)
  */
 template <int METRIC>
 static __device__ __forceinline__ void
-gv_exact_measure_found(const GvExactNearest &nearest, bool found, int q,
+gv_exact_rerank_found(const GvExactNearest &nearest, bool found, int q,
 					   uint32_t slot)
 {
 	uint32_t	mask = __ballot_sync(GV_FULL_WARP, found);
@@ -61,7 +61,7 @@ gv_exact_measure_found(const GvExactNearest &nearest, bool found, int q,
 			rest &= rest - 1;
 		from = __ffs(rest != 0 ? rest : mask) - 1;
 		query = __shfl_sync(GV_FULL_WARP, q, from);
-		pair = gv_exact_measure<METRIC, MEASURE_AHEAD>
+		pair = gv_exact_rerank<METRIC, RERANK_AHEAD>
 			(nearest.rows, nearest.queries, nearest.dims, nearest.position,
 			 query, __shfl_sync(GV_FULL_WARP, slot, from));
 		if (rest != 0 && threadIdx.x % LANES == 0)

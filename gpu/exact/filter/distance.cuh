@@ -141,7 +141,7 @@ struct GvExactPair
  */
 template <int METRIC, int AHEAD = GV_EXACT_AHEAD>
 static __device__ __forceinline__ GvExactPair
-gv_exact_measure(const GvExactRows &rows, const GvExactQueries &queries,
+gv_exact_rerank(const GvExactRows &rows, const GvExactQueries &queries,
 				 int dims, int64_t position, int64_t query, uint32_t slot)
 {
 	int64_t		row = gv_exact_row(rows, slot);

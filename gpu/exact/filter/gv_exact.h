@@ -211,7 +211,7 @@ extern GvStatus gv_gpu_exact_voids(const GvExactQueries *queries,
 								   cudaStream_t stream);
 
 /* measure.cu */
-extern GvStatus gv_gpu_exact_measure(const GvExactSpace *space,
+extern GvStatus gv_gpu_exact_rerank(const GvExactSpace *space,
 									 const GvExactRows *rows,
 									 const GvExactQueries *queries,
 									 const GvExactPart *part,
@@ -265,7 +265,7 @@ enum GvExactStep
 {
 	GV_EXACT_FILTER,			/* products, and what they append */
 	GV_EXACT_CHOOSE,			/* all of the matrix way but distances */
-	GV_EXACT_MEASURE,
+	GV_EXACT_RERANK,
 	GV_EXACT_MERGE,
 	GV_EXACT_STEPS
 };

@@ -9,7 +9,7 @@
 #define MOST_ACROSS		4096	/* warps of a query */
 
 /* What a launch measures. */
-struct Measured
+struct Reranked
 {
 	GvExactRows rows;
 	GvExactQueries queries;
@@ -27,53 +27,53 @@ struct Measured
  */
 template <int METRIC>
 static __global__ void __launch_bounds__(THREADS)
-measure_kernel(Measured measured)
+rerank_kernel(Reranked reranked)
 {
 	int64_t		warp = (int64_t) blockIdx.x * WARPS + threadIdx.x / GV_WARP;
 	int			team = threadIdx.x % GV_WARP / LANES;
-	int			i = (int) (warp / measured.across);
+	int			i = (int) (warp / reranked.across);
 	uint32_t	count;
 	int64_t		query;
 	int64_t		at;
 
-	if (i >= measured.part.n)
+	if (i >= reranked.part.n)
 		return;
-	count = measured.filter.d_counts[i];
-	query = measured.part.d_list != NULL ? measured.part.d_list[i] :
-		measured.part.first + i;
-	at = (int64_t) i * measured.filter.capacity;
-	for (uint32_t first = (uint32_t) (warp % measured.across) * TEAMS;
-		 first < count; first += measured.across * TEAMS)
+	count = reranked.filter.d_counts[i];
+	query = reranked.part.d_list != NULL ? reranked.part.d_list[i] :
+		reranked.part.first + i;
+	at = (int64_t) i * reranked.filter.capacity;
+	for (uint32_t first = (uint32_t) (warp % reranked.across) * TEAMS;
+		 first < count; first += reranked.across * TEAMS)
 	{
 		uint32_t	c = first + team;
 		GvExactPair pair =
-			gv_exact_measure<METRIC>(measured.rows, measured.queries,
-									 measured.dims, measured.position, query,
+			gv_exact_rerank<METRIC>(reranked.rows, reranked.queries,
+									 reranked.dims, reranked.position, query,
 									 c < count ?
-									 measured.filter.d_slots[at + c] : 0);
+									 reranked.filter.d_slots[at + c] : 0);
 
 		if (threadIdx.x % LANES != 0 || c >= count)
 			continue;
-		measured.d_distances[at + c] = pair.distance;
-		measured.filter.d_slots[at + c] = pair.row;
+		reranked.d_distances[at + c] = pair.distance;
+		reranked.filter.d_slots[at + c] = pair.row;
 	}
 }
 
 /* Distances of all slots that were found, whose place their rows take. */
 GvStatus
-gv_gpu_exact_measure(const GvExactSpace *space, const GvExactRows *rows,
+gv_gpu_exact_rerank(const GvExactSpace *space, const GvExactRows *rows,
 					 const GvExactQueries *queries, const GvExactPart *part,
 					 const GvExactFilter *filter, const GvExactFound *found,
 					 int64_t position, cudaStream_t stream)
 {
 	int			across = (int) (MOST_ACROSS / part->n);
-	Measured	measured;
+	Reranked	reranked;
 
 	if (across > (int) (filter->capacity + TEAMS - 1) / TEAMS)
 		across = (int) (filter->capacity + TEAMS - 1) / TEAMS;
 	if (across < 1)
 		across = 1;
-	measured = {*rows, *queries, *part, *filter, found->d_distances, position,
+	reranked = {*rows, *queries, *part, *filter, found->d_distances, position,
 		space->dims, across};
 
 	int			blocks = gv_exact_blocks((int64_t) part->n * across, WARPS);
@@ -81,20 +81,20 @@ gv_gpu_exact_measure(const GvExactSpace *space, const GvExactRows *rows,
 	switch (space->metric)
 	{
 		case GV_SET_L2:
-			GV_LAUNCH(measure_kernel<GV_SET_L2>, blocks, THREADS, 0, stream,
-					  measured);
+			GV_LAUNCH(rerank_kernel<GV_SET_L2>, blocks, THREADS, 0, stream,
+					  reranked);
 			break;
 		case GV_SET_IP:
-			GV_LAUNCH(measure_kernel<GV_SET_IP>, blocks, THREADS, 0, stream,
-					  measured);
+			GV_LAUNCH(rerank_kernel<GV_SET_IP>, blocks, THREADS, 0, stream,
+					  reranked);
 			break;
 		case GV_SET_COSINE:
-			GV_LAUNCH(measure_kernel<GV_SET_COSINE>, blocks, THREADS, 0,
-					  stream, measured);
+			GV_LAUNCH(rerank_kernel<GV_SET_COSINE>, blocks, THREADS, 0,
+					  stream, reranked);
 			break;
 		default:
-			GV_LAUNCH(measure_kernel<GV_SET_PEARSON>, blocks, THREADS, 0,
-					  stream, measured);
+			GV_LAUNCH(rerank_kernel<GV_SET_PEARSON>, blocks, THREADS, 0,
+					  stream, reranked);
 	}
 	return gv_cuda_status(cudaGetLastError());
 }

@@ -18,7 +18,7 @@
 /* Slots of the filter's i-th query; every across-th as many as teams. */
 template <int METRIC>
 static __device__ __forceinline__ void
-measure(const GvExactNearest &nearest, int i, int64_t query, uint32_t count)
+rerank(const GvExactNearest &nearest, int i, int64_t query, uint32_t count)
 {
 	uint32_t	teams = blockDim.x / LANES;
 	int64_t		at = (int64_t) i * nearest.filter.capacity;
@@ -29,7 +29,7 @@ measure(const GvExactNearest &nearest, int i, int64_t query, uint32_t count)
 	{
 		uint32_t	c = first + threadIdx.x / LANES;
 		GvExactPair pair =
-			gv_exact_measure<METRIC>(nearest.rows, nearest.queries,
+			gv_exact_rerank<METRIC>(nearest.rows, nearest.queries,
 									 nearest.dims, nearest.position, query,
 									 c < count ?
 									 nearest.filter.d_slots[at + c] : 0);
@@ -126,7 +126,7 @@ nearest_kernel(GvExactNearest nearest, uint32_t room)
 	}
 	if (count == 0)
 		return;
-	measure<METRIC>(nearest, i, query, count);
+	rerank<METRIC>(nearest, i, query, count);
 	if (is_last(nearest, i))
 		merge(nearest, i, query, count, distances,
 			  (uint32_t *) (distances + room));

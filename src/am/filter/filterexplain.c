@@ -115,7 +115,7 @@ show_work(IndexScanDesc scan, ExplainState *es)
 	ExplainPropertyInteger("Copies Read", NULL, report.postings, es);
 	if (report.asks_keys)
 		ExplainPropertyInteger("Copies Matched", NULL, report.matched, es);
-	ExplainPropertyInteger("Rows Measured", NULL, report.measured, es);
+	ExplainPropertyInteger("Rows Measured", NULL, report.reranked, es);
 	ExplainPropertyInteger("Rows Late", NULL, report.late, es);
 	if (report.remote.stale_lists > 0 || report.remote.tail_postings > 0)
 	{

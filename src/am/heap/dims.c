@@ -32,7 +32,7 @@ typedef struct Inquiry
 	Relation	heap;
 	Relation	index;
 	IvfpqType	type;
-	IvfpqMeasure rows;			/* fetches them */
+	IvfpqRerank rows;			/* fetches them */
 	IvfpqPendingReader reader;
 	int			count;			/* TIDs of the reader's page */
 	int			next;			/* of them to be looked at */
@@ -57,7 +57,7 @@ begin_inquiry(Inquiry *inquiry, Relation heap, Relation index,
 										 GetActiveSnapshot() :
 										 GetLatestSnapshot());
 	IvfpqTypeInit(&inquiry->type, index);
-	IvfpqMeasureBegin(&inquiry->rows, heap, index, inquiry->snapshot);
+	IvfpqRerankBegin(&inquiry->rows, heap, index, inquiry->snapshot);
 	IvfpqPendingOpen(&inquiry->reader, index, meta);
 	inquiry->reader.place.page = InvalidBlockNumber;
 }
@@ -66,7 +66,7 @@ static void
 end_inquiry(Inquiry *inquiry)
 {
 	IvfpqPendingClose(&inquiry->reader);
-	IvfpqMeasureEnd(&inquiry->rows);
+	IvfpqRerankEnd(&inquiry->rows);
 	UnregisterSnapshot(inquiry->snapshot);
 	MemoryContextSwitchTo(inquiry->oldcontext);
 	MemoryContextDelete(inquiry->context);
@@ -99,12 +99,12 @@ next_dims(Inquiry *inquiry, ItemPointer tid, int *dims)
 		MemoryContext oldcontext;
 		Datum		value;
 
-		if (!IvfpqMeasureFetch(&inquiry->rows, IvfpqTidToId(tid), &value))
+		if (!IvfpqRerankFetch(&inquiry->rows, IvfpqTidToId(tid), &value))
 			continue;
 		oldcontext = MemoryContextSwitchTo(inquiry->rows.context);
 		(void) IvfpqValueFloats(&inquiry->type, value, dims);
 		MemoryContextSwitchTo(oldcontext);
-		IvfpqMeasureDone(&inquiry->rows);
+		IvfpqRerankDone(&inquiry->rows);
 		return true;
 	}
 	return false;
@@ -183,7 +183,7 @@ IvfpqDimsBind(Relation heap, Relation index, const IvfpqMetaData *meta)
 		return true;
 	begin_inquiry(&inquiry, heap, index, meta);
 	while (!sees && next_tid(&inquiry, &tid))
-		sees = IvfpqMeasureSees(&inquiry.rows, IvfpqTidToId(&tid));
+		sees = IvfpqRerankSees(&inquiry.rows, IvfpqTidToId(&tid));
 	end_inquiry(&inquiry);
 	return sees;
 }
@@ -214,7 +214,7 @@ IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta,
 	while (dead && next_tid(&inquiry, &pending))
 	{
 		/* an expression is not computed: who inserts may not see the row */
-		if (!IvfpqMeasureSees(&inquiry.rows, IvfpqTidToId(&pending)))
+		if (!IvfpqRerankSees(&inquiry.rows, IvfpqTidToId(&pending)))
 			dead = inquiry.rows.all_dead;
 		else if (TransactionIdIsValid(dirty.xmin))
 			awaited = dirty.xmin;

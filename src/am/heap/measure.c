@@ -32,81 +32,81 @@ has_expression(Relation index)
 
 /* Begin to fetch rows; memory from the current context. */
 void
-IvfpqMeasureBegin(IvfpqMeasure *measure, Relation heap, Relation index,
+IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 				  Snapshot snapshot)
 {
-	memset(measure, 0, sizeof(*measure));
-	measure->index = index;
-	measure->heap = heap;
-	measure->heap_blocks = RelationGetNumberOfBlocks(heap);
-	measure->snapshot = snapshot;
-	measure->fetch = table_index_fetch_begin(heap);
-	measure->slot = table_slot_create(heap, NULL);
-	measure->is_heap = heap->rd_tableam == GetHeapamTableAmRoutine();
-	measure->attnum = index->rd_index->indkey.values[0];
+	memset(rerank, 0, sizeof(*rerank));
+	rerank->index = index;
+	rerank->heap = heap;
+	rerank->heap_blocks = RelationGetNumberOfBlocks(heap);
+	rerank->snapshot = snapshot;
+	rerank->fetch = table_index_fetch_begin(heap);
+	rerank->slot = table_slot_create(heap, NULL);
+	rerank->is_heap = heap->rd_tableam == GetHeapamTableAmRoutine();
+	rerank->attnum = index->rd_index->indkey.values[0];
 	if (has_expression(index))
 	{
 		MemoryContext oldcontext;
 
-		measure->estate = CreateExecutorState();
-		oldcontext = MemoryContextSwitchTo(measure->estate->es_query_cxt);
-		measure->indexInfo = IvfpqIndexInfo(index);
+		rerank->estate = CreateExecutorState();
+		oldcontext = MemoryContextSwitchTo(rerank->estate->es_query_cxt);
+		rerank->indexInfo = IvfpqIndexInfo(index);
 		MemoryContextSwitchTo(oldcontext);
 	}
-	measure->context = AllocSetContextCreate(CurrentMemoryContext,
+	rerank->context = AllocSetContextCreate(CurrentMemoryContext,
 											 "gpuivfpq measure",
 											 ALLOCSET_DEFAULT_SIZES);
-	IvfpqMeasurePrefetch(measure, NULL, 0);
+	IvfpqRerankPrefetch(rerank, NULL, 0);
 }
 
 /* What to measure from now on: distance(row's value, query). */
 void
-IvfpqMeasureQuery(IvfpqMeasure *measure, FmgrInfo *distance, Oid collation,
+IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance, Oid collation,
 				  Datum query)
 {
-	measure->distance = distance;
-	measure->collation = collation;
-	measure->query = query;
+	rerank->distance = distance;
+	rerank->collation = collation;
+	rerank->query = query;
 }
 
 /* All that the index has of a row. */
 static void
-index_values(IvfpqMeasure *measure, TupleTableSlot *row, Datum *values,
+index_values(IvfpqRerank *rerank, TupleTableSlot *row, Datum *values,
 			 bool *isnulls)
 {
-	GetPerTupleExprContext(measure->estate)->ecxt_scantuple = row;
-	FormIndexDatum(measure->indexInfo, row, measure->estate, values, isnulls);
+	GetPerTupleExprContext(rerank->estate)->ecxt_scantuple = row;
+	FormIndexDatum(rerank->indexInfo, row, rerank->estate, values, isnulls);
 	IvfpqRowDone();
 }
 
 /* The indexed value of a row. */
 static Datum
-indexed_value(IvfpqMeasure *measure, TupleTableSlot *row, bool *isnull)
+indexed_value(IvfpqRerank *rerank, TupleTableSlot *row, bool *isnull)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnulls[INDEX_MAX_KEYS];
 
-	if (measure->attnum != 0)
-		return slot_getattr(row, measure->attnum, isnull);
-	index_values(measure, row, values, isnulls);
+	if (rerank->attnum != 0)
+		return slot_getattr(row, rerank->attnum, isnull);
+	index_values(rerank, row, values, isnulls);
 	*isnull = isnulls[0];
 	return values[0];
 }
 
 /* Free what was computed of a row. */
 static void
-forget_row(IvfpqMeasure *measure)
+forget_row(IvfpqRerank *rerank)
 {
-	MemoryContextReset(measure->context);
-	if (measure->estate)
-		ResetPerTupleExprContext(measure->estate);
+	MemoryContextReset(rerank->context);
+	if (rerank->estate)
+		ResetPerTupleExprContext(rerank->estate);
 }
 
 /* Rows that do not fulfill these tests do not pass. */
 void
-IvfpqMeasureKeys(IvfpqMeasure *measure, const IvfpqKeyTests *tests)
+IvfpqRerankKeys(IvfpqRerank *rerank, const IvfpqKeyTests *tests)
 {
-	measure->tests = tests;
+	rerank->tests = tests;
 }
 
 /*
@@ -114,9 +114,9 @@ IvfpqMeasureKeys(IvfpqMeasure *measure, const IvfpqKeyTests *tests)
  * not answer?  Nothing of the vector is touched, unless it is an expression.
  */
 bool
-IvfpqMeasureMatches(IvfpqMeasure *measure, TupleTableSlot *row, bool asks_all)
+IvfpqRerankMatches(IvfpqRerank *rerank, TupleTableSlot *row, bool asks_all)
 {
-	const IvfpqKeyTests *tests = measure->tests;
+	const IvfpqKeyTests *tests = rerank->tests;
 	int			n = asks_all ? tests->nrows : tests->nrechecks;
 	Datum		values[INDEX_MAX_KEYS] = {0};
 	bool		isnulls[INDEX_MAX_KEYS] = {0};
@@ -125,9 +125,9 @@ IvfpqMeasureMatches(IvfpqMeasure *measure, TupleTableSlot *row, bool asks_all)
 
 	if (n == 0)
 		return true;
-	oldcontext = MemoryContextSwitchTo(measure->context);
-	if (measure->indexInfo != NULL)
-		index_values(measure, row, values, isnulls);
+	oldcontext = MemoryContextSwitchTo(rerank->context);
+	if (rerank->indexInfo != NULL)
+		index_values(rerank, row, values, isnulls);
 	else
 		for (int i = 0; i < n; i++)
 		{
@@ -137,12 +137,12 @@ IvfpqMeasureMatches(IvfpqMeasure *measure, TupleTableSlot *row, bool asks_all)
 			if (column > 0)
 				values[column] =
 					slot_getattr(row,
-								 measure->index->rd_index->indkey.values[column],
+								 rerank->index->rd_index->indkey.values[column],
 								 &isnulls[column]);
 		}
 	matches = IvfpqKeyTestsFulfilled(tests, values, isnulls, !asks_all);
 	MemoryContextSwitchTo(oldcontext);
-	forget_row(measure);
+	forget_row(rerank);
 	return matches;
 }
 
@@ -152,27 +152,27 @@ IvfpqMeasureMatches(IvfpqMeasure *measure, TupleTableSlot *row, bool asks_all)
  * which the running statement excludes.
  */
 static void
-check_tid(IvfpqMeasure *measure, const ItemPointerData *tid)
+check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
 {
 	BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(tid);
 
-	if (blkno >= measure->heap_blocks)
-		measure->heap_blocks = RelationGetNumberOfBlocks(measure->heap);
-	if (blkno >= measure->heap_blocks || !ItemPointerIsValid(tid))
+	if (blkno >= rerank->heap_blocks)
+		rerank->heap_blocks = RelationGetNumberOfBlocks(rerank->heap);
+	if (blkno >= rerank->heap_blocks || !ItemPointerIsValid(tid))
 		ereport(ERROR,
 				(errcode(ERRCODE_INDEX_CORRUPTED),
 				 errmsg("index \"%s\" points to row (%u,%u), which table \"%s\" cannot have",
-						RelationGetRelationName(measure->index), blkno,
+						RelationGetRelationName(rerank->index), blkno,
 						ItemPointerGetOffsetNumberNoCheck(tid),
-						RelationGetRelationName(measure->heap)),
+						RelationGetRelationName(rerank->heap)),
 				 errhint("Rebuild it with REINDEX; gpuvec_verify_index says where it is damaged.")));
 }
 
 /* Do rows mostly come from files, so that it helps to prefetch their pages? */
 bool
-IvfpqMeasureIsCold(const IvfpqMeasure *measure)
+IvfpqRerankIsCold(const IvfpqRerank *rerank)
 {
-	return measure->is_heap && IvfpqPrefetchHelps(measure->heap);
+	return rerank->is_heap && IvfpqPrefetchHelps(rerank->heap);
 }
 
 /*
@@ -180,31 +180,31 @@ IvfpqMeasureIsCold(const IvfpqMeasure *measure)
  * dims = 0: measure all.
  */
 void
-IvfpqMeasureDims(IvfpqMeasure *measure, int dims, bool *told)
+IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told)
 {
-	measure->dims = dims;
-	measure->told = told;
+	rerank->dims = dims;
+	rerank->told = told;
 	if (dims > 0)
-		IvfpqTypeInit(&measure->type, measure->index);
+		IvfpqTypeInit(&rerank->type, rerank->index);
 }
 
 /*
  * Prefetch the pages of rows [n] that may be fetched, in this order, before
- * IvfpqMeasurePause; ids must stay as they are until then.  What pages rows
+ * IvfpqRerankPause; ids must stay as they are until then.  What pages rows
  * are on is known of heaps only.
  */
 void
-IvfpqMeasurePrefetch(IvfpqMeasure *measure, const uint64 *ids, int64 n)
+IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids, int64 n)
 {
-	IvfpqPrefetchBegin(&measure->prefetch, measure->heap, ids,
-					   measure->is_heap ? n : 0, IVFPQ_ID_SHIFT);
+	IvfpqPrefetchBegin(&rerank->prefetch, rerank->heap, ids,
+					   rerank->is_heap ? n : 0, IVFPQ_ID_SHIFT);
 }
 
 /* Are there rows left whose pages are to be prefetched? */
 bool
-IvfpqMeasureIsPrefetching(const IvfpqMeasure *measure)
+IvfpqRerankIsPrefetching(const IvfpqRerank *rerank)
 {
-	return measure->prefetch.next < measure->prefetch.n;
+	return rerank->prefetch.next < rerank->prefetch.n;
 }
 
 /*
@@ -212,11 +212,11 @@ IvfpqMeasureIsPrefetching(const IvfpqMeasure *measure)
  * brought into the processor's cache as well.
  */
 void
-IvfpqMeasurePrefetchSorted(IvfpqMeasure *measure, const uint64 *ids, int64 n)
+IvfpqRerankPrefetchSorted(IvfpqRerank *rerank, const uint64 *ids, int64 n)
 {
-	IvfpqMeasurePrefetch(measure, ids, n);
-	if (measure->is_heap)
-		IvfpqPrefetchRowBegin(&measure->prefetch_row, measure->heap, ids, n);
+	IvfpqRerankPrefetch(rerank, ids, n);
+	if (rerank->is_heap)
+		IvfpqPrefetchRowBegin(&rerank->prefetch_row, rerank->heap, ids, n);
 }
 
 /*
@@ -246,31 +246,31 @@ give_page(Relation heap, IndexFetchTableData *scan, BlockNumber blkno,
 
 /* Fetch the row that an index entry points to, if the snapshot sees one. */
 static bool
-fetch_row(IvfpqMeasure *measure, uint64 id)
+fetch_row(IvfpqRerank *rerank, uint64 id)
 {
 	ItemPointerData tid;
 	bool		call_again = false;
 
 	IvfpqIdToTid(id, &tid);
-	check_tid(measure, &tid);
-	IvfpqPrefetchTo(&measure->prefetch, ItemPointerGetBlockNumber(&tid));
-	if (measure->is_heap)
-		give_page(measure->heap, measure->fetch,
+	check_tid(rerank, &tid);
+	IvfpqPrefetchTo(&rerank->prefetch, ItemPointerGetBlockNumber(&tid));
+	if (rerank->is_heap)
+		give_page(rerank->heap, rerank->fetch,
 				  ItemPointerGetBlockNumber(&tid),
-				  IvfpqPrefetchRowTake(&measure->prefetch_row, id));
-	return table_index_fetch_tuple(measure->fetch, &tid, measure->snapshot,
-								   measure->slot, &call_again,
-								   measure->asks_dead ?
-								   &measure->all_dead : NULL);
+				  IvfpqPrefetchRowTake(&rerank->prefetch_row, id));
+	return table_index_fetch_tuple(rerank->fetch, &tid, rerank->snapshot,
+								   rerank->slot, &call_again,
+								   rerank->asks_dead ?
+								   &rerank->all_dead : NULL);
 }
 
 /* Does the snapshot see the row that an index entry points to? */
 bool
-IvfpqMeasureSees(IvfpqMeasure *measure, uint64 id)
+IvfpqRerankSees(IvfpqRerank *rerank, uint64 id)
 {
-	bool		sees = fetch_row(measure, id);
+	bool		sees = fetch_row(rerank, id);
 
-	ExecClearTuple(measure->slot);
+	ExecClearTuple(rerank->slot);
 	return sees;
 }
 
@@ -279,14 +279,14 @@ IvfpqMeasureSees(IvfpqMeasure *measure, uint64 id)
  * prefetching, which goes on, it is as if the page was read here.
  */
 void
-IvfpqMeasureForesee(IvfpqMeasure *measure, uint64 id)
+IvfpqRerankForesee(IvfpqRerank *rerank, uint64 id)
 {
 	ItemPointerData tid;
 
 	IvfpqIdToTid(id, &tid);
-	check_tid(measure, &tid);
-	IvfpqPrefetchTo(&measure->prefetch, ItemPointerGetBlockNumber(&tid));
-	table_index_fetch_reset(measure->fetch);
+	check_tid(rerank, &tid);
+	IvfpqPrefetchTo(&rerank->prefetch, ItemPointerGetBlockNumber(&tid));
+	table_index_fetch_reset(rerank->fetch);
 }
 
 /*
@@ -294,43 +294,43 @@ IvfpqMeasureForesee(IvfpqMeasure *measure, uint64 id)
  * its own: spare it the look for the page.
  */
 void
-IvfpqMeasureHandOver(const IvfpqMeasure *measure, IndexFetchTableData *fetch,
+IvfpqRerankHandOver(const IvfpqRerank *rerank, IndexFetchTableData *fetch,
 					 uint64 id)
 {
-	if (measure->is_heap)
-		give_page(measure->heap, fetch, (BlockNumber) (id >> IVFPQ_ID_SHIFT),
+	if (rerank->is_heap)
+		give_page(rerank->heap, fetch, (BlockNumber) (id >> IVFPQ_ID_SHIFT),
 				  InvalidBuffer);
 }
 
 /*
  * Get the indexed value of the row that an index entry points to, good until
- * IvfpqMeasureDone.  False when the snapshot sees no row there, or NULL, or
+ * IvfpqRerankDone.  False when the snapshot sees no row there, or NULL, or
  * one that does not pass, which measure->rejected tells.
  */
 bool
-IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value)
+IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 {
 	MemoryContext oldcontext;
 	bool		isnull;
 
-	measure->rejected = false;
-	if (!fetch_row(measure, id))
+	rerank->rejected = false;
+	if (!fetch_row(rerank, id))
 		return false;
-	if ((measure->tests != NULL &&
-		 !IvfpqMeasureMatches(measure, measure->slot, measure->asks_all)) ||
-		(measure->passes != NULL &&
-		 !measure->passes(measure->passes_arg, measure->slot)))
+	if ((rerank->tests != NULL &&
+		 !IvfpqRerankMatches(rerank, rerank->slot, rerank->asks_all)) ||
+		(rerank->passes != NULL &&
+		 !rerank->passes(rerank->passes_arg, rerank->slot)))
 	{
-		measure->rejected = true;
-		ExecClearTuple(measure->slot);
+		rerank->rejected = true;
+		ExecClearTuple(rerank->slot);
 		return false;
 	}
 
-	oldcontext = MemoryContextSwitchTo(measure->context);
-	*value = indexed_value(measure, measure->slot, &isnull);
+	oldcontext = MemoryContextSwitchTo(rerank->context);
+	*value = indexed_value(rerank, rerank->slot, &isnull);
 	MemoryContextSwitchTo(oldcontext);
 	if (isnull)
-		IvfpqMeasureDone(measure);
+		IvfpqRerankDone(rerank);
 	return !isnull;
 }
 
@@ -339,16 +339,16 @@ IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value)
  * good as long as its indexed value.
  */
 void
-IvfpqMeasureColumns(IvfpqMeasure *measure, Datum *values, bool *isnull)
+IvfpqRerankColumns(IvfpqRerank *rerank, Datum *values, bool *isnull)
 {
-	Relation	index = measure->index;
-	MemoryContext oldcontext = MemoryContextSwitchTo(measure->context);
+	Relation	index = rerank->index;
+	MemoryContext oldcontext = MemoryContextSwitchTo(rerank->context);
 
-	if (measure->indexInfo != NULL)
-		index_values(measure, measure->slot, values, isnull);
+	if (rerank->indexInfo != NULL)
+		index_values(rerank, rerank->slot, values, isnull);
 	else
 		for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
-			values[i] = slot_getattr(measure->slot,
+			values[i] = slot_getattr(rerank->slot,
 									 index->rd_index->indkey.values[i],
 									 &isnull[i]);
 	MemoryContextSwitchTo(oldcontext);
@@ -356,27 +356,27 @@ IvfpqMeasureColumns(IvfpqMeasure *measure, Datum *values, bool *isnull)
 
 /* Let go of the row fetched, and of all that was made in measure->context. */
 void
-IvfpqMeasureDone(IvfpqMeasure *measure)
+IvfpqRerankDone(IvfpqRerank *rerank)
 {
-	forget_row(measure);
-	ExecClearTuple(measure->slot);
+	forget_row(rerank);
+	ExecClearTuple(rerank->slot);
 }
 
 /* A row has other dimensions than the index, and is not measured: say so. */
 static void
-tell_odd(IvfpqMeasure *measure, const ItemPointerData *tid, int dims)
+tell_odd(IvfpqRerank *rerank, const ItemPointerData *tid, int dims)
 {
-	if (*measure->told)
+	if (*rerank->told)
 		return;
-	*measure->told = true;
+	*rerank->told = true;
 	ereport(WARNING,
 			(errcode(ERRCODE_DATA_EXCEPTION),
 			 errmsg("row (%u,%u) of table \"%s\" has %d dimensions, not the %d of index \"%s\", and is left out",
 					ItemPointerGetBlockNumber(tid),
 					ItemPointerGetOffsetNumber(tid),
-					RelationGetRelationName(measure->heap), dims,
-					measure->dims,
-					RelationGetRelationName(measure->index)),
+					RelationGetRelationName(rerank->heap), dims,
+					rerank->dims,
+					RelationGetRelationName(rerank->index)),
 			 errhint("gpuvec_verify_index names all such rows; delete or update them.")));
 }
 
@@ -385,18 +385,18 @@ tell_odd(IvfpqMeasure *measure, const ItemPointerData *tid, int dims)
  * may become whole.  Call in measure->context.
  */
 static bool
-has_dims(IvfpqMeasure *measure, Datum *value, const ItemPointerData *tid)
+has_dims(IvfpqRerank *rerank, Datum *value, const ItemPointerData *tid)
 {
 	int			dims;
 
-	if (measure->dims == 0)
+	if (rerank->dims == 0)
 		return true;
-	if (!measure->type.has_toreal)
+	if (!rerank->type.has_toreal)
 		*value = PointerGetDatum(PG_DETOAST_DATUM(*value));
-	(void) IvfpqValueFloats(&measure->type, *value, &dims);
-	if (dims == measure->dims)
+	(void) IvfpqValueFloats(&rerank->type, *value, &dims);
+	if (dims == rerank->dims)
 		return true;
-	tell_odd(measure, tid, dims);
+	tell_odd(rerank, tid, dims);
 	return false;
 }
 
@@ -405,14 +405,14 @@ has_dims(IvfpqMeasure *measure, Datum *value, const ItemPointerData *tid)
  * dimensions than measure->dims.  Call in measure->context.
  */
 static bool
-measure_value(IvfpqMeasure *measure, Datum value, const ItemPointerData *tid,
+rerank_value(IvfpqRerank *rerank, Datum value, const ItemPointerData *tid,
 			  double *distance)
 {
-	if (!has_dims(measure, &value, tid))
+	if (!has_dims(rerank, &value, tid))
 		return false;
-	*distance = DatumGetFloat8(FunctionCall2Coll(measure->distance,
-												 measure->collation,
-												 value, measure->query));
+	*distance = DatumGetFloat8(FunctionCall2Coll(rerank->distance,
+												 rerank->collation,
+												 value, rerank->query));
 	return true;
 }
 
@@ -422,43 +422,43 @@ measure_value(IvfpqMeasure *measure, Datum value, const ItemPointerData *tid,
  * other dimensions than measure->dims.
  */
 bool
-IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id, double *distance)
+IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
 {
 	MemoryContext oldcontext;
 	ItemPointerData tid;
 	Datum		value;
-	bool		measured;
+	bool		reranked;
 
-	if (!IvfpqMeasureFetch(measure, id, &value))
+	if (!IvfpqRerankFetch(rerank, id, &value))
 		return false;
 	IvfpqIdToTid(id, &tid);
-	oldcontext = MemoryContextSwitchTo(measure->context);
-	measured = measure_value(measure, value, &tid, distance);
+	oldcontext = MemoryContextSwitchTo(rerank->context);
+	reranked = rerank_value(rerank, value, &tid, distance);
 	MemoryContextSwitchTo(oldcontext);
-	IvfpqMeasureDone(measure);
-	return measured;
+	IvfpqRerankDone(rerank);
+	return reranked;
 }
 
 /*
  * The same of a row that will be measured for many queries: its value whole in
- * memory, good until IvfpqMeasureDone; its TID is in measure->slot.
+ * memory, good until IvfpqRerankDone; its TID is in measure->slot.
  */
 bool
-IvfpqMeasureWhole(IvfpqMeasure *measure, uint64 id, Datum *value)
+IvfpqRerankWhole(IvfpqRerank *rerank, uint64 id, Datum *value)
 {
 	MemoryContext oldcontext;
 	ItemPointerData tid;
 	bool		fits;
 
-	if (!IvfpqMeasureFetch(measure, id, value))
+	if (!IvfpqRerankFetch(rerank, id, value))
 		return false;
 	IvfpqIdToTid(id, &tid);
-	oldcontext = MemoryContextSwitchTo(measure->context);
+	oldcontext = MemoryContextSwitchTo(rerank->context);
 	*value = PointerGetDatum(PG_DETOAST_DATUM(*value));
-	fits = has_dims(measure, value, &tid);
+	fits = has_dims(rerank, value, &tid);
 	MemoryContextSwitchTo(oldcontext);
 	if (!fits)
-		IvfpqMeasureDone(measure);
+		IvfpqRerankDone(rerank);
 	return fits;
 }
 
@@ -467,35 +467,35 @@ IvfpqMeasureWhole(IvfpqMeasure *measure, uint64 id, Datum *value)
  * it: also without a query.
  */
 void
-IvfpqMeasureOthers(IvfpqMeasure *measure)
+IvfpqRerankOthers(IvfpqRerank *rerank)
 {
-	IndexInfo  *indexInfo = IvfpqIndexInfo(measure->index);
+	IndexInfo  *indexInfo = IvfpqIndexInfo(rerank->index);
 
-	IvfpqTypeInit(&measure->type, measure->index);
+	IvfpqTypeInit(&rerank->type, rerank->index);
 	if (indexInfo->ii_Predicate == NIL)
 		return;
-	if (measure->estate == NULL)
-		measure->estate = CreateExecutorState();
-	measure->predicate = ExecPrepareQual(indexInfo->ii_Predicate,
-										 measure->estate);
+	if (rerank->estate == NULL)
+		rerank->estate = CreateExecutorState();
+	rerank->predicate = ExecPrepareQual(indexInfo->ii_Predicate,
+										 rerank->estate);
 }
 
 /* Is the row within the index's predicate? */
 bool
-IvfpqMeasureAdmits(IvfpqMeasure *measure, TupleTableSlot *row)
+IvfpqRerankAdmits(IvfpqRerank *rerank, TupleTableSlot *row)
 {
 	MemoryContext oldcontext;
 	ExprContext *context;
 	bool		admits;
 
-	if (measure->predicate == NULL)
+	if (rerank->predicate == NULL)
 		return true;
-	oldcontext = MemoryContextSwitchTo(measure->context);
-	context = GetPerTupleExprContext(measure->estate);
+	oldcontext = MemoryContextSwitchTo(rerank->context);
+	context = GetPerTupleExprContext(rerank->estate);
 	context->ecxt_scantuple = row;
-	admits = ExecQual(measure->predicate, context);
+	admits = ExecQual(rerank->predicate, context);
 	MemoryContextSwitchTo(oldcontext);
-	forget_row(measure);
+	forget_row(rerank);
 	return admits;
 }
 
@@ -505,46 +505,46 @@ IvfpqMeasureAdmits(IvfpqMeasure *measure, TupleTableSlot *row)
  * query the distance is 0.
  */
 bool
-IvfpqMeasureOther(IvfpqMeasure *measure, TupleTableSlot *row,
+IvfpqRerankOther(IvfpqRerank *rerank, TupleTableSlot *row,
 				  double *distance)
 {
-	MemoryContext oldcontext = MemoryContextSwitchTo(measure->context);
+	MemoryContext oldcontext = MemoryContextSwitchTo(rerank->context);
 	bool		isnull;
-	Datum		value = indexed_value(measure, row, &isnull);
+	Datum		value = indexed_value(rerank, row, &isnull);
 	bool		is_indexed = !isnull;
 
-	if (is_indexed && measure->distance == NULL)
+	if (is_indexed && rerank->distance == NULL)
 	{
-		is_indexed = IvfpqHasPlace(&measure->type, value, measure->dims);
+		is_indexed = IvfpqHasPlace(&rerank->type, value, rerank->dims);
 		*distance = 0;
 	}
 	else if (is_indexed)
-		is_indexed = measure_value(measure, value, &row->tts_tid, distance) &&
+		is_indexed = rerank_value(rerank, value, &row->tts_tid, distance) &&
 			(!isnan(*distance) ||
-			 IvfpqHasPlace(&measure->type, value, measure->dims));
+			 IvfpqHasPlace(&rerank->type, value, rerank->dims));
 	MemoryContextSwitchTo(oldcontext);
-	forget_row(measure);
+	forget_row(rerank);
 	return is_indexed;
 }
 
 /* Let go of pages between batches; no row is prefetched any more. */
 void
-IvfpqMeasurePause(IvfpqMeasure *measure)
+IvfpqRerankPause(IvfpqRerank *rerank)
 {
-	IvfpqPrefetchRowEnd(&measure->prefetch_row);
-	IvfpqPrefetchEnd(&measure->prefetch);
-	IvfpqMeasurePrefetch(measure, NULL, 0);
-	table_index_fetch_reset(measure->fetch);
+	IvfpqPrefetchRowEnd(&rerank->prefetch_row);
+	IvfpqPrefetchEnd(&rerank->prefetch);
+	IvfpqRerankPrefetch(rerank, NULL, 0);
+	table_index_fetch_reset(rerank->fetch);
 }
 
 /* Let go of everything. */
 void
-IvfpqMeasureEnd(IvfpqMeasure *measure)
+IvfpqRerankEnd(IvfpqRerank *rerank)
 {
-	IvfpqPrefetchRowEnd(&measure->prefetch_row);
-	ExecDropSingleTupleTableSlot(measure->slot);
-	table_index_fetch_end(measure->fetch);
-	if (measure->estate)
-		FreeExecutorState(measure->estate);
-	MemoryContextDelete(measure->context);
+	IvfpqPrefetchRowEnd(&rerank->prefetch_row);
+	ExecDropSingleTupleTableSlot(rerank->slot);
+	table_index_fetch_end(rerank->fetch);
+	if (rerank->estate)
+		FreeExecutorState(rerank->estate);
+	MemoryContextDelete(rerank->context);
 }

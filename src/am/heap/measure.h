@@ -17,7 +17,7 @@
 /* Does a row of the table, in a slot of its kind, pass a condition? */
 typedef bool (*IvfpqPasses) (void *arg, TupleTableSlot *row);
 
-typedef struct IvfpqMeasure
+typedef struct IvfpqRerank
 {
 	Relation	index;
 	Relation	heap;
@@ -47,39 +47,39 @@ typedef struct IvfpqMeasure
 	bool		is_heap;
 	IvfpqPrefetchRow prefetch_row;	/* rows to be fetched, of a heap */
 	IvfpqPrefetch prefetch;		/* the same, or rows foreseen */
-} IvfpqMeasure;
+} IvfpqRerank;
 
-extern void IvfpqMeasureBegin(IvfpqMeasure *measure, Relation heap,
+extern void IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap,
 							  Relation index, Snapshot snapshot);
-extern void IvfpqMeasureQuery(IvfpqMeasure *measure, FmgrInfo *distance,
+extern void IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance,
 							  Oid collation, Datum query);
-extern void IvfpqMeasureKeys(IvfpqMeasure *measure,
+extern void IvfpqRerankKeys(IvfpqRerank *rerank,
 							 const IvfpqKeyTests *tests);
-extern bool IvfpqMeasureMatches(IvfpqMeasure *measure, TupleTableSlot *row,
+extern bool IvfpqRerankMatches(IvfpqRerank *rerank, TupleTableSlot *row,
 								bool asks_all);
-extern void IvfpqMeasureDims(IvfpqMeasure *measure, int dims, bool *told);
-extern void IvfpqMeasurePrefetchSorted(IvfpqMeasure *measure,
+extern void IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told);
+extern void IvfpqRerankPrefetchSorted(IvfpqRerank *rerank,
 									   const uint64 *ids, int64 n);
-extern bool IvfpqMeasureIsCold(const IvfpqMeasure *measure);
-extern void IvfpqMeasurePrefetch(IvfpqMeasure *measure, const uint64 *ids,
+extern bool IvfpqRerankIsCold(const IvfpqRerank *rerank);
+extern void IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids,
 								 int64 n);
-extern bool IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value);
-extern void IvfpqMeasureColumns(IvfpqMeasure *measure, Datum *values,
+extern bool IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value);
+extern void IvfpqRerankColumns(IvfpqRerank *rerank, Datum *values,
 								bool *isnull);
-extern void IvfpqMeasureDone(IvfpqMeasure *measure);
-extern bool IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id,
+extern void IvfpqRerankDone(IvfpqRerank *rerank);
+extern bool IvfpqRerankRow(IvfpqRerank *rerank, uint64 id,
 							double *distance);
-extern bool IvfpqMeasureWhole(IvfpqMeasure *measure, uint64 id, Datum *value);
-extern void IvfpqMeasureOthers(IvfpqMeasure *measure);
-extern bool IvfpqMeasureAdmits(IvfpqMeasure *measure, TupleTableSlot *row);
-extern bool IvfpqMeasureOther(IvfpqMeasure *measure, TupleTableSlot *row,
+extern bool IvfpqRerankWhole(IvfpqRerank *rerank, uint64 id, Datum *value);
+extern void IvfpqRerankOthers(IvfpqRerank *rerank);
+extern bool IvfpqRerankAdmits(IvfpqRerank *rerank, TupleTableSlot *row);
+extern bool IvfpqRerankOther(IvfpqRerank *rerank, TupleTableSlot *row,
 							  double *distance);
-extern bool IvfpqMeasureSees(IvfpqMeasure *measure, uint64 id);
-extern void IvfpqMeasureForesee(IvfpqMeasure *measure, uint64 id);
-extern void IvfpqMeasureHandOver(const IvfpqMeasure *measure,
+extern bool IvfpqRerankSees(IvfpqRerank *rerank, uint64 id);
+extern void IvfpqRerankForesee(IvfpqRerank *rerank, uint64 id);
+extern void IvfpqRerankHandOver(const IvfpqRerank *rerank,
 								 IndexFetchTableData *fetch, uint64 id);
-extern bool IvfpqMeasureIsPrefetching(const IvfpqMeasure *measure);
-extern void IvfpqMeasurePause(IvfpqMeasure *measure);
-extern void IvfpqMeasureEnd(IvfpqMeasure *measure);
+extern bool IvfpqRerankIsPrefetching(const IvfpqRerank *rerank);
+extern void IvfpqRerankPause(IvfpqRerank *rerank);
+extern void IvfpqRerankEnd(IvfpqRerank *rerank);
 
 #endif							/* IVFPQ_MEASURE_H */

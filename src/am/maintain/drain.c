@@ -36,7 +36,7 @@ typedef struct Drain
 	IvfpqType	type;
 	IvfpqKeys	keys;
 	const IvfpqModel *model;
-	IvfpqMeasure rows;			/* fetches them */
+	IvfpqRerank rows;			/* fetches them */
 	MemoryContext context;		/* reset after every row */
 	IvfpqTrainResult *result;
 } Drain;
@@ -55,7 +55,7 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 	Datum		value;
 	int			dims;
 
-	if (!IvfpqMeasureFetch(&drain->rows, IvfpqTidToId(tid), &value))
+	if (!IvfpqRerankFetch(&drain->rows, IvfpqTidToId(tid), &value))
 	{
 		drain->result->kept++;
 		return;
@@ -76,7 +76,7 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 		drain->result->odd++;
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(drain->context);
-	IvfpqMeasureDone(&drain->rows);
+	IvfpqRerankDone(&drain->rows);
 }
 
 /* The rows of one page, by a snapshot of their own. */
@@ -87,14 +87,14 @@ drain_page(Drain *drain, IvfpqPendingReader *reader, int count)
 	int64		kept = drain->result->kept;
 
 	PushActiveSnapshot(GetLatestSnapshot());
-	IvfpqMeasureBegin(&drain->rows, drain->heap, drain->index,
+	IvfpqRerankBegin(&drain->rows, drain->heap, drain->index,
 					  GetActiveSnapshot());
 	for (int i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		drain_row(drain, &reader->tids[i], &reader->place);
 	}
-	IvfpqMeasureEnd(&drain->rows);
+	IvfpqRerankEnd(&drain->rows);
 	PopActiveSnapshot();
 	IvfpqSnapshotForget();
 	odd = drain->result->odd - odd;

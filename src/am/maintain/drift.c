@@ -67,7 +67,7 @@ typedef struct Drift
 	Relation	index;
 	IvfpqType	type;
 	const IvfpqModel *model;
-	IvfpqMeasure rows;			/* fetches them */
+	IvfpqRerank rows;			/* fetches them */
 	MemoryContext context;		/* reset after every row */
 	float	   *centroid;		/* [dims] of the list at hand */
 	uint8	   *code;
@@ -129,7 +129,7 @@ look_at_row(Drift *drift, const ItemPointerData *tid)
 	Datum		value;
 	int			dims;
 
-	if (!IvfpqMeasureFetch(&drift->rows, IvfpqTidToId(tid), &value))
+	if (!IvfpqRerankFetch(&drift->rows, IvfpqTidToId(tid), &value))
 		return;
 	oldcontext = MemoryContextSwitchTo(drift->context);
 	raw = IvfpqValueFloats(&drift->type, value, &dims);
@@ -142,7 +142,7 @@ look_at_row(Drift *drift, const ItemPointerData *tid)
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(drift->context);
-	IvfpqMeasureDone(&drift->rows);
+	IvfpqRerankDone(&drift->rows);
 }
 
 /*
@@ -236,9 +236,9 @@ IvfpqLookForDrift(Relation heap, Relation index, int64 postings,
 								GV_CODEWORDS * drift.model->gv.dims) == 0;
 		drift.centroid = palloc(drift.model->meta.dims * sizeof(float));
 		drift.code = palloc(gv_code_bytes(drift.model->gv.m));
-		IvfpqMeasureBegin(&drift.rows, heap, index, GetActiveSnapshot());
+		IvfpqRerankBegin(&drift.rows, heap, index, GetActiveSnapshot());
 		look_at_lists(&drift, postings);
-		IvfpqMeasureEnd(&drift.rows);
+		IvfpqRerankEnd(&drift.rows);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
@@ -285,7 +285,7 @@ IvfpqLooksEqual(Relation heap, Relation index, int64 pending)
 	MemoryContext oldcontext;
 	Hashes		hashes = {0};
 	IvfpqType	type;
-	IvfpqMeasure rows;
+	IvfpqRerank rows;
 	IvfpqMetaData meta;
 	IvfpqPendingReader reader;
 	int64		every = Max(pending / DRAWN, 1);
@@ -300,7 +300,7 @@ IvfpqLooksEqual(Relation heap, Relation index, int64 pending)
 	oldcontext = MemoryContextSwitchTo(context);
 	IvfpqTypeInit(&type, index);
 	IvfpqMetaRead(index, &meta);
-	IvfpqMeasureBegin(&rows, heap, index, GetActiveSnapshot());
+	IvfpqRerankBegin(&rows, heap, index, GetActiveSnapshot());
 	IvfpqPendingOpen(&reader, index, &meta);
 	while (hashes.n < DRAWN && IvfpqPendingNext(&reader, &count))
 		for (int i = 0; i < count && hashes.n < DRAWN; i++)
@@ -311,17 +311,17 @@ IvfpqLooksEqual(Relation heap, Relation index, int64 pending)
 			int			dims;
 
 			if (seen++ % every != 0 ||
-				!IvfpqMeasureFetch(&rows,
+				!IvfpqRerankFetch(&rows,
 								   IvfpqTidToId(&reader.tids[i]), &value))
 				continue;
 			old = MemoryContextSwitchTo(rows.context);
 			vector = IvfpqValueFloats(&type, value, &dims);
 			hashes.values[hashes.n++] = IvfpqVectorHash(vector, dims, 0);
 			MemoryContextSwitchTo(old);
-			IvfpqMeasureDone(&rows);
+			IvfpqRerankDone(&rows);
 		}
 	IvfpqPendingClose(&reader);
-	IvfpqMeasureEnd(&rows);
+	IvfpqRerankEnd(&rows);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 	count = hashes.n - count_most(&hashes);

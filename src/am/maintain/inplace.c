@@ -54,7 +54,7 @@ typedef struct InPlace
 	IvfpqTeam	team;			/* trains; after that the leader is alone */
 	IvfpqBulkLoad load;
 	IvfpqSeal	seal;
-	IvfpqMeasure rows;			/* fetches them */
+	IvfpqRerank rows;			/* fetches them */
 	ItemPointerData *kept;		/* [nkept] rows that stay pending */
 	int64		nkept;
 	int64		max_kept;
@@ -85,7 +85,7 @@ assign_row(InPlace *state, uint64 id)
 	Datum		value;
 	int			dims;
 
-	if (!IvfpqMeasureFetch(&state->rows, id, &value))
+	if (!IvfpqRerankFetch(&state->rows, id, &value))
 	{
 		keep_row(state, id);
 		return;
@@ -100,7 +100,7 @@ assign_row(InPlace *state, uint64 id)
 						 IvfpqBulkLoadWants(&state->load, id));
 	else
 		keep_row(state, id);
-	IvfpqMeasureDone(&state->rows);
+	IvfpqRerankDone(&state->rows);
 }
 
 /*
@@ -112,14 +112,14 @@ static void
 begin_rows(InPlace *state)
 {
 	PushActiveSnapshot(GetLatestSnapshot());
-	IvfpqMeasureBegin(&state->rows, state->heap, state->index,
+	IvfpqRerankBegin(&state->rows, state->heap, state->index,
 					  GetActiveSnapshot());
 }
 
 static void
 end_rows(InPlace *state)
 {
-	IvfpqMeasureEnd(&state->rows);
+	IvfpqRerankEnd(&state->rows);
 	PopActiveSnapshot();
 	IvfpqSnapshotForget();
 }

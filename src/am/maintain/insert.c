@@ -97,14 +97,14 @@ IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 
 /* Images of the keys of a row that was fetched. */
 void
-IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqMeasure *rows, IvfpqKeyImages *images)
+IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqRerank *rows, IvfpqKeyImages *images)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
 
 	if (keys->nkeys == 0)
 		return;
-	IvfpqMeasureColumns(rows, values, isnull);
+	IvfpqRerankColumns(rows, values, isnull);
 	IvfpqKeysMake(keys, values, isnull, images);
 }
 

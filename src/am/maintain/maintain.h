@@ -25,7 +25,7 @@ extern void IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 							  const float *vector, bool boundable,
 							  ItemPointer tid, const IvfpqKeyImages *keys,
 							  const IvfpqPendingPlace *pending);
-extern void IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqMeasure *rows,
+extern void IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqRerank *rows,
 							 IvfpqKeyImages *images);
 
 /* vacuum.c */
@@ -131,7 +131,7 @@ typedef struct IvfpqVerifyRecords
 	Relation	index;
 	IvfpqModel *model;
 	IvfpqType	type;
-	IvfpqMeasure rows;			/* fetches them */
+	IvfpqRerank rows;			/* fetches them */
 	float	   *vector;			/* [dims] of one */
 } IvfpqVerifyRecords;
 

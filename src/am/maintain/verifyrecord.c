@@ -32,13 +32,13 @@ IvfpqVerifyRecordsBegin(IvfpqVerifyRecords *verify, Relation heap,
 	verify->model = IvfpqModelGet(index);
 	verify->vector = palloc(verify->model->meta.dims * sizeof(float));
 	IvfpqTypeInit(&verify->type, index);
-	IvfpqMeasureBegin(&verify->rows, heap, index, snapshot);
+	IvfpqRerankBegin(&verify->rows, heap, index, snapshot);
 }
 
 void
 IvfpqVerifyRecordsEnd(IvfpqVerifyRecords *verify)
 {
-	IvfpqMeasureEnd(&verify->rows);
+	IvfpqRerankEnd(&verify->rows);
 	pfree(verify->vector);
 	pfree(verify->model);
 }
@@ -79,11 +79,11 @@ IvfpqVerifyRecord(IvfpqVerifyRecords *verify, const IvfpqRecord *record)
 	Datum		value;
 	bool		bounds;
 
-	if (!IvfpqMeasureFetch(&verify->rows, IvfpqTidToId(&record->tid), &value))
+	if (!IvfpqRerankFetch(&verify->rows, IvfpqTidToId(&record->tid), &value))
 		return true;
 	oldcontext = MemoryContextSwitchTo(verify->rows.context);
 	bounds = bounds_value(verify, record, value);
 	MemoryContextSwitchTo(oldcontext);
-	IvfpqMeasureDone(&verify->rows);
+	IvfpqRerankDone(&verify->rows);
 	return bounds;
 }

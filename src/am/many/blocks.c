@@ -160,7 +160,7 @@ choose_next(const IvfpqMany *many, IvfpqManyQuery *query)
 
 /* Measure what was found for the active queries [n], a block. */
 static void
-measure_block(IvfpqMany *many, const int *active, int n)
+rerank_block(IvfpqMany *many, const int *active, int n)
 {
 	int64		room = 0;
 	int64		nkeys;
@@ -184,7 +184,7 @@ measure_block(IvfpqMany *many, const int *active, int n)
 											   query->bounds[query->nfetched].id,
 											   active[i]);
 		}
-		IvfpqManyMeasure(many, keys, keys + room, nkeys);
+		IvfpqBulkRerank(many, keys, keys + room, nkeys);
 	} while (nkeys > 0);
 	pfree(keys);
 }
@@ -208,12 +208,12 @@ sort_active(const IvfpqMany *many, int *active, int n)
  * order.
  */
 void
-IvfpqManyMeasureFound(IvfpqMany *many, int *active, int n)
+IvfpqBulkRerankFound(IvfpqMany *many, int *active, int n)
 {
 	int			at_a_time = (int) Max(BLOCK_BYTES / sizeof(float) /
 									  many->queries.dims, 1);
 
 	sort_active(many, active, n);
 	for (int first = 0; first < n; first += at_a_time)
-		measure_block(many, active + first, Min(at_a_time, n - first));
+		rerank_block(many, active + first, Min(at_a_time, n - first));
 }

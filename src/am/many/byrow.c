@@ -138,7 +138,7 @@ call_distance(IvfpqMany *many, int number, const Fetched *fetched)
  * are finite where its distance is.
  */
 static void
-measure_for(IvfpqMany *many, int number, Fetched *fetched)
+rerank_for(IvfpqMany *many, int number, Fetched *fetched)
 {
 	int			dims = many->queries.dims;
 	const float *floats = many->floats + (Size) number * dims;
@@ -168,11 +168,11 @@ measure_for(IvfpqMany *many, int number, Fetched *fetched)
 static bool
 fetch_row(IvfpqMany *many, uint64 id, Fetched *fetched)
 {
-	many->report.measured++;
-	if (!IvfpqMeasureWhole(&many->measure, id, &fetched->value))
+	many->report.reranked++;
+	if (!IvfpqRerankWhole(&many->rerank, id, &fetched->value))
 		return false;
 	fetched->row.id = id;
-	fetched->row.tid = many->measure.slot->tts_tid;
+	fetched->row.tid = many->rerank.slot->tts_tid;
 	fetched->vector = NULL;
 	if (many->real_distance == NULL)
 		return true;
@@ -200,11 +200,11 @@ prefetch_query(const IvfpqMany *many, int number)
  * others up to `end`.
  */
 static void
-measure_row(IvfpqMany *many, const uint64 *keys, int64 n, const uint64 *end)
+rerank_row(IvfpqMany *many, const uint64 *keys, int64 n, const uint64 *end)
 {
 	Fetched		fetched;
 	bool		found = fetch_row(many, IVFPQ_MANY_ROW(keys[0]), &fetched);
-	MemoryContext oldcontext = MemoryContextSwitchTo(many->measure.context);
+	MemoryContext oldcontext = MemoryContextSwitchTo(many->rerank.context);
 
 	for (int64 i = 0; i < n; i++)
 	{
@@ -213,13 +213,13 @@ measure_row(IvfpqMany *many, const uint64 *keys, int64 n, const uint64 *end)
 		if (end - keys - i > PREFETCHED)
 			prefetch_query(many, IVFPQ_MANY_QUERY(keys[i + PREFETCHED]));
 		if (found)
-			measure_for(many, number, &fetched);
+			rerank_for(many, number, &fetched);
 		else
 			many->asked[number].gone++;
 	}
 	MemoryContextSwitchTo(oldcontext);
 	if (found)
-		IvfpqMeasureDone(&many->measure);
+		IvfpqRerankDone(&many->rerank);
 }
 
 /* How many of keys [n] are the first one's row's? */
@@ -235,7 +235,7 @@ count_same(const uint64 *keys, int64 n)
 
 /* Measure rows for queries: keys [n], which are sorted; room [n] is for that. */
 void
-IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, uint64 *room, int64 n)
+IvfpqBulkRerank(IvfpqMany *many, uint64 *keys, uint64 *room, int64 n)
 {
 	uint64		ids[ROWS_AT_ONCE];
 
@@ -250,25 +250,25 @@ IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, uint64 *room, int64 n)
 			ids[nrows++] = IVFPQ_MANY_ROW(keys[end]);
 			end += count_same(keys + end, n - end);
 		}
-		IvfpqMeasurePrefetchSorted(&many->measure, ids, nrows);
+		IvfpqRerankPrefetchSorted(&many->rerank, ids, nrows);
 		while (next < end)
 		{
 			int64		same = count_same(keys + next, end - next);
 
 			CHECK_FOR_INTERRUPTS();
-			measure_row(many, keys + next, same, keys + n);
+			rerank_row(many, keys + next, same, keys + n);
 			next += same;
 		}
-		IvfpqMeasurePause(&many->measure);
+		IvfpqRerankPause(&many->rerank);
 	}
 }
 
 /* Measure rows [nrows], ascending, for each of the active queries [n]. */
 static void
-measure_for_all(IvfpqMany *many, const uint64 *ids, int nrows,
+rerank_for_all(IvfpqMany *many, const uint64 *ids, int nrows,
 				const int *active, int n)
 {
-	IvfpqMeasurePrefetchSorted(&many->measure, ids, nrows);
+	IvfpqRerankPrefetchSorted(&many->rerank, ids, nrows);
 	for (int i = 0; i < nrows; i++)
 	{
 		Fetched		fetched;
@@ -277,33 +277,33 @@ measure_for_all(IvfpqMany *many, const uint64 *ids, int nrows,
 		CHECK_FOR_INTERRUPTS();
 		if (!fetch_row(many, ids[i], &fetched))
 			continue;
-		oldcontext = MemoryContextSwitchTo(many->measure.context);
+		oldcontext = MemoryContextSwitchTo(many->rerank.context);
 		for (int q = 0; q < n; q++)
 		{
 			if (q % DISTANCES_AT_ONCE == DISTANCES_AT_ONCE - 1)
 				CHECK_FOR_INTERRUPTS();
-			measure_for(many, active[q], &fetched);
+			rerank_for(many, active[q], &fetched);
 		}
 		MemoryContextSwitchTo(oldcontext);
-		IvfpqMeasureDone(&many->measure);
+		IvfpqRerankDone(&many->rerank);
 	}
-	IvfpqMeasurePause(&many->measure);
+	IvfpqRerankPause(&many->rerank);
 }
 
 /* Measure pending rows for the active queries [n]. */
 void
-IvfpqManyMeasurePending(IvfpqMany *many, const int *active, int n)
+IvfpqBulkRerankPending(IvfpqMany *many, const int *active, int n)
 {
-	IvfpqMeasureDims(&many->measure, many->pending_dims, &many->told_odd);
+	IvfpqRerankDims(&many->rerank, many->pending_dims, &many->told_odd);
 	for (int64 i = 0; i < many->npending; i += ROWS_AT_ONCE)
-		measure_for_all(many, many->pending + i,
+		rerank_for_all(many, many->pending + i,
 						(int) Min(ROWS_AT_ONCE, many->npending - i), active, n);
-	IvfpqMeasureDims(&many->measure, 0, NULL);
+	IvfpqRerankDims(&many->rerank, 0, NULL);
 }
 
 /* Measure all rows of the index for the active queries [n]. */
 void
-IvfpqManyMeasureAll(IvfpqMany *many, const int *active, int n)
+IvfpqBulkRerankAll(IvfpqMany *many, const int *active, int n)
 {
 	Tuplesortstate *tids = IvfpqSortTids(many->index, NULL, work_mem);
 	uint64		ids[ROWS_AT_ONCE];
@@ -312,7 +312,7 @@ IvfpqManyMeasureAll(IvfpqMany *many, const int *active, int n)
 	Datum		value;
 	bool		isnull;
 
-	IvfpqMeasureDims(&many->measure, many->pending_dims, &many->told_odd);
+	IvfpqRerankDims(&many->rerank, many->pending_dims, &many->told_odd);
 	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);
@@ -323,11 +323,11 @@ IvfpqManyMeasureAll(IvfpqMany *many, const int *active, int n)
 		last = ids[nrows++] = id;
 		if (nrows == ROWS_AT_ONCE)
 		{
-			measure_for_all(many, ids, nrows, active, n);
+			rerank_for_all(many, ids, nrows, active, n);
 			nrows = 0;
 		}
 	}
-	measure_for_all(many, ids, nrows, active, n);
-	IvfpqMeasureDims(&many->measure, 0, NULL);
+	rerank_for_all(many, ids, nrows, active, n);
+	IvfpqRerankDims(&many->rerank, 0, NULL);
 	tuplesort_end(tids);
 }

@@ -73,7 +73,7 @@ typedef struct IvfpqMany
 	FmgrInfo	distance;
 	IvfpqRealDistance real_distance;	/* what that computes, or NULL */
 	bool		is_cosine;		/* ... is a cosine, of squares known */
-	IvfpqMeasure measure;
+	IvfpqRerank rerank;
 	int			pending_dims;	/* pending rows may have others; 0 = no */
 	bool		told_odd;
 
@@ -124,14 +124,14 @@ extern void IvfpqManyEnd(IvfpqMany *many);
 /* blocks.c */
 extern void IvfpqManyTake(IvfpqMany *many, const IvfpqSearch *search,
 						  int number, uint32 nearest, int candidates);
-extern void IvfpqManyMeasureFound(IvfpqMany *many, int *active, int n);
+extern void IvfpqBulkRerankFound(IvfpqMany *many, int *active, int n);
 
 /* byrow.c */
 extern void IvfpqManyForget(IvfpqMany *many, int number);
-extern void IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, uint64 *room,
+extern void IvfpqBulkRerank(IvfpqMany *many, uint64 *keys, uint64 *room,
 							 int64 n);
-extern void IvfpqManyMeasurePending(IvfpqMany *many, const int *active, int n);
-extern void IvfpqManyMeasureAll(IvfpqMany *many, const int *active, int n);
+extern void IvfpqBulkRerankPending(IvfpqMany *many, const int *active, int n);
+extern void IvfpqBulkRerankAll(IvfpqMany *many, const int *active, int n);
 extern void IvfpqManySort(IvfpqManyQuery *query);
 
 #endif							/* IVFPQ_MANY_H */

@@ -54,9 +54,9 @@ IvfpqManyCost(Relation heap, Relation index, double n, int dims, int k,
 	meta = &many.model->meta;
 	*rows = IvfpqRowsAbout(index, meta);
 	pending = (double) IvfpqPendingEstimate(index);
-	if (pending > IVFPQ_MIN_MEASURED)	/* it may be too many */
+	if (pending > IVFPQ_MIN_RERANKED)	/* it may be too many */
 		pending = (double) IvfpqCountPending(index, meta);
-	many.everything = pending > IVFPQ_MIN_MEASURED;
+	many.everything = pending > IVFPQ_MIN_RERANKED;
 	pending *= IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS;
 	postings = *rows * meta->lists_per_row / meta->nlists;
 	if (!IvfpqManyEffort(&many, Max(k, IVFPQ_FIRST_ROWS), 0, &effort,

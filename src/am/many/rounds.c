@@ -215,10 +215,10 @@ search_slice(IvfpqMany *many, Round *round)
 
 	for (Size i = 0; i < n; i++)
 		IvfpqManyForget(many, round->active[i]);
-	IvfpqManyMeasurePending(many, round->active, round->nactive);
+	IvfpqBulkRerankPending(many, round->active, round->nactive);
 	ask_candidates(many, round);
 	find_candidates(many, round);
-	IvfpqManyMeasureFound(many, round->active, round->nactive);
+	IvfpqBulkRerankFound(many, round->active, round->nactive);
 	MemoryContextReset(many->round);
 }
 
@@ -300,7 +300,7 @@ search_portion(IvfpqMany *many)
 		{
 			for (int i = 0; i < n; i++)
 				IvfpqManyForget(many, active[i]);
-			IvfpqManyMeasureAll(many, active, n);
+			IvfpqBulkRerankAll(many, active, n);
 			many->report.finished = true;
 			return;
 		}
@@ -393,7 +393,7 @@ read_pending(IvfpqMany *many)
 
 	many->pending = palloc(room * sizeof(uint64));
 	IvfpqPendingOpen(&reader, many->index, &many->model->meta);
-	while (n <= IVFPQ_MIN_MEASURED && IvfpqPendingNext(&reader, &count))
+	while (n <= IVFPQ_MIN_RERANKED && IvfpqPendingNext(&reader, &count))
 	{
 		if (n + count > room)
 		{
@@ -404,7 +404,7 @@ read_pending(IvfpqMany *many)
 			many->pending[n++] = IvfpqTidToId(&reader.tids[i]);
 	}
 	IvfpqPendingClose(&reader);
-	many->everything = n > IVFPQ_MIN_MEASURED;
+	many->everything = n > IVFPQ_MIN_RERANKED;
 	if (n == 0 || many->everything)
 		return;
 	/* a page may have been read twice */
@@ -435,7 +435,7 @@ IvfpqManyBegin(IvfpqMany *many)
 	many->round = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq round",
 										ALLOCSET_DEFAULT_SIZES);
-	IvfpqMeasureBegin(&many->measure, many->heap, many->index,
+	IvfpqRerankBegin(&many->rerank, many->heap, many->index,
 					  many->snapshot);
 	if (many->model->meta.nlists == 0)
 	{
@@ -455,7 +455,7 @@ IvfpqManyBegin(IvfpqMany *many)
 void
 IvfpqManyEnd(IvfpqMany *many)
 {
-	IvfpqMeasureEnd(&many->measure);
+	IvfpqRerankEnd(&many->rerank);
 	MemoryContextDelete(many->round);
 	MemoryContextDelete(many->portion);
 }

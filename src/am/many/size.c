@@ -18,9 +18,9 @@ pass_is_better(const IvfpqMany *many, const IvfpqEffort *effort)
 {
 	if (effort->unreached)
 		return true;
-	if (effort->candidates > IVFPQ_MIN_MEASURED &&
+	if (effort->candidates > IVFPQ_MIN_RERANKED &&
 		!IvfpqHasRows(many->index, &many->model->meta,
-					  effort->candidates / IVFPQ_MEASURED_SHARE))
+					  effort->candidates / IVFPQ_RERANKED_FRACTION))
 		return true;
 	return ivfpq_order == IVFPQ_ORDER_STRICT && !effort->known &&
 		effort->quota > IVFPQ_MANY_SECOND &&

@@ -18,24 +18,24 @@
  * not pass.
  */
 bool
-IvfpqScanMeasureRow(IvfpqScan *state, uint64 id, double *distance)
+IvfpqScanRerankRow(IvfpqScan *state, uint64 id, double *distance)
 {
-	bool		measured = IvfpqMeasureRow(state->measure, id, distance);
-	bool		rejected = state->measure->rejected;
+	bool		reranked = IvfpqRerankRow(state->rerank, id, distance);
+	bool		rejected = state->rerank->rejected;
 	TidSetEntry *entry;
 
 	state->report.filter.rejected += rejected;
-	state->report.measured += !rejected;
+	state->report.reranked += !rejected;
 	state->tried++;
-	state->gone += !measured && !rejected;
+	state->gone += !reranked && !rejected;
 	/* the entry says already that the row passes, or that it may not */
 	if (state->finishing ||
-		(IvfpqScanAsksRows(state) ? rejected : measured))
-		return measured;
-	entry = tidset_lookup(state->measured, id);
+		(IvfpqScanAsksRows(state) ? rejected : reranked))
+		return reranked;
+	entry = tidset_lookup(state->reranked, id);
 	entry->passed = !rejected;
-	entry->gone = !measured;
-	return measured;
+	entry->gone = !reranked;
+	return reranked;
 }
 
 /*
@@ -43,24 +43,24 @@ IvfpqScanMeasureRow(IvfpqScan *state, uint64 id, double *distance)
  * `take`.  Reorders ids.
  */
 void
-IvfpqScanMeasure(IvfpqScan *state, uint64 *ids, int64 count,
+IvfpqScanRerank(IvfpqScan *state, uint64 *ids, int64 count,
 				 void (*take) (IvfpqScan *state, uint64 id, double distance))
 {
 	double		distance;
 
 	IvfpqSortNumbers(ids, count);
-	IvfpqMeasurePrefetchSorted(state->measure, ids, count);
+	IvfpqRerankPrefetchSorted(state->rerank, ids, count);
 	for (int64 i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (IvfpqScanMeasureRow(state, ids[i], &distance))
+		if (IvfpqScanRerankRow(state, ids[i], &distance))
 			take(state, ids[i], distance);
 	}
-	IvfpqMeasurePause(state->measure);
+	IvfpqRerankPause(state->rerank);
 }
 
 static void
-enqueue_measured(IvfpqScan *state, uint64 id, double distance)
+enqueue_reranked(IvfpqScan *state, uint64 id, double distance)
 {
 	if (state->filter != NULL)
 		IvfpqRadiusCount(state, distance);
@@ -69,14 +69,14 @@ enqueue_measured(IvfpqScan *state, uint64 id, double distance)
 
 /* Put rows into the queue unless they were measured before. */
 static void
-measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
+rerank_rows(IvfpqScan *state, uint64 *ids, int64 count)
 {
 	int64		kept = 0;
 
 	for (int64 i = 0; i < count; i++)
 	{
 		bool		found;
-		TidSetEntry *entry = tidset_insert(state->measured, ids[i], &found);
+		TidSetEntry *entry = tidset_insert(state->reranked, ids[i], &found);
 
 		if (found)
 			continue;
@@ -86,7 +86,7 @@ measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
 		ids[kept++] = ids[i];
 	}
 	IvfpqQueueReserve(&state->queue, kept);
-	IvfpqScanMeasure(state, ids, kept, enqueue_measured);
+	IvfpqScanRerank(state, ids, kept, enqueue_reranked);
 }
 
 /*
@@ -109,7 +109,7 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 	{
 		bool		found;
 
-		tidset_insert(state->measured, ids[i], &found);
+		tidset_insert(state->reranked, ids[i], &found);
 		if (found)
 			continue;
 		IvfpqQueueAddBounded(&state->queue, ids[i], &bounds[i]);
@@ -118,10 +118,10 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 		added++;
 	}
 	pfree(bounds);
-	if (IvfpqMeasureIsCold(state->measure))
+	if (IvfpqRerankIsCold(state->rerank))
 		IvfpqQueuePrefetch(&state->queue, added);
 	/* so far what was read were pages of the index */
-	IvfpqMeasurePrefetch(state->measure, NULL, 0);
+	IvfpqRerankPrefetch(state->rerank, NULL, 0);
 }
 
 /*
@@ -129,17 +129,17 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
  * little, that the scan should rather finish with a pass.
  */
 static bool
-measure_pending(IvfpqScan *state)
+rerank_pending(IvfpqScan *state)
 {
 	IvfpqPendingReader reader;
 	int64		total = 0;
 	int			count;
 	bool		fits = true;
 
-	bool		asks_all = state->measure->asks_all;
+	bool		asks_all = state->rerank->asks_all;
 
-	state->measure->asks_all = true;
-	IvfpqMeasureDims(state->measure, state->pending_dims, &state->told_odd);
+	state->rerank->asks_all = true;
+	IvfpqRerankDims(state->rerank, state->pending_dims, &state->told_odd);
 	IvfpqPendingOpen(&reader, state->index, &state->model->meta);
 	while (fits && IvfpqPendingNext(&reader, &count))
 	{
@@ -147,15 +147,15 @@ measure_pending(IvfpqScan *state)
 
 		for (int i = 0; i < count; i++)
 			ids[i] = IvfpqTidToId(&reader.tids[i]);
-		measure_rows(state, ids, count);
+		rerank_rows(state, ids, count);
 		pfree(ids);
 		total += count;
-		fits = total <= IVFPQ_MIN_MEASURED &&
+		fits = total <= IVFPQ_MIN_RERANKED &&
 			IvfpqBatchFits(state, 0, total);
 	}
 	IvfpqPendingClose(&reader);
-	IvfpqMeasureDims(state->measure, 0, NULL);
-	state->measure->asks_all = asks_all;
+	IvfpqRerankDims(state->rerank, 0, NULL);
+	state->rerank->asks_all = asks_all;
 	state->tried = state->gone = 0; /* no candidates */
 	return fits;
 }
@@ -198,7 +198,7 @@ size_batch(IvfpqScan *state, bool *last)
 		state->report.candidates = effort->candidates;
 	}
 	if (effort->everything ||
-		(state->batch == 0 && !measure_pending(state)))
+		(state->batch == 0 && !rerank_pending(state)))
 		return false;
 	most = most_probes(state);
 	if (IvfpqDepthRest(state, false) != IVFPQ_REST_NONE)
@@ -248,7 +248,7 @@ take_candidates(IvfpqScan *state)
 		ordered = palloc_extended(Max(n, 1) * sizeof(uint64),
 								  MCXT_ALLOC_HUGE);
 		memcpy(ordered, candidates->ids, n * sizeof(uint64));
-		measure_rows(state, candidates->ids, candidates->count);
+		rerank_rows(state, candidates->ids, candidates->count);
 		state->quota = IvfpqDepthQuota(state, ordered, n);
 		if (state->filter != NULL)
 			IvfpqRadiusWatch(state, ordered, n);
@@ -265,8 +265,8 @@ IvfpqNextBatch(IvfpqScan *state)
 	bool		last;
 
 	/* rows of the queue are prefetched no more: their order will change */
-	if (state->measure != NULL && IvfpqMeasureIsPrefetching(state->measure))
-		IvfpqMeasurePause(state->measure);
+	if (state->rerank != NULL && IvfpqRerankIsPrefetching(state->rerank))
+		IvfpqRerankPause(state->rerank);
 	if (state->filter != NULL && IvfpqRadiusIsRead(state))
 	{
 		MemoryContextSwitchTo(oldcontext);

@@ -227,7 +227,7 @@ needed_depth(const IvfpqScan *state, const Passing *passing)
 
 /* What it takes to measure a row that has been fetched. */
 static double
-measure_ns(const IvfpqScan *state)
+rerank_ns(const IvfpqScan *state)
 {
 	int			dims = state->model->meta.dims;
 
@@ -239,7 +239,7 @@ measure_ns(const IvfpqScan *state)
 static double
 fetch_ns(const IvfpqScan *state)
 {
-	return (IvfpqMeasureIsCold(state->measure) ? COLD_FETCH_NS :
+	return (IvfpqRerankIsCold(state->rerank) ? COLD_FETCH_NS :
 			IVFPQ_FETCH_NS) + state->filter->pass_ns;
 }
 
@@ -364,14 +364,14 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 		records * (IVFPQ_RECORD_NS + IVFPQ_RECORD_DIMENSION_NS * meta->dims) +
 		effort.candidates * CANDIDATE_NS +
 		Max(fetched - state->tried, 0) *
-		(fetch_ns(state) + share * measure_ns(state));
+		(fetch_ns(state) + share * rerank_ns(state));
 }
 
 /* The rows of the table. */
 static double
 table_rows(const IvfpqScan *state)
 {
-	return Max(state->measure->heap->rd_rel->reltuples,
+	return Max(state->rerank->heap->rd_rel->reltuples,
 			   IvfpqRowsAbout(state->index, &state->model->meta));
 }
 
@@ -391,11 +391,11 @@ index_rows(const IvfpqScan *state)
 static double
 pass_ns(const IvfpqScan *state, double share)
 {
-	return (IvfpqMeasureIsCold(state->measure) ? COLD_PAGE_NS : PAGE_NS) *
-		state->measure->heap_blocks +
+	return (IvfpqRerankIsCold(state->rerank) ? COLD_PAGE_NS : PAGE_NS) *
+		state->rerank->heap_blocks +
 		table_rows(state) * (ROW_NS + state->filter->pass_ns) +
 		index_rows(state) * state->key_share * share *
-		(measure_ns(state) + SORT_NS);
+		(rerank_ns(state) + SORT_NS);
 }
 
 /* The same by the keys of all lists. */
@@ -407,7 +407,7 @@ lists_ns(const IvfpqScan *state, double share)
 
 	return rows * meta->lists_per_row * KEYS_NS +
 		state->key_share * rows * (SORT_NS + fetch_ns(state) +
-								   share * (measure_ns(state) + SORT_NS));
+								   share * (rerank_ns(state) + SORT_NS));
 }
 
 /* The same by another index. */
@@ -418,7 +418,7 @@ matches_ns(const IvfpqScan *state, double share)
 	double		matches = Max(state->filter->matches, rows);
 
 	return matches * (MATCH_NS + fetch_ns(state)) +
-		rows * (measure_ns(state) + SORT_NS);
+		rows * (rerank_ns(state) + SORT_NS);
 }
 
 /*
@@ -585,9 +585,9 @@ pass_is_better(const IvfpqScan *state)
 
 	if (state->batch > 0 && effort->unreached && !state->asks_keys)
 		return true;
-	return state->batch > 0 && effort->candidates > IVFPQ_MIN_MEASURED &&
+	return state->batch > 0 && effort->candidates > IVFPQ_MIN_RERANKED &&
 		!IvfpqHasRows(state->index, &state->model->meta,
-					  effort->candidates / IVFPQ_MEASURED_SHARE);
+					  effort->candidates / IVFPQ_RERANKED_FRACTION);
 }
 
 /*
@@ -646,7 +646,7 @@ IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 		return state->passed = (int64) state->depth;
 	for (int64 i = 0; i < n; i++)
 	{
-		TidSetEntry *entry = tidset_lookup(state->measured, ids[i]);
+		TidSetEntry *entry = tidset_lookup(state->reranked, ids[i]);
 
 		passed += entry != NULL && entry->passed &&
 			(!entry->gone || ignores_gone);

@@ -30,9 +30,9 @@ offer_row(IvfpqScan *state, TupleTableSlot *row,
 	double		distance;
 
 	CHECK_FOR_INTERRUPTS();
-	if (!IvfpqMeasureAdmits(state->measure, row))
+	if (!IvfpqRerankAdmits(state->rerank, row))
 		return;
-	if ((state->asks_keys && !IvfpqMeasureMatches(state->measure, row, true)) ||
+	if ((state->asks_keys && !IvfpqRerankMatches(state->rerank, row, true)) ||
 		!filter->passes(filter->arg, row))
 	{
 		state->report.filter.rejected++;
@@ -42,8 +42,8 @@ offer_row(IvfpqScan *state, TupleTableSlot *row,
 	if (state->given_rows != NULL &&
 		tidset_lookup(state->given_rows, id) != NULL)
 		return;
-	state->report.measured++;
-	if (IvfpqMeasureOther(state->measure, row, &distance) &&
+	state->report.reranked++;
+	if (IvfpqRerankOther(state->rerank, row, &distance) &&
 		!IvfpqIsOutside(state, distance))
 		take(state, id, distance);
 }
@@ -57,21 +57,21 @@ IvfpqFilterPass(IvfpqScan *state,
 				void (*take) (IvfpqScan *state, uint64 id, double distance))
 {
 	IvfpqFilter *filter = state->filter;
-	IvfpqMeasure *measure = state->measure;
+	IvfpqRerank *rerank = state->rerank;
 	TupleTableSlot *row;
 	TableScanDesc scan;
 	IvfpqPrefetchPage pages;
 
-	IvfpqMeasureOthers(measure);
+	IvfpqRerankOthers(rerank);
 	if (state->report.filter.rest == IVFPQ_REST_MATCHES)
 	{
 		while ((row = filter->next_match(filter->arg)) != NULL)
 			offer_row(state, row, take);
 		return;
 	}
-	IvfpqPrefetchPageBegin(&pages, measure->heap);
-	scan = table_beginscan(measure->heap, measure->snapshot, 0, NULL);
-	row = measure->slot;
+	IvfpqPrefetchPageBegin(&pages, rerank->heap);
+	scan = table_beginscan(rerank->heap, rerank->snapshot, 0, NULL);
+	row = rerank->slot;
 	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
 	{
 		IvfpqPrefetchPageTo(&pages,

@@ -70,7 +70,7 @@ IvfpqBatchFits(const IvfpqScan *state, int probes, int64 candidates)
 		row_bytes += sizeof(IvfpqQueuedRow) + sizeof(IvfpqNextRow) +
 			sizeof(IvfpqRowBounds) + 2 * sizeof(uint64);
 	rows = candidates * row_bytes +
-		1.5 * set_bytes((double) state->measured->members + candidates);
+		1.5 * set_bytes((double) state->reranked->members + candidates);
 	return MemoryContextMemAllocated(state->context, true) + found +
 		Max(search, rows) <= get_hash_memory_limit();
 }
@@ -129,17 +129,17 @@ put_rows(IvfpqScan *state, uint64 *ids, int n)
 
 	if (!state->null_query)
 	{
-		IvfpqScanMeasure(state, ids, n, put_row);
+		IvfpqScanRerank(state, ids, n, put_row);
 		return;
 	}
 	for (int i = 0; i < n; i++)
 	{
 		/* without conditions there is nothing to ask of rows */
-		if (state->measure != NULL &&
-			!IvfpqMeasureFetch(state->measure, ids[i], &value))
+		if (state->rerank != NULL &&
+			!IvfpqRerankFetch(state->rerank, ids[i], &value))
 			continue;
-		if (state->measure != NULL)
-			IvfpqMeasureDone(state->measure);
+		if (state->rerank != NULL)
+			IvfpqRerankDone(state->rerank);
 		put_row(state, ids[i], 0);
 	}
 }
@@ -149,7 +149,7 @@ put_rows(IvfpqScan *state, uint64 *ids, int n)
  * on keys those that may fulfill them.
  */
 static void
-measure_rest(IvfpqScan *state, int sort_mem)
+rerank_rest(IvfpqScan *state, int sort_mem)
 {
 	Tuplesortstate *tids = IvfpqSortTids(state->index,
 										 state->asks_keys ?
@@ -169,7 +169,7 @@ measure_rest(IvfpqScan *state, int sort_mem)
 		if (id == last)
 			continue;
 		last = id;
-		if (tidset_lookup(state->measured, id) != NULL)
+		if (tidset_lookup(state->reranked, id) != NULL)
 			continue;
 		ids[n++] = id;
 		if (n == ROWS_AT_ONCE)
@@ -191,7 +191,7 @@ empty_queue(IvfpqScan *state)
 	while ((row = IvfpqQueueTake(&state->queue)) != NULL)
 	{
 		if (row->bounded)
-			tidset_delete(state->measured, row->id);
+			tidset_delete(state->reranked, row->id);
 		else
 			put_row(state, row->id, row->distance);
 	}
@@ -222,15 +222,15 @@ IvfpqFullPassBegin(IvfpqScan *state)
 	MemoryContextDelete(state->batches);
 	state->finishing = true;
 	state->exhausted = true;
-	if (state->measure != NULL)
+	if (state->rerank != NULL)
 	{
-		IvfpqMeasureDims(state->measure, state->pending_dims, &state->told_odd);
-		state->measure->asks_all = true;
+		IvfpqRerankDims(state->rerank, state->pending_dims, &state->told_odd);
+		state->rerank->asks_all = true;
 	}
 	if (!by_lists)
 		IvfpqFilterPass(state, put_row);
 	else
-		measure_rest(state, sort_mem);
+		rerank_rest(state, sort_mem);
 	tuplesort_performsort(state->finish_sort);
 
 	ExecDropSingleTupleTableSlot(state->finish_slot);
@@ -251,7 +251,7 @@ IvfpqFullPassNext(IvfpqScan *state, IvfpqNextRow *row)
 									&isnull));
 	row->id = (uint64) DatumGetInt64(slot_getattr(state->finish_slot, SORT_ID,
 												  &isnull));
-	row->measured = true;
+	row->reranked = true;
 	return true;
 }
 

@@ -44,7 +44,7 @@ IvfpqGivenAdd(IvfpqScan *state, const IvfpqNextRow *row)
 	IvfpqGiven *given = &state->rows_given;
 
 	state->given++;
-	if (row->measured)
+	if (row->reranked)
 	{
 		given->has_last = true;
 		given->last = *row;
@@ -85,7 +85,7 @@ IvfpqGivenSettle(IvfpqScan *state)
 		const IvfpqNextRow *row = &given->unseen[i];
 
 		CHECK_FOR_INTERRUPTS();
-		if (!IvfpqMeasureSees(state->measure, row->id))
+		if (!IvfpqRerankSees(state->rerank, row->id))
 			gone++;
 		else if (i >= given->nolder)
 		{
@@ -93,7 +93,7 @@ IvfpqGivenSettle(IvfpqScan *state)
 			given->last = *row;
 		}
 	}
-	IvfpqMeasurePause(state->measure);
+	IvfpqRerankPause(state->rerank);
 	state->tried += given->nunseen;
 	state->gone += gone;
 	state->given -= gone;
@@ -104,17 +104,17 @@ IvfpqGivenSettle(IvfpqScan *state)
 
 /* Measure a row that comes up or was given out; false if it is not there. */
 static bool
-measure_bounded(IvfpqScan *state, IvfpqNextRow *row)
+rerank_bounded(IvfpqScan *state, IvfpqNextRow *row)
 {
 	double		distance;
 
-	if (row->measured)
+	if (row->reranked)
 		return true;
-	if (!IvfpqMeasureRow(state->measure, row->id, &distance))
+	if (!IvfpqRerankRow(state->rerank, row->id, &distance))
 		return false;
-	state->report.measured++;
+	state->report.reranked++;
 	row->least = row->most = distance;
-	row->measured = true;
+	row->reranked = true;
 	return true;
 }
 
@@ -138,19 +138,19 @@ IvfpqGivenIsLate(IvfpqScan *state, IvfpqNextRow *row)
 	if (!given->has_last ||
 		float8_cmp_internal(row->least, given->last.most) >= 0)
 		return false;
-	if (!row->measured)
+	if (!row->reranked)
 	{
 		state->tried++;
-		if (!measure_bounded(state, row))
+		if (!rerank_bounded(state, row))
 		{
 			state->gone++;
 			return true;
 		}
 	}
 	is_late = float8_cmp_internal(row->least, given->last.most) < 0 &&
-		measure_bounded(state, &given->last) &&
+		rerank_bounded(state, &given->last) &&
 		float8_cmp_internal(row->least, given->last.least) < 0;
-	IvfpqMeasurePause(state->measure);
+	IvfpqRerankPause(state->rerank);
 	state->late += is_late;
 	return is_late;
 }

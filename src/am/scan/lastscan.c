@@ -30,7 +30,7 @@ enum
 	REPORT_LISTS,
 	REPORT_POSTINGS,
 	REPORT_REFINED,
-	REPORT_MEASURED,
+	REPORT_RERANKED,
 	REPORT_GIVEN,
 	REPORT_LATE,
 	REPORT_FINISHED,
@@ -52,7 +52,7 @@ enum
  */
 static const int counts[] = {
 	REPORT_BATCHES, REPORT_LISTS, REPORT_POSTINGS, REPORT_REFINED,
-	REPORT_MEASURED, REPORT_GIVEN, REPORT_LATE, REPORT_FINISHED,
+	REPORT_RERANKED, REPORT_GIVEN, REPORT_LATE, REPORT_FINISHED,
 	REPORT_STALE_LISTS, REPORT_TAIL_POSTINGS, REPORT_MATCHED
 };
 
@@ -126,7 +126,7 @@ add_report(IvfpqScanReport *report, const IvfpqScanReport *before)
 	report->postings += before->postings;
 	report->matched += before->matched;
 	report->refined += before->refined;
-	report->measured += before->measured;
+	report->reranked += before->reranked;
 	report->given += before->given;
 	report->late += before->late;
 	report->finished |= before->finished;
@@ -214,7 +214,7 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 	values[REPORT_LISTS] = Int64GetDatum(last.lists);
 	values[REPORT_POSTINGS] = Int64GetDatum(last.postings);
 	values[REPORT_REFINED] = Int64GetDatum(last.refined);
-	values[REPORT_MEASURED] = Int64GetDatum(last.measured);
+	values[REPORT_RERANKED] = Int64GetDatum(last.reranked);
 	values[REPORT_GIVEN] = Int64GetDatum(last.given);
 	values[REPORT_LATE] = Int64GetDatum(last.late);
 	values[REPORT_FINISHED] = BoolGetDatum(last.finished);

@@ -59,13 +59,13 @@ reset_scan(IvfpqScan *state)
 	if (state->started)
 		IvfpqReportScan(state);
 	IvfpqFullPassEnd(state);
-	if (state->measure)
-		IvfpqMeasureEnd(state->measure);
-	state->measure = NULL;
+	if (state->rerank)
+		IvfpqRerankEnd(state->rerank);
+	state->rerank = NULL;
 	MemoryContextReset(state->context);
 	memset(&state->queue, 0, sizeof(state->queue));
 	memset(&state->rows_given, 0, sizeof(state->rows_given));
-	state->measured = NULL;
+	state->reranked = NULL;
 	state->batches = NULL;
 	state->given_rows = NULL;
 	state->model = NULL;
@@ -161,7 +161,7 @@ start_search(IvfpqScan *state, ScanKey key)
 	IvfpqSearchInit(&state->search, state->index, state->model);
 	state->search.addresses = state->model->meta.refine != IVFPQ_REFINE_NONE;
 	/* the record of a dead row's copy may be another row's: see README */
-	state->measure->asks_all = state->search.addresses;
+	state->rerank->asks_all = state->search.addresses;
 	if (state->asks_keys)
 		IvfpqSearchCondition(&state->search, &state->tests.condition);
 	IvfpqSearchQuery(&state->search, transformed);
@@ -231,7 +231,7 @@ start_scan(IndexScanDesc scan)
 	state->batches = AllocSetContextCreate(state->context, "gpuivfpq batches",
 										   ALLOCSET_DEFAULT_SIZES);
 	IvfpqQueueInit(&state->queue);
-	state->measured = tidset_create(state->context, 256, NULL);
+	state->reranked = tidset_create(state->context, 256, NULL);
 	state->null_query = (key->sk_flags & SK_ISNULL) != 0;
 	state->wanted = IvfpqLimitRows(state->limit);
 	if (state->wanted == 0 && state->filter != NULL)
@@ -255,22 +255,22 @@ start_scan(IndexScanDesc scan)
 		return;
 	}
 
-	state->measure = palloc(sizeof(IvfpqMeasure));
-	IvfpqMeasureBegin(state->measure, scan->heapRelation, state->index,
+	state->rerank = palloc(sizeof(IvfpqRerank));
+	IvfpqRerankBegin(state->rerank, scan->heapRelation, state->index,
 					  scan->xs_snapshot);
 	if (state->filter != NULL)
 	{
-		state->measure->passes = state->filter->passes;
-		state->measure->passes_arg = state->filter->arg;
+		state->rerank->passes = state->filter->passes;
+		state->rerank->passes_arg = state->filter->arg;
 	}
 	if (state->asks_keys)
-		IvfpqMeasureKeys(state->measure, &state->tests);
+		IvfpqRerankKeys(state->rerank, &state->tests);
 	if (state->null_query)
 	{
 		IvfpqFullPassBegin(state);
 		return;
 	}
-	IvfpqMeasureQuery(state->measure, &key->sk_func, key->sk_collation,
+	IvfpqRerankQuery(state->rerank, &key->sk_func, key->sk_collation,
 					  key->sk_argument);
 	check_row_dims(state, scan->heapRelation, key);
 	if (state->model->meta.nlists > 0)
@@ -328,8 +328,8 @@ queue_next(IvfpqScan *state, IvfpqNextRow *next)
 	{
 		/* pages of rows that come up next, as many as the batch is good for */
 		if (queue->ntaken < queue->nprefetch &&
-			!IvfpqMeasureIsPrefetching(state->measure))
-			IvfpqMeasurePrefetch(state->measure,
+			!IvfpqRerankIsPrefetching(state->rerank))
+			IvfpqRerankPrefetch(state->rerank,
 								 queue->prefetch + queue->ntaken,
 								 Max(0, Min(queue->nprefetch - queue->ntaken,
 											state->quota - state->given)));
@@ -344,12 +344,12 @@ queue_next(IvfpqScan *state, IvfpqNextRow *next)
 			decided = is_decided(state, row);
 			if (decided)
 			{
-				IvfpqMeasureForesee(state->measure, row->id);
+				IvfpqRerankForesee(state->rerank, row->id);
 				break;
 			}
-			if (IvfpqScanMeasureRow(state, row->id, &distance))
+			if (IvfpqScanRerankRow(state, row->id, &distance))
 				IvfpqQueueReturn(queue, row, distance);
-			else if (state->measure->rejected)
+			else if (state->rerank->rejected)
 			{
 				state->taken++;
 				if (!state->exhausted && is_quota_taken(state))
@@ -360,14 +360,14 @@ queue_next(IvfpqScan *state, IvfpqNextRow *next)
 			}
 		}
 		if (!decided)
-			IvfpqMeasurePause(state->measure);
+			IvfpqRerankPause(state->rerank);
 	}
 	if (row == NULL)
 		return false;
 	next->id = row->id;
 	next->least = row->distance;
 	next->most = row->most;
-	next->measured = !row->bounded;
+	next->reranked = !row->bounded;
 	return true;
 }
 
@@ -463,8 +463,8 @@ ivfpqgettuple(IndexScanDesc scan, ScanDirection dir)
 
 	if (found)
 	{
-		if (state->measure != NULL && scan->xs_heapfetch != NULL)
-			IvfpqMeasureHandOver(state->measure, scan->xs_heapfetch, row.id);
+		if (state->rerank != NULL && scan->xs_heapfetch != NULL)
+			IvfpqRerankHandOver(state->rerank, scan->xs_heapfetch, row.id);
 		IvfpqIdToTid(row.id, &scan->xs_heaptid);
 		scan->xs_recheck = false;
 		scan->xs_recheckorderby = false;

@@ -105,17 +105,17 @@ compare_doubles(const void *a, const void *b)
  * how many the snapshot sees.
  */
 static int
-measure_watched(IvfpqScan *state, const uint64 *ids, int n, double *distances)
+rerank_watched(IvfpqScan *state, const uint64 *ids, int n, double *distances)
 {
-	IvfpqPasses passes = state->measure->passes;
+	IvfpqPasses passes = state->rerank->passes;
 	int			seen = 0;
 
-	state->measure->passes = NULL;
+	state->rerank->passes = NULL;
 	for (int i = 0; i < n; i++)
-		if (IvfpqMeasureRow(state->measure, ids[i], &distances[seen]))
+		if (IvfpqRerankRow(state->rerank, ids[i], &distances[seen]))
 			seen++;
-	state->measure->passes = passes;
-	state->report.measured += seen;
+	state->rerank->passes = passes;
+	state->report.reranked += seen;
 	qsort(distances, seen, sizeof(double), compare_doubles);
 	return seen;
 }
@@ -155,16 +155,16 @@ IvfpqRadiusIsRead(IvfpqScan *state)
 	state->within = 0;
 	if (!radius->is_set || watched->n == 0)
 		return false;
-	nlast = measure_watched(state, watched->last, watched->n, last);
+	nlast = rerank_watched(state, watched->last, watched->n, last);
 	is_read = nlast >= LEAST_SEEN && IvfpqIsOutside(state, last[0]);
 	if (nlast >= LEAST_SEEN && !is_read)
 	{
-		nnearer = measure_watched(state, watched->nearer, watched->n, nearer);
+		nnearer = rerank_watched(state, watched->nearer, watched->n, nearer);
 		if (nnearer >= LEAST_SEEN && isfinite(radius->most))
 			state->within = rows_within(radius->most, state->depth,
 										nearer[nnearer / 2], last[nlast / 2]);
 	}
-	IvfpqMeasurePause(state->measure);
+	IvfpqRerankPause(state->rerank);
 	return is_read;
 }
 

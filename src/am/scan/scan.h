@@ -18,10 +18,10 @@
 #include "am/search/tidset.h"
 
 /* A scan measures at least this many rows before it falls back on a pass. */
-#define IVFPQ_MIN_MEASURED		20000
+#define IVFPQ_MIN_RERANKED		20000
 
 /* Of a table's rows no more than this share are measured as candidates. */
-#define IVFPQ_MEASURED_SHARE	0.05
+#define IVFPQ_RERANKED_FRACTION	0.05
 
 /* A batch may have so many candidates however little memory there is. */
 #define IVFPQ_FEW_CANDIDATES	1000
@@ -39,7 +39,7 @@ typedef struct IvfpqScanReport
 	bool		asks_keys;		/* ... and scored are only those that fulfill */
 	int64		matched;		/* conditions on keys */
 	int64		refined;		/* compact copies of rows read */
-	int64		measured;		/* rows fetched from the heap */
+	int64		reranked;		/* rows fetched from the heap */
 	int64		given;			/* rows given out */
 	int64		late;			/* rows left out to keep the order */
 	bool		finished;		/* with a pass over all rows */
@@ -63,7 +63,7 @@ typedef struct IvfpqNextRow
 	uint64		id;
 	double		least;
 	double		most;
-	bool		measured;
+	bool		reranked;
 } IvfpqNextRow;
 
 /*
@@ -106,7 +106,7 @@ typedef struct IvfpqScan
 	MemoryContext batches;		/* in context: the queue and candidates */
 	IvfpqModel *model;
 	IvfpqSearch search;			/* when trained */
-	IvfpqMeasure *measure;		/* unless the query is NULL */
+	IvfpqRerank *rerank;		/* unless the query is NULL */
 	IvfpqEffort effort;			/* of the batch under way */
 	IvfpqKeyGoal goal;			/* the same, with conditions on keys */
 	IvfpqScanReport report;		/* less what is counted elsewhere */
@@ -140,7 +140,7 @@ typedef struct IvfpqScan
 	IvfpqGiven	rows_given;
 	const float *bound_query;	/* what bounds are of, or NULL for none */
 	IvfpqQueue	queue;
-	tidset_hash *measured;		/* rows measured, bounded or found invisible */
+	tidset_hash *reranked;		/* rows measured, bounded or found invisible */
 	IvfpqFilter *filter;		/* or NULL; outlives the running scan */
 	double		depth;			/* the nearest rows, whether they pass or not,
 								 * that the batch is good for; of those that
@@ -168,9 +168,9 @@ extern bool ivfpqgettuple(IndexScanDesc scan, ScanDirection dir);
 extern void ivfpqendscan(IndexScanDesc scan);
 
 /* batch.c */
-extern bool IvfpqScanMeasureRow(IvfpqScan *state, uint64 id,
+extern bool IvfpqScanRerankRow(IvfpqScan *state, uint64 id,
 								double *distance);
-extern void IvfpqScanMeasure(IvfpqScan *state, uint64 *ids, int64 count,
+extern void IvfpqScanRerank(IvfpqScan *state, uint64 *ids, int64 count,
 							 void (*take) (IvfpqScan *state, uint64 id,
 										   double distance));
 extern void IvfpqNextBatch(IvfpqScan *state);

@@ -190,7 +190,7 @@ reset_row(Recall *recall)
 }
 
 static double
-measure(Recall *recall, Datum value, Datum query)
+row_distance(Recall *recall, Datum value, Datum query)
 {
 	return DatumGetFloat8(FunctionCall2Coll(&recall->distance,
 											recall->type.collation,
@@ -435,7 +435,7 @@ find_truth(Recall *recall)
 			for (int i = 0; i < recall->nqueries; i++)
 			{
 				RecallQuery *query = &recall->queries[i];
-				double		distance = measure(recall, value, query->value);
+				double		distance = row_distance(recall, value, query->value);
 
 				CHECK_FOR_INTERRUPTS();
 				if (!is_own(recall, query, value, distance))
@@ -471,7 +471,7 @@ count_hits(Recall *recall, IndexScanDesc scan, RecallQuery *query)
 			found++;
 		else
 		{
-			distance = measure(recall, value, query->value);
+			distance = row_distance(recall, value, query->value);
 			if (!is_own(recall, query, value, distance))
 			{
 				found++;

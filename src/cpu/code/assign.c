@@ -45,7 +45,7 @@ typedef struct Tile
 
 /* Measure centroid c for a row of the tile; true when it is nearer. */
 static bool
-measure(Tile *tile, int row, const float *centroid, int32_t c)
+rerank(Tile *tile, int row, const float *centroid, int32_t c)
 {
 	float		dist = gv_score(gv_cpu_sqdist(tile->x +
 											  (size_t) row * tile->dims,
@@ -227,7 +227,7 @@ filter_row(Tile *tile, int row, const float *centroids, int32_t c0,
 		}
 	}
 	if (first >= 0 &&
-		measure(tile, row, centroids + (size_t) first * tile->dims,
+		rerank(tile, row, centroids + (size_t) first * tile->dims,
 				c0 + first))
 		set_limit(tile, row);
 	for (left = hits; left != 0; left &= left - 1)
@@ -236,7 +236,7 @@ filter_row(Tile *tile, int row, const float *centroids, int32_t c0,
 
 		if (c == first || squares[c] - 2.0f * products[c] > tile->limit[row])
 			continue;
-		if (measure(tile, row, centroids + (size_t) c * tile->dims, c0 + c))
+		if (rerank(tile, row, centroids + (size_t) c * tile->dims, c0 + c))
 			set_limit(tile, row);
 	}
 }
@@ -259,14 +259,14 @@ filter_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 
 /* Compare the tile's rows with ncents centroids, one by one. */
 static void
-measure_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
+rerank_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 {
 	int			row;
 	int			c;
 
 	for (row = 0; row < tile->nrows; row++)
 		for (c = 0; c < ncents; c++)
-			(void) measure(tile, row, centroids + (size_t) c * tile->dims,
+			(void) rerank(tile, row, centroids + (size_t) c * tile->dims,
 						   c0 + c);
 }
 
@@ -297,7 +297,7 @@ gv_cpu_assign_guessed(int32_t dims, const float *centroids /* [k][dims] */ ,
 			if (gv_poll(&poll, (int64_t) nrows * ncents * dims))
 				return GV_CANCELED;
 			if (nrows < FEW_ROWS)
-				measure_tile(&tile, some, c, ncents);
+				rerank_tile(&tile, some, c, ncents);
 			else
 				filter_tile(&tile, some, c, ncents);
 		}

@@ -207,7 +207,7 @@ find_owners(Grouping *g)
 			{
 				if (gv_poll(&g->poll, (int64_t) all.n * tree->dims))
 					return false;
-				gv_nearest_measure(&g->nearest, i, one, &all);
+				gv_nearest_rerank(&g->nearest, i, one, &all);
 			}
 			memcpy(g->owners + (size_t) (done + i) * g->each,
 				   &g->nearest.ids[i * GV_NEAREST_ROOM],

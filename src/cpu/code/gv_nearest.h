@@ -115,7 +115,7 @@ extern void gv_nearest_prepare(GvNearest *nearest, int64_t row,
  */
 extern bool gv_nearest_settle(GvNearest *nearest, int64_t row, const float *x,
 							  const float *centroids);
-extern void gv_nearest_measure(GvNearest *nearest, int64_t row,
+extern void gv_nearest_rerank(GvNearest *nearest, int64_t row,
 							   const float *x, const GvOffered *offered);
 
 #endif							/* GV_NEAREST_H */

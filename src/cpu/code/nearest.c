@@ -307,7 +307,7 @@ insert(GvNearest *nearest, int64_t row, float value, int32_t id)
 
 /* Measure n centroids of these numbers for a row. */
 static void
-measure(GvNearest *nearest, int64_t row, const float *x,
+rerank(GvNearest *nearest, int64_t row, const float *x,
 		const float *centroids, const int32_t *ids, int32_t n)
 {
 	int32_t		dims = nearest->dims;
@@ -357,7 +357,7 @@ gv_nearest_settle(GvNearest *nearest, int64_t row, const float *x,
 	/* estimates for a vector that long may be infinite, and were not kept */
 	if (square < GV_CPU_HUGE_SQUARE)
 	{
-		measure(nearest, row, x, centroids, ids, n);
+		rerank(nearest, row, x, centroids, ids, n);
 		if (nearest->limits[row] == HUGE_VALF)
 			return true;		/* it has kept all */
 		best = nearest->values[row * ROOM + nearest->wanted - 1];
@@ -372,8 +372,8 @@ gv_nearest_settle(GvNearest *nearest, int64_t row, const float *x,
 
 /* See gv_nearest.h. */
 void
-gv_nearest_measure(GvNearest *nearest, int64_t row, const float *x,
+gv_nearest_rerank(GvNearest *nearest, int64_t row, const float *x,
 				   const GvOffered *offered)
 {
-	measure(nearest, row, x, offered->centroids, offered->members, offered->n);
+	rerank(nearest, row, x, offered->centroids, offered->members, offered->n);
 }

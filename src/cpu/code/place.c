@@ -137,7 +137,7 @@ find_groups(Placing *p, int64_t first, int n)
 		{
 			if (gv_poll(&p->poll, (int64_t) all.n * p->groups->dims))
 				return false;
-			gv_nearest_measure(&p->centers, i, row_of(p, first + i), &all);
+			gv_nearest_rerank(&p->centers, i, row_of(p, first + i), &all);
 		}
 		for (t = 0; t < GV_TRIED_GROUPS; t++)
 			p->groups_of[(first + i) * GV_TRIED_GROUPS + t] = t < p->tried ?
@@ -191,7 +191,7 @@ settle_lists(Placing *p, int64_t row)
 
 		if (gv_poll(&p->poll, (int64_t) offered.n * groups->dims))
 			return false;
-		gv_nearest_measure(&p->lists, row, row_of(p, row), &offered);
+		gv_nearest_rerank(&p->lists, row, row_of(p, row), &offered);
 	}
 	return true;
 }

@@ -29,7 +29,7 @@ typedef struct Tile
 
 /* Put a row's exact score before a query's nearest. */
 static void
-measure(const Tile *tile, int query, const float *row, uint64_t id)
+rerank(const Tile *tile, int query, const float *row, uint64_t id)
 {
 	const float *q = tile->queries + (size_t) query * tile->dims;
 	float		score;
@@ -111,7 +111,7 @@ filter_query(const Tile *tile, int query, const float *rows, int nrows,
 		i = __builtin_ctzll(hits);
 		if (squares[i] - 2.0f * products[i] > limit)
 			continue;
-		measure(tile, query, rows + (size_t) i * tile->dims, ids[i]);
+		rerank(tile, query, rows + (size_t) i * tile->dims, ids[i]);
 		limit = query_limit(tile, query);
 	}
 }

@@ -11,8 +11,8 @@
 
 /* Measure a pair, see gv_exactset.h. */
 bool
-gv_exact_measure(GvExact *exact, int64_t query, const float *row,
-				 int64_t position, GvMeasured *measured)
+gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
+				 int64_t position, GvReranked *reranked)
 {
 	const GvSetSpec *spec = &exact->spec;
 	GvKnn	   *nearest = gv_exact_knn(exact, query);
@@ -24,14 +24,14 @@ gv_exact_measure(GvExact *exact, int64_t query, const float *row,
 	if (exact->lists != NULL && last.distance != last.distance &&
 		last.position < position && exact->screened[query].is_null)
 		return false;
-	if (measured->row == NULL ||
-		memcmp(measured->row, row, sizeof(float) * (size_t) spec->dims) != 0)
-		measured->distance = gv_set_distance((GvSetMetric) spec->metric,
+	if (reranked->row == NULL ||
+		memcmp(reranked->row, row, sizeof(float) * (size_t) spec->dims) != 0)
+		reranked->distance = gv_set_distance((GvSetMetric) spec->metric,
 											 exact->queries +
 											 query * spec->dims, row,
 											 spec->dims);
-	measured->row = row;
-	gv_knn_push(nearest, exact->kept, measured->distance, position);
+	reranked->row = row;
+	gv_knn_push(nearest, exact->kept, reranked->distance, position);
 	return nearest[0].position != last.position;
 }
 
@@ -115,7 +115,7 @@ sift(GvExact *exact, const GvMeeting *meeting, int i, GvPoll *poll)
 	int64_t		query = meeting->queries[i];
 	float	   *limit = &exact->limits[query];
 	uint64_t	left = gv_kernels->within(meeting->squares, products, *limit);
-	GvMeasured	measured = {NULL, 0.0};
+	GvReranked	reranked = {NULL, 0.0};
 
 	if (meeting->nrows < GV_SCREEN_ROWS)
 		left &= (UINT64_C(1) << meeting->nrows) - 1;
@@ -135,9 +135,9 @@ sift(GvExact *exact, const GvMeeting *meeting, int i, GvPoll *poll)
 		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims + GV_KNN_WORK))
 			return false;
 		place = meeting->places[row];
-		if (gv_exact_measure(exact, query,
+		if (gv_exact_rerank(exact, query,
 							 meeting->rows + place * exact->spec.dims,
-							 meeting->first + place, &measured))
+							 meeting->first + place, &reranked))
 			*limit = limit_of(exact, query);
 		else if (is_refused(exact, query, meeting->first + place))
 			refused |= UINT64_C(1) << twin;

@@ -240,14 +240,14 @@ direct_limit(const GvExact *exact, int64_t query)
 
 /* n <= GV_SCREEN_ROWS rows and one query. */
 static void
-measure_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
+rerank_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 			 int n)
 {
 	int64_t		dims = exact->spec.dims;
 	bool		direct = exact->spec.metric == GV_SET_L2;
 	float		limit = HUGE_VALF;
 	float		squares[GV_SCREEN_ROWS];
-	GvMeasured	measured = {NULL, 0.0};
+	GvReranked	reranked = {NULL, 0.0};
 	int			i;
 
 	if (direct)
@@ -260,15 +260,15 @@ measure_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 	{
 		if (direct && squares[i] > limit)
 			continue;
-		if (gv_exact_measure(exact, query, rows + i * dims, first + i,
-							 &measured) && direct)
+		if (gv_exact_rerank(exact, query, rows + i * dims, first + i,
+							 &reranked) && direct)
 			limit = direct_limit(exact, query);
 	}
 }
 
 /* Rows [n] and all queries, fewer than FEW_QUERIES. */
 static GvStatus
-measure_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
+rerank_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			 const GvStop *stop)
 {
 	int64_t		dims = exact->spec.dims;
@@ -281,7 +281,7 @@ measure_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 		{
 			if (gv_poll(&poll, GV_SCREEN_ROWS * (4 * dims + GV_KNN_WORK)))
 				return GV_CANCELED;
-			measure_some(exact, query, rows + done * dims, first + done,
+			rerank_some(exact, query, rows + done * dims, first + done,
 						 n - done < GV_SCREEN_ROWS ? (int) (n - done) :
 						 GV_SCREEN_ROWS);
 		}
@@ -362,7 +362,7 @@ search_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 	if (exact->lists != NULL)
 		return gv_exact_put_listed(exact, rows, n, stop);
 	if (exact->spec.nqueries < FEW_QUERIES)
-		return measure_rows(exact, rows, first, n, stop);
+		return rerank_rows(exact, rows, first, n, stop);
 	if (!exact->screen.is_fitted && !gv_exact_prepare(exact, rows, n, &poll))
 		return GV_CANCELED;
 	for (done = 0; done < n; done += block)

@@ -78,11 +78,11 @@ gv_exact_is_self(const GvExact *exact, int64_t query, int64_t position)
  * The row that was measured last for a query.  Where all rows are equal no
  * screen can discard any, but then the next one is as far.
  */
-typedef struct GvMeasured
+typedef struct GvReranked
 {
 	const float *row;			/* NULL: none was */
 	double		distance;
-} GvMeasured;
+} GvReranked;
 
 /* exactset.c: GV_SET_EXACT of gv_cpu_sets */
 extern const GvSetOps gv_cpu_exact_set;
@@ -90,8 +90,8 @@ extern const GvSetOps gv_cpu_exact_set;
 /* exactmeet.c */
 
 /* Measure a pair.  True when the query's last neighbor is another now. */
-extern bool gv_exact_measure(GvExact *exact, int64_t query, const float *row,
-							 int64_t position, GvMeasured *measured);
+extern bool gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
+							 int64_t position, GvReranked *reranked);
 
 /*
  * With the first rows [n]: the screen, and what it has to know of queries.

@@ -116,7 +116,7 @@ IvfpqKeysMake(IvfpqKeys *keys, const Datum *values, const bool *isnull,
 }
 
 void
-IvfpqMeasureColumns(IvfpqMeasure *measure, Datum *values, bool *isnull)
+IvfpqRerankColumns(IvfpqRerank *rerank, Datum *values, bool *isnull)
 {
 	NO_TABLE();
 }
