@@ -32,7 +32,7 @@ static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
 /* How far strict order has come with a query. */
 typedef struct Place
 {
-	double		given;			/* neighbors given out */
+	double		returned;			/* neighbors given out */
 	int			next;			/* behind the last of them */
 } Place;
 
@@ -90,7 +90,7 @@ tally_query(const IvfpqLadder *ladder, int q, const Place *place,
 		const uint8 *widths = found_at(ladder, q, step);
 		int			counts[IVFPQ_MAX_WIDTHS + 1] = {0};
 		int			lasts[IVFPQ_MAX_WIDTHS + 1] = {0};
-		double		found = place->given;
+		double		found = place->returned;
 		int			found_last = 0;
 
 		for (int r = place->next; r < wanted; r++)
@@ -232,15 +232,15 @@ advance(const IvfpqLadder *ladder, int depth, const IvfpqTarget *target,
 
 		if (ladder->climb.level > 0)
 		{
-			place->given = recall * wanted;
+			place->returned = recall * wanted;
 			place->next = wanted;
 			continue;
 		}
 		for (int r = place->next;
-			 r < ladder->nneighbors[q] && place->given < wanted; r++)
+			 r < ladder->nneighbors[q] && place->returned < wanted; r++)
 			if (widths[r] <= width)
 			{
-				place->given++;
+				place->returned++;
 				place->next = r + 1;
 			}
 	}

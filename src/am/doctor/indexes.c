@@ -138,11 +138,11 @@ find_in_counts(const Patient *patient)
 					  (long long) counts[IVFPQ_COUNT_PASSES],
 					  (long long) scans),
 			 "give conditions that few rows fulfill an index of their own, or make their columns keys of this one");
-	if (counts[IVFPQ_COUNT_LATE] > counts[IVFPQ_COUNT_GIVEN] * LATE_SHARE)
+	if (counts[IVFPQ_COUNT_LATE] > counts[IVFPQ_COUNT_RETURNED] * LATE_SHARE)
 		find(patient,
 			 psprintf("%lld rows came too late for their place, beside %lld given out",
 					  (long long) counts[IVFPQ_COUNT_LATE],
-					  (long long) counts[IVFPQ_COUNT_GIVEN]),
+					  (long long) counts[IVFPQ_COUNT_RETURNED]),
 			 "raise gpuvec.recall, or SET gpuvec.scan_order = relaxed, where many rows are asked for");
 }
 

@@ -83,7 +83,7 @@ IvfpqManyAnswer(IvfpqMany *many, IvfpqManySink sink, void *arg)
 
 			CHECK_FOR_INTERRUPTS();
 			sink(arg, first + q, query->rows, query->nrows);
-			many->report.given += query->nrows;
+			many->report.returned += query->nrows;
 		}
 	}
 	IvfpqManyEnd(many);

@@ -178,12 +178,12 @@ count_passing(const IvfpqScan *state, Passing *passing)
 	if (state->search.addresses)
 	{
 		passing->looked = state->taken;
-		passing->passed = state->given;
+		passing->passed = state->returned;
 		if (!is_filtered(state))	/* rows gone did not come up */
 			passing->looked += (double) state->gone;
 	}
 	else if (state->taken > 0)
-		passing->passed *= (double) state->given / state->taken;
+		passing->passed *= (double) state->returned / state->taken;
 	expected = guess * passing->looked;
 	agrees = fabs(passing->passed - expected) <= 1 + 2 * sqrt(expected);
 	passing->is_sure = is_spread(state) &&
@@ -208,7 +208,7 @@ wanted_rows(const IvfpqScan *state)
 		wanted = IvfpqBatchRows(state->index, meta, wanted);
 	else if (wanted <= 0)
 		wanted = USUAL_WANTED;
-	while (wanted <= state->given)
+	while (wanted <= state->returned)
 		wanted = IvfpqBatchRows(state->index, meta, wanted + 1);
 	return wanted;
 }
@@ -251,7 +251,7 @@ fetch_ns(const IvfpqScan *state)
 bool
 IvfpqDepthIsSpread(const IvfpqScan *state)
 {
-	if (state->given > 0)
+	if (state->returned > 0)
 		return false;
 	if (!is_filtered(state))
 		return state->asks_keys;
@@ -272,7 +272,7 @@ calibrated_depth(const IvfpqScan *state, double depth)
 static double
 expected_late(const IvfpqScan *state)
 {
-	return (1 - state->recall) * (double) state->given;
+	return (1 - state->recall) * (double) state->returned;
 }
 
 /* Are more rows late than so many times those expected, beyond chance? */
@@ -292,7 +292,7 @@ is_late_beyond(const IvfpqScan *state, double factor)
 static double
 with_margin(const IvfpqScan *state, double rows)
 {
-	double		scale = state->given > 0 ? LATER_SCALE : 1;
+	double		scale = state->returned > 0 ? LATER_SCALE : 1;
 	double		known;
 
 	if (state->is_strict && state->late > 0 && state->recall < 1 &&
@@ -313,7 +313,7 @@ bool
 IvfpqDepthIsTooLate(const IvfpqScan *state)
 {
 	return state->late > 0 && state->is_strict && state->recall < 1 &&
-		ivfpq_max_probes == 0 && state->given >= LEAST_RETURNED &&
+		ivfpq_max_probes == 0 && state->returned >= LEAST_RETURNED &&
 		is_late_beyond(state, MOST_LATE);
 }
 

@@ -39,8 +39,8 @@ offer_row(IvfpqScan *state, TupleTableSlot *row,
 		return;
 	}
 	id = IvfpqTidToId(&row->tts_tid);
-	if (state->given_rows != NULL &&
-		tidset_lookup(state->given_rows, id) != NULL)
+	if (state->returned_tids != NULL &&
+		tidset_lookup(state->returned_tids, id) != NULL)
 		return;
 	state->report.reranked++;
 	if (IvfpqRerankOther(state->rerank, row, &distance) &&
@@ -102,8 +102,8 @@ IvfpqFilterFetch(IndexScanDesc scan, uint64 id)
 											 scan->xs_snapshot, row);
 	if (!index_fetch_heap(scan, row))
 		return false;
-	if (state->given_rows == NULL)
-		state->given_rows = tidset_create(state->context, 16, NULL);
-	tidset_insert(state->given_rows, IvfpqTidToId(&row->tts_tid), &found);
+	if (state->returned_tids == NULL)
+		state->returned_tids = tidset_create(state->context, 16, NULL);
+	tidset_insert(state->returned_tids, IvfpqTidToId(&row->tts_tid), &found);
 	return true;
 }

@@ -30,41 +30,41 @@
 
 /* The row given out last, whether the snapshot sees it or not; or NULL. */
 static const IvfpqNextRow *
-last_given(const IvfpqGiven *given)
+last_returned(const IvfpqReturned *returned)
 {
-	if (given->nunseen > given->nolder)
-		return &given->unseen[given->nunseen - 1];
-	return given->has_last ? &given->last : NULL;
+	if (returned->nunseen > returned->nolder)
+		return &returned->unseen[returned->nunseen - 1];
+	return returned->has_last ? &returned->last : NULL;
 }
 
 /* A row is given out. */
 void
-IvfpqGivenAdd(IvfpqScan *state, const IvfpqNextRow *row)
+IvfpqReturnedAdd(IvfpqScan *state, const IvfpqNextRow *row)
 {
-	IvfpqGiven *given = &state->rows_given;
+	IvfpqReturned *returned = &state->rows_returned;
 
-	state->given++;
+	state->returned++;
 	if (row->reranked)
 	{
-		given->has_last = true;
-		given->last = *row;
-		given->nolder = given->nunseen;
+		returned->has_last = true;
+		returned->last = *row;
+		returned->nolder = returned->nunseen;
 		return;
 	}
 	/* rows that still wait are no nearer, and no others come */
 	if (state->exhausted)
 		return;
-	if (given->nunseen == given->room)
+	if (returned->nunseen == returned->room)
 	{
-		int			room = Max(16, 2 * given->room);
+		int			room = Max(16, 2 * returned->room);
 		Size		bytes = room * sizeof(IvfpqNextRow);
 
-		given->unseen = given->unseen == NULL ?
+		returned->unseen = returned->unseen == NULL ?
 			MemoryContextAllocHuge(state->context, bytes) :
-			repalloc_huge(given->unseen, bytes);
-		given->room = room;
+			repalloc_huge(returned->unseen, bytes);
+		returned->room = room;
 	}
-	given->unseen[given->nunseen++] = *row;
+	returned->unseen[returned->nunseen++] = *row;
 }
 
 /*
@@ -73,32 +73,32 @@ IvfpqGivenAdd(IvfpqScan *state, const IvfpqNextRow *row)
  * there are such.
  */
 bool
-IvfpqGivenSettle(IvfpqScan *state)
+IvfpqReturnedCheck(IvfpqScan *state)
 {
-	IvfpqGiven *given = &state->rows_given;
+	IvfpqReturned *returned = &state->rows_returned;
 	int64		gone = 0;
 
-	if (given->nunseen == 0)
+	if (returned->nunseen == 0)
 		return false;
-	for (int i = 0; i < given->nunseen; i++)
+	for (int i = 0; i < returned->nunseen; i++)
 	{
-		const IvfpqNextRow *row = &given->unseen[i];
+		const IvfpqNextRow *row = &returned->unseen[i];
 
 		CHECK_FOR_INTERRUPTS();
 		if (!IvfpqRerankSees(state->rerank, row->id))
 			gone++;
-		else if (i >= given->nolder)
+		else if (i >= returned->nolder)
 		{
-			given->has_last = true;
-			given->last = *row;
+			returned->has_last = true;
+			returned->last = *row;
 		}
 	}
 	IvfpqRerankPause(state->rerank);
-	state->tried += given->nunseen;
+	state->tried += returned->nunseen;
 	state->gone += gone;
-	state->given -= gone;
+	state->returned -= gone;
 	state->taken -= gone;
-	given->nunseen = given->nolder = 0;
+	returned->nunseen = returned->nolder = 0;
 	return gone > 0;
 }
 
@@ -126,17 +126,17 @@ rerank_bounded(IvfpqScan *state, IvfpqNextRow *row)
 bool
 IvfpqGivenIsLate(IvfpqScan *state, IvfpqNextRow *row)
 {
-	IvfpqGiven *given = &state->rows_given;
-	const IvfpqNextRow *last = last_given(given);
+	IvfpqReturned *returned = &state->rows_returned;
+	const IvfpqNextRow *last = last_returned(returned);
 	bool		is_late;
 
 	if (!state->is_strict || last == NULL ||
 		float8_cmp_internal(row->least, last->most) >= 0)
 		return false;
 
-	(void) IvfpqGivenSettle(state);
-	if (!given->has_last ||
-		float8_cmp_internal(row->least, given->last.most) >= 0)
+	(void) IvfpqReturnedCheck(state);
+	if (!returned->has_last ||
+		float8_cmp_internal(row->least, returned->last.most) >= 0)
 		return false;
 	if (!row->reranked)
 	{
@@ -147,9 +147,9 @@ IvfpqGivenIsLate(IvfpqScan *state, IvfpqNextRow *row)
 			return true;
 		}
 	}
-	is_late = float8_cmp_internal(row->least, given->last.most) < 0 &&
-		rerank_bounded(state, &given->last) &&
-		float8_cmp_internal(row->least, given->last.least) < 0;
+	is_late = float8_cmp_internal(row->least, returned->last.most) < 0 &&
+		rerank_bounded(state, &returned->last) &&
+		float8_cmp_internal(row->least, returned->last.least) < 0;
 	IvfpqRerankPause(state->rerank);
 	state->late += is_late;
 	return is_late;

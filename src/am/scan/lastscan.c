@@ -31,7 +31,7 @@ enum
 	REPORT_POSTINGS,
 	REPORT_REFINED,
 	REPORT_RERANKED,
-	REPORT_GIVEN,
+	REPORT_RETURNED,
 	REPORT_LATE,
 	REPORT_FINISHED,
 	REPORT_ENGINE,
@@ -52,7 +52,7 @@ enum
  */
 static const int counts[] = {
 	REPORT_BATCHES, REPORT_LISTS, REPORT_POSTINGS, REPORT_REFINED,
-	REPORT_RERANKED, REPORT_GIVEN, REPORT_LATE, REPORT_FINISHED,
+	REPORT_RERANKED, REPORT_RETURNED, REPORT_LATE, REPORT_FINISHED,
 	REPORT_STALE_LISTS, REPORT_TAIL_POSTINGS, REPORT_MATCHED
 };
 
@@ -86,7 +86,7 @@ IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report)
 	report->postings = state->search.postings_read;
 	report->asks_keys = state->asks_keys;
 	report->matched = state->search.matched;
-	report->given = state->given;
+	report->returned = state->returned;
 	report->late = state->late;
 	report->finished = passes_table(state);
 	report->remote = state->search.remote.report;
@@ -127,7 +127,7 @@ add_report(IvfpqScanReport *report, const IvfpqScanReport *before)
 	report->matched += before->matched;
 	report->refined += before->refined;
 	report->reranked += before->reranked;
-	report->given += before->given;
+	report->returned += before->returned;
 	report->late += before->late;
 	report->finished |= before->finished;
 	add_remote(&report->remote, &before->remote);
@@ -215,7 +215,7 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 	values[REPORT_POSTINGS] = Int64GetDatum(last.postings);
 	values[REPORT_REFINED] = Int64GetDatum(last.refined);
 	values[REPORT_RERANKED] = Int64GetDatum(last.reranked);
-	values[REPORT_GIVEN] = Int64GetDatum(last.given);
+	values[REPORT_RETURNED] = Int64GetDatum(last.returned);
 	values[REPORT_LATE] = Int64GetDatum(last.late);
 	values[REPORT_FINISHED] = BoolGetDatum(last.finished);
 	report_remote(&last.remote, values, nulls);

@@ -64,16 +64,16 @@ reset_scan(IvfpqScan *state)
 	state->rerank = NULL;
 	MemoryContextReset(state->context);
 	memset(&state->queue, 0, sizeof(state->queue));
-	memset(&state->rows_given, 0, sizeof(state->rows_given));
+	memset(&state->rows_returned, 0, sizeof(state->rows_returned));
 	state->reranked = NULL;
 	state->batches = NULL;
-	state->given_rows = NULL;
+	state->returned_tids = NULL;
 	state->model = NULL;
 	state->started = false;
 	state->exhausted = false;
 	state->is_drained = false;
 	state->batch = 0;
-	state->given = 0;
+	state->returned = 0;
 	state->taken = 0;
 	state->quota = 0;
 	state->depth = 0;
@@ -332,7 +332,7 @@ queue_next(IvfpqScan *state, IvfpqNextRow *next)
 			IvfpqRerankPrefetch(state->rerank,
 								 queue->prefetch + queue->ntaken,
 								 Max(0, Min(queue->nprefetch - queue->ntaken,
-											state->quota - state->given)));
+											state->quota - state->returned)));
 		for (; row != NULL && row->bounded; row = IvfpqQueueTake(queue))
 		{
 			CHECK_FOR_INTERRUPTS();
@@ -388,7 +388,7 @@ static bool
 batch_is_spent(IvfpqScan *state)
 {
 	return is_quota_taken(state) &&
-		(!IvfpqGivenSettle(state) || is_quota_taken(state));
+		(!IvfpqReturnedCheck(state) || is_quota_taken(state));
 }
 
 /*
@@ -396,7 +396,7 @@ batch_is_spent(IvfpqScan *state)
  * never there, and cannot make another row late.
  */
 static bool
-give_out(IndexScanDesc scan, const IvfpqNextRow *row)
+return_row(IndexScanDesc scan, const IvfpqNextRow *row)
 {
 	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
 	IvfpqFilter *filter = state->filter;
@@ -409,7 +409,7 @@ give_out(IndexScanDesc scan, const IvfpqNextRow *row)
 		state->report.filter.refused++;
 		return false;
 	}
-	IvfpqGivenAdd(state, row);
+	IvfpqReturnedAdd(state, row);
 	return true;
 }
 
@@ -440,7 +440,7 @@ next_row(IndexScanDesc scan, IvfpqNextRow *row)
 			if (!state->filter->radius.with_nan)
 				return false;
 		}
-		else if (!IvfpqGivenIsLate(state, row) && give_out(scan, row))
+		else if (!IvfpqGivenIsLate(state, row) && return_row(scan, row))
 			return true;
 	}
 }

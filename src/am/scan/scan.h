@@ -40,7 +40,7 @@ typedef struct IvfpqScanReport
 	int64		matched;		/* conditions on keys */
 	int64		refined;		/* compact copies of rows read */
 	int64		reranked;		/* rows fetched from the heap */
-	int64		given;			/* rows given out */
+	int64		returned;			/* rows given out */
 	int64		late;			/* rows left out to keep the order */
 	bool		finished;		/* with a pass over all rows */
 	IvfpqFilterReport filter;
@@ -70,7 +70,7 @@ typedef struct IvfpqNextRow
  * Rows given out, as far as the next ones have to do with them (given.c): the
  * last of those that the snapshot sees, and those that nobody has looked at.
  */
-typedef struct IvfpqGiven
+typedef struct IvfpqReturned
 {
 	bool		has_last;
 	IvfpqNextRow last;
@@ -78,7 +78,7 @@ typedef struct IvfpqGiven
 	int			nunseen;
 	int			nolder;			/* the first so many came before `last` */
 	int			room;
-} IvfpqGiven;
+} IvfpqReturned;
 
 typedef struct IvfpqQueue
 {
@@ -131,13 +131,13 @@ typedef struct IvfpqScan
 	int			batch;			/* batches done */
 	bool		is_drained;		/* the last one has all rows of its lists, */
 	int			drained;		/* so many */
-	int64		given;			/* rows given out */
+	int64		returned;			/* rows given out */
 	int64		taken;			/* rows that came up */
 	int64		quota;			/* rows that may come up so far */
 	int64		late;			/* rows left out to keep the order */
 	int64		tried;			/* candidates fetched */
 	int64		gone;			/* ... that the snapshot does not see */
-	IvfpqGiven	rows_given;
+	IvfpqReturned	rows_returned;
 	const float *bound_query;	/* what bounds are of, or NULL for none */
 	IvfpqQueue	queue;
 	tidset_hash *reranked;		/* rows measured, bounded or found invisible */
@@ -152,7 +152,7 @@ typedef struct IvfpqScan
 								 * known */
 	int64		counted;		/* rows measured, or bounded */
 	int64		counted_within; /* ... of which are within */
-	tidset_hash *given_rows;	/* with a filter: where the rows given out
+	tidset_hash *returned_tids;	/* with a filter: where the rows given out
 								 * are, which may be elsewhere than entries
 								 * say */
 	bool		finishing;		/* rows come from finish_sort */
@@ -204,8 +204,8 @@ extern IvfpqQueuedRow *IvfpqQueueTake(IvfpqQueue *queue);
 extern double IvfpqQueueLeast(const IvfpqQueue *queue);
 
 /* given.c */
-extern void IvfpqGivenAdd(IvfpqScan *state, const IvfpqNextRow *row);
-extern bool IvfpqGivenSettle(IvfpqScan *state);
+extern void IvfpqReturnedAdd(IvfpqScan *state, const IvfpqNextRow *row);
+extern bool IvfpqReturnedCheck(IvfpqScan *state);
 extern bool IvfpqGivenIsLate(IvfpqScan *state, IvfpqNextRow *row);
 
 /* lastscan.c */
