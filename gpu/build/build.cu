@@ -449,7 +449,7 @@ set_outputs(GvCardRows *rows, const Places *places, char *d_out)
 
 /* From the copy that came back to the caller's arrays. */
 static void
-give_out(const GvBuilderSpec *spec, const Places *places, const char *out,
+unpack_encoded(const GvBuilderSpec *spec, const Places *places, const char *out,
 		 int32_t n, GvEncoded *encoded)
 {
 	size_t		postings = (size_t) n * spec->lists_per_row;
@@ -501,7 +501,7 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 									nearest_bytes, cudaMemcpyDeviceToHost,
 									builder->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(builder->stream));
-	give_out(spec, &places, (const char *) builder->out.memory, n, encoded);
+	unpack_encoded(spec, &places, (const char *) builder->out.memory, n, encoded);
 	take_neighbors(builder, (const GvProbe *)
 					((const char *) builder->out.memory + places.bytes), p,
 					encoded);

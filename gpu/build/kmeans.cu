@@ -93,7 +93,7 @@ take_memory(Clusters *cl)
 }
 
 static void
-give_memory(Clusters *cl)
+free_memory(Clusters *cl)
 {
 	(void) cudaStreamSynchronize(cl->stream);
 	gv_targets_drop(&cl->targets);
@@ -432,6 +432,6 @@ gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
 	memset(found, 0, sizeof(*found));
 	cl.found = found;
 	status = run(&cl);
-	give_memory(&cl);
+	free_memory(&cl);
 	return status;
 }

@@ -399,14 +399,14 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 		kept = found;
 	count = (int) gv_sift(source, notes, (int) gv_nscores(batch, query,
 												   found.nblocks), k, sift);
-	if (gv_select_gives(batch))
-		gv_give_probes(batch, query, found.nprobed);
+	if (gv_select_downloads(batch))
+		gv_download_probes(batch, query, found.nprobed);
 	for (int i = threadIdx.x; i < count; i += Sift::THREADS)
-		gv_give_hit(batch, first_hit + i, sift.keys[i],
+		gv_download_hit(batch, first_hit + i, sift.keys[i],
 					(uint32_t) (sift.ids[i] >> 32),
 					(uint32_t) sift.ids[i] >> 16, sift.ids[i] & 0xFFFF);
 	if (threadIdx.x == 0)
-		gv_give_found(batch, query, kept, count);
+		gv_download_found(batch, query, kept, count);
 }
 
 /*
@@ -471,10 +471,10 @@ best_postings_kernel(GvCardModel card, GvBatch batch)
 	/* 3. out */
 	count = count_real(items, k);
 	for (int i = threadIdx.x; i < count; i += WARPS * GV_WARP)
-		gv_give_hit(batch, first_hit + i, items[i].key, items[i].high,
+		gv_download_hit(batch, first_hit + i, items[i].key, items[i].high,
 					items[i].low >> 16, items[i].low & 0xFFFF);
 	if (threadIdx.x < GV_WARP)
-		gv_give_all(card, batch, query, count);
+		gv_download_all(card, batch, query, count);
 }
 
 /* One block of WARPS warps a query, with shared memory for their queues. */

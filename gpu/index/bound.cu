@@ -157,7 +157,7 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	gv_step_begins();
 	if (first >= batch.capacity)
 	{
-		gv_give_matches<THREADS>(batch, query, batch.d_found[query]);
+		gv_download_matches<THREADS>(batch, query, batch.d_found[query]);
 		return;
 	}
 #pragma unroll
@@ -180,7 +180,7 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	else if (batch.d_records == NULL)
 		record = find_record(card, hit);
 	if (first == 0)
-		gv_give_probes(batch, query, found.nprobed);
+		gv_download_probes(batch, query, found.nprobed);
 	if (first == 0 && threadIdx.x == 0 && found.nprobed > 0 &&
 		batch.out_found != batch.d_found)
 		batch.out_found[query] = found;

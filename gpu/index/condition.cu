@@ -56,11 +56,11 @@ gv_gpu_put_conditions(const GvBatch *batch, const GvSearch *searches,
 }
 
 /*
- * Query blockIdx.x: what gv_give_matches gives, and all the rest, where it is
+ * Query blockIdx.x: what gv_download_matches gives, and all the rest, where it is
  * still on the card.
  */
 static __global__ void __launch_bounds__(THREADS)
-give_matches_kernel(GvCardModel card, GvBatch batch)
+download_matches_kernel(GvCardModel card, GvBatch batch)
 {
 	int			query = blockIdx.x;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
@@ -68,10 +68,10 @@ give_matches_kernel(GvCardModel card, GvBatch batch)
 
 	gv_step_begins();
 	found = batch.d_found[query];
-	gv_give_matches<THREADS>(batch, query, found);
+	gv_download_matches<THREADS>(batch, query, found);
 	if (!batch.sampled || found.nprobed == 0 || batch.out_hits == batch.d_hits)
 		return;
-	gv_give_probes(batch, query, found.nprobed);
+	gv_download_probes(batch, query, found.nprobed);
 	for (int i = threadIdx.x; i < found.nhits; i += THREADS)
 		batch.out_hits[first_hit + i] = batch.d_hits[first_hit + i];
 	if (threadIdx.x == 0)
@@ -80,9 +80,9 @@ give_matches_kernel(GvCardModel card, GvBatch batch)
 
 /* The last step of a batch with conditions, where bounds do not follow. */
 GvStatus
-gv_gpu_give_matches(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_download_matches(const GvCardModel *card, const GvBatch *batch,
 					cudaStream_t stream)
 {
-	return gv_launch_step(give_matches_kernel, batch->n, THREADS, 0, stream,
+	return gv_launch_step(download_matches_kernel, batch->n, THREADS, 0, stream,
 						  card, batch);
 }

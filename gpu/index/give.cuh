@@ -22,20 +22,20 @@ static_assert(sizeof(GvHit) == sizeof(uint4), "hits are written whole");
  * for that.
  */
 static __device__ __forceinline__ bool
-gv_select_gives(const GvBatch &batch)
+gv_select_downloads(const GvBatch &batch)
 {
 	return batch.out_bounds == NULL;
 }
 
 /* A GvHit; the row id's 48 bits are two numbers. */
 static __device__ __forceinline__ void
-gv_give_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
+gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
 			uint32_t low, uint32_t probe)
 {
 	uint4		hit = make_uint4(__float_as_uint(gv_unordered(key)), probe,
 								 high >> 16 | high << 16, low);
 
-	if (gv_select_gives(batch))
+	if (gv_select_downloads(batch))
 		batch.out_hits[at] = hit;
 	else
 		batch.d_hits[at] = hit;
@@ -60,7 +60,7 @@ gv_early_found(const GvBatch &batch, int query)
 
 /* A query's probes, by all threads of a block. */
 static __device__ __forceinline__ void
-gv_give_probes(const GvBatch &batch, int query, int nprobed)
+gv_download_probes(const GvBatch &batch, int query, int nprobed)
 {
 	int64_t		first = (int64_t) query * batch.probes;
 
@@ -74,17 +74,17 @@ gv_give_probes(const GvBatch &batch, int query, int nprobed)
  * nothing, are the next part's in the host's memory.
  */
 static __device__ __forceinline__ void
-gv_give_found(const GvBatch &batch, int query, GvFound found, int nhits)
+gv_download_found(const GvBatch &batch, int query, GvFound found, int nhits)
 {
 	found.nhits = nhits;
 	batch.d_found[query] = found;
-	if (gv_select_gives(batch) && found.nprobed > 0)
+	if (gv_select_downloads(batch) && found.nprobed > 0)
 		batch.out_found[query] = found;
 }
 
 /* All probes of a query and how much was found, by one warp. */
 static __device__ __forceinline__ void
-gv_give_all(const GvCardModel &card, const GvBatch &batch, int query,
+gv_download_all(const GvCardModel &card, const GvBatch &batch, int query,
 			int nhits)
 {
 	int64_t		first = (int64_t) query * batch.probes;
@@ -96,7 +96,7 @@ gv_give_all(const GvCardModel &card, const GvBatch &batch, int query,
 		GvProbe		probe = batch.d_probed[first + p];
 
 		postings += card.d_lists[probe.list].nlive;
-		if (gv_select_gives(batch))
+		if (gv_select_downloads(batch))
 			batch.out_probed[first + p] = probe;
 	}
 #pragma unroll
@@ -104,7 +104,7 @@ gv_give_all(const GvCardModel &card, const GvBatch &batch, int query,
 		postings += __shfl_xor_sync(GV_FULL_WARP, postings, mask);
 	found.postings = postings;
 	if (threadIdx.x % GV_WARP == 0)
-		gv_give_found(batch, query, found, nhits);
+		gv_download_found(batch, query, found, nhits);
 }
 
 /*
@@ -153,7 +153,7 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
  */
 template <int THREADS>
 static __device__ __forceinline__ void
-gv_give_matches(const GvBatch &batch, int query, const GvFound &found)
+gv_download_matches(const GvBatch &batch, int query, const GvFound &found)
 {
 	int64_t		first_probe = (int64_t) query * batch.probes;
 	int64_t		first_hit = (int64_t) query * batch.capacity;

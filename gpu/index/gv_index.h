@@ -59,7 +59,7 @@ extern GvStatus gv_gpu_keyscan(const GvCardModel *card, const GvBatch *batch,
 /* condition.cu: conditions as cards see them, and what fulfills them goes out */
 extern void gv_gpu_put_conditions(const GvBatch *batch,
 								  const GvSearch *searches, int32_t n);
-extern GvStatus gv_gpu_give_matches(const GvCardModel *card,
+extern GvStatus gv_gpu_download_matches(const GvCardModel *card,
 									const GvBatch *batch,
 									cudaStream_t stream);
 

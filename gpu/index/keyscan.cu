@@ -137,7 +137,7 @@ struct Scan
 
 	/* Scores of n copies that wait, up to one a lane. */
 	__device__ __forceinline__ void
-	give(const Waiting &waiting, int n) const
+	write_scores(const Waiting &waiting, int n) const
 	{
 		int			lane = threadIdx.x % GV_WARP;
 		int			probe = waiting.posting / GV_BLOCK;
@@ -169,7 +169,7 @@ struct Scan
 
 	/* All live copies of the run's sampled blocks. */
 	__device__ __forceinline__ void
-	give_sampled(const Run &run) const
+	write_sampled(const Run &run) const
 	{
 		int			lane = threadIdx.x % GV_WARP;
 		uint32_t	lanes = __ballot_sync(GV_FULL_WARP, run.sampled);
@@ -251,7 +251,7 @@ struct Scan
 			if (n < GV_WARP)
 				continue;
 			n -= GV_WARP;
-			give(waiting[n + lane], GV_WARP);
+			write_scores(waiting[n + lane], GV_WARP);
 			__syncwarp();
 		}
 		return n;
@@ -315,7 +315,7 @@ keyscan_kernel(GvCardModel card, GvBatch batch)
 		if (batch.d_ids == NULL)
 			scan.pass_over(run, matching, n);
 		nwaiting = scan.wait(run, matching, wait.copies[warp], nwaiting);
-		scan.give_sampled(run);
+		scan.write_sampled(run);
 	}
 
 	/* what waits still, of all warps */
@@ -332,7 +332,7 @@ keyscan_kernel(GvCardModel card, GvBatch batch)
 
 		for (; w < warps - 1 && i >= before + wait.left[w]; w++)
 			before += wait.left[w];
-		scan.give(i < total ? wait.copies[w][i - before] : Waiting {0, 0},
+		scan.write_scores(i < total ? wait.copies[w][i - before] : Waiting {0, 0},
 				  (int) min(total - first, (uint32_t) GV_WARP));
 	}
 }

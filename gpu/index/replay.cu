@@ -40,7 +40,7 @@ gv_gpu_last_steps(const GvCardModel *card, const GvBatch *batch,
 	if (card->refine_slots > 0)
 		return gv_gpu_bound(card, batch, searcher->stream);
 	if (batch->tests > 0)
-		return gv_gpu_give_matches(card, batch, searcher->stream);
+		return gv_gpu_download_matches(card, batch, searcher->stream);
 	return GV_OK;
 }
 

@@ -210,7 +210,7 @@ score_keys_kernel(GvBatch batch, GvCardModel card, int query, int64_t n,
 
 /* The best copies; the last real one tells how many there are. */
 static __global__ void
-copy_out_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
+download_hits_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
 				const uint64_t *keys, const uint32_t *positions)
 {
 	uint64_t	dead = gv_ordered(__int_as_float(0x7F800000));
@@ -228,16 +228,16 @@ copy_out_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
 		batch.d_found[query].nhits = (int32_t) i + 1;
 	block = block_at(card, batch, query, positions[i], &probe);
 	rowid = rowid_at(card, block, positions[i] % GV_BLOCK);
-	gv_give_hit(batch, (int64_t) query * batch.capacity + i,
+	gv_download_hit(batch, (int64_t) query * batch.capacity + i,
 				(uint32_t) keys[i], (uint32_t) (rowid >> 16),
 				(uint32_t) rowid & 0xFFFF, (uint32_t) probe);
 }
 
 /* Probes and numbers of query blockIdx.x, by a warp. */
 static __global__ void
-give_kernel(GvCardModel card, GvBatch batch)
+download_kernel(GvCardModel card, GvBatch batch)
 {
-	gv_give_all(card, batch, blockIdx.x, batch.postings > 0 ?
+	gv_download_all(card, batch, blockIdx.x, batch.postings > 0 ?
 				batch.d_found[blockIdx.x].nhits : 0);
 }
 
@@ -261,10 +261,10 @@ gv_gpu_sort_postings(const GvCardModel *card, const GvBatch *batch,
 				  *card, query, n, memory.values[1], memory.keys[0],
 				  memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, 32, stream));
-		GV_LAUNCH(copy_out_kernel, blocks_for(n), THREADS, 0, stream, *card,
+		GV_LAUNCH(download_hits_kernel, blocks_for(n), THREADS, 0, stream, *card,
 				  *batch, query, n, memory.keys[1], memory.values[1]);
 		GV_CUDA_TRY(cudaGetLastError());
 	}
-	GV_LAUNCH(give_kernel, batch->n, GV_WARP, 0, stream, *card, *batch);
+	GV_LAUNCH(download_kernel, batch->n, GV_WARP, 0, stream, *card, *batch);
 	return gv_cuda_status(cudaGetLastError());
 }

@@ -174,17 +174,17 @@ gv_buckets_sort(GvBuckets &buckets, uint32_t count, uint32_t k)
 /* Give the k first of count items, in shared memory made for it. */
 template <int THREADS>
 static __device__ __forceinline__ void
-gv_buckets_give(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
+gv_buckets_write(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
 				int64_t row)
 {
 	if (count > GV_SORT_WHOLE &&
 		gv_buckets_sort<THREADS>(buckets, count, (uint32_t) out.k))
 	{
 		for (uint32_t i = threadIdx.x; i < out.k; i += THREADS)
-			gv_give_item(out, row, i, buckets.items[buckets.places[i]]);
+			gv_write_item(out, row, i, buckets.items[buckets.places[i]]);
 		return;
 	}
-	gv_team_give<THREADS>(buckets.items, count, out, row);
+	gv_team_write<THREADS>(buckets.items, count, out, row);
 }
 
 #endif							/* GV_BUCKETS_CUH */

@@ -246,7 +246,7 @@ gv_team_place(uint32_t mine, uint32_t *count)
  */
 template <int R, int THREADS, int KEYS, typename Position>
 static __device__ __forceinline__ bool
-gv_give_guessed(const float (&values)[KEYS], Position position, uint32_t n,
+gv_write_estimated(const float (&values)[KEYS], Position position, uint32_t n,
 			GvTeam<THREADS> &team, GvTaken *taken, uint32_t *count,
 			const GvRowsOut &out, int64_t row)
 {
@@ -265,20 +265,20 @@ gv_give_guessed(const float (&values)[KEYS], Position position, uint32_t n,
 			*to++ = {values[r], position(r)};
 	gv_team_sync<THREADS>();
 	if constexpr (THREADS == GV_WARP)
-		return gv_warp_give<R>(taken, *count, out, row);
+		return gv_warp_write<R>(taken, *count, out, row);
 	else
 	{
-		__shared__ bool given;
+		__shared__ bool written;
 
 		if (threadIdx.x < GV_WARP)
 		{
-			bool		done = gv_warp_give<R>(taken, *count, out, row);
+			bool		done = gv_warp_write<R>(taken, *count, out, row);
 
 			if (threadIdx.x == 0)
-				given = done;
+				written = done;
 		}
 		__syncthreads();
-		return given;
+		return written;
 	}
 }
 

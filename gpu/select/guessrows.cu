@@ -26,7 +26,7 @@ struct Guessed
 		SM_THREADS / THREADS;
 };
 
-/* Most rows by gv_give_guessed.  Shared: items [TEAMS][room]. */
+/* Most rows by gv_write_estimated.  Shared: items [TEAMS][room]. */
 template <int THREADS, int KEYS, int R>
 static __global__ void __launch_bounds__(Guessed<THREADS>::BLOCK,
 										 Guessed<THREADS>::BLOCKS)
@@ -57,7 +57,7 @@ guess_kernel(GvRowsCall call, uint32_t room, uint32_t most)
 		float		values[KEYS];
 
 		gv_load_row<THREADS>(gv_row(call, number), row.n, row.me, values);
-		if (gv_give_guessed<R>(values, [=](int r)
+		if (gv_write_estimated<R>(values, [=](int r)
 		{
 			return r * THREADS + row.me;
 		}, row.n, row.team, (GvTaken *) items, &counts[team], call.out,
@@ -73,7 +73,7 @@ guess_kernel(GvRowsCall call, uint32_t room, uint32_t most)
 	gv_select_counted(gv_row(call, number), row, (uint32_t) call.out.k, most,
 					  items, &counts[team]);
 	gv_team_sync<THREADS>();
-	gv_team_give<THREADS>(items, counts[team], call.out, number);
+	gv_team_write<THREADS>(items, counts[team], call.out, number);
 }
 
 template <int THREADS, int KEYS, int R>

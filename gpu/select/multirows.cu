@@ -31,7 +31,7 @@ team_kernel(GvRowsCall call, uint32_t most)
 	__syncthreads();
 	gv_select_counted(gv_row(call, number), row, (uint32_t) call.out.k, most,
 					  buckets.items, &found);
-	gv_buckets_give<THREADS>(buckets, found, call.out, number);
+	gv_buckets_write<THREADS>(buckets, found, call.out, number);
 }
 
 template <int THREADS, int KEYS, int BLOCKS>

@@ -191,7 +191,7 @@ struct GvRowsOut
 };
 
 static __device__ __forceinline__ void
-gv_give_item(const GvRowsOut &out, int64_t row, int64_t i, uint64_t item)
+gv_write_item(const GvRowsOut &out, int64_t row, int64_t i, uint64_t item)
 {
 	out.d_positions[row * out.k + i] = (uint32_t) item;
 	out.d_selected[row * out.k + i] = gv_item_value(item);
@@ -200,12 +200,12 @@ gv_give_item(const GvRowsOut &out, int64_t row, int64_t i, uint64_t item)
 /* The k first of count items, in shared memory with room for 2^n of them. */
 template <int THREADS>
 static __device__ __forceinline__ void
-gv_team_give(uint64_t *items, uint32_t count, const GvRowsOut &out,
+gv_team_write(uint64_t *items, uint32_t count, const GvRowsOut &out,
 			 int64_t row)
 {
 	gv_team_sort<THREADS>(items, gv_team_pad<THREADS>(items, count));
 	for (uint32_t i = threadIdx.x % THREADS; i < out.k; i += THREADS)
-		gv_give_item(out, row, i, items[i]);
+		gv_write_item(out, row, i, items[i]);
 }
 
 /* What a row has got so far; 0 but the threshold between calls. */
@@ -313,7 +313,7 @@ extern GvStatus gv_sort_items(uint64_t *d_items, int64_t n, GvBuffer *d_sort,
 							  const uint64_t **d_sorted, cudaStream_t stream);
 
 /* ... and give the k first of items [rows][2][room], each row's first half */
-extern GvStatus gv_give_rows(GvSelector *selector, const GvRowsCall *call,
+extern GvStatus gv_write_rows(GvSelector *selector, const GvRowsCall *call,
 							 uint64_t *d_items, uint32_t room,
 							 cudaStream_t stream);
 

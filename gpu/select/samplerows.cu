@@ -275,7 +275,7 @@ do_row(const GvRowsCall &call, const Exact &exact, int64_t number,
 			for (uint32_t i = threadIdx.x; i < count; i += GV_SAMPLERS)
 				items[i] = __ldcg(&d_items[i]);
 			__syncthreads();
-			gv_team_give<GV_SAMPLERS>(items, count, call.out, number);
+			gv_team_write<GV_SAMPLERS>(items, count, call.out, number);
 		}
 		else
 			for (uint32_t i = count + threadIdx.x; i < exact.room;
@@ -433,7 +433,7 @@ gv_rows_exact(GvSelector *selector, const GvRowsCall *call, GvRowsWay way,
 		(uint64_t *) selector->d_work.memory;
 	GV_TRY(launch(selector, *call, exact, stream));
 	return exact.room <= GV_ROWS_ROOM ? GV_OK :
-		gv_give_rows(selector, call, exact.d_rooms, exact.room, stream);
+		gv_write_rows(selector, call, exact.d_rooms, exact.room, stream);
 }
 
 /*

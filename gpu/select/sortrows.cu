@@ -72,18 +72,18 @@ sort_side_by_side(GvSelector *selector, uint64_t *d_items, int64_t rows,
 
 /* Sorted items, the k first of each row to where they belong. */
 static __global__ void __launch_bounds__(THREADS)
-give_kernel(GvRowsOut out, int64_t first, const uint64_t *items, uint32_t room)
+write_kernel(GvRowsOut out, int64_t first, const uint64_t *items, uint32_t room)
 {
 	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 
 	if (i < out.k)
-		gv_give_item(out, first + blockIdx.y, i,
+		gv_write_item(out, first + blockIdx.y, i,
 					 items[2 * (int64_t) blockIdx.y * room + i]);
 }
 
 /* See rows.cuh. */
 GvStatus
-gv_give_rows(GvSelector *selector, const GvRowsCall *call, uint64_t *d_items,
+gv_write_rows(GvSelector *selector, const GvRowsCall *call, uint64_t *d_items,
 			 uint32_t room, cudaStream_t stream)
 {
 	int64_t		most = 65535;	/* blocks along y */
@@ -103,7 +103,7 @@ gv_give_rows(GvSelector *selector, const GvRowsCall *call, uint64_t *d_items,
 		int64_t		rows = call->rows - first < most ? call->rows - first :
 			most;
 
-		GV_LAUNCH(give_kernel,
+		GV_LAUNCH(write_kernel,
 				  dim3((unsigned) ((call->out.k + THREADS - 1) / THREADS),
 					   (unsigned) rows), THREADS, 0, stream, call->out,
 				  call->first + first, d_items + (2 * first + 1) * room, room);

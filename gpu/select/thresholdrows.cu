@@ -276,10 +276,10 @@ hand_over(GvRowState *state, const Kept &kept, uint32_t pieces,
  * those that it can sort.
  */
 static __device__ __forceinline__ void
-give_kept(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
+write_kept(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
 		  int64_t row)
 {
-	__shared__ bool given;
+	__shared__ bool written;
 	__shared__ uint32_t place;
 
 	if (out.k <= WARP_MOST_K && count <= WARP_ITEMS * GV_WARP)
@@ -297,18 +297,18 @@ give_kept(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
 
 				values[r] = i < count ? gv_item_value(buckets.items[i]) : NAN;
 			}
-			done = gv_give_guessed<WARP_SORTED / GV_WARP>(values, [&](int r)
+			done = gv_write_estimated<WARP_SORTED / GV_WARP>(values, [&](int r)
 			{
 				return (uint32_t) buckets.items[r * GV_WARP + threadIdx.x];
 			}, count, team, (GvTaken *) buckets.ends, &place, out, row);
 			if (threadIdx.x == 0)
-				given = done;
+				written = done;
 		}
 		__syncthreads();
-		if (given)
+		if (written)
 			return;
 	}
-	gv_buckets_give<READERS>(buckets, count, out, row);
+	gv_buckets_write<READERS>(buckets, count, out, row);
 }
 
 /*
@@ -366,7 +366,7 @@ stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
 
 	/* 3. the answer, or none */
 	if (count >= call.out.k && count <= room)
-		give_kept(buckets, count, call.out, call.first + slot);
+		write_kept(buckets, count, call.out, call.first + slot);
 	else if (threadIdx.x == 0)
 		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) (call.first + slot);
 }
@@ -423,7 +423,7 @@ whole_kernel(GvRowsCall call, GvGroupPlan plan, GvMissed *missed,
 
 	/* 3. the answer, or none */
 	if (count >= call.out.k && count <= plan.room)
-		give_kept(buckets, count, call.out, number);
+		write_kept(buckets, count, call.out, number);
 	else if (threadIdx.x == 0)
 		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) number;
 }

@@ -138,7 +138,7 @@ warp_kernel(GvRowsCall call, uint32_t pieces, GvRowState *states,
 		select.store(items);
 	__syncthreads();
 	for (uint32_t i = threadIdx.x; i < call.out.k; i += WARPS * GV_WARP)
-		gv_give_item(call.out, call.first + slot, i,
+		gv_write_item(call.out, call.first + slot, i,
 					 (uint64_t) items[i].key << 32 | items[i].list);
 }
 

@@ -222,7 +222,7 @@ gv_warp_number(const GvTaken *taken, uint32_t count, int bits,
  */
 template <int R>
 static __device__ __forceinline__ bool
-gv_warp_give(const GvTaken *taken, uint32_t count, const GvRowsOut &out,
+gv_warp_write(const GvTaken *taken, uint32_t count, const GvRowsOut &out,
 			 int64_t row)
 {
 	constexpr int BITS = R == 1 ? 5 : R == 2 ? 6 : R <= 4 ? 7 : R <= 8 ? 8 : 9;
