@@ -152,7 +152,7 @@ make_part_room(GvHeldMirror *held, int32_t device, int64_t growth)
 
 /* Give up the replicas on these devices, for which there is no room. */
 static void
-give_up(GvHeldMirror *held, GvTriedDevices devices)
+evict_replicas(GvHeldMirror *held, GvTriedDevices devices)
 {
 	int32_t		i;
 
@@ -241,7 +241,7 @@ gv_mirrors_room(GvHeldMirror *held, const int64_t *growth)
 	if (fits && full != 0)
 	{
 		gv_registry_unlock();
-		give_up(held, full);
+		evict_replicas(held, full);
 		gv_registry_lock();
 	}
 	fits = fits && grow_parts(held, growth);

@@ -55,7 +55,7 @@ idlest(int32_t device)
  * waits for no other.
  */
 static bool
-give_up_replica(GvHeldMirror *held, int32_t device)
+evict_replica(GvHeldMirror *held, int32_t device)
 {
 	bool		gone;
 
@@ -85,7 +85,7 @@ evict_one(int32_t device)
 		return false;
 	if (gv_registry_is_spare(victim))
 	{
-		bool		done = give_up_replica(victim, device);
+		bool		done = evict_replica(victim, device);
 
 		gv_registry.evictions += done;
 		return done;
