@@ -149,7 +149,7 @@ put_scans(Row *row)
 {
 	put(row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->scans)));
 	put(row,
-		Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->late_rows)));
+		Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->out_of_order)));
 	put(row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->passes)));
 }
 

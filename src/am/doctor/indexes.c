@@ -35,7 +35,7 @@
 /* Scans that tell something, and the share of them that gives cause for it. */
 #define MANY_SCANS		100
 #define PASSES_SHARE	0.5
-#define LATE_SHARE		0.05
+#define OUT_OF_ORDER_FRACTION		0.05
 
 /* An index that is looked into. */
 typedef struct Patient
@@ -138,10 +138,10 @@ find_in_counts(const Patient *patient)
 					  (long long) counts[IVFPQ_COUNT_PASSES],
 					  (long long) scans),
 			 "give conditions that few rows fulfill an index of their own, or make their columns keys of this one");
-	if (counts[IVFPQ_COUNT_LATE] > counts[IVFPQ_COUNT_RETURNED] * LATE_SHARE)
+	if (counts[IVFPQ_COUNT_OUT_OF_ORDER] > counts[IVFPQ_COUNT_RETURNED] * OUT_OF_ORDER_FRACTION)
 		find(patient,
 			 psprintf("%lld rows came too late for their place, beside %lld given out",
-					  (long long) counts[IVFPQ_COUNT_LATE],
+					  (long long) counts[IVFPQ_COUNT_OUT_OF_ORDER],
 					  (long long) counts[IVFPQ_COUNT_RETURNED]),
 			 "raise gpuvec.recall, or SET gpuvec.scan_order = relaxed, where many rows are asked for");
 }

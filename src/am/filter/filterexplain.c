@@ -116,7 +116,7 @@ show_work(IndexScanDesc scan, ExplainState *es)
 	if (report.asks_keys)
 		ExplainPropertyInteger("Copies Matched", NULL, report.matched, es);
 	ExplainPropertyInteger("Rows Measured", NULL, report.reranked, es);
-	ExplainPropertyInteger("Rows Late", NULL, report.late, es);
+	ExplainPropertyInteger("Rows Late", NULL, report.out_of_order, es);
 	if (report.remote.stale_lists > 0 || report.remote.tail_postings > 0)
 	{
 		ExplainPropertyInteger("Stale Lists", NULL, report.remote.stale_lists,

@@ -96,7 +96,7 @@
  * pass brings the rest; fewer rows than the least tell nothing.  Until then
  * batches take what so many times as many rows take, at most.
  */
-#define MOST_LATE			2.0
+#define MOST_OUT_OF_ORDER			2.0
 #define LEAST_RETURNED		100
 #define MOST_SCALE			16.0
 
@@ -270,18 +270,18 @@ calibrated_depth(const IvfpqScan *state, double depth)
 
 /* Rows that may be late, of those returned. */
 static double
-expected_late(const IvfpqScan *state)
+expected_out_of_order(const IvfpqScan *state)
 {
 	return (1 - state->recall) * (double) state->returned;
 }
 
 /* Are more rows late than so many times those expected, beyond chance? */
 static bool
-is_late_beyond(const IvfpqScan *state, double factor)
+is_out_of_order_beyond(const IvfpqScan *state, double factor)
 {
-	double		most = factor * expected_late(state);
+	double		most = factor * expected_out_of_order(state);
 
-	return state->late > most + 2 * sqrt(most) + 1;
+	return state->out_of_order > most + 2 * sqrt(most) + 1;
 }
 
 /*
@@ -295,9 +295,9 @@ with_margin(const IvfpqScan *state, double rows)
 	double		scale = state->returned > 0 ? LATER_SCALE : 1;
 	double		known;
 
-	if (state->is_strict && state->late > 0 && state->recall < 1 &&
-		is_late_beyond(state, 1))
-		scale = Max(Min(state->late / expected_late(state), MOST_SCALE),
+	if (state->is_strict && state->out_of_order > 0 && state->recall < 1 &&
+		is_out_of_order_beyond(state, 1))
+		scale = Max(Min(state->out_of_order / expected_out_of_order(state), MOST_SCALE),
 					scale);
 	if (scale == 1)
 		return rows;
@@ -310,11 +310,11 @@ with_margin(const IvfpqScan *state, double rows)
  * Where lists are bounded there is none.
  */
 bool
-IvfpqDepthIsTooLate(const IvfpqScan *state)
+IvfpqDepthNeedsFullPass(const IvfpqScan *state)
 {
-	return state->late > 0 && state->is_strict && state->recall < 1 &&
+	return state->out_of_order > 0 && state->is_strict && state->recall < 1 &&
 		ivfpq_max_probes == 0 && state->returned >= LEAST_RETURNED &&
-		is_late_beyond(state, MOST_LATE);
+		is_out_of_order_beyond(state, MOST_OUT_OF_ORDER);
 }
 
 /* What a batch takes that goes so deep, of rows that fulfill conditions on keys. */
@@ -598,7 +598,7 @@ IvfpqRest
 IvfpqDepthRest(const IvfpqScan *state, bool must)
 {
 	bool		leaves = must || is_unknown(state) ||
-	IvfpqDepthIsTooLate(state);
+	IvfpqDepthNeedsFullPass(state);
 	Passing		passing;
 	IvfpqRest	way;
 

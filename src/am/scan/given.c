@@ -124,11 +124,11 @@ rerank_bounded(IvfpqScan *state, IvfpqNextRow *row)
  * given out either if the snapshot does not see it.
  */
 bool
-IvfpqGivenIsLate(IvfpqScan *state, IvfpqNextRow *row)
+IvfpqReturnedIsOutOfOrder(IvfpqScan *state, IvfpqNextRow *row)
 {
 	IvfpqReturned *returned = &state->rows_returned;
 	const IvfpqNextRow *last = last_returned(returned);
-	bool		is_late;
+	bool		is_out_of_order;
 
 	if (!state->is_strict || last == NULL ||
 		float8_cmp_internal(row->least, last->most) >= 0)
@@ -147,10 +147,10 @@ IvfpqGivenIsLate(IvfpqScan *state, IvfpqNextRow *row)
 			return true;
 		}
 	}
-	is_late = float8_cmp_internal(row->least, returned->last.most) < 0 &&
+	is_out_of_order = float8_cmp_internal(row->least, returned->last.most) < 0 &&
 		rerank_bounded(state, &returned->last) &&
 		float8_cmp_internal(row->least, returned->last.least) < 0;
 	IvfpqRerankPause(state->rerank);
-	state->late += is_late;
-	return is_late;
+	state->out_of_order += is_out_of_order;
+	return is_out_of_order;
 }

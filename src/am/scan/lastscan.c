@@ -32,7 +32,7 @@ enum
 	REPORT_REFINED,
 	REPORT_RERANKED,
 	REPORT_RETURNED,
-	REPORT_LATE,
+	REPORT_OUT_OF_ORDER,
 	REPORT_FINISHED,
 	REPORT_ENGINE,
 	REPORT_BATCH_SIZE,
@@ -52,7 +52,7 @@ enum
  */
 static const int counts[] = {
 	REPORT_BATCHES, REPORT_LISTS, REPORT_POSTINGS, REPORT_REFINED,
-	REPORT_RERANKED, REPORT_RETURNED, REPORT_LATE, REPORT_FINISHED,
+	REPORT_RERANKED, REPORT_RETURNED, REPORT_OUT_OF_ORDER, REPORT_FINISHED,
 	REPORT_STALE_LISTS, REPORT_TAIL_POSTINGS, REPORT_MATCHED
 };
 
@@ -87,7 +87,7 @@ IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report)
 	report->asks_keys = state->asks_keys;
 	report->matched = state->search.matched;
 	report->returned = state->returned;
-	report->late = state->late;
+	report->out_of_order = state->out_of_order;
 	report->finished = passes_table(state);
 	report->remote = state->search.remote.report;
 }
@@ -97,7 +97,7 @@ void
 IvfpqReportScan(const IvfpqScan *state)
 {
 	IvfpqScanReportOf(state, &last);
-	IvfpqCountScans(1, last.late, last.finished);
+	IvfpqCountScans(1, last.out_of_order, last.finished);
 	IvfpqCountersAdd(&last, 1);
 }
 
@@ -128,7 +128,7 @@ add_report(IvfpqScanReport *report, const IvfpqScanReport *before)
 	report->refined += before->refined;
 	report->reranked += before->reranked;
 	report->returned += before->returned;
-	report->late += before->late;
+	report->out_of_order += before->out_of_order;
 	report->finished |= before->finished;
 	add_remote(&report->remote, &before->remote);
 }
@@ -145,7 +145,7 @@ IvfpqReportMany(const IvfpqScanReport *report, int64 searches, bool more)
 	last = *report;
 	if (more)
 		add_report(&last, &before);
-	IvfpqCountScans(searches, report->late, report->finished);
+	IvfpqCountScans(searches, report->out_of_order, report->finished);
 	IvfpqCountersAdd(report, searches);
 }
 
@@ -216,7 +216,7 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 	values[REPORT_REFINED] = Int64GetDatum(last.refined);
 	values[REPORT_RERANKED] = Int64GetDatum(last.reranked);
 	values[REPORT_RETURNED] = Int64GetDatum(last.returned);
-	values[REPORT_LATE] = Int64GetDatum(last.late);
+	values[REPORT_OUT_OF_ORDER] = Int64GetDatum(last.out_of_order);
 	values[REPORT_FINISHED] = BoolGetDatum(last.finished);
 	report_remote(&last.remote, values, nulls);
 	values[REPORT_MATCHED] = Int64GetDatum(last.matched);

@@ -78,7 +78,7 @@ reset_scan(IvfpqScan *state)
 	state->quota = 0;
 	state->depth = 0;
 	state->passed = state->passed_near = 0;
-	state->late = 0;
+	state->out_of_order = 0;
 	state->tried = 0;
 	state->gone = 0;
 	state->bound_query = NULL;
@@ -300,7 +300,7 @@ is_quota_taken(const IvfpqScan *state)
 	int64		quota = state->quota;
 	double		seen;
 
-	if (state->taken >= quota || IvfpqDepthIsTooLate(state))
+	if (state->taken >= quota || IvfpqDepthNeedsFullPass(state))
 		return true;
 	if (!state->search.addresses || state->gone == 0 ||
 		state->taken < quota / 2)
@@ -440,7 +440,7 @@ next_row(IndexScanDesc scan, IvfpqNextRow *row)
 			if (!state->filter->radius.with_nan)
 				return false;
 		}
-		else if (!IvfpqGivenIsLate(state, row) && return_row(scan, row))
+		else if (!IvfpqReturnedIsOutOfOrder(state, row) && return_row(scan, row))
 			return true;
 	}
 }

@@ -41,7 +41,7 @@ typedef struct IvfpqScanReport
 	int64		refined;		/* compact copies of rows read */
 	int64		reranked;		/* rows fetched from the heap */
 	int64		returned;			/* rows given out */
-	int64		late;			/* rows left out to keep the order */
+	int64		out_of_order;			/* rows left out to keep the order */
 	bool		finished;		/* with a pass over all rows */
 	IvfpqFilterReport filter;
 	IvfpqRemoteReport remote;
@@ -134,7 +134,7 @@ typedef struct IvfpqScan
 	int64		returned;			/* rows given out */
 	int64		taken;			/* rows that came up */
 	int64		quota;			/* rows that may come up so far */
-	int64		late;			/* rows left out to keep the order */
+	int64		out_of_order;			/* rows left out to keep the order */
 	int64		tried;			/* candidates fetched */
 	int64		gone;			/* ... that the snapshot does not see */
 	IvfpqReturned	rows_returned;
@@ -206,7 +206,7 @@ extern double IvfpqQueueLeast(const IvfpqQueue *queue);
 /* given.c */
 extern void IvfpqReturnedAdd(IvfpqScan *state, const IvfpqNextRow *row);
 extern bool IvfpqReturnedCheck(IvfpqScan *state);
-extern bool IvfpqGivenIsLate(IvfpqScan *state, IvfpqNextRow *row);
+extern bool IvfpqReturnedIsOutOfOrder(IvfpqScan *state, IvfpqNextRow *row);
 
 /* lastscan.c */
 extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);
@@ -223,7 +223,7 @@ extern void IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last);
 /* depth.c */
 extern void IvfpqDepthNext(IvfpqScan *state);
 extern bool IvfpqDepthIsSpread(const IvfpqScan *state);
-extern bool IvfpqDepthIsTooLate(const IvfpqScan *state);
+extern bool IvfpqDepthNeedsFullPass(const IvfpqScan *state);
 extern bool IvfpqDepthManyGone(const IvfpqScan *state);
 extern IvfpqRest IvfpqDepthRest(const IvfpqScan *state, bool must);
 extern int64 IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids,

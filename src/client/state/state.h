@@ -111,7 +111,7 @@ typedef struct IvfpqShared
 	pg_atomic_uint64 answers;	/* of gpuvecd to searches, useless ones, too;
 								 * only grows */
 	pg_atomic_uint64 scans;		/* of indexes, however they were searched */
-	pg_atomic_uint64 late_rows; /* of them all */
+	pg_atomic_uint64 out_of_order; /* of them all */
 	pg_atomic_uint64 passes;	/* scans that ended with one */
 	pg_atomic_uint64 sets;		/* whose work gpuvecd has finished */
 	pg_atomic_uint64 sets_failed;	/* ... should have done and has not */
