@@ -150,7 +150,7 @@ put_scans(Row *row)
 	put(row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->scans)));
 	put(row,
 		Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->out_of_order)));
-	put(row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->passes)));
+	put(row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->full_passes)));
 }
 
 /* gpuvec_stat() */

@@ -34,7 +34,7 @@
 
 /* Scans that tell something, and the share of them that gives cause for it. */
 #define MANY_SCANS		100
-#define PASSES_SHARE	0.5
+#define FULL_PASSES_FRACTION	0.5
 #define OUT_OF_ORDER_FRACTION		0.05
 
 /* An index that is looked into. */
@@ -86,7 +86,7 @@ describe_counts(const Patient *patient)
 		return "";
 	return psprintf(", %lld scans, %lld passes over the table",
 					(long long) counts[IVFPQ_COUNT_SCANS],
-					(long long) counts[IVFPQ_COUNT_PASSES]);
+					(long long) counts[IVFPQ_COUNT_FULL_PASSES]);
 }
 
 /*
@@ -132,10 +132,10 @@ find_in_counts(const Patient *patient)
 	if (!patient->counted || scans < MANY_SCANS ||
 		patient->inspection.meta.nlists == 0)
 		return;
-	if (counts[IVFPQ_COUNT_PASSES] > scans * PASSES_SHARE)
+	if (counts[IVFPQ_COUNT_FULL_PASSES] > scans * FULL_PASSES_FRACTION)
 		find(patient,
 			 psprintf("%lld of %lld scans ended in a pass over the whole table",
-					  (long long) counts[IVFPQ_COUNT_PASSES],
+					  (long long) counts[IVFPQ_COUNT_FULL_PASSES],
 					  (long long) scans),
 			 "give conditions that few rows fulfill an index of their own, or make their columns keys of this one");
 	if (counts[IVFPQ_COUNT_OUT_OF_ORDER] > counts[IVFPQ_COUNT_RETURNED] * OUT_OF_ORDER_FRACTION)

@@ -88,7 +88,7 @@ rest_name(const IvfpqScanReport *report)
 	{
 		case IVFPQ_REST_NONE:
 			return "index";
-		case IVFPQ_REST_PASS:
+		case IVFPQ_REST_FULL_PASS:
 			return "table";
 		case IVFPQ_REST_MATCHES:
 			return "bitmap";

@@ -155,11 +155,11 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 	double		recall;
 	Cost		startup = index->path.startup_cost;
 	Cost		deep;
-	Cost		pass;
+	Cost		full_pass;
 
 	cost_qual_eval(&conditions, rel->baserestrictinfo, root);
 	get_tablespace_page_costs(rel->reltablespace, NULL, &seq_page);
-	pass = seq_page * rel->pages +
+	full_pass = seq_page * rel->pages +
 		rel->tuples * (cpu_tuple_cost + conditions.per_tuple) +
 		path->rows * 2 * cpu_operator_cost;
 	if (wanted > 0 && wanted < path->rows)
@@ -171,7 +171,7 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 	recall = path->pathkeys == NIL ? ivfpq_radius_recall : ivfpq_recall;
 	deep = IvfpqDepthCost(root, index, recall, depth, conditions.per_tuple);
 	path->startup_cost = startup;
-	path->total_cost = startup + Min(Max(deep - startup, 0), pass) / part;
+	path->total_cost = startup + Min(Max(deep - startup, 0), full_pass) / part;
 }
 
 /* The custom path of which an index path is the child. */

@@ -14,7 +14,7 @@
 
 /* Would a scan rather make a pass than take that much?  See fullpass.c. */
 static bool
-pass_is_better(const IvfpqMany *many, const IvfpqEffort *effort)
+full_pass_is_better(const IvfpqMany *many, const IvfpqEffort *effort)
 {
 	if (effort->unreached)
 		return true;
@@ -62,7 +62,7 @@ IvfpqManyEffort(IvfpqMany *many, double rows, int drained, IvfpqEffort *effort,
 		IvfpqGetEffort(&first, many->index, meta, ivfpq_recall, 0);
 		most = Min(most, Max(ivfpq_max_probes, first.probes));
 	}
-	if (pass_is_better(many, effort))
+	if (full_pass_is_better(many, effort))
 	{
 		if (ivfpq_max_probes == 0)
 			return false;

@@ -69,16 +69,16 @@ hides_rows(PlannerInfo *root, RelOptInfo *rel)
  * be computed above the filter.
  */
 bool
-IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info, bool by_pass)
+IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info, bool by_full_pass)
 {
 	Relation	index;
 	bool		leaks;
 
-	if ((info->indexprs == NIL && !(by_pass && info->indpred != NIL)) ||
+	if ((info->indexprs == NIL && !(by_full_pass && info->indpred != NIL)) ||
 		info->hypothetical || !hides_rows(root, info->rel))
 		return false;
 	index = index_open(info->indexoid, NoLock);
-	leaks = IvfpqIsInterpreted(index, by_pass);
+	leaks = IvfpqIsInterpreted(index, by_full_pass);
 	index_close(index, NoLock);
 	return leaks;
 }

@@ -389,7 +389,7 @@ index_rows(const IvfpqScan *state)
 
 /* Everything that passes, by reading the table. */
 static double
-pass_ns(const IvfpqScan *state, double share)
+full_pass_ns(const IvfpqScan *state, double share)
 {
 	return (IvfpqRerankIsCold(state->rerank) ? COLD_PAGE_NS : PAGE_NS) *
 		state->rerank->heap_blocks +
@@ -443,11 +443,11 @@ static double
 rest_ns(const IvfpqScan *state, const Passing *passing, bool must,
 		IvfpqRest *way)
 {
-	double		rest = pass_ns(state, passing->share);
+	double		rest = full_pass_ns(state, passing->share);
 	double		lists = lists_ns(state, passing->share);
 	double		matches;
 
-	*way = IVFPQ_REST_PASS;
+	*way = IVFPQ_REST_FULL_PASS;
 	if (state->asks_keys && lists < rest)
 	{
 		*way = IVFPQ_REST_LISTS;
@@ -470,7 +470,7 @@ static double
 first_depth(const IvfpqScan *state, const Passing *passing, double needed)
 {
 	double		wanted = Max(state->filter->wanted, USUAL_WANTED);
-	double		rest = pass_ns(state, passing->share);
+	double		rest = full_pass_ns(state, passing->share);
 
 	if (needed <= MOST_FIRST * wanted &&
 		batch_ns(state, needed, passing->share) <= BATCHES_SHARE * rest)
@@ -579,7 +579,7 @@ is_unknown(const IvfpqScan *state)
  * on keys are answered from all lists then.
  */
 static bool
-pass_is_better(const IvfpqScan *state)
+full_pass_is_better(const IvfpqScan *state)
 {
 	const IvfpqEffort *effort = &state->effort;
 
@@ -603,8 +603,8 @@ IvfpqDepthRest(const IvfpqScan *state, bool must)
 	IvfpqRest	way;
 
 	if (!is_filtered(state))
-		return !leaves && !pass_is_better(state) ? IVFPQ_REST_NONE :
-			state->asks_keys ? IVFPQ_REST_LISTS : IVFPQ_REST_PASS;
+		return !leaves && !full_pass_is_better(state) ? IVFPQ_REST_NONE :
+			state->asks_keys ? IVFPQ_REST_LISTS : IVFPQ_REST_FULL_PASS;
 	count_passing(state, &passing);
 	(void) rest_ns(state, &passing, must, &way);
 	return leaves || next_depth(state, &passing) == 0 ? way : IVFPQ_REST_NONE;

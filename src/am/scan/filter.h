@@ -18,7 +18,7 @@
 typedef enum IvfpqRest
 {
 	IVFPQ_REST_NONE,			/* batches were enough */
-	IVFPQ_REST_PASS,			/* the whole table was read */
+	IVFPQ_REST_FULL_PASS,			/* the whole table was read */
 	IVFPQ_REST_MATCHES,			/* another index said which rows match */
 	IVFPQ_REST_LISTS			/* the index did so by its keys */
 } IvfpqRest;

@@ -53,7 +53,7 @@ offer_row(IvfpqScan *state, TupleTableSlot *row,
  * where it is; state->report says by which way.
  */
 void
-IvfpqFilterPass(IvfpqScan *state,
+IvfpqFilterFullPass(IvfpqScan *state,
 				void (*take) (IvfpqScan *state, uint64 id, double distance))
 {
 	IvfpqFilter *filter = state->filter;

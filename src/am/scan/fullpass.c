@@ -208,7 +208,7 @@ IvfpqFullPassBegin(IvfpqScan *state)
 {
 	int			sort_mem = sort_memory(state);
 	TupleDesc	desc = begin_distance_sort(state, sort_mem);
-	IvfpqRest	rest = state->asks_keys ? IVFPQ_REST_LISTS : IVFPQ_REST_PASS;
+	IvfpqRest	rest = state->asks_keys ? IVFPQ_REST_LISTS : IVFPQ_REST_FULL_PASS;
 	bool		by_lists = state->filter == NULL;
 
 	if (state->filter != NULL)
@@ -228,7 +228,7 @@ IvfpqFullPassBegin(IvfpqScan *state)
 		state->rerank->asks_all = true;
 	}
 	if (!by_lists)
-		IvfpqFilterPass(state, put_row);
+		IvfpqFilterFullPass(state, put_row);
 	else
 		rerank_rest(state, sort_mem);
 	tuplesort_performsort(state->finish_sort);

@@ -66,11 +66,11 @@ PG_FUNCTION_INFO_V1(gpuvec_last_scan);
  * rows instead, or keys, but while there are no lists these name all of them.
  */
 static bool
-passes_table(const IvfpqScan *state)
+is_full_pass(const IvfpqScan *state)
 {
 	IvfpqRest	rest = state->report.filter.rest;
 
-	return state->finishing && (rest == IVFPQ_REST_PASS ||
+	return state->finishing && (rest == IVFPQ_REST_FULL_PASS ||
 								(rest == IVFPQ_REST_LISTS &&
 								 state->model->meta.nlists == 0));
 }
@@ -88,7 +88,7 @@ IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report)
 	report->matched = state->search.matched;
 	report->returned = state->returned;
 	report->out_of_order = state->out_of_order;
-	report->finished = passes_table(state);
+	report->finished = is_full_pass(state);
 	report->remote = state->search.remote.report;
 }
 

@@ -185,7 +185,7 @@ extern void IvfpqCostEstimate(PlannerInfo *root, IndexPath *path,
 							  Cost *total_cost, Selectivity *selectivity,
 							  double *correlation, double *pages);
 extern bool IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info,
-						   bool by_pass);
+						   bool by_full_pass);
 extern bool IvfpqWantsNoVector(const List *clauses);
 extern bool IvfpqReliesOnOrder(const PlannerInfo *root);
 extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexPath *path,
@@ -238,7 +238,7 @@ extern bool IvfpqRadiusIsRead(IvfpqScan *state);
 extern double IvfpqRadiusDepth(const IvfpqScan *state, double needed);
 
 /* filterpass.c */
-extern void IvfpqFilterPass(IvfpqScan *state,
+extern void IvfpqFilterFullPass(IvfpqScan *state,
 							void (*take) (IvfpqScan *state, uint64 id,
 										  double distance));
 extern bool IvfpqFilterFetch(IndexScanDesc scan, uint64 id);

@@ -101,7 +101,7 @@ extern int64 IvfpqServerMemory(bool of_one);
  * Count so many scans of an index for gpuvec_stat: rows that came too late, and
  * whether one ended with a pass over the table.
  */
-extern void IvfpqCountScans(int64 scans, int64 out_of_order, bool passed);
+extern void IvfpqCountScans(int64 scans, int64 out_of_order, bool full_pass);
 
 /* A cause in a word, as gpuvec_stat names it. */
 extern const char *IvfpqServedName(IvfpqServed served);

@@ -50,7 +50,7 @@ init_shared(void *memory, LWLock *lock)
 	pg_atomic_init_u64(&shared->answers, 0);
 	pg_atomic_init_u64(&shared->scans, 0);
 	pg_atomic_init_u64(&shared->out_of_order, 0);
-	pg_atomic_init_u64(&shared->passes, 0);
+	pg_atomic_init_u64(&shared->full_passes, 0);
 	pg_atomic_init_u64(&shared->sets, 0);
 	pg_atomic_init_u64(&shared->sets_failed, 0);
 	pg_atomic_init_u64(&shared->sent, 0);
@@ -212,15 +212,15 @@ IvfpqSharedGetServer(IvfpqServerInfo *server)
 
 /* See served.h. */
 void
-IvfpqCountScans(int64 scans, int64 out_of_order, bool passed)
+IvfpqCountScans(int64 scans, int64 out_of_order, bool full_pass)
 {
 	if (ivfpq_shared == NULL)
 		return;
 	pg_atomic_fetch_add_u64(&ivfpq_shared->scans, scans);
 	if (out_of_order > 0)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->out_of_order, out_of_order);
-	if (passed)
-		pg_atomic_fetch_add_u64(&ivfpq_shared->passes, 1);
+	if (full_pass)
+		pg_atomic_fetch_add_u64(&ivfpq_shared->full_passes, 1);
 }
 
 /* See served.h. */

@@ -112,7 +112,7 @@ typedef struct IvfpqShared
 								 * only grows */
 	pg_atomic_uint64 scans;		/* of indexes, however they were searched */
 	pg_atomic_uint64 out_of_order; /* of them all */
-	pg_atomic_uint64 passes;	/* scans that ended with one */
+	pg_atomic_uint64 full_passes;	/* scans that ended with one */
 	pg_atomic_uint64 sets;		/* whose work gpuvecd has finished */
 	pg_atomic_uint64 sets_failed;	/* ... should have done and has not */
 	pg_atomic_uint64 sent;		/* bytes, by all clients */
