@@ -50,7 +50,7 @@ gv_among(const uint64_t *values, int n, uint64_t image)
 
 /* Does a key that is not NULL fulfill the test? */
 static __device__ __forceinline__ bool
-gv_fulfills(const GvCardTest &test, const uint64_t *values, uint64_t image)
+gv_matches(const GvCardTest &test, const uint64_t *values, uint64_t image)
 {
 	switch (test.kind)
 	{
@@ -100,7 +100,7 @@ gv_card_match(const GvCardTest *tests, int n, const uint64_t *values,
 			matching[b] &= __ballot_sync(GV_FULL_WARP,
 										 (nulls[b] >> lane & 1) != 0 ?
 										 test.kind == GV_TEST_NULL :
-										 gv_fulfills(test, values, images[b]));
+										 gv_matches(test, values, images[b]));
 			left |= matching[b];
 		}
 	}

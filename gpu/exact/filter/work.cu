@@ -54,10 +54,10 @@ capacity_for(const GvExactAmount *amount)
 		least = amount->capacity;
 	else if (amount->n <= GV_EXACT_FEW)
 	{
-		int64_t		passing = 3 * (amount->k + 1) *
+		int64_t		matching = 3 * (amount->k + 1) *
 			(amount->nrows / GV_EXACT_FEW_SEED + 1);
 
-		least = passing < amount->nrows ? passing : amount->nrows;
+		least = matching < amount->nrows ? matching : amount->nrows;
 		least = least > FEW_CAPACITY ? least : FEW_CAPACITY;
 	}
 	return (uint32_t) (capacity > least ? capacity : least);

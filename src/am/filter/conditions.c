@@ -43,7 +43,7 @@ enum
 	PRIVATE_NEARLY,
 	PRIVATE_WANTED,
 	PRIVATE_SHARE,
-	PRIVATE_PASS_NS,
+	PRIVATE_QUAL_NS,
 	PRIVATE_MATCHES,
 	PRIVATE_KEY_SHARE,
 	PRIVATE_NDISTANCES,
@@ -172,7 +172,7 @@ IvfpqMakeNumber(double number)
  * the rows whose keys fulfill what is asked of them.
  */
 static double
-share_that_passes(PlannerInfo *root, const CustomPath *path,
+filter_selectivity(PlannerInfo *root, const CustomPath *path,
 				  const Division *division)
 {
 	const IndexPath *index = linitial(path->custom_paths);
@@ -189,7 +189,7 @@ share_that_passes(PlannerInfo *root, const CustomPath *path,
  * as one.
  */
 static double
-pass_ns(PlannerInfo *root, List *early)
+qual_ns(PlannerInfo *root, List *early)
 {
 	QualCost	cost;
 	double		operators;
@@ -210,9 +210,9 @@ private_of(PlannerInfo *root, const CustomPath *path,
 
 	private = list_make5(makeInteger(list_length(division->early)),
 						 IvfpqMakeNumber(IvfpqRowsWanted(root, &path->path)),
-						 IvfpqMakeNumber(share_that_passes(root, path,
+						 IvfpqMakeNumber(filter_selectivity(root, path,
 														   division)),
-						 IvfpqMakeNumber(pass_ns(root, division->early)),
+						 IvfpqMakeNumber(qual_ns(root, division->early)),
 						 linitial(path->custom_private));
 	private = lappend(private, lsecond(path->custom_private));
 	private = lappend(private, makeInteger(ndistances));
@@ -327,7 +327,7 @@ IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
 	plan->nearly = intVal(list_nth(private, PRIVATE_NEARLY));
 	plan->wanted = number_at(scan, PRIVATE_WANTED);
 	plan->share = number_at(scan, PRIVATE_SHARE);
-	plan->pass_ns = number_at(scan, PRIVATE_PASS_NS);
+	plan->qual_ns = number_at(scan, PRIVATE_QUAL_NS);
 	plan->matches = number_at(scan, PRIVATE_MATCHES);
 	plan->key_share = number_at(scan, PRIVATE_KEY_SHARE);
 	plan->ndistances = intVal(list_nth(private, PRIVATE_NDISTANCES));

@@ -25,7 +25,7 @@ typedef struct IvfpqFilterPlan
 	int			nearly;			/* conditions asked before a row is measured */
 	double		wanted;			/* see IvfpqFilter */
 	double		share;
-	double		pass_ns;
+	double		qual_ns;
 	double		matches;
 	double		key_share;
 	int			ndistances;

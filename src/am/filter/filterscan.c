@@ -96,7 +96,7 @@ put_distance(IvfpqFilterScan *state, double distance, bool isnull)
 
 /* IvfpqFilter.passes */
 static bool
-row_passes(void *arg, TupleTableSlot *row)
+row_satisfies(void *arg, TupleTableSlot *row)
 {
 	IvfpqFilterScan *state = arg;
 	ExprContext *context = state->row_context;
@@ -307,7 +307,7 @@ begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 	}
 	begin_conditions(state);
 	begin_rows(state, estate);
-	filter->passes = row_passes;
+	filter->satisfies = row_satisfies;
 	filter->admits = row_is_admitted;
 	filter->next_match = state->bitmap != NULL ? next_match : NULL;
 	filter->arg = state;
@@ -315,7 +315,7 @@ begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 	filter->radius.by_all = state->plan.by_all;
 	filter->wanted = state->plan.wanted;
 	filter->share = state->plan.share;
-	filter->pass_ns = state->plan.pass_ns;
+	filter->qual_ns = state->plan.qual_ns;
 	filter->matches = state->plan.matches;
 	filter->key_share = state->plan.key_share;
 }

@@ -318,8 +318,8 @@ IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 		return false;
 	if ((rerank->tests != NULL &&
 		 !IvfpqRerankMatches(rerank, rerank->slot, rerank->asks_all)) ||
-		(rerank->passes != NULL &&
-		 !rerank->passes(rerank->passes_arg, rerank->slot)))
+		(rerank->satisfies != NULL &&
+		 !rerank->satisfies(rerank->satisfies_arg, rerank->slot)))
 	{
 		rerank->rejected = true;
 		ExecClearTuple(rerank->slot);

@@ -15,7 +15,7 @@
 #include "page/buffer/prefetch.h"
 
 /* Does a row of the table, in a slot of its kind, pass a condition? */
-typedef bool (*IvfpqPasses) (void *arg, TupleTableSlot *row);
+typedef bool (*IvfpqSatisfies) (void *arg, TupleTableSlot *row);
 
 typedef struct IvfpqRerank
 {
@@ -36,9 +36,9 @@ typedef struct IvfpqRerank
 	int			dims;			/* measure rows of these only; 0 = all */
 	IvfpqType	type;			/* when dims > 0 */
 	bool	   *told;			/* has a warning been given? */
-	IvfpqPasses passes;			/* rows that do not are not measured; NULL:
+	IvfpqSatisfies satisfies;			/* rows that do not are not measured; NULL:
 								 * all do */
-	void	   *passes_arg;
+	void	   *satisfies_arg;
 	const IvfpqKeyTests *tests; /* what is asked of keys, or NULL */
 	bool		asks_all;		/* also what images have answered */
 	bool		rejected;		/* the row fetched last did not pass */

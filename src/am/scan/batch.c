@@ -33,7 +33,7 @@ IvfpqScanRerankRow(IvfpqScan *state, uint64 id, double *distance)
 		(IvfpqScanAsksRows(state) ? rejected : reranked))
 		return reranked;
 	entry = tidset_lookup(state->reranked, id);
-	entry->passed = !rejected;
+	entry->matched = !rejected;
 	entry->gone = !reranked;
 	return reranked;
 }
@@ -81,7 +81,7 @@ rerank_rows(IvfpqScan *state, uint64 *ids, int64 count)
 		if (found)
 			continue;
 		/* unless the row says otherwise */
-		entry->passed = !IvfpqScanAsksRows(state);
+		entry->matched = !IvfpqScanAsksRows(state);
 		entry->gone = false;
 		ids[kept++] = ids[i];
 	}

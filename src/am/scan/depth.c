@@ -75,9 +75,9 @@
  * Rows that pass, from which on their share is known: if it is what the planner
  * expected, roughly, and if not.
  */
-#define SOME_PASSED			2
-#define FEW_PASSED			5
-#define MANY_PASSED			8
+#define SOME_MATCHED			2
+#define FEW_MATCHED			5
+#define MANY_MATCHED			8
 
 /* Rows that did not pass, from which on another index may be asked. */
 #define LEAST_REJECTED		500
@@ -122,13 +122,13 @@
 #define COLD_FETCH_NS		20000.0 /* ... or for a row of it */
 
 /* What is known of the rows that pass. */
-typedef struct Passing
+typedef struct Matching
 {
 	double		looked;			/* of the nearest so many rows */
-	double		passed;			/* so many pass, and are admitted */
+	double		matched;			/* so many pass, and are admitted */
 	double		share;			/* of those further on, likely */
 	bool		is_sure;		/* that is not off by much */
-} Passing;
+} Matching;
 
 /*
  * Do rows that pass lie among all others, by chance?  If not, they may be far
@@ -145,11 +145,11 @@ is_spread(const IvfpqScan *state)
 		state->filter->radius.is_set)
 		return true;
 	expected = state->filter->share * state->visible * state->depth;
-	if (state->passed < FEW_PASSED)
-		return state->passed + 1 + 2 * sqrt(expected) >= expected;
-	return state->passed_near * (state->passed * FAR_FEWER < expected ?
+	if (state->matched < FEW_MATCHED)
+		return state->matched + 1 + 2 * sqrt(expected) >= expected;
+	return state->matched_near * (state->matched * FAR_FEWER < expected ?
 								 LEAST_NEARER_OF_FEW : LEAST_NEARER) >=
-		state->passed;
+		state->matched;
 }
 
 /* Does a filter choose rows? */
@@ -167,34 +167,34 @@ guessed_share(const IvfpqScan *state)
 }
 
 static void
-count_passing(const IvfpqScan *state, Passing *passing)
+count_matching(const IvfpqScan *state, Matching *matching)
 {
 	double		guess = guessed_share(state);
 	double		expected;
 	bool		agrees;
 
-	passing->looked = state->depth;
-	passing->passed = state->passed;
+	matching->looked = state->depth;
+	matching->matched = state->matched;
 	if (state->search.addresses)
 	{
-		passing->looked = state->taken;
-		passing->passed = state->returned;
+		matching->looked = state->taken;
+		matching->matched = state->returned;
 		if (!is_filtered(state))	/* rows gone did not come up */
-			passing->looked += (double) state->gone;
+			matching->looked += (double) state->gone;
 	}
 	else if (state->taken > 0)
-		passing->passed *= (double) state->returned / state->taken;
-	expected = guess * passing->looked;
-	agrees = fabs(passing->passed - expected) <= 1 + 2 * sqrt(expected);
-	passing->is_sure = is_spread(state) &&
-		passing->passed >= (agrees ? SOME_PASSED : MANY_PASSED);
-	if ((agrees && passing->passed < FEW_PASSED) || passing->looked == 0)
-		passing->share = guess;
-	else if (passing->passed >= FEW_PASSED)
-		passing->share = passing->passed / passing->looked;
+		matching->matched *= (double) state->returned / state->taken;
+	expected = guess * matching->looked;
+	agrees = fabs(matching->matched - expected) <= 1 + 2 * sqrt(expected);
+	matching->is_sure = is_spread(state) &&
+		matching->matched >= (agrees ? SOME_MATCHED : MANY_MATCHED);
+	if ((agrees && matching->matched < FEW_MATCHED) || matching->looked == 0)
+		matching->share = guess;
+	else if (matching->matched >= FEW_MATCHED)
+		matching->share = matching->matched / matching->looked;
 	else						/* the next one may have been about to come */
-		passing->share = (passing->passed + 1) / passing->looked;
-	passing->share = Max(Min(passing->share, 1), IVFPQ_LEAST_SHARE);
+		matching->share = (matching->matched + 1) / matching->looked;
+	matching->share = Max(Min(matching->share, 1), IVFPQ_LEAST_SHARE);
 }
 
 /* The rows that the next batch is to have returned, with those before it. */
@@ -215,13 +215,13 @@ wanted_rows(const IvfpqScan *state)
 
 /* The nearest rows of which as many as are wanted pass, likely. */
 static double
-needed_depth(const IvfpqScan *state, const Passing *passing)
+needed_depth(const IvfpqScan *state, const Matching *matching)
 {
 	double		wanted = wanted_rows(state);
 
-	if (!is_filtered(state) && passing->share >= 1)
+	if (!is_filtered(state) && matching->share >= 1)
 		return wanted;
-	return Max((wanted + MARGIN * sqrt(wanted)) / passing->share,
+	return Max((wanted + MARGIN * sqrt(wanted)) / matching->share,
 			   IVFPQ_FIRST_ROWS);
 }
 
@@ -240,7 +240,7 @@ static double
 fetch_ns(const IvfpqScan *state)
 {
 	return (IvfpqRerankIsCold(state->rerank) ? COLD_FETCH_NS :
-			IVFPQ_FETCH_NS) + state->filter->pass_ns;
+			IVFPQ_FETCH_NS) + state->filter->qual_ns;
 }
 
 /*
@@ -393,7 +393,7 @@ full_pass_ns(const IvfpqScan *state, double share)
 {
 	return (IvfpqRerankIsCold(state->rerank) ? COLD_PAGE_NS : PAGE_NS) *
 		state->rerank->heap_blocks +
-		table_rows(state) * (ROW_NS + state->filter->pass_ns) +
+		table_rows(state) * (ROW_NS + state->filter->qual_ns) +
 		index_rows(state) * state->key_share * share *
 		(rerank_ns(state) + SORT_NS);
 }
@@ -426,11 +426,11 @@ matches_ns(const IvfpqScan *state, double share)
  * of the rest.
  */
 static double
-depth_within(const IvfpqScan *state, const Passing *passing, double depth,
+depth_within(const IvfpqScan *state, const Matching *matching, double depth,
 			 double allowed, double rest)
 {
 	while (depth / 2 >= IVFPQ_FIRST_WITHIN &&
-		   batch_ns(state, depth, passing->share) > allowed * rest)
+		   batch_ns(state, depth, matching->share) > allowed * rest)
 		depth /= 2;
 	return depth;
 }
@@ -440,11 +440,11 @@ depth_within(const IvfpqScan *state, const Passing *passing, double depth,
  * or by the other index.
  */
 static double
-rest_ns(const IvfpqScan *state, const Passing *passing, bool must,
+rest_ns(const IvfpqScan *state, const Matching *matching, bool must,
 		IvfpqRest *way)
 {
-	double		rest = full_pass_ns(state, passing->share);
-	double		lists = lists_ns(state, passing->share);
+	double		rest = full_pass_ns(state, matching->share);
+	double		lists = lists_ns(state, matching->share);
 	double		matches;
 
 	*way = IVFPQ_REST_FULL_PASS;
@@ -456,7 +456,7 @@ rest_ns(const IvfpqScan *state, const Passing *passing, bool must,
 	if (state->filter->next_match == NULL ||
 		(!must && state->report.filter.rejected < LEAST_REJECTED))
 		return rest;
-	matches = matches_ns(state, passing->share);
+	matches = matches_ns(state, matching->share);
 	if (matches < rest)
 		*way = IVFPQ_REST_MATCHES;
 	return Min(matches, rest);
@@ -467,17 +467,17 @@ rest_ns(const IvfpqScan *state, const Passing *passing, bool must,
  * another index may bring the rest it rejects enough for that to be asked.
  */
 static double
-first_depth(const IvfpqScan *state, const Passing *passing, double needed)
+first_depth(const IvfpqScan *state, const Matching *matching, double needed)
 {
 	double		wanted = Max(state->filter->wanted, USUAL_WANTED);
-	double		rest = full_pass_ns(state, passing->share);
+	double		rest = full_pass_ns(state, matching->share);
 
 	if (needed <= MOST_FIRST * wanted &&
-		batch_ns(state, needed, passing->share) <= BATCHES_SHARE * rest)
+		batch_ns(state, needed, matching->share) <= BATCHES_SHARE * rest)
 		return needed;
 	if (state->filter->next_match != NULL)
 		return Min(needed, 1.1 * LEAST_REJECTED);
-	return depth_within(state, passing, Min(needed, MOST_TRIED * wanted),
+	return depth_within(state, matching, Min(needed, MOST_TRIED * wanted),
 						TRIAL_SHARE, rest);
 }
 
@@ -486,48 +486,48 @@ first_depth(const IvfpqScan *state, const Passing *passing, double needed)
  * that passes is not known, one that costs little may tell.
  */
 static double
-later_depth(const IvfpqScan *state, const Passing *passing, double needed)
+later_depth(const IvfpqScan *state, const Matching *matching, double needed)
 {
 	double		least = LEAST_GROWTH * state->depth;
 	double		most = Max(least, Min(needed, MOST_GROWTH * state->depth));
 	IvfpqRest	way;
-	double		rest = rest_ns(state, passing, false, &way);
+	double		rest = rest_ns(state, matching, false, &way);
 	bool		by_index = way == IVFPQ_REST_MATCHES;
 	double		allowed = by_index ? 1 :
-	passing->is_sure ? SURE_BATCHES_SHARE : BATCHES_SHARE;
+	matching->is_sure ? SURE_BATCHES_SHARE : BATCHES_SHARE;
 
-	if (batch_ns(state, IvfpqRadiusDepth(state, needed), passing->share) <=
+	if (batch_ns(state, IvfpqRadiusDepth(state, needed), matching->share) <=
 		allowed * rest)
 		return most;
-	if (by_index || passing->is_sure || state->filter->radius.is_set)
+	if (by_index || matching->is_sure || state->filter->radius.is_set)
 		return 0;
-	most = depth_within(state, passing, most, MORE_TRIAL_SHARE, rest);
-	return most >= least && most * passing->share >= SOME_PASSED ? most : 0;
+	most = depth_within(state, matching, most, MORE_TRIAL_SHARE, rest);
+	return most >= least && most * matching->share >= SOME_MATCHED ? most : 0;
 }
 
 /* The depth of the next batch; 0 if the rest had better come. */
 static double
-next_depth(const IvfpqScan *state, const Passing *passing)
+next_depth(const IvfpqScan *state, const Matching *matching)
 {
-	double		needed = needed_depth(state, passing);
+	double		needed = needed_depth(state, matching);
 
 	if (!is_filtered(state))
 		return state->batch == 0 ? needed :
 			IvfpqBatchRows(state->index, &state->model->meta,
 						   state->depth + 1);
-	return state->batch == 0 ? first_depth(state, passing, needed) :
-		later_depth(state, passing, needed);
+	return state->batch == 0 ? first_depth(state, matching, needed) :
+		later_depth(state, matching, needed);
 }
 
 /* How deep the next batch goes, and what that takes: state->effort. */
 void
 IvfpqDepthNext(IvfpqScan *state)
 {
-	Passing		passing;
+	Matching		matching;
 	double		depth;
 
-	count_passing(state, &passing);
-	depth = next_depth(state, &passing);
+	count_matching(state, &matching);
+	depth = next_depth(state, &matching);
 	if (depth == 0)				/* all that may be read */
 		depth = LEAST_GROWTH * state->depth;
 	if (is_filtered(state))
@@ -599,15 +599,15 @@ IvfpqDepthRest(const IvfpqScan *state, bool must)
 {
 	bool		leaves = must || is_unknown(state) ||
 	IvfpqDepthNeedsFullPass(state);
-	Passing		passing;
+	Matching		matching;
 	IvfpqRest	way;
 
 	if (!is_filtered(state))
 		return !leaves && !full_pass_is_better(state) ? IVFPQ_REST_NONE :
 			state->asks_keys ? IVFPQ_REST_LISTS : IVFPQ_REST_FULL_PASS;
-	count_passing(state, &passing);
-	(void) rest_ns(state, &passing, must, &way);
-	return leaves || next_depth(state, &passing) == 0 ? way : IVFPQ_REST_NONE;
+	count_matching(state, &matching);
+	(void) rest_ns(state, &matching, must, &way);
+	return leaves || next_depth(state, &matching) == 0 ? way : IVFPQ_REST_NONE;
 }
 
 /*
@@ -638,28 +638,28 @@ IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 	int64		sure = (int64) calibrated_depth(state, state->depth);
 	bool		ignores_gone = !is_filtered(state) &&
 	!IvfpqDepthManyGone(state);
-	int64		passed = 0;
+	int64		matched = 0;
 	int64		nearer = 0;		/* in the nearer half of those */
 	int64		within = 0;
 
 	if (ignores_gone && !IvfpqScanAsksRows(state))
-		return state->passed = (int64) state->depth;
+		return state->matched = (int64) state->depth;
 	for (int64 i = 0; i < n; i++)
 	{
 		TidSetEntry *entry = tidset_lookup(state->reranked, ids[i]);
 
-		passed += entry != NULL && entry->passed &&
+		matched += entry != NULL && entry->matched &&
 			(!entry->gone || ignores_gone);
 		if (i < sure / 2)
-			nearer = passed;
+			nearer = matched;
 		if (i < sure)
-			within = passed;
+			within = matched;
 	}
-	state->passed = passed;
-	state->passed_near = nearer;
+	state->matched = matched;
+	state->matched_near = nearer;
 	if (!is_filtered(state))	/* not rejected by rechecks of keys */
-		return passed;
+		return matched;
 	if (!is_spread(state))
 		return nearer;
-	return Min(passed, within + (int64) (MOST_BEHIND * nearer));
+	return Min(matched, within + (int64) (MOST_BEHIND * nearer));
 }

@@ -47,7 +47,7 @@ typedef struct IvfpqRadius
 typedef struct IvfpqFilter
 {
 	/* Asked of every candidate, before its distance is known. */
-	IvfpqPasses passes;
+	IvfpqSatisfies satisfies;
 
 	/*
 	 * Asked of a row that passed, when it comes up in its order; the row is
@@ -72,7 +72,7 @@ typedef struct IvfpqFilter
 								 * pass, likely */
 	double		key_share;		/* of the index's rows that fulfill these,
 								 * likely */
-	double		pass_ns;		/* what `passes` takes for a row */
+	double		qual_ns;		/* what `passes` takes for a row */
 	double		matches;		/* rows that next_match brings, likely */
 } IvfpqFilter;
 

@@ -33,7 +33,7 @@ offer_row(IvfpqScan *state, TupleTableSlot *row,
 	if (!IvfpqRerankAdmits(state->rerank, row))
 		return;
 	if ((state->asks_keys && !IvfpqRerankMatches(state->rerank, row, true)) ||
-		!filter->passes(filter->arg, row))
+		!filter->satisfies(filter->arg, row))
 	{
 		state->report.filter.rejected++;
 		return;

@@ -77,7 +77,7 @@ reset_scan(IvfpqScan *state)
 	state->taken = 0;
 	state->quota = 0;
 	state->depth = 0;
-	state->passed = state->passed_near = 0;
+	state->matched = state->matched_near = 0;
 	state->out_of_order = 0;
 	state->tried = 0;
 	state->gone = 0;
@@ -260,8 +260,8 @@ start_scan(IndexScanDesc scan)
 					  scan->xs_snapshot);
 	if (state->filter != NULL)
 	{
-		state->rerank->passes = state->filter->passes;
-		state->rerank->passes_arg = state->filter->arg;
+		state->rerank->satisfies = state->filter->satisfies;
+		state->rerank->satisfies_arg = state->filter->arg;
 	}
 	if (state->asks_keys)
 		IvfpqRerankKeys(state->rerank, &state->tests);

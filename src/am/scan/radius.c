@@ -107,14 +107,14 @@ compare_doubles(const void *a, const void *b)
 static int
 rerank_watched(IvfpqScan *state, const uint64 *ids, int n, double *distances)
 {
-	IvfpqPasses passes = state->rerank->passes;
+	IvfpqSatisfies satisfies = state->rerank->satisfies;
 	int			seen = 0;
 
-	state->rerank->passes = NULL;
+	state->rerank->satisfies = NULL;
 	for (int i = 0; i < n; i++)
 		if (IvfpqRerankRow(state->rerank, ids[i], &distances[seen]))
 			seen++;
-	state->rerank->passes = passes;
+	state->rerank->satisfies = satisfies;
 	state->report.reranked += seen;
 	qsort(distances, seen, sizeof(double), compare_doubles);
 	return seen;

@@ -145,8 +145,8 @@ typedef struct IvfpqScan
 	double		depth;			/* the nearest rows, whether they pass or not,
 								 * that the batch is good for; of those that
 								 * fulfill conditions on keys */
-	int64		passed;			/* of these, with a filter: so many pass, */
-	int64		passed_near;	/* ... of the nearer ones */
+	int64		matched;			/* of these, with a filter: so many pass, */
+	int64		matched_near;	/* ... of the nearer ones */
 	IvfpqWatched watched;		/* with a filter and a radius */
 	double		within;			/* rows within that, as ranks tell; 0 = not
 								 * known */

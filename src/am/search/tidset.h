@@ -11,7 +11,7 @@ typedef struct TidSetEntry
 {
 	uint64		id;
 	char		status;
-	bool		passed;			/* a scan's filter; see depth.c */
+	bool		matched;			/* a scan's filter; see depth.c */
 	bool		gone;			/* the snapshot does not see it */
 } TidSetEntry;
 

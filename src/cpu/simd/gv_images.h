@@ -80,7 +80,7 @@ images_in(const void *images, int width, const uint64_t *values, int32_t n)
 
 /* Widths are constants where images are compared. */
 static LEVEL uint32_t
-fulfill(const GvKeyTest *test, int width, const void *images)
+match(const GvKeyTest *test, int width, const void *images)
 {
 	if (test->kind == GV_TEST_SET)
 		return images_in(images, width, test->values, test->nvalues);

@@ -152,7 +152,7 @@ typedef struct GvKernels
 	 * Bit i: image i of images [GV_BLOCK], each of `width` bytes, fulfills a
 	 * test; one that is not of NULL.
 	 */
-	uint32_t	(*fulfill) (const GvKeyTest *test, int width,
+	uint32_t	(*match) (const GvKeyTest *test, int width,
 							const void *images);
 
 	/*

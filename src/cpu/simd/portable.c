@@ -472,7 +472,7 @@ is_in_set(uint64_t image, const uint64_t *values, int32_t n)
 }
 
 static bool
-fulfills(const GvKeyTest *test, uint64_t image)
+matches(const GvKeyTest *test, uint64_t image)
 {
 	switch (test->kind)
 	{
@@ -488,7 +488,7 @@ fulfills(const GvKeyTest *test, uint64_t image)
 }
 
 static uint32_t
-fulfill(const GvKeyTest *test, int width, const void *images)
+match(const GvKeyTest *test, int width, const void *images)
 {
 	uint64_t	wide[GV_BLOCK];
 	uint32_t	bits = 0;
@@ -496,7 +496,7 @@ fulfill(const GvKeyTest *test, int width, const void *images)
 
 	widen(images, width, wide);
 	for (i = 0; i < GV_BLOCK; i++)
-		bits |= (uint32_t) fulfills(test, wide[i]) << i;
+		bits |= (uint32_t) matches(test, wide[i]) << i;
 	return bits;
 }
 
@@ -520,7 +520,7 @@ const GvKernels gv_portable_kernels = {
 	.sum_postings = sum_postings,
 	.gather = gather,
 	.filter = filter,
-	.fulfill = fulfill,
+	.match = match,
 	.record_squares = record_squares,
 	.record_products = record_products,
 	.half_squares = half_squares,

@@ -40,7 +40,7 @@ make_test(const IvfpqKeyForm *form, int k, const IvfpqKeyImages *images)
 }
 
 static bool
-fulfills(const GvKeyTest *test, const IvfpqKeyImages *images)
+matches(const GvKeyTest *test, const IvfpqKeyImages *images)
 {
 	uint64		image = images->image[test->key];
 	bool		is_null = images->nulls >> test->key & 1;
@@ -72,7 +72,7 @@ count_rows(int sample, const GvKeyTest *tests, int ntests)
 
 		sample_images(sample, row, &images);
 		for (int i = 0; i < ntests; i++)
-			all &= fulfills(&tests[i], &images);
+			all &= matches(&tests[i], &images);
 		n += all;
 	}
 	return n;
