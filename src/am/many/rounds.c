@@ -301,7 +301,7 @@ search_portion(IvfpqMany *many)
 			for (int i = 0; i < n; i++)
 				IvfpqManyForget(many, active[i]);
 			IvfpqBulkRerankAll(many, active, n);
-			many->report.finished = true;
+			many->report.full_pass = true;
 			return;
 		}
 		n = search_round(many, &round, active, n, &drained);

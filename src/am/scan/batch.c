@@ -29,7 +29,7 @@ IvfpqScanRerankRow(IvfpqScan *state, uint64 id, double *distance)
 	state->tried++;
 	state->gone += !reranked && !rejected;
 	/* the entry says already that the row passes, or that it may not */
-	if (state->finishing ||
+	if (state->in_full_pass ||
 		(IvfpqScanAsksRows(state) ? rejected : reranked))
 		return reranked;
 	entry = tidset_lookup(state->reranked, id);

@@ -207,7 +207,7 @@ IvfpqCountersAdd(const IvfpqScanReport *report, int64 scans)
 		[IVFPQ_COUNT_RERANKED] = report->reranked,
 		[IVFPQ_COUNT_RETURNED] = report->returned,
 		[IVFPQ_COUNT_OUT_OF_ORDER] = report->out_of_order,
-		[IVFPQ_COUNT_FULL_PASSES] = report->finished
+		[IVFPQ_COUNT_FULL_PASSES] = report->full_pass
 	};
 	Slot	   *slot;
 

@@ -96,7 +96,7 @@ IvfpqFilterFetch(IndexScanDesc scan, uint64 id)
 	bool		found;
 
 	IvfpqIdToTid(id, &scan->xs_heaptid);
-	if (state->finishing && state->report.filter.rest != IVFPQ_REST_LISTS)
+	if (state->in_full_pass && state->report.filter.rest != IVFPQ_REST_LISTS)
 		return table_tuple_fetch_row_version(scan->heapRelation,
 											 &scan->xs_heaptid,
 											 scan->xs_snapshot, row);

@@ -100,17 +100,17 @@ begin_distance_sort(IvfpqScan *state, int sort_mem)
 
 	TupleDescInitEntry(desc, SORT_DISTANCE, "distance", FLOAT8OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_ID, "tid", INT8OID, -1, 0);
-	state->finish_sort = tuplesort_begin_heap(desc, 2, columns, operators,
+	state->full_pass_sort = tuplesort_begin_heap(desc, 2, columns, operators,
 											  collations, nulls_first,
 											  sort_mem, NULL, TUPLESORT_NONE);
-	state->finish_slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	state->full_pass_slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
 	return desc;
 }
 
 static void
 put_row(IvfpqScan *state, uint64 id, double distance)
 {
-	TupleTableSlot *slot = state->finish_slot;
+	TupleTableSlot *slot = state->full_pass_slot;
 
 	ExecClearTuple(slot);
 	slot->tts_values[SORT_DISTANCE - 1] = Float8GetDatum(distance);
@@ -118,7 +118,7 @@ put_row(IvfpqScan *state, uint64 id, double distance)
 	slot->tts_isnull[SORT_DISTANCE - 1] = false;
 	slot->tts_isnull[SORT_ID - 1] = false;
 	ExecStoreVirtualTuple(slot);
-	tuplesort_puttupleslot(state->finish_sort, slot);
+	tuplesort_puttupleslot(state->full_pass_sort, slot);
 }
 
 /* Put rows [n] of ascending ids into the sort. */
@@ -220,7 +220,7 @@ IvfpqFullPassBegin(IvfpqScan *state)
 	if (by_lists)
 		empty_queue(state);
 	MemoryContextDelete(state->batches);
-	state->finishing = true;
+	state->in_full_pass = true;
 	state->exhausted = true;
 	if (state->rerank != NULL)
 	{
@@ -231,10 +231,10 @@ IvfpqFullPassBegin(IvfpqScan *state)
 		IvfpqFilterFullPass(state, put_row);
 	else
 		rerank_rest(state, sort_mem);
-	tuplesort_performsort(state->finish_sort);
+	tuplesort_performsort(state->full_pass_sort);
 
-	ExecDropSingleTupleTableSlot(state->finish_slot);
-	state->finish_slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	ExecDropSingleTupleTableSlot(state->full_pass_slot);
+	state->full_pass_slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
 }
 
 /* The next nearest row; false at the end. */
@@ -243,13 +243,13 @@ IvfpqFullPassNext(IvfpqScan *state, IvfpqNextRow *row)
 {
 	bool		isnull;
 
-	if (!tuplesort_gettupleslot(state->finish_sort, true, false,
-								state->finish_slot, NULL))
+	if (!tuplesort_gettupleslot(state->full_pass_sort, true, false,
+								state->full_pass_slot, NULL))
 		return false;
 	row->least = row->most =
-		DatumGetFloat8(slot_getattr(state->finish_slot, SORT_DISTANCE,
+		DatumGetFloat8(slot_getattr(state->full_pass_slot, SORT_DISTANCE,
 									&isnull));
-	row->id = (uint64) DatumGetInt64(slot_getattr(state->finish_slot, SORT_ID,
+	row->id = (uint64) DatumGetInt64(slot_getattr(state->full_pass_slot, SORT_ID,
 												  &isnull));
 	row->reranked = true;
 	return true;
@@ -259,11 +259,11 @@ IvfpqFullPassNext(IvfpqScan *state, IvfpqNextRow *row)
 void
 IvfpqFullPassEnd(IvfpqScan *state)
 {
-	if (state->finish_slot)
-		ExecDropSingleTupleTableSlot(state->finish_slot);
-	if (state->finish_sort)
-		tuplesort_end(state->finish_sort);
-	state->finish_slot = NULL;
-	state->finish_sort = NULL;
-	state->finishing = false;
+	if (state->full_pass_slot)
+		ExecDropSingleTupleTableSlot(state->full_pass_slot);
+	if (state->full_pass_sort)
+		tuplesort_end(state->full_pass_sort);
+	state->full_pass_slot = NULL;
+	state->full_pass_sort = NULL;
+	state->in_full_pass = false;
 }

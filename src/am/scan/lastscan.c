@@ -33,7 +33,7 @@ enum
 	REPORT_RERANKED,
 	REPORT_RETURNED,
 	REPORT_OUT_OF_ORDER,
-	REPORT_FINISHED,
+	REPORT_FULL_PASS,
 	REPORT_ENGINE,
 	REPORT_BATCH_SIZE,
 	REPORT_STALE_LISTS,
@@ -52,7 +52,7 @@ enum
  */
 static const int counts[] = {
 	REPORT_BATCHES, REPORT_LISTS, REPORT_POSTINGS, REPORT_REFINED,
-	REPORT_RERANKED, REPORT_RETURNED, REPORT_OUT_OF_ORDER, REPORT_FINISHED,
+	REPORT_RERANKED, REPORT_RETURNED, REPORT_OUT_OF_ORDER, REPORT_FULL_PASS,
 	REPORT_STALE_LISTS, REPORT_TAIL_POSTINGS, REPORT_MATCHED
 };
 
@@ -70,7 +70,7 @@ is_full_pass(const IvfpqScan *state)
 {
 	IvfpqRest	rest = state->report.filter.rest;
 
-	return state->finishing && (rest == IVFPQ_REST_FULL_PASS ||
+	return state->in_full_pass && (rest == IVFPQ_REST_FULL_PASS ||
 								(rest == IVFPQ_REST_LISTS &&
 								 state->model->meta.nlists == 0));
 }
@@ -88,7 +88,7 @@ IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report)
 	report->matched = state->search.matched;
 	report->returned = state->returned;
 	report->out_of_order = state->out_of_order;
-	report->finished = is_full_pass(state);
+	report->full_pass = is_full_pass(state);
 	report->remote = state->search.remote.report;
 }
 
@@ -97,7 +97,7 @@ void
 IvfpqReportScan(const IvfpqScan *state)
 {
 	IvfpqScanReportOf(state, &last);
-	IvfpqCountScans(1, last.out_of_order, last.finished);
+	IvfpqCountScans(1, last.out_of_order, last.full_pass);
 	IvfpqCountersAdd(&last, 1);
 }
 
@@ -129,7 +129,7 @@ add_report(IvfpqScanReport *report, const IvfpqScanReport *before)
 	report->reranked += before->reranked;
 	report->returned += before->returned;
 	report->out_of_order += before->out_of_order;
-	report->finished |= before->finished;
+	report->full_pass |= before->full_pass;
 	add_remote(&report->remote, &before->remote);
 }
 
@@ -145,7 +145,7 @@ IvfpqReportMany(const IvfpqScanReport *report, int64 searches, bool more)
 	last = *report;
 	if (more)
 		add_report(&last, &before);
-	IvfpqCountScans(searches, report->out_of_order, report->finished);
+	IvfpqCountScans(searches, report->out_of_order, report->full_pass);
 	IvfpqCountersAdd(report, searches);
 }
 
@@ -217,7 +217,7 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 	values[REPORT_RERANKED] = Int64GetDatum(last.reranked);
 	values[REPORT_RETURNED] = Int64GetDatum(last.returned);
 	values[REPORT_OUT_OF_ORDER] = Int64GetDatum(last.out_of_order);
-	values[REPORT_FINISHED] = BoolGetDatum(last.finished);
+	values[REPORT_FULL_PASS] = BoolGetDatum(last.full_pass);
 	report_remote(&last.remote, values, nulls);
 	values[REPORT_MATCHED] = Int64GetDatum(last.matched);
 	nulls[REPORT_MATCHED] = !last.asks_keys;

@@ -375,7 +375,7 @@ queue_next(IvfpqScan *state, IvfpqNextRow *next)
 static bool
 take_row(IvfpqScan *state, IvfpqNextRow *row)
 {
-	if (state->finishing)
+	if (state->in_full_pass)
 		return IvfpqFullPassNext(state, row);
 	return queue_next(state, row);
 }

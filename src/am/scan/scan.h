@@ -42,7 +42,7 @@ typedef struct IvfpqScanReport
 	int64		reranked;		/* rows fetched from the heap */
 	int64		returned;			/* rows given out */
 	int64		out_of_order;			/* rows left out to keep the order */
-	bool		finished;		/* with a pass over all rows */
+	bool		full_pass;		/* with a pass over all rows */
 	IvfpqFilterReport filter;
 	IvfpqRemoteReport remote;
 } IvfpqScanReport;
@@ -155,9 +155,9 @@ typedef struct IvfpqScan
 	tidset_hash *returned_tids;	/* with a filter: where the rows given out
 								 * are, which may be elsewhere than entries
 								 * say */
-	bool		finishing;		/* rows come from finish_sort */
-	Tuplesortstate *finish_sort;	/* rows of the finishing pass, by distance */
-	TupleTableSlot *finish_slot;
+	bool		in_full_pass;		/* rows come from full_pass_sort */
+	Tuplesortstate *full_pass_sort;	/* rows of the finishing pass, by distance */
+	TupleTableSlot *full_pass_slot;
 } IvfpqScan;
 
 /* orderedscan.c */
