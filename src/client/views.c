@@ -273,10 +273,10 @@ count_behind(void *arg)
 		return;
 	for (int list = 0; list < meta.nlists; list++)
 	{
-		IvfpqListEntry entry;
+		IvfpqDirEntry entry;
 
 		CHECK_FOR_INTERRUPTS();
-		IvfpqListEntryRead(mirror->index, &meta, list, &entry);
+		IvfpqDirEntryRead(mirror->index, &meta, list, &entry);
 		behind += entry.nitems;
 	}
 	mirror->behind = Max(behind - mirror->held->postings, 0);

@@ -15,7 +15,7 @@
  */
 static void
 append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
-			  IvfpqListEntry *entry, const IvfpqPosting *postings, int npostings,
+			  IvfpqDirEntry *entry, const IvfpqPosting *postings, int npostings,
 			  GenericXLogState *state, IvfpqBlockPages *block)
 {
 	IvfpqSlotHeader *headers[IVFPQ_MAX_PARTS];
@@ -56,8 +56,8 @@ patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
 		   Buffer dirbuf, const IvfpqPosting *posting, IvfpqBlockPages *block)
 {
 	Page		page = BufferGetPage(dirbuf);
-	const IvfpqListEntry *from = IvfpqDirectoryEntry(page, list);
-	IvfpqListEntry entry = *from;
+	const IvfpqDirEntry *from = IvfpqDirEntryGet(page, list);
+	IvfpqDirEntry entry = *from;
 	IvfpqPatch	patches[1 + IVFPQ_MAX_PARTS];
 	const IvfpqSlotHeader *header = NULL;
 	int			slots_at[IVFPQ_MAX_PARTS];
@@ -79,7 +79,7 @@ patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
 	entry.nfirst += !posting->secondary;
 	IvfpqPatchInit(&patches[0], dirbuf);
 	IvfpqPatchAdd(&patches[0], (const char *) from - page, &entry,
-				  offsetof(IvfpqListEntry, del_seq));
+				  offsetof(IvfpqDirEntry, del_seq));
 	IvfpqPatchLog(index, patches, 1 + layout->nparts);
 }
 
@@ -105,7 +105,7 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
 						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
 	page = BufferGetPage(dirbuf);
-	if (pending == NULL && IvfpqDirectoryEntry(page, list)->nitems %
+	if (pending == NULL && IvfpqDirEntryGet(page, list)->nitems %
 		IVFPQ_BLOCK_POSTINGS > 0)
 		patch_list(index, &layout, list, dirbuf, posting, &block);
 	else
@@ -115,7 +115,7 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 		page = GenericXLogRegisterBuffer(state, dirbuf, 0);
 		if (pending != NULL)
 			pendbuf = IvfpqPendingTake(index, pending, &posting->tid, state);
-		append_postings(index, &layout, list, IvfpqDirectoryEntry(page, list),
+		append_postings(index, &layout, list, IvfpqDirEntryGet(page, list),
 					  posting, 1, state, &block);
 		GenericXLogFinish(state);
 	}
@@ -133,7 +133,7 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
  */
 void
 IvfpqChainAppend(Relation index, const IvfpqLayout *layout, uint32 list,
-				 IvfpqListEntry *chain, const IvfpqPosting *postings, int npostings)
+				 IvfpqDirEntry *chain, const IvfpqPosting *postings, int npostings)
 {
 	IvfpqBlockPages block;
 	GenericXLogState *state;

@@ -17,10 +17,10 @@ IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list)
 }
 
 /* A list's entry on its directory page. */
-IvfpqListEntry *
-IvfpqDirectoryEntry(Page page, uint32 list)
+IvfpqDirEntry *
+IvfpqDirEntryGet(Page page, uint32 list)
 {
-	return (IvfpqListEntry *) PageGetContents(page) +
+	return (IvfpqDirEntry *) PageGetContents(page) +
 		list % IVFPQ_ENTRIES_PER_PAGE;
 }
 
@@ -29,9 +29,9 @@ IvfpqDirectoryEntry(Page page, uint32 list)
  * handed on, for searches add them up.
  */
 static void
-copy_entry(Relation index, Buffer buf, uint32 list, IvfpqListEntry *entry)
+copy_entry(Relation index, Buffer buf, uint32 list, IvfpqDirEntry *entry)
 {
-	*entry = *IvfpqDirectoryEntry(BufferGetPage(buf), list);
+	*entry = *IvfpqDirEntryGet(BufferGetPage(buf), list);
 	if (entry->ndead > entry->nitems)
 		IvfpqCorrupted(index, BufferGetBlockNumber(buf),
 					   "list %u has %u dead copies of %u", list,
@@ -40,8 +40,8 @@ copy_entry(Relation index, Buffer buf, uint32 list, IvfpqListEntry *entry)
 
 /* Copy a list's entry out. */
 void
-IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
-				   IvfpqListEntry *entry)
+IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
+				   IvfpqDirEntry *entry)
 {
 	Buffer		buf;
 
@@ -57,8 +57,8 @@ IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
  * else who searches wants, too.
  */
 void
-IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
-					 const uint64 *lists, int n, IvfpqListEntry *entries)
+IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
+					 const uint64 *lists, int n, IvfpqDirEntry *entries)
 {
 	uint64	   *places = palloc_extended(Max(n, 1) * sizeof(uint64),
 										 MCXT_ALLOC_HUGE);

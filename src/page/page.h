@@ -77,12 +77,12 @@ extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 
 /* directory.c: where lists begin */
 extern BlockNumber IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list);
-extern IvfpqListEntry *IvfpqDirectoryEntry(Page page, uint32 list);
-extern void IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta,
-							   uint32 list, IvfpqListEntry *entry);
-extern void IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
+extern IvfpqDirEntry *IvfpqDirEntryGet(Page page, uint32 list);
+extern void IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta,
+							   uint32 list, IvfpqDirEntry *entry);
+extern void IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
 								 const uint64 *lists, int n,
-								 IvfpqListEntry *entries);
+								 IvfpqDirEntry *entries);
 
 /* version.c: which version the directory is */
 extern BlockNumber IvfpqDirectoryPages(const IvfpqMetaData *meta);
@@ -94,7 +94,7 @@ extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
 							uint32 list, const IvfpqPosting *posting,
 							const IvfpqPendingPlace *pending);
 extern void IvfpqChainAppend(Relation index, const IvfpqLayout *layout,
-							 uint32 list, IvfpqListEntry *chain,
+							 uint32 list, IvfpqDirEntry *chain,
 							 const IvfpqPosting *postings, int npostings);
 
 /* slab.c: slots and blocks on slab pages */
@@ -175,10 +175,10 @@ extern void IvfpqWriterInit(IvfpqWriter *writer, Relation index,
 							int nlists, bool shared);
 extern void IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 							void (*next) (void *arg, IvfpqPosting *posting),
-							void *arg, IvfpqListEntry *entry);
+							void *arg, IvfpqDirEntry *entry);
 extern void IvfpqWriterFinish(IvfpqWriter *writer);
 extern void IvfpqDirectoryWrite(Relation index, const IvfpqMetaData *meta,
-								const IvfpqListEntry *entries, bool shared);
+								const IvfpqDirEntry *entries, bool shared);
 extern void IvfpqLogBuild(Relation index, BlockNumber first,
 						  BlockNumber end);
 

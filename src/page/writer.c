@@ -166,7 +166,7 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 void
 IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 				void (*next) (void *arg, IvfpqPosting *posting), void *arg,
-				IvfpqListEntry *entry)
+				IvfpqDirEntry *entry)
 {
 	const IvfpqLayout *layout = &writer->layout;
 	char	   *parts[IVFPQ_MAX_PARTS];
@@ -214,7 +214,7 @@ IvfpqWriterFinish(IvfpqWriter *writer)
  */
 void
 IvfpqDirectoryWrite(Relation index, const IvfpqMetaData *meta,
-					const IvfpqListEntry *entries, bool shared)
+					const IvfpqDirEntry *entries, bool shared)
 {
 	char	   *page = palloc(BLCKSZ);
 
@@ -223,7 +223,7 @@ IvfpqDirectoryWrite(Relation index, const IvfpqMetaData *meta,
 		IvfpqPageInit((Page) page, IVFPQ_KIND_DIRECTORY);
 		for (int i = 0; i < IVFPQ_ENTRIES_PER_PAGE; i++)
 		{
-			IvfpqListEntry *entry = IvfpqDirectoryEntry((Page) page, i);
+			IvfpqDirEntry *entry = IvfpqDirEntryGet((Page) page, i);
 
 			if (list + i < meta->nlists)
 				*entry = entries[list + i];

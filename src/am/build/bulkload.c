@@ -117,7 +117,7 @@ postings_limit(const IvfpqBulkLoad *load)
 void
 IvfpqBulkLoadPrepare(IvfpqTeam *team, const IvfpqTraining *training)
 {
-	Size		bytes = training->nlists * sizeof(IvfpqListEntry);
+	Size		bytes = training->nlists * sizeof(IvfpqDirEntry);
 
 	memset(IvfpqTeamAlloc(team, IVFPQ_TEAM_ENTRIES, bytes), 0, bytes);
 }
@@ -299,7 +299,7 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 {
 	IvfpqPostings *postings = &load->postings;
 	const uint32 *counts = postings->counts;
-	IvfpqListEntry *entries = IvfpqTeamMemory(load->team,
+	IvfpqDirEntry *entries = IvfpqTeamMemory(load->team,
 											  IVFPQ_TEAM_ENTRIES);
 	IvfpqWriter writer;
 

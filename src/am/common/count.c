@@ -36,11 +36,11 @@ IvfpqSumLists(Relation index, const IvfpqMetaData *meta,
 	memset(totals, 0, sizeof(*totals));
 	for (int list = 0; list < meta->nlists; list++)
 	{
-		IvfpqListEntry entry;
+		IvfpqDirEntry entry;
 		int64		live;
 
 		CHECK_FOR_INTERRUPTS();
-		IvfpqListEntryRead(index, meta, list, &entry);
+		IvfpqDirEntryRead(index, meta, list, &entry);
 		live = (int64) entry.nitems - entry.ndead;
 		totals->rows += entry.nfirst;
 		totals->live += live;

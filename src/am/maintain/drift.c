@@ -188,12 +188,12 @@ look_at_lists(Drift *drift, int64 postings)
 	IvfpqListReaderInit(&reader, drift->index, meta, NULL);
 	for (int list = 0; list < meta->nlists && done < DRAWN; list++)
 	{
-		IvfpqListEntry entry;
+		IvfpqDirEntry entry;
 		int64		end;
 		int			n = 0;
 
 		CHECK_FOR_INTERRUPTS();
-		IvfpqListEntryRead(drift->index, meta, list, &entry);
+		IvfpqDirEntryRead(drift->index, meta, list, &entry);
 		end = first + entry.nitems - entry.ndead;
 		while (done + n < DRAWN && numbers[done + n] < (uint64) end)
 			n++;

@@ -25,7 +25,7 @@
 typedef struct SlotOwner
 {
 	uint32		list;
-	IvfpqListEntry entry;
+	IvfpqDirEntry entry;
 } SlotOwner;
 
 typedef struct Vacuum
@@ -44,7 +44,7 @@ typedef struct Vacuum
 
 /* Copies of a block that its list had when the entry was read. */
 static int
-block_postings(const IvfpqListEntry *entry, const IvfpqSlotHeader *slot)
+block_postings(const IvfpqDirEntry *entry, const IvfpqSlotHeader *slot)
 {
 	int64		count = (int64) entry->nitems -
 	(int64) slot->ordinal * IVFPQ_BLOCK_POSTINGS;
@@ -55,7 +55,7 @@ block_postings(const IvfpqListEntry *entry, const IvfpqSlotHeader *slot)
 /* Ask about every copy of a block; flag those that are dead. */
 static void
 vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
-			 const IvfpqListEntry *entry)
+			 const IvfpqDirEntry *entry)
 {
 	IvfpqSlotHeader *slot = IvfpqSlabSlot((Page) vacuum->page, &vacuum->layout,
 										  slotno);
@@ -95,7 +95,7 @@ read_owners(Vacuum *vacuum, BlockNumber blkno)
 		owner->list = IvfpqSlabSlot((Page) vacuum->page, &vacuum->layout,
 									i)->list;
 		if (owner->list < (uint32) vacuum->meta.nlists)
-			IvfpqListEntryRead(vacuum->index, &vacuum->meta, owner->list,
+			IvfpqDirEntryRead(vacuum->index, &vacuum->meta, owner->list,
 							   &owner->entry);
 		else if (owner->list != IVFPQ_NO_LIST)
 			IvfpqCorrupted(vacuum->index, blkno,

@@ -334,7 +334,7 @@ check_piece(MirrorCheck *check, const GvListPiece *piece,
 {
 	IvfpqListReader *reader = &check->reader;
 	IvfpqBlockView view;
-	IvfpqListEntry entry;
+	IvfpqDirEntry entry;
 	int64		nnoted = check->nnoted;
 	uint32		nitems;
 	int			differences = 0;
@@ -359,7 +359,7 @@ check_piece(MirrorCheck *check, const GvListPiece *piece,
 			note_postings(check, &view, count);
 		}
 	}
-	IvfpqListEntryRead(check->index, check->meta, (uint32) piece->list,
+	IvfpqDirEntryRead(check->index, check->meta, (uint32) piece->list,
 					   &entry);
 	if (entry.gen != state->gen || entry.del_seq != state->del_seq)
 	{

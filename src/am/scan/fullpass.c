@@ -24,7 +24,7 @@
 #include "pgcompat.h"
 
 /* What a search takes for a list and, where gpuvecd answers, for a copy. */
-#define LIST_BYTES		(64 + 2 * sizeof(IvfpqListEntry))
+#define LIST_BYTES		(64 + 2 * sizeof(IvfpqDirEntry))
 #define ANSWER_BYTES	(32 + sizeof(IvfpqKnownRecord))
 
 /* The least memory that a sort takes. */

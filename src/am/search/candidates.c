@@ -226,13 +226,13 @@ IvfpqSearchLists(IvfpqSearch *search, int first, int end)
 {
 	const uint64 *lists = search->lists.ids + first;
 	int			n = end - first;
-	IvfpqListEntry *entries = palloc_extended(Max(n, 1) *
-											  sizeof(IvfpqListEntry),
+	IvfpqDirEntry *entries = palloc_extended(Max(n, 1) *
+											  sizeof(IvfpqDirEntry),
 											  MCXT_ALLOC_HUGE);
 	int64		had_read = IvfpqCountReads();
 	int			nprefetched = 0;	/* lists */
 
-	IvfpqListEntriesRead(search->index, &search->model->meta,
+	IvfpqDirEntriesRead(search->index, &search->model->meta,
 						 lists, n, entries);
 	IvfpqListsBegin(&search->reader, entries, n);
 	for (int i = 0; i < n; i++)
@@ -265,12 +265,12 @@ IvfpqSearchNearest(IvfpqSearch *search, int probes)
 int64
 IvfpqSearchCount(IvfpqSearch *search, int probes)
 {
-	IvfpqListEntry *entries = palloc_extended(probes * sizeof(IvfpqListEntry),
+	IvfpqDirEntry *entries = palloc_extended(probes * sizeof(IvfpqDirEntry),
 											  MCXT_ALLOC_HUGE);
 	int64		postings = 0;
 
 	IvfpqSearchNearest(search, probes);
-	IvfpqListEntriesRead(search->index, &search->model->meta,
+	IvfpqDirEntriesRead(search->index, &search->model->meta,
 						 search->lists.ids, search->lists.count, entries);
 	for (int i = 0; i < search->lists.count; i++)
 		postings += entries[i].nitems;

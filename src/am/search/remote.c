@@ -53,7 +53,7 @@ enum
 
 /* What a list that is in this state in the mirror is, by its entry. */
 static uint8
-list_age(const GvListState *mirrored, const IvfpqListEntry *entry)
+list_age(const GvListState *mirrored, const IvfpqDirEntry *entry)
 {
 	if (mirrored->gen != entry->gen || mirrored->del_seq != entry->del_seq ||
 		mirrored->nitems > entry->nitems)
@@ -72,7 +72,7 @@ make_room(IvfpqRemote *remote, int nlists)
 		pfree(remote->entries);
 		pfree(remote->ages);
 	}
-	remote->entries = palloc_extended(nlists * sizeof(IvfpqListEntry),
+	remote->entries = palloc_extended(nlists * sizeof(IvfpqDirEntry),
 									  MCXT_ALLOC_HUGE);
 	remote->ages = palloc(nlists);
 	remote->room = nlists;
@@ -107,13 +107,13 @@ compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
 
 	take_lists(search, answer);
 	make_room(remote, n);
-	IvfpqListEntriesRead(search->index, &search->model->meta,
+	IvfpqDirEntriesRead(search->index, &search->model->meta,
 						 search->lists.ids, n, remote->entries);
 	*behind = false;
 	for (int i = 0; i < n; i++)
 	{
 		const GvListState *mirrored = &answer->probed[i].state;
-		const IvfpqListEntry *entry = &remote->entries[i];
+		const IvfpqDirEntry *entry = &remote->entries[i];
 
 		remote->ages[i] = list_age(mirrored, entry);
 		*behind |= remote->ages[i] != LIST_CURRENT;

@@ -107,7 +107,7 @@ typedef struct IvfpqRemote
 								 * in their order, and of other copies */
 	int			nknown;
 	int			known_room;
-	IvfpqListEntry *entries;	/* [room] of the probed lists, as they are */
+	IvfpqDirEntry *entries;	/* [room] of the probed lists, as they are */
 	uint8	   *ages;			/* [room] of what the mirror had of them; both
 								 * not of a brief answer */
 	int			room;

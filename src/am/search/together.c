@@ -278,8 +278,8 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 	uint64	   *pairs = sort_pairs(searches, n, &npairs);
 	uint64	   *lists = palloc_extended(Max(npairs, 1) * sizeof(uint64),
 										MCXT_ALLOC_HUGE);
-	IvfpqListEntry *entries = palloc_extended(Max(npairs, 1) *
-											  sizeof(IvfpqListEntry),
+	IvfpqDirEntry *entries = palloc_extended(Max(npairs, 1) *
+											  sizeof(IvfpqDirEntry),
 											  MCXT_ALLOC_HUGE);
 	Chunk	   *chunk = make_chunk(searches, n);
 	int			nlists = 0;
@@ -293,7 +293,7 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 	for (int p = 0; p < npairs; p++)
 		if (p == 0 || PAIR_READING(pairs[p]) != PAIR_READING(pairs[p - 1]))
 			lists[nlists++] = (uint32) PAIR_READING(pairs[p]) % IVFPQ_MAX_LISTS;
-	IvfpqListEntriesRead(index, &searches[0].model->meta, lists, nlists,
+	IvfpqDirEntriesRead(index, &searches[0].model->meta, lists, nlists,
 						 entries);
 	IvfpqListsBegin(reader, entries, nlists);
 	for (int l = 0; l < nlists; l++)

@@ -471,12 +471,12 @@ gpuvec_list_stats(PG_FUNCTION_ARGS)
 	IvfpqMetaRead(index, &meta);
 	for (int list = 0; list < meta.nlists; list++)
 	{
-		IvfpqListEntry entry;
+		IvfpqDirEntry entry;
 		Datum		values[5];
 		bool		nulls[5] = {false};
 
 		CHECK_FOR_INTERRUPTS();
-		IvfpqListEntryRead(index, &meta, list, &entry);
+		IvfpqDirEntryRead(index, &meta, list, &entry);
 		values[0] = Int32GetDatum(list);
 		values[1] = Int64GetDatum((int64) entry.nitems - entry.ndead);
 		values[2] = Int64GetDatum((int64) entry.ndead);

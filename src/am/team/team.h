@@ -59,7 +59,7 @@ typedef enum IvfpqTeamPart
 
 	IVFPQ_TEAM_SCAN,			/* ParallelTableScanDesc; alone: none */
 	IVFPQ_TEAM_SHARING,			/* IvfpqSharing, if gpuvecd builds */
-	IVFPQ_TEAM_ENTRIES,			/* IvfpqListEntry [nlists] */
+	IVFPQ_TEAM_ENTRIES,			/* IvfpqDirEntry [nlists] */
 	IVFPQ_TEAM_PARTS			/* how many there are */
 } IvfpqTeamPart;
 

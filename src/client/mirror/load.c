@@ -317,7 +317,7 @@ count_postings(IvfpqLoad *load)
 	load->expected = 0;
 	for (int list = 0; list < load->meta.nlists; list++)
 	{
-		IvfpqListEntry entry;
+		IvfpqDirEntry entry;
 
 		CHECK_FOR_INTERRUPTS();
 		if (list > 0 && list % COUNTED_LISTS == 0)
@@ -327,7 +327,7 @@ count_postings(IvfpqLoad *load)
 			if (result != IVFPQ_LOAD_DONE)
 				break;
 		}
-		IvfpqListEntryRead(load->index, &load->meta, list, &entry);
+		IvfpqDirEntryRead(load->index, &load->meta, list, &entry);
 		load->expected += entry.nitems;
 	}
 	return result;

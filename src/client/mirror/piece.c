@@ -42,7 +42,7 @@ count_blocks(uint32 nitems)
 }
 
 static GvListState
-state_of(const IvfpqListEntry *entry)
+state_of(const IvfpqDirEntry *entry)
 {
 	GvListState state = {entry->gen, entry->nitems, entry->del_seq};
 
@@ -156,7 +156,7 @@ typedef struct Plan
  * when they agree.
  */
 static bool
-make_plan(Plan *plan, int32 list, const IvfpqListEntry *entry,
+make_plan(Plan *plan, int32 list, const IvfpqDirEntry *entry,
 		  const GvListState *have)
 {
 	GvListState state = state_of(entry);

@@ -458,7 +458,7 @@ static void
 check_leftovers(IvfpqChecker *checker)
 {
 	uint32		list = IVFPQ_NO_LIST;
-	IvfpqListEntry entry = {0};
+	IvfpqDirEntry entry = {0};
 	IvfpqMetaData meta;
 	bool		readable = false;
 	bool		sound = false;

@@ -71,7 +71,7 @@ extern bool IvfpqCheckTid(IvfpqChecker *checker, const ItemPointerData *tid);
 extern bool IvfpqCheckList(IvfpqChecker *checker, uint32 list, bool silent);
 extern void IvfpqCheckPending(IvfpqChecker *checker, bool silent);
 extern bool IvfpqCheckEntry(IvfpqChecker *checker, uint32 list,
-							IvfpqListEntry *entry);
+							IvfpqDirEntry *entry);
 extern bool IvfpqCheckAddress(IvfpqChecker *checker,
 							  const ItemPointerData *address);
 extern void IvfpqCheckRecordPage(IvfpqChecker *checker, BlockNumber blkno);

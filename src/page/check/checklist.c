@@ -33,7 +33,7 @@ typedef struct Reading
 	IvfpqChecker *checker;
 	MemoryContext context;		/* of findings and TIDs; reset by a reading */
 	uint32		list;			/* IVFPQ_NO_LIST: the pending list */
-	IvfpqListEntry entry;		/* as it was at the start */
+	IvfpqDirEntry entry;		/* as it was at the start */
 	List	   *findings;
 	bool		complete;		/* reached the end */
 	uint32		ndead;			/* dead flags seen */
@@ -134,12 +134,12 @@ keep_entry(Reading *reading, const IvfpqFound *found)
 
 /* Read a list's entry; false if its directory page cannot be had. */
 bool
-IvfpqCheckEntry(IvfpqChecker *checker, uint32 list, IvfpqListEntry *entry)
+IvfpqCheckEntry(IvfpqChecker *checker, uint32 list, IvfpqDirEntry *entry)
 {
 	if (!IvfpqCheckCopyPage(checker, IvfpqDirectoryPage(&checker->meta, list)) ||
 		!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_DIRECTORY))
 		return false;
-	*entry = *IvfpqDirectoryEntry((Page) checker->page, list);
+	*entry = *IvfpqDirEntryGet((Page) checker->page, list);
 	return true;
 }
 
@@ -376,7 +376,7 @@ read_chain(Reading *reading)
 static void
 check_dead(Reading *reading)
 {
-	const IvfpqListEntry *entry = &reading->entry;
+	const IvfpqDirEntry *entry = &reading->entry;
 	BlockNumber blkno = IvfpqDirectoryPage(&reading->checker->meta,
 										   reading->list);
 
@@ -400,7 +400,7 @@ bool
 IvfpqCheckList(IvfpqChecker *checker, uint32 list, bool silent)
 {
 	Reading		reading;
-	IvfpqListEntry after;
+	IvfpqDirEntry after;
 	bool		again = false;
 
 	init_reading(&reading, checker, list);

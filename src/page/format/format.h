@@ -123,7 +123,7 @@ typedef struct IvfpqMetaData
 								 * parent */
 	BlockNumber codes;			/* first page: blocks of the centroids' codes,
 								 * see array.h */
-	BlockNumber directory;		/* first page: [nlists] IvfpqListEntry */
+	BlockNumber directory;		/* first page: [nlists] IvfpqDirEntry */
 	int32		dims_flags;		/* IVFPQ_DIMS_... */
 
 	int64		rows_at_training;
@@ -164,7 +164,7 @@ typedef struct IvfpqAddress
  * Directory entry of a list.  Positions 0 .. nitems - 1 are append-only
  * within a gen; the newest block, `head`, holds the last of them.
  */
-typedef struct IvfpqListEntry
+typedef struct IvfpqDirEntry
 {
 	uint32		gen;			/* bumped when a list is rewritten or emptied */
 	uint32		nitems;			/* copies appended, dead ones included */
@@ -172,10 +172,10 @@ typedef struct IvfpqListEntry
 	uint32		nfirst;			/* live copies that are their rows' first */
 	uint32		del_seq;		/* bumped when copies are marked dead */
 	IvfpqAddress head;			/* newest block */
-} IvfpqListEntry;
+} IvfpqDirEntry;
 
 #define IVFPQ_ENTRIES_PER_PAGE \
-	((int) (IVFPQ_PAGE_BYTES / sizeof(IvfpqListEntry)))
+	((int) (IVFPQ_PAGE_BYTES / sizeof(IvfpqDirEntry)))
 
 /*
  * Every slot of a slab page starts with this.  A block is one slot or, when
@@ -257,7 +257,7 @@ typedef struct IvfpqPendingHeader
 
 StaticAssertDecl(sizeof(IvfpqSpecialData) == 8, "special space is 8 bytes");
 StaticAssertDecl(sizeof(IvfpqMetaData) == 576, "metapage contents are 576 bytes");
-StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
+StaticAssertDecl(sizeof(IvfpqDirEntry) == 28, "directory entry is 28 bytes");
 StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
 StaticAssertDecl(sizeof(IvfpqKeyHead) == 24, "a key's head is 24 bytes");
 StaticAssertDecl(sizeof(IvfpqRecordHeader) == 8, "refine header is 8 bytes");

@@ -37,7 +37,7 @@ seek_lists(IvfpqFetchPlace *place, Relation index, uint32 slots)
 {
 	for (int i = 0; i < LISTS_TOGETHER && place->sought < place->end; i++)
 	{
-		const IvfpqListEntry *entry = place->sought++;
+		const IvfpqDirEntry *entry = place->sought++;
 		uint32		npages;
 
 		if (entry->nitems == 0 || entry->head.slot >= slots)
@@ -55,7 +55,7 @@ next_list(IvfpqFetchPlace *place, Relation index, uint32 slots)
 {
 	while (place->nblocks == 0 && place->entry < place->end)
 	{
-		const IvfpqListEntry *entry = place->entry++;
+		const IvfpqDirEntry *entry = place->entry++;
 
 		if (entry + LISTS_TOGETHER / 2 >= place->sought)
 			seek_lists(place, index, slots);

@@ -61,9 +61,9 @@ start_reading(IvfpqListReader *reader)
 void
 IvfpqListOpen(IvfpqListReader *reader, uint32 list)
 {
-	IvfpqListEntry entry;
+	IvfpqDirEntry entry;
 
-	IvfpqListEntryRead(reader->index, reader->meta, list, &entry);
+	IvfpqDirEntryRead(reader->index, reader->meta, list, &entry);
 	IvfpqListOpenAt(reader, list, &entry, NULL);
 	reader->prefetches = false;
 }
@@ -76,7 +76,7 @@ IvfpqListOpen(IvfpqListReader *reader, uint32 list)
  */
 void
 IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
-				const IvfpqListEntry *entry, const IvfpqListEntry *following)
+				const IvfpqDirEntry *entry, const IvfpqDirEntry *following)
 {
 	reader->list = list;
 	reader->reread = false;
@@ -230,7 +230,7 @@ handle_mismatch(IvfpqListReader *reader)
 	uint32		ordinal = (reader->nleft - 1) / IVFPQ_BLOCK_POSTINGS;
 	bool		again = reader->reread;
 
-	IvfpqListEntryRead(reader->index, reader->meta, reader->list,
+	IvfpqDirEntryRead(reader->index, reader->meta, reader->list,
 					   &reader->entry);
 	start_reading(reader);
 	if (again && reader->entry.gen == gen)

@@ -16,9 +16,9 @@
 /* fetchlist.c: blocks on their way into the processor's cache */
 typedef struct IvfpqFetchPlace
 {
-	const IvfpqListEntry *entry;	/* of the next list to fetch of, */
-	const IvfpqListEntry *end;	/* and behind the last one */
-	const IvfpqListEntry *sought;	/* pages of those before are sought */
+	const IvfpqDirEntry *entry;	/* of the next list to fetch of, */
+	const IvfpqDirEntry *end;	/* and behind the last one */
+	const IvfpqDirEntry *sought;	/* pages of those before are sought */
 	uint32		nblocks;		/* of the list before that are left, */
 	IvfpqAddress next;			/* the first of them most likely there */
 	const char *page;			/* that page where it was, or NULL */
@@ -36,7 +36,7 @@ typedef struct IvfpqListReader
 	IvfpqLayout layout;
 	BufferAccessStrategy strategy;
 	uint32		list;
-	IvfpqListEntry entry;		/* as read when the list was opened */
+	IvfpqDirEntry entry;		/* as read when the list was opened */
 	IvfpqAddress next;			/* block to read next */
 	uint32		nleft;			/* copies in it and in all older blocks */
 	bool		reread;			/* a second reading is under way */
@@ -58,7 +58,7 @@ typedef struct IvfpqListReader
 	const char *fetch_at;		/* what of it is wanted: so much is not */
 	const char *fetch_end;		/* asked for yet */
 	bool		passing;		/* the last block was passed over */
-	const IvfpqListEntry *following;	/* list that comes next, or NULL */
+	const IvfpqDirEntry *following;	/* list that comes next, or NULL */
 	IvfpqFetchPlace fetching;	/* by IvfpqListsBegin */
 	char	   *body;			/* [body_bytes] block gathered from parts */
 
@@ -73,11 +73,11 @@ extern void IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 								const IvfpqMetaData *meta,
 								BufferAccessStrategy strategy);
 extern void IvfpqListsBegin(IvfpqListReader *reader,
-							const IvfpqListEntry *entries, int n);
+							const IvfpqDirEntry *entries, int n);
 extern void IvfpqListOpen(IvfpqListReader *reader, uint32 list);
 extern void IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
-							const IvfpqListEntry *entry,
-							const IvfpqListEntry *following);
+							const IvfpqDirEntry *entry,
+							const IvfpqDirEntry *following);
 extern bool IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view);
 extern int	IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views);
 extern bool IvfpqListTried(IvfpqListReader *reader,
@@ -87,7 +87,7 @@ extern void IvfpqListReaderFree(IvfpqListReader *reader);
 /* prefetchlist.c: pages of many lists, before these are read */
 extern int	IvfpqPrefetchLists(const IvfpqListReader *reader,
 							   const uint64 *lists,
-							   const IvfpqListEntry *entries, int n);
+							   const IvfpqDirEntry *entries, int n);
 
 /* rewrite.c: VACUUM's side of lists */
 extern bool IvfpqSlabRead(Relation index, BlockNumber blkno,

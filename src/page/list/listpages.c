@@ -68,7 +68,7 @@ void
 IvfpqReaderPrefetchNext(IvfpqListReader *reader, const IvfpqSlotHeader *last)
 {
 	IvfpqAddress prev = {.page = last->prev_page, .slot = last->prev_slot};
-	const IvfpqListEntry *following = reader->following;
+	const IvfpqDirEntry *following = reader->following;
 
 	if (last->list != reader->list || last->gen != reader->entry.gen ||
 		reader->layout.nparts > 1)
@@ -152,7 +152,7 @@ IvfpqReaderFetchAhead(IvfpqListReader *reader)
  * another, and read to their ends; the entries stay until then.
  */
 void
-IvfpqListsBegin(IvfpqListReader *reader, const IvfpqListEntry *entries, int n)
+IvfpqListsBegin(IvfpqListReader *reader, const IvfpqDirEntry *entries, int n)
 {
 	memset(&reader->fetching, 0, sizeof(reader->fetching));
 	if (!IvfpqReaderMayTry(reader))

@@ -20,7 +20,7 @@
 
 /* Pages of a list that was written at once, at most. */
 static int
-list_pages(const IvfpqLayout *layout, const IvfpqListEntry *entry)
+list_pages(const IvfpqLayout *layout, const IvfpqDirEntry *entry)
 {
 	uint32		nblocks = entry->nitems / IVFPQ_BLOCK_POSTINGS + 1;
 
@@ -32,7 +32,7 @@ list_pages(const IvfpqLayout *layout, const IvfpqListEntry *entry)
  * pages.
  */
 static int
-count_lists(const IvfpqLayout *layout, const IvfpqListEntry *entries, int n,
+count_lists(const IvfpqLayout *layout, const IvfpqDirEntry *entries, int n,
 			int *npages)
 {
 	int			count = 0;
@@ -122,7 +122,7 @@ read_pages(Relation index, uint64 *pages, int n)
  */
 static int
 read_first_pages(const IvfpqListReader *reader, const uint64 *lists,
-				 const IvfpqListEntry *entries, int n, uint64 *older)
+				 const IvfpqDirEntry *entries, int n, uint64 *older)
 {
 	const IvfpqLayout *layout = &reader->layout;
 	uint64	   *pages = palloc(n * sizeof(uint64));
@@ -169,7 +169,7 @@ read_first_pages(const IvfpqListReader *reader, const uint64 *lists,
  */
 int
 IvfpqPrefetchLists(const IvfpqListReader *reader, const uint64 *lists,
-				   const IvfpqListEntry *entries, int n)
+				   const IvfpqDirEntry *entries, int n)
 {
 	int			npages;
 	int			count = count_lists(&reader->layout, entries, n, &npages);

@@ -77,7 +77,7 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 	Buffer		dirbuf;
 	Buffer		buf;
 	GenericXLogState *state;
-	IvfpqListEntry *entry;
+	IvfpqDirEntry *entry;
 	IvfpqSlotHeader *header;
 	Page		page;
 
@@ -90,7 +90,7 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 
 	state = GenericXLogStart(index);
 	page = GenericXLogRegisterBuffer(state, dirbuf, 0);
-	entry = IvfpqDirectoryEntry(page, list);
+	entry = IvfpqDirEntryGet(page, list);
 	page = GenericXLogRegisterBuffer(state, buf, 0);
 	header = IvfpqSlabSlot(page, &layout, address.slot);
 	if (header->list != list || header->gen != gen || entry->gen != gen)
@@ -155,7 +155,7 @@ blocks_for(uint32 postings)
 /* Free every block of a chain that no reader can find any more. */
 static void
 free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
-		   const IvfpqListEntry *chain)
+		   const IvfpqDirEntry *chain)
 {
 	IvfpqAddress next = chain->head;
 
@@ -195,7 +195,7 @@ typedef struct Batch
 } Batch;
 
 static void
-flush_batch(Batch *batch, IvfpqListReader *reader, IvfpqListEntry *chain)
+flush_batch(Batch *batch, IvfpqListReader *reader, IvfpqDirEntry *chain)
 {
 	if (batch->n > 0)
 		IvfpqChainAppend(reader->index, &reader->layout, reader->list, chain,
@@ -206,7 +206,7 @@ flush_batch(Batch *batch, IvfpqListReader *reader, IvfpqListEntry *chain)
 /* Add copy i of a block to the batch; write it when the new block is full. */
 static void
 batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
-		   IvfpqListReader *reader, IvfpqListEntry *chain)
+		   IvfpqListReader *reader, IvfpqDirEntry *chain)
 {
 	int			code_bytes = reader->layout.code_bytes;
 	uint8	   *code = batch->codes + batch->n * code_bytes;
@@ -236,7 +236,7 @@ batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
  */
 static uint32
 copy_live(IvfpqListReader *reader, uint32 list, uint32 from,
-		  IvfpqListEntry *chain)
+		  IvfpqDirEntry *chain)
 {
 	IvfpqBlockView view;
 	Batch		batch;
@@ -262,20 +262,20 @@ copy_live(IvfpqListReader *reader, uint32 list, uint32 from,
  */
 static bool
 switch_list(Relation index, const IvfpqMetaData *meta, uint32 list,
-			uint32 nitems, const IvfpqListEntry *chain, IvfpqListEntry *old)
+			uint32 nitems, const IvfpqDirEntry *chain, IvfpqDirEntry *old)
 {
 	Buffer		dirbuf;
 	bool		same;
 
 	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
 						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
-	*old = *IvfpqDirectoryEntry(BufferGetPage(dirbuf), list);
+	*old = *IvfpqDirEntryGet(BufferGetPage(dirbuf), list);
 	same = old->nitems == nitems;
 	if (same)
 	{
 		GenericXLogState *state = GenericXLogStart(index);
 		Page		page = GenericXLogRegisterBuffer(state, dirbuf, 0);
-		IvfpqListEntry *entry = IvfpqDirectoryEntry(page, list);
+		IvfpqDirEntry *entry = IvfpqDirEntryGet(page, list);
 
 		*entry = *chain;
 		entry->del_seq = old->del_seq + 1;
@@ -287,7 +287,7 @@ switch_list(Relation index, const IvfpqMetaData *meta, uint32 list,
 
 /* Would a rewrite give blocks back, and is enough of the list dead? */
 static bool
-worth_rewriting(const IvfpqListEntry *entry)
+worth_rewriting(const IvfpqDirEntry *entry)
 {
 	return (uint64) entry->ndead * REWRITE_SHARE >= entry->nitems &&
 		blocks_for(entry->nitems) > blocks_for(entry->nitems - entry->ndead);
@@ -303,12 +303,12 @@ IvfpqListRewrite(Relation index, const IvfpqMetaData *meta, uint32 list,
 				 BufferAccessStrategy strategy)
 {
 	IvfpqListReader reader;
-	IvfpqListEntry old;
-	IvfpqListEntry chain;
+	IvfpqDirEntry old;
+	IvfpqDirEntry chain;
 	uint32		done = 0;
 	bool		switched = false;
 
-	IvfpqListEntryRead(index, meta, list, &old);
+	IvfpqDirEntryRead(index, meta, list, &old);
 	if (old.ndead == 0 || !worth_rewriting(&old))
 		return false;
 

@@ -151,7 +151,7 @@ write_model(IvfpqMetaData *meta, const Kind *kind)
 	float	   *codebooks = vectors(dims, GV_CODEWORDS);
 	float	   *centroids = vectors(dims, kind->nlists);
 	int32	   *starts = palloc((kind->nparents + 1) * sizeof(int32));
-	IvfpqListEntry *entries = palloc0(kind->nlists * sizeof(IvfpqListEntry));
+	IvfpqDirEntry *entries = palloc0(kind->nlists * sizeof(IvfpqDirEntry));
 	GvModel		gv = {.metric = GV_L2,.dims = dims,.m = kind->pq_dim,.scale = 1,
 	.mean = mean,.codebooks = codebooks};
 	GvTree		tree = {dims, kind->nparents, kind->nlists, centroids, starts,
