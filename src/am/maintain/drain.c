@@ -29,7 +29,7 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-typedef struct Drain
+typedef struct Flush
 {
 	Relation	heap;
 	Relation	index;
@@ -39,15 +39,15 @@ typedef struct Drain
 	IvfpqRerank rows;			/* fetches them */
 	MemoryContext context;		/* reset after every row */
 	IvfpqTrainResult *result;
-} Drain;
+} Flush;
 
 PG_FUNCTION_INFO_V1(gpuvec_train);
 
 /* Let a row go to its lists if the snapshot sees it. */
 static void
-drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
+flush_row(Flush *flush, ItemPointer tid, const IvfpqPendingPlace *place)
 {
-	const IvfpqModel *model = drain->model;
+	const IvfpqModel *model = flush->model;
 	MemoryContext oldcontext;
 	IvfpqKeyImages keys;
 	const float *raw;
@@ -55,52 +55,52 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 	Datum		value;
 	int			dims;
 
-	if (!IvfpqRerankFetch(&drain->rows, IvfpqTidToId(tid), &value))
+	if (!IvfpqRerankFetch(&flush->rows, IvfpqTidToId(tid), &value))
 	{
-		drain->result->kept++;
+		flush->result->kept++;
 		return;
 	}
-	oldcontext = MemoryContextSwitchTo(drain->context);
-	raw = IvfpqValueFloats(&drain->type, value, &dims);
-	if (dims == model->meta.dims && IvfpqIsPlaceable(&drain->type, raw, dims))
+	oldcontext = MemoryContextSwitchTo(flush->context);
+	raw = IvfpqValueFloats(&flush->type, value, &dims);
+	if (dims == model->meta.dims && IvfpqIsPlaceable(&flush->type, raw, dims))
 	{
 		vector = palloc(dims * sizeof(float));
-		IvfpqTransform(drain->index, model, raw, vector);
-		IvfpqFetchedKeys(&drain->keys, &drain->rows, &keys);
-		IvfpqInsertPostings(drain->index, model, vector,
-						  IvfpqIsBoundable(&drain->type, raw, dims), tid,
+		IvfpqTransform(flush->index, model, raw, vector);
+		IvfpqFetchedKeys(&flush->keys, &flush->rows, &keys);
+		IvfpqInsertPostings(flush->index, model, vector,
+						  IvfpqIsBoundable(&flush->type, raw, dims), tid,
 						  &keys, place);
-		drain->result->moved++;
+		flush->result->moved++;
 	}
 	else
-		drain->result->odd++;
+		flush->result->odd++;
 	MemoryContextSwitchTo(oldcontext);
-	MemoryContextReset(drain->context);
-	IvfpqRerankDone(&drain->rows);
+	MemoryContextReset(flush->context);
+	IvfpqRerankDone(&flush->rows);
 }
 
 /* The rows of one page, by a snapshot of their own. */
 static void
-drain_page(Drain *drain, IvfpqPendingReader *reader, int count)
+flush_page(Flush *flush, IvfpqPendingReader *reader, int count)
 {
-	int64		odd = drain->result->odd;
-	int64		kept = drain->result->kept;
+	int64		odd = flush->result->odd;
+	int64		kept = flush->result->kept;
 
 	PushActiveSnapshot(GetLatestSnapshot());
-	IvfpqRerankBegin(&drain->rows, drain->heap, drain->index,
+	IvfpqRerankBegin(&flush->rows, flush->heap, flush->index,
 					  GetActiveSnapshot());
 	for (int i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		drain_row(drain, &reader->tids[i], &reader->place);
+		flush_row(flush, &reader->tids[i], &reader->place);
 	}
-	IvfpqRerankEnd(&drain->rows);
+	IvfpqRerankEnd(&flush->rows);
 	PopActiveSnapshot();
 	IvfpqSnapshotForget();
-	odd = drain->result->odd - odd;
+	odd = flush->result->odd - odd;
 	/* so that the next VACUUM asks no worker to look at them again */
-	if (odd > 0 && drain->result->kept == kept && !reader->odd)
-		IvfpqPendingSetOdd(drain->index, &reader->place, (int) odd);
+	if (odd > 0 && flush->result->kept == kept && !reader->odd)
+		IvfpqPendingSetOdd(flush->index, &reader->place, (int) odd);
 }
 
 /*
@@ -108,9 +108,9 @@ drain_page(Drain *drain, IvfpqPendingReader *reader, int count)
  * ShareUpdateExclusiveLock on the table and acts as its owner.
  */
 void
-IvfpqDrain(Relation heap, Relation index, IvfpqTrainResult *result)
+IvfpqFlushPending(Relation heap, Relation index, IvfpqTrainResult *result)
 {
-	Drain		drain = {.heap = heap, .index = index, .result = result};
+	Flush		flush = {.heap = heap, .index = index, .result = result};
 	IvfpqPendingReader reader;
 	MemoryContext context;
 	MemoryContext oldcontext;
@@ -119,15 +119,15 @@ IvfpqDrain(Relation heap, Relation index, IvfpqTrainResult *result)
 	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq drain",
 									ALLOCSET_DEFAULT_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
-	drain.context = AllocSetContextCreate(context, "gpuivfpq drain row",
+	flush.context = AllocSetContextCreate(context, "gpuivfpq drain row",
 										  ALLOCSET_DEFAULT_SIZES);
-	IvfpqTypeInit(&drain.type, index);
-	IvfpqKeysInit(&drain.keys, index);
-	drain.model = IvfpqModelGet(index);
-	IvfpqModelCheckKeys(index, drain.model, &drain.keys.form);
-	IvfpqPendingOpen(&reader, index, &drain.model->meta);
+	IvfpqTypeInit(&flush.type, index);
+	IvfpqKeysInit(&flush.keys, index);
+	flush.model = IvfpqModelGet(index);
+	IvfpqModelCheckKeys(index, flush.model, &flush.keys.form);
+	IvfpqPendingOpen(&reader, index, &flush.model->meta);
 	while (IvfpqPendingNext(&reader, &count))
-		drain_page(&drain, &reader, count);
+		flush_page(&flush, &reader, count);
 	IvfpqPendingClose(&reader);
 	(void) IvfpqPendingTrim(index);
 	MemoryContextSwitchTo(oldcontext);
@@ -140,7 +140,7 @@ IvfpqDrain(Relation heap, Relation index, IvfpqTrainResult *result)
  * has an active snapshot.
  */
 void
-IvfpqTrainOrDrain(Relation heap, Relation index, IvfpqTrainResult *result)
+IvfpqTrainOrFlush(Relation heap, Relation index, IvfpqTrainResult *result)
 {
 	IvfpqMetaData meta;
 
@@ -152,7 +152,7 @@ IvfpqTrainOrDrain(Relation heap, Relation index, IvfpqTrainResult *result)
 	result->nlists = meta.nlists;
 	IvfpqSnapshotDrop();
 	if (meta.nlists > 0)
-		IvfpqDrain(heap, index, result);
+		IvfpqFlushPending(heap, index, result);
 	IvfpqSnapshotTake();
 }
 
@@ -216,7 +216,7 @@ gpuvec_train(PG_FUNCTION_ARGS)
 	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_may_train, &heap);
 
 	IvfpqActAsOwner(&caller, heap);
-	IvfpqTrainOrDrain(heap, index, &result);
+	IvfpqTrainOrFlush(heap, index, &result);
 	IvfpqActAsCaller(&caller);
 	report_result(index, &result);
 

@@ -54,9 +54,9 @@ typedef struct IvfpqTrainResult
 
 extern void IvfpqTrainInPlace(Relation heap, Relation index,
 							  IvfpqTrainResult *result);
-extern void IvfpqDrain(Relation heap, Relation index,
+extern void IvfpqFlushPending(Relation heap, Relation index,
 					   IvfpqTrainResult *result);
-extern void IvfpqTrainOrDrain(Relation heap, Relation index,
+extern void IvfpqTrainOrFlush(Relation heap, Relation index,
 							  IvfpqTrainResult *result);
 
 /*

@@ -119,7 +119,7 @@ IvfpqDoWork(Relation heap, Relation index, const char *name)
 	TimestampTz begun = GetCurrentTimestamp();
 	IvfpqTrainResult result;
 
-	IvfpqTrainOrDrain(heap, index, &result);
+	IvfpqTrainOrFlush(heap, index, &result);
 	log_result(name, &result, begun);
 	advise_rebuild(heap, index, name);
 }

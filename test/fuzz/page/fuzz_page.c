@@ -303,7 +303,7 @@ insert_row(void *arg)
 
 /* BackendAct: the pending rows that come first go to lists. */
 static void
-drain_row(void *arg)
+flush_row(void *arg)
 {
 	IvfpqMetaData meta;
 	IvfpqPendingReader reader;
@@ -407,7 +407,7 @@ meet(const char *name, int nrows)
 					 &conditions) && sound)
 		FAULT("%s: sound, but conditions fail: %s", name, backend_error);
 	act(name, sound, "insert", insert_row);
-	act(name, sound, "drain", drain_row);
+	act(name, sound, "drain", flush_row);
 	act(name, sound, "vacuum", vacuum_index);
 	if (!is_sound(0) && sound)
 		FAULT("%s: sound no more after insert and VACUUM", name);
