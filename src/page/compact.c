@@ -4,7 +4,7 @@
  *
  * Empty pages are given back at the head only, since a link leads to every
  * other one, and one old row would keep all pages behind it.  So the list is
- * cut behind its tail (IvfpqPendingSeal), its TIDs are written to new pages
+ * cut behind its tail (IvfpqPendingFreeze), its TIDs are written to new pages
  * that lead to the cut, and one record makes these the head.  Readers that are
  * in the midst of the old pages end at the cut as well or, when those are
  * freed, start anew.  The new pages have numbers that were left out for them
@@ -25,7 +25,7 @@
 typedef struct Compaction
 {
 	Relation	index;
-	const IvfpqSeal *seal;
+	const IvfpqFrozen *frozen;
 	Buffer		buf;			/* page to be filled: ours, pinned */
 	uint64		seq;			/* its number */
 	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] for it */
@@ -49,14 +49,14 @@ IvfpqPendingIsSparse(int64 npages, int64 ntids)
 
 /* The TIDs before the cut, counted. */
 static int64
-count_sealed(Relation index, const IvfpqSeal *seal)
+count_frozen(Relation index, const IvfpqFrozen *frozen)
 {
 	IvfpqPendingReader reader;
 	int64		total = 0;
 	int			count;
 
-	IvfpqPendingOpenSealed(&reader, index, seal);
-	while (reader.next != seal->tail && IvfpqPendingNext(&reader, &count))
+	IvfpqPendingOpenFrozen(&reader, index, frozen);
+	while (reader.next != frozen->tail && IvfpqPendingNext(&reader, &count))
 		total += count;
 	IvfpqPendingClose(&reader);
 	return total;
@@ -85,7 +85,7 @@ static void
 write_page(Compaction *to)
 {
 	Relation	index = to->index;
-	bool		last = to->seq + 1 == to->seal->tail_seq;
+	bool		last = to->seq + 1 == to->frozen->tail_seq;
 	Buffer		next = last ? InvalidBuffer : take_page(index, to->seq + 1);
 	GenericXLogState *state;
 	Page		page;
@@ -97,7 +97,7 @@ write_page(Compaction *to)
 	state = GenericXLogStart(index);
 	page = GenericXLogRegisterBuffer(state, to->buf, GENERIC_XLOG_FULL_IMAGE);
 	IvfpqPendingInit(page, to->seq,
-					 last ? to->seal->tail : BufferGetBlockNumber(next),
+					 last ? to->frozen->tail : BufferGetBlockNumber(next),
 					 to->seq + 1, to->tids, to->count);
 	if (to->odd)
 		IvfpqPageSpecial(page)->flags |= IVFPQ_PENDING_ODD;
@@ -117,8 +117,8 @@ write_pages(Compaction *to)
 	IvfpqPendingReader reader;
 	int			count;
 
-	IvfpqPendingOpenSealed(&reader, to->index, to->seal);
-	while (reader.next != to->seal->tail && IvfpqPendingNext(&reader, &count))
+	IvfpqPendingOpenFrozen(&reader, to->index, to->frozen);
+	while (reader.next != to->frozen->tail && IvfpqPendingNext(&reader, &count))
 	{
 		IvfpqVacuumDelayPoint();
 		for (int i = 0; i < count; i++)
@@ -158,18 +158,18 @@ switch_head(Relation index, BlockNumber head, uint64 head_seq)
 void
 IvfpqPendingCompact(Relation index)
 {
-	IvfpqSeal	seal;
-	Compaction	to = {.index = index, .seal = &seal, .odd = true};
+	IvfpqFrozen	frozen;
+	Compaction	to = {.index = index, .frozen = &frozen, .odd = true};
 	BlockNumber head;
 	uint64		head_seq;
 	int64		npages;
 
-	if (!IvfpqPendingSeal(index, &seal, true))
+	if (!IvfpqPendingFreeze(index, &frozen, true))
 		return;
 	IvfpqStopPoint("compact: sealed");
-	npages = pages_needed(count_sealed(index, &seal));
-	head = seal.tail;
-	head_seq = seal.tail_seq - npages;
+	npages = pages_needed(count_frozen(index, &frozen));
+	head = frozen.tail;
+	head_seq = frozen.tail_seq - npages;
 	if (npages > 0)
 	{
 		to.tids = palloc(IVFPQ_PENDING_PER_PAGE * sizeof(ItemPointerData));
@@ -181,5 +181,5 @@ IvfpqPendingCompact(Relation index)
 	}
 	switch_head(index, head, head_seq);
 	IvfpqStopPoint("compact: switched");
-	IvfpqPendingFree(index, &seal);
+	IvfpqPendingFree(index, &frozen);
 }

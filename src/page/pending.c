@@ -78,14 +78,14 @@ IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 
 /* Begin to read what is before the cut; the caller stops there. */
 void
-IvfpqPendingOpenSealed(IvfpqPendingReader *reader, Relation index,
-					   const IvfpqSeal *seal)
+IvfpqPendingOpenFrozen(IvfpqPendingReader *reader, Relation index,
+					   const IvfpqFrozen *frozen)
 {
 	IvfpqMetaData meta;
 
 	IvfpqMetaRead(index, &meta);
-	meta.pending_head = seal->head;
-	meta.pending_head_seq = seal->head_seq;
+	meta.pending_head = frozen->head;
+	meta.pending_head_seq = frozen->head_seq;
 	IvfpqPendingOpen(reader, index, &meta);
 }
 

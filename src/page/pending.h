@@ -12,13 +12,13 @@
  * list: pages from head up to tail get no more rows, because those that come
  * are appended behind.
  */
-typedef struct IvfpqSeal
+typedef struct IvfpqFrozen
 {
 	BlockNumber head;
 	uint64		head_seq;
 	BlockNumber tail;			/* first page behind the cut */
 	uint64		tail_seq;
-} IvfpqSeal;
+} IvfpqFrozen;
 
 typedef struct IvfpqPendingReader
 {
@@ -37,8 +37,8 @@ typedef struct IvfpqPendingReader
 
 extern void IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 							 const IvfpqMetaData *meta);
-extern void IvfpqPendingOpenSealed(IvfpqPendingReader *reader, Relation index,
-								   const IvfpqSeal *seal);
+extern void IvfpqPendingOpenFrozen(IvfpqPendingReader *reader, Relation index,
+								   const IvfpqFrozen *frozen);
 extern bool IvfpqPendingNext(IvfpqPendingReader *reader, int *count);
 extern void IvfpqPendingClose(IvfpqPendingReader *reader);
 extern bool IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta);
@@ -62,12 +62,12 @@ extern int64 IvfpqPendingVacuum(Relation index,
 								void *callback_state, int64 *nleft);
 
 /* unpend.c: rows on their way from the pending list to lists */
-extern bool IvfpqPendingSeal(Relation index, IvfpqSeal *seal, bool renumber);
-extern void IvfpqPendingKeep(Relation index, const IvfpqSeal *seal,
+extern bool IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber);
+extern void IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
 							 const ItemPointerData *tids, int64 ntids,
 							 IvfpqMetaData *meta);
 extern void IvfpqPendingPublish(Relation index, const IvfpqMetaData *meta);
-extern void IvfpqPendingFree(Relation index, const IvfpqSeal *seal);
+extern void IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen);
 extern void IvfpqPendingSetOdd(Relation index, const IvfpqPendingPlace *place,
 							   int count);
 extern Buffer IvfpqPendingTake(Relation index,

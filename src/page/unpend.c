@@ -2,7 +2,7 @@
  * unpend.c
  *		Rows on their way from the pending list to inverted lists.
  *
- * Training in place: the pending list is cut (IvfpqPendingSeal), lists are
+ * Training in place: the pending list is cut (IvfpqPendingFreeze), lists are
  * written with the rows before the cut, those that have to stay pending are
  * written to a chain that leads to the cut (IvfpqPendingKeep), and one record
  * shows both instead of what was before the cut (IvfpqPendingPublish), which
@@ -25,7 +25,7 @@
  * already and numbers do not matter.  False when there is no list.
  */
 bool
-IvfpqPendingSeal(Relation index, IvfpqSeal *seal, bool renumber)
+IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber)
 {
 	Buffer		metabuf;
 	Buffer		tailbuf;
@@ -41,24 +41,24 @@ IvfpqPendingSeal(Relation index, IvfpqSeal *seal, bool renumber)
 		tailbuf = IvfpqReadPage(index, meta->pending_tail,
 								BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_PENDING,
 								NULL);
-		seal->head = meta->pending_head;
-		seal->head_seq = meta->pending_head_seq;
-		seal->tail_seq = IvfpqPendingGet(BufferGetPage(tailbuf))->seq;
+		frozen->head = meta->pending_head;
+		frozen->head_seq = meta->pending_head_seq;
+		frozen->tail_seq = IvfpqPendingGet(BufferGetPage(tailbuf))->seq;
 		/* numbers are reckoned from these */
-		if (seal->head == meta->pending_tail ?
-			seal->head_seq != seal->tail_seq :
-			seal->head_seq >= seal->tail_seq)
+		if (frozen->head == meta->pending_tail ?
+			frozen->head_seq != frozen->tail_seq :
+			frozen->head_seq >= frozen->tail_seq)
 			IvfpqCorrupted(index, IVFPQ_METAPAGE,
 						   "the pending list's pages do not ascend");
 		if (renumber || IvfpqPendingGet(BufferGetPage(tailbuf))->count > 0)
 		{
 			uint64		gap = renumber ?
-			seal->tail_seq - seal->head_seq + 1 : 0;
+			frozen->tail_seq - frozen->head_seq + 1 : 0;
 
 			IvfpqPendingAddTail(index, metabuf, tailbuf, NULL, gap);
-			seal->tail_seq += gap + 1;
+			frozen->tail_seq += gap + 1;
 		}
-		seal->tail = meta->pending_tail;
+		frozen->tail = meta->pending_tail;
 		UnlockReleaseBuffer(tailbuf);
 	}
 	UnlockReleaseBuffer(metabuf);
@@ -72,12 +72,12 @@ IvfpqPendingSeal(Relation index, IvfpqSeal *seal, bool renumber)
  * which pages before the cut have at least as many.
  */
 void
-IvfpqPendingKeep(Relation index, const IvfpqSeal *seal,
+IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
 				 const ItemPointerData *tids, int64 ntids,
 				 IvfpqMetaData *meta)
 {
-	meta->pending_head = seal->tail;
-	meta->pending_head_seq = seal->tail_seq;
+	meta->pending_head = frozen->tail;
+	meta->pending_head_seq = frozen->tail_seq;
 	while (ntids > 0)
 	{
 		int			count = (int) Min(ntids, IVFPQ_PENDING_PER_PAGE);
@@ -85,7 +85,7 @@ IvfpqPendingKeep(Relation index, const IvfpqSeal *seal,
 		Buffer		buf;
 
 		CHECK_FOR_INTERRUPTS();
-		if (meta->pending_head_seq <= seal->head_seq)
+		if (meta->pending_head_seq <= frozen->head_seq)
 			elog(ERROR, "more rows stay pending than were");
 		ntids -= count;
 		buf = IvfpqGetFreePage(index);
@@ -143,12 +143,12 @@ IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
  * a page; what a crash leaves of them VACUUM's sweep frees.
  */
 void
-IvfpqPendingFree(Relation index, const IvfpqSeal *seal)
+IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen)
 {
-	BlockNumber blkno = seal->head;
-	uint64		seq = seal->head_seq;
+	BlockNumber blkno = frozen->head;
+	uint64		seq = frozen->head_seq;
 
-	while (blkno != seal->tail)
+	while (blkno != frozen->tail)
 	{
 		Buffer		buf;
 		IvfpqPendingHeader header;

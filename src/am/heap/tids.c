@@ -109,15 +109,15 @@ IvfpqSortTids(Relation index, const GvCondition *condition, int sort_mem)
 
 /* The same of the rows that were pending when the list was cut. */
 Tuplesortstate *
-IvfpqSortSealed(Relation index, const IvfpqSeal *seal, int sort_mem)
+IvfpqSortFrozen(Relation index, const IvfpqFrozen *frozen, int sort_mem)
 {
 	Tuplesortstate *sort = begin_sort(sort_mem);
 	IvfpqMetaData meta;
 
 	IvfpqMetaRead(index, &meta);
-	meta.pending_head = seal->head;
-	meta.pending_head_seq = seal->head_seq;
-	put_pending(sort, index, &meta, seal->tail);
+	meta.pending_head = frozen->head;
+	meta.pending_head_seq = frozen->head_seq;
+	put_pending(sort, index, &meta, frozen->tail);
 	tuplesort_performsort(sort);
 	return sort;
 }

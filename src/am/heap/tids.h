@@ -13,8 +13,8 @@
 extern Tuplesortstate *IvfpqSortTids(Relation index,
 									 const GvCondition *condition,
 									 int sort_mem);
-extern Tuplesortstate *IvfpqSortSealed(Relation index,
-									   const IvfpqSeal *seal,
+extern Tuplesortstate *IvfpqSortFrozen(Relation index,
+									   const IvfpqFrozen *frozen,
 									   int sort_mem);
 
 #endif							/* IVFPQ_TIDS_H */

@@ -53,7 +53,7 @@ typedef struct InPlace
 	IvfpqTraining training;
 	IvfpqTeam	team;			/* trains; after that the leader is alone */
 	IvfpqBulkLoad load;
-	IvfpqSeal	seal;
+	IvfpqFrozen	frozen;
 	IvfpqRerank rows;			/* fetches them */
 	ItemPointerData *kept;		/* [nkept] rows that stay pending */
 	int64		nkept;
@@ -128,7 +128,7 @@ end_rows(InPlace *state)
 static void
 assign_rows(InPlace *state)
 {
-	Tuplesortstate *tids = IvfpqSortSealed(state->index, &state->seal,
+	Tuplesortstate *tids = IvfpqSortFrozen(state->index, &state->frozen,
 										   work_mem);
 	uint64		last = 0;
 	int64		n = 0;
@@ -168,7 +168,7 @@ write_and_publish(InPlace *state)
 {
 	Relation	index = state->index;
 
-	if (!IvfpqPendingSeal(index, &state->seal, false))
+	if (!IvfpqPendingFreeze(index, &state->frozen, false))
 		return;
 	IvfpqStopPoint("train: sealed");
 	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims,
@@ -178,11 +178,11 @@ write_and_publish(InPlace *state)
 	IvfpqBulkLoadWrite(&state->load, index, &state->meta, true);
 	IvfpqBulkLoadFinish(&state->load, index, &state->meta, true);
 	IvfpqStopPoint("train: written");
-	IvfpqPendingKeep(index, &state->seal, state->kept, state->nkept,
+	IvfpqPendingKeep(index, &state->frozen, state->kept, state->nkept,
 					 &state->meta);
 	IvfpqPendingPublish(index, &state->meta);
 	IvfpqStopPoint("train: published");
-	IvfpqPendingFree(index, &state->seal);
+	IvfpqPendingFree(index, &state->frozen);
 
 	/* cached plans know an index that reads the whole table */
 	CacheInvalidateRelcache(state->heap);

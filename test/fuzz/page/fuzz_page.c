@@ -354,21 +354,21 @@ compact_pending(void *arg)
 
 /* BackendAct: what training does with pending rows. */
 static void
-cut_pending(void *arg)
+freeze_pending(void *arg)
 {
 	IvfpqMetaData meta;
-	IvfpqSeal	seal;
+	IvfpqFrozen	frozen;
 	ItemPointerData tids[3];
 
 	for (int i = 0; i < 3; i++)
 		tids[i] = sample_tid(NEW_ROW + i);
 	IvfpqMetaRead(&backend_index, &meta);
-	if (meta.nlists > 0 || !IvfpqPendingSeal(&backend_index, &seal, false) ||
-		seal.head == seal.tail)
+	if (meta.nlists > 0 || !IvfpqPendingFreeze(&backend_index, &frozen, false) ||
+		frozen.head == frozen.tail)
 		return;
-	IvfpqPendingKeep(&backend_index, &seal, tids, 3, &meta);
+	IvfpqPendingKeep(&backend_index, &frozen, tids, 3, &meta);
 	IvfpqPendingPublish(&backend_index, &meta);
-	IvfpqPendingFree(&backend_index, &seal);
+	IvfpqPendingFree(&backend_index, &frozen);
 }
 
 /* ---- the target */
@@ -415,7 +415,7 @@ meet(const char *name, int nrows)
 	for (int i = 0; i < (backend_npages() < 20 ? 40 : 2); i++)
 		act(name, sound, "insert", insert_row);
 	act(name, sound, "compaction", compact_pending);
-	act(name, sound, "cut", cut_pending);
+	act(name, sound, "cut", freeze_pending);
 	act(name, sound, "reading lists", read_lists);
 	act(name, sound, "vacuum", vacuum_index);
 }
