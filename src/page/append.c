@@ -114,7 +114,7 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 
 		page = GenericXLogRegisterBuffer(state, dirbuf, 0);
 		if (pending != NULL)
-			pendbuf = IvfpqPendingTake(index, pending, &posting->tid, state);
+			pendbuf = IvfpqPendingRemove(index, pending, &posting->tid, state);
 		append_postings(index, &layout, list, IvfpqDirEntryGet(page, list),
 					  posting, 1, state, &block);
 		GenericXLogFinish(state);

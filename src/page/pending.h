@@ -70,7 +70,7 @@ extern void IvfpqPendingPublish(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen);
 extern void IvfpqPendingSetOdd(Relation index, const IvfpqPendingPlace *place,
 							   int count);
-extern Buffer IvfpqPendingTake(Relation index,
+extern Buffer IvfpqPendingRemove(Relation index,
 							   const IvfpqPendingPlace *place,
 							   const ItemPointerData *tid,
 							   GenericXLogState *state);

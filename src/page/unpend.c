@@ -7,7 +7,7 @@
  * written to a chain that leads to the cut (IvfpqPendingKeep), and one record
  * shows both instead of what was before the cut (IvfpqPendingPublish), which
  * is then freed (IvfpqPendingFree).  Draining takes single rows
- * (IvfpqPendingTake).  The caller excludes VACUUM and other such callers by
+ * (IvfpqPendingRemove).  The caller excludes VACUUM and other such callers by
  * the table's lock; rows are appended meanwhile.
  */
 #include "postgres.h"
@@ -176,7 +176,7 @@ IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen)
  * caller has finished the record.
  */
 Buffer
-IvfpqPendingTake(Relation index, const IvfpqPendingPlace *place,
+IvfpqPendingRemove(Relation index, const IvfpqPendingPlace *place,
 				 const ItemPointerData *tid, GenericXLogState *state)
 {
 	Buffer		buf;
