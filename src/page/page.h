@@ -133,20 +133,20 @@ extern void IvfpqBlockRelease(Relation index, const IvfpqLayout *layout,
 							  IvfpqBlockPages *block);
 
 /* sweep.c: pages that a crash during training left unused */
-typedef struct IvfpqSweep
+typedef struct IvfpqReclaim
 {
 	Relation	index;
 	bool		trained;
 	BlockNumber nblocks;		/* of the index when the sweep began */
 	uint8	   *listed;			/* a bit for every page of the pending list */
 	uint64		last_seq;		/* of its last page */
-} IvfpqSweep;
+} IvfpqReclaim;
 
-extern void IvfpqSweepBegin(IvfpqSweep *sweep, Relation index);
-extern void IvfpqSweepPage(IvfpqSweep *sweep, BlockNumber blkno,
+extern void IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index);
+extern void IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
 						   BufferAccessStrategy strategy);
-extern void IvfpqSweepEnd(IvfpqSweep *sweep);
-extern void IvfpqSweepUntrained(Relation index, BufferAccessStrategy strategy);
+extern void IvfpqReclaimEnd(IvfpqReclaim *reclaim);
+extern void IvfpqReclaimUntrained(Relation index, BufferAccessStrategy strategy);
 
 /*
  * writer.c: writing lists and the directory.  Pages are filled in memory

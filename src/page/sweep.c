@@ -19,26 +19,26 @@
 
 /* Note the pages of the pending list; memory from the current context. */
 void
-IvfpqSweepBegin(IvfpqSweep *sweep, Relation index)
+IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index)
 {
 	IvfpqMetaData meta;
 	IvfpqPendingReader reader;
 	int			count;
 
 	IvfpqMetaRead(index, &meta);
-	sweep->index = index;
-	sweep->trained = meta.nlists > 0;
-	sweep->nblocks = RelationGetNumberOfBlocks(index);
-	sweep->listed = palloc_extended(sweep->nblocks / 8 + 1,
+	reclaim->index = index;
+	reclaim->trained = meta.nlists > 0;
+	reclaim->nblocks = RelationGetNumberOfBlocks(index);
+	reclaim->listed = palloc_extended(reclaim->nblocks / 8 + 1,
 									MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	sweep->last_seq = 0;
+	reclaim->last_seq = 0;
 	IvfpqPendingOpen(&reader, index, &meta);
 	while (IvfpqPendingNext(&reader, &count))
 	{
-		if (reader.place.page < sweep->nblocks)
-			sweep->listed[reader.place.page / 8] |=
+		if (reader.place.page < reclaim->nblocks)
+			reclaim->listed[reader.place.page / 8] |=
 				1 << (reader.place.page % 8);
-		sweep->last_seq = reader.place.seq;
+		reclaim->last_seq = reader.place.seq;
 	}
 	IvfpqPendingClose(&reader);
 }
@@ -48,12 +48,12 @@ IvfpqSweepBegin(IvfpqSweep *sweep, Relation index)
  * list since it was read.
  */
 static bool
-is_left_over(const IvfpqSweep *sweep, BlockNumber blkno, Page page)
+is_left_over(const IvfpqReclaim *reclaim, BlockNumber blkno, Page page)
 {
 	if (IvfpqPageIs(page, IVFPQ_KIND_PENDING))
-		return IvfpqPendingGet(page)->seq <= sweep->last_seq &&
-			(sweep->listed[blkno / 8] & (1 << (blkno % 8))) == 0;
-	return !sweep->trained && IvfpqPageIsTrained(page);
+		return IvfpqPendingGet(page)->seq <= reclaim->last_seq &&
+			(reclaim->listed[blkno / 8] & (1 << (blkno % 8))) == 0;
+	return !reclaim->trained && IvfpqPageIsTrained(page);
 }
 
 /*
@@ -61,7 +61,7 @@ is_left_over(const IvfpqSweep *sweep, BlockNumber blkno, Page page)
  * if it is left over.  One record, one page.
  */
 void
-IvfpqSweepPage(IvfpqSweep *sweep, BlockNumber blkno,
+IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
 			   BufferAccessStrategy strategy)
 {
 	Buffer		buf;
@@ -69,51 +69,51 @@ IvfpqSweepPage(IvfpqSweep *sweep, BlockNumber blkno,
 	bool		left_over;
 	bool		is_free;
 
-	if (blkno >= sweep->nblocks)
+	if (blkno >= reclaim->nblocks)
 		return;
-	buf = ReadBufferExtended(sweep->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+	buf = ReadBufferExtended(reclaim->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
 							 strategy);
 	LockBuffer(buf, BUFFER_LOCK_SHARE);
 	page = BufferGetPage(buf);
-	left_over = is_left_over(sweep, blkno, page);
+	left_over = is_left_over(reclaim, blkno, page);
 	is_free = PageIsNew(page) || IvfpqPageIs(page, IVFPQ_KIND_FREE);
 	LockBuffer(buf, BUFFER_LOCK_UNLOCK);
 	if (left_over)
 	{
 		LockBuffer(buf, BUFFER_LOCK_EXCLUSIVE);
-		if (is_left_over(sweep, blkno, page))
+		if (is_left_over(reclaim, blkno, page))
 		{
-			IvfpqFreePage(sweep->index, buf);
+			IvfpqFreePage(reclaim->index, buf);
 			is_free = true;
 		}
 		LockBuffer(buf, BUFFER_LOCK_UNLOCK);
 	}
 	ReleaseBuffer(buf);
 	if (is_free)
-		RecordPageWithFreeSpace(sweep->index, blkno, BLCKSZ - 1);
+		RecordPageWithFreeSpace(reclaim->index, blkno, BLCKSZ - 1);
 	if (left_over)
 		IvfpqStopPoint("sweep");
 }
 
 /* Sweep every page of an untrained index. */
 void
-IvfpqSweepUntrained(Relation index, BufferAccessStrategy strategy)
+IvfpqReclaimUntrained(Relation index, BufferAccessStrategy strategy)
 {
-	IvfpqSweep	sweep;
+	IvfpqReclaim	reclaim;
 
-	IvfpqSweepBegin(&sweep, index);
+	IvfpqReclaimBegin(&reclaim, index);
 	for (BlockNumber blkno = IVFPQ_METAPAGE + 1;
-		 blkno < sweep.nblocks; blkno++)
+		 blkno < reclaim.nblocks; blkno++)
 	{
 		IvfpqVacuumDelayPoint();
-		IvfpqSweepPage(&sweep, blkno, strategy);
+		IvfpqReclaimPage(&reclaim, blkno, strategy);
 	}
-	IvfpqSweepEnd(&sweep);
+	IvfpqReclaimEnd(&reclaim);
 	FreeSpaceMapVacuum(index);
 }
 
 void
-IvfpqSweepEnd(IvfpqSweep *sweep)
+IvfpqReclaimEnd(IvfpqReclaim *reclaim)
 {
-	pfree(sweep->listed);
+	pfree(reclaim->listed);
 }

@@ -270,7 +270,7 @@ IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 	begin_progress(heap, index);
 	strategy = GetAccessStrategy(BAS_VACUUM);
 	IvfpqSnapshotDrop();
-	IvfpqSweepUntrained(index, strategy);
+	IvfpqReclaimUntrained(index, strategy);
 	IvfpqSnapshotTake();
 
 	indexInfo = IvfpqIndexInfo(index);

@@ -39,7 +39,7 @@ typedef struct Vacuum
 	IndexBulkDeleteResult *stats;
 	char	   *page;			/* [BLCKSZ] copy of a slab page */
 	SlotOwner  *owners;			/* [slots_per_page] of that page */
-	IvfpqSweep	sweep;			/* of what training left */
+	IvfpqReclaim	reclaim;			/* of what training left */
 } Vacuum;
 
 /* Copies of a block that its list had when the entry was read. */
@@ -123,7 +123,7 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 												   vacuum->meta.dims),
 							  blkno, vacuum->strategy, vacuum->callback,
 							  vacuum->callback_state);
-		IvfpqSweepPage(&vacuum->sweep, blkno, vacuum->strategy);
+		IvfpqReclaimPage(&vacuum->reclaim, blkno, vacuum->strategy);
 		return;
 	}
 	read_owners(vacuum, blkno);
@@ -194,7 +194,7 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 		vacuum.page = palloc(BLCKSZ);
 		vacuum.owners = palloc(vacuum.layout.slots_per_page *
 							   sizeof(SlotOwner));
-		IvfpqSweepBegin(&vacuum.sweep, info->index);
+		IvfpqReclaimBegin(&vacuum.reclaim, info->index);
 		nblocks = RelationGetNumberOfBlocks(info->index);
 		for (BlockNumber blkno = 0; blkno < nblocks; blkno++)
 		{
@@ -204,12 +204,12 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 			vacuum_page(&vacuum, blkno);
 		}
 		rewrite_lists(&vacuum);
-		IvfpqSweepEnd(&vacuum.sweep);
+		IvfpqReclaimEnd(&vacuum.reclaim);
 		pfree(vacuum.page);
 		pfree(vacuum.owners);
 	}
 	else
-		IvfpqSweepUntrained(info->index, info->strategy);
+		IvfpqReclaimUntrained(info->index, info->strategy);
 	return stats;
 }
 
