@@ -22,7 +22,7 @@ struct GvCardTest
 	uint64_t	high;			/* and its greatest */
 	int32_t		first;			/* of the batch's values */
 	int32_t		nvalues;
-	int32_t		images;			/* where a block's images begin */
+	int32_t		abbrevs_at;			/* where a block's images begin */
 	uint8_t		key;
 	uint8_t		kind;			/* GvTestKind */
 	uint8_t		width;			/* bytes of an image */

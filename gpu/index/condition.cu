@@ -41,7 +41,7 @@ gv_gpu_put_conditions(const GvBatch *batch, const GvSearch *searches,
 			out->key = (uint8_t) test->key;
 			out->kind = (uint8_t) test->kind;
 			out->width = form->width[test->key];
-			out->images = (int32_t) gv_keys_at(form, test->key);
+			out->abbrevs_at = (int32_t) gv_keys_at(form, test->key);
 			if (test->kind != GV_TEST_SET || test->nvalues == 0)
 				continue;
 			out->low = test->values[0];

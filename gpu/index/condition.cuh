@@ -17,24 +17,24 @@
 
 /* An image of `width` bytes. */
 static __device__ __forceinline__ uint64_t
-gv_image(const uint8_t *images, int width, int i)
+gv_load_abbrev(const uint8_t *abbrevs, int width, int i)
 {
 	switch (width)
 	{
 		case 1:
-			return images[i];
+			return abbrevs[i];
 		case 2:
-			return ((const uint16_t *) images)[i];
+			return ((const uint16_t *) abbrevs)[i];
 		case 4:
-			return ((const uint32_t *) images)[i];
+			return ((const uint32_t *) abbrevs)[i];
 		default:
-			return ((const uint64_t *) images)[i];
+			return ((const uint64_t *) abbrevs)[i];
 	}
 }
 
 /* Is an image among values [n], n > 0, ascending? */
 static __device__ __forceinline__ bool
-gv_among(const uint64_t *values, int n, uint64_t image)
+gv_among(const uint64_t *values, int n, uint64_t abbrev)
 {
 	int			place = 0;
 
@@ -42,28 +42,28 @@ gv_among(const uint64_t *values, int n, uint64_t image)
 	{
 		int			half = n / 2;
 
-		place += values[place + half - 1] < image ? half : 0;
+		place += values[place + half - 1] < abbrev ? half : 0;
 		n -= half;
 	}
-	return values[place] == image;
+	return values[place] == abbrev;
 }
 
 /* Does a key that is not NULL fulfill the test? */
 static __device__ __forceinline__ bool
-gv_matches(const GvCardTest &test, const uint64_t *values, uint64_t image)
+gv_matches(const GvCardTest &test, const uint64_t *values, uint64_t abbrev)
 {
 	switch (test.kind)
 	{
 		case GV_TEST_RANGE:
-			return test.low <= image && image <= test.high;
+			return test.low <= abbrev && abbrev <= test.high;
 		case GV_TEST_SET:
-			return test.nvalues > 0 && test.low <= image &&
-				image <= test.high &&
-				gv_among(values + test.first, test.nvalues, image);
+			return test.nvalues > 0 && test.low <= abbrev &&
+				abbrev <= test.high &&
+				gv_among(values + test.first, test.nvalues, abbrev);
 		case GV_TEST_ANY_BIT:
-			return (image & test.low) != 0;
+			return (abbrev & test.low) != 0;
 		case GV_TEST_ALL_BITS:
-			return (image & test.low) == test.low;
+			return (abbrev & test.low) == test.low;
 		default:
 			return test.kind == GV_TEST_NOT_NULL;
 	}
@@ -85,13 +85,13 @@ gv_card_match(const GvCardTest *tests, int n, const uint64_t *values,
 	{
 		const GvCardTest &test = tests[i];
 		uint32_t	nulls[N];
-		uint64_t	images[N];
+		uint64_t	abbrevs[N];
 
 #pragma unroll
 		for (int b = 0; b < N; b++)
 		{
 			nulls[b] = ((const GvKeyHead *) keys[b])[test.key].nulls;
-			images[b] = gv_image(keys[b] + test.images, test.width, lane);
+			abbrevs[b] = gv_load_abbrev(keys[b] + test.abbrevs_at, test.width, lane);
 		}
 		left = 0;
 #pragma unroll
@@ -100,7 +100,7 @@ gv_card_match(const GvCardTest *tests, int n, const uint64_t *values,
 			matching[b] &= __ballot_sync(GV_FULL_WARP,
 										 (nulls[b] >> lane & 1) != 0 ?
 										 test.kind == GV_TEST_NULL :
-										 gv_matches(test, values, images[b]));
+										 gv_matches(test, values, abbrevs[b]));
 			left |= matching[b];
 		}
 	}

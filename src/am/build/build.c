@@ -59,7 +59,7 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	IvfpqRowUse use = isnull[0] ? IVFPQ_ROW_NONE :
 	IvfpqBulkLoadWants(&build->load, id);
 	MemoryContext oldcontext;
-	IvfpqKeyImages keys;
+	IvfpqKeyAbbrevs keys;
 	const float *row = NULL;
 	bool		odd;
 	int			dims = build->training.gv.dims;

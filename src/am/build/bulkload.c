@@ -66,7 +66,7 @@ put_posting(IvfpqBulkLoad *load, uint32 list, const IvfpqPosting *posting)
 
 /* IvfpqPlacedSink: rows [n] with these TIDs have been placed. */
 static void
-take_rows(void *arg, const uint64 *ids, const IvfpqKeyImages *keys,
+take_rows(void *arg, const uint64 *ids, const IvfpqKeyAbbrevs *keys,
 		  const GvEncoded *encoded, int n)
 {
 	IvfpqBulkLoad *load = arg;
@@ -191,7 +191,7 @@ IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id)
 /* Take a raw vector [dims], of the row with this TID and these keys. */
 void
 IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
-				 const IvfpqKeyImages *keys, IvfpqRowUse use)
+				 const IvfpqKeyAbbrevs *keys, IvfpqRowUse use)
 {
 	if (use & IVFPQ_ROW_SAMPLED)
 		IvfpqCalibrationSample(load->calibration, row, id);
@@ -331,7 +331,7 @@ gather_range(IvfpqBulkLoad *load, int range, int first)
 		while (IvfpqTempFileRead(file, load->item, load->form.bytes))
 		{
 			IvfpqPosting	posting;
-			IvfpqKeyImages keys;
+			IvfpqKeyAbbrevs keys;
 
 			CHECK_FOR_INTERRUPTS();
 			IvfpqTakePosting(&load->form, (const char *) load->item, &posting,

@@ -48,7 +48,7 @@ extern void IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 							   const IvfpqMetaData *meta, bool log);
 extern IvfpqRowUse IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id);
 extern void IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
-							 const IvfpqKeyImages *keys, IvfpqRowUse use);
+							 const IvfpqKeyAbbrevs *keys, IvfpqRowUse use);
 extern void IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index,
 							   IvfpqMetaData *meta, bool shared);
 extern void IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index,

@@ -62,7 +62,7 @@ IvfpqStorePosting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
 	{
 		IvfpqKeyBytes bytes;
 
-		memcpy(at, IvfpqKeyImageBytes(posting->keys->image[k],
+		memcpy(at, IvfpqKeyAbbrevBytes(posting->keys->abbrev[k],
 									  form->keys.width[k], &bytes),
 			   form->keys.width[k]);
 	}
@@ -74,7 +74,7 @@ IvfpqStorePosting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
  */
 void
 IvfpqTakePosting(const IvfpqStoredForm *form, const char *stored,
-			  IvfpqPosting *posting, IvfpqKeyImages *images)
+			  IvfpqPosting *posting, IvfpqKeyAbbrevs *abbrevs)
 {
 	IvfpqStoredPosting item;
 	const char *at = stored + sizeof(item);
@@ -89,11 +89,11 @@ IvfpqTakePosting(const IvfpqStoredForm *form, const char *stored,
 	if (form->keys.nkeys == 0)
 		return;
 	at += form->code_bytes;
-	memset(images, 0, sizeof(*images));
-	images->nulls = (uint8) *at++;
+	memset(abbrevs, 0, sizeof(*abbrevs));
+	abbrevs->nulls = (uint8) *at++;
 	for (int k = 0; k < form->keys.nkeys; at += form->keys.width[k++])
-		images->image[k] = IvfpqKeyImageOf(at, form->keys.width[k]);
-	posting->keys = images;
+		abbrevs->abbrev[k] = IvfpqKeyAbbrevOf(at, form->keys.width[k]);
+	posting->keys = abbrevs;
 }
 
 /*
@@ -279,7 +279,7 @@ IvfpqPostingsNext(void *arg, IvfpqPosting *posting)
 	const char *found = postings->sort == NULL ? next_in_memory(postings) :
 	next_sorted(postings);
 
-	IvfpqTakePosting(&postings->form, found, posting, &postings->images);
+	IvfpqTakePosting(&postings->form, found, posting, &postings->abbrevs);
 }
 
 /* Give back the sort, with its files. */

@@ -47,7 +47,7 @@ typedef struct IvfpqPostings
 	TupleTableSlot *slot;
 	bytea	   *item;			/* column of the sort */
 
-	IvfpqKeyImages images;		/* of the copy handed out last */
+	IvfpqKeyAbbrevs abbrevs;		/* of the copy handed out last */
 } IvfpqPostings;
 
 extern void IvfpqStoredInit(IvfpqStoredForm *form, int code_bytes,
@@ -55,7 +55,7 @@ extern void IvfpqStoredInit(IvfpqStoredForm *form, int code_bytes,
 extern void IvfpqStorePosting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
 						   uint32 list, const IvfpqPosting *posting);
 extern void IvfpqTakePosting(const IvfpqStoredForm *form, const char *item,
-						  IvfpqPosting *posting, IvfpqKeyImages *images);
+						  IvfpqPosting *posting, IvfpqKeyAbbrevs *abbrevs);
 extern void IvfpqPostingsBegin(IvfpqPostings *postings, int nlists,
 							 const IvfpqStoredForm *form, Size limit);
 extern void IvfpqPostingsPut(IvfpqPostings *postings, uint32 list,

@@ -49,7 +49,7 @@ take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 
 /* A row goes to gpuvecd: keep its keys. */
 static void
-keep_sent(IvfpqPlacer *placer, const IvfpqKeyImages *keys)
+keep_sent(IvfpqPlacer *placer, const IvfpqKeyAbbrevs *keys)
 {
 	int64		n = placer->end_sent - placer->first_sent;
 
@@ -57,7 +57,7 @@ keep_sent(IvfpqPlacer *placer, const IvfpqKeyImages *keys)
 	{
 		placer->max_sent = SENT_ROWS;
 		placer->sent = MemoryContextAlloc(placer->context, placer->max_sent *
-										  sizeof(IvfpqKeyImages));
+										  sizeof(IvfpqKeyAbbrevs));
 	}
 	else if (placer->end_sent == placer->max_sent)
 	{
@@ -65,10 +65,10 @@ keep_sent(IvfpqPlacer *placer, const IvfpqKeyImages *keys)
 		{
 			placer->max_sent *= 2;
 			placer->sent = repalloc_huge(placer->sent, placer->max_sent *
-										 sizeof(IvfpqKeyImages));
+										 sizeof(IvfpqKeyAbbrevs));
 		}
 		memmove(placer->sent, placer->sent + placer->first_sent,
-				n * sizeof(IvfpqKeyImages));
+				n * sizeof(IvfpqKeyAbbrevs));
 		placer->first_sent = 0;
 		placer->end_sent = n;
 	}
@@ -124,7 +124,7 @@ make_batch(IvfpqPlacer *placer, bool keys)
 	placer->batch = palloc((Size) n * dims * sizeof(float));
 	placer->ids = palloc(n * sizeof(uint64));
 	if (keys)
-		placer->keys = palloc(n * sizeof(IvfpqKeyImages));
+		placer->keys = palloc(n * sizeof(IvfpqKeyAbbrevs));
 	placer->scratch = IvfpqAllocScratch(gv_place_scratch(&placer->groups, n,
 														 training->lists_per_row),
 										&chunk);
@@ -194,7 +194,7 @@ flush_batch(IvfpqPlacer *placer)
 /* Let a raw row [dims] wait for its batch here. */
 static void
 add_here(IvfpqPlacer *placer, const float *row, uint64 id,
-		 const IvfpqKeyImages *keys)
+		 const IvfpqKeyAbbrevs *keys)
 {
 	int			dims = placer->training->gv.dims;
 
@@ -261,7 +261,7 @@ IvfpqPlacerFlush(IvfpqPlacer *placer)
  */
 void
 IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id,
-			   const IvfpqKeyImages *keys)
+			   const IvfpqKeyAbbrevs *keys)
 {
 	if (placer->builder == NULL ||
 		(placer->refine != IVFPQ_REFINE_NONE &&

@@ -12,7 +12,7 @@
 
 /* Where rows [n] go, with their lists and codes; keys [n] or NULL. */
 typedef void (*IvfpqPlacedSink) (void *arg, const uint64 *ids,
-								 const IvfpqKeyImages *keys,
+								 const IvfpqKeyAbbrevs *keys,
 								 const GvEncoded *encoded, int n);
 
 typedef struct IvfpqPlacer
@@ -29,7 +29,7 @@ typedef struct IvfpqPlacer
 	void	   *sink_arg;
 
 	/* keys of rows that gpuvecd has, in the order in which they come back */
-	IvfpqKeyImages *sent;		/* [max_sent], of which these: */
+	IvfpqKeyAbbrevs *sent;		/* [max_sent], of which these: */
 	int64		first_sent;
 	int64		end_sent;
 	int64		max_sent;
@@ -39,7 +39,7 @@ typedef struct IvfpqPlacer
 	int			nbatch;
 	float	   *batch;			/* [batch_rows][dims] */
 	uint64	   *ids;			/* [batch_rows] */
-	IvfpqKeyImages *keys;		/* [batch_rows], if there are keys */
+	IvfpqKeyAbbrevs *keys;		/* [batch_rows], if there are keys */
 	bool	   *boundable;		/* [batch_rows], if refine */
 	int			nparts;			/* participants that share the memory */
 	GvGroups	groups;
@@ -56,7 +56,7 @@ extern void IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 extern bool IvfpqPlacerWants(IvfpqPlacer *placer, uint64 id);
 extern void IvfpqPlacerFlush(IvfpqPlacer *placer);
 extern void IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id,
-						   const IvfpqKeyImages *keys);
+						   const IvfpqKeyAbbrevs *keys);
 extern IvfpqBuilder *IvfpqPlacerEnd(IvfpqPlacer *placer);
 
 #endif							/* IVFPQ_PLACEROWS_H */

@@ -188,13 +188,13 @@ IvfpqKeyInteger(Oid type, Datum value)
 
 /* The image of an integer between the key's least and greatest. */
 uint64
-IvfpqKeyIntegerImage(const IvfpqKey *key, int64 value)
+IvfpqKeyIntegerAbbrev(const IvfpqKey *key, int64 value)
 {
 	return (uint64) value - (uint64) key->least;
 }
 
 uint64
-IvfpqKeyFloat4Image(float4 value)
+IvfpqKeyFloat4Abbrev(float4 value)
 {
 	uint32		bits;
 
@@ -206,7 +206,7 @@ IvfpqKeyFloat4Image(float4 value)
 }
 
 uint64
-IvfpqKeyFloat8Image(float8 value)
+IvfpqKeyFloat8Abbrev(float8 value)
 {
 	uint64		bits;
 	const uint64 sign = UINT64CONST(1) << 63;
@@ -223,10 +223,10 @@ IvfpqKeyFloat8Image(float8 value)
  * context that is reset between rows.
  */
 uint64
-IvfpqKeyImage(IvfpqKey *key, Datum value)
+IvfpqKeyAbbrev(IvfpqKey *key, Datum value)
 {
 	if (key->is_integer)
-		return IvfpqKeyIntegerImage(key, IvfpqKeyInteger(key->type, value));
+		return IvfpqKeyIntegerAbbrev(key, IvfpqKeyInteger(key->type, value));
 
 	switch (key->kind)
 	{
@@ -244,11 +244,11 @@ IvfpqKeyImage(IvfpqKey *key, Datum value)
 	switch (key->type)
 	{
 		case FLOAT4OID:
-			return IvfpqKeyFloat4Image(DatumGetFloat4(value));
+			return IvfpqKeyFloat4Abbrev(DatumGetFloat4(value));
 		case FLOAT8OID:
-			return IvfpqKeyFloat8Image(DatumGetFloat8(value));
+			return IvfpqKeyFloat8Abbrev(DatumGetFloat8(value));
 		case NUMERICOID:
-			return IvfpqKeyFloat8Image(DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
+			return IvfpqKeyFloat8Abbrev(DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
 																		  value)));
 		default:				/* an enum */
 			return DatumGetObjectId(value);
@@ -257,18 +257,18 @@ IvfpqKeyImage(IvfpqKey *key, Datum value)
 
 /*
  * Images of the values [1 + nkeys] that an index tuple has; the vector, the
- * first one, is not looked at.  Memory as with IvfpqKeyImage.
+ * first one, is not looked at.  Memory as with IvfpqKeyAbbrev.
  */
 void
 IvfpqKeysMake(IvfpqKeys *keys, const Datum *values, const bool *isnull,
-			  IvfpqKeyImages *images)
+			  IvfpqKeyAbbrevs *abbrevs)
 {
-	memset(images, 0, sizeof(*images));
+	memset(abbrevs, 0, sizeof(*abbrevs));
 	for (int k = 0; k < keys->nkeys; k++)
 	{
 		if (isnull[1 + k])
-			images->nulls |= 1U << k;
+			abbrevs->nulls |= 1U << k;
 		else
-			images->image[k] = IvfpqKeyImage(&keys->keys[k], values[1 + k]);
+			abbrevs->abbrev[k] = IvfpqKeyAbbrev(&keys->keys[k], values[1 + k]);
 	}
 }

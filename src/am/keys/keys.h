@@ -56,12 +56,12 @@ typedef struct IvfpqKeys
 extern bool IvfpqIsOrderedKey(Oid type);
 extern void IvfpqKeysInit(IvfpqKeys *keys, Relation index);
 extern void IvfpqKeysMake(IvfpqKeys *keys, const Datum *values,
-						  const bool *isnull, IvfpqKeyImages *images);
-extern uint64 IvfpqKeyImage(IvfpqKey *key, Datum value);
+						  const bool *isnull, IvfpqKeyAbbrevs *abbrevs);
+extern uint64 IvfpqKeyAbbrev(IvfpqKey *key, Datum value);
 extern int64 IvfpqKeyInteger(Oid type, Datum value);
-extern uint64 IvfpqKeyIntegerImage(const IvfpqKey *key, int64 value);
-extern uint64 IvfpqKeyFloat4Image(float4 value);
-extern uint64 IvfpqKeyFloat8Image(float8 value);
+extern uint64 IvfpqKeyIntegerAbbrev(const IvfpqKey *key, int64 value);
+extern uint64 IvfpqKeyFloat4Abbrev(float4 value);
+extern uint64 IvfpqKeyFloat8Abbrev(float8 value);
 
 /* One scan key, as a row is asked. */
 typedef struct IvfpqRowTest
@@ -69,7 +69,7 @@ typedef struct IvfpqRowTest
 	ScanKey		scan_key;
 	int			narguments;		/* of its array those that are not NULL */
 	Datum	   *arguments;
-	uint64	   *images;			/* where these ascend: equality with arguments
+	uint64	   *abbrevs;			/* where these ascend: equality with arguments
 								 * that have one image each; else NULL */
 } IvfpqRowTest;
 

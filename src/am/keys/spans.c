@@ -25,7 +25,7 @@
 /* Where a value is among a key's images. */
 typedef struct Cut
 {
-	uint64		image;			/* nearest to the value */
+	uint64		abbrev;			/* nearest to the value */
 	int			side;			/* that image's value compared with it */
 } Cut;
 
@@ -48,7 +48,7 @@ integer_cut(const IvfpqKey *key, int64 value)
 	Cut			cut;
 	int64		nearest = Min(Max(value, key->least), key->greatest);
 
-	cut.image = IvfpqKeyIntegerImage(key, nearest);
+	cut.abbrev = IvfpqKeyIntegerAbbrev(key, nearest);
 	cut.side = nearest < value ? -1 : nearest > value;
 	return cut;
 }
@@ -59,7 +59,7 @@ float4_cut(float8 value)
 	Cut			cut;
 	float4		nearest = (float4) value;
 
-	cut.image = IvfpqKeyFloat4Image(nearest);
+	cut.abbrev = IvfpqKeyFloat4Abbrev(nearest);
 	/* of NaN neither is true */
 	cut.side = nearest < value ? -1 : nearest > value;
 	return cut;
@@ -81,17 +81,17 @@ between(const IvfpqKey *key, int strategy, Cut from, Cut to, bool is_exact)
 	{
 		bool		included = to.side < 0 || (to.side == 0 && has_equal);
 
-		if (!included && to.image == 0)
+		if (!included && to.abbrev == 0)
 			return nothing;
-		result.high = included ? to.image : to.image - 1;
+		result.high = included ? to.abbrev : to.abbrev - 1;
 	}
 	if (strategy >= BTEqualStrategyNumber)
 	{
 		bool		included = from.side > 0 || (from.side == 0 && has_equal);
 
-		if (!included && from.image == IvfpqKeyEverything(key, true).high)
+		if (!included && from.abbrev == IvfpqKeyEverything(key, true).high)
 			return nothing;
-		result.low = included ? from.image : from.image + 1;
+		result.low = included ? from.abbrev : from.abbrev + 1;
 	}
 	return result;
 }
@@ -173,7 +173,7 @@ hash_span(IvfpqKey *key, Oid subtype, Datum value)
 	IvfpqKeySpan result = {0, 0, false};
 
 	if (subtype == key->type)
-		result.low = IvfpqKeyImage(key, value);
+		result.low = IvfpqKeyAbbrev(key, value);
 	else
 	{
 		Oid			function = get_opfamily_proc(key->family, subtype,
@@ -224,9 +224,9 @@ IvfpqKeySpanOf(IvfpqKey *key, int strategy, Oid subtype, Datum value)
 	else if (key->type == FLOAT4OID && subtype == FLOAT8OID)
 		cut = float4_cut(DatumGetFloat8(value));
 	else if (key->type == FLOAT8OID && subtype == FLOAT4OID)
-		cut.image = IvfpqKeyFloat8Image(DatumGetFloat4(value));
+		cut.abbrev = IvfpqKeyFloat8Abbrev(DatumGetFloat4(value));
 	else if (same)
-		cut.image = IvfpqKeyImage(key, value);
+		cut.abbrev = IvfpqKeyAbbrev(key, value);
 	else
 		return IvfpqKeyEverything(key, false);
 	return between(key, strategy, cut, cut, key->is_exact);

@@ -34,7 +34,7 @@ static const IvfpqKeySpan nothing = {1, 0, true};
 /* An argument of equality. */
 typedef struct Argument
 {
-	uint64		image;
+	uint64		abbrev;
 	Datum		value;
 } Argument;
 
@@ -107,21 +107,21 @@ add_span(IvfpqKeyTests *tests, Asked *asked, IvfpqKeySpan span)
 
 /* Images [n], which ascend, fulfill the condition. */
 static void
-add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *images, int n,
+add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *abbrevs, int n,
 		bool is_exact)
 {
 	GvKeyTest	test = {.key = asked->column, .kind = GV_TEST_SET};
 	int			ndistinct = 0;
 
 	for (int i = 0; i < n; i++)
-		if (i == 0 || images[i] != images[i - 1])
-			images[ndistinct++] = images[i];
+		if (i == 0 || abbrevs[i] != abbrevs[i - 1])
+			abbrevs[ndistinct++] = abbrevs[i];
 
 	if (ndistinct == 0)
 		add_span(tests, asked, nothing);
 	else if (ndistinct == 1 || ndistinct > MOST_VALUES)
 	{
-		IvfpqKeySpan hull = {images[0], images[ndistinct - 1],
+		IvfpqKeySpan hull = {abbrevs[0], abbrevs[ndistinct - 1],
 		is_exact && ndistinct == 1};
 
 		add_span(tests, asked, hull);
@@ -129,7 +129,7 @@ add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *images, int n,
 	else
 	{
 		test.nvalues = ndistinct;
-		test.values = images;
+		test.values = abbrevs;
 		asked->is_exact = add_test(tests, &test) && is_exact;
 	}
 }
@@ -137,8 +137,8 @@ add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *images, int n,
 static int
 compare_arguments(const void *a, const void *b)
 {
-	uint64		left = ((const Argument *) a)->image;
-	uint64		right = ((const Argument *) b)->image;
+	uint64		left = ((const Argument *) a)->abbrev;
+	uint64		right = ((const Argument *) b)->abbrev;
 
 	return left < right ? -1 : left > right;
 }
@@ -151,19 +151,19 @@ static void
 add_points(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row,
 		   Argument *arguments, int n, bool is_exact)
 {
-	uint64	   *images = palloc(n * sizeof(uint64));
+	uint64	   *abbrevs = palloc(n * sizeof(uint64));
 
 	qsort(arguments, n, sizeof(Argument), compare_arguments);
 	row->narguments = n;
 	row->arguments = palloc(n * sizeof(Datum));
-	row->images = palloc(n * sizeof(uint64));
+	row->abbrevs = palloc(n * sizeof(uint64));
 	for (int i = 0; i < n; i++)
 	{
 		row->arguments[i] = arguments[i].value;
-		row->images[i] = arguments[i].image;
-		images[i] = arguments[i].image;
+		row->abbrevs[i] = arguments[i].abbrev;
+		abbrevs[i] = arguments[i].abbrev;
 	}
-	add_set(tests, asked, images, n, is_exact);
+	add_set(tests, asked, abbrevs, n, is_exact);
 }
 
 /* The condition holds with one of the row test's arguments. */
@@ -185,7 +185,7 @@ add_values(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row)
 		if (span.low > span.high)
 			continue;
 		are_points &= span.low == span.high;
-		arguments[n].image = span.low;
+		arguments[n].abbrev = span.low;
 		arguments[n].value = row->arguments[i];
 		if (n++ == 0)
 			hull = span;
@@ -286,7 +286,7 @@ add_signatures(IvfpqKeyTests *tests, Asked *asked, const Datum *values, int n)
 	test.low = overlap ? 0 : PG_UINT64_MAX;
 	for (int i = 0; i < n; i++)
 	{
-		uint64		signature = IvfpqKeyImage(asked->key, values[i]);
+		uint64		signature = IvfpqKeyAbbrev(asked->key, values[i]);
 
 		if (overlap)
 			test.low |= signature;
@@ -408,26 +408,26 @@ IvfpqKeyTestsMake(IvfpqKeyTests *tests, IvfpqKeys *keys, ScanKey scan_keys,
 static bool
 row_holds(const IvfpqKeyTests *tests, const IvfpqRowTest *row, Datum value)
 {
-	uint64		image;
+	uint64		abbrev;
 	int			low = 0;
 	int			high = row->narguments;
 
-	if (row->images == NULL)
+	if (row->abbrevs == NULL)
 		return holds_with_one(row->scan_key, value, row->arguments,
 							  row->narguments);
 
-	image = IvfpqKeyImage(&tests->keys->keys[row->scan_key->sk_attno - 2],
+	abbrev = IvfpqKeyAbbrev(&tests->keys->keys[row->scan_key->sk_attno - 2],
 						  value);
 	while (low < high)
 	{
 		int			middle = low + (high - low) / 2;
 
-		if (row->images[middle] < image)
+		if (row->abbrevs[middle] < abbrev)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	while (high < row->narguments && row->images[high] == image)
+	while (high < row->narguments && row->abbrevs[high] == abbrev)
 		high++;
 	return holds_with_one(row->scan_key, value, row->arguments + low,
 						  high - low);

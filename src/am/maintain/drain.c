@@ -49,7 +49,7 @@ flush_row(Flush *flush, ItemPointer tid, const IvfpqPendingPlace *place)
 {
 	const IvfpqModel *model = flush->model;
 	MemoryContext oldcontext;
-	IvfpqKeyImages keys;
+	IvfpqKeyAbbrevs keys;
 	const float *raw;
 	float	   *vector;
 	Datum		value;

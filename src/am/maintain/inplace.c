@@ -80,7 +80,7 @@ static void
 assign_row(InPlace *state, uint64 id)
 {
 	MemoryContext oldcontext;
-	IvfpqKeyImages keys;
+	IvfpqKeyAbbrevs keys;
 	const float *vector;
 	Datum		value;
 	int			dims;

@@ -59,7 +59,7 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
 void
 IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 				  const float *vector, bool boundable, ItemPointer tid,
-				  const IvfpqKeyImages *keys,
+				  const IvfpqKeyAbbrevs *keys,
 				  const IvfpqPendingPlace *pending)
 {
 	static const int32 both[2] = {0, 1};	/* the first of centroids */
@@ -97,7 +97,7 @@ IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 
 /* Images of the keys of a row that was fetched. */
 void
-IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqRerank *rows, IvfpqKeyImages *images)
+IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqRerank *rows, IvfpqKeyAbbrevs *abbrevs)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
@@ -105,7 +105,7 @@ IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqRerank *rows, IvfpqKeyImages *images)
 	if (keys->nkeys == 0)
 		return;
 	IvfpqRerankColumns(rows, values, isnull);
-	IvfpqKeysMake(keys, values, isnull, images);
+	IvfpqKeysMake(keys, values, isnull, abbrevs);
 }
 
 /*
@@ -146,7 +146,7 @@ insert_row(Relation heap, Relation index, const Datum *values,
 {
 	IvfpqType	type;
 	IvfpqKeys	keys;
-	IvfpqKeyImages images;
+	IvfpqKeyAbbrevs abbrevs;
 	IvfpqModel *model;
 	const float *raw;
 	int			dims;
@@ -168,10 +168,10 @@ insert_row(Relation heap, Relation index, const Datum *values,
 
 		IvfpqKeysInit(&keys, index);
 		IvfpqModelCheckKeys(index, model, &keys.form);
-		IvfpqKeysMake(&keys, values, isnull, &images);
+		IvfpqKeysMake(&keys, values, isnull, &abbrevs);
 		IvfpqTransform(index, model, raw, vector);
 		IvfpqInsertPostings(index, model, vector,
-						  IvfpqIsBoundable(&type, raw, dims), tid, &images,
+						  IvfpqIsBoundable(&type, raw, dims), tid, &abbrevs,
 						  NULL);
 	}
 	else

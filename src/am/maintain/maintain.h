@@ -23,10 +23,10 @@ extern bool ivfpqinsert(Relation index, Datum *values, bool *isnull,
 						bool indexUnchanged, IndexInfo *indexInfo);
 extern void IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 							  const float *vector, bool boundable,
-							  ItemPointer tid, const IvfpqKeyImages *keys,
+							  ItemPointer tid, const IvfpqKeyAbbrevs *keys,
 							  const IvfpqPendingPlace *pending);
 extern void IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqRerank *rows,
-							 IvfpqKeyImages *images);
+							 IvfpqKeyAbbrevs *abbrevs);
 
 /* vacuum.c */
 extern IndexBulkDeleteResult *ivfpqbulkdelete(IndexVacuumInfo *info,

@@ -38,13 +38,13 @@ void
 IvfpqVerifyKeysRow(IvfpqVerifyKeys *verify, ItemPointer tid,
 				   const Datum *values, const bool *isnull)
 {
-	IvfpqKeyImages images;
+	IvfpqKeyAbbrevs abbrevs;
 
 	if (verify->keys.nkeys == 0)
 		return;
-	IvfpqKeysMake(&verify->keys, values, isnull, &images);
+	IvfpqKeysMake(&verify->keys, values, isnull, &abbrevs);
 	IvfpqPairSortPut(&verify->sort, IvfpqTidToId(tid) * 2,
-					 IvfpqKeyImagesDigest(&verify->keys.form, &images));
+					 IvfpqKeyAbbrevsDigest(&verify->keys.form, &abbrevs));
 }
 
 /* All are there: hand out each row that a copy has other keys of, once. */

@@ -265,11 +265,11 @@ static bool
 same_keys(const MirrorCheck *check, const IvfpqBlockView *view, int i)
 {
 	const IvfpqKeyForm *form = &check->reader.layout.keys;
-	IvfpqKeyImages paged;
-	IvfpqKeyImages mirrored;
+	IvfpqKeyAbbrevs paged;
+	IvfpqKeyAbbrevs mirrored;
 
-	IvfpqKeyImagesGet(form, view->keys, i, &paged);
-	IvfpqKeyImagesGet(form, (const char *) check->keys, i, &mirrored);
+	IvfpqKeyAbbrevsGet(form, view->keys, i, &paged);
+	IvfpqKeyAbbrevsGet(form, (const char *) check->keys, i, &mirrored);
 	if (memcmp(&paged, &mirrored, sizeof(paged)) != 0)
 		return false;
 	for (int k = 0; k < form->nkeys; k++)

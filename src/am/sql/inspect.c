@@ -112,7 +112,7 @@ waiting_option(const IvfpqOptions *options, const IvfpqMetaData *meta)
 typedef struct SignatureBits
 {
 	int64		bits[IVFPQ_MAX_KEYS];
-	int64		images[IVFPQ_MAX_KEYS];
+	int64		nsignatures[IVFPQ_MAX_KEYS];
 } SignatureBits;
 
 static void
@@ -121,18 +121,18 @@ count_bits(SignatureBits *counts, const IvfpqKeyForm *form,
 {
 	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
-		IvfpqKeyImages images;
+		IvfpqKeyAbbrevs abbrevs;
 
 		if ((view->live & (1U << i)) == 0)
 			continue;
-		IvfpqKeyImagesGet(form, view->keys, i, &images);
+		IvfpqKeyAbbrevsGet(form, view->keys, i, &abbrevs);
 		for (int k = 0; k < form->nkeys; k++)
 		{
 			if (form->kind[k] != IVFPQ_KEY_SIGNATURE ||
-				(images.nulls & (1U << k)) != 0)
+				(abbrevs.nulls & (1U << k)) != 0)
 				continue;
-			counts->bits[k] += pg_popcount64(images.image[k]);
-			counts->images[k]++;
+			counts->bits[k] += pg_popcount64(abbrevs.abbrev[k]);
+			counts->nsignatures[k]++;
 		}
 	}
 }
@@ -166,7 +166,7 @@ advise_on_signatures(Relation index, const IvfpqMetaData *meta)
 	IvfpqListReaderFree(&reader);
 	for (int k = 0; k < form.nkeys; k++)
 	{
-		double		bits = (double) counts.bits[k] / Max(counts.images[k], 1);
+		double		bits = (double) counts.bits[k] / Max(counts.nsignatures[k], 1);
 		bool		is_jsonb = index->rd_opcintype[1 + k] == JSONBOID;
 
 		if (bits < FULL_SIGNATURE)

@@ -9,9 +9,9 @@
 
 /* Does the key's image have room for it? */
 static bool
-fits(uint64_t image, int width)
+fits(uint64_t abbrev, int width)
 {
-	return width == 8 || image >> 8 * width == 0;
+	return width == 8 || abbrev >> 8 * width == 0;
 }
 
 static bool
@@ -129,7 +129,7 @@ gv_condition_valid(const GvCondition *condition)
 
 /* The first of a set's values that is not below; nvalues: none. */
 static int32_t
-first_from(const GvKeyTest *test, uint64_t image)
+first_from(const GvKeyTest *test, uint64_t abbrev)
 {
 	int32_t		low = 0;
 	int32_t		high = test->nvalues;
@@ -138,7 +138,7 @@ first_from(const GvKeyTest *test, uint64_t image)
 	{
 		int32_t		middle = low + (high - low) / 2;
 
-		if (test->values[middle] < image)
+		if (test->values[middle] < abbrev)
 			low = middle + 1;
 		else
 			high = middle;

@@ -8,9 +8,9 @@
 #define ALWAYS	inline __attribute__((always_inline))
 
 static ALWAYS AVX2 __m256i
-load_images(const void *images, int r)
+load_abbrevs(const void *abbrevs, int r)
 {
-	return _mm256_loadu_si256((const __m256i *) images + r);
+	return _mm256_loadu_si256((const __m256i *) abbrevs + r);
 }
 
 /* A value in each place of a register. */
@@ -24,7 +24,7 @@ spread(uint64_t value, int width)
 }
 
 static ALWAYS AVX2 __m256i
-equal_images(__m256i a, __m256i b, int width)
+equal_abbrevs(__m256i a, __m256i b, int width)
 {
 	return width == 1 ? _mm256_cmpeq_epi8(a, b) :
 		width == 2 ? _mm256_cmpeq_epi16(a, b) :
@@ -48,11 +48,11 @@ not_above(__m256i a, __m256i b, int width)
 	__m256i		above;
 
 	if (width == 1)
-		return equal_images(_mm256_min_epu8(a, b), a, 1);
+		return equal_abbrevs(_mm256_min_epu8(a, b), a, 1);
 	if (width == 2)
-		return equal_images(_mm256_min_epu16(a, b), a, 2);
+		return equal_abbrevs(_mm256_min_epu16(a, b), a, 2);
 	if (width == 4)
-		return equal_images(_mm256_min_epu32(a, b), a, 4);
+		return equal_abbrevs(_mm256_min_epu32(a, b), a, 4);
 	above = _mm256_cmpgt_epi64(_mm256_xor_si256(a, sign),
 							   _mm256_xor_si256(b, sign));
 	return _mm256_xor_si256(above, _mm256_set1_epi64x(-1));
@@ -83,7 +83,7 @@ take_bits(__m256i places, int r, int width)
 
 /* A test other than that of a set; a range's low is not above its high. */
 static ALWAYS AVX2 uint32_t
-compare_images(const GvKeyTest *test, int width, const void *images)
+compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 {
 	__m256i		low = spread(test->low, width);
 	__m256i		reach = spread(test->high - test->low, width);
@@ -93,12 +93,12 @@ compare_images(const GvKeyTest *test, int width, const void *images)
 
 	for (r = 0; r < width; r++)
 	{
-		__m256i		image = load_images(images, r);
-		__m256i		both = _mm256_and_si256(image, low);
+		__m256i		abbrev = load_abbrevs(abbrevs, r);
+		__m256i		both = _mm256_and_si256(abbrev, low);
 
 		bits |= take_bits(test->kind == GV_TEST_RANGE ?
-						  not_above(subtract(image, low, width), reach, width) :
-						  equal_images(both,
+						  not_above(subtract(abbrev, low, width), reach, width) :
+						  equal_abbrevs(both,
 									   test->kind == GV_TEST_ANY_BIT ?
 									   none : low, width), r, width);
 	}
@@ -107,7 +107,7 @@ compare_images(const GvKeyTest *test, int width, const void *images)
 
 /* Few values: each is compared with all images. */
 static ALWAYS AVX2 uint32_t
-compare_values(const void *images, int width, const uint64_t *values,
+compare_values(const void *abbrevs, int width, const uint64_t *values,
 			   int32_t n)
 {
 	uint32_t	bits = 0;
@@ -116,12 +116,12 @@ compare_values(const void *images, int width, const uint64_t *values,
 
 	for (r = 0; r < width; r++)
 	{
-		__m256i		image = load_images(images, r);
+		__m256i		abbrev = load_abbrevs(abbrevs, r);
 		__m256i		equal = _mm256_setzero_si256();
 
 		for (v = 0; v < n; v++)
 			equal = _mm256_or_si256(equal,
-									equal_images(image,
+									equal_abbrevs(abbrev,
 												 spread(values[v], width),
 												 width));
 		bits |= take_bits(equal, r, width);
@@ -135,7 +135,7 @@ compare_values(const void *images, int width, const uint64_t *values,
  * 64 bits compare as if they had none.
  */
 static AVX2 uint32_t
-find_images(const uint64_t *wide, const uint64_t *values, int32_t n)
+find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)
 {
 	const long long *from = (const long long *) values;
 	__m256i		sign = _mm256_set1_epi64x(INT64_MIN);
@@ -154,8 +154,8 @@ find_images(const uint64_t *wide, const uint64_t *values, int32_t n)
 		{
 			__m256i		last = _mm256_i64gather_epi64(from + half - 1,
 													  places[r], 8);
-			__m256i		image = load_images(wide, r);
-			__m256i		above = _mm256_cmpgt_epi64(_mm256_xor_si256(image, sign),
+			__m256i		abbrev = load_abbrevs(wide, r);
+			__m256i		above = _mm256_cmpgt_epi64(_mm256_xor_si256(abbrev, sign),
 												   _mm256_xor_si256(last, sign));
 
 			places[r] = _mm256_add_epi64(places[r],
@@ -164,7 +164,7 @@ find_images(const uint64_t *wide, const uint64_t *values, int32_t n)
 		n -= half;
 	}
 	for (r = 0; r < GV_BLOCK / 4; r++)
-		bits |= take_bits(equal_images(_mm256_i64gather_epi64(from, places[r], 8),
-									   load_images(wide, r), 8), r, 8);
+		bits |= take_bits(equal_abbrevs(_mm256_i64gather_epi64(from, places[r], 8),
+									   load_abbrevs(wide, r), 8), r, 8);
 	return bits;
 }

@@ -12,9 +12,9 @@
 #define IN_REGISTER(width)	(GV_BLOCK / REGISTERS(width))
 
 static ALWAYS AVX512 __m512i
-load_images(const void *images, int r, int width)
+load_abbrevs(const void *abbrevs, int r, int width)
 {
-	const char *from = (const char *) images + r * 64;
+	const char *from = (const char *) abbrevs + r * 64;
 
 	return width == 1 ?
 		_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) from)) :
@@ -32,7 +32,7 @@ spread(uint64_t value, int width)
 }
 
 static ALWAYS AVX512 uint32_t
-equal_images(__m512i a, __m512i b, int width)
+equal_abbrevs(__m512i a, __m512i b, int width)
 {
 	return width == 1 ? (uint32_t) _mm512_cmpeq_epu8_mask(a, b) :
 		width == 2 ? (uint32_t) _mm512_cmpeq_epu16_mask(a, b) :
@@ -51,7 +51,7 @@ not_above(__m512i a, __m512i b, int width)
 
 /* A test other than that of a set. */
 static ALWAYS AVX512 uint32_t
-compare_images(const GvKeyTest *test, int width, const void *images)
+compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 {
 	__m512i		low = spread(test->low, width);
 	__m512i		high = spread(test->high, width);
@@ -61,11 +61,11 @@ compare_images(const GvKeyTest *test, int width, const void *images)
 
 	for (r = 0; r < REGISTERS(width); r++)
 	{
-		__m512i		image = load_images(images, r, width);
-		__m512i		both = _mm512_and_si512(image, low);
+		__m512i		abbrev = load_abbrevs(abbrevs, r, width);
+		__m512i		both = _mm512_and_si512(abbrev, low);
 		uint32_t	some = test->kind == GV_TEST_RANGE ?
-		not_above(low, image, width) & not_above(image, high, width) :
-		equal_images(both, test->kind == GV_TEST_ANY_BIT ? none : low,
+		not_above(low, abbrev, width) & not_above(abbrev, high, width) :
+		equal_abbrevs(both, test->kind == GV_TEST_ANY_BIT ? none : low,
 					 width);
 
 		bits |= some << r * IN_REGISTER(width);
@@ -75,7 +75,7 @@ compare_images(const GvKeyTest *test, int width, const void *images)
 
 /* Few values: each is compared with all images. */
 static ALWAYS AVX512 uint32_t
-compare_values(const void *images, int width, const uint64_t *values,
+compare_values(const void *abbrevs, int width, const uint64_t *values,
 			   int32_t n)
 {
 	uint32_t	bits = 0;
@@ -84,11 +84,11 @@ compare_values(const void *images, int width, const uint64_t *values,
 
 	for (r = 0; r < REGISTERS(width); r++)
 	{
-		__m512i		image = load_images(images, r, width);
+		__m512i		abbrev = load_abbrevs(abbrevs, r, width);
 		uint32_t	some = 0;
 
 		for (v = 0; v < n; v++)
-			some |= equal_images(image, spread(values[v], width), width);
+			some |= equal_abbrevs(abbrev, spread(values[v], width), width);
 		bits |= some << r * IN_REGISTER(width);
 	}
 	return bits;
@@ -99,7 +99,7 @@ compare_values(const void *images, int width, const uint64_t *values,
  * for side by side, half of what is left at a time.
  */
 static AVX512 uint32_t
-find_images(const uint64_t *wide, const uint64_t *values, int32_t n)
+find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)
 {
 	__m512i		places[GV_BLOCK / 8];
 	uint32_t	bits = 0;
@@ -117,7 +117,7 @@ find_images(const uint64_t *wide, const uint64_t *values, int32_t n)
 			__m512i		last = _mm512_i64gather_epi64(places[r],
 													  values + half - 1, 8);
 			__mmask8	above = _mm512_cmplt_epu64_mask(last,
-														load_images(wide, r, 8));
+														load_abbrevs(wide, r, 8));
 
 			places[r] = _mm512_mask_add_epi64(places[r], above, places[r],
 											  step);
@@ -125,7 +125,7 @@ find_images(const uint64_t *wide, const uint64_t *values, int32_t n)
 		n -= half;
 	}
 	for (r = 0; r < GV_BLOCK / 8; r++)
-		bits |= equal_images(_mm512_i64gather_epi64(places[r], values, 8),
-							 load_images(wide, r, 8), 8) << r * 8;
+		bits |= equal_abbrevs(_mm512_i64gather_epi64(places[r], values, 8),
+							 load_abbrevs(wide, r, 8), 8) << r * 8;
 	return bits;
 }

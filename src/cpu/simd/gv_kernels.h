@@ -153,7 +153,7 @@ typedef struct GvKernels
 	 * test; one that is not of NULL.
 	 */
 	uint32_t	(*match) (const GvKeyTest *test, int width,
-							const void *images);
+							const void *abbrevs);
 
 	/*
 	 * What a refine record x^ adds up to with q [dims]: squares of q - x^, or

@@ -7,8 +7,8 @@
  * shared between levels.  The file has compare_some, residual_products,
  * compare64, multiply_some, estimate_some, within, below, nearest_word,
  * find_entries, find_range, put_bytes, sum_some, gather, filter,
- * record_squares, record_products, compare_images, compare_values and
- * find_images, and these macros:
+ * record_squares, record_products, compare_abbrevs, compare_values and
+ * find_abbrevs, and these macros:
  *		LEVEL		the attribute that functions of the level have
  *		KERNELS		the name of its table
  *		AT_ONCE		centroids that multiply_some multiplies with

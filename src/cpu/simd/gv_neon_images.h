@@ -12,9 +12,9 @@
 #define REGISTERS(width)	(2 * (width))
 
 static ALWAYS uint8x16_t
-load_images(const void *images, int r)
+load_abbrevs(const void *abbrevs, int r)
 {
-	return vld1q_u8((const uint8_t *) images + 16 * r);
+	return vld1q_u8((const uint8_t *) abbrevs + 16 * r);
 }
 
 /* A value in each place of a register. */
@@ -28,7 +28,7 @@ spread(uint64_t value, int width)
 }
 
 static ALWAYS uint8x16_t
-equal_images(uint8x16_t a, uint8x16_t b, int width)
+equal_abbrevs(uint8x16_t a, uint8x16_t b, int width)
 {
 	if (width == 1)
 		return vceqq_u8(a, b);
@@ -76,7 +76,7 @@ take_bits(uint8x16_t * places, int width)
 
 /* A test other than that of a set. */
 static ALWAYS uint32_t
-compare_images(const GvKeyTest *test, int width, const void *images)
+compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 {
 	uint8x16_t	low = spread(test->low, width);
 	uint8x16_t	high = spread(test->high, width);
@@ -86,13 +86,13 @@ compare_images(const GvKeyTest *test, int width, const void *images)
 
 	for (r = 0; r < REGISTERS(width); r++)
 	{
-		uint8x16_t	image = load_images(images, r);
-		uint8x16_t	both = vandq_u8(image, low);
+		uint8x16_t	abbrev = load_abbrevs(abbrevs, r);
+		uint8x16_t	both = vandq_u8(abbrev, low);
 
 		places[r] = test->kind == GV_TEST_RANGE ?
-			vandq_u8(not_above(low, image, width),
-					 not_above(image, high, width)) :
-			equal_images(both, test->kind == GV_TEST_ANY_BIT ?
+			vandq_u8(not_above(low, abbrev, width),
+					 not_above(abbrev, high, width)) :
+			equal_abbrevs(both, test->kind == GV_TEST_ANY_BIT ?
 						 vdupq_n_u8(0) : low, width);
 	}
 	bits = take_bits(places, width);
@@ -101,7 +101,7 @@ compare_images(const GvKeyTest *test, int width, const void *images)
 
 /* Few values: each is compared with all images. */
 static ALWAYS uint32_t
-compare_values(const void *images, int width, const uint64_t *values,
+compare_values(const void *abbrevs, int width, const uint64_t *values,
 			   int32_t n)
 {
 	uint8x16_t	places[REGISTERS(8)];
@@ -110,12 +110,12 @@ compare_values(const void *images, int width, const uint64_t *values,
 
 	for (r = 0; r < REGISTERS(width); r++)
 	{
-		uint8x16_t	image = load_images(images, r);
+		uint8x16_t	abbrev = load_abbrevs(abbrevs, r);
 
 		places[r] = vdupq_n_u8(0);
 		for (v = 0; v < n; v++)
 			places[r] = vorrq_u8(places[r],
-								 equal_images(image, spread(values[v], width),
+								 equal_abbrevs(abbrev, spread(values[v], width),
 											  width));
 	}
 	return take_bits(places, width);
@@ -127,7 +127,7 @@ compare_values(const void *images, int width, const uint64_t *values,
  * loads that do not wait for each other take turns.
  */
 static uint32_t
-find_images(const uint64_t *wide, const uint64_t *values, int32_t n)
+find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)
 {
 	const uint64_t *places[GV_BLOCK];
 	uint32_t	bits = 0;

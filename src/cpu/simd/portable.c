@@ -440,27 +440,27 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes,
 
 /* Images, each in 64 bits. */
 static void
-widen(const void *images, int width, uint64_t *wide)
+widen(const void *abbrevs, int width, uint64_t *wide)
 {
 	int			i;
 
 	for (i = 0; i < GV_BLOCK; i++)
-		wide[i] = width == 1 ? ((const uint8_t *) images)[i] :
-			width == 2 ? ((const uint16_t *) images)[i] :
-			width == 4 ? ((const uint32_t *) images)[i] :
-			((const uint64_t *) images)[i];
+		wide[i] = width == 1 ? ((const uint8_t *) abbrevs)[i] :
+			width == 2 ? ((const uint16_t *) abbrevs)[i] :
+			width == 4 ? ((const uint32_t *) abbrevs)[i] :
+			((const uint64_t *) abbrevs)[i];
 }
 
 static bool
-is_in_set(uint64_t image, const uint64_t *values, int32_t n)
+is_in_set(uint64_t abbrev, const uint64_t *values, int32_t n)
 {
 	while (n > 0)
 	{
 		int32_t		half = n / 2;
 
-		if (values[half] == image)
+		if (values[half] == abbrev)
 			return true;
-		if (values[half] < image)
+		if (values[half] < abbrev)
 		{
 			values += half + 1;
 			n -= half + 1;
@@ -472,29 +472,29 @@ is_in_set(uint64_t image, const uint64_t *values, int32_t n)
 }
 
 static bool
-matches(const GvKeyTest *test, uint64_t image)
+matches(const GvKeyTest *test, uint64_t abbrev)
 {
 	switch (test->kind)
 	{
 		case GV_TEST_RANGE:
-			return test->low <= image && image <= test->high;
+			return test->low <= abbrev && abbrev <= test->high;
 		case GV_TEST_SET:
-			return is_in_set(image, test->values, test->nvalues);
+			return is_in_set(abbrev, test->values, test->nvalues);
 		case GV_TEST_ANY_BIT:
-			return (image & test->low) != 0;
+			return (abbrev & test->low) != 0;
 		default:
-			return (image & test->low) == test->low;
+			return (abbrev & test->low) == test->low;
 	}
 }
 
 static uint32_t
-match(const GvKeyTest *test, int width, const void *images)
+match(const GvKeyTest *test, int width, const void *abbrevs)
 {
 	uint64_t	wide[GV_BLOCK];
 	uint32_t	bits = 0;
 	int			i;
 
-	widen(images, width, wide);
+	widen(abbrevs, width, wide);
 	for (i = 0; i < GV_BLOCK; i++)
 		bits |= (uint32_t) matches(test, wide[i]) << i;
 	return bits;

@@ -18,7 +18,7 @@ typedef struct IvfpqFound
 	ItemPointerData tid;
 	uint16		place;			/* IvfpqPlace */
 	ItemPointerData refine;		/* record of a copy that has one */
-	uint64		keys;			/* IvfpqKeyImagesDigest, of a copy with keys */
+	uint64		keys;			/* IvfpqKeyAbbrevsDigest, of a copy with keys */
 } IvfpqFound;
 
 typedef enum IvfpqPlace

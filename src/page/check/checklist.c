@@ -194,17 +194,17 @@ check_keys(Reading *reading, BlockNumber blkno, uint32 ordinal,
 				 k + 1, ordinal);
 	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
-		IvfpqKeyImages images;
+		IvfpqKeyAbbrevs abbrevs;
 
 		if (!(exist & (1U << i)))
 			continue;
-		IvfpqKeyImagesGet(form, keys, i, &images);
+		IvfpqKeyAbbrevsGet(form, keys, i, &abbrevs);
 		for (int k = 0; k < form->nkeys; k++)
 		{
-			if ((images.nulls >> k & 1) != 0 && images.image[k] != 0)
+			if ((abbrevs.nulls >> k & 1) != 0 && abbrevs.abbrev[k] != 0)
 				find(reading, blkno, "key %d of copy %d of block %u is NULL and has a value",
 					 k + 1, i, ordinal);
-			if (!IvfpqKeyHeadCovers(form, k, &heads[k], &images))
+			if (!IvfpqKeyHeadCovers(form, k, &heads[k], &abbrevs))
 				find(reading, blkno, "the head of key %d of block %u does not tell of copy %d",
 					 k + 1, ordinal, i);
 		}
@@ -215,12 +215,12 @@ check_keys(Reading *reading, BlockNumber blkno, uint32 ordinal,
 static uint64
 keys_digest(const IvfpqLayout *layout, const char *body, int i)
 {
-	IvfpqKeyImages images;
+	IvfpqKeyAbbrevs abbrevs;
 
 	if (layout->keys.nkeys == 0)
 		return 0;
-	IvfpqKeyImagesGet(&layout->keys, body + layout->keys_at, i, &images);
-	return IvfpqKeyImagesDigest(&layout->keys, &images);
+	IvfpqKeyAbbrevsGet(&layout->keys, body + layout->keys_at, i, &abbrevs);
+	return IvfpqKeyAbbrevsDigest(&layout->keys, &abbrevs);
 }
 
 /*

@@ -42,7 +42,7 @@ IvfpqKeyHeadsBytes(const IvfpqKeyForm *form)
 
 /* Where the image of copy i for key k is in a block's keys. */
 int
-IvfpqKeyImageAt(const IvfpqKeyForm *form, int k, int i)
+IvfpqKeyAbbrevAt(const IvfpqKeyForm *form, int k, int i)
 {
 	int			at = IvfpqKeyHeadsBytes(form);
 
@@ -55,76 +55,76 @@ IvfpqKeyImageAt(const IvfpqKeyForm *form, int k, int i)
 int
 IvfpqKeysBytes(const IvfpqKeyForm *form)
 {
-	return IvfpqKeyImageAt(form, form->nkeys, 0);
+	return IvfpqKeyAbbrevAt(form, form->nkeys, 0);
 }
 
 /* An image of so many bytes as it is stored; returns them. */
 const void *
-IvfpqKeyImageBytes(uint64 image, int width, IvfpqKeyBytes *bytes)
+IvfpqKeyAbbrevBytes(uint64 abbrev, int width, IvfpqKeyBytes *bytes)
 {
 	switch (width)
 	{
 		case 1:
-			bytes->one = (uint8) image;
+			bytes->one = (uint8) abbrev;
 			break;
 		case 2:
-			bytes->two = (uint16) image;
+			bytes->two = (uint16) abbrev;
 			break;
 		case 4:
-			bytes->four = (uint32) image;
+			bytes->four = (uint32) abbrev;
 			break;
 		default:
-			bytes->eight = image;
+			bytes->eight = abbrev;
 	}
 	return bytes;
 }
 
 /* The image that is stored in so many bytes, which need not be aligned. */
 uint64
-IvfpqKeyImageOf(const char *bytes, int width)
+IvfpqKeyAbbrevOf(const char *bytes, int width)
 {
-	IvfpqKeyBytes image;
+	IvfpqKeyBytes abbrev;
 
-	memcpy(&image, bytes, width);
+	memcpy(&abbrev, bytes, width);
 	switch (width)
 	{
 		case 1:
-			return image.one;
+			return abbrev.one;
 		case 2:
-			return image.two;
+			return abbrev.two;
 		case 4:
-			return image.four;
+			return abbrev.four;
 		default:
-			return image.eight;
+			return abbrev.eight;
 	}
 }
 
 /* The images of copy i of a block with these keys. */
 void
-IvfpqKeyImagesGet(const IvfpqKeyForm *form, const char *keys, int i,
-				  IvfpqKeyImages *images)
+IvfpqKeyAbbrevsGet(const IvfpqKeyForm *form, const char *keys, int i,
+				  IvfpqKeyAbbrevs *abbrevs)
 {
 	const IvfpqKeyHead *heads = (const IvfpqKeyHead *) keys;
 
-	memset(images, 0, sizeof(*images));
+	memset(abbrevs, 0, sizeof(*abbrevs));
 	for (int k = 0; k < form->nkeys; k++)
 	{
-		images->image[k] = IvfpqKeyImageOf(keys + IvfpqKeyImageAt(form, k, i),
+		abbrevs->abbrev[k] = IvfpqKeyAbbrevOf(keys + IvfpqKeyAbbrevAt(form, k, i),
 										   form->width[k]);
-		images->nulls |= (heads[k].nulls >> i & 1) << k;
+		abbrevs->nulls |= (heads[k].nulls >> i & 1) << k;
 	}
 }
 
 /* A number that tells the images of two copies apart, as far as any can. */
 uint64
-IvfpqKeyImagesDigest(const IvfpqKeyForm *form, const IvfpqKeyImages *images)
+IvfpqKeyAbbrevsDigest(const IvfpqKeyForm *form, const IvfpqKeyAbbrevs *abbrevs)
 {
-	uint64		digest = images->nulls;
+	uint64		digest = abbrevs->nulls;
 
 	for (int k = 0; k < form->nkeys; k++)
 	{
 		/* each step maps numbers one to one */
-		digest = (digest ^ images->image[k]) *
+		digest = (digest ^ abbrevs->abbrev[k]) *
 			UINT64CONST(0x9E3779B97F4A7C15);
 		digest ^= digest >> 32;
 	}
@@ -148,25 +148,25 @@ empty_head(const IvfpqKeyForm *form, int k)
  */
 IvfpqKeyHead
 IvfpqKeyHeadWith(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
-				 int i, const IvfpqKeyImages *images)
+				 int i, const IvfpqKeyAbbrevs *abbrevs)
 {
 	IvfpqKeyHead with = i == 0 ? empty_head(form, k) : *head;
-	uint64		image = images->image[k];
+	uint64		abbrev = abbrevs->abbrev[k];
 
-	if (images->nulls >> k & 1)
+	if (abbrevs->nulls >> k & 1)
 		with.nulls |= 1U << i;
 	else
 		switch (form->kind[k])
 		{
 			case IVFPQ_KEY_ORDERED:
-				with.low = Min(with.low, image);
-				with.high = Max(with.high, image);
+				with.low = Min(with.low, abbrev);
+				with.high = Max(with.high, abbrev);
 				break;
 			case IVFPQ_KEY_HASH:
-				with.low |= UINT64CONST(1) << image % 64;
+				with.low |= UINT64CONST(1) << abbrev % 64;
 				break;
 			default:
-				with.low |= image;
+				with.low |= abbrev;
 		}
 	return with;
 }
@@ -174,19 +174,19 @@ IvfpqKeyHeadWith(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
 /* Does a head of key k tell of this copy? */
 bool
 IvfpqKeyHeadCovers(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
-				   const IvfpqKeyImages *images)
+				   const IvfpqKeyAbbrevs *abbrevs)
 {
-	uint64		image = images->image[k];
+	uint64		abbrev = abbrevs->abbrev[k];
 
-	if (images->nulls >> k & 1)
+	if (abbrevs->nulls >> k & 1)
 		return true;
 	switch (form->kind[k])
 	{
 		case IVFPQ_KEY_ORDERED:
-			return head->low <= image && image <= head->high;
+			return head->low <= abbrev && abbrev <= head->high;
 		case IVFPQ_KEY_HASH:
-			return (head->low >> image % 64 & 1) != 0;
+			return (head->low >> abbrev % 64 & 1) != 0;
 		default:
-			return (image & ~head->low) == 0;
+			return (abbrev & ~head->low) == 0;
 	}
 }

@@ -122,7 +122,7 @@ typedef void (*PutBytes) (const void *to, int part, int at,
  */
 static pg_attribute_always_inline void
 put_keys(const IvfpqLayout *layout, const char *body, int i,
-		 const IvfpqKeyImages *images, PutBytes put, const void *to)
+		 const IvfpqKeyAbbrevs *abbrevs, PutBytes put, const void *to)
 {
 	const IvfpqKeyForm *form = &layout->keys;
 	const IvfpqKeyHead *heads = (const IvfpqKeyHead *)
@@ -130,14 +130,14 @@ put_keys(const IvfpqLayout *layout, const char *body, int i,
 
 	for (int k = 0; k < form->nkeys; k++)
 	{
-		IvfpqKeyHead head = IvfpqKeyHeadWith(form, k, &heads[k], i, images);
+		IvfpqKeyHead head = IvfpqKeyHeadWith(form, k, &heads[k], i, abbrevs);
 		IvfpqKeyBytes bytes;
 
 		if (i == 0 || memcmp(&head, &heads[k], sizeof(head)) != 0)
 			put(to, 0, layout->keys_at + k * (int) sizeof(head), &head,
 				sizeof(head));
-		put(to, 0, layout->keys_at + IvfpqKeyImageAt(form, k, i),
-			IvfpqKeyImageBytes(images->image[k], form->width[k], &bytes),
+		put(to, 0, layout->keys_at + IvfpqKeyAbbrevAt(form, k, i),
+			IvfpqKeyAbbrevBytes(abbrevs->abbrev[k], form->width[k], &bytes),
 			form->width[k]);
 	}
 }

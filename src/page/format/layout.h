@@ -25,11 +25,11 @@ typedef struct IvfpqKeyForm
 } IvfpqKeyForm;
 
 /* The images of one copy's keys. */
-typedef struct IvfpqKeyImages
+typedef struct IvfpqKeyAbbrevs
 {
-	uint64		image[IVFPQ_MAX_KEYS];	/* 0 where NULL */
+	uint64		abbrev[IVFPQ_MAX_KEYS];	/* 0 where NULL */
 	uint32		nulls;			/* bit k: key k is NULL */
-} IvfpqKeyImages;
+} IvfpqKeyAbbrevs;
 
 /* An image as it is stored. */
 typedef union IvfpqKeyBytes
@@ -63,7 +63,7 @@ typedef struct IvfpqPosting
 	const uint8 *code;			/* [code_bytes] */
 	bool		secondary;			/* the row's second copy */
 	ItemPointerData refine;		/* address, if the index has refine records */
-	const IvfpqKeyImages *keys; /* if the index has keys */
+	const IvfpqKeyAbbrevs *keys; /* if the index has keys */
 } IvfpqPosting;
 
 /* One block as read.  Pointers reach into the reader's memory. */
@@ -108,20 +108,20 @@ extern int	IvfpqRecordMaxDims(IvfpqRefine refine);
 /* blockkeys.c */
 extern bool IvfpqKeyFormGet(const IvfpqMetaData *meta, IvfpqKeyForm *form);
 extern int	IvfpqKeyHeadsBytes(const IvfpqKeyForm *form);
-extern int	IvfpqKeyImageAt(const IvfpqKeyForm *form, int k, int i);
+extern int	IvfpqKeyAbbrevAt(const IvfpqKeyForm *form, int k, int i);
 extern int	IvfpqKeysBytes(const IvfpqKeyForm *form);
-extern const void *IvfpqKeyImageBytes(uint64 image, int width,
+extern const void *IvfpqKeyAbbrevBytes(uint64 abbrev, int width,
 									  IvfpqKeyBytes *bytes);
-extern uint64 IvfpqKeyImageOf(const char *bytes, int width);
-extern void IvfpqKeyImagesGet(const IvfpqKeyForm *form, const char *keys,
-							  int i, IvfpqKeyImages *images);
-extern uint64 IvfpqKeyImagesDigest(const IvfpqKeyForm *form,
-								   const IvfpqKeyImages *images);
+extern uint64 IvfpqKeyAbbrevOf(const char *bytes, int width);
+extern void IvfpqKeyAbbrevsGet(const IvfpqKeyForm *form, const char *keys,
+							  int i, IvfpqKeyAbbrevs *abbrevs);
+extern uint64 IvfpqKeyAbbrevsDigest(const IvfpqKeyForm *form,
+								   const IvfpqKeyAbbrevs *abbrevs);
 extern IvfpqKeyHead IvfpqKeyHeadWith(const IvfpqKeyForm *form, int k,
 									 const IvfpqKeyHead *head, int i,
-									 const IvfpqKeyImages *images);
+									 const IvfpqKeyAbbrevs *abbrevs);
 extern bool IvfpqKeyHeadCovers(const IvfpqKeyForm *form, int k,
 							   const IvfpqKeyHead *head,
-							   const IvfpqKeyImages *images);
+							   const IvfpqKeyAbbrevs *abbrevs);
 
 #endif							/* IVFPQ_LAYOUT_H */

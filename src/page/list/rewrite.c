@@ -189,7 +189,7 @@ free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 typedef struct Batch
 {
 	IvfpqPosting	postings[IVFPQ_BLOCK_POSTINGS];
-	IvfpqKeyImages keys[IVFPQ_BLOCK_POSTINGS];
+	IvfpqKeyAbbrevs keys[IVFPQ_BLOCK_POSTINGS];
 	uint8	   *codes;			/* [IVFPQ_BLOCK_POSTINGS][code_bytes] */
 	int			n;
 } Batch;
@@ -221,7 +221,7 @@ batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
 		batch->postings[batch->n].refine = view->refine[i];
 	if (view->keys)
 	{
-		IvfpqKeyImagesGet(&reader->layout.keys, view->keys, i,
+		IvfpqKeyAbbrevsGet(&reader->layout.keys, view->keys, i,
 						  &batch->keys[batch->n]);
 		batch->postings[batch->n].keys = &batch->keys[batch->n];
 	}

@@ -17,21 +17,21 @@
 
 /* A test of key k that the row fulfills, and others. */
 static GvKeyTest
-make_test(const IvfpqKeyForm *form, int k, const IvfpqKeyImages *images)
+make_test(const IvfpqKeyForm *form, int k, const IvfpqKeyAbbrevs *abbrevs)
 {
-	uint64		image = images->image[k];
-	GvKeyTest	test = {.key = k, .low = image, .high = image};
+	uint64		abbrev = abbrevs->abbrev[k];
+	GvKeyTest	test = {.key = k, .low = abbrev, .high = abbrev};
 
 	switch (form->kind[k])
 	{
 		case IVFPQ_KEY_ORDERED:
 			test.kind = GV_TEST_RANGE;
-			test.low = image / 2;
+			test.low = abbrev / 2;
 			break;
 		case IVFPQ_KEY_HASH:
 			test.kind = GV_TEST_SET;
 			test.nvalues = 1;
-			test.values = &images->image[k];
+			test.values = &abbrevs->abbrev[k];
 			break;
 		default:
 			test.kind = k % 2 ? GV_TEST_ANY_BIT : GV_TEST_ALL_BITS;
@@ -40,10 +40,10 @@ make_test(const IvfpqKeyForm *form, int k, const IvfpqKeyImages *images)
 }
 
 static bool
-matches(const GvKeyTest *test, const IvfpqKeyImages *images)
+matches(const GvKeyTest *test, const IvfpqKeyAbbrevs *abbrevs)
 {
-	uint64		image = images->image[test->key];
-	bool		is_null = images->nulls >> test->key & 1;
+	uint64		abbrev = abbrevs->abbrev[test->key];
+	bool		is_null = abbrevs->nulls >> test->key & 1;
 
 	switch (test->kind)
 	{
@@ -51,11 +51,11 @@ matches(const GvKeyTest *test, const IvfpqKeyImages *images)
 			return is_null;
 		case GV_TEST_RANGE:
 		case GV_TEST_SET:
-			return !is_null && test->low <= image && image <= test->high;
+			return !is_null && test->low <= abbrev && abbrev <= test->high;
 		case GV_TEST_ANY_BIT:
-			return !is_null && (image & test->low) != 0;
+			return !is_null && (abbrev & test->low) != 0;
 		default:
-			return !is_null && (image & test->low) == test->low;
+			return !is_null && (abbrev & test->low) == test->low;
 	}
 }
 
@@ -67,12 +67,12 @@ count_rows(int sample, const GvKeyTest *tests, int ntests)
 
 	for (int row = 0; row < sample_placed(sample); row++)
 	{
-		IvfpqKeyImages images;
+		IvfpqKeyAbbrevs abbrevs;
 		bool		all = true;
 
-		sample_images(sample, row, &images);
+		sample_abbrevs(sample, row, &abbrevs);
 		for (int i = 0; i < ntests; i++)
-			all &= matches(&tests[i], &images);
+			all &= matches(&tests[i], &abbrevs);
 		n += all;
 	}
 	return n;
@@ -112,7 +112,7 @@ search_conditions(void *arg)
 	int			dims = model->meta.dims;
 	GvKeyTest	tests[IVFPQ_MAX_KEYS + 1];
 	GvCondition condition = {.form.nkeys = form->nkeys, .tests = tests};
-	IvfpqKeyImages images;
+	IvfpqKeyAbbrevs abbrevs;
 	IvfpqSearch search;
 	float	   *query;
 
@@ -121,7 +121,7 @@ search_conditions(void *arg)
 	IvfpqModelCheckKeys(&backend_index, model, form);
 	memcpy(condition.form.kind, form->kind, IVFPQ_MAX_KEYS);
 	memcpy(condition.form.width, form->width, IVFPQ_MAX_KEYS);
-	sample_images(conditions->sample, ASKED_ROW, &images);
+	sample_abbrevs(conditions->sample, ASKED_ROW, &abbrevs);
 	query = palloc(dims * sizeof(float));
 	sample_vector(dims, 77, query);
 	IvfpqSearchInit(&search, &backend_index, model);
@@ -136,7 +136,7 @@ search_conditions(void *arg)
 		/* the last one: all that the row fulfills */
 		condition.ntests = k < form->nkeys ? 1 : form->nkeys;
 		for (int i = 0; i < condition.ntests; i++)
-			tests[i] = make_test(form, k < form->nkeys ? k : i, &images);
+			tests[i] = make_test(form, k < form->nkeys ? k : i, &abbrevs);
 		for (int turn = 0; turn < 2; turn++)
 		{
 			found = search_lists(&search, &condition);

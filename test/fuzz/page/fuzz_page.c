@@ -59,10 +59,10 @@ static uint64
 keys_of_row(int row)
 {
 	const IvfpqKeyForm *form = sample_form(sample);
-	IvfpqKeyImages images;
+	IvfpqKeyAbbrevs abbrevs;
 
-	sample_images(sample, row, &images);
-	return form->nkeys > 0 ? IvfpqKeyImagesDigest(form, &images) : 0;
+	sample_abbrevs(sample, row, &abbrevs);
+	return form->nkeys > 0 ? IvfpqKeyAbbrevsDigest(form, &abbrevs) : 0;
 }
 
 static void
@@ -289,7 +289,7 @@ insert_row(void *arg)
 	int			dims = model->meta.dims;
 	ItemPointerData tid = sample_tid(NEW_ROW);
 	float	   *vector = palloc(Max(dims, 1) * sizeof(float));
-	IvfpqKeyImages images;
+	IvfpqKeyAbbrevs abbrevs;
 
 	if (model->meta.nlists == 0)
 	{
@@ -297,8 +297,8 @@ insert_row(void *arg)
 		return;
 	}
 	sample_vector(dims, NEW_ROW, vector);
-	sample_images(sample, NEW_ROW, &images);
-	IvfpqInsertPostings(&backend_index, model, vector, true, &tid, &images, place);
+	sample_abbrevs(sample, NEW_ROW, &abbrevs);
+	IvfpqInsertPostings(&backend_index, model, vector, true, &tid, &abbrevs, place);
 }
 
 /* BackendAct: the pending rows that come first go to lists. */
@@ -308,7 +308,7 @@ flush_row(void *arg)
 	IvfpqMetaData meta;
 	IvfpqPendingReader reader;
 	IvfpqModel *model;
-	IvfpqKeyImages images;
+	IvfpqKeyAbbrevs abbrevs;
 	float	   *vector;
 	int			count;
 
@@ -319,9 +319,9 @@ flush_row(void *arg)
 		model = IvfpqModelGet(&backend_index);
 		vector = palloc(meta.dims * sizeof(float));
 		sample_vector(meta.dims, NEW_ROW, vector);
-		sample_images(sample, sample_row(&reader.tids[0]), &images);
+		sample_abbrevs(sample, sample_row(&reader.tids[0]), &abbrevs);
 		IvfpqInsertPostings(&backend_index, model, vector, true,
-						  &reader.tids[0], &images, &reader.place);
+						  &reader.tids[0], &abbrevs, &reader.place);
 		IvfpqPendingSetOdd(&backend_index, &reader.place, count - 1);
 	}
 	IvfpqPendingClose(&reader);

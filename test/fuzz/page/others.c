@@ -110,7 +110,7 @@ IvfpqKeysInit(IvfpqKeys *keys, Relation index)
 
 void
 IvfpqKeysMake(IvfpqKeys *keys, const Datum *values, const bool *isnull,
-			  IvfpqKeyImages *images)
+			  IvfpqKeyAbbrevs *abbrevs)
 {
 	NO_TABLE();
 }

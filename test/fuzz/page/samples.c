@@ -73,28 +73,28 @@ sample_form(int sample)
 
 /* A row's keys: one of them may be NULL, and several rows have the same. */
 static void
-make_images(const IvfpqKeyForm *form, int row, IvfpqKeyImages *images)
+make_abbrevs(const IvfpqKeyForm *form, int row, IvfpqKeyAbbrevs *abbrevs)
 {
 	uint64		number = (uint64) row % 50;
 
-	memset(images, 0, sizeof(*images));
+	memset(abbrevs, 0, sizeof(*abbrevs));
 	for (int k = 0; k < form->nkeys; k++)
 	{
 		if (row % 7 == k)
-			images->nulls |= 1U << k;
+			abbrevs->nulls |= 1U << k;
 		else if (form->kind[k] == IVFPQ_KEY_ORDERED)
-			images->image[k] = number << (8 * form->width[k] - 6);
+			abbrevs->abbrev[k] = number << (8 * form->width[k] - 6);
 		else if (form->kind[k] == IVFPQ_KEY_HASH)
-			images->image[k] = (uint32) number * 2654435761u;
+			abbrevs->abbrev[k] = (uint32) number * 2654435761u;
 		else
-			images->image[k] = UINT64CONST(1) << number | UINT64CONST(1) << 60;
+			abbrevs->abbrev[k] = UINT64CONST(1) << number | UINT64CONST(1) << 60;
 	}
 }
 
 void
-sample_images(int sample, int row, IvfpqKeyImages *images)
+sample_abbrevs(int sample, int row, IvfpqKeyAbbrevs *abbrevs)
 {
-	make_images(&kinds[sample].keys, row, images);
+	make_abbrevs(&kinds[sample].keys, row, abbrevs);
 }
 
 /* Some of 20 clusters. */
@@ -224,12 +224,12 @@ write_index(void *arg)
 		{
 			float	   *vector = vectors(kind->dims, 1);
 			ItemPointerData tid = sample_tid(row);
-			IvfpqKeyImages images;
+			IvfpqKeyAbbrevs abbrevs;
 
 			sample_vector(kind->dims, row, vector);
-			make_images(&kind->keys, row, &images);
+			make_abbrevs(&kind->keys, row, &abbrevs);
 			IvfpqInsertPostings(&backend_index, model, vector, true, &tid,
-							  &images, NULL);
+							  &abbrevs, NULL);
 		}
 	}
 }

@@ -16,7 +16,7 @@
 extern void sample_vector(int dims, int row, float *vector);
 extern ItemPointerData sample_tid(int row);
 extern int	sample_row(const ItemPointerData *tid);
-extern void sample_images(int sample, int row, IvfpqKeyImages *images);
+extern void sample_abbrevs(int sample, int row, IvfpqKeyAbbrevs *abbrevs);
 
 /* Put a sample's pages where the session finds its index. */
 extern void sample_open(int sample);

@@ -83,7 +83,7 @@ bench_test(const char *what, int width, GvTestKind kind, int32_t nvalues)
 	GvKeyTest	test = {0, kind, most / 100, most / 50, nvalues, values};
 	GvCondition condition = {form, 1, &test};
 	double		heads = 1e9;
-	double		images = 1e9;
+	double		abbrevs = 1e9;
 	long		nmatch = 0;
 	size_t		b;
 	int			round;
@@ -108,10 +108,10 @@ bench_test(const char *what, int width, GvTestKind kind, int32_t nvalues)
 		start = seconds();
 		for (b = 0; b < NBLOCKS; b++)
 			nmatch += gv_match(&condition, keys + b * bytes);
-		images = fmin(images, seconds() - start);
+		abbrevs = fmin(abbrevs, seconds() - start);
 	}
 	printf("%s, %d bytes: heads %.1f ns a block, images %.1f (%ld)\n", what,
-		   width, heads * 1e9 / NBLOCKS, images * 1e9 / NBLOCKS, nmatch % 10);
+		   width, heads * 1e9 / NBLOCKS, abbrevs * 1e9 / NBLOCKS, nmatch % 10);
 	unit_free(keys);
 	unit_free(values);
 }

@@ -28,7 +28,7 @@ unit_most(int width)
 
 /* An image: most are one of a few, some are extremes. */
 static inline uint64_t
-unit_image(int width)
+unit_abbrev(int width)
 {
 	uint64_t	most = unit_most(width);
 
@@ -61,13 +61,13 @@ unit_form(int nkeys)
 
 /* Copy i's image of key k. */
 static inline uint64_t
-unit_image_of(const GvKeyForm *form, const void *keys, int k, int i)
+unit_abbrev_of(const GvKeyForm *form, const void *keys, int k, int i)
 {
-	const char *images = (const char *) keys + gv_keys_at(form, k);
-	uint64_t	image = 0;
+	const char *abbrevs = (const char *) keys + gv_keys_at(form, k);
+	uint64_t	abbrev = 0;
 
-	memcpy(&image, images + (size_t) i * form->width[k], form->width[k]);
-	return image;
+	memcpy(&abbrev, abbrevs + (size_t) i * form->width[k], form->width[k]);
+	return abbrev;
 }
 
 /* Keys of a block: `among` random images, or all kinds of them if that is 0. */
@@ -82,36 +82,36 @@ unit_make_keys(const GvKeyForm *form, int among, void *keys)
 	for (k = 0; k < form->nkeys; k++)
 	{
 		bool		ordered = form->kind[k] == GV_KEY_ORDERED;
-		char	   *images = (char *) keys + gv_keys_at(form, k);
+		char	   *abbrevs = (char *) keys + gv_keys_at(form, k);
 		int			how_null = (int) (unit_random() % 8);
 
 		heads[k] = (GvKeyHead) {.low = ordered ? UINT64_MAX : 0};
 		for (i = 0; i < GV_BLOCK; i++)
 		{
-			uint64_t	image = among > 0 ? unit_random() % among :
-				unit_image(form->width[k]);
+			uint64_t	abbrev = among > 0 ? unit_random() % among :
+				unit_abbrev(form->width[k]);
 
 			if (how_null == 0 || (how_null < 3 && unit_random() % 4 == 0))
 			{
 				heads[k].nulls |= 1U << i;
 				continue;
 			}
-			memcpy(images + i * form->width[k], &image, form->width[k]);
+			memcpy(abbrevs + i * form->width[k], &abbrev, form->width[k]);
 			if (form->kind[k] == GV_KEY_HASH)
-				heads[k].low |= UINT64_C(1) << image % 64;
+				heads[k].low |= UINT64_C(1) << abbrev % 64;
 			else if (!ordered)
-				heads[k].low |= image;
+				heads[k].low |= abbrev;
 			else
 			{
-				heads[k].low = image < heads[k].low ? image : heads[k].low;
-				heads[k].high = image > heads[k].high ? image : heads[k].high;
+				heads[k].low = abbrev < heads[k].low ? abbrev : heads[k].low;
+				heads[k].high = abbrev > heads[k].high ? abbrev : heads[k].high;
 			}
 		}
 	}
 }
 
 static inline int
-unit_compare_images(const void *a, const void *b)
+unit_compare_abbrevs(const void *a, const void *b)
 {
 	uint64_t	x = *(const uint64_t *) a;
 	uint64_t	y = *(const uint64_t *) b;
@@ -128,9 +128,9 @@ unit_make_set(GvKeyTest *test, int width, int n, uint64_t **memory)
 	int			i;
 
 	for (i = 0; i < n; i++)
-		values[i] = unit_random() % 2 ? unit_image(width) :
+		values[i] = unit_random() % 2 ? unit_abbrev(width) :
 			unit_random() & unit_most(width);
-	qsort(values, n, sizeof(uint64_t), unit_compare_images);
+	qsort(values, n, sizeof(uint64_t), unit_compare_abbrevs);
 	for (i = 0; i < n; i++)
 		if (count == 0 || values[count - 1] != values[i])
 			values[count++] = values[i];
@@ -145,8 +145,8 @@ unit_make_test(GvKeyTest *test, GvKeyKind kind, int width, uint64_t **memory)
 {
 	int			which = (int) (unit_random() % 8);
 
-	test->low = unit_image(width);
-	test->high = kind == GV_KEY_ORDERED ? unit_image(width) : test->low;
+	test->low = unit_abbrev(width);
+	test->high = kind == GV_KEY_ORDERED ? unit_abbrev(width) : test->low;
 	if (test->low > test->high && unit_random() % 4 > 0)
 	{
 		uint64_t	low = test->high;
@@ -200,23 +200,23 @@ unit_free_condition(UnitCondition *made)
 
 /* Is a test true of a key? */
 static inline bool
-naive_test(const GvKeyTest *test, uint64_t image, bool null)
+naive_test(const GvKeyTest *test, uint64_t abbrev, bool null)
 {
 	int			v;
 
 	switch (test->kind)
 	{
 		case GV_TEST_RANGE:
-			return !null && image >= test->low && image <= test->high;
+			return !null && abbrev >= test->low && abbrev <= test->high;
 		case GV_TEST_SET:
 			for (v = 0; v < test->nvalues; v++)
-				if (!null && image == test->values[v])
+				if (!null && abbrev == test->values[v])
 					return true;
 			return false;
 		case GV_TEST_ANY_BIT:
-			return !null && (image & test->low) != 0;
+			return !null && (abbrev & test->low) != 0;
 		case GV_TEST_ALL_BITS:
-			return !null && (image | test->low) == image;
+			return !null && (abbrev | test->low) == abbrev;
 		case GV_TEST_NULL:
 			return null;
 		case GV_TEST_NOT_NULL:
@@ -242,7 +242,7 @@ naive_match(const GvCondition *condition, const void *keys)
 			const GvKeyTest *test = &condition->tests[t];
 
 			all = all && naive_test(test,
-									unit_image_of(&condition->form, keys,
+									unit_abbrev_of(&condition->form, keys,
 												  test->key, i),
 									heads[test->key].nulls >> i & 1);
 		}

@@ -182,25 +182,25 @@ join_parts(const IvfpqLayout *layout, char *const *parts, char *body)
 
 /* Copy i's image of key k. */
 static uint64
-make_image(const IvfpqKeyForm *keys, int k, int i)
+make_abbrev(const IvfpqKeyForm *keys, int k, int i)
 {
-	uint64		image = UINT64CONST(0x9E3779B97F4A7C15) * (uint64) (7 * i + k + 1);
+	uint64		abbrev = UINT64CONST(0x9E3779B97F4A7C15) * (uint64) (7 * i + k + 1);
 
-	return image >> (64 - 8 * keys->width[k]);
+	return abbrev >> (64 - 8 * keys->width[k]);
 }
 
 /* Copy i's images; every seventh is NULL. */
-static IvfpqKeyImages
-make_images(const IvfpqKeyForm *keys, int i)
+static IvfpqKeyAbbrevs
+make_abbrevs(const IvfpqKeyForm *keys, int i)
 {
-	IvfpqKeyImages images = {.nulls = 0};
+	IvfpqKeyAbbrevs abbrevs = {.nulls = 0};
 
 	for (int k = 0; k < keys->nkeys; k++)
 		if ((i + k) % 7 == 0)
-			images.nulls |= 1U << k;
+			abbrevs.nulls |= 1U << k;
 		else
-			images.image[k] = make_image(keys, k, i);
-	return images;
+			abbrevs.abbrev[k] = make_abbrev(keys, k, i);
+	return abbrevs;
 }
 
 /*
@@ -220,23 +220,23 @@ check_keys(const IvfpqKeyForm *keys, const char *view, int count)
 
 		for (int i = 0; i < count; i++)
 		{
-			IvfpqKeyImages images = make_images(keys, i);
-			IvfpqKeyImages found;
-			uint64		image = images.image[k];
+			IvfpqKeyAbbrevs abbrevs = make_abbrevs(keys, i);
+			IvfpqKeyAbbrevs found;
+			uint64		abbrev = abbrevs.abbrev[k];
 
-			IvfpqKeyImagesGet(keys, view, i, &found);
-			wrong += memcmp(&found, &images, sizeof(found)) != 0;
+			IvfpqKeyAbbrevsGet(keys, view, i, &found);
+			wrong += memcmp(&found, &abbrevs, sizeof(found)) != 0;
 			wrong += !IvfpqKeyHeadCovers(keys, k, &heads[k], &found);
-			if (images.nulls >> k & 1)
+			if (abbrevs.nulls >> k & 1)
 				head.nulls |= 1U << i;
 			else if (keys->kind[k] == IVFPQ_KEY_ORDERED)
 			{
-				head.low = Min(head.low, image);
-				head.high = Max(head.high, image);
+				head.low = Min(head.low, abbrev);
+				head.high = Max(head.high, abbrev);
 			}
 			else
 				head.low |= keys->kind[k] == IVFPQ_KEY_HASH ?
-					UINT64CONST(1) << image % 64 : image;
+					UINT64CONST(1) << abbrev % 64 : abbrev;
 		}
 		check(memcmp(&head, &heads[k], sizeof(head)) == 0, "head of a key", k);
 	}
@@ -247,10 +247,10 @@ check_keys(const IvfpqKeyForm *keys, const char *view, int count)
 static void
 check_covers(void)
 {
-	static const IvfpqKeyImages in = {.image = {20, 20, 20}};
-	static const IvfpqKeyImages out[] = {{.image = {19, 19, 19}},
-	{.image = {21, 21, 21}}};
-	static const IvfpqKeyImages null = {.nulls = 7};
+	static const IvfpqKeyAbbrevs in = {.abbrev = {20, 20, 20}};
+	static const IvfpqKeyAbbrevs out[] = {{.abbrev = {19, 19, 19}},
+	{.abbrev = {21, 21, 21}}};
+	static const IvfpqKeyAbbrevs null = {.nulls = 7};
 	static const IvfpqKeyForm all = {3, {IVFPQ_KEY_ORDERED, IVFPQ_KEY_HASH,
 	IVFPQ_KEY_SIGNATURE}, {8, 8, 8}};
 
@@ -267,10 +267,10 @@ check_covers(void)
 			  !IvfpqKeyHeadCovers(&all, k, &head, &out[1]) &&
 			  IvfpqKeyHeadCovers(&all, k, &head, &null), "head of one", k);
 	}
-	check(IvfpqKeyImagesDigest(&all, &in) !=
-		  IvfpqKeyImagesDigest(&all, &out[0]) &&
-		  IvfpqKeyImagesDigest(&all, &null) !=
-		  IvfpqKeyImagesDigest(&all, &(IvfpqKeyImages) {.nulls = 0}),
+	check(IvfpqKeyAbbrevsDigest(&all, &in) !=
+		  IvfpqKeyAbbrevsDigest(&all, &out[0]) &&
+		  IvfpqKeyAbbrevsDigest(&all, &null) !=
+		  IvfpqKeyAbbrevsDigest(&all, &(IvfpqKeyAbbrevs) {.nulls = 0}),
 		  "digests", 0);
 }
 
@@ -336,9 +336,9 @@ check_body(int m, bool refine, const IvfpqKeyForm *keys)
 
 	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
-		IvfpqKeyImages images = make_images(keys, i);
+		IvfpqKeyAbbrevs abbrevs = make_abbrevs(keys, i);
 		IvfpqPosting	posting = {.t = i + 0.5f,.code = code,.secondary = i % 3 == 0,
-		.keys = &images};
+		.keys = &abbrevs};
 
 		for (int p = 0; p < layout.code_bytes; p++)
 			code[p] = (uint8) (7 * i + 13 * p);
