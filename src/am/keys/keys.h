@@ -74,19 +74,19 @@ typedef struct IvfpqRowTest
 } IvfpqRowTest;
 
 /* Images low .. high of a key; none where low is above high. */
-typedef struct IvfpqKeySpan
+typedef struct IvfpqKeyRange
 {
 	uint64		low;
 	uint64		high;
 	bool		is_exact;		/* every value that has one fulfills it */
-} IvfpqKeySpan;
+} IvfpqKeyRange;
 
 /*
- * spans.c.  IvfpqKeyEverything: all images.  IvfpqKeySpanOf: those for which
+ * spans.c.  IvfpqKeyEverything: all images.  IvfpqKeyRangeOf: those for which
  * the strategy holds with a value, not NULL, of this type.
  */
-extern IvfpqKeySpan IvfpqKeyEverything(const IvfpqKey *key, bool is_exact);
-extern IvfpqKeySpan IvfpqKeySpanOf(IvfpqKey *key, int strategy, Oid subtype,
+extern IvfpqKeyRange IvfpqKeyEverything(const IvfpqKey *key, bool is_exact);
+extern IvfpqKeyRange IvfpqKeyRangeOf(IvfpqKey *key, int strategy, Oid subtype,
 								   Datum value);
 
 /*

@@ -23,56 +23,56 @@
 #define ZONE_USECS		(8 * USECS_PER_DAY)
 
 /* Where a value is among a key's images. */
-typedef struct Cut
+typedef struct KeyBound
 {
 	uint64		abbrev;			/* nearest to the value */
 	int			side;			/* that image's value compared with it */
-} Cut;
+} KeyBound;
 
-static const IvfpqKeySpan nothing = {1, 0, true};
+static const IvfpqKeyRange nothing = {1, 0, true};
 
 /* All images of a key. */
-IvfpqKeySpan
+IvfpqKeyRange
 IvfpqKeyEverything(const IvfpqKey *key, bool is_exact)
 {
-	IvfpqKeySpan all = {0, PG_UINT64_MAX, is_exact};
+	IvfpqKeyRange all = {0, PG_UINT64_MAX, is_exact};
 
 	if (key->width < 8)
 		all.high = (UINT64CONST(1) << 8 * key->width) - 1;
 	return all;
 }
 
-static Cut
-integer_cut(const IvfpqKey *key, int64 value)
+static KeyBound
+integer_bound(const IvfpqKey *key, int64 value)
 {
-	Cut			cut;
+	KeyBound			bound;
 	int64		nearest = Min(Max(value, key->least), key->greatest);
 
-	cut.abbrev = IvfpqKeyIntegerAbbrev(key, nearest);
-	cut.side = nearest < value ? -1 : nearest > value;
-	return cut;
+	bound.abbrev = IvfpqKeyIntegerAbbrev(key, nearest);
+	bound.side = nearest < value ? -1 : nearest > value;
+	return bound;
 }
 
-static Cut
-float4_cut(float8 value)
+static KeyBound
+float4_bound(float8 value)
 {
-	Cut			cut;
+	KeyBound			bound;
 	float4		nearest = (float4) value;
 
-	cut.abbrev = IvfpqKeyFloat4Abbrev(nearest);
+	bound.abbrev = IvfpqKeyFloat4Abbrev(nearest);
 	/* of NaN neither is true */
-	cut.side = nearest < value ? -1 : nearest > value;
-	return cut;
+	bound.side = nearest < value ? -1 : nearest > value;
+	return bound;
 }
 
 /*
  * The images of a key for which the strategy is true of values that are
  * between the cuts: both the same, unless it is not known where.
  */
-static IvfpqKeySpan
-between(const IvfpqKey *key, int strategy, Cut from, Cut to, bool is_exact)
+static IvfpqKeyRange
+between(const IvfpqKey *key, int strategy, KeyBound from, KeyBound to, bool is_exact)
 {
-	IvfpqKeySpan result = IvfpqKeyEverything(key, is_exact);
+	IvfpqKeyRange result = IvfpqKeyEverything(key, is_exact);
 	bool		has_equal = is_exact ? strategy == BTLessEqualStrategyNumber ||
 	strategy == BTEqualStrategyNumber ||
 	strategy == BTGreaterEqualStrategyNumber : true;
@@ -116,25 +116,25 @@ microseconds(Oid type, Datum value)
 }
 
 /* The cut of a key, in days or microseconds, at a time. */
-static Cut
-time_cut(const IvfpqKey *key, int64 time)
+static KeyBound
+time_bound(const IvfpqKey *key, int64 time)
 {
 	int64		days;
-	Cut			cut;
+	KeyBound			bound;
 
 	if (key->type != DATEOID)
-		return integer_cut(key, time);
+		return integer_bound(key, time);
 	if (TIMESTAMP_NOT_FINITE(time))
-		return integer_cut(key, TIMESTAMP_IS_NOBEGIN(time) ? DATEVAL_NOBEGIN :
+		return integer_bound(key, TIMESTAMP_IS_NOBEGIN(time) ? DATEVAL_NOBEGIN :
 						   DATEVAL_NOEND);
 
 	days = time / USECS_PER_DAY;
 	if (days * USECS_PER_DAY > time)
 		days--;
-	cut = integer_cut(key, days);
+	bound = integer_bound(key, days);
 	if (days * USECS_PER_DAY < time)
-		cut.side = -1;
-	return cut;
+		bound.side = -1;
+	return bound;
 }
 
 /* A finite time, so far away, and finite again. */
@@ -147,30 +147,30 @@ moved_time(int64 time, int64 by)
 }
 
 /* A date or time, compared with one of another type. */
-static IvfpqKeySpan
-time_span(const IvfpqKey *key, int strategy, Oid subtype, Datum value)
+static IvfpqKeyRange
+time_range(const IvfpqKey *key, int strategy, Oid subtype, Datum value)
 {
 	int64		time = microseconds(subtype, value);
 	bool		zoned = (key->type == TIMESTAMPTZOID) !=
 	(subtype == TIMESTAMPTZOID);
-	Cut			from;
-	Cut			to;
+	KeyBound			from;
+	KeyBound			to;
 
 	if (TIMESTAMP_NOT_FINITE(time) || !zoned)
 	{
-		from = time_cut(key, time);
+		from = time_bound(key, time);
 		return between(key, strategy, from, from, true);
 	}
-	from = time_cut(key, moved_time(time, -ZONE_USECS));
-	to = time_cut(key, moved_time(time, ZONE_USECS));
+	from = time_bound(key, moved_time(time, -ZONE_USECS));
+	to = time_bound(key, moved_time(time, ZONE_USECS));
 	return between(key, strategy, from, to, false);
 }
 
 /* The hash of a value of any type of the family that has a function for it. */
-static IvfpqKeySpan
-hash_span(IvfpqKey *key, Oid subtype, Datum value)
+static IvfpqKeyRange
+hash_range(IvfpqKey *key, Oid subtype, Datum value)
 {
-	IvfpqKeySpan result = {0, 0, false};
+	IvfpqKeyRange result = {0, 0, false};
 
 	if (subtype == key->type)
 		result.low = IvfpqKeyAbbrev(key, value);
@@ -203,31 +203,31 @@ is_time(Oid type)
 }
 
 /* Images of the key for which the strategy holds with a value, not NULL. */
-IvfpqKeySpan
-IvfpqKeySpanOf(IvfpqKey *key, int strategy, Oid subtype, Datum value)
+IvfpqKeyRange
+IvfpqKeyRangeOf(IvfpqKey *key, int strategy, Oid subtype, Datum value)
 {
-	Cut			cut = {0, 0};
+	KeyBound			bound = {0, 0};
 	bool		same = subtype == key->type || subtype == ANYENUMOID;
 
 	if (key->kind == IVFPQ_KEY_HASH &&
 		strategy == BTEqualStrategyNumber)
-		return hash_span(key, subtype, value);
+		return hash_range(key, subtype, value);
 	if (key->kind != IVFPQ_KEY_ORDERED ||
 		strategy < BTLessStrategyNumber ||
 		strategy > BTGreaterStrategyNumber)
 		return IvfpqKeyEverything(key, false);
 
 	if (is_time(key->type) && is_time(subtype) && !same)
-		return time_span(key, strategy, subtype, value);
+		return time_range(key, strategy, subtype, value);
 	else if (key->is_integer && (same || (is_int(key->type) && is_int(subtype))))
-		cut = integer_cut(key, IvfpqKeyInteger(subtype, value));
+		bound = integer_bound(key, IvfpqKeyInteger(subtype, value));
 	else if (key->type == FLOAT4OID && subtype == FLOAT8OID)
-		cut = float4_cut(DatumGetFloat8(value));
+		bound = float4_bound(DatumGetFloat8(value));
 	else if (key->type == FLOAT8OID && subtype == FLOAT4OID)
-		cut.abbrev = IvfpqKeyFloat8Abbrev(DatumGetFloat4(value));
+		bound.abbrev = IvfpqKeyFloat8Abbrev(DatumGetFloat4(value));
 	else if (same)
-		cut.abbrev = IvfpqKeyAbbrev(key, value);
+		bound.abbrev = IvfpqKeyAbbrev(key, value);
 	else
 		return IvfpqKeyEverything(key, false);
-	return between(key, strategy, cut, cut, key->is_exact);
+	return between(key, strategy, bound, bound, key->is_exact);
 }

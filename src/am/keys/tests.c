@@ -29,7 +29,7 @@
 /* Sets of more values are rechecked: each block is compared with all. */
 #define MOST_VALUES		65536
 
-static const IvfpqKeySpan nothing = {1, 0, true};
+static const IvfpqKeyRange nothing = {1, 0, true};
 
 /* An argument of equality. */
 typedef struct Argument
@@ -86,23 +86,23 @@ add_test(IvfpqKeyTests *tests, const GvKeyTest *test)
 
 /* Images of a span fulfill the condition. */
 static void
-add_span(IvfpqKeyTests *tests, Asked *asked, IvfpqKeySpan span)
+add_range(IvfpqKeyTests *tests, Asked *asked, IvfpqKeyRange range)
 {
 	GvKeyTest	test = {.key = asked->column, .kind = GV_TEST_RANGE};
-	IvfpqKeySpan all = IvfpqKeyEverything(asked->key, true);
-	bool		is_all = span.low == all.low && span.high == all.high;
+	IvfpqKeyRange all = IvfpqKeyEverything(asked->key, true);
+	bool		is_all = range.low == all.low && range.high == all.high;
 
-	tests->never |= span.low > span.high;
+	tests->never |= range.low > range.high;
 	/* one hash is told from others, but they have no order */
 	if (is_all || (asked->key->kind != IVFPQ_KEY_ORDERED &&
-				   span.low != span.high))
+				   range.low != range.high))
 		test.kind = GV_TEST_NOT_NULL;
 	else
 	{
-		test.low = span.low;
-		test.high = span.high;
+		test.low = range.low;
+		test.high = range.high;
 	}
-	asked->is_exact = add_test(tests, &test) && span.is_exact;
+	asked->is_exact = add_test(tests, &test) && range.is_exact;
 }
 
 /* Images [n], which ascend, fulfill the condition. */
@@ -118,13 +118,13 @@ add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *abbrevs, int n,
 			abbrevs[ndistinct++] = abbrevs[i];
 
 	if (ndistinct == 0)
-		add_span(tests, asked, nothing);
+		add_range(tests, asked, nothing);
 	else if (ndistinct == 1 || ndistinct > MOST_VALUES)
 	{
-		IvfpqKeySpan hull = {abbrevs[0], abbrevs[ndistinct - 1],
+		IvfpqKeyRange hull = {abbrevs[0], abbrevs[ndistinct - 1],
 		is_exact && ndistinct == 1};
 
-		add_span(tests, asked, hull);
+		add_range(tests, asked, hull);
 	}
 	else
 	{
@@ -172,26 +172,26 @@ add_values(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row)
 {
 	Argument   *arguments = palloc(row->narguments * sizeof(Argument));
 	bool		are_points = asked->strategy == BTEqualStrategyNumber;
-	IvfpqKeySpan hull = nothing;
+	IvfpqKeyRange hull = nothing;
 	int			n = 0;
 
 	for (int i = 0; i < row->narguments; i++)
 	{
-		IvfpqKeySpan span = IvfpqKeySpanOf(asked->key, asked->strategy,
+		IvfpqKeyRange range = IvfpqKeyRangeOf(asked->key, asked->strategy,
 										   asked->subtype,
 										   row->arguments[i]);
 
 		CHECK_FOR_INTERRUPTS();
-		if (span.low > span.high)
+		if (range.low > range.high)
 			continue;
-		are_points &= span.low == span.high;
-		arguments[n].abbrev = span.low;
+		are_points &= range.low == range.high;
+		arguments[n].abbrev = range.low;
 		arguments[n].value = row->arguments[i];
 		if (n++ == 0)
-			hull = span;
-		hull.low = Min(hull.low, span.low);
-		hull.high = Max(hull.high, span.high);
-		hull.is_exact &= span.is_exact;
+			hull = range;
+		hull.low = Min(hull.low, range.low);
+		hull.high = Max(hull.high, range.high);
+		hull.is_exact &= range.is_exact;
 	}
 
 	/*
@@ -201,7 +201,7 @@ add_values(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row)
 	if (are_points)
 		add_points(tests, asked, row, arguments, n, hull.is_exact);
 	else
-		add_span(tests, asked, hull);
+		add_range(tests, asked, hull);
 	pfree(arguments);
 }
 
@@ -279,7 +279,7 @@ add_signatures(IvfpqKeyTests *tests, Asked *asked, const Datum *values, int n)
 		 asked->subtype != ANYARRAYOID) ||
 		(!overlap && asked->strategy != IVFPQ_CONTAINS_STRATEGY))
 	{
-		add_span(tests, asked, IvfpqKeyEverything(asked->key, false));
+		add_range(tests, asked, IvfpqKeyEverything(asked->key, false));
 		return;
 	}
 	test.kind = overlap ? GV_TEST_ANY_BIT : GV_TEST_ALL_BITS;
@@ -362,7 +362,7 @@ add_scan_key(IvfpqKeyTests *tests, IvfpqRowTest *row)
 	read_arguments(scan_key, row);
 
 	if (row->narguments == 0)
-		add_span(tests, &asked, nothing);
+		add_range(tests, &asked, nothing);
 	else if (asked.key->kind == IVFPQ_KEY_SIGNATURE)
 		add_signatures(tests, &asked, row->arguments, row->narguments);
 	else if (asked.subtype == ANYENUMOID &&
