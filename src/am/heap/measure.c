@@ -104,9 +104,9 @@ forget_row(IvfpqRerank *rerank)
 
 /* Rows that do not fulfill these tests do not pass. */
 void
-IvfpqRerankKeys(IvfpqRerank *rerank, const IvfpqKeyTests *tests)
+IvfpqRerankKeys(IvfpqRerank *rerank, const IvfpqKeyQuals *quals)
 {
-	rerank->tests = tests;
+	rerank->quals = quals;
 }
 
 /*
@@ -116,8 +116,8 @@ IvfpqRerankKeys(IvfpqRerank *rerank, const IvfpqKeyTests *tests)
 bool
 IvfpqRerankMatches(IvfpqRerank *rerank, TupleTableSlot *row, bool asks_all)
 {
-	const IvfpqKeyTests *tests = rerank->tests;
-	int			n = asks_all ? tests->nrows : tests->nrechecks;
+	const IvfpqKeyQuals *quals = rerank->quals;
+	int			n = asks_all ? quals->nrows : quals->nrechecks;
 	Datum		values[INDEX_MAX_KEYS] = {0};
 	bool		isnulls[INDEX_MAX_KEYS] = {0};
 	MemoryContext oldcontext;
@@ -131,7 +131,7 @@ IvfpqRerankMatches(IvfpqRerank *rerank, TupleTableSlot *row, bool asks_all)
 	else
 		for (int i = 0; i < n; i++)
 		{
-			int			column = tests->rows[i].scan_key->sk_attno - 1;
+			int			column = quals->rows[i].scan_key->sk_attno - 1;
 
 			/* of the vector it is asked only that there is one, as there is */
 			if (column > 0)
@@ -140,7 +140,7 @@ IvfpqRerankMatches(IvfpqRerank *rerank, TupleTableSlot *row, bool asks_all)
 								 rerank->index->rd_index->indkey.values[column],
 								 &isnulls[column]);
 		}
-	matches = IvfpqKeyTestsFulfilled(tests, values, isnulls, !asks_all);
+	matches = IvfpqKeyQualsMatch(quals, values, isnulls, !asks_all);
 	MemoryContextSwitchTo(oldcontext);
 	forget_row(rerank);
 	return matches;
@@ -316,7 +316,7 @@ IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 	rerank->rejected = false;
 	if (!fetch_row(rerank, id))
 		return false;
-	if ((rerank->tests != NULL &&
+	if ((rerank->quals != NULL &&
 		 !IvfpqRerankMatches(rerank, rerank->slot, rerank->asks_all)) ||
 		(rerank->satisfies != NULL &&
 		 !rerank->satisfies(rerank->satisfies_arg, rerank->slot)))

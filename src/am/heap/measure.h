@@ -39,7 +39,7 @@ typedef struct IvfpqRerank
 	IvfpqSatisfies satisfies;			/* rows that do not are not measured; NULL:
 								 * all do */
 	void	   *satisfies_arg;
-	const IvfpqKeyTests *tests; /* what is asked of keys, or NULL */
+	const IvfpqKeyQuals *quals; /* what is asked of keys, or NULL */
 	bool		asks_all;		/* also what images have answered */
 	bool		rejected;		/* the row fetched last did not pass */
 	bool		asks_dead;		/* all_dead is wanted, */
@@ -54,7 +54,7 @@ extern void IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap,
 extern void IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance,
 							  Oid collation, Datum query);
 extern void IvfpqRerankKeys(IvfpqRerank *rerank,
-							 const IvfpqKeyTests *tests);
+							 const IvfpqKeyQuals *quals);
 extern bool IvfpqRerankMatches(IvfpqRerank *rerank, TupleTableSlot *row,
 								bool asks_all);
 extern void IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told);

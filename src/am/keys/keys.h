@@ -64,14 +64,14 @@ extern uint64 IvfpqKeyFloat4Abbrev(float4 value);
 extern uint64 IvfpqKeyFloat8Abbrev(float8 value);
 
 /* One scan key, as a row is asked. */
-typedef struct IvfpqRowTest
+typedef struct IvfpqRowQual
 {
 	ScanKey		scan_key;
 	int			narguments;		/* of its array those that are not NULL */
 	Datum	   *arguments;
 	uint64	   *abbrevs;			/* where these ascend: equality with arguments
 								 * that have one image each; else NULL */
-} IvfpqRowTest;
+} IvfpqRowQual;
 
 /* Images low .. high of a key; none where low is above high. */
 typedef struct IvfpqKeyRange
@@ -92,27 +92,27 @@ extern IvfpqKeyRange IvfpqKeyRangeOf(IvfpqKey *key, int strategy, Oid subtype,
 /*
  * tests.c.  What scan keys [n] ask: as tests of images, and of rows.
  */
-typedef struct IvfpqKeyTests
+typedef struct IvfpqKeyQuals
 {
 	GvCondition condition;		/* of images; tests [GV_MAX_TESTS] */
 	bool		never;			/* no row can fulfill it */
 	int			nrechecks;		/* scan keys that images do not decide */
 	int			nrows;
-	IvfpqRowTest *rows;			/* [nrows], those to be rechecked first */
+	IvfpqRowQual *rows;			/* [nrows], those to be rechecked first */
 	IvfpqKeys  *keys;
-} IvfpqKeyTests;
+} IvfpqKeyQuals;
 
 /*
- * IvfpqKeyTestsMake: from the scan's keys, which are not copied, nor are their
+ * IvfpqKeyQualsMake: from the scan's keys, which are not copied, nor are their
  * arguments; memory from the current context.
  *
- * IvfpqKeyTestsFulfilled: does a row with these values of the index's columns
+ * IvfpqKeyQualsMatch: does a row with these values of the index's columns
  * fulfill all of the scan's keys; or, with only_rechecks, those that images do
  * not decide?  Uses memory: call in a context that is reset between rows.
  */
-extern void IvfpqKeyTestsMake(IvfpqKeyTests *tests, IvfpqKeys *keys,
+extern void IvfpqKeyQualsMake(IvfpqKeyQuals *quals, IvfpqKeys *keys,
 							  ScanKey scan_keys, int n);
-extern bool IvfpqKeyTestsFulfilled(const IvfpqKeyTests *tests,
+extern bool IvfpqKeyQualsMatch(const IvfpqKeyQuals *quals,
 								   const Datum *values, const bool *isnull,
 								   bool only_rechecks);
 

@@ -53,46 +53,46 @@ typedef struct Asked
  * false if there is no room.
  */
 static bool
-add_test(IvfpqKeyTests *tests, const GvKeyTest *test)
+add_test(IvfpqKeyQuals *quals, const GvKeyTest *test)
 {
-	GvKeyTest  *all = unconstify(GvKeyTest *, tests->condition.tests);
+	GvKeyTest  *all = unconstify(GvKeyTest *, quals->condition.tests);
 
-	for (int i = 0; i < tests->condition.ntests; i++)
+	for (int i = 0; i < quals->condition.ntests; i++)
 	{
 		GvKeyTest  *other = &all[i];
 
 		if (other->key != test->key)
 			continue;
 		if ((other->kind == GV_TEST_NULL) != (test->kind == GV_TEST_NULL))
-			tests->never = true;
+			quals->never = true;
 		if (other->kind != test->kind)
 			continue;
 		if (test->kind == GV_TEST_RANGE)
 		{
 			other->low = Max(other->low, test->low);
 			other->high = Min(other->high, test->high);
-			tests->never |= other->low > other->high;
+			quals->never |= other->low > other->high;
 		}
 		if (test->kind == GV_TEST_RANGE || test->kind == GV_TEST_NULL ||
 			test->kind == GV_TEST_NOT_NULL)
 			return true;
 	}
 
-	if (tests->condition.ntests == GV_MAX_TESTS)
+	if (quals->condition.ntests == GV_MAX_TESTS)
 		return false;
-	all[tests->condition.ntests++] = *test;
+	all[quals->condition.ntests++] = *test;
 	return true;
 }
 
 /* Images of a span fulfill the condition. */
 static void
-add_range(IvfpqKeyTests *tests, Asked *asked, IvfpqKeyRange range)
+add_range(IvfpqKeyQuals *quals, Asked *asked, IvfpqKeyRange range)
 {
 	GvKeyTest	test = {.key = asked->column, .kind = GV_TEST_RANGE};
 	IvfpqKeyRange all = IvfpqKeyEverything(asked->key, true);
 	bool		is_all = range.low == all.low && range.high == all.high;
 
-	tests->never |= range.low > range.high;
+	quals->never |= range.low > range.high;
 	/* one hash is told from others, but they have no order */
 	if (is_all || (asked->key->kind != IVFPQ_KEY_ORDERED &&
 				   range.low != range.high))
@@ -102,12 +102,12 @@ add_range(IvfpqKeyTests *tests, Asked *asked, IvfpqKeyRange range)
 		test.low = range.low;
 		test.high = range.high;
 	}
-	asked->is_exact = add_test(tests, &test) && range.is_exact;
+	asked->is_exact = add_test(quals, &test) && range.is_exact;
 }
 
 /* Images [n], which ascend, fulfill the condition. */
 static void
-add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *abbrevs, int n,
+add_set(IvfpqKeyQuals *quals, Asked *asked, uint64 *abbrevs, int n,
 		bool is_exact)
 {
 	GvKeyTest	test = {.key = asked->column, .kind = GV_TEST_SET};
@@ -118,19 +118,19 @@ add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *abbrevs, int n,
 			abbrevs[ndistinct++] = abbrevs[i];
 
 	if (ndistinct == 0)
-		add_range(tests, asked, nothing);
+		add_range(quals, asked, nothing);
 	else if (ndistinct == 1 || ndistinct > MOST_VALUES)
 	{
 		IvfpqKeyRange hull = {abbrevs[0], abbrevs[ndistinct - 1],
 		is_exact && ndistinct == 1};
 
-		add_range(tests, asked, hull);
+		add_range(quals, asked, hull);
 	}
 	else
 	{
 		test.nvalues = ndistinct;
 		test.values = abbrevs;
-		asked->is_exact = add_test(tests, &test) && is_exact;
+		asked->is_exact = add_test(quals, &test) && is_exact;
 	}
 }
 
@@ -148,7 +148,7 @@ compare_arguments(const void *a, const void *b)
  * image.  The row test has them in the order of their images.
  */
 static void
-add_points(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row,
+add_points(IvfpqKeyQuals *quals, Asked *asked, IvfpqRowQual *row,
 		   Argument *arguments, int n, bool is_exact)
 {
 	uint64	   *abbrevs = palloc(n * sizeof(uint64));
@@ -163,12 +163,12 @@ add_points(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row,
 		row->abbrevs[i] = arguments[i].abbrev;
 		abbrevs[i] = arguments[i].abbrev;
 	}
-	add_set(tests, asked, abbrevs, n, is_exact);
+	add_set(quals, asked, abbrevs, n, is_exact);
 }
 
 /* The condition holds with one of the row test's arguments. */
 static void
-add_values(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row)
+add_values(IvfpqKeyQuals *quals, Asked *asked, IvfpqRowQual *row)
 {
 	Argument   *arguments = palloc(row->narguments * sizeof(Argument));
 	bool		are_points = asked->strategy == BTEqualStrategyNumber;
@@ -199,9 +199,9 @@ add_values(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row)
 	 * same end for all arguments: no gap is left between exact spans
 	 */
 	if (are_points)
-		add_points(tests, asked, row, arguments, n, hull.is_exact);
+		add_points(quals, asked, row, arguments, n, hull.is_exact);
 	else
-		add_range(tests, asked, hull);
+		add_range(quals, asked, hull);
 	pfree(arguments);
 }
 
@@ -242,7 +242,7 @@ holds_with_one(ScanKey scan_key, Datum value, const Datum *values, int n)
  * table, and rows that have them.
  */
 static void
-add_members(IvfpqKeyTests *tests, Asked *asked, ScanKey scan_key,
+add_members(IvfpqKeyQuals *quals, Asked *asked, ScanKey scan_key,
 			const Datum *values, int n)
 {
 	CatCList   *list;
@@ -265,12 +265,12 @@ add_members(IvfpqKeyTests *tests, Asked *asked, ScanKey scan_key,
 						   values, n))
 			members[nfound++] = members[i];
 	IvfpqSortNumbers(members, nfound);
-	add_set(tests, asked, members, nfound, true);
+	add_set(quals, asked, members, nfound, true);
 }
 
 /* The condition is one of sets, and holds with one of these values. */
 static void
-add_signatures(IvfpqKeyTests *tests, Asked *asked, const Datum *values, int n)
+add_signatures(IvfpqKeyQuals *quals, Asked *asked, const Datum *values, int n)
 {
 	bool		overlap = asked->strategy == IVFPQ_OVERLAP_STRATEGY;
 	GvKeyTest	test = {.key = asked->column};
@@ -279,7 +279,7 @@ add_signatures(IvfpqKeyTests *tests, Asked *asked, const Datum *values, int n)
 		 asked->subtype != ANYARRAYOID) ||
 		(!overlap && asked->strategy != IVFPQ_CONTAINS_STRATEGY))
 	{
-		add_range(tests, asked, IvfpqKeyEverything(asked->key, false));
+		add_range(quals, asked, IvfpqKeyEverything(asked->key, false));
 		return;
 	}
 	test.kind = overlap ? GV_TEST_ANY_BIT : GV_TEST_ALL_BITS;
@@ -293,13 +293,13 @@ add_signatures(IvfpqKeyTests *tests, Asked *asked, const Datum *values, int n)
 		else
 			test.low &= signature;
 	}
-	(void) add_test(tests, &test);
+	(void) add_test(quals, &test);
 	asked->is_exact = false;
 }
 
 /* IS [NOT] NULL; returns whether images decide it. */
 static bool
-add_null_test(IvfpqKeyTests *tests, ScanKey scan_key)
+add_null_test(IvfpqKeyQuals *quals, ScanKey scan_key)
 {
 	bool		is_null = (scan_key->sk_flags & SK_SEARCHNULL) != 0;
 	GvKeyTest	test = {.kind = is_null ? GV_TEST_NULL : GV_TEST_NOT_NULL};
@@ -312,12 +312,12 @@ add_null_test(IvfpqKeyTests *tests, ScanKey scan_key)
 		return true;
 	}
 	test.key = scan_key->sk_attno - 2;
-	return add_test(tests, &test);
+	return add_test(quals, &test);
 }
 
 /* The arguments of a scan key, those that are not NULL. */
 static void
-read_arguments(ScanKey scan_key, IvfpqRowTest *row)
+read_arguments(ScanKey scan_key, IvfpqRowQual *row)
 {
 	ArrayType  *array;
 	int16		length;
@@ -346,67 +346,67 @@ read_arguments(ScanKey scan_key, IvfpqRowTest *row)
 
 /* Take a scan key apart; returns whether images decide it. */
 static bool
-add_scan_key(IvfpqKeyTests *tests, IvfpqRowTest *row)
+add_scan_key(IvfpqKeyQuals *quals, IvfpqRowQual *row)
 {
 	ScanKey		scan_key = row->scan_key;
 	Asked		asked = {.strategy = scan_key->sk_strategy};
 
 	if ((scan_key->sk_flags & (SK_SEARCHNULL | SK_SEARCHNOTNULL)) != 0)
-		return add_null_test(tests, scan_key);
+		return add_null_test(quals, scan_key);
 
 	asked.column = scan_key->sk_attno - 2;
 	Assert(asked.column >= 0 && asked.column < tests->keys->nkeys);
-	asked.key = &tests->keys->keys[asked.column];
+	asked.key = &quals->keys->keys[asked.column];
 	asked.subtype = OidIsValid(scan_key->sk_subtype) ? scan_key->sk_subtype :
 		asked.key->type;
 	read_arguments(scan_key, row);
 
 	if (row->narguments == 0)
-		add_range(tests, &asked, nothing);
+		add_range(quals, &asked, nothing);
 	else if (asked.key->kind == IVFPQ_KEY_SIGNATURE)
-		add_signatures(tests, &asked, row->arguments, row->narguments);
+		add_signatures(quals, &asked, row->arguments, row->narguments);
 	else if (asked.subtype == ANYENUMOID &&
 			 asked.strategy != BTEqualStrategyNumber)
-		add_members(tests, &asked, scan_key, row->arguments, row->narguments);
+		add_members(quals, &asked, scan_key, row->arguments, row->narguments);
 	else
-		add_values(tests, &asked, row);
+		add_values(quals, &asked, row);
 	return asked.is_exact;
 }
 
 /* See keys.h. */
 void
-IvfpqKeyTestsMake(IvfpqKeyTests *tests, IvfpqKeys *keys, ScanKey scan_keys,
+IvfpqKeyQualsMake(IvfpqKeyQuals *quals, IvfpqKeys *keys, ScanKey scan_keys,
 				  int n)
 {
-	IvfpqRowTest *decided = palloc(n * sizeof(IvfpqRowTest));
+	IvfpqRowQual *decided = palloc(n * sizeof(IvfpqRowQual));
 	int			ndecided = 0;
 
-	memset(tests, 0, sizeof(*tests));
-	tests->keys = keys;
-	tests->nrows = n;
-	tests->rows = palloc(n * sizeof(IvfpqRowTest));
-	tests->condition.tests = palloc(GV_MAX_TESTS * sizeof(GvKeyTest));
-	tests->condition.form.nkeys = keys->nkeys;
-	memcpy(tests->condition.form.kind, keys->form.kind, IVFPQ_MAX_KEYS);
-	memcpy(tests->condition.form.width, keys->form.width, IVFPQ_MAX_KEYS);
+	memset(quals, 0, sizeof(*quals));
+	quals->keys = keys;
+	quals->nrows = n;
+	quals->rows = palloc(n * sizeof(IvfpqRowQual));
+	quals->condition.tests = palloc(GV_MAX_TESTS * sizeof(GvKeyTest));
+	quals->condition.form.nkeys = keys->nkeys;
+	memcpy(quals->condition.form.kind, keys->form.kind, IVFPQ_MAX_KEYS);
+	memcpy(quals->condition.form.width, keys->form.width, IVFPQ_MAX_KEYS);
 
 	for (int i = 0; i < n; i++)
 	{
-		IvfpqRowTest row = {.scan_key = &scan_keys[i]};
+		IvfpqRowQual row = {.scan_key = &scan_keys[i]};
 
-		if (add_scan_key(tests, &row))
+		if (add_scan_key(quals, &row))
 			decided[ndecided++] = row;
 		else
-			tests->rows[tests->nrechecks++] = row;
+			quals->rows[quals->nrechecks++] = row;
 	}
-	memcpy(tests->rows + tests->nrechecks, decided,
-		   ndecided * sizeof(IvfpqRowTest));
+	memcpy(quals->rows + quals->nrechecks, decided,
+		   ndecided * sizeof(IvfpqRowQual));
 	pfree(decided);
 }
 
 /* Does the condition hold of a row's value, not NULL? */
 static bool
-row_holds(const IvfpqKeyTests *tests, const IvfpqRowTest *row, Datum value)
+row_holds(const IvfpqKeyQuals *quals, const IvfpqRowQual *row, Datum value)
 {
 	uint64		abbrev;
 	int			low = 0;
@@ -416,7 +416,7 @@ row_holds(const IvfpqKeyTests *tests, const IvfpqRowTest *row, Datum value)
 		return holds_with_one(row->scan_key, value, row->arguments,
 							  row->narguments);
 
-	abbrev = IvfpqKeyAbbrev(&tests->keys->keys[row->scan_key->sk_attno - 2],
+	abbrev = IvfpqKeyAbbrev(&quals->keys->keys[row->scan_key->sk_attno - 2],
 						  value);
 	while (low < high)
 	{
@@ -435,14 +435,14 @@ row_holds(const IvfpqKeyTests *tests, const IvfpqRowTest *row, Datum value)
 
 /* See keys.h. */
 bool
-IvfpqKeyTestsFulfilled(const IvfpqKeyTests *tests, const Datum *values,
+IvfpqKeyQualsMatch(const IvfpqKeyQuals *quals, const Datum *values,
 					   const bool *isnull, bool only_rechecks)
 {
-	int			n = only_rechecks ? tests->nrechecks : tests->nrows;
+	int			n = only_rechecks ? quals->nrechecks : quals->nrows;
 
 	for (int i = 0; i < n; i++)
 	{
-		const IvfpqRowTest *row = &tests->rows[i];
+		const IvfpqRowQual *row = &quals->rows[i];
 		int			column = row->scan_key->sk_attno - 1;
 
 		if ((row->scan_key->sk_flags & SK_SEARCHNULL) != 0)
@@ -453,7 +453,7 @@ IvfpqKeyTestsFulfilled(const IvfpqKeyTests *tests, const Datum *values,
 		else if (isnull[column])
 			return false;
 		else if ((row->scan_key->sk_flags & SK_SEARCHNOTNULL) == 0 &&
-				 !row_holds(tests, row, values[column]))
+				 !row_holds(quals, row, values[column]))
 			return false;
 	}
 	return true;

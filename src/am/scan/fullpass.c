@@ -153,7 +153,7 @@ rerank_rest(IvfpqScan *state, int sort_mem)
 {
 	Tuplesortstate *tids = IvfpqSortTids(state->index,
 										 state->asks_keys ?
-										 &state->tests.condition : NULL,
+										 &state->quals.condition : NULL,
 										 sort_mem);
 	uint64		ids[ROWS_AT_ONCE];
 	uint64		last = 0;

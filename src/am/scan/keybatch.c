@@ -37,12 +37,12 @@ IvfpqScanBeginKeys(IndexScanDesc scan)
 		return true;
 	IvfpqKeysInit(&state->keys, state->index);
 	IvfpqModelCheckKeys(state->index, state->model, &state->keys.form);
-	IvfpqKeyTestsMake(&state->tests, &state->keys, scan->keyData,
+	IvfpqKeyQualsMake(&state->quals, &state->keys, scan->keyData,
 					  scan->numberOfKeys);
 	if (state->filter != NULL)
 		state->key_share = Min(Max(state->filter->key_share,
 								   IVFPQ_LEAST_SHARE), 1);
-	return !state->tests.never;
+	return !state->quals.never;
 }
 
 /*
@@ -53,7 +53,7 @@ bool
 IvfpqScanAsksRows(const IvfpqScan *state)
 {
 	return state->filter != NULL ||
-		(state->asks_keys && state->tests.nrechecks > 0);
+		(state->asks_keys && state->quals.nrechecks > 0);
 }
 
 /* Of all rows those that the planner expects to fulfill them; 0 = not known. */

@@ -163,7 +163,7 @@ start_search(IvfpqScan *state, ScanKey key)
 	/* the record of a dead row's copy may be another row's: see README */
 	state->rerank->asks_all = state->search.addresses;
 	if (state->asks_keys)
-		IvfpqSearchCondition(&state->search, &state->tests.condition);
+		IvfpqSearchCondition(&state->search, &state->quals.condition);
 	IvfpqSearchQuery(&state->search, transformed);
 	if ((!type.has_toreal || !OidIsValid(key->sk_subtype) ||
 		 key->sk_subtype == type.type) &&
@@ -264,7 +264,7 @@ start_scan(IndexScanDesc scan)
 		state->rerank->satisfies_arg = state->filter->arg;
 	}
 	if (state->asks_keys)
-		IvfpqRerankKeys(state->rerank, &state->tests);
+		IvfpqRerankKeys(state->rerank, &state->quals);
 	if (state->null_query)
 	{
 		IvfpqFullPassBegin(state);

@@ -113,7 +113,7 @@ typedef struct IvfpqScan
 	bool		has_keys;		/* of an earlier scan; they outlive it */
 	bool		asks_keys;		/* conditions on keys are in `tests` */
 	IvfpqKeys	keys;			/* then */
-	IvfpqKeyTests tests;
+	IvfpqKeyQuals quals;
 	double		key_share;		/* of rows near the query, those that fulfill
 								 * them, as far as is known; else 1 */
 	bool		started;
