@@ -30,7 +30,7 @@ typedef struct Compaction
 	uint64		seq;			/* its number */
 	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] for it */
 	int			count;
-	bool		odd;			/* all of them come from odd pages */
+	bool		mismatched;			/* all of them come from odd pages */
 } Compaction;
 
 /* Pages that so many TIDs take. */
@@ -99,14 +99,14 @@ write_page(Compaction *to)
 	IvfpqPendingInit(page, to->seq,
 					 last ? to->frozen->tail : BufferGetBlockNumber(next),
 					 to->seq + 1, to->tids, to->count);
-	if (to->odd)
-		IvfpqPageSpecial(page)->flags |= IVFPQ_PENDING_ODD;
+	if (to->mismatched)
+		IvfpqPageSpecial(page)->flags |= IVFPQ_PENDING_MISMATCHED;
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(to->buf);
 	to->buf = next;
 	to->seq++;
 	to->count = 0;
-	to->odd = true;
+	to->mismatched = true;
 	IvfpqStopPoint("compact: page");
 }
 
@@ -126,7 +126,7 @@ write_pages(Compaction *to)
 			if (to->count == IVFPQ_PENDING_PER_PAGE)
 				write_page(to);
 			to->tids[to->count++] = reader.tids[i];
-			to->odd &= reader.odd;
+			to->mismatched &= reader.mismatched;
 		}
 	}
 	write_page(to);
@@ -159,7 +159,7 @@ void
 IvfpqPendingCompact(Relation index)
 {
 	IvfpqFrozen	frozen;
-	Compaction	to = {.index = index, .frozen = &frozen, .odd = true};
+	Compaction	to = {.index = index, .frozen = &frozen, .mismatched = true};
 	BlockNumber head;
 	uint64		head_seq;
 	int64		npages;

@@ -25,7 +25,7 @@ append_to_tail(Relation index, Buffer buf, ItemPointer tid)
 	page = GenericXLogRegisterBuffer(state, buf, 0);
 	header = IvfpqPendingGet(page);
 	IvfpqPendingTids(page)[header->count++] = *tid;
-	IvfpqPageSpecial(page)->flags &= ~IVFPQ_PENDING_ODD;
+	IvfpqPageSpecial(page)->flags &= ~IVFPQ_PENDING_MISMATCHED;
 	GenericXLogFinish(state);
 	return true;
 }

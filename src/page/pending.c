@@ -115,7 +115,7 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 		reader->place.page = reader->next;
 		reader->place.seq = header->seq;
 		reader->lsn = PageGetLSN(page);
-		reader->odd = (IvfpqPageSpecial(page)->flags & IVFPQ_PENDING_ODD) != 0;
+		reader->mismatched = (IvfpqPageSpecial(page)->flags & IVFPQ_PENDING_MISMATCHED) != 0;
 		*count = header->count;
 		memcpy(reader->tids, IvfpqPendingTids(page),
 			   header->count * sizeof(ItemPointerData));
@@ -171,7 +171,7 @@ IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta)
 
 	IvfpqPendingOpen(&reader, index, meta);
 	while (!found && IvfpqPendingNext(&reader, &count))
-		found = count > 0 && !reader.odd;
+		found = count > 0 && !reader.mismatched;
 	IvfpqPendingClose(&reader);
 	return found;
 }

@@ -31,7 +31,7 @@ typedef struct IvfpqPendingReader
 	uint64		build_id;		/* of the index then */
 	IvfpqPendingPlace place;	/* where `tids` come from */
 	XLogRecPtr	lsn;			/* of that page then */
-	bool		odd;			/* IVFPQ_PENDING_ODD of that page */
+	bool		mismatched;			/* IVFPQ_PENDING_MISMATCHED of that page */
 	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] of one page */
 } IvfpqPendingReader;
 
@@ -68,7 +68,7 @@ extern void IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
 							 IvfpqMetaData *meta);
 extern void IvfpqPendingPublish(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen);
-extern void IvfpqPendingSetOdd(Relation index, const IvfpqPendingPlace *place,
+extern void IvfpqPendingSetMismatched(Relation index, const IvfpqPendingPlace *place,
 							   int count);
 extern Buffer IvfpqPendingRemove(Relation index,
 							   const IvfpqPendingPlace *place,

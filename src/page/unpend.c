@@ -209,7 +209,7 @@ IvfpqPendingRemove(Relation index, const IvfpqPendingPlace *place,
  * have come there since.  One record, one page.
  */
 void
-IvfpqPendingSetOdd(Relation index, const IvfpqPendingPlace *place, int count)
+IvfpqPendingSetMismatched(Relation index, const IvfpqPendingPlace *place, int count)
 {
 	GenericXLogState *state;
 	Buffer		buf;
@@ -223,7 +223,7 @@ IvfpqPendingSetOdd(Relation index, const IvfpqPendingPlace *place, int count)
 	{
 		state = GenericXLogStart(index);
 		page = GenericXLogRegisterBuffer(state, buf, 0);
-		IvfpqPageSpecial(page)->flags |= IVFPQ_PENDING_ODD;
+		IvfpqPageSpecial(page)->flags |= IVFPQ_PENDING_MISMATCHED;
 		GenericXLogFinish(state);
 	}
 	UnlockReleaseBuffer(buf);

@@ -30,23 +30,23 @@
  * measures it.
  */
 static bool
-is_dead_and_odd(IvfpqBuild *build, Datum value, bool alive, int dims)
+is_dead_mismatch(IvfpqBuild *build, Datum value, bool alive, int dims)
 {
 	return !alive && !IvfpqIsVector(&build->type, value, dims);
 }
 
 /* Keep the TID of a row that no list can hold, for the pending list. */
 static void
-keep_odd(IvfpqBuild *build, ItemPointer tid)
+keep_mismatched(IvfpqBuild *build, ItemPointer tid)
 {
-	if (build->nodd == build->max_odd)
+	if (build->nmismatched == build->max_mismatched)
 	{
-		build->max_odd = Max(64, 2 * build->max_odd);
-		build->odd_ids = build->odd_ids == NULL ?
-			palloc(build->max_odd * sizeof(uint64)) :
-			repalloc_huge(build->odd_ids, build->max_odd * sizeof(uint64));
+		build->max_mismatched = Max(64, 2 * build->max_mismatched);
+		build->mismatched_ids = build->mismatched_ids == NULL ?
+			palloc(build->max_mismatched * sizeof(uint64)) :
+			repalloc_huge(build->mismatched_ids, build->max_mismatched * sizeof(uint64));
 	}
-	build->odd_ids[build->nodd++] = IvfpqTidToId(tid);
+	build->mismatched_ids[build->nmismatched++] = IvfpqTidToId(tid);
 }
 
 /* Called for every row of the table. */
@@ -61,23 +61,23 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	MemoryContext oldcontext;
 	IvfpqKeyAbbrevs keys;
 	const float *row = NULL;
-	bool		odd;
+	bool		mismatched;
 	int			dims = build->training.gv.dims;
 
 	if (use == IVFPQ_ROW_NONE)
 		return;
 
 	oldcontext = MemoryContextSwitchTo(build->tmp);
-	odd = is_dead_and_odd(build, values[0], alive, dims);
-	if (!odd)
+	mismatched = is_dead_mismatch(build, values[0], alive, dims);
+	if (!mismatched)
 	{
 		row = IvfpqValueFloats(&build->type, values[0], &dims);
 		IvfpqCheckDims(build->training.gv.dims, dims);
 		IvfpqKeysMake(&build->keys, values, isnull, &keys);
 	}
 	MemoryContextSwitchTo(oldcontext);
-	if (odd)
-		keep_odd(build, tid);
+	if (mismatched)
+		keep_mismatched(build, tid);
 	else if (IvfpqIsPlaceable(&build->type, row, dims))
 		IvfpqBulkLoadRow(&build->load, row, id, &keys, use);
 	MemoryContextReset(build->tmp);
@@ -91,15 +91,15 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	IvfpqBuild *build = arg;
 	MemoryContext oldcontext;
 	const float *row = NULL;
-	bool		odd;
+	bool		mismatched;
 	int			dims = 0;
 
 	if (isnull[0])
 		return;
 
 	oldcontext = MemoryContextSwitchTo(build->tmp);
-	odd = is_dead_and_odd(build, values[0], alive, build->meta.dims);
-	if (!odd)
+	mismatched = is_dead_mismatch(build, values[0], alive, build->meta.dims);
+	if (!mismatched)
 		row = IvfpqValueFloats(&build->type, values[0], &dims);
 	if (alive)
 	{
@@ -111,7 +111,7 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			build->meta.dims = dims;
 		IvfpqCheckDims(build->meta.dims, dims);
 	}
-	if (odd || IvfpqIsPlaceable(&build->type, row, dims))
+	if (mismatched || IvfpqIsPlaceable(&build->type, row, dims))
 	{
 		(void) IvfpqPendingAppend(index, tid,
 								  dims == build->meta.dims ? dims : 0);
@@ -189,13 +189,13 @@ report(IvfpqBuild *build)
 	team->heap_tuples += build->heap_tuples;
 	team->broken_hot_chain |= build->indexInfo->ii_BrokenHotChain;
 	SpinLockRelease(&team->mutex);
-	if (build->team.me > 0 && build->nodd > 0)
+	if (build->team.me > 0 && build->nmismatched > 0)
 	{
 		IvfpqTempFile file;
 
 		IvfpqTempFileBegin(&file, &build->team, "odd", 1);
-		IvfpqTempFilePut(&file, 0, build->odd_ids,
-						 build->nodd * sizeof(uint64));
+		IvfpqTempFilePut(&file, 0, build->mismatched_ids,
+						 build->nmismatched * sizeof(uint64));
 		IvfpqTempFileDone(&file);
 	}
 }
@@ -222,7 +222,7 @@ take_reports(IvfpqBuild *build)
 			ItemPointerData tid;
 
 			IvfpqIdToTid(id, &tid);
-			keep_odd(build, &tid);
+			keep_mismatched(build, &tid);
 		}
 		IvfpqTempFileClose(&files, file);
 	}
@@ -309,14 +309,14 @@ build_trained(IvfpqBuild *build)
 		UnregisterSnapshot(snapshot);
 	IvfpqTeamEnd(&build->team);
 
-	for (int64 i = 0; i < build->nodd; i++)
+	for (int64 i = 0; i < build->nmismatched; i++)
 	{
 		ItemPointerData tid;
 
-		IvfpqIdToTid(build->odd_ids[i], &tid);
+		IvfpqIdToTid(build->mismatched_ids[i], &tid);
 		(void) IvfpqPendingAppend(build->index, &tid, 0);
 	}
-	build->index_tuples = (double) (build->load.rows + build->nodd);
+	build->index_tuples = (double) (build->load.rows + build->nmismatched);
 }
 
 /* Has this statement said that an index is not trained? */

@@ -29,9 +29,9 @@ typedef struct IvfpqBuild
 	double		index_tuples;
 
 	/* rows of other dimensions, which only older snapshots see */
-	uint64	   *odd_ids;
-	int64		nodd;
-	int64		max_odd;
+	uint64	   *mismatched_ids;
+	int64		nmismatched;
+	int64		max_mismatched;
 } IvfpqBuild;
 
 /* build.c */

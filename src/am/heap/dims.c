@@ -142,7 +142,7 @@ IvfpqRowDims(Relation heap, Relation index, const IvfpqMetaData *meta)
  * its dimensions.
  */
 int64
-IvfpqFindOdd(Relation heap, Relation index, const IvfpqMetaData *meta,
+IvfpqFindMismatched(Relation heap, Relation index, const IvfpqMetaData *meta,
 			 int *dims, ItemPointer first, int *first_dims)
 {
 	Inquiry		inquiry;

@@ -9,7 +9,7 @@
 
 extern int	IvfpqRowDims(Relation heap, Relation index,
 						 const IvfpqMetaData *meta);
-extern int64 IvfpqFindOdd(Relation heap, Relation index,
+extern int64 IvfpqFindMismatched(Relation heap, Relation index,
 						  const IvfpqMetaData *meta, int *dims,
 						  ItemPointer first, int *first_dims);
 extern bool IvfpqDimsBind(Relation heap, Relation index,

@@ -364,7 +364,7 @@ IvfpqRerankDone(IvfpqRerank *rerank)
 
 /* A row has other dimensions than the index, and is not measured: say so. */
 static void
-tell_odd(IvfpqRerank *rerank, const ItemPointerData *tid, int dims)
+warn_mismatched(IvfpqRerank *rerank, const ItemPointerData *tid, int dims)
 {
 	if (*rerank->told)
 		return;
@@ -396,7 +396,7 @@ has_dims(IvfpqRerank *rerank, Datum *value, const ItemPointerData *tid)
 	(void) IvfpqValueFloats(&rerank->type, *value, &dims);
 	if (dims == rerank->dims)
 		return true;
-	tell_odd(rerank, tid, dims);
+	warn_mismatched(rerank, tid, dims);
 	return false;
 }
 

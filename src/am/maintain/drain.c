@@ -73,7 +73,7 @@ flush_row(Flush *flush, ItemPointer tid, const IvfpqPendingPlace *place)
 		flush->result->moved++;
 	}
 	else
-		flush->result->odd++;
+		flush->result->mismatched++;
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(flush->context);
 	IvfpqRerankDone(&flush->rows);
@@ -83,7 +83,7 @@ flush_row(Flush *flush, ItemPointer tid, const IvfpqPendingPlace *place)
 static void
 flush_page(Flush *flush, IvfpqPendingReader *reader, int count)
 {
-	int64		odd = flush->result->odd;
+	int64		mismatched = flush->result->mismatched;
 	int64		kept = flush->result->kept;
 
 	PushActiveSnapshot(GetLatestSnapshot());
@@ -97,10 +97,10 @@ flush_page(Flush *flush, IvfpqPendingReader *reader, int count)
 	IvfpqRerankEnd(&flush->rows);
 	PopActiveSnapshot();
 	IvfpqSnapshotForget();
-	odd = flush->result->odd - odd;
+	mismatched = flush->result->mismatched - mismatched;
 	/* so that the next VACUUM asks no worker to look at them again */
-	if (odd > 0 && flush->result->kept == kept && !reader->odd)
-		IvfpqPendingSetOdd(flush->index, &reader->place, (int) odd);
+	if (mismatched > 0 && flush->result->kept == kept && !reader->mismatched)
+		IvfpqPendingSetMismatched(flush->index, &reader->place, (int) mismatched);
 }
 
 /*
@@ -186,10 +186,10 @@ report_result(Relation index, const IvfpqTrainResult *result)
 				(errmsg("index \"%s\" is not trained, the table has only %.0f rows to index",
 						name, result->rows),
 				 errhint("Training needs %d.", IvfpqLeastRows(index))));
-	else if (result->odd > 0)
+	else if (result->mismatched > 0)
 		ereport(WARNING,
 				(errmsg("%lld rows of index \"%s\" stay pending, they do not have its dimensions",
-						(long long) result->odd, name)));
+						(long long) result->mismatched, name)));
 	else if (result->moved == 0)
 		ereport(NOTICE,
 				(errmsg("index \"%s\" is trained and has no pending row to put into a list",

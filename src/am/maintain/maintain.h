@@ -49,7 +49,7 @@ typedef struct IvfpqTrainResult
 	int64		moved;			/* rows that went to lists */
 	int64		kept;			/* rows that stay pending, because no snapshot
 								 * sees them yet, or any more */
-	int64		odd;			/* rows that do because of their dimensions */
+	int64		mismatched;			/* rows that do because of their dimensions */
 } IvfpqTrainResult;
 
 extern void IvfpqTrainInPlace(Relation heap, Relation index,

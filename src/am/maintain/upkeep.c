@@ -53,11 +53,11 @@ log_result(const char *name, const IvfpqTrainResult *result,
 	long		ms = TimestampDifferenceMilliseconds(begun,
 													 GetCurrentTimestamp());
 
-	if (result->odd > 0)
+	if (result->mismatched > 0)
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("gpuvec: %lld rows of index \"%s\" stay pending, they do not have its dimensions",
-						(long long) result->odd, name)));
+						(long long) result->mismatched, name)));
 	if (result->nlists == 0 && result->waits)
 		ereport(LOG,
 				(errhidecontext(true),

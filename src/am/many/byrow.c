@@ -294,7 +294,7 @@ rerank_for_all(IvfpqMany *many, const uint64 *ids, int nrows,
 void
 IvfpqBulkRerankPending(IvfpqMany *many, const int *active, int n)
 {
-	IvfpqRerankDims(&many->rerank, many->pending_dims, &many->told_odd);
+	IvfpqRerankDims(&many->rerank, many->pending_dims, &many->warned_mismatched);
 	for (int64 i = 0; i < many->npending; i += ROWS_AT_ONCE)
 		rerank_for_all(many, many->pending + i,
 						(int) Min(ROWS_AT_ONCE, many->npending - i), active, n);
@@ -312,7 +312,7 @@ IvfpqBulkRerankAll(IvfpqMany *many, const int *active, int n)
 	Datum		value;
 	bool		isnull;
 
-	IvfpqRerankDims(&many->rerank, many->pending_dims, &many->told_odd);
+	IvfpqRerankDims(&many->rerank, many->pending_dims, &many->warned_mismatched);
 	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);

@@ -75,7 +75,7 @@ typedef struct IvfpqMany
 	bool		is_cosine;		/* ... is a cosine, of squares known */
 	IvfpqRerank rerank;
 	int			pending_dims;	/* pending rows may have others; 0 = no */
-	bool		told_odd;
+	bool		warned_mismatched;
 
 	uint64	   *pending;		/* [npending] rows, ascending, unless */
 	int64		npending;

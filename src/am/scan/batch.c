@@ -139,7 +139,7 @@ rerank_pending(IvfpqScan *state)
 	bool		asks_all = state->rerank->asks_all;
 
 	state->rerank->asks_all = true;
-	IvfpqRerankDims(state->rerank, state->pending_dims, &state->told_odd);
+	IvfpqRerankDims(state->rerank, state->pending_dims, &state->warned_mismatched);
 	IvfpqPendingOpen(&reader, state->index, &state->model->meta);
 	while (fits && IvfpqPendingNext(&reader, &count))
 	{

@@ -224,7 +224,7 @@ IvfpqFullPassBegin(IvfpqScan *state)
 	state->exhausted = true;
 	if (state->rerank != NULL)
 	{
-		IvfpqRerankDims(state->rerank, state->pending_dims, &state->told_odd);
+		IvfpqRerankDims(state->rerank, state->pending_dims, &state->warned_mismatched);
 		state->rerank->asks_all = true;
 	}
 	if (!by_lists)

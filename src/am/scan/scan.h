@@ -126,7 +126,7 @@ typedef struct IvfpqScan
 	double		visible;		/* of the index's rows those that the snapshot
 								 * sees, as far as statistics tell */
 	int			pending_dims;	/* pending rows may have others; 0 = no */
-	bool		told_odd;		/* ... and that was said */
+	bool		warned_mismatched;		/* ... and that was said */
 	bool		exhausted;		/* no further batch can bring rows */
 	int			batch;			/* batches done */
 	bool		is_drained;		/* the last one has all rows of its lists, */

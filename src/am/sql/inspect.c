@@ -58,12 +58,12 @@ PG_FUNCTION_INFO_V1(gpuvec_list_stats);
 
 /* Advice if there are rows of other dimensions than the index, or NULL. */
 static char *
-advise_odd(Relation heap, Relation index, const IvfpqMetaData *meta)
+advise_mismatched(Relation heap, Relation index, const IvfpqMetaData *meta)
 {
 	ItemPointerData first;
 	int			dims;
 	int			first_dims;
-	int64		count = IvfpqFindOdd(heap, index, meta, &dims, &first,
+	int64		count = IvfpqFindMismatched(heap, index, meta, &dims, &first,
 									 &first_dims);
 
 	if (count == 0)
@@ -289,7 +289,7 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 		!IvfpqIsInterpreted(index, true))
 	{
 		IvfpqActAsOwner(&caller, heap);
-		inspection->advice = advise_odd(heap, index, meta);
+		inspection->advice = advise_mismatched(heap, index, meta);
 		IvfpqActAsCaller(&caller);
 	}
 	if (inspection->advice == NULL)

@@ -65,7 +65,7 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 #define IvfpqPageSpecial(page)	((IvfpqSpecial) PageGetSpecialPointer(page))
 
 /* Pending page: its rows have been looked at, and no list can take any. */
-#define IVFPQ_PENDING_ODD	1
+#define IVFPQ_PENDING_MISMATCHED	1
 
 /* Bytes between page header and special space. */
 #define IVFPQ_PAGE_BYTES \

@@ -322,7 +322,7 @@ flush_row(void *arg)
 		sample_abbrevs(sample, sample_row(&reader.tids[0]), &abbrevs);
 		IvfpqInsertPostings(&backend_index, model, vector, true,
 						  &reader.tids[0], &abbrevs, &reader.place);
-		IvfpqPendingSetOdd(&backend_index, &reader.place, count - 1);
+		IvfpqPendingSetMismatched(&backend_index, &reader.place, count - 1);
 	}
 	IvfpqPendingClose(&reader);
 }

@@ -299,7 +299,7 @@ test_many(const TestServer *server)
 
 /* One client of each mirror asks for other dims than it has. */
 static bool
-is_odd(int i)
+is_mismatched(int i)
 {
 	return i == 20 || i == 41;
 }
@@ -333,7 +333,7 @@ test_batches(const TestServer *server)
 	{
 		clients[i] = client_open(server, GV_ROLE_SESSION);
 		searches[i] = make_search(&key[i % 2], &index[i % 2]);
-		if (is_odd(i))
+		if (is_mismatched(i))
 			searches[i].request.dims--;
 	}
 	before = load_status(loader);
@@ -346,7 +346,7 @@ test_batches(const TestServer *server)
 	for (i = 0; i < NCLIENTS; i++)
 	{
 		result = search_receive(clients[i], &index[i % 2], &searches[i]);
-		CHECK(result == (is_odd(i) ? GV_REFUSED_PROTOCOL : 0),
+		CHECK(result == (is_mismatched(i) ? GV_REFUSED_PROTOCOL : 0),
 			  "client %d: %d", i, result);
 		free_search(&searches[i]);
 		close(clients[i]);
