@@ -81,7 +81,7 @@ IvfpqManyTake(IvfpqMany *many, const IvfpqSearch *search, int number,
 	query->nearest = nearest;
 	query->is_drained = search->found_all &&
 		search->candidates.count < candidates;
-	query->tried = query->gone = query->nfetched = 0;
+	query->fetched = query->invisible = query->nfetched = 0;
 	query->bounds = NULL;
 	query->ids = NULL;
 	many->report.lists += search->lists_read;
@@ -177,7 +177,7 @@ rerank_block(IvfpqMany *many, const int *active, int n)
 			IvfpqManyQuery *query = &many->asked[active[i]];
 			int			end = query->nfetched + choose_next(many, query);
 
-			query->tried += end - query->nfetched;
+			query->fetched += end - query->nfetched;
 			for (; query->nfetched < end; query->nfetched++)
 				keys[nkeys++] = IVFPQ_MANY_KEY(query->bounds == NULL ?
 											   query->ids[query->nfetched] :

@@ -215,7 +215,7 @@ rerank_row(IvfpqMany *many, const uint64 *keys, int64 n, const uint64 *end)
 		if (found)
 			rerank_for(many, number, &fetched);
 		else
-			many->asked[number].gone++;
+			many->asked[number].invisible++;
 	}
 	MemoryContextSwitchTo(oldcontext);
 	if (found)

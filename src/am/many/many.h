@@ -54,8 +54,8 @@ typedef struct IvfpqManyQuery
 	uint64	   *ids;			/* [ncandidates] of rows, or NULL: bounds */
 	int			ncandidates;
 	bool		is_drained;		/* they are all rows of its lists */
-	int			tried;			/* rows that are fetched, */
-	int			gone;			/* that the snapshot does not see */
+	int			fetched;			/* rows that are fetched, */
+	int			invisible;			/* that the snapshot does not see */
 	IvfpqManyBound *bounds;		/* [ncandidates], or NULL */
 	int			nfetched;		/* of ids or bounds */
 } IvfpqManyQuery;

@@ -234,9 +234,9 @@ is_answered(const IvfpqMany *many, const Round *round,
 	double		seen = 1;
 	double		good = round->effort.quota;
 
-	if (query->gone > 0)
-		seen = 1 - (double) query->gone / query->tried;
-	if (query->gone > 0 &&
+	if (query->invisible > 0)
+		seen = 1 - (double) query->invisible / query->fetched;
+	if (query->invisible > 0 &&
 		query->ncandidates * seen < (query->ncandidates + good) / 2)
 		good *= seen;
 	return (query->nrows == many->k && many->k <= good) ||

@@ -26,15 +26,15 @@ IvfpqScanRerankRow(IvfpqScan *state, uint64 id, double *distance)
 
 	state->report.filter.rejected += rejected;
 	state->report.reranked += !rejected;
-	state->tried++;
-	state->gone += !reranked && !rejected;
+	state->fetched++;
+	state->invisible += !reranked && !rejected;
 	/* the entry says already that the row passes, or that it may not */
 	if (state->in_full_pass ||
 		(IvfpqScanAsksRows(state) ? rejected : reranked))
 		return reranked;
 	entry = tidset_lookup(state->reranked, id);
 	entry->matched = !rejected;
-	entry->gone = !reranked;
+	entry->invisible = !reranked;
 	return reranked;
 }
 
@@ -82,7 +82,7 @@ rerank_rows(IvfpqScan *state, uint64 *ids, int64 count)
 			continue;
 		/* unless the row says otherwise */
 		entry->matched = !IvfpqScanAsksRows(state);
-		entry->gone = false;
+		entry->invisible = false;
 		ids[kept++] = ids[i];
 	}
 	IvfpqQueueReserve(&state->queue, kept);
@@ -156,7 +156,7 @@ rerank_pending(IvfpqScan *state)
 	IvfpqPendingClose(&reader);
 	IvfpqRerankDims(state->rerank, 0, NULL);
 	state->rerank->asks_all = asks_all;
-	state->tried = state->gone = 0; /* no candidates */
+	state->fetched = state->invisible = 0; /* no candidates */
 	return fits;
 }
 

@@ -180,7 +180,7 @@ count_matching(const IvfpqScan *state, Matching *matching)
 		matching->looked = state->taken;
 		matching->matched = state->returned;
 		if (!is_filtered(state))	/* rows gone did not come up */
-			matching->looked += (double) state->gone;
+			matching->looked += (double) state->invisible;
 	}
 	else if (state->taken > 0)
 		matching->matched *= (double) state->returned / state->taken;
@@ -363,7 +363,7 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 	return postings * meta->pq_dim * IVFPQ_LOOKUP_NS +
 		records * (IVFPQ_RECORD_NS + IVFPQ_RECORD_DIMENSION_NS * meta->dims) +
 		effort.candidates * CANDIDATE_NS +
-		Max(fetched - state->tried, 0) *
+		Max(fetched - state->fetched, 0) *
 		(fetch_ns(state) + share * rerank_ns(state));
 }
 
@@ -616,14 +616,14 @@ IvfpqDepthRest(const IvfpqScan *state, bool must)
  * exact; half of these may be lost.
  */
 bool
-IvfpqDepthManyGone(const IvfpqScan *state)
+IvfpqDepthManyInvisible(const IvfpqScan *state)
 {
 	int32		candidates = state->search.candidates.count;
 	double		seen;
 
-	if (state->gone == 0)
+	if (state->invisible == 0)
 		return false;
-	seen = 1 - (double) state->gone / state->tried;
+	seen = 1 - (double) state->invisible / state->fetched;
 	return candidates * seen < (candidates + state->effort.quota) / 2.0;
 }
 
@@ -636,20 +636,20 @@ IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 {
 	int64		n = (int64) Min(state->depth, count);
 	int64		sure = (int64) calibrated_depth(state, state->depth);
-	bool		ignores_gone = !is_filtered(state) &&
-	!IvfpqDepthManyGone(state);
+	bool		ignores_invisible = !is_filtered(state) &&
+	!IvfpqDepthManyInvisible(state);
 	int64		matched = 0;
 	int64		nearer = 0;		/* in the nearer half of those */
 	int64		within = 0;
 
-	if (ignores_gone && !IvfpqScanAsksRows(state))
+	if (ignores_invisible && !IvfpqScanAsksRows(state))
 		return state->matched = (int64) state->depth;
 	for (int64 i = 0; i < n; i++)
 	{
 		TidSetEntry *entry = tidset_lookup(state->reranked, ids[i]);
 
 		matched += entry != NULL && entry->matched &&
-			(!entry->gone || ignores_gone);
+			(!entry->invisible || ignores_invisible);
 		if (i < sure / 2)
 			nearer = matched;
 		if (i < sure)

@@ -76,7 +76,7 @@ bool
 IvfpqReturnedCheck(IvfpqScan *state)
 {
 	IvfpqReturned *returned = &state->rows_returned;
-	int64		gone = 0;
+	int64		invisible = 0;
 
 	if (returned->nunseen == 0)
 		return false;
@@ -86,7 +86,7 @@ IvfpqReturnedCheck(IvfpqScan *state)
 
 		CHECK_FOR_INTERRUPTS();
 		if (!IvfpqRerankSees(state->rerank, row->id))
-			gone++;
+			invisible++;
 		else if (i >= returned->nolder)
 		{
 			returned->has_last = true;
@@ -94,12 +94,12 @@ IvfpqReturnedCheck(IvfpqScan *state)
 		}
 	}
 	IvfpqRerankPause(state->rerank);
-	state->tried += returned->nunseen;
-	state->gone += gone;
-	state->returned -= gone;
-	state->taken -= gone;
+	state->fetched += returned->nunseen;
+	state->invisible += invisible;
+	state->returned -= invisible;
+	state->taken -= invisible;
 	returned->nunseen = returned->nolder = 0;
-	return gone > 0;
+	return invisible > 0;
 }
 
 /* Measure a row that comes up or was given out; false if it is not there. */
@@ -140,10 +140,10 @@ IvfpqReturnedIsOutOfOrder(IvfpqScan *state, IvfpqNextRow *row)
 		return false;
 	if (!row->reranked)
 	{
-		state->tried++;
+		state->fetched++;
 		if (!rerank_bounded(state, row))
 		{
-			state->gone++;
+			state->invisible++;
 			return true;
 		}
 	}

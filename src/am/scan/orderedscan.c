@@ -79,8 +79,8 @@ reset_scan(IvfpqScan *state)
 	state->depth = 0;
 	state->matched = state->matched_near = 0;
 	state->out_of_order = 0;
-	state->tried = 0;
-	state->gone = 0;
+	state->fetched = 0;
+	state->invisible = 0;
 	state->bound_query = NULL;
 	state->within = 0;
 	state->counted = 0;
@@ -302,11 +302,11 @@ is_quota_taken(const IvfpqScan *state)
 
 	if (state->taken >= quota || IvfpqDepthNeedsFullPass(state))
 		return true;
-	if (!state->search.addresses || state->gone == 0 ||
+	if (!state->search.addresses || state->invisible == 0 ||
 		state->taken < quota / 2)
 		return false;
-	seen = 1 - (double) state->gone / state->tried;
-	return IvfpqDepthManyGone(state) && state->taken >= quota * seen;
+	seen = 1 - (double) state->invisible / state->fetched;
+	return IvfpqDepthManyInvisible(state) && state->taken >= quota * seen;
 }
 
 /*

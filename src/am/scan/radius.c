@@ -179,7 +179,7 @@ likely_within(const IvfpqScan *state)
 	if (state->counted < LEAST_COUNTED)
 		return by_ranks;
 	counted = (double) state->counted_within / state->counted *
-		Max(state->tried - state->gone, state->counted);
+		Max(state->fetched - state->invisible, state->counted);
 	if (state->counted_within <= WITHIN_PART * state->counted)
 		return counted;
 	return Max(counted, by_ranks);

@@ -135,8 +135,8 @@ typedef struct IvfpqScan
 	int64		taken;			/* rows that came up */
 	int64		quota;			/* rows that may come up so far */
 	int64		out_of_order;			/* rows left out to keep the order */
-	int64		tried;			/* candidates fetched */
-	int64		gone;			/* ... that the snapshot does not see */
+	int64		fetched;			/* candidates fetched */
+	int64		invisible;			/* ... that the snapshot does not see */
 	IvfpqReturned	rows_returned;
 	const float *bound_query;	/* what bounds are of, or NULL for none */
 	IvfpqQueue	queue;
@@ -224,7 +224,7 @@ extern void IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last);
 extern void IvfpqDepthNext(IvfpqScan *state);
 extern bool IvfpqDepthIsSpread(const IvfpqScan *state);
 extern bool IvfpqDepthNeedsFullPass(const IvfpqScan *state);
-extern bool IvfpqDepthManyGone(const IvfpqScan *state);
+extern bool IvfpqDepthManyInvisible(const IvfpqScan *state);
 extern IvfpqRest IvfpqDepthRest(const IvfpqScan *state, bool must);
 extern int64 IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids,
 							 int64 count);

@@ -12,7 +12,7 @@ typedef struct TidSetEntry
 	uint64		id;
 	char		status;
 	bool		matched;			/* a scan's filter; see depth.c */
-	bool		gone;			/* the snapshot does not see it */
+	bool		invisible;			/* the snapshot does not see it */
 } TidSetEntry;
 
 #define SH_PREFIX			tidset
