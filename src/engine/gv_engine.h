@@ -498,7 +498,7 @@ extern GvStatus gv_table(const GvModel *model, const float *query,
  * scan_begin: begin a scan; what waits in it is forgotten.  That the values of
  * a condition's sets ascend is not looked at.
  *
- * scan_try: the same of blocks [nblocks], at most GV_TRIED_BLOCKS, whose memory
+ * scan_try: the same of blocks [nblocks], at most GV_OPTIMISTIC_BLOCKS, whose memory
  * others may write to meanwhile: whatever bytes it finds there, at any time, it
  * reads nothing else.  What it takes of them counts only when scan_tried says
  * that they stood as they were; else it is forgotten.  Each try is followed by
@@ -507,15 +507,15 @@ extern GvStatus gv_table(const GvModel *model, const float *query,
  * scan_finish: scan->best has the best of all that was offered, as if each had
  * been pushed.  More may be offered then.
  */
-#define GV_TRIED_BLOCKS	4
+#define GV_OPTIMISTIC_BLOCKS	4
 
 extern size_t gv_scan_scratch(int32_t m, int32_t capacity);
 extern GvStatus gv_scan_begin(GvScan *scan);
 extern GvStatus gv_scan(GvScan *scan, float base, const GvBlock *blocks,
 						int32_t nblocks);
-extern GvStatus gv_scan_try(GvScan *scan, float base, const GvBlock *blocks,
+extern GvStatus gv_scan_optimistic(GvScan *scan, float base, const GvBlock *blocks,
 							int32_t nblocks);
-extern GvStatus gv_scan_tried(GvScan *scan, bool stood);
+extern GvStatus gv_scan_commit(GvScan *scan, bool valid);
 extern GvStatus gv_scan_finish(GvScan *scan);
 
 /*

@@ -12,7 +12,7 @@
 #include "am/common/engine.h"
 #include "am/search/search.h"
 
-StaticAssertDecl(IVFPQ_TRIED_BLOCKS <= GV_TRIED_BLOCKS,
+StaticAssertDecl(IVFPQ_OPTIMISTIC_BLOCKS <= GV_OPTIMISTIC_BLOCKS,
 				 "the engine tries as many blocks at once");
 
 /* Scratch that a search keeps for the next batch. */
@@ -167,25 +167,25 @@ IvfpqSearchWiden(IvfpqSearch *search, int capacity)
  * lie; false if there are none such, or they changed meanwhile.
  */
 static bool
-try_blocks(IvfpqSearch *search, int i)
+read_optimistic(IvfpqSearch *search, int i)
 {
-	IvfpqBlockView views[IVFPQ_TRIED_BLOCKS];
-	GvBlock		blocks[IVFPQ_TRIED_BLOCKS];
-	int			n = IvfpqListTry(&search->reader, views);
-	bool		stood;
+	IvfpqBlockView views[IVFPQ_OPTIMISTIC_BLOCKS];
+	GvBlock		blocks[IVFPQ_OPTIMISTIC_BLOCKS];
+	int			n = IvfpqListNextOptimistic(&search->reader, views);
+	bool		valid;
 
 	if (n == 0)
 		return false;
 	for (int b = 0; b < n; b++)
 		blocks[b] = IvfpqSearchView(search, &views[b]);
 	(void) IvfpqQueryTable(&search->query);
-	IvfpqCheckStatus(gv_scan_try(&search->scan, search->lists.scores[i],
+	IvfpqCheckStatus(gv_scan_optimistic(&search->scan, search->lists.scores[i],
 								 blocks, n));
-	stood = IvfpqListTried(&search->reader, views);
-	IvfpqCheckStatus(gv_scan_tried(&search->scan, stood));
-	for (int b = 0; b < n && stood; b++)
+	valid = IvfpqListConfirm(&search->reader, views);
+	IvfpqCheckStatus(gv_scan_commit(&search->scan, valid));
+	for (int b = 0; b < n && valid; b++)
 		search->postings_read += pg_popcount32(views[b].live);
-	return stood;
+	return valid;
 }
 
 /* Offer the copies of the i-th nearest list, which is open. */
@@ -198,7 +198,7 @@ read_list(IvfpqSearch *search, int i)
 
 	for (;;)
 	{
-		while (try_blocks(search, i))
+		while (read_optimistic(search, i))
 			;
 		if (!IvfpqListNext(&search->reader, &view))
 			break;

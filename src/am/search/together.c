@@ -114,7 +114,7 @@ make_chunk(IvfpqSearch *searches, int n)
 	chunk->body_bytes = TYPEALIGN(GV_ALIGN, codes + GV_BLOCK *
 								  (sizeof(float) + sizeof(ItemPointerData)));
 	chunk->room = (int) Max(CHUNK_BYTES / chunk->body_bytes,
-							IVFPQ_TRIED_BLOCKS);
+							IVFPQ_OPTIMISTIC_BLOCKS);
 	chunk->blocks = palloc(chunk->room * sizeof(GvBlock));
 	chunk->bodies = palloc(chunk->room * chunk->body_bytes);
 	chunk->nblocks = chunk->nlists = 0;
@@ -213,11 +213,11 @@ offer_chunk(Chunk *chunk)
  * false if there are none such, or they changed meanwhile.
  */
 static bool
-try_blocks(IvfpqListReader *reader, Chunk *chunk)
+read_optimistic(IvfpqListReader *reader, Chunk *chunk)
 {
-	IvfpqBlockView views[IVFPQ_TRIED_BLOCKS];
+	IvfpqBlockView views[IVFPQ_OPTIMISTIC_BLOCKS];
 	ChunkList  *list = &chunk->lists[chunk->nlists - 1];
-	int			n = IvfpqListTry(reader, views);
+	int			n = IvfpqListNextOptimistic(reader, views);
 	int			again = list->again;
 	int			postings = list->postings;
 
@@ -225,7 +225,7 @@ try_blocks(IvfpqListReader *reader, Chunk *chunk)
 		return false;
 	for (int b = 0; b < n; b++)
 		add_block(chunk, &views[b], reader->reread);
-	if (IvfpqListTried(reader, views))
+	if (IvfpqListConfirm(reader, views))
 		return true;
 	chunk->nblocks -= n;
 	list->end -= n;
@@ -246,12 +246,12 @@ read_list(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
 	begin_list(chunk, pairs, npairs);
 	for (;;)
 	{
-		if (chunk->room - chunk->nblocks < IVFPQ_TRIED_BLOCKS)
+		if (chunk->room - chunk->nblocks < IVFPQ_OPTIMISTIC_BLOCKS)
 		{
 			offer_chunk(chunk);
 			begin_list(chunk, pairs, npairs);
 		}
-		if (try_blocks(reader, chunk))
+		if (read_optimistic(reader, chunk))
 			continue;
 		if (!IvfpqListNext(reader, &view))
 			break;

@@ -36,7 +36,7 @@ typedef struct GvKept
  * those of blocks that are tried come to fewer than are worth it.
  */
 #define GV_ENOUGH		64
-#define GV_KEPT_MOST	(GV_ENOUGH + GV_TRIED_BLOCKS * GV_BLOCK)
+#define GV_KEPT_MOST	(GV_ENOUGH + GV_OPTIMISTIC_BLOCKS * GV_BLOCK)
 
 /* match.c */
 extern bool gv_condition_fits(const GvCondition *condition);

@@ -345,13 +345,13 @@ gv_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 
 /* See gv_engine.h. */
 GvStatus
-gv_scan_try(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
+gv_scan_optimistic(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 {
 	Waiting    *waiting;
 	int32_t		b;
 
 	GV_CALL(gv_engine_calls, valid_scan(scan) && !scan->best->unique &&
-			nblocks <= GV_TRIED_BLOCKS &&
+			nblocks <= GV_OPTIMISTIC_BLOCKS &&
 			valid_blocks(scan, blocks, nblocks));
 	waiting = scan->scratch;
 	waiting->nsure = waiting->n;
@@ -364,13 +364,13 @@ gv_scan_try(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 
 /* See gv_engine.h. */
 GvStatus
-gv_scan_tried(GvScan *scan, bool stood)
+gv_scan_commit(GvScan *scan, bool valid)
 {
 	Waiting    *waiting;
 
 	GV_CALL(gv_engine_calls, valid_scan(scan));
 	waiting = scan->scratch;
-	if (stood)
+	if (valid)
 		score_enough(scan, waiting);
 	else
 	{

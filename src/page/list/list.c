@@ -40,7 +40,7 @@ IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 void
 IvfpqListReaderFree(IvfpqListReader *reader)
 {
-	IvfpqReaderDropTried(reader);
+	IvfpqReaderDropOptimistic(reader);
 	IvfpqReaderDropPrefetched(reader);
 	pfree(reader->page);
 	if (reader->body)
@@ -54,7 +54,7 @@ start_reading(IvfpqListReader *reader)
 	reader->next = reader->entry.head;
 	reader->nleft = reader->entry.nitems;
 	reader->cached = InvalidBlockNumber;	/* may be older than the entry */
-	IvfpqReaderDropTried(reader);
+	IvfpqReaderDropOptimistic(reader);
 }
 
 /* Begin to read a list. */

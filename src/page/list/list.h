@@ -27,7 +27,7 @@ typedef struct IvfpqFetchPlace
 extern const char *IvfpqFetchNext(IvfpqFetchPlace *place, Relation index,
 								  const IvfpqLayout *layout);
 
-#define IVFPQ_TRIED_BLOCKS	4	/* at a time */
+#define IVFPQ_OPTIMISTIC_BLOCKS	4	/* at a time */
 
 typedef struct IvfpqListReader
 {
@@ -63,10 +63,10 @@ typedef struct IvfpqListReader
 	char	   *body;			/* [body_bytes] block gathered from parts */
 
 	/* blocks that are tried: */
-	Buffer		tried;			/* their page, pinned, or invalid */
-	int			ntried;
-	uint32		slots[IVFPQ_TRIED_BLOCKS];
-	IvfpqSlotHeader headers[IVFPQ_TRIED_BLOCKS];	/* as they were */
+	Buffer		optimistic;			/* their page, pinned, or invalid */
+	int			noptimistic;
+	uint32		slots[IVFPQ_OPTIMISTIC_BLOCKS];
+	IvfpqSlotHeader headers[IVFPQ_OPTIMISTIC_BLOCKS];	/* as they were */
 } IvfpqListReader;
 
 extern void IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
@@ -79,8 +79,8 @@ extern void IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
 							const IvfpqDirEntry *entry,
 							const IvfpqDirEntry *following);
 extern bool IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view);
-extern int	IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views);
-extern bool IvfpqListTried(IvfpqListReader *reader,
+extern int	IvfpqListNextOptimistic(IvfpqListReader *reader, IvfpqBlockView *views);
+extern bool IvfpqListConfirm(IvfpqListReader *reader,
 						   const IvfpqBlockView *views);
 extern void IvfpqListReaderFree(IvfpqListReader *reader);
 

@@ -14,11 +14,11 @@
 
 /* Release the page whose blocks are tried. */
 void
-IvfpqReaderDropTried(IvfpqListReader *reader)
+IvfpqReaderDropOptimistic(IvfpqListReader *reader)
 {
-	if (BufferIsValid(reader->tried))
-		ReleaseBuffer(reader->tried);
-	reader->tried = InvalidBuffer;
+	if (BufferIsValid(reader->optimistic))
+		ReleaseBuffer(reader->optimistic);
+	reader->optimistic = InvalidBuffer;
 }
 
 /* Release the page that was prefetched. */
@@ -155,7 +155,7 @@ void
 IvfpqListsBegin(IvfpqListReader *reader, const IvfpqDirEntry *entries, int n)
 {
 	memset(&reader->fetching, 0, sizeof(reader->fetching));
-	if (!IvfpqReaderMayTry(reader))
+	if (!IvfpqReaderIsOptimistic(reader))
 		return;
 	reader->fetching.entry = entries;
 	reader->fetching.end = entries + n;

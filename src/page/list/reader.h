@@ -16,7 +16,7 @@ IvfpqBeforeKeys(const IvfpqLayout *layout)
 
 /* Can blocks be tried? */
 static inline bool
-IvfpqReaderMayTry(const IvfpqListReader *reader)
+IvfpqReaderIsOptimistic(const IvfpqListReader *reader)
 {
 	return reader->wants == NULL && reader->layout.nparts == 1;
 }
@@ -43,7 +43,7 @@ extern void IvfpqReaderCheckNibbles(const IvfpqListReader *reader,
 									const IvfpqBlockView *view);
 
 /* listpages.c: pages and blocks that come next */
-extern void IvfpqReaderDropTried(IvfpqListReader *reader);
+extern void IvfpqReaderDropOptimistic(IvfpqListReader *reader);
 extern void IvfpqReaderDropPrefetched(IvfpqListReader *reader);
 extern Buffer IvfpqReaderPin(IvfpqListReader *reader, BlockNumber blkno);
 extern void IvfpqReaderPrefetchNext(IvfpqListReader *reader,

@@ -22,7 +22,7 @@
  * a page that is pinned is not read again.
  */
 static Buffer
-pin_to_try(IvfpqListReader *reader, BlockNumber blkno)
+pin_optimistic(IvfpqListReader *reader, BlockNumber blkno)
 {
 	Buffer		buf = IvfpqReaderPin(reader, blkno);
 
@@ -56,15 +56,15 @@ goes_on(const IvfpqListReader *reader, const IvfpqSlotHeader *header,
 
 /*
  * Try the next blocks of the list, newest first, as far as they are on one
- * page: views of where they lie, at most IVFPQ_TRIED_BLOCKS.  Anything may be
- * written there until IvfpqListTried, which must follow, has been asked.  0:
+ * page: views of where they lie, at most IVFPQ_OPTIMISTIC_BLOCKS.  Anything may be
+ * written there until IvfpqListConfirm, which must follow, has been asked.  0:
  * the next block is to be read by IvfpqListNext.
  *
  * Headers are copied, and what follows is taken from the copies: where else to
  * look must not change between being checked and being used.
  */
 int
-IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views)
+IvfpqListNextOptimistic(IvfpqListReader *reader, IvfpqBlockView *views)
 {
 	const IvfpqLayout *layout = &reader->layout;
 	IvfpqAddress next = reader->next;
@@ -73,16 +73,16 @@ IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views)
 	bool		more = true;
 	Page		page;
 
-	if (!reader->prefetches || reader->reread || !IvfpqReaderMayTry(reader) ||
+	if (!reader->prefetches || reader->reread || !IvfpqReaderIsOptimistic(reader) ||
 		nleft == 0 || next.slot >= (uint32) layout->slots_per_page)
 		return 0;
 	CHECK_FOR_INTERRUPTS();
-	if (!BufferIsValid(reader->tried))
-		reader->tried = pin_to_try(reader, next.page);
-	if (!BufferIsValid(reader->tried))
+	if (!BufferIsValid(reader->optimistic))
+		reader->optimistic = pin_optimistic(reader, next.page);
+	if (!BufferIsValid(reader->optimistic))
 		return 0;
-	page = BufferGetPage(reader->tried);
-	while (more && n < IVFPQ_TRIED_BLOCKS)
+	page = BufferGetPage(reader->optimistic);
+	while (more && n < IVFPQ_OPTIMISTIC_BLOCKS)
 	{
 		IvfpqSlotHeader *slot = IvfpqSlabSlot(page, layout, next.slot);
 		IvfpqSlotHeader *header = &reader->headers[n];
@@ -99,12 +99,12 @@ IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views)
 		next = IvfpqOlderBlock(header);
 	}
 	if (n == 0)
-		IvfpqReaderDropTried(reader);
+		IvfpqReaderDropOptimistic(reader);
 	else if (!more)
 		IvfpqReaderPrefetchNext(reader, &reader->headers[n - 1]);
 	for (int i = 0; i < n; i++)
 		views[i].ahead = IvfpqReaderFetchAhead(reader);
-	reader->ntried = n;
+	reader->noptimistic = n;
 	IvfpqStopPoint("list: tried");
 	return n;
 }
@@ -127,29 +127,29 @@ is_unchanged(const IvfpqSlotHeader *header, const IvfpqSlotHeader *now)
  * come again, by IvfpqListNext.
  */
 bool
-IvfpqListTried(IvfpqListReader *reader, const IvfpqBlockView *views)
+IvfpqListConfirm(IvfpqListReader *reader, const IvfpqBlockView *views)
 {
 	BlockNumber blkno = reader->next.page;
-	Page		page = BufferGetPage(reader->tried);
-	bool		stood;
+	Page		page = BufferGetPage(reader->optimistic);
+	bool		valid;
 
 	pg_read_barrier();			/* what was read of them was read before */
-	LockBuffer(reader->tried, BUFFER_LOCK_SHARE);
-	stood = IvfpqPageIs(page, IVFPQ_KIND_SLAB);
-	for (int i = 0; i < reader->ntried && stood; i++)
-		stood = is_unchanged(&reader->headers[i],
+	LockBuffer(reader->optimistic, BUFFER_LOCK_SHARE);
+	valid = IvfpqPageIs(page, IVFPQ_KIND_SLAB);
+	for (int i = 0; i < reader->noptimistic && valid; i++)
+		valid = is_unchanged(&reader->headers[i],
 							 IvfpqSlabSlot(page, &reader->layout,
 										   reader->slots[i]));
-	for (int i = 0; i < reader->ntried && stood; i++)
+	for (int i = 0; i < reader->noptimistic && valid; i++)
 	{
 		if (reader->meta->pq_dim % 2 != 0)
 			IvfpqReaderCheckNibbles(reader, &views[i]);
 		reader->nleft -= IvfpqPostingsInBlock(reader->nleft);
 		reader->next = IvfpqOlderBlock(&reader->headers[i]);
 	}
-	LockBuffer(reader->tried, BUFFER_LOCK_UNLOCK);
+	LockBuffer(reader->optimistic, BUFFER_LOCK_UNLOCK);
 
-	if (!stood || reader->nleft == 0 || reader->next.page != blkno)
-		IvfpqReaderDropTried(reader);
-	return stood;
+	if (!valid || reader->nleft == 0 || reader->next.page != blkno)
+		IvfpqReaderDropOptimistic(reader);
+	return valid;
 }

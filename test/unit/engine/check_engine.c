@@ -108,12 +108,12 @@ test_invalid_search(void)
 	INVALID(gv_scan(&scan, 0, NULL, 1));
 	INVALID(gv_scan(&scan, 0, &block, -1));
 	INVALID(gv_scan(&scan, 0, &block, 1));
-	INVALID(gv_scan_try(&scan, 0, &block, 1));
-	INVALID(gv_scan_try(&scan, 0, &block, GV_TRIED_BLOCKS + 1));
-	INVALID(gv_scan_tried(NULL, true));
+	INVALID(gv_scan_optimistic(&scan, 0, &block, 1));
+	INVALID(gv_scan_optimistic(&scan, 0, &block, GV_OPTIMISTIC_BLOCKS + 1));
+	INVALID(gv_scan_commit(NULL, true));
 	CHECK(gv_scan(&scan, 0, NULL, 0) == GV_OK, "no blocks");
 	top.unique = true;
-	INVALID(gv_scan_try(&scan, 0, NULL, 0));
+	INVALID(gv_scan_optimistic(&scan, 0, NULL, 0));
 	top.unique = false;
 	scan.best = &bad_top;
 	INVALID(gv_scan(&scan, 0, NULL, 0));

@@ -251,7 +251,7 @@ check_scan_of(const Keyed *list, const GvCondition *condition, bool unique)
 		matched += __builtin_popcount(blocks[b].live);
 	}
 	if (tries)
-		try_blocks(&scan, 0.5f, list->blocks, list->nblocks);
+		scan_optimistic(&scan, 0.5f, list->blocks, list->nblocks);
 	for (i = 0; i < times && !tries; i++)
 		CHECK(gv_scan(&scan, 0.5f, list->blocks, list->nblocks) == GV_OK,
 			  "scan");

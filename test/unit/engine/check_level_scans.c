@@ -175,7 +175,7 @@ scan_by(GvSimd simd, const List *list, float base, int32_t capacity,
 	gv_simd_use(simd);
 	scan = begin_scan(&list->model, list->table, &top);
 	if (tries)
-		try_blocks(&scan, base, list->blocks, list->nblocks);
+		scan_optimistic(&scan, base, list->blocks, list->nblocks);
 	else
 		CHECK(gv_scan(&scan, base, list->blocks, list->nblocks) == GV_OK, "scan");
 	CHECK(gv_scan(&scan, base / 2, list->blocks, list->nblocks / 2) == GV_OK,

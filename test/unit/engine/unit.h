@@ -270,20 +270,20 @@ scan_blocks(const GvModel *model, const float *table, float base,
  * what they leave behind is found.
  */
 static inline void
-try_blocks(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
+scan_optimistic(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 {
 	int32_t		b = 0;
 
 	while (b < nblocks)
 	{
-		int32_t		n = 1 + (int32_t) (unit_random() % GV_TRIED_BLOCKS);
-		bool		stood = unit_random() % 2;
+		int32_t		n = 1 + (int32_t) (unit_random() % GV_OPTIMISTIC_BLOCKS);
+		bool		valid = unit_random() % 2;
 
 		n = n < nblocks - b ? n : nblocks - b;
-		CHECK(gv_scan_try(scan, stood ? base : base - fabsf(base) - 1.0f,
+		CHECK(gv_scan_optimistic(scan, valid ? base : base - fabsf(base) - 1.0f,
 						  blocks + b, n) == GV_OK, "try");
-		CHECK(gv_scan_tried(scan, stood) == GV_OK, "tried");
-		b += stood ? n : 0;
+		CHECK(gv_scan_commit(scan, valid) == GV_OK, "tried");
+		b += valid ? n : 0;
 	}
 }
 
