@@ -244,7 +244,7 @@ tell_share(Reading *reading)
 	count = reading->by_server ? search->near_count :
 		IvfpqSampleCount(search, goal->rows);
 	goal->is_far |= reading->flat_share > GROWS_FAR * share;
-	share = IvfpqNearShare(&count, share, reading->by_server ? goal->rows : 0,
+	share = IvfpqSampledSelectivity(&count, share, reading->by_server ? goal->rows : 0,
 						   &is_sure);
 	if (share < goal->share)
 	{

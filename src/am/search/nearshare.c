@@ -44,7 +44,7 @@
 void
 IvfpqSampleBegin(IvfpqSearch *search)
 {
-	IvfpqNearSample *sample = &search->sample;
+	IvfpqBlockSample *sample = &search->sample;
 	Size		bytes = gv_scan_scratch(search->model->gv.m, SAMPLE_KEPT);
 
 	if (sample->memory == NULL)
@@ -77,7 +77,7 @@ void
 IvfpqSampleBlock(IvfpqSearch *search, float base, const GvBlock *block)
 {
 	const IvfpqListReader *reader = &search->reader;
-	IvfpqNearSample *sample = &search->sample;
+	IvfpqBlockSample *sample = &search->sample;
 	GvBlock		taken = *block;
 
 	/* copies that come again would count twice */
@@ -128,7 +128,7 @@ nth_row(const GvTopK *candidates, double n, int lists_per_row, float *score)
  * that.
  */
 static double
-count_nearer(const IvfpqNearSample *sample, float last, double *variance)
+count_nearer(const IvfpqBlockSample *sample, float last, double *variance)
 {
 	uint8	   *counts = palloc0(Max(sample->nblocks, 1));
 	double		nearer = 0;
@@ -171,7 +171,7 @@ IvfpqSampleCount(IvfpqSearch *search, double rows)
  * what is beyond that is taken for a smaller share then.
  */
 double
-IvfpqNearShare(const IvfpqNearCount *count, double share, double by_chance,
+IvfpqSampledSelectivity(const IvfpqNearCount *count, double share, double by_chance,
 			   bool *beyond_doubt)
 {
 	double		expected = count->matched / (share * GV_SAMPLED_ONE_OF);

@@ -144,7 +144,7 @@ typedef struct IvfpqNearCount
 } IvfpqNearCount;
 
 /* The best of all copies in some of the blocks read: see nearshare.c. */
-typedef struct IvfpqNearSample
+typedef struct IvfpqBlockSample
 {
 	bool		is_open;
 	GvScan		scan;
@@ -152,7 +152,7 @@ typedef struct IvfpqNearSample
 								 * block, and which of its copies */
 	uint32		nblocks;		/* that were taken */
 	void	   *memory;			/* of the scan's scratch */
-} IvfpqNearSample;
+} IvfpqBlockSample;
 
 /*
  * candidates.c: from a query to candidates.
@@ -179,7 +179,7 @@ typedef struct IvfpqSearch
 	int			ncounts;		/* lists that were read, with a condition */
 	IvfpqListSums sums;			/* of those that gpuvecd read, */
 	IvfpqNearCount near_count;	/* and its sample's */
-	IvfpqNearSample sample;
+	IvfpqBlockSample sample;
 	bool		addresses;		/* ids are addresses of refine records, else
 								 * TIDs */
 	IvfpqRemote remote;
@@ -245,7 +245,7 @@ extern bool IvfpqSampleWants(const void *arg, const IvfpqSlotHeader *header,
 extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
 							 const GvBlock *block);
 extern IvfpqNearCount IvfpqSampleCount(IvfpqSearch *search, double rows);
-extern double IvfpqNearShare(const IvfpqNearCount *count, double share,
+extern double IvfpqSampledSelectivity(const IvfpqNearCount *count, double share,
 							 double by_chance, bool *beyond_doubt);
 extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
 							  double lists_per_row);
