@@ -41,7 +41,7 @@ single_request(Relation index, const IvfpqMetaData *meta,
  * counted.
  */
 int
-IvfpqAskManyRoom(Relation index, const IvfpqMetaData *meta,
+IvfpqAskBulkCapacity(Relation index, const IvfpqMetaData *meta,
 				 const IvfpqQuestion *question, IvfpqServed *served)
 {
 	GvSearchRequest request = single_request(index, meta, question);
@@ -62,11 +62,11 @@ IvfpqAskManyRoom(Relation index, const IvfpqMetaData *meta,
  * not used when it is half as old.
  */
 static IvfpqChannel *
-connect_many(int64 deadline)
+connect_bulk(int64 deadline)
 {
-	if (IvfpqNow() - idle_since > GV_MANY_IDLE_MS * INT64CONST(1000) / 2)
+	if (IvfpqNow() - idle_since > GV_BULK_IDLE_MS * INT64CONST(1000) / 2)
 		IvfpqDisconnect();
-	return IvfpqConnect(GV_ROLE_MANY, deadline);
+	return IvfpqConnect(GV_ROLE_BULK, deadline);
 }
 
 /* Are all answers what they should be? */
@@ -84,12 +84,12 @@ check_answers(const IvfpqChannel *channel, const IvfpqMetaData *meta,
 }
 
 /*
- * Search for transformed queries [n][dims], no more than IvfpqAskManyRoom; the
+ * Search for transformed queries [n][dims], no more than IvfpqAskBulkCapacity; the
  * question's own is not looked at.  IVFPQ_SERVED: IvfpqNextAnswer has what
  * gpuvecd found, until it is asked anything else.
  */
 IvfpqServed
-IvfpqAskMany(Relation index, const IvfpqMetaData *meta,
+IvfpqAskBulk(Relation index, const IvfpqMetaData *meta,
 			 const IvfpqQuestion *question, const float *queries, int n,
 			 IvfpqAnswers *answers)
 {
@@ -109,7 +109,7 @@ IvfpqAskMany(Relation index, const IvfpqMetaData *meta,
 	uint64		before = IvfpqCountServed();
 	int64		begun = IvfpqNow();
 	IvfpqChannel *channel =
-	connect_many(begun + (int64) ivfpq_request_timeout *
+	connect_bulk(begun + (int64) ivfpq_request_timeout *
 				 1000 * (1 + n / OF_ONE_PATIENCE));
 	IvfpqServed served = IvfpqChannelAsk(channel, GV_MSG_SEARCHES, &request,
 										 sizeof(request),

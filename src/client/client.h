@@ -68,10 +68,10 @@ typedef struct IvfpqAnswers
 	const char *end;
 } IvfpqAnswers;
 
-extern int	IvfpqAskManyRoom(Relation index, const IvfpqMetaData *meta,
+extern int	IvfpqAskBulkCapacity(Relation index, const IvfpqMetaData *meta,
 							 const IvfpqQuestion *question,
 							 IvfpqServed *served);
-extern IvfpqServed IvfpqAskMany(Relation index, const IvfpqMetaData *meta,
+extern IvfpqServed IvfpqAskBulk(Relation index, const IvfpqMetaData *meta,
 								const IvfpqQuestion *question,
 								const float *queries, int n,
 								IvfpqAnswers *answers);

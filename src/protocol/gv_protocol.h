@@ -182,7 +182,7 @@ typedef enum GvRole
 	GV_ROLE_LOADER,
 	GV_ROLE_BUILDER,
 	GV_ROLE_SET,
-	GV_ROLE_MANY,
+	GV_ROLE_BULK,
 	GV_ROLE_SUPERVISOR
 } GvRole;
 
@@ -266,10 +266,10 @@ typedef struct GvSearchRequest
 
 /*
  * n searches as in GvSearchRequest; n is at most gv_searches_most.  A client in
- * GV_ROLE_MANY that says nothing for GV_MANY_IDLE_MS is closed: it keeps a thread
+ * GV_ROLE_BULK that says nothing for GV_BULK_IDLE_MS is closed: it keeps a thread
  * and a card's memory.
  */
-#define GV_MANY_IDLE_MS		2000
+#define GV_BULK_IDLE_MS		2000
 
 typedef struct GvSearchesRequest
 {

@@ -298,7 +298,7 @@ gv_connection_flush(GvConnection *connection, bool wait)
 	connection->out_sent = 0;
 	/* loaders need their large buffer again at once, who speaks on both */
 	if (connection->role == GV_ROLE_SESSION ||
-		connection->role == GV_ROLE_MANY)
+		connection->role == GV_ROLE_BULK)
 		shrink(&connection->in, &connection->in_room, FIRST_ROOM);
 	if (!speaks_on)
 		shrink(&connection->out, &connection->out_room,

@@ -448,8 +448,8 @@ extern void gv_build_pieces(GvConnection *connection);
 extern void gv_build_try(GvConnection *connection);
 
 /* manysearches.c: what it does for who has many searches made at once. */
-extern void gv_many_serve(GvConnection *connection);
-extern void gv_many_search(GvConnection *connection);
+extern void gv_bulk_serve(GvConnection *connection);
+extern void gv_bulk_search(GvConnection *connection);
 
 /* dividedset.c: a set on one device, or its portions on several. */
 typedef struct GvDividedSet GvDividedSet;

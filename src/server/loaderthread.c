@@ -80,8 +80,8 @@ thread_main(void *arg)
 		gv_build_serve(connection);
 	else if (connection->role == GV_ROLE_SET)
 		gv_setwork_serve(connection);
-	else if (connection->role == GV_ROLE_MANY)
-		gv_many_serve(connection);
+	else if (connection->role == GV_ROLE_BULK)
+		gv_bulk_serve(connection);
 	else
 		serve_loader(connection);
 	gv_connection_close(connection);

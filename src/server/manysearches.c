@@ -24,12 +24,12 @@
 #define LOOK_MS			100
 
 /* What such a thread has. */
-typedef struct Many
+typedef struct Bulk
 {
 	int32_t		device;			/* of its last searcher */
 	GvSearcher *searcher;		/* while it searches */
 	GvSearch	searches[AT_ONCE];
-} Many;
+} Bulk;
 
 /* A device's searchers for them. */
 typedef struct Pool
@@ -57,9 +57,9 @@ static struct
  * the fewest such threads, this thread's last one rather than another.
  */
 static int32_t
-least_busy(const Many *many, const GvHeldMirror *held)
+least_busy(const Bulk *bulk, const GvHeldMirror *held)
 {
-	int32_t		best = gv_mirrors_device(held, many->device);
+	int32_t		best = gv_mirrors_device(held, bulk->device);
 	int32_t		i;
 
 	for (i = 0; i < gv_ndevices(); i++)
@@ -138,30 +138,30 @@ pool_take(Pool *pool, int32_t device, const GvStop *stop,
 
 /* Get a searcher of a device.  No mirror is locked. */
 static GvStatus
-take_searcher(Many *many, int32_t device, const GvStop *stop)
+take_searcher(Bulk *bulk, int32_t device, const GvStop *stop)
 {
 	Pool	   *pool = &pools.of[device];
 	GvStatus	status;
 
 	pthread_mutex_lock(&pools.lock);
 	(void) __atomic_add_fetch(&pool->busy, 1, __ATOMIC_RELAXED);
-	status = pool_take(pool, device, stop, &many->searcher);
+	status = pool_take(pool, device, stop, &bulk->searcher);
 	if (status != GV_OK)
 		(void) __atomic_sub_fetch(&pool->busy, 1, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&pools.lock);
-	many->device = device;
+	bulk->device = device;
 	return status;
 }
 
 static void
-give_searcher(Many *many)
+give_searcher(Bulk *bulk)
 {
-	Pool	   *pool = &pools.of[many->device];
+	Pool	   *pool = &pools.of[bulk->device];
 
 	pthread_mutex_lock(&pools.lock);
 	(void) __atomic_sub_fetch(&pool->busy, 1, __ATOMIC_RELAXED);
-	pool->idle[pool->nidle++] = many->searcher;
-	many->searcher = NULL;
+	pool->idle[pool->nidle++] = bulk->searcher;
+	bulk->searcher = NULL;
 	pthread_cond_broadcast(&pools.given);
 	pthread_mutex_unlock(&pools.lock);
 }
@@ -199,7 +199,7 @@ count_threads(int32_t more)
  * waited for under that lock, which others have who have searchers.
  */
 static GvStatus
-begin_batch(Many *many, GvHeldMirror *held, const GvStop *stop)
+begin_batch(Bulk *bulk, GvHeldMirror *held, const GvStop *stop)
 {
 	for (;;)
 	{
@@ -207,22 +207,22 @@ begin_batch(Many *many, GvHeldMirror *held, const GvStop *stop)
 		GvStatus	status;
 
 		(void) gv_session_lock(held, true);
-		device = least_busy(many, held);
+		device = least_busy(bulk, held);
 		pthread_rwlock_unlock(&held->lock);
-		status = take_searcher(many, device, stop);
+		status = take_searcher(bulk, device, stop);
 		if (status != GV_OK)
 			return status;
 		(void) gv_session_lock(held, true);
 		if (gv_mirrors_device(held, device) == device)
 			return GV_OK;
 		pthread_rwlock_unlock(&held->lock);
-		give_searcher(many);
+		give_searcher(bulk);
 	}
 }
 
 /* Make the engine's searches of those numbered first .. first + n - 1. */
 static void
-prepare(Many *many, const GvHeldMirror *held,
+prepare(Bulk *bulk, const GvHeldMirror *held,
 		const GvSearchesRequest *request, int32_t first, int32_t n)
 {
 	const float *queries = (const float *) (request + 1);
@@ -231,7 +231,7 @@ prepare(Many *many, const GvHeldMirror *held,
 
 	/* no list is searched twice, and no more copies come back than there are */
 	for (i = 0; i < n; i++)
-		many->searches[i] = (GvSearch)
+		bulk->searches[i] = (GvSearch)
 	{
 		.query = queries + (size_t) (first + i) * (size_t) request->dims,
 			.probes = request->probes < held->spec.nlists ? request->probes :
@@ -245,7 +245,7 @@ prepare(Many *many, const GvHeldMirror *held,
 
 /* Put the answers of n searches at `next`; what is behind them. */
 static char *
-put_answers(const Many *many, const GvHeldMirror *held,
+put_answers(const Bulk *bulk, const GvHeldMirror *held,
 			const GvConnection *connection, int32_t n, uint64_t began_ns,
 			char *next)
 {
@@ -257,7 +257,7 @@ put_answers(const Many *many, const GvHeldMirror *held,
 
 	for (i = 0; i < n; i++)
 	{
-		const GvSearch *found = &many->searches[i];
+		const GvSearch *found = &bulk->searches[i];
 		GvSearchReply *reply = (GvSearchReply *) next;
 		char	   *end = gv_session_put(held, found, is_brief, reply);
 
@@ -281,7 +281,7 @@ put_answers(const Many *many, const GvHeldMirror *held,
  * lists that it is of.
  */
 static GvStatus
-search_all(Many *many, GvHeldMirror *held, GvConnection *connection,
+search_all(Bulk *bulk, GvHeldMirror *held, GvConnection *connection,
 		   char **next)
 {
 	const GvSearchesRequest *request = gv_payload(connection);
@@ -300,20 +300,20 @@ search_all(Many *many, GvHeldMirror *held, GvConnection *connection,
 
 		if (stop.requested(stop.arg))
 			return GV_CANCELED;
-		status = begin_batch(many, held, &stop);
+		status = begin_batch(bulk, held, &stop);
 		if (status != GV_OK)
 			return status;
 		began_ns = gv_now_ns();
-		prepare(many, held, request, first, n);
+		prepare(bulk, held, request, first, n);
 		watched = gv_watch_many_begin(began_ns);
-		status = gv_mirror_search(many->searcher, held->mirror,
-								  many->searches, n);
+		status = gv_mirror_search(bulk->searcher, held->mirror,
+								  bulk->searches, n);
 		gv_watch_many_end(watched);
 		/* what it has found is the searcher's memory */
 		if (status == GV_OK)
-			*next = put_answers(many, held, connection, n, began_ns, *next);
+			*next = put_answers(bulk, held, connection, n, began_ns, *next);
 		pthread_rwlock_unlock(&held->lock);
-		give_searcher(many);
+		give_searcher(bulk);
 		if (gv_is_survivable(status) && n > 1)
 		{
 			at_once = n / 2;
@@ -330,7 +330,7 @@ search_all(Many *many, GvHeldMirror *held, GvConnection *connection,
 
 /* Search an acquired mirror; how many searches have their answers. */
 static int64_t
-search_held(Many *many, GvHeldMirror *held, GvConnection *connection)
+search_held(Bulk *bulk, GvHeldMirror *held, GvConnection *connection)
 {
 	const GvSearchesRequest *request = gv_payload(connection);
 	char	   *reply = gv_reply(connection, (size_t) request->n *
@@ -342,7 +342,7 @@ search_held(Many *many, GvHeldMirror *held, GvConnection *connection)
 
 	if (reply == NULL)
 		return 0;
-	status = search_all(many, held, connection, &next);
+	status = search_all(bulk, held, connection, &next);
 	if (status == GV_OK)
 	{
 		gv_reply_cut(connection, (size_t) (next - reply));
@@ -357,7 +357,7 @@ search_held(Many *many, GvHeldMirror *held, GvConnection *connection)
 
 /* See GV_MSG_SEARCHES. */
 void
-gv_many_search(GvConnection *connection)
+gv_bulk_search(GvConnection *connection)
 {
 	const GvSearchesRequest *request = gv_payload(connection);
 	GvRefusalCode refusal = GV_REFUSED_FAILED;
@@ -387,16 +387,16 @@ gv_many_search(GvConnection *connection)
  * kept for it.
  */
 void
-gv_many_serve(GvConnection *connection)
+gv_bulk_serve(GvConnection *connection)
 {
-	Many	   *many = calloc(1, sizeof(Many));
+	Bulk	   *bulk = calloc(1, sizeof(Bulk));
 
-	if (many == NULL)
+	if (bulk == NULL)
 		return;
-	connection->idle_ms = GV_MANY_IDLE_MS;
-	connection->work = many;
+	connection->idle_ms = GV_BULK_IDLE_MS;
+	connection->work = bulk;
 	count_threads(1);
 	gv_thread_serve(connection, gv_message_answer);
 	count_threads(-1);
-	free(many);
+	free(bulk);
 }

@@ -14,7 +14,7 @@
 #define LOADER		(1U << GV_ROLE_LOADER)
 #define BUILDER		(1U << GV_ROLE_BUILDER)
 #define SET			(1U << GV_ROLE_SET)
-#define MANY		(1U << GV_ROLE_MANY)
+#define BULK		(1U << GV_ROLE_BULK)
 #define SUPERVISOR	(1U << GV_ROLE_SUPERVISOR)
 
 /*
@@ -33,7 +33,7 @@
 
 static const GvMessageKind kinds[GV_MSG_OK] = {
 	[GV_MSG_HELLO] = {STRANGER, HELLO, GV_ANY_TIME, false, gv_session_hello},
-	[GV_MSG_PING] = {SESSION | LOADER | BUILDER | SET | MANY | SUPERVISOR, NONE,
+	[GV_MSG_PING] = {SESSION | LOADER | BUILDER | SET | BULK | SUPERVISOR, NONE,
 	GV_ANY_TIME, false, gv_session_ping},
 	[GV_MSG_STATUS] = {SESSION | LOADER | SUPERVISOR, NONE, GV_ANY_TIME, false,
 	gv_session_status},
@@ -99,8 +99,8 @@ static const GvMessageKind kinds[GV_MSG_OK] = {
 	[GV_MSG_ASK] = {SET, IS(GvSetSpec), GV_DURING_WORK, false,
 	gv_setwork_ask},
 
-	[GV_MSG_SEARCHES] = {MANY, BEYOND(GvSearchesRequest), GV_ANY_TIME, false,
-	gv_many_search},
+	[GV_MSG_SEARCHES] = {BULK, BEYOND(GvSearchesRequest), GV_ANY_TIME, false,
+	gv_bulk_search},
 };
 
 /* See gv_server.h. */

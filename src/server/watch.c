@@ -32,7 +32,7 @@ static struct
 {
 	uint64_t	round;			/* since then the loop is at work */
 	uint64_t	batches[GV_MAX_DEVICES];
-	uint64_t	many[GV_MAX_LOADERS];	/* batches, of any devices */
+	uint64_t	bulk[GV_MAX_LOADERS];	/* batches, of any devices */
 	int			patience_s;
 }			watch;
 
@@ -78,7 +78,7 @@ gv_watch_many_begin(uint64_t began_ns)
 	{
 		uint64_t	none = 0;
 
-		if (__atomic_compare_exchange_n(&watch.many[i], &none, began_ns, false,
+		if (__atomic_compare_exchange_n(&watch.bulk[i], &none, began_ns, false,
 										__ATOMIC_RELAXED, __ATOMIC_RELAXED))
 			break;
 	}
@@ -89,7 +89,7 @@ void
 gv_watch_many_end(int number)
 {
 	if (number < GV_MAX_LOADERS)
-		store(&watch.many[number], 0);
+		store(&watch.bulk[number], 0);
 }
 
 /* How long the oldest of the loop's that is under way has been so. */
@@ -129,7 +129,7 @@ look_around(void)
 {
 	static Look round;
 	static Look batches[GV_MAX_DEVICES];
-	static Look many[GV_MAX_LOADERS];
+	static Look bulk[GV_MAX_LOADERS];
 	bool		found = false;
 	int32_t		device;
 	int			i;
@@ -143,7 +143,7 @@ look_around(void)
 				   watch.patience_s);
 		}
 	for (i = 0; i < GV_MAX_LOADERS; i++)
-		if (hangs(&watch.many[i], &many[i], MANY_LOOKS) && !found)
+		if (hangs(&watch.bulk[i], &bulk[i], MANY_LOOKS) && !found)
 		{
 			found = true;
 			gv_log("FATAL", "many searches have not ended in %d s; a new "

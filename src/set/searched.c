@@ -105,12 +105,12 @@ search_pays(const IvfpqPairs *pairs, Relation index)
 	double		cost;
 
 	/* a query of another type than the column's is cast, which may round it */
-	if (ivfpq_probes > 0 || k > IVFPQ_MANY_MOST_K ||
+	if (ivfpq_probes > 0 || k > IVFPQ_BULK_MOST_K ||
 		(pairs->rows->type.has_toreal &&
 		 pairs->rows->type.type != pairs->queries->type.type) ||
-		!IvfpqManyServes(pairs->rows->rel, index, dims))
+		!IvfpqBulkServes(pairs->rows->rel, index, dims))
 		return false;
-	cost = IvfpqManyCost(pairs->rows->rel, index, pairs->queries->nrows, dims,
+	cost = IvfpqBulkCost(pairs->rows->rel, index, pairs->queries->nrows, dims,
 						 k, &nrows);
 	/* and neighbors are fetched once more, for their keys */
 	cost += (double) pairs->queries->nrows * k *
@@ -121,7 +121,7 @@ search_pays(const IvfpqPairs *pairs, Relation index)
 
 /* The row at a TID, its key and its distance from a query's vector. */
 static int64
-fetch_neighbor(const IvfpqPairs *pairs, const IvfpqManyRow *row,
+fetch_neighbor(const IvfpqPairs *pairs, const IvfpqBulkRow *row,
 			   const float *vector, double *distance)
 {
 	IvfpqTable *rows = pairs->rows;
@@ -172,7 +172,7 @@ note(const Searched *searched, Some *some, int64 query)
  * left.
  */
 static void
-take_found(void *arg, int64 query, const IvfpqManyRow *rows, int n)
+take_found(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
 {
 	Searched   *searched = arg;
 	const IvfpqPairs *pairs = searched->pairs;
@@ -284,7 +284,7 @@ search_for_all(Searched *searched, Relation index)
 		wanted.n = (int) searched->portion.n;
 		if (wanted.n > 0)
 		{
-			IvfpqManyFind(&wanted);
+			IvfpqBulkFind(&wanted);
 			wanted.more = true;
 		}
 		IvfpqProgressDone(done);

@@ -20,7 +20,7 @@
  * had changed in place has only what they became.
  */
 bool
-IvfpqManyIsWhole(Relation index)
+IvfpqBulkIsWhole(Relation index)
 {
 	return !index->rd_index->indcheckxmin ||
 		TransactionIdPrecedes(HeapTupleHeaderGetXmin(index->rd_indextuple->t_data),
@@ -29,17 +29,17 @@ IvfpqManyIsWhole(Relation index)
 
 /* Look up the operator's function that the index serves. */
 static void
-find_distance(IvfpqMany *many)
+find_distance(IvfpqBulk *bulk)
 {
-	Oid			type = many->type.type;
-	Oid			family = many->index->rd_opfamily[0];
+	Oid			type = bulk->type.type;
+	Oid			family = bulk->index->rd_opfamily[0];
 	Oid			operator = InvalidOid;
 
 	for (int s = 1; s <= IVFPQ_NSTRATEGIES && !OidIsValid(operator); s++)
 		operator = get_opfamily_member(family, type, type, s);
-	fmgr_info(get_opcode(operator), &many->distance);
-	many->real_distance = IvfpqRealDistanceOf(&many->distance);
-	many->is_cosine = many->real_distance == gv_distance_cosine;
+	fmgr_info(get_opcode(operator), &bulk->distance);
+	bulk->real_distance = IvfpqRealDistanceOf(&bulk->distance);
+	bulk->is_cosine = bulk->real_distance == gv_distance_cosine;
 }
 
 /*
@@ -47,17 +47,17 @@ find_distance(IvfpqMany *many)
  * rows that do not are passed over, as a scan does.
  */
 static void
-check_dims(IvfpqMany *many)
+check_dims(IvfpqBulk *bulk)
 {
-	const IvfpqMetaData *meta = &many->model->meta;
-	int			expected = IvfpqRowDims(many->heap, many->index, meta);
+	const IvfpqMetaData *meta = &bulk->model->meta;
+	int			expected = IvfpqRowDims(bulk->heap, bulk->index, meta);
 
-	if (expected > 0 && expected != many->queries.dims &&
-		(meta->nlists > 0 || IvfpqDimsBind(many->heap, many->index, meta)))
-		IvfpqCheckDims(expected, many->queries.dims);
-	if (many->type.typmod_dims == 0 &&
+	if (expected > 0 && expected != bulk->queries.dims &&
+		(meta->nlists > 0 || IvfpqDimsBind(bulk->heap, bulk->index, meta)))
+		IvfpqCheckDims(expected, bulk->queries.dims);
+	if (bulk->type.typmod_dims == 0 &&
 		!(meta->dims_flags & IVFPQ_DIMS_CHECKED))
-		many->pending_dims = expected;
+		bulk->pending_dims = expected;
 }
 
 /*
@@ -65,28 +65,28 @@ check_dims(IvfpqMany *many)
  * owner, if the index has expressions.
  */
 void
-IvfpqManyAnswer(IvfpqMany *many, IvfpqManySink sink, void *arg)
+IvfpqBulkAnswer(IvfpqBulk *bulk, IvfpqBulkSink sink, void *arg)
 {
 	int			n;
 
-	IvfpqTypeInit(&many->type, many->index);
-	find_distance(many);
-	check_dims(many);
-	IvfpqCastBegin(&many->cast, many->type.type);
-	IvfpqManyBegin(many);
-	for (int first = 0; first < many->queries.n; first += n)
+	IvfpqTypeInit(&bulk->type, bulk->index);
+	find_distance(bulk);
+	check_dims(bulk);
+	IvfpqCastBegin(&bulk->cast, bulk->type.type);
+	IvfpqBulkBegin(bulk);
+	for (int first = 0; first < bulk->queries.n; first += n)
 	{
-		n = IvfpqManyNext(many, first);
+		n = IvfpqBulkNext(bulk, first);
 		for (int q = 0; q < n; q++)
 		{
-			const IvfpqManyQuery *query = &many->asked[q];
+			const IvfpqBulkQuery *query = &bulk->asked[q];
 
 			CHECK_FOR_INTERRUPTS();
 			sink(arg, first + q, query->rows, query->nrows);
-			many->report.returned += query->nrows;
+			bulk->report.returned += query->nrows;
 		}
 	}
-	IvfpqManyEnd(many);
+	IvfpqBulkEnd(bulk);
 }
 
 /*
@@ -94,15 +94,15 @@ IvfpqManyAnswer(IvfpqMany *many, IvfpqManySink sink, void *arg)
  * counted last.
  */
 void
-IvfpqManyCount(IvfpqMany *many, bool more)
+IvfpqBulkCount(IvfpqBulk *bulk, bool more)
 {
-	IvfpqScanReport *report = &many->report;
+	IvfpqScanReport *report = &bulk->report;
 
-	report->index = RelationGetRelid(many->index);
+	report->index = RelationGetRelid(bulk->index);
 	report->recall = ivfpq_recall;
-	if (many->searches != NULL)
-		report->remote = many->searches[0].remote.report;
-	IvfpqReportMany(report, many->queries.n, more);
-	for (int i = 0; i < many->queries.n; i++)
-		pgstat_count_index_scan(many->index);
+	if (bulk->searches != NULL)
+		report->remote = bulk->searches[0].remote.report;
+	IvfpqReportBulk(report, bulk->queries.n, more);
+	for (int i = 0; i < bulk->queries.n; i++)
+		pgstat_count_index_scan(bulk->index);
 }

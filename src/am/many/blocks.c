@@ -17,7 +17,7 @@
 
 /* Note the bounds that refine records give of a search's candidates. */
 static void
-take_bounds(IvfpqMany *many, const IvfpqSearch *search, IvfpqManyQuery *query)
+take_bounds(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 {
 	int64		n = search->candidates.count;
 	uint64	   *ids = search->candidates.ids;
@@ -31,17 +31,17 @@ take_bounds(IvfpqMany *many, const IvfpqSearch *search, IvfpqManyQuery *query)
 	n = IvfpqRecordBounds(search,
 						  query->is_boundable ? query->vector : NULL, ids, n,
 						  bounds);
-	many->report.refined += n;
+	bulk->report.refined += n;
 	/* the records of a dead row and of another may name one row */
 	n = IvfpqDistinct(ids, (int) n, (int) n, first);
-	query->bounds = MemoryContextAllocHuge(many->round, Max(n, 1) *
-										   sizeof(IvfpqManyBound));
+	query->bounds = MemoryContextAllocHuge(bulk->round, Max(n, 1) *
+										   sizeof(IvfpqBulkBound));
 	for (int64 i = 0; i < n; i++)
 	{
 		uint64		id = ids[first[i]];
 
-		if (many->pending_set != NULL &&
-			tidset_lookup(many->pending_set, id) != NULL)
+		if (bulk->pending_set != NULL &&
+			tidset_lookup(bulk->pending_set, id) != NULL)
 			continue;
 		query->bounds[kept].bound = bounds[first[i]].least;
 		query->bounds[kept++].id = id;
@@ -53,17 +53,17 @@ take_bounds(IvfpqMany *many, const IvfpqSearch *search, IvfpqManyQuery *query)
 
 /* Note the rows of a search's candidates. */
 static void
-take_rows(IvfpqMany *many, const IvfpqSearch *search, IvfpqManyQuery *query)
+take_rows(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 {
 	const GvTopK *candidates = &search->candidates;
 	int			kept = 0;
 
-	query->ids = MemoryContextAllocHuge(many->round,
+	query->ids = MemoryContextAllocHuge(bulk->round,
 										Max(candidates->count, 1) *
 										sizeof(uint64));
 	for (int i = 0; i < candidates->count; i++)
-		if (many->pending_set == NULL ||
-			tidset_lookup(many->pending_set, candidates->ids[i]) == NULL)
+		if (bulk->pending_set == NULL ||
+			tidset_lookup(bulk->pending_set, candidates->ids[i]) == NULL)
 			query->ids[kept++] = candidates->ids[i];
 	query->ncandidates = kept;
 }
@@ -73,10 +73,10 @@ take_rows(IvfpqMany *many, const IvfpqSearch *search, IvfpqManyQuery *query)
  * that; it wanted so many candidates.
  */
 void
-IvfpqManyTake(IvfpqMany *many, const IvfpqSearch *search, int number,
+IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search, int number,
 			  uint32 nearest, int candidates)
 {
-	IvfpqManyQuery *query = &many->asked[number];
+	IvfpqBulkQuery *query = &bulk->asked[number];
 
 	query->nearest = nearest;
 	query->is_drained = search->found_all &&
@@ -84,18 +84,18 @@ IvfpqManyTake(IvfpqMany *many, const IvfpqSearch *search, int number,
 	query->fetched = query->invisible = query->nfetched = 0;
 	query->bounds = NULL;
 	query->ids = NULL;
-	many->report.lists += search->lists_read;
-	many->report.postings += search->postings_read;
+	bulk->report.lists += search->lists_read;
+	bulk->report.postings += search->postings_read;
 	if (search->addresses)
-		take_bounds(many, search, query);
+		take_bounds(bulk, search, query);
 	else
-		take_rows(many, search, query);
+		take_rows(bulk, search, query);
 }
 
 static inline void
-swap_bounds(IvfpqManyBound *a, IvfpqManyBound *b)
+swap_bounds(IvfpqBulkBound *a, IvfpqBulkBound *b)
 {
-	IvfpqManyBound was = *a;
+	IvfpqBulkBound was = *a;
 
 	*a = *b;
 	*b = was;
@@ -103,7 +103,7 @@ swap_bounds(IvfpqManyBound *a, IvfpqManyBound *b)
 
 /* Bring the least m of bounds [n > m] to the front, in no order (Hoare's FIND). */
 static void
-select_bounds(IvfpqManyBound *bounds, int n, int m)
+select_bounds(IvfpqBulkBound *bounds, int n, int m)
 {
 	int			low = 0;
 	int			high = n - 1;
@@ -138,11 +138,11 @@ select_bounds(IvfpqManyBound *bounds, int n, int m)
  * nearer than the last row; or, without bounds, all.  Returns how many.
  */
 static int
-choose_next(const IvfpqMany *many, IvfpqManyQuery *query)
+choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
 {
-	IvfpqManyBound *left = query->bounds + query->nfetched;
+	IvfpqBulkBound *left = query->bounds + query->nfetched;
 	int			nleft = query->ncandidates - query->nfetched;
-	int			missing = many->k - query->nrows;
+	int			missing = bulk->k - query->nrows;
 	int			chosen = 0;
 
 	if (query->bounds == NULL || nleft <= missing)
@@ -160,43 +160,43 @@ choose_next(const IvfpqMany *many, IvfpqManyQuery *query)
 
 /* Measure what was found for the active queries [n], a block. */
 static void
-rerank_block(IvfpqMany *many, const int *active, int n)
+rerank_block(IvfpqBulk *bulk, const int *active, int n)
 {
 	int64		room = 0;
 	int64		nkeys;
 	uint64	   *keys;
 
 	for (int i = 0; i < n; i++)
-		room += many->asked[active[i]].ncandidates;
+		room += bulk->asked[active[i]].ncandidates;
 	keys = palloc_extended(2 * Max(room, 1) * sizeof(uint64), MCXT_ALLOC_HUGE);
 	do
 	{
 		nkeys = 0;
 		for (int i = 0; i < n; i++)
 		{
-			IvfpqManyQuery *query = &many->asked[active[i]];
-			int			end = query->nfetched + choose_next(many, query);
+			IvfpqBulkQuery *query = &bulk->asked[active[i]];
+			int			end = query->nfetched + choose_next(bulk, query);
 
 			query->fetched += end - query->nfetched;
 			for (; query->nfetched < end; query->nfetched++)
-				keys[nkeys++] = IVFPQ_MANY_KEY(query->bounds == NULL ?
+				keys[nkeys++] = IVFPQ_BULK_KEY(query->bounds == NULL ?
 											   query->ids[query->nfetched] :
 											   query->bounds[query->nfetched].id,
 											   active[i]);
 		}
-		IvfpqBulkRerank(many, keys, keys + room, nkeys);
+		IvfpqBulkRerank(bulk, keys, keys + room, nkeys);
 	} while (nkeys > 0);
 	pfree(keys);
 }
 
 /* Sort the active queries [n] by their nearest lists; room [n] each. */
 static void
-sort_active(const IvfpqMany *many, int *active, int n)
+sort_active(const IvfpqBulk *bulk, int *active, int n)
 {
 	uint64	   *order = palloc_extended(2 * n * sizeof(uint64), MCXT_ALLOC_HUGE);
 
 	for (int i = 0; i < n; i++)
-		order[i] = (uint64) many->asked[active[i]].nearest << 32 | active[i];
+		order[i] = (uint64) bulk->asked[active[i]].nearest << 32 | active[i];
 	IvfpqSortBits(order, order + n, n, 32);
 	for (int i = 0; i < n; i++)
 		active[i] = (int) (uint32) order[i];
@@ -208,12 +208,12 @@ sort_active(const IvfpqMany *many, int *active, int n)
  * order.
  */
 void
-IvfpqBulkRerankFound(IvfpqMany *many, int *active, int n)
+IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n)
 {
 	int			at_a_time = (int) Max(BLOCK_BYTES / sizeof(float) /
-									  many->queries.dims, 1);
+									  bulk->queries.dims, 1);
 
-	sort_active(many, active, n);
+	sort_active(bulk, active, n);
 	for (int first = 0; first < n; first += at_a_time)
-		rerank_block(many, active + first, Min(at_a_time, n - first));
+		rerank_block(bulk, active + first, Min(at_a_time, n - first));
 }

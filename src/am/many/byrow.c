@@ -29,8 +29,8 @@
 static int
 compare_rows(const void *a, const void *b)
 {
-	const IvfpqManyRow *x = a;
-	const IvfpqManyRow *y = b;
+	const IvfpqBulkRow *x = a;
+	const IvfpqBulkRow *y = b;
 	int			c = float8_cmp_internal(x->distance, y->distance);
 
 	return c != 0 ? c : (x->id > y->id) - (x->id < y->id);
@@ -38,9 +38,9 @@ compare_rows(const void *a, const void *b)
 
 /* Let the first of a heap of n rows sink to its place. */
 static void
-sink(IvfpqManyRow *rows, int n)
+sink(IvfpqBulkRow *rows, int n)
 {
-	IvfpqManyRow top = rows[0];
+	IvfpqBulkRow top = rows[0];
 	int			at = 0;
 
 	for (;;)
@@ -59,18 +59,18 @@ sink(IvfpqManyRow *rows, int n)
 
 /* Keep the row if it is among the nearest k of the query of that number. */
 static void
-keep_row(IvfpqMany *many, int number, const IvfpqManyRow *row)
+keep_row(IvfpqBulk *bulk, int number, const IvfpqBulkRow *row)
 {
-	IvfpqManyQuery *query = &many->asked[number];
-	IvfpqManyRow *rows = query->rows;
+	IvfpqBulkQuery *query = &bulk->asked[number];
+	IvfpqBulkRow *rows = query->rows;
 	int			at;
 
-	if (query->nrows == many->k)
+	if (query->nrows == bulk->k)
 	{
 		if (compare_rows(row, &rows[0]) >= 0)
 			return;
 		rows[0] = *row;
-		sink(rows, many->k);
+		sink(rows, bulk->k);
 	}
 	else
 	{
@@ -82,29 +82,29 @@ keep_row(IvfpqMany *many, int number, const IvfpqManyRow *row)
 		}
 		rows[at] = *row;
 	}
-	if (query->nrows == many->k)
-		many->farthest[number] = rows[0].distance;
+	if (query->nrows == bulk->k)
+		bulk->farthest[number] = rows[0].distance;
 }
 
 /* Forget the rows that were kept for the query of that number. */
 void
-IvfpqManyForget(IvfpqMany *many, int number)
+IvfpqBulkForget(IvfpqBulk *bulk, int number)
 {
-	many->asked[number].nrows = 0;
-	many->farthest[number] = get_float8_nan();
+	bulk->asked[number].nrows = 0;
+	bulk->farthest[number] = get_float8_nan();
 }
 
 /* Bring a query's rows into the order of the answer. */
 void
-IvfpqManySort(IvfpqManyQuery *query)
+IvfpqBulkSort(IvfpqBulkQuery *query)
 {
-	qsort(query->rows, query->nrows, sizeof(IvfpqManyRow), compare_rows);
+	qsort(query->rows, query->nrows, sizeof(IvfpqBulkRow), compare_rows);
 }
 
 /* A row that has been fetched. */
 typedef struct Fetched
 {
-	IvfpqManyRow row;
+	IvfpqBulkRow row;
 	Datum		value;
 	const float *vector;		/* [the queries' dims] the same, where
 								 * real_distance may take it; else NULL.  Its
@@ -114,21 +114,21 @@ typedef struct Fetched
 
 /* What the operator's function says. */
 static double
-call_distance(IvfpqMany *many, int number, const Fetched *fetched)
+call_distance(IvfpqBulk *bulk, int number, const Fetched *fetched)
 {
-	IvfpqManyQuery *query = &many->asked[number];
+	IvfpqBulkQuery *query = &bulk->asked[number];
 
 	if (query->value == 0)
 	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(many->portion);
+		MemoryContext oldcontext = MemoryContextSwitchTo(bulk->portion);
 
-		query->value = IvfpqCastVector(&many->cast, many->floats +
-									   (Size) number * many->queries.dims,
-									   many->queries.dims);
+		query->value = IvfpqCastVector(&bulk->cast, bulk->floats +
+									   (Size) number * bulk->queries.dims,
+									   bulk->queries.dims);
 		MemoryContextSwitchTo(oldcontext);
 	}
-	return DatumGetFloat8(FunctionCall2Coll(&many->distance,
-											many->type.collation,
+	return DatumGetFloat8(FunctionCall2Coll(&bulk->distance,
+											bulk->type.collation,
 											fetched->value, query->value));
 }
 
@@ -138,61 +138,61 @@ call_distance(IvfpqMany *many, int number, const Fetched *fetched)
  * are finite where its distance is.
  */
 static void
-rerank_for(IvfpqMany *many, int number, Fetched *fetched)
+rerank_for(IvfpqBulk *bulk, int number, Fetched *fetched)
 {
-	int			dims = many->queries.dims;
-	const float *floats = many->floats + (Size) number * dims;
+	int			dims = bulk->queries.dims;
+	const float *floats = bulk->floats + (Size) number * dims;
 	double		distance;
 
 	if (fetched->vector == NULL)
-		distance = call_distance(many, number, fetched);
+		distance = call_distance(bulk, number, fetched);
 	else
 	{
-		if (many->is_cosine)
+		if (bulk->is_cosine)
 			distance = gv_distance_cosine_of(fetched->vector, fetched->square,
-											 floats, many->squares[number],
+											 floats, bulk->squares[number],
 											 dims);
 		else
-			distance = many->real_distance(fetched->vector, floats, dims);
+			distance = bulk->real_distance(fetched->vector, floats, dims);
 		if (!isfinite(distance))
-			distance = call_distance(many, number, fetched);
+			distance = call_distance(bulk, number, fetched);
 	}
 	/* most are, and NaN is not: no look at the query itself */
-	if (distance > many->farthest[number])
+	if (distance > bulk->farthest[number])
 		return;
 	fetched->row.distance = distance;
-	keep_row(many, number, &fetched->row);
+	keep_row(bulk, number, &fetched->row);
 }
 
 /* Fetch the row of that id; false: there is nothing to measure. */
 static bool
-fetch_row(IvfpqMany *many, uint64 id, Fetched *fetched)
+fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 {
-	many->report.reranked++;
-	if (!IvfpqRerankWhole(&many->rerank, id, &fetched->value))
+	bulk->report.reranked++;
+	if (!IvfpqRerankWhole(&bulk->rerank, id, &fetched->value))
 		return false;
 	fetched->row.id = id;
-	fetched->row.tid = many->rerank.slot->tts_tid;
+	fetched->row.tid = bulk->rerank.slot->tts_tid;
 	fetched->vector = NULL;
-	if (many->real_distance == NULL)
+	if (bulk->real_distance == NULL)
 		return true;
 	/* NULL: the function says what is wrong */
 	fetched->vector = IvfpqRealFloats(DatumGetArrayTypeP(fetched->value),
-									  many->queries.dims);
-	if (fetched->vector != NULL && many->is_cosine)
-		fetched->square = gv_square(fetched->vector, many->queries.dims);
+									  bulk->queries.dims);
+	if (fetched->vector != NULL && bulk->is_cosine)
+		fetched->square = gv_square(fetched->vector, bulk->queries.dims);
 	return true;
 }
 
 /* Have the processor fetch what it takes to measure for a query. */
 static pg_attribute_always_inline void
-prefetch_query(const IvfpqMany *many, int number)
+prefetch_query(const IvfpqBulk *bulk, int number)
 {
-	const float *floats = many->floats + (Size) number * many->queries.dims;
+	const float *floats = bulk->floats + (Size) number * bulk->queries.dims;
 
 	IvfpqFetch((const char *) floats,
-			   (const char *) (floats + many->queries.dims));
-	__builtin_prefetch(many->rows + (Size) number * many->k);
+			   (const char *) (floats + bulk->queries.dims));
+	__builtin_prefetch(bulk->rows + (Size) number * bulk->k);
 }
 
 /*
@@ -200,26 +200,26 @@ prefetch_query(const IvfpqMany *many, int number)
  * others up to `end`.
  */
 static void
-rerank_row(IvfpqMany *many, const uint64 *keys, int64 n, const uint64 *end)
+rerank_row(IvfpqBulk *bulk, const uint64 *keys, int64 n, const uint64 *end)
 {
 	Fetched		fetched;
-	bool		found = fetch_row(many, IVFPQ_MANY_ROW(keys[0]), &fetched);
-	MemoryContext oldcontext = MemoryContextSwitchTo(many->rerank.context);
+	bool		found = fetch_row(bulk, IVFPQ_BULK_ROW(keys[0]), &fetched);
+	MemoryContext oldcontext = MemoryContextSwitchTo(bulk->rerank.context);
 
 	for (int64 i = 0; i < n; i++)
 	{
-		int			number = IVFPQ_MANY_QUERY(keys[i]);
+		int			number = IVFPQ_BULK_QUERY(keys[i]);
 
 		if (end - keys - i > PREFETCHED)
-			prefetch_query(many, IVFPQ_MANY_QUERY(keys[i + PREFETCHED]));
+			prefetch_query(bulk, IVFPQ_BULK_QUERY(keys[i + PREFETCHED]));
 		if (found)
-			rerank_for(many, number, &fetched);
+			rerank_for(bulk, number, &fetched);
 		else
-			many->asked[number].invisible++;
+			bulk->asked[number].invisible++;
 	}
 	MemoryContextSwitchTo(oldcontext);
 	if (found)
-		IvfpqRerankDone(&many->rerank);
+		IvfpqRerankDone(&bulk->rerank);
 }
 
 /* How many of keys [n] are the first one's row's? */
@@ -228,18 +228,18 @@ count_same(const uint64 *keys, int64 n)
 {
 	int64		same = 1;
 
-	while (same < n && IVFPQ_MANY_ROW(keys[same]) == IVFPQ_MANY_ROW(keys[0]))
+	while (same < n && IVFPQ_BULK_ROW(keys[same]) == IVFPQ_BULK_ROW(keys[0]))
 		same++;
 	return same;
 }
 
 /* Measure rows for queries: keys [n], which are sorted; room [n] is for that. */
 void
-IvfpqBulkRerank(IvfpqMany *many, uint64 *keys, uint64 *room, int64 n)
+IvfpqBulkRerank(IvfpqBulk *bulk, uint64 *keys, uint64 *room, int64 n)
 {
 	uint64		ids[ROWS_AT_ONCE];
 
-	IvfpqSortBits(keys, room, n, IVFPQ_MANY_ROW_SHIFT);
+	IvfpqSortBits(keys, room, n, IVFPQ_BULK_ROW_SHIFT);
 	for (int64 next = 0; next < n;)
 	{
 		int64		end = next;
@@ -247,72 +247,72 @@ IvfpqBulkRerank(IvfpqMany *many, uint64 *keys, uint64 *room, int64 n)
 
 		while (end < n && nrows < ROWS_AT_ONCE)
 		{
-			ids[nrows++] = IVFPQ_MANY_ROW(keys[end]);
+			ids[nrows++] = IVFPQ_BULK_ROW(keys[end]);
 			end += count_same(keys + end, n - end);
 		}
-		IvfpqRerankPrefetchSorted(&many->rerank, ids, nrows);
+		IvfpqRerankPrefetchSorted(&bulk->rerank, ids, nrows);
 		while (next < end)
 		{
 			int64		same = count_same(keys + next, end - next);
 
 			CHECK_FOR_INTERRUPTS();
-			rerank_row(many, keys + next, same, keys + n);
+			rerank_row(bulk, keys + next, same, keys + n);
 			next += same;
 		}
-		IvfpqRerankPause(&many->rerank);
+		IvfpqRerankPause(&bulk->rerank);
 	}
 }
 
 /* Measure rows [nrows], ascending, for each of the active queries [n]. */
 static void
-rerank_for_all(IvfpqMany *many, const uint64 *ids, int nrows,
+rerank_for_all(IvfpqBulk *bulk, const uint64 *ids, int nrows,
 				const int *active, int n)
 {
-	IvfpqRerankPrefetchSorted(&many->rerank, ids, nrows);
+	IvfpqRerankPrefetchSorted(&bulk->rerank, ids, nrows);
 	for (int i = 0; i < nrows; i++)
 	{
 		Fetched		fetched;
 		MemoryContext oldcontext;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!fetch_row(many, ids[i], &fetched))
+		if (!fetch_row(bulk, ids[i], &fetched))
 			continue;
-		oldcontext = MemoryContextSwitchTo(many->rerank.context);
+		oldcontext = MemoryContextSwitchTo(bulk->rerank.context);
 		for (int q = 0; q < n; q++)
 		{
 			if (q % DISTANCES_AT_ONCE == DISTANCES_AT_ONCE - 1)
 				CHECK_FOR_INTERRUPTS();
-			rerank_for(many, active[q], &fetched);
+			rerank_for(bulk, active[q], &fetched);
 		}
 		MemoryContextSwitchTo(oldcontext);
-		IvfpqRerankDone(&many->rerank);
+		IvfpqRerankDone(&bulk->rerank);
 	}
-	IvfpqRerankPause(&many->rerank);
+	IvfpqRerankPause(&bulk->rerank);
 }
 
 /* Measure pending rows for the active queries [n]. */
 void
-IvfpqBulkRerankPending(IvfpqMany *many, const int *active, int n)
+IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n)
 {
-	IvfpqRerankDims(&many->rerank, many->pending_dims, &many->warned_mismatched);
-	for (int64 i = 0; i < many->npending; i += ROWS_AT_ONCE)
-		rerank_for_all(many, many->pending + i,
-						(int) Min(ROWS_AT_ONCE, many->npending - i), active, n);
-	IvfpqRerankDims(&many->rerank, 0, NULL);
+	IvfpqRerankDims(&bulk->rerank, bulk->pending_dims, &bulk->warned_mismatched);
+	for (int64 i = 0; i < bulk->npending; i += ROWS_AT_ONCE)
+		rerank_for_all(bulk, bulk->pending + i,
+						(int) Min(ROWS_AT_ONCE, bulk->npending - i), active, n);
+	IvfpqRerankDims(&bulk->rerank, 0, NULL);
 }
 
 /* Measure all rows of the index for the active queries [n]. */
 void
-IvfpqBulkRerankAll(IvfpqMany *many, const int *active, int n)
+IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n)
 {
-	Tuplesortstate *tids = IvfpqSortTids(many->index, NULL, work_mem);
+	Tuplesortstate *tids = IvfpqSortTids(bulk->index, NULL, work_mem);
 	uint64		ids[ROWS_AT_ONCE];
 	uint64		last = 0;
 	int			nrows = 0;
 	Datum		value;
 	bool		isnull;
 
-	IvfpqRerankDims(&many->rerank, many->pending_dims, &many->warned_mismatched);
+	IvfpqRerankDims(&bulk->rerank, bulk->pending_dims, &bulk->warned_mismatched);
 	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);
@@ -323,11 +323,11 @@ IvfpqBulkRerankAll(IvfpqMany *many, const int *active, int n)
 		last = ids[nrows++] = id;
 		if (nrows == ROWS_AT_ONCE)
 		{
-			rerank_for_all(many, ids, nrows, active, n);
+			rerank_for_all(bulk, ids, nrows, active, n);
 			nrows = 0;
 		}
 	}
-	rerank_for_all(many, ids, nrows, active, n);
-	IvfpqRerankDims(&many->rerank, 0, NULL);
+	rerank_for_all(bulk, ids, nrows, active, n);
+	IvfpqRerankDims(&bulk->rerank, 0, NULL);
 	tuplesort_end(tids);
 }

@@ -19,34 +19,34 @@
 #include "am/value/queries.h"
 #include "am/value/real.h"
 
-/* Queries of a portion, at most: a number of 16 bits, see IVFPQ_MANY_KEY. */
-#define IVFPQ_MANY_PORTION	65536
+/* Queries of a portion, at most: a number of 16 bits, see IVFPQ_BULK_KEY. */
+#define IVFPQ_BULK_PORTION	65536
 
 /* Rows that a second round is for, at least. */
-#define IVFPQ_MANY_SECOND	100
+#define IVFPQ_BULK_SECOND	100
 
 /* A row that a query wants measured: the row's id, then the query's number. */
-#define IVFPQ_MANY_ROW_SHIFT		16
-#define IVFPQ_MANY_KEY(id, query) \
-	((id) << IVFPQ_MANY_ROW_SHIFT | (uint64) (query))
-#define IVFPQ_MANY_ROW(key)			((key) >> IVFPQ_MANY_ROW_SHIFT)
-#define IVFPQ_MANY_QUERY(key)		((int) ((key) & 0xFFFF))
+#define IVFPQ_BULK_ROW_SHIFT		16
+#define IVFPQ_BULK_KEY(id, query) \
+	((id) << IVFPQ_BULK_ROW_SHIFT | (uint64) (query))
+#define IVFPQ_BULK_ROW(key)			((key) >> IVFPQ_BULK_ROW_SHIFT)
+#define IVFPQ_BULK_QUERY(key)		((int) ((key) & 0xFFFF))
 
 /* A row with a lower bound of its distance. */
-typedef struct IvfpqManyBound
+typedef struct IvfpqBulkBound
 {
 	double		bound;
 	uint64		id;
-} IvfpqManyBound;
+} IvfpqBulkBound;
 
-typedef struct IvfpqManyQuery
+typedef struct IvfpqBulkQuery
 {
 	Datum		value;			/* of the column's type; 0: not made yet */
 	const float *vector;		/* [dims] transformed; NULL: untrained */
 	bool		is_boundable;	/* refine records say something of it */
-	IvfpqManyRow *rows;			/* [k] nearest so far: a heap, the farthest
-								 * first, until IvfpqManySort; part of
-								 * IvfpqMany.rows */
+	IvfpqBulkRow *rows;			/* [k] nearest so far: a heap, the farthest
+								 * first, until IvfpqBulkSort; part of
+								 * IvfpqBulk.rows */
 	int			nrows;
 
 	/* of the round under way */
@@ -56,11 +56,11 @@ typedef struct IvfpqManyQuery
 	bool		is_drained;		/* they are all rows of its lists */
 	int			fetched;			/* rows that are fetched, */
 	int			invisible;			/* that the snapshot does not see */
-	IvfpqManyBound *bounds;		/* [ncandidates], or NULL */
+	IvfpqBulkBound *bounds;		/* [ncandidates], or NULL */
 	int			nfetched;		/* of ids or bounds */
-} IvfpqManyQuery;
+} IvfpqBulkQuery;
 
-typedef struct IvfpqMany
+typedef struct IvfpqBulk
 {
 	Relation	heap;
 	Relation	index;
@@ -86,7 +86,7 @@ typedef struct IvfpqMany
 	int			nsearches;		/* at most IVFPQ_TOGETHER */
 	MemoryContext portion;		/* reset with every portion, */
 	MemoryContext round;		/* and with every slice of a round */
-	IvfpqManyQuery *asked;		/* [nasked] of the portion */
+	IvfpqBulkQuery *asked;		/* [nasked] of the portion */
 	int			nasked;
 
 	/*
@@ -97,41 +97,41 @@ typedef struct IvfpqMany
 	float	   *vectors;		/* [dims] each transformed; NULL: untrained */
 	double	   *squares;		/* <floats, floats>, where a cosine takes it */
 	double	   *farthest;		/* rows [0].distance; NaN: fewer than k rows */
-	IvfpqManyRow *rows;			/* [k] each */
+	IvfpqBulkRow *rows;			/* [k] each */
 	IvfpqScanReport report;
-} IvfpqMany;
+} IvfpqBulk;
 
 /* answer.c */
-extern bool IvfpqManyIsWhole(Relation index);
-extern void IvfpqManyAnswer(IvfpqMany *many, IvfpqManySink sink, void *arg);
-extern void IvfpqManyCount(IvfpqMany *many, bool more);
+extern bool IvfpqBulkIsWhole(Relation index);
+extern void IvfpqBulkAnswer(IvfpqBulk *bulk, IvfpqBulkSink sink, void *arg);
+extern void IvfpqBulkCount(IvfpqBulk *bulk, bool more);
 
 /* size.c */
-extern bool IvfpqManyEffort(IvfpqMany *many, double rows, int drained,
+extern bool IvfpqBulkParams(IvfpqBulk *bulk, double rows, int drained,
 							IvfpqEffort *effort, bool *is_last);
-extern Size IvfpqManySliceBytes(const IvfpqMany *many,
+extern Size IvfpqBulkSliceBytes(const IvfpqBulk *bulk,
 								const IvfpqEffort *effort);
-extern int	IvfpqManySearches(const IvfpqMany *many);
-extern int	IvfpqManyTogether(const IvfpqMany *many, const IvfpqEffort *effort);
-extern bool IvfpqManyFits(const IvfpqMany *many, const IvfpqEffort *effort);
-extern int	IvfpqManyPortion(IvfpqMany *many);
+extern int	IvfpqBulkSearches(const IvfpqBulk *bulk);
+extern int	IvfpqBulkTogether(const IvfpqBulk *bulk, const IvfpqEffort *effort);
+extern bool IvfpqBulkFits(const IvfpqBulk *bulk, const IvfpqEffort *effort);
+extern int	IvfpqBulkPortion(IvfpqBulk *bulk);
 
 /* rounds.c */
-extern void IvfpqManyBegin(IvfpqMany *many);
-extern int	IvfpqManyNext(IvfpqMany *many, int first);
-extern void IvfpqManyEnd(IvfpqMany *many);
+extern void IvfpqBulkBegin(IvfpqBulk *bulk);
+extern int	IvfpqBulkNext(IvfpqBulk *bulk, int first);
+extern void IvfpqBulkEnd(IvfpqBulk *bulk);
 
 /* blocks.c */
-extern void IvfpqManyTake(IvfpqMany *many, const IvfpqSearch *search,
+extern void IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search,
 						  int number, uint32 nearest, int candidates);
-extern void IvfpqBulkRerankFound(IvfpqMany *many, int *active, int n);
+extern void IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n);
 
 /* byrow.c */
-extern void IvfpqManyForget(IvfpqMany *many, int number);
-extern void IvfpqBulkRerank(IvfpqMany *many, uint64 *keys, uint64 *room,
+extern void IvfpqBulkForget(IvfpqBulk *bulk, int number);
+extern void IvfpqBulkRerank(IvfpqBulk *bulk, uint64 *keys, uint64 *room,
 							 int64 n);
-extern void IvfpqBulkRerankPending(IvfpqMany *many, const int *active, int n);
-extern void IvfpqBulkRerankAll(IvfpqMany *many, const int *active, int n);
-extern void IvfpqManySort(IvfpqManyQuery *query);
+extern void IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n);
+extern void IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n);
+extern void IvfpqBulkSort(IvfpqBulkQuery *query);
 
 #endif							/* IVFPQ_MANY_H */

@@ -24,12 +24,12 @@
 
 /* See manyrows.h. */
 bool
-IvfpqManyServes(Relation heap, Relation index, int dims)
+IvfpqBulkServes(Relation heap, Relation index, int dims)
 {
 	HeapTuple	tuple = index->rd_indextuple;
 	IvfpqMetaData meta;
 
-	if (!IvfpqManyIsWhole(index) ||
+	if (!IvfpqBulkIsWhole(index) ||
 		!heap_attisnull(tuple, Anum_pg_index_indpred, NULL) ||
 		!heap_attisnull(tuple, Anum_pg_index_indexprs, NULL))
 		return false;
@@ -39,10 +39,10 @@ IvfpqManyServes(Relation heap, Relation index, int dims)
 
 /* See manyrows.h. */
 double
-IvfpqManyCost(Relation heap, Relation index, double n, int dims, int k,
+IvfpqBulkCost(Relation heap, Relation index, double n, int dims, int k,
 			  double *rows)
 {
-	IvfpqMany	many = {.heap = heap, .index = index, .k = k};
+	IvfpqBulk	bulk = {.heap = heap, .index = index, .k = k};
 	const IvfpqMetaData *meta;
 	double		row = IVFPQ_FETCH_NS + dims * IVFPQ_DIMENSION_NS;
 	double		pending;		/* rows, which every query is compared with */
@@ -50,36 +50,36 @@ IvfpqManyCost(Relation heap, Relation index, double n, int dims, int k,
 	IvfpqEffort effort;
 	bool		is_last;
 
-	many.model = IvfpqModelGet(index);
-	meta = &many.model->meta;
+	bulk.model = IvfpqModelGet(index);
+	meta = &bulk.model->meta;
 	*rows = IvfpqRowsAbout(index, meta);
 	pending = (double) IvfpqPendingEstimate(index);
 	if (pending > IVFPQ_MIN_RERANKED)	/* it may be too many */
 		pending = (double) IvfpqCountPending(index, meta);
-	many.everything = pending > IVFPQ_MIN_RERANKED;
+	bulk.everything = pending > IVFPQ_MIN_RERANKED;
 	pending *= IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS;
 	postings = *rows * meta->lists_per_row / meta->nlists;
-	if (!IvfpqManyEffort(&many, Max(k, IVFPQ_FIRST_ROWS), 0, &effort,
+	if (!IvfpqBulkParams(&bulk, Max(k, IVFPQ_FIRST_ROWS), 0, &effort,
 						 &is_last))
 		return *rows * (IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS);
 	if (IvfpqServerIsWanted())
 		return pending + n * (effort.candidates * row + ANSWER_NS);
 	return pending +
 		n * (effort.candidates * row +
-			 effort.probes * postings * many.model->gv.m * IVFPQ_LOOKUP_NS +
+			 effort.probes * postings * bulk.model->gv.m * IVFPQ_LOOKUP_NS +
 			 IvfpqCentroidsToCompare(meta, effort.probes, effort.deep) *
 			 dims * IVFPQ_LOOKUP_NS);
 }
 
 /* See manyrows.h. */
 void
-IvfpqManyFind(const IvfpqManyWanted *wanted)
+IvfpqBulkFind(const IvfpqManyWanted *wanted)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuivfpq searches",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
-	IvfpqMany	many = {
+	IvfpqBulk	bulk = {
 		.heap = wanted->heap,
 		.index = wanted->index,
 		.snapshot = wanted->snapshot,
@@ -88,11 +88,11 @@ IvfpqManyFind(const IvfpqManyWanted *wanted)
 		.dims = wanted->dims}
 	};
 
-	many.model = IvfpqModelGet(many.index);
-	PredicateLockRelation(many.index, many.snapshot);
+	bulk.model = IvfpqModelGet(bulk.index);
+	PredicateLockRelation(bulk.index, bulk.snapshot);
 	IvfpqCountersOpen();
-	IvfpqManyAnswer(&many, wanted->sink, wanted->arg);
-	IvfpqManyCount(&many, wanted->more);
+	IvfpqBulkAnswer(&bulk, wanted->sink, wanted->arg);
+	IvfpqBulkCount(&bulk, wanted->more);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 }

@@ -10,31 +10,31 @@
 #include "utils/snapshot.h"
 
 /* A scan whose LIMIT is larger is as good. */
-#define IVFPQ_MANY_MOST_K	10000
+#define IVFPQ_BULK_MOST_K	10000
 
-typedef struct IvfpqManyRow
+typedef struct IvfpqBulkRow
 {
 	double		distance;
 	uint64		id;				/* of the index's entry: ties go by it */
 	ItemPointerData tid;		/* where the row is */
-} IvfpqManyRow;
+} IvfpqBulkRow;
 
 /* Gets the rows [n] of a query, counted from 0, nearest first. */
-typedef void (*IvfpqManySink) (void *arg, int64 query,
-							   const IvfpqManyRow *rows, int n);
+typedef void (*IvfpqBulkSink) (void *arg, int64 query,
+							   const IvfpqBulkRow *rows, int n);
 
 /* Queries of one index. */
 typedef struct IvfpqManyWanted
 {
 	Relation	heap;			/* of which the caller may see all rows */
-	Relation	index;			/* see IvfpqManyServes */
+	Relation	index;			/* see IvfpqBulkServes */
 	Snapshot	snapshot;		/* registered */
 	const float *vectors;		/* [n][dims] finite */
 	int			n;
 	int			dims;
 	int			k;
 	bool		more;			/* of the call before: see gpuvec_last_scan */
-	IvfpqManySink sink;
+	IvfpqBulkSink sink;
 	void	   *arg;
 } IvfpqManyWanted;
 
@@ -43,16 +43,16 @@ typedef struct IvfpqManyWanted
  * that the snapshot sees, but for those without a place (NULL, a zero vector
  * under cosine)?  And no code of its owner has to be run.
  */
-extern bool IvfpqManyServes(Relation heap, Relation index, int dims);
+extern bool IvfpqBulkServes(Relation heap, Relation index, int dims);
 
 /*
  * Nanoseconds, about, that n queries for k rows take.  *rows: those of the
  * index, about.
  */
-extern double IvfpqManyCost(Relation heap, Relation index, double n, int dims,
+extern double IvfpqBulkCost(Relation heap, Relation index, double n, int dims,
 							int k, double *rows);
 
 /* Search, as gpuvec_search does. */
-extern void IvfpqManyFind(const IvfpqManyWanted *wanted);
+extern void IvfpqBulkFind(const IvfpqManyWanted *wanted);
 
 #endif							/* IVFPQ_MANYROWS_H */

@@ -47,7 +47,7 @@ static void
 check_whole(Relation index)
 {
 	IvfpqCheckValid(index);
-	if (!IvfpqManyIsWhole(index))
+	if (!IvfpqBulkIsWhole(index))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" is too new for this transaction",
@@ -58,20 +58,20 @@ check_whole(Relation index)
 
 /* Keep the last queries, if that is wanted; not as the table's owner. */
 static void
-keep_queries(const IvfpqMany *many)
+keep_queries(const IvfpqBulk *bulk)
 {
-	const IvfpqQueries *queries = &many->queries;
+	const IvfpqQueries *queries = &bulk->queries;
 
-	if (!ivfpq_keep_queries || many->model->meta.nlists == 0)
+	if (!ivfpq_keep_queries || bulk->model->meta.nlists == 0)
 		return;
 	for (int i = Max(queries->n - MOST_KEPT, 0); i < queries->n; i++)
-		IvfpqKeepQuery(many->index, queries->vectors +
+		IvfpqKeepQuery(bulk->index, queries->vectors +
 					   (Size) i * queries->dims, queries->dims);
 }
 
 /* The answer to a query, counted from 0. */
 static void
-put_answer(void *arg, int64 query, const IvfpqManyRow *rows, int n)
+put_answer(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
 {
 	ReturnSetInfo *rsinfo = arg;
 
@@ -94,35 +94,35 @@ gpuvec_search(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	IvfpqIdentity caller;
-	IvfpqMany	many = {0};
+	IvfpqBulk	bulk = {0};
 
-	many.queries = IvfpqQueriesOfArray(PG_GETARG_ARRAYTYPE_P(1));
-	many.k = PG_GETARG_INT32(2);
-	if (many.k < 1 || many.k > IVFPQ_MANY_MOST_K)
+	bulk.queries = IvfpqQueriesOfArray(PG_GETARG_ARRAYTYPE_P(1));
+	bulk.k = PG_GETARG_INT32(2);
+	if (bulk.k < 1 || bulk.k > IVFPQ_BULK_MOST_K)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("k must be between 1 and %d, not %d", IVFPQ_MANY_MOST_K, many.k),
+				 errmsg("k must be between 1 and %d, not %d", IVFPQ_BULK_MOST_K, bulk.k),
 				 errhint("k is how many rows each query wants.")));
 	InitMaterializedSRF(fcinfo, 0);
-	many.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
-									 &many.heap);
-	check_rights(many.heap, many.index);
-	check_whole(many.index);
-	if (many.queries.n > 0)
+	bulk.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
+									 &bulk.heap);
+	check_rights(bulk.heap, bulk.index);
+	check_whole(bulk.index);
+	if (bulk.queries.n > 0)
 	{
-		many.model = IvfpqModelGet(many.index);
-		many.snapshot = RegisterSnapshot(GetActiveSnapshot());
-		PredicateLockRelation(many.index, many.snapshot);
+		bulk.model = IvfpqModelGet(bulk.index);
+		bulk.snapshot = RegisterSnapshot(GetActiveSnapshot());
+		PredicateLockRelation(bulk.index, bulk.snapshot);
 		IvfpqCountersOpen();
-		IvfpqActAsOwner(&caller, many.heap);
-		IvfpqManyAnswer(&many, put_answer, rsinfo);
+		IvfpqActAsOwner(&caller, bulk.heap);
+		IvfpqBulkAnswer(&bulk, put_answer, rsinfo);
 		IvfpqActAsCaller(&caller);
-		keep_queries(&many);
-		IvfpqManyCount(&many, false);
-		UnregisterSnapshot(many.snapshot);
+		keep_queries(&bulk);
+		IvfpqBulkCount(&bulk, false);
+		UnregisterSnapshot(bulk.snapshot);
 	}
 	/* locks stay, as those of a SELECT do */
-	relation_close(many.index, NoLock);
-	table_close(many.heap, NoLock);
+	relation_close(bulk.index, NoLock);
+	table_close(bulk.heap, NoLock);
 	return (Datum) 0;
 }

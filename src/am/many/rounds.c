@@ -56,15 +56,15 @@ typedef struct Round
 /* What take_answer gets. */
 typedef struct Asked
 {
-	IvfpqMany  *many;
+	IvfpqBulk  *bulk;
 	Round	   *round;
 } Asked;
 
 /* The nearest lists of n of the queries that are left, from `first` on. */
 static void
-find_some_lists(IvfpqMany *many, Round *round, int first, int n)
+find_some_lists(IvfpqBulk *bulk, Round *round, int first, int n)
 {
-	IvfpqSearch *search = &many->searches[0];
+	IvfpqSearch *search = &bulk->searches[0];
 	int			probes = round->effort.probes;
 	const float *vectors[NEAR_TOGETHER];
 	GvTopK		lists[NEAR_TOGETHER] = {{0}};
@@ -73,13 +73,13 @@ find_some_lists(IvfpqMany *many, Round *round, int first, int n)
 	{
 		Size		at = (Size) (first + i) * probes;
 
-		vectors[i] = many->asked[round->left[first + i]].vector;
+		vectors[i] = bulk->asked[round->left[first + i]].vector;
 		lists[i].capacity = probes;
 		lists[i].ids = round->lists + at;
 		lists[i].scores = round->scores + at;
 	}
 	search->query.deep = round->effort.deep;
-	IvfpqNearestListsMany(many->index, many->model, &search->query, vectors, n,
+	IvfpqNearestListsBulk(bulk->index, bulk->model, &search->query, vectors, n,
 						  lists);
 	for (int i = 0; i < n; i++)
 	{
@@ -92,21 +92,21 @@ find_some_lists(IvfpqMany *many, Round *round, int first, int n)
 
 /* The nearest lists of the queries that are left, and an order of these. */
 static void
-find_lists(IvfpqMany *many, Round *round)
+find_lists(IvfpqBulk *bulk, Round *round)
 {
 	for (int first = 0; first < round->nleft; first += NEAR_TOGETHER)
-		find_some_lists(many, round, first,
+		find_some_lists(bulk, round, first,
 						Min(NEAR_TOGETHER, round->nleft - first));
 	IvfpqSortBits(round->order, round->room, round->nleft, 32);
 }
 
 /* Give a search the query, and the lists that were found for it. */
 static void
-set_search(IvfpqMany *many, const Round *round, int i, IvfpqSearch *search)
+set_search(IvfpqBulk *bulk, const Round *round, int i, IvfpqSearch *search)
 {
 	int			probes = round->effort.probes;
 
-	IvfpqSearchQuery(search, many->asked[round->left[i]].vector);
+	IvfpqSearchQuery(search, bulk->asked[round->left[i]].vector);
 	IvfpqTopKResize(&search->lists, probes);
 	search->lists.count = round->nlists[i];
 	memcpy(search->lists.ids, round->lists + (Size) i * probes,
@@ -117,24 +117,24 @@ set_search(IvfpqMany *many, const Round *round, int i, IvfpqSearch *search)
 
 /* Find the candidates of the slice's queries that are left. */
 static void
-find_candidates(IvfpqMany *many, Round *round)
+find_candidates(IvfpqBulk *bulk, Round *round)
 {
-	int			at_a_time = IvfpqManyTogether(many, &round->effort);
+	int			at_a_time = IvfpqBulkTogether(bulk, &round->effort);
 
-	find_lists(many, round);
+	find_lists(bulk, round);
 	for (int first = 0; first < round->nleft; first += at_a_time)
 	{
 		int			n = Min(at_a_time, round->nleft - first);
 
 		for (int s = 0; s < n; s++)
-			set_search(many, round, (int) (uint32) round->order[first + s],
-					   &many->searches[s]);
-		IvfpqSearchTogether(many->searches, n, round->effort.candidates);
+			set_search(bulk, round, (int) (uint32) round->order[first + s],
+					   &bulk->searches[s]);
+		IvfpqSearchTogether(bulk->searches, n, round->effort.candidates);
 		for (int s = 0; s < n; s++)
 		{
 			uint64		order = round->order[first + s];
 
-			IvfpqManyTake(many, &many->searches[s], round->left[(uint32) order],
+			IvfpqBulkTake(bulk, &bulk->searches[s], round->left[(uint32) order],
 						  (uint32) (order >> 32), round->effort.candidates);
 		}
 	}
@@ -149,7 +149,7 @@ take_answer(void *arg, IvfpqSearch *search, int i, bool found)
 
 	CHECK_FOR_INTERRUPTS();
 	if (found)
-		IvfpqManyTake(asked->many, search, round->active[i],
+		IvfpqBulkTake(asked->bulk, search, round->active[i],
 					  search->remote.nearest, round->effort.candidates);
 	else
 		round->left[round->nleft++] = round->active[i];
@@ -157,9 +157,9 @@ take_answer(void *arg, IvfpqSearch *search, int i, bool found)
 
 /* The vectors of the slice's queries, one behind the other. */
 static const float *
-slice_vectors(IvfpqMany *many, const Round *round)
+slice_vectors(IvfpqBulk *bulk, const Round *round)
 {
-	Size		dims = many->model->meta.dims;
+	Size		dims = bulk->model->meta.dims;
 	int			same = 0;
 	float	   *vectors;
 
@@ -167,20 +167,20 @@ slice_vectors(IvfpqMany *many, const Round *round)
 	while (same < round->nactive && round->active[same] == same)
 		same++;
 	if (same == round->nactive)
-		return many->vectors;
-	vectors = MemoryContextAllocHuge(many->round, round->nactive * dims *
+		return bulk->vectors;
+	vectors = MemoryContextAllocHuge(bulk->round, round->nactive * dims *
 									 sizeof(float));
 	for (int i = 0; i < round->nactive; i++)
-		memcpy(vectors + i * dims, many->asked[round->active[i]].vector,
+		memcpy(vectors + i * dims, bulk->asked[round->active[i]].vector,
 			   dims * sizeof(float));
 	return vectors;
 }
 
 /* Have gpuvecd find candidates; the queries that it has none for are left. */
 static void
-ask_candidates(IvfpqMany *many, Round *round)
+ask_candidates(IvfpqBulk *bulk, Round *round)
 {
-	Asked		asked = {many, round};
+	Asked		asked = {bulk, round};
 
 	round->nleft = 0;
 	if (!IvfpqServerIsWanted())
@@ -189,17 +189,17 @@ ask_candidates(IvfpqMany *many, Round *round)
 		round->nleft = round->nactive;
 		return;
 	}
-	many->searches[0].query.deep = round->effort.deep;
-	IvfpqSearchManyRemote(&many->searches[0], slice_vectors(many, round),
+	bulk->searches[0].query.deep = round->effort.deep;
+	IvfpqSearchBulkRemote(&bulk->searches[0], slice_vectors(bulk, round),
 						  round->nactive, round->effort.probes,
 						  round->effort.candidates, take_answer, &asked);
 }
 
 /* Search for the slice's queries, and measure what was found. */
 static void
-search_slice(IvfpqMany *many, Round *round)
+search_slice(IvfpqBulk *bulk, Round *round)
 {
-	MemoryContext oldcontext = MemoryContextSwitchTo(many->round);
+	MemoryContext oldcontext = MemoryContextSwitchTo(bulk->round);
 	Size		n = round->nactive;
 	Size		probes = round->effort.probes;
 
@@ -214,12 +214,12 @@ search_slice(IvfpqMany *many, Round *round)
 	MemoryContextSwitchTo(oldcontext);
 
 	for (Size i = 0; i < n; i++)
-		IvfpqManyForget(many, round->active[i]);
-	IvfpqBulkRerankPending(many, round->active, round->nactive);
-	ask_candidates(many, round);
-	find_candidates(many, round);
-	IvfpqBulkRerankFound(many, round->active, round->nactive);
-	MemoryContextReset(many->round);
+		IvfpqBulkForget(bulk, round->active[i]);
+	IvfpqBulkRerankPending(bulk, round->active, round->nactive);
+	ask_candidates(bulk, round);
+	find_candidates(bulk, round);
+	IvfpqBulkRerankFound(bulk, round->active, round->nactive);
+	MemoryContextReset(bulk->round);
 }
 
 /*
@@ -228,8 +228,8 @@ search_slice(IvfpqMany *many, Round *round)
  * rows wanted, which are there because scores are not exact, are gone.
  */
 static bool
-is_answered(const IvfpqMany *many, const Round *round,
-			const IvfpqManyQuery *query)
+is_answered(const IvfpqBulk *bulk, const Round *round,
+			const IvfpqBulkQuery *query)
 {
 	double		seen = 1;
 	double		good = round->effort.quota;
@@ -239,7 +239,7 @@ is_answered(const IvfpqMany *many, const Round *round,
 	if (query->invisible > 0 &&
 		query->ncandidates * seen < (query->ncandidates + good) / 2)
 		good *= seen;
-	return (query->nrows == many->k && many->k <= good) ||
+	return (query->nrows == bulk->k && bulk->k <= good) ||
 		(round->is_last && query->is_drained);
 }
 
@@ -248,9 +248,9 @@ is_answered(const IvfpqMany *many, const Round *round,
  * then the first of them.  *drained: in how many lists no other row is.
  */
 static int
-search_round(IvfpqMany *many, Round *round, int *active, int n, int *drained)
+search_round(IvfpqBulk *bulk, Round *round, int *active, int n, int *drained)
 {
-	Size		bytes = IvfpqManySliceBytes(many, &round->effort);
+	Size		bytes = IvfpqBulkSliceBytes(bulk, &round->effort);
 	int			at_a_time = (int) Max(1, Min((Size) n, IvfpqMemoryLimit() /
 											 2 / bytes));
 	int			nleft = 0;
@@ -259,90 +259,90 @@ search_round(IvfpqMany *many, Round *round, int *active, int n, int *drained)
 	{
 		round->active = active + first;
 		round->nactive = Min(at_a_time, n - first);
-		search_slice(many, round);
+		search_slice(bulk, round);
 		for (int i = first; i < Min(first + at_a_time, n); i++)
 		{
-			const IvfpqManyQuery *query = &many->asked[active[i]];
+			const IvfpqBulkQuery *query = &bulk->asked[active[i]];
 
-			if (is_answered(many, round, query))
+			if (is_answered(bulk, round, query))
 				continue;
 			if (query->is_drained)
 				*drained = round->effort.probes;
 			active[nleft++] = active[i];
 		}
 	}
-	many->report.batches++;
-	if (many->report.probes == 0)
+	bulk->report.batches++;
+	if (bulk->report.probes == 0)
 	{
-		many->report.probes = round->effort.probes;
-		many->report.candidates = round->effort.candidates;
+		bulk->report.probes = round->effort.probes;
+		bulk->report.candidates = round->effort.candidates;
 	}
 	return nleft;
 }
 
 /* Search for all queries of the portion. */
 static void
-search_portion(IvfpqMany *many)
+search_portion(IvfpqBulk *bulk)
 {
-	double		rows = Max(many->k, IVFPQ_FIRST_ROWS);
-	int		   *active = MemoryContextAllocHuge(many->portion,
-												many->nasked * sizeof(int));
-	int			n = many->nasked;
+	double		rows = Max(bulk->k, IVFPQ_FIRST_ROWS);
+	int		   *active = MemoryContextAllocHuge(bulk->portion,
+												bulk->nasked * sizeof(int));
+	int			n = bulk->nasked;
 	int			drained = 0;
 	Round		round;
 
 	for (int i = 0; i < n; i++)
 		active[i] = i;
-	for (; n > 0; rows = Max(rows * ROUND_GROWTH, IVFPQ_MANY_SECOND))
+	for (; n > 0; rows = Max(rows * ROUND_GROWTH, IVFPQ_BULK_SECOND))
 	{
-		if (!IvfpqManyEffort(many, rows, drained, &round.effort, &round.is_last) ||
-			!IvfpqManyFits(many, &round.effort))
+		if (!IvfpqBulkParams(bulk, rows, drained, &round.effort, &round.is_last) ||
+			!IvfpqBulkFits(bulk, &round.effort))
 		{
 			for (int i = 0; i < n; i++)
-				IvfpqManyForget(many, active[i]);
-			IvfpqBulkRerankAll(many, active, n);
-			many->report.full_pass = true;
+				IvfpqBulkForget(bulk, active[i]);
+			IvfpqBulkRerankAll(bulk, active, n);
+			bulk->report.full_pass = true;
 			return;
 		}
-		n = search_round(many, &round, active, n, &drained);
+		n = search_round(bulk, &round, active, n, &drained);
 	}
 }
 
 /* Make the next of those that were asked one of the portion. */
 static void
-add_query(IvfpqMany *many)
+add_query(IvfpqBulk *bulk)
 {
-	int			number = many->nasked++;
-	IvfpqManyQuery *query = &many->asked[number];
-	int			dims = many->queries.dims;
-	const float *vector = many->floats + (Size) number * dims;
+	int			number = bulk->nasked++;
+	IvfpqBulkQuery *query = &bulk->asked[number];
+	int			dims = bulk->queries.dims;
+	const float *vector = bulk->floats + (Size) number * dims;
 	MemoryContext oldcontext;
 	Datum		value;
 
 	memset(query, 0, sizeof(*query));
-	query->rows = many->rows + (Size) number * many->k;
-	if (many->is_cosine)
-		many->squares[number] = gv_square(vector, dims);
-	if (many->real_distance == NULL)
+	query->rows = bulk->rows + (Size) number * bulk->k;
+	if (bulk->is_cosine)
+		bulk->squares[number] = gv_square(vector, dims);
+	if (bulk->real_distance == NULL)
 	{
-		oldcontext = MemoryContextSwitchTo(many->round);
-		value = IvfpqCastVector(&many->cast, vector, dims);
+		oldcontext = MemoryContextSwitchTo(bulk->round);
+		value = IvfpqCastVector(&bulk->cast, vector, dims);
 		/* as the type has it: halfvec rounds */
-		if (many->type.has_toreal)
-			vector = IvfpqValueFloats(&many->type, value, &dims);
+		if (bulk->type.has_toreal)
+			vector = IvfpqValueFloats(&bulk->type, value, &dims);
 		MemoryContextSwitchTo(oldcontext);
 		query->value = datumCopy(value, false, -1);
 	}
-	if (many->vectors != NULL)
+	if (bulk->vectors != NULL)
 	{
-		float	   *to = many->vectors + (Size) number * dims;
+		float	   *to = bulk->vectors + (Size) number * dims;
 
-		IvfpqTransform(many->index, many->model, vector, to);
+		IvfpqTransform(bulk->index, bulk->model, vector, to);
 		query->vector = to;
-		query->is_boundable = IvfpqIsBoundable(&many->type, vector, dims) &&
-			IvfpqQueryIsBoundable(&many->model->gv, vector, to);
+		query->is_boundable = IvfpqIsBoundable(&bulk->type, vector, dims) &&
+			IvfpqQueryIsBoundable(&bulk->model->gv, vector, to);
 	}
-	MemoryContextReset(many->round);
+	MemoryContextReset(bulk->round);
 }
 
 /*
@@ -350,73 +350,73 @@ add_query(IvfpqMany *many)
  * how many.
  */
 int
-IvfpqManyNext(IvfpqMany *many, int first)
+IvfpqBulkNext(IvfpqBulk *bulk, int first)
 {
-	int			n = Min(IvfpqManyPortion(many), many->queries.n - first);
+	int			n = Min(IvfpqBulkPortion(bulk), bulk->queries.n - first);
 	MemoryContext oldcontext;
 
-	MemoryContextReset(many->portion);
-	oldcontext = MemoryContextSwitchTo(many->portion);
-	many->asked = palloc_extended(n * sizeof(IvfpqManyQuery),
+	MemoryContextReset(bulk->portion);
+	oldcontext = MemoryContextSwitchTo(bulk->portion);
+	bulk->asked = palloc_extended(n * sizeof(IvfpqBulkQuery),
 								  MCXT_ALLOC_HUGE);
-	many->nasked = 0;
-	many->floats = many->queries.vectors + (Size) first * many->queries.dims;
-	many->vectors = NULL;
-	if (many->model->meta.nlists > 0)
-		many->vectors = palloc_extended((Size) n * many->queries.dims *
+	bulk->nasked = 0;
+	bulk->floats = bulk->queries.vectors + (Size) first * bulk->queries.dims;
+	bulk->vectors = NULL;
+	if (bulk->model->meta.nlists > 0)
+		bulk->vectors = palloc_extended((Size) n * bulk->queries.dims *
 										sizeof(float), MCXT_ALLOC_HUGE);
-	many->squares = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
-	many->farthest = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
-	many->rows = palloc_extended((Size) n * many->k * sizeof(IvfpqManyRow),
+	bulk->squares = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
+	bulk->farthest = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
+	bulk->rows = palloc_extended((Size) n * bulk->k * sizeof(IvfpqBulkRow),
 								 MCXT_ALLOC_HUGE);
 	for (int i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		add_query(many);
+		add_query(bulk);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	/* not in the portion's memory: searches keep theirs */
-	search_portion(many);
+	search_portion(bulk);
 	for (int i = 0; i < n; i++)
-		IvfpqManySort(&many->asked[i]);
+		IvfpqBulkSort(&bulk->asked[i]);
 	return n;
 }
 
 /* The pending rows; all rows are to be measured if they are too many. */
 static void
-read_pending(IvfpqMany *many)
+read_pending(IvfpqBulk *bulk)
 {
 	IvfpqPendingReader reader;
 	int64		room = IVFPQ_PENDING_PER_PAGE;
 	int64		n = 0;
 	int			count;
 
-	many->pending = palloc(room * sizeof(uint64));
-	IvfpqPendingOpen(&reader, many->index, &many->model->meta);
+	bulk->pending = palloc(room * sizeof(uint64));
+	IvfpqPendingOpen(&reader, bulk->index, &bulk->model->meta);
 	while (n <= IVFPQ_MIN_RERANKED && IvfpqPendingNext(&reader, &count))
 	{
 		if (n + count > room)
 		{
 			room = 2 * (n + count);
-			many->pending = repalloc(many->pending, room * sizeof(uint64));
+			bulk->pending = repalloc(bulk->pending, room * sizeof(uint64));
 		}
 		for (int i = 0; i < count; i++)
-			many->pending[n++] = IvfpqTidToId(&reader.tids[i]);
+			bulk->pending[n++] = IvfpqTidToId(&reader.tids[i]);
 	}
 	IvfpqPendingClose(&reader);
-	many->everything = n > IVFPQ_MIN_RERANKED;
-	if (n == 0 || many->everything)
+	bulk->everything = n > IVFPQ_MIN_RERANKED;
+	if (n == 0 || bulk->everything)
 		return;
 	/* a page may have been read twice */
-	qsort(many->pending, n, sizeof(uint64), IvfpqCompareNumbers);
-	many->pending_set = tidset_create(CurrentMemoryContext, (uint32) n, NULL);
+	qsort(bulk->pending, n, sizeof(uint64), IvfpqCompareNumbers);
+	bulk->pending_set = tidset_create(CurrentMemoryContext, (uint32) n, NULL);
 	for (int64 i = 0; i < n; i++)
 	{
 		bool		found;
 
-		tidset_insert(many->pending_set, many->pending[i], &found);
+		tidset_insert(bulk->pending_set, bulk->pending[i], &found);
 		if (!found)
-			many->pending[many->npending++] = many->pending[i];
+			bulk->pending[bulk->npending++] = bulk->pending[i];
 	}
 }
 
@@ -425,37 +425,37 @@ read_pending(IvfpqMany *many)
  * rows move from there to lists.
  */
 void
-IvfpqManyBegin(IvfpqMany *many)
+IvfpqBulkBegin(IvfpqBulk *bulk)
 {
-	bool		addresses = many->model->meta.refine != IVFPQ_REFINE_NONE;
+	bool		addresses = bulk->model->meta.refine != IVFPQ_REFINE_NONE;
 
-	many->portion = AllocSetContextCreate(CurrentMemoryContext,
+	bulk->portion = AllocSetContextCreate(CurrentMemoryContext,
 										  "gpuivfpq queries",
 										  ALLOCSET_DEFAULT_SIZES);
-	many->round = AllocSetContextCreate(CurrentMemoryContext,
+	bulk->round = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq round",
 										ALLOCSET_DEFAULT_SIZES);
-	IvfpqRerankBegin(&many->rerank, many->heap, many->index,
-					  many->snapshot);
-	if (many->model->meta.nlists == 0)
+	IvfpqRerankBegin(&bulk->rerank, bulk->heap, bulk->index,
+					  bulk->snapshot);
+	if (bulk->model->meta.nlists == 0)
 	{
-		many->everything = true;
+		bulk->everything = true;
 		return;
 	}
-	read_pending(many);
-	many->nsearches = IvfpqManySearches(many);
-	many->searches = palloc0(many->nsearches * sizeof(IvfpqSearch));
-	for (int s = 0; s < many->nsearches; s++)
+	read_pending(bulk);
+	bulk->nsearches = IvfpqBulkSearches(bulk);
+	bulk->searches = palloc0(bulk->nsearches * sizeof(IvfpqSearch));
+	for (int s = 0; s < bulk->nsearches; s++)
 	{
-		IvfpqSearchInit(&many->searches[s], many->index, many->model);
-		many->searches[s].addresses = addresses;
+		IvfpqSearchInit(&bulk->searches[s], bulk->index, bulk->model);
+		bulk->searches[s].addresses = addresses;
 	}
 }
 
 void
-IvfpqManyEnd(IvfpqMany *many)
+IvfpqBulkEnd(IvfpqBulk *bulk)
 {
-	IvfpqRerankEnd(&many->rerank);
-	MemoryContextDelete(many->round);
-	MemoryContextDelete(many->portion);
+	IvfpqRerankEnd(&bulk->rerank);
+	MemoryContextDelete(bulk->round);
+	MemoryContextDelete(bulk->portion);
 }

@@ -14,27 +14,27 @@
 
 /* Would a scan rather make a pass than take that much?  See fullpass.c. */
 static bool
-full_pass_is_better(const IvfpqMany *many, const IvfpqEffort *effort)
+full_pass_is_better(const IvfpqBulk *bulk, const IvfpqEffort *effort)
 {
 	if (effort->unreached)
 		return true;
 	if (effort->candidates > IVFPQ_MIN_RERANKED &&
-		!IvfpqHasRows(many->index, &many->model->meta,
+		!IvfpqHasRows(bulk->index, &bulk->model->meta,
 					  effort->candidates / IVFPQ_RERANKED_FRACTION))
 		return true;
 	return ivfpq_order == IVFPQ_ORDER_STRICT && !effort->known &&
-		effort->quota > IVFPQ_MANY_SECOND &&
-		!IvfpqHasRows(many->index, &many->model->meta,
+		effort->quota > IVFPQ_BULK_SECOND &&
+		!IvfpqHasRows(bulk->index, &bulk->model->meta,
 					  effort->quota / (1 - ivfpq_recall));
 }
 
 /* Copies that the lists have now, dead ones included. */
 static double
-count_postings(IvfpqMany *many)
+count_postings(IvfpqBulk *bulk)
 {
 	IvfpqListTotals totals;
 
-	IvfpqSumLists(many->index, &many->model->meta, &totals);
+	IvfpqSumLists(bulk->index, &bulk->model->meta, &totals);
 	return totals.live + totals.dead;
 }
 
@@ -44,25 +44,25 @@ count_postings(IvfpqMany *many)
  * already there have to be more lists.  *is_last: it takes all that may be read.
  */
 bool
-IvfpqManyEffort(IvfpqMany *many, double rows, int drained, IvfpqEffort *effort,
+IvfpqBulkParams(IvfpqBulk *bulk, double rows, int drained, IvfpqEffort *effort,
 				bool *is_last)
 {
-	const IvfpqMetaData *meta = &many->model->meta;
+	const IvfpqMetaData *meta = &bulk->model->meta;
 	int			most = meta->nlists;
 	IvfpqEffort first;
 
-	if (many->everything)
+	if (bulk->everything)
 		return false;
-	IvfpqEffortFor(effort, many->index, meta, ivfpq_recall,
+	IvfpqEffortFor(effort, bulk->index, meta, ivfpq_recall,
 				   Min(rows, PG_INT32_MAX));
 	if (effort->everything)
 		return false;
 	if (ivfpq_max_probes > 0)
 	{
-		IvfpqGetEffort(&first, many->index, meta, ivfpq_recall, 0);
+		IvfpqGetEffort(&first, bulk->index, meta, ivfpq_recall, 0);
 		most = Min(most, Max(ivfpq_max_probes, first.probes));
 	}
-	if (full_pass_is_better(many, effort))
+	if (full_pass_is_better(bulk, effort))
 	{
 		if (ivfpq_max_probes == 0)
 			return false;
@@ -81,22 +81,22 @@ IvfpqManyEffort(IvfpqMany *many, double rows, int drained, IvfpqEffort *effort,
 	 */
 	if (effort->candidates > IVFPQ_FEW_CANDIDATES)
 		effort->candidates = (int) Min(effort->candidates,
-									   count_postings(many) + 1);
+									   count_postings(bulk) + 1);
 	return true;
 }
 
 /* Bytes that a query takes in a slice of a round. */
 Size
-IvfpqManySliceBytes(const IvfpqMany *many, const IvfpqEffort *effort)
+IvfpqBulkSliceBytes(const IvfpqBulk *bulk, const IvfpqEffort *effort)
 {
 	Size		candidate = 2 * sizeof(uint64); /* keys, and to sort them */
 
-	if (many->model->meta.refine != IVFPQ_REFINE_NONE)
-		candidate += sizeof(IvfpqManyBound);
+	if (bulk->model->meta.refine != IVFPQ_REFINE_NONE)
+		candidate += sizeof(IvfpqBulkBound);
 	else
 		candidate += sizeof(uint64);
 	if (IvfpqServerIsWanted())
-		candidate += (Size) many->model->meta.lists_per_row *
+		candidate += (Size) bulk->model->meta.lists_per_row *
 			(sizeof(GvHit) + sizeof(GvBound));
 	return (Size) effort->candidates * candidate + 2 * sizeof(uint64) +
 		(Size) effort->probes * (sizeof(uint64) + sizeof(float));
@@ -104,57 +104,57 @@ IvfpqManySliceBytes(const IvfpqMany *many, const IvfpqEffort *effort)
 
 /* Bytes that a search takes. */
 static Size
-search_bytes(const IvfpqMany *many, const IvfpqEffort *effort)
+search_bytes(const IvfpqBulk *bulk, const IvfpqEffort *effort)
 {
 	int64		capacity = (int64) effort->candidates *
-	many->model->meta.lists_per_row;
+	bulk->model->meta.lists_per_row;
 
-	return gv_scan_scratch(many->model->gv.m,
+	return gv_scan_scratch(bulk->model->gv.m,
 						   (int32) Min(capacity, PG_INT32_MAX)) +
 		capacity * (sizeof(float) + sizeof(uint64));
 }
 
 /* Searches to have memory for: their tables are as long as vectors. */
 int
-IvfpqManySearches(const IvfpqMany *many)
+IvfpqBulkSearches(const IvfpqBulk *bulk)
 {
-	Size		bytes = gv_table_bytes(many->model->gv.m) +
-	many->model->meta.dims * sizeof(float);
+	Size		bytes = gv_table_bytes(bulk->model->gv.m) +
+	bulk->model->meta.dims * sizeof(float);
 	int			most = (int) Max(Min(IVFPQ_TOGETHER, TOGETHER_BYTES / bytes), 1);
 
-	return Min(many->queries.n, most);
+	return Min(bulk->queries.n, most);
 }
 
 /* Searches to have under way at once. */
 int
-IvfpqManyTogether(const IvfpqMany *many, const IvfpqEffort *effort)
+IvfpqBulkTogether(const IvfpqBulk *bulk, const IvfpqEffort *effort)
 {
-	return (int) Max(1, Min((Size) many->nsearches, TOGETHER_BYTES /
-							search_bytes(many, effort)));
+	return (int) Max(1, Min((Size) bulk->nsearches, TOGETHER_BYTES /
+							search_bytes(bulk, effort)));
 }
 
 /* Does a round for one query fit?  As in a scan, a small one always does. */
 bool
-IvfpqManyFits(const IvfpqMany *many, const IvfpqEffort *effort)
+IvfpqBulkFits(const IvfpqBulk *bulk, const IvfpqEffort *effort)
 {
 	return effort->candidates <= IVFPQ_FEW_CANDIDATES ||
-		IvfpqManySliceBytes(many, effort) + search_bytes(many, effort) <=
+		IvfpqBulkSliceBytes(bulk, effort) + search_bytes(bulk, effort) <=
 		IvfpqMemoryLimit();
 }
 
 /* How many queries make a portion? */
 int
-IvfpqManyPortion(IvfpqMany *many)
+IvfpqBulkPortion(IvfpqBulk *bulk)
 {
-	Size		bytes = sizeof(IvfpqManyQuery) + sizeof(int) +
-	2 * sizeof(double) + many->k * sizeof(IvfpqManyRow) +
-	(Size) many->queries.dims * 2 * sizeof(float);
+	Size		bytes = sizeof(IvfpqBulkQuery) + sizeof(int) +
+	2 * sizeof(double) + bulk->k * sizeof(IvfpqBulkRow) +
+	(Size) bulk->queries.dims * 2 * sizeof(float);
 	IvfpqEffort effort;
 	bool		is_last;
 
-	if (many->model->meta.nlists > 0 &&
-		IvfpqManyEffort(many, Max(many->k, IVFPQ_FIRST_ROWS), 0, &effort,
+	if (bulk->model->meta.nlists > 0 &&
+		IvfpqBulkParams(bulk, Max(bulk->k, IVFPQ_FIRST_ROWS), 0, &effort,
 						&is_last))
-		bytes += IvfpqManySliceBytes(many, &effort);
-	return (int) Max(1, Min(IvfpqMemoryLimit() / bytes, IVFPQ_MANY_PORTION));
+		bytes += IvfpqBulkSliceBytes(bulk, &effort);
+	return (int) Max(1, Min(IvfpqMemoryLimit() / bytes, IVFPQ_BULK_PORTION));
 }

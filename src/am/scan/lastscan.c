@@ -138,7 +138,7 @@ add_report(IvfpqScanReport *report, const IvfpqScanReport *before)
  * to those that were remembered last.
  */
 void
-IvfpqReportMany(const IvfpqScanReport *report, int64 searches, bool more)
+IvfpqReportBulk(const IvfpqScanReport *report, int64 searches, bool more)
 {
 	IvfpqScanReport before = last;
 

@@ -212,7 +212,7 @@ extern bool IvfpqReturnedIsOutOfOrder(IvfpqScan *state, IvfpqNextRow *row);
 extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);
 extern bool IvfpqSeesAllRows(Oid index);
 extern void IvfpqReportScan(const IvfpqScan *state);
-extern void IvfpqReportMany(const IvfpqScanReport *report, int64 searches,
+extern void IvfpqReportBulk(const IvfpqScanReport *report, int64 searches,
 							bool more);
 
 /* keybatch.c */

@@ -163,7 +163,7 @@ offer_portions(Relation index, const IvfpqModel *model, IvfpqQuery *query,
  * capacity, nearest first.  The query is overwritten.
  */
 void
-IvfpqNearestListsMany(Relation index, const IvfpqModel *model,
+IvfpqNearestListsBulk(Relation index, const IvfpqModel *model,
 					  IvfpqQuery *query, const float *const *vectors, int n,
 					  GvTopK *lists)
 {

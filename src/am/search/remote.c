@@ -393,7 +393,7 @@ IvfpqReportEngine(IvfpqRemoteReport *report, const char *engine)
 
 /* Note what became of a message of many searches. */
 static void
-report_many(IvfpqRemoteReport *report, IvfpqServed served,
+report_bulk(IvfpqRemoteReport *report, IvfpqServed served,
 			const IvfpqAnswers *answers, instr_time began)
 {
 	const GvSearchReply *head = (const GvSearchReply *) answers->next;
@@ -453,7 +453,7 @@ get_version(const IvfpqSearch *search, int probes)
  * whether they are the same, since pending rows were read before.
  */
 void
-IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries, int n,
+IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 					  int probes, int candidates,
 					  void (*take) (void *arg, IvfpqSearch *search,
 									int number, bool found),
@@ -467,7 +467,7 @@ IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries, int n,
 		.capacity = candidates * meta->lists_per_row,
 	};
 	IvfpqServed served;
-	int			room = IvfpqAskManyRoom(search->index, meta, &question,
+	int			room = IvfpqAskBulkCapacity(search->index, meta, &question,
 										&served);
 
 	for (int first = 0; first < n; first += room)
@@ -482,11 +482,11 @@ IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries, int n,
 		else if (served == IVFPQ_SERVED)
 		{
 			question.version = IvfpqDirectoryVersion(search->index, meta);
-			served = IvfpqAskMany(search->index, meta, &question,
+			served = IvfpqAskBulk(search->index, meta, &question,
 								  queries + (Size) first * meta->dims,
 								  Min(room, n - first), &answers);
 		}
-		report_many(report, served, &answers, began);
+		report_bulk(report, served, &answers, began);
 		for (int i = first; i < Min(first + room, n); i++)
 		{
 			bool		found = answers.nleft > 0 &&

@@ -50,7 +50,7 @@ extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
 							  IvfpqQuery *query, GvTopK *lists);
 
 /* nearmany.c: the same of many vectors */
-extern void IvfpqNearestListsMany(Relation index, const IvfpqModel *model,
+extern void IvfpqNearestListsBulk(Relation index, const IvfpqModel *model,
 								  IvfpqQuery *query,
 								  const float *const *vectors, int n,
 								  GvTopK *lists);
@@ -254,7 +254,7 @@ extern void IvfpqSampleEnd(IvfpqSearch *search);
 /* remote.c */
 extern void IvfpqReportEngine(IvfpqRemoteReport *report, const char *engine);
 extern void IvfpqSearchAlone(IvfpqSearch *search, const char *reason);
-extern void IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries,
+extern void IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries,
 								  int n, int probes, int candidates,
 								  void (*take) (void *arg,
 												IvfpqSearch *search,

@@ -265,7 +265,7 @@ search_together(void *arg)
 		searches[s].addresses = model->meta.refine != IVFPQ_REFINE_NONE;
 		IvfpqTopKResize(&lists[s], effort.probes);
 	}
-	IvfpqNearestListsMany(&backend_index, model, &searches[0].query, vectors,
+	IvfpqNearestListsBulk(&backend_index, model, &searches[0].query, vectors,
 						  lengthof(searches), lists);
 	for (int s = 0; s < (int) lengthof(searches); s++)
 	{

@@ -572,7 +572,7 @@ fuzz_seeds(FuzzKeep keep)
 	script.messages[0][script.bytes[0] - 1] ^= 1;
 	keep_script(keep, "other-supervisor", &script, 0);
 	free_script(&script);
-	many_script(&script, &other, &index);
+	bulk_script(&script, &other, &index);
 	keep_script(keep, "many", &script, script.n);
 	free_script(&script);
 	for (i = 0; i < 2; i++)

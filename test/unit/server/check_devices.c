@@ -378,7 +378,7 @@ test_hung(void)
 
 /* Two searches of one message, in a mirror of 8 dimensions. */
 static bool
-send_many(int fd, const GvMirrorKey *key, const TestIndex *index)
+send_bulk(int fd, const GvMirrorKey *key, const TestIndex *index)
 {
 	GvSearchesRequest request = {.key = *key,.n = 2,.dims = 8,.probes = 2,
 	.compare = 3,.capacity = 5};
@@ -401,7 +401,7 @@ take_answer(int fd)
 
 /* It hangs with many searches, and nobody else asks. */
 static void
-test_hung_many(void)
+test_hung_bulk(void)
 {
 	static const char *const options[] = {"--patience", "2", "--fault",
 	"100:6", NULL};
@@ -409,20 +409,20 @@ test_hung_many(void)
 	GvMirrorKey key = test_key(1);
 	TestServer	server;
 	int			loader;
-	int			many;
+	int			bulk;
 
 	server_folder(&server);
 	server_launch(&server, options);
 	CHECK(server_ready(&server), "it does not start");
 	loader = client_open(&server, GV_ROLE_LOADER);
 	CHECK(load_all(loader, &key, &index) == 0, "load");
-	many = client_open(&server, GV_ROLE_MANY);
+	bulk = client_open(&server, GV_ROLE_BULK);
 	do
-		CHECK(send_many(many, &key, &index), "send");
-	while (take_answer(many));
+		CHECK(send_bulk(bulk, &key, &index), "send");
+	while (take_answer(bulk));
 	CHECK(server_wait(&server) == 5, "it goes on for ever");
 	server_check_log(&server, "FATAL: many searches have not ended in 8 s");
-	close(many);
+	close(bulk);
 	close(loader);
 	server_remove(&server);
 	free_index(&index);
@@ -447,7 +447,7 @@ test_devices(void)
 	server_remove(&server);
 	test_other(&index);
 	test_hung();
-	test_hung_many();
+	test_hung_bulk();
 	free_index(&index);
 }
 
@@ -457,16 +457,16 @@ check_stopped(const TestIndex *index, const char *path)
 {
 	TestServer	server = server_start("--devices", "0");
 	int			loader = client_open(&server, GV_ROLE_LOADER);
-	int			many = client_open(&server, GV_ROLE_MANY);
+	int			bulk = client_open(&server, GV_ROLE_BULK);
 	GvMirrorKey key = test_key(1);
 
 	CHECK(load_all(loader, &key, index) == 0, "load");
-	CHECK(send_many(many, &key, index) && take_answer(many), "an answer");
+	CHECK(send_bulk(bulk, &key, index) && take_answer(bulk), "an answer");
 	write_faults(path, "hang 0\n");
-	CHECK(send_many(many, &key, index), "send");
+	CHECK(send_bulk(bulk, &key, index), "send");
 	usleep(500000);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
-	close(many);
+	close(bulk);
 	close(loader);
 	server_remove(&server);
 }

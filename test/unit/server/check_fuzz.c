@@ -113,7 +113,7 @@ one_round(const TestServer *server, const GvMirrorKey *healthy,
 			set_script(&script, (int) (unit_random() % TEST_SETS));
 			break;
 		case 3:
-			many_script(&script, healthy, index);
+			bulk_script(&script, healthy, index);
 			break;
 		default:
 			loader_script(&script, &key, index);

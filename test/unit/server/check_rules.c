@@ -128,10 +128,10 @@ test_headers(const TestServer *server)
 	check_header(server, GV_ROLE_BUILDER, 0, GV_MSG_STATUS, 0);
 	check_header(server, GV_ROLE_SESSION, 0, GV_MSG_TRAIN, 0);
 	check_header(server, GV_ROLE_SET, sizeof(GvHello), GV_MSG_HELLO, 0);
-	check_header(server, GV_ROLE_MANY, sizeof(GvHello), GV_MSG_HELLO, 0);
-	check_header(server, GV_ROLE_MANY, 0, GV_MSG_STATUS, 0);
-	check_header(server, GV_ROLE_MANY, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
-	check_header(server, GV_ROLE_MANY, sizeof(GvSearchRequest) + 4,
+	check_header(server, GV_ROLE_BULK, sizeof(GvHello), GV_MSG_HELLO, 0);
+	check_header(server, GV_ROLE_BULK, 0, GV_MSG_STATUS, 0);
+	check_header(server, GV_ROLE_BULK, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
+	check_header(server, GV_ROLE_BULK, sizeof(GvSearchRequest) + 4,
 				 GV_MSG_SEARCH, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvSearchesRequest) + 4,
 				 GV_MSG_SEARCHES, 0);

@@ -66,15 +66,15 @@ same_answer(const GvSearchReply *a, const GvSearchReply *b, size_t bytes)
 
 /* Many searches of one message have the answers that each of them has alone. */
 static void
-check_many(const TestServer *server, int session, GvSearchesRequest *request,
+check_bulk(const TestServer *server, int session, GvSearchesRequest *request,
 		   const float *queries)
 {
-	int			many = client_open(server, GV_ROLE_MANY);
+	int			bulk = client_open(server, GV_ROLE_BULK);
 	size_t		row = 4 * (size_t) request->dims;
 	uint32_t	length = 0;
 	uint32_t	used = 0;
 	void	   *answers = NULL;
-	int			result = client_ask(many, GV_MSG_SEARCHES, request,
+	int			result = client_ask(bulk, GV_MSG_SEARCHES, request,
 									sizeof(*request), queries,
 									row * (size_t) request->n, &answers,
 									&length);
@@ -106,15 +106,15 @@ check_many(const TestServer *server, int session, GvSearchesRequest *request,
 	}
 	CHECK(used == length, "%u bytes, not %u", length, used);
 	free(answers);
-	close(many);
+	close(bulk);
 }
 
 /* What many may not ask for; it costs them the connection. */
 static void
-refuse_many(const TestServer *server, GvSearchesRequest request, size_t bytes,
+refuse_bulk(const TestServer *server, GvSearchesRequest request, size_t bytes,
 			const float *queries, int code)
 {
-	int			fd = client_open(server, GV_ROLE_MANY);
+	int			fd = client_open(server, GV_ROLE_BULK);
 	int			got = client_ask(fd, GV_MSG_SEARCHES, &request,
 								 sizeof(request), queries, bytes, NULL, NULL);
 
@@ -162,14 +162,14 @@ searchers_memory(const TestServer *server, int loader, int64_t all, int n,
 				 const GvSearchesRequest *request, const float *queries)
 {
 	int64_t		taken;
-	int			many[8];
+	int			bulk[8];
 	int			i;
 
 	check_all_memory(loader, all);
 	for (i = 0; i < n; i++)
 	{
-		many[i] = client_open(server, GV_ROLE_MANY);
-		CHECK(client_message(many[i], GV_MSG_SEARCHES, request,
+		bulk[i] = client_open(server, GV_ROLE_BULK);
+		CHECK(client_message(bulk[i], GV_MSG_SEARCHES, request,
 							 sizeof(*request), queries,
 							 4 * (size_t) request->n *
 							 (size_t) request->dims), "many %d", i);
@@ -177,14 +177,14 @@ searchers_memory(const TestServer *server, int loader, int64_t all, int n,
 	for (i = 0; i < n; i++)
 	{
 		GvMessage	header;
-		void	   *answer = client_answer(many[i], &header);
+		void	   *answer = client_answer(bulk[i], &header);
 
 		CHECK(answer != NULL && header.type == GV_MSG_OK, "many %d", i);
 		free(answer);
 	}
 	taken = all - mirrors_memory(loader);
 	for (i = 0; i < n; i++)
-		close(many[i]);
+		close(bulk[i]);
 	check_all_memory(loader, all);
 	return taken;
 }
@@ -216,8 +216,8 @@ check_idle(const TestServer *server, GvSearchesRequest *request,
 	size_t		bytes = 4 * (size_t) request->n * (size_t) request->dims;
 	GvMessage	header = {sizeof(*request) + (uint32_t) bytes, GV_MSG_SEARCHES,
 	0};
-	int			idle = client_open(server, GV_ROLE_MANY);
-	int			slow = client_open(server, GV_ROLE_MANY);
+	int			idle = client_open(server, GV_ROLE_BULK);
+	int			slow = client_open(server, GV_ROLE_BULK);
 	void	   *answers;
 
 	CHECK(client_ping(idle) == 0, "ping");
@@ -235,7 +235,7 @@ check_idle(const TestServer *server, GvSearchesRequest *request,
 }
 
 static void
-test_many(const TestServer *server)
+test_bulk(const TestServer *server)
 {
 	int			loader = client_open(server, GV_ROLE_LOADER);
 	int			session = client_open(server, GV_ROLE_SESSION);
@@ -260,7 +260,7 @@ test_many(const TestServer *server)
 		request.n = i;
 		request.probes = 1 + i % 80;
 		request.capacity = 1 << i % 9;
-		check_many(server, session, &request, queries);
+		check_bulk(server, session, &request, queries);
 	}
 
 	request.n = 2;
@@ -269,25 +269,25 @@ test_many(const TestServer *server)
 	nsearches = count_searches(loader);
 	wrong = request;
 	wrong.key = test_key(301);
-	refuse_many(server, wrong, 2 * 48, queries, GV_REFUSED_NO_MIRROR);
+	refuse_bulk(server, wrong, 2 * 48, queries, GV_REFUSED_NO_MIRROR);
 	wrong = request;
 	wrong.n = 0;
-	refuse_many(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
-	refuse_many(server, request, 48, queries, GV_REFUSED_PROTOCOL);
-	refuse_many(server, request, 3 * 48, queries, GV_REFUSED_PROTOCOL);
+	refuse_bulk(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
+	refuse_bulk(server, request, 48, queries, GV_REFUSED_PROTOCOL);
+	refuse_bulk(server, request, 3 * 48, queries, GV_REFUSED_PROTOCOL);
 	wrong = request;
 	wrong.dims = 24;
-	refuse_many(server, wrong, 4 * 48, queries, GV_REFUSED_PROTOCOL);
+	refuse_bulk(server, wrong, 4 * 48, queries, GV_REFUSED_PROTOCOL);
 	wrong = request;
 	wrong.probes = GV_MAX_PROBES;
 	wrong.n = 4;
-	refuse_many(server, wrong, 4 * 48, queries, GV_REFUSED_PROTOCOL);
+	refuse_bulk(server, wrong, 4 * 48, queries, GV_REFUSED_PROTOCOL);
 	wrong = request;
 	wrong.capacity = 0;
-	refuse_many(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
+	refuse_bulk(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
 	wrong = request;
 	wrong.unused = 1;
-	refuse_many(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
+	refuse_bulk(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
 	CHECK(count_searches(loader) == nsearches, "refused searches count");
 
 	CHECK(load_drop(loader, &key) == 0, "drop");
@@ -538,13 +538,13 @@ static void
 test_stuck(void)
 {
 	static const GvRole roles[] = {GV_ROLE_SESSION, GV_ROLE_LOADER,
-	GV_ROLE_MANY, GV_ROLE_BUILDER, GV_ROLE_SET};
+	GV_ROLE_BULK, GV_ROLE_BUILDER, GV_ROLE_SET};
 	TestServer	server = server_start("--message", "1");
 	TestIndex	index = make_index(GV_IP, 2, 2, 10, 1, -60000, false);
 	GvMirrorKey key = test_key(303);
 	int			loader = client_open(&server, GV_ROLE_LOADER);
 	int			session = client_open(&server, GV_ROLE_SESSION);
-	int			many = client_open(&server, GV_ROLE_MANY);
+	int			bulk = client_open(&server, GV_ROLE_BULK);
 	GvSearchesRequest request = {.key = key, .n = 2, .dims = 2, .probes = 10,
 	.compare = 10, .capacity = GV_MAX_HITS};
 	GvMessage	header = {0, GV_MSG_PING, 0};
@@ -558,7 +558,7 @@ test_stuck(void)
 	search.request.compare = 10;
 	search.request.capacity = GV_MAX_HITS;
 	CHECK(search_send(session, &search), "session");
-	CHECK(client_message(many, GV_MSG_SEARCHES, &request, sizeof(request),
+	CHECK(client_message(bulk, GV_MSG_SEARCHES, &request, sizeof(request),
 						 index.centroids, 16), "many");
 	for (i = 0; i < 5; i++)
 	{
@@ -572,11 +572,11 @@ test_stuck(void)
 		close(stuck[i]);
 	}
 	CHECK(is_closed(session), "a session does not read for ever");
-	CHECK(is_closed(many), "a client does not read for ever");
+	CHECK(is_closed(bulk), "a client does not read for ever");
 	/* between messages there is time */
 	CHECK(client_ping(loader) == 0, "an idle client is closed");
 	close(session);
-	close(many);
+	close(bulk);
 	close(loader);
 	free_search(&search);
 	free_index(&index);
@@ -627,7 +627,7 @@ test_searches(void)
 	TestServer	server = server_start(NULL, NULL);
 
 	test_shapes(&server);
-	test_many(&server);
+	test_bulk(&server);
 	test_batches(&server);
 	test_slow_reader(&server);
 	test_large_batch(&server);

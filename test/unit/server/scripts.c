@@ -226,7 +226,7 @@ session_script(Script *script, const GvMirrorKey *key,
 
 /* Many searches', of a mirror without keys or with them. */
 void
-many_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
+bulk_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 {
 	GvSearchesRequest request = {
 		.key = *key,
@@ -239,7 +239,7 @@ many_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 	};
 	size_t		bytes = 4 * (size_t) request.n * (size_t) request.dims;
 
-	add_hello(script, GV_ROLE_MANY);
+	add_hello(script, GV_ROLE_BULK);
 	add(script, GV_MSG_SEARCHES, &request, sizeof(request), index->centroids,
 		bytes);
 	add(script, GV_MSG_PING, NULL, 0, NULL, 0);

@@ -24,7 +24,7 @@ extern void set_script(Script *script, int which);
 extern void supervisor_script(Script *script, const GvMirrorKey *key);
 extern void session_script(Script *script, const GvMirrorKey *key,
 						   const TestIndex *index);
-extern void many_script(Script *script, const GvMirrorKey *key,
+extern void bulk_script(Script *script, const GvMirrorKey *key,
 						const TestIndex *index);
 extern void free_script(Script *script);
 
