@@ -260,7 +260,7 @@ define_scan_settings(void)
 
 /* What all sessions keep. */
 static void
-define_live_queries_setting(void)
+define_query_log_setting(void)
 {
 	DefineCustomBoolVariable("gpuvec.keep_queries",
 							 "Keeps the last 1,000 queries of each index in "
@@ -398,7 +398,7 @@ _PG_init(void)
 	IvfpqInitInspect();
 	IvfpqInitLimit();
 	define_scan_settings();
-	define_live_queries_setting();
+	define_query_log_setting();
 	define_training_settings();
 	define_client_settings();
 	define_server_settings();
@@ -407,7 +407,7 @@ _PG_init(void)
 	if (process_shared_preload_libraries_in_progress)
 	{
 		IvfpqClientInit();
-		IvfpqLiveQueriesInit();
+		IvfpqQueryLogInit();
 		IvfpqCountersInit();
 	}
 }

@@ -65,7 +65,7 @@ keep_queries(const IvfpqBulk *bulk)
 	if (!ivfpq_keep_queries || bulk->model->meta.nlists == 0)
 		return;
 	for (int i = Max(queries->n - MOST_KEPT, 0); i < queries->n; i++)
-		IvfpqKeepQuery(bulk->index, queries->vectors +
+		IvfpqLogQuery(bulk->index, queries->vectors +
 					   (Size) i * queries->dims, queries->dims);
 }
 

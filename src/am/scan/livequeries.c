@@ -68,13 +68,13 @@ typedef struct RingSlot
 	dsm_handle	handle;
 } RingSlot;
 
-typedef struct LiveQueries
+typedef struct QueryLog
 {
 	LWLock	   *lock;			/* of tickets and slots, but atomics can be
 								 * read without */
 	uint64		tickets;		/* the last one */
 	RingSlot	slots[MAX_RINGS];
-} LiveQueries;
+} QueryLog;
 
 /* A ring that this process is attached to. */
 typedef struct Attached
@@ -85,7 +85,7 @@ typedef struct Attached
 	Ring	   *ring;
 } Attached;
 
-static LiveQueries *shared = NULL;	/* NULL without preloading */
+static QueryLog *shared = NULL;	/* NULL without preloading */
 static Attached attached[MAX_RINGS];	/* by slot */
 static TimestampTz retry_at = 0;
 
@@ -95,7 +95,7 @@ PG_FUNCTION_INFO_V1(gpuvec_forget_queries);
 static void
 init_shared(void *memory, LWLock *lock)
 {
-	LiveQueries *queries = memory;
+	QueryLog *queries = memory;
 
 	queries->lock = lock;
 	for (int i = 0; i < MAX_RINGS; i++)
@@ -107,13 +107,13 @@ init_shared(void *memory, LWLock *lock)
 
 static const IvfpqSharedPart part = {
 	.name = "gpuvec queries",
-	.size = sizeof(LiveQueries),
+	.size = sizeof(QueryLog),
 	.address = (void **) &shared,
 	.init = init_shared
 };
 
 void
-IvfpqLiveQueriesInit(void)
+IvfpqQueryLogInit(void)
 {
 	IvfpqShare(&part);
 }
@@ -431,7 +431,7 @@ find_attached(Oid index, int dims)
  * measure (gpuvec_recall).
  */
 void
-IvfpqKeepQuery(Relation index, const float *query, int dims)
+IvfpqLogQuery(Relation index, const float *query, int dims)
 {
 	int			slot;
 	Ring	   *ring;

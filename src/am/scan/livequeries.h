@@ -8,9 +8,9 @@
 #include "utils/relcache.h"
 
 /* For _PG_init, while the library is preloaded. */
-extern void IvfpqLiveQueriesInit(void);
+extern void IvfpqQueryLogInit(void);
 
 /* Call it only if ivfpq_keep_queries. */
-extern void IvfpqKeepQuery(Relation index, const float *query, int dims);
+extern void IvfpqLogQuery(Relation index, const float *query, int dims);
 
 #endif							/* IVFPQ_LIVEQUERIES_H */

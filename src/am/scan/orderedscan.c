@@ -155,7 +155,7 @@ start_search(IvfpqScan *state, ScanKey key)
 	vector = IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument, &dims);
 	IvfpqCheckDims(state->model->meta.dims, dims);
 	if (ivfpq_keep_queries)
-		IvfpqKeepQuery(state->index, vector, dims);
+		IvfpqLogQuery(state->index, vector, dims);
 	transformed = palloc(dims * sizeof(float));
 	IvfpqTransform(state->index, state->model, vector, transformed);
 	IvfpqSearchInit(&state->search, state->index, state->model);
