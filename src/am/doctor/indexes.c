@@ -59,7 +59,7 @@ find(const Patient *patient, const char *state, const char *advice)
 
 /* What the first batch of a search takes, in words. */
 static char *
-describe_effort(const Patient *patient, const IvfpqEffort *effort)
+describe_params(const Patient *patient, const IvfpqSearchParams *params)
 {
 	if (patient->inspection.meta.nlists == 0 &&
 		patient->index->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
@@ -69,12 +69,12 @@ describe_effort(const Patient *patient, const IvfpqEffort *effort)
 		return psprintf("not trained, searches are exact; VACUUM trains it when it holds %d, gpuvec_train from %d on",
 						IvfpqTrainRows(patient->index),
 						IvfpqLeastRows(patient->index));
-	if (effort->everything)
+	if (params->read_all)
 		return psprintf("a search at recall %g reads all of %d lists",
 						ivfpq_recall, patient->inspection.meta.nlists);
 	return psprintf("a search at recall %g begins with %d of %d lists and %d candidates",
-					ivfpq_recall, effort->probes,
-					patient->inspection.meta.nlists, effort->candidates);
+					ivfpq_recall, params->probes,
+					patient->inspection.meta.nlists, params->candidates);
 }
 
 static char *
@@ -94,25 +94,25 @@ describe_counts(const Patient *patient)
  * An index that has too few rows cannot be calibrated to do so.
  */
 static void
-find_recall(const Patient *patient, const IvfpqEffort *effort)
+find_recall(const Patient *patient, const IvfpqSearchParams *params)
 {
 	const IvfpqMetaData *meta = &patient->inspection.meta;
 	const IvfpqOptions *options = IvfpqGetOptions(patient->index);
 	int64		rows = patient->inspection.totals.rows +
 	patient->inspection.pending;
-	IvfpqEffort next;
+	IvfpqSearchParams next;
 
 	if (meta->nlists == 0)
 		return;
-	IvfpqGetEffort(&next, patient->index, meta, ivfpq_recall, 1);
+	IvfpqParamsForBatch(&next, patient->index, meta, ivfpq_recall, 1);
 	if (options->probes > 0 && ivfpq_probes == 0)
 		find(patient,
 			 psprintf("its option probes is %d: gpuvec.recall (%g) has no say in how many lists are read",
 					  options->probes, ivfpq_recall),
 			 psprintf("ALTER INDEX %s RESET (probes)", patient->name));
-	else if (ivfpq_recall < 1 && next.everything)
+	else if (ivfpq_recall < 1 && next.read_all)
 		find(patient,
-			 psprintf(effort->everything ?
+			 psprintf(params->read_all ?
 					  "recall %g is more than it is calibrated for: each search reads the whole index" :
 					  "recall %g is more than it is calibrated for beyond ten rows: each search for more reads the whole index",
 					  ivfpq_recall),
@@ -218,10 +218,10 @@ find_memory(const Patient *patient)
 static void
 examine(Patient *patient, Relation heap)
 {
-	IvfpqEffort effort;
+	IvfpqSearchParams params;
 
 	IvfpqInspect(heap, patient->index, &patient->inspection);
-	IvfpqGetEffort(&effort, patient->index, &patient->inspection.meta,
+	IvfpqParamsForBatch(&params, patient->index, &patient->inspection.meta,
 				   ivfpq_recall, 0);
 	patient->counted = IvfpqCountersGet(patient->oid, &patient->counts);
 	find(patient,
@@ -229,10 +229,10 @@ examine(Patient *patient, Relation heap)
 				  patient->inspection.meta.version,
 				  (long long) (patient->inspection.totals.rows +
 							   patient->inspection.pending),
-				  describe_effort(patient, &effort),
+				  describe_params(patient, &params),
 				  describe_counts(patient)),
 		 patient->inspection.advice);
-	find_recall(patient, &effort);
+	find_recall(patient, &params);
 	find_memory(patient);
 	find_in_counts(patient);
 	find_mirror(patient);

@@ -61,22 +61,22 @@ show_conditions(IvfpqFilterScan *state, List *ancestors, ExplainState *es)
 
 /* What a scan of the index begins with; how much that is, is an estimate. */
 static void
-show_effort(Oid indexid, double recall, ExplainState *es)
+show_params(Oid indexid, double recall, ExplainState *es)
 {
 	Relation	index;
 	IvfpqMetaData meta;
-	IvfpqEffort effort;
+	IvfpqSearchParams params;
 
 	ExplainPropertyFloat("Recall", NULL, recall, 3, es);
 	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(indexid)))
 		return;					/* hypothetical */
 	index = index_open(indexid, AccessShareLock);
 	IvfpqMetaRead(index, &meta);
-	IvfpqGetEffort(&effort, index, &meta, recall, 0);
-	if (es->costs && !effort.everything)
+	IvfpqParamsForBatch(&params, index, &meta, recall, 0);
+	if (es->costs && !params.read_all)
 	{
-		ExplainPropertyInteger("Probes", NULL, effort.probes, es);
-		ExplainPropertyInteger("Candidates", NULL, effort.candidates, es);
+		ExplainPropertyInteger("Probes", NULL, params.probes, es);
+		ExplainPropertyInteger("Candidates", NULL, params.candidates, es);
 	}
 	index_close(index, AccessShareLock);
 }
@@ -134,7 +134,7 @@ IvfpqExplainFilter(CustomScanState *node, List *ancestors, ExplainState *es)
 	IndexScan  *index = (IndexScan *) state->index->ss.ps.plan;
 
 	show_conditions(state, ancestors, es);
-	show_effort(index->indexid, IvfpqFilterRecall(state), es);
+	show_params(index->indexid, IvfpqFilterRecall(state), es);
 	if (es->analyze && state->index->iss_ScanDesc != NULL)
 		show_work(state->index->iss_ScanDesc, es);
 }
@@ -158,7 +158,7 @@ explain_index_scan(PlanState *planstate, List *ancestors,
 		!(es->costs || es->analyze) || !IvfpqIsOursByOid(scan->indexid) ||
 		(ancestors != NIL && IvfpqIsFilterScan(linitial(ancestors))))
 		return;
-	show_effort(scan->indexid, ivfpq_recall, es);
+	show_params(scan->indexid, ivfpq_recall, es);
 	if (es->analyze && state->iss_ScanDesc != NULL)
 		show_work(state->iss_ScanDesc, es);
 }

@@ -108,12 +108,12 @@ extern void IvfpqBulkCount(IvfpqBulk *bulk, bool more);
 
 /* size.c */
 extern bool IvfpqBulkParams(IvfpqBulk *bulk, double rows, int drained,
-							IvfpqEffort *effort, bool *is_last);
+							IvfpqSearchParams *params, bool *is_last);
 extern Size IvfpqBulkSliceBytes(const IvfpqBulk *bulk,
-								const IvfpqEffort *effort);
+								const IvfpqSearchParams *params);
 extern int	IvfpqBulkSearches(const IvfpqBulk *bulk);
-extern int	IvfpqBulkTogether(const IvfpqBulk *bulk, const IvfpqEffort *effort);
-extern bool IvfpqBulkFits(const IvfpqBulk *bulk, const IvfpqEffort *effort);
+extern int	IvfpqBulkTogether(const IvfpqBulk *bulk, const IvfpqSearchParams *params);
+extern bool IvfpqBulkFits(const IvfpqBulk *bulk, const IvfpqSearchParams *params);
 extern int	IvfpqBulkPortion(IvfpqBulk *bulk);
 
 /* rounds.c */

@@ -47,7 +47,7 @@ IvfpqBulkCost(Relation heap, Relation index, double n, int dims, int k,
 	double		row = IVFPQ_FETCH_NS + dims * IVFPQ_DIMENSION_NS;
 	double		pending;		/* rows, which every query is compared with */
 	double		postings;
-	IvfpqEffort effort;
+	IvfpqSearchParams params;
 	bool		is_last;
 
 	bulk.model = IvfpqModelGet(index);
@@ -59,15 +59,15 @@ IvfpqBulkCost(Relation heap, Relation index, double n, int dims, int k,
 	bulk.everything = pending > IVFPQ_MIN_RERANKED;
 	pending *= IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS;
 	postings = *rows * meta->lists_per_row / meta->nlists;
-	if (!IvfpqBulkParams(&bulk, Max(k, IVFPQ_FIRST_ROWS), 0, &effort,
+	if (!IvfpqBulkParams(&bulk, Max(k, IVFPQ_FIRST_ROWS), 0, &params,
 						 &is_last))
 		return *rows * (IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS);
 	if (IvfpqServerIsWanted())
-		return pending + n * (effort.candidates * row + ANSWER_NS);
+		return pending + n * (params.candidates * row + ANSWER_NS);
 	return pending +
-		n * (effort.candidates * row +
-			 effort.probes * postings * bulk.model->gv.m * IVFPQ_LOOKUP_NS +
-			 IvfpqCentroidsToCompare(meta, effort.probes, effort.deep) *
+		n * (params.candidates * row +
+			 params.probes * postings * bulk.model->gv.m * IVFPQ_LOOKUP_NS +
+			 IvfpqCentroidsToCompare(meta, params.probes, params.beyond_parents) *
 			 dims * IVFPQ_LOOKUP_NS);
 }
 

@@ -38,7 +38,7 @@
 /* A round: how much it takes, for whom. */
 typedef struct Round
 {
-	IvfpqEffort effort;
+	IvfpqSearchParams params;
 	bool		is_last;		/* it takes all lists that may be read */
 	int		   *active;			/* [nactive] numbers of queries */
 	int			nactive;
@@ -65,7 +65,7 @@ static void
 find_some_lists(IvfpqBulk *bulk, Round *round, int first, int n)
 {
 	IvfpqSearch *search = &bulk->searches[0];
-	int			probes = round->effort.probes;
+	int			probes = round->params.probes;
 	const float *vectors[NEAR_TOGETHER];
 	GvTopK		lists[NEAR_TOGETHER] = {{0}};
 
@@ -78,7 +78,7 @@ find_some_lists(IvfpqBulk *bulk, Round *round, int first, int n)
 		lists[i].ids = round->lists + at;
 		lists[i].scores = round->scores + at;
 	}
-	search->query.deep = round->effort.deep;
+	search->query.deep = round->params.beyond_parents;
 	IvfpqNearestListsBulk(bulk->index, bulk->model, &search->query, vectors, n,
 						  lists);
 	for (int i = 0; i < n; i++)
@@ -104,7 +104,7 @@ find_lists(IvfpqBulk *bulk, Round *round)
 static void
 set_search(IvfpqBulk *bulk, const Round *round, int i, IvfpqSearch *search)
 {
-	int			probes = round->effort.probes;
+	int			probes = round->params.probes;
 
 	IvfpqSearchQuery(search, bulk->asked[round->left[i]].vector);
 	IvfpqTopKResize(&search->lists, probes);
@@ -119,7 +119,7 @@ set_search(IvfpqBulk *bulk, const Round *round, int i, IvfpqSearch *search)
 static void
 find_candidates(IvfpqBulk *bulk, Round *round)
 {
-	int			at_a_time = IvfpqBulkTogether(bulk, &round->effort);
+	int			at_a_time = IvfpqBulkTogether(bulk, &round->params);
 
 	find_lists(bulk, round);
 	for (int first = 0; first < round->nleft; first += at_a_time)
@@ -129,13 +129,13 @@ find_candidates(IvfpqBulk *bulk, Round *round)
 		for (int s = 0; s < n; s++)
 			set_search(bulk, round, (int) (uint32) round->order[first + s],
 					   &bulk->searches[s]);
-		IvfpqSearchTogether(bulk->searches, n, round->effort.candidates);
+		IvfpqSearchTogether(bulk->searches, n, round->params.candidates);
 		for (int s = 0; s < n; s++)
 		{
 			uint64		order = round->order[first + s];
 
 			IvfpqBulkTake(bulk, &bulk->searches[s], round->left[(uint32) order],
-						  (uint32) (order >> 32), round->effort.candidates);
+						  (uint32) (order >> 32), round->params.candidates);
 		}
 	}
 }
@@ -150,7 +150,7 @@ take_answer(void *arg, IvfpqSearch *search, int i, bool found)
 	CHECK_FOR_INTERRUPTS();
 	if (found)
 		IvfpqBulkTake(asked->bulk, search, round->active[i],
-					  search->remote.nearest, round->effort.candidates);
+					  search->remote.nearest, round->params.candidates);
 	else
 		round->left[round->nleft++] = round->active[i];
 }
@@ -189,10 +189,10 @@ ask_candidates(IvfpqBulk *bulk, Round *round)
 		round->nleft = round->nactive;
 		return;
 	}
-	bulk->searches[0].query.deep = round->effort.deep;
+	bulk->searches[0].query.deep = round->params.beyond_parents;
 	IvfpqSearchBulkRemote(&bulk->searches[0], slice_vectors(bulk, round),
-						  round->nactive, round->effort.probes,
-						  round->effort.candidates, take_answer, &asked);
+						  round->nactive, round->params.probes,
+						  round->params.candidates, take_answer, &asked);
 }
 
 /* Search for the slice's queries, and measure what was found. */
@@ -201,7 +201,7 @@ search_slice(IvfpqBulk *bulk, Round *round)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(bulk->round);
 	Size		n = round->nactive;
-	Size		probes = round->effort.probes;
+	Size		probes = round->params.probes;
 
 	round->lists = palloc_extended(n * probes * sizeof(uint64),
 								   MCXT_ALLOC_HUGE);
@@ -232,7 +232,7 @@ is_answered(const IvfpqBulk *bulk, const Round *round,
 			const IvfpqBulkQuery *query)
 {
 	double		seen = 1;
-	double		good = round->effort.quota;
+	double		good = round->params.quota;
 
 	if (query->invisible > 0)
 		seen = 1 - (double) query->invisible / query->fetched;
@@ -250,7 +250,7 @@ is_answered(const IvfpqBulk *bulk, const Round *round,
 static int
 search_round(IvfpqBulk *bulk, Round *round, int *active, int n, int *drained)
 {
-	Size		bytes = IvfpqBulkSliceBytes(bulk, &round->effort);
+	Size		bytes = IvfpqBulkSliceBytes(bulk, &round->params);
 	int			at_a_time = (int) Max(1, Min((Size) n, IvfpqMemoryLimit() /
 											 2 / bytes));
 	int			nleft = 0;
@@ -267,15 +267,15 @@ search_round(IvfpqBulk *bulk, Round *round, int *active, int n, int *drained)
 			if (is_answered(bulk, round, query))
 				continue;
 			if (query->is_drained)
-				*drained = round->effort.probes;
+				*drained = round->params.probes;
 			active[nleft++] = active[i];
 		}
 	}
 	bulk->report.batches++;
 	if (bulk->report.probes == 0)
 	{
-		bulk->report.probes = round->effort.probes;
-		bulk->report.candidates = round->effort.candidates;
+		bulk->report.probes = round->params.probes;
+		bulk->report.candidates = round->params.candidates;
 	}
 	return nleft;
 }
@@ -295,8 +295,8 @@ search_portion(IvfpqBulk *bulk)
 		active[i] = i;
 	for (; n > 0; rows = Max(rows * ROUND_GROWTH, IVFPQ_BULK_SECOND))
 	{
-		if (!IvfpqBulkParams(bulk, rows, drained, &round.effort, &round.is_last) ||
-			!IvfpqBulkFits(bulk, &round.effort))
+		if (!IvfpqBulkParams(bulk, rows, drained, &round.params, &round.is_last) ||
+			!IvfpqBulkFits(bulk, &round.params))
 		{
 			for (int i = 0; i < n; i++)
 				IvfpqBulkForget(bulk, active[i]);

@@ -14,18 +14,18 @@
 
 /* Would a scan rather make a pass than take that much?  See fullpass.c. */
 static bool
-full_pass_is_better(const IvfpqBulk *bulk, const IvfpqEffort *effort)
+full_pass_is_better(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 {
-	if (effort->unreached)
+	if (params->recall_unreached)
 		return true;
-	if (effort->candidates > IVFPQ_MIN_RERANKED &&
+	if (params->candidates > IVFPQ_MIN_RERANKED &&
 		!IvfpqHasRows(bulk->index, &bulk->model->meta,
-					  effort->candidates / IVFPQ_RERANKED_FRACTION))
+					  params->candidates / IVFPQ_RERANKED_FRACTION))
 		return true;
-	return ivfpq_order == IVFPQ_ORDER_STRICT && !effort->known &&
-		effort->quota > IVFPQ_BULK_SECOND &&
+	return ivfpq_order == IVFPQ_ORDER_STRICT && !params->calibrated &&
+		params->quota > IVFPQ_BULK_SECOND &&
 		!IvfpqHasRows(bulk->index, &bulk->model->meta,
-					  effort->quota / (1 - ivfpq_recall));
+					  params->quota / (1 - ivfpq_recall));
 }
 
 /* Copies that the lists have now, dead ones included. */
@@ -44,50 +44,50 @@ count_postings(IvfpqBulk *bulk)
  * already there have to be more lists.  *is_last: it takes all that may be read.
  */
 bool
-IvfpqBulkParams(IvfpqBulk *bulk, double rows, int drained, IvfpqEffort *effort,
+IvfpqBulkParams(IvfpqBulk *bulk, double rows, int drained, IvfpqSearchParams *params,
 				bool *is_last)
 {
 	const IvfpqMetaData *meta = &bulk->model->meta;
 	int			most = meta->nlists;
-	IvfpqEffort first;
+	IvfpqSearchParams first;
 
 	if (bulk->everything)
 		return false;
-	IvfpqEffortFor(effort, bulk->index, meta, ivfpq_recall,
+	IvfpqParamsForRows(params, bulk->index, meta, ivfpq_recall,
 				   Min(rows, PG_INT32_MAX));
-	if (effort->everything)
+	if (params->read_all)
 		return false;
 	if (ivfpq_max_probes > 0)
 	{
-		IvfpqGetEffort(&first, bulk->index, meta, ivfpq_recall, 0);
+		IvfpqParamsForBatch(&first, bulk->index, meta, ivfpq_recall, 0);
 		most = Min(most, Max(ivfpq_max_probes, first.probes));
 	}
-	if (full_pass_is_better(bulk, effort))
+	if (full_pass_is_better(bulk, params))
 	{
 		if (ivfpq_max_probes == 0)
 			return false;
-		effort->probes = most;
-		effort->candidates = PG_INT32_MAX / 4;
+		params->probes = most;
+		params->candidates = PG_INT32_MAX / 4;
 	}
-	if (effort->probes <= drained)
-		effort->probes = 2 * drained;
-	effort->probes = Min(effort->probes, most);
-	*is_last = effort->probes == most;
+	if (params->probes <= drained)
+		params->probes = 2 * drained;
+	params->probes = Min(params->probes, most);
+	*is_last = params->probes == most;
 
 	/*
 	 * The one more is not found, which tells that there is none.  Where
 	 * others have inserted so many meanwhile that it is, the next round
 	 * counts anew.
 	 */
-	if (effort->candidates > IVFPQ_FEW_CANDIDATES)
-		effort->candidates = (int) Min(effort->candidates,
+	if (params->candidates > IVFPQ_FEW_CANDIDATES)
+		params->candidates = (int) Min(params->candidates,
 									   count_postings(bulk) + 1);
 	return true;
 }
 
 /* Bytes that a query takes in a slice of a round. */
 Size
-IvfpqBulkSliceBytes(const IvfpqBulk *bulk, const IvfpqEffort *effort)
+IvfpqBulkSliceBytes(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 {
 	Size		candidate = 2 * sizeof(uint64); /* keys, and to sort them */
 
@@ -98,15 +98,15 @@ IvfpqBulkSliceBytes(const IvfpqBulk *bulk, const IvfpqEffort *effort)
 	if (IvfpqServerIsWanted())
 		candidate += (Size) bulk->model->meta.lists_per_row *
 			(sizeof(GvHit) + sizeof(GvBound));
-	return (Size) effort->candidates * candidate + 2 * sizeof(uint64) +
-		(Size) effort->probes * (sizeof(uint64) + sizeof(float));
+	return (Size) params->candidates * candidate + 2 * sizeof(uint64) +
+		(Size) params->probes * (sizeof(uint64) + sizeof(float));
 }
 
 /* Bytes that a search takes. */
 static Size
-search_bytes(const IvfpqBulk *bulk, const IvfpqEffort *effort)
+search_bytes(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 {
-	int64		capacity = (int64) effort->candidates *
+	int64		capacity = (int64) params->candidates *
 	bulk->model->meta.lists_per_row;
 
 	return gv_scan_scratch(bulk->model->gv.m,
@@ -127,18 +127,18 @@ IvfpqBulkSearches(const IvfpqBulk *bulk)
 
 /* Searches to have under way at once. */
 int
-IvfpqBulkTogether(const IvfpqBulk *bulk, const IvfpqEffort *effort)
+IvfpqBulkTogether(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 {
 	return (int) Max(1, Min((Size) bulk->nsearches, TOGETHER_BYTES /
-							search_bytes(bulk, effort)));
+							search_bytes(bulk, params)));
 }
 
 /* Does a round for one query fit?  As in a scan, a small one always does. */
 bool
-IvfpqBulkFits(const IvfpqBulk *bulk, const IvfpqEffort *effort)
+IvfpqBulkFits(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 {
-	return effort->candidates <= IVFPQ_FEW_CANDIDATES ||
-		IvfpqBulkSliceBytes(bulk, effort) + search_bytes(bulk, effort) <=
+	return params->candidates <= IVFPQ_FEW_CANDIDATES ||
+		IvfpqBulkSliceBytes(bulk, params) + search_bytes(bulk, params) <=
 		IvfpqMemoryLimit();
 }
 
@@ -149,12 +149,12 @@ IvfpqBulkPortion(IvfpqBulk *bulk)
 	Size		bytes = sizeof(IvfpqBulkQuery) + sizeof(int) +
 	2 * sizeof(double) + bulk->k * sizeof(IvfpqBulkRow) +
 	(Size) bulk->queries.dims * 2 * sizeof(float);
-	IvfpqEffort effort;
+	IvfpqSearchParams params;
 	bool		is_last;
 
 	if (bulk->model->meta.nlists > 0 &&
-		IvfpqBulkParams(bulk, Max(bulk->k, IVFPQ_FIRST_ROWS), 0, &effort,
+		IvfpqBulkParams(bulk, Max(bulk->k, IVFPQ_FIRST_ROWS), 0, &params,
 						&is_last))
-		bytes += IvfpqBulkSliceBytes(bulk, &effort);
+		bytes += IvfpqBulkSliceBytes(bulk, &params);
 	return (int) Max(1, Min(IvfpqMemoryLimit() / bytes, IVFPQ_BULK_PORTION));
 }

@@ -164,11 +164,11 @@ rerank_pending(IvfpqScan *state)
 static int
 most_probes(const IvfpqScan *state)
 {
-	IvfpqEffort first;
+	IvfpqSearchParams first;
 
 	if (ivfpq_max_probes == 0)
 		return state->model->meta.nlists;
-	IvfpqGetEffort(&first, state->index, &state->model->meta, state->recall,
+	IvfpqParamsForBatch(&first, state->index, &state->model->meta, state->recall,
 				   0);
 	return Min(state->model->meta.nlists,
 			   Max(ivfpq_max_probes, first.probes));
@@ -185,19 +185,19 @@ most_probes(const IvfpqScan *state)
 static bool
 size_batch(IvfpqScan *state, bool *last)
 {
-	IvfpqEffort *effort = &state->effort;
+	IvfpqSearchParams *params = &state->params;
 	int			most;
 	bool		is_last = false;
 
 	IvfpqDepthNext(state);
-	state->search.query.deep = effort->deep ||
-		effort->quota > IVFPQ_PARENTS_ROWS;
+	state->search.query.deep = params->beyond_parents ||
+		params->quota > IVFPQ_PARENTS_ROWS;
 	if (state->batch == 0)
 	{
-		state->report.probes = effort->probes;
-		state->report.candidates = effort->candidates;
+		state->report.probes = params->probes;
+		state->report.candidates = params->candidates;
 	}
-	if (effort->everything ||
+	if (params->read_all ||
 		(state->batch == 0 && !rerank_pending(state)))
 		return false;
 	most = most_probes(state);
@@ -206,23 +206,23 @@ size_batch(IvfpqScan *state, bool *last)
 		if (ivfpq_max_probes == 0)
 			return false;
 		is_last = true;
-		effort->probes = most;
-		effort->candidates = PG_INT32_MAX / 4;	/* all there are */
+		params->probes = most;
+		params->candidates = PG_INT32_MAX / 4;	/* all there are */
 	}
-	if (state->is_drained && effort->probes <= state->drained)
-		effort->probes = 2 * state->drained;
-	effort->probes = Min(effort->probes, most);
-	*last = effort->probes == most;
+	if (state->is_drained && params->probes <= state->drained)
+		params->probes = 2 * state->drained;
+	params->probes = Min(params->probes, most);
+	*last = params->probes == most;
 	if (state->asks_keys)
 		IvfpqScanAimKeys(state, most, is_last);
-	else if (effort->candidates > IVFPQ_FEW_CANDIDATES)
+	else if (params->candidates > IVFPQ_FEW_CANDIDATES)
 	{
-		int64		postings = IvfpqSearchCount(&state->search, effort->probes);
+		int64		postings = IvfpqSearchCount(&state->search, params->probes);
 
 		/* the one more is not found, which tells that there is none */
-		effort->candidates = Min(effort->candidates, postings + 1);
+		params->candidates = Min(params->candidates, postings + 1);
 	}
-	return IvfpqBatchFits(state, effort->probes, effort->candidates);
+	return IvfpqBatchFits(state, params->probes, params->candidates);
 }
 
 /*
@@ -238,13 +238,13 @@ take_candidates(IvfpqScan *state)
 	int64		n = candidates->count;
 	uint64	   *ordered;
 
-	state->quota = state->effort.quota;
-	state->depth = state->effort.quota;
+	state->quota = state->params.quota;
+	state->depth = state->params.quota;
 	if (state->search.addresses)
 		bound_rows(state, candidates->ids, n);
 	else
 	{
-		n = Min(n, state->effort.quota);
+		n = Min(n, state->params.quota);
 		ordered = palloc_extended(Max(n, 1) * sizeof(uint64),
 								  MCXT_ALLOC_HUGE);
 		memcpy(ordered, candidates->ids, n * sizeof(uint64));
@@ -260,7 +260,7 @@ take_candidates(IvfpqScan *state)
 void
 IvfpqNextBatch(IvfpqScan *state)
 {
-	IvfpqEffort *effort = &state->effort;
+	IvfpqSearchParams *params = &state->params;
 	MemoryContext oldcontext = MemoryContextSwitchTo(state->batches);
 	bool		last;
 
@@ -287,10 +287,10 @@ IvfpqNextBatch(IvfpqScan *state)
 	}
 	else
 	{
-		IvfpqSearchRun(&state->search, effort->probes, effort->candidates);
+		IvfpqSearchRun(&state->search, params->probes, params->candidates);
 		state->is_drained = state->search.found_all &&
-			state->search.candidates.count < effort->candidates;
-		state->drained = effort->probes;
+			state->search.candidates.count < params->candidates;
+		state->drained = params->probes;
 		state->exhausted = last && state->is_drained;
 	}
 	if (state->asks_keys && state->goal.everything)

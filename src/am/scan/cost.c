@@ -196,20 +196,20 @@ demand_candidates(Demand *demand, const IvfpqMetaData *meta,
 
 /* The effort of a batch for rows whose keys fulfill a condition. */
 static void
-get_effort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
+get_params(IvfpqSearchParams *params, Relation index, const IvfpqMetaData *meta,
 		   int batch, double share)
 {
 	double		rows;
 
-	IvfpqGetEffort(effort, index, meta, ivfpq_recall, batch);
+	IvfpqParamsForBatch(params, index, meta, ivfpq_recall, batch);
 	if (share >= 1)
 		return;
-	rows = effort->quota;
-	IvfpqEffortFor(effort, index, meta, ivfpq_recall,
+	rows = params->quota;
+	IvfpqParamsForRows(params, index, meta, ivfpq_recall,
 				   Min(IvfpqSpreadRows(rows / Max(share, IVFPQ_LEAST_SHARE),
 									   true), PG_INT32_MAX));
-	effort->candidates = IvfpqKeyCandidates(effort->candidates, share);
-	effort->quota = (int64) rows;
+	params->candidates = IvfpqKeyCandidates(params->candidates, share);
+	params->quota = (int64) rows;
 }
 
 /* `share`: of the rows those whose keys fulfill what is asked of them. */
@@ -219,7 +219,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 {
 	Relation	index;
 	IvfpqMetaData meta;
-	IvfpqEffort effort;
+	IvfpqSearchParams params;
 
 	memset(demand, 0, sizeof(*demand));
 	if (info->hypothetical)		/* nothing to open: as if it had one list */
@@ -234,33 +234,33 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 	demand->rows = (double) IvfpqPendingEstimate(index);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
 	demand->rows = Min(demand->rows, tuples);
-	get_effort(&effort, index, &meta, 0, share);
-	if (meta.nlists > 0 && effort.everything)
+	get_params(&params, index, &meta, 0, share);
+	if (meta.nlists > 0 && params.read_all)
 	{
 		demand->pages = info->pages;
 		demand->rows = tuples * share;
 	}
 	else if (meta.nlists > 0)
 	{
-		double		probed = (double) effort.probes / meta.nlists;
+		double		probed = (double) params.probes / meta.nlists;
 		double		centroids = meta.codes - meta.centroids;
 		double		fixed = IvfpqModelPages(&meta) + 1 - centroids;
 		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
 		ceil(tuples / IvfpqRecordSlots(IvfpqRecordCodeBytes(meta.refine,
 															meta.dims)));
-		double		candidates = effort.candidates;
+		double		candidates = params.candidates;
 
-		demand->lists = effort.probes;
+		demand->lists = params.probes;
 		demand->centroids = meta.nlists;
 		demand->postings = tuples * meta.lists_per_row * probed;
 		demand->pages += fixed +
-			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes, false)) +
+			Min(centroids, IvfpqCentroidsToCompare(&meta, params.probes, false)) +
 			Max(info->pages - fixed - centroids - refine, 0) * probed;
-		get_effort(&effort, index, &meta, 1, share);
+		get_params(&params, index, &meta, 1, share);
 		/* where no number of candidates is enough, the rest is read */
 		demand_candidates(demand, &meta, candidates,
-						  (effort.everything ? tuples * share :
-						   effort.candidates) / effort.quota,
+						  (params.read_all ? tuples * share :
+						   params.candidates) / params.quota,
 						  tuples * share, refine);
 	}
 	index_close(index, NoLock);
@@ -378,7 +378,7 @@ IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
 	const IndexOptInfo *info = path->indexinfo;
 	double		tuples = Max(info->tuples, 1);
 	IvfpqMetaData meta;
-	IvfpqEffort effort;
+	IvfpqSearchParams params;
 	Relation	index;
 	double		random_page;
 	double		seq_page;
@@ -389,15 +389,15 @@ IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
 		return REFUSED_COST;
 	index = index_open(info->indexoid, NoLock);
 	IvfpqMetaRead(index, &meta);
-	IvfpqEffortFor(&effort, index, &meta, recall, Min(depth, PG_INT32_MAX));
+	IvfpqParamsForRows(&params, index, &meta, recall, Min(depth, PG_INT32_MAX));
 	index_close(index, NoLock);
-	if (effort.everything)
+	if (params.read_all)
 		return REFUSED_COST;
 	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
-	share = (double) effort.probes / meta.nlists;
-	candidates = Min(effort.candidates, tuples) * path->indexselectivity;
+	share = (double) params.probes / meta.nlists;
+	candidates = Min(params.candidates, tuples) * path->indexselectivity;
 	return seq_page * info->pages * share +
-		(random_page - seq_page) * Min((double) effort.probes, info->pages) +
+		(random_page - seq_page) * Min((double) params.probes, info->pages) +
 		cpu_operator_cost * (meta.nlists + tuples * meta.lists_per_row * share) +
 		heap_cost(info->rel, candidates, random_page, seq_page) +
 		candidates * (cpu_tuple_cost + per_row);

@@ -319,7 +319,7 @@ IvfpqDepthNeedsFullPass(const IvfpqScan *state)
 
 /* What a batch takes that goes so deep, of rows that fulfill conditions on keys. */
 static void
-params_at(const IvfpqScan *state, double depth, IvfpqEffort *effort)
+params_at(const IvfpqScan *state, double depth, IvfpqSearchParams *params)
 {
 	const IvfpqMetaData *meta = &state->model->meta;
 	double		among;
@@ -330,14 +330,14 @@ params_at(const IvfpqScan *state, double depth, IvfpqEffort *effort)
 	spread = among;
 	if (IvfpqDepthIsSpread(state))
 		spread = IvfpqSpreadRows(among, !is_filtered(state));
-	IvfpqEffortWithin(effort, state->index, meta, state->recall, among,
+	IvfpqParamsForMatches(params, state->index, meta, state->recall, among,
 					  spread);
 	if (state->asks_keys)
-		effort->candidates = IvfpqKeyCandidates(effort->candidates,
+		params->candidates = IvfpqKeyCandidates(params->candidates,
 												state->key_share);
 	if (is_filtered(state))
-		effort->candidates = Max(effort->candidates, (int) depth);
-	effort->quota = (int64) depth;
+		params->candidates = Max(params->candidates, (int) depth);
+	params->quota = (int64) depth;
 }
 
 /* The time of that. */
@@ -345,16 +345,16 @@ static double
 batch_ns(const IvfpqScan *state, double depth, double share)
 {
 	const IvfpqMetaData *meta = &state->model->meta;
-	IvfpqEffort effort;
+	IvfpqSearchParams params;
 	double		postings;
 	double		fetched;
 	double		records = 0;
 
-	params_at(state, depth, &effort);
+	params_at(state, depth, &params);
 	postings = Min(meta->rows_at_calibration,
 				 IvfpqRowsAbout(state->index, meta)) * meta->lists_per_row *
-		effort.probes / meta->nlists;
-	fetched = effort.candidates;
+		params.probes / meta->nlists;
+	fetched = params.candidates;
 	if (state->search.addresses)
 	{
 		records = fetched;
@@ -362,7 +362,7 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 	}
 	return postings * meta->pq_dim * IVFPQ_LOOKUP_NS +
 		records * (IVFPQ_RECORD_NS + IVFPQ_RECORD_DIMENSION_NS * meta->dims) +
-		effort.candidates * CANDIDATE_NS +
+		params.candidates * CANDIDATE_NS +
 		Max(fetched - state->fetched, 0) *
 		(fetch_ns(state) + share * rerank_ns(state));
 }
@@ -532,7 +532,7 @@ IvfpqDepthNext(IvfpqScan *state)
 		depth = LEAST_GROWTH * state->depth;
 	if (is_filtered(state))
 		depth = IvfpqRadiusDepth(state, depth);
-	params_at(state, depth, &state->effort);
+	params_at(state, depth, &state->params);
 }
 
 /* The rows that the first n batches return of a scan that knows no limit. */
@@ -558,18 +558,18 @@ first_rows(const IvfpqScan *state, int n)
 static bool
 is_unknown(const IvfpqScan *state)
 {
-	const IvfpqEffort *effort = &state->effort;
+	const IvfpqSearchParams *params = &state->params;
 	double		share = 1 - state->recall;
 	bool		is_first = state->batch == 0;
 
 	if (!is_filtered(state))
 		is_first = wanted_rows(state) <= first_rows(state, share > 0 ? 2 : 1);
-	if (!state->is_strict || effort->known || is_first)
+	if (!state->is_strict || params->calibrated || is_first)
 		return false;
 	share *= is_filtered(state) ? MOST_UNKNOWN_FILTERED : MOST_UNKNOWN;
 	return share <= 0 ||
 		!IvfpqHasRows(state->index, &state->model->meta,
-					  effort->quota / state->key_share / share);
+					  params->quota / state->key_share / share);
 }
 
 /*
@@ -581,13 +581,13 @@ is_unknown(const IvfpqScan *state)
 static bool
 full_pass_is_better(const IvfpqScan *state)
 {
-	const IvfpqEffort *effort = &state->effort;
+	const IvfpqSearchParams *params = &state->params;
 
-	if (state->batch > 0 && effort->unreached && !state->asks_keys)
+	if (state->batch > 0 && params->recall_unreached && !state->asks_keys)
 		return true;
-	return state->batch > 0 && effort->candidates > IVFPQ_MIN_RERANKED &&
+	return state->batch > 0 && params->candidates > IVFPQ_MIN_RERANKED &&
 		!IvfpqHasRows(state->index, &state->model->meta,
-					  effort->candidates / IVFPQ_RERANKED_FRACTION);
+					  params->candidates / IVFPQ_RERANKED_FRACTION);
 }
 
 /*
@@ -624,7 +624,7 @@ IvfpqDepthManyInvisible(const IvfpqScan *state)
 	if (state->invisible == 0)
 		return false;
 	seen = 1 - (double) state->invisible / state->fetched;
-	return candidates * seen < (candidates + state->effort.quota) / 2.0;
+	return candidates * seen < (candidates + state->params.quota) / 2.0;
 }
 
 /*

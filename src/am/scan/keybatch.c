@@ -77,7 +77,7 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 	IvfpqKeyGoal *goal = &state->goal;
 
 	goal->recall = state->recall;
-	goal->rows = Max(state->effort.quota, 1);
+	goal->rows = Max(state->params.quota, 1);
 	goal->most_probes = most_probes;
 	goal->share = state->key_share;
 	goal->guess = guessed_share(state);
@@ -94,5 +94,5 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 		/* the one more is not found, which tells that there is none */
 		goal->candidates = (int) Min(goal->candidates, postings + 1);
 	}
-	state->effort.candidates = goal->candidates;
+	state->params.candidates = goal->candidates;
 }

@@ -107,7 +107,7 @@ typedef struct IvfpqScan
 	IvfpqModel *model;
 	IvfpqSearch search;			/* when trained */
 	IvfpqRerank *rerank;		/* unless the query is NULL */
-	IvfpqEffort effort;			/* of the batch under way */
+	IvfpqSearchParams params;			/* of the batch under way */
 	IvfpqKeyGoal goal;			/* the same, with conditions on keys */
 	IvfpqScanReport report;		/* less what is counted elsewhere */
 	bool		has_keys;		/* of an earlier scan; they outlive it */

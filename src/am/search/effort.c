@@ -260,7 +260,7 @@ share_left(Relation index, const IvfpqMetaData *meta)
  * without that: rows may be left near the query and nowhere else.
  */
 static void
-known_effort(const Known *known, const IvfpqMetaData *meta, double all,
+calibrated_params(const Known *known, const IvfpqMetaData *meta, double all,
 			 double rows, double left, double *probes, double *candidates)
 {
 	double		fewer_probes;
@@ -283,7 +283,7 @@ known_effort(const Known *known, const IvfpqMetaData *meta, double all,
  * instead is for the scan to say.
  */
 static void
-effort_in_vain(const IvfpqMetaData *meta, double rows, double *probes,
+unreached_params(const IvfpqMetaData *meta, double rows, double *probes,
 			   double *candidates)
 {
 	double		all = (double) meta->rows_at_calibration;
@@ -302,7 +302,7 @@ given(int setting, int option)
 
 /* The effort for the first so many rows. */
 void
-IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
+IvfpqParamsForRows(IvfpqSearchParams *params, Relation index, const IvfpqMetaData *meta,
 			   double recall, double rows)
 {
 	const IvfpqOptions *options = IvfpqGetOptions(index);
@@ -324,7 +324,7 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 		probes_factor = pow(PROBES_GROWTH,
 							log(factor) / log(CANDIDATES_GROWTH));
 	if (known.ndepths > 0)
-		known_effort(&known, meta,
+		calibrated_params(&known, meta,
 					 Max(meta->rows_at_calibration, index->rd_rel->reltuples),
 					 rows, left, &probes, &candidates);
 	else
@@ -336,7 +336,7 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 		known.nreached < meta->calibrated_depths &&
 		looked > depths[known.nreached - 1];
 	if (unreached)
-		effort_in_vain(meta, rows, &probes, &candidates);
+		unreached_params(meta, rows, &probes, &candidates);
 	if (named_probes > 0)
 		probes = named_probes * probes_factor;
 	if (named_candidates > 0)
@@ -346,15 +346,15 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	reached = meta->rows_at_calibration == 0 ?
 		recall <= IVFPQ_SURE_RECALL :
 		known.nreached > (looked > depths[0] ? SECOND : 0);
-	effort->known = known.nreached > 0 && named_probes == 0 &&
+	params->calibrated = known.nreached > 0 && named_probes == 0 &&
 		named_candidates == 0 && looked <= depths[known.nreached - 1];
-	effort->deep = looked > IVFPQ_PARENTS_ROWS;
-	effort->everything = meta->nlists == 0 ||
+	params->beyond_parents = looked > IVFPQ_PARENTS_ROWS;
+	params->read_all = meta->nlists == 0 ||
 		(named_probes == 0 && (recall >= 1 || !reached));
-	effort->unreached = !effort->everything && unreached;
-	effort->probes = (int) Max(1, Min(ceil(probes - 1e-6), meta->nlists));
-	effort->candidates = (int) Min(ceil(candidates - 1e-6), MOST_CANDIDATES);
-	effort->quota = (int64) rows;
+	params->recall_unreached = !params->read_all && unreached;
+	params->probes = (int) Max(1, Min(ceil(probes - 1e-6), meta->nlists));
+	params->candidates = (int) Min(ceil(candidates - 1e-6), MOST_CANDIDATES);
+	params->quota = (int64) rows;
 }
 
 /*
@@ -380,19 +380,19 @@ IvfpqSpreadRows(double rows, bool by_keys)
  * IvfpqSpreadRows says, but candidates among which the last of them are, too.
  */
 void
-IvfpqEffortWithin(IvfpqEffort *effort, Relation index,
+IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,
 				  const IvfpqMetaData *meta, double recall, double rows,
 				  double spread)
 {
-	IvfpqEffort last;
+	IvfpqSearchParams last;
 
-	IvfpqEffortFor(effort, index, meta, recall, Min(rows, PG_INT32_MAX));
+	IvfpqParamsForRows(params, index, meta, recall, Min(rows, PG_INT32_MAX));
 	if (spread >= rows)
 		return;
-	last = *effort;
-	IvfpqEffortFor(effort, index, meta, recall, Min(spread, PG_INT32_MAX));
-	effort->candidates = last.candidates;
-	effort->known = last.known;
+	last = *params;
+	IvfpqParamsForRows(params, index, meta, recall, Min(spread, PG_INT32_MAX));
+	params->candidates = last.candidates;
+	params->calibrated = last.calibrated;
 }
 
 /*
@@ -433,12 +433,12 @@ IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double wanted)
 
 /* The effort of a batch, 0 the first, of a scan that knows no limit. */
 void
-IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
+IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index, const IvfpqMetaData *meta,
 			   double recall, int batch)
 {
 	double		rows = IvfpqBatchRows(index, meta, 0);
 
 	for (; batch > 0; batch--)
 		rows = IvfpqBatchRows(index, meta, rows + 1);
-	IvfpqEffortFor(effort, index, meta, recall, Min(rows, PG_INT32_MAX));
+	IvfpqParamsForRows(params, index, meta, recall, Min(rows, PG_INT32_MAX));
 }

@@ -30,27 +30,27 @@
 #define IVFPQ_RECORD_NS			300.0	/* a refine record instead */
 #define IVFPQ_RECORD_DIMENSION_NS	0.4
 
-typedef struct IvfpqEffort
+typedef struct IvfpqSearchParams
 {
 	int			probes;
 	int			candidates;
 	int64		quota;			/* rows given out by the end of the batch */
-	bool		everything;		/* read all lists and measure all rows */
-	bool		unreached;		/* calibration did not reach the recall so
+	bool		read_all;		/* read all lists and measure all rows */
+	bool		recall_unreached;		/* calibration did not reach the recall so
 								 * deep */
-	bool		known;			/* calibration tells of so many rows */
-	bool		deep;			/* it took so many for more than
+	bool		calibrated;			/* calibration tells of so many rows */
+	bool		beyond_parents;			/* it took so many for more than
 								 * IVFPQ_PARENTS_ROWS */
-} IvfpqEffort;
+} IvfpqSearchParams;
 
 extern int	IvfpqFormulaProbes(const IvfpqMetaData *meta);
 extern int	IvfpqFormulaCandidates(const IvfpqMetaData *meta);
 extern double IvfpqBeyondTargets(double recall, double known, double lower,
 								 double upper);
-extern void IvfpqEffortFor(IvfpqEffort *effort, Relation index,
+extern void IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 						   const IvfpqMetaData *meta, double recall,
 						   double rows);
-extern void IvfpqEffortWithin(IvfpqEffort *effort, Relation index,
+extern void IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,
 							  const IvfpqMetaData *meta, double recall,
 							  double rows, double spread);
 extern double IvfpqSpreadRows(double rows, bool by_keys);
@@ -58,7 +58,7 @@ extern int	IvfpqKeyCandidates(int candidates, double share);
 extern double IvfpqKnownRows(const IvfpqMetaData *meta, double recall);
 extern double IvfpqBatchRows(Relation index, const IvfpqMetaData *meta,
 							 double wanted);
-extern void IvfpqGetEffort(IvfpqEffort *effort, Relation index,
+extern void IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
 						   const IvfpqMetaData *meta, double recall,
 						   int batch);
 

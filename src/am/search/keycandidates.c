@@ -107,22 +107,22 @@ typedef struct Reading
 	bool		left_out;		/* copies were, before more were kept */
 	bool		by_server;		/* gpuvecd reads, */
 	int			asked;			/* and was asked for so many rows */
-	IvfpqEffort effort;			/* what the share asks for */
+	IvfpqSearchParams params;			/* what the share asks for */
 } Reading;
 
 /* What as many rows take as hold those wanted. */
 static void
-get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
-		   IvfpqEffort *effort)
+get_params(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
+		   IvfpqSearchParams *params)
 {
 	double		among = goal->rows / Max(share, IVFPQ_LEAST_SHARE);
 
-	IvfpqEffortWithin(effort, search->index, &search->model->meta,
+	IvfpqParamsForMatches(params, search->index, &search->model->meta,
 					  goal->recall, among, goal->is_spread ?
 					  IvfpqSpreadRows(among, goal->by_keys) : among);
-	effort->probes = Min(effort->probes, goal->most_probes);
-	if (goal->is_far || effort->probes > NEARLY_ALL * goal->most_probes)
-		effort->probes = goal->most_probes;
+	params->probes = Min(params->probes, goal->most_probes);
+	if (goal->is_far || params->probes > NEARLY_ALL * goal->most_probes)
+		params->probes = goal->most_probes;
 }
 
 /* How many candidates a search keeps, whatever the share will be. */
@@ -134,12 +134,12 @@ IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 
 	for (double share = 1; share == 1 || goal->rows / share < all; share /= 4)
 	{
-		IvfpqEffort effort;
+		IvfpqSearchParams params;
 
-		/* whose candidates are those of get_effort, for half the work */
-		IvfpqEffortFor(&effort, search->index, &search->model->meta,
+		/* whose candidates are those of get_params, for half the work */
+		IvfpqParamsForRows(&params, search->index, &search->model->meta,
 					   goal->recall, Min(goal->rows / share, PG_INT32_MAX));
-		most = Max(most, IvfpqKeyCandidates(effort.candidates, share));
+		most = Max(most, IvfpqKeyCandidates(params.candidates, share));
 	}
 	return (int) Min(ceil(KEPT_BEYOND * most), PG_INT32_MAX / 4);
 }
@@ -154,10 +154,10 @@ rank_lists(Reading *reading, int wanted)
 	int			kept = 0;
 
 	if (reading->nread > 0)
-		n = Max(Min(RANKED_LATER * reading->effort.probes,
+		n = Max(Min(RANKED_LATER * reading->params.probes,
 					RANKED_AT_FIRST * (reading->nread + wanted)),
 				reading->nread + wanted);
-	search->query.deep = reading->effort.deep ||
+	search->query.deep = reading->params.beyond_parents ||
 		reading->goal->rows / reading->goal->share > IVFPQ_PARENTS_ROWS;
 	IvfpqSearchNearest(search, (int) Min(n, reading->goal->most_probes));
 	for (int i = 0; i < lists->count; i++)
@@ -238,8 +238,8 @@ tell_share(Reading *reading)
 	reading->flat_share = sums->matched / Max(sums->postings, 1);
 	reading->grows = reading->is_sure = reading->flat_share > GROWS * share;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
-	get_effort(search, goal, goal->share, &reading->effort);
-	if (reading->effort.probes > reading->nread)
+	get_params(search, goal, goal->share, &reading->params);
+	if (reading->params.probes > reading->nread)
 		return;
 	count = reading->by_server ? search->near_count :
 		IvfpqSampleCount(search, goal->rows);
@@ -254,7 +254,7 @@ tell_share(Reading *reading)
 		goal->is_far |= is_sure;
 		reading->grows = true;
 	}
-	get_effort(search, goal, goal->share, &reading->effort);
+	get_params(search, goal, goal->share, &reading->params);
 }
 
 /*
@@ -263,7 +263,7 @@ tell_share(Reading *reading)
 static int
 wanted_candidates(const Reading *reading)
 {
-	return IvfpqKeyCandidates(reading->effort.candidates,
+	return IvfpqKeyCandidates(reading->params.candidates,
 							  Max(reading->goal->share, reading->flat_share));
 }
 
@@ -284,7 +284,7 @@ count_candidates(const Reading *reading)
 		return n;
 	if (reading->by_server)
 		return found->count;
-	reach = IvfpqSampleReach(search, reading->effort.candidates,
+	reach = IvfpqSampleReach(search, reading->params.candidates,
 							 search->model->meta.lists_per_row);
 	for (; n < found->count; n++)
 		if (found->scores[n] > reach)
@@ -319,11 +319,11 @@ read_until_enough(Reading *reading, int wanted)
 		if (reading->nread == before)
 			break;
 		tell_share(reading);
-		if (reading->effort.everything)
+		if (reading->params.read_all)
 			break;
 		if (before == 0)
 			widen(reading);
-		wanted = Min(reading->effort.probes - reading->nread,
+		wanted = Min(reading->params.probes - reading->nread,
 					 MOST_GROWTH * reading->nread);
 	}
 }
@@ -353,14 +353,14 @@ ask_first(Reading *reading)
 {
 	const IvfpqKeyGoal *goal = reading->goal;
 	double		guess = goal->share >= 1 ? goal->guess : 0;
-	IvfpqEffort effort;
+	IvfpqSearchParams params;
 
-	get_effort(reading->search, goal, guess > 0 ? guess : goal->share, &effort);
+	get_params(reading->search, goal, guess > 0 ? guess : goal->share, &params);
 	reading->asked = goal->candidates;
 	if (guess > 0)
 		reading->asked = kept_rows(goal, ASKED_GUESSED,
-								   IvfpqKeyCandidates(effort.candidates, guess));
-	return times(reading, ASKED_BEYOND, effort.probes);
+								   IvfpqKeyCandidates(params.candidates, guess));
+	return times(reading, ASKED_BEYOND, params.probes);
 }
 
 /*
@@ -372,7 +372,7 @@ ask_next(Reading *reading)
 {
 	const IvfpqKeyGoal *goal = reading->goal;
 	const GvTopK *found = &reading->search->candidates;
-	int			wanted = reading->effort.probes;
+	int			wanted = reading->params.probes;
 	int			rows = reading->grows ? goal->candidates :
 	kept_rows(goal, 1, wanted_candidates(reading));
 
@@ -410,14 +410,14 @@ ask_until_enough(Reading *reading)
 		int			postings = rows * search->model->meta.lists_per_row;
 		double		rank = ceil(goal->rows * search->model->meta.lists_per_row);
 
-		search->query.deep = reading->effort.deep ||
+		search->query.deep = reading->params.beyond_parents ||
 			goal->rows / goal->share > IVFPQ_PARENTS_ROWS;
 		if (!IvfpqSearchRemote(search, wanted, postings, part_of(goal),
 							   (int) Min(rank, postings)))
 			return false;
 		reading->nread = search->ncounts;
 		tell_share(reading);
-		if (reading->effort.everything || goal->is_far)
+		if (reading->params.read_all || goal->is_far)
 			break;
 		wanted = ask_next(reading);
 		/* there is no more to have */
@@ -448,7 +448,7 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 	IvfpqSearch *search = reading->search;
 	const IvfpqKeyGoal *goal = reading->goal;
 	int			nlists = search->model->meta.nlists;
-	IvfpqEffort least;
+	IvfpqSearchParams least;
 
 	reading->is_read = palloc0(nlists * sizeof(bool));
 	reading->nread = 0;
@@ -461,7 +461,7 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 	IvfpqQueryKeepScores(&search->query, nlists);
 	IvfpqSearchOpen(search, goal->candidates * search->model->meta.lists_per_row);
 	IvfpqSampleBegin(search);
-	get_effort(search, first, Min(FIRST_SHARE * first->share, 1), &least);
+	get_params(search, first, Min(FIRST_SHARE * first->share, 1), &least);
 	read_until_enough(reading, goal->reads_all ? goal->most_probes :
 					  least.probes);
 	IvfpqSampleEnd(search);
@@ -488,7 +488,7 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 	if (goal->reads_all || !ask_until_enough(&reading))
 		read_alone(&reading, &first);
 
-	goal->everything = reading.effort.everything && !goal->reads_all;
+	goal->everything = reading.params.read_all && !goal->reads_all;
 	goal->is_all = reading.nread >= goal->most_probes &&
 		search->found_all && !reading.left_out &&
 		search->candidates.count < goal->candidates;

@@ -223,15 +223,15 @@ search_index(void *arg)
 	IvfpqSearchQuery(&search, query);
 	for (int batch = 0; batch < 3; batch++)
 	{
-		IvfpqEffort effort;
+		IvfpqSearchParams params;
 		IvfpqRowBounds *bounds;
 
-		IvfpqGetEffort(&effort, &backend_index, &model->meta, 0.95, batch);
-		if (effort.candidates > MOST_CANDIDATES)
-			effort.candidates = (int) Min(MOST_CANDIDATES,
+		IvfpqParamsForBatch(&params, &backend_index, &model->meta, 0.95, batch);
+		if (params.candidates > MOST_CANDIDATES)
+			params.candidates = (int) Min(MOST_CANDIDATES,
 										  IvfpqSearchCount(&search,
-														   effort.probes) + 1);
-		IvfpqSearchRun(&search, effort.probes, effort.candidates);
+														   params.probes) + 1);
+		IvfpqSearchRun(&search, params.probes, params.candidates);
 		bounds = palloc(Max(search.candidates.count, 1) *
 						sizeof(IvfpqRowBounds));
 		if (search.addresses)
@@ -250,11 +250,11 @@ search_together(void *arg)
 	IvfpqSearch searches[3];
 	const float *vectors[3];
 	GvTopK		lists[3] = {{0}};
-	IvfpqEffort effort;
+	IvfpqSearchParams params;
 
 	if (model->meta.nlists == 0)
 		return;
-	IvfpqGetEffort(&effort, &backend_index, &model->meta, 0.95, 0);
+	IvfpqParamsForBatch(&params, &backend_index, &model->meta, 0.95, 0);
 	for (int s = 0; s < (int) lengthof(searches); s++)
 	{
 		float	   *query = palloc(dims * sizeof(float));
@@ -263,7 +263,7 @@ search_together(void *arg)
 		vectors[s] = query;
 		IvfpqSearchInit(&searches[s], &backend_index, model);
 		searches[s].addresses = model->meta.refine != IVFPQ_REFINE_NONE;
-		IvfpqTopKResize(&lists[s], effort.probes);
+		IvfpqTopKResize(&lists[s], params.probes);
 	}
 	IvfpqNearestListsBulk(&backend_index, model, &searches[0].query, vectors,
 						  lengthof(searches), lists);
@@ -273,7 +273,7 @@ search_together(void *arg)
 		searches[s].lists = lists[s];
 	}
 	IvfpqSearchTogether(searches, lengthof(searches),
-						Min(effort.candidates, MOST_CANDIDATES));
+						Min(params.candidates, MOST_CANDIDATES));
 	for (int s = 0; s < (int) lengthof(searches); s++)
 		IvfpqListReaderFree(&searches[s].reader);
 }
