@@ -425,8 +425,8 @@ IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 void
 IvfpqBulkLoadHelp(IvfpqBulkLoad *load, Relation index)
 {
-	if (load->team->shared->climb.nqueries == 0)
+	if (load->team->shared->grid_spec.nqueries == 0)
 		return;
 	IvfpqTruthTake(load->calibration, load->team);
-	IvfpqLadderHelp(load->calibration, index, load->team);
+	IvfpqRecallGridHelp(load->calibration, index, load->team);
 }

@@ -336,21 +336,21 @@ count_sure(const IvfpqMetaData *meta, int level)
  * Returns how many can be.
  */
 static int
-climb_until(IvfpqLadder *ladder, IvfpqTrial *trial, IvfpqClimb *climb,
+measure_until(IvfpqRecallGrid *grid, IvfpqTrial *trial, IvfpqGridSpec *spec,
 			int most_width, double z, int wanted, IvfpqMetaData *meta)
 {
 	for (;;)
 	{
 		int			reached;
 
-		IvfpqLadderClimb(ladder, trial, climb);
-		reached = IvfpqCheapest(ladder, z, meta);
+		IvfpqRecallGridMeasure(grid, trial, spec);
+		reached = IvfpqCheapest(grid, z, meta);
 		if (reached >= wanted ||
-			(climb->most == meta->nlists && climb->most_width >= most_width))
+			(spec->most == meta->nlists && spec->most_width >= most_width))
 			return reached;
-		if (climb->most == meta->nlists)
-			climb->most_width = Min(4 * climb->most_width, most_width);
-		climb->most = Min(3 * climb->most, meta->nlists);
+		if (spec->most == meta->nlists)
+			spec->most_width = Min(4 * spec->most_width, most_width);
+		spec->most = Min(3 * spec->most, meta->nlists);
 	}
 }
 
@@ -392,11 +392,11 @@ least_of(const IvfpqMetaData *meta, int depth)
 
 /* The targets of the first 10 rows and 100. */
 static void
-climb_first(IvfpqLadder *ladder, IvfpqTrial *trial, IvfpqMetaData *meta)
+measure_first_level(IvfpqRecallGrid *grid, IvfpqTrial *trial, IvfpqMetaData *meta)
 {
-	int			nqueries = ladder->calibration->nqueries;
+	int			nqueries = grid->calibration->nqueries;
 	int			most_width = Min(meta->rows_at_calibration, MOST_WIDTH);
-	IvfpqClimb	climb = {
+	IvfpqGridSpec	spec = {
 		.nqueries = Min(FEW_QUERIES, nqueries),
 		.least = Max(1, IvfpqFormulaProbes(meta) / 10),
 		.most = Min(2.5 * IvfpqFormulaProbes(meta), meta->nlists),
@@ -410,33 +410,33 @@ climb_first(IvfpqLadder *ladder, IvfpqTrial *trial, IvfpqMetaData *meta)
 	/* a few queries find out whether far more lists are needed, or fewer */
 	for (;;)
 	{
-		reached = climb_until(ladder, trial, &climb, most_width, 0, all, meta);
-		if (climb.least == 1 || least_of(meta, 0) > climb.least)
+		reached = measure_until(grid, trial, &spec, most_width, 0, all, meta);
+		if (spec.least == 1 || least_of(meta, 0) > spec.least)
 			break;
-		climb.least = Max(1, climb.least / FEWER);
+		spec.least = Max(1, spec.least / FEWER);
 	}
 	if (reached == all)
 	{
 		most_of(meta, 0, &probes, &candidates);
-		climb.most = Min(MORE_PROBES * probes, meta->nlists);
+		spec.most = Min(MORE_PROBES * probes, meta->nlists);
 	}
-	climb.nqueries = nqueries;
-	(void) climb_until(ladder, trial, &climb, most_width, IVFPQ_Z_95, all, meta);
+	spec.nqueries = nqueries;
+	(void) measure_until(grid, trial, &spec, most_width, IVFPQ_Z_95, all, meta);
 }
 
 /* The targets of a later level, from what the one before it took. */
 static void
-climb_deeper(IvfpqLadder *ladder, IvfpqTrial *trial, int level,
+measure_later_level(IvfpqRecallGrid *grid, IvfpqTrial *trial, int level,
 			 IvfpqMetaData *meta)
 {
 	int			first = ivfpq_levels[level].first;
 	int			end = Min(ivfpq_levels[level].end, meta->calibrated_depths);
-	int			nqueries = IvfpqLevelQueries(ladder->calibration, level);
+	int			nqueries = IvfpqLevelQueries(grid->calibration, level);
 	int			most_width = (int)
 	Min(meta->rows_at_calibration,
 		Max(MOST_WIDTH, Min(MOST_DEEP_WIDTH,
 							meta->rows_at_calibration * MOST_SHARE)));
-	IvfpqClimb	climb = {
+	IvfpqGridSpec	spec = {
 		.level = level,
 		.nqueries = Min(FEW_DEEP, nqueries),
 		.least = least_of(meta, first - 1),
@@ -447,17 +447,17 @@ climb_deeper(IvfpqLadder *ladder, IvfpqTrial *trial, int level,
 	int			candidates;
 
 	most_of(meta, level - 1, &probes, &candidates);
-	climb.most = Min(DEEPER * probes, meta->nlists);
-	reached = climb_until(ladder, trial, &climb, most_width, 0,
+	spec.most = Min(DEEPER * probes, meta->nlists);
+	reached = measure_until(grid, trial, &spec, most_width, 0,
 						  count_sure(meta, level), meta);
 	if (reached == 0)
 		return;
 	/* what these do not reach nobody does */
 	most_of(meta, level, &probes, &candidates);
-	climb.most = Min(MORE_DEEP * probes, meta->nlists);
-	climb.most_width = Min(MORE_DEEP * candidates, most_width);
-	climb.nqueries = nqueries;
-	(void) climb_until(ladder, trial, &climb, most_width, IVFPQ_Z_95, reached,
+	spec.most = Min(MORE_DEEP * probes, meta->nlists);
+	spec.most_width = Min(MORE_DEEP * candidates, most_width);
+	spec.nqueries = nqueries;
+	(void) measure_until(grid, trial, &spec, most_width, IVFPQ_Z_95, reached,
 					   meta);
 }
 
@@ -476,7 +476,7 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	TimestampTz begun = GetCurrentTimestamp();
 	TimestampTz shared;
 	TimestampTz deeper;
-	IvfpqLadder *ladder;
+	IvfpqRecallGrid *grid;
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CALIBRATING);
@@ -488,13 +488,13 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	memset(meta->targets, 0, sizeof(meta->targets));
 	meta->calibrated_depths = depths_for(meta->rows_at_calibration);
 
-	ladder = IvfpqLadderBegin(calibration, index, model, team);
-	climb_first(ladder, trial, meta);
+	grid = IvfpqRecallGridBegin(calibration, index, model, team);
+	measure_first_level(grid, trial, meta);
 	deeper = GetCurrentTimestamp();
 	for (int level = 1; level < IVFPQ_LEVELS; level++)
 		if (ivfpq_levels[level].first < meta->calibrated_depths)
-			climb_deeper(ladder, trial, level, meta);
-	IvfpqLadderEnd(ladder);
+			measure_later_level(grid, trial, level, meta);
+	IvfpqRecallGridEnd(grid);
 	ereport(DEBUG1,
 			(errmsg_internal("gpuivfpq calibrated with %d queries in %.0f ms, %.0f ms of them for more than 100 rows; searches compare %g of the lists, which took %.0f ms to find",
 							 calibration->nqueries,

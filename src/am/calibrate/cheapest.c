@@ -49,14 +49,14 @@ typedef struct Tally
 
 /* Neighbors of the ladder's level among the first rows of a depth. */
 static int
-wanted_at(const IvfpqLadder *ladder, int depth)
+wanted_at(const IvfpqRecallGrid *grid, int depth)
 {
-	return depths[depth] / ivfpq_levels[ladder->climb.level].stride;
+	return depths[depth] / ivfpq_levels[grid->spec.level].stride;
 }
 
 /* Can the sample of a depth's level tell this recall from 1? */
 static bool
-is_provable(const IvfpqLadder *ladder, int depth, double recall)
+is_provable(const IvfpqRecallGrid *grid, int depth, double recall)
 {
 	int			level = 0;
 
@@ -64,30 +64,30 @@ is_provable(const IvfpqLadder *ladder, int depth, double recall)
 		level++;
 	return recall <= IVFPQ_SURE_RECALL ||
 		(1 - recall) * depths[depth] / ivfpq_levels[level].stride *
-		ladder->calibration->nknown[level] >=
+		grid->calibration->nknown[level] >=
 		LEAST_MISSED * (1 - 1e-9);
 }
 
 /* What was found for query q at a step. */
 static const uint8 *
-found_at(const IvfpqLadder *ladder, int q, int step)
+found_at(const IvfpqRecallGrid *grid, int q, int step)
 {
-	return ladder->found[q * ladder->nsteps + step].widths;
+	return grid->found[q * grid->nsteps + step].widths;
 }
 
 /* Add what query q finds with each pair behind its place. */
 static void
-tally_query(const IvfpqLadder *ladder, int q, const Place *place,
+tally_query(const IvfpqRecallGrid *grid, int q, const Place *place,
 			Tally *tally)
 {
-	int			wanted = Min(tally->wanted, ladder->nneighbors[q]);
+	int			wanted = Min(tally->wanted, grid->nneighbors[q]);
 	int			last = wanted - Min(tally->nlast, wanted);
 	double		scale = (double) tally->wanted / wanted;
 	double		last_scale = (double) tally->nlast / (wanted - last);
 
-	for (int step = 0; step < ladder->nsteps; step++)
+	for (int step = 0; step < grid->nsteps; step++)
 	{
-		const uint8 *widths = found_at(ladder, q, step);
+		const uint8 *widths = found_at(grid, q, step);
 		int			counts[IVFPQ_MAX_WIDTHS + 1] = {0};
 		int			lasts[IVFPQ_MAX_WIDTHS + 1] = {0};
 		double		found = place->returned;
@@ -98,7 +98,7 @@ tally_query(const IvfpqLadder *ladder, int q, const Place *place,
 			counts[widths[r]]++;
 			lasts[widths[r]] += r >= last;
 		}
-		for (int w = 0; w < ladder->nwidths; w++)
+		for (int w = 0; w < grid->nwidths; w++)
 		{
 			double		n;
 
@@ -115,15 +115,15 @@ tally_query(const IvfpqLadder *ladder, int q, const Place *place,
 
 /* What all queries find at a depth with each pair. */
 static void
-tally_depth(const IvfpqLadder *ladder, const Place *places, int depth,
+tally_depth(const IvfpqRecallGrid *grid, const Place *places, int depth,
 			Tally *tally)
 {
 	memset(tally, 0, sizeof(*tally));
-	tally->wanted = wanted_at(ladder, depth);
+	tally->wanted = wanted_at(grid, depth);
 	tally->nlast = (int) ceil(tally->wanted * LAST_PART);
-	for (int q = 0; q < ladder->climb.nqueries; q++)
-		if (ladder->nneighbors[q] > 0)
-			tally_query(ladder, q, &places[q], tally);
+	for (int q = 0; q < grid->spec.nqueries; q++)
+		if (grid->nneighbors[q] > 0)
+			tally_query(grid, q, &places[q], tally);
 }
 
 /*
@@ -150,23 +150,23 @@ recall_of(const Tally *tally, double z, int step, int width)
  * many candidates; 0 when none do.
  */
 static int
-least_probes(const IvfpqLadder *ladder, const Tally *tally, double z,
+least_probes(const IvfpqRecallGrid *grid, const Tally *tally, double z,
 			 int width, double recall)
 {
 	double		before = 0;
 
-	for (int step = 0; step < ladder->nsteps; step++)
+	for (int step = 0; step < grid->nsteps; step++)
 	{
 		double		bound = recall_of(tally, z, step, width);
 
 		if (bound >= recall)
 		{
-			double		to = ladder->probes[step];
-			double		from = step > 0 ? ladder->probes[step - 1] : to;
+			double		to = grid->probes[step];
+			double		from = step > 0 ? grid->probes[step - 1] : to;
 
 			if (step > 0 && bound > before)
 				to = from * pow(to / from, (recall - before) / (bound - before));
-			return (int) Max(1, Min(ceil(to), ladder->probes[step]));
+			return (int) Max(1, Min(ceil(to), grid->probes[step]));
 		}
 		before = bound;
 	}
@@ -175,10 +175,10 @@ least_probes(const IvfpqLadder *ladder, const Tally *tally, double z,
 
 /* The cheapest way to a recall; false when the ladder does not reach it. */
 static bool
-find_target(const IvfpqLadder *ladder, const Tally *tally, double z,
+find_target(const IvfpqRecallGrid *grid, const Tally *tally, double z,
 			double recall, IvfpqTarget *target)
 {
-	const IvfpqMetaData *meta = &ladder->search.model->meta;
+	const IvfpqMetaData *meta = &grid->search.model->meta;
 	double		list = (double) meta->rows_at_calibration * meta->lists_per_row /
 	meta->nlists;
 	double		candidate = meta->refine == IVFPQ_REFINE_NONE ?
@@ -188,17 +188,17 @@ find_target(const IvfpqLadder *ladder, const Tally *tally, double z,
 	double		least = 0;
 
 	target->probes = target->candidates = 0;
-	for (int w = 0; w < ladder->nwidths; w++)
+	for (int w = 0; w < grid->nwidths; w++)
 	{
-		int			probes = least_probes(ladder, tally, z, w, recall);
+		int			probes = least_probes(grid, tally, z, w, recall);
 		double		cost = probes * list * meta->pq_dim * IVFPQ_LOOKUP_NS +
-		ladder->widths[w] * candidate;
+		grid->widths[w] * candidate;
 
 		if (probes == 0 || (target->probes > 0 && cost >= least))
 			continue;
 		least = cost;
 		target->probes = probes;
-		target->candidates = ladder->widths[w];
+		target->candidates = grid->widths[w];
 	}
 	return target->probes > 0;
 }
@@ -216,28 +216,28 @@ last_within(const int *numbers, int n, int limit)
 
 /* A depth's rows have been given out with a target: where are we now? */
 static void
-advance(const IvfpqLadder *ladder, int depth, const IvfpqTarget *target,
+advance(const IvfpqRecallGrid *grid, int depth, const IvfpqTarget *target,
 		double recall, Place *places)
 {
-	int			step = last_within(ladder->probes, ladder->nsteps,
+	int			step = last_within(grid->probes, grid->nsteps,
 								   target->probes);
-	int			width = last_within(ladder->widths, ladder->nwidths,
+	int			width = last_within(grid->widths, grid->nwidths,
 									target->candidates);
-	int			wanted = wanted_at(ladder, depth);
+	int			wanted = wanted_at(grid, depth);
 
-	for (int q = 0; q < ladder->climb.nqueries; q++)
+	for (int q = 0; q < grid->spec.nqueries; q++)
 	{
 		Place	   *place = &places[q];
-		const uint8 *widths = found_at(ladder, q, step);
+		const uint8 *widths = found_at(grid, q, step);
 
-		if (ladder->climb.level > 0)
+		if (grid->spec.level > 0)
 		{
 			place->returned = recall * wanted;
 			place->next = wanted;
 			continue;
 		}
 		for (int r = place->next;
-			 r < ladder->nneighbors[q] && place->returned < wanted; r++)
+			 r < grid->nneighbors[q] && place->returned < wanted; r++)
 			if (widths[r] <= width)
 			{
 				place->returned++;
@@ -252,11 +252,11 @@ advance(const IvfpqLadder *ladder, int depth, const IvfpqTarget *target,
  * cannot prove is passed over: a scan has more from the target below it.
  */
 static int
-find_depths(const IvfpqLadder *ladder, double z, int t, Tally *tally,
+find_depths(const IvfpqRecallGrid *grid, double z, int t, Tally *tally,
 			IvfpqMetaData *meta)
 {
-	const IvfpqLevel *level = &ivfpq_levels[ladder->climb.level];
-	Place	   *places = palloc0(ladder->climb.nqueries * sizeof(Place));
+	const IvfpqLevel *level = &ivfpq_levels[grid->spec.level];
+	Place	   *places = palloc0(grid->spec.nqueries * sizeof(Place));
 	IvfpqTarget before = {0, 0};	/* of the last depth that is known */
 	bool		reached = true;
 	int			nreached = 0;
@@ -266,12 +266,12 @@ find_depths(const IvfpqLadder *ladder, double z, int t, Tally *tally,
 	{
 		IvfpqTarget *target = &meta->targets[d][t];
 
-		if (!is_provable(ladder, d, recalls[t]))
+		if (!is_provable(grid, d, recalls[t]))
 			continue;
 		if (d >= level->first)
 		{
-			tally_depth(ladder, places, d, tally);
-			if (find_target(ladder, tally, z, recalls[t], target))
+			tally_depth(grid, places, d, tally);
+			if (find_target(grid, tally, z, recalls[t], target))
 			{
 				target->probes = Max(target->probes, before.probes);
 				target->candidates = Max(target->candidates,
@@ -282,7 +282,7 @@ find_depths(const IvfpqLadder *ladder, double z, int t, Tally *tally,
 		reached = before.candidates > 0;
 		nreached += reached && d >= level->first;
 		if (reached)
-			advance(ladder, d, &before, recalls[t], places);
+			advance(grid, d, &before, recalls[t], places);
 	}
 	pfree(places);
 	return nreached;
@@ -293,9 +293,9 @@ find_depths(const IvfpqLadder *ladder, double z, int t, Tally *tally,
  * every calibration is to tell are within reach of this ladder.
  */
 int
-IvfpqCheapest(const IvfpqLadder *ladder, double z, IvfpqMetaData *meta)
+IvfpqCheapest(const IvfpqRecallGrid *grid, double z, IvfpqMetaData *meta)
 {
-	const IvfpqLevel *level = &ivfpq_levels[ladder->climb.level];
+	const IvfpqLevel *level = &ivfpq_levels[grid->spec.level];
 	Tally	   *tally = palloc(sizeof(Tally));
 	int			nreached = 0;
 
@@ -303,7 +303,7 @@ IvfpqCheapest(const IvfpqLadder *ladder, double z, IvfpqMetaData *meta)
 		memset(meta->targets[d], 0, sizeof(meta->targets[d]));
 	for (int t = 0; t < IVFPQ_TARGETS; t++)
 	{
-		int			n = find_depths(ladder, z, t, tally, meta);
+		int			n = find_depths(grid, z, t, tally, meta);
 
 		nreached += recalls[t] <= IVFPQ_SURE_RECALL ? n : 0;
 	}

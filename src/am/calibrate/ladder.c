@@ -34,22 +34,22 @@ static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 
 /* The neighbors of query q. */
 static void
-find_truth(const IvfpqLadder *ladder, int q, IvfpqTruth *truth)
+find_truth(const IvfpqRecallGrid *grid, int q, IvfpqTruth *truth)
 {
-	IvfpqCalibrationTruth(ladder->calibration, ladder->climb.level, q, truth);
-	ladder->nneighbors[q] = truth->nneighbors;
+	IvfpqCalibrationTruth(grid->calibration, grid->spec.level, q, truth);
+	grid->nneighbors[q] = truth->nneighbors;
 }
 
 /* Take up query q. */
 static void
-begin_query(IvfpqLadder *ladder, int q)
+begin_query(IvfpqRecallGrid *grid, int q)
 {
-	IvfpqCalibration *calibration = ladder->calibration;
+	IvfpqCalibration *calibration = grid->calibration;
 
-	find_truth(ladder, q, ladder->truth);
-	IvfpqSearchQuery(&ladder->search,
-					 IvfpqLevelQuery(calibration, ladder->climb.level, q));
-	IvfpqSearchOpen(&ladder->search, ladder->search.candidates.capacity);
+	find_truth(grid, q, grid->truth);
+	IvfpqSearchQuery(&grid->search,
+					 IvfpqLevelQuery(calibration, grid->spec.level, q));
+	IvfpqSearchOpen(&grid->search, grid->search.candidates.capacity);
 }
 
 /*
@@ -78,27 +78,27 @@ settle_ties(const IvfpqTruth *truth, uint8 *widths)
  * queries do not have, take no rank.
  */
 static void
-note_found(IvfpqLadder *ladder, const IvfpqTruth *truth, int q, int step,
+note_found(IvfpqRecallGrid *grid, const IvfpqTruth *truth, int q, int step,
 		   const uint64 *ids, int n)
 {
-	uint8	   *widths = ladder->found[q * ladder->nsteps + step].widths;
+	uint8	   *widths = grid->found[q * grid->nsteps + step].widths;
 	int			width = 0;
 	int			rank = 0;
 	int			place;
 
-	memset(widths, ladder->nwidths, IVFPQ_TRUTH_ROWS);
-	IvfpqAnswerRowsForget(&ladder->rows);
+	memset(widths, grid->nwidths, IVFPQ_TRUTH_ROWS);
+	IvfpqAnswerRowsForget(&grid->rows);
 	for (int i = 0; i < truth->nown; i++)
-		(void) IvfpqAnswerRowsMeet(&ladder->rows, truth->own[i], &place);
+		(void) IvfpqAnswerRowsMeet(&grid->rows, truth->own[i], &place);
 	for (int i = 0; i < truth->nneighbors; i++)
-		IvfpqAnswerRowsAwait(&ladder->rows, truth->neighbors[i], i);
+		IvfpqAnswerRowsAwait(&grid->rows, truth->neighbors[i], i);
 	for (int i = 0; i < n; i++)
 	{
-		if (!IvfpqAnswerRowsMeet(&ladder->rows, ids[i], &place))
+		if (!IvfpqAnswerRowsMeet(&grid->rows, ids[i], &place))
 			continue;
-		while (width < ladder->nwidths && rank >= ladder->widths[width])
+		while (width < grid->nwidths && rank >= grid->widths[width])
 			width++;
-		if (width == ladder->nwidths)
+		if (width == grid->nwidths)
 			break;
 		rank++;
 		if (place >= 0)
@@ -113,12 +113,12 @@ note_found(IvfpqLadder *ladder, const IvfpqTruth *truth, int q, int step,
  * than one with more probes, and may find others.
  */
 static void
-search_step(IvfpqLadder *ladder, int step, Bitmapset **searched)
+search_step(IvfpqRecallGrid *grid, int step, Bitmapset **searched)
 {
-	IvfpqSearch *search = &ladder->search;
+	IvfpqSearch *search = &grid->search;
 
-	/* in memory that lay_ladder has found for the last step */
-	search->lists.capacity = ladder->probes[step];
+	/* in memory that make_grid has found for the last step */
+	search->lists.capacity = grid->probes[step];
 	IvfpqNearestLists(search->index, search->model, &search->query,
 					  &search->lists);
 	for (int i = 0; i < search->lists.count; i++)
@@ -135,37 +135,37 @@ search_step(IvfpqLadder *ladder, int step, Bitmapset **searched)
 
 /* Search for query q with every number of lists of the ladder. */
 static void
-climb(IvfpqLadder *ladder, int q)
+measure_query(IvfpqRecallGrid *grid, int q)
 {
-	MemoryContext oldcontext = MemoryContextSwitchTo(ladder->tmp);
-	const GvTopK *candidates = &ladder->search.candidates;
-	GvTopK	   *sorted = &ladder->sorted;
+	MemoryContext oldcontext = MemoryContextSwitchTo(grid->tmp);
+	const GvTopK *candidates = &grid->search.candidates;
+	GvTopK	   *sorted = &grid->sorted;
 	Bitmapset  *searched = NULL;
 
-	begin_query(ladder, q);
-	for (int step = 0; step < ladder->nsteps && ladder->truth->nneighbors > 0;
+	begin_query(grid, q);
+	for (int step = 0; step < grid->nsteps && grid->truth->nneighbors > 0;
 		 step++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		search_step(ladder, step, &searched);
+		search_step(grid, step, &searched);
 		sorted->count = candidates->count;
 		memcpy(sorted->scores, candidates->scores,
 			   candidates->count * sizeof(float));
 		memcpy(sorted->ids, candidates->ids,
 			   candidates->count * sizeof(uint64));
 		gv_topk_sort(sorted);
-		note_found(ladder, ladder->truth, q, step, sorted->ids, sorted->count);
+		note_found(grid, grid->truth, q, step, sorted->ids, sorted->count);
 	}
 	MemoryContextSwitchTo(oldcontext);
-	MemoryContextReset(ladder->tmp);
+	MemoryContextReset(grid->tmp);
 }
 
 /* What was found for queries q .. q + n - 1 at a step, hits side by side. */
 static void
-note_hits(IvfpqLadder *ladder, const IvfpqTruth *truths, int step, int q,
+note_hits(IvfpqRecallGrid *grid, const IvfpqTruth *truths, int step, int q,
 		  int n, const int32 *nhits, const ItemPointerData *tids)
 {
-	uint64	   *ids = ladder->sorted.ids;
+	uint64	   *ids = grid->sorted.ids;
 
 	for (int i = 0; i < n; i++)
 	{
@@ -173,40 +173,40 @@ note_hits(IvfpqLadder *ladder, const IvfpqTruth *truths, int step, int q,
 			ids[j] = IvfpqTidToId(&tids[j]);
 		tids += nhits[i];
 		if (truths[i].nneighbors > 0)
-			note_found(ladder, &truths[i], q + i, step, ids, nhits[i]);
+			note_found(grid, &truths[i], q + i, step, ids, nhits[i]);
 	}
 }
 
 /* The same for queries q .. q + n - 1 by gpuvecd; false: it failed. */
 static bool
-climb_together(IvfpqLadder *ladder, IvfpqTrial *trial, int q, int n)
+measure_query_batch(IvfpqRecallGrid *grid, IvfpqTrial *trial, int q, int n)
 {
-	IvfpqCalibration *calibration = ladder->calibration;
-	MemoryContext oldcontext = MemoryContextSwitchTo(ladder->tmp);
-	const IvfpqMetaData *meta = &ladder->search.model->meta;
+	IvfpqCalibration *calibration = grid->calibration;
+	MemoryContext oldcontext = MemoryContextSwitchTo(grid->tmp);
+	const IvfpqMetaData *meta = &grid->search.model->meta;
 	IvfpqTruth *truths = palloc(n * sizeof(IvfpqTruth));
 	bool		done = true;
 
 	for (int i = 0; i < n; i++)
-		find_truth(ladder, q + i, &truths[i]);
-	for (int step = 0; step < ladder->nsteps && done; step++)
+		find_truth(grid, q + i, &truths[i]);
+	for (int step = 0; step < grid->nsteps && done; step++)
 	{
 		const int32 *nhits;
 		const ItemPointerData *tids;
 
 		done = IvfpqTrialSearch(trial, IvfpqLevelQuery(calibration,
-													   ladder->climb.level,
+													   grid->spec.level,
 													   q), n,
-								calibration->gv->dims, ladder->probes[step],
-								IvfpqListsToCompare(meta, ladder->probes[step],
-													ladder->search.query.deep),
-								ladder->sorted.capacity, &nhits, &tids);
+								calibration->gv->dims, grid->probes[step],
+								IvfpqListsToCompare(meta, grid->probes[step],
+													grid->search.query.deep),
+								grid->sorted.capacity, &nhits, &tids);
 		if (done)
-			note_hits(ladder, truths, step, q, n, nhits, tids);
+			note_hits(grid, truths, step, q, n, nhits, tids);
 		CHECK_FOR_INTERRUPTS();
 	}
 	MemoryContextSwitchTo(oldcontext);
-	MemoryContextReset(ladder->tmp);
+	MemoryContextReset(grid->tmp);
 	return done;
 }
 
@@ -215,58 +215,58 @@ climb_together(IvfpqLadder *ladder, IvfpqTrial *trial, int q, int n)
  * ladder's, and gone when the next one is laid.
  */
 static void
-lay_ladder(IvfpqLadder *ladder, const IvfpqClimb *climb)
+make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 {
-	const IvfpqMetaData *meta = &ladder->search.model->meta;
-	int			capacity = (climb->most_width + 1) * meta->lists_per_row;
-	double		step = climb->level == 0 ? STEP : DEEP_STEP;
-	double		probes = climb->least;
+	const IvfpqMetaData *meta = &grid->search.model->meta;
+	int			capacity = (spec->most_width + 1) * meta->lists_per_row;
+	double		step = spec->level == 0 ? STEP : DEEP_STEP;
+	double		probes = spec->least;
 	double		width = Max(LEAST_WIDTH,
-							depths[ivfpq_levels[climb->level].first]);
+							depths[ivfpq_levels[spec->level].first]);
 
-	ladder->climb = *climb;
-	ladder->search.query.deep =
-		depths[ivfpq_levels[climb->level].first] > IVFPQ_PARENTS_ROWS;
-	ladder->nsteps = 0;
-	for (; ladder->nsteps < IVFPQ_MAX_STEPS - 1 && ceil(probes) < climb->most;
+	grid->spec = *spec;
+	grid->search.query.deep =
+		depths[ivfpq_levels[spec->level].first] > IVFPQ_PARENTS_ROWS;
+	grid->nsteps = 0;
+	for (; grid->nsteps < IVFPQ_MAX_STEPS - 1 && ceil(probes) < spec->most;
 		 probes *= step)
-		ladder->probes[ladder->nsteps++] = (int) ceil(probes);
-	ladder->probes[ladder->nsteps++] = climb->most;
+		grid->probes[grid->nsteps++] = (int) ceil(probes);
+	grid->probes[grid->nsteps++] = spec->most;
 
-	ladder->nwidths = 0;
-	for (; ladder->nwidths < IVFPQ_MAX_WIDTHS - 1 && width < climb->most_width;
+	grid->nwidths = 0;
+	for (; grid->nwidths < IVFPQ_MAX_WIDTHS - 1 && width < spec->most_width;
 		 width *= WIDTH_STEP)
-		ladder->widths[ladder->nwidths++] = (int) width;
-	ladder->widths[ladder->nwidths++] = climb->most_width;
+		grid->widths[grid->nwidths++] = (int) width;
+	grid->widths[grid->nwidths++] = spec->most_width;
 
 	/* here, because queries are climbed in a context of their own */
-	IvfpqTopKResize(&ladder->search.lists, climb->most);
+	IvfpqTopKResize(&grid->search.lists, spec->most);
 	/* each row's two copies, and the query's own */
-	IvfpqSearchOpen(&ladder->search, capacity);
-	IvfpqTopKResize(&ladder->sorted, capacity);
-	IvfpqAnswerRowsResize(&ladder->rows, capacity + IVFPQ_TRUTH_ROWS +
-						  ladder->calibration->depth);
-	if (ladder->found != NULL)
+	IvfpqSearchOpen(&grid->search, capacity);
+	IvfpqTopKResize(&grid->sorted, capacity);
+	IvfpqAnswerRowsResize(&grid->rows, capacity + IVFPQ_TRUTH_ROWS +
+						  grid->calibration->depth);
+	if (grid->found != NULL)
 	{
-		pfree(ladder->nneighbors);
-		pfree(ladder->found);
+		pfree(grid->nneighbors);
+		pfree(grid->found);
 	}
-	ladder->nneighbors = palloc0(climb->nqueries * sizeof(int));
-	ladder->found = palloc_extended((Size) climb->nqueries * ladder->nsteps *
+	grid->nneighbors = palloc0(spec->nqueries * sizeof(int));
+	grid->found = palloc_extended((Size) spec->nqueries * grid->nsteps *
 									sizeof(IvfpqFound), MCXT_ALLOC_HUGE);
 }
 
 /* Search for all queries by gpuvecd, if there is a trial; false: it failed. */
 static bool
-climb_there(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries)
+measure_remote(IvfpqRecallGrid *grid, IvfpqTrial *trial, int nqueries)
 {
-	int			capacity = ladder->sorted.capacity;
+	int			capacity = grid->sorted.capacity;
 	int			most = Min(MOST_TRIES, GV_MAX_TRIED_HITS / capacity);
 
 	if (trial == NULL || trial->builder == NULL || capacity > GV_MAX_HITS)
 		return false;
 	for (int q = 0; q < nqueries; q += most)
-		if (!climb_together(ladder, trial, q, Min(most, nqueries - q)))
+		if (!measure_query_batch(grid, trial, q, Min(most, nqueries - q)))
 			return false;
 	return true;
 }
@@ -276,67 +276,67 @@ climb_there(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries)
  * found goes there.
  */
 static void
-climb_here(IvfpqLadder *ladder, IvfpqTempFile *file)
+measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
 {
-	Size		bytes = ladder->nsteps * sizeof(IvfpqFound);
+	Size		bytes = grid->nsteps * sizeof(IvfpqFound);
 	int64		taken;
 
-	while (IvfpqTeamTake(ladder->team, ladder->climb.nqueries, &taken))
+	while (IvfpqTeamTake(grid->team, grid->spec.nqueries, &taken))
 	{
 		int			q = (int) taken;
 
-		climb(ladder, q);
-		if (file == NULL || ladder->nneighbors[q] == 0)
+		measure_query(grid, q);
+		if (file == NULL || grid->nneighbors[q] == 0)
 			continue;
 		IvfpqTempFilePut(file, 0, &q, sizeof(q));
-		IvfpqTempFilePut(file, 0, &ladder->nneighbors[q], sizeof(int));
-		IvfpqTempFilePut(file, 0, &ladder->found[q * ladder->nsteps], bytes);
+		IvfpqTempFilePut(file, 0, &grid->nneighbors[q], sizeof(int));
+		IvfpqTempFilePut(file, 0, &grid->found[q * grid->nsteps], bytes);
 	}
 	IvfpqStopPoint("build: climbed");
 }
 
 /* Take what another participant has found. */
 static void
-take_found(IvfpqLadder *ladder, int from)
+take_found(IvfpqRecallGrid *grid, int from)
 {
-	Size		bytes = ladder->nsteps * sizeof(IvfpqFound);
+	Size		bytes = grid->nsteps * sizeof(IvfpqFound);
 	IvfpqTempFile files;
 	BufFile    *file;
 	int			q;
 
-	IvfpqTempFileBegin(&files, ladder->team, "found", 1);
+	IvfpqTempFileBegin(&files, grid->team, "found", 1);
 	file = IvfpqTempFileOpen(&files, 0, from);
 	if (file == NULL)
 		return;
 	while (IvfpqTempFileRead(file, &q, sizeof(q)))
-		if (!IvfpqTempFileRead(file, &ladder->nneighbors[q], sizeof(int)) ||
-			!IvfpqTempFileRead(file, &ladder->found[q * ladder->nsteps],
+		if (!IvfpqTempFileRead(file, &grid->nneighbors[q], sizeof(int)) ||
+			!IvfpqTempFileRead(file, &grid->found[q * grid->nsteps],
 							   bytes))
 			elog(ERROR, "a temporary file of the build ends early");
 	IvfpqTempFileClose(&files, file);
 }
 
 /* Begin; memory from the current context. */
-IvfpqLadder *
-IvfpqLadderBegin(IvfpqCalibration *calibration, Relation index,
+IvfpqRecallGrid *
+IvfpqRecallGridBegin(IvfpqCalibration *calibration, Relation index,
 				 const IvfpqModel *model, IvfpqTeam *team)
 {
-	IvfpqLadder *ladder = palloc0(sizeof(IvfpqLadder));
+	IvfpqRecallGrid *grid = palloc0(sizeof(IvfpqRecallGrid));
 
-	ladder->calibration = calibration;
-	ladder->team = team;
-	ladder->truth = palloc(sizeof(IvfpqTruth));
-	ladder->tmp = AllocSetContextCreate(CurrentMemoryContext,
+	grid->calibration = calibration;
+	grid->team = team;
+	grid->truth = palloc(sizeof(IvfpqTruth));
+	grid->tmp = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq calibration query",
 										ALLOCSET_DEFAULT_SIZES);
-	IvfpqSearchInit(&ladder->search, index, model);
-	return ladder;
+	IvfpqSearchInit(&grid->search, index, model);
+	return grid;
 }
 
 void
-IvfpqLadderEnd(IvfpqLadder *ladder)
+IvfpqRecallGridEnd(IvfpqRecallGrid *grid)
 {
-	MemoryContextDelete(ladder->tmp);
+	MemoryContextDelete(grid->tmp);
 }
 
 /*
@@ -344,23 +344,23 @@ IvfpqLadderEnd(IvfpqLadder *ladder)
  * participants.  Workers wait for the end of a round before and after.
  */
 void
-IvfpqLadderClimb(IvfpqLadder *ladder, IvfpqTrial *trial,
-				 const IvfpqClimb *climb)
+IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqTrial *trial,
+				 const IvfpqGridSpec *spec)
 {
-	IvfpqTeamShared *team = ladder->team->shared;
+	IvfpqTeamShared *team = grid->team->shared;
 
-	lay_ladder(ladder, climb);
-	if (climb_there(ladder, trial, climb->nqueries))
+	make_grid(grid, spec);
+	if (measure_remote(grid, trial, spec->nqueries))
 		return;
 
-	team->meta = ladder->search.model->meta;
-	team->climb = *climb;
-	IvfpqTeamRelease(ladder->team);
-	climb_here(ladder, NULL);
-	(void) IvfpqTeamGather(ladder->team);
+	team->meta = grid->search.model->meta;
+	team->grid_spec = *spec;
+	IvfpqTeamRelease(grid->team);
+	measure_local(grid, NULL);
+	(void) IvfpqTeamGather(grid->team);
 	for (int from = 1; from < team->size; from++)
-		take_found(ladder, from);
-	team->climb.nqueries = 0;
+		take_found(grid, from);
+	team->grid_spec.nqueries = 0;
 }
 
 /*
@@ -368,22 +368,22 @@ IvfpqLadderClimb(IvfpqLadder *ladder, IvfpqTrial *trial,
  * all participants offered.
  */
 void
-IvfpqLadderHelp(IvfpqCalibration *calibration, Relation index,
+IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
 				IvfpqTeam *team)
 {
 	const IvfpqModel *model = IvfpqModelLoad(index, &team->shared->meta);
-	IvfpqLadder *ladder = IvfpqLadderBegin(calibration, index, model, team);
+	IvfpqRecallGrid *grid = IvfpqRecallGridBegin(calibration, index, model, team);
 	IvfpqTempFile file;
 
 	IvfpqCalibrationSettle(calibration);
-	while (team->shared->climb.nqueries > 0)
+	while (team->shared->grid_spec.nqueries > 0)
 	{
-		lay_ladder(ladder, &team->shared->climb);
+		make_grid(grid, &team->shared->grid_spec);
 		IvfpqTempFileBegin(&file, team, "found", 1);
-		climb_here(ladder, &file);
+		measure_local(grid, &file);
 		IvfpqTempFileDone(&file);
 		(void) IvfpqTeamGather(team);
 		IvfpqTempFileEnd(&file);
 	}
-	IvfpqLadderEnd(ladder);
+	IvfpqRecallGridEnd(grid);
 }

@@ -20,13 +20,13 @@ typedef struct IvfpqFound
 											 * neighbor; nwidths: none does */
 } IvfpqFound;
 
-typedef struct IvfpqLadder
+typedef struct IvfpqRecallGrid
 {
 	IvfpqCalibration *calibration;
 	IvfpqTeam  *team;
 	IvfpqSearch search;
 	MemoryContext tmp;			/* reset after every query */
-	IvfpqClimb	climb;			/* which the ladder is laid for */
+	IvfpqGridSpec	spec;			/* which the ladder is laid for */
 	int			nsteps;
 	int			probes[IVFPQ_MAX_STEPS];
 	int			nwidths;
@@ -37,20 +37,20 @@ typedef struct IvfpqLadder
 	IvfpqAnswerRows rows;		/* of the answer at hand */
 	int		   *nneighbors;		/* [climb.nqueries]; 0: nothing to find */
 	IvfpqFound *found;			/* [climb.nqueries][nsteps] */
-} IvfpqLadder;
+} IvfpqRecallGrid;
 
 /* ladder.c */
-extern IvfpqLadder *IvfpqLadderBegin(IvfpqCalibration *calibration,
+extern IvfpqRecallGrid *IvfpqRecallGridBegin(IvfpqCalibration *calibration,
 									 Relation index, const IvfpqModel *model,
 									 IvfpqTeam *team);
-extern void IvfpqLadderClimb(IvfpqLadder *ladder, IvfpqTrial *trial,
-							 const IvfpqClimb *climb);
-extern void IvfpqLadderHelp(IvfpqCalibration *calibration, Relation index,
+extern void IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqTrial *trial,
+							 const IvfpqGridSpec *spec);
+extern void IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
 							IvfpqTeam *team);
-extern void IvfpqLadderEnd(IvfpqLadder *ladder);
+extern void IvfpqRecallGridEnd(IvfpqRecallGrid *grid);
 
 /* cheapest.c */
-extern int	IvfpqCheapest(const IvfpqLadder *ladder, double z,
+extern int	IvfpqCheapest(const IvfpqRecallGrid *grid, double z,
 						  IvfpqMetaData *meta);
 
 #endif							/* IVFPQ_LADDER_H */

@@ -121,7 +121,7 @@ IvfpqBeyondTargets(double recall, double known, double lower, double upper)
 
 /* The rung of a recall that is one of the targets. */
 static int
-rung_of(double recall)
+target_index(double recall)
 {
 	int			t = 0;
 
@@ -142,8 +142,8 @@ find_known(const IvfpqMetaData *meta, int depth, double recall,
 		   IvfpqTarget *target)
 {
 	const IvfpqTarget *targets = meta->targets[depth];
-	const IvfpqTarget *lower = &targets[rung_of(IVFPQ_LOWER_RECALL)];
-	int			t = rung_of(recall);
+	const IvfpqTarget *lower = &targets[target_index(IVFPQ_LOWER_RECALL)];
+	int			t = target_index(recall);
 
 	if (recall > IVFPQ_SURE_RECALL)
 		while (t < IVFPQ_TARGETS - 1 && targets[t].candidates == 0)

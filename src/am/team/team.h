@@ -64,14 +64,14 @@ typedef enum IvfpqTeamPart
 } IvfpqTeamPart;
 
 /* A round of calibration (calibrate/ladder.c). */
-typedef struct IvfpqClimb
+typedef struct IvfpqGridSpec
 {
 	int			level;			/* of the neighbors to find */
 	int			nqueries;		/* 0: there is no round */
 	int			least;			/* lists of the ladder, */
 	int			most;
 	int			most_width;		/* and its candidates */
-} IvfpqClimb;
+} IvfpqGridSpec;
 
 /* What all participants see. */
 typedef struct IvfpqTeamShared
@@ -102,7 +102,7 @@ typedef struct IvfpqTeamShared
 	IvfpqJob	job;
 	dsa_pointer parts[IVFPQ_TEAM_PARTS];
 	IvfpqMetaData meta;
-	IvfpqClimb	climb;
+	IvfpqGridSpec	grid_spec;
 	BlockNumber npages;			/* of the index */
 } IvfpqTeamShared;
 
