@@ -282,7 +282,7 @@ IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
 		now->targets_for = meta->targets_for;
 		now->rows_at_calibration = meta->rows_at_calibration;
 		now->calibration_queries = meta->calibration_queries;
-		now->coarse_share = meta->coarse_share;
+		now->coarse_fraction = meta->coarse_fraction;
 		GenericXLogFinish(state);
 	}
 	else

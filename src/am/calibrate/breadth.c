@@ -29,7 +29,7 @@
 #define MIN_LISTS		512		/* fewer are compared at little cost */
 
 /* Shares 1, 2^-1/2, 2^-1 .. 1/32. */
-#define NSHARES			11
+#define NFRACTIONS			11
 
 /* Lists ranked for each that is probed: substitutes of those not found. */
 #define RANKED			1.25
@@ -43,7 +43,7 @@ typedef struct Held
 	int			rank;			/* of a list that holds a copy of it */
 } Held;
 
-typedef struct Shares
+typedef struct CoarseFractions
 {
 	const IvfpqCalibration *calibration;
 	const IvfpqModel *model;
@@ -63,9 +63,9 @@ typedef struct Shares
 	int			held_room;
 
 	int			least;			/* lists to compare, whatever the share */
-	int			wanted[NSHARES];	/* lists to compare */
-	int64		found[NSHARES]; /* true neighbors, of all queries */
-} Shares;
+	int			wanted[NFRACTIONS];	/* lists to compare */
+	int64		found[NFRACTIONS]; /* true neighbors, of all queries */
+} CoarseFractions;
 
 /* One of 64 bits, by which most rows are told from the neighbors. */
 static inline uint64
@@ -76,24 +76,24 @@ mark_of(uint64 id)
 
 /* Compare centroids [n], of lists `first` on, with all queries. */
 static void
-offer_lists(Shares *shares, const float *centroids, int first, int n,
+offer_lists(CoarseFractions *fractions, const float *centroids, int first, int n,
 			uint64 *ids)
 {
-	const IvfpqModel *model = shares->model;
+	const IvfpqModel *model = fractions->model;
 
 	for (int i = 0; i < n; i++)
 		ids[i] = first + i;
 	IvfpqCheckStatus(gv_exact(model->gv.metric, model->meta.dims,
-							  shares->calibration->queries, shares->nqueries,
-							  centroids, n, ids, shares->lists,
+							  fractions->calibration->queries, fractions->nqueries,
+							  centroids, n, ids, fractions->lists,
 							  &ivfpq_stop));
 }
 
 /* The lists nearest to every query, all lists compared. */
 static void
-rank_lists(Shares *shares)
+rank_lists(CoarseFractions *fractions)
 {
-	const IvfpqMetaData *meta = &shares->model->meta;
+	const IvfpqMetaData *meta = &fractions->model->meta;
 	int			dims = meta->dims;
 	int			room = BATCH + IVFPQ_FLOATS_PER_PAGE / dims;
 	float	   *batch = palloc((Size) room * dims * sizeof(float));
@@ -104,7 +104,7 @@ rank_lists(Shares *shares)
 	int			n = 0;
 	int			count;
 
-	IvfpqArrayOpen(&reader, shares->reader.index, meta->centroids, dims,
+	IvfpqArrayOpen(&reader, fractions->reader.index, meta->centroids, dims,
 				   meta->nlists);
 	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
 	{
@@ -113,39 +113,39 @@ rank_lists(Shares *shares)
 		n += count;
 		if (n < BATCH && first + n < meta->nlists)
 			continue;
-		offer_lists(shares, batch, first, n, ids);
+		offer_lists(fractions, batch, first, n, ids);
 		first += n;
 		n = 0;
 	}
 	IvfpqArrayClose(&reader);
-	for (int q = 0; q < shares->nqueries; q++)
-		gv_topk_sort(&shares->lists[q]);
+	for (int q = 0; q < fractions->nqueries; q++)
+		gv_topk_sort(&fractions->lists[q]);
 }
 
 /* The rows that query q has to find. */
 static void
-take_neighbors(Shares *shares, int q)
+take_neighbors(CoarseFractions *fractions, int q)
 {
-	IvfpqCalibrationTruth(shares->calibration, 0, q, &shares->truth);
-	shares->nneighbors = Min(shares->truth.nneighbors, IVFPQ_FIRST_ROWS);
-	shares->marks = 0;
-	for (int i = 0; i < shares->nneighbors; i++)
-		shares->marks |= mark_of(shares->truth.neighbors[i]);
+	IvfpqCalibrationTruth(fractions->calibration, 0, q, &fractions->truth);
+	fractions->nneighbors = Min(fractions->truth.nneighbors, IVFPQ_FIRST_ROWS);
+	fractions->marks = 0;
+	for (int i = 0; i < fractions->nneighbors; i++)
+		fractions->marks |= mark_of(fractions->truth.neighbors[i]);
 }
 
 /* How many lists are compared before each of the ranked lists of query q. */
 static void
-count_before(Shares *shares, int q)
+count_before(CoarseFractions *fractions, int q)
 {
-	const IvfpqModel *model = shares->model;
+	const IvfpqModel *model = fractions->model;
 	int			nparents = model->meta.nparents;
-	const GvTopK *lists = &shares->lists[q];
+	const GvTopK *lists = &fractions->lists[q];
 	int		   *before = palloc(nparents * sizeof(int));
 	int			seen = 0;
 	GvTopK		parents;
 
-	IvfpqSortParents(shares->reader.index, model, &model->gv,
-					 shares->calibration->queries +
+	IvfpqSortParents(fractions->reader.index, model, &model->gv,
+					 fractions->calibration->queries +
 					 (Size) q * model->meta.dims, &parents);
 	for (int i = 0; i < parents.count; i++)
 	{
@@ -170,7 +170,7 @@ count_before(Shares *shares, int q)
 			else
 				high = middle;
 		}
-		shares->before[i] = before[low];
+		fractions->before[i] = before[low];
 	}
 	pfree(parents.scores);
 	pfree(parents.ids);
@@ -178,42 +178,42 @@ count_before(Shares *shares, int q)
 }
 
 static void
-note_held(Shares *shares, uint64 id, int rank)
+note_held(CoarseFractions *fractions, uint64 id, int rank)
 {
-	for (int n = 0; n < shares->nneighbors; n++)
+	for (int n = 0; n < fractions->nneighbors; n++)
 	{
-		if (shares->truth.neighbors[n] != id)
+		if (fractions->truth.neighbors[n] != id)
 			continue;
-		if (shares->nheld == shares->held_room)
+		if (fractions->nheld == fractions->held_room)
 		{
-			shares->held_room *= 2;
-			shares->held = repalloc(shares->held,
-									shares->held_room * sizeof(Held));
+			fractions->held_room *= 2;
+			fractions->held = repalloc(fractions->held,
+									fractions->held_room * sizeof(Held));
 		}
-		shares->held[shares->nheld].neighbor = n;
-		shares->held[shares->nheld++].rank = rank;
+		fractions->held[fractions->nheld].neighbor = n;
+		fractions->held[fractions->nheld++].rank = rank;
 	}
 }
 
 /* Which of query q's ranked lists hold its neighbors? */
 static void
-find_neighbors(Shares *shares, int q)
+find_neighbors(CoarseFractions *fractions, int q)
 {
-	const GvTopK *lists = &shares->lists[q];
+	const GvTopK *lists = &fractions->lists[q];
 	IvfpqBlockView view;
 
-	shares->nheld = 0;
+	fractions->nheld = 0;
 	for (int rank = 0; rank < lists->count; rank++)
 	{
-		IvfpqListOpen(&shares->reader, (uint32) lists->ids[rank]);
-		while (IvfpqListNext(&shares->reader, &view))
+		IvfpqListOpen(&fractions->reader, (uint32) lists->ids[rank]);
+		while (IvfpqListNext(&fractions->reader, &view))
 			for (uint32 live = view.live; live != 0; live &= live - 1)
 			{
 				int			i = pg_rightmost_one_pos32(live);
 				uint64		id = IvfpqTidToId(&view.tids[i]);
 
-				if (shares->marks & mark_of(id))
-					note_held(shares, id, rank);
+				if (fractions->marks & mark_of(id))
+					note_held(fractions, id, rank);
 			}
 	}
 }
@@ -223,55 +223,55 @@ find_neighbors(Shares *shares, int q)
  * compared, for every share.
  */
 static void
-count_found(Shares *shares)
+count_found(CoarseFractions *fractions)
 {
-	for (int s = 0; s < NSHARES; s++)
+	for (int s = 0; s < NFRACTIONS; s++)
 	{
 		uint32		found = 0;
 		int			rank = 0;
 		int			nprobed = 0;
 
-		for (int i = 0; i < shares->nheld; i++)
+		for (int i = 0; i < fractions->nheld; i++)
 		{
-			const Held *held = &shares->held[i];
+			const Held *held = &fractions->held[i];
 
 			for (; rank < held->rank; rank++)
-				nprobed += shares->before[rank] < shares->wanted[s];
-			if (nprobed < shares->probes &&
-				shares->before[rank] < shares->wanted[s])
+				nprobed += fractions->before[rank] < fractions->wanted[s];
+			if (nprobed < fractions->probes &&
+				fractions->before[rank] < fractions->wanted[s])
 				found |= 1U << held->neighbor;
 		}
-		shares->found[s] += pg_popcount32(found);
+		fractions->found[s] += pg_popcount32(found);
 	}
 }
 
 static void
-begin(Shares *shares, const IvfpqCalibration *calibration, Relation index,
+begin(CoarseFractions *fractions, const IvfpqCalibration *calibration, Relation index,
 	  const IvfpqModel *model)
 {
 	IvfpqMetaData meta = model->meta;
 	int			ranked;
 
-	shares->calibration = calibration;
-	shares->model = model;
-	shares->nqueries = Min(calibration->nqueries, MAX_QUERIES);
-	shares->probes = IvfpqFormulaProbes(&meta);
-	ranked = (int) Min(shares->probes * RANKED, meta.nlists);
-	shares->lists = palloc0(shares->nqueries * sizeof(GvTopK));
-	for (int q = 0; q < shares->nqueries; q++)
-		IvfpqTopKResize(&shares->lists[q], ranked);
-	shares->before = palloc(ranked * sizeof(int));
-	shares->held_room = 4 * IVFPQ_FIRST_ROWS;
-	shares->held = palloc(shares->held_room * sizeof(Held));
-	for (int s = 0; s < NSHARES; s++)
+	fractions->calibration = calibration;
+	fractions->model = model;
+	fractions->nqueries = Min(calibration->nqueries, MAX_QUERIES);
+	fractions->probes = IvfpqFormulaProbes(&meta);
+	ranked = (int) Min(fractions->probes * RANKED, meta.nlists);
+	fractions->lists = palloc0(fractions->nqueries * sizeof(GvTopK));
+	for (int q = 0; q < fractions->nqueries; q++)
+		IvfpqTopKResize(&fractions->lists[q], ranked);
+	fractions->before = palloc(ranked * sizeof(int));
+	fractions->held_room = 4 * IVFPQ_FIRST_ROWS;
+	fractions->held = palloc(fractions->held_room * sizeof(Held));
+	for (int s = 0; s < NFRACTIONS; s++)
 	{
-		meta.coarse_share = pow(2, -s / 2.0);
-		shares->wanted[s] = IvfpqListsToCompare(&meta, shares->probes,
+		meta.coarse_fraction = pow(2, -s / 2.0);
+		fractions->wanted[s] = IvfpqListsToCompare(&meta, fractions->probes,
 												false);
 	}
-	meta.coarse_share = FLT_MIN;
-	shares->least = IvfpqListsToCompare(&meta, shares->probes, false);
-	IvfpqListReaderInit(&shares->reader, index, &model->meta, NULL);
+	meta.coarse_fraction = FLT_MIN;
+	fractions->least = IvfpqListsToCompare(&meta, fractions->probes, false);
+	IvfpqListReaderInit(&fractions->reader, index, &model->meta, NULL);
 }
 
 /*
@@ -281,10 +281,10 @@ begin(Shares *shares, const IvfpqCalibration *calibration, Relation index,
  * share, fewer have not: a share that did not matter was not tried.
  */
 double
-IvfpqBreadthFind(const IvfpqCalibration *calibration, Relation index,
+IvfpqFindCoarseFraction(const IvfpqCalibration *calibration, Relation index,
 				 const IvfpqModel *model)
 {
-	Shares		shares = {0};
+	CoarseFractions		fractions = {0};
 	MemoryContext old;
 	MemoryContext tmp;
 	int			s = 0;
@@ -295,18 +295,18 @@ IvfpqBreadthFind(const IvfpqCalibration *calibration, Relation index,
 								"gpuivfpq calibration of parents",
 								ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(tmp);
-	begin(&shares, calibration, index, model);
-	rank_lists(&shares);
-	for (int q = 0; q < shares.nqueries; q++)
+	begin(&fractions, calibration, index, model);
+	rank_lists(&fractions);
+	for (int q = 0; q < fractions.nqueries; q++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		take_neighbors(&shares, q);
-		count_before(&shares, q);
-		find_neighbors(&shares, q);
-		count_found(&shares);
+		take_neighbors(&fractions, q);
+		count_before(&fractions, q);
+		find_neighbors(&fractions, q);
+		count_found(&fractions);
 	}
-	while (s + 1 < NSHARES && shares.wanted[s + 1] > shares.least &&
-		   shares.found[s + 1] >= shares.found[0] * (1 - MOST_LOSS))
+	while (s + 1 < NFRACTIONS && fractions.wanted[s + 1] > fractions.least &&
+		   fractions.found[s + 1] >= fractions.found[0] * (1 - MOST_LOSS))
 		s++;
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(tmp);

@@ -481,9 +481,9 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CALIBRATING);
 	IvfpqCalibrationSettle(calibration);
-	meta->coarse_share = IvfpqBreadthFind(calibration, index, model);
+	meta->coarse_fraction = IvfpqFindCoarseFraction(calibration, index, model);
 	shared = GetCurrentTimestamp();
-	model->meta.coarse_share = meta->coarse_share;
+	model->meta.coarse_fraction = meta->coarse_fraction;
 	meta->calibration_queries = calibration->nqueries;
 	memset(meta->targets, 0, sizeof(meta->targets));
 	meta->calibrated_depths = depths_for(meta->rows_at_calibration);
@@ -500,5 +500,5 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 							 calibration->nqueries,
 							 (GetCurrentTimestamp() - begun) / 1000.0,
 							 (GetCurrentTimestamp() - deeper) / 1000.0,
-							 meta->coarse_share, (shared - begun) / 1000.0)));
+							 meta->coarse_fraction, (shared - begun) / 1000.0)));
 }

@@ -116,7 +116,7 @@ extern void IvfpqTruthGive(IvfpqCalibration *calibration, IvfpqTeam *team);
 extern void IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team);
 
 /* breadth.c */
-extern double IvfpqBreadthFind(const IvfpqCalibration *calibration,
+extern double IvfpqFindCoarseFraction(const IvfpqCalibration *calibration,
 							   Relation index, const IvfpqModel *model);
 
 /* targets.c */

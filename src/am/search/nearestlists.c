@@ -102,8 +102,8 @@ IvfpqQueryDropScores(IvfpqQuery *query)
 int
 IvfpqListsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
 {
-	double		share = meta->coarse_share > 0 ? meta->coarse_share : LEAST_SHARE;
-	int			each = meta->coarse_share > 0 ? LISTS_PER_PROBE_CALIBRATED :
+	double		share = meta->coarse_fraction > 0 ? meta->coarse_fraction : LEAST_SHARE;
+	int			each = meta->coarse_fraction > 0 ? LISTS_PER_PROBE_CALIBRATED :
 	LISTS_PER_PROBE;
 	int			wanted = (int) Min(Max((double) probes * each,
 									   meta->nlists * share), meta->nlists);

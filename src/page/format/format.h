@@ -129,7 +129,7 @@ typedef struct IvfpqMetaData
 	int64		rows_at_training;
 	int64		rows_at_calibration;	/* 0 = not calibrated */
 	char		unused[80];		/* 0 */
-	float4		coarse_share;	/* of the lists that a search compares; 1 =
+	float4		coarse_fraction;	/* of the lists that a search compares; 1 =
 								 * all, flat; 0 = not calibrated */
 	int32		calibration_queries;
 	int64		rows_at_advice; /* when it was last told, in the log, that the
