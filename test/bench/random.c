@@ -54,7 +54,7 @@ typedef struct Bench
 	float	   *queries;		/* [NQUERIES][dims] */
 	GvSearch   *searches;		/* [NQUERIES] */
 	float		apart;			/* centroids */
-	double		share;			/* of copies that conditions let pass; 0: none */
+	double		selectivity;			/* of copies that conditions let pass; 0: none */
 	GvKeyTest  *tests;			/* [NQUERIES] */
 	GvCondition *conditions;	/* [NQUERIES] */
 } Bench;
@@ -169,7 +169,7 @@ put_lists(Bench *bench)
 		int			n = mean / 2 + 1 + (int) (draw() % (unsigned) (mean + 1));
 		int			nblocks = (n + GV_BLOCK - 1) / GV_BLOCK;
 		GvListPiece piece = {list, 0, nblocks, live, t, ids,
-		bench->share > 0 ? keys : NULL, codes};
+		bench->selectivity > 0 ? keys : NULL, codes};
 
 		for (int b = 0; b < nblocks; b++)
 			live[b] = b == nblocks - 1 && n % GV_BLOCK ?
@@ -254,7 +254,7 @@ make_queries(Bench *bench, int probes, int capacity)
 static void
 make_conditions(Bench *bench)
 {
-	uint32_t	width = (uint32_t) (bench->share * UINT32_MAX);
+	uint32_t	width = (uint32_t) (bench->selectivity * UINT32_MAX);
 
 	bench->tests = need(NQUERIES * sizeof(GvKeyTest));
 	bench->conditions = need(NQUERIES * sizeof(GvCondition));
@@ -515,11 +515,11 @@ main(int argc, char **argv)
 	}
 	if (nargs > 1 && strcmp(args[0], "-k") == 0)
 	{
-		bench.share = atof(args[1]);
+		bench.selectivity = atof(args[1]);
 		bench.spec.keys = (GvKeyForm) {1, {GV_KEY_ORDERED}, {4}};
 		args += 2;
 		nargs -= 2;
-		if (!(bench.share > 0 && bench.share < 1))
+		if (!(bench.selectivity > 0 && bench.selectivity < 1))
 			return usage();
 	}
 	if (nargs > 1 && strcmp(args[0], "-s") == 0)
@@ -570,7 +570,7 @@ main(int argc, char **argv)
 		   args[3], args[4], args[5]);
 	printf("%6s %10s %10s %12s %10s %8s %8s\n", "batch", "p50 us", "p99 us",
 		   "queries/s", "busy us", "copies", "answers");
-	if (bench.share > 0)
+	if (bench.selectivity > 0)
 		make_conditions(&bench);
 	for (int i = 6; i < nargs; i++)
 	{
@@ -578,11 +578,11 @@ main(int argc, char **argv)
 		measure(&bench, atoi(args[i]));
 		if (bench.spread.kind == GV_REPLICAS && bench.spread.nparts > 1)
 			measure_replicas(&bench, atoi(args[i]));
-		if (bench.share == 0)
+		if (bench.selectivity == 0)
 			continue;
 		set_conditions(&bench, true);
 		printf("  with a condition that lets %g of the copies pass:\n",
-			   bench.share);
+			   bench.selectivity);
 		measure(&bench, atoi(args[i]));
 	}
 	return 0;

@@ -42,10 +42,10 @@ enum
 {
 	PRIVATE_NEARLY,
 	PRIVATE_WANTED,
-	PRIVATE_SHARE,
+	PRIVATE_SELECTIVITY,
 	PRIVATE_QUAL_NS,
 	PRIVATE_MATCHES,
-	PRIVATE_KEY_SHARE,
+	PRIVATE_KEY_SELECTIVITY,
 	PRIVATE_NDISTANCES,
 	PRIVATE_NBOUNDS,
 	PRIVATE_BY_ALL,
@@ -326,10 +326,10 @@ IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
 
 	plan->nearly = intVal(list_nth(private, PRIVATE_NEARLY));
 	plan->wanted = number_at(scan, PRIVATE_WANTED);
-	plan->share = number_at(scan, PRIVATE_SHARE);
+	plan->selectivity = number_at(scan, PRIVATE_SELECTIVITY);
 	plan->qual_ns = number_at(scan, PRIVATE_QUAL_NS);
 	plan->matches = number_at(scan, PRIVATE_MATCHES);
-	plan->key_share = number_at(scan, PRIVATE_KEY_SHARE);
+	plan->key_selectivity = number_at(scan, PRIVATE_KEY_SELECTIVITY);
 	plan->ndistances = intVal(list_nth(private, PRIVATE_NDISTANCES));
 	plan->nbounds = intVal(list_nth(private, PRIVATE_NBOUNDS));
 	plan->by_all = intVal(list_nth(private, PRIVATE_BY_ALL));

@@ -24,10 +24,10 @@ typedef struct IvfpqFilterPlan
 {
 	int			nearly;			/* conditions asked before a row is measured */
 	double		wanted;			/* see IvfpqFilter */
-	double		share;
+	double		selectivity;
 	double		qual_ns;
 	double		matches;
-	double		key_share;
+	double		key_selectivity;
 	int			ndistances;
 	int			nbounds;
 	bool		by_all;			/* see IvfpqRadius */

@@ -314,10 +314,10 @@ begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 	filter->any_order = state->plan.any_order;
 	filter->radius.by_all = state->plan.by_all;
 	filter->wanted = state->plan.wanted;
-	filter->share = state->plan.share;
+	filter->selectivity = state->plan.selectivity;
 	filter->qual_ns = state->plan.qual_ns;
 	filter->matches = state->plan.matches;
-	filter->key_share = state->plan.key_share;
+	filter->key_selectivity = state->plan.key_selectivity;
 }
 
 /*

@@ -27,7 +27,7 @@
 #include "pgcompat.h"
 
 /* Of all rows those likely to be within a radius, for what that costs. */
-#define WITHIN_SHARE	0.001
+#define WITHIN_SELECTIVITY	0.001
 
 bool		ivfpq_enable_custom_scan = true;
 double		ivfpq_radius_recall = 1;
@@ -166,7 +166,7 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 		part = wanted / path->rows;
 	depth = part * index->indexinfo->tuples;
 	if (IvfpqIsBounded(rel, linitial(index->indexorderbys)))
-		depth = Min(depth, Max(WITHIN_SHARE * index->indexinfo->tuples,
+		depth = Min(depth, Max(WITHIN_SELECTIVITY * index->indexinfo->tuples,
 							   IVFPQ_FIRST_WITHIN));
 	recall = path->pathkeys == NIL ? ivfpq_radius_recall : ivfpq_recall;
 	deep = IvfpqDepthCost(root, index, recall, depth, conditions.per_tuple);

@@ -282,7 +282,7 @@ IvfpqNextBatch(IvfpqScan *state)
 	if (state->asks_keys)
 	{
 		IvfpqSearchKeys(&state->search, &state->goal);
-		state->key_share = state->goal.share;
+		state->key_selectivity = state->goal.selectivity;
 		state->exhausted = state->goal.is_all;
 	}
 	else

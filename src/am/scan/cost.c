@@ -197,25 +197,25 @@ demand_candidates(Demand *demand, const IvfpqMetaData *meta,
 /* The effort of a batch for rows whose keys fulfill a condition. */
 static void
 get_params(IvfpqSearchParams *params, Relation index, const IvfpqMetaData *meta,
-		   int batch, double share)
+		   int batch, double selectivity)
 {
 	double		rows;
 
 	IvfpqParamsForBatch(params, index, meta, ivfpq_recall, batch);
-	if (share >= 1)
+	if (selectivity >= 1)
 		return;
 	rows = params->quota;
 	IvfpqParamsForRows(params, index, meta, ivfpq_recall,
-				   Min(IvfpqSpreadRows(rows / Max(share, IVFPQ_LEAST_SHARE),
+				   Min(IvfpqSpreadRows(rows / Max(selectivity, IVFPQ_LEAST_SELECTIVITY),
 									   true), PG_INT32_MAX));
-	params->candidates = IvfpqKeyCandidates(params->candidates, share);
+	params->candidates = IvfpqKeyCandidates(params->candidates, selectivity);
 	params->quota = (int64) rows;
 }
 
 /* `share`: of the rows those whose keys fulfill what is asked of them. */
 static void
 get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
-		   double share)
+		   double selectivity)
 {
 	Relation	index;
 	IvfpqMetaData meta;
@@ -234,11 +234,11 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 	demand->rows = (double) IvfpqPendingEstimate(index);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
 	demand->rows = Min(demand->rows, tuples);
-	get_params(&params, index, &meta, 0, share);
+	get_params(&params, index, &meta, 0, selectivity);
 	if (meta.nlists > 0 && params.read_all)
 	{
 		demand->pages = info->pages;
-		demand->rows = tuples * share;
+		demand->rows = tuples * selectivity;
 	}
 	else if (meta.nlists > 0)
 	{
@@ -256,12 +256,12 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 		demand->pages += fixed +
 			Min(centroids, IvfpqCentroidsToCompare(&meta, params.probes, false)) +
 			Max(info->pages - fixed - centroids - refine, 0) * probed;
-		get_params(&params, index, &meta, 1, share);
+		get_params(&params, index, &meta, 1, selectivity);
 		/* where no number of candidates is enough, the rest is read */
 		demand_candidates(demand, &meta, candidates,
-						  (params.read_all ? tuples * share :
+						  (params.read_all ? tuples * selectivity :
 						   params.candidates) / params.quota,
-						  tuples * share, refine);
+						  tuples * selectivity, refine);
 	}
 	index_close(index, NoLock);
 }
@@ -319,13 +319,13 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	double		row_cost;
 	double		heap_pages;
 	double		toast;
-	double		share;
+	double		key_selectivity;
 	Demand		demand;
 
-	share = clauselist_selectivity(root,
+	key_selectivity = clauselist_selectivity(root,
 								   get_quals_from_indexclauses(path->indexclauses),
 								   (int) rel->relid, JOIN_INNER, NULL);
-	get_demand(&demand, info, tuples, share);
+	get_demand(&demand, info, tuples, key_selectivity);
 	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
 	toast = toast_pages(root->simple_rte_array[rel->relid]->relid);
 	random_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
@@ -345,10 +345,10 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 		cpu_operator_cost * (demand.centroids + demand.postings) +
 		row_cost * demand.rows;
 	*total_cost = *startup_cost +
-		tuples * share *
+		tuples * key_selectivity *
 		(cpu_index_tuple_cost + row_cost * demand.rows_per_row +
 		 seq_page * demand.pages_per_row);
-	*selectivity = share;
+	*selectivity = key_selectivity;
 	*correlation = 0;
 	*pages = demand.pages;
 }

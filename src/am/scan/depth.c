@@ -126,7 +126,7 @@ typedef struct Matching
 {
 	double		looked;			/* of the nearest so many rows */
 	double		matched;			/* so many pass, and are admitted */
-	double		share;			/* of those further on, likely */
+	double		selectivity;			/* of those further on, likely */
 	bool		is_sure;		/* that is not off by much */
 } Matching;
 
@@ -144,7 +144,7 @@ is_spread(const IvfpqScan *state)
 	if (state->filter == NULL || state->search.addresses ||
 		state->filter->radius.is_set)
 		return true;
-	expected = state->filter->share * state->visible * state->depth;
+	expected = state->filter->selectivity * state->visible * state->depth;
 	if (state->matched < FEW_MATCHED)
 		return state->matched + 1 + 2 * sqrt(expected) >= expected;
 	return state->matched_near * (state->matched * FAR_FEWER < expected ?
@@ -161,15 +161,15 @@ is_filtered(const IvfpqScan *state)
 
 /* Of the rows near the query those that pass, likely, before any is seen. */
 static double
-guessed_share(const IvfpqScan *state)
+estimated_selectivity(const IvfpqScan *state)
 {
-	return (is_filtered(state) ? state->filter->share : 1) * state->visible;
+	return (is_filtered(state) ? state->filter->selectivity : 1) * state->visible;
 }
 
 static void
 count_matching(const IvfpqScan *state, Matching *matching)
 {
-	double		guess = guessed_share(state);
+	double		guess = estimated_selectivity(state);
 	double		expected;
 	bool		agrees;
 
@@ -189,12 +189,12 @@ count_matching(const IvfpqScan *state, Matching *matching)
 	matching->is_sure = is_spread(state) &&
 		matching->matched >= (agrees ? SOME_MATCHED : MANY_MATCHED);
 	if ((agrees && matching->matched < FEW_MATCHED) || matching->looked == 0)
-		matching->share = guess;
+		matching->selectivity = guess;
 	else if (matching->matched >= FEW_MATCHED)
-		matching->share = matching->matched / matching->looked;
+		matching->selectivity = matching->matched / matching->looked;
 	else						/* the next one may have been about to come */
-		matching->share = (matching->matched + 1) / matching->looked;
-	matching->share = Max(Min(matching->share, 1), IVFPQ_LEAST_SHARE);
+		matching->selectivity = (matching->matched + 1) / matching->looked;
+	matching->selectivity = Max(Min(matching->selectivity, 1), IVFPQ_LEAST_SELECTIVITY);
 }
 
 /* The rows that the next batch is to have returned, with those before it. */
@@ -219,9 +219,9 @@ needed_depth(const IvfpqScan *state, const Matching *matching)
 {
 	double		wanted = wanted_rows(state);
 
-	if (!is_filtered(state) && matching->share >= 1)
+	if (!is_filtered(state) && matching->selectivity >= 1)
 		return wanted;
-	return Max((wanted + MARGIN * sqrt(wanted)) / matching->share,
+	return Max((wanted + MARGIN * sqrt(wanted)) / matching->selectivity,
 			   IVFPQ_FIRST_ROWS);
 }
 
@@ -264,8 +264,8 @@ calibrated_depth(const IvfpqScan *state, double depth)
 {
 	if (!IvfpqDepthIsSpread(state))
 		return depth;
-	return IvfpqSpreadRows(depth / state->key_share, !is_filtered(state)) *
-		state->key_share;
+	return IvfpqSpreadRows(depth / state->key_selectivity, !is_filtered(state)) *
+		state->key_selectivity;
 }
 
 /* Rows that may be late, of those returned. */
@@ -326,7 +326,7 @@ params_at(const IvfpqScan *state, double depth, IvfpqSearchParams *params)
 	double		spread;
 
 	depth = Min(depth, PG_INT32_MAX / 4);
-	among = with_margin(state, depth / state->key_share);
+	among = with_margin(state, depth / state->key_selectivity);
 	spread = among;
 	if (IvfpqDepthIsSpread(state))
 		spread = IvfpqSpreadRows(among, !is_filtered(state));
@@ -334,7 +334,7 @@ params_at(const IvfpqScan *state, double depth, IvfpqSearchParams *params)
 					  spread);
 	if (state->asks_keys)
 		params->candidates = IvfpqKeyCandidates(params->candidates,
-												state->key_share);
+												state->key_selectivity);
 	if (is_filtered(state))
 		params->candidates = Max(params->candidates, (int) depth);
 	params->quota = (int64) depth;
@@ -342,7 +342,7 @@ params_at(const IvfpqScan *state, double depth, IvfpqSearchParams *params)
 
 /* The time of that. */
 static double
-batch_ns(const IvfpqScan *state, double depth, double share)
+batch_ns(const IvfpqScan *state, double depth, double selectivity)
 {
 	const IvfpqMetaData *meta = &state->model->meta;
 	IvfpqSearchParams params;
@@ -364,7 +364,7 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 		records * (IVFPQ_RECORD_NS + IVFPQ_RECORD_DIMENSION_NS * meta->dims) +
 		params.candidates * CANDIDATE_NS +
 		Max(fetched - state->fetched, 0) *
-		(fetch_ns(state) + share * rerank_ns(state));
+		(fetch_ns(state) + selectivity * rerank_ns(state));
 }
 
 /* The rows of the table. */
@@ -389,32 +389,32 @@ index_rows(const IvfpqScan *state)
 
 /* Everything that passes, by reading the table. */
 static double
-full_pass_ns(const IvfpqScan *state, double share)
+full_pass_ns(const IvfpqScan *state, double selectivity)
 {
 	return (IvfpqRerankIsCold(state->rerank) ? COLD_PAGE_NS : PAGE_NS) *
 		state->rerank->heap_blocks +
 		table_rows(state) * (ROW_NS + state->filter->qual_ns) +
-		index_rows(state) * state->key_share * share *
+		index_rows(state) * state->key_selectivity * selectivity *
 		(rerank_ns(state) + SORT_NS);
 }
 
 /* The same by the keys of all lists. */
 static double
-lists_ns(const IvfpqScan *state, double share)
+lists_ns(const IvfpqScan *state, double selectivity)
 {
 	const IvfpqMetaData *meta = &state->model->meta;
 	double		rows = index_rows(state);
 
 	return rows * meta->lists_per_row * KEYS_NS +
-		state->key_share * rows * (SORT_NS + fetch_ns(state) +
-								   share * (rerank_ns(state) + SORT_NS));
+		state->key_selectivity * rows * (SORT_NS + fetch_ns(state) +
+								   selectivity * (rerank_ns(state) + SORT_NS));
 }
 
 /* The same by another index. */
 static double
-matches_ns(const IvfpqScan *state, double share)
+matches_ns(const IvfpqScan *state, double selectivity)
 {
-	double		rows = state->key_share * share * index_rows(state);
+	double		rows = state->key_selectivity * selectivity * index_rows(state);
 	double		matches = Max(state->filter->matches, rows);
 
 	return matches * (MATCH_NS + fetch_ns(state)) +
@@ -430,7 +430,7 @@ depth_within(const IvfpqScan *state, const Matching *matching, double depth,
 			 double allowed, double rest)
 {
 	while (depth / 2 >= IVFPQ_FIRST_WITHIN &&
-		   batch_ns(state, depth, matching->share) > allowed * rest)
+		   batch_ns(state, depth, matching->selectivity) > allowed * rest)
 		depth /= 2;
 	return depth;
 }
@@ -443,8 +443,8 @@ static double
 rest_ns(const IvfpqScan *state, const Matching *matching, bool must,
 		IvfpqRest *way)
 {
-	double		rest = full_pass_ns(state, matching->share);
-	double		lists = lists_ns(state, matching->share);
+	double		rest = full_pass_ns(state, matching->selectivity);
+	double		lists = lists_ns(state, matching->selectivity);
 	double		matches;
 
 	*way = IVFPQ_REST_FULL_PASS;
@@ -456,7 +456,7 @@ rest_ns(const IvfpqScan *state, const Matching *matching, bool must,
 	if (state->filter->next_match == NULL ||
 		(!must && state->report.filter.rejected < LEAST_REJECTED))
 		return rest;
-	matches = matches_ns(state, matching->share);
+	matches = matches_ns(state, matching->selectivity);
 	if (matches < rest)
 		*way = IVFPQ_REST_MATCHES;
 	return Min(matches, rest);
@@ -470,10 +470,10 @@ static double
 first_depth(const IvfpqScan *state, const Matching *matching, double needed)
 {
 	double		wanted = Max(state->filter->wanted, USUAL_WANTED);
-	double		rest = full_pass_ns(state, matching->share);
+	double		rest = full_pass_ns(state, matching->selectivity);
 
 	if (needed <= MOST_FIRST * wanted &&
-		batch_ns(state, needed, matching->share) <= BATCHES_SHARE * rest)
+		batch_ns(state, needed, matching->selectivity) <= BATCHES_SHARE * rest)
 		return needed;
 	if (state->filter->next_match != NULL)
 		return Min(needed, 1.1 * LEAST_REJECTED);
@@ -496,13 +496,13 @@ later_depth(const IvfpqScan *state, const Matching *matching, double needed)
 	double		allowed = by_index ? 1 :
 	matching->is_sure ? SURE_BATCHES_SHARE : BATCHES_SHARE;
 
-	if (batch_ns(state, IvfpqRadiusDepth(state, needed), matching->share) <=
+	if (batch_ns(state, IvfpqRadiusDepth(state, needed), matching->selectivity) <=
 		allowed * rest)
 		return most;
 	if (by_index || matching->is_sure || state->filter->radius.is_set)
 		return 0;
 	most = depth_within(state, matching, most, MORE_TRIAL_SHARE, rest);
-	return most >= least && most * matching->share >= SOME_MATCHED ? most : 0;
+	return most >= least && most * matching->selectivity >= SOME_MATCHED ? most : 0;
 }
 
 /* The depth of the next batch; 0 if the rest had better come. */
@@ -569,7 +569,7 @@ is_unknown(const IvfpqScan *state)
 	share *= is_filtered(state) ? MOST_UNKNOWN_FILTERED : MOST_UNKNOWN;
 	return share <= 0 ||
 		!IvfpqHasRows(state->index, &state->model->meta,
-					  params->quota / state->key_share / share);
+					  params->quota / state->key_selectivity / share);
 }
 
 /*

@@ -67,10 +67,10 @@ typedef struct IvfpqFilter
 	bool		any_order;		/* rows may come in any */
 	IvfpqRadius radius;
 	double		wanted;			/* rows likely to be wanted; 0 = not known */
-	double		share;			/* of the index's rows, or of those that
+	double		selectivity;			/* of the index's rows, or of those that
 								 * fulfill conditions on keys, those that
 								 * pass, likely */
-	double		key_share;		/* of the index's rows that fulfill these,
+	double		key_selectivity;		/* of the index's rows that fulfill these,
 								 * likely */
 	double		qual_ns;		/* what `passes` takes for a row */
 	double		matches;		/* rows that next_match brings, likely */

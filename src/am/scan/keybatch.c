@@ -32,7 +32,7 @@ IvfpqScanBeginKeys(IndexScanDesc scan)
 	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
 
 	state->asks_keys = asks_keys(scan);
-	state->key_share = 1;
+	state->key_selectivity = 1;
 	if (!state->asks_keys)
 		return true;
 	IvfpqKeysInit(&state->keys, state->index);
@@ -40,8 +40,8 @@ IvfpqScanBeginKeys(IndexScanDesc scan)
 	IvfpqKeyQualsMake(&state->quals, &state->keys, scan->keyData,
 					  scan->numberOfKeys);
 	if (state->filter != NULL)
-		state->key_share = Min(Max(state->filter->key_share,
-								   IVFPQ_LEAST_SHARE), 1);
+		state->key_selectivity = Min(Max(state->filter->key_selectivity,
+								   IVFPQ_LEAST_SELECTIVITY), 1);
 	return !state->quals.never;
 }
 
@@ -58,13 +58,13 @@ IvfpqScanAsksRows(const IvfpqScan *state)
 
 /* Of all rows those that the planner expects to fulfill them; 0 = not known. */
 static double
-guessed_share(const IvfpqScan *state)
+planned_selectivity(const IvfpqScan *state)
 {
 	double		rows = IvfpqRowsAbout(state->index, &state->model->meta);
 
 	if (state->filter != NULL || state->planned <= 0 || rows <= 0)
 		return 0;
-	return Min(Max(state->planned / rows, IVFPQ_LEAST_SHARE), 1);
+	return Min(Max(state->planned / rows, IVFPQ_LEAST_SELECTIVITY), 1);
 }
 
 /*
@@ -79,8 +79,8 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 	goal->recall = state->recall;
 	goal->rows = Max(state->params.quota, 1);
 	goal->most_probes = most_probes;
-	goal->share = state->key_share;
-	goal->guess = guessed_share(state);
+	goal->selectivity = state->key_selectivity;
+	goal->guess = planned_selectivity(state);
 	goal->is_spread = IvfpqDepthIsSpread(state);
 	goal->is_far = false;
 	goal->by_keys = state->filter == NULL;

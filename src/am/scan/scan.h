@@ -114,7 +114,7 @@ typedef struct IvfpqScan
 	bool		asks_keys;		/* conditions on keys are in `tests` */
 	IvfpqKeys	keys;			/* then */
 	IvfpqKeyQuals quals;
-	double		key_share;		/* of rows near the query, those that fulfill
+	double		key_selectivity;		/* of rows near the query, those that fulfill
 								 * them, as far as is known; else 1 */
 	bool		started;
 	bool		null_query;		/* any order will do */

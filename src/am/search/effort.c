@@ -400,9 +400,9 @@ IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,
  * rows does, with a margin for chance.
  */
 int
-IvfpqKeyCandidates(int candidates, double share)
+IvfpqKeyCandidates(int candidates, double selectivity)
 {
-	double		expected = candidates * share;
+	double		expected = candidates * selectivity;
 
 	return (int) Min(Max(ceil(expected + KEYS_MARGIN * sqrt(expected)),
 						 LEAST_CANDIDATES), candidates);

@@ -17,7 +17,7 @@
 #define IVFPQ_FIRST_ROWS		10
 
 /* A share that is told apart from none. */
-#define IVFPQ_LEAST_SHARE		1e-9
+#define IVFPQ_LEAST_SELECTIVITY		1e-9
 
 /*
  * Nanoseconds of one core, for weighing one way against another: with AVX-512,
@@ -54,7 +54,7 @@ extern void IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,
 							  const IvfpqMetaData *meta, double recall,
 							  double rows, double spread);
 extern double IvfpqSpreadRows(double rows, bool by_keys);
-extern int	IvfpqKeyCandidates(int candidates, double share);
+extern int	IvfpqKeyCandidates(int candidates, double selectivity);
 extern double IvfpqKnownRows(const IvfpqMetaData *meta, double recall);
 extern double IvfpqBatchRows(Relation index, const IvfpqMetaData *meta,
 							 double wanted);

@@ -36,7 +36,7 @@
 #define RANKED_LATER	1.25
 
 /* The first lists are those for a share so many times as large as is likely. */
-#define FIRST_SHARE		4
+#define FIRST_FACTOR		4
 
 /*
  * To ask gpuvecd again takes longer than to have it read lists that are not
@@ -101,7 +101,7 @@ typedef struct Reading
 	int			nread;
 	int			next;			/* of search->lists */
 	IvfpqListSums sums;			/* of the lists read */
-	double		flat_share;		/* of all copies read those that fulfill it */
+	double		flat_selectivity;		/* of all copies read those that fulfill it */
 	bool		grows;			/* the share, with the distance */
 	bool		is_sure;		/* ... and that is no chance */
 	bool		left_out;		/* copies were, before more were kept */
@@ -112,10 +112,10 @@ typedef struct Reading
 
 /* What as many rows take as hold those wanted. */
 static void
-get_params(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
+get_params(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double selectivity,
 		   IvfpqSearchParams *params)
 {
-	double		among = goal->rows / Max(share, IVFPQ_LEAST_SHARE);
+	double		among = goal->rows / Max(selectivity, IVFPQ_LEAST_SELECTIVITY);
 
 	IvfpqParamsForMatches(params, search->index, &search->model->meta,
 					  goal->recall, among, goal->is_spread ?
@@ -132,14 +132,14 @@ IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 	double		all = IvfpqRowsAbout(search->index, &search->model->meta);
 	double		most = 0;
 
-	for (double share = 1; share == 1 || goal->rows / share < all; share /= 4)
+	for (double selectivity = 1; selectivity == 1 || goal->rows / selectivity < all; selectivity /= 4)
 	{
 		IvfpqSearchParams params;
 
 		/* whose candidates are those of get_params, for half the work */
 		IvfpqParamsForRows(&params, search->index, &search->model->meta,
-					   goal->recall, Min(goal->rows / share, PG_INT32_MAX));
-		most = Max(most, IvfpqKeyCandidates(params.candidates, share));
+					   goal->recall, Min(goal->rows / selectivity, PG_INT32_MAX));
+		most = Max(most, IvfpqKeyCandidates(params.candidates, selectivity));
 	}
 	return (int) Min(ceil(KEPT_BEYOND * most), PG_INT32_MAX / 4);
 }
@@ -158,7 +158,7 @@ rank_lists(Reading *reading, int wanted)
 					RANKED_AT_FIRST * (reading->nread + wanted)),
 				reading->nread + wanted);
 	search->query.deep = reading->params.beyond_parents ||
-		reading->goal->rows / reading->goal->share > IVFPQ_PARENTS_ROWS;
+		reading->goal->rows / reading->goal->selectivity > IVFPQ_PARENTS_ROWS;
 	IvfpqSearchNearest(search, (int) Min(n, reading->goal->most_probes));
 	for (int i = 0; i < lists->count; i++)
 	{
@@ -220,12 +220,12 @@ IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
  * all are read.
  */
 static void
-tell_share(Reading *reading)
+estimate_selectivity(Reading *reading)
 {
 	IvfpqSearch *search = reading->search;
 	IvfpqKeyGoal *goal = reading->goal;
 	const IvfpqListSums *sums = &reading->sums;
-	double		share;
+	double		selectivity;
 	bool		is_sure;
 	IvfpqNearCount count;
 
@@ -234,27 +234,27 @@ tell_share(Reading *reading)
 	else
 		reading->sums = IvfpqSumCounts(search->counts, reading->nread,
 									   part_of(goal));
-	share = sums->weighted_matched / Max(sums->weighted_postings, 1);
-	reading->flat_share = sums->matched / Max(sums->postings, 1);
-	reading->grows = reading->is_sure = reading->flat_share > GROWS * share;
-	goal->share = Max(share, IVFPQ_LEAST_SHARE);
-	get_params(search, goal, goal->share, &reading->params);
+	selectivity = sums->weighted_matched / Max(sums->weighted_postings, 1);
+	reading->flat_selectivity = sums->matched / Max(sums->postings, 1);
+	reading->grows = reading->is_sure = reading->flat_selectivity > GROWS * selectivity;
+	goal->selectivity = Max(selectivity, IVFPQ_LEAST_SELECTIVITY);
+	get_params(search, goal, goal->selectivity, &reading->params);
 	if (reading->params.probes > reading->nread)
 		return;
 	count = reading->by_server ? search->near_count :
 		IvfpqSampleCount(search, goal->rows);
-	goal->is_far |= reading->flat_share > GROWS_FAR * share;
-	share = IvfpqSampledSelectivity(&count, share, reading->by_server ? goal->rows : 0,
+	goal->is_far |= reading->flat_selectivity > GROWS_FAR * selectivity;
+	selectivity = IvfpqSampledSelectivity(&count, selectivity, reading->by_server ? goal->rows : 0,
 						   &is_sure);
-	if (share < goal->share)
+	if (selectivity < goal->selectivity)
 	{
 		reading->is_sure |= is_sure;
-		goal->share = Max(share, IVFPQ_LEAST_SHARE);
+		goal->selectivity = Max(selectivity, IVFPQ_LEAST_SELECTIVITY);
 		goal->is_spread = false;
 		goal->is_far |= is_sure;
 		reading->grows = true;
 	}
-	get_params(search, goal, goal->share, &reading->params);
+	get_params(search, goal, goal->selectivity, &reading->params);
 }
 
 /*
@@ -264,7 +264,7 @@ static int
 wanted_candidates(const Reading *reading)
 {
 	return IvfpqKeyCandidates(reading->params.candidates,
-							  Max(reading->goal->share, reading->flat_share));
+							  Max(reading->goal->selectivity, reading->flat_selectivity));
 }
 
 /*
@@ -299,7 +299,7 @@ widen(Reading *reading)
 	IvfpqSearch *search = reading->search;
 	IvfpqKeyGoal *goal = reading->goal;
 
-	if (reading->flat_share > SPARSE ||
+	if (reading->flat_selectivity > SPARSE ||
 		goal->candidates > MOST_SPARSE / KEPT_SPARSE)
 		return;
 	goal->candidates *= KEPT_SPARSE;
@@ -318,7 +318,7 @@ read_until_enough(Reading *reading, int wanted)
 		read_lists(reading, wanted);
 		if (reading->nread == before)
 			break;
-		tell_share(reading);
+		estimate_selectivity(reading);
 		if (reading->params.read_all)
 			break;
 		if (before == 0)
@@ -352,10 +352,10 @@ static int
 ask_first(Reading *reading)
 {
 	const IvfpqKeyGoal *goal = reading->goal;
-	double		guess = goal->share >= 1 ? goal->guess : 0;
+	double		guess = goal->selectivity >= 1 ? goal->guess : 0;
 	IvfpqSearchParams params;
 
-	get_params(reading->search, goal, guess > 0 ? guess : goal->share, &params);
+	get_params(reading->search, goal, guess > 0 ? guess : goal->selectivity, &params);
 	reading->asked = goal->candidates;
 	if (guess > 0)
 		reading->asked = kept_rows(goal, ASKED_GUESSED,
@@ -411,12 +411,12 @@ ask_until_enough(Reading *reading)
 		double		rank = ceil(goal->rows * search->model->meta.lists_per_row);
 
 		search->query.deep = reading->params.beyond_parents ||
-			goal->rows / goal->share > IVFPQ_PARENTS_ROWS;
+			goal->rows / goal->selectivity > IVFPQ_PARENTS_ROWS;
 		if (!IvfpqSearchRemote(search, wanted, postings, part_of(goal),
 							   (int) Min(rank, postings)))
 			return false;
 		reading->nread = search->ncounts;
-		tell_share(reading);
+		estimate_selectivity(reading);
 		if (reading->params.read_all || goal->is_far)
 			break;
 		wanted = ask_next(reading);
@@ -461,7 +461,7 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 	IvfpqQueryKeepScores(&search->query, nlists);
 	IvfpqSearchOpen(search, goal->candidates * search->model->meta.lists_per_row);
 	IvfpqSampleBegin(search);
-	get_params(search, first, Min(FIRST_SHARE * first->share, 1), &least);
+	get_params(search, first, Min(FIRST_FACTOR * first->selectivity, 1), &least);
 	read_until_enough(reading, goal->reads_all ? goal->most_probes :
 					  least.probes);
 	IvfpqSampleEnd(search);

@@ -171,21 +171,21 @@ IvfpqSampleCount(IvfpqSearch *search, double rows)
  * what is beyond that is taken for a smaller share then.
  */
 double
-IvfpqSampledSelectivity(const IvfpqNearCount *count, double share, double by_chance,
+IvfpqSampledSelectivity(const IvfpqNearCount *count, double selectivity, double by_chance,
 			   bool *beyond_doubt)
 {
-	double		expected = count->matched / (share * GV_SAMPLED_ONE_OF);
+	double		expected = count->matched / (selectivity * GV_SAMPLED_ONE_OF);
 	double		beyond = count->nearer - expected;
 	double		least = count->nearer;
 	double		variance = count->variance;
 
 	*beyond_doubt = false;
 	if (count->matched == 0 || count->nearer <= FEW)
-		return share;
+		return selectivity;
 	if (by_chance > 0)
 		least = variance += expected * expected / by_chance;
 	if (beyond <= CHANCE * sqrt(least))
-		return share;
+		return selectivity;
 	*beyond_doubt = beyond > DOUBT * sqrt(variance);
 	return count->matched / (GV_SAMPLED_ONE_OF * count->nearer);
 }

@@ -221,7 +221,7 @@ typedef struct IvfpqKeyGoal
 	bool		by_keys;		/* and nothing else is asked of them */
 	bool		is_far;			/* out: they may be anywhere */
 	int			most_probes;
-	double		share;			/* of rows near the query that fulfill it: in,
+	double		selectivity;			/* of rows near the query that fulfill it: in,
 								 * likely; out, as it was seen */
 	double		guess;			/* of all rows, as the planner guesses; 0 = it
 								 * did not */
@@ -245,7 +245,7 @@ extern bool IvfpqSampleWants(const void *arg, const IvfpqSlotHeader *header,
 extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
 							 const GvBlock *block);
 extern IvfpqNearCount IvfpqSampleCount(IvfpqSearch *search, double rows);
-extern double IvfpqSampledSelectivity(const IvfpqNearCount *count, double share,
+extern double IvfpqSampledSelectivity(const IvfpqNearCount *count, double selectivity,
 							 double by_chance, bool *beyond_doubt);
 extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
 							  double lists_per_row);

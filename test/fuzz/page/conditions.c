@@ -87,7 +87,7 @@ search_lists(IvfpqSearch *search, const GvCondition *condition)
 {
 	IvfpqKeyGoal goal = {.recall = 0.95, .rows = 10, .is_spread = true,
 		.by_keys = true, .most_probes = search->model->meta.nlists,
-	.share = 0.1};
+	.selectivity = 0.1};
 	int64		postings;
 
 	IvfpqSearchCondition(search, condition);
@@ -97,7 +97,7 @@ search_lists(IvfpqSearch *search, const GvCondition *condition)
 	goal.candidates = (int) Min(IvfpqKeyCapacity(search, &goal), postings + 1);
 	IvfpqSearchKeys(search, &goal);
 	goal.reads_all = true;
-	goal.share = 0.1;
+	goal.selectivity = 0.1;
 	goal.candidates = (int) postings + 1;
 	IvfpqSearchKeys(search, &goal);
 	return search->candidates.count;
