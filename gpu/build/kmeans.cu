@@ -240,7 +240,7 @@ count_of(const Clusters *cl, int32_t c)
 static int32_t
 plan_splits(Clusters *cl)
 {
-	double		limit = cl->spec->max_share * (double) cl->spec->n / cl->k;
+	double		limit = cl->spec->max_imbalance * (double) cl->spec->n / cl->k;
 	int32_t		n = 0;
 
 	for (int32_t c = 0; c < cl->k; c++)

@@ -54,7 +54,7 @@
  */
 #define LARGE_CENTROIDS	(INT64_C(32) << 20)
 
-#define LEAST_SHARE		4		/* a filter has to keep out most of the lists */
+#define LEAST_FRACTION		4		/* a filter has to keep out most of the lists */
 
 /*
  * For each list wanted the scores of a run are made again, and its half copies
@@ -63,7 +63,7 @@
  */
 #define AGAIN_BYTES		((int64_t) (GV_RUN * sizeof(uint16_t)))	/* a dimension */
 #define SCORE_BYTES		((int64_t) sizeof(float))	/* a list */
-#define AGAIN_SHARE		2
+#define AGAIN_FACTOR		2
 
 /* A warp a query: d_halves and d_squares, in one part. */
 static __global__ void __launch_bounds__(THREADS)
@@ -139,7 +139,7 @@ gv_gpu_approximate_fits(const GvCardModel *card, const GvBatch *batch)
 {
 	return batch->n >= least_queries(card, batch->probes) &&
 		batch->probes <= GV_MANY_PROBES &&
-		batch->probes <= card->nlists / LEAST_SHARE;
+		batch->probes <= card->nlists / LEAST_FRACTION;
 }
 
 /* See gv_coarse.h. */
@@ -150,7 +150,7 @@ gv_gpu_coarse_rows(const GvCardModel *card, int32_t n, int32_t probes)
 	int64_t		exact = least_queries(card, probes) - 1;
 
 	if (probes > GV_MANY_PROBES ||
-		probes * AGAIN_BYTES * card->half_dims * AGAIN_SHARE >
+		probes * AGAIN_BYTES * card->half_dims * AGAIN_FACTOR >
 		SCORE_BYTES * card->nlists)
 		return n;
 	if (rows < exact)

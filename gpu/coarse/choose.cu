@@ -30,7 +30,7 @@
 #define FEW_THREADS		128
 #define FEW_QUERIES		128
 #define LEAST_ROOM		1024	/* for lists in shared memory */
-#define KEY_SHARE		2		/* so many keys of runs to a probe are enough */
+#define KEYS_PER_PROBE		2		/* so many keys of runs to a probe are enough */
 #define AT_ONCE			4		/* runs that a warp reads */
 #define PASSES			(GV_RUN / (GV_WARP / GV_QUAD))	/* of a warp over a run
 														 * by four lanes a list */
@@ -290,7 +290,7 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 		return GV_COARSE_EXACT;
 	if (FEW && gather_at_once(choice, keys, bounds))
 		return GV_COARSE_ALL;
-	if (choice.p * KEY_SHARE <= choice.nkeys)
+	if (choice.p * KEYS_PER_PROBE <= choice.nkeys)
 	{
 		GvItems	   &runs = choice.nearest;	/* not needed before step 3 */
 		uint32_t	last;

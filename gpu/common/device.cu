@@ -17,8 +17,8 @@
  * more than a quarter, which lanes have to do with then.  Buffers are a quarter
  * larger than what is asked for.
  */
-#define KEPT_SHARE		0.1
-#define MOST_KEPT_SHARE	0.25
+#define KEPT_FRACTION		0.1
+#define MOST_KEPT_FRACTION	0.25
 #define LANES			4
 #define SEARCHER_LANES	2
 #define LANE_BYTES(work)	((work) + (work) / 4)
@@ -63,12 +63,12 @@ gv_gpu_rejection(char *text, size_t size)
 static int64_t
 kept_bytes(size_t total)
 {
-	double		kept = KEPT_SHARE * total;
+	double		kept = KEPT_FRACTION * total;
 
 	if (kept < (double) (LANES * LANE_BYTES(MOST_WORK)))
 		kept = (double) (LANES * LANE_BYTES(MOST_WORK));
-	if (kept > MOST_KEPT_SHARE * total)
-		kept = MOST_KEPT_SHARE * total;
+	if (kept > MOST_KEPT_FRACTION * total)
+		kept = MOST_KEPT_FRACTION * total;
 	return (int64_t) kept;
 }
 

@@ -86,9 +86,9 @@ struct GvGuess
 
 	/* lower + share * (upper - lower); 0 is -0, see gv_mark_before */
 	__device__ __forceinline__ void
-	next(float share)
+	next(float fraction)
 	{
-		middle = -(share * (lower - upper) - lower);
+		middle = -(fraction * (lower - upper) - lower);
 	}
 
 	/* Where it would be if values were spread evenly. */

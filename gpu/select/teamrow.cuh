@@ -87,10 +87,10 @@ struct GvLast
 
 /* A key between two counted ones, where the one of rank `aim` may be. */
 static __device__ __forceinline__ uint32_t
-gv_guess_key(uint32_t lower, uint32_t upper, float share)
+gv_guess_key(uint32_t lower, uint32_t upper, float fraction)
 {
-	uint32_t	key = gv_ordered((1.0f - share) * gv_unordered(lower) +
-								 share * gv_unordered(upper));
+	uint32_t	key = gv_ordered((1.0f - fraction) * gv_unordered(lower) +
+								 fraction * gv_unordered(upper));
 
 	/* of infinities and NaN comes what may */
 	return key > lower && key < upper ? key : lower + (upper - lower) / 2;

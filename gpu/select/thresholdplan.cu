@@ -56,7 +56,7 @@ gv_threshold_plan(int64_t columns, int64_t k)
 	int64_t		least = 4096;
 	int64_t		most = k <= SCARCE ? 1 << 19 : 1 << 20;
 	int64_t		groups;
-	double		share;
+	double		survivors;
 	GvGroupPlan plan;
 	int			r;
 
@@ -94,15 +94,15 @@ gv_threshold_plan(int64_t columns, int64_t k)
 	plan.spare = groups > GV_GROUP_THREADS ? r / 16 : 0;
 	r += plan.spare;
 	/* as many are not after it if each group has so many of the sample */
-	share = 1 - pow(1 - (r + 5.5 * sqrt(r) + 12) / (double) groups,
+	survivors = 1 - pow(1 - (r + 5.5 * sqrt(r) + 12) / (double) groups,
 					(double) groups / (double) wanted);
-	share *= (double) columns;
-	if (!(share > 0 && share < GV_ROWS_ROOM))
-		share = GV_ROWS_ROOM;
-	if (share < 2 * k)
-		share = (double) (2 * k < GV_ROWS_ROOM ? 2 * k : GV_ROWS_ROOM);
-	plan.room = (uint32_t) share < 1024 ? 1024 :
-		((uint32_t) share + 255) / 256 * 256;
+	survivors *= (double) columns;
+	if (!(survivors > 0 && survivors < GV_ROWS_ROOM))
+		survivors = GV_ROWS_ROOM;
+	if (survivors < 2 * k)
+		survivors = (double) (2 * k < GV_ROWS_ROOM ? 2 * k : GV_ROWS_ROOM);
+	plan.room = (uint32_t) survivors < 1024 ? 1024 :
+		((uint32_t) survivors + 255) / 256 * 256;
 	plan.rank -= misled;
 	plan.rank = plan.rank < 0 ? 0 : plan.rank;
 	if (plan.rank >= groups)

@@ -236,7 +236,7 @@ typedef struct GvScan
 
 /*
  * k-means over n vectors.  Lloyd's iterations from distinct random rows; a
- * cluster of more than max_share times the mean size is split and the
+ * cluster of more than max_imbalance times the mean size is split and the
  * smallest ones dissolved, so that lists stay even; identical rows stay
  * together.  *found <= k is the number of centroids made: fewer when x has
  * fewer distinct rows.
@@ -247,7 +247,7 @@ typedef struct GvKmeans
 	int64_t		n;				/* >= 1 */
 	int32_t		k;				/* wanted, >= 1 */
 	int32_t		iterations;
-	double		max_share;		/* > 1 */
+	double		max_imbalance;		/* > 1 */
 	uint64_t	seed;
 } GvKmeans;
 

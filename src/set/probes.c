@@ -190,7 +190,7 @@ suffices(const Ranks *ranks, int probes, double recall)
 		row * ranks->judged;
 		int			possible = 0;
 		int			found = 0;
-		double		share;
+		double		fraction;
 
 		for (int i = 0; i < ranks->judged; i++)
 		{
@@ -200,9 +200,9 @@ suffices(const Ranks *ranks, int probes, double recall)
 		}
 		if (possible == 0)
 			continue;
-		share = (double) found / possible;
-		sum += share;
-		squares += share * share;
+		fraction = (double) found / possible;
+		sum += fraction;
+		squares += fraction * fraction;
 		n++;
 	}
 	if (n == 0)

@@ -32,7 +32,7 @@
 
 /* Rows of a list, and lists that are near: this share, but no more than so many. */
 #define ROWS_OF_LIST	1000.0
-#define NEAR_SHARE		0.6
+#define NEAR_FRACTION		0.6
 #define NEAR_LISTS		60.0
 
 /* Two vectors compared, and a product for it: of this session. */
@@ -85,7 +85,7 @@ whole_cost(const IvfpqPairs *pairs, double nrows)
 	int			dims = pairs->queries->dims;
 	double		lists = nrows / ROWS_OF_LIST;
 	double		pairs_of_row = Min(n, SAMPLED) + lists +
-	n * Min(NEAR_LISTS / lists, NEAR_SHARE);
+	n * Min(NEAR_LISTS / lists, NEAR_FRACTION);
 	double		compared = pairs_of_row * (PAIR_NS + dims * PRODUCT_NS);
 
 	if (IvfpqServerHasCard())

@@ -187,7 +187,7 @@ cluster(const GvBuilder *builder, const float *rows, int64_t n, int32_t k,
 		.n = n,
 		.k = k,
 		.iterations = spec->iterations,
-		.max_share = spec->max_share,
+		.max_imbalance = spec->max_imbalance,
 		.seed = spec->seed
 	};
 	void	   *scratch = gv_cpu_take((int64_t) gv_kmeans_scratch(&kmeans), 1);

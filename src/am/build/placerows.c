@@ -27,7 +27,7 @@
 
 /* Memory for rows that are placed at once: at least, and of all there is. */
 #define BATCH_BYTES		(4 * 1024 * 1024)
-#define BATCH_SHARE		32
+#define BATCH_DIVISOR		32
 #define SENT_ROWS		8192	/* whose keys wait, to begin with */
 
 /* IvfpqEncodedSink: what gpuvecd made of rows. */
@@ -117,7 +117,7 @@ make_batch(IvfpqPlacer *placer, bool keys)
 
 	(void) IvfpqAllocGroups(training, &placer->groups);
 	n = IvfpqRowsToPlace(&placer->groups,
-						 Max(BATCH_BYTES, IvfpqMemoryLimit() / BATCH_SHARE /
+						 Max(BATCH_BYTES, IvfpqMemoryLimit() / BATCH_DIVISOR /
 							 placer->nparts));
 	postings = n * training->lists_per_row;
 	placer->batch_rows = n;

@@ -44,7 +44,7 @@
 
 #define USUAL_WIDTH		500
 #define MOST_WIDTH		20000
-#define MOST_SHARE		0.05	/* of the rows, see FullPassIsBetter */
+#define MOST_FRACTION		0.05	/* of the rows, see FullPassIsBetter */
 #define MOST_DEEP_WIDTH	60000
 
 /*
@@ -435,7 +435,7 @@ measure_later_level(IvfpqRecallGrid *grid, IvfpqTrial *trial, int level,
 	int			most_width = (int)
 	Min(meta->rows_at_calibration,
 		Max(MOST_WIDTH, Min(MOST_DEEP_WIDTH,
-							meta->rows_at_calibration * MOST_SHARE)));
+							meta->rows_at_calibration * MOST_FRACTION)));
 	IvfpqGridSpec	spec = {
 		.level = level,
 		.nqueries = Min(FEW_DEEP, nqueries),

@@ -128,20 +128,20 @@ rows_by_statistics(Relation rel)
  * where they are not so many that it matters.
  */
 double
-IvfpqVisibleShare(Relation index, const IvfpqMetaData *meta, Relation heap)
+IvfpqVisibleFraction(Relation index, const IvfpqMetaData *meta, Relation heap)
 {
 	Relation	rel = heap;		/* VACUUM counts an index's dead rows, too */
 	double		most = Max(meta->rows_at_calibration,
 						   index->rd_rel->reltuples);
-	double		share;
+	double		fraction;
 
 	if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
 		rel = index;
 	if (rel->rd_rel->reltuples < 0 ||
 		rel->rd_rel->reltuples >= IVFPQ_ENOUGH_LEFT * most)
 		return 1;
-	share = Max(rows_by_statistics(rel), 1) / Max(count_once(index, meta), 1);
-	return share < IVFPQ_ENOUGH_LEFT ? share : 1;
+	fraction = Max(rows_by_statistics(rel), 1) / Max(count_once(index, meta), 1);
+	return fraction < IVFPQ_ENOUGH_LEFT ? fraction : 1;
 }
 
 /*

@@ -28,7 +28,7 @@ extern void IvfpqSumLists(Relation index, const IvfpqMetaData *meta,
 						  IvfpqListTotals *totals);
 extern int64 IvfpqCountRows(Relation index, const IvfpqMetaData *meta);
 extern double IvfpqRowsAbout(Relation index, const IvfpqMetaData *meta);
-extern double IvfpqVisibleShare(Relation index, const IvfpqMetaData *meta,
+extern double IvfpqVisibleFraction(Relation index, const IvfpqMetaData *meta,
 								Relation heap);
 extern bool IvfpqHasRows(Relation index, const IvfpqMetaData *meta,
 						 double rows);

@@ -42,7 +42,7 @@
 #define FEW_ROWS		10000
 
 /* Rows wanted, of all, that are many. */
-#define LARGE_SHARE		0.05
+#define LARGE_FRACTION		0.05
 
 /* A table with an index of ours, or one that lacks it, as the planner saw it. */
 typedef struct Sight
@@ -454,11 +454,11 @@ why_dearer(const Sight *sight, const Plan *chosen)
 	}
 	else if (sight->is_unlimited)
 		why.state = "no LIMIT, the whole order is wanted";
-	else if (sight->is_kept && sight->limit <= sight->tuples * LARGE_SHARE)
+	else if (sight->is_kept && sight->limit <= sight->tuples * LARGE_FRACTION)
 		why.advice = "put the table, with its conditions, ORDER BY and LIMIT, into a sub-select, LEFT JOIN what it finds, and keep ORDER BY and LIMIT outside";
 	else if (sight->tuples < FEW_ROWS)
 		why.state = "of so few rows that is quicker";
-	else if (sight->limit > sight->tuples * LARGE_SHARE)
+	else if (sight->limit > sight->tuples * LARGE_FRACTION)
 		why.state = psprintf("LIMIT asks for %.0f of %.0f rows", sight->limit,
 							 sight->tuples);
 	else if (sight->is_joined)

@@ -49,7 +49,7 @@
  * Codes do not fit when this share of rows is.  Of rows like those of training
  * it is a tenth of that, also where lengths vary a lot.
  */
-#define FAR_SHARE	0.015
+#define FAR_FRACTION	0.015
 
 /*
  * A row lies at its centroid when its residual has so small a square, where
@@ -57,7 +57,7 @@
  * the postings do, of which every second may be one in a second list.
  */
 #define CENTERED_SQUARE	1e-3
-#define CENTERED_SHARE	0.25
+#define CENTERED_FRACTION	0.25
 
 #define SAME_SQUARE		1e-12	/* ... at that of a codebook of zeros, of its
 								 * own square */
@@ -243,9 +243,9 @@ IvfpqLookForDrift(Relation heap, Relation index, int64 postings,
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 	found->has_drifted = found->drawn >= FEWEST &&
-		found->far > FAR_SHARE * found->drawn;
+		found->far > FAR_FRACTION * found->drawn;
 	found->has_copies = found->drawn >= FEWEST &&
-		found->centered > CENTERED_SHARE * found->drawn;
+		found->centered > CENTERED_FRACTION * found->drawn;
 }
 
 /* Hashes of rows that are pending. */

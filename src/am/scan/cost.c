@@ -382,7 +382,7 @@ IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
 	Relation	index;
 	double		random_page;
 	double		seq_page;
-	double		share;
+	double		fraction;
 	double		candidates;
 
 	if (info->hypothetical)
@@ -394,11 +394,11 @@ IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
 	if (params.read_all)
 		return REFUSED_COST;
 	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
-	share = (double) params.probes / meta.nlists;
+	fraction = (double) params.probes / meta.nlists;
 	candidates = Min(params.candidates, tuples) * path->indexselectivity;
-	return seq_page * info->pages * share +
+	return seq_page * info->pages * fraction +
 		(random_page - seq_page) * Min((double) params.probes, info->pages) +
-		cpu_operator_cost * (meta.nlists + tuples * meta.lists_per_row * share) +
+		cpu_operator_cost * (meta.nlists + tuples * meta.lists_per_row * fraction) +
 		heap_cost(info->rel, candidates, random_page, seq_page) +
 		candidates * (cpu_tuple_cost + per_row);
 }

@@ -86,10 +86,10 @@
  * Of what the rest would take, batches may take this share; more where the share
  * that passes is known well; and to try less.
  */
-#define BATCHES_SHARE		0.25
-#define SURE_BATCHES_SHARE	0.6
-#define TRIAL_SHARE			0.08
-#define MORE_TRIAL_SHARE	0.15
+#define BATCHES_FRACTION		0.25
+#define SURE_BATCHES_FRACTION	0.6
+#define TRIAL_FRACTION			0.08
+#define MORE_TRIAL_FRACTION	0.15
 
 /*
  * Rows that are late, of those returned: if they are so many times 1 - recall a
@@ -473,12 +473,12 @@ first_depth(const IvfpqScan *state, const Matching *matching, double needed)
 	double		rest = full_pass_ns(state, matching->selectivity);
 
 	if (needed <= MOST_FIRST * wanted &&
-		batch_ns(state, needed, matching->selectivity) <= BATCHES_SHARE * rest)
+		batch_ns(state, needed, matching->selectivity) <= BATCHES_FRACTION * rest)
 		return needed;
 	if (state->filter->next_match != NULL)
 		return Min(needed, 1.1 * LEAST_REJECTED);
 	return depth_within(state, matching, Min(needed, MOST_TRIED * wanted),
-						TRIAL_SHARE, rest);
+						TRIAL_FRACTION, rest);
 }
 
 /*
@@ -494,14 +494,14 @@ later_depth(const IvfpqScan *state, const Matching *matching, double needed)
 	double		rest = rest_ns(state, matching, false, &way);
 	bool		by_index = way == IVFPQ_REST_MATCHES;
 	double		allowed = by_index ? 1 :
-	matching->is_sure ? SURE_BATCHES_SHARE : BATCHES_SHARE;
+	matching->is_sure ? SURE_BATCHES_FRACTION : BATCHES_FRACTION;
 
 	if (batch_ns(state, IvfpqRadiusDepth(state, needed), matching->selectivity) <=
 		allowed * rest)
 		return most;
 	if (by_index || matching->is_sure || state->filter->radius.is_set)
 		return 0;
-	most = depth_within(state, matching, most, MORE_TRIAL_SHARE, rest);
+	most = depth_within(state, matching, most, MORE_TRIAL_FRACTION, rest);
 	return most >= least && most * matching->selectivity >= SOME_MATCHED ? most : 0;
 }
 
@@ -559,17 +559,17 @@ static bool
 is_unknown(const IvfpqScan *state)
 {
 	const IvfpqSearchParams *params = &state->params;
-	double		share = 1 - state->recall;
+	double		fraction = 1 - state->recall;
 	bool		is_first = state->batch == 0;
 
 	if (!is_filtered(state))
-		is_first = wanted_rows(state) <= first_rows(state, share > 0 ? 2 : 1);
+		is_first = wanted_rows(state) <= first_rows(state, fraction > 0 ? 2 : 1);
 	if (!state->is_strict || params->calibrated || is_first)
 		return false;
-	share *= is_filtered(state) ? MOST_UNKNOWN_FILTERED : MOST_UNKNOWN;
-	return share <= 0 ||
+	fraction *= is_filtered(state) ? MOST_UNKNOWN_FILTERED : MOST_UNKNOWN;
+	return fraction <= 0 ||
 		!IvfpqHasRows(state->index, &state->model->meta,
-					  params->quota / state->key_selectivity / share);
+					  params->quota / state->key_selectivity / fraction);
 }
 
 /*

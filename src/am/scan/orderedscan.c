@@ -236,7 +236,7 @@ start_scan(IndexScanDesc scan)
 	state->wanted = IvfpqLimitRows(state->limit);
 	if (state->wanted == 0 && state->filter != NULL)
 		state->wanted = state->filter->wanted;
-	state->visible = IvfpqVisibleShare(state->index, &state->model->meta,
+	state->visible = IvfpqVisibleFraction(state->index, &state->model->meta,
 									   scan->heapRelation);
 	if (!IvfpqScanBeginKeys(scan))
 	{

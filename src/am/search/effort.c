@@ -38,7 +38,7 @@
  * there, of a table's rows this share at most.
  */
 #define OUT_OF_REACH		20000
-#define OUT_OF_REACH_SHARE	0.05
+#define OUT_OF_REACH_FRACTION	0.05
 
 /*
  * Rows for each that calibration is asked for, and the rows up to which it is
@@ -200,9 +200,9 @@ IvfpqKnownRows(const IvfpqMetaData *meta, double recall)
 
 /* Between from and to, in equal factors; share 0 .. 1 of the way. */
 static double
-between(double from, double to, double share)
+between(double from, double to, double fraction)
 {
-	return from * pow(to / Max(from, 1), share);
+	return from * pow(to / Max(from, 1), fraction);
 }
 
 /*
@@ -216,7 +216,7 @@ interpolate(const Known *known, const IvfpqMetaData *meta, double all,
 	int			d = 0;
 	double		from;
 	double		to;
-	double		share;
+	double		fraction;
 	IvfpqTarget end;
 
 	while (d < known->ndepths && depths[d] < rows)
@@ -231,10 +231,10 @@ interpolate(const Known *known, const IvfpqMetaData *meta, double all,
 	end.candidates = (int) Min(Max(to, *candidates), MOST_CANDIDATES);
 	if (d < known->ndepths)
 		end = known->targets[d];
-	share = Min(log(rows / from) / log(to / from), 1);
-	*probes = between(known->targets[d - 1].probes, end.probes, share);
+	fraction = Min(log(rows / from) / log(to / from), 1);
+	*probes = between(known->targets[d - 1].probes, end.probes, fraction);
 	*candidates = Max(between(known->targets[d - 1].candidates,
-							  end.candidates, share), rows);
+							  end.candidates, fraction), rows);
 }
 
 /*
@@ -242,7 +242,7 @@ interpolate(const Known *known, const IvfpqMetaData *meta, double all,
  * it matters; else 1.
  */
 static double
-share_left(Relation index, const IvfpqMetaData *meta)
+fraction_left(Relation index, const IvfpqMetaData *meta)
 {
 	double		all = (double) meta->rows_at_calibration;
 	double		rows;
@@ -289,7 +289,7 @@ unreached_params(const IvfpqMetaData *meta, double rows, double *probes,
 	double		all = (double) meta->rows_at_calibration;
 
 	*probes = meta->nlists;
-	*candidates = Max(Min(Max(OUT_OF_REACH, OUT_OF_REACH_SHARE * all), all),
+	*candidates = Max(Min(Max(OUT_OF_REACH, OUT_OF_REACH_FRACTION * all), all),
 					  rows);
 }
 
@@ -310,7 +310,7 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index, const IvfpqMetaDat
 	int			named_candidates = given(ivfpq_candidates,
 										 options->candidates);
 	double		factor = Max(rows / IVFPQ_FIRST_ROWS, 1);
-	double		left = share_left(index, meta);
+	double		left = fraction_left(index, meta);
 	double		looked = rows / left;	/* calibration is asked for so many */
 	double		probes_factor = 1;
 	double		probes;

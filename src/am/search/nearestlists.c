@@ -21,7 +21,7 @@
  * (README, "Nearest lists").  Calibration finds a share for each index.
  */
 #define LISTS_PER_PROBE		10
-#define LEAST_SHARE			0.25
+#define LEAST_FRACTION			0.25
 #define LISTS_PER_PROBE_CALIBRATED	2
 
 /*
@@ -32,7 +32,7 @@
 #define MORE_CENTROIDS		16
 
 /* Where these are more than this part of the lists, codes save nothing. */
-#define MOST_SHARE			2
+#define MOST_FRACTION			2
 
 /*
  * Where so many lists are compared for one that is wanted, or fewer, all are
@@ -102,11 +102,11 @@ IvfpqQueryDropScores(IvfpqQuery *query)
 int
 IvfpqListsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
 {
-	double		share = meta->coarse_fraction > 0 ? meta->coarse_fraction : LEAST_SHARE;
+	double		fraction = meta->coarse_fraction > 0 ? meta->coarse_fraction : LEAST_FRACTION;
 	int			each = meta->coarse_fraction > 0 ? LISTS_PER_PROBE_CALIBRATED :
 	LISTS_PER_PROBE;
 	int			wanted = (int) Min(Max((double) probes * each,
-									   meta->nlists * share), meta->nlists);
+									   meta->nlists * fraction), meta->nlists);
 
 	if (deep || meta->nparents == 1 ||
 		(int64) wanted + meta->nparents >= meta->nlists)
@@ -124,7 +124,7 @@ IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
 	int			lists = IvfpqListsToCompare(meta, probes, deep);
 	int64		chosen = (int64) probes * CENTROIDS_PER_PROBE + MORE_CENTROIDS;
 
-	return chosen <= lists / MOST_SHARE ? (int) chosen : lists;
+	return chosen <= lists / MOST_FRACTION ? (int) chosen : lists;
 }
 
 /* Offer lists first .. first + n - 1 to `best`. */

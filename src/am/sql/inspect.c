@@ -44,7 +44,7 @@
 #define MOST_GONE		2
 
 /* Advice: a list longer than this many times the mean. */
-#define MAX_LIST_SHARE	8
+#define MAX_LIST_IMBALANCE	8
 
 /* Advice: signatures of more bits; how many lists are looked into. */
 #define FULL_SIGNATURE	48
@@ -244,7 +244,7 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 						quote_literal_cstr(name));
 	/* copies of a vector cannot be divided */
 	if (!drift->has_copies &&
-		totals->longest * meta->nlists > MAX_LIST_SHARE * totals->live)
+		totals->longest * meta->nlists > MAX_LIST_IMBALANCE * totals->live)
 		return psprintf("list %d holds %lld rows, %.0f times the mean: REINDEX INDEX CONCURRENTLY %s, unless many rows are equal",
 						totals->longest_list, (long long) totals->longest,
 						(double) totals->longest * meta->nlists / totals->live,

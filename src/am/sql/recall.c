@@ -494,18 +494,18 @@ scan_index(Recall *recall)
 	for (int i = 0; i < recall->nqueries; i++)
 	{
 		RecallQuery *query = &recall->queries[i];
-		double		share;
+		double		fraction;
 		int			hits;
 
 		CHECK_FOR_INTERRUPTS();
 		if (query->count == 0)
 			continue;
 		hits = count_hits(recall, scan, query);
-		share = (double) hits / query->count;
+		fraction = (double) hits / query->count;
 		recall->hits += hits;
 		recall->possible += query->count;
-		recall->sum += share;
-		recall->sum_squares += share * share;
+		recall->sum += fraction;
+		recall->sum_squares += fraction * fraction;
 		recall->nmeasured++;
 	}
 	index_endscan(scan);

@@ -31,7 +31,7 @@
 #define SAME_SQUARE		1e-12
 
 /* Queries that have no more copies than are looked for. */
-#define MOST_QUERIES_SHARE	0.9
+#define MOST_QUERIES_FRACTION	0.9
 
 /* Rows to look for those around a query in, if there are so many. */
 int
@@ -54,7 +54,7 @@ find_depth(const IvfpqSample *sample, int taken, double rows)
 		copies[i] = (uint64) sample->counts[i] - 1;
 	IvfpqSortNumbers(copies, (Size) taken);
 	if (taken > 0)
-		most = copies[(int) (MOST_QUERIES_SHARE * (taken - 1))] *
+		most = copies[(int) (MOST_QUERIES_FRACTION * (taken - 1))] *
 			Max(rows / sample->count, 1);
 	pfree(copies);
 	return IVFPQ_TRUTH_ROWS + 1 + (int) Min(most, IVFPQ_MOST_COPIES);

@@ -78,7 +78,7 @@ static Size
 training_size(int64 n, int k, int dims)
 {
 	GvKmeans	spec = {.dims = dims, .n = n, .k = k,
-	.iterations = IVFPQ_ITERATIONS, .max_share = IVFPQ_MAX_SHARE};
+	.iterations = IVFPQ_ITERATIONS, .max_imbalance = IVFPQ_MAX_IMBALANCE};
 
 	return (Size) n * dims * sizeof(float) +
 		(Size) k * dims * sizeof(float) + gv_kmeans_scratch(&spec);
@@ -89,7 +89,7 @@ int
 IvfpqKmeans(const float *rows, int64 n, int dims, int k, float *centroids)
 {
 	GvKmeans	spec = {.dims = dims, .n = n, .k = k,
-		.iterations = IVFPQ_ITERATIONS, .max_share = IVFPQ_MAX_SHARE,
+		.iterations = IVFPQ_ITERATIONS, .max_imbalance = IVFPQ_MAX_IMBALANCE,
 	.seed = IVFPQ_TRAINING_SEED};
 	void	   *chunk;
 	void	   *scratch = IvfpqAllocScratch(gv_kmeans_scratch(&spec), &chunk);

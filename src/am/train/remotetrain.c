@@ -126,7 +126,7 @@ IvfpqTrainRemote(IvfpqTraining *training, IvfpqTeam *team, Relation index,
 		.depth = training->depth,
 		.iterations = IVFPQ_ITERATIONS,
 		.scale = training->gv.scale,
-		.max_share = IVFPQ_MAX_SHARE,
+		.max_imbalance = IVFPQ_MAX_IMBALANCE,
 		.seed = IVFPQ_TRAINING_SEED,
 		.sample_rows = nrows
 	};

@@ -21,7 +21,7 @@
 #define MOST_ROWS		8192
 #define ROWS_A_LIST		128
 #define ITERATIONS		4
-#define MAX_SHARE		2.0
+#define MAX_IMBALANCE		2.0
 
 /* Times the usual length: a longer row is left out. */
 #define OUTLIER			16.0
@@ -86,7 +86,7 @@ subtract_centroids(float *rows, int64 n, int dims)
 {
 	GvKmeans	spec = {.dims = dims, .n = n,
 		.k = (int32) Max(1, n / ROWS_A_LIST),
-		.iterations = ITERATIONS, .max_share = MAX_SHARE,
+		.iterations = ITERATIONS, .max_imbalance = MAX_IMBALANCE,
 	.seed = IVFPQ_TRAINING_SEED};
 	float	   *centroids = palloc((Size) spec.k * dims * sizeof(float));
 	int32	   *nearest = palloc(n * sizeof(int32));

@@ -62,7 +62,7 @@ IvfpqTree(const IvfpqTraining *training)
  * the mean; lists of the whole table then keep below four times it.
  */
 #define IVFPQ_ITERATIONS		10
-#define IVFPQ_MAX_SHARE			2.0
+#define IVFPQ_MAX_IMBALANCE			2.0
 
 #define IVFPQ_TRAINING_SEED		UINT64CONST(0x67707576656331)
 

@@ -321,7 +321,7 @@ IvfpqCountLatency(int64 us)
  * what a class is wide; -1 when there was none.
  */
 double
-IvfpqLatencyQuantile(double share)
+IvfpqLatencyQuantile(double fraction)
 {
 	uint64		counts[IVFPQ_NLATENCIES];
 	uint64		total = 0;
@@ -339,9 +339,9 @@ IvfpqLatencyQuantile(double share)
 		double		start = class_start(i);
 
 		/* spread evenly within the class */
-		if (seen + counts[i] >= share * total && counts[i] > 0)
+		if (seen + counts[i] >= fraction * total && counts[i] > 0)
 			return start + (class_start(i + 1) - start) *
-				(share * total - seen) / counts[i];
+				(fraction * total - seen) / counts[i];
 		seen += counts[i];
 	}
 	return class_start(IVFPQ_NLATENCIES - 1);

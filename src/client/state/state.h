@@ -146,7 +146,7 @@ extern uint64 IvfpqCountServed(void);
 extern void IvfpqNoteSilence(int64 since, uint64 served);
 extern void IvfpqWakeSupervisor(void);
 extern void IvfpqCountLatency(int64 us);
-extern double IvfpqLatencyQuantile(double share);
+extern double IvfpqLatencyQuantile(double fraction);
 
 /* A monotonic clock. */
 extern int64 IvfpqNow(void);

@@ -14,7 +14,7 @@
 #define LANES			GV_CPU_LANES64
 #define SWEEPS			16		/* at most; some ten do */
 #define RIGHT_ANGLE		1e-6	/* cosine of rows that need not be turned */
-#define LEAST_SHARE		1e-7	/* of the mean eigenvalue, added to each, so
+#define LEAST_FRACTION		1e-7	/* of the mean eigenvalue, added to each, so
 								 * that every one has a direction */
 
 /* The product of two rows, in lanes that a compiler can keep in registers. */
@@ -119,7 +119,7 @@ gv_cpu_eigen(const float *c, int32_t dims, double *values, float *vectors,
 
 		for (d = 0; d < dims; d++)
 			row[d] = c[(size_t) i * dims + d];
-		row[i] += trace / dims * LEAST_SHARE;
+		row[i] += trace / dims * LEAST_FRACTION;
 		values[i] = row_product(row, row, dims);
 	}
 	if (!turn_all(rows, values, dims, poll))

@@ -15,9 +15,9 @@
 #include "engine/gv_call.h"
 
 #define GROUP_LISTS		48		/* of each parent: at least, and */
-#define GROUP_SHARE		0.25	/* of the square root of all, about */
+#define GROUP_FACTOR		0.25	/* of the square root of all, about */
 #define ITERATIONS		10
-#define MAX_SHARE		2.0
+#define MAX_IMBALANCE		2.0
 #define SEED			UINT64_C(0x67707576656331)
 
 /* State of one call; the arrays lie in the caller's memory, some in scratch. */
@@ -41,7 +41,7 @@ typedef struct Grouping
 static int32_t
 groups_of(const GvTree *tree, int32_t n)
 {
-	double		size = fmax(GROUP_LISTS, GROUP_SHARE * sqrt(tree->nlists));
+	double		size = fmax(GROUP_LISTS, GROUP_FACTOR * sqrt(tree->nlists));
 
 	return n > size ? (int32_t) rint(n / size) : 1;
 }
@@ -64,7 +64,7 @@ static GvKmeans
 spec_of(const GvTree *tree, int32_t n)
 {
 	GvKmeans	spec = {.dims = tree->dims, .n = n, .k = groups_of(tree, n),
-	.iterations = ITERATIONS, .max_share = MAX_SHARE, .seed = SEED};
+	.iterations = ITERATIONS, .max_imbalance = MAX_IMBALANCE, .seed = SEED};
 
 	return spec;
 }

@@ -5,7 +5,7 @@
  * A pass assigns the rows, mends the clusters, and moves each centroid to the
  * mean of its rows.  Mending splits the biggest clusters: into the places of
  * empty ones while there are any, then, as long as one is bigger than
- * max_share allows, into the places of the smallest, whose rows find other
+ * max_imbalance allows, into the places of the smallest, whose rows find other
  * clusters in the next pass.  Some last passes only assign and mend, so that
  * the sizes asked for hold for the centroids that are handed out.
  *
@@ -96,7 +96,7 @@ valid_spec(const GvKmeans *spec)
 {
 	return spec != NULL && gv_valid_dims(spec->dims) &&
 		spec->n >= 1 && spec->k >= 1 && spec->iterations >= 0 &&
-		spec->max_share > 1.0;	/* false for NaN */
+		spec->max_imbalance > 1.0;	/* false for NaN */
 }
 
 /* See gv_engine.h; 0 for an invalid spec. */
@@ -344,7 +344,7 @@ smallest(const Clusters *cl)
 static bool
 mend(Clusters *cl)
 {
-	double		limit = cl->spec->max_share * (double) cl->nrows / cl->k;
+	double		limit = cl->spec->max_imbalance * (double) cl->nrows / cl->k;
 	bool		changed = false;
 	int32_t		i;
 

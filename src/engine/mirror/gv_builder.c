@@ -53,7 +53,7 @@ valid_spec(const GvBuilderSpec *spec)
 		spec->depth <= (spec->nqueries > 0 ? GV_MAX_DEPTH : 0) &&
 		spec->batch_rows >= 1 && spec->batch_rows <= GV_MAX_BATCH_ROWS &&
 		spec->iterations >= 0 && spec->iterations <= MAX_ITERATIONS &&
-		spec->max_share > 1.0 &&	/* false for NaN */
+		spec->max_imbalance > 1.0 &&	/* false for NaN */
 		spec->sample_rows >= 1 && spec->sample_rows <= INT32_MAX;
 }
 

@@ -64,7 +64,7 @@ typedef struct GvBuilderSpec
 	int32_t		iterations;		/* these three as in GvKmeans */
 	float		scale;			/* a power of two, see GvModel */
 	int32_t		unused;			/* 0 */
-	double		max_share;
+	double		max_imbalance;
 	uint64_t	seed;
 	int64_t		sample_rows;	/* at most */
 } GvBuilderSpec;

@@ -21,7 +21,7 @@
 #include "pgcompat.h"
 
 /* A list is rewritten when at least one copy in this many is dead. */
-#define REWRITE_SHARE	10
+#define REWRITE_DIVISOR	10
 
 /* Times a rewrite catches up with inserts before it leaves the list alone. */
 #define MAX_CATCH_UP	10
@@ -289,7 +289,7 @@ switch_list(Relation index, const IvfpqMetaData *meta, uint32 list,
 static bool
 worth_rewriting(const IvfpqDirEntry *entry)
 {
-	return (uint64) entry->ndead * REWRITE_SHARE >= entry->nitems &&
+	return (uint64) entry->ndead * REWRITE_DIVISOR >= entry->nitems &&
 		blocks_for(entry->nitems) > blocks_for(entry->nitems - entry->ndead);
 }
 

@@ -29,7 +29,7 @@
  * so many bytes if that is more, but a larger share at most, as it refuses
  * what it has no room for.  Rows that it keeps have that share, too.
  */
-#define SERVER_SHARE	16
+#define SERVER_DIVISOR	16
 #define SERVER_BYTES	((int64) 1 << 30)
 #define SERVER_MOST		4
 
@@ -195,7 +195,7 @@ server_bytes(const GvSetSpec *spec)
 
 	if (memory <= 0)
 		return SERVER_BYTES;	/* it is not known yet */
-	return Min(Max(memory / SERVER_SHARE, SERVER_BYTES), memory / SERVER_MOST);
+	return Min(Max(memory / SERVER_DIVISOR, SERVER_BYTES), memory / SERVER_MOST);
 }
 
 /*

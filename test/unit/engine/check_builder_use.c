@@ -11,7 +11,7 @@ check_quality(int32_t n, int32_t dims, int32_t m, int32_t nlists)
 	GvBuilderSpec spec = make_spec(GV_L2, dims, m, nlists);
 	Making		making = begin_making(spec, clustered(n, dims, nlists / 2 + 1,
 													  0.2f), n, n);
-	GvKmeans	kmeans = {dims, n, nlists, spec.iterations, spec.max_share,
+	GvKmeans	kmeans = {dims, n, nlists, spec.iterations, spec.max_imbalance,
 	spec.seed};
 	float	   *own = unit_alloc(sizeof(float) * nlists * dims);
 	char	   *scratch = unit_alloc(gv_kmeans_scratch(&kmeans));
@@ -29,7 +29,7 @@ check_quality(int32_t n, int32_t dims, int32_t m, int32_t nlists)
 						   making.moved, n, &mse);
 	CHECK(making.trained.nlists == nlists, "%d lists of %d",
 		  making.trained.nlists, nlists);
-	CHECK(most <= spec.max_share * n / nlists + 1, "%d rows of %d in a list",
+	CHECK(most <= spec.max_imbalance * n / nlists + 1, "%d rows of %d in a list",
 		  (int) most, n);
 	CHECK(mse <= own_mse * 1.05, "error %g, not %g", mse, own_mse);
 
@@ -131,7 +131,7 @@ check_refusals(void)
 	INVALID(BAD(iterations = -1));
 	INVALID(BAD(scale = 0));
 	INVALID(BAD(scale = NAN));
-	INVALID(BAD(max_share = 1.0));
+	INVALID(BAD(max_imbalance = 1.0));
 	INVALID(BAD(sample_rows = 0));
 	CHECK(gv_builder_size(&bad) == 0, "size of an invalid spec");
 	CHECK(gv_builder_size(&making.spec) > 40 * 16, "size");

@@ -41,8 +41,8 @@ test_invalid_training(void)
 	INVALID(BAD(n = 0));
 	INVALID(BAD(k = 0));
 	INVALID(BAD(iterations = -1));
-	INVALID(BAD(max_share = 1.0));
-	INVALID(BAD(max_share = NAN));
+	INVALID(BAD(max_imbalance = 1.0));
+	INVALID(BAD(max_imbalance = NAN));
 	CHECK(gv_kmeans_scratch(&wrong) == 0, "scratch of an invalid spec");
 	INVALID(gv_kmeans(NULL, x, out, &found, scratch, NULL));
 	INVALID(gv_kmeans(&spec, NULL, out, &found, scratch, NULL));

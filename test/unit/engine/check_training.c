@@ -80,7 +80,7 @@ test_kmeans_small(void)
 			.n = 1 + (int64_t) (unit_random() % 60),
 			.k = 1 + (int32_t) (unit_random() % 40),
 			.iterations = round % 7,
-		.max_share = 1.01 + round % 3,.seed = (uint64_t) round};
+		.max_imbalance = 1.01 + round % 3,.seed = (uint64_t) round};
 		int			kind = round % 5;
 		size_t		nfloats;
 		int32_t		found;
@@ -110,13 +110,13 @@ test_kmeans_small(void)
 static void
 test_kmeans_even(void)
 {
-	static const double shares[] = {3.0, 2.0, 1.5};
+	static const double imbalances[] = {3.0, 2.0, 1.5};
 	int			i;
 
 	for (i = 0; i < (unit_small ? 3 : 6); i++)
 	{
 		GvKmeans	spec = {.dims = 16,.n = i < 3 ? 6000 : 20000,.k = 60,
-		.iterations = 10,.max_share = shares[i % 3],.seed = 5};
+		.iterations = 10,.max_imbalance = imbalances[i % 3],.seed = 5};
 		float	   *x = clustered(spec.n, spec.dims, 25, i % 2 ? 0.02f : 0.3f);
 		int32_t		found;
 		float	   *centroids = check_kmeans(&spec, x, &found);
@@ -125,9 +125,9 @@ test_kmeans_even(void)
 										   spec.n, &mse);
 
 		CHECK(found == spec.k, "found %d", found);
-		CHECK(most <= spec.max_share * spec.n / spec.k,
+		CHECK(most <= spec.max_imbalance * spec.n / spec.k,
 			  "share %.2f of %.2f", (double) most * spec.k / spec.n,
-			  spec.max_share);
+			  spec.max_imbalance);
 		unit_free(centroids);
 		unit_free(x);
 	}
@@ -138,7 +138,7 @@ static void
 test_kmeans_identical(void)
 {
 	GvKmeans	spec = {.dims = 8,.n = 4000,.k = 40,.iterations = 8,
-	.max_share = 2.0,.seed = 3};
+	.max_imbalance = 2.0,.seed = 3};
 	float	   *x = unit_floats((size_t) spec.n * spec.dims, 1.0f);
 	int32_t		found;
 	float	   *centroids;
@@ -233,7 +233,7 @@ static void
 test_cancel(void)
 {
 	GvKmeans	spec = {.dims = 384,.n = 3000,.k = 100,.iterations = 3,
-	.max_share = 2.0,.seed = 1};
+	.max_imbalance = 2.0,.seed = 1};
 	float	   *x = unit_floats((size_t) spec.n * spec.dims, 1.0f);
 	float	   *out = unit_alloc(sizeof(float) * GV_CODEWORDS * 100 * 384);
 	int32_t    *nearest = unit_alloc(sizeof(int32_t) * spec.n);

@@ -49,7 +49,7 @@ make_spec(GvMetric metric, int32_t dims, int32_t m, int32_t nlists)
 		.depth = 5,
 		.batch_rows = 100,
 		.iterations = 6,
-		.max_share = 2.0,
+		.max_imbalance = 2.0,
 		.seed = 5
 	};
 

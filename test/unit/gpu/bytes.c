@@ -60,7 +60,7 @@ card_bytes(const CardIndex *index)
 	int64_t		d = index->dims;
 	int64_t		d16 = up_to(d, 16);
 	int64_t		lists = index->lists;
-	double		share = 1.0 / index->cards;
+	double		fraction = 1.0 / index->cards;
 
 	/* codebooks; centroids, halves and squares of them, entries of lists */
 	int64_t		model = 16 * d * 4 + lists * (4 * d + 2 * d16 + 4 + 16);
@@ -70,18 +70,18 @@ card_bytes(const CardIndex *index)
 		up_to(index->key_bytes, 16);
 
 	/* a list's last block is half full: 31 of 64 blocks are empty */
-	double		blocks = share * ((double) index->postings / 32 +
+	double		blocks = fraction * ((double) index->postings / 32 +
 								  (double) lists * 31 / 64);
 	int64_t		bytes = model + STAGING +
-		pool_bytes(blocks, (int64_t) (share * (double) index->postings / 32 +
-									  share * (double) lists / 2 + 1), block,
-				   blocks / (share * (double) lists));
+		pool_bytes(blocks, (int64_t) (fraction * (double) index->postings / 32 +
+									  fraction * (double) lists / 2 + 1), block,
+				   blocks / (fraction * (double) lists));
 
 	if (index->records)
 	{
 		int64_t		slots = card_record_slots(index->dims);
 		double		all = (double) index->rows / (double) slots;
-		double		pages = share * all;
+		double		pages = fraction * all;
 
 		bytes += pool_bytes(pages + 0.5, (int64_t) pages + 1,
 							slots * (32 + d16), 1) +

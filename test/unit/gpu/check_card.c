@@ -113,7 +113,7 @@ test_following(void)
 	Making		makings[2];
 	int			i;
 
-	spec.max_share = 1.3;		/* few splits are left for the end */
+	spec.max_imbalance = 1.3;		/* few splits are left for the end */
 	for (i = 0; i < 2; i++)
 	{
 		float	   *same = unit_alloc(sizeof(float) * 700 * 7);

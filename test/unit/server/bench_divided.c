@@ -216,7 +216,7 @@ bench_build(const TestServer *server, const Sizes *sizes, const float *rows)
 {
 	GvBuilderSpec spec = {.metric = GV_L2,.dims = sizes->build_dims,
 		.m = sizes->build_dims / 2,.lists_per_row = 2,.nlists = sizes->nlists,
-		.nparents = 1,.iterations = 6,.scale = 1.0f,.max_share = 2.0,
+		.nparents = 1,.iterations = 6,.scale = 1.0f,.max_imbalance = 2.0,
 	.seed = 1,.sample_rows = 32 * (int64_t) sizes->nlists};
 	int			fd = client_open(server, GV_ROLE_BUILDER);
 	uint64_t	id;

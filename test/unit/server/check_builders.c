@@ -29,7 +29,7 @@ builder_spec(void)
 		.batch_rows = 40,
 		.iterations = 5,
 		.scale = 1.0f,
-		.max_share = 2.0,
+		.max_imbalance = 2.0,
 		.seed = 9,
 		.sample_rows = ROWS
 	};
@@ -325,7 +325,7 @@ check_wrong(const TestServer *server, const float *rows)
 	WRONG(nqueries = -1);
 	WRONG(depth = 1000);
 	WRONG(batch_rows = 0);
-	WRONG(max_share = NAN);
+	WRONG(max_imbalance = NAN);
 	WRONG(sample_rows = INT64_MIN);
 	CUT(false, GV_MSG_ROWS, one, rows, 4 * DIMS);
 	CUT(false, GV_MSG_ENCODE, one, rows, 4 * DIMS);
