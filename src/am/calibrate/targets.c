@@ -175,7 +175,7 @@ draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
 	queries = palloc_extended(values * sizeof(float), MCXT_ALLOC_HUGE);
 	*held_out = palloc_extended(values * sizeof(float), MCXT_ALLOC_HUGE);
 	ids = palloc(held.n * sizeof(uint64));
-	IvfpqMakeQueries(sample, &held, queries, *held_out, ids);
+	IvfpqMakeCalibrationQueries(sample, &held, queries, *held_out, ids);
 	gv_transform(&model->gv, *held_out, held.n, *held_out);
 	gv_transform(&model->gv, queries, held.n, queries);
 	sample->rows = queries;

@@ -110,7 +110,7 @@ move(float *query, const float *rows, int dims, GvTopK *around)
  * the metric gives them.
  */
 static void
-move_beside(GvMetric metric, int dims, float *queries, int n,
+move_queries(GvMetric metric, int dims, float *queries, int n,
 			const float *others, int64 nothers)
 {
 	GvModel		unmoved = {.metric = metric, .dims = dims, .scale = 1};
@@ -152,7 +152,7 @@ move_beside(GvMetric metric, int dims, float *queries, int n,
  * none themselves, or all where copies leave fewer of them.
  */
 void
-IvfpqMakeQueries(const IvfpqSample *sample, const IvfpqHeldOut *held,
+IvfpqMakeCalibrationQueries(const IvfpqSample *sample, const IvfpqHeldOut *held,
 				 float *queries, float *held_out, uint64 *ids)
 {
 	int			dims = sample->dims;
@@ -169,6 +169,6 @@ IvfpqMakeQueries(const IvfpqSample *sample, const IvfpqHeldOut *held,
 		ids[i] = sample->ids[from];
 	}
 	memcpy(queries, held_out, held->n * row);
-	move_beside(sample->type->metric, dims, queries, held->n,
+	move_queries(sample->type->metric, dims, queries, held->n,
 				sample->rows + first * dims, sample->ndistinct - first);
 }

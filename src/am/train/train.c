@@ -140,7 +140,7 @@ hold_out_queries(IvfpqTraining *training, IvfpqTeam *team,
 	training->held_out = IvfpqTeamAlloc(team, IVFPQ_TEAM_HELD_OUT, bytes);
 	training->query_ids = IvfpqTeamAlloc(team, IVFPQ_TEAM_QUERY_IDS,
 										 held.n * sizeof(uint64));
-	IvfpqMakeQueries(sample, &held, training->queries, training->held_out,
+	IvfpqMakeCalibrationQueries(sample, &held, training->queries, training->held_out,
 					 training->query_ids);
 
 	sample->count -= held.taken;

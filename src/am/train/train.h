@@ -168,7 +168,7 @@ typedef struct IvfpqHeldOut
 extern int	IvfpqRowsAround(int dims);
 extern void IvfpqHoldOut(const IvfpqSample *sample, int n, double rows,
 						 IvfpqHeldOut *held);
-extern void IvfpqMakeQueries(const IvfpqSample *sample,
+extern void IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
 							 const IvfpqHeldOut *held, float *queries,
 							 float *held_out, uint64 *ids);
 
