@@ -217,7 +217,7 @@ finish_rows(IvfpqBulkLoad *load, Relation index)
 	if (load->calibration)
 		IvfpqCalibrationFlush(load->calibration);
 	if (load->calibration && team->parallel)
-		IvfpqTruthGive(load->calibration, team);
+		IvfpqGroundTruthExport(load->calibration, team);
 	pg_atomic_fetch_add_u64(&team->shared->npostings, load->npostings);
 	IvfpqTrialJoin(&load->trial, index,
 				   load->calibration ? builder : NULL,
@@ -271,7 +271,7 @@ begin_writing(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 	IvfpqTeamShared *team = load->team->shared;
 
 	if (load->calibration && load->team->parallel)
-		IvfpqTruthTake(load->calibration, load->team);
+		IvfpqGroundTruthImport(load->calibration, load->team);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_WRITING);
 	write_model(load, index, meta, shared);
@@ -427,6 +427,6 @@ IvfpqBulkLoadHelp(IvfpqBulkLoad *load, Relation index)
 {
 	if (load->team->shared->grid_spec.nqueries == 0)
 		return;
-	IvfpqTruthTake(load->calibration, load->team);
+	IvfpqGroundTruthImport(load->calibration, load->team);
 	IvfpqRecallGridHelp(load->calibration, index, load->team);
 }

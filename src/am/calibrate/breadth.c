@@ -53,7 +53,7 @@ typedef struct CoarseFractions
 	GvTopK	   *lists;			/* [nqueries] nearest first */
 
 	/* of the query at hand */
-	IvfpqTruth	truth;
+	IvfpqGroundTruth	ground_truth;
 	int			nneighbors;		/* of them, that count here */
 	uint64		marks;			/* of their ids, see mark_of */
 	int		   *before;			/* [ranked] lists compared before those of its
@@ -126,11 +126,11 @@ rank_lists(CoarseFractions *fractions)
 static void
 take_neighbors(CoarseFractions *fractions, int q)
 {
-	IvfpqCalibrationTruth(fractions->calibration, 0, q, &fractions->truth);
-	fractions->nneighbors = Min(fractions->truth.nneighbors, IVFPQ_FIRST_ROWS);
+	IvfpqCalibrationGroundTruth(fractions->calibration, 0, q, &fractions->ground_truth);
+	fractions->nneighbors = Min(fractions->ground_truth.nneighbors, IVFPQ_FIRST_ROWS);
 	fractions->marks = 0;
 	for (int i = 0; i < fractions->nneighbors; i++)
-		fractions->marks |= mark_of(fractions->truth.neighbors[i]);
+		fractions->marks |= mark_of(fractions->ground_truth.neighbors[i]);
 }
 
 /* How many lists are compared before each of the ranked lists of query q. */
@@ -182,7 +182,7 @@ note_held(CoarseFractions *fractions, uint64 id, int rank)
 {
 	for (int n = 0; n < fractions->nneighbors; n++)
 	{
-		if (fractions->truth.neighbors[n] != id)
+		if (fractions->ground_truth.neighbors[n] != id)
 			continue;
 		if (fractions->nheld == fractions->held_room)
 		{

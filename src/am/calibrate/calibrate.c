@@ -105,11 +105,11 @@ IvfpqCalibrationBegin(const GvModel *gv, int nqueries, const float *queries,
 	for (int level = 0; level < IVFPQ_LEVELS; level++)
 	{
 		int			n = IvfpqLevelQueries(calibration, level);
-		GvTopK	   *truth = palloc0(n * sizeof(GvTopK));
+		GvTopK	   *ground_truth = palloc0(n * sizeof(GvTopK));
 
 		for (int i = 0; i < n; i++)
-			IvfpqTopKResize(&truth[i], depth);
-		calibration->truth[level] = truth;
+			IvfpqTopKResize(&ground_truth[i], depth);
+		calibration->ground_truth[level] = ground_truth;
 		calibration->own[level] = palloc(n * sizeof(float));
 		calibration->margin[level] = palloc(n * sizeof(float));
 	}
@@ -129,7 +129,7 @@ offer(IvfpqCalibration *calibration, int level, const float *rows,
 	IvfpqCheckStatus(gv_exact(gv->metric, gv->dims,
 							  IvfpqLevelQuery(calibration, level, 0),
 							  IvfpqLevelQueries(calibration, level), rows, n,
-							  ids, calibration->truth[level], &ivfpq_stop));
+							  ids, calibration->ground_truth[level], &ivfpq_stop));
 }
 
 /* Offer transformed rows [n][dims]; in the end, every row of the index. */
@@ -149,7 +149,7 @@ IvfpqCalibrationTake(IvfpqCalibration *calibration,
 					 const GvNeighbor *neighbors, int n, const uint64 *ids)
 {
 	for (int i = 0; i < n; i++)
-		gv_topk_push(&calibration->truth[0][neighbors[i].query],
+		gv_topk_push(&calibration->ground_truth[0][neighbors[i].query],
 					 neighbors[i].score, ids[neighbors[i].row]);
 }
 
@@ -263,21 +263,21 @@ count_known(const IvfpqCalibration *calibration, int level, const GvTopK *top)
  * was made of and that one's copies.
  */
 void
-IvfpqCalibrationTruth(const IvfpqCalibration *calibration, int level, int q,
-					  IvfpqTruth *truth)
+IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration, int level, int q,
+					  IvfpqGroundTruth *ground_truth)
 {
-	const GvTopK *top = &calibration->truth[level][q];
+	const GvTopK *top = &calibration->ground_truth[level][q];
 	int			known = count_known(calibration, level, top);
 
-	truth->nneighbors = truth->nown = 0;
+	ground_truth->nneighbors = ground_truth->nown = 0;
 	for (int i = 0; i < top->count; i++)
 	{
 		if (is_own(calibration, level, q, top->ids[i], top->scores[i]))
-			truth->own[truth->nown++] = top->ids[i];
-		else if (i < known && truth->nneighbors < IVFPQ_TRUTH_ROWS)
+			ground_truth->own[ground_truth->nown++] = top->ids[i];
+		else if (i < known && ground_truth->nneighbors < IVFPQ_GROUND_TRUTH_ROWS)
 		{
-			truth->scores[truth->nneighbors] = top->scores[i];
-			truth->neighbors[truth->nneighbors++] = top->ids[i];
+			ground_truth->scores[ground_truth->nneighbors] = top->scores[i];
+			ground_truth->neighbors[ground_truth->nneighbors++] = top->ids[i];
 		}
 	}
 }
@@ -290,7 +290,7 @@ IvfpqCalibrationTruth(const IvfpqCalibration *calibration, int level, int q,
 void
 IvfpqCalibrationSettle(IvfpqCalibration *calibration)
 {
-	IvfpqTruth *truth = palloc(sizeof(IvfpqTruth));
+	IvfpqGroundTruth *ground_truth = palloc(sizeof(IvfpqGroundTruth));
 
 	for (int level = 0; level < IVFPQ_LEVELS; level++)
 	{
@@ -298,7 +298,7 @@ IvfpqCalibrationSettle(IvfpqCalibration *calibration)
 
 		for (int q = 0; q < n; q++)
 		{
-			gv_topk_sort(&calibration->truth[level][q]);
+			gv_topk_sort(&calibration->ground_truth[level][q]);
 			find_own(calibration, level, q);
 		}
 		for (;;)
@@ -306,8 +306,8 @@ IvfpqCalibrationSettle(IvfpqCalibration *calibration)
 			calibration->nknown[level] = 0;
 			for (int q = 0; q < n; q++)
 			{
-				IvfpqCalibrationTruth(calibration, level, q, truth);
-				calibration->nknown[level] += truth->nneighbors > 0;
+				IvfpqCalibrationGroundTruth(calibration, level, q, ground_truth);
+				calibration->nknown[level] += ground_truth->nneighbors > 0;
 			}
 			if (calibration->has_copies[level] ||
 				calibration->nknown[level] >= n * LEAST_KNOWN)
@@ -315,7 +315,7 @@ IvfpqCalibrationSettle(IvfpqCalibration *calibration)
 			calibration->has_copies[level] = true;
 		}
 	}
-	pfree(truth);
+	pfree(ground_truth);
 }
 
 /* Targets of a level that every calibration is to tell. */

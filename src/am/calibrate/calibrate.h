@@ -23,8 +23,8 @@
 #define IVFPQ_ROWS_A_RANK		10
 
 /*
- * Levels.  Each looks for the IVFPQ_TRUTH_ROWS rows nearest to a query among
- * one of `stride` rows: among the first stride x IVFPQ_TRUTH_ROWS of all, by
+ * Levels.  Each looks for the IVFPQ_GROUND_TRUTH_ROWS rows nearest to a query among
+ * one of `stride` rows: among the first stride x IVFPQ_GROUND_TRUTH_ROWS of all, by
  * and large.
  */
 #define IVFPQ_LEVELS			3
@@ -48,7 +48,7 @@ typedef struct IvfpqCalibration
 	const uint64 *ids;			/* [nqueries] TIDs of the rows beside them, or
 								 * IVFPQ_NO_ROW */
 	int			depth;			/* nearest rows that are looked for */
-	GvTopK	   *truth[IVFPQ_LEVELS];	/* [queries of the level] nearest rows
+	GvTopK	   *ground_truth[IVFPQ_LEVELS];	/* [queries of the level] nearest rows
 										 * so far */
 
 	/* when all rows have been offered: */
@@ -63,14 +63,14 @@ typedef struct IvfpqCalibration
 } IvfpqCalibration;
 
 /* What is to be found for a query. */
-typedef struct IvfpqTruth
+typedef struct IvfpqGroundTruth
 {
 	int			nneighbors;
-	uint64		neighbors[IVFPQ_TRUTH_ROWS];	/* ids, the nearest first */
-	float		scores[IVFPQ_TRUTH_ROWS];
+	uint64		neighbors[IVFPQ_GROUND_TRUTH_ROWS];	/* ids, the nearest first */
+	float		scores[IVFPQ_GROUND_TRUTH_ROWS];
 	int			nown;			/* copies of the row beside it, itself too */
 	uint64		own[GV_MAX_DEPTH];	/* ids */
-} IvfpqTruth;
+} IvfpqGroundTruth;
 
 /* Does a level look at a row?  Rows of a level are those of all before it. */
 static inline bool
@@ -105,15 +105,15 @@ extern void IvfpqCalibrationSample(IvfpqCalibration *calibration,
 								   const float *row, uint64 id);
 extern void IvfpqCalibrationFlush(IvfpqCalibration *calibration);
 extern void IvfpqCalibrationSettle(IvfpqCalibration *calibration);
-extern void IvfpqCalibrationTruth(const IvfpqCalibration *calibration,
-								  int level, int q, IvfpqTruth *truth);
+extern void IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration,
+								  int level, int q, IvfpqGroundTruth *ground_truth);
 extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 								IvfpqMetaData *meta, IvfpqTrial *trial,
 								IvfpqTeam *team);
 
 /* truth.c: true neighbors, of all participants */
-extern void IvfpqTruthGive(IvfpqCalibration *calibration, IvfpqTeam *team);
-extern void IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team);
+extern void IvfpqGroundTruthExport(IvfpqCalibration *calibration, IvfpqTeam *team);
+extern void IvfpqGroundTruthImport(IvfpqCalibration *calibration, IvfpqTeam *team);
 
 /* breadth.c */
 extern double IvfpqFindCoarseFraction(const IvfpqCalibration *calibration,

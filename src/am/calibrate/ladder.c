@@ -34,10 +34,10 @@ static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 
 /* The neighbors of query q. */
 static void
-find_truth(const IvfpqRecallGrid *grid, int q, IvfpqTruth *truth)
+find_ground_truth(const IvfpqRecallGrid *grid, int q, IvfpqGroundTruth *ground_truth)
 {
-	IvfpqCalibrationTruth(grid->calibration, grid->spec.level, q, truth);
-	grid->nneighbors[q] = truth->nneighbors;
+	IvfpqCalibrationGroundTruth(grid->calibration, grid->spec.level, q, ground_truth);
+	grid->nneighbors[q] = ground_truth->nneighbors;
 }
 
 /* Take up query q. */
@@ -46,7 +46,7 @@ begin_query(IvfpqRecallGrid *grid, int q)
 {
 	IvfpqCalibration *calibration = grid->calibration;
 
-	find_truth(grid, q, grid->truth);
+	find_ground_truth(grid, q, grid->ground_truth);
 	IvfpqSearchQuery(&grid->search,
 					 IvfpqLevelQuery(calibration, grid->spec.level, q));
 	IvfpqSearchOpen(&grid->search, grid->search.candidates.capacity);
@@ -57,14 +57,14 @@ begin_query(IvfpqRecallGrid *grid, int q)
  * found first take the first places.
  */
 static void
-settle_ties(const IvfpqTruth *truth, uint8 *widths)
+settle_ties(const IvfpqGroundTruth *ground_truth, uint8 *widths)
 {
-	for (int i = 1; i < truth->nneighbors; i++)
+	for (int i = 1; i < ground_truth->nneighbors; i++)
 	{
 		uint8		width = widths[i];
 		int			at = i;
 
-		for (; at > 0 && truth->scores[at - 1] == truth->scores[i] &&
+		for (; at > 0 && ground_truth->scores[at - 1] == ground_truth->scores[i] &&
 			 widths[at - 1] > width; at--)
 			widths[at] = widths[at - 1];
 		widths[at] = width;
@@ -78,7 +78,7 @@ settle_ties(const IvfpqTruth *truth, uint8 *widths)
  * queries do not have, take no rank.
  */
 static void
-note_found(IvfpqRecallGrid *grid, const IvfpqTruth *truth, int q, int step,
+note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truth, int q, int step,
 		   const uint64 *ids, int n)
 {
 	uint8	   *widths = grid->found[q * grid->nsteps + step].widths;
@@ -86,12 +86,12 @@ note_found(IvfpqRecallGrid *grid, const IvfpqTruth *truth, int q, int step,
 	int			rank = 0;
 	int			place;
 
-	memset(widths, grid->nwidths, IVFPQ_TRUTH_ROWS);
+	memset(widths, grid->nwidths, IVFPQ_GROUND_TRUTH_ROWS);
 	IvfpqAnswerRowsForget(&grid->rows);
-	for (int i = 0; i < truth->nown; i++)
-		(void) IvfpqAnswerRowsMeet(&grid->rows, truth->own[i], &place);
-	for (int i = 0; i < truth->nneighbors; i++)
-		IvfpqAnswerRowsAwait(&grid->rows, truth->neighbors[i], i);
+	for (int i = 0; i < ground_truth->nown; i++)
+		(void) IvfpqAnswerRowsMeet(&grid->rows, ground_truth->own[i], &place);
+	for (int i = 0; i < ground_truth->nneighbors; i++)
+		IvfpqAnswerRowsAwait(&grid->rows, ground_truth->neighbors[i], i);
 	for (int i = 0; i < n; i++)
 	{
 		if (!IvfpqAnswerRowsMeet(&grid->rows, ids[i], &place))
@@ -104,7 +104,7 @@ note_found(IvfpqRecallGrid *grid, const IvfpqTruth *truth, int q, int step,
 		if (place >= 0)
 			widths[place] = width;
 	}
-	settle_ties(truth, widths);
+	settle_ties(ground_truth, widths);
 }
 
 /*
@@ -143,7 +143,7 @@ measure_query(IvfpqRecallGrid *grid, int q)
 	Bitmapset  *searched = NULL;
 
 	begin_query(grid, q);
-	for (int step = 0; step < grid->nsteps && grid->truth->nneighbors > 0;
+	for (int step = 0; step < grid->nsteps && grid->ground_truth->nneighbors > 0;
 		 step++)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -154,7 +154,7 @@ measure_query(IvfpqRecallGrid *grid, int q)
 		memcpy(sorted->ids, candidates->ids,
 			   candidates->count * sizeof(uint64));
 		gv_topk_sort(sorted);
-		note_found(grid, grid->truth, q, step, sorted->ids, sorted->count);
+		note_found(grid, grid->ground_truth, q, step, sorted->ids, sorted->count);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(grid->tmp);
@@ -162,7 +162,7 @@ measure_query(IvfpqRecallGrid *grid, int q)
 
 /* What was found for queries q .. q + n - 1 at a step, hits side by side. */
 static void
-note_hits(IvfpqRecallGrid *grid, const IvfpqTruth *truths, int step, int q,
+note_hits(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truths, int step, int q,
 		  int n, const int32 *nhits, const ItemPointerData *tids)
 {
 	uint64	   *ids = grid->sorted.ids;
@@ -172,8 +172,8 @@ note_hits(IvfpqRecallGrid *grid, const IvfpqTruth *truths, int step, int q,
 		for (int j = 0; j < nhits[i]; j++)
 			ids[j] = IvfpqTidToId(&tids[j]);
 		tids += nhits[i];
-		if (truths[i].nneighbors > 0)
-			note_found(grid, &truths[i], q + i, step, ids, nhits[i]);
+		if (ground_truths[i].nneighbors > 0)
+			note_found(grid, &ground_truths[i], q + i, step, ids, nhits[i]);
 	}
 }
 
@@ -184,11 +184,11 @@ measure_query_batch(IvfpqRecallGrid *grid, IvfpqTrial *trial, int q, int n)
 	IvfpqCalibration *calibration = grid->calibration;
 	MemoryContext oldcontext = MemoryContextSwitchTo(grid->tmp);
 	const IvfpqMetaData *meta = &grid->search.model->meta;
-	IvfpqTruth *truths = palloc(n * sizeof(IvfpqTruth));
+	IvfpqGroundTruth *ground_truths = palloc(n * sizeof(IvfpqGroundTruth));
 	bool		done = true;
 
 	for (int i = 0; i < n; i++)
-		find_truth(grid, q + i, &truths[i]);
+		find_ground_truth(grid, q + i, &ground_truths[i]);
 	for (int step = 0; step < grid->nsteps && done; step++)
 	{
 		const int32 *nhits;
@@ -202,7 +202,7 @@ measure_query_batch(IvfpqRecallGrid *grid, IvfpqTrial *trial, int q, int n)
 													grid->search.query.deep),
 								grid->sorted.capacity, &nhits, &tids);
 		if (done)
-			note_hits(grid, truths, step, q, n, nhits, tids);
+			note_hits(grid, ground_truths, step, q, n, nhits, tids);
 		CHECK_FOR_INTERRUPTS();
 	}
 	MemoryContextSwitchTo(oldcontext);
@@ -244,7 +244,7 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 	/* each row's two copies, and the query's own */
 	IvfpqSearchOpen(&grid->search, capacity);
 	IvfpqTopKResize(&grid->sorted, capacity);
-	IvfpqAnswerRowsResize(&grid->rows, capacity + IVFPQ_TRUTH_ROWS +
+	IvfpqAnswerRowsResize(&grid->rows, capacity + IVFPQ_GROUND_TRUTH_ROWS +
 						  grid->calibration->depth);
 	if (grid->found != NULL)
 	{
@@ -325,7 +325,7 @@ IvfpqRecallGridBegin(IvfpqCalibration *calibration, Relation index,
 
 	grid->calibration = calibration;
 	grid->team = team;
-	grid->truth = palloc(sizeof(IvfpqTruth));
+	grid->ground_truth = palloc(sizeof(IvfpqGroundTruth));
 	grid->tmp = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq calibration query",
 										ALLOCSET_DEFAULT_SIZES);

@@ -16,7 +16,7 @@
 /* What was found for a query at a step of the ladder. */
 typedef struct IvfpqFound
 {
-	uint8		widths[IVFPQ_TRUTH_ROWS];	/* the first that finds each
+	uint8		widths[IVFPQ_GROUND_TRUTH_ROWS];	/* the first that finds each
 											 * neighbor; nwidths: none does */
 } IvfpqFound;
 
@@ -32,7 +32,7 @@ typedef struct IvfpqRecallGrid
 	int			nwidths;
 	int			widths[IVFPQ_MAX_WIDTHS];	/* candidates */
 
-	IvfpqTruth *truth;			/* of the query at hand */
+	IvfpqGroundTruth *ground_truth;			/* of the query at hand */
 	GvTopK		sorted;			/* copy of the candidates */
 	IvfpqAnswerRows rows;		/* of the answer at hand */
 	int		   *nneighbors;		/* [climb.nqueries]; 0: nothing to find */

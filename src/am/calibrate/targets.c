@@ -229,7 +229,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	Pass		pass = {.type = &type, .model = model};
 	IvfpqTeam	team;
 	float	   *held_out = NULL;
-	int			depth = IVFPQ_TRUTH_ROWS + 1;
+	int			depth = IVFPQ_GROUND_TRUTH_ROWS + 1;
 	int			n;
 
 	IvfpqTypeInit(&type, index);

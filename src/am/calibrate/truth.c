@@ -19,14 +19,14 @@ put_heap(IvfpqTempFile *file, GvTopK *heap)
 
 /* Write what was found here, for other participants. */
 void
-IvfpqTruthGive(IvfpqCalibration *calibration, IvfpqTeam *team)
+IvfpqGroundTruthExport(IvfpqCalibration *calibration, IvfpqTeam *team)
 {
 	IvfpqTempFile file;
 
 	IvfpqTempFileBegin(&file, team, "truth", 1);
 	for (int level = 0; level < IVFPQ_LEVELS; level++)
 		for (int q = 0; q < IvfpqLevelQueries(calibration, level); q++)
-			put_heap(&file, &calibration->truth[level][q]);
+			put_heap(&file, &calibration->ground_truth[level][q]);
 	IvfpqTempFileDone(&file);
 }
 
@@ -52,7 +52,7 @@ take_heap(BufFile *file, GvTopK *heap)
 
 /* Take what all others have found. */
 void
-IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team)
+IvfpqGroundTruthImport(IvfpqCalibration *calibration, IvfpqTeam *team)
 {
 	IvfpqTempFile files;
 
@@ -68,7 +68,7 @@ IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team)
 			elog(ERROR, "a temporary file of the build is not there");
 		for (int level = 0; level < IVFPQ_LEVELS; level++)
 			for (int q = 0; q < IvfpqLevelQueries(calibration, level); q++)
-				take_heap(file, &calibration->truth[level][q]);
+				take_heap(file, &calibration->ground_truth[level][q]);
 		IvfpqTempFileClose(&files, file);
 	}
 }

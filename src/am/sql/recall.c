@@ -420,7 +420,7 @@ is_own(const Recall *recall, const RecallQuery *query, Datum value,
 
 /* One pass over the table: the exact nearest rows of every query. */
 static void
-find_truth(Recall *recall)
+find_ground_truth(Recall *recall)
 {
 	TableScanDesc scan = table_beginscan(recall->heap, recall->snapshot, 0, NULL);
 
@@ -529,7 +529,7 @@ run_recall(Recall *recall)
 		next = begin_batch(recall, next);
 		if (recall->nqueries == 0)
 			continue;
-		find_truth(recall);
+		find_ground_truth(recall);
 		scan_index(recall);
 	}
 	end_recall(recall);

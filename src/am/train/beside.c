@@ -41,7 +41,7 @@ IvfpqRowsAround(int dims)
 }
 
 /*
- * How many rows near each query are to be known: IVFPQ_TRUTH_ROWS behind its
+ * How many rows near each query are to be known: IVFPQ_GROUND_TRUTH_ROWS behind its
  * own row and the copies that most queries' rows have in a table of `rows`.
  */
 static int
@@ -57,7 +57,7 @@ find_depth(const IvfpqSample *sample, int taken, double rows)
 		most = copies[(int) (MOST_QUERIES_FRACTION * (taken - 1))] *
 			Max(rows / sample->count, 1);
 	pfree(copies);
-	return IVFPQ_TRUTH_ROWS + 1 + (int) Min(most, IVFPQ_MOST_COPIES);
+	return IVFPQ_GROUND_TRUTH_ROWS + 1 + (int) Min(most, IVFPQ_MOST_COPIES);
 }
 
 /*

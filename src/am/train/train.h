@@ -147,7 +147,7 @@ extern void IvfpqLearnRotation(IvfpqTraining *training, IvfpqTeam *team,
 							   const IvfpqSample *sample);
 
 /* Neighbors of each query that calibration looks for, */
-#define IVFPQ_TRUTH_ROWS	100
+#define IVFPQ_GROUND_TRUTH_ROWS	100
 
 /* ... behind rows that equal the one beside it, which may be so many. */
 #define IVFPQ_MOST_COPIES	400

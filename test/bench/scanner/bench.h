@@ -42,7 +42,7 @@ typedef struct Bench
 typedef struct BenchTruth
 {
 	int32_t		width;			/* of truth */
-	int32_t    *truth;			/* [nqueries][width], row numbers */
+	int32_t    *ground_truth;			/* [nqueries][width], row numbers */
 	uint64_t   *rowids;			/* [nrows], ascending */
 	int32_t    *rows;			/* [nrows], the row number of each */
 	int64_t		nrows;

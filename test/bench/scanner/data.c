@@ -279,9 +279,9 @@ bench_read_queries(Bench *bench, BenchTruth *truth, const char *set)
 		BENCH_QUERIES;
 	npy_read(&query, 0, bench->nqueries, bench->queries);
 	truth->width = (int32_t) neighbors.columns;
-	truth->truth = malloc(sizeof(int32_t) * (size_t) bench->nqueries *
+	truth->ground_truth = malloc(sizeof(int32_t) * (size_t) bench->nqueries *
 						  (size_t) truth->width);
-	npy_read(&neighbors, 0, bench->nqueries, truth->truth);
+	npy_read(&neighbors, 0, bench->nqueries, truth->ground_truth);
 	fit(bench, truth, &base);
 	gv_transform(&bench->model, bench->queries, bench->nqueries,
 				 bench->queries);

@@ -20,36 +20,36 @@
 #define NO_COPY	" s; trial: "
 
 /* What answers say of rows that are near to queries. */
-typedef struct Truth
+typedef struct GroundTruth
 {
 	GvTopK		best[QUERIES];
-} Truth;
+} GroundTruth;
 
-static Truth
-new_truth(void)
+static GroundTruth
+new_ground_truth(void)
 {
-	Truth		truth;
+	GroundTruth		ground_truth;
 	int			q;
 
 	for (q = 0; q < QUERIES; q++)
-		truth.best[q] = new_topk(DEPTH, false);
-	return truth;
+		ground_truth.best[q] = new_topk(DEPTH, false);
+	return ground_truth;
 }
 
 static void
-add_neighbors(Truth *truth, const GvNeighbor *neighbors, int32_t n,
+add_neighbors(GroundTruth *ground_truth, const GvNeighbor *neighbors, int32_t n,
 			   int64_t first)
 {
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
-		gv_topk_push(&truth->best[neighbors[i].query], neighbors[i].score,
+		gv_topk_push(&ground_truth->best[neighbors[i].query], neighbors[i].score,
 					 (uint64_t) (first + neighbors[i].row));
 }
 
 /* Test: both have found the same; then they are freed. */
 static void
-compare_truths(Truth *a, Truth *b)
+compare_ground_truths(GroundTruth *a, GroundTruth *b)
 {
 	int			q;
 
@@ -105,8 +105,8 @@ typedef struct Table
 	float	   *rows;			/* [CLIENTS][BATCHES][BATCH][DIMS] */
 	GvBuilder  *own;
 	int			fds[CLIENTS];
-	Truth		expected;
-	Truth		found;
+	GroundTruth		expected;
+	GroundTruth		found;
 } Table;
 
 static const float *
@@ -164,8 +164,8 @@ static void
 check_build(const TestServer *server, const float *sample)
 {
 	GvBuilderSpec spec = builder_spec();
-	Table		table = {.spec = &spec,.expected = new_truth(),
-	.found = new_truth()};
+	Table		table = {.spec = &spec,.expected = new_ground_truth(),
+	.found = new_ground_truth()};
 	GvTrained	trained;
 	uint64_t	id = 0;
 	int			c;
@@ -184,7 +184,7 @@ check_build(const TestServer *server, const float *sample)
 	for (b = 0; b < BATCHES; b++)
 		for (c = 0; c < CLIENTS; c++)
 			take_batch(&table, c, b);
-	compare_truths(&table.expected, &table.found);
+	compare_ground_truths(&table.expected, &table.found);
 	check_trial(table.fds[0], table.fds[1], table.own, &trained, sample);
 	for (c = CLIENTS - 1; c >= 0; c--)
 		close(table.fds[c]);
