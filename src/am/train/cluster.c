@@ -31,7 +31,7 @@
 #include "am/train/cluster.h"
 #include "page/stoppoint.h"
 
-#define POLISH_PASSES		2
+#define FINAL_LLOYD_PASSES		2
 
 /*
  * Files of rows that a participant may fill: enough for all to have their
@@ -433,9 +433,9 @@ work(IvfpqReader *reader, IvfpqTeam *team)
 	train_children(&cluster);
 	IvfpqStopPoint("lists: trained");
 	IvfpqClusterEndRound(&cluster, close_gaps);
-	for (int pass = 0; pass < POLISH_PASSES && cluster.shared->nrows > 0;
+	for (int pass = 0; pass < FINAL_LLOYD_PASSES && cluster.shared->nrows > 0;
 		 pass++)
-		IvfpqPolish(&cluster);
+		IvfpqFinalLloydPass(&cluster);
 	IvfpqTempFileEnd(&cluster.rows);
 }
 

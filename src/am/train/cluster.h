@@ -47,6 +47,6 @@ extern void IvfpqClusterEndRound(IvfpqCluster *cluster,
 								 void (*between) (IvfpqCluster *cluster));
 
 /* polish.c */
-extern void IvfpqPolish(IvfpqCluster *cluster);
+extern void IvfpqFinalLloydPass(IvfpqCluster *cluster);
 
 #endif							/* IVFPQ_CLUSTER_H */

@@ -267,7 +267,7 @@ regroup(IvfpqCluster *cluster)
  * A participant's part of a pass.  Faults are named for what has been done.
  */
 void
-IvfpqPolish(IvfpqCluster *cluster)
+IvfpqFinalLloydPass(IvfpqCluster *cluster)
 {
 	IvfpqTempFile temp;
 
