@@ -96,7 +96,7 @@ cuda_drop(GvBuilder *builder)
 	}
 	free(builder->best);
 	free(builder->parents);
-	free(builder->starts);
+	free(builder->parent_offsets);
 	free(builder);
 }
 
@@ -111,8 +111,8 @@ make_host_memory(GvBuilder *builder)
 
 	builder->parents = (float *) calloc((size_t) spec->nparents * spec->dims,
 										sizeof(float));
-	builder->starts = (int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
-	if (builder->parents == NULL || builder->starts == NULL)
+	builder->parent_offsets = (int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
+	if (builder->parents == NULL || builder->parent_offsets == NULL)
 		return GV_NO_MEMORY;
 	if (spec->nqueries == 0)
 		return GV_OK;
@@ -300,10 +300,10 @@ cuda_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 		return GV_INVALID;
 	if (n == 0)
 		return GV_OK;
-	if (array == GV_PARENTS || array == GV_STARTS)
+	if (array == GV_PARENTS || array == GV_PARENT_OFFSETS)
 	{
 		const char *from = array == GV_PARENTS ?
-			(const char *) builder->parents : (const char *) builder->starts;
+			(const char *) builder->parents : (const char *) builder->parent_offsets;
 
 		memcpy(values, from + 4 * first, 4 * n);
 		return GV_OK;
@@ -348,7 +348,7 @@ fill_copy(GvBuilder *builder, GvBuilder *made, float *values)
 							made->d_queries, spec->nqueries * dims, values));
 	memcpy(made->parents, builder->parents,
 		   (size_t) spec->nparents * dims * sizeof(float));
-	memcpy(made->starts, builder->starts,
+	memcpy(made->parent_offsets, builder->parent_offsets,
 		   (spec->nparents + 1) * sizeof(int32_t));
 	made->nqueries = builder->nqueries;
 	made->trained = builder->trained;

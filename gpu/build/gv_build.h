@@ -259,7 +259,7 @@ struct GvBuilder
 	float	   *d_codebooks;
 	float	   *d_centroids;	/* [nlists][dims] */
 	float	   *parents;		/* the host's [nparents][dims] */
-	int32_t    *starts;			/* [nparents + 1] */
+	int32_t    *parent_offsets;			/* [nparents + 1] */
 	GvTargets	lists;			/* centroids */
 	GvTargets	nearest_rows;		/* rows of a batch, for the queries */
 	GvTopK	   *best;			/* [nqueries] rows nearest to each */

@@ -79,7 +79,7 @@ reorder(GvBuilder *builder, const float *d_parents, int32_t nparents,
 	GV_CUDA_TRY(cudaStreamSynchronize(builder->stream));
 	builder->trained.nparents =
 		gv_group_lists(dims, builder->trained.nlists, lists, owners, nparents,
-					   builder->parents, builder->starts, grouped);
+					   builder->parents, builder->parent_offsets, grouped);
 	GV_CUDA_TRY(cudaMemcpyAsync(builder->d_centroids, grouped, bytes,
 								cudaMemcpyHostToDevice, builder->stream));
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
@@ -157,7 +157,7 @@ gv_gpu_train(GvBuilder *builder, const GvStop *stop)
 	times->passes = found.passes;
 	builder->trained.nlists = found.k;
 	builder->trained.nparents = 1;
-	builder->starts[1] = found.k;
+	builder->parent_offsets[1] = found.k;
 	if (spec->nparents > 1)
 		GV_TRY(group(builder, stop));
 	times->parents = gv_lap(&begun);

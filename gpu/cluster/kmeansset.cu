@@ -234,7 +234,7 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 	GvKmeansSet *set = (GvKmeansSet *) state;
 	int64_t		dims = set->spec.dims;
 	int64_t		most = PUT_VALUES / dims;
-	float	   *d_to = input == GV_SET_STARTS ? set->cl.d_centroids :
+	float	   *d_to = input == GV_SET_SEEDS ? set->cl.d_centroids :
 		set->cl.d_rows;
 
 	GV_TRY(gv_choose_device(set->spec.device));

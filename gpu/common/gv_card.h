@@ -162,7 +162,7 @@ struct GvMirror
 	float	   *d_centroids;
 	GvCardList *d_lists;
 	float	   *parents;		/* [nparents][dims], which no kernel needs */
-	int32_t    *starts;			/* [nparents + 1] */
+	int32_t    *parent_offsets;			/* [nparents + 1] */
 	bool		checked;		/* starts were, and are good */
 	GvPool	   *pool;
 	GvHostList *lists;			/* [nlists] */

@@ -119,11 +119,11 @@ make_memory(GvMirror *mirror)
 	mirror->lists = (GvHostList *) calloc(spec->nlists, sizeof(GvHostList));
 	mirror->parents = (float *) calloc(gv_array_length(spec, GV_PARENTS),
 									   sizeof(float));
-	mirror->starts = (int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
+	mirror->parent_offsets = (int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
 	mirror->raw = (uint8_t *) malloc(shape.block_bytes);
 	mirror->view = (uint8_t *) malloc(shape.block_bytes +
 									  GV_BLOCK * 3 * sizeof(uint16_t));
-	if (mirror->lists == NULL || mirror->starts == NULL ||
+	if (mirror->lists == NULL || mirror->parent_offsets == NULL ||
 		mirror->parents == NULL ||
 		mirror->raw == NULL || mirror->view == NULL)
 		return GV_NO_MEMORY;
@@ -210,7 +210,7 @@ gv_gpu_drop(GvMirror *mirror)
 			free(mirror->lists[i].live);
 	free(mirror->lists);
 	free(mirror->parents);
-	free(mirror->starts);
+	free(mirror->parent_offsets);
 	free(mirror->raw);
 	free(mirror->view);
 	free(mirror);
@@ -280,9 +280,9 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 		memcpy(mirror->parents + first, values, n * sizeof(float));
 		return GV_OK;
 	}
-	if (array == GV_STARTS)
+	if (array == GV_PARENT_OFFSETS)
 	{
-		memcpy(mirror->starts + first, values, n * sizeof(int32_t));
+		memcpy(mirror->parent_offsets + first, values, n * sizeof(int32_t));
 		mirror->checked = false;
 		return GV_OK;
 	}
@@ -320,9 +320,9 @@ gv_gpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 		return GV_INVALID;
 	if (array == GV_PARENTS)
 		memcpy(values, mirror->parents + first, n * 4);
-	if (array == GV_STARTS)
-		memcpy(values, mirror->starts + first, n * 4);
-	if (array == GV_PARENTS || array == GV_STARTS)
+	if (array == GV_PARENT_OFFSETS)
+		memcpy(values, mirror->parent_offsets + first, n * 4);
+	if (array == GV_PARENTS || array == GV_PARENT_OFFSETS)
 		return GV_OK;
 	GV_TRY(gv_choose_device(mirror->spec.device));
 	GV_CUDA_TRY(cudaMemcpyAsync(values, d_array + first, n * 4,

@@ -284,17 +284,17 @@ wait_lanes(GvSearcher *searcher)
 
 /* Do the lists of the parents cover all lists, ascending? */
 static bool
-check_starts(GvMirror *mirror)
+check_parent_offsets(GvMirror *mirror)
 {
 	const GvMirrorSpec *spec = &mirror->spec;
 
 	if (mirror->checked)
 		return true;
 	for (int32_t p = 0; p < spec->nparents; p++)
-		if (mirror->starts[p] >= mirror->starts[p + 1])
+		if (mirror->parent_offsets[p] >= mirror->parent_offsets[p + 1])
 			return false;
-	mirror->checked = mirror->starts[0] == 0 &&
-		mirror->starts[spec->nparents] == spec->nlists;
+	mirror->checked = mirror->parent_offsets[0] == 0 &&
+		mirror->parent_offsets[spec->nparents] == spec->nlists;
 	return mirror->checked;
 }
 
@@ -305,7 +305,7 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 {
 	GvStatus	status;
 
-	if (!check_starts(mirror) || mirror->spec.device != searcher->device)
+	if (!check_parent_offsets(mirror) || mirror->spec.device != searcher->device)
 		return GV_INVALID;
 	for (int32_t i = 0; i < n; i++)
 		if ((searches[i].bounded && mirror->card.refine_slots == 0) ||

@@ -68,7 +68,7 @@ gv_valid_tree(const GvTree *tree)
 {
 	return tree != NULL && gv_valid_dims(tree->dims) && tree->nparents >= 1 &&
 		tree->nlists >= tree->nparents && tree->parents != NULL &&
-		tree->starts != NULL && tree->centroids != NULL;
+		tree->parent_offsets != NULL && tree->centroids != NULL;
 }
 
 static inline bool

@@ -261,7 +261,7 @@ typedef struct GvTree
 	int32_t		nparents;
 	int32_t		nlists;
 	const float *parents;		/* [nparents][dims] */
-	const int32_t *starts;		/* [nparents + 1] */
+	const int32_t *parent_offsets;		/* [nparents + 1] */
 	const float *centroids;		/* [nlists][dims] */
 } GvTree;
 
@@ -429,7 +429,7 @@ extern GvStatus gv_assign(int32_t dims, const float *centroids, int32_t k,
 extern int32_t gv_group_lists(int32_t dims, int32_t nlists,
 							  const float *centroids, const int32_t *owners,
 							  int32_t nparents, float *parents,
-							  int32_t *starts, float *grouped);
+							  int32_t *parent_offsets, float *grouped);
 
 /*
  * groups_make: the groups of a tree, whose centroids are to stay where they

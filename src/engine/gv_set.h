@@ -130,7 +130,7 @@ typedef enum GvSetInput
 	GV_SET_QUERIES,
 	GV_SET_SELF,
 	GV_SET_RANKS,
-	GV_SET_STARTS,
+	GV_SET_SEEDS,
 	GV_SET_LISTS
 } GvSetInput;
 

@@ -35,7 +35,7 @@ IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
 	meta->mean = InvalidBlockNumber;
 	meta->codebooks = InvalidBlockNumber;
 	meta->parents = InvalidBlockNumber;
-	meta->starts = InvalidBlockNumber;
+	meta->parent_offsets = InvalidBlockNumber;
 	meta->centroids = InvalidBlockNumber;
 	meta->codes = InvalidBlockNumber;
 	meta->directory = InvalidBlockNumber;
@@ -71,8 +71,8 @@ IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first)
 	meta->mean = first;
 	meta->codebooks = meta->mean + array_pages(dims);
 	meta->parents = meta->codebooks + array_pages(16 * dims);
-	meta->starts = meta->parents + array_pages(meta->nparents * dims);
-	meta->centroids = meta->starts + array_pages(meta->nparents + 1);
+	meta->parent_offsets = meta->parents + array_pages(meta->nparents * dims);
+	meta->centroids = meta->parent_offsets + array_pages(meta->nparents + 1);
 	meta->codes = meta->centroids + array_pages(meta->nlists * dims);
 	meta->directory = meta->codes + array_pages(IvfpqCodeBlocks(meta) *
 												IvfpqCodeBlockFloats(meta));

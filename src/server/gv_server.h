@@ -288,7 +288,7 @@ typedef struct GvHeldMirror
 								 * other has changed them since; 0: none */
 	int64_t		nitems;			/* of all lists */
 	int64_t		filled[GV_NARRAYS]; /* elements that came */
-	int32_t		last_start;
+	int32_t		last_parent_offset;
 
 	struct GvHeldMirror *next;
 	int			users;			/* threads that hold it */

@@ -41,19 +41,19 @@ gv_pieces_conclude(GvConnection *connection, GvStatus status, const char *wrong)
 
 /* Do the starts that came go on ascending, from 0 to the number of lists? */
 static bool
-check_starts(GvHeldMirror *held, int64_t first, int64_t n,
-			 const int32_t *starts)
+check_parent_offsets(GvHeldMirror *held, int64_t first, int64_t n,
+			 const int32_t *parent_offsets)
 {
 	int64_t		i;
 
 	for (i = 0; i < n; i++)
 	{
-		if (first + i == 0 ? starts[i] != 0 : starts[i] <= held->last_start)
+		if (first + i == 0 ? parent_offsets[i] != 0 : parent_offsets[i] <= held->last_parent_offset)
 			return false;
 		if (first + i == held->spec.nparents &&
-			starts[i] != held->spec.nlists)
+			parent_offsets[i] != held->spec.nlists)
 			return false;
-		held->last_start = starts[i];
+		held->last_parent_offset = parent_offsets[i];
 	}
 	return true;
 }
@@ -68,8 +68,8 @@ check_array(GvHeldMirror *held, const GvArrayRequest *request)
 		request->count > gv_array_length(&held->spec, (GvArray) request->array) -
 		request->first)
 		return "an array out of order";
-	if (request->array == GV_STARTS &&
-		!check_starts(held, request->first, request->count,
+	if (request->array == GV_PARENT_OFFSETS &&
+		!check_parent_offsets(held, request->first, request->count,
 					  (const int32_t *) (request + 1)))
 		return "the parents' lists do not follow each other";
 	return NULL;

@@ -26,7 +26,7 @@ typedef struct KMeans
 	ReturnSetInfo *rsinfo;
 	GvSetSpec	spec;
 	IvfpqStore *store;
-	const int64 *starts;		/* [k] rows that are the first centroids */
+	const int64 *seeds;		/* [k] rows that are the first centroids */
 	IvfpqWork  *work;
 	int			exponent;		/* the engine gets rows times 2^exponent */
 	float	   *scaled;			/* [a batch][dims] where it is not 0 */
@@ -48,7 +48,7 @@ scale(const KMeans *run, const float *vectors, int64 n)
 static void
 read_rows(KMeans *run, IvfpqTable *table, int seed)
 {
-	IvfpqStarts *starts = IvfpqStartsBegin(run->spec.k, seed);
+	IvfpqKmeansSeeds *seeds = IvfpqKmeansSeedsBegin(run->spec.k, seed);
 	IvfpqMagnitude magnitude = {0};
 
 	run->store = IvfpqStoreBegin();
@@ -58,7 +58,7 @@ read_rows(KMeans *run, IvfpqTable *table, int seed)
 		const float *vector = IvfpqTableFloats(table);
 
 		IvfpqMagnitudeNote(&magnitude, vector, table->dims);
-		IvfpqStartsOffer(starts, table->next - 1, vector, table->dims);
+		IvfpqKmeansSeedsOffer(seeds, table->next - 1, vector, table->dims);
 		IvfpqStoreAdd(run->store, vector, table->dims);
 		if (table->next % 4096 == 0)
 			IvfpqProgressDone(table->next);
@@ -72,21 +72,21 @@ read_rows(KMeans *run, IvfpqTable *table, int seed)
 						run->spec.k, RelationGetRelationName(table->rel),
 						(long long) run->spec.nrows),
 				 errhint("There can be no more clusters than rows.")));
-	run->starts = IvfpqStartsEnd(starts);
+	run->seeds = IvfpqKmeansSeedsEnd(seeds);
 	run->exponent = IvfpqMagnitudeScale(&magnitude);
 	if (run->exponent != 0)
 		run->scaled = palloc(IVFPQ_BATCH_BYTES);
 }
 
 static bool
-put_starts(KMeans *run)
+put_seeds(KMeans *run)
 {
 	const float *vector;
 
 	for (int i = 0; i < run->spec.k; i++)
 	{
-		IvfpqStoreRead(run->store, run->starts[i], 1, &vector);
-		if (!IvfpqWorkPut(run->work, GV_SET_STARTS, scale(run, vector, 1), 1))
+		IvfpqStoreRead(run->store, run->seeds[i], 1, &vector);
+		if (!IvfpqWorkPut(run->work, GV_SET_SEEDS, scale(run, vector, 1), 1))
 			return false;
 	}
 	return true;
@@ -185,7 +185,7 @@ try_to_cluster(KMeans *run, IvfpqWorkPlace place)
 	bool		worked;
 
 	run->work = IvfpqWorkBegin(&run->spec, place);
-	worked = put_starts(run) && run_passes(run, &done) &&
+	worked = put_seeds(run) && run_passes(run, &done) &&
 		take_results(run, done.found);
 	IvfpqWorkEnd(run->work);
 	return worked;

@@ -116,15 +116,15 @@ put_centroids(IvfpqWork *work, const IvfpqLists *lists)
 /* k-means over centroids; false: gpuvecd failed. */
 static bool
 try_to_merge(const IvfpqLists *lists, const GvSetSpec *spec,
-			 const int64 *starts, IvfpqWorkPlace place, IvfpqLists *merged)
+			 const int64 *seeds, IvfpqWorkPlace place, IvfpqLists *merged)
 {
 	IvfpqWork  *work = IvfpqWorkBegin(spec, place);
 	GvSetDone	done = {.again = true};
 	bool		worked = true;
 
 	for (int i = 0; worked && i < spec->k; i++)
-		worked = IvfpqWorkPut(work, GV_SET_STARTS,
-							  lists->centroids + starts[i] * lists->dims, 1);
+		worked = IvfpqWorkPut(work, GV_SET_SEEDS,
+							  lists->centroids + seeds[i] * lists->dims, 1);
 	while (worked && !done.finished)
 	{
 		worked = (!done.again || put_centroids(work, lists)) &&
@@ -164,15 +164,15 @@ merge(IvfpqLists *lists, int k)
 {
 	GvSetSpec	spec = {.kind = GV_SET_KMEANS, .dims = lists->dims, .k = k,
 	.iterations = ITERATIONS, .nrows = lists->n};
-	IvfpqStarts *starts = IvfpqStartsBegin(k, SEED);
+	IvfpqKmeansSeeds *seeds = IvfpqKmeansSeedsBegin(k, SEED);
 	IvfpqLists	merged = *lists;
 	const int64 *firsts;
 	int			exponent = scale_centroids(lists);
 
 	for (int i = 0; i < lists->n; i++)
-		IvfpqStartsOffer(starts, i, lists->centroids + (Size) i * lists->dims,
+		IvfpqKmeansSeedsOffer(seeds, i, lists->centroids + (Size) i * lists->dims,
 						 lists->dims);
-	firsts = IvfpqStartsEnd(starts);
+	firsts = IvfpqKmeansSeedsEnd(seeds);
 	merged.centroids = palloc_extended((Size) k * lists->dims * sizeof(float),
 									   MCXT_ALLOC_HUGE);
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_CLUSTERING,

@@ -124,12 +124,12 @@ extern int	IvfpqProbesFor(const IvfpqSampled *sampled,
 /*
  * starts.c: first centroids for k-means.
  */
-typedef struct IvfpqStarts IvfpqStarts;
+typedef struct IvfpqKmeansSeeds IvfpqKmeansSeeds;
 
-extern IvfpqStarts *IvfpqStartsBegin(int k, int seed);
-extern void IvfpqStartsOffer(IvfpqStarts *starts, int64 position,
+extern IvfpqKmeansSeeds *IvfpqKmeansSeedsBegin(int k, int seed);
+extern void IvfpqKmeansSeedsOffer(IvfpqKmeansSeeds *seeds, int64 position,
 							 const float *vector, int dims);
-extern const int64 *IvfpqStartsEnd(IvfpqStarts *starts);
+extern const int64 *IvfpqKmeansSeedsEnd(IvfpqKmeansSeeds *seeds);
 
 /*
  * scale.c: vectors of very large or very small numbers, for k-means.

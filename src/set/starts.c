@@ -15,41 +15,41 @@
 
 #include "set/set.h"
 
-typedef struct Start
+typedef struct SeedRow
 {
 	uint64		rank;
 	int64		position;
-} Start;
+} SeedRow;
 
-struct IvfpqStarts
+struct IvfpqKmeansSeeds
 {
 	int			k;
 	uint64		seed;
 	uint64		limit;			/* larger ranks are none of the k smallest */
-	Start	   *starts;			/* [room] the smallest so far, and others */
+	SeedRow	   *rows;			/* [room] the smallest so far, and others */
 	int64		n;
 	int64		room;			/* 2k at least */
 };
 
-IvfpqStarts *
-IvfpqStartsBegin(int k, int seed)
+IvfpqKmeansSeeds *
+IvfpqKmeansSeedsBegin(int k, int seed)
 {
-	IvfpqStarts *starts = palloc0(sizeof(IvfpqStarts));
+	IvfpqKmeansSeeds *seeds = palloc0(sizeof(IvfpqKmeansSeeds));
 
-	starts->k = k;
-	starts->seed = (uint32) seed;
-	starts->limit = PG_UINT64_MAX;
-	starts->room = Max(2 * (int64) k, 1024);
-	starts->starts = palloc_extended(starts->room * sizeof(Start),
+	seeds->k = k;
+	seeds->seed = (uint32) seed;
+	seeds->limit = PG_UINT64_MAX;
+	seeds->room = Max(2 * (int64) k, 1024);
+	seeds->rows = palloc_extended(seeds->room * sizeof(SeedRow),
 									 MCXT_ALLOC_HUGE);
-	return starts;
+	return seeds;
 }
 
 static int
 compare_ranks(const void *a, const void *b)
 {
-	const Start *x = a;
-	const Start *y = b;
+	const SeedRow *x = a;
+	const SeedRow *y = b;
 
 	CHECK_FOR_INTERRUPTS();
 	if (x->rank != y->rank)
@@ -59,36 +59,36 @@ compare_ranks(const void *a, const void *b)
 
 /* Keep the k smallest ranks, of equal ones the first row. */
 static void
-compact(IvfpqStarts *starts)
+compact(IvfpqKmeansSeeds *seeds)
 {
 	int64		kept = 0;
 
-	qsort(starts->starts, starts->n, sizeof(Start), compare_ranks);
-	for (int64 i = 0; i < starts->n && kept < starts->k; i++)
+	qsort(seeds->rows, seeds->n, sizeof(SeedRow), compare_ranks);
+	for (int64 i = 0; i < seeds->n && kept < seeds->k; i++)
 		if (kept == 0 ||
-			starts->starts[kept - 1].rank != starts->starts[i].rank)
-			starts->starts[kept++] = starts->starts[i];
-	starts->n = kept;
-	if (kept == starts->k)
-		starts->limit = starts->starts[kept - 1].rank;
+			seeds->rows[kept - 1].rank != seeds->rows[i].rank)
+			seeds->rows[kept++] = seeds->rows[i];
+	seeds->n = kept;
+	if (kept == seeds->k)
+		seeds->limit = seeds->rows[kept - 1].rank;
 }
 
 /* The row at that position has that vector. */
 void
-IvfpqStartsOffer(IvfpqStarts *starts, int64 position, const float *vector,
+IvfpqKmeansSeedsOffer(IvfpqKmeansSeeds *seeds, int64 position, const float *vector,
 				 int dims)
 {
 	uint64		rank = hash_bytes_extended((const unsigned char *) vector,
 										   dims * (int) sizeof(float),
-										   starts->seed);
+										   seeds->seed);
 
-	if (rank > starts->limit)
+	if (rank > seeds->limit)
 		return;
-	if (starts->n == starts->room)
-		compact(starts);
-	starts->starts[starts->n].rank = rank;
-	starts->starts[starts->n].position = position;
-	starts->n++;
+	if (seeds->n == seeds->room)
+		compact(seeds);
+	seeds->rows[seeds->n].rank = rank;
+	seeds->rows[seeds->n].position = position;
+	seeds->n++;
 }
 
 /*
@@ -96,16 +96,16 @@ IvfpqStartsOffer(IvfpqStarts *starts, int64 position, const float *vector,
  * there are fewer different vectors, some come again.
  */
 const int64 *
-IvfpqStartsEnd(IvfpqStarts *starts)
+IvfpqKmeansSeedsEnd(IvfpqKmeansSeeds *seeds)
 {
-	int64	   *positions = palloc_extended(starts->k * sizeof(int64),
+	int64	   *positions = palloc_extended(seeds->k * sizeof(int64),
 											MCXT_ALLOC_HUGE);
 
-	compact(starts);
-	for (int i = 0; i < starts->k; i++)
-		positions[i] = starts->starts[i % starts->n].position;
-	qsort(positions, starts->k, sizeof(int64), IvfpqCompareSigned);
-	pfree(starts->starts);
-	pfree(starts);
+	compact(seeds);
+	for (int i = 0; i < seeds->k; i++)
+		positions[i] = seeds->rows[i % seeds->n].position;
+	qsort(positions, seeds->k, sizeof(int64), IvfpqCompareSigned);
+	pfree(seeds->rows);
+	pfree(seeds);
 	return positions;
 }

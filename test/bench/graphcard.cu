@@ -50,7 +50,7 @@ graph_kmeans(const float *d_rows, int64_t n, int32_t dims,
 	spec.iterations = iterations;
 	spec.nrows = n;
 	GV_TRY(ops->create(&spec, &state));
-	status = ops->put(state, GV_SET_STARTS, d_starts, 0, k, NULL);
+	status = ops->put(state, GV_SET_SEEDS, d_starts, 0, k, NULL);
 	if (status == GV_OK)
 		status = ops->put(state, GV_SET_ROWS, d_rows, 0, n, NULL);
 	while (status == GV_OK && !done.finished)

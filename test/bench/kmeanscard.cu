@@ -100,7 +100,7 @@ make_set(const GvSetSpec *spec, const float *rows, const float *starts)
 	void	   *state;
 
 	need(ops->create(spec, &state) == GV_OK, "create");
-	need(ops->put(state, GV_SET_STARTS, starts, 0, spec->k, NULL) == GV_OK,
+	need(ops->put(state, GV_SET_SEEDS, starts, 0, spec->k, NULL) == GV_OK,
 		 "starts");
 	need(ops->put(state, GV_SET_ROWS, rows, 0, spec->nrows, NULL) == GV_OK,
 		 "rows");

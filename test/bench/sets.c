@@ -122,7 +122,7 @@ main(int argc, char **argv)
 	gv_simd_use(GV_SIMD_AUTO);
 	start = seconds();
 	must(gv_set_create(&spec, &set) == GV_OK, "create");
-	must(gv_set_put(set, exact ? GV_SET_QUERIES : GV_SET_STARTS, x, nfirst,
+	must(gv_set_put(set, exact ? GV_SET_QUERIES : GV_SET_SEEDS, x, nfirst,
 					NULL) == GV_OK, "put what comes first");
 	done = run(set, &spec, x + nfirst * spec.dims);
 	printf("%.3f\n", seconds() - start);

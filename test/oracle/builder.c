@@ -24,7 +24,7 @@ struct GvBuilder
 	GvTrained	trained;		/* nlists 0: not yet */
 	float	   *codebooks;		/* [GV_CODEWORDS * dims] */
 	float	   *parents;		/* [nparents][dims] */
-	int32_t    *starts;			/* [nparents + 1] */
+	int32_t    *parent_offsets;			/* [nparents + 1] */
 	float	   *centroids;		/* [nlists][dims] */
 	uint64_t   *numbers;		/* [nlists] 0, 1, .. */
 	float	   *rows;			/* [batch_rows][dims] */
@@ -94,7 +94,7 @@ cpu_drop(GvBuilder *builder)
 	free(builder->queries);
 	free(builder->codebooks);
 	free(builder->parents);
-	free(builder->starts);
+	free(builder->parent_offsets);
 	free(builder->centroids);
 	free(builder->numbers);
 	free(builder->rows);
@@ -120,7 +120,7 @@ cpu_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 	made->queries = gv_cpu_take(spec->nqueries * dims, sizeof(float));
 	made->codebooks = gv_cpu_take(GV_CODEWORDS * dims, sizeof(float));
 	made->parents = gv_cpu_take(spec->nparents * dims, sizeof(float));
-	made->starts = gv_cpu_take((int64_t) spec->nparents + 1, sizeof(int32_t));
+	made->parent_offsets = gv_cpu_take((int64_t) spec->nparents + 1, sizeof(int32_t));
 	made->centroids = gv_cpu_take(spec->nlists * dims, sizeof(float));
 	made->numbers = gv_cpu_take(spec->nlists, sizeof(uint64_t));
 	made->rows = gv_cpu_take(spec->batch_rows * dims, sizeof(float));
@@ -130,7 +130,7 @@ cpu_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 		made->best = take_heaps(spec->nqueries, spec->depth);
 	if (made->mean == NULL || made->sample == NULL || made->queries == NULL ||
 		made->codebooks == NULL || made->parents == NULL ||
-		made->starts == NULL || made->centroids == NULL ||
+		made->parent_offsets == NULL || made->centroids == NULL ||
 		made->numbers == NULL || made->rows == NULL || made->near == NULL ||
 		made->ids == NULL || (made->best == NULL && spec->nqueries > 0))
 	{
@@ -223,7 +223,7 @@ group(GvBuilder *builder, const GvStop *stop)
 	{
 		builder->trained.nparents =
 			gv_group_lists(dims, nlists, builder->centroids, owners, nparents,
-						   builder->parents, builder->starts, grouped);
+						   builder->parents, builder->parent_offsets, grouped);
 		memcpy(builder->centroids, grouped, sizeof(float) * values);
 	}
 	free(grouped);
@@ -363,8 +363,8 @@ cpu_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 		builder->trained.nlists = found;
 		builder->trained.nparents = 1;
 		memset(builder->parents, 0, sizeof(float) * (size_t) spec->dims);
-		builder->starts[0] = 0;
-		builder->starts[1] = found;
+		builder->parent_offsets[0] = 0;
+		builder->parent_offsets[1] = found;
 		if (spec->nparents > 1)
 			status = group(builder, stop);
 	}
@@ -395,7 +395,7 @@ cpu_copy(GvBuilder *builder, const GvBuilderSpec *spec, GvBuilder **copy)
 	memcpy(made->codebooks, builder->codebooks, vector * GV_CODEWORDS);
 	memcpy(made->parents, builder->parents,
 		   vector * (size_t) builder->trained.nparents);
-	memcpy(made->starts, builder->starts,
+	memcpy(made->parent_offsets, builder->parent_offsets,
 		   sizeof(int32_t) * ((size_t) builder->trained.nparents + 1));
 	memcpy(made->centroids, builder->centroids,
 		   vector * (size_t) builder->trained.nlists);
@@ -413,7 +413,7 @@ cpu_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 	const char *const arrays[GV_NARRAYS] = {
 		[GV_CODEBOOKS] = (const char *) builder->codebooks,
 		[GV_PARENTS] = (const char *) builder->parents,
-		[GV_STARTS] = (const char *) builder->starts,
+		[GV_PARENT_OFFSETS] = (const char *) builder->parent_offsets,
 		[GV_CENTROIDS] = (const char *) builder->centroids
 	};
 

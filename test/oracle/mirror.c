@@ -162,16 +162,16 @@ cpu_bytes(const GvMirror *mirror)
 
 /* Does every parent own lists, one after another, and every list have one? */
 static bool
-starts_cover(const GvMirror *mirror)
+offsets_cover_lists(const GvMirror *mirror)
 {
-	const int32_t *starts = mirror->arrays[GV_STARTS];
+	const int32_t *parent_offsets = mirror->arrays[GV_PARENT_OFFSETS];
 	int32_t		nparents = mirror->spec.nparents;
 	int32_t		i;
 
 	for (i = 0; i < nparents; i++)
-		if (starts[i] >= starts[i + 1])
+		if (parent_offsets[i] >= parent_offsets[i + 1])
 			return false;
-	return starts[0] == 0 && starts[nparents] == mirror->spec.nlists;
+	return parent_offsets[0] == 0 && parent_offsets[nparents] == mirror->spec.nlists;
 }
 
 static GvStatus
@@ -183,8 +183,8 @@ cpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 	if (n > 0)
 		memcpy((char *) mirror->arrays[array] + first * 4, values, n * 4);
 	/* now, because searches share a mirror and must not write to it */
-	if (array == GV_STARTS)
-		mirror->covered = starts_cover(mirror);
+	if (array == GV_PARENT_OFFSETS)
+		mirror->covered = offsets_cover_lists(mirror);
 	return GV_OK;
 }
 

@@ -156,7 +156,7 @@ static GvStatus
 compare_children(GvSearcher *searcher, const GvMirror *mirror,
 				 const GvSearch *search, GvTopK *best)
 {
-	const int32_t *starts = mirror->arrays[GV_STARTS];
+	const int32_t *parent_offsets = mirror->arrays[GV_PARENT_OFFSETS];
 	int32_t		seen = 0;
 	GvTopK		parents;
 	GvStatus	status;
@@ -172,8 +172,8 @@ compare_children(GvSearcher *searcher, const GvMirror *mirror,
 	for (i = 0; status == GV_OK && i < parents.count &&
 		 seen < search->compare; i++)
 	{
-		int32_t		first = starts[parents.ids[i]];
-		int32_t		n = starts[parents.ids[i] + 1] - first;
+		int32_t		first = parent_offsets[parents.ids[i]];
+		int32_t		n = parent_offsets[parents.ids[i] + 1] - first;
 
 		status = compare_lists(mirror, search->query, first, n, best);
 		seen += n;

@@ -253,7 +253,7 @@ write_model(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 					(int64) GV_CODEWORDS * dims, shared);
 	IvfpqArrayWrite(index, meta->parents, training->parents,
 					(int64) training->nparents * dims, shared);
-	IvfpqArrayWrite(index, meta->starts, (const float *) training->starts,
+	IvfpqArrayWrite(index, meta->parent_offsets, (const float *) training->parent_offsets,
 					training->nparents + 1, shared);
 	IvfpqArrayWrite(index, meta->centroids, training->centroids,
 					(int64) training->nlists * dims, shared);

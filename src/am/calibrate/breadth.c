@@ -152,7 +152,7 @@ count_before(CoarseFractions *fractions, int q)
 		int			p = (int) parents.ids[i];
 
 		before[p] = seen;
-		seen += model->starts[p + 1] - model->starts[p];
+		seen += model->parent_offsets[p + 1] - model->parent_offsets[p];
 	}
 	for (int i = 0; i < lists->count; i++)
 	{
@@ -165,7 +165,7 @@ count_before(CoarseFractions *fractions, int q)
 		{
 			int			middle = (low + high) / 2;
 
-			if (model->starts[middle] <= list)
+			if (model->parent_offsets[middle] <= list)
 				low = middle;
 			else
 				high = middle;

@@ -34,25 +34,25 @@ set_pointers(IvfpqModel *model)
 	model->gv.rotation = NULL;
 	model->gv.rotation_error = meta->rotated ?
 		gv_rotation_error(meta->dims) : 0;
-	model->starts = (const int32 *) (model->values +
+	model->parent_offsets = (const int32 *) (model->values +
 									 (Size) meta->dims * (1 + GV_CODEWORDS));
 }
 
 /* The lists of the parents must be those of the index, in order. */
 static void
-check_starts(Relation index, const IvfpqModel *model)
+check_parent_offsets(Relation index, const IvfpqModel *model)
 {
 	const IvfpqMetaData *meta = &model->meta;
-	const int32 *starts = (const int32 *) (model->values + (Size) meta->dims *
+	const int32 *parent_offsets = (const int32 *) (model->values + (Size) meta->dims *
 										   (1 + GV_CODEWORDS));
 
 	for (int p = 0; p < meta->nparents; p++)
-		if (starts[p] < 0 || starts[p] >= starts[p + 1])
-			IvfpqCorrupted(index, meta->starts,
+		if (parent_offsets[p] < 0 || parent_offsets[p] >= parent_offsets[p + 1])
+			IvfpqCorrupted(index, meta->parent_offsets,
 						   "parent %d has no lists of its own", p);
-	if (starts[0] != 0 || starts[meta->nparents] != meta->nlists)
-		IvfpqCorrupted(index, meta->starts, "parents have %d lists of %d",
-					   starts[meta->nparents], meta->nlists);
+	if (parent_offsets[0] != 0 || parent_offsets[meta->nparents] != meta->nlists)
+		IvfpqCorrupted(index, meta->parent_offsets, "parents have %d lists of %d",
+					   parent_offsets[meta->nparents], meta->nlists);
 }
 
 /* Read mean, codebooks and starts into a chunk of the current context. */
@@ -68,9 +68,9 @@ load_model(Relation index, const IvfpqMetaData *meta)
 		IvfpqArrayFetch(index, meta->mean, meta->dims, 0, model->values);
 		IvfpqArrayFetch(index, meta->codebooks, GV_CODEWORDS * meta->dims, 0,
 						model->values + meta->dims);
-		IvfpqArrayFetch(index, meta->starts, meta->nparents + 1, 0,
+		IvfpqArrayFetch(index, meta->parent_offsets, meta->nparents + 1, 0,
 						model->values + (Size) meta->dims * (1 + GV_CODEWORDS));
-		check_starts(index, model);
+		check_parent_offsets(index, model);
 	}
 	return model;
 }

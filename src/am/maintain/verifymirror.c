@@ -125,7 +125,7 @@ check_model(const MirrorCheck *check)
 					   (int64) GV_CODEWORDS * meta->dims) &&
 		check_array(check, GV_PARENTS, "parents", meta->parents,
 					(int64) meta->nparents * meta->dims) &&
-		check_array(check, GV_STARTS, "first lists of parents", meta->starts,
+		check_array(check, GV_PARENT_OFFSETS, "first lists of parents", meta->parent_offsets,
 					meta->nparents + 1) &&
 		check_array(check, GV_CENTROIDS, "centroids", meta->centroids,
 					(int64) meta->nlists * meta->dims);

@@ -69,8 +69,8 @@ IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
 	gv.metric = GV_L2;
 	for (int p = 0; p < tree->nparents; p++)
 	{
-		int			list = tree->starts[p];
-		int			end = tree->starts[p + 1];
+		int			list = tree->parent_offsets[p];
+		int			end = tree->parent_offsets[p + 1];
 		float	   *block = blocks + IvfpqCodeBlock(p, list) * floats;
 
 		CHECK_FOR_INTERRUPTS();
@@ -88,8 +88,8 @@ offer_parent(IvfpqArrayReader *reader, const IvfpqModel *model, GvScan *scan,
 			 int parent, float score)
 {
 	static const float no_t[GV_BLOCK] = {0};
-	int			list = model->starts[parent];
-	int			end = model->starts[parent + 1];
+	int			list = model->parent_offsets[parent];
+	int			end = model->parent_offsets[parent + 1];
 	const float *run;
 	int			count;
 

@@ -187,7 +187,7 @@ IvfpqCountParents(const IvfpqModel *model, const GvTopK *parents, int wanted)
 	{
 		int			p = (int) parents->ids[n++];
 
-		seen += model->starts[p + 1] - model->starts[p];
+		seen += model->parent_offsets[p + 1] - model->parent_offsets[p];
 	}
 	return n;
 }
@@ -285,10 +285,10 @@ compare_parents(Relation index, const IvfpqModel *model,
 	for (int i = 0; i < n; i++)
 	{
 		int			p = (int) parents->ids[i];
-		int			first = model->starts[p];
+		int			first = model->parent_offsets[p];
 
 		compare_lists(index, model, query, first,
-					  model->starts[p + 1] - first, lists);
+					  model->parent_offsets[p + 1] - first, lists);
 	}
 }
 

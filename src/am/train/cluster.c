@@ -191,7 +191,7 @@ static void
 plan_children(IvfpqCluster *cluster)
 {
 	IvfpqClusterShared *shared = cluster->shared;
-	int32	   *starts = cluster->training->starts;
+	int32	   *parent_offsets = cluster->training->parent_offsets;
 	int			dims = cluster->training->gv.dims;
 	int64		most = MOST_CHILDREN * (int64) shared->lists /
 	IvfpqParents(shared->lists);
@@ -203,7 +203,7 @@ plan_children(IvfpqCluster *cluster)
 	for (int p = 0; p < shared->nparents; p++)
 		shared->nrows += pg_atomic_read_u64(&cluster->counts[p]);
 	nrows = Max(shared->nrows, 1);	/* all may be gone by now */
-	starts[0] = 0;
+	parent_offsets[0] = 0;
 	for (int p = 0; p < shared->nparents; p++)
 	{
 		int64		count = pg_atomic_read_u64(&cluster->counts[p]);
@@ -211,7 +211,7 @@ plan_children(IvfpqCluster *cluster)
 		shared->lists * before / nrows;
 
 		k = Max(Min(k, most), 1);
-		starts[p + 1] = starts[p] + (int32) k;
+		parent_offsets[p + 1] = parent_offsets[p] + (int32) k;
 		largest = Max(largest,
 					  training_size(rows_to_train(count, (int) k, dims),
 									(int) k, dims));
@@ -333,8 +333,8 @@ train_parent(IvfpqCluster *cluster, RowSort *sort, int p)
 	IvfpqTraining *training = cluster->training;
 	int			dims = training->gv.dims;
 	float	   *centroids = training->centroids +
-	(Size) training->starts[p] * dims;
-	int			k = training->starts[p + 1] - training->starts[p];
+	(Size) training->parent_offsets[p] * dims;
+	int			k = training->parent_offsets[p + 1] - training->parent_offsets[p];
 	int64		count = pg_atomic_read_u64(&cluster->counts[p]);
 	int64		n;
 	float	   *rows;
@@ -388,12 +388,12 @@ close_gaps(IvfpqCluster *cluster)
 	for (int p = 0; p < training->nparents; p++)
 	{
 		memmove((char *) training->centroids + training->nlists * row,
-				(char *) training->centroids + training->starts[p] * row,
+				(char *) training->centroids + training->parent_offsets[p] * row,
 				cluster->found[p] * row);
-		training->starts[p] = training->nlists;
+		training->parent_offsets[p] = training->nlists;
 		training->nlists += cluster->found[p];
 	}
-	training->starts[training->nparents] = training->nlists;
+	training->parent_offsets[training->nparents] = training->nlists;
 }
 
 /*
@@ -477,7 +477,7 @@ alloc_lists(IvfpqTraining *training, IvfpqTeam *team, int nparents, int lists)
 	training->nparents = nparents;
 	training->parents = IvfpqTeamAlloc(team, IVFPQ_TEAM_PARENTS,
 									   nparents * row);
-	training->starts = IvfpqTeamAlloc(team, IVFPQ_TEAM_STARTS,
+	training->parent_offsets = IvfpqTeamAlloc(team, IVFPQ_TEAM_STARTS,
 									  (nparents + 1) * sizeof(int32));
 	training->centroids = IvfpqTeamAlloc(team, IVFPQ_TEAM_CENTROIDS,
 										 lists * row);
@@ -493,8 +493,8 @@ train_flat(IvfpqTraining *training, IvfpqTeam *team, const float *rows,
 	alloc_lists(training, team, 1, lists);
 	training->nlists = IvfpqKmeans(rows, n, dims, lists, training->centroids);
 	memset(training->parents, 0, dims * sizeof(float));
-	training->starts[0] = 0;
-	training->starts[1] = training->nlists;
+	training->parent_offsets[0] = 0;
+	training->parent_offsets[1] = training->nlists;
 }
 
 /*

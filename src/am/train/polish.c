@@ -257,7 +257,7 @@ regroup(IvfpqCluster *cluster)
 	IvfpqCheckStatus(gv_assign(dims, training->parents, n, centroids, nlists,
 							   owners, NULL, &ivfpq_stop));
 	training->nparents = gv_group_lists(dims, nlists, centroids, owners, n,
-										training->parents, training->starts,
+										training->parents, training->parent_offsets,
 										training->centroids);
 	pfree(owners);
 	pfree(centroids);

@@ -65,13 +65,13 @@ get_model(IvfpqTraining *training, IvfpqTeam *team, IvfpqBuilder *builder)
 										 GV_CODEWORDS * row);
 	training->parents = IvfpqTeamAlloc(team, IVFPQ_TEAM_PARENTS,
 									   trained.nparents * row);
-	training->starts = IvfpqTeamAlloc(team, IVFPQ_TEAM_STARTS,
+	training->parent_offsets = IvfpqTeamAlloc(team, IVFPQ_TEAM_STARTS,
 									  (trained.nparents + 1) * sizeof(int32));
 	training->centroids = IvfpqTeamAlloc(team, IVFPQ_TEAM_CENTROIDS,
 										 trained.nlists * row);
 	if (!IvfpqBuilderArray(builder, GV_CODEBOOKS, training->codebooks) ||
 		!IvfpqBuilderArray(builder, GV_PARENTS, training->parents) ||
-		!IvfpqBuilderArray(builder, GV_STARTS, training->starts) ||
+		!IvfpqBuilderArray(builder, GV_PARENT_OFFSETS, training->parent_offsets) ||
 		!IvfpqBuilderArray(builder, GV_CENTROIDS, training->centroids))
 		return false;
 	training->gv.codebooks = training->codebooks;

@@ -22,7 +22,7 @@ typedef struct IvfpqTraining
 	int			nparents;
 	int			lists_per_row;			/* lists that hold a row: 1 or 2 */
 	float	   *parents;		/* [nparents][dims] */
-	int32	   *starts;			/* [nparents + 1] first list of each parent */
+	int32	   *parent_offsets;			/* [nparents + 1] first list of each parent */
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *mean;			/* [dims] */
 	float	   *rotation;		/* [dims][dims], or NULL */
@@ -42,7 +42,7 @@ static inline GvTree
 IvfpqTree(const IvfpqTraining *training)
 {
 	GvTree		tree = {training->gv.dims, training->nparents,
-		training->nlists, training->parents, training->starts,
+		training->nlists, training->parents, training->parent_offsets,
 	training->centroids};
 
 	return tree;

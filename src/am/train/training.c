@@ -41,7 +41,7 @@ IvfpqTrainingOpen(IvfpqTraining *training, IvfpqTeam *team)
 	training->mean = IvfpqTeamMemory(team, IVFPQ_TEAM_MEAN);
 	training->rotation = IvfpqTeamMemory(team, IVFPQ_TEAM_ROTATION);
 	training->parents = IvfpqTeamMemory(team, IVFPQ_TEAM_PARENTS);
-	training->starts = IvfpqTeamMemory(team, IVFPQ_TEAM_STARTS);
+	training->parent_offsets = IvfpqTeamMemory(team, IVFPQ_TEAM_STARTS);
 	training->centroids = IvfpqTeamMemory(team, IVFPQ_TEAM_CENTROIDS);
 	training->codebooks = IvfpqTeamMemory(team, IVFPQ_TEAM_CODEBOOKS);
 	training->gv.mean = training->mean;

@@ -369,7 +369,7 @@ send_model(IvfpqLoad *load, bool *exists)
 		result = send_array(load, GV_PARENTS, meta->parents,
 							(int64) meta->nparents * meta->dims);
 	if (result == IVFPQ_LOAD_DONE)
-		result = send_array(load, GV_STARTS, meta->starts,
+		result = send_array(load, GV_PARENT_OFFSETS, meta->parent_offsets,
 							(int64) meta->nparents + 1);
 	if (result == IVFPQ_LOAD_DONE)
 		result = send_array(load, GV_CENTROIDS, meta->centroids,

@@ -111,7 +111,7 @@ bytes_to_bring(const GvSetSpec *spec)
 	bytes += spec->nqueries * gv_set_input_bytes(spec, GV_SET_SELF);
 	bytes += spec->nqueries * gv_set_input_bytes(spec, GV_SET_RANKS);
 	bytes += spec->nlists * gv_set_input_bytes(spec, GV_SET_LISTS);
-	return bytes + spec->k * gv_set_input_bytes(spec, GV_SET_STARTS);
+	return bytes + spec->k * gv_set_input_bytes(spec, GV_SET_SEEDS);
 }
 
 /* Make the ring; false: it failed. */

@@ -77,7 +77,7 @@ most_groups(const GvTree *tree)
 	int32_t		p;
 
 	for (p = 0; p < tree->nparents; p++)
-		n += groups_of(tree, tree->starts[p + 1] - tree->starts[p]);
+		n += groups_of(tree, tree->parent_offsets[p + 1] - tree->parent_offsets[p]);
 	return n;
 }
 
@@ -117,7 +117,7 @@ carve_scratch(Grouping *g, const GvTree *tree, char *memory)
 
 	for (p = 0; p < tree->nparents; p++)
 	{
-		GvKmeans	spec = spec_of(tree, tree->starts[p + 1] - tree->starts[p]);
+		GvKmeans	spec = spec_of(tree, tree->parent_offsets[p + 1] - tree->parent_offsets[p]);
 		size_t		bytes = gv_kmeans_scratch(&spec);
 
 		most = bytes > most ? bytes : most;
@@ -162,12 +162,12 @@ make_centers(Grouping *g)
 	g->groups->ngroups = 0;
 	for (p = 0; p < tree->nparents; p++)
 	{
-		GvKmeans	spec = spec_of(tree, tree->starts[p + 1] - tree->starts[p]);
+		GvKmeans	spec = spec_of(tree, tree->parent_offsets[p + 1] - tree->parent_offsets[p]);
 		int32_t		found;
 		GvStatus	status;
 
 		status = gv_kmeans(&spec, tree->centroids +
-						   (size_t) tree->starts[p] * tree->dims, g->centers +
+						   (size_t) tree->parent_offsets[p] * tree->dims, g->centers +
 						   (size_t) g->groups->ngroups * tree->dims, &found,
 						   g->scratch, g->poll.stop);
 		if (status != GV_OK)

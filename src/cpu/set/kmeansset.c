@@ -122,7 +122,7 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 	GvPoll		poll = {stop, 0};
 	int64_t		done;
 
-	if (input == GV_SET_STARTS)
+	if (input == GV_SET_SEEDS)
 	{
 		memcpy(clusters->centroids + first * dims, items,
 			   sizeof(float) * (size_t) (n * dims));

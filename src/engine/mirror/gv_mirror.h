@@ -74,7 +74,7 @@ typedef enum GvArray
 {
 	GV_CODEBOOKS,				/* float [GV_CODEWORDS * dims] */
 	GV_PARENTS,					/* float [nparents][dims] */
-	GV_STARTS,					/* int32 [nparents + 1] */
+	GV_PARENT_OFFSETS,					/* int32 [nparents + 1] */
 	GV_CENTROIDS				/* float [nlists][dims] */
 } GvArray;
 
@@ -90,7 +90,7 @@ gv_array_length(const GvMirrorSpec *spec, GvArray array)
 			return (int64_t) GV_CODEWORDS * spec->dims;
 		case GV_PARENTS:
 			return (int64_t) spec->nparents * spec->dims;
-		case GV_STARTS:
+		case GV_PARENT_OFFSETS:
 			return (int64_t) spec->nparents + 1;
 		case GV_CENTROIDS:
 			return (int64_t) spec->nlists * spec->dims;

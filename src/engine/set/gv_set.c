@@ -147,7 +147,7 @@ gv_set_input_bytes(const GvSetSpec *spec, GvSetInput input)
 		case GV_SET_RANKS:
 			return spec->kind == GV_SET_QUANTILES ?
 				(int64_t) sizeof(int64_t) : 0;
-		case GV_SET_STARTS:
+		case GV_SET_SEEDS:
 			return spec->kind == GV_SET_KMEANS ? vector : 0;
 		case GV_SET_LISTS:
 			return spec->nlists > 0 ? vector : 0;
@@ -163,7 +163,7 @@ input_length(const GvSetSpec *spec, GvSetInput input)
 	{
 		case GV_SET_ROWS:
 			return spec->nrows;
-		case GV_SET_STARTS:
+		case GV_SET_SEEDS:
 			return spec->k;
 		case GV_SET_LISTS:
 			return spec->nlists;

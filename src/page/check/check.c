@@ -142,7 +142,7 @@ check_places(IvfpqChecker *checker)
 	end = IvfpqMetaPlace(&placed, meta->mean);
 	if (meta->mean > IVFPQ_METAPAGE && meta->mean < end &&
 		end <= checker->nblocks && placed.codebooks == meta->codebooks &&
-		placed.parents == meta->parents && placed.starts == meta->starts &&
+		placed.parents == meta->parents && placed.parent_offsets == meta->parent_offsets &&
 		placed.centroids == meta->centroids && placed.codes == meta->codes &&
 		(!meta->rotated || placed.rotation == meta->rotation) &&
 		placed.directory == meta->directory)
@@ -246,31 +246,31 @@ check_array(IvfpqChecker *checker, const char *name, BlockNumber blkno,
 
 /* The parents' first lists: from 0 to the number of lists, ascending. */
 static void
-check_starts(IvfpqChecker *checker)
+check_parent_offsets(IvfpqChecker *checker)
 {
 	const IvfpqMetaData *meta = &checker->meta;
-	BlockNumber blkno = meta->starts;
+	BlockNumber blkno = meta->parent_offsets;
 	int64		nvalues = meta->nparents + 1;
 	int32		last = -1;
 	int64		n;
 
 	for (int64 done = 0; done < nvalues; done += n, blkno++)
 	{
-		const int32 *starts = (const int32 *)
+		const int32 *parent_offsets = (const int32 *)
 		array_page(checker, "the parents' lists", blkno, nvalues, done, &n);
 
-		if (starts == NULL)
+		if (parent_offsets == NULL)
 			return;
 		for (int64 i = 0; i < n; i++)
 		{
-			if (starts[i] <= last || (done + i == 0 && starts[i] != 0) ||
-				(done + i == meta->nparents && starts[i] != meta->nlists))
+			if (parent_offsets[i] <= last || (done + i == 0 && parent_offsets[i] != 0) ||
+				(done + i == meta->nparents && parent_offsets[i] != meta->nlists))
 			{
 				problem(checker, true, blkno, IVFPQ_NO_LIST,
 						"the parents' lists do not follow each other");
 				return;
 			}
-			last = starts[i];
+			last = parent_offsets[i];
 		}
 	}
 }
@@ -288,7 +288,7 @@ IvfpqCheckModel(IvfpqChecker *checker)
 	check_array(checker, "codebooks", meta->codebooks, 16 * dims, true);
 	check_array(checker, "parents", meta->parents, meta->nparents * dims,
 				true);
-	check_starts(checker);
+	check_parent_offsets(checker);
 	check_array(checker, "centroids", meta->centroids, meta->nlists * dims,
 				true);
 	check_array(checker, "the centroids' codes", meta->codes,

@@ -117,7 +117,7 @@ typedef struct IvfpqMetaData
 	BlockNumber mean;			/* first page: [dims] floats */
 	BlockNumber codebooks;		/* first page: [16 * dims] floats */
 	BlockNumber parents;		/* first page: [nparents][dims] floats */
-	BlockNumber starts;			/* first page: [nparents + 1] int32, the first
+	BlockNumber parent_offsets;			/* first page: [nparents + 1] int32, the first
 								 * list of each parent */
 	BlockNumber centroids;		/* first page: [nlists][dims] floats, by
 								 * parent */

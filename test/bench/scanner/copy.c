@@ -349,7 +349,7 @@ bench_copy(Bench *bench, uint32_t index)
 		.dims = status->dims,.m = status->m,.scale = 1,
 	.codebooks = copy_array(bench, GV_CODEBOOKS)};
 	free(copy_array(bench, GV_PARENTS));
-	free(copy_array(bench, GV_STARTS));
+	free(copy_array(bench, GV_PARENT_OFFSETS));
 	bench->centroids = copy_array(bench, GV_CENTROIDS);
 	bench->queries = malloc(sizeof(float) * BENCH_QUERIES *
 							(size_t) status->dims);

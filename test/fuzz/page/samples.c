@@ -150,15 +150,15 @@ write_model(IvfpqMetaData *meta, const Kind *kind)
 	float	   *mean = palloc0(dims * sizeof(float));
 	float	   *codebooks = vectors(dims, GV_CODEWORDS);
 	float	   *centroids = vectors(dims, kind->nlists);
-	int32	   *starts = palloc((kind->nparents + 1) * sizeof(int32));
+	int32	   *parent_offsets = palloc((kind->nparents + 1) * sizeof(int32));
 	IvfpqDirEntry *entries = palloc0(kind->nlists * sizeof(IvfpqDirEntry));
 	GvModel		gv = {.metric = GV_L2,.dims = dims,.m = kind->pq_dim,.scale = 1,
 	.mean = mean,.codebooks = codebooks};
-	GvTree		tree = {dims, kind->nparents, kind->nlists, centroids, starts,
+	GvTree		tree = {dims, kind->nparents, kind->nlists, centroids, parent_offsets,
 	centroids};
 
 	for (int p = 0; p <= kind->nparents; p++)
-		starts[p] = kind->nlists * p / kind->nparents;
+		parent_offsets[p] = kind->nlists * p / kind->nparents;
 	IvfpqMetaPlace(meta, 0);
 	IvfpqMetaPlace(meta, IvfpqReserve(&backend_index, IvfpqModelPages(meta),
 									  false));
@@ -167,7 +167,7 @@ write_model(IvfpqMetaData *meta, const Kind *kind)
 					GV_CODEWORDS * dims, false);
 	IvfpqArrayWrite(&backend_index, meta->parents, centroids,
 					kind->nparents * dims, false);
-	IvfpqArrayWrite(&backend_index, meta->starts, (const float *) starts,
+	IvfpqArrayWrite(&backend_index, meta->parent_offsets, (const float *) parent_offsets,
 					kind->nparents + 1, false);
 	IvfpqArrayWrite(&backend_index, meta->centroids, centroids,
 					kind->nlists * dims, false);

@@ -149,7 +149,7 @@ check_refusals(void)
 	INVALID(gv_builder_put_rows(builder, GV_SAMPLE, NULL, 1));
 	INVALID(gv_builder_put_rows(builder, GV_SAMPLE, making.rows, -1));
 	INVALID(gv_builder_encode(builder, making.rows, 1, &encoded, NULL));
-	INVALID(gv_builder_get_array(builder, GV_STARTS, 0, 1, nan4));
+	INVALID(gv_builder_get_array(builder, GV_PARENT_OFFSETS, 0, 1, nan4));
 	copied = gv_builder_copy_spec(&making.spec, 0);
 	INVALID(gv_builder_copy(builder, &copied, &copy));
 	CHECK(gv_builder_put_rows(builder, GV_SAMPLE, making.rows, 40) == GV_OK,

@@ -197,14 +197,14 @@ static void
 check_tree(int32_t dims, int32_t nparents, int32_t nlists, Kind kind)
 {
 	float	   *centroids = make_centroids(dims, nlists, kind);
-	int32_t    *starts = unit_alloc(sizeof(int32_t) * (nparents + 1));
-	GvTree		tree = {dims, nparents, nlists, centroids, starts, centroids};
+	int32_t    *parent_offsets = unit_alloc(sizeof(int32_t) * (nparents + 1));
+	GvTree		tree = {dims, nparents, nlists, centroids, parent_offsets, centroids};
 	void	   *memory;
 	GvGroups	groups;
 	int32_t		p;
 
 	for (p = 0; p <= nparents; p++)
-		starts[p] = (int32_t) ((int64_t) nlists * p / nparents);
+		parent_offsets[p] = (int32_t) ((int64_t) nlists * p / nparents);
 	memory = unit_groups(&tree, &groups);
 	check_groups(&groups);
 	check_placed(&groups, kind, 1);
@@ -212,7 +212,7 @@ check_tree(int32_t dims, int32_t nparents, int32_t nlists, Kind kind)
 	groups.tried = 2;
 	check_placed(&groups, kind, 150);
 	unit_free(memory);
-	unit_free(starts);
+	unit_free(parent_offsets);
 	unit_free(centroids);
 }
 
@@ -220,8 +220,8 @@ static void
 check_refused(void)
 {
 	float		x[2] = {0};
-	int32_t		starts[] = {0, 2};
-	GvTree		tree = {1, 1, 2, x, starts, x};
+	int32_t		parent_offsets[] = {0, 2};
+	GvTree		tree = {1, 1, 2, x, parent_offsets, x};
 	void	   *memory = unit_alloc(gv_groups_bytes(&tree));
 	void	   *scratch = unit_alloc(gv_groups_scratch(&tree));
 	GvGroups	groups;
@@ -252,8 +252,8 @@ check_bytes(void)
 	int32_t		dims = 4;
 	int32_t		nlists = 100000;
 	float	   *x = unit_floats((size_t) nlists * dims, 1.0f);
-	int32_t		starts[] = {0, 40000, 40001, 100000};
-	GvTree		tree = {dims, 3, nlists, x, starts, x};
+	int32_t		parent_offsets[] = {0, 40000, 40001, 100000};
+	GvTree		tree = {dims, 3, nlists, x, parent_offsets, x};
 	GvGroups	groups;
 	void	   *memory = unit_groups(&tree, &groups);
 
@@ -273,9 +273,9 @@ check_empty(void)
 {
 	float		lists[32];
 	float		x[1] = {0};
-	int32_t		starts[17];
+	int32_t		parent_offsets[17];
 	int32_t		found;
-	GvTree		tree = {1, 16, 32, lists, starts, lists};
+	GvTree		tree = {1, 16, 32, lists, parent_offsets, lists};
 	GvGroups	groups;
 	void	   *memory;
 	void	   *scratch;
@@ -287,9 +287,9 @@ check_empty(void)
 
 		lists[2 * p] = p < 14 ? -away : away;
 		lists[2 * p + 1] = p < 12 || p >= 14 ? away : -away;
-		starts[p] = 2 * p;
+		parent_offsets[p] = 2 * p;
 	}
-	starts[16] = 32;
+	parent_offsets[16] = 32;
 	memory = unit_groups(&tree, &groups);
 	for (p = 0; p < groups.ngroups; p++)
 		CHECK(groups.starts[p] < groups.starts[p + 1], "group %d is empty", p);

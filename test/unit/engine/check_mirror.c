@@ -266,14 +266,14 @@ test_invalid_arrays(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(gv_mirror_put_array(mirror, GV_PARENTS, 0, -1, values));
 	INVALID(gv_mirror_put_array(mirror, GV_PARENTS, 0, 1, NULL));
 	INVALID(gv_mirror_put_array(mirror, GV_PARENTS, INT64_MAX, 1, values));
-	INVALID(gv_mirror_put_array(mirror, GV_STARTS, 2, 2, values));
+	INVALID(gv_mirror_put_array(mirror, GV_PARENT_OFFSETS, 2, 2, values));
 	for (i = 0; i < 3; i++)
 	{
-		CHECK(gv_mirror_put_array(mirror, GV_STARTS, 0, 3, wrong[i]) ==
+		CHECK(gv_mirror_put_array(mirror, GV_PARENT_OFFSETS, 0, 3, wrong[i]) ==
 			  GV_OK, "starts");
 		INVALID(gv_mirror_search(searcher, mirror, &search, 1));
 	}
-	CHECK(gv_mirror_put_array(mirror, GV_STARTS, 0, 3, index->starts) ==
+	CHECK(gv_mirror_put_array(mirror, GV_PARENT_OFFSETS, 0, 3, index->parent_offsets) ==
 		  GV_OK, "starts");
 	CHECK(gv_mirror_search(searcher, mirror, &search, 1) == GV_OK, "starts");
 	free_searches(&search, 1);
@@ -309,9 +309,9 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(gv_mirror_get_refine(mirror, bound.rowid, 1,
 								 (GvRefineItem *) &bound));
 	INVALID(gv_mirror_get_refine(NULL, bound.rowid, 0, NULL));
-	INVALID(gv_mirror_get_array(mirror, GV_STARTS, -1, 1, &bound));
+	INVALID(gv_mirror_get_array(mirror, GV_PARENT_OFFSETS, -1, 1, &bound));
 	INVALID(gv_mirror_get_array(mirror, (GvArray) 4, 0, 1, &bound));
-	INVALID(gv_mirror_get_array(mirror, GV_STARTS, 0, 1, NULL));
+	INVALID(gv_mirror_get_array(mirror, GV_PARENT_OFFSETS, 0, 1, NULL));
 	INVALID(gv_mirror_search(NULL, mirror, &good, 1));
 	INVALID(gv_mirror_search(searcher, NULL, &good, 1));
 	INVALID(gv_mirror_search(searcher, mirror, NULL, 1));

@@ -11,24 +11,24 @@ random_tree(int32_t dims, int32_t nparents, int32_t nlists)
 	GvTree		tree = {.dims = dims,.nparents = nparents,.nlists = nlists};
 	float	   *parents = unit_floats((size_t) nparents * dims, 1.0f);
 	float	   *centroids = unit_alloc(sizeof(float) * nlists * dims);
-	int32_t    *starts = unit_alloc(sizeof(int32_t) * (nparents + 1));
+	int32_t    *parent_offsets = unit_alloc(sizeof(int32_t) * (nparents + 1));
 	int32_t		p;
 
 	for (p = 0; p <= nparents; p++)
-		starts[p] = (int32_t) ((int64_t) nlists * p / nparents);
+		parent_offsets[p] = (int32_t) ((int64_t) nlists * p / nparents);
 	for (p = 0; p < nparents; p++)
 	{
 		int32_t		l;
 		int32_t		d;
 
-		for (l = starts[p]; l < starts[p + 1]; l++)
+		for (l = parent_offsets[p]; l < parent_offsets[p + 1]; l++)
 			for (d = 0; d < dims; d++)
 				centroids[l * dims + d] = parents[p * dims + d] +
 					unit_float() * 0.3f;
 	}
 	tree.parents = parents;
 	tree.centroids = centroids;
-	tree.starts = starts;
+	tree.parent_offsets = parent_offsets;
 	return tree;
 }
 
@@ -37,7 +37,7 @@ free_tree(GvTree *tree)
 {
 	unit_free((void *) tree->parents);
 	unit_free((void *) tree->centroids);
-	unit_free((void *) tree->starts);
+	unit_free((void *) tree->parent_offsets);
 }
 
 /* The SOAR cost of a list for a row whose first list is `first`. */

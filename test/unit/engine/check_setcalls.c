@@ -200,7 +200,7 @@ put_first(GvSet *set, int kind)
 		CHECK(gv_set_put(set, GV_SET_SELF, numbers, 5, NULL) == GV_OK, "put");
 	}
 	else if (kind == GV_SET_KMEANS)
-		CHECK(gv_set_put(set, GV_SET_STARTS, vectors, spec->k,
+		CHECK(gv_set_put(set, GV_SET_SEEDS, vectors, spec->k,
 						 NULL) == GV_OK, "put");
 	else if (kind == GV_SET_QUANTILES)
 	{
@@ -252,7 +252,7 @@ check_order(int kind)
 	{
 		CHECK(done.again && !done.finished && done.passes == 1, "again");
 		INVALID(gv_set_run(set, &done, NULL));
-		INVALID(gv_set_put(set, GV_SET_STARTS, vectors, 1, NULL));
+		INVALID(gv_set_put(set, GV_SET_SEEDS, vectors, 1, NULL));
 		CHECK(gv_set_put(set, GV_SET_ROWS, vectors, 6, NULL) == GV_OK &&
 			  gv_set_run(set, &done, NULL) == GV_OK, "the last pass");
 	}
@@ -365,7 +365,7 @@ static GvStatus
 live(const GvSetSpec *spec, const void *first, const float *rows,
 	 const GvStop *stop)
 {
-	static const GvSetInput firsts[GV_NSETS] = {GV_SET_QUERIES, GV_SET_STARTS,
+	static const GvSetInput firsts[GV_NSETS] = {GV_SET_QUERIES, GV_SET_SEEDS,
 	GV_SET_ROWS, GV_SET_RANKS};
 	int64_t		half = spec->nrows / 2;
 	GvSet	   *set;

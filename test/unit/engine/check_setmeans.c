@@ -207,12 +207,12 @@ check_run(const Plain *plain, int32_t found, const double *plain_errors,
 
 /* From starts [k][dims], in batches of two sizes, at each level. */
 static void
-check_clusters(const GvSetSpec *spec, const float *starts, const float *rows)
+check_clusters(const GvSetSpec *spec, const float *seeds, const float *rows)
 {
 	size_t		n = (size_t) spec->k * spec->dims;
 	Plain		plain = {.spec = *spec,.rows = rows};
 	double	   *errors = malloc(sizeof(double) * (spec->iterations + 1));
-	SetInputs	inputs = {starts, NULL, rows, spec->nrows, spec->nrows,
+	SetInputs	inputs = {seeds, NULL, rows, spec->nrows, spec->nrows,
 	NULL};
 	GvSimd		level;
 	int32_t		found;
@@ -222,7 +222,7 @@ check_clusters(const GvSetSpec *spec, const float *starts, const float *rows)
 	plain.sizes = malloc(sizeof(int64_t) * spec->k);
 	plain.errors = malloc(sizeof(double) * spec->k);
 	plain.far_distances = malloc(sizeof(float) * spec->k);
-	memcpy(plain.centroids, starts, sizeof(float) * n);
+	memcpy(plain.centroids, seeds, sizeof(float) * n);
 	found = plain_kmeans(&plain, errors);
 	for (level = GV_SIMD_PORTABLE; level < GV_NSIMD; level++)
 	{
@@ -264,25 +264,25 @@ check_empty_clusters(void)
 	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 3,.k = 12,
 	.nrows = 100};
 	float	   *rows = unit_floats((size_t) spec.nrows * 3, 1.0f);
-	float	   *starts = unit_alloc(sizeof(float) * 12 * 3);
+	float	   *seeds = unit_alloc(sizeof(float) * 12 * 3);
 	int			i;
 
 	for (i = 0; i < 12 * 3; i++)
-		starts[i] = i < 15 ? 0.1f : 100.0f;
+		seeds[i] = i < 15 ? 0.1f : 100.0f;
 	for (spec.iterations = 0; spec.iterations < 6; spec.iterations++)
 		for (spec.balanced = 0; spec.balanced < 2; spec.balanced++)
-			check_clusters(&spec, starts, rows);
+			check_clusters(&spec, seeds, rows);
 	for (i = 0; i < 100 * 3; i++)	/* two rows, fifty times each */
 		rows[i] = (float) (i / 3 % 2);
 	spec.iterations = 4;
 	for (spec.balanced = 0; spec.balanced < 2; spec.balanced++)
-		check_clusters(&spec, starts, rows);
+		check_clusters(&spec, seeds, rows);
 	spec.balanced = 0;
 	for (i = 0; i < 100 * 3; i++)	/* distances that overflow */
 		rows[i] = unit_float() * 3e38f;
-	check_clusters(&spec, starts, rows);
+	check_clusters(&spec, seeds, rows);
 	unit_free(rows);
-	unit_free(starts);
+	unit_free(seeds);
 }
 
 /* gv_set_mend alone, of any sizes, errors and distances. */

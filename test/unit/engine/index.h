@@ -29,7 +29,7 @@ typedef struct TestIndex
 	GvModel		model;
 	float	   *codebooks;
 	float	   *parents;
-	int32_t    *starts;
+	int32_t    *parent_offsets;
 	float	   *centroids;
 	TestList   *lists;			/* [spec.nlists] */
 	bool		ties;			/* few different numbers */
@@ -157,11 +157,11 @@ make_index(GvMetric metric, int32_t dims, int32_t m, int32_t nlists,
 	index.codebooks = index_floats((size_t) GV_CODEWORDS * dims, ties);
 	index.parents = index_floats((size_t) nparents * dims, ties);
 	index.centroids = index_floats((size_t) nlists * dims, ties);
-	index.starts = unit_alloc(sizeof(int32_t) * (nparents + 1));
+	index.parent_offsets = unit_alloc(sizeof(int32_t) * (nparents + 1));
 	/* each parent at least one list, the last one all that are left */
 	for (i = 0; i < nparents; i++)
-		index.starts[i] = (int32_t) ((int64_t) nlists * i / nparents);
-	index.starts[nparents] = nlists;
+		index.parent_offsets[i] = (int32_t) ((int64_t) nlists * i / nparents);
+	index.parent_offsets[nparents] = nlists;
 	index.model = (GvModel) {.metric = metric,.dims = dims,.m = m,.scale = 1,
 	.codebooks = index.codebooks};
 	index.lists = calloc(nlists, sizeof(TestList));
@@ -203,7 +203,7 @@ free_index(TestIndex *index)
 
 	unit_free(index->codebooks);
 	unit_free(index->parents);
-	unit_free(index->starts);
+	unit_free(index->parent_offsets);
 	unit_free(index->centroids);
 	for (i = 0; i < index->spec.nlists; i++)
 		free_list(&index->lists[i]);
@@ -224,9 +224,9 @@ index_array(const TestIndex *index, GvArray array, int64_t *n)
 		case GV_PARENTS:
 			*n = (int64_t) spec->nparents * spec->dims;
 			return index->parents;
-		case GV_STARTS:
+		case GV_PARENT_OFFSETS:
 			*n = spec->nparents + 1;
-			return index->starts;
+			return index->parent_offsets;
 		default:
 			*n = (int64_t) spec->nlists * spec->dims;
 			return index->centroids;
@@ -305,10 +305,10 @@ expect_lists(const TestIndex *index, const float *query, int32_t probes,
 		qsort(parents, spec->nparents, sizeof(Pair), compare_pairs);
 		for (i = 0; i < spec->nparents && n < compare; i++)
 		{
-			int32_t		first = index->starts[parents[i].id];
+			int32_t		first = index->parent_offsets[parents[i].id];
 
 			n += score_rows(index, query, index->centroids, first,
-							index->starts[parents[i].id + 1] - first,
+							index->parent_offsets[parents[i].id + 1] - first,
 							pairs + n);
 		}
 	}

@@ -30,7 +30,7 @@ typedef struct Making
 	GvTrained	trained;
 	float	   *codebooks;
 	float	   *parents;
-	int32_t    *starts;
+	int32_t    *parent_offsets;
 	float	   *centroids;
 } Making;
 
@@ -138,7 +138,7 @@ get_model(Making *making)
 		  "%d lists, %d parents", trained->nlists, trained->nparents);
 	making->codebooks = get_array(making, GV_CODEBOOKS);
 	making->parents = get_array(making, GV_PARENTS);
-	making->starts = get_array(making, GV_STARTS);
+	making->parent_offsets = get_array(making, GV_PARENT_OFFSETS);
 	making->centroids = get_array(making, GV_CENTROIDS);
 	making->model.codebooks = making->codebooks;
 	CHECK(all_finite(making->codebooks, (size_t) GV_CODEWORDS * spec->dims) &&
@@ -147,10 +147,10 @@ get_model(Making *making)
 		  all_finite(making->centroids,
 					 (size_t) trained->nlists * spec->dims),
 		  "not finite, dims %d", spec->dims);
-	CHECK(making->starts[0] == 0 &&
-		  making->starts[trained->nparents] == trained->nlists, "starts");
+	CHECK(making->parent_offsets[0] == 0 &&
+		  making->parent_offsets[trained->nparents] == trained->nlists, "starts");
 	for (p = 0; p < trained->nparents; p++)
-		CHECK(making->starts[p] < making->starts[p + 1], "parent %d", p);
+		CHECK(making->parent_offsets[p] < making->parent_offsets[p + 1], "parent %d", p);
 }
 
 static inline void
@@ -165,7 +165,7 @@ end_making(Making *making)
 		return;
 	unit_free(making->codebooks);
 	unit_free(making->parents);
-	unit_free(making->starts);
+	unit_free(making->parent_offsets);
 	unit_free(making->centroids);
 }
 

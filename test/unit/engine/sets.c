@@ -49,7 +49,7 @@ GvSet *
 finished_set(const GvSetSpec *spec, const SetInputs *inputs, GvSetDone *done,
 			 double *errors)
 {
-	static const GvSetInput firsts[GV_NSETS] = {GV_SET_QUERIES, GV_SET_STARTS,
+	static const GvSetInput firsts[GV_NSETS] = {GV_SET_QUERIES, GV_SET_SEEDS,
 	GV_SET_ROWS, GV_SET_RANKS};
 	GvSetInput	input = spec->own ? GV_SET_ROWS : firsts[spec->kind];
 	GvSet	   *set = NULL;

@@ -21,7 +21,7 @@ typedef struct Work
 {
 	GvSetSpec	spec;
 	float	   *rows;			/* [nrows][dims] */
-	float	   *starts;			/* [k][dims] */
+	float	   *seeds;			/* [k][dims] */
 } Work;
 
 /* What came out. */
@@ -52,14 +52,14 @@ make_work(int32_t dims, int64_t n, int32_t k, int32_t iterations,
 	int64_t		i;
 
 	work.rows = unit_alloc(sizeof(float) * n * dims);
-	work.starts = unit_alloc(sizeof(float) * k * dims);
+	work.seeds = unit_alloc(sizeof(float) * k * dims);
 	for (i = 0; i < npoints * dims; i++)
 		points[i] = around(1.0f);
 	for (i = 0; i < n * dims; i++)
 		work.rows[i] = points[i / dims % npoints * dims + i % dims] +
 			around(0.2f);
 	for (i = 0; i < k; i++)
-		memcpy(work.starts + i * dims, work.rows + i * (n / k) * dims,
+		memcpy(work.seeds + i * dims, work.rows + i * (n / k) * dims,
 			   sizeof(float) * dims);
 	unit_free(points);
 	return work;
@@ -69,7 +69,7 @@ static void
 end_work(Work *work)
 {
 	unit_free(work->rows);
-	unit_free(work->starts);
+	unit_free(work->seeds);
 }
 
 static void
@@ -100,7 +100,7 @@ run_ops(const Work *work, const GvSetOps *ops, uint32_t *nhard)
 	void	   *state;
 
 	CHECK(ops->create(&work->spec, &state) == GV_OK, "create");
-	CHECK(ops->put(state, GV_SET_STARTS, work->starts, 0, work->spec.k,
+	CHECK(ops->put(state, GV_SET_SEEDS, work->seeds, 0, work->spec.k,
 				   NULL) == GV_OK, "starts");
 	while (!done.finished)
 	{
@@ -151,7 +151,7 @@ run_set(const Work *work)
 	int32_t		half;
 
 	CHECK(gv_set_create(spec, &set) == GV_OK, "create");
-	put_pieces(set, GV_SET_STARTS, work->starts, spec->k, spec->dims);
+	put_pieces(set, GV_SET_SEEDS, work->seeds, spec->k, spec->dims);
 	put_pieces(set, GV_SET_ROWS, work->rows, spec->nrows, spec->dims);
 	while (!done.finished)
 	{
@@ -263,7 +263,7 @@ test_duplicates(void)
 				memcpy(work.rows + i * 5, work.rows + i % distinct * 5,
 					   sizeof(float) * 5);
 			for (i = 0; i < 70; i++)
-				memcpy(work.starts + i * 5, work.rows + i * i % 500 * 5,
+				memcpy(work.seeds + i * 5, work.rows + i * i % 500 * 5,
 					   sizeof(float) * 5);
 			compare_engines(work);
 		}
@@ -284,7 +284,7 @@ distort(Work *work, float factor, float offset, int64_t every, float far)
 			work->rows[i] *= far;
 	}
 	for (i = 0; i < (int64_t) work->spec.k * dims; i++)
-		work->starts[i] = work->starts[i] * factor + offset;
+		work->seeds[i] = work->seeds[i] * factor + offset;
 }
 
 /* Numbers of all sizes, whose squares overflow or vanish. */
@@ -313,17 +313,17 @@ test_ranges(void)
 
 /* First centroids that are nowhere near the rows. */
 static void
-test_far_starts(void)
+test_far_seeds(void)
 {
 	Work		work = make_work(12, 400, 30, 4, false);
 	int			i;
 
 	for (i = 0; i < 10 * 12; i++)
-		work.starts[i] *= 1e7f;
+		work.seeds[i] *= 1e7f;
 	compare_engines(work);
 	work = make_work(12, 400, 30, 4, false);
 	for (i = 0; i < 30 * 12; i++)
-		work.starts[i] = work.starts[i % 12] + 50.0f;
+		work.seeds[i] = work.seeds[i % 12] + 50.0f;
 	compare_engines(work);
 }
 
@@ -353,7 +353,7 @@ test_filter(void)
 	CHECK(nhard < 50, "%u of 4,000 rows are hard", (unsigned) nhard);
 	end_outcome(ours);
 	memset(work.rows, 0, sizeof(float) * 1000 * 32);
-	memset(work.starts, 0, sizeof(float) * 100 * 32);
+	memset(work.seeds, 0, sizeof(float) * 100 * 32);
 	ours = run_ops(&work, gv_cuda_sets.kinds[GV_SET_KMEANS], &nhard);
 	CHECK(nhard > 1000, "only %u of 4,000 rows are hard", (unsigned) nhard);
 	end_outcome(ours);
@@ -377,7 +377,7 @@ test_stopped(void)
 		GvSet	   *set = NULL;
 
 		CHECK(gv_set_create(&work.spec, &set) == GV_OK, "create");
-		status = gv_set_put(set, GV_SET_STARTS, work.starts, 12, &stop);
+		status = gv_set_put(set, GV_SET_SEEDS, work.seeds, 12, &stop);
 		if (status == GV_OK)
 			status = gv_set_put(set, GV_SET_ROWS, work.rows, 350, &stop);
 		while (status == GV_OK && !done.finished)
@@ -447,7 +447,7 @@ test_kmeans_card(void)
 	test_shapes();
 	test_duplicates();
 	test_ranges();
-	test_far_starts();
+	test_far_seeds();
 	test_pieces();
 	test_filter();
 	test_stopped();

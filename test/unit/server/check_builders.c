@@ -297,10 +297,10 @@ check_wrong(const TestServer *server, const float *rows)
 	GvRowsRequest negative = {0, -1};
 	GvRowsRequest kind = {7, 1};
 	GvRowsRequest many = {0, 41};
-	GvTrainedRequest beyond = {GV_STARTS, 0, 3, 2};
-	GvTrainedRequest before = {GV_STARTS, 0, -1, 2};
+	GvTrainedRequest beyond = {GV_PARENT_OFFSETS, 0, 3, 2};
+	GvTrainedRequest before = {GV_PARENT_OFFSETS, 0, -1, 2};
 	GvTrainedRequest no_array = {4, 0, 0, 1};
-	GvTrainedRequest all = {GV_STARTS, 0, 0, INT64_MAX};
+	GvTrainedRequest all = {GV_PARENT_OFFSETS, 0, 0, INT64_MAX};
 	GvSampledRequest sampled = {0, 1, 0};
 	GvSampledRequest beyond_sample = {ROWS - 1, 2, 0};
 	GvSampledRequest before_sample = {-1, 1, 0};
@@ -450,7 +450,7 @@ static int
 work(const TestServer *server, const float *rows)
 {
 	int			fd = client_open(server, GV_ROLE_BUILDER);
-	GvTrainedRequest ask = {GV_STARTS, 0, 0, 1};
+	GvTrainedRequest ask = {GV_PARENT_OFFSETS, 0, 0, 1};
 	int			got = builder_prepare(fd, rows, NULL);
 
 	if (got == 0)

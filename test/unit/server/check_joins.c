@@ -160,7 +160,7 @@ check_wrong(const TestServer *server, const float *rows)
 	GvRowsRequest sample = {GV_SAMPLE, 1};
 	GvRowsRequest encode = {0, 1};
 	GvRowsRequest many = {0, 41};
-	GvTrainedRequest array = {GV_STARTS, 0, 0, 1};
+	GvTrainedRequest array = {GV_PARENT_OFFSETS, 0, 0, 1};
 	GvSampledRequest beyond = {ROWS, 1, 0};
 	GvTrialRequest trial = {ROWS};
 	GvListsRequest pieces = {.npieces = 1};

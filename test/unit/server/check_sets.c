@@ -65,7 +65,7 @@ check_replaced(const TestServer *server)
 
 	CHECK(set_begin(fd, &exact.spec) == 0, "begun");
 	CHECK(set_begin(fd, &clusters.spec) == 0, "replaced at once");
-	CHECK(set_bring(fd, &clusters, GV_SET_STARTS) == 0, "starts");
+	CHECK(set_bring(fd, &clusters, GV_SET_SEEDS) == 0, "starts");
 	got = set_check(fd, &exact);
 	CHECK(got == 0, "replaced on its way: %d", got);
 	got = set_check(fd, &clusters);

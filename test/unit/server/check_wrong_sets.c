@@ -139,7 +139,7 @@ check_puts(const TestServer *server, const TestSet *exact,
 	PUT(exact, BEGUN, -1, 1, items, row);
 	PUT(exact, BEGUN, GV_NSET_INPUTS, 1, items, row);
 	PUT(exact, BEGUN, INT32_MIN, 1, items, row);
-	PUT(exact, BEGUN, GV_SET_STARTS, 1, items, row);
+	PUT(exact, BEGUN, GV_SET_SEEDS, 1, items, row);
 	PUT(exact, BEGUN, GV_SET_RANKS, 1, items, 8);
 	PUT(exact, BEGUN, GV_SET_ROWS, 1, items, row);
 	PUT(exact, BEGUN, GV_SET_QUERIES, 0, items, row);
@@ -161,7 +161,7 @@ check_puts(const TestServer *server, const TestSet *exact,
 	PUT(near, BEGUN, GV_SET_LISTS, 13, items, 13 * row);
 	PUT(near, BEGUN, GV_SET_LISTS, 1, wrong, row);
 	wrong[3] = -INFINITY;
-	PUT(clusters, BEGUN, GV_SET_STARTS, 1, wrong, row);
+	PUT(clusters, BEGUN, GV_SET_SEEDS, 1, wrong, row);
 	PUT(clusters, READY, GV_SET_ROWS, 1, wrong, row);
 	PUT(clusters, WHOLE, GV_SET_ROWS, 1, items, row);
 	PUT(ranks, BEGUN, GV_SET_RANKS, 1, &rank, 8);

@@ -11,7 +11,7 @@
 #define PARTS		3
 
 static const GvSetInput in_order[] = {GV_SET_QUERIES, GV_SET_SELF,
-GV_SET_RANKS, GV_SET_STARTS, GV_SET_LISTS, GV_SET_ROWS};
+GV_SET_RANKS, GV_SET_SEEDS, GV_SET_LISTS, GV_SET_ROWS};
 
 static GvSetSpec
 exact_spec(GvSetMetric metric, int32_t k, bool self)
@@ -98,7 +98,7 @@ count_items(const GvSetSpec *spec, GvSetInput input)
 		return spec->nrows - (spec->kind == GV_SET_EXACT ? 10 : 0);
 	if (input == GV_SET_LISTS)
 		return spec->nlists;
-	return input == GV_SET_STARTS ? spec->k : spec->nqueries;
+	return input == GV_SET_SEEDS ? spec->k : spec->nqueries;
 }
 
 /* A set with random inputs. */
