@@ -259,7 +259,7 @@ search_for_all(Searched *searched, Relation index)
 	int			room = (int) Max(Min(Min(IvfpqMemoryLimit() / 2 / bytes,
 										 (Size) queries->nrows), INT_MAX), 1);
 	int64		done = 0;
-	IvfpqManyWanted wanted = {
+	IvfpqBulkRequest request = {
 		.heap = pairs->rows->rel,
 		.index = index,
 		.snapshot = pairs->rows->snapshot,
@@ -274,18 +274,18 @@ search_for_all(Searched *searched, Relation index)
 	/* ERROR for any of another length, though no row was read yet */
 	pairs->rows->dims = queries->dims;
 	searched->vectors = palloc_extended(room * bytes, MCXT_ALLOC_HUGE);
-	searched->distances = palloc(wanted.k * sizeof(double));
-	searched->keys = palloc(wanted.k * sizeof(int64));
-	wanted.vectors = searched->vectors;
+	searched->distances = palloc(request.k * sizeof(double));
+	searched->keys = palloc(request.k * sizeof(int64));
+	request.vectors = searched->vectors;
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_SEARCHING, queries->nrows);
 	while (done < queries->nrows)
 	{
 		done += read_portion(searched, done, room);
-		wanted.n = (int) searched->portion.n;
-		if (wanted.n > 0)
+		request.n = (int) searched->portion.n;
+		if (request.n > 0)
 		{
-			IvfpqBulkFind(&wanted);
-			wanted.more = true;
+			IvfpqBulkFind(&request);
+			request.more = true;
 		}
 		IvfpqProgressDone(done);
 	}

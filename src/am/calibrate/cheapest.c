@@ -40,7 +40,7 @@ typedef struct Place
 typedef struct Tally
 {
 	int			nqueries;
-	int			wanted;			/* neighbors of a query */
+	int			rows_needed;			/* neighbors of a query */
 	int			nlast;			/* ... in the last part */
 	double		sum[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
 	double		squares[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
@@ -49,7 +49,7 @@ typedef struct Tally
 
 /* Neighbors of the ladder's level among the first rows of a depth. */
 static int
-wanted_at(const IvfpqRecallGrid *grid, int depth)
+rows_needed_at(const IvfpqRecallGrid *grid, int depth)
 {
 	return depths[depth] / ivfpq_levels[grid->spec.level].stride;
 }
@@ -80,10 +80,10 @@ static void
 tally_query(const IvfpqRecallGrid *grid, int q, const Place *place,
 			Tally *tally)
 {
-	int			wanted = Min(tally->wanted, grid->nneighbors[q]);
-	int			last = wanted - Min(tally->nlast, wanted);
-	double		scale = (double) tally->wanted / wanted;
-	double		last_scale = (double) tally->nlast / (wanted - last);
+	int			rows_needed = Min(tally->rows_needed, grid->nneighbors[q]);
+	int			last = rows_needed - Min(tally->nlast, rows_needed);
+	double		scale = (double) tally->rows_needed / rows_needed;
+	double		last_scale = (double) tally->nlast / (rows_needed - last);
 
 	for (int step = 0; step < grid->nsteps; step++)
 	{
@@ -93,7 +93,7 @@ tally_query(const IvfpqRecallGrid *grid, int q, const Place *place,
 		double		found = place->returned;
 		int			found_last = 0;
 
-		for (int r = place->next; r < wanted; r++)
+		for (int r = place->next; r < rows_needed; r++)
 		{
 			counts[widths[r]]++;
 			lasts[widths[r]] += r >= last;
@@ -104,7 +104,7 @@ tally_query(const IvfpqRecallGrid *grid, int q, const Place *place,
 
 			found += counts[w];
 			found_last += lasts[w];
-			n = Min(found, wanted) * scale;
+			n = Min(found, rows_needed) * scale;
 			tally->sum[step][w] += n;
 			tally->squares[step][w] += n * n;
 			tally->last[step][w] += found_last * last_scale;
@@ -119,8 +119,8 @@ tally_depth(const IvfpqRecallGrid *grid, const Place *places, int depth,
 			Tally *tally)
 {
 	memset(tally, 0, sizeof(*tally));
-	tally->wanted = wanted_at(grid, depth);
-	tally->nlast = (int) ceil(tally->wanted * LAST_PART);
+	tally->rows_needed = rows_needed_at(grid, depth);
+	tally->nlast = (int) ceil(tally->rows_needed * LAST_PART);
 	for (int q = 0; q < grid->spec.nqueries; q++)
 		if (grid->nneighbors[q] > 0)
 			tally_query(grid, q, &places[q], tally);
@@ -134,9 +134,9 @@ static double
 recall_of(const Tally *tally, double z, int step, int width)
 {
 	double		n = Max(tally->nqueries, 2);
-	double		mean = tally->sum[step][width] / n / tally->wanted;
-	double		squares = tally->squares[step][width] / tally->wanted /
-	tally->wanted;
+	double		mean = tally->sum[step][width] / n / tally->rows_needed;
+	double		squares = tally->squares[step][width] / tally->rows_needed /
+	tally->rows_needed;
 	double		last = tally->last[step][width] / n / tally->nlast;
 	double		variance = (squares - n * mean * mean) / (n - 1);
 
@@ -223,7 +223,7 @@ advance(const IvfpqRecallGrid *grid, int depth, const IvfpqTarget *target,
 								   target->probes);
 	int			width = last_within(grid->widths, grid->nwidths,
 									target->candidates);
-	int			wanted = wanted_at(grid, depth);
+	int			rows_needed = rows_needed_at(grid, depth);
 
 	for (int q = 0; q < grid->spec.nqueries; q++)
 	{
@@ -232,12 +232,12 @@ advance(const IvfpqRecallGrid *grid, int depth, const IvfpqTarget *target,
 
 		if (grid->spec.level > 0)
 		{
-			place->returned = recall * wanted;
-			place->next = wanted;
+			place->returned = recall * rows_needed;
+			place->next = rows_needed;
 			continue;
 		}
 		for (int r = place->next;
-			 r < grid->nneighbors[q] && place->returned < wanted; r++)
+			 r < grid->nneighbors[q] && place->returned < rows_needed; r++)
 			if (widths[r] <= width)
 			{
 				place->returned++;

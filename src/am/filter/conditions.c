@@ -41,7 +41,7 @@
 enum
 {
 	PRIVATE_NEARLY,
-	PRIVATE_WANTED,
+	PRIVATE_ROWS_NEEDED,
 	PRIVATE_SELECTIVITY,
 	PRIVATE_QUAL_NS,
 	PRIVATE_MATCHES,
@@ -209,7 +209,7 @@ private_of(PlannerInfo *root, const CustomPath *path,
 	List	   *private;
 
 	private = list_make5(makeInteger(list_length(division->early)),
-						 IvfpqMakeNumber(IvfpqRowsWanted(root, &path->path)),
+						 IvfpqMakeNumber(IvfpqRowsNeeded(root, &path->path)),
 						 IvfpqMakeNumber(filter_selectivity(root, path,
 														   division)),
 						 IvfpqMakeNumber(qual_ns(root, division->early)),
@@ -325,7 +325,7 @@ IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
 	List	   *private = scan->custom_private;
 
 	plan->nearly = intVal(list_nth(private, PRIVATE_NEARLY));
-	plan->wanted = number_at(scan, PRIVATE_WANTED);
+	plan->rows_needed = number_at(scan, PRIVATE_ROWS_NEEDED);
 	plan->selectivity = number_at(scan, PRIVATE_SELECTIVITY);
 	plan->qual_ns = number_at(scan, PRIVATE_QUAL_NS);
 	plan->matches = number_at(scan, PRIVATE_MATCHES);

@@ -23,7 +23,7 @@
 typedef struct IvfpqFilterPlan
 {
 	int			nearly;			/* conditions asked before a row is measured */
-	double		wanted;			/* see IvfpqFilter */
+	double		rows_needed;			/* see IvfpqFilter */
 	double		selectivity;
 	double		qual_ns;
 	double		matches;
@@ -118,12 +118,12 @@ extern Expr *IvfpqMatchDistance(IndexOptInfo *info, Expr *expr,
 extern IndexPath *IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info,
 									List *found, Expr *distance,
 									PathKey *key);
-extern double IvfpqRowsWanted(const PlannerInfo *root, const Path *path);
+extern double IvfpqRowsNeeded(const PlannerInfo *root, const Path *path);
 extern IndexPath *IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info,
 								   List *found);
 
 /* orderedpath.c */
-extern PathKey *IvfpqOrderWanted(const PlannerInfo *root);
+extern PathKey *IvfpqRequestedOrder(const PlannerInfo *root);
 extern bool IvfpqOfferOrdered(PlannerInfo *root, RelOptInfo *rel, Path *path);
 extern void IvfpqAppendOrdered(PlannerInfo *root, RelOptInfo *rel,
 							   PathKey *key);

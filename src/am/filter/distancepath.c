@@ -160,7 +160,7 @@ IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info, List *found,
  * the next row that there are no more of the last one's distance.
  */
 double
-IvfpqRowsWanted(const PlannerInfo *root, const Path *path)
+IvfpqRowsNeeded(const PlannerInfo *root, const Path *path)
 {
 	int			nkeys = list_length(path->pathkeys);
 	int			asked = list_length(root->query_pathkeys);
@@ -226,7 +226,7 @@ distance_of_key(PlannerInfo *root, IndexOptInfo *info, const PathKey *key)
 IndexPath *
 IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info, List *found)
 {
-	PathKey    *key = IvfpqOrderWanted(root);
+	PathKey    *key = IvfpqRequestedOrder(root);
 	Expr	   *distance;
 
 	if (key == NULL || !IvfpqIsUsable(root, info))

@@ -313,7 +313,7 @@ begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 	filter->arg = state;
 	filter->any_order = state->plan.any_order;
 	filter->radius.by_all = state->plan.by_all;
-	filter->wanted = state->plan.wanted;
+	filter->rows_needed = state->plan.rows_needed;
 	filter->selectivity = state->plan.selectivity;
 	filter->qual_ns = state->plan.qual_ns;
 	filter->matches = state->plan.matches;

@@ -160,7 +160,7 @@ windows_run_along(const Query *query)
  * be none.
  */
 PathKey *
-IvfpqOrderWanted(const PlannerInfo *root)
+IvfpqRequestedOrder(const PlannerInfo *root)
 {
 	const Query *query = root->parse;
 

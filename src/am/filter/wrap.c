@@ -149,7 +149,7 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 {
 	QualCost	conditions;
 	double		seq_page;
-	double		wanted = IvfpqRowsWanted(root, path);
+	double		rows_needed = IvfpqRowsNeeded(root, path);
 	double		part = 1;
 	double		depth;
 	double		recall;
@@ -162,8 +162,8 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 	full_pass = seq_page * rel->pages +
 		rel->tuples * (cpu_tuple_cost + conditions.per_tuple) +
 		path->rows * 2 * cpu_operator_cost;
-	if (wanted > 0 && wanted < path->rows)
-		part = wanted / path->rows;
+	if (rows_needed > 0 && rows_needed < path->rows)
+		part = rows_needed / path->rows;
 	depth = part * index->indexinfo->tuples;
 	if (IvfpqIsBounded(rel, linitial(index->indexorderbys)))
 		depth = Min(depth, Max(WITHIN_SELECTIVITY * index->indexinfo->tuples,
@@ -302,7 +302,7 @@ change_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 		previous_pathlist_hook(root, rel, rti, rte);
 	if (rte->inh)
 	{
-		key = IvfpqOrderWanted(root);
+		key = IvfpqRequestedOrder(root);
 		if (key != NULL && !IS_DUMMY_REL(rel) &&
 			bms_is_empty(rel->lateral_relids))
 			IvfpqAppendOrdered(root, rel, key);

@@ -73,26 +73,26 @@ IvfpqBulkCost(Relation heap, Relation index, double n, int dims, int k,
 
 /* See manyrows.h. */
 void
-IvfpqBulkFind(const IvfpqManyWanted *wanted)
+IvfpqBulkFind(const IvfpqBulkRequest *request)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuivfpq searches",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	IvfpqBulk	bulk = {
-		.heap = wanted->heap,
-		.index = wanted->index,
-		.snapshot = wanted->snapshot,
-		.k = wanted->k,
-		.queries = {.vectors = wanted->vectors, .n = wanted->n,
-		.dims = wanted->dims}
+		.heap = request->heap,
+		.index = request->index,
+		.snapshot = request->snapshot,
+		.k = request->k,
+		.queries = {.vectors = request->vectors, .n = request->n,
+		.dims = request->dims}
 	};
 
 	bulk.model = IvfpqModelGet(bulk.index);
 	PredicateLockRelation(bulk.index, bulk.snapshot);
 	IvfpqCountersOpen();
-	IvfpqBulkAnswer(&bulk, wanted->sink, wanted->arg);
-	IvfpqBulkCount(&bulk, wanted->more);
+	IvfpqBulkAnswer(&bulk, request->sink, request->arg);
+	IvfpqBulkCount(&bulk, request->more);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 }

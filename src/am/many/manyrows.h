@@ -24,7 +24,7 @@ typedef void (*IvfpqBulkSink) (void *arg, int64 query,
 							   const IvfpqBulkRow *rows, int n);
 
 /* Queries of one index. */
-typedef struct IvfpqManyWanted
+typedef struct IvfpqBulkRequest
 {
 	Relation	heap;			/* of which the caller may see all rows */
 	Relation	index;			/* see IvfpqBulkServes */
@@ -36,7 +36,7 @@ typedef struct IvfpqManyWanted
 	bool		more;			/* of the call before: see gpuvec_last_scan */
 	IvfpqBulkSink sink;
 	void	   *arg;
-} IvfpqManyWanted;
+} IvfpqBulkRequest;
 
 /*
  * Has the index, a valid one, all rows of the table, of that many dimensions,
@@ -53,6 +53,6 @@ extern double IvfpqBulkCost(Relation heap, Relation index, double n, int dims,
 							int k, double *rows);
 
 /* Search, as gpuvec_search does. */
-extern void IvfpqBulkFind(const IvfpqManyWanted *wanted);
+extern void IvfpqBulkFind(const IvfpqBulkRequest *request);
 
 #endif							/* IVFPQ_MANYROWS_H */

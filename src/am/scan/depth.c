@@ -41,7 +41,7 @@
 #include "am/scan/scan.h"
 
 /* Rows wanted, where nobody has said how many. */
-#define USUAL_WANTED		10
+#define DEFAULT_ROWS_NEEDED		10
 
 /*
  * What is read beyond what seems to be needed, in standard deviations of the
@@ -199,29 +199,29 @@ count_matching(const IvfpqScan *state, Matching *matching)
 
 /* The rows that the next batch is to have returned, with those before it. */
 static double
-wanted_rows(const IvfpqScan *state)
+needed_rows(const IvfpqScan *state)
 {
 	const IvfpqMetaData *meta = &state->model->meta;
-	double		wanted = state->wanted;
+	double		rows_needed = state->rows_needed;
 
 	if (!is_filtered(state))
-		wanted = IvfpqBatchRows(state->index, meta, wanted);
-	else if (wanted <= 0)
-		wanted = USUAL_WANTED;
-	while (wanted <= state->returned)
-		wanted = IvfpqBatchRows(state->index, meta, wanted + 1);
-	return wanted;
+		rows_needed = IvfpqBatchRows(state->index, meta, rows_needed);
+	else if (rows_needed <= 0)
+		rows_needed = DEFAULT_ROWS_NEEDED;
+	while (rows_needed <= state->returned)
+		rows_needed = IvfpqBatchRows(state->index, meta, rows_needed + 1);
+	return rows_needed;
 }
 
 /* The nearest rows of which as many as are wanted pass, likely. */
 static double
 needed_depth(const IvfpqScan *state, const Matching *matching)
 {
-	double		wanted = wanted_rows(state);
+	double		rows_needed = needed_rows(state);
 
 	if (!is_filtered(state) && matching->selectivity >= 1)
-		return wanted;
-	return Max((wanted + MARGIN * sqrt(wanted)) / matching->selectivity,
+		return rows_needed;
+	return Max((rows_needed + MARGIN * sqrt(rows_needed)) / matching->selectivity,
 			   IVFPQ_FIRST_ROWS);
 }
 
@@ -469,15 +469,15 @@ rest_ns(const IvfpqScan *state, const Matching *matching, bool must,
 static double
 first_depth(const IvfpqScan *state, const Matching *matching, double needed)
 {
-	double		wanted = Max(state->filter->wanted, USUAL_WANTED);
+	double		rows_needed = Max(state->filter->rows_needed, DEFAULT_ROWS_NEEDED);
 	double		rest = full_pass_ns(state, matching->selectivity);
 
-	if (needed <= MOST_FIRST * wanted &&
+	if (needed <= MOST_FIRST * rows_needed &&
 		batch_ns(state, needed, matching->selectivity) <= BATCHES_FRACTION * rest)
 		return needed;
 	if (state->filter->next_match != NULL)
 		return Min(needed, 1.1 * LEAST_REJECTED);
-	return depth_within(state, matching, Min(needed, MOST_TRIED * wanted),
+	return depth_within(state, matching, Min(needed, MOST_TRIED * rows_needed),
 						TRIAL_FRACTION, rest);
 }
 
@@ -563,7 +563,7 @@ is_unknown(const IvfpqScan *state)
 	bool		is_first = state->batch == 0;
 
 	if (!is_filtered(state))
-		is_first = wanted_rows(state) <= first_rows(state, fraction > 0 ? 2 : 1);
+		is_first = needed_rows(state) <= first_rows(state, fraction > 0 ? 2 : 1);
 	if (!state->is_strict || params->calibrated || is_first)
 		return false;
 	fraction *= is_filtered(state) ? MOST_UNKNOWN_FILTERED : MOST_UNKNOWN;

@@ -66,7 +66,7 @@ typedef struct IvfpqFilter
 	double		recall;			/* asked of the scan */
 	bool		any_order;		/* rows may come in any */
 	IvfpqRadius radius;
-	double		wanted;			/* rows likely to be wanted; 0 = not known */
+	double		rows_needed;			/* rows likely to be wanted; 0 = not known */
 	double		selectivity;			/* of the index's rows, or of those that
 								 * fulfill conditions on keys, those that
 								 * pass, likely */

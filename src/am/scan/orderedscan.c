@@ -233,9 +233,9 @@ start_scan(IndexScanDesc scan)
 	IvfpqQueueInit(&state->queue);
 	state->reranked = tidset_create(state->context, 256, NULL);
 	state->null_query = (key->sk_flags & SK_ISNULL) != 0;
-	state->wanted = IvfpqLimitRows(state->limit);
-	if (state->wanted == 0 && state->filter != NULL)
-		state->wanted = state->filter->wanted;
+	state->rows_needed = IvfpqLimitRows(state->limit);
+	if (state->rows_needed == 0 && state->filter != NULL)
+		state->rows_needed = state->filter->rows_needed;
 	state->visible = IvfpqVisibleFraction(state->index, &state->model->meta,
 									   scan->heapRelation);
 	if (!IvfpqScanBeginKeys(scan))

@@ -122,7 +122,7 @@ typedef struct IvfpqScan
 	double		recall;			/* asked for */
 	const LimitState *limit;	/* asks for the scan's rows, or NULL; and what */
 	double		planned;		/* the planner expects of them, 0 = nothing */
-	double		wanted;			/* rows wanted at first; 0 = not known */
+	double		rows_needed;			/* rows wanted at first; 0 = not known */
 	double		visible;		/* of the index's rows those that the snapshot
 								 * sees, as far as statistics tell */
 	int			pending_dims;	/* pending rows may have others; 0 = no */

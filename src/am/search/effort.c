@@ -415,7 +415,7 @@ IvfpqKeyCandidates(int candidates, double selectivity)
  * times as many from 10 on.
  */
 double
-IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double wanted)
+IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double rows_needed)
 {
 	int			candidates = given(ivfpq_candidates,
 								   IvfpqGetOptions(index)->candidates);
@@ -424,9 +424,9 @@ IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double wanted)
 
 	if (candidates == 0 && meta->rows_at_calibration > 0)
 		n = Max(meta->calibrated_depths, SECOND + 1);
-	for (int d = 1; d < n && rows < wanted; d++)
+	for (int d = 1; d < n && rows < rows_needed; d++)
 		rows = depths[d];
-	while (rows < wanted)
+	while (rows < rows_needed)
 		rows *= CANDIDATES_GROWTH;
 	return rows;
 }

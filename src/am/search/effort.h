@@ -57,7 +57,7 @@ extern double IvfpqSpreadRows(double rows, bool by_keys);
 extern int	IvfpqKeyCandidates(int candidates, double selectivity);
 extern double IvfpqKnownRows(const IvfpqMetaData *meta, double recall);
 extern double IvfpqBatchRows(Relation index, const IvfpqMetaData *meta,
-							 double wanted);
+							 double rows_needed);
 extern void IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
 						   const IvfpqMetaData *meta, double recall,
 						   int batch);

@@ -261,7 +261,7 @@ estimate_selectivity(Reading *reading)
  * As many rows are candidates as the share makes of all candidates.
  */
 static int
-wanted_candidates(const Reading *reading)
+candidates_needed(const Reading *reading)
 {
 	return IvfpqKeyCandidates(reading->params.candidates,
 							  Max(reading->goal->selectivity, reading->flat_selectivity));
@@ -277,7 +277,7 @@ count_candidates(const Reading *reading)
 {
 	IvfpqSearch *search = reading->search;
 	const GvTopK *found = &search->candidates;
-	int			n = Min(wanted_candidates(reading), found->count);
+	int			n = Min(candidates_needed(reading), found->count);
 	float		reach;
 
 	if (!reading->grows)
@@ -374,7 +374,7 @@ ask_next(Reading *reading)
 	const GvTopK *found = &reading->search->candidates;
 	int			wanted = reading->params.probes;
 	int			rows = reading->grows ? goal->candidates :
-	kept_rows(goal, 1, wanted_candidates(reading));
+	kept_rows(goal, 1, candidates_needed(reading));
 
 	if (wanted > reading->nread)
 		wanted = times(reading, ASKED_BEYOND, wanted);
@@ -468,7 +468,7 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 	IvfpqQueryDropScores(&search->query);
 	pfree(reading->is_read);
 	IvfpqSearchTake(search, needs_candidates_alone(reading) ?
-					Min(wanted_candidates(reading), goal->candidates) :
+					Min(candidates_needed(reading), goal->candidates) :
 					goal->candidates);
 }
 

@@ -147,9 +147,9 @@ static void
 draw_blocks(IvfpqReader *reader, IvfpqTeam *team)
 {
 	BlockNumber all = RelationGetNumberOfBlocks(reader->heap);
-	double		wanted = ceil(all * (double) reader->wanted /
+	double		blocks_needed = ceil(all * (double) reader->rows_needed /
 							  Max(reader->training->rows, 1));
-	int			n = (int) Max(Min(Min(all, wanted), PG_INT32_MAX), 1);
+	int			n = (int) Max(Min(Min(all, blocks_needed), PG_INT32_MAX), 1);
 	BlockSamplerData sampler;
 
 	reader->blocks = IvfpqTeamAlloc(team, IVFPQ_TEAM_BLOCKS,

@@ -113,7 +113,7 @@ IvfpqTrainRemote(IvfpqTraining *training, IvfpqTeam *team, Relation index,
 				 const IvfpqSample *sample, int lists, IvfpqReader *reader)
 {
 	int64		nrows = sample->whole ? sample->count :
-	Max(reader->wanted, GV_CODEBOOK_ROWS);
+	Max(reader->rows_needed, GV_CODEBOOK_ROWS);
 	GvBuilderSpec spec = {
 		.metric = training->gv.metric,
 		.dims = training->gv.dims,

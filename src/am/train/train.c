@@ -271,15 +271,15 @@ static void
 train_here(IvfpqTraining *training, IvfpqTeam *team, IvfpqSample *sample,
 		   IvfpqReader *reader, int lists)
 {
-	int64		wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
+	int64		rows_needed = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
 	int64		n;
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CLUSTERING);
 	IvfpqTransformRows(training, sample->rows, sample->count);
 	reader->transform = true;
-	n = Min(sample->count, Max(wanted, GV_CODEBOOK_ROWS));
-	reader->wanted = sample->whole ? (int64) sample->seen : wanted;
+	n = Min(sample->count, Max(rows_needed, GV_CODEBOOK_ROWS));
+	reader->rows_needed = sample->whole ? (int64) sample->seen : rows_needed;
 	reader->nskip = 0;
 	IvfpqReaderSkip(reader, training->query_ids, training->nqueries);
 	IvfpqTrainLists(training, team, sample->rows, n, lists, reader);
@@ -365,7 +365,7 @@ IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
 	fit_transform(training, team, &sample);
 	if (rotate)
 		IvfpqLearnRotation(training, team, &sample);
-	reader.wanted = (int64) lists * IVFPQ_REMOTE_SAMPLES;
+	reader.rows_needed = (int64) lists * IVFPQ_REMOTE_SAMPLES;
 	if (rotate || !may_send_sample(&reader) ||
 		!IvfpqTrainRemote(training, team, index, &sample, lists, &reader))
 		train_here(training, team, &sample, &reader, lists);

@@ -110,7 +110,7 @@ typedef struct IvfpqReader
 	Relation	heap;
 	Relation	index;
 	IndexInfo  *indexInfo;
-	int64		wanted;			/* rows */
+	int64		rows_needed;			/* rows */
 	uint64	   *skip;			/* [nskip] rows to leave out, ascending */
 	int64		nskip;
 	BlockNumber *blocks;		/* [nblocks] to read, ascending */

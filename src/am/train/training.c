@@ -76,9 +76,9 @@ int
 IvfpqRowsToPlace(const GvGroups *groups, Size memory)
 {
 	Size		row = groups->dims * sizeof(float) + PLACED_BYTES;
-	int64		wanted = (int64) groups->ngroups * GROUP_ROWS / groups->tried;
+	int64		rows_needed = (int64) groups->ngroups * GROUP_ROWS / groups->tried;
 
 	/* no array of them is beyond what palloc gives */
 	memory = Min(memory, MaxAllocSize / 2);
-	return (int) Max(16, Min(Max(wanted, LEAST_ROWS), (int64) (memory / row)));
+	return (int) Max(16, Min(Max(rows_needed, LEAST_ROWS), (int64) (memory / row)));
 }
