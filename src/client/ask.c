@@ -111,7 +111,7 @@ note_missing(const GvMirrorKey *key, IvfpqServed served, uint64 epoch)
 	memory->epoch = epoch;
 	memory->missing_until = IvfpqNow() + MISSING_US;
 	if (served == IVFPQ_NOT_MIRRORED && ivfpq_auto_mirror)
-		(void) IvfpqWant(key, true, false);
+		(void) IvfpqRequestMirror(key, true, false);
 }
 
 /*
@@ -424,5 +424,5 @@ IvfpqAskStale(Relation index, const IvfpqMetaData *meta, bool useless)
 	if (now < memory->stale_until)
 		return;
 	memory->stale_until = now + STALE_US;
-	(void) IvfpqWant(&key, false, false);
+	(void) IvfpqRequestMirror(&key, false, false);
 }

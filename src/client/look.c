@@ -74,24 +74,24 @@ IvfpqLookAt(IvfpqLook *look)
 const char *
 IvfpqLookForMirror(const IvfpqLook *look, const GvMirrorKey *key, char **error)
 {
-	IvfpqWanted wanted;
+	IvfpqMirrorRequest request;
 
 	*error = NULL;
 	for (int i = 0; i < look->nmirrors; i++)
 		if (IvfpqSameKey(&look->mirrors[i].key, key))
 			return look->mirrors[i].ready ? "ready" : "loading";
-	if (!look->preloaded || !IvfpqWantedGet(key, &wanted))
+	if (!look->preloaded || !IvfpqMirrorRequestGet(key, &request))
 		return NULL;
-	switch (wanted.state)
+	switch (request.state)
 	{
-		case IVFPQ_WANTED_WAITING:
+		case IVFPQ_REQUEST_WAITING:
 			return "waiting";
-		case IVFPQ_WANTED_LOADING:
+		case IVFPQ_REQUEST_LOADING:
 			return "loading";
-		case IVFPQ_WANTED_FAILED:
-			*error = pstrdup(wanted.error);
+		case IVFPQ_REQUEST_FAILED:
+			*error = pstrdup(request.error);
 			return "failed";
-		case IVFPQ_WANTED_EVICTED:
+		case IVFPQ_REQUEST_EVICTED:
 			return "evicted";
 		default:
 			return NULL;

@@ -203,7 +203,7 @@ typedef struct Mirror
 {
 	const GvMirrorKey *key;
 	const GvMirrorStatus *held; /* NULL: gpuvecd does not have it */
-	const IvfpqWanted *wanted;	/* NULL: it is not asked for now */
+	const IvfpqMirrorRequest *request;	/* NULL: it is not asked for now */
 	Relation	index;			/* NULL: not of this database, or locked */
 	int64		behind;			/* copies that the index has and the mirror
 								 * has not; -1: not known */
@@ -249,11 +249,11 @@ state_name(const Mirror *mirror)
 {
 	if (mirror->held != NULL)
 		return mirror->held->ready ? "ready" : "loading";
-	switch (mirror->wanted->state)
+	switch (mirror->request->state)
 	{
-		case IVFPQ_WANTED_LOADING:
+		case IVFPQ_REQUEST_LOADING:
 			return "loading";
-		case IVFPQ_WANTED_FAILED:
+		case IVFPQ_REQUEST_FAILED:
 			return "failed";
 		default:
 			return "waiting";
@@ -306,8 +306,8 @@ count_percent(const Mirror *mirror)
 
 	if (mirror->held == NULL)
 	{
-		postings = mirror->wanted->postings;
-		expected = mirror->wanted->expected;
+		postings = mirror->request->postings;
+		expected = mirror->request->expected;
 	}
 	else if (mirror->held->ready)
 		return 100;
@@ -353,7 +353,7 @@ put_mirror(Row *row, const Mirror *mirror)
 									 held->idle_ms * 1000));
 	else
 		put_null(row);
-	put_text(row, mirror->wanted ? mirror->wanted->error : "");
+	put_text(row, mirror->request ? mirror->request->error : "");
 	for (int i = 0; i < 2; i++)
 		if (held)
 			put(row, Int32GetDatum(i == 0 ? held->shards : held->replicas));
@@ -387,35 +387,35 @@ gpuvec_mirrors(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	GvStatusReply status;
 	GvMirrorStatus *held;
-	IvfpqWanted *wanted;
+	IvfpqMirrorRequest *requests;
 	bool	   *shown;
-	int			nwanted;
+	int			nrequests;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (!is_preloaded())
 		return (Datum) 0;
 	(void) IvfpqAskHow(&status, &held);
-	wanted = palloc(IVFPQ_NWANTED * sizeof(IvfpqWanted));
-	nwanted = IvfpqWantedCopy(wanted);
-	shown = palloc0(IVFPQ_NWANTED * sizeof(bool));
+	requests = palloc(IVFPQ_NREQUESTS * sizeof(IvfpqMirrorRequest));
+	nrequests = IvfpqMirrorRequestsCopy(requests);
+	shown = palloc0(IVFPQ_NREQUESTS * sizeof(bool));
 
 	for (int i = 0; i < status.nmirrors; i++)
 	{
 		Mirror		mirror = {.key = &held[i].key, .held = &held[i]};
 
-		for (int j = 0; j < nwanted; j++)
-			if (IvfpqSameKey(&wanted[j].key, &held[i].key))
+		for (int j = 0; j < nrequests; j++)
+			if (IvfpqSameKey(&requests[j].key, &held[i].key))
 			{
-				mirror.wanted = &wanted[j];
+				mirror.request = &requests[j];
 				shown[j] = true;
 			}
 		show_mirror(rsinfo, &mirror);
 	}
-	for (int j = 0; j < nwanted; j++)
+	for (int j = 0; j < nrequests; j++)
 	{
-		Mirror		mirror = {.key = &wanted[j].key, .wanted = &wanted[j]};
+		Mirror		mirror = {.key = &requests[j].key, .request = &requests[j]};
 
-		if (!shown[j] && wanted[j].state != IVFPQ_WANTED_EVICTED)
+		if (!shown[j] && requests[j].state != IVFPQ_REQUEST_EVICTED)
 			show_mirror(rsinfo, &mirror);
 	}
 	return (Datum) 0;

@@ -260,7 +260,7 @@ send_lists(IvfpqLoad *load, bool fresh)
 		{
 			result = send_some_lists(load, &list, end, have + (list - first));
 			if (fresh)
-				IvfpqWantedProgress(&load->key, load->postings, load->expected);
+				IvfpqMirrorRequestProgress(&load->key, load->postings, load->expected);
 		}
 	}
 	pfree(have);
@@ -409,9 +409,9 @@ drop_older(IvfpqLoad *load)
 	GvKeyRequest request;
 
 	while (result == IVFPQ_LOAD_DONE &&
-		   IvfpqWantedOlder(&load->key, &request.key))
+		   IvfpqMirrorRequestOlder(&load->key, &request.key))
 	{
-		IvfpqWantedForget(&request.key);
+		IvfpqMirrorRequestForget(&request.key);
 		result = IvfpqLoadAsk(load, GV_MSG_DROP, &request, sizeof(request),
 							  NULL, 0, 0);
 	}
@@ -478,7 +478,7 @@ IvfpqLoadMirror(IvfpqLoad *load, bool whole)
 		result = drop_older(load);
 	if (result == IVFPQ_LOAD_DONE && whole)
 	{
-		IvfpqWantedProgress(&load->key, 0, load->expected);
+		IvfpqMirrorRequestProgress(&load->key, 0, load->expected);
 		result = bring_all(load, &exists);
 	}
 	if (result == IVFPQ_LOAD_DONE && exists)

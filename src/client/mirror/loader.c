@@ -117,25 +117,25 @@ report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 	switch (result)
 	{
 		case IVFPQ_LOAD_DONE:
-			IvfpqWantedDone(&load->key, load->postings,
+			IvfpqMirrorRequestDone(&load->key, load->postings,
 							(int) Min(Max(rest, CATCH_UP_PAUSE_MS),
 									  CATCH_UP_MOST_MS));
 			log_done(load, us);
 			break;
 		case IVFPQ_LOAD_GONE:
-			IvfpqWantedForget(&load->key);
+			IvfpqMirrorRequestForget(&load->key);
 			break;
 		case IVFPQ_LOAD_ABSENT:
-			IvfpqWantedGone(&load->key);
+			IvfpqMirrorRequestEvicted(&load->key);
 			break;
 		case IVFPQ_LOAD_LOCKED:
-			if (IvfpqWantedPutBack(&load->key))
+			if (IvfpqMirrorRequestPutBack(&load->key))
 				break;
 			/* FALLTHROUGH */
 		case IVFPQ_LOAD_YIELD:
 		case IVFPQ_LOAD_NO_ROOM:
 		case IVFPQ_LOAD_FAILED:
-			if (IvfpqWantedFailed(&load->key, load->error,
+			if (IvfpqMirrorRequestFailed(&load->key, load->error,
 								  result == IVFPQ_LOAD_NO_ROOM ?
 								  NO_ROOM_PAUSE_MS : 0))
 				ereport(LOG,
@@ -147,10 +147,10 @@ report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 
 /* Serve one request; false when the loader is to end. */
 static bool
-serve(const IvfpqWanted *wanted)
+serve(const IvfpqMirrorRequest *request)
 {
-	IvfpqLoad	load = {.key = wanted->key};
-	bool		whole = wanted->state != IVFPQ_WANTED_READY;
+	IvfpqLoad	load = {.key = request->key};
+	bool		whole = request->state != IVFPQ_REQUEST_READY;
 	int64		begun = IvfpqNow();
 	IvfpqLoadResult result;
 
@@ -193,7 +193,7 @@ static void
 release_all(int code, Datum arg)
 {
 	LWLockReleaseAll();
-	IvfpqWantedRelease("the loader was ended");
+	IvfpqMirrorRequestRelease("the loader was ended");
 }
 
 /* Entry of the worker.  arg: its slot; bgw_extra: OID of its database. */
@@ -222,12 +222,12 @@ gpuvec_loader_main(Datum arg)
 	begun = last = IvfpqNow();
 	while (IvfpqNow() - last < IDLE_US)
 	{
-		IvfpqWanted wanted;
+		IvfpqMirrorRequest request;
 
 		CHECK_FOR_INTERRUPTS();
-		if (IvfpqWantedTake(database, &wanted))
+		if (IvfpqMirrorRequestTake(database, &request))
 		{
-			if (!serve(&wanted))
+			if (!serve(&request))
 				break;
 			last = IvfpqNow();
 		}

@@ -68,20 +68,20 @@ wait_for_server(void)
 static bool
 is_done(const GvMirrorKey *key, uint64 ticket, int64 *postings)
 {
-	IvfpqWanted wanted;
+	IvfpqMirrorRequest request;
 
-	if (!IvfpqWantedGet(key, &wanted))
+	if (!IvfpqMirrorRequestGet(key, &request))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the index was changed while it was mirrored"),
 				 errhint("Try again.")));
-	*postings = wanted.postings;
-	if (wanted.done >= ticket)
+	*postings = request.postings;
+	if (request.done >= ticket)
 		return true;
-	if (wanted.refused >= ticket)
+	if (request.refused >= ticket)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("could not mirror the index: %s", wanted.error)));
+				 errmsg("could not mirror the index: %s", request.error)));
 	return false;
 }
 
@@ -97,7 +97,7 @@ IvfpqPrewarm(const GvMirrorKey *key)
 	int64		postings;
 
 	wait_for_server();
-	ticket = IvfpqWant(key, true, true);
+	ticket = IvfpqRequestMirror(key, true, true);
 	if (ticket == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),

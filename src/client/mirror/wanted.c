@@ -30,51 +30,51 @@
 #define MAX_LOCKED_MS		10000
 
 /* The entry of a key, or NULL. */
-static IvfpqWanted *
+static IvfpqMirrorRequest *
 find(const GvMirrorKey *key)
 {
-	for (int i = 0; i < IVFPQ_NWANTED; i++)
+	for (int i = 0; i < IVFPQ_NREQUESTS; i++)
 	{
-		IvfpqWanted *wanted = &ivfpq_shared->wanted[i];
+		IvfpqMirrorRequest *request = &ivfpq_shared->requests[i];
 
-		if (wanted->state != IVFPQ_WANTED_FREE &&
-			IvfpqSameKey(&wanted->key, key))
-			return wanted;
+		if (request->state != IVFPQ_REQUEST_FREE &&
+			IvfpqSameKey(&request->key, key))
+			return request;
 	}
 	return NULL;
 }
 
 /* How gladly an entry gives its slot away; 0 = not at all. */
 static int
-expendable(const IvfpqWanted *wanted)
+expendable(const IvfpqMirrorRequest *request)
 {
-	switch (wanted->state)
+	switch (request->state)
 	{
-		case IVFPQ_WANTED_FREE:
+		case IVFPQ_REQUEST_FREE:
 			return 4;
-		case IVFPQ_WANTED_EVICTED:
+		case IVFPQ_REQUEST_EVICTED:
 			return 3;
-		case IVFPQ_WANTED_FAILED:
+		case IVFPQ_REQUEST_FAILED:
 			return 2;
-		case IVFPQ_WANTED_READY:
-			return wanted->catch_up || wanted->loader != 0 ? 0 : 1;
+		case IVFPQ_REQUEST_READY:
+			return request->catch_up || request->loader != 0 ? 0 : 1;
 		default:
 			return 0;
 	}
 }
 
 /* A new entry, or NULL when all slots are taken. */
-static IvfpqWanted *
+static IvfpqMirrorRequest *
 add(const GvMirrorKey *key)
 {
-	IvfpqWanted *best = NULL;
+	IvfpqMirrorRequest *best = NULL;
 
-	for (int i = 0; i < IVFPQ_NWANTED; i++)
+	for (int i = 0; i < IVFPQ_NREQUESTS; i++)
 	{
-		IvfpqWanted *wanted = &ivfpq_shared->wanted[i];
+		IvfpqMirrorRequest *request = &ivfpq_shared->requests[i];
 
-		if (expendable(wanted) > (best ? expendable(best) : 0))
-			best = wanted;
+		if (expendable(request) > (best ? expendable(best) : 0))
+			best = request;
 	}
 	if (best != NULL)
 	{
@@ -96,41 +96,41 @@ later(TimestampTz time, int64 ms)
  * come.  True if there is something new to do.
  */
 static bool
-ask_load(IvfpqWanted *wanted, bool now)
+ask_load(IvfpqMirrorRequest *request, bool now)
 {
 	TimestampTz time = GetCurrentTimestamp();
-	bool		news = wanted->state != IVFPQ_WANTED_WAITING || now;
+	bool		news = request->state != IVFPQ_REQUEST_WAITING || now;
 
-	if (wanted->loader != 0)
+	if (request->loader != 0)
 	{
-		wanted->catch_up = true;
+		request->catch_up = true;
 		return false;
 	}
-	if (wanted->state == IVFPQ_WANTED_FAILED && wanted->retry_at > time &&
+	if (request->state == IVFPQ_REQUEST_FAILED && request->retry_at > time &&
 		!now)
 		return false;
-	if (wanted->state == IVFPQ_WANTED_READY ||
-		wanted->state == IVFPQ_WANTED_EVICTED)
-		wanted->retry_at = later(wanted->ready_at, RELOAD_PAUSE_MS);
+	if (request->state == IVFPQ_REQUEST_READY ||
+		request->state == IVFPQ_REQUEST_EVICTED)
+		request->retry_at = later(request->ready_at, RELOAD_PAUSE_MS);
 	if (now)
-		wanted->retry_at = Min(wanted->retry_at, time);
-	wanted->state = IVFPQ_WANTED_WAITING;
+		request->retry_at = Min(request->retry_at, time);
+	request->state = IVFPQ_REQUEST_WAITING;
 	return news;
 }
 
 /* Note that the mirror, which is there, lacks something. */
 static bool
-ask_catch_up(IvfpqWanted *wanted)
+ask_catch_up(IvfpqMirrorRequest *request)
 {
-	bool		news = !wanted->catch_up && wanted->loader == 0;
+	bool		news = !request->catch_up && request->loader == 0;
 
-	if (wanted->state == IVFPQ_WANTED_FAILED)
-		return ask_load(wanted, false);
-	if (wanted->state == IVFPQ_WANTED_FREE ||
-		wanted->state == IVFPQ_WANTED_EVICTED)
-		wanted->state = IVFPQ_WANTED_READY;
-	wanted->catch_up = true;
-	return news && wanted->state == IVFPQ_WANTED_READY;
+	if (request->state == IVFPQ_REQUEST_FAILED)
+		return ask_load(request, false);
+	if (request->state == IVFPQ_REQUEST_FREE ||
+		request->state == IVFPQ_REQUEST_EVICTED)
+		request->state = IVFPQ_REQUEST_READY;
+	request->catch_up = true;
+	return news && request->state == IVFPQ_REQUEST_READY;
 }
 
 /*
@@ -138,23 +138,23 @@ ask_catch_up(IvfpqWanted *wanted)
  * once, or when its turn comes.  Returns a ticket; 0 = there is no room.
  */
 uint64
-IvfpqWant(const GvMirrorKey *key, bool load, bool now)
+IvfpqRequestMirror(const GvMirrorKey *key, bool load, bool now)
 {
-	IvfpqWanted *wanted;
+	IvfpqMirrorRequest *request;
 	uint64		ticket = 0;
 	bool		wake = false;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	wanted = find(key);
-	if (wanted == NULL)
-		wanted = add(key);
-	else if (wanted->loader == 0)
-		wanted->key.index = key->index; /* ALTER TABLE may keep pages */
-	if (wanted != NULL)
+	request = find(key);
+	if (request == NULL)
+		request = add(key);
+	else if (request->loader == 0)
+		request->key.index = key->index; /* ALTER TABLE may keep pages */
+	if (request != NULL)
 	{
 		ticket = ++ivfpq_shared->tickets;
-		wanted->asked = ticket;
-		wake = load ? ask_load(wanted, now) : ask_catch_up(wanted);
+		request->asked = ticket;
+		wake = load ? ask_load(request, now) : ask_catch_up(request);
 	}
 	LWLockRelease(ivfpq_shared->lock);
 	if (wake)
@@ -164,40 +164,40 @@ IvfpqWant(const GvMirrorKey *key, bool load, bool now)
 
 /* Copy the entry of a key; false if there is none. */
 bool
-IvfpqWantedGet(const GvMirrorKey *key, IvfpqWanted *wanted)
+IvfpqMirrorRequestGet(const GvMirrorKey *key, IvfpqMirrorRequest *request)
 {
-	IvfpqWanted *found;
+	IvfpqMirrorRequest *found;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
 	found = find(key);
 	if (found)
-		*wanted = *found;
+		*request = *found;
 	LWLockRelease(ivfpq_shared->lock);
 	return found != NULL;
 }
 
-/* Copy all entries to wanted [IVFPQ_NWANTED]; returns how many. */
+/* Copy all entries to wanted [IVFPQ_NREQUESTS]; returns how many. */
 int
-IvfpqWantedCopy(IvfpqWanted *wanted)
+IvfpqMirrorRequestsCopy(IvfpqMirrorRequest *requests)
 {
 	int			n = 0;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
-	for (int i = 0; i < IVFPQ_NWANTED; i++)
-		if (ivfpq_shared->wanted[i].state != IVFPQ_WANTED_FREE)
-			wanted[n++] = ivfpq_shared->wanted[i];
+	for (int i = 0; i < IVFPQ_NREQUESTS; i++)
+		if (ivfpq_shared->requests[i].state != IVFPQ_REQUEST_FREE)
+			requests[n++] = ivfpq_shared->requests[i];
 	LWLockRelease(ivfpq_shared->lock);
 	return n;
 }
 
 /* Is there anything to do, now or later? */
 static bool
-has_work(const IvfpqWanted *wanted)
+has_work(const IvfpqMirrorRequest *request)
 {
-	if (wanted->loader != 0)
+	if (request->loader != 0)
 		return false;
-	return wanted->state == IVFPQ_WANTED_WAITING ||
-		(wanted->state == IVFPQ_WANTED_READY && wanted->catch_up);
+	return request->state == IVFPQ_REQUEST_WAITING ||
+		(request->state == IVFPQ_REQUEST_READY && request->catch_up);
 }
 
 /* A database has work that is due since then: those who wait longest first. */
@@ -224,28 +224,28 @@ note_due(Oid *databases, TimestampTz *since, int n, Oid database,
 }
 
 /*
- * Databases [IVFPQ_NWANTED] with work that is due, each once, those first that
+ * Databases [IVFPQ_NREQUESTS] with work that is due, each once, those first that
  * wait longest; returns how many.  *next: when there will be more, if that is
  * earlier.
  */
 int
-IvfpqWantedDue(Oid *databases, TimestampTz now, TimestampTz *next)
+IvfpqMirrorRequestsDue(Oid *databases, TimestampTz now, TimestampTz *next)
 {
-	TimestampTz since[IVFPQ_NWANTED];
+	TimestampTz since[IVFPQ_NREQUESTS];
 	int			n = 0;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
-	for (int i = 0; i < IVFPQ_NWANTED; i++)
+	for (int i = 0; i < IVFPQ_NREQUESTS; i++)
 	{
-		const IvfpqWanted *wanted = &ivfpq_shared->wanted[i];
+		const IvfpqMirrorRequest *request = &ivfpq_shared->requests[i];
 
-		if (!has_work(wanted))
+		if (!has_work(request))
 			continue;
-		if (wanted->retry_at > now)
-			*next = Min(*next, wanted->retry_at);
+		if (request->retry_at > now)
+			*next = Min(*next, request->retry_at);
 		else
-			n = note_due(databases, since, n, wanted->key.database,
-						 wanted->retry_at);
+			n = note_due(databases, since, n, request->key.database,
+						 request->retry_at);
 	}
 	LWLockRelease(ivfpq_shared->lock);
 	return n;
@@ -255,15 +255,15 @@ IvfpqWantedDue(Oid *databases, TimestampTz now, TimestampTz *next)
  * For a loader: take the entry of its database that is due longest, and copy it.
  */
 bool
-IvfpqWantedTake(Oid database, IvfpqWanted *wanted)
+IvfpqMirrorRequestTake(Oid database, IvfpqMirrorRequest *request)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	IvfpqWanted *first = NULL;
+	IvfpqMirrorRequest *first = NULL;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < IVFPQ_NWANTED; i++)
+	for (int i = 0; i < IVFPQ_NREQUESTS; i++)
 	{
-		IvfpqWanted *entry = &ivfpq_shared->wanted[i];
+		IvfpqMirrorRequest *entry = &ivfpq_shared->requests[i];
 
 		if (entry->key.database == database && has_work(entry) &&
 			entry->retry_at <= now &&
@@ -272,13 +272,13 @@ IvfpqWantedTake(Oid database, IvfpqWanted *wanted)
 	}
 	if (first != NULL)
 	{
-		*wanted = *first;
+		*request = *first;
 		first->loader = MyProcPid;
 		first->taken = first->asked;
 		first->catch_up = false;
-		if (first->state != IVFPQ_WANTED_READY)
+		if (first->state != IVFPQ_REQUEST_READY)
 		{
-			first->state = IVFPQ_WANTED_LOADING;
+			first->state = IVFPQ_REQUEST_LOADING;
 			first->postings = first->expected = 0;
 		}
 	}
@@ -287,26 +287,26 @@ IvfpqWantedTake(Oid database, IvfpqWanted *wanted)
 }
 
 /* The entry of a key that this loader has taken, or NULL. */
-static IvfpqWanted *
+static IvfpqMirrorRequest *
 find_own(const GvMirrorKey *key)
 {
-	IvfpqWanted *wanted = find(key);
+	IvfpqMirrorRequest *request = find(key);
 
-	return wanted != NULL && wanted->loader == MyProcPid ? wanted : NULL;
+	return request != NULL && request->loader == MyProcPid ? request : NULL;
 }
 
 /* For a loader: so far it is. */
 void
-IvfpqWantedProgress(const GvMirrorKey *key, int64 postings, int64 expected)
+IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings, int64 expected)
 {
-	IvfpqWanted *wanted;
+	IvfpqMirrorRequest *request;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	wanted = find_own(key);
-	if (wanted)
+	request = find_own(key);
+	if (request)
 	{
-		wanted->postings = postings;
-		wanted->expected = expected;
+		request->postings = postings;
+		request->expected = expected;
 	}
 	LWLockRelease(ivfpq_shared->lock);
 }
@@ -316,25 +316,25 @@ IvfpqWantedProgress(const GvMirrorKey *key, int64 postings, int64 expected)
  * to do so again for a while.
  */
 void
-IvfpqWantedDone(const GvMirrorKey *key, int64 postings, int pause_ms)
+IvfpqMirrorRequestDone(const GvMirrorKey *key, int64 postings, int pause_ms)
 {
-	IvfpqWanted *wanted;
+	IvfpqMirrorRequest *request;
 	TimestampTz now = GetCurrentTimestamp();
 
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	wanted = find_own(key);
-	if (wanted)
+	request = find_own(key);
+	if (request)
 	{
-		if (wanted->state != IVFPQ_WANTED_READY)
-			wanted->ready_at = now;
-		wanted->state = IVFPQ_WANTED_READY;
-		wanted->loader = 0;
-		wanted->done = wanted->taken;
-		wanted->failures = 0;
-		wanted->locked_since = 0;
-		wanted->retry_at = later(now, pause_ms);
-		wanted->postings = postings;
-		wanted->error[0] = '\0';
+		if (request->state != IVFPQ_REQUEST_READY)
+			request->ready_at = now;
+		request->state = IVFPQ_REQUEST_READY;
+		request->loader = 0;
+		request->done = request->taken;
+		request->failures = 0;
+		request->locked_since = 0;
+		request->retry_at = later(now, pause_ms);
+		request->postings = postings;
+		request->error[0] = '\0';
 	}
 	LWLockRelease(ivfpq_shared->lock);
 	pg_atomic_fetch_add_u64(&ivfpq_shared->epoch, 1);
@@ -343,19 +343,19 @@ IvfpqWantedDone(const GvMirrorKey *key, int64 postings, int pause_ms)
 
 /* Note a failure under the lock. */
 static void
-set_failed(IvfpqWanted *wanted, const char *error, int pause_ms)
+set_failed(IvfpqMirrorRequest *request, const char *error, int pause_ms)
 {
-	int64		pause = Min((int64) FIRST_PAUSE_MS << Min(wanted->failures, 20),
+	int64		pause = Min((int64) FIRST_PAUSE_MS << Min(request->failures, 20),
 							MAX_PAUSE_MS);
 
-	wanted->state = IVFPQ_WANTED_FAILED;
-	wanted->loader = 0;
-	wanted->catch_up = false;
-	wanted->refused = wanted->asked;
-	wanted->failures++;
-	wanted->locked_since = 0;
-	wanted->retry_at = later(GetCurrentTimestamp(), Max(pause, pause_ms));
-	strlcpy(wanted->error, error, sizeof(wanted->error));
+	request->state = IVFPQ_REQUEST_FAILED;
+	request->loader = 0;
+	request->catch_up = false;
+	request->refused = request->asked;
+	request->failures++;
+	request->locked_since = 0;
+	request->retry_at = later(GetCurrentTimestamp(), Max(pause, pause_ms));
+	strlcpy(request->error, error, sizeof(request->error));
 }
 
 /*
@@ -364,17 +364,17 @@ set_failed(IvfpqWanted *wanted, const char *error, int pause_ms)
  * a line in the log.
  */
 bool
-IvfpqWantedFailed(const GvMirrorKey *key, const char *error, int pause_ms)
+IvfpqMirrorRequestFailed(const GvMirrorKey *key, const char *error, int pause_ms)
 {
-	IvfpqWanted *wanted;
+	IvfpqMirrorRequest *request;
 	bool		news = false;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	wanted = find_own(key);
-	if (wanted)
+	request = find_own(key);
+	if (request)
 	{
-		news = strncmp(wanted->error, error, sizeof(wanted->error) - 1) != 0;
-		set_failed(wanted, error, pause_ms);
+		news = strncmp(request->error, error, sizeof(request->error) - 1) != 0;
+		set_failed(request, error, pause_ms);
 	}
 	LWLockRelease(ivfpq_shared->lock);
 	ConditionVariableBroadcast(&ivfpq_shared->changed);
@@ -386,28 +386,28 @@ IvfpqWantedFailed(const GvMirrorKey *key, const char *error, int pause_ms)
  * again; false when it has been locked for too long.
  */
 bool
-IvfpqWantedPutBack(const GvMirrorKey *key)
+IvfpqMirrorRequestPutBack(const GvMirrorKey *key)
 {
-	IvfpqWanted *wanted;
+	IvfpqMirrorRequest *request;
 	TimestampTz now = GetCurrentTimestamp();
 	bool		again = true;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	wanted = find_own(key);
-	if (wanted)
+	request = find_own(key);
+	if (request)
 	{
-		if (wanted->locked_since == 0)
-			wanted->locked_since = now;
-		again = now < later(wanted->locked_since, MAX_LOCKED_MS);
+		if (request->locked_since == 0)
+			request->locked_since = now;
+		again = now < later(request->locked_since, MAX_LOCKED_MS);
 	}
-	if (wanted && again)
+	if (request && again)
 	{
-		wanted->loader = 0;
-		wanted->retry_at = later(now, LOCKED_PAUSE_MS);
-		if (wanted->state == IVFPQ_WANTED_READY)
-			wanted->catch_up = true;
+		request->loader = 0;
+		request->retry_at = later(now, LOCKED_PAUSE_MS);
+		if (request->state == IVFPQ_REQUEST_READY)
+			request->catch_up = true;
 		else
-			wanted->state = IVFPQ_WANTED_WAITING;
+			request->state = IVFPQ_REQUEST_WAITING;
 	}
 	LWLockRelease(ivfpq_shared->lock);
 	return again;
@@ -415,20 +415,20 @@ IvfpqWantedPutBack(const GvMirrorKey *key)
 
 /* For a loader: gpuvecd has given the mirror up. */
 void
-IvfpqWantedGone(const GvMirrorKey *key)
+IvfpqMirrorRequestEvicted(const GvMirrorKey *key)
 {
-	IvfpqWanted *wanted;
+	IvfpqMirrorRequest *request;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	wanted = find_own(key);
-	if (wanted)
+	request = find_own(key);
+	if (request)
 	{
-		wanted->state = IVFPQ_WANTED_EVICTED;
-		wanted->loader = 0;
-		wanted->catch_up = false;
-		wanted->refused = wanted->asked;
-		strlcpy(wanted->error, "gpuvecd gave the mirror up",
-				sizeof(wanted->error));
+		request->state = IVFPQ_REQUEST_EVICTED;
+		request->loader = 0;
+		request->catch_up = false;
+		request->refused = request->asked;
+		strlcpy(request->error, "gpuvecd gave the mirror up",
+				sizeof(request->error));
 	}
 	LWLockRelease(ivfpq_shared->lock);
 	ConditionVariableBroadcast(&ivfpq_shared->changed);
@@ -439,21 +439,21 @@ IvfpqWantedGone(const GvMirrorKey *key)
  * False if none is known.
  */
 bool
-IvfpqWantedOlder(const GvMirrorKey *key, GvMirrorKey *older)
+IvfpqMirrorRequestOlder(const GvMirrorKey *key, GvMirrorKey *older)
 {
 	bool		found = false;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
-	for (int i = 0; i < IVFPQ_NWANTED && !found; i++)
+	for (int i = 0; i < IVFPQ_NREQUESTS && !found; i++)
 	{
-		const IvfpqWanted *wanted = &ivfpq_shared->wanted[i];
+		const IvfpqMirrorRequest *request = &ivfpq_shared->requests[i];
 
-		found = wanted->state != IVFPQ_WANTED_FREE &&
-			wanted->key.database == key->database &&
-			wanted->key.index == key->index &&
-			!IvfpqSameKey(&wanted->key, key);
+		found = request->state != IVFPQ_REQUEST_FREE &&
+			request->key.database == key->database &&
+			request->key.index == key->index &&
+			!IvfpqSameKey(&request->key, key);
 		if (found)
-			*older = wanted->key;
+			*older = request->key;
 	}
 	LWLockRelease(ivfpq_shared->lock);
 	return found;
@@ -461,41 +461,41 @@ IvfpqWantedOlder(const GvMirrorKey *key, GvMirrorKey *older)
 
 /* This mirror cannot be wanted any more. */
 void
-IvfpqWantedForget(const GvMirrorKey *key)
+IvfpqMirrorRequestForget(const GvMirrorKey *key)
 {
-	IvfpqWanted *wanted;
+	IvfpqMirrorRequest *request;
 
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	wanted = find(key);
-	if (wanted)
-		wanted->state = IVFPQ_WANTED_FREE;
+	request = find(key);
+	if (request)
+		request->state = IVFPQ_REQUEST_FREE;
 	LWLockRelease(ivfpq_shared->lock);
 	ConditionVariableBroadcast(&ivfpq_shared->changed);
 }
 
 /* ... nor any mirror of a database where no loader gets in. */
 void
-IvfpqWantedForgetDatabase(Oid database)
+IvfpqMirrorRequestForgetDatabase(Oid database)
 {
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < IVFPQ_NWANTED; i++)
-		if (ivfpq_shared->wanted[i].key.database == database)
-			ivfpq_shared->wanted[i].state = IVFPQ_WANTED_FREE;
+	for (int i = 0; i < IVFPQ_NREQUESTS; i++)
+		if (ivfpq_shared->requests[i].key.database == database)
+			ivfpq_shared->requests[i].state = IVFPQ_REQUEST_FREE;
 	LWLockRelease(ivfpq_shared->lock);
 	ConditionVariableBroadcast(&ivfpq_shared->changed);
 }
 
 /* A loader ends, for whatever reason: what it had taken is not done. */
 void
-IvfpqWantedRelease(const char *error)
+IvfpqMirrorRequestRelease(const char *error)
 {
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < IVFPQ_NWANTED; i++)
+	for (int i = 0; i < IVFPQ_NREQUESTS; i++)
 	{
-		IvfpqWanted *wanted = &ivfpq_shared->wanted[i];
+		IvfpqMirrorRequest *request = &ivfpq_shared->requests[i];
 
-		if (wanted->state != IVFPQ_WANTED_FREE && wanted->loader == MyProcPid)
-			set_failed(wanted, error, 0);
+		if (request->state != IVFPQ_REQUEST_FREE && request->loader == MyProcPid)
+			set_failed(request, error, 0);
 	}
 	LWLockRelease(ivfpq_shared->lock);
 	ConditionVariableBroadcast(&ivfpq_shared->changed);
@@ -506,20 +506,20 @@ IvfpqWantedRelease(const char *error)
  * wanted at once.
  */
 void
-IvfpqWantedRestart(void)
+IvfpqMirrorRequestsRestart(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < IVFPQ_NWANTED; i++)
+	for (int i = 0; i < IVFPQ_NREQUESTS; i++)
 	{
-		IvfpqWanted *wanted = &ivfpq_shared->wanted[i];
+		IvfpqMirrorRequest *request = &ivfpq_shared->requests[i];
 
-		if (wanted->state == IVFPQ_WANTED_READY ||
-			(wanted->state == IVFPQ_WANTED_FAILED && wanted->ready_at != 0))
-			wanted->state = IVFPQ_WANTED_WAITING;
-		if (wanted->state == IVFPQ_WANTED_WAITING)
-			wanted->retry_at = now;
+		if (request->state == IVFPQ_REQUEST_READY ||
+			(request->state == IVFPQ_REQUEST_FAILED && request->ready_at != 0))
+			request->state = IVFPQ_REQUEST_WAITING;
+		if (request->state == IVFPQ_REQUEST_WAITING)
+			request->retry_at = now;
 	}
 	LWLockRelease(ivfpq_shared->lock);
 	pg_atomic_fetch_add_u64(&ivfpq_shared->epoch, 1);
@@ -530,24 +530,24 @@ IvfpqWantedRestart(void)
  * gave up.
  */
 void
-IvfpqWantedPrune(const GvMirrorStatus *mirrors, int nmirrors,
+IvfpqMirrorRequestsPrune(const GvMirrorStatus *mirrors, int nmirrors,
 				 TimestampTz then)
 {
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < IVFPQ_NWANTED; i++)
+	for (int i = 0; i < IVFPQ_NREQUESTS; i++)
 	{
-		IvfpqWanted *wanted = &ivfpq_shared->wanted[i];
+		IvfpqMirrorRequest *request = &ivfpq_shared->requests[i];
 		int			j = 0;
 
-		if (wanted->state != IVFPQ_WANTED_READY || wanted->loader != 0 ||
-			wanted->ready_at >= then)
+		if (request->state != IVFPQ_REQUEST_READY || request->loader != 0 ||
+			request->ready_at >= then)
 			continue;
-		while (j < nmirrors && !IvfpqSameKey(&mirrors[j].key, &wanted->key))
+		while (j < nmirrors && !IvfpqSameKey(&mirrors[j].key, &request->key))
 			j++;
 		if (j == nmirrors)
 		{
-			wanted->state = IVFPQ_WANTED_EVICTED;
-			wanted->catch_up = false;
+			request->state = IVFPQ_REQUEST_EVICTED;
+			request->catch_up = false;
 		}
 	}
 	LWLockRelease(ivfpq_shared->lock);

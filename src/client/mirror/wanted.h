@@ -11,26 +11,26 @@
 #include "client/mirror/mirror.h"
 #include "client/state/state.h"
 
-extern uint64 IvfpqWant(const GvMirrorKey *key, bool load, bool now);
-extern bool IvfpqWantedGet(const GvMirrorKey *key, IvfpqWanted *wanted);
-extern int	IvfpqWantedCopy(IvfpqWanted *wanted);
-extern int	IvfpqWantedDue(Oid *databases, TimestampTz now,
+extern uint64 IvfpqRequestMirror(const GvMirrorKey *key, bool load, bool now);
+extern bool IvfpqMirrorRequestGet(const GvMirrorKey *key, IvfpqMirrorRequest *request);
+extern int	IvfpqMirrorRequestsCopy(IvfpqMirrorRequest *requests);
+extern int	IvfpqMirrorRequestsDue(Oid *databases, TimestampTz now,
 						   TimestampTz *next);
-extern bool IvfpqWantedTake(Oid database, IvfpqWanted *wanted);
-extern void IvfpqWantedProgress(const GvMirrorKey *key, int64 postings,
+extern bool IvfpqMirrorRequestTake(Oid database, IvfpqMirrorRequest *request);
+extern void IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings,
 								int64 expected);
-extern void IvfpqWantedDone(const GvMirrorKey *key, int64 postings,
+extern void IvfpqMirrorRequestDone(const GvMirrorKey *key, int64 postings,
 							int pause_ms);
-extern bool IvfpqWantedFailed(const GvMirrorKey *key, const char *error,
+extern bool IvfpqMirrorRequestFailed(const GvMirrorKey *key, const char *error,
 							  int pause_ms);
-extern bool IvfpqWantedPutBack(const GvMirrorKey *key);
-extern void IvfpqWantedGone(const GvMirrorKey *key);
-extern bool IvfpqWantedOlder(const GvMirrorKey *key, GvMirrorKey *older);
-extern void IvfpqWantedForget(const GvMirrorKey *key);
-extern void IvfpqWantedForgetDatabase(Oid database);
-extern void IvfpqWantedRelease(const char *error);
-extern void IvfpqWantedRestart(void);
-extern void IvfpqWantedPrune(const GvMirrorStatus *mirrors, int nmirrors,
+extern bool IvfpqMirrorRequestPutBack(const GvMirrorKey *key);
+extern void IvfpqMirrorRequestEvicted(const GvMirrorKey *key);
+extern bool IvfpqMirrorRequestOlder(const GvMirrorKey *key, GvMirrorKey *older);
+extern void IvfpqMirrorRequestForget(const GvMirrorKey *key);
+extern void IvfpqMirrorRequestForgetDatabase(Oid database);
+extern void IvfpqMirrorRequestRelease(const char *error);
+extern void IvfpqMirrorRequestsRestart(void);
+extern void IvfpqMirrorRequestsPrune(const GvMirrorStatus *mirrors, int nmirrors,
 							 TimestampTz then);
 
 /* loader.c: how a loader of a database is started */

@@ -30,22 +30,22 @@ typedef enum IvfpqServerState
 } IvfpqServerState;
 
 /* Mirrors that all processes together may want. */
-#define IVFPQ_NWANTED		256
+#define IVFPQ_NREQUESTS		256
 
-typedef enum IvfpqWantedState
+typedef enum IvfpqMirrorRequestState
 {
-	IVFPQ_WANTED_FREE,			/* the slot is not used */
-	IVFPQ_WANTED_WAITING,		/* to be loaded */
-	IVFPQ_WANTED_LOADING,		/* a loader is at it */
-	IVFPQ_WANTED_READY,
-	IVFPQ_WANTED_FAILED,		/* may be asked for again from `retry_at` on */
-	IVFPQ_WANTED_EVICTED		/* was ready; gpuvecd gave it up */
-} IvfpqWantedState;
+	IVFPQ_REQUEST_FREE,			/* the slot is not used */
+	IVFPQ_REQUEST_WAITING,		/* to be loaded */
+	IVFPQ_REQUEST_LOADING,		/* a loader is at it */
+	IVFPQ_REQUEST_READY,
+	IVFPQ_REQUEST_FAILED,		/* may be asked for again from `retry_at` on */
+	IVFPQ_REQUEST_EVICTED		/* was ready; gpuvecd gave it up */
+} IvfpqMirrorRequestState;
 
-typedef struct IvfpqWanted
+typedef struct IvfpqMirrorRequest
 {
 	GvMirrorKey key;
-	IvfpqWantedState state;
+	IvfpqMirrorRequestState state;
 	bool		catch_up;		/* it is ready and lacks something */
 	int			loader;			/* pid, while one is at it; else 0 */
 	uint64		asked;			/* ticket of the last request */
@@ -59,7 +59,7 @@ typedef struct IvfpqWanted
 	int64		postings;			/* loaded */
 	int64		expected;		/* copies to load */
 	char		error[160];		/* of the last failure; "" = none */
-} IvfpqWanted;
+} IvfpqMirrorRequest;
 
 /* Loaders that may run at the same time. */
 #define IVFPQ_MAX_LOADERS	2
@@ -121,14 +121,14 @@ typedef struct IvfpqShared
 
 	/* the rest is under `lock` */
 	LWLock	   *lock;
-	ConditionVariable changed;	/* some IvfpqWanted is done or has failed */
+	ConditionVariable changed;	/* some IvfpqMirrorRequest is done or has failed */
 	Latch	   *supervisor;		/* NULL: there is none */
 	IvfpqServerInfo server;
 	IvfpqSilence silence;		/* the last one */
 	bool		loader_connected[IVFPQ_MAX_LOADERS];	/* it got into its
 														 * database */
 	uint64		tickets;		/* the last one given out */
-	IvfpqWanted wanted[IVFPQ_NWANTED];
+	IvfpqMirrorRequest requests[IVFPQ_NREQUESTS];
 } IvfpqShared;
 
 /* state.c; NULL without preloading */

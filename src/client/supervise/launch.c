@@ -54,7 +54,7 @@ reap(void)
 			ereport(LOG,
 					(errmsg("gpuvec loader found no way into database %u",
 							slots[i].database)));
-			IvfpqWantedForgetDatabase(slots[i].database);
+			IvfpqMirrorRequestForgetDatabase(slots[i].database);
 		}
 	}
 	return any;
@@ -130,7 +130,7 @@ launch(Slot *slot, Oid database, int64 now)
 int64
 IvfpqLaunchLoaders(bool *ended)
 {
-	Oid			databases[IVFPQ_NWANTED];
+	Oid			databases[IVFPQ_NREQUESTS];
 	int64		now = IvfpqNow();
 	int64		when = PG_INT64_MAX;
 	TimestampTz time = GetCurrentTimestamp();
@@ -139,7 +139,7 @@ IvfpqLaunchLoaders(bool *ended)
 	int			n;
 
 	*ended = reap();
-	n = IvfpqWantedDue(databases, time, &next);
+	n = IvfpqMirrorRequestsDue(databases, time, &next);
 	if (next != DT_NOEND)
 		when = now + (next - time);
 	for (int i = 0; i < n; i++)

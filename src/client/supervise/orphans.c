@@ -43,6 +43,6 @@ IvfpqDropOrphans(const GvMirrorStatus *mirrors, int nmirrors,
 		if (IvfpqChannelExchange(channel, GV_MSG_DROP, &request,
 								 sizeof(request), NULL, 0, 0) != IVFPQ_SERVED)
 			return;
-		IvfpqWantedForget(&mirrors[i].key);
+		IvfpqMirrorRequestForget(&mirrors[i].key);
 	}
 }

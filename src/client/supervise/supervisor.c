@@ -239,7 +239,7 @@ meet_server(const GvWelcome *welcome)
 	strlcpy(self.info.engine, welcome->engine, sizeof(self.info.engine));
 	pg_atomic_write_u32(&ivfpq_shared->has_card, has_seen_card());
 	pg_atomic_write_u64(&ivfpq_shared->instance, welcome->instance);
-	IvfpqWantedRestart();
+	IvfpqMirrorRequestsRestart();
 	set_state(IVFPQ_STATE_UP);
 	ereport(LOG,
 			(errmsg("gpuvecd is up, engine \"%s\"", self.info.engine)));
@@ -264,7 +264,7 @@ ask_status(IvfpqChannel *channel, GvStatusReply *told)
 	if (pg_atomic_read_u64(&ivfpq_shared->instance) != status.instance)
 		meet_server(&channel->welcome);
 	IvfpqSharedSetServer(&self.info);
-	IvfpqWantedPrune(mirrors, status.nmirrors, then);
+	IvfpqMirrorRequestsPrune(mirrors, status.nmirrors, then);
 	IvfpqDropOrphans(mirrors, status.nmirrors, PING_US);
 	return IVFPQ_SERVED;
 }
