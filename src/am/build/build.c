@@ -125,15 +125,15 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 static double
 scan_table(IvfpqBuild *build)
 {
-	IvfpqTeam  *team = &build->team;
-	ParallelTableScanDesc shared = IvfpqTeamMemory(team, IVFPQ_TEAM_SCAN);
+	IvfpqParallel  *parallel = &build->parallel;
+	ParallelTableScanDesc shared = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SCAN);
 	TableScanDesc scan = NULL;
 	double		rows;
 
 	if (shared != NULL)
 		scan = table_beginscan_parallel(build->heap, shared);
 	rows = table_index_build_scan(build->heap, build->index, build->indexInfo,
-								  true, team->me == 0, assign_callback, build,
+								  true, parallel->me == 0, assign_callback, build,
 								  scan);
 	IvfpqPlacerFlush(&build->load.placer);
 	return rows;
@@ -146,21 +146,21 @@ scan_table(IvfpqBuild *build)
 static void
 place_rows(IvfpqBuild *build)
 {
-	IvfpqTeam  *team = &build->team;
-	IvfpqSharing *sharing = IvfpqTeamMemory(team, IVFPQ_TEAM_SHARING);
+	IvfpqParallel  *parallel = &build->parallel;
+	IvfpqSharing *sharing = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING);
 
 	build->heap_tuples = scan_table(build);
 	if (sharing == NULL)
 		return;
-	if (IvfpqTeamGather(team))
+	if (IvfpqParallelEndPhase(parallel))
 	{
-		uint64		done = pg_atomic_read_u64(&team->shared->done);
-		ParallelTableScanDesc scan = IvfpqTeamMemory(team, IVFPQ_TEAM_SCAN);
+		uint64		done = pg_atomic_read_u64(&parallel->shared->done);
+		ParallelTableScanDesc scan = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SCAN);
 
 		if (IvfpqSharingRecover(sharing) && scan != NULL)
 			table_parallelscan_reinitialize(build->heap, scan);
-		IvfpqTeamRelease(team);
-		IvfpqTeamDone(team, done);
+		IvfpqParallelStartPhase(parallel);
+		IvfpqParallelProgress(parallel, done);
 	}
 	if (sharing->recovering)
 		(void) scan_table(build);
@@ -170,10 +170,10 @@ place_rows(IvfpqBuild *build)
 static void
 log_pages(IvfpqBuild *build)
 {
-	int64		npages = build->team.shared->npages;
+	int64		npages = build->parallel.shared->npages;
 	int64		piece;
 
-	while (IvfpqTeamTake(&build->team, (npages + LOG_PAGES - 1) / LOG_PAGES,
+	while (IvfpqParallelNext(&build->parallel, (npages + LOG_PAGES - 1) / LOG_PAGES,
 						 &piece))
 		IvfpqLogBuild(build->index, (BlockNumber) (piece * LOG_PAGES),
 					  (BlockNumber) Min((piece + 1) * LOG_PAGES, npages));
@@ -183,17 +183,17 @@ log_pages(IvfpqBuild *build)
 static void
 report(IvfpqBuild *build)
 {
-	IvfpqTeamShared *team = build->team.shared;
+	IvfpqParallelShared *parallel = build->parallel.shared;
 
-	SpinLockAcquire(&team->mutex);
-	team->heap_tuples += build->heap_tuples;
-	team->broken_hot_chain |= build->indexInfo->ii_BrokenHotChain;
-	SpinLockRelease(&team->mutex);
-	if (build->team.me > 0 && build->nmismatched > 0)
+	SpinLockAcquire(&parallel->mutex);
+	parallel->heap_tuples += build->heap_tuples;
+	parallel->broken_hot_chain |= build->indexInfo->ii_BrokenHotChain;
+	SpinLockRelease(&parallel->mutex);
+	if (build->parallel.me > 0 && build->nmismatched > 0)
 	{
 		IvfpqTempFile file;
 
-		IvfpqTempFileBegin(&file, &build->team, "odd", 1);
+		IvfpqTempFileBegin(&file, &build->parallel, "odd", 1);
 		IvfpqTempFilePut(&file, 0, build->mismatched_ids,
 						 build->nmismatched * sizeof(uint64));
 		IvfpqTempFileDone(&file);
@@ -204,13 +204,13 @@ report(IvfpqBuild *build)
 static void
 take_reports(IvfpqBuild *build)
 {
-	IvfpqTeamShared *team = build->team.shared;
+	IvfpqParallelShared *parallel = build->parallel.shared;
 	IvfpqTempFile files;
 
-	build->heap_tuples = team->heap_tuples;
-	build->indexInfo->ii_BrokenHotChain = team->broken_hot_chain;
-	IvfpqTempFileBegin(&files, &build->team, "odd", 1);
-	for (int from = 1; from < team->size; from++)
+	build->heap_tuples = parallel->heap_tuples;
+	build->indexInfo->ii_BrokenHotChain = parallel->broken_hot_chain;
+	IvfpqTempFileBegin(&files, &build->parallel, "odd", 1);
+	for (int from = 1; from < parallel->size; from++)
 	{
 		BufFile    *file = IvfpqTempFileOpen(&files, 0, from);
 		uint64		id;
@@ -235,20 +235,20 @@ take_reports(IvfpqBuild *build)
 void
 IvfpqBuildWork(IvfpqBuild *build)
 {
-	IvfpqTeam  *team = &build->team;
+	IvfpqParallel  *parallel = &build->parallel;
 	Relation	index = build->index;
 
-	IvfpqBulkLoadBegin(&build->load, index, &build->training, team,
+	IvfpqBulkLoadBegin(&build->load, index, &build->training, parallel,
 					   &build->meta, false);
 	place_rows(build);
 	report(build);
 	IvfpqBulkLoadWrite(&build->load, index, &build->meta, false);
-	if (IvfpqTeamGather(team))
+	if (IvfpqParallelEndPhase(parallel))
 	{
 		IvfpqBulkLoadFinish(&build->load, index, &build->meta, false);
 		IvfpqMetaRewrite(index, &build->meta);
-		team->shared->npages = RelationGetNumberOfBlocks(index);
-		IvfpqTeamRelease(team);
+		parallel->shared->npages = RelationGetNumberOfBlocks(index);
+		IvfpqParallelStartPhase(parallel);
 	}
 	else
 		IvfpqBulkLoadHelp(&build->load, index);
@@ -263,16 +263,16 @@ IvfpqBuildWork(IvfpqBuild *build)
 static Snapshot
 share_build(IvfpqBuild *build)
 {
-	IvfpqTeam  *team = &build->team;
+	IvfpqParallel  *parallel = &build->parallel;
 	IvfpqBuilder *builder = build->training.builder;
 	Snapshot	snapshot = SnapshotAny;
 
-	if (team->parallel)
+	if (parallel->has_workers)
 	{
 		if (build->indexInfo->ii_Concurrent)
 			snapshot = RegisterSnapshot(GetTransactionSnapshot());
 		table_parallelscan_initialize(build->heap,
-									  IvfpqTeamAlloc(team, IVFPQ_TEAM_SCAN,
+									  IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SCAN,
 													 table_parallelscan_estimate(build->heap,
 																				 snapshot)),
 									  snapshot);
@@ -282,11 +282,11 @@ share_build(IvfpqBuild *build)
 		/* keys are known to the pass over the table, which then sends all */
 		if (build->keys.nkeys > 0)
 			IvfpqBuilderSampled(builder, 0);
-		IvfpqSharingInit(IvfpqTeamAlloc(team, IVFPQ_TEAM_SHARING,
+		IvfpqSharingInit(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SHARING,
 										IvfpqSharingSize(builder)), builder);
-		IvfpqTeamFree(team, IVFPQ_TEAM_SAMPLE);
+		IvfpqParallelFree(parallel, IVFPQ_PARALLEL_SAMPLE);
 	}
-	IvfpqBulkLoadPrepare(team, &build->training);
+	IvfpqBulkLoadPrepare(parallel, &build->training);
 	return snapshot;
 }
 
@@ -301,13 +301,13 @@ build_trained(IvfpqBuild *build)
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
 								 (int64) build->training.rows);
 	snapshot = share_build(build);
-	IvfpqTeamStart(&build->team, IVFPQ_JOB_BUILD);
+	IvfpqParallelStartJob(&build->parallel, IVFPQ_JOB_BUILD);
 	IvfpqBuildWork(build);
-	(void) IvfpqTeamGather(&build->team);
+	(void) IvfpqParallelEndPhase(&build->parallel);
 	take_reports(build);
 	if (IsMVCCSnapshot(snapshot))
 		UnregisterSnapshot(snapshot);
-	IvfpqTeamEnd(&build->team);
+	IvfpqParallelEnd(&build->parallel);
 
 	for (int64 i = 0; i < build->nmismatched; i++)
 	{
@@ -424,7 +424,7 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 	IvfpqRenewExpressions(indexInfo, index);
 	oldcontext = MemoryContextSwitchTo(context);
 	IvfpqBuildInit(&build);
-	IvfpqTrain(&build.training, &build.team, heap, index, indexInfo,
+	IvfpqTrain(&build.training, &build.parallel, heap, index, indexInfo,
 			   &build.type, build.meta.dims, false);
 	if (build.meta.dims == 0 && build.training.gv.dims > 0)
 	{

@@ -24,19 +24,19 @@ help_to_read(IvfpqBuild *build, IvfpqJob job)
 	.indexInfo = build->indexInfo};
 
 	if (job == IVFPQ_JOB_SEND)
-		IvfpqSendHelp(&reader, &build->team);
+		IvfpqSendHelp(&reader, &build->parallel);
 	else
-		IvfpqClusterHelp(&reader, &build->team);
+		IvfpqClusterHelp(&reader, &build->parallel);
 }
 
 /* Rows of the table go to lists, and what comes after that. */
 static void
 help_to_build(IvfpqBuild *build)
 {
-	IvfpqSharing *sharing = IvfpqTeamMemory(&build->team,
-											IVFPQ_TEAM_SHARING);
+	IvfpqSharing *sharing = IvfpqParallelMemory(&build->parallel,
+											IVFPQ_PARALLEL_SHARING);
 
-	IvfpqTrainingOpen(&build->training, &build->team);
+	IvfpqTrainingOpen(&build->training, &build->parallel);
 	if (sharing != NULL)
 		build->training.builder = IvfpqBuilderJoin(&sharing->ticket, sharing);
 	IvfpqBuildWork(build);
@@ -54,8 +54,8 @@ work(IvfpqBuild *build)
 
 	for (;;)
 	{
-		(void) IvfpqTeamGather(&build->team);
-		job = build->team.shared->job;
+		(void) IvfpqParallelEndPhase(&build->parallel);
+		job = build->parallel.shared->job;
 		if (job == IVFPQ_JOB_END)
 			break;
 		if (job == IVFPQ_JOB_BUILD)
@@ -80,12 +80,12 @@ void
 IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
 {
 	IvfpqBuild	build = {0};
-	const IvfpqTeamShared *shared;
+	const IvfpqParallelShared *shared;
 	LOCKMODE	heap_lock = ShareLock;
 	LOCKMODE	index_lock = AccessExclusiveLock;
 
-	IvfpqTeamJoin(&build.team, seg, toc);
-	shared = build.team.shared;
+	IvfpqParallelAttach(&build.parallel, seg, toc);
+	shared = build.parallel.shared;
 	if (shared->in_place)
 		heap_lock = index_lock = AccessShareLock;
 	else if (shared->concurrent)
@@ -110,5 +110,5 @@ IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
 	IvfpqSnapshotTake();
 	index_close(build.index, index_lock);
 	table_close(build.heap, heap_lock);
-	IvfpqTeamLeave(&build.team, toc);
+	IvfpqParallelDetach(&build.parallel, toc);
 }

@@ -51,7 +51,7 @@ write_record(IvfpqBulkLoad *load, const GvEncoded *encoded, int i, uint64 id)
 static void
 put_posting(IvfpqBulkLoad *load, uint32 list, const IvfpqPosting *posting)
 {
-	if (load->team->parallel)
+	if (load->parallel->has_workers)
 	{
 		IvfpqStorePosting(&load->form, load->item, list, posting);
 		IvfpqTempFilePut(&load->ranges,
@@ -92,7 +92,7 @@ take_rows(void *arg, const uint64 *ids, const IvfpqKeyAbbrevs *keys,
 			put_posting(load, encoded->lists[at], &posting);
 		}
 	}
-	IvfpqTeamDone(load->team, n);
+	IvfpqParallelProgress(load->parallel, n);
 }
 
 /*
@@ -107,7 +107,7 @@ postings_limit(const IvfpqBulkLoad *load)
 	Size		used = (Size) training->nlists * training->gv.dims *
 	sizeof(float);
 	Size		limit = IvfpqMemoryLimit();
-	Size		part = limit > used ? (limit - used) / load->team->shared->nparts : 0;
+	Size		part = limit > used ? (limit - used) / load->parallel->shared->nparts : 0;
 
 	used = gv_groups_bytes(&tree);
 	return part > used ? part - used : 0;
@@ -115,11 +115,11 @@ postings_limit(const IvfpqBulkLoad *load)
 
 /* The leader, before all begin: entries of the directory. */
 void
-IvfpqBulkLoadPrepare(IvfpqTeam *team, const IvfpqTraining *training)
+IvfpqBulkLoadPrepare(IvfpqParallel *parallel, const IvfpqTraining *training)
 {
 	Size		bytes = training->nlists * sizeof(IvfpqDirEntry);
 
-	memset(IvfpqTeamAlloc(team, IVFPQ_TEAM_ENTRIES, bytes), 0, bytes);
+	memset(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_ENTRIES, bytes), 0, bytes);
 }
 
 /*
@@ -130,7 +130,7 @@ IvfpqBulkLoadPrepare(IvfpqTeam *team, const IvfpqTraining *training)
  */
 void
 IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
-				   const IvfpqTraining *training, IvfpqTeam *team,
+				   const IvfpqTraining *training, IvfpqParallel *parallel,
 				   const IvfpqMetaData *meta, bool log)
 {
 	int			dims = training->gv.dims;
@@ -141,17 +141,17 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 	(void) IvfpqKeyFormGet(meta, &keys);
 	IvfpqStoredInit(&load->form, gv_code_bytes(training->gv.m), &keys);
 	load->training = training;
-	load->team = team;
+	load->parallel = parallel;
 	if (refine != IVFPQ_REFINE_NONE)
 	{
 		load->record = IvfpqRecordAlloc(refine, dims);
 		IvfpqRecordBuilderInit(&load->refine, index,
 							   IvfpqRecordCodeBytes(refine, dims), log);
 	}
-	if (team->parallel)
+	if (parallel->has_workers)
 	{
-		IvfpqTempFileBegin(&load->ranges, team, "copies",
-						   Min(RANGES_EACH * team->shared->nparts,
+		IvfpqTempFileBegin(&load->ranges, parallel, "copies",
+						   Min(RANGES_EACH * parallel->shared->nparts,
 							   training->nlists));
 		load->item = palloc(load->form.bytes);
 	}
@@ -165,8 +165,8 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 												  training->held_out,
 												  training->query_ids,
 												  training->depth);
-	IvfpqPlacerBegin(&load->placer, index, training, team->shared->nparts,
-					 IvfpqTeamMemory(team, IVFPQ_TEAM_SHARING),
+	IvfpqPlacerBegin(&load->placer, index, training, parallel->shared->nparts,
+					 IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING),
 					 load->calibration, refine, take_rows, load);
 }
 
@@ -207,21 +207,21 @@ IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
 static void
 finish_rows(IvfpqBulkLoad *load, Relation index)
 {
-	IvfpqTeam  *team = load->team;
+	IvfpqParallel  *parallel = load->parallel;
 	IvfpqBuilder *builder = IvfpqPlacerEnd(&load->placer);
 
 	if (load->record != NULL)
-		IvfpqRecordBuilderFinish(&load->refine, &team->shared->refine_head);
-	if (team->parallel)
+		IvfpqRecordBuilderFinish(&load->refine, &parallel->shared->refine_head);
+	if (parallel->has_workers)
 		IvfpqTempFileDone(&load->ranges);
 	if (load->calibration)
 		IvfpqCalibrationFlush(load->calibration);
-	if (load->calibration && team->parallel)
-		IvfpqGroundTruthExport(load->calibration, team);
-	pg_atomic_fetch_add_u64(&team->shared->npostings, load->npostings);
+	if (load->calibration && parallel->has_workers)
+		IvfpqGroundTruthExport(load->calibration, parallel);
+	pg_atomic_fetch_add_u64(&parallel->shared->npostings, load->npostings);
 	IvfpqTrialJoin(&load->trial, index,
 				   load->calibration ? builder : NULL,
-				   IvfpqTeamMemory(team, IVFPQ_TEAM_SHARING),
+				   IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING),
 				   gv_code_bytes(load->training->gv.m));
 }
 
@@ -231,12 +231,12 @@ write_model(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 			bool shared)
 {
 	const IvfpqTraining *training = load->training;
-	IvfpqTeamShared *team = load->team->shared;
+	IvfpqParallelShared *parallel = load->parallel->shared;
 	int			dims = training->gv.dims;
 	GvTree		tree = IvfpqTree(training);
 
-	load->rows = (int64) pg_atomic_read_u64(&team->done);
-	meta->refine_head = pg_atomic_read_u32(&team->refine_head);
+	load->rows = (int64) pg_atomic_read_u64(&parallel->done);
+	meta->refine_head = pg_atomic_read_u32(&parallel->refine_head);
 	meta->dims = dims;
 	meta->pq_dim = training->gv.m;
 	meta->nlists = training->nlists;
@@ -268,18 +268,18 @@ static void
 begin_writing(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 			  bool shared)
 {
-	IvfpqTeamShared *team = load->team->shared;
+	IvfpqParallelShared *parallel = load->parallel->shared;
 
-	if (load->calibration && load->team->parallel)
-		IvfpqGroundTruthImport(load->calibration, load->team);
+	if (load->calibration && load->parallel->has_workers)
+		IvfpqGroundTruthImport(load->calibration, load->parallel);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_WRITING);
 	write_model(load, index, meta, shared);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
 								 load->rows);
 	IvfpqTrialAgree(&load->trial);
-	IvfpqTrialBegin(&load->trial, pg_atomic_read_u64(&team->npostings));
-	team->meta = *meta;
+	IvfpqTrialBegin(&load->trial, pg_atomic_read_u64(&parallel->npostings));
+	parallel->meta = *meta;
 }
 
 /* The next copy for the pages, and for the trial. */
@@ -299,8 +299,8 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 {
 	IvfpqPostings *postings = &load->postings;
 	const uint32 *counts = postings->counts;
-	IvfpqDirEntry *entries = IvfpqTeamMemory(load->team,
-											  IVFPQ_TEAM_ENTRIES);
+	IvfpqDirEntry *entries = IvfpqParallelMemory(load->parallel,
+											  IVFPQ_PARALLEL_ENTRIES);
 	IvfpqWriter writer;
 
 	IvfpqPostingsSort(postings);
@@ -312,7 +312,7 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 		IvfpqTrialList(&load->trial, first + i, counts[i]);
 		IvfpqWriterList(&writer, first + i, counts[i], next_posting, load,
 						&entries[first + i]);
-		IvfpqTeamDone(load->team, entries[first + i].nfirst);
+		IvfpqParallelProgress(load->parallel, entries[first + i].nfirst);
 	}
 	IvfpqWriterFinish(&writer);
 	IvfpqPostingsEnd(postings);
@@ -322,7 +322,7 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 static void
 gather_range(IvfpqBulkLoad *load, int range, int first)
 {
-	for (int from = 0; from < load->team->shared->size; from++)
+	for (int from = 0; from < load->parallel->shared->size; from++)
 	{
 		BufFile    *file = IvfpqTempFileOpen(&load->ranges, range, from);
 
@@ -355,7 +355,7 @@ write_ranges(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
 	int64		range;
 
-	while (IvfpqTeamTake(load->team, ranges->nranges, &range))
+	while (IvfpqParallelNext(load->parallel, ranges->nranges, &range))
 	{
 		int			first = IvfpqTempFileFirst(ranges, (int) range, nlists);
 		int			end = IvfpqTempFileFirst(ranges, (int) range + 1, nlists);
@@ -380,18 +380,18 @@ void
 IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 				   bool shared)
 {
-	IvfpqTeam  *team = load->team;
+	IvfpqParallel  *parallel = load->parallel;
 
 	finish_rows(load, index);
-	if (IvfpqTeamGather(team))
+	if (IvfpqParallelEndPhase(parallel))
 	{
 		begin_writing(load, index, meta, shared);
-		IvfpqTeamRelease(team);
+		IvfpqParallelStartPhase(parallel);
 	}
-	*meta = team->shared->meta;
+	*meta = parallel->shared->meta;
 	/* the leader may not have been able to begin it */
 	IvfpqTrialAgree(&load->trial);
-	if (team->parallel)
+	if (parallel->has_workers)
 		write_ranges(load, index, meta, shared);
 	else
 		write_lists(load, index, meta, 0, shared);
@@ -408,14 +408,14 @@ IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 					bool shared)
 {
 	IvfpqDirectoryWrite(index, meta,
-						IvfpqTeamMemory(load->team, IVFPQ_TEAM_ENTRIES),
+						IvfpqParallelMemory(load->parallel, IVFPQ_PARALLEL_ENTRIES),
 						shared);
 	IvfpqTrialAgree(&load->trial);
 	if (load->calibration)
 	{
 		meta->rows_at_calibration = load->rows;
 		IvfpqCalibrationRun(load->calibration, index, meta, &load->trial,
-							load->team);
+							load->parallel);
 	}
 	if (load->placer.builder)
 		IvfpqBuilderEnd(load->placer.builder);
@@ -425,8 +425,8 @@ IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 void
 IvfpqBulkLoadHelp(IvfpqBulkLoad *load, Relation index)
 {
-	if (load->team->shared->grid_spec.nqueries == 0)
+	if (load->parallel->shared->grid_spec.nqueries == 0)
 		return;
-	IvfpqGroundTruthImport(load->calibration, load->team);
-	IvfpqRecallGridHelp(load->calibration, index, load->team);
+	IvfpqGroundTruthImport(load->calibration, load->parallel);
+	IvfpqRecallGridHelp(load->calibration, index, load->parallel);
 }

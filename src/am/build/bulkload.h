@@ -24,7 +24,7 @@ typedef enum IvfpqRowUse
 typedef struct IvfpqBulkLoad
 {
 	const IvfpqTraining *training;
-	IvfpqTeam  *team;
+	IvfpqParallel  *parallel;
 	int64		rows;			/* that all have placed, once they have */
 	IvfpqStoredForm form;		/* of copies on their way */
 	IvfpqPlacer placer;
@@ -41,10 +41,10 @@ typedef struct IvfpqBulkLoad
 	IvfpqRecordBuilder refine;
 } IvfpqBulkLoad;
 
-extern void IvfpqBulkLoadPrepare(IvfpqTeam *team,
+extern void IvfpqBulkLoadPrepare(IvfpqParallel *parallel,
 								 const IvfpqTraining *training);
 extern void IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
-							   const IvfpqTraining *training, IvfpqTeam *team,
+							   const IvfpqTraining *training, IvfpqParallel *parallel,
 							   const IvfpqMetaData *meta, bool log);
 extern IvfpqRowUse IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id);
 extern void IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,

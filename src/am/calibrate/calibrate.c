@@ -470,7 +470,7 @@ measure_later_level(IvfpqRecallGrid *grid, IvfpqTrial *trial, int level,
  */
 void
 IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
-					IvfpqMetaData *meta, IvfpqTrial *trial, IvfpqTeam *team)
+					IvfpqMetaData *meta, IvfpqTrial *trial, IvfpqParallel *parallel)
 {
 	IvfpqModel *model = IvfpqModelLoad(index, meta);
 	TimestampTz begun = GetCurrentTimestamp();
@@ -488,7 +488,7 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	memset(meta->targets, 0, sizeof(meta->targets));
 	meta->calibrated_depths = depths_for(meta->rows_at_calibration);
 
-	grid = IvfpqRecallGridBegin(calibration, index, model, team);
+	grid = IvfpqRecallGridBegin(calibration, index, model, parallel);
 	measure_first_level(grid, trial, meta);
 	deeper = GetCurrentTimestamp();
 	for (int level = 1; level < IVFPQ_LEVELS; level++)

@@ -109,11 +109,11 @@ extern void IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration,
 								  int level, int q, IvfpqGroundTruth *ground_truth);
 extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 								IvfpqMetaData *meta, IvfpqTrial *trial,
-								IvfpqTeam *team);
+								IvfpqParallel *parallel);
 
 /* truth.c: true neighbors, of all participants */
-extern void IvfpqGroundTruthExport(IvfpqCalibration *calibration, IvfpqTeam *team);
-extern void IvfpqGroundTruthImport(IvfpqCalibration *calibration, IvfpqTeam *team);
+extern void IvfpqGroundTruthExport(IvfpqCalibration *calibration, IvfpqParallel *parallel);
+extern void IvfpqGroundTruthImport(IvfpqCalibration *calibration, IvfpqParallel *parallel);
 
 /* breadth.c */
 extern double IvfpqFindCoarseFraction(const IvfpqCalibration *calibration,

@@ -281,7 +281,7 @@ measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
 	Size		bytes = grid->nsteps * sizeof(IvfpqFound);
 	int64		taken;
 
-	while (IvfpqTeamTake(grid->team, grid->spec.nqueries, &taken))
+	while (IvfpqParallelNext(grid->parallel, grid->spec.nqueries, &taken))
 	{
 		int			q = (int) taken;
 
@@ -304,7 +304,7 @@ take_found(IvfpqRecallGrid *grid, int from)
 	BufFile    *file;
 	int			q;
 
-	IvfpqTempFileBegin(&files, grid->team, "found", 1);
+	IvfpqTempFileBegin(&files, grid->parallel, "found", 1);
 	file = IvfpqTempFileOpen(&files, 0, from);
 	if (file == NULL)
 		return;
@@ -319,12 +319,12 @@ take_found(IvfpqRecallGrid *grid, int from)
 /* Begin; memory from the current context. */
 IvfpqRecallGrid *
 IvfpqRecallGridBegin(IvfpqCalibration *calibration, Relation index,
-				 const IvfpqModel *model, IvfpqTeam *team)
+				 const IvfpqModel *model, IvfpqParallel *parallel)
 {
 	IvfpqRecallGrid *grid = palloc0(sizeof(IvfpqRecallGrid));
 
 	grid->calibration = calibration;
-	grid->team = team;
+	grid->parallel = parallel;
 	grid->ground_truth = palloc(sizeof(IvfpqGroundTruth));
 	grid->tmp = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq calibration query",
@@ -347,20 +347,20 @@ void
 IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqTrial *trial,
 				 const IvfpqGridSpec *spec)
 {
-	IvfpqTeamShared *team = grid->team->shared;
+	IvfpqParallelShared *parallel = grid->parallel->shared;
 
 	make_grid(grid, spec);
 	if (measure_remote(grid, trial, spec->nqueries))
 		return;
 
-	team->meta = grid->search.model->meta;
-	team->grid_spec = *spec;
-	IvfpqTeamRelease(grid->team);
+	parallel->meta = grid->search.model->meta;
+	parallel->grid_spec = *spec;
+	IvfpqParallelStartPhase(grid->parallel);
 	measure_local(grid, NULL);
-	(void) IvfpqTeamGather(grid->team);
-	for (int from = 1; from < team->size; from++)
+	(void) IvfpqParallelEndPhase(grid->parallel);
+	for (int from = 1; from < parallel->size; from++)
 		take_found(grid, from);
-	team->grid_spec.nqueries = 0;
+	parallel->grid_spec.nqueries = 0;
 }
 
 /*
@@ -369,20 +369,20 @@ IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqTrial *trial,
  */
 void
 IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
-				IvfpqTeam *team)
+				IvfpqParallel *parallel)
 {
-	const IvfpqModel *model = IvfpqModelLoad(index, &team->shared->meta);
-	IvfpqRecallGrid *grid = IvfpqRecallGridBegin(calibration, index, model, team);
+	const IvfpqModel *model = IvfpqModelLoad(index, &parallel->shared->meta);
+	IvfpqRecallGrid *grid = IvfpqRecallGridBegin(calibration, index, model, parallel);
 	IvfpqTempFile file;
 
 	IvfpqCalibrationSettle(calibration);
-	while (team->shared->grid_spec.nqueries > 0)
+	while (parallel->shared->grid_spec.nqueries > 0)
 	{
-		make_grid(grid, &team->shared->grid_spec);
-		IvfpqTempFileBegin(&file, team, "found", 1);
+		make_grid(grid, &parallel->shared->grid_spec);
+		IvfpqTempFileBegin(&file, parallel, "found", 1);
 		measure_local(grid, &file);
 		IvfpqTempFileDone(&file);
-		(void) IvfpqTeamGather(team);
+		(void) IvfpqParallelEndPhase(parallel);
 		IvfpqTempFileEnd(&file);
 	}
 	IvfpqRecallGridEnd(grid);

@@ -23,7 +23,7 @@ typedef struct IvfpqFound
 typedef struct IvfpqRecallGrid
 {
 	IvfpqCalibration *calibration;
-	IvfpqTeam  *team;
+	IvfpqParallel  *parallel;
 	IvfpqSearch search;
 	MemoryContext tmp;			/* reset after every query */
 	IvfpqGridSpec	spec;			/* which the ladder is laid for */
@@ -42,11 +42,11 @@ typedef struct IvfpqRecallGrid
 /* ladder.c */
 extern IvfpqRecallGrid *IvfpqRecallGridBegin(IvfpqCalibration *calibration,
 									 Relation index, const IvfpqModel *model,
-									 IvfpqTeam *team);
+									 IvfpqParallel *parallel);
 extern void IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqTrial *trial,
 							 const IvfpqGridSpec *spec);
 extern void IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
-							IvfpqTeam *team);
+							IvfpqParallel *parallel);
 extern void IvfpqRecallGridEnd(IvfpqRecallGrid *grid);
 
 /* cheapest.c */

@@ -227,7 +227,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	IvfpqType	type;
 	IvfpqSample sample = {.type = &type};
 	Pass		pass = {.type = &type, .model = model};
-	IvfpqTeam	team;
+	IvfpqParallel	parallel;
 	float	   *held_out = NULL;
 	int			depth = IVFPQ_GROUND_TRUTH_ROWS + 1;
 	int			n;
@@ -257,9 +257,9 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 		return false;
 	model->meta.rows_at_calibration = pass.rows;
 	model->meta.targets_for = given ? IVFPQ_FOR_QUERIES : IVFPQ_FOR_ROWS;
-	IvfpqTeamAlone(&team);
+	IvfpqParallelInitSerial(&parallel);
 	IvfpqSnapshotDrop();
-	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL, &team);
+	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL, &parallel);
 	IvfpqSnapshotTake();
 	return IvfpqMetaCalibrate(index, &model->meta);
 }

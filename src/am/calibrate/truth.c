@@ -19,11 +19,11 @@ put_heap(IvfpqTempFile *file, GvTopK *heap)
 
 /* Write what was found here, for other participants. */
 void
-IvfpqGroundTruthExport(IvfpqCalibration *calibration, IvfpqTeam *team)
+IvfpqGroundTruthExport(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 {
 	IvfpqTempFile file;
 
-	IvfpqTempFileBegin(&file, team, "truth", 1);
+	IvfpqTempFileBegin(&file, parallel, "truth", 1);
 	for (int level = 0; level < IVFPQ_LEVELS; level++)
 		for (int q = 0; q < IvfpqLevelQueries(calibration, level); q++)
 			put_heap(&file, &calibration->ground_truth[level][q]);
@@ -52,16 +52,16 @@ take_heap(BufFile *file, GvTopK *heap)
 
 /* Take what all others have found. */
 void
-IvfpqGroundTruthImport(IvfpqCalibration *calibration, IvfpqTeam *team)
+IvfpqGroundTruthImport(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 {
 	IvfpqTempFile files;
 
-	IvfpqTempFileBegin(&files, team, "truth", 1);
-	for (int from = 0; from < team->shared->size; from++)
+	IvfpqTempFileBegin(&files, parallel, "truth", 1);
+	for (int from = 0; from < parallel->shared->size; from++)
 	{
 		BufFile    *file;
 
-		if (from == team->me)
+		if (from == parallel->me)
 			continue;
 		file = IvfpqTempFileOpen(&files, 0, from);
 		if (file == NULL)

@@ -51,7 +51,7 @@ typedef struct InPlace
 	IvfpqKeys	keys;
 	IvfpqMetaData meta;
 	IvfpqTraining training;
-	IvfpqTeam	team;			/* trains; after that the leader is alone */
+	IvfpqParallel	parallel;			/* trains; after that the leader is alone */
 	IvfpqBulkLoad load;
 	IvfpqFrozen	frozen;
 	IvfpqRerank rows;			/* fetches them */
@@ -138,9 +138,9 @@ assign_rows(InPlace *state)
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_ASSIGNING);
 	begin_rows(state);
-	IvfpqBulkLoadPrepare(&state->team, &state->training);
+	IvfpqBulkLoadPrepare(&state->parallel, &state->training);
 	IvfpqBulkLoadBegin(&state->load, state->index, &state->training,
-					   &state->team, &state->meta, true);
+					   &state->parallel, &state->meta, true);
 	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);
@@ -277,14 +277,14 @@ IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 	indexInfo->ii_Concurrent = true;	/* rows as a snapshot sees them */
 	IvfpqTypeInit(&state.type, index);
 	IvfpqKeysInit(&state.keys, index);
-	IvfpqTrain(&state.training, &state.team, heap, index, indexInfo,
+	IvfpqTrain(&state.training, &state.parallel, heap, index, indexInfo,
 			   &state.type, settle_dims(heap, index), true);
-	IvfpqTeamDismiss(&state.team);
+	IvfpqParallelEndWorkers(&state.parallel);
 	check_snapshot(index, &state.training);
 	IvfpqSnapshotDrop();
 	if (state.training.nlists > 0)
 		write_and_publish(&state);
-	IvfpqTeamEnd(&state.team);
+	IvfpqParallelEnd(&state.parallel);
 	IvfpqSnapshotTake();
 
 	result->trained = state.meta.nlists > 0;

@@ -16,7 +16,7 @@
 
 /* Nothing has been done. */
 void
-IvfpqTeamInit(IvfpqTeamShared *shared)
+IvfpqParallelInit(IvfpqParallelShared *shared)
 {
 	memset(shared, 0, sizeof(*shared));
 	ConditionVariableInit(&shared->changed);
@@ -29,56 +29,56 @@ IvfpqTeamInit(IvfpqTeamShared *shared)
 
 /* A leader without workers; memory from the current context. */
 void
-IvfpqTeamAlone(IvfpqTeam *team)
+IvfpqParallelInitSerial(IvfpqParallel *parallel)
 {
-	memset(team, 0, sizeof(*team));
-	team->shared = palloc(sizeof(IvfpqTeamShared));
-	IvfpqTeamInit(team->shared);
-	team->shared->size = 1;
-	team->shared->nparts = 1;
+	memset(parallel, 0, sizeof(*parallel));
+	parallel->shared = palloc(sizeof(IvfpqParallelShared));
+	IvfpqParallelInit(parallel->shared);
+	parallel->shared->size = 1;
+	parallel->shared->nparts = 1;
 }
 
 /* Show progress of all; views show the leader's numbers only. */
 static void
-show_progress(IvfpqTeam *team)
+show_progress(IvfpqParallel *parallel)
 {
-	if (team->me == 0)
+	if (parallel->me == 0)
 		pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE,
-									 pg_atomic_read_u64(&team->shared->done));
+									 pg_atomic_read_u64(&parallel->shared->done));
 }
 
 /* So many rows more are done. */
 void
-IvfpqTeamDone(IvfpqTeam *team, int64 n)
+IvfpqParallelProgress(IvfpqParallel *parallel, int64 n)
 {
-	pg_atomic_fetch_add_u64(&team->shared->done, n);
-	show_progress(team);
+	pg_atomic_fetch_add_u64(&parallel->shared->done, n);
+	show_progress(parallel);
 }
 
 /* Arrive; returns the round. */
 static int
-arrive(IvfpqTeamShared *shared)
+arrive(IvfpqParallelShared *shared)
 {
-	int			round;
+	int			phase;
 
 	SpinLockAcquire(&shared->mutex);
 	shared->narrived++;
-	round = shared->round;
+	phase = shared->phase;
 	SpinLockRelease(&shared->mutex);
 	ConditionVariableBroadcast(&shared->changed);
-	return round;
+	return phase;
 }
 
 /* Have all arrived; or, for a worker, has the leader let go? */
 static bool
-is_over(IvfpqTeam *team, int round)
+is_over(IvfpqParallel *parallel, int phase)
 {
-	IvfpqTeamShared *shared = team->shared;
+	IvfpqParallelShared *shared = parallel->shared;
 	bool		over;
 
 	SpinLockAcquire(&shared->mutex);
-	over = team->me == 0 ? shared->narrived == shared->size :
-		shared->round != round;
+	over = parallel->me == 0 ? shared->narrived == shared->size :
+		shared->phase != phase;
 	SpinLockRelease(&shared->mutex);
 	return over;
 }
@@ -86,56 +86,56 @@ is_over(IvfpqTeam *team, int round)
 /*
  * A round is over for this participant.  True for the leader, once it is over
  * for all: the leader does what is to be done in between and calls
- * IvfpqTeamRelease.  False for workers, after that call.
+ * IvfpqParallelStartPhase.  False for workers, after that call.
  */
 bool
-IvfpqTeamGather(IvfpqTeam *team)
+IvfpqParallelEndPhase(IvfpqParallel *parallel)
 {
-	int			round = arrive(team->shared);
+	int			phase = arrive(parallel->shared);
 
-	if (team->parallel)
+	if (parallel->has_workers)
 	{
-		ConditionVariablePrepareToSleep(&team->shared->changed);
-		while (!is_over(team, round))
+		ConditionVariablePrepareToSleep(&parallel->shared->changed);
+		while (!is_over(parallel, phase))
 		{
-			ConditionVariableTimedSleep(&team->shared->changed,
-										team->me == 0 ? PROGRESS_MS : -1,
+			ConditionVariableTimedSleep(&parallel->shared->changed,
+										parallel->me == 0 ? PROGRESS_MS : -1,
 										WAIT_EVENT_PARALLEL_CREATE_INDEX_SCAN);
-			show_progress(team);
+			show_progress(parallel);
 		}
 		ConditionVariableCancelSleep();
 	}
-	return team->me == 0;
+	return parallel->me == 0;
 }
 
 /* The leader lets workers go on, with nothing done of the next round. */
 void
-IvfpqTeamRelease(IvfpqTeam *team)
+IvfpqParallelStartPhase(IvfpqParallel *parallel)
 {
-	IvfpqTeamShared *shared = team->shared;
+	IvfpqParallelShared *shared = parallel->shared;
 
 	pg_atomic_write_u64(&shared->done, 0);
 	pg_atomic_write_u64(&shared->next, 0);
 	SpinLockAcquire(&shared->mutex);
 	shared->narrived = 0;
-	shared->round++;
+	shared->phase++;
 	SpinLockRelease(&shared->mutex);
 	ConditionVariableBroadcast(&shared->changed);
 }
 
-/* The leader has all begin a job; IvfpqTeamGather ends it. */
+/* The leader has all begin a job; IvfpqParallelEndPhase ends it. */
 void
-IvfpqTeamStart(IvfpqTeam *team, IvfpqJob job)
+IvfpqParallelStartJob(IvfpqParallel *parallel, IvfpqJob job)
 {
-	team->shared->job = job;
-	IvfpqTeamRelease(team);
+	parallel->shared->job = job;
+	IvfpqParallelStartPhase(parallel);
 }
 
 /* A piece of this round that is still to be done; false: none is left. */
 bool
-IvfpqTeamTake(IvfpqTeam *team, int64 npieces, int64 *piece)
+IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces, int64 *piece)
 {
-	*piece = (int64) pg_atomic_fetch_add_u64(&team->shared->next, 1);
+	*piece = (int64) pg_atomic_fetch_add_u64(&parallel->shared->next, 1);
 	return *piece < npieces;
 }
 
@@ -144,34 +144,34 @@ IvfpqTeamTake(IvfpqTeam *team, int64 npieces, int64 *piece)
  * of what it had before.
  */
 void *
-IvfpqTeamAlloc(IvfpqTeam *team, IvfpqTeamPart part, Size bytes)
+IvfpqParallelAlloc(IvfpqParallel *parallel, IvfpqParallelPart part, Size bytes)
 {
-	IvfpqTeamFree(team, part);
-	if (team->area != NULL)
-		team->shared->parts[part] = dsa_allocate_extended(team->area,
+	IvfpqParallelFree(parallel, part);
+	if (parallel->area != NULL)
+		parallel->shared->parts[part] = dsa_allocate_extended(parallel->area,
 														  Max(bytes, 1),
 														  DSA_ALLOC_HUGE);
 	else
-		team->own[part] = palloc_extended(bytes, MCXT_ALLOC_HUGE);
-	return IvfpqTeamMemory(team, part);
+		parallel->own[part] = palloc_extended(bytes, MCXT_ALLOC_HUGE);
+	return IvfpqParallelMemory(parallel, part);
 }
 
 /* A part; NULL: there is none. */
 void *
-IvfpqTeamMemory(const IvfpqTeam *team, IvfpqTeamPart part)
+IvfpqParallelMemory(const IvfpqParallel *parallel, IvfpqParallelPart part)
 {
-	return team->area == NULL ? team->own[part] :
-		dsa_get_address(team->area, team->shared->parts[part]);
+	return parallel->area == NULL ? parallel->own[part] :
+		dsa_get_address(parallel->area, parallel->shared->parts[part]);
 }
 
 /* The leader, while workers wait: a part is not needed any more. */
 void
-IvfpqTeamFree(IvfpqTeam *team, IvfpqTeamPart part)
+IvfpqParallelFree(IvfpqParallel *parallel, IvfpqParallelPart part)
 {
-	if (team->area != NULL && DsaPointerIsValid(team->shared->parts[part]))
-		dsa_free(team->area, team->shared->parts[part]);
-	else if (team->own[part] != NULL)
-		pfree(team->own[part]);
-	team->shared->parts[part] = InvalidDsaPointer;
-	team->own[part] = NULL;
+	if (parallel->area != NULL && DsaPointerIsValid(parallel->shared->parts[part]))
+		dsa_free(parallel->area, parallel->shared->parts[part]);
+	else if (parallel->own[part] != NULL)
+		pfree(parallel->own[part]);
+	parallel->shared->parts[part] = InvalidDsaPointer;
+	parallel->own[part] = NULL;
 }

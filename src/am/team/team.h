@@ -33,35 +33,35 @@ typedef enum IvfpqJob
 } IvfpqJob;
 
 /* Memory that all participants see, by what is in it. */
-typedef enum IvfpqTeamPart
+typedef enum IvfpqParallelPart
 {
-	IVFPQ_TEAM_TRAINING,		/* IvfpqTraining, and its arrays: */
-	IVFPQ_TEAM_QUERIES,
-	IVFPQ_TEAM_HELD_OUT,
-	IVFPQ_TEAM_QUERY_IDS,
-	IVFPQ_TEAM_MEAN,
-	IVFPQ_TEAM_ROTATION,
-	IVFPQ_TEAM_PARENTS,
-	IVFPQ_TEAM_STARTS,
-	IVFPQ_TEAM_CENTROIDS,
-	IVFPQ_TEAM_CODEBOOKS,
+	IVFPQ_PARALLEL_TRAINING,		/* IvfpqTraining, and its arrays: */
+	IVFPQ_PARALLEL_QUERIES,
+	IVFPQ_PARALLEL_HELD_OUT,
+	IVFPQ_PARALLEL_QUERY_IDS,
+	IVFPQ_PARALLEL_MEAN,
+	IVFPQ_PARALLEL_ROTATION,
+	IVFPQ_PARALLEL_PARENTS,
+	IVFPQ_PARALLEL_PARENT_OFFSETS,
+	IVFPQ_PARALLEL_CENTROIDS,
+	IVFPQ_PARALLEL_CODEBOOKS,
 
-	IVFPQ_TEAM_READER,			/* what to read: train/blockrows.c */
-	IVFPQ_TEAM_BLOCKS,			/* BlockNumber [nblocks] to read */
-	IVFPQ_TEAM_SKIP,			/* uint64 [nskip] TIDs to leave out */
+	IVFPQ_PARALLEL_READER,			/* what to read: train/blockrows.c */
+	IVFPQ_PARALLEL_BLOCKS,			/* BlockNumber [nblocks] to read */
+	IVFPQ_PARALLEL_SKIP,			/* uint64 [nskip] TIDs to leave out */
 
-	IVFPQ_TEAM_SENT,			/* what goes to gpuvecd: train/sendrows.c */
-	IVFPQ_TEAM_SAMPLE,			/* uint64 [sample_rows] TIDs of its sample */
+	IVFPQ_PARALLEL_SENT,			/* what goes to gpuvecd: train/sendrows.c */
+	IVFPQ_PARALLEL_SAMPLE,			/* uint64 [sample_rows] TIDs of its sample */
 
-	IVFPQ_TEAM_CLUSTER,			/* IvfpqClusterShared */
-	IVFPQ_TEAM_COUNTS,			/* pg_atomic_uint64 [nparents] rows */
-	IVFPQ_TEAM_FOUND,			/* int32 [nparents] lists */
+	IVFPQ_PARALLEL_CLUSTER,			/* IvfpqClusterShared */
+	IVFPQ_PARALLEL_COUNTS,			/* pg_atomic_uint64 [nparents] rows */
+	IVFPQ_PARALLEL_FOUND,			/* int32 [nparents] lists */
 
-	IVFPQ_TEAM_SCAN,			/* ParallelTableScanDesc; alone: none */
-	IVFPQ_TEAM_SHARING,			/* IvfpqSharing, if gpuvecd builds */
-	IVFPQ_TEAM_ENTRIES,			/* IvfpqDirEntry [nlists] */
-	IVFPQ_TEAM_PARTS			/* how many there are */
-} IvfpqTeamPart;
+	IVFPQ_PARALLEL_SCAN,			/* ParallelTableScanDesc; alone: none */
+	IVFPQ_PARALLEL_SHARING,			/* IvfpqSharing, if gpuvecd builds */
+	IVFPQ_PARALLEL_ENTRIES,			/* IvfpqDirEntry [nlists] */
+	IVFPQ_PARALLEL_PARTS			/* how many there are */
+} IvfpqParallelPart;
 
 /* A round of calibration (calibrate/ladder.c). */
 typedef struct IvfpqGridSpec
@@ -74,7 +74,7 @@ typedef struct IvfpqGridSpec
 } IvfpqGridSpec;
 
 /* What all participants see. */
-typedef struct IvfpqTeamShared
+typedef struct IvfpqParallelShared
 {
 	Oid			heap;
 	Oid			index;
@@ -89,7 +89,7 @@ typedef struct IvfpqTeamShared
 	slock_t		mutex;			/* protects these */
 	int			size;			/* participants; 0 = not known yet */
 	int			narrived;		/* at the end of this round */
-	int			round;
+	int			phase;
 	double		heap_tuples;
 	bool		broken_hot_chain;
 
@@ -100,47 +100,47 @@ typedef struct IvfpqTeamShared
 
 	/* written by the leader while workers wait */
 	IvfpqJob	job;
-	dsa_pointer parts[IVFPQ_TEAM_PARTS];
+	dsa_pointer parts[IVFPQ_PARALLEL_PARTS];
 	IvfpqMetaData meta;
 	IvfpqGridSpec	grid_spec;
 	BlockNumber npages;			/* of the index */
-} IvfpqTeamShared;
+} IvfpqParallelShared;
 
 /* A participant's view. */
-typedef struct IvfpqTeam
+typedef struct IvfpqParallel
 {
-	IvfpqTeamShared *shared;
+	IvfpqParallelShared *shared;
 	int			me;				/* 0 = the leader */
-	bool		parallel;		/* false: the leader is alone */
+	bool		has_workers;		/* false: the leader is alone */
 	dsa_area   *area;			/* NULL: parts are the leader's own */
-	void	   *own[IVFPQ_TEAM_PARTS];
+	void	   *own[IVFPQ_PARALLEL_PARTS];
 
 	/* the leader's hold on workers */
 	ParallelContext *context;	/* NULL: there are none */
 	WalUsage   *wal;			/* [nworkers] */
 	BufferUsage *buffers;		/* [nworkers] */
-} IvfpqTeam;
+} IvfpqParallel;
 
 /* team.c */
-extern void IvfpqTeamInit(IvfpqTeamShared *shared);
-extern void IvfpqTeamAlone(IvfpqTeam *team);
-extern bool IvfpqTeamGather(IvfpqTeam *team);
-extern void IvfpqTeamRelease(IvfpqTeam *team);
-extern void IvfpqTeamStart(IvfpqTeam *team, IvfpqJob job);
-extern void IvfpqTeamDone(IvfpqTeam *team, int64 n);
-extern bool IvfpqTeamTake(IvfpqTeam *team, int64 npieces, int64 *piece);
-extern void *IvfpqTeamAlloc(IvfpqTeam *team, IvfpqTeamPart part, Size bytes);
-extern void *IvfpqTeamMemory(const IvfpqTeam *team, IvfpqTeamPart part);
-extern void IvfpqTeamFree(IvfpqTeam *team, IvfpqTeamPart part);
+extern void IvfpqParallelInit(IvfpqParallelShared *shared);
+extern void IvfpqParallelInitSerial(IvfpqParallel *parallel);
+extern bool IvfpqParallelEndPhase(IvfpqParallel *parallel);
+extern void IvfpqParallelStartPhase(IvfpqParallel *parallel);
+extern void IvfpqParallelStartJob(IvfpqParallel *parallel, IvfpqJob job);
+extern void IvfpqParallelProgress(IvfpqParallel *parallel, int64 n);
+extern bool IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces, int64 *piece);
+extern void *IvfpqParallelAlloc(IvfpqParallel *parallel, IvfpqParallelPart part, Size bytes);
+extern void *IvfpqParallelMemory(const IvfpqParallel *parallel, IvfpqParallelPart part);
+extern void IvfpqParallelFree(IvfpqParallel *parallel, IvfpqParallelPart part);
 
 /* workers.c */
 extern int	IvfpqCountWorkers(Relation heap, Relation index);
-extern void IvfpqTeamBegin(IvfpqTeam *team, int nworkers, Relation heap,
+extern void IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers, Relation heap,
 						   Relation index, IndexInfo *indexInfo, Size bytes,
 						   bool in_place);
-extern void IvfpqTeamDismiss(IvfpqTeam *team);
-extern void IvfpqTeamEnd(IvfpqTeam *team);
-extern void IvfpqTeamJoin(IvfpqTeam *team, dsm_segment *seg, shm_toc *toc);
-extern void IvfpqTeamLeave(IvfpqTeam *team, shm_toc *toc);
+extern void IvfpqParallelEndWorkers(IvfpqParallel *parallel);
+extern void IvfpqParallelEnd(IvfpqParallel *parallel);
+extern void IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg, shm_toc *toc);
+extern void IvfpqParallelDetach(IvfpqParallel *parallel, shm_toc *toc);
 
 #endif							/* IVFPQ_TEAM_H */

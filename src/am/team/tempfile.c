@@ -25,12 +25,12 @@ name_of(const IvfpqTempFile *temp, char *name, int range, int from)
 
 /* Begin with nothing; memory from the current context. */
 void
-IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqTeam *team, const char *what,
+IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqParallel *parallel, const char *what,
 				   int nranges)
 {
-	temp->files = team->parallel ? &team->shared->files : NULL;
+	temp->files = parallel->has_workers ? &parallel->shared->files : NULL;
 	temp->what = what;
-	temp->me = team->me;
+	temp->me = parallel->me;
 	temp->nranges = nranges;
 	temp->ranges = palloc0(nranges * sizeof(BufFile *));
 }

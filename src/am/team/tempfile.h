@@ -19,7 +19,7 @@ typedef struct IvfpqTempFile
 	BufFile   **ranges;			/* [nranges] own files; NULL: nothing came */
 } IvfpqTempFile;
 
-extern void IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqTeam *team,
+extern void IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqParallel *parallel,
 							   const char *what, int nranges);
 extern void IvfpqTempFilePut(IvfpqTempFile *temp, int range, void *record,
 							 Size bytes);

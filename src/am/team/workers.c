@@ -29,13 +29,13 @@
 #define LEAST_MEMORY_KB	32768
 
 /* What the segment and an empty area take, and each worker in the segment. */
-#define TEAM_BYTES		((Size) 2 * 1024 * 1024)
+#define PARALLEL_BYTES		((Size) 2 * 1024 * 1024)
 #define WORKER_BYTES	((Size) 64 * 1024)
 
 /* What lies in the segment. */
 enum
 {
-	KEY_SHARED = 1,				/* IvfpqTeamShared */
+	KEY_SHARED = 1,				/* IvfpqParallelShared */
 	KEY_QUERY,					/* the leader's, for views */
 	KEY_WAL,					/* WalUsage [nworkers] */
 	KEY_BUFFERS					/* BufferUsage [nworkers] */
@@ -107,7 +107,7 @@ make_segment(ParallelContext *context)
 {
 	Size		n = context->nworkers;
 
-	ask(context, sizeof(IvfpqTeamShared));
+	ask(context, sizeof(IvfpqParallelShared));
 	if (debug_query_string)
 		ask(context, strlen(debug_query_string) + 1);
 	ask(context, n * sizeof(WalUsage));
@@ -118,22 +118,22 @@ make_segment(ParallelContext *context)
 
 /* Fill it, and make the area. */
 static void
-fill_segment(IvfpqTeam *team)
+fill_segment(IvfpqParallel *parallel)
 {
-	ParallelContext *context = team->context;
+	ParallelContext *context = parallel->context;
 	Size		n = context->nworkers;
 
-	team->shared = take(context, KEY_SHARED, sizeof(IvfpqTeamShared));
-	IvfpqTeamInit(team->shared);
-	team->shared->nparts = context->nworkers + 1;
-	SharedFileSetInit(&team->shared->files, context->seg);
-	team->area = dsa_create(LWTRANCHE_PARALLEL_QUERY_DSA);
-	team->shared->area = dsa_get_handle(team->area);
+	parallel->shared = take(context, KEY_SHARED, sizeof(IvfpqParallelShared));
+	IvfpqParallelInit(parallel->shared);
+	parallel->shared->nparts = context->nworkers + 1;
+	SharedFileSetInit(&parallel->shared->files, context->seg);
+	parallel->area = dsa_create(LWTRANCHE_PARALLEL_QUERY_DSA);
+	parallel->shared->area = dsa_get_handle(parallel->area);
 	if (debug_query_string)
 		strcpy(take(context, KEY_QUERY, strlen(debug_query_string) + 1),
 			   debug_query_string);
-	team->wal = take(context, KEY_WAL, n * sizeof(WalUsage));
-	team->buffers = take(context, KEY_BUFFERS, n * sizeof(BufferUsage));
+	parallel->wal = take(context, KEY_WAL, n * sizeof(WalUsage));
+	parallel->buffers = take(context, KEY_BUFFERS, n * sizeof(BufferUsage));
 }
 
 /* For a moment, shared memory of *arg bytes. */
@@ -151,7 +151,7 @@ try_memory(void *arg)
 static bool
 has_memory(int nworkers, Size bytes)
 {
-	Size		wanted = TEAM_BYTES + nworkers * WORKER_BYTES + bytes;
+	Size		wanted = PARALLEL_BYTES + nworkers * WORKER_BYTES + bytes;
 	ErrorData  *error = IvfpqAttempt(try_memory, &wanted);
 
 	if (error == NULL)
@@ -170,35 +170,35 @@ has_memory(int nworkers, Size bytes)
 
 /* Prepare for workers; false: there is no shared memory for them. */
 static bool
-prepare(IvfpqTeam *team, int nworkers)
+prepare(IvfpqParallel *parallel, int nworkers)
 {
 	EnterParallelMode();
-	memset(team, 0, sizeof(*team));
-	team->context = CreateParallelContext("gpuvec", "IvfpqWorkerMain",
+	memset(parallel, 0, sizeof(*parallel));
+	parallel->context = CreateParallelContext("gpuvec", "IvfpqWorkerMain",
 										  nworkers);
-	if (make_segment(team->context))
+	if (make_segment(parallel->context))
 	{
-		fill_segment(team);
-		team->parallel = true;
+		fill_segment(parallel);
+		parallel->has_workers = true;
 		return true;
 	}
-	DestroyParallelContext(team->context);
+	DestroyParallelContext(parallel->context);
 	ExitParallelMode();
 	return false;
 }
 
 /* Start workers, and wait until they have begun. */
 static void
-launch(IvfpqTeam *team)
+launch(IvfpqParallel *parallel)
 {
-	LaunchParallelWorkers(team->context);
-	team->shared->size = team->context->nworkers_launched + 1;
+	LaunchParallelWorkers(parallel->context);
+	parallel->shared->size = parallel->context->nworkers_launched + 1;
 	ereport(DEBUG1,
 			(errmsg_internal("using %d parallel workers",
-							 team->context->nworkers_launched)));
+							 parallel->context->nworkers_launched)));
 	/* a worker that dies before it attaches would be waited for */
-	WaitForParallelWorkersToAttach(team->context);
-	(void) IvfpqTeamGather(team);
+	WaitForParallelWorkersToAttach(parallel->context);
+	(void) IvfpqParallelEndPhase(parallel);
 }
 
 /*
@@ -206,80 +206,80 @@ launch(IvfpqTeam *team)
  * in_place only training is the team's.  Its parts are going to take `bytes`,
  * about.  Memory from the current context.
  * Workers begin with the leader's active snapshot, which must stay as long as
- * this takes.  In parallel mode, until IvfpqTeamDismiss.
+ * this takes.  In parallel mode, until IvfpqParallelEndWorkers.
  */
 void
-IvfpqTeamBegin(IvfpqTeam *team, int nworkers, Relation heap, Relation index,
+IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers, Relation heap, Relation index,
 			   IndexInfo *indexInfo, Size bytes, bool in_place)
 {
 	if (nworkers == 0 || !has_memory(nworkers, bytes) ||
-		!prepare(team, nworkers))
+		!prepare(parallel, nworkers))
 	{
-		IvfpqTeamAlone(team);
+		IvfpqParallelInitSerial(parallel);
 		return;
 	}
-	team->shared->heap = RelationGetRelid(heap);
-	team->shared->index = RelationGetRelid(index);
-	team->shared->concurrent = indexInfo->ii_Concurrent;
-	team->shared->in_place = in_place;
-	launch(team);
+	parallel->shared->heap = RelationGetRelid(heap);
+	parallel->shared->index = RelationGetRelid(index);
+	parallel->shared->concurrent = indexInfo->ii_Concurrent;
+	parallel->shared->in_place = in_place;
+	launch(parallel);
 }
 
 /* Workers are done; the leader goes on alone, and keeps all parts. */
 void
-IvfpqTeamDismiss(IvfpqTeam *team)
+IvfpqParallelEndWorkers(IvfpqParallel *parallel)
 {
-	ParallelContext *context = team->context;
-	IvfpqTeam	alone;
+	ParallelContext *context = parallel->context;
+	IvfpqParallel	alone;
 
 	if (context == NULL)
 		return;
-	IvfpqTeamStart(team, IVFPQ_JOB_END);
+	IvfpqParallelStartJob(parallel, IVFPQ_JOB_END);
 	WaitForParallelWorkersToFinish(context);
 	for (int i = 0; i < context->nworkers_launched; i++)
-		InstrAccumParallelQuery(&team->buffers[i], &team->wal[i]);
-	IvfpqTeamAlone(&alone);
-	memcpy(alone.shared->parts, team->shared->parts,
+		InstrAccumParallelQuery(&parallel->buffers[i], &parallel->wal[i]);
+	IvfpqParallelInitSerial(&alone);
+	memcpy(alone.shared->parts, parallel->shared->parts,
 		   sizeof(alone.shared->parts));
-	alone.area = team->area;
-	*team = alone;
+	alone.area = parallel->area;
+	*parallel = alone;
 	DestroyParallelContext(context);
 	ExitParallelMode();
 }
 
 /* All is done; what the parts had is gone. */
 void
-IvfpqTeamEnd(IvfpqTeam *team)
+IvfpqParallelEnd(IvfpqParallel *parallel)
 {
-	IvfpqTeamDismiss(team);
-	if (team->area != NULL)
-		dsa_detach(team->area);
-	team->area = NULL;
+	IvfpqParallelEndWorkers(parallel);
+	if (parallel->area != NULL)
+		dsa_detach(parallel->area);
+	parallel->area = NULL;
 }
 
 /* A worker joins the team. */
 void
-IvfpqTeamJoin(IvfpqTeam *team, dsm_segment *seg, shm_toc *toc)
+IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg, shm_toc *toc)
 {
-	memset(team, 0, sizeof(*team));
+	memset(parallel, 0, sizeof(*parallel));
 	debug_query_string = shm_toc_lookup(toc, KEY_QUERY, true);
 	pgstat_report_activity(STATE_RUNNING, debug_query_string);
-	team->shared = shm_toc_lookup(toc, KEY_SHARED, false);
-	team->me = ParallelWorkerNumber + 1;
-	team->parallel = true;
-	SharedFileSetAttach(&team->shared->files, seg);
-	team->area = dsa_attach(team->shared->area);
+	parallel->shared = shm_toc_lookup(toc, KEY_SHARED, false);
+	parallel->me = ParallelWorkerNumber + 1;
+	parallel->has_workers = true;
+	SharedFileSetAttach(&parallel->shared->files, seg);
+	parallel->area = dsa_attach(parallel->shared->area);
 	InstrStartParallelQuery();
 }
 
 /* ... and leaves it. */
 void
-IvfpqTeamLeave(IvfpqTeam *team, shm_toc *toc)
+IvfpqParallelDetach(IvfpqParallel *parallel, shm_toc *toc)
 {
 	WalUsage   *wal = shm_toc_lookup(toc, KEY_WAL, false);
 	BufferUsage *buffers = shm_toc_lookup(toc, KEY_BUFFERS, false);
 
 	InstrEndParallelQuery(&buffers[ParallelWorkerNumber],
 						  &wal[ParallelWorkerNumber]);
-	dsa_detach(team->area);
+	dsa_detach(parallel->area);
 }

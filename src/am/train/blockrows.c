@@ -21,7 +21,7 @@
 
 #define CLAIM_BLOCKS	32
 
-/* What all participants are to know (IVFPQ_TEAM_READER). */
+/* What all participants are to know (IVFPQ_PARALLEL_READER). */
 typedef struct Shared
 {
 	int			dims;
@@ -144,7 +144,7 @@ read_blocks(IvfpqReader *reader, BlockNumber first, BlockNumber end)
 
 /* Blocks, ascending, that hold about as many rows as are wanted. */
 static void
-draw_blocks(IvfpqReader *reader, IvfpqTeam *team)
+draw_blocks(IvfpqReader *reader, IvfpqParallel *parallel)
 {
 	BlockNumber all = RelationGetNumberOfBlocks(reader->heap);
 	double		blocks_needed = ceil(all * (double) reader->rows_needed /
@@ -152,7 +152,7 @@ draw_blocks(IvfpqReader *reader, IvfpqTeam *team)
 	int			n = (int) Max(Min(Min(all, blocks_needed), PG_INT32_MAX), 1);
 	BlockSamplerData sampler;
 
-	reader->blocks = IvfpqTeamAlloc(team, IVFPQ_TEAM_BLOCKS,
+	reader->blocks = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_BLOCKS,
 									n * sizeof(BlockNumber));
 	reader->nblocks = 0;
 	BlockSampler_Init(&sampler, all, n, (uint32) IVFPQ_TRAINING_SEED);
@@ -162,15 +162,15 @@ draw_blocks(IvfpqReader *reader, IvfpqTeam *team)
 
 /* The leader, while workers wait: what is to be read, for all. */
 void
-IvfpqReaderShare(IvfpqReader *reader, IvfpqTeam *team)
+IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel)
 {
-	Shared	   *shared = IvfpqTeamAlloc(team, IVFPQ_TEAM_READER,
+	Shared	   *shared = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_READER,
 										sizeof(Shared));
 	Size		bytes = reader->nskip * sizeof(uint64);
 
-	draw_blocks(reader, team);
+	draw_blocks(reader, parallel);
 	if (bytes > 0)
-		memcpy(IvfpqTeamAlloc(team, IVFPQ_TEAM_SKIP, bytes), reader->skip,
+		memcpy(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SKIP, bytes), reader->skip,
 			   bytes);
 	shared->dims = reader->sample->dims;
 	shared->lenient = reader->sample->lenient;
@@ -181,26 +181,26 @@ IvfpqReaderShare(IvfpqReader *reader, IvfpqTeam *team)
 
 /* A worker, whose reader has relations, type and a training, joins. */
 void
-IvfpqReaderJoin(IvfpqReader *reader, IvfpqTeam *team)
+IvfpqReaderJoin(IvfpqReader *reader, IvfpqParallel *parallel)
 {
-	const Shared *shared = IvfpqTeamMemory(team, IVFPQ_TEAM_READER);
+	const Shared *shared = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_READER);
 
 	reader->sample->dims = shared->dims;
 	reader->sample->lenient = shared->lenient;
 	reader->transform = shared->transform;
-	reader->blocks = IvfpqTeamMemory(team, IVFPQ_TEAM_BLOCKS);
+	reader->blocks = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_BLOCKS);
 	reader->nblocks = shared->nblocks;
-	reader->skip = IvfpqTeamMemory(team, IVFPQ_TEAM_SKIP);
+	reader->skip = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SKIP);
 	reader->nskip = shared->nskip;
 }
 
 /* The leader, while workers wait: all has been read. */
 void
-IvfpqReaderEnd(IvfpqTeam *team)
+IvfpqReaderEnd(IvfpqParallel *parallel)
 {
-	IvfpqTeamFree(team, IVFPQ_TEAM_READER);
-	IvfpqTeamFree(team, IVFPQ_TEAM_BLOCKS);
-	IvfpqTeamFree(team, IVFPQ_TEAM_SKIP);
+	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_READER);
+	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_BLOCKS);
+	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_SKIP);
 }
 
 /* Read blocks first .. end - 1 of those to read, neighbors at once. */
@@ -222,7 +222,7 @@ read_claimed(IvfpqReader *reader, int64 first, int64 end)
  * more.
  */
 void
-IvfpqReaderRun(IvfpqReader *reader, IvfpqTeam *team)
+IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel)
 {
 	IvfpqSample *sample = reader->sample;
 	int64		nclaims = (reader->nblocks + CLAIM_BLOCKS - 1) / CLAIM_BLOCKS;
@@ -234,7 +234,7 @@ IvfpqReaderRun(IvfpqReader *reader, IvfpqTeam *team)
 	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq sample",
 										ALLOCSET_DEFAULT_SIZES);
-	while (!reader->enough && IvfpqTeamTake(team, nclaims, &claim))
+	while (!reader->enough && IvfpqParallelNext(parallel, nclaims, &claim))
 		read_claimed(reader, claim * CLAIM_BLOCKS,
 					 Min((claim + 1) * CLAIM_BLOCKS, reader->nblocks));
 	flush_reader(reader);

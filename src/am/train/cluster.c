@@ -161,11 +161,11 @@ read_rows(IvfpqCluster *cluster)
 
 	taker.item = palloc(sizeof(IvfpqClusterRow) +
 						cluster->training->gv.dims * sizeof(uint16));
-	IvfpqTempFileBegin(&cluster->rows, cluster->team, "rows",
+	IvfpqTempFileBegin(&cluster->rows, cluster->parallel, "rows",
 					   cluster->shared->nranges);
 	cluster->reader->sink = take_rows;
 	cluster->reader->sink_arg = &taker;
-	IvfpqReaderRun(cluster->reader, cluster->team);
+	IvfpqReaderRun(cluster->reader, cluster->parallel);
 	IvfpqTempFileDone(&cluster->rows);
 	pfree(taker.item);
 }
@@ -218,7 +218,7 @@ plan_children(IvfpqCluster *cluster)
 		before += count;
 	}
 	shared->ntrainers = (int) Min(IvfpqMemoryLimit() / 2 / largest,
-								  (Size) cluster->team->shared->size);
+								  (Size) cluster->parallel->shared->size);
 	shared->ntrainers = Max(shared->ntrainers, 1);
 }
 
@@ -278,7 +278,7 @@ sort_range(RowSort *sort, IvfpqCluster *cluster, int range)
 
 	begin_sort(sort, cluster);
 	item = palloc(sizeof(IvfpqClusterRow) + sort->dims * sizeof(uint16));
-	for (int from = 0; from < cluster->team->shared->size; from++)
+	for (int from = 0; from < cluster->parallel->shared->size; from++)
 	{
 		BufFile    *file = IvfpqTempFileOpen(&cluster->rows, range, from);
 
@@ -361,9 +361,9 @@ train_children(IvfpqCluster *cluster)
 	int			nparents = cluster->shared->nparents;
 	int64		range;
 
-	if (cluster->team->me >= cluster->shared->ntrainers)
+	if (cluster->parallel->me >= cluster->shared->ntrainers)
 		return;
-	while (IvfpqTeamTake(cluster->team, cluster->rows.nranges, &range))
+	while (IvfpqParallelNext(cluster->parallel, cluster->rows.nranges, &range))
 	{
 		int			end = IvfpqTempFileFirst(&cluster->rows, (int) range + 1,
 											 nparents);
@@ -401,17 +401,17 @@ close_gaps(IvfpqCluster *cluster)
  * what only one can do (NULL: nothing), and all see what training made so far.
  */
 void
-IvfpqClusterEndRound(IvfpqCluster *cluster,
+IvfpqClusterEndPhase(IvfpqCluster *cluster,
 					 void (*between) (IvfpqCluster *cluster))
 {
-	if (IvfpqTeamGather(cluster->team))
+	if (IvfpqParallelEndPhase(cluster->parallel))
 	{
 		if (between != NULL)
 			between(cluster);
-		IvfpqTrainingShare(cluster->training, cluster->team);
-		IvfpqTeamRelease(cluster->team);
+		IvfpqTrainingShare(cluster->training, cluster->parallel);
+		IvfpqParallelStartPhase(cluster->parallel);
 	}
-	IvfpqTrainingOpen(cluster->training, cluster->team);
+	IvfpqTrainingOpen(cluster->training, cluster->parallel);
 }
 
 /*
@@ -419,20 +419,20 @@ IvfpqClusterEndRound(IvfpqCluster *cluster,
  * been done.
  */
 static void
-work(IvfpqReader *reader, IvfpqTeam *team)
+work(IvfpqReader *reader, IvfpqParallel *parallel)
 {
-	IvfpqCluster cluster = {.team = team, .training = reader->training,
+	IvfpqCluster cluster = {.parallel = parallel, .training = reader->training,
 		.reader = reader,
-		.shared = IvfpqTeamMemory(team, IVFPQ_TEAM_CLUSTER),
-		.counts = IvfpqTeamMemory(team, IVFPQ_TEAM_COUNTS),
-	.found = IvfpqTeamMemory(team, IVFPQ_TEAM_FOUND)};
+		.shared = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_CLUSTER),
+		.counts = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_COUNTS),
+	.found = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_FOUND)};
 
 	read_rows(&cluster);
 	IvfpqStopPoint("lists: read");
-	IvfpqClusterEndRound(&cluster, plan_children);
+	IvfpqClusterEndPhase(&cluster, plan_children);
 	train_children(&cluster);
 	IvfpqStopPoint("lists: trained");
-	IvfpqClusterEndRound(&cluster, close_gaps);
+	IvfpqClusterEndPhase(&cluster, close_gaps);
 	for (int pass = 0; pass < FINAL_LLOYD_PASSES && cluster.shared->nrows > 0;
 		 pass++)
 		IvfpqFinalLloydPass(&cluster);
@@ -441,56 +441,56 @@ work(IvfpqReader *reader, IvfpqTeam *team)
 
 /* A worker's part. */
 void
-IvfpqClusterHelp(IvfpqReader *reader, IvfpqTeam *team)
+IvfpqClusterHelp(IvfpqReader *reader, IvfpqParallel *parallel)
 {
-	IvfpqReaderJoin(reader, team);
-	IvfpqTrainingOpen(reader->training, team);
-	work(reader, team);
+	IvfpqReaderJoin(reader, parallel);
+	IvfpqTrainingOpen(reader->training, parallel);
+	work(reader, parallel);
 }
 
 /* The leader lays out what all participants see. */
 static void
-share(const IvfpqTraining *training, IvfpqTeam *team, int lists)
+share(const IvfpqTraining *training, IvfpqParallel *parallel, int lists)
 {
 	int			nparents = training->nparents;
-	IvfpqClusterShared *shared = IvfpqTeamAlloc(team, IVFPQ_TEAM_CLUSTER,
+	IvfpqClusterShared *shared = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CLUSTER,
 												sizeof(IvfpqClusterShared));
-	pg_atomic_uint64 *counts = IvfpqTeamAlloc(team, IVFPQ_TEAM_COUNTS,
+	pg_atomic_uint64 *counts = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_COUNTS,
 											  nparents * sizeof(*counts));
 
 	memset(shared, 0, sizeof(*shared));
 	shared->lists = lists;
 	shared->nparents = nparents;
-	shared->nranges = Min(nparents, RANGES_EACH * team->shared->nparts);
+	shared->nranges = Min(nparents, RANGES_EACH * parallel->shared->nparts);
 	for (int p = 0; p < nparents; p++)
 		pg_atomic_init_u64(&counts[p], 0);
-	(void) IvfpqTeamAlloc(team, IVFPQ_TEAM_FOUND, nparents * sizeof(int32));
-	IvfpqTrainingShare(training, team);
+	(void) IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_FOUND, nparents * sizeof(int32));
+	IvfpqTrainingShare(training, parallel);
 }
 
 /* Arrays for so many parents and lists. */
 static void
-alloc_lists(IvfpqTraining *training, IvfpqTeam *team, int nparents, int lists)
+alloc_lists(IvfpqTraining *training, IvfpqParallel *parallel, int nparents, int lists)
 {
 	Size		row = training->gv.dims * sizeof(float);
 
 	training->nparents = nparents;
-	training->parents = IvfpqTeamAlloc(team, IVFPQ_TEAM_PARENTS,
+	training->parents = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENTS,
 									   nparents * row);
-	training->parent_offsets = IvfpqTeamAlloc(team, IVFPQ_TEAM_STARTS,
+	training->parent_offsets = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS,
 									  (nparents + 1) * sizeof(int32));
-	training->centroids = IvfpqTeamAlloc(team, IVFPQ_TEAM_CENTROIDS,
+	training->centroids = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CENTROIDS,
 										 lists * row);
 }
 
 /* One level: all lists from the rows in memory, under one parent. */
 static void
-train_flat(IvfpqTraining *training, IvfpqTeam *team, const float *rows,
+train_flat(IvfpqTraining *training, IvfpqParallel *parallel, const float *rows,
 		   int64 n, int lists)
 {
 	int			dims = training->gv.dims;
 
-	alloc_lists(training, team, 1, lists);
+	alloc_lists(training, parallel, 1, lists);
 	training->nlists = IvfpqKmeans(rows, n, dims, lists, training->centroids);
 	memset(training->parents, 0, dims * sizeof(float));
 	training->parent_offsets[0] = 0;
@@ -502,7 +502,7 @@ train_flat(IvfpqTraining *training, IvfpqTeam *team, const float *rows,
  * memory, lists from those that `reader` is to read, by all participants.
  */
 void
-IvfpqTrainLists(IvfpqTraining *training, IvfpqTeam *team, const float *rows,
+IvfpqTrainLists(IvfpqTraining *training, IvfpqParallel *parallel, const float *rows,
 				int64 n, int lists, IvfpqReader *reader)
 {
 	int			nparents = IvfpqParents(lists);
@@ -510,19 +510,19 @@ IvfpqTrainLists(IvfpqTraining *training, IvfpqTeam *team, const float *rows,
 	training->nlists = 0;
 	if (nparents == 1)
 	{
-		train_flat(training, team, rows, n, lists);
+		train_flat(training, parallel, rows, n, lists);
 		return;
 	}
 
 	/* parents that get no rows keep a list each */
-	alloc_lists(training, team, nparents, lists + nparents);
+	alloc_lists(training, parallel, nparents, lists + nparents);
 	n = Min(n, (int64) nparents * 4 * IVFPQ_SAMPLES_PER_LIST);
 	training->nparents = IvfpqKmeans(rows, n, training->gv.dims, nparents,
 									 training->parents);
-	share(training, team, lists);
-	IvfpqReaderShare(reader, team);
-	IvfpqTeamStart(team, IVFPQ_JOB_CLUSTER);
-	work(reader, team);
-	(void) IvfpqTeamGather(team);
-	IvfpqReaderEnd(team);
+	share(training, parallel, lists);
+	IvfpqReaderShare(reader, parallel);
+	IvfpqParallelStartJob(parallel, IVFPQ_JOB_CLUSTER);
+	work(reader, parallel);
+	(void) IvfpqParallelEndPhase(parallel);
+	IvfpqReaderEnd(parallel);
 }

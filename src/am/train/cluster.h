@@ -9,7 +9,7 @@
 #include "am/team/tempfile.h"
 #include "am/train/train.h"
 
-/* What all participants see (IVFPQ_TEAM_CLUSTER). */
+/* What all participants see (IVFPQ_PARALLEL_CLUSTER). */
 typedef struct IvfpqClusterShared
 {
 	int			lists;			/* wanted */
@@ -24,7 +24,7 @@ typedef struct IvfpqClusterShared
 /* A participant's view. */
 typedef struct IvfpqCluster
 {
-	IvfpqTeam  *team;
+	IvfpqParallel  *parallel;
 	IvfpqTraining *training;	/* centroids: [lists + nparents] */
 	IvfpqReader *reader;		/* of rows */
 	IvfpqClusterShared *shared;
@@ -43,7 +43,7 @@ typedef struct IvfpqClusterRow
 /* cluster.c */
 extern int	IvfpqKmeans(const float *rows, int64 n, int dims, int k,
 						float *centroids);
-extern void IvfpqClusterEndRound(IvfpqCluster *cluster,
+extern void IvfpqClusterEndPhase(IvfpqCluster *cluster,
 								 void (*between) (IvfpqCluster *cluster));
 
 /* polish.c */

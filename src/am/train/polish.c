@@ -57,7 +57,7 @@ item_of(const Sums *sums, int i)
 static void
 begin_sums(Sums *sums, IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
-	Size		memory = IvfpqMemoryLimit() / 4 / cluster->team->shared->size;
+	Size		memory = IvfpqMemoryLimit() / 4 / cluster->parallel->shared->size;
 
 	sums->temp = temp;
 	sums->nlists = cluster->training->nlists;
@@ -133,7 +133,7 @@ static void
 sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
 	int			dims = cluster->training->gv.dims;
-	int			nfrom = cluster->team->shared->size;
+	int			nfrom = cluster->parallel->shared->size;
 	GvGroups	groups;
 	void	   *memory = IvfpqAllocGroups(cluster->training, &groups);
 	IvfpqClusterRow *item = palloc(sizeof(IvfpqClusterRow) +
@@ -148,7 +148,7 @@ sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 
 	scratch = IvfpqAllocScratch(gv_place_scratch(&groups, most, 1), &chunk);
 	begin_sums(&sums, cluster, temp);
-	while (IvfpqTeamTake(cluster->team, cluster->rows.nranges * nfrom, &piece))
+	while (IvfpqParallelNext(cluster->parallel, cluster->rows.nranges * nfrom, &piece))
 	{
 		BufFile    *file = IvfpqTempFileOpen(&cluster->rows,
 											 (int) piece / nfrom,
@@ -194,7 +194,7 @@ move_range(IvfpqCluster *cluster, IvfpqTempFile *temp, int range,
 									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	int64	   *counts = palloc0(n * sizeof(int64));
 
-	for (int from = 0; from < cluster->team->shared->size; from++)
+	for (int from = 0; from < cluster->parallel->shared->size; from++)
 	{
 		BufFile    *file = IvfpqTempFileOpen(temp, range, from);
 
@@ -231,7 +231,7 @@ move_lists(IvfpqCluster *cluster, IvfpqTempFile *temp)
 							  cluster->training->gv.dims * sizeof(int64));
 	int64		range;
 
-	while (IvfpqTeamTake(cluster->team, temp->nranges, &range))
+	while (IvfpqParallelNext(cluster->parallel, temp->nranges, &range))
 		move_range(cluster, temp, (int) range, item);
 	pfree(item);
 }
@@ -271,12 +271,12 @@ IvfpqFinalLloydPass(IvfpqCluster *cluster)
 {
 	IvfpqTempFile temp;
 
-	IvfpqTempFileBegin(&temp, cluster->team, "sums", cluster->rows.nranges);
+	IvfpqTempFileBegin(&temp, cluster->parallel, "sums", cluster->rows.nranges);
 	sum_rows(cluster, &temp);
 	IvfpqStopPoint("lists: placed");
-	IvfpqClusterEndRound(cluster, NULL);
+	IvfpqClusterEndPhase(cluster, NULL);
 	move_lists(cluster, &temp);
 	IvfpqStopPoint("lists: moved");
-	IvfpqClusterEndRound(cluster, regroup);
+	IvfpqClusterEndPhase(cluster, regroup);
 	IvfpqTempFileEnd(&temp);
 }

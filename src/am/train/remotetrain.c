@@ -19,13 +19,13 @@
 
 /* The rest of the sample, after n rows of it. */
 static bool
-send_rest(IvfpqReader *reader, IvfpqTeam *team, IvfpqBuilder *builder,
+send_rest(IvfpqReader *reader, IvfpqParallel *parallel, IvfpqBuilder *builder,
 		  int64 n, int64 nrows)
 {
 	IvfpqReaderSkip(reader, reader->training->query_ids,
 					reader->training->nqueries);
 	IvfpqReaderSkip(reader, reader->sample->ids, n);
-	return IvfpqSendRows(reader, team, builder, nrows - n);
+	return IvfpqSendRows(reader, parallel, builder, nrows - n);
 }
 
 /*
@@ -33,7 +33,7 @@ send_rest(IvfpqReader *reader, IvfpqTeam *team, IvfpqBuilder *builder,
  * codebooks are made, then, unless these are all, what is read.
  */
 static bool
-send_sample(const IvfpqTraining *training, IvfpqTeam *team,
+send_sample(const IvfpqTraining *training, IvfpqParallel *parallel,
 			const IvfpqSample *sample, IvfpqBuilder *builder, int64 nrows,
 			IvfpqReader *reader)
 {
@@ -47,12 +47,12 @@ send_sample(const IvfpqTraining *training, IvfpqTeam *team,
 							n) &&
 		IvfpqBuilderTrainEnd(builder, GV_SAMPLE) &&
 		(sample->whole || n >= nrows ||
-		 send_rest(reader, team, builder, n, nrows));
+		 send_rest(reader, parallel, builder, n, nrows));
 }
 
 /* Have it train, and get what it made. */
 static bool
-get_model(IvfpqTraining *training, IvfpqTeam *team, IvfpqBuilder *builder)
+get_model(IvfpqTraining *training, IvfpqParallel *parallel, IvfpqBuilder *builder)
 {
 	Size		row = training->gv.dims * sizeof(float);
 	GvTrained	trained;
@@ -61,13 +61,13 @@ get_model(IvfpqTraining *training, IvfpqTeam *team, IvfpqBuilder *builder)
 		return false;
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CODES);
-	training->codebooks = IvfpqTeamAlloc(team, IVFPQ_TEAM_CODEBOOKS,
+	training->codebooks = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CODEBOOKS,
 										 GV_CODEWORDS * row);
-	training->parents = IvfpqTeamAlloc(team, IVFPQ_TEAM_PARENTS,
+	training->parents = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENTS,
 									   trained.nparents * row);
-	training->parent_offsets = IvfpqTeamAlloc(team, IVFPQ_TEAM_STARTS,
+	training->parent_offsets = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS,
 									  (trained.nparents + 1) * sizeof(int32));
-	training->centroids = IvfpqTeamAlloc(team, IVFPQ_TEAM_CENTROIDS,
+	training->centroids = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CENTROIDS,
 										 trained.nlists * row);
 	if (!IvfpqBuilderArray(builder, GV_CODEBOOKS, training->codebooks) ||
 		!IvfpqBuilderArray(builder, GV_PARENTS, training->parents) ||
@@ -86,14 +86,14 @@ get_model(IvfpqTraining *training, IvfpqTeam *team, IvfpqBuilder *builder)
  * done.
  */
 static bool
-train(IvfpqTraining *training, IvfpqTeam *team, const IvfpqSample *sample,
+train(IvfpqTraining *training, IvfpqParallel *parallel, const IvfpqSample *sample,
 	  IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
 {
 	IvfpqStopPoint("build: begun");
-	if (!send_sample(training, team, sample, builder, nrows, reader))
+	if (!send_sample(training, parallel, sample, builder, nrows, reader))
 		return false;
 	IvfpqStopPoint("build: sent");
-	if (!get_model(training, team, builder))
+	if (!get_model(training, parallel, builder))
 		return false;
 	IvfpqStopPoint("build: trained");
 	return true;
@@ -109,7 +109,7 @@ StaticAssertDecl((int) IVFPQ_REFINE_SQ8 == (int) GV_RECORDS_BYTES &&
  * success training->builder is there to encode rows.
  */
 bool
-IvfpqTrainRemote(IvfpqTraining *training, IvfpqTeam *team, Relation index,
+IvfpqTrainRemote(IvfpqTraining *training, IvfpqParallel *parallel, Relation index,
 				 const IvfpqSample *sample, int lists, IvfpqReader *reader)
 {
 	int64		nrows = sample->whole ? sample->count :
@@ -137,9 +137,9 @@ IvfpqTrainRemote(IvfpqTraining *training, IvfpqTeam *team, Relation index,
 	builder = IvfpqBuilderBegin(index, &spec, training->mean);
 	if (builder == NULL)
 		return false;
-	IvfpqBuilderSample(builder, IvfpqTeamAlloc(team, IVFPQ_TEAM_SAMPLE,
+	IvfpqBuilderSample(builder, IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SAMPLE,
 											   nrows * sizeof(uint64)));
-	if (train(training, team, sample, builder, nrows, reader))
+	if (train(training, parallel, sample, builder, nrows, reader))
 		return true;
 	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder), false);
 	IvfpqBuilderEnd(builder);

@@ -112,7 +112,7 @@ subtract_centroids(float *rows, int64 n, int dims)
  * sub-quantizers are known.
  */
 void
-IvfpqLearnRotation(IvfpqTraining *training, IvfpqTeam *team,
+IvfpqLearnRotation(IvfpqTraining *training, IvfpqParallel *parallel,
 				   const IvfpqSample *sample)
 {
 	int			dims = training->gv.dims;
@@ -133,7 +133,7 @@ IvfpqLearnRotation(IvfpqTraining *training, IvfpqTeam *team,
 		memset(rows, 0, dims * sizeof(float));
 		n = 1;
 	}
-	training->rotation = IvfpqTeamAlloc(team, IVFPQ_TEAM_ROTATION,
+	training->rotation = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_ROTATION,
 										(Size) dims * dims * sizeof(float));
 	scratch = IvfpqAllocScratch(gv_learn_rotation_scratch(dims,
 														  training->gv.m),

@@ -11,7 +11,7 @@
 
 #include "am/train/train.h"
 
-/* What all participants see (IVFPQ_TEAM_SENT). */
+/* What all participants see (IVFPQ_PARALLEL_SENT). */
 typedef struct Sent
 {
 	IvfpqTicket ticket;
@@ -59,14 +59,14 @@ send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 
 /* A participant's part. */
 static void
-send_part(IvfpqReader *reader, IvfpqTeam *team, Sent *sent,
+send_part(IvfpqReader *reader, IvfpqParallel *parallel, Sent *sent,
 		  IvfpqBuilder *builder)
 {
 	Sender		sender = {sent, builder};
 
 	reader->sink = send_rows;
 	reader->sink_arg = &sender;
-	IvfpqReaderRun(reader, team);
+	IvfpqReaderRun(reader, parallel);
 	if (pg_atomic_read_u32(&sent->failed) == 0 &&
 		!IvfpqBuilderTrainEnd(builder, GV_SAMPLE))
 		fail(sent, builder);
@@ -77,10 +77,10 @@ send_part(IvfpqReader *reader, IvfpqTeam *team, Sent *sent,
  * after those that *builder has; false: the build by gpuvecd has failed.
  */
 bool
-IvfpqSendRows(IvfpqReader *reader, IvfpqTeam *team, IvfpqBuilder *builder,
+IvfpqSendRows(IvfpqReader *reader, IvfpqParallel *parallel, IvfpqBuilder *builder,
 			  int64 most)
 {
-	Sent	   *sent = IvfpqTeamAlloc(team, IVFPQ_TEAM_SENT, sizeof(Sent));
+	Sent	   *sent = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SENT, sizeof(Sent));
 	bool		failed;
 
 	memset(sent, 0, sizeof(*sent));
@@ -88,10 +88,10 @@ IvfpqSendRows(IvfpqReader *reader, IvfpqTeam *team, IvfpqBuilder *builder,
 	sent->most = most;
 	pg_atomic_init_u64(&sent->nsent, 0);
 	pg_atomic_init_u32(&sent->failed, 0);
-	IvfpqReaderShare(reader, team);
-	IvfpqTeamStart(team, IVFPQ_JOB_SEND);
-	send_part(reader, team, sent, builder);
-	(void) IvfpqTeamGather(team);
+	IvfpqReaderShare(reader, parallel);
+	IvfpqParallelStartJob(parallel, IVFPQ_JOB_SEND);
+	send_part(reader, parallel, sent, builder);
+	(void) IvfpqParallelEndPhase(parallel);
 
 	failed = pg_atomic_read_u32(&sent->failed) != 0;
 	if (failed)
@@ -100,23 +100,23 @@ IvfpqSendRows(IvfpqReader *reader, IvfpqTeam *team, IvfpqBuilder *builder,
 		IvfpqBuilderSampled(builder, sent->ticket.spec.sample_rows - most +
 							Min(pg_atomic_read_u64(&sent->nsent),
 								sent->most));
-	IvfpqReaderEnd(team);
+	IvfpqReaderEnd(parallel);
 	return !failed;
 }
 
 /* A worker's part. */
 void
-IvfpqSendHelp(IvfpqReader *reader, IvfpqTeam *team)
+IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel)
 {
-	Sent	   *sent = IvfpqTeamMemory(team, IVFPQ_TEAM_SENT);
+	Sent	   *sent = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SENT);
 	IvfpqBuilder *builder = IvfpqBuilderJoin(&sent->ticket, NULL);
 
-	IvfpqReaderJoin(reader, team);
+	IvfpqReaderJoin(reader, parallel);
 	if (IvfpqBuilderIsOpen(builder))
 	{
 		IvfpqBuilderSample(builder,
-						   IvfpqTeamMemory(team, IVFPQ_TEAM_SAMPLE));
-		send_part(reader, team, sent, builder);
+						   IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SAMPLE));
+		send_part(reader, parallel, sent, builder);
 	}
 	IvfpqBuilderEnd(builder);
 }

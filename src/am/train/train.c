@@ -120,7 +120,7 @@ IvfpqIsNearlyOne(double others, double rows, int least)
  * have less than a row for each centroid that is made of it.
  */
 static void
-hold_out_queries(IvfpqTraining *training, IvfpqTeam *team,
+hold_out_queries(IvfpqTraining *training, IvfpqParallel *parallel,
 				 IvfpqSample *sample, int lists)
 {
 	double		rows = Max(sample->seen, training->rows);
@@ -136,9 +136,9 @@ hold_out_queries(IvfpqTraining *training, IvfpqTeam *team,
 	bytes = (Size) held.n * sample->dims * sizeof(float);
 	training->nqueries = held.n;
 	training->depth = held.depth;
-	training->queries = IvfpqTeamAlloc(team, IVFPQ_TEAM_QUERIES, bytes);
-	training->held_out = IvfpqTeamAlloc(team, IVFPQ_TEAM_HELD_OUT, bytes);
-	training->query_ids = IvfpqTeamAlloc(team, IVFPQ_TEAM_QUERY_IDS,
+	training->queries = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_QUERIES, bytes);
+	training->held_out = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_HELD_OUT, bytes);
+	training->query_ids = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_QUERY_IDS,
 										 held.n * sizeof(uint64));
 	IvfpqMakeCalibrationQueries(sample, &held, training->queries, training->held_out,
 					 training->query_ids);
@@ -155,12 +155,12 @@ hold_out_queries(IvfpqTraining *training, IvfpqTeam *team,
 
 /* Find mean and scale, from the sample. */
 static void
-fit_transform(IvfpqTraining *training, IvfpqTeam *team,
+fit_transform(IvfpqTraining *training, IvfpqParallel *parallel,
 			  const IvfpqSample *sample)
 {
 	int			dims = sample->dims;
 
-	training->mean = IvfpqTeamAlloc(team, IVFPQ_TEAM_MEAN,
+	training->mean = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_MEAN,
 									dims * sizeof(float));
 	gv_fit_transform(training->gv.metric, dims, sample->rows,
 					 Min(sample->count, FIT_VALUES / dims), training->mean,
@@ -204,7 +204,7 @@ residuals_of(IvfpqTraining *training, const float *rows, int64 n,
 
 /* Codebooks, from residuals of the sample. */
 static void
-train_codebooks(IvfpqTraining *training, IvfpqTeam *team,
+train_codebooks(IvfpqTraining *training, IvfpqParallel *parallel,
 				const IvfpqSample *sample)
 {
 	int			dims = sample->dims;
@@ -216,7 +216,7 @@ train_codebooks(IvfpqTraining *training, IvfpqTeam *team,
 	residuals = palloc_extended(n * training->lists_per_row * dims * sizeof(float),
 								MCXT_ALLOC_HUGE);
 	n = residuals_of(training, sample->rows, n, residuals);
-	training->codebooks = IvfpqTeamAlloc(team, IVFPQ_TEAM_CODEBOOKS,
+	training->codebooks = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CODEBOOKS,
 										 (Size) GV_CODEWORDS * dims *
 										 sizeof(float));
 	scratch = IvfpqAllocScratch(gv_codebooks_scratch(dims, training->gv.m, n),
@@ -268,7 +268,7 @@ may_send_sample(IvfpqReader *reader)
 
 /* Lists and codebooks by the session's own engine. */
 static void
-train_here(IvfpqTraining *training, IvfpqTeam *team, IvfpqSample *sample,
+train_here(IvfpqTraining *training, IvfpqParallel *parallel, IvfpqSample *sample,
 		   IvfpqReader *reader, int lists)
 {
 	int64		rows_needed = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
@@ -282,10 +282,10 @@ train_here(IvfpqTraining *training, IvfpqTeam *team, IvfpqSample *sample,
 	reader->rows_needed = sample->whole ? (int64) sample->seen : rows_needed;
 	reader->nskip = 0;
 	IvfpqReaderSkip(reader, training->query_ids, training->nqueries);
-	IvfpqTrainLists(training, team, sample->rows, n, lists, reader);
+	IvfpqTrainLists(training, parallel, sample->rows, n, lists, reader);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CODES);
-	train_codebooks(training, team, sample);
+	train_codebooks(training, parallel, sample);
 }
 
 /*
@@ -293,7 +293,7 @@ train_here(IvfpqTraining *training, IvfpqTeam *team, IvfpqSample *sample,
  * there is none it gets no workers.
  */
 static void
-begin_team(IvfpqTeam *team, const IvfpqReader *reader, int lists,
+begin_parallel(IvfpqParallel *parallel, const IvfpqReader *reader, int lists,
 		   bool in_place)
 {
 	int			dims = reader->sample->dims;
@@ -302,7 +302,7 @@ begin_team(IvfpqTeam *team, const IvfpqReader *reader, int lists,
 	bool		work = !in_place || IvfpqServerIsWanted() ||
 	IvfpqParents(lists) > 1;
 
-	IvfpqTeamBegin(team,
+	IvfpqParallelBegin(parallel,
 				   work ? IvfpqCountWorkers(reader->heap, reader->index) : 0,
 				   reader->heap, reader->index, reader->indexInfo,
 				   vectors * dims * sizeof(float), in_place);
@@ -318,7 +318,7 @@ begin_team(IvfpqTeam *team, const IvfpqReader *reader, int lists,
  * built here.  *team begins if there are rows enough; the caller ends it.
  */
 void
-IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
+IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
 		   Relation index, IndexInfo *indexInfo, IvfpqType *type, int dims,
 		   bool in_place)
 {
@@ -329,7 +329,7 @@ IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
 	int			lists;
 
 	memset(training, 0, sizeof(*training));
-	memset(team, 0, sizeof(*team));
+	memset(parallel, 0, sizeof(*parallel));
 	training->lists_per_row = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
 	if (IvfpqServerIsWanted() && !rotate)
 	{
@@ -358,20 +358,20 @@ IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
 		return;
 
 	lists = choose_lists(index, &sample, training->rows);
-	begin_team(team, &reader, lists, in_place);
+	begin_parallel(parallel, &reader, lists, in_place);
 	IvfpqSnapshotDrop();
-	hold_out_queries(training, team, &sample, lists);
+	hold_out_queries(training, parallel, &sample, lists);
 	pfree(sample.counts);
-	fit_transform(training, team, &sample);
+	fit_transform(training, parallel, &sample);
 	if (rotate)
-		IvfpqLearnRotation(training, team, &sample);
+		IvfpqLearnRotation(training, parallel, &sample);
 	reader.rows_needed = (int64) lists * IVFPQ_REMOTE_SAMPLES;
 	if (rotate || !may_send_sample(&reader) ||
-		!IvfpqTrainRemote(training, team, index, &sample, lists, &reader))
-		train_here(training, team, &sample, &reader, lists);
+		!IvfpqTrainRemote(training, parallel, index, &sample, lists, &reader))
+		train_here(training, parallel, &sample, &reader, lists);
 	IvfpqTransformRows(training, training->queries, training->nqueries);
 	IvfpqTransformRows(training, training->held_out, training->nqueries);
-	IvfpqTrainingShare(training, team);
+	IvfpqTrainingShare(training, parallel);
 	IvfpqSnapshotTake();
 	pfree(sample.rows);
 }

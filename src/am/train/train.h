@@ -125,25 +125,25 @@ typedef struct IvfpqReader
 } IvfpqReader;
 
 extern void IvfpqReaderSkip(IvfpqReader *reader, const uint64 *ids, int64 n);
-extern void IvfpqReaderShare(IvfpqReader *reader, IvfpqTeam *team);
-extern void IvfpqReaderJoin(IvfpqReader *reader, IvfpqTeam *team);
-extern void IvfpqReaderEnd(IvfpqTeam *team);
+extern void IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel);
+extern void IvfpqReaderJoin(IvfpqReader *reader, IvfpqParallel *parallel);
+extern void IvfpqReaderEnd(IvfpqParallel *parallel);
 extern bool IvfpqMaySend(const IvfpqReader *reader, const float *row);
-extern void IvfpqReaderRun(IvfpqReader *reader, IvfpqTeam *team);
+extern void IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel);
 extern void IvfpqTransformRows(const IvfpqTraining *training, float *rows,
 							   int64 n);
 
 /* training.c */
 extern void IvfpqTrainingShare(const IvfpqTraining *training,
-							   IvfpqTeam *team);
-extern void IvfpqTrainingOpen(IvfpqTraining *training, IvfpqTeam *team);
+							   IvfpqParallel *parallel);
+extern void IvfpqTrainingOpen(IvfpqTraining *training, IvfpqParallel *parallel);
 extern void *IvfpqAllocGroups(const IvfpqTraining *training,
 							  GvGroups *groups);
 extern int	IvfpqRowsToPlace(const GvGroups *groups, Size memory);
 
 /* rotation.c */
 extern void IvfpqRotationCheckDims(Relation index, int dims);
-extern void IvfpqLearnRotation(IvfpqTraining *training, IvfpqTeam *team,
+extern void IvfpqLearnRotation(IvfpqTraining *training, IvfpqParallel *parallel,
 							   const IvfpqSample *sample);
 
 /* Neighbors of each query that calibration looks for, */
@@ -176,7 +176,7 @@ extern void IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
 extern Size IvfpqMemoryForLists(int lists, int dims);
 extern int	IvfpqCalibrationQueries(double rows);
 extern bool IvfpqIsNearlyOne(double others, double rows, int least);
-extern void IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team,
+extern void IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel,
 					   Relation heap, Relation index, IndexInfo *indexInfo,
 					   IvfpqType *type, int dims, bool in_place);
 
@@ -184,20 +184,20 @@ extern void IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team,
  * remotetrain.c: from a sample to centroids and codebooks by gpuvecd;
  * false: it is not to be asked, or failed.
  */
-extern bool IvfpqTrainRemote(IvfpqTraining *training, IvfpqTeam *team,
+extern bool IvfpqTrainRemote(IvfpqTraining *training, IvfpqParallel *parallel,
 							 Relation index, const IvfpqSample *sample,
 							 int lists, IvfpqReader *reader);
 
 /* sendrows.c */
-extern bool IvfpqSendRows(IvfpqReader *reader, IvfpqTeam *team,
+extern bool IvfpqSendRows(IvfpqReader *reader, IvfpqParallel *parallel,
 						  IvfpqBuilder *builder, int64 most);
-extern void IvfpqSendHelp(IvfpqReader *reader, IvfpqTeam *team);
+extern void IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel);
 
 /* cluster.c */
 extern int	IvfpqParents(int lists);
-extern void IvfpqTrainLists(IvfpqTraining *training, IvfpqTeam *team,
+extern void IvfpqTrainLists(IvfpqTraining *training, IvfpqParallel *parallel,
 							const float *rows, int64 n, int lists,
 							IvfpqReader *reader);
-extern void IvfpqClusterHelp(IvfpqReader *reader, IvfpqTeam *team);
+extern void IvfpqClusterHelp(IvfpqReader *reader, IvfpqParallel *parallel);
 
 #endif							/* IVFPQ_TRAIN_H */

@@ -19,9 +19,9 @@
  * Its arrays are the team's already.
  */
 void
-IvfpqTrainingShare(const IvfpqTraining *training, IvfpqTeam *team)
+IvfpqTrainingShare(const IvfpqTraining *training, IvfpqParallel *parallel)
 {
-	IvfpqTraining *shared = IvfpqTeamAlloc(team, IVFPQ_TEAM_TRAINING,
+	IvfpqTraining *shared = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_TRAINING,
 										   sizeof(IvfpqTraining));
 
 	*shared = *training;
@@ -29,21 +29,21 @@ IvfpqTrainingShare(const IvfpqTraining *training, IvfpqTeam *team)
 
 /* A participant sees it; a builder that it has stays. */
 void
-IvfpqTrainingOpen(IvfpqTraining *training, IvfpqTeam *team)
+IvfpqTrainingOpen(IvfpqTraining *training, IvfpqParallel *parallel)
 {
 	IvfpqBuilder *builder = training->builder;
 
-	*training = *(IvfpqTraining *) IvfpqTeamMemory(team, IVFPQ_TEAM_TRAINING);
+	*training = *(IvfpqTraining *) IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_TRAINING);
 	training->builder = builder;
-	training->queries = IvfpqTeamMemory(team, IVFPQ_TEAM_QUERIES);
-	training->held_out = IvfpqTeamMemory(team, IVFPQ_TEAM_HELD_OUT);
-	training->query_ids = IvfpqTeamMemory(team, IVFPQ_TEAM_QUERY_IDS);
-	training->mean = IvfpqTeamMemory(team, IVFPQ_TEAM_MEAN);
-	training->rotation = IvfpqTeamMemory(team, IVFPQ_TEAM_ROTATION);
-	training->parents = IvfpqTeamMemory(team, IVFPQ_TEAM_PARENTS);
-	training->parent_offsets = IvfpqTeamMemory(team, IVFPQ_TEAM_STARTS);
-	training->centroids = IvfpqTeamMemory(team, IVFPQ_TEAM_CENTROIDS);
-	training->codebooks = IvfpqTeamMemory(team, IVFPQ_TEAM_CODEBOOKS);
+	training->queries = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_QUERIES);
+	training->held_out = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_HELD_OUT);
+	training->query_ids = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_QUERY_IDS);
+	training->mean = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_MEAN);
+	training->rotation = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_ROTATION);
+	training->parents = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_PARENTS);
+	training->parent_offsets = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS);
+	training->centroids = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_CENTROIDS);
+	training->codebooks = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_CODEBOOKS);
 	training->gv.mean = training->mean;
 	training->gv.codebooks = training->codebooks;
 	training->gv.rotation = training->rotation;
