@@ -269,7 +269,7 @@ plan_splits(Clusters *cl)
 
 /* Split what is too big; *changed tells whether anything was. */
 static GvStatus
-mend(Clusters *cl, uint64_t seed, bool *changed)
+rebalance(Clusters *cl, uint64_t seed, bool *changed)
 {
 	double		begun = gv_seconds();
 	int32_t		n = plan_splits(cl);
@@ -324,7 +324,7 @@ list_changed(Clusters *cl, int32_t *nchanged, int32_t *norphans)
 
 /* Assign and group the rows again after a mending, and only that. */
 static GvStatus
-follow_mending(Clusters *cl)
+follow_rebalance(Clusters *cl)
 {
 	const GvClustered of = {cl->d_x, cl->spec->n, cl->d_centroids,
 		&cl->targets, cl->d_rows[1], cl->d_starts, cl->d_nearest};
@@ -391,15 +391,15 @@ run(Clusters *cl)
 	{
 		GV_TRY(assign_rows(cl));
 		GV_TRY(move_centroids(cl));
-		GV_TRY(mend(cl, ++seed, &changed));
+		GV_TRY(rebalance(cl, ++seed, &changed));
 	}
 	GV_TRY(assign_rows(cl));
 	for (int pass = 0; pass < LAST_PASSES; pass++)
 	{
-		GV_TRY(mend(cl, ++seed, &changed));
+		GV_TRY(rebalance(cl, ++seed, &changed));
 		if (!changed)
 			break;
-		GV_TRY(follow_mending(cl));
+		GV_TRY(follow_rebalance(cl));
 	}
 	return drop_empty(cl);
 }

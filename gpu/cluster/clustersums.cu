@@ -152,19 +152,19 @@ gv_gpu_means(const GvClusters *cl, cudaStream_t stream)
 
 /* A block one that starts anew. */
 static __global__ void __launch_bounds__(THREADS)
-mend_kernel(GvClusters cl)
+reseed_kernel(GvClusters cl)
 {
-	GvMend		mend = cl.d_mends[blockIdx.x];
-	const float *row = cl.d_rows + (int64_t) cl.d_far_rows[mend.giver] * cl.dims;
+	GvReseed		reseed = cl.d_reseeds[blockIdx.x];
+	const float *row = cl.d_rows + (int64_t) cl.d_far_rows[reseed.giver] * cl.dims;
 
 	for (int d = threadIdx.x; d < cl.dims; d += THREADS)
-		cl.d_centroids[(int64_t) mend.taker * cl.dims + d] = row[d];
+		cl.d_centroids[(int64_t) reseed.taker * cl.dims + d] = row[d];
 }
 
 /* See gv_clusters.h. */
 GvStatus
-gv_gpu_mend(const GvClusters *cl, int32_t n, cudaStream_t stream)
+gv_gpu_reseed(const GvClusters *cl, int32_t n, cudaStream_t stream)
 {
-	GV_LAUNCH(mend_kernel, n, THREADS, 0, stream, *cl);
+	GV_LAUNCH(reseed_kernel, n, THREADS, 0, stream, *cl);
 	return gv_cuda_status(cudaGetLastError());
 }

@@ -54,7 +54,7 @@ struct alignas(8) GvClose
 };
 
 /* A cluster that starts anew. */
-struct GvMend
+struct GvReseed
 {
 	uint32_t	taker;			/* its centroid becomes */
 	uint32_t	giver;			/* the farthest row of this one */
@@ -105,7 +105,7 @@ struct GvClusters
 	double	   *d_errors;		/* [k] */
 	float	   *d_far;			/* [k] largest squared distance */
 	uint32_t   *d_far_rows;		/* [k] ... of this row, if it is not 0 */
-	GvMend	   *d_mends;		/* [k] */
+	GvReseed	   *d_reseeds;		/* [k] */
 };
 
 /* center.cu */
@@ -136,8 +136,8 @@ extern GvStatus gv_gpu_group_clusters(const GvClusters *cl,
 extern GvStatus gv_gpu_errors(const GvClusters *cl, cudaStream_t stream);
 extern GvStatus gv_gpu_means(const GvClusters *cl, cudaStream_t stream);
 
-/* d_mends [n] done: takers' centroids become givers' farthest rows. */
-extern GvStatus gv_gpu_mend(const GvClusters *cl, int32_t n,
+/* d_reseeds [n] done: takers' centroids become givers' farthest rows. */
+extern GvStatus gv_gpu_reseed(const GvClusters *cl, int32_t n,
 							cudaStream_t stream);
 
 /* The steps of a pass, for those who measure them. */
@@ -151,10 +151,10 @@ typedef enum GvKmeansStep
 	GV_KMEANS_SETTLE,
 	GV_KMEANS_GROUP,
 	GV_KMEANS_SUM,
-	GV_KMEANS_MEND
+	GV_KMEANS_RESEED
 } GvKmeansStep;
 
-#define GV_NKMEANS_STEPS	(GV_KMEANS_MEND + 1)
+#define GV_NKMEANS_STEPS	(GV_KMEANS_RESEED + 1)
 
 #ifdef GV_TEST_BUILD
 

@@ -4,7 +4,7 @@
  *		in the card's memory.
  *
  * The host waits once a pass, for sizes, errors and farthest distances of the
- * clusters, 16 bytes each; which of them start anew is gv_set_mend's to say,
+ * clusters, 16 bytes each; which of them start anew is gv_set_reseed's to say,
  * which is given the clusters' numbers in the place of rows.
  */
 #include <stdlib.h>
@@ -36,8 +36,8 @@ struct GvKmeansSet
 	double	   *errors;			/* [k] */
 	float	   *far;			/* [k] */
 	int64_t    *sizes;			/* [k]; at last of those found */
-	GvMend	   *mends;			/* [k] */
-	int32_t    *order;			/* [k] for gv_set_mend, then those found */
+	GvReseed	   *reseeds;			/* [k] */
+	int32_t    *order;			/* [k] for gv_set_reseed, then those found */
 	float	   *numbers;		/* [k] 0, 1, 2, ..., for farthest rows, */
 	float	   *takers;			/* [k] and the like for centroids: -1 */
 	int32_t		passes;
@@ -99,7 +99,7 @@ place_all(GvClusters *cl, char *memory)
 	gv_place(&cl->d_errors, memory, &bytes, k);
 	gv_place(&cl->d_far, memory, &bytes, k);
 	gv_place(&cl->d_far_rows, memory, &bytes, k);
-	gv_place(&cl->d_mends, memory, &bytes, k);
+	gv_place(&cl->d_reseeds, memory, &bytes, k);
 	return bytes;
 }
 
@@ -131,7 +131,7 @@ kmeans_drop(void *state)
 	if (set->stream != NULL)
 		(void) cudaStreamDestroy(set->stream);
 	free(set->sizes);
-	free(set->mends);
+	free(set->reseeds);
 	free(set->order);
 	free(set->numbers);
 	free(set->takers);
@@ -150,11 +150,11 @@ make_host_memory(GvKmeansSet *set)
 	char	   *memory;
 
 	set->sizes = (int64_t *) calloc(k, sizeof(int64_t));
-	set->mends = (GvMend *) calloc(k, sizeof(GvMend));
+	set->reseeds = (GvReseed *) calloc(k, sizeof(GvReseed));
 	set->order = (int32_t *) calloc(k, sizeof(int32_t));
 	set->numbers = (float *) calloc(k, sizeof(float));
 	set->takers = (float *) calloc(k, sizeof(float));
-	if (set->sizes == NULL || set->mends == NULL || set->order == NULL ||
+	if (set->sizes == NULL || set->reseeds == NULL || set->order == NULL ||
 		set->numbers == NULL || set->takers == NULL)
 		return GV_NO_MEMORY;
 	static_assert(GV_SET_MAX_CLUSTERS <= 1 << 24, "floats hold the numbers");
@@ -345,7 +345,7 @@ bring_clusters(GvKmeansSet *set, double *error)
 
 /* Clusters that start anew, by the rule of all engines. */
 static GvStatus
-mend(GvKmeansSet *set)
+reseed(GvKmeansSet *set)
 {
 	GvSetSpec	spec = set->spec;
 	int32_t		n = 0;
@@ -353,16 +353,16 @@ mend(GvKmeansSet *set)
 	spec.dims = 1;
 	for (int32_t c = 0; c < spec.k; c++)
 		set->takers[c] = -1.0f;
-	if (gv_set_mend(&spec, set->sizes, set->errors, set->far, set->numbers,
+	if (gv_set_reseed(&spec, set->sizes, set->errors, set->far, set->numbers,
 					set->takers, set->order) == 0)
 		return GV_OK;
 	for (int32_t c = 0; c < spec.k; c++)
 		if (set->takers[c] >= 0.0f)
-			set->mends[n++] = {(uint32_t) c, (uint32_t) set->takers[c]};
-	GV_CUDA_TRY(cudaMemcpyAsync(set->cl.d_mends, set->mends,
-								(size_t) n * sizeof(GvMend),
+			set->reseeds[n++] = {(uint32_t) c, (uint32_t) set->takers[c]};
+	GV_CUDA_TRY(cudaMemcpyAsync(set->cl.d_reseeds, set->reseeds,
+								(size_t) n * sizeof(GvReseed),
 								cudaMemcpyHostToDevice, set->stream));
-	return gv_gpu_mend(&set->cl, n, set->stream);
+	return gv_gpu_reseed(&set->cl, n, set->stream);
 }
 
 /* Those that have rows: order, sizes; returns how many. */
@@ -412,8 +412,8 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 	if (last)
 		done->found = close_gaps(set);
 	else
-		GV_TRY(mend(set));
-	tell(set, GV_KMEANS_MEND);
+		GV_TRY(reseed(set));
+	tell(set, GV_KMEANS_RESEED);
 	return GV_OK;
 }
 

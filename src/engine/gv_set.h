@@ -53,7 +53,7 @@
  *		as gv_assign does, and sums up from 0, in double and in the order of
  *		rows, each cluster's rows and gv_assign's squared distances; its error
  *		is the sum of the clusters' errors, from the first to the last.  Then
- *		centroids become means, sum / size rounded to fp32; see gv_set_mend
+ *		centroids become means, sum / size rounded to fp32; see gv_set_reseed
  *		for those without rows.  After `iterations` of
  *		that a last pass only assigns: sizes and the last error are of the
  *		centroids returned, in their old order without those of no rows.
@@ -263,7 +263,7 @@ extern double gv_distance_pearson(const float *a, const float *b,
  * takers beyond the givers stay as they are.  A cluster that takes does not
  * give.  Returns how many have taken.  order [k] is for its use.
  */
-extern int32_t gv_set_mend(const GvSetSpec *spec, const int64_t *sizes,
+extern int32_t gv_set_reseed(const GvSetSpec *spec, const int64_t *sizes,
 						   const double *errors, const float *far_distances,
 						   const float *farthest, float *centroids,
 						   int32_t *order);

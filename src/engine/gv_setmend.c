@@ -82,7 +82,7 @@ gives(const GvSetSpec *spec, int64_t size, float far_distance)
 
 /* See gv_set.h. */
 int32_t
-gv_set_mend(const GvSetSpec *spec, const int64_t *sizes, const double *errors,
+gv_set_reseed(const GvSetSpec *spec, const int64_t *sizes, const double *errors,
 			const float *far_distances, const float *farthest,
 			float *centroids, int32_t *order)
 {

@@ -342,7 +342,7 @@ smallest(const Clusters *cl)
  * anyway, because the next one assigns the rows anew.
  */
 static bool
-mend(Clusters *cl)
+rebalance(Clusters *cl)
 {
 	double		limit = cl->spec->max_imbalance * (double) cl->nrows / cl->k;
 	bool		changed = false;
@@ -422,7 +422,7 @@ gv_kmeans(const GvKmeans *spec, const float *x /* [n][dims] */ ,
 		assign_rows(&cl, step > 1 ? step : 1);
 		if (cl.canceled)
 			break;
-		(void) mend(&cl);
+		(void) rebalance(&cl);
 		for (c = 0; c < cl.k && !cl.canceled; c++)
 			if (cl.count[c] > 0)
 				move_centroid(&cl, c);
@@ -430,7 +430,7 @@ gv_kmeans(const GvKmeans *spec, const float *x /* [n][dims] */ ,
 	for (pass = 0; !cl.canceled; pass++)
 	{
 		assign_rows(&cl, 1);
-		if (cl.canceled || pass == LAST_PASSES || !mend(&cl))
+		if (cl.canceled || pass == LAST_PASSES || !rebalance(&cl))
 			break;
 	}
 	if (cl.canceled)

@@ -19,7 +19,7 @@ typedef struct Clusters
 	double	   *errors;			/* [k] sums of squared distances */
 	float	   *far_distances;	/* [k] of the farthest row, 0 without any */
 	float	   *farthest;		/* [k][dims] that row */
-	int32_t    *order;			/* [k] for gv_set_mend */
+	int32_t    *order;			/* [k] for gv_set_reseed */
 	int32_t		nearest[BATCH];
 	float		sqdist[BATCH];
 } Clusters;
@@ -213,7 +213,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 	}
 	if (!move_centroids(clusters, stop))
 		return GV_CANCELED;
-	(void) gv_set_mend(spec, clusters->sizes, clusters->errors,
+	(void) gv_set_reseed(spec, clusters->sizes, clusters->errors,
 					   clusters->far_distances, clusters->farthest,
 					   clusters->centroids, clusters->order);
 	start_pass(clusters);

@@ -1,6 +1,6 @@
 /*
  * check_setmeans.c
- *		k-means over sets against plain loops, bit for bit, and gv_set_mend.
+ *		k-means over sets against plain loops, bit for bit, and gv_set_reseed.
  */
 #include "sets.h"
 
@@ -100,9 +100,9 @@ plain_giver(const GvSetSpec *spec, const int64_t *sizes, const double *errors,
 	return best;
 }
 
-/* gv_set_mend, in as many steps as its text has. */
+/* gv_set_reseed, in as many steps as its text has. */
 static int32_t
-plain_mend(const GvSetSpec *spec, const int64_t *sizes, const double *errors,
+plain_reseed(const GvSetSpec *spec, const int64_t *sizes, const double *errors,
 		   const float *far_distances, const float *farthest,
 		   float *centroids)
 {
@@ -151,7 +151,7 @@ plain_kmeans(Plain *plain, double *errors)
 				plain->centroids[(size_t) c * dims + d] =
 					(float) (sums[(size_t) c * dims + d] /
 							 (double) plain->sizes[c]);
-		(void) plain_mend(&plain->spec, plain->sizes, plain->errors,
+		(void) plain_reseed(&plain->spec, plain->sizes, plain->errors,
 						  plain->far_distances, plain->farthest,
 						  plain->centroids);
 	}
@@ -285,9 +285,9 @@ check_empty_clusters(void)
 	unit_free(seeds);
 }
 
-/* gv_set_mend alone, of any sizes, errors and distances. */
+/* gv_set_reseed alone, of any sizes, errors and distances. */
 static void
-check_mend(int32_t k)
+check_reseed(int32_t k)
 {
 	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 2,.k = k,
 	.balanced = (uint8_t) (unit_random() % 2)};
@@ -312,8 +312,8 @@ check_mend(int32_t k)
 	}
 	spec.nrows = spec.nrows > k ? spec.nrows : k;
 	memcpy(got, want, sizeof(float) * k * 2);
-	ntaken = plain_mend(&spec, sizes, errors, far_distances, farthest, want);
-	CHECK(gv_set_mend(&spec, sizes, errors, far_distances, farthest, got,
+	ntaken = plain_reseed(&spec, sizes, errors, far_distances, farthest, want);
+	CHECK(gv_set_reseed(&spec, sizes, errors, far_distances, farthest, got,
 					  order) == ntaken, "%d took of %d", ntaken, k);
 	CHECK(memcmp(got, want, sizeof(float) * k * 2) == 0, "k %d", k);
 	unit_free(sizes);
@@ -332,7 +332,7 @@ test_kmeans_sets(void)
 	int			i;
 
 	for (i = 0; i < 300; i++)
-		check_mend(1 + i % 70);
+		check_reseed(1 + i % 70);
 	for (dims = 1; dims < 200; dims += unit_small ? 37 : 7)
 	{
 		check_shape(2 + dims * 5, dims, 1 + dims % 40, 3, 0);
