@@ -76,21 +76,21 @@ typedef struct IvfpqWorkerOrder
 												 * before */
 } IvfpqWorkerOrder;
 
-typedef enum IvfpqTurnState
+typedef enum IvfpqWorkerSlotState
 {
-	IVFPQ_TURN_FREE,
-	IVFPQ_TURN_OURS,			/* a worker here serves such indexes */
-	IVFPQ_TURN_OWNERS,			/* one of another database runs the owner's
+	IVFPQ_SLOT_FREE,
+	IVFPQ_SLOT_OURS,			/* a worker here serves such indexes */
+	IVFPQ_SLOT_OWNERS,			/* one of another database runs the owner's
 								 * code */
-	IVFPQ_TURN_TAKEN			/* others have all */
-} IvfpqTurnState;
+	IVFPQ_SLOT_TAKEN			/* others have all */
+} IvfpqWorkerSlotState;
 
-extern void IvfpqTurnInit(void);
-extern int	IvfpqTurnTake(Oid owner);
-extern void IvfpqTurnGiveBack(Oid owner, int turn);
-extern IvfpqTurnState IvfpqTurnLook(Oid owner);
-extern Oid	IvfpqTurnOwner(Relation index);
-extern bool IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index);
+extern void IvfpqWorkerSlotInit(void);
+extern int	IvfpqWorkerSlotAcquire(Oid owner);
+extern void IvfpqWorkerSlotRelease(Oid owner, int slot);
+extern IvfpqWorkerSlotState IvfpqWorkerSlotCheck(Oid owner);
+extern Oid	IvfpqWorkerSlotOwner(Relation index);
+extern bool IvfpqWorkerSlotIsFor(IvfpqWorkerOrder *order, Relation index);
 
 /* upkeep.c: what it wants of a background worker */
 extern bool IvfpqHasWork(Relation index, double table_rows);

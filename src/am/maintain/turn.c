@@ -27,24 +27,24 @@
 #include "am/maintain/maintain.h"
 
 /* Databases and roles have no such part: nobody else locks it. */
-#define TURN_PART		0xFF91
+#define SLOT_PART		0xFF91
 
 static bool
-lock_turn(Oid database, Oid class, Oid object, bool session)
+lock_slot(Oid database, Oid class, Oid object, bool session)
 {
 	LOCKTAG		tag;
 
-	SET_LOCKTAG_OBJECT(tag, database, class, object, TURN_PART);
+	SET_LOCKTAG_OBJECT(tag, database, class, object, SLOT_PART);
 	return LockAcquire(&tag, ExclusiveLock, session, true) !=
 		LOCKACQUIRE_NOT_AVAIL;
 }
 
 static void
-unlock_turn(Oid database, Oid class, Oid object, bool session)
+unlock_slot(Oid database, Oid class, Oid object, bool session)
 {
 	LOCKTAG		tag;
 
-	SET_LOCKTAG_OBJECT(tag, database, class, object, TURN_PART);
+	SET_LOCKTAG_OBJECT(tag, database, class, object, SLOT_PART);
 	(void) LockRelease(&tag, ExclusiveLock, session);
 }
 
@@ -53,38 +53,38 @@ unlock_turn(Oid database, Oid class, Oid object, bool session)
  * session does: the owner's turn in this database (no owner: the database's
  * own), the owner's in all, and one of all, whose number *number gets.
  */
-static IvfpqTurnState
+static IvfpqWorkerSlotState
 lock_all(Oid owner, bool session, int *number)
 {
-	IvfpqTurnState state = IVFPQ_TURN_TAKEN;
+	IvfpqWorkerSlotState state = IVFPQ_SLOT_TAKEN;
 
-	if (!lock_turn(MyDatabaseId, AuthIdRelationId, owner, session))
-		return IVFPQ_TURN_OURS;
+	if (!lock_slot(MyDatabaseId, AuthIdRelationId, owner, session))
+		return IVFPQ_SLOT_OURS;
 	if (OidIsValid(owner) &&
-		!lock_turn(InvalidOid, AuthIdRelationId, owner, session))
-		state = IVFPQ_TURN_OWNERS;
+		!lock_slot(InvalidOid, AuthIdRelationId, owner, session))
+		state = IVFPQ_SLOT_OWNERS;
 	else
 	{
 		for (int i = 0; i < ivfpq_max_training_workers; i++)
-			if (lock_turn(InvalidOid, DatabaseRelationId, i, session))
+			if (lock_slot(InvalidOid, DatabaseRelationId, i, session))
 			{
 				*number = i;
-				return IVFPQ_TURN_FREE;
+				return IVFPQ_SLOT_FREE;
 			}
 		if (OidIsValid(owner))
-			unlock_turn(InvalidOid, AuthIdRelationId, owner, session);
+			unlock_slot(InvalidOid, AuthIdRelationId, owner, session);
 	}
-	unlock_turn(MyDatabaseId, AuthIdRelationId, owner, session);
+	unlock_slot(MyDatabaseId, AuthIdRelationId, owner, session);
 	return state;
 }
 
 static void
 unlock_all(Oid owner, bool session, int number)
 {
-	unlock_turn(InvalidOid, DatabaseRelationId, number, session);
+	unlock_slot(InvalidOid, DatabaseRelationId, number, session);
 	if (OidIsValid(owner))
-		unlock_turn(InvalidOid, AuthIdRelationId, owner, session);
-	unlock_turn(MyDatabaseId, AuthIdRelationId, owner, session);
+		unlock_slot(InvalidOid, AuthIdRelationId, owner, session);
+	unlock_slot(MyDatabaseId, AuthIdRelationId, owner, session);
 }
 
 /*
@@ -100,7 +100,7 @@ release_at_exit(int code, Datum arg)
 
 /* Once in a worker, before its first turn. */
 void
-IvfpqTurnInit(void)
+IvfpqWorkerSlotInit(void)
 {
 	before_shmem_exit(release_at_exit, (Datum) 0);
 }
@@ -110,35 +110,35 @@ IvfpqTurnInit(void)
  * cannot have one now.
  */
 int
-IvfpqTurnTake(Oid owner)
+IvfpqWorkerSlotAcquire(Oid owner)
 {
-	int			turn = -1;
+	int			slot = -1;
 
-	(void) lock_all(owner, true, &turn);
-	return turn;
+	(void) lock_all(owner, true, &slot);
+	return slot;
 }
 
 void
-IvfpqTurnGiveBack(Oid owner, int turn)
+IvfpqWorkerSlotRelease(Oid owner, int slot)
 {
-	unlock_all(owner, true, turn);
+	unlock_all(owner, true, slot);
 }
 
 /* Would a worker for that owner have its turn now?  In a transaction. */
-IvfpqTurnState
-IvfpqTurnLook(Oid owner)
+IvfpqWorkerSlotState
+IvfpqWorkerSlotCheck(Oid owner)
 {
 	int			number;
-	IvfpqTurnState state = lock_all(owner, false, &number);
+	IvfpqWorkerSlotState state = lock_all(owner, false, &number);
 
-	if (state == IVFPQ_TURN_FREE)
+	if (state == IVFPQ_SLOT_FREE)
 		unlock_all(owner, false, number);
 	return state;
 }
 
 /* Whose turn serves an index: its owner's, if it calls interpreted code. */
 Oid
-IvfpqTurnOwner(Relation index)
+IvfpqWorkerSlotOwner(Relation index)
 {
 	return IvfpqIsInterpreted(index, true) ? index->rd_rel->relowner :
 		InvalidOid;
@@ -159,15 +159,15 @@ has_run(const IvfpqWorkerOrder *order, Oid owner)
  * unless there is one for its owner, or was, or there were too many.
  */
 bool
-IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index)
+IvfpqWorkerSlotIsFor(IvfpqWorkerOrder *order, Relation index)
 {
-	Oid			owner = IvfpqTurnOwner(index);
+	Oid			owner = IvfpqWorkerSlotOwner(index);
 
 	if (order->owner == owner)
 		return true;
 	if (!OidIsValid(order->next) && !has_run(order, owner) &&
 		order->nowners < IVFPQ_WORKER_OWNERS &&
-		IvfpqTurnLook(owner) == IVFPQ_TURN_FREE)
+		IvfpqWorkerSlotCheck(owner) == IVFPQ_SLOT_FREE)
 	{
 		order->next = RelationGetRelid(index);
 		order->next_owner = owner;

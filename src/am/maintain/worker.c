@@ -78,7 +78,7 @@ typedef struct Tried
 static Oid	asked = InvalidOid; /* the index to begin with */
 static IvfpqWorkerOrder order;
 static int	patience = PATIENCE;	/* tries that it is waited for, alone */
-static int	turn = -1;			/* ours, while it is */
+static int	slot = -1;			/* ours, while it is */
 static List *tried = NIL;		/* of Tried */
 
 /* While an index is served. */
@@ -130,15 +130,15 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 		!IvfpqHasWork(index, info->num_heap_tuples))
 		return;
 
-	its_order.owner = IvfpqTurnOwner(index);
-	switch (IvfpqTurnLook(its_order.owner))
+	its_order.owner = IvfpqWorkerSlotOwner(index);
+	switch (IvfpqWorkerSlotCheck(its_order.owner))
 	{
-		case IVFPQ_TURN_OURS:
+		case IVFPQ_SLOT_OURS:
 			return;
-		case IVFPQ_TURN_OWNERS:
+		case IVFPQ_SLOT_OWNERS:
 			why = "a worker of another database runs its owner's code";
 			break;
-		case IVFPQ_TURN_TAKEN:
+		case IVFPQ_SLOT_TAKEN:
 			why = "all gpuvec.max_training_workers are at work";
 			break;
 		default:
@@ -229,7 +229,7 @@ wants_service(Oid indexoid)
 	wants = index->rd_rel->relkind == RELKIND_INDEX &&
 		IvfpqIsOurs(index) &&
 		index->rd_index->indisvalid && IvfpqHasWork(index, -1) &&
-		IvfpqTurnIsFor(&order, index);
+		IvfpqWorkerSlotIsFor(&order, index);
 	relation_close(index, NoLock);
 	return wants;
 }
@@ -297,7 +297,7 @@ try_index(Oid indexoid, bool just_look)
 		Relation	index = index_open(indexoid, RowExclusiveLock);
 
 		remember_tried(indexoid, vacuums);
-		if (IvfpqTurnIsFor(&order, index))
+		if (IvfpqWorkerSlotIsFor(&order, index))
 			serve_index(heap, index);
 		index_close(index, NoLock);
 		table_close(heap, NoLock);
@@ -307,11 +307,11 @@ try_index(Oid indexoid, bool just_look)
 
 /* Give our turn back, if we have it. */
 static void
-give_back_turn(void)
+release_slot(void)
 {
-	if (turn >= 0)
-		IvfpqTurnGiveBack(order.owner, turn);
-	turn = -1;
+	if (slot >= 0)
+		IvfpqWorkerSlotRelease(order.owner, slot);
+	slot = -1;
 }
 
 /*
@@ -334,7 +334,7 @@ report_canceled(void)
 			 errmsg("gpuvec: training of index \"%s\" was canceled",
 					serving_name),
 			 errdetail("The next VACUUM of the table has it begun again.")));
-	give_back_turn();
+	release_slot();
 }
 
 /* An error ends the work on an index, not the worker. */
@@ -357,8 +357,8 @@ recover(Oid indexoid)
 	serving_heap = InvalidOid;
 	AbortCurrentTransaction();
 	/* which has released it */
-	if (turn >= 0)
-		turn = IvfpqTurnTake(order.owner);
+	if (slot >= 0)
+		slot = IvfpqWorkerSlotAcquire(order.owner);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	RESUME_INTERRUPTS();
 }
@@ -450,7 +450,7 @@ list_indexes(void)
 static Outcome
 go_through(void)
 {
-	bool		just_look = turn < 0;
+	bool		just_look = slot < 0;
 	List	   *indexes = list_indexes();
 	Outcome		most = NOTHING;
 	ListCell   *cell;
@@ -460,7 +460,7 @@ go_through(void)
 		Outcome		outcome = try_safely(lfirst_oid(cell), just_look);
 
 		most = Max(most, outcome);
-		if (just_look ? most > NOTHING : turn < 0)
+		if (just_look ? most > NOTHING : slot < 0)
 			break;
 		if (outcome == LOCKED && lfirst_oid(cell) == asked && patience-- > 0)
 			break;
@@ -480,7 +480,7 @@ serve_database(void)
 	{
 		Outcome		most = go_through();
 
-		if (turn < 0 || most == NOTHING)
+		if (slot < 0 || most == NOTHING)
 			return true;
 		if (most == SERVED)
 		{
@@ -556,16 +556,16 @@ gpuvec_train_worker(Datum arg)
 											  BGWORKER_BYPASS_ALLOWCONN);
 	IvfpqSnapshotsAreOurs();
 	IvfpqLimitInit();
-	IvfpqTurnInit();
+	IvfpqWorkerSlotInit();
 
 	/*
 	 * A VACUUM that found us at work started no worker.  So look once more
 	 * after the turn is given back.
 	 */
-	while (again && (turn = IvfpqTurnTake(order.owner)) >= 0)
+	while (again && (slot = IvfpqWorkerSlotAcquire(order.owner)) >= 0)
 	{
 		again = serve_database();
-		give_back_turn();
+		release_slot();
 		again = again && go_through() > NOTHING;
 	}
 	if (OidIsValid(order.next))
