@@ -624,6 +624,6 @@ main(int argc, char **argv)
 	if (status == GV_EXIT_FAILED ||
 		__atomic_load_n(&gv_server.loaders, __ATOMIC_ACQUIRE) > 0)
 		_exit(status);
-	gv_turns_close();
+	gv_batches_close();
 	return status;
 }

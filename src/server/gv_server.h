@@ -34,7 +34,7 @@
 #include "protocol/gv_protocol.h"
 
 #define GV_MAX_BATCH	1024	/* searches answered together */
-#define GV_TURNS		2		/* batches of a device at a time, each with a
+#define GV_BATCH_SLOTS		2		/* batches of a device at a time, each with a
 								 * searcher */
 #define GV_MAX_EXTRAS	2		/* searchers of a device for messages of many
 								 * searches */
@@ -398,15 +398,15 @@ extern void gv_session_begin(GvWorker *worker, GvHeldMirror *held);
 extern void gv_session_finish(GvWorker *worker);
 
 /* turns.c: searches that wait, and batches that are under way. */
-extern GvStatus gv_turns_open(void);
-extern void gv_turns_close(void);
-extern void gv_turns_add(GvConnection *connection);
-extern bool gv_turns_withdraw(GvConnection *connection);
-extern int	gv_turns_room(void);
-extern void gv_turns_go_on(int clients);
-extern void gv_turns_end(void);
-extern bool gv_turns_busy(void);
-extern bool gv_turns_searching(void);
+extern GvStatus gv_batches_open(void);
+extern void gv_batches_close(void);
+extern void gv_batches_add(GvConnection *connection);
+extern bool gv_batches_withdraw(GvConnection *connection);
+extern int	gv_batches_available(void);
+extern void gv_batches_go_on(int clients);
+extern void gv_batches_end(void);
+extern bool gv_batches_busy(void);
+extern bool gv_batches_searching(void);
 
 /* loaderthread.c: a thread takes the connection of all but a session over. */
 extern bool gv_loader_start(GvConnection *connection);

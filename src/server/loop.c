@@ -73,7 +73,7 @@ on_stop(int signal)
 
 	stop_asked = 1;
 	(void) gv_life_pass_on(signal);
-	if (gv_turns_searching())
+	if (gv_batches_searching())
 	{
 		gv_folder_leave();
 		_exit(0);
@@ -294,7 +294,7 @@ serve(GvConnection *connection, uint32_t events)
 	{
 		/* a session that gave up waiting shall not keep others waiting */
 		if ((events & (EPOLLHUP | EPOLLERR)) != 0 &&
-			gv_turns_withdraw(connection))
+			gv_batches_withdraw(connection))
 			close_connection(connection);
 		return;
 	}
@@ -365,7 +365,7 @@ drop_strangers(void)
 static int
 patience(void)
 {
-	if (gv_turns_busy())
+	if (gv_batches_busy())
 		return 0;
 	if (loop.paused)
 		return PAUSE_MS;
@@ -387,7 +387,7 @@ serve_events(const struct epoll_event *events, int n)
 		else if (what != &loop.wake)
 			serve(what, events[i].events);
 	}
-	gv_turns_go_on(loop.connected);
+	gv_batches_go_on(loop.connected);
 	drop_strangers();
 	if (loop.paused && gv_now_ns() >= loop.paused_until)
 		listen_again();
@@ -401,7 +401,7 @@ int
 gv_loop_run(int listener)
 {
 	static struct epoll_event events[GV_MAX_BATCH];
-	GvStatus	status = gv_turns_open();
+	GvStatus	status = gv_batches_open();
 
 	if (status != GV_OK)
 	{
@@ -430,7 +430,7 @@ gv_loop_run(int listener)
 	while (!stop_asked && !gv_server_failed() && !gv_life_is_over())
 	{
 		/* no more events than searches that may wait */
-		int			room = gv_turns_room();
+		int			room = gv_batches_available();
 		int			n = room == 0 ? 0 :
 		epoll_wait(loop.epoll, events, room, patience());
 
@@ -445,7 +445,7 @@ gv_loop_run(int listener)
 	/* nor is anybody left whom it is for */
 	if (gv_life_is_over())
 		return 0;
-	gv_turns_end();
+	gv_batches_end();
 	while (loop.first != NULL)
 		close_connection(loop.first);
 	close(listener);

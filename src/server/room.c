@@ -105,7 +105,7 @@ most_beside(int32_t device, GvTriedDevices guests, int32_t extras)
 {
 	const GvDeviceRoom *room = &gv_registry.devices[device];
 	int64_t		most = room->memory - room->searcher *
-	(GV_TURNS * (1 + __builtin_popcount(guests)) + extras);
+	(GV_BATCH_SLOTS * (1 + __builtin_popcount(guests)) + extras);
 
 	/* searchers of its turns are not in the budget */
 	return (guests == 0 && extras == 0) || most > room->budget ?

@@ -572,7 +572,7 @@ gv_session_search(GvConnection *connection)
 	if (!check_search(connection))
 		return;
 	if (connection->role == GV_ROLE_SESSION)
-		gv_turns_add(connection);
+		gv_batches_add(connection);
 	else
 		search_alone(connection);
 }

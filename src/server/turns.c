@@ -24,7 +24,7 @@
 
 typedef struct Lane
 {
-	GvWorker   *turns[GV_TURNS];
+	GvWorker   *slots[GV_BATCH_SLOTS];
 	int			oldest;			/* of the turns that are under way */
 	int			under_way;
 	int			asked;			/* searches in these */
@@ -40,58 +40,58 @@ static struct
 	int			asked;			/* searches in them */
 	GvConnection *queue[GV_MAX_BATCH];	/* whose searches are to be done */
 	int			queued;
-}			turns;
+}			searches;
 
 /* For the signal handler, which runs in this thread. */
 static volatile sig_atomic_t searching;
 
 /* Is the engine at work, or about to be? */
 bool
-gv_turns_searching(void)
+gv_batches_searching(void)
 {
 	return searching != 0;
 }
 
 /* Memory for all turns of all devices. */
 GvStatus
-gv_turns_open(void)
+gv_batches_open(void)
 {
 	GvStatus	status = GV_OK;
 	int32_t		device;
 	int			i;
 
-	turns.nlanes = gv_ndevices();
+	searches.nlanes = gv_ndevices();
 
-	for (device = 0; device < turns.nlanes; device++)
-		for (i = 0; i < GV_TURNS && status == GV_OK; i++)
+	for (device = 0; device < searches.nlanes; device++)
+		for (i = 0; i < GV_BATCH_SLOTS && status == GV_OK; i++)
 			status = gv_worker_open(device, false,
-									&turns.lanes[device].turns[i]);
+									&searches.lanes[device].slots[i]);
 	return status;
 }
 
 void
-gv_turns_close(void)
+gv_batches_close(void)
 {
 	int32_t		device;
 	int			i;
 
-	for (device = 0; device < turns.nlanes; device++)
-		for (i = 0; i < GV_TURNS; i++)
-			gv_worker_close(turns.lanes[device].turns[i]);
+	for (device = 0; device < searches.nlanes; device++)
+		for (i = 0; i < GV_BATCH_SLOTS; i++)
+			gv_worker_close(searches.lanes[device].slots[i]);
 }
 
 /* Does anything wait or run? */
 bool
-gv_turns_busy(void)
+gv_batches_busy(void)
 {
-	return turns.under_way > 0 || turns.queued > 0;
+	return searches.under_way > 0 || searches.queued > 0;
 }
 
 /* How many more searches may wait. */
 int
-gv_turns_room(void)
+gv_batches_available(void)
 {
-	return GV_MAX_BATCH - turns.queued;
+	return GV_MAX_BATCH - searches.queued;
 }
 
 /* Of the devices that have a mirror, the one with least to do; -1: none has. */
@@ -105,10 +105,10 @@ choose_device(const GvMirrorKey *key)
 
 	for (i = 1; i < n; i++)
 	{
-		const Lane *lane = &turns.lanes[devices[i]];
+		const Lane *lane = &searches.lanes[devices[i]];
 
 		if (lane->asked + lane->waiting <
-			turns.lanes[best].asked + turns.lanes[best].waiting)
+			searches.lanes[best].asked + searches.lanes[best].waiting)
 			best = devices[i];
 	}
 	return best;
@@ -116,35 +116,35 @@ choose_device(const GvMirrorKey *key)
 
 /* A client's search, for which there is room. */
 void
-gv_turns_add(GvConnection *connection)
+gv_batches_add(GvConnection *connection)
 {
 	const GvSearchRequest *request = gv_payload(connection);
 
 	connection->whole_ns = gv_now_ns();
 	connection->asked = true;
 	connection->device = choose_device(&request->key);
-	turns.queue[turns.queued++] = connection;
+	searches.queue[searches.queued++] = connection;
 
 	if (connection->device >= 0)
-		turns.lanes[connection->device].waiting++;
+		searches.lanes[connection->device].waiting++;
 }
 
 /* Its search waits no more; false: it is under way. */
 bool
-gv_turns_withdraw(GvConnection *connection)
+gv_batches_withdraw(GvConnection *connection)
 {
 	int			i = 0;
 
-	while (i < turns.queued && turns.queue[i] != connection)
+	while (i < searches.queued && searches.queue[i] != connection)
 		i++;
-	if (i == turns.queued)
+	if (i == searches.queued)
 		return false;
 	if (connection->device >= 0)
-		turns.lanes[connection->device].waiting--;
-	turns.queued--;
+		searches.lanes[connection->device].waiting--;
+	searches.queued--;
 
-	memmove(&turns.queue[i], &turns.queue[i + 1],
-			(size_t) (turns.queued - i) * sizeof(turns.queue[0]));
+	memmove(&searches.queue[i], &searches.queue[i + 1],
+			(size_t) (searches.queued - i) * sizeof(searches.queue[0]));
 	connection->asked = false;
 	return true;
 }
@@ -165,31 +165,31 @@ reply_bytes(const GvSearchRequest *request)
 static int
 take_batch(int i, GvConnection **askers)
 {
-	const GvSearchRequest *first = gv_payload(turns.queue[i]);
-	int32_t		device = turns.queue[i]->device;
+	const GvSearchRequest *first = gv_payload(searches.queue[i]);
+	int32_t		device = searches.queue[i]->device;
 	size_t		bytes = 0;
 	int			left = i;
 	int			n = 0;
 
-	for (; i < turns.queued; i++)
+	for (; i < searches.queued; i++)
 	{
-		const GvSearchRequest *request = gv_payload(turns.queue[i]);
+		const GvSearchRequest *request = gv_payload(searches.queue[i]);
 		size_t		more = reply_bytes(request);
 
 		if (gv_same_key(&request->key, &first->key) &&
-			turns.queue[i]->device == device &&
+			searches.queue[i]->device == device &&
 			(n == 0 || bytes + more <= MOST_REPLY))
 		{
-			askers[n++] = turns.queue[i];
+			askers[n++] = searches.queue[i];
 
 			bytes += more;
-			if (turns.queue[i]->device >= 0)
-				turns.lanes[turns.queue[i]->device].waiting--;
+			if (searches.queue[i]->device >= 0)
+				searches.lanes[searches.queue[i]->device].waiting--;
 		}
 		else
-			turns.queue[left++] = turns.queue[i];
+			searches.queue[left++] = searches.queue[i];
 	}
-	turns.queued = left;
+	searches.queued = left;
 
 	return n;
 }
@@ -211,33 +211,33 @@ send_answers(GvConnection **askers, int n)
 static void
 watch_oldest(const Lane *lane)
 {
-	gv_watch_batch((int32_t) (lane - turns.lanes), lane->under_way == 0 ? 0 :
-				   lane->turns[lane->oldest]->began_ns);
+	gv_watch_batch((int32_t) (lane - searches.lanes), lane->under_way == 0 ? 0 :
+				   lane->slots[lane->oldest]->began_ns);
 }
 
 /* The oldest batch of a lane ends; its turn, whose askers wait for answers. */
 static GvWorker *
 end_oldest(Lane *lane)
 {
-	GvWorker   *turn = lane->turns[lane->oldest];
+	GvWorker   *slot = lane->slots[lane->oldest];
 
-	gv_session_finish(turn);
-	lane->oldest = (lane->oldest + 1) % GV_TURNS;
+	gv_session_finish(slot);
+	lane->oldest = (lane->oldest + 1) % GV_BATCH_SLOTS;
 	lane->under_way--;
 	watch_oldest(lane);
-	lane->asked -= turn->nasked;
-	turns.asked -= turn->nasked;
+	lane->asked -= slot->nasked;
+	searches.asked -= slot->nasked;
 
-	searching = --turns.under_way > 0;
-	return turn;
+	searching = --searches.under_way > 0;
+	return slot;
 }
 
 static void
 finish_oldest(Lane *lane)
 {
-	GvWorker   *turn = end_oldest(lane);
+	GvWorker   *slot = end_oldest(lane);
 
-	send_answers(turn->askers, turn->nasked);
+	send_answers(slot->askers, slot->nasked);
 }
 
 /* All searches of the mirror that the i-th in the queue wants are refused. */
@@ -247,7 +247,7 @@ refuse_batch(int i, GvRefusalCode refusal)
 	GvConnection *askers[GV_MAX_BATCH];
 	int			n = take_batch(i, askers);
 
-	searching = turns.under_way > 0;
+	searching = searches.under_way > 0;
 
 	gv_session_refuse(askers, n, refusal);
 	send_answers(askers, n);
@@ -261,9 +261,9 @@ static bool
 begin_batch(int i, bool wait)
 {
 	GvRefusalCode refusal;
-	GvHeldMirror *held = gv_session_acquire(turns.queue[i], &refusal);
+	GvHeldMirror *held = gv_session_acquire(searches.queue[i], &refusal);
 	Lane	   *lane;
-	GvWorker   *turn;
+	GvWorker   *slot;
 
 	if (held == NULL)
 	{
@@ -277,28 +277,28 @@ begin_batch(int i, bool wait)
 		return false;
 	}
 	/* the mirror may be elsewhere than when the search came */
-	lane = &turns.lanes[gv_mirrors_device(held, turns.queue[i]->device)];
-	if (lane->under_way == GV_TURNS)
+	lane = &searches.lanes[gv_mirrors_device(held, searches.queue[i]->device)];
+	if (lane->under_way == GV_BATCH_SLOTS)
 	{
 		finish_oldest(lane);
 		searching = 1;
 	}
-	turn = lane->turns[(lane->oldest + lane->under_way) % GV_TURNS];
-	turn->nasked = take_batch(i, turn->askers);
-	gv_session_begin(turn, held);
-	if (turn->held != NULL)
+	slot = lane->slots[(lane->oldest + lane->under_way) % GV_BATCH_SLOTS];
+	slot->nasked = take_batch(i, slot->askers);
+	gv_session_begin(slot, held);
+	if (slot->held != NULL)
 	{
 		lane->under_way++;
-		lane->asked += turn->nasked;
+		lane->asked += slot->nasked;
 		watch_oldest(lane);
-		turns.under_way++;
-		turns.asked += turn->nasked;
+		searches.under_way++;
+		searches.asked += slot->nasked;
 	}
 	else
 	{
-		searching = turns.under_way > 0;
+		searching = searches.under_way > 0;
 
-		send_answers(turn->askers, turn->nasked);
+		send_answers(slot->askers, slot->nasked);
 	}
 	return true;
 }
@@ -315,11 +315,11 @@ may_begin(int32_t device)
 
 	if (device < 0)
 		return true;
-	lane = &turns.lanes[device];
+	lane = &searches.lanes[device];
 	if (lane->under_way == 0)
 		return true;
-	newest = lane->turns[(lane->oldest + lane->under_way - 1) % GV_TURNS];
-	return lane->under_way < GV_TURNS && lane->waiting >= newest->nasked;
+	newest = lane->slots[(lane->oldest + lane->under_way - 1) % GV_BATCH_SLOTS];
+	return lane->under_way < GV_BATCH_SLOTS && lane->waiting >= newest->nasked;
 }
 
 /* Has this search to wait for one of the mirrors [n]? */
@@ -346,15 +346,15 @@ begin_batches(void)
 	int			nlocked = 0;
 	int			i = 0;
 
-	while (i < turns.queued)
+	while (i < searches.queued)
 	{
-		const GvSearchRequest *request = gv_payload(turns.queue[i]);
+		const GvSearchRequest *request = gv_payload(searches.queue[i]);
 
 		/* a thread that stops us from here on does not wait for the engine */
 		searching = 1;
 		if (gv_loop_stops())
 			return;
-		if (!may_begin(turns.queue[i]->device) ||
+		if (!may_begin(searches.queue[i]->device) ||
 			wants_one_of(locked, nlocked, request))
 			i++;
 		else if (!begin_batch(i, false))
@@ -364,9 +364,9 @@ begin_batches(void)
 		}
 	}
 	/* there is nothing else to do than wait for who changes the mirror */
-	if (turns.under_way == 0 && turns.queued > 0)
+	if (searches.under_way == 0 && searches.queued > 0)
 		(void) begin_batch(0, true);
-	searching = turns.under_way > 0;
+	searching = searches.under_way > 0;
 }
 
 /* The next lane with a batch that is done or, with `wait`, has one at all. */
@@ -375,16 +375,16 @@ next_done(bool wait)
 {
 	int32_t		i;
 
-	for (i = 0; i < turns.nlanes; i++)
+	for (i = 0; i < searches.nlanes; i++)
 	{
-		int32_t		device = (turns.next + i) % turns.nlanes;
-		Lane	   *lane = &turns.lanes[device];
+		int32_t		device = (searches.next + i) % searches.nlanes;
+		Lane	   *lane = &searches.lanes[device];
 
 		if (lane->under_way > 0 &&
 			(wait ||
-			 gv_mirror_done(lane->turns[lane->oldest]->searcher)))
+			 gv_mirror_done(lane->slots[lane->oldest]->searcher)))
 		{
-			turns.next = (device + 1) % turns.nlanes;
+			searches.next = (device + 1) % searches.nlanes;
 
 			return lane;
 		}
@@ -398,22 +398,22 @@ next_done(bool wait)
  * ask for anything.
  */
 void
-gv_turns_go_on(int clients)
+gv_batches_go_on(int clients)
 {
 	GvConnection *askers[GV_MAX_BATCH];
 	Lane	   *lane;
-	GvWorker   *turn;
+	GvWorker   *slot;
 	int			n;
 
 	begin_batches();
-	lane = next_done(turns.under_way == 1 &&
-					 turns.asked + turns.queued == clients);
+	lane = next_done(searches.under_way == 1 &&
+					 searches.asked + searches.queued == clients);
 	if (lane == NULL)
 		return;
-	turn = end_oldest(lane);
+	slot = end_oldest(lane);
 	/* what begins now may take its turn */
-	n = turn->nasked;
-	memcpy(askers, turn->askers, n * sizeof(askers[0]));
+	n = slot->nasked;
+	memcpy(askers, slot->askers, n * sizeof(askers[0]));
 	if (!gv_server_failed())
 		begin_batches();
 	send_answers(askers, n);
@@ -421,11 +421,11 @@ gv_turns_go_on(int clients)
 
 /* End all that is under way. */
 void
-gv_turns_end(void)
+gv_batches_end(void)
 {
 	int32_t		device;
 
-	for (device = 0; device < turns.nlanes; device++)
-		while (turns.lanes[device].under_way > 0)
-			finish_oldest(&turns.lanes[device]);
+	for (device = 0; device < searches.nlanes; device++)
+		while (searches.lanes[device].under_way > 0)
+			finish_oldest(&searches.lanes[device]);
 }

@@ -261,8 +261,8 @@ answer_message(GvConnection *connection, bool *goes_on)
 			FAULT("no thread");
 		return false;
 	}
-	while (gv_turns_busy())
-		gv_turns_go_on(1);
+	while (gv_batches_busy())
+		gv_batches_go_on(1);
 	(void) gv_loop_answer(connection);
 	*goes_on = !connection->ending;
 	return true;
@@ -399,7 +399,7 @@ set_up(void)
 		gv_sets_open(&gv_cpu_sets) != GV_OK)
 		FAULT("no engine");
 	gv_mirrors_init(devices, &budget, 1, 3600);
-	if (gv_turns_open() != GV_OK)
+	if (gv_batches_open() != GV_OK)
 		FAULT("no turns");
 	wire.memory = memfd_create("fuzz", MFD_ALLOW_SEALING);
 	if (ftruncate(wire.memory, 1 << 16) != 0 ||
