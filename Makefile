@@ -130,7 +130,7 @@ gpu/objects: FORCE
 # it.  Installing takes the kind that is there.
 ifneq ($(MAKECMDGOALS),install)
 by_kind := GV_TEST_BUILD|GV_TUNABLE|GV_TEST_ONLY|GV_CALL|gv_fault_is_due
-by_kind := $(by_kind)|IvfpqStopPoint|_forced_|product/product\.cuh
+by_kind := $(by_kind)|IvfpqInjectionPoint|_forced_|product/product\.cuh
 two_kinds := $(shell grep -lE '$(by_kind)' \
 	$(patsubst %.o,%.c,$(sort $(OBJS) $(GPUVECD_OBJS))) $(CUDA_OBJS:.o=.cu))
 $(addsuffix .o,$(basename $(two_kinds))): src/kind

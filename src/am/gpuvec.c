@@ -122,7 +122,7 @@ assign_fault(const char *newval, void *extra)
 	int			n = 0;
 	int			end = 0;
 
-	IvfpqStopPointReset();
+	IvfpqInjectionPointReset();
 	if (newval == NULL ||
 		sscanf(newval, "%15s %d engine%n", action, &n, &end) != 2 || end == 0)
 		n = 0;
@@ -196,7 +196,7 @@ define_developer_settings(void)
 #ifdef GV_TEST_BUILD
 	DefineCustomStringVariable("gpuvec.fault",
 							   "Sets where tests make a backend stop.",
-							   NULL, &ivfpq_stop_point, NULL, PGC_SUSET,
+							   NULL, &ivfpq_injection_point, NULL, PGC_SUSET,
 							   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
 #endif
 }

@@ -107,7 +107,7 @@ write_page(Compaction *to)
 	to->seq++;
 	to->count = 0;
 	to->mismatched = true;
-	IvfpqStopPoint("compact: page");
+	IvfpqInjectionPoint("compact: page");
 }
 
 /* Write what is before the cut to pages numbered from to->seq on. */
@@ -166,7 +166,7 @@ IvfpqPendingCompact(Relation index)
 
 	if (!IvfpqPendingFreeze(index, &frozen, true))
 		return;
-	IvfpqStopPoint("compact: sealed");
+	IvfpqInjectionPoint("compact: sealed");
 	npages = pages_needed(count_frozen(index, &frozen));
 	head = frozen.tail;
 	head_seq = frozen.tail_seq - npages;
@@ -180,6 +180,6 @@ IvfpqPendingCompact(Relation index)
 		pfree(to.tids);
 	}
 	switch_head(index, head, head_seq);
-	IvfpqStopPoint("compact: switched");
+	IvfpqInjectionPoint("compact: switched");
 	IvfpqPendingFree(index, &frozen);
 }

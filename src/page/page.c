@@ -179,7 +179,7 @@ IvfpqPutPage(Relation index, BlockNumber blkno, Page page, bool shared)
 {
 	IvfpqFillPage(index, blkno, page, shared && RelationNeedsWAL(index));
 	if (shared)
-		IvfpqStopPoint("train: page");
+		IvfpqInjectionPoint("train: page");
 }
 
 /* Make an exclusively locked page free.  One record, one page. */

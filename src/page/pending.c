@@ -314,7 +314,7 @@ IvfpqPendingTrim(Relation index)
 	while (meta.pending_head != InvalidBlockNumber && unlink_head(index))
 	{
 		freed++;
-		IvfpqStopPoint("trim");
+		IvfpqInjectionPoint("trim");
 		CHECK_FOR_INTERRUPTS();
 	}
 	return freed;

@@ -355,7 +355,7 @@ IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
 	if (ndead > 0)
 	{
 		free_slots(index, code_bytes, blkno, dead, ndead);
-		IvfpqStopPoint("refine: freed");
+		IvfpqInjectionPoint("refine: freed");
 	}
 	pfree(tids);
 	pfree(dead);

@@ -16,14 +16,14 @@
 
 #include "page/stoppoint.h"
 
-char	   *ivfpq_stop_point = NULL;
+char	   *ivfpq_injection_point = NULL;
 
 /* Steps that matched since the setting changed. */
 static int	nhits = 0;
 
 /* The setting has changed: count anew. */
 void
-IvfpqStopPointReset(void)
+IvfpqInjectionPointReset(void)
 {
 	nhits = 0;
 }
@@ -33,7 +33,7 @@ static void
 wait_for_lock(void)
 {
 	Datum		zero = Int32GetDatum(0);
-	Datum		key = Int32GetDatum(IVFPQ_STOP_POINT_LOCK);
+	Datum		key = Int32GetDatum(IVFPQ_INJECTION_POINT_LOCK);
 
 	DirectFunctionCall2(pg_advisory_lock_int4, zero, key);
 	DirectFunctionCall2(pg_advisory_unlock_int4, zero, key);
@@ -41,15 +41,15 @@ wait_for_lock(void)
 
 /* Stop if this is the step that the setting names. */
 void
-IvfpqStopPointReached(const char *step)
+IvfpqInjectionPointReached(const char *step)
 {
 	char		action[16];
 	int			n;
 	int			at;
 
-	if (sscanf(ivfpq_stop_point, "%15s %d %n", action, &n, &at) != 2 ||
-		(strcmp(ivfpq_stop_point + at, "*") != 0 &&
-		 strcmp(ivfpq_stop_point + at, step) != 0) ||
+	if (sscanf(ivfpq_injection_point, "%15s %d %n", action, &n, &at) != 2 ||
+		(strcmp(ivfpq_injection_point + at, "*") != 0 &&
+		 strcmp(ivfpq_injection_point + at, step) != 0) ||
 		++nhits != n)
 		return;
 

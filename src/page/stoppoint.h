@@ -10,29 +10,29 @@
  *		flush	the same, when its last record is on disk
  *		error	an error is raised
  *		memory	one that says that shared memory is not to be had
- *		wait	the process waits for advisory lock (0, IVFPQ_STOP_POINT_LOCK)
+ *		wait	the process waits for advisory lock (0, IVFPQ_INJECTION_POINT_LOCK)
  */
 #ifndef IVFPQ_STOPPOINT_H
 #define IVFPQ_STOPPOINT_H
 
-#define IVFPQ_STOP_POINT_LOCK	26486
+#define IVFPQ_INJECTION_POINT_LOCK	26486
 
 #ifdef GV_TEST_BUILD
 
 /* NULL or empty: no fault. */
-extern char *ivfpq_stop_point;
+extern char *ivfpq_injection_point;
 
-extern void IvfpqStopPointReset(void);
-extern void IvfpqStopPointReached(const char *step);
+extern void IvfpqInjectionPointReset(void);
+extern void IvfpqInjectionPointReached(const char *step);
 
-#define IvfpqStopPoint(step) \
+#define IvfpqInjectionPoint(step) \
 	do { \
-		if (ivfpq_stop_point != NULL) \
-			IvfpqStopPointReached(step); \
+		if (ivfpq_injection_point != NULL) \
+			IvfpqInjectionPointReached(step); \
 	} while (0)
 
 #else
-#define IvfpqStopPoint(step) ((void) 0)
+#define IvfpqInjectionPoint(step) ((void) 0)
 #endif
 
 #endif							/* IVFPQ_STOPPOINT_H */

@@ -92,7 +92,7 @@ IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
 	if (is_free)
 		RecordPageWithFreeSpace(reclaim->index, blkno, BLCKSZ - 1);
 	if (left_over)
-		IvfpqStopPoint("sweep");
+		IvfpqInjectionPoint("sweep");
 }
 
 /* Sweep every page of an untrained index. */

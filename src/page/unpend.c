@@ -98,7 +98,7 @@ IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
 		meta->pending_head = BufferGetBlockNumber(buf);
 		meta->pending_head_seq--;
 		UnlockReleaseBuffer(buf);
-		IvfpqStopPoint("train: kept");
+		IvfpqInjectionPoint("train: kept");
 	}
 }
 
@@ -165,7 +165,7 @@ IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen)
 		RecordPageWithFreeSpace(index, blkno, BLCKSZ - 1);
 		blkno = header.next;
 		seq = header.next_seq;
-		IvfpqStopPoint("pending: freed");
+		IvfpqInjectionPoint("pending: freed");
 	}
 	FreeSpaceMapVacuum(index);
 }

@@ -396,7 +396,7 @@ IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 	else
 		write_lists(load, index, meta, 0, shared);
 	IvfpqTrialFlush(&load->trial);
-	IvfpqStopPoint("build: written");
+	IvfpqInjectionPoint("build: written");
 }
 
 /*

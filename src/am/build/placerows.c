@@ -44,7 +44,7 @@ take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 	placer->sink(placer->sink_arg, ids, placer->sent == NULL ? NULL :
 				 placer->sent + placer->first_sent, encoded, n);
 	placer->first_sent += n;
-	IvfpqStopPoint("build: encoded");
+	IvfpqInjectionPoint("build: encoded");
 }
 
 /* A row goes to gpuvecd: keep its keys. */

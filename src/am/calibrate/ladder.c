@@ -292,7 +292,7 @@ measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
 		IvfpqTempFilePut(file, 0, &grid->nneighbors[q], sizeof(int));
 		IvfpqTempFilePut(file, 0, &grid->found[q * grid->nsteps], bytes);
 	}
-	IvfpqStopPoint("build: climbed");
+	IvfpqInjectionPoint("build: climbed");
 }
 
 /* Take what another participant has found. */

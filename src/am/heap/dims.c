@@ -221,7 +221,7 @@ IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta,
 		else
 			dead = false;
 	}
-	IvfpqStopPoint("dims: asked");
+	IvfpqInjectionPoint("dims: asked");
 	if (dead && !TransactionIdIsValid(awaited))
 		dead = IvfpqPendingFreeDims(index, &inquiry.reader, inquiry.count);
 	end_inquiry(&inquiry);

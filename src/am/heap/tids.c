@@ -38,7 +38,7 @@ put_pending(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 	while (reader.next != end && IvfpqPendingNext(&reader, &count))
 	{
 		put_tids(sort, reader.tids, count, 0xFFFFFFFF);
-		IvfpqStopPoint("read: pending page");
+		IvfpqInjectionPoint("read: pending page");
 	}
 	IvfpqPendingClose(&reader);
 }

@@ -170,18 +170,18 @@ write_and_publish(InPlace *state)
 
 	if (!IvfpqPendingFreeze(index, &state->frozen, false))
 		return;
-	IvfpqStopPoint("train: sealed");
+	IvfpqInjectionPoint("train: sealed");
 	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims,
 				  &state->keys.form);
 	state->meta.refine = IvfpqGetOptions(index)->refine;
 	assign_rows(state);
 	IvfpqBulkLoadWrite(&state->load, index, &state->meta, true);
 	IvfpqBulkLoadFinish(&state->load, index, &state->meta, true);
-	IvfpqStopPoint("train: written");
+	IvfpqInjectionPoint("train: written");
 	IvfpqPendingKeep(index, &state->frozen, state->kept, state->nkept,
 					 &state->meta);
 	IvfpqPendingPublish(index, &state->meta);
-	IvfpqStopPoint("train: published");
+	IvfpqInjectionPoint("train: published");
 	IvfpqPendingFree(index, &state->frozen);
 
 	/* cached plans know an index that reads the whole table */

@@ -91,7 +91,7 @@ IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 		IvfpqListAppend(index, &model->meta, lists[i], &posting,
 						i == 0 ? pending : NULL);
 		if (pending != NULL)
-			IvfpqStopPoint("drain: copy");
+			IvfpqInjectionPoint("drain: copy");
 	}
 }
 
@@ -123,7 +123,7 @@ insert_pending(Relation heap, Relation index, const IvfpqType *type,
 
 	if (expected == 0 || expected == dims)
 	{
-		IvfpqStopPoint("insert: pending");
+		IvfpqInjectionPoint("insert: pending");
 		expected = IvfpqPendingAppend(index, tid, dims);
 	}
 	while (expected != dims && type->typmod_dims == 0)

@@ -230,7 +230,7 @@ check_model(IvfpqChecker *checker, GvMetric metric)
 		IvfpqCheckPending(checker, false);
 		verify->pending_damaged = verify->damaged;
 		verify->damaged |= damaged;
-		IvfpqStopPoint("verify: pending");
+		IvfpqInjectionPoint("verify: pending");
 		if (checker->meta.nlists > 0)
 			return true;
 		IvfpqMetaRead(checker->index, &meta);

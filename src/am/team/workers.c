@@ -141,7 +141,7 @@ static void
 try_memory(void *arg)
 {
 	dsm_detach(dsm_create(*(Size *) arg, 0));
-	IvfpqStopPoint("team: memory");
+	IvfpqInjectionPoint("team: memory");
 }
 
 /*

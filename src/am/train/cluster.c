@@ -428,10 +428,10 @@ work(IvfpqReader *reader, IvfpqParallel *parallel)
 	.found = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_FOUND)};
 
 	read_rows(&cluster);
-	IvfpqStopPoint("lists: read");
+	IvfpqInjectionPoint("lists: read");
 	IvfpqClusterEndPhase(&cluster, plan_children);
 	train_children(&cluster);
-	IvfpqStopPoint("lists: trained");
+	IvfpqInjectionPoint("lists: trained");
 	IvfpqClusterEndPhase(&cluster, close_gaps);
 	for (int pass = 0; pass < FINAL_LLOYD_PASSES && cluster.shared->nrows > 0;
 		 pass++)

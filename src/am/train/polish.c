@@ -273,10 +273,10 @@ IvfpqFinalLloydPass(IvfpqCluster *cluster)
 
 	IvfpqTempFileBegin(&temp, cluster->parallel, "sums", cluster->rows.nranges);
 	sum_rows(cluster, &temp);
-	IvfpqStopPoint("lists: placed");
+	IvfpqInjectionPoint("lists: placed");
 	IvfpqClusterEndPhase(cluster, NULL);
 	move_lists(cluster, &temp);
-	IvfpqStopPoint("lists: moved");
+	IvfpqInjectionPoint("lists: moved");
 	IvfpqClusterEndPhase(cluster, regroup);
 	IvfpqTempFileEnd(&temp);
 }

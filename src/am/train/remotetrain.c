@@ -89,13 +89,13 @@ static bool
 train(IvfpqTraining *training, IvfpqParallel *parallel, const IvfpqSample *sample,
 	  IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
 {
-	IvfpqStopPoint("build: begun");
+	IvfpqInjectionPoint("build: begun");
 	if (!send_sample(training, parallel, sample, builder, nrows, reader))
 		return false;
-	IvfpqStopPoint("build: sent");
+	IvfpqInjectionPoint("build: sent");
 	if (!get_model(training, parallel, builder))
 		return false;
-	IvfpqStopPoint("build: trained");
+	IvfpqInjectionPoint("build: trained");
 	return true;
 }
 

@@ -105,7 +105,7 @@ IvfpqListNextOptimistic(IvfpqListReader *reader, IvfpqBlockView *views)
 	for (int i = 0; i < n; i++)
 		views[i].ahead = IvfpqReaderFetchAhead(reader);
 	reader->noptimistic = n;
-	IvfpqStopPoint("list: tried");
+	IvfpqInjectionPoint("list: tried");
 	return n;
 }
 
