@@ -192,7 +192,7 @@ struct GvPutting
 	int32_t		next;			/* portion that nobody has taken */
 	int32_t		left[GV_MOST_GATHERED];	/* portions of each part that are not
 										 * there yet */
-	GvCrew		crew;
+	GvHelpers		helpers;
 };
 
 /*

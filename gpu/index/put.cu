@@ -23,7 +23,7 @@
 #define STREAMED_AHEAD	256
 #define STREAMED_FROM	65		/* queries of a part that is copied */
 
-#define PORTION			64		/* queries that a thread takes at a time */
+#define TASK_QUERIES			64		/* queries that a thread takes at a time */
 
 /*
  * Numbers of a query to where the card looks, past the caches: the processor does
@@ -89,9 +89,9 @@ gv_gpu_put_queries(const GvCardModel *card, const GvBatch *batch,
 }
 
 static int32_t
-count_portions(int32_t n)
+count_tasks(int32_t n)
 {
-	return (n + PORTION - 1) / PORTION;
+	return (n + TASK_QUERIES - 1) / TASK_QUERIES;
 }
 
 /* Put the next portion there that nobody has taken; false: there is none. */
@@ -100,24 +100,24 @@ put_portion(GvPutting *putting)
 {
 	const GvGathered *gathered = putting->gathered;
 	const GvSearch *searches = putting->searches;
-	int32_t		portion = __atomic_fetch_add(&putting->next, 1,
+	int32_t		task = __atomic_fetch_add(&putting->next, 1,
 											 __ATOMIC_RELAXED);
 	int			part = 0;
 	int32_t		n;
 	int32_t		first;
 
 	while (part < gathered->nparts &&
-		   portion >= count_portions(gathered->taken[part]))
+		   task >= count_tasks(gathered->taken[part]))
 	{
-		portion -= count_portions(gathered->taken[part]);
+		task -= count_tasks(gathered->taken[part]);
 		searches += gathered->taken[part++];
 	}
 	if (part >= gathered->nparts)
 		return false;
 	n = gathered->taken[part];
-	first = portion * PORTION;
+	first = task * TASK_QUERIES;
 	put_some(putting->card, &gathered->parts[part], searches, first,
-			 n - first < PORTION ? n : first + PORTION, n);
+			 n - first < TASK_QUERIES ? n : first + TASK_QUERIES, n);
 	(void) __atomic_fetch_sub(&putting->left[part], 1, __ATOMIC_RELEASE);
 	return true;
 }
@@ -135,15 +135,15 @@ void
 gv_gpu_put_begin(GvPutting *putting, const GvCardModel *card,
 				 const GvGathered *gathered, const GvSearch *searches)
 {
-	int32_t		nportions = 0;
+	int32_t		ntasks = 0;
 
 	putting->card = card;
 	putting->gathered = gathered;
 	putting->searches = searches;
 	putting->next = 0;
 	for (int i = 0; i < gathered->nparts; i++)
-		nportions += putting->left[i] = count_portions(gathered->taken[i]);
-	gv_crew_begin(&putting->crew, gv_crew_wanted(nportions), help, putting);
+		ntasks += putting->left[i] = count_tasks(gathered->taken[i]);
+	gv_helpers_begin(&putting->helpers, gv_parallel_helpers(ntasks), help, putting);
 }
 
 /* See gv_index.h. */
@@ -159,5 +159,5 @@ gv_gpu_put_part(GvPutting *putting, int part)
 void
 gv_gpu_put_end(GvPutting *putting)
 {
-	gv_crew_end(&putting->crew);
+	gv_helpers_end(&putting->helpers);
 }

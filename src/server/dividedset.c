@@ -19,7 +19,7 @@
 #include <string.h>
 
 /* A portion: a set on a device, and whoever works on it. */
-typedef struct Portion
+typedef struct Task
 {
 	GvDividedSet *whole;
 	GvSetSpec	spec;			/* device, and how many queries */
@@ -31,12 +31,12 @@ typedef struct Portion
 	pthread_t	thread;			/* but the first's */
 	bool		has_thread;
 	uint64_t	ncalls;			/* that its thread has seen */
-} Portion;
+} Task;
 
 /* What all portions are to do, each its part. */
 typedef struct Call
 {
-	GvStatus	(*act) (Portion *portion, const GvStop *stop);
+	GvStatus	(*act) (Task *task, const GvStop *stop);
 	const GvStop *client;
 	GvSetInput	input;			/* these four of a put */
 	const char *items;
@@ -63,7 +63,7 @@ struct GvDividedSet
 	int			nleft;			/* threads that have not */
 	bool		ends;
 	int			n;				/* portions */
-	Portion		portions[GV_MAX_DEVICES];
+	Task		tasks[GV_MAX_DEVICES];
 };
 
 /* GvStop: the client is gone, or what others do is in vain. */
@@ -79,37 +79,37 @@ is_in_vain(void *arg)
 
 /* A portion's part of the call at hand. */
 static void
-do_part(Portion *portion)
+do_part(Task *task)
 {
-	GvDividedSet *divided = portion->whole;
+	GvDividedSet *divided = task->whole;
 	GvStop		stop = {is_in_vain, divided};
 
-	portion->status = divided->call.act(portion, &stop);
-	if (portion->status == GV_OK)
+	task->status = divided->call.act(task, &stop);
+	if (task->status == GV_OK)
 		return;
 	__atomic_store_n(&divided->fails, true, __ATOMIC_RELAXED);
 	/* the process has to end even if other portions never do */
-	if (portion->status == GV_FAILED)
+	if (task->status == GV_FAILED)
 		(void) gv_status_refusal(GV_FAILED);
 }
 
 /* The thread of a portion. */
 static void *
-portion_main(void *arg)
+task_main(void *arg)
 {
-	Portion    *portion = arg;
-	GvDividedSet *divided = portion->whole;
+	Task    *task = arg;
+	GvDividedSet *divided = task->whole;
 
 	pthread_mutex_lock(&divided->mutex);
 	for (;;)
 	{
-		while (portion->ncalls == divided->ncalls && !divided->ends)
+		while (task->ncalls == divided->ncalls && !divided->ends)
 			pthread_cond_wait(&divided->begun, &divided->mutex);
 		if (divided->ends)
 			break;
-		portion->ncalls = divided->ncalls;
+		task->ncalls = divided->ncalls;
 		pthread_mutex_unlock(&divided->mutex);
-		do_part(portion);
+		do_part(task);
 		pthread_mutex_lock(&divided->mutex);
 		if (--divided->nleft == 0)
 			pthread_cond_signal(&divided->over);
@@ -127,7 +127,7 @@ conclude(const GvDividedSet *divided)
 
 	for (i = 0; i < divided->n; i++)
 	{
-		GvStatus	one = divided->portions[i].status;
+		GvStatus	one = divided->tasks[i].status;
 
 		if (one == GV_FAILED)
 			return GV_FAILED;
@@ -150,7 +150,7 @@ do_all(GvDividedSet *divided, const Call *call)
 		pthread_cond_broadcast(&divided->begun);
 		pthread_mutex_unlock(&divided->mutex);
 	}
-	do_part(&divided->portions[0]);
+	do_part(&divided->tasks[0]);
 	if (divided->n > 1)
 	{
 		pthread_mutex_lock(&divided->mutex);
@@ -170,7 +170,7 @@ do_all(GvDividedSet *divided, const Call *call)
  * centroids.
  */
 static int
-count_portions(const GvSetSpec *spec)
+count_tasks(const GvSetSpec *spec)
 {
 	double		queries = (double) spec->nqueries;
 	double		met = (double) spec->nrows;
@@ -180,21 +180,21 @@ count_portions(const GvSetSpec *spec)
 	if (spec->kind != GV_SET_EXACT)
 		return 1;
 	/* each would assign all rows to lists: two take as long as one */
-	if (spec->nlists > 0 && gv_server.least_portion > 0)
+	if (spec->nlists > 0 && gv_server.least_task > 0)
 		return 1;
 	if (spec->nlists > 0)
 		met = met * spec->probes / spec->nlists + spec->nlists;
 	products = queries * met * spec->dims;
 	if (most > queries)
 		most = queries;
-	if (products < most * gv_server.least_portion)
-		most = products / gv_server.least_portion;
+	if (products < most * gv_server.least_task)
+		most = products / gv_server.least_task;
 	return most < 1 ? 1 : (int) most;
 }
 
 /* Give up all portions, and the memory that they have. */
 static void
-drop_portions(GvDividedSet *divided)
+drop_tasks(GvDividedSet *divided)
 {
 	GvTriedDevices devices = 0;
 	int			i;
@@ -204,19 +204,19 @@ drop_portions(GvDividedSet *divided)
 	pthread_cond_broadcast(&divided->begun);
 	pthread_mutex_unlock(&divided->mutex);
 	for (i = 0; i < divided->n; i++)
-		if (divided->portions[i].set != NULL)
-			devices |= 1u << divided->portions[i].spec.device;
+		if (divided->tasks[i].set != NULL)
+			devices |= 1u << divided->tasks[i].spec.device;
 	gv_mirrors_end_work(devices);
 	for (i = 0; i < divided->n; i++)
 	{
-		Portion    *portion = &divided->portions[i];
+		Task    *task = &divided->tasks[i];
 
-		if (portion->has_thread)
-			pthread_join(portion->thread, NULL);
-		if (portion->set == NULL)
+		if (task->has_thread)
+			pthread_join(task->thread, NULL);
+		if (task->set == NULL)
 			continue;
-		gv_set_drop(portion->set);
-		gv_mirrors_unreserve(portion->spec.device, portion->charged);
+		gv_set_drop(task->set);
+		gv_mirrors_unreserve(task->spec.device, task->charged);
 	}
 	divided->n = 0;
 	divided->ends = false;
@@ -227,33 +227,33 @@ drop_portions(GvDividedSet *divided)
  * first one others may have to go.
  */
 static GvStatus
-make_set(Portion *portion, GvTriedDevices *tried)
+make_set(Task *task, GvTriedDevices *tried)
 {
-	const Portion *first = portion->whole->portions;
+	const Task *first = task->whole->tasks;
 	GvStatus	status = GV_NO_MEMORY;
-	int32_t    *device = &portion->spec.device;
-	int64_t		bytes = gv_set_size(&portion->spec);
+	int32_t    *device = &task->spec.device;
+	int64_t		bytes = gv_set_size(&task->spec);
 
 	while (status == GV_NO_MEMORY &&
-		   (portion == first ? gv_mirrors_place_work(bytes, device, tried) :
+		   (task == first ? gv_mirrors_place_work(bytes, device, tried) :
 			gv_mirrors_place_more(bytes, first->spec.device, device, tried)))
 	{
 		do
-			status = gv_set_create(&portion->spec, &portion->set);
-		while (status == GV_NO_MEMORY && portion == first &&
+			status = gv_set_create(&task->spec, &task->set);
+		while (status == GV_NO_MEMORY && task == first &&
 			   gv_mirrors_evict(*device));
 		if (status == GV_OK)
 			break;
 		gv_mirrors_end_work(1u << *device);
 		gv_mirrors_unreserve(*device, bytes);
 	}
-	portion->charged = bytes;
+	task->charged = bytes;
 	return status;
 }
 
 /* Make n portions, all or none. */
 static GvStatus
-make_portions(GvDividedSet *divided, int n)
+make_tasks(GvDividedSet *divided, int n)
 {
 	int64_t		nqueries = divided->spec.nqueries;
 	GvTriedDevices tried = 0;
@@ -262,28 +262,28 @@ make_portions(GvDividedSet *divided, int n)
 	while (divided->n < n && status == GV_OK)
 	{
 		int			i = divided->n++;
-		Portion    *portion = &divided->portions[i];
+		Task    *task = &divided->tasks[i];
 
-		*portion = (Portion)
+		*task = (Task)
 		{
 			.whole = divided,
 				.spec = divided->spec,
 				.first = nqueries * i / n,
 				.ncalls = divided->ncalls
 		};
-		portion->spec.nqueries = nqueries * (i + 1) / n - portion->first;
-		if (portion->spec.own)
-			portion->spec.first += portion->first;
-		status = make_set(portion, &tried);
+		task->spec.nqueries = nqueries * (i + 1) / n - task->first;
+		if (task->spec.own)
+			task->spec.first += task->first;
+		status = make_set(task, &tried);
 		if (status == GV_OK && i > 0)
 		{
-			portion->has_thread = gv_thread_start(portion_main, portion,
-												  &portion->thread);
-			status = portion->has_thread ? GV_OK : GV_NO_MEMORY;
+			task->has_thread = gv_thread_start(task_main, task,
+												  &task->thread);
+			status = task->has_thread ? GV_OK : GV_NO_MEMORY;
 		}
 	}
 	if (status != GV_OK)
-		drop_portions(divided);
+		drop_tasks(divided);
 	return status;
 }
 
@@ -292,7 +292,7 @@ GvStatus
 gv_divided_begin(const GvSetSpec *spec, GvDividedSet **divided)
 {
 	GvDividedSet *made = calloc(1, sizeof(*made));
-	int			n = count_portions(spec);
+	int			n = count_tasks(spec);
 	GvStatus	status;
 
 	if (made == NULL)
@@ -302,10 +302,10 @@ gv_divided_begin(const GvSetSpec *spec, GvDividedSet **divided)
 	pthread_cond_init(&made->begun, NULL);
 	pthread_cond_init(&made->over, NULL);
 	do
-		status = make_portions(made, n);
+		status = make_tasks(made, n);
 	while (status == GV_NO_MEMORY && --n >= 1);
 	if (status == GV_OK && spec->kind == GV_SET_EXACT && spec->nqueries == 0)
-		made->kept = made->portions[0].charged;
+		made->kept = made->tasks[0].charged;
 	if (status == GV_OK)
 		*divided = made;
 	else
@@ -320,7 +320,7 @@ gv_divided_begin(const GvSetSpec *spec, GvDividedSet **divided)
 GvStatus
 gv_divided_ask(GvDividedSet *divided, const GvSetSpec *spec)
 {
-	Portion    *portion = &divided->portions[0];
+	Task    *task = &divided->tasks[0];
 	GvSetSpec	asked = *spec;
 	int64_t		bytes = gv_set_size(spec);
 	int64_t		more;
@@ -330,17 +330,17 @@ gv_divided_ask(GvDividedSet *divided, const GvSetSpec *spec)
 		return GV_INVALID;
 	if (!spec->own)
 		bytes += divided->kept;
-	more = bytes - portion->charged;
-	if (more > 0 && !gv_mirrors_reserve(portion->spec.device, more))
+	more = bytes - task->charged;
+	if (more > 0 && !gv_mirrors_reserve(task->spec.device, more))
 		return GV_NO_MEMORY;
 	/* an engine need not give back what the question before took */
 	if (more > 0)
-		portion->charged = bytes;
-	asked.device = portion->spec.device;
-	status = gv_set_ask(portion->set, &asked);
+		task->charged = bytes;
+	asked.device = task->spec.device;
+	status = gv_set_ask(task->set, &asked);
 	if (status == GV_OK)
 	{
-		divided->spec = portion->spec = asked;
+		divided->spec = task->spec = asked;
 		memset(divided->came, 0, sizeof(divided->came));
 	}
 	return status;
@@ -349,7 +349,7 @@ gv_divided_ask(GvDividedSet *divided, const GvSetSpec *spec)
 void
 gv_divided_end(GvDividedSet *divided)
 {
-	drop_portions(divided);
+	drop_tasks(divided);
 	pthread_cond_destroy(&divided->over);
 	pthread_cond_destroy(&divided->begun);
 	pthread_mutex_destroy(&divided->mutex);
@@ -367,7 +367,7 @@ gv_divided_devices(const GvDividedSet *divided, char *text, size_t size)
 		used += (size_t) snprintf(text +used, size - used, "%s%d",
 								  i > 0 ? ", " : divided->n > 1 ? "devices " :
 								  "device ", gv_server.numbers
-								  [divided->portions[i].spec.device]);
+								  [divided->tasks[i].spec.device]);
 }
 
 /* ---- calls */
@@ -387,18 +387,18 @@ cut(int64_t *first, int64_t *n, int64_t own_first, int64_t own_n)
 }
 
 static GvStatus
-put_part(Portion *portion, const GvStop *stop)
+put_part(Task *task, const GvStop *stop)
 {
-	const Call *call = &portion->whole->call;
+	const Call *call = &task->whole->call;
 	int64_t		first = call->first;
 	int64_t		n = call->n;
 
 	if ((call->input == GV_SET_QUERIES || call->input == GV_SET_SELF) &&
-		!cut(&first, &n, portion->first, portion->spec.nqueries))
+		!cut(&first, &n, task->first, task->spec.nqueries))
 		return GV_OK;
-	return gv_set_put(portion->set, call->input, call->items +
+	return gv_set_put(task->set, call->input, call->items +
 					  (first - call->first) *
-					  gv_set_input_bytes(&portion->spec, call->input), n,
+					  gv_set_input_bytes(&task->spec, call->input), n,
 					  stop);
 }
 
@@ -418,9 +418,9 @@ gv_divided_put(GvDividedSet *divided, GvSetInput input, const void *items,
 }
 
 static GvStatus
-run_part(Portion *portion, const GvStop *stop)
+run_part(Task *task, const GvStop *stop)
 {
-	return gv_set_run(portion->set, &portion->done, stop);
+	return gv_set_run(task->set, &task->done, stop);
 }
 
 /* See gv_set_run. */
@@ -431,7 +431,7 @@ gv_divided_run(GvDividedSet *divided, GvSetDone *done, const GvStop *stop)
 	GvStatus	status = do_all(divided, &call);
 
 	if (status == GV_OK)
-		*done = divided->portions[0].done;
+		*done = divided->tasks[0].done;
 	return status;
 }
 
@@ -446,16 +446,16 @@ gv_divided_get(GvDividedSet *divided, GvSetOutput output, int64_t first,
 	int			i;
 
 	if (divided->n == 1)
-		return gv_set_get(divided->portions[0].set, output, first, n, items);
+		return gv_set_get(divided->tasks[0].set, output, first, n, items);
 	for (i = 0; i < divided->n && status == GV_OK; i++)
 	{
-		const Portion *portion = &divided->portions[i];
+		const Task *task = &divided->tasks[i];
 		int64_t		own = first;
 		int64_t		some = n;
 
-		if (cut(&own, &some, portion->first * k, portion->spec.nqueries * k))
-			status = gv_set_get(portion->set, output,
-								own - portion->first * k, some,
+		if (cut(&own, &some, task->first * k, task->spec.nqueries * k))
+			status = gv_set_get(task->set, output,
+								own - task->first * k, some,
 								(char *) items + (own - first) * item);
 	}
 	return status;

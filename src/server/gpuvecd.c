@@ -28,8 +28,8 @@
  * takes a card 9 ms, and a processor .1 s.  To begin on another card takes 10 ms
  * or so.
  */
-#define LEAST_PORTION	2e12
-#define LEAST_CPU_PORTION 2e9
+#define LEAST_TASK	2e12
+#define LEAST_CPU_TASK 2e9
 #define WORTH_NS		20000000
 #define SPARE_FILES		64		/* descriptors that are no connections */
 
@@ -491,7 +491,7 @@ set_worth(bool on_cpu)
 	if (getenv("GPUVEC_DIVIDE") != NULL)
 		return;
 #endif
-	gv_server.least_portion = on_cpu ? LEAST_CPU_PORTION : LEAST_PORTION;
+	gv_server.least_task = on_cpu ? LEAST_CPU_TASK : LEAST_TASK;
 	gv_server.worth_ns = WORTH_NS;
 }
 

@@ -63,7 +63,7 @@ typedef struct GvServer
 	int			patience_s;		/* with the engine; 0: without end */
 	int			message_s;		/* that a message takes from its first byte to
 								 * its last, at most */
-	double		least_portion;	/* of a set, in products of numbers, that is
+	double		least_task;	/* of a set, in products of numbers, that is
 								 * worth another device */
 	int64_t		worth_ns;		/* time that builds have to wait for a device
 								 * before another one is worth it */

@@ -13,87 +13,87 @@
 #define CORES_A_HELPER	4		/* helpers are few: others work here, too */
 #define STACK_BYTES		(1024 * 1024)	/* a card's driver wants some of it */
 
-static GV_TUNABLE int32_t crew_by = -1;
+static GV_TUNABLE int32_t forced_helpers = -1;
 
 #ifdef GV_TEST_BUILD
 void
-gv_crew_by(int32_t helpers)
+gv_force_helpers(int32_t helpers)
 {
-	crew_by = helpers;
+	forced_helpers = helpers;
 }
 #endif
 
 int
-gv_crew_wanted(int32_t nportions)
+gv_parallel_helpers(int32_t ntasks)
 {
 	long		cores = sysconf(_SC_NPROCESSORS_ONLN);
-	long		helpers = crew_by >= 0 ? crew_by : cores / CORES_A_HELPER;
+	long		helpers = forced_helpers >= 0 ? forced_helpers : cores / CORES_A_HELPER;
 
 	if (helpers > GV_MOST_HELPERS)
 		helpers = GV_MOST_HELPERS;
-	return (int) (helpers < nportions ? helpers : nportions);
+	return (int) (helpers < ntasks ? helpers : ntasks);
 }
 
 void
-gv_crew_begin(GvCrew *crew, int wanted, void *(*help) (void *), void *what)
+gv_helpers_begin(GvHelpers *helpers, int nhelpers, void *(*help) (void *), void *what)
 {
 	pthread_attr_t attr;
 	sigset_t	all;
 	sigset_t	before;
 
-	crew->nhelpers = 0;
-	if (wanted == 0 || pthread_attr_init(&attr) != 0)
+	helpers->nhelpers = 0;
+	if (nhelpers == 0 || pthread_attr_init(&attr) != 0)
 		return;
 	(void) pthread_attr_setstacksize(&attr, STACK_BYTES);
 	/* signals are the caller's */
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &before);
-	while (crew->nhelpers < wanted &&
-		   pthread_create(&crew->helpers[crew->nhelpers], &attr, help,
+	while (helpers->nhelpers < nhelpers &&
+		   pthread_create(&helpers->threads[helpers->nhelpers], &attr, help,
 						  what) == 0)
-		crew->nhelpers++;
+		helpers->nhelpers++;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&attr);
 }
 
 void
-gv_crew_end(GvCrew *crew)
+gv_helpers_end(GvHelpers *helpers)
 {
 	int			i;
 
-	for (i = 0; i < crew->nhelpers; i++)
-		(void) pthread_join(crew->helpers[i], NULL);
+	for (i = 0; i < helpers->nhelpers; i++)
+		(void) pthread_join(helpers->threads[i], NULL);
 }
 
 /* What is shared, and the portion that nobody has taken. */
-typedef struct Share
+typedef struct ParallelFor
 {
-	void		(*portion) (void *, int32_t);
+	void		(*task) (void *, int32_t);
 	void	   *what;
 	int32_t		n;
 	int32_t		next;
-} Share;
+} ParallelFor;
 
 static void *
-do_portions(void *arg)
+do_tasks(void *arg)
 {
-	Share	   *share = arg;
+	ParallelFor	   *loop = arg;
 	int32_t		i;
 
-	while ((i = __atomic_fetch_add(&share->next, 1,
-								   __ATOMIC_RELAXED)) < share->n)
-		share->portion(share->what, i);
+	while ((i = __atomic_fetch_add(&loop->next, 1,
+								   __ATOMIC_RELAXED)) < loop->n)
+		loop->task(loop->what, i);
 	return NULL;
 }
 
 void
-gv_crew_share(int wanted, void (*portion) (void *, int32_t), void *what,
+gv_parallel_for(int nhelpers, void (*task) (void *, int32_t), void *what,
 			  int32_t n)
 {
-	Share		share = {portion, what, n, 0};
-	GvCrew		crew;
+	ParallelFor		loop = {task, what, n, 0};
+	GvHelpers		helpers;
 
-	gv_crew_begin(&crew, wanted, do_portions, &share);
-	(void) do_portions(&share);
-	gv_crew_end(&crew);
+	gv_helpers_begin(&helpers, nhelpers, do_tasks, &loop);
+	(void) do_tasks(&loop);
+	gv_helpers_end(&helpers);
 }

@@ -12,30 +12,30 @@
 
 #define GV_MOST_HELPERS		3	/* threads beside the caller's */
 
-typedef struct GvCrew
+typedef struct GvHelpers
 {
 	int			nhelpers;
-	pthread_t	helpers[GV_MOST_HELPERS];
-} GvCrew;
+	pthread_t	threads[GV_MOST_HELPERS];
+} GvHelpers;
 
-/* gv_crew_wanted: how many helpers so many portions of work are worth. */
-extern int	gv_crew_wanted(int32_t nportions);
+/* gv_parallel_helpers: how many helpers so many portions of work are worth. */
+extern int	gv_parallel_helpers(int32_t ntasks);
 
 #ifdef GV_TEST_BUILD
-/* gv_crew_by: so many, whatever is best; negative: as is best. */
-extern void gv_crew_by(int32_t helpers);
+/* gv_force_helpers: so many, whatever is best; negative: as is best. */
+extern void gv_force_helpers(int32_t helpers);
 #endif
 
 /*
- * gv_crew_begin: so many threads do help(what); fewer, where there are no more.
- * gv_crew_end waits for them.
+ * gv_helpers_begin: so many threads do help(what); fewer, where there are no more.
+ * gv_helpers_end waits for them.
  */
-extern void gv_crew_begin(GvCrew *crew, int wanted, void *(*help) (void *),
+extern void gv_helpers_begin(GvHelpers *helpers, int nhelpers, void *(*help) (void *),
 						  void *what);
-extern void gv_crew_end(GvCrew *crew);
+extern void gv_helpers_end(GvHelpers *helpers);
 
 /* portion(what, i) for each i below n, by the caller and so many helpers. */
-extern void gv_crew_share(int wanted, void (*portion) (void *, int32_t),
+extern void gv_parallel_for(int nhelpers, void (*task) (void *, int32_t),
 						  void *what, int32_t n);
 
 #endif							/* GV_CREW_H */

@@ -146,7 +146,7 @@ do_ranges(Work *work, void (*range) (void *, int32_t))
 {
 	int32_t		nranges = work->answers->nranges;
 
-	gv_crew_share(nranges < LEAST_SHARED ? 0 : gv_crew_wanted(nranges), range,
+	gv_parallel_for(nranges < LEAST_SHARED ? 0 : gv_parallel_helpers(nranges), range,
 				  work, nranges);
 }
 

@@ -149,7 +149,7 @@ begin_step(Searcher *searcher, Step step, int32_t nasked,
 		searcher->wanted[p] = nhits == NULL || nhits[p] > 0;
 		searcher->statuses[p] = GV_OK;
 	}
-	gv_crew_share(nasked < LEAST_SHARED ? 0 : gv_crew_wanted(nparts - 1),
+	gv_parallel_for(nasked < LEAST_SHARED ? 0 : gv_parallel_helpers(nparts - 1),
 				  begin_part, searcher, nparts);
 	for (p = 0; p < nparts; p++)
 		if (searcher->statuses[p] > status)

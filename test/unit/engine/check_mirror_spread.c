@@ -295,7 +295,7 @@ test_shards(int32_t n)
 
 /* So many searches that threads share what is done with their answers. */
 static void
-test_crew(void)
+test_helpers(void)
 {
 	Records		records;
 	TestIndex	index = make_recorded(&records, 1, 20);
@@ -307,11 +307,11 @@ test_crew(void)
 	CHECK(put_records(mirror, &records) == GV_OK, "records");
 	CHECK(gv_searcher(unit_spread.devices[0], &searcher) == GV_OK,
 		  "searcher");
-	gv_crew_by(2);
+	gv_force_helpers(2);
 	check_bounded(searcher, mirror, &index, &records, 1100);
 	/* less of it, where there is memory for more */
 	check_bounded(searcher, mirror, &index, &records, 1030);
-	gv_crew_by(-1);
+	gv_force_helpers(-1);
 	gv_searcher_drop(searcher);
 	gv_mirror_drop(mirror);
 	unit_spread.nparts = 0;
@@ -537,7 +537,7 @@ test_mirror_spread(void)
 		test_creation(n);
 	}
 	if (gv_ndevices() > 1)
-		test_crew();
+		test_helpers();
 	if (gv_ndevices() > 1 && !unit_small)
 		test_as_one(GV_REPLICAS, 2);
 }

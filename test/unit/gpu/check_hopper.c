@@ -204,7 +204,7 @@ test_gathered(void)
 	int			k;
 
 	gv_gpu_gather_by(129);
-	gv_crew_by(2);
+	gv_force_helpers(2);
 	for (i = 0; i < 9; i += unit_small ? 2 : 1)
 	{
 		const int32_t *shape = shapes[i];
@@ -232,7 +232,7 @@ test_gathered(void)
 		check_and_free(&index, mirror, searches, n, what);
 	}
 	test_filters(true);
-	gv_crew_by(-1);
+	gv_force_helpers(-1);
 	gv_gpu_gather_by(-1);
 }
 

@@ -107,31 +107,31 @@ check_too_many(const TestServer *server)
 
 /* What a set is charged with in n portions. */
 static int64_t
-portions_bytes(const GvSetSpec *spec, int n)
+tasks_bytes(const GvSetSpec *spec, int n)
 {
-	GvSetSpec	portion = *spec;
+	GvSetSpec	task = *spec;
 	int64_t		bytes = 0;
 	int			i;
 
 	for (i = 0; i < n; i++)
 	{
-		portion.nqueries = spec->nqueries * (i + 1) / n -
+		task.nqueries = spec->nqueries * (i + 1) / n -
 			spec->nqueries * i / n;
-		bytes += gv_set_size(&portion);
+		bytes += gv_set_size(&task);
 	}
 	return bytes;
 }
 
 /* Test: the set has so many portions, and works. */
 static void
-check_portions(const TestServer *server, const TestSet *set, int n)
+check_tasks(const TestServer *server, const TestSet *set, int n)
 {
 	int64_t		before = used(server);
 	int			fd = client_open(server, GV_ROLE_SET);
 	int			got = set_begin(fd, &set->spec);
 	int64_t		charged = used(server) - before;
 
-	CHECK(got == 0 && charged == portions_bytes(&set->spec, n),
+	CHECK(got == 0 && charged == tasks_bytes(&set->spec, n),
 		  "%d; %lld bytes are not those of %d portions", got,
 		  (long long) charged, n);
 	CHECK(set_bring_all(fd, set) == 0 && set_finish(fd, set) == 0, "work");
@@ -170,15 +170,15 @@ check_room(void)
 	set.items[GV_SET_QUERIES] = unit_floats(7 * set.spec.nqueries, 1.0f);
 	set.items[GV_SET_SELF] = unit_alloc(8 * set.spec.nqueries);
 	memset(set.items[GV_SET_SELF], 0xff, 8 * set.spec.nqueries);
-	check_portions(&server, &set, 3);
+	check_tasks(&server, &set, 3);
 	CHECK(load_all(loader, &keys[0], &index) == 0, "a mirror");
-	check_portions(&server, &set, 2);
+	check_tasks(&server, &set, 2);
 	CHECK(load_all(loader, &keys[1], &index) == 0, "another");
-	check_portions(&server, &set, 1);
+	check_tasks(&server, &set, 1);
 	CHECK(load_drop(loader, &keys[0]) == 0 &&
 		  load_drop(loader, &keys[1]) == 0, "drop");
 	CHECK(set_begin(fd, &other.spec) == 0, "other work");
-	check_portions(&server, &set, 2);
+	check_tasks(&server, &set, 2);
 	close(fd);
 	close(loader);
 	set_free(&set);
@@ -247,7 +247,7 @@ check_set_faults(void)
 
 /* One portion fails at once where the other one has minutes to go. */
 static void
-check_failed_portion(void)
+check_failed_task(void)
 {
 	/* two creations, four parts of queries, and rows for one portion */
 	TestServer	server = divided_start("0,1", "--set-fault", "8:2");
@@ -291,6 +291,6 @@ test_divided(void)
 	}
 	check_room();
 	check_set_faults();
-	check_failed_portion();
+	check_failed_task();
 	unsetenv("GPUVEC_DIVIDE");
 }
