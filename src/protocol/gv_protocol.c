@@ -65,7 +65,7 @@ gv_refusal_name(uint32_t code)
 		[GV_REFUSED_EXISTS] = "exists",
 		[GV_REFUSED_NO_MEMORY] = "no memory",
 		[GV_REFUSED_FAILED] = "failed",
-		[GV_REFUSED_LIFE] = "other life",
+		[GV_REFUSED_INCARNATION] = "other life",
 	};
 
 	return code < GV_NREFUSALS ? names[code] : "unknown";

@@ -193,7 +193,7 @@ typedef struct GvHello
 	uint32_t	version;
 	uint32_t	role;			/* GvRole */
 	uint32_t	pid;
-	uint64_t	life;			/* of the client's cluster; not 0 */
+	uint64_t	incarnation;			/* of the client's cluster; not 0 */
 } GvHello;
 
 typedef struct GvWelcome
@@ -216,7 +216,7 @@ typedef enum GvRefusalCode
 	GV_REFUSED_EXISTS,			/* a ready mirror of the key is there */
 	GV_REFUSED_NO_MEMORY,		/* the engine or the budget has no room */
 	GV_REFUSED_FAILED,			/* the engine failed; the server will restart */
-	GV_REFUSED_LIFE				/* it serves another life of a cluster, or as
+	GV_REFUSED_INCARNATION				/* it serves another life of a cluster, or as
 								 * yet none */
 } GvRefusalCode;
 

@@ -52,7 +52,7 @@ void
 gv_connection_close(GvConnection *connection)
 {
 	if (connection->role == GV_ROLE_SUPERVISOR)
-		gv_life_unsupervised(connection);
+		gv_incarnation_unsupervised(connection);
 	else
 		gv_count(connections, -1);
 	close(connection->fd);
@@ -390,7 +390,7 @@ gv_refuse(GvConnection *connection, GvRefusalCode code, const char *reason)
 	memcpy(connection->out + sizeof(header), &refusal, sizeof(refusal));
 	connection->out_used = sizeof(header) + sizeof(refusal);
 	if (code == GV_REFUSED_PROTOCOL || code == GV_REFUSED_VERSION ||
-		code == GV_REFUSED_FULL || code == GV_REFUSED_LIFE)
+		code == GV_REFUSED_FULL || code == GV_REFUSED_INCARNATION)
 		connection->ending = true;
 	gv_count(refusals[code], 1);
 }

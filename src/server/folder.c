@@ -138,11 +138,11 @@ take_lock(void)
 
 /* Whom we serve, for tests and measurements that speak the protocol. */
 void
-gv_folder_note_life(uint64_t life)
+gv_folder_note_incarnation(uint64_t incarnation)
 {
 	char text[	20];
 
-	snprintf(text, sizeof(text), "%016llx\n", (unsigned long long) life);
+	snprintf(text, sizeof(text), "%016llx\n", (unsigned long long) incarnation);
 	if (write(lock, text, strlen(text)) < 0)
 		gv_log("WARNING", "could not write %s: %s", GV_LOCK_PATH,
 			   strerror(errno));

@@ -604,7 +604,7 @@ main(int argc, char **argv)
 	int			listener;
 	int			status;
 
-	gv_life_heed_signals(SIG_UNBLOCK);
+	gv_restart_heed_signals(SIG_UNBLOCK);
 	settle(&options);
 	open_engine(engine, &options);
 	limit_connections(options.max_connections);
@@ -613,8 +613,8 @@ main(int argc, char **argv)
 		gv_system_error("listen at " GV_SOCKET_PATH);
 	status = gv_loop_run(listener);
 	gv_folder_leave();
-	if (gv_life_is_over() && status == 0)
-		_exit(gv_life_anew(home, argv));
+	if (gv_incarnation_is_over() && status == 0)
+		_exit(gv_restart(home, argv));
 
 	/*
 	 * Tidy up only if that is safe: a broken engine might never return, and

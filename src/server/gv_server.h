@@ -94,7 +94,7 @@ extern void gv_system_error(const char *format,...)
 extern bool gv_folder_fits(const char *path);
 extern bool gv_folder_user(const char *name, uid_t *uid);
 extern void gv_folder_enter(const char *path, bool is_shared);
-extern void gv_folder_note_life(uint64_t life);
+extern void gv_folder_note_incarnation(uint64_t incarnation);
 extern int	gv_folder_listen(void);
 extern void gv_folder_leave(void);
 extern bool gv_folder_admits(int fd);
@@ -181,13 +181,13 @@ extern bool gv_connection_is_stuck(const GvConnection *connection);
 extern GvStop gv_connection_stop(GvConnection *connection);
 
 /* life.c: which life of a cluster we serve. */
-extern bool gv_life_admits(GvConnection *connection, const GvHello *hello);
-extern void gv_life_supervised(GvConnection *connection);
-extern void gv_life_unsupervised(GvConnection *connection);
-extern bool gv_life_is_over(void);
-extern bool gv_life_pass_on(int signal);
-extern int	gv_life_anew(int home, char **argv);
-extern void gv_life_heed_signals(int how);
+extern bool gv_incarnation_admits(GvConnection *connection, const GvHello *hello);
+extern void gv_incarnation_supervised(GvConnection *connection);
+extern void gv_incarnation_unsupervised(GvConnection *connection);
+extern bool gv_incarnation_is_over(void);
+extern bool gv_restart_pass_on(int signal);
+extern int	gv_restart(int home, char **argv);
+extern void gv_restart_heed_signals(int how);
 
 static inline const GvMessage *
 gv_message(const GvConnection *connection)

@@ -29,16 +29,16 @@
 static struct
 {
 	pthread_mutex_t lock;
-	uint64_t	life;			/* 0: nobody's yet */
+	uint64_t	number;			/* 0: nobody's yet */
 	GvConnection *supervisors;	/* of that life: one, or one after another */
 	uint64_t	refused;		/* another one, of which the log knows */
 	uint64_t	orphaned_ns;	/* since when sessions are known to be without
 								 * a supervisor; 0: they are not */
 	bool		over;			/* we are to begin anew */
-}			life = {.lock = PTHREAD_MUTEX_INITIALIZER};
+}			incarnation = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* In gv_life_anew(). */
-static volatile sig_atomic_t begins_anew;
+/* In gv_restart(). */
+static volatile sig_atomic_t restarting;
 
 /* Is a supervisor at the other end of one of them, or has it at least not gone? */
 static bool
@@ -46,7 +46,7 @@ is_supervised(void)
 {
 	const GvConnection *connection;
 
-	for (connection = life.supervisors; connection != NULL;
+	for (connection = incarnation.supervisors; connection != NULL;
 		 connection = connection->next_supervisor)
 		if (!gv_connection_is_gone(connection))
 			return true;
@@ -65,9 +65,9 @@ is_used(void)
 
 	if (!gv_loop_has_sessions())
 		return false;
-	if (life.orphaned_ns == 0)
-		life.orphaned_ns = now;
-	return now - life.orphaned_ns < ORPHANED_NS;
+	if (incarnation.orphaned_ns == 0)
+		incarnation.orphaned_ns = now;
+	return now - incarnation.orphaned_ns < ORPHANED_NS;
 }
 
 /* A supervisor of another life: it has to go, or we have. */
@@ -78,16 +78,16 @@ meet_other(GvConnection *connection, uint64_t other)
 	{
 		gv_log("LOG", "the cluster has crashed, or started again: gpuvecd "
 			   "begins anew");
-		life.over = true;
+		incarnation.over = true;
 		/* no answer; it connects again */
 		connection->ending = true;
 		return;
 	}
-	if (life.refused != other)
+	if (incarnation.refused != other)
 		gv_log("WARNING", "another cluster was refused: each one needs a "
 			   "gpuvecd and a folder of its own");
-	life.refused = other;
-	gv_refuse(connection, GV_REFUSED_LIFE, "it serves another cluster");
+	incarnation.refused = other;
+	gv_refuse(connection, GV_REFUSED_INCARNATION, "it serves another cluster");
 }
 
 /*
@@ -95,27 +95,27 @@ meet_other(GvConnection *connection, uint64_t other)
  * nothing because we begin anew.  In the loop's thread.
  */
 bool
-gv_life_admits(GvConnection *connection, const GvHello *hello)
+gv_incarnation_admits(GvConnection *connection, const GvHello *hello)
 {
 	bool		admitted = true;
 
-	pthread_mutex_lock(&life.lock);
-	if (life.life == 0 && hello->role == GV_ROLE_SUPERVISOR)
+	pthread_mutex_lock(&incarnation.lock);
+	if (incarnation.number == 0 && hello->role == GV_ROLE_SUPERVISOR)
 	{
-		life.life = hello->life;
-		gv_folder_note_life(life.life);
+		incarnation.number = hello->incarnation;
+		gv_folder_note_incarnation(incarnation.number);
 	}
-	if (life.life != hello->life)
+	if (incarnation.number != hello->incarnation)
 	{
 		admitted = false;
 		if (hello->role == GV_ROLE_SUPERVISOR)
-			meet_other(connection, hello->life);
+			meet_other(connection, hello->incarnation);
 		else
-			gv_refuse(connection, GV_REFUSED_LIFE, life.life == 0 ?
+			gv_refuse(connection, GV_REFUSED_INCARNATION, incarnation.number == 0 ?
 					  "no supervisor has come yet" :
 					  "it serves another cluster, or another life of it");
 	}
-	pthread_mutex_unlock(&life.lock);
+	pthread_mutex_unlock(&incarnation.lock);
 	return admitted;
 }
 
@@ -124,35 +124,35 @@ gv_life_admits(GvConnection *connection, const GvHello *hello)
  * of clients.  One before it of the same life may not have gone yet.
  */
 void
-gv_life_supervised(GvConnection *connection)
+gv_incarnation_supervised(GvConnection *connection)
 {
 	gv_count(connections, -1);
-	pthread_mutex_lock(&life.lock);
-	connection->next_supervisor = life.supervisors;
-	life.supervisors = connection;
-	life.orphaned_ns = 0;
-	pthread_mutex_unlock(&life.lock);
+	pthread_mutex_lock(&incarnation.lock);
+	connection->next_supervisor = incarnation.supervisors;
+	incarnation.supervisors = connection;
+	incarnation.orphaned_ns = 0;
+	pthread_mutex_unlock(&incarnation.lock);
 }
 
 /* It has gone; its connection is still open here. */
 void
-gv_life_unsupervised(GvConnection *connection)
+gv_incarnation_unsupervised(GvConnection *connection)
 {
-	GvConnection **at = &life.supervisors;
+	GvConnection **at = &incarnation.supervisors;
 
-	pthread_mutex_lock(&life.lock);
+	pthread_mutex_lock(&incarnation.lock);
 	while (*at != NULL && *at != connection)
 		at = &(*at)->next_supervisor;
 	if (*at != NULL)
 		*at = connection->next_supervisor;
-	pthread_mutex_unlock(&life.lock);
+	pthread_mutex_unlock(&incarnation.lock);
 }
 
 /* Are we to begin anew? */
 bool
-gv_life_is_over(void)
+gv_incarnation_is_over(void)
 {
-	return life.over;
+	return incarnation.over;
 }
 
 /*
@@ -161,7 +161,7 @@ gv_life_is_over(void)
  * where it waits for the program that comes.  False: this is that one.
  */
 bool
-gv_life_pass_on(int signal)
+gv_restart_pass_on(int signal)
 {
 	pid_t		process = getpid();
 
@@ -172,7 +172,7 @@ gv_life_pass_on(int signal)
 static void
 end_at_once(int signal)
 {
-	if (begins_anew && gv_life_pass_on(signal))
+	if (restarting && gv_restart_pass_on(signal))
 		return;
 	gv_folder_leave();
 	_exit(0);
@@ -181,11 +181,11 @@ end_at_once(int signal)
 /*
  * From now on SIGTERM and SIGINT end us at once.  This thread takes them, or,
  * with SIG_BLOCK for `how`, leaves them to who can: the first process of a
- * container is ended by no signal that it does not handle, and gv_life_anew()
+ * container is ended by no signal that it does not handle, and gv_restart()
  * may have left one waiting.  The card's driver has threads that take them, too.
  */
 void
-gv_life_heed_signals(int how)
+gv_restart_heed_signals(int how)
 {
 	struct sigaction action;
 	sigset_t	ends;
@@ -239,11 +239,11 @@ execute_self(char **argv)
  * the exit status.
  */
 int
-gv_life_anew(int home, char **argv)
+gv_restart(int home, char **argv)
 {
 	/* what came before the loop has noted; what comes later is not forgotten */
-	begins_anew = 1;
-	gv_life_heed_signals(SIG_BLOCK);
+	restarting = 1;
+	gv_restart_heed_signals(SIG_BLOCK);
 	/* what another thread has taken by now it has passed on then */
 	usleep(PASSED_ON_US);
 	if (gv_loop_stops())

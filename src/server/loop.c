@@ -72,7 +72,7 @@ on_stop(int signal)
 	int			saved_errno = errno;
 
 	stop_asked = 1;
-	(void) gv_life_pass_on(signal);
+	(void) gv_restart_pass_on(signal);
 	if (gv_batches_searching())
 	{
 		gv_folder_leave();
@@ -395,7 +395,7 @@ serve_events(const struct epoll_event *events, int n)
 
 /*
  * Serve until a signal comes, the engine breaks, or another life of the cluster
- * begins (gv_life_is_over); the exit status.
+ * begins (gv_incarnation_is_over); the exit status.
  */
 int
 gv_loop_run(int listener)
@@ -427,7 +427,7 @@ gv_loop_run(int listener)
 	set_signals();
 	gv_log("LOG", "ready: engine %s on %s", gv_server.engine,
 		   gv_server.device);
-	while (!stop_asked && !gv_server_failed() && !gv_life_is_over())
+	while (!stop_asked && !gv_server_failed() && !gv_incarnation_is_over())
 	{
 		/* no more events than searches that may wait */
 		int			room = gv_batches_available();
@@ -443,7 +443,7 @@ gv_loop_run(int listener)
 	if (gv_server_failed())
 		return GV_EXIT_FAILED;
 	/* nor is anybody left whom it is for */
-	if (gv_life_is_over())
+	if (gv_incarnation_is_over())
 		return 0;
 	gv_batches_end();
 	while (loop.first != NULL)

@@ -64,10 +64,10 @@ gv_session_hello(GvConnection *connection)
 				  "gpuvecd speaks another version of the protocol");
 	else if (gv_message(connection)->length != sizeof(*hello) ||
 			 hello->role < GV_ROLE_SESSION ||
-			 hello->role > GV_ROLE_SUPERVISOR || hello->life == 0)
+			 hello->role > GV_ROLE_SUPERVISOR || hello->incarnation == 0)
 		gv_refuse(connection, GV_REFUSED_PROTOCOL,
 				  "an unknown role, or no life");
-	else if (!gv_life_admits(connection, hello))
+	else if (!gv_incarnation_admits(connection, hello))
 		return;
 	else if (hello->role != GV_ROLE_SUPERVISOR &&
 			 (connection->surplus || (hello->role != GV_ROLE_SESSION &&
@@ -77,7 +77,7 @@ gv_session_hello(GvConnection *connection)
 	{
 		connection->role = hello->role;
 		if (hello->role == GV_ROLE_SUPERVISOR)
-			gv_life_supervised(connection);
+			gv_incarnation_supervised(connection);
 		memset(welcome, 0, sizeof(*welcome));
 		welcome->instance = gv_server.instance;
 		welcome->pid = (uint32_t) gv_server.pid;

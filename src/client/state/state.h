@@ -105,7 +105,7 @@ typedef struct IvfpqShared
 	pg_atomic_uint32 loaders_awaited;	/* 1: a database has none, and wants
 										 * one, but others have all */
 	pg_atomic_uint64 instance;	/* of its run; 0 = none */
-	uint64		life;			/* of this memory, random; does not change */
+	uint64		incarnation;			/* of this memory, random; does not change */
 	pg_atomic_uint64 epoch;		/* grows when a mirror gets ready */
 	pg_atomic_uint64 served[IVFPQ_NSERVED];
 	pg_atomic_uint64 answers;	/* of gpuvecd to searches, useless ones, too;

@@ -68,12 +68,12 @@ static uint64_t
 find_life(void)
 {
 	FILE	   *lock = fopen(GV_LOCK_PATH, "r");
-	unsigned long long life = 0;
+	unsigned long long incarnation = 0;
 
-	if (lock == NULL || fscanf(lock, "%*d %llx", &life) != 1)
+	if (lock == NULL || fscanf(lock, "%*d %llx", &incarnation) != 1)
 		bench_fail(GV_LOCK_PATH);
 	fclose(lock);
-	return life;
+	return incarnation;
 }
 
 /* Connect to the gpuvecd of a data directory, as a loader. */
@@ -90,7 +90,7 @@ bench_connect(const char *datadir)
 	if (here < 0 || chdir(datadir) != 0)
 		bench_fail(datadir);
 	strcpy(address.sun_path, GV_SOCKET_PATH);
-	hello.life = find_life();
+	hello.incarnation = find_life();
 	server = socket(AF_UNIX, SOCK_STREAM, 0);
 	if (connect(server, (struct sockaddr *) &address, sizeof(address)) != 0)
 		bench_fail(GV_SOCKET_PATH);

@@ -217,7 +217,7 @@ gv_loop_wake(void)
 }
 
 void
-gv_folder_note_life(uint64_t life)
+gv_folder_note_incarnation(uint64_t incarnation)
 {
 }
 

@@ -175,7 +175,7 @@ test_link(void)
 
 /* Its cluster's next life: it begins anew, and comes back. */
 static void
-check_anew(TestServer *server)
+check_restart(TestServer *server)
 {
 	int			fd = client_socket(server);
 	int			tries;
@@ -208,7 +208,7 @@ test_relative(void)
 	CHECK(getcwd(before, sizeof(before)) != NULL && chdir(outer) == 0, "chdir");
 	server_run(&server, options);
 	CHECK(chdir(before) == 0 && server_ready(&server), "it does not start");
-	check_anew(&server);
+	check_restart(&server);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	leave_inner(&server, outer);
 }
@@ -232,7 +232,7 @@ test_closed_start(void)
 		  chdir(closed) == 0, "chdir");
 	server_run(&server, options);
 	CHECK(chdir(before) == 0 && server_ready(&server), "it does not start");
-	check_anew(&server);
+	check_restart(&server);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	CHECK(rmdir(closed) == 0, "rmdir");
 	leave_inner(&server, outer);
@@ -250,7 +250,7 @@ ask_as(const TestServer *server, uid_t user)
 	CHECK(seteuid(0) == 0, "seteuid");
 	if (fd < 0)
 		return -2;
-	got = client_hello(fd, GV_ROLE_SUPERVISOR, TEST_LIFE);
+	got = client_hello(fd, GV_ROLE_SUPERVISOR, TEST_INCARNATION);
 	close(fd);
 	return got;
 }

@@ -10,15 +10,15 @@
 
 #include "client.h"
 
-#define OTHER_LIFE	UINT64_C(0x0102030405060708)
-#define ANEW_MS		60000
+#define OTHER_INCARNATION	UINT64_C(0x0102030405060708)
+#define RESTART_MS		60000
 
 /* Hello on a new connection, which is closed again. */
 static int
-greet(const TestServer *server, GvRole role, uint64_t life)
+greet(const TestServer *server, GvRole role, uint64_t incarnation)
 {
 	int			fd = client_socket(server);
-	int			got = client_hello(fd, role, life);
+	int			got = client_hello(fd, role, incarnation);
 
 	CHECK(got == 0 || client_ended(fd), "refused, and not cut off");
 	close(fd);
@@ -27,16 +27,16 @@ greet(const TestServer *server, GvRole role, uint64_t life)
 
 /* Supervise it, as one of this life, when it has begun anew; the connection. */
 static int
-supervise(const TestServer *server, uint64_t life)
+supervise(const TestServer *server, uint64_t incarnation)
 {
 	int64_t		began = client_now_ms();
 	int			fd = -1;
 
-	while (fd < 0 && client_now_ms() - began < ANEW_MS)
+	while (fd < 0 && client_now_ms() - began < RESTART_MS)
 	{
 		usleep(2000);
 		fd = client_socket(server);
-		if (fd >= 0 && client_hello(fd, GV_ROLE_SUPERVISOR, life) != 0)
+		if (fd >= 0 && client_hello(fd, GV_ROLE_SUPERVISOR, incarnation) != 0)
 		{
 			close(fd);
 			fd = -1;
@@ -58,13 +58,13 @@ instance_of(int fd)
 
 /* All roles but the supervisor's with that life. */
 static void
-check_others(const TestServer *server, uint64_t life, int expected)
+check_others(const TestServer *server, uint64_t incarnation, int expected)
 {
 	int			role;
 
 	for (role = GV_ROLE_SESSION; role < GV_ROLE_SUPERVISOR; role++)
 	{
-		int			got = greet(server, (GvRole) role, life);
+		int			got = greet(server, (GvRole) role, incarnation);
 
 		CHECK(got == expected, "role %d: %d", role, got);
 	}
@@ -82,35 +82,35 @@ test_first(void)
 	server_folder(&server);
 	server_launch(&server, none);
 	CHECK(server_listens(&server), "it does not start");
-	check_others(&server, TEST_LIFE, GV_REFUSED_LIFE);
+	check_others(&server, TEST_INCARNATION, GV_REFUSED_INCARNATION);
 	check_others(&server, 0, GV_REFUSED_PROTOCOL);
 	CHECK(greet(&server, GV_ROLE_SUPERVISOR, 0) == GV_REFUSED_PROTOCOL,
 		  "no life");
-	check_others(&server, TEST_LIFE, GV_REFUSED_LIFE);
+	check_others(&server, TEST_INCARNATION, GV_REFUSED_INCARNATION);
 	first = client_open(&server, GV_ROLE_SUPERVISOR);
-	check_others(&server, TEST_LIFE, 0);
-	check_others(&server, OTHER_LIFE, GV_REFUSED_LIFE);
+	check_others(&server, TEST_INCARNATION, 0);
+	check_others(&server, OTHER_INCARNATION, GV_REFUSED_INCARNATION);
 	/* another one of the same life, which may come before the first has gone */
 	second = client_open(&server, GV_ROLE_SUPERVISOR);
 	CHECK(client_ping(first) == 0 && client_ping(second) == 0, "ping");
-	CHECK(greet(&server, GV_ROLE_SUPERVISOR, TEST_LIFE) == 0, "a third");
-	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == GV_REFUSED_LIFE,
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, TEST_INCARNATION) == 0, "a third");
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) == GV_REFUSED_INCARNATION,
 		  "the third has gone, others are there");
 	close(first);
-	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == GV_REFUSED_LIFE,
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) == GV_REFUSED_INCARNATION,
 		  "the second is there");
 	close(second);
 	/* without one its sessions are there, until they have gone, too */
 	first = client_open(&server, GV_ROLE_SESSION);
-	check_others(&server, TEST_LIFE, 0);
-	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == GV_REFUSED_LIFE,
+	check_others(&server, TEST_INCARNATION, 0);
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) == GV_REFUSED_INCARNATION,
 		  "a session is there");
 	CHECK(client_ping(first) == 0, "the session");
 	close(first);
-	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == -1,
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) == -1,
 		  "nobody is there");
-	server.supervisor = supervise(&server, OTHER_LIFE);
-	check_others(&server, OTHER_LIFE, 0);
+	server.supervisor = supervise(&server, OTHER_INCARNATION);
+	check_others(&server, OTHER_INCARNATION, 0);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	server_remove(&server);
 }
@@ -160,28 +160,28 @@ test_next(void)
 	CHECK(load_begin(loader, &keys[1], &index) == 0, "begin");
 	CHECK(load_arrays(loader, &keys[1], &index) == 0, "arrays");
 	for (i = 0; i < 3; i++)
-		CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) ==
-			  GV_REFUSED_LIFE, "another cluster");
+		CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) ==
+			  GV_REFUSED_INCARNATION, "another cluster");
 	CHECK(search_check(session, &keys[0], &index) == 0, "search");
 
 	CHECK(search_send(session, &search), "send");
 	close(server.supervisor);
 	shutdown(session, SHUT_WR);
-	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_LIFE) == -1,
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) == -1,
 		  "an answer of the life before");
 	CHECK(client_ended(loader) && client_ended(builder), "others");
 	(void) search_receive(session, &index, &search);
 	CHECK(client_ping(session) == -1, "a session goes on");
 	CHECK(waitpid(server.pid, NULL, WNOHANG) == 0, "it is another process");
-	server.supervisor = supervise(&server, OTHER_LIFE);
+	server.supervisor = supervise(&server, OTHER_INCARNATION);
 	CHECK(instance_of(server.supervisor) != instance, "the same instance");
-	check_others(&server, TEST_LIFE, GV_REFUSED_LIFE);
+	check_others(&server, TEST_INCARNATION, GV_REFUSED_INCARNATION);
 	close(loader);
 	close(session);
 	close(builder);
 
 	loader = client_socket(&server);
-	CHECK(client_hello(loader, GV_ROLE_LOADER, OTHER_LIFE) == 0, "hello");
+	CHECK(client_hello(loader, GV_ROLE_LOADER, OTHER_INCARNATION) == 0, "hello");
 	CHECK(search_check(loader, &keys[0], &index) == GV_REFUSED_NO_MIRROR,
 		  "a mirror has outlived it");
 	CHECK(load_all(loader, &keys[0], &index) == 0, "load");
@@ -204,7 +204,7 @@ test_stopped(void)
 	TestServer	server = server_start(NULL, NULL);
 	int			loader = client_open(&server, GV_ROLE_LOADER);
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
-	GV_ROLE_SUPERVISOR, 1, OTHER_LIFE};
+	GV_ROLE_SUPERVISOR, 1, OTHER_INCARNATION};
 	GvMessage	answer;
 	int			waiting[2];
 	int			late;
@@ -221,21 +221,21 @@ test_stopped(void)
 	CHECK(client_message(waiting[0], GV_MSG_HELLO, &hello, sizeof(hello), NULL,
 						 0), "send");
 	close(waiting[0]);
-	hello.life = TEST_LIFE;
+	hello.incarnation = TEST_INCARNATION;
 	hello.role = GV_ROLE_SESSION;
 	CHECK(client_message(waiting[1], GV_MSG_HELLO, &hello, sizeof(hello), NULL,
 						 0), "send");
 	shutdown(waiting[1], SHUT_WR);
 	kill(server.pid, SIGCONT);
-	server.supervisor = supervise(&server, OTHER_LIFE);
-	check_others(&server, TEST_LIFE, GV_REFUSED_LIFE);
-	check_others(&server, OTHER_LIFE, 0);
+	server.supervisor = supervise(&server, OTHER_INCARNATION);
+	check_others(&server, TEST_INCARNATION, GV_REFUSED_INCARNATION);
+	check_others(&server, OTHER_INCARNATION, 0);
 	/* it may have been welcome for a moment, by the life that was its own */
 	free(client_answer(waiting[1], &answer));
 	CHECK(client_ended(waiting[1]), "a session of the life before");
 	close(waiting[1]);
 	late = client_socket(&server);
-	CHECK(client_hello(late, GV_ROLE_LOADER, OTHER_LIFE) == 0, "hello");
+	CHECK(client_hello(late, GV_ROLE_LOADER, OTHER_INCARNATION) == 0, "hello");
 	CHECK(search_check(late, &key, &index) == GV_REFUSED_NO_MIRROR, "a mirror");
 	close(late);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
@@ -255,7 +255,7 @@ test_end(void)
 		TestServer	server = server_start(NULL, NULL);
 		int			fd = client_socket(&server);
 		GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
-		GV_ROLE_SUPERVISOR, 1, OTHER_LIFE};
+		GV_ROLE_SUPERVISOR, 1, OTHER_INCARNATION};
 
 		close(server.supervisor);
 		server.supervisor = 0;
@@ -269,7 +269,7 @@ test_end(void)
 }
 
 void
-test_lives(void)
+test_incarnations(void)
 {
 	test_first();
 	test_other_versions();

@@ -15,7 +15,7 @@ static void
 check_hello(const TestServer *server, uint32_t magic, uint32_t version,
 			uint32_t role, int expected)
 {
-	GvHello		hello = {magic, version, role, 1, TEST_LIFE};
+	GvHello		hello = {magic, version, role, 1, TEST_INCARNATION};
 	int			fd = client_socket(server);
 	int			got = client_ask(fd, GV_MSG_HELLO, &hello, sizeof(hello),
 								 NULL, 0, NULL, NULL);
@@ -30,7 +30,7 @@ static void
 test_hello(const TestServer *server)
 {
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
-	GV_ROLE_SESSION, 1, TEST_LIFE};
+	GV_ROLE_SESSION, 1, TEST_INCARNATION};
 	int			fd = client_socket(server);
 	void	   *payload = NULL;
 	uint32_t	length = 0;
@@ -379,7 +379,7 @@ test_crowded(void)
 {
 	TestServer	server = server_start("--max-connections", "3");
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
-	GV_ROLE_SESSION, 1, TEST_LIFE};
+	GV_ROLE_SESSION, 1, TEST_INCARNATION};
 	int			clients[4];
 	int			i;
 	int			got;
@@ -402,7 +402,7 @@ test_crowded(void)
 	server.supervisor = client_open(&server, GV_ROLE_SUPERVISOR);
 	CHECK(server.supervisor >= 0, "no supervisor among three clients");
 	clients[3] = client_socket(&server);
-	CHECK(client_hello(clients[3], GV_ROLE_SESSION, TEST_LIFE) ==
+	CHECK(client_hello(clients[3], GV_ROLE_SESSION, TEST_INCARNATION) ==
 		  GV_REFUSED_FULL, "a fourth");
 	close(clients[3]);
 	for (i = 0; i < 3; i++)

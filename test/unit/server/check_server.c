@@ -57,7 +57,7 @@ static const struct
 	{"divided", test_divided, ON_CPU},
 	{"copies", test_copies, ON_CPU},
 	{"life", test_life, ON_CPU},
-	{"lives", test_lives, ON_ALL},
+	{"lives", test_incarnations, ON_ALL},
 	{"folders", test_folders, ON_CPU},
 	{"faults", test_faults, ON_CPU},
 	{"lost_cards", test_lost_cards, ON_CARD},

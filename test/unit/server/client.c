@@ -43,10 +43,10 @@ client_socket(const TestServer *server)
 
 /* Say hello as one of this life: 0, a GvRefusalCode, or -1 for the end. */
 int
-client_hello(int fd, GvRole role, uint64_t life)
+client_hello(int fd, GvRole role, uint64_t incarnation)
 {
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role,
-	(uint32_t) getpid(), life};
+	(uint32_t) getpid(), incarnation};
 
 	return client_ask(fd, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0, NULL,
 					  NULL);
@@ -58,7 +58,7 @@ client_open(const TestServer *server, GvRole role)
 {
 	int			fd = client_socket(server);
 
-	if (fd >= 0 && client_hello(fd, role, TEST_LIFE) == 0)
+	if (fd >= 0 && client_hello(fd, role, TEST_INCARNATION) == 0)
 		return fd;
 	if (fd >= 0)
 		close(fd);

@@ -18,7 +18,7 @@ extern const char *test_engine;
 extern bool test_card;
 
 /* Of whose cluster our clients are. */
-#define TEST_LIFE	UINT64_C(0x1122334455667788)
+#define TEST_INCARNATION	UINT64_C(0x1122334455667788)
 
 /* A gpuvecd in a folder of its own. */
 typedef struct TestServer
@@ -51,7 +51,7 @@ extern int64_t client_now_ms(void);
 /* Connections; -1 where there is none. */
 extern int	client_socket(const TestServer *server);
 extern int	client_open(const TestServer *server, GvRole role);
-extern int	client_hello(int fd, GvRole role, uint64_t life);
+extern int	client_hello(int fd, GvRole role, uint64_t incarnation);
 
 /*
  * Send bytes, or a message in parts; false: the connection is gone.
@@ -215,7 +215,7 @@ extern void test_wrong_sets(void);
 extern void test_divided(void);
 extern void test_copies(void);
 extern void test_life(void);
-extern void test_lives(void);
+extern void test_incarnations(void);
 extern void test_folders(void);
 extern void test_lock_begin(void);
 extern void test_lock_end(void);

@@ -28,7 +28,7 @@ static void
 add_hello(Script *script, GvRole role)
 {
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role, 1,
-	TEST_LIFE};
+	TEST_INCARNATION};
 
 	add(script, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0);
 }
