@@ -20,8 +20,8 @@
 #define KEPT_FRACTION		0.1
 #define MOST_KEPT_FRACTION	0.25
 #define LANES			4
-#define SEARCHER_LANES	2
-#define LANE_BYTES(work)	((work) + (work) / 4)
+#define SEARCHER_STREAMS	2
+#define STREAM_BYTES(work)	((work) + (work) / 4)
 
 /* What is known of a device. */
 struct Card
@@ -65,8 +65,8 @@ kept_bytes(size_t total)
 {
 	double		kept = KEPT_FRACTION * total;
 
-	if (kept < (double) (LANES * LANE_BYTES(MOST_WORK)))
-		kept = (double) (LANES * LANE_BYTES(MOST_WORK));
+	if (kept < (double) (LANES * STREAM_BYTES(MOST_WORK)))
+		kept = (double) (LANES * STREAM_BYTES(MOST_WORK));
 	if (kept > MOST_KEPT_FRACTION * total)
 		kept = MOST_KEPT_FRACTION * total;
 	return (int64_t) kept;
@@ -81,7 +81,7 @@ budget(size_t nfree, size_t total)
 
 /* See gv_cuda.h. */
 int64_t
-gv_gpu_lane_bytes(size_t total)
+gv_gpu_stream_bytes(size_t total)
 {
 	int64_t		share = kept_bytes(total) / LANES / 5 * 4;
 
@@ -216,7 +216,7 @@ inspect(int number, GvDevice *device, Card *card)
 	device->number = number;
 	device->memory = budget(nfree, total);
 	device->kept = kept_bytes(total);
-	device->searcher = SEARCHER_LANES * LANE_BYTES(gv_gpu_lane_bytes(total));
+	device->searcher = SEARCHER_STREAMS * STREAM_BYTES(gv_gpu_stream_bytes(total));
 	if (device->memory <= 0)
 	{
 		snprintf(device->name, sizeof(device->name),

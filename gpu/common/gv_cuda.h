@@ -194,7 +194,7 @@ extern void gv_buffer_free(GvBuffer *buffer);
  * Bytes that a part of a batch of searches may have on the chosen device, of
  * which there are so many.
  */
-extern int64_t gv_gpu_lane_bytes(size_t total);
+extern int64_t gv_gpu_stream_bytes(size_t total);
 
 /*
  * hopper.cu: what only cards of compute capability 9.0 have (hopper.cuh).  Is

@@ -128,7 +128,7 @@ static GvStatus
 make_parts(GvExactByList *lists, const GvExactQueries *queries)
 {
 	uint32_t	most = (uint32_t)
-		gv_gpu_exact_part_most(&lists->lanes[0].work, queries);
+		gv_gpu_exact_part_most(&lists->streams[0].work, queries);
 	const uint32_t *starts = lists->starts;
 	int64_t		n = 0;
 

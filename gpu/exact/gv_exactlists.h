@@ -15,7 +15,7 @@
 
 #include "gpu/exact/gv_exactset.h"
 
-#define GV_EXACT_LANES	3		/* units under way at once */
+#define GV_EXACT_STREAMS	3		/* units under way at once */
 
 /* Vectors in the order of their lists, and in their own order in a list. */
 struct GvExactGroups
@@ -33,7 +33,7 @@ struct GvExactListPart
 };
 
 /* Memory of a unit. */
-struct GvExactLane
+struct GvExactStream
 {
 	GvExactWork work;
 	GvExactRows unit;			/* [unit_room] */
@@ -81,7 +81,7 @@ struct GvExactByList
 	size_t		sort_bytes;
 	GvExactLists others;		/* by parts: counts [nparts][2], queries where
 								 * the part's are in their order */
-	GvExactLane lanes[GV_EXACT_LANES];
+	GvExactStream streams[GV_EXACT_STREAMS];
 	char	   *d_memory;		/* of all arrays */
 	GvExactListPart *parts;		/* [nparts] */
 	int64_t		nparts;

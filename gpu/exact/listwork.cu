@@ -142,15 +142,15 @@ place_all(GvExactByList *lists, char *memory)
 	gv_place(&lists->others.d_counts, memory, &bytes, 2 * spec->nqueries);
 	gv_place(&lists->others.d_matrix, memory, &bytes, spec->nqueries);
 	gv_place(&lists->others.d_slow, memory, &bytes, spec->nqueries);
-	for (int i = 0; i < GV_EXACT_LANES; i++)
+	for (int i = 0; i < GV_EXACT_STREAMS; i++)
 	{
-		GvExactLane *lane = &lists->lanes[i];
+		GvExactStream *stream = &lists->streams[i];
 
-		gv_place(&lane->unit.d_halves, memory, &bytes,
+		gv_place(&stream->unit.d_halves, memory, &bytes,
 				 lists->unit_room * half_dims);
-		gv_place(&lane->unit.d_bias, memory, &bytes, lists->unit_room);
-		gv_place(&lane->unit.d_slack, memory, &bytes, lists->unit_room);
-		gv_place(&lane->d_order, memory, &bytes, lists->unit_room);
+		gv_place(&stream->unit.d_bias, memory, &bytes, lists->unit_room);
+		gv_place(&stream->unit.d_slack, memory, &bytes, lists->unit_room);
+		gv_place(&stream->d_order, memory, &bytes, lists->unit_room);
 	}
 	return bytes;
 }
@@ -219,7 +219,7 @@ gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t room)
 	return place_all(&lists, NULL) +
 		gv_gpu_exact_work_bytes(spec->device, &lists.space, &near) +
 		gv_gpu_exact_work_bytes(spec->device, &lists.space, &asked) +
-		GV_EXACT_LANES * gv_gpu_exact_work_bytes(spec->device, &lists.space,
+		GV_EXACT_STREAMS * gv_gpu_exact_work_bytes(spec->device, &lists.space,
 												 &unit);
 }
 
@@ -258,11 +258,11 @@ make(GvExactByList *lists, int64_t kept)
 		return GV_NO_MEMORY;
 	GV_TRY(gv_gpu_exact_work(&lists->asking, lists->spec.device, &lists->space,
 							 &asked));
-	for (int i = 0; i < GV_EXACT_LANES; i++)
+	for (int i = 0; i < GV_EXACT_STREAMS; i++)
 	{
-		GV_TRY(gv_gpu_exact_work(&lists->lanes[i].work, lists->spec.device,
+		GV_TRY(gv_gpu_exact_work(&lists->streams[i].work, lists->spec.device,
 								 &lists->space, &unit));
-		lists->lanes[i].unit.d_order = lists->lanes[i].d_order;
+		lists->streams[i].unit.d_order = lists->streams[i].d_order;
 	}
 	return GV_OK;
 }
@@ -294,8 +294,8 @@ gv_gpu_exact_lists_drop(GvExactByList *lists)
 	if (lists == NULL)
 		return;
 	gv_gpu_exact_work_drop(&lists->asking);
-	for (int i = 0; i < GV_EXACT_LANES; i++)
-		gv_gpu_exact_work_drop(&lists->lanes[i].work);
+	for (int i = 0; i < GV_EXACT_STREAMS; i++)
+		gv_gpu_exact_work_drop(&lists->streams[i].work);
 	(void) cudaFree(lists->d_memory);
 	free(lists->parts);
 	free(lists->starts);

@@ -19,7 +19,7 @@
 
 #define THREADS			256
 #define TILE			64		/* slots of a block */
-#define BETWEEN			(64 * GV_EXACT_LANES)	/* units from one question
+#define BETWEEN			(64 * GV_EXACT_STREAMS)	/* units from one question
 												 * whether to stop to the next */
 #define NO_SLOT			UINT32_MAX
 
@@ -122,19 +122,19 @@ source_of(const Units *units, uint32_t list, uint32_t first)
 
 /* n rows of the lists near a list come to lie side by side in a lane. */
 static GvStatus
-gather(const Units *units, GvExactLane *lane, uint32_t list, uint32_t first,
+gather(const Units *units, GvExactStream *stream, uint32_t list, uint32_t first,
 	   uint32_t n)
 {
-	GvExactWork *work = &lane->work;
+	GvExactWork *work = &stream->work;
 	double		since = 0.0;
 
 	if (work->measures)
 		GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_GATHER, work->stream, &since));
-	lane->unit.d_rows = units->rows->d_rows;
-	lane->unit.n = n;
+	stream->unit.d_rows = units->rows->d_rows;
+	stream->unit.n = n;
 	GV_LAUNCH(unit_kernel, (int) (gv_gpu_exact_room(n) / TILE), THREADS, 0,
 			  work->stream, source_of(units, list, first),
-			  units->space->half_dims / 8, lane->unit, lane->d_order);
+			  units->space->half_dims / 8, stream->unit, stream->d_order);
 	GV_CUDA_TRY(cudaGetLastError());
 	if (work->measures)
 		GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_GATHER, work->stream, &since));
@@ -153,30 +153,30 @@ others_of(const GvExactByList *lists, int64_t part)
 
 /* What is left of a part to do, with the rows that its lane has. */
 static GvStatus
-finish(const Units *units, GvExactLane *lane, int64_t part,
+finish(const Units *units, GvExactStream *stream, int64_t part,
 	   const uint32_t counts[2])
 {
 	GvExactLists others = others_of(units->lists, part);
 
 	if (counts[0] == 0 && counts[1] == 0)
 		return GV_OK;
-	return gv_gpu_exact_others(&lane->work, units->space, &lane->unit,
+	return gv_gpu_exact_others(&stream->work, units->space, &stream->unit,
 							   units->queries, &others, counts, units->stop);
 }
 
 /* ... at once, as the lane's rows are not all of the unit. */
 static GvStatus
-finish_now(const Units *units, GvExactLane *lane, int64_t part)
+finish_now(const Units *units, GvExactStream *stream, int64_t part)
 {
 	uint32_t   *d_counts = units->lists->others.d_counts + 2 * part;
 	uint32_t	counts[2];
 
 	GV_CUDA_TRY(cudaMemcpyAsync(counts, d_counts, sizeof(counts),
-								cudaMemcpyDeviceToHost, lane->work.stream));
-	GV_CUDA_TRY(cudaStreamSynchronize(lane->work.stream));
-	GV_TRY(finish(units, lane, part, counts));
+								cudaMemcpyDeviceToHost, stream->work.stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(stream->work.stream));
+	GV_TRY(finish(units, stream, part, counts));
 	GV_CUDA_TRY(cudaMemsetAsync(d_counts, 0, sizeof(counts),
-								lane->work.stream));
+								stream->work.stream));
 	return units->stop != NULL && units->stop->requested(units->stop->arg) ?
 		GV_CANCELED : GV_OK;
 }
@@ -187,7 +187,7 @@ search_part(const Units *units, int64_t number)
 {
 	GvExactByList *lists = units->lists;
 	const GvExactListPart *of = &lists->parts[number];
-	GvExactLane *lane = &lists->lanes[number % GV_EXACT_LANES];
+	GvExactStream *stream = &lists->streams[number % GV_EXACT_STREAMS];
 	uint32_t	total = lists->totals[of->list];
 	GvExactPart part = {lists->queries.d_order + of->first, 0,
 	(int32_t) of->n};
@@ -199,20 +199,20 @@ search_part(const Units *units, int64_t number)
 		uint32_t	n = total - first < lists->unit_room ? total - first :
 			(uint32_t) lists->unit_room;
 
-		GV_TRY(gather(units, lane, of->list, first, n));
-		GV_TRY(gv_gpu_exact_part(&lane->work, units->space, &lane->unit,
+		GV_TRY(gather(units, stream, of->list, first, n));
+		GV_TRY(gv_gpu_exact_part(&stream->work, units->space, &stream->unit,
 								 units->queries, &part, &others));
 		if (total > lists->unit_room)
-			GV_TRY(finish_now(units, lane, number));
+			GV_TRY(finish_now(units, stream, number));
 	}
 	return GV_OK;
 }
 
 static GvStatus
-wait_for_lanes(const Units *units)
+wait_for_streams(const Units *units)
 {
-	for (int i = 0; i < GV_EXACT_LANES; i++)
-		GV_CUDA_TRY(cudaStreamSynchronize(units->lists->lanes[i].work.stream));
+	for (int i = 0; i < GV_EXACT_STREAMS; i++)
+		GV_CUDA_TRY(cudaStreamSynchronize(units->lists->streams[i].work.stream));
 	return GV_OK;
 }
 
@@ -221,12 +221,12 @@ static GvStatus
 search_others(const Units *units)
 {
 	GvExactByList *lists = units->lists;
-	GvExactLane *lane = &lists->lanes[0];
+	GvExactStream *stream = &lists->streams[0];
 
 	GV_CUDA_TRY(cudaMemcpyAsync(lists->counts, lists->others.d_counts,
 								2 * lists->nparts * sizeof(uint32_t),
-								cudaMemcpyDeviceToHost, lane->work.stream));
-	GV_CUDA_TRY(cudaStreamSynchronize(lane->work.stream));
+								cudaMemcpyDeviceToHost, stream->work.stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(stream->work.stream));
 	for (int64_t i = 0; i < lists->nparts; i++)
 	{
 		const uint32_t *counts = lists->counts + 2 * i;
@@ -234,10 +234,10 @@ search_others(const Units *units)
 
 		if (counts[0] == 0 && counts[1] == 0)
 			continue;
-		GV_TRY(gather(units, lane, list, 0, lists->totals[list]));
-		GV_TRY(finish(units, lane, i, counts));
+		GV_TRY(gather(units, stream, list, 0, lists->totals[list]));
+		GV_TRY(finish(units, stream, i, counts));
 	}
-	return gv_cuda_status(cudaStreamSynchronize(lane->work.stream));
+	return gv_cuda_status(cudaStreamSynchronize(stream->work.stream));
 }
 
 /*
@@ -248,7 +248,7 @@ static GvStatus
 search_voids(const Units *units)
 {
 	GvExactByList *lists = units->lists;
-	GvExactWork *work = &lists->lanes[0].work;
+	GvExactWork *work = &lists->streams[0].work;
 	GvExactLists others = lists->others;
 	GvExactRows rows = *units->rows;
 	size_t		bytes = lists->sort_bytes;
@@ -285,12 +285,12 @@ static GvStatus
 begin(const Units *units, int64_t seen)
 {
 	GvExactByList *lists = units->lists;
-	cudaStream_t stream = lists->lanes[0].work.stream;
+	cudaStream_t stream = lists->streams[0].work.stream;
 
-	for (int i = 0; i < GV_EXACT_LANES; i++)
+	for (int i = 0; i < GV_EXACT_STREAMS; i++)
 	{
-		lists->lanes[i].work.seen = seen;
-		gv_gpu_exact_lists_measure(&lists->lanes[i].work);
+		lists->streams[i].work.seen = seen;
+		gv_gpu_exact_lists_measure(&lists->streams[i].work);
 	}
 	GV_TRY(search_voids(units));
 	GV_CUDA_TRY(cudaMemsetAsync(lists->others.d_counts, 0,
@@ -316,14 +316,14 @@ gv_gpu_exact_units(GvExactByList *lists, const GvExactSpace *space,
 		GV_TRY(search_part(&units, i));
 		if (stop == NULL || i % BETWEEN != 0)
 			continue;
-		GV_TRY(wait_for_lanes(&units));
+		GV_TRY(wait_for_streams(&units));
 		if (stop->requested(stop->arg))
 			return GV_CANCELED;
 	}
-	GV_TRY(wait_for_lanes(&units));
+	GV_TRY(wait_for_streams(&units));
 	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_UNITS, stream, &since));
 	GV_TRY(search_others(&units));
-	for (int i = 0; i < GV_EXACT_LANES; i++)
-		gv_gpu_exact_lists_add(&lists->lanes[i].work, GV_EXACT_UNIT_STEPS);
+	for (int i = 0; i < GV_EXACT_STREAMS; i++)
+		gv_gpu_exact_lists_add(&lists->streams[i].work, GV_EXACT_UNIT_STEPS);
 	return gv_gpu_exact_lists_note(GV_EXACT_OTHERS, stream, &since);
 }

@@ -33,9 +33,9 @@
  * looked for.
  */
 void
-gv_gpu_expect(GvSearcher *lane, const GvBatch *batch, int32_t n)
+gv_gpu_expect(GvSearcher *searcher, const GvBatch *batch, int32_t n)
 {
-	GvArrivals *expected = &lane->arrivals;
+	GvArrivals *expected = &searcher->arrivals;
 	size_t		nhits = (size_t) n * batch->capacity;
 
 	memset(batch->out_found, 0xFF, n * sizeof(GvFound));
@@ -134,9 +134,9 @@ has_arrived(GvArrivals *expected)
 
 /* Is a lane's work done, as far as who waits for it is concerned? */
 bool
-gv_gpu_arrived(GvSearcher *lane)
+gv_gpu_arrived(GvSearcher *searcher)
 {
-	GvArrivals *expected = &lane->arrivals;
+	GvArrivals *expected = &searcher->arrivals;
 	cudaError_t error;
 	double		now;
 
@@ -157,7 +157,7 @@ gv_gpu_arrived(GvSearcher *lane)
 			return false;
 		expected->asked = now;
 	}
-	error = cudaStreamQuery(lane->stream);
+	error = cudaStreamQuery(searcher->stream);
 	if (error == cudaErrorNotReady)
 	{
 		(void) cudaGetLastError();	/* or the next launch reports it */
@@ -170,22 +170,22 @@ gv_gpu_arrived(GvSearcher *lane)
 
 /* Wait for a lane's work, and say whether it failed. */
 GvStatus
-gv_gpu_wait(GvSearcher *lane)
+gv_gpu_wait(GvSearcher *searcher)
 {
-	GvArrivals *expected = &lane->arrivals;
+	GvArrivals *expected = &searcher->arrivals;
 
-	while (expected->n > 0 && !gv_gpu_arrived(lane))
+	while (expected->n > 0 && !gv_gpu_arrived(searcher))
 		;
 	return expected->n > 0 ? GV_OK :
-		gv_cuda_status(cudaStreamSynchronize(lane->stream));
+		gv_cuda_status(cudaStreamSynchronize(searcher->stream));
 }
 
 /* Wait for what a lane may still have to do, though its answers were there. */
 GvStatus
-gv_gpu_wait_whole(GvSearcher *lane)
+gv_gpu_wait_whole(GvSearcher *searcher)
 {
-	if (lane->arrivals.n == 0)
+	if (searcher->arrivals.n == 0)
 		return GV_OK;
-	lane->arrivals.n = 0;
-	return gv_gpu_wait(lane);
+	searcher->arrivals.n = 0;
+	return gv_gpu_wait(searcher);
 }

@@ -92,18 +92,18 @@ place_lists(const GvCardModel *card, char *work, size_t *bytes, int64_t n,
 /* See gv_index.h. */
 void
 gv_gpu_place_gathered(const GvCardModel *card, GvSearcher *searcher,
-					  GvSearcher *lane, GvPlaces *places, GvGathered *gathered)
+					  GvSearcher *stream, GvPlaces *places, GvGathered *gathered)
 {
 	int64_t		nmeetings = 0;
 
 	places->own_bytes = 0;
 	for (int i = 0; i < gathered->nparts; i++)
 	{
-		gv_gpu_place_part(card, searcher, lane, places, &gathered->parts[i]);
+		gv_gpu_place_part(card, searcher, stream, places, &gathered->parts[i]);
 		nmeetings += (int64_t) gathered->parts[i].n * gathered->parts[i].probes;
 	}
 	if (gathered->by_lists)
-		place_lists(card, (char *) lane->d_work.memory + places->own_from,
+		place_lists(card, (char *) stream->d_work.memory + places->own_from,
 					&places->own_bytes, gathered->n, nmeetings,
 					&gathered->lists);
 }
@@ -247,13 +247,13 @@ copy_out(const GvBatch *batch, cudaStream_t stream)
 /* See gv_index.h. */
 GvStatus
 gv_gpu_start_long(const GvCardModel *card, const GvBatch *batch,
-				  GvSearcher *lane)
+				  GvSearcher *searcher)
 {
 	GvBatch		copied = copied_part(batch);
 
-	GV_TRY(copy_in(batch, lane->stream));
-	GV_TRY(gv_gpu_steps(card, &copied, lane));
-	return copy_out(batch, lane->stream);
+	GV_TRY(copy_in(batch, searcher->stream));
+	GV_TRY(gv_gpu_steps(card, &copied, searcher));
+	return copy_out(batch, searcher->stream);
 }
 
 /* What is a part's, from its first query on. */
@@ -274,9 +274,9 @@ lists_from(const GvListScan *all, int32_t first)
 /* Launch all steps of parts that are gathered, as their queries come. */
 static GvStatus
 launch_gathered(const GvCardModel *card, const GvGathered *gathered,
-				GvPutting *putting, GvSearcher *lane)
+				GvPutting *putting, GvSearcher *searcher)
 {
-	cudaStream_t stream = lane->stream;
+	cudaStream_t stream = searcher->stream;
 	int32_t		first = 0;
 
 	/* 1. parts, up to whom each meets */
@@ -289,7 +289,7 @@ launch_gathered(const GvCardModel *card, const GvGathered *gathered,
 
 		gv_gpu_put_part(putting, i);
 		GV_TRY(copy_in(part, stream));
-		GV_TRY(gv_gpu_first_steps(card, &copied, lane));
+		GV_TRY(gv_gpu_first_steps(card, &copied, searcher));
 		GV_TRY(gv_gpu_aim(card, &copied, &mine, stream));
 		first += part->n;
 	}
@@ -316,8 +316,8 @@ launch_gathered(const GvCardModel *card, const GvGathered *gathered,
 
 		copied.d_whole = mine.d_whole;
 		GV_TRY(gv_gpu_rescore(card, &copied, &mine, stream));
-		GV_TRY(gv_gpu_scan(card, &copied, lane));
-		GV_TRY(gv_gpu_last_steps(card, &copied, lane));
+		GV_TRY(gv_gpu_scan(card, &copied, searcher));
+		GV_TRY(gv_gpu_last_steps(card, &copied, searcher));
 		GV_TRY(copy_out(part, stream));
 		first += part->n;
 	}
@@ -327,13 +327,13 @@ launch_gathered(const GvCardModel *card, const GvGathered *gathered,
 /* See gv_index.h. */
 GvStatus
 gv_gpu_start_gathered(const GvCardModel *card, const GvGathered *gathered,
-					  const GvSearch *searches, GvSearcher *lane)
+					  const GvSearch *searches, GvSearcher *searcher)
 {
 	GvPutting	putting;
 	GvStatus	status;
 
 	gv_gpu_put_begin(&putting, card, gathered, searches);
-	status = launch_gathered(card, gathered, &putting, lane);
+	status = launch_gathered(card, gathered, &putting, searcher);
 	gv_gpu_put_end(&putting);
 	return status;
 }

@@ -80,10 +80,10 @@ extern void gv_gpu_replays_drop(GvSearcher *searcher);
 
 /* arrive.cu: answers of small batches, noticed as they arrive */
 extern "C" bool gv_answer_arrived(const GvAnswer *answer, int64_t *words);
-extern void gv_gpu_expect(GvSearcher *lane, const GvBatch *batch, int32_t n);
-extern bool gv_gpu_arrived(GvSearcher *lane);
-extern GvStatus gv_gpu_wait(GvSearcher *lane);
-extern GvStatus gv_gpu_wait_whole(GvSearcher *lane);
+extern void gv_gpu_expect(GvSearcher *searcher, const GvBatch *batch, int32_t n);
+extern bool gv_gpu_arrived(GvSearcher *searcher);
+extern GvStatus gv_gpu_wait(GvSearcher *searcher);
+extern GvStatus gv_gpu_wait_whole(GvSearcher *searcher);
 
 #ifdef GV_TEST_BUILD
 /* Counts of a searcher's small batches, of both lanes: launched, replayed ... */
@@ -122,7 +122,7 @@ extern int32_t gv_gpu_next_part(const GvSearcher *searcher,
 								const GvSearch *searches, int32_t n,
 								GvBatch *batch, bool *small);
 extern void gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
-							  GvSearcher *lane, GvPlaces *places,
+							  GvSearcher *stream, GvPlaces *places,
 							  GvBatch *batch);
 extern size_t gv_gpu_found_bytes(int32_t n, size_t *near_at);
 
@@ -150,16 +150,16 @@ extern void gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirr
 						  const GvSearch *searches, int32_t n, int32_t all,
 						  GvGathered *gathered);
 extern void gv_gpu_place_gathered(const GvCardModel *card,
-								  GvSearcher *searcher, GvSearcher *lane,
+								  GvSearcher *searcher, GvSearcher *stream,
 								  GvPlaces *places, GvGathered *gathered);
 
 /* Start a part whose queries and answers are copied, or some together. */
 extern GvStatus gv_gpu_start_long(const GvCardModel *card,
-								  const GvBatch *batch, GvSearcher *lane);
+								  const GvBatch *batch, GvSearcher *searcher);
 extern GvStatus gv_gpu_start_gathered(const GvCardModel *card,
 									  const GvGathered *gathered,
 									  const GvSearch *searches,
-									  GvSearcher *lane);
+									  GvSearcher *searcher);
 
 #ifdef GV_TEST_BUILD
 /*
@@ -177,7 +177,7 @@ extern GvStatus gv_gpu_begin_given(GvSearcher *searcher,
 /* search.cu */
 extern GvStatus gv_gpu_need(GvSearcher *searcher, size_t in_bytes,
 							size_t out_bytes);
-extern GvStatus gv_gpu_grow_work(GvSearcher *lane, size_t bytes);
+extern GvStatus gv_gpu_grow_work(GvSearcher *searcher, size_t bytes);
 
 /* put.cu: queries into the memory that the card reads */
 extern void gv_gpu_put_queries(const GvCardModel *card, const GvBatch *batch,

@@ -232,12 +232,12 @@ gv_gpu_next_part(const GvSearcher *searcher, const GvMirror *mirror,
  */
 void
 gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
-				  GvSearcher *lane, GvPlaces *places, GvBatch *batch)
+				  GvSearcher *stream, GvPlaces *places, GvBatch *batch)
 {
 	size_t		n = batch->n;
 	char	   *in = (char *) searcher->in.memory;
 	char	   *out = (char *) searcher->out.memory;
-	char	   *common = (char *) lane->d_work.memory;
+	char	   *common = (char *) stream->d_work.memory;
 	char	   *own = common + places->own_from;
 	size_t		common_bytes = 0;
 	size_t		hit_bytes = n * batch->capacity * sizeof(GvHit);

@@ -40,13 +40,13 @@ find_most_work(int32_t device, int64_t *most)
 	size_t		total;
 
 	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
-	*most = gv_gpu_lane_bytes(total) - gv_blas_bytes(device, 0);
+	*most = gv_gpu_stream_bytes(total) - gv_blas_bytes(device, 0);
 	return GV_OK;
 }
 
 /* A lane on a device, and the second one if `lanes` is 2. */
 static GvStatus
-make_lanes(int32_t device, int lanes, GvSearcher **searcher)
+make_streams(int32_t device, int nstreams, GvSearcher **searcher)
 {
 	GvSearcher *made = (GvSearcher *) calloc(1, sizeof(GvSearcher));
 	int			number;
@@ -70,10 +70,10 @@ make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 													   number));
 #ifdef GV_TEST_BUILD
 	/* both lanes count there, of which the second is made first */
-	if (status == GV_OK && lanes > 1)
+	if (status == GV_OK && nstreams > 1)
 		status = gv_buffer_need(&made->d_ways,
 								GV_COARSE_WAYS * sizeof(unsigned));
-	if (status == GV_OK && lanes > 1)
+	if (status == GV_OK && nstreams > 1)
 		status = gv_cuda_status(cudaMemsetAsync(made->d_ways.memory, 0,
 												made->d_ways.bytes,
 												made->stream));
@@ -84,8 +84,8 @@ make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 		status = find_most_work(device, &made->most_work);
 	if (status == GV_OK)
 		status = gv_blas_create(device, 0, made->stream, &made->blas);
-	if (status == GV_OK && lanes > 1)
-		status = make_lanes(device, lanes - 1, &made->beside);
+	if (status == GV_OK && nstreams > 1)
+		status = make_streams(device, nstreams - 1, &made->beside);
 	if (status != GV_OK)
 	{
 		gv_gpu_searcher_drop(made);
@@ -99,7 +99,7 @@ make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 GvStatus
 gv_gpu_searcher(int32_t device, GvSearcher **searcher)
 {
-	return make_lanes(device, 2, searcher);
+	return make_streams(device, 2, searcher);
 }
 
 void
@@ -143,15 +143,15 @@ place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
  * they know how much of it there is: where nothing was written are zeros.
  */
 GvStatus
-gv_gpu_grow_work(GvSearcher *lane, size_t bytes)
+gv_gpu_grow_work(GvSearcher *searcher, size_t bytes)
 {
-	if (lane->d_work.bytes >= bytes)
+	if (searcher->d_work.bytes >= bytes)
 		return GV_OK;
-	GV_TRY(gv_gpu_wait_whole(lane));
-	gv_gpu_replays_drop(lane);
-	GV_TRY(gv_buffer_need(&lane->d_work, bytes));
-	return gv_cuda_status(cudaMemsetAsync(lane->d_work.memory, 0,
-										  lane->d_work.bytes, lane->stream));
+	GV_TRY(gv_gpu_wait_whole(searcher));
+	gv_gpu_replays_drop(searcher);
+	GV_TRY(gv_buffer_need(&searcher->d_work, bytes));
+	return gv_cuda_status(cudaMemsetAsync(searcher->d_work.memory, 0,
+										  searcher->d_work.bytes, searcher->stream));
 }
 
 /* Room for what comes from the host, and what goes back. */
@@ -202,7 +202,7 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 /* Start a part of its own: its searches are the first of n, of a batch's. */
 static GvStatus
 start_part(const GvCardModel *card, GvGathered *gathered, GvSearch *searches,
-		   bool expects, GvSearcher *lane)
+		   bool expects, GvSearcher *searcher)
 {
 	const GvBatch *batch = &gathered->parts[0];
 
@@ -210,10 +210,10 @@ start_part(const GvCardModel *card, GvGathered *gathered, GvSearch *searches,
 	if (batch->tests > 0)
 		gv_gpu_put_conditions(batch, searches, gathered->n);
 	if (!gathered->small)
-		return gv_gpu_start_long(card, batch, lane);
+		return gv_gpu_start_long(card, batch, searcher);
 	if (expects && batch->tests == 0)
-		gv_gpu_expect(lane, batch, gathered->n);
-	return gv_gpu_replay(card, batch, lane);
+		gv_gpu_expect(searcher, batch, gathered->n);
+	return gv_gpu_replay(card, batch, searcher);
 }
 
 /* Start all parts of n searches. */
@@ -222,7 +222,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	  int32_t n)
 {
 	const GvCardModel *card = &mirror->card;
-	GvSearcher *lane = searcher;
+	GvSearcher *stream = searcher;
 	GvPlaces	places = {};
 	size_t		near_at;
 
@@ -235,9 +235,9 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 
 		gv_gpu_gather_parts(searcher, mirror, searches + done, n - done, n,
 					  &gathered);
-		searcher->both |= lane != searcher;
+		searcher->both |= stream != searcher;
 		places.own_from = gathered.own_from;
-		gv_gpu_place_gathered(card, searcher, lane, &places, &gathered);
+		gv_gpu_place_gathered(card, searcher, stream, &places, &gathered);
 		for (int i = 0; i < gathered.nparts; i++)
 		{
 			GvBatch    *batch = &gathered.parts[i];
@@ -253,27 +253,27 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 			first += gathered.taken[i];
 		}
 		/* what was looked for is of an earlier part, and this one ends later */
-		lane->arrivals.n = 0;
+		stream->arrivals.n = 0;
 		if (gathered.by_lists)
 			GV_TRY(gv_gpu_start_gathered(card, &gathered, searches + done,
-										 lane));
+										 stream));
 		else
 			GV_TRY(start_part(card, &gathered, searches + done,
-							  n <= MOST_EXPECTED, lane));
+							  n <= MOST_EXPECTED, stream));
 		for (int i = 0; i < gathered.nparts; i++)
 		{
 			place_answers(&gathered.parts[i], searches + done,
 						  gathered.taken[i]);
 			done += gathered.taken[i];
 		}
-		lane = lane == searcher ? searcher->beside : searcher;
+		stream = stream == searcher ? searcher->beside : searcher;
 	}
 	return GV_OK;
 }
 
 /* Wait for the lanes that have work. */
 static GvStatus
-wait_lanes(GvSearcher *searcher)
+wait_streams(GvSearcher *searcher)
 {
 	GvStatus	status = gv_gpu_wait(searcher);
 
@@ -328,7 +328,7 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	if (status != GV_OK)
 	{
 		/* what has begun uses the searcher's memory */
-		(void) wait_lanes(searcher);
+		(void) wait_streams(searcher);
 		return status;
 	}
 	searcher->version = mirror->version;
@@ -355,7 +355,7 @@ gv_gpu_finish(GvSearcher *searcher)
 
 	(void) gv_gpu_found_bytes(searcher->n, &near_at);
 	near = (const GvNear *) ((const char *) searcher->out.memory + near_at);
-	GV_TRY(wait_lanes(searcher));
+	GV_TRY(wait_streams(searcher));
 	for (int32_t i = 0; i < searcher->n && !searcher->given; i++)
 	{
 		GvSearch   *search = &searcher->searches[i];

@@ -38,7 +38,7 @@
 #define LEAST_DIMS		512		/* see gv_blas_multiplies */
 #define WIDE_COLUMNS	2048	/* of a tile, if rows are many, */
 #define TALL_COLUMNS	512		/* ... of a tall one */
-#define LANE_SHARE		8		/* of a lane's memory, for a tile */
+#define STREAM_DIVISOR		8		/* of a lane's memory, for a tile */
 
 struct GvBlas
 {
@@ -213,7 +213,7 @@ plan(int32_t device, GvBlas *blas)
 	GV_TRY(gv_choose_device(device));
 	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
 	blas->workspace = gv_has_hopper(device) ? HOPPER_WORKSPACE : WORKSPACE;
-	blas->nsums = gv_gpu_lane_bytes(total) / LANE_SHARE /
+	blas->nsums = gv_gpu_stream_bytes(total) / STREAM_DIVISOR /
 		(int64_t) sizeof(float);
 	if (blas->nsums > MOST_SUMS)
 		blas->nsums = MOST_SUMS;

@@ -22,19 +22,19 @@
 
 #define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
 
-typedef struct Lane
+typedef struct DeviceBatches
 {
 	GvWorker   *slots[GV_BATCH_SLOTS];
 	int			oldest;			/* of the turns that are under way */
 	int			under_way;
 	int			asked;			/* searches in these */
 	int			waiting;		/* searches in the queue */
-} Lane;
+} DeviceBatches;
 
 static struct
 {
-	Lane		lanes[GV_MAX_DEVICES];
-	int32_t		nlanes;
+	DeviceBatches		devices[GV_MAX_DEVICES];
+	int32_t		ndevices;
 	int32_t		next;			/* lane that is asked first */
 	int			under_way;		/* batches, of all lanes */
 	int			asked;			/* searches in them */
@@ -60,12 +60,12 @@ gv_batches_open(void)
 	int32_t		device;
 	int			i;
 
-	searches.nlanes = gv_ndevices();
+	searches.ndevices = gv_ndevices();
 
-	for (device = 0; device < searches.nlanes; device++)
+	for (device = 0; device < searches.ndevices; device++)
 		for (i = 0; i < GV_BATCH_SLOTS && status == GV_OK; i++)
 			status = gv_worker_open(device, false,
-									&searches.lanes[device].slots[i]);
+									&searches.devices[device].slots[i]);
 	return status;
 }
 
@@ -75,9 +75,9 @@ gv_batches_close(void)
 	int32_t		device;
 	int			i;
 
-	for (device = 0; device < searches.nlanes; device++)
+	for (device = 0; device < searches.ndevices; device++)
 		for (i = 0; i < GV_BATCH_SLOTS; i++)
-			gv_worker_close(searches.lanes[device].slots[i]);
+			gv_worker_close(searches.devices[device].slots[i]);
 }
 
 /* Does anything wait or run? */
@@ -105,10 +105,10 @@ choose_device(const GvMirrorKey *key)
 
 	for (i = 1; i < n; i++)
 	{
-		const Lane *lane = &searches.lanes[devices[i]];
+		const DeviceBatches *dev = &searches.devices[devices[i]];
 
-		if (lane->asked + lane->waiting <
-			searches.lanes[best].asked + searches.lanes[best].waiting)
+		if (dev->asked + dev->waiting <
+			searches.devices[best].asked + searches.devices[best].waiting)
 			best = devices[i];
 	}
 	return best;
@@ -126,7 +126,7 @@ gv_batches_add(GvConnection *connection)
 	searches.queue[searches.queued++] = connection;
 
 	if (connection->device >= 0)
-		searches.lanes[connection->device].waiting++;
+		searches.devices[connection->device].waiting++;
 }
 
 /* Its search waits no more; false: it is under way. */
@@ -140,7 +140,7 @@ gv_batches_withdraw(GvConnection *connection)
 	if (i == searches.queued)
 		return false;
 	if (connection->device >= 0)
-		searches.lanes[connection->device].waiting--;
+		searches.devices[connection->device].waiting--;
 	searches.queued--;
 
 	memmove(&searches.queue[i], &searches.queue[i + 1],
@@ -184,7 +184,7 @@ take_batch(int i, GvConnection **askers)
 
 			bytes += more;
 			if (searches.queue[i]->device >= 0)
-				searches.lanes[searches.queue[i]->device].waiting--;
+				searches.devices[searches.queue[i]->device].waiting--;
 		}
 		else
 			searches.queue[left++] = searches.queue[i];
@@ -209,23 +209,23 @@ send_answers(GvConnection **askers, int n)
 
 /* Say since when a lane's oldest batch is under way. */
 static void
-watch_oldest(const Lane *lane)
+watch_oldest(const DeviceBatches *dev)
 {
-	gv_watch_batch((int32_t) (lane - searches.lanes), lane->under_way == 0 ? 0 :
-				   lane->slots[lane->oldest]->began_ns);
+	gv_watch_batch((int32_t) (dev - searches.devices), dev->under_way == 0 ? 0 :
+				   dev->slots[dev->oldest]->began_ns);
 }
 
 /* The oldest batch of a lane ends; its turn, whose askers wait for answers. */
 static GvWorker *
-end_oldest(Lane *lane)
+end_oldest(DeviceBatches *dev)
 {
-	GvWorker   *slot = lane->slots[lane->oldest];
+	GvWorker   *slot = dev->slots[dev->oldest];
 
 	gv_session_finish(slot);
-	lane->oldest = (lane->oldest + 1) % GV_BATCH_SLOTS;
-	lane->under_way--;
-	watch_oldest(lane);
-	lane->asked -= slot->nasked;
+	dev->oldest = (dev->oldest + 1) % GV_BATCH_SLOTS;
+	dev->under_way--;
+	watch_oldest(dev);
+	dev->asked -= slot->nasked;
 	searches.asked -= slot->nasked;
 
 	searching = --searches.under_way > 0;
@@ -233,9 +233,9 @@ end_oldest(Lane *lane)
 }
 
 static void
-finish_oldest(Lane *lane)
+finish_oldest(DeviceBatches *dev)
 {
-	GvWorker   *slot = end_oldest(lane);
+	GvWorker   *slot = end_oldest(dev);
 
 	send_answers(slot->askers, slot->nasked);
 }
@@ -262,7 +262,7 @@ begin_batch(int i, bool wait)
 {
 	GvRefusalCode refusal;
 	GvHeldMirror *held = gv_session_acquire(searches.queue[i], &refusal);
-	Lane	   *lane;
+	DeviceBatches	   *dev;
 	GvWorker   *slot;
 
 	if (held == NULL)
@@ -277,20 +277,20 @@ begin_batch(int i, bool wait)
 		return false;
 	}
 	/* the mirror may be elsewhere than when the search came */
-	lane = &searches.lanes[gv_mirrors_device(held, searches.queue[i]->device)];
-	if (lane->under_way == GV_BATCH_SLOTS)
+	dev = &searches.devices[gv_mirrors_device(held, searches.queue[i]->device)];
+	if (dev->under_way == GV_BATCH_SLOTS)
 	{
-		finish_oldest(lane);
+		finish_oldest(dev);
 		searching = 1;
 	}
-	slot = lane->slots[(lane->oldest + lane->under_way) % GV_BATCH_SLOTS];
+	slot = dev->slots[(dev->oldest + dev->under_way) % GV_BATCH_SLOTS];
 	slot->nasked = take_batch(i, slot->askers);
 	gv_session_begin(slot, held);
 	if (slot->held != NULL)
 	{
-		lane->under_way++;
-		lane->asked += slot->nasked;
-		watch_oldest(lane);
+		dev->under_way++;
+		dev->asked += slot->nasked;
+		watch_oldest(dev);
 		searches.under_way++;
 		searches.asked += slot->nasked;
 	}
@@ -310,16 +310,16 @@ begin_batch(int i, bool wait)
 static bool
 may_begin(int32_t device)
 {
-	const Lane *lane;
+	const DeviceBatches *dev;
 	const GvWorker *newest;
 
 	if (device < 0)
 		return true;
-	lane = &searches.lanes[device];
-	if (lane->under_way == 0)
+	dev = &searches.devices[device];
+	if (dev->under_way == 0)
 		return true;
-	newest = lane->slots[(lane->oldest + lane->under_way - 1) % GV_BATCH_SLOTS];
-	return lane->under_way < GV_BATCH_SLOTS && lane->waiting >= newest->nasked;
+	newest = dev->slots[(dev->oldest + dev->under_way - 1) % GV_BATCH_SLOTS];
+	return dev->under_way < GV_BATCH_SLOTS && dev->waiting >= newest->nasked;
 }
 
 /* Has this search to wait for one of the mirrors [n]? */
@@ -370,23 +370,23 @@ begin_batches(void)
 }
 
 /* The next lane with a batch that is done or, with `wait`, has one at all. */
-static Lane *
+static DeviceBatches *
 next_done(bool wait)
 {
 	int32_t		i;
 
-	for (i = 0; i < searches.nlanes; i++)
+	for (i = 0; i < searches.ndevices; i++)
 	{
-		int32_t		device = (searches.next + i) % searches.nlanes;
-		Lane	   *lane = &searches.lanes[device];
+		int32_t		device = (searches.next + i) % searches.ndevices;
+		DeviceBatches	   *dev = &searches.devices[device];
 
-		if (lane->under_way > 0 &&
+		if (dev->under_way > 0 &&
 			(wait ||
-			 gv_mirror_done(lane->slots[lane->oldest]->searcher)))
+			 gv_mirror_done(dev->slots[dev->oldest]->searcher)))
 		{
-			searches.next = (device + 1) % searches.nlanes;
+			searches.next = (device + 1) % searches.ndevices;
 
-			return lane;
+			return dev;
 		}
 	}
 	return NULL;
@@ -401,16 +401,16 @@ void
 gv_batches_go_on(int clients)
 {
 	GvConnection *askers[GV_MAX_BATCH];
-	Lane	   *lane;
+	DeviceBatches	   *dev;
 	GvWorker   *slot;
 	int			n;
 
 	begin_batches();
-	lane = next_done(searches.under_way == 1 &&
+	dev = next_done(searches.under_way == 1 &&
 					 searches.asked + searches.queued == clients);
-	if (lane == NULL)
+	if (dev == NULL)
 		return;
-	slot = end_oldest(lane);
+	slot = end_oldest(dev);
 	/* what begins now may take its turn */
 	n = slot->nasked;
 	memcpy(askers, slot->askers, n * sizeof(askers[0]));
@@ -425,7 +425,7 @@ gv_batches_end(void)
 {
 	int32_t		device;
 
-	for (device = 0; device < searches.nlanes; device++)
-		while (searches.lanes[device].under_way > 0)
-			finish_oldest(&searches.lanes[device]);
+	for (device = 0; device < searches.ndevices; device++)
+		while (searches.devices[device].under_way > 0)
+			finish_oldest(&searches.devices[device]);
 }

@@ -368,7 +368,7 @@ end_small(Small *small)
 
 /* A quarter of a small card is enough for the lanes of two searchers. */
 static void
-test_lanes(void)
+test_streams(void)
 {
 	GvSearch	searches[NHEAVY];
 	Small		small;
@@ -466,7 +466,7 @@ test_faults_card(void)
 	test_hang();
 	test_refused_launches();
 	test_refused_changes();
-	test_lanes();
+	test_streams();
 	test_mixed_parts();
 	test_capability(80, 80);
 	test_capability(90, 80);	/* as PTX of older cards runs on newer ones */
