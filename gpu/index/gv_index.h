@@ -233,7 +233,7 @@ extern void gv_gpu_drop(GvMirror *mirror);
 extern int64_t gv_gpu_bytes(const GvMirror *mirror);
 extern GvStatus gv_gpu_put_array(GvMirror *mirror, GvArray array,
 								 int64_t first, int64_t n, const void *values);
-extern GvStatus gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece);
+extern GvStatus gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk);
 extern GvStatus gv_gpu_get_array(GvMirror *mirror, GvArray array,
 								 int64_t first, int64_t n, void *values);
 extern GvStatus gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block,

@@ -19,7 +19,7 @@
 #define MOST_STAGING	((size_t) 32 << 20)
 
 /* Where the arrays of a piece of n blocks lie, relative to its first. */
-struct PieceShape
+struct ChunkShape
 {
 	size_t		t;
 	size_t		rowids;
@@ -28,10 +28,10 @@ struct PieceShape
 	size_t		bytes;
 };
 
-static PieceShape
-piece_shape(size_t n, const GvBlockShape *block, bool live_only)
+static ChunkShape
+chunk_shape(size_t n, const GvBlockShape *block, bool live_only)
 {
-	PieceShape	shape;
+	ChunkShape	shape;
 
 	shape.t = n * 4;
 	shape.rowids = shape.t + n * GV_BLOCK * 4;
@@ -429,15 +429,15 @@ make_room(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
 
 /* Count the live copies of the list as it will be. */
 static void
-note_live(GvMirror *mirror, GvHostList *list, const GvListPiece *piece)
+note_live(GvMirror *mirror, GvHostList *list, const GvListChunk *chunk)
 {
-	uint32_t	n = (uint32_t) (piece->first + piece->nblocks);
+	uint32_t	n = (uint32_t) (chunk->first + chunk->nblocks);
 
-	for (uint32_t b = piece->first; b < list->nblocks; b++)
+	for (uint32_t b = chunk->first; b < list->nblocks; b++)
 		list->nlive -= __builtin_popcount(list->live[b]);
-	for (uint32_t b = piece->first; b < n; b++)
+	for (uint32_t b = chunk->first; b < n; b++)
 	{
-		list->live[b] = piece->live[b - piece->first];
+		list->live[b] = chunk->live[b - chunk->first];
 		list->nlive += __builtin_popcount(list->live[b]);
 	}
 	mirror->nblocks += (int64_t) n - list->nblocks;
@@ -450,44 +450,44 @@ note_live(GvMirror *mirror, GvHostList *list, const GvListPiece *piece)
 
 /* See gv_mirror_put_list. */
 GvStatus
-gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
+gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 {
 	const GvBlockShape *shape = &mirror->card.shape;
 	GvHostList *list;
-	bool		live_only = piece->codes == NULL;
-	uint32_t	n = (uint32_t) piece->nblocks;
-	PieceShape	way = piece_shape(n, shape, live_only);
+	bool		live_only = chunk->codes == NULL;
+	uint32_t	n = (uint32_t) chunk->nblocks;
+	ChunkShape	way = chunk_shape(n, shape, live_only);
 	uint8_t    *memory;
 	uint8_t    *d_memory;
 	size_t		offset;
 	GvCardList	entry = {};
 
-	if (piece->list < 0 || piece->list >= mirror->spec.nlists)
+	if (chunk->list < 0 || chunk->list >= mirror->spec.nlists)
 		return GV_INVALID;
-	list = &mirror->lists[piece->list];
-	if ((uint32_t) piece->first > list->nblocks ||
-		(live_only ? piece->first + n != list->nblocks :
-		 (piece->keys != NULL) != (shape->keys_bytes > 0)))
+	list = &mirror->lists[chunk->list];
+	if ((uint32_t) chunk->first > list->nblocks ||
+		(live_only ? chunk->first + n != list->nblocks :
+		 (chunk->keys != NULL) != (shape->keys_bytes > 0)))
 		return GV_INVALID;
 
 	/* 1. everything that can fail for want of memory */
 	GV_TRY(gv_choose_device(mirror->spec.device));
-	GV_TRY(note_blocks(list, piece->first + n));
+	GV_TRY(note_blocks(list, chunk->first + n));
 	GV_TRY(gv_staging_take(mirror, way.bytes, &offset));
-	GV_TRY(make_room(mirror, list, piece->first + n, piece->first));
+	GV_TRY(make_room(mirror, list, chunk->first + n, chunk->first));
 
 	/* 2. to the card */
 	memory = mirror->staging.memory + offset;
 	d_memory = mirror->staging.d_memory + offset;
-	memcpy(memory, piece->live, n * 4);
+	memcpy(memory, chunk->live, n * 4);
 	if (!live_only)
 	{
-		memcpy(memory + way.t, piece->t, (size_t) n * GV_BLOCK * 4);
-		memcpy(memory + way.rowids, piece->rowids, (size_t) n * GV_BLOCK * 6);
+		memcpy(memory + way.t, chunk->t, (size_t) n * GV_BLOCK * 4);
+		memcpy(memory + way.rowids, chunk->rowids, (size_t) n * GV_BLOCK * 6);
 		if (shape->keys_bytes > 0)
-			memcpy(memory + way.keys, piece->keys,
+			memcpy(memory + way.keys, chunk->keys,
 				   (size_t) n * shape->keys_bytes);
-		memcpy(memory + way.codes, piece->codes,
+		memcpy(memory + way.codes, chunk->codes,
 			   (size_t) n * GV_BLOCK * shape->code_bytes);
 	}
 	if (n > 0)
@@ -496,7 +496,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 											   mirror->stream)));
 
 	/* 3. into its place */
-	note_live(mirror, list, piece);
+	note_live(mirror, list, chunk);
 	entry.d_blocks = list->d_blocks;
 	entry.nblocks = list->nblocks;
 	entry.nlive = (uint32_t) list->nlive;
@@ -506,8 +506,8 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 			  (const uint16_t *) (d_memory + way.rowids),
 			  (const uint32_t *) (d_memory + way.keys),
 			  live_only ? NULL : d_memory + way.codes,
-			  list->d_blocks + (int64_t) piece->first * shape->block_bytes,
-			  mirror->d_lists + piece->list, entry);
+			  list->d_blocks + (int64_t) chunk->first * shape->block_bytes,
+			  mirror->d_lists + chunk->list, entry);
 	GV_TRY(gv_noted_status(cudaGetLastError()));
 	return gv_mirror_changed(mirror);
 }

@@ -27,7 +27,7 @@ SIZE_IS(GvMirrorSpec, 64);
 SIZE_IS(GvBeginRequest, 88);
 SIZE_IS(GvArrayRequest, 48);
 SIZE_IS(GvListsRequest, 32);
-SIZE_IS(GvPiece, 28);
+SIZE_IS(GvChunk, 28);
 SIZE_IS(GvKeyRequest, 24);
 SIZE_IS(GvCurrentRequest, 32);
 SIZE_IS(GvRangeRequest, 40);

@@ -91,7 +91,7 @@ typedef enum GvMessageType
 								 * mirror of the key is thrown away; one that
 								 * is ready is refused (GV_REFUSED_EXISTS) */
 	GV_MSG_ARRAY,				/* GvArrayRequest, values; OK: nothing */
-	GV_MSG_LISTS,				/* GvListsRequest, then pieces, each a GvPiece
+	GV_MSG_LISTS,				/* GvListsRequest, then pieces, each a GvChunk
 								 * and its arrays; OK: nothing */
 	GV_MSG_READY,				/* GvKeyRequest; OK: nothing.  From now on it
 								 * is searched */
@@ -140,7 +140,7 @@ typedef enum GvMessageType
 	GV_MSG_TRIAL,				/* GvTrialRequest; OK: nothing.  From now on
 								 * there is a mirror, with empty lists, of
 								 * what was trained; once a build */
-	GV_MSG_PIECES,				/* GvListsRequest, its key 0, then pieces of
+	GV_MSG_CHUNKS,				/* GvListsRequest, its key 0, then pieces of
 								 * that mirror as in LISTS, each a whole list;
 								 * OK: nothing */
 	GV_MSG_TRY,					/* GvTryRequest, transformed queries float
@@ -341,33 +341,33 @@ typedef struct GvArrayRequest
 typedef struct GvListsRequest
 {
 	GvMirrorKey key;
-	int32_t		npieces;
+	int32_t		nchunks;
 	int32_t		unused;			/* 0 */
 } GvListsRequest;
 
 /*
- * A GvListPiece on its way; behind it, each aligned to 4 bytes by nature:
+ * A GvListChunk on its way; behind it, each aligned to 4 bytes by nature:
  *		uint32 live [nblocks]
  *		float t [nblocks][32]						\
- *		uint16 rowids [nblocks][32][3]				 > unless GV_PIECE_LIVE
+ *		uint16 rowids [nblocks][32][3]				 > unless GV_CHUNK_LIVE
  *		keys [nblocks], of a mirror that has them	 |
  *		uint8 codes [nblocks][code_bytes][32]		/
  * A list that is longer than a message comes in several pieces, ascending.
  * `state` is the list's once the piece is in, its nitems the copies up to the
  * piece's end.  A piece with first > 0 must come to a list of the same gen and
- * del_seq, one with GV_PIECE_LIVE to one of the same gen and nitems, whole;
+ * del_seq, one with GV_CHUNK_LIVE to one of the same gen and nitems, whole;
  * bits of `live` beyond nitems must be 0.
  */
-#define GV_PIECE_LIVE	1		/* `live` only */
+#define GV_CHUNK_LIVE	1		/* `live` only */
 
-typedef struct GvPiece
+typedef struct GvChunk
 {
 	int32_t		list;
 	int32_t		first;
 	int32_t		nblocks;		/* may be 0: the list ends at `first` */
 	uint32_t	flags;
 	GvListState state;
-} GvPiece;
+} GvChunk;
 
 typedef struct GvKeyRequest
 {
@@ -567,13 +567,13 @@ gv_searches_most(int32_t dims, int32_t probes, int32_t capacity)
  * of keys_bytes a block.
  */
 static inline int64_t
-gv_piece_bytes(const GvPiece *piece, int32_t code_bytes, size_t keys_bytes)
+gv_chunk_bytes(const GvChunk *chunk, int32_t code_bytes, size_t keys_bytes)
 {
 	int64_t		block = 4;
 
-	if ((piece->flags & GV_PIECE_LIVE) == 0)
+	if ((chunk->flags & GV_CHUNK_LIVE) == 0)
 		block += 32 * (4 + 6 + (int64_t) code_bytes) + (int64_t) keys_bytes;
-	return (int64_t) sizeof(GvPiece) + piece->nblocks * block;
+	return (int64_t) sizeof(GvChunk) + chunk->nblocks * block;
 }
 
 #endif							/* GV_PROTOCOL_H */

@@ -237,7 +237,7 @@ gv_build_log(GvBuild *build)
 			   seconds_spent(build, GV_MSG_ENCODE) +
 			   seconds_spent(build, GV_MSG_SAMPLED), parts,
 			   seconds_spent(build, GV_MSG_TRIAL) +
-			   seconds_spent(build, GV_MSG_PIECES),
+			   seconds_spent(build, GV_MSG_CHUNKS),
 			   seconds_spent(build, GV_MSG_TRY));
 	}
 	pthread_mutex_unlock(&build->lock);

@@ -26,7 +26,7 @@ typedef struct Building
 static void
 break_rules(Building *building, const char *wrong)
 {
-	gv_pieces_conclude(building->connection, GV_OK, wrong);
+	gv_chunks_conclude(building->connection, GV_OK, wrong);
 }
 
 /* Answer nothing but what became of it. */
@@ -35,7 +35,7 @@ conclude(Building *building, GvStatus status)
 {
 	if (gv_is_survivable(status))
 		gv_build_break(building->build);
-	gv_pieces_conclude(building->connection, status, NULL);
+	gv_chunks_conclude(building->connection, status, NULL);
 }
 
 /* Create the engine's builder and answer. */
@@ -48,7 +48,7 @@ create(Building *building, const float *mean)
 
 	if (status != GV_OK)
 	{
-		gv_pieces_conclude(building->connection, status, NULL);
+		gv_chunks_conclude(building->connection, status, NULL);
 		return;
 	}
 	reply = gv_reply(building->connection, sizeof(*reply));
@@ -75,7 +75,7 @@ gv_build_begin(GvConnection *connection)
 	if (building->build != NULL)
 		create(building, (const float *) (spec + 1));
 	else
-		gv_pieces_conclude(building->connection, GV_NO_MEMORY, NULL);
+		gv_chunks_conclude(building->connection, GV_NO_MEMORY, NULL);
 }
 
 /* See GV_MSG_JOIN. */
@@ -87,7 +87,7 @@ gv_build_join(GvConnection *connection)
 
 	building->joined = true;
 	building->build = gv_builds_join(request->id);
-	gv_pieces_conclude(building->connection, GV_OK,
+	gv_chunks_conclude(building->connection, GV_OK,
 					   building->build == NULL ? "no such build" : NULL);
 }
 
@@ -328,16 +328,16 @@ gv_build_trial(GvConnection *connection)
 	if (!build->is_trained || build->trial.mirror != NULL)
 		break_rules(building, "nothing to try, or again");
 	else
-		gv_pieces_conclude(building->connection,
+		gv_chunks_conclude(building->connection,
 						   gv_trial_begin(&build->trial, &build->spec,
 										  &build->trained,
 										  building->part->builder,
 										  request->postings), NULL);
 }
 
-/* See GV_MSG_PIECES. */
+/* See GV_MSG_CHUNKS. */
 void
-gv_build_pieces(GvConnection *connection)
+gv_build_chunks(GvConnection *connection)
 {
 	Building   *building = connection->work;
 
@@ -387,7 +387,7 @@ answer_with_part(Building *building)
 	building->part = gv_build_take(build, type == GV_MSG_ENCODE);
 	begun_ns = gv_now_ns();
 	if (building->part == NULL)
-		gv_pieces_conclude(connection, GV_NO_MEMORY, NULL);
+		gv_chunks_conclude(connection, GV_NO_MEMORY, NULL);
 	else
 	{
 		if (type == GV_MSG_ENCODE || type == GV_MSG_SAMPLED)

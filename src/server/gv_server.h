@@ -444,7 +444,7 @@ extern void gv_build_trained(GvConnection *connection);
 extern void gv_build_encoded(GvConnection *connection);
 extern void gv_build_sampled(GvConnection *connection);
 extern void gv_build_trial(GvConnection *connection);
-extern void gv_build_pieces(GvConnection *connection);
+extern void gv_build_chunks(GvConnection *connection);
 extern void gv_build_try(GvConnection *connection);
 
 /* manysearches.c: what it does for who has many searches made at once. */
@@ -554,25 +554,25 @@ extern void gv_build_log(GvBuild *build);
 extern void gv_build_end(GvBuild *build);
 
 /* pieces.c: what loaders bring; and what they share with readback.c. */
-extern void gv_pieces_array(GvConnection *connection);
-extern void gv_pieces_lists(GvConnection *connection);
-extern void gv_pieces_refine(GvConnection *connection);
-extern void gv_pieces_ready(GvConnection *connection);
-extern void gv_pieces_current(GvConnection *connection);
-extern GvHeldMirror *gv_pieces_acquire(GvConnection *connection,
+extern void gv_chunks_array(GvConnection *connection);
+extern void gv_chunks_lists(GvConnection *connection);
+extern void gv_chunks_refine(GvConnection *connection);
+extern void gv_chunks_ready(GvConnection *connection);
+extern void gv_chunks_current(GvConnection *connection);
+extern GvHeldMirror *gv_chunks_acquire(GvConnection *connection,
 									   const GvMirrorKey *key);
-extern void gv_pieces_conclude(GvConnection *connection, GvStatus status,
+extern void gv_chunks_conclude(GvConnection *connection, GvStatus status,
 							   const char *wrong);
-extern bool gv_pieces_check(const GvConnection *connection,
+extern bool gv_chunks_check(const GvConnection *connection,
 							const GvMirrorSpec *spec);
-extern GvListPiece gv_pieces_open(const GvMirrorSpec *spec,
-								  const GvPiece *piece);
+extern GvListChunk gv_chunks_open(const GvMirrorSpec *spec,
+								  const GvChunk *chunk);
 
 /* Bytes of a piece of such a mirror. */
 static inline int64_t
-gv_pieces_bytes(const GvMirrorSpec *spec, const GvPiece *piece)
+gv_chunks_bytes(const GvMirrorSpec *spec, const GvChunk *chunk)
 {
-	return gv_piece_bytes(piece, gv_code_bytes(spec->m),
+	return gv_chunk_bytes(chunk, gv_code_bytes(spec->m),
 						  gv_keys_bytes(&spec->keys));
 }
 

@@ -11,7 +11,7 @@
 
 /* The mirror that a loader names, or NULL: refused. */
 GvHeldMirror *
-gv_pieces_acquire(GvConnection *connection, const GvMirrorKey *key)
+gv_chunks_acquire(GvConnection *connection, const GvMirrorKey *key)
 {
 	GvRefusalCode refusal;
 	GvHeldMirror *held = gv_mirrors_acquire(key, connection->number,
@@ -24,7 +24,7 @@ gv_pieces_acquire(GvConnection *connection, const GvMirrorKey *key)
 
 /* Say OK, or refuse; `wrong` for who broke the rules. */
 void
-gv_pieces_conclude(GvConnection *connection, GvStatus status, const char *wrong)
+gv_chunks_conclude(GvConnection *connection, GvStatus status, const char *wrong)
 {
 	GvRefusalCode refusal;
 
@@ -77,7 +77,7 @@ check_array(GvHeldMirror *held, const GvArrayRequest *request)
 
 /* See GV_MSG_ARRAY. */
 void
-gv_pieces_array(GvConnection *connection)
+gv_chunks_array(GvConnection *connection)
 {
 	const GvArrayRequest *request = gv_payload(connection);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
@@ -90,10 +90,10 @@ gv_pieces_array(GvConnection *connection)
 		request->unused != 0 || request->count < 1 || bytes % 4 != 0 ||
 		request->count != bytes / 4)
 	{
-		gv_pieces_conclude(connection, GV_OK, "a malformed array");
+		gv_chunks_conclude(connection, GV_OK, "a malformed array");
 		return;
 	}
-	held = gv_pieces_acquire(connection, &request->key);
+	held = gv_chunks_acquire(connection, &request->key);
 	if (held == NULL)
 		return;
 	pthread_rwlock_wrlock(&held->lock);
@@ -106,15 +106,15 @@ gv_pieces_array(GvConnection *connection)
 		held->filled[request->array] += request->count;
 	pthread_rwlock_unlock(&held->lock);
 	gv_mirrors_release(held, 0);
-	gv_pieces_conclude(connection, status, wrong);
+	gv_chunks_conclude(connection, status, wrong);
 }
 
 /* See GV_MSG_READY. */
 void
-gv_pieces_ready(GvConnection *connection)
+gv_chunks_ready(GvConnection *connection)
 {
 	const GvKeyRequest *request = gv_payload(connection);
-	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
+	GvHeldMirror *held = gv_chunks_acquire(connection, &request->key);
 	const char *wrong = NULL;
 	int32_t		array;
 
@@ -128,22 +128,22 @@ gv_pieces_ready(GvConnection *connection)
 	if (wrong == NULL)
 		gv_mirrors_ready(held);
 	gv_mirrors_release(held, 0);
-	gv_pieces_conclude(connection, GV_OK, wrong);
+	gv_chunks_conclude(connection, GV_OK, wrong);
 }
 
 /* See GV_MSG_CURRENT. */
 void
-gv_pieces_current(GvConnection *connection)
+gv_chunks_current(GvConnection *connection)
 {
 	const GvCurrentRequest *request = gv_payload(connection);
 	GvHeldMirror *held;
 
 	if (request->version == 0)
 	{
-		gv_pieces_conclude(connection, GV_OK, "no version");
+		gv_chunks_conclude(connection, GV_OK, "no version");
 		return;
 	}
-	held = gv_pieces_acquire(connection, &request->key);
+	held = gv_chunks_acquire(connection, &request->key);
 	if (held == NULL)
 		return;
 	pthread_rwlock_wrlock(&held->lock);
@@ -151,60 +151,60 @@ gv_pieces_current(GvConnection *connection)
 		held->version = request->version;
 	pthread_rwlock_unlock(&held->lock);
 	gv_mirrors_release(held, 0);
-	gv_pieces_conclude(connection, GV_OK, NULL);
+	gv_chunks_conclude(connection, GV_OK, NULL);
 }
 
 /* Where the arrays of a piece of such a mirror are. */
-GvListPiece
-gv_pieces_open(const GvMirrorSpec *spec, const GvPiece *piece)
+GvListChunk
+gv_chunks_open(const GvMirrorSpec *spec, const GvChunk *chunk)
 {
-	GvListPiece open = {
-		.list = piece->list,
-		.first = piece->first,
-		.nblocks = piece->nblocks
+	GvListChunk open = {
+		.list = chunk->list,
+		.first = chunk->first,
+		.nblocks = chunk->nblocks
 	};
-	size_t		postings = (size_t) piece->nblocks * GV_BLOCK;
+	size_t		postings = (size_t) chunk->nblocks * GV_BLOCK;
 	size_t		keys_bytes = gv_keys_bytes(&spec->keys);
-	const char *next = (const char *) (piece + 1);
+	const char *next = (const char *) (chunk + 1);
 
 	open.live = (const uint32_t *) next;
-	if ((piece->flags & GV_PIECE_LIVE) != 0)
+	if ((chunk->flags & GV_CHUNK_LIVE) != 0)
 		return open;
-	next += (size_t) piece->nblocks * sizeof(uint32_t);
+	next += (size_t) chunk->nblocks * sizeof(uint32_t);
 	open.t = (const float *) next;
 	next += postings * sizeof(float);
 	open.rowids = (const uint16_t *) next;
 	next += postings * 3 * sizeof(uint16_t);
 	if (keys_bytes > 0)
 		open.keys = next;
-	next += (size_t) piece->nblocks * keys_bytes;
+	next += (size_t) chunk->nblocks * keys_bytes;
 	open.codes = (const uint8_t *) next;
 	return open;
 }
 
 /* Is a piece well-formed, whatever the list holds?  It is all there. */
 static bool
-check_piece(const GvMirrorSpec *spec, const GvPiece *piece)
+check_chunk(const GvMirrorSpec *spec, const GvChunk *chunk)
 {
-	const uint32_t *live = (const uint32_t *) (piece + 1);
-	int64_t		last = (int64_t) piece->first + piece->nblocks;
-	uint32_t	tail = piece->state.nitems % GV_BLOCK;
+	const uint32_t *live = (const uint32_t *) (chunk + 1);
+	int64_t		last = (int64_t) chunk->first + chunk->nblocks;
+	uint32_t	tail = chunk->state.nitems % GV_BLOCK;
 
-	if (piece->list < 0 || piece->list >= spec->nlists || piece->first < 0 ||
-		last > INT32_MAX || (piece->flags & ~(uint32_t) GV_PIECE_LIVE) != 0 ||
-		last != gv_blocks_of(piece->state.nitems))
+	if (chunk->list < 0 || chunk->list >= spec->nlists || chunk->first < 0 ||
+		last > INT32_MAX || (chunk->flags & ~(uint32_t) GV_CHUNK_LIVE) != 0 ||
+		last != gv_blocks_of(chunk->state.nitems))
 		return false;
-	if ((piece->flags & GV_PIECE_LIVE) != 0 && piece->first != 0)
+	if ((chunk->flags & GV_CHUNK_LIVE) != 0 && chunk->first != 0)
 		return false;
 	/* what is in place already is full */
-	if (piece->nblocks == 0)
+	if (chunk->nblocks == 0)
 		return tail == 0;
-	return tail == 0 || live[piece->nblocks - 1] >> tail == 0;
+	return tail == 0 || live[chunk->nblocks - 1] >> tail == 0;
 }
 
 /* Do npieces pieces fill the message to its last byte? */
 bool
-gv_pieces_check(const GvConnection *connection, const GvMirrorSpec *spec)
+gv_chunks_check(const GvConnection *connection, const GvMirrorSpec *spec)
 {
 	const GvListsRequest *request = gv_payload(connection);
 	const char *next = (const char *) (request + 1);
@@ -212,17 +212,17 @@ gv_pieces_check(const GvConnection *connection, const GvMirrorSpec *spec)
 	(int64_t) sizeof(*request);
 	int32_t		i;
 
-	if (request->unused != 0 || request->npieces < 0)
+	if (request->unused != 0 || request->nchunks < 0)
 		return false;
-	for (i = 0; i < request->npieces; i++)
+	for (i = 0; i < request->nchunks; i++)
 	{
-		const GvPiece *piece = (const GvPiece *) next;
+		const GvChunk *chunk = (const GvChunk *) next;
 		int64_t		bytes;
 
-		if (left < (int64_t) sizeof(*piece) || piece->nblocks < 0)
+		if (left < (int64_t) sizeof(*chunk) || chunk->nblocks < 0)
 			return false;
-		bytes = gv_pieces_bytes(spec, piece);
-		if (bytes > left || !check_piece(spec, piece))
+		bytes = gv_chunks_bytes(spec, chunk);
+		if (bytes > left || !check_chunk(spec, chunk))
 			return false;
 		next += bytes;
 		left -= bytes;
@@ -232,18 +232,18 @@ gv_pieces_check(const GvConnection *connection, const GvMirrorSpec *spec)
 
 /* Locked: does the piece fit to what the list holds? */
 static bool
-piece_follows(const GvHeldMirror *held, const GvPiece *piece)
+chunk_follows(const GvHeldMirror *held, const GvChunk *chunk)
 {
-	const GvListState *old = &held->states[piece->list];
+	const GvListState *old = &held->states[chunk->list];
 
-	if ((piece->flags & GV_PIECE_LIVE) != 0)
-		return piece->state.gen == old->gen &&
-			piece->state.nitems == old->nitems;
-	if (piece->first == 0)
+	if ((chunk->flags & GV_CHUNK_LIVE) != 0)
+		return chunk->state.gen == old->gen &&
+			chunk->state.nitems == old->nitems;
+	if (chunk->first == 0)
 		return true;
-	return piece->state.gen == old->gen &&
-		piece->state.del_seq == old->del_seq &&
-		(int64_t) piece->first * GV_BLOCK <= (int64_t) old->nitems;
+	return chunk->state.gen == old->gen &&
+		chunk->state.del_seq == old->del_seq &&
+		(int64_t) chunk->first * GV_BLOCK <= (int64_t) old->nitems;
 }
 
 /*
@@ -251,21 +251,21 @@ piece_follows(const GvHeldMirror *held, const GvPiece *piece)
  * [GV_MAX_DEVICES].
  */
 static void
-piece_growth(GvHeldMirror *held, const GvPiece *piece, int64_t *growth)
+chunk_growth(GvHeldMirror *held, const GvChunk *chunk, int64_t *growth)
 {
-	int32_t		part = gv_mirror_list_part(held->mirror, piece->list);
-	int64_t		blocks = (int64_t) piece->first + piece->nblocks;
-	GvPiece		one = {.nblocks = 1};
+	int32_t		part = gv_mirror_list_part(held->mirror, chunk->list);
+	int64_t		blocks = (int64_t) chunk->first + chunk->nblocks;
+	GvChunk		one = {.nblocks = 1};
 	int32_t		i;
 
 	pthread_rwlock_rdlock(&held->lock);
-	blocks -= gv_blocks_of(held->states[piece->list].nitems);
+	blocks -= gv_blocks_of(held->states[chunk->list].nitems);
 	pthread_rwlock_unlock(&held->lock);
 	if (blocks < 0)
 		blocks = 0;
 	for (i = 0; i < GV_MAX_DEVICES; i++)
 		growth[i] = part >= 0 && part != i ? 0 : blocks *
-			(gv_pieces_bytes(&held->spec, &one) - (int64_t) sizeof(one));
+			(gv_chunks_bytes(&held->spec, &one) - (int64_t) sizeof(one));
 }
 
 /* The same of n items. */
@@ -293,25 +293,25 @@ items_growth(const GvHeldMirror *held, const GvRefineItem *items, int32_t n,
  * room; *wrong is told when it does not follow.
  */
 static GvStatus
-apply_piece(GvHeldMirror *held, uint64_t sender, const GvPiece *piece,
+apply_chunk(GvHeldMirror *held, uint64_t sender, const GvChunk *chunk,
 			const char **wrong)
 {
-	GvListPiece open = gv_pieces_open(&held->spec, piece);
+	GvListChunk open = gv_chunks_open(&held->spec, chunk);
 	GvStatus	status = GV_OK;
 
 	pthread_rwlock_wrlock(&held->lock);
 	held->version = 0;
 	if (held->seen_by != sender)
 		held->seen_by = 0;
-	if (!piece_follows(held, piece))
+	if (!chunk_follows(held, chunk))
 		*wrong = "a piece that does not follow what the list holds";
 	else
 		status = gv_mirror_put_list(held->mirror, &open);
 	if (*wrong == NULL && status == GV_OK)
 	{
-		held->nitems += (int64_t) piece->state.nitems -
-			(int64_t) held->states[piece->list].nitems;
-		held->states[piece->list] = piece->state;
+		held->nitems += (int64_t) chunk->state.nitems -
+			(int64_t) held->states[chunk->list].nitems;
+		held->states[chunk->list] = chunk->state;
 	}
 	/* in here, because others who change the mirror report too */
 	gv_mirrors_changed(held, held->nitems);
@@ -321,10 +321,10 @@ apply_piece(GvHeldMirror *held, uint64_t sender, const GvPiece *piece,
 
 /* See GV_MSG_LISTS. */
 void
-gv_pieces_lists(GvConnection *connection)
+gv_chunks_lists(GvConnection *connection)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
+	GvHeldMirror *held = gv_chunks_acquire(connection, &request->key);
 	const char *next = (const char *) (request + 1);
 	const char *wrong = NULL;
 	GvStatus	status = GV_OK;
@@ -333,25 +333,25 @@ gv_pieces_lists(GvConnection *connection)
 
 	if (held == NULL)
 		return;
-	if (!gv_pieces_check(connection, &held->spec))
+	if (!gv_chunks_check(connection, &held->spec))
 		wrong = "malformed pieces";
-	for (i = 0; wrong == NULL && status == GV_OK && i < request->npieces; i++)
+	for (i = 0; wrong == NULL && status == GV_OK && i < request->nchunks; i++)
 	{
-		const GvPiece *piece = (const GvPiece *) next;
+		const GvChunk *chunk = (const GvChunk *) next;
 		int64_t		growth[GV_MAX_DEVICES];
 
 		do
 		{
-			piece_growth(held, piece, growth);
+			chunk_growth(held, chunk, growth);
 			fits = gv_mirrors_room(held, growth);
-			status = fits ? apply_piece(held, connection->number, piece,
+			status = fits ? apply_chunk(held, connection->number, chunk,
 										&wrong) : GV_NO_MEMORY;
 		} while (fits && status == GV_NO_MEMORY &&
 				 gv_mirrors_evict_for(held, growth));
-		next += gv_pieces_bytes(&held->spec, piece);
+		next += gv_chunks_bytes(&held->spec, chunk);
 	}
 	gv_mirrors_release(held, 0);
-	gv_pieces_conclude(connection, status, wrong);
+	gv_chunks_conclude(connection, status, wrong);
 }
 
 /* Put items in, for which there is room. */
@@ -369,10 +369,10 @@ apply_items(GvHeldMirror *held, const GvRefineItem *items, int32_t n)
 
 /* See GV_MSG_REFINE. */
 void
-gv_pieces_refine(GvConnection *connection)
+gv_chunks_refine(GvConnection *connection)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
+	GvHeldMirror *held = gv_chunks_acquire(connection, &request->key);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
 	const char *wrong = NULL;
@@ -383,19 +383,19 @@ gv_pieces_refine(GvConnection *connection)
 
 	if (held == NULL)
 		return;
-	if (request->unused != 0 || request->npieces < 0 ||
+	if (request->unused != 0 || request->nchunks < 0 ||
 		held->spec.refine_slots == 0 ||
-		bytes != request->npieces *
+		bytes != request->nchunks *
 		(int64_t) gv_refine_stride(held->spec.dims))
 		wrong = "malformed refine records";
 	else
 		do
 		{
-			items_growth(held, items, request->npieces, growth);
+			items_growth(held, items, request->nchunks, growth);
 			fits = gv_mirrors_room(held, growth);
-			status = fits ? apply_items(held, items, request->npieces) :
+			status = fits ? apply_items(held, items, request->nchunks) :
 				GV_NO_MEMORY;
 		} while (fits && status == GV_NO_MEMORY && gv_mirrors_evict_for(held, growth));
 	gv_mirrors_release(held, 0);
-	gv_pieces_conclude(connection, status, wrong);
+	gv_chunks_conclude(connection, status, wrong);
 }

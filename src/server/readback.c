@@ -12,7 +12,7 @@ static GvHeldMirror *
 acquire_range(GvConnection *connection, int64_t most, int32_t last_block)
 {
 	const GvRangeRequest *request = gv_payload(connection);
-	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
+	GvHeldMirror *held = gv_chunks_acquire(connection, &request->key);
 
 	if (held == NULL)
 		return NULL;
@@ -58,31 +58,31 @@ gv_read_states(GvConnection *connection)
  * Locked: the piece of a list from block `first` on, without its arrays, cut
  * to at most `room` bytes.
  */
-static GvPiece
-piece_of(const GvHeldMirror *held, int32_t list, int32_t first, int64_t room)
+static GvChunk
+chunk_of(const GvHeldMirror *held, int32_t list, int32_t first, int64_t room)
 {
-	GvPiece		one = {.nblocks = 1};
-	GvPiece		piece = {.list = list, .first = first,
+	GvChunk		one = {.nblocks = 1};
+	GvChunk		chunk = {.list = list, .first = first,
 	.state = held->states[list]};
-	int64_t		block = gv_pieces_bytes(&held->spec, &one) -
+	int64_t		block = gv_chunks_bytes(&held->spec, &one) -
 	(int64_t) sizeof(one);
-	int64_t		most = (room - (int64_t) sizeof(piece)) / block;
-	int64_t		nblocks = gv_blocks_of(piece.state.nitems) - first;
+	int64_t		most = (room - (int64_t) sizeof(chunk)) / block;
+	int64_t		nblocks = gv_blocks_of(chunk.state.nitems) - first;
 
-	piece.nblocks = (int32_t) (nblocks > 0 ? nblocks : 0);
-	if (piece.nblocks > most)
+	chunk.nblocks = (int32_t) (nblocks > 0 ? nblocks : 0);
+	if (chunk.nblocks > most)
 	{
-		piece.nblocks = (int32_t) most;
-		piece.state.nitems = (uint32_t) (first + most) * GV_BLOCK;
+		chunk.nblocks = (int32_t) most;
+		chunk.state.nitems = (uint32_t) (first + most) * GV_BLOCK;
 	}
-	return piece;
+	return chunk;
 }
 
 /* Locked: copy a piece's blocks to `next`, in a piece's order. */
 static GvStatus
-read_blocks(GvHeldMirror *held, const GvPiece *piece, char *next)
+read_blocks(GvHeldMirror *held, const GvChunk *chunk, char *next)
 {
-	size_t		n = (size_t) piece->nblocks;
+	size_t		n = (size_t) chunk->nblocks;
 	size_t		t_bytes = GV_BLOCK * sizeof(float);
 	size_t		rowid_bytes = GV_BLOCK * 3 * sizeof(uint16_t);
 	size_t		keys_bytes = gv_keys_bytes(&held->spec.keys);
@@ -96,8 +96,8 @@ read_blocks(GvHeldMirror *held, const GvPiece *piece, char *next)
 	for (i = 0; i < n; i++)
 	{
 		GvBlock		view;
-		GvStatus	status = gv_mirror_get_block(held->mirror, piece->list,
-												 piece->first + (int32_t) i,
+		GvStatus	status = gv_mirror_get_block(held->mirror, chunk->list,
+												 chunk->first + (int32_t) i,
 												 &view);
 
 		if (status != GV_OK)
@@ -122,19 +122,19 @@ read_list(GvHeldMirror *held, const GvRangeRequest *request, int32_t i,
 		  char *next, int64_t room, int64_t *bytes)
 {
 	GvStatus	status = GV_OK;
-	GvPiece		piece;
+	GvChunk		chunk;
 
 	*bytes = 0;
-	if (room < (int64_t) sizeof(piece))
+	if (room < (int64_t) sizeof(chunk))
 		return GV_OK;
 	pthread_rwlock_wrlock(&held->lock);
-	piece = piece_of(held, request->first + i, i == 0 ? request->block : 0,
+	chunk = chunk_of(held, request->first + i, i == 0 ? request->block : 0,
 					 room);
-	if (i == 0 || piece.state.nitems == held->states[piece.list].nitems)
+	if (i == 0 || chunk.state.nitems == held->states[chunk.list].nitems)
 	{
-		memcpy(next, &piece, sizeof(piece));
-		*bytes = gv_pieces_bytes(&held->spec, &piece);
-		status = read_blocks(held, &piece, next + sizeof(piece));
+		memcpy(next, &chunk, sizeof(chunk));
+		*bytes = gv_chunks_bytes(&held->spec, &chunk);
+		status = read_blocks(held, &chunk, next + sizeof(chunk));
 	}
 	pthread_rwlock_unlock(&held->lock);
 	return status;
@@ -150,11 +150,11 @@ range_bytes(GvHeldMirror *held, const GvRangeRequest *request)
 	pthread_rwlock_rdlock(&held->lock);
 	for (i = 0; i < request->count && bytes < GV_MAX_MESSAGE; i++)
 	{
-		GvPiece		piece = piece_of(held, request->first + i,
+		GvChunk		chunk = chunk_of(held, request->first + i,
 									 i == 0 ? request->block : 0,
 									 GV_MAX_MESSAGE);
 
-		bytes += gv_pieces_bytes(&held->spec, &piece);
+		bytes += gv_chunks_bytes(&held->spec, &chunk);
 	}
 	pthread_rwlock_unlock(&held->lock);
 	return bytes < GV_MAX_MESSAGE ? bytes : GV_MAX_MESSAGE;
@@ -167,7 +167,7 @@ conclude_reading(GvConnection *connection, GvHeldMirror *held,
 {
 	gv_mirrors_release(held, 0);
 	if (status != GV_OK)
-		gv_pieces_conclude(connection, status, NULL);
+		gv_chunks_conclude(connection, status, NULL);
 }
 
 /* See GV_MSG_BLOCKS. */
@@ -206,7 +206,7 @@ void
 gv_read_values(GvConnection *connection)
 {
 	const GvArrayRequest *request = gv_payload(connection);
-	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
+	GvHeldMirror *held = gv_chunks_acquire(connection, &request->key);
 	GvStatus	status = GV_OK;
 	void	   *values;
 
@@ -220,7 +220,7 @@ gv_read_values(GvConnection *connection)
 		request->count)
 	{
 		gv_mirrors_release(held, 0);
-		gv_pieces_conclude(connection, GV_OK, "values out of range");
+		gv_chunks_conclude(connection, GV_OK, "values out of range");
 		return;
 	}
 	values = gv_reply(connection, (size_t) request->count * 4);
@@ -239,7 +239,7 @@ void
 gv_read_records(GvConnection *connection)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
+	GvHeldMirror *held = gv_chunks_acquire(connection, &request->key);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
 	GvStatus	status = GV_OK;
@@ -247,23 +247,23 @@ gv_read_records(GvConnection *connection)
 
 	if (held == NULL)
 		return;
-	if (request->unused != 0 || request->npieces < 1 ||
-		held->spec.refine_slots == 0 || bytes != request->npieces * INT64_C(6) ||
-		request->npieces >
+	if (request->unused != 0 || request->nchunks < 1 ||
+		held->spec.refine_slots == 0 || bytes != request->nchunks * INT64_C(6) ||
+		request->nchunks >
 		GV_MAX_MESSAGE / (int64_t) gv_refine_stride(held->spec.dims))
 	{
 		gv_mirrors_release(held, 0);
-		gv_pieces_conclude(connection, GV_OK, "malformed addresses");
+		gv_chunks_conclude(connection, GV_OK, "malformed addresses");
 		return;
 	}
-	items = gv_reply(connection, (size_t) request->npieces *
+	items = gv_reply(connection, (size_t) request->nchunks *
 					 gv_refine_stride(held->spec.dims));
 	if (items != NULL)
 	{
 		pthread_rwlock_wrlock(&held->lock);
 		status = gv_mirror_get_refine(held->mirror,
 									  (const uint16_t *) (request + 1),
-									  request->npieces, items);
+									  request->nchunks, items);
 		pthread_rwlock_unlock(&held->lock);
 	}
 	conclude_reading(connection, held, status);

@@ -46,9 +46,9 @@ gv_setwork_begin(GvConnection *connection)
 			.begun_ns = gv_now_ns()
 	};
 	if (spec->device != 0 || gv_set_size(&work->spec) <= 0)
-		gv_pieces_conclude(connection, GV_OK, "a set out of range");
+		gv_chunks_conclude(connection, GV_OK, "a set out of range");
 	else
-		gv_pieces_conclude(connection,
+		gv_chunks_conclude(connection,
 						   gv_divided_begin(&work->spec, &work->set), NULL);
 }
 
@@ -69,7 +69,7 @@ gv_setwork_ask(GvConnection *connection)
 			0
 		};
 	}
-	gv_pieces_conclude(connection, status, status == GV_INVALID ?
+	gv_chunks_conclude(connection, status, status == GV_INVALID ?
 					   "nothing to ask, or not yet" : NULL);
 }
 
@@ -94,12 +94,12 @@ gv_setwork_put(GvConnection *connection)
 	if (item == 0 || told.unused != 0 || told.n < 1 ||
 		told.n > bytes / item || told.n * item != bytes)
 	{
-		gv_pieces_conclude(work->connection, GV_OK, "malformed items");
+		gv_chunks_conclude(work->connection, GV_OK, "malformed items");
 		return;
 	}
 	status = gv_divided_put(work->set, (GvSetInput) told.input, request + 1,
 							told.n, &stop);
-	gv_pieces_conclude(work->connection, status, status == GV_INVALID ?
+	gv_chunks_conclude(work->connection, status, status == GV_INVALID ?
 					   "items out of turn, too many, or not finite" : NULL);
 	if (told.input == GV_SET_ROWS)
 		work->nrows += told.n;
@@ -116,7 +116,7 @@ gv_setwork_run(GvConnection *connection)
 
 	if (status != GV_OK)
 	{
-		gv_pieces_conclude(work->connection, status, status == GV_INVALID ?
+		gv_chunks_conclude(work->connection, status, status == GV_INVALID ?
 						   "not all is there, or it is finished" : NULL);
 		return;
 	}
@@ -140,7 +140,7 @@ place_for(GvConnection *connection, int64_t offset, int64_t bytes)
 		return gv_reply(connection, (size_t) bytes);
 	items = gv_shared_room(connection, offset, bytes);
 	if (items == NULL)
-		gv_pieces_conclude(connection, GV_OK, "a place outside the memory");
+		gv_chunks_conclude(connection, GV_OK, "a place outside the memory");
 	else
 	{
 		gv_count(sent, bytes);
@@ -171,7 +171,7 @@ gv_setwork_get(GvConnection *connection)
 		request->n < 1 || request->n > GV_MAX_MESSAGE / item ||
 		request->first > length - request->n)
 	{
-		gv_pieces_conclude(work->connection, GV_OK, "an output out of range");
+		gv_chunks_conclude(work->connection, GV_OK, "an output out of range");
 		return;
 	}
 	items = place_for(connection, request->offset, request->n * item);
@@ -180,7 +180,7 @@ gv_setwork_get(GvConnection *connection)
 	status = gv_divided_get(work->set, output, request->first, request->n,
 							items);
 	if (status != GV_OK)
-		gv_pieces_conclude(work->connection, status, NULL);
+		gv_chunks_conclude(work->connection, status, NULL);
 }
 
 /* Answer a request; its time is noted. */
@@ -193,7 +193,7 @@ answer(GvConnection *connection)
 	uint64_t	begun_ns = gv_now_ns();
 
 	if (kind->when == GV_DURING_WORK && work->set == NULL)
-		gv_pieces_conclude(connection, GV_OK, "no set has begun");
+		gv_chunks_conclude(connection, GV_OK, "no set has begun");
 	else
 		kind->answer(connection);
 	work->spent_ns[type] += gv_now_ns() - begun_ns;

@@ -116,7 +116,7 @@ gv_shared_take(GvConnection *connection)
 	if (fd < 0 || request->bytes < sizeof(GvMessage) ||
 		request->bytes > GV_MAX_SHARED || !is_sealed(fd, request->bytes))
 	{
-		gv_pieces_conclude(connection, GV_OK, "no memory that can be shared");
+		gv_chunks_conclude(connection, GV_OK, "no memory that can be shared");
 		return;
 	}
 	/* only sets have something written there */
@@ -127,7 +127,7 @@ gv_shared_take(GvConnection *connection)
 	connection->passed_fd = -1;
 	if (memory == MAP_FAILED)
 	{
-		gv_pieces_conclude(connection, GV_NO_MEMORY, NULL);
+		gv_chunks_conclude(connection, GV_NO_MEMORY, NULL);
 		return;
 	}
 	connection->shared = memory;
@@ -156,7 +156,7 @@ gv_shared_open(GvConnection *connection)
 	}
 	if (request->offset % 8 != 0 || request->offset > room - sizeof(*message))
 	{
-		gv_pieces_conclude(connection, GV_OK, "a message outside the memory");
+		gv_chunks_conclude(connection, GV_OK, "a message outside the memory");
 		return false;
 	}
 	message = (const GvMessage *) (connection->shared + request->offset);
@@ -166,7 +166,7 @@ gv_shared_open(GvConnection *connection)
 		connection->here.request != 0 || kind == NULL || !kind->in_memory ||
 		!gv_role_sends(connection->role, kind))
 	{
-		gv_pieces_conclude(connection, GV_OK, "a malformed message in memory");
+		gv_chunks_conclude(connection, GV_OK, "a malformed message in memory");
 		return false;
 	}
 	connection->place = connection->shared + request->offset;

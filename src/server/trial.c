@@ -98,7 +98,7 @@ gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
 	return status;
 }
 
-/* See GV_MSG_PIECES. */
+/* See GV_MSG_CHUNKS. */
 void
 gv_trial_pieces(GvTrial *trial, GvConnection *connection)
 {
@@ -108,23 +108,23 @@ gv_trial_pieces(GvTrial *trial, GvConnection *connection)
 	GvStatus	status = GV_OK;
 	int32_t		i;
 
-	if (trial->searcher == NULL || !gv_pieces_check(connection, &trial->spec))
+	if (trial->searcher == NULL || !gv_chunks_check(connection, &trial->spec))
 		wrong = "malformed pieces, or no trial";
-	for (i = 0; wrong == NULL && status == GV_OK && i < request->npieces; i++)
+	for (i = 0; wrong == NULL && status == GV_OK && i < request->nchunks; i++)
 	{
-		const GvPiece *piece = (const GvPiece *) next;
-		GvListPiece open = gv_pieces_open(&trial->spec, piece);
+		const GvChunk *chunk = (const GvChunk *) next;
+		GvListChunk open = gv_chunks_open(&trial->spec, chunk);
 
-		if (piece->first != 0 || piece->flags != 0)
+		if (chunk->first != 0 || chunk->flags != 0)
 			wrong = "a piece that is no whole list";
-		else if (piece->state.nitems > trial->spec.postings - trial->npostings)
+		else if (chunk->state.nitems > trial->spec.postings - trial->npostings)
 			wrong = "more copies than there was room made for";
 		else
 			status = gv_mirror_put_list(trial->mirror, &open);
-		trial->npostings += piece->state.nitems;
-		next += gv_pieces_bytes(&trial->spec, piece);
+		trial->npostings += chunk->state.nitems;
+		next += gv_chunks_bytes(&trial->spec, chunk);
 	}
-	gv_pieces_conclude(connection, status, wrong);
+	gv_chunks_conclude(connection, status, wrong);
 }
 
 /* May n queries be searched for so?  They fill the message. */
@@ -206,14 +206,14 @@ gv_trial_search(GvTrial *trial, GvConnection *connection)
 
 	if (!check_tries(trial, connection))
 	{
-		gv_pieces_conclude(connection, GV_OK, "a search out of range");
+		gv_chunks_conclude(connection, GV_OK, "a search out of range");
 		return;
 	}
 	status = search(trial, request);
 	if (status == GV_OK)
 		give_hits(trial, connection, request->n);
 	else
-		gv_pieces_conclude(connection, status, NULL);
+		gv_chunks_conclude(connection, status, NULL);
 }
 
 /* Give back what the trial has, if there is one. */

@@ -168,7 +168,7 @@ put_lists(Bench *bench)
 	{
 		int			n = mean / 2 + 1 + (int) (draw() % (unsigned) (mean + 1));
 		int			nblocks = (n + GV_BLOCK - 1) / GV_BLOCK;
-		GvListPiece piece = {list, 0, nblocks, live, t, ids,
+		GvListChunk piece = {list, 0, nblocks, live, t, ids,
 		bench->selectivity > 0 ? keys : NULL, codes};
 
 		for (int b = 0; b < nblocks; b++)

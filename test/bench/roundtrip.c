@@ -128,7 +128,7 @@ load(void)
 	static struct
 	{
 		GvListsRequest request;
-		GvPiece		piece;
+		GvChunk		piece;
 		uint32_t	live[COPIES / GV_BLOCK];
 		float		t[COPIES];
 		uint16_t	rowids[COPIES][3];

@@ -30,7 +30,7 @@ extern "C"
 extern GvStatus __real_gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 									   GvSearch *searches, int32_t n);
 extern GvStatus __real_gv_mirror_put_list(GvMirror *mirror,
-										  const GvListPiece *piece);
+										  const GvListChunk *piece);
 
 GvStatus
 __wrap_gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
@@ -41,7 +41,7 @@ __wrap_gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 }
 
 GvStatus
-__wrap_gv_mirror_put_list(GvMirror *mirror, const GvListPiece *piece)
+__wrap_gv_mirror_put_list(GvMirror *mirror, const GvListChunk *piece)
 {
 	break_if_wanted("break.put_list");
 	return __real_gv_mirror_put_list(mirror, piece);

@@ -229,58 +229,58 @@ make_room(GvMirror *mirror, GvCpuList *list, int32_t kept, int32_t nblocks)
 }
 
 static void
-put_live(const GvMirror *mirror, GvCpuList *list, const GvListPiece *piece)
+put_live(const GvMirror *mirror, GvCpuList *list, const GvListChunk *chunk)
 {
 	size_t		offset = mirror->stride - LIVE_BYTES;
 	int32_t		i;
 
-	for (i = 0; i < piece->nblocks; i++)
-		memcpy(list->blocks + offset + mirror->stride * (piece->first + i),
-			   &piece->live[i], sizeof(uint32_t));
+	for (i = 0; i < chunk->nblocks; i++)
+		memcpy(list->blocks + offset + mirror->stride * (chunk->first + i),
+			   &chunk->live[i], sizeof(uint32_t));
 }
 
 static GvStatus
-cpu_put_list(GvMirror *mirror, const GvListPiece *piece)
+cpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 {
 	size_t		code_bytes = (size_t) gv_code_bytes(mirror->spec.m) * GV_BLOCK;
 	GvCpuList  *list;
 	GvStatus	status;
 	size_t		i;
 
-	if (piece->list >= mirror->spec.nlists)
+	if (chunk->list >= mirror->spec.nlists)
 		return GV_INVALID;
-	list = &mirror->lists[piece->list];
-	if (piece->codes == NULL)
+	list = &mirror->lists[chunk->list];
+	if (chunk->codes == NULL)
 	{
-		if (piece->first + piece->nblocks != list->nblocks)
+		if (chunk->first + chunk->nblocks != list->nblocks)
 			return GV_INVALID;
-		put_live(mirror, list, piece);
+		put_live(mirror, list, chunk);
 		return GV_OK;
 	}
-	if (piece->first > list->nblocks ||
-		(piece->keys != NULL) != (mirror->keys_bytes > 0))
+	if (chunk->first > list->nblocks ||
+		(chunk->keys != NULL) != (mirror->keys_bytes > 0))
 		return GV_INVALID;
-	status = make_room(mirror, list, piece->first,
-					   piece->first + piece->nblocks);
+	status = make_room(mirror, list, chunk->first,
+					   chunk->first + chunk->nblocks);
 	if (status != GV_OK)
 		return status;
-	for (i = 0; i < (size_t) piece->nblocks; i++)
+	for (i = 0; i < (size_t) chunk->nblocks; i++)
 	{
 		char	   *block = list->blocks +
-		mirror->stride * ((size_t) piece->first + i);
+		mirror->stride * ((size_t) chunk->first + i);
 
 		if (mirror->keys_bytes > 0)
-			memcpy(block, (const char *) piece->keys + i * mirror->keys_bytes,
+			memcpy(block, (const char *) chunk->keys + i * mirror->keys_bytes,
 				   mirror->keys_bytes);
 		block += mirror->keys_bytes;
-		memcpy(block, piece->t + i * GV_BLOCK, T_BYTES);
-		memcpy(block + T_BYTES, piece->rowids + i * GV_BLOCK * 3,
+		memcpy(block, chunk->t + i * GV_BLOCK, T_BYTES);
+		memcpy(block + T_BYTES, chunk->rowids + i * GV_BLOCK * 3,
 			   ROWID_BYTES);
-		memcpy(block + T_BYTES + ROWID_BYTES, piece->codes + i * code_bytes,
+		memcpy(block + T_BYTES + ROWID_BYTES, chunk->codes + i * code_bytes,
 			   code_bytes);
 	}
-	put_live(mirror, list, piece);
-	list->nblocks = piece->first + piece->nblocks;
+	put_live(mirror, list, chunk);
+	list->nblocks = chunk->first + chunk->nblocks;
 	return GV_OK;
 }
 

@@ -96,7 +96,7 @@ IvfpqTrialFlush(IvfpqTrial *trial)
 {
 	if (trial->builder == NULL || trial->used == sizeof(GvListsRequest))
 		return;
-	if (IvfpqBuilderPieces(trial->builder, trial->message, trial->used))
+	if (IvfpqBuilderChunks(trial->builder, trial->message, trial->used))
 		begin_message(trial);
 	else
 		give_up(trial);
@@ -107,8 +107,8 @@ void
 IvfpqTrialList(IvfpqTrial *trial, int list, uint32 npostings)
 {
 	int			nblocks = (npostings + GV_BLOCK - 1) / GV_BLOCK;
-	GvPiece		piece = {list, 0, nblocks, 0, {0, npostings, 0}};
-	Size		bytes = gv_piece_bytes(&piece, trial->code_bytes, 0);
+	GvChunk		chunk = {list, 0, nblocks, 0, {0, npostings, 0}};
+	Size		bytes = gv_chunk_bytes(&chunk, trial->code_bytes, 0);
 	char	   *next;
 
 	if (trial->builder != NULL && trial->used + bytes > trial->room)
@@ -127,12 +127,12 @@ IvfpqTrialList(IvfpqTrial *trial, int list, uint32 npostings)
 		trial->room = GV_MAX_MESSAGE;
 		trial->message = repalloc_huge(trial->message, trial->room);
 	}
-	((GvListsRequest *) trial->message)->npieces++;
+	((GvListsRequest *) trial->message)->nchunks++;
 	next = trial->message + trial->used;
 	trial->used += bytes;
 	memset(next, 0, bytes);
-	memcpy(next, &piece, sizeof(piece));
-	trial->live = (uint32 *) (next + sizeof(piece));
+	memcpy(next, &chunk, sizeof(chunk));
+	trial->live = (uint32 *) (next + sizeof(chunk));
 	trial->t = (float *) (trial->live + nblocks);
 	trial->tids = (ItemPointerData *) (trial->t + (Size) nblocks * GV_BLOCK);
 	trial->codes = (uint8 *) (trial->tids + (Size) nblocks * GV_BLOCK);

@@ -282,16 +282,16 @@ same_keys(const MirrorCheck *check, const IvfpqBlockView *view, int i)
 /* Is copy i of the view the one of block b of the piece? */
 static bool
 same_posting(const MirrorCheck *check, const IvfpqBlockView *view,
-		  const GvListPiece *piece, int b, int i)
+		  const GvListChunk *chunk, int b, int i)
 {
 	const ItemPointerData *rowids = view->refine ? view->refine : view->tids;
-	const uint8 *codes = piece->codes +
+	const uint8 *codes = chunk->codes +
 	(Size) b * check->code_bytes * GV_BLOCK;
 	Size		at = (Size) b * GV_BLOCK + i;
 
-	if (memcmp(&rowids[i], piece->rowids + 3 * at,
+	if (memcmp(&rowids[i], chunk->rowids + 3 * at,
 			   sizeof(ItemPointerData)) != 0 ||
-		memcmp(&view->t[i], &piece->t[at], sizeof(float)) != 0 ||
+		memcmp(&view->t[i], &chunk->t[at], sizeof(float)) != 0 ||
 		(check->keys_bytes > 0 && !same_keys(check, view, i)))
 		return false;
 	for (int p = 0; p < check->code_bytes; p++)
@@ -306,19 +306,19 @@ same_posting(const MirrorCheck *check, const IvfpqBlockView *view,
  */
 static int
 count_differences(const MirrorCheck *check, const IvfpqBlockView *view,
-				  int count, const GvListPiece *piece, int b)
+				  int count, const GvListChunk *chunk, int b)
 {
 	int			differences = 0;
 
 	if (check->keys_bytes > 0)
-		memcpy(check->keys, (const char *) piece->keys + b * check->keys_bytes,
+		memcpy(check->keys, (const char *) chunk->keys + b * check->keys_bytes,
 			   check->keys_bytes);
 	for (int i = 0; i < count; i++)
 	{
 		bool		live = (view->live >> i & 1) != 0;
 
-		if (live != ((piece->live[b] >> i & 1) != 0) ||
-			(live && !same_posting(check, view, piece, b, i)))
+		if (live != ((chunk->live[b] >> i & 1) != 0) ||
+			(live && !same_posting(check, view, chunk, b, i)))
 			differences++;
 	}
 	return differences;
@@ -329,7 +329,7 @@ count_differences(const MirrorCheck *check, const IvfpqBlockView *view,
  * list died and the list was not rewritten until the end.
  */
 static void
-check_piece(MirrorCheck *check, const GvListPiece *piece,
+check_chunk(MirrorCheck *check, const GvListChunk *chunk,
 			const GvListState *state)
 {
 	IvfpqListReader *reader = &check->reader;
@@ -340,26 +340,26 @@ check_piece(MirrorCheck *check, const GvListPiece *piece,
 	int			differences = 0;
 	char		problem[128];
 
-	IvfpqListOpen(reader, (uint32) piece->list);
+	IvfpqListOpen(reader, (uint32) chunk->list);
 	if (reader->entry.gen != state->gen ||
 		reader->entry.del_seq != state->del_seq)
 		return;
-	nitems = Max(reader->entry.nitems, (uint32) piece->first * GV_BLOCK);
+	nitems = Max(reader->entry.nitems, (uint32) chunk->first * GV_BLOCK);
 	if (state->nitems > nitems)
 		differences = (int) (state->nitems - nitems);
 	while (IvfpqListNext(reader, &view) && !reader->reread)
 	{
-		int			b = (int) (reader->nleft / GV_BLOCK) - piece->first;
+		int			b = (int) (reader->nleft / GV_BLOCK) - chunk->first;
 
-		if (b >= 0 && b < piece->nblocks && reader->nleft < state->nitems)
+		if (b >= 0 && b < chunk->nblocks && reader->nleft < state->nitems)
 		{
 			int			count = Min(state->nitems - reader->nleft, GV_BLOCK);
 
-			differences += count_differences(check, &view, count, piece, b);
+			differences += count_differences(check, &view, count, chunk, b);
 			note_postings(check, &view, count);
 		}
 	}
-	IvfpqDirEntryRead(check->index, check->meta, (uint32) piece->list,
+	IvfpqDirEntryRead(check->index, check->meta, (uint32) chunk->list,
 					   &entry);
 	if (entry.gen != state->gen || entry.del_seq != state->del_seq)
 	{
@@ -371,17 +371,17 @@ check_piece(MirrorCheck *check, const GvListPiece *piece,
 	snprintf(problem, sizeof(problem),
 			 "%d copies of the list are not in gpuvecd's mirror as they are on pages",
 			 differences);
-	check->report(check->arg, true, InvalidBlockNumber, (uint32) piece->list,
+	check->report(check->arg, true, InvalidBlockNumber, (uint32) chunk->list,
 				  problem);
 }
 
 /* Is a piece the one that must come next? */
 static bool
-is_next(const MirrorCheck *check, const GvListPiece *piece)
+is_next(const MirrorCheck *check, const GvListChunk *chunk)
 {
-	return piece->list == check->next && piece->list < check->meta->nlists &&
-		piece->first == check->block &&
-		piece->nblocks <= INT_MAX / GV_BLOCK - piece->first;
+	return chunk->list == check->next && chunk->list < check->meta->nlists &&
+		chunk->first == check->block &&
+		chunk->nblocks <= INT_MAX / GV_BLOCK - chunk->first;
 }
 
 /*
@@ -393,38 +393,38 @@ static bool
 check_lists(MirrorCheck *check)
 {
 	int			nlists = check->meta->nlists;
-	IvfpqMirrorPieces pieces;
-	GvListPiece piece;
+	IvfpqMirrorChunks chunks;
+	GvListChunk chunk;
 	GvListState state;
 	const char *reason;
-	int			npieces = 0;
+	int			nchunks = 0;
 
 	if (IvfpqMirrorRead(check->index, check->meta, check->next,
 						Min(nlists - check->next, LISTS_AT_ONCE),
-						check->block, &pieces, &reason) != IVFPQ_SERVED)
+						check->block, &chunks, &reason) != IVFPQ_SERVED)
 	{
 		not_compared(check, reason);
 		return false;
 	}
-	while (IvfpqMirrorNext(&pieces, &piece, &state) && is_next(check, &piece))
+	while (IvfpqMirrorNext(&chunks, &chunk, &state) && is_next(check, &chunk))
 	{
 		CHECK_FOR_INTERRUPTS();
-		check_piece(check, &piece, &state);
+		check_chunk(check, &chunk, &state);
 		check->next++;
 		check->block = 0;
-		npieces++;
+		nchunks++;
 	}
-	if (npieces == 0 || pieces.next != pieces.end)
+	if (nchunks == 0 || chunks.next != chunks.end)
 	{
 		check->report(check->arg, true, InvalidBlockNumber,
 					  (uint32) check->next,
 					  "gpuvecd's answer makes no sense");
 		return false;
 	}
-	if (npieces == 1 && piece.nblocks > 0)
+	if (nchunks == 1 && chunk.nblocks > 0)
 	{
 		check->next--;
-		check->block = piece.first + piece.nblocks;
+		check->block = chunk.first + chunk.nblocks;
 	}
 	return check_records(check) && check->next < nlists;
 }

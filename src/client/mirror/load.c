@@ -102,15 +102,15 @@ IvfpqLoadAsk(IvfpqLoad *load, GvMessageType type, const void *head,
  * copies.
  */
 static IvfpqLoadResult
-send_pieces(IvfpqLoad *load)
+send_chunks(IvfpqLoad *load)
 {
 	GvListsRequest *request = (GvListsRequest *) load->message;
 	IvfpqLoadResult result = IvfpqRecordsSend(load);
 
-	if (result != IVFPQ_LOAD_DONE || load->npieces == 0)
+	if (result != IVFPQ_LOAD_DONE || load->nchunks == 0)
 		return result;
 	request->key = load->key;
-	request->npieces = load->npieces;
+	request->nchunks = load->nchunks;
 	request->unused = 0;
 	return IvfpqLoadSend(load, GV_MSG_LISTS, NULL, 0, load->used);
 }
@@ -178,7 +178,7 @@ send_long_list(IvfpqLoad *load, int32 list)
 		}
 		IvfpqRecordsRead(load);
 		IvfpqLoadUnlock(load);
-		result = send_pieces(load);
+		result = send_chunks(load);
 	} while (result == IVFPQ_LOAD_DONE &&
 			 (longlist.list < 0 || longlist.next < longlist.nblocks));
 	if (longlist.addresses)
@@ -195,16 +195,16 @@ send_some_lists(IvfpqLoad *load, int32 *list, int32 end,
 				const GvListState *have)
 {
 	int32		first = *list;
-	IvfpqPieceResult piece = IVFPQ_PIECE_DONE;
+	IvfpqChunkResult chunk = IVFPQ_CHUNK_DONE;
 	IvfpqLoadResult result = IvfpqLoadLock(load);
 
 	if (result != IVFPQ_LOAD_DONE)
 		return result;
 	IvfpqMessageBegin(load);
-	while (*list < end && piece == IVFPQ_PIECE_DONE)
+	while (*list < end && chunk == IVFPQ_CHUNK_DONE)
 	{
-		piece = IvfpqMessageAdd(load, *list, &have[*list - first]);
-		if (piece == IVFPQ_PIECE_FULL && load->npieces > 0)
+		chunk = IvfpqMessageAdd(load, *list, &have[*list - first]);
+		if (chunk == IVFPQ_CHUNK_FULL && load->nchunks > 0)
 			break;
 		load->postings += load->reader.entry.nitems;
 		(*list)++;
@@ -212,9 +212,9 @@ send_some_lists(IvfpqLoad *load, int32 *list, int32 end,
 	IvfpqRecordsRead(load);
 	IvfpqLoadUnlock(load);
 
-	if (piece == IVFPQ_PIECE_FULL && load->npieces == 0)
+	if (chunk == IVFPQ_CHUNK_FULL && load->nchunks == 0)
 		return send_long_list(load, *list - 1);
-	return send_pieces(load);
+	return send_chunks(load);
 }
 
 /* The states that the mirror has lists first to first + count - 1 in. */

@@ -54,7 +54,7 @@ typedef struct IvfpqLoad
 								 * one lock */
 	char	   *message;		/* [room] in the slot at hand */
 	Size		used;
-	int			npieces;
+	int			nchunks;
 
 	/* refine records of the copies in the message */
 	bool		note_records;	/* they are wanted */
@@ -80,12 +80,12 @@ extern IvfpqLoadResult IvfpqLoadLock(IvfpqLoad *load);
 extern void IvfpqLoadUnlock(IvfpqLoad *load);
 
 /* piece.c */
-typedef enum IvfpqPieceResult
+typedef enum IvfpqChunkResult
 {
-	IVFPQ_PIECE_DONE,			/* in the message, or nothing to do */
-	IVFPQ_PIECE_FULL,			/* the message has no room for it */
-	IVFPQ_PIECE_CHANGED			/* the list was rewritten meanwhile */
-} IvfpqPieceResult;
+	IVFPQ_CHUNK_DONE,			/* in the message, or nothing to do */
+	IVFPQ_CHUNK_FULL,			/* the message has no room for it */
+	IVFPQ_CHUNK_CHANGED			/* the list was rewritten meanwhile */
+} IvfpqChunkResult;
 
 /* A list that is longer than a message, on its way. */
 typedef struct IvfpqLongList
@@ -98,7 +98,7 @@ typedef struct IvfpqLongList
 } IvfpqLongList;
 
 extern void IvfpqMessageBegin(IvfpqLoad *load);
-extern IvfpqPieceResult IvfpqMessageAdd(IvfpqLoad *load, int32 list,
+extern IvfpqChunkResult IvfpqMessageAdd(IvfpqLoad *load, int32 list,
 										const GvListState *have);
 extern void IvfpqLongBegin(IvfpqLoad *load, IvfpqLongList *longlist,
 						   int32 list);

@@ -195,7 +195,7 @@ send_some_pages(IvfpqLoad *load, BlockNumber *blkno, char *page)
 	IvfpqLoadUnlock(load);
 	if (n == 0)
 		return IVFPQ_LOAD_DONE;
-	request.npieces = (int32) n;
+	request.nchunks = (int32) n;
 	return IvfpqLoadSend(load, GV_MSG_REFINE, &request, sizeof(request),
 						 n * gv_refine_stride(load->meta.dims));
 }

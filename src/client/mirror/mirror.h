@@ -32,17 +32,17 @@ extern int64 IvfpqPrewarm(const GvMirrorKey *key);
 /*
  * readmirror.c: what gpuvecd holds of an index, for checks.
  */
-typedef struct IvfpqMirrorPieces
+typedef struct IvfpqMirrorChunks
 {
-	const char *next;			/* a GvPiece and its arrays */
+	const char *next;			/* a GvChunk and its arrays */
 	const char *end;
 	int32		code_bytes;
 	Size		keys_bytes;		/* of a block */
-} IvfpqMirrorPieces;
+} IvfpqMirrorChunks;
 
 extern IvfpqServed IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta,
 								   int first, int count, int block,
-								   IvfpqMirrorPieces *pieces,
+								   IvfpqMirrorChunks *chunks,
 								   const char **reason);
 extern IvfpqServed IvfpqMirrorValues(Relation index, const IvfpqMetaData *meta,
 									 GvArray array, int64 first, int64 count,
@@ -51,7 +51,7 @@ extern IvfpqServed IvfpqMirrorRecords(Relation index,
 									  const IvfpqMetaData *meta,
 									  const ItemPointerData *addresses, int n,
 									  const char **items, const char **reason);
-extern bool IvfpqMirrorNext(IvfpqMirrorPieces *pieces, GvListPiece *piece,
+extern bool IvfpqMirrorNext(IvfpqMirrorChunks *chunks, GvListChunk *chunk,
 							GvListState *state);
 
 #endif							/* IVFPQ_MIRROR_H */

@@ -23,9 +23,9 @@
 #define MAX_ATTEMPTS		10
 
 /* Where the arrays of a piece are. */
-typedef struct Piece
+typedef struct Chunk
 {
-	GvPiece    *head;
+	GvChunk    *head;
 	uint32	   *live;
 	char	   *t;
 	char	   *rowids;
@@ -33,7 +33,7 @@ typedef struct Piece
 	char	   *codes;
 	Size		keys_bytes;		/* of a block */
 	int			code_bytes;		/* likewise */
-} Piece;
+} Chunk;
 
 static uint32
 count_blocks(uint32 nitems)
@@ -54,53 +54,53 @@ state_of(const IvfpqDirEntry *entry)
  * end; false when there is no room.  It counts once it is finished.
  */
 static bool
-begin_piece(IvfpqLoad *load, Piece *piece, const GvPiece *head)
+begin_chunk(IvfpqLoad *load, Chunk *chunk, const GvChunk *head)
 {
 	char	   *at = load->message + load->used;
 	int64		n = head->nblocks;
 
-	if (load->used + gv_piece_bytes(head, load->code_bytes,
+	if (load->used + gv_chunk_bytes(head, load->code_bytes,
 									load->keys_bytes) > load->room)
 		return false;
-	piece->head = (GvPiece *) at;
-	*piece->head = *head;
-	piece->live = (uint32 *) (at + sizeof(GvPiece));
-	piece->t = (char *) (piece->live + n);
-	piece->rowids = piece->t + n * GV_BLOCK * sizeof(float);
-	piece->keys = piece->rowids + n * GV_BLOCK * sizeof(ItemPointerData);
-	piece->keys_bytes = load->keys_bytes;
-	piece->codes = piece->keys + n * load->keys_bytes;
-	piece->code_bytes = load->code_bytes * GV_BLOCK;
+	chunk->head = (GvChunk *) at;
+	*chunk->head = *head;
+	chunk->live = (uint32 *) (at + sizeof(GvChunk));
+	chunk->t = (char *) (chunk->live + n);
+	chunk->rowids = chunk->t + n * GV_BLOCK * sizeof(float);
+	chunk->keys = chunk->rowids + n * GV_BLOCK * sizeof(ItemPointerData);
+	chunk->keys_bytes = load->keys_bytes;
+	chunk->codes = chunk->keys + n * load->keys_bytes;
+	chunk->code_bytes = load->code_bytes * GV_BLOCK;
 	return true;
 }
 
 static void
-finish_piece(IvfpqLoad *load, const Piece *piece)
+finish_chunk(IvfpqLoad *load, const Chunk *chunk)
 {
-	load->used += gv_piece_bytes(piece->head, load->code_bytes,
+	load->used += gv_chunk_bytes(chunk->head, load->code_bytes,
 								 load->keys_bytes);
-	load->npieces++;
+	load->nchunks++;
 }
 
 /* Put a block of the list into the piece, whole. */
 static void
-put_block(IvfpqLoad *load, Piece *piece, uint32 ordinal,
+put_block(IvfpqLoad *load, Chunk *chunk, uint32 ordinal,
 		  const IvfpqBlockView *view)
 {
-	Size		i = ordinal - piece->head->first;
+	Size		i = ordinal - chunk->head->first;
 
 	IvfpqRecordsNote(load, view);
-	piece->live[i] = view->live;
-	memcpy(piece->t + i * GV_BLOCK * sizeof(float), view->t,
+	chunk->live[i] = view->live;
+	memcpy(chunk->t + i * GV_BLOCK * sizeof(float), view->t,
 		   GV_BLOCK * sizeof(float));
-	memcpy(piece->rowids + i * GV_BLOCK * sizeof(ItemPointerData),
+	memcpy(chunk->rowids + i * GV_BLOCK * sizeof(ItemPointerData),
 		   view->refine ? view->refine : view->tids,
 		   GV_BLOCK * sizeof(ItemPointerData));
-	if (piece->keys_bytes > 0)
-		memcpy(piece->keys + i * piece->keys_bytes, view->keys,
-			   piece->keys_bytes);
-	memcpy(piece->codes + i * piece->code_bytes, view->codes,
-		   piece->code_bytes);
+	if (chunk->keys_bytes > 0)
+		memcpy(chunk->keys + i * chunk->keys_bytes, view->keys,
+			   chunk->keys_bytes);
+	memcpy(chunk->codes + i * chunk->code_bytes, view->codes,
+		   chunk->code_bytes);
 }
 
 /*
@@ -109,7 +109,7 @@ put_block(IvfpqLoad *load, Piece *piece, uint32 ordinal,
  * (which may be NULL).  False when the list changed underneath.
  */
 static bool
-read_blocks(IvfpqLoad *load, Piece *piece, Piece *live, uint32 lowest)
+read_blocks(IvfpqLoad *load, Chunk *chunk, Chunk *live, uint32 lowest)
 {
 	uint32		expected = count_blocks(load->reader.entry.nitems);
 	IvfpqBlockView view;
@@ -126,8 +126,8 @@ read_blocks(IvfpqLoad *load, Piece *piece, Piece *live, uint32 lowest)
 		expected = ordinal;
 		if (live != NULL && ordinal < (uint32) live->head->nblocks)
 			live->live[ordinal] = view.live;
-		if (ordinal >= (uint32) piece->head->first)
-			put_block(load, piece, ordinal, &view);
+		if (ordinal >= (uint32) chunk->head->first)
+			put_block(load, chunk, ordinal, &view);
 	}
 	return true;
 }
@@ -137,7 +137,7 @@ void
 IvfpqMessageBegin(IvfpqLoad *load)
 {
 	load->used = sizeof(GvListsRequest);
-	load->npieces = 0;
+	load->nchunks = 0;
 	load->naddresses = 0;
 }
 
@@ -146,8 +146,8 @@ typedef struct Plan
 {
 	bool		died;			/* send `live` first, because a tail has to
 								 * come to the same del_seq */
-	GvPiece		live;
-	GvPiece		blocks;
+	GvChunk		live;
+	GvChunk		blocks;
 	uint32		lowest;			/* block that has to be read */
 } Plan;
 
@@ -175,7 +175,7 @@ make_plan(Plan *plan, int32 list, const IvfpqDirEntry *entry,
 	plan->died = died && !whole;
 	plan->lowest = plan->died ? 0 : (uint32) plan->blocks.first;
 	plan->live.list = list;
-	plan->live.flags = GV_PIECE_LIVE;
+	plan->live.flags = GV_CHUNK_LIVE;
 	plan->live.nblocks = (int32) count_blocks(have->nitems);
 	plan->live.state = state;
 	plan->live.state.nitems = have->nitems;
@@ -184,7 +184,7 @@ make_plan(Plan *plan, int32 list, const IvfpqDirEntry *entry,
 
 /* Clear the bits of copies that the mirror does not have. */
 static void
-cut_live(Piece *live)
+cut_live(Chunk *live)
 {
 	uint32		rest = live->head->state.nitems % GV_BLOCK;
 
@@ -194,37 +194,37 @@ cut_live(Piece *live)
 
 /*
  * Read the open list as planned into one or two pieces at the message's end,
- * which count if the result is IVFPQ_PIECE_DONE.
+ * which count if the result is IVFPQ_CHUNK_DONE.
  */
-static IvfpqPieceResult
+static IvfpqChunkResult
 add_planned(IvfpqLoad *load, const Plan *plan)
 {
-	Piece		live;
-	Piece		blocks;
+	Chunk		live;
+	Chunk		blocks;
 	Size		used = load->used;
-	int			npieces = load->npieces;
+	int			nchunks = load->nchunks;
 	int64		naddresses = load->naddresses;
-	IvfpqPieceResult result = IVFPQ_PIECE_FULL;
+	IvfpqChunkResult result = IVFPQ_CHUNK_FULL;
 
-	if (!plan->died || begin_piece(load, &live, &plan->live))
+	if (!plan->died || begin_chunk(load, &live, &plan->live))
 	{
 		if (plan->died)
-			finish_piece(load, &live);
-		if (begin_piece(load, &blocks, &plan->blocks))
+			finish_chunk(load, &live);
+		if (begin_chunk(load, &blocks, &plan->blocks))
 			result = read_blocks(load, &blocks, plan->died ? &live : NULL,
 								 plan->lowest) ?
-				IVFPQ_PIECE_DONE : IVFPQ_PIECE_CHANGED;
+				IVFPQ_CHUNK_DONE : IVFPQ_CHUNK_CHANGED;
 	}
-	if (result != IVFPQ_PIECE_DONE)
+	if (result != IVFPQ_CHUNK_DONE)
 	{
 		load->used = used;
-		load->npieces = npieces;
+		load->nchunks = nchunks;
 		load->naddresses = naddresses;
 		return result;
 	}
 	if (plan->died)
 		cut_live(&live);
-	finish_piece(load, &blocks);
+	finish_chunk(load, &blocks);
 	return result;
 }
 
@@ -244,21 +244,21 @@ count_attempt(const IvfpqLoad *load, int32 list, int *attempts)
  * Add to the message what the mirror, which has the list in state *have,
  * lacks of it.  The index is locked.
  */
-IvfpqPieceResult
+IvfpqChunkResult
 IvfpqMessageAdd(IvfpqLoad *load, int32 list, const GvListState *have)
 {
 	int			attempts = 0;
 	Plan		plan;
-	IvfpqPieceResult result;
+	IvfpqChunkResult result;
 
 	do
 	{
 		count_attempt(load, list, &attempts);
 		IvfpqListOpen(&load->reader, (uint32) list);
 		if (!make_plan(&plan, list, &load->reader.entry, have))
-			return IVFPQ_PIECE_DONE;
+			return IVFPQ_CHUNK_DONE;
 		result = add_planned(load, &plan);
-	} while (result == IVFPQ_PIECE_CHANGED);
+	} while (result == IVFPQ_CHUNK_CHANGED);
 	return result;
 }
 
@@ -312,12 +312,12 @@ IvfpqLongBegin(IvfpqLoad *load, IvfpqLongList *longlist, int32 list)
 static uint32
 blocks_a_message(const IvfpqLoad *load)
 {
-	GvPiece		one = {.nblocks = 1};
-	int64		block = gv_piece_bytes(&one, load->code_bytes,
+	GvChunk		one = {.nblocks = 1};
+	int64		block = gv_chunk_bytes(&one, load->code_bytes,
 									   load->keys_bytes) - sizeof(one);
 
 	return (uint32) ((load->room - sizeof(GvListsRequest) -
-					  sizeof(GvPiece)) / block);
+					  sizeof(GvChunk)) / block);
 }
 
 /*
@@ -330,15 +330,15 @@ IvfpqLongNext(IvfpqLoad *load, IvfpqLongList *longlist)
 	IvfpqListReader *reader = &load->reader;
 	uint32		end = Min(longlist->nblocks,
 						  longlist->next + blocks_a_message(load));
-	GvPiece		head = {.list = longlist->list, .state = longlist->state};
-	Piece		piece;
+	GvChunk		head = {.list = longlist->list, .state = longlist->state};
+	Chunk		chunk;
 	IvfpqBlockView view;
 
 	head.first = (int32) longlist->next;
 	head.nblocks = (int32) (end - longlist->next);
 	head.state.nitems = Min(longlist->state.nitems, end * GV_BLOCK);
 	IvfpqMessageBegin(load);
-	if (!begin_piece(load, &piece, &head))
+	if (!begin_chunk(load, &chunk, &head))
 		elog(ERROR, "a piece does not fit a message");
 	IvfpqListOpen(reader, (uint32) longlist->list);
 	if (reader->entry.gen != longlist->state.gen)
@@ -350,9 +350,9 @@ IvfpqLongNext(IvfpqLoad *load, IvfpqLongList *longlist)
 		if (!IvfpqListNext(reader, &view) || reader->reread ||
 			reader->nleft != i * GV_BLOCK)
 			return false;
-		put_block(load, &piece, i, &view);
+		put_block(load, &chunk, i, &view);
 	}
-	finish_piece(load, &piece);
+	finish_chunk(load, &chunk);
 	longlist->next = end;
 	return true;
 }

@@ -29,7 +29,7 @@ connect_as_loader(void)
  */
 IvfpqServed
 IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,
-				int count, int block, IvfpqMirrorPieces *pieces,
+				int count, int block, IvfpqMirrorChunks *chunks,
 				const char **reason)
 {
 	GvRangeRequest request = {IvfpqMirrorKey(index, meta), first, count,
@@ -43,10 +43,10 @@ IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,
 	*reason = channel->reason;
 	if (served != IVFPQ_SERVED)
 		return served;
-	pieces->next = IvfpqAnswerBody(channel);
-	pieces->end = pieces->next + IvfpqAnswerLength(channel);
-	pieces->code_bytes = gv_code_bytes(meta->pq_dim);
-	pieces->keys_bytes = gv_keys_bytes(&form);
+	chunks->next = IvfpqAnswerBody(channel);
+	chunks->end = chunks->next + IvfpqAnswerLength(channel);
+	chunks->code_bytes = gv_code_bytes(meta->pq_dim);
+	chunks->keys_bytes = gv_keys_bytes(&form);
 	return served;
 }
 
@@ -93,33 +93,33 @@ IvfpqMirrorRecords(Relation index, const IvfpqMetaData *meta,
  * end, or when what comes makes no sense.
  */
 bool
-IvfpqMirrorNext(IvfpqMirrorPieces *pieces, GvListPiece *piece,
+IvfpqMirrorNext(IvfpqMirrorChunks *chunks, GvListChunk *chunk,
 				GvListState *state)
 {
-	const GvPiece *header = (const GvPiece *) pieces->next;
-	const char *arrays = pieces->next + sizeof(GvPiece);
+	const GvChunk *header = (const GvChunk *) chunks->next;
+	const char *arrays = chunks->next + sizeof(GvChunk);
 	int64		bytes;
 
-	if (pieces->end - pieces->next < (int64) sizeof(GvPiece))
+	if (chunks->end - chunks->next < (int64) sizeof(GvChunk))
 		return false;
-	bytes = gv_piece_bytes(header, pieces->code_bytes, pieces->keys_bytes);
+	bytes = gv_chunk_bytes(header, chunks->code_bytes, chunks->keys_bytes);
 	if (header->nblocks < 0 || header->flags != 0 ||
-		pieces->end - pieces->next < bytes)
+		chunks->end - chunks->next < bytes)
 		return false;
 
-	piece->list = header->list;
-	piece->first = header->first;
-	piece->nblocks = header->nblocks;
-	piece->live = (const uint32 *) arrays;
+	chunk->list = header->list;
+	chunk->first = header->first;
+	chunk->nblocks = header->nblocks;
+	chunk->live = (const uint32 *) arrays;
 	arrays += header->nblocks * sizeof(uint32);
-	piece->t = (const float *) arrays;
+	chunk->t = (const float *) arrays;
 	arrays += (Size) header->nblocks * GV_BLOCK * sizeof(float);
-	piece->rowids = (const uint16 *) arrays;
+	chunk->rowids = (const uint16 *) arrays;
 	arrays += (Size) header->nblocks * GV_BLOCK * 3 * sizeof(uint16);
-	piece->keys = pieces->keys_bytes > 0 ? arrays : NULL;
-	arrays += header->nblocks * pieces->keys_bytes;
-	piece->codes = (const uint8 *) arrays;
+	chunk->keys = chunks->keys_bytes > 0 ? arrays : NULL;
+	arrays += header->nblocks * chunks->keys_bytes;
+	chunk->codes = (const uint8 *) arrays;
 	*state = header->state;
-	pieces->next += bytes;
+	chunks->next += bytes;
 	return true;
 }

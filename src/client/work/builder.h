@@ -77,7 +77,7 @@ extern bool IvfpqBuilderUnanswered(IvfpqBuilder *builder,
 								   const float **rows, const uint64 **ids,
 								   int *n);
 extern bool IvfpqBuilderTrial(IvfpqBuilder *builder, int64 postings);
-extern bool IvfpqBuilderPieces(IvfpqBuilder *builder, const char *message,
+extern bool IvfpqBuilderChunks(IvfpqBuilder *builder, const char *message,
 							   Size bytes);
 extern bool IvfpqBuilderTry(IvfpqBuilder *builder,
 							const GvTryRequest *request, const float *queries,

@@ -431,11 +431,11 @@ IvfpqBuilderTrial(IvfpqBuilder *builder, int64 postings)
 	return ask(builder, GV_MSG_TRIAL, &request, sizeof(request), 0);
 }
 
-/* Give it lists, a message of GV_MSG_PIECES; false: it failed. */
+/* Give it lists, a message of GV_MSG_CHUNKS; false: it failed. */
 bool
-IvfpqBuilderPieces(IvfpqBuilder *builder, const char *message, Size bytes)
+IvfpqBuilderChunks(IvfpqBuilder *builder, const char *message, Size bytes)
 {
-	return IvfpqChannelExchange(&builder->channel, GV_MSG_PIECES, NULL, 0,
+	return IvfpqChannelExchange(&builder->channel, GV_MSG_CHUNKS, NULL, 0,
 								message, bytes, 0) == IVFPQ_SERVED;
 }
 

@@ -65,17 +65,17 @@ valid_spec(const GvMirrorSpec *spec)
 
 /* All the arrays of the blocks, or none of them: then `live` is the news. */
 static bool
-valid_piece(const GvListPiece *piece)
+valid_chunk(const GvListChunk *chunk)
 {
 	bool		bare;
 
-	if (piece == NULL || piece->list < 0 || piece->first < 0 ||
-		piece->nblocks < 0 || piece->first > INT32_MAX - piece->nblocks ||
-		(piece->live == NULL && piece->nblocks > 0))
+	if (chunk == NULL || chunk->list < 0 || chunk->first < 0 ||
+		chunk->nblocks < 0 || chunk->first > INT32_MAX - chunk->nblocks ||
+		(chunk->live == NULL && chunk->nblocks > 0))
 		return false;
-	bare = piece->codes == NULL;
-	return (piece->t == NULL) == bare && (piece->rowids == NULL) == bare &&
-		!(bare && piece->keys != NULL);
+	bare = chunk->codes == NULL;
+	return (chunk->t == NULL) == bare && (chunk->rowids == NULL) == bare &&
+		!(bare && chunk->keys != NULL);
 }
 
 static bool
@@ -288,10 +288,10 @@ gv_mirror_put_array(GvMirror *mirror, GvArray array, int64_t first,
 }
 
 GvStatus
-gv_mirror_put_list(GvMirror *mirror, const GvListPiece *piece)
+gv_mirror_put_list(GvMirror *mirror, const GvListChunk *chunk)
 {
-	GV_CALL(fault, mirror != NULL && valid_piece(piece));
-	return mirrors->put_list(mirror, piece);
+	GV_CALL(fault, mirror != NULL && valid_chunk(chunk));
+	return mirrors->put_list(mirror, chunk);
 }
 
 /* See gv_mirror.h; an engine knows the spec that items have to fit. */

@@ -113,7 +113,7 @@ gv_valid_values(GvArray array, int64_t first, int64_t n, const void *values)
  * With codes, t, rowids and keys NULL only `live` is new, and the blocks are
  * there.
  */
-typedef struct GvListPiece
+typedef struct GvListChunk
 {
 	int32_t		list;
 	int32_t		first;			/* block number, 0 the oldest */
@@ -124,7 +124,7 @@ typedef struct GvListPiece
 	const void *keys;			/* [nblocks], each as gv_keys.h lays them out,
 								 * aligned to 4; NULL of an index without */
 	const uint8_t *codes;		/* [nblocks][gv_code_bytes(m)][GV_BLOCK] */
-} GvListPiece;
+} GvListChunk;
 
 /*
  * A refine record (GvRefine) on its way.  Its address is what copies of such
@@ -256,7 +256,7 @@ typedef struct GvMirrorBackend
 	int64_t		(*bytes) (const GvMirror *mirror);
 	GvStatus	(*put_array) (GvMirror *mirror, GvArray array, int64_t first,
 							  int64_t n, const void *values);
-	GvStatus	(*put_list) (GvMirror *mirror, const GvListPiece *piece);
+	GvStatus	(*put_list) (GvMirror *mirror, const GvListChunk *chunk);
 	GvStatus	(*put_refine) (GvMirror *mirror, const GvRefineItem *items,
 							   int32_t n);
 	GvStatus	(*get_array) (GvMirror *mirror, GvArray array, int64_t first,
@@ -372,7 +372,7 @@ extern GvStatus gv_mirror_put_array(GvMirror *mirror, GvArray array,
  * and the list has other blocks, or lacks the mirror's keys.
  */
 extern GvStatus gv_mirror_put_list(GvMirror *mirror,
-								   const GvListPiece *piece);
+								   const GvListChunk *chunk);
 
 /*
  * gv_mirror_put_refine: items [n], gv_refine_stride apart, ascending by

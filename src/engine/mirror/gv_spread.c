@@ -20,15 +20,15 @@ typedef struct Change
 	int64_t		first;
 	int64_t		n;				/* values, or items */
 	const void *values;
-	const GvListPiece *piece;
+	const GvListChunk *chunk;
 	const GvRefineItem *items;
 } Change;
 
 static GvStatus
 apply(GvMirror *part, const Change *change)
 {
-	if (change->piece != NULL)
-		return gv_spread_engine->put_list(part, change->piece);
+	if (change->chunk != NULL)
+		return gv_spread_engine->put_list(part, change->chunk);
 	if (change->items != NULL)
 		return gv_spread_engine->put_refine(part, change->items,
 											(int32_t) change->n);
@@ -230,13 +230,13 @@ spread_put_array(GvMirror *opaque, GvArray array, int64_t first, int64_t n,
 }
 
 static GvStatus
-spread_put_list(GvMirror *opaque, const GvListPiece *piece)
+spread_put_list(GvMirror *opaque, const GvListChunk *chunk)
 {
 	GvSpreadMirror *mirror = (GvSpreadMirror *) opaque;
-	Change		change = {.piece = piece};
+	Change		change = {.chunk = chunk};
 
 	if (gv_has_shards(mirror))
-		return apply(mirror->parts[gv_list_owner(mirror, piece->list)],
+		return apply(mirror->parts[gv_list_owner(mirror, chunk->list)],
 					 &change);
 	return change_all(mirror, &change);
 }

@@ -183,11 +183,11 @@ note_records(Bench *bench, uint32_t live, const uint16_t *rowids)
 
 /* Put a piece into the mirror; now and then one of its copies is a query. */
 static void
-take_piece(Bench *bench, const GvPiece *piece, int every)
+take_piece(Bench *bench, const GvChunk *piece, int every)
 {
 	size_t		n = (size_t) piece->nblocks;
 	const char *next = (const char *) (piece + 1);
-	GvListPiece open = {.list = piece->list,.first = piece->first,
+	GvListChunk open = {.list = piece->list,.first = piece->first,
 	.nblocks = piece->nblocks};
 	size_t		code_bytes = (size_t) gv_code_bytes(bench->spec.m) * GV_BLOCK;
 	size_t		b;
@@ -225,10 +225,10 @@ copy_lists(Bench *bench)
 
 		while (at < length)
 		{
-			const GvPiece *piece = (const GvPiece *) (pieces + at);
+			const GvChunk *piece = (const GvChunk *) (pieces + at);
 
 			take_piece(bench, piece, every);
-			at += (size_t) gv_piece_bytes(piece, gv_code_bytes(bench->spec.m), 0);
+			at += (size_t) gv_chunk_bytes(piece, gv_code_bytes(bench->spec.m), 0);
 			list = piece->list + 1;
 		}
 		free(pieces);
@@ -255,7 +255,7 @@ read_records(const Bench *bench, const BenchRecord *records, int32_t n)
 	int32_t		i;
 
 	request->key = bench->status.key;
-	request->npieces = n;
+	request->nchunks = n;
 	for (i = 0; i < n; i++)
 	{
 		addresses[3 * i] = (uint16_t) (records[i].address >> 32);

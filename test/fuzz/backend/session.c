@@ -20,10 +20,10 @@
 #define MOST_MEMORY		((Size) 64 << 20)
 
 /* A piece of memory, and the context that it is in. */
-typedef struct Piece
+typedef struct Chunk
 {
-	struct Piece *next;
-	struct Piece *previous;
+	struct Chunk *next;
+	struct Chunk *previous;
 	double		aligned[];
 } Piece;
 

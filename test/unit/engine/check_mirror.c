@@ -129,7 +129,7 @@ change_list(GvMirror *mirror, TestIndex *index)
 	TestList   *list = &index->lists[number];
 	int32_t		first = 0;
 	uint32_t	nitems = (uint32_t) (unit_random() % 200);
-	GvListPiece piece;
+	GvListChunk chunk;
 	int32_t		i;
 
 	switch (unit_random() % 4)
@@ -137,25 +137,25 @@ change_list(GvMirror *mirror, TestIndex *index)
 		case 0:					/* other copies die */
 			for (i = 0; i < list->nblocks; i++)
 				list->live[i] &= (uint32_t) unit_random();
-			piece = index_piece(index, number, 0, list->nblocks, true);
+			chunk = index_chunk(index, number, 0, list->nblocks, true);
 			break;
 		case 1:					/* it is rewritten */
 			resize_list(index, list, nitems, 0);
-			piece = index_piece(index, number, 0, list->nblocks, false);
+			chunk = index_chunk(index, number, 0, list->nblocks, false);
 			break;
 		case 2:					/* the end is cut off */
 			first = list->nblocks / 2;
 			resize_list(index, list, (uint32_t) first * GV_BLOCK, first);
-			piece = index_piece(index, number, first, 0, false);
+			chunk = index_chunk(index, number, first, 0, false);
 			break;
 		default:				/* copies are appended */
 			first = (int32_t) (list->nitems / GV_BLOCK);
 			resize_list(index, list, list->nitems + nitems, first);
-			piece = index_piece(index, number, first, list->nblocks - first,
+			chunk = index_chunk(index, number, first, list->nblocks - first,
 								false);
 			break;
 	}
-	CHECK(gv_mirror_put_list(mirror, &piece) == GV_OK, "change");
+	CHECK(gv_mirror_put_list(mirror, &chunk) == GV_OK, "change");
 }
 
 /* Searches of what has just changed, so many that an engine may part them. */
@@ -202,9 +202,9 @@ test_changes(GvSearcher *searcher, int nkeys)
 	bytes = gv_mirror_bytes(mirror);
 	for (i = 0; i < index.spec.nlists; i++)
 	{
-		GvListPiece piece = index_piece(&index, i, 0, 0, false);
+		GvListChunk chunk = index_chunk(&index, i, 0, 0, false);
 
-		CHECK(gv_mirror_put_list(mirror, &piece) == GV_OK, "empty");
+		CHECK(gv_mirror_put_list(mirror, &chunk) == GV_OK, "empty");
 		resize_list(&index, &index.lists[i], 0, 0);
 	}
 	CHECK(UNIT_FLAT || gv_mirror_bytes(mirror) < bytes, "emptied lists keep their memory");
@@ -216,30 +216,30 @@ test_changes(GvSearcher *searcher, int nkeys)
 #define INVALID(call) CHECK((call) == GV_INVALID, "accepted")
 
 static void
-test_invalid_pieces(GvMirror *mirror, const TestIndex *index)
+test_invalid_chunks(GvMirror *mirror, const TestIndex *index)
 {
-	GvListPiece good = index_piece(index, 0, 0, index->lists[0].nblocks,
+	GvListChunk good = index_chunk(index, 0, 0, index->lists[0].nblocks,
 								   false);
-	GvListPiece piece;
+	GvListChunk chunk;
 	GvBlock		view;
 
-#define BAD_PIECE(change) \
+#define BAD_CHUNK(change) \
 	(piece = good, piece.change, gv_mirror_put_list(mirror, &piece))
-	INVALID(BAD_PIECE(list = -1));
-	INVALID(BAD_PIECE(list = index->spec.nlists));
-	INVALID(BAD_PIECE(first = -1));
-	INVALID(BAD_PIECE(first = INT32_MAX));
-	INVALID(BAD_PIECE(first = good.nblocks + 1));
-	INVALID(BAD_PIECE(nblocks = -1));
-	INVALID(BAD_PIECE(live = NULL));
-	INVALID(BAD_PIECE(t = NULL));
-	INVALID(BAD_PIECE(rowids = NULL));
-	INVALID(BAD_PIECE(codes = NULL));
+	INVALID(BAD_CHUNK(list = -1));
+	INVALID(BAD_CHUNK(list = index->spec.nlists));
+	INVALID(BAD_CHUNK(first = -1));
+	INVALID(BAD_CHUNK(first = INT32_MAX));
+	INVALID(BAD_CHUNK(first = good.nblocks + 1));
+	INVALID(BAD_CHUNK(nblocks = -1));
+	INVALID(BAD_CHUNK(live = NULL));
+	INVALID(BAD_CHUNK(t = NULL));
+	INVALID(BAD_CHUNK(rowids = NULL));
+	INVALID(BAD_CHUNK(codes = NULL));
 	good.codes = NULL;
 	good.t = NULL;
 	good.rowids = NULL;
-	INVALID(BAD_PIECE(nblocks = good.nblocks - 1));
-	INVALID(BAD_PIECE(first = 1));
+	INVALID(BAD_CHUNK(nblocks = good.nblocks - 1));
+	INVALID(BAD_CHUNK(first = 1));
 	INVALID(gv_mirror_put_list(mirror, NULL));
 	INVALID(gv_mirror_put_list(NULL, &good));
 	CHECK(gv_mirror_put_list(mirror, &good) == GV_OK, "live only");
@@ -356,17 +356,17 @@ test_invalid_keys(GvSearcher *searcher)
 	GvMirror   *keyed;
 	GvMirror   *bare;
 	GvMirror   *mirror;
-	GvListPiece good;
-	GvListPiece piece;
+	GvListChunk good;
+	GvListChunk chunk;
 	GvSearch	search = new_search(&without, 1, 1, 1);
 	GvMirrorSpec spec;
 
 	give_keys(&with, 3);
 	keyed = make_mirror(&with);
 	bare = make_mirror(&without);
-	good = index_piece(&with, 0, 0, with.lists[0].nblocks, false);
+	good = index_chunk(&with, 0, 0, with.lists[0].nblocks, false);
 	mirror = keyed;
-	INVALID(BAD_PIECE(keys = NULL));
+	INVALID(BAD_CHUNK(keys = NULL));
 	mirror = bare;
 	INVALID(gv_mirror_put_list(mirror, &good));
 	mirror = keyed;
@@ -407,7 +407,7 @@ test_invalid(GvSearcher *searcher)
 
 	resize_list(&index, &index.lists[0], 70, 0);
 	mirror = make_mirror(&index);
-	test_invalid_pieces(mirror, &index);
+	test_invalid_chunks(mirror, &index);
 	test_invalid_arrays(searcher, mirror, &index);
 	test_invalid_search(searcher, mirror, &index);
 	check_searches(searcher, mirror, &index, "after refusals");

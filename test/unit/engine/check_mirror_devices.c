@@ -100,12 +100,12 @@ test_mirror_devices(void)
 	/* a list that grows while other devices have been used last */
 	for (i = 0; i < n; i++)
 	{
-		GvListPiece piece;
+		GvListChunk chunk;
 
 		resize_list(&indexes[i], &indexes[i].lists[1], 300, 0);
-		piece = index_piece(&indexes[i], 1, 0, indexes[i].lists[1].nblocks,
+		chunk = index_chunk(&indexes[i], 1, 0, indexes[i].lists[1].nblocks,
 							false);
-		CHECK(gv_mirror_put_list(mirrors[i], &piece) == GV_OK, "put");
+		CHECK(gv_mirror_put_list(mirrors[i], &chunk) == GV_OK, "put");
 	}
 	check_side_by_side(searchers, mirrors, indexes, n);
 	for (i = 0; i < n; i++)

@@ -72,16 +72,16 @@ thin_out(GvMirror *mirror, TestIndex *index)
 	for (list = 0; list < index->spec.nlists; list++)
 	{
 		TestList   *held = &index->lists[list];
-		GvListPiece piece;
+		GvListChunk chunk;
 
 		if (unit_random() % 8 == 0)
 			resize_list(index, held, 0, 0);
 		for (b = 0; b < held->nblocks; b++)
 			held->live[b] &= unit_random() % 4 == 0 ? 0 :
 				(uint32_t) unit_random();
-		piece = index_piece(index, list, 0, held->nblocks,
+		chunk = index_chunk(index, list, 0, held->nblocks,
 							held->nblocks > 0);
-		CHECK(gv_mirror_put_list(mirror, &piece) == GV_OK, "thinned out");
+		CHECK(gv_mirror_put_list(mirror, &chunk) == GV_OK, "thinned out");
 	}
 }
 

@@ -117,11 +117,11 @@ make_mirror_at_once(const TestIndex *index)
 	}
 	for (list = 0; list < index->spec.nlists; list++)
 	{
-		GvListPiece piece = index_piece(index, list, 0,
+		GvListChunk chunk = index_chunk(index, list, 0,
 										index->lists[list].nblocks, false);
 
-		if (piece.nblocks > 0)
-			CHECK(gv_mirror_put_list(mirror, &piece) == GV_OK, "list");
+		if (chunk.nblocks > 0)
+			CHECK(gv_mirror_put_list(mirror, &chunk) == GV_OK, "list");
 	}
 	return mirror;
 }

@@ -83,10 +83,10 @@ noting_drop(GvMirror *mirror)
 }
 
 static GvStatus
-limited_put_list(GvMirror *mirror, const GvListPiece *piece)
+limited_put_list(GvMirror *mirror, const GvListChunk *chunk)
 {
-	return is_full(mirror) && piece->codes != NULL ? GV_NO_MEMORY :
-		UNIT_MIRRORS.put_list(mirror, piece);
+	return is_full(mirror) && chunk->codes != NULL ? GV_NO_MEMORY :
+		UNIT_MIRRORS.put_list(mirror, chunk);
 }
 
 static GvStatus
@@ -339,11 +339,11 @@ test_empty_shards(int32_t n)
 	{
 		for (list = 0; list < index.spec.nlists; list++)
 		{
-			GvListPiece piece = index_piece(&index, list, 0, 0, false);
+			GvListChunk chunk = index_chunk(&index, list, 0, 0, false);
 
 			if (list % n != last)
 				continue;
-			CHECK(gv_mirror_put_list(mirror, &piece) == GV_OK, "empty");
+			CHECK(gv_mirror_put_list(mirror, &chunk) == GV_OK, "empty");
 			resize_list(&index, &index.lists[list], 0, 0);
 		}
 		check_bounded(searcher, mirror, &index, &records, 9);

@@ -16,7 +16,7 @@ typedef struct TestList
 	uint32_t	nitems;
 	uint32_t	del_seq;
 	int32_t		nblocks;
-	uint32_t   *live;			/* as in GvListPiece */
+	uint32_t   *live;			/* as in GvListChunk */
 	float	   *t;
 	uint16_t   *rowids;
 	char	   *keys;			/* or NULL */
@@ -234,23 +234,23 @@ index_array(const TestIndex *index, GvArray array, int64_t *n)
 }
 
 /* Blocks first .. first + nblocks - 1 of a list. */
-static inline GvListPiece
-index_piece(const TestIndex *index, int32_t list, int32_t first,
+static inline GvListChunk
+index_chunk(const TestIndex *index, int32_t list, int32_t first,
 			int32_t nblocks, bool live_only)
 {
 	const TestList *held = &index->lists[list];
 	size_t		code_bytes = (size_t) gv_code_bytes(index->spec.m) * GV_BLOCK;
-	GvListPiece piece = {.list = list,.first = first,.nblocks = nblocks};
+	GvListChunk chunk = {.list = list,.first = first,.nblocks = nblocks};
 
-	piece.live = held->live + first;
+	chunk.live = held->live + first;
 	if (live_only)
-		return piece;
-	piece.t = held->t + (size_t) first * GV_BLOCK;
-	piece.rowids = held->rowids + (size_t) first * GV_BLOCK * 3;
+		return chunk;
+	chunk.t = held->t + (size_t) first * GV_BLOCK;
+	chunk.rowids = held->rowids + (size_t) first * GV_BLOCK * 3;
 	if (held->keys != NULL)
-		piece.keys = held->keys + first * gv_keys_bytes(&index->spec.keys);
-	piece.codes = held->codes + first * code_bytes;
-	return piece;
+		chunk.keys = held->keys + first * gv_keys_bytes(&index->spec.keys);
+	chunk.codes = held->codes + first * code_bytes;
+	return chunk;
 }
 
 static inline int

@@ -57,11 +57,11 @@ fill_mirror(GvMirror *mirror, const TestIndex *index)
 		do
 		{
 			int32_t		left = index->lists[list].nblocks - first;
-			GvListPiece piece = index_piece(index, list, first,
+			GvListChunk chunk = index_chunk(index, list, first,
 											left < 3 ? left : 3, false);
 
-			status = gv_mirror_put_list(mirror, &piece);
-			first += piece.nblocks;
+			status = gv_mirror_put_list(mirror, &chunk);
+			first += chunk.nblocks;
 		} while (first < index->lists[list].nblocks && status == GV_OK);
 	}
 	return status;

@@ -121,11 +121,11 @@ fill_lists(GvMirror *mirror, const CardIndex *index)
 	for (int32_t list = 0; list < index->lists && status == GV_OK; list++)
 	{
 		int64_t		n = mean / 2 + draw(mean);
-		GvListPiece piece = {.list = list,.live = live,.t = t,.rowids = ids,
+		GvListChunk chunk = {.list = list,.live = live,.t = t,.rowids = ids,
 		.codes = codes};
 
-		piece.nblocks = (int32_t) ((n + GV_BLOCK - 1) / GV_BLOCK);
-		status = gv_mirror_put_list(mirror, &piece);
+		chunk.nblocks = (int32_t) ((n + GV_BLOCK - 1) / GV_BLOCK);
+		status = gv_mirror_put_list(mirror, &chunk);
 	}
 	free(live);
 	free(t);

@@ -326,11 +326,11 @@ test_refused_changes(void)
 {
 	TestIndex	index = make_index(GV_L2, 8, 4, 3, 1, 100, false);
 	GvMirror   *mirror = make_mirror(&index);
-	GvListPiece piece = index_piece(&index, 0, 0, index.lists[0].nblocks,
+	GvListChunk chunk = index_chunk(&index, 0, 0, index.lists[0].nblocks,
 									false);
 
 	gv_emulated_refusal = 1;
-	CHECK(gv_mirror_put_list(mirror, &piece) == GV_FAILED,
+	CHECK(gv_mirror_put_list(mirror, &chunk) == GV_FAILED,
 		  "a list goes half its way");
 	gv_emulated_refusal = 0;
 	gv_mirror_drop(mirror);

@@ -126,7 +126,7 @@ test_growth(const TestServer *server)
 	for (list = 0; list < 40 && got == 0; list++)
 	{
 		resize_list(&index, &index.lists[list], 4000, 0);
-		got = load_piece(loader, &key, &index, list, 0,
+		got = load_chunk(loader, &key, &index, list, 0,
 						 index.lists[list].nblocks, 0);
 	}
 	CHECK(got == GV_REFUSED_NO_MEMORY, "%d", got);
@@ -136,7 +136,7 @@ test_growth(const TestServer *server)
 	CHECK(search_check(loader, &key, &index) == 0, "after a refusal");
 	/* a list of the same length needs no more memory */
 	resize_list(&index, &index.lists[0], 4000, 0);
-	got = load_piece(loader, &key, &index, 0, 0, index.lists[0].nblocks, 0);
+	got = load_chunk(loader, &key, &index, 0, 0, index.lists[0].nblocks, 0);
 	CHECK(got == 0, "as long as before: %d", got);
 	CHECK(search_check(loader, &key, &index) == 0, "after a change");
 	CHECK(load_drop(loader, &key) == 0, "drop");

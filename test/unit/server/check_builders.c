@@ -308,7 +308,7 @@ check_wrong(const TestServer *server, const float *rows)
 	GvSampledRequest much_sample = {0, 41, 0};
 	GvTrialRequest trial = {ROWS};
 	GvTrialRequest no_trial = {-1};
-	GvListsRequest no_pieces = {.npieces = 1};
+	GvListsRequest no_chunks = {.nchunks = 1};
 	GvTryRequest try = {1, 1, 1, 1};
 	float		nans[DIMS];
 	int			fd;
@@ -350,7 +350,7 @@ check_wrong(const TestServer *server, const float *rows)
 	CUT(true, GV_MSG_SAMPLED, much_sample, NULL, 0);
 	CUT(false, GV_MSG_TRIAL, trial, NULL, 0);
 	CUT(true, GV_MSG_TRIAL, no_trial, NULL, 0);
-	CUT(true, GV_MSG_PIECES, no_pieces, NULL, 0);
+	CUT(true, GV_MSG_CHUNKS, no_chunks, NULL, 0);
 	CUT(true, GV_MSG_TRY, try, rows, 4 * DIMS);
 	TRY_CUT(n = 0);
 	TRY_CUT(n = 2);

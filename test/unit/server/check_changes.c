@@ -37,15 +37,15 @@ check_range(int fd, const GvMirrorKey *key, const TestIndex *index,
 	for (i = 0; payload != NULL && i < count; i++)
 	{
 		size_t		bytes;
-		char	   *piece = piece_bytes(index, first + i, 0,
+		char	   *chunk = chunk_bytes(index, first + i, 0,
 										index->lists[first + i].nblocks, 0,
 										&bytes);
 
 		CHECK(used + bytes <= length &&
-			  memcmp((char *) payload + used, piece, bytes) == 0,
+			  memcmp((char *) payload + used, chunk, bytes) == 0,
 			  "list %d", first + i);
 		used += bytes;
-		free(piece);
+		free(chunk);
 	}
 	CHECK(used == length, "%zu of %u", used, length);
 	free(payload);
@@ -68,7 +68,7 @@ change(int fd, const GvMirrorKey *key, TestIndex *index)
 			for (i = 0; i < list->nblocks; i++)
 				list->live[i] &= (uint32_t) unit_random();
 			list->del_seq++;
-			flags = GV_PIECE_LIVE;
+			flags = GV_CHUNK_LIVE;
 			break;
 		case 1:
 			resize_list(index, list, (uint32_t) (unit_random() % 150), 0);
@@ -81,7 +81,7 @@ change(int fd, const GvMirrorKey *key, TestIndex *index)
 						first);
 			break;
 	}
-	got = load_piece(fd, key, index, number, first, list->nblocks - first,
+	got = load_chunk(fd, key, index, number, first, list->nblocks - first,
 					 flags);
 	CHECK(got == 0, "list %d, first %d, flags %u: %d", number, first, flags,
 		  got);
@@ -140,13 +140,13 @@ test_changes(const TestServer *server)
 
 /* Read a list in pieces; the server's. */
 static void
-check_pieces(int fd, const GvMirrorKey *key, const TestIndex *index,
+check_chunks(int fd, const GvMirrorKey *key, const TestIndex *index,
 			 int32_t list)
 {
 	const TestList *held = &index->lists[list];
 	GvRangeRequest request = {*key, list, 1, 0, 0};
-	int			npieces = 0;
-	GvPiece    *piece;
+	int			nchunks = 0;
+	GvChunk    *chunk;
 
 	do
 	{
@@ -156,25 +156,25 @@ check_pieces(int fd, const GvMirrorKey *key, const TestIndex *index,
 		char	   *expected;
 
 		CHECK(client_ask(fd, GV_MSG_BLOCKS, &request, sizeof(request), NULL,
-						 0, &payload, &length) == 0, "piece %d", npieces);
+						 0, &payload, &length) == 0, "piece %d", nchunks);
 		if (payload == NULL)
 			return;
-		piece = payload;
-		expected = piece_bytes(index, list, request.block, piece->nblocks, 0,
+		chunk = payload;
+		expected = chunk_bytes(index, list, request.block, chunk->nblocks, 0,
 							   &bytes);
 		CHECK(length <= GV_MAX_MESSAGE && length == bytes &&
 			  memcmp(payload, expected, bytes) == 0,
-			  "piece %d from block %d on", npieces, request.block);
-		request.block += piece->nblocks;
-		npieces += piece->nblocks > 0;
-		if (piece->nblocks == 0)
-			piece = NULL;
+			  "piece %d from block %d on", nchunks, request.block);
+		request.block += chunk->nblocks;
+		nchunks += chunk->nblocks > 0;
+		if (chunk->nblocks == 0)
+			chunk = NULL;
 		free(expected);
 		free(payload);
-	} while (piece != NULL && npieces < 10);
-	CHECK(request.block == held->nblocks && npieces == 2,
+	} while (chunk != NULL && nchunks < 10);
+	CHECK(request.block == held->nblocks && nchunks == 2,
 		  "%d blocks of %d in %d pieces", request.block, held->nblocks,
-		  npieces);
+		  nchunks);
 }
 
 /* Lists of more than a message: as many come back as fit, or a part of one. */
@@ -195,19 +195,19 @@ test_large(const TestServer *server)
 	for (i = 0; i < 2; i++)
 		resize_list(&index, &index.lists[i], i == 0 ? 100 : 45000, 0);
 	CHECK(load_begin(loader, &key, &index) == 0, "begin");
-	CHECK(load_piece(loader, &key, &index, 0, 0, index.lists[0].nblocks,
+	CHECK(load_chunk(loader, &key, &index, 0, 0, index.lists[0].nblocks,
 					 0) == 0, "short list");
 	for (i = 0; i < index.lists[1].nblocks; i += 500)
 	{
 		int32_t		left = index.lists[1].nblocks - i;
 
-		CHECK(load_piece(loader, &key, &index, 1, i, left < 500 ? left : 500,
+		CHECK(load_chunk(loader, &key, &index, 1, i, left < 500 ? left : 500,
 						 0) == 0, "long list");
 	}
 	CHECK(client_ask(loader, GV_MSG_BLOCKS, &request, sizeof(request), NULL,
 					 0, &payload, &length) == 0, "both");
 	CHECK(payload != NULL && length == (uint32_t)
-		  gv_piece_bytes(payload, gv_code_bytes(800), keys_bytes), "the first only");
+		  gv_chunk_bytes(payload, gv_code_bytes(800), keys_bytes), "the first only");
 	free(payload);
 	payload = NULL;
 	request.first = 1;
@@ -216,15 +216,15 @@ test_large(const TestServer *server)
 					 0, &payload, &length) == 0, "the long one");
 	if (payload != NULL)
 	{
-		GvPiece    *piece = payload;
+		GvChunk    *chunk = payload;
 
 		CHECK(length <= GV_MAX_MESSAGE && length > GV_MAX_MESSAGE - 20000 &&
-			  (int64_t) length == gv_piece_bytes(piece, 400, keys_bytes) &&
-			  piece->state.nitems == (uint32_t) piece->nblocks * GV_BLOCK &&
-			  piece->nblocks < index.lists[1].nblocks, "a part");
+			  (int64_t) length == gv_chunk_bytes(chunk, 400, keys_bytes) &&
+			  chunk->state.nitems == (uint32_t) chunk->nblocks * GV_BLOCK &&
+			  chunk->nblocks < index.lists[1].nblocks, "a part");
 		free(payload);
 	}
-	check_pieces(loader, &key, &index, 1);
+	check_chunks(loader, &key, &index, 1);
 	close(loader);
 	free_index(&index);
 }
@@ -333,7 +333,7 @@ test_meanwhile(const TestServer *server)
 	for (n = 0; ended < 3; n++)
 	{
 		ended = count_ended(clients, ended);
-		if (load_piece(loader, &key, &versions[n / 10 % 2 == 0], n % 10, 0,
+		if (load_chunk(loader, &key, &versions[n / 10 % 2 == 0], n % 10, 0,
 					   versions[n / 10 % 2 == 0].lists[n % 10].nblocks,
 					   0) != 0)
 			CHECK(false, "change %d", n);

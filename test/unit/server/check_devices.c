@@ -76,7 +76,7 @@ check_together(const TestServer *server, int loader, const GvMirrorKey *keys,
 			searches[i] = make_search(&keys[(i + round) % 3], index);
 			CHECK(search_send(fds[i], &searches[i]), "send");
 		}
-		CHECK(load_piece(loader, &keys[round % 2], index, round, 0,
+		CHECK(load_chunk(loader, &keys[round % 2], index, round, 0,
 						 index->lists[round].nblocks, 0) == 0, "a piece");
 		for (i = 0; i < NCLIENTS; i++)
 		{

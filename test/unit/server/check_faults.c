@@ -64,8 +64,8 @@ work(const TestServer *server, GvMirrorKey key, TestIndex *index)
 	if (refusal == 0)
 		refusal = search_check(loader, &key, index);
 	if (refusal == 0)
-		refusal = load_piece(loader, &key, index, 0, 0,
-							 index->lists[0].nblocks, GV_PIECE_LIVE);
+		refusal = load_chunk(loader, &key, index, 0, 0,
+							 index->lists[0].nblocks, GV_CHUNK_LIVE);
 	if (refusal == 0)
 		refusal = client_ask(loader, GV_MSG_BLOCKS, &range, sizeof(range),
 							 NULL, 0, NULL, NULL);

@@ -153,7 +153,7 @@ test_fuzz(void)
 		got = search_check(session, &healthy, &index);
 		CHECK(got == 0, "a healthy client after %d conversations: %d", i,
 			  got);
-		got = load_piece(loader, &healthy, &index, 0, 0,
+		got = load_chunk(loader, &healthy, &index, 0, 0,
 						 index.lists[0].nblocks, 0);
 		CHECK(got == 0, "a healthy loader after %d conversations: %d", i,
 			  got);

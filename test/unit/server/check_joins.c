@@ -163,7 +163,7 @@ check_wrong(const TestServer *server, const float *rows)
 	GvTrainedRequest array = {GV_PARENT_OFFSETS, 0, 0, 1};
 	GvSampledRequest beyond = {ROWS, 1, 0};
 	GvTrialRequest trial = {ROWS};
-	GvListsRequest pieces = {.npieces = 1};
+	GvListsRequest chunks = {.nchunks = 1};
 	GvTryRequest try = {1, 1, 1, 1};
 	int			owner = client_open(server, GV_ROLE_BUILDER);
 	int			fd = client_open(server, GV_ROLE_BUILDER);
@@ -192,7 +192,7 @@ check_wrong(const TestServer *server, const float *rows)
 	CUT(GV_MSG_TRY, try, rows, 4 * DIMS);
 	CUT(GV_MSG_ENCODE, many, rows, 4 * DIMS * 41);
 	CUT(GV_MSG_SAMPLED, beyond, NULL, 0);
-	CUT(GV_MSG_PIECES, pieces, NULL, 0);
+	CUT(GV_MSG_CHUNKS, chunks, NULL, 0);
 	fd = helper(server, id);
 	client_cut(fd, client_ask(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0, NULL,
 							  NULL), "trained by another");

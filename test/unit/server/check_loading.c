@@ -27,12 +27,12 @@ mirrors_become(int fd, int n)
 
 /* Send LISTS with these pieces, whatever they are. */
 static int
-send_lists(int fd, const GvMirrorKey *key, int32_t npieces, int32_t unused,
-		   const void *pieces, size_t bytes)
+send_lists(int fd, const GvMirrorKey *key, int32_t nchunks, int32_t unused,
+		   const void *chunks, size_t bytes)
 {
-	GvListsRequest request = {*key, npieces, unused};
+	GvListsRequest request = {*key, nchunks, unused};
 
-	return client_ask(fd, GV_MSG_LISTS, &request, sizeof(request), pieces,
+	return client_ask(fd, GV_MSG_LISTS, &request, sizeof(request), chunks,
 					  bytes, NULL, NULL);
 }
 
@@ -52,34 +52,34 @@ open_begun(const TestServer *server, const GvMirrorKey *key,
 }
 
 /* What is wrong with a piece, and where. */
-typedef struct WrongPiece
+typedef struct WrongChunk
 {
 	const char *what;
 	size_t		offset;			/* of a 4-byte number in the message */
 	uint32_t	value;
-} WrongPiece;
+} WrongChunk;
 
 /* Pieces that nothing could make right. */
 static void
 test_malformed(const TestServer *server, const TestIndex *index)
 {
-	static const WrongPiece wrongs[] = {
-		{"list -1", offsetof(GvPiece, list), (uint32_t) -1},
-		{"list too large", offsetof(GvPiece, list), 1000},
-		{"first -1", offsetof(GvPiece, first), (uint32_t) -1},
-		{"a gap", offsetof(GvPiece, first), 1},
-		{"first too large", offsetof(GvPiece, first), INT32_MAX},
-		{"nblocks -1", offsetof(GvPiece, nblocks), (uint32_t) -1},
-		{"nblocks less", offsetof(GvPiece, nblocks), 2},
-		{"nblocks more", offsetof(GvPiece, nblocks), 4},
-		{"nblocks too large", offsetof(GvPiece, nblocks), INT32_MAX},
-		{"flags", offsetof(GvPiece, flags), 2},
-		{"live only", offsetof(GvPiece, flags), GV_PIECE_LIVE},
-		{"nitems 0", offsetof(GvPiece, state.nitems), 0},
-		{"nitems less", offsetof(GvPiece, state.nitems), 64},
-		{"nitems more", offsetof(GvPiece, state.nitems), 97},
-		{"nitems too large", offsetof(GvPiece, state.nitems), UINT32_MAX},
-		{"live beyond nitems", sizeof(GvPiece) + 8, 1 << 20}
+	static const WrongChunk wrongs[] = {
+		{"list -1", offsetof(GvChunk, list), (uint32_t) -1},
+		{"list too large", offsetof(GvChunk, list), 1000},
+		{"first -1", offsetof(GvChunk, first), (uint32_t) -1},
+		{"a gap", offsetof(GvChunk, first), 1},
+		{"first too large", offsetof(GvChunk, first), INT32_MAX},
+		{"nblocks -1", offsetof(GvChunk, nblocks), (uint32_t) -1},
+		{"nblocks less", offsetof(GvChunk, nblocks), 2},
+		{"nblocks more", offsetof(GvChunk, nblocks), 4},
+		{"nblocks too large", offsetof(GvChunk, nblocks), INT32_MAX},
+		{"flags", offsetof(GvChunk, flags), 2},
+		{"live only", offsetof(GvChunk, flags), GV_CHUNK_LIVE},
+		{"nitems 0", offsetof(GvChunk, state.nitems), 0},
+		{"nitems less", offsetof(GvChunk, state.nitems), 64},
+		{"nitems more", offsetof(GvChunk, state.nitems), 97},
+		{"nitems too large", offsetof(GvChunk, state.nitems), UINT32_MAX},
+		{"live beyond nitems", sizeof(GvChunk) + 8, 1 << 20}
 	};
 	GvMirrorKey key = test_key(10);
 	size_t		i;
@@ -88,12 +88,12 @@ test_malformed(const TestServer *server, const TestIndex *index)
 	{
 		int			fd = open_begun(server, &key, index);
 		size_t		bytes;
-		char	   *piece = piece_bytes(index, 0, 0, 3, 0, &bytes);
+		char	   *chunk = chunk_bytes(index, 0, 0, 3, 0, &bytes);
 
-		memcpy(piece + wrongs[i].offset, &wrongs[i].value, 4);
-		client_cut(fd, send_lists(fd, &key, 1, 0, piece, bytes),
+		memcpy(chunk + wrongs[i].offset, &wrongs[i].value, 4);
+		client_cut(fd, send_lists(fd, &key, 1, 0, chunk, bytes),
 				  wrongs[i].what);
-		free(piece);
+		free(chunk);
 	}
 }
 
@@ -102,25 +102,25 @@ test_lengths(const TestServer *server, const TestIndex *index)
 {
 	GvMirrorKey key = test_key(10);
 	size_t		bytes;
-	char	   *piece = piece_bytes(index, 0, 0, 3, 0, &bytes);
+	char	   *chunk = chunk_bytes(index, 0, 0, 3, 0, &bytes);
 	int			fd = open_begun(server, &key, index);
 
-	client_cut(fd, send_lists(fd, &key, 1, 0, piece, bytes - 4), "short");
+	client_cut(fd, send_lists(fd, &key, 1, 0, chunk, bytes - 4), "short");
 	fd = open_begun(server, &key, index);
-	client_cut(fd, send_lists(fd, &key, 1, 0, piece, 5), "very short");
+	client_cut(fd, send_lists(fd, &key, 1, 0, chunk, 5), "very short");
 	fd = open_begun(server, &key, index);
-	client_cut(fd, send_lists(fd, &key, 2, 0, piece, bytes), "two");
+	client_cut(fd, send_lists(fd, &key, 2, 0, chunk, bytes), "two");
 	fd = open_begun(server, &key, index);
-	client_cut(fd, send_lists(fd, &key, 0, 0, piece, bytes), "none");
+	client_cut(fd, send_lists(fd, &key, 0, 0, chunk, bytes), "none");
 	fd = open_begun(server, &key, index);
-	client_cut(fd, send_lists(fd, &key, -1, 0, piece, bytes), "-1");
+	client_cut(fd, send_lists(fd, &key, -1, 0, chunk, bytes), "-1");
 	fd = open_begun(server, &key, index);
-	client_cut(fd, send_lists(fd, &key, 1, 1, piece, bytes), "unused");
+	client_cut(fd, send_lists(fd, &key, 1, 1, chunk, bytes), "unused");
 	fd = open_begun(server, &key, index);
 	CHECK(send_lists(fd, &key, 0, 0, NULL, 0) == 0, "no pieces");
-	CHECK(send_lists(fd, &key, 1, 0, piece, bytes) == 0, "a right piece");
+	CHECK(send_lists(fd, &key, 1, 0, chunk, bytes) == 0, "a right piece");
 	close(fd);
-	free(piece);
+	free(chunk);
 }
 
 /* Pieces that do not follow what the list holds. */
@@ -132,18 +132,18 @@ test_order(const TestServer *server, TestIndex *index)
 	int			fd = open_begun(server, &key, index);
 	int			i;
 
-	client_cut(fd, load_piece(fd, &key, index, 0, 1, 2, 0), "the end first");
+	client_cut(fd, load_chunk(fd, &key, index, 0, 1, 2, 0), "the end first");
 	for (i = 0; i < 5; i++)
 	{
 		int			refusal;
 
 		fd = open_begun(server, &key, index);
-		refusal = load_piece(fd, &key, index, 0, 0, 2, 0);
+		refusal = load_chunk(fd, &key, index, 0, 0, 2, 0);
 		CHECK(refusal == 0, "the beginning: %d", refusal);
 		list->gen += i == 1 || i == 4;
 		list->del_seq += i == 2;
-		refusal = i < 3 ? load_piece(fd, &key, index, 0, 2, 1, 0) :
-			load_piece(fd, &key, index, 0, 0, i == 3 ? 3 : 2, GV_PIECE_LIVE);
+		refusal = i < 3 ? load_chunk(fd, &key, index, 0, 2, 1, 0) :
+			load_chunk(fd, &key, index, 0, 0, i == 3 ? 3 : 2, GV_CHUNK_LIVE);
 		list->gen -= i == 1 || i == 4;
 		list->del_seq -= i == 2;
 		if (i == 0)

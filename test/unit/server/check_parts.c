@@ -137,7 +137,7 @@ check_together(const TestServer *server, int loader, const GvMirrorKey *key,
 			CHECK(search_send(fds[i], &searches[i]), "send");
 		}
 		/* meanwhile a list is replaced by what it is */
-		CHECK(load_piece(loader, key, index, list, 0, nblocks, 0) == 0,
+		CHECK(load_chunk(loader, key, index, list, 0, nblocks, 0) == 0,
 			  "a piece");
 		for (i = 0; i < NCLIENTS; i++)
 		{
@@ -156,7 +156,7 @@ check_together(const TestServer *server, int loader, const GvMirrorKey *key,
 			make_addresses(index, records);
 		index->lists[list].gen++;
 		CHECK(records != NULL ? load_lists(loader, key, index) == 0 :
-			  load_piece(loader, key, index, list, 0,
+			  load_chunk(loader, key, index, list, 0,
 						 index->lists[list].nblocks, 0) == 0, "rewritten");
 	}
 	for (i = 0; i < NCLIENTS; i++)
@@ -226,7 +226,7 @@ test_growth(void)
 		/* what is refused is not there */
 		*list = (TestList) {.gen = before.gen + 1,.del_seq = before.del_seq};
 		resize_list(&index, list, before.nitems + 2000, 0);
-		got = load_piece(loader, &key, &index, i, 0, list->nblocks, 0);
+		got = load_chunk(loader, &key, &index, i, 0, list->nblocks, 0);
 		if (got != 0)
 		{
 			free_list(list);
@@ -442,7 +442,7 @@ test_full_replica(void)
 		resize_list(&index, list, list->nitems + 500,
 					(int32_t) (list->nitems / GV_BLOCK));
 		list->gen++;
-		CHECK(load_piece(loader, &key, &index, i, 0, list->nblocks, 0) == 0,
+		CHECK(load_chunk(loader, &key, &index, i, 0, list->nblocks, 0) == 0,
 			  "list %d", i);
 		CHECK(search_check(loader, &key, &index) == 0, "search");
 	}
@@ -481,7 +481,7 @@ test_growing_replica(void)
 		resize_list(&index, list, list->nitems + 500,
 					(int32_t) (list->nitems / GV_BLOCK));
 		list->gen++;
-		CHECK(load_piece(loader, &keys[0], &index, i, 0, list->nblocks, 0) == 0,
+		CHECK(load_chunk(loader, &keys[0], &index, i, 0, list->nblocks, 0) == 0,
 			  "list %d", i);
 	}
 	check_replicas(loader, &keys[0], 1);

@@ -28,13 +28,13 @@ bring_list(int fd, const TestMemory *memory, const GvMirrorKey *key,
 {
 	GvListsRequest request = {*key, 1, 0};
 	size_t		bytes;
-	char	   *piece = piece_bytes(index, list, 0,
+	char	   *chunk = chunk_bytes(index, list, 0,
 									index->lists[list].nblocks, 0, &bytes);
 	GvMessage	header = {sizeof(request) + bytes, GV_MSG_LISTS, 0};
 	int			got = memory_ask(fd, memory, 8 * (1 + list), header, &request,
-								 sizeof(request), piece, bytes);
+								 sizeof(request), chunk, bytes);
 
-	free(piece);
+	free(chunk);
 	return got;
 }
 

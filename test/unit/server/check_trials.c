@@ -15,9 +15,9 @@
  * codes are of no meaning.  Caller frees.
  */
 static char *
-make_pieces(size_t *bytes)
+make_chunks(size_t *bytes)
 {
-	GvListsRequest request = {.npieces = 2};
+	GvListsRequest request = {.nchunks = 2};
 	int32_t		sizes[2] = {ROWS - 40, 40};
 	char	   *message = calloc(1, 1 << 16);
 	char	   *next = message + sizeof(request);
@@ -28,14 +28,14 @@ make_pieces(size_t *bytes)
 	for (p = 0; p < 2; p++)
 	{
 		int32_t		nblocks = (sizes[p] + GV_BLOCK - 1) / GV_BLOCK;
-		GvPiece		piece = {p, 0, nblocks, 0, {0, (uint32_t) sizes[p], 0}};
-		uint32_t   *live = (uint32_t *) (next + sizeof(piece));
+		GvChunk		chunk = {p, 0, nblocks, 0, {0, (uint32_t) sizes[p], 0}};
+		uint32_t   *live = (uint32_t *) (next + sizeof(chunk));
 		float	   *t = (float *) (live + nblocks);
 		uint16_t   *rowids = (uint16_t *) (t + nblocks * GV_BLOCK);
 		uint8_t    *codes = (uint8_t *) (rowids + 3 * nblocks * GV_BLOCK);
 		int32_t		i;
 
-		memcpy(next, &piece, sizeof(piece));
+		memcpy(next, &chunk, sizeof(chunk));
 		for (i = 0; i < sizes[p]; i++, row++)
 		{
 			live[i / GV_BLOCK] |= UINT32_C(1) << i % GV_BLOCK;
@@ -44,7 +44,7 @@ make_pieces(size_t *bytes)
 			codes[i / GV_BLOCK * 2 * GV_BLOCK + i % GV_BLOCK] =
 				(uint8_t) (row * 7);
 		}
-		next += gv_piece_bytes(&piece, 2, 0);
+		next += gv_chunk_bytes(&chunk, 2, 0);
 	}
 	*bytes = (size_t) (next - message);
 	return message;
@@ -52,11 +52,11 @@ make_pieces(size_t *bytes)
 
 /* The mirror that the trial must be. */
 static GvMirror *
-own_mirror(GvBuilder *own, const GvTrained *trained, const char *pieces)
+own_mirror(GvBuilder *own, const GvTrained *trained, const char *chunks)
 {
 	GvMirrorSpec spec = {.metric = GV_L2,.dims = DIMS,.m = 3,
 	.nlists = trained->nlists,.nparents = trained->nparents,.postings = ROWS};
-	const char *next = pieces + sizeof(GvListsRequest);
+	const char *next = chunks + sizeof(GvListsRequest);
 	GvMirror   *mirror;
 	int			array;
 	int			p;
@@ -75,16 +75,16 @@ own_mirror(GvBuilder *own, const GvTrained *trained, const char *pieces)
 	}
 	for (p = 0; p < 2; p++)
 	{
-		const GvPiece *piece = (const GvPiece *) next;
-		size_t		postings = (size_t) piece->nblocks * GV_BLOCK;
-		GvListPiece open = {.list = piece->list,.nblocks = piece->nblocks};
+		const GvChunk *chunk = (const GvChunk *) next;
+		size_t		postings = (size_t) chunk->nblocks * GV_BLOCK;
+		GvListChunk open = {.list = chunk->list,.nblocks = chunk->nblocks};
 
-		open.live = (const uint32_t *) (piece + 1);
-		open.t = (const float *) (open.live + piece->nblocks);
+		open.live = (const uint32_t *) (chunk + 1);
+		open.t = (const float *) (open.live + chunk->nblocks);
 		open.rowids = (const uint16_t *) (open.t + postings);
 		open.codes = (const uint8_t *) (open.rowids + 3 * postings);
 		CHECK(gv_mirror_put_list(mirror, &open) == GV_OK, "own list");
-		next += gv_piece_bytes(piece, 2, 0);
+		next += gv_chunk_bytes(chunk, 2, 0);
 	}
 	return mirror;
 }
@@ -138,18 +138,18 @@ check_trial(int fd, int helper, GvBuilder *own, const GvTrained *trained,
 {
 	GvTrialRequest request = {ROWS};
 	size_t		bytes;
-	char	   *pieces = make_pieces(&bytes);
-	GvMirror   *mirror = own_mirror(own, trained, pieces);
+	char	   *chunks = make_chunks(&bytes);
+	GvMirror   *mirror = own_mirror(own, trained, chunks);
 
 	CHECK(client_ask(fd, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0,
 					 NULL, NULL) == 0, "trial");
-	CHECK(client_ask(helper, GV_MSG_PIECES, pieces, bytes, NULL, 0, NULL,
+	CHECK(client_ask(helper, GV_MSG_CHUNKS, chunks, bytes, NULL, 0, NULL,
 					 NULL) == 0, "pieces");
 	check_tries(fd, mirror, queries, 1, 10);
 	check_tries(fd, mirror, queries, 8, 1);
 	check_tries(fd, mirror, queries, GV_MAX_PROBES, ROWS + 500);
 	gv_mirror_drop(mirror);
-	free(pieces);
+	free(chunks);
 }
 
 /* More copies than room was made for. */
@@ -159,14 +159,14 @@ check_crowded_trial(const TestServer *server, const float *rows)
 	GvTrialRequest request = {ROWS - 1};
 	int			fd = client_open(server, GV_ROLE_BUILDER);
 	size_t		bytes;
-	char	   *pieces = make_pieces(&bytes);
+	char	   *chunks = make_chunks(&bytes);
 
 	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
 	CHECK(client_ask(fd, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0,
 					 NULL, NULL) == 0, "trial");
-	client_cut(fd, client_ask(fd, GV_MSG_PIECES, pieces, bytes, NULL, 0,
+	client_cut(fd, client_ask(fd, GV_MSG_CHUNKS, chunks, bytes, NULL, 0,
 							  NULL, NULL), "too many copies");
-	free(pieces);
+	free(chunks);
 }
 
 static int64_t

@@ -128,17 +128,17 @@ test_changes(const TestServer *server)
 		  say_current(loader, &key, VERSION) == 0 && IS_CURRENT, "current");
 	for (round = 0; round < 20; round++)
 		check_brief(session, &key, &index);
-	CHECK(load_piece(loader, &key, &index, 3, 0, index.lists[3].nblocks,
+	CHECK(load_chunk(loader, &key, &index, 3, 0, index.lists[3].nblocks,
 					 0) == 0 && !IS_CURRENT, "a piece has come");
 	CHECK(!is_version(session, &key, &index, 0), "no version");
 	CHECK(say_current(loader, &key, VERSION) == 0 && IS_CURRENT,
 		  "its sender says that this was all");
-	CHECK(load_piece(loader, &key, &index, 3, 0, index.lists[3].nblocks,
-					 GV_PIECE_LIVE) == 0 && !IS_CURRENT, "live bits");
+	CHECK(load_chunk(loader, &key, &index, 3, 0, index.lists[3].nblocks,
+					 GV_CHUNK_LIVE) == 0 && !IS_CURRENT, "live bits");
 	CHECK(say_current(other, &key, VERSION) == 0 && !IS_CURRENT,
 		  "another does");
 	CHECK(ask_states(loader, &key, 0, 10) == 0 &&
-		  load_piece(other, &key, &index, 3, 0, index.lists[3].nblocks,
+		  load_chunk(other, &key, &index, 3, 0, index.lists[3].nblocks,
 					 0) == 0 &&
 		  say_current(loader, &key, VERSION) == 0 && !IS_CURRENT,
 		  "another has sent a piece meanwhile");

@@ -99,7 +99,7 @@ extern int	load_array(int fd, const GvMirrorKey *key, GvArray array,
 					   int64_t first, int64_t n, const void *values);
 extern int	load_arrays(int fd, const GvMirrorKey *key,
 						const TestIndex *index);
-extern int	load_piece(int fd, const GvMirrorKey *key, const TestIndex *index,
+extern int	load_chunk(int fd, const GvMirrorKey *key, const TestIndex *index,
 					   int32_t list, int32_t first, int32_t nblocks,
 					   uint32_t flags);
 extern int	load_lists(int fd, const GvMirrorKey *key,
@@ -110,7 +110,7 @@ extern int	load_all(int fd, const GvMirrorKey *key, const TestIndex *index);
 extern GvStatusReply *load_status(int fd);	/* all 0 if there is none */
 
 /* A piece as it travels; the caller's to free. */
-extern char *piece_bytes(const TestIndex *index, int32_t list, int32_t first,
+extern char *chunk_bytes(const TestIndex *index, int32_t list, int32_t first,
 						 int32_t nblocks, uint32_t flags, size_t *bytes);
 
 /* search.c: searches, and whether their answers are right. */

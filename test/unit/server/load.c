@@ -56,28 +56,28 @@ load_arrays(int fd, const GvMirrorKey *key, const TestIndex *index)
 }
 
 char *
-piece_bytes(const TestIndex *index, int32_t list, int32_t first,
+chunk_bytes(const TestIndex *index, int32_t list, int32_t first,
 			int32_t nblocks, uint32_t flags, size_t *bytes)
 {
 	const TestList *held = &index->lists[list];
-	GvListPiece arrays = index_piece(index, list, first, nblocks, false);
+	GvListChunk arrays = index_chunk(index, list, first, nblocks, false);
 	size_t		n = (size_t) nblocks * GV_BLOCK;
 	size_t		keys_bytes = gv_keys_bytes(&index->spec.keys);
-	GvPiece		piece = {list, first, nblocks, flags,
+	GvChunk		chunk = {list, first, nblocks, flags,
 	{held->gen, held->nitems, held->del_seq}};
 	char	   *memory;
 	char	   *next;
 
 	if (first + nblocks < held->nblocks)
-		piece.state.nitems = (uint32_t) (first + nblocks) * GV_BLOCK;
-	*bytes = gv_piece_bytes(&piece, gv_code_bytes(index->spec.m), keys_bytes);
+		chunk.state.nitems = (uint32_t) (first + nblocks) * GV_BLOCK;
+	*bytes = gv_chunk_bytes(&chunk, gv_code_bytes(index->spec.m), keys_bytes);
 	memory = malloc(*bytes);
 	next = memory;
-	memcpy(next, &piece, sizeof(piece));
-	next += sizeof(piece);
+	memcpy(next, &chunk, sizeof(chunk));
+	next += sizeof(chunk);
 	memcpy(next, arrays.live, nblocks * sizeof(uint32_t));
 	next += nblocks * sizeof(uint32_t);
-	if ((flags & GV_PIECE_LIVE) != 0)
+	if ((flags & GV_CHUNK_LIVE) != 0)
 		return memory;
 	memcpy(next, arrays.t, n * sizeof(float));
 	next += n * sizeof(float);
@@ -91,25 +91,25 @@ piece_bytes(const TestIndex *index, int32_t list, int32_t first,
 }
 
 static int
-send_pieces(int fd, const GvMirrorKey *key, int32_t npieces,
-			const char *pieces, size_t bytes)
+send_chunks(int fd, const GvMirrorKey *key, int32_t nchunks,
+			const char *chunks, size_t bytes)
 {
-	GvListsRequest request = {*key, npieces, 0};
+	GvListsRequest request = {*key, nchunks, 0};
 
-	return client_ask(fd, GV_MSG_LISTS, &request, sizeof(request), pieces,
+	return client_ask(fd, GV_MSG_LISTS, &request, sizeof(request), chunks,
 					  bytes, NULL, NULL);
 }
 
 int
-load_piece(int fd, const GvMirrorKey *key, const TestIndex *index,
+load_chunk(int fd, const GvMirrorKey *key, const TestIndex *index,
 		   int32_t list, int32_t first, int32_t nblocks, uint32_t flags)
 {
 	size_t		bytes;
-	char	   *piece = piece_bytes(index, list, first, nblocks, flags,
+	char	   *chunk = chunk_bytes(index, list, first, nblocks, flags,
 									&bytes);
-	int			refusal = send_pieces(fd, key, 1, piece, bytes);
+	int			refusal = send_chunks(fd, key, 1, chunk, bytes);
 
-	free(piece);
+	free(chunk);
 	return refusal;
 }
 
@@ -119,7 +119,7 @@ load_lists(int fd, const GvMirrorKey *key, const TestIndex *index)
 {
 	char	   *message = malloc(MESSAGE_BYTES + 64 * 1024 * 32);
 	size_t		used = 0;
-	int32_t		npieces = 0;
+	int32_t		nchunks = 0;
 	int			refusal = 0;
 	int32_t		list;
 
@@ -132,23 +132,23 @@ load_lists(int fd, const GvMirrorKey *key, const TestIndex *index)
 			int32_t		left = index->lists[list].nblocks - first;
 			int32_t		n = left < 3 ? left : 3;
 			size_t		bytes;
-			char	   *piece = piece_bytes(index, list, first, n, 0, &bytes);
+			char	   *chunk = chunk_bytes(index, list, first, n, 0, &bytes);
 
-			memcpy(message + used, piece, bytes);
-			free(piece);
+			memcpy(message + used, chunk, bytes);
+			free(chunk);
 			used += bytes;
-			npieces++;
+			nchunks++;
 			first += n;
 			if (used > MESSAGE_BYTES)
 			{
-				refusal = send_pieces(fd, key, npieces, message, used);
+				refusal = send_chunks(fd, key, nchunks, message, used);
 				used = 0;
-				npieces = 0;
+				nchunks = 0;
 			}
 		} while (first < index->lists[list].nblocks && refusal == 0);
 	}
 	if (refusal == 0)
-		refusal = send_pieces(fd, key, npieces, message, used);
+		refusal = send_chunks(fd, key, nchunks, message, used);
 	free(message);
 	return refusal;
 }

@@ -50,28 +50,28 @@ add_search(Script *script, const GvMirrorKey *key, const TestIndex *index,
 }
 
 static void
-add_pieces(Script *script, const GvMirrorKey *key, const TestIndex *index,
+add_chunks(Script *script, const GvMirrorKey *key, const TestIndex *index,
 		   uint32_t flags)
 {
 	GvListsRequest request = {*key, index->spec.nlists, 0};
-	char	   *pieces = NULL;
+	char	   *chunks = NULL;
 	size_t		used = 0;
 	int32_t		list;
 
 	for (list = 0; list < index->spec.nlists; list++)
 	{
 		size_t		bytes;
-		char	   *piece = piece_bytes(index, list, 0,
+		char	   *chunk = chunk_bytes(index, list, 0,
 										index->lists[list].nblocks, flags,
 										&bytes);
 
-		pieces = realloc(pieces, used + bytes);
-		memcpy(pieces + used, piece, bytes);
+		chunks = realloc(chunks, used + bytes);
+		memcpy(chunks + used, chunk, bytes);
 		used += bytes;
-		free(piece);
+		free(chunk);
 	}
-	add(script, GV_MSG_LISTS, &request, sizeof(request), pieces, used);
-	free(pieces);
+	add(script, GV_MSG_LISTS, &request, sizeof(request), chunks, used);
+	free(chunks);
 }
 
 /* Two refine records. */
@@ -118,9 +118,9 @@ loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 		add(script, GV_MSG_ARRAY, &request, sizeof(request), values,
 			4 * (size_t) request.count);
 	}
-	add_pieces(script, key, index, 0);
+	add_chunks(script, key, index, 0);
 	add(script, GV_MSG_READY, key, sizeof(*key), NULL, 0);
-	add_pieces(script, key, index, GV_PIECE_LIVE);
+	add_chunks(script, key, index, GV_CHUNK_LIVE);
 	add_items(script, key, index);
 	add(script, GV_MSG_STATES, &range, sizeof(range), NULL, 0);
 	add(script, GV_MSG_CURRENT, &current, sizeof(current), NULL, 0);
@@ -143,10 +143,10 @@ builder_script(Script *script, const TestIndex *index)
 	GvTrainedRequest array = {GV_CENTROIDS, 0, 0, spec->dims};
 	GvTrialRequest trial = {100};
 	GvTryRequest try = {1, 2, 2, 3};
-	GvListsRequest pieces = {.npieces = 1};
+	GvListsRequest chunks = {.nchunks = 1};
 	size_t		row = 4 * (size_t) spec->dims;
 	size_t		bytes;
-	char	   *piece = piece_bytes(index, 0, 0, index->lists[0].nblocks, 0,
+	char	   *chunk = chunk_bytes(index, 0, 0, index->lists[0].nblocks, 0,
 									&bytes);
 	float	   *mean = calloc(spec->dims, sizeof(float));
 
@@ -160,9 +160,9 @@ builder_script(Script *script, const TestIndex *index)
 	add(script, GV_MSG_ENCODE, &encode, sizeof(encode), index->centroids,
 		row * spec->nlists);
 	add(script, GV_MSG_TRIAL, &trial, sizeof(trial), NULL, 0);
-	add(script, GV_MSG_PIECES, &pieces, sizeof(pieces), piece, bytes);
+	add(script, GV_MSG_CHUNKS, &chunks, sizeof(chunks), chunk, bytes);
 	add(script, GV_MSG_TRY, &try, sizeof(try), index->centroids, row);
-	free(piece);
+	free(chunk);
 	free(mean);
 }
 
