@@ -42,7 +42,7 @@ SIZE_IS(GvSampledRequest, 16);
 SIZE_IS(GvTrainReply, 8);
 SIZE_IS(GvTrainedRequest, 24);
 SIZE_IS(GvEncodeReply, 8);
-SIZE_IS(GvTrialRequest, 8);
+SIZE_IS(GvCalibMirrorRequest, 8);
 SIZE_IS(GvTryRequest, 16);
 SIZE_IS(GvSetSpec, 64);
 SIZE_IS(GvPutRequest, 16);

@@ -137,7 +137,7 @@ typedef enum GvMessageType
 								 * GvEncodeReply and its arrays */
 	GV_MSG_SAMPLED,				/* GvSampledRequest; OK: as ENCODE, of rows
 								 * that came for the sample */
-	GV_MSG_TRIAL,				/* GvTrialRequest; OK: nothing.  From now on
+	GV_MSG_CALIB_MIRROR,				/* GvCalibMirrorRequest; OK: nothing.  From now on
 								 * there is a mirror, with empty lists, of
 								 * what was trained; once a build */
 	GV_MSG_CHUNKS,				/* GvListsRequest, its key 0, then pieces of
@@ -458,10 +458,10 @@ typedef struct GvEncodeReply
 	int32_t		nneighbors;
 } GvEncodeReply;
 
-typedef struct GvTrialRequest
+typedef struct GvCalibMirrorRequest
 {
 	int64_t		postings;			/* no more are to come */
-} GvTrialRequest;
+} GvCalibMirrorRequest;
 
 /* n searches as in GvSearchRequest. */
 typedef struct GvTryRequest

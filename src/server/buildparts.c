@@ -236,7 +236,7 @@ gv_build_log(GvBuild *build)
 			   "searches %.2f", (long long) n,
 			   seconds_spent(build, GV_MSG_ENCODE) +
 			   seconds_spent(build, GV_MSG_SAMPLED), parts,
-			   seconds_spent(build, GV_MSG_TRIAL) +
+			   seconds_spent(build, GV_MSG_CALIB_MIRROR) +
 			   seconds_spent(build, GV_MSG_CHUNKS),
 			   seconds_spent(build, GV_MSG_TRY));
 	}

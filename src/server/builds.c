@@ -81,7 +81,7 @@ gv_builds_leave(GvBuild *build, bool joined)
 	pthread_mutex_unlock(&mutex);
 	if (!last)
 		return;
-	gv_trial_end(&build->trial);
+	gv_calib_mirror_end(&build->calib_mirror);
 	gv_build_end(build);
 	pthread_cond_destroy(&build->given);
 	pthread_mutex_destroy(&build->lock);

@@ -317,19 +317,19 @@ gv_build_sampled(GvConnection *connection)
 		give_encoded(building, NULL, request->first, request->n);
 }
 
-/* See GV_MSG_TRIAL. */
+/* See GV_MSG_CALIB_MIRROR. */
 void
-gv_build_trial(GvConnection *connection)
+gv_build_calib_mirror(GvConnection *connection)
 {
 	Building   *building = connection->work;
-	const GvTrialRequest *request = gv_payload(building->connection);
+	const GvCalibMirrorRequest *request = gv_payload(building->connection);
 	GvBuild    *build = building->build;
 
-	if (!build->is_trained || build->trial.mirror != NULL)
+	if (!build->is_trained || build->calib_mirror.mirror != NULL)
 		break_rules(building, "nothing to try, or again");
 	else
 		gv_chunks_conclude(building->connection,
-						   gv_trial_begin(&build->trial, &build->spec,
+						   gv_calib_mirror_begin(&build->calib_mirror, &build->spec,
 										  &build->trained,
 										  building->part->builder,
 										  request->postings), NULL);
@@ -341,7 +341,7 @@ gv_build_chunks(GvConnection *connection)
 {
 	Building   *building = connection->work;
 
-	gv_trial_pieces(&building->build->trial, connection);
+	gv_calib_mirror_chunks(&building->build->calib_mirror, connection);
 }
 
 /* See GV_MSG_TRY. */
@@ -350,7 +350,7 @@ gv_build_try(GvConnection *connection)
 {
 	Building   *building = connection->work;
 
-	gv_trial_search(&building->build->trial, connection);
+	gv_calib_mirror_search(&building->build->calib_mirror, connection);
 }
 
 /* Is it the turn of such a message?  If not, it has been refused. */

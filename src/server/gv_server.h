@@ -443,7 +443,7 @@ extern void gv_build_train(GvConnection *connection);
 extern void gv_build_trained(GvConnection *connection);
 extern void gv_build_encoded(GvConnection *connection);
 extern void gv_build_sampled(GvConnection *connection);
-extern void gv_build_trial(GvConnection *connection);
+extern void gv_build_calib_mirror(GvConnection *connection);
 extern void gv_build_chunks(GvConnection *connection);
 extern void gv_build_try(GvConnection *connection);
 
@@ -479,7 +479,7 @@ extern void gv_setwork_ask(GvConnection *connection);
 /*
  * trial.c: an index in the making is searched before it is one.
  */
-typedef struct GvTrial
+typedef struct GvCalibMirror
 {
 	GvMirrorSpec spec;
 	GvMirror   *mirror;			/* NULL: there is none yet */
@@ -487,14 +487,14 @@ typedef struct GvTrial
 	GvSearcher *searcher;
 	int64_t		npostings;		/* that came */
 	GvSearch	searches[GV_MAX_TRIES];
-} GvTrial;
+} GvCalibMirror;
 
-extern GvStatus gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
+extern GvStatus gv_calib_mirror_begin(GvCalibMirror *calib, const GvBuilderSpec *spec,
 							   const GvTrained *trained, GvBuilder *builder,
 							   int64_t postings);
-extern void gv_trial_pieces(GvTrial *trial, GvConnection *connection);
-extern void gv_trial_search(GvTrial *trial, GvConnection *connection);
-extern void gv_trial_end(GvTrial *trial);
+extern void gv_calib_mirror_chunks(GvCalibMirror *calib, GvConnection *connection);
+extern void gv_calib_mirror_search(GvCalibMirror *calib, GvConnection *connection);
+extern void gv_calib_mirror_end(GvCalibMirror *calib);
 
 /* A build's builder on a device: the first one trains, others are copies. */
 typedef struct GvBuildPart
@@ -531,7 +531,7 @@ typedef struct GvBuild
 	GvTrained	trained;
 	int64_t		nrows[2];		/* that came, of each GvRows */
 	GvTriedDevices tried;		/* for parts */
-	GvTrial		trial;
+	GvCalibMirror		calib_mirror;
 
 	struct GvBuild *next;
 	int			users;			/* connections */

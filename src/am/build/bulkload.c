@@ -219,7 +219,7 @@ finish_rows(IvfpqBulkLoad *load, Relation index)
 	if (load->calibration && parallel->has_workers)
 		IvfpqGroundTruthExport(load->calibration, parallel);
 	pg_atomic_fetch_add_u64(&parallel->shared->npostings, load->npostings);
-	IvfpqTrialJoin(&load->trial, index,
+	IvfpqCalibMirrorJoin(&load->calib_mirror, index,
 				   load->calibration ? builder : NULL,
 				   IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING),
 				   gv_code_bytes(load->training->gv.m));
@@ -277,8 +277,8 @@ begin_writing(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 	write_model(load, index, meta, shared);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
 								 load->rows);
-	IvfpqTrialAgree(&load->trial);
-	IvfpqTrialBegin(&load->trial, pg_atomic_read_u64(&parallel->npostings));
+	IvfpqCalibMirrorAgree(&load->calib_mirror);
+	IvfpqCalibMirrorBegin(&load->calib_mirror, pg_atomic_read_u64(&parallel->npostings));
 	parallel->meta = *meta;
 }
 
@@ -289,7 +289,7 @@ next_posting(void *arg, IvfpqPosting *posting)
 	IvfpqBulkLoad *load = arg;
 
 	IvfpqPostingsNext(&load->postings, posting);
-	IvfpqTrialAdd(&load->trial, posting);
+	IvfpqCalibMirrorAdd(&load->calib_mirror, posting);
 }
 
 /* Sort the copies, of lists from `first` on, and write these. */
@@ -309,7 +309,7 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 	{
 		if (counts[i] == 0)
 			continue;
-		IvfpqTrialList(&load->trial, first + i, counts[i]);
+		IvfpqCalibMirrorList(&load->calib_mirror, first + i, counts[i]);
 		IvfpqWriterList(&writer, first + i, counts[i], next_posting, load,
 						&entries[first + i]);
 		IvfpqParallelProgress(load->parallel, entries[first + i].nfirst);
@@ -390,12 +390,12 @@ IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 	}
 	*meta = parallel->shared->meta;
 	/* the leader may not have been able to begin it */
-	IvfpqTrialAgree(&load->trial);
+	IvfpqCalibMirrorAgree(&load->calib_mirror);
 	if (parallel->has_workers)
 		write_ranges(load, index, meta, shared);
 	else
 		write_lists(load, index, meta, 0, shared);
-	IvfpqTrialFlush(&load->trial);
+	IvfpqCalibMirrorFlush(&load->calib_mirror);
 	IvfpqInjectionPoint("build: written");
 }
 
@@ -410,11 +410,11 @@ IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 	IvfpqDirectoryWrite(index, meta,
 						IvfpqParallelMemory(load->parallel, IVFPQ_PARALLEL_ENTRIES),
 						shared);
-	IvfpqTrialAgree(&load->trial);
+	IvfpqCalibMirrorAgree(&load->calib_mirror);
 	if (load->calibration)
 	{
 		meta->rows_at_calibration = load->rows;
-		IvfpqCalibrationRun(load->calibration, index, meta, &load->trial,
+		IvfpqCalibrationRun(load->calibration, index, meta, &load->calib_mirror,
 							load->parallel);
 	}
 	if (load->placer.builder)

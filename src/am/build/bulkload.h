@@ -34,7 +34,7 @@ typedef struct IvfpqBulkLoad
 	IvfpqStoredPosting *item;		/* one of them */
 	int64		npostings;		/* from here */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
-	IvfpqTrial	trial;			/* where it searches, if gpuvecd is there */
+	IvfpqCalibMirror	calib_mirror;			/* where it searches, if gpuvecd is there */
 
 	/* refine records, if there are to be any */
 	IvfpqRecord *record;		/* or NULL */

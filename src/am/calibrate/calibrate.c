@@ -336,14 +336,14 @@ count_sure(const IvfpqMetaData *meta, int level)
  * Returns how many can be.
  */
 static int
-measure_until(IvfpqRecallGrid *grid, IvfpqTrial *trial, IvfpqGridSpec *spec,
+measure_until(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, IvfpqGridSpec *spec,
 			int most_width, double z, int wanted, IvfpqMetaData *meta)
 {
 	for (;;)
 	{
 		int			reached;
 
-		IvfpqRecallGridMeasure(grid, trial, spec);
+		IvfpqRecallGridMeasure(grid, mirror, spec);
 		reached = IvfpqCheapest(grid, z, meta);
 		if (reached >= wanted ||
 			(spec->most == meta->nlists && spec->most_width >= most_width))
@@ -392,7 +392,7 @@ least_of(const IvfpqMetaData *meta, int depth)
 
 /* The targets of the first 10 rows and 100. */
 static void
-measure_first_level(IvfpqRecallGrid *grid, IvfpqTrial *trial, IvfpqMetaData *meta)
+measure_first_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, IvfpqMetaData *meta)
 {
 	int			nqueries = grid->calibration->nqueries;
 	int			most_width = Min(meta->rows_at_calibration, MOST_WIDTH);
@@ -410,7 +410,7 @@ measure_first_level(IvfpqRecallGrid *grid, IvfpqTrial *trial, IvfpqMetaData *met
 	/* a few queries find out whether far more lists are needed, or fewer */
 	for (;;)
 	{
-		reached = measure_until(grid, trial, &spec, most_width, 0, all, meta);
+		reached = measure_until(grid, mirror, &spec, most_width, 0, all, meta);
 		if (spec.least == 1 || least_of(meta, 0) > spec.least)
 			break;
 		spec.least = Max(1, spec.least / FEWER);
@@ -421,12 +421,12 @@ measure_first_level(IvfpqRecallGrid *grid, IvfpqTrial *trial, IvfpqMetaData *met
 		spec.most = Min(MORE_PROBES * probes, meta->nlists);
 	}
 	spec.nqueries = nqueries;
-	(void) measure_until(grid, trial, &spec, most_width, IVFPQ_Z_95, all, meta);
+	(void) measure_until(grid, mirror, &spec, most_width, IVFPQ_Z_95, all, meta);
 }
 
 /* The targets of a later level, from what the one before it took. */
 static void
-measure_later_level(IvfpqRecallGrid *grid, IvfpqTrial *trial, int level,
+measure_later_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int level,
 			 IvfpqMetaData *meta)
 {
 	int			first = ivfpq_levels[level].first;
@@ -448,7 +448,7 @@ measure_later_level(IvfpqRecallGrid *grid, IvfpqTrial *trial, int level,
 
 	most_of(meta, level - 1, &probes, &candidates);
 	spec.most = Min(DEEPER * probes, meta->nlists);
-	reached = measure_until(grid, trial, &spec, most_width, 0,
+	reached = measure_until(grid, mirror, &spec, most_width, 0,
 						  count_sure(meta, level), meta);
 	if (reached == 0)
 		return;
@@ -457,7 +457,7 @@ measure_later_level(IvfpqRecallGrid *grid, IvfpqTrial *trial, int level,
 	spec.most = Min(MORE_DEEP * probes, meta->nlists);
 	spec.most_width = Min(MORE_DEEP * candidates, most_width);
 	spec.nqueries = nqueries;
-	(void) measure_until(grid, trial, &spec, most_width, IVFPQ_Z_95, reached,
+	(void) measure_until(grid, mirror, &spec, most_width, IVFPQ_Z_95, reached,
 					   meta);
 }
 
@@ -470,7 +470,7 @@ measure_later_level(IvfpqRecallGrid *grid, IvfpqTrial *trial, int level,
  */
 void
 IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
-					IvfpqMetaData *meta, IvfpqTrial *trial, IvfpqParallel *parallel)
+					IvfpqMetaData *meta, IvfpqCalibMirror *mirror, IvfpqParallel *parallel)
 {
 	IvfpqModel *model = IvfpqModelLoad(index, meta);
 	TimestampTz begun = GetCurrentTimestamp();
@@ -489,11 +489,11 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	meta->calibrated_depths = depths_for(meta->rows_at_calibration);
 
 	grid = IvfpqRecallGridBegin(calibration, index, model, parallel);
-	measure_first_level(grid, trial, meta);
+	measure_first_level(grid, mirror, meta);
 	deeper = GetCurrentTimestamp();
 	for (int level = 1; level < IVFPQ_LEVELS; level++)
 		if (ivfpq_levels[level].first < meta->calibrated_depths)
-			measure_later_level(grid, trial, level, meta);
+			measure_later_level(grid, mirror, level, meta);
 	IvfpqRecallGridEnd(grid);
 	ereport(DEBUG1,
 			(errmsg_internal("gpuivfpq calibrated with %d queries in %.0f ms, %.0f ms of them for more than 100 rows; searches compare %g of the lists, which took %.0f ms to find",

@@ -108,7 +108,7 @@ extern void IvfpqCalibrationSettle(IvfpqCalibration *calibration);
 extern void IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration,
 								  int level, int q, IvfpqGroundTruth *ground_truth);
 extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
-								IvfpqMetaData *meta, IvfpqTrial *trial,
+								IvfpqMetaData *meta, IvfpqCalibMirror *mirror,
 								IvfpqParallel *parallel);
 
 /* truth.c: true neighbors, of all participants */

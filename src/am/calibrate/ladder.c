@@ -179,7 +179,7 @@ note_hits(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truths, int step
 
 /* The same for queries q .. q + n - 1 by gpuvecd; false: it failed. */
 static bool
-measure_query_batch(IvfpqRecallGrid *grid, IvfpqTrial *trial, int q, int n)
+measure_query_batch(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int q, int n)
 {
 	IvfpqCalibration *calibration = grid->calibration;
 	MemoryContext oldcontext = MemoryContextSwitchTo(grid->tmp);
@@ -194,7 +194,7 @@ measure_query_batch(IvfpqRecallGrid *grid, IvfpqTrial *trial, int q, int n)
 		const int32 *nhits;
 		const ItemPointerData *tids;
 
-		done = IvfpqTrialSearch(trial, IvfpqLevelQuery(calibration,
+		done = IvfpqCalibMirrorSearch(mirror, IvfpqLevelQuery(calibration,
 													   grid->spec.level,
 													   q), n,
 								calibration->gv->dims, grid->probes[step],
@@ -258,15 +258,15 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 
 /* Search for all queries by gpuvecd, if there is a trial; false: it failed. */
 static bool
-measure_remote(IvfpqRecallGrid *grid, IvfpqTrial *trial, int nqueries)
+measure_remote(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int nqueries)
 {
 	int			capacity = grid->sorted.capacity;
 	int			most = Min(MOST_TRIES, GV_MAX_TRIED_HITS / capacity);
 
-	if (trial == NULL || trial->builder == NULL || capacity > GV_MAX_HITS)
+	if (mirror == NULL || mirror->builder == NULL || capacity > GV_MAX_HITS)
 		return false;
 	for (int q = 0; q < nqueries; q += most)
-		if (!measure_query_batch(grid, trial, q, Min(most, nqueries - q)))
+		if (!measure_query_batch(grid, mirror, q, Min(most, nqueries - q)))
 			return false;
 	return true;
 }
@@ -344,13 +344,13 @@ IvfpqRecallGridEnd(IvfpqRecallGrid *grid)
  * participants.  Workers wait for the end of a round before and after.
  */
 void
-IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqTrial *trial,
+IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
 				 const IvfpqGridSpec *spec)
 {
 	IvfpqParallelShared *parallel = grid->parallel->shared;
 
 	make_grid(grid, spec);
-	if (measure_remote(grid, trial, spec->nqueries))
+	if (measure_remote(grid, mirror, spec->nqueries))
 		return;
 
 	parallel->meta = grid->search.model->meta;

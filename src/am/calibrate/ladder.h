@@ -43,7 +43,7 @@ typedef struct IvfpqRecallGrid
 extern IvfpqRecallGrid *IvfpqRecallGridBegin(IvfpqCalibration *calibration,
 									 Relation index, const IvfpqModel *model,
 									 IvfpqParallel *parallel);
-extern void IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqTrial *trial,
+extern void IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
 							 const IvfpqGridSpec *spec);
 extern void IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
 							IvfpqParallel *parallel);

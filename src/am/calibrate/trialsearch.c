@@ -16,38 +16,38 @@
 #define MESSAGE_BYTES	((Size) 8 << 20)
 
 static void
-end(IvfpqTrial *trial)
+end(IvfpqCalibMirror *mirror)
 {
-	IvfpqBuilderEnd(trial->builder);
-	trial->builder = NULL;
+	IvfpqBuilderEnd(mirror->builder);
+	mirror->builder = NULL;
 }
 
 /* There will be no trial; true: this participant is the first to say so. */
 static bool
-mark_failed(IvfpqTrial *trial)
+mark_failed(IvfpqCalibMirror *mirror)
 {
-	return trial->sharing == NULL ||
-		pg_atomic_exchange_u32(&trial->sharing->failed, 1) == 0;
+	return mirror->sharing == NULL ||
+		pg_atomic_exchange_u32(&mirror->sharing->failed, 1) == 0;
 }
 
 /* gpuvecd has failed; the trial is the last that a build wants of it. */
 static void
-give_up(IvfpqTrial *trial)
+give_up(IvfpqCalibMirror *mirror)
 {
-	if (mark_failed(trial))
+	if (mark_failed(mirror))
 		ereport(NOTICE,
 				(errmsg("gpuvecd could not calibrate index \"%s\": %s",
-						RelationGetRelationName(trial->index),
-						IvfpqBuilderReason(trial->builder)),
+						RelationGetRelationName(mirror->index),
+						IvfpqBuilderReason(mirror->builder)),
 				 errdetail("It is calibrated without a card, which takes longer.")));
-	end(trial);
+	end(mirror);
 }
 
 static void
-begin_message(IvfpqTrial *trial)
+begin_message(IvfpqCalibMirror *mirror)
 {
-	trial->used = sizeof(GvListsRequest);
-	memset(trial->message, 0, trial->used);
+	mirror->used = sizeof(GvListsRequest);
+	memset(mirror->message, 0, mirror->used);
 }
 
 /*
@@ -55,27 +55,27 @@ begin_message(IvfpqTrial *trial)
  * Only the builder's owner begins it.
  */
 void
-IvfpqTrialJoin(IvfpqTrial *trial, Relation index, IvfpqBuilder *builder,
+IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index, IvfpqBuilder *builder,
 			   IvfpqSharing *sharing, int code_bytes)
 {
-	memset(trial, 0, sizeof(*trial));
-	trial->index = index;
-	trial->builder = builder;
-	trial->sharing = sharing;
-	trial->code_bytes = code_bytes;
+	memset(mirror, 0, sizeof(*mirror));
+	mirror->index = index;
+	mirror->builder = builder;
+	mirror->sharing = sharing;
+	mirror->code_bytes = code_bytes;
 	if (builder == NULL)
 		return;
-	trial->room = MESSAGE_BYTES;
-	trial->message = palloc_extended(trial->room, MCXT_ALLOC_HUGE);
-	begin_message(trial);
+	mirror->room = MESSAGE_BYTES;
+	mirror->message = palloc_extended(mirror->room, MCXT_ALLOC_HUGE);
+	begin_message(mirror);
 }
 
 /* Begin it, for so many copies and no more. */
 void
-IvfpqTrialBegin(IvfpqTrial *trial, int64 postings)
+IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, int64 postings)
 {
-	if (trial->builder != NULL && !IvfpqBuilderTrial(trial->builder, postings))
-		give_up(trial);
+	if (mirror->builder != NULL && !IvfpqBuilderCalibMirror(mirror->builder, postings))
+		give_up(mirror);
 }
 
 /*
@@ -83,79 +83,79 @@ IvfpqTrialBegin(IvfpqTrial *trial, int64 postings)
  * of them, there is no trial any more.
  */
 void
-IvfpqTrialAgree(IvfpqTrial *trial)
+IvfpqCalibMirrorAgree(IvfpqCalibMirror *mirror)
 {
-	if (trial->builder != NULL && trial->sharing != NULL &&
-		pg_atomic_read_u32(&trial->sharing->failed) != 0)
-		end(trial);
+	if (mirror->builder != NULL && mirror->sharing != NULL &&
+		pg_atomic_read_u32(&mirror->sharing->failed) != 0)
+		end(mirror);
 }
 
 /* Send the pieces that are there. */
 void
-IvfpqTrialFlush(IvfpqTrial *trial)
+IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror)
 {
-	if (trial->builder == NULL || trial->used == sizeof(GvListsRequest))
+	if (mirror->builder == NULL || mirror->used == sizeof(GvListsRequest))
 		return;
-	if (IvfpqBuilderChunks(trial->builder, trial->message, trial->used))
-		begin_message(trial);
+	if (IvfpqBuilderChunks(mirror->builder, mirror->message, mirror->used))
+		begin_message(mirror);
 	else
-		give_up(trial);
+		give_up(mirror);
 }
 
-/* A list of so many copies follows; IvfpqTrialAdd for each of them. */
+/* A list of so many copies follows; IvfpqCalibMirrorAdd for each of them. */
 void
-IvfpqTrialList(IvfpqTrial *trial, int list, uint32 npostings)
+IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings)
 {
 	int			nblocks = (npostings + GV_BLOCK - 1) / GV_BLOCK;
 	GvChunk		chunk = {list, 0, nblocks, 0, {0, npostings, 0}};
-	Size		bytes = gv_chunk_bytes(&chunk, trial->code_bytes, 0);
+	Size		bytes = gv_chunk_bytes(&chunk, mirror->code_bytes, 0);
 	char	   *next;
 
-	if (trial->builder != NULL && trial->used + bytes > trial->room)
-		IvfpqTrialFlush(trial);
-	if (trial->builder == NULL)
+	if (mirror->builder != NULL && mirror->used + bytes > mirror->room)
+		IvfpqCalibMirrorFlush(mirror);
+	if (mirror->builder == NULL)
 		return;
-	if (trial->used + bytes > GV_MAX_MESSAGE)
+	if (mirror->used + bytes > GV_MAX_MESSAGE)
 	{
 		/* what a message cannot hold is a list with most of the rows */
-		(void) mark_failed(trial);
-		end(trial);
+		(void) mark_failed(mirror);
+		end(mirror);
 		return;
 	}
-	if (trial->used + bytes > trial->room)
+	if (mirror->used + bytes > mirror->room)
 	{
-		trial->room = GV_MAX_MESSAGE;
-		trial->message = repalloc_huge(trial->message, trial->room);
+		mirror->room = GV_MAX_MESSAGE;
+		mirror->message = repalloc_huge(mirror->message, mirror->room);
 	}
-	((GvListsRequest *) trial->message)->nchunks++;
-	next = trial->message + trial->used;
-	trial->used += bytes;
+	((GvListsRequest *) mirror->message)->nchunks++;
+	next = mirror->message + mirror->used;
+	mirror->used += bytes;
 	memset(next, 0, bytes);
 	memcpy(next, &chunk, sizeof(chunk));
-	trial->live = (uint32 *) (next + sizeof(chunk));
-	trial->t = (float *) (trial->live + nblocks);
-	trial->tids = (ItemPointerData *) (trial->t + (Size) nblocks * GV_BLOCK);
-	trial->codes = (uint8 *) (trial->tids + (Size) nblocks * GV_BLOCK);
-	trial->count = 0;
+	mirror->live = (uint32 *) (next + sizeof(chunk));
+	mirror->t = (float *) (mirror->live + nblocks);
+	mirror->tids = (ItemPointerData *) (mirror->t + (Size) nblocks * GV_BLOCK);
+	mirror->codes = (uint8 *) (mirror->tids + (Size) nblocks * GV_BLOCK);
+	mirror->count = 0;
 }
 
 /* Add a copy to the list at hand. */
 void
-IvfpqTrialAdd(IvfpqTrial *trial, const IvfpqPosting *posting)
+IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting)
 {
-	uint32		i = trial->count;
+	uint32		i = mirror->count;
 	uint8	   *codes;
 
-	if (trial->builder == NULL)
+	if (mirror->builder == NULL)
 		return;
-	codes = trial->codes + (Size) (i / GV_BLOCK) * trial->code_bytes *
+	codes = mirror->codes + (Size) (i / GV_BLOCK) * mirror->code_bytes *
 		GV_BLOCK + i % GV_BLOCK;
-	trial->live[i / GV_BLOCK] |= UINT32_C(1) << i % GV_BLOCK;
-	trial->t[i] = posting->t;
-	trial->tids[i] = posting->tid;
-	for (int b = 0; b < trial->code_bytes; b++)
+	mirror->live[i / GV_BLOCK] |= UINT32_C(1) << i % GV_BLOCK;
+	mirror->t[i] = posting->t;
+	mirror->tids[i] = posting->tid;
+	for (int b = 0; b < mirror->code_bytes; b++)
 		codes[(Size) b * GV_BLOCK] = posting->code[b];
-	trial->count++;
+	mirror->count++;
 }
 
 /*
@@ -164,16 +164,16 @@ IvfpqTrialAdd(IvfpqTrial *trial, const IvfpqPosting *posting)
  * until the next search.
  */
 bool
-IvfpqTrialSearch(IvfpqTrial *trial, const float *queries, int n, int dims,
+IvfpqCalibMirrorSearch(IvfpqCalibMirror *mirror, const float *queries, int n, int dims,
 				 int probes, int compare, int capacity, const int32 **nhits,
 				 const ItemPointerData **tids)
 {
 	GvTryRequest request = {n, probes, compare, capacity};
 
-	if (IvfpqBuilderTry(trial->builder, &request, queries,
+	if (IvfpqBuilderTry(mirror->builder, &request, queries,
 						n * dims * sizeof(float), nhits,
 						(const char **) tids))
 		return true;
-	give_up(trial);
+	give_up(mirror);
 	return false;
 }

@@ -8,7 +8,7 @@
 #include "client/client.h"
 #include "page/page.h"
 
-typedef struct IvfpqTrial
+typedef struct IvfpqCalibMirror
 {
 	Relation	index;
 	IvfpqBuilder *builder;		/* NULL: there is no trial */
@@ -22,17 +22,17 @@ typedef struct IvfpqTrial
 	ItemPointerData *tids;
 	uint8	   *codes;
 	uint32		count;			/* of its copies that are there */
-} IvfpqTrial;
+} IvfpqCalibMirror;
 
-extern void IvfpqTrialJoin(IvfpqTrial *trial, Relation index,
+extern void IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index,
 						   IvfpqBuilder *builder, IvfpqSharing *sharing,
 						   int code_bytes);
-extern void IvfpqTrialBegin(IvfpqTrial *trial, int64 postings);
-extern void IvfpqTrialAgree(IvfpqTrial *trial);
-extern void IvfpqTrialList(IvfpqTrial *trial, int list, uint32 npostings);
-extern void IvfpqTrialAdd(IvfpqTrial *trial, const IvfpqPosting *posting);
-extern void IvfpqTrialFlush(IvfpqTrial *trial);
-extern bool IvfpqTrialSearch(IvfpqTrial *trial, const float *queries, int n,
+extern void IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, int64 postings);
+extern void IvfpqCalibMirrorAgree(IvfpqCalibMirror *mirror);
+extern void IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings);
+extern void IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting);
+extern void IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror);
+extern bool IvfpqCalibMirrorSearch(IvfpqCalibMirror *mirror, const float *queries, int n,
 							 int dims, int probes, int compare, int capacity,
 							 const int32 **nhits,
 							 const ItemPointerData **tids);

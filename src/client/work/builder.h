@@ -76,7 +76,7 @@ extern bool IvfpqBuilderFlush(IvfpqBuilder *builder);
 extern bool IvfpqBuilderUnanswered(IvfpqBuilder *builder,
 								   const float **rows, const uint64 **ids,
 								   int *n);
-extern bool IvfpqBuilderTrial(IvfpqBuilder *builder, int64 postings);
+extern bool IvfpqBuilderCalibMirror(IvfpqBuilder *builder, int64 postings);
 extern bool IvfpqBuilderChunks(IvfpqBuilder *builder, const char *message,
 							   Size bytes);
 extern bool IvfpqBuilderTry(IvfpqBuilder *builder,

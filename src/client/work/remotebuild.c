@@ -424,11 +424,11 @@ IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
 
 /* Have it make room to search what will be built; false: it failed. */
 bool
-IvfpqBuilderTrial(IvfpqBuilder *builder, int64 postings)
+IvfpqBuilderCalibMirror(IvfpqBuilder *builder, int64 postings)
 {
-	GvTrialRequest request = {postings};
+	GvCalibMirrorRequest request = {postings};
 
-	return ask(builder, GV_MSG_TRIAL, &request, sizeof(request), 0);
+	return ask(builder, GV_MSG_CALIB_MIRROR, &request, sizeof(request), 0);
 }
 
 /* Give it lists, a message of GV_MSG_CHUNKS; false: it failed. */

@@ -251,7 +251,7 @@ check_build(const TestServer *server, const float *rows)
 		free(payload);
 	}
 	CHECK(builder_receive(fd, GV_MSG_PING, NULL, NULL) == 0, "ping's answer");
-	check_trial(fd, fd, own, &trained, rows);
+	check_calib_mirror(fd, fd, own, &trained, rows);
 	gv_builder_drop(own);
 	close(fd);
 }
@@ -282,7 +282,7 @@ check_build(const TestServer *server, const float *rows)
 		GvTryRequest wrong = {1, 1, 1, 1}; \
 		wrong.change; \
 		CHECK(builder_prepare(fd_, rows, NULL) == 0 && \
-			  client_ask(fd_, GV_MSG_TRIAL, &trial, sizeof(trial), NULL, 0, \
+			  client_ask(fd_, GV_MSG_CALIB_MIRROR, &trial, sizeof(trial), NULL, 0, \
 						 NULL, NULL) == 0, "prepare"); \
 		client_cut(fd_, client_ask(fd_, GV_MSG_TRY, &wrong, sizeof(wrong), \
 								   rows, 4 * DIMS, NULL, NULL), #change); \
@@ -306,8 +306,8 @@ check_wrong(const TestServer *server, const float *rows)
 	GvSampledRequest before_sample = {-1, 1, 0};
 	GvSampledRequest no_sample = {0, 0, 0};
 	GvSampledRequest much_sample = {0, 41, 0};
-	GvTrialRequest trial = {ROWS};
-	GvTrialRequest no_trial = {-1};
+	GvCalibMirrorRequest calib = {ROWS};
+	GvCalibMirrorRequest no_calib = {-1};
 	GvListsRequest no_chunks = {.nchunks = 1};
 	GvTryRequest try = {1, 1, 1, 1};
 	float		nans[DIMS];
@@ -348,8 +348,8 @@ check_wrong(const TestServer *server, const float *rows)
 	CUT(true, GV_MSG_SAMPLED, before_sample, NULL, 0);
 	CUT(true, GV_MSG_SAMPLED, no_sample, NULL, 0);
 	CUT(true, GV_MSG_SAMPLED, much_sample, NULL, 0);
-	CUT(false, GV_MSG_TRIAL, trial, NULL, 0);
-	CUT(true, GV_MSG_TRIAL, no_trial, NULL, 0);
+	CUT(false, GV_MSG_CALIB_MIRROR, calib, NULL, 0);
+	CUT(true, GV_MSG_CALIB_MIRROR, no_calib, NULL, 0);
 	CUT(true, GV_MSG_CHUNKS, no_chunks, NULL, 0);
 	CUT(true, GV_MSG_TRY, try, rows, 4 * DIMS);
 	TRY_CUT(n = 0);

@@ -185,7 +185,7 @@ check_build(const TestServer *server, const float *sample)
 		for (c = 0; c < CLIENTS; c++)
 			take_batch(&table, c, b);
 	compare_ground_truths(&table.expected, &table.found);
-	check_trial(table.fds[0], table.fds[1], table.own, &trained, sample);
+	check_calib_mirror(table.fds[0], table.fds[1], table.own, &trained, sample);
 	for (c = CLIENTS - 1; c >= 0; c--)
 		close(table.fds[c]);
 	gv_builder_drop(table.own);

@@ -68,7 +68,7 @@ check_turns(const TestServer *server, const float *rows)
 	check_encode(second, own, NULL, 30);
 	check_encode(first, own, rows + 49 * DIMS, 40);
 	CHECK(client_ping(second) == 0, "ping");
-	check_trial(owner, second, own, &trained, rows);
+	check_calib_mirror(owner, second, own, &trained, rows);
 	gv_builder_drop(own);
 	close(owner);
 	/* what was begun goes on without its owner */
@@ -162,7 +162,7 @@ check_wrong(const TestServer *server, const float *rows)
 	GvRowsRequest many = {0, 41};
 	GvTrainedRequest array = {GV_PARENT_OFFSETS, 0, 0, 1};
 	GvSampledRequest beyond = {ROWS, 1, 0};
-	GvTrialRequest trial = {ROWS};
+	GvCalibMirrorRequest calib = {ROWS};
 	GvListsRequest chunks = {.nchunks = 1};
 	GvTryRequest try = {1, 1, 1, 1};
 	int			owner = client_open(server, GV_ROLE_BUILDER);
@@ -188,7 +188,7 @@ check_wrong(const TestServer *server, const float *rows)
 	CUT(GV_MSG_BUILD, build, rows, 4 * DIMS);
 	CUT(GV_MSG_ROWS, sample, rows, 4 * DIMS);
 	CUT(GV_MSG_TRAINED, array, NULL, 0);
-	CUT(GV_MSG_TRIAL, trial, NULL, 0);
+	CUT(GV_MSG_CALIB_MIRROR, calib, NULL, 0);
 	CUT(GV_MSG_TRY, try, rows, 4 * DIMS);
 	CUT(GV_MSG_ENCODE, many, rows, 4 * DIMS * 41);
 	CUT(GV_MSG_SAMPLED, beyond, NULL, 0);
@@ -243,10 +243,10 @@ test_joins(void)
 		check_crowd(&server, rows);
 	}
 	check_wrong(&server, rows);
-	check_crowded_trial(&server, rows);
+	check_crowded_calib_mirror(&server, rows);
 	CHECK(server_stop(&server) == 0, "stop");
 	server_remove(&server);
 	check_broken(rows);
-	check_failed_trials(rows);
+	check_failed_calib_mirrors(rows);
 	unit_free(rows);
 }

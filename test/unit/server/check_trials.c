@@ -133,15 +133,15 @@ check_tries(int fd, GvMirror *mirror, const float *queries, int32_t probes,
 
 /* What is being built is searched; `helper` may be another that joined. */
 void
-check_trial(int fd, int helper, GvBuilder *own, const GvTrained *trained,
+check_calib_mirror(int fd, int helper, GvBuilder *own, const GvTrained *trained,
 			const float *queries)
 {
-	GvTrialRequest request = {ROWS};
+	GvCalibMirrorRequest request = {ROWS};
 	size_t		bytes;
 	char	   *chunks = make_chunks(&bytes);
 	GvMirror   *mirror = own_mirror(own, trained, chunks);
 
-	CHECK(client_ask(fd, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0,
+	CHECK(client_ask(fd, GV_MSG_CALIB_MIRROR, &request, sizeof(request), NULL, 0,
 					 NULL, NULL) == 0, "trial");
 	CHECK(client_ask(helper, GV_MSG_CHUNKS, chunks, bytes, NULL, 0, NULL,
 					 NULL) == 0, "pieces");
@@ -154,15 +154,15 @@ check_trial(int fd, int helper, GvBuilder *own, const GvTrained *trained,
 
 /* More copies than room was made for. */
 void
-check_crowded_trial(const TestServer *server, const float *rows)
+check_crowded_calib_mirror(const TestServer *server, const float *rows)
 {
-	GvTrialRequest request = {ROWS - 1};
+	GvCalibMirrorRequest request = {ROWS - 1};
 	int			fd = client_open(server, GV_ROLE_BUILDER);
 	size_t		bytes;
 	char	   *chunks = make_chunks(&bytes);
 
 	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
-	CHECK(client_ask(fd, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0,
+	CHECK(client_ask(fd, GV_MSG_CALIB_MIRROR, &request, sizeof(request), NULL, 0,
 					 NULL, NULL) == 0, "trial");
 	client_cut(fd, client_ask(fd, GV_MSG_CHUNKS, chunks, bytes, NULL, 0,
 							  NULL, NULL), "too many copies");
@@ -187,7 +187,7 @@ used_bytes(int fd)
 static int
 begin_without_memory(int n, const float *rows)
 {
-	GvTrialRequest request = {ROWS};
+	GvCalibMirrorRequest request = {ROWS};
 	GvJoinRequest join = {0};
 	char		fault[16];
 	TestServer	server;
@@ -206,7 +206,7 @@ begin_without_memory(int n, const float *rows)
 		  client_ask(helper, GV_MSG_JOIN, &join, sizeof(join), NULL, 0, NULL,
 					 NULL) == 0, "prepare");
 	before = used_bytes(session);
-	got = client_ask(owner, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0,
+	got = client_ask(owner, GV_MSG_CALIB_MIRROR, &request, sizeof(request), NULL, 0,
 					 NULL, NULL);
 	CHECK(got == 0 || (got == GV_REFUSED_NO_MEMORY &&
 					   used_bytes(session) == before), "call %d: %d", n, got);
@@ -223,7 +223,7 @@ begin_without_memory(int n, const float *rows)
 
 /* Each call that a trial's beginning makes fails once. */
 void
-check_failed_trials(const float *rows)
+check_failed_calib_mirrors(const float *rows)
 {
 	/* the first three are before it listens */
 	int			first = 4;

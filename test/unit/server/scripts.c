@@ -141,7 +141,7 @@ builder_script(Script *script, const TestIndex *index)
 	GvRowsRequest query = {GV_QUERIES, 1};
 	GvRowsRequest encode = {0, spec->nlists};
 	GvTrainedRequest array = {GV_CENTROIDS, 0, 0, spec->dims};
-	GvTrialRequest trial = {100};
+	GvCalibMirrorRequest calib = {100};
 	GvTryRequest try = {1, 2, 2, 3};
 	GvListsRequest chunks = {.nchunks = 1};
 	size_t		row = 4 * (size_t) spec->dims;
@@ -159,7 +159,7 @@ builder_script(Script *script, const TestIndex *index)
 	add(script, GV_MSG_TRAINED, &array, sizeof(array), NULL, 0);
 	add(script, GV_MSG_ENCODE, &encode, sizeof(encode), index->centroids,
 		row * spec->nlists);
-	add(script, GV_MSG_TRIAL, &trial, sizeof(trial), NULL, 0);
+	add(script, GV_MSG_CALIB_MIRROR, &calib, sizeof(calib), NULL, 0);
 	add(script, GV_MSG_CHUNKS, &chunks, sizeof(chunks), chunk, bytes);
 	add(script, GV_MSG_TRY, &try, sizeof(try), index->centroids, row);
 	free(chunk);
