@@ -202,7 +202,7 @@ gpuvec_stat(PG_FUNCTION_ARGS)
 typedef struct Mirror
 {
 	const GvMirrorKey *key;
-	const GvMirrorStatus *held; /* NULL: gpuvecd does not have it */
+	const GvMirrorStatus *status; /* NULL: gpuvecd does not have it */
 	const IvfpqMirrorRequest *request;	/* NULL: it is not asked for now */
 	Relation	index;			/* NULL: not of this database, or locked */
 	int64		behind;			/* copies that the index has and the mirror
@@ -247,8 +247,8 @@ may_see(const Mirror *mirror)
 static const char *
 state_name(const Mirror *mirror)
 {
-	if (mirror->held != NULL)
-		return mirror->held->ready ? "ready" : "loading";
+	if (mirror->status != NULL)
+		return mirror->status->ready ? "ready" : "loading";
 	switch (mirror->request->state)
 	{
 		case IVFPQ_REQUEST_LOADING:
@@ -279,7 +279,7 @@ count_behind(void *arg)
 		IvfpqDirEntryRead(mirror->index, &meta, list, &entry);
 		behind += entry.nitems;
 	}
-	mirror->behind = Max(behind - mirror->held->postings, 0);
+	mirror->behind = Max(behind - mirror->status->postings, 0);
 }
 
 /*
@@ -290,7 +290,7 @@ static void
 try_behind(Mirror *mirror)
 {
 	mirror->behind = -1;
-	if (mirror->index == NULL || mirror->held == NULL || !mirror->held->ready)
+	if (mirror->index == NULL || mirror->status == NULL || !mirror->status->ready)
 		return;
 	if (IsInParallelMode())
 		count_behind(mirror);
@@ -304,17 +304,17 @@ count_percent(const Mirror *mirror)
 	int64		postings;
 	int64		expected;
 
-	if (mirror->held == NULL)
+	if (mirror->status == NULL)
 	{
 		postings = mirror->request->postings;
 		expected = mirror->request->expected;
 	}
-	else if (mirror->held->ready)
+	else if (mirror->status->ready)
 		return 100;
 	else
 	{
-		postings = mirror->held->postings;
-		expected = mirror->held->expected;
+		postings = mirror->status->postings;
+		expected = mirror->status->expected;
 	}
 	return expected > 0 ? Min(100.0 * postings / expected, 100) : 0;
 }
@@ -322,7 +322,7 @@ count_percent(const Mirror *mirror)
 static void
 put_mirror(Row *row, const Mirror *mirror)
 {
-	const GvMirrorStatus *held = mirror->held;
+	const GvMirrorStatus *status = mirror->status;
 	char	   *database = get_database_name(mirror->key->database);
 
 	row->n = 0;
@@ -335,28 +335,28 @@ put_mirror(Row *row, const Mirror *mirror)
 	else
 		put_null(row);
 	put_text(row, state_name(mirror));
-	if (held)
-		put(row, Int32GetDatum(held->device));
+	if (status)
+		put(row, Int32GetDatum(status->device));
 	else
 		put_null(row);
-	put_known(row, held, held ? held->bytes : 0);
-	if (held)
-		put(row, Int32GetDatum(held->nlists));
+	put_known(row, status, status ? status->bytes : 0);
+	if (status)
+		put(row, Int32GetDatum(status->nlists));
 	else
 		put_null(row);
-	put_known(row, held, held ? held->postings : 0);
+	put_known(row, status, status ? status->postings : 0);
 	put_known(row, mirror->behind >= 0, mirror->behind);
 	put(row, Float8GetDatum(count_percent(mirror)));
-	put_known(row, held, held ? held->searches : 0);
-	if (held)
+	put_known(row, status, status ? status->searches : 0);
+	if (status)
 		put(row, TimestampTzGetDatum(GetCurrentTimestamp() -
-									 held->idle_ms * 1000));
+									 status->idle_ms * 1000));
 	else
 		put_null(row);
 	put_text(row, mirror->request ? mirror->request->error : "");
 	for (int i = 0; i < 2; i++)
-		if (held)
-			put(row, Int32GetDatum(i == 0 ? held->shards : held->replicas));
+		if (status)
+			put(row, Int32GetDatum(i == 0 ? status->shards : status->replicas));
 		else
 			put_null(row);
 	Assert(row->n == MIRROR_COLUMNS);
@@ -386,7 +386,7 @@ gpuvec_mirrors(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	GvStatusReply status;
-	GvMirrorStatus *held;
+	GvMirrorStatus *mirrors;
 	IvfpqMirrorRequest *requests;
 	bool	   *shown;
 	int			nrequests;
@@ -394,17 +394,17 @@ gpuvec_mirrors(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (!is_preloaded())
 		return (Datum) 0;
-	(void) IvfpqAskHow(&status, &held);
+	(void) IvfpqAskHow(&status, &mirrors);
 	requests = palloc(IVFPQ_NREQUESTS * sizeof(IvfpqMirrorRequest));
 	nrequests = IvfpqMirrorRequestsCopy(requests);
 	shown = palloc0(IVFPQ_NREQUESTS * sizeof(bool));
 
 	for (int i = 0; i < status.nmirrors; i++)
 	{
-		Mirror		mirror = {.key = &held[i].key, .held = &held[i]};
+		Mirror		mirror = {.key = &mirrors[i].key, .status = &mirrors[i]};
 
 		for (int j = 0; j < nrequests; j++)
-			if (IvfpqSameKey(&requests[j].key, &held[i].key))
+			if (IvfpqSameKey(&requests[j].key, &mirrors[i].key))
 			{
 				mirror.request = &requests[j];
 				shown[j] = true;

@@ -31,7 +31,7 @@ typedef struct GvRegistry
 {
 	pthread_mutex_t mutex;
 	pthread_cond_t released;	/* a mirror was let go */
-	GvHeldMirror *first;
+	GvMirrorEntry *first;
 	int32_t		ndevices;
 	GvDeviceRoom devices[GV_MAX_DEVICES];
 	int64_t		evictions;
@@ -54,16 +54,16 @@ gv_registry_unlock(void)
 
 /* Locked: are there other replicas of it, so that one is to spare? */
 static inline bool
-gv_registry_is_spare(const GvHeldMirror *held)
+gv_registry_is_spare(const GvMirrorEntry *entry)
 {
-	return held->kind == GV_REPLICAS && held->nparts > 1;
+	return entry->kind == GV_REPLICAS && entry->nparts > 1;
 }
 
 /* Locked: of its parts those that searches go to, the first ones. */
 static inline int32_t
-gv_registry_searched(const GvHeldMirror *held)
+gv_registry_searched(const GvMirrorEntry *entry)
 {
-	return held->kind == GV_SHARDS ? 1 : held->nparts;
+	return entry->kind == GV_SHARDS ? 1 : entry->nparts;
 }
 
 static inline int64_t
@@ -73,20 +73,20 @@ gv_now_ms(void)
 }
 
 /* parts.c */
-extern int64_t gv_registry_bytes(const GvHeldMirror *held);
-extern GvHeldPart *gv_registry_part(GvHeldMirror *held, int32_t device);
-extern void gv_registry_recharge(GvHeldMirror *held);
+extern int64_t gv_registry_bytes(const GvMirrorEntry *entry);
+extern GvHeldPart *gv_registry_part(GvMirrorEntry *entry, int32_t device);
+extern void gv_registry_recharge(GvMirrorEntry *entry);
 
 /* mirrors.c */
-extern bool gv_registry_unlink(GvHeldMirror *held);
-extern void gv_registry_destroy(GvHeldMirror *held, const char *reason);
+extern bool gv_registry_unlink(GvMirrorEntry *entry);
+extern void gv_registry_destroy(GvMirrorEntry *entry, const char *reason);
 
 /* room.c */
 extern int64_t gv_registry_most(int32_t device);
 extern int64_t gv_registry_room(int32_t device);
-extern void gv_registry_settle(GvHeldMirror *held, bool searched);
+extern void gv_registry_settle(GvMirrorEntry *entry, bool searched);
 extern bool gv_registry_can_make_room(int32_t device, int64_t bytes);
 extern bool gv_registry_make_room(int32_t device, int64_t bytes);
-extern bool gv_registry_place(GvHeldMirror *held, GvTriedPlaces *tried);
+extern bool gv_registry_place(GvMirrorEntry *entry, GvTriedPlaces *tried);
 
 #endif							/* GV_REGISTRY_H */

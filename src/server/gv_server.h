@@ -274,7 +274,7 @@ typedef struct GvHeldPart
  * and `next`; the rest from there on is the registry's.  Parts go, and others move
  * up, under both locks only, so who has either may read which there are.
  */
-typedef struct GvHeldMirror
+typedef struct GvMirrorEntry
 {
 	GvMirrorKey key;
 	GvMirrorSpec spec;			/* its device: see `parts` */
@@ -290,7 +290,7 @@ typedef struct GvHeldMirror
 	int64_t		filled[GV_NARRAYS]; /* elements that came */
 	int32_t		last_parent_offset;
 
-	struct GvHeldMirror *next;
+	struct GvMirrorEntry *next;
 	int			users;			/* threads that hold it */
 	int			growing;		/* of them, that make room for it */
 	bool		ready;
@@ -299,7 +299,7 @@ typedef struct GvHeldMirror
 	int64_t		postings;			/* as nitems */
 	int64_t		searches;
 	int64_t		used_ms;		/* when it was last searched or changed */
-} GvHeldMirror;
+} GvMirrorEntry;
 
 /* Devices that were tried for something, a bit each. */
 typedef uint32_t GvTriedDevices;
@@ -314,24 +314,24 @@ typedef struct GvTriedPlaces
 extern void gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
 							int32_t ndevices, int keep_s);
 extern int32_t gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices);
-extern GvHeldMirror *gv_mirrors_acquire(const GvMirrorKey *key,
+extern GvMirrorEntry *gv_mirrors_acquire(const GvMirrorKey *key,
 										uint64_t owner,
 										GvRefusalCode *refusal);
-extern void gv_mirrors_release(GvHeldMirror *held, int64_t searches);
+extern void gv_mirrors_release(GvMirrorEntry *entry, int64_t searches);
 extern GvRefusalCode gv_mirrors_begin(const GvMirrorKey *key,
 									  const GvMirrorSpec *spec,
 									  uint64_t owner);
-extern void gv_mirrors_ready(GvHeldMirror *held);
+extern void gv_mirrors_ready(GvMirrorEntry *entry);
 extern void gv_mirrors_drop(const GvMirrorKey *key);
 extern void gv_mirrors_abandon(uint64_t owner);
 extern int32_t gv_mirrors_status(GvStatusReply *reply,
 								 GvMirrorStatus *mirrors, int32_t room);
 
 /* parts.c: their parts on devices. */
-extern int32_t gv_mirrors_device(const GvHeldMirror *held, int32_t wanted);
-extern bool gv_mirrors_room(GvHeldMirror *held, const int64_t *growth);
-extern void gv_mirrors_changed(GvHeldMirror *held, int64_t postings);
-extern bool gv_mirrors_evict_for(GvHeldMirror *held,
+extern int32_t gv_mirrors_device(const GvMirrorEntry *entry, int32_t wanted);
+extern bool gv_mirrors_room(GvMirrorEntry *entry, const int64_t *growth);
+extern void gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings);
+extern bool gv_mirrors_evict_for(GvMirrorEntry *entry,
 								 const int64_t *growth);
 
 /* room.c: memory for them, and for builds and sets. */
@@ -370,7 +370,7 @@ typedef struct GvWorker
 	int32_t		device;
 	bool		is_extra;		/* its searcher is none of turns */
 	GvSearcher *searcher;
-	GvHeldMirror *held;			/* whose lock is ours; NULL: nothing is under
+	GvMirrorEntry *entry;			/* whose lock is ours; NULL: nothing is under
 								 * way */
 	uint64_t	began_ns;
 	int			n;				/* searches */
@@ -387,14 +387,14 @@ extern void gv_session_hello(GvConnection *connection);
 extern void gv_session_status(GvConnection *connection);
 extern void gv_session_ping(GvConnection *connection);
 extern void gv_session_search(GvConnection *connection);
-extern GvHeldMirror *gv_session_acquire(const GvConnection *asker,
+extern GvMirrorEntry *gv_session_acquire(const GvConnection *asker,
 										GvRefusalCode *refusal);
-extern bool gv_session_lock(GvHeldMirror *held, bool wait);
+extern bool gv_session_lock(GvMirrorEntry *entry, bool wait);
 extern void gv_session_refuse(GvConnection **askers, int n,
 							  GvRefusalCode code);
-extern void *gv_session_put(const GvHeldMirror *held, const GvSearch *found,
+extern void *gv_session_put(const GvMirrorEntry *entry, const GvSearch *found,
 							bool is_brief, GvSearchReply *reply);
-extern void gv_session_begin(GvWorker *worker, GvHeldMirror *held);
+extern void gv_session_begin(GvWorker *worker, GvMirrorEntry *entry);
 extern void gv_session_finish(GvWorker *worker);
 
 /* turns.c: searches that wait, and batches that are under way. */
@@ -559,7 +559,7 @@ extern void gv_chunks_lists(GvConnection *connection);
 extern void gv_chunks_refine(GvConnection *connection);
 extern void gv_chunks_ready(GvConnection *connection);
 extern void gv_chunks_current(GvConnection *connection);
-extern GvHeldMirror *gv_chunks_acquire(GvConnection *connection,
+extern GvMirrorEntry *gv_chunks_acquire(GvConnection *connection,
 									   const GvMirrorKey *key);
 extern void gv_chunks_conclude(GvConnection *connection, GvStatus status,
 							   const char *wrong);

@@ -57,13 +57,13 @@ static struct
  * the fewest such threads, this thread's last one rather than another.
  */
 static int32_t
-least_busy(const Bulk *bulk, const GvHeldMirror *held)
+least_busy(const Bulk *bulk, const GvMirrorEntry *entry)
 {
-	int32_t		best = gv_mirrors_device(held, bulk->device);
+	int32_t		best = gv_mirrors_device(entry, bulk->device);
 	int32_t		i;
 
 	for (i = 0; i < gv_ndevices(); i++)
-		if (gv_mirrors_device(held, i) == i &&
+		if (gv_mirrors_device(entry, i) == i &&
 			__atomic_load_n(&pools.of[i].busy, __ATOMIC_RELAXED) <
 			__atomic_load_n(&pools.of[best].busy, __ATOMIC_RELAXED))
 			best = i;
@@ -199,34 +199,34 @@ count_threads(int32_t more)
  * waited for under that lock, which others have who have searchers.
  */
 static GvStatus
-begin_batch(Bulk *bulk, GvHeldMirror *held, const GvStop *stop)
+begin_batch(Bulk *bulk, GvMirrorEntry *entry, const GvStop *stop)
 {
 	for (;;)
 	{
 		int32_t		device;
 		GvStatus	status;
 
-		(void) gv_session_lock(held, true);
-		device = least_busy(bulk, held);
-		pthread_rwlock_unlock(&held->lock);
+		(void) gv_session_lock(entry, true);
+		device = least_busy(bulk, entry);
+		pthread_rwlock_unlock(&entry->lock);
 		status = take_searcher(bulk, device, stop);
 		if (status != GV_OK)
 			return status;
-		(void) gv_session_lock(held, true);
-		if (gv_mirrors_device(held, device) == device)
+		(void) gv_session_lock(entry, true);
+		if (gv_mirrors_device(entry, device) == device)
 			return GV_OK;
-		pthread_rwlock_unlock(&held->lock);
+		pthread_rwlock_unlock(&entry->lock);
 		give_searcher(bulk);
 	}
 }
 
 /* Make the engine's searches of those numbered first .. first + n - 1. */
 static void
-prepare(Bulk *bulk, const GvHeldMirror *held,
+prepare(Bulk *bulk, const GvMirrorEntry *entry,
 		const GvSearchesRequest *request, int32_t first, int32_t n)
 {
 	const float *queries = (const float *) (request + 1);
-	int64_t		postings = held->nitems > 0 ? held->nitems : 1;
+	int64_t		postings = entry->nitems > 0 ? entry->nitems : 1;
 	int32_t		i;
 
 	/* no list is searched twice, and no more copies come back than there are */
@@ -234,24 +234,24 @@ prepare(Bulk *bulk, const GvHeldMirror *held,
 		bulk->searches[i] = (GvSearch)
 	{
 		.query = queries + (size_t) (first + i) * (size_t) request->dims,
-			.probes = request->probes < held->spec.nlists ? request->probes :
-			held->spec.nlists,
+			.probes = request->probes < entry->spec.nlists ? request->probes :
+			entry->spec.nlists,
 			.compare = request->compare,
 			.capacity = request->capacity <= postings ? request->capacity :
 			(int32_t) postings,
-			.bounded = held->spec.refine_slots > 0
+			.bounded = entry->spec.refine_slots > 0
 	};
 }
 
 /* Put the answers of n searches at `next`; what is behind them. */
 static char *
-put_answers(const Bulk *bulk, const GvHeldMirror *held,
+put_answers(const Bulk *bulk, const GvMirrorEntry *entry,
 			const GvConnection *connection, int32_t n, uint64_t began_ns,
 			char *next)
 {
 	const GvSearchesRequest *request = gv_payload(connection);
 	bool		is_brief = request->version != 0 &&
-	request->version == held->version;
+	request->version == entry->version;
 	uint64_t	ended_ns = gv_now_ns();
 	int32_t		i;
 
@@ -259,7 +259,7 @@ put_answers(const Bulk *bulk, const GvHeldMirror *held,
 	{
 		const GvSearch *found = &bulk->searches[i];
 		GvSearchReply *reply = (GvSearchReply *) next;
-		char	   *end = gv_session_put(held, found, is_brief, reply);
+		char	   *end = gv_session_put(entry, found, is_brief, reply);
 
 		reply->batch = (uint32_t) n;
 		reply->queued_us = (uint32_t) ((began_ns - connection->whole_ns) /
@@ -281,7 +281,7 @@ put_answers(const Bulk *bulk, const GvHeldMirror *held,
  * lists that it is of.
  */
 static GvStatus
-search_all(Bulk *bulk, GvHeldMirror *held, GvConnection *connection,
+search_all(Bulk *bulk, GvMirrorEntry *entry, GvConnection *connection,
 		   char **next)
 {
 	const GvSearchesRequest *request = gv_payload(connection);
@@ -300,19 +300,19 @@ search_all(Bulk *bulk, GvHeldMirror *held, GvConnection *connection,
 
 		if (stop.requested(stop.arg))
 			return GV_CANCELED;
-		status = begin_batch(bulk, held, &stop);
+		status = begin_batch(bulk, entry, &stop);
 		if (status != GV_OK)
 			return status;
 		began_ns = gv_now_ns();
-		prepare(bulk, held, request, first, n);
+		prepare(bulk, entry, request, first, n);
 		watched = gv_watch_many_begin(began_ns);
-		status = gv_mirror_search(bulk->searcher, held->mirror,
+		status = gv_mirror_search(bulk->searcher, entry->mirror,
 								  bulk->searches, n);
 		gv_watch_many_end(watched);
 		/* what it has found is the searcher's memory */
 		if (status == GV_OK)
-			*next = put_answers(bulk, held, connection, n, began_ns, *next);
-		pthread_rwlock_unlock(&held->lock);
+			*next = put_answers(bulk, entry, connection, n, began_ns, *next);
+		pthread_rwlock_unlock(&entry->lock);
 		give_searcher(bulk);
 		if (gv_is_survivable(status) && n > 1)
 		{
@@ -330,7 +330,7 @@ search_all(Bulk *bulk, GvHeldMirror *held, GvConnection *connection,
 
 /* Search an acquired mirror; how many searches have their answers. */
 static int64_t
-search_held(Bulk *bulk, GvHeldMirror *held, GvConnection *connection)
+search_entry(Bulk *bulk, GvMirrorEntry *entry, GvConnection *connection)
 {
 	const GvSearchesRequest *request = gv_payload(connection);
 	char	   *reply = gv_reply(connection, (size_t) request->n *
@@ -342,7 +342,7 @@ search_held(Bulk *bulk, GvHeldMirror *held, GvConnection *connection)
 
 	if (reply == NULL)
 		return 0;
-	status = search_all(bulk, held, connection, &next);
+	status = search_all(bulk, entry, connection, &next);
 	if (status == GV_OK)
 	{
 		gv_reply_cut(connection, (size_t) (next - reply));
@@ -361,25 +361,25 @@ gv_bulk_search(GvConnection *connection)
 {
 	const GvSearchesRequest *request = gv_payload(connection);
 	GvRefusalCode refusal = GV_REFUSED_FAILED;
-	GvHeldMirror *held = NULL;
+	GvMirrorEntry *entry = NULL;
 	int64_t		answered = 0;
 
 	if (!check_searches(connection))
 		return;
 	connection->whole_ns = gv_now_ns();
 	if (!gv_server_failed())
-		held = gv_mirrors_acquire(&request->key, 0, &refusal);
-	if (held == NULL)
+		entry = gv_mirrors_acquire(&request->key, 0, &refusal);
+	if (entry == NULL)
 	{
 		gv_refuse(connection, refusal, gv_refusal_name(refusal));
 		return;
 	}
-	if (request->dims == held->spec.dims)
-		answered = search_held(connection->work, held, connection);
+	if (request->dims == entry->spec.dims)
+		answered = search_entry(connection->work, entry, connection);
 	else
 		gv_refuse(connection, GV_REFUSED_PROTOCOL,
 				  "the mirror has other dims");
-	gv_mirrors_release(held, answered);
+	gv_mirrors_release(entry, answered);
 }
 
 /*

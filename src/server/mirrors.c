@@ -41,27 +41,27 @@ gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
 }
 
 /* Locked: the mirror of a key, or NULL. */
-static GvHeldMirror *
+static GvMirrorEntry *
 find(const GvMirrorKey *key)
 {
-	GvHeldMirror *held = gv_registry.first;
+	GvMirrorEntry *entry = gv_registry.first;
 
-	while (held != NULL && !gv_same_key(&held->key, key))
-		held = held->next;
-	return held;
+	while (entry != NULL && !gv_same_key(&entry->key, key))
+		entry = entry->next;
+	return entry;
 }
 
 /* Locked: take a mirror out of the list; false if it is out already. */
 bool
-gv_registry_unlink(GvHeldMirror *held)
+gv_registry_unlink(GvMirrorEntry *entry)
 {
-	GvHeldMirror **link = &gv_registry.first;
+	GvMirrorEntry **link = &gv_registry.first;
 
-	while (*link != NULL && *link != held)
+	while (*link != NULL && *link != entry)
 		link = &(*link)->next;
 	if (*link == NULL)
 		return false;
-	*link = held->next;
+	*link = entry->next;
 	return true;
 }
 
@@ -70,27 +70,27 @@ gv_registry_unlink(GvHeldMirror *held)
  * lock is let go meanwhile.  A reason is worth a line in the log.
  */
 void
-gv_registry_destroy(GvHeldMirror *held, const char *reason)
+gv_registry_destroy(GvMirrorEntry *entry, const char *reason)
 {
 	int64_t		bytes;
 	int32_t		i;
 
-	while (held->users > 0)
+	while (entry->users > 0)
 		pthread_cond_wait(&gv_registry.released, &gv_registry.mutex);
-	bytes = gv_registry_bytes(held);
+	bytes = gv_registry_bytes(entry);
 	gv_registry_unlock();
 	if (reason != NULL)
 		gv_log("LOG", "dropped the mirror of index %u, %lld MB: %s",
-			   held->key.index, (long long) (bytes >> 20), reason);
-	gv_mirror_drop(held->mirror);
-	pthread_rwlock_destroy(&held->lock);
-	free(held->states);
+			   entry->key.index, (long long) (bytes >> 20), reason);
+	gv_mirror_drop(entry->mirror);
+	pthread_rwlock_destroy(&entry->lock);
+	free(entry->states);
 	gv_registry_lock();
-	for (i = 0; i < held->nparts; i++)
-		gv_registry.devices[held->parts[i].device].used -=
-			held->parts[i].charged;
-	gv_registry_settle(held, false);
-	free(held);
+	for (i = 0; i < entry->nparts; i++)
+		gv_registry.devices[entry->parts[i].device].used -=
+			entry->parts[i].charged;
+	gv_registry_settle(entry, false);
+	free(entry);
 }
 
 /*
@@ -101,7 +101,7 @@ gv_registry_destroy(GvHeldMirror *held, const char *reason)
 int32_t
 gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices)
 {
-	const GvHeldMirror *held;
+	const GvMirrorEntry *entry;
 	int32_t		n = 0;
 	int32_t		i;
 
@@ -109,11 +109,11 @@ gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices)
 	if (gv_registry.ndevices == 1)
 		return 1;
 	gv_registry_lock();
-	held = find(key);
-	if (held != NULL)
-		n = gv_registry_searched(held);
+	entry = find(key);
+	if (entry != NULL)
+		n = gv_registry_searched(entry);
 	for (i = 0; i < n; i++)
-		devices[i] = held->parts[i].device;
+		devices[i] = entry->parts[i].device;
 	gv_registry_unlock();
 	return n;
 }
@@ -122,124 +122,124 @@ gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices)
  * The mirror of a key, to be let go soon by gv_mirrors_release.  One that is
  * not ready is there for its owner only.  NULL: refused, see *refusal.
  */
-GvHeldMirror *
+GvMirrorEntry *
 gv_mirrors_acquire(const GvMirrorKey *key, uint64_t owner,
 				   GvRefusalCode *refusal)
 {
-	GvHeldMirror *held;
+	GvMirrorEntry *entry;
 
 	gv_registry_lock();
-	held = find(key);
-	if (held == NULL)
+	entry = find(key);
+	if (entry == NULL)
 		*refusal = GV_REFUSED_NO_MIRROR;
-	else if (!held->ready && held->owner != owner)
+	else if (!entry->ready && entry->owner != owner)
 	{
 		*refusal = GV_REFUSED_LOADING;
-		held = NULL;
+		entry = NULL;
 	}
 	else
 	{
-		held->users++;
-		held->used_ms = gv_now_ms();
-		held->key.index = key->index;	/* ALTER TABLE may keep pages */
+		entry->users++;
+		entry->used_ms = gv_now_ms();
+		entry->key.index = key->index;	/* ALTER TABLE may keep pages */
 	}
 	gv_registry_unlock();
-	return held;
+	return entry;
 }
 
 /* Let a mirror go, in which so many searches were made. */
 void
-gv_mirrors_release(GvHeldMirror *held, int64_t searches)
+gv_mirrors_release(GvMirrorEntry *entry, int64_t searches)
 {
 	gv_registry_lock();
-	held->searches += searches;
-	held->used_ms = gv_now_ms();
-	held->users--;
+	entry->searches += searches;
+	entry->used_ms = gv_now_ms();
+	entry->users--;
 	pthread_cond_broadcast(&gv_registry.released);
 	gv_registry_unlock();
 }
 
 /* An entry that is in no list yet, without its mirror. */
-static GvHeldMirror *
-new_held(const GvMirrorKey *key, const GvMirrorSpec *spec, uint64_t owner)
+static GvMirrorEntry *
+new_entry(const GvMirrorKey *key, const GvMirrorSpec *spec, uint64_t owner)
 {
-	GvHeldMirror *held = calloc(1, sizeof(GvHeldMirror));
+	GvMirrorEntry *entry = calloc(1, sizeof(GvMirrorEntry));
 	pthread_rwlockattr_t attr;
 
-	if (held == NULL)
+	if (entry == NULL)
 		return NULL;
-	held->states = calloc((size_t) spec->nlists, sizeof(GvListState));
-	if (held->states == NULL)
+	entry->states = calloc((size_t) spec->nlists, sizeof(GvListState));
+	if (entry->states == NULL)
 	{
-		free(held);
+		free(entry);
 		return NULL;
 	}
-	held->key = *key;
-	held->spec = *spec;
-	held->owner = owner;
-	held->used_ms = gv_now_ms();
+	entry->key = *key;
+	entry->spec = *spec;
+	entry->owner = owner;
+	entry->used_ms = gv_now_ms();
 	/* batches follow each other closely: a loader must get its turn */
 	pthread_rwlockattr_init(&attr);
 	pthread_rwlockattr_setkind_np
 		(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
-	pthread_rwlock_init(&held->lock, &attr);
+	pthread_rwlock_init(&entry->lock, &attr);
 	pthread_rwlockattr_destroy(&attr);
-	return held;
+	return entry;
 }
 
 /* Locked: place a new entry, and put it in the list. */
 static GvRefusalCode
-enter(GvHeldMirror *held, GvTriedPlaces *tried)
+enter(GvMirrorEntry *entry, GvTriedPlaces *tried)
 {
-	GvHeldMirror *old = find(&held->key);
+	GvMirrorEntry *old = find(&entry->key);
 
 	while (old != NULL && !old->ready)
 	{
 		gv_registry_unlink(old);
 		gv_registry_destroy(old, "another loader begins anew");
-		old = find(&held->key);
+		old = find(&entry->key);
 	}
 	if (old != NULL)
 		return GV_REFUSED_EXISTS;
-	if (!gv_registry_place(held, tried))
+	if (!gv_registry_place(entry, tried))
 		return GV_REFUSED_NO_MEMORY;
 	/* room was made with the lock let go now and then */
-	if (find(&held->key) != NULL)
+	if (find(&entry->key) != NULL)
 		return GV_REFUSED_EXISTS;
-	held->users = 1;
-	held->next = gv_registry.first;
-	gv_registry.first = held;
+	entry->users = 1;
+	entry->next = gv_registry.first;
+	gv_registry.first = entry;
 	return 0;
 }
 
 static GvRefusalCode
-create(GvHeldMirror *held)
+create(GvMirrorEntry *entry)
 {
-	GvSpread	spread = {.kind = held->kind, .nparts = held->nparts};
+	GvSpread	spread = {.kind = entry->kind, .nparts = entry->nparts};
 	GvStatus	status;
 	int32_t		lacking;
 	int32_t		i;
 
-	for (i = 0; i < held->nparts; i++)
-		spread.devices[i] = held->parts[i].device;
+	for (i = 0; i < entry->nparts; i++)
+		spread.devices[i] = entry->parts[i].device;
 	do
 	{
 		int64_t		growth[GV_MAX_DEVICES];
 
-		status = gv_mirror_create_on(&held->spec, &spread, &held->mirror,
+		status = gv_mirror_create_on(&entry->spec, &spread, &entry->mirror,
 									 &lacking);
 		for (i = 0; i < GV_MAX_DEVICES; i++)
 			growth[i] = lacking < 0 || lacking == i;
-		if (status != GV_NO_MEMORY || !gv_mirrors_evict_for(held, growth))
+		if (status != GV_NO_MEMORY || !gv_mirrors_evict_for(entry, growth))
 			break;
 	} while (true);
 	if (status != GV_OK)
 	{
-		held->mirror = NULL;
+		entry->mirror = NULL;
 		return gv_status_refusal(status);
 	}
 	gv_registry_lock();
-	gv_registry_recharge(held);
+	gv_registry_recharge(entry);
 	gv_registry_unlock();
 	return 0;
 }
@@ -249,28 +249,28 @@ static GvRefusalCode
 begin_somewhere(const GvMirrorKey *key, const GvMirrorSpec *spec,
 				uint64_t owner, GvTriedPlaces *tried)
 {
-	GvHeldMirror *held;
+	GvMirrorEntry *entry;
 	GvRefusalCode refusal;
 
-	held = new_held(key, spec, owner);
-	if (held == NULL)
+	entry = new_entry(key, spec, owner);
+	if (entry == NULL)
 		return GV_REFUSED_NO_MEMORY;
 	gv_registry_lock();
-	refusal = enter(held, tried);
+	refusal = enter(entry, tried);
 	if (refusal != 0)
 	{
-		gv_registry_destroy(held, NULL);
+		gv_registry_destroy(entry, NULL);
 		gv_registry_unlock();
 		return refusal;
 	}
 	gv_registry_unlock();
-	refusal = create(held);
+	refusal = create(entry);
 	gv_registry_lock();
-	held->users--;
+	entry->users--;
 	pthread_cond_broadcast(&gv_registry.released);
 	/* if another loader has thrown it out meanwhile, that one frees it */
-	if (refusal != 0 && gv_registry_unlink(held))
-		gv_registry_destroy(held, NULL);
+	if (refusal != 0 && gv_registry_unlink(entry))
+		gv_registry_destroy(entry, NULL);
 	gv_registry_unlock();
 	return refusal;
 }
@@ -297,7 +297,7 @@ gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
 
 /* Where a mirror is, for the log; nothing where there is one device. */
 static void
-name_place(const GvHeldMirror *held, char *text, size_t size)
+name_place(const GvMirrorEntry *entry, char *text, size_t size)
 {
 	size_t		used;
 	int32_t		i;
@@ -306,19 +306,19 @@ name_place(const GvHeldMirror *held, char *text, size_t size)
 
 	if (gv_registry.ndevices == 1)
 		return;
-	used = (size_t) snprintf(text, size, held->nparts == 1 ? " on device" :
-							 held->kind == GV_SHARDS ?
+	used = (size_t) snprintf(text, size, entry->nparts == 1 ? " on device" :
+							 entry->kind == GV_SHARDS ?
 							 " in shards on devices" :
 							 " in replicas on devices");
-	for (i = 0; i < held->nparts && used < size; i++)
+	for (i = 0; i < entry->nparts && used < size; i++)
 		used += (size_t) snprintf(text +used, size - used, "%s %d",
 								  i > 0 ? "," : "",
-								  gv_server.numbers[held->parts[i].device]);
+								  gv_server.numbers[entry->parts[i].device]);
 }
 
 /* From now on it is searched, and charged what it takes and no more. */
 void
-gv_mirrors_ready(GvHeldMirror *held)
+gv_mirrors_ready(GvMirrorEntry *entry)
 {
 	int64_t		postings;
 	int64_t		bytes;
@@ -326,17 +326,17 @@ gv_mirrors_ready(GvHeldMirror *held)
 	int32_t		i;
 
 	gv_registry_lock();
-	held->ready = true;
-	gv_registry_settle(held, true);
-	for (i = 0; i < held->nparts; i++)
-		held->parts[i].reserved = 0;
-	gv_registry_recharge(held);
-	postings = held->postings;
-	bytes = gv_registry_bytes(held);
-	name_place(held, where, sizeof(where));
+	entry->ready = true;
+	gv_registry_settle(entry, true);
+	for (i = 0; i < entry->nparts; i++)
+		entry->parts[i].reserved = 0;
+	gv_registry_recharge(entry);
+	postings = entry->postings;
+	bytes = gv_registry_bytes(entry);
+	name_place(entry, where, sizeof(where));
 	gv_registry_unlock();
 	gv_log("LOG", "index %u is mirrored%s: %lld copies, %lld MB",
-		   held->key.index, where, (long long) postings,
+		   entry->key.index, where, (long long) postings,
 		   (long long) (bytes >> 20));
 }
 
@@ -344,12 +344,12 @@ gv_mirrors_ready(GvHeldMirror *held)
 void
 gv_mirrors_drop(const GvMirrorKey *key)
 {
-	GvHeldMirror *held;
+	GvMirrorEntry *entry;
 
 	gv_registry_lock();
-	held = find(key);
-	if (held != NULL && gv_registry_unlink(held))
-		gv_registry_destroy(held, NULL);
+	entry = find(key);
+	if (entry != NULL && gv_registry_unlink(entry))
+		gv_registry_destroy(entry, NULL);
 	gv_registry_unlock();
 }
 
@@ -357,17 +357,17 @@ gv_mirrors_drop(const GvMirrorKey *key)
 void
 gv_mirrors_abandon(uint64_t owner)
 {
-	GvHeldMirror *held;
+	GvMirrorEntry *entry;
 
 	gv_registry_lock();
 	do
 	{
-		held = gv_registry.first;
-		while (held != NULL && (held->ready || held->owner != owner))
-			held = held->next;
-		if (held != NULL && gv_registry_unlink(held))
-			gv_registry_destroy(held, "its loader is gone");
-	} while (held != NULL);
+		entry = gv_registry.first;
+		while (entry != NULL && (entry->ready || entry->owner != owner))
+			entry = entry->next;
+		if (entry != NULL && gv_registry_unlink(entry))
+			gv_registry_destroy(entry, "its loader is gone");
+	} while (entry != NULL);
 	gv_registry_unlock();
 }
 
@@ -380,31 +380,31 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 				  int32_t room)
 {
 	int64_t		now = gv_now_ms();
-	const GvHeldMirror *held;
+	const GvMirrorEntry *entry;
 	int32_t		n = 0;
 	int32_t		i;
 
 	gv_registry_lock();
-	for (held = gv_registry.first; held != NULL; held = held->next, n++)
+	for (entry = gv_registry.first; entry != NULL; entry = entry->next, n++)
 	{
 		if (n >= room)
 			continue;
-		mirrors[n].key = held->key;
-		mirrors[n].ready = held->ready;
-		mirrors[n].metric = held->spec.metric;
-		mirrors[n].dims = held->spec.dims;
-		mirrors[n].m = held->spec.m;
-		mirrors[n].nlists = held->spec.nlists;
-		mirrors[n].nparents = held->spec.nparents;
-		mirrors[n].refine_slots = held->spec.refine_slots;
-		mirrors[n].device = gv_server.numbers[held->spec.device];
-		mirrors[n].shards = held->kind == GV_SHARDS ? held->nparts : 1;
-		mirrors[n].replicas = held->kind == GV_REPLICAS ? held->nparts : 1;
-		mirrors[n].bytes = gv_registry_bytes(held);
-		mirrors[n].postings = held->postings;
-		mirrors[n].expected = held->spec.postings;
-		mirrors[n].searches = held->searches;
-		mirrors[n].idle_ms = now > held->used_ms ? now - held->used_ms : 0;
+		mirrors[n].key = entry->key;
+		mirrors[n].ready = entry->ready;
+		mirrors[n].metric = entry->spec.metric;
+		mirrors[n].dims = entry->spec.dims;
+		mirrors[n].m = entry->spec.m;
+		mirrors[n].nlists = entry->spec.nlists;
+		mirrors[n].nparents = entry->spec.nparents;
+		mirrors[n].refine_slots = entry->spec.refine_slots;
+		mirrors[n].device = gv_server.numbers[entry->spec.device];
+		mirrors[n].shards = entry->kind == GV_SHARDS ? entry->nparts : 1;
+		mirrors[n].replicas = entry->kind == GV_REPLICAS ? entry->nparts : 1;
+		mirrors[n].bytes = gv_registry_bytes(entry);
+		mirrors[n].postings = entry->postings;
+		mirrors[n].expected = entry->spec.postings;
+		mirrors[n].searches = entry->searches;
+		mirrors[n].idle_ms = now > entry->used_ms ? now - entry->used_ms : 0;
 	}
 	if (reply != NULL)
 	{

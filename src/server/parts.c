@@ -11,25 +11,25 @@
 
 /* Locked: a mirror's part on a device, or NULL. */
 GvHeldPart *
-gv_registry_part(GvHeldMirror *held, int32_t device)
+gv_registry_part(GvMirrorEntry *entry, int32_t device)
 {
 	int32_t		i;
 
-	for (i = 0; i < held->nparts; i++)
-		if (held->parts[i].device == device)
-			return &held->parts[i];
+	for (i = 0; i < entry->nparts; i++)
+		if (entry->parts[i].device == device)
+			return &entry->parts[i];
 	return NULL;
 }
 
 /* Locked: bytes that all parts take. */
 int64_t
-gv_registry_bytes(const GvHeldMirror *held)
+gv_registry_bytes(const GvMirrorEntry *entry)
 {
 	int64_t		bytes = 0;
 	int32_t		i;
 
-	for (i = 0; i < held->nparts; i++)
-		bytes += held->parts[i].bytes;
+	for (i = 0; i < entry->nparts; i++)
+		bytes += entry->parts[i].bytes;
 	return bytes;
 }
 
@@ -52,26 +52,26 @@ charge_part(GvHeldPart *part, bool there)
  * they are charged.  Those that the engine has given up go.
  */
 void
-gv_registry_recharge(GvHeldMirror *held)
+gv_registry_recharge(GvMirrorEntry *entry)
 {
 	GvPart		now[GV_MAX_DEVICES];
-	int32_t		n = gv_mirror_parts(held->mirror, now);
+	int32_t		n = gv_mirror_parts(entry->mirror, now);
 	int32_t		left = 0;
 	int32_t		i;
 
-	for (i = 0; i < held->nparts; i++)
+	for (i = 0; i < entry->nparts; i++)
 	{
-		GvHeldPart	part = held->parts[i];
+		GvHeldPart	part = entry->parts[i];
 		bool		there = left < n && now[left].device == part.device;
 
 		if (there)
 			part.bytes = now[left].bytes;
 		charge_part(&part, there);
 		if (there)
-			held->parts[left++] = part;
+			entry->parts[left++] = part;
 	}
-	held->nparts = left;
-	held->spec.device = held->parts[0].device;
+	entry->nparts = left;
+	entry->spec.device = entry->parts[0].device;
 }
 
 /*
@@ -79,15 +79,15 @@ gv_registry_recharge(GvHeldMirror *held)
  * wanted, or else on its first.
  */
 int32_t
-gv_mirrors_device(const GvHeldMirror *held, int32_t wanted)
+gv_mirrors_device(const GvMirrorEntry *entry, int32_t wanted)
 {
-	int32_t		n = gv_registry_searched(held);
+	int32_t		n = gv_registry_searched(entry);
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
-		if (held->parts[i].device == wanted)
+		if (entry->parts[i].device == wanted)
 			return wanted;
-	return held->parts[0].device;
+	return entry->parts[0].device;
 }
 
 /*
@@ -96,7 +96,7 @@ gv_mirrors_device(const GvHeldMirror *held, int32_t wanted)
  * use.
  */
 bool
-gv_mirrors_evict_for(GvHeldMirror *held, const int64_t *growth)
+gv_mirrors_evict_for(GvMirrorEntry *entry, const int64_t *growth)
 {
 	int32_t		devices[GV_MAX_DEVICES];
 	bool		done = false;
@@ -104,15 +104,15 @@ gv_mirrors_evict_for(GvHeldMirror *held, const int64_t *growth)
 	int32_t		i;
 
 	gv_registry_lock();
-	held->growing++;
-	for (i = 0; i < held->nparts; i++)
+	entry->growing++;
+	for (i = 0; i < entry->nparts; i++)
 		if (growth[i] > 0)
-			devices[n++] = held->parts[i].device;
+			devices[n++] = entry->parts[i].device;
 	gv_registry_unlock();
 	for (i = 0; i < n; i++)
 		done |= gv_mirrors_evict(devices[i]);
 	gv_registry_lock();
-	held->growing--;
+	entry->growing--;
 	gv_registry_unlock();
 	return done;
 }
@@ -131,9 +131,9 @@ lacking(const GvHeldPart *part, int64_t growth)
  * it; false when there is none.
  */
 static bool
-make_part_room(GvHeldMirror *held, int32_t device, int64_t growth)
+make_part_room(GvMirrorEntry *entry, int32_t device, int64_t growth)
 {
-	GvHeldPart *part = gv_registry_part(held, device);
+	GvHeldPart *part = gv_registry_part(entry, device);
 	int64_t		more = part == NULL ? 0 : lacking(part, growth);
 
 	if (more == 0)
@@ -141,7 +141,7 @@ make_part_room(GvHeldMirror *held, int32_t device, int64_t growth)
 	if (!gv_registry_make_room(device, more))
 		return false;
 	/* the lock was let go, perhaps */
-	part = gv_registry_part(held, device);
+	part = gv_registry_part(entry, device);
 	if (part != NULL)
 	{
 		gv_registry.devices[device].used += more;
@@ -152,39 +152,39 @@ make_part_room(GvHeldMirror *held, int32_t device, int64_t growth)
 
 /* Give up the replicas on these devices, for which there is no room. */
 static void
-evict_replicas(GvHeldMirror *held, GvTriedDevices devices)
+evict_replicas(GvMirrorEntry *entry, GvTriedDevices devices)
 {
 	int32_t		i;
 
-	pthread_rwlock_wrlock(&held->lock);
+	pthread_rwlock_wrlock(&entry->lock);
 	for (i = 0; i < gv_registry.ndevices; i++)
 		if ((devices & 1u << i) != 0 &&
-			gv_mirror_drop_part(held->mirror, i) == GV_OK)
+			gv_mirror_drop_part(entry->mirror, i) == GV_OK)
 			gv_log("LOG", "gave up the replica of index %u on device %d: it "
-				   "has no room to grow", held->key.index,
+				   "has no room to grow", entry->key.index,
 				   gv_server.numbers[i]);
 	gv_registry_lock();
-	gv_registry_recharge(held);
+	gv_registry_recharge(entry);
 	gv_registry_unlock();
-	pthread_rwlock_unlock(&held->lock);
+	pthread_rwlock_unlock(&entry->lock);
 }
 
 /* Locked: make room for all parts to grow, and charge it; or for none. */
 static bool
-grow_parts(GvHeldMirror *held, const int64_t *growth)
+grow_parts(GvMirrorEntry *entry, const int64_t *growth)
 {
 	int32_t		devices[GV_MAX_DEVICES];
-	int32_t		n = held->nparts;
+	int32_t		n = entry->nparts;
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
-		devices[i] = held->parts[i].device;
-	for (i = 0; i < n && make_part_room(held, devices[i], growth[i]); i++)
+		devices[i] = entry->parts[i].device;
+	for (i = 0; i < n && make_part_room(entry, devices[i], growth[i]); i++)
 		;
 	if (i == n)
 		return true;
-	for (i = 0; i < held->nparts; i++)
-		charge_part(&held->parts[i], true);
+	for (i = 0; i < entry->nparts; i++)
+		charge_part(&entry->parts[i], true);
 	return false;
 }
 
@@ -194,25 +194,25 @@ grow_parts(GvHeldMirror *held, const int64_t *growth)
  * false: there is no room for one.
  */
 static bool
-choose_replicas(const GvHeldMirror *held, int64_t growth,
+choose_replicas(const GvMirrorEntry *entry, int64_t growth,
 				GvTriedDevices *full)
 {
 	int32_t		left = 0;
 	int32_t		i;
 
 	*full = 0;
-	for (i = 0; i < held->nparts; i++)
+	for (i = 0; i < entry->nparts; i++)
 	{
-		const GvHeldPart *part = &held->parts[i];
+		const GvHeldPart *part = &entry->parts[i];
 
 		if (gv_registry_room(part->device) < lacking(part, growth))
 			*full |= 1u << part->device;
 		else
 			left++;
 	}
-	for (i = 0; left == 0 && i < held->nparts; i++)
+	for (i = 0; left == 0 && i < entry->nparts; i++)
 	{
-		const GvHeldPart *part = &held->parts[i];
+		const GvHeldPart *part = &entry->parts[i];
 
 		if (!gv_registry_can_make_room(part->device, lacking(part, growth)))
 			continue;
@@ -229,41 +229,41 @@ choose_replicas(const GvHeldMirror *held, int64_t growth,
  * as one has it, and what others have goes for the last one only.
  */
 bool
-gv_mirrors_room(GvHeldMirror *held, const int64_t *growth)
+gv_mirrors_room(GvMirrorEntry *entry, const int64_t *growth)
 {
 	GvTriedDevices full = 0;
 	bool		fits = true;
 
 	gv_registry_lock();
-	held->growing++;
-	if (gv_registry_is_spare(held))
-		fits = choose_replicas(held, growth[0], &full);
+	entry->growing++;
+	if (gv_registry_is_spare(entry))
+		fits = choose_replicas(entry, growth[0], &full);
 	if (fits && full != 0)
 	{
 		gv_registry_unlock();
-		evict_replicas(held, full);
+		evict_replicas(entry, full);
 		gv_registry_lock();
 	}
-	fits = fits && grow_parts(held, growth);
-	held->growing--;
+	fits = fits && grow_parts(entry, growth);
+	entry->growing--;
 	gv_registry_unlock();
 	return fits;
 }
 
 /* It has been changed, under its lock, and holds so many copies. */
 void
-gv_mirrors_changed(GvHeldMirror *held, int64_t postings)
+gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings)
 {
 	int32_t		before;
 	int32_t		lost;
 
 	gv_registry_lock();
-	before = held->nparts;
-	held->postings = postings;
-	gv_registry_recharge(held);
-	lost = before - held->nparts;
+	before = entry->nparts;
+	entry->postings = postings;
+	gv_registry_recharge(entry);
+	lost = before - entry->nparts;
 	gv_registry_unlock();
 	if (lost > 0)
 		gv_log("LOG", "gave up replicas of index %u: %d, whose devices have no "
-			   "memory", held->key.index, lost);
+			   "memory", entry->key.index, lost);
 }

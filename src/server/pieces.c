@@ -10,16 +10,16 @@
 #include <string.h>
 
 /* The mirror that a loader names, or NULL: refused. */
-GvHeldMirror *
+GvMirrorEntry *
 gv_chunks_acquire(GvConnection *connection, const GvMirrorKey *key)
 {
 	GvRefusalCode refusal;
-	GvHeldMirror *held = gv_mirrors_acquire(key, connection->number,
+	GvMirrorEntry *entry = gv_mirrors_acquire(key, connection->number,
 											&refusal);
 
-	if (held == NULL)
+	if (entry == NULL)
 		gv_refuse(connection, refusal, gv_refusal_name(refusal));
-	return held;
+	return entry;
 }
 
 /* Say OK, or refuse; `wrong` for who broke the rules. */
@@ -41,35 +41,35 @@ gv_chunks_conclude(GvConnection *connection, GvStatus status, const char *wrong)
 
 /* Do the starts that came go on ascending, from 0 to the number of lists? */
 static bool
-check_parent_offsets(GvHeldMirror *held, int64_t first, int64_t n,
+check_parent_offsets(GvMirrorEntry *entry, int64_t first, int64_t n,
 			 const int32_t *parent_offsets)
 {
 	int64_t		i;
 
 	for (i = 0; i < n; i++)
 	{
-		if (first + i == 0 ? parent_offsets[i] != 0 : parent_offsets[i] <= held->last_parent_offset)
+		if (first + i == 0 ? parent_offsets[i] != 0 : parent_offsets[i] <= entry->last_parent_offset)
 			return false;
-		if (first + i == held->spec.nparents &&
-			parent_offsets[i] != held->spec.nlists)
+		if (first + i == entry->spec.nparents &&
+			parent_offsets[i] != entry->spec.nlists)
 			return false;
-		held->last_parent_offset = parent_offsets[i];
+		entry->last_parent_offset = parent_offsets[i];
 	}
 	return true;
 }
 
 /* Elements come one after another, once, while the mirror is not ready. */
 static const char *
-check_array(GvHeldMirror *held, const GvArrayRequest *request)
+check_array(GvMirrorEntry *entry, const GvArrayRequest *request)
 {
-	if (held->ready)
+	if (entry->ready)
 		return "the mirror has its arrays";
-	if (request->first != held->filled[request->array] ||
-		request->count > gv_array_length(&held->spec, (GvArray) request->array) -
+	if (request->first != entry->filled[request->array] ||
+		request->count > gv_array_length(&entry->spec, (GvArray) request->array) -
 		request->first)
 		return "an array out of order";
 	if (request->array == GV_PARENT_OFFSETS &&
-		!check_parent_offsets(held, request->first, request->count,
+		!check_parent_offsets(entry, request->first, request->count,
 					  (const int32_t *) (request + 1)))
 		return "the parents' lists do not follow each other";
 	return NULL;
@@ -82,7 +82,7 @@ gv_chunks_array(GvConnection *connection)
 	const GvArrayRequest *request = gv_payload(connection);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
-	GvHeldMirror *held;
+	GvMirrorEntry *entry;
 	const char *wrong = NULL;
 	GvStatus	status = GV_OK;
 
@@ -93,19 +93,19 @@ gv_chunks_array(GvConnection *connection)
 		gv_chunks_conclude(connection, GV_OK, "a malformed array");
 		return;
 	}
-	held = gv_chunks_acquire(connection, &request->key);
-	if (held == NULL)
+	entry = gv_chunks_acquire(connection, &request->key);
+	if (entry == NULL)
 		return;
-	pthread_rwlock_wrlock(&held->lock);
-	wrong = check_array(held, request);
+	pthread_rwlock_wrlock(&entry->lock);
+	wrong = check_array(entry, request);
 	if (wrong == NULL)
-		status = gv_mirror_put_array(held->mirror, (GvArray) request->array,
+		status = gv_mirror_put_array(entry->mirror, (GvArray) request->array,
 									 request->first, request->count,
 									 request + 1);
 	if (wrong == NULL && status == GV_OK)
-		held->filled[request->array] += request->count;
-	pthread_rwlock_unlock(&held->lock);
-	gv_mirrors_release(held, 0);
+		entry->filled[request->array] += request->count;
+	pthread_rwlock_unlock(&entry->lock);
+	gv_mirrors_release(entry, 0);
 	gv_chunks_conclude(connection, status, wrong);
 }
 
@@ -114,20 +114,20 @@ void
 gv_chunks_ready(GvConnection *connection)
 {
 	const GvKeyRequest *request = gv_payload(connection);
-	GvHeldMirror *held = gv_chunks_acquire(connection, &request->key);
+	GvMirrorEntry *entry = gv_chunks_acquire(connection, &request->key);
 	const char *wrong = NULL;
 	int32_t		array;
 
-	if (held == NULL)
+	if (entry == NULL)
 		return;
-	if (held->ready)
+	if (entry->ready)
 		wrong = "the mirror is ready already";
 	for (array = 0; array < GV_NARRAYS; array++)
-		if (held->filled[array] != gv_array_length(&held->spec, (GvArray) array))
+		if (entry->filled[array] != gv_array_length(&entry->spec, (GvArray) array))
 			wrong = "the mirror is not complete";
 	if (wrong == NULL)
-		gv_mirrors_ready(held);
-	gv_mirrors_release(held, 0);
+		gv_mirrors_ready(entry);
+	gv_mirrors_release(entry, 0);
 	gv_chunks_conclude(connection, GV_OK, wrong);
 }
 
@@ -136,21 +136,21 @@ void
 gv_chunks_current(GvConnection *connection)
 {
 	const GvCurrentRequest *request = gv_payload(connection);
-	GvHeldMirror *held;
+	GvMirrorEntry *entry;
 
 	if (request->version == 0)
 	{
 		gv_chunks_conclude(connection, GV_OK, "no version");
 		return;
 	}
-	held = gv_chunks_acquire(connection, &request->key);
-	if (held == NULL)
+	entry = gv_chunks_acquire(connection, &request->key);
+	if (entry == NULL)
 		return;
-	pthread_rwlock_wrlock(&held->lock);
-	if (held->seen_by == connection->number)
-		held->version = request->version;
-	pthread_rwlock_unlock(&held->lock);
-	gv_mirrors_release(held, 0);
+	pthread_rwlock_wrlock(&entry->lock);
+	if (entry->seen_by == connection->number)
+		entry->version = request->version;
+	pthread_rwlock_unlock(&entry->lock);
+	gv_mirrors_release(entry, 0);
 	gv_chunks_conclude(connection, GV_OK, NULL);
 }
 
@@ -232,9 +232,9 @@ gv_chunks_check(const GvConnection *connection, const GvMirrorSpec *spec)
 
 /* Locked: does the piece fit to what the list holds? */
 static bool
-chunk_follows(const GvHeldMirror *held, const GvChunk *chunk)
+chunk_follows(const GvMirrorEntry *entry, const GvChunk *chunk)
 {
-	const GvListState *old = &held->states[chunk->list];
+	const GvListState *old = &entry->states[chunk->list];
 
 	if ((chunk->flags & GV_CHUNK_LIVE) != 0)
 		return chunk->state.gen == old->gen &&
@@ -251,29 +251,29 @@ chunk_follows(const GvHeldMirror *held, const GvChunk *chunk)
  * [GV_MAX_DEVICES].
  */
 static void
-chunk_growth(GvHeldMirror *held, const GvChunk *chunk, int64_t *growth)
+chunk_growth(GvMirrorEntry *entry, const GvChunk *chunk, int64_t *growth)
 {
-	int32_t		part = gv_mirror_list_part(held->mirror, chunk->list);
+	int32_t		part = gv_mirror_list_part(entry->mirror, chunk->list);
 	int64_t		blocks = (int64_t) chunk->first + chunk->nblocks;
 	GvChunk		one = {.nblocks = 1};
 	int32_t		i;
 
-	pthread_rwlock_rdlock(&held->lock);
-	blocks -= gv_blocks_of(held->states[chunk->list].nitems);
-	pthread_rwlock_unlock(&held->lock);
+	pthread_rwlock_rdlock(&entry->lock);
+	blocks -= gv_blocks_of(entry->states[chunk->list].nitems);
+	pthread_rwlock_unlock(&entry->lock);
 	if (blocks < 0)
 		blocks = 0;
 	for (i = 0; i < GV_MAX_DEVICES; i++)
 		growth[i] = part >= 0 && part != i ? 0 : blocks *
-			(gv_chunks_bytes(&held->spec, &one) - (int64_t) sizeof(one));
+			(gv_chunks_bytes(&entry->spec, &one) - (int64_t) sizeof(one));
 }
 
 /* The same of n items. */
 static void
-items_growth(const GvHeldMirror *held, const GvRefineItem *items, int32_t n,
+items_growth(const GvMirrorEntry *entry, const GvRefineItem *items, int32_t n,
 			 int64_t *growth)
 {
-	int64_t		stride = (int64_t) gv_refine_stride(held->spec.dims);
+	int64_t		stride = (int64_t) gv_refine_stride(entry->spec.dims);
 	int32_t		i;
 	int32_t		p;
 
@@ -281,7 +281,7 @@ items_growth(const GvHeldMirror *held, const GvRefineItem *items, int32_t n,
 	for (i = 0; i < n; i++)
 	{
 		int32_t		part = gv_mirror_record_part
-		(held->mirror, gv_refine_item(items, held->spec.dims, i)->address);
+		(entry->mirror, gv_refine_item(items, entry->spec.dims, i)->address);
 
 		for (p = 0; p < GV_MAX_DEVICES; p++)
 			growth[p] += part >= 0 && part != p ? 0 : stride;
@@ -293,29 +293,29 @@ items_growth(const GvHeldMirror *held, const GvRefineItem *items, int32_t n,
  * room; *wrong is told when it does not follow.
  */
 static GvStatus
-apply_chunk(GvHeldMirror *held, uint64_t sender, const GvChunk *chunk,
+apply_chunk(GvMirrorEntry *entry, uint64_t sender, const GvChunk *chunk,
 			const char **wrong)
 {
-	GvListChunk open = gv_chunks_open(&held->spec, chunk);
+	GvListChunk open = gv_chunks_open(&entry->spec, chunk);
 	GvStatus	status = GV_OK;
 
-	pthread_rwlock_wrlock(&held->lock);
-	held->version = 0;
-	if (held->seen_by != sender)
-		held->seen_by = 0;
-	if (!chunk_follows(held, chunk))
+	pthread_rwlock_wrlock(&entry->lock);
+	entry->version = 0;
+	if (entry->seen_by != sender)
+		entry->seen_by = 0;
+	if (!chunk_follows(entry, chunk))
 		*wrong = "a piece that does not follow what the list holds";
 	else
-		status = gv_mirror_put_list(held->mirror, &open);
+		status = gv_mirror_put_list(entry->mirror, &open);
 	if (*wrong == NULL && status == GV_OK)
 	{
-		held->nitems += (int64_t) chunk->state.nitems -
-			(int64_t) held->states[chunk->list].nitems;
-		held->states[chunk->list] = chunk->state;
+		entry->nitems += (int64_t) chunk->state.nitems -
+			(int64_t) entry->states[chunk->list].nitems;
+		entry->states[chunk->list] = chunk->state;
 	}
 	/* in here, because others who change the mirror report too */
-	gv_mirrors_changed(held, held->nitems);
-	pthread_rwlock_unlock(&held->lock);
+	gv_mirrors_changed(entry, entry->nitems);
+	pthread_rwlock_unlock(&entry->lock);
 	return status;
 }
 
@@ -324,16 +324,16 @@ void
 gv_chunks_lists(GvConnection *connection)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvHeldMirror *held = gv_chunks_acquire(connection, &request->key);
+	GvMirrorEntry *entry = gv_chunks_acquire(connection, &request->key);
 	const char *next = (const char *) (request + 1);
 	const char *wrong = NULL;
 	GvStatus	status = GV_OK;
 	bool		fits;			/* else others would be evicted in vain */
 	int32_t		i;
 
-	if (held == NULL)
+	if (entry == NULL)
 		return;
-	if (!gv_chunks_check(connection, &held->spec))
+	if (!gv_chunks_check(connection, &entry->spec))
 		wrong = "malformed pieces";
 	for (i = 0; wrong == NULL && status == GV_OK && i < request->nchunks; i++)
 	{
@@ -342,28 +342,28 @@ gv_chunks_lists(GvConnection *connection)
 
 		do
 		{
-			chunk_growth(held, chunk, growth);
-			fits = gv_mirrors_room(held, growth);
-			status = fits ? apply_chunk(held, connection->number, chunk,
+			chunk_growth(entry, chunk, growth);
+			fits = gv_mirrors_room(entry, growth);
+			status = fits ? apply_chunk(entry, connection->number, chunk,
 										&wrong) : GV_NO_MEMORY;
 		} while (fits && status == GV_NO_MEMORY &&
-				 gv_mirrors_evict_for(held, growth));
-		next += gv_chunks_bytes(&held->spec, chunk);
+				 gv_mirrors_evict_for(entry, growth));
+		next += gv_chunks_bytes(&entry->spec, chunk);
 	}
-	gv_mirrors_release(held, 0);
+	gv_mirrors_release(entry, 0);
 	gv_chunks_conclude(connection, status, wrong);
 }
 
 /* Put items in, for which there is room. */
 static GvStatus
-apply_items(GvHeldMirror *held, const GvRefineItem *items, int32_t n)
+apply_items(GvMirrorEntry *entry, const GvRefineItem *items, int32_t n)
 {
 	GvStatus	status;
 
-	pthread_rwlock_wrlock(&held->lock);
-	status = gv_mirror_put_refine(held->mirror, items, n);
-	gv_mirrors_changed(held, held->nitems);
-	pthread_rwlock_unlock(&held->lock);
+	pthread_rwlock_wrlock(&entry->lock);
+	status = gv_mirror_put_refine(entry->mirror, items, n);
+	gv_mirrors_changed(entry, entry->nitems);
+	pthread_rwlock_unlock(&entry->lock);
 	return status;
 }
 
@@ -372,7 +372,7 @@ void
 gv_chunks_refine(GvConnection *connection)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvHeldMirror *held = gv_chunks_acquire(connection, &request->key);
+	GvMirrorEntry *entry = gv_chunks_acquire(connection, &request->key);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
 	const char *wrong = NULL;
@@ -381,21 +381,21 @@ gv_chunks_refine(GvConnection *connection)
 	int64_t		growth[GV_MAX_DEVICES];
 	bool		fits;			/* as above */
 
-	if (held == NULL)
+	if (entry == NULL)
 		return;
 	if (request->unused != 0 || request->nchunks < 0 ||
-		held->spec.refine_slots == 0 ||
+		entry->spec.refine_slots == 0 ||
 		bytes != request->nchunks *
-		(int64_t) gv_refine_stride(held->spec.dims))
+		(int64_t) gv_refine_stride(entry->spec.dims))
 		wrong = "malformed refine records";
 	else
 		do
 		{
-			items_growth(held, items, request->nchunks, growth);
-			fits = gv_mirrors_room(held, growth);
-			status = fits ? apply_items(held, items, request->nchunks) :
+			items_growth(entry, items, request->nchunks, growth);
+			fits = gv_mirrors_room(entry, growth);
+			status = fits ? apply_items(entry, items, request->nchunks) :
 				GV_NO_MEMORY;
-		} while (fits && status == GV_NO_MEMORY && gv_mirrors_evict_for(held, growth));
-	gv_mirrors_release(held, 0);
+		} while (fits && status == GV_NO_MEMORY && gv_mirrors_evict_for(entry, growth));
+	gv_mirrors_release(entry, 0);
 	gv_chunks_conclude(connection, status, wrong);
 }

@@ -8,21 +8,21 @@
 #include <string.h>
 
 /* A range of lists of a mirror, from a block up to the last; NULL: refused. */
-static GvHeldMirror *
+static GvMirrorEntry *
 acquire_range(GvConnection *connection, int64_t most, int32_t last_block)
 {
 	const GvRangeRequest *request = gv_payload(connection);
-	GvHeldMirror *held = gv_chunks_acquire(connection, &request->key);
+	GvMirrorEntry *entry = gv_chunks_acquire(connection, &request->key);
 
-	if (held == NULL)
+	if (entry == NULL)
 		return NULL;
 	if (request->first >= 0 && request->count >= 1 &&
 		request->count <= most &&
 		request->block >= 0 && request->block <= last_block &&
 		request->unused == 0 &&
-		(int64_t) request->first + request->count <= held->spec.nlists)
-		return held;
-	gv_mirrors_release(held, 0);
+		(int64_t) request->first + request->count <= entry->spec.nlists)
+		return entry;
+	gv_mirrors_release(entry, 0);
 	gv_refuse(connection, GV_REFUSED_PROTOCOL, "lists out of range");
 	return NULL;
 }
@@ -32,26 +32,26 @@ void
 gv_read_states(GvConnection *connection)
 {
 	const GvRangeRequest *request = gv_payload(connection);
-	GvHeldMirror *held = acquire_range(connection,
+	GvMirrorEntry *entry = acquire_range(connection,
 									   GV_MAX_MESSAGE / sizeof(GvListState), 0);
 	GvListState *states;
 
-	if (held == NULL)
+	if (entry == NULL)
 		return;
 	states = gv_reply(connection,
 					  (size_t) request->count * sizeof(GvListState));
 	if (states != NULL)
 	{
-		pthread_rwlock_rdlock(&held->lock);
+		pthread_rwlock_rdlock(&entry->lock);
 		/* others who read may do the same */
 		if (request->first == 0)
-			__atomic_store_n(&held->seen_by, connection->number,
+			__atomic_store_n(&entry->seen_by, connection->number,
 							 __ATOMIC_RELAXED);
-		memcpy(states, held->states + request->first,
+		memcpy(states, entry->states + request->first,
 			   (size_t) request->count * sizeof(GvListState));
-		pthread_rwlock_unlock(&held->lock);
+		pthread_rwlock_unlock(&entry->lock);
 	}
-	gv_mirrors_release(held, 0);
+	gv_mirrors_release(entry, 0);
 }
 
 /*
@@ -59,12 +59,12 @@ gv_read_states(GvConnection *connection)
  * to at most `room` bytes.
  */
 static GvChunk
-chunk_of(const GvHeldMirror *held, int32_t list, int32_t first, int64_t room)
+chunk_of(const GvMirrorEntry *entry, int32_t list, int32_t first, int64_t room)
 {
 	GvChunk		one = {.nblocks = 1};
 	GvChunk		chunk = {.list = list, .first = first,
-	.state = held->states[list]};
-	int64_t		block = gv_chunks_bytes(&held->spec, &one) -
+	.state = entry->states[list]};
+	int64_t		block = gv_chunks_bytes(&entry->spec, &one) -
 	(int64_t) sizeof(one);
 	int64_t		most = (room - (int64_t) sizeof(chunk)) / block;
 	int64_t		nblocks = gv_blocks_of(chunk.state.nitems) - first;
@@ -80,13 +80,13 @@ chunk_of(const GvHeldMirror *held, int32_t list, int32_t first, int64_t room)
 
 /* Locked: copy a piece's blocks to `next`, in a piece's order. */
 static GvStatus
-read_blocks(GvHeldMirror *held, const GvChunk *chunk, char *next)
+read_blocks(GvMirrorEntry *entry, const GvChunk *chunk, char *next)
 {
 	size_t		n = (size_t) chunk->nblocks;
 	size_t		t_bytes = GV_BLOCK * sizeof(float);
 	size_t		rowid_bytes = GV_BLOCK * 3 * sizeof(uint16_t);
-	size_t		keys_bytes = gv_keys_bytes(&held->spec.keys);
-	size_t		code_bytes = (size_t) gv_code_bytes(held->spec.m) * GV_BLOCK;
+	size_t		keys_bytes = gv_keys_bytes(&entry->spec.keys);
+	size_t		code_bytes = (size_t) gv_code_bytes(entry->spec.m) * GV_BLOCK;
 	char	   *t = next + n * sizeof(uint32_t);
 	char	   *rowids = t + n * t_bytes;
 	char	   *keys = rowids + n * rowid_bytes;
@@ -96,7 +96,7 @@ read_blocks(GvHeldMirror *held, const GvChunk *chunk, char *next)
 	for (i = 0; i < n; i++)
 	{
 		GvBlock		view;
-		GvStatus	status = gv_mirror_get_block(held->mirror, chunk->list,
+		GvStatus	status = gv_mirror_get_block(entry->mirror, chunk->list,
 												 chunk->first + (int32_t) i,
 												 &view);
 
@@ -118,7 +118,7 @@ read_blocks(GvHeldMirror *held, const GvChunk *chunk, char *next)
  * mirror.
  */
 static GvStatus
-read_list(GvHeldMirror *held, const GvRangeRequest *request, int32_t i,
+read_list(GvMirrorEntry *entry, const GvRangeRequest *request, int32_t i,
 		  char *next, int64_t room, int64_t *bytes)
 {
 	GvStatus	status = GV_OK;
@@ -127,45 +127,45 @@ read_list(GvHeldMirror *held, const GvRangeRequest *request, int32_t i,
 	*bytes = 0;
 	if (room < (int64_t) sizeof(chunk))
 		return GV_OK;
-	pthread_rwlock_wrlock(&held->lock);
-	chunk = chunk_of(held, request->first + i, i == 0 ? request->block : 0,
+	pthread_rwlock_wrlock(&entry->lock);
+	chunk = chunk_of(entry, request->first + i, i == 0 ? request->block : 0,
 					 room);
-	if (i == 0 || chunk.state.nitems == held->states[chunk.list].nitems)
+	if (i == 0 || chunk.state.nitems == entry->states[chunk.list].nitems)
 	{
 		memcpy(next, &chunk, sizeof(chunk));
-		*bytes = gv_chunks_bytes(&held->spec, &chunk);
-		status = read_blocks(held, &chunk, next + sizeof(chunk));
+		*bytes = gv_chunks_bytes(&entry->spec, &chunk);
+		status = read_blocks(entry, &chunk, next + sizeof(chunk));
 	}
-	pthread_rwlock_unlock(&held->lock);
+	pthread_rwlock_unlock(&entry->lock);
 	return status;
 }
 
 /* Bytes of an answer with these lists, or with as many as fit. */
 static int64_t
-range_bytes(GvHeldMirror *held, const GvRangeRequest *request)
+range_bytes(GvMirrorEntry *entry, const GvRangeRequest *request)
 {
 	int64_t		bytes = 0;
 	int32_t		i;
 
-	pthread_rwlock_rdlock(&held->lock);
+	pthread_rwlock_rdlock(&entry->lock);
 	for (i = 0; i < request->count && bytes < GV_MAX_MESSAGE; i++)
 	{
-		GvChunk		chunk = chunk_of(held, request->first + i,
+		GvChunk		chunk = chunk_of(entry, request->first + i,
 									 i == 0 ? request->block : 0,
 									 GV_MAX_MESSAGE);
 
-		bytes += gv_chunks_bytes(&held->spec, &chunk);
+		bytes += gv_chunks_bytes(&entry->spec, &chunk);
 	}
-	pthread_rwlock_unlock(&held->lock);
+	pthread_rwlock_unlock(&entry->lock);
 	return bytes < GV_MAX_MESSAGE ? bytes : GV_MAX_MESSAGE;
 }
 
 /* Give out what was read into the reply, if it could be. */
 static void
-conclude_reading(GvConnection *connection, GvHeldMirror *held,
+conclude_reading(GvConnection *connection, GvMirrorEntry *entry,
 				 GvStatus status)
 {
-	gv_mirrors_release(held, 0);
+	gv_mirrors_release(entry, 0);
 	if (status != GV_OK)
 		gv_chunks_conclude(connection, status, NULL);
 }
@@ -175,7 +175,7 @@ void
 gv_read_blocks(GvConnection *connection)
 {
 	const GvRangeRequest *request = gv_payload(connection);
-	GvHeldMirror *held = acquire_range(connection, INT32_MAX,
+	GvMirrorEntry *entry = acquire_range(connection, INT32_MAX,
 									   INT32_MAX / GV_BLOCK);
 	GvStatus	status = GV_OK;
 	int64_t		room;
@@ -184,21 +184,21 @@ gv_read_blocks(GvConnection *connection)
 	char	   *out;
 	int32_t		i;
 
-	if (held == NULL)
+	if (entry == NULL)
 		return;
-	room = range_bytes(held, request);
+	room = range_bytes(entry, request);
 	out = gv_reply(connection, (size_t) room);
 	if (out != NULL)
 	{
 		for (i = 0; i < request->count && bytes > 0 && status == GV_OK; i++)
 		{
-			status = read_list(held, request, i, out + used, room - used,
+			status = read_list(entry, request, i, out + used, room - used,
 							   &bytes);
 			used += bytes;
 		}
 		gv_reply_cut(connection, (size_t) used);
 	}
-	conclude_reading(connection, held, status);
+	conclude_reading(connection, entry, status);
 }
 
 /* See GV_MSG_VALUES. */
@@ -206,32 +206,32 @@ void
 gv_read_values(GvConnection *connection)
 {
 	const GvArrayRequest *request = gv_payload(connection);
-	GvHeldMirror *held = gv_chunks_acquire(connection, &request->key);
+	GvMirrorEntry *entry = gv_chunks_acquire(connection, &request->key);
 	GvStatus	status = GV_OK;
 	void	   *values;
 
-	if (held == NULL)
+	if (entry == NULL)
 		return;
 	if (request->array < 0 || request->array >= GV_NARRAYS ||
 		request->unused != 0 || request->first < 0 || request->count < 1 ||
 		request->count > GV_MAX_MESSAGE / 4 ||
-		request->first > gv_array_length(&held->spec,
+		request->first > gv_array_length(&entry->spec,
 										 (GvArray) request->array) -
 		request->count)
 	{
-		gv_mirrors_release(held, 0);
+		gv_mirrors_release(entry, 0);
 		gv_chunks_conclude(connection, GV_OK, "values out of range");
 		return;
 	}
 	values = gv_reply(connection, (size_t) request->count * 4);
 	if (values != NULL)
 	{
-		pthread_rwlock_wrlock(&held->lock);
-		status = gv_mirror_get_array(held->mirror, (GvArray) request->array,
+		pthread_rwlock_wrlock(&entry->lock);
+		status = gv_mirror_get_array(entry->mirror, (GvArray) request->array,
 									 request->first, request->count, values);
-		pthread_rwlock_unlock(&held->lock);
+		pthread_rwlock_unlock(&entry->lock);
 	}
-	conclude_reading(connection, held, status);
+	conclude_reading(connection, entry, status);
 }
 
 /* See GV_MSG_RECORDS. */
@@ -239,32 +239,32 @@ void
 gv_read_records(GvConnection *connection)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvHeldMirror *held = gv_chunks_acquire(connection, &request->key);
+	GvMirrorEntry *entry = gv_chunks_acquire(connection, &request->key);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 	(int64_t) sizeof(*request);
 	GvStatus	status = GV_OK;
 	void	   *items;
 
-	if (held == NULL)
+	if (entry == NULL)
 		return;
 	if (request->unused != 0 || request->nchunks < 1 ||
-		held->spec.refine_slots == 0 || bytes != request->nchunks * INT64_C(6) ||
+		entry->spec.refine_slots == 0 || bytes != request->nchunks * INT64_C(6) ||
 		request->nchunks >
-		GV_MAX_MESSAGE / (int64_t) gv_refine_stride(held->spec.dims))
+		GV_MAX_MESSAGE / (int64_t) gv_refine_stride(entry->spec.dims))
 	{
-		gv_mirrors_release(held, 0);
+		gv_mirrors_release(entry, 0);
 		gv_chunks_conclude(connection, GV_OK, "malformed addresses");
 		return;
 	}
 	items = gv_reply(connection, (size_t) request->nchunks *
-					 gv_refine_stride(held->spec.dims));
+					 gv_refine_stride(entry->spec.dims));
 	if (items != NULL)
 	{
-		pthread_rwlock_wrlock(&held->lock);
-		status = gv_mirror_get_refine(held->mirror,
+		pthread_rwlock_wrlock(&entry->lock);
+		status = gv_mirror_get_refine(entry->mirror,
 									  (const uint16_t *) (request + 1),
 									  request->nchunks, items);
-		pthread_rwlock_unlock(&held->lock);
+		pthread_rwlock_unlock(&entry->lock);
 	}
-	conclude_reading(connection, held, status);
+	conclude_reading(connection, entry, status);
 }

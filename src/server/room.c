@@ -14,17 +14,17 @@
  * uses it, one of several replicas may.
  */
 static bool
-evictable(const GvHeldMirror *held, int32_t device, int64_t now)
+evictable(const GvMirrorEntry *entry, int32_t device, int64_t now)
 {
-	return held->ready && held->growing == 0 &&
-		gv_registry_part((GvHeldMirror *) held, device) != NULL &&
-		(gv_registry_is_spare(held) ||
-		 (held->users == 0 && now - held->used_ms >= gv_registry.keep_ms));
+	return entry->ready && entry->growing == 0 &&
+		gv_registry_part((GvMirrorEntry *) entry, device) != NULL &&
+		(gv_registry_is_spare(entry) ||
+		 (entry->users == 0 && now - entry->used_ms >= gv_registry.keep_ms));
 }
 
 /* Locked: does a go rather than b? */
 static bool
-goes_before(const GvHeldMirror *a, const GvHeldMirror *b)
+goes_before(const GvMirrorEntry *a, const GvMirrorEntry *b)
 {
 	bool		spare = gv_registry_is_spare(a);
 
@@ -35,17 +35,17 @@ goes_before(const GvHeldMirror *a, const GvHeldMirror *b)
  * Locked: of a device's mirrors that may go one to spare or, without that, the
  * one that has been idle longest.
  */
-static GvHeldMirror *
+static GvMirrorEntry *
 idlest(int32_t device)
 {
 	int64_t		now = gv_now_ms();
-	GvHeldMirror *found = NULL;
-	GvHeldMirror *held;
+	GvMirrorEntry *found = NULL;
+	GvMirrorEntry *entry;
 
-	for (held = gv_registry.first; held != NULL; held = held->next)
-		if (evictable(held, device, now) &&
-			(found == NULL || goes_before(held, found)))
-			found = held;
+	for (entry = gv_registry.first; entry != NULL; entry = entry->next)
+		if (evictable(entry, device, now) &&
+			(found == NULL || goes_before(entry, found)))
+			found = entry;
 	return found;
 }
 
@@ -55,22 +55,22 @@ idlest(int32_t device)
  * waits for no other.
  */
 static bool
-evict_replica(GvHeldMirror *held, int32_t device)
+evict_replica(GvMirrorEntry *entry, int32_t device)
 {
 	bool		gone;
 
-	held->users++;
+	entry->users++;
 	gv_registry_unlock();
-	pthread_rwlock_wrlock(&held->lock);
-	if (gv_mirror_drop_part(held->mirror, device) == GV_OK)
+	pthread_rwlock_wrlock(&entry->lock);
+	if (gv_mirror_drop_part(entry->mirror, device) == GV_OK)
 		gv_log("LOG", "gave up the replica of index %u on device %d: others "
-			   "need its memory", held->key.index, gv_server.numbers[device]);
+			   "need its memory", entry->key.index, gv_server.numbers[device]);
 	gv_registry_lock();
-	gv_registry_recharge(held);
+	gv_registry_recharge(entry);
 	/* another thread may have been faster */
-	gone = gv_registry_part(held, device) == NULL;
-	pthread_rwlock_unlock(&held->lock);
-	held->users--;
+	gone = gv_registry_part(entry, device) == NULL;
+	pthread_rwlock_unlock(&entry->lock);
+	entry->users--;
 	pthread_cond_broadcast(&gv_registry.released);
 	return gone;
 }
@@ -79,7 +79,7 @@ evict_replica(GvHeldMirror *held, int32_t device)
 static bool
 evict_one(int32_t device)
 {
-	GvHeldMirror *victim = idlest(device);
+	GvMirrorEntry *victim = idlest(device);
 
 	if (victim == NULL)
 		return false;
@@ -147,12 +147,12 @@ gv_registry_can_make_room(int32_t device, int64_t bytes)
 {
 	int64_t		now = gv_now_ms();
 	int64_t		room = gv_registry_room(device);
-	const GvHeldMirror *held;
+	const GvMirrorEntry *entry;
 
-	for (held = gv_registry.first; held != NULL && room < bytes;
-		 held = held->next)
-		if (evictable(held, device, now))
-			room += gv_registry_part((GvHeldMirror *) held, device)->charged;
+	for (entry = gv_registry.first; entry != NULL && room < bytes;
+		 entry = entry->next)
+		if (evictable(entry, device, now))
+			room += gv_registry_part((GvMirrorEntry *) entry, device)->charged;
 	return room >= bytes;
 }
 
@@ -179,8 +179,8 @@ gv_registry_make_room(int32_t device, int64_t bytes)
 static bool
 is_better(int32_t a, int32_t b, int64_t bytes)
 {
-	const GvHeldMirror *idle_a;
-	const GvHeldMirror *idle_b;
+	const GvMirrorEntry *idle_a;
+	const GvMirrorEntry *idle_b;
 
 	if (gv_registry_room(a) >= bytes || gv_registry_room(b) >= bytes)
 		return gv_registry_room(a) > gv_registry_room(b);
@@ -219,12 +219,12 @@ shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nparts)
  * takes on a device, with searchers that come there for it.
  */
 static int64_t
-part_room(const GvHeldMirror *held, int32_t device, int32_t nparts,
+part_room(const GvMirrorEntry *entry, int32_t device, int32_t nparts,
 		  int32_t first)
 {
 	GvTriedDevices guests = guests_of(device);
 	int32_t		extras = gv_registry.devices[device].extras;
-	int64_t		bytes = shard_size(&held->spec, device, nparts);
+	int64_t		bytes = shard_size(&entry->spec, device, nparts);
 
 	if (nparts > 1 && first >= 0 && first != device)
 		bytes += most_beside(device, guests, extras) -
@@ -234,22 +234,22 @@ part_room(const GvHeldMirror *held, int32_t device, int32_t nparts,
 
 /* Locked: a part more, on a device where room is made; false: there is none. */
 static bool
-add_part(GvHeldMirror *held, int32_t device, int32_t nparts)
+add_part(GvMirrorEntry *entry, int32_t device, int32_t nparts)
 {
-	int64_t		bytes = shard_size(&held->spec, device, nparts);
-	int32_t		first = held->nparts > 0 ? held->parts[0].device : device;
+	int64_t		bytes = shard_size(&entry->spec, device, nparts);
+	int32_t		first = entry->nparts > 0 ? entry->parts[0].device : device;
 	bool		promised = nparts > 1 && first != device;
 
 	if (!gv_registry_make_room(device,
-							   part_room(held, device, nparts, first)))
+							   part_room(entry, device, nparts, first)))
 		return false;
 	gv_registry.devices[device].coming[first] += promised;
 	gv_registry.devices[device].used += bytes;
-	held->parts[held->nparts++] = (GvHeldPart)
+	entry->parts[entry->nparts++] = (GvHeldPart)
 	{
 		device, bytes, bytes, 0, promised
 	};
-	held->spec.device = held->parts[0].device;
+	entry->spec.device = entry->parts[0].device;
 	return true;
 }
 
@@ -258,14 +258,14 @@ add_part(GvHeldMirror *held, int32_t device, int32_t nparts)
  * from now on, and they stay, or it is gone.
  */
 void
-gv_registry_settle(GvHeldMirror *held, bool searched)
+gv_registry_settle(GvMirrorEntry *entry, bool searched)
 {
-	int32_t		first = held->parts[0].device;
+	int32_t		first = entry->parts[0].device;
 	int32_t		i;
 
-	for (i = 0; i < held->nparts; i++)
+	for (i = 0; i < entry->nparts; i++)
 	{
-		GvHeldPart *part = &held->parts[i];
+		GvHeldPart *part = &entry->parts[i];
 		GvDeviceRoom *room = &gv_registry.devices[part->device];
 
 		if (!part->promised)
@@ -282,17 +282,17 @@ gv_registry_settle(GvHeldMirror *held, bool searched)
  * go, or with it, and where the mirror is not yet; -1: there is none.
  */
 static int32_t
-roomiest(GvHeldMirror *held, int32_t nparts, bool others_go)
+roomiest(GvMirrorEntry *entry, int32_t nparts, bool others_go)
 {
 	int32_t		best = -1;
 	int32_t		i;
 
 	for (i = 0; i < gv_registry.ndevices; i++)
 	{
-		int64_t		size = part_room(held, i, nparts, held->nparts > 0 ?
-									 held->parts[0].device : -1);
+		int64_t		size = part_room(entry, i, nparts, entry->nparts > 0 ?
+									 entry->parts[0].device : -1);
 
-		if (gv_registry_part(held, i) == NULL &&
+		if (gv_registry_part(entry, i) == NULL &&
 			(best < 0 || gv_registry_room(i) > gv_registry_room(best)) &&
 			(others_go ? gv_registry_can_make_room(i, size) :
 			 gv_registry_room(i) >= size))
@@ -307,14 +307,14 @@ roomiest(GvHeldMirror *held, int32_t nparts, bool others_go)
  * where there is room for them: nothing goes for what is there already.
  */
 static bool
-place_whole(GvHeldMirror *held, GvTriedDevices *tried)
+place_whole(GvMirrorEntry *entry, GvTriedDevices *tried)
 {
 	int32_t		best = -1;
 	int32_t		i;
 
 	for (i = 0; i < gv_registry.ndevices; i++)
 	{
-		int64_t		size = shard_size(&held->spec, i, 1);
+		int64_t		size = shard_size(&entry->spec, i, 1);
 
 		if ((*tried & 1u << i) != 0 || !gv_registry_can_make_room(i, size) ||
 			(best >= 0 && !is_better(i, best, size)))
@@ -324,12 +324,12 @@ place_whole(GvHeldMirror *held, GvTriedDevices *tried)
 	if (best < 0)
 		return false;
 	*tried |= 1u << best;
-	held->kind = GV_REPLICAS;
-	if (!add_part(held, best, 1))
+	entry->kind = GV_REPLICAS;
+	if (!add_part(entry, best, 1))
 		return false;
-	while (held->nparts < gv_server.replicas &&
-		   (best = roomiest(held, 1, false)) >= 0)
-		(void) add_part(held, best, 1);
+	while (entry->nparts < gv_server.replicas &&
+		   (best = roomiest(entry, 1, false)) >= 0)
+		(void) add_part(entry, best, 1);
 	return true;
 }
 
@@ -338,15 +338,15 @@ place_whole(GvHeldMirror *held, GvTriedDevices *tried)
  * one?  Searches go there, and bring searchers to the others.
  */
 static bool
-can_be_first(const GvHeldMirror *held, int32_t nparts, int32_t first)
+can_be_first(const GvMirrorEntry *entry, int32_t nparts, int32_t first)
 {
 	int32_t		able = 0;
 	int32_t		i;
 
-	if (!gv_registry_can_make_room(first, part_room(held, first, nparts, first)))
+	if (!gv_registry_can_make_room(first, part_room(entry, first, nparts, first)))
 		return false;
 	for (i = 0; i < gv_registry.ndevices; i++)
-		able += gv_registry_can_make_room(i, part_room(held, i, nparts, first));
+		able += gv_registry_can_make_room(i, part_room(entry, i, nparts, first));
 	return able >= nparts;
 }
 
@@ -355,11 +355,11 @@ can_be_first(const GvHeldMirror *held, int32_t nparts, int32_t first)
  * with most; false if there are none.  Others than were tried.
  */
 static bool
-place_shards(GvHeldMirror *held, int32_t *tried)
+place_shards(GvMirrorEntry *entry, int32_t *tried)
 {
 	int32_t		n;
 
-	held->kind = GV_SHARDS;
+	entry->kind = GV_SHARDS;
 	for (n = *tried < 2 ? 2 : *tried + 1; n <= gv_registry.ndevices; n++)
 	{
 		int32_t		next = -1;
@@ -368,15 +368,15 @@ place_shards(GvHeldMirror *held, int32_t *tried)
 		/* not the one with most room, where others cannot bear its searchers */
 		for (i = 0; i < gv_registry.ndevices; i++)
 			if ((next < 0 || gv_registry_room(i) > gv_registry_room(next)) &&
-				can_be_first(held, n, i))
+				can_be_first(entry, n, i))
 				next = i;
 		if (next < 0)
 			continue;
 		*tried = n;
-		while (held->nparts < n && next >= 0 && add_part(held, next, n))
-			next = roomiest(held, n, true);
+		while (entry->nparts < n && next >= 0 && add_part(entry, next, n))
+			next = roomiest(entry, n, true);
 		/* others may have been faster, where memory was given back */
-		return held->nparts == n;
+		return entry->nparts == n;
 	}
 	return false;
 }
@@ -387,12 +387,12 @@ place_shards(GvHeldMirror *held, int32_t *tried)
  * given back with the mirror.
  */
 bool
-gv_registry_place(GvHeldMirror *held, GvTriedPlaces *tried)
+gv_registry_place(GvMirrorEntry *entry, GvTriedPlaces *tried)
 {
 	GvTriedDevices before = tried->whole;
 
-	return place_whole(held, &tried->whole) ||
-		(tried->whole == before && place_shards(held, &tried->shards));
+	return place_whole(entry, &tried->whole) ||
+		(tried->whole == before && place_shards(entry, &tried->shards));
 }
 
 /* Take bytes of a budget for something that is no mirror; false: too few. */

@@ -162,18 +162,18 @@ check_search(GvConnection *connection)
 
 /* No list is searched twice, and no more copies come back than there are. */
 static int32_t
-probes_of(const GvHeldMirror *held, const GvSearchRequest *request)
+probes_of(const GvMirrorEntry *entry, const GvSearchRequest *request)
 {
-	return request->probes < held->spec.nlists ? request->probes :
-		held->spec.nlists;
+	return request->probes < entry->spec.nlists ? request->probes :
+		entry->spec.nlists;
 }
 
 static int32_t
-capacity_of(const GvHeldMirror *held, const GvSearchRequest *request)
+capacity_of(const GvMirrorEntry *entry, const GvSearchRequest *request)
 {
-	if (request->capacity <= held->nitems)
+	if (request->capacity <= entry->nitems)
 		return request->capacity;
-	return held->nitems > 0 ? (int32_t) held->nitems : 1;
+	return entry->nitems > 0 ? (int32_t) entry->nitems : 1;
 }
 
 /* Make the engine's condition of a request's; false if it cannot be one. */
@@ -208,17 +208,17 @@ open_condition(const GvMirrorSpec *spec, const GvSearchRequest *request,
 
 /* Make the engine's search of a request; if it cannot be, it is refused. */
 static bool
-prepare(const GvHeldMirror *held, GvConnection *asker, GvSearch *search,
+prepare(const GvMirrorEntry *entry, GvConnection *asker, GvSearch *search,
 		GvAskedCondition *asked)
 {
 	const GvSearchRequest *request = gv_payload(asker);
 
-	if (request->dims != held->spec.dims)
+	if (request->dims != entry->spec.dims)
 	{
 		gv_refuse(asker, GV_REFUSED_PROTOCOL, "the mirror has other dims");
 		return false;
 	}
-	if (!open_condition(&held->spec, request, asked))
+	if (!open_condition(&entry->spec, request, asked))
 	{
 		gv_refuse(asker, GV_REFUSED_PROTOCOL,
 				  "a condition that the mirror's keys cannot be given");
@@ -229,18 +229,18 @@ prepare(const GvHeldMirror *held, GvConnection *asker, GvSearch *search,
 									 tests_bytes(request));
 	if (request->ntests > 0)
 		search->condition = &asked->condition;
-	search->probes = probes_of(held, request);
+	search->probes = probes_of(entry, request);
 	search->compare = request->compare;
-	search->capacity = capacity_of(held, request);
+	search->capacity = capacity_of(entry, request);
 	if (request->rank <= search->capacity)
 		search->rank = request->rank;	/* no others come back */
-	search->bounded = held->spec.refine_slots > 0;
+	search->bounded = entry->spec.refine_slots > 0;
 	return true;
 }
 
 /* What the answer says of all lists searched under a condition. */
 static void
-add_up(const GvHeldMirror *held, const GvSearch *found, double part,
+add_up(const GvMirrorEntry *entry, const GvSearch *found, double part,
 	   GvSearchReply *reply)
 {
 	double		ratio = pow(1 - part, 1.0 / found->nprobed);
@@ -249,7 +249,7 @@ add_up(const GvHeldMirror *held, const GvSearch *found, double part,
 
 	for (i = 0; i < found->nprobed; i++)
 	{
-		uint32_t	nitems = held->states[found->probed[i].list].nitems;
+		uint32_t	nitems = entry->states[found->probed[i].list].nitems;
 
 		reply->nitems += nitems;
 		reply->matches += found->matches[i];
@@ -263,7 +263,7 @@ add_up(const GvHeldMirror *held, const GvSearch *found, double part,
 
 /* The lists searched, and what of them the mirror has. */
 static void
-put_probed(const GvHeldMirror *held, const GvSearch *found,
+put_probed(const GvMirrorEntry *entry, const GvSearch *found,
 		   GvProbeReply *probed)
 {
 	int32_t		i;
@@ -272,7 +272,7 @@ put_probed(const GvHeldMirror *held, const GvSearch *found,
 	{
 		probed[i].list = found->probed[i].list;
 		probed[i].base = found->probed[i].base;
-		probed[i].state = held->states[found->probed[i].list];
+		probed[i].state = entry->states[found->probed[i].list];
 	}
 }
 
@@ -281,7 +281,7 @@ put_probed(const GvHeldMirror *held, const GvSearch *found,
  * answer is brief, behind the reply's head; returns what is behind that.
  */
 void *
-gv_session_put(const GvHeldMirror *held, const GvSearch *found, bool is_brief,
+gv_session_put(const GvMirrorEntry *entry, const GvSearch *found, bool is_brief,
 			   GvSearchReply *reply)
 {
 	size_t		nprobed = is_brief ? 0 : (size_t) found->nprobed;
@@ -298,7 +298,7 @@ gv_session_put(const GvHeldMirror *held, const GvSearch *found, bool is_brief,
 	reply->is_brief = is_brief;
 	reply->nearest = found->nprobed > 0 ? found->probed[0].list : 0;
 	if (!is_brief)
-		put_probed(held, found, (GvProbeReply *) (reply + 1));
+		put_probed(entry, found, (GvProbeReply *) (reply + 1));
 	hits = (GvHit *) ((GvProbeReply *) (reply + 1) + nprobed);
 	memcpy(hits, found->hits, nhits * sizeof(GvHit));
 	bounds = (GvBound *) (hits + nhits);
@@ -312,12 +312,12 @@ gv_session_put(const GvHeldMirror *held, const GvSearch *found, bool is_brief,
  * the next search will write: hence a copy, of a few thousand bytes.
  */
 static bool
-complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
+complete(const GvMirrorEntry *entry, GvConnection *asker, const GvSearch *found,
 		 int batch, uint64_t began_ns, uint64_t ended_ns)
 {
 	const GvSearchRequest *request = gv_payload(asker);
 	bool		is_brief = request->version != 0 &&
-	request->version == held->version;
+	request->version == entry->version;
 	size_t		nprobed = is_brief ? 0 : (size_t) found->nprobed;
 	size_t		nhits = (size_t) found->nhits;
 	size_t		nbounds = found->bounded ? nhits : 0;
@@ -331,12 +331,12 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 
 	if (reply == NULL)
 		return false;
-	matches = gv_session_put(held, found, is_brief, reply);
+	matches = gv_session_put(entry, found, is_brief, reply);
 	reply->batch = (uint32_t) batch;
 	reply->queued_us = (uint32_t) ((began_ns - asker->whole_ns) / 1000);
 	reply->engine_us = (uint32_t) ((ended_ns - began_ns) / 1000);
 	if (found->matches != NULL)
-		add_up(held, found, request->part, reply);
+		add_up(entry, found, request->part, reply);
 	if (nmatches > 0)
 		memcpy(matches, found->matches, nmatches * sizeof(int32_t));
 	return true;
@@ -359,7 +359,7 @@ answer(GvWorker *worker, int i, GvStatus status, uint64_t ended_ns)
 	GvConnection *asker = worker->askers[i];
 
 	if (status == GV_OK)
-		return complete(worker->held, asker, &worker->searches[i], worker->n,
+		return complete(worker->entry, asker, &worker->searches[i], worker->n,
 						worker->began_ns, ended_ns);
 	gv_session_refuse(&asker, 1, gv_status_refusal(status));
 	return 0;
@@ -380,7 +380,7 @@ search_singly(GvWorker *worker, GvStatus status)
 		/* each has the time that a batch has: together they may take longer */
 		gv_watch_round(true);
 		if (status != GV_FAILED)
-			status = gv_mirror_search(worker->searcher, worker->held->mirror,
+			status = gv_mirror_search(worker->searcher, worker->entry->mirror,
 									  &worker->searches[i], 1);
 		answered += answer(worker, i, status, gv_now_ns());
 	}
@@ -405,15 +405,15 @@ count_batch(int answered)
 static void
 end_batch(GvWorker *worker, int answered)
 {
-	pthread_rwlock_unlock(&worker->held->lock);
+	pthread_rwlock_unlock(&worker->entry->lock);
 	if (answered > 0)
 		count_batch(answered);
-	gv_mirrors_release(worker->held, answered);
-	worker->held = NULL;
+	gv_mirrors_release(worker->entry, answered);
+	worker->entry = NULL;
 }
 
 /* The mirror that a search wants; NULL: there is none, see *refusal. */
-GvHeldMirror *
+GvMirrorEntry *
 gv_session_acquire(const GvConnection *asker, GvRefusalCode *refusal)
 {
 	const GvSearchRequest *request = gv_payload(asker);
@@ -429,11 +429,11 @@ gv_session_acquire(const GvConnection *asker, GvRefusalCode *refusal)
  * not wait: behind one, perhaps, that wants to change it and waits for us.
  */
 bool
-gv_session_lock(GvHeldMirror *held, bool wait)
+gv_session_lock(GvMirrorEntry *entry, bool wait)
 {
 	if (wait)
-		return pthread_rwlock_rdlock(&held->lock) == 0;
-	return pthread_rwlock_tryrdlock(&held->lock) == 0;
+		return pthread_rwlock_rdlock(&entry->lock) == 0;
+	return pthread_rwlock_tryrdlock(&entry->lock) == 0;
 }
 
 /*
@@ -444,20 +444,20 @@ gv_session_lock(GvHeldMirror *held, bool wait)
  * answers, and the mirror is unlocked and released.
  */
 void
-gv_session_begin(GvWorker *worker, GvHeldMirror *held)
+gv_session_begin(GvWorker *worker, GvMirrorEntry *entry)
 {
 	GvConnection **askers = worker->askers;
 	GvStatus	status;
 	int			i;
 
 	worker->began_ns = gv_now_ns();
-	worker->held = held;
+	worker->entry = entry;
 	worker->n = 0;
 	for (i = 0; i < worker->nasked; i++)
 	{
 		GvConnection *asker = askers[i];
 
-		if (!prepare(held, asker, &worker->searches[worker->n],
+		if (!prepare(entry, asker, &worker->searches[worker->n],
 					 &worker->conditions[worker->n]))
 			continue;
 		askers[i] = askers[worker->n];
@@ -467,7 +467,7 @@ gv_session_begin(GvWorker *worker, GvHeldMirror *held)
 		end_batch(worker, 0);
 	else
 	{
-		status = gv_mirror_begin(worker->searcher, held->mirror,
+		status = gv_mirror_begin(worker->searcher, entry->mirror,
 								 worker->searches, worker->n);
 		if (status != GV_OK && worker->n > 1)
 			end_batch(worker, search_singly(worker, status));
@@ -512,7 +512,7 @@ need_worker(GvConnection *connection, int32_t device)
  * let go while these are made.
  */
 static GvStatus
-lock_to_search(GvConnection *connection, GvHeldMirror *held)
+lock_to_search(GvConnection *connection, GvMirrorEntry *entry)
 {
 	for (;;)
 	{
@@ -520,11 +520,11 @@ lock_to_search(GvConnection *connection, GvHeldMirror *held)
 		int32_t		device;
 		GvStatus	status;
 
-		(void) gv_session_lock(held, true);
-		device = gv_mirrors_device(held, -1);
+		(void) gv_session_lock(entry, true);
+		device = gv_mirrors_device(entry, -1);
 		if (worker != NULL && worker->device == device)
 			return GV_OK;
-		pthread_rwlock_unlock(&held->lock);
+		pthread_rwlock_unlock(&entry->lock);
 		status = need_worker(connection, device);
 		if (status != GV_OK)
 			return status;
@@ -536,30 +536,30 @@ static void
 search_alone(GvConnection *connection)
 {
 	GvRefusalCode refusal;
-	GvHeldMirror *held;
+	GvMirrorEntry *entry;
 	GvStatus	status;
 
 	connection->whole_ns = gv_now_ns();
-	held = gv_session_acquire(connection, &refusal);
-	if (held == NULL)
+	entry = gv_session_acquire(connection, &refusal);
+	if (entry == NULL)
 	{
 		gv_session_refuse(&connection, 1, refusal);
 		return;
 	}
-	status = lock_to_search(connection, held);
+	status = lock_to_search(connection, entry);
 	if (status == GV_OK)
 	{
 		GvWorker   *worker = connection->work;
 
 		worker->askers[0] = connection;
 		worker->nasked = 1;
-		gv_session_begin(worker, held);
-		if (worker->held != NULL)
+		gv_session_begin(worker, entry);
+		if (worker->entry != NULL)
 			gv_session_finish(worker);
 	}
 	else
 	{
-		gv_mirrors_release(held, 0);
+		gv_mirrors_release(entry, 0);
 		gv_refuse(connection, gv_status_refusal(status),
 				  "no memory to search");
 	}

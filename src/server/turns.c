@@ -261,23 +261,23 @@ static bool
 begin_batch(int i, bool wait)
 {
 	GvRefusalCode refusal;
-	GvHeldMirror *held = gv_session_acquire(searches.queue[i], &refusal);
+	GvMirrorEntry *entry = gv_session_acquire(searches.queue[i], &refusal);
 	DeviceBatches	   *dev;
 	GvWorker   *slot;
 
-	if (held == NULL)
+	if (entry == NULL)
 	{
 		refuse_batch(i, refusal);
 		return true;
 	}
 	searching = 1;
-	if (!gv_session_lock(held, wait))
+	if (!gv_session_lock(entry, wait))
 	{
-		gv_mirrors_release(held, 0);
+		gv_mirrors_release(entry, 0);
 		return false;
 	}
 	/* the mirror may be elsewhere than when the search came */
-	dev = &searches.devices[gv_mirrors_device(held, searches.queue[i]->device)];
+	dev = &searches.devices[gv_mirrors_device(entry, searches.queue[i]->device)];
 	if (dev->under_way == GV_BATCH_SLOTS)
 	{
 		finish_oldest(dev);
@@ -285,8 +285,8 @@ begin_batch(int i, bool wait)
 	}
 	slot = dev->slots[(dev->oldest + dev->under_way) % GV_BATCH_SLOTS];
 	slot->nasked = take_batch(i, slot->askers);
-	gv_session_begin(slot, held);
-	if (slot->held != NULL)
+	gv_session_begin(slot, entry);
+	if (slot->entry != NULL)
 	{
 		dev->under_way++;
 		dev->asked += slot->nasked;
