@@ -21,19 +21,19 @@
 /* Make room for so many vectors; half made, it can be dropped. */
 GvStatus
 gv_targets_create(GvTargets *targets, GvMetric metric, int32_t dims,
-				  int32_t room, cudaStream_t stream)
+				  int32_t capacity, cudaStream_t stream)
 {
 	GvMirror   *mirror = &targets->mirror;
 
 	memset(targets, 0, sizeof(*targets));
-	targets->room = room;
+	targets->capacity = capacity;
 	mirror->card.metric = metric;
 	mirror->card.dims = dims;
-	mirror->card.nlists = room;
+	mirror->card.nlists = capacity;
 	mirror->stream = stream;
-	GV_TRY(gv_card_alloc(&targets->d_lists, room));
+	GV_TRY(gv_card_alloc(&targets->d_lists, capacity));
 	GV_CUDA_TRY(cudaMemsetAsync(targets->d_lists, 0,
-								room * sizeof(GvCardList), stream));
+								capacity * sizeof(GvCardList), stream));
 	mirror->card.d_lists = targets->d_lists;
 	GV_CUDA_TRY(cudaEventCreateWithFlags(&mirror->changed,
 										 cudaEventDisableTiming));

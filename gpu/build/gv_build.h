@@ -34,7 +34,7 @@ gv_blocks_for(int64_t n, int threads)
 struct GvTargets
 {
 	GvMirror	mirror;			/* card, stream and `changed` of it */
-	int32_t		room;			/* vectors */
+	int32_t		capacity;			/* vectors */
 	GvCardList *d_lists;		/* [room] all empty */
 };
 
@@ -46,7 +46,7 @@ struct GvFinder
 };
 
 extern GvStatus gv_targets_create(GvTargets *targets, GvMetric metric,
-								  int32_t dims, int32_t room,
+								  int32_t dims, int32_t capacity,
 								  cudaStream_t stream);
 extern void gv_targets_drop(GvTargets *targets);
 extern GvStatus gv_targets_set(GvTargets *targets, const float *d_vectors,

@@ -106,19 +106,19 @@ static GvStatus
 take_memory(GvNearGroups *near, int64_t n, int32_t k, int32_t most)
 {
 	int64_t		pairs = near->block * near->tried;
-	int64_t		room = std::max(pairs, (int64_t) k);
+	int64_t		capacity = std::max(pairs, (int64_t) k);
 	int64_t		places = k + (int64_t) ALIGN * most;
 
 	GV_TRY(gv_card_alloc(&near->d_centers, (int64_t) most * near->dims));
 	for (int i = 0; i < 2; i++)
 	{
-		GV_TRY(gv_card_alloc(&near->d_keys[i], room));
-		GV_TRY(gv_card_alloc(&near->d_numbers[i], room));
+		GV_TRY(gv_card_alloc(&near->d_keys[i], capacity));
+		GV_TRY(gv_card_alloc(&near->d_numbers[i], capacity));
 	}
-	GV_TRY(gv_card_alloc(&near->d_probes, room));
+	GV_TRY(gv_card_alloc(&near->d_probes, capacity));
 	GV_TRY(gv_card_alloc(&near->d_tried, n * near->tried));
 	GV_TRY(gv_card_alloc(&near->d_own, k));
-	GV_TRY(gv_gpu_group_bytes(room, &near->sort_bytes));
+	GV_TRY(gv_gpu_group_bytes(capacity, &near->sort_bytes));
 	GV_CUDA_TRY(cudaMalloc(&near->d_sort, near->sort_bytes + 1));
 	GV_TRY(gv_card_alloc(&near->d_starts, most + 1));
 	GV_TRY(gv_card_alloc(&near->d_places, most + 1));

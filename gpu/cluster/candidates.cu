@@ -142,8 +142,8 @@ struct Close
 			{
 				uint32_t	at = atomicAdd(&mine->count, 1u);
 
-				if (at < GV_CLOSE_ROOM)
-					cl.d_close[row * GV_CLOSE_ROOM + at] = {c, score};
+				if (at < GV_CLOSE_CAPACITY)
+					cl.d_close[row * GV_CLOSE_CAPACITY + at] = {c, score};
 			}
 		}
 	}

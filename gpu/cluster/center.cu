@@ -154,6 +154,6 @@ gv_gpu_center(const GvClusters *cl, cudaStream_t stream)
 GvStatus
 gv_gpu_halve(const GvClusters *cl, cudaStream_t stream)
 {
-	GV_LAUNCH(run_halves_kernel, cl->room / GV_RUN, THREADS, 0, stream, *cl);
+	GV_LAUNCH(run_halves_kernel, cl->padded_k / GV_RUN, THREADS, 0, stream, *cl);
 	return gv_cuda_status(cudaGetLastError());
 }

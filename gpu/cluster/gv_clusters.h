@@ -43,7 +43,7 @@
 #include "gpu/build/gv_build.h"
 #include "gpu/product/gv_product.h"
 
-#define GV_CLOSE_ROOM		16	/* close centroids of a row that are noted */
+#define GV_CLOSE_CAPACITY		16	/* close centroids of a row that are noted */
 #define GV_CLOSE_LISTS		256 /* centroids come in so many */
 
 /* A centroid that may be a row's nearest. */
@@ -67,7 +67,7 @@ struct GvClusters
 	int32_t		dims;
 	int32_t		half_dims;		/* rounded up to 16 */
 	int32_t		k;
-	int32_t		room;			/* k rounded up to GV_CLOSE_LISTS */
+	int32_t		padded_k;			/* k rounded up to GV_CLOSE_LISTS */
 	int32_t		piece;			/* rows assigned at once */
 	int			nsms;
 	float	   *d_rows;			/* [n][dims] */
@@ -96,7 +96,7 @@ struct GvClusters
 	/* of a piece */
 	float	   *d_reach;		/* [piece] the bound, with Q^2 */
 	uint32_t   *d_counts;		/* [piece] close centroids */
-	GvClose    *d_close;		/* [piece][GV_CLOSE_ROOM] */
+	GvClose    *d_close;		/* [piece][GV_CLOSE_CAPACITY] */
 	uint32_t   *d_hard;			/* [piece] rows that have more than there is
 								 * room for */
 	uint32_t   *d_nhard;		/* [2] how many; and of all pieces so far */

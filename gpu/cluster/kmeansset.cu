@@ -62,7 +62,7 @@ shape(const GvSetSpec *spec, GvClusters *cl)
 	cl->dims = spec->dims;
 	cl->half_dims = (spec->dims + 15) / 16 * 16;
 	cl->k = spec->k;
-	cl->room = (spec->k + GV_CLOSE_LISTS - 1) / GV_CLOSE_LISTS * GV_CLOSE_LISTS;
+	cl->padded_k = (spec->k + GV_CLOSE_LISTS - 1) / GV_CLOSE_LISTS * GV_CLOSE_LISTS;
 	cl->piece = (int32_t) piece;
 }
 
@@ -81,8 +81,8 @@ place_all(GvClusters *cl, char *memory)
 	gv_place(&cl->d_row_halves, memory, &bytes, n * cl->half_dims);
 	gv_place(&cl->d_lengths, memory, &bytes, n);
 	gv_place(&cl->d_halves, memory, &bytes, k * cl->half_dims);
-	gv_place(&cl->d_squares, memory, &bytes, cl->room);
-	gv_place(&cl->d_spans, memory, &bytes, cl->room / GV_RUN);
+	gv_place(&cl->d_squares, memory, &bytes, cl->padded_k);
+	gv_place(&cl->d_spans, memory, &bytes, cl->padded_k / GV_RUN);
 	gv_place(&cl->d_nearest, memory, &bytes, n);
 	gv_place(&cl->d_sqdist, memory, &bytes, n);
 	gv_place(&cl->d_all, memory, &bytes, n);
@@ -93,7 +93,7 @@ place_all(GvClusters *cl, char *memory)
 	gv_place(&cl->d_reach, memory, &bytes, cl->piece);
 	gv_place(&cl->d_counts, memory, &bytes, cl->piece);
 	gv_place(&cl->d_close, memory, &bytes,
-			 (int64_t) cl->piece * GV_CLOSE_ROOM);
+			 (int64_t) cl->piece * GV_CLOSE_CAPACITY);
 	gv_place(&cl->d_hard, memory, &bytes, cl->piece);
 	gv_place(&cl->d_nhard, memory, &bytes, 2);
 	gv_place(&cl->d_errors, memory, &bytes, k);

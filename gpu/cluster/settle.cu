@@ -78,9 +78,9 @@ settle_kernel(GvClusters cl, int64_t first, int n, bool known)
 	int			i = blockIdx.x * TEAMS + threadIdx.x / GV_QUAD;
 	int			at = min(i, n - 1);
 	int64_t		row = first + at;
-	const GvClose *close = cl.d_close + (int64_t) at * GV_CLOSE_ROOM;
+	const GvClose *close = cl.d_close + (int64_t) at * GV_CLOSE_CAPACITY;
 	uint32_t	count = i < n ? cl.d_counts[at] : 0;
-	bool		hard = count > GV_CLOSE_ROOM;
+	bool		hard = count > GV_CLOSE_CAPACITY;
 	float		bound = cl.d_reach[at];
 	uint32_t	own = 0;
 	uint64_t	best = LAST_ITEM;

@@ -29,7 +29,7 @@
 #define MANY_THREADS	512		/* of a block, while there are SMs enough */
 #define FEW_THREADS		128
 #define FEW_QUERIES		128
-#define LEAST_ROOM		1024	/* for lists in shared memory */
+#define LEAST_LISTS		1024	/* for lists in shared memory */
 #define KEYS_PER_PROBE		2		/* so many keys of runs to a probe are enough */
 #define AT_ONCE			4		/* runs that a warp reads */
 #define PASSES			(GV_RUN / (GV_WARP / GV_QUAD))	/* of a warp over a run
@@ -257,7 +257,7 @@ gather_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 		if (keys[i] <= last)
 			choice.close.put(at++, keys[i],
 							 i * GV_SIFT_THREADS + gv_sift_mine());
-	if (choice.close.total() <= choice.close.room)
+	if (choice.close.total() <= choice.close.capacity)
 		return true;
 	choice.close.clear();
 	return false;
@@ -300,7 +300,7 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 							  spare, choice.talk);
 		last = widen(bound, choice.margin);
 		take_lists(choice.least, gv_nruns(nlists), last, runs);
-		if (runs.total() <= runs.room)
+		if (runs.total() <= runs.capacity)
 		{
 			if (choice.scores != NULL)
 				take_runs(choice.scores, nlists, runs.items, *runs.count, last,
@@ -308,14 +308,14 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 			else
 				take_runs_again(choice.card, choice.halves, runs.items,
 								*runs.count, last, choice.close);
-			if (choice.close.total() > choice.close.room &&
+			if (choice.close.total() > choice.close.capacity &&
 				choice.scores == NULL)
 			{
 				keep_runs(choice);
 				return GV_COARSE_EXACT;
 			}
 			runs.clear();
-			if (*choice.close.count <= choice.close.room)
+			if (*choice.close.count <= choice.close.capacity)
 				return choice.scores != NULL ? GV_COARSE_RUNS :
 					GV_COARSE_LEAST;
 			choice.close.clear();
@@ -329,7 +329,7 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 					   choice.talk);
 	take_lists(choice.scores, nlists, widen(bound, choice.margin),
 			   choice.close);
-	return choice.close.total() <= choice.close.room ? GV_COARSE_ALL :
+	return choice.close.total() <= choice.close.capacity ? GV_COARSE_ALL :
 		GV_COARSE_EXACT;
 }
 
@@ -372,9 +372,9 @@ take_exactly(Choice &choice)
 
 	for (uint32_t done = 0; done < all;)
 	{
-		uint32_t	n = min(nearest.room - kept, all - done);
+		uint32_t	n = min(nearest.capacity - kept, all - done);
 
-		for (uint32_t i = threadIdx.x; i < nearest.room - kept;
+		for (uint32_t i = threadIdx.x; i < nearest.capacity - kept;
 			 i += blockDim.x)
 		{
 			uint32_t	list = done + i;
@@ -388,7 +388,7 @@ take_exactly(Choice &choice)
 		__syncthreads();
 		gv_score_items<PRODUCT, GV_AHEAD>(card, choice.query,
 									   nearest.items + kept, n);
-		gv_sort_items(nearest.items, nearest.room);
+		gv_sort_items(nearest.items, nearest.capacity);
 		done += n;
 		kept = min(choice.p, done);
 	}
@@ -398,13 +398,13 @@ take_exactly(Choice &choice)
 
 /* Lists that there is room for; a power of 2. */
 static __host__ __device__ inline uint32_t
-room_for(int32_t probes)
+capacity_for(int32_t probes)
 {
-	uint32_t	room = LEAST_ROOM;
+	uint32_t	capacity = LEAST_LISTS;
 
-	while (room < 2 * (uint32_t) probes)
-		room *= 2;
-	return room;
+	while (capacity < 2 * (uint32_t) probes)
+		capacity *= 2;
+	return capacity;
 }
 
 /*
@@ -422,8 +422,8 @@ choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 	__shared__ uint32_t counts[2];
 	__shared__ float margin;
 	int64_t		query = blockIdx.x;
-	uint32_t	room = room_for(batch.probes);
-	uint64_t   *items = (uint64_t *) memory + room;
+	uint32_t	capacity = capacity_for(batch.probes);
+	uint64_t   *items = (uint64_t *) memory + capacity;
 
 	gv_step_follows();
 
@@ -433,10 +433,10 @@ choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 		batch.approx.d_least + query * gv_nruns(card.nlists),
 		0.0f,
 		(uint32_t) min(batch.d_wanted[query].probes, card.nlists),
-		(uint32_t *) (items + room), keys_of(card.nlists),
+		(uint32_t *) (items + capacity), keys_of(card.nlists),
 		0,
-		{(uint64_t *) memory, &counts[0], room},
-		{items, &counts[1], room},
+		{(uint64_t *) memory, &counts[0], capacity},
+		{items, &counts[1], capacity},
 		{said, 0}
 	};
 	uint32_t	keys[SIFT_KEYS] = {};
@@ -488,7 +488,7 @@ static GvStatus
 launch(const GvCardModel *card, const GvBatch *batch, int threads,
 	   cudaStream_t stream)
 {
-	int			bytes = (int) (2 * room_for(batch->probes) * sizeof(uint64_t) +
+	int			bytes = (int) (2 * capacity_for(batch->probes) * sizeof(uint64_t) +
 							   keys_of(card->nlists) * sizeof(uint32_t));
 
 	return gv_launch_step(choose_kernel<PRODUCT, FEW>, batch->n, threads,

@@ -53,7 +53,7 @@ struct GvItems
 {
 	uint64_t   *items;			/* [room] */
 	uint32_t   *count;			/* shared; may exceed room */
-	uint32_t	room;
+	uint32_t	capacity;
 
 	/* Append the items of those lanes of a warp that have one. */
 	__device__ __forceinline__ void
@@ -65,7 +65,7 @@ struct GvItems
 		if (lanes == 0)
 			return;
 		at = gv_take_place(lanes, count);
-		if (mine && at < room)
+		if (mine && at < capacity)
 			items[at] = (uint64_t) key << 32 | list;
 	}
 
@@ -73,7 +73,7 @@ struct GvItems
 	__device__ __forceinline__ void
 	put(uint32_t at, uint32_t key, uint32_t list)
 	{
-		if (at < room)
+		if (at < capacity)
 			items[at] = (uint64_t) key << 32 | list;
 	}
 

@@ -22,7 +22,7 @@
 #define GV_MANY_REGISTERS	232 /* of those that multiply */
 #define GV_HOPPER_SLICE		(GV_HOPPER_ROW / 2) /* dimensions at a time */
 #define GV_RING_ALIGNMENT	1024	/* of operands */
-#define GV_RING_ROOM		(224 * 1024)	/* bytes of a block */
+#define GV_RING_BYTES		(224 * 1024)	/* bytes of a block */
 
 /* Where boxes come from: arrays [half_dims] x rows, a box being a slice. */
 struct GvRingMaps

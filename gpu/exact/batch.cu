@@ -535,7 +535,7 @@ static GvStatus
 begin_part(const Search *search, const GvExactPart *part, int64_t *done)
 {
 	GvExactWork *work = search->work;
-	int64_t		all = gv_gpu_exact_room(search->rows->n);
+	int64_t		all = gv_gpu_exact_padded(search->rows->n);
 	int64_t		seed = seed_for(search, GV_EXACT_SEED);
 	GvExactProduct product;
 	double		since = begin(work);

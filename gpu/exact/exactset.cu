@@ -31,7 +31,7 @@ struct Exact
 	GvExactByList *lists;		/* NULL: all rows are compared */
 	cudaStream_t stream;		/* of one of these, or the next */
 	cudaStream_t copying;		/* before anything is asked */
-	int64_t		room;			/* rows of a batch */
+	int64_t		capacity;			/* rows of a batch */
 	int64_t		nrows;			/* that came and are there */
 	bool		keeps;			/* all rows */
 	bool		framed;			/* space is known */
@@ -51,30 +51,30 @@ kept_of(const GvSetSpec *spec)
 }
 
 static int64_t
-room_of(const GvSetSpec *spec)
+batch_rows(const GvSetSpec *spec)
 {
 	bool		near = spec->nlists > 0;
-	int64_t		room = (near ? LISTS_BYTES : BATCH_BYTES) /
+	int64_t		rows = (near ? LISTS_BYTES : BATCH_BYTES) /
 		(4 * (int64_t) spec->dims);
 	int64_t		most = near ? LISTS_BATCH : MOST_BATCH;
 
 	if (near && gv_gpu_exact_forced_batch() > 0)
 		most = gv_gpu_exact_forced_batch();
-	if (room > most)
-		room = most;
-	return room < spec->nrows ? room : spec->nrows;
+	if (rows > most)
+		rows = most;
+	return rows < spec->nrows ? rows : spec->nrows;
 }
 
 /* Rows that are kept before they are searched. */
 static int64_t
 held_of(const GvSetSpec *spec)
 {
-	return spec->own ? spec->nrows : room_of(spec);
+	return spec->own ? spec->nrows : batch_rows(spec);
 }
 
 /* See gv_exact.h. */
 int64_t
-gv_gpu_exact_room(int64_t n)
+gv_gpu_exact_padded(int64_t n)
 {
 	return (n + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
 }
@@ -131,8 +131,8 @@ place(const GvSetSpec *spec)
 	size_t		pairs = n * (size_t) kept_of(spec);
 	size_t		half_bytes = (size_t) (spec->dims + 15) / 16 * 16 *
 		sizeof(uint16_t);
-	size_t		rows = (size_t) room_of(spec);
-	size_t		slots = (size_t) gv_gpu_exact_room((int64_t) rows);
+	size_t		rows = (size_t) batch_rows(spec);
+	size_t		slots = (size_t) gv_gpu_exact_padded((int64_t) rows);
 	size_t	   *next = &places.set_bytes;
 
 	places.queries = gv_carve(next, spec->own ? 0 :
@@ -156,7 +156,7 @@ place(const GvSetSpec *spec)
 static GvExactAmount
 amount_of(const GvSetSpec *spec)
 {
-	return {spec->nqueries, kept_of(spec), room_of(spec), 0};
+	return {spec->nqueries, kept_of(spec), batch_rows(spec), 0};
 }
 
 /* Rows as they come. */
@@ -178,7 +178,7 @@ exact_size(const GvSetSpec *spec)
 	size_t		bytes = rows_bytes(spec);
 
 	if (spec->nlists > 0)
-		bytes += gv_gpu_exact_lists_bytes(spec, kept_of(spec), room_of(spec));
+		bytes += gv_gpu_exact_lists_bytes(spec, kept_of(spec), batch_rows(spec));
 	else if (spec->nqueries > 0)
 		bytes += gv_gpu_exact_work_bytes(spec->device, &space, &amount);
 	if (spec->nqueries > 0)
@@ -229,7 +229,7 @@ make_work(Exact *exact)
 
 	if (spec->nlists > 0)
 	{
-		GV_TRY(gv_gpu_exact_lists_create(spec, kept_of(spec), exact->room,
+		GV_TRY(gv_gpu_exact_lists_create(spec, kept_of(spec), exact->capacity,
 										 &exact->lists));
 		exact->stream = exact->lists->asking.stream;
 		return GV_OK;
@@ -248,7 +248,7 @@ make_question(Exact *exact)
 	Places		places = place(spec);
 	char	   *memory;
 
-	exact->room = room_of(spec);
+	exact->capacity = batch_rows(spec);
 	exact->space = {spec->metric, spec->dims, (spec->dims + 15) / 16 * 16,
 	NULL, NULL};
 	GV_TRY(make_work(exact));
@@ -375,9 +375,9 @@ search_held(Exact *exact, const GvStop *stop)
 
 	if (!exact->keeps)
 		exact->nrows = 0;
-	for (int64_t done = 0; done < nrows; done += exact->room)
+	for (int64_t done = 0; done < nrows; done += exact->capacity)
 		GV_TRY(search(exact, exact->d_rows + done * exact->spec.dims,
-					  nrows - done < exact->room ? nrows - done : exact->room,
+					  nrows - done < exact->capacity ? nrows - done : exact->capacity,
 					  stop));
 	return GV_OK;
 }
@@ -386,7 +386,7 @@ static GvStatus
 put_rows(Exact *exact, const float *items, int64_t n, const GvStop *stop)
 {
 	int64_t		dims = exact->spec.dims;
-	int64_t		most = exact->keeps ? exact->spec.nrows : exact->room;
+	int64_t		most = exact->keeps ? exact->spec.nrows : exact->capacity;
 
 	while (n > 0)
 	{

@@ -36,7 +36,7 @@ struct GvExactListPart
 struct GvExactStream
 {
 	GvExactWork work;
-	GvExactRows unit;			/* [unit_room] */
+	GvExactRows unit;			/* [unit_capacity] */
 	uint32_t   *d_order;		/* its order, to be written */
 };
 
@@ -59,8 +59,8 @@ enum GvExactListStep
 struct GvExactByList
 {
 	GvSetSpec	spec;
-	int64_t		room;			/* rows of a batch, at most */
-	int64_t		unit_room;		/* ... of a unit at once */
+	int64_t		capacity;			/* rows of a batch, at most */
+	int64_t		unit_capacity;		/* ... of a unit at once */
 	GvExactSpace space;			/* of centroids, when they are asked */
 	float	   *d_centroids;	/* [nlists][dims] */
 	GvExactRows centroids;
@@ -96,9 +96,9 @@ struct GvExactByList
  * which it has for itself.
  */
 extern size_t gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept,
-									   int64_t room);
+									   int64_t capacity);
 extern GvStatus gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept,
-										  int64_t room, GvExactByList **made);
+										  int64_t capacity, GvExactByList **made);
 extern void gv_gpu_exact_lists_drop(GvExactByList *lists);
 extern GvExactAmount gv_gpu_exact_nearest_amount(const GvExactByList *lists);
 

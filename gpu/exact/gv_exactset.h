@@ -46,7 +46,7 @@ extern GvStatus gv_gpu_exact_others(GvExactWork *work,
 									const GvStop *stop);
 
 /* exactset.cu: bytes, a whole number of slots, and how they are taken */
-extern int64_t gv_gpu_exact_room(int64_t n);
+extern int64_t gv_gpu_exact_padded(int64_t n);
 extern int64_t gv_gpu_exact_stride(int64_t n);
 
 #ifdef GV_TEST_BUILD

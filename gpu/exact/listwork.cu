@@ -105,8 +105,8 @@ place_queries(GvExactQueries *queries, int32_t half_dims, char *memory,
 static int64_t
 most_vectors(const GvExactByList *lists)
 {
-	return lists->spec.nqueries > lists->room ? lists->spec.nqueries :
-		lists->room;
+	return lists->spec.nqueries > lists->capacity ? lists->spec.nqueries :
+		lists->capacity;
 }
 
 /* All arrays; returns their bytes.  Without memory it only counts. */
@@ -116,7 +116,7 @@ place_all(GvExactByList *lists, char *memory)
 	const GvSetSpec *spec = &lists->spec;
 	int32_t		half_dims = lists->space.half_dims;
 	int64_t		nlists = spec->nlists;
-	int64_t		slots = gv_gpu_exact_room(nlists);
+	int64_t		slots = gv_gpu_exact_padded(nlists);
 	int64_t		most = most_vectors(lists);
 	size_t		bytes = 0;
 
@@ -132,7 +132,7 @@ place_all(GvExactByList *lists, char *memory)
 	gv_place(&lists->d_totals, memory, &bytes, nlists);
 	gv_place(&lists->queries.d_order, memory, &bytes, spec->nqueries);
 	gv_place(&lists->queries.d_starts, memory, &bytes, nlists + 1);
-	gv_place(&lists->rows.d_order, memory, &bytes, lists->room);
+	gv_place(&lists->rows.d_order, memory, &bytes, lists->capacity);
 	gv_place(&lists->rows.d_starts, memory, &bytes, nlists + 1);
 	gv_place(&lists->d_keys, memory, &bytes, most);
 	gv_place(&lists->d_sorted, memory, &bytes, most);
@@ -147,17 +147,17 @@ place_all(GvExactByList *lists, char *memory)
 		GvExactStream *stream = &lists->streams[i];
 
 		gv_place(&stream->unit.d_halves, memory, &bytes,
-				 lists->unit_room * half_dims);
-		gv_place(&stream->unit.d_bias, memory, &bytes, lists->unit_room);
-		gv_place(&stream->unit.d_slack, memory, &bytes, lists->unit_room);
-		gv_place(&stream->d_order, memory, &bytes, lists->unit_room);
+				 lists->unit_capacity * half_dims);
+		gv_place(&stream->unit.d_bias, memory, &bytes, lists->unit_capacity);
+		gv_place(&stream->unit.d_slack, memory, &bytes, lists->unit_capacity);
+		gv_place(&stream->d_order, memory, &bytes, lists->unit_capacity);
 	}
 	return bytes;
 }
 
 /* The shape of everything, without memory. */
 static void
-shape(GvExactByList *lists, const GvSetSpec *spec, int64_t room)
+shape(GvExactByList *lists, const GvSetSpec *spec, int64_t capacity)
 {
 	int32_t		half_dims = (spec->dims + 15) / 16 * 16;
 	int64_t		unit = UNIT_BYTES / (2 * (int64_t) half_dims);
@@ -165,8 +165,8 @@ shape(GvExactByList *lists, const GvSetSpec *spec, int64_t room)
 	if (forced_unit > 0)
 		unit = forced_unit;
 	lists->spec = *spec;
-	lists->room = room;
-	lists->unit_room = gv_gpu_exact_room(unit < room ? unit : room);
+	lists->capacity = capacity;
+	lists->unit_capacity = gv_gpu_exact_padded(unit < capacity ? unit : capacity);
 	lists->space.metric = spec->metric;
 	lists->space.dims = spec->dims;
 	lists->space.half_dims = half_dims;
@@ -199,19 +199,19 @@ unit_amount(const GvExactByList *lists, int64_t kept)
 {
 	int64_t		n = lists->spec.nqueries;
 
-	return {n < MOST_PART ? n : MOST_PART, kept, lists->unit_room, CAPACITY};
+	return {n < MOST_PART ? n : MOST_PART, kept, lists->unit_capacity, CAPACITY};
 }
 
 /* See gv_exactlists.h. */
 size_t
-gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t room)
+gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t capacity)
 {
 	GvExactByList lists = {};
 	GvExactAmount near;
 	GvExactAmount asked;
 	GvExactAmount unit;
 
-	shape(&lists, spec, room);
+	shape(&lists, spec, capacity);
 	near = gv_gpu_exact_nearest_amount(&lists);
 	asked = asked_amount(&lists);
 	unit = unit_amount(&lists, kept);
@@ -269,7 +269,7 @@ make(GvExactByList *lists, int64_t kept)
 
 /* See gv_exactlists.h. */
 GvStatus
-gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept, int64_t room,
+gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept, int64_t capacity,
 						  GvExactByList **made)
 {
 	GvExactByList *lists = (GvExactByList *) calloc(1, sizeof(GvExactByList));
@@ -277,7 +277,7 @@ gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept, int64_t room,
 
 	if (lists == NULL)
 		return GV_NO_MEMORY;
-	shape(lists, spec, room);
+	shape(lists, spec, capacity);
 	status = make(lists, kept);
 	if (status != GV_OK)
 	{

@@ -132,7 +132,7 @@ gather(const Units *units, GvExactStream *stream, uint32_t list, uint32_t first,
 		GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_GATHER, work->stream, &since));
 	stream->unit.d_rows = units->rows->d_rows;
 	stream->unit.n = n;
-	GV_LAUNCH(unit_kernel, (int) (gv_gpu_exact_room(n) / TILE), THREADS, 0,
+	GV_LAUNCH(unit_kernel, (int) (gv_gpu_exact_padded(n) / TILE), THREADS, 0,
 			  work->stream, source_of(units, list, first),
 			  units->space->half_dims / 8, stream->unit, stream->d_order);
 	GV_CUDA_TRY(cudaGetLastError());
@@ -194,15 +194,15 @@ search_part(const Units *units, int64_t number)
 	GvExactLists others = others_of(lists, number);
 
 	for (uint32_t first = 0; first < total;
-		 first += (uint32_t) lists->unit_room)
+		 first += (uint32_t) lists->unit_capacity)
 	{
-		uint32_t	n = total - first < lists->unit_room ? total - first :
-			(uint32_t) lists->unit_room;
+		uint32_t	n = total - first < lists->unit_capacity ? total - first :
+			(uint32_t) lists->unit_capacity;
 
 		GV_TRY(gather(units, stream, of->list, first, n));
 		GV_TRY(gv_gpu_exact_part(&stream->work, units->space, &stream->unit,
 								 units->queries, &part, &others));
-		if (total > lists->unit_room)
+		if (total > lists->unit_capacity)
 			GV_TRY(finish_now(units, stream, number));
 	}
 	return GV_OK;

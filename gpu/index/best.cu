@@ -20,7 +20,7 @@
 #define MOST_SIFTED		(INT64_C(1) << 30)	/* copies: they are int there */
 #define OWN_SHARED		64		/* bytes that the kernels themselves declare */
 #define PICK_THREADS	GV_BINS_THREADS
-#define PICK_ROOM		3072	/* GV_MANY_PROBES, and what a bin has beyond */
+#define PICK_CAPACITY		3072	/* GV_MANY_PROBES, and what a bin has beyond */
 #define PICKED_FROM		20		/* lists of a thread, whose scores stay in */
 #define MOST_PICKED_FROM	40	/* registers, and in L1 */
 
@@ -129,7 +129,7 @@ sift_lists_kernel(GvCardModel card, GvBatch batch)
 /* Many lists, while they are chosen. */
 struct Pick
 {
-	uint64_t	items[PICK_ROOM];	/* key and list, to be sorted */
+	uint64_t	items[PICK_CAPACITY];	/* key and list, to be sorted */
 	GvBins		bins;
 	GvNumbering numbering;
 	uint32_t	said[2][GV_WARP];	/* see GvTalk */
@@ -178,23 +178,23 @@ static __device__ __noinline__ void
 pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
 {
 	GvTalk		talk = {pick.said, 0};
-	int			room = PICK_THREADS;
+	int			capacity = PICK_THREADS;
 	GvLimit		bound;
 	uint32_t	limit;
 	bool		fits;
 	int			lane = threadIdx.x % GV_WARP;
 
-	while (room < k)
-		room *= 2;
+	while (capacity < k)
+		capacity *= 2;
 	if (threadIdx.x == 0)
 		pick.count = 0;
 	bound = gv_find_bound([&](uint32_t i)
 	{
 		return source.key(i);
-	}, nlists, k, room - k, talk);
-	fits = bound.count <= (uint32_t) room;
+	}, nlists, k, capacity - k, talk);
+	fits = bound.count <= (uint32_t) capacity;
 	limit = fits ? bound.key : bound.lower;
-	for (int i = threadIdx.x; i < room; i += PICK_THREADS)
+	for (int i = threadIdx.x; i < capacity; i += PICK_THREADS)
 		pick.items[i] = ~UINT64_C(0);
 	__syncthreads();
 	for (int first = 0; first < nlists; first += PICK_THREADS)
@@ -222,7 +222,7 @@ pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
 			at += __popc(mask);
 		}
 	}
-	sort_items(pick.items, room);
+	sort_items(pick.items, capacity);
 }
 
 /* Many, of up to KEYS * PICK_THREADS. */
@@ -246,7 +246,7 @@ pick_lists_kernel(GvCardModel card, GvBatch batch)
 		keys[i] = list < card.nlists ? source.key(list) : GV_SIFT_NONE;
 	}
 	/* a batch's spare places want none */
-	if (k > 0 && !gv_bins_nearest<PICK_ROOM>(keys, card.nlists, k, pick.bins,
+	if (k > 0 && !gv_bins_nearest<PICK_CAPACITY>(keys, card.nlists, k, pick.bins,
 											 pick.items))
 		pick_by_halving(source, card.nlists, k, pick);
 	gv_number_many<PICK_THREADS>(card, batch, query, k, [&](int i)

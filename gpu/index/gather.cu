@@ -81,7 +81,7 @@ place_lists(const GvCardModel *card, char *work, size_t *bytes, int64_t n,
 	PLACE(d_aims, n);
 	PLACE(d_counts, n);
 	PLACE(d_whole, n);
-	PLACE(d_near, n * GV_NEAR_ROOM);
+	PLACE(d_near, n * GV_NEAR_CAPACITY);
 	PLACE(d_starts, card->nlists + 1);
 	PLACE(d_meetings, nmeetings);
 	PLACE(d_met, lists->most_met);
@@ -267,7 +267,7 @@ lists_from(const GvListScan *all, int32_t first)
 	mine.d_aims += first;
 	mine.d_counts += first;
 	mine.d_whole += first;
-	mine.d_near += (int64_t) first * GV_NEAR_ROOM;
+	mine.d_near += (int64_t) first * GV_NEAR_CAPACITY;
 	return mine;
 }
 

@@ -18,7 +18,7 @@
 #define GV_ROUGH_SUBS		8	/* sub-quantizers of a step of products */
 #define GV_ROUGH_DIMS		4	/* dimensions of one, at most */
 #define GV_MET_TOGETHER		32	/* queries that a list is scanned for at once */
-#define GV_NEAR_ROOM		2048	/* copies of a query that may be among the best */
+#define GV_NEAR_CAPACITY		2048	/* copies of a query that may be among the best */
 
 /* How far a query's approximate scores can be trusted; see rough.cu. */
 struct GvAim
@@ -76,7 +76,7 @@ struct GvListScan
 	uint32_t   *d_counts;		/* [n] copies near enough; more than there is room
 								 * for: unknown */
 	uint32_t   *d_whole;		/* [n] GvBatch's */
-	GvNearScore *d_near;		/* [n][GV_NEAR_ROOM] */
+	GvNearScore *d_near;		/* [n][GV_NEAR_CAPACITY] */
 	uint32_t   *d_starts;		/* [nlists + 1] first how many meet each list, then
 								 * where they are entered next */
 	GvMeeting  *d_meetings;		/* [n * probes] by list */

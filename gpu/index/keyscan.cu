@@ -20,7 +20,7 @@
 #define MOST_RESIDENT	768		/* threads of an SM, for 80 registers each */
 #define MOST_RUN		GV_WARP	/* blocks that a warp takes, a lane each */
 #define AT_ONCE			4		/* of which so many are asked at once */
-#define ROOM			(2 * GV_WARP - 1)	/* for copies that wait */
+#define CAPACITY			(2 * GV_WARP - 1)	/* for copies that wait */
 
 /* A copy that fulfills its query's condition. */
 struct Waiting
@@ -33,7 +33,7 @@ struct Waiting
 template <int THREADS>
 struct Wait
 {
-	Waiting		postings[THREADS / GV_WARP][ROOM];	/* of each warp */
+	Waiting		postings[THREADS / GV_WARP][CAPACITY];	/* of each warp */
 	uint32_t	left[THREADS / GV_WARP];	/* so many, in the end */
 };
 

@@ -67,7 +67,7 @@ note_near(const GvListScan &lists, const GvMeeting *met, int nqueries,
 			/* nothing is known of such numbers */
 			if (live != 0)
 				atomicAdd(&lists.d_counts[mine.query],
-						  (uint32_t) (GV_NEAR_ROOM + 1));
+						  (uint32_t) (GV_NEAR_CAPACITY + 1));
 			near = 0;
 		}
 		if (!__any_sync(GV_FULL_WARP, near != 0))
@@ -92,8 +92,8 @@ note_near(const GvListScan &lists, const GvMeeting *met, int nqueries,
 		for (int i = 0; i < 2 * HALVES; i++)
 			if (near >> i & 1)
 			{
-				if (at < GV_NEAR_ROOM)
-					lists.d_near[(int64_t) mine.query * GV_NEAR_ROOM + at] =
+				if (at < GV_NEAR_CAPACITY)
+					lists.d_near[(int64_t) mine.query * GV_NEAR_CAPACITY + at] =
 						{scores[i] + mine.base,
 						 mine.first + b * GV_BLOCK + i * 8 + g};
 				at++;

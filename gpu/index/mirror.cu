@@ -405,7 +405,7 @@ note_blocks(GvHostList *list, uint32_t n)
  * may be taken by the next piece at once: the stream keeps the order.
  */
 static GvStatus
-make_room(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
+ensure_capacity(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
 {
 	uint8_t    *d_blocks;
 	uint32_t	capacity;
@@ -474,7 +474,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 	GV_TRY(gv_choose_device(mirror->spec.device));
 	GV_TRY(note_blocks(list, chunk->first + n));
 	GV_TRY(gv_staging_take(mirror, way.bytes, &offset));
-	GV_TRY(make_room(mirror, list, chunk->first + n, chunk->first));
+	GV_TRY(ensure_capacity(mirror, list, chunk->first + n, chunk->first));
 
 	/* 2. to the card */
 	memory = mirror->staging.memory + offset;

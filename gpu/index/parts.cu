@@ -321,10 +321,10 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 size_t
 gv_gpu_found_bytes(int32_t n, size_t *near_at)
 {
-	size_t		room = (n > MOST_REPLAYED ? n : MOST_REPLAYED) + MOST_REPLAYED;
+	size_t		capacity = (n > MOST_REPLAYED ? n : MOST_REPLAYED) + MOST_REPLAYED;
 	size_t		bytes = 0;
 
-	(void) gv_carve(&bytes, room * sizeof(GvFound));
-	*near_at = gv_carve(&bytes, room * sizeof(GvNear));
+	(void) gv_carve(&bytes, capacity * sizeof(GvFound));
+	*near_at = gv_carve(&bytes, capacity * sizeof(GvNear));
 	return bytes;
 }

@@ -25,12 +25,12 @@ rescore_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 {
 	GV_SHARED(table);
 	__shared__ GvKept kept;
-	__shared__ uint32_t places[GV_NEAR_ROOM];
+	__shared__ uint32_t places[GV_NEAR_CAPACITY];
 	__shared__ uint32_t said[2][GV_WARP];
 	__shared__ uint32_t count;
 	int			query = blockIdx.x;
 	int64_t		first_posting = (int64_t) query * batch.postings;
-	const GvNearScore *near = lists.d_near + (int64_t) query * GV_NEAR_ROOM;
+	const GvNearScore *near = lists.d_near + (int64_t) query * GV_NEAR_CAPACITY;
 	uint32_t	n = lists.d_counts[query];
 	uint32_t	k = batch.d_wanted[query].capacity;
 	uint32_t	last = 0xFFFFFFFFu;
@@ -39,10 +39,10 @@ rescore_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 
 	if (threadIdx.x == 0)
 	{
-		lists.d_whole[query] = n > GV_NEAR_ROOM;
+		lists.d_whole[query] = n > GV_NEAR_CAPACITY;
 		count = 0;
 	}
-	if (n > GV_NEAR_ROOM)
+	if (n > GV_NEAR_CAPACITY)
 		return;
 	(void) gv_scan_begins<THREADS>(card, batch, query, 0, table, &kept, probes);
 	__syncthreads();

@@ -320,7 +320,7 @@ aim_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 	if (threadIdx.x == 0)
 	{
 		lists.d_aims[query] = {scale, margin * 1.0625f, margin * 0x1p16f, limit};
-		lists.d_counts[query] = margin < 1e30f ? 0 : GV_NEAR_ROOM + 1;
+		lists.d_counts[query] = margin < 1e30f ? 0 : GV_NEAR_CAPACITY + 1;
 	}
 
 	/* 4. whom it meets */

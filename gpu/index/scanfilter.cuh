@@ -19,7 +19,7 @@
 #include "gpu/common/common.cuh"
 #include "gpu/common/sift.cuh"
 
-#define GV_FILTER_ROOM		2048	/* copies */
+#define GV_FILTER_CAPACITY		2048	/* copies */
 #define GV_FILTER_WANTED	512		/* of k, at most */
 #define GV_FILTER_FIRST		2		/* of a warp's blocks give the first bound */
 
@@ -27,8 +27,8 @@
 template <int THREADS>
 struct GvFilter
 {
-	uint32_t	keys[GV_FILTER_ROOM];
-	uint32_t	places[GV_FILTER_ROOM];	/* numbers of copies of the query */
+	uint32_t	keys[GV_FILTER_CAPACITY];
+	uint32_t	places[GV_FILTER_CAPACITY];	/* numbers of copies of the query */
 	uint32_t	said[2][GV_WARP];	/* see GvTalk */
 	alignas(16) uint32_t bounds[GV_SIFT_WARPS];
 	uint32_t	count;
@@ -93,7 +93,7 @@ struct GvFilter
 	__device__ __forceinline__ uint32_t
 	tighten(uint32_t k, float *limit)
 	{
-		constexpr int each = GV_FILTER_ROOM / THREADS;
+		constexpr int each = GV_FILTER_CAPACITY / THREADS;
 		uint32_t	spare = k / 8 + GV_WARP;
 		uint32_t	n = count;
 		uint32_t	own_keys[each];
@@ -101,13 +101,13 @@ struct GvFilter
 		GvTalk		talk = {said, 0};
 		GvLimit		bound;
 
-		if (n <= GV_FILTER_ROOM / 2)
-			return (GV_FILTER_ROOM - n) / THREADS;
+		if (n <= GV_FILTER_CAPACITY / 2)
+			return (GV_FILTER_CAPACITY - n) / THREADS;
 		bound = gv_find_bound([&](uint32_t i)
 		{
 			return keys[i];
 		}, n, k, spare, talk);
-		if (bound.count > GV_FILTER_ROOM - THREADS)
+		if (bound.count > GV_FILTER_CAPACITY - THREADS)
 			return 0;
 #pragma unroll
 		for (int i = 0; i < each; i++)
@@ -131,7 +131,7 @@ struct GvFilter
 				places[at] = own_places[i];
 			}
 		*limit = gv_unordered(bound.key);
-		return (GV_FILTER_ROOM - bound.count) / THREADS;
+		return (GV_FILTER_CAPACITY - bound.count) / THREADS;
 	}
 };
 

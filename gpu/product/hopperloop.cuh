@@ -38,7 +38,7 @@ struct GvHopperShape
 	static constexpr int BYTES = (GV_TILE_ROWS + COLUMNS) * GV_HOPPER_ROW;
 	/* a block has 3 KB more, of which alignment and barriers take 2 */
 	static constexpr int STAGES =
-		(GV_RING_ROOM + 1024 -
+		(GV_RING_BYTES + 1024 -
 		 GV_TILE_ROWS * (int) sizeof(typename F::Row)) / BYTES;
 
 	static_assert(WIDTH % GV_RUN == 0, "sums are looked at by runs");

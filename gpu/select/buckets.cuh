@@ -24,12 +24,12 @@
  * wanted; the network takes a power of two of items, and nothing else.
  */
 static inline size_t
-gv_bucket_bytes(uint32_t room, uint32_t k)
+gv_bucket_bytes(uint32_t capacity, uint32_t k)
 {
-	size_t		bytes = sizeof(uint64_t) * room +
+	size_t		bytes = sizeof(uint64_t) * capacity +
 		sizeof(uint32_t) * GV_SORT_BUCKETS +
-		sizeof(uint16_t) * (room + (k + 7) / 8 * 8);
-	size_t		network = sizeof(uint64_t) * gv_power(room, GV_WARP);
+		sizeof(uint16_t) * (capacity + (k + 7) / 8 * 8);
+	size_t		network = sizeof(uint64_t) * gv_power(capacity, GV_WARP);
 
 	return bytes > network ? bytes : network;
 }
@@ -45,12 +45,12 @@ struct GvBuckets
 	float		scale;
 
 	__device__ __forceinline__
-	GvBuckets(void *memory, uint32_t room)
+	GvBuckets(void *memory, uint32_t capacity)
 	{
 		items = (uint64_t *) memory;
-		ends = (uint32_t *) (items + room);
+		ends = (uint32_t *) (items + capacity);
 		order = (uint16_t *) (ends + GV_SORT_BUCKETS);
-		places = order + room;
+		places = order + capacity;
 		least = scale = 0.0f;
 	}
 

@@ -78,7 +78,7 @@ bucket_kernel(const float *values, int64_t n, Buckets *buckets)
 /* Items of buckets that are wanted, room of them. */
 static __global__ void __launch_bounds__(GV_SAMPLERS)
 gather_kernel(const float *values, int64_t n, Buckets *buckets,
-			  uint64_t *items, uint32_t room)
+			  uint64_t *items, uint32_t capacity)
 {
 	GV_SHARED(memory);
 	__shared__ GvTree256 tree;
@@ -104,7 +104,7 @@ gather_kernel(const float *values, int64_t n, Buckets *buckets,
 				wanted[gv_tree_bucket(&tree, gv_row_item(some[r], i))])
 				mask |= 1u << r;
 		}
-		gv_append(some, first, mask, &buckets->gathered, items, room);
+		gv_append(some, first, mask, &buckets->gathered, items, capacity);
 	}
 }
 

@@ -122,8 +122,8 @@ fill_selector(GvSelector *selector)
 	GV_TRY(take_zeros((void **) &selector->d_missed, sizeof(GvMissed)));
 	GV_TRY(take_zeros((void **) &selector->d_together,
 					  sizeof(GvTogether) * selector->nblocks));
-	return gv_cuda_status(cudaMalloc((void **) &selector->d_rooms,
-									 sizeof(uint64_t) * GV_ROWS_ROOM *
+	return gv_cuda_status(cudaMalloc((void **) &selector->d_items,
+									 sizeof(uint64_t) * GV_ROWS_CAPACITY *
 									 selector->nblocks));
 }
 
@@ -153,7 +153,7 @@ gv_gpu_selector_drop(GvSelector *selector)
 	(void) cudaFree(selector->d_states);
 	(void) cudaFree(selector->d_missed);
 	(void) cudaFree(selector->d_together);
-	(void) cudaFree(selector->d_rooms);
+	(void) cudaFree(selector->d_items);
 	gv_buffer_free(&selector->d_work);
 	gv_buffer_free(&selector->d_list);
 	gv_buffer_free(&selector->d_sort);

@@ -38,7 +38,7 @@ struct GvGroupPlan
 	int			vectors;		/* of a thread */
 	int			rank;			/* of the threshold among groups, from 0 */
 	int			spare;			/* ... or so many more */
-	uint32_t	room;			/* items a row */
+	uint32_t	capacity;			/* items a row */
 	uint32_t	gap;			/* between lines, at most */
 	int64_t		stretch;		/* vectors for a line, in 2^-32 */
 };

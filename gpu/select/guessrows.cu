@@ -30,14 +30,14 @@ struct Guessed
 template <int THREADS, int KEYS, int R>
 static __global__ void __launch_bounds__(Guessed<THREADS>::BLOCK,
 										 Guessed<THREADS>::BLOCKS)
-guess_kernel(GvRowsCall call, uint32_t room, uint32_t most)
+guess_kernel(GvRowsCall call, uint32_t capacity, uint32_t most)
 {
 	GV_SHARED(memory);
 	[[maybe_unused]] __shared__ uint32_t said[2][GV_WARP];
 	__shared__ uint32_t counts[Guessed<THREADS>::TEAMS];
 	int			team = threadIdx.x / THREADS;
 	int64_t		number = (int64_t) blockIdx.x * Guessed<THREADS>::TEAMS + team;
-	uint64_t   *items = (uint64_t *) memory + (int64_t) team * room;
+	uint64_t   *items = (uint64_t *) memory + (int64_t) team * capacity;
 	GvTeamRow<THREADS, KEYS> row;
 
 	/* 1. the row */
@@ -82,13 +82,13 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 {
 	constexpr int TEAMS = Guessed<THREADS>::TEAMS;
 	int64_t		most = gv_counted_most(call->out.k);
-	int64_t		room = most > R * GV_WARP ? most : R * GV_WARP;
+	int64_t		capacity = most > R * GV_WARP ? most : R * GV_WARP;
 
 	return gv_launch_early(selector->overlap, guess_kernel<THREADS, KEYS, R>,
 						   (call->rows + TEAMS - 1) / TEAMS,
 						   Guessed<THREADS>::BLOCK,
-						   sizeof(uint64_t) * room * TEAMS, stream,
-						   *call, (uint32_t) room, (uint32_t) most);
+						   sizeof(uint64_t) * capacity * TEAMS, stream,
+						   *call, (uint32_t) capacity, (uint32_t) most);
 }
 
 /*

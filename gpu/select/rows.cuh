@@ -16,7 +16,7 @@
 
 #define GV_NO_ITEM		(~UINT64_C(0))	/* after every item */
 #define GV_NO_KEY		0xFFFFFFFFu	/* after every key */
-#define GV_ROWS_ROOM	8192	/* items that a block sorts */
+#define GV_ROWS_CAPACITY	8192	/* items that a block sorts */
 #define GV_TEAM_MAX_K	2048
 #define GV_THRESHOLD_MAX_K	4096
 #define GV_DIGIT_BITS	11
@@ -249,7 +249,7 @@ struct GvSelector
 	GvRowState *d_states;		/* [GV_ROWS_PASS] */
 	GvMissed   *d_missed;
 	GvTogether *d_together;		/* [nblocks] */
-	uint64_t   *d_rooms;		/* [nblocks][GV_ROWS_ROOM] */
+	uint64_t   *d_items;		/* [nblocks][GV_ROWS_CAPACITY] */
 	GvBuffer	d_work;			/* of one pass over rows */
 	GvBuffer	d_list;			/* uint32 [rows] that a threshold missed */
 	GvBuffer	d_sort;			/* CUB's */
@@ -314,7 +314,7 @@ extern GvStatus gv_sort_items(uint64_t *d_items, int64_t n, GvBuffer *d_sort,
 
 /* ... and give the k first of items [rows][2][room], each row's first half */
 extern GvStatus gv_write_rows(GvSelector *selector, const GvRowsCall *call,
-							 uint64_t *d_items, uint32_t room,
+							 uint64_t *d_items, uint32_t capacity,
 							 cudaStream_t stream);
 
 #endif							/* GV_ROWS_CUH */

@@ -29,10 +29,10 @@ struct Exact
 {
 	bool		sampled;		/* the first division is by splitters */
 	bool		alone;			/* a block has a row for itself */
-	uint32_t	room;			/* items gathered of a row, k at least */
+	uint32_t	capacity;			/* items gathered of a row, k at least */
 	GvTogether *d_together;		/* [gridDim.x] */
-	uint64_t   *d_rooms;		/* [gridDim.x][room]; [rows][2 room] where room
-								 * is above GV_ROWS_ROOM */
+	uint64_t   *d_items;		/* [gridDim.x][room]; [rows][2 room] where room
+								 * is above GV_ROWS_CAPACITY */
 	GvMissed   *missed;			/* rows are those listed, or NULL: all */
 	const uint32_t *d_list;
 };
@@ -220,7 +220,7 @@ divide(const float *row, const GvRowsCall &call, Member &member,
 /* Items up to the range's last, this block's share, to d_items [room]. */
 static __device__ __forceinline__ void
 gather(const float *row, int64_t n, const Member &member, uint64_t last,
-	   uint64_t *d_items, uint32_t room)
+	   uint64_t *d_items, uint32_t capacity)
 {
 #pragma unroll 1
 	for (int64_t first = (int64_t) member.number * GV_CHUNK_STEP; first < n;
@@ -239,7 +239,7 @@ gather(const float *row, int64_t n, const Member &member, uint64_t last,
 				mask |= 1u << r;
 		}
 		gv_append(values, first, mask, &member.together->gathered, d_items,
-				  room);
+				  capacity);
 	}
 }
 
@@ -252,25 +252,25 @@ do_row(const GvRowsCall &call, const Exact &exact, int64_t number,
 	bool		by_tree = exact.sampled && call.columns >= GV_SAMPLED;
 	uint32_t	count;
 
-	if (by_tree && call.columns > exact.room)
+	if (by_tree && call.columns > exact.capacity)
 		gv_plant(row, call.columns, items, &shared.splitters);
 	__syncthreads();
 	if (threadIdx.x == 0)
 		shared.range = {0, GV_NO_ITEM, (uint32_t) call.columns, 0};
 	__syncthreads();
-	while (shared.range.before + shared.range.count > exact.room)
+	while (shared.range.before + shared.range.count > exact.capacity)
 	{
 		divide(row, call, member, shared, by_tree);
 		by_tree = false;
 	}
 	count = shared.range.before + shared.range.count;
 	gather(row, call.columns, member, shared.range.last, d_items,
-		   exact.room);
+		   exact.capacity);
 	__threadfence();
 	member.wait();
 	if (member.number == 0)
 	{
-		if (exact.room <= GV_ROWS_ROOM)
+		if (exact.capacity <= GV_ROWS_CAPACITY)
 		{
 			for (uint32_t i = threadIdx.x; i < count; i += GV_SAMPLERS)
 				items[i] = __ldcg(&d_items[i]);
@@ -278,7 +278,7 @@ do_row(const GvRowsCall &call, const Exact &exact, int64_t number,
 			gv_team_write<GV_SAMPLERS>(items, count, call.out, number);
 		}
 		else
-			for (uint32_t i = count + threadIdx.x; i < exact.room;
+			for (uint32_t i = count + threadIdx.x; i < exact.capacity;
 				 i += GV_SAMPLERS)
 				d_items[i] = GV_NO_ITEM;
 		if (threadIdx.x == 0)
@@ -315,7 +315,7 @@ leave(const Exact &exact, const Member &member)
 
 /*
  * Rows to blocks: one to several, or several to one.  All blocks are resident.
- * Shared: items [GV_ROWS_ROOM].
+ * Shared: items [GV_ROWS_CAPACITY].
  */
 static __global__ void __launch_bounds__(GV_SAMPLERS, BLOCKS_A_SM)
 exact_kernel(GvRowsCall call, Exact exact)
@@ -350,10 +350,10 @@ exact_kernel(GvRowsCall call, Exact exact)
 	{
 		int64_t		number = exact.missed != NULL ? exact.d_list[i] :
 			call.first + i;
-		int64_t		room = exact.room <= GV_ROWS_ROOM ?
-			(int64_t) team * GV_ROWS_ROOM : 2 * (int64_t) i * exact.room;
+		int64_t		offset = exact.capacity <= GV_ROWS_CAPACITY ?
+			(int64_t) team * GV_ROWS_CAPACITY : 2 * (int64_t) i * exact.capacity;
 
-		do_row(call, exact, number, exact.d_rooms + room, member, shared,
+		do_row(call, exact, number, exact.d_items + offset, member, shared,
 			   (uint64_t *) memory);
 	}
 	leave(exact, member);
@@ -364,7 +364,7 @@ static GvStatus
 launch(GvSelector *selector, GvRowsCall call, Exact exact,
 	   cudaStream_t stream)
 {
-	size_t		bytes = sizeof(uint64_t) * GV_ROWS_ROOM;
+	size_t		bytes = sizeof(uint64_t) * GV_ROWS_CAPACITY;
 
 	GV_TRY(gv_allow_shared((const void *) exact_kernel, bytes));
 #ifdef __CUDACC__
@@ -388,7 +388,7 @@ int
 gv_exact_blocks(int nsms)
 {
 #ifdef __CUDACC__
-	size_t		bytes = sizeof(uint64_t) * GV_ROWS_ROOM;
+	size_t		bytes = sizeof(uint64_t) * GV_ROWS_CAPACITY;
 	int			nblocks = 0;
 
 	if (gv_allow_shared((const void *) exact_kernel, bytes) != GV_OK ||
@@ -404,19 +404,19 @@ gv_exact_blocks(int nsms)
 
 /* Items gathered of a row, beyond what a block sorts anyway. */
 static int64_t
-exact_room(int64_t k)
+exact_capacity(int64_t k)
 {
-	if (k + k / 8 <= GV_ROWS_ROOM)
-		return GV_ROWS_ROOM;
+	if (k + k / 8 <= GV_ROWS_CAPACITY)
+		return GV_ROWS_CAPACITY;
 	return k + (k / 8 > 4096 ? k / 8 : 4096);
 }
 
 size_t
 gv_exact_bytes(int64_t k)
 {
-	int64_t		room = exact_room(k);
+	int64_t		capacity = exact_capacity(k);
 
-	return room <= GV_ROWS_ROOM ? 0 : 2 * sizeof(uint64_t) * room;
+	return capacity <= GV_ROWS_CAPACITY ? 0 : 2 * sizeof(uint64_t) * capacity;
 }
 
 /* Any rows, any k. */
@@ -427,13 +427,13 @@ gv_rows_exact(GvSelector *selector, const GvRowsCall *call, GvRowsWay way,
 	Exact		exact = {};
 
 	exact.sampled = way != GV_ROWS_RADIX;
-	exact.room = (uint32_t) exact_room(call->out.k);
+	exact.capacity = (uint32_t) exact_capacity(call->out.k);
 	exact.d_together = selector->d_together;
-	exact.d_rooms = exact.room <= GV_ROWS_ROOM ? selector->d_rooms :
+	exact.d_items = exact.capacity <= GV_ROWS_CAPACITY ? selector->d_items :
 		(uint64_t *) selector->d_work.memory;
 	GV_TRY(launch(selector, *call, exact, stream));
-	return exact.room <= GV_ROWS_ROOM ? GV_OK :
-		gv_write_rows(selector, call, exact.d_rooms, exact.room, stream);
+	return exact.capacity <= GV_ROWS_CAPACITY ? GV_OK :
+		gv_write_rows(selector, call, exact.d_items, exact.capacity, stream);
 }
 
 /*
@@ -447,9 +447,9 @@ gv_rows_repair(GvSelector *selector, const GvRowsCall *call,
 {
 	Exact		exact = {};
 
-	exact.room = GV_ROWS_ROOM;
+	exact.capacity = GV_ROWS_CAPACITY;
 	exact.d_together = selector->d_together;
-	exact.d_rooms = selector->d_rooms;
+	exact.d_items = selector->d_items;
 	exact.missed = selector->d_missed;
 	exact.d_list = (const uint32_t *) selector->d_list.memory;
 	exact.alone = call->columns <= ALONE_COLUMNS;
@@ -457,7 +457,7 @@ gv_rows_repair(GvSelector *selector, const GvRowsCall *call,
 		return gv_launch_early(selector->overlap, exact_kernel,
 							   call->rows < selector->nblocks ? call->rows :
 							   selector->nblocks, GV_SAMPLERS,
-							   sizeof(uint64_t) * GV_ROWS_ROOM, stream, *call,
+							   sizeof(uint64_t) * GV_ROWS_CAPACITY, stream, *call,
 							   exact);
 	return launch(selector, *call, exact, stream);
 }

@@ -129,7 +129,7 @@ gv_load_chunk(const float *row, int64_t n, int64_t first,
  */
 static __device__ __forceinline__ void
 gv_append(const float (&values)[GV_CHUNK_VALUES], int64_t first,
-		  uint32_t mask, uint32_t *count, uint64_t *d_items, uint32_t room)
+		  uint32_t mask, uint32_t *count, uint64_t *d_items, uint32_t capacity)
 {
 	__shared__ uint32_t block_count;
 	__shared__ uint32_t block_at;
@@ -149,7 +149,7 @@ gv_append(const float (&values)[GV_CHUNK_VALUES], int64_t first,
 	for (int r = 0; r < GV_CHUNK_VALUES; r++)
 		if (mask & 1u << r)
 		{
-			if (at < room)
+			if (at < capacity)
 				d_items[at] = gv_row_item(values[r], first + r * GV_SAMPLERS +
 										  threadIdx.x);
 			at++;

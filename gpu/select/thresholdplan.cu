@@ -97,11 +97,11 @@ gv_threshold_plan(int64_t columns, int64_t k)
 	survivors = 1 - pow(1 - (r + 5.5 * sqrt(r) + 12) / (double) groups,
 					(double) groups / (double) wanted);
 	survivors *= (double) columns;
-	if (!(survivors > 0 && survivors < GV_ROWS_ROOM))
-		survivors = GV_ROWS_ROOM;
+	if (!(survivors > 0 && survivors < GV_ROWS_CAPACITY))
+		survivors = GV_ROWS_CAPACITY;
 	if (survivors < 2 * k)
-		survivors = (double) (2 * k < GV_ROWS_ROOM ? 2 * k : GV_ROWS_ROOM);
-	plan.room = (uint32_t) survivors < 1024 ? 1024 :
+		survivors = (double) (2 * k < GV_ROWS_CAPACITY ? 2 * k : GV_ROWS_CAPACITY);
+	plan.capacity = (uint32_t) survivors < 1024 ? 1024 :
 		((uint32_t) survivors + 255) / 256 * 256;
 	plan.rank -= misled;
 	plan.rank = plan.rank < 0 ? 0 : plan.rank;

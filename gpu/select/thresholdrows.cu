@@ -80,7 +80,7 @@ struct Kept
 {
 	uint64_t   *items;			/* [room] */
 	uint32_t   *count;
-	uint32_t	room;
+	uint32_t	capacity;
 	uint64_t	threshold;
 	float		value;			/* its */
 
@@ -101,7 +101,7 @@ struct Kept
 	__device__ __forceinline__ void
 	put(uint32_t at, float value_, int64_t position)
 	{
-		if (at < room)
+		if (at < capacity)
 			items[at] = gv_row_item(value_, position);
 	}
 
@@ -215,7 +215,7 @@ read_many(const GvRowVectors &row, float beyond, Kept &kept)
 		}
 		mine = (uint32_t) __popc(mask);
 		at = gv_reserve(mine, kept.count);
-		if (at + mine > kept.room)
+		if (at + mine > kept.capacity)
 			continue;
 		position = row.head + 4 * (first + threadIdx.x);
 #pragma unroll
@@ -238,11 +238,11 @@ read_many(const GvRowVectors &row, float beyond, Kept &kept)
 	{
 		uint32_t	at = atomicAdd(kept.count, 1u);
 
-		if (at < kept.room)
+		if (at < kept.capacity)
 			taken[at] = {row.row[position], (uint32_t) position};
 	}
 	__syncthreads();
-	for (uint32_t i = threadIdx.x; i < min(*kept.count, kept.room);
+	for (uint32_t i = threadIdx.x; i < min(*kept.count, kept.capacity);
 		 i += READERS)
 		kept.items[i] = gv_row_item(taken[i].value, taken[i].position);
 }
@@ -260,7 +260,7 @@ hand_over(GvRowState *state, const Kept &kept, uint32_t pieces,
 		at = count > 0 ? atomicAdd(&state->count, count) : 0;
 	__syncthreads();
 	/* what has no room makes the count too large, whatever else comes */
-	if (count <= kept.room && at <= kept.room - count)
+	if (count <= kept.capacity && at <= kept.capacity - count)
 		for (uint32_t i = threadIdx.x; i < count; i += READERS)
 			d_items[at + i] = kept.items[i];
 	__threadfence();
@@ -316,7 +316,7 @@ write_kept(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
  * last of them the answer.  Shared: gv_bucket_bytes.
  */
 static __global__ void __launch_bounds__(READERS)
-stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
+stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t capacity,
 			  GvRowState *states, uint64_t *d_items, GvMissed *missed,
 			  uint32_t *d_list)
 {
@@ -326,8 +326,8 @@ stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
 	uint32_t	piece = blockIdx.x % pieces;
 	GvRowState *state = &states[slot];
 	GvRowVectors		row(call, call.first + slot);
-	GvBuckets	buckets(memory, room);
-	Kept		kept = {buckets.items, &kept_count, room, 0, 0.0f};
+	GvBuckets	buckets(memory, capacity);
+	Kept		kept = {buckets.items, &kept_count, capacity, 0, 0.0f};
 	Ahead		ahead;
 	uint32_t	count;
 
@@ -348,13 +348,13 @@ stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
 	count = kept_count;
 	if (pieces > 1)
 	{
-		uint64_t   *mine = d_items + slot * room;
+		uint64_t   *mine = d_items + slot * capacity;
 
 		if (!hand_over(state, kept, pieces, mine))
 			return;
 		__threadfence();
 		count = __ldcg(&state->count);
-		for (uint32_t i = threadIdx.x; i < min(count, room); i += READERS)
+		for (uint32_t i = threadIdx.x; i < min(count, capacity); i += READERS)
 			kept.items[i] = __ldcg(&mine[i]);
 	}
 	__syncthreads();
@@ -365,7 +365,7 @@ stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
 	}
 
 	/* 3. the answer, or none */
-	if (count >= call.out.k && count <= room)
+	if (count >= call.out.k && count <= capacity)
 		write_kept(buckets, count, call.out, call.first + slot);
 	else if (threadIdx.x == 0)
 		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) (call.first + slot);
@@ -383,8 +383,8 @@ whole_kernel(GvRowsCall call, GvGroupPlan plan, GvMissed *missed,
 	__shared__ uint32_t count;
 	int64_t		number = call.first + blockIdx.x;
 	GvRowVectors		row(call, number);
-	GvBuckets	buckets(memory, plan.room);
-	Kept		kept = {buckets.items, &count, plan.room, 0, 0.0f};
+	GvBuckets	buckets(memory, plan.capacity);
+	Kept		kept = {buckets.items, &count, plan.capacity, 0, 0.0f};
 	Ahead		ahead;
 
 	gv_step_begins();
@@ -408,7 +408,7 @@ whole_kernel(GvRowsCall call, GvGroupPlan plan, GvMissed *missed,
 		read_many(row, beyond == 0.0f ? -0.0f : beyond, kept);
 		__syncthreads();
 	}
-	if (count < call.out.k || count > plan.room)
+	if (count < call.out.k || count > plan.capacity)
 	{
 		__syncthreads();
 		if (threadIdx.x == 0)
@@ -422,7 +422,7 @@ whole_kernel(GvRowsCall call, GvGroupPlan plan, GvMissed *missed,
 	__syncthreads();
 
 	/* 3. the answer, or none */
-	if (count >= call.out.k && count <= plan.room)
+	if (count >= call.out.k && count <= plan.capacity)
 		write_kept(buckets, count, call.out, number);
 	else if (threadIdx.x == 0)
 		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) number;
@@ -433,7 +433,7 @@ gv_threshold_bytes(int64_t columns, int64_t k)
 {
 	GvGroupPlan plan = gv_threshold_plan(columns, k);
 
-	return sizeof(uint64_t) * (plan.room + plan.samplers * plan.groups);
+	return sizeof(uint64_t) * (plan.capacity + plan.samplers * plan.groups);
 }
 
 /* Rows that gv_gpu_rows_can names. */
@@ -444,7 +444,7 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 	GvGroupPlan plan = gv_threshold_plan(call->columns, call->out.k);
 	int64_t		total = plan.samplers * plan.groups;
 	uint64_t   *d_items = (uint64_t *) selector->d_work.memory;
-	uint64_t   *d_firsts = d_items + call->rows * plan.room;
+	uint64_t   *d_firsts = d_items + call->rows * plan.capacity;
 	int64_t		pieces = 3 * (int64_t) selector->nsms / call->rows;
 	int64_t		fair = (call->columns + PIECE - 1) / PIECE;
 
@@ -462,7 +462,7 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 	{
 		GV_TRY(gv_launch_early(selector->overlap, whole_kernel, call->rows,
 							   READERS,
-							   gv_bucket_bytes(plan.room,
+							   gv_bucket_bytes(plan.capacity,
 											   (uint32_t) call->out.k),
 							   stream, *call, plan, selector->d_missed,
 							   (uint32_t *) selector->d_list.memory));
@@ -474,8 +474,8 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 						   *call, plan, selector->d_states, d_firsts));
 	GV_TRY(gv_launch_early(selector->overlap, stream_kernel,
 						   call->rows * pieces, READERS,
-						   gv_bucket_bytes(plan.room, (uint32_t) call->out.k),
-						   stream, *call, (uint32_t) pieces, plan.room,
+						   gv_bucket_bytes(plan.capacity, (uint32_t) call->out.k),
+						   stream, *call, (uint32_t) pieces, plan.capacity,
 						   selector->d_states, d_items, selector->d_missed,
 						   (uint32_t *) selector->d_list.memory));
 	return gv_rows_repair(selector, call, stream);

@@ -89,9 +89,9 @@ gather(IvfpqArrayReader *reader, int64 offset, float *out)
 
 	while (done < reader->dims)
 	{
-		int64		room = IVFPQ_FLOATS_PER_PAGE -
+		int64		left = IVFPQ_FLOATS_PER_PAGE -
 		(offset + done) % IVFPQ_FLOATS_PER_PAGE;
-		int			n = (int) Min(room, reader->dims - done);
+		int			n = (int) Min(left, reader->dims - done);
 
 		memcpy(out + done, pin_float(reader, offset + done), n * sizeof(float));
 		done += n;

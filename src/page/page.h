@@ -35,7 +35,7 @@ typedef struct IvfpqPendingPlace
 /* sort.c: of uint64, among them TIDs as numbers (IvfpqTidToId) */
 extern int	IvfpqCompareNumbers(const void *a, const void *b);
 extern void IvfpqSortNumbers(uint64 *numbers, Size n);
-extern void IvfpqSortBits(uint64 *numbers, uint64 *room, int64 n, int bit);
+extern void IvfpqSortBits(uint64 *numbers, uint64 *scratch, int64 n, int bit);
 
 /* page.c: pages of any kind */
 extern void IvfpqPageInit(Page page, IvfpqPageKind kind);

@@ -252,15 +252,15 @@ IvfpqBlockRelease(Relation index, const IvfpqLayout *layout,
 	{
 		BlockNumber blkno = BufferGetBlockNumber(block->buffers[p]);
 		Page		page = BufferGetPage(block->buffers[p]);
-		Size		room = BLCKSZ - 1;
+		Size		freespace = BLCKSZ - 1;
 
 		if (IvfpqPageIs(page, IVFPQ_KIND_SLAB))
-			room = IvfpqSlabFreeSlots(page, layout) * layout->slot_bytes;
+			freespace = IvfpqSlabFreeSlots(page, layout) * layout->slot_bytes;
 		UnlockReleaseBuffer(block->buffers[p]);
 		if (block->init[p])
 		{
-			RecordPageWithFreeSpace(index, blkno, room);
-			if (room > 0)
+			RecordPageWithFreeSpace(index, blkno, freespace);
+			if (freespace > 0)
 			{
 				FreeSpaceMapVacuumRange(index, blkno, blkno + 1);
 				RelationSetTargetBlock(index, blkno);

@@ -64,11 +64,11 @@ sort_digit(const uint64 *from, uint64 *to, int64 n, int bit, int digit_bits)
  * overwritten.
  */
 static pg_attribute_always_inline void
-sort_digits(uint64 *numbers, uint64 *room, int64 n, int bit, int digit_bits,
+sort_digits(uint64 *numbers, uint64 *scratch, int64 n, int bit, int digit_bits,
 			uint64 varying)
 {
 	uint64	   *from = numbers;
-	uint64	   *to = room;
+	uint64	   *to = scratch;
 
 	for (; bit < 64; bit += digit_bits)
 		if ((varying >> bit & ((UINT64CONST(1) << digit_bits) - 1)) != 0)
@@ -100,9 +100,9 @@ varying_bits(const uint64 *numbers, int64 n)
  * overwritten.
  */
 void
-IvfpqSortBits(uint64 *numbers, uint64 *room, int64 n, int bit)
+IvfpqSortBits(uint64 *numbers, uint64 *scratch, int64 n, int bit)
 {
-	sort_digits(numbers, room, n, bit, MOST_DIGIT_BITS,
+	sort_digits(numbers, scratch, n, bit, MOST_DIGIT_BITS,
 				varying_bits(numbers, n));
 }
 
@@ -123,12 +123,12 @@ IvfpqSortNumbers(uint64 *numbers, Size n)
 {
 	if (n >= LEAST_BY_BYTES && n <= MOST_BY_BYTES)
 	{
-		uint64		room[MOST_BY_BYTES];
+		uint64		scratch[MOST_BY_BYTES];
 		uint64		varying = varying_bits(numbers, n);
 
 		if (count_bytes(varying) <= MOST_BYTES)
 		{
-			sort_digits(numbers, room, n, 0, 8, varying);
+			sort_digits(numbers, scratch, n, 0, 8, varying);
 			return;
 		}
 	}

@@ -17,8 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define FIRST_ROOM		128		/* enough for all but searches and loads */
-#define KEPT_ROOM		65536	/* what an idle client may hold on to */
+#define FIRST_CAPACITY		128		/* enough for all but searches and loads */
+#define KEPT_CAPACITY		65536	/* what an idle client may hold on to */
 
 /* NULL when there is no memory; then the socket is still the caller's. */
 GvConnection *
@@ -33,10 +33,10 @@ gv_connection_open(int fd, uint64_t number)
 	connection->opened_ns = gv_now_ns();
 	connection->passed_fd = -1;
 	connection->idle_ms = -1;
-	connection->in_room = FIRST_ROOM;
-	connection->in = malloc(FIRST_ROOM);
-	connection->out_room = sizeof(GvMessage) + sizeof(GvRefusal);
-	connection->out = malloc(connection->out_room);
+	connection->in_capacity = FIRST_CAPACITY;
+	connection->in = malloc(FIRST_CAPACITY);
+	connection->out_capacity = sizeof(GvMessage) + sizeof(GvRefusal);
+	connection->out = malloc(connection->out_capacity);
 	if (connection->in == NULL || connection->out == NULL)
 	{
 		free(connection->in);
@@ -64,11 +64,11 @@ gv_connection_close(GvConnection *connection)
 
 /* Make a buffer hold `need` bytes, of which the first `used` matter. */
 static bool
-grow(char **buffer, size_t *room, size_t used, size_t need)
+grow(char **buffer, size_t *capacity, size_t used, size_t need)
 {
 	char	   *larger;
 
-	if (need <= *room)
+	if (need <= *capacity)
 		return true;
 	larger = malloc(need);
 	if (larger == NULL)
@@ -77,24 +77,24 @@ grow(char **buffer, size_t *room, size_t used, size_t need)
 		memcpy(larger, *buffer, used);
 	free(*buffer);
 	*buffer = larger;
-	*room = need;
+	*capacity = need;
 	return true;
 }
 
 /* Give a large buffer back; when that fails it stays. */
 static void
-shrink(char **buffer, size_t *room, size_t kept)
+shrink(char **buffer, size_t *capacity, size_t kept)
 {
 	char	   *smaller;
 
-	if (*room <= KEPT_ROOM)
+	if (*capacity <= KEPT_CAPACITY)
 		return;
 	smaller = malloc(kept);
 	if (smaller == NULL)
 		return;
 	free(*buffer);
 	*buffer = smaller;
-	*room = kept;
+	*capacity = kept;
 }
 
 /* May this client send such a message now?  If not, it has been refused. */
@@ -137,7 +137,7 @@ examine(GvConnection *connection)
 				  "a message before the answer to the last one");
 		return GV_RECEIVED_WRONG;
 	}
-	if (!grow(&connection->in, &connection->in_room, connection->in_used,
+	if (!grow(&connection->in, &connection->in_capacity, connection->in_used,
 			  whole))
 	{
 		gv_refuse(connection, GV_REFUSED_NO_MEMORY,
@@ -160,7 +160,7 @@ bytes_to_read(const GvConnection *connection)
 	size_t		whole = sizeof(GvMessage);
 
 	if (!gv_role_speaks_on(connection->role))
-		return connection->in_room - connection->in_used;
+		return connection->in_capacity - connection->in_used;
 	if (connection->in_used >= whole)
 		whole += gv_message(connection)->length;
 	return whole - connection->in_used;
@@ -168,14 +168,14 @@ bytes_to_read(const GvConnection *connection)
 
 /* What is to be read, if there is anything. */
 static ssize_t
-receive_some(GvConnection *connection, size_t room, bool wait)
+receive_some(GvConnection *connection, size_t bytes, bool wait)
 {
 	char	   *end = connection->in + connection->in_used;
 
 	/* a thread's client may share memory */
 	if (wait)
-		return gv_shared_receive(connection, end, room);
-	return recv(connection->fd, end, room, MSG_DONTWAIT);
+		return gv_shared_receive(connection, end, bytes);
+	return recv(connection->fd, end, bytes, MSG_DONTWAIT);
 }
 
 /* Milliseconds that a message, or an answer, begun then has left; 0: none. */
@@ -231,8 +231,8 @@ gv_connection_receive(GvConnection *connection, bool wait)
 
 	while (state == GV_RECEIVED_PART)
 	{
-		size_t		room = bytes_to_read(connection);
-		ssize_t		n = receive_some(connection, room, wait);
+		size_t		bytes = bytes_to_read(connection);
+		ssize_t		n = receive_some(connection, bytes, wait);
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -251,7 +251,7 @@ gv_connection_receive(GvConnection *connection, bool wait)
 		gv_count(received, n);
 		state = examine(connection);
 		/* less than there was room for: that was all, do not ask again */
-		if (state == GV_RECEIVED_PART && !wait && (size_t) n < room)
+		if (state == GV_RECEIVED_PART && !wait && (size_t) n < bytes)
 			return state;
 	}
 	return state;
@@ -299,9 +299,9 @@ gv_connection_flush(GvConnection *connection, bool wait)
 	/* loaders need their large buffer again at once, who speaks on both */
 	if (connection->role == GV_ROLE_SESSION ||
 		connection->role == GV_ROLE_BULK)
-		shrink(&connection->in, &connection->in_room, FIRST_ROOM);
+		shrink(&connection->in, &connection->in_capacity, FIRST_CAPACITY);
 	if (!speaks_on)
-		shrink(&connection->out, &connection->out_room,
+		shrink(&connection->out, &connection->out_capacity,
 			   sizeof(GvMessage) + sizeof(GvRefusal));
 	return GV_FLUSHED;
 }
@@ -349,7 +349,7 @@ gv_reply(GvConnection *connection, size_t length)
 		.request = asked_type(connection)
 	};
 
-	if (!grow(&connection->out, &connection->out_room, 0,
+	if (!grow(&connection->out, &connection->out_capacity, 0,
 			  sizeof(header) + length))
 	{
 		gv_refuse(connection, GV_REFUSED_NO_MEMORY,

@@ -13,7 +13,7 @@
 #include "server/gv_server.h"
 
 /* What there is of a device's memory, and how much of it is promised. */
-typedef struct GvDeviceRoom
+typedef struct GvDeviceMemory
 {
 	int64_t		budget;
 	int64_t		used;
@@ -25,7 +25,7 @@ typedef struct GvDeviceRoom
 								 * from: they have searchers here from then on */
 	uint16_t	coming[GV_MAX_DEVICES]; /* mirrors in shards here that will be
 										 * searched from each, once ready */
-} GvDeviceRoom;
+} GvDeviceMemory;
 
 typedef struct GvRegistry
 {
@@ -33,7 +33,7 @@ typedef struct GvRegistry
 	pthread_cond_t released;	/* a mirror was let go */
 	GvMirrorEntry *first;
 	int32_t		ndevices;
-	GvDeviceRoom devices[GV_MAX_DEVICES];
+	GvDeviceMemory devices[GV_MAX_DEVICES];
 	int64_t		evictions;
 	int64_t		keep_ms;		/* what was used since is not evicted */
 } GvRegistry;
@@ -83,10 +83,10 @@ extern void gv_registry_destroy(GvMirrorEntry *entry, const char *reason);
 
 /* room.c */
 extern int64_t gv_registry_most(int32_t device);
-extern int64_t gv_registry_room(int32_t device);
+extern int64_t gv_registry_available(int32_t device);
 extern void gv_registry_settle(GvMirrorEntry *entry, bool searched);
-extern bool gv_registry_can_make_room(int32_t device, int64_t bytes);
-extern bool gv_registry_make_room(int32_t device, int64_t bytes);
+extern bool gv_registry_can_free_up(int32_t device, int64_t bytes);
+extern bool gv_registry_free_up(int32_t device, int64_t bytes);
 extern bool gv_registry_place(GvMirrorEntry *entry, GvTriedPlaces *tried);
 
 #endif							/* GV_REGISTRY_H */

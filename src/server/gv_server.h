@@ -134,11 +134,11 @@ typedef struct GvConnection
 	int32_t		device;			/* that its search is to go to, or -1 */
 	char	   *in;
 	size_t		in_used;
-	size_t		in_room;
+	size_t		in_capacity;
 	char	   *out;
 	size_t		out_used;
 	size_t		out_sent;
-	size_t		out_room;
+	size_t		out_capacity;
 	uint64_t	whole_ns;		/* when the request was whole */
 	int			passed_fd;		/* descriptor that came along, or -1 */
 	char	   *shared;			/* [shared_bytes] the client's memory, or NULL */
@@ -325,11 +325,11 @@ extern void gv_mirrors_ready(GvMirrorEntry *entry);
 extern void gv_mirrors_drop(const GvMirrorKey *key);
 extern void gv_mirrors_abandon(uint64_t owner);
 extern int32_t gv_mirrors_status(GvStatusReply *reply,
-								 GvMirrorStatus *mirrors, int32_t room);
+								 GvMirrorStatus *mirrors, int32_t capacity);
 
 /* parts.c: their parts on devices. */
 extern int32_t gv_mirrors_device(const GvMirrorEntry *entry, int32_t wanted);
-extern bool gv_mirrors_room(GvMirrorEntry *entry, const int64_t *growth);
+extern bool gv_mirrors_grow(GvMirrorEntry *entry, const int64_t *growth);
 extern void gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings);
 extern bool gv_mirrors_evict_for(GvMirrorEntry *entry,
 								 const int64_t *growth);
@@ -430,7 +430,7 @@ extern ssize_t gv_shared_receive(GvConnection *connection, void *bytes,
 								 size_t length);
 extern void gv_shared_take(GvConnection *connection);
 extern bool gv_shared_open(GvConnection *connection);
-extern void *gv_shared_room(const GvConnection *connection, int64_t offset,
+extern void *gv_shared_at(const GvConnection *connection, int64_t offset,
 							int64_t bytes);
 extern void gv_shared_release(GvConnection *connection);
 

@@ -430,9 +430,9 @@ gv_loop_run(int listener)
 	while (!stop_asked && !gv_server_failed() && !gv_incarnation_is_over())
 	{
 		/* no more events than searches that may wait */
-		int			room = gv_batches_available();
-		int			n = room == 0 ? 0 :
-		epoll_wait(loop.epoll, events, room, patience());
+		int			available = gv_batches_available();
+		int			n = available == 0 ? 0 :
+		epoll_wait(loop.epoll, events, available, patience());
 
 		gv_watch_round(true);
 		if (n >= 0)

@@ -377,7 +377,7 @@ gv_mirrors_abandon(uint64_t owner)
  */
 int32_t
 gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
-				  int32_t room)
+				  int32_t capacity)
 {
 	int64_t		now = gv_now_ms();
 	const GvMirrorEntry *entry;
@@ -387,7 +387,7 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 	gv_registry_lock();
 	for (entry = gv_registry.first; entry != NULL; entry = entry->next, n++)
 	{
-		if (n >= room)
+		if (n >= capacity)
 			continue;
 		mirrors[n].key = entry->key;
 		mirrors[n].ready = entry->ready;

@@ -131,14 +131,14 @@ lacking(const GvHeldPart *part, int64_t growth)
  * it; false when there is none.
  */
 static bool
-make_part_room(GvMirrorEntry *entry, int32_t device, int64_t growth)
+charge_growth(GvMirrorEntry *entry, int32_t device, int64_t growth)
 {
 	GvHeldPart *part = gv_registry_part(entry, device);
 	int64_t		more = part == NULL ? 0 : lacking(part, growth);
 
 	if (more == 0)
 		return true;
-	if (!gv_registry_make_room(device, more))
+	if (!gv_registry_free_up(device, more))
 		return false;
 	/* the lock was let go, perhaps */
 	part = gv_registry_part(entry, device);
@@ -179,7 +179,7 @@ grow_parts(GvMirrorEntry *entry, const int64_t *growth)
 
 	for (i = 0; i < n; i++)
 		devices[i] = entry->parts[i].device;
-	for (i = 0; i < n && make_part_room(entry, devices[i], growth[i]); i++)
+	for (i = 0; i < n && charge_growth(entry, devices[i], growth[i]); i++)
 		;
 	if (i == n)
 		return true;
@@ -205,7 +205,7 @@ choose_replicas(const GvMirrorEntry *entry, int64_t growth,
 	{
 		const GvHeldPart *part = &entry->parts[i];
 
-		if (gv_registry_room(part->device) < lacking(part, growth))
+		if (gv_registry_available(part->device) < lacking(part, growth))
 			*full |= 1u << part->device;
 		else
 			left++;
@@ -214,7 +214,7 @@ choose_replicas(const GvMirrorEntry *entry, int64_t growth,
 	{
 		const GvHeldPart *part = &entry->parts[i];
 
-		if (!gv_registry_can_make_room(part->device, lacking(part, growth)))
+		if (!gv_registry_can_free_up(part->device, lacking(part, growth)))
 			continue;
 		*full &= ~(1u << part->device);
 		left++;
@@ -229,7 +229,7 @@ choose_replicas(const GvMirrorEntry *entry, int64_t growth,
  * as one has it, and what others have goes for the last one only.
  */
 bool
-gv_mirrors_room(GvMirrorEntry *entry, const int64_t *growth)
+gv_mirrors_grow(GvMirrorEntry *entry, const int64_t *growth)
 {
 	GvTriedDevices full = 0;
 	bool		fits = true;

@@ -343,7 +343,7 @@ gv_chunks_lists(GvConnection *connection)
 		do
 		{
 			chunk_growth(entry, chunk, growth);
-			fits = gv_mirrors_room(entry, growth);
+			fits = gv_mirrors_grow(entry, growth);
 			status = fits ? apply_chunk(entry, connection->number, chunk,
 										&wrong) : GV_NO_MEMORY;
 		} while (fits && status == GV_NO_MEMORY &&
@@ -392,7 +392,7 @@ gv_chunks_refine(GvConnection *connection)
 		do
 		{
 			items_growth(entry, items, request->nchunks, growth);
-			fits = gv_mirrors_room(entry, growth);
+			fits = gv_mirrors_grow(entry, growth);
 			status = fits ? apply_items(entry, items, request->nchunks) :
 				GV_NO_MEMORY;
 		} while (fits && status == GV_NO_MEMORY && gv_mirrors_evict_for(entry, growth));

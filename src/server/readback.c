@@ -59,14 +59,14 @@ gv_read_states(GvConnection *connection)
  * to at most `room` bytes.
  */
 static GvChunk
-chunk_of(const GvMirrorEntry *entry, int32_t list, int32_t first, int64_t room)
+chunk_of(const GvMirrorEntry *entry, int32_t list, int32_t first, int64_t capacity)
 {
 	GvChunk		one = {.nblocks = 1};
 	GvChunk		chunk = {.list = list, .first = first,
 	.state = entry->states[list]};
 	int64_t		block = gv_chunks_bytes(&entry->spec, &one) -
 	(int64_t) sizeof(one);
-	int64_t		most = (room - (int64_t) sizeof(chunk)) / block;
+	int64_t		most = (capacity - (int64_t) sizeof(chunk)) / block;
 	int64_t		nblocks = gv_blocks_of(chunk.state.nitems) - first;
 
 	chunk.nblocks = (int32_t) (nblocks > 0 ? nblocks : 0);
@@ -119,17 +119,17 @@ read_blocks(GvMirrorEntry *entry, const GvChunk *chunk, char *next)
  */
 static GvStatus
 read_list(GvMirrorEntry *entry, const GvRangeRequest *request, int32_t i,
-		  char *next, int64_t room, int64_t *bytes)
+		  char *next, int64_t capacity, int64_t *bytes)
 {
 	GvStatus	status = GV_OK;
 	GvChunk		chunk;
 
 	*bytes = 0;
-	if (room < (int64_t) sizeof(chunk))
+	if (capacity < (int64_t) sizeof(chunk))
 		return GV_OK;
 	pthread_rwlock_wrlock(&entry->lock);
 	chunk = chunk_of(entry, request->first + i, i == 0 ? request->block : 0,
-					 room);
+					 capacity);
 	if (i == 0 || chunk.state.nitems == entry->states[chunk.list].nitems)
 	{
 		memcpy(next, &chunk, sizeof(chunk));
@@ -178,7 +178,7 @@ gv_read_blocks(GvConnection *connection)
 	GvMirrorEntry *entry = acquire_range(connection, INT32_MAX,
 									   INT32_MAX / GV_BLOCK);
 	GvStatus	status = GV_OK;
-	int64_t		room;
+	int64_t		capacity;
 	int64_t		used = 0;
 	int64_t		bytes = 1;
 	char	   *out;
@@ -186,13 +186,13 @@ gv_read_blocks(GvConnection *connection)
 
 	if (entry == NULL)
 		return;
-	room = range_bytes(entry, request);
-	out = gv_reply(connection, (size_t) room);
+	capacity = range_bytes(entry, request);
+	out = gv_reply(connection, (size_t) capacity);
 	if (out != NULL)
 	{
 		for (i = 0; i < request->count && bytes > 0 && status == GV_OK; i++)
 		{
-			status = read_list(entry, request, i, out + used, room - used,
+			status = read_list(entry, request, i, out + used, capacity - used,
 							   &bytes);
 			used += bytes;
 		}

@@ -103,25 +103,25 @@ evict_one(int32_t device)
 static int64_t
 most_beside(int32_t device, GvTriedDevices guests, int32_t extras)
 {
-	const GvDeviceRoom *room = &gv_registry.devices[device];
-	int64_t		most = room->memory - room->searcher *
+	const GvDeviceMemory *mem = &gv_registry.devices[device];
+	int64_t		most = mem->memory - mem->searcher *
 	(GV_BATCH_SLOTS * (1 + __builtin_popcount(guests)) + extras);
 
 	/* searchers of its turns are not in the budget */
-	return (guests == 0 && extras == 0) || most > room->budget ?
-		room->budget : most;
+	return (guests == 0 && extras == 0) || most > mem->budget ?
+		mem->budget : most;
 }
 
 /* Locked: devices whose searchers are there, or will be once a mirror is ready. */
 static GvTriedDevices
 guests_of(int32_t device)
 {
-	const GvDeviceRoom *room = &gv_registry.devices[device];
-	GvTriedDevices guests = room->guests;
+	const GvDeviceMemory *mem = &gv_registry.devices[device];
+	GvTriedDevices guests = mem->guests;
 	int32_t		i;
 
 	for (i = 0; i < gv_registry.ndevices; i++)
-		if (room->coming[i] > 0)
+		if (mem->coming[i] > 0)
 			guests |= 1u << i;
 	return guests;
 }
@@ -136,24 +136,24 @@ gv_registry_most(int32_t device)
 
 /* Locked: bytes that are not promised. */
 int64_t
-gv_registry_room(int32_t device)
+gv_registry_available(int32_t device)
 {
 	return gv_registry_most(device) - gv_registry.devices[device].used;
 }
 
 /* Locked: would there be so much room without all that may be evicted? */
 bool
-gv_registry_can_make_room(int32_t device, int64_t bytes)
+gv_registry_can_free_up(int32_t device, int64_t bytes)
 {
 	int64_t		now = gv_now_ms();
-	int64_t		room = gv_registry_room(device);
+	int64_t		available = gv_registry_available(device);
 	const GvMirrorEntry *entry;
 
-	for (entry = gv_registry.first; entry != NULL && room < bytes;
+	for (entry = gv_registry.first; entry != NULL && available < bytes;
 		 entry = entry->next)
 		if (evictable(entry, device, now))
-			room += gv_registry_part((GvMirrorEntry *) entry, device)->charged;
-	return room >= bytes;
+			available += gv_registry_part((GvMirrorEntry *) entry, device)->charged;
+	return available >= bytes;
 }
 
 /*
@@ -161,11 +161,11 @@ gv_registry_can_make_room(int32_t device, int64_t bytes)
  * false without evicting anything when that would not do.
  */
 bool
-gv_registry_make_room(int32_t device, int64_t bytes)
+gv_registry_free_up(int32_t device, int64_t bytes)
 {
-	if (!gv_registry_can_make_room(device, bytes))
+	if (!gv_registry_can_free_up(device, bytes))
 		return false;
-	while (gv_registry_room(device) < bytes)
+	while (gv_registry_available(device) < bytes)
 		if (!evict_one(device))
 			return false;
 	return true;
@@ -182,8 +182,8 @@ is_better(int32_t a, int32_t b, int64_t bytes)
 	const GvMirrorEntry *idle_a;
 	const GvMirrorEntry *idle_b;
 
-	if (gv_registry_room(a) >= bytes || gv_registry_room(b) >= bytes)
-		return gv_registry_room(a) > gv_registry_room(b);
+	if (gv_registry_available(a) >= bytes || gv_registry_available(b) >= bytes)
+		return gv_registry_available(a) > gv_registry_available(b);
 	idle_a = idlest(a);
 	idle_b = idlest(b);
 	return idle_a != NULL && idle_b != NULL &&
@@ -240,7 +240,7 @@ add_part(GvMirrorEntry *entry, int32_t device, int32_t nparts)
 	int32_t		first = entry->nparts > 0 ? entry->parts[0].device : device;
 	bool		promised = nparts > 1 && first != device;
 
-	if (!gv_registry_make_room(device,
+	if (!gv_registry_free_up(device,
 							   part_room(entry, device, nparts, first)))
 		return false;
 	gv_registry.devices[device].coming[first] += promised;
@@ -266,14 +266,14 @@ gv_registry_settle(GvMirrorEntry *entry, bool searched)
 	for (i = 0; i < entry->nparts; i++)
 	{
 		GvHeldPart *part = &entry->parts[i];
-		GvDeviceRoom *room = &gv_registry.devices[part->device];
+		GvDeviceMemory *mem = &gv_registry.devices[part->device];
 
 		if (!part->promised)
 			continue;
 		part->promised = false;
-		room->coming[first]--;
+		mem->coming[first]--;
 		if (searched)
-			room->guests |= 1u << first;
+			mem->guests |= 1u << first;
 	}
 }
 
@@ -282,7 +282,7 @@ gv_registry_settle(GvMirrorEntry *entry, bool searched)
  * go, or with it, and where the mirror is not yet; -1: there is none.
  */
 static int32_t
-roomiest(GvMirrorEntry *entry, int32_t nparts, bool others_go)
+most_available(GvMirrorEntry *entry, int32_t nparts, bool others_go)
 {
 	int32_t		best = -1;
 	int32_t		i;
@@ -293,9 +293,9 @@ roomiest(GvMirrorEntry *entry, int32_t nparts, bool others_go)
 									 entry->parts[0].device : -1);
 
 		if (gv_registry_part(entry, i) == NULL &&
-			(best < 0 || gv_registry_room(i) > gv_registry_room(best)) &&
-			(others_go ? gv_registry_can_make_room(i, size) :
-			 gv_registry_room(i) >= size))
+			(best < 0 || gv_registry_available(i) > gv_registry_available(best)) &&
+			(others_go ? gv_registry_can_free_up(i, size) :
+			 gv_registry_available(i) >= size))
 			best = i;
 	}
 	return best;
@@ -316,7 +316,7 @@ place_whole(GvMirrorEntry *entry, GvTriedDevices *tried)
 	{
 		int64_t		size = shard_size(&entry->spec, i, 1);
 
-		if ((*tried & 1u << i) != 0 || !gv_registry_can_make_room(i, size) ||
+		if ((*tried & 1u << i) != 0 || !gv_registry_can_free_up(i, size) ||
 			(best >= 0 && !is_better(i, best, size)))
 			continue;
 		best = i;
@@ -328,7 +328,7 @@ place_whole(GvMirrorEntry *entry, GvTriedDevices *tried)
 	if (!add_part(entry, best, 1))
 		return false;
 	while (entry->nparts < gv_server.replicas &&
-		   (best = roomiest(entry, 1, false)) >= 0)
+		   (best = most_available(entry, 1, false)) >= 0)
 		(void) add_part(entry, best, 1);
 	return true;
 }
@@ -343,10 +343,10 @@ can_be_first(const GvMirrorEntry *entry, int32_t nparts, int32_t first)
 	int32_t		able = 0;
 	int32_t		i;
 
-	if (!gv_registry_can_make_room(first, part_room(entry, first, nparts, first)))
+	if (!gv_registry_can_free_up(first, part_room(entry, first, nparts, first)))
 		return false;
 	for (i = 0; i < gv_registry.ndevices; i++)
-		able += gv_registry_can_make_room(i, part_room(entry, i, nparts, first));
+		able += gv_registry_can_free_up(i, part_room(entry, i, nparts, first));
 	return able >= nparts;
 }
 
@@ -367,14 +367,14 @@ place_shards(GvMirrorEntry *entry, int32_t *tried)
 
 		/* not the one with most room, where others cannot bear its searchers */
 		for (i = 0; i < gv_registry.ndevices; i++)
-			if ((next < 0 || gv_registry_room(i) > gv_registry_room(next)) &&
+			if ((next < 0 || gv_registry_available(i) > gv_registry_available(next)) &&
 				can_be_first(entry, n, i))
 				next = i;
 		if (next < 0)
 			continue;
 		*tried = n;
 		while (entry->nparts < n && next >= 0 && add_part(entry, next, n))
-			next = roomiest(entry, n, true);
+			next = most_available(entry, n, true);
 		/* others may have been faster, where memory was given back */
 		return entry->nparts == n;
 	}
@@ -402,7 +402,7 @@ gv_mirrors_reserve(int32_t device, int64_t bytes)
 	bool		fits;
 
 	gv_registry_lock();
-	fits = gv_registry_make_room(device, bytes);
+	fits = gv_registry_free_up(device, bytes);
 	if (fits)
 		gv_registry.devices[device].used += bytes;
 	gv_registry_unlock();
@@ -424,7 +424,7 @@ gv_mirrors_unreserve(int32_t device, int64_t bytes)
 GvStatus
 gv_mirrors_searcher(int32_t device, GvSearcher **searcher)
 {
-	GvDeviceRoom *room = &gv_registry.devices[device];
+	GvDeviceMemory *mem = &gv_registry.devices[device];
 	GvTriedDevices guests;
 	int64_t		bytes;
 	GvStatus	status = GV_NO_MEMORY;
@@ -432,10 +432,10 @@ gv_mirrors_searcher(int32_t device, GvSearcher **searcher)
 
 	gv_registry_lock();
 	guests = guests_of(device);
-	bytes = most_beside(device, guests, room->extras) -
-		most_beside(device, guests, room->extras + 1);
-	fits = bytes <= 0 || gv_registry_make_room(device, bytes);
-	room->extras += fits;
+	bytes = most_beside(device, guests, mem->extras) -
+		most_beside(device, guests, mem->extras + 1);
+	fits = bytes <= 0 || gv_registry_free_up(device, bytes);
+	mem->extras += fits;
 	gv_registry_unlock();
 	if (fits)
 		status = gv_searcher(device, searcher);
@@ -489,11 +489,11 @@ gv_mirrors_place_work(int64_t bytes, int32_t *device, GvTriedDevices *tried)
 		int			more = best < 0 ? -1 :
 		gv_registry.devices[i].works - gv_registry.devices[best].works;
 
-		if ((*tried & 1u << i) == 0 && gv_registry_can_make_room(i, bytes) &&
+		if ((*tried & 1u << i) == 0 && gv_registry_can_free_up(i, bytes) &&
 			(more < 0 || (more == 0 && is_better(i, best, bytes))))
 			best = i;
 	}
-	fits = best >= 0 && gv_registry_make_room(best, bytes);
+	fits = best >= 0 && gv_registry_free_up(best, bytes);
 	if (best >= 0)
 		*tried |= 1u << best;
 	if (fits)
@@ -514,7 +514,7 @@ bool
 gv_mirrors_place_more(int64_t bytes, int32_t beside, int32_t *device,
 					  GvTriedDevices *tried)
 {
-	const GvDeviceRoom *devices = gv_registry.devices;
+	const GvDeviceMemory *devices = gv_registry.devices;
 	int32_t		best = -1;
 	int32_t		i;
 
@@ -524,10 +524,10 @@ gv_mirrors_place_more(int64_t bytes, int32_t beside, int32_t *device,
 		int			more = best < 0 ? -1 :
 		devices[i].works - devices[best].works;
 
-		if ((*tried & 1u << i) == 0 && gv_registry_room(i) >= bytes &&
+		if ((*tried & 1u << i) == 0 && gv_registry_available(i) >= bytes &&
 			devices[i].works < devices[beside].works &&
 			(more < 0 || (more == 0 &&
-						  gv_registry_room(i) > gv_registry_room(best))))
+						  gv_registry_available(i) > gv_registry_available(best))))
 			best = i;
 	}
 	if (best >= 0)

@@ -99,12 +99,12 @@ gv_session_ping(GvConnection *connection)
 void
 gv_session_status(GvConnection *connection)
 {
-	int32_t		room = gv_mirrors_status(NULL, NULL, 0);
+	int32_t		capacity = gv_mirrors_status(NULL, NULL, 0);
 	GvStatusReply *reply;
 	int			i;
 
 	reply = gv_reply(connection, sizeof(*reply) +
-					 (size_t) room * sizeof(GvMirrorStatus));
+					 (size_t) capacity * sizeof(GvMirrorStatus));
 	if (reply == NULL)
 		return;
 	memset(reply, 0, sizeof(*reply));
@@ -121,10 +121,10 @@ gv_session_status(GvConnection *connection)
 	reply->connections = current(connections);
 	reply->oldest_ms = gv_watch_oldest_ms();
 	reply->nmirrors = gv_mirrors_status(reply, (GvMirrorStatus *) (reply + 1),
-										room);
+										capacity);
 	/* some may have come or gone since they were counted */
-	if (reply->nmirrors > room)
-		reply->nmirrors = room;
+	if (reply->nmirrors > capacity)
+		reply->nmirrors = capacity;
 	gv_reply_cut(connection, sizeof(*reply) +
 				 (size_t) reply->nmirrors * sizeof(GvMirrorStatus));
 }

@@ -138,7 +138,7 @@ place_for(GvConnection *connection, int64_t offset, int64_t bytes)
 
 	if (offset == -1)
 		return gv_reply(connection, (size_t) bytes);
-	items = gv_shared_room(connection, offset, bytes);
+	items = gv_shared_at(connection, offset, bytes);
 	if (items == NULL)
 		gv_chunks_conclude(connection, GV_OK, "a place outside the memory");
 	else

@@ -145,7 +145,7 @@ gv_shared_open(GvConnection *connection)
 	const GvHereRequest *request = gv_payload(connection);
 	const GvMessage *message;
 	const GvMessageKind *kind;
-	uint64_t	room = connection->shared_bytes;
+	uint64_t	shared_bytes = connection->shared_bytes;
 
 	/* a loader that had to connect again: its mirror is gone as well */
 	if (connection->shared == NULL)
@@ -154,7 +154,7 @@ gv_shared_open(GvConnection *connection)
 				  gv_refusal_name(GV_REFUSED_NO_MIRROR));
 		return false;
 	}
-	if (request->offset % 8 != 0 || request->offset > room - sizeof(*message))
+	if (request->offset % 8 != 0 || request->offset > shared_bytes - sizeof(*message))
 	{
 		gv_chunks_conclude(connection, GV_OK, "a message outside the memory");
 		return false;
@@ -162,7 +162,7 @@ gv_shared_open(GvConnection *connection)
 	message = (const GvMessage *) (connection->shared + request->offset);
 	connection->here = *message;
 	kind = gv_message_kind(&connection->here);
-	if (connection->here.length > room - sizeof(*message) - request->offset ||
+	if (connection->here.length > shared_bytes - sizeof(*message) - request->offset ||
 		connection->here.request != 0 || kind == NULL || !kind->in_memory ||
 		!gv_role_sends(connection->role, kind))
 	{
@@ -179,12 +179,12 @@ gv_shared_open(GvConnection *connection)
  * that is not in it, or there is none.
  */
 void *
-gv_shared_room(const GvConnection *connection, int64_t offset, int64_t bytes)
+gv_shared_at(const GvConnection *connection, int64_t offset, int64_t bytes)
 {
-	int64_t		room = (int64_t) connection->shared_bytes;
+	int64_t		shared_bytes = (int64_t) connection->shared_bytes;
 
 	if (connection->shared == NULL || offset < 0 || offset % 8 != 0 ||
-		bytes > room || offset > room - bytes)
+		bytes > shared_bytes || offset > shared_bytes - bytes)
 		return NULL;
 	return connection->shared + offset;
 }

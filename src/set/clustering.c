@@ -147,14 +147,14 @@ static bool
 take_results(KMeans *run, int found)
 {
 	int			dims = run->spec.dims;
-	int64		room = Max(Min(IVFPQ_BATCH_BYTES / sizeof(float) / dims,
+	int64		batch = Max(Min(IVFPQ_BATCH_BYTES / sizeof(float) / dims,
 							   RESULTS), 1);
-	float	   *centroids = palloc(room * dims * sizeof(float));
-	int64	   *sizes = palloc(room * sizeof(int64));
+	float	   *centroids = palloc(batch * dims * sizeof(float));
+	int64	   *sizes = palloc(batch * sizeof(int64));
 
 	while (run->taken < found)
 	{
-		int64		n = Min(room, found - run->taken);
+		int64		n = Min(batch, found - run->taken);
 
 		if (!IvfpqWorkGet(run->work, GV_SET_CENTROIDS, run->taken, n,
 						  centroids) ||

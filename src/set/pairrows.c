@@ -37,7 +37,7 @@ struct IvfpqPairRows
 	Tuplestorestate *store;
 	TupleTableSlot *slot;		/* with */
 	MinimalTuple tuple;
-	Size		room;			/* bytes of it */
+	Size		capacity;			/* bytes of it */
 	bool		in_arrays;
 	int			n;				/* elements that arrays have, -1: no tuple */
 	int64	   *neighbors;		/* [n], in the tuple */
@@ -65,12 +65,12 @@ make_tuple(IvfpqPairRows *rows, Size bytes)
 	Size		header = MAXALIGN(SizeofHeapTupleHeader) -
 	MINIMAL_TUPLE_OFFSET;
 
-	if (rows->room < header + bytes)
+	if (rows->capacity < header + bytes)
 	{
-		rows->room = header + bytes;
+		rows->capacity = header + bytes;
 		rows->tuple = rows->tuple == NULL ?
-			MemoryContextAllocZero(GetMemoryChunkContext(rows), rows->room) :
-			repalloc(rows->tuple, rows->room);
+			MemoryContextAllocZero(GetMemoryChunkContext(rows), rows->capacity) :
+			repalloc(rows->tuple, rows->capacity);
 	}
 	rows->tuple->t_len = header + bytes;
 	rows->tuple->t_infomask2 = rows->slot->tts_tupleDescriptor->natts;

@@ -103,8 +103,8 @@ static void
 find_lists(Ranks *ranks)
 {
 	IvfpqTable *rows = ranks->sampled->pairs->rows;
-	int			room = IvfpqTableBatch(rows);
-	float	   *vectors = palloc((Size) room * rows->dims * sizeof(float));
+	int			batch = IvfpqTableBatch(rows);
+	float	   *vectors = palloc((Size) batch * rows->dims * sizeof(float));
 	const float *vector = NULL;
 	int			first = 0;
 
@@ -112,9 +112,9 @@ find_lists(Ranks *ranks)
 	{
 		int64		position = ranks->by_position[i]->position;
 
-		if (i == first + room)
+		if (i == first + batch)
 		{
-			find_some_lists(ranks, first, room, vectors);
+			find_some_lists(ranks, first, batch, vectors);
 			first = i;
 		}
 		/* several rows may have the same neighbor */

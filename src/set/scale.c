@@ -47,16 +47,16 @@ IvfpqMagnitudeNote(IvfpqMagnitude *magnitude, const float *vector, int dims)
 int
 IvfpqMagnitudeScale(const IvfpqMagnitude *magnitude)
 {
-	int			room = MOST_EXPONENT - magnitude->most;
+	int			headroom = MOST_EXPONENT - magnitude->most;
 	int			average;
 
 	if (magnitude->n == 0)
 		return 0;
 	average = (int) (magnitude->sum / magnitude->n);
-	if (room < 0)
-		return Max(room, Min(LEAST_EXPONENT - average, 0));
+	if (headroom < 0)
+		return Max(headroom, Min(LEAST_EXPONENT - average, 0));
 	if (average < LEAST_EXPONENT)
-		return Min(-average, room);
+		return Min(-average, headroom);
 	return 0;
 }
 

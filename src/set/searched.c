@@ -59,7 +59,7 @@ typedef struct Some
 {
 	int64	   *numbers;		/* [n] */
 	int64		n;
-	int64		room;
+	int64		capacity;
 } Some;
 
 typedef struct Searched
@@ -154,12 +154,12 @@ fetch_neighbor(const IvfpqPairs *pairs, const IvfpqBulkRow *row,
 static void
 note(const Searched *searched, Some *some, int64 query)
 {
-	if (some->n == some->room)
+	if (some->n == some->capacity)
 	{
 		Size		size;
 
-		some->room = Max(2 * some->room, 64);
-		size = some->room * sizeof(int64);
+		some->capacity = Max(2 * some->capacity, 64);
+		size = some->capacity * sizeof(int64);
 		some->numbers = some->numbers == NULL ?
 			MemoryContextAlloc(searched->context, size) :
 			repalloc_huge(some->numbers, size);
@@ -218,13 +218,13 @@ take_found(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
  * aside that have no direction; how many rows were read.
  */
 static int
-read_portion(Searched *searched, int64 first, int room)
+read_portion(Searched *searched, int64 first, int batch)
 {
 	IvfpqTable *queries = searched->pairs->queries;
 	int			dims = queries->dims;
 	const float *vectors;
 	int			n = IvfpqTableRead(queries, first,
-								   (int) Min(room, queries->nrows - first),
+								   (int) Min(batch, queries->nrows - first),
 								   searched->vectors, &vectors);
 
 	/* none are kept, so they are in the portion's room */
@@ -256,7 +256,7 @@ search_for_all(Searched *searched, Relation index)
 	const IvfpqPairs *pairs = searched->pairs;
 	IvfpqTable *queries = pairs->queries;
 	Size		bytes = queries->dims * sizeof(float);
-	int			room = (int) Max(Min(Min(IvfpqMemoryLimit() / 2 / bytes,
+	int			batch = (int) Max(Min(Min(IvfpqMemoryLimit() / 2 / bytes,
 										 (Size) queries->nrows), INT_MAX), 1);
 	int64		done = 0;
 	IvfpqBulkRequest request = {
@@ -273,14 +273,14 @@ search_for_all(Searched *searched, Relation index)
 	IvfpqTableForget(queries);
 	/* ERROR for any of another length, though no row was read yet */
 	pairs->rows->dims = queries->dims;
-	searched->vectors = palloc_extended(room * bytes, MCXT_ALLOC_HUGE);
+	searched->vectors = palloc_extended(batch * bytes, MCXT_ALLOC_HUGE);
 	searched->distances = palloc(request.k * sizeof(double));
 	searched->keys = palloc(request.k * sizeof(int64));
 	request.vectors = searched->vectors;
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_SEARCHING, queries->nrows);
 	while (done < queries->nrows)
 	{
-		done += read_portion(searched, done, room);
+		done += read_portion(searched, done, batch);
 		request.n = (int) searched->portion.n;
 		if (request.n > 0)
 		{
@@ -314,9 +314,9 @@ compare_lacking(Searched *searched)
 	IvfpqTable *queries = pairs->queries;
 	Size		bytes = queries->dims * sizeof(float);
 	int64		nlacking = searched->lacking.n;
-	int64		room = Max(Min((int64) (IvfpqMemoryLimit() / 2 / bytes),
+	int64		batch = Max(Min((int64) (IvfpqMemoryLimit() / 2 / bytes),
 							   nlacking), 1);
-	float	   *vectors = palloc_extended(room * bytes, MCXT_ALLOC_HUGE);
+	float	   *vectors = palloc_extended(batch * bytes, MCXT_ALLOC_HUGE);
 	IvfpqNeighbors wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.vectors = vectors, .self = pairs->self,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
@@ -329,7 +329,7 @@ compare_lacking(Searched *searched)
 	{
 		const int64 *lacking = searched->lacking.numbers + searched->first;
 
-		wanted.nqueries = Min(room, nlacking - searched->first);
+		wanted.nqueries = Min(batch, nlacking - searched->first);
 		wanted.selves = pairs->self ? lacking : NULL;
 		for (int64 i = 0; i < wanted.nqueries; i++)
 			memcpy(vectors + i * queries->dims,

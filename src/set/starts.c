@@ -28,7 +28,7 @@ struct IvfpqKmeansSeeds
 	uint64		limit;			/* larger ranks are none of the k smallest */
 	SeedRow	   *rows;			/* [room] the smallest so far, and others */
 	int64		n;
-	int64		room;			/* 2k at least */
+	int64		capacity;			/* 2k at least */
 };
 
 IvfpqKmeansSeeds *
@@ -39,8 +39,8 @@ IvfpqKmeansSeedsBegin(int k, int seed)
 	seeds->k = k;
 	seeds->seed = (uint32) seed;
 	seeds->limit = PG_UINT64_MAX;
-	seeds->room = Max(2 * (int64) k, 1024);
-	seeds->rows = palloc_extended(seeds->room * sizeof(SeedRow),
+	seeds->capacity = Max(2 * (int64) k, 1024);
+	seeds->rows = palloc_extended(seeds->capacity * sizeof(SeedRow),
 									 MCXT_ALLOC_HUGE);
 	return seeds;
 }
@@ -84,7 +84,7 @@ IvfpqKmeansSeedsOffer(IvfpqKmeansSeeds *seeds, int64 position, const float *vect
 
 	if (rank > seeds->limit)
 		return;
-	if (seeds->n == seeds->room)
+	if (seeds->n == seeds->capacity)
 		compact(seeds);
 	seeds->rows[seeds->n].rank = rank;
 	seeds->rows[seeds->n].position = position;

@@ -27,7 +27,7 @@
 
 #define TOLERANCE	0.03
 #define GB			1e9
-#define ROOM		0.9			/* of a card, that gpuvecd takes, */
+#define CAPACITY		0.9			/* of a card, that gpuvecd takes, */
 #define LEAST_LEFT	2.7e9		/* and what it leaves of small ones */
 /* lists as indexes choose them (src/am/common/options.c) */
 #define ROWS_A_LIST	100
@@ -128,7 +128,7 @@ least_card(int64_t bytes)
 	static const int cards[] = {24, 48, 80, 141};
 
 	for (size_t i = 0; i < sizeof(cards) / sizeof(cards[0]); i++)
-		if ((double) bytes <= ROOM * GB * cards[i] &&
+		if ((double) bytes <= CAPACITY * GB * cards[i] &&
 			(double) bytes <= GB * cards[i] - LEAST_LEFT)
 			return cards[i];
 	return 0;

@@ -405,8 +405,8 @@ main(int argc, char **argv)
 	int			dims = argc > 1 ? atoi(argv[1]) : 384;
 	int			nlists = argc > 2 ? atoi(argv[2]) : 8192;
 	int			probes = argc > 3 ? atoi(argv[3]) : 30;
-	int64_t		room = ((int64_t) 1 << 33) / 4 / nlists;
-	int			most = room < MOST_QUERIES ? (int) room : MOST_QUERIES;
+	int64_t		capacity = ((int64_t) 1 << 33) / 4 / nlists;
+	int			most = capacity < MOST_QUERIES ? (int) capacity : MOST_QUERIES;
 	Bench		bench = {};
 	GvDevice	devices[GV_MAX_DEVICES];
 	int32_t		ndevices;

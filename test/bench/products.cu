@@ -156,7 +156,7 @@ make(Bench *bench)
 					cudaMemcpyHostToDevice) == cudaSuccess, "copy");
 	cl->d_reach = filled(rows, 4.0f);
 	take(&cl->d_counts, rows);
-	take(&cl->d_close, rows * GV_CLOSE_ROOM);
+	take(&cl->d_close, rows * GV_CLOSE_CAPACITY);
 	free(lengths);
 	free(spans);
 	need(cudaDeviceSynchronize() == cudaSuccess, "arrays");

@@ -40,8 +40,8 @@ replay_file(const char *path)
 {
 	FILE	   *file = fopen(path, "rb");
 	size_t		size = 0;
-	size_t		room = 1 << 16;
-	uint8_t    *data = malloc(room);
+	size_t		capacity = 1 << 16;
+	uint8_t    *data = malloc(capacity);
 	uint8_t    *exact;
 
 	if (file == NULL || data == NULL)
@@ -51,13 +51,13 @@ replay_file(const char *path)
 	}
 	for (;;)
 	{
-		size_t		n = fread(data + size, 1, room - size, file);
+		size_t		n = fread(data + size, 1, capacity - size, file);
 
 		size += n;
 		if (n == 0)
 			break;
-		if (size == room)
-			data = realloc(data, room *= 2);
+		if (size == capacity)
+			data = realloc(data, capacity *= 2);
 	}
 	fclose(file);
 	/* no byte more, so that what reads behind it is seen */

@@ -201,30 +201,30 @@ cpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 
 /* Room for nblocks blocks in a list that keeps its first `kept`. */
 static GvStatus
-make_room(GvMirror *mirror, GvCpuList *list, int32_t kept, int32_t nblocks)
+ensure_capacity(GvMirror *mirror, GvCpuList *list, int32_t kept, int32_t nblocks)
 {
-	int64_t		room = nblocks;
+	int64_t		capacity = nblocks;
 	char	   *blocks;
 
-	if (nblocks <= list->room && nblocks >= list->room / 2)
+	if (nblocks <= list->capacity && nblocks >= list->capacity / 2)
 		return GV_OK;
 	if (nblocks == 0)
 	{
-		mirror->bytes -= (int64_t) list->room * mirror->stride;
+		mirror->bytes -= (int64_t) list->capacity * mirror->stride;
 		free(list->blocks);
 		memset(list, 0, sizeof(*list));
 		return GV_OK;
 	}
 	if (kept > 0)
-		room += nblocks / GROWTH;
-	if (room > INT32_MAX || (size_t) room > SIZE_MAX / mirror->stride)
+		capacity += nblocks / GROWTH;
+	if (capacity > INT32_MAX || (size_t) capacity > SIZE_MAX / mirror->stride)
 		return GV_NO_MEMORY;
-	blocks = realloc(list->blocks, (size_t) room * mirror->stride);
+	blocks = realloc(list->blocks, (size_t) capacity * mirror->stride);
 	if (blocks == NULL)
 		return GV_NO_MEMORY;
-	mirror->bytes += (room - list->room) * (int64_t) mirror->stride;
+	mirror->bytes += (capacity - list->capacity) * (int64_t) mirror->stride;
 	list->blocks = blocks;
-	list->room = (int32_t) room;
+	list->capacity = (int32_t) capacity;
 	return GV_OK;
 }
 
@@ -260,7 +260,7 @@ cpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 	if (chunk->first > list->nblocks ||
 		(chunk->keys != NULL) != (mirror->keys_bytes > 0))
 		return GV_INVALID;
-	status = make_room(mirror, list, chunk->first,
+	status = ensure_capacity(mirror, list, chunk->first,
 					   chunk->first + chunk->nblocks);
 	if (status != GV_OK)
 		return status;

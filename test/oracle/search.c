@@ -18,14 +18,14 @@ struct GvSearcher
 {
 	int32_t		device;			/* whose mirrors it searches */
 	char	   *answers;		/* probes, hits and bounds of all searches */
-	size_t		answers_room;
+	size_t		answers_capacity;
 	float	   *table;			/* gv_table's */
-	size_t		table_room;		/* bytes */
+	size_t		table_bytes;		/* bytes */
 	GvTopK		parents;		/* capacity is what there is memory for */
 	GvTopK		lists;
 	GvTopK		postings;			/* of one list */
 	void	   *scratch;		/* gv_scan's */
-	size_t		scratch_room;	/* bytes */
+	size_t		scratch_bytes;	/* bytes */
 };
 
 /* See gv_searcher. */
@@ -66,11 +66,11 @@ most_probes(const GvMirrorSpec *spec, const GvSearch *search)
 static GvStatus
 need_answers(GvSearcher *searcher, size_t bytes)
 {
-	if (bytes <= searcher->answers_room)
+	if (bytes <= searcher->answers_capacity)
 		return GV_OK;
 	free(searcher->answers);
 	searcher->answers = malloc(bytes);
-	searcher->answers_room = searcher->answers != NULL ? bytes : 0;
+	searcher->answers_capacity = searcher->answers != NULL ? bytes : 0;
 	return searcher->answers != NULL ? GV_OK : GV_NO_MEMORY;
 }
 
@@ -271,16 +271,16 @@ open_scratch(GvSearcher *searcher, int32_t m, int32_t capacity)
 {
 	size_t		bytes = gv_scan_scratch(m, capacity);
 
-	if (bytes <= searcher->scratch_room)
+	if (bytes <= searcher->scratch_bytes)
 		return GV_OK;
 	free(searcher->scratch);
-	searcher->scratch_room = 0;
+	searcher->scratch_bytes = 0;
 	if (posix_memalign(&searcher->scratch, GV_ALIGN, bytes) != 0)
 	{
 		searcher->scratch = NULL;
 		return GV_NO_MEMORY;
 	}
-	searcher->scratch_room = bytes;
+	searcher->scratch_bytes = bytes;
 	return GV_OK;
 }
 
@@ -289,7 +289,7 @@ make_table(GvSearcher *searcher, const GvMirror *mirror, const float *query)
 {
 	size_t		bytes = gv_table_bytes(mirror->spec.m);
 
-	if (bytes > searcher->table_room)
+	if (bytes > searcher->table_bytes)
 	{
 		float	   *table = malloc(bytes);
 
@@ -297,7 +297,7 @@ make_table(GvSearcher *searcher, const GvMirror *mirror, const float *query)
 			return GV_NO_MEMORY;
 		free(searcher->table);
 		searcher->table = table;
-		searcher->table_room = bytes;
+		searcher->table_bytes = bytes;
 	}
 	return gv_table(&mirror->model, query, searcher->table);
 }

@@ -141,7 +141,7 @@ put_nearest(const GvExactNearest &nearest, int q, const Found &found)
 template <int METRIC>
 static __global__ void __launch_bounds__(THREADS)
 few_nearest_kernel(const __grid_constant__ GvExactFew few,
-				   GvExactFewShape shape, uint32_t room)
+				   GvExactFewShape shape, uint32_t capacity)
 {
 	GV_SHARED(memory);
 	int			q = blockIdx.x;
@@ -158,8 +158,8 @@ few_nearest_kernel(const __grid_constant__ GvExactFew few,
 		take_left<METRIC>(few, shape, q);
 		found.count = __ldcg(few.nearest.filter.d_counts + q);
 	}
-	found.rows = (uint32_t *) (found.distances + room);
-	found.kept = found.rows + room;
+	found.rows = (uint32_t *) (found.distances + capacity);
+	found.kept = found.rows + capacity;
 	if (is_void)
 	{
 		if (threadIdx.x == 0 &&
@@ -202,14 +202,14 @@ static GvStatus
 launch(const GvExactFew &few, const GvExactFewShape &shape,
 	   cudaStream_t stream)
 {
-	uint32_t	room = few.nearest.filter.capacity;
+	uint32_t	capacity = few.nearest.filter.capacity;
 
-	room += room % 2;
+	capacity += capacity % 2;
 	return gv_launch_early(few.nearest.filter.overlap,
 						   few_nearest_kernel<METRIC>, few.nearest.part.n,
 						   THREADS,
-						   room * (sizeof(double) + 2 * sizeof(uint32_t)),
-						   stream, few, shape, room);
+						   capacity * (sizeof(double) + 2 * sizeof(uint32_t)),
+						   stream, few, shape, capacity);
 }
 
 /* See fewqueries.cuh. */

@@ -35,7 +35,7 @@
 #define ROOM			(226 * 1024)	/* shared bytes of a block */
 #define LOOKS			20000	/* for cuts, while others make them: 2 ms */
 #else
-#define ROOM			(95 * 1024)
+#define CAPACITY			(95 * 1024)
 #define LOOKS			1		/* emulated blocks do not wait */
 #endif
 
@@ -445,7 +445,7 @@ find_shape(GvExactFewShape *found, int half_dims)
 						   GV_FEW_DEPTH - 1) / GV_FEW_DEPTH * GV_FEW_DEPTH;
 		if ((pieces - 1) * shape.depth >= half_dims)
 			continue;
-		shape.stages = min(MOST_STAGES, (ROOM - query_bytes(half_dims)) /
+		shape.stages = min(MOST_STAGES, (CAPACITY - query_bytes(half_dims)) /
 						   (WARPS * stage_bytes(shape)));
 		bytes = shape.stages * shape.depth;
 		if (shape.stages < 2 || bytes <= most)

@@ -403,7 +403,7 @@ deal(const GvExactProduct *product, int nsms)
 	work.product = *product;
 	work.nsteps = (product->half_dims + GV_HOPPER_SLICE - 1) /
 		GV_HOPPER_SLICE;
-	work.stages = (GV_RING_ROOM - (KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0)) /
+	work.stages = (GV_RING_BYTES - (KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0)) /
 		(S::BYTES + S::BIAS_BYTES);
 	if (work.stages > MOST_STAGES)
 		work.stages = MOST_STAGES;
@@ -428,9 +428,9 @@ launch(const GvExactProduct *product, int nsms, cudaStream_t stream)
 	GV_TRY(gv_gpu_hopper_map(&maps.rows, product->d_halves, product->nslots,
 							 product->half_dims, BOX));
 	GV_TRY(gv_allow_shared((const void *) exact_hopper_kernel<BLOCKS, KEEPS>,
-						   GV_RING_ROOM + GV_RING_ALIGNMENT));
+						   GV_RING_BYTES + GV_RING_ALIGNMENT));
 	GV_LAUNCH((exact_hopper_kernel<BLOCKS, KEEPS>), min(work.nunits, nsms),
-			  GV_RING_THREADS, GV_RING_ROOM + GV_RING_ALIGNMENT, stream, work,
+			  GV_RING_THREADS, GV_RING_BYTES + GV_RING_ALIGNMENT, stream, work,
 			  maps);
 	return gv_cuda_status(cudaGetLastError());
 }

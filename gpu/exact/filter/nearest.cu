@@ -107,7 +107,7 @@ merge(const GvExactNearest &nearest, int i, int64_t query, uint32_t count,
  */
 template <int METRIC>
 static __global__ void __launch_bounds__(FEW_THREADS)
-nearest_kernel(GvExactNearest nearest, uint32_t room)
+nearest_kernel(GvExactNearest nearest, uint32_t capacity)
 {
 	GV_SHARED(memory);
 	double	   *distances = (double *) memory;
@@ -129,22 +129,22 @@ nearest_kernel(GvExactNearest nearest, uint32_t room)
 	rerank<METRIC>(nearest, i, query, count);
 	if (is_last(nearest, i))
 		merge(nearest, i, query, count, distances,
-			  (uint32_t *) (distances + room));
+			  (uint32_t *) (distances + capacity));
 }
 
 template <int METRIC>
 static GvStatus
 launch(const GvExactNearest &nearest, cudaStream_t stream)
 {
-	uint32_t	room = 2;
+	uint32_t	capacity = 2;
 
-	while (room < nearest.filter.capacity)
-		room *= 2;
+	while (capacity < nearest.filter.capacity)
+		capacity *= 2;
 	return gv_launch_early(nearest.filter.overlap, nearest_kernel<METRIC>,
 						   nearest.part.n * nearest.across,
 						   nearest.across > 1 ? FEW_THREADS : MANY_THREADS,
-						   room * (sizeof(double) + sizeof(uint32_t)),
-						   stream, nearest, room);
+						   capacity * (sizeof(double) + sizeof(uint32_t)),
+						   stream, nearest, capacity);
 }
 
 /* See gv_exact.h. */

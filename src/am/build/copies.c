@@ -174,7 +174,7 @@ begin_sort(IvfpqPostings *postings)
 
 /* Room in memory for one more item, or a sort. */
 static void
-make_room(IvfpqPostings *postings)
+ensure_capacity(IvfpqPostings *postings)
 {
 	Size		chunk = CHUNK_ITEMS * postings->item_bytes;
 	Size		used = postings->nchunks * chunk +
@@ -199,7 +199,7 @@ IvfpqPostingsPut(IvfpqPostings *postings, uint32 list, const IvfpqPosting *posti
 
 	if (postings->sort == NULL &&
 		postings->n == (int64) postings->nchunks * CHUNK_ITEMS)
-		make_room(postings);
+		ensure_capacity(postings);
 	item = postings->sort != NULL ? (IvfpqStoredPosting *) VARDATA(postings->item) :
 		item_of(postings, postings->n);
 	IvfpqStorePosting(&postings->form, item, list, posting);

@@ -58,9 +58,9 @@ typedef struct CoarseFractions
 	uint64		marks;			/* of their ids, see mark_of */
 	int		   *before;			/* [ranked] lists compared before those of its
 								 * parent */
-	Held	   *held;			/* [held_room] in the order of ranks */
+	Held	   *held;			/* [held_capacity] in the order of ranks */
 	int			nheld;
-	int			held_room;
+	int			held_capacity;
 
 	int			least;			/* lists to compare, whatever the share */
 	int			wanted[NFRACTIONS];	/* lists to compare */
@@ -95,9 +95,9 @@ rank_lists(CoarseFractions *fractions)
 {
 	const IvfpqMetaData *meta = &fractions->model->meta;
 	int			dims = meta->dims;
-	int			room = BATCH + IVFPQ_FLOATS_PER_PAGE / dims;
-	float	   *batch = palloc((Size) room * dims * sizeof(float));
-	uint64	   *ids = palloc(room * sizeof(uint64));
+	int			capacity = BATCH + IVFPQ_FLOATS_PER_PAGE / dims;
+	float	   *batch = palloc((Size) capacity * dims * sizeof(float));
+	uint64	   *ids = palloc(capacity * sizeof(uint64));
 	IvfpqArrayReader reader;
 	const float *run;
 	int			first = 0;
@@ -184,11 +184,11 @@ note_held(CoarseFractions *fractions, uint64 id, int rank)
 	{
 		if (fractions->ground_truth.neighbors[n] != id)
 			continue;
-		if (fractions->nheld == fractions->held_room)
+		if (fractions->nheld == fractions->held_capacity)
 		{
-			fractions->held_room *= 2;
+			fractions->held_capacity *= 2;
 			fractions->held = repalloc(fractions->held,
-									fractions->held_room * sizeof(Held));
+									fractions->held_capacity * sizeof(Held));
 		}
 		fractions->held[fractions->nheld].neighbor = n;
 		fractions->held[fractions->nheld++].rank = rank;
@@ -261,8 +261,8 @@ begin(CoarseFractions *fractions, const IvfpqCalibration *calibration, Relation 
 	for (int q = 0; q < fractions->nqueries; q++)
 		IvfpqTopKResize(&fractions->lists[q], ranked);
 	fractions->before = palloc(ranked * sizeof(int));
-	fractions->held_room = 4 * IVFPQ_FIRST_ROWS;
-	fractions->held = palloc(fractions->held_room * sizeof(Held));
+	fractions->held_capacity = 4 * IVFPQ_FIRST_ROWS;
+	fractions->held = palloc(fractions->held_capacity * sizeof(Held));
 	for (int s = 0; s < NFRACTIONS; s++)
 	{
 		meta.coarse_fraction = pow(2, -s / 2.0);

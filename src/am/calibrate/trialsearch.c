@@ -65,8 +65,8 @@ IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index, IvfpqBuilder *bui
 	mirror->code_bytes = code_bytes;
 	if (builder == NULL)
 		return;
-	mirror->room = MESSAGE_BYTES;
-	mirror->message = palloc_extended(mirror->room, MCXT_ALLOC_HUGE);
+	mirror->capacity = MESSAGE_BYTES;
+	mirror->message = palloc_extended(mirror->capacity, MCXT_ALLOC_HUGE);
 	begin_message(mirror);
 }
 
@@ -111,7 +111,7 @@ IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings)
 	Size		bytes = gv_chunk_bytes(&chunk, mirror->code_bytes, 0);
 	char	   *next;
 
-	if (mirror->builder != NULL && mirror->used + bytes > mirror->room)
+	if (mirror->builder != NULL && mirror->used + bytes > mirror->capacity)
 		IvfpqCalibMirrorFlush(mirror);
 	if (mirror->builder == NULL)
 		return;
@@ -122,10 +122,10 @@ IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings)
 		end(mirror);
 		return;
 	}
-	if (mirror->used + bytes > mirror->room)
+	if (mirror->used + bytes > mirror->capacity)
 	{
-		mirror->room = GV_MAX_MESSAGE;
-		mirror->message = repalloc_huge(mirror->message, mirror->room);
+		mirror->capacity = GV_MAX_MESSAGE;
+		mirror->message = repalloc_huge(mirror->message, mirror->capacity);
 	}
 	((GvListsRequest *) mirror->message)->nchunks++;
 	next = mirror->message + mirror->used;

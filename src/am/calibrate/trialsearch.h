@@ -15,7 +15,7 @@ typedef struct IvfpqCalibMirror
 	IvfpqSharing *sharing;		/* with other participants; or NULL */
 	int			code_bytes;
 	char	   *message;		/* [room] GvListsRequest and pieces */
-	Size		room;
+	Size		capacity;
 	Size		used;
 	uint32	   *live;			/* where the arrays of the piece at hand lie */
 	float	   *t;

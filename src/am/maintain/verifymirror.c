@@ -49,7 +49,7 @@ typedef struct MirrorCheck
 	bool		records;		/* compare refine records */
 	NotedPosting  *noted;			/* [room] copies whose records are due */
 	int64		nnoted;
-	int64		room;
+	int64		capacity;
 	void	   *arg;
 	IvfpqProblem report;
 } MirrorCheck;
@@ -137,10 +137,10 @@ note_postings(MirrorCheck *check, const IvfpqBlockView *view, int count)
 {
 	if (!check->records)
 		return;
-	if (check->nnoted + GV_BLOCK > check->room)
+	if (check->nnoted + GV_BLOCK > check->capacity)
 	{
-		int64		room = check->room * 2 + 1024;
-		NotedPosting  *noted = palloc_extended(room * sizeof(NotedPosting),
+		int64		capacity = check->capacity * 2 + 1024;
+		NotedPosting  *noted = palloc_extended(capacity * sizeof(NotedPosting),
 											MCXT_ALLOC_HUGE);
 
 		if (check->nnoted > 0)
@@ -148,7 +148,7 @@ note_postings(MirrorCheck *check, const IvfpqBlockView *view, int count)
 		if (check->noted)
 			pfree(check->noted);
 		check->noted = noted;
-		check->room = room;
+		check->capacity = capacity;
 	}
 	for (int i = 0; i < count; i++)
 		if ((view->live >> i & 1) != 0)

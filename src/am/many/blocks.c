@@ -162,13 +162,13 @@ choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
 static void
 rerank_block(IvfpqBulk *bulk, const int *active, int n)
 {
-	int64		room = 0;
+	int64		capacity = 0;
 	int64		nkeys;
 	uint64	   *keys;
 
 	for (int i = 0; i < n; i++)
-		room += bulk->asked[active[i]].ncandidates;
-	keys = palloc_extended(2 * Max(room, 1) * sizeof(uint64), MCXT_ALLOC_HUGE);
+		capacity += bulk->asked[active[i]].ncandidates;
+	keys = palloc_extended(2 * Max(capacity, 1) * sizeof(uint64), MCXT_ALLOC_HUGE);
 	do
 	{
 		nkeys = 0;
@@ -184,7 +184,7 @@ rerank_block(IvfpqBulk *bulk, const int *active, int n)
 											   query->bounds[query->nfetched].id,
 											   active[i]);
 		}
-		IvfpqBulkRerank(bulk, keys, keys + room, nkeys);
+		IvfpqBulkRerank(bulk, keys, keys + capacity, nkeys);
 	} while (nkeys > 0);
 	pfree(keys);
 }

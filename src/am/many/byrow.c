@@ -235,11 +235,11 @@ count_same(const uint64 *keys, int64 n)
 
 /* Measure rows for queries: keys [n], which are sorted; room [n] is for that. */
 void
-IvfpqBulkRerank(IvfpqBulk *bulk, uint64 *keys, uint64 *room, int64 n)
+IvfpqBulkRerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch, int64 n)
 {
 	uint64		ids[ROWS_AT_ONCE];
 
-	IvfpqSortBits(keys, room, n, IVFPQ_BULK_ROW_SHIFT);
+	IvfpqSortBits(keys, scratch, n, IVFPQ_BULK_ROW_SHIFT);
 	for (int64 next = 0; next < n;)
 	{
 		int64		end = next;

@@ -128,7 +128,7 @@ extern void IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n);
 
 /* byrow.c */
 extern void IvfpqBulkForget(IvfpqBulk *bulk, int number);
-extern void IvfpqBulkRerank(IvfpqBulk *bulk, uint64 *keys, uint64 *room,
+extern void IvfpqBulkRerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch,
 							 int64 n);
 extern void IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n);
 extern void IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n);

@@ -50,7 +50,7 @@ typedef struct Round
 	float	   *scores;			/* ... [probes] */
 	int		   *nlists;
 	uint64	   *order;			/* by nearest list: that, and which one */
-	uint64	   *room;			/* to sort them */
+	uint64	   *scratch;			/* to sort them */
 } Round;
 
 /* What take_answer gets. */
@@ -97,7 +97,7 @@ find_lists(IvfpqBulk *bulk, Round *round)
 	for (int first = 0; first < round->nleft; first += NEAR_TOGETHER)
 		find_some_lists(bulk, round, first,
 						Min(NEAR_TOGETHER, round->nleft - first));
-	IvfpqSortBits(round->order, round->room, round->nleft, 32);
+	IvfpqSortBits(round->order, round->scratch, round->nleft, 32);
 }
 
 /* Give a search the query, and the lists that were found for it. */
@@ -210,7 +210,7 @@ search_slice(IvfpqBulk *bulk, Round *round)
 	round->nlists = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
 	round->left = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
 	round->order = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
-	round->room = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
+	round->scratch = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
 	MemoryContextSwitchTo(oldcontext);
 
 	for (Size i = 0; i < n; i++)
@@ -387,18 +387,18 @@ static void
 read_pending(IvfpqBulk *bulk)
 {
 	IvfpqPendingReader reader;
-	int64		room = IVFPQ_PENDING_PER_PAGE;
+	int64		capacity = IVFPQ_PENDING_PER_PAGE;
 	int64		n = 0;
 	int			count;
 
-	bulk->pending = palloc(room * sizeof(uint64));
+	bulk->pending = palloc(capacity * sizeof(uint64));
 	IvfpqPendingOpen(&reader, bulk->index, &bulk->model->meta);
 	while (n <= IVFPQ_MIN_RERANKED && IvfpqPendingNext(&reader, &count))
 	{
-		if (n + count > room)
+		if (n + count > capacity)
 		{
-			room = 2 * (n + count);
-			bulk->pending = repalloc(bulk->pending, room * sizeof(uint64));
+			capacity = 2 * (n + count);
+			bulk->pending = repalloc(bulk->pending, capacity * sizeof(uint64));
 		}
 		for (int i = 0; i < count; i++)
 			bulk->pending[n++] = IvfpqTidToId(&reader.tids[i]);

@@ -54,15 +54,15 @@ IvfpqReturnedAdd(IvfpqScan *state, const IvfpqNextRow *row)
 	/* rows that still wait are no nearer, and no others come */
 	if (state->exhausted)
 		return;
-	if (returned->nunseen == returned->room)
+	if (returned->nunseen == returned->capacity)
 	{
-		int			room = Max(16, 2 * returned->room);
-		Size		bytes = room * sizeof(IvfpqNextRow);
+		int			capacity = Max(16, 2 * returned->capacity);
+		Size		bytes = capacity * sizeof(IvfpqNextRow);
 
 		returned->unseen = returned->unseen == NULL ?
 			MemoryContextAllocHuge(state->context, bytes) :
 			repalloc_huge(returned->unseen, bytes);
-		returned->room = room;
+		returned->capacity = capacity;
 	}
 	returned->unseen[returned->nunseen++] = *row;
 }

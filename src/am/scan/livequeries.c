@@ -201,7 +201,7 @@ sweep(void)
 
 /* Is there a slot that is free, and room for so many bytes? */
 static bool
-has_room(Size bytes, int *free)
+has_memory(Size bytes, int *free)
 {
 	Size		taken = bytes;
 
@@ -319,7 +319,7 @@ make_ring(Relation index, int dims)
 	dsm_segment *segment;
 	Ring	   *ring;
 
-	while (!has_room(bytes, &free))
+	while (!has_memory(bytes, &free))
 	{
 		int			idle = find_idle(bytes);
 

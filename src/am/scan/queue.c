@@ -44,14 +44,14 @@ void
 IvfpqQueueReserve(IvfpqQueue *queue, int64 n)
 {
 	queue->nprefetch = queue->ntaken = 0;
-	queue->room = palloc_extended(Max(n, 1) * sizeof(IvfpqQueuedRow),
+	queue->next_row = palloc_extended(Max(n, 1) * sizeof(IvfpqQueuedRow),
 								  MCXT_ALLOC_HUGE);
 }
 
 static void
 add_row(IvfpqQueue *queue, uint64 id, double least, double most, bool bounded)
 {
-	IvfpqQueuedRow *row = queue->room++;
+	IvfpqQueuedRow *row = queue->next_row++;
 
 	row->distance = least;
 	row->most = most;
@@ -122,7 +122,7 @@ IvfpqQueuePrefetch(IvfpqQueue *queue, int64 n)
 	IvfpqQueuedRow *rows = palloc_extended(Max(n, 1) * sizeof(IvfpqQueuedRow),
 										   MCXT_ALLOC_HUGE);
 
-	memcpy(rows, queue->room - n, n * sizeof(IvfpqQueuedRow));
+	memcpy(rows, queue->next_row - n, n * sizeof(IvfpqQueuedRow));
 	qsort(rows, n, sizeof(IvfpqQueuedRow), compare_rows);
 	if (queue->prefetch)
 		pfree(queue->prefetch);

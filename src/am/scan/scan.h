@@ -77,13 +77,13 @@ typedef struct IvfpqReturned
 	IvfpqNextRow *unseen;		/* [room] of which these are there: */
 	int			nunseen;
 	int			nolder;			/* the first so many came before `last` */
-	int			room;
+	int			capacity;
 } IvfpqReturned;
 
 typedef struct IvfpqQueue
 {
 	pairingheap *heap;
-	IvfpqQueuedRow *room;		/* the next row's */
+	IvfpqQueuedRow *next_row;		/* the next row's */
 	uint64	   *prefetch;		/* [nprefetch] rows in the order of taking */
 	int64		nprefetch;
 	int64		ntaken;			/* of them are taken */

@@ -83,13 +83,13 @@
 void
 IvfpqCountsReserve(IvfpqSearch *search, int nlists)
 {
-	if (nlists <= search->counts_room)
+	if (nlists <= search->counts_capacity)
 		return;
-	if (search->counts_room > 0)
+	if (search->counts_capacity > 0)
 		pfree(search->counts);
 	search->counts = palloc_extended(nlists * sizeof(IvfpqListCount),
 									 MCXT_ALLOC_HUGE);
-	search->counts_room = nlists;
+	search->counts_capacity = nlists;
 }
 
 /* Lists while they are read. */

@@ -29,9 +29,9 @@ static GvTopK *
 make_tops(int n, int capacity)
 {
 	GvTopK	   *tops = palloc0(n * sizeof(GvTopK));
-	Size		room = (Size) n * capacity;
-	float	   *scores = palloc_extended(room * sizeof(float), MCXT_ALLOC_HUGE);
-	uint64	   *ids = palloc_extended(room * sizeof(uint64), MCXT_ALLOC_HUGE);
+	Size		total = (Size) n * capacity;
+	float	   *scores = palloc_extended(total * sizeof(float), MCXT_ALLOC_HUGE);
+	uint64	   *ids = palloc_extended(total * sizeof(uint64), MCXT_ALLOC_HUGE);
 
 	for (int i = 0; i < n; i++)
 	{
@@ -82,8 +82,8 @@ choose_coded(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 			 int64 *nplaces)
 {
 	const IvfpqMetaData *meta = &model->meta;
-	Size		room = (Size) n * ncentroids;
-	uint64	   *places = palloc_extended(2 * room * sizeof(uint64),
+	Size		capacity = (Size) n * ncentroids;
+	uint64	   *places = palloc_extended(2 * capacity * sizeof(uint64),
 										 MCXT_ALLOC_HUGE);
 	GvTopK	   *parents = make_tops(n, meta->nparents);
 	GvTopK	   *chosen = make_tops(1, ncentroids);
@@ -102,7 +102,7 @@ choose_coded(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 		for (int c = 0; c < chosen->count; c++)
 			places[(*nplaces)++] = PLACE(chosen->ids[c], i);
 	}
-	IvfpqSortBits(places, places + room, *nplaces, PLACE_LIST_SHIFT);
+	IvfpqSortBits(places, places + capacity, *nplaces, PLACE_LIST_SHIFT);
 	free_tops(chosen);
 	free_tops(parents);
 	return places;

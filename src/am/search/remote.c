@@ -63,11 +63,11 @@ list_age(const GvListState *mirrored, const IvfpqDirEntry *entry)
 
 /* Room for what is noted of each list. */
 static void
-make_room(IvfpqRemote *remote, int nlists)
+ensure_capacity(IvfpqRemote *remote, int nlists)
 {
-	if (nlists <= remote->room)
+	if (nlists <= remote->capacity)
 		return;
-	if (remote->room > 0)
+	if (remote->capacity > 0)
 	{
 		pfree(remote->entries);
 		pfree(remote->ages);
@@ -75,7 +75,7 @@ make_room(IvfpqRemote *remote, int nlists)
 	remote->entries = palloc_extended(nlists * sizeof(IvfpqDirEntry),
 									  MCXT_ALLOC_HUGE);
 	remote->ages = palloc(nlists);
-	remote->room = nlists;
+	remote->capacity = nlists;
 }
 
 /* The probed lists become search->lists. */
@@ -106,7 +106,7 @@ compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
 	int64		missing = 0;
 
 	take_lists(search, answer);
-	make_room(remote, n);
+	ensure_capacity(remote, n);
 	IvfpqDirEntriesRead(search->index, &search->model->meta,
 						 search->lists.ids, n, remote->entries);
 	*behind = false;
@@ -225,13 +225,13 @@ take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
 
 	if (answer->bounds == NULL)
 		return;
-	if (n > remote->known_room)
+	if (n > remote->known_capacity)
 	{
 		if (remote->known)
 			pfree(remote->known);
 		remote->known = palloc_extended(n * sizeof(IvfpqKnownRecord),
 										MCXT_ALLOC_HUGE);
-		remote->known_room = n;
+		remote->known_capacity = n;
 	}
 	for (int i = 0; i < n; i++)
 	{
@@ -467,27 +467,27 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 		.capacity = candidates * meta->lists_per_row,
 	};
 	IvfpqServed served;
-	int			room = IvfpqAskBulkCapacity(search->index, meta, &question,
+	int			batch = IvfpqAskBulkCapacity(search->index, meta, &question,
 										&served);
 
-	for (int first = 0; first < n; first += room)
+	for (int first = 0; first < n; first += batch)
 	{
 		IvfpqAnswers answers = {0};
 		IvfpqAnswer answer;
 		instr_time	began;
 
 		INSTR_TIME_SET_CURRENT(began);
-		if (room == 0)
-			room = n;
+		if (batch == 0)
+			batch = n;
 		else if (served == IVFPQ_SERVED)
 		{
 			question.version = IvfpqDirectoryVersion(search->index, meta);
 			served = IvfpqAskBulk(search->index, meta, &question,
 								  queries + (Size) first * meta->dims,
-								  Min(room, n - first), &answers);
+								  Min(batch, n - first), &answers);
 		}
 		report_bulk(report, served, &answers, began);
-		for (int i = first; i < Min(first + room, n); i++)
+		for (int i = first; i < Min(first + batch, n); i++)
 		{
 			bool		found = answers.nleft > 0 &&
 			IvfpqNextAnswer(&answers, meta, &answer);

@@ -106,11 +106,11 @@ typedef struct IvfpqRemote
 	IvfpqKnownRecord *known;	/* [nknown] of the last search's candidates,
 								 * in their order, and of other copies */
 	int			nknown;
-	int			known_room;
+	int			known_capacity;
 	IvfpqDirEntry *entries;	/* [room] of the probed lists, as they are */
 	uint8	   *ages;			/* [room] of what the mirror had of them; both
 								 * not of a brief answer */
-	int			room;
+	int			capacity;
 	uint32		nearest;		/* list, of the last answer */
 	IvfpqRemoteReport report;
 } IvfpqRemote;
@@ -173,9 +173,9 @@ typedef struct IvfpqSearch
 	int64		postings_read;
 	const GvCondition *condition;	/* on keys; NULL: none */
 	int64		matched;		/* copies read that fulfill it */
-	IvfpqListCount *counts;		/* [counts_room] of lists that were read here,
+	IvfpqListCount *counts;		/* [counts_capacity] of lists that were read here,
 								 * or that a full answer names */
-	int			counts_room;
+	int			counts_capacity;
 	int			ncounts;		/* lists that were read, with a condition */
 	IvfpqListSums sums;			/* of those that gpuvecd read, */
 	IvfpqNearCount near_count;	/* and its sample's */

@@ -59,7 +59,7 @@ typedef struct Chunk
 {
 	IvfpqSearch *searches;		/* [n] that lists are scanned for */
 	int			n;
-	int			room;			/* blocks that there is memory for */
+	int			capacity;			/* blocks that there is memory for */
 	int			nblocks;
 	GvBlock    *blocks;			/* [room] */
 	char	   *bodies;			/* [room] of each T, row ids, codes */
@@ -113,10 +113,10 @@ make_chunk(IvfpqSearch *searches, int n)
 	chunk->n = n;
 	chunk->body_bytes = TYPEALIGN(GV_ALIGN, codes + GV_BLOCK *
 								  (sizeof(float) + sizeof(ItemPointerData)));
-	chunk->room = (int) Max(CHUNK_BYTES / chunk->body_bytes,
+	chunk->capacity = (int) Max(CHUNK_BYTES / chunk->body_bytes,
 							IVFPQ_OPTIMISTIC_BLOCKS);
-	chunk->blocks = palloc(chunk->room * sizeof(GvBlock));
-	chunk->bodies = palloc(chunk->room * chunk->body_bytes);
+	chunk->blocks = palloc(chunk->capacity * sizeof(GvBlock));
+	chunk->bodies = palloc(chunk->capacity * chunk->body_bytes);
 	chunk->nblocks = chunk->nlists = 0;
 	return chunk;
 }
@@ -246,7 +246,7 @@ read_list(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
 	begin_list(chunk, pairs, npairs);
 	for (;;)
 	{
-		if (chunk->room - chunk->nblocks < IVFPQ_OPTIMISTIC_BLOCKS)
+		if (chunk->capacity - chunk->nblocks < IVFPQ_OPTIMISTIC_BLOCKS)
 		{
 			offer_chunk(chunk);
 			begin_list(chunk, pairs, npairs);

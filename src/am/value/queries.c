@@ -97,7 +97,7 @@ typedef struct Reading
 {
 	MemoryContext context;		/* of the vectors */
 	float	   *vectors;		/* [room][dims] */
-	int			room;
+	int			capacity;
 	int			n;
 	int			dims;			/* of the first */
 } Reading;
@@ -119,12 +119,12 @@ add_vector(Reading *reading, Datum value)
 						   Min(dims, reading->dims),
 						   Max(dims, reading->dims)),
 				 errhint("Leave out those of another length than the index, by a view for instance.")));
-	if (reading->n == reading->room)
+	if (reading->n == reading->capacity)
 	{
 		Size		size;
 
-		reading->room = Max(2 * reading->room, FETCH_ROWS);
-		size = (Size) reading->room * dims * sizeof(float);
+		reading->capacity = Max(2 * reading->capacity, FETCH_ROWS);
+		size = (Size) reading->capacity * dims * sizeof(float);
 		reading->vectors = reading->vectors == NULL ?
 			MemoryContextAllocHuge(reading->context, size) :
 			repalloc_huge(reading->vectors, size);

@@ -209,13 +209,13 @@ send_requests(IvfpqChannel *channel)
  * there is no memory.
  */
 bool
-IvfpqChannelReserve(IvfpqChannel *channel, Size room)
+IvfpqChannelReserve(IvfpqChannel *channel, Size size)
 {
 	char	   *in;
 
-	if (room <= channel->room)
+	if (size <= channel->capacity)
 		return true;
-	in = MemoryContextAllocExtended(channel->context, room,
+	in = MemoryContextAllocExtended(channel->context, size,
 									MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM);
 	if (in == NULL)
 		return false;
@@ -224,7 +224,7 @@ IvfpqChannelReserve(IvfpqChannel *channel, Size room)
 	if (channel->in != NULL)
 		pfree(channel->in);
 	channel->in = in;
-	channel->room = room;
+	channel->capacity = size;
 	return true;
 }
 
@@ -326,7 +326,7 @@ bytes_to_read(const IvfpqChannel *channel)
 	Size		whole = sizeof(GvMessage);
 
 	if (channel->most == 1)
-		return channel->room - channel->received;
+		return channel->capacity - channel->received;
 	if (channel->received >= whole)
 		whole += IvfpqAnswerLength(channel);
 	return whole - channel->received;

@@ -23,7 +23,7 @@
 #define IVFPQ_MAX_REQUESTS		4
 
 /* Memory for answers, from the beginning. */
-#define IVFPQ_LEAST_ROOM		(16 * 1024)
+#define IVFPQ_LEAST_CAPACITY		(16 * 1024)
 
 /* So long, in microseconds, an answer is looked for without sleeping. */
 #define IVFPQ_SOON_US			60
@@ -71,7 +71,7 @@ typedef struct IvfpqChannel
 	/* the answer that comes in */
 	MemoryContext context;		/* has its memory */
 	char	   *in;				/* [room] a GvMessage and what follows */
-	Size		room;
+	Size		capacity;
 	Size		received;
 
 	/* what became of the last request, or why the channel is closed */
@@ -104,7 +104,7 @@ extern void IvfpqChannelInit(IvfpqChannel *channel, MemoryContext context);
 extern void IvfpqChannelClose(IvfpqChannel *channel, IvfpqServed served,
 							  const char *reason);
 extern IvfpqServed IvfpqChannelReject(IvfpqChannel *channel);
-extern bool IvfpqChannelReserve(IvfpqChannel *channel, Size room);
+extern bool IvfpqChannelReserve(IvfpqChannel *channel, Size size);
 extern IvfpqRequest *IvfpqChannelAdd(IvfpqChannel *channel,
 									 GvMessageType type,
 									 const void *head, Size head_bytes,

@@ -29,7 +29,7 @@
 #define REFUSED_HOLD_OFF_US 1000000
 
 /* What of the memory for answers is kept between requests. */
-#define MOST_ROOM			(256 * 1024)
+#define KEPT_CAPACITY			(256 * 1024)
 
 /* Say why it is not open. */
 static void
@@ -129,7 +129,7 @@ IvfpqChannelOpen(IvfpqChannel *channel, GvRole role)
 	channel->most = role == GV_ROLE_BUILDER || role == GV_ROLE_SET ?
 		IVFPQ_MAX_REQUESTS : 1;
 	channel->refusal = 0;
-	if (IvfpqChannelReserve(channel, IVFPQ_LEAST_ROOM))
+	if (IvfpqChannelReserve(channel, IVFPQ_LEAST_CAPACITY))
 		channel->sock = open_socket(&reason);
 	if (!IvfpqChannelIsOpen(channel))
 	{
@@ -188,12 +188,12 @@ is_fit(GvRole role, uint64 instance)
 static bool
 shrink(void)
 {
-	if (own.room <= MOST_ROOM)
+	if (own.capacity <= KEPT_CAPACITY)
 		return true;
 	pfree(own.in);
 	own.in = NULL;
-	own.room = 0;
-	return IvfpqChannelReserve(&own, IVFPQ_LEAST_ROOM);
+	own.capacity = 0;
+	return IvfpqChannelReserve(&own, IVFPQ_LEAST_CAPACITY);
 }
 
 /* There was no connecting: do not try again for a while. */

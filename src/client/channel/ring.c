@@ -23,7 +23,7 @@ StaticAssertDecl(sizeof(GvMessage) + sizeof(GvArrayRequest) <= HEAD_BYTES &&
 static Size
 slot_bytes(const IvfpqRing *ring)
 {
-	return HEAD_BYTES + TYPEALIGN(HEAD_BYTES, ring->room);
+	return HEAD_BYTES + TYPEALIGN(HEAD_BYTES, ring->payload_bytes);
 }
 
 /* Where a slot's bytes lie. */
@@ -136,14 +136,14 @@ IvfpqRingClose(IvfpqRing *ring)
  * or it is closed because there is no memory.
  */
 bool
-IvfpqRingOpen(IvfpqRing *ring, IvfpqChannel *channel, int nslots, Size room,
+IvfpqRingOpen(IvfpqRing *ring, IvfpqChannel *channel, int nslots, Size payload_bytes,
 			  bool share)
 {
 	memset(ring, 0, sizeof(*ring));
 	ring->memory_fd = -1;
 	ring->channel = channel;
 	ring->nslots = nslots;
-	ring->room = room;
+	ring->payload_bytes = payload_bytes;
 	if (share)
 		make_shared(ring);
 	/* gpuvecd may have no memory for this, but perhaps for the rest */

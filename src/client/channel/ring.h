@@ -25,7 +25,7 @@ typedef struct IvfpqRing
 {
 	IvfpqChannel *channel;
 	int			nslots;			/* up to IVFPQ_MAX_REQUESTS */
-	Size		room;			/* bytes of a slot */
+	Size		payload_bytes;			/* bytes of a slot */
 	char	   *slots;			/* [nslots] heads and room */
 	bool		is_shared;
 	int			memory_fd;		/* of the slots until they are shared; or -1 */
@@ -36,7 +36,7 @@ typedef struct IvfpqRing
 } IvfpqRing;
 
 extern bool IvfpqRingOpen(IvfpqRing *ring, IvfpqChannel *channel, int nslots,
-						  Size room, bool share);
+						  Size payload_bytes, bool share);
 extern void IvfpqRingClose(IvfpqRing *ring);
 extern char *IvfpqRingSlot(const IvfpqRing *ring, uint64 number);
 extern int64 IvfpqRingOffset(const IvfpqRing *ring, uint64 number);

@@ -46,7 +46,7 @@ judge(IvfpqLoad *load)
 	{
 		strlcpy(load->error, "gpuvecd has no room for it",
 				sizeof(load->error));
-		return IVFPQ_LOAD_NO_ROOM;
+		return IVFPQ_LOAD_NO_MEMORY;
 	}
 	return IVFPQ_LOAD_FAILED;
 }
@@ -119,7 +119,7 @@ send_chunks(IvfpqLoad *load)
 static IvfpqLoadResult
 send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 {
-	int64		slice = load->room / sizeof(float);
+	int64		slice = load->capacity / sizeof(float);
 
 	for (int64 done = 0; done < count; done += slice)
 	{
@@ -433,7 +433,7 @@ prepare(IvfpqLoad *load, bool whole)
 						load->strategy);
 	load->code_bytes = load->reader.layout.code_bytes;
 	load->keys_bytes = IvfpqKeysBytes(&load->reader.layout.keys);
-	load->room = Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024 / 2);
+	load->capacity = Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024 / 2);
 	MemoryContextSwitchTo(old);
 	if (whole)
 		result = count_postings(load);
@@ -453,7 +453,7 @@ open_ring(IvfpqLoad *load, bool share)
 	bool		opened;
 
 	load->channel = IvfpqConnect(GV_ROLE_LOADER, IvfpqNow() + MESSAGE_US);
-	opened = IvfpqRingOpen(&load->ring, load->channel, NSLOTS, load->room,
+	opened = IvfpqRingOpen(&load->ring, load->channel, NSLOTS, load->capacity,
 						   share);
 	MemoryContextSwitchTo(old);
 	if (!opened)

@@ -22,7 +22,7 @@ typedef enum IvfpqLoadResult
 	IVFPQ_LOAD_ABSENT,			/* catch-up: there is no such mirror any more */
 	IVFPQ_LOAD_YIELD,			/* a session wants the database for itself */
 	IVFPQ_LOAD_LOCKED,			/* nothing is begun, the index is locked */
-	IVFPQ_LOAD_NO_ROOM,			/* gpuvecd has no memory */
+	IVFPQ_LOAD_NO_MEMORY,			/* gpuvecd has no memory */
 	IVFPQ_LOAD_FAILED			/* see `error` */
 } IvfpqLoadResult;
 
@@ -50,7 +50,7 @@ typedef struct IvfpqLoad
 								 * takes in the other */
 
 	/* GvListsRequest and pieces, values of an array, or refine records */
-	Size		room;			/* bytes of a message: what is copied under
+	Size		capacity;			/* bytes of a message: what is copied under
 								 * one lock */
 	char	   *message;		/* [room] in the slot at hand */
 	Size		used;
@@ -58,9 +58,9 @@ typedef struct IvfpqLoad
 
 	/* refine records of the copies in the message */
 	bool		note_records;	/* they are wanted */
-	ItemPointerData *addresses; /* [addresses_room] */
+	ItemPointerData *addresses; /* [addresses_capacity] */
 	int64		naddresses;
-	int64		addresses_room;
+	int64		addresses_capacity;
 	char	   *records;		/* [naddresses] GvRefineItem, once read */
 } IvfpqLoad;
 

@@ -39,7 +39,7 @@
 #define CATCH_UP_MOST_MS	60000
 
 /* After gpuvecd had no room: it is not asked again so soon. */
-#define NO_ROOM_PAUSE_MS	30000
+#define NO_MEMORY_PAUSE_MS	30000
 
 extern PGDLLEXPORT void gpuvec_loader_main(Datum arg);
 
@@ -133,11 +133,11 @@ report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 				break;
 			/* FALLTHROUGH */
 		case IVFPQ_LOAD_YIELD:
-		case IVFPQ_LOAD_NO_ROOM:
+		case IVFPQ_LOAD_NO_MEMORY:
 		case IVFPQ_LOAD_FAILED:
 			if (IvfpqMirrorRequestFailed(&load->key, load->error,
-								  result == IVFPQ_LOAD_NO_ROOM ?
-								  NO_ROOM_PAUSE_MS : 0))
+								  result == IVFPQ_LOAD_NO_MEMORY ?
+								  NO_MEMORY_PAUSE_MS : 0))
 				ereport(LOG,
 						(errmsg("gpuvec: could not mirror index %u: %s",
 								load->key.index, load->error)));

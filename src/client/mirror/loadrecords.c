@@ -43,12 +43,12 @@ IvfpqRecordsNote(IvfpqLoad *load, const IvfpqBlockView *view)
 {
 	if (!load->note_records || view->refine == NULL)
 		return;
-	if (load->naddresses + GV_BLOCK > load->addresses_room)
+	if (load->naddresses + GV_BLOCK > load->addresses_capacity)
 	{
-		int64		room = load->addresses_room * 2 + 1024;
+		int64		capacity = load->addresses_capacity * 2 + 1024;
 		ItemPointerData *addresses =
 		MemoryContextAllocHuge(load->context,
-							   room * sizeof(ItemPointerData));
+							   capacity * sizeof(ItemPointerData));
 
 		if (load->naddresses > 0)
 			memcpy(addresses, load->addresses,
@@ -56,7 +56,7 @@ IvfpqRecordsNote(IvfpqLoad *load, const IvfpqBlockView *view)
 		if (load->addresses)
 			pfree(load->addresses);
 		load->addresses = addresses;
-		load->addresses_room = room;
+		load->addresses_capacity = capacity;
 	}
 	for (int i = 0; i < GV_BLOCK; i++)
 		if ((view->live & (1U << i)) != 0)
@@ -122,7 +122,7 @@ IvfpqLoadResult
 IvfpqRecordsSend(IvfpqLoad *load)
 {
 	Size		stride = gv_refine_stride(load->meta.dims);
-	int64		slice = (load->room - sizeof(GvListsRequest)) / stride;
+	int64		slice = (load->capacity - sizeof(GvListsRequest)) / stride;
 	IvfpqLoadResult result = IVFPQ_LOAD_DONE;
 
 	for (int64 done = 0; done < load->naddresses && result == IVFPQ_LOAD_DONE;
@@ -149,7 +149,7 @@ add_page(IvfpqLoad *load, BlockNumber blkno, Page page, int64 *n)
 	int			nslots = IvfpqRecordSlots(dims);
 	Size		stride = gv_refine_stride(dims);
 
-	if ((*n + nslots) * stride > load->room - sizeof(GvListsRequest))
+	if ((*n + nslots) * stride > load->capacity - sizeof(GvListsRequest))
 		return false;
 	for (int slot = 0; slot < nslots; slot++)
 	{

@@ -94,7 +94,7 @@ IvfpqLoadLock(IvfpqLoad *load)
 		{
 			CommitTransactionCommand();
 			strlcpy(load->error, "the index is locked", sizeof(load->error));
-			if (load->room == 0)
+			if (load->capacity == 0)
 				return IVFPQ_LOAD_LOCKED;
 			continue;
 		}

@@ -60,7 +60,7 @@ begin_chunk(IvfpqLoad *load, Chunk *chunk, const GvChunk *head)
 	int64		n = head->nblocks;
 
 	if (load->used + gv_chunk_bytes(head, load->code_bytes,
-									load->keys_bytes) > load->room)
+									load->keys_bytes) > load->capacity)
 		return false;
 	chunk->head = (GvChunk *) at;
 	*chunk->head = *head;
@@ -316,7 +316,7 @@ blocks_a_message(const IvfpqLoad *load)
 	int64		block = gv_chunk_bytes(&one, load->code_bytes,
 									   load->keys_bytes) - sizeof(one);
 
-	return (uint32) ((load->room - sizeof(GvListsRequest) -
+	return (uint32) ((load->capacity - sizeof(GvListsRequest) -
 					  sizeof(GvChunk)) / block);
 }
 

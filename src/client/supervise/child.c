@@ -239,8 +239,8 @@ IvfpqChildReadLog(void)
 
 	while (child.log >= 0)
 	{
-		int			room = (int) sizeof(child.line) - 1 - child.length;
-		ssize_t		got = read(child.log, child.line + child.length, room);
+		int			left = (int) sizeof(child.line) - 1 - child.length;
+		ssize_t		got = read(child.log, child.line + child.length, left);
 
 		if (got < 0 && errno == EINTR)
 			continue;

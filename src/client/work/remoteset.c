@@ -174,7 +174,7 @@ IvfpqRemoteSetEnd(IvfpqRemoteSet *set)
 	if (set->channel.in != NULL)
 		pfree(set->channel.in);
 	set->channel.in = NULL;
-	set->channel.room = 0;
+	set->channel.capacity = 0;
 }
 
 /* The slot being filled goes on its way; false: it failed. */
@@ -196,7 +196,7 @@ static int64
 fill(IvfpqRemoteSet *set, const char *items, int64 n, int64 item)
 {
 	int64		most = Max((int64) MOVE_BYTES / item, 1);
-	int64		free_items = (int64) (set->ring.room - set->used) / item;
+	int64		free_items = (int64) (set->ring.payload_bytes - set->used) / item;
 	int64		some = Min(n, Min(most, free_items));
 	Size		before = set->used;
 
@@ -342,7 +342,7 @@ check_items(const IvfpqRemoteSet *set, GvSetOutput output, const void *items,
 static int64
 items_at_once(const IvfpqRemoteSet *set, GvSetOutput output)
 {
-	int64		bytes = set->ring.is_shared ? (int64) set->ring.room :
+	int64		bytes = set->ring.is_shared ? (int64) set->ring.payload_bytes :
 	GV_MAX_MESSAGE;
 
 	return bytes / gv_set_output_bytes(&set->spec, output);

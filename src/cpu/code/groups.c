@@ -210,7 +210,7 @@ find_owners(Grouping *g)
 				gv_nearest_rerank(&g->nearest, i, one, &all);
 			}
 			memcpy(g->owners + (size_t) (done + i) * g->each,
-				   &g->nearest.ids[i * GV_NEAREST_ROOM],
+				   &g->nearest.ids[i * GV_NEAREST_CAPACITY],
 				   sizeof(int32_t) * g->each);
 		}
 	}

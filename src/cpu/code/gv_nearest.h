@@ -16,7 +16,7 @@
 
 #define GV_NEAREST_ROWS		(4 * GV_CPU_TILE_ROWS)	/* offered at a time */
 #define GV_NEAREST_FETCHED	512 /* bytes of a vector */
-#define GV_NEAREST_ROOM		GV_CPU_COMPARED /* of a row, for what it keeps */
+#define GV_NEAREST_CAPACITY		GV_CPU_COMPARED /* of a row, for what it keeps */
 
 /* What is known of n vectors; the arrays lie in the caller's scratch. */
 typedef struct GvNearest
@@ -26,9 +26,9 @@ typedef struct GvNearest
 	int			kept;			/* some more than that */
 	int32_t    *counts;			/* [n] of what follows */
 	float	   *limits;			/* [n] what is not below it is not kept */
-	float	   *values;			/* [n][GV_NEAREST_ROOM] estimates, less |x|^2;
+	float	   *values;			/* [n][GV_NEAREST_CAPACITY] estimates, less |x|^2;
 								 * when settled, squared distances */
-	int32_t    *ids;			/* [n][GV_NEAREST_ROOM]; when settled the
+	int32_t    *ids;			/* [n][GV_NEAREST_CAPACITY]; when settled the
 								 * nearest first, -1: none */
 } GvNearest;
 
@@ -80,7 +80,7 @@ gv_nearest_fetch(const float *x, int32_t dims)
 static inline int32_t
 gv_nearest_id(const GvNearest *nearest, int64_t row, int i)
 {
-	return nearest->ids[row * GV_NEAREST_ROOM + i];
+	return nearest->ids[row * GV_NEAREST_CAPACITY + i];
 }
 
 /* Lay out for n rows, or with NULL only measure; and for a panel. */

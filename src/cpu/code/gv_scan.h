@@ -18,7 +18,7 @@
 typedef struct GvKept
 {
 	int32_t		capacity;
-	int32_t		room;			/* pairs that there is memory for */
+	int32_t		allocated;			/* pairs that there is memory for */
 	int32_t		count;
 	float		worst;			/* what is above is not among the best */
 	int32_t		nadded;			/* since they were counted anew */
@@ -42,7 +42,7 @@ typedef struct GvKept
 extern bool gv_condition_fits(const GvCondition *condition);
 
 /* keep.c */
-extern int32_t gv_kept_room(int32_t capacity);
+extern int32_t gv_kept_allocation(int32_t capacity);
 extern void gv_kept_reset(GvKept *kept, float worst);
 extern void gv_keep(GvKept *kept, const float *scores, const uint64_t *ids,
 					int32_t n, GvTopK *best);

@@ -20,7 +20,7 @@
 
 /* Pairs to have memory for, where `capacity` are wanted. */
 int32_t
-gv_kept_room(int32_t capacity)
+gv_kept_allocation(int32_t capacity)
 {
 	int32_t		more = INT32_MAX - capacity;
 
@@ -155,9 +155,9 @@ gv_keep(GvKept *kept, const float *scores, const uint64_t *ids, int32_t n,
 	int32_t		first;
 	int32_t		i;
 
-	if (kept->room - kept->count < n)
+	if (kept->allocated - kept->count < n)
 		count_anew(kept);
-	if (kept->room - kept->count < n)
+	if (kept->allocated - kept->count < n)
 		gv_kept_give(kept, best);
 	first = kept->count;
 	for (i = 0; i < n; i++)

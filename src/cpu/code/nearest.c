@@ -21,7 +21,7 @@
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
 #define SLICE		GV_CPU_SLICE_DIMS
-#define ROOM		GV_NEAREST_ROOM
+#define CAPACITY		GV_NEAREST_CAPACITY
 #define AHEAD		2			/* rows */
 #define SPARE		3			/* kept beyond what is wanted, and a quarter */
 
@@ -32,8 +32,8 @@ gv_nearest_carve(GvNearest *nearest, int32_t dims, int wanted, int64_t n,
 {
 	size_t		counts = gv_carve(next, sizeof(int32_t) * n);
 	size_t		limits = gv_carve(next, sizeof(float) * n);
-	size_t		values = gv_carve(next, sizeof(float) * n * ROOM);
-	size_t		ids = gv_carve(next, sizeof(int32_t) * n * ROOM);
+	size_t		values = gv_carve(next, sizeof(float) * n * CAPACITY);
+	size_t		ids = gv_carve(next, sizeof(int32_t) * n * CAPACITY);
 
 	nearest->dims = dims;
 	nearest->wanted = wanted;
@@ -82,11 +82,11 @@ gv_nearest_begin(GvNearest *nearest, int64_t n)
 static void
 cut(GvNearest *nearest, int64_t row)
 {
-	float	   *values = nearest->values + row * ROOM;
-	int32_t    *ids = nearest->ids + row * ROOM;
+	float	   *values = nearest->values + row * CAPACITY;
+	int32_t    *ids = nearest->ids + row * CAPACITY;
 	int			n = nearest->counts[row];
 	int			missing = nearest->kept;
-	uint64_t	open = n < ROOM ? (UINT64_C(1) << n) - 1 : ~UINT64_C(0);
+	uint64_t	open = n < CAPACITY ? (UINT64_C(1) << n) - 1 : ~UINT64_C(0);
 	uint64_t	taken = 0;
 	int			i;
 
@@ -152,8 +152,8 @@ fetch_state(const GvNearest *nearest, int64_t row, const GvOffered *offered)
 static inline void
 fetch_kept(const GvNearest *nearest, int64_t row)
 {
-	__builtin_prefetch(nearest->values + row * ROOM + nearest->counts[row], 1);
-	__builtin_prefetch(nearest->ids + row * ROOM + nearest->counts[row], 1);
+	__builtin_prefetch(nearest->values + row * CAPACITY + nearest->counts[row], 1);
+	__builtin_prefetch(nearest->ids + row * CAPACITY + nearest->counts[row], 1);
 }
 
 /*
@@ -164,8 +164,8 @@ static inline void
 keep_nearer(GvNearest *nearest, int64_t row, const GvOffered *offered,
 			int32_t first, int n, const float *squares, const float *products)
 {
-	float	   *values = nearest->values + row * ROOM;
-	int32_t    *ids = nearest->ids + row * ROOM;
+	float	   *values = nearest->values + row * CAPACITY;
+	int32_t    *ids = nearest->ids + row * CAPACITY;
 	int			count = nearest->counts[row];
 	float		limit = nearest->limits[row];
 	uint64_t	hits = gv_kernels->within(squares, products, limit);
@@ -188,7 +188,7 @@ keep_nearer(GvNearest *nearest, int64_t row, const GvOffered *offered,
 		values[count] = value;
 		ids[count] = offered->members == NULL ? first + c :
 			offered->members[first + c];
-		if (++count == ROOM)
+		if (++count == CAPACITY)
 		{
 			nearest->counts[row] = count;
 			cut(nearest, row);
@@ -280,8 +280,8 @@ gv_nearest_offer(GvNearest *nearest, const float *x, const int32_t *rows,
 static void
 insert(GvNearest *nearest, int64_t row, float value, int32_t id)
 {
-	float	   *values = nearest->values + row * ROOM;
-	int32_t    *ids = nearest->ids + row * ROOM;
+	float	   *values = nearest->values + row * CAPACITY;
+	int32_t    *ids = nearest->ids + row * CAPACITY;
 	int			n = nearest->counts[row];
 	int			i;
 
@@ -321,14 +321,14 @@ rerank(GvNearest *nearest, int64_t row, const float *x,
 		insert(nearest, row, gv_score(gv_cpu_sqdist(x, centroid, dims)), id);
 	}
 	for (i = nearest->counts[row]; i < nearest->wanted; i++)
-		nearest->ids[row * ROOM + i] = -1;
+		nearest->ids[row * CAPACITY + i] = -1;
 }
 
 /* See gv_nearest.h. */
 void
 gv_nearest_prepare(GvNearest *nearest, int64_t row, const float *centroids)
 {
-	const int32_t *ids = nearest->ids + row * ROOM;
+	const int32_t *ids = nearest->ids + row * CAPACITY;
 	int			i;
 
 	if (nearest->counts[row] > nearest->kept)
@@ -346,13 +346,13 @@ gv_nearest_settle(GvNearest *nearest, int64_t row, const float *x,
 	double		slack = gv_cpu_slack(nearest->dims);
 	double		square = -gv_distance_ip(x, x, nearest->dims);
 	double		best;
-	int32_t		ids[ROOM];
+	int32_t		ids[CAPACITY];
 	int			n;
 
 	if (nearest->counts[row] > nearest->kept)
 		cut(nearest, row);
 	n = nearest->counts[row];
-	memcpy(ids, nearest->ids + row * ROOM, sizeof(int32_t) * n);
+	memcpy(ids, nearest->ids + row * CAPACITY, sizeof(int32_t) * n);
 	nearest->counts[row] = 0;
 	/* estimates for a vector that long may be infinite, and were not kept */
 	if (square < GV_CPU_HUGE_SQUARE)
@@ -360,7 +360,7 @@ gv_nearest_settle(GvNearest *nearest, int64_t row, const float *x,
 		rerank(nearest, row, x, centroids, ids, n);
 		if (nearest->limits[row] == HUGE_VALF)
 			return true;		/* it has kept all */
-		best = nearest->values[row * ROOM + nearest->wanted - 1];
+		best = nearest->values[row * CAPACITY + nearest->wanted - 1];
 		if (best < GV_CPU_HUGE_SQUARE && nearest->limits[row] >
 			(float) (best * (1.0 + 2.0 * slack) -
 					 square * (1.0 - 2.0 * slack) + FLT_MIN))

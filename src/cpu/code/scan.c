@@ -56,7 +56,7 @@ static size_t
 lay_out(int32_t m, int32_t capacity, char *start)
 {
 	size_t		code_bytes = (size_t) gv_code_bytes(m);
-	int32_t		room = gv_kept_room(capacity);
+	int32_t		allocated = gv_kept_allocation(capacity);
 	size_t		next = 0;
 	size_t		codes;
 	size_t		scores;
@@ -65,8 +65,8 @@ lay_out(int32_t m, int32_t capacity, char *start)
 	(void) gv_carve(&next, sizeof(Waiting));
 	codes = gv_carve(&next, code_bytes > MOST_BYTES ? 0 :
 					 code_bytes * GV_GATHERED_STRIDE);
-	scores = gv_carve(&next, sizeof(float) * (size_t) room);
-	ids = gv_carve(&next, sizeof(uint64_t) * (size_t) room);
+	scores = gv_carve(&next, sizeof(float) * (size_t) allocated);
+	ids = gv_carve(&next, sizeof(uint64_t) * (size_t) allocated);
 	if (start != NULL)
 	{
 		Waiting    *waiting = (Waiting *) start;
@@ -75,7 +75,7 @@ lay_out(int32_t m, int32_t capacity, char *start)
 		waiting->kept.scores = (float *) (start + scores);
 		waiting->kept.ids = (uint64_t *) (start + ids);
 		waiting->kept.capacity = capacity;
-		waiting->kept.room = room;
+		waiting->kept.allocated = allocated;
 	}
 	return next;
 }

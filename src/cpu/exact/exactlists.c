@@ -156,7 +156,7 @@ gv_exact_put_listed(GvExact *exact, const float *rows, int64_t n,
 	{
 		done += gv_near_lists_add(exact->lists,
 								  rows + done * exact->spec.dims, n - done);
-		if (exact->lists->nrows == exact->lists->room)
+		if (exact->lists->nrows == exact->lists->capacity)
 		{
 			GvStatus	status = gv_exact_search_lists(exact, stop);
 

@@ -18,24 +18,24 @@
 
 /* Rows of a block; in panels each has a whole slice at least. */
 static int64_t
-room_of(const GvSetSpec *spec)
+block_rows(const GvSetSpec *spec)
 {
 	int64_t		floats = spec->dims > GV_CPU_SLICE_DIMS ? spec->dims :
 	GV_CPU_SLICE_DIMS;
-	int64_t		room = BLOCK_FLOATS / floats;
+	int64_t		rows = BLOCK_FLOATS / floats;
 
-	if (room < GV_SCREEN_ROWS)
-		room = GV_SCREEN_ROWS;
-	if (room > spec->nlists * (int64_t) ROWS_OF_LIST)
-		room = spec->nlists * (int64_t) ROWS_OF_LIST;
-	return room < spec->nrows ? room : spec->nrows;
+	if (rows < GV_SCREEN_ROWS)
+		rows = GV_SCREEN_ROWS;
+	if (rows > spec->nlists * (int64_t) ROWS_OF_LIST)
+		rows = spec->nlists * (int64_t) ROWS_OF_LIST;
+	return rows < spec->nrows ? rows : spec->nrows;
 }
 
 /* See gv_nearlists.h: half of a panel may be empty, on an average. */
 int32_t
 gv_near_lists_panels(const GvSetSpec *spec)
 {
-	return (int32_t) (2 * (room_of(spec) / GV_SCREEN_ROWS + 1));
+	return (int32_t) (2 * (block_rows(spec) / GV_SCREEN_ROWS + 1));
 }
 
 /* Exact search among centroids, for so many vectors. */
@@ -72,9 +72,9 @@ search_size(const GvSetSpec *spec, int32_t k)
 static int64_t
 found_of(const GvSetSpec *spec)
 {
-	int64_t		room = room_of(spec);
+	int64_t		rows = block_rows(spec);
 
-	return spec->nqueries > room ? spec->nqueries : room;
+	return spec->nqueries > rows ? spec->nqueries : rows;
 }
 
 /* See gv_nearlists.h. */
@@ -90,7 +90,7 @@ gv_near_lists_size(const GvSetSpec *spec)
 	int64_t		asked = search_size(spec, 1);
 	int64_t		asked_near = search_size(spec, spec->probes);
 
-	return nlists * list + room_of(spec) * row +
+	return nlists * list + block_rows(spec) * row +
 		spec->nqueries * (int64_t) sizeof(int64_t) +
 		found_of(spec) * (int64_t) sizeof(int32_t) +
 		(asked > asked_near ? asked : asked_near);
@@ -124,13 +124,13 @@ gv_near_lists_make(const GvSetSpec *spec)
 	if (lists == NULL)
 		return NULL;
 	lists->spec = *spec;
-	lists->room = room_of(spec);
+	lists->capacity = block_rows(spec);
 	lists->centroids = gv_cpu_take(nlists * spec->dims, sizeof(float));
 	lists->near = gv_cpu_take(nlists * spec->probes, sizeof(int32_t));
 	lists->query_order = gv_cpu_take(spec->nqueries, sizeof(int64_t));
 	lists->query_starts = gv_cpu_take(nlists + 1, sizeof(int64_t));
-	lists->rows = gv_cpu_take(lists->room * spec->dims, sizeof(float));
-	lists->row_order = gv_cpu_take(lists->room, sizeof(int32_t));
+	lists->rows = gv_cpu_take(lists->capacity * spec->dims, sizeof(float));
+	lists->row_order = gv_cpu_take(lists->capacity, sizeof(int32_t));
 	lists->row_starts = gv_cpu_take(nlists + 1, sizeof(int64_t));
 	lists->panels = gv_cpu_take(nlists, sizeof(int32_t));
 	lists->found = gv_cpu_take(found_of(spec), sizeof(int32_t));
@@ -160,7 +160,7 @@ int64_t
 gv_near_lists_add(GvNearLists *lists, const float *rows, int64_t n)
 {
 	int64_t		dims = lists->spec.dims;
-	int64_t		left = lists->room - lists->nrows;
+	int64_t		left = lists->capacity - lists->nrows;
 
 	if (n > left)
 		n = left;

@@ -122,7 +122,7 @@ typedef struct GvSpreadAnswers
 {
 	GvSpreadRange *ranges;		/* [nranges], all searches */
 	int32_t		nranges;
-	int32_t		ranges_room;
+	int32_t		ranges_capacity;
 	char	   *memory;			/* what follows, and answers */
 	size_t		bytes;
 	GvHit	   *sorted;			/* [nhits] of all searches, of each by the

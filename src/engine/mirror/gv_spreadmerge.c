@@ -39,13 +39,13 @@ need_ranges(GvSpreadAnswers *answers, int32_t n)
 	int32_t		nranges = (n + RANGE - 1) / RANGE;
 	GvSpreadRange *ranges = answers->ranges;
 
-	if (nranges > answers->ranges_room)
+	if (nranges > answers->ranges_capacity)
 	{
 		ranges = realloc(ranges, (size_t) nranges * sizeof(*ranges));
 		if (ranges == NULL)
 			return GV_NO_MEMORY;
 		answers->ranges = ranges;
-		answers->ranges_room = nranges;
+		answers->ranges_capacity = nranges;
 	}
 	answers->nranges = nranges;
 	return GV_OK;

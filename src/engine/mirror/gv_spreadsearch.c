@@ -39,7 +39,7 @@ typedef struct Searcher
 	GvStatus	statuses[GV_MAX_DEVICES];	/* of begin, likewise */
 	GvSearch   *asked;			/* [nparts][nasked] in this step */
 	int32_t		nasked;
-	size_t		asked_room;
+	size_t		asked_capacity;
 	GvSpreadAnswers answers;
 	GvStatus	status;			/* once it has ended */
 } Searcher;
@@ -254,11 +254,11 @@ prepare(Searcher *searcher, int32_t n)
 	GvStatus	status = GV_OK;
 	int32_t		p;
 
-	if (bytes > searcher->asked_room)
+	if (bytes > searcher->asked_capacity)
 	{
 		free(searcher->asked);
 		searcher->asked = malloc(bytes);
-		searcher->asked_room = searcher->asked != NULL ? bytes : 0;
+		searcher->asked_capacity = searcher->asked != NULL ? bytes : 0;
 		if (searcher->asked == NULL)
 			return GV_NO_MEMORY;
 	}

@@ -280,10 +280,10 @@ IvfpqRecordSlots(int code_bytes)
 int
 IvfpqRecordMaxDims(IvfpqRefine refine)
 {
-	int			room = TYPEALIGN_DOWN(sizeof(float4),
+	int			bytes = TYPEALIGN_DOWN(sizeof(float4),
 									  IVFPQ_PAGE_BYTES -
 									  sizeof(IvfpqRecordHeader)) -
 	offsetof(IvfpqRecord, codes);
 
-	return room / IvfpqRecordCodeBytes(refine, 1);
+	return bytes / IvfpqRecordCodeBytes(refine, 1);
 }

@@ -15,7 +15,7 @@ struct IvfpqStore
 {
 	int			dims;			/* 0: nothing came */
 	int64		nrows;
-	int64		room;			/* rows that memory has room for; of a file:
+	int64		capacity;			/* rows that memory has room for; of a file:
 								 * of a batch */
 	float	   *vectors;		/* [room][dims] */
 	BufFile    *file;			/* with all rows, or NULL */
@@ -45,13 +45,13 @@ spill(IvfpqStore *store)
 					 row_bytes(store));
 	}
 	pfree(store->vectors);
-	store->room = Max(IVFPQ_BATCH_BYTES / row_bytes(store), 1);
-	store->vectors = palloc(store->room * row_bytes(store));
+	store->capacity = Max(IVFPQ_BATCH_BYTES / row_bytes(store), 1);
+	store->vectors = palloc(store->capacity * row_bytes(store));
 }
 
 /* Room for a row more: twice as much memory, or a file. */
 static void
-make_room(IvfpqStore *store)
+ensure_capacity(IvfpqStore *store)
 {
 	Size		limit = (Size) maintenance_work_mem * 1024;
 	int64		most = Max(limit / row_bytes(store), 1);
@@ -60,9 +60,9 @@ make_room(IvfpqStore *store)
 		spill(store);
 	else
 	{
-		store->room = Min(2 * store->room, most);
+		store->capacity = Min(2 * store->capacity, most);
 		store->vectors = repalloc_huge(store->vectors,
-									   store->room * row_bytes(store));
+									   store->capacity * row_bytes(store));
 	}
 }
 
@@ -73,11 +73,11 @@ IvfpqStoreAdd(IvfpqStore *store, const float *vector, int dims)
 	if (store->dims == 0)
 	{
 		store->dims = dims;
-		store->room = 1;
+		store->capacity = 1;
 		store->vectors = palloc(row_bytes(store));
 	}
-	if (store->file == NULL && store->nrows == store->room)
-		make_room(store);
+	if (store->file == NULL && store->nrows == store->capacity)
+		ensure_capacity(store);
 	if (store->file != NULL)
 	{
 		memcpy(store->vectors, vector, row_bytes(store));

@@ -138,11 +138,11 @@ in_large_pages(void *items, Size bytes)
 static void *
 grow(void *items, int64 nrows, Size size)
 {
-	int64		room = nrows == 0 ? 1024 : 2 * nrows;
+	int64		capacity = nrows == 0 ? 1024 : 2 * nrows;
 
 	if (nrows == 0)
-		return palloc(room * size);
-	return in_large_pages(repalloc_huge(items, room * size), room * size);
+		return palloc(capacity * size);
+	return in_large_pages(repalloc_huge(items, capacity * size), capacity * size);
 }
 
 /* Is an array of n items that grow() made full? */
@@ -201,14 +201,14 @@ note_mark(IvfpqTable *table, BlockNumber *block)
  * hold, for most tables all, then twice as many; no more than `most`.
  */
 static void
-make_room(IvfpqTable *table, int64 most)
+ensure_capacity(IvfpqTable *table, int64 most)
 {
 	Size		bytes = table->dims * sizeof(float);
 	int64		stored = (int64) RelationGetNumberOfBlocks(table->rel) *
 	BLCKSZ / bytes;
 
-	table->kept_room = Min(Max(Max(stored, 2 * table->kept_room), 1024), most);
-	bytes *= table->kept_room;
+	table->kept_capacity = Min(Max(Max(stored, 2 * table->kept_capacity), 1024), most);
+	bytes *= table->kept_capacity;
 	table->kept = in_large_pages(table->kept == NULL ?
 								 palloc_extended(bytes, MCXT_ALLOC_HUGE) :
 								 repalloc_huge(table->kept, bytes), bytes);
@@ -218,8 +218,8 @@ make_room(IvfpqTable *table, int64 most)
 static void
 keep(IvfpqTable *table, const float *vector, int64 most)
 {
-	if (table->nkept == table->kept_room)
-		make_room(table, most);
+	if (table->nkept == table->kept_capacity)
+		ensure_capacity(table, most);
 	memcpy(table->kept + table->nkept * table->dims, vector,
 		   table->dims * sizeof(float));
 	table->nkept++;
@@ -382,7 +382,7 @@ IvfpqTableForget(IvfpqTable *table)
 		pfree(table->kept);
 	table->kept = NULL;
 	table->nkept = 0;
-	table->kept_room = 0;
+	table->kept_capacity = 0;
 }
 
 /* The last mark that is not behind a position; NULL: there is none. */
@@ -436,7 +436,7 @@ IvfpqTableVector(IvfpqTable *table, int64 position)
 
 /* Vectors from a position on, see tablerows.h. */
 int
-IvfpqTableRead(IvfpqTable *table, int64 first, int most, float *room,
+IvfpqTableRead(IvfpqTable *table, int64 first, int most, float *buffer,
 			   const float **vectors)
 {
 	if (first < table->nkept)
@@ -444,11 +444,11 @@ IvfpqTableRead(IvfpqTable *table, int64 first, int most, float *room,
 		*vectors = table->kept + first * table->dims;
 		return (int) Min(most, table->nkept - first);
 	}
-	*vectors = room;
+	*vectors = buffer;
 	for (int i = 0; i < most; i++)
 	{
 		go_to(table, first + i);
-		memcpy(room + (Size) i * table->dims, IvfpqTableFloats(table),
+		memcpy(buffer + (Size) i * table->dims, IvfpqTableFloats(table),
 			   table->dims * sizeof(float));
 	}
 	return most;

@@ -47,7 +47,7 @@ typedef struct IvfpqTable
 	int64		nmarks;
 	float	   *kept;			/* [nkept][dims] vectors of the first rows */
 	int64		nkept;
-	int64		kept_room;
+	int64		kept_capacity;
 	IvfpqWork  *work;			/* gpuvecd has all rows; or NULL */
 	int64		work_rows;		/* that it has room for */
 
@@ -132,7 +132,7 @@ extern const float *IvfpqTableVector(IvfpqTable *table, int64 position);
  * given, [most][dims].
  */
 extern int	IvfpqTableRead(IvfpqTable *table, int64 first, int most,
-						   float *room, const float **vectors);
+						   float *buffer, const float **vectors);
 
 /* Compares two int64, for qsort of keys or positions; can be canceled. */
 extern int	IvfpqCompareSigned(const void *a, const void *b);

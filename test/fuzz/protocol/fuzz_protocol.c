@@ -59,7 +59,7 @@ static struct
 	bool		passed;			/* it did */
 	char	   *answer;			/* NULL: nobody looks at it */
 	size_t		answer_bytes;
-	size_t		answer_room;
+	size_t		answer_capacity;
 	GvMessage	header;			/* of an answer under way, as far as it is there */
 	size_t		header_bytes;
 	size_t		answer_left;	/* of what follows it */
@@ -68,16 +68,16 @@ static struct
 
 /* ---- the system, as the server's files call it (Makefile) */
 
-ssize_t		wire_recv(int fd, void *to, size_t room, int flags);
+ssize_t		wire_recv(int fd, void *to, size_t capacity, int flags);
 ssize_t		wire_recvmsg(int fd, struct msghdr *message, int flags);
 ssize_t		wire_send(int fd, const void *bytes, size_t n, int flags);
 int			wire_pthread_create(pthread_t *thread, const pthread_attr_t *attr,
 								void *(*start) (void *), void *arg);
 
 ssize_t
-wire_recv(int fd, void *to, size_t room, int flags)
+wire_recv(int fd, void *to, size_t capacity, int flags)
 {
-	size_t		n = room;
+	size_t		n = capacity;
 	GvMessage	header;
 
 	if (wire.message == 0 && wire.left >= sizeof(header))
@@ -160,7 +160,7 @@ wire_send(int fd, const void *bytes, size_t n, int flags)
 	count_answers(bytes, n);
 	if (wire.answer == NULL)
 		return (ssize_t) n;
-	if (wire.answer_bytes + n > wire.answer_room)
+	if (wire.answer_bytes + n > wire.answer_capacity)
 		FAULT("an answer of %zu bytes", wire.answer_bytes + n);
 	memcpy(wire.answer + wire.answer_bytes, bytes, n);
 	wire.answer_bytes += n;
@@ -353,7 +353,7 @@ join(const Script *script, int first, int end, size_t *bytes)
 
 /* What the other client is told, without times. */
 static size_t
-ask(char *answer, size_t room)
+ask(char *answer, size_t capacity)
 {
 	const size_t welcome = sizeof(GvMessage) + sizeof(GvWelcome);
 	const size_t refused = welcome + sizeof(GvMessage) + sizeof(GvRefusal);
@@ -361,7 +361,7 @@ ask(char *answer, size_t room)
 
 	wire.answer = answer;
 	wire.answer_bytes = 0;
-	wire.answer_room = room;
+	wire.answer_capacity = capacity;
 	converse(question, question_bytes, 0);
 	wire.answer = NULL;
 	reply = (GvSearchReply *) (answer + welcome + sizeof(GvMessage));

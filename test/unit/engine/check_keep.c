@@ -53,15 +53,15 @@ score_at(Shape shape, int i, int n)
 static void
 check_shape(Shape shape, int32_t capacity, int n, float reach)
 {
-	int32_t		room = gv_kept_room(capacity);
+	int32_t		allocated = gv_kept_allocation(capacity);
 	GvTopK		best = new_topk(capacity, false);
 	Pair	   *pairs = unit_alloc(sizeof(Pair) * (n + 1));
-	GvKept		kept = {.capacity = capacity,.room = room};
+	GvKept		kept = {.capacity = capacity,.allocated = allocated};
 	int			npairs = 0;
 	int			i;
 
-	kept.scores = unit_alloc(sizeof(float) * room);
-	kept.ids = unit_alloc(sizeof(uint64_t) * room);
+	kept.scores = unit_alloc(sizeof(float) * allocated);
+	kept.ids = unit_alloc(sizeof(uint64_t) * allocated);
 	gv_kept_reset(&kept, reach);
 	for (i = 0; i < n;)
 	{
@@ -95,13 +95,13 @@ static void
 check_few_given(void)
 {
 	int32_t		capacity = 200;
-	int32_t		room = gv_kept_room(capacity);
-	GvTopK		best = new_topk(room, false);
-	GvKept		kept = {.capacity = capacity,.room = room};
+	int32_t		allocated = gv_kept_allocation(capacity);
+	GvTopK		best = new_topk(allocated, false);
+	GvKept		kept = {.capacity = capacity,.allocated = allocated};
 	int			i;
 
-	kept.scores = unit_alloc(sizeof(float) * room);
-	kept.ids = unit_alloc(sizeof(uint64_t) * room);
+	kept.scores = unit_alloc(sizeof(float) * allocated);
+	kept.ids = unit_alloc(sizeof(uint64_t) * allocated);
 	gv_kept_reset(&kept, GV_SCORE_MAX);
 	for (i = 0; i < 100000; i++)
 	{
@@ -137,6 +137,6 @@ test_keep(void)
 				check_shape(shape, capacities[c], n, GV_SCORE_MAX);
 				check_shape(shape, capacities[c], n / 4, unit_float());
 			}
-	CHECK(gv_kept_room(INT32_MAX) == INT32_MAX, "room");
+	CHECK(gv_kept_allocation(INT32_MAX) == INT32_MAX, "room");
 	check_few_given();
 }

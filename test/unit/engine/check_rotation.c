@@ -257,7 +257,7 @@ test_refused(void)
 	GvStop		bad_stop = {NULL, NULL};
 	float	   *x = unit_floats(4000 * 64, 1.0f);
 	float	   *rotation = unit_alloc(sizeof(float) * 64 * 64);
-	void	   *room = unit_alloc(gv_learn_rotation_scratch(64, 8));
+	void	   *memory = unit_alloc(gv_learn_rotation_scratch(64, 8));
 
 	CHECK(gv_learn_rotation_scratch(GV_MAX_ROTATED + 1, 8) == 0, "too many");
 	CHECK(gv_learn_rotation_scratch(8, 9) == 0, "a bad shape");
@@ -273,11 +273,11 @@ test_refused(void)
 	INVALID(8, 4, x, 1, rotation, scratch + 4, NULL);
 	INVALID(8, 4, x, 1, rotation, scratch, &bad_stop);
 #undef INVALID
-	CHECK(gv_learn_rotation(64, 8, x, 4000, rotation, room, &stop) ==
+	CHECK(gv_learn_rotation(64, 8, x, 4000, rotation, memory, &stop) ==
 		  GV_CANCELED, "canceled");
 	unit_free(x);
 	unit_free(rotation);
-	unit_free(room);
+	unit_free(memory);
 }
 
 void

@@ -115,15 +115,15 @@ resize_list(const TestIndex *index, TestList *list, uint32_t nitems,
 	size_t		keys_bytes = gv_keys_bytes(&index->spec.keys);
 	int32_t		nblocks = (int32_t) ((nitems + GV_BLOCK - 1) / GV_BLOCK);
 	TestList	made = *list;
-	size_t		room = nblocks;
+	size_t		capacity = nblocks;
 
 	made.nitems = nitems;
 	made.nblocks = nblocks;
-	made.live = unit_alloc(room * sizeof(uint32_t));
-	made.t = unit_alloc(room * GV_BLOCK * sizeof(float));
-	made.rowids = unit_alloc(room * GV_BLOCK * 3 * sizeof(uint16_t));
-	made.keys = keys_bytes > 0 ? unit_alloc(room * keys_bytes) : NULL;
-	made.codes = unit_alloc(room * code_bytes);
+	made.live = unit_alloc(capacity * sizeof(uint32_t));
+	made.t = unit_alloc(capacity * GV_BLOCK * sizeof(float));
+	made.rowids = unit_alloc(capacity * GV_BLOCK * 3 * sizeof(uint16_t));
+	made.keys = keys_bytes > 0 ? unit_alloc(capacity * keys_bytes) : NULL;
+	made.codes = unit_alloc(capacity * code_bytes);
 	if (first > 0 && made.keys != NULL)
 		memcpy(made.keys, list->keys, first * keys_bytes);
 	if (first > 0)

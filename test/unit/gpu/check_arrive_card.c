@@ -11,7 +11,7 @@
 
 #define NPROBED		3
 #define NHITS		4
-#define ROOM		6			/* for more of both, which stays empty */
+#define CAPACITY		6			/* for more of both, which stays empty */
 #define NROUNDS		200
 #define FOUND_WORDS	5			/* and one that nobody writes */
 #define MOST_WORDS	(FOUND_WORDS + ROOM * (2 + 4 + 3))
@@ -39,9 +39,9 @@ extern bool gv_answer_arrived(const GvAnswer *answer, int64_t *words);
 typedef struct Answer
 {
 	GvFound		found;
-	GvProbe		probed[ROOM];
-	GvHit		hits[ROOM];
-	GvBound		bounds[ROOM];
+	GvProbe		probed[CAPACITY];
+	GvHit		hits[CAPACITY];
+	GvBound		bounds[CAPACITY];
 } Answer;
 
 /* The words that count, in a random order; returns how many. */

@@ -119,7 +119,7 @@ longer_first(const void *a, const void *b)
 
 /* Is there room for any lists [NLENGTHS], and for an eighth more at most? */
 static void
-check_room(const struct GvLengths *lengths, const uint32_t *of)
+check_capacity(const struct GvLengths *lengths, const uint32_t *of)
 {
 	uint32_t	sorted[NLENGTHS];
 	int64_t		longest = 0;
@@ -128,12 +128,12 @@ check_room(const struct GvLengths *lengths, const uint32_t *of)
 	qsort(sorted, NLENGTHS, sizeof(uint32_t), longer_first);
 	for (int32_t i = 0; i < NLENGTHS; i++)
 	{
-		int64_t		room = gv_lengths_most(lengths, i + 1);
+		int64_t		bytes = gv_lengths_most(lengths, i + 1);
 
 		longest += sorted[i];
-		CHECK(room >= longest && room <= longest + longest / 8,
+		CHECK(bytes >= longest && bytes <= longest + longest / 8,
 			  "room for %lld blocks, of the %d longest lists are %lld",
-			  (long long) room, (int) i + 1, (long long) longest);
+			  (long long) bytes, (int) i + 1, (long long) longest);
 	}
 }
 
@@ -146,7 +146,7 @@ test_lengths(void)
 {
 	static struct GvLengths lengths;
 	static uint32_t of[NLENGTHS];
-	int64_t		room;
+	int64_t		bytes;
 
 	for (int32_t i = 0; i < NCHANGES; i++)
 	{
@@ -159,14 +159,14 @@ test_lengths(void)
 		if (n > 0)
 			gv_lengths_count(&lengths, n, 1);
 		if (i % 100 == 0 || i == NCHANGES - 1)
-			check_room(&lengths, of);
+			check_capacity(&lengths, of);
 	}
 	memset(&lengths, 0, sizeof(lengths));
 	gv_lengths_count(&lengths, 3125, 1);
 	for (int32_t i = 1; i < NLENGTHS; i++)
 		gv_lengths_count(&lengths, 3, 1);
-	room = gv_lengths_most(&lengths, 32);
-	CHECK(room == 3125 + 31 * 3, "%lld blocks", (long long) room);
+	bytes = gv_lengths_most(&lengths, 32);
+	CHECK(bytes == 3125 + 31 * 3, "%lld blocks", (long long) bytes);
 }
 
 void

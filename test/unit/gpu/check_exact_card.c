@@ -205,7 +205,7 @@ test_shapes(void)
 static void
 test_overflows(void)
 {
-	static const int32_t rooms[] = {1, 7, 40, 1500};
+	static const int32_t capacities[] = {1, 7, 40, 1500};
 	int64_t		before[2];
 	int64_t		after[2];
 	int			i;
@@ -222,7 +222,7 @@ test_overflows(void)
 		Case		few = {GV_SET_IP, 21, 2100, 2, 10, LOOK_CLUSTERED, 2100,
 		false};
 
-		gv_gpu_exact_force(rooms[i], i % 2 == 0 ? 512 : 256);
+		gv_gpu_exact_force(capacities[i], i % 2 == 0 ? 512 : 256);
 		check_case(&wide);
 		check_case(&voids);
 		check_case(&ties);

@@ -227,7 +227,7 @@ test_shapes(void)
 static void
 test_overflows(void)
 {
-	static const int32_t rooms[] = {1, 9, 60};
+	static const int32_t capacities[] = {1, 9, 60};
 	int64_t		before[2];
 	int64_t		after[2];
 	int			i;
@@ -241,7 +241,7 @@ test_overflows(void)
 		Case		held = {GV_SET_IP, 9, 300, 20, 6, 12, 4, LOOK_OUTLIERS, 0,
 		0};
 
-		gv_gpu_exact_force(rooms[i], 256);
+		gv_gpu_exact_force(capacities[i], 256);
 		check_case(&same);
 		check_case(&ties);
 		check_case(&held);

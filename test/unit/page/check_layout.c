@@ -381,7 +381,7 @@ check_body(int m, bool refine, const IvfpqKeyForm *keys)
 static void
 check_refine(void)
 {
-	int			room = IVFPQ_PAGE_BYTES - sizeof(IvfpqRecordHeader);
+	int			space = IVFPQ_PAGE_BYTES - sizeof(IvfpqRecordHeader);
 
 	for (int kind = IVFPQ_REFINE_SQ8; kind <= IVFPQ_REFINE_HALF; kind++)
 	{
@@ -394,8 +394,8 @@ check_refine(void)
 
 			check(bytes >= (int) offsetof(IvfpqRecord, codes) + kind * dims &&
 				  bytes % sizeof(float4) == 0, "record fits its slot", dims);
-			check(IvfpqRecordSlots(code_bytes) * bytes <= room &&
-				  (IvfpqRecordSlots(code_bytes) + 1) * bytes > room,
+			check(IvfpqRecordSlots(code_bytes) * bytes <= space &&
+				  (IvfpqRecordSlots(code_bytes) + 1) * bytes > space,
 				  "refine page is full", dims);
 		}
 		check(most > 8000 / kind &&

@@ -428,7 +428,7 @@ check_abandoned(const TestServer *server)
 
 /* A build that does not fit is refused, and one that fits goes on. */
 static void
-check_room(const float *rows)
+check_memory(const float *rows)
 {
 	TestServer	server = server_start("--memory", "1");
 	GvBuilderSpec request = builder_spec();
@@ -515,7 +515,7 @@ test_builders(void)
 	CHECK(server_stop(&server) == 0, "stop");
 	server_check_log(&server, "s; trial: lists ");
 	server_remove(&server);
-	check_room(rows);
+	check_memory(rows);
 	check_build_faults(rows);
 	unit_free(rows);
 }

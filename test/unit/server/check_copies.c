@@ -290,7 +290,7 @@ check_build_faults(const float *sample)
 
 /* A device that has more work than the build's has besides gets no copy. */
 static void
-check_build_room(const float *sample)
+check_build_memory(const float *sample)
 {
 	TestServer	server = divided_start("0,1", NULL, NULL);
 	TestSet		other = set_make(2);
@@ -330,7 +330,7 @@ test_copies(void)
 		divided_stop(&server);
 	}
 	check_build_faults(sample);
-	check_build_room(sample);
+	check_build_memory(sample);
 	unsetenv("GPUVEC_DIVIDE");
 	unit_free(sample);
 }

@@ -147,7 +147,7 @@ check_tasks(const TestServer *server, const TestSet *set, int n)
  * work does not take part.
  */
 static void
-check_room(void)
+check_memory(void)
 {
 	TestServer	server = divided_start("0,1,2", "--memory", "4");
 	TestIndex	index = make_index(GV_L2, 64, 64, 100, 1, 750, false);
@@ -289,7 +289,7 @@ test_divided(void)
 		check_too_many(&server);
 		divided_stop(&server);
 	}
-	check_room();
+	check_memory();
 	check_set_faults();
 	check_failed_task();
 	unsetenv("GPUVEC_DIVIDE");

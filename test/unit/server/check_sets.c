@@ -283,7 +283,7 @@ check_abandoned(const TestServer *server)
 
 /* What does not fit is refused, and what fits goes on. */
 static void
-check_room(void)
+check_memory(void)
 {
 	TestServer	server = server_start("--memory", "1");
 	TestSet		small = set_make(0);
@@ -412,6 +412,6 @@ test_sets(void)
 	unsetenv("GPUVEC_DIVIDE");
 	if (test_card)
 		return;
-	check_room();
+	check_memory();
 	check_set_faults();
 }
