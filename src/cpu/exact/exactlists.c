@@ -21,9 +21,9 @@ gather_panel(GvExact *exact, const int32_t *places, int n, int32_t panel)
 	for (i = 0; i < n; i++)
 		memcpy(exact->gathered + i * dims, rows + places[i] * dims,
 			   sizeof(float) * (size_t) dims);
-	gv_screen_rows(&exact->screen, exact->gathered, n, exact->placed,
-				   exact->panels + panel * gv_screen_panel((int32_t) dims),
-				   exact->squares + panel * (int64_t) GV_SCREEN_ROWS);
+	gv_prefilter_rows(&exact->prefilter, exact->gathered, n, exact->placed,
+				   exact->panels + panel * gv_prefilter_panel((int32_t) dims),
+				   exact->squares + panel * (int64_t) GV_PREFILTER_ROWS);
 }
 
 /*
@@ -45,17 +45,17 @@ gather_panels(GvExact *exact, int32_t from, GvPoll *poll)
 		int64_t		n = lists->row_starts[list + 1] - first;
 		int64_t		done;
 
-		if (npanels + (n + GV_SCREEN_ROWS - 1) / GV_SCREEN_ROWS >
+		if (npanels + (n + GV_PREFILTER_ROWS - 1) / GV_PREFILTER_ROWS >
 			exact->npanels)
 			break;
 		lists->panels[list] = npanels;
-		for (done = 0; done < n; done += GV_SCREEN_ROWS)
+		for (done = 0; done < n; done += GV_PREFILTER_ROWS)
 		{
-			if (gv_poll(poll, 8 * GV_SCREEN_ROWS * dims))
+			if (gv_poll(poll, 8 * GV_PREFILTER_ROWS * dims))
 				return -1;
 			gather_panel(exact, lists->row_order + first + done,
-						 n - done < GV_SCREEN_ROWS ? (int) (n - done) :
-						 GV_SCREEN_ROWS, npanels++);
+						 n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
+						 GV_PREFILTER_ROWS, npanels++);
 		}
 	}
 	return list;
@@ -70,14 +70,14 @@ meet_list(GvExact *exact, GvMeeting *meeting, int32_t list, GvPoll *poll)
 	int64_t		next = lists->row_starts[list];
 	int64_t		end = lists->row_starts[list + 1];
 
-	for (; next < end; next += GV_SCREEN_ROWS)
+	for (; next < end; next += GV_PREFILTER_ROWS)
 	{
 		meeting->places = lists->row_order + next;
-		meeting->nrows = end - next < GV_SCREEN_ROWS ? (int) (end - next) :
-			GV_SCREEN_ROWS;
+		meeting->nrows = end - next < GV_PREFILTER_ROWS ? (int) (end - next) :
+			GV_PREFILTER_ROWS;
 		meeting->panel = exact->panels +
-			panel * gv_screen_panel(exact->spec.dims);
-		meeting->squares = exact->squares + panel * GV_SCREEN_ROWS;
+			panel * gv_prefilter_panel(exact->spec.dims);
+		meeting->squares = exact->squares + panel * GV_PREFILTER_ROWS;
 		if (!gv_exact_meet(exact, meeting, poll))
 			return false;
 		panel++;
@@ -129,7 +129,7 @@ gv_exact_search_lists(GvExact *exact, const GvStop *stop)
 	status = gv_near_lists_sort(lists, exact->queries, stop);
 	if (status != GV_OK)
 		return status;
-	if (!exact->screen.is_fitted &&
+	if (!exact->prefilter.is_fitted &&
 		!gv_exact_prepare(exact, lists->rows, lists->nrows, &poll))
 		return GV_CANCELED;
 	for (from = 0; from < exact->spec.nlists; from = to)

@@ -22,7 +22,7 @@ gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
 		return false;
 	/* rows do not come in their order, so that many would be measured */
 	if (exact->lists != NULL && last.distance != last.distance &&
-		last.position < position && exact->screened[query].is_null)
+		last.position < position && exact->prefiltered[query].is_null)
 		return false;
 	if (reranked->row == NULL ||
 		memcmp(reranked->row, row, sizeof(float) * (size_t) spec->dims) != 0)
@@ -39,12 +39,12 @@ gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
 static float
 limit_of(const GvExact *exact, int64_t query)
 {
-	const GvScreened *screened = &exact->screened[query];
+	const GvPrefiltered *prefiltered = &exact->prefiltered[query];
 
 	/* earlier rows may come later; all are as far */
-	if (exact->lists != NULL && screened->is_null)
+	if (exact->lists != NULL && prefiltered->is_null)
 		return HUGE_VALF;
-	return gv_screen_limit(&exact->screen, screened,
+	return gv_prefilter_limit(&exact->prefilter, prefiltered,
 						   gv_exact_knn(exact, query)[0]);
 }
 
@@ -55,15 +55,15 @@ gv_exact_prepare(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 	const GvSetSpec *spec = &exact->spec;
 	int64_t		query;
 
-	gv_screen_fit(&exact->screen, rows,
+	gv_prefilter_fit(&exact->prefilter, rows,
 				  n < GV_EXACT_QUERIES ? n : GV_EXACT_QUERIES,
 				  exact->placed);
 	for (query = 0; query < spec->nqueries; query++)
 	{
 		if (gv_poll(poll, 8 * (int64_t) spec->dims))
 			return false;
-		exact->screened[query] =
-			gv_screen_query(&exact->screen,
+		exact->prefiltered[query] =
+			gv_prefilter_query(&exact->prefilter,
 							exact->queries + query * spec->dims,
 							exact->placed);
 		exact->limits[query] = limit_of(exact, query);
@@ -111,13 +111,13 @@ static bool
 sift(GvExact *exact, const GvMeeting *meeting, int i, GvPoll *poll)
 {
 	uint64_t	refused = 0;	/* rows whose twins need not be measured */
-	const float *products = exact->products + i * GV_SCREEN_ROWS;
+	const float *products = exact->products + i * GV_PREFILTER_ROWS;
 	int64_t		query = meeting->queries[i];
 	float	   *limit = &exact->limits[query];
 	uint64_t	left = gv_kernels->within(meeting->squares, products, *limit);
 	GvReranked	reranked = {NULL, 0.0};
 
-	if (meeting->nrows < GV_SCREEN_ROWS)
+	if (meeting->nrows < GV_PREFILTER_ROWS)
 		left &= (UINT64_C(1) << meeting->nrows) - 1;
 	if (!exact->has_twins && __builtin_popcountll(left) >= MANY_LEFT)
 		find_twins(exact, meeting);
@@ -153,16 +153,16 @@ gv_exact_meet(GvExact *exact, const GvMeeting *meeting, GvPoll *poll)
 	int32_t		first;
 	int			i;
 
-	if (gv_poll(poll, (int64_t) meeting->nqueries * GV_SCREEN_ROWS * dims))
+	if (gv_poll(poll, (int64_t) meeting->nqueries * GV_PREFILTER_ROWS * dims))
 		return false;
 	exact->has_twins = false;
 	memset(exact->products, 0,
-		   sizeof(float) * meeting->nqueries * GV_SCREEN_ROWS);
+		   sizeof(float) * meeting->nqueries * GV_PREFILTER_ROWS);
 	for (first = 0; first < dims; first += GV_CPU_SLICE_DIMS)
 		gv_kernels->estimate(exact->placed + first, dims, meeting->nqueries,
 							 dims - first < GV_CPU_SLICE_DIMS ?
 							 dims - first : GV_CPU_SLICE_DIMS,
-							 meeting->panel + (size_t) first * GV_SCREEN_ROWS,
+							 meeting->panel + (size_t) first * GV_PREFILTER_ROWS,
 							 exact->products);
 	for (i = 0; i < meeting->nqueries; i++)
 		if (!sift(exact, meeting, i, poll))
@@ -178,7 +178,7 @@ gv_exact_place(GvExact *exact, const int64_t *queries, int n)
 	int			i;
 
 	for (i = 0; i < n; i++)
-		gv_screen_place(&exact->screen, &exact->screened[queries[i]],
+		gv_prefilter_place(&exact->prefilter, &exact->prefiltered[queries[i]],
 						exact->queries + queries[i] * dims,
 						exact->placed + i * dims);
 }

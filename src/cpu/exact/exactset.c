@@ -38,7 +38,7 @@ kept_of(const GvSetSpec *spec)
 static int32_t
 panels_of(const GvSetSpec *spec)
 {
-	int32_t		most = (int32_t) (BLOCK_FLOATS / gv_screen_panel(spec->dims));
+	int32_t		most = (int32_t) (BLOCK_FLOATS / gv_prefilter_panel(spec->dims));
 
 	if (has_lists(spec))
 		return gv_near_lists_panels(spec);
@@ -55,8 +55,8 @@ cpu_size(const GvSetSpec *spec)
 	int64_t		query = (spec->own ? 0 : vector) + (int64_t) sizeof(float) +
 	(int64_t) sizeof(int64_t) * spec->self +
 	(int64_t) sizeof(GvKnn) * kept_of(spec) +
-	(int64_t) sizeof(GvScreened);
-	int64_t		block = (int64_t) gv_screen_panel(spec->dims) *
+	(int64_t) sizeof(GvPrefiltered);
+	int64_t		block = (int64_t) gv_prefilter_panel(spec->dims) *
 	panels_of(spec) + (int64_t) GV_EXACT_QUERIES * spec->dims;
 	int64_t		lists = has_lists(spec) ? gv_near_lists_size(spec) : 0;
 
@@ -73,7 +73,7 @@ drop_question(GvExact *exact)
 	free(exact->self);
 	free(exact->nearest);
 	free(exact->mean);
-	free(exact->screened);
+	free(exact->prefiltered);
 	free(exact->limits);
 	free(exact->placed);
 	free(exact->panels);
@@ -98,7 +98,7 @@ static bool
 take_memory(GvExact *exact)
 {
 	const GvSetSpec *spec = &exact->spec;
-	int64_t		panel = (int64_t) gv_screen_panel(spec->dims);
+	int64_t		panel = (int64_t) gv_prefilter_panel(spec->dims);
 	int64_t		n = spec->nqueries;
 
 	exact->queries = spec->own ? exact->rows + spec->first * spec->dims :
@@ -106,22 +106,22 @@ take_memory(GvExact *exact)
 	exact->self = gv_cpu_take(spec->self ? n : 0, sizeof(int64_t));
 	exact->nearest = gv_cpu_take(n * exact->kept, sizeof(GvKnn));
 	exact->mean = gv_cpu_take(spec->dims, sizeof(float));
-	exact->screened = gv_cpu_take(n, sizeof(GvScreened));
+	exact->prefiltered = gv_cpu_take(n, sizeof(GvPrefiltered));
 	exact->limits = gv_cpu_take(n, sizeof(float));
 	exact->placed = gv_cpu_take((int64_t) GV_EXACT_QUERIES * spec->dims,
 								sizeof(float));
 	exact->panels = gv_cpu_take(exact->npanels * panel, sizeof(float));
-	exact->squares = gv_cpu_take(exact->npanels * (int64_t) GV_SCREEN_ROWS,
+	exact->squares = gv_cpu_take(exact->npanels * (int64_t) GV_PREFILTER_ROWS,
 								 sizeof(float));
-	exact->products = gv_cpu_take(GV_EXACT_QUERIES * GV_SCREEN_ROWS,
+	exact->products = gv_cpu_take(GV_EXACT_QUERIES * GV_PREFILTER_ROWS,
 								  sizeof(float));
-	exact->gathered = gv_cpu_take((int64_t) GV_SCREEN_ROWS * spec->dims,
+	exact->gathered = gv_cpu_take((int64_t) GV_PREFILTER_ROWS * spec->dims,
 								  sizeof(float));
 	if (has_lists(spec))
 		exact->lists = gv_near_lists_make(spec);
 	return exact->queries != NULL && exact->self != NULL &&
 		exact->nearest != NULL && exact->mean != NULL &&
-		exact->screened != NULL && exact->limits != NULL &&
+		exact->prefiltered != NULL && exact->limits != NULL &&
 		exact->placed != NULL && exact->panels != NULL &&
 		exact->squares != NULL && exact->products != NULL &&
 		exact->gathered != NULL &&
@@ -139,9 +139,9 @@ begin_question(GvExact *exact, const GvSetSpec *spec)
 	exact->npanels = panels_of(spec);
 	if (!take_memory(exact))
 		return false;
-	gv_screen_reset(&exact->screen, (GvSetMetric) spec->metric, spec->dims,
+	gv_prefilter_reset(&exact->prefilter, (GvSetMetric) spec->metric, spec->dims,
 					exact->mean);
-	for (i = 0; i < GV_SCREEN_ROWS; i++)
+	for (i = 0; i < GV_PREFILTER_ROWS; i++)
 		exact->in_order[i] = i;
 	return true;
 }
@@ -238,7 +238,7 @@ direct_limit(const GvExact *exact, int64_t query)
 	return limit < 1e36 ? (float) limit : HUGE_VALF;
 }
 
-/* n <= GV_SCREEN_ROWS rows and one query. */
+/* n <= GV_PREFILTER_ROWS rows and one query. */
 static void
 rerank_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 			 int n)
@@ -246,7 +246,7 @@ rerank_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 	int64_t		dims = exact->spec.dims;
 	bool		direct = exact->spec.metric == GV_SET_L2;
 	float		limit = HUGE_VALF;
-	float		squares[GV_SCREEN_ROWS];
+	float		squares[GV_PREFILTER_ROWS];
 	GvReranked	reranked = {NULL, 0.0};
 	int			i;
 
@@ -276,14 +276,14 @@ rerank_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 	int64_t		query;
 	int64_t		done;
 
-	for (done = 0; done < n; done += GV_SCREEN_ROWS)
+	for (done = 0; done < n; done += GV_PREFILTER_ROWS)
 		for (query = 0; query < exact->spec.nqueries; query++)
 		{
-			if (gv_poll(&poll, GV_SCREEN_ROWS * (4 * dims + GV_KNN_WORK)))
+			if (gv_poll(&poll, GV_PREFILTER_ROWS * (4 * dims + GV_KNN_WORK)))
 				return GV_CANCELED;
 			rerank_some(exact, query, rows + done * dims, first + done,
-						 n - done < GV_SCREEN_ROWS ? (int) (n - done) :
-						 GV_SCREEN_ROWS);
+						 n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
+						 GV_PREFILTER_ROWS);
 		}
 	return GV_OK;
 }
@@ -295,16 +295,16 @@ make_panels(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 	int64_t		dims = exact->spec.dims;
 	int32_t		p;
 
-	for (p = 0; p * (int64_t) GV_SCREEN_ROWS < n; p++)
+	for (p = 0; p * (int64_t) GV_PREFILTER_ROWS < n; p++)
 	{
-		int64_t		done = p * (int64_t) GV_SCREEN_ROWS;
+		int64_t		done = p * (int64_t) GV_PREFILTER_ROWS;
 
-		if (gv_poll(poll, 8 * GV_SCREEN_ROWS * dims))
+		if (gv_poll(poll, 8 * GV_PREFILTER_ROWS * dims))
 			return false;
-		gv_screen_rows(&exact->screen, rows + done * dims,
-					   n - done < GV_SCREEN_ROWS ? (int) (n - done) :
-					   GV_SCREEN_ROWS, exact->placed,
-					   exact->panels + p * gv_screen_panel((int32_t) dims),
+		gv_prefilter_rows(&exact->prefilter, rows + done * dims,
+					   n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
+					   GV_PREFILTER_ROWS, exact->placed,
+					   exact->panels + p * gv_prefilter_panel((int32_t) dims),
 					   exact->squares + done);
 	}
 	return true;
@@ -312,7 +312,7 @@ make_panels(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 
 /* A block of n rows and all queries. */
 static bool
-screen_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
+prefilter_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			 GvPoll *poll)
 {
 	const GvSetSpec *spec = &exact->spec;
@@ -334,16 +334,16 @@ screen_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			exact->tile[i] = query + i;
 		gv_exact_place(exact, exact->tile, meeting.nqueries);
 		meeting.panel = exact->panels;
-		for (done = 0; done < n; done += GV_SCREEN_ROWS)
+		for (done = 0; done < n; done += GV_PREFILTER_ROWS)
 		{
 			meeting.rows = rows + done * spec->dims;
 			meeting.first = first + done;
-			meeting.nrows = n - done < GV_SCREEN_ROWS ? (int) (n - done) :
-				GV_SCREEN_ROWS;
+			meeting.nrows = n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
+				GV_PREFILTER_ROWS;
 			meeting.squares = exact->squares + done;
 			if (!gv_exact_meet(exact, &meeting, poll))
 				return false;
-			meeting.panel += gv_screen_panel(spec->dims);
+			meeting.panel += gv_prefilter_panel(spec->dims);
 		}
 	}
 	return true;
@@ -354,7 +354,7 @@ static GvStatus
 search_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			const GvStop *stop)
 {
-	int64_t		block = exact->npanels * (int64_t) GV_SCREEN_ROWS;
+	int64_t		block = exact->npanels * (int64_t) GV_PREFILTER_ROWS;
 	int64_t		dims = exact->spec.dims;
 	GvPoll		poll = {stop, 0};
 	int64_t		done;
@@ -363,10 +363,10 @@ search_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 		return gv_exact_put_listed(exact, rows, n, stop);
 	if (exact->spec.nqueries < FEW_QUERIES)
 		return rerank_rows(exact, rows, first, n, stop);
-	if (!exact->screen.is_fitted && !gv_exact_prepare(exact, rows, n, &poll))
+	if (!exact->prefilter.is_fitted && !gv_exact_prepare(exact, rows, n, &poll))
 		return GV_CANCELED;
 	for (done = 0; done < n; done += block)
-		if (!screen_block(exact, rows + done * dims, first + done,
+		if (!prefilter_block(exact, rows + done * dims, first + done,
 						  n - done < block ? n - done : block, &poll))
 			return GV_CANCELED;
 	return GV_OK;

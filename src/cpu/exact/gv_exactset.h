@@ -22,26 +22,26 @@ typedef struct GvExact
 	float	   *queries;		/* [nqueries][dims]; with spec.own in rows */
 	int64_t    *self;			/* [nqueries], with spec.self */
 	GvKnn	   *nearest;		/* [nqueries][kept] */
-	GvScreen	screen;
+	GvPrefilter	prefilter;
 	float	   *mean;			/* [dims] of the screen */
-	GvScreened *screened;		/* [nqueries] */
+	GvPrefiltered *prefiltered;		/* [nqueries] */
 	float	   *limits;			/* [nqueries] */
 	int32_t		npanels;		/* of a block */
 	float	   *placed;			/* [GV_EXACT_QUERIES][dims] rows or queries */
-	float	   *panels;			/* [npanels] see gv_screen_panel */
-	float	   *squares;		/* [npanels][GV_SCREEN_ROWS] */
-	float	   *products;		/* [GV_EXACT_QUERIES][GV_SCREEN_ROWS] */
+	float	   *panels;			/* [npanels] see gv_prefilter_panel */
+	float	   *squares;		/* [npanels][GV_PREFILTER_ROWS] */
+	float	   *products;		/* [GV_EXACT_QUERIES][GV_PREFILTER_ROWS] */
 	bool		has_twins;		/* of the panel that queries meet */
-	uint8_t		twins[GV_SCREEN_ROWS];	/* the first of its rows that has the
+	uint8_t		twins[GV_PREFILTER_ROWS];	/* the first of its rows that has the
 										 * same bits */
 
 	/* without lists */
 	int64_t		tile[GV_EXACT_QUERIES]; /* numbers of queries */
-	int32_t		in_order[GV_SCREEN_ROWS];	/* 0, 1, 2, .. */
+	int32_t		in_order[GV_PREFILTER_ROWS];	/* 0, 1, 2, .. */
 
 	/* with lists, else NULL */
 	GvNearLists *lists;
-	float	   *gathered;		/* [GV_SCREEN_ROWS][dims] rows of a panel */
+	float	   *gathered;		/* [GV_PREFILTER_ROWS][dims] rows of a panel */
 } GvExact;
 
 /* A panel and the queries that it meets. */
@@ -51,9 +51,9 @@ typedef struct GvMeeting
 	int64_t		first;			/* the first row's position */
 	const int32_t *places;		/* [nrows] where the panel's rows are; they
 								 * ascend */
-	int			nrows;			/* <= GV_SCREEN_ROWS */
+	int			nrows;			/* <= GV_PREFILTER_ROWS */
 	const float *panel;
-	const float *squares;		/* [GV_SCREEN_ROWS] */
+	const float *squares;		/* [GV_PREFILTER_ROWS] */
 	const int64_t *queries;		/* [nqueries] their numbers */
 	int			nqueries;		/* <= GV_EXACT_QUERIES */
 } GvMeeting;

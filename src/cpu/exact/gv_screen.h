@@ -20,9 +20,9 @@
 #include "cpu/simd/gv_kernels.h"
 #include "engine/gv_set.h"
 
-#define GV_SCREEN_ROWS		GV_CPU_TILE_CENTS	/* of a panel */
+#define GV_PREFILTER_ROWS		GV_CPU_TILE_CENTS	/* of a panel */
 
-typedef struct GvScreen
+typedef struct GvPrefilter
 {
 	GvSetMetric metric;
 	int32_t		dims;
@@ -32,10 +32,10 @@ typedef struct GvScreen
 	double		mean_length;	/* |mean| scale */
 	double		slack;			/* of fp32, and */
 	double		slack64;		/* of double: see screen.c */
-} GvScreen;
+} GvPrefilter;
 
 /* A query, and how it is placed. */
-typedef struct GvScreened
+typedef struct GvPrefiltered
 {
 	double		shift;
 	double		factor;
@@ -43,43 +43,43 @@ typedef struct GvScreened
 	double		unit;			/* IP: products of y are this much larger */
 	double		offset;			/* IP: <query, mean> times unit */
 	bool		is_null;		/* all its distances are NaN */
-} GvScreened;
+} GvPrefiltered;
 
-/* Floats of a panel: slices [GV_CPU_SLICE_DIMS][GV_SCREEN_ROWS]. */
+/* Floats of a panel: slices [GV_CPU_SLICE_DIMS][GV_PREFILTER_ROWS]. */
 static inline size_t
-gv_screen_panel(int32_t dims)
+gv_prefilter_panel(int32_t dims)
 {
 	int32_t		nslices = (dims + GV_CPU_SLICE_DIMS - 1) / GV_CPU_SLICE_DIMS;
 
-	return (size_t) nslices * GV_CPU_SLICE_DIMS * GV_SCREEN_ROWS;
+	return (size_t) nslices * GV_CPU_SLICE_DIMS * GV_PREFILTER_ROWS;
 }
 
 /* Begin: mean has room for dims numbers. */
-extern void gv_screen_reset(GvScreen *screen, GvSetMetric metric,
+extern void gv_prefilter_reset(GvPrefilter *prefilter, GvSetMetric metric,
 							int32_t dims, float *mean);
 
 /* Find mean and scale from rows [n][dims]; placed [n][dims] is for its use. */
-extern void gv_screen_fit(GvScreen *screen, const float *rows, int64_t n,
+extern void gv_prefilter_fit(GvPrefilter *prefilter, const float *rows, int64_t n,
 						  float *placed);
 
 /* What there is to know of a query; placed [dims] is for its use. */
-extern GvScreened gv_screen_query(const GvScreen *screen, const float *query,
+extern GvPrefiltered gv_prefilter_query(const GvPrefilter *prefilter, const float *query,
 								  float *placed);
 
 /* The query itself, to be multiplied with panels. */
-extern void gv_screen_place(const GvScreen *screen,
-							const GvScreened *screened, const float *query,
+extern void gv_prefilter_place(const GvPrefilter *prefilter,
+							const GvPrefiltered *prefiltered, const float *query,
 							float *placed);
 
 /*
- * n <= GV_SCREEN_ROWS rows become a panel and squares [GV_SCREEN_ROWS], beyond
+ * n <= GV_PREFILTER_ROWS rows become a panel and squares [GV_PREFILTER_ROWS], beyond
  * n any that are not NaN; placed [n][dims] is for its use.
  */
-extern void gv_screen_rows(const GvScreen *screen, const float *rows, int n,
+extern void gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
 						   float *placed, float *panel, float *squares);
 
 /* The limit of a query whose farthest neighbor is `last`. */
-extern float gv_screen_limit(const GvScreen *screen,
-							 const GvScreened *screened, GvKnn last);
+extern float gv_prefilter_limit(const GvPrefilter *prefilter,
+							 const GvPrefiltered *prefiltered, GvKnn last);
 
 #endif							/* GV_SCREEN_H */

@@ -24,8 +24,8 @@ block_rows(const GvSetSpec *spec)
 	GV_CPU_SLICE_DIMS;
 	int64_t		rows = BLOCK_FLOATS / floats;
 
-	if (rows < GV_SCREEN_ROWS)
-		rows = GV_SCREEN_ROWS;
+	if (rows < GV_PREFILTER_ROWS)
+		rows = GV_PREFILTER_ROWS;
 	if (rows > spec->nlists * (int64_t) ROWS_OF_LIST)
 		rows = spec->nlists * (int64_t) ROWS_OF_LIST;
 	return rows < spec->nrows ? rows : spec->nrows;
@@ -35,7 +35,7 @@ block_rows(const GvSetSpec *spec)
 int32_t
 gv_near_lists_panels(const GvSetSpec *spec)
 {
-	return (int32_t) (2 * (block_rows(spec) / GV_SCREEN_ROWS + 1));
+	return (int32_t) (2 * (block_rows(spec) / GV_PREFILTER_ROWS + 1));
 }
 
 /* Exact search among centroids, for so many vectors. */

@@ -44,23 +44,23 @@
 
 /* See gv_screen.h. */
 void
-gv_screen_reset(GvScreen *screen, GvSetMetric metric, int32_t dims,
+gv_prefilter_reset(GvPrefilter *prefilter, GvSetMetric metric, int32_t dims,
 				float *mean)
 {
-	screen->metric = metric;
-	screen->dims = dims;
-	screen->is_fitted = false;
-	screen->mean = mean;
-	screen->slack = gv_estimate_error(dims) + 8.0 * UNIT;
-	screen->slack64 = (dims + 64) * UNIT64;
+	prefilter->metric = metric;
+	prefilter->dims = dims;
+	prefilter->is_fitted = false;
+	prefilter->mean = mean;
+	prefilter->slack = gv_estimate_error(dims) + 8.0 * UNIT;
+	prefilter->slack64 = (dims + 64) * UNIT64;
 }
 
 /* Is the distance one of directions, of vectors made one long? */
 static bool
-of_directions(const GvScreen *screen)
+of_directions(const GvPrefilter *prefilter)
 {
-	return screen->metric == GV_SET_COSINE ||
-		screen->metric == GV_SET_PEARSON;
+	return prefilter->metric == GV_SET_COSINE ||
+		prefilter->metric == GV_SET_PEARSON;
 }
 
 /*
@@ -68,130 +68,130 @@ of_directions(const GvScreen *screen)
  * its distances are NaN.
  */
 static bool
-find_factor(const GvScreen *screen, const float *x, double *shift,
+find_factor(const GvPrefilter *prefilter, const float *x, double *shift,
 			double *factor)
 {
 	double		square;
 
 	*shift = 0.0;
 	*factor = 1.0;
-	if (!of_directions(screen))
+	if (!of_directions(prefilter))
 		return true;
-	if (screen->metric == GV_SET_PEARSON)
+	if (prefilter->metric == GV_SET_PEARSON)
 	{
-		*shift = gv_cpu_mean64(x, screen->dims);
-		square = gv_cpu_centered_dot64(x, *shift, x, *shift, screen->dims);
+		*shift = gv_cpu_mean64(x, prefilter->dims);
+		square = gv_cpu_centered_dot64(x, *shift, x, *shift, prefilter->dims);
 	}
 	else
-		square = gv_kernels->dot64(x, x, screen->dims);
+		square = gv_kernels->dot64(x, x, prefilter->dims);
 	*factor = square > 0.0 ? 1.0 / sqrt(square) : 0.0;
 	return square > 0.0;
 }
 
 /* Place a vector; what overflows is infinite. */
 static void
-place(const GvScreen *screen, const float *x, double shift, double factor,
+place(const GvPrefilter *prefilter, const float *x, double shift, double factor,
 	  float *placed)
 {
-	double		scale = screen->scale;
-	const float *mean = screen->mean;
+	double		scale = prefilter->scale;
+	const float *mean = prefilter->mean;
 	int32_t		i;
 
-	for (i = 0; i < screen->dims; i++)
+	for (i = 0; i < prefilter->dims; i++)
 		placed[i] = (float) ((((double) x[i] - shift) * factor - mean[i]) *
 							 scale);
 }
 
 /* See gv_screen.h. */
 void
-gv_screen_fit(GvScreen *screen, const float *rows, int64_t n, float *placed)
+gv_prefilter_fit(GvPrefilter *prefilter, const float *rows, int64_t n, float *placed)
 {
-	int32_t		dims = screen->dims;
+	int32_t		dims = prefilter->dims;
 	double		square;
 	float		scale;
 	int64_t		i;
 
 	for (i = 0; i < dims; i++)
-		screen->mean[i] = 0.0f;
-	screen->scale = 1.0;
+		prefilter->mean[i] = 0.0f;
+	prefilter->scale = 1.0;
 	for (i = 0; i < n; i++)
 	{
 		double		shift;
 		double		factor;
 
-		(void) find_factor(screen, rows + i * dims, &shift, &factor);
-		place(screen, rows + i * dims, shift, factor, placed + i * dims);
+		(void) find_factor(prefilter, rows + i * dims, &shift, &factor);
+		place(prefilter, rows + i * dims, shift, factor, placed + i * dims);
 	}
-	gv_fit_transform(GV_L2, dims, placed, n, screen->mean, &scale);
-	square = gv_kernels->dot64(screen->mean, screen->mean, dims);
-	screen->scale = scale;
-	screen->mean_length = sqrt(square) * screen->scale;
-	screen->is_fitted = true;
+	gv_fit_transform(GV_L2, dims, placed, n, prefilter->mean, &scale);
+	square = gv_kernels->dot64(prefilter->mean, prefilter->mean, dims);
+	prefilter->scale = scale;
+	prefilter->mean_length = sqrt(square) * prefilter->scale;
+	prefilter->is_fitted = true;
 }
 
 /* A power of two that brings x to a length of 1/2 to 1, and its products. */
 static void
-scale_query(const GvScreen *screen, const float *x, GvScreened *screened)
+scale_query(const GvPrefilter *prefilter, const float *x, GvPrefiltered *prefiltered)
 {
-	double		square = gv_kernels->dot64(x, x, screen->dims);
+	double		square = gv_kernels->dot64(x, x, prefilter->dims);
 	int			exponent = 0;
 
 	(void) frexp(sqrt(square), &exponent);
-	screened->factor = ldexp(1.0, -exponent);
-	screened->unit = screened->factor * screen->scale;
-	screened->offset = gv_kernels->dot64(x, screen->mean, screen->dims) *
-		screened->unit;
+	prefiltered->factor = ldexp(1.0, -exponent);
+	prefiltered->unit = prefiltered->factor * prefilter->scale;
+	prefiltered->offset = gv_kernels->dot64(x, prefilter->mean, prefilter->dims) *
+		prefiltered->unit;
 }
 
 /* See gv_screen.h. */
-GvScreened
-gv_screen_query(const GvScreen *screen, const float *query, float *placed)
+GvPrefiltered
+gv_prefilter_query(const GvPrefilter *prefilter, const float *query, float *placed)
 {
-	GvScreened	screened = {0};
+	GvPrefiltered	prefiltered = {0};
 
-	if (screen->metric == GV_SET_IP)
-		scale_query(screen, query, &screened);
+	if (prefilter->metric == GV_SET_IP)
+		scale_query(prefilter, query, &prefiltered);
 	else
-		screened.is_null = !find_factor(screen, query, &screened.shift,
-										&screened.factor);
-	gv_screen_place(screen, &screened, query, placed);
-	screened.square = gv_kernels->dot64(placed, placed, screen->dims);
-	return screened;
+		prefiltered.is_null = !find_factor(prefilter, query, &prefiltered.shift,
+										&prefiltered.factor);
+	gv_prefilter_place(prefilter, &prefiltered, query, placed);
+	prefiltered.square = gv_kernels->dot64(placed, placed, prefilter->dims);
+	return prefiltered;
 }
 
 /* See gv_screen.h. */
 void
-gv_screen_place(const GvScreen *screen, const GvScreened *screened,
+gv_prefilter_place(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
 				const float *query, float *placed)
 {
 	int32_t		i;
 
-	if (screen->metric != GV_SET_IP)
-		place(screen, query, screened->shift, screened->factor, placed);
+	if (prefilter->metric != GV_SET_IP)
+		place(prefilter, query, prefiltered->shift, prefiltered->factor, placed);
 	else
-		for (i = 0; i < screen->dims; i++)
-			placed[i] = (float) (query[i] * screened->factor);
+		for (i = 0; i < prefilter->dims; i++)
+			placed[i] = (float) (query[i] * prefiltered->factor);
 }
 
 /* What a placed row is compared by. */
 static float
-row_square(const GvScreen *screen, const float *placed)
+row_square(const GvPrefilter *prefilter, const float *placed)
 {
-	double		square = gv_kernels->dot64(placed, placed, screen->dims);
+	double		square = gv_kernels->dot64(placed, placed, prefilter->dims);
 
 	if (!(square < HUGE_SQUARE))
 		return -HUGE_VALF;
-	if (screen->metric == GV_SET_IP)
-		return (float) (-sqrt(square) * 4.0 * screen->slack);
-	return (float) (square * (1.0 - screen->slack));
+	if (prefilter->metric == GV_SET_IP)
+		return (float) (-sqrt(square) * 4.0 * prefilter->slack);
+	return (float) (square * (1.0 - prefilter->slack));
 }
 
 /* See gv_screen.h. */
 void
-gv_screen_rows(const GvScreen *screen, const float *rows, int n,
+gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
 			   float *placed, float *panel, float *squares)
 {
-	int32_t		dims = screen->dims;
+	int32_t		dims = prefilter->dims;
 	int32_t		first;
 	int			i;
 
@@ -201,48 +201,48 @@ gv_screen_rows(const GvScreen *screen, const float *rows, int n,
 		float	   *to = placed + (size_t) i * dims;
 		double		shift;
 		double		factor;
-		bool		has_place = find_factor(screen, row, &shift, &factor);
+		bool		has_place = find_factor(prefilter, row, &shift, &factor);
 
 		/* its distances, NaN, come behind all that is kept, see limit */
-		place(screen, row, shift, factor, to);
-		squares[i] = has_place ? row_square(screen, to) : HUGE_VALF;
+		place(prefilter, row, shift, factor, to);
+		squares[i] = has_place ? row_square(prefilter, to) : HUGE_VALF;
 	}
-	for (; i < GV_SCREEN_ROWS; i++)
+	for (; i < GV_PREFILTER_ROWS; i++)
 		squares[i] = HUGE_VALF;
 	for (first = 0; first < dims; first += GV_CPU_SLICE_DIMS)
 		gv_cpu_pack(placed, dims, n, first, dims - first < GV_CPU_SLICE_DIMS ?
 					dims - first : GV_CPU_SLICE_DIMS,
-					panel + (size_t) first * GV_SCREEN_ROWS);
+					panel + (size_t) first * GV_PREFILTER_ROWS);
 }
 
 /* The limit for placed vectors' squared distances: see above. */
 static double
-square_limit(const GvScreen *screen, const GvScreened *screened, double last)
+square_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered, double last)
 {
 	double		reach;
 	double		square;
 
-	if (of_directions(screen))
-		reach = (sqrt(2.0 * (last + 2.0 * screen->slack64)) +
-				 4.0 * screen->slack64) * screen->scale;
+	if (of_directions(prefilter))
+		reach = (sqrt(2.0 * (last + 2.0 * prefilter->slack64)) +
+				 4.0 * prefilter->slack64) * prefilter->scale;
 	else
-		reach = last * (1.0 + 2.0 * screen->slack64) * screen->scale;
+		reach = last * (1.0 + 2.0 * prefilter->slack64) * prefilter->scale;
 	square = reach * reach;
-	if (!(square < HUGE_SQUARE && screened->square < HUGE_SQUARE))
+	if (!(square < HUGE_SQUARE && prefiltered->square < HUGE_SQUARE))
 		return HUGE_VAL;
 	return square * (1.0 + 4.0 * UNIT) -
-		screened->square * (1.0 - screen->slack) + FLT_MIN;
+		prefiltered->square * (1.0 - prefilter->slack) + FLT_MIN;
 }
 
 /* The limit for inner products. */
 static double
-product_limit(const GvScreen *screen, const GvScreened *screened,
+product_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
 			  double last)
 {
-	double		wanted = last * screened->unit;
-	double		limit = 2.0 * (wanted + screened->offset) +
-	8.0 * screen->slack64 * (screen->mean_length + fabs(wanted) +
-							 fabs(screened->offset));
+	double		wanted = last * prefiltered->unit;
+	double		limit = 2.0 * (wanted + prefiltered->offset) +
+	8.0 * prefilter->slack64 * (prefilter->mean_length + fabs(wanted) +
+							 fabs(prefiltered->offset));
 
 	if (!(fabs(limit) < HUGE_SQUARE))
 		return HUGE_VAL;
@@ -254,14 +254,14 @@ product_limit(const GvScreen *screen, const GvScreened *screened,
  * too far, as are later ones of those where it is at NaN.
  */
 float
-gv_screen_limit(const GvScreen *screen, const GvScreened *screened,
+gv_prefilter_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
 				GvKnn last)
 {
-	if (screened->is_null && last.position != GV_NO_ROW)
+	if (prefiltered->is_null && last.position != GV_NO_ROW)
 		return -HUGE_VALF;
 	if (last.distance != last.distance)
 		return HUGE_VALF;
-	return (float) (screen->metric == GV_SET_IP ?
-					product_limit(screen, screened, last.distance) :
-					square_limit(screen, screened, last.distance));
+	return (float) (prefilter->metric == GV_SET_IP ?
+					product_limit(prefilter, prefiltered, last.distance) :
+					square_limit(prefilter, prefiltered, last.distance));
 }
