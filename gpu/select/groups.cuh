@@ -28,7 +28,7 @@
 #define GV_BLOCK_GROUPS		1024	/* at most */
 #define GV_LEAST_GROUPS		(GV_LINE * 4)	/* a line's all differ */
 #define GV_MOST_GROUPS		2048
-#define GV_GUESSED_ITEMS	16	/* of a lane that finds a threshold */
+#define GV_ESTIMATED_ITEMS	16	/* of a lane that finds a threshold */
 
 struct GvGroupPlan
 {
@@ -177,28 +177,28 @@ gv_sample_groups(const GvGroupPlan &plan, const GvRowVectors &row, int block,
  * after, by a warp; false: it has not found one.
  */
 static __device__ __forceinline__ bool
-gv_guess_threshold(const GvGroupPlan &plan, const uint64_t *items,
+gv_estimate_threshold(const GvGroupPlan &plan, const uint64_t *items,
 				   uint32_t total, uint64_t *threshold)
 {
 	__shared__ float bound;
 
-	if (total > GV_GUESSED_ITEMS * GV_WARP)
+	if (total > GV_ESTIMATED_ITEMS * GV_WARP)
 		return false;
 	if (threadIdx.x < GV_WARP)
 	{
-		float		values[GV_GUESSED_ITEMS];
+		float		values[GV_ESTIMATED_ITEMS];
 		GvTeam<GV_WARP> team = {};
 		uint32_t	mask;
 		float		found;
 
 #pragma unroll
-		for (int r = 0; r < GV_GUESSED_ITEMS; r++)
+		for (int r = 0; r < GV_ESTIMATED_ITEMS; r++)
 		{
 			uint32_t	i = r * GV_WARP + threadIdx.x;
 
 			values[r] = i < total ? gv_item_value(items[i]) : NAN;
 		}
-		found = gv_guess_bound(values, total, plan.rank + 1,
+		found = gv_estimate_bound(values, total, plan.rank + 1,
 							   plan.rank + 2 + plan.rank / 8, &mask, team);
 		if (threadIdx.x == 0)
 			bound = found;
@@ -231,7 +231,7 @@ gv_find_threshold(const GvGroupPlan &plan, uint64_t *items, uint32_t total)
 			return (uint64_t) limit.key << 32 | 0xFFFFFFFFu;
 		__syncthreads();
 	}
-	else if (gv_guess_threshold(plan, items, total, &threshold))
+	else if (gv_estimate_threshold(plan, items, total, &threshold))
 		return threshold;
 	total = gv_team_pad<GV_GROUP_THREADS>(items, total);
 	gv_team_sort<GV_GROUP_THREADS>(items, total);

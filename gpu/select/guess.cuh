@@ -19,7 +19,7 @@
 
 #include "gpu/select/warpsort.cuh"
 
-#define GV_MOST_GUESSES	12		/* of a bound */
+#define GV_MOST_ESTIMATES	12		/* of a bound */
 
 template <int THREADS>
 static __device__ __forceinline__ float
@@ -75,7 +75,7 @@ gv_bound_of_minima(const float (&values)[KEYS], uint32_t k,
  * Between which two values a bound is, and by how many too few and too many
  * are before these.
  */
-struct GvGuess
+struct GvEstimate
 {
 	float		lower;
 	float		upper;
@@ -123,32 +123,32 @@ struct GvGuess
 
 /* The first guess: by minima, or between what each SAMPLED-th value says. */
 template <int THREADS, int KEYS>
-static __device__ __forceinline__ GvGuess
-gv_first_guess(const float (&values)[KEYS], uint32_t n, uint32_t k, float aim,
+static __device__ __forceinline__ GvEstimate
+gv_first_estimate(const float (&values)[KEYS], uint32_t n, uint32_t k, float aim,
 			   GvTeam<THREADS> &team)
 {
 	constexpr int SAMPLED = KEYS / 8;
-	GvGuess		guess = {INFINITY, -INFINITY, aim - SAMPLED, (float) n - aim,
+	GvEstimate		estimate = {INFINITY, -INFINITY, aim - SAMPLED, (float) n - aim,
 	0.0f, 0};
 
 	if (k <= THREADS / 4 * 3)
 	{
-		guess.lower = -INFINITY;
-		guess.upper = INFINITY;
-		guess.middle = gv_bound_of_minima(values, k, team);
-		return guess;
+		estimate.lower = -INFINITY;
+		estimate.upper = INFINITY;
+		estimate.middle = gv_bound_of_minima(values, k, team);
+		return estimate;
 	}
 #pragma unroll
 	for (int r = 0; r < KEYS; r += SAMPLED)
 		if (fabsf(values[r]) < INFINITY)
 		{
-			guess.lower = fminf(guess.lower, values[r]);
-			guess.upper = fmaxf(guess.upper, values[r]);
+			estimate.lower = fminf(estimate.lower, values[r]);
+			estimate.upper = fmaxf(estimate.upper, values[r]);
 		}
-	guess.lower = gv_least_of(team, guess.lower);
-	guess.upper = gv_unordered(team.most(gv_ordered(guess.upper)));
-	guess.next();
-	return guess;
+	estimate.lower = gv_least_of(team, estimate.lower);
+	estimate.upper = gv_unordered(team.most(gv_ordered(estimate.upper)));
+	estimate.next();
+	return estimate;
 }
 
 /*
@@ -158,45 +158,45 @@ gv_first_guess(const float (&values)[KEYS], uint32_t n, uint32_t k, float aim,
  */
 template <int THREADS, int KEYS>
 static __device__ __forceinline__ float
-gv_guess_bound(const float (&values)[KEYS], uint32_t n, uint32_t k,
+gv_estimate_bound(const float (&values)[KEYS], uint32_t n, uint32_t k,
 			   uint32_t most, uint32_t *mask, GvTeam<THREADS> &team)
 {
 	float		aim = 0.5f * (float) (k + most);
-	GvGuess		guess = gv_first_guess(values, n, k, aim, team);
+	GvEstimate		estimate = gv_first_estimate(values, n, k, aim, team);
 	bool		sure = false;	/* lower was counted, or is the least */
 
 #pragma unroll 1
-	for (int round = 0; round < GV_MOST_GUESSES; round++)
+	for (int round = 0; round < GV_MOST_ESTIMATES; round++)
 	{
 		uint32_t	count;
 
-		if (!(guess.middle > guess.lower && guess.middle < guess.upper))
+		if (!(estimate.middle > estimate.lower && estimate.middle < estimate.upper))
 			break;
 		*mask = 0;
 #pragma unroll
 		for (int r = 0; r < KEYS; r++)
-			*mask = gv_mark_before(*mask, values[r], guess.middle);
+			*mask = gv_mark_before(*mask, values[r], estimate.middle);
 		count = team.sum((uint32_t) __popc(*mask));
 		if (count >= k && count <= most)
-			return guess.middle;
+			return estimate.middle;
 		if (count < k)
-			guess.is_low(aim - (float) count);
+			estimate.is_low(aim - (float) count);
 		else
-			guess.is_high((float) count - aim);
+			estimate.is_high((float) count - aim);
 		if (count >= k && !sure)
 		{
-			guess.lower = values[0];
+			estimate.lower = values[0];
 #pragma unroll
 			for (int r = 1; r < KEYS; r++)
-				guess.lower = fminf(guess.lower, values[r]);
-			guess.lower = gv_least_of(team, guess.lower);
-			guess.too_few = aim;
+				estimate.lower = fminf(estimate.lower, values[r]);
+			estimate.lower = gv_least_of(team, estimate.lower);
+			estimate.too_few = aim;
 		}
 		sure = true;
 		if (round % 4 == 3)
-			guess.next(0.5f);
+			estimate.next(0.5f);
 		else
-			guess.next();
+			estimate.next();
 	}
 	return NAN;
 }
@@ -253,7 +253,7 @@ gv_write_estimated(const float (&values)[KEYS], Position position, uint32_t n,
 	constexpr uint32_t MOST = R * GV_WARP;
 	uint32_t	mask = 0;
 	float		bound = n <= MOST ? gv_bound_all(values, n, &mask, team) :
-		gv_guess_bound(values, n, (uint32_t) out.k, MOST, &mask, team);
+		gv_estimate_bound(values, n, (uint32_t) out.k, MOST, &mask, team);
 	GvTaken    *to;
 
 	if (bound != bound)

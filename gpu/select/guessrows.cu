@@ -18,7 +18,7 @@
 
 /* A row a warp, or a block of more threads, which is a team. */
 template <int THREADS>
-struct Guessed
+struct Estimated
 {
 	static constexpr int TEAMS = THREADS == GV_WARP ? WARPS_A_BLOCK : 1;
 	static constexpr int BLOCK = THREADS * TEAMS;
@@ -30,13 +30,13 @@ struct Guessed
 template <int THREADS, int KEYS, int R>
 static __global__ void __launch_bounds__(Guessed<THREADS>::BLOCK,
 										 Guessed<THREADS>::BLOCKS)
-guess_kernel(GvRowsCall call, uint32_t capacity, uint32_t most)
+estimate_kernel(GvRowsCall call, uint32_t capacity, uint32_t most)
 {
 	GV_SHARED(memory);
 	[[maybe_unused]] __shared__ uint32_t said[2][GV_WARP];
-	__shared__ uint32_t counts[Guessed<THREADS>::TEAMS];
+	__shared__ uint32_t counts[Estimated<THREADS>::TEAMS];
 	int			team = threadIdx.x / THREADS;
-	int64_t		number = (int64_t) blockIdx.x * Guessed<THREADS>::TEAMS + team;
+	int64_t		number = (int64_t) blockIdx.x * Estimated<THREADS>::TEAMS + team;
 	uint64_t   *items = (uint64_t *) memory + (int64_t) team * capacity;
 	GvTeamRow<THREADS, KEYS> row;
 
@@ -80,19 +80,19 @@ template <int THREADS, int KEYS, int R>
 static GvStatus
 launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 {
-	constexpr int TEAMS = Guessed<THREADS>::TEAMS;
+	constexpr int TEAMS = Estimated<THREADS>::TEAMS;
 	int64_t		most = gv_counted_most(call->out.k);
 	int64_t		capacity = most > R * GV_WARP ? most : R * GV_WARP;
 
-	return gv_launch_early(selector->overlap, guess_kernel<THREADS, KEYS, R>,
+	return gv_launch_early(selector->overlap, estimate_kernel<THREADS, KEYS, R>,
 						   (call->rows + TEAMS - 1) / TEAMS,
-						   Guessed<THREADS>::BLOCK,
+						   Estimated<THREADS>::BLOCK,
 						   sizeof(uint64_t) * capacity * TEAMS, stream,
 						   *call, (uint32_t) capacity, (uint32_t) most);
 }
 
 /*
- * 32 R are sorted, and k to be some less than that, see gv_guess_bound; minima
+ * 32 R are sorted, and k to be some less than that, see gv_estimate_bound; minima
  * of more warps let more pass.
  */
 template <int THREADS, int KEYS>
@@ -133,16 +133,16 @@ launch_warps(GvSelector *selector, const GvRowsCall *call,
 
 /* See rows.cuh: some less than are sorted, or all. */
 int64_t
-gv_guess_most(int64_t columns)
+gv_estimate_most(int64_t columns)
 {
 	if (columns <= SHORT_KEYS * GV_WARP)
 		return columns;
 	return columns <= WARP_KEYS * GV_WARP ? 376 : 248;
 }
 
-/* Rows of up to GV_TEAM_COLUMNS, k <= gv_guess_most. */
+/* Rows of up to GV_TEAM_COLUMNS, k <= gv_estimate_most. */
 GvStatus
-gv_rows_guess(GvSelector *selector, const GvRowsCall *call,
+gv_rows_estimate(GvSelector *selector, const GvRowsCall *call,
 			  cudaStream_t stream)
 {
 	if (call->columns <= SHORT_KEYS * GV_WARP)

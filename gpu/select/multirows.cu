@@ -55,8 +55,8 @@ GvStatus
 gv_rows_team(GvSelector *selector, const GvRowsCall *call,
 			 cudaStream_t stream)
 {
-	if (call->out.k <= gv_guess_most(call->columns))
-		return gv_rows_guess(selector, call, stream);
+	if (call->out.k <= gv_estimate_most(call->columns))
+		return gv_rows_estimate(selector, call, stream);
 	if (call->columns <= 1024)
 		return launch<128, 8, 8>(selector, call, stream);
 	if (call->columns <= 4096)

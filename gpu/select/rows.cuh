@@ -284,8 +284,8 @@ gv_power(int64_t n, int64_t least)
 }
 
 /* guessrows.cu: k that it selects of rows so long, and those */
-extern int64_t gv_guess_most(int64_t columns);
-extern GvStatus gv_rows_guess(GvSelector *selector, const GvRowsCall *call,
+extern int64_t gv_estimate_most(int64_t columns);
+extern GvStatus gv_rows_estimate(GvSelector *selector, const GvRowsCall *call,
 							cudaStream_t stream);
 
 /* multirows.cu, thresholdrows.cu, warprows.cu, samplerows.cu: one way each */

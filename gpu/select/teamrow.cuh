@@ -87,7 +87,7 @@ struct GvLast
 
 /* A key between two counted ones, where the one of rank `aim` may be. */
 static __device__ __forceinline__ uint32_t
-gv_guess_key(uint32_t lower, uint32_t upper, float fraction)
+gv_estimate_key(uint32_t lower, uint32_t upper, float fraction)
 {
 	uint32_t	key = gv_ordered((1.0f - fraction) * gv_unordered(lower) +
 								 fraction * gv_unordered(upper));
@@ -130,7 +130,7 @@ gv_find_key(Row &row, uint32_t k, uint32_t most)
 		uint32_t	count;
 
 		if (round % 2 == 0)
-			middle = gv_guess_key(lower, upper, ((k + most) / 2 - below) /
+			middle = gv_estimate_key(lower, upper, ((k + most) / 2 - below) /
 						   (float) (within - below));
 		count = row.count(middle);
 		if (count >= k)

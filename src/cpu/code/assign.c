@@ -272,7 +272,7 @@ rerank_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 
 /* See gv_assign.h. */
 GvStatus
-gv_cpu_assign_guessed(int32_t dims, const float *centroids /* [k][dims] */ ,
+gv_cpu_assign_estimated(int32_t dims, const float *centroids /* [k][dims] */ ,
 					  int32_t k, const float *x /* [n][dims] */ , int64_t n,
 					  int32_t *nearest, float *sqdist, const GvStop *stop)
 {
@@ -318,7 +318,7 @@ gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
 
 	for (i = 0; i < n; i++)
 		nearest[i] = -1;
-	return gv_cpu_assign_guessed(dims, centroids, k, x, n, nearest, sqdist,
+	return gv_cpu_assign_estimated(dims, centroids, k, x, n, nearest, sqdist,
 								 stop);
 }
 

@@ -175,7 +175,7 @@ assign_rows(Clusters *cl, int64_t step)
 			continue;
 		}
 		if (gv_poll(&cl->poll, (end - i) * cl->k * cl->spec->dims) ||
-			gv_cpu_assign_guessed(cl->spec->dims, cl->centroids, cl->k,
+			gv_cpu_assign_estimated(cl->spec->dims, cl->centroids, cl->k,
 								  row_of(cl, i), end - i, cl->nearest + i,
 								  NULL, cl->poll.stop) != GV_OK)
 		{
