@@ -126,7 +126,7 @@ extern GvStatus gv_gpu_candidates(const GvClusters *cl, int64_t first,
  */
 extern GvStatus gv_gpu_bounds(const GvClusters *cl, int64_t first, int32_t n,
 							  bool known, cudaStream_t stream);
-extern GvStatus gv_gpu_settle(const GvClusters *cl, int64_t first, int32_t n,
+extern GvStatus gv_gpu_rescore_close(const GvClusters *cl, int64_t first, int32_t n,
 							  bool known, cudaStream_t stream);
 
 /* clustersums.cu */
@@ -148,7 +148,7 @@ typedef enum GvKmeansStep
 	GV_KMEANS_HALVE,
 	GV_KMEANS_BOUNDS,			/* of each piece */
 	GV_KMEANS_CLOSEST,
-	GV_KMEANS_SETTLE,
+	GV_KMEANS_RESCORE,
 	GV_KMEANS_GROUP,
 	GV_KMEANS_SUM,
 	GV_KMEANS_RESEED

@@ -309,8 +309,8 @@ assign_rows(GvKmeansSet *set, const GvStop *stop)
 		tell(set, GV_KMEANS_BOUNDS);
 		GV_TRY(gv_gpu_candidates(cl, done, n, &by));
 		tell(set, GV_KMEANS_CLOSEST);
-		GV_TRY(gv_gpu_settle(cl, done, n, known, set->stream));
-		tell(set, GV_KMEANS_SETTLE);
+		GV_TRY(gv_gpu_rescore_close(cl, done, n, known, set->stream));
+		tell(set, GV_KMEANS_RESCORE);
 		if (done + n < cl->n)
 			GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
 		if (is_stopped(stop))

@@ -73,7 +73,7 @@ bounds_kernel(GvClusters cl, int64_t first, int n, bool known)
 
 /* The same; see gv_clusters.h for what `known` means. */
 static __global__ void __launch_bounds__(THREADS)
-settle_kernel(GvClusters cl, int64_t first, int n, bool known)
+rescore_kernel(GvClusters cl, int64_t first, int n, bool known)
 {
 	int			i = blockIdx.x * TEAMS + threadIdx.x / GV_QUAD;
 	int			at = min(i, n - 1);
@@ -215,7 +215,7 @@ gv_gpu_bounds(const GvClusters *cl, int64_t first, int32_t n, bool known,
 
 /* See gv_clusters.h. */
 GvStatus
-gv_gpu_settle(const GvClusters *cl, int64_t first, int32_t n, bool known,
+gv_gpu_rescore_close(const GvClusters *cl, int64_t first, int32_t n, bool known,
 			  cudaStream_t stream)
 {
 	int			blocks = gv_blocks_for(n, ROWS);
@@ -223,7 +223,7 @@ gv_gpu_settle(const GvClusters *cl, int64_t first, int32_t n, bool known,
 	if (blocks > 4 * cl->nsms)
 		blocks = 4 * cl->nsms;
 	GV_CUDA_TRY(cudaMemsetAsync(cl->d_nhard, 0, sizeof(uint32_t), stream));
-	GV_LAUNCH(settle_kernel, gv_blocks_for(n, TEAMS), THREADS, 0, stream, *cl,
+	GV_LAUNCH(rescore_kernel, gv_blocks_for(n, TEAMS), THREADS, 0, stream, *cl,
 			  first, (int) n, known);
 	GV_CUDA_TRY(cudaGetLastError());
 	/* it is not known here whether there are any */

@@ -203,7 +203,7 @@ find_owners(Grouping *g)
 		{
 			const float *one = x + (size_t) i * tree->dims;
 
-			if (!gv_nearest_settle(&g->nearest, i, one, g->centers))
+			if (!gv_nearest_rescore(&g->nearest, i, one, g->centers))
 			{
 				if (gv_poll(&g->poll, (int64_t) all.n * tree->dims))
 					return false;

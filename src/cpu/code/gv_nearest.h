@@ -113,7 +113,7 @@ extern void gv_nearest_prepare(GvNearest *nearest, int64_t row,
  * kept.  False: that may not be the nearest ones; then the row has none, and is
  * to be measured with all that it was offered.
  */
-extern bool gv_nearest_settle(GvNearest *nearest, int64_t row, const float *x,
+extern bool gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
 							  const float *centroids);
 extern void gv_nearest_rerank(GvNearest *nearest, int64_t row,
 							   const float *x, const GvOffered *offered);

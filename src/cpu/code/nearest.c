@@ -340,7 +340,7 @@ gv_nearest_prepare(GvNearest *nearest, int64_t row, const float *centroids)
 
 /* See gv_nearest.h. */
 bool
-gv_nearest_settle(GvNearest *nearest, int64_t row, const float *x,
+gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
 				  const float *centroids)
 {
 	double		slack = gv_cpu_slack(nearest->dims);

@@ -132,7 +132,7 @@ find_groups(Placing *p, int64_t first, int n)
 		return false;
 	for (i = 0; i < n; i++)
 	{
-		if (!gv_nearest_settle(&p->centers, i, row_of(p, first + i),
+		if (!gv_nearest_rescore(&p->centers, i, row_of(p, first + i),
 							   all.centroids))
 		{
 			if (gv_poll(&p->poll, (int64_t) all.n * p->groups->dims))
@@ -178,12 +178,12 @@ group_pairs(Placing *p)
 
 /* A row's nearest lists, when all of its groups have been offered. */
 static bool
-settle_lists(Placing *p, int64_t row)
+rescore_lists(Placing *p, int64_t row)
 {
 	const GvGroups *groups = p->groups;
 	int			i;
 
-	if (gv_nearest_settle(&p->lists, row, row_of(p, row), groups->centroids))
+	if (gv_nearest_rescore(&p->lists, row, row_of(p, row), groups->centroids))
 		return true;
 	for (i = 0; i < p->tried; i++)
 	{
@@ -236,7 +236,7 @@ find_lists(Placing *p)
 			gv_nearest_prepare(&p->lists, row + AHEAD,
 							   p->groups->centroids);
 		if (gv_poll(&p->poll, (int64_t) p->lists.kept * p->groups->dims) ||
-			!settle_lists(p, row))
+			!rescore_lists(p, row))
 			return false;
 	}
 	return true;
