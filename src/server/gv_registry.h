@@ -56,14 +56,14 @@ gv_registry_unlock(void)
 static inline bool
 gv_registry_is_spare(const GvMirrorEntry *entry)
 {
-	return entry->kind == GV_REPLICAS && entry->nparts > 1;
+	return entry->mode == GV_REPLICAS && entry->nmembers > 1;
 }
 
 /* Locked: of its parts those that searches go to, the first ones. */
 static inline int32_t
 gv_registry_searched(const GvMirrorEntry *entry)
 {
-	return entry->kind == GV_SHARDS ? 1 : entry->nparts;
+	return entry->mode == GV_SHARDS ? 1 : entry->nmembers;
 }
 
 static inline int64_t
@@ -74,7 +74,7 @@ gv_now_ms(void)
 
 /* parts.c */
 extern int64_t gv_registry_bytes(const GvMirrorEntry *entry);
-extern GvHeldPart *gv_registry_part(GvMirrorEntry *entry, int32_t device);
+extern GvMirrorMember *gv_registry_member(GvMirrorEntry *entry, int32_t device);
 extern void gv_registry_recharge(GvMirrorEntry *entry);
 
 /* mirrors.c */

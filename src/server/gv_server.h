@@ -259,7 +259,7 @@ gv_message_answer(GvConnection *connection)
 }
 
 /* A mirror's part, or all of it, on a device. */
-typedef struct GvHeldPart
+typedef struct GvMirrorMember
 {
 	int32_t		device;
 	int64_t		reserved;		/* bytes it may take in any case */
@@ -267,7 +267,7 @@ typedef struct GvHeldPart
 	int64_t		bytes;			/* that it takes */
 	bool		promised;		/* of shards: room for searchers of the first
 								 * part's device, until they are there */
-} GvHeldPart;
+} GvMirrorMember;
 
 /*
  * mirrors.c: a mirror in the registry.  `lock` protects what stands between it
@@ -278,7 +278,7 @@ typedef struct GvMirrorEntry
 {
 	GvMirrorKey key;
 	GvMirrorSpec spec;			/* its device: see `parts` */
-	GvSpreadKind kind;
+	GvPlacementMode mode;
 	uint64_t	owner;			/* the connection that began it */
 	pthread_rwlock_t lock;
 	GvMirror   *mirror;
@@ -294,8 +294,8 @@ typedef struct GvMirrorEntry
 	int			users;			/* threads that hold it */
 	int			growing;		/* of them, that make room for it */
 	bool		ready;
-	int32_t		nparts;
-	GvHeldPart	parts[GV_MAX_DEVICES];	/* [nparts] */
+	int32_t		nmembers;
+	GvMirrorMember	members[GV_MAX_DEVICES];	/* [nparts] */
 	int64_t		postings;			/* as nitems */
 	int64_t		searches;
 	int64_t		used_ms;		/* when it was last searched or changed */

@@ -86,9 +86,9 @@ gv_registry_destroy(GvMirrorEntry *entry, const char *reason)
 	pthread_rwlock_destroy(&entry->lock);
 	free(entry->states);
 	gv_registry_lock();
-	for (i = 0; i < entry->nparts; i++)
-		gv_registry.devices[entry->parts[i].device].used -=
-			entry->parts[i].charged;
+	for (i = 0; i < entry->nmembers; i++)
+		gv_registry.devices[entry->members[i].device].used -=
+			entry->members[i].charged;
 	gv_registry_settle(entry, false);
 	free(entry);
 }
@@ -113,7 +113,7 @@ gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices)
 	if (entry != NULL)
 		n = gv_registry_searched(entry);
 	for (i = 0; i < n; i++)
-		devices[i] = entry->parts[i].device;
+		devices[i] = entry->members[i].device;
 	gv_registry_unlock();
 	return n;
 }
@@ -215,18 +215,18 @@ enter(GvMirrorEntry *entry, GvTriedPlaces *tried)
 static GvRefusalCode
 create(GvMirrorEntry *entry)
 {
-	GvSpread	spread = {.kind = entry->kind, .nparts = entry->nparts};
+	GvPlacement	placement = {.mode = entry->mode, .ndevices = entry->nmembers};
 	GvStatus	status;
 	int32_t		lacking;
 	int32_t		i;
 
-	for (i = 0; i < entry->nparts; i++)
-		spread.devices[i] = entry->parts[i].device;
+	for (i = 0; i < entry->nmembers; i++)
+		placement.devices[i] = entry->members[i].device;
 	do
 	{
 		int64_t		growth[GV_MAX_DEVICES];
 
-		status = gv_mirror_create_on(&entry->spec, &spread, &entry->mirror,
+		status = gv_mirror_create_on(&entry->spec, &placement, &entry->mirror,
 									 &lacking);
 		for (i = 0; i < GV_MAX_DEVICES; i++)
 			growth[i] = lacking < 0 || lacking == i;
@@ -306,14 +306,14 @@ name_place(const GvMirrorEntry *entry, char *text, size_t size)
 
 	if (gv_registry.ndevices == 1)
 		return;
-	used = (size_t) snprintf(text, size, entry->nparts == 1 ? " on device" :
-							 entry->kind == GV_SHARDS ?
+	used = (size_t) snprintf(text, size, entry->nmembers == 1 ? " on device" :
+							 entry->mode == GV_SHARDS ?
 							 " in shards on devices" :
 							 " in replicas on devices");
-	for (i = 0; i < entry->nparts && used < size; i++)
+	for (i = 0; i < entry->nmembers && used < size; i++)
 		used += (size_t) snprintf(text +used, size - used, "%s %d",
 								  i > 0 ? "," : "",
-								  gv_server.numbers[entry->parts[i].device]);
+								  gv_server.numbers[entry->members[i].device]);
 }
 
 /* From now on it is searched, and charged what it takes and no more. */
@@ -328,8 +328,8 @@ gv_mirrors_ready(GvMirrorEntry *entry)
 	gv_registry_lock();
 	entry->ready = true;
 	gv_registry_settle(entry, true);
-	for (i = 0; i < entry->nparts; i++)
-		entry->parts[i].reserved = 0;
+	for (i = 0; i < entry->nmembers; i++)
+		entry->members[i].reserved = 0;
 	gv_registry_recharge(entry);
 	postings = entry->postings;
 	bytes = gv_registry_bytes(entry);
@@ -398,8 +398,8 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 		mirrors[n].nparents = entry->spec.nparents;
 		mirrors[n].refine_slots = entry->spec.refine_slots;
 		mirrors[n].device = gv_server.numbers[entry->spec.device];
-		mirrors[n].shards = entry->kind == GV_SHARDS ? entry->nparts : 1;
-		mirrors[n].replicas = entry->kind == GV_REPLICAS ? entry->nparts : 1;
+		mirrors[n].shards = entry->mode == GV_SHARDS ? entry->nmembers : 1;
+		mirrors[n].replicas = entry->mode == GV_REPLICAS ? entry->nmembers : 1;
 		mirrors[n].bytes = gv_registry_bytes(entry);
 		mirrors[n].postings = entry->postings;
 		mirrors[n].expected = entry->spec.postings;

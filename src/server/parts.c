@@ -10,14 +10,14 @@
 #include "server/gv_registry.h"
 
 /* Locked: a mirror's part on a device, or NULL. */
-GvHeldPart *
-gv_registry_part(GvMirrorEntry *entry, int32_t device)
+GvMirrorMember *
+gv_registry_member(GvMirrorEntry *entry, int32_t device)
 {
 	int32_t		i;
 
-	for (i = 0; i < entry->nparts; i++)
-		if (entry->parts[i].device == device)
-			return &entry->parts[i];
+	for (i = 0; i < entry->nmembers; i++)
+		if (entry->members[i].device == device)
+			return &entry->members[i];
 	return NULL;
 }
 
@@ -28,23 +28,23 @@ gv_registry_bytes(const GvMirrorEntry *entry)
 	int64_t		bytes = 0;
 	int32_t		i;
 
-	for (i = 0; i < entry->nparts; i++)
-		bytes += entry->parts[i].bytes;
+	for (i = 0; i < entry->nmembers; i++)
+		bytes += entry->members[i].bytes;
 	return bytes;
 }
 
 /* Locked: what a part is charged, from what it takes; nothing if it is no more. */
 static void
-charge_part(GvHeldPart *part, bool there)
+charge_member(GvMirrorMember *member, bool there)
 {
-	int64_t		charge = part->bytes;
+	int64_t		charge = member->bytes;
 
-	if (charge < part->reserved)
-		charge = part->reserved;
+	if (charge < member->reserved)
+		charge = member->reserved;
 	if (!there)
 		charge = 0;
-	gv_registry.devices[part->device].used += charge - part->charged;
-	part->charged = charge;
+	gv_registry.devices[member->device].used += charge - member->charged;
+	member->charged = charge;
 }
 
 /*
@@ -54,24 +54,24 @@ charge_part(GvHeldPart *part, bool there)
 void
 gv_registry_recharge(GvMirrorEntry *entry)
 {
-	GvPart		now[GV_MAX_DEVICES];
-	int32_t		n = gv_mirror_parts(entry->mirror, now);
+	GvDeviceUsage		now[GV_MAX_DEVICES];
+	int32_t		n = gv_mirror_usage(entry->mirror, now);
 	int32_t		left = 0;
 	int32_t		i;
 
-	for (i = 0; i < entry->nparts; i++)
+	for (i = 0; i < entry->nmembers; i++)
 	{
-		GvHeldPart	part = entry->parts[i];
-		bool		there = left < n && now[left].device == part.device;
+		GvMirrorMember	member = entry->members[i];
+		bool		there = left < n && now[left].device == member.device;
 
 		if (there)
-			part.bytes = now[left].bytes;
-		charge_part(&part, there);
+			member.bytes = now[left].bytes;
+		charge_member(&member, there);
 		if (there)
-			entry->parts[left++] = part;
+			entry->members[left++] = member;
 	}
-	entry->nparts = left;
-	entry->spec.device = entry->parts[0].device;
+	entry->nmembers = left;
+	entry->spec.device = entry->members[0].device;
 }
 
 /*
@@ -85,9 +85,9 @@ gv_mirrors_device(const GvMirrorEntry *entry, int32_t wanted)
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
-		if (entry->parts[i].device == wanted)
+		if (entry->members[i].device == wanted)
 			return wanted;
-	return entry->parts[0].device;
+	return entry->members[0].device;
 }
 
 /*
@@ -105,9 +105,9 @@ gv_mirrors_evict_for(GvMirrorEntry *entry, const int64_t *growth)
 
 	gv_registry_lock();
 	entry->growing++;
-	for (i = 0; i < entry->nparts; i++)
+	for (i = 0; i < entry->nmembers; i++)
 		if (growth[i] > 0)
-			devices[n++] = entry->parts[i].device;
+			devices[n++] = entry->members[i].device;
 	gv_registry_unlock();
 	for (i = 0; i < n; i++)
 		done |= gv_mirrors_evict(devices[i]);
@@ -119,9 +119,9 @@ gv_mirrors_evict_for(GvMirrorEntry *entry, const int64_t *growth)
 
 /* Locked: bytes that a part's device has to give, for the part to grow by so much. */
 static int64_t
-lacking(const GvHeldPart *part, int64_t growth)
+lacking(const GvMirrorMember *member, int64_t growth)
 {
-	int64_t		more = part->bytes + growth - part->charged;
+	int64_t		more = member->bytes + growth - member->charged;
 
 	return more > 0 ? more : 0;
 }
@@ -133,19 +133,19 @@ lacking(const GvHeldPart *part, int64_t growth)
 static bool
 charge_growth(GvMirrorEntry *entry, int32_t device, int64_t growth)
 {
-	GvHeldPart *part = gv_registry_part(entry, device);
-	int64_t		more = part == NULL ? 0 : lacking(part, growth);
+	GvMirrorMember *member = gv_registry_member(entry, device);
+	int64_t		more = member == NULL ? 0 : lacking(member, growth);
 
 	if (more == 0)
 		return true;
 	if (!gv_registry_free_up(device, more))
 		return false;
 	/* the lock was let go, perhaps */
-	part = gv_registry_part(entry, device);
-	if (part != NULL)
+	member = gv_registry_member(entry, device);
+	if (member != NULL)
 	{
 		gv_registry.devices[device].used += more;
-		part->charged += more;
+		member->charged += more;
 	}
 	return true;
 }
@@ -159,7 +159,7 @@ evict_replicas(GvMirrorEntry *entry, GvTriedDevices devices)
 	pthread_rwlock_wrlock(&entry->lock);
 	for (i = 0; i < gv_registry.ndevices; i++)
 		if ((devices & 1u << i) != 0 &&
-			gv_mirror_drop_part(entry->mirror, i) == GV_OK)
+			gv_mirror_drop_replica(entry->mirror, i) == GV_OK)
 			gv_log("LOG", "gave up the replica of index %u on device %d: it "
 				   "has no room to grow", entry->key.index,
 				   gv_server.numbers[i]);
@@ -171,20 +171,20 @@ evict_replicas(GvMirrorEntry *entry, GvTriedDevices devices)
 
 /* Locked: make room for all parts to grow, and charge it; or for none. */
 static bool
-grow_parts(GvMirrorEntry *entry, const int64_t *growth)
+grow_members(GvMirrorEntry *entry, const int64_t *growth)
 {
 	int32_t		devices[GV_MAX_DEVICES];
-	int32_t		n = entry->nparts;
+	int32_t		n = entry->nmembers;
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
-		devices[i] = entry->parts[i].device;
+		devices[i] = entry->members[i].device;
 	for (i = 0; i < n && charge_growth(entry, devices[i], growth[i]); i++)
 		;
 	if (i == n)
 		return true;
-	for (i = 0; i < entry->nparts; i++)
-		charge_part(&entry->parts[i], true);
+	for (i = 0; i < entry->nmembers; i++)
+		charge_member(&entry->members[i], true);
 	return false;
 }
 
@@ -201,22 +201,22 @@ choose_replicas(const GvMirrorEntry *entry, int64_t growth,
 	int32_t		i;
 
 	*full = 0;
-	for (i = 0; i < entry->nparts; i++)
+	for (i = 0; i < entry->nmembers; i++)
 	{
-		const GvHeldPart *part = &entry->parts[i];
+		const GvMirrorMember *member = &entry->members[i];
 
-		if (gv_registry_available(part->device) < lacking(part, growth))
-			*full |= 1u << part->device;
+		if (gv_registry_available(member->device) < lacking(member, growth))
+			*full |= 1u << member->device;
 		else
 			left++;
 	}
-	for (i = 0; left == 0 && i < entry->nparts; i++)
+	for (i = 0; left == 0 && i < entry->nmembers; i++)
 	{
-		const GvHeldPart *part = &entry->parts[i];
+		const GvMirrorMember *member = &entry->members[i];
 
-		if (!gv_registry_can_free_up(part->device, lacking(part, growth)))
+		if (!gv_registry_can_free_up(member->device, lacking(member, growth)))
 			continue;
-		*full &= ~(1u << part->device);
+		*full &= ~(1u << member->device);
 		left++;
 	}
 	return left > 0;
@@ -244,7 +244,7 @@ gv_mirrors_grow(GvMirrorEntry *entry, const int64_t *growth)
 		evict_replicas(entry, full);
 		gv_registry_lock();
 	}
-	fits = fits && grow_parts(entry, growth);
+	fits = fits && grow_members(entry, growth);
 	entry->growing--;
 	gv_registry_unlock();
 	return fits;
@@ -258,10 +258,10 @@ gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings)
 	int32_t		lost;
 
 	gv_registry_lock();
-	before = entry->nparts;
+	before = entry->nmembers;
 	entry->postings = postings;
 	gv_registry_recharge(entry);
-	lost = before - entry->nparts;
+	lost = before - entry->nmembers;
 	gv_registry_unlock();
 	if (lost > 0)
 		gv_log("LOG", "gave up replicas of index %u: %d, whose devices have no "

@@ -253,7 +253,7 @@ chunk_follows(const GvMirrorEntry *entry, const GvChunk *chunk)
 static void
 chunk_growth(GvMirrorEntry *entry, const GvChunk *chunk, int64_t *growth)
 {
-	int32_t		part = gv_mirror_list_part(entry->mirror, chunk->list);
+	int32_t		shard = gv_mirror_list_shard(entry->mirror, chunk->list);
 	int64_t		blocks = (int64_t) chunk->first + chunk->nblocks;
 	GvChunk		one = {.nblocks = 1};
 	int32_t		i;
@@ -264,7 +264,7 @@ chunk_growth(GvMirrorEntry *entry, const GvChunk *chunk, int64_t *growth)
 	if (blocks < 0)
 		blocks = 0;
 	for (i = 0; i < GV_MAX_DEVICES; i++)
-		growth[i] = part >= 0 && part != i ? 0 : blocks *
+		growth[i] = shard >= 0 && shard != i ? 0 : blocks *
 			(gv_chunks_bytes(&entry->spec, &one) - (int64_t) sizeof(one));
 }
 
@@ -280,11 +280,11 @@ items_growth(const GvMirrorEntry *entry, const GvRefineItem *items, int32_t n,
 	memset(growth, 0, GV_MAX_DEVICES * sizeof(*growth));
 	for (i = 0; i < n; i++)
 	{
-		int32_t		part = gv_mirror_record_part
+		int32_t		shard = gv_mirror_record_shard
 		(entry->mirror, gv_refine_item(items, entry->spec.dims, i)->address);
 
 		for (p = 0; p < GV_MAX_DEVICES; p++)
-			growth[p] += part >= 0 && part != p ? 0 : stride;
+			growth[p] += shard >= 0 && shard != p ? 0 : stride;
 	}
 }
 

@@ -17,7 +17,7 @@ static bool
 evictable(const GvMirrorEntry *entry, int32_t device, int64_t now)
 {
 	return entry->ready && entry->growing == 0 &&
-		gv_registry_part((GvMirrorEntry *) entry, device) != NULL &&
+		gv_registry_member((GvMirrorEntry *) entry, device) != NULL &&
 		(gv_registry_is_spare(entry) ||
 		 (entry->users == 0 && now - entry->used_ms >= gv_registry.keep_ms));
 }
@@ -62,13 +62,13 @@ evict_replica(GvMirrorEntry *entry, int32_t device)
 	entry->users++;
 	gv_registry_unlock();
 	pthread_rwlock_wrlock(&entry->lock);
-	if (gv_mirror_drop_part(entry->mirror, device) == GV_OK)
+	if (gv_mirror_drop_replica(entry->mirror, device) == GV_OK)
 		gv_log("LOG", "gave up the replica of index %u on device %d: others "
 			   "need its memory", entry->key.index, gv_server.numbers[device]);
 	gv_registry_lock();
 	gv_registry_recharge(entry);
 	/* another thread may have been faster */
-	gone = gv_registry_part(entry, device) == NULL;
+	gone = gv_registry_member(entry, device) == NULL;
 	pthread_rwlock_unlock(&entry->lock);
 	entry->users--;
 	pthread_cond_broadcast(&gv_registry.released);
@@ -152,7 +152,7 @@ gv_registry_can_free_up(int32_t device, int64_t bytes)
 	for (entry = gv_registry.first; entry != NULL && available < bytes;
 		 entry = entry->next)
 		if (evictable(entry, device, now))
-			available += gv_registry_part((GvMirrorEntry *) entry, device)->charged;
+			available += gv_registry_member((GvMirrorEntry *) entry, device)->charged;
 	return available >= bytes;
 }
 
@@ -204,14 +204,14 @@ gv_mirrors_evict(int32_t device)
 
 /* Bytes of one of so many shards on a device, of all for one. */
 static int64_t
-shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nparts)
+shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nshards)
 {
-	GvSpread	spread = {GV_SHARDS, nparts, {0}};
+	GvPlacement	placement = {GV_SHARDS, nshards, {0}};
 	int32_t		i;
 
-	for (i = 0; i < nparts; i++)
-		spread.devices[i] = (device + i) % gv_registry.ndevices;
-	return gv_mirror_part_size(spec, &spread, 0);
+	for (i = 0; i < nshards; i++)
+		placement.devices[i] = (device + i) % gv_registry.ndevices;
+	return gv_mirror_member_size(spec, &placement, 0);
 }
 
 /*
@@ -219,14 +219,14 @@ shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nparts)
  * takes on a device, with searchers that come there for it.
  */
 static int64_t
-part_room(const GvMirrorEntry *entry, int32_t device, int32_t nparts,
+member_memory(const GvMirrorEntry *entry, int32_t device, int32_t nshards,
 		  int32_t first)
 {
 	GvTriedDevices guests = guests_of(device);
 	int32_t		extras = gv_registry.devices[device].extras;
-	int64_t		bytes = shard_size(&entry->spec, device, nparts);
+	int64_t		bytes = shard_size(&entry->spec, device, nshards);
 
-	if (nparts > 1 && first >= 0 && first != device)
+	if (nshards > 1 && first >= 0 && first != device)
 		bytes += most_beside(device, guests, extras) -
 			most_beside(device, guests | 1u << first, extras);
 	return bytes;
@@ -234,22 +234,22 @@ part_room(const GvMirrorEntry *entry, int32_t device, int32_t nparts,
 
 /* Locked: a part more, on a device where room is made; false: there is none. */
 static bool
-add_part(GvMirrorEntry *entry, int32_t device, int32_t nparts)
+add_member(GvMirrorEntry *entry, int32_t device, int32_t nshards)
 {
-	int64_t		bytes = shard_size(&entry->spec, device, nparts);
-	int32_t		first = entry->nparts > 0 ? entry->parts[0].device : device;
-	bool		promised = nparts > 1 && first != device;
+	int64_t		bytes = shard_size(&entry->spec, device, nshards);
+	int32_t		first = entry->nmembers > 0 ? entry->members[0].device : device;
+	bool		promised = nshards > 1 && first != device;
 
 	if (!gv_registry_free_up(device,
-							   part_room(entry, device, nparts, first)))
+							   member_memory(entry, device, nshards, first)))
 		return false;
 	gv_registry.devices[device].coming[first] += promised;
 	gv_registry.devices[device].used += bytes;
-	entry->parts[entry->nparts++] = (GvHeldPart)
+	entry->members[entry->nmembers++] = (GvMirrorMember)
 	{
 		device, bytes, bytes, 0, promised
 	};
-	entry->spec.device = entry->parts[0].device;
+	entry->spec.device = entry->members[0].device;
 	return true;
 }
 
@@ -260,17 +260,17 @@ add_part(GvMirrorEntry *entry, int32_t device, int32_t nparts)
 void
 gv_registry_settle(GvMirrorEntry *entry, bool searched)
 {
-	int32_t		first = entry->parts[0].device;
+	int32_t		first = entry->members[0].device;
 	int32_t		i;
 
-	for (i = 0; i < entry->nparts; i++)
+	for (i = 0; i < entry->nmembers; i++)
 	{
-		GvHeldPart *part = &entry->parts[i];
-		GvDeviceMemory *mem = &gv_registry.devices[part->device];
+		GvMirrorMember *member = &entry->members[i];
+		GvDeviceMemory *mem = &gv_registry.devices[member->device];
 
-		if (!part->promised)
+		if (!member->promised)
 			continue;
-		part->promised = false;
+		member->promised = false;
 		mem->coming[first]--;
 		if (searched)
 			mem->guests |= 1u << first;
@@ -282,17 +282,17 @@ gv_registry_settle(GvMirrorEntry *entry, bool searched)
  * go, or with it, and where the mirror is not yet; -1: there is none.
  */
 static int32_t
-most_available(GvMirrorEntry *entry, int32_t nparts, bool others_go)
+most_available(GvMirrorEntry *entry, int32_t nshards, bool others_go)
 {
 	int32_t		best = -1;
 	int32_t		i;
 
 	for (i = 0; i < gv_registry.ndevices; i++)
 	{
-		int64_t		size = part_room(entry, i, nparts, entry->nparts > 0 ?
-									 entry->parts[0].device : -1);
+		int64_t		size = member_memory(entry, i, nshards, entry->nmembers > 0 ?
+									 entry->members[0].device : -1);
 
-		if (gv_registry_part(entry, i) == NULL &&
+		if (gv_registry_member(entry, i) == NULL &&
 			(best < 0 || gv_registry_available(i) > gv_registry_available(best)) &&
 			(others_go ? gv_registry_can_free_up(i, size) :
 			 gv_registry_available(i) >= size))
@@ -324,12 +324,12 @@ place_whole(GvMirrorEntry *entry, GvTriedDevices *tried)
 	if (best < 0)
 		return false;
 	*tried |= 1u << best;
-	entry->kind = GV_REPLICAS;
-	if (!add_part(entry, best, 1))
+	entry->mode = GV_REPLICAS;
+	if (!add_member(entry, best, 1))
 		return false;
-	while (entry->nparts < gv_server.replicas &&
+	while (entry->nmembers < gv_server.replicas &&
 		   (best = most_available(entry, 1, false)) >= 0)
-		(void) add_part(entry, best, 1);
+		(void) add_member(entry, best, 1);
 	return true;
 }
 
@@ -338,16 +338,16 @@ place_whole(GvMirrorEntry *entry, GvTriedDevices *tried)
  * one?  Searches go there, and bring searchers to the others.
  */
 static bool
-can_be_first(const GvMirrorEntry *entry, int32_t nparts, int32_t first)
+can_be_first(const GvMirrorEntry *entry, int32_t nshards, int32_t first)
 {
 	int32_t		able = 0;
 	int32_t		i;
 
-	if (!gv_registry_can_free_up(first, part_room(entry, first, nparts, first)))
+	if (!gv_registry_can_free_up(first, member_memory(entry, first, nshards, first)))
 		return false;
 	for (i = 0; i < gv_registry.ndevices; i++)
-		able += gv_registry_can_free_up(i, part_room(entry, i, nparts, first));
-	return able >= nparts;
+		able += gv_registry_can_free_up(i, member_memory(entry, i, nshards, first));
+	return able >= nshards;
 }
 
 /*
@@ -359,7 +359,7 @@ place_shards(GvMirrorEntry *entry, int32_t *tried)
 {
 	int32_t		n;
 
-	entry->kind = GV_SHARDS;
+	entry->mode = GV_SHARDS;
 	for (n = *tried < 2 ? 2 : *tried + 1; n <= gv_registry.ndevices; n++)
 	{
 		int32_t		next = -1;
@@ -373,10 +373,10 @@ place_shards(GvMirrorEntry *entry, int32_t *tried)
 		if (next < 0)
 			continue;
 		*tried = n;
-		while (entry->nparts < n && next >= 0 && add_part(entry, next, n))
+		while (entry->nmembers < n && next >= 0 && add_member(entry, next, n))
 			next = most_available(entry, n, true);
 		/* others may have been faster, where memory was given back */
-		return entry->nparts == n;
+		return entry->nmembers == n;
 	}
 	return false;
 }

@@ -46,7 +46,7 @@ typedef struct Bench
 {
 	GvMirrorSpec spec;
 	GvMirror   *mirror;
-	GvSpread	spread;			/* its devices */
+	GvPlacement	spread;			/* its devices */
 	GvSearcher *searchers[MOST_LANES];	/* [nlanes], of the first */
 	int			nlanes;
 	bool		once;
@@ -427,7 +427,7 @@ static void
 measure_replicas(const Bench *bench, int n)
 {
 	Driver		drivers[GV_MAX_DEVICES];
-	int			nreplicas = bench->spread.nparts;
+	int			nreplicas = bench->spread.ndevices;
 	double		one[TURNS];
 	double		all[TURNS];
 
@@ -489,7 +489,7 @@ main(int argc, char **argv)
 	Bench		bench = {.spec = {.metric = GV_L2,.nparents = 1},.nlanes = 1,
 	.apart = 1.2f,.spread = {GV_REPLICAS, 1, {0}}};
 	GvDevice	found[GV_MAX_DEVICES];
-	GvPart		parts[GV_MAX_DEVICES];
+	GvDeviceUsage		parts[GV_MAX_DEVICES];
 	char		devices[] = "0,1,2,3,4,5,6,7";
 	int32_t		nfound;
 	char	  **args = argv + 1;
@@ -531,13 +531,13 @@ main(int argc, char **argv)
 	if (nargs > 1 && (strcmp(args[0], "-d") == 0 ||
 					  strcmp(args[0], "-r") == 0))
 	{
-		bench.spread.kind = args[0][1] == 'd' ? GV_SHARDS : GV_REPLICAS;
-		bench.spread.nparts = atoi(args[1]);
+		bench.spread.mode = args[0][1] == 'd' ? GV_SHARDS : GV_REPLICAS;
+		bench.spread.ndevices = atoi(args[1]);
 		args += 2;
 		nargs -= 2;
-		if (bench.spread.nparts < 1 || bench.spread.nparts > MOST_DEVICES)
+		if (bench.spread.ndevices < 1 || bench.spread.ndevices > MOST_DEVICES)
 			return usage();
-		for (int i = 0; i < bench.spread.nparts; i++)
+		for (int i = 0; i < bench.spread.ndevices; i++)
 			bench.spread.devices[i] = i;
 	}
 	if (nargs < 7 || bench.nlanes < 1 || bench.nlanes > MOST_LANES ||
@@ -553,11 +553,11 @@ main(int argc, char **argv)
 		bench.spec.dims < 1 || bench.spec.refine_slots < 1)
 		return usage();
 	/* with one device nothing is between its engine and us */
-	devices[2 * bench.spread.nparts - 1] = '\0';
+	devices[2 * bench.spread.ndevices - 1] = '\0';
 	CHECKED(gv_mirrors_open(&BENCH_ENGINE, devices, found, &nfound));
 	CHECKED(gv_mirror_create_on(&bench.spec, &bench.spread, &bench.mirror,
 								NULL));
-	if (gv_mirror_parts(bench.mirror, parts) != bench.spread.nparts)
+	if (gv_mirror_usage(bench.mirror, parts) != bench.spread.ndevices)
 		return usage();
 	for (int i = 0; i < bench.nlanes; i++)
 		CHECKED(gv_searcher(0, &bench.searchers[i]));
@@ -576,7 +576,7 @@ main(int argc, char **argv)
 	{
 		set_conditions(&bench, false);
 		measure(&bench, atoi(args[i]));
-		if (bench.spread.kind == GV_REPLICAS && bench.spread.nparts > 1)
+		if (bench.spread.mode == GV_REPLICAS && bench.spread.ndevices > 1)
 			measure_replicas(&bench, atoi(args[i]));
 		if (bench.selectivity == 0)
 			continue;

@@ -108,11 +108,11 @@ gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
 		strcpy(found->name, "injected fault");
 		return status;
 	}
-	gv_spread_engine = engine;
-	status = gv_spread_mirrors.open(devices, found, nfound);
+	gv_devices_engine = engine;
+	status = gv_devices_mirrors.open(devices, found, nfound);
 	if (status == GV_OK)
 	{
-		mirrors = *nfound > 1 ? &gv_spread_mirrors : engine;
+		mirrors = *nfound > 1 ? &gv_devices_mirrors : engine;
 		ndevices = *nfound;
 	}
 	return status;
@@ -180,96 +180,96 @@ gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror)
 }
 
 static bool
-is_spread(void)
+is_multi_device(void)
 {
-	return mirrors == &gv_spread_mirrors;
+	return mirrors == &gv_devices_mirrors;
 }
 
 /* Devices that there are, none twice; its first in the spec. */
 static bool
-valid_spread(const GvMirrorSpec *spec, const GvSpread *spread,
+valid_placement(const GvMirrorSpec *spec, const GvPlacement *placement,
 			 GvMirrorSpec *placed)
 {
 	uint32_t	seen = 0;
 	int32_t		i;
 
-	if (spec == NULL || spread == NULL || spread->nparts < 1 ||
-		spread->nparts > ndevices ||
-		(spread->kind != GV_SHARDS && spread->kind != GV_REPLICAS))
+	if (spec == NULL || placement == NULL || placement->ndevices < 1 ||
+		placement->ndevices > ndevices ||
+		(placement->mode != GV_SHARDS && placement->mode != GV_REPLICAS))
 		return false;
-	for (i = 0; i < spread->nparts; i++)
+	for (i = 0; i < placement->ndevices; i++)
 	{
-		int32_t		device = spread->devices[i];
+		int32_t		device = placement->devices[i];
 
 		if (device < 0 || device >= ndevices || (seen >> device & 1) != 0)
 			return false;
 		seen |= UINT32_C(1) << device;
 	}
 	*placed = *spec;
-	placed->device = spread->devices[0];
+	placed->device = placement->devices[0];
 	return valid_spec(placed);
 }
 
 int64_t
-gv_mirror_part_size(const GvMirrorSpec *spec, const GvSpread *spread,
-					int32_t part)
+gv_mirror_member_size(const GvMirrorSpec *spec, const GvPlacement *placement,
+					int32_t member)
 {
 	GvMirrorSpec placed;
 
-	if (mirrors == NULL || !valid_spread(spec, spread, &placed) || part < 0 ||
-		part >= spread->nparts)
+	if (mirrors == NULL || !valid_placement(spec, placement, &placed) || member < 0 ||
+		member >= placement->ndevices)
 		return 0;
-	return is_spread() ? gv_spread_size(&placed, spread, part) :
+	return is_multi_device() ? gv_devices_size(&placed, placement, member) :
 		mirrors->size(&placed);
 }
 
 GvStatus
-gv_mirror_create_on(const GvMirrorSpec *spec, const GvSpread *spread,
+gv_mirror_create_on(const GvMirrorSpec *spec, const GvPlacement *placement,
 					GvMirror **mirror, int32_t *lacking)
 {
 	GvMirrorSpec placed;
 
 	if (lacking != NULL)
 		*lacking = -1;
-	GV_CALL(fault, mirrors != NULL && valid_spread(spec, spread, &placed) &&
+	GV_CALL(fault, mirrors != NULL && valid_placement(spec, placement, &placed) &&
 			mirror != NULL);
-	return is_spread() ? gv_spread_create(&placed, spread, mirror, lacking) :
+	return is_multi_device() ? gv_devices_create(&placed, placement, mirror, lacking) :
 		mirrors->create(&placed, mirror);
 }
 
 int32_t
-gv_mirror_parts(const GvMirror *mirror, GvPart *parts)
+gv_mirror_usage(const GvMirror *mirror, GvDeviceUsage *usage)
 {
-	if (is_spread())
-		return gv_spread_parts(mirror, parts);
-	parts[0].device = 0;
-	parts[0].bytes = mirrors->bytes(mirror);
+	if (is_multi_device())
+		return gv_devices_usage(mirror, usage);
+	usage[0].device = 0;
+	usage[0].bytes = mirrors->bytes(mirror);
 	return 1;
 }
 
 int32_t
-gv_mirror_list_part(const GvMirror *mirror, int32_t list)
+gv_mirror_list_shard(const GvMirror *mirror, int32_t list)
 {
-	const GvSpreadMirror *spread = (const GvSpreadMirror *) mirror;
+	const GvPlacedMirror *placed = (const GvPlacedMirror *) mirror;
 
-	return is_spread() && gv_has_shards(spread) ?
-		gv_list_owner(spread, list) : -1;
+	return is_multi_device() && gv_has_shards(placed) ?
+		gv_list_owner(placed, list) : -1;
 }
 
 int32_t
-gv_mirror_record_part(const GvMirror *mirror, const uint16_t *address)
+gv_mirror_record_shard(const GvMirror *mirror, const uint16_t *address)
 {
-	const GvSpreadMirror *spread = (const GvSpreadMirror *) mirror;
+	const GvPlacedMirror *placed = (const GvPlacedMirror *) mirror;
 
-	return is_spread() && gv_has_shards(spread) ?
-		gv_record_owner(spread, address) : -1;
+	return is_multi_device() && gv_has_shards(placed) ?
+		gv_record_owner(placed, address) : -1;
 }
 
 GvStatus
-gv_mirror_drop_part(GvMirror *mirror, int32_t device)
+gv_mirror_drop_replica(GvMirror *mirror, int32_t device)
 {
 	GV_CALL(fault, mirror != NULL);
-	return is_spread() ? gv_spread_drop_part(mirror, device) : GV_INVALID;
+	return is_multi_device() ? gv_devices_drop_replica(mirror, device) : GV_INVALID;
 }
 
 void

@@ -32,7 +32,7 @@ typedef struct GvSearcher GvSearcher;
 /* What does not change as long as a mirror lives. */
 typedef struct GvMirrorSpec
 {
-	int32_t		device;			/* that holds it, all of it, or see GvSpread */
+	int32_t		device;			/* that holds it, all of it, or see GvPlacement */
 	GvMetric	metric;
 	int32_t		dims;
 	int32_t		m;				/* sub-quantizers */
@@ -50,24 +50,24 @@ typedef struct GvMirrorSpec
  * devices each has a part of it: a share, for what none has room for, or all of
  * it, so that more is searched at a time (gv_spread.h).
  */
-typedef enum GvSpreadKind
+typedef enum GvPlacementMode
 {
 	GV_SHARDS,
 	GV_REPLICAS
-} GvSpreadKind;
+} GvPlacementMode;
 
-typedef struct GvSpread
+typedef struct GvPlacement
 {
-	GvSpreadKind kind;			/* of one part: no matter which */
-	int32_t		nparts;			/* 1 .. GV_MAX_DEVICES */
+	GvPlacementMode mode;			/* of one part: no matter which */
+	int32_t		ndevices;			/* 1 .. GV_MAX_DEVICES */
 	int32_t		devices[GV_MAX_DEVICES];	/* [nparts], none twice */
-} GvSpread;
+} GvPlacement;
 
-typedef struct GvPart
+typedef struct GvDeviceUsage
 {
 	int32_t		device;
 	int64_t		bytes;			/* that it takes there now */
-} GvPart;
+} GvDeviceUsage;
 
 /* The parts of the model, arrays of 4-byte elements. */
 typedef enum GvArray
@@ -328,7 +328,7 @@ extern void gv_mirror_drop(GvMirror *mirror);
 
 /*
  * The same on the devices of a spread, whatever device the spec names.
- * gv_mirror_part_size: what one of its parts will take, as gv_mirror_size.
+ * gv_mirror_member_size: what one of its parts will take, as gv_mirror_size.
  *
  * gv_mirror_create_on: as gv_mirror_create.  A replica that finds no memory then,
  * or in a later change, is given up, and others move up in its place; only when
@@ -337,27 +337,27 @@ extern void gv_mirror_drop(GvMirror *mirror);
  * array that others lack.  With GV_NO_MEMORY *lacking, unless NULL, is the part
  * that found none; -1: every one.
  */
-extern int64_t gv_mirror_part_size(const GvMirrorSpec *spec,
-								   const GvSpread *spread, int32_t part);
+extern int64_t gv_mirror_member_size(const GvMirrorSpec *spec,
+								   const GvPlacement *placement, int32_t member);
 extern GvStatus gv_mirror_create_on(const GvMirrorSpec *spec,
-									const GvSpread *spread,
+									const GvPlacement *placement,
 									GvMirror **mirror, int32_t *lacking);
 
 /*
- * gv_mirror_parts: the parts that it has, into parts [GV_MAX_DEVICES]; how many.
+ * gv_mirror_usage: the parts that it has, into parts [GV_MAX_DEVICES]; how many.
  * A mirror on one device has one.
  *
- * gv_mirror_list_part, gv_mirror_record_part: which of them a list's blocks go
+ * gv_mirror_list_shard, gv_mirror_record_shard: which of them a list's blocks go
  * to, or a refine record by its address; -1: all.
  *
- * gv_mirror_drop_part: a change, by which the replica on a device goes.
+ * gv_mirror_drop_replica: a change, by which the replica on a device goes.
  * GV_INVALID when there is none, or no other.
  */
-extern int32_t gv_mirror_parts(const GvMirror *mirror, GvPart *parts);
-extern int32_t gv_mirror_list_part(const GvMirror *mirror, int32_t list);
-extern int32_t gv_mirror_record_part(const GvMirror *mirror,
+extern int32_t gv_mirror_usage(const GvMirror *mirror, GvDeviceUsage *usage);
+extern int32_t gv_mirror_list_shard(const GvMirror *mirror, int32_t list);
+extern int32_t gv_mirror_record_shard(const GvMirror *mirror,
 									 const uint16_t *address);
-extern GvStatus gv_mirror_drop_part(GvMirror *mirror, int32_t device);
+extern GvStatus gv_mirror_drop_replica(GvMirror *mirror, int32_t device);
 
 /*
  * gv_mirror_put_array: elements first .. first + n - 1 of an array.

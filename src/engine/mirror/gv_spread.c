@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const GvMirrorBackend *gv_spread_engine;
+const GvMirrorBackend *gv_devices_engine;
 
 /* One of the things that a part can be given; the others are NULL. */
 typedef struct Change
@@ -25,14 +25,14 @@ typedef struct Change
 } Change;
 
 static GvStatus
-apply(GvMirror *part, const Change *change)
+apply(GvMirror *mirror, const Change *change)
 {
 	if (change->chunk != NULL)
-		return gv_spread_engine->put_list(part, change->chunk);
+		return gv_devices_engine->put_list(mirror, change->chunk);
 	if (change->items != NULL)
-		return gv_spread_engine->put_refine(part, change->items,
+		return gv_devices_engine->put_refine(mirror, change->items,
 											(int32_t) change->n);
-	return gv_spread_engine->put_array(part, change->array, change->first,
+	return gv_devices_engine->put_array(mirror, change->array, change->first,
 									   change->n, change->values);
 }
 
@@ -41,95 +41,95 @@ apply(GvMirror *part, const Change *change)
  * list, where there are copies, and a shard has such ends of its own lists only.
  */
 static GvMirrorSpec
-part_spec(const GvMirrorSpec *spec, const GvSpread *spread, int32_t part)
+member_spec(const GvMirrorSpec *spec, const GvPlacement *placement, int32_t member)
 {
 	GvMirrorSpec mine = *spec;
 
-	mine.device = spread->devices[part];
-	if (spread->kind == GV_SHARDS)
+	mine.device = placement->devices[member];
+	if (placement->mode == GV_SHARDS)
 	{
-		int64_t		others = spec->nlists - spec->nlists / spread->nparts;
+		int64_t		others = spec->nlists - spec->nlists / placement->ndevices;
 
-		mine.postings = (mine.postings + spread->nparts - 1) / spread->nparts;
+		mine.postings = (mine.postings + placement->ndevices - 1) / placement->ndevices;
 		mine.postings -= others * GV_BLOCK / 2;
 		if (mine.postings < 1)
 			mine.postings = spec->postings > 0;
-		mine.refine_records = (mine.refine_records + spread->nparts - 1) /
-			spread->nparts;
+		mine.refine_records = (mine.refine_records + placement->ndevices - 1) /
+			placement->ndevices;
 	}
 	return mine;
 }
 
-/* See gv_mirror_part_size. */
+/* See gv_mirror_member_size. */
 int64_t
-gv_spread_size(const GvMirrorSpec *spec, const GvSpread *spread, int32_t part)
+gv_devices_size(const GvMirrorSpec *spec, const GvPlacement *placement, int32_t member)
 {
-	GvMirrorSpec mine = part_spec(spec, spread, part);
+	GvMirrorSpec mine = member_spec(spec, placement, member);
 
-	return gv_spread_engine->size(&mine);
+	return gv_devices_engine->size(&mine);
 }
 
 /* Drop a part; those behind it move up. */
 static void
-drop_part(GvSpreadMirror *mirror, int32_t part)
+drop_member(GvPlacedMirror *mirror, int32_t member)
 {
-	GvSpread   *spread = &mirror->spread;
-	size_t		behind = (size_t) (--spread->nparts - part);
+	GvPlacement   *placement = &mirror->placement;
+	size_t		behind = (size_t) (--placement->ndevices - member);
 
-	gv_spread_engine->drop(mirror->parts[part]);
-	memmove(&mirror->parts[part], &mirror->parts[part + 1],
-			behind * sizeof(mirror->parts[0]));
-	memmove(&spread->devices[part], &spread->devices[part + 1],
-			behind * sizeof(spread->devices[0]));
+	gv_devices_engine->drop(mirror->mirrors[member]);
+	memmove(&mirror->mirrors[member], &mirror->mirrors[member + 1],
+			behind * sizeof(mirror->mirrors[0]));
+	memmove(&placement->devices[member], &placement->devices[member + 1],
+			behind * sizeof(placement->devices[0]));
 }
 
 static void
-spread_drop(GvMirror *opaque)
+devices_drop(GvMirror *opaque)
 {
-	GvSpreadMirror *mirror = (GvSpreadMirror *) opaque;
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 
-	while (mirror->spread.nparts > 0)
-		drop_part(mirror, mirror->spread.nparts - 1);
+	while (mirror->placement.ndevices > 0)
+		drop_member(mirror, mirror->placement.ndevices - 1);
 	free(mirror);
 }
 
 /* See gv_mirror_create_on. */
 GvStatus
-gv_spread_create(const GvMirrorSpec *spec, const GvSpread *spread,
+gv_devices_create(const GvMirrorSpec *spec, const GvPlacement *placement,
 				 GvMirror **mirror, int32_t *lacking)
 {
-	GvSpreadMirror *made = calloc(1, sizeof(GvSpreadMirror));
+	GvPlacedMirror *made = calloc(1, sizeof(GvPlacedMirror));
 	GvStatus	status = GV_OK;
 	int32_t		i;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	made->spread.kind = spread->kind;
-	for (i = 0; i < spread->nparts; i++)
+	made->placement.mode = placement->mode;
+	for (i = 0; i < placement->ndevices; i++)
 	{
-		GvMirrorSpec mine = part_spec(spec, spread, i);
-		int32_t    *n = &made->spread.nparts;
-		GvStatus	one = gv_spread_engine->create(&mine, &made->parts[*n]);
+		GvMirrorSpec mine = member_spec(spec, placement, i);
+		int32_t    *n = &made->placement.ndevices;
+		GvStatus	one = gv_devices_engine->create(&mine, &made->mirrors[*n]);
 
 		if (one == GV_OK)
-			made->spread.devices[(*n)++] = mine.device;
+			made->placement.devices[(*n)++] = mine.device;
 		else
 			status = one;
 		if (one != GV_OK &&
-			(spread->kind == GV_SHARDS || !gv_is_survivable(one)))
+			(placement->mode == GV_SHARDS || !gv_is_survivable(one)))
 		{
-			if (lacking != NULL && spread->nparts > 1)
+			if (lacking != NULL && placement->ndevices > 1)
 				*lacking = i;
 			break;
 		}
 	}
-	if (made->spread.nparts > 0 && spread->kind == GV_REPLICAS &&
+	if (made->placement.ndevices > 0 && placement->mode == GV_REPLICAS &&
 		gv_is_survivable(status))
 		status = GV_OK;
 	if (status != GV_OK)
 	{
-		spread_drop((GvMirror *) made);
+		devices_drop((GvMirror *) made);
 		return status;
 	}
 	*mirror = (GvMirror *) made;
@@ -137,114 +137,114 @@ gv_spread_create(const GvMirrorSpec *spec, const GvSpread *spread,
 }
 
 static GvStatus
-spread_create(const GvMirrorSpec *spec, GvMirror **mirror)
+devices_create(const GvMirrorSpec *spec, GvMirror **mirror)
 {
-	GvSpread	alone = {GV_SHARDS, 1, {spec->device}};
+	GvPlacement	alone = {GV_SHARDS, 1, {spec->device}};
 
-	return gv_spread_create(spec, &alone, mirror, NULL);
+	return gv_devices_create(spec, &alone, mirror, NULL);
 }
 
-/* See gv_mirror_parts. */
+/* See gv_mirror_usage. */
 int32_t
-gv_spread_parts(const GvMirror *opaque, GvPart *parts)
+gv_devices_usage(const GvMirror *opaque, GvDeviceUsage *usage)
 {
-	const GvSpreadMirror *mirror = (const GvSpreadMirror *) opaque;
+	const GvPlacedMirror *mirror = (const GvPlacedMirror *) opaque;
 	int32_t		i;
 
-	for (i = 0; i < mirror->spread.nparts; i++)
+	for (i = 0; i < mirror->placement.ndevices; i++)
 	{
-		parts[i].device = mirror->spread.devices[i];
-		parts[i].bytes = gv_spread_engine->bytes(mirror->parts[i]);
+		usage[i].device = mirror->placement.devices[i];
+		usage[i].bytes = gv_devices_engine->bytes(mirror->mirrors[i]);
 	}
-	return mirror->spread.nparts;
+	return mirror->placement.ndevices;
 }
 
-/* See gv_mirror_drop_part. */
+/* See gv_mirror_drop_replica. */
 GvStatus
-gv_spread_drop_part(GvMirror *opaque, int32_t device)
+gv_devices_drop_replica(GvMirror *opaque, int32_t device)
 {
-	GvSpreadMirror *mirror = (GvSpreadMirror *) opaque;
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 	int32_t		i = 0;
 
-	while (i < mirror->spread.nparts && mirror->spread.devices[i] != device)
+	while (i < mirror->placement.ndevices && mirror->placement.devices[i] != device)
 		i++;
-	if (mirror->spread.nparts == 1 || i == mirror->spread.nparts ||
+	if (mirror->placement.ndevices == 1 || i == mirror->placement.ndevices ||
 		gv_has_shards(mirror))
 		return GV_INVALID;
-	drop_part(mirror, i);
+	drop_member(mirror, i);
 	return GV_OK;
 }
 
 static int64_t
-spread_size(const GvMirrorSpec *spec)
+devices_size(const GvMirrorSpec *spec)
 {
-	return gv_spread_engine->size(spec);
+	return gv_devices_engine->size(spec);
 }
 
 static int64_t
-spread_bytes(const GvMirror *opaque)
+devices_bytes(const GvMirror *opaque)
 {
-	const GvSpreadMirror *mirror = (const GvSpreadMirror *) opaque;
+	const GvPlacedMirror *mirror = (const GvPlacedMirror *) opaque;
 	int64_t		bytes = 0;
 	int32_t		i;
 
-	for (i = 0; i < mirror->spread.nparts; i++)
-		bytes += gv_spread_engine->bytes(mirror->parts[i]);
+	for (i = 0; i < mirror->placement.ndevices; i++)
+		bytes += gv_devices_engine->bytes(mirror->mirrors[i]);
 	return bytes;
 }
 
 /* Give all parts the same. */
 static GvStatus
-change_all(GvSpreadMirror *mirror, const Change *change)
+change_all(GvPlacedMirror *mirror, const Change *change)
 {
 	bool		lack[GV_MAX_DEVICES] = {false};
-	int32_t		nparts = mirror->spread.nparts;
+	int32_t		ndevices = mirror->placement.ndevices;
 	int32_t		nlack = 0;
 	GvStatus	status = GV_OK;
 	int32_t		i;
 
-	for (i = 0; i < nparts; i++)
+	for (i = 0; i < ndevices; i++)
 	{
-		status = apply(mirror->parts[i], change);
+		status = apply(mirror->mirrors[i], change);
 		lack[i] = gv_is_survivable(status);
 		if (status != GV_OK && (!lack[i] || gv_has_shards(mirror)))
 			return status;
 		nlack += lack[i];
 	}
-	if (nlack == nparts)
+	if (nlack == ndevices)
 		return status;
-	for (i = nparts - 1; i >= 0; i--)
+	for (i = ndevices - 1; i >= 0; i--)
 		if (lack[i])
-			drop_part(mirror, i);
+			drop_member(mirror, i);
 	return GV_OK;
 }
 
 static GvStatus
-spread_put_array(GvMirror *opaque, GvArray array, int64_t first, int64_t n,
+devices_put_array(GvMirror *opaque, GvArray array, int64_t first, int64_t n,
 				 const void *values)
 {
 	Change		change = {.array = array, .first = first, .n = n,
 	.values = values};
 
-	return change_all((GvSpreadMirror *) opaque, &change);
+	return change_all((GvPlacedMirror *) opaque, &change);
 }
 
 static GvStatus
-spread_put_list(GvMirror *opaque, const GvListChunk *chunk)
+devices_put_list(GvMirror *opaque, const GvListChunk *chunk)
 {
-	GvSpreadMirror *mirror = (GvSpreadMirror *) opaque;
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 	Change		change = {.chunk = chunk};
 
 	if (gv_has_shards(mirror))
-		return apply(mirror->parts[gv_list_owner(mirror, chunk->list)],
+		return apply(mirror->mirrors[gv_list_owner(mirror, chunk->list)],
 					 &change);
 	return change_all(mirror, &change);
 }
 
 static GvStatus
-spread_put_refine(GvMirror *opaque, const GvRefineItem *items, int32_t n)
+devices_put_refine(GvMirror *opaque, const GvRefineItem *items, int32_t n)
 {
-	GvSpreadMirror *mirror = (GvSpreadMirror *) opaque;
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 	int32_t		dims = mirror->spec.dims;
 	Change		change = {.items = items, .n = n};
 	GvStatus	status = GV_OK;
@@ -268,36 +268,36 @@ spread_put_refine(GvMirror *opaque, const GvRefineItem *items, int32_t n)
 							   (items, dims, i + (int32_t) change.n)
 							   ->address) == owner)
 			change.n++;
-		status = apply(mirror->parts[owner], &change);
+		status = apply(mirror->mirrors[owner], &change);
 	}
 	return status;
 }
 
 static GvStatus
-spread_get_array(GvMirror *opaque, GvArray array, int64_t first, int64_t n,
+devices_get_array(GvMirror *opaque, GvArray array, int64_t first, int64_t n,
 				 void *values)
 {
-	GvSpreadMirror *mirror = (GvSpreadMirror *) opaque;
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 
-	return gv_spread_engine->get_array(mirror->parts[0], array, first, n,
+	return gv_devices_engine->get_array(mirror->mirrors[0], array, first, n,
 									   values);
 }
 
 static GvStatus
-spread_get_block(GvMirror *opaque, int32_t list, int32_t block, GvBlock *view)
+devices_get_block(GvMirror *opaque, int32_t list, int32_t block, GvBlock *view)
 {
-	GvSpreadMirror *mirror = (GvSpreadMirror *) opaque;
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 
-	return gv_spread_engine->get_block(mirror->parts[gv_list_owner(mirror,
+	return gv_devices_engine->get_block(mirror->mirrors[gv_list_owner(mirror,
 																   list)],
 									   list, block, view);
 }
 
 static GvStatus
-spread_get_refine(GvMirror *opaque, const uint16_t *addresses, int32_t n,
+devices_get_refine(GvMirror *opaque, const uint16_t *addresses, int32_t n,
 				  GvRefineItem *items)
 {
-	GvSpreadMirror *mirror = (GvSpreadMirror *) opaque;
+	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 	size_t		stride = gv_refine_stride(mirror->spec.dims);
 	GvStatus	status = GV_OK;
 	int32_t		first;
@@ -312,43 +312,43 @@ spread_get_refine(GvMirror *opaque, const uint16_t *addresses, int32_t n,
 		while (end < n &&
 			   gv_record_owner(mirror, addresses + 3 * (size_t) end) == owner)
 			end++;
-		status = gv_spread_engine->get_refine
-			(mirror->parts[owner], addresses + 3 * (size_t) first, end - first,
+		status = gv_devices_engine->get_refine
+			(mirror->mirrors[owner], addresses + 3 * (size_t) first, end - first,
 			 (GvRefineItem *) ((char *) items + stride * (size_t) first));
 	}
 	return status;
 }
 
 static GvStatus
-spread_open(const char *devices, GvDevice *found, int32_t *nfound)
+devices_open(const char *devices, GvDevice *found, int32_t *nfound)
 {
-	return gv_spread_engine->open(devices, found, nfound);
+	return gv_devices_engine->open(devices, found, nfound);
 }
 
 static void
-spread_rejection(char *text, size_t size)
+devices_rejection(char *text, size_t size)
 {
-	if (gv_spread_engine->rejection != NULL)
-		gv_spread_engine->rejection(text, size);
+	if (gv_devices_engine->rejection != NULL)
+		gv_devices_engine->rejection(text, size);
 }
 
-const GvMirrorBackend gv_spread_mirrors = {
+const GvMirrorBackend gv_devices_mirrors = {
 	.name = "spread",
-	.open = spread_open,
-	.size = spread_size,
-	.create = spread_create,
-	.drop = spread_drop,
-	.bytes = spread_bytes,
-	.put_array = spread_put_array,
-	.put_list = spread_put_list,
-	.put_refine = spread_put_refine,
-	.get_array = spread_get_array,
-	.get_block = spread_get_block,
-	.get_refine = spread_get_refine,
-	.searcher = gv_spread_searcher,
-	.searcher_drop = gv_spread_searcher_drop,
-	.begin = gv_spread_begin,
-	.done = gv_spread_done,
-	.finish = gv_spread_finish,
-	.rejection = spread_rejection,
+	.open = devices_open,
+	.size = devices_size,
+	.create = devices_create,
+	.drop = devices_drop,
+	.bytes = devices_bytes,
+	.put_array = devices_put_array,
+	.put_list = devices_put_list,
+	.put_refine = devices_put_refine,
+	.get_array = devices_get_array,
+	.get_block = devices_get_block,
+	.get_refine = devices_get_refine,
+	.searcher = gv_devices_searcher,
+	.searcher_drop = gv_devices_searcher_drop,
+	.begin = gv_devices_begin,
+	.done = gv_devices_done,
+	.finish = gv_devices_finish,
+	.rejection = devices_rejection,
 };

@@ -3,7 +3,7 @@
  *		Mirrors that lie on several devices, whatever the engine.
  *
  * An engine's mirror is on one device.  Where several devices were found,
- * gv_mirrors_open puts gv_spread_mirrors in front of the engine: its mirrors have
+ * gv_mirrors_open puts gv_devices_mirrors in front of the engine: its mirrors have
  * parts, each a mirror of the engine's on a device of its own.
  *
  *	shards		every part has all arrays, so each finds the same lists with the
@@ -30,59 +30,59 @@
 /* Refine records of so many pages in a row are one shard's. */
 #define GV_PAGE_RUN		32
 
-typedef struct GvSpreadMirror
+typedef struct GvPlacedMirror
 {
 	GvMirrorSpec spec;			/* of all of it */
-	GvSpread	spread;			/* one part: whole, whatever its kind */
-	GvMirror   *parts[GV_MAX_DEVICES];	/* the engine's */
-} GvSpreadMirror;
+	GvPlacement	placement;			/* one part: whole, whatever its kind */
+	GvMirror   *mirrors[GV_MAX_DEVICES];	/* the engine's */
+} GvPlacedMirror;
 
 static inline bool
-gv_has_shards(const GvSpreadMirror *mirror)
+gv_has_shards(const GvPlacedMirror *mirror)
 {
-	return mirror->spread.kind == GV_SHARDS && mirror->spread.nparts > 1;
+	return mirror->placement.mode == GV_SHARDS && mirror->placement.ndevices > 1;
 }
 
 /* The part that has a list, or a record; 0 where every part has all. */
 static inline int32_t
-gv_list_owner(const GvSpreadMirror *mirror, int32_t list)
+gv_list_owner(const GvPlacedMirror *mirror, int32_t list)
 {
 	/* neighbors in space have neighboring numbers: probes are spread, too */
-	return gv_has_shards(mirror) ? list % mirror->spread.nparts : 0;
+	return gv_has_shards(mirror) ? list % mirror->placement.ndevices : 0;
 }
 
 static inline int32_t
-gv_record_owner(const GvSpreadMirror *mirror, const uint16_t *address)
+gv_record_owner(const GvPlacedMirror *mirror, const uint16_t *address)
 {
 	uint32_t	page = (uint32_t) address[0] << 16 | address[1];
 
 	return gv_has_shards(mirror) ?
-		(int32_t) (page / GV_PAGE_RUN % (uint32_t) mirror->spread.nparts) : 0;
+		(int32_t) (page / GV_PAGE_RUN % (uint32_t) mirror->placement.ndevices) : 0;
 }
 
 /* gv_spread.c */
-extern const GvMirrorBackend gv_spread_mirrors;
-extern const GvMirrorBackend *gv_spread_engine; /* that makes parts */
+extern const GvMirrorBackend gv_devices_mirrors;
+extern const GvMirrorBackend *gv_devices_engine; /* that makes parts */
 
-extern int64_t gv_spread_size(const GvMirrorSpec *spec,
-							  const GvSpread *spread, int32_t part);
-extern GvStatus gv_spread_create(const GvMirrorSpec *spec,
-								 const GvSpread *spread, GvMirror **mirror,
+extern int64_t gv_devices_size(const GvMirrorSpec *spec,
+							  const GvPlacement *placement, int32_t member);
+extern GvStatus gv_devices_create(const GvMirrorSpec *spec,
+								 const GvPlacement *placement, GvMirror **mirror,
 								 int32_t *lacking);
-extern int32_t gv_spread_parts(const GvMirror *mirror, GvPart *parts);
-extern GvStatus gv_spread_drop_part(GvMirror *mirror, int32_t device);
+extern int32_t gv_devices_usage(const GvMirror *mirror, GvDeviceUsage *usage);
+extern GvStatus gv_devices_drop_replica(GvMirror *mirror, int32_t device);
 
-/* gv_spreadsearch.c: functions of gv_spread_mirrors */
-extern GvStatus gv_spread_searcher(int32_t device, GvSearcher **searcher);
-extern void gv_spread_searcher_drop(GvSearcher *searcher);
-extern GvStatus gv_spread_begin(GvSearcher *searcher, GvMirror *mirror,
+/* gv_spreadsearch.c: functions of gv_devices_mirrors */
+extern GvStatus gv_devices_searcher(int32_t device, GvSearcher **searcher);
+extern void gv_devices_searcher_drop(GvSearcher *searcher);
+extern GvStatus gv_devices_begin(GvSearcher *searcher, GvMirror *mirror,
 								GvSearch *searches, int32_t n);
-extern bool gv_spread_done(GvSearcher *searcher);
-extern GvStatus gv_spread_finish(GvSearcher *searcher);
+extern bool gv_devices_done(GvSearcher *searcher);
+extern GvStatus gv_devices_finish(GvSearcher *searcher);
 
 #ifdef GV_TEST_BUILD
 /* The engine's own searcher, of a device. */
-extern GvSearcher *gv_spread_own(GvSearcher *searcher, int32_t device);
+extern GvSearcher *gv_devices_own(GvSearcher *searcher, int32_t device);
 #endif
 
 /*
@@ -90,7 +90,7 @@ extern GvSearcher *gv_spread_own(GvSearcher *searcher, int32_t device);
  * apart, and with those that are not needed between them, so that by itself it
  * finds none.
  */
-extern void gv_spread_expect(const void *from, size_t bytes);
+extern void gv_shards_expect(const void *from, size_t bytes);
 
 /*
  * gv_spreadhits.c, of one search: the first nhits hits of all parts, asked
@@ -98,10 +98,10 @@ extern void gv_spread_expect(const void *from, size_t bytes);
  * the owners of their records, sorted [nhits], how many each has, counts [nparts],
  * and whose each is, owners [nhits]
  */
-extern void gv_spread_merge_hits(const GvSearch *asked, int32_t n,
-								 int32_t nparts, GvHit *hits, int32_t nhits,
+extern void gv_shards_merge_hits(const GvSearch *asked, int32_t n,
+								 int32_t ndevices, GvHit *hits, int32_t nhits,
 								 GvHit *beside);
-extern void gv_spread_sort_hits(const GvSpreadMirror *mirror,
+extern void gv_shards_sort_hits(const GvPlacedMirror *mirror,
 								const GvHit *hits, int32_t nhits,
 								GvHit *sorted, uint8_t *owners,
 								int32_t *counts);
@@ -110,17 +110,17 @@ extern void gv_spread_sort_hits(const GvSpreadMirror *mirror,
  * gv_spreadmerge.c: what shards are asked, asked [nparts][n], and what comes of
  * their answers
  */
-typedef struct GvSpreadRange
+typedef struct GvShardRange
 {
 	size_t		nhits;			/* of some searches in a row */
 	size_t		bytes;			/* of their answers */
 	size_t		first;			/* of those hits, among all */
 	size_t		at;				/* of those bytes */
-} GvSpreadRange;
+} GvShardRange;
 
-typedef struct GvSpreadAnswers
+typedef struct GvShardAnswers
 {
-	GvSpreadRange *ranges;		/* [nranges], all searches */
+	GvShardRange *ranges;		/* [nranges], all searches */
 	int32_t		nranges;
 	int32_t		ranges_capacity;
 	char	   *memory;			/* what follows, and answers */
@@ -130,23 +130,23 @@ typedef struct GvSpreadAnswers
 	int32_t    *counts;			/* [n][nparts] so many */
 	uint8_t    *owners;			/* [nhits] by the order of hits */
 	char	   *others;			/* by ranges */
-} GvSpreadAnswers;
+} GvShardAnswers;
 
-extern GvStatus gv_spread_merge(const GvSpreadMirror *mirror,
+extern GvStatus gv_shards_merge(const GvPlacedMirror *mirror,
 								GvSearch *asked, GvSearch *searches,
-								int32_t n, GvSpreadAnswers *answers);
-extern int32_t gv_spread_ask_nearer(const GvSpreadMirror *mirror,
+								int32_t n, GvShardAnswers *answers);
+extern int32_t gv_shards_ask_nearer(const GvPlacedMirror *mirror,
 									const GvSearch *searches, int32_t n,
 									GvSearch *asked);
-extern void gv_spread_add_nearer(const GvSpreadMirror *mirror,
+extern void gv_shards_add_nearer(const GvPlacedMirror *mirror,
 								 const GvSearch *asked, GvSearch *searches,
 								 int32_t n);
-extern void gv_spread_ask_bounds(const GvSpreadMirror *mirror,
+extern void gv_shards_ask_bounds(const GvPlacedMirror *mirror,
 								 GvSearch *searches, int32_t n,
-								 GvSearch *asked, GvSpreadAnswers *answers,
+								 GvSearch *asked, GvShardAnswers *answers,
 								 int64_t *nhits);
-extern void gv_spread_take_bounds(const GvSpreadMirror *mirror,
+extern void gv_shards_take_bounds(const GvPlacedMirror *mirror,
 								  GvSearch *asked, GvSearch *searches,
-								  int32_t n, GvSpreadAnswers *answers);
+								  int32_t n, GvShardAnswers *answers);
 
 #endif							/* GV_SPREAD_H */

@@ -17,7 +17,7 @@
  * those that it sees to do nothing else.
  */
 void
-gv_spread_expect(const void *from, size_t bytes)
+gv_shards_expect(const void *from, size_t bytes)
 {
 	size_t		at;
 
@@ -81,29 +81,29 @@ merge_two(const GvHit *a, int32_t na, const GvHit *b, int32_t nb,
  * the last one of all shares.
  */
 static void
-count_needed(const GvSearch *asked, int32_t n, int32_t nparts, int32_t nhits,
+count_needed(const GvSearch *asked, int32_t n, int32_t ndevices, int32_t nhits,
 			 int32_t *counts)
 {
-	int32_t		share = (nhits + nparts - 1) / nparts;
+	int32_t		share = (nhits + ndevices - 1) / ndevices;
 	float		worst = 0;
-	bool		cut = share > 0 && nparts > 2;
+	bool		cut = share > 0 && ndevices > 2;
 	int32_t		p;
 
-	for (p = 0; p < nparts; p++)
+	for (p = 0; p < ndevices; p++)
 	{
-		const GvSearch *part = &asked[(size_t) p * (size_t) n];
+		const GvSearch *answer = &asked[(size_t) p * (size_t) n];
 
-		counts[p] = part->nhits;
-		cut = cut && part->nhits >= share;
-		if (cut && (p == 0 || part->hits[share - 1].score > worst))
-			worst = part->hits[share - 1].score;
+		counts[p] = answer->nhits;
+		cut = cut && answer->nhits >= share;
+		if (cut && (p == 0 || answer->hits[share - 1].score > worst))
+			worst = answer->hits[share - 1].score;
 	}
-	for (p = 0; cut && p < nparts; p++)
+	for (p = 0; cut && p < ndevices; p++)
 	{
-		const GvSearch *part = &asked[(size_t) p * (size_t) n];
+		const GvSearch *answer = &asked[(size_t) p * (size_t) n];
 		int32_t		needed = share;
 
-		while (needed < part->nhits && part->hits[needed].score <= worst)
+		while (needed < answer->nhits && answer->hits[needed].score <= worst)
 			needed++;
 		counts[p] = needed;
 	}
@@ -111,7 +111,7 @@ count_needed(const GvSearch *asked, int32_t n, int32_t nparts, int32_t nhits,
 
 /* See gv_spread.h. */
 void
-gv_spread_merge_hits(const GvSearch *asked, int32_t n, int32_t nparts,
+gv_shards_merge_hits(const GvSearch *asked, int32_t n, int32_t ndevices,
 					 GvHit *hits, int32_t nhits, GvHit *beside)
 {
 	int32_t		counts[GV_MAX_DEVICES];
@@ -119,12 +119,12 @@ gv_spread_merge_hits(const GvSearch *asked, int32_t n, int32_t nparts,
 	int32_t		nmerged;
 	int32_t		p;
 
-	count_needed(asked, n, nparts, nhits, counts);
+	count_needed(asked, n, ndevices, nhits, counts);
 	nmerged = counts[0];
-	for (p = 1; p < nparts; p++)
+	for (p = 1; p < ndevices; p++)
 	{
 		/* in turn, so that the last one is where it is wanted */
-		GvHit	   *to = (nparts - p) % 2 > 0 ? hits : beside;
+		GvHit	   *to = (ndevices - p) % 2 > 0 ? hits : beside;
 
 		nmerged = merge_two(merged, nmerged,
 							asked[(size_t) p * (size_t) n].hits, counts[p],
@@ -135,7 +135,7 @@ gv_spread_merge_hits(const GvSearch *asked, int32_t n, int32_t nparts,
 
 /* See gv_spread.h. */
 void
-gv_spread_sort_hits(const GvSpreadMirror *mirror, const GvHit *hits,
+gv_shards_sort_hits(const GvPlacedMirror *mirror, const GvHit *hits,
 					int32_t nhits, GvHit *sorted, uint8_t *owners,
 					int32_t *counts)
 {
@@ -143,13 +143,13 @@ gv_spread_sort_hits(const GvSpreadMirror *mirror, const GvHit *hits,
 	int32_t		p;
 	int32_t		i;
 
-	memset(counts, 0, (size_t) mirror->spread.nparts * sizeof(*counts));
+	memset(counts, 0, (size_t) mirror->placement.ndevices * sizeof(*counts));
 	for (i = 0; i < nhits; i++)
 	{
 		owners[i] = (uint8_t) gv_record_owner(mirror, hits[i].rowid);
 		counts[owners[i]]++;
 	}
-	for (p = 0; p < mirror->spread.nparts; p++)
+	for (p = 0; p < mirror->placement.ndevices; p++)
 	{
 		next[p] = sorted;
 		sorted += counts[p];

@@ -21,23 +21,23 @@
 
 /* What parts found of the i-th of n searches, in all. */
 static int32_t
-count_hits(const GvSpreadMirror *mirror, const GvSearch *asked,
+count_hits(const GvPlacedMirror *mirror, const GvSearch *asked,
 		   int32_t n, int32_t i)
 {
 	int64_t		nhits = 0;
 	int32_t		p;
 
-	for (p = 0; p < mirror->spread.nparts; p++)
+	for (p = 0; p < mirror->placement.ndevices; p++)
 		nhits += asked[(size_t) p * (size_t) n + (size_t) i].nhits;
 	return nhits < asked[i].capacity ? (int32_t) nhits : asked[i].capacity;
 }
 
 /* Memory for the ranges of n searches. */
 static GvStatus
-need_ranges(GvSpreadAnswers *answers, int32_t n)
+need_ranges(GvShardAnswers *answers, int32_t n)
 {
 	int32_t		nranges = (n + RANGE - 1) / RANGE;
-	GvSpreadRange *ranges = answers->ranges;
+	GvShardRange *ranges = answers->ranges;
 
 	if (nranges > answers->ranges_capacity)
 	{
@@ -56,9 +56,9 @@ need_ranges(GvSpreadAnswers *answers, int32_t n)
  * theirs begins.
  */
 static GvStatus
-need_answers(GvSpreadAnswers *answers, const GvSpreadMirror *mirror, int32_t n)
+need_answers(GvShardAnswers *answers, const GvPlacedMirror *mirror, int32_t n)
 {
-	size_t		ncounts = (size_t) n * (size_t) mirror->spread.nparts;
+	size_t		ncounts = (size_t) n * (size_t) mirror->placement.ndevices;
 	size_t		nhits = 0;
 	size_t		other = 0;
 	size_t		bytes;
@@ -66,7 +66,7 @@ need_answers(GvSpreadAnswers *answers, const GvSpreadMirror *mirror, int32_t n)
 
 	for (i = 0; i < answers->nranges; i++)
 	{
-		GvSpreadRange *range = &answers->ranges[i];
+		GvShardRange *range = &answers->ranges[i];
 
 		range->first = nhits;
 		range->at = other;
@@ -106,7 +106,7 @@ take(char **next, size_t bytes)
 
 /* What parts say of the lists of a search, and of the sample, is added up. */
 static void
-add_up(const GvSpreadMirror *mirror, const GvSearch *asked, int32_t n,
+add_up(const GvPlacedMirror *mirror, const GvSearch *asked, int32_t n,
 	   GvSearch *search)
 {
 	int32_t		p;
@@ -117,26 +117,26 @@ add_up(const GvSpreadMirror *mirror, const GvSearch *asked, int32_t n,
 	search->nearer_squares = 0;
 	if (search->matches != NULL)
 		memset(search->matches, 0, (size_t) search->nprobed * sizeof(int32_t));
-	for (p = 0; p < mirror->spread.nparts; p++)
+	for (p = 0; p < mirror->placement.ndevices; p++)
 	{
-		const GvSearch *part = &asked[(size_t) p * (size_t) n];
+		const GvSearch *answer = &asked[(size_t) p * (size_t) n];
 
-		search->postings += part->postings;
-		search->nearer += part->nearer;
-		search->nearer_squares += part->nearer_squares;
+		search->postings += answer->postings;
+		search->nearer += answer->nearer;
+		search->nearer_squares += answer->nearer_squares;
 		for (i = 0; search->matches != NULL && i < search->nprobed; i++)
-			search->matches[i] += part->matches[i];
+			search->matches[i] += answer->matches[i];
 	}
 }
 
 /* A step, of which threads do ranges. */
 typedef struct Work
 {
-	const GvSpreadMirror *mirror;
+	const GvPlacedMirror *mirror;
 	GvSearch   *asked;			/* [nparts][n] */
 	GvSearch   *searches;		/* [n] */
 	int32_t		n;
-	GvSpreadAnswers *answers;
+	GvShardAnswers *answers;
 	int64_t    *nhits;			/* [nparts] that are asked for */
 } Work;
 
@@ -162,11 +162,11 @@ static void
 count_range(void *arg, int32_t r)
 {
 	Work	   *work = arg;
-	GvSpreadRange *range = &work->answers->ranges[r];
+	GvShardRange *range = &work->answers->ranges[r];
 	int32_t		end = range_end(work, r);
 	int32_t		i;
 
-	*range = (GvSpreadRange)
+	*range = (GvShardRange)
 	{
 		0
 	};
@@ -191,13 +191,13 @@ count_range(void *arg, int32_t r)
 static void
 expect_hits(const Work *work, int32_t i)
 {
-	int32_t		nparts = work->mirror->spread.nparts;
+	int32_t		ndevices = work->mirror->placement.ndevices;
 	int32_t		nhits = work->searches[i].nhits;
 	int32_t		p;
 
-	for (p = 0; p < nparts; p++)
-		gv_spread_expect(work->asked[(size_t) p * (size_t) work->n + (size_t) i].hits,
-						 (size_t) (nhits / nparts + nhits / 8) * sizeof(GvHit));
+	for (p = 0; p < ndevices; p++)
+		gv_shards_expect(work->asked[(size_t) p * (size_t) work->n + (size_t) i].hits,
+						 (size_t) (nhits / ndevices + nhits / 8) * sizeof(GvHit));
 }
 
 /* The i-th search's answer from what each part found; its hits before by owners. */
@@ -214,7 +214,7 @@ merge_search(Work *work, int32_t i, char **next, size_t first)
 		take(next, nprobed * sizeof(int32_t)) : NULL;
 	if (nprobed > 0)
 		memcpy(search->probed, asked->probed, nprobed * sizeof(GvProbe));
-	gv_spread_merge_hits(asked, work->n, work->mirror->spread.nparts,
+	gv_shards_merge_hits(asked, work->n, work->mirror->placement.ndevices,
 						 search->hits, search->nhits,
 						 work->answers->sorted + first);
 	add_up(work->mirror, asked, work->n, search);
@@ -225,8 +225,8 @@ static void
 answer_range(void *arg, int32_t r)
 {
 	Work	   *work = arg;
-	GvSpreadAnswers *answers = work->answers;
-	int32_t		nparts = work->mirror->spread.nparts;
+	GvShardAnswers *answers = work->answers;
+	int32_t		ndevices = work->mirror->placement.ndevices;
 	int32_t		end = range_end(work, r);
 	size_t		first = answers->ranges[r].first;
 	char	   *next = answers->others + answers->ranges[r].at;
@@ -242,10 +242,10 @@ answer_range(void *arg, int32_t r)
 			merge_search(work, i, &next, first);
 		search->bounds = search->bounded ?
 			take(&next, (size_t) search->nhits * sizeof(GvBound)) : NULL;
-		gv_spread_sort_hits(work->mirror, search->hits,
+		gv_shards_sort_hits(work->mirror, search->hits,
 							search->bounded ? search->nhits : 0,
 							answers->sorted + first, answers->owners + first,
-							answers->counts + (size_t) i * (size_t) nparts);
+							answers->counts + (size_t) i * (size_t) ndevices);
 		first += (size_t) search->nhits;
 	}
 }
@@ -255,8 +255,8 @@ answer_range(void *arg, int32_t r)
  * room for bounds then.
  */
 GvStatus
-gv_spread_merge(const GvSpreadMirror *mirror, GvSearch *asked,
-				GvSearch *searches, int32_t n, GvSpreadAnswers *answers)
+gv_shards_merge(const GvPlacedMirror *mirror, GvSearch *asked,
+				GvSearch *searches, int32_t n, GvShardAnswers *answers)
 {
 	Work		work = {mirror, asked, searches, n, answers, NULL};
 	GvStatus	status = need_ranges(answers, n);
@@ -283,7 +283,7 @@ asks_nearer(const GvSearch *search)
  * many, for each part.
  */
 int32_t
-gv_spread_ask_nearer(const GvSpreadMirror *mirror, const GvSearch *searches,
+gv_shards_ask_nearer(const GvPlacedMirror *mirror, const GvSearch *searches,
 					 int32_t n, GvSearch *asked)
 {
 	int32_t		nasked = 0;
@@ -302,7 +302,7 @@ gv_spread_ask_nearer(const GvSpreadMirror *mirror, const GvSearch *searches,
 			one->capacity = 1;
 			one->bounded = false;
 		}
-	for (p = 1; p < mirror->spread.nparts; p++)
+	for (p = 1; p < mirror->placement.ndevices; p++)
 		memcpy(&asked[(size_t) p * (size_t) nasked], asked,
 			   (size_t) nasked * sizeof(GvSearch));
 	return nasked;
@@ -310,7 +310,7 @@ gv_spread_ask_nearer(const GvSpreadMirror *mirror, const GvSearch *searches,
 
 /* What parts have answered to that. */
 void
-gv_spread_add_nearer(const GvSpreadMirror *mirror, const GvSearch *asked,
+gv_shards_add_nearer(const GvPlacedMirror *mirror, const GvSearch *asked,
 					 GvSearch *searches, int32_t n)
 {
 	int32_t		nasked = 0;
@@ -324,12 +324,12 @@ gv_spread_add_nearer(const GvSpreadMirror *mirror, const GvSearch *asked,
 	{
 		if (!asks_nearer(&searches[i]))
 			continue;
-		for (p = 0; p < mirror->spread.nparts; p++)
+		for (p = 0; p < mirror->placement.ndevices; p++)
 		{
-			const GvSearch *part = &asked[p * nasked + at];
+			const GvSearch *answer = &asked[p * nasked + at];
 
-			searches[i].nearer += part->nearer;
-			searches[i].nearer_squares += part->nearer_squares;
+			searches[i].nearer += answer->nearer;
+			searches[i].nearer_squares += answer->nearer_squares;
 		}
 		at++;
 	}
@@ -340,21 +340,21 @@ static void
 ask_range(void *arg, int32_t r)
 {
 	Work	   *work = arg;
-	const GvSpreadAnswers *answers = work->answers;
+	const GvShardAnswers *answers = work->answers;
 	GvHit	   *hits = answers->sorted + answers->ranges[r].first;
 	int64_t		nhits[GV_MAX_DEVICES] = {0};
-	int32_t		nparts = work->mirror->spread.nparts;
+	int32_t		ndevices = work->mirror->placement.ndevices;
 	int32_t		end = range_end(work, r);
 	int32_t		p;
 	int32_t		i;
 
 	for (i = r * RANGE; i < end; i++)
 	{
-		const int32_t *counts = answers->counts + (size_t) i * (size_t) nparts;
+		const int32_t *counts = answers->counts + (size_t) i * (size_t) ndevices;
 		const GvSearch *search = &work->searches[i];
 		GvHit	   *next = hits;
 
-		for (p = 0; p < nparts; p++)
+		for (p = 0; p < ndevices; p++)
 		{
 			work->asked[(size_t) p * (size_t) work->n + (size_t) i] = (GvSearch)
 			{
@@ -366,14 +366,14 @@ ask_range(void *arg, int32_t r)
 		}
 		hits += search->nhits;
 	}
-	for (p = 0; p < nparts; p++)
+	for (p = 0; p < ndevices; p++)
 		(void) __atomic_fetch_add(&work->nhits[p], nhits[p], __ATOMIC_RELAXED);
 }
 
 /* The bounds of all hits, of those who have their records, so many of each part. */
 void
-gv_spread_ask_bounds(const GvSpreadMirror *mirror, GvSearch *searches,
-					 int32_t n, GvSearch *asked, GvSpreadAnswers *answers,
+gv_shards_ask_bounds(const GvPlacedMirror *mirror, GvSearch *searches,
+					 int32_t n, GvSearch *asked, GvShardAnswers *answers,
 					 int64_t *nhits)
 {
 	Work		work = {mirror, asked, searches, n, answers, nhits};
@@ -399,15 +399,15 @@ take_range(void *arg, int32_t r)
 		const GvBound *next[GV_MAX_DEVICES];
 		GvSearch   *search = &work->searches[s];
 
-		for (p = 0; p < work->mirror->spread.nparts; p++)
+		for (p = 0; p < work->mirror->placement.ndevices; p++)
 		{
-			const GvSearch *part = &work->asked[(size_t) p *
+			const GvSearch *answer = &work->asked[(size_t) p *
 												(size_t) work->n + (size_t) s];
 
-			next[p] = part->bounds;
+			next[p] = answer->bounds;
 			if (s + 1 < end)
-				gv_spread_expect(part[1].bounds,
-								 (size_t) part[1].nhits * sizeof(GvBound));
+				gv_shards_expect(answer[1].bounds,
+								 (size_t) answer[1].nhits * sizeof(GvBound));
 		}
 		for (i = 0; search->bounded && i < search->nhits; i++)
 			search->bounds[i] = *next[owners[i]]++;
@@ -417,9 +417,9 @@ take_range(void *arg, int32_t r)
 
 /* What parts have answered to that, in the order of the hits. */
 void
-gv_spread_take_bounds(const GvSpreadMirror *mirror, GvSearch *asked,
+gv_shards_take_bounds(const GvPlacedMirror *mirror, GvSearch *asked,
 					  GvSearch *searches, int32_t n,
-					  GvSpreadAnswers *answers)
+					  GvShardAnswers *answers)
 {
 	Work		work = {mirror, asked, searches, n, answers, NULL};
 

@@ -30,7 +30,7 @@ typedef struct Searcher
 	int32_t		device;
 	GvSearcher *own[GV_MAX_DEVICES];	/* the engine's, by device; or NULL */
 	bool		alone;			/* own[device] does it all */
-	const GvSpreadMirror *mirror;	/* that is searched */
+	const GvPlacedMirror *mirror;	/* that is searched */
 	GvSearch   *searches;		/* [n] */
 	int32_t		n;
 	Step		step;
@@ -40,13 +40,13 @@ typedef struct Searcher
 	GvSearch   *asked;			/* [nparts][nasked] in this step */
 	int32_t		nasked;
 	size_t		asked_capacity;
-	GvSpreadAnswers answers;
+	GvShardAnswers answers;
 	GvStatus	status;			/* once it has ended */
 } Searcher;
 
 /* See gv_searcher. */
 GvStatus
-gv_spread_searcher(int32_t device, GvSearcher **searcher)
+gv_devices_searcher(int32_t device, GvSearcher **searcher)
 {
 	Searcher   *made = calloc(1, sizeof(Searcher));
 	GvStatus	status;
@@ -55,7 +55,7 @@ gv_spread_searcher(int32_t device, GvSearcher **searcher)
 		return GV_NO_MEMORY;
 	made->device = device;
 	made->step = ENDED;
-	status = gv_spread_engine->searcher(device, &made->own[device]);
+	status = gv_devices_engine->searcher(device, &made->own[device]);
 	if (status != GV_OK)
 	{
 		free(made);
@@ -66,14 +66,14 @@ gv_spread_searcher(int32_t device, GvSearcher **searcher)
 }
 
 void
-gv_spread_searcher_drop(GvSearcher *opaque)
+gv_devices_searcher_drop(GvSearcher *opaque)
 {
 	Searcher   *searcher = (Searcher *) opaque;
 	int			i;
 
 	for (i = 0; i < GV_MAX_DEVICES; i++)
 		if (searcher->own[i] != NULL)
-			gv_spread_engine->searcher_drop(searcher->own[i]);
+			gv_devices_engine->searcher_drop(searcher->own[i]);
 	free(searcher->asked);
 	free(searcher->answers.ranges);
 	free(searcher->answers.memory);
@@ -82,16 +82,16 @@ gv_spread_searcher_drop(GvSearcher *opaque)
 
 #ifdef GV_TEST_BUILD
 GvSearcher *
-gv_spread_own(GvSearcher *searcher, int32_t device)
+gv_devices_own(GvSearcher *searcher, int32_t device)
 {
 	return gv_ndevices() > 1 ? ((Searcher *) searcher)->own[device] : searcher;
 }
 #endif
 
 static GvSearcher *
-searcher_of(const Searcher *searcher, int32_t part)
+searcher_of(const Searcher *searcher, int32_t member)
 {
-	return searcher->own[searcher->mirror->spread.devices[part]];
+	return searcher->own[searcher->mirror->placement.devices[member]];
 }
 
 /* Wait for what has begun, and say whether it failed. */
@@ -101,14 +101,14 @@ end_step(Searcher *searcher)
 	GvStatus	status = GV_OK;
 	int32_t		p;
 
-	for (p = 0; p < searcher->mirror->spread.nparts; p++)
+	for (p = 0; p < searcher->mirror->placement.ndevices; p++)
 	{
 		GvStatus	one;
 
 		if (!searcher->begun[p])
 			continue;
 		searcher->begun[p] = false;
-		one = gv_spread_engine->finish(searcher_of(searcher, p));
+		one = gv_devices_engine->finish(searcher_of(searcher, p));
 		if (one > status)
 			status = one;		/* GV_FAILED is the greatest */
 	}
@@ -117,14 +117,14 @@ end_step(Searcher *searcher)
 
 /* Begin this step on a part, if that is asked anything. */
 static void
-begin_part(void *arg, int32_t p)
+begin_member(void *arg, int32_t p)
 {
 	Searcher   *searcher = arg;
 
 	if (!searcher->wanted[p])
 		return;
-	searcher->statuses[p] = gv_spread_engine->begin
-		(searcher_of(searcher, p), searcher->mirror->parts[p],
+	searcher->statuses[p] = gv_devices_engine->begin
+		(searcher_of(searcher, p), searcher->mirror->mirrors[p],
 		 &searcher->asked[(size_t) p * (size_t) searcher->nasked],
 		 searcher->nasked);
 	searcher->begun[p] = searcher->statuses[p] == GV_OK;
@@ -138,20 +138,20 @@ static GvStatus
 begin_step(Searcher *searcher, Step step, int32_t nasked,
 		   const int64_t *nhits)
 {
-	int32_t		nparts = searcher->mirror->spread.nparts;
+	int32_t		ndevices = searcher->mirror->placement.ndevices;
 	GvStatus	status = GV_OK;
 	int32_t		p;
 
 	searcher->step = step;
 	searcher->nasked = nasked;
-	for (p = 0; p < nparts; p++)
+	for (p = 0; p < ndevices; p++)
 	{
 		searcher->wanted[p] = nhits == NULL || nhits[p] > 0;
 		searcher->statuses[p] = GV_OK;
 	}
-	gv_parallel_for(nasked < LEAST_SHARED ? 0 : gv_parallel_helpers(nparts - 1),
-				  begin_part, searcher, nparts);
-	for (p = 0; p < nparts; p++)
+	gv_parallel_for(nasked < LEAST_SHARED ? 0 : gv_parallel_helpers(ndevices - 1),
+				  begin_member, searcher, ndevices);
+	for (p = 0; p < ndevices; p++)
 		if (searcher->statuses[p] > status)
 			status = searcher->statuses[p];
 	if (status != GV_OK)
@@ -176,7 +176,7 @@ begin_found(Searcher *searcher)
 		if (!one->limited)
 			one->rank = 0;
 	}
-	for (p = 1; p < searcher->mirror->spread.nparts; p++)
+	for (p = 1; p < searcher->mirror->placement.ndevices; p++)
 		memcpy(&searcher->asked[(size_t) p * (size_t) n], searcher->asked,
 			   (size_t) n * sizeof(GvSearch));
 	return begin_step(searcher, FOUND, n, NULL);
@@ -196,7 +196,7 @@ begin_bounded(Searcher *searcher)
 		searcher->step = ENDED;
 		return GV_OK;
 	}
-	gv_spread_ask_bounds(searcher->mirror, searcher->searches, searcher->n,
+	gv_shards_ask_bounds(searcher->mirror, searcher->searches, searcher->n,
 						 searcher->asked, &searcher->answers, nhits);
 	return begin_step(searcher, BOUNDED, searcher->n, nhits);
 }
@@ -205,7 +205,7 @@ begin_bounded(Searcher *searcher)
 static GvStatus
 begin_counted(Searcher *searcher)
 {
-	int32_t		nasked = gv_spread_ask_nearer(searcher->mirror,
+	int32_t		nasked = gv_shards_ask_nearer(searcher->mirror,
 											  searcher->searches, searcher->n,
 											  searcher->asked);
 
@@ -217,25 +217,25 @@ begin_counted(Searcher *searcher)
 static void
 go_on(Searcher *searcher)
 {
-	const GvSpreadMirror *mirror = searcher->mirror;
+	const GvPlacedMirror *mirror = searcher->mirror;
 	GvStatus	status = end_step(searcher);
 
 	if (status == GV_OK && searcher->step == FOUND)
 	{
-		status = gv_spread_merge(mirror, searcher->asked, searcher->searches,
+		status = gv_shards_merge(mirror, searcher->asked, searcher->searches,
 								 searcher->n, &searcher->answers);
 		if (status == GV_OK)
 			status = begin_counted(searcher);
 	}
 	else if (status == GV_OK && searcher->step == COUNTED)
 	{
-		gv_spread_add_nearer(mirror, searcher->asked, searcher->searches,
+		gv_shards_add_nearer(mirror, searcher->asked, searcher->searches,
 							 searcher->n);
 		status = begin_bounded(searcher);
 	}
 	else if (status == GV_OK)
 	{
-		gv_spread_take_bounds(mirror, searcher->asked, searcher->searches,
+		gv_shards_take_bounds(mirror, searcher->asked, searcher->searches,
 							  searcher->n, &searcher->answers);
 		searcher->step = ENDED;
 	}
@@ -248,8 +248,8 @@ go_on(Searcher *searcher)
 static GvStatus
 prepare(Searcher *searcher, int32_t n)
 {
-	const GvSpread *spread = &searcher->mirror->spread;
-	size_t		bytes = (size_t) spread->nparts * (size_t) n *
+	const GvPlacement *placement = &searcher->mirror->placement;
+	size_t		bytes = (size_t) placement->ndevices * (size_t) n *
 	sizeof(GvSearch);
 	GvStatus	status = GV_OK;
 	int32_t		p;
@@ -262,13 +262,13 @@ prepare(Searcher *searcher, int32_t n)
 		if (searcher->asked == NULL)
 			return GV_NO_MEMORY;
 	}
-	for (p = 0; p < spread->nparts && status == GV_OK; p++)
+	for (p = 0; p < placement->ndevices && status == GV_OK; p++)
 	{
-		GvSearcher **own = &searcher->own[spread->devices[p]];
+		GvSearcher **own = &searcher->own[placement->devices[p]];
 
 		if (*own != NULL)
 			continue;
-		status = gv_spread_engine->searcher(spread->devices[p], own);
+		status = gv_devices_engine->searcher(placement->devices[p], own);
 		if (status != GV_OK)
 			*own = NULL;
 	}
@@ -277,34 +277,34 @@ prepare(Searcher *searcher, int32_t n)
 
 /* The part on the searcher's device; -1: there is none. */
 static int32_t
-own_part(const GvSpreadMirror *mirror, int32_t device)
+own_member(const GvPlacedMirror *mirror, int32_t device)
 {
 	int32_t		i;
 
-	for (i = 0; i < mirror->spread.nparts; i++)
-		if (mirror->spread.devices[i] == device)
+	for (i = 0; i < mirror->placement.ndevices; i++)
+		if (mirror->placement.devices[i] == device)
 			return i;
 	return -1;
 }
 
 /* See gv_mirror_begin. */
 GvStatus
-gv_spread_begin(GvSearcher *opaque, GvMirror *opaque_mirror,
+gv_devices_begin(GvSearcher *opaque, GvMirror *opaque_mirror,
 				GvSearch *searches, int32_t n)
 {
 	Searcher   *searcher = (Searcher *) opaque;
-	const GvSpreadMirror *mirror = (const GvSpreadMirror *) opaque_mirror;
-	int32_t		part = own_part(mirror, searcher->device);
+	const GvPlacedMirror *mirror = (const GvPlacedMirror *) opaque_mirror;
+	int32_t		member = own_member(mirror, searcher->device);
 	GvStatus	status;
 	int32_t		i;
 
-	if (part < 0)
+	if (member < 0)
 		return GV_INVALID;
 	searcher->mirror = mirror;
 	searcher->alone = !gv_has_shards(mirror);
 	if (searcher->alone)
-		return gv_spread_engine->begin(searcher->own[searcher->device],
-									   mirror->parts[part], searches, n);
+		return gv_devices_engine->begin(searcher->own[searcher->device],
+									   mirror->mirrors[member], searches, n);
 	for (i = 0; i < n; i++)
 		if (searches[i].bounded && mirror->spec.refine_slots == 0)
 			return GV_INVALID;
@@ -318,7 +318,7 @@ gv_spread_begin(GvSearcher *opaque, GvMirror *opaque_mirror,
 		status = begin_found(searcher);
 	else
 	{
-		status = gv_spread_merge(mirror, searcher->asked, searches, n,
+		status = gv_shards_merge(mirror, searcher->asked, searches, n,
 								 &searcher->answers);
 		if (status == GV_OK)
 			status = begin_bounded(searcher);
@@ -334,21 +334,21 @@ step_is_done(const Searcher *searcher)
 {
 	int32_t		p;
 
-	for (p = 0; p < searcher->mirror->spread.nparts; p++)
+	for (p = 0; p < searcher->mirror->placement.ndevices; p++)
 		if (searcher->begun[p] &&
-			!gv_spread_engine->done(searcher_of(searcher, p)))
+			!gv_devices_engine->done(searcher_of(searcher, p)))
 			return false;
 	return true;
 }
 
 /* See gv_mirror_done. */
 bool
-gv_spread_done(GvSearcher *opaque)
+gv_devices_done(GvSearcher *opaque)
 {
 	Searcher   *searcher = (Searcher *) opaque;
 
 	if (searcher->alone)
-		return gv_spread_engine->done(searcher->own[searcher->device]);
+		return gv_devices_engine->done(searcher->own[searcher->device]);
 	while (searcher->step != ENDED)
 	{
 		if (!step_is_done(searcher))
@@ -360,12 +360,12 @@ gv_spread_done(GvSearcher *opaque)
 
 /* See gv_mirror_finish. */
 GvStatus
-gv_spread_finish(GvSearcher *opaque)
+gv_devices_finish(GvSearcher *opaque)
 {
 	Searcher   *searcher = (Searcher *) opaque;
 
 	if (searcher->alone)
-		return gv_spread_engine->finish(searcher->own[searcher->device]);
+		return gv_devices_engine->finish(searcher->own[searcher->device]);
 	while (searcher->step != ENDED)
 		go_on(searcher);
 	return searcher->status;

@@ -4,7 +4,7 @@
  */
 #include "mirrors.h"
 
-GvSpread	unit_spread;
+GvPlacement	unit_placement;
 
 /* Every block as it was put, and none more. */
 static void
@@ -112,7 +112,7 @@ test_shapes(GvSearcher *searcher)
 		snprintf(what, sizeof(what), "shape %d", i);
 		check_searches(searcher, mirror, &index, what);
 		check_contents(mirror, &index);
-		CHECK(bytes > 0 && (UNIT_FLAT || unit_spread.nparts > 0 ||
+		CHECK(bytes > 0 && (UNIT_FLAT || unit_placement.ndevices > 0 ||
 							(size > bytes / 2 && size < bytes * 2)),
 			  "shape %d: size %lld, bytes %lld", i, (long long) size,
 			  (long long) bytes);

@@ -223,7 +223,7 @@ test_ways(void)
 		searcher = check_lists(GV_L2, cases[i].kind, cases[i].dims,
 							   cases[i].nlists, cases[i].probes, cases[i].n);
 		/* every other query may want so few lists that runs are enough */
-		CHECK(gv_gpu_approximate_ways(gv_spread_own(searcher, 0),
+		CHECK(gv_gpu_approximate_ways(gv_devices_own(searcher, 0),
 									  ways) == GV_OK &&
 			  ways[RUNS] + ways[LEAST] + ways[ALL] + ways[EXACT] ==
 			  (cases[i].way == NWAYS ? 0 : (uint32_t) cases[i].n),

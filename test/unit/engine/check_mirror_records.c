@@ -180,7 +180,7 @@ test_mirror_records(GvSearcher *searcher)
 		{1, 1, 1}, {3, 40, 2}, {16, 7, 20}, {33, 30, 5}, {384, 10, 20},
 		{1100, 20, 7}
 	};
-	int			first = unit_small && unit_spread.nparts > 0;
+	int			first = unit_small && unit_placement.ndevices > 0;
 	int			i;
 	int			round;
 

@@ -144,42 +144,42 @@ unit_mirrors(void)
 }
 
 /* n devices, in any order. */
-static GvSpread
-draw_spread(GvSpreadKind kind, int32_t n)
+static GvPlacement
+draw_placement(GvPlacementMode mode, int32_t n)
 {
-	GvSpread	spread = {kind, 0, {0}};
+	GvPlacement	placement = {mode, 0, {0}};
 	uint32_t	taken = 0;
 
-	while (spread.nparts < n)
+	while (placement.ndevices < n)
 	{
 		int32_t		device = (int32_t) (unit_random() %
 										(uint64_t) gv_ndevices());
 
 		if ((taken >> device & 1) == 0)
-			spread.devices[spread.nparts++] = device;
+			placement.devices[placement.ndevices++] = device;
 		taken |= UINT32_C(1) << device;
 	}
-	return spread;
+	return placement;
 }
 
 /* Everything that is checked of mirrors on one device. */
 static void
-test_as_one(GvSpreadKind kind, int32_t n)
+test_as_one(GvPlacementMode mode, int32_t n)
 {
 	GvSearcher *searcher = NULL;
-	int32_t		part = (int32_t) (unit_random() % (uint64_t) n);
+	int32_t		member = (int32_t) (unit_random() % (uint64_t) n);
 
-	unit_spread = draw_spread(kind, n);
-	CHECK(gv_searcher(unit_spread.devices[part], &searcher) == GV_OK,
+	unit_placement = draw_placement(mode, n);
+	CHECK(gv_searcher(unit_placement.devices[member], &searcher) == GV_OK,
 		  "searcher");
-	if (kind == GV_SHARDS && !unit_small)
+	if (mode == GV_SHARDS && !unit_small)
 		test_shapes(searcher);
 	test_changes(searcher, 0);
 	test_changes(searcher, 2);
 	test_mirror_records(searcher);
 	test_mirror_sample(searcher);
 	gv_searcher_drop(searcher);
-	unit_spread.nparts = 0;
+	unit_placement.ndevices = 0;
 }
 
 /* Bounded searches with conditions and ranks, in two calls, of an index. */
@@ -242,23 +242,23 @@ put_records(GvMirror *mirror, Records *records)
 static void
 check_shards(const GvMirror *mirror, const TestIndex *index)
 {
-	GvPart		parts[GV_MAX_DEVICES];
-	int32_t		n = gv_mirror_parts(mirror, parts);
+	GvDeviceUsage		usage[GV_MAX_DEVICES];
+	int32_t		n = gv_mirror_usage(mirror, usage);
 	int64_t		bytes = 0;
 	int32_t		i;
 
-	CHECK(n == unit_spread.nparts, "%d parts", n);
+	CHECK(n == unit_placement.ndevices, "%d parts", n);
 	for (i = 0; i < n; i++)
 	{
-		CHECK(parts[i].device == unit_spread.devices[i] && parts[i].bytes > 0,
+		CHECK(usage[i].device == unit_placement.devices[i] && usage[i].bytes > 0,
 			  "part %d", i);
-		CHECK(gv_mirror_part_size(&index->spec, &unit_spread, i) <
+		CHECK(gv_mirror_member_size(&index->spec, &unit_placement, i) <
 			  gv_mirror_size(&index->spec), "size of part %d", i);
-		bytes += parts[i].bytes;
+		bytes += usage[i].bytes;
 	}
 	CHECK(bytes == gv_mirror_bytes(mirror), "bytes");
 	for (i = 0; i < index->spec.nlists; i++)
-		CHECK(gv_mirror_list_part(mirror, i) == i % n, "list %d", i);
+		CHECK(gv_mirror_list_shard(mirror, i) == i % n, "list %d", i);
 }
 
 /* Records of pages that all shards have, and conditions with ranks. */
@@ -271,15 +271,15 @@ test_shards(int32_t n)
 	GvSearcher *searcher = NULL;
 	int			round;
 
-	unit_spread = draw_spread(GV_SHARDS, n);
+	unit_placement = draw_placement(GV_SHARDS, n);
 	mirror = make_mirror(&index);
 	check_shards(mirror, &index);
-	CHECK(gv_mirror_drop_part(mirror, unit_spread.devices[0]) == GV_INVALID,
+	CHECK(gv_mirror_drop_replica(mirror, unit_placement.devices[0]) == GV_INVALID,
 		  "a shard is dropped");
 	for (round = 0; round < 4; round++)
 	{
 		CHECK(put_records(mirror, &records) == GV_OK, "records");
-		CHECK(gv_searcher(unit_spread.devices[round % n], &searcher) == GV_OK,
+		CHECK(gv_searcher(unit_placement.devices[round % n], &searcher) == GV_OK,
 			  "searcher");
 		check_bounded(searcher, mirror, &index, &records, 1);
 		check_bounded(searcher, mirror, &index, &records, 30);
@@ -288,7 +288,7 @@ test_shards(int32_t n)
 	}
 	check_contents(mirror, &index);
 	gv_mirror_drop(mirror);
-	unit_spread.nparts = 0;
+	unit_placement.ndevices = 0;
 	free_records(&records);
 	free_index(&index);
 }
@@ -302,10 +302,10 @@ test_helpers(void)
 	GvMirror   *mirror;
 	GvSearcher *searcher = NULL;
 
-	unit_spread = draw_spread(GV_SHARDS, gv_ndevices());
+	unit_placement = draw_placement(GV_SHARDS, gv_ndevices());
 	mirror = make_mirror(&index);
 	CHECK(put_records(mirror, &records) == GV_OK, "records");
-	CHECK(gv_searcher(unit_spread.devices[0], &searcher) == GV_OK,
+	CHECK(gv_searcher(unit_placement.devices[0], &searcher) == GV_OK,
 		  "searcher");
 	gv_force_helpers(2);
 	check_bounded(searcher, mirror, &index, &records, 1100);
@@ -314,7 +314,7 @@ test_helpers(void)
 	gv_force_helpers(-1);
 	gv_searcher_drop(searcher);
 	gv_mirror_drop(mirror);
-	unit_spread.nparts = 0;
+	unit_placement.ndevices = 0;
 	free_records(&records);
 	free_index(&index);
 }
@@ -330,10 +330,10 @@ test_empty_shards(int32_t n)
 	int32_t		last = 0;
 	int32_t		list;
 
-	unit_spread = draw_spread(GV_SHARDS, n);
+	unit_placement = draw_placement(GV_SHARDS, n);
 	mirror = make_mirror(&index);
 	CHECK(put_records(mirror, &records) == GV_OK, "records");
-	CHECK(gv_searcher(unit_spread.devices[n - 1], &searcher) == GV_OK,
+	CHECK(gv_searcher(unit_placement.devices[n - 1], &searcher) == GV_OK,
 		  "searcher");
 	for (last = 0; last < n; last++)
 	{
@@ -351,14 +351,14 @@ test_empty_shards(int32_t n)
 	}
 	gv_searcher_drop(searcher);
 	gv_mirror_drop(mirror);
-	unit_spread.nparts = 0;
+	unit_placement.ndevices = 0;
 	free_records(&records);
 	free_index(&index);
 }
 
 /* Each of the engine's calls for a search of shards fails, and the next is well. */
 static void
-test_part_faults(int32_t n)
+test_member_faults(int32_t n)
 {
 	Records		records;
 	TestIndex	index = make_recorded(&records, 1, 40);
@@ -366,7 +366,7 @@ test_part_faults(int32_t n)
 	int			status;
 	int			call;
 
-	unit_spread = draw_spread(GV_SHARDS, n);
+	unit_placement = draw_placement(GV_SHARDS, n);
 	mirror = make_mirror(&index);
 	CHECK(put_records(mirror, &records) == GV_OK, "records");
 	for (status = GV_NO_MEMORY; status <= GV_FAILED; status++)
@@ -378,7 +378,7 @@ test_part_faults(int32_t n)
 			bool		struck;
 
 			search.bounded = true;
-			CHECK(gv_searcher(unit_spread.devices[0], &searcher) == GV_OK,
+			CHECK(gv_searcher(unit_placement.devices[0], &searcher) == GV_OK,
 				  "searcher");
 			fault_call = call - 1;
 			fault_status = (GvStatus) status;
@@ -394,7 +394,7 @@ test_part_faults(int32_t n)
 				break;
 		}
 	gv_mirror_drop(mirror);
-	unit_spread.nparts = 0;
+	unit_placement.ndevices = 0;
 	free_records(&records);
 	free_index(&index);
 }
@@ -404,14 +404,14 @@ static void
 check_replicas(GvMirror *mirror, const TestIndex *index,
 			   const Records *records)
 {
-	GvPart		parts[GV_MAX_DEVICES];
-	int32_t		n = gv_mirror_parts(mirror, parts);
+	GvDeviceUsage		usage[GV_MAX_DEVICES];
+	int32_t		n = gv_mirror_usage(mirror, usage);
 	uint32_t	has = 0;
 	GvSearcher *searcher = NULL;
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
-		has |= UINT32_C(1) << parts[i].device;
+		has |= UINT32_C(1) << usage[i].device;
 	for (i = 0; i < gv_ndevices(); i++)
 	{
 		GvSearch	search = new_search(index, 2, 9, 5);
@@ -433,37 +433,37 @@ test_replicas(int32_t n)
 {
 	Records		records;
 	TestIndex	index = make_recorded(&records, 1, 40);
-	GvPart		parts[GV_MAX_DEVICES];
+	GvDeviceUsage		usage[GV_MAX_DEVICES];
 	GvMirror   *mirror;
 	int32_t		left;
 
-	unit_spread = draw_spread(GV_REPLICAS, n);
+	unit_placement = draw_placement(GV_REPLICAS, n);
 	mirror = make_mirror(&index);
 	CHECK(put_records(mirror, &records) == GV_OK, "records");
-	CHECK(gv_mirror_parts(mirror, parts) == n, "replicas");
-	CHECK(gv_mirror_list_part(mirror, 1) == -1, "a list of one replica");
+	CHECK(gv_mirror_usage(mirror, usage) == n, "replicas");
+	CHECK(gv_mirror_list_shard(mirror, 1) == -1, "a list of one replica");
 	check_replicas(mirror, &index, &records);
 	for (left = n; left > 0; left--)
 	{
 		/* the first, the last, or one between */
-		int32_t		device = parts[unit_random() % (uint64_t) left].device;
+		int32_t		device = usage[unit_random() % (uint64_t) left].device;
 
 		limits[device] = 1;
 		/* the last one is told by lists, which it keeps as they were */
 		CHECK((left % 2 > 0 ? fill_mirror(mirror, &index) :
 			   put_records(mirror, &records)) ==
 			  (left == 1 ? GV_NO_MEMORY : GV_OK), "%d left", left);
-		CHECK(gv_mirror_parts(mirror, parts) == (left == 1 ? 1 : left - 1),
+		CHECK(gv_mirror_usage(mirror, usage) == (left == 1 ? 1 : left - 1),
 			  "replicas that are left");
 		limits[device] = INT64_MAX;
 		if (left == 1)
 			CHECK(fill_mirror(mirror, &index) == GV_OK, "again");
 		check_replicas(mirror, &index, &records);
 	}
-	CHECK(gv_mirror_drop_part(mirror, parts[0].device) == GV_INVALID,
+	CHECK(gv_mirror_drop_replica(mirror, usage[0].device) == GV_INVALID,
 		  "the last replica goes");
 	gv_mirror_drop(mirror);
-	unit_spread.nparts = 0;
+	unit_placement.ndevices = 0;
 	free_records(&records);
 	free_index(&index);
 }
@@ -473,46 +473,46 @@ static void
 test_creation(int32_t n)
 {
 	TestIndex	index = make_index(GV_L2, 4, 2, 9, 2, 20, false);
-	GvSpread	spread = draw_spread(GV_SHARDS, n);
-	GvSpread	alone = {GV_SHARDS, 1, {0}};
-	GvPart		parts[GV_MAX_DEVICES];
+	GvPlacement	placement = draw_placement(GV_SHARDS, n);
+	GvPlacement	alone = {GV_SHARDS, 1, {0}};
+	GvDeviceUsage		usage[GV_MAX_DEVICES];
 	GvMirror   *mirror = NULL;
 	int32_t		lacking;
 
-	limits[spread.devices[n - 1]] = 0;
-	CHECK(gv_mirror_create_on(&index.spec, &spread, &mirror,
+	limits[placement.devices[n - 1]] = 0;
+	CHECK(gv_mirror_create_on(&index.spec, &placement, &mirror,
 							  &lacking) == GV_NO_MEMORY && lacking == n - 1,
 		  "shards: part %d", lacking);
-	alone.devices[0] = spread.devices[n - 1];
+	alone.devices[0] = placement.devices[n - 1];
 	CHECK(gv_mirror_create_on(&index.spec, &alone, &mirror,
 							  &lacking) == GV_NO_MEMORY && lacking == -1,
 		  "alone: part %d", lacking);
-	spread.kind = GV_REPLICAS;
-	CHECK(gv_mirror_create_on(&index.spec, &spread, &mirror, NULL) == GV_OK &&
-		  gv_mirror_parts(mirror, parts) == n - 1, "replicas");
+	placement.mode = GV_REPLICAS;
+	CHECK(gv_mirror_create_on(&index.spec, &placement, &mirror, NULL) == GV_OK &&
+		  gv_mirror_usage(mirror, usage) == n - 1, "replicas");
 	CHECK(fill_mirror(mirror, &index) == GV_OK, "fill");
 	if (n > 2)
-		CHECK(gv_mirror_drop_part(mirror, spread.devices[0]) == GV_OK &&
-			  gv_mirror_parts(mirror, parts) == n - 2, "one less");
+		CHECK(gv_mirror_drop_replica(mirror, placement.devices[0]) == GV_OK &&
+			  gv_mirror_usage(mirror, usage) == n - 2, "one less");
 	gv_mirror_drop(mirror);
-	limits[spread.devices[n - 1]] = INT64_MAX;
+	limits[placement.devices[n - 1]] = INT64_MAX;
 #define INVALID(change) \
 	do \
 	{ \
-		GvSpread	bad = spread; \
+		GvPlacement	bad = spread; \
 \
 		bad.change; \
 		CHECK(gv_mirror_create_on(&index.spec, &bad, &mirror, NULL) == GV_INVALID && \
-			  gv_mirror_part_size(&index.spec, &bad, 0) == 0, "accepted"); \
+			  gv_mirror_member_size(&index.spec, &bad, 0) == 0, "accepted"); \
 	} while (0)
-	INVALID(nparts = 0);
-	INVALID(nparts = gv_ndevices() + 1);
-	INVALID(kind = (GvSpreadKind) 2);
+	INVALID(ndevices = 0);
+	INVALID(ndevices = gv_ndevices() + 1);
+	INVALID(mode = (GvPlacementMode) 2);
 	INVALID(devices[0] = -1);
 	INVALID(devices[0] = gv_ndevices());
 	INVALID(devices[1] = bad.devices[0]);
-	CHECK(gv_mirror_part_size(&index.spec, &spread, -1) == 0 &&
-		  gv_mirror_part_size(&index.spec, &spread, n) == 0, "no such part");
+	CHECK(gv_mirror_member_size(&index.spec, &placement, -1) == 0 &&
+		  gv_mirror_member_size(&index.spec, &placement, n) == 0, "no such part");
 	free_index(&index);
 }
 
@@ -532,7 +532,7 @@ test_mirror_spread(void)
 		test_shards(n);
 		if (!unit_small || n == 3)
 			test_empty_shards(n);
-		test_part_faults(n);
+		test_member_faults(n);
 		test_replicas(n);
 		test_creation(n);
 	}

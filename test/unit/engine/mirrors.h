@@ -68,16 +68,16 @@ fill_mirror(GvMirror *mirror, const TestIndex *index)
 }
 
 /* Where make_mirror makes mirrors, if nparts is not 0. */
-extern GvSpread unit_spread;
+extern GvPlacement unit_placement;
 
 static inline GvMirror *
 make_mirror(const TestIndex *index)
 {
 	GvMirror   *mirror = NULL;
 
-	CHECK((unit_spread.nparts == 0 ?
+	CHECK((unit_placement.ndevices == 0 ?
 		   gv_mirror_create(&index->spec, &mirror) :
-		   gv_mirror_create_on(&index->spec, &unit_spread,
+		   gv_mirror_create_on(&index->spec, &unit_placement,
 							   &mirror, NULL)) == GV_OK, "create");
 	CHECK(fill_mirror(mirror, index) == GV_OK, "fill");
 	return mirror;

@@ -169,7 +169,7 @@ card_mirror(const CardIndex *index)
 		.metric = GV_L2,.dims = index->dims,.m = index->m,
 		.nlists = index->lists,.nparents = 1,.postings = index->postings
 	};
-	GvSpread	spread = {.kind = GV_SHARDS,.nparts = index->cards};
+	GvPlacement	placement = {.mode = GV_SHARDS,.ndevices = index->cards};
 	GvMirror   *mirror;
 
 	if (index->records)
@@ -178,8 +178,8 @@ card_mirror(const CardIndex *index)
 		spec.refine_records = index->rows;
 	}
 	for (int32_t i = 0; i < index->cards; i++)
-		spread.devices[i] = i;
-	if ((index->cards > 1 ? gv_mirror_create_on(&spec, &spread, &mirror, NULL) :
+		placement.devices[i] = i;
+	if ((index->cards > 1 ? gv_mirror_create_on(&spec, &placement, &mirror, NULL) :
 		 gv_mirror_create(&spec, &mirror)) != GV_OK)
 		return NULL;
 	if (fill_lists(mirror, index) == GV_OK &&

@@ -40,12 +40,12 @@ static const struct
 static int64_t
 most_bytes(const GvMirror *mirror)
 {
-	GvPart		parts[GV_MAX_DEVICES];
-	int32_t		nparts = gv_mirror_parts(mirror, parts);
+	GvDeviceUsage		usage[GV_MAX_DEVICES];
+	int32_t		n = gv_mirror_usage(mirror, usage);
 	int64_t		most = 0;
 
-	for (int32_t i = 0; i < nparts; i++)
-		most = parts[i].bytes > most ? parts[i].bytes : most;
+	for (int32_t i = 0; i < n; i++)
+		most = usage[i].bytes > most ? usage[i].bytes : most;
 	return most;
 }
 
