@@ -27,14 +27,14 @@ gv_targets_create(GvTargets *targets, GvMetric metric, int32_t dims,
 
 	memset(targets, 0, sizeof(*targets));
 	targets->capacity = capacity;
-	mirror->card.metric = metric;
-	mirror->card.dims = dims;
-	mirror->card.nlists = capacity;
+	mirror->model.metric = metric;
+	mirror->model.dims = dims;
+	mirror->model.nlists = capacity;
 	mirror->stream = stream;
-	GV_TRY(gv_card_alloc(&targets->d_lists, capacity));
+	GV_TRY(gv_device_alloc(&targets->d_lists, capacity));
 	GV_CUDA_TRY(cudaMemsetAsync(targets->d_lists, 0,
-								capacity * sizeof(GvCardList), stream));
-	mirror->card.d_lists = targets->d_lists;
+								capacity * sizeof(GvDeviceList), stream));
+	mirror->model.d_lists = targets->d_lists;
 	GV_CUDA_TRY(cudaEventCreateWithFlags(&mirror->changed,
 										 cudaEventDisableTiming));
 	return gv_gpu_halves_create(mirror);
@@ -55,12 +55,12 @@ gv_targets_set(GvTargets *targets, const float *d_vectors, int32_t n)
 {
 	GvMirror   *mirror = &targets->mirror;
 
-	mirror->card.nlists = n;
-	mirror->card.d_centroids = d_vectors;
+	mirror->model.nlists = n;
+	mirror->model.d_centroids = d_vectors;
 	/* limits only grow, and these are other vectors */
-	GV_CUDA_TRY(cudaMemsetAsync(mirror->card.d_limits, 0,
+	GV_CUDA_TRY(cudaMemsetAsync(mirror->model.d_limits, 0,
 								sizeof(GvHalfLimits), mirror->stream));
-	return gv_gpu_put_halves(mirror, 0, (int64_t) n * mirror->card.dims);
+	return gv_gpu_put_halves(mirror, 0, (int64_t) n * mirror->model.dims);
 }
 
 void
@@ -83,13 +83,13 @@ wanted_kernel(GvWanted *wanted, int n, int p)
 
 /* Rows searched for at once, of which p vectors each are wanted. */
 static int32_t
-piece_of(const GvCardModel *card, int64_t n, int32_t p)
+piece_of(const GvDeviceModel *model, int64_t n, int32_t p)
 {
-	bool		all = gv_gpu_coarse_rows(card, MOST_ROWS, p) == MOST_ROWS;
+	bool		all = gv_gpu_coarse_rows(model, MOST_ROWS, p) == MOST_ROWS;
 	int64_t		most = MOST_SCORES /
-		(all ? card->nlists : gv_nruns(card->nlists));
-	int64_t		by_terms = MOST_TERMS / card->nlists / card->dims;
-	int64_t		by_halves = MOST_HALVES / 2 / card->half_dims;
+		(all ? model->nlists : gv_nruns(model->nlists));
+	int64_t		by_terms = MOST_TERMS / model->nlists / model->dims;
+	int64_t		by_halves = MOST_HALVES / 2 / model->half_dims;
 
 	if (most > by_terms)
 		most = by_terms;
@@ -104,18 +104,18 @@ piece_of(const GvCardModel *card, int64_t n, int32_t p)
 
 /* Memory for pieces of n rows. */
 static GvStatus
-prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
+prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 		GvBatch *batch)
 {
-	size_t		scored = gv_gpu_coarse_rows(card, n, p);
+	size_t		scored = gv_gpu_coarse_rows(model, n, p);
 	size_t		bytes = 0;
-	size_t		coarse = gv_carve(&bytes, scored * card->nlists * 4);
+	size_t		coarse = gv_carve(&bytes, scored * model->nlists * 4);
 	size_t		starts = gv_carve(&bytes, (size_t) n * (p + 1) * 4);
 	size_t		wanted = gv_carve(&bytes, (size_t) n * sizeof(GvWanted));
 	size_t		found = gv_carve(&bytes, (size_t) n * sizeof(GvFound));
-	size_t		halves = gv_carve(&bytes, (size_t) n * card->half_dims * 2);
+	size_t		halves = gv_carve(&bytes, (size_t) n * model->half_dims * 2);
 	size_t		squares = gv_carve(&bytes, (size_t) n * sizeof(float2));
-	size_t		least = gv_carve(&bytes, (size_t) n * gv_nruns(card->nlists) * 4);
+	size_t		least = gv_carve(&bytes, (size_t) n * gv_nruns(model->nlists) * 4);
 	GV_TEST_ONLY(size_t ways = gv_carve(&bytes, GV_COARSE_WAYS * sizeof(unsigned));)
 	char	   *memory;
 
@@ -149,23 +149,23 @@ gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 			   const float *d_rows, int64_t n, int32_t p, GvProbe *d_nearest,
 			   const GvStop *stop)
 {
-	const GvCardModel *card = &targets->mirror.card;
-	int32_t		piece = piece_of(card, n, p);
+	const GvDeviceModel *model = &targets->mirror.model;
+	int32_t		piece = piece_of(model, n, p);
 	GvBatch		batch;
 
-	GV_TRY(prepare(finder, card, piece, p, &batch));
+	GV_TRY(prepare(finder, model, piece, p, &batch));
 	for (int64_t done = 0; done < n; done += piece)
 	{
 		batch.n = n - done < piece ? (int32_t) (n - done) : piece;
 		/* only read */
-		batch.d_queries = (float *) d_rows + done * card->dims;
+		batch.d_queries = (float *) d_rows + done * model->dims;
 		batch.d_probed = d_nearest + done * p;
-		if (gv_gpu_approximate_fits(card, &batch))
-			GV_TRY(gv_gpu_approximate(card, &batch, &finder->searcher));
+		if (gv_gpu_approximate_fits(model, &batch))
+			GV_TRY(gv_gpu_approximate(model, &batch, &finder->searcher));
 		else
 		{
-			GV_TRY(gv_gpu_coarse(card, &batch, finder->searcher.stream));
-			GV_TRY(gv_gpu_probes(card, &batch, &finder->searcher));
+			GV_TRY(gv_gpu_coarse(model, &batch, finder->searcher.stream));
+			GV_TRY(gv_gpu_probes(model, &batch, &finder->searcher));
 		}
 		if (stop != NULL && stop->requested(stop->arg))
 			return GV_CANCELED;

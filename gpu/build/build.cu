@@ -154,11 +154,11 @@ make_memory(GvBuilder *builder, const float *mean)
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&builder->finder.searcher.nsms,
 									   cudaDevAttrMultiProcessorCount,
 									   device));
-	GV_TRY(gv_card_alloc(&builder->d_mean, dims));
-	GV_TRY(gv_card_alloc(&builder->d_sample, spec->sample_rows * dims));
-	GV_TRY(gv_card_alloc(&builder->d_queries, (int64_t) spec->nqueries * dims));
-	GV_TRY(gv_card_alloc(&builder->d_codebooks, (int64_t) GV_CODEWORDS * dims));
-	GV_TRY(gv_card_alloc(&builder->d_centroids, (int64_t) spec->nlists * dims));
+	GV_TRY(gv_device_alloc(&builder->d_mean, dims));
+	GV_TRY(gv_device_alloc(&builder->d_sample, spec->sample_rows * dims));
+	GV_TRY(gv_device_alloc(&builder->d_queries, (int64_t) spec->nqueries * dims));
+	GV_TRY(gv_device_alloc(&builder->d_codebooks, (int64_t) GV_CODEWORDS * dims));
+	GV_TRY(gv_device_alloc(&builder->d_centroids, (int64_t) spec->nlists * dims));
 	GV_TRY(gv_targets_create(&builder->lists, GV_L2, dims, spec->nlists,
 							 builder->stream));
 	GV_TRY(gv_targets_create(&builder->nearest_rows, spec->metric, dims,
@@ -195,11 +195,11 @@ cuda_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 }
 
 /* Rows in the card's memory as kernels see them; outputs are not set. */
-GvCardRows
+GvDeviceRows
 gv_build_rows(const GvBuilder *builder, float *d_rows, int32_t n)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	GvCardRows	rows;
+	GvDeviceRows	rows;
 
 	memset(&rows, 0, sizeof(rows));
 	rows.metric = spec->metric;
@@ -219,12 +219,12 @@ gv_build_rows(const GvBuilder *builder, float *d_rows, int32_t n)
 static GvStatus
 bring_rows(GvBuilder *builder, const float *rows, int32_t n, float *d_rows)
 {
-	GvCardRows	card = gv_build_rows(builder, d_rows, n);
+	GvDeviceRows	device_rows = gv_build_rows(builder, d_rows, n);
 
 	GV_CUDA_TRY(cudaMemcpyAsync(d_rows, rows, (size_t) n *
 								builder->spec.dims * sizeof(float),
 								cudaMemcpyHostToDevice, builder->stream));
-	return gv_gpu_transform(&card, builder->stream);
+	return gv_gpu_transform(&device_rows, builder->stream);
 }
 
 /* See gv_builder_put_rows. */
@@ -255,7 +255,7 @@ cuda_put_rows(GvBuilder *builder, GvRows kind, const float *rows, int32_t n)
 
 /* The lists of n transformed rows, n <= batch_rows. */
 GvStatus
-gv_build_lists(GvBuilder *builder, GvCardRows *rows, const GvStop *stop)
+gv_build_lists(GvBuilder *builder, GvDeviceRows *rows, const GvStop *stop)
 {
 	rows->near = builder->trained.nlists < GV_SOAR_LISTS ?
 		builder->trained.nlists : GV_SOAR_LISTS;
@@ -436,7 +436,7 @@ take_neighbors(GvBuilder *builder, const GvProbe *near, int32_t p,
 
 /* Point the kernels' outputs to their places. */
 static void
-set_outputs(GvCardRows *rows, const Places *places, char *d_out)
+set_outputs(GvDeviceRows *rows, const Places *places, char *d_out)
 {
 	rows->d_lists = (int32_t *) (d_out + places->lists);
 	rows->d_t = (float *) (d_out + places->t);
@@ -475,25 +475,25 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 	const GvBuilderSpec *spec = &builder->spec;
 	Places		places = place_batch(spec, n);
 	size_t		nearest_bytes;
-	GvCardRows	card;
+	GvDeviceRows	device_rows;
 	int32_t		p;
 
 	GV_TRY(gv_buffer_need(&builder->d_out, places.bytes));
 	GV_TRY(gv_buffer_need(&builder->out, places.bytes +
 						  gv_builder_most_neighbors(spec, n) *
 						  sizeof(GvProbe)));
-	card = gv_build_rows(builder, d_rows, n);
-	set_outputs(&card, &places, (char *) builder->d_out.memory);
-	GV_TRY(gv_build_lists(builder, &card, stop));
-	GV_TRY(gv_gpu_codes(&card, builder->stream));
+	device_rows = gv_build_rows(builder, d_rows, n);
+	set_outputs(&device_rows, &places, (char *) builder->d_out.memory);
+	GV_TRY(gv_build_lists(builder, &device_rows, stop));
+	GV_TRY(gv_gpu_codes(&device_rows, builder->stream));
 	if (spec->refine == GV_RECORDS_BYTES)
-		GV_TRY(gv_gpu_refine(&card, builder->stream));
+		GV_TRY(gv_gpu_refine(&device_rows, builder->stream));
 	if (spec->refine == GV_RECORDS_HALVES)
-		GV_TRY(gv_gpu_halves(&card, builder->stream));
+		GV_TRY(gv_gpu_halves(&device_rows, builder->stream));
 	GV_CUDA_TRY(cudaMemcpyAsync(builder->out.memory, builder->d_out.memory,
 								places.bytes, cudaMemcpyDeviceToHost,
 								builder->stream));
-	GV_TRY(find_neighbors(builder, card.d_rows, n, &p, stop));
+	GV_TRY(find_neighbors(builder, device_rows.d_rows, n, &p, stop));
 	nearest_bytes = (size_t) spec->nqueries * p * sizeof(GvProbe);
 	if (nearest_bytes > 0)
 		GV_CUDA_TRY(cudaMemcpyAsync((char *) builder->out.memory +

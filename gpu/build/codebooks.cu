@@ -52,7 +52,7 @@ word_distance(const Trainer &trainer, int row, int k)
 
 		sum += diff * diff;
 	}
-	return gv_card_score(sum);
+	return gv_device_score(sum);
 }
 
 /* Is word k the same as one before it?  For all threads. */
@@ -83,7 +83,7 @@ draw_words(const Trainer &trainer, uint64_t random)
 	for (int k = 0; k < GV_CODEWORDS; k++)
 		for (int tries = 0; tries < TRIES; tries++)
 		{
-			set_word(trainer, k, (int) (gv_card_random(&random) %
+			set_word(trainer, k, (int) (gv_device_random(&random) %
 										(uint64_t) trainer.n));
 			if (!is_repeated(trainer, k))
 				break;
@@ -151,7 +151,7 @@ move_words(const Trainer &trainer)
 			for (int s = 0; s < nshares; s++)
 				sum += trainer.sums[k * THREADS + s * width + i % width];
 			trainer.words[k * trainer.dims + start + i % width] =
-				gv_card_clamp(sum / trainer.counts[k]);
+				gv_device_clamp(sum / trainer.counts[k]);
 		}
 		__syncthreads();
 	}
@@ -249,9 +249,9 @@ gv_gpu_codebooks(const GvModel *model, int32_t n, const float *d_residuals,
 	uint8_t    *d_codes = NULL;
 	GvStatus	status;
 
-	status = gv_card_alloc(&d_dist, (int64_t) model->m * n);
+	status = gv_device_alloc(&d_dist, (int64_t) model->m * n);
 	if (status == GV_OK)
-		status = gv_card_alloc(&d_codes, (int64_t) model->m * n);
+		status = gv_device_alloc(&d_codes, (int64_t) model->m * n);
 	if (status == GV_OK)
 	{
 		GV_LAUNCH(codebooks_kernel, model->m, THREADS, 0, stream, d_residuals,

@@ -26,7 +26,7 @@
  * as by gv_distance_ip: dimension i to sum i mod 8, then l + 4, l + 2, l + 1.
  */
 static __global__ void __launch_bounds__(THREADS)
-transform_kernel(GvCardRows rows)
+transform_kernel(GvDeviceRows rows)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
@@ -48,7 +48,7 @@ transform_kernel(GvCardRows rows)
 		factor = sum > 0.0 ? __ddiv_rn(1.0, __dsqrt_rn(sum)) : 0.0;
 	}
 	for (int d = lane; d < rows.dims; d += GV_WARP)
-		x[d] = gv_card_clamp(__dmul_rn(__dadd_rn(__dmul_rn((double) x[d],
+		x[d] = gv_device_clamp(__dmul_rn(__dadd_rn(__dmul_rn((double) x[d],
 														   factor),
 												 -(double) rows.d_mean[d]),
 									   (double) rows.scale));
@@ -56,7 +56,7 @@ transform_kernel(GvCardRows rows)
 
 /* See gv_transform. */
 GvStatus
-gv_gpu_transform(const GvCardRows *rows, cudaStream_t stream)
+gv_gpu_transform(const GvDeviceRows *rows, cudaStream_t stream)
 {
 	GV_LAUNCH(transform_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
 			  stream, *rows);
@@ -78,7 +78,7 @@ add_lanes(float sum)
  * second place, two at a time; all lanes then know both costs.
  */
 static __global__ void __launch_bounds__(THREADS)
-lists_kernel(GvCardRows rows)
+lists_kernel(GvDeviceRows rows)
 {
 	int			lane = threadIdx.x % LANES;
 	int			side = threadIdx.x / LANES % 2;
@@ -149,7 +149,7 @@ lists_kernel(GvCardRows rows)
 
 /* d_lists, from d_nearest. */
 GvStatus
-gv_gpu_lists(const GvCardRows *rows, cudaStream_t stream)
+gv_gpu_lists(const GvDeviceRows *rows, cudaStream_t stream)
 {
 	GV_LAUNCH(lists_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0, stream,
 			  *rows);
@@ -168,7 +168,7 @@ clamped_difference(float a, float b)
 
 /* Residuals of copies, a warp each; of no copy, those of the row's first. */
 static __global__ void __launch_bounds__(THREADS)
-residuals_kernel(GvCardRows rows, float *d_residuals)
+residuals_kernel(GvDeviceRows rows, float *d_residuals)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int64_t		i = (int64_t) blockIdx.x * WARPS + threadIdx.x / GV_WARP;
@@ -188,7 +188,7 @@ residuals_kernel(GvCardRows rows, float *d_residuals)
 
 /* d_residuals [n][copies][dims]. */
 GvStatus
-gv_gpu_residuals(const GvCardRows *rows, float *d_residuals,
+gv_gpu_residuals(const GvDeviceRows *rows, float *d_residuals,
 				 cudaStream_t stream)
 {
 	GV_LAUNCH(residuals_kernel,
@@ -198,14 +198,14 @@ gv_gpu_residuals(const GvCardRows *rows, float *d_residuals,
 }
 
 static __device__ __forceinline__ int
-sub_start(const GvCardRows &rows, int j)
+sub_start(const GvDeviceRows &rows, int j)
 {
 	return (int) ((int64_t) j * rows.dims / rows.m);
 }
 
 /* The nearest codeword of sub-quantizer j for a residual x - c. */
 static __device__ __forceinline__ int
-nearest_word(const GvCardRows &rows, int j, const float *x, const float *c)
+nearest_word(const GvDeviceRows &rows, int j, const float *x, const float *c)
 {
 	int			start = sub_start(rows, j);
 	int			dims = sub_start(rows, j + 1) - start;
@@ -236,7 +236,7 @@ nearest_word(const GvCardRows &rows, int j, const float *x, const float *c)
 
 /* A thread has a byte of a copy's code, that is two sub-quantizers. */
 static __global__ void __launch_bounds__(THREADS)
-codes_kernel(GvCardRows rows)
+codes_kernel(GvDeviceRows rows)
 {
 	int			code_bytes = (rows.m + 1) / 2;
 	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
@@ -262,7 +262,7 @@ codes_kernel(GvCardRows rows)
 
 /* T of a copy, a thread each: one sum in double, by ascending dimension. */
 static __global__ void __launch_bounds__(THREADS)
-t_kernel(GvCardRows rows)
+t_kernel(GvDeviceRows rows)
 {
 	int64_t		posting = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 	int			code_bytes = (rows.m + 1) / 2;
@@ -289,12 +289,12 @@ t_kernel(GvCardRows rows)
 												  __dmul_rn(2.0,
 															(double) c[d]))));
 	}
-	rows.d_t[posting] = gv_card_clamp(terms);
+	rows.d_t[posting] = gv_device_clamp(terms);
 }
 
 /* d_codes and d_t, from d_lists. */
 GvStatus
-gv_gpu_codes(const GvCardRows *rows, cudaStream_t stream)
+gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream)
 {
 	int64_t		postings = (int64_t) rows->n * rows->lists_per_row;
 
@@ -332,7 +332,7 @@ round_up(double value)
 
 	if (value > (double) FLT_MAX)
 		return __int_as_float(0x7F800000);
-	rounded = gv_card_clamp(value);
+	rounded = gv_device_clamp(value);
 	if ((double) rounded < value)
 		rounded = nextafterf(rounded, __int_as_float(0x7F800000));
 	return rounded;
@@ -343,7 +343,7 @@ round_up(double value)
  * ascending dimension: all lanes add the 32 terms that they have made.
  */
 static __global__ void __launch_bounds__(THREADS)
-refine_kernel(GvCardRows rows)
+refine_kernel(GvDeviceRows rows)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
@@ -412,7 +412,7 @@ refine_kernel(GvCardRows rows)
 
 /* See gv_refine_encode. */
 GvStatus
-gv_gpu_refine(const GvCardRows *rows, cudaStream_t stream)
+gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream)
 {
 	GV_LAUNCH(refine_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
 			  stream, *rows);
@@ -423,7 +423,7 @@ gv_gpu_refine(const GvCardRows *rows, cudaStream_t stream)
  * A record of halves, a warp each; the squared error likewise.
  */
 static __global__ void __launch_bounds__(THREADS)
-halves_kernel(GvCardRows rows)
+halves_kernel(GvDeviceRows rows)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
@@ -465,7 +465,7 @@ halves_kernel(GvCardRows rows)
 
 /* See gv_halves_encode. */
 GvStatus
-gv_gpu_halves(const GvCardRows *rows, cudaStream_t stream)
+gv_gpu_halves(const GvDeviceRows *rows, cudaStream_t stream)
 {
 	GV_LAUNCH(halves_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
 			  stream, *rows);

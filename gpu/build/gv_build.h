@@ -15,7 +15,7 @@ extern "C"
 /* Device memory of n elements. */
 template <typename T>
 static inline GvStatus
-gv_card_alloc(T **memory, int64_t n)
+gv_device_alloc(T **memory, int64_t n)
 {
 	return gv_cuda_status(cudaMalloc((void **) memory,
 									 (size_t) (n > 0 ? n : 1) * sizeof(T)));
@@ -35,7 +35,7 @@ struct GvTargets
 {
 	GvMirror	mirror;			/* card, stream and `changed` of it */
 	int32_t		capacity;			/* vectors */
-	GvCardList *d_lists;		/* [room] all empty */
+	GvDeviceList *d_lists;		/* [room] all empty */
 };
 
 /* The memory of such searches. */
@@ -212,7 +212,7 @@ extern GvStatus gv_gpu_codebooks(const GvModel *model, int32_t n,
 								 float *d_codebooks, cudaStream_t stream);
 
 /* encode.cu: rows [n][dims] on their way to copies */
-struct GvCardRows
+struct GvDeviceRows
 {
 	GvMetric	metric;
 	int32_t		dims;
@@ -235,13 +235,13 @@ struct GvCardRows
 	uint8_t    *d_records;		/* [n][dims], or uint16_t [n][dims] */
 };
 
-extern GvStatus gv_gpu_transform(const GvCardRows *rows, cudaStream_t stream);
-extern GvStatus gv_gpu_lists(const GvCardRows *rows, cudaStream_t stream);
-extern GvStatus gv_gpu_residuals(const GvCardRows *rows, float *d_residuals,
+extern GvStatus gv_gpu_transform(const GvDeviceRows *rows, cudaStream_t stream);
+extern GvStatus gv_gpu_lists(const GvDeviceRows *rows, cudaStream_t stream);
+extern GvStatus gv_gpu_residuals(const GvDeviceRows *rows, float *d_residuals,
 								 cudaStream_t stream);
-extern GvStatus gv_gpu_codes(const GvCardRows *rows, cudaStream_t stream);
-extern GvStatus gv_gpu_refine(const GvCardRows *rows, cudaStream_t stream);
-extern GvStatus gv_gpu_halves(const GvCardRows *rows, cudaStream_t stream);
+extern GvStatus gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream);
+extern GvStatus gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream);
+extern GvStatus gv_gpu_halves(const GvDeviceRows *rows, cudaStream_t stream);
 
 /* build.cu */
 struct GvBuilder
@@ -270,9 +270,9 @@ struct GvBuilder
 	GvBuffer	d_nearest;			/* probes of rows, and of queries */
 };
 
-extern GvCardRows gv_build_rows(const GvBuilder *builder, float *d_rows,
+extern GvDeviceRows gv_build_rows(const GvBuilder *builder, float *d_rows,
 								int32_t n);
-extern GvStatus gv_build_lists(GvBuilder *builder, GvCardRows *rows,
+extern GvStatus gv_build_lists(GvBuilder *builder, GvDeviceRows *rows,
 							   const GvStop *stop);
 
 /* train.cu: d_codebooks, d_centroids, parents, starts and `trained` */
@@ -280,7 +280,7 @@ extern GvStatus gv_gpu_train(GvBuilder *builder, const GvStop *stop);
 
 /* splitmix64: the next 64 random bits. */
 static __host__ __device__ __forceinline__ uint64_t
-gv_card_random(uint64_t *state)
+gv_device_random(uint64_t *state)
 {
 	uint64_t	z = (*state += UINT64_C(0x9E3779B97F4A7C15));
 
@@ -303,7 +303,7 @@ gv_take_nearer(GvProbe *mine, int32_t list, float base)
 
 /* Round to float, values beyond its range to the largest of their sign. */
 static __device__ __forceinline__ float
-gv_card_clamp(double value)
+gv_device_clamp(double value)
 {
 	if (value > (double) FLT_MAX)
 		return FLT_MAX;

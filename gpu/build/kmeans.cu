@@ -65,17 +65,17 @@ take_memory(Clusters *cl)
 	int64_t		n = cl->spec->n;
 	int64_t		k = cl->k;
 
-	GV_TRY(gv_card_alloc(&cl->d_nearest, n));
+	GV_TRY(gv_device_alloc(&cl->d_nearest, n));
 	for (int i = 0; i < 2; i++)
 	{
-		GV_TRY(gv_card_alloc(&cl->d_keys[i], n));
-		GV_TRY(gv_card_alloc(&cl->d_rows[i], n));
+		GV_TRY(gv_device_alloc(&cl->d_keys[i], n));
+		GV_TRY(gv_device_alloc(&cl->d_rows[i], n));
 	}
 	GV_TRY(gv_gpu_group_bytes(n, &cl->sort_bytes));
 	GV_CUDA_TRY(cudaMalloc(&cl->d_sort, cl->sort_bytes + 1));
-	GV_TRY(gv_card_alloc(&cl->d_starts, k + 1));
-	GV_TRY(gv_card_alloc(&cl->d_splits, k));
-	GV_TRY(gv_card_alloc(&cl->d_done, k));
+	GV_TRY(gv_device_alloc(&cl->d_starts, k + 1));
+	GV_TRY(gv_device_alloc(&cl->d_splits, k));
+	GV_TRY(gv_device_alloc(&cl->d_done, k));
 	cl->starts = (uint32_t *) calloc(k + 1, sizeof(uint32_t));
 	cl->splits = (GvSplit *) calloc(k, sizeof(GvSplit));
 	cl->done = (int32_t *) calloc(k, sizeof(int32_t));
@@ -132,7 +132,7 @@ draw_centroids(Clusters *cl)
 		order[i] = (uint32_t) i;
 	for (int64_t i = 0; i < cl->k; i++)
 	{
-		int64_t		j = i + (int64_t) (gv_card_random(&random) %
+		int64_t		j = i + (int64_t) (gv_device_random(&random) %
 									   (uint64_t) (n - i));
 
 		std::swap(order[i], order[j]);
@@ -218,7 +218,7 @@ move_kernel(const float *x, const uint32_t *rows, const uint32_t *starts,
 		for (uint32_t i = start; i < end; i++)
 			sum += (double) x[(int64_t) rows[i] * dims + d];
 		centroids[(int64_t) blockIdx.x * dims + d] =
-			gv_card_clamp(sum / (double) (end - start));
+			gv_device_clamp(sum / (double) (end - start));
 	}
 }
 
@@ -356,7 +356,7 @@ drop_empty(Clusters *cl)
 	cl->found->k = n;
 	if (n == cl->k)
 		return GV_OK;
-	GV_TRY(gv_card_alloc(&d_kept, (int64_t) n * dims));
+	GV_TRY(gv_device_alloc(&d_kept, (int64_t) n * dims));
 	status = gv_cuda_status(cudaMemcpyAsync(cl->d_keys[0], kept,
 											n * sizeof(uint32_t),
 											cudaMemcpyHostToDevice,

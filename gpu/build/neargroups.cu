@@ -109,23 +109,23 @@ take_memory(GvNearGroups *near, int64_t n, int32_t k, int32_t most)
 	int64_t		capacity = std::max(pairs, (int64_t) k);
 	int64_t		places = k + (int64_t) ALIGN * most;
 
-	GV_TRY(gv_card_alloc(&near->d_centers, (int64_t) most * near->dims));
+	GV_TRY(gv_device_alloc(&near->d_centers, (int64_t) most * near->dims));
 	for (int i = 0; i < 2; i++)
 	{
-		GV_TRY(gv_card_alloc(&near->d_keys[i], capacity));
-		GV_TRY(gv_card_alloc(&near->d_numbers[i], capacity));
+		GV_TRY(gv_device_alloc(&near->d_keys[i], capacity));
+		GV_TRY(gv_device_alloc(&near->d_numbers[i], capacity));
 	}
-	GV_TRY(gv_card_alloc(&near->d_probes, capacity));
-	GV_TRY(gv_card_alloc(&near->d_tried, n * near->tried));
-	GV_TRY(gv_card_alloc(&near->d_own, k));
+	GV_TRY(gv_device_alloc(&near->d_probes, capacity));
+	GV_TRY(gv_device_alloc(&near->d_tried, n * near->tried));
+	GV_TRY(gv_device_alloc(&near->d_own, k));
 	GV_TRY(gv_gpu_group_bytes(capacity, &near->sort_bytes));
 	GV_CUDA_TRY(cudaMalloc(&near->d_sort, near->sort_bytes + 1));
-	GV_TRY(gv_card_alloc(&near->d_starts, most + 1));
-	GV_TRY(gv_card_alloc(&near->d_places, most + 1));
-	GV_TRY(gv_card_alloc(&near->d_members, places * near->dims));
-	GV_TRY(gv_card_alloc(&near->d_names, places));
-	GV_TRY(gv_card_alloc(&near->d_rows, (int64_t) PIECE * near->dims));
-	GV_TRY(gv_card_alloc(&near->d_found, PIECE));
+	GV_TRY(gv_device_alloc(&near->d_starts, most + 1));
+	GV_TRY(gv_device_alloc(&near->d_places, most + 1));
+	GV_TRY(gv_device_alloc(&near->d_members, places * near->dims));
+	GV_TRY(gv_device_alloc(&near->d_names, places));
+	GV_TRY(gv_device_alloc(&near->d_rows, (int64_t) PIECE * near->dims));
+	GV_TRY(gv_device_alloc(&near->d_found, PIECE));
 	near->starts = (uint32_t *) calloc(most + 1, sizeof(uint32_t));
 	near->places = (uint32_t *) calloc(most + 1, sizeof(uint32_t));
 	near->counts = (uint32_t *) calloc(most + 1, sizeof(uint32_t));
@@ -351,12 +351,12 @@ try_group(GvNearGroups *near, int32_t group, const float *d_rows,
 {
 	int64_t		first = near->places[group];
 	GvTargets	some = near->members;
-	GvCardModel *card = &some.mirror.card;
+	GvDeviceModel *model = &some.mirror.model;
 
-	card->nlists = (int32_t) near->counts[group];
-	card->d_centroids += first * card->dims;
-	card->d_halves += first * card->half_dims;
-	card->d_squares += first;
+	model->nlists = (int32_t) near->counts[group];
+	model->d_centroids += first * model->dims;
+	model->d_halves += first * model->half_dims;
+	model->d_squares += first;
 	for (uint32_t at = near->starts[group]; at < near->starts[group + 1];
 		 at += (uint32_t) piece())
 	{

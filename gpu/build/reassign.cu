@@ -83,12 +83,12 @@ gv_reassign_create(GvReassign *re, int32_t dims, int64_t n, int32_t k,
 	/* of few clusters each has many: pieces of k were mostly launches */
 	re->piece = (int32_t) std::min((int64_t) std::max(k, LEAST_PIECE),
 								   std::max(n / 4, INT64_C(1)));
-	GV_TRY(gv_card_alloc(&re->d_changed, re->most_changed));
-	GV_TRY(gv_card_alloc(&re->d_places, re->most_changed));
-	GV_TRY(gv_card_alloc(&re->d_centroids, (int64_t) re->most_changed * dims));
-	GV_TRY(gv_card_alloc(&re->d_orphans, re->most_orphans));
-	GV_TRY(gv_card_alloc(&re->d_rows, (int64_t) re->piece * dims));
-	GV_TRY(gv_card_alloc(&re->d_found, n));
+	GV_TRY(gv_device_alloc(&re->d_changed, re->most_changed));
+	GV_TRY(gv_device_alloc(&re->d_places, re->most_changed));
+	GV_TRY(gv_device_alloc(&re->d_centroids, (int64_t) re->most_changed * dims));
+	GV_TRY(gv_device_alloc(&re->d_orphans, re->most_orphans));
+	GV_TRY(gv_device_alloc(&re->d_rows, (int64_t) re->piece * dims));
+	GV_TRY(gv_device_alloc(&re->d_found, n));
 	return gv_targets_create(&re->targets, GV_L2, dims, re->most_changed,
 							 stream);
 }
@@ -110,7 +110,7 @@ static GvStatus
 place_orphans(const GvReassign *re, const GvClustered *of, int32_t n,
 			  GvFinder *finder, const GvStop *stop)
 {
-	int32_t		dims = of->targets->mirror.card.dims;
+	int32_t		dims = of->targets->mirror.model.dims;
 	cudaStream_t stream = finder->searcher.stream;
 
 	for (int32_t done = 0; done < n; done += re->piece)
@@ -136,7 +136,7 @@ gv_gpu_reassign(GvReassign *re, const GvClustered *of,
 				int32_t nchanged, int32_t norphans, GvFinder *finder,
 				const GvStop *stop)
 {
-	int32_t		dims = of->targets->mirror.card.dims;
+	int32_t		dims = of->targets->mirror.model.dims;
 	cudaStream_t stream = finder->searcher.stream;
 	size_t		bytes = nchanged * sizeof(uint32_t);
 

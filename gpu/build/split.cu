@@ -43,7 +43,7 @@ distance(const float *a, const float *b, int dims)
 		sum += (a[d] - b[d]) * (a[d] - b[d]);
 	for (int half = GV_WARP / 2; half > 0; half /= 2)
 		sum += __shfl_xor_sync(GV_FULL_WARP, sum, half);
-	return gv_card_score(sum);
+	return gv_device_score(sum);
 }
 
 /* The row farthest from `from`, in all threads; false: none is elsewhere. */
@@ -129,8 +129,8 @@ move_both(const Cluster &cluster, const uint8_t *sides, uint32_t nsecond,
 			sums[0] += sides[i] ? 0.0 : value;
 			sums[1] += sides[i] ? value : 0.0;
 		}
-		a[d] = gv_card_clamp(sums[0] / (double) (cluster.taken - nsecond));
-		b[d] = gv_card_clamp(sums[1] / (double) nsecond);
+		a[d] = gv_device_clamp(sums[0] / (double) (cluster.taken - nsecond));
+		b[d] = gv_device_clamp(sums[1] / (double) nsecond);
 	}
 }
 
@@ -148,7 +148,7 @@ split_kernel(const float *x, int dims, const uint32_t *order,
 	float	   *a = centroids + (int64_t) split.big * dims;
 	float	   *b = centroids + (int64_t) split.small * dims;
 	uint64_t	random = seed + (uint64_t) split.big;
-	uint32_t	first = (uint32_t) (gv_card_random(&random) % cluster.taken);
+	uint32_t	first = (uint32_t) (gv_device_random(&random) % cluster.taken);
 	const float *seed_row = cluster.row(first);
 	uint32_t	farthest = 0;
 	bool		apart = find_farthest(cluster, seed_row, &farthest);

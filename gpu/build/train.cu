@@ -99,7 +99,7 @@ group(GvBuilder *builder, const GvStop *stop)
 	GvStatus	status = GV_NO_MEMORY;
 
 	if (lists != NULL && owners != NULL)
-		status = gv_card_alloc(&d_parents, builder->spec.nparents * dims);
+		status = gv_device_alloc(&d_parents, builder->spec.nparents * dims);
 	if (status == GV_OK)
 		status = run_kmeans(builder, builder->d_centroids, nlists,
 							builder->spec.nparents, d_parents, &parents, stop);
@@ -120,7 +120,7 @@ train_codebooks(GvBuilder *builder, const GvStop *stop)
 	const GvBuilderSpec *spec = &builder->spec;
 	int32_t		n = builder->nsample < GV_CODEBOOK_ROWS ?
 		(int32_t) builder->nsample : GV_CODEBOOK_ROWS;
-	GvCardRows	rows = gv_build_rows(builder, builder->d_sample, n);
+	GvDeviceRows	rows = gv_build_rows(builder, builder->d_sample, n);
 	float	   *d_residuals = NULL;
 	GvStatus	status;
 
@@ -128,7 +128,7 @@ train_codebooks(GvBuilder *builder, const GvStop *stop)
 						  sizeof(int32_t)));
 	rows.d_lists = (int32_t *) builder->d_out.memory;
 	GV_TRY(gv_build_lists(builder, &rows, stop));
-	GV_TRY(gv_card_alloc(&d_residuals, (int64_t) n * spec->lists_per_row *
+	GV_TRY(gv_device_alloc(&d_residuals, (int64_t) n * spec->lists_per_row *
 						 spec->dims));
 	status = gv_gpu_residuals(&rows, d_residuals, builder->stream);
 	if (status == GV_OK)

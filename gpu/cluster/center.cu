@@ -38,7 +38,7 @@ middle_kernel(GvClusters cl)
 		return;
 	for (int s = 1; s < STRANDS; s++)
 		sum += sums[s][lane];
-	cl.d_middle[d] = gv_card_clamp(sum / cl.k);
+	cl.d_middle[d] = gv_device_clamp(sum / cl.k);
 }
 
 /* The largest number; a warp a row, in turn. */

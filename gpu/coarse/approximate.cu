@@ -67,10 +67,10 @@
 
 /* A warp a query: d_halves and d_squares, in one part. */
 static __global__ void __launch_bounds__(THREADS)
-halve_kernel(GvCardModel card, GvBatch batch)
+halve_kernel(GvDeviceModel model, GvBatch batch)
 {
 	int64_t		query = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
-	const float *from = batch.d_queries + query * card.dims;
+	const float *from = batch.d_queries + query * model.dims;
 	GvHalved<float> halved;
 
 	gv_step_begins();
@@ -78,8 +78,8 @@ halve_kernel(GvCardModel card, GvBatch batch)
 		return;
 	halved = gv_halve<float>([=](int d)
 	{
-		return d < card.dims ? from[d] : 0.0f;
-	}, card.half_dims, batch.approx.d_halves + query * card.half_dims);
+		return d < model.dims ? from[d] : 0.0f;
+	}, model.half_dims, batch.approx.d_halves + query * model.half_dims);
 	if (threadIdx.x % GV_WARP == 0)
 		batch.approx.d_squares[query] = {halved.square, halved.error};
 }
@@ -119,9 +119,9 @@ gv_gpu_approximate_ways(GvSearcher *searcher, uint32_t ways[GV_COARSE_WAYS])
 
 /* From how many queries on do exact scores of all lists cost more? */
 static int64_t
-least_queries(const GvCardModel *card, int32_t probes)
+least_queries(const GvDeviceModel *model, int32_t probes)
 {
-	int64_t		terms = (int64_t) card->nlists * card->dims;
+	int64_t		terms = (int64_t) model->nlists * model->dims;
 	int64_t		least = probes <= GV_SIFT_MOST ? LEAST_TERMS : LEAST_OF_MANY;
 
 	if (approximate_from < 0 &&
@@ -135,23 +135,23 @@ least_queries(const GvCardModel *card, int32_t probes)
 
 /* Is this the way for a batch? */
 bool
-gv_gpu_approximate_fits(const GvCardModel *card, const GvBatch *batch)
+gv_gpu_approximate_fits(const GvDeviceModel *model, const GvBatch *batch)
 {
-	return batch->n >= least_queries(card, batch->probes) &&
+	return batch->n >= least_queries(model, batch->probes) &&
 		batch->probes <= GV_MANY_PROBES &&
-		batch->probes <= card->nlists / LEAST_FRACTION;
+		batch->probes <= model->nlists / LEAST_FRACTION;
 }
 
 /* See gv_coarse.h. */
 int32_t
-gv_gpu_coarse_rows(const GvCardModel *card, int32_t n, int32_t probes)
+gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n, int32_t probes)
 {
-	int64_t		rows = scores_kept / card->nlists;
-	int64_t		exact = least_queries(card, probes) - 1;
+	int64_t		rows = scores_kept / model->nlists;
+	int64_t		exact = least_queries(model, probes) - 1;
 
 	if (probes > GV_MANY_PROBES ||
-		probes * AGAIN_BYTES * card->half_dims * AGAIN_FACTOR >
-		SCORE_BYTES * card->nlists)
+		probes * AGAIN_BYTES * model->half_dims * AGAIN_FACTOR >
+		SCORE_BYTES * model->nlists)
 		return n;
 	if (rows < exact)
 		rows = exact;
@@ -160,11 +160,11 @@ gv_gpu_coarse_rows(const GvCardModel *card, int32_t n, int32_t probes)
 
 /* d_probed, d_starts and nprobed of a batch. */
 GvStatus
-gv_gpu_approximate(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_approximate(const GvDeviceModel *model, const GvBatch *batch,
 			const GvSearcher *searcher)
 {
 	GV_TRY(gv_launch_step(halve_kernel, (batch->n + WARPS - 1) / WARPS,
-						  THREADS, 0, searcher->stream, card, batch));
-	GV_TRY(gv_gpu_list_scores(card, batch, searcher));
-	return gv_gpu_choose(card, batch, searcher->stream);
+						  THREADS, 0, searcher->stream, model, batch));
+	GV_TRY(gv_gpu_list_scores(model, batch, searcher));
+	return gv_gpu_choose(model, batch, searcher->stream);
 }

@@ -21,22 +21,22 @@ gv_approx_length(float square)
 
 /* 2 eps, and infinite where that cannot be trusted; see approximate.cu. */
 static __device__ __forceinline__ float
-gv_approx_margin(const GvCardModel &card, float query, float query_error)
+gv_approx_margin(const GvDeviceModel &model, float query, float query_error)
 {
-	float		c = card.d_limits->length;
-	float		c_error = card.d_limits->error;
+	float		c = model.d_limits->length;
+	float		c_error = model.d_limits->error;
 	float		all = query + query_error + c + c_error;
 	float		dot = query_error * (c + c_error) + query * c_error +
-		(query + query_error) * (c + c_error) * (card.dims + 32) * 0x1p-22f;
-	float		eps = (card.metric == GV_IP ? 1.0f : 2.0f) * dot +
-		all * all * (card.dims / 16 + 64) * 0x1p-24f + 0x1p-100f;
+		(query + query_error) * (c + c_error) * (model.dims + 32) * 0x1p-22f;
+	float		eps = (model.metric == GV_IP ? 1.0f : 2.0f) * dot +
+		all * all * (model.dims / 16 + 64) * 0x1p-24f + 0x1p-100f;
 
 	return eps < 1e30f ? 2.0f * 1.001f * eps : __int_as_float(0x7F800000);
 }
 
 /* By a warp: the margin of a query, in all lanes. */
 static __device__ __forceinline__ float
-gv_approx_margin_of(const GvCardModel &card, const GvBatch &batch, int query)
+gv_approx_margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
 {
 	const float2 *parts = batch.approx.d_squares +
 		(int64_t) query * batch.approx.nparts;
@@ -47,7 +47,7 @@ gv_approx_margin_of(const GvCardModel &card, const GvBatch &batch, int query)
 		squares.x += parts[p].x;
 		squares.y += parts[p].y;
 	}
-	return gv_approx_margin(card, gv_approx_length(gv_add_warp(squares.x)),
+	return gv_approx_margin(model, gv_approx_length(gv_add_warp(squares.x)),
 							gv_approx_length(gv_add_warp(squares.y)));
 }
 

@@ -110,7 +110,7 @@ take_runs(const float *scores, int nlists, const uint64_t *runs,
  * have of a run; of those beyond the last, the last one's.
  */
 static __device__ __forceinline__ void
-score_again(const GvCardModel &card, const uint16_t *query, int list,
+score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 			float (&scores)[PASSES])
 {
 	const uint4 *halves = (const uint4 *) query;
@@ -120,10 +120,10 @@ score_again(const GvCardModel &card, const uint16_t *query, int list,
 #pragma unroll
 	for (int i = 0; i < PASSES; i++)
 		rows[i] = (const uint4 *)
-			(card.d_halves + (int64_t) min(list + i * GV_WARP / GV_QUAD,
-										   card.nlists - 1) * card.half_dims);
+			(model.d_halves + (int64_t) min(list + i * GV_WARP / GV_QUAD,
+										   model.nlists - 1) * model.half_dims);
 #pragma unroll 2
-	for (int d = threadIdx.x % GV_QUAD; d < card.half_dims / 8; d += GV_QUAD)
+	for (int d = threadIdx.x % GV_QUAD; d < model.half_dims / 8; d += GV_QUAD)
 	{
 		uint4		y = halves[d];
 		uint4		x[PASSES];
@@ -143,15 +143,15 @@ score_again(const GvCardModel &card, const uint16_t *query, int list,
 	{
 		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 1);
 		sums[i] += __shfl_xor_sync(GV_FULL_WARP, sums[i], 2);
-		scores[i] = fmaf(card.metric == GV_IP ? -1.0f : -2.0f, sums[i],
-						 card.d_squares[min(list + i * GV_WARP / GV_QUAD,
-											card.nlists - 1)]);
+		scores[i] = fmaf(model.metric == GV_IP ? -1.0f : -2.0f, sums[i],
+						 model.d_squares[min(list + i * GV_WARP / GV_QUAD,
+											model.nlists - 1)]);
 	}
 }
 
 /* The lists of runs whose scores, made again, have keys up to the last. */
 static __device__ __forceinline__ void
-take_runs_again(const GvCardModel &card, const uint16_t *query,
+take_runs_again(const GvDeviceModel &model, const uint16_t *query,
 				const uint64_t *runs, uint32_t nruns, uint32_t last,
 				GvItems &items)
 {
@@ -162,13 +162,13 @@ take_runs_again(const GvCardModel &card, const uint16_t *query,
 								  threadIdx.x % GV_WARP / GV_QUAD);
 		float		scores[PASSES];
 
-		score_again(card, query, list, scores);
+		score_again(model, query, list, scores);
 #pragma unroll
 		for (int i = 0; i < PASSES; i++, list += GV_WARP / GV_QUAD)
 		{
 			uint32_t	key = gv_ordered(scores[i]);
 
-			items.append(threadIdx.x % GV_QUAD == 0 && list < card.nlists &&
+			items.append(threadIdx.x % GV_QUAD == 0 && list < model.nlists &&
 						 key <= last, key, list);
 		}
 	}
@@ -177,7 +177,7 @@ take_runs_again(const GvCardModel &card, const uint16_t *query,
 /* One query's search for its lists. */
 struct Choice
 {
-	const GvCardModel &card;
+	const GvDeviceModel &model;
 	const float *query;			/* [dims] */
 	const uint16_t *halves;		/* [half_dims] of it */
 	const float *scores;		/* [nlists]; NULL: only runs have any */
@@ -219,7 +219,7 @@ keys_of(int nlists)
 static __device__ __forceinline__ void
 load_least(const Choice &choice)
 {
-	int			nruns = gv_nruns(choice.card.nlists);
+	int			nruns = gv_nruns(choice.model.nlists);
 
 	for (uint32_t i = threadIdx.x; i < choice.nkeys; i += blockDim.x)
 	{
@@ -282,7 +282,7 @@ static __device__ __forceinline__ GvCoarseWay
 gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	   uint32_t (&bounds)[GV_SIFT_WARPS])
 {
-	int			nlists = choice.card.nlists;
+	int			nlists = choice.model.nlists;
 	uint32_t	spare = choice.p / 8 + 4;
 	GvLimit		bound;
 
@@ -306,7 +306,7 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 				take_runs(choice.scores, nlists, runs.items, *runs.count, last,
 						  choice.close);
 			else
-				take_runs_again(choice.card, choice.halves, runs.items,
+				take_runs_again(choice.model, choice.halves, runs.items,
 								*runs.count, last, choice.close);
 			if (choice.close.total() > choice.close.capacity &&
 				choice.scores == NULL)
@@ -364,10 +364,10 @@ template <bool PRODUCT>
 static __device__ __forceinline__ void
 take_exactly(Choice &choice)
 {
-	const GvCardModel &card = choice.card;
+	const GvDeviceModel &model = choice.model;
 	GvItems	   &nearest = choice.nearest;
 	uint32_t	all = choice.nnear > 0 ? choice.nnear * GV_RUN :
-		(uint32_t) card.nlists;
+		(uint32_t) model.nlists;
 	uint32_t	kept = 0;
 
 	for (uint32_t done = 0; done < all;)
@@ -382,11 +382,11 @@ take_exactly(Choice &choice)
 			if (choice.nnear > 0 && i < n)
 				list = (uint32_t) choice.close.items[list / GV_RUN] * GV_RUN +
 					list % GV_RUN;
-			nearest.items[kept + i] = i < n && list < (uint32_t) card.nlists ?
+			nearest.items[kept + i] = i < n && list < (uint32_t) model.nlists ?
 				list : GV_LAST_ITEM;
 		}
 		__syncthreads();
-		gv_score_items<PRODUCT, GV_AHEAD>(card, choice.query,
+		gv_score_items<PRODUCT, GV_AHEAD>(model, choice.query,
 									   nearest.items + kept, n);
 		gv_sort_items(nearest.items, nearest.capacity);
 		done += n;
@@ -414,7 +414,7 @@ capacity_for(int32_t probes)
  */
 template <bool PRODUCT, bool FEW>
 static __global__ void __launch_bounds__(MANY_THREADS, FEW ? 1 : 2)
-choose_kernel(GvCardModel card, GvBatch batch, bool alone)
+choose_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 {
 	GV_SHARED(memory);
 	alignas(16) __shared__ uint32_t bounds[GV_SIFT_WARPS];
@@ -427,13 +427,13 @@ choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 
 	gv_step_follows();
 
-	Choice		choice = {card, batch.d_queries + query * card.dims,
-		batch.approx.d_halves + query * card.half_dims,
-		alone ? NULL : batch.d_coarse + query * card.nlists,
-		batch.approx.d_least + query * gv_nruns(card.nlists),
+	Choice		choice = {model, batch.d_queries + query * model.dims,
+		batch.approx.d_halves + query * model.half_dims,
+		alone ? NULL : batch.d_coarse + query * model.nlists,
+		batch.approx.d_least + query * gv_nruns(model.nlists),
 		0.0f,
-		(uint32_t) min(batch.d_wanted[query].probes, card.nlists),
-		(uint32_t *) (items + capacity), keys_of(card.nlists),
+		(uint32_t) min(batch.d_wanted[query].probes, model.nlists),
+		(uint32_t *) (items + capacity), keys_of(model.nlists),
 		0,
 		{(uint64_t *) memory, &counts[0], capacity},
 		{items, &counts[1], capacity},
@@ -445,11 +445,11 @@ choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 	GvCoarseWay	way;
 
 	if (FEW)					/* on their way while the margin is computed */
-		load_keys(choice.scores, card.nlists, keys);
+		load_keys(choice.scores, model.nlists, keys);
 	if (threadIdx.x < 2)
 		counts[threadIdx.x] = 0;
 	if (threadIdx.x < GV_WARP)
-		margin = gv_approx_margin_of(card, batch, (int) query);
+		margin = gv_approx_margin_of(model, batch, (int) query);
 	__syncthreads();
 	choice.margin = margin;
 	if (choice.p > 0)			/* a batch's spare places want none */
@@ -461,7 +461,7 @@ choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 			narrow(choice);
 		n = choice.nearest.total();
 		if (way != GV_COARSE_EXACT)
-			gv_score_items<PRODUCT, FEW ? ALL_AHEAD : GV_AHEAD>(card,
+			gv_score_items<PRODUCT, FEW ? ALL_AHEAD : GV_AHEAD>(model,
 															 choice.query,
 															 items, n);
 		if (n <= blockDim.x / GV_QUAD)
@@ -477,7 +477,7 @@ choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 		GV_TEST_ONLY(if (threadIdx.x == 0)
 					 atomicAdd(&batch.approx.d_ways[way], 1u);)
 	}
-	gv_number_lists(card, batch, (int) query, (int) choice.p, [&](int i)
+	gv_number_lists(model, batch, (int) query, (int) choice.p, [&](int i)
 	{
 		return GvNearestList {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
 	});
@@ -485,31 +485,31 @@ choose_kernel(GvCardModel card, GvBatch batch, bool alone)
 
 template <bool PRODUCT, bool FEW>
 static GvStatus
-launch(const GvCardModel *card, const GvBatch *batch, int threads,
+launch(const GvDeviceModel *model, const GvBatch *batch, int threads,
 	   cudaStream_t stream)
 {
 	int			bytes = (int) (2 * capacity_for(batch->probes) * sizeof(uint64_t) +
-							   keys_of(card->nlists) * sizeof(uint32_t));
+							   keys_of(model->nlists) * sizeof(uint32_t));
 
 	return gv_launch_step(choose_kernel<PRODUCT, FEW>, batch->n, threads,
-						  bytes, stream, card, batch,
-						  gv_gpu_least_alone(card, batch));
+						  bytes, stream, model, batch,
+						  gv_gpu_least_alone(model, batch));
 }
 
 /* d_probed, d_starts and nprobed of a batch, from what gv_gpu_list_scores found. */
 GvStatus
-gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_choose(const GvDeviceModel *model, const GvBatch *batch,
 			  cudaStream_t stream)
 {
 	bool		few = batch->n <= FEW_QUERIES;
-	bool		sift = few && card->nlists <= SIFT_LISTS &&
-		batch->probes <= GV_SIFT_MOST && !gv_gpu_least_alone(card, batch);
+	bool		sift = few && model->nlists <= SIFT_LISTS &&
+		batch->probes <= GV_SIFT_MOST && !gv_gpu_least_alone(model, batch);
 
-	if (card->metric == GV_IP)
-		return sift ? launch<true, true>(card, batch, MANY_THREADS, stream) :
-			launch<true, false>(card, batch, few ? MANY_THREADS : FEW_THREADS,
+	if (model->metric == GV_IP)
+		return sift ? launch<true, true>(model, batch, MANY_THREADS, stream) :
+			launch<true, false>(model, batch, few ? MANY_THREADS : FEW_THREADS,
 								stream);
-	return sift ? launch<false, true>(card, batch, MANY_THREADS, stream) :
-		launch<false, false>(card, batch, few ? MANY_THREADS : FEW_THREADS,
+	return sift ? launch<false, true>(model, batch, MANY_THREADS, stream) :
+		launch<false, false>(model, batch, few ? MANY_THREADS : FEW_THREADS,
 							 stream);
 }

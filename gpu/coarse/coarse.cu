@@ -23,33 +23,33 @@
  */
 template <bool PRODUCT, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS, 8)
-coarse_one_kernel(GvCardModel card, GvBatch batch)
+coarse_one_kernel(GvDeviceModel model, GvBatch batch)
 {
 	int			list = blockIdx.x * TEAMS + threadIdx.x / GV_QUAD;
 	int			first = threadIdx.x % GV_QUAD * 4;
-	const float *centroid = card.d_centroids +
-		(int64_t) min(list, card.nlists - 1) * card.dims;
+	const float *centroid = model.d_centroids +
+		(int64_t) min(list, model.nlists - 1) * model.dims;
 	float		sums[4] = {};
 	float		score;
 	float4		ahead[AHEAD];
 
 #pragma unroll
 	for (int j = 0; j < AHEAD; j++)
-		if (first + j * GV_SUMS < card.dims)
+		if (first + j * GV_SUMS < model.dims)
 			ahead[j] = gv_load_four<ALIGNED>(centroid, first + j * GV_SUMS,
-											 card.dims);
+											 model.dims);
 	gv_step_begins();
 #pragma unroll
 	for (int j = 0; j < AHEAD; j++)
-		if (first + j * GV_SUMS < card.dims)
+		if (first + j * GV_SUMS < model.dims)
 			gv_add_four<PRODUCT>(sums,
 								 gv_load_four<ALIGNED>(batch.d_queries,
 													   first + j * GV_SUMS,
-													   card.dims), ahead[j]);
+													   model.dims), ahead[j]);
 	gv_add_rows<PRODUCT, ALIGNED, GV_AHEAD>(sums, batch.d_queries, centroid,
-								  first + AHEAD * GV_SUMS, card.dims);
+								  first + AHEAD * GV_SUMS, model.dims);
 	score = gv_add_sums<PRODUCT>(sums);
-	if (threadIdx.x % GV_QUAD == 0 && list < card.nlists)
+	if (threadIdx.x % GV_QUAD == 0 && list < model.nlists)
 		batch.d_coarse[list] = score;
 }
 
@@ -59,7 +59,7 @@ coarse_one_kernel(GvCardModel card, GvBatch batch)
  */
 template <int QUERIES, bool PRODUCT, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS, 6)
-coarse_kernel(GvCardModel card, GvBatch batch)
+coarse_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ float4 shared[QUERIES][SLICE / 4];
 	int			team = blockIdx.x * TEAMS + threadIdx.x / GV_QUAD;
@@ -68,17 +68,17 @@ coarse_kernel(GvCardModel card, GvBatch batch)
 	float		sums[CENTROIDS][QUERIES][4] = {};
 
 	gv_step_begins();
-	for (int start = 0; start < card.dims; start += SLICE)
+	for (int start = 0; start < model.dims; start += SLICE)
 	{
-		int			end = min(SLICE, card.dims - start);
+		int			end = min(SLICE, model.dims - start);
 
 		__syncthreads();
 		for (int q = 0; q < QUERIES; q++)
 			for (int i = threadIdx.x; 4 * i < end; i += THREADS)
 				shared[q][i] = query + q < batch.n ?
 					gv_load_four<ALIGNED>(batch.d_queries +
-										  (int64_t) (query + q) * card.dims,
-										  start + 4 * i, card.dims) :
+										  (int64_t) (query + q) * model.dims,
+										  start + 4 * i, model.dims) :
 					make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 		__syncthreads();
 
@@ -89,11 +89,11 @@ coarse_kernel(GvCardModel card, GvBatch batch)
 
 #pragma unroll
 			for (int c = 0; c < CENTROIDS; c++)
-				x[c] = gv_load_four<ALIGNED>(card.d_centroids +
+				x[c] = gv_load_four<ALIGNED>(model.d_centroids +
 											 (int64_t) min(first + c,
-														   card.nlists - 1) *
-											 card.dims, start + 4 * i,
-											 card.dims);
+														   model.nlists - 1) *
+											 model.dims, start + 4 * i,
+											 model.dims);
 #pragma unroll
 			for (int q = 0; q < QUERIES; q++)
 			{
@@ -113,9 +113,9 @@ coarse_kernel(GvCardModel card, GvBatch batch)
 		{
 			float		score = gv_add_sums<PRODUCT>(sums[c][q]);
 			float	   *to = batch.d_coarse +
-				(int64_t) (query + q) * card.nlists + first + c;
+				(int64_t) (query + q) * model.nlists + first + c;
 
-			if (threadIdx.x % GV_QUAD == 0 && first + c < card.nlists &&
+			if (threadIdx.x % GV_QUAD == 0 && first + c < model.nlists &&
 				query + q < batch.n)
 				*to = score;
 		}
@@ -123,50 +123,50 @@ coarse_kernel(GvCardModel card, GvBatch batch)
 
 template <bool PRODUCT>
 static GvStatus
-launch_one(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
+launch_one(const GvDeviceModel *model, const GvBatch *batch, cudaStream_t stream)
 {
-	dim3		grid((card->nlists + TEAMS - 1) / TEAMS);
+	dim3		grid((model->nlists + TEAMS - 1) / TEAMS);
 
-	if (card->dims % 4 == 0)
+	if (model->dims % 4 == 0)
 		return gv_launch_step(coarse_one_kernel<PRODUCT, true>, grid, THREADS,
-							  0, stream, card, batch);
+							  0, stream, model, batch);
 	return gv_launch_step(coarse_one_kernel<PRODUCT, false>, grid, THREADS, 0,
-						  stream, card, batch);
+						  stream, model, batch);
 }
 
 template <int QUERIES, bool PRODUCT>
 static GvStatus
-launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
+launch(const GvDeviceModel *model, const GvBatch *batch, cudaStream_t stream)
 {
 	int			span = TEAMS * CENTROIDS;
-	dim3		grid((card->nlists + span - 1) / span,
+	dim3		grid((model->nlists + span - 1) / span,
 					 (batch->n + QUERIES - 1) / QUERIES);
 
-	if (card->dims % 4 == 0)
+	if (model->dims % 4 == 0)
 		return gv_launch_step(coarse_kernel<QUERIES, PRODUCT, true>, grid,
-							  THREADS, 0, stream, card, batch);
+							  THREADS, 0, stream, model, batch);
 	return gv_launch_step(coarse_kernel<QUERIES, PRODUCT, false>, grid,
-						  THREADS, 0, stream, card, batch);
+						  THREADS, 0, stream, model, batch);
 }
 
 template <bool PRODUCT>
 static GvStatus
-launch_fitting(const GvCardModel *card, const GvBatch *batch,
+launch_fitting(const GvDeviceModel *model, const GvBatch *batch,
 			   cudaStream_t stream)
 {
 	if (batch->n == 1)
-		return launch_one<PRODUCT>(card, batch, stream);
+		return launch_one<PRODUCT>(model, batch, stream);
 	if (batch->n <= 4)
-		return launch<4, PRODUCT>(card, batch, stream);
-	return launch<8, PRODUCT>(card, batch, stream);
+		return launch<4, PRODUCT>(model, batch, stream);
+	return launch<8, PRODUCT>(model, batch, stream);
 }
 
 /* d_coarse [n][nlists] of a batch. */
 GvStatus
-gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	return card->metric == GV_IP ?
-		launch_fitting<true>(card, batch, stream) :
-		launch_fitting<false>(card, batch, stream);
+	return model->metric == GV_IP ?
+		launch_fitting<true>(model, batch, stream) :
+		launch_fitting<false>(model, batch, stream);
 }

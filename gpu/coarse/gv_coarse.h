@@ -12,7 +12,7 @@
 #include "gpu/common/gv_batch.h"
 
 /* coarse.cu: d_coarse of a batch, exact */
-extern GvStatus gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
+extern GvStatus gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
 							  cudaStream_t stream);
 
 /*
@@ -20,15 +20,15 @@ extern GvStatus gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
  * three steps, of which gv_gpu_table does the first for batches that come from
  * the host, listscores.cu has the second and choose.cu the third.
  */
-extern bool gv_gpu_approximate_fits(const GvCardModel *card,
+extern bool gv_gpu_approximate_fits(const GvDeviceModel *model,
 									const GvBatch *batch);
-extern GvStatus gv_gpu_approximate(const GvCardModel *card,
+extern GvStatus gv_gpu_approximate(const GvDeviceModel *model,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);
-extern GvStatus gv_gpu_list_scores(const GvCardModel *card,
+extern GvStatus gv_gpu_list_scores(const GvDeviceModel *model,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);
-extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
+extern GvStatus gv_gpu_choose(const GvDeviceModel *model, const GvBatch *batch,
 							  cudaStream_t stream);
 
 /*
@@ -39,13 +39,13 @@ extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
  * scores of runs go to memory.
  */
 #define GV_SCORES_KEPT		((int64_t) 4 << 20)
-extern int32_t gv_gpu_coarse_rows(const GvCardModel *card, int32_t n,
+extern int32_t gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n,
 								  int32_t probes);
 
 static inline bool
-gv_gpu_least_alone(const GvCardModel *card, const GvBatch *batch)
+gv_gpu_least_alone(const GvDeviceModel *model, const GvBatch *batch)
 {
-	return gv_gpu_coarse_rows(card, batch->n, batch->probes) < batch->n;
+	return gv_gpu_coarse_rows(model, batch->n, batch->probes) < batch->n;
 }
 
 /* Has this part of a batch use for what only cards of 9.0 have? */

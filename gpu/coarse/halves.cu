@@ -32,20 +32,20 @@ gv_gpu_halves_bytes(const GvMirrorSpec *spec)
 GvStatus
 gv_gpu_halves_create(GvMirror *mirror)
 {
-	GvCardModel *card = &mirror->card;
+	GvDeviceModel *model = &mirror->model;
 	size_t		bytes;
 
-	card->half_dims = half_dims(card->dims);
-	bytes = (size_t) card->nlists * card->half_dims * sizeof(uint16_t);
-	GV_CUDA_TRY(cudaMalloc((void **) &card->d_halves, bytes));
-	GV_CUDA_TRY(cudaMalloc((void **) &card->d_squares,
-						   card->nlists * sizeof(float)));
-	GV_CUDA_TRY(cudaMalloc((void **) &card->d_limits, sizeof(GvHalfLimits)));
-	GV_CUDA_TRY(cudaMemsetAsync(card->d_halves, 0, bytes, mirror->stream));
-	GV_CUDA_TRY(cudaMemsetAsync(card->d_squares, 0,
-								card->nlists * sizeof(float),
+	model->half_dims = half_dims(model->dims);
+	bytes = (size_t) model->nlists * model->half_dims * sizeof(uint16_t);
+	GV_CUDA_TRY(cudaMalloc((void **) &model->d_halves, bytes));
+	GV_CUDA_TRY(cudaMalloc((void **) &model->d_squares,
+						   model->nlists * sizeof(float)));
+	GV_CUDA_TRY(cudaMalloc((void **) &model->d_limits, sizeof(GvHalfLimits)));
+	GV_CUDA_TRY(cudaMemsetAsync(model->d_halves, 0, bytes, mirror->stream));
+	GV_CUDA_TRY(cudaMemsetAsync(model->d_squares, 0,
+								model->nlists * sizeof(float),
 								mirror->stream));
-	GV_CUDA_TRY(cudaMemsetAsync(card->d_limits, 0, sizeof(GvHalfLimits),
+	GV_CUDA_TRY(cudaMemsetAsync(model->d_limits, 0, sizeof(GvHalfLimits),
 								mirror->stream));
 	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
 }
@@ -53,9 +53,9 @@ gv_gpu_halves_create(GvMirror *mirror)
 void
 gv_gpu_halves_drop(GvMirror *mirror)
 {
-	(void) cudaFree(mirror->card.d_halves);
-	(void) cudaFree(mirror->card.d_squares);
-	(void) cudaFree(mirror->card.d_limits);
+	(void) cudaFree(mirror->model.d_halves);
+	(void) cudaFree(mirror->model.d_squares);
+	(void) cudaFree(mirror->model.d_limits);
 }
 
 /* Raise a limit to the root of a sum of squares. */
@@ -72,26 +72,26 @@ raise(float *limit, double square)
 
 /* Centroids first .. first + n - 1, a warp each. */
 static __global__ void __launch_bounds__(THREADS)
-halves_kernel(GvCardModel card, int first, int n)
+halves_kernel(GvDeviceModel model, int first, int n)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
 	int64_t		list = first + i;
-	const float *centroid = card.d_centroids + list * card.dims;
+	const float *centroid = model.d_centroids + list * model.dims;
 	GvHalved<double> halved;
 
 	if (i >= n)
 		return;
 	halved = gv_halve<double>([=](int d)
 	{
-		return d < card.dims ? centroid[d] : 0.0f;
-	}, card.half_dims, card.d_halves + list * card.half_dims);
+		return d < model.dims ? centroid[d] : 0.0f;
+	}, model.half_dims, model.d_halves + list * model.half_dims);
 	if (lane == 0)
 	{
-		card.d_squares[list] = card.metric == GV_IP ? 0.0f :
+		model.d_squares[list] = model.metric == GV_IP ? 0.0f :
 			(float) halved.square;
-		raise(&card.d_limits->length, halved.square);
-		raise(&card.d_limits->error, halved.error);
+		raise(&model.d_limits->length, halved.square);
+		raise(&model.d_limits->error, halved.error);
 	}
 }
 
@@ -99,11 +99,11 @@ halves_kernel(GvCardModel card, int first, int n)
 GvStatus
 gv_gpu_put_halves(GvMirror *mirror, int64_t first, int64_t n)
 {
-	const GvCardModel *card = &mirror->card;
-	int			row = (int) (first / card->dims);
-	int			nrows = (int) ((first + n - 1) / card->dims) - row + 1;
+	const GvDeviceModel *model = &mirror->model;
+	int			row = (int) (first / model->dims);
+	int			nrows = (int) ((first + n - 1) / model->dims) - row + 1;
 
 	GV_LAUNCH(halves_kernel, (nrows + WARPS - 1) / WARPS, THREADS, 0,
-			  mirror->stream, *card, row, nrows);
+			  mirror->stream, *model, row, nrows);
 	return gv_cuda_status(cudaGetLastError());
 }

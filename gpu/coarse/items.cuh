@@ -102,7 +102,7 @@ struct GvItems
  */
 template <bool PRODUCT, int AHEAD>
 static __device__ __forceinline__ void
-gv_score_items(const GvCardModel &card, const float *query, uint64_t *items,
+gv_score_items(const GvDeviceModel &model, const float *query, uint64_t *items,
 			uint32_t n)
 {
 	uint32_t	quad = threadIdx.x / GV_QUAD;
@@ -113,10 +113,10 @@ gv_score_items(const GvCardModel &card, const float *query, uint64_t *items,
 		bool		there = i < n && items[i] != GV_LAST_ITEM;
 		uint32_t	list = there ? (uint32_t) items[i] : 0;
 		float		score = gv_quad_score<PRODUCT, AHEAD>(query,
-														  card.d_centroids +
+														  model.d_centroids +
 														  (int64_t) list *
-														  card.dims,
-														  card.dims);
+														  model.dims,
+														  model.dims);
 
 		__syncwarp();			/* all four have read which list it is */
 		if (threadIdx.x % GV_QUAD == 0 && there)

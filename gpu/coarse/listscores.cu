@@ -16,13 +16,13 @@
  * a lane's second and the next lane's first.
  */
 static __device__ __forceinline__ void
-put_run(const GvCardModel &card, float *to, int list, bool there, bool odd,
+put_run(const GvDeviceModel &model, float *to, int list, bool there, bool odd,
 		const float2 (&scores)[TILES])
 {
 	int			lane = threadIdx.x % 4;
 	float		after[TILES] = {};	/* each second; of odd nlists */
 
-	if (card.nlists % 2 != 0)
+	if (model.nlists % 2 != 0)
 	{
 #pragma unroll
 		for (int j = 0; j < TILES; j++)
@@ -32,14 +32,14 @@ put_run(const GvCardModel &card, float *to, int list, bool there, bool odd,
 	}
 	if (!there)
 		return;
-	if (list - lane * 2 + GV_RUN > card.nlists)
+	if (list - lane * 2 + GV_RUN > model.nlists)
 	{
 #pragma unroll
 		for (int j = 0; j < TILES; j++)
 		{
-			if (list + j * 8 < card.nlists)
+			if (list + j * 8 < model.nlists)
 				to[j * 8] = scores[j].x;
-			if (list + j * 8 + 1 < card.nlists)
+			if (list + j * 8 + 1 < model.nlists)
 				to[j * 8 + 1] = scores[j].y;
 		}
 		return;
@@ -69,7 +69,7 @@ put_run(const GvCardModel &card, float *to, int list, bool there, bool odd,
 template <bool ALL>
 struct ListScores : GvNoRow
 {
-	GvCardModel card;
+	GvDeviceModel model;
 	GvBatch		batch;
 
 	struct Columns
@@ -81,7 +81,7 @@ struct ListScores : GvNoRow
 	square(int list) const
 	{
 		/* such a load may be moved before what is stored of the run before */
-		return list < card.nlists ? __ldg(&card.d_squares[list]) :
+		return list < model.nlists ? __ldg(&model.d_squares[list]) :
 			__int_as_float(0x7F800000);
 	}
 
@@ -103,8 +103,8 @@ struct ListScores : GvNoRow
 		 const float2 (&sums)[TILES]) const
 	{
 		int			mine = run * GV_RUN + threadIdx.x % 4 * 2;
-		int			nruns = gv_nruns(card.nlists);
-		float		weight = card.metric == GV_IP ? -1.0f : -2.0f;
+		int			nruns = gv_nruns(model.nlists);
+		float		weight = model.metric == GV_IP ? -1.0f : -2.0f;
 		float2		scores[TILES];
 		float		least = __int_as_float(0x7F800000);
 
@@ -119,8 +119,8 @@ struct ListScores : GvNoRow
 		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 1));
 		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 2));
 		if (ALL)
-			put_run(card, batch.d_coarse + (int64_t) q * card.nlists + mine,
-					mine, q < batch.n, (q & card.nlists & 1) != 0, scores);
+			put_run(model, batch.d_coarse + (int64_t) q * model.nlists + mine,
+					mine, q < batch.n, (q & model.nlists & 1) != 0, scores);
 		if (threadIdx.x % 4 == 0 && q < batch.n && run < nruns)
 			batch.approx.d_least[(int64_t) q * nruns + run] = least;
 	}
@@ -136,17 +136,17 @@ gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
 
 /* d_coarse, approximate, if it is to be made, and d_least of a batch. */
 GvStatus
-gv_gpu_list_scores(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 				   const GvSearcher *searcher)
 {
-	GvProduct	product = {batch->approx.d_halves, batch->n, card->d_halves,
-	card->nlists, card->half_dims};
+	GvProduct	product = {batch->approx.d_halves, batch->n, model->d_halves,
+	model->nlists, model->half_dims};
 	GvProductBy by = {searcher->blas, searcher->hopper, searcher->nsms,
 	batch->overlap, searcher->stream};
 
-	if (gv_gpu_least_alone(card, batch))
+	if (gv_gpu_least_alone(model, batch))
 		return gv_gpu_product<false>(&by, &product,
-									 ListScores<false> {{}, *card, *batch});
+									 ListScores<false> {{}, *model, *batch});
 	return gv_gpu_product<false>(&by, &product,
-								 ListScores<true> {{}, *card, *batch});
+								 ListScores<true> {{}, *model, *batch});
 }

@@ -17,11 +17,11 @@
  * A query's k probes, a running sum of their blocks by the first warp, and
  * where these are, so that the scan need not go by way of the lists.
  * at(i) is item i of the nearest, a GvNearestList; list_at(i) the list, a
- * GvCardList.
+ * GvDeviceList.
  */
 template <typename At, typename ListAt>
 static __device__ __forceinline__ void
-gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
+gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 				int k, At at, ListAt list_at)
 {
 	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.probes;
@@ -40,7 +40,7 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 	for (int first = 0; first < k; first += GV_WARP)
 	{
 		int			i = first + threadIdx.x;
-		GvCardList	list = {};
+		GvDeviceList	list = {};
 		uint32_t	mine;
 		uint32_t	upto;
 
@@ -76,12 +76,12 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 /* The same where lists are not there yet. */
 template <typename At>
 static __device__ __forceinline__ void
-gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
+gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 				int k, At at)
 {
-	gv_number_lists(card, batch, query, k, at, [&](int i)
+	gv_number_lists(model, batch, query, k, at, [&](int i)
 	{
-		return card.d_lists[at(i).list];
+		return model.d_lists[at(i).list];
 	});
 }
 
@@ -99,7 +99,7 @@ struct GvNumbering
  */
 template <int THREADS, typename At>
 static __device__ __forceinline__ void
-gv_number_many(const GvCardModel &card, const GvBatch &batch, int query, int k,
+gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query, int k,
 			   At at, GvNumbering &numbering)
 {
 	constexpr int each = GV_MANY_PROBES / THREADS;
@@ -119,11 +119,11 @@ gv_number_many(const GvCardModel &card, const GvBatch &batch, int query, int k,
 	{
 		int			i = first + e;
 		GvNearestList	near = i < k ? at(i) : GvNearestList {0, 0};
-		GvCardList	list = {};
+		GvDeviceList	list = {};
 
 		if (i < k)
 		{
-			list = card.d_lists[near.list];
+			list = model.d_lists[near.list];
 			probed[i] = {(int32_t) near.list, gv_unordered(near.key)};
 			if (batch.d_first != NULL)
 				batch.d_first[(int64_t) query * batch.probes + i] =

@@ -65,7 +65,7 @@ gv_add_sums(float (&sums)[4])
 			sums[j] = __fadd_rn(sums[j], __shfl_down_sync(0xFFFFFFFFu, sums[j],
 														  apart, GV_QUAD));
 	sum = __fadd_rn(__fadd_rn(sums[0], sums[2]), __fadd_rn(sums[1], sums[3]));
-	return gv_card_score(PRODUCT ? -sum : sum);
+	return gv_device_score(PRODUCT ? -sum : sum);
 }
 
 /* A lane's terms from dimension i on, its own first; AHEAD loads at once. */

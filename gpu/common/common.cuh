@@ -93,26 +93,26 @@ gv_posting_id(uint32_t high, uint32_t low, int probe)
  * of a look-up table.
  */
 static __device__ __forceinline__ int
-gv_card_sub_start(const GvCardModel &card, int j)
+gv_device_sub_start(const GvDeviceModel &model, int j)
 {
 	static_assert(GV_MAX_DIMS < 1 << 15, "a product of two fits 32 bits");
 
-	return (int) ((uint32_t) j * (uint32_t) card.dims / (uint32_t) card.m);
+	return (int) ((uint32_t) j * (uint32_t) model.dims / (uint32_t) model.m);
 }
 
 /* The score of an overflow or of NaN is GV_SCORE_MAX. */
 static __device__ __forceinline__ float
-gv_card_score(float value)
+gv_device_score(float value)
 {
 	return value < GV_SCORE_MAX ? value : GV_SCORE_MAX;
 }
 
 /* What a page's records have in a slot; NULL: there is no such. */
 static __device__ __forceinline__ const uint8_t *
-gv_record_at(const GvCardModel &card, const uint8_t *page, int slot)
+gv_record_at(const GvDeviceModel &model, const uint8_t *page, int slot)
 {
-	return page == NULL || slot < 1 || slot > card.refine_slots ? NULL :
-		page + (int64_t) (slot - 1) * card.record_bytes;
+	return page == NULL || slot < 1 || slot > model.refine_slots ? NULL :
+		page + (int64_t) (slot - 1) * model.record_bytes;
 }
 
 /*

@@ -24,14 +24,14 @@
 #define STREAM_BYTES(work)	((work) + (work) / 4)
 
 /* What is known of a device. */
-struct Card
+struct KnownDevice
 {
 	int			number;			/* as CUDA has it */
 	size_t		most_shared;	/* bytes a block of threads may have */
 	bool		hopper;			/* see gv_has_hopper */
 };
 
-static Card cards[GV_MAX_DEVICES];
+static KnownDevice known_devices[GV_MAX_DEVICES];
 
 /* The last call that was rejected. */
 static char rejection[160];
@@ -92,21 +92,21 @@ gv_gpu_stream_bytes(size_t total)
 GvStatus
 gv_choose_device(int32_t device)
 {
-	return gv_cuda_status(cudaSetDevice(cards[device].number));
+	return gv_cuda_status(cudaSetDevice(known_devices[device].number));
 }
 
 /* Bytes of shared memory that a block of threads may have. */
 size_t
 gv_most_shared(int32_t device)
 {
-	return cards[device].most_shared;
+	return known_devices[device].most_shared;
 }
 
 /* Can what is for compute capability 9.0 alone work on a device? */
 bool
 gv_has_hopper(int32_t device)
 {
-	return cards[device].hopper;
+	return known_devices[device].hopper;
 }
 
 /* Grow a searcher's buffer; what it held is lost. */
@@ -172,7 +172,7 @@ open_status(cudaError_t error)
 
 /* Ask a card what it is, and whether it works. */
 static cudaError_t
-ask_card(int number, cudaDeviceProp *properties, size_t *nfree,
+ask_device(int number, cudaDeviceProp *properties, size_t *nfree,
 		 size_t *total)
 {
 	cudaFuncAttributes attributes;
@@ -196,12 +196,12 @@ ask_card(int number, cudaDeviceProp *properties, size_t *nfree,
  * cannot be used.
  */
 static GvStatus
-inspect(int number, GvDevice *device, Card *card)
+inspect(int number, GvDevice *device, KnownDevice *known)
 {
 	cudaDeviceProp properties;
 	size_t		nfree;
 	size_t		total;
-	cudaError_t error = ask_card(number, &properties, &nfree, &total);
+	cudaError_t error = ask_device(number, &properties, &nfree, &total);
 
 	if (error != cudaSuccess)
 	{
@@ -210,9 +210,9 @@ inspect(int number, GvDevice *device, Card *card)
 		(void) cudaGetLastError();
 		return open_status(error);
 	}
-	card->number = number;
-	card->most_shared = properties.sharedMemPerBlockOptin;
-	card->hopper = gv_gpu_hopper_works();
+	known->number = number;
+	known->most_shared = properties.sharedMemPerBlockOptin;
+	known->hopper = gv_gpu_hopper_works();
 	device->number = number;
 	device->memory = budget(nfree, total);
 	device->kept = kept_bytes(total);
@@ -241,7 +241,7 @@ more_hopeful(GvStatus one, GvStatus other)
  * them, why others cannot.  None: for what reason.
  */
 static GvStatus
-open_cards(int count, const int32_t *numbers, int32_t n, GvDevice *found,
+open_devices(int count, const int32_t *numbers, int32_t n, GvDevice *found,
 		   int32_t *nfound)
 {
 	GvDevice	lost[GV_MAX_DEVICES];
@@ -258,7 +258,7 @@ open_cards(int count, const int32_t *numbers, int32_t n, GvDevice *found,
 			snprintf(device.name, sizeof(device.name),
 					 "there is no card %d", numbers[i]);
 		else
-			one = inspect(numbers[i], &device, &cards[*nfound]);
+			one = inspect(numbers[i], &device, &known_devices[*nfound]);
 		if (one == GV_OK)
 			found[(*nfound)++] = device;
 		else
@@ -318,5 +318,5 @@ gv_gpu_open(const char *devices, GvDevice *found, int32_t *nfound)
 	if (devices[0] == '\0')
 		for (n = 0; n < count && n < GV_MAX_DEVICES; n++)
 			numbers[n] = n;
-	return open_cards(count, numbers, n, found, nfound);
+	return open_devices(count, numbers, n, found, nfound);
 }

@@ -16,7 +16,7 @@ struct GvWanted
 };
 
 /* A GvKeyTest as kernels see it; kind 0: none, and none behind it. */
-struct GvCardTest
+struct GvDeviceTest
 {
 	uint64_t	low;			/* of a set: its least value, */
 	uint64_t	high;			/* and its greatest */
@@ -133,9 +133,9 @@ struct GvBatch
 	GvFound    *out_found;		/* [n] */
 
 	/* of batches with conditions: */
-	const GvCardTest *in_tests; /* [n][tests] */
+	const GvDeviceTest *in_tests; /* [n][tests] */
 	const uint64_t *in_values;	/* [values] */
-	GvCardTest *d_tests;
+	GvDeviceTest *d_tests;
 	uint64_t   *d_values;
 	uint32_t   *d_matches;		/* [n][probes] copies that fulfill them */
 	uint32_t   *d_kept;			/* [n] scores of them, side by side; see
@@ -166,7 +166,7 @@ gv_nscores(const GvBatch &batch, int query, uint32_t nblocks)
 /* A batch's launches, recorded to be made again at once (replay.cu). */
 struct GvReplay
 {
-	GvCardModel card;			/* what all kernels were given */
+	GvDeviceModel model;			/* what all kernels were given */
 	GvBatch		batch;
 	cudaGraphExec_t graph;		/* NULL: none */
 	uint64_t	used;			/* when, by the searcher's clock */
@@ -245,11 +245,11 @@ template <typename... Parameters, typename... More>
 static inline GvStatus
 gv_launch_step(void (*kernel) (Parameters...), dim3 grid, int threads,
 			   size_t shared_bytes, cudaStream_t stream,
-			   const GvCardModel *card, const GvBatch *batch,
+			   const GvDeviceModel *model, const GvBatch *batch,
 			   const More &... more)
 {
 	return gv_launch_early(batch->overlap, kernel, grid, threads, shared_bytes,
-						   stream, *card, *batch, more...);
+						   stream, *model, *batch, more...);
 }
 
 #endif							/* GV_BATCH_H */

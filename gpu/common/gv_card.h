@@ -66,7 +66,7 @@ gv_table_floats(const GvBlockShape *shape)
 }
 
 /* A list as kernels see it. */
-struct GvCardList
+struct GvDeviceList
 {
 	const uint8_t *d_blocks;
 	uint32_t	nblocks;
@@ -77,7 +77,7 @@ struct GvCardList
  * A refine record on the card: min, step, error, the row id's two parts as in
  * a block (low 0: no record), 12 bytes of nothing, and codes [dims].
  */
-struct GvCardRecord
+struct GvDeviceRecord
 {
 	float		min;
 	float		step;
@@ -90,7 +90,7 @@ struct GvCardRecord
 static inline int32_t
 gv_record_bytes(int32_t dims)
 {
-	return (int32_t) sizeof(GvCardRecord) + (dims + 15) / 16 * 16;
+	return (int32_t) sizeof(GvDeviceRecord) + (dims + 15) / 16 * 16;
 }
 
 /* Tables of pages of refine records, by the two words of a page's number. */
@@ -107,7 +107,7 @@ struct GvHalfLimits
 };
 
 /* What kernels need of a mirror, passed by value. */
-struct GvCardModel
+struct GvDeviceModel
 {
 	int32_t		metric;
 	int32_t		dims;
@@ -116,7 +116,7 @@ struct GvCardModel
 	GvBlockShape shape;
 	const float *d_codebooks;	/* [16 * dims] */
 	const float *d_centroids;	/* [nlists][dims] */
-	const GvCardList *d_lists;	/* [nlists] */
+	const GvDeviceList *d_lists;	/* [nlists] */
 	int32_t		half_dims;		/* dims, rounded up to 16 */
 	uint16_t   *d_halves;		/* [nlists][half_dims] centroids, rounded to
 								 * half precision; 0 beyond dims */
@@ -157,10 +157,10 @@ struct GvStaging
 struct GvMirror
 {
 	GvMirrorSpec spec;
-	GvCardModel card;
+	GvDeviceModel model;
 	float	   *d_codebooks;
 	float	   *d_centroids;
-	GvCardList *d_lists;
+	GvDeviceList *d_lists;
 	float	   *parents;		/* [nparents][dims], which no kernel needs */
 	int32_t    *parent_offsets;			/* [nparents + 1] */
 	bool		checked;		/* starts were, and are good */

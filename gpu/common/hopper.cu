@@ -93,7 +93,7 @@ gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
 bool
 gv_gpu_hopper_works()
 {
-	return gv_emulated_card == 90 && gv_emulated_code == 90;
+	return gv_emulated_capability == 90 && gv_emulated_code == 90;
 }
 
 bool

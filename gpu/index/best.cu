@@ -82,23 +82,23 @@ struct ListSource
 /* ... and where the blocks of those chosen are. */
 struct ListNotes
 {
-	typedef GvCardList Note;
-	const GvCardList *lists;
-	GvCardList *chosen;			/* shared */
+	typedef GvDeviceList Note;
+	const GvDeviceList *lists;
+	GvDeviceList *chosen;			/* shared */
 
-	__device__ __forceinline__ GvCardList
+	__device__ __forceinline__ GvDeviceList
 	note(int i, uint64_t id) const
 	{
 		return lists[i];
 	}
 
 	__device__ __forceinline__ void
-	go_on(GvCardList &note, uint64_t id) const
+	go_on(GvDeviceList &note, uint64_t id) const
 	{
 	}
 
 	__device__ __forceinline__ void
-	keep(uint32_t rank, const GvCardList &note) const
+	keep(uint32_t rank, const GvDeviceList &note) const
 	{
 		chosen[rank] = note;
 	}
@@ -106,18 +106,18 @@ struct ListNotes
 
 /* The nearest lists of query blockIdx.x, few, and where their blocks start. */
 static __global__ void __launch_bounds__(GV_SIFT_THREADS, 2)
-sift_lists_kernel(GvCardModel card, GvBatch batch)
+sift_lists_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ GvSift sift;
-	alignas(16) __shared__ GvCardList chosen[GV_SIFT_MOST];
+	alignas(16) __shared__ GvDeviceList chosen[GV_SIFT_MOST];
 	int			query = blockIdx.x;
-	ListSource	source = {batch.d_coarse + (int64_t) query * card.nlists};
+	ListSource	source = {batch.d_coarse + (int64_t) query * model.nlists};
 	int			k;
 
 	gv_step_follows();
-	k = min(batch.d_wanted[query].probes, card.nlists);
-	gv_sift(source, ListNotes {card.d_lists, chosen}, card.nlists, k, sift);
-	gv_number_lists(card, batch, query, k, [&](int i)
+	k = min(batch.d_wanted[query].probes, model.nlists);
+	gv_sift(source, ListNotes {model.d_lists, chosen}, model.nlists, k, sift);
+	gv_number_lists(model, batch, query, k, [&](int i)
 	{
 		return GvNearestList {sift.keys[i], (uint32_t) sift.places[i]};
 	}, [&](int i)
@@ -228,28 +228,28 @@ pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
 /* Many, of up to KEYS * PICK_THREADS. */
 template <int KEYS>
 static __global__ void __launch_bounds__(PICK_THREADS)
-pick_lists_kernel(GvCardModel card, GvBatch batch)
+pick_lists_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ Pick pick;
 	int			query = blockIdx.x;
-	ListSource	source = {batch.d_coarse + (int64_t) query * card.nlists};
+	ListSource	source = {batch.d_coarse + (int64_t) query * model.nlists};
 	uint32_t	keys[KEYS];
 	int			k;
 
 	gv_step_follows();
-	k = min(batch.d_wanted[query].probes, card.nlists);
+	k = min(batch.d_wanted[query].probes, model.nlists);
 #pragma unroll
 	for (int i = 0; i < KEYS; i++)
 	{
 		int			list = i * PICK_THREADS + threadIdx.x;
 
-		keys[i] = list < card.nlists ? source.key(list) : GV_SIFT_NONE;
+		keys[i] = list < model.nlists ? source.key(list) : GV_SIFT_NONE;
 	}
 	/* a batch's spare places want none */
-	if (k > 0 && !gv_bins_nearest<PICK_CAPACITY>(keys, card.nlists, k, pick.bins,
+	if (k > 0 && !gv_bins_nearest<PICK_CAPACITY>(keys, model.nlists, k, pick.bins,
 											 pick.items))
-		pick_by_halving(source, card.nlists, k, pick);
-	gv_number_many<PICK_THREADS>(card, batch, query, k, [&](int i)
+		pick_by_halving(source, model.nlists, k, pick);
+	gv_number_many<PICK_THREADS>(model, batch, query, k, [&](int i)
 	{
 		return GvNearestList {(uint32_t) (pick.items[i] >> 32),
 							  (uint32_t) pick.items[i]};
@@ -261,14 +261,14 @@ pick_lists_kernel(GvCardModel card, GvBatch batch)
  */
 template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)
-probe_kernel(GvCardModel card, GvBatch batch)
+probe_kernel(GvDeviceModel model, GvBatch batch)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t bound;
 	GvNearestList *items = (GvNearestList *) memory;
 	int			query = blockIdx.x;
-	int			k = min(batch.d_wanted[query].probes, card.nlists);
-	const float *scores = batch.d_coarse + (int64_t) query * card.nlists;
+	int			k = min(batch.d_wanted[query].probes, model.nlists);
+	const float *scores = batch.d_coarse + (int64_t) query * model.nlists;
 	GvWarpSelect<GvNearestList, NW, NT> select;
 
 	/* 1. every warp its share of the lists */
@@ -276,12 +276,12 @@ probe_kernel(GvCardModel card, GvBatch batch)
 		bound = 0xFFFFFFFFu;
 	__syncthreads();
 	select.begin(max(k, 1));	/* a batch's spare places want none */
-	for (int first = 0; first < card.nlists; first += WARPS * GV_WARP)
+	for (int first = 0; first < model.nlists; first += WARPS * GV_WARP)
 	{
 		int			list = first + threadIdx.x;
 		GvNearestList	item = GvNearestList::worst();
 
-		if (list < card.nlists)
+		if (list < model.nlists)
 			item = {gv_ordered(scores[list]), (uint32_t) list};
 		select.offer(item);
 		share_bound(select, &bound);
@@ -295,7 +295,7 @@ probe_kernel(GvCardModel card, GvBatch batch)
 	__syncthreads();
 
 	/* 3. out */
-	gv_number_lists(card, batch, query, k, [&](int i)
+	gv_number_lists(model, batch, query, k, [&](int i)
 	{
 		return items[i];
 	});
@@ -338,20 +338,20 @@ struct CopyNotes
 		const uint8_t *record;
 	};
 
-	const GvCardModel &card;
+	const GvDeviceModel &model;
 	const uint8_t **records;	/* NULL: they are not wanted */
 
 	__device__ __forceinline__ Note
 	note(int i, uint64_t id) const
 	{
-		return {records == NULL ? NULL : card.d_tables[id >> 48], NULL};
+		return {records == NULL ? NULL : model.d_tables[id >> 48], NULL};
 	}
 
 	__device__ __forceinline__ void
 	go_on(Note &note, uint64_t id) const
 	{
 		if (note.table != NULL)
-			note.record = gv_record_at(card, note.table[(uint32_t) (id >> 32) &
+			note.record = gv_record_at(model, note.table[(uint32_t) (id >> 32) &
 														0xFFFF],
 									   (uint32_t) id >> 16);
 	}
@@ -362,7 +362,7 @@ struct CopyNotes
 		if (records == NULL)
 			return;
 		records[rank] = note.record;
-		for (int at = 0; note.record != NULL && at < card.record_bytes;
+		for (int at = 0; note.record != NULL && at < model.record_bytes;
 			 at += GV_L2_LINE)
 			gv_bring_line(note.record + at);
 	}
@@ -377,7 +377,7 @@ typedef GvSiftOf<GV_SIFT_FEW_THREADS, GV_SIFT_FEW_ROOM> FewSift;
  */
 template <typename Sift, int KEYS, int RESIDENT>
 static __global__ void __launch_bounds__(Sift::THREADS, RESIDENT)
-sift_copies_kernel(GvCardModel card, GvBatch batch)
+sift_copies_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ Sift sift;
 	__shared__ GvFound kept;	/* the first thread's: registers are for keys */
@@ -388,7 +388,7 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 	int64_t		first_hit = (int64_t) query * batch.capacity;
 	CopySource<KEYS> source = {batch.d_scores + first_posting,
 		batch.d_ids + first_posting};
-	CopyNotes	notes = {card, batch.d_records == NULL ? NULL :
+	CopyNotes	notes = {model, batch.d_records == NULL ? NULL :
 		batch.d_records + first_hit};
 	int			count;
 
@@ -415,7 +415,7 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
  */
 template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)
-best_postings_kernel(GvCardModel card, GvBatch batch)
+best_postings_kernel(GvDeviceModel model, GvBatch batch)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t bound;
@@ -474,13 +474,13 @@ best_postings_kernel(GvCardModel card, GvBatch batch)
 		gv_download_hit(batch, first_hit + i, items[i].key, items[i].high,
 					items[i].low >> 16, items[i].low & 0xFFFF);
 	if (threadIdx.x < GV_WARP)
-		gv_download_all(card, batch, query, count);
+		gv_download_all(model, batch, query, count);
 }
 
 /* One block of WARPS warps a query, with shared memory for their queues. */
 template <typename Item, int NW, int WARPS, typename Kernel>
 static GvStatus
-launch(Kernel kernel, const GvCardModel *card, const GvBatch *batch,
+launch(Kernel kernel, const GvDeviceModel *model, const GvBatch *batch,
 	   cudaStream_t stream)
 {
 	constexpr int bytes = (WARPS > 1 ? WARPS / 2 : 1) * NW * GV_WARP *
@@ -488,51 +488,51 @@ launch(Kernel kernel, const GvCardModel *card, const GvBatch *batch,
 
 	if (bytes + OWN_SHARED > 48 * 1024)
 		GV_TRY(gv_allow_shared((const void *) kernel, bytes));
-	GV_LAUNCH(kernel, batch->n, WARPS * GV_WARP, bytes, stream, *card, *batch);
+	GV_LAUNCH(kernel, batch->n, WARPS * GV_WARP, bytes, stream, *model, *batch);
 	return gv_cuda_status(cudaGetLastError());
 }
 
 template <int NW, int NT, int WARPS>
 static GvStatus
-launch_probes(const GvCardModel *card, const GvBatch *batch,
+launch_probes(const GvDeviceModel *model, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	return launch<GvNearestList, NW, WARPS>(probe_kernel<NW, NT, WARPS>, card,
+	return launch<GvNearestList, NW, WARPS>(probe_kernel<NW, NT, WARPS>, model,
 										 batch, stream);
 }
 
 template <int NW, int NT, int WARPS>
 static GvStatus
-launch_postings(const GvCardModel *card, const GvBatch *batch,
+launch_postings(const GvDeviceModel *model, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	return launch<GvNearestPosting, NW, WARPS>(best_postings_kernel<NW, NT, WARPS>, card,
+	return launch<GvNearestPosting, NW, WARPS>(best_postings_kernel<NW, NT, WARPS>, model,
 										 batch, stream);
 }
 
 /* d_probed, d_starts and nprobed of a batch, from d_coarse. */
 GvStatus
-gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_probes(const GvDeviceModel *model, const GvBatch *batch,
 			  GvSearcher *searcher)
 {
 	cudaStream_t stream = searcher->stream;
 	int			k = batch->probes;
 
 	if (k > GV_MANY_PROBES)
-		return gv_gpu_sort_probes(card, batch, searcher);
+		return gv_gpu_sort_probes(model, batch, searcher);
 	if (k <= GV_SIFT_MOST)
 		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
-							  stream, card, batch);
-	if (card->nlists <= MOST_PICKED_FROM * PICK_THREADS)
-		return gv_launch_step(card->nlists <= PICKED_FROM * PICK_THREADS ?
+							  stream, model, batch);
+	if (model->nlists <= MOST_PICKED_FROM * PICK_THREADS)
+		return gv_launch_step(model->nlists <= PICKED_FROM * PICK_THREADS ?
 							  pick_lists_kernel<PICKED_FROM> :
 							  pick_lists_kernel<MOST_PICKED_FROM>, batch->n,
-							  PICK_THREADS, 0, stream, card, batch);
+							  PICK_THREADS, 0, stream, model, batch);
 	if (k <= 512)
-		return launch_probes<16, 8, 8>(card, batch, stream);
+		return launch_probes<16, 8, 8>(model, batch, stream);
 	if (k <= 1024)
-		return launch_probes<32, 8, 8>(card, batch, stream);
-	return launch_probes<64, 8, 4>(card, batch, stream);
+		return launch_probes<32, 8, 8>(model, batch, stream);
+	return launch_probes<64, 8, 4>(model, batch, stream);
 }
 
 /* Are the best copies more, or of more probes, than is selected here? */
@@ -555,26 +555,26 @@ gv_gpu_sifts_copies(const GvBatch *batch)
 
 /* d_hits and all that comes out of a batch but bounds, from d_scores. */
 GvStatus
-gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_select(const GvDeviceModel *model, const GvBatch *batch,
 			  GvSearcher *searcher)
 {
 	cudaStream_t stream = searcher->stream;
 	int			k = batch->capacity;
 
 	if (gv_gpu_sorts_postings(batch))
-		return gv_gpu_sort_postings(card, batch, searcher);
+		return gv_gpu_sort_postings(model, batch, searcher);
 	if (gv_gpu_sifts_copies(batch) && batch->d_kept != NULL &&
 		batch->tests == 0)
 		return gv_launch_step(sift_copies_kernel<FewSift, 4, 8>, batch->n,
-							  FewSift::THREADS, 0, stream, card, batch);
+							  FewSift::THREADS, 0, stream, model, batch);
 	if (gv_gpu_sifts_copies(batch))
 		return gv_launch_step(sift_copies_kernel<GvSift, 20, 2>, batch->n,
-							  GvSift::THREADS, 0, stream, card, batch);
+							  GvSift::THREADS, 0, stream, model, batch);
 	if (k <= 256)
-		return launch_postings<8, 4, 16>(card, batch, stream);
+		return launch_postings<8, 4, 16>(model, batch, stream);
 	if (k <= 512)
-		return launch_postings<16, 8, 8>(card, batch, stream);
+		return launch_postings<16, 8, 8>(model, batch, stream);
 	if (k <= 1024)
-		return launch_postings<32, 8, 4>(card, batch, stream);
-	return launch_postings<64, 8, 4>(card, batch, stream);
+		return launch_postings<32, 8, 4>(model, batch, stream);
+	return launch_postings<64, 8, 4>(model, batch, stream);
 }

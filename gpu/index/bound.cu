@@ -83,22 +83,22 @@ product_bound(double product, double magnitude, double slack, double length,
 
 /* The place of a hit's record by its address; NULL: there is none. */
 static __device__ __forceinline__ const uint8_t *
-find_record(const GvCardModel &card, uint4 hit)
+find_record(const GvDeviceModel &model, uint4 hit)
 {
-	uint8_t *const *table = card.d_tables[hit.z & 0xFFFF];
+	uint8_t *const *table = model.d_tables[hit.z & 0xFFFF];
 
 	return table == NULL ? NULL :
-		gv_record_at(card, table[hit.z >> 16], hit.w);
+		gv_record_at(model, table[hit.z >> 16], hit.w);
 }
 
 /* A dimension's part in the sums. */
 static __device__ __forceinline__ void
-add_dimension(const GvCardModel &card, const GvCardRecord &head, float q,
+add_dimension(const GvDeviceModel &model, const GvDeviceRecord &head, float q,
 			  uint8_t code, float *sum, float *magnitude)
 {
 	float		x = __fadd_rn(head.min, __fmul_rn(head.step, (float) code));
 
-	if (card.metric == GV_IP)
+	if (model.metric == GV_IP)
 	{
 		float		term = __fmul_rn(q, x);
 
@@ -115,7 +115,7 @@ add_dimension(const GvCardModel &card, const GvCardRecord &head, float q,
 
 /* A GvBound as words. */
 static __device__ __forceinline__ void
-put_bound(uint32_t *words, const GvCardRecord &head, float bound)
+put_bound(uint32_t *words, const GvDeviceRecord &head, float bound)
 {
 	words[0] = __float_as_uint(bound);
 	words[1] = head.high >> 16 | head.high << 16;
@@ -129,13 +129,13 @@ put_bound(uint32_t *words, const GvCardRecord &head, float bound)
  * more for each query, which gives its matches.
  */
 static __global__ void __launch_bounds__(THREADS)
-bound_kernel(GvCardModel card, GvBatch batch)
+bound_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ float q[SLICE];
 	__shared__ uint4 codes[TEAMS][SLICE / 16 + 1];	/* in other banks, too */
 	__shared__ Partial sums[TEAMS];
 	__shared__ Partial magnitudes[TEAMS];
-	__shared__ GvCardRecord heads[TEAMS];
+	__shared__ GvDeviceRecord heads[TEAMS];
 	__shared__ uint32_t bounds[TEAMS][BOUND_WORDS];
 	__shared__ uint4 hits[TEAMS];
 	int			query = blockIdx.y;
@@ -146,9 +146,9 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	GvFound		found;
 	uint4		hit = {};
 	int64_t		at = (int64_t) query * batch.capacity + first;
-	const float *all = batch.d_queries + (int64_t) query * card.dims;
+	const float *all = batch.d_queries + (int64_t) query * model.dims;
 	const uint8_t *record = NULL;
-	GvCardRecord head = {};
+	GvDeviceRecord head = {};
 	float		ahead[SLICE / THREADS];
 	float		sum = 0.0f;
 	float		magnitude = 0.0f;
@@ -165,7 +165,7 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	{
 		int			d = i * THREADS + threadIdx.x;
 
-		ahead[i] = d < card.dims ? all[d] : 0.0f;
+		ahead[i] = d < model.dims ? all[d] : 0.0f;
 	}
 	if (first + team < batch.capacity)
 	{
@@ -178,7 +178,7 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	if (team >= nhits)
 		record = NULL;
 	else if (batch.d_records == NULL)
-		record = find_record(card, hit);
+		record = find_record(model, hit);
 	if (first == 0)
 		gv_download_probes(batch, query, found.nprobed);
 	if (first == 0 && threadIdx.x == 0 && found.nprobed > 0 &&
@@ -191,18 +191,18 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	if (lane == 0)
 		hits[team] = hit;
 	if (record != NULL)
-		head = *(const GvCardRecord *) record;
+		head = *(const GvDeviceRecord *) record;
 
 	/* 2. the sums, of free slots too, whose bytes are not used; teams without
 	 * a record only wait and shuffle */
-	for (int start = 0; start < card.dims; start += SLICE)
+	for (int start = 0; start < model.dims; start += SLICE)
 	{
-		int			ndims = min(SLICE, card.dims - start);
+		int			ndims = min(SLICE, model.dims - start);
 
 		__syncthreads();
 		for (int i = lane; i < (ndims + 15) / 16 && record != NULL;
 			 i += LANES)
-			codes[team][i] = ((const uint4 *) (record + sizeof(GvCardRecord) +
+			codes[team][i] = ((const uint4 *) (record + sizeof(GvDeviceRecord) +
 											   start))[i];
 #pragma unroll
 		for (int i = 0; i < SLICE / THREADS; i++)
@@ -220,7 +220,7 @@ bound_kernel(GvCardModel card, GvBatch batch)
 		{
 #pragma unroll 8
 			for (int d = lane; d < ndims; d += LANES)
-				add_dimension(card, head, q[d],
+				add_dimension(model, head, q[d],
 							  ((const uint8_t *) codes[team])[d], &sum,
 							  &magnitude);
 		}
@@ -235,10 +235,10 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	if (threadIdx.x < TEAMS && heads[threadIdx.x].low != 0)
 	{
 		int			mine = threadIdx.x;
-		double		slack = (card.dims + 64) / 16777216.0;
+		double		slack = (model.dims + 64) / 16777216.0;
 		double		total = sums[mine].add();
 
-		put_bound(bounds[mine], heads[mine], card.metric == GV_IP ?
+		put_bound(bounds[mine], heads[mine], model.metric == GV_IP ?
 				  product_bound(total, magnitudes[mine].add(), slack,
 								batch.d_wanted[query].length,
 								heads[mine].error) :
@@ -252,11 +252,11 @@ bound_kernel(GvCardModel card, GvBatch batch)
 
 /* out_bounds of a batch, and what else goes out with them. */
 GvStatus
-gv_gpu_bound(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
 			 cudaStream_t stream)
 {
 	dim3		grid((batch->capacity + TEAMS - 1) / TEAMS +
 					 (batch->tests > 0 ? 1 : 0), batch->n);
 
-	return gv_launch_step(bound_kernel, grid, THREADS, 0, stream, card, batch);
+	return gv_launch_step(bound_kernel, grid, THREADS, 0, stream, model, batch);
 }

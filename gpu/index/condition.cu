@@ -16,11 +16,11 @@ void
 gv_gpu_put_conditions(const GvBatch *batch, const GvSearch *searches,
 					  int32_t n)
 {
-	GvCardTest *tests = (GvCardTest *) batch->in_tests;
+	GvDeviceTest *tests = (GvDeviceTest *) batch->in_tests;
 	uint64_t   *values = (uint64_t *) batch->in_values;
 	int32_t		nvalues = 0;
 
-	memset(tests, 0, (size_t) batch->n * batch->tests * sizeof(GvCardTest));
+	memset(tests, 0, (size_t) batch->n * batch->tests * sizeof(GvDeviceTest));
 	for (int32_t i = 0; batch->sampled && i < batch->n; i++)
 		((GvRank *) batch->in_ranks)[i] = i >= n ? GvRank {0, 0.0f} :
 			GvRank {searches[i].limited ? -1 : searches[i].rank,
@@ -28,7 +28,7 @@ gv_gpu_put_conditions(const GvBatch *batch, const GvSearch *searches,
 	for (int32_t i = 0; i < n; i++)
 	{
 		const GvCondition *condition = searches[i].condition;
-		GvCardTest *out = tests + (size_t) i * batch->tests;
+		GvDeviceTest *out = tests + (size_t) i * batch->tests;
 
 		for (int32_t t = 0; condition != NULL && t < condition->ntests;
 			 t++, out++)
@@ -60,7 +60,7 @@ gv_gpu_put_conditions(const GvBatch *batch, const GvSearch *searches,
  * still on the card.
  */
 static __global__ void __launch_bounds__(THREADS)
-download_matches_kernel(GvCardModel card, GvBatch batch)
+download_matches_kernel(GvDeviceModel model, GvBatch batch)
 {
 	int			query = blockIdx.x;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
@@ -80,9 +80,9 @@ download_matches_kernel(GvCardModel card, GvBatch batch)
 
 /* The last step of a batch with conditions, where bounds do not follow. */
 GvStatus
-gv_gpu_download_matches(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_download_matches(const GvDeviceModel *model, const GvBatch *batch,
 					cudaStream_t stream)
 {
 	return gv_launch_step(download_matches_kernel, batch->n, THREADS, 0, stream,
-						  card, batch);
+						  model, batch);
 }

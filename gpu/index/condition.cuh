@@ -50,7 +50,7 @@ gv_among(const uint64_t *values, int n, uint64_t abbrev)
 
 /* Does a key that is not NULL fulfill the test? */
 static __device__ __forceinline__ bool
-gv_matches(const GvCardTest &test, const uint64_t *values, uint64_t abbrev)
+gv_matches(const GvDeviceTest &test, const uint64_t *values, uint64_t abbrev)
 {
 	switch (test.kind)
 	{
@@ -75,7 +75,7 @@ gv_matches(const GvCardTest &test, const uint64_t *values, uint64_t abbrev)
  */
 template <int N>
 static __device__ __forceinline__ void
-gv_card_match(const GvCardTest *tests, int n, const uint64_t *values,
+gv_device_match(const GvDeviceTest *tests, int n, const uint64_t *values,
 			  const uint8_t *const (&keys)[N], uint32_t (&matching)[N])
 {
 	int			lane = threadIdx.x % GV_WARP;
@@ -83,7 +83,7 @@ gv_card_match(const GvCardTest *tests, int n, const uint64_t *values,
 
 	for (int i = 0; i < n && left != 0 && tests[i].kind != 0; i++)
 	{
-		const GvCardTest &test = tests[i];
+		const GvDeviceTest &test = tests[i];
 		uint32_t	nulls[N];
 		uint64_t	abbrevs[N];
 

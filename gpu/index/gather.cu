@@ -41,36 +41,36 @@ gv_gpu_gather_by(int32_t n)
  * batch of so many tells?
  */
 static bool
-may_suit(const GvCardModel *card, const GvSearcher *searcher,
+may_suit(const GvDeviceModel *model, const GvSearcher *searcher,
 		 const GvSearch *first, int32_t all)
 {
 	if (gather_by == 0 || !searcher->hopper || first->condition != NULL ||
-		first->rank > 0 || card->nlists > MOST_LISTS ||
-		card->dims > GV_ROUGH_DIMS * card->m)
+		first->rank > 0 || model->nlists > MOST_LISTS ||
+		model->dims > GV_ROUGH_DIMS * model->m)
 		return false;
 	return gather_by > 0 ||
 		(all >= LEAST_QUERIES && (int64_t) all * first->probes >=
-		 (int64_t) LEAST_MET * card->nlists);
+		 (int64_t) LEAST_MET * model->nlists);
 }
 
 /* And does a part suit? */
 static bool
-suits(const GvCardModel *card, const GvSearcher *searcher,
+suits(const GvDeviceModel *model, const GvSearcher *searcher,
 	  const GvBatch *batch, bool small)
 {
-	return !small && gv_gpu_hopper_filters(card, batch, searcher) &&
+	return !small && gv_gpu_hopper_filters(model, batch, searcher) &&
 		gv_gpu_sifts_copies(batch);
 }
 
 /* Arrays of n queries with so many meetings, behind a lane's other memory. */
 static void
-place_lists(const GvCardModel *card, char *work, size_t *bytes, int64_t n,
+place_lists(const GvDeviceModel *model, char *work, size_t *bytes, int64_t n,
 			int64_t nmeetings, GvListScan *lists)
 {
 	int64_t		nsubs;
 
-	lists->steps = (card->m + GV_ROUGH_SUBS - 1) / GV_ROUGH_SUBS;
-	lists->most_met = (int32_t) (nmeetings / GV_MET_TOGETHER + card->nlists);
+	lists->steps = (model->m + GV_ROUGH_SUBS - 1) / GV_ROUGH_SUBS;
+	lists->most_met = (int32_t) (nmeetings / GV_MET_TOGETHER + model->nlists);
 	nsubs = lists->steps * GV_ROUGH_SUBS;
 #define PLACE(array, count) \
 	lists->array = (decltype(lists->array)) \
@@ -82,7 +82,7 @@ place_lists(const GvCardModel *card, char *work, size_t *bytes, int64_t n,
 	PLACE(d_counts, n);
 	PLACE(d_whole, n);
 	PLACE(d_near, n * GV_NEAR_CAPACITY);
-	PLACE(d_starts, card->nlists + 1);
+	PLACE(d_starts, model->nlists + 1);
 	PLACE(d_meetings, nmeetings);
 	PLACE(d_met, lists->most_met);
 	PLACE(d_nmet, 1);
@@ -91,7 +91,7 @@ place_lists(const GvCardModel *card, char *work, size_t *bytes, int64_t n,
 
 /* See gv_index.h. */
 void
-gv_gpu_place_gathered(const GvCardModel *card, GvSearcher *searcher,
+gv_gpu_place_gathered(const GvDeviceModel *model, GvSearcher *searcher,
 					  GvSearcher *stream, GvPlaces *places, GvGathered *gathered)
 {
 	int64_t		nmeetings = 0;
@@ -99,24 +99,24 @@ gv_gpu_place_gathered(const GvCardModel *card, GvSearcher *searcher,
 	places->own_bytes = 0;
 	for (int i = 0; i < gathered->nparts; i++)
 	{
-		gv_gpu_place_part(card, searcher, stream, places, &gathered->parts[i]);
+		gv_gpu_place_part(model, searcher, stream, places, &gathered->parts[i]);
 		nmeetings += (int64_t) gathered->parts[i].n * gathered->parts[i].probes;
 	}
 	if (gathered->by_lists)
-		place_lists(card, (char *) stream->d_work.memory + places->own_from,
+		place_lists(model, (char *) stream->d_work.memory + places->own_from,
 					&places->own_bytes, gathered->n, nmeetings,
 					&gathered->lists);
 }
 
 /* How much memory is that? */
 static void
-size_gathered(const GvCardModel *card, const GvSearcher *searcher,
+size_gathered(const GvDeviceModel *model, const GvSearcher *searcher,
 			  GvGathered *gathered)
 {
 	GvPlaces	places = {};
 
 	/* of neither anything is changed */
-	gv_gpu_place_gathered(card, (GvSearcher *) searcher,
+	gv_gpu_place_gathered(model, (GvSearcher *) searcher,
 						  (GvSearcher *) searcher, &places, gathered);
 	gathered->own_from = places.common_bytes;
 	gathered->work_bytes = places.common_bytes + places.own_bytes;
@@ -131,7 +131,7 @@ take_parts(const GvSearcher *searcher, const GvMirror *mirror,
 			 const GvSearch *searches, int32_t n, int32_t all,
 			 GvGathered *gathered)
 {
-	const GvCardModel *card = &mirror->card;
+	const GvDeviceModel *model = &mirror->model;
 	int32_t		most = gather_by > 0 ? gather_by : PART_QUERIES;
 	int32_t		nparts = (all + most - 1) / most;
 	int64_t		nmeetings = 0;
@@ -152,11 +152,11 @@ take_parts(const GvSearcher *searcher, const GvMirror *mirror,
 			gv_gpu_next_part(searcher, mirror, searches + gathered->n,
 							 left < most ? left : most, &gathered->parts[i],
 							 &small);
-		if (!suits(card, searcher, &gathered->parts[i], small))
+		if (!suits(model, searcher, &gathered->parts[i], small))
 			break;
 		gathered->n += gathered->taken[i];
 		gathered->nparts++;
-		size_gathered(card, searcher, gathered);
+		size_gathered(model, searcher, gathered);
 		if (gathered->work_bytes > (size_t) searcher->most_work)
 		{
 			gathered->n -= gathered->taken[i];
@@ -167,7 +167,7 @@ take_parts(const GvSearcher *searcher, const GvMirror *mirror,
 			gathered->parts[i].probes;
 	}
 	return gathered->nparts > 0 &&
-		(gather_by > 0 || nmeetings >= (int64_t) LEAST_MET * card->nlists);
+		(gather_by > 0 || nmeetings >= (int64_t) LEAST_MET * model->nlists);
 }
 
 /* See gv_index.h. */
@@ -182,7 +182,7 @@ gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirror,
 	gathered->n = 0;
 	gathered->small = false;
 	gathered->by_lists = true;
-	if (!may_suit(&mirror->card, searcher, searches, all) ||
+	if (!may_suit(&mirror->model, searcher, searches, all) ||
 		!take_parts(searcher, mirror, searches, n, all, gathered))
 	{
 		gathered->by_lists = false;
@@ -191,7 +191,7 @@ gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirror,
 			gv_gpu_next_part(searcher, mirror, searches, n < most ? n : most,
 							 &gathered->parts[0], &gathered->small);
 	}
-	size_gathered(&mirror->card, searcher, gathered);
+	size_gathered(&mirror->model, searcher, gathered);
 }
 
 /* Bytes from the start of an array to the end of another behind it. */
@@ -246,13 +246,13 @@ copy_out(const GvBatch *batch, cudaStream_t stream)
 
 /* See gv_index.h. */
 GvStatus
-gv_gpu_start_long(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_start_long(const GvDeviceModel *model, const GvBatch *batch,
 				  GvSearcher *searcher)
 {
 	GvBatch		copied = copied_part(batch);
 
 	GV_TRY(copy_in(batch, searcher->stream));
-	GV_TRY(gv_gpu_steps(card, &copied, searcher));
+	GV_TRY(gv_gpu_steps(model, &copied, searcher));
 	return copy_out(batch, searcher->stream);
 }
 
@@ -273,14 +273,14 @@ lists_from(const GvListScan *all, int32_t first)
 
 /* Launch all steps of parts that are gathered, as their queries come. */
 static GvStatus
-launch_gathered(const GvCardModel *card, const GvGathered *gathered,
+launch_gathered(const GvDeviceModel *model, const GvGathered *gathered,
 				GvPutting *putting, GvSearcher *searcher)
 {
 	cudaStream_t stream = searcher->stream;
 	int32_t		first = 0;
 
 	/* 1. parts, up to whom each meets */
-	GV_TRY(gv_gpu_rough_words(card, &gathered->lists, stream));
+	GV_TRY(gv_gpu_rough_words(model, &gathered->lists, stream));
 	for (int i = 0; i < gathered->nparts; i++)
 	{
 		const GvBatch *part = &gathered->parts[i];
@@ -289,13 +289,13 @@ launch_gathered(const GvCardModel *card, const GvGathered *gathered,
 
 		gv_gpu_put_part(putting, i);
 		GV_TRY(copy_in(part, stream));
-		GV_TRY(gv_gpu_first_steps(card, &copied, searcher));
-		GV_TRY(gv_gpu_aim(card, &copied, &mine, stream));
+		GV_TRY(gv_gpu_first_steps(model, &copied, searcher));
+		GV_TRY(gv_gpu_aim(model, &copied, &mine, stream));
 		first += part->n;
 	}
 
 	/* 2. all of them */
-	GV_TRY(gv_gpu_meet(card, &gathered->lists, stream));
+	GV_TRY(gv_gpu_meet(model, &gathered->lists, stream));
 	first = 0;
 	for (int i = 0; i < gathered->nparts; i++)
 	{
@@ -304,7 +304,7 @@ launch_gathered(const GvCardModel *card, const GvGathered *gathered,
 		GV_TRY(gv_gpu_enter(&gathered->parts[i], &mine, stream));
 		first += gathered->parts[i].n;
 	}
-	GV_TRY(gv_gpu_list_scan(card, &gathered->lists, stream));
+	GV_TRY(gv_gpu_list_scan(model, &gathered->lists, stream));
 
 	/* 3. parts, as if each had been scanned */
 	first = 0;
@@ -315,9 +315,9 @@ launch_gathered(const GvCardModel *card, const GvGathered *gathered,
 		GvListScan	mine = lists_from(&gathered->lists, first);
 
 		copied.d_whole = mine.d_whole;
-		GV_TRY(gv_gpu_rescore(card, &copied, &mine, stream));
-		GV_TRY(gv_gpu_scan(card, &copied, searcher));
-		GV_TRY(gv_gpu_last_steps(card, &copied, searcher));
+		GV_TRY(gv_gpu_rescore(model, &copied, &mine, stream));
+		GV_TRY(gv_gpu_scan(model, &copied, searcher));
+		GV_TRY(gv_gpu_last_steps(model, &copied, searcher));
 		GV_TRY(copy_out(part, stream));
 		first += part->n;
 	}
@@ -326,14 +326,14 @@ launch_gathered(const GvCardModel *card, const GvGathered *gathered,
 
 /* See gv_index.h. */
 GvStatus
-gv_gpu_start_gathered(const GvCardModel *card, const GvGathered *gathered,
+gv_gpu_start_gathered(const GvDeviceModel *model, const GvGathered *gathered,
 					  const GvSearch *searches, GvSearcher *searcher)
 {
 	GvPutting	putting;
 	GvStatus	status;
 
-	gv_gpu_put_begin(&putting, card, gathered, searches);
-	status = launch_gathered(card, gathered, &putting, searcher);
+	gv_gpu_put_begin(&putting, model, gathered, searches);
+	status = launch_gathered(model, gathered, &putting, searcher);
 	gv_gpu_put_end(&putting);
 	return status;
 }

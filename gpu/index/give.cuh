@@ -84,7 +84,7 @@ gv_download_found(const GvBatch &batch, int query, GvFound found, int nhits)
 
 /* All probes of a query and how much was found, by one warp. */
 static __device__ __forceinline__ void
-gv_download_all(const GvCardModel &card, const GvBatch &batch, int query,
+gv_download_all(const GvDeviceModel &model, const GvBatch &batch, int query,
 			int nhits)
 {
 	int64_t		first = (int64_t) query * batch.probes;
@@ -95,7 +95,7 @@ gv_download_all(const GvCardModel &card, const GvBatch &batch, int query,
 	{
 		GvProbe		probe = batch.d_probed[first + p];
 
-		postings += card.d_lists[probe.list].nlive;
+		postings += model.d_lists[probe.list].nlive;
 		if (gv_select_downloads(batch))
 			batch.out_probed[first + p] = probe;
 	}

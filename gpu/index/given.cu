@@ -26,7 +26,7 @@ struct Given
  * host's memory.
  */
 static void
-place_given(const GvSearcher *searcher, const GvCardModel *card,
+place_given(const GvSearcher *searcher, const GvDeviceModel *model,
 			const GvSearch *searches, int32_t n, Given *given)
 {
 	GvBatch    *batch = &given->batch;
@@ -41,7 +41,7 @@ place_given(const GvSearcher *searcher, const GvCardModel *card,
 
 		if (capacity < searches[batch->n].nhits)
 			capacity = searches[batch->n].nhits;
-		bytes = (batch->n + 1) * (card->dims * sizeof(float) +
+		bytes = (batch->n + 1) * (model->dims * sizeof(float) +
 								  sizeof(GvWanted) + sizeof(GvFound) +
 								  capacity * (sizeof(GvHit) +
 											  sizeof(GvBound)));
@@ -53,7 +53,7 @@ place_given(const GvSearcher *searcher, const GvCardModel *card,
 
 	given->in_bytes = 0;
 	gv_place(&batch->d_queries, work, &given->in_bytes,
-			 (int64_t) batch->n * card->dims);
+			 (int64_t) batch->n * model->dims);
 	gv_place(&batch->d_wanted, work, &given->in_bytes, batch->n);
 	gv_place(&batch->d_found, work, &given->in_bytes, batch->n);
 	gv_place(&batch->d_hits, work, &given->in_bytes,
@@ -78,7 +78,7 @@ source(char *in, const Given *given, T *d_array)
 
 /* Searches and their hits to the host's memory at `in`. */
 static void
-put_given(const GvCardModel *card, const Given *given,
+put_given(const GvDeviceModel *model, const Given *given,
 		  const GvSearch *searches, char *in)
 {
 	GvBatch		batch = given->batch;
@@ -87,7 +87,7 @@ put_given(const GvCardModel *card, const Given *given,
 
 	batch.in_queries = source(in, given, batch.d_queries);
 	batch.in_wanted = source(in, given, batch.d_wanted);
-	gv_gpu_put_queries(card, &batch, searches, batch.n);
+	gv_gpu_put_queries(model, &batch, searches, batch.n);
 	memset(found, 0, batch.n * sizeof(GvFound));
 	for (int32_t i = 0; i < batch.n; i++)
 	{
@@ -100,7 +100,7 @@ put_given(const GvCardModel *card, const Given *given,
 
 /* See gv_mirror_begin, of searches whose hits are given. */
 GvStatus
-gv_gpu_begin_given(GvSearcher *searcher, const GvCardModel *card,
+gv_gpu_begin_given(GvSearcher *searcher, const GvDeviceModel *model,
 				   GvSearch *searches, int32_t n)
 {
 	size_t		in_bytes = 0;
@@ -110,7 +110,7 @@ gv_gpu_begin_given(GvSearcher *searcher, const GvCardModel *card,
 
 	for (int32_t done = 0; done < n; done += given.batch.n)
 	{
-		place_given(searcher, card, searches + done, n - done, &given);
+		place_given(searcher, model, searches + done, n - done, &given);
 		in_bytes += given.in_bytes;
 		out_bytes += given.out_bytes;
 		if (most_bytes < given.in_bytes + given.out_bytes)
@@ -128,12 +128,12 @@ gv_gpu_begin_given(GvSearcher *searcher, const GvCardModel *card,
 		GvBound    *out = (GvBound *) ((char *) searcher->out.memory +
 									   out_bytes);
 
-		place_given(searcher, card, searches + done, n - done, &given);
-		put_given(card, &given, searches + done, in);
+		place_given(searcher, model, searches + done, n - done, &given);
+		put_given(model, &given, searches + done, in);
 		GV_CUDA_TRY(cudaMemcpyAsync(given.batch.d_queries, in, given.in_bytes,
 									cudaMemcpyHostToDevice,
 									searcher->stream));
-		GV_TRY(gv_gpu_bound(card, &given.batch, searcher->stream));
+		GV_TRY(gv_gpu_bound(model, &given.batch, searcher->stream));
 		GV_CUDA_TRY(cudaMemcpyAsync(out, given.batch.d_bounds,
 									given.out_bytes, cudaMemcpyDeviceToHost,
 									searcher->stream));

@@ -33,33 +33,33 @@ extern int64_t gv_pool_bytes(const GvPool *pool);
  * table.cu, best.cu, scan.cu, sort.cu, bound.cu: each one step of
  * a batch.
  */
-extern GvStatus gv_gpu_table(const GvCardModel *card, const GvBatch *batch,
+extern GvStatus gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
 							 cudaStream_t stream);
-extern GvStatus gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
+extern GvStatus gv_gpu_probes(const GvDeviceModel *model, const GvBatch *batch,
 							  GvSearcher *searcher);
-extern GvStatus gv_gpu_scan(const GvCardModel *card, const GvBatch *batch,
+extern GvStatus gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 							GvSearcher *searcher);
-extern GvStatus gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
+extern GvStatus gv_gpu_select(const GvDeviceModel *model, const GvBatch *batch,
 							  GvSearcher *searcher);
 extern bool gv_gpu_sorts_postings(const GvBatch *batch);
 extern bool gv_gpu_sifts_copies(const GvBatch *batch);
-extern GvStatus gv_gpu_bound(const GvCardModel *card, const GvBatch *batch,
+extern GvStatus gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
 							 cudaStream_t stream);
-extern GvStatus gv_gpu_sort_probes(const GvCardModel *card,
+extern GvStatus gv_gpu_sort_probes(const GvDeviceModel *model,
 								   const GvBatch *batch,
 								   GvSearcher *searcher);
-extern GvStatus gv_gpu_sort_postings(const GvCardModel *card,
+extern GvStatus gv_gpu_sort_postings(const GvDeviceModel *model,
 								   const GvBatch *batch,
 								   GvSearcher *searcher);
 
 /* keyscan.cu: the scan, of batches with conditions */
-extern GvStatus gv_gpu_keyscan(const GvCardModel *card, const GvBatch *batch,
+extern GvStatus gv_gpu_keyscan(const GvDeviceModel *model, const GvBatch *batch,
 							   GvSearcher *searcher);
 
 /* condition.cu: conditions as cards see them, and what fulfills them goes out */
 extern void gv_gpu_put_conditions(const GvBatch *batch,
 								  const GvSearch *searches, int32_t n);
-extern GvStatus gv_gpu_download_matches(const GvCardModel *card,
+extern GvStatus gv_gpu_download_matches(const GvDeviceModel *model,
 									const GvBatch *batch,
 									cudaStream_t stream);
 
@@ -67,14 +67,14 @@ extern GvStatus gv_gpu_download_matches(const GvCardModel *card,
  * replay.cu: all steps of a batch, or the first, up to the choice of lists, and
  * those behind the scan
  */
-extern GvStatus gv_gpu_first_steps(const GvCardModel *card,
+extern GvStatus gv_gpu_first_steps(const GvDeviceModel *model,
 								   const GvBatch *batch,
 								   GvSearcher *searcher);
-extern GvStatus gv_gpu_last_steps(const GvCardModel *card,
+extern GvStatus gv_gpu_last_steps(const GvDeviceModel *model,
 								  const GvBatch *batch, GvSearcher *searcher);
-extern GvStatus gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
+extern GvStatus gv_gpu_steps(const GvDeviceModel *model, const GvBatch *batch,
 							 GvSearcher *searcher);
-extern GvStatus gv_gpu_replay(const GvCardModel *card, const GvBatch *batch,
+extern GvStatus gv_gpu_replay(const GvDeviceModel *model, const GvBatch *batch,
 							  GvSearcher *searcher);
 extern void gv_gpu_replays_drop(GvSearcher *searcher);
 
@@ -92,15 +92,15 @@ extern "C" void gv_gpu_replay_counts(const GvSearcher *searcher,
 #endif
 
 /* hopperscan.cu: the scan, of mirrors whose blocks are not too long for it */
-extern bool gv_gpu_hopper_scans(const GvCardModel *card);
+extern bool gv_gpu_hopper_scans(const GvDeviceModel *model);
 /*
  * Does it leave the scores alone of copies that may be wanted, [n][d_kept]?  Such
  * a batch has d_kept, which is 0 before.
  */
-extern bool gv_gpu_hopper_filters(const GvCardModel *card,
+extern bool gv_gpu_hopper_filters(const GvDeviceModel *model,
 								  const GvBatch *batch,
 								  const GvSearcher *searcher);
-extern GvStatus gv_gpu_hopper_scan(const GvCardModel *card,
+extern GvStatus gv_gpu_hopper_scan(const GvDeviceModel *model,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);
 
@@ -121,7 +121,7 @@ extern int32_t gv_gpu_next_part(const GvSearcher *searcher,
 								const GvMirror *mirror,
 								const GvSearch *searches, int32_t n,
 								GvBatch *batch, bool *small);
-extern void gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
+extern void gv_gpu_place_part(const GvDeviceModel *model, GvSearcher *searcher,
 							  GvSearcher *stream, GvPlaces *places,
 							  GvBatch *batch);
 extern size_t gv_gpu_found_bytes(int32_t n, size_t *near_at);
@@ -149,14 +149,14 @@ struct GvGathered
 extern void gv_gpu_gather_parts(const GvSearcher *searcher, const GvMirror *mirror,
 						  const GvSearch *searches, int32_t n, int32_t all,
 						  GvGathered *gathered);
-extern void gv_gpu_place_gathered(const GvCardModel *card,
+extern void gv_gpu_place_gathered(const GvDeviceModel *model,
 								  GvSearcher *searcher, GvSearcher *stream,
 								  GvPlaces *places, GvGathered *gathered);
 
 /* Start a part whose queries and answers are copied, or some together. */
-extern GvStatus gv_gpu_start_long(const GvCardModel *card,
+extern GvStatus gv_gpu_start_long(const GvDeviceModel *model,
 								  const GvBatch *batch, GvSearcher *searcher);
-extern GvStatus gv_gpu_start_gathered(const GvCardModel *card,
+extern GvStatus gv_gpu_start_gathered(const GvDeviceModel *model,
 									  const GvGathered *gathered,
 									  const GvSearch *searches,
 									  GvSearcher *searcher);
@@ -171,7 +171,7 @@ extern "C" void gv_gpu_gather_by(int32_t n);
 
 /* given.cu: bounds of hits that are given */
 extern GvStatus gv_gpu_begin_given(GvSearcher *searcher,
-								   const GvCardModel *card,
+								   const GvDeviceModel *model,
 								   GvSearch *searches, int32_t n);
 
 /* search.cu */
@@ -180,13 +180,13 @@ extern GvStatus gv_gpu_need(GvSearcher *searcher, size_t in_bytes,
 extern GvStatus gv_gpu_grow_work(GvSearcher *searcher, size_t bytes);
 
 /* put.cu: queries into the memory that the card reads */
-extern void gv_gpu_put_queries(const GvCardModel *card, const GvBatch *batch,
+extern void gv_gpu_put_queries(const GvDeviceModel *model, const GvBatch *batch,
 							   const GvSearch *searches, int32_t n);
 
 /* Those of parts that are gathered, under way. */
 struct GvPutting
 {
-	const GvCardModel *card;
+	const GvDeviceModel *model;
 	const GvGathered *gathered;
 	const GvSearch *searches;	/* of the first part, and so on */
 	int32_t		next;			/* portion that nobody has taken */
@@ -200,7 +200,7 @@ struct GvPutting
  * one are there when it returns, by the caller's help; the end, whatever happened
  * meanwhile.
  */
-extern void gv_gpu_put_begin(GvPutting *putting, const GvCardModel *card,
+extern void gv_gpu_put_begin(GvPutting *putting, const GvDeviceModel *model,
 							 const GvGathered *gathered,
 							 const GvSearch *searches);
 extern void gv_gpu_put_part(GvPutting *putting, int part);

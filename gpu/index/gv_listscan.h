@@ -85,24 +85,24 @@ struct GvListScan
 };
 
 /* rough.cu */
-extern GvStatus gv_gpu_rough_words(const GvCardModel *card,
+extern GvStatus gv_gpu_rough_words(const GvDeviceModel *model,
 								   const GvListScan *lists,
 								   cudaStream_t stream);
-extern GvStatus gv_gpu_aim(const GvCardModel *card, const GvBatch *batch,
+extern GvStatus gv_gpu_aim(const GvDeviceModel *model, const GvBatch *batch,
 						   const GvListScan *lists, cudaStream_t stream);
 
 /* meet.cu */
-extern GvStatus gv_gpu_meet(const GvCardModel *card,
+extern GvStatus gv_gpu_meet(const GvDeviceModel *model,
 							const GvListScan *lists, cudaStream_t stream);
 extern GvStatus gv_gpu_enter(const GvBatch *batch, const GvListScan *lists,
 							 cudaStream_t stream);
 
 /* listscan.cu */
-extern GvStatus gv_gpu_list_scan(const GvCardModel *card,
+extern GvStatus gv_gpu_list_scan(const GvDeviceModel *model,
 								 const GvListScan *lists, cudaStream_t stream);
 
 /* rescore.cu */
-extern GvStatus gv_gpu_rescore(const GvCardModel *card, const GvBatch *batch,
+extern GvStatus gv_gpu_rescore(const GvDeviceModel *model, const GvBatch *batch,
 							   const GvListScan *lists, cudaStream_t stream);
 
 #endif							/* GV_LISTSCAN_H */

@@ -62,7 +62,7 @@ struct Deal
 
 	/* Look where the blocks of 32 turns are, of which there are so many. */
 	__device__ __forceinline__ void
-	look(const GvCardModel &card, const GvProbes &probes, const GvKept &kept,
+	look(const GvDeviceModel &model, const GvProbes &probes, const GvKept &kept,
 		 uint32_t turn, uint32_t nblocks)
 	{
 		uint32_t	b = number(turn + threadIdx.x % GV_WARP);
@@ -70,7 +70,7 @@ struct Deal
 		if (b >= nblocks)
 			return;
 		probe = probes.one_of(kept, b);
-		block = probes.block_of(kept, b, probe, card.shape.block_bytes, &base);
+		block = probes.block_of(kept, b, probe, model.shape.block_bytes, &base);
 	}
 
 	/* By a warp that has read what was there: ask for the block of a turn. */
@@ -89,12 +89,12 @@ struct Deal
 
 	/* The first. */
 	__device__ __forceinline__ void
-	begin(const GvCardModel &card, const GvProbes &probes, const GvKept &kept,
+	begin(const GvDeviceModel &model, const GvProbes &probes, const GvKept &kept,
 		  uint32_t nblocks)
 	{
-		look(card, probes, kept, 0, nblocks);
+		look(model, probes, kept, 0, nblocks);
 		if (first < nblocks)
-			ask(card.shape, 0);
+			ask(model.shape, 0);
 	}
 
 	__device__ __forceinline__ void
@@ -163,7 +163,7 @@ put_block(const GvBatch &batch, int query, uint32_t b, bool live, float score,
 
 /* By all threads: what a filter has within a limit, beside what others have. */
 static __device__ __forceinline__ void
-put_kept(const GvCardModel &card, const GvBatch &batch, int query,
+put_kept(const GvDeviceModel &model, const GvBatch &batch, int query,
 		 const GvProbes &probes, const GvKept &kept, const Filter &filter,
 		 float limit)
 {
@@ -186,11 +186,11 @@ put_kept(const GvCardModel &card, const GvBatch &batch, int query,
 			int			probe = probes.one_of(kept, b);
 			float		base;
 			const uint8_t *block = probes.block_of(kept, b, probe,
-												   card.shape.block_bytes,
+												   model.shape.block_bytes,
 												   &base);
 
 			batch.d_scores[first + at] = score;
-			batch.d_ids[first + at] = gv_id_in(block, card.shape,
+			batch.d_ids[first + at] = gv_id_in(block, model.shape,
 											   filter.places[i] % GV_WARP,
 											   probe);
 		}
@@ -209,20 +209,20 @@ put_kept(const GvCardModel &card, const GvBatch &batch, int query,
  */
 template <int CHUNKS>
 static __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
-scan_hopper_kernel(GvCardModel card, GvBatch batch)
+scan_hopper_kernel(GvDeviceModel model, GvBatch batch)
 {
 #if GV_HOPPER
 	GV_SHARED(table);
 	__shared__ GvKept kept;
 	__shared__ uint64_t arrived[WARPS];
 	char	   *places = (char *) table + CHUNKS * GV_CHUNK_BYTES;
-	Filter	   &filter = *(Filter *) (places + WARPS * place_bytes(card.shape));
+	Filter	   &filter = *(Filter *) (places + WARPS * place_bytes(model.shape));
 	int			query = blockIdx.y;
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
-	int			words = (card.shape.code_bytes + 3) / 4 -
+	int			words = (model.shape.code_bytes + 3) / 4 -
 		(CHUNKS - 1) * GV_CHUNK_WORDS;	/* of the last chunk */
-	Deal		deal = {places + warp * place_bytes(card.shape),
+	Deal		deal = {places + warp * place_bytes(model.shape),
 		&arrived[warp], gv_read_once(), blockIdx.x * WARPS + warp,
 		gridDim.x * WARPS, 0, NULL, 0.0f, 0};
 	bool		filters = batch.d_kept != NULL;
@@ -241,11 +241,11 @@ scan_hopper_kernel(GvCardModel card, GvBatch batch)
 	}
 	if (filters)
 		filter.begin();
-	nblocks = gv_scan_begins<THREADS>(card, batch, query, blockIdx.x * WARPS,
+	nblocks = gv_scan_begins<THREADS>(model, batch, query, blockIdx.x * WARPS,
 									  table, &kept, probes);
 	if (nblocks == 0)
 		return;
-	deal.begin(card, probes, kept, nblocks);
+	deal.begin(model, probes, kept, nblocks);
 	for (;;)
 	{
 		uint32_t	more;
@@ -259,18 +259,18 @@ scan_hopper_kernel(GvCardModel card, GvBatch batch)
 			float		score;
 
 			deal.wait();
-			posting.take(card.shape, deal.place);
+			posting.take(model.shape, deal.place);
 			score = __fadd_rn(__shfl_sync(GV_FULL_WARP, deal.base,
 										  turn % GV_WARP), posting.t);
 			if (!filters)
-				id = deal.id_of(card.shape, turn);
+				id = deal.id_of(model.shape, turn);
 			if (deal.number(turn + 1) < nblocks)
 			{
 				if ((turn + 1) % GV_WARP == 0)
-					deal.look(card, probes, kept, turn + 1, nblocks);
-				deal.ask(card.shape, turn + 1);
+					deal.look(model, probes, kept, turn + 1, nblocks);
+				deal.ask(model.shape, turn + 1);
 			}
-			score = gv_card_score(__fadd_rn(score,
+			score = gv_device_score(__fadd_rn(score,
 											gv_add_chunks(posting.codes, words,
 														  (const char *)
 														  table)));
@@ -299,50 +299,50 @@ scan_hopper_kernel(GvCardModel card, GvBatch batch)
 			filters = false;
 			upto = ~0u;
 			turn = 0;
-			deal.begin(card, probes, kept, nblocks);
+			deal.begin(model, probes, kept, nblocks);
 		}
 		__syncthreads();
 	}
 
 	/* 3. what is left */
-	put_kept(card, batch, query, probes, kept, filter, limit);
+	put_kept(model, batch, query, probes, kept, filter, limit);
 #endif
 }
 
 template <int CHUNKS>
 static GvStatus
-launch(const GvCardModel *card, const GvBatch *batch, dim3 grid, int bytes,
+launch(const GvDeviceModel *model, const GvBatch *batch, dim3 grid, int bytes,
 	   cudaStream_t stream)
 {
-	if (card->shape.chunks != CHUNKS)
-		return launch<CHUNKS - 1>(card, batch, grid, bytes, stream);
+	if (model->shape.chunks != CHUNKS)
+		return launch<CHUNKS - 1>(model, batch, grid, bytes, stream);
 	return gv_launch_step(scan_hopper_kernel<CHUNKS>, grid, THREADS, bytes,
-						  stream, card, batch);
+						  stream, model, batch);
 }
 
 template <>
 GvStatus
-launch<0>(const GvCardModel *, const GvBatch *, dim3, int, cudaStream_t)
+launch<0>(const GvDeviceModel *, const GvBatch *, dim3, int, cudaStream_t)
 {
 	return GV_INVALID;
 }
 
 /* See gv_index.h. */
 bool
-gv_gpu_hopper_scans(const GvCardModel *card)
+gv_gpu_hopper_scans(const GvDeviceModel *model)
 {
-	return card->shape.chunks <= MOST_CHUNKS;
+	return model->shape.chunks <= MOST_CHUNKS;
 }
 
 /* See gv_index.h. */
 bool
-gv_gpu_hopper_filters(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_hopper_filters(const GvDeviceModel *model, const GvBatch *batch,
 					  const GvSearcher *searcher)
 {
 	return batch->tests == 0 && batch->postings > 0 &&
 		batch->postings <= MOST_FILTERED &&
 		batch->capacity <= GV_FILTER_WANTED && !gv_gpu_sorts_postings(batch) &&
-		gv_gpu_hopper_fits(batch, searcher) && gv_gpu_hopper_scans(card);
+		gv_gpu_hopper_fits(batch, searcher) && gv_gpu_hopper_scans(model);
 }
 
 /*
@@ -350,18 +350,18 @@ gv_gpu_hopper_filters(const GvCardModel *card, const GvBatch *batch,
  * none.
  */
 GvStatus
-gv_gpu_hopper_scan(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_hopper_scan(const GvDeviceModel *model, const GvBatch *batch,
 				   const GvSearcher *searcher)
 {
 	int64_t		most = (batch->postings / GV_WARP + WARPS - 1) / WARPS;
 	int64_t		share = gv_share_of(RESIDENT / THREADS * searcher->nsms,
 									batch->n);
 	dim3		grid((unsigned) (share < most ? share : most), batch->n);
-	int			bytes = card->shape.chunks * GV_CHUNK_BYTES +
-		WARPS * place_bytes(card->shape) +
+	int			bytes = model->shape.chunks * GV_CHUNK_BYTES +
+		WARPS * place_bytes(model->shape) +
 		(batch->d_kept != NULL ? (int) sizeof(Filter) : 0);
 
 	if (grid.x == 0)
 		return GV_OK;
-	return launch<MOST_CHUNKS>(card, batch, grid, bytes, searcher->stream);
+	return launch<MOST_CHUNKS>(model, batch, grid, bytes, searcher->stream);
 }

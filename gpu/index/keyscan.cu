@@ -51,7 +51,7 @@ struct Run
 /* A query's scan, by a warp. */
 struct Scan
 {
-	const GvCardModel &card;
+	const GvDeviceModel &model;
 	const GvBatch &batch;
 	int			query;
 	GvProbes	probes;
@@ -63,11 +63,11 @@ struct Scan
 	score(const uint8_t *block, int probe, int posting) const
 	{
 		float		base = probes.probed[probe].base;
-		float		t = __ldcs((const float *) (block + card.shape.t) + posting);
+		float		t = __ldcs((const float *) (block + model.shape.t) + posting);
 
 		return __fadd_rn(__fadd_rn(base, t),
 						 gv_add_codes<GROUP>((const uint4 *) block + posting,
-											 card.shape.chunks, table));
+											 model.shape.chunks, table));
 	}
 
 	/* The last probe that starts at or before block b: 32 are asked at once. */
@@ -120,7 +120,7 @@ struct Scan
 		run.probe = find_probes(first, run.number);
 		ordinal = run.number - probes.starts[run.probe];
 		run.block = probes.firsts[run.probe] +
-			(int64_t) ordinal * card.shape.block_bytes;
+			(int64_t) ordinal * model.shape.block_bytes;
 		run.sampled = lane < n && batch.sampled && batch.d_ranks[query].rank != 0 &&
 			gv_sampled((uint32_t) probes.probed[run.probe].list, ordinal);
 		return run;
@@ -153,10 +153,10 @@ struct Scan
 		{
 			const uint8_t *block = probes.firsts[probe] +
 				(int64_t) (waiting.block - probes.starts[probe]) *
-				card.shape.block_bytes;
+				model.shape.block_bytes;
 
-			high = __ldcs((const uint32_t *) (block + card.shape.high) + posting);
-			low = __ldcs((const uint16_t *) (block + card.shape.low) + posting);
+			high = __ldcs((const uint32_t *) (block + model.shape.high) + posting);
+			low = __ldcs((const uint16_t *) (block + model.shape.low) + posting);
 			sum = score(block, probe, posting);
 		}
 		/* only now, so that codes did not wait for what lane 0 asked for */
@@ -186,11 +186,11 @@ struct Scan
 			int			from = __ffs(lanes) - 1;
 			const uint8_t *block = block_of(run, from);
 			int			probe = __shfl_sync(GV_FULL_WARP, run.probe, from);
-			uint32_t	live = *(const uint32_t *) (block + card.shape.live);
+			uint32_t	live = *(const uint32_t *) (block + model.shape.live);
 			float		sum = score(block, probe, lane);
 
 			batch.d_sampled[first_posting + (int64_t) place * GV_BLOCK + lane] =
-				live >> lane & 1 ? gv_card_score(sum) :
+				live >> lane & 1 ? gv_device_score(sum) :
 				__int_as_float(0x7F800000);
 		}
 	}
@@ -215,10 +215,10 @@ struct Scan
 			{
 				const uint8_t *block = block_of(run, min(at + i, n - 1));
 
-				keys[i] = block + card.shape.keys;
-				matching[i] = *(const uint32_t *) (block + card.shape.live);
+				keys[i] = block + model.shape.keys;
+				matching[i] = *(const uint32_t *) (block + model.shape.live);
 			}
-			gv_card_match<AT_ONCE>(batch.d_tests + (int64_t) query *
+			gv_device_match<AT_ONCE>(batch.d_tests + (int64_t) query *
 								   batch.tests, batch.tests, batch.d_values,
 								   keys, matching);
 #pragma unroll
@@ -281,16 +281,16 @@ struct Scan
  */
 template <int THREADS>
 static __global__ void __launch_bounds__(THREADS, MOST_RESIDENT / THREADS)
-keyscan_kernel(GvCardModel card, GvBatch batch)
+keyscan_kernel(GvDeviceModel model, GvBatch batch)
 {
 	constexpr int warps = THREADS / GV_WARP;
 	GV_SHARED(table);
 	__shared__ Wait<THREADS> wait;
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
-	Scan		scan = {card, batch, (int) blockIdx.y, {}, (const char *) table,
+	Scan		scan = {model, batch, (int) blockIdx.y, {}, (const char *) table,
 		(int64_t) blockIdx.y * batch.postings};
-	uint32_t	nblocks = gv_scan_begins<THREADS>(card, batch, scan.query,
+	uint32_t	nblocks = gv_scan_begins<THREADS>(model, batch, scan.query,
 												  blockIdx.x * warps, table,
 												  NULL, scan.probes);
 	uint32_t	nwarps = gridDim.x * warps;
@@ -339,7 +339,7 @@ keyscan_kernel(GvCardModel card, GvBatch batch)
 
 template <int THREADS>
 static GvStatus
-launch(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher,
+launch(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
 	   size_t table_bytes)
 {
 	dim3		grid = gv_scan_grid<THREADS>(*batch, *searcher, MOST_RESIDENT);
@@ -347,18 +347,18 @@ launch(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher,
 	if (grid.x == 0)
 		return GV_OK;
 	return gv_launch_step(keyscan_kernel<THREADS>, grid, THREADS, table_bytes,
-						  searcher->stream, card, batch);
+						  searcher->stream, model, batch);
 }
 
 /* See gv_index.h. */
 GvStatus
-gv_gpu_keyscan(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_keyscan(const GvDeviceModel *model, const GvBatch *batch,
 			   GvSearcher *searcher)
 {
-	size_t		table_bytes = (size_t) card->shape.chunks * GV_CHUNK_BYTES;
+	size_t		table_bytes = (size_t) model->shape.chunks * GV_CHUNK_BYTES;
 
 	if (table_bytes + sizeof(Wait<MANY_THREADS>) <=
 		gv_most_shared(searcher->device))
-		return launch<MANY_THREADS>(card, batch, searcher, table_bytes);
-	return launch<FEW_THREADS>(card, batch, searcher, table_bytes);
+		return launch<MANY_THREADS>(model, batch, searcher, table_bytes);
+	return launch<FEW_THREADS>(model, batch, searcher, table_bytes);
 }

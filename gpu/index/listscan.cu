@@ -137,21 +137,21 @@ add_step(int32_t (&sums)[TILES][HALVES][4], const uint32_t (&codes)[2 * HALVES],
 
 /* By a warp: what is read of a block comes to L2. */
 static __device__ __forceinline__ void
-bring_block(const GvCardModel &card, const GvCardList &list, uint32_t b)
+bring_block(const GvDeviceModel &model, const GvDeviceList &list, uint32_t b)
 {
 	int			at = threadIdx.x % GV_WARP * GV_L2_LINE;
 
 	if (b < list.nblocks)
-		for (; at < card.shape.high; at += GV_WARP * GV_L2_LINE)
-			gv_bring_line(list.d_blocks + (int64_t) b * card.shape.block_bytes +
+		for (; at < model.shape.high; at += GV_WARP * GV_L2_LINE)
+			gv_bring_line(list.d_blocks + (int64_t) b * model.shape.block_bytes +
 						  at);
 }
 
 /* A warp's blocks of a list, for up to 8 * NTILES queries. */
 template <int NTILES>
 static __device__ __forceinline__ void
-scan_blocks(const GvCardModel &card, const GvListScan &lists,
-			const GvCardList &list, const char *words, const char *rows,
+scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
+			const GvDeviceList &list, const char *words, const char *rows,
 			const GvMeeting *met, int nqueries)
 {
 	int			lane = threadIdx.x % GV_WARP;
@@ -164,23 +164,23 @@ scan_blocks(const GvCardModel &card, const GvListScan &lists,
 	for (uint32_t b = threadIdx.x / GV_WARP; b < list.nblocks; b += WARPS)
 	{
 		const uint8_t *block = list.d_blocks +
-			(int64_t) b * card.shape.block_bytes;
-		uint32_t	mask = *(const uint32_t *) (block + card.shape.live);
+			(int64_t) b * model.shape.block_bytes;
+		uint32_t	mask = *(const uint32_t *) (block + model.shape.live);
 		int32_t		sums[TILES][HALVES][4] = {};
 		float		ts[2 * HALVES];
 		uint32_t	live = 0;
 
-		bring_block(card, list, b + WARPS);
+		bring_block(model, list, b + WARPS);
 #pragma unroll
 		for (int i = 0; i < 2 * HALVES; i++)
 		{
 			bool		there = mask >> (i * 8 + g) & 1;
 
-			ts[i] = there ? ((const float *) (block + card.shape.t))[i * 8 + g] :
+			ts[i] = there ? ((const float *) (block + model.shape.t))[i * 8 + g] :
 				0.0f;
 			live |= (there ? 1u : 0u) << i;
 		}
-		for (int c = 0; c < card.shape.chunks; c++)
+		for (int c = 0; c < model.shape.chunks; c++)
 		{
 			const uint4 *from = (const uint4 *) block + c * GV_BLOCK + g;
 			uint4		chunk[2 * HALVES];
@@ -216,7 +216,7 @@ scan_blocks(const GvCardModel &card, const GvListScan &lists,
  * Shared: the codewords [steps][8][16], and these queries, row_bytes apart.
  */
 static __global__ void __launch_bounds__(THREADS, RESIDENT)
-list_scan_kernel(GvCardModel card, GvListScan lists)
+list_scan_kernel(GvDeviceModel model, GvListScan lists)
 {
 	GV_SHARED(memory);
 	__shared__ GvMeeting meetings[GV_MET_TOGETHER];
@@ -225,17 +225,17 @@ list_scan_kernel(GvCardModel card, GvListScan lists)
 	int			npieces = lists.steps * STEP_BYTES / 16;	/* likewise */
 	char	   *rows = (char *) (memory + nwords);
 	GvMet		met = lists.d_met[blockIdx.x];	/* if there is one */
-	GvCardList	list;
+	GvDeviceList	list;
 	int			q;
 	int			piece;
 
 	if (blockIdx.x >= *lists.d_nmet)
 		return;
-	list = card.d_lists[met.list];
+	list = model.d_lists[met.list];
 	if (threadIdx.x < GV_MET_TOGETHER)
 		meetings[threadIdx.x] = threadIdx.x < met.n ?
 			lists.d_meetings[met.first + threadIdx.x] : GvMeeting {};
-	bring_block(card, list, threadIdx.x / GV_WARP);
+	bring_block(model, list, threadIdx.x / GV_WARP);
 	for (int i = threadIdx.x; i < nwords; i += THREADS)
 		memory[i] = ((const uint4 *) lists.d_words)[i];
 	__syncthreads();
@@ -257,27 +257,27 @@ list_scan_kernel(GvCardModel card, GvListScan lists)
 	}
 	__syncthreads();
 	if (met.n <= 8)
-		scan_blocks<1>(card, lists, list, (const char *) memory, rows, meetings,
+		scan_blocks<1>(model, lists, list, (const char *) memory, rows, meetings,
 					   met.n);
 	else if (met.n <= 16)
-		scan_blocks<2>(card, lists, list, (const char *) memory, rows, meetings,
+		scan_blocks<2>(model, lists, list, (const char *) memory, rows, meetings,
 					   met.n);
 	else if (met.n <= 24)
-		scan_blocks<3>(card, lists, list, (const char *) memory, rows, meetings,
+		scan_blocks<3>(model, lists, list, (const char *) memory, rows, meetings,
 					   met.n);
 	else
-		scan_blocks<4>(card, lists, list, (const char *) memory, rows, meetings,
+		scan_blocks<4>(model, lists, list, (const char *) memory, rows, meetings,
 					   met.n);
 }
 
 /* d_near and d_counts of all that are gathered. */
 GvStatus
-gv_gpu_list_scan(const GvCardModel *card, const GvListScan *lists,
+gv_gpu_list_scan(const GvDeviceModel *model, const GvListScan *lists,
 				 cudaStream_t stream)
 {
 	int			bytes = lists->steps * STEP_WORDS * 4 +
 		GV_MET_TOGETHER * row_bytes(lists->steps);
 
 	return gv_launch_early(false, list_scan_kernel, lists->most_met, THREADS,
-						   bytes, stream, *card, *lists);
+						   bytes, stream, *model, *lists);
 }

@@ -18,7 +18,7 @@
  * warps tell each other how many meetings and groups of them they have.
  */
 static __global__ void __launch_bounds__(ORDER_THREADS)
-order_kernel(GvCardModel card, GvListScan lists)
+order_kernel(GvDeviceModel model, GvListScan lists)
 {
 	__shared__ uint32_t told[2][2][GV_WARP];
 	int			warp = threadIdx.x / GV_WARP;
@@ -26,10 +26,10 @@ order_kernel(GvCardModel card, GvListScan lists)
 	uint32_t	start = 0;		/* of all lists before, the same in all threads */
 	uint32_t	at = 0;
 	int			turn = 0;
-	uint32_t	next = (int) threadIdx.x < card.nlists ?
+	uint32_t	next = (int) threadIdx.x < model.nlists ?
 		lists.d_starts[threadIdx.x] : 0;	/* on its way */
 
-	for (int first = 0; first < card.nlists; first += ORDER_THREADS, turn ^= 1)
+	for (int first = 0; first < model.nlists; first += ORDER_THREADS, turn ^= 1)
 	{
 		uint32_t	list = first + threadIdx.x;
 		uint32_t	n = next;
@@ -39,7 +39,7 @@ order_kernel(GvCardModel card, GvListScan lists)
 		uint32_t	mine;
 		uint32_t	to;
 
-		next = (int) list + ORDER_THREADS < card.nlists ?
+		next = (int) list + ORDER_THREADS < model.nlists ?
 			lists.d_starts[list + ORDER_THREADS] : 0;
 		if (lane == GV_WARP - 1)
 		{
@@ -55,7 +55,7 @@ order_kernel(GvCardModel card, GvListScan lists)
 							 __shfl_sync(GV_FULL_WARP, to, warp - 1) : 0);
 		start += __shfl_sync(GV_FULL_WARP, mine, GV_WARP - 1);
 		at += __shfl_sync(GV_FULL_WARP, to, GV_WARP - 1);
-		if ((int) list < card.nlists)
+		if ((int) list < model.nlists)
 			lists.d_starts[list] = upto_n - n;
 		for (uint32_t i = 0; i < groups; i++)
 			lists.d_met[upto_groups - groups + i] = {list,
@@ -91,11 +91,11 @@ meeting_kernel(GvBatch batch, GvListScan lists)
 
 /* Before any are entered: d_starts, d_met and d_nmet. */
 GvStatus
-gv_gpu_meet(const GvCardModel *card, const GvListScan *lists,
+gv_gpu_meet(const GvDeviceModel *model, const GvListScan *lists,
 			cudaStream_t stream)
 {
 	return gv_launch_early(false, order_kernel, 1, ORDER_THREADS, 0, stream,
-						   *card, *lists);
+						   *model, *lists);
 }
 
 /* A part's d_meetings. */

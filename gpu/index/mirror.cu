@@ -76,7 +76,7 @@ held_bytes(const GvMirrorSpec *spec)
 {
 	return (gv_array_length(spec, GV_CODEBOOKS) +
 			gv_array_length(spec, GV_CENTROIDS)) * 4 +
-		spec->nlists * (int64_t) sizeof(GvCardList) +
+		spec->nlists * (int64_t) sizeof(GvDeviceList) +
 		expected_blocks(spec) * gv_block_shape(spec).block_bytes +
 		gv_gpu_halves_bytes(spec) + gv_gpu_records_size(spec);
 }
@@ -138,7 +138,7 @@ make_memory(GvMirror *mirror)
 	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_centroids,
 						   gv_array_length(spec, GV_CENTROIDS) * 4));
 	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_lists,
-						   spec->nlists * sizeof(GvCardList)));
+						   spec->nlists * sizeof(GvDeviceList)));
 	GV_CUDA_TRY(cudaMemsetAsync(mirror->d_codebooks, 0,
 								gv_array_length(spec, GV_CODEBOOKS) * 4,
 								mirror->stream));
@@ -146,16 +146,16 @@ make_memory(GvMirror *mirror)
 								gv_array_length(spec, GV_CENTROIDS) * 4,
 								mirror->stream));
 	GV_CUDA_TRY(cudaMemsetAsync(mirror->d_lists, 0,
-								spec->nlists * sizeof(GvCardList),
+								spec->nlists * sizeof(GvDeviceList),
 								mirror->stream));
-	mirror->card.metric = spec->metric;
-	mirror->card.dims = spec->dims;
-	mirror->card.m = spec->m;
-	mirror->card.nlists = spec->nlists;
-	mirror->card.shape = shape;
-	mirror->card.d_codebooks = mirror->d_codebooks;
-	mirror->card.d_centroids = mirror->d_centroids;
-	mirror->card.d_lists = mirror->d_lists;
+	mirror->model.metric = spec->metric;
+	mirror->model.dims = spec->dims;
+	mirror->model.m = spec->m;
+	mirror->model.nlists = spec->nlists;
+	mirror->model.shape = shape;
+	mirror->model.d_codebooks = mirror->d_codebooks;
+	mirror->model.d_centroids = mirror->d_centroids;
+	mirror->model.d_lists = mirror->d_lists;
 	return gv_mirror_changed(mirror);
 }
 
@@ -221,7 +221,7 @@ gv_gpu_bytes(const GvMirror *mirror)
 {
 	return (gv_array_length(&mirror->spec, GV_CODEBOOKS) +
 			gv_array_length(&mirror->spec, GV_CENTROIDS)) * 4 +
-		mirror->spec.nlists * (int64_t) sizeof(GvCardList) +
+		mirror->spec.nlists * (int64_t) sizeof(GvDeviceList) +
 		gv_gpu_halves_bytes(&mirror->spec) +
 		(int64_t) mirror->staging.bytes + gv_pool_bytes(mirror->pool) +
 		(mirror->record_pool != NULL ? gv_pool_bytes(mirror->record_pool) +
@@ -339,7 +339,7 @@ static __global__ void __launch_bounds__(THREADS)
 place_kernel(GvBlockShape shape, uint32_t nblocks, const uint32_t *live,
 			 const float *t, const uint16_t *rowids, const uint32_t *keys,
 			 const uint8_t *codes,
-			 uint8_t *blocks, GvCardList *list, GvCardList entry)
+			 uint8_t *blocks, GvDeviceList *list, GvDeviceList entry)
 {
 	uint32_t	b = (blockIdx.x * THREADS + threadIdx.x) / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
@@ -418,7 +418,7 @@ ensure_capacity(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
 	if (kept > 0)
 		GV_CUDA_TRY(cudaMemcpyAsync(d_blocks, list->d_blocks,
 									(size_t) kept *
-									mirror->card.shape.block_bytes,
+									mirror->model.shape.block_bytes,
 									cudaMemcpyDeviceToDevice, mirror->stream));
 	if (list->capacity > 0)
 		gv_pool_give(mirror->pool, list->d_blocks, list->capacity);
@@ -452,7 +452,7 @@ note_live(GvMirror *mirror, GvHostList *list, const GvListChunk *chunk)
 GvStatus
 gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 {
-	const GvBlockShape *shape = &mirror->card.shape;
+	const GvBlockShape *shape = &mirror->model.shape;
 	GvHostList *list;
 	bool		live_only = chunk->codes == NULL;
 	uint32_t	n = (uint32_t) chunk->nblocks;
@@ -460,7 +460,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 	uint8_t    *memory;
 	uint8_t    *d_memory;
 	size_t		offset;
-	GvCardList	entry = {};
+	GvDeviceList	entry = {};
 
 	if (chunk->list < 0 || chunk->list >= mirror->spec.nlists)
 		return GV_INVALID;
@@ -516,7 +516,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 GvStatus
 gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block, GvBlock *view)
 {
-	const GvBlockShape *shape = &mirror->card.shape;
+	const GvBlockShape *shape = &mirror->model.shape;
 	const uint32_t *high;
 	const uint16_t *low;
 	uint16_t   *rowids;
@@ -555,7 +555,7 @@ gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block, GvBlock *view)
 
 /* See gv_mirrors_open. */
 static GvStatus
-open_cards(const char *devices, GvDevice *found, int32_t *nfound)
+open_devices(const char *devices, GvDevice *found, int32_t *nfound)
 {
 	GV_TRY(gv_gpu_open(devices, found, nfound));
 	return gv_blas_open(found, *nfound);
@@ -563,7 +563,7 @@ open_cards(const char *devices, GvDevice *found, int32_t *nfound)
 
 extern "C" const GvMirrorBackend gv_cuda_mirrors = {
 	.name = "cuda",
-	.open = open_cards,
+	.open = open_devices,
 	.size = gv_gpu_size,
 	.create = gv_gpu_create,
 	.drop = gv_gpu_drop,

@@ -130,11 +130,11 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 	if (batch.sampled)
 		posting_bytes += sizeof(float);
 	scores = batch.n * (int64_t) gv_nruns(mirror->spec.nlists) +
-		gv_gpu_coarse_rows(&mirror->card, batch.n, batch.probes) *
+		gv_gpu_coarse_rows(&mirror->model, batch.n, batch.probes) *
 		(int64_t) mirror->spec.nlists;
 	return scores * (int64_t) sizeof(float) +
 		batch.n * (batch.postings * posting_bytes + batch.capacity * hit_bytes +
-				   batch.tests * (int64_t) sizeof(GvCardTest)) +
+				   batch.tests * (int64_t) sizeof(GvDeviceTest)) +
 		batch.values * (int64_t) sizeof(uint64_t);
 }
 
@@ -231,7 +231,7 @@ gv_gpu_next_part(const GvSearcher *searcher, const GvMirror *mirror,
  * sides.
  */
 void
-gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
+gv_gpu_place_part(const GvDeviceModel *model, GvSearcher *searcher,
 				  GvSearcher *stream, GvPlaces *places, GvBatch *batch)
 {
 	size_t		n = batch->n;
@@ -241,9 +241,9 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 	char	   *own = common + places->own_from;
 	size_t		common_bytes = 0;
 	size_t		hit_bytes = n * batch->capacity * sizeof(GvHit);
-	size_t		bound_bytes = card->refine_slots == 0 ? 0 :
+	size_t		bound_bytes = model->refine_slots == 0 ? 0 :
 		n * batch->capacity * sizeof(GvBound);
-	size_t		query_bytes = n * card->dims * sizeof(float);
+	size_t		query_bytes = n * model->dims * sizeof(float);
 
 #define PLACE_AT(array, memory, at, bytes) \
 	batch->array = (decltype(batch->array)) ((uintptr_t) (memory) + \
@@ -260,9 +260,9 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 		OUT(out_bounds, bound_bytes);
 	OWN(d_queries, query_bytes);
 	OWN(d_wanted, n * sizeof(GvWanted));
-	OWN(d_tables, n * gv_table_floats(&card->shape) * sizeof(float));
-	COMMON(d_coarse, gv_gpu_coarse_rows(card, batch->n, batch->probes) *
-		   (size_t) card->nlists * sizeof(float));
+	OWN(d_tables, n * gv_table_floats(&model->shape) * sizeof(float));
+	COMMON(d_coarse, gv_gpu_coarse_rows(model, batch->n, batch->probes) *
+		   (size_t) model->nlists * sizeof(float));
 	OWN(d_probed, n * batch->probes * sizeof(GvProbe));
 	OWN(d_hits, hit_bytes);
 	OWN(d_bounds, bound_bytes);
@@ -274,19 +274,19 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 	if (!gv_gpu_sorts_postings(batch))
 		COMMON(d_ids, n * batch->postings * sizeof(uint64_t));
 	OWN(d_found, n * sizeof(GvFound));
-	if (gv_gpu_approximate_fits(card, batch))
+	if (gv_gpu_approximate_fits(model, batch))
 	{
-		COMMON(approx.d_halves, n * card->half_dims * sizeof(uint16_t));
-		batch->approx.nparts = card->shape.chunks;
+		COMMON(approx.d_halves, n * model->half_dims * sizeof(uint16_t));
+		batch->approx.nparts = model->shape.chunks;
 		COMMON(approx.d_squares, n * batch->approx.nparts * sizeof(float2));
-		COMMON(approx.d_least, n * gv_nruns(card->nlists) * sizeof(float));
+		COMMON(approx.d_least, n * gv_nruns(model->nlists) * sizeof(float));
 		GV_TEST_ONLY(batch->approx.d_ways = (unsigned *) searcher->d_ways.memory;)
 	}
-	if (batch->tests > 0 || gv_gpu_hopper_filters(card, batch, searcher))
+	if (batch->tests > 0 || gv_gpu_hopper_filters(model, batch, searcher))
 		OWN(d_kept, n * sizeof(uint32_t));
 	if (batch->tests > 0)
 	{
-		size_t		tests_bytes = n * batch->tests * sizeof(GvCardTest);
+		size_t		tests_bytes = n * batch->tests * sizeof(GvDeviceTest);
 		size_t		values_bytes = batch->values * sizeof(uint64_t);
 		size_t		matches_bytes = n * batch->probes * sizeof(uint32_t);
 

@@ -49,7 +49,7 @@ stream_out(float *to, const float *from, size_t n)
 
 /* Some of a part's searches, from number `first` on; of n in all. */
 static void
-put_some(const GvCardModel *card, const GvBatch *batch,
+put_some(const GvDeviceModel *model, const GvBatch *batch,
 		 const GvSearch *searches, int32_t first, int32_t last, int32_t n)
 {
 	float	   *queries = (float *) batch->in_queries;
@@ -57,19 +57,19 @@ put_some(const GvCardModel *card, const GvBatch *batch,
 
 	for (int32_t i = first; i < last; i++)
 	{
-		float	   *to = queries + (size_t) i * card->dims;
+		float	   *to = queries + (size_t) i * model->dims;
 
 		/* few are read at once, from the processor's cache */
 		if (n >= STREAMED_FROM)
-			stream_out(to, searches[i].query, card->dims);
+			stream_out(to, searches[i].query, model->dims);
 		else
-			memcpy(to, searches[i].query, card->dims * sizeof(float));
+			memcpy(to, searches[i].query, model->dims * sizeof(float));
 		wanted[i].probes = searches[i].probes;
 		wanted[i].capacity = searches[i].capacity;
-		wanted[i].length = card->refine_slots == 0 ||
-			card->metric != GV_IP ? 0 :
+		wanted[i].length = model->refine_slots == 0 ||
+			model->metric != GV_IP ? 0 :
 			sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
-								 card->dims));
+								 model->dims));
 	}
 #ifdef __SSE2__
 	/* before anybody is told that they are there */
@@ -80,12 +80,12 @@ put_some(const GvCardModel *card, const GvBatch *batch,
 
 /* Queries of n searches, and what they want, to where the card looks. */
 void
-gv_gpu_put_queries(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_put_queries(const GvDeviceModel *model, const GvBatch *batch,
 				   const GvSearch *searches, int32_t n)
 {
 	memset((GvWanted *) batch->in_wanted + n, 0,
 		   (batch->n - n) * sizeof(GvWanted));
-	put_some(card, batch, searches, 0, n, n);
+	put_some(model, batch, searches, 0, n, n);
 }
 
 static int32_t
@@ -116,7 +116,7 @@ put_portion(GvPutting *putting)
 		return false;
 	n = gathered->taken[part];
 	first = task * TASK_QUERIES;
-	put_some(putting->card, &gathered->parts[part], searches, first,
+	put_some(putting->model, &gathered->parts[part], searches, first,
 			 n - first < TASK_QUERIES ? n : first + TASK_QUERIES, n);
 	(void) __atomic_fetch_sub(&putting->left[part], 1, __ATOMIC_RELEASE);
 	return true;
@@ -132,12 +132,12 @@ help(void *arg)
 
 /* See gv_index.h. */
 void
-gv_gpu_put_begin(GvPutting *putting, const GvCardModel *card,
+gv_gpu_put_begin(GvPutting *putting, const GvDeviceModel *model,
 				 const GvGathered *gathered, const GvSearch *searches)
 {
 	int32_t		ntasks = 0;
 
-	putting->card = card;
+	putting->model = model;
 	putting->gathered = gathered;
 	putting->searches = searches;
 	putting->next = 0;

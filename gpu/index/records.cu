@@ -58,8 +58,8 @@ gv_gpu_records_create(GvMirror *mirror)
 
 	if (spec->refine_slots == 0)
 		return GV_OK;
-	mirror->card.refine_slots = spec->refine_slots;
-	mirror->card.record_bytes = gv_record_bytes(spec->dims);
+	mirror->model.refine_slots = spec->refine_slots;
+	mirror->model.record_bytes = gv_record_bytes(spec->dims);
 	mirror->tables = (GvTable **) calloc(GV_TABLE_PAGES, sizeof(GvTable *));
 	if (mirror->tables == NULL)
 		return GV_NO_MEMORY;
@@ -67,7 +67,7 @@ gv_gpu_records_create(GvMirror *mirror)
 						  &mirror->record_pool));
 	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_tables, TABLE_BYTES));
 	mirror->table_bytes = TABLE_BYTES;
-	mirror->card.d_tables = mirror->d_tables;
+	mirror->model.d_tables = mirror->d_tables;
 	return gv_cuda_status(cudaMemsetAsync(mirror->d_tables, 0, TABLE_BYTES,
 										  mirror->stream));
 }
@@ -153,7 +153,7 @@ enter_kernel(const GvNewPage *pages, int64_t page_bytes)
 
 /* Items [n], `stride` apart, to their places; a warp each. */
 static __global__ void __launch_bounds__(THREADS)
-record_kernel(GvCardModel card, int n, const uint8_t *items, int stride)
+record_kernel(GvDeviceModel model, int n, const uint8_t *items, int stride)
 {
 	int			i = (blockIdx.x * THREADS + threadIdx.x) / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
@@ -163,15 +163,15 @@ record_kernel(GvCardModel card, int n, const uint8_t *items, int stride)
 	if (i >= n)
 		return;
 	item = (const GvRefineItem *) (items + (int64_t) i * stride);
-	record = card.d_tables[item->address[0]][item->address[1]] +
-		(int64_t) (item->address[2] - 1) * card.record_bytes;
+	record = model.d_tables[item->address[0]][item->address[1]] +
+		(int64_t) (item->address[2] - 1) * model.record_bytes;
 	if (lane == 0)
-		*(GvCardRecord *) record =
+		*(GvDeviceRecord *) record =
 			{item->min, item->step, item->error,
 			 (uint32_t) item->rowid[0] << 16 | item->rowid[1], item->rowid[2],
 			 {}};
-	for (int d = lane; d < card.dims; d += GV_WARP)
-		record[sizeof(GvCardRecord) + d] = item->codes[d];
+	for (int d = lane; d < model.dims; d += GV_WARP)
+		record[sizeof(GvDeviceRecord) + d] = item->codes[d];
 }
 
 /* Do the records of two items lie on one page? */
@@ -279,7 +279,7 @@ put_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	if (status == GV_OK)
 		GV_LAUNCH(record_kernel,
 				  (n + THREADS / GV_WARP - 1) / (THREADS / GV_WARP), THREADS,
-				  0, mirror->stream, mirror->card, n, d_memory + items_at,
+				  0, mirror->stream, mirror->model, n, d_memory + items_at,
 				  (int) stride);
 	GV_TRY(gv_noted_status(cudaGetLastError()));
 	return status;
@@ -308,9 +308,9 @@ static GvStatus
 get_record(GvMirror *mirror, const uint16_t *address, GvRefineItem *item,
 		   uint8_t *raw)
 {
-	int32_t		record_bytes = mirror->card.record_bytes;
+	int32_t		record_bytes = mirror->model.record_bytes;
 	const GvTable *table = mirror->tables[address[0]];
-	const GvCardRecord *record = (const GvCardRecord *) raw;
+	const GvDeviceRecord *record = (const GvDeviceRecord *) raw;
 
 	memcpy(item->address, address, sizeof(item->address));
 	if (table == NULL || table->noted[address[1]] == NULL ||
@@ -329,7 +329,7 @@ get_record(GvMirror *mirror, const uint16_t *address, GvRefineItem *item,
 	item->min = record->min;
 	item->step = record->step;
 	item->error = record->error;
-	memcpy(item->codes, raw + sizeof(GvCardRecord), mirror->spec.dims);
+	memcpy(item->codes, raw + sizeof(GvDeviceRecord), mirror->spec.dims);
 	return GV_OK;
 }
 
@@ -345,7 +345,7 @@ gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
 	if (mirror->spec.refine_slots == 0)
 		return GV_INVALID;
 	GV_TRY(gv_choose_device(mirror->spec.device));
-	raw = (uint8_t *) malloc(mirror->card.record_bytes);
+	raw = (uint8_t *) malloc(mirror->model.record_bytes);
 	if (raw == NULL)
 		return GV_NO_MEMORY;
 	memset((void *) items, 0, stride * n);

@@ -25,7 +25,7 @@
  * to the host, the last step does, and select leaves them on the card.
  */
 GvStatus
-gv_gpu_last_steps(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_last_steps(const GvDeviceModel *model, const GvBatch *batch,
 				  GvSearcher *searcher)
 {
 	GvBatch		kept = *batch;
@@ -36,37 +36,37 @@ gv_gpu_last_steps(const GvCardModel *card, const GvBatch *batch,
 		kept.out_hits = batch->d_hits;
 		kept.out_found = batch->d_found;
 	}
-	GV_TRY(gv_gpu_select(card, &kept, searcher));
-	if (card->refine_slots > 0)
-		return gv_gpu_bound(card, batch, searcher->stream);
+	GV_TRY(gv_gpu_select(model, &kept, searcher));
+	if (model->refine_slots > 0)
+		return gv_gpu_bound(model, batch, searcher->stream);
 	if (batch->tests > 0)
-		return gv_gpu_download_matches(card, batch, searcher->stream);
+		return gv_gpu_download_matches(model, batch, searcher->stream);
 	return GV_OK;
 }
 
 /* From queries to their lists. */
 GvStatus
-gv_gpu_first_steps(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_first_steps(const GvDeviceModel *model, const GvBatch *batch,
 				   GvSearcher *searcher)
 {
-	GV_TRY(gv_gpu_table(card, batch, searcher->stream));
+	GV_TRY(gv_gpu_table(model, batch, searcher->stream));
 	if (batch->approx.d_halves != NULL)
 	{
-		GV_TRY(gv_gpu_list_scores(card, batch, searcher));
-		return gv_gpu_choose(card, batch, searcher->stream);
+		GV_TRY(gv_gpu_list_scores(model, batch, searcher));
+		return gv_gpu_choose(model, batch, searcher->stream);
 	}
-	GV_TRY(gv_gpu_coarse(card, batch, searcher->stream));
-	return gv_gpu_probes(card, batch, searcher);
+	GV_TRY(gv_gpu_coarse(model, batch, searcher->stream));
+	return gv_gpu_probes(model, batch, searcher);
 }
 
 /* Launch all steps. */
 GvStatus
-gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_steps(const GvDeviceModel *model, const GvBatch *batch,
 			 GvSearcher *searcher)
 {
-	GV_TRY(gv_gpu_first_steps(card, batch, searcher));
-	GV_TRY(gv_gpu_scan(card, batch, searcher));
-	return gv_gpu_last_steps(card, batch, searcher);
+	GV_TRY(gv_gpu_first_steps(model, batch, searcher));
+	GV_TRY(gv_gpu_scan(model, batch, searcher));
+	return gv_gpu_last_steps(model, batch, searcher);
 }
 
 static void
@@ -80,7 +80,7 @@ forget(GvReplay *replay)
 
 /* Record the steps of a batch, instead of launching them. */
 static GvStatus
-record(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher,
+record(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
 	   GvReplay *replay)
 {
 	cudaGraph_t graph = NULL;
@@ -89,7 +89,7 @@ record(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher,
 
 	GV_CUDA_TRY(cudaStreamBeginCapture(searcher->stream,
 									   cudaStreamCaptureModeThreadLocal));
-	status = gv_gpu_steps(card, batch, searcher);
+	status = gv_gpu_steps(model, batch, searcher);
 	ended = gv_cuda_status(cudaStreamEndCapture(searcher->stream, &graph));
 	if (status == GV_OK)
 		status = ended;
@@ -100,7 +100,7 @@ record(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher,
 		(void) cudaGraphDestroy(graph);
 	if (status != GV_OK)
 		return status;
-	memcpy(&replay->card, card, sizeof(*card));
+	memcpy(&replay->model, model, sizeof(*model));
 	memcpy(&replay->batch, batch, sizeof(*batch));
 	return GV_OK;
 }
@@ -110,7 +110,7 @@ record(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher,
  * longest ago, in the worst case.
  */
 static GvReplay *
-find_replay(const GvCardModel *card, const GvBatch *batch,
+find_replay(const GvDeviceModel *model, const GvBatch *batch,
 			GvSearcher *searcher, bool *found)
 {
 	GvReplay   *oldest = &searcher->replays[0];
@@ -122,7 +122,7 @@ find_replay(const GvCardModel *card, const GvBatch *batch,
 
 		if (kept->graph != NULL &&
 			memcmp(&kept->batch, batch, sizeof(*batch)) == 0 &&
-			memcmp(&kept->card, card, sizeof(*card)) == 0)
+			memcmp(&kept->model, model, sizeof(*model)) == 0)
 			return kept;
 		if (kept->used < oldest->used)
 			oldest = kept;
@@ -133,24 +133,24 @@ find_replay(const GvCardModel *card, const GvBatch *batch,
 
 /* The steps of a batch that needs no sort, as a graph if there is room. */
 GvStatus
-gv_gpu_replay(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_replay(const GvDeviceModel *model, const GvBatch *batch,
 			  GvSearcher *searcher)
 {
 	bool		found;
-	GvReplay   *replay = find_replay(card, batch, searcher, &found);
+	GvReplay   *replay = find_replay(model, batch, searcher, &found);
 	uint64_t	now = ++searcher->clock;
 
 	if (!found && replay->graph != NULL &&
 		now - replay->used <= GV_REPLAY_KEPT)
 	{
 		GV_TEST_ONLY(searcher->counts.launched++;)
-		return gv_gpu_steps(card, batch, searcher);
+		return gv_gpu_steps(model, batch, searcher);
 	}
 	if (!found)
 	{
 		GV_TEST_ONLY(searcher->counts.again += replay->graph != NULL;)
 		forget(replay);
-		GV_TRY(record(card, batch, searcher, replay));
+		GV_TRY(record(model, batch, searcher, replay));
 		GV_TEST_ONLY(searcher->counts.made++;)
 	}
 	GV_TEST_ONLY(searcher->counts.replayed += found;)

@@ -21,7 +21,7 @@
  * Shared: table [chunks * 32][16] floats.
  */
 static __global__ void __launch_bounds__(THREADS)
-rescore_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
+rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 {
 	GV_SHARED(table);
 	__shared__ GvKept kept;
@@ -44,7 +44,7 @@ rescore_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 	}
 	if (n > GV_NEAR_CAPACITY)
 		return;
-	(void) gv_scan_begins<THREADS>(card, batch, query, 0, table, &kept, probes);
+	(void) gv_scan_begins<THREADS>(model, batch, query, 0, table, &kept, probes);
 	__syncthreads();
 
 	/* 1. those within a narrower limit */
@@ -76,15 +76,15 @@ rescore_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 		int			probe = probes.one_of(kept, b);
 		float		base;
 		const uint8_t *block = probes.block_of(kept, b, probe,
-											   card.shape.block_bytes, &base);
-		float		t = ((const float *) (block + card.shape.t))[posting];
-		uint64_t	id = gv_id_in(block, card.shape, posting, probe);
+											   model.shape.block_bytes, &base);
+		float		t = ((const float *) (block + model.shape.t))[posting];
+		uint64_t	id = gv_id_in(block, model.shape, posting, probe);
 		float		sum = gv_add_codes<GROUP>((const uint4 *) block + posting,
-											  card.shape.chunks,
+											  model.shape.chunks,
 											  (const char *) table);
 
 		batch.d_scores[first_posting + i] =
-			gv_card_score(__fadd_rn(__fadd_rn(base, t), sum));
+			gv_device_score(__fadd_rn(__fadd_rn(base, t), sum));
 		batch.d_ids[first_posting + i] = id;
 	}
 	if (threadIdx.x == 0)
@@ -93,10 +93,10 @@ rescore_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 
 /* d_scores, d_ids and d_kept of a part, and d_whole. */
 GvStatus
-gv_gpu_rescore(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_rescore(const GvDeviceModel *model, const GvBatch *batch,
 			   const GvListScan *lists, cudaStream_t stream)
 {
 	return gv_launch_early(false, rescore_kernel, batch->n, THREADS,
-						   card->shape.chunks * GV_CHUNK_BYTES, stream, *card,
+						   model->shape.chunks * GV_CHUNK_BYTES, stream, *model,
 						   *batch, *lists);
 }

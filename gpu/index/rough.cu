@@ -68,13 +68,13 @@ round_word(const float *x, int n, float weight, float unit)
 
 /* Block: ROWS sub-quantizers, a codeword a thread. */
 static __global__ void __launch_bounds__(THREADS)
-rough_words_kernel(GvCardModel card, GvListScan lists)
+rough_words_kernel(GvDeviceModel model, GvListScan lists)
 {
 	int			j = blockIdx.x * ROWS + threadIdx.x / GV_CODEWORDS;
 	int			k = threadIdx.x % GV_CODEWORDS;
-	int			start = gv_card_sub_start(card, min(j, card.m));
-	int			ndims = gv_card_sub_start(card, min(j + 1, card.m)) - start;
-	const float *words = card.d_codebooks + (int64_t) GV_CODEWORDS * start;
+	int			start = gv_device_sub_start(model, min(j, model.m));
+	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) - start;
+	const float *words = model.d_codebooks + (int64_t) GV_CODEWORDS * start;
 	float		most = 0.0f;
 	float		unit;
 
@@ -108,12 +108,12 @@ of_all(float mine, float *said, Both both)
 
 /* By all threads: a query in 8 bits, to words and to `to`.  Returns its unit. */
 static __device__ __forceinline__ float
-round_query(const GvCardModel &card, const GvListScan &lists,
+round_query(const GvDeviceModel &model, const GvListScan &lists,
 			const float *query, uint32_t *words, float *said, uint32_t *to)
 {
 	int			j = threadIdx.x;
-	int			start = gv_card_sub_start(card, min(j, card.m));
-	int			ndims = gv_card_sub_start(card, min(j + 1, card.m)) - start;
+	int			start = gv_device_sub_start(model, min(j, model.m));
+	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) - start;
 	bool		mine = j < GV_ROUGH_SUBS * lists.steps;
 	float		unit = mine ? lists.d_units[j] : 0.0f;
 	float		numbers[GV_ROUGH_DIMS];
@@ -159,14 +159,14 @@ struct Row
  * its neighbors do, since rows are 16 banks apart.
  */
 static __device__ __forceinline__ float
-find_margin(const GvCardModel &card, const GvListScan &lists,
+find_margin(const GvDeviceModel &model, const GvListScan &lists,
 			const uint4 *table, const uint32_t *words, float scale, float *said)
 {
 	int			j = threadIdx.x;
 	Row			row = {};
 	float		margin;
 
-	if (j < card.m)
+	if (j < model.m)
 	{
 		const uint4 *from = (const uint4 *) (lists.d_words + words_at(j));
 		uint32_t	word = words[j];
@@ -188,7 +188,7 @@ find_margin(const GvCardModel &card, const GvListScan &lists,
 #undef TAKE
 		}
 	}
-	margin = of_all(1.001f * row.far + (card.m + 64) * 0x1p-20f * row.length +
+	margin = of_all(1.001f * row.far + (model.m + 64) * 0x1p-20f * row.length +
 					row.nothing, said, [](float a, float b)
 	{
 		return a + b;
@@ -207,7 +207,7 @@ struct Sample
 
 	/* By a warp: of block b of a query's, one each lane, if it is there. */
 	__device__ __forceinline__ void
-	ask(const GvCardModel &card, const GvProbes &probes, const GvKept &kept,
+	ask(const GvDeviceModel &model, const GvProbes &probes, const GvKept &kept,
 		uint32_t b, bool there)
 	{
 		int			lane = threadIdx.x % GV_WARP;
@@ -217,12 +217,12 @@ struct Sample
 		if (!there)
 			return;
 		block = probes.block_of(kept, b, probes.one_of(kept, b),
-								card.shape.block_bytes, &base);
+								model.shape.block_bytes, &base);
 #pragma unroll
 		for (int i = 0; i < CHUNKS; i++)
 			codes[i] = ((const uint4 *) block)[i * GV_WARP + lane];
-		t = ((const float *) (block + card.shape.t))[lane];
-		live = *(const uint32_t *) (block + card.shape.live) >> lane & 1;
+		t = ((const float *) (block + model.shape.t))[lane];
+		live = *(const uint32_t *) (block + model.shape.live) >> lane & 1;
 	}
 
 	__device__ __forceinline__ float
@@ -230,7 +230,7 @@ struct Sample
 	{
 		float		sum = gv_add_chunks(codes, words, table);
 
-		return gv_card_score(__fadd_rn(__fadd_rn(base, t), sum));
+		return gv_device_score(__fadd_rn(__fadd_rn(base, t), sum));
 	}
 };
 
@@ -271,7 +271,7 @@ find_limit(const Sample<CHUNKS> (&samples)[BLOCKS], int last_words,
  */
 template <int CHUNKS>
 static __global__ void __launch_bounds__(THREADS, CHUNKS <= 5 ? 3 : 2)
-aim_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
+aim_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 {
 	GV_SHARED(table);
 	__shared__ GvKept kept;
@@ -281,7 +281,7 @@ aim_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 	__shared__ float said[WARPS];
 	__shared__ uint32_t count;
 	int			query = blockIdx.x;
-	int			last_words = (card.shape.code_bytes + 3) / 4 -
+	int			last_words = (model.shape.code_bytes + 3) / 4 -
 		(CHUNKS - 1) * GV_CHUNK_WORDS;
 	uint32_t	k = batch.d_wanted[query].capacity;
 	float		limit;
@@ -294,7 +294,7 @@ aim_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 	/* 1. the copies, whose bytes are on their way meanwhile */
 	if (threadIdx.x == 0)
 		count = 0;
-	nblocks = gv_scan_begins<THREADS>(card, batch, query, 0, table, &kept,
+	nblocks = gv_scan_begins<THREADS>(model, batch, query, 0, table, &kept,
 									  probes);
 	__syncthreads();
 #pragma unroll
@@ -302,17 +302,17 @@ aim_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 	{
 		uint32_t	b = i * WARPS + threadIdx.x / GV_WARP;
 
-		samples[i].ask(card, probes, kept, b, b < nblocks);
+		samples[i].ask(model, probes, kept, b, b < nblocks);
 	}
 
 	/* 2. the query in 8 bits, and what that does to its table */
-	scale = round_query(card, lists,
-						batch.d_queries + (int64_t) query * card.dims, words,
+	scale = round_query(model, lists,
+						batch.d_queries + (int64_t) query * model.dims, words,
 						said, lists.d_queries + (int64_t) query *
 						GV_ROUGH_SUBS * lists.steps) *
-		(card.metric == GV_IP ? -1.0f : -2.0f);
+		(model.metric == GV_IP ? -1.0f : -2.0f);
 	__syncthreads();
-	margin = find_margin(card, lists, table, words, scale, said);
+	margin = find_margin(model, lists, table, words, scale, said);
 
 	/* 3. a limit */
 	limit = find_limit(samples, last_words, (const char *) table, k, keys,
@@ -330,33 +330,33 @@ aim_kernel(GvCardModel card, GvBatch batch, GvListScan lists)
 
 /* d_words and d_units, and no meetings. */
 GvStatus
-gv_gpu_rough_words(const GvCardModel *card, const GvListScan *lists,
+gv_gpu_rough_words(const GvDeviceModel *model, const GvListScan *lists,
 				   cudaStream_t stream)
 {
 	int			nsubs = GV_ROUGH_SUBS * lists->steps;
 
 	GV_CUDA_TRY(cudaMemsetAsync(lists->d_starts, 0,
-								(card->nlists + 1) * sizeof(uint32_t),
+								(model->nlists + 1) * sizeof(uint32_t),
 								stream));
 	return gv_launch_early(false, rough_words_kernel, (nsubs + ROWS - 1) / ROWS,
-						   THREADS, 0, stream, *card, *lists);
+						   THREADS, 0, stream, *model, *lists);
 }
 
 template <int CHUNKS>
 static GvStatus
-launch(const GvCardModel *card, const GvBatch *batch, const GvListScan *lists,
+launch(const GvDeviceModel *model, const GvBatch *batch, const GvListScan *lists,
 	   cudaStream_t stream)
 {
-	if (card->shape.chunks != CHUNKS)
-		return launch<CHUNKS - 1>(card, batch, lists, stream);
+	if (model->shape.chunks != CHUNKS)
+		return launch<CHUNKS - 1>(model, batch, lists, stream);
 	return gv_launch_early(false, aim_kernel<CHUNKS>, batch->n, THREADS,
-						   CHUNKS * GV_CHUNK_BYTES, stream, *card, *batch,
+						   CHUNKS * GV_CHUNK_BYTES, stream, *model, *batch,
 						   *lists);
 }
 
 template <>
 GvStatus
-launch<0>(const GvCardModel *, const GvBatch *, const GvListScan *,
+launch<0>(const GvDeviceModel *, const GvBatch *, const GvListScan *,
 		  cudaStream_t)
 {
 	return GV_INVALID;
@@ -364,8 +364,8 @@ launch<0>(const GvCardModel *, const GvBatch *, const GvListScan *,
 
 /* A part's d_queries, d_aims and d_counts, when its lists are chosen. */
 GvStatus
-gv_gpu_aim(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_aim(const GvDeviceModel *model, const GvBatch *batch,
 		   const GvListScan *lists, cudaStream_t stream)
 {
-	return launch<MOST_CHUNKS>(card, batch, lists, stream);
+	return launch<MOST_CHUNKS>(model, batch, lists, stream);
 }

@@ -22,7 +22,7 @@
 template <int THREADS>
 static __global__ void
 __launch_bounds__(THREADS, MOST_RESIDENT / THREADS)
-scan_kernel(GvCardModel card, GvBatch batch)
+scan_kernel(GvDeviceModel model, GvBatch batch)
 {
 	constexpr int warps = THREADS / GV_WARP;
 	GV_SHARED(table);
@@ -31,7 +31,7 @@ scan_kernel(GvCardModel card, GvBatch batch)
 	int			lane = threadIdx.x % GV_WARP;
 	int64_t		first_posting = (int64_t) query * batch.postings;
 	GvProbes	probes;
-	uint32_t	nblocks = gv_scan_begins<THREADS>(card, batch, query,
+	uint32_t	nblocks = gv_scan_begins<THREADS>(model, batch, query,
 												  blockIdx.x * warps, table,
 												  &kept, probes);
 
@@ -41,15 +41,15 @@ scan_kernel(GvCardModel card, GvBatch batch)
 		int			probe = probes.find(kept, b);
 		float		base;
 		const uint8_t *block = probes.block_of(kept, b, probe,
-											   card.shape.block_bytes, &base);
-		float		t = __ldcs((const float *) (block + card.shape.t) + lane);
-		uint32_t	live = *(const uint32_t *) (block + card.shape.live);
-		uint32_t	high = __ldcs((const uint32_t *) (block + card.shape.high) +
+											   model.shape.block_bytes, &base);
+		float		t = __ldcs((const float *) (block + model.shape.t) + lane);
+		uint32_t	live = *(const uint32_t *) (block + model.shape.live);
+		uint32_t	high = __ldcs((const uint32_t *) (block + model.shape.high) +
 								  lane);
-		uint32_t	low = __ldcs((const uint16_t *) (block + card.shape.low) +
+		uint32_t	low = __ldcs((const uint16_t *) (block + model.shape.low) +
 								 lane);
 		float		sum = gv_add_codes<GROUP>((const uint4 *) block + lane,
-											  card.shape.chunks,
+											  model.shape.chunks,
 											  (const char *) table);
 
 		gv_store_posting(batch, first_posting + (int64_t) b * GV_WARP + lane, live,
@@ -59,28 +59,28 @@ scan_kernel(GvCardModel card, GvBatch batch)
 
 template <int THREADS>
 static GvStatus
-launch(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher)
+launch(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher)
 {
-	int			table_bytes = card->shape.chunks * GV_CHUNK_BYTES;
+	int			table_bytes = model->shape.chunks * GV_CHUNK_BYTES;
 	dim3		grid = gv_scan_grid<THREADS>(*batch, *searcher, MOST_RESIDENT);
 
 	if (grid.x == 0)
 		return GV_OK;
 	return gv_launch_step(scan_kernel<THREADS>, grid, THREADS, table_bytes,
-						  searcher->stream, card, batch);
+						  searcher->stream, model, batch);
 }
 
 /* d_scores [n][copies] of a batch, in the order of its blocks. */
 GvStatus
-gv_gpu_scan(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 			GvSearcher *searcher)
 {
 	if (batch->tests > 0)
-		return gv_gpu_keyscan(card, batch, searcher);
-	if (gv_gpu_hopper_fits(batch, searcher) && gv_gpu_hopper_scans(card))
-		return gv_gpu_hopper_scan(card, batch, searcher);
+		return gv_gpu_keyscan(model, batch, searcher);
+	if (gv_gpu_hopper_fits(batch, searcher) && gv_gpu_hopper_scans(model))
+		return gv_gpu_hopper_scan(model, batch, searcher);
 	/* a lone query's blocks are few: they should be on many processors */
 	if (batch->n <= FEW_QUERIES)
-		return launch<64>(card, batch, searcher);
-	return launch<256>(card, batch, searcher);
+		return launch<64>(model, batch, searcher);
+	return launch<256>(model, batch, searcher);
 }

@@ -196,10 +196,10 @@ struct GvProbes
  */
 template <int THREADS>
 static __device__ __forceinline__ uint32_t
-gv_scan_begins(const GvCardModel &card, const GvBatch &batch, int query,
+gv_scan_begins(const GvDeviceModel &model, const GvBatch &batch, int query,
 			   uint32_t first, uint4 *table, GvKept *kept, GvProbes &probes)
 {
-	int			npieces = card.shape.chunks * GV_CHUNK_BYTES / GV_CHUNK;
+	int			npieces = model.shape.chunks * GV_CHUNK_BYTES / GV_CHUNK;
 	const uint4 *made = (const uint4 *) batch.d_tables +
 		(int64_t) query * npieces;
 	uint32_t	nblocks;
@@ -238,7 +238,7 @@ gv_store_posting(const GvBatch &batch, int64_t to, uint32_t live, float score,
 			uint32_t high, uint32_t low, int probe)
 {
 	batch.d_scores[to] = live >> threadIdx.x % GV_WARP & 1 ?
-		gv_card_score(score) : __int_as_float(0x7F800000);
+		gv_device_score(score) : __int_as_float(0x7F800000);
 	if (batch.d_ids != NULL)
 		batch.d_ids[to] = gv_posting_id(high, low, probe);
 }

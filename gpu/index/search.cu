@@ -187,7 +187,7 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 
 		gv_gpu_gather_parts(searcher, mirror, searches + done, n - done, n,
 					  &gathered);
-		gv_gpu_place_gathered(&mirror->card, searcher, searcher, &places,
+		gv_gpu_place_gathered(&mirror->model, searcher, searcher, &places,
 							  &gathered);
 		if (most_bytes < gathered.work_bytes)
 			most_bytes = gathered.work_bytes;
@@ -201,19 +201,19 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 
 /* Start a part of its own: its searches are the first of n, of a batch's. */
 static GvStatus
-start_part(const GvCardModel *card, GvGathered *gathered, GvSearch *searches,
+start_part(const GvDeviceModel *model, GvGathered *gathered, GvSearch *searches,
 		   bool expects, GvSearcher *searcher)
 {
 	const GvBatch *batch = &gathered->parts[0];
 
-	gv_gpu_put_queries(card, batch, searches, gathered->n);
+	gv_gpu_put_queries(model, batch, searches, gathered->n);
 	if (batch->tests > 0)
 		gv_gpu_put_conditions(batch, searches, gathered->n);
 	if (!gathered->small)
-		return gv_gpu_start_long(card, batch, searcher);
+		return gv_gpu_start_long(model, batch, searcher);
 	if (expects && batch->tests == 0)
 		gv_gpu_expect(searcher, batch, gathered->n);
-	return gv_gpu_replay(card, batch, searcher);
+	return gv_gpu_replay(model, batch, searcher);
 }
 
 /* Start all parts of n searches. */
@@ -221,7 +221,7 @@ static GvStatus
 start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	  int32_t n)
 {
-	const GvCardModel *card = &mirror->card;
+	const GvDeviceModel *model = &mirror->model;
 	GvSearcher *stream = searcher;
 	GvPlaces	places = {};
 	size_t		near_at;
@@ -237,7 +237,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 					  &gathered);
 		searcher->both |= stream != searcher;
 		places.own_from = gathered.own_from;
-		gv_gpu_place_gathered(card, searcher, stream, &places, &gathered);
+		gv_gpu_place_gathered(model, searcher, stream, &places, &gathered);
 		for (int i = 0; i < gathered.nparts; i++)
 		{
 			GvBatch    *batch = &gathered.parts[i];
@@ -255,10 +255,10 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		/* what was looked for is of an earlier part, and this one ends later */
 		stream->arrivals.n = 0;
 		if (gathered.by_lists)
-			GV_TRY(gv_gpu_start_gathered(card, &gathered, searches + done,
+			GV_TRY(gv_gpu_start_gathered(model, &gathered, searches + done,
 										 stream));
 		else
-			GV_TRY(start_part(card, &gathered, searches + done,
+			GV_TRY(start_part(model, &gathered, searches + done,
 							  n <= MOST_EXPECTED, stream));
 		for (int i = 0; i < gathered.nparts; i++)
 		{
@@ -308,7 +308,7 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	if (!check_parent_offsets(mirror) || mirror->spec.device != searcher->device)
 		return GV_INVALID;
 	for (int32_t i = 0; i < n; i++)
-		if ((searches[i].bounded && mirror->card.refine_slots == 0) ||
+		if ((searches[i].bounded && mirror->model.refine_slots == 0) ||
 			(searches[i].condition != NULL &&
 			 !gv_same_form(&searches[i].condition->form, &mirror->spec.keys)))
 			return GV_INVALID;
@@ -323,7 +323,7 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 										mirror->changed, 0));
 	}
 	status = searcher->given ?
-		gv_gpu_begin_given(searcher, &mirror->card, searches, n) :
+		gv_gpu_begin_given(searcher, &mirror->model, searches, n) :
 		start(searcher, mirror, searches, n);
 	if (status != GV_OK)
 	{

@@ -92,11 +92,11 @@ list_keys_kernel(const float *scores, int n, uint64_t *keys, uint32_t *lists)
 
 /* The nearest lists, and their numbers of blocks for the sum to come. */
 static __global__ void
-list_out_kernel(GvCardModel card, GvBatch batch, int query,
+list_out_kernel(GvDeviceModel model, GvBatch batch, int query,
 				const uint64_t *keys, const uint32_t *lists,
 				uint32_t *nblocks)
 {
-	int			k = min(batch.d_wanted[query].probes, card.nlists);
+	int			k = min(batch.d_wanted[query].probes, model.nlists);
 	int			i = blockIdx.x * THREADS + threadIdx.x;
 
 	if (i < k)
@@ -105,21 +105,21 @@ list_out_kernel(GvCardModel card, GvBatch batch, int query,
 			{(int32_t) lists[i], gv_unordered((uint32_t) keys[i])};
 		if (batch.d_first != NULL)
 			batch.d_first[(int64_t) query * batch.probes + i] =
-				card.d_lists[lists[i]].d_blocks;
+				model.d_lists[lists[i]].d_blocks;
 	}
 	if (i <= k)
-		nblocks[i] = i < k ? card.d_lists[lists[i]].nblocks : 0;
+		nblocks[i] = i < k ? model.d_lists[lists[i]].nblocks : 0;
 	if (i == 0)
 		batch.d_found[query].nprobed = k;
 }
 
 /* See gv_gpu_probes. */
 GvStatus
-gv_gpu_sort_probes(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_sort_probes(const GvDeviceModel *model, const GvBatch *batch,
 				   GvSearcher *searcher)
 {
 	cudaStream_t stream = searcher->stream;
-	int64_t		n = card->nlists;
+	int64_t		n = model->nlists;
 	SortMemory	memory;
 
 	GV_TRY(sort_memory(searcher, n + 1, &memory));
@@ -132,7 +132,7 @@ gv_gpu_sort_probes(const GvCardModel *card, const GvBatch *batch,
 				  memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, 32, stream));
 		GV_LAUNCH(list_out_kernel, blocks_for(n + 1), THREADS, 0, stream,
-				  *card, *batch, query, memory.keys[1], memory.values[1],
+				  *model, *batch, query, memory.keys[1], memory.values[1],
 				  memory.values[0]);
 		GV_CUDA_TRY(cudaGetLastError());
 		/* what lies behind a query's own probes is never read */
@@ -148,7 +148,7 @@ gv_gpu_sort_probes(const GvCardModel *card, const GvBatch *batch,
 
 /* The address of the block that holds a position of a query. */
 static __device__ __forceinline__ const uint8_t *
-block_at(const GvCardModel &card, const GvBatch &batch, int query,
+block_at(const GvDeviceModel &model, const GvBatch &batch, int query,
 		 uint32_t position, int *probe)
 {
 	const uint32_t *starts = batch.d_starts +
@@ -158,20 +158,20 @@ block_at(const GvCardModel &card, const GvBatch &batch, int query,
 
 	*probe = gv_probe_of(starts, batch.d_found[query].nprobed, b);
 	list = batch.d_probed[(int64_t) query * batch.probes + *probe].list;
-	return card.d_lists[list].d_blocks +
-		(int64_t) (b - starts[*probe]) * card.shape.block_bytes;
+	return model.d_lists[list].d_blocks +
+		(int64_t) (b - starts[*probe]) * model.shape.block_bytes;
 }
 
 static __device__ __forceinline__ uint64_t
-rowid_at(const GvCardModel &card, const uint8_t *block, int i)
+rowid_at(const GvDeviceModel &model, const uint8_t *block, int i)
 {
-	return (uint64_t) ((const uint32_t *) (block + card.shape.high))[i] << 16 |
-		((const uint16_t *) (block + card.shape.low))[i];
+	return (uint64_t) ((const uint32_t *) (block + model.shape.high))[i] << 16 |
+		((const uint16_t *) (block + model.shape.low))[i];
 }
 
 /* Row ids of all copies, one a thread. */
 static __global__ void
-rowid_keys_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
+rowid_keys_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 				  uint64_t *keys, uint32_t *positions)
 {
 	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
@@ -182,7 +182,7 @@ rowid_keys_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
 	positions[i] = (uint32_t) i;
 	if (i / GV_BLOCK < batch.d_starts[(int64_t) query * (batch.probes + 1) +
 									  batch.d_found[query].nprobed])
-		keys[i] = rowid_at(card, block_at(card, batch, query, (uint32_t) i,
+		keys[i] = rowid_at(model, block_at(model, batch, query, (uint32_t) i,
 										  &probe), i % GV_BLOCK);
 	else
 		keys[i] = 0;			/* room that this query does not need */
@@ -190,7 +190,7 @@ rowid_keys_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
 
 /* Scores in the order of row ids. */
 static __global__ void
-score_keys_kernel(GvBatch batch, GvCardModel card, int query, int64_t n,
+score_keys_kernel(GvBatch batch, GvDeviceModel model, int query, int64_t n,
 				  const uint32_t *positions, uint64_t *keys,
 				  uint32_t *again)
 {
@@ -210,7 +210,7 @@ score_keys_kernel(GvBatch batch, GvCardModel card, int query, int64_t n,
 
 /* The best copies; the last real one tells how many there are. */
 static __global__ void
-download_hits_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
+download_hits_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 				const uint64_t *keys, const uint32_t *positions)
 {
 	uint64_t	dead = gv_ordered(__int_as_float(0x7F800000));
@@ -226,8 +226,8 @@ download_hits_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
 		return;
 	if (i + 1 == k || keys[i + 1] >= dead)
 		batch.d_found[query].nhits = (int32_t) i + 1;
-	block = block_at(card, batch, query, positions[i], &probe);
-	rowid = rowid_at(card, block, positions[i] % GV_BLOCK);
+	block = block_at(model, batch, query, positions[i], &probe);
+	rowid = rowid_at(model, block, positions[i] % GV_BLOCK);
 	gv_download_hit(batch, (int64_t) query * batch.capacity + i,
 				(uint32_t) keys[i], (uint32_t) (rowid >> 16),
 				(uint32_t) rowid & 0xFFFF, (uint32_t) probe);
@@ -235,15 +235,15 @@ download_hits_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
 
 /* Probes and numbers of query blockIdx.x, by a warp. */
 static __global__ void
-download_kernel(GvCardModel card, GvBatch batch)
+download_kernel(GvDeviceModel model, GvBatch batch)
 {
-	gv_download_all(card, batch, blockIdx.x, batch.postings > 0 ?
+	gv_download_all(model, batch, blockIdx.x, batch.postings > 0 ?
 				batch.d_found[blockIdx.x].nhits : 0);
 }
 
 /* See gv_gpu_select. */
 GvStatus
-gv_gpu_sort_postings(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_sort_postings(const GvDeviceModel *model, const GvBatch *batch,
 				   GvSearcher *searcher)
 {
 	cudaStream_t stream = searcher->stream;
@@ -254,17 +254,17 @@ gv_gpu_sort_postings(const GvCardModel *card, const GvBatch *batch,
 		GV_TRY(sort_memory(searcher, n, &memory));
 	for (int query = 0; query < batch->n && n > 0; query++)
 	{
-		GV_LAUNCH(rowid_keys_kernel, blocks_for(n), THREADS, 0, stream, *card,
+		GV_LAUNCH(rowid_keys_kernel, blocks_for(n), THREADS, 0, stream, *model,
 				  *batch, query, n, memory.keys[0], memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, ROWID_BITS, stream));
 		GV_LAUNCH(score_keys_kernel, blocks_for(n), THREADS, 0, stream, *batch,
-				  *card, query, n, memory.values[1], memory.keys[0],
+				  *model, query, n, memory.values[1], memory.keys[0],
 				  memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, 32, stream));
-		GV_LAUNCH(download_hits_kernel, blocks_for(n), THREADS, 0, stream, *card,
+		GV_LAUNCH(download_hits_kernel, blocks_for(n), THREADS, 0, stream, *model,
 				  *batch, query, n, memory.keys[1], memory.values[1]);
 		GV_CUDA_TRY(cudaGetLastError());
 	}
-	GV_LAUNCH(download_kernel, batch->n, GV_WARP, 0, stream, *card, *batch);
+	GV_LAUNCH(download_kernel, batch->n, GV_WARP, 0, stream, *model, *batch);
 	return gv_cuda_status(cudaGetLastError());
 }

@@ -51,7 +51,7 @@ static __device__ __forceinline__ void
 bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
 {
 	int64_t		nwords = (int64_t) batch.n * batch.tests *
-		(sizeof(GvCardTest) / 8);
+		(sizeof(GvDeviceTest) / 8);
 
 	for (int64_t i = me; i < nwords; i += step)
 		((uint64_t *) batch.d_tests)[i] = ((const uint64_t *) batch.in_tests)[i];
@@ -74,32 +74,32 @@ bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
  */
 template <int QUERIES>
 static __global__ void __launch_bounds__(THREADS, 3)
-table_kernel(GvCardModel card, GvBatch batch)
+table_kernel(GvDeviceModel model, GvBatch batch)
 {
 	constexpr int TEAM = THREADS / QUERIES; /* threads that bring a query */
 	__shared__ float slices[QUERIES][SLICE];
 	int			query = blockIdx.y * QUERIES;
 	int			j = blockIdx.x * CHUNK_CODES + threadIdx.x / GV_CODEWORDS;
 	int			word = threadIdx.x % GV_CODEWORDS;
-	int			begin = gv_card_sub_start(card, blockIdx.x * CHUNK_CODES);
-	int			end = gv_card_sub_start(card, min(card.m, (int)
+	int			begin = gv_device_sub_start(model, blockIdx.x * CHUNK_CODES);
+	int			end = gv_device_sub_start(model, min(model.m, (int)
 												  (blockIdx.x + 1) * CHUNK_CODES));
-	int			start = gv_card_sub_start(card, min(j, card.m));
-	int			ndims = gv_card_sub_start(card, min(j + 1, card.m)) - start;
-	const float *words = card.d_codebooks + (int64_t) GV_CODEWORDS * start +
+	int			start = gv_device_sub_start(model, min(j, model.m));
+	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) - start;
+	const float *words = model.d_codebooks + (int64_t) GV_CODEWORDS * start +
 		(int64_t) word * ndims;
 	int			mine = query + threadIdx.x / TEAM;	/* that this thread brings */
 	int			lane = mine < batch.n ? threadIdx.x % TEAM : SLICE;
 	float	   *slice = slices[threadIdx.x / TEAM];
-	const float *in = batch.in_queries + (int64_t) mine * card.dims;
-	float	   *out = batch.d_queries + (int64_t) mine * card.dims;
+	const float *in = batch.in_queries + (int64_t) mine * model.dims;
+	float	   *out = batch.d_queries + (int64_t) mine * model.dims;
 	uint16_t   *halves = batch.approx.d_halves == NULL ? NULL :
-		batch.approx.d_halves + (int64_t) mine * card.half_dims;
+		batch.approx.d_halves + (int64_t) mine * model.half_dims;
 	GvHalved<float> halved = {};
 	float		ahead[AHEAD];
 	float		sums[QUERIES] = {};
 
-	if ((int) blockIdx.x == card.shape.chunks)
+	if ((int) blockIdx.x == model.shape.chunks)
 	{
 		gv_step_begins();
 		bring_conditions(batch, (int64_t) blockIdx.y * THREADS + threadIdx.x,
@@ -156,12 +156,12 @@ table_kernel(GvCardModel card, GvBatch batch)
 #pragma unroll
 	for (int q = 0; q < QUERIES; q++)
 		if (query + q < batch.n)
-			batch.d_tables[((int64_t) (query + q) * card.shape.chunks +
+			batch.d_tables[((int64_t) (query + q) * model.shape.chunks +
 							blockIdx.x) * THREADS + threadIdx.x] =
-				__fmul_rn(card.metric == GV_IP ? -1.0f : -2.0f, sums[q]);
+				__fmul_rn(model.metric == GV_IP ? -1.0f : -2.0f, sums[q]);
 	if (halves == NULL)
 		return;
-	if (end == card.dims && end + lane < card.half_dims)
+	if (end == model.dims && end + lane < model.half_dims)
 		halves[end + lane] = 0;
 	put_squares<QUERIES>(batch, query, halved);
 }
@@ -171,15 +171,15 @@ table_kernel(GvCardModel card, GvBatch batch)
  * scans need of conditions.
  */
 GvStatus
-gv_gpu_table(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,
 			 cudaStream_t stream)
 {
-	dim3		grid(card->shape.chunks + (batch->tests > 0 ? 1 : 0),
+	dim3		grid(model->shape.chunks + (batch->tests > 0 ? 1 : 0),
 					 batch->n <= FEW ? batch->n :
 					 (batch->n + TOGETHER - 1) / TOGETHER);
 
 	/* it is the first step: there is none to overlap */
 	return gv_launch_early(false, batch->n <= FEW ? table_kernel<1> :
 						   table_kernel<TOGETHER>, grid, THREADS, 0, stream,
-						   *card, *batch);
+						   *model, *batch);
 }

@@ -48,7 +48,7 @@ IvfpqLookAt(IvfpqLook *look)
 	memset(look, 0, sizeof(*look));
 	look->preloaded = ivfpq_shared != NULL;
 	look->preload_helps = IvfpqPreloadHelps();
-	look->has_card = IvfpqSeesCard();
+	look->has_device = IvfpqSeesDevice();
 	look->state = IvfpqStateName();
 	look->is_external = IvfpqServerIsExternal();
 	look->engine = look->device = look->problem = "";

@@ -13,7 +13,7 @@ typedef struct IvfpqLook
 {
 	bool		preloaded;		/* else there is no gpuvecd, */
 	bool		preload_helps;	/* ... and would there be? */
-	bool		has_card;		/* a card seems to be there */
+	bool		has_device;		/* a card seems to be there */
 	const char *state;			/* in a word, as gpuvec_stat has it */
 	bool		is_external;	/* others start it */
 	const char *problem;		/* why it is not to be reached; may be "" */

@@ -43,10 +43,10 @@
  * With a card both ways have been timed for themselves: its part of that; a row
  * read on its way there; a neighbor fetched for its key, and given out.
  */
-#define CARD_PART		0.02
-#define CARD_READ_NS	40.0
-#define CARD_READ_DIMENSION_NS	1.85
-#define CARD_NEIGHBOR_NS	1000.0
+#define DEVICE_FRACTION		0.02
+#define DEVICE_READ_NS	40.0
+#define DEVICE_READ_DIMENSION_NS	1.85
+#define DEVICE_NEIGHBOR_NS	1000.0
 
 /* Progress is told of so many rows at a time. */
 #define NOTED_ROWS		256
@@ -88,9 +88,9 @@ whole_cost(const IvfpqPairs *pairs, double nrows)
 	n * Min(NEAR_LISTS / lists, NEAR_FRACTION);
 	double		compared = pairs_of_row * (PAIR_NS + dims * PRODUCT_NS);
 
-	if (IvfpqServerHasCard())
-		return nrows * (READINGS * (CARD_READ_NS + dims * CARD_READ_DIMENSION_NS) +
-						compared * CARD_PART);
+	if (IvfpqServerHasDevice())
+		return nrows * (READINGS * (DEVICE_READ_NS + dims * DEVICE_READ_DIMENSION_NS) +
+						compared * DEVICE_FRACTION);
 	return nrows * (READINGS * (IVFPQ_FETCH_NS + dims * IVFPQ_DIMENSION_NS) +
 					compared);
 }
@@ -114,7 +114,7 @@ search_pays(const IvfpqPairs *pairs, Relation index)
 						 k, &nrows);
 	/* and neighbors are fetched once more, for their keys */
 	cost += (double) pairs->queries->nrows * k *
-		(IvfpqServerHasCard() ? CARD_NEIGHBOR_NS : IVFPQ_FETCH_NS);
+		(IvfpqServerHasDevice() ? DEVICE_NEIGHBOR_NS : IVFPQ_FETCH_NS);
 	return nrows >= (double) LEAST_TIMES * k &&
 		cost < whole_cost(pairs, nrows);
 }

@@ -42,24 +42,24 @@ static const int32_t shapes[][3] = {
 	{768, 384, 384},
 };
 
-static CardIndex
+static DeviceIndex
 make_index(int64_t rows, const int32_t shape[3], bool records, int copies,
 		   int cards)
 {
 	double		most = MANY_LISTS *
 		fmax(1, sqrt((double) rows / VERY_MANY_ROWS));
-	CardIndex	index = {.rows = rows,.dims = shape[0],.m = shape[1 + records],
+	DeviceIndex	index = {.rows = rows,.dims = shape[0],.m = shape[1 + records],
 	.lists = (int32_t) fmin((double) rows / ROWS_A_LIST, most),.postings = rows * copies,
-	.records = records,.cards = cards};
+	.records = records,.devices = cards};
 
 	return index;
 }
 
 /* Print both; is the model good? */
 static bool
-compare(const CardIndex *index, int64_t bytes)
+compare(const DeviceIndex *index, int64_t bytes)
 {
-	int64_t		model = card_bytes(index);
+	int64_t		model = device_bytes(index);
 	double		ratio = (double) model / (double) bytes;
 
 	printf("%9lld x %4d  m %3d  %6d lists  %9lld copies  %-4s  %8.1f MB  "
@@ -82,13 +82,13 @@ fill(const char *what)
 	for (size_t shape = 1; shape < sizeof(shapes) / sizeof(shapes[0]); shape++)
 		for (int form = 0; form < 4; form++)
 		{
-			CardIndex	index;
+			DeviceIndex	index;
 			GvMirror   *mirror;
 
 			if (dims != NULL && atoi(dims + 1) != shapes[shape][0])
 				break;
 			index = make_index(rows, shapes[shape], form / 2, form % 2 + 1, 1);
-			mirror = card_mirror(&index);
+			mirror = device_mirror(&index);
 			if (mirror == NULL)
 			{
 				fprintf(stderr, "cardbytes: no mirror\n");
@@ -103,7 +103,7 @@ fill(const char *what)
 static bool
 compare_lines(void)
 {
-	CardIndex	index = {.cards = 1};
+	DeviceIndex	index = {.devices = 1};
 	long long	rows;
 	long long	copies;
 	long long	bytes;
@@ -147,10 +147,10 @@ print_table(void)
 					   form % 2 + 1);
 				for (int cards = 1; cards <= 8; cards *= 2)
 				{
-					CardIndex	index = make_index(rows, shapes[shape],
+					DeviceIndex	index = make_index(rows, shapes[shape],
 												   form / 2, form % 2 + 1,
 												   cards);
-					int64_t		bytes = card_bytes(&index);
+					int64_t		bytes = device_bytes(&index);
 
 					printf("  %5.1f (%3d)", (double) bytes / GB,
 						   least_card(bytes));

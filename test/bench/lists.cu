@@ -107,23 +107,23 @@ make_rows(const float *centers, int n, int dims, bool sorted)
 static GvStatus
 find_exactly(const Bench *bench)
 {
-	const GvCardModel *card = &bench->mirror->card;
+	const GvDeviceModel *model = &bench->mirror->model;
 
-	GV_TRY(gv_gpu_coarse(card, &bench->batch, bench->searcher->stream));
-	return gv_gpu_probes(card, &bench->batch, bench->searcher);
+	GV_TRY(gv_gpu_coarse(model, &bench->batch, bench->searcher->stream));
+	return gv_gpu_probes(model, &bench->batch, bench->searcher);
 }
 
 static GvStatus
 score_exactly(const Bench *bench)
 {
-	return gv_gpu_coarse(&bench->mirror->card, &bench->batch,
+	return gv_gpu_coarse(&bench->mirror->model, &bench->batch,
 						 bench->searcher->stream);
 }
 
 static GvStatus
 find_near(const Bench *bench)
 {
-	return gv_gpu_approximate(&bench->mirror->card, &bench->batch,
+	return gv_gpu_approximate(&bench->mirror->model, &bench->batch,
 							  bench->searcher);
 }
 
@@ -131,7 +131,7 @@ find_near(const Bench *bench)
 static GvStatus
 multiply(const Bench *bench)
 {
-	return gv_gpu_list_scores(&bench->mirror->card, &bench->batch,
+	return gv_gpu_list_scores(&bench->mirror->model, &bench->batch,
 						  bench->searcher);
 }
 
@@ -280,7 +280,7 @@ run_alone(Bench *bench, const char *exact, double yard)
 	gv_product_hopper(0);
 	times[2] = measure(bench, multiply);
 	gv_product_hopper(-1);
-	if (gv_gpu_least_alone(&bench->mirror->card, &bench->batch))
+	if (gv_gpu_least_alone(&bench->mirror->model, &bench->batch))
 		printf("   least alone               %13.1f, baseline %6.1f %5.2f %9.1f "
 			   "%5.2f  %u/%u%s\n", times[0], times[2], times[0] / yard,
 			   times[1], times[1] / yard,
@@ -383,7 +383,7 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 	batch->d_found = (GvFound *) on_card(NULL, sizeof(GvFound) * most);
 	batch->approx.d_halves = (uint16_t *)
 		on_card(NULL, sizeof(uint16_t) * most *
-				(size_t) bench->mirror->card.half_dims);
+				(size_t) bench->mirror->model.half_dims);
 	batch->approx.nparts = 1;
 	batch->approx.d_squares = (float2 *) on_card(NULL, sizeof(float2) * most);
 	batch->approx.d_least = (float *) on_card(NULL, sizeof(float) *

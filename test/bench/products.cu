@@ -40,7 +40,7 @@ struct Bench
 	cublasHandle_t handle;
 	GvBlas	   *blas;
 	float	   *d_sums;
-	GvCardModel card;
+	GvDeviceModel model;
 	GvBatch		batch;
 	GvSearcher	searcher;
 	GvExactProduct exact;
@@ -112,12 +112,12 @@ make(Bench *bench)
 									 1ull << 40);
 	take(&bench->d_sums, yard_sums(rows, bench->ncolumns));
 
-	bench->card.metric = GV_L2;
-	bench->card.dims = bench->dims;
-	bench->card.half_dims = half_dims;
-	bench->card.nlists = bench->ncolumns;
-	bench->card.d_halves = d_columns;
-	bench->card.d_squares = d_squares;
+	bench->model.metric = GV_L2;
+	bench->model.dims = bench->dims;
+	bench->model.half_dims = half_dims;
+	bench->model.nlists = bench->ncolumns;
+	bench->model.d_halves = d_columns;
+	bench->model.d_squares = d_squares;
 	bench->batch.n = (int32_t) rows;
 	bench->batch.approx.d_halves = d_rows;
 	if (rows * columns < YARD_SUMS)
@@ -167,8 +167,8 @@ drop(Bench *bench)
 {
 	void	   *all[] = {bench->exact.filter.d_cuts,
 		bench->exact.filter.d_counts, bench->exact.filter.d_slots,
-		(void *) bench->exact.d_queries, bench->card.d_halves,
-		bench->card.d_squares, bench->d_sums, bench->batch.d_coarse,
+		(void *) bench->exact.d_queries, bench->model.d_halves,
+		bench->model.d_squares, bench->d_sums, bench->batch.d_coarse,
 		bench->batch.approx.d_least, bench->cl.d_most, bench->cl.d_lengths,
 		bench->cl.d_spans, bench->cl.d_reach, bench->cl.d_counts,
 	bench->cl.d_close};
@@ -191,7 +191,7 @@ score_lists(Bench *bench, By by)
 {
 	bench->searcher.blas = by == BY_CUBLAS ? bench->blas : NULL;
 	gv_product_hopper(by == BY_HOPPER ? -1 : 0);
-	need(gv_gpu_list_scores(&bench->card, &bench->batch, &bench->searcher) ==
+	need(gv_gpu_list_scores(&bench->model, &bench->batch, &bench->searcher) ==
 		 GV_OK, "scores of lists");
 }
 
@@ -224,8 +224,8 @@ static void
 bare(Bench *bench, By by)
 {
 	yard_multiply(bench->handle, bench->nrows, bench->ncolumns,
-				  bench->card.half_dims, bench->exact.d_queries,
-				  bench->card.d_halves, bench->d_sums);
+				  bench->model.half_dims, bench->exact.d_queries,
+				  bench->model.d_halves, bench->d_sums);
 }
 
 struct Way

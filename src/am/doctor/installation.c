@@ -188,11 +188,11 @@ driver_version(void)
 }
 
 static void
-find_card(IvfpqFindings *findings, const IvfpqLook *look)
+find_device(IvfpqFindings *findings, const IvfpqLook *look)
 {
 	char	   *driver = driver_version();
 
-	if (!look->has_card)
+	if (!look->has_device)
 		IvfpqFind(findings, "card", "this machine shows none", NULL);
 	else if (driver == NULL)
 		IvfpqFind(findings, "card",
@@ -257,7 +257,7 @@ find_workers(IvfpqFindings *findings, const IvfpqLook *look)
 void
 IvfpqFindMachine(IvfpqFindings *findings, const IvfpqLook *look)
 {
-	find_card(findings, look);
+	find_device(findings, look);
 	find_memory(findings);
 	find_workers(findings, look);
 }

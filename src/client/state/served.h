@@ -89,7 +89,7 @@ typedef enum IvfpqServed
 extern bool IvfpqServerIsWanted(void);
 
 /* ... and does it answer, and run on a card? */
-extern bool IvfpqServerHasCard(void);
+extern bool IvfpqServerHasDevice(void);
 
 /*
  * Bytes that it said it has, on all its devices, or on the one that has most; 0:

@@ -38,7 +38,7 @@ init_shared(void *memory, LWLock *lock)
 					   IVFPQ_STATE_OFF : IVFPQ_STATE_STARTING);
 	pg_atomic_init_u32(&shared->suspended, 0);
 	pg_atomic_init_u32(&shared->doubted, 0);
-	pg_atomic_init_u32(&shared->has_card, 0);
+	pg_atomic_init_u32(&shared->has_device, 0);
 	pg_atomic_init_u32(&shared->loaders_awaited, 0);
 	pg_atomic_init_u64(&shared->instance, 0);
 	while (shared->incarnation == 0)
@@ -87,7 +87,7 @@ IvfpqNow(void)
 
 /* Does there seem to be a card? */
 bool
-IvfpqSeesCard(void)
+IvfpqSeesDevice(void)
 {
 	return access("/dev/nvidiactl", F_OK) == 0 ||
 		access("/dev/dxg", F_OK) == 0;
@@ -102,7 +102,7 @@ IvfpqPreloadHelps(void)
 {
 	if (ivfpq_server != IVFPQ_SERVER_AUTO)
 		return ivfpq_server != IVFPQ_SERVER_OFF;
-	return IvfpqSeesCard();
+	return IvfpqSeesDevice();
 }
 
 /*
@@ -139,7 +139,7 @@ IvfpqStateName(void)
 		[IVFPQ_STATE_STARTING] = "starting",
 		[IVFPQ_STATE_UP] = "up",
 		[IVFPQ_STATE_DOWN] = "down",
-		[IVFPQ_STATE_NO_CARD] = "no card",
+		[IVFPQ_STATE_NO_DEVICE] = "no card",
 		[IVFPQ_STATE_MISMATCH] = "other version"
 	};
 	IvfpqServerState state = IvfpqSharedState();
@@ -160,17 +160,17 @@ IvfpqServerIsWanted(void)
 		return true;
 	return ivfpq_shared != NULL && ivfpq_server != IVFPQ_SERVER_OFF &&
 		(ivfpq_server == IVFPQ_SERVER_CUDA ||
-		 pg_atomic_read_u32(&ivfpq_shared->has_card) != 0);
+		 pg_atomic_read_u32(&ivfpq_shared->has_device) != 0);
 }
 
 /* See served.h. */
 bool
-IvfpqServerHasCard(void)
+IvfpqServerHasDevice(void)
 {
 	return IvfpqServerIsWanted() && ivfpq_shared != NULL &&
 		IvfpqSharedState() == IVFPQ_STATE_UP &&
 		pg_atomic_read_u32(&ivfpq_shared->suspended) == 0 &&
-		pg_atomic_read_u32(&ivfpq_shared->has_card) != 0;
+		pg_atomic_read_u32(&ivfpq_shared->has_device) != 0;
 }
 
 /* See served.h. */

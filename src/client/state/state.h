@@ -25,7 +25,7 @@ typedef enum IvfpqServerState
 	IVFPQ_STATE_STARTING,
 	IVFPQ_STATE_UP,
 	IVFPQ_STATE_DOWN,			/* it ended; the supervisor starts it again */
-	IVFPQ_STATE_NO_CARD,		/* gpuvec.server = auto, and there is none */
+	IVFPQ_STATE_NO_DEVICE,		/* gpuvec.server = auto, and there is none */
 	IVFPQ_STATE_MISMATCH		/* it speaks another version of the protocol */
 } IvfpqServerState;
 
@@ -101,7 +101,7 @@ typedef struct IvfpqShared
 	pg_atomic_uint32 state;		/* IvfpqServerState */
 	pg_atomic_uint32 suspended; /* 1: it answers no session in time */
 	pg_atomic_uint32 doubted;	/* 1: the supervisor is to see whether it does */
-	pg_atomic_uint32 has_card;	/* 1: its engine is "cuda" */
+	pg_atomic_uint32 has_device;	/* 1: its engine is "cuda" */
 	pg_atomic_uint32 loaders_awaited;	/* 1: a database has none, and wants
 										 * one, but others have all */
 	pg_atomic_uint64 instance;	/* of its run; 0 = none */
@@ -135,7 +135,7 @@ typedef struct IvfpqShared
 extern IvfpqShared *ivfpq_shared;
 
 extern void IvfpqStateInit(void);
-extern bool IvfpqSeesCard(void);
+extern bool IvfpqSeesDevice(void);
 extern bool IvfpqPreloadHelps(void);
 extern const char *IvfpqUnservedHint(void);
 extern IvfpqServerState IvfpqSharedState(void);

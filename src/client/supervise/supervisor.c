@@ -58,7 +58,7 @@
 #define MAX_RELAPSES		5
 
 /* Exit codes of gpuvecd. */
-#define EXIT_NO_CARD		3
+#define EXIT_NO_DEVICE		3
 
 extern PGDLLEXPORT void gpuvec_supervisor_main(Datum arg);
 
@@ -164,7 +164,7 @@ lose_server(const char *problem, bool is_others)
 
 /* Did one that is gone have a card? */
 static bool
-has_seen_card(void)
+has_seen_device(void)
 {
 	return strcmp(self.info.engine, "cuda") == 0;
 }
@@ -181,12 +181,12 @@ note_end(int status)
 	bool		was_up = IvfpqSharedState() == IVFPQ_STATE_UP;
 
 	forget_server();
-	if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_NO_CARD)
+	if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_NO_DEVICE)
 	{
-		pg_atomic_write_u32(&ivfpq_shared->has_card, 0);
-		if (ivfpq_server == IVFPQ_SERVER_AUTO && !has_seen_card())
+		pg_atomic_write_u32(&ivfpq_shared->has_device, 0);
+		if (ivfpq_server == IVFPQ_SERVER_AUTO && !has_seen_device())
 		{
-			set_state(IVFPQ_STATE_NO_CARD);
+			set_state(IVFPQ_STATE_NO_DEVICE);
 			self.give_up = true;
 			ereport(LOG,
 					(errmsg("gpuvec found no card, and searches without one"),
@@ -237,7 +237,7 @@ meet_server(const GvWelcome *welcome)
 	self.info.problem[0] = self.told[0] = '\0';
 	self.info.pid = welcome->pid;
 	strlcpy(self.info.engine, welcome->engine, sizeof(self.info.engine));
-	pg_atomic_write_u32(&ivfpq_shared->has_card, has_seen_card());
+	pg_atomic_write_u32(&ivfpq_shared->has_device, has_seen_device());
 	pg_atomic_write_u64(&ivfpq_shared->instance, welcome->instance);
 	IvfpqMirrorRequestsRestart();
 	set_state(IVFPQ_STATE_UP);

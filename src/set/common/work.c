@@ -236,7 +236,7 @@ IvfpqWorkKeeps(int64 nrows, int dims)
 	int64		row = dims * sizeof(float);
 
 	return (ivfpq_engine == IVFPQ_ENGINE_GPU ? IvfpqServerIsWanted() :
-			IvfpqServerHasCard()) && nrows <= GV_SET_OWN_BYTES / row &&
+			IvfpqServerHasDevice()) && nrows <= GV_SET_OWN_BYTES / row &&
 		nrows * row <= IvfpqServerMemory(true) / SERVER_MOST;
 }
 

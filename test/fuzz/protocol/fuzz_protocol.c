@@ -35,7 +35,7 @@ uint64_t	unit_seed = 20;
 bool		unit_small;
 bool		test_long;
 const char *test_engine = "cpu";
-bool		test_card;
+bool		test_device;
 
 /* gpuvecd.c's */
 GvServer	gv_server;

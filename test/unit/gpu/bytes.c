@@ -23,7 +23,7 @@ up_to(int64_t n, int64_t step)
 }
 
 int32_t
-card_record_slots(int32_t dims)
+device_record_slots(int32_t dims)
 {
 	return PAGE_BYTES / (dims + 18);
 }
@@ -55,12 +55,12 @@ pool_bytes(double n, int64_t expected, int64_t item_bytes, double run)
 }
 
 int64_t
-card_bytes(const CardIndex *index)
+device_bytes(const DeviceIndex *index)
 {
 	int64_t		d = index->dims;
 	int64_t		d16 = up_to(d, 16);
 	int64_t		lists = index->lists;
-	double		fraction = 1.0 / index->cards;
+	double		fraction = 1.0 / index->devices;
 
 	/* codebooks; centroids, halves and squares of them, entries of lists */
 	int64_t		model = 16 * d * 4 + lists * (4 * d + 2 * d16 + 4 + 16);
@@ -79,7 +79,7 @@ card_bytes(const CardIndex *index)
 
 	if (index->records)
 	{
-		int64_t		slots = card_record_slots(index->dims);
+		int64_t		slots = device_record_slots(index->dims);
 		double		all = (double) index->rows / (double) slots;
 		double		pages = fraction * all;
 
@@ -106,7 +106,7 @@ draw(int64_t n)
 }
 
 static GvStatus
-fill_lists(GvMirror *mirror, const CardIndex *index)
+fill_lists(GvMirror *mirror, const DeviceIndex *index)
 {
 	int64_t		mean = index->postings / index->lists;
 	size_t		most = (size_t) mean * 3 / 2 / GV_BLOCK + 2;
@@ -135,10 +135,10 @@ fill_lists(GvMirror *mirror, const CardIndex *index)
 }
 
 static GvStatus
-fill_records(GvMirror *mirror, const CardIndex *index)
+fill_records(GvMirror *mirror, const DeviceIndex *index)
 {
 	size_t		stride = gv_refine_stride(index->dims);
-	int64_t		slots = card_record_slots(index->dims);
+	int64_t		slots = device_record_slots(index->dims);
 	char	   *items = calloc(RECORDS, stride);
 	GvStatus	status = items == NULL ? GV_NO_MEMORY : GV_OK;
 
@@ -163,23 +163,23 @@ fill_records(GvMirror *mirror, const CardIndex *index)
 }
 
 GvMirror *
-card_mirror(const CardIndex *index)
+device_mirror(const DeviceIndex *index)
 {
 	GvMirrorSpec spec = {
 		.metric = GV_L2,.dims = index->dims,.m = index->m,
 		.nlists = index->lists,.nparents = 1,.postings = index->postings
 	};
-	GvPlacement	placement = {.mode = GV_SHARDS,.ndevices = index->cards};
+	GvPlacement	placement = {.mode = GV_SHARDS,.ndevices = index->devices};
 	GvMirror   *mirror;
 
 	if (index->records)
 	{
-		spec.refine_slots = card_record_slots(index->dims);
+		spec.refine_slots = device_record_slots(index->dims);
 		spec.refine_records = index->rows;
 	}
-	for (int32_t i = 0; i < index->cards; i++)
+	for (int32_t i = 0; i < index->devices; i++)
 		placement.devices[i] = i;
-	if ((index->cards > 1 ? gv_mirror_create_on(&spec, &placement, &mirror, NULL) :
+	if ((index->devices > 1 ? gv_mirror_create_on(&spec, &placement, &mirror, NULL) :
 		 gv_mirror_create(&spec, &mirror)) != GV_OK)
 		return NULL;
 	if (fill_lists(mirror, index) == GV_OK &&

@@ -23,7 +23,7 @@ static const struct
 	bool		records;
 	int			lists_per_row;			/* of a row */
 	int64_t		rows;
-	int32_t		cards;
+	int32_t		devices;
 }			forms[] = {
 	{768, 384, true, 2, 40000, 1},
 	{768, 384, false, 1, 210000, 1},
@@ -57,20 +57,20 @@ test_model(void)
 	for (size_t i = 0; i < nforms; i++)
 	{
 		int64_t		rows = forms[i].rows;
-		CardIndex	index = {.rows = rows,.dims = forms[i].dims,
+		DeviceIndex	index = {.rows = rows,.dims = forms[i].dims,
 			.m = forms[i].m,.lists = (int32_t) (rows / 100),
 			.postings = rows * forms[i].lists_per_row,.records = forms[i].records,
-		.cards = forms[i].cards};
+		.devices = forms[i].devices};
 		GvMirror   *mirror;
 		double		ratio;
 
-		if (index.cards > gv_ndevices())
+		if (index.devices > gv_ndevices())
 			continue;
-		mirror = card_mirror(&index);
+		mirror = device_mirror(&index);
 		CHECK(mirror != NULL, "form %zu", i);
 		if (mirror == NULL)
 			continue;
-		ratio = (double) card_bytes(&index) / (double) most_bytes(mirror);
+		ratio = (double) device_bytes(&index) / (double) most_bytes(mirror);
 		CHECK(ratio > 1 - TOLERANCE && ratio < 1 + TOLERANCE,
 			  "form %zu: the model says %.3f of %lld bytes", i, ratio,
 			  (long long) most_bytes(mirror));
@@ -82,10 +82,10 @@ test_model(void)
 static void
 test_beyond(void)
 {
-	CardIndex	index = {.rows = 40000,.dims = 768,.m = 384,.lists = 400,
-	.postings = 40000,.records = true,.cards = 1};
-	int64_t		slots = card_record_slots(768);
-	GvMirror   *mirror = card_mirror(&index);
+	DeviceIndex	index = {.rows = 40000,.dims = 768,.m = 384,.lists = 400,
+	.postings = 40000,.records = true,.devices = 1};
+	int64_t		slots = device_record_slots(768);
+	GvMirror   *mirror = device_mirror(&index);
 	GvRefineItem *item = calloc(1, gv_refine_stride(768));
 	int64_t		bytes;
 

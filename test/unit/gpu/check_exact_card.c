@@ -86,15 +86,15 @@ check_case(const Case *test)
 	SearchInputs in = make_inputs(test);
 	SearchOutputs cpu = {unit_alloc(2 * sizeof(int64_t) * n),
 	unit_alloc(2 * sizeof(double) * n)};
-	SearchOutputs card = {cpu.positions + n, cpu.distances + n};
+	SearchOutputs device = {cpu.positions + n, cpu.distances + n};
 	int64_t		wrong;
 
 	CHECK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &spec, &in, NULL,
 					 &cpu) == GV_OK, "cpu");
 	CHECK(gv_gpu_exact_set.size(&spec) > 0, "size");
-	CHECK(run_search(&gv_gpu_exact_set, &spec, &in, NULL, &card) == GV_OK,
+	CHECK(run_search(&gv_gpu_exact_set, &spec, &in, NULL, &device) == GV_OK,
 		  "card");
-	wrong = count_differences(&spec, &cpu, &card);
+	wrong = count_differences(&spec, &cpu, &device);
 	CHECK(wrong == 0, "metric %d, %d dims, %d rows, %d queries, k %d, look %d, "
 		  "batch %d, self %d: %d of %d differ", test->metric, test->dims,
 		  (int) test->nrows, (int) test->nqueries, test->k, test->look,
@@ -283,7 +283,7 @@ test_no_memory(void)
 	GvStatus	status = GV_NO_MEMORY;
 	int			n;
 
-	if (!card_is_emulated())
+	if (!device_is_emulated())
 		return;
 	for (n = 1; n < 20 && status == GV_NO_MEMORY; n++)
 	{
@@ -310,6 +310,6 @@ test_exact_card(void)
 	test_overflows();
 	test_stops();
 	test_no_memory();
-	if (!card_is_emulated())
+	if (!device_is_emulated())
 		test_large();
 }

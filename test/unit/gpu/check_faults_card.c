@@ -21,7 +21,7 @@ extern unsigned gv_emulated_hung __attribute__((weak));
 extern int64_t gv_emulated_refusal __attribute__((weak));
 extern size_t gv_emulated_memory __attribute__((weak));
 extern size_t gv_emulated_used(int device) __attribute__((weak));
-extern int	gv_emulated_card __attribute__((weak));
+extern int	gv_emulated_capability __attribute__((weak));
 extern int	gv_emulated_code __attribute__((weak));
 
 /* gpu/common/gv_batch.h */
@@ -186,13 +186,13 @@ static GvStatus
 search_long(Long *search)
 {
 	size_t		n = 2 * 3;
-	SearchOutputs card = {search->out.positions + n,
+	SearchOutputs device = {search->out.positions + n,
 	search->out.distances + n};
 	GvStatus	status = run_search(&gv_gpu_exact_set, &search->spec,
-									&search->in, NULL, &card);
+									&search->in, NULL, &device);
 
 	search->nfailed += status != GV_OK ||
-		count_differences(&search->spec, &search->out, &card) > 0;
+		count_differences(&search->spec, &search->out, &device) > 0;
 	return status;
 }
 
@@ -417,17 +417,17 @@ test_mixed_parts(void)
 
 /* What a card, and the code that it runs, can do. */
 static void
-test_capability(int card, int code)
+test_capability(int device, int code)
 {
 	GvDevice	found[GV_MAX_DEVICES];
 	int32_t		nfound;
 	Searched	searched;
 	Long		exact;
-	int			its_card = gv_emulated_card;
+	int			its_capability = gv_emulated_capability;
 	int			its_code = gv_emulated_code;
 	int			i;
 
-	gv_emulated_card = card;
+	gv_emulated_capability = device;
 	gv_emulated_code = code;
 	CHECK(UNIT_MIRRORS.open("", found, &nfound) == GV_OK,
 		  "no engine: %s", found->name);
@@ -439,16 +439,16 @@ test_capability(int card, int code)
 		free_searches(searched.searches, NSEARCHES);
 		for (int k = 0; k < NSEARCHES; k++)
 			searched.searches[k] = new_search(&searched.index, 3 + k, 9, 5);
-		CHECK(search_all(&searched) == GV_OK, "card %d, code %d", card, code);
+		CHECK(search_all(&searched) == GV_OK, "card %d, code %d", device, code);
 		check_answers(&searched.index, searched.searches, NSEARCHES,
 					  "capability");
 		(void) search_long(&exact);
 	}
 	CHECK(exact.nfailed == 0, "card %d, code %d: %d of %d exact searches",
-		  card, code, exact.nfailed, i);
+		  device, code, exact.nfailed, i);
 	end_long(&exact);
 	end_searches(&searched);
-	gv_emulated_card = its_card;
+	gv_emulated_capability = its_capability;
 	gv_emulated_code = its_code;
 	CHECK(UNIT_MIRRORS.open("", found, &nfound) == GV_OK,
 		  "no engine: %s", found->name);

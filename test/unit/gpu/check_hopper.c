@@ -16,7 +16,7 @@ extern bool gv_gpu_hopper_multiplies(void);
 extern bool gv_has_hopper(int32_t device);
 
 /* Of emulate/; not there on a card. */
-extern int	gv_emulated_card __attribute__((weak));
+extern int	gv_emulated_capability __attribute__((weak));
 
 /* Products, with tiles of all widths. */
 static void
@@ -30,7 +30,7 @@ test_products(void)
 		/* blocks of threads take several tiles */
 		{8, 20001, 9, 1100}
 	};
-	bool		emulated = &gv_emulated_card != NULL;
+	bool		emulated = &gv_emulated_capability != NULL;
 	int			i;
 	int			w;
 

@@ -401,14 +401,14 @@ static void
 test_size(void)
 {
 	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 1,.k = 2,
-	.nrows = card_is_emulated() ? 300000 : 30000000};
-	int64_t		before = card_used();
+	.nrows = device_is_emulated() ? 300000 : 30000000};
+	int64_t		before = device_used();
 	GvSet	   *set = NULL;
 	int64_t		taken;
 
 	CHECK(gv_set_create(&spec, &set) == GV_OK, "create");
-	taken = card_used() - before;
-	CHECK(taken > 8 * spec.nrows && taken <= gv_set_size(&spec) + CARD_PIECES,
+	taken = device_used() - before;
+	CHECK(taken > 8 * spec.nrows && taken <= gv_set_size(&spec) + DEVICE_PIECES,
 		  "%ld bytes of %ld", (long) taken, (long) gv_set_size(&spec));
 	gv_set_drop(set);
 }
@@ -425,7 +425,7 @@ test_no_memory(void)
 	CHECK(gv_set_size(&spec) > 100 * 3 * 4 &&
 		  gv_set_size(&spec) < (4 << 20) + gv_blas_bytes(0, 3), "%d bytes",
 		  (int) gv_set_size(&spec));
-	for (n = 1; card_is_emulated() && status == GV_NO_MEMORY; n++)
+	for (n = 1; device_is_emulated() && status == GV_NO_MEMORY; n++)
 	{
 		gv_emulated_fault = n;
 		status = gv_set_create(&spec, &set);

@@ -122,19 +122,19 @@ check_own(const Case *test, const GvSetSpec *all, const SearchInputs *in,
 	{
 		SearchOutputs part = {expected->positions + own.first * own.k,
 		expected->distances + own.first * own.k};
-		SearchOutputs card = make_outputs(&own);
+		SearchOutputs device = make_outputs(&own);
 		SearchOutputs cpu = make_outputs(&own);
 
 		CHECK(gv_gpu_exact_set.size(&own) > 0, "size");
-		CHECK(run_search(&gv_gpu_exact_set, &own, in, NULL, &card) == GV_OK &&
+		CHECK(run_search(&gv_gpu_exact_set, &own, in, NULL, &device) == GV_OK &&
 			  run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &own, in, NULL,
 						 &cpu) == GV_OK, "own");
-		compare(test, &own, &part, &card);
+		compare(test, &own, &part, &device);
 		compare(test, &own, &part, &cpu);
-		CHECK(ask_search(&gv_gpu_exact_set, kept, &own, in, &card) == GV_OK,
+		CHECK(ask_search(&gv_gpu_exact_set, kept, &own, in, &device) == GV_OK,
 			  "ask");
-		compare(test, &own, &part, &card);
-		free_outputs(&card);
+		compare(test, &own, &part, &device);
+		free_outputs(&device);
 		free_outputs(&cpu);
 	}
 	CHECK(ask_search(&gv_gpu_exact_set, kept, all, in, &again) == GV_OK,
@@ -151,29 +151,29 @@ check_case(const Case *test)
 	GvSetSpec	plain = spec;
 	SearchInputs in = make_inputs(test, &spec);
 	SearchOutputs cpu = make_outputs(&spec);
-	SearchOutputs card = make_outputs(&spec);
+	SearchOutputs device = make_outputs(&spec);
 
 	gv_gpu_exact_lists_force(test->batch, test->unit);
 	CHECK(gv_gpu_exact_set.size(&spec) > 0, "size");
-	CHECK(run_search(&gv_gpu_exact_set, &spec, &in, NULL, &card) == GV_OK,
+	CHECK(run_search(&gv_gpu_exact_set, &spec, &in, NULL, &device) == GV_OK,
 		  "card");
 	CHECK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &spec, &in, NULL,
 					 &cpu) == GV_OK, "cpu");
-	compare(test, &spec, &cpu, &card);
+	compare(test, &spec, &cpu, &device);
 	plain.nlists = 0;
 	plain.probes = 0;
 	if (spec.probes == spec.nlists)
 	{
 		CHECK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &plain, &in, NULL,
 						 &cpu) == GV_OK, "all rows");
-		compare(test, &spec, &cpu, &card);
+		compare(test, &spec, &cpu, &device);
 	}
 	if (spec.self)
-		check_own(test, &spec, &in, &card);
+		check_own(test, &spec, &in, &device);
 	gv_gpu_exact_lists_force(0, 0);
 	free_search_inputs(&in);
 	free_outputs(&cpu);
-	free_outputs(&card);
+	free_outputs(&device);
 }
 
 /* All metrics, looks, batches and units. */
@@ -326,7 +326,7 @@ test_lists_card(void)
 	test_looks();
 	test_overflows();
 	test_stops();
-	if (!card_is_emulated())
+	if (!device_is_emulated())
 		test_large();
 	else
 		test_no_memory();

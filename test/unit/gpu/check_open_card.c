@@ -8,11 +8,11 @@
 #include "../engine/mirrors.h"
 
 /* Of emulate/; not there on a card. */
-extern int	gv_emulated_card __attribute__((weak));
+extern int	gv_emulated_capability __attribute__((weak));
 extern unsigned gv_emulated_hung __attribute__((weak));
 
 /* What the matter is with the two cards, and what comes of it. */
-#define NCARDS		4			/* GV_EMULATED_DEVICES */
+#define NDEVICES		4			/* GV_EMULATED_DEVICES */
 
 typedef struct Case
 {
@@ -25,14 +25,14 @@ typedef struct Case
 } Case;
 
 static const Case cases[] = {
-	{"", "", GV_OK, NCARDS, 0, NULL},
+	{"", "", GV_OK, NDEVICES, 0, NULL},
 	{"", "1,0", GV_OK, 2, 1, NULL},
-	{"lost 0 214\n", "", GV_OK, NCARDS - 1, 1, "card 0: "},
-	{"lost 1 46\n", "", GV_OK, NCARDS - 1, 0, "card 1: "},
+	{"lost 0 214\n", "", GV_OK, NDEVICES - 1, 1, "card 0: "},
+	{"lost 1 46\n", "", GV_OK, NDEVICES - 1, 0, "card 1: "},
 	{"lost 1 46\n", "1,0", GV_OK, 1, 0, "card 1: "},
 	{"lost 0 46\n", "0,1", GV_OK, 1, 1, "card 0: "},
 	{"", "7,1", GV_OK, 1, 1, "there is no card 7"},
-	{"lost 0 214\nlost 1 46\n", "", GV_OK, NCARDS - 2, 2, "card 0: "},
+	{"lost 0 214\nlost 1 46\n", "", GV_OK, NDEVICES - 2, 2, "card 0: "},
 	{"lost 0 214\nlost 1 46\n", "0,1", GV_FAILED, 0, 0, "card 0: "},
 	{"lost 1 214\n", "1", GV_FAILED, 0, 0, "card 1: "},
 	{"lost 1 2\n", "1", GV_NO_MEMORY, 0, 0, "card 1: "},
@@ -77,9 +77,9 @@ test_missing(void)
 
 	memset(found, 0, sizeof(found));
 	status = UNIT_MIRRORS.open("", found, &n);
-	CHECK(status == GV_OK && n == NCARDS &&
+	CHECK(status == GV_OK && n == NDEVICES &&
 		  (strstr(found[1].name, "install libcublas") != NULL) ==
-		  (gv_emulated_card != 90), "%d: %s", status, found[1].name);
+		  (gv_emulated_capability != 90), "%d: %s", status, found[1].name);
 	gv_products_use(GV_PRODUCTS_OWN);
 	CHECK(UNIT_MIRRORS.open("", found, &n) == GV_OK &&
 		  strstr(found[0].name, "cuBLAS") == NULL, "%s", found[0].name);

@@ -19,7 +19,7 @@ extern bool gv_product_hopper(int32_t columns);
 extern bool gv_has_hopper(int32_t device);
 
 /* Of emulate/; not there on a card. */
-extern int	gv_emulated_card __attribute__((weak));
+extern int	gv_emulated_capability __attribute__((weak));
 
 /* Numbers that are added. */
 typedef enum Numbers
@@ -182,7 +182,7 @@ test_products_card(void)
 	largest = check_products();
 	printf("card: products: cuBLAS's by %.2f\n", largest);
 	/* the stand-in is to be as bad as allowed, or it proves little */
-	CHECK(&gv_emulated_card == NULL || largest > 0.25, "%.2f", largest);
+	CHECK(&gv_emulated_capability == NULL || largest > 0.25, "%.2f", largest);
 	gv_products_use(before);
 	CHECK(gv_blas_open(device, 1) == GV_OK, "%s", device->name);
 }

@@ -117,7 +117,7 @@ check_rows(void)
 {
 	static const int64_t sizes[] = {1000, 4099, 16385, 1025, 4096, 16384,
 	65537, 200000};
-	int			nsizes = unit_small ? 3 : card_is_emulated() ? 5 : 8;
+	int			nsizes = unit_small ? 3 : device_is_emulated() ? 5 : 8;
 	Input		input;
 	int			s;
 
@@ -242,7 +242,7 @@ check_zeros(void)
 static void
 check_many_wanted(void)
 {
-	int64_t		n = unit_small ? 9001 : card_is_emulated() ? 100003 : 1000003;
+	int64_t		n = unit_small ? 9001 : device_is_emulated() ? 100003 : 1000003;
 	const int64_t ks[] = {n - 1, 4097, n / 2, n / 10};
 
 	check_input(IN_UNIFORM, 1, n, 3, ks, unit_small ? 1 : 4);
@@ -310,7 +310,7 @@ check_long_row(Input input, int64_t n)
 static void
 check_long_rows(void)
 {
-	int64_t		n = unit_small ? 30011 : card_is_emulated() ? 300007 : 100000000;
+	int64_t		n = unit_small ? 30011 : device_is_emulated() ? 300007 : 100000000;
 
 	check_long_row(IN_SORTED, n);
 	check_long_row(IN_ALL_EQUAL, n);
@@ -323,14 +323,14 @@ check_many_rows(void)
 	const int64_t ks[] = {1, 3, 7};
 	const int64_t more[] = {10, 257, 1000};
 
-	check_input(IN_SPECIAL, unit_small ? 40 : card_is_emulated() ? 4000 : 100000,
+	check_input(IN_SPECIAL, unit_small ? 40 : device_is_emulated() ? 4000 : 100000,
 				7, 0, ks, unit_small ? 1 : 3);
 	check_input(IN_UNIFORM, unit_small ? 9 : 300, 300, 0, ks, 3);
 	check_input(IN_FEW_VALUES, unit_small ? 3 : 37, 5000, 0, more, 3);
 	if (!unit_small)
 	{
-		check_input(IN_UNIFORM, card_is_emulated() ? 100 : 70000, 1024, 0, more, 2);
-		check_input(IN_SAW, card_is_emulated() ? 20 : 1000, 20000, 0, more, 3);
+		check_input(IN_UNIFORM, device_is_emulated() ? 100 : 70000, 1024, 0, more, 2);
+		check_input(IN_SAW, device_is_emulated() ? 20 : 1000, 20000, 0, more, 3);
 	}
 }
 
@@ -343,7 +343,7 @@ static void
 check_missed(void)
 {
 	int64_t		n = unit_small ? 8192 : 100000;
-	uint32_t	nrows = unit_small ? 2 : card_is_emulated() ? 10 : 300;
+	uint32_t	nrows = unit_small ? 2 : device_is_emulated() ? 10 : 300;
 	const int64_t ks[] = {100};
 	uint32_t	before;
 	uint32_t	after;
@@ -409,7 +409,7 @@ check_ranks(Input input, int64_t n, int32_t nranks)
 }
 
 static void
-check_quantiles_card(void)
+check_quantiles_device(void)
 {
 	Input		input;
 
@@ -437,6 +437,6 @@ test_select_card(void)
 	check_many_rows();
 	check_long_rows();
 	check_missed();
-	check_quantiles_card();
+	check_quantiles_device();
 	gv_gpu_selector_drop(selector);
 }

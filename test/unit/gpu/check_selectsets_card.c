@@ -87,7 +87,7 @@ check_quantiles_set(int64_t n, bool approximate)
 static void
 check_set_bytes(void)
 {
-	int64_t		n = card_is_emulated() ? 30000 : 30000000;
+	int64_t		n = device_is_emulated() ? 30000 : 30000000;
 	const GvSetSpec specs[2] = {
 		{.kind = GV_SET_SELECT,.dims = 1,.k = (int32_t) n / 2,.nrows = n},
 		{.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 2000,.nrows = n}
@@ -101,7 +101,7 @@ check_set_bytes(void)
 		ranks[i] = n / 2000 * i;
 	for (i = 0; i < 2; i++)
 	{
-		int64_t		before = card_used();
+		int64_t		before = device_used();
 		int64_t		size = kinds[i]->size(&specs[i]);
 		int64_t		taken;
 		GvSetDone	done = {0};
@@ -112,8 +112,8 @@ check_set_bytes(void)
 									   NULL) == GV_OK) &&
 			  kinds[i]->put(set, GV_SET_ROWS, values, 0, n, NULL) == GV_OK &&
 			  kinds[i]->run(set, &done, NULL) == GV_OK, "run");
-		taken = card_used() - before;
-		CHECK(taken > 12 * n && taken <= size + CARD_PIECES,
+		taken = device_used() - before;
+		CHECK(taken > 12 * n && taken <= size + DEVICE_PIECES,
 			  "kind %d: %ld bytes of %ld", specs[i].kind, (long) taken,
 			  (long) size);
 		kinds[i]->drop(set);
@@ -149,7 +149,7 @@ check_set_memory(void)
 	void	   *set = NULL;
 	int			n;
 
-	if (!card_is_emulated())
+	if (!device_is_emulated())
 		return;
 	for (n = 1; n < 20 && status == GV_NO_MEMORY; n++)
 	{

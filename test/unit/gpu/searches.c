@@ -9,7 +9,7 @@ extern size_t gv_emulated_used(int device) __attribute__((weak));
 extern int	cudaMemGetInfo(size_t *nfree, size_t *total) __attribute__((weak));
 
 int64_t
-card_used(void)
+device_used(void)
 {
 	size_t		nfree = 0;
 	size_t		total = 0;

@@ -22,7 +22,7 @@ extern int64_t gv_emulated_fault __attribute__((weak));
 
 /* A step of a thread takes a processor a hundred times as long as its own. */
 static inline bool
-card_is_emulated(void)
+device_is_emulated(void)
 {
 	return &gv_emulated_fault != NULL;
 }
@@ -31,9 +31,9 @@ card_is_emulated(void)
  * Bytes of the card's memory that are taken, and so many more, at most, that a
  * real card's are, which it gives in pieces.
  */
-extern int64_t card_used(void);
+extern int64_t device_used(void);
 
-#define CARD_PIECES	(card_is_emulated() ? 0 : INT64_C(32) << 20)
+#define DEVICE_PIECES	(device_is_emulated() ? 0 : INT64_C(32) << 20)
 
 /* What rows and queries look like. */
 typedef enum Look

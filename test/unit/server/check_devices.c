@@ -473,7 +473,7 @@ check_stopped(const TestIndex *index, const char *path)
 
 /* Of two cards one is lost, then both, then one hangs, and again. */
 void
-test_lost_cards(void)
+test_lost_devices(void)
 {
 	static const char *const two[] = {"--devices", "0,1", NULL};
 	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);

@@ -132,7 +132,7 @@ test_fuzz(void)
 	TestIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
 	TestIndex	bare = make_index(GV_L2, 5, 3, 4, 2, 30, true);	/* no keys */
 	GvMirrorKey healthy = test_key(1);
-	int			rounds = unit_small ? 200 : !test_long || test_card ? 2000 : 100000;
+	int			rounds = unit_small ? 200 : !test_long || test_device ? 2000 : 100000;
 	int			loader;
 	int			session;
 	int			i;

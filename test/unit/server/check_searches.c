@@ -247,7 +247,7 @@ test_bulk(const TestServer *server)
 	int64_t		nsearches;
 	int64_t		all;
 	/* thousands take a sanitized card's emulated threads a minute */
-	int			most = unit_small && test_card ? 400 : 5000;
+	int			most = unit_small && test_device ? 400 : 5000;
 	float	   *queries = unit_alloc((size_t) most * 12 * sizeof(float));
 	int			i;
 

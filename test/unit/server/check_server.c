@@ -25,14 +25,14 @@ uint64_t	unit_seed = 20;
 bool		unit_small;
 bool		test_long;
 const char *test_engine = "cpu";
-bool		test_card;
+bool		test_device;
 
 /* On which engine a test is run. */
 typedef enum On
 {
 	ON_ALL,
 	ON_CPU,
-	ON_CARD
+	ON_DEVICE
 }			On;
 
 static const struct
@@ -60,8 +60,8 @@ static const struct
 	{"lives", test_incarnations, ON_ALL},
 	{"folders", test_folders, ON_CPU},
 	{"faults", test_faults, ON_CPU},
-	{"lost_cards", test_lost_cards, ON_CARD},
-	{"guests", test_guests, ON_CARD},
+	{"lost_cards", test_lost_devices, ON_DEVICE},
+	{"guests", test_guests, ON_DEVICE},
 	{"fuzz", test_fuzz, ON_ALL},
 };
 
@@ -111,7 +111,7 @@ main(int argc, char **argv)
 	test_long = full != NULL && *full != '\0';
 	if (getenv("GPUVEC_UNIT_ENGINE") != NULL)
 		test_engine = getenv("GPUVEC_UNIT_ENGINE");
-	test_card = strcmp(test_engine, "cpu") != 0;
+	test_device = strcmp(test_engine, "cpu") != 0;
 	if (argc > 2 && strcmp(argv[1], "--bench") == 0)
 	{
 		bench_divided(argc - 2, argv + 2);
@@ -119,7 +119,7 @@ main(int argc, char **argv)
 	}
 	test_lock_begin();
 	for (i = 0; i < NTESTS; i++)
-		if (tests[i].on != (test_card ? ON_CPU : ON_CARD) &&
+		if (tests[i].on != (test_device ? ON_CPU : ON_DEVICE) &&
 			unit_is_wanted(argc, argv, tests[i].name))
 		{
 			running = tests[i].name;

@@ -40,7 +40,7 @@ check_kinds(const TestServer *server)
 		TestSet		set = set_make(i);
 		int			got;
 
-		if (!test_card || i != TEST_LIKELY_SET)
+		if (!test_device || i != TEST_LIKELY_SET)
 		{
 			got = set_check(fd, &set);
 			CHECK(got == 0, "set %d: %d", i, got);
@@ -195,7 +195,7 @@ check_fetched(const TestServer *server)
 		TestSet		set = set_make(i);
 
 		set.memory = &memory;
-		if (!test_card || i != TEST_LIKELY_SET)
+		if (!test_device || i != TEST_LIKELY_SET)
 		{
 			got = set_check(fd, &set);
 			CHECK(got == 0, "set %d: %d", i, got);
@@ -385,7 +385,7 @@ check_all(const char *devices, const char *text)
 	check_shared(&server);
 	check_fetched(&server);
 	check_fetched_ahead(&server);
-	if (!test_card)
+	if (!test_device)
 	{
 		builder_unused(&server, "after all that");
 		check_abandoned(&server);
@@ -401,7 +401,7 @@ test_sets(void)
 {
 	check_all("0", "set work of kind 3: 5000 rows, finished");
 	setenv("GPUVEC_DIVIDE", "1", 1);
-	if (test_card)
+	if (test_device)
 		check_all("", "passes; device"); /* all that there are */
 	else
 	{
@@ -410,7 +410,7 @@ test_sets(void)
 		check_all("0,1,2,3", "passes; devices 0, 1, 2, 3");
 	}
 	unsetenv("GPUVEC_DIVIDE");
-	if (test_card)
+	if (test_device)
 		return;
 	check_memory();
 	check_set_faults();

@@ -15,7 +15,7 @@ extern bool test_long;
 
 /* What servers run on; is it another than the portable engine? */
 extern const char *test_engine;
-extern bool test_card;
+extern bool test_device;
 
 /* Of whose cluster our clients are. */
 #define TEST_INCARNATION	UINT64_C(0x1122334455667788)
@@ -206,7 +206,7 @@ extern void test_versions(void);
 extern void test_budget(void);
 extern void test_devices(void);
 extern void test_parts(void);
-extern void test_lost_cards(void);
+extern void test_lost_devices(void);
 extern void test_guests(void);
 extern void test_builders(void);
 extern void test_joins(void);

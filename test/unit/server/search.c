@@ -96,7 +96,7 @@ search_send(int fd, const TestSearch *search)
 int32_t
 search_compares(const TestIndex *index, const TestSearch *search)
 {
-	return test_card ? index->spec.nlists : search->request.compare;
+	return test_device ? index->spec.nlists : search->request.compare;
 }
 
 /* Do two sums of the same numbers differ by rounding at most? */

@@ -25,7 +25,7 @@
  *							(busy) where there is none; 214: memory errors
  * and, within a program, gv_emulated_hung has a bit for each device that hangs.
  *
- * Cards are of compute capability gv_emulated_card (GPUVEC_EMULATED_CARD; 90, as
+ * Cards are of compute capability gv_emulated_capability (GPUVEC_EMULATED_CARD; 90, as
  * they say 9.0), and code is compiled for gv_emulated_code
  * (GPUVEC_EMULATED_CODE; the card's): below 90 it neither lets other grids begin
  * early nor waits for them, on whatever card.
@@ -141,7 +141,7 @@ extern void gv_emulated_start_driver();
 
 /* See above. */
 enum cudaError_t : int;
-extern int	gv_emulated_card;
+extern int	gv_emulated_capability;
 extern int	gv_emulated_code;
 
 /* Bit i: device i hangs. */

@@ -63,7 +63,7 @@ extern size_t gv_emulated_memory;
 static inline size_t
 gv_emulated_most_shared()
 {
-	return (gv_emulated_card >= 90 ? 227 : 99) * 1024;
+	return (gv_emulated_capability >= 90 ? 227 : 99) * 1024;
 }
 
 static inline cudaError_t
@@ -197,7 +197,7 @@ static inline cudaError_t
 cudaDeviceGetAttribute(int *value, int attribute, int device)
 {
 	*value = attribute == cudaDevAttrComputeCapabilityMajor ?
-		gv_emulated_card / 10 : 3;
+		gv_emulated_capability / 10 : 3;
 	return cudaSuccess;
 }
 

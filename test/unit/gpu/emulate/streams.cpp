@@ -35,9 +35,9 @@ from_environment(const char *name, int otherwise)
 
 size_t		gv_emulated_memory =
 	(size_t) from_environment("GPUVEC_EMULATED_MEMORY_MB", 1024) << 20;
-int			gv_emulated_card = from_environment("GPUVEC_EMULATED_CARD", 90);
+int			gv_emulated_capability = from_environment("GPUVEC_EMULATED_CARD", 90);
 int			gv_emulated_code = from_environment("GPUVEC_EMULATED_CODE",
-												gv_emulated_card);
+												gv_emulated_capability);
 
 /* A driver's thread, which takes signals that others do not. */
 static void *
@@ -482,7 +482,7 @@ gv_emulated_check_kernel(const gv_emulated_kernel &kernel)
 	if (kernel.threads.y != 1 || kernel.threads.z != 1 ||
 		kernel.threads.x % WARP != 0)
 		abort();
-	if (kernel.early && gv_emulated_card < 90)
+	if (kernel.early && gv_emulated_capability < 90)
 		return cudaErrorNotSupported;
 	if (kernel.grid.x == 0 || kernel.grid.y == 0 ||
 		kernel.threads.x > 1024)
