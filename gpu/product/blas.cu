@@ -155,7 +155,7 @@ blas_status(cublasStatus_t status, int line)
 extern "C" GvStatus
 gv_blas_open(GvDevice *devices, int32_t n)
 {
-	GvProducts	wanted = gv_products_used();
+	GvMatmulSetting	wanted = gv_matmul_used();
 	char		reason[80];
 
 	snprintf(reason, sizeof(reason),
@@ -166,12 +166,12 @@ gv_blas_open(GvDevice *devices, int32_t n)
 	{
 		size_t		length = strlen(devices[i].name);
 
-		used[i] = wanted == GV_PRODUCTS_CUBLAS ||
-			(wanted == GV_PRODUCTS_AUTO && !gv_has_hopper(i));
+		used[i] = wanted == GV_MATMUL_CUBLAS ||
+			(wanted == GV_MATMUL_AUTO && !gv_has_hopper(i));
 		if (!used[i] || library().found)
 			continue;
 		used[i] = false;
-		if (wanted == GV_PRODUCTS_CUBLAS)
+		if (wanted == GV_MATMUL_CUBLAS)
 		{
 			snprintf(devices[0].name, sizeof(devices[0].name), "%s", reason);
 			return GV_INVALID;
@@ -231,7 +231,7 @@ plan(int32_t device, GvBlas *blas)
 static bool
 is_worth(int32_t dims)
 {
-	return gv_products_used() == GV_PRODUCTS_CUBLAS || dims >= LEAST_DIMS;
+	return gv_matmul_used() == GV_MATMUL_CUBLAS || dims >= LEAST_DIMS;
 }
 
 static bool

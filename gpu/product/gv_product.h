@@ -76,7 +76,7 @@ struct GvProductBy
 #define GV_SMALL_WHOLE		4096
 
 /*
- * gv_blas_open: which cards use cuBLAS, by gv_products_use; behind the name of
+ * gv_blas_open: which cards use cuBLAS, by gv_matmul_use; behind the name of
  * one that should and cannot, which package is missing.  GV_INVALID, with the
  * reason in the place of the first name, where it was asked for by name.
  */
@@ -97,7 +97,7 @@ extern GvStatus gv_blas_create(int32_t device, int32_t dims,
 extern void gv_blas_drop(GvBlas *blas);
 
 /*
- * Is a product cuBLAS's?  Never where blas is NULL; with gv_products_use always;
+ * Is a product cuBLAS's?  Never where blas is NULL; with gv_matmul_use always;
  * else from so many dimensions on that multiplying takes longer than bringing
  * sums to memory and back.
  */

@@ -39,7 +39,7 @@ int			ivfpq_replicas = 1;
 char	   *ivfpq_server_path = "";
 char	   *ivfpq_server_directory = "";
 char	   *ivfpq_server_owner = "";
-int			ivfpq_products = IVFPQ_PRODUCTS_AUTO;
+int			ivfpq_matmul = IVFPQ_MATMUL_AUTO;
 int			ivfpq_simd = GV_SIMD_AUTO;
 
 static const struct config_enum_entry order_options[] = {
@@ -73,10 +73,10 @@ static const struct config_enum_entry server_options[] = {
 	{NULL, 0, false}
 };
 
-static const struct config_enum_entry products_options[] = {
-	{"auto", IVFPQ_PRODUCTS_AUTO, false},
-	{"own", IVFPQ_PRODUCTS_OWN, false},
-	{"cublas", IVFPQ_PRODUCTS_CUBLAS, false},
+static const struct config_enum_entry matmul_options[] = {
+	{"auto", IVFPQ_MATMUL_AUTO, false},
+	{"own", IVFPQ_MATMUL_OWN, false},
+	{"cublas", IVFPQ_MATMUL_CUBLAS, false},
 	{NULL, 0, false}
 };
 
@@ -381,8 +381,8 @@ define_server_settings(void)
 							 "Sets who multiplies matrices on cards.",
 							 "own: gpuvecd itself; cublas: cuBLAS; auto: "
 							 "whichever is faster there, as far as is known.",
-							 &ivfpq_products, IVFPQ_PRODUCTS_AUTO,
-							 products_options, context, 0, NULL, NULL, NULL);
+							 &ivfpq_matmul, IVFPQ_MATMUL_AUTO,
+							 matmul_options, context, 0, NULL, NULL, NULL);
 }
 
 /* Called once a process, when the library is loaded. */

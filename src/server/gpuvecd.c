@@ -40,7 +40,7 @@ typedef struct Options
 	const char *socket;			/* NULL: in the data directory */
 	const char *owner;			/* NULL: who we are */
 	const char *devices;
-	GvProducts	products;
+	GvMatmulSetting	matmul;
 	GvSimd		simd;
 	int64_t		memory_mb;
 	int			max_connections;
@@ -224,20 +224,20 @@ parse_simd(const char *name, const char *value)
 	return level;
 }
 
-static GvProducts
-parse_products(const char *name, const char *value)
+static GvMatmulSetting
+parse_matmul(const char *name, const char *value)
 {
 	static const char *const names[] = {
-		[GV_PRODUCTS_AUTO] = "auto",
-		[GV_PRODUCTS_OWN] = "own",
-		[GV_PRODUCTS_CUBLAS] = "cublas"
+		[GV_MATMUL_AUTO] = "auto",
+		[GV_MATMUL_OWN] = "own",
+		[GV_MATMUL_CUBLAS] = "cublas"
 	};
-	GvProducts	products = GV_PRODUCTS_AUTO;
+	GvMatmulSetting	matmul = GV_MATMUL_AUTO;
 
-	while (strcmp(value, names[products]) != 0)
-		if (products++ == GV_PRODUCTS_CUBLAS)
+	while (strcmp(value, names[matmul]) != 0)
+		if (matmul++ == GV_MATMUL_CUBLAS)
 			bad_option(name, value);
-	return products;
+	return matmul;
 }
 
 #ifdef GV_TEST_BUILD
@@ -311,7 +311,7 @@ set_option(Options *options, const char *name, const char *value)
 	else if (strcmp(name, "devices") == 0)
 		options->devices = value;
 	else if (strcmp(name, "products") == 0)
-		options->products = parse_products(name, value);
+		options->matmul = parse_matmul(name, value);
 	else if (strcmp(name, "simd") == 0)
 		options->simd = parse_simd(name, value);
 	else if (strcmp(name, "memory") == 0)
@@ -503,7 +503,7 @@ open_engine(const GvEngine *engine, const Options *options)
 	GvStatus	status;
 
 	gv_simd_use(options->simd);
-	gv_products_use(options->products);
+	gv_matmul_use(options->matmul);
 #ifdef GV_TEST_BUILD
 	gv_mirror_fault(options->fault_call, (GvStatus) options->fault_status);
 	gv_builder_fault(options->build_fault_call,

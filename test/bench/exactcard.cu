@@ -44,11 +44,11 @@ bench_drop(Bench *bench)
 	free(bench);
 }
 
-/* Who multiplies: a GvProducts.  Before the first bench_open. */
+/* Who multiplies: a GvMatmulSetting.  Before the first bench_open. */
 extern "C" void
 bench_products(int32_t products)
 {
-	gv_products_use((GvProducts) products);
+	gv_matmul_use((GvMatmulSetting) products);
 }
 
 extern "C" Bench *

@@ -153,15 +153,15 @@ write_centroids(void *state, const GvSetSpec *spec, int32_t found,
 	free(centroids);
 }
 
-static GvProducts
+static GvMatmulSetting
 products_named(const char *name)
 {
 	if (strcmp(name, "own") == 0)
-		return GV_PRODUCTS_OWN;
+		return GV_MATMUL_OWN;
 	if (strcmp(name, "cublas") == 0)
-		return GV_PRODUCTS_CUBLAS;
+		return GV_MATMUL_CUBLAS;
 	need(strcmp(name, "auto") == 0, "PRODUCTS, which is auto, own or cublas:");
-	return GV_PRODUCTS_AUTO;
+	return GV_MATMUL_AUTO;
 }
 
 int
@@ -177,7 +177,7 @@ main(int argc, char **argv)
 
 	need(argc == 10, "usage: kmeanscard ROWS N DIMS STARTS K ITERATIONS "
 		 "REPEATS CENTROIDS PRODUCTS:");
-	gv_products_use(products_named(argv[9]));
+	gv_matmul_use(products_named(argv[9]));
 	need(gv_gpu_open("", devices, &ndevices) == GV_OK &&
 		 gv_blas_open(devices, ndevices) == GV_OK, devices[0].name);
 	spec.kind = GV_SET_KMEANS;

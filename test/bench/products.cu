@@ -317,7 +317,7 @@ main(int argc, char **argv)
 	static GvDevice devices[GV_MAX_DEVICES];
 	int32_t		ndevices;
 
-	gv_products_use(GV_PRODUCTS_CUBLAS);
+	gv_matmul_use(GV_MATMUL_CUBLAS);
 	need(gv_gpu_open("", devices, &ndevices) == GV_OK &&
 		 gv_blas_open(devices, ndevices) == GV_OK, devices[0].name);
 	printf("%s\n", devices[0].name);

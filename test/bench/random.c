@@ -497,7 +497,7 @@ main(int argc, char **argv)
 
 	if (nargs > 0 && strcmp(args[0], "-c") == 0)
 	{
-		gv_products_use(GV_PRODUCTS_CUBLAS);
+		gv_matmul_use(GV_MATMUL_CUBLAS);
 		args++;
 		nargs--;
 	}

@@ -29,7 +29,7 @@ find_without_effect(IvfpqFindings *findings, const IvfpqLook *look)
 		add_set(&names, ivfpq_gpu_memory != 0, "gpuvec.gpu_memory");
 		add_set(&names, ivfpq_devices[0] != '\0', "gpuvec.devices");
 		add_set(&names, ivfpq_replicas != 1, "gpuvec.replicas");
-		add_set(&names, ivfpq_products != IVFPQ_PRODUCTS_AUTO,
+		add_set(&names, ivfpq_matmul != IVFPQ_MATMUL_AUTO,
 				"gpuvec.products");
 		add_set(&names, ivfpq_server_path[0] != '\0', "gpuvec.server_path");
 	}
@@ -59,7 +59,7 @@ find_without_server(IvfpqFindings *findings, const IvfpqLook *look)
 	if (!look->preloaded &&
 		(ivfpq_server != IVFPQ_SERVER_AUTO || ivfpq_gpu_memory != 0 ||
 		 (ivfpq_devices != NULL && ivfpq_devices[0] != '\0') ||
-		 ivfpq_replicas != 1 || ivfpq_products != IVFPQ_PRODUCTS_AUTO))
+		 ivfpq_replicas != 1 || ivfpq_matmul != IVFPQ_MATMUL_AUTO))
 		IvfpqFind(findings, "settings",
 				  "gpuvec.server, gpuvec.gpu_memory, gpuvec.devices, gpuvec.replicas and gpuvec.products have no effect: gpuvec is not preloaded",
 				  "shared_preload_libraries = 'gpuvec', and restart the server; or reset them");

@@ -35,19 +35,19 @@ extern int	ivfpq_request_timeout;	/* ms */
 extern int	ivfpq_server_timeout;	/* ms */
 extern bool ivfpq_auto_mirror;
 
-typedef enum IvfpqProductsSetting
+typedef enum IvfpqMatmulSetting
 {
-	IVFPQ_PRODUCTS_AUTO,
-	IVFPQ_PRODUCTS_OWN,
-	IVFPQ_PRODUCTS_CUBLAS
-} IvfpqProductsSetting;
+	IVFPQ_MATMUL_AUTO,
+	IVFPQ_MATMUL_OWN,
+	IVFPQ_MATMUL_CUBLAS
+} IvfpqMatmulSetting;
 
 /* At server start only; they have their defaults without preloading. */
 extern int	ivfpq_server;
 extern int	ivfpq_gpu_memory;	/* MB, 0 = what the engine proposes */
 extern char *ivfpq_devices;
 extern int	ivfpq_replicas;		/* of a mirror, each on a card */
-extern int	ivfpq_products;
+extern int	ivfpq_matmul;
 extern int	ivfpq_simd;			/* a GvSimd, of sessions as well */
 
 /* Of one that others start: its folder, and who runs it; empty: as we are. */

@@ -131,10 +131,10 @@ IvfpqChildStart(void)
 #endif
 		[IVFPQ_SERVER_CUDA] = "cuda"
 	};
-	static const char *const products[] = {
-		[IVFPQ_PRODUCTS_AUTO] = "auto",
-		[IVFPQ_PRODUCTS_OWN] = "own",
-		[IVFPQ_PRODUCTS_CUBLAS] = "cublas"
+	static const char *const matmul[] = {
+		[IVFPQ_MATMUL_AUTO] = "auto",
+		[IVFPQ_MATMUL_OWN] = "own",
+		[IVFPQ_MATMUL_CUBLAS] = "cublas"
 	};
 	char		path[MAXPGPATH];
 	char		memory[32];
@@ -142,7 +142,7 @@ IvfpqChildStart(void)
 	char		parent[32];
 	const char *argv[] = {path, "--data", DataDir,
 		"--engine", engines[ivfpq_server], "--memory", memory,
-		"--devices", ivfpq_devices, "--replicas", replicas, "--products", products[ivfpq_products],
+		"--devices", ivfpq_devices, "--replicas", replicas, "--products", matmul[ivfpq_matmul],
 		"--simd", gv_simd_name(ivfpq_simd),
 		"--parent", parent,
 	NULL};

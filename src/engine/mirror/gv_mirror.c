@@ -17,7 +17,7 @@
 /* What gv_mirrors_open took, for the rest of the process. */
 static const GvMirrorBackend *mirrors;
 static int32_t ndevices;
-static GvProducts products;
+static GvMatmulSetting matmul;
 
 #ifdef GV_TEST_BUILD
 
@@ -119,15 +119,15 @@ gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
 }
 
 void
-gv_products_use(GvProducts wanted)
+gv_matmul_use(GvMatmulSetting wanted)
 {
-	products = wanted;
+	matmul = wanted;
 }
 
-GvProducts
-gv_products_used(void)
+GvMatmulSetting
+gv_matmul_used(void)
 {
-	return products;
+	return matmul;
 }
 
 int32_t

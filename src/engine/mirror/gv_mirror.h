@@ -292,17 +292,17 @@ extern GvStatus gv_mirrors_open(const GvMirrorBackend *engine,
 
 /*
  * Who multiplies matrices on a card: a loop of the engine's, cuBLAS, or what is
- * best there.  gv_products_use: so from now on, before gv_mirrors_open.
+ * best there.  gv_matmul_use: so from now on, before gv_mirrors_open.
  */
-typedef enum GvProducts
+typedef enum GvMatmulSetting
 {
-	GV_PRODUCTS_AUTO,
-	GV_PRODUCTS_OWN,
-	GV_PRODUCTS_CUBLAS
-} GvProducts;
+	GV_MATMUL_AUTO,
+	GV_MATMUL_OWN,
+	GV_MATMUL_CUBLAS
+} GvMatmulSetting;
 
-extern void gv_products_use(GvProducts products);
-extern GvProducts gv_products_used(void);
+extern void gv_matmul_use(GvMatmulSetting matmul);
+extern GvMatmulSetting gv_matmul_used(void);
 
 /* gv_rejection: which call was the last to be GV_REJECTED; "": not known. */
 extern void gv_rejection(char *text, size_t size);

@@ -267,7 +267,7 @@ test_mirror_sifts(GvSearcher *searcher)
 	static const int counts[] = {10241, 25000, 10240, 10239, 255};
 	/* who multiplies gives scores; what is done with them is the same */
 	bool		once = unit_small &&
-		gv_products_used() == GV_PRODUCTS_CUBLAS;
+		gv_matmul_used() == GV_MATMUL_CUBLAS;
 	int			i;
 
 	for (i = 0; i < (once ? 1 : unit_small ? 2 : 5); i++)

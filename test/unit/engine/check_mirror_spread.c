@@ -522,7 +522,7 @@ test_mirror_spread(void)
 	int32_t		n;
 
 	/* who multiplies makes no difference to what is done with the answers */
-	if (unit_small && gv_products_used() == GV_PRODUCTS_CUBLAS)
+	if (unit_small && gv_matmul_used() == GV_MATMUL_CUBLAS)
 		return;
 	for (n = 2; n <= gv_ndevices(); n++)
 	{

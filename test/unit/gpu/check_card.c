@@ -243,13 +243,13 @@ test_sets(void)
  * of a few thousand sums, so that products have several.
  */
 static void
-choose_products(void)
+choose_matmul(void)
 {
-	const char *products = getenv("GPUVEC_UNIT_PRODUCTS");
+	const char *matmul = getenv("GPUVEC_UNIT_PRODUCTS");
 
-	if (products != NULL)
-		gv_products_use(strcmp(products, "cublas") == 0 ?
-						GV_PRODUCTS_CUBLAS : GV_PRODUCTS_OWN);
+	if (matmul != NULL)
+		gv_matmul_use(strcmp(matmul, "cublas") == 0 ?
+						GV_MATMUL_CUBLAS : GV_MATMUL_OWN);
 	if (&gv_emulated_fault != NULL)
 		gv_blas_force(1 << 13);
 }
@@ -258,7 +258,7 @@ int
 main(int argc, char **argv)
 {
 	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
-	choose_products();
+	choose_matmul();
 	if (unit_is_wanted(argc, argv, "open"))
 		test_open_card();
 	if (unit_is_wanted(argc, argv, "mirrors"))

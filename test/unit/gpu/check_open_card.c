@@ -80,14 +80,14 @@ test_missing(void)
 	CHECK(status == GV_OK && n == NDEVICES &&
 		  (strstr(found[1].name, "install libcublas") != NULL) ==
 		  (gv_emulated_capability != 90), "%d: %s", status, found[1].name);
-	gv_products_use(GV_PRODUCTS_OWN);
+	gv_matmul_use(GV_MATMUL_OWN);
 	CHECK(UNIT_MIRRORS.open("", found, &n) == GV_OK &&
 		  strstr(found[0].name, "cuBLAS") == NULL, "%s", found[0].name);
-	gv_products_use(GV_PRODUCTS_CUBLAS);
+	gv_matmul_use(GV_MATMUL_CUBLAS);
 	CHECK(UNIT_MIRRORS.open("", found, &n) == GV_INVALID &&
 		  strstr(found[0].name, "install libcublas") != NULL, "%s",
 		  found[0].name);
-	gv_products_use(GV_PRODUCTS_AUTO);
+	gv_matmul_use(GV_MATMUL_AUTO);
 }
 
 /* Before any engine is opened: the emulation reads the file's name once. */

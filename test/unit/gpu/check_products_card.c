@@ -159,12 +159,12 @@ check_products(void)
 void
 test_products_card(void)
 {
-	GvProducts	before = gv_products_used();
+	GvMatmulSetting	before = gv_matmul_used();
 	GvDevice	device[1] = {{.name = "card"}};
 	double		largest;
 
 	unit_seed = 3;
-	gv_products_use(GV_PRODUCTS_OWN);
+	gv_matmul_use(GV_MATMUL_OWN);
 	CHECK(gv_blas_open(device, 1) == GV_OK, "%s", device->name);
 	if (gv_has_hopper(0))
 	{
@@ -177,12 +177,12 @@ test_products_card(void)
 	gv_product_hopper(-1);
 	printf("card: products: the loop's sums are off by %.2f of what they may\n",
 		   largest);
-	gv_products_use(GV_PRODUCTS_CUBLAS);
+	gv_matmul_use(GV_MATMUL_CUBLAS);
 	CHECK(gv_blas_open(device, 1) == GV_OK, "%s", device->name);
 	largest = check_products();
 	printf("card: products: cuBLAS's by %.2f\n", largest);
 	/* the stand-in is to be as bad as allowed, or it proves little */
 	CHECK(&gv_emulated_capability == NULL || largest > 0.25, "%.2f", largest);
-	gv_products_use(before);
+	gv_matmul_use(before);
 	CHECK(gv_blas_open(device, 1) == GV_OK, "%s", device->name);
 }
