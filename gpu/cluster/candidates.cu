@@ -152,12 +152,12 @@ struct Close
 /* See gv_clusters.h. */
 GvStatus
 gv_gpu_candidates(const GvClusters *cl, int64_t first, int32_t n,
-				  const GvProductBy *by)
+				  const GvMatmulContext *by)
 {
-	GvProduct	product = {cl->d_row_halves + first * cl->half_dims, n,
+	GvMatmul	matmul = {cl->d_row_halves + first * cl->half_dims, n,
 	cl->d_halves, cl->k, cl->half_dims};
 
 	GV_CUDA_TRY(cudaMemsetAsync(cl->d_counts, 0, n * sizeof(uint32_t),
 								by->stream));
-	return gv_gpu_product<true>(by, &product, Close {*cl, first, n});
+	return gv_gpu_matmul<true>(by, &matmul, Close {*cl, first, n});
 }

@@ -117,7 +117,7 @@ extern GvStatus gv_gpu_halve(const GvClusters *cl, cudaStream_t stream);
  * the close centroids, from a bound that is there.
  */
 extern GvStatus gv_gpu_candidates(const GvClusters *cl, int64_t first,
-								  int32_t n, const GvProductBy *by);
+								  int32_t n, const GvMatmulContext *by);
 
 /*
  * settle.cu: the bounds that a piece begins with, from the clusters that rows

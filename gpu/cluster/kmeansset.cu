@@ -296,7 +296,7 @@ static GvStatus
 assign_rows(GvKmeansSet *set, const GvStop *stop)
 {
 	const GvClusters *cl = &set->cl;
-	GvProductBy by = {set->blas, gv_has_hopper(set->spec.device), cl->nsms,
+	GvMatmulContext by = {set->blas, gv_has_hopper(set->spec.device), cl->nsms,
 	false, set->stream};
 	bool		known = set->passes > 0;
 

@@ -130,7 +130,7 @@ struct ListScores : GvNoRow
 bool
 gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
 {
-	return searcher->hopper && gv_product_forced() != 0 &&
+	return searcher->hopper && gv_matmul_forced() != 0 &&
 		batch->n > GV_SMALL_ROWS;
 }
 
@@ -139,14 +139,14 @@ GvStatus
 gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 				   const GvSearcher *searcher)
 {
-	GvProduct	product = {batch->approx.d_halves, batch->n, model->d_halves,
+	GvMatmul	matmul = {batch->approx.d_halves, batch->n, model->d_halves,
 	model->nlists, model->half_dims};
-	GvProductBy by = {searcher->blas, searcher->hopper, searcher->nsms,
+	GvMatmulContext by = {searcher->blas, searcher->hopper, searcher->nsms,
 	batch->overlap, searcher->stream};
 
 	if (gv_gpu_least_alone(model, batch))
-		return gv_gpu_product<false>(&by, &product,
+		return gv_gpu_matmul<false>(&by, &matmul,
 									 ListScores<false> {{}, *model, *batch});
-	return gv_gpu_product<false>(&by, &product,
+	return gv_gpu_matmul<false>(&by, &matmul,
 								 ListScores<true> {{}, *model, *batch});
 }

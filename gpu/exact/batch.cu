@@ -80,30 +80,30 @@ begin(const GvExactWork *work)
 }
 
 static GvStatus
-multiply(const GvExactWork *work, const GvExactProduct *product)
+multiply(const GvExactWork *work, const GvExactMatmul *matmul)
 {
-	if (product->n <= GV_EXACT_FEW &&
-		gv_exact_scan_bytes(product) <= MOST_SCANNED)
-		return gv_gpu_exact_scan(product, work->nsms, work->stream);
-	if (work->blas == NULL && gv_gpu_exact_hopper_fits(product, work->device))
-		return gv_gpu_exact_hopper(product, work->nsms, work->stream);
-	return gv_gpu_exact_product(product, work->blas, work->stream);
+	if (matmul->n <= GV_EXACT_FEW &&
+		gv_exact_scan_bytes(matmul) <= MOST_SCANNED)
+		return gv_gpu_exact_scan(matmul, work->nsms, work->stream);
+	if (work->blas == NULL && gv_gpu_exact_hopper_fits(matmul, work->device))
+		return gv_gpu_exact_hopper(matmul, work->nsms, work->stream);
+	return gv_gpu_exact_matmul(matmul, work->blas, work->stream);
 }
 
 /* A product of slots first .. last - 1, all else yet to be said. */
-static GvExactProduct
-product_of(const Search *search, int64_t first, int64_t last)
+static GvExactMatmul
+matmul_of(const Search *search, int64_t first, int64_t last)
 {
-	GvExactProduct product = {};
+	GvExactMatmul matmul = {};
 
-	product.half_dims = search->space->half_dims;
-	product.first = (uint32_t) first;
-	product.nslots = (uint32_t) (last - first);
-	product.d_halves = search->rows->d_halves +
+	matmul.half_dims = search->space->half_dims;
+	matmul.first = (uint32_t) first;
+	matmul.nslots = (uint32_t) (last - first);
+	matmul.d_halves = search->rows->d_halves +
 		first * search->space->half_dims;
-	product.d_bias = search->rows->d_bias + first;
-	product.filter = search->work->filter;
-	return product;
+	matmul.d_bias = search->rows->d_bias + first;
+	matmul.filter = search->work->filter;
+	return matmul;
 }
 
 /*
@@ -219,18 +219,18 @@ search_matrix_part(const Search *search, const GvExactPart *part,
 				   int64_t first, int64_t last)
 {
 	GvExactWork *work = search->work;
-	GvExactProduct product = product_of(search, first, last);
+	GvExactMatmul matmul = matmul_of(search, first, last);
 	double		since = begin(work);
 
-	product.n = part->n;
-	product.d_queries = work->d_gathered;
-	product.d_scores = work->d_scores;
+	matmul.n = part->n;
+	matmul.d_queries = work->d_gathered;
+	matmul.d_scores = work->d_scores;
 	GV_TRY(gv_gpu_exact_gather(search->space, search->queries, part,
 							   work->d_gathered, work->stream));
 	GV_TRY(gv_gpu_exact_cuts(search->space, search->queries, part,
 							 &work->filter, NULL, work->stream));
-	GV_TRY(multiply(work, &product));
-	GV_TRY(gv_gpu_exact_choose(search->space, search->queries, part, &product,
+	GV_TRY(multiply(work, &matmul));
+	GV_TRY(gv_gpu_exact_choose(search->space, search->queries, part, &matmul,
 							   search->rows->d_slack + first, work->stream));
 	GV_TRY(note(work, GV_EXACT_CHOOSE, &since));
 	return take(search, search->rows, part, &work->lists.d_counts[1],
@@ -301,15 +301,15 @@ look_first(const Search *search, const GvExactPart *part, int64_t last,
 		   const GvExactLists *lists)
 {
 	GvExactWork *work = search->work;
-	GvExactProduct product = product_of(search, 0, last);
+	GvExactMatmul matmul = matmul_of(search, 0, last);
 	double		since = begin(work);
 
-	product.n = part->n;
-	product.d_queries = search->queries->d_halves +
+	matmul.n = part->n;
+	matmul.d_queries = search->queries->d_halves +
 		part->first * search->space->half_dims;
-	product.d_scores = work->d_scores;
-	GV_TRY(multiply(work, &product));
-	GV_TRY(gv_gpu_exact_first(search->space, search->queries, part, &product,
+	matmul.d_scores = work->d_scores;
+	GV_TRY(multiply(work, &matmul));
+	GV_TRY(gv_gpu_exact_first(search->space, search->queries, part, &matmul,
 							  search->rows->d_slack, lists, work->stream));
 	return note(work, GV_EXACT_CHOOSE, &since);
 }
@@ -341,14 +341,14 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 			 int64_t last)
 {
 	GvExactWork *work = search->work;
-	GvExactProduct product = product_of(search, first, last);
+	GvExactMatmul matmul = matmul_of(search, first, last);
 	bool		begun = work->seen + first > 0;
 	double		since = begin(work);
 
 	if (!begun && gv_gpu_exact_first_fits(search->queries, last))
 		return search_first(search, part, last);
-	product.n = part->n;
-	product.d_queries = search->queries->d_halves +
+	matmul.n = part->n;
+	matmul.d_queries = search->queries->d_halves +
 		part->first * search->space->half_dims;
 	GV_TRY(clear_lists(work));
 	GV_TRY(gv_gpu_exact_cuts(search->space, search->queries, part,
@@ -356,7 +356,7 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 	/* no query has a cut before the first rows */
 	if (begun)
 	{
-		GV_TRY(multiply(work, &product));
+		GV_TRY(multiply(work, &matmul));
 		GV_TRY(note(work, GV_EXACT_FILTER, &since));
 		GV_TRY(take(search, search->rows, part, &work->lists.d_counts[0],
 					work->lists.d_matrix));
@@ -436,15 +436,15 @@ search_few(const Search *search, int64_t seed)
 	GvExactWork *work = search->work;
 	const GvExactQueries *queries = search->queries;
 	GvExactPart part = {NULL, 0, (int32_t) queries->n};
-	GvExactProduct product;
+	GvExactMatmul matmul;
 	double		since;
 
 	GV_TRY(look_first(search, &part, seed, &work->lists));
 	since = begin(work);
-	product = product_of(search, seed, search->rows->n);
-	product.n = part.n;
-	product.d_queries = queries->d_halves;
-	GV_TRY(multiply(work, &product));
+	matmul = matmul_of(search, seed, search->rows->n);
+	matmul.n = part.n;
+	matmul.d_queries = queries->d_halves;
+	GV_TRY(multiply(work, &matmul));
 	GV_TRY(note(work, GV_EXACT_FILTER, &since));
 	GV_TRY(take(search, search->rows, &part, &work->lists.d_counts[0],
 				work->lists.d_matrix));
@@ -537,17 +537,17 @@ begin_part(const Search *search, const GvExactPart *part, int64_t *done)
 	GvExactWork *work = search->work;
 	int64_t		all = gv_gpu_exact_padded(search->rows->n);
 	int64_t		seed = seed_for(search, GV_EXACT_SEED);
-	GvExactProduct product;
+	GvExactMatmul matmul;
 	double		since = begin(work);
 
 	seed = seed < all ? seed : all;
-	product = product_of(search, 0, seed);
-	product.n = part->n;
-	product.d_queries = work->d_gathered;
-	product.d_scores = work->d_scores;
-	product.more = true;
-	GV_TRY(multiply(work, &product));
-	GV_TRY(gv_gpu_exact_first(search->space, search->queries, part, &product,
+	matmul = matmul_of(search, 0, seed);
+	matmul.n = part->n;
+	matmul.d_queries = work->d_gathered;
+	matmul.d_scores = work->d_scores;
+	matmul.more = true;
+	GV_TRY(multiply(work, &matmul));
+	GV_TRY(gv_gpu_exact_first(search->space, search->queries, part, &matmul,
 							  search->rows->d_slack, NULL, work->stream));
 	*done = seed;
 	return note(work, GV_EXACT_CHOOSE, &since);
@@ -573,11 +573,11 @@ gv_gpu_exact_part(GvExactWork *work, const GvExactSpace *space,
 	since = begin(work);
 	if (done < rows->n)
 	{
-		GvExactProduct product = product_of(&search, done, rows->n);
+		GvExactMatmul matmul = matmul_of(&search, done, rows->n);
 
-		product.n = part->n;
-		product.d_queries = work->d_gathered;
-		GV_TRY(multiply(work, &product));
+		matmul.n = part->n;
+		matmul.d_queries = work->d_gathered;
+		GV_TRY(multiply(work, &matmul));
 		GV_TRY(note(work, GV_EXACT_FILTER, &since));
 	}
 	return take(&search, rows, part, &lists->d_counts[0], lists->d_matrix);

@@ -309,34 +309,34 @@ gv_blas_drop(GvBlas *blas)
 
 /* See gv_product.h. */
 bool
-gv_blas_multiplies(const GvBlas *blas, const GvProduct *product)
+gv_blas_multiplies(const GvBlas *blas, const GvMatmul *matmul)
 {
-	return blas != NULL && is_worth(product->half_dims);
+	return blas != NULL && is_worth(matmul->half_dims);
 }
 
 /*
  * See gv_product.h.  A row of a tall tile is one warp's, and a card has room for
  * thousands of these.
  */
-GvProductTile
-gv_blas_tile(const GvBlas *blas, const GvProduct *product, int32_t row,
+GvMatmulTile
+gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
 			 int32_t column, bool tall)
 {
-	int64_t		columns = least(round_up(product->ncolumns),
+	int64_t		columns = least(round_up(matmul->ncolumns),
 								tall ? TALL_COLUMNS : WIDE_COLUMNS);
-	int64_t		rows = round_up(product->nrows);
-	GvProductTile tile;
+	int64_t		rows = round_up(matmul->nrows);
+	GvMatmulTile tile;
 
 	/* few rows leave room for more columns, and have to */
 	rows = least(rows, blas->nsums / columns / GV_RUN * GV_RUN);
 	if (rows < GV_RUN)
 		rows = GV_RUN;
-	columns = least(round_up(product->ncolumns),
+	columns = least(round_up(matmul->ncolumns),
 					blas->nsums / rows / GV_RUN * GV_RUN);
 	tile.row = row;
-	tile.nrows = (int32_t) least(rows, product->nrows - row);
+	tile.nrows = (int32_t) least(rows, matmul->nrows - row);
 	tile.column = column;
-	tile.ncolumns = (int32_t) least(columns, product->ncolumns - column);
+	tile.ncolumns = (int32_t) least(columns, matmul->ncolumns - column);
 	tile.stride = (int32_t) columns;
 	tile.d_sums = (float *) (blas->d_memory + blas->workspace);
 	tile.overlap = blas->overlap;
@@ -345,20 +345,20 @@ gv_blas_tile(const GvBlas *blas, const GvProduct *product, int32_t row,
 
 /* See gv_product.h. */
 GvStatus
-gv_blas_multiply(const GvBlas *blas, const GvProduct *product,
-				 const GvProductTile *tile)
+gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
+				 const GvMatmulTile *tile)
 {
 	const float one = 1.0f;
 	const float zero = 0.0f;
-	int			dims = product->half_dims;
+	int			dims = matmul->half_dims;
 
 	return BLAS_STATUS(library().multiply(blas->handle, CUBLAS_OP_T,
 										  CUBLAS_OP_N, tile->ncolumns,
 										  tile->nrows, dims, &one,
-										  product->d_columns +
+										  matmul->d_columns +
 										  (int64_t) tile->column * dims,
 										  CUDA_R_16F, dims,
-										  product->d_rows +
+										  matmul->d_rows +
 										  (int64_t) tile->row * dims,
 										  CUDA_R_16F, dims, &zero,
 										  tile->d_sums, CUDA_R_32F,

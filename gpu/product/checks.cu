@@ -5,11 +5,11 @@
  */
 #include "gpu/product/product.cuh"
 
-static int32_t forced = -1;		/* see gv_product_hopper */
+static int32_t forced = -1;		/* see gv_matmul_hopper */
 
 /* See gv_product.h. */
 extern "C" bool
-gv_product_hopper(int32_t columns)
+gv_matmul_hopper(int32_t columns)
 {
 	static const int32_t widths[] = {320, 288, 256, 192, 160, 128, 96};
 
@@ -21,7 +21,7 @@ gv_product_hopper(int32_t columns)
 }
 
 int32_t
-gv_product_forced()
+gv_matmul_forced()
 {
 	return forced;
 }
@@ -29,7 +29,7 @@ gv_product_forced()
 /* Sums go to memory, and runs are counted: see become.cuh. */
 struct Kept
 {
-	GvProduct	product;
+	GvMatmul	matmul;
 	float	   *d_sums;			/* [nrows][ncolumns] */
 	uint32_t   *d_runs;			/* [nrows] those that were taken */
 
@@ -45,13 +45,13 @@ struct Kept
 	__device__ __forceinline__ void
 	begin(Row *mine, int row) const
 	{
-		mine->runs = row < product.nrows ? d_runs[row] : 0;
+		mine->runs = row < matmul.nrows ? d_runs[row] : 0;
 	}
 
 	__device__ __forceinline__ void
 	end(const Row *mine, int row) const
 	{
-		if (row < product.nrows)
+		if (row < matmul.nrows)
 			d_runs[row] = mine->runs;
 	}
 
@@ -67,19 +67,19 @@ struct Kept
 	{
 		int			column = run * GV_RUN + threadIdx.x % 4 * 2;
 
-		if (row >= product.nrows)
+		if (row >= matmul.nrows)
 			return;
-		if (threadIdx.x % 4 == 0 && column < product.ncolumns)
+		if (threadIdx.x % 4 == 0 && column < matmul.ncolumns)
 			atomicAdd(&mine->runs, 1u);
 #pragma unroll
 		for (int j = 0; j < GV_RUN / 8; j++)
 		{
-			float	   *to = d_sums + (int64_t) row * product.ncolumns +
+			float	   *to = d_sums + (int64_t) row * matmul.ncolumns +
 				column + j * 8;
 
-			if (column + j * 8 < product.ncolumns)
+			if (column + j * 8 < matmul.ncolumns)
 				to[0] = sums[j].x;
-			if (column + j * 8 + 1 < product.ncolumns)
+			if (column + j * 8 + 1 < matmul.ncolumns)
 				to[1] = sums[j].y;
 		}
 	}
@@ -96,20 +96,20 @@ struct Check
 };
 
 static GvStatus
-multiply(Check *check, GvProduct product, bool whole, float *sums,
+multiply(Check *check, GvMatmul matmul, bool whole, float *sums,
 		 uint32_t *runs)
 {
-	size_t		rows = (size_t) product.nrows * product.half_dims * 2;
-	size_t		columns = (size_t) product.ncolumns * product.half_dims * 2;
-	size_t		bytes = (size_t) product.nrows * product.ncolumns * 4;
-	size_t		run_bytes = (size_t) product.nrows * sizeof(uint32_t);
-	GvProductBy by = {};
+	size_t		rows = (size_t) matmul.nrows * matmul.half_dims * 2;
+	size_t		columns = (size_t) matmul.ncolumns * matmul.half_dims * 2;
+	size_t		bytes = (size_t) matmul.nrows * matmul.ncolumns * 4;
+	size_t		run_bytes = (size_t) matmul.nrows * sizeof(uint32_t);
+	GvMatmulContext by = {};
 	int			device;
 	Kept		kept;
 
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&check->stream,
 										  cudaStreamNonBlocking));
-	GV_TRY(gv_blas_create(0, product.half_dims, check->stream, &check->blas));
+	GV_TRY(gv_blas_create(0, matmul.half_dims, check->stream, &check->blas));
 	GV_CUDA_TRY(cudaGetDevice(&device));
 	by = {check->blas, gv_has_hopper(0), 0, false, check->stream};
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&by.nsms,
@@ -118,19 +118,19 @@ multiply(Check *check, GvProduct product, bool whole, float *sums,
 	GV_CUDA_TRY(cudaMalloc((void **) &check->d_halves, rows + columns));
 	GV_CUDA_TRY(cudaMalloc((void **) &check->d_sums, bytes));
 	GV_CUDA_TRY(cudaMalloc((void **) &check->d_runs, run_bytes));
-	GV_CUDA_TRY(cudaMemcpyAsync(check->d_halves, product.d_rows, rows,
+	GV_CUDA_TRY(cudaMemcpyAsync(check->d_halves, matmul.d_rows, rows,
 								cudaMemcpyHostToDevice, check->stream));
 	GV_CUDA_TRY(cudaMemcpyAsync((char *) check->d_halves + rows,
-								product.d_columns, columns,
+								matmul.d_columns, columns,
 								cudaMemcpyHostToDevice, check->stream));
 	GV_CUDA_TRY(cudaMemsetAsync(check->d_runs, 0, run_bytes, check->stream));
-	product.d_rows = check->d_halves;
-	product.d_columns = check->d_halves + rows / 2;
-	kept = {product, check->d_sums, check->d_runs};
+	matmul.d_rows = check->d_halves;
+	matmul.d_columns = check->d_halves + rows / 2;
+	kept = {matmul, check->d_sums, check->d_runs};
 	if (whole)
-		GV_TRY(gv_gpu_product<true>(&by, &product, kept));
+		GV_TRY(gv_gpu_matmul<true>(&by, &matmul, kept));
 	else
-		GV_TRY(gv_gpu_product<false>(&by, &product, kept));
+		GV_TRY(gv_gpu_matmul<false>(&by, &matmul, kept));
 	GV_CUDA_TRY(cudaMemcpyAsync(sums, check->d_sums, bytes,
 								cudaMemcpyDeviceToHost, check->stream));
 	GV_CUDA_TRY(cudaMemcpyAsync(runs, check->d_runs, run_bytes,
@@ -140,7 +140,7 @@ multiply(Check *check, GvProduct product, bool whole, float *sums,
 
 /* See gv_product.h. */
 extern "C" GvStatus
-gv_product_sums(const uint16_t *rows, int32_t nrows, const uint16_t *columns,
+gv_matmul_sums(const uint16_t *rows, int32_t nrows, const uint16_t *columns,
 				int32_t ncolumns, int32_t half_dims, bool whole, float *sums,
 				uint32_t *runs)
 {

@@ -4,7 +4,7 @@
  *		(blas.cu), by a loop that every card has (loop.cuh), or by one that only
  *		cards of compute capability 9.0 have (hopperloop.cuh).
  *
- * Read product.cuh next: gv_gpu_product; then become.cuh: what becomes of sums.
+ * Read product.cuh next: gv_gpu_matmul; then become.cuh: what becomes of sums.
  *
  * What is proven of a sum, whoever makes it and in whatever order.  A product of
  * two halves has 22 bits, so fp32 holds it.  The sum of n of them is a tree,
@@ -30,7 +30,7 @@
 #include "gpu/common/gv_batch.h"
 
 /* Two matrices, in the card's memory. */
-struct GvProduct
+struct GvMatmul
 {
 	const uint16_t *d_rows;		/* [nrows][half_dims] */
 	int32_t		nrows;
@@ -40,7 +40,7 @@ struct GvProduct
 };
 
 /* A part of a product, and where its sums go. */
-struct GvProductTile
+struct GvMatmulTile
 {
 	int32_t		row;			/* the first, a multiple of GV_RUN */
 	int32_t		nrows;
@@ -58,7 +58,7 @@ struct GvProductTile
 struct GvBlas;
 
 /* By whom a product is made, and where. */
-struct GvProductBy
+struct GvMatmulContext
 {
 	const GvBlas *blas;			/* NULL: loops of ours */
 	bool		hopper;			/* see gv_has_hopper */
@@ -101,24 +101,24 @@ extern void gv_blas_drop(GvBlas *blas);
  * else from so many dimensions on that multiplying takes longer than bringing
  * sums to memory and back.
  */
-extern bool gv_blas_multiplies(const GvBlas *blas, const GvProduct *product);
+extern bool gv_blas_multiplies(const GvBlas *blas, const GvMatmul *matmul);
 
 /* Sums of a tile. */
-extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvProduct *product,
-								 const GvProductTile *tile);
+extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
+								 const GvMatmulTile *tile);
 
 /* The tile from there on, as large as there is room for; of many rows if tall. */
-extern GvProductTile gv_blas_tile(const GvBlas *blas,
-								  const GvProduct *product, int32_t row,
+extern GvMatmulTile gv_blas_tile(const GvBlas *blas,
+								  const GvMatmul *matmul, int32_t row,
 								  int32_t column, bool tall);
 
 #ifdef GV_TEST_BUILD
 
 /*
  * checks.cu: sums [nrows][ncolumns] of arrays in the host's memory,
- * and how many runs [nrows] were taken; whole: see gv_gpu_product.
+ * and how many runs [nrows] were taken; whole: see gv_gpu_matmul.
  */
-extern "C" GvStatus gv_product_sums(const uint16_t *rows, int32_t nrows,
+extern "C" GvStatus gv_matmul_sums(const uint16_t *rows, int32_t nrows,
 									const uint16_t *columns, int32_t ncolumns,
 									int32_t half_dims, bool whole, float *sums,
 									uint32_t *runs);
@@ -127,14 +127,14 @@ extern "C" GvStatus gv_product_sums(const uint16_t *rows, int32_t nrows,
  * Nothing is for 9.0 (0), or tiles of its products have so many columns;
  * negative: as is best.  False: there are no such tiles.
  */
-extern "C" bool gv_product_hopper(int32_t columns);
-extern int32_t gv_product_forced();
+extern "C" bool gv_matmul_hopper(int32_t columns);
+extern int32_t gv_matmul_forced();
 
 /* Sums that tiles made from now on have room for; 0: as is best. */
 extern "C" void gv_blas_force(int64_t sums);
 
 #else
-#define gv_product_forced() (-1)
+#define gv_matmul_forced() (-1)
 #endif
 
 #endif							/* GV_PRODUCT_H */

@@ -55,9 +55,9 @@ struct GvHopperWalk
 	int			column;
 
 	__host__ __device__ __forceinline__
-	GvHopperWalk(const GvProduct &product, int columns, int first)
-		: nrows((product.nrows + GV_TILE_ROWS - 1) / GV_TILE_ROWS),
-		ncolumns((product.ncolumns + columns - 1) / columns),
+	GvHopperWalk(const GvMatmul &matmul, int columns, int first)
+		: nrows((matmul.nrows + GV_TILE_ROWS - 1) / GV_TILE_ROWS),
+		ncolumns((matmul.ncolumns + columns - 1) / columns),
 		row(WHOLE ? first : first % nrows),
 		column(WHOLE ? 0 : first / nrows)
 	{
@@ -147,7 +147,7 @@ gv_send_tiles(const GvRing &ring, const GvRingMaps &maps,
  */
 template <typename F, int WIDTH, int PARTS, bool WHOLE>
 static __global__ void __launch_bounds__(GV_RING_THREADS, 1)
-hopper_kernel(GvProduct product, F becomes,
+hopper_kernel(GvMatmul matmul, F becomes,
 			  const __grid_constant__ GvRingMaps maps)
 {
 #if GV_HOPPER
@@ -158,11 +158,11 @@ hopper_kernel(GvProduct product, F becomes,
 	uint32_t	offset = -gv_shared_address(memory) % GV_RING_ALIGNMENT;
 	GvRing		ring = {(char *) memory + offset, barriers[0], barriers[1],
 	Shape::BYTES, Shape::STAGES};
-	GvHopperWalk<WHOLE> walk(product, Shape::COLUMNS, blockIdx.x);
+	GvHopperWalk<WHOLE> walk(matmul, Shape::COLUMNS, blockIdx.x);
 	int			group = threadIdx.x / GV_WARPGROUP;
 	int			lane = threadIdx.x % GV_WARP;
 	int			mine = threadIdx.x / GV_WARP * 16;	/* the warp's first row */
-	int			nsteps = (product.half_dims + GV_HOPPER_SLICE - 1) /
+	int			nsteps = (matmul.half_dims + GV_HOPPER_SLICE - 1) /
 		GV_HOPPER_SLICE;
 	GvPlace		place = {0, 0};
 
@@ -204,30 +204,30 @@ hopper_kernel(GvProduct product, F becomes,
 
 template <int WIDTH, int PARTS, bool WHOLE, typename F>
 static GvStatus
-gv_hopper_launch(const GvProductBy *by, const GvProduct *product,
+gv_hopper_launch(const GvMatmulContext *by, const GvMatmul *matmul,
 				 const F &becomes)
 {
 	using Shape = GvHopperShape<F, WIDTH, PARTS>;
-	GvHopperWalk<WHOLE> walk(*product, Shape::COLUMNS, 0);
+	GvHopperWalk<WHOLE> walk(*matmul, Shape::COLUMNS, 0);
 	GvRingMaps	maps;
 
-	GV_TRY(gv_gpu_hopper_map(&maps.queries, product->d_rows, product->nrows,
-							 product->half_dims, GV_TILE_ROWS));
-	GV_TRY(gv_gpu_hopper_map(&maps.rows, product->d_columns,
-							 product->ncolumns, product->half_dims, WIDTH));
+	GV_TRY(gv_gpu_hopper_map(&maps.queries, matmul->d_rows, matmul->nrows,
+							 matmul->half_dims, GV_TILE_ROWS));
+	GV_TRY(gv_gpu_hopper_map(&maps.rows, matmul->d_columns,
+							 matmul->ncolumns, matmul->half_dims, WIDTH));
 	return gv_launch_early(by->overlap, hopper_kernel<F, WIDTH, PARTS, WHOLE>,
 						   min(walk.blocks(), by->nsms), GV_RING_THREADS,
 						   Shape::STAGES * Shape::BYTES + GV_RING_ALIGNMENT,
-						   by->stream, *product, becomes, maps);
+						   by->stream, *matmul, becomes, maps);
 }
 
 /* Clocks that all tiles of so many columns take; see above. */
 static inline int64_t
-gv_hopper_clocks(const GvProduct *product, int nsms, int columns)
+gv_hopper_clocks(const GvMatmul *matmul, int nsms, int columns)
 {
-	GvHopperWalk<false> walk(*product, columns, 0);
+	GvHopperWalk<false> walk(*matmul, columns, 0);
 	int64_t		rounds = (walk.blocks() + nsms - 1) / nsms;
-	int64_t		nsteps = (product->half_dims + GV_HOPPER_SLICE - 1) /
+	int64_t		nsteps = (matmul->half_dims + GV_HOPPER_SLICE - 1) /
 		GV_HOPPER_SLICE;
 
 	return rounds * (nsteps * (GV_TILE_ROWS + columns) * 4 + columns * 21 +
@@ -237,14 +237,14 @@ gv_hopper_clocks(const GvProduct *product, int nsms, int columns)
 /* Tiles of the width that is best, or that a check wants. */
 template <typename F>
 static GvStatus
-gv_hopper_best(const GvProductBy *by, const GvProduct *product,
+gv_hopper_best(const GvMatmulContext *by, const GvMatmul *matmul,
 			   const F &becomes)
 {
 	static const struct
 	{
 		int			columns;
-		GvStatus	(*launch) (const GvProductBy *by,
-							   const GvProduct *product, const F &becomes);
+		GvStatus	(*launch) (const GvMatmulContext *by,
+							   const GvMatmul *matmul, const F &becomes);
 	}			widths[] = {
 		{320, gv_hopper_launch<160, 2, false, F>},
 		{288, gv_hopper_launch<96, 3, false, F>},
@@ -259,8 +259,8 @@ gv_hopper_best(const GvProductBy *by, const GvProduct *product,
 
 	for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
 	{
-		int64_t		clocks = widths[i].columns == gv_product_forced() ? 0 :
-			gv_hopper_clocks(product, by->nsms, widths[i].columns);
+		int64_t		clocks = widths[i].columns == gv_matmul_forced() ? 0 :
+			gv_hopper_clocks(matmul, by->nsms, widths[i].columns);
 
 		if (clocks < fewest)
 		{
@@ -268,21 +268,21 @@ gv_hopper_best(const GvProductBy *by, const GvProduct *product,
 			best = i;
 		}
 	}
-	return widths[best].launch(by, product, becomes);
+	return widths[best].launch(by, matmul, becomes);
 }
 
-/* See gv_gpu_product. */
+/* See gv_gpu_matmul. */
 template <bool WHOLE, typename F>
 static GvStatus
-gv_hopper_product(const GvProductBy *by, const GvProduct *product,
+gv_hopper_matmul(const GvMatmulContext *by, const GvMatmul *matmul,
 				  const F &becomes)
 {
 	if constexpr (!WHOLE)
-		return gv_hopper_best(by, product, becomes);
-	else if (product->ncolumns <= 128)
-		return gv_hopper_launch<128, 1, true>(by, product, becomes);
+		return gv_hopper_best(by, matmul, becomes);
+	else if (matmul->ncolumns <= 128)
+		return gv_hopper_launch<128, 1, true>(by, matmul, becomes);
 	else
-		return gv_hopper_launch<128, 2, true>(by, product, becomes);
+		return gv_hopper_launch<128, 2, true>(by, matmul, becomes);
 }
 
 #endif							/* GV_HOPPERLOOP_CUH */

@@ -93,21 +93,21 @@ struct GvLoop
 	}
 
 	__device__ __forceinline__ void
-	send_rows(const GvProduct &product, GvLoopPlace at) const
+	send_rows(const GvMatmul &matmul, GvLoopPlace at) const
 	{
 		if (at.slice < total && (NHELD == 0 || at.tile == 0))
-			gv_send_rows<ROWS, THREADS>(rows(at), product.d_rows, row,
-										product.nrows, product.half_dims,
+			gv_send_rows<ROWS, THREADS>(rows(at), matmul.d_rows, row,
+										matmul.nrows, matmul.half_dims,
 										at.step);
 	}
 
 	__device__ __forceinline__ void
-	send_columns(const GvProduct &product, GvLoopPlace at) const
+	send_columns(const GvMatmul &matmul, GvLoopPlace at) const
 	{
 		if (at.slice < total)
-			gv_send_rows<COLUMNS, THREADS>(columns(at), product.d_columns,
+			gv_send_rows<COLUMNS, THREADS>(columns(at), matmul.d_columns,
 										   column + at.tile * COLUMNS,
-										   product.ncolumns, product.half_dims,
+										   matmul.ncolumns, matmul.half_dims,
 										   at.step);
 	}
 };
@@ -118,7 +118,7 @@ struct GvLoop
  */
 template <typename F, int ROWS, int COLUMNS, int ACROSS, int NHELD>
 static __global__ void __launch_bounds__(2 * ACROSS *GV_WARP)
-loop_kernel(GvProduct product, F becomes, int ntiles, int walk)
+loop_kernel(GvMatmul matmul, F becomes, int ntiles, int walk)
 {
 	constexpr int THREADS = 2 * ACROSS * GV_WARP;
 	constexpr int QM = ROWS / 2 / 16;
@@ -131,8 +131,8 @@ loop_kernel(GvProduct product, F becomes, int ntiles, int walk)
 	int			warp_column = warp % ACROSS * (COLUMNS / ACROSS);
 	int			row = blockIdx.x % ntiles * ROWS;
 	int			column = blockIdx.x / ntiles * walk * COLUMNS;
-	int			nsteps = (product.half_dims + GV_SLICE - 1) / GV_SLICE;
-	int			tiles = min(walk, (product.ncolumns - column + COLUMNS - 1) /
+	int			nsteps = (matmul.half_dims + GV_SLICE - 1) / GV_SLICE;
+	int			tiles = min(walk, (matmul.ncolumns - column + COLUMNS - 1) /
 							COLUMNS);
 	GvLoop<ROWS, COLUMNS, NHELD, THREADS> loop = {memory, row, column,
 	nsteps * tiles};
@@ -143,12 +143,12 @@ loop_kernel(GvProduct product, F becomes, int ntiles, int walk)
 	/* 1. the first slices, of columns before the rows are there; beyond the
 	 * last one a group is empty */
 	for (; sent.slice < Shape::STAGES - 1; sent.advance(nsteps))
-		loop.send_columns(product, sent);
+		loop.send_columns(matmul, sent);
 	gv_step_begins();
 	sent = {0, 0, 0};
 	for (; sent.slice < Shape::STAGES - 1; sent.advance(nsteps))
 	{
-		loop.send_rows(product, sent);
+		loop.send_rows(matmul, sent);
 		gv_commit_copies();
 	}
 	if (threadIdx.x < ROWS)
@@ -160,8 +160,8 @@ loop_kernel(GvProduct product, F becomes, int ntiles, int walk)
 	{
 		gv_wait_copies<Shape::STAGES - 2>();
 		__syncthreads();
-		loop.send_columns(product, sent);
-		loop.send_rows(product, sent);
+		loop.send_columns(matmul, sent);
+		loop.send_rows(matmul, sent);
 		gv_commit_copies();
 		gv_multiply_slice<QM, LN>(sums, loop.rows(at), warp_row,
 								  loop.columns(at), warp_column);
@@ -184,11 +184,11 @@ loop_kernel(GvProduct product, F becomes, int ntiles, int walk)
 
 template <int ROWS, int COLUMNS, int ACROSS, int NHELD, bool WHOLE, typename F>
 static GvStatus
-gv_loop_launch(const GvProduct *product, const F &becomes, bool overlap,
+gv_loop_launch(const GvMatmul *matmul, const F &becomes, bool overlap,
 			   cudaStream_t stream)
 {
-	int			ntiles = (product->nrows + ROWS - 1) / ROWS;
-	int			across = (product->ncolumns + COLUMNS - 1) / COLUMNS;
+	int			ntiles = (matmul->nrows + ROWS - 1) / ROWS;
+	int			across = (matmul->ncolumns + COLUMNS - 1) / COLUMNS;
 	int			walk = WHOLE ? across : 1;
 
 	return gv_launch_early(overlap,
@@ -196,27 +196,27 @@ gv_loop_launch(const GvProduct *product, const F &becomes, bool overlap,
 						   ntiles * ((across + walk - 1) / walk),
 						   2 * ACROSS * GV_WARP,
 						   GvLoopShape<ROWS, COLUMNS, NHELD>::BYTES, stream,
-						   *product, becomes, ntiles, walk);
+						   *matmul, becomes, ntiles, walk);
 }
 
-/* See gv_gpu_product. */
+/* See gv_gpu_matmul. */
 template <bool WHOLE, typename F>
 static GvStatus
-gv_loop_product(const GvProduct *product, const F &becomes, bool overlap,
+gv_loop_matmul(const GvMatmul *matmul, const F &becomes, bool overlap,
 				cudaStream_t stream)
 {
-	if (product->nrows <= (WHOLE ? GV_SMALL_WHOLE : GV_SMALL_ROWS) ||
-		product->ncolumns <= GV_LOOP_NARROW)
-		return gv_loop_launch<32, 64, 2, 0, WHOLE>(product, becomes, overlap,
+	if (matmul->nrows <= (WHOLE ? GV_SMALL_WHOLE : GV_SMALL_ROWS) ||
+		matmul->ncolumns <= GV_LOOP_NARROW)
+		return gv_loop_launch<32, 64, 2, 0, WHOLE>(matmul, becomes, overlap,
 												   stream);
 	if constexpr (!WHOLE)
-		return gv_loop_launch<128, 128, 4, 0, false>(product, becomes, overlap,
+		return gv_loop_launch<128, 128, 4, 0, false>(matmul, becomes, overlap,
 													 stream);
-	else if (product->half_dims <= GV_LOOP_HELD * GV_SLICE)
+	else if (matmul->half_dims <= GV_LOOP_HELD * GV_SLICE)
 		return gv_loop_launch<128, 256, 4, GV_LOOP_HELD, true>
-			(product, becomes, overlap, stream);
+			(matmul, becomes, overlap, stream);
 	else
-		return gv_loop_launch<128, 256, 4, 0, true>(product, becomes, overlap,
+		return gv_loop_launch<128, 256, 4, 0, true>(matmul, becomes, overlap,
 													stream);
 }
 

@@ -24,7 +24,7 @@
  */
 template <typename F, int GROUPS>
 static __global__ void __launch_bounds__(GV_LOOK_THREADS)
-look_kernel(F becomes, GvProductTile tile, int nruns)
+look_kernel(F becomes, GvMatmulTile tile, int nruns)
 {
 	constexpr int RUNS = GV_LOOK_LOADS / GROUPS;
 	constexpr int TILES = GV_RUN / 8;
@@ -79,10 +79,10 @@ look_kernel(F becomes, GvProductTile tile, int nruns)
 		becomes.end(&own[lane], tile.row + first + lane);
 }
 
-/* Launched by gv_blas_product: the sums of a tile. */
+/* Launched by gv_blas_matmul: the sums of a tile. */
 template <bool WHOLE, typename F>
 static GvStatus
-look_at(const GvProductTile *tile, const F &becomes, cudaStream_t stream)
+look_at(const GvMatmulTile *tile, const F &becomes, cudaStream_t stream)
 {
 	constexpr int GROUPS = WHOLE ? 1 : GV_LOOK_LOADS;
 	constexpr int ROWS = GV_LOOK_WARPS * GROUPS * 8;
@@ -99,17 +99,17 @@ look_at(const GvProductTile *tile, const F &becomes, cudaStream_t stream)
 /* ... by cuBLAS, tile by tile. */
 template <bool WHOLE, typename F>
 static GvStatus
-gv_blas_product(const GvBlas *blas, const GvProduct *product,
+gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul,
 				const F &becomes, cudaStream_t stream)
 {
-	GvProductTile tile;
+	GvMatmulTile tile;
 
-	for (int32_t row = 0; row < product->nrows; row += tile.nrows)
-		for (int32_t column = 0; column < product->ncolumns;
+	for (int32_t row = 0; row < matmul->nrows; row += tile.nrows)
+		for (int32_t column = 0; column < matmul->ncolumns;
 			 column += tile.ncolumns)
 		{
-			tile = gv_blas_tile(blas, product, row, column, WHOLE);
-			GV_TRY(gv_blas_multiply(blas, product, &tile));
+			tile = gv_blas_tile(blas, matmul, row, column, WHOLE);
+			GV_TRY(gv_blas_multiply(blas, matmul, &tile));
 			GV_TRY(look_at<WHOLE>(&tile, becomes, stream));
 		}
 	return GV_OK;
@@ -122,16 +122,16 @@ gv_blas_product(const GvBlas *blas, const GvProduct *product,
  */
 template <bool WHOLE, typename F>
 static GvStatus
-gv_gpu_product(const GvProductBy *by, const GvProduct *product,
+gv_gpu_matmul(const GvMatmulContext *by, const GvMatmul *matmul,
 			   const F &becomes)
 {
-	if (gv_blas_multiplies(by->blas, product))
-		return gv_blas_product<WHOLE>(by->blas, product, becomes, by->stream);
-	if (by->hopper && product->nrows > (WHOLE ? GV_SMALL_WHOLE :
+	if (gv_blas_multiplies(by->blas, matmul))
+		return gv_blas_matmul<WHOLE>(by->blas, matmul, becomes, by->stream);
+	if (by->hopper && matmul->nrows > (WHOLE ? GV_SMALL_WHOLE :
 										GV_SMALL_ROWS) &&
-		gv_product_forced() != 0 && gv_gpu_hopper_multiplies())
-		return gv_hopper_product<WHOLE>(by, product, becomes);
-	return gv_loop_product<WHOLE>(product, becomes, by->overlap, by->stream);
+		gv_matmul_forced() != 0 && gv_gpu_hopper_multiplies())
+		return gv_hopper_matmul<WHOLE>(by, matmul, becomes);
+	return gv_loop_matmul<WHOLE>(matmul, becomes, by->overlap, by->stream);
 }
 
 #endif							/* GV_PRODUCT_CUH */

@@ -212,7 +212,7 @@ compare_products(const Bench *bench, int lists)
 						 stream) == cudaSuccess &&
 		 cudaMemsetAsync(bench->d_difference, 0, sizeof(float), stream) ==
 		 cudaSuccess, "clearing");
-	gv_product_hopper(lists);
+	gv_matmul_hopper(lists);
 	need(multiply(bench) == GV_OK, "product");
 	difference_kernel<<<1024, 256, 0, stream>>>(batch->d_coarse,
 												bench->d_other, n * nlists,
@@ -236,7 +236,7 @@ run_variants(Bench *bench, double floor, double yard)
 	float		difference = 0.0f;
 	double		times[2];
 
-	gv_product_hopper(0);
+	gv_matmul_hopper(0);
 	times[0] = measure(bench, multiply);
 	times[1] = measure(bench, find_near);
 	bench->batch.d_coarse = bench->d_other;
@@ -252,11 +252,11 @@ run_variants(Bench *bench, double floor, double yard)
 		   difference <= LARGEST ? "" : "  DIFFERENT SCORES");
 	for (int width : widths)
 	{
-		gv_product_hopper(width);
+		gv_matmul_hopper(width);
 		printf("  %d: %.1f", width, measure(bench, multiply));
 	}
 	printf("\n");
-	gv_product_hopper(-1);
+	gv_matmul_hopper(-1);
 	return difference <= LARGEST;
 }
 
@@ -277,9 +277,9 @@ run_alone(Bench *bench, const char *exact, double yard)
 	same = memcmp(exact, near, bench->probed_bytes + bench->starts_bytes) == 0;
 	times[0] = measure(bench, multiply);
 	times[1] = measure(bench, find_near);
-	gv_product_hopper(0);
+	gv_matmul_hopper(0);
 	times[2] = measure(bench, multiply);
-	gv_product_hopper(-1);
+	gv_matmul_hopper(-1);
 	if (gv_gpu_least_alone(&bench->mirror->model, &bench->batch))
 		printf("   least alone               %13.1f, baseline %6.1f %5.2f %9.1f "
 			   "%5.2f  %u/%u%s\n", times[0], times[2], times[0] / yard,

@@ -43,7 +43,7 @@ struct Bench
 	GvDeviceModel model;
 	GvBatch		batch;
 	GvSearcher	searcher;
-	GvExactProduct exact;
+	GvExactMatmul exact;
 	GvClusters	cl;
 };
 
@@ -95,7 +95,7 @@ make(Bench *bench)
 	uint16_t   *d_columns;
 	float	   *d_squares = filled(columns, 1.0f);
 	GvClusters *cl = &bench->cl;
-	GvExactProduct *exact = &bench->exact;
+	GvExactMatmul *exact = &bench->exact;
 	static float2 length = {1.0f, 0x1p-12f};
 	static float4 span = {2.0f, 0x1p-11f, 0.0f, 0.0f};
 	float2	   *lengths = (float2 *) malloc(rows * sizeof(float2));
@@ -190,7 +190,7 @@ static void
 score_lists(Bench *bench, By by)
 {
 	bench->searcher.blas = by == BY_CUBLAS ? bench->blas : NULL;
-	gv_product_hopper(by == BY_HOPPER ? -1 : 0);
+	gv_matmul_hopper(by == BY_HOPPER ? -1 : 0);
 	need(gv_gpu_list_scores(&bench->model, &bench->batch, &bench->searcher) ==
 		 GV_OK, "scores of lists");
 }
@@ -204,7 +204,7 @@ reach_cuts(Bench *bench, By by)
 		need(gv_gpu_exact_hopper(&bench->exact, bench->searcher.nsms,
 								 bench->stream) == GV_OK, "filter");
 	else
-		need(gv_gpu_exact_product(&bench->exact, by == BY_CUBLAS ?
+		need(gv_gpu_exact_matmul(&bench->exact, by == BY_CUBLAS ?
 								  bench->blas : NULL, bench->stream) == GV_OK,
 			 "filter");
 }
@@ -212,10 +212,10 @@ reach_cuts(Bench *bench, By by)
 static void
 find_close(Bench *bench, By by)
 {
-	GvProductBy product = {by == BY_CUBLAS ? bench->blas : NULL,
+	GvMatmulContext product = {by == BY_CUBLAS ? bench->blas : NULL,
 	by == BY_HOPPER, bench->searcher.nsms, false, bench->stream};
 
-	gv_product_hopper(-1);
+	gv_matmul_hopper(-1);
 	need(gv_gpu_candidates(&bench->cl, 0, bench->nrows, &product) == GV_OK,
 		 "close centroids");
 }

@@ -10,8 +10,8 @@
 #include "gpu/exact/filter/gv_exact.h"
 
 /* fewscan.cu: the filter */
-extern size_t gv_exact_scan_bytes(const GvExactProduct *product);	/* shared */
-extern GvStatus gv_gpu_exact_scan(const GvExactProduct *product, int nsms,
+extern size_t gv_exact_scan_bytes(const GvExactMatmul *matmul);	/* shared */
+extern GvStatus gv_gpu_exact_scan(const GvExactMatmul *matmul, int nsms,
 								  cudaStream_t stream);
 
 /* What fewqueries.cu is given. */

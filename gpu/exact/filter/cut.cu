@@ -100,19 +100,19 @@ struct Keys
 /* A block a query.  Shared: keys [nslots] where there are not too many. */
 static __global__ void __launch_bounds__(MOST_THREADS)
 choose_rows_kernel(GvExactQueries queries, GvExactPart part,
-				   GvExactProduct product, const float *d_slack)
+				   GvExactMatmul matmul, const float *d_slack)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t said[2][GV_WARP];
 	int			i = blockIdx.x;
 	int64_t		query = part.d_list != NULL ? part.d_list[i] : part.first + i;
-	uint32_t	n = product.nslots;
+	uint32_t	n = matmul.nslots;
 	/* one more, which may be the query's own row */
 	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
-	float		cut = product.filter.d_cuts[i];
+	float		cut = matmul.filter.d_cuts[i];
 	float		slack = queries.d_seen[query].slack;
 	GvTalk		talk = {said, 0};
-	Keys		keys = {product.d_scores + (int64_t) i * n, d_slack, NULL};
+	Keys		keys = {matmul.d_scores + (int64_t) i * n, d_slack, NULL};
 
 	if (wanted <= n)
 	{
@@ -130,13 +130,13 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 		}
 		limit = gv_find_bound(keys, n, wanted, wanted / 8, talk);
 		least = -gv_unordered(limit.key);
-		cut = gv_exact_raise_cut(cut, least, slack, product.half_dims);
+		cut = gv_exact_raise_cut(cut, least, slack, matmul.half_dims);
 	}
 	for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
 		if (keys.scores[s] >= cut)
-			gv_exact_append(product.filter, i, product.first + s);
+			gv_exact_append(matmul.filter, i, matmul.first + s);
 	if (threadIdx.x == 0)
-		product.filter.d_cuts[i] = cut;
+		matmul.filter.d_cuts[i] = cut;
 }
 
 /* What a thread of first_cuts_kernel knows of its rows: a key, as above. */
@@ -203,13 +203,13 @@ give_up(const GvExactFilter &filter, int i)
  */
 static __global__ void __launch_bounds__(MOST_THREADS)
 first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
-				  GvExactPart part, GvExactProduct product,
+				  GvExactPart part, GvExactMatmul matmul,
 				  const float *d_slack, GvExactLists lists)
 {
 	__shared__ uint32_t said[2][GV_WARP];
 	int			i = blockIdx.x;
-	uint32_t	n = product.nslots;
-	const float *scores = product.d_scores + (int64_t) i * n;
+	uint32_t	n = matmul.nslots;
+	const float *scores = matmul.d_scores + (int64_t) i * n;
 	GvTalk		talk = {said, 0};
 	int64_t		query;
 	GvExactQuery seen;
@@ -223,7 +223,7 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 	best = best_of(scores, d_slack, n);
 	cut = gv_exact_first_cut(space, queries, seen, query);
 	if (threadIdx.x == 0)
-		product.filter.d_counts[i] = 0;
+		matmul.filter.d_counts[i] = 0;
 	if (threadIdx.x < 2 && i == 0 && lists.d_counts != NULL)
 		lists.d_counts[threadIdx.x] = 0;
 
@@ -234,19 +234,19 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 	least = -gv_unordered(gv_find_bound(keys, blockDim.x, wanted, wanted / 8,
 										talk).key);
 	cut = gv_exact_raise_cut(cut, least, seen.slack, space.half_dims);
-	if (product.more && cut == -GV_EXACT_INFINITE)
+	if (matmul.more && cut == -GV_EXACT_INFINITE)
 	{
 		if (threadIdx.x == 0)
-			give_up(product.filter, i);
+			give_up(matmul.filter, i);
 		return;
 	}
 	if (best.score >= cut)
 		for (uint32_t s = threadIdx.x; s < n / 4; s += blockDim.x)
 			for (uint32_t j = 4 * s; j < 4 * s + 4; j++)
 				if (scores[j] >= cut)
-					gv_exact_append(product.filter, i, product.first + j);
+					gv_exact_append(matmul.filter, i, matmul.first + j);
 	if (threadIdx.x == 0)
-		product.filter.d_cuts[i] = cut;
+		matmul.filter.d_cuts[i] = cut;
 }
 
 /* Slots first .. first + nslots - 1 for all queries; a thread a slot. */
@@ -302,17 +302,17 @@ gv_gpu_exact_overflows(const GvExactPart *part, const GvExactFilter *filter,
 /* Slots from a product's scores, and the cuts that they had to reach. */
 GvStatus
 gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
-					const GvExactPart *part, const GvExactProduct *product,
+					const GvExactPart *part, const GvExactMatmul *matmul,
 					const float *d_slack, cudaStream_t stream)
 {
-	int			bytes = product->nslots <= ALL_SHARED ?
-		(int) (product->nslots * sizeof(uint32_t)) : 0;
+	int			bytes = matmul->nslots <= ALL_SHARED ?
+		(int) (matmul->nslots * sizeof(uint32_t)) : 0;
 
 	if (bytes > 47 * 1024)
 		GV_TRY(gv_allow_shared((const void *) choose_rows_kernel, bytes));
 	GV_LAUNCH(choose_rows_kernel, part->n,
 			  part->n <= FEW_QUERIES ? MOST_THREADS : THREADS, bytes, stream,
-			  *queries, *part, *product, d_slack);
+			  *queries, *part, *matmul, d_slack);
 	return gv_cuda_status(cudaGetLastError());
 }
 
@@ -341,15 +341,15 @@ gv_gpu_exact_first_fits(const GvExactQueries *queries, int64_t nslots)
 /* See gv_exact.h. */
 GvStatus
 gv_gpu_exact_first(const GvExactSpace *space, const GvExactQueries *queries,
-				   const GvExactPart *part, const GvExactProduct *product,
+				   const GvExactPart *part, const GvExactMatmul *matmul,
 				   const float *d_slack, const GvExactLists *lists,
 				   cudaStream_t stream)
 {
 	static const GvExactLists none = {};
 
-	return gv_launch_early(product->filter.overlap, first_cuts_kernel,
-						   product->n, first_threads(queries, part->n), 0,
-						   stream, *space, *queries, *part, *product, d_slack,
+	return gv_launch_early(matmul->filter.overlap, first_cuts_kernel,
+						   matmul->n, first_threads(queries, part->n), 0,
+						   stream, *space, *queries, *part, *matmul, d_slack,
 						   lists != NULL ? *lists : none);
 }
 

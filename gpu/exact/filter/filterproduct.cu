@@ -15,36 +15,36 @@ struct Biases
 };
 
 static __device__ __forceinline__ float
-bias_of(const GvExactProduct &product, int row)
+bias_of(const GvExactMatmul &matmul, int row)
 {
-	return row < (int) product.nslots ? product.d_bias[row] :
+	return row < (int) matmul.nslots ? matmul.d_bias[row] :
 		__int_as_float(0xFF800000);
 }
 
 static __device__ __forceinline__ Biases
-biases_of(const GvExactProduct &product, int run)
+biases_of(const GvExactMatmul &matmul, int run)
 {
 	int			row = run * GV_RUN + threadIdx.x % 4 * 2;
 	Biases		found;
 
 #pragma unroll
 	for (int j = 0; j < TILES; j++)
-		found.bias[j] = make_float2(bias_of(product, row + j * 8),
-									bias_of(product, row + j * 8 + 1));
+		found.bias[j] = make_float2(bias_of(matmul, row + j * 8),
+									bias_of(matmul, row + j * 8 + 1));
 	return found;
 }
 
 /* Sums become scores in memory: see gpu/product/become.cuh. */
 struct Stored : GvNoRow
 {
-	GvExactProduct product;
+	GvExactMatmul matmul;
 
 	using Columns = Biases;
 
 	__device__ __forceinline__ Biases
 	columns(int run) const
 	{
-		return biases_of(product, run);
+		return biases_of(matmul, run);
 	}
 
 	__device__ __forceinline__ void
@@ -52,16 +52,16 @@ struct Stored : GvNoRow
 		 const float2 (&sums)[TILES]) const
 	{
 		int			row = run * GV_RUN + threadIdx.x % 4 * 2;
-		float	   *to = product.d_scores + (int64_t) query * product.nslots;
+		float	   *to = matmul.d_scores + (int64_t) query * matmul.nslots;
 
-		if (query >= product.n)
+		if (query >= matmul.n)
 			return;
 #pragma unroll
 		for (int j = 0; j < TILES; j++)
 		{
-			if (row + j * 8 < (int) product.nslots)
+			if (row + j * 8 < (int) matmul.nslots)
 				to[row + j * 8] = sums[j].x + of.bias[j].x;
-			if (row + j * 8 + 1 < (int) product.nslots)
+			if (row + j * 8 + 1 < (int) matmul.nslots)
 				to[row + j * 8 + 1] = sums[j].y + of.bias[j].y;
 		}
 	}
@@ -70,7 +70,7 @@ struct Stored : GvNoRow
 /* ... or, where they reach the query's cut, slots to be measured. */
 struct Reaching
 {
-	GvExactProduct product;
+	GvExactMatmul matmul;
 
 	using Columns = Biases;
 	struct Row
@@ -82,7 +82,7 @@ struct Reaching
 	__device__ __forceinline__ void
 	begin(Row *mine, int query) const
 	{
-		mine->cut = query < product.n ? product.filter.d_cuts[query] :
+		mine->cut = query < matmul.n ? matmul.filter.d_cuts[query] :
 			__int_as_float(0x7FC00000);
 	}
 
@@ -94,38 +94,38 @@ struct Reaching
 	__device__ __forceinline__ Biases
 	columns(int run) const
 	{
-		return biases_of(product, run);
+		return biases_of(matmul, run);
 	}
 
 	__device__ __forceinline__ void
 	take(const Biases &of, const Row *mine, int query, int run,
 		 const float2 (&sums)[TILES]) const
 	{
-		uint32_t	slot = product.first + run * GV_RUN + threadIdx.x % 4 * 2;
+		uint32_t	slot = matmul.first + run * GV_RUN + threadIdx.x % 4 * 2;
 		float		cut = mine->cut;
 
 #pragma unroll
 		for (int j = 0; j < TILES; j++)
 		{
 			if (sums[j].x + of.bias[j].x >= cut)
-				gv_exact_append(product.filter, query, slot + j * 8);
+				gv_exact_append(matmul.filter, query, slot + j * 8);
 			if (sums[j].y + of.bias[j].y >= cut)
-				gv_exact_append(product.filter, query, slot + j * 8 + 1);
+				gv_exact_append(matmul.filter, query, slot + j * 8 + 1);
 		}
 	}
 };
 
 /* See gv_exact.h. */
 GvStatus
-gv_gpu_exact_product(const GvExactProduct *exact, const GvBlas *blas,
+gv_gpu_exact_matmul(const GvExactMatmul *exact, const GvBlas *blas,
 					 cudaStream_t stream)
 {
-	GvProduct	product = {exact->d_queries, exact->n, exact->d_halves,
+	GvMatmul	matmul = {exact->d_queries, exact->n, exact->d_halves,
 	(int32_t) exact->nslots, exact->half_dims};
 	/* cards of 9.0 have hopperfilter.cu */
-	GvProductBy by = {blas, false, 0, false, stream};
+	GvMatmulContext by = {blas, false, 0, false, stream};
 
 	if (exact->d_scores != NULL)
-		return gv_gpu_product<false>(&by, &product, Stored {{}, *exact});
-	return gv_gpu_product<false>(&by, &product, Reaching {*exact});
+		return gv_gpu_matmul<false>(&by, &matmul, Stored {{}, *exact});
+	return gv_gpu_matmul<false>(&by, &matmul, Reaching {*exact});
 }

@@ -129,7 +129,7 @@ struct GvExactLists
 };
 
 /* A product: of n queries and slots first .. first + nslots - 1. */
-struct GvExactProduct
+struct GvExactMatmul
 {
 	int32_t		half_dims;
 	int32_t		n;
@@ -165,12 +165,12 @@ extern GvStatus gv_gpu_exact_gather(const GvExactSpace *space,
 									cudaStream_t stream);
 
 /* filterproduct.cu, hopperfilter.cu */
-extern GvStatus gv_gpu_exact_product(const GvExactProduct *product,
+extern GvStatus gv_gpu_exact_matmul(const GvExactMatmul *matmul,
 									 const GvBlas *blas, cudaStream_t stream);
-extern bool gv_gpu_exact_hopper_fits(const GvExactProduct *product,
+extern bool gv_gpu_exact_hopper_fits(const GvExactMatmul *matmul,
 									 int32_t device);
 extern bool gv_gpu_exact_hopper_forbidden();
-extern GvStatus gv_gpu_exact_hopper(const GvExactProduct *product, int nsms,
+extern GvStatus gv_gpu_exact_hopper(const GvExactMatmul *matmul, int nsms,
 									cudaStream_t stream);
 /* cut.cu */
 extern GvStatus gv_gpu_exact_cuts(const GvExactSpace *space,
@@ -186,7 +186,7 @@ extern GvStatus gv_gpu_exact_overflows(const GvExactPart *part,
 extern GvStatus gv_gpu_exact_choose(const GvExactSpace *space,
 									const GvExactQueries *queries,
 									const GvExactPart *part,
-									const GvExactProduct *product,
+									const GvExactMatmul *matmul,
 									const float *d_slack, cudaStream_t stream);
 /*
  * Cuts and slots from a product's scores, and with lists, empty ones.  If these
@@ -198,7 +198,7 @@ extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries,
 extern GvStatus gv_gpu_exact_first(const GvExactSpace *space,
 								   const GvExactQueries *queries,
 								   const GvExactPart *part,
-								   const GvExactProduct *product,
+								   const GvExactMatmul *matmul,
 								   const float *d_slack,
 								   const GvExactLists *lists,
 								   cudaStream_t stream);

@@ -56,7 +56,7 @@ gv_gpu_exact_hopper_forbidden()
 /* What a launch is made of. */
 struct Work
 {
-	GvExactProduct product;
+	GvExactMatmul matmul;
 	int			nsteps;			/* slices of a tile */
 	int			stages;			/* places in the ring */
 	int			query_tiles;
@@ -123,7 +123,7 @@ send_slice(const Work &work, const GvRingMaps &maps, const Memory &memory,
 	ring.expect(place, S::BYTES + (step == 0 ? S::BIAS_BYTES : 0));
 	if (step == 0)
 		gv_copy_bytes(memory.biases + place.stage * S::BIAS_BYTES,
-					  work.product.d_bias + row, S::BIAS_BYTES, full,
+					  work.matmul.d_bias + row, S::BIAS_BYTES, full,
 					  gv_read_once());
 	gv_copy_boxes<S::PARTS>(to + S::QUERY_BYTES, &maps.rows, step, row, BOX,
 							full);
@@ -219,7 +219,7 @@ begin_sums(float (&sums)[BLOCKS * PARTS][BOX / 8][4],
 
 /* Rows that reach a cut, of 64 queries and BOX rows. */
 static __device__ __forceinline__ void
-look_at(const float (&sums)[BOX / 8][4], const GvExactProduct &product,
+look_at(const float (&sums)[BOX / 8][4], const GvExactMatmul &matmul,
 		int query, int row)
 {
 	constexpr int SOME = 4;		/* tiles of 8 rows looked at together */
@@ -243,8 +243,8 @@ look_at(const float (&sums)[BOX / 8][4], const GvExactProduct &product,
 			for (int c = 0; c < 4; c++)
 				/* false for NaN: see cut.cu */
 				if (sums[j][c] >= 0.0f)
-					gv_exact_append(product.filter, query + c / 2 * 8,
-									product.first + row + j * 8 + column +
+					gv_exact_append(matmul.filter, query + c / 2 * 8,
+									matmul.first + row + j * 8 + column +
 									c % 2);
 	}
 }
@@ -256,7 +256,7 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 			int group, GvPlace &place)
 {
 	using S = Shape<BLOCKS, KEEPS>;
-	const GvExactProduct &product = work.product;
+	const GvExactMatmul &matmul = work.matmul;
 	Mine<BLOCKS> mine;
 
 	mine.query = unit.query_tile * S::QUERIES + group * BLOCKS * 64 +
@@ -266,7 +266,7 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 	{
 		int			q = mine.query + i / 2 * 64 + i % 2 * 8;
 
-		mine.cuts[i] = q < product.n ? product.filter.d_cuts[q] :
+		mine.cuts[i] = q < matmul.n ? matmul.filter.d_cuts[q] :
 			__int_as_float(0x7F800000);
 	}
 	for (int tile = unit.first; tile < unit.last; tile++)
@@ -293,7 +293,7 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 		});
 #pragma unroll
 		for (int i = 0; i < 2; i++)
-			look_at(sums[i], product, mine.query + i / S::PARTS * 64,
+			look_at(sums[i], matmul, mine.query + i / S::PARTS * 64,
 					tile * S::ROWS + i % S::PARTS * BOX);
 	}
 }
@@ -395,21 +395,21 @@ tiles_of_unit(const Work *work, int nsms)
 /* How a product is dealt. */
 template <int BLOCKS, bool KEEPS>
 static Work
-deal(const GvExactProduct *product, int nsms)
+deal(const GvExactMatmul *matmul, int nsms)
 {
 	using S = Shape<BLOCKS, KEEPS>;
 	Work		work = {};
 
-	work.product = *product;
-	work.nsteps = (product->half_dims + GV_HOPPER_SLICE - 1) /
+	work.matmul = *matmul;
+	work.nsteps = (matmul->half_dims + GV_HOPPER_SLICE - 1) /
 		GV_HOPPER_SLICE;
 	work.stages = (GV_RING_BYTES - (KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0)) /
 		(S::BYTES + S::BIAS_BYTES);
 	if (work.stages > MOST_STAGES)
 		work.stages = MOST_STAGES;
 	work.turns = work.stages >= 2 * work.nsteps;
-	work.query_tiles = (product->n + S::QUERIES - 1) / S::QUERIES;
-	work.row_tiles = (int) ((product->nslots + S::ROWS - 1) / S::ROWS);
+	work.query_tiles = (matmul->n + S::QUERIES - 1) / S::QUERIES;
+	work.row_tiles = (int) ((matmul->nslots + S::ROWS - 1) / S::ROWS);
 	work.per_unit = tiles_of_unit(&work, nsms);
 	work.nunits = work.query_tiles *
 		((work.row_tiles + work.per_unit - 1) / work.per_unit);
@@ -418,15 +418,15 @@ deal(const GvExactProduct *product, int nsms)
 
 template <int BLOCKS, bool KEEPS>
 static GvStatus
-launch(const GvExactProduct *product, int nsms, cudaStream_t stream)
+launch(const GvExactMatmul *matmul, int nsms, cudaStream_t stream)
 {
-	Work		work = deal<BLOCKS, KEEPS>(product, nsms);
+	Work		work = deal<BLOCKS, KEEPS>(matmul, nsms);
 	GvRingMaps	maps;
 
-	GV_TRY(gv_gpu_hopper_map(&maps.queries, product->d_queries, product->n,
-							 product->half_dims, BOX));
-	GV_TRY(gv_gpu_hopper_map(&maps.rows, product->d_halves, product->nslots,
-							 product->half_dims, BOX));
+	GV_TRY(gv_gpu_hopper_map(&maps.queries, matmul->d_queries, matmul->n,
+							 matmul->half_dims, BOX));
+	GV_TRY(gv_gpu_hopper_map(&maps.rows, matmul->d_halves, matmul->nslots,
+							 matmul->half_dims, BOX));
 	GV_TRY(gv_allow_shared((const void *) exact_hopper_kernel<BLOCKS, KEEPS>,
 						   GV_RING_BYTES + GV_RING_ALIGNMENT));
 	GV_LAUNCH((exact_hopper_kernel<BLOCKS, KEEPS>), min(work.nunits, nsms),
@@ -437,24 +437,24 @@ launch(const GvExactProduct *product, int nsms, cudaStream_t stream)
 
 /* Is this the way for a product? */
 bool
-gv_gpu_exact_hopper_fits(const GvExactProduct *product, int32_t device)
+gv_gpu_exact_hopper_fits(const GvExactMatmul *matmul, int32_t device)
 {
-	return !forbidden && product->d_scores == NULL &&
-		product->n > MORE_QUERIES && gv_has_hopper(device) &&
+	return !forbidden && matmul->d_scores == NULL &&
+		matmul->n > MORE_QUERIES && gv_has_hopper(device) &&
 		gv_gpu_hopper_multiplies();
 }
 
 /* See gv_exact.h. */
 GvStatus
-gv_gpu_exact_hopper(const GvExactProduct *product, int nsms,
+gv_gpu_exact_hopper(const GvExactMatmul *matmul, int nsms,
 					cudaStream_t stream)
 {
-	int			nsteps = (product->half_dims + GV_HOPPER_SLICE - 1) /
+	int			nsteps = (matmul->half_dims + GV_HOPPER_SLICE - 1) /
 		GV_HOPPER_SLICE;
 
-	if (nsteps <= 3 && product->n > 128)
-		return launch<2, true>(product, nsms, stream);
+	if (nsteps <= 3 && matmul->n > 128)
+		return launch<2, true>(matmul, nsms, stream);
 	if (nsteps <= 7)
-		return launch<1, true>(product, nsms, stream);
-	return launch<1, false>(product, nsms, stream);
+		return launch<1, true>(matmul, nsms, stream);
+	return launch<1, false>(matmul, nsms, stream);
 }

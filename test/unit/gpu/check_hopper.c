@@ -11,7 +11,7 @@
 /* gpu/coarse/gv_coarse.h, gpu/index/gv_index.h */
 extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_gather_by(int32_t n);
-extern bool gv_product_hopper(int32_t columns);	/* gpu/product/gv_product.h */
+extern bool gv_matmul_hopper(int32_t columns);	/* gpu/product/gv_product.h */
 extern bool gv_gpu_hopper_multiplies(void);
 extern bool gv_has_hopper(int32_t device);
 
@@ -43,13 +43,13 @@ test_products(void)
 			/* emulated threads: each width with some shapes */
 			if (emulated && (i + w) % (unit_small ? 6 : 3) != 0)
 				continue;
-			CHECK(gv_product_hopper(widths[w]), "no tiles of %d lists",
+			CHECK(gv_matmul_hopper(widths[w]), "no tiles of %d lists",
 				  widths[w]);
 			gv_searcher_drop(check_some_lists(GV_L2 + i % 3, shapes[i][0],
 											  shapes[i][1], shapes[i][2],
 											  shapes[i][3]));
 		}
-	gv_product_hopper(-1);
+	gv_matmul_hopper(-1);
 	gv_gpu_approximate_from(-1);
 }
 
@@ -84,11 +84,11 @@ test_scans(void)
 			  gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
 			  "%s", what);
 		check_answers(&index, searches, n, what);
-		gv_product_hopper(0);
+		gv_matmul_hopper(0);
 		CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
 			  "%s", what);
 		check_answers(&index, searches, n, what);
-		gv_product_hopper(-1);
+		gv_matmul_hopper(-1);
 		gv_searcher_drop(searcher);
 		free_searches(searches, n);
 		gv_mirror_drop(mirror);

@@ -9,13 +9,13 @@
 extern void test_products_card(void);
 
 /* gpu/product/gv_product.h */
-extern GvStatus gv_product_sums(const uint16_t *rows, int32_t nrows,
+extern GvStatus gv_matmul_sums(const uint16_t *rows, int32_t nrows,
 								const uint16_t *columns, int32_t ncolumns,
 								int32_t half_dims, bool whole, float *sums,
 								uint32_t *runs);
 extern GvStatus gv_blas_open(GvDevice *devices, int32_t n);
 
-extern bool gv_product_hopper(int32_t columns);
+extern bool gv_matmul_hopper(int32_t columns);
 extern bool gv_has_hopper(int32_t device);
 
 /* Of emulate/; not there on a card. */
@@ -99,7 +99,7 @@ make_matrix(Numbers numbers, bool row, int32_t n, int32_t dims,
 
 /* Returns the largest error, as a share of what is allowed. */
 static double
-check_product(Numbers numbers, int32_t nrows, int32_t ncolumns, int32_t dims,
+check_matmul(Numbers numbers, int32_t nrows, int32_t ncolumns, int32_t dims,
 			  bool whole)
 {
 	int32_t		half_dims = (dims + 15) / 16 * 16;
@@ -112,7 +112,7 @@ check_product(Numbers numbers, int32_t nrows, int32_t ncolumns, int32_t dims,
 	int32_t		i;
 	int32_t		j;
 
-	CHECK(gv_product_sums(rows, nrows, columns, ncolumns, half_dims, whole,
+	CHECK(gv_matmul_sums(rows, nrows, columns, ncolumns, half_dims, whole,
 						  sums, runs) == GV_OK, "product");
 	for (i = 0; i < nrows; i++)
 	{
@@ -135,7 +135,7 @@ check_product(Numbers numbers, int32_t nrows, int32_t ncolumns, int32_t dims,
 
 /* Shapes of all tiles, and their ends. */
 static double
-check_products(void)
+check_matmuls(void)
 {
 	static const int32_t shapes[][3] = {
 		{1, 1, 1}, {33, 31, 16}, {31, 65, 47}, {128, 64, 100}, {129, 300, 20},
@@ -146,12 +146,12 @@ check_products(void)
 	int			i;
 
 	for (i = 0; i < (unit_small ? 10 : 11); i++)
-		largest = fmax(largest, check_product(i % NNUMBERS, shapes[i][0],
+		largest = fmax(largest, check_matmul(i % NNUMBERS, shapes[i][0],
 											  shapes[i][1], shapes[i][2],
 											  i % 2 != 0 || shapes[i][0] >
 											  4096));
 	for (i = 0; i < NNUMBERS; i++)
-		largest = fmax(largest, check_product(i, 40, 50, 513, i % 2 == 0));
+		largest = fmax(largest, check_matmul(i, 40, 50, 513, i % 2 == 0));
 	return largest;
 }
 
@@ -168,18 +168,18 @@ test_products_card(void)
 	CHECK(gv_blas_open(device, 1) == GV_OK, "%s", device->name);
 	if (gv_has_hopper(0))
 	{
-		largest = check_products();
+		largest = check_matmuls();
 		printf("card: products: sums of 9.0 are off by %.2f of what they may\n",
 			   largest);
 	}
-	gv_product_hopper(0);
-	largest = check_products();
-	gv_product_hopper(-1);
+	gv_matmul_hopper(0);
+	largest = check_matmuls();
+	gv_matmul_hopper(-1);
 	printf("card: products: the loop's sums are off by %.2f of what they may\n",
 		   largest);
 	gv_matmul_use(GV_MATMUL_CUBLAS);
 	CHECK(gv_blas_open(device, 1) == GV_OK, "%s", device->name);
-	largest = check_products();
+	largest = check_matmuls();
 	printf("card: products: cuBLAS's by %.2f\n", largest);
 	/* the stand-in is to be as bad as allowed, or it proves little */
 	CHECK(&gv_emulated_capability == NULL || largest > 0.25, "%.2f", largest);
