@@ -48,7 +48,7 @@ struct GvNoRow
  */
 template <int QM, typename F, int NTILES>
 static __device__ __forceinline__ void
-gv_become(const F &becomes, typename F::Row *rows, float (*sums)[NTILES][4],
+gv_apply_epilogue(const F &epilogue, typename F::Row *rows, float (*sums)[NTILES][4],
 		  int row, int column)
 {
 	constexpr int TILES = GV_RUN / 8;
@@ -58,7 +58,7 @@ gv_become(const F &becomes, typename F::Row *rows, float (*sums)[NTILES][4],
 	for (int r = 0; r < NTILES / TILES; r++)
 	{
 		int			run = column / GV_RUN + r;
-		typename F::Columns columns = becomes.columns(run);
+		typename F::Columns columns = epilogue.columns(run);
 
 #pragma unroll
 		for (int i = 0; i < 2 * QM; i++)
@@ -72,7 +72,7 @@ gv_become(const F &becomes, typename F::Row *rows, float (*sums)[NTILES][4],
 
 				own[j] = make_float2(pair[0], pair[1]);
 			}
-			becomes.take(columns, rows + i * 8 + mine, row + i * 8 + mine,
+			epilogue.take(columns, rows + i * 8 + mine, row + i * 8 + mine,
 						 run, own);
 		}
 	}

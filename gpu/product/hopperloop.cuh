@@ -147,7 +147,7 @@ gv_send_tiles(const GvRing &ring, const GvRingMaps &maps,
  */
 template <typename F, int WIDTH, int PARTS, bool WHOLE>
 static __global__ void __launch_bounds__(GV_RING_THREADS, 1)
-hopper_kernel(GvMatmul matmul, F becomes,
+hopper_kernel(GvMatmul matmul, F epilogue,
 			  const __grid_constant__ GvRingMaps maps)
 {
 #if GV_HOPPER
@@ -186,18 +186,18 @@ hopper_kernel(GvMatmul matmul, F becomes,
 		float		sums[PARTS][WIDTH / 8][4] = {};
 
 		if ((!WHOLE || walk.column == 0) && lane < 16)
-			becomes.begin(&rows[mine + lane], row + lane);
+			epilogue.begin(&rows[mine + lane], row + lane);
 		__syncwarp();
 		gv_ring_multiply<1, false>(sums, ring, place, nsteps, NULL, group, []
 		{
 		});
 #pragma unroll
 		for (int p = 0; p < PARTS; p++)
-			gv_become<1>(becomes, rows + mine, &sums[p], row,
+			gv_apply_epilogue<1>(epilogue, rows + mine, &sums[p], row,
 						 walk.column * Shape::COLUMNS + p * WIDTH);
 		__syncwarp();
 		if ((!WHOLE || walk.column + 1 == walk.ncolumns) && lane < 16)
-			becomes.end(&rows[mine + lane], row + lane);
+			epilogue.end(&rows[mine + lane], row + lane);
 	}
 #endif
 }
@@ -205,7 +205,7 @@ hopper_kernel(GvMatmul matmul, F becomes,
 template <int WIDTH, int PARTS, bool WHOLE, typename F>
 static GvStatus
 gv_hopper_launch(const GvMatmulContext *by, const GvMatmul *matmul,
-				 const F &becomes)
+				 const F &epilogue)
 {
 	using Shape = GvHopperShape<F, WIDTH, PARTS>;
 	GvHopperWalk<WHOLE> walk(*matmul, Shape::COLUMNS, 0);
@@ -218,7 +218,7 @@ gv_hopper_launch(const GvMatmulContext *by, const GvMatmul *matmul,
 	return gv_launch_early(by->overlap, hopper_kernel<F, WIDTH, PARTS, WHOLE>,
 						   min(walk.blocks(), by->nsms), GV_RING_THREADS,
 						   Shape::STAGES * Shape::BYTES + GV_RING_ALIGNMENT,
-						   by->stream, *matmul, becomes, maps);
+						   by->stream, *matmul, epilogue, maps);
 }
 
 /* Clocks that all tiles of so many columns take; see above. */
@@ -238,13 +238,13 @@ gv_hopper_clocks(const GvMatmul *matmul, int nsms, int columns)
 template <typename F>
 static GvStatus
 gv_hopper_best(const GvMatmulContext *by, const GvMatmul *matmul,
-			   const F &becomes)
+			   const F &epilogue)
 {
 	static const struct
 	{
 		int			columns;
 		GvStatus	(*launch) (const GvMatmulContext *by,
-							   const GvMatmul *matmul, const F &becomes);
+							   const GvMatmul *matmul, const F &epilogue);
 	}			widths[] = {
 		{320, gv_hopper_launch<160, 2, false, F>},
 		{288, gv_hopper_launch<96, 3, false, F>},
@@ -268,21 +268,21 @@ gv_hopper_best(const GvMatmulContext *by, const GvMatmul *matmul,
 			best = i;
 		}
 	}
-	return widths[best].launch(by, matmul, becomes);
+	return widths[best].launch(by, matmul, epilogue);
 }
 
 /* See gv_gpu_matmul. */
 template <bool WHOLE, typename F>
 static GvStatus
 gv_hopper_matmul(const GvMatmulContext *by, const GvMatmul *matmul,
-				  const F &becomes)
+				  const F &epilogue)
 {
 	if constexpr (!WHOLE)
-		return gv_hopper_best(by, matmul, becomes);
+		return gv_hopper_best(by, matmul, epilogue);
 	else if (matmul->ncolumns <= 128)
-		return gv_hopper_launch<128, 1, true>(by, matmul, becomes);
+		return gv_hopper_launch<128, 1, true>(by, matmul, epilogue);
 	else
-		return gv_hopper_launch<128, 2, true>(by, matmul, becomes);
+		return gv_hopper_launch<128, 2, true>(by, matmul, epilogue);
 }
 
 #endif							/* GV_HOPPERLOOP_CUH */

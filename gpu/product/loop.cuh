@@ -118,7 +118,7 @@ struct GvLoop
  */
 template <typename F, int ROWS, int COLUMNS, int ACROSS, int NHELD>
 static __global__ void __launch_bounds__(2 * ACROSS *GV_WARP)
-loop_kernel(GvMatmul matmul, F becomes, int ntiles, int walk)
+loop_kernel(GvMatmul matmul, F epilogue, int ntiles, int walk)
 {
 	constexpr int THREADS = 2 * ACROSS * GV_WARP;
 	constexpr int QM = ROWS / 2 / 16;
@@ -152,7 +152,7 @@ loop_kernel(GvMatmul matmul, F becomes, int ntiles, int walk)
 		gv_commit_copies();
 	}
 	if (threadIdx.x < ROWS)
-		becomes.begin(&rows[threadIdx.x], row + (int) threadIdx.x);
+		epilogue.begin(&rows[threadIdx.x], row + (int) threadIdx.x);
 
 	/* 2. one slice after the other; the barrier is for a slice, which all
 	 * threads sent, and for the one before it, whose memory is filled anew */
@@ -167,7 +167,7 @@ loop_kernel(GvMatmul matmul, F becomes, int ntiles, int walk)
 								  loop.columns(at), warp_column);
 		if (at.step + 1 < nsteps)
 			continue;
-		gv_become<QM>(becomes, rows + warp_row, sums, row + warp_row,
+		gv_apply_epilogue<QM>(epilogue, rows + warp_row, sums, row + warp_row,
 					  column + at.tile * COLUMNS + warp_column);
 #pragma unroll
 		for (int i = 0; i < QM; i++)
@@ -179,12 +179,12 @@ loop_kernel(GvMatmul matmul, F becomes, int ntiles, int walk)
 	}
 	__syncthreads();
 	if (threadIdx.x < ROWS)
-		becomes.end(&rows[threadIdx.x], row + (int) threadIdx.x);
+		epilogue.end(&rows[threadIdx.x], row + (int) threadIdx.x);
 }
 
 template <int ROWS, int COLUMNS, int ACROSS, int NHELD, bool WHOLE, typename F>
 static GvStatus
-gv_loop_launch(const GvMatmul *matmul, const F &becomes, bool overlap,
+gv_loop_launch(const GvMatmul *matmul, const F &epilogue, bool overlap,
 			   cudaStream_t stream)
 {
 	int			ntiles = (matmul->nrows + ROWS - 1) / ROWS;
@@ -196,27 +196,27 @@ gv_loop_launch(const GvMatmul *matmul, const F &becomes, bool overlap,
 						   ntiles * ((across + walk - 1) / walk),
 						   2 * ACROSS * GV_WARP,
 						   GvLoopShape<ROWS, COLUMNS, NHELD>::BYTES, stream,
-						   *matmul, becomes, ntiles, walk);
+						   *matmul, epilogue, ntiles, walk);
 }
 
 /* See gv_gpu_matmul. */
 template <bool WHOLE, typename F>
 static GvStatus
-gv_loop_matmul(const GvMatmul *matmul, const F &becomes, bool overlap,
+gv_loop_matmul(const GvMatmul *matmul, const F &epilogue, bool overlap,
 				cudaStream_t stream)
 {
 	if (matmul->nrows <= (WHOLE ? GV_SMALL_WHOLE : GV_SMALL_ROWS) ||
 		matmul->ncolumns <= GV_LOOP_NARROW)
-		return gv_loop_launch<32, 64, 2, 0, WHOLE>(matmul, becomes, overlap,
+		return gv_loop_launch<32, 64, 2, 0, WHOLE>(matmul, epilogue, overlap,
 												   stream);
 	if constexpr (!WHOLE)
-		return gv_loop_launch<128, 128, 4, 0, false>(matmul, becomes, overlap,
+		return gv_loop_launch<128, 128, 4, 0, false>(matmul, epilogue, overlap,
 													 stream);
 	else if (matmul->half_dims <= GV_LOOP_HELD * GV_SLICE)
 		return gv_loop_launch<128, 256, 4, GV_LOOP_HELD, true>
-			(matmul, becomes, overlap, stream);
+			(matmul, epilogue, overlap, stream);
 	else
-		return gv_loop_launch<128, 256, 4, 0, true>(matmul, becomes, overlap,
+		return gv_loop_launch<128, 256, 4, 0, true>(matmul, epilogue, overlap,
 													stream);
 }
 

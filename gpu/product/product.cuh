@@ -13,25 +13,25 @@
 #include "gpu/product/hopperloop.cuh"
 #include "gpu/product/loop.cuh"
 
-#define GV_LOOK_WARPS		4
-#define GV_LOOK_THREADS		(GV_LOOK_WARPS * GV_WARP)
-#define GV_LOOK_LOADS		4	/* pieces of 8 rows and a run, on their way */
-#define GV_LOOK_BLOCKS		1024	/* are enough for any card */
+#define GV_EPILOGUE_WARPS		4
+#define GV_EPILOGUE_THREADS		(GV_EPILOGUE_WARPS * GV_WARP)
+#define GV_EPILOGUE_LOADS		4	/* pieces of 8 rows and a run, on their way */
+#define GV_EPILOGUE_BLOCKS		1024	/* are enough for any card */
 
 /*
  * A warp's rows of a tile, GROUPS * 8 of them, and its runs from blockIdx.y *
  * nruns on, LOADS / GROUPS at a time.
  */
 template <typename F, int GROUPS>
-static __global__ void __launch_bounds__(GV_LOOK_THREADS)
-look_kernel(F becomes, GvMatmulTile tile, int nruns)
+static __global__ void __launch_bounds__(GV_EPILOGUE_THREADS)
+epilogue_kernel(F epilogue, GvMatmulTile tile, int nruns)
 {
-	constexpr int RUNS = GV_LOOK_LOADS / GROUPS;
+	constexpr int RUNS = GV_EPILOGUE_LOADS / GROUPS;
 	constexpr int TILES = GV_RUN / 8;
-	__shared__ typename F::Row rows[GV_LOOK_WARPS][GROUPS * 8];
+	__shared__ typename F::Row rows[GV_EPILOGUE_WARPS][GROUPS * 8];
 	int			lane = threadIdx.x % GV_WARP;
 	typename F::Row *own = rows[threadIdx.x / GV_WARP];
-	int			first = (blockIdx.x * GV_LOOK_WARPS + threadIdx.x / GV_WARP) *
+	int			first = (blockIdx.x * GV_EPILOGUE_WARPS + threadIdx.x / GV_WARP) *
 		GROUPS * 8;				/* the warp's, in the tile */
 	int			last = min((int) (blockIdx.y + 1) * nruns,
 						   (tile.ncolumns + GV_RUN - 1) / GV_RUN);
@@ -42,7 +42,7 @@ look_kernel(F becomes, GvMatmulTile tile, int nruns)
 	if (first >= tile.nrows)
 		return;
 	if (lane < GROUPS * 8)
-		becomes.begin(&own[lane], tile.row + first + lane);
+		epilogue.begin(&own[lane], tile.row + first + lane);
 	__syncwarp();
 	for (int run = blockIdx.y * nruns; run < last; run += RUNS)
 	{
@@ -66,41 +66,41 @@ look_kernel(F becomes, GvMatmulTile tile, int nruns)
 
 			if (run + r >= last)
 				break;
-			columns = becomes.columns(of);
+			columns = epilogue.columns(of);
 #pragma unroll
 			for (int g = 0; g < GROUPS; g++)
-				becomes.take(columns, &own[g * 8 + lane / 4],
+				epilogue.take(columns, &own[g * 8 + lane / 4],
 							 tile.row + first + g * 8 + lane / 4, of,
 							 some[r][g]);
 		}
 	}
 	__syncwarp();
 	if (lane < GROUPS * 8)
-		becomes.end(&own[lane], tile.row + first + lane);
+		epilogue.end(&own[lane], tile.row + first + lane);
 }
 
 /* Launched by gv_blas_matmul: the sums of a tile. */
 template <bool WHOLE, typename F>
 static GvStatus
-look_at(const GvMatmulTile *tile, const F &becomes, cudaStream_t stream)
+run_epilogue(const GvMatmulTile *tile, const F &epilogue, cudaStream_t stream)
 {
-	constexpr int GROUPS = WHOLE ? 1 : GV_LOOK_LOADS;
-	constexpr int ROWS = GV_LOOK_WARPS * GROUPS * 8;
+	constexpr int GROUPS = WHOLE ? 1 : GV_EPILOGUE_LOADS;
+	constexpr int ROWS = GV_EPILOGUE_WARPS * GROUPS * 8;
 	int			across = (tile->nrows + ROWS - 1) / ROWS;
 	int			nruns = (tile->ncolumns + GV_RUN - 1) / GV_RUN;
 	int			share = WHOLE ? nruns :
-		(int) ((int64_t) nruns * across / GV_LOOK_BLOCKS) + 1;
+		(int) ((int64_t) nruns * across / GV_EPILOGUE_BLOCKS) + 1;
 
-	return gv_launch_early(tile->overlap, look_kernel<F, GROUPS>,
+	return gv_launch_early(tile->overlap, epilogue_kernel<F, GROUPS>,
 						   dim3(across, (nruns + share - 1) / share),
-						   GV_LOOK_THREADS, 0, stream, becomes, *tile, share);
+						   GV_EPILOGUE_THREADS, 0, stream, epilogue, *tile, share);
 }
 
 /* ... by cuBLAS, tile by tile. */
 template <bool WHOLE, typename F>
 static GvStatus
 gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul,
-				const F &becomes, cudaStream_t stream)
+				const F &epilogue, cudaStream_t stream)
 {
 	GvMatmulTile tile;
 
@@ -110,7 +110,7 @@ gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul,
 		{
 			tile = gv_blas_tile(blas, matmul, row, column, WHOLE);
 			GV_TRY(gv_blas_multiply(blas, matmul, &tile));
-			GV_TRY(look_at<WHOLE>(&tile, becomes, stream));
+			GV_TRY(run_epilogue<WHOLE>(&tile, epilogue, stream));
 		}
 	return GV_OK;
 }
@@ -123,15 +123,15 @@ gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul,
 template <bool WHOLE, typename F>
 static GvStatus
 gv_gpu_matmul(const GvMatmulContext *by, const GvMatmul *matmul,
-			   const F &becomes)
+			   const F &epilogue)
 {
 	if (gv_blas_multiplies(by->blas, matmul))
-		return gv_blas_matmul<WHOLE>(by->blas, matmul, becomes, by->stream);
+		return gv_blas_matmul<WHOLE>(by->blas, matmul, epilogue, by->stream);
 	if (by->hopper && matmul->nrows > (WHOLE ? GV_SMALL_WHOLE :
 										GV_SMALL_ROWS) &&
 		gv_matmul_forced() != 0 && gv_gpu_hopper_multiplies())
-		return gv_hopper_matmul<WHOLE>(by, matmul, becomes);
-	return gv_loop_matmul<WHOLE>(matmul, becomes, by->overlap, by->stream);
+		return gv_hopper_matmul<WHOLE>(by, matmul, epilogue);
+	return gv_loop_matmul<WHOLE>(matmul, epilogue, by->overlap, by->stream);
 }
 
 #endif							/* GV_PRODUCT_CUH */

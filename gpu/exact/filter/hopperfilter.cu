@@ -219,7 +219,7 @@ begin_sums(float (&sums)[BLOCKS * PARTS][BOX / 8][4],
 
 /* Rows that reach a cut, of 64 queries and BOX rows. */
 static __device__ __forceinline__ void
-look_at(const float (&sums)[BOX / 8][4], const GvExactMatmul &matmul,
+run_epilogue(const float (&sums)[BOX / 8][4], const GvExactMatmul &matmul,
 		int query, int row)
 {
 	constexpr int SOME = 4;		/* tiles of 8 rows looked at together */
@@ -293,7 +293,7 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 		});
 #pragma unroll
 		for (int i = 0; i < 2; i++)
-			look_at(sums[i], matmul, mine.query + i / S::PARTS * 64,
+			run_epilogue(sums[i], matmul, mine.query + i / S::PARTS * 64,
 					tile * S::ROWS + i % S::PARTS * BOX);
 	}
 }
