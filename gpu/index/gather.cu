@@ -18,7 +18,7 @@
  * As many queries must meet a list, on average, that its look-ups are worth it;
  * and lists must not be too many to be put in order by one block of threads.
  */
-#define LEAST_MET		8
+#define LEAST_PAIRS		8
 #define MOST_LISTS		65536
 
 #define LEAST_QUERIES	1024	/* of a batch, that it is worth to look */
@@ -50,7 +50,7 @@ may_suit(const GvDeviceModel *model, const GvSearcher *searcher,
 		return false;
 	return gather_by > 0 ||
 		(all >= LEAST_QUERIES && (int64_t) all * first->probes >=
-		 (int64_t) LEAST_MET * model->nlists);
+		 (int64_t) LEAST_PAIRS * model->nlists);
 }
 
 /* And does a part suit? */
@@ -65,12 +65,12 @@ suits(const GvDeviceModel *model, const GvSearcher *searcher,
 /* Arrays of n queries with so many meetings, behind a lane's other memory. */
 static void
 place_lists(const GvDeviceModel *model, char *work, size_t *bytes, int64_t n,
-			int64_t nmeetings, GvListScan *lists)
+			int64_t npairs, GvListScan *lists)
 {
 	int64_t		nsubs;
 
 	lists->steps = (model->m + GV_ROUGH_SUBS - 1) / GV_ROUGH_SUBS;
-	lists->most_met = (int32_t) (nmeetings / GV_MET_TOGETHER + model->nlists);
+	lists->most_groups = (int32_t) (npairs / GV_PAIRS_TOGETHER + model->nlists);
 	nsubs = lists->steps * GV_ROUGH_SUBS;
 #define PLACE(array, count) \
 	lists->array = (decltype(lists->array)) \
@@ -83,9 +83,9 @@ place_lists(const GvDeviceModel *model, char *work, size_t *bytes, int64_t n,
 	PLACE(d_whole, n);
 	PLACE(d_near, n * GV_NEAR_CAPACITY);
 	PLACE(d_starts, model->nlists + 1);
-	PLACE(d_meetings, nmeetings);
-	PLACE(d_met, lists->most_met);
-	PLACE(d_nmet, 1);
+	PLACE(d_pairs, npairs);
+	PLACE(d_groups, lists->most_groups);
+	PLACE(d_ngroups, 1);
 #undef PLACE
 }
 
@@ -94,17 +94,17 @@ void
 gv_gpu_place_gathered(const GvDeviceModel *model, GvSearcher *searcher,
 					  GvSearcher *stream, GvPlaces *places, GvGathered *gathered)
 {
-	int64_t		nmeetings = 0;
+	int64_t		npairs = 0;
 
 	places->own_bytes = 0;
 	for (int i = 0; i < gathered->nparts; i++)
 	{
 		gv_gpu_place_part(model, searcher, stream, places, &gathered->parts[i]);
-		nmeetings += (int64_t) gathered->parts[i].n * gathered->parts[i].probes;
+		npairs += (int64_t) gathered->parts[i].n * gathered->parts[i].probes;
 	}
 	if (gathered->by_lists)
 		place_lists(model, (char *) stream->d_work.memory + places->own_from,
-					&places->own_bytes, gathered->n, nmeetings,
+					&places->own_bytes, gathered->n, npairs,
 					&gathered->lists);
 }
 
@@ -134,7 +134,7 @@ take_parts(const GvSearcher *searcher, const GvMirror *mirror,
 	const GvDeviceModel *model = &mirror->model;
 	int32_t		most = gather_by > 0 ? gather_by : PART_QUERIES;
 	int32_t		nparts = (all + most - 1) / most;
-	int64_t		nmeetings = 0;
+	int64_t		npairs = 0;
 	int32_t		together;
 	bool		small;
 
@@ -163,11 +163,11 @@ take_parts(const GvSearcher *searcher, const GvMirror *mirror,
 			gathered->nparts--;
 			break;
 		}
-		nmeetings += (int64_t) gathered->parts[i].n *
+		npairs += (int64_t) gathered->parts[i].n *
 			gathered->parts[i].probes;
 	}
 	return gathered->nparts > 0 &&
-		(gather_by > 0 || nmeetings >= (int64_t) LEAST_MET * model->nlists);
+		(gather_by > 0 || npairs >= (int64_t) LEAST_PAIRS * model->nlists);
 }
 
 /* See gv_index.h. */
@@ -295,7 +295,7 @@ launch_gathered(const GvDeviceModel *model, const GvGathered *gathered,
 	}
 
 	/* 2. all of them */
-	GV_TRY(gv_gpu_meet(model, &gathered->lists, stream));
+	GV_TRY(gv_gpu_order_pairs(model, &gathered->lists, stream));
 	first = 0;
 	for (int i = 0; i < gathered->nparts; i++)
 	{

@@ -17,7 +17,7 @@
 
 #define GV_ROUGH_SUBS		8	/* sub-quantizers of a step of products */
 #define GV_ROUGH_DIMS		4	/* dimensions of one, at most */
-#define GV_MET_TOGETHER		32	/* queries that a list is scanned for at once */
+#define GV_PAIRS_TOGETHER		32	/* queries that a list is scanned for at once */
 #define GV_NEAR_CAPACITY		2048	/* copies of a query that may be among the best */
 
 /* How far a query's approximate scores can be trusted; see rough.cu. */
@@ -39,7 +39,7 @@ struct GvNearScore
 };
 
 /* A query meets a list. */
-struct alignas(16) GvMeeting
+struct alignas(16) GvPairing
 {
 	float		scale;			/* GvAim's */
 	float		limit;			/* of a copy's sum, scaled, and T */
@@ -50,11 +50,11 @@ struct alignas(16) GvMeeting
 	uint32_t	unused[2];
 };
 
-/* Some queries that meet a list, up to GV_MET_TOGETHER. */
-struct GvMet
+/* Some queries that meet a list, up to GV_PAIRS_TOGETHER. */
+struct GvPairGroup
 {
 	uint32_t	list;
-	uint32_t	first;			/* of d_meetings */
+	uint32_t	first;			/* of d_pairs */
 	uint32_t	n;
 	uint32_t	unused;
 };
@@ -67,7 +67,7 @@ struct GvListScan
 {
 	int32_t		steps;			/* of products: GV_ROUGH_SUBS each */
 	int32_t		first;			/* the part's first query */
-	int32_t		most_met;		/* room in d_met */
+	int32_t		most_groups;		/* room in d_groups */
 	uint32_t   *d_words;		/* [steps][8][16] codewords in 8 bits: that of
 								 * sub-quantizer 8s + 2t + h is [s][4h + t] */
 	float	   *d_units;		/* [8 * steps] what 1 of them stands for */
@@ -79,9 +79,9 @@ struct GvListScan
 	GvNearScore *d_near;		/* [n][GV_NEAR_CAPACITY] */
 	uint32_t   *d_starts;		/* [nlists + 1] first how many meet each list, then
 								 * where they are entered next */
-	GvMeeting  *d_meetings;		/* [n * probes] by list */
-	GvMet	   *d_met;
-	uint32_t   *d_nmet;
+	GvPairing  *d_pairs;		/* [n * probes] by list */
+	GvPairGroup	   *d_groups;
+	uint32_t   *d_ngroups;
 };
 
 /* rough.cu */
@@ -92,7 +92,7 @@ extern GvStatus gv_gpu_aim(const GvDeviceModel *model, const GvBatch *batch,
 						   const GvListScan *lists, cudaStream_t stream);
 
 /* meet.cu */
-extern GvStatus gv_gpu_meet(const GvDeviceModel *model,
+extern GvStatus gv_gpu_order_pairs(const GvDeviceModel *model,
 							const GvListScan *lists, cudaStream_t stream);
 extern GvStatus gv_gpu_enter(const GvBatch *batch, const GvListScan *lists,
 							 cudaStream_t stream);

@@ -15,7 +15,7 @@
 #define THREADS			128
 #define WARPS			(THREADS / GV_WARP)
 #define RESIDENT		5		/* blocks of an SM */
-#define TILES			(GV_MET_TOGETHER / 8)	/* of 8 queries */
+#define TILES			(GV_PAIRS_TOGETHER / 8)	/* of 8 queries */
 #define HALVES			(GV_BLOCK / 16)		/* of a block of copies */
 #define STEP_WORDS		(GV_ROUGH_SUBS * GV_CODEWORDS)	/* codewords of a step */
 #define STEP_BYTES		(GV_ROUGH_SUBS * 4)	/* of a query */
@@ -33,7 +33,7 @@ row_bytes(int steps)
  * and 2t + 1.
  */
 static __device__ __forceinline__ void
-note_near(const GvListScan &lists, const GvMeeting *met, int nqueries,
+note_near(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 		  uint32_t b, const float (&ts)[2 * HALVES], uint32_t live,
 		  const int32_t (&sums)[HALVES][4])
 {
@@ -45,7 +45,7 @@ note_near(const GvListScan &lists, const GvMeeting *met, int nqueries,
 	for (int c = 0; c < 2; c++)
 	{
 		int			q = 2 * t + c;
-		GvMeeting	mine = met[q];
+		GvPairing	mine = pairs[q];
 		float		scores[2 * HALVES];
 		float		lengths = 0.0f;
 		uint32_t	near = 0;
@@ -152,7 +152,7 @@ template <int NTILES>
 static __device__ __forceinline__ void
 scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
 			const GvDeviceList &list, const char *words, const char *rows,
-			const GvMeeting *met, int nqueries)
+			const GvPairing *pairs, int nqueries)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			g = lane / 4;
@@ -206,7 +206,7 @@ scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
 		}
 #pragma unroll
 		for (int tile = 0; tile < NTILES; tile++)
-			note_near(lists, met + tile * 8, nqueries - tile * 8, b, ts, live,
+			note_near(lists, pairs + tile * 8, nqueries - tile * 8, b, ts, live,
 					  sums[tile]);
 	}
 }
@@ -219,32 +219,32 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
 list_scan_kernel(GvDeviceModel model, GvListScan lists)
 {
 	GV_SHARED(memory);
-	__shared__ GvMeeting meetings[GV_MET_TOGETHER];
+	__shared__ GvPairing pairs[GV_PAIRS_TOGETHER];
 	int			stride = row_bytes(lists.steps);
 	int			nwords = lists.steps * STEP_WORDS / 4;	/* of 16 bytes */
 	int			npieces = lists.steps * STEP_BYTES / 16;	/* likewise */
 	char	   *rows = (char *) (memory + nwords);
-	GvMet		met = lists.d_met[blockIdx.x];	/* if there is one */
+	GvPairGroup		group = lists.d_groups[blockIdx.x];	/* if there is one */
 	GvDeviceList	list;
 	int			q;
 	int			piece;
 
-	if (blockIdx.x >= *lists.d_nmet)
+	if (blockIdx.x >= *lists.d_ngroups)
 		return;
-	list = model.d_lists[met.list];
-	if (threadIdx.x < GV_MET_TOGETHER)
-		meetings[threadIdx.x] = threadIdx.x < met.n ?
-			lists.d_meetings[met.first + threadIdx.x] : GvMeeting {};
+	list = model.d_lists[group.list];
+	if (threadIdx.x < GV_PAIRS_TOGETHER)
+		pairs[threadIdx.x] = threadIdx.x < group.n ?
+			lists.d_pairs[group.first + threadIdx.x] : GvPairing {};
 	bring_block(model, list, threadIdx.x / GV_WARP);
 	for (int i = threadIdx.x; i < nwords; i += THREADS)
 		memory[i] = ((const uint4 *) lists.d_words)[i];
 	__syncthreads();
 	q = threadIdx.x / npieces;
 	piece = threadIdx.x % npieces;
-	while (q < (int) (met.n + 7) / 8 * 8)
+	while (q < (int) (group.n + 7) / 8 * 8)
 	{
-		((uint4 *) (rows + q * stride))[piece] = q < (int) met.n ?
-			((const uint4 *) lists.d_queries)[(int64_t) meetings[q].query *
+		((uint4 *) (rows + q * stride))[piece] = q < (int) group.n ?
+			((const uint4 *) lists.d_queries)[(int64_t) pairs[q].query *
 											  npieces + piece] :
 			make_uint4(0, 0, 0, 0);
 		q += THREADS / npieces;
@@ -256,18 +256,18 @@ list_scan_kernel(GvDeviceModel model, GvListScan lists)
 		}
 	}
 	__syncthreads();
-	if (met.n <= 8)
-		scan_blocks<1>(model, lists, list, (const char *) memory, rows, meetings,
-					   met.n);
-	else if (met.n <= 16)
-		scan_blocks<2>(model, lists, list, (const char *) memory, rows, meetings,
-					   met.n);
-	else if (met.n <= 24)
-		scan_blocks<3>(model, lists, list, (const char *) memory, rows, meetings,
-					   met.n);
+	if (group.n <= 8)
+		scan_blocks<1>(model, lists, list, (const char *) memory, rows, pairs,
+					   group.n);
+	else if (group.n <= 16)
+		scan_blocks<2>(model, lists, list, (const char *) memory, rows, pairs,
+					   group.n);
+	else if (group.n <= 24)
+		scan_blocks<3>(model, lists, list, (const char *) memory, rows, pairs,
+					   group.n);
 	else
-		scan_blocks<4>(model, lists, list, (const char *) memory, rows, meetings,
-					   met.n);
+		scan_blocks<4>(model, lists, list, (const char *) memory, rows, pairs,
+					   group.n);
 }
 
 /* d_near and d_counts of all that are gathered. */
@@ -276,8 +276,8 @@ gv_gpu_list_scan(const GvDeviceModel *model, const GvListScan *lists,
 				 cudaStream_t stream)
 {
 	int			bytes = lists->steps * STEP_WORDS * 4 +
-		GV_MET_TOGETHER * row_bytes(lists->steps);
+		GV_PAIRS_TOGETHER * row_bytes(lists->steps);
 
-	return gv_launch_early(false, list_scan_kernel, lists->most_met, THREADS,
+	return gv_launch_early(false, list_scan_kernel, lists->most_groups, THREADS,
 						   bytes, stream, *model, *lists);
 }

@@ -10,11 +10,11 @@
 #include "gpu/index/gv_listscan.h"
 
 #define ORDER_THREADS	(GV_WARP * GV_WARP)
-#define MEET_THREADS	256
+#define PAIR_THREADS	256
 
 /*
  * One block, all lists: d_starts from counts to where the meetings of each begin,
- * and d_met.  A thread has a list at a time, so that they are read side by side;
+ * and d_groups.  A thread has a list at a time, so that they are read side by side;
  * warps tell each other how many meetings and groups of them they have.
  */
 static __global__ void __launch_bounds__(ORDER_THREADS)
@@ -33,7 +33,7 @@ order_kernel(GvDeviceModel model, GvListScan lists)
 	{
 		uint32_t	list = first + threadIdx.x;
 		uint32_t	n = next;
-		uint32_t	groups = (n + GV_MET_TOGETHER - 1) / GV_MET_TOGETHER;
+		uint32_t	groups = (n + GV_PAIRS_TOGETHER - 1) / GV_PAIRS_TOGETHER;
 		uint32_t	upto_n = gv_upto_lane(n);
 		uint32_t	upto_groups = gv_upto_lane(groups);
 		uint32_t	mine;
@@ -58,19 +58,19 @@ order_kernel(GvDeviceModel model, GvListScan lists)
 		if ((int) list < model.nlists)
 			lists.d_starts[list] = upto_n - n;
 		for (uint32_t i = 0; i < groups; i++)
-			lists.d_met[upto_groups - groups + i] = {list,
-				upto_n - n + i * GV_MET_TOGETHER,
-				min(n - i * GV_MET_TOGETHER, (uint32_t) GV_MET_TOGETHER), 0};
+			lists.d_groups[upto_groups - groups + i] = {list,
+				upto_n - n + i * GV_PAIRS_TOGETHER,
+				min(n - i * GV_PAIRS_TOGETHER, (uint32_t) GV_PAIRS_TOGETHER), 0};
 	}
 	if (threadIdx.x == 0)
-		*lists.d_nmet = at;
+		*lists.d_ngroups = at;
 }
 
 /* Of a part, a thread for a probe of a query. */
-static __global__ void __launch_bounds__(MEET_THREADS)
-meeting_kernel(GvBatch batch, GvListScan lists)
+static __global__ void __launch_bounds__(PAIR_THREADS)
+pair_kernel(GvBatch batch, GvListScan lists)
 {
-	int			i = blockIdx.x * MEET_THREADS + threadIdx.x;
+	int			i = blockIdx.x * PAIR_THREADS + threadIdx.x;
 	int			query = i / batch.probes;
 	int			p = i % batch.probes;
 	GvProbe		probe;
@@ -81,7 +81,7 @@ meeting_kernel(GvBatch batch, GvListScan lists)
 		return;
 	probe = batch.d_probed[i];
 	aim = lists.d_aims[query];
-	lists.d_meetings[atomicAdd(&lists.d_starts[probe.list], 1u)] =
+	lists.d_pairs[atomicAdd(&lists.d_starts[probe.list], 1u)] =
 		{aim.scale, aim.limit - probe.base + aim.margin, probe.base,
 		 fabsf(aim.limit) <= aim.most && fabsf(probe.base) <= aim.most ?
 		 aim.most : -1.0f, (uint32_t) (lists.first + query),
@@ -89,22 +89,22 @@ meeting_kernel(GvBatch batch, GvListScan lists)
 		 {}};
 }
 
-/* Before any are entered: d_starts, d_met and d_nmet. */
+/* Before any are entered: d_starts, d_groups and d_ngroups. */
 GvStatus
-gv_gpu_meet(const GvDeviceModel *model, const GvListScan *lists,
+gv_gpu_order_pairs(const GvDeviceModel *model, const GvListScan *lists,
 			cudaStream_t stream)
 {
 	return gv_launch_early(false, order_kernel, 1, ORDER_THREADS, 0, stream,
 						   *model, *lists);
 }
 
-/* A part's d_meetings. */
+/* A part's d_pairs. */
 GvStatus
 gv_gpu_enter(const GvBatch *batch, const GvListScan *lists,
 			 cudaStream_t stream)
 {
-	return gv_launch_early(false, meeting_kernel,
-						   (batch->n * batch->probes + MEET_THREADS - 1) /
-						   MEET_THREADS, MEET_THREADS, 0, stream, *batch,
+	return gv_launch_early(false, pair_kernel,
+						   (batch->n * batch->probes + PAIR_THREADS - 1) /
+						   PAIR_THREADS, PAIR_THREADS, 0, stream, *batch,
 						   *lists);
 }

@@ -63,7 +63,7 @@ gather_panels(GvExact *exact, int32_t from, GvPoll *poll)
 
 /* A tile of queries, which are placed, and the rows of a list. */
 static bool
-meet_list(GvExact *exact, GvMeeting *meeting, int32_t list, GvPoll *poll)
+pair_list(GvExact *exact, GvPairing *pairing, int32_t list, GvPoll *poll)
 {
 	const GvNearLists *lists = exact->lists;
 	int64_t		panel = lists->panels[list];
@@ -72,13 +72,13 @@ meet_list(GvExact *exact, GvMeeting *meeting, int32_t list, GvPoll *poll)
 
 	for (; next < end; next += GV_PREFILTER_ROWS)
 	{
-		meeting->places = lists->row_order + next;
-		meeting->nrows = end - next < GV_PREFILTER_ROWS ? (int) (end - next) :
+		pairing->places = lists->row_order + next;
+		pairing->nrows = end - next < GV_PREFILTER_ROWS ? (int) (end - next) :
 			GV_PREFILTER_ROWS;
-		meeting->panel = exact->panels +
+		pairing->panel = exact->panels +
 			panel * gv_prefilter_panel(exact->spec.dims);
-		meeting->squares = exact->squares + panel * GV_PREFILTER_ROWS;
-		if (!gv_exact_meet(exact, meeting, poll))
+		pairing->squares = exact->squares + panel * GV_PREFILTER_ROWS;
+		if (!gv_exact_pairs(exact, pairing, poll))
 			return false;
 		panel++;
 	}
@@ -87,27 +87,27 @@ meet_list(GvExact *exact, GvMeeting *meeting, int32_t list, GvPoll *poll)
 
 /* The queries of a list and the rows of near lists from .. to - 1. */
 static bool
-meet_near(GvExact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
+pair_near(GvExact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
 {
 	const GvNearLists *lists = exact->lists;
 	const int32_t *near = lists->near + list * (int64_t) exact->spec.probes;
-	GvMeeting	meeting = {.rows = lists->rows, .first = lists->first};
+	GvPairing	pairing = {.rows = lists->rows, .first = lists->first};
 	int64_t		next = lists->query_starts[list];
 	int64_t		end = lists->query_starts[list + 1];
 	int32_t		i;
 
 	for (; next < end; next += GV_EXACT_QUERIES)
 	{
-		meeting.queries = lists->query_order + next;
-		meeting.nqueries = end - next < GV_EXACT_QUERIES ? (int) (end - next) :
+		pairing.queries = lists->query_order + next;
+		pairing.nqueries = end - next < GV_EXACT_QUERIES ? (int) (end - next) :
 			GV_EXACT_QUERIES;
-		gv_exact_place(exact, meeting.queries, meeting.nqueries);
+		gv_exact_place(exact, pairing.queries, pairing.nqueries);
 		if (gv_poll(poll, exact->spec.probes +
 					8 * (int64_t) GV_EXACT_QUERIES * exact->spec.dims))
 			return false;
 		for (i = 0; i < exact->spec.probes; i++)
 			if (near[i] >= from && near[i] < to &&
-				!meet_list(exact, &meeting, near[i], poll))
+				!pair_list(exact, &pairing, near[i], poll))
 				return false;
 	}
 	return true;
@@ -138,7 +138,7 @@ gv_exact_search_lists(GvExact *exact, const GvStop *stop)
 		if (to < 0)
 			return GV_CANCELED;
 		for (list = 0; list < exact->spec.nlists; list++)
-			if (!meet_near(exact, list, from, to, &poll))
+			if (!pair_near(exact, list, from, to, &poll))
 				return GV_CANCELED;
 	}
 	gv_near_lists_next(lists);

@@ -73,21 +73,21 @@ gv_exact_prepare(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 
 /* Find for each row of a panel the first one that has the same bits. */
 static void
-find_twins(GvExact *exact, const GvMeeting *meeting)
+find_twins(GvExact *exact, const GvPairing *pairing)
 {
 	size_t		bytes = sizeof(float) * (size_t) exact->spec.dims;
-	const char *rows = (const char *) meeting->rows;
+	const char *rows = (const char *) pairing->rows;
 	int			row;
 
-	for (row = 0; row < meeting->nrows; row++)
+	for (row = 0; row < pairing->nrows; row++)
 	{
 		int			twin = 0;
 
 		/* such rows have the same square, and few other rows do */
 		while (twin < row &&
-			   (meeting->squares[twin] != meeting->squares[row] ||
-				memcmp(rows + meeting->places[twin] * bytes,
-					   rows + meeting->places[row] * bytes, bytes) != 0))
+			   (pairing->squares[twin] != pairing->squares[row] ||
+				memcmp(rows + pairing->places[twin] * bytes,
+					   rows + pairing->places[row] * bytes, bytes) != 0))
 			twin++;
 		exact->twins[row] = (uint8_t) twin;
 	}
@@ -108,19 +108,19 @@ is_refused(const GvExact *exact, int64_t query, int64_t position)
 
 /* Measure what of a panel comes through the screen of one query. */
 static bool
-sift(GvExact *exact, const GvMeeting *meeting, int i, GvPoll *poll)
+sift(GvExact *exact, const GvPairing *pairing, int i, GvPoll *poll)
 {
 	uint64_t	refused = 0;	/* rows whose twins need not be measured */
 	const float *products = exact->products + i * GV_PREFILTER_ROWS;
-	int64_t		query = meeting->queries[i];
+	int64_t		query = pairing->queries[i];
 	float	   *limit = &exact->limits[query];
-	uint64_t	left = gv_kernels->within(meeting->squares, products, *limit);
+	uint64_t	left = gv_kernels->within(pairing->squares, products, *limit);
 	GvReranked	reranked = {NULL, 0.0};
 
-	if (meeting->nrows < GV_PREFILTER_ROWS)
-		left &= (UINT64_C(1) << meeting->nrows) - 1;
+	if (pairing->nrows < GV_PREFILTER_ROWS)
+		left &= (UINT64_C(1) << pairing->nrows) - 1;
 	if (!exact->has_twins && __builtin_popcountll(left) >= MANY_LEFT)
-		find_twins(exact, meeting);
+		find_twins(exact, pairing);
 	for (; left != 0; left &= left - 1)
 	{
 		int			row = __builtin_ctzll(left);
@@ -130,16 +130,16 @@ sift(GvExact *exact, const GvMeeting *meeting, int i, GvPoll *poll)
 		if ((refused >> twin & 1) != 0)
 			continue;
 		/* the limit may have fallen since */
-		if (meeting->squares[row] - 2.0f * products[row] > *limit)
+		if (pairing->squares[row] - 2.0f * products[row] > *limit)
 			continue;
 		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims + GV_KNN_WORK))
 			return false;
-		place = meeting->places[row];
+		place = pairing->places[row];
 		if (gv_exact_rerank(exact, query,
-							 meeting->rows + place * exact->spec.dims,
-							 meeting->first + place, &reranked))
+							 pairing->rows + place * exact->spec.dims,
+							 pairing->first + place, &reranked))
 			*limit = limit_of(exact, query);
-		else if (is_refused(exact, query, meeting->first + place))
+		else if (is_refused(exact, query, pairing->first + place))
 			refused |= UINT64_C(1) << twin;
 	}
 	return true;
@@ -147,25 +147,25 @@ sift(GvExact *exact, const GvMeeting *meeting, int i, GvPoll *poll)
 
 /* A panel and a tile of queries, see gv_exactset.h. */
 bool
-gv_exact_meet(GvExact *exact, const GvMeeting *meeting, GvPoll *poll)
+gv_exact_pairs(GvExact *exact, const GvPairing *pairing, GvPoll *poll)
 {
 	int32_t		dims = exact->spec.dims;
 	int32_t		first;
 	int			i;
 
-	if (gv_poll(poll, (int64_t) meeting->nqueries * GV_PREFILTER_ROWS * dims))
+	if (gv_poll(poll, (int64_t) pairing->nqueries * GV_PREFILTER_ROWS * dims))
 		return false;
 	exact->has_twins = false;
 	memset(exact->products, 0,
-		   sizeof(float) * meeting->nqueries * GV_PREFILTER_ROWS);
+		   sizeof(float) * pairing->nqueries * GV_PREFILTER_ROWS);
 	for (first = 0; first < dims; first += GV_CPU_SLICE_DIMS)
-		gv_kernels->estimate(exact->placed + first, dims, meeting->nqueries,
+		gv_kernels->estimate(exact->placed + first, dims, pairing->nqueries,
 							 dims - first < GV_CPU_SLICE_DIMS ?
 							 dims - first : GV_CPU_SLICE_DIMS,
-							 meeting->panel + (size_t) first * GV_PREFILTER_ROWS,
+							 pairing->panel + (size_t) first * GV_PREFILTER_ROWS,
 							 exact->products);
-	for (i = 0; i < meeting->nqueries; i++)
-		if (!sift(exact, meeting, i, poll))
+	for (i = 0; i < pairing->nqueries; i++)
+		if (!sift(exact, pairing, i, poll))
 			return false;
 	return true;
 }

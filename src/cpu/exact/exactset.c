@@ -316,7 +316,7 @@ prefilter_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			 GvPoll *poll)
 {
 	const GvSetSpec *spec = &exact->spec;
-	GvMeeting	meeting = {.queries = exact->tile,
+	GvPairing	pairing = {.queries = exact->tile,
 	.places = exact->in_order};
 	int64_t		query;
 	int64_t		done;
@@ -328,22 +328,22 @@ prefilter_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
 	{
 		int64_t		left = spec->nqueries - query;
 
-		meeting.nqueries = left < GV_EXACT_QUERIES ? (int) left :
+		pairing.nqueries = left < GV_EXACT_QUERIES ? (int) left :
 			GV_EXACT_QUERIES;
-		for (i = 0; i < meeting.nqueries; i++)
+		for (i = 0; i < pairing.nqueries; i++)
 			exact->tile[i] = query + i;
-		gv_exact_place(exact, exact->tile, meeting.nqueries);
-		meeting.panel = exact->panels;
+		gv_exact_place(exact, exact->tile, pairing.nqueries);
+		pairing.panel = exact->panels;
 		for (done = 0; done < n; done += GV_PREFILTER_ROWS)
 		{
-			meeting.rows = rows + done * spec->dims;
-			meeting.first = first + done;
-			meeting.nrows = n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
+			pairing.rows = rows + done * spec->dims;
+			pairing.first = first + done;
+			pairing.nrows = n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
 				GV_PREFILTER_ROWS;
-			meeting.squares = exact->squares + done;
-			if (!gv_exact_meet(exact, &meeting, poll))
+			pairing.squares = exact->squares + done;
+			if (!gv_exact_pairs(exact, &pairing, poll))
 				return false;
-			meeting.panel += gv_prefilter_panel(spec->dims);
+			pairing.panel += gv_prefilter_panel(spec->dims);
 		}
 	}
 	return true;

@@ -45,7 +45,7 @@ typedef struct GvExact
 } GvExact;
 
 /* A panel and the queries that it meets. */
-typedef struct GvMeeting
+typedef struct GvPairing
 {
 	const float *rows;			/* [..][dims] */
 	int64_t		first;			/* the first row's position */
@@ -56,7 +56,7 @@ typedef struct GvMeeting
 	const float *squares;		/* [GV_PREFILTER_ROWS] */
 	const int64_t *queries;		/* [nqueries] their numbers */
 	int			nqueries;		/* <= GV_EXACT_QUERIES */
-} GvMeeting;
+} GvPairing;
 
 /* A query's neighbors, the last of them first. */
 static inline GvKnn *
@@ -104,7 +104,7 @@ extern bool gv_exact_prepare(GvExact *exact, const float *rows, int64_t n,
 extern void gv_exact_place(GvExact *exact, const int64_t *queries, int n);
 
 /* A panel and a tile of queries, which are placed. */
-extern bool gv_exact_meet(GvExact *exact, const GvMeeting *meeting,
+extern bool gv_exact_pairs(GvExact *exact, const GvPairing *pairing,
 						  GvPoll *poll);
 
 /* exactlists.c: with lists; rows that have not been searched are gathered */
