@@ -13,7 +13,7 @@
 
 /* The conditions of n searches, and their ranks, to where the card looks. */
 void
-gv_gpu_put_conditions(const GvBatch *batch, const GvSearch *searches,
+gv_gpu_upload_conditions(const GvBatch *batch, const GvSearch *searches,
 					  int32_t n)
 {
 	GvDeviceTest *tests = (GvDeviceTest *) batch->in_tests;

@@ -274,7 +274,7 @@ lists_from(const GvListScan *all, int32_t first)
 /* Launch all steps of parts that are gathered, as their queries come. */
 static GvStatus
 launch_gathered(const GvDeviceModel *model, const GvGathered *gathered,
-				GvPutting *putting, GvSearcher *searcher)
+				GvUpload *upload, GvSearcher *searcher)
 {
 	cudaStream_t stream = searcher->stream;
 	int32_t		first = 0;
@@ -287,7 +287,7 @@ launch_gathered(const GvDeviceModel *model, const GvGathered *gathered,
 		GvBatch		copied = copied_part(part);
 		GvListScan	mine = lists_from(&gathered->lists, first);
 
-		gv_gpu_put_part(putting, i);
+		gv_gpu_upload_part(upload, i);
 		GV_TRY(copy_in(part, stream));
 		GV_TRY(gv_gpu_first_steps(model, &copied, searcher));
 		GV_TRY(gv_gpu_aim(model, &copied, &mine, stream));
@@ -329,11 +329,11 @@ GvStatus
 gv_gpu_start_gathered(const GvDeviceModel *model, const GvGathered *gathered,
 					  const GvSearch *searches, GvSearcher *searcher)
 {
-	GvPutting	putting;
+	GvUpload	upload;
 	GvStatus	status;
 
-	gv_gpu_put_begin(&putting, model, gathered, searches);
-	status = launch_gathered(model, gathered, &putting, searcher);
-	gv_gpu_put_end(&putting);
+	gv_gpu_upload_begin(&upload, model, gathered, searches);
+	status = launch_gathered(model, gathered, &upload, searcher);
+	gv_gpu_upload_end(&upload);
 	return status;
 }

@@ -78,7 +78,7 @@ source(char *in, const Given *given, T *d_array)
 
 /* Searches and their hits to the host's memory at `in`. */
 static void
-put_given(const GvDeviceModel *model, const Given *given,
+upload_given(const GvDeviceModel *model, const Given *given,
 		  const GvSearch *searches, char *in)
 {
 	GvBatch		batch = given->batch;
@@ -87,7 +87,7 @@ put_given(const GvDeviceModel *model, const Given *given,
 
 	batch.in_queries = source(in, given, batch.d_queries);
 	batch.in_wanted = source(in, given, batch.d_wanted);
-	gv_gpu_put_queries(model, &batch, searches, batch.n);
+	gv_gpu_upload_queries(model, &batch, searches, batch.n);
 	memset(found, 0, batch.n * sizeof(GvFound));
 	for (int32_t i = 0; i < batch.n; i++)
 	{
@@ -129,7 +129,7 @@ gv_gpu_begin_given(GvSearcher *searcher, const GvDeviceModel *model,
 									   out_bytes);
 
 		place_given(searcher, model, searches + done, n - done, &given);
-		put_given(model, &given, searches + done, in);
+		upload_given(model, &given, searches + done, in);
 		GV_CUDA_TRY(cudaMemcpyAsync(given.batch.d_queries, in, given.in_bytes,
 									cudaMemcpyHostToDevice,
 									searcher->stream));

@@ -57,7 +57,7 @@ extern GvStatus gv_gpu_keyscan(const GvDeviceModel *model, const GvBatch *batch,
 							   GvSearcher *searcher);
 
 /* condition.cu: conditions as cards see them, and what fulfills them goes out */
-extern void gv_gpu_put_conditions(const GvBatch *batch,
+extern void gv_gpu_upload_conditions(const GvBatch *batch,
 								  const GvSearch *searches, int32_t n);
 extern GvStatus gv_gpu_download_matches(const GvDeviceModel *model,
 									const GvBatch *batch,
@@ -180,11 +180,11 @@ extern GvStatus gv_gpu_need(GvSearcher *searcher, size_t in_bytes,
 extern GvStatus gv_gpu_grow_work(GvSearcher *searcher, size_t bytes);
 
 /* put.cu: queries into the memory that the card reads */
-extern void gv_gpu_put_queries(const GvDeviceModel *model, const GvBatch *batch,
+extern void gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
 							   const GvSearch *searches, int32_t n);
 
 /* Those of parts that are gathered, under way. */
-struct GvPutting
+struct GvUpload
 {
 	const GvDeviceModel *model;
 	const GvGathered *gathered;
@@ -200,11 +200,11 @@ struct GvPutting
  * one are there when it returns, by the caller's help; the end, whatever happened
  * meanwhile.
  */
-extern void gv_gpu_put_begin(GvPutting *putting, const GvDeviceModel *model,
+extern void gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
 							 const GvGathered *gathered,
 							 const GvSearch *searches);
-extern void gv_gpu_put_part(GvPutting *putting, int part);
-extern void gv_gpu_put_end(GvPutting *putting);
+extern void gv_gpu_upload_part(GvUpload *upload, int part);
+extern void gv_gpu_upload_end(GvUpload *upload);
 
 /* search.cu */
 extern GvStatus gv_gpu_searcher(int32_t device, GvSearcher **searcher);

@@ -49,7 +49,7 @@ stream_out(float *to, const float *from, size_t n)
 
 /* Some of a part's searches, from number `first` on; of n in all. */
 static void
-put_some(const GvDeviceModel *model, const GvBatch *batch,
+upload_some(const GvDeviceModel *model, const GvBatch *batch,
 		 const GvSearch *searches, int32_t first, int32_t last, int32_t n)
 {
 	float	   *queries = (float *) batch->in_queries;
@@ -80,12 +80,12 @@ put_some(const GvDeviceModel *model, const GvBatch *batch,
 
 /* Queries of n searches, and what they want, to where the card looks. */
 void
-gv_gpu_put_queries(const GvDeviceModel *model, const GvBatch *batch,
+gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
 				   const GvSearch *searches, int32_t n)
 {
 	memset((GvWanted *) batch->in_wanted + n, 0,
 		   (batch->n - n) * sizeof(GvWanted));
-	put_some(model, batch, searches, 0, n, n);
+	upload_some(model, batch, searches, 0, n, n);
 }
 
 static int32_t
@@ -96,11 +96,11 @@ count_tasks(int32_t n)
 
 /* Put the next portion there that nobody has taken; false: there is none. */
 static bool
-put_portion(GvPutting *putting)
+upload_task(GvUpload *upload)
 {
-	const GvGathered *gathered = putting->gathered;
-	const GvSearch *searches = putting->searches;
-	int32_t		task = __atomic_fetch_add(&putting->next, 1,
+	const GvGathered *gathered = upload->gathered;
+	const GvSearch *searches = upload->searches;
+	int32_t		task = __atomic_fetch_add(&upload->next, 1,
 											 __ATOMIC_RELAXED);
 	int			part = 0;
 	int32_t		n;
@@ -116,48 +116,48 @@ put_portion(GvPutting *putting)
 		return false;
 	n = gathered->taken[part];
 	first = task * TASK_QUERIES;
-	put_some(putting->model, &gathered->parts[part], searches, first,
+	upload_some(upload->model, &gathered->parts[part], searches, first,
 			 n - first < TASK_QUERIES ? n : first + TASK_QUERIES, n);
-	(void) __atomic_fetch_sub(&putting->left[part], 1, __ATOMIC_RELEASE);
+	(void) __atomic_fetch_sub(&upload->left[part], 1, __ATOMIC_RELEASE);
 	return true;
 }
 
 static void *
 help(void *arg)
 {
-	while (put_portion((GvPutting *) arg))
+	while (upload_task((GvUpload *) arg))
 		;
 	return NULL;
 }
 
 /* See gv_index.h. */
 void
-gv_gpu_put_begin(GvPutting *putting, const GvDeviceModel *model,
+gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
 				 const GvGathered *gathered, const GvSearch *searches)
 {
 	int32_t		ntasks = 0;
 
-	putting->model = model;
-	putting->gathered = gathered;
-	putting->searches = searches;
-	putting->next = 0;
+	upload->model = model;
+	upload->gathered = gathered;
+	upload->searches = searches;
+	upload->next = 0;
 	for (int i = 0; i < gathered->nparts; i++)
-		ntasks += putting->left[i] = count_tasks(gathered->taken[i]);
-	gv_helpers_begin(&putting->helpers, gv_parallel_helpers(ntasks), help, putting);
+		ntasks += upload->left[i] = count_tasks(gathered->taken[i]);
+	gv_helpers_begin(&upload->helpers, gv_parallel_helpers(ntasks), help, upload);
 }
 
 /* See gv_index.h. */
 void
-gv_gpu_put_part(GvPutting *putting, int part)
+gv_gpu_upload_part(GvUpload *upload, int part)
 {
-	while (__atomic_load_n(&putting->left[part], __ATOMIC_ACQUIRE) > 0)
-		if (!put_portion(putting))
+	while (__atomic_load_n(&upload->left[part], __ATOMIC_ACQUIRE) > 0)
+		if (!upload_task(upload))
 			sched_yield();
 }
 
 /* See gv_index.h. */
 void
-gv_gpu_put_end(GvPutting *putting)
+gv_gpu_upload_end(GvUpload *upload)
 {
-	gv_helpers_end(&putting->helpers);
+	gv_helpers_end(&upload->helpers);
 }

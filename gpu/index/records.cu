@@ -88,7 +88,7 @@ gv_gpu_records_drop(GvMirror *mirror)
 
 /* Write a pointer to the card's memory, behind all that was sent before. */
 static GvStatus
-put_pointer(GvMirror *mirror, void *d_place, const void *pointer)
+upload_pointer(GvMirror *mirror, void *d_place, const void *pointer)
 {
 	size_t		offset;
 
@@ -124,7 +124,7 @@ need_table(GvMirror *mirror, uint16_t word)
 	status = gv_cuda_status(cudaMemsetAsync(table->d_pages, 0, TABLE_BYTES,
 											mirror->stream));
 	if (status == GV_OK)
-		status = put_pointer(mirror, mirror->d_tables + word, table->d_pages);
+		status = upload_pointer(mirror, mirror->d_tables + word, table->d_pages);
 	if (status != GV_OK)
 	{
 		(void) cudaFree(table->d_pages);
@@ -239,7 +239,7 @@ take_pages(GvMirror *mirror, const GvRefineItem *items, int32_t n,
  * many records: a call for each page would take longer than its bytes.
  */
 static GvStatus
-put_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+upload_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 {
 	size_t		stride = gv_refine_stride(mirror->spec.dims);
 	size_t		bytes = 0;
@@ -297,7 +297,7 @@ gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	if (n == 0)
 		return GV_OK;
 	GV_TRY(gv_choose_device(mirror->spec.device));
-	status = put_items(mirror, items, n);
+	status = upload_items(mirror, items, n);
 	/* pages may have come, though no item did: searches wait for these, too */
 	noted = gv_mirror_changed(mirror);
 	return status != GV_OK ? status : noted;

@@ -206,9 +206,9 @@ start_part(const GvDeviceModel *model, GvGathered *gathered, GvSearch *searches,
 {
 	const GvBatch *batch = &gathered->parts[0];
 
-	gv_gpu_put_queries(model, batch, searches, gathered->n);
+	gv_gpu_upload_queries(model, batch, searches, gathered->n);
 	if (batch->tests > 0)
-		gv_gpu_put_conditions(batch, searches, gathered->n);
+		gv_gpu_upload_conditions(batch, searches, gathered->n);
 	if (!gathered->small)
 		return gv_gpu_start_long(model, batch, searcher);
 	if (expects && batch->tests == 0)
