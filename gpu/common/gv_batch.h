@@ -201,7 +201,7 @@ struct GvAnswer
 };
 
 /* Answers of a lane's small batch that are looked for (arrive.cu). */
-struct GvArrivals
+struct GvCompletion
 {
 	int32_t		n;				/* searches; 0: the stream is asked instead */
 	int32_t		query;			/* of which these are there, */
@@ -230,7 +230,7 @@ struct GvSearcher
 								 * d_sort, arrivals and replays are used; or
 								 * NULL */
 	bool		both;			/* it has work, too */
-	GvArrivals	arrivals;
+	GvCompletion	completion;
 	GvReplay	replays[GV_REPLAYS];
 	GvReplayCounts counts;		/* test build only */
 	uint64_t	clock;			/* small batches */

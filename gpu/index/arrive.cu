@@ -35,7 +35,7 @@
 void
 gv_gpu_expect(GvSearcher *searcher, const GvBatch *batch, int32_t n)
 {
-	GvArrivals *expected = &searcher->arrivals;
+	GvCompletion *expected = &searcher->completion;
 	size_t		nhits = (size_t) n * batch->capacity;
 
 	memset(batch->out_found, 0xFF, n * sizeof(GvFound));
@@ -81,7 +81,7 @@ are_there(const void *from, int64_t n, int64_t *first)
  * at first.
  */
 extern "C" bool
-gv_answer_arrived(const GvAnswer *answer, int64_t *words)
+gv_answer_is_complete(const GvAnswer *answer, int64_t *words)
 {
 	const GvFound *found = answer->found;
 	int64_t		before = 0;
@@ -119,7 +119,7 @@ gv_answer_arrived(const GvAnswer *answer, int64_t *words)
 
 /* All of the search that is looked for now? */
 static bool
-has_arrived(GvArrivals *expected)
+is_complete(GvCompletion *expected)
 {
 	const GvBatch *batch = &expected->batch;
 	int64_t		query = expected->query;
@@ -129,20 +129,20 @@ has_arrived(GvArrivals *expected)
 		(const GvHit *) batch->out_hits + first_hit,
 		batch->out_bounds == NULL ? NULL : batch->out_bounds + first_hit};
 
-	return gv_answer_arrived(&answer, &expected->words);
+	return gv_answer_is_complete(&answer, &expected->words);
 }
 
 /* Is a lane's work done, as far as who waits for it is concerned? */
 bool
-gv_gpu_arrived(GvSearcher *searcher)
+gv_gpu_is_complete(GvSearcher *searcher)
 {
-	GvArrivals *expected = &searcher->arrivals;
+	GvCompletion *expected = &searcher->completion;
 	cudaError_t error;
 	double		now;
 
 	if (expected->n > 0)
 	{
-		while (expected->query < expected->n && has_arrived(expected))
+		while (expected->query < expected->n && is_complete(expected))
 		{
 			expected->query++;
 			expected->words = 0;
@@ -172,9 +172,9 @@ gv_gpu_arrived(GvSearcher *searcher)
 GvStatus
 gv_gpu_wait(GvSearcher *searcher)
 {
-	GvArrivals *expected = &searcher->arrivals;
+	GvCompletion *expected = &searcher->completion;
 
-	while (expected->n > 0 && !gv_gpu_arrived(searcher))
+	while (expected->n > 0 && !gv_gpu_is_complete(searcher))
 		;
 	return expected->n > 0 ? GV_OK :
 		gv_cuda_status(cudaStreamSynchronize(searcher->stream));
@@ -184,8 +184,8 @@ gv_gpu_wait(GvSearcher *searcher)
 GvStatus
 gv_gpu_wait_whole(GvSearcher *searcher)
 {
-	if (searcher->arrivals.n == 0)
+	if (searcher->completion.n == 0)
 		return GV_OK;
-	searcher->arrivals.n = 0;
+	searcher->completion.n = 0;
 	return gv_gpu_wait(searcher);
 }

@@ -119,7 +119,7 @@ gv_gpu_begin_given(GvSearcher *searcher, const GvDeviceModel *model,
 	GV_TRY(gv_gpu_need(searcher, in_bytes, out_bytes));
 	GV_TRY(gv_gpu_grow_work(searcher, most_bytes));
 	searcher->both = false;
-	searcher->arrivals.n = 0;
+	searcher->completion.n = 0;
 	in_bytes = 0;
 	out_bytes = 0;
 	for (int32_t done = 0; done < n; done += given.batch.n)

@@ -79,9 +79,9 @@ extern GvStatus gv_gpu_replay(const GvDeviceModel *model, const GvBatch *batch,
 extern void gv_gpu_replays_drop(GvSearcher *searcher);
 
 /* arrive.cu: answers of small batches, noticed as they arrive */
-extern "C" bool gv_answer_arrived(const GvAnswer *answer, int64_t *words);
+extern "C" bool gv_answer_is_complete(const GvAnswer *answer, int64_t *words);
 extern void gv_gpu_expect(GvSearcher *searcher, const GvBatch *batch, int32_t n);
-extern bool gv_gpu_arrived(GvSearcher *searcher);
+extern bool gv_gpu_is_complete(GvSearcher *searcher);
 extern GvStatus gv_gpu_wait(GvSearcher *searcher);
 extern GvStatus gv_gpu_wait_whole(GvSearcher *searcher);
 

@@ -253,7 +253,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 			first += gathered.taken[i];
 		}
 		/* what was looked for is of an earlier part, and this one ends later */
-		stream->arrivals.n = 0;
+		stream->completion.n = 0;
 		if (gathered.by_lists)
 			GV_TRY(gv_gpu_start_gathered(model, &gathered, searches + done,
 										 stream));
@@ -341,8 +341,8 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 bool
 gv_gpu_done(GvSearcher *searcher)
 {
-	return gv_gpu_arrived(searcher) &&
-		(!searcher->both || gv_gpu_arrived(searcher->beside));
+	return gv_gpu_is_complete(searcher) &&
+		(!searcher->both || gv_gpu_is_complete(searcher->beside));
 }
 
 /* See gv_mirror_finish. */

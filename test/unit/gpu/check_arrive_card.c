@@ -33,7 +33,7 @@ typedef struct GvAnswer
 	const GvBound *bounds;
 } GvAnswer;
 
-extern bool gv_answer_arrived(const GvAnswer *answer, int64_t *words);
+extern bool gv_answer_is_complete(const GvAnswer *answer, int64_t *words);
 
 /* Where an answer comes. */
 typedef struct Answer
@@ -91,14 +91,14 @@ test_answer(int nhits, bool bounded)
 	whole.found.nhits = nhits;
 	for (i = 0; i < n; i++)
 	{
-		early += gv_answer_arrived(&where, &count);
+		early += gv_answer_is_complete(&where, &count);
 		*words[i] = *(uint32_t *) ((char *) &whole +
 								   ((char *) words[i] - (char *) &answer));
 	}
 	CHECK(early == 0, "%d hits: there %d words too early", nhits, early);
-	CHECK(gv_answer_arrived(&where, &count), "%d hits: never there", nhits);
+	CHECK(gv_answer_is_complete(&where, &count), "%d hits: never there", nhits);
 	count = 0;
-	CHECK(gv_answer_arrived(&where, &count), "%d hits: not at once", nhits);
+	CHECK(gv_answer_is_complete(&where, &count), "%d hits: not at once", nhits);
 }
 
 void
