@@ -16,7 +16,7 @@
 #define MOST_SCORES		(INT64_C(64) << 20) /* of a piece of the rows */
 #define MOST_TERMS		(INT64_C(1) << 36)	/* ... that a few ms do */
 #define MOST_ROWS		(1 << 18)	/* ... whose blocks a grid can number */
-#define MOST_HALVES		(INT64_C(96) << 20) /* bytes of their half copies */
+#define MOST_HALF		(INT64_C(96) << 20) /* bytes of their half copies */
 
 /* Make room for so many vectors; half made, it can be dropped. */
 GvStatus
@@ -37,7 +37,7 @@ gv_targets_create(GvTargets *targets, GvMetric metric, int32_t dims,
 	mirror->model.d_lists = targets->d_lists;
 	GV_CUDA_TRY(cudaEventCreateWithFlags(&mirror->changed,
 										 cudaEventDisableTiming));
-	return gv_gpu_halves_create(mirror);
+	return gv_gpu_half_create(mirror);
 }
 
 void
@@ -46,7 +46,7 @@ gv_targets_drop(GvTargets *targets)
 	if (targets->mirror.changed != NULL)
 		(void) cudaEventDestroy(targets->mirror.changed);
 	(void) cudaFree(targets->d_lists);
-	gv_gpu_halves_drop(&targets->mirror);
+	gv_gpu_half_drop(&targets->mirror);
 }
 
 /* From now on these are the vectors [n][dims], which stay where they are. */
@@ -60,7 +60,7 @@ gv_targets_set(GvTargets *targets, const float *d_vectors, int32_t n)
 	/* limits only grow, and these are other vectors */
 	GV_CUDA_TRY(cudaMemsetAsync(mirror->model.d_limits, 0,
 								sizeof(GvHalfLimits), mirror->stream));
-	return gv_gpu_put_halves(mirror, 0, (int64_t) n * mirror->model.dims);
+	return gv_gpu_half_update(mirror, 0, (int64_t) n * mirror->model.dims);
 }
 
 void
@@ -89,12 +89,12 @@ piece_of(const GvDeviceModel *model, int64_t n, int32_t p)
 	int64_t		most = MOST_SCORES /
 		(all ? model->nlists : gv_nruns(model->nlists));
 	int64_t		by_terms = MOST_TERMS / model->nlists / model->dims;
-	int64_t		by_halves = MOST_HALVES / 2 / model->half_dims;
+	int64_t		by_half = MOST_HALF / 2 / model->half_dims;
 
 	if (most > by_terms)
 		most = by_terms;
-	if (most > by_halves)
-		most = by_halves;
+	if (most > by_half)
+		most = by_half;
 	if (most > MOST_ROWS)
 		most = MOST_ROWS;
 	if (most > n)
@@ -113,7 +113,7 @@ prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 	size_t		starts = gv_carve(&bytes, (size_t) n * (p + 1) * 4);
 	size_t		wanted = gv_carve(&bytes, (size_t) n * sizeof(GvWanted));
 	size_t		found = gv_carve(&bytes, (size_t) n * sizeof(GvFound));
-	size_t		halves = gv_carve(&bytes, (size_t) n * model->half_dims * 2);
+	size_t		half_queries = gv_carve(&bytes, (size_t) n * model->half_dims * 2);
 	size_t		squares = gv_carve(&bytes, (size_t) n * sizeof(float2));
 	size_t		least = gv_carve(&bytes, (size_t) n * gv_nruns(model->nlists) * 4);
 	GV_TEST_ONLY(size_t ways = gv_carve(&bytes, GV_COARSE_WAYS * sizeof(unsigned));)
@@ -128,7 +128,7 @@ prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 	batch->d_starts = (uint32_t *) (memory + starts);
 	batch->d_wanted = (GvWanted *) (memory + wanted);
 	batch->d_found = (GvFound *) (memory + found);
-	batch->approx.d_halves = (uint16_t *) (memory + halves);
+	batch->approx.d_half_queries = (uint16_t *) (memory + half_queries);
 	batch->approx.nparts = 1;
 	batch->approx.d_squares = (float2 *) (memory + squares);
 	batch->approx.d_least = (float *) (memory + least);

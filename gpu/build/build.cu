@@ -488,8 +488,8 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 	GV_TRY(gv_gpu_codes(&device_rows, builder->stream));
 	if (spec->refine == GV_RECORDS_BYTES)
 		GV_TRY(gv_gpu_refine(&device_rows, builder->stream));
-	if (spec->refine == GV_RECORDS_HALVES)
-		GV_TRY(gv_gpu_halves(&device_rows, builder->stream));
+	if (spec->refine == GV_RECORDS_HALF)
+		GV_TRY(gv_gpu_half_records(&device_rows, builder->stream));
 	GV_CUDA_TRY(cudaMemcpyAsync(builder->out.memory, builder->d_out.memory,
 								places.bytes, cudaMemcpyDeviceToHost,
 								builder->stream));

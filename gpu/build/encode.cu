@@ -423,12 +423,12 @@ gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream)
  * A record of halves, a warp each; the squared error likewise.
  */
 static __global__ void __launch_bounds__(THREADS)
-halves_kernel(GvDeviceRows rows)
+half_records_kernel(GvDeviceRows rows)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
 	const float *x = rows.d_rows + (int64_t) i * rows.dims;
-	uint16_t   *halves = (uint16_t *) rows.d_records + (int64_t) i * rows.dims;
+	uint16_t   *half_vector = (uint16_t *) rows.d_records + (int64_t) i * rows.dims;
 	bool		huge = false;
 	double		square = 0.0;
 
@@ -446,7 +446,7 @@ halves_kernel(GvDeviceRows rows)
 			double		diff = __dadd_rn((double) x[d],
 										 -(double) gv_from_half(half));
 
-			halves[d] = half;
+			half_vector[d] = half;
 			term = __dmul_rn(diff, diff);
 			huge |= !(x[d] < HUGE_LENGTH && x[d] > -HUGE_LENGTH);
 		}
@@ -463,11 +463,11 @@ halves_kernel(GvDeviceRows rows)
 	}
 }
 
-/* See gv_halves_encode. */
+/* See gv_half_encode. */
 GvStatus
-gv_gpu_halves(const GvDeviceRows *rows, cudaStream_t stream)
+gv_gpu_half_records(const GvDeviceRows *rows, cudaStream_t stream)
 {
-	GV_LAUNCH(halves_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
+	GV_LAUNCH(half_records_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
 			  stream, *rows);
 	return gv_cuda_status(cudaGetLastError());
 }

@@ -241,7 +241,7 @@ extern GvStatus gv_gpu_residuals(const GvDeviceRows *rows, float *d_residuals,
 								 cudaStream_t stream);
 extern GvStatus gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream);
 extern GvStatus gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream);
-extern GvStatus gv_gpu_halves(const GvDeviceRows *rows, cudaStream_t stream);
+extern GvStatus gv_gpu_half_records(const GvDeviceRows *rows, cudaStream_t stream);
 
 /* build.cu */
 struct GvBuilder

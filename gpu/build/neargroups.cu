@@ -355,7 +355,7 @@ try_group(GvNearGroups *near, int32_t group, const float *d_rows,
 
 	model->nlists = (int32_t) near->counts[group];
 	model->d_centroids += first * model->dims;
-	model->d_halves += first * model->half_dims;
+	model->d_half_centroids += first * model->half_dims;
 	model->d_squares += first;
 	for (uint32_t at = near->starts[group]; at < near->starts[group + 1];
 		 at += (uint32_t) piece())

@@ -154,8 +154,8 @@ GvStatus
 gv_gpu_candidates(const GvClusters *cl, int64_t first, int32_t n,
 				  const GvMatmulContext *by)
 {
-	GvMatmul	matmul = {cl->d_row_halves + first * cl->half_dims, n,
-	cl->d_halves, cl->k, cl->half_dims};
+	GvMatmul	matmul = {cl->d_half_rows + first * cl->half_dims, n,
+	cl->d_half_centroids, cl->k, cl->half_dims};
 
 	GV_CUDA_TRY(cudaMemsetAsync(cl->d_counts, 0, n * sizeof(uint32_t),
 								by->stream));

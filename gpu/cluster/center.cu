@@ -66,37 +66,37 @@ most_kernel(GvClusters cl)
  * and, in y, the length of what was lost.
  */
 static __device__ __forceinline__ float2
-halve(const GvClusters &cl, const float *from, float scale, uint16_t *to)
+to_half_vector(const GvClusters &cl, const float *from, float scale, uint16_t *to)
 {
-	GvHalved<double> halved = gv_halve<double, true>([&](int d)
+	GvHalfRounding<double> rounding = gv_to_half_vector<double, true>([&](int d)
 	{
 		return d < cl.dims ? (from[d] - cl.d_middle[d]) * scale : 0.0f;
 	}, cl.half_dims, to);
-	float		length = (float) (sqrt(halved.square) * (1.0 + 0x1p-21));
+	float		length = (float) (sqrt(rounding.square) * (1.0 + 0x1p-21));
 
-	return make_float2(length, (float) (sqrt(halved.error) *
+	return make_float2(length, (float) (sqrt(rounding.error) *
 										(1.0 + 0x1p-20)) +
 					   length * 0x1p-22f + 1e-18f);
 }
 
 /* A warp a row. */
 static __global__ void __launch_bounds__(THREADS)
-row_halves_kernel(GvClusters cl)
+rows_to_half_kernel(GvClusters cl)
 {
 	int64_t		row = (int64_t) blockIdx.x * WARPS + threadIdx.x / GV_WARP;
 	float2		lengths;
 
 	if (row >= cl.n)
 		return;
-	lengths = halve(cl, cl.d_rows + row * cl.dims, gv_clusters_scale(cl),
-					cl.d_row_halves + row * cl.half_dims);
+	lengths = to_half_vector(cl, cl.d_rows + row * cl.dims, gv_clusters_scale(cl),
+					cl.d_half_rows + row * cl.half_dims);
 	if (threadIdx.x % GV_WARP == 0)
 		cl.d_lengths[row] = lengths;
 }
 
 /* A block a run of centroids, a warp each in turn. */
 static __global__ void __launch_bounds__(THREADS)
-run_halves_kernel(GvClusters cl)
+runs_to_half_kernel(GvClusters cl)
 {
 	__shared__ float lengths[GV_RUN];
 	__shared__ float lost[GV_RUN];
@@ -110,8 +110,8 @@ run_halves_kernel(GvClusters cl)
 		float2		found = {0.0f, 0.0f};
 
 		if (c < cl.k)
-			found = halve(cl, cl.d_centroids + c * cl.dims, scale,
-						  cl.d_halves + c * cl.half_dims);
+			found = to_half_vector(cl, cl.d_centroids + c * cl.dims, scale,
+						  cl.d_half_centroids + c * cl.half_dims);
 		if (threadIdx.x % GV_WARP == 0)
 		{
 			lengths[i] = found.x;
@@ -145,15 +145,15 @@ gv_gpu_center(const GvClusters *cl, cudaStream_t stream)
 			  gv_blocks_for(cl->n, WARPS) : 16 * cl->nsms, THREADS, 0, stream,
 			  *cl);
 	GV_CUDA_TRY(cudaGetLastError());
-	GV_LAUNCH(row_halves_kernel, gv_blocks_for(cl->n, WARPS), THREADS, 0,
+	GV_LAUNCH(rows_to_half_kernel, gv_blocks_for(cl->n, WARPS), THREADS, 0,
 			  stream, *cl);
 	return gv_cuda_status(cudaGetLastError());
 }
 
 /* The centroids as they are now. */
 GvStatus
-gv_gpu_halve(const GvClusters *cl, cudaStream_t stream)
+gv_gpu_to_half(const GvClusters *cl, cudaStream_t stream)
 {
-	GV_LAUNCH(run_halves_kernel, cl->padded_k / GV_RUN, THREADS, 0, stream, *cl);
+	GV_LAUNCH(runs_to_half_kernel, cl->padded_k / GV_RUN, THREADS, 0, stream, *cl);
 	return gv_cuda_status(cudaGetLastError());
 }

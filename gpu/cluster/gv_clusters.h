@@ -76,9 +76,9 @@ struct GvClusters
 	/* moved, and in half precision */
 	float	   *d_middle;		/* [dims] */
 	uint32_t   *d_most;			/* the largest |x_i - m_i|, as a float's bits */
-	uint16_t   *d_row_halves;	/* [n][half_dims]; 0 beyond dims */
+	uint16_t   *d_half_rows;	/* [n][half_dims]; 0 beyond dims */
 	float2	   *d_lengths;		/* [n] Q and E */
-	uint16_t   *d_halves;		/* [k][half_dims] */
+	uint16_t   *d_half_centroids;		/* [k][half_dims] */
 	float	   *d_squares;		/* [room] |C|^2; infinite beyond k */
 	float4	   *d_spans;		/* [room / GV_RUN] of a run: 2 (L + F), 2 F,
 								 * what the squares above take of it, 0 */
@@ -110,7 +110,7 @@ struct GvClusters
 
 /* center.cu */
 extern GvStatus gv_gpu_center(const GvClusters *cl, cudaStream_t stream);
-extern GvStatus gv_gpu_halve(const GvClusters *cl, cudaStream_t stream);
+extern GvStatus gv_gpu_to_half(const GvClusters *cl, cudaStream_t stream);
 
 /*
  * candidates.cu: of rows first .. first + n - 1, a piece of them, the bound and
@@ -145,7 +145,7 @@ typedef enum GvKmeansStep
 {
 	GV_KMEANS_BEGIN,			/* of a pass; the others are over */
 	GV_KMEANS_CENTER,
-	GV_KMEANS_HALVE,
+	GV_KMEANS_TO_HALF,
 	GV_KMEANS_BOUNDS,			/* of each piece */
 	GV_KMEANS_CLOSEST,
 	GV_KMEANS_RESCORE,

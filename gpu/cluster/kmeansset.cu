@@ -78,9 +78,9 @@ place_all(GvClusters *cl, char *memory)
 	gv_place(&cl->d_centroids, memory, &bytes, k * cl->dims);
 	gv_place(&cl->d_middle, memory, &bytes, cl->dims);
 	gv_place(&cl->d_most, memory, &bytes, 1);
-	gv_place(&cl->d_row_halves, memory, &bytes, n * cl->half_dims);
+	gv_place(&cl->d_half_rows, memory, &bytes, n * cl->half_dims);
 	gv_place(&cl->d_lengths, memory, &bytes, n);
-	gv_place(&cl->d_halves, memory, &bytes, k * cl->half_dims);
+	gv_place(&cl->d_half_centroids, memory, &bytes, k * cl->half_dims);
 	gv_place(&cl->d_squares, memory, &bytes, cl->padded_k);
 	gv_place(&cl->d_spans, memory, &bytes, cl->padded_k / GV_RUN);
 	gv_place(&cl->d_nearest, memory, &bytes, n);
@@ -394,8 +394,8 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 	if (set->passes == 0)
 		GV_TRY(gv_gpu_center(cl, set->stream));
 	tell(set, GV_KMEANS_CENTER);
-	GV_TRY(gv_gpu_halve(cl, set->stream));
-	tell(set, GV_KMEANS_HALVE);
+	GV_TRY(gv_gpu_to_half(cl, set->stream));
+	tell(set, GV_KMEANS_TO_HALF);
 	GV_TRY(assign_rows(set, stop));
 	GV_TRY(gv_gpu_group_clusters(cl, set->stream));
 	tell(set, GV_KMEANS_GROUP);

@@ -65,23 +65,23 @@
 #define SCORE_BYTES		((int64_t) sizeof(float))	/* a list */
 #define AGAIN_FACTOR		2
 
-/* A warp a query: d_halves and d_squares, in one part. */
+/* A warp a query: d_half_queries and d_squares, in one part. */
 static __global__ void __launch_bounds__(THREADS)
-halve_kernel(GvDeviceModel model, GvBatch batch)
+queries_to_half_kernel(GvDeviceModel model, GvBatch batch)
 {
 	int64_t		query = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
 	const float *from = batch.d_queries + query * model.dims;
-	GvHalved<float> halved;
+	GvHalfRounding<float> rounding;
 
 	gv_step_begins();
 	if (query >= batch.n)
 		return;
-	halved = gv_halve<float>([=](int d)
+	rounding = gv_to_half_vector<float>([=](int d)
 	{
 		return d < model.dims ? from[d] : 0.0f;
-	}, model.half_dims, batch.approx.d_halves + query * model.half_dims);
+	}, model.half_dims, batch.approx.d_half_queries + query * model.half_dims);
 	if (threadIdx.x % GV_WARP == 0)
-		batch.approx.d_squares[query] = {halved.square, halved.error};
+		batch.approx.d_squares[query] = {rounding.square, rounding.error};
 }
 
 /* see gv_gpu_approximate_from and gv_gpu_scores_kept */
@@ -163,7 +163,7 @@ GvStatus
 gv_gpu_approximate(const GvDeviceModel *model, const GvBatch *batch,
 			const GvSearcher *searcher)
 {
-	GV_TRY(gv_launch_step(halve_kernel, (batch->n + WARPS - 1) / WARPS,
+	GV_TRY(gv_launch_step(queries_to_half_kernel, (batch->n + WARPS - 1) / WARPS,
 						  THREADS, 0, searcher->stream, model, batch));
 	GV_TRY(gv_gpu_list_scores(model, batch, searcher));
 	return gv_gpu_choose(model, batch, searcher->stream);

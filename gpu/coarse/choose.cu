@@ -113,19 +113,19 @@ static __device__ __forceinline__ void
 score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 			float (&scores)[PASSES])
 {
-	const uint4 *halves = (const uint4 *) query;
+	const uint4 *half_query = (const uint4 *) query;
 	const uint4 *rows[PASSES];
 	float		sums[PASSES] = {};
 
 #pragma unroll
 	for (int i = 0; i < PASSES; i++)
 		rows[i] = (const uint4 *)
-			(model.d_halves + (int64_t) min(list + i * GV_WARP / GV_QUAD,
+			(model.d_half_centroids + (int64_t) min(list + i * GV_WARP / GV_QUAD,
 										   model.nlists - 1) * model.half_dims);
 #pragma unroll 2
 	for (int d = threadIdx.x % GV_QUAD; d < model.half_dims / 8; d += GV_QUAD)
 	{
-		uint4		y = halves[d];
+		uint4		y = half_query[d];
 		uint4		x[PASSES];
 
 #pragma unroll
@@ -179,7 +179,7 @@ struct Choice
 {
 	const GvDeviceModel &model;
 	const float *query;			/* [dims] */
-	const uint16_t *halves;		/* [half_dims] of it */
+	const uint16_t *half_query;		/* [half_dims] of it */
 	const float *scores;		/* [nlists]; NULL: only runs have any */
 	const float *least;			/* [nruns] */
 	float		margin;
@@ -306,7 +306,7 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 				take_runs(choice.scores, nlists, runs.items, *runs.count, last,
 						  choice.close);
 			else
-				take_runs_again(choice.model, choice.halves, runs.items,
+				take_runs_again(choice.model, choice.half_query, runs.items,
 								*runs.count, last, choice.close);
 			if (choice.close.total() > choice.close.capacity &&
 				choice.scores == NULL)
@@ -428,7 +428,7 @@ choose_kernel(GvDeviceModel model, GvBatch batch, bool alone)
 	gv_step_follows();
 
 	Choice		choice = {model, batch.d_queries + query * model.dims,
-		batch.approx.d_halves + query * model.half_dims,
+		batch.approx.d_half_queries + query * model.half_dims,
 		alone ? NULL : batch.d_coarse + query * model.nlists,
 		batch.approx.d_least + query * gv_nruns(model.nlists),
 		0.0f,

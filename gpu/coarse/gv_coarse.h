@@ -68,9 +68,9 @@ extern "C" GvStatus gv_gpu_approximate_ways(GvSearcher *searcher,
 #endif
 
 /* halves.cu: half copies of a mirror's centroids */
-extern int64_t gv_gpu_halves_bytes(const GvMirrorSpec *spec);
-extern GvStatus gv_gpu_halves_create(GvMirror *mirror);
-extern void gv_gpu_halves_drop(GvMirror *mirror);
-extern GvStatus gv_gpu_put_halves(GvMirror *mirror, int64_t first, int64_t n);
+extern int64_t gv_gpu_half_bytes(const GvMirrorSpec *spec);
+extern GvStatus gv_gpu_half_create(GvMirror *mirror);
+extern void gv_gpu_half_drop(GvMirror *mirror);
+extern GvStatus gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n);
 
 #endif							/* GV_COARSE_H */

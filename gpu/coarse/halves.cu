@@ -21,7 +21,7 @@ half_dims(int32_t dims)
 
 /* Bytes of the card. */
 int64_t
-gv_gpu_halves_bytes(const GvMirrorSpec *spec)
+gv_gpu_half_bytes(const GvMirrorSpec *spec)
 {
 	return (int64_t) spec->nlists *
 		(half_dims(spec->dims) * (int64_t) sizeof(uint16_t) +
@@ -30,18 +30,18 @@ gv_gpu_halves_bytes(const GvMirrorSpec *spec)
 
 /* Zeros, as the centroids are at first. */
 GvStatus
-gv_gpu_halves_create(GvMirror *mirror)
+gv_gpu_half_create(GvMirror *mirror)
 {
 	GvDeviceModel *model = &mirror->model;
 	size_t		bytes;
 
 	model->half_dims = half_dims(model->dims);
 	bytes = (size_t) model->nlists * model->half_dims * sizeof(uint16_t);
-	GV_CUDA_TRY(cudaMalloc((void **) &model->d_halves, bytes));
+	GV_CUDA_TRY(cudaMalloc((void **) &model->d_half_centroids, bytes));
 	GV_CUDA_TRY(cudaMalloc((void **) &model->d_squares,
 						   model->nlists * sizeof(float)));
 	GV_CUDA_TRY(cudaMalloc((void **) &model->d_limits, sizeof(GvHalfLimits)));
-	GV_CUDA_TRY(cudaMemsetAsync(model->d_halves, 0, bytes, mirror->stream));
+	GV_CUDA_TRY(cudaMemsetAsync(model->d_half_centroids, 0, bytes, mirror->stream));
 	GV_CUDA_TRY(cudaMemsetAsync(model->d_squares, 0,
 								model->nlists * sizeof(float),
 								mirror->stream));
@@ -51,9 +51,9 @@ gv_gpu_halves_create(GvMirror *mirror)
 }
 
 void
-gv_gpu_halves_drop(GvMirror *mirror)
+gv_gpu_half_drop(GvMirror *mirror)
 {
-	(void) cudaFree(mirror->model.d_halves);
+	(void) cudaFree(mirror->model.d_half_centroids);
 	(void) cudaFree(mirror->model.d_squares);
 	(void) cudaFree(mirror->model.d_limits);
 }
@@ -72,38 +72,38 @@ raise(float *limit, double square)
 
 /* Centroids first .. first + n - 1, a warp each. */
 static __global__ void __launch_bounds__(THREADS)
-halves_kernel(GvDeviceModel model, int first, int n)
+centroids_to_half_kernel(GvDeviceModel model, int first, int n)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
 	int64_t		list = first + i;
 	const float *centroid = model.d_centroids + list * model.dims;
-	GvHalved<double> halved;
+	GvHalfRounding<double> rounding;
 
 	if (i >= n)
 		return;
-	halved = gv_halve<double>([=](int d)
+	rounding = gv_to_half_vector<double>([=](int d)
 	{
 		return d < model.dims ? centroid[d] : 0.0f;
-	}, model.half_dims, model.d_halves + list * model.half_dims);
+	}, model.half_dims, model.d_half_centroids + list * model.half_dims);
 	if (lane == 0)
 	{
 		model.d_squares[list] = model.metric == GV_IP ? 0.0f :
-			(float) halved.square;
-		raise(&model.d_limits->length, halved.square);
-		raise(&model.d_limits->error, halved.error);
+			(float) rounding.square;
+		raise(&model.d_limits->length, rounding.square);
+		raise(&model.d_limits->error, rounding.error);
 	}
 }
 
 /* Copies of the centroids that elements first .. first + n - 1 are in. */
 GvStatus
-gv_gpu_put_halves(GvMirror *mirror, int64_t first, int64_t n)
+gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n)
 {
 	const GvDeviceModel *model = &mirror->model;
 	int			row = (int) (first / model->dims);
 	int			nrows = (int) ((first + n - 1) / model->dims) - row + 1;
 
-	GV_LAUNCH(halves_kernel, (nrows + WARPS - 1) / WARPS, THREADS, 0,
+	GV_LAUNCH(centroids_to_half_kernel, (nrows + WARPS - 1) / WARPS, THREADS, 0,
 			  mirror->stream, *model, row, nrows);
 	return gv_cuda_status(cudaGetLastError());
 }

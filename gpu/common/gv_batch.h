@@ -69,7 +69,7 @@ enum GvCoarseWay
 /* What approximate.cu needs beside; nothing unless gv_gpu_approximate_fits. */
 struct GvApproximate
 {
-	uint16_t   *d_halves;		/* [n][half_dims] queries in half precision */
+	uint16_t   *d_half_queries;		/* [n][half_dims] queries in half precision */
 	int32_t		nparts;			/* that a query comes in */
 	float2	   *d_squares;		/* [n][nparts] |q|^2 and |q - q'|^2 of each
 								 * part of q, whose half copy is q' */

@@ -118,7 +118,7 @@ struct GvDeviceModel
 	const float *d_centroids;	/* [nlists][dims] */
 	const GvDeviceList *d_lists;	/* [nlists] */
 	int32_t		half_dims;		/* dims, rounded up to 16 */
-	uint16_t   *d_halves;		/* [nlists][half_dims] centroids, rounded to
+	uint16_t   *d_half_centroids;		/* [nlists][half_dims] centroids, rounded to
 								 * half precision; 0 beyond dims */
 	float	   *d_squares;		/* [nlists] |c|^2; 0 for GV_IP */
 	GvHalfLimits *d_limits;

@@ -38,7 +38,7 @@ gv_add_warp(Sum sum)
 
 /* |v|^2 and |v - v'|^2 of a vector and its half copy, as far as added. */
 template <typename Sum>
-struct GvHalved
+struct GvHalfRounding
 {
 	Sum			square;
 	Sum			error;
@@ -65,11 +65,11 @@ struct GvHalved
  * returned is of all dimensions, in all lanes.
  */
 template <typename Sum, bool FINITE = false, typename Vector>
-static __device__ __forceinline__ GvHalved<Sum>
-gv_halve(const Vector &v, int half_dims, uint16_t *halves)
+static __device__ __forceinline__ GvHalfRounding<Sum>
+gv_to_half_vector(const Vector &v, int half_dims, uint16_t *half_vector)
 {
 	constexpr int AHEAD = 32 / (int) sizeof(Sum);	/* on their way */
-	GvHalved<Sum> halved = {};
+	GvHalfRounding<Sum> rounding = {};
 
 	for (int first = threadIdx.x % GV_WARP; first < half_dims;
 		 first += AHEAD * GV_WARP)
@@ -82,13 +82,13 @@ gv_halve(const Vector &v, int half_dims, uint16_t *halves)
 #pragma unroll
 		for (int i = 0; i < AHEAD; i++)
 		{
-			uint16_t	half = halved.template round<FINITE>(x[i]);
+			uint16_t	half = rounding.template round<FINITE>(x[i]);
 
 			if (first + i * GV_WARP < half_dims)
-				halves[first + i * GV_WARP] = half;
+				half_vector[first + i * GV_WARP] = half;
 		}
 	}
-	return {gv_add_warp(halved.square), gv_add_warp(halved.error)};
+	return {gv_add_warp(rounding.square), gv_add_warp(rounding.error)};
 }
 
 #endif							/* GV_HALF_CUH */

@@ -99,7 +99,7 @@ matmul_of(const Search *search, int64_t first, int64_t last)
 	matmul.half_dims = search->space->half_dims;
 	matmul.first = (uint32_t) first;
 	matmul.nslots = (uint32_t) (last - first);
-	matmul.d_halves = search->rows->d_halves +
+	matmul.d_half_rows = search->rows->d_half_rows +
 		first * search->space->half_dims;
 	matmul.d_bias = search->rows->d_bias + first;
 	matmul.filter = search->work->filter;
@@ -305,7 +305,7 @@ look_first(const Search *search, const GvExactPart *part, int64_t last,
 	double		since = begin(work);
 
 	matmul.n = part->n;
-	matmul.d_queries = search->queries->d_halves +
+	matmul.d_queries = search->queries->d_half_queries +
 		part->first * search->space->half_dims;
 	matmul.d_scores = work->d_scores;
 	GV_TRY(multiply(work, &matmul));
@@ -348,7 +348,7 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 	if (!begun && gv_gpu_exact_first_fits(search->queries, last))
 		return search_first(search, part, last);
 	matmul.n = part->n;
-	matmul.d_queries = search->queries->d_halves +
+	matmul.d_queries = search->queries->d_half_queries +
 		part->first * search->space->half_dims;
 	GV_TRY(clear_lists(work));
 	GV_TRY(gv_gpu_exact_cuts(search->space, search->queries, part,
@@ -443,7 +443,7 @@ search_few(const Search *search, int64_t seed)
 	since = begin(work);
 	matmul = matmul_of(search, seed, search->rows->n);
 	matmul.n = part.n;
-	matmul.d_queries = queries->d_halves;
+	matmul.d_queries = queries->d_half_queries;
 	GV_TRY(multiply(work, &matmul));
 	GV_TRY(note(work, GV_EXACT_FILTER, &since));
 	GV_TRY(take(search, search->rows, &part, &work->lists.d_counts[0],

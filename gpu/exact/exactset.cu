@@ -110,14 +110,14 @@ struct Places
 {
 	size_t		queries;
 	size_t		self;
-	size_t		halves;
+	size_t		half_queries;
 	size_t		seen;
 	size_t		distances;
 	size_t		positions;
 	size_t		mean;
 	size_t		frame;
 	size_t		set_bytes;
-	size_t		row_halves;
+	size_t		half_rows;
 	size_t		bias;
 	size_t		slack;
 	size_t		batch_bytes;
@@ -139,14 +139,14 @@ place(const GvSetSpec *spec)
 							  n * spec->dims * sizeof(float));
 	places.self = gv_carve(next, spec->self || spec->own ?
 						   n * sizeof(int64_t) : 0);
-	places.halves = gv_carve(next, n * half_bytes);
+	places.half_queries = gv_carve(next, n * half_bytes);
 	places.seen = gv_carve(next, n * sizeof(GvExactQuery));
 	places.distances = gv_carve(next, pairs * sizeof(double));
 	places.positions = gv_carve(next, pairs * sizeof(int64_t));
 	places.mean = gv_carve(next, spec->dims * sizeof(double));
 	places.frame = gv_carve(next, sizeof(GvExactFrame));
 	next = &places.batch_bytes;
-	places.row_halves = gv_carve(next, slots * half_bytes);
+	places.half_rows = gv_carve(next, slots * half_bytes);
 	places.bias = gv_carve(next, slots * sizeof(float));
 	places.slack = gv_carve(next, slots * sizeof(float));
 	return places;
@@ -262,13 +262,13 @@ make_question(Exact *exact)
 	exact->d_self = (int64_t *) (memory + places.self);
 	exact->queries = {spec->nqueries, kept_of(spec), exact->d_queries,
 		spec->self || spec->own ? exact->d_self : NULL,
-		(uint16_t *) (memory + places.halves),
+		(uint16_t *) (memory + places.half_queries),
 		(GvExactQuery *) (memory + places.seen),
 		(double *) (memory + places.distances),
 		(int64_t *) (memory + places.positions)};
 	memory = (char *) exact->d_batch.memory;
 	exact->rows = {exact->d_rows, 0, 1,
-		(uint16_t *) (memory + places.row_halves),
+		(uint16_t *) (memory + places.half_rows),
 		(float *) (memory + places.bias), (float *) (memory + places.slack),
 	NULL};
 	if (spec->own)
@@ -354,9 +354,9 @@ search(Exact *exact, const float *d_rows, int64_t n, const GvStop *stop)
 	}
 	if (lists != NULL)
 		GV_TRY(gv_gpu_exact_lists_rows(lists, rows, stop));
-	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_HALVE, stream, &since));
+	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_TO_HALF, stream, &since));
 	GV_TRY(gv_gpu_exact_rows(&exact->space, rows, stream));
-	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_HALVE, stream, &since));
+	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_TO_HALF, stream, &since));
 	if (lists != NULL)
 		GV_TRY(gv_gpu_exact_units(lists, &exact->space, rows, &exact->queries,
 								  exact->work.seen, stop));

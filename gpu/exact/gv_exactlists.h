@@ -46,7 +46,7 @@ enum GvExactListStep
 	GV_EXACT_NEAREST_LISTS,
 	GV_EXACT_ASK,				/* lists of vectors */
 	GV_EXACT_GROUP,
-	GV_EXACT_HALVE,
+	GV_EXACT_TO_HALF,
 	GV_EXACT_UNITS,				/* all that goes on in lanes */
 	GV_EXACT_OTHERS,			/* what needed another way */
 	/* with steps watched one by one: GvExactStep's of the second */

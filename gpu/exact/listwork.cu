@@ -96,7 +96,7 @@ place_queries(GvExactQueries *queries, int32_t half_dims, char *memory,
 {
 	int64_t		pairs = queries->n * queries->k;
 
-	gv_place(&queries->d_halves, memory, bytes, queries->n * half_dims);
+	gv_place(&queries->d_half_queries, memory, bytes, queries->n * half_dims);
 	gv_place(&queries->d_seen, memory, bytes, queries->n);
 	gv_place(&queries->d_distances, memory, bytes, pairs);
 	gv_place(&queries->d_positions, memory, bytes, pairs);
@@ -123,7 +123,7 @@ place_all(GvExactByList *lists, char *memory)
 	gv_place(&lists->space.d_mean, memory, &bytes, spec->dims);
 	gv_place(&lists->space.d_frame, memory, &bytes, 1);
 	gv_place(&lists->d_centroids, memory, &bytes, nlists * spec->dims);
-	gv_place(&lists->centroids.d_halves, memory, &bytes, slots * half_dims);
+	gv_place(&lists->centroids.d_half_rows, memory, &bytes, slots * half_dims);
 	gv_place(&lists->centroids.d_bias, memory, &bytes, slots);
 	gv_place(&lists->centroids.d_slack, memory, &bytes, slots);
 	place_queries(&lists->asked, half_dims, memory, &bytes);
@@ -146,7 +146,7 @@ place_all(GvExactByList *lists, char *memory)
 	{
 		GvExactStream *stream = &lists->streams[i];
 
-		gv_place(&stream->unit.d_halves, memory, &bytes,
+		gv_place(&stream->unit.d_half_rows, memory, &bytes,
 				 lists->unit_capacity * half_dims);
 		gv_place(&stream->unit.d_bias, memory, &bytes, lists->unit_capacity);
 		gv_place(&stream->unit.d_slack, memory, &bytes, lists->unit_capacity);

@@ -92,9 +92,9 @@ unit_kernel(Source source, int pieces, GvExactRows unit, uint32_t *d_order)
 	{
 		uint32_t	slot = from[p / pieces];
 
-		((uint4 *) unit.d_halves)[(int64_t) first * pieces + p] =
+		((uint4 *) unit.d_half_rows)[(int64_t) first * pieces + p] =
 			slot == NO_SLOT ? make_uint4(0, 0, 0, 0) :
-			((const uint4 *) source.rows.d_halves)
+			((const uint4 *) source.rows.d_half_rows)
 			[(int64_t) slot * pieces + p % pieces];
 	}
 }

@@ -78,7 +78,7 @@ held_bytes(const GvMirrorSpec *spec)
 			gv_array_length(spec, GV_CENTROIDS)) * 4 +
 		spec->nlists * (int64_t) sizeof(GvDeviceList) +
 		expected_blocks(spec) * gv_block_shape(spec).block_bytes +
-		gv_gpu_halves_bytes(spec) + gv_gpu_records_size(spec);
+		gv_gpu_half_bytes(spec) + gv_gpu_records_size(spec);
 }
 
 /* To grow means to wait, so large mirrors begin with all that they may have. */
@@ -173,7 +173,7 @@ gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 	if (status == GV_OK)
 		status = make_memory(made);
 	if (status == GV_OK)
-		status = gv_gpu_halves_create(made);
+		status = gv_gpu_half_create(made);
 	if (status == GV_OK)
 		status = gv_gpu_records_create(made);
 	if (status != GV_OK)
@@ -202,7 +202,7 @@ gv_gpu_drop(GvMirror *mirror)
 	(void) cudaFree(mirror->d_lists);
 	(void) cudaFree(mirror->staging.d_memory);
 	(void) cudaFreeHost(mirror->staging.memory);
-	gv_gpu_halves_drop(mirror);
+	gv_gpu_half_drop(mirror);
 	gv_gpu_records_drop(mirror);
 	gv_pool_drop(mirror->pool);
 	if (mirror->lists != NULL)
@@ -222,7 +222,7 @@ gv_gpu_bytes(const GvMirror *mirror)
 	return (gv_array_length(&mirror->spec, GV_CODEBOOKS) +
 			gv_array_length(&mirror->spec, GV_CENTROIDS)) * 4 +
 		mirror->spec.nlists * (int64_t) sizeof(GvDeviceList) +
-		gv_gpu_halves_bytes(&mirror->spec) +
+		gv_gpu_half_bytes(&mirror->spec) +
 		(int64_t) mirror->staging.bytes + gv_pool_bytes(mirror->pool) +
 		(mirror->record_pool != NULL ? gv_pool_bytes(mirror->record_pool) +
 		 mirror->table_bytes : 0);
@@ -303,7 +303,7 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 		done += some;
 	}
 	if (array == GV_CENTROIDS && n > 0)
-		GV_TRY(gv_gpu_put_halves(mirror, first, n));
+		GV_TRY(gv_gpu_half_update(mirror, first, n));
 	return gv_mirror_changed(mirror);
 }
 

@@ -276,7 +276,7 @@ gv_gpu_place_part(const GvDeviceModel *model, GvSearcher *searcher,
 	OWN(d_found, n * sizeof(GvFound));
 	if (gv_gpu_approximate_fits(model, batch))
 	{
-		COMMON(approx.d_halves, n * model->half_dims * sizeof(uint16_t));
+		COMMON(approx.d_half_queries, n * model->half_dims * sizeof(uint16_t));
 		batch->approx.nparts = model->shape.chunks;
 		COMMON(approx.d_squares, n * batch->approx.nparts * sizeof(float2));
 		COMMON(approx.d_least, n * gv_nruns(model->nlists) * sizeof(float));

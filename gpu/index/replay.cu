@@ -50,7 +50,7 @@ gv_gpu_first_steps(const GvDeviceModel *model, const GvBatch *batch,
 				   GvSearcher *searcher)
 {
 	GV_TRY(gv_gpu_table(model, batch, searcher->stream));
-	if (batch->approx.d_halves != NULL)
+	if (batch->approx.d_half_queries != NULL)
 	{
 		GV_TRY(gv_gpu_list_scores(model, batch, searcher));
 		return gv_gpu_choose(model, batch, searcher->stream);

@@ -24,10 +24,10 @@
  */
 template <int QUERIES>
 static __device__ __forceinline__ void
-put_squares(const GvBatch &batch, int query, GvHalved<float> mine)
+put_squares(const GvBatch &batch, int query, GvHalfRounding<float> mine)
 {
 	constexpr int TEAM = THREADS / GV_WARP / QUERIES;	/* warps */
-	__shared__ GvHalved<float> sums[THREADS / GV_WARP];
+	__shared__ GvHalfRounding<float> sums[THREADS / GV_WARP];
 	int			q = threadIdx.x;
 
 	mine = {gv_add_warp(mine.square), gv_add_warp(mine.error)};
@@ -93,9 +93,9 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 	float	   *slice = slices[threadIdx.x / TEAM];
 	const float *in = batch.in_queries + (int64_t) mine * model.dims;
 	float	   *out = batch.d_queries + (int64_t) mine * model.dims;
-	uint16_t   *halves = batch.approx.d_halves == NULL ? NULL :
-		batch.approx.d_halves + (int64_t) mine * model.half_dims;
-	GvHalved<float> halved = {};
+	uint16_t   *half_query = batch.approx.d_half_queries == NULL ? NULL :
+		batch.approx.d_half_queries + (int64_t) mine * model.half_dims;
+	GvHalfRounding<float> rounding = {};
 	float		ahead[AHEAD];
 	float		sums[QUERIES] = {};
 
@@ -126,8 +126,8 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 			slice[d - first] = x;
 			if (out != in)
 				out[d] = x;
-			if (halves != NULL)
-				halves[d] = halved.round(x);
+			if (half_query != NULL)
+				half_query[d] = rounding.round(x);
 		}
 		__syncthreads();
 		if (first <= start && start + ndims <= last && ndims <= AHEAD)
@@ -159,15 +159,15 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 			batch.d_tables[((int64_t) (query + q) * model.shape.chunks +
 							blockIdx.x) * THREADS + threadIdx.x] =
 				__fmul_rn(model.metric == GV_IP ? -1.0f : -2.0f, sums[q]);
-	if (halves == NULL)
+	if (half_query == NULL)
 		return;
 	if (end == model.dims && end + lane < model.half_dims)
-		halves[end + lane] = 0;
-	put_squares<QUERIES>(batch, query, halved);
+		half_query[end + lane] = 0;
+	put_squares<QUERIES>(batch, query, rounding);
 }
 
 /*
- * d_queries, d_wanted and d_tables of a batch; d_halves if it has them; and what
+ * d_queries, d_wanted and d_tables of a batch; d_half_queries if it has them; and what
  * scans need of conditions.
  */
 GvStatus

@@ -90,7 +90,7 @@ struct Check
 {
 	cudaStream_t stream;
 	GvBlas	   *blas;
-	uint16_t   *d_halves;		/* rows, then columns */
+	uint16_t   *d_half;		/* rows, then columns */
 	float	   *d_sums;
 	uint32_t   *d_runs;
 };
@@ -115,17 +115,17 @@ multiply(Check *check, GvMatmul matmul, bool whole, float *sums,
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&by.nsms,
 									   cudaDevAttrMultiProcessorCount,
 									   device));
-	GV_CUDA_TRY(cudaMalloc((void **) &check->d_halves, rows + columns));
+	GV_CUDA_TRY(cudaMalloc((void **) &check->d_half, rows + columns));
 	GV_CUDA_TRY(cudaMalloc((void **) &check->d_sums, bytes));
 	GV_CUDA_TRY(cudaMalloc((void **) &check->d_runs, run_bytes));
-	GV_CUDA_TRY(cudaMemcpyAsync(check->d_halves, matmul.d_rows, rows,
+	GV_CUDA_TRY(cudaMemcpyAsync(check->d_half, matmul.d_rows, rows,
 								cudaMemcpyHostToDevice, check->stream));
-	GV_CUDA_TRY(cudaMemcpyAsync((char *) check->d_halves + rows,
+	GV_CUDA_TRY(cudaMemcpyAsync((char *) check->d_half + rows,
 								matmul.d_columns, columns,
 								cudaMemcpyHostToDevice, check->stream));
 	GV_CUDA_TRY(cudaMemsetAsync(check->d_runs, 0, run_bytes, check->stream));
-	matmul.d_rows = check->d_halves;
-	matmul.d_columns = check->d_halves + rows / 2;
+	matmul.d_rows = check->d_half;
+	matmul.d_columns = check->d_half + rows / 2;
 	kept = {matmul, check->d_sums, check->d_runs};
 	if (whole)
 		GV_TRY(gv_gpu_matmul<true>(&by, &matmul, kept));
@@ -151,7 +151,7 @@ gv_matmul_sums(const uint16_t *rows, int32_t nrows, const uint16_t *columns,
 	status = multiply(&check, {rows, nrows, columns, ncolumns, half_dims},
 					  whole, sums, runs);
 	gv_blas_drop(check.blas);
-	(void) cudaFree(check.d_halves);
+	(void) cudaFree(check.d_half);
 	(void) cudaFree(check.d_sums);
 	(void) cudaFree(check.d_runs);
 	if (check.stream != NULL)

@@ -306,25 +306,25 @@ typedef struct GvRefine
  * The same in half precision: x^ is what the halves stand for, and error is not
  * below |x - x^|, or HUGE_VALF.
  */
-typedef struct GvHalves
+typedef struct GvHalfRecord
 {
 	float		error;
-	const uint16_t *halves;		/* [dims] */
-} GvHalves;
+	const uint16_t *values;		/* [dims] */
+} GvHalfRecord;
 
 /* What is kept of rows, so that their distances can be bounded. */
 typedef enum GvRecords
 {
 	GV_RECORDS_NONE,
 	GV_RECORDS_BYTES,			/* GvRefine */
-	GV_RECORDS_HALVES			/* GvHalves */
+	GV_RECORDS_HALF			/* GvHalfRecord */
 } GvRecords;
 
 /* Bytes of such a record's codes or halves. */
 static inline size_t
 gv_record_code_bytes(GvRecords records, int32_t dims)
 {
-	return (size_t) dims * (records == GV_RECORDS_HALVES ? sizeof(uint16_t) :
+	return (size_t) dims * (records == GV_RECORDS_HALF ? sizeof(uint16_t) :
 							sizeof(uint8_t));
 }
 
@@ -557,8 +557,8 @@ extern GvStatus gv_refine_bound(GvMetric metric, int32_t dims,
  * halves_encode: x [n][dims], finite -> halves [n][dims], by gv_to_half, and
  * error [n], which is large where no half is near an element.
  */
-extern GvStatus gv_halves_encode(int32_t dims, const float *x, int64_t n,
-								 uint16_t *halves, float *error);
+extern GvStatus gv_half_encode(int32_t dims, const float *x, int64_t n,
+								 uint16_t *half_vectors, float *error);
 
 /*
  * halves_range: ranges [n] that hold what lies between query [dims] and the
@@ -573,8 +573,8 @@ extern GvStatus gv_halves_encode(int32_t dims, const float *x, int64_t n,
  * Where a sum overflows, the error is not a number, or a half stands for none,
  * the range is 0 .. HUGE_VALF, or -HUGE_VALF .. HUGE_VALF for GV_IP.
  */
-extern GvStatus gv_halves_range(GvMetric metric, int32_t dims,
-								const float *query, const GvHalves *records,
+extern GvStatus gv_half_range(GvMetric metric, int32_t dims,
+								const float *query, const GvHalfRecord *records,
 								int64_t n, GvRange *ranges);
 
 #ifdef GV_TEST_BUILD

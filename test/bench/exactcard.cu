@@ -34,10 +34,10 @@ bench_drop(Bench *bench)
 	gv_gpu_exact_work_drop(&bench->work);
 	(void) cudaFree(bench->space.d_mean);
 	(void) cudaFree(bench->space.d_frame);
-	(void) cudaFree(bench->rows.d_halves);
+	(void) cudaFree(bench->rows.d_half_rows);
 	(void) cudaFree(bench->rows.d_bias);
 	(void) cudaFree(bench->rows.d_slack);
-	(void) cudaFree(bench->queries.d_halves);
+	(void) cudaFree(bench->queries.d_half_queries);
 	(void) cudaFree(bench->queries.d_seen);
 	(void) cudaFree(bench->queries.d_distances);
 	(void) cudaFree(bench->queries.d_positions);
@@ -76,9 +76,9 @@ bench_open(int32_t metric, int32_t dims, int64_t nrows, int64_t nqueries,
 	bench->queries.k = k;
 	if (take(&bench->space.d_mean, dims) &&
 		take(&bench->space.d_frame, 1) &&
-		take(&bench->rows.d_halves, slots * half_dims) &&
+		take(&bench->rows.d_half_rows, slots * half_dims) &&
 		take(&bench->rows.d_bias, slots) && take(&bench->rows.d_slack, slots) &&
-		take(&bench->queries.d_halves, nqueries * half_dims) &&
+		take(&bench->queries.d_half_queries, nqueries * half_dims) &&
 		take(&bench->queries.d_seen, nqueries) &&
 		take(&bench->queries.d_distances, nqueries * k) &&
 		take(&bench->queries.d_positions, nqueries * k) &&

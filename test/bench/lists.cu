@@ -381,7 +381,7 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most, bool sorted)
 	batch->d_starts = (uint32_t *) on_card(NULL, sizeof(uint32_t) *
 										   (size_t) most * (probes + 1));
 	batch->d_found = (GvFound *) on_card(NULL, sizeof(GvFound) * most);
-	batch->approx.d_halves = (uint16_t *)
+	batch->approx.d_half_queries = (uint16_t *)
 		on_card(NULL, sizeof(uint16_t) * most *
 				(size_t) bench->mirror->model.half_dims);
 	batch->approx.nparts = 1;

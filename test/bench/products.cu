@@ -116,10 +116,10 @@ make(Bench *bench)
 	bench->model.dims = bench->dims;
 	bench->model.half_dims = half_dims;
 	bench->model.nlists = bench->ncolumns;
-	bench->model.d_halves = d_columns;
+	bench->model.d_half_centroids = d_columns;
 	bench->model.d_squares = d_squares;
 	bench->batch.n = (int32_t) rows;
-	bench->batch.approx.d_halves = d_rows;
+	bench->batch.approx.d_half_queries = d_rows;
 	if (rows * columns < YARD_SUMS)
 	{
 		take(&bench->batch.d_coarse, rows * columns);
@@ -132,7 +132,7 @@ make(Bench *bench)
 	exact->n = (int32_t) rows;
 	exact->nslots = (uint32_t) bench->ncolumns;
 	exact->d_queries = d_rows;
-	exact->d_halves = d_columns;
+	exact->d_half_rows = d_columns;
 	exact->d_bias = d_squares;
 	/* three times what sums vary by */
 	exact->filter.d_cuts = filled(rows, 1.0f + 3.0f / sqrtf(bench->dims));
@@ -144,8 +144,8 @@ make(Bench *bench)
 	cl->dims = bench->dims;
 	cl->half_dims = half_dims;
 	cl->k = bench->ncolumns;
-	cl->d_row_halves = d_rows;
-	cl->d_halves = d_columns;
+	cl->d_half_rows = d_rows;
+	cl->d_half_centroids = d_columns;
 	cl->d_squares = d_squares;
 	take(&cl->d_most, 1);
 	take(&cl->d_lengths, rows);
@@ -167,7 +167,7 @@ drop(Bench *bench)
 {
 	void	   *all[] = {bench->exact.filter.d_cuts,
 		bench->exact.filter.d_counts, bench->exact.filter.d_slots,
-		(void *) bench->exact.d_queries, bench->model.d_halves,
+		(void *) bench->exact.d_queries, bench->model.d_half_centroids,
 		bench->model.d_squares, bench->d_sums, bench->batch.d_coarse,
 		bench->batch.approx.d_least, bench->cl.d_most, bench->cl.d_lengths,
 		bench->cl.d_spans, bench->cl.d_reach, bench->cl.d_counts,
@@ -225,7 +225,7 @@ bare(Bench *bench, By by)
 {
 	yard_multiply(bench->handle, bench->nrows, bench->ncolumns,
 				  bench->model.half_dims, bench->exact.d_queries,
-				  bench->model.d_halves, bench->d_sums);
+				  bench->model.d_half_centroids, bench->d_sums);
 }
 
 struct Way

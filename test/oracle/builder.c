@@ -479,11 +479,11 @@ encode_rows(GvBuilder *builder, const float *rows, int32_t n,
 		status = gv_refine_encode(spec->dims, rows, n,
 								  encoded->records, encoded->min,
 								  encoded->step, encoded->error);
-	if (status == GV_OK && spec->refine == GV_RECORDS_HALVES)
+	if (status == GV_OK && spec->refine == GV_RECORDS_HALF)
 	{
 		memset(encoded->min, 0, (size_t) n * sizeof(float));
 		memset(encoded->step, 0, (size_t) n * sizeof(float));
-		status = gv_halves_encode(spec->dims, rows, n,
+		status = gv_half_encode(spec->dims, rows, n,
 								  (uint16_t *) (void *) encoded->records,
 								  encoded->error);
 	}

@@ -258,16 +258,16 @@ halves(const char *name, GvMetric metric, const float *x, const float *queries)
 {
 	uint16_t   *codes = room(sizeof(uint16_t) * NROWS * DIMS);
 	float	   *errors = room(sizeof(float) * NROWS);
-	GvHalves   *records = room(sizeof(GvHalves) * NROWS);
+	GvHalfRecord   *records = room(sizeof(GvHalfRecord) * NROWS);
 	GvRange    *ranges = room(sizeof(GvRange) * NROWS);
 	int32_t		i;
 
-	must(gv_halves_encode(DIMS, x, NROWS, codes, errors));
+	must(gv_half_encode(DIMS, x, NROWS, codes, errors));
 	tell(name, "halves", codes, sizeof(uint16_t) * NROWS * DIMS);
 	tell(name, "halves-errors", errors, sizeof(float) * NROWS);
 	for (i = 0; i < NROWS; i++)
-		records[i] = (GvHalves) {errors[i], codes + (size_t) i * DIMS};
-	must(gv_halves_range(metric, DIMS, queries, records, NROWS, ranges));
+		records[i] = (GvHalfRecord) {errors[i], codes + (size_t) i * DIMS};
+	must(gv_half_range(metric, DIMS, queries, records, NROWS, ranges));
 	tell(name, "halves-ranges", ranges, sizeof(GvRange) * NROWS);
 }
 

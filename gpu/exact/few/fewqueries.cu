@@ -54,7 +54,7 @@ query_bytes(int half_dims)
  * queries into memory, for cuts and for other ways.
  */
 static __device__ __forceinline__ void
-halve_queries(const GvExactFew &few, uint16_t *halves)
+queries_to_half(const GvExactFew &few, uint16_t *half_queries)
 {
 	const GvExactQueries &queries = few.nearest.queries;
 	int			half_dims = few.space.half_dims;
@@ -63,7 +63,7 @@ halve_queries(const GvExactFew &few, uint16_t *halves)
 
 	for (int q = threadIdx.x / GV_WARP; q < COLUMNS * TILE; q += WARPS)
 	{
-		uint16_t   *own = halves + q * stride;
+		uint16_t   *own = half_queries + q * stride;
 		bool		there = q < few.nearest.part.n;
 		GvExactQuery seen;
 
@@ -71,12 +71,12 @@ halve_queries(const GvExactFew &few, uint16_t *halves)
 			own[d] = 0;
 		if (!there)
 			continue;
-		seen = gv_exact_halve_query(few.space, queries.d_queries +
+		seen = gv_exact_query_to_half(few.space, queries.d_queries +
 									(int64_t) q * few.space.dims, own);
 		if (blockIdx.x > 0)
 			continue;
 		for (int d = lane; d < half_dims; d += GV_WARP)
-			queries.d_halves[q * half_dims + d] = own[d];
+			queries.d_half_queries[q * half_dims + d] = own[d];
 		if (lane == 0)
 			queries.d_seen[q] = seen;
 		if (few.nearest.position == 0)
@@ -368,7 +368,7 @@ expect_rows(const Scan &scan)
 
 	if ((int) (threadIdx.x % GV_WARP) < scan.shape.stages &&
 		first + ROWS <= rows.n)
-		gv_expect_bytes(rows.d_halves + first * half_dims,
+		gv_expect_bytes(rows.d_half_rows + first * half_dims,
 						ROWS * half_dims * (int) sizeof(uint16_t));
 }
 
@@ -404,7 +404,7 @@ few_kernel(const __grid_constant__ GvExactFew few, GvExactFewShape shape)
 	__syncwarp();
 	for (int stage = 0; stage < shape.stages; stage++)
 		fill(scan, &ring, stage);
-	halve_queries(few, queries);
+	queries_to_half(few, queries);
 	__syncthreads();
 	take_seeds(scan, &ring, kept);
 	arrive(scan);

@@ -21,7 +21,7 @@
 static __device__ __forceinline__ const uint16_t *
 row_at(const GvExactMatmul &matmul, int64_t row)
 {
-	return matmul.d_halves + min(row, (int64_t) matmul.nslots - 1) *
+	return matmul.d_half_rows + min(row, (int64_t) matmul.nslots - 1) *
 		matmul.half_dims + threadIdx.x % 4 * 8;
 }
 

@@ -28,9 +28,9 @@
  * meet in a bank, and there is room for a multiple of GV_FEW_DEPTH.
  */
 static __host__ __device__ inline int
-gv_exact_few_stride(int halves)
+gv_exact_few_stride(int half_dims)
 {
-	return (halves + 63) / 64 * 64 + 32;
+	return (half_dims + 63) / 64 * 64 + 32;
 }
 
 /* By all threads of a block: queries [COLUMNS * TILE][stride], shared. */

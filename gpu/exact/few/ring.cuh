@@ -141,13 +141,13 @@ fill(const Scan &scan, Ring *ring, int stage)
 	{
 		if (lane == 0 && nrows > 0)
 			gv_copy_bytes(ring->stages + stage * stage_bytes(scan.shape),
-						  rows.d_halves + row * half_dims, nrows * bytes,
+						  rows.d_half_rows + row * half_dims, nrows * bytes,
 						  &ring->arrived[stage], ring->policy);
 	}
 	else if (lane < nrows)
 		gv_copy_bytes(ring->stages + stage * stage_bytes(scan.shape) +
 					  lane * row_stride(scan.shape) * sizeof(uint16_t),
-					  rows.d_halves + (row + lane) * half_dims + first, bytes,
+					  rows.d_half_rows + (row + lane) * half_dims + first, bytes,
 					  &ring->arrived[stage], ring->policy);
 }
 

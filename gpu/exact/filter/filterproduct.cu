@@ -120,7 +120,7 @@ GvStatus
 gv_gpu_exact_matmul(const GvExactMatmul *exact, const GvBlas *blas,
 					 cudaStream_t stream)
 {
-	GvMatmul	matmul = {exact->d_queries, exact->n, exact->d_halves,
+	GvMatmul	matmul = {exact->d_queries, exact->n, exact->d_half_rows,
 	(int32_t) exact->nslots, exact->half_dims};
 	/* cards of 9.0 have hopperfilter.cu */
 	GvMatmulContext by = {blas, false, 0, false, stream};

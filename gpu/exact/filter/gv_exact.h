@@ -59,7 +59,7 @@ struct GvExactRows
 	const float *d_rows;		/* [n][dims] */
 	int64_t		n;				/* below 2^31 */
 	int64_t		stride;
-	uint16_t   *d_halves;		/* [n][half_dims], by slots */
+	uint16_t   *d_half_rows;		/* [n][half_dims], by slots */
 	float	   *d_bias;			/* [n], and -infinity up to GV_EXACT_ALIGN */
 	float	   *d_slack;		/* [n] e(x) */
 	const uint32_t *d_order;	/* [n] rows by slots; NULL: by the stride */
@@ -82,7 +82,7 @@ struct GvExactQueries
 	int64_t		k;				/* neighbors that there can be */
 	const float *d_queries;		/* [n][dims] */
 	const int64_t *d_self;		/* [n], or NULL */
-	uint16_t   *d_halves;		/* [n][half_dims] */
+	uint16_t   *d_half_queries;		/* [n][half_dims] */
 	GvExactQuery *d_seen;		/* [n] */
 	double	   *d_distances;	/* [n][k] in order; free places: NaN */
 	int64_t    *d_positions;	/* [n][k] free places: INT64_MAX */
@@ -136,7 +136,7 @@ struct GvExactMatmul
 	uint32_t	first;
 	uint32_t	nslots;
 	const uint16_t *d_queries;	/* [n][half_dims] */
-	const uint16_t *d_halves;	/* [nslots][half_dims] */
+	const uint16_t *d_half_rows;	/* [nslots][half_dims] */
 	const float *d_bias;		/* [nslots] */
 	float	   *d_scores;		/* [n][nslots], where A goes; NULL: filter */
 	bool		more;			/* cuts from scores are for other slots, too */
@@ -161,7 +161,7 @@ extern GvStatus gv_gpu_exact_queries(const GvExactSpace *space,
 									 cudaStream_t stream);
 extern GvStatus gv_gpu_exact_gather(const GvExactSpace *space,
 									const GvExactQueries *queries,
-									const GvExactPart *part, uint16_t *d_halves,
+									const GvExactPart *part, uint16_t *d_half_queries,
 									cudaStream_t stream);
 
 /* filterproduct.cu, hopperfilter.cu */

@@ -82,16 +82,16 @@ struct Measures
  * where it does not move.
  */
 static __device__ __forceinline__ Measures
-halve(const GvExactSpace &space, const float *x, View view, bool moves,
-	  double scale, uint16_t *halves)
+to_half_vector(const GvExactSpace &space, const float *x, View view, bool moves,
+	  double scale, uint16_t *half_vector)
 {
 	double		raw = 0.0;
 	double		product = 0.0;
 	bool		large = false;
-	GvHalved<double> halved;
+	GvHalfRounding<double> rounding;
 	Measures	measures;
 
-	halved = gv_halve<double>([&](int d)
+	rounding = gv_to_half_vector<double>([&](int d)
 	{
 		double		value = d < space.dims ? (double) x[d] : 0.0;
 		double		mean = d < space.dims ? space.d_mean[d] : 0.0;
@@ -103,15 +103,15 @@ halve(const GvExactSpace &space, const float *x, View view, bool moves,
 		product += seen * mean;
 		large |= !(fabs(scaled) < LARGEST);
 		return scaled;
-	}, space.half_dims, halves);
+	}, space.half_dims, half_vector);
 	measures.held = !__any_sync(GV_FULL_WARP, large);
 	if (!measures.held || !view.varies)
 		for (int d = threadIdx.x % GV_WARP; d < space.half_dims; d += GV_WARP)
-			halves[d] = 0;
+			half_vector[d] = 0;
 	measures.raw = sqrt(gv_add_warp(raw)) * view.factor;
-	measures.square = halved.square;
+	measures.square = rounding.square;
 	measures.length = sqrt(measures.square) * (1.0 + 1e-9);
-	measures.error = sqrt(halved.error) * (1.0 + 1e-9) +
+	measures.error = sqrt(rounding.error) * (1.0 + 1e-9) +
 		ROUNDING * scale * (measures.raw + space.d_frame->length);
 	measures.product = gv_add_warp(product);
 	return measures;
@@ -138,14 +138,14 @@ query_scale(const GvExactSpace &space, const float *x)
 
 /* By a warp: a query's half copy [half_dims], and what else is known of it. */
 static __device__ __forceinline__ GvExactQuery
-gv_exact_halve_query(const GvExactSpace &space, const float *x,
-					 uint16_t *halves)
+gv_exact_query_to_half(const GvExactSpace &space, const float *x,
+					 uint16_t *half_vector)
 {
 	double		gamma = gv_exact_gamma(space.half_dims);
 	bool		moves = space.metric == GV_SET_L2;
 	double		scale = query_scale(space, x);
 	View		view = view_of(space.metric, x, space.dims);
-	Measures	measures = halve(space, x, view, moves, scale, halves);
+	Measures	measures = to_half_vector(space, x, view, moves, scale, half_vector);
 	double		error = measures.error +
 		gamma * (measures.length + measures.error);
 	GvExactQuery seen = {};

@@ -425,7 +425,7 @@ launch(const GvExactMatmul *matmul, int nsms, cudaStream_t stream)
 
 	GV_TRY(gv_gpu_hopper_map(&maps.queries, matmul->d_queries, matmul->n,
 							 matmul->half_dims, BOX));
-	GV_TRY(gv_gpu_hopper_map(&maps.rows, matmul->d_halves, matmul->nslots,
+	GV_TRY(gv_gpu_hopper_map(&maps.rows, matmul->d_half_rows, matmul->nslots,
 							 matmul->half_dims, BOX));
 	GV_TRY(gv_allow_shared((const void *) exact_hopper_kernel<BLOCKS, KEEPS>,
 						   GV_RING_BYTES + GV_RING_ALIGNMENT));

@@ -140,8 +140,8 @@ rows_kernel(GvExactSpace space, GvExactRows rows)
 	}
 	x = rows.d_rows + gv_exact_row(rows, (uint32_t) slot) * space.dims;
 	view = view_of(space.metric, x, space.dims);
-	row = halve(space, x, view, true, space.d_frame->scale,
-				rows.d_halves + slot * space.half_dims);
+	row = to_half_vector(space, x, view, true, space.d_frame->scale,
+				rows.d_half_rows + slot * space.half_dims);
 	if (!leads)
 		return;
 	if (!view.varies || !row.held)
@@ -171,8 +171,8 @@ queries_kernel(GvExactSpace space, GvExactQueries queries)
 	if (query >= queries.n)
 		return;
 	gv_exact_free_places(queries, query);
-	seen = gv_exact_halve_query(space, queries.d_queries + query * space.dims,
-								queries.d_halves + query * space.half_dims);
+	seen = gv_exact_query_to_half(space, queries.d_queries + query * space.dims,
+								queries.d_half_queries + query * space.half_dims);
 	if (threadIdx.x % GV_WARP == 0)
 		queries.d_seen[query] = seen;
 }
@@ -225,13 +225,13 @@ gv_gpu_exact_queries(const GvExactSpace *space, const GvExactQueries *queries,
 /* The half copies of a list of queries, side by side. */
 GvStatus
 gv_gpu_exact_gather(const GvExactSpace *space, const GvExactQueries *queries,
-					const GvExactPart *part, uint16_t *d_halves,
+					const GvExactPart *part, uint16_t *d_half_queries,
 					cudaStream_t stream)
 {
 	int			pieces = space->half_dims / 8;
 
 	GV_LAUNCH(gather_kernel, gv_exact_blocks((int64_t) part->n * pieces,
 											 THREADS), THREADS, 0, stream,
-			  pieces, (const uint16_t *) queries->d_halves, *part, d_halves);
+			  pieces, (const uint16_t *) queries->d_half_queries, *part, d_half_queries);
 	return gv_cuda_status(cudaGetLastError());
 }

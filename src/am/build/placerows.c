@@ -151,7 +151,7 @@ encode_records(IvfpqPlacer *placer, int n)
 	int			dims = placer->training->gv.dims;
 
 	if (placer->refine == IVFPQ_REFINE_HALF)
-		IvfpqCheckStatus(gv_halves_encode(dims, placer->batch, n,
+		IvfpqCheckStatus(gv_half_encode(dims, placer->batch, n,
 										  (uint16 *) (void *) encoded->records,
 										  encoded->error));
 	else

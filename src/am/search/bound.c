@@ -100,7 +100,7 @@ IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const GvModel *gv,
 	if (refine == IVFPQ_REFINE_HALF)
 	{
 		record->min = record->step = 0;
-		IvfpqCheckStatus(gv_halves_encode(dims, vector, 1,
+		IvfpqCheckStatus(gv_half_encode(dims, vector, 1,
 										  (uint16 *) (void *) record->codes,
 										  &record->error));
 	}
@@ -227,15 +227,15 @@ bound_bytes(const GvModel *gv, const float *query, double query_length,
 
 /* The same by records of halves. */
 static void
-bound_halves(const GvModel *gv, const float *query, double query_length,
+bound_half(const GvModel *gv, const float *query, double query_length,
 			 const IvfpqRecord *const *records, int n, IvfpqRowBounds *bounds)
 {
-	GvHalves	halves[CHUNK] = {0};
+	GvHalfRecord	half_records[CHUNK] = {0};
 	GvRange		ranges[CHUNK];
 
 	for (int i = 0; i < n; i++)
-		halves[i] = IvfpqRecordHalves(records[i]);
-	IvfpqCheckStatus(gv_halves_range(gv->metric, gv->dims, query, halves, n,
+		half_records[i] = IvfpqHalfRecord(records[i]);
+	IvfpqCheckStatus(gv_half_range(gv->metric, gv->dims, query, half_records, n,
 									 ranges));
 	for (int i = 0; i < n; i++)
 		bounds[i] = both_bounds(gv, &ranges[i], query_length);
@@ -269,7 +269,7 @@ bound_chunk(const IvfpqSearch *search, const float *query,
 		ids[count++] = IvfpqTidToId(&record->tid);
 	}
 	if (count > 0 && query != NULL)
-		(refine == IVFPQ_REFINE_HALF ? bound_halves : bound_bytes)
+		(refine == IVFPQ_REFINE_HALF ? bound_half : bound_bytes)
 			(&model->gv, query, query_length, records, count, bounds);
 	return count;
 }

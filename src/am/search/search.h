@@ -278,13 +278,13 @@ extern int64 IvfpqRecordBounds(const IvfpqSearch *search, const float *query,
 							   uint64 *ids, int64 n, IvfpqRowBounds *bounds);
 
 /* A record of halves, for the engine. */
-static inline GvHalves
-IvfpqRecordHalves(const IvfpqRecord *record)
+static inline GvHalfRecord
+IvfpqHalfRecord(const IvfpqRecord *record)
 {
-	GvHalves	halves = {record->error,
+	GvHalfRecord	half = {record->error,
 	(const uint16 *) (const void *) record->codes};
 
-	return halves;
+	return half;
 }
 
 #endif							/* IVFPQ_SEARCH_H */

@@ -100,7 +100,7 @@ train(IvfpqTraining *training, IvfpqParallel *parallel, const IvfpqSample *sampl
 }
 
 StaticAssertDecl((int) IVFPQ_REFINE_SQ8 == (int) GV_RECORDS_BYTES &&
-				 (int) IVFPQ_REFINE_HALF == (int) GV_RECORDS_HALVES,
+				 (int) IVFPQ_REFINE_HALF == (int) GV_RECORDS_HALF,
 				 "the engine knows kinds of records by the same numbers");
 
 /*

@@ -192,7 +192,7 @@ IvfpqTypeStudy(IvfpqType *type)
 	if (name != NULL && strcmp(name, "vector_to_float4") == 0)
 		type->stored = IVFPQ_STORED_FLOATS;
 	else if (name != NULL && strcmp(name, "halfvec_to_float4") == 0)
-		type->stored = IVFPQ_STORED_HALVES;
+		type->stored = IVFPQ_STORED_HALF;
 }
 
 /* A value of the index's type, not NULL, as a real[], not toasted. */

@@ -32,7 +32,7 @@ typedef enum IvfpqStored
 {
 	IVFPQ_STORED_SOMEHOW,		/* only the cast knows */
 	IVFPQ_STORED_FLOATS,		/* vector */
-	IVFPQ_STORED_HALVES			/* halfvec */
+	IVFPQ_STORED_HALF			/* halfvec */
 } IvfpqStored;
 
 typedef struct IvfpqType

@@ -182,18 +182,18 @@ gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
 	return GV_OK;
 }
 
-/* One vector; see gv_halves_encode. */
+/* One vector; see gv_half_encode. */
 static float
-encode_halves(int32_t dims, const float *restrict x, uint16_t *restrict halves)
+encode_half(int32_t dims, const float *restrict x, uint16_t *restrict half_vector)
 {
 	double		square = 0.0;
 	bool		huge = false;
 	int32_t		i;
 
-	gv_to_half(x, dims, halves);
+	gv_to_half(x, dims, half_vector);
 	for (i = 0; i < dims; i++)
 	{
-		double		diff = (double) x[i] - (double) gv_half_value(halves[i]);
+		double		diff = (double) x[i] - (double) gv_half_value(half_vector[i]);
 
 		square += diff * diff;
 		huge |= !(x[i] < HUGE_LENGTH && x[i] > -HUGE_LENGTH);
@@ -203,22 +203,22 @@ encode_halves(int32_t dims, const float *restrict x, uint16_t *restrict halves)
 
 /* See gv_engine.h. */
 GvStatus
-gv_halves_encode(int32_t dims, const float *x, int64_t n, uint16_t *halves,
+gv_half_encode(int32_t dims, const float *x, int64_t n, uint16_t *half_vectors,
 				 float *error)
 {
 	int64_t		row;
 
 	GV_CALL(gv_engine_calls, gv_valid_dims(dims) && x != NULL && n >= 1 &&
-			halves != NULL && error != NULL);
+			half_vectors != NULL && error != NULL);
 	for (row = 0; row < n; row++)
-		error[row] = encode_halves(dims, x + (size_t) row * dims,
-								   halves + (size_t) row * dims);
+		error[row] = encode_half(dims, x + (size_t) row * dims,
+								   half_vectors + (size_t) row * dims);
 	return GV_OK;
 }
 
 /* |q - x^| +- error, at least 0. */
 static GvRange
-distance_range(const Query *query, const GvHalves *record)
+distance_range(const Query *query, const GvHalfRecord *record)
 {
 	GvRange		range = {0.0f, HUGE_VALF};
 	float		sums[LANES];
@@ -226,7 +226,7 @@ distance_range(const Query *query, const GvHalves *record)
 	double		least;
 	double		most;
 
-	gv_kernels->half_squares(query->q, record->halves, query->dims, sums);
+	gv_kernels->half_squares(query->q, record->values, query->dims, sums);
 	sum = add_lanes(sums);
 	if (!(sum < HUGE_SUM) || !(record->error < HUGE_SUM))
 		return range;
@@ -242,7 +242,7 @@ distance_range(const Query *query, const GvHalves *record)
 
 /* -<q, x^> +- |q| error. */
 static GvRange
-product_range(const Query *query, const GvHalves *record)
+product_range(const Query *query, const GvHalfRecord *record)
 {
 	GvRange		range = {-HUGE_VALF, HUGE_VALF};
 	double		error = query->length * record->error;
@@ -252,7 +252,7 @@ product_range(const Query *query, const GvHalves *record)
 	double		product;
 	double		margin;
 
-	gv_kernels->half_products(query->q, record->halves, query->dims, sums,
+	gv_kernels->half_products(query->q, record->values, query->dims, sums,
 							  magnitudes);
 	magnitude = add_lanes(magnitudes);
 	product = -add_lanes(sums);
@@ -267,27 +267,27 @@ product_range(const Query *query, const GvHalves *record)
 }
 
 static bool
-valid_halves(const GvHalves *records, int64_t n)
+valid_half(const GvHalfRecord *records, int64_t n)
 {
 	int64_t		i;
 
 	for (i = 0; i < n; i++)
-		if (records[i].halves == NULL)
+		if (records[i].values == NULL)
 			return false;
 	return true;
 }
 
 /* See gv_engine.h. */
 GvStatus
-gv_halves_range(GvMetric metric, int32_t dims, const float *query,
-				const GvHalves *records, int64_t n, GvRange *ranges)
+gv_half_range(GvMetric metric, int32_t dims, const float *query,
+				const GvHalfRecord *records, int64_t n, GvRange *ranges)
 {
 	Query		q = {query, dims, (dims + 64) / 16777216.0, 0.0};
 	int64_t		i;
 
 	GV_CALL(gv_engine_calls, gv_valid_metric(metric) && gv_valid_dims(dims) &&
 			query != NULL && records != NULL && n >= 1 && ranges != NULL &&
-			valid_halves(records, n));
+			valid_half(records, n));
 	if (metric == GV_IP)
 		q.length = sqrt(-gv_distance_ip(query, query, dims));
 	for (i = 0; i < n; i++)

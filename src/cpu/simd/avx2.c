@@ -479,12 +479,12 @@ add_record(Wide *acc, Wide *size, Wide q, Wide x)
 
 /* Sixteen elements of the x^ of halves. */
 static inline AVX2 Wide
-from_halves(const uint16_t *halves)
+from_half(const uint16_t *half_vector)
 {
 	Wide		wide;
 
-	wide.low = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) halves));
-	wide.high = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) halves + 1));
+	wide.low = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) half_vector));
+	wide.high = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) half_vector + 1));
 	return wide;
 }
 

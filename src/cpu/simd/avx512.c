@@ -490,16 +490,16 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 
 /* Sixteen elements of the x^ of halves, n of them there and the rest 0. */
 static inline AVX512 __m512
-from_halves(const uint16_t *halves, int32_t n)
+from_half(const uint16_t *half_vector, int32_t n)
 {
 	__mmask32	mask = n >= LANES ? 0xFFFF : (1U << n) - 1;
-	__m512i		loaded = _mm512_maskz_loadu_epi16(mask, halves);
+	__m512i		loaded = _mm512_maskz_loadu_epi16(mask, half_vector);
 
 	return _mm512_cvtph_ps(_mm512_castsi512_si256(loaded));
 }
 
 static AVX512 void
-half_squares(const float *q, const uint16_t *halves, int32_t dims,
+half_squares(const float *q, const uint16_t *half_vector, int32_t dims,
 			 float *sums)
 {
 	__m512		acc = _mm512_setzero_ps();
@@ -509,7 +509,7 @@ half_squares(const float *q, const uint16_t *halves, int32_t dims,
 	{
 		int32_t		n = dims - i < LANES ? dims - i : LANES;
 		__m512		diff = _mm512_sub_ps(load_some(q + i, n),
-										 from_halves(halves + i, n));
+										 from_half(half_vector + i, n));
 
 		acc = _mm512_mask_add_ps(acc, (__mmask16) ((1U << n) - 1), acc,
 								 _mm512_mul_ps(diff, diff));
@@ -518,7 +518,7 @@ half_squares(const float *q, const uint16_t *halves, int32_t dims,
 }
 
 static AVX512 void
-half_products(const float *q, const uint16_t *halves, int32_t dims,
+half_products(const float *q, const uint16_t *half_vector, int32_t dims,
 			  float *sums, float *magnitudes)
 {
 	__m512		acc = _mm512_setzero_ps();
@@ -530,7 +530,7 @@ half_products(const float *q, const uint16_t *halves, int32_t dims,
 		int32_t		n = dims - i < LANES ? dims - i : LANES;
 		__mmask16	mask = (__mmask16) ((1U << n) - 1);
 		__m512		term = _mm512_mul_ps(load_some(q + i, n),
-										 from_halves(halves + i, n));
+										 from_half(half_vector + i, n));
 
 		acc = _mm512_mask_add_ps(acc, mask, acc, term);
 		size = _mm512_mask_add_ps(size, mask, size, _mm512_abs_ps(term));

@@ -166,9 +166,9 @@ typedef struct GvKernels
 									float *magnitudes);
 
 	/* the same of the x^ that halves [dims] stand for */
-	void		(*half_squares) (const float *q, const uint16_t *halves,
+	void		(*half_squares) (const float *q, const uint16_t *half_vector,
 								 int32_t dims, float *sums);
-	void		(*half_products) (const float *q, const uint16_t *halves,
+	void		(*half_products) (const float *q, const uint16_t *half_vector,
 								  int32_t dims, float *sums,
 								  float *magnitudes);
 } GvKernels;

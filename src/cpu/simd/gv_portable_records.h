@@ -67,7 +67,7 @@ record_products(const float *restrict q, const GvRefine *record,
 
 /* The same of halves. */
 static void
-half_squares(const float *restrict q, const uint16_t *restrict halves,
+half_squares(const float *restrict q, const uint16_t *restrict half_vector,
 			 int32_t dims, float *restrict sums)
 {
 	int32_t		i;
@@ -78,20 +78,20 @@ half_squares(const float *restrict q, const uint16_t *restrict halves,
 	for (i = 0; i + LANES <= dims; i += LANES)
 		for (l = 0; l < LANES; l++)
 		{
-			float		diff = q[i + l] - gv_half_value(halves[i + l]);
+			float		diff = q[i + l] - gv_half_value(half_vector[i + l]);
 
 			sums[l] += diff * diff;
 		}
 	for (l = 0; i < dims; i++, l++)
 	{
-		float		diff = q[i] - gv_half_value(halves[i]);
+		float		diff = q[i] - gv_half_value(half_vector[i]);
 
 		sums[l] += diff * diff;
 	}
 }
 
 static void
-half_products(const float *restrict q, const uint16_t *restrict halves,
+half_products(const float *restrict q, const uint16_t *restrict half_vector,
 			  int32_t dims, float *restrict sums, float *restrict magnitudes)
 {
 	int32_t		i;
@@ -102,14 +102,14 @@ half_products(const float *restrict q, const uint16_t *restrict halves,
 	for (i = 0; i + LANES <= dims; i += LANES)
 		for (l = 0; l < LANES; l++)
 		{
-			float		term = q[i + l] * gv_half_value(halves[i + l]);
+			float		term = q[i + l] * gv_half_value(half_vector[i + l]);
 
 			sums[l] += term;
 			magnitudes[l] += fabsf(term);
 		}
 	for (l = 0; i < dims; i++, l++)
 	{
-		float		term = q[i] * gv_half_value(halves[i]);
+		float		term = q[i] * gv_half_value(half_vector[i]);
 
 		sums[l] += term;
 		magnitudes[l] += fabsf(term);

@@ -5,7 +5,7 @@
  *
  * Included by the files of levels of which that is so, which have what
  * gv_wide.h asks for and its load_rest, and for sixteen elements of x^ decode
- * and from_halves; add_record adds terms of a product, and their magnitudes.
+ * and from_half; add_record adds terms of a product, and their magnitudes.
  */
 
 /* The last n < 16 elements, and zeros. */
@@ -56,31 +56,31 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 
 /* The last n < 16 elements, and zeros. */
 static LEVEL Wide
-from_halves_rest(const uint16_t *halves, int32_t n)
+from_half_rest(const uint16_t *half_vector, int32_t n)
 {
 	uint16_t	some[LANES] = {0};
 
-	memcpy(some, halves, (size_t) n * sizeof(*halves));
-	return from_halves(some);
+	memcpy(some, half_vector, (size_t) n * sizeof(*half_vector));
+	return from_half(some);
 }
 
 static LEVEL void
-half_squares(const float *q, const uint16_t *halves, int32_t dims,
+half_squares(const float *q, const uint16_t *half_vector, int32_t dims,
 			 float *sums)
 {
 	Wide		acc = zero();
 	int32_t		i;
 
 	for (i = 0; i + LANES <= dims; i += LANES)
-		add_terms(&acc, load(q + i), from_halves(halves + i), false);
+		add_terms(&acc, load(q + i), from_half(half_vector + i), false);
 	if (i < dims)
 		add_terms(&acc, load_rest(q + i, dims - i),
-				  from_halves_rest(halves + i, dims - i), false);
+				  from_half_rest(half_vector + i, dims - i), false);
 	store(sums, acc);
 }
 
 static LEVEL void
-half_products(const float *q, const uint16_t *halves, int32_t dims,
+half_products(const float *q, const uint16_t *half_vector, int32_t dims,
 			  float *sums, float *magnitudes)
 {
 	Wide		acc = zero();
@@ -88,10 +88,10 @@ half_products(const float *q, const uint16_t *halves, int32_t dims,
 	int32_t		i;
 
 	for (i = 0; i + LANES <= dims; i += LANES)
-		add_record(&acc, &size, load(q + i), from_halves(halves + i));
+		add_record(&acc, &size, load(q + i), from_half(half_vector + i));
 	if (i < dims)
 		add_record(&acc, &size, load_rest(q + i, dims - i),
-				   from_halves_rest(halves + i, dims - i));
+				   from_half_rest(half_vector + i, dims - i));
 	store(sums, acc);
 	store(magnitudes, size);
 }

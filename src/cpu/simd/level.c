@@ -17,7 +17,7 @@ const GvKernels *gv_kernels = &gv_portable_kernels;
 #ifdef __x86_64__
 /* Does the processor turn halves into floats?  clang cannot ask by name. */
 static bool
-has_halves(void)
+has_f16c(void)
 {
 	unsigned int eax;
 	unsigned int ebx;
@@ -39,7 +39,7 @@ kernels_of(GvSimd level)
 		__builtin_cpu_supports("avx512bw"))
 		return &gv_avx512_kernels;
 	if (level == GV_SIMD_AVX2 && __builtin_cpu_supports("avx2") &&
-		__builtin_cpu_supports("fma") && has_halves())
+		__builtin_cpu_supports("fma") && has_f16c())
 		return &gv_avx2_kernels;
 #endif
 #ifdef GV_HAS_NEON

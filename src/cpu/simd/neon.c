@@ -508,7 +508,7 @@ add_record(Wide *acc, Wide *size, Wide q, Wide x)
 
 /* Sixteen elements of the x^ of halves. */
 static inline Wide
-from_halves(const uint16_t *halves)
+from_half(const uint16_t *halves)
 {
 	Wide		wide;
 	int			h;

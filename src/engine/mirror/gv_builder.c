@@ -37,7 +37,7 @@ valid_shape(const GvBuilderSpec *spec)
 		gv_valid_shape(spec->dims, spec->m) &&
 		(spec->lists_per_row == 1 || spec->lists_per_row == 2) &&
 		spec->refine >= GV_RECORDS_NONE &&
-		spec->refine <= GV_RECORDS_HALVES &&
+		spec->refine <= GV_RECORDS_HALF &&
 		spec->scale > 0 && spec->scale <= FLT_MAX;
 }
 

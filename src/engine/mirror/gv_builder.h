@@ -19,7 +19,7 @@
  * the nearest centroid, as gv_assign finds it; its second the one that gv_soar
  * takes of the next GV_SOAR_LISTS - 1 nearest ones, ascending by (squared
  * distance, list).  Codes, T and refine records are gv_encode's, gv_refine_encode's
- * and gv_halves_encode's, scores of neighbors gv_exact's.  All this bit for bit,
+ * and gv_half_encode's, scores of neighbors gv_exact's.  All this bit for bit,
  * on every engine.  Training is an engine's own, of the quality of gv_kmeans
  * and gv_codebooks; the same input in the same order gives the same centroids
  * again.

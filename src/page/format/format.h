@@ -231,7 +231,7 @@ typedef struct IvfpqRecordHeader
 
 /*
  * A slot: a row's vector in 8 bits a dimension (GvRefine), or as halves
- * (GvHalves), with min and step 0.  Its address, as copies carry it, is an
+ * (GvHalfRecord), with min and step 0.  Its address, as copies carry it, is an
  * ItemPointerData of block and slot + 1.
  */
 typedef struct IvfpqRecord

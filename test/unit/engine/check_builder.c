@@ -83,11 +83,11 @@ check_records(const Making *making, int32_t first, int32_t n,
 		return;
 	bare.lists_per_row = 1;
 	right = new_encoded(&bare, n);
-	if (bare.refine == GV_RECORDS_HALVES)
+	if (bare.refine == GV_RECORDS_HALF)
 	{
 		memset(right.min, 0, n * sizeof(float));
 		memset(right.step, 0, n * sizeof(float));
-		(void) gv_halves_encode((int32_t) dims, making->moved + first * dims,
+		(void) gv_half_encode((int32_t) dims, making->moved + first * dims,
 								n, (uint16_t *) (void *) right.records,
 								right.error);
 	}
@@ -307,7 +307,7 @@ check_shapes(void)
 			continue;
 		spec.lists_per_row = 1 + i % 2;
 		spec.refine = i % 5 == 3 ? GV_RECORDS_NONE :
-			i % 3 == 1 ? GV_RECORDS_HALVES : GV_RECORDS_BYTES;
+			i % 3 == 1 ? GV_RECORDS_HALF : GV_RECORDS_BYTES;
 		spec.nqueries = i % 4;
 		spec.depth = spec.nqueries == 0 ? 0 : 1 + 40 * (i % 3);
 		check_making(spec, clustered(n, dims, 20, 0.2f), n, n - n / 5);

@@ -118,7 +118,7 @@ check_refusals(void)
 	INVALID(BAD(m = 5));
 	INVALID(BAD(lists_per_row = 3));
 	INVALID(BAD(lists_per_row = 0));
-	INVALID(BAD(refine = GV_RECORDS_HALVES + 1));
+	INVALID(BAD(refine = GV_RECORDS_HALF + 1));
 	INVALID(BAD(refine = -1));
 	INVALID(BAD(nlists = 0));
 	INVALID(BAD(nparents = 7));

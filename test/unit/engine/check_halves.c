@@ -7,9 +7,9 @@
 /* The records of n vectors, in memory of their own. */
 typedef struct Records
 {
-	uint16_t   *halves;
+	uint16_t   *values;
 	float	   *error;
-	GvHalves   *records;
+	GvHalfRecord   *records;
 } Records;
 
 static Records
@@ -18,19 +18,19 @@ encode_rows(int32_t dims, const float *x, int64_t n)
 	Records		r;
 	int64_t		i;
 
-	r.halves = unit_alloc(sizeof(uint16_t) * (size_t) n * dims);
+	r.values = unit_alloc(sizeof(uint16_t) * (size_t) n * dims);
 	r.error = unit_alloc(sizeof(float) * n);
-	r.records = unit_alloc(sizeof(GvHalves) * n);
-	CHECK(gv_halves_encode(dims, x, n, r.halves, r.error) == GV_OK, "encode");
+	r.records = unit_alloc(sizeof(GvHalfRecord) * n);
+	CHECK(gv_half_encode(dims, x, n, r.values, r.error) == GV_OK, "encode");
 	for (i = 0; i < n; i++)
-		r.records[i] = (GvHalves) {r.error[i], r.halves + (size_t) i * dims};
+		r.records[i] = (GvHalfRecord) {r.error[i], r.values + (size_t) i * dims};
 	return r;
 }
 
 static void
 free_records(Records *r)
 {
-	unit_free(r->halves);
+	unit_free(r->values);
 	unit_free(r->error);
 	unit_free(r->records);
 }
@@ -76,7 +76,7 @@ check_records(int32_t dims, const float *x, int64_t n, const Records *r)
 
 	for (row = 0; row < n; row++)
 	{
-		const GvHalves *record = &r->records[row];
+		const GvHalfRecord *record = &r->records[row];
 		long double square = 0.0;
 		long double length = 0.0;
 		bool		fits = true;
@@ -87,7 +87,7 @@ check_records(int32_t dims, const float *x, int64_t n, const Records *r)
 			float		value;
 			long double diff;
 
-			gv_from_half(&record->halves[i], 1, &value);
+			gv_from_half(&record->values[i], 1, &value);
 			diff = (long double) element - value;
 			square += diff * diff;
 			length += (long double) element * element;
@@ -114,7 +114,7 @@ check_ranges(int32_t dims, const float *q, const float *x, int64_t n,
 	check_records(dims, x, n, &r);
 	for (metric = GV_L2; metric <= GV_COSINE; metric++)
 	{
-		CHECK(gv_halves_range(metric, dims, q, r.records, n, ranges) == GV_OK,
+		CHECK(gv_half_range(metric, dims, q, r.records, n, ranges) == GV_OK,
 			  "%s", what);
 		for (row = 0; row < n; row++)
 		{
@@ -208,15 +208,15 @@ test_cut(void)
 {
 	float		x[3] = {1.0f, FLT_MAX, 0.0f};
 	float		q[3] = {0.0f, 1e-20f, 0.0f};
-	uint16_t	halves[3];
+	uint16_t	half_vector[3];
 	float		error;
-	GvHalves	record = {0, halves};
+	GvHalfRecord	record = {0, half_vector};
 	GvRange		range;
 
-	CHECK(gv_halves_encode(3, x, 1, halves, &error) == GV_OK &&
+	CHECK(gv_half_encode(3, x, 1, half_vector, &error) == GV_OK &&
 		  error == HUGE_VALF, "error %g", error);
 	record.error = error;
-	CHECK(gv_halves_range(GV_IP, 3, q, &record, 1, &range) == GV_OK &&
+	CHECK(gv_half_range(GV_IP, 3, q, &record, 1, &range) == GV_OK &&
 		  range.least == -HUGE_VALF && range.most == HUGE_VALF, "%g .. %g",
 		  range.least, range.most);
 }
@@ -227,7 +227,7 @@ test_damaged(void)
 {
 	static const float odd[] = {NAN, INFINITY, 3e38f};
 	static const uint16_t none[] = {0x7C00, 0xFC00, 0x7E01, 0xFFFF};
-	uint16_t	halves[17] = {0x3C00, 1, 0, 0x8001};
+	uint16_t	half_vector[17] = {0x3C00, 1, 0, 0x8001};
 	float		q[17] = {0.5f, 1.0f, -2.0f};
 	int			metric;
 	int			i;
@@ -235,27 +235,27 @@ test_damaged(void)
 	for (metric = GV_L2; metric <= GV_COSINE; metric++)
 	{
 		float		least = metric == GV_IP ? -HUGE_VALF : 0.0f;
-		GvHalves	record = {0.3f, halves};
+		GvHalfRecord	record = {0.3f, half_vector};
 		GvRange		range;
 
 		for (i = 0; i < 3; i++)
 		{
 			record.error = odd[i];
-			CHECK(gv_halves_range(metric, 17, q, &record, 1, &range) ==
+			CHECK(gv_half_range(metric, 17, q, &record, 1, &range) ==
 				  GV_OK && range.least == least && range.most == HUGE_VALF,
 				  "%g .. %g from %g", range.least, range.most, odd[i]);
 		}
 		record.error = 0.3f;
 		for (i = 0; i < 4; i++)
 		{
-			halves[1] = none[i];
-			CHECK(gv_halves_range(metric, 17, q, &record, 1, &range) ==
+			half_vector[1] = none[i];
+			CHECK(gv_half_range(metric, 17, q, &record, 1, &range) ==
 				  GV_OK && range.least == least && range.most == HUGE_VALF,
 				  "%g .. %g from %04x", range.least, range.most, none[i]);
 		}
-		halves[1] = 1;
+		half_vector[1] = 1;
 		record.error = -1.0f;
-		CHECK(gv_halves_range(metric, 17, q, &record, 1, &range) == GV_OK &&
+		CHECK(gv_half_range(metric, 17, q, &record, 1, &range) == GV_OK &&
 			  !isnan(range.least) && !isnan(range.most), "negative error");
 	}
 }
@@ -264,23 +264,23 @@ void
 test_halves(void)
 {
 	float		x[4] = {0};
-	uint16_t	halves[4] = {0};
-	GvHalves	record = {0, halves};
+	uint16_t	half_vector[4] = {0};
+	GvHalfRecord	record = {0, half_vector};
 	GvRange		range;
 
 	test_random();
 	test_special();
 	test_cut();
 	test_damaged();
-	CHECK(gv_halves_encode(0, x, 1, halves, x) == GV_INVALID, "dims 0");
-	CHECK(gv_halves_encode(4, x, 0, halves, x) == GV_INVALID, "n 0");
-	CHECK(gv_halves_encode(4, NULL, 1, halves, x) == GV_INVALID, "no x");
-	CHECK(gv_halves_encode(4, x, 1, NULL, x) == GV_INVALID, "no halves");
-	CHECK(gv_halves_range((GvMetric) 9, 4, x, &record, 1, &range) ==
+	CHECK(gv_half_encode(0, x, 1, half_vector, x) == GV_INVALID, "dims 0");
+	CHECK(gv_half_encode(4, x, 0, half_vector, x) == GV_INVALID, "n 0");
+	CHECK(gv_half_encode(4, NULL, 1, half_vector, x) == GV_INVALID, "no x");
+	CHECK(gv_half_encode(4, x, 1, NULL, x) == GV_INVALID, "no halves");
+	CHECK(gv_half_range((GvMetric) 9, 4, x, &record, 1, &range) ==
 		  GV_INVALID, "metric");
-	CHECK(gv_halves_range(GV_L2, 4, NULL, &record, 1, &range) == GV_INVALID,
+	CHECK(gv_half_range(GV_L2, 4, NULL, &record, 1, &range) == GV_INVALID,
 		  "no query");
-	record.halves = NULL;
-	CHECK(gv_halves_range(GV_L2, 4, x, &record, 1, &range) == GV_INVALID,
+	record.values = NULL;
+	CHECK(gv_half_range(GV_L2, 4, x, &record, 1, &range) == GV_INVALID,
 		  "no halves");
 }

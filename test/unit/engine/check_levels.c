@@ -72,10 +72,10 @@ check_record(const GvKernels *kernels, int32_t dims)
 }
 
 static void
-check_halves(const GvKernels *kernels, int32_t dims)
+check_half(const GvKernels *kernels, int32_t dims)
 {
 	float	   *q = unit_floats(dims, 3.0f);
-	uint16_t   *halves = unit_alloc(sizeof(uint16_t) * (size_t) dims);
+	uint16_t   *half_vector = unit_alloc(sizeof(uint16_t) * (size_t) dims);
 	float		want[2][GV_CPU_LANES];
 	float		got[2][GV_CPU_LANES];
 	int32_t		i;
@@ -83,20 +83,20 @@ check_halves(const GvKernels *kernels, int32_t dims)
 	/* finite ones, of which a few are subnormal */
 	for (i = 0; i < dims; i++)
 	{
-		halves[i] = (uint16_t) (unit_random() % 0x7C00);
+		half_vector[i] = (uint16_t) (unit_random() % 0x7C00);
 		if (unit_random() % 4 == 0)
-			halves[i] &= 0x3FF;
-		halves[i] |= unit_random() % 2 << 15;
+			half_vector[i] &= 0x3FF;
+		half_vector[i] |= unit_random() % 2 << 15;
 	}
-	portable->half_squares(q, halves, dims, want[0]);
-	kernels->half_squares(q, halves, dims, got[0]);
+	portable->half_squares(q, half_vector, dims, want[0]);
+	kernels->half_squares(q, half_vector, dims, got[0]);
 	CHECK(memcmp(want[0], got[0], sizeof(want[0])) == 0, "halves' squares %d",
 		  dims);
-	portable->half_products(q, halves, dims, want[0], want[1]);
-	kernels->half_products(q, halves, dims, got[0], got[1]);
+	portable->half_products(q, half_vector, dims, want[0], want[1]);
+	kernels->half_products(q, half_vector, dims, got[0], got[1]);
 	CHECK(memcmp(want, got, sizeof(want)) == 0, "halves' products %d", dims);
 	unit_free(q);
-	unit_free(halves);
+	unit_free(half_vector);
 }
 
 /* Every half there is, by itself; NaN may be any. */
@@ -318,14 +318,14 @@ check_level(GvSimd level)
 		check_distances(kernels, dims, 1 + dims % 6,
 						dims % 9 == 8 ? 1e19f : 1.0f);
 		check_record(kernels, dims);
-		check_halves(kernels, dims);
+		check_half(kernels, dims);
 		check_scanning(kernels, dims);
 	}
 	for (i = 0; i < 5; i++)
 	{
 		check_distances(kernels, long_dims[i], 3, 1.0f);
 		check_record(kernels, long_dims[i]);
-		check_halves(kernels, long_dims[i]);
+		check_half(kernels, long_dims[i]);
 		check_estimate(kernels, long_dims[i]);
 		check_scanning(kernels, long_dims[i]);
 	}

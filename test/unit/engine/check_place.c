@@ -166,7 +166,7 @@ half_value(uint16_t half)
 }
 
 static void
-check_halves(void)
+check_half(void)
 {
 	long		nwrong = 0;
 	int			i;
@@ -220,5 +220,5 @@ test_place(void)
 			check_place(shapes[i][0], shapes[i][1], shapes[i][2], 300, lists_per_row);
 		}
 	check_refused();
-	check_halves();
+	check_half();
 }
