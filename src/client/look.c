@@ -40,31 +40,31 @@ IvfpqAskHow(GvStatusReply *status, GvMirrorStatus **mirrors)
 
 /* Fill *look; memory from the current context. */
 void
-IvfpqLookAt(IvfpqLook *look)
+IvfpqGetServerStatus(IvfpqServerStatus *status)
 {
 	IvfpqServerInfo server;
-	GvStatusReply status;
+	GvStatusReply reply;
 
-	memset(look, 0, sizeof(*look));
-	look->preloaded = ivfpq_shared != NULL;
-	look->preload_helps = IvfpqPreloadHelps();
-	look->has_device = IvfpqSeesDevice();
-	look->state = IvfpqStateName();
-	look->is_external = IvfpqServerIsExternal();
-	look->engine = look->device = look->problem = "";
-	if (!look->preloaded)
+	memset(status, 0, sizeof(*status));
+	status->preloaded = ivfpq_shared != NULL;
+	status->preload_helps = IvfpqPreloadHelps();
+	status->has_device = IvfpqSeesDevice();
+	status->state = IvfpqStateName();
+	status->is_external = IvfpqServerIsExternal();
+	status->engine = status->device = status->problem = "";
+	if (!status->preloaded)
 		return;
-	look->up = IvfpqAskHow(&status, &look->mirrors);
-	look->nmirrors = look->up ? status.nmirrors : 0;
+	status->up = IvfpqAskHow(&reply, &status->mirrors);
+	status->nmirrors = status->up ? reply.nmirrors : 0;
 	IvfpqSharedGetServer(&server);
-	look->problem = pstrdup(server.problem);
-	look->is_others = server.is_others;
-	look->pid = server.pid;
-	look->engine = pstrdup(server.engine);
-	look->device = pstrdup(server.device);
-	look->restarts = server.restarts;
-	look->memory = server.memory;
-	look->used = look->up ? (int64) status.used : server.used;
+	status->problem = pstrdup(server.problem);
+	status->is_others = server.is_others;
+	status->pid = server.pid;
+	status->engine = pstrdup(server.engine);
+	status->device = pstrdup(server.device);
+	status->restarts = server.restarts;
+	status->memory = server.memory;
+	status->used = status->up ? (int64) reply.used : server.used;
 }
 
 /*
@@ -72,15 +72,15 @@ IvfpqLookAt(IvfpqLook *look)
  * is in *error), "evicted", or NULL: there is none, and none is asked for.
  */
 const char *
-IvfpqLookForMirror(const IvfpqLook *look, const GvMirrorKey *key, char **error)
+IvfpqGetMirrorState(const IvfpqServerStatus *status, const GvMirrorKey *key, char **error)
 {
 	IvfpqMirrorRequest request;
 
 	*error = NULL;
-	for (int i = 0; i < look->nmirrors; i++)
-		if (IvfpqSameKey(&look->mirrors[i].key, key))
-			return look->mirrors[i].ready ? "ready" : "loading";
-	if (!look->preloaded || !IvfpqMirrorRequestGet(key, &request))
+	for (int i = 0; i < status->nmirrors; i++)
+		if (IvfpqSameKey(&status->mirrors[i].key, key))
+			return status->mirrors[i].ready ? "ready" : "loading";
+	if (!status->preloaded || !IvfpqMirrorRequestGet(key, &request))
 		return NULL;
 	switch (request.state)
 	{

@@ -8,8 +8,8 @@
 
 #include "client/mirror/mirror.h"
 
-/* What a look has found; filled by IvfpqLookAt. */
-typedef struct IvfpqLook
+/* What a look has found; filled by IvfpqGetServerStatus. */
+typedef struct IvfpqServerStatus
 {
 	bool		preloaded;		/* else there is no gpuvecd, */
 	bool		preload_helps;	/* ... and would there be? */
@@ -27,11 +27,11 @@ typedef struct IvfpqLook
 	int64		used;
 	int			nmirrors;		/* that it told of */
 	GvMirrorStatus *mirrors;	/* [nmirrors] */
-} IvfpqLook;
+} IvfpqServerStatus;
 
 extern bool IvfpqAskHow(GvStatusReply *status, GvMirrorStatus **mirrors);
-extern void IvfpqLookAt(IvfpqLook *look);
-extern const char *IvfpqLookForMirror(const IvfpqLook *look,
+extern void IvfpqGetServerStatus(IvfpqServerStatus *status);
+extern const char *IvfpqGetMirrorState(const IvfpqServerStatus *status,
 									  const GvMirrorKey *key, char **error);
 
 #endif							/* IVFPQ_LOOK_H */

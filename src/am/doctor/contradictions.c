@@ -19,12 +19,12 @@ add_set(StringInfo names, bool is_set, const char *name)
 
 /* Settings of a gpuvecd that others start, or of one that they do not. */
 static void
-find_without_effect(IvfpqFindings *findings, const IvfpqLook *look)
+find_without_effect(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
 	StringInfoData names;
 
 	initStringInfo(&names);
-	if (look->is_external)
+	if (status->is_external)
 	{
 		add_set(&names, ivfpq_gpu_memory != 0, "gpuvec.gpu_memory");
 		add_set(&names, ivfpq_devices[0] != '\0', "gpuvec.devices");
@@ -43,33 +43,33 @@ find_without_effect(IvfpqFindings *findings, const IvfpqLook *look)
 		return;
 	IvfpqFind(findings, "settings",
 			  psprintf("set, and of no effect: gpuvec.server is %sexternal: %s",
-					   look->is_external ? "" : "not ", names.data),
-			  look->is_external ?
+					   status->is_external ? "" : "not ", names.data),
+			  status->is_external ?
 			  "give gpuvecd the options --memory, --devices, --replicas and --products instead, and reset them" :
 			  "gpuvec.server = external, or reset them");
 }
 
 /* Settings of a gpuvecd that there cannot be. */
 static void
-find_without_server(IvfpqFindings *findings, const IvfpqLook *look)
+find_without_server(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
-	const char *how = look->preloaded ?
-	psprintf("gpuvecd is %s", look->state) : "gpuvec is not preloaded";
+	const char *how = status->preloaded ?
+	psprintf("gpuvecd is %s", status->state) : "gpuvec is not preloaded";
 
-	if (!look->preloaded &&
+	if (!status->preloaded &&
 		(ivfpq_server != IVFPQ_SERVER_AUTO || ivfpq_gpu_memory != 0 ||
 		 (ivfpq_devices != NULL && ivfpq_devices[0] != '\0') ||
 		 ivfpq_replicas != 1 || ivfpq_matmul != IVFPQ_MATMUL_AUTO))
 		IvfpqFind(findings, "settings",
 				  "gpuvec.server, gpuvec.gpu_memory, gpuvec.devices, gpuvec.replicas and gpuvec.products have no effect: gpuvec is not preloaded",
 				  "shared_preload_libraries = 'gpuvec', and restart the server; or reset them");
-	if (look->preloaded)
-		find_without_effect(findings, look);
-	if (!look->preloaded && ivfpq_keep_queries)
+	if (status->preloaded)
+		find_without_effect(findings, status);
+	if (!status->preloaded && ivfpq_keep_queries)
 		IvfpqFind(findings, "settings",
 				  "gpuvec.keep_queries has no effect: gpuvec is not preloaded",
 				  "shared_preload_libraries = 'gpuvec', and restart the server; or turn it off");
-	if (look->up || !IvfpqServerIsWanted())
+	if (status->up || !IvfpqServerIsWanted())
 		return;
 	if (ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
 		IvfpqFind(findings, "settings",
@@ -140,11 +140,11 @@ find_turned_off(IvfpqFindings *findings)
 
 /* A row for each. */
 void
-IvfpqFindContradictions(IvfpqFindings *findings, const IvfpqLook *look)
+IvfpqFindContradictions(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
 	int			before = findings->n;
 
-	find_without_server(findings, look);
+	find_without_server(findings, status);
 	find_about_recall(findings);
 	find_turned_off(findings);
 	if (findings->n == before)

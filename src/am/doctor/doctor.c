@@ -42,14 +42,14 @@ Datum
 gpuvec_doctor(PG_FUNCTION_ARGS)
 {
 	IvfpqFindings findings = {(ReturnSetInfo *) fcinfo->resultinfo, 0};
-	IvfpqLook	look;
+	IvfpqServerStatus	status;
 
 	InitMaterializedSRF(fcinfo, 0);
-	IvfpqLookAt(&look);
+	IvfpqGetServerStatus(&status);
 	IvfpqFindVersions(&findings);
-	IvfpqFindServer(&findings, &look);
-	IvfpqFindMachine(&findings, &look);
-	IvfpqFindContradictions(&findings, &look);
-	IvfpqFindIndexes(&findings, &look);
+	IvfpqFindServer(&findings, &status);
+	IvfpqFindMachine(&findings, &status);
+	IvfpqFindContradictions(&findings, &status);
+	IvfpqFindIndexes(&findings, &status);
 	return (Datum) 0;
 }

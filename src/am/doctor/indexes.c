@@ -41,7 +41,7 @@
 typedef struct Patient
 {
 	IvfpqFindings *findings;
-	const IvfpqLook *look;
+	const IvfpqServerStatus *status;
 	Oid			oid;
 	char	   *name;
 	char	   *literal;		/* the name as an argument */
@@ -150,7 +150,7 @@ find_in_counts(const Patient *patient)
 static void
 find_mirror(const Patient *patient)
 {
-	const IvfpqLook *look = patient->look;
+	const IvfpqServerStatus *status = patient->status;
 	const IvfpqMetaData *meta = &patient->inspection.meta;
 	int64		bytes = (int64) RelationGetNumberOfBlocks(patient->index) *
 	BLCKSZ;
@@ -158,30 +158,30 @@ find_mirror(const Patient *patient)
 	const char *state;
 	char	   *error;
 
-	if (!look->up || !IvfpqServerIsWanted() ||
+	if (!status->up || !IvfpqServerIsWanted() ||
 		!IvfpqCanMirror(patient->index, meta))
 		return;
 	key = IvfpqMirrorKey(patient->index, meta);
-	state = IvfpqLookForMirror(look, &key, &error);
+	state = IvfpqGetMirrorState(status, &key, &error);
 	if (state == NULL || strcmp(state, "evicted") == 0)
 		find(patient,
 			 state == NULL ? "gpuvecd has no mirror of it" :
 			 "gpuvecd gave up its mirror for others",
-			 bytes > look->memory && look->memory > 0 ?
+			 bytes > status->memory && status->memory > 0 ?
 			 psprintf("it takes about %lld MB and does not fit into %lld: %s, or leave it to sessions",
 					  (long long) (bytes >> 20),
-					  (long long) (look->memory >> 20),
-					  IvfpqMoreMemory(look)) :
+					  (long long) (status->memory >> 20),
+					  IvfpqMoreMemory(status)) :
 			 psprintf("search it, or SELECT gpuvec_prewarm(%s)",
 					  patient->literal));
 	else if (strcmp(state, "failed") == 0)
 		find(patient,
 			 psprintf("gpuvecd could not mirror it: %s", error),
-			 look->memory > 0 && bytes > look->memory ?
+			 status->memory > 0 && bytes > status->memory ?
 			 psprintf("%s, if there is more; sessions search it meanwhile",
-					  IvfpqMoreMemory(look)) :
+					  IvfpqMoreMemory(status)) :
 			 psprintf("look into %s log; sessions search it meanwhile",
-					  look->is_external ? "gpuvecd's" : "the server's"));
+					  status->is_external ? "gpuvecd's" : "the server's"));
 	else
 		find(patient, psprintf("its mirror is %s", state), NULL);
 }
@@ -362,7 +362,7 @@ advise_on_error(const Patient *patient, const ErrorData *error)
 
 /* A row or more for each index. */
 void
-IvfpqFindIndexes(IvfpqFindings *findings, const IvfpqLook *look)
+IvfpqFindIndexes(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
 	List	   *oids = list_indexes();
 	ListCell   *lc;
@@ -370,7 +370,7 @@ IvfpqFindIndexes(IvfpqFindings *findings, const IvfpqLook *look)
 	foreach(lc, oids)
 	{
 		Patient		patient = {
-			.findings = findings, .look = look, .oid = lfirst_oid(lc)
+			.findings = findings, .status = status, .oid = lfirst_oid(lc)
 		};
 		ErrorData  *error;
 

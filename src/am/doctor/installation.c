@@ -83,14 +83,14 @@ IvfpqFindVersions(IvfpqFindings *findings)
 
 /* ... that others start. */
 static const char *
-external_advice(const IvfpqLook *look)
+external_advice(const IvfpqServerStatus *status)
 {
-	if (strcmp(look->state, "other version") == 0)
+	if (strcmp(status->state, "other version") == 0)
 		return psprintf("have gpuvecd of the same version started: the library is of %s",
 						GPUVEC_RELEASE);
-	if (look->is_others)
+	if (status->is_others)
 		return "have another gpuvecd started for this cluster, in a folder of its own";
-	if (strcmp(look->state, "down") == 0)
+	if (strcmp(status->state, "down") == 0)
 		return psprintf("start it with --socket %s; that folder, or what leads to it, has to belong to gpuvec.server_owner, by default PostgreSQL's user, or to root, and nobody else may write to it",
 						ivfpq_server_directory);
 	return NULL;
@@ -98,62 +98,62 @@ external_advice(const IvfpqLook *look)
 
 /* What to do about a gpuvecd that is not up. */
 static const char *
-server_advice(const IvfpqLook *look)
+server_advice(const IvfpqServerStatus *status)
 {
-	if (look->is_external && strcmp(look->state, "suspended") != 0)
-		return external_advice(look);
-	if (strcmp(look->state, "starting") == 0)
+	if (status->is_external && strcmp(status->state, "suspended") != 0)
+		return external_advice(status);
+	if (strcmp(status->state, "starting") == 0)
 		return "wait a moment, and look again";
-	if (strcmp(look->state, "other version") == 0)
+	if (strcmp(status->state, "other version") == 0)
 		return "restart the server: it was started before gpuvec was upgraded";
-	if (strcmp(look->state, "suspended") == 0)
+	if (strcmp(status->state, "suspended") == 0)
 		return "sessions search themselves until it answers in time; look into the server's log, and at gpuvec_stat";
-	if (strcmp(look->state, "down") == 0)
+	if (strcmp(status->state, "down") == 0)
 		return "look into the server's log, which says why it ended; sessions search themselves meanwhile";
 	return NULL;				/* "off", "no card" */
 }
 
 /* What gives gpuvecd more memory. */
 const char *
-IvfpqMoreMemory(const IvfpqLook *look)
+IvfpqMoreMemory(const IvfpqServerStatus *status)
 {
-	return look->is_external ? "give gpuvecd a larger --memory" :
+	return status->is_external ? "give gpuvecd a larger --memory" :
 		"raise gpuvec.gpu_memory";
 }
 
 /* gpuvecd, and what it has. */
 void
-IvfpqFindServer(IvfpqFindings *findings, const IvfpqLook *look)
+IvfpqFindServer(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
-	if (!look->preloaded)
+	if (!status->preloaded)
 	{
 		IvfpqFind(findings, "preloading",
 				  "gpuvec is not preloaded: there is no gpuvecd, sessions search themselves",
-				  look->preload_helps ?
+				  status->preload_helps ?
 				  "shared_preload_libraries = 'gpuvec', and restart the server" :
 				  NULL);
 		return;
 	}
 	IvfpqFind(findings, "preloading", "gpuvec is preloaded", NULL);
-	if (look->pid == 0 || !look->up)
+	if (status->pid == 0 || !status->up)
 	{
 		IvfpqFind(findings, "gpuvecd",
-				  psprintf("it is %s%s%s", look->state,
-						   look->problem[0] ? ": " : "", look->problem),
-				  server_advice(look));
+				  psprintf("it is %s%s%s", status->state,
+						   status->problem[0] ? ": " : "", status->problem),
+				  server_advice(status));
 		return;
 	}
 	IvfpqFind(findings, "gpuvecd",
 			  psprintf("it is %s, process %d on %s%s%s, started again %lld times",
-					   look->state, look->pid, look->engine,
-					   look->device[0] ? ": " : "", look->device,
-					   (long long) look->restarts), NULL);
+					   status->state, status->pid, status->engine,
+					   status->device[0] ? ": " : "", status->device,
+					   (long long) status->restarts), NULL);
 	IvfpqFind(findings, "mirrors",
-			  psprintf("%d, they take %s of %s", look->nmirrors,
-					   megabytes(look->used), megabytes(look->memory)),
-			  look->memory > 0 && look->used > look->memory / 10 * 9 ?
+			  psprintf("%d, they take %s of %s", status->nmirrors,
+					   megabytes(status->used), megabytes(status->memory)),
+			  status->memory > 0 && status->used > status->memory / 10 * 9 ?
 			  psprintf("memory is nearly full, and mirrors searched longest ago give way: %s, if the card has more",
-					   IvfpqMoreMemory(look)) : NULL);
+					   IvfpqMoreMemory(status)) : NULL);
 }
 
 /* ---- the machine */
@@ -188,11 +188,11 @@ driver_version(void)
 }
 
 static void
-find_device(IvfpqFindings *findings, const IvfpqLook *look)
+find_device(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
 	char	   *driver = driver_version();
 
-	if (!look->has_device)
+	if (!status->has_device)
 		IvfpqFind(findings, "card", "this machine shows none", NULL);
 	else if (driver == NULL)
 		IvfpqFind(findings, "card",
@@ -236,9 +236,9 @@ find_memory(IvfpqFindings *findings)
 }
 
 static void
-find_workers(IvfpqFindings *findings, const IvfpqLook *look)
+find_workers(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
-	bool		has_server = look->preloaded && ivfpq_server != IVFPQ_SERVER_OFF;
+	bool		has_server = status->preloaded && ivfpq_server != IVFPQ_SERVER_OFF;
 	int			wanted = (has_server ? SERVER_WORKERS : 0) +
 	ivfpq_max_training_workers + max_parallel_maintenance_workers;
 
@@ -255,9 +255,9 @@ find_workers(IvfpqFindings *findings, const IvfpqLook *look)
 
 /* Card, memory, processes. */
 void
-IvfpqFindMachine(IvfpqFindings *findings, const IvfpqLook *look)
+IvfpqFindMachine(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
-	find_device(findings, look);
+	find_device(findings, status);
 	find_memory(findings);
-	find_workers(findings, look);
+	find_workers(findings, status);
 }
