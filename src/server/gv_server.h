@@ -418,12 +418,12 @@ extern void gv_loader_begin(GvConnection *connection);
 extern void gv_loader_drop(GvConnection *connection);
 
 /* watch.c: how long the engine is at work, and the end of one that hangs. */
-extern bool gv_watch_start(int patience_s);
-extern void gv_watch_round(bool begins);
-extern void gv_watch_batch(int32_t device, uint64_t began_ns);
-extern int	gv_watch_many_begin(uint64_t began_ns);
-extern void gv_watch_many_end(int number);
-extern int64_t gv_watch_oldest_ms(void);
+extern bool gv_watchdog_start(int patience_s);
+extern void gv_watchdog_round(bool begins);
+extern void gv_watchdog_batch(int32_t device, uint64_t began_ns);
+extern int	gv_watchdog_bulk_begin(uint64_t began_ns);
+extern void gv_watchdog_bulk_end(int number);
+extern int64_t gv_watchdog_oldest_ms(void);
 
 /* shared.c: memory that a loader or a set shares with us. */
 extern ssize_t gv_shared_receive(GvConnection *connection, void *bytes,

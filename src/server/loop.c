@@ -419,7 +419,7 @@ gv_loop_run(int listener)
 		gv_log("FATAL", "could not wait for events: %s", strerror(errno));
 		return GV_EXIT_SYSTEM;
 	}
-	if (!gv_watch_start(gv_server.patience_s))
+	if (!gv_watchdog_start(gv_server.patience_s))
 	{
 		gv_log("FATAL", "could not start a thread");
 		return GV_EXIT_SYSTEM;
@@ -434,10 +434,10 @@ gv_loop_run(int listener)
 		int			n = available == 0 ? 0 :
 		epoll_wait(loop.epoll, events, available, patience());
 
-		gv_watch_round(true);
+		gv_watchdog_round(true);
 		if (n >= 0)
 			serve_events(events, n);
-		gv_watch_round(false);
+		gv_watchdog_round(false);
 	}
 	/* a broken engine might never end what it has begun */
 	if (gv_server_failed())

@@ -305,10 +305,10 @@ search_all(Bulk *bulk, GvMirrorEntry *entry, GvConnection *connection,
 			return status;
 		began_ns = gv_now_ns();
 		prepare(bulk, entry, request, first, n);
-		watched = gv_watch_many_begin(began_ns);
+		watched = gv_watchdog_bulk_begin(began_ns);
 		status = gv_mirror_search(bulk->searcher, entry->mirror,
 								  bulk->searches, n);
-		gv_watch_many_end(watched);
+		gv_watchdog_bulk_end(watched);
 		/* what it has found is the searcher's memory */
 		if (status == GV_OK)
 			*next = put_answers(bulk, entry, connection, n, began_ns, *next);

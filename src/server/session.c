@@ -119,7 +119,7 @@ gv_session_status(GvConnection *connection)
 	reply->received = current(received);
 	reply->sent = current(sent);
 	reply->connections = current(connections);
-	reply->oldest_ms = gv_watch_oldest_ms();
+	reply->oldest_ms = gv_watchdog_oldest_ms();
 	reply->nmirrors = gv_mirrors_status(reply, (GvMirrorStatus *) (reply + 1),
 										capacity);
 	/* some may have come or gone since they were counted */
@@ -378,7 +378,7 @@ search_singly(GvWorker *worker, GvStatus status)
 	for (i = 0; i < worker->n; i++)
 	{
 		/* each has the time that a batch has: together they may take longer */
-		gv_watch_round(true);
+		gv_watchdog_round(true);
 		if (status != GV_FAILED)
 			status = gv_mirror_search(worker->searcher, worker->entry->mirror,
 									  &worker->searches[i], 1);

@@ -209,9 +209,9 @@ send_answers(GvConnection **askers, int n)
 
 /* Say since when a lane's oldest batch is under way. */
 static void
-watch_oldest(const DeviceBatches *dev)
+watchdog_oldest(const DeviceBatches *dev)
 {
-	gv_watch_batch((int32_t) (dev - searches.devices), dev->under_way == 0 ? 0 :
+	gv_watchdog_batch((int32_t) (dev - searches.devices), dev->under_way == 0 ? 0 :
 				   dev->slots[dev->oldest]->began_ns);
 }
 
@@ -224,7 +224,7 @@ end_oldest(DeviceBatches *dev)
 	gv_session_finish(slot);
 	dev->oldest = (dev->oldest + 1) % GV_BATCH_SLOTS;
 	dev->under_way--;
-	watch_oldest(dev);
+	watchdog_oldest(dev);
 	dev->asked -= slot->nasked;
 	searches.asked -= slot->nasked;
 
@@ -290,7 +290,7 @@ begin_batch(int i, bool wait)
 	{
 		dev->under_way++;
 		dev->asked += slot->nasked;
-		watch_oldest(dev);
+		watchdog_oldest(dev);
 		searches.under_way++;
 		searches.asked += slot->nasked;
 	}

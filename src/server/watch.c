@@ -34,7 +34,7 @@ static struct
 	uint64_t	batches[GV_MAX_DEVICES];
 	uint64_t	bulk[GV_MAX_LOADERS];	/* batches, of any devices */
 	int			patience_s;
-}			watch;
+}			watchdog;
 
 static void
 store(uint64_t *time, uint64_t ns)
@@ -53,24 +53,24 @@ age_ms(const uint64_t *time, uint64_t now)
 
 /* The loop goes to work, or is back. */
 void
-gv_watch_round(bool begins)
+gv_watchdog_round(bool begins)
 {
-	store(&watch.round, begins ? gv_now_ns() : 0);
+	store(&watchdog.round, begins ? gv_now_ns() : 0);
 }
 
 /* The batch of a device that ends next was begun then; 0: there is none. */
 void
-gv_watch_batch(int32_t device, uint64_t began_ns)
+gv_watchdog_batch(int32_t device, uint64_t began_ns)
 {
-	store(&watch.batches[device], began_ns);
+	store(&watchdog.batches[device], began_ns);
 }
 
 /*
  * A batch of many searches begins, and ends.  There are no more of them than
- * threads; returns what gv_watch_many_end is told.
+ * threads; returns what gv_watchdog_bulk_end is told.
  */
 int
-gv_watch_many_begin(uint64_t began_ns)
+gv_watchdog_bulk_begin(uint64_t began_ns)
 {
 	int			i;
 
@@ -78,7 +78,7 @@ gv_watch_many_begin(uint64_t began_ns)
 	{
 		uint64_t	none = 0;
 
-		if (__atomic_compare_exchange_n(&watch.bulk[i], &none, began_ns, false,
+		if (__atomic_compare_exchange_n(&watchdog.bulk[i], &none, began_ns, false,
 										__ATOMIC_RELAXED, __ATOMIC_RELAXED))
 			break;
 	}
@@ -86,23 +86,23 @@ gv_watch_many_begin(uint64_t began_ns)
 }
 
 void
-gv_watch_many_end(int number)
+gv_watchdog_bulk_end(int number)
 {
 	if (number < GV_MAX_LOADERS)
-		store(&watch.bulk[number], 0);
+		store(&watchdog.bulk[number], 0);
 }
 
 /* How long the oldest of the loop's that is under way has been so. */
 int64_t
-gv_watch_oldest_ms(void)
+gv_watchdog_oldest_ms(void)
 {
 	uint64_t	now = gv_now_ns();
-	int64_t		oldest = age_ms(&watch.round, now);
+	int64_t		oldest = age_ms(&watchdog.round, now);
 	int32_t		device;
 
 	for (device = 0; device < gv_ndevices(); device++)
 	{
-		int64_t		age = age_ms(&watch.batches[device], now);
+		int64_t		age = age_ms(&watchdog.batches[device], now);
 
 		oldest = age > oldest ? age : oldest;
 	}
@@ -135,34 +135,34 @@ look_around(void)
 	int			i;
 
 	for (device = 0; device < gv_ndevices(); device++)
-		if (hangs(&watch.batches[device], &batches[device], LOOKS))
+		if (hangs(&watchdog.batches[device], &batches[device], LOOKS))
 		{
 			found = true;
 			gv_log("FATAL", "device %d has not finished a batch in %d s; "
 				   "a new process is needed", gv_server.numbers[device],
-				   watch.patience_s);
+				   watchdog.patience_s);
 		}
 	for (i = 0; i < GV_MAX_LOADERS; i++)
-		if (hangs(&watch.bulk[i], &bulk[i], MANY_LOOKS) && !found)
+		if (hangs(&watchdog.bulk[i], &bulk[i], MANY_LOOKS) && !found)
 		{
 			found = true;
 			gv_log("FATAL", "many searches have not ended in %d s; a new "
 				   "process is needed",
-				   watch.patience_s * (MANY_LOOKS / LOOKS));
+				   watchdog.patience_s * (MANY_LOOKS / LOOKS));
 		}
-	if (hangs(&watch.round, &round, LOOKS) && !found)
+	if (hangs(&watchdog.round, &round, LOOKS) && !found)
 	{
 		found = true;
 		gv_log("FATAL", "the engine has not come back in %d s; a new "
-			   "process is needed", watch.patience_s);
+			   "process is needed", watchdog.patience_s);
 	}
 	return found;
 }
 
 static void *
-watch_main(void *arg)
+watchdog_main(void *arg)
 {
-	int64_t		ms = (int64_t) watch.patience_s * 1000 / LOOKS;
+	int64_t		ms = (int64_t) watchdog.patience_s * 1000 / LOOKS;
 	struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
 
 	while (!look_around())
@@ -174,9 +174,9 @@ watch_main(void *arg)
 
 /* From now on end when something takes longer than this; 0: never. */
 bool
-gv_watch_start(int patience_s)
+gv_watchdog_start(int patience_s)
 {
-	watch.patience_s = patience_s;
+	watchdog.patience_s = patience_s;
 
-	return patience_s == 0 || gv_thread_start(watch_main, NULL, NULL);
+	return patience_s == 0 || gv_thread_start(watchdog_main, NULL, NULL);
 }
