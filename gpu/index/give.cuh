@@ -140,7 +140,7 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 	near = counted[0];
 	for (int w = 1; w < warps; w++)
 	{
-		near.postings += counted[w].copies;
+		near.postings += counted[w].postings;
 		near.squares += counted[w].squares;
 	}
 	return near;

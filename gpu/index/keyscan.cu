@@ -314,7 +314,7 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 					  (uint32_t) __popc(matching));
 		if (batch.d_ids == NULL)
 			scan.pass_over(run, matching, n);
-		nwaiting = scan.wait(run, matching, wait.copies[warp], nwaiting);
+		nwaiting = scan.wait(run, matching, wait.postings[warp], nwaiting);
 		scan.write_sampled(run);
 	}
 
@@ -332,7 +332,7 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 
 		for (; w < warps - 1 && i >= before + wait.left[w]; w++)
 			before += wait.left[w];
-		scan.write_scores(i < total ? wait.copies[w][i - before] : Waiting {0, 0},
+		scan.write_scores(i < total ? wait.postings[w][i - before] : Waiting {0, 0},
 				  (int) min(total - first, (uint32_t) GV_WARP));
 	}
 }

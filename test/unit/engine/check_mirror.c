@@ -224,7 +224,7 @@ test_invalid_chunks(GvMirror *mirror, const TestIndex *index)
 	GvBlock		view;
 
 #define BAD_CHUNK(change) \
-	(piece = good, piece.change, gv_mirror_put_list(mirror, &piece))
+	(chunk = good, chunk.change, gv_mirror_put_list(mirror, &chunk))
 	INVALID(BAD_CHUNK(list = -1));
 	INVALID(BAD_CHUNK(list = index->spec.nlists));
 	INVALID(BAD_CHUNK(first = -1));

@@ -499,7 +499,7 @@ test_creation(int32_t n)
 #define INVALID(change) \
 	do \
 	{ \
-		GvPlacement	bad = spread; \
+		GvPlacement	bad = placement; \
 \
 		bad.change; \
 		CHECK(gv_mirror_create_on(&index.spec, &bad, &mirror, NULL) == GV_INVALID && \

@@ -14,7 +14,7 @@
 #define CAPACITY		6			/* for more of both, which stays empty */
 #define NROUNDS		200
 #define FOUND_WORDS	5			/* and one that nobody writes */
-#define MOST_WORDS	(FOUND_WORDS + ROOM * (2 + 4 + 3))
+#define MOST_WORDS	(FOUND_WORDS + CAPACITY * (2 + 4 + 3))
 
 /* gpu/common/gv_batch.h */
 typedef struct GvFound

@@ -275,14 +275,14 @@ check_build(const TestServer *server, const float *rows)
 								   bytes, NULL, NULL), #head); \
 	} while (0)
 
-/* With a trial, one wrong search. */
+/* With a calibration mirror, one wrong search. */
 #define TRY_CUT(change) \
 	do { \
 		int			fd_ = client_open(server, GV_ROLE_BUILDER); \
 		GvTryRequest wrong = {1, 1, 1, 1}; \
 		wrong.change; \
 		CHECK(builder_prepare(fd_, rows, NULL) == 0 && \
-			  client_ask(fd_, GV_MSG_CALIB_MIRROR, &trial, sizeof(trial), NULL, 0, \
+			  client_ask(fd_, GV_MSG_CALIB_MIRROR, &calib, sizeof(calib), NULL, 0, \
 						 NULL, NULL) == 0, "prepare"); \
 		client_cut(fd_, client_ask(fd_, GV_MSG_TRY, &wrong, sizeof(wrong), \
 								   rows, 4 * DIMS, NULL, NULL), #change); \
