@@ -113,7 +113,8 @@ prepare(GvFinder *finder, const GvDeviceModel *model, int32_t n, int32_t p,
 	size_t		starts = gv_carve(&bytes, (size_t) n * (p + 1) * 4);
 	size_t		wanted = gv_carve(&bytes, (size_t) n * sizeof(GvWanted));
 	size_t		found = gv_carve(&bytes, (size_t) n * sizeof(GvFound));
-	size_t		half_queries = gv_carve(&bytes, (size_t) n * model->half_dims * 2);
+	size_t		half_queries =
+		gv_carve(&bytes, (size_t) n * model->half_dims * 2);
 	size_t		squares = gv_carve(&bytes, (size_t) n * sizeof(float2));
 	size_t		least = gv_carve(&bytes, (size_t) n * gv_nruns(model->nlists) * 4);
 	GV_TEST_ONLY(size_t ways = gv_carve(&bytes, GV_COARSE_WAYS * sizeof(unsigned));)

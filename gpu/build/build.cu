@@ -111,7 +111,8 @@ make_host_memory(GvBuilder *builder)
 
 	builder->parents = (float *) calloc((size_t) spec->nparents * spec->dims,
 										sizeof(float));
-	builder->parent_offsets = (int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
+	builder->parent_offsets =
+		(int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
 	if (builder->parents == NULL || builder->parent_offsets == NULL)
 		return GV_NO_MEMORY;
 	if (spec->nqueries == 0)
@@ -303,7 +304,8 @@ cuda_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 	if (array == GV_PARENTS || array == GV_PARENT_OFFSETS)
 	{
 		const char *from = array == GV_PARENTS ?
-			(const char *) builder->parents : (const char *) builder->parent_offsets;
+			(const char *) builder->parents :
+				(const char *) builder->parent_offsets;
 
 		memcpy(values, from + 4 * first, 4 * n);
 		return GV_OK;
@@ -449,7 +451,8 @@ set_outputs(GvDeviceRows *rows, const Places *places, char *d_out)
 
 /* From the copy that came back to the caller's arrays. */
 static void
-unpack_encoded(const GvBuilderSpec *spec, const Places *places, const char *out,
+unpack_encoded(const GvBuilderSpec *spec, const Places *places,
+			   const char *out,
 		 int32_t n, GvEncoded *encoded)
 {
 	size_t		postings = (size_t) n * spec->lists_per_row;
@@ -501,7 +504,8 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 									nearest_bytes, cudaMemcpyDeviceToHost,
 									builder->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(builder->stream));
-	unpack_encoded(spec, &places, (const char *) builder->out.memory, n, encoded);
+	unpack_encoded(spec, &places, (const char *) builder->out.memory, n,
+				   encoded);
 	take_neighbors(builder, (const GvProbe *)
 					((const char *) builder->out.memory + places.bytes), p,
 					encoded);

@@ -192,7 +192,8 @@ gv_gpu_residuals(const GvDeviceRows *rows, float *d_residuals,
 				 cudaStream_t stream)
 {
 	GV_LAUNCH(residuals_kernel,
-			  gv_blocks_for((int64_t) rows->n * rows->lists_per_row, WARPS), THREADS,
+			  gv_blocks_for((int64_t) rows->n * rows->lists_per_row, WARPS),
+				THREADS,
 			  0, stream, *rows, d_residuals);
 	return gv_cuda_status(cudaGetLastError());
 }
@@ -299,7 +300,8 @@ gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream)
 	int64_t		postings = (int64_t) rows->n * rows->lists_per_row;
 
 	GV_LAUNCH(codes_kernel,
-			  gv_blocks_for(postings * gv_code_bytes(rows->m), THREADS), THREADS,
+			  gv_blocks_for(postings * gv_code_bytes(rows->m), THREADS),
+				THREADS,
 			  0, stream, *rows);
 	GV_LAUNCH(t_kernel, gv_blocks_for(postings, THREADS), THREADS, 0, stream,
 			  *rows);
@@ -428,7 +430,8 @@ half_records_kernel(GvDeviceRows rows)
 	int			lane = threadIdx.x % GV_WARP;
 	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
 	const float *x = rows.d_rows + (int64_t) i * rows.dims;
-	uint16_t   *half_vector = (uint16_t *) rows.d_records + (int64_t) i * rows.dims;
+	uint16_t   *half_vector = (uint16_t *) rows.d_records + (int64_t) i *
+		rows.dims;
 	bool		huge = false;
 	double		square = 0.0;
 

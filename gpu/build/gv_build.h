@@ -235,13 +235,15 @@ struct GvDeviceRows
 	uint8_t    *d_records;		/* [n][dims], or uint16_t [n][dims] */
 };
 
-extern GvStatus gv_gpu_transform(const GvDeviceRows *rows, cudaStream_t stream);
+extern GvStatus gv_gpu_transform(const GvDeviceRows *rows,
+								 cudaStream_t stream);
 extern GvStatus gv_gpu_lists(const GvDeviceRows *rows, cudaStream_t stream);
 extern GvStatus gv_gpu_residuals(const GvDeviceRows *rows, float *d_residuals,
 								 cudaStream_t stream);
 extern GvStatus gv_gpu_codes(const GvDeviceRows *rows, cudaStream_t stream);
 extern GvStatus gv_gpu_refine(const GvDeviceRows *rows, cudaStream_t stream);
-extern GvStatus gv_gpu_half_records(const GvDeviceRows *rows, cudaStream_t stream);
+extern GvStatus gv_gpu_half_records(const GvDeviceRows *rows,
+									cudaStream_t stream);
 
 /* build.cu */
 struct GvBuilder

@@ -85,7 +85,8 @@ gv_reassign_create(GvReassign *re, int32_t dims, int64_t n, int32_t k,
 								   std::max(n / 4, INT64_C(1)));
 	GV_TRY(gv_device_alloc(&re->d_changed, re->most_changed));
 	GV_TRY(gv_device_alloc(&re->d_places, re->most_changed));
-	GV_TRY(gv_device_alloc(&re->d_centroids, (int64_t) re->most_changed * dims));
+	GV_TRY(gv_device_alloc(&re->d_centroids,
+						   (int64_t) re->most_changed * dims));
 	GV_TRY(gv_device_alloc(&re->d_orphans, re->most_orphans));
 	GV_TRY(gv_device_alloc(&re->d_rows, (int64_t) re->piece * dims));
 	GV_TRY(gv_device_alloc(&re->d_found, n));

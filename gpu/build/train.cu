@@ -17,7 +17,8 @@ run_kmeans(GvBuilder *builder, const float *d_x, int64_t n, int32_t k,
 		   float *d_centroids, GvKmeansFound *found, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	GvKmeans	kmeans = {spec->dims, n, k, spec->iterations, spec->max_imbalance,
+	GvKmeans	kmeans =
+		{spec->dims, n, k, spec->iterations, spec->max_imbalance,
 	spec->seed};
 
 	return gv_gpu_kmeans(&kmeans, d_x, d_centroids, found, &builder->finder,

@@ -66,9 +66,11 @@ most_kernel(GvClusters cl)
  * and, in y, the length of what was lost.
  */
 static __device__ __forceinline__ float2
-to_half_vector(const GvClusters &cl, const float *from, float scale, uint16_t *to)
+to_half_vector(const GvClusters &cl, const float *from, float scale,
+			   uint16_t *to)
 {
-	GvHalfRounding<double> rounding = gv_to_half_vector<double, true>([&](int d)
+	GvHalfRounding<double> rounding = gv_to_half_vector<double,
+		true>([&](int d)
 	{
 		return d < cl.dims ? (from[d] - cl.d_middle[d]) * scale : 0.0f;
 	}, cl.half_dims, to);
@@ -88,7 +90,8 @@ rows_to_half_kernel(GvClusters cl)
 
 	if (row >= cl.n)
 		return;
-	lengths = to_half_vector(cl, cl.d_rows + row * cl.dims, gv_clusters_scale(cl),
+	lengths =
+		to_half_vector(cl, cl.d_rows + row * cl.dims, gv_clusters_scale(cl),
 					cl.d_half_rows + row * cl.half_dims);
 	if (threadIdx.x % GV_WARP == 0)
 		cl.d_lengths[row] = lengths;
@@ -154,6 +157,7 @@ gv_gpu_center(const GvClusters *cl, cudaStream_t stream)
 GvStatus
 gv_gpu_to_half(const GvClusters *cl, cudaStream_t stream)
 {
-	GV_LAUNCH(runs_to_half_kernel, cl->padded_k / GV_RUN, THREADS, 0, stream, *cl);
+	GV_LAUNCH(runs_to_half_kernel, cl->padded_k / GV_RUN, THREADS, 0, stream,
+			  *cl);
 	return gv_cuda_status(cudaGetLastError());
 }

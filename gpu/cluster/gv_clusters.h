@@ -126,7 +126,8 @@ extern GvStatus gv_gpu_candidates(const GvClusters *cl, int64_t first,
  */
 extern GvStatus gv_gpu_bounds(const GvClusters *cl, int64_t first, int32_t n,
 							  bool known, cudaStream_t stream);
-extern GvStatus gv_gpu_rescore_close(const GvClusters *cl, int64_t first, int32_t n,
+extern GvStatus gv_gpu_rescore_close(const GvClusters *cl, int64_t first,
+									 int32_t n,
 							  bool known, cudaStream_t stream);
 
 /* clustersums.cu */

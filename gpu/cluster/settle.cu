@@ -215,7 +215,8 @@ gv_gpu_bounds(const GvClusters *cl, int64_t first, int32_t n, bool known,
 
 /* See gv_clusters.h. */
 GvStatus
-gv_gpu_rescore_close(const GvClusters *cl, int64_t first, int32_t n, bool known,
+gv_gpu_rescore_close(const GvClusters *cl, int64_t first, int32_t n,
+					 bool known,
 			  cudaStream_t stream)
 {
 	int			blocks = gv_blocks_for(n, ROWS);

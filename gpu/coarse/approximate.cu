@@ -163,7 +163,8 @@ GvStatus
 gv_gpu_approximate(const GvDeviceModel *model, const GvBatch *batch,
 			const GvSearcher *searcher)
 {
-	GV_TRY(gv_launch_step(queries_to_half_kernel, (batch->n + WARPS - 1) / WARPS,
+	GV_TRY(gv_launch_step(queries_to_half_kernel,
+						  (batch->n + WARPS - 1) / WARPS,
 						  THREADS, 0, searcher->stream, model, batch));
 	GV_TRY(gv_gpu_list_scores(model, batch, searcher));
 	return gv_gpu_choose(model, batch, searcher->stream);

@@ -36,7 +36,8 @@ gv_approx_margin(const GvDeviceModel &model, float query, float query_error)
 
 /* By a warp: the margin of a query, in all lanes. */
 static __device__ __forceinline__ float
-gv_approx_margin_of(const GvDeviceModel &model, const GvBatch &batch, int query)
+gv_approx_margin_of(const GvDeviceModel &model, const GvBatch &batch,
+					int query)
 {
 	const float2 *parts = batch.approx.d_squares +
 		(int64_t) query * batch.approx.nparts;

@@ -120,8 +120,10 @@ score_again(const GvDeviceModel &model, const uint16_t *query, int list,
 #pragma unroll
 	for (int i = 0; i < PASSES; i++)
 		rows[i] = (const uint4 *)
-			(model.d_half_centroids + (int64_t) min(list + i * GV_WARP / GV_QUAD,
-										   model.nlists - 1) * model.half_dims);
+			(model.d_half_centroids +
+			 (int64_t) min(list + i * GV_WARP / GV_QUAD,
+										   model.nlists - 1) *
+											model.half_dims);
 #pragma unroll 2
 	for (int d = threadIdx.x % GV_QUAD; d < model.half_dims / 8; d += GV_QUAD)
 	{
@@ -488,7 +490,8 @@ static GvStatus
 launch(const GvDeviceModel *model, const GvBatch *batch, int threads,
 	   cudaStream_t stream)
 {
-	int			bytes = (int) (2 * capacity_for(batch->probes) * sizeof(uint64_t) +
+	int			bytes =
+		(int) (2 * capacity_for(batch->probes) * sizeof(uint64_t) +
 							   keys_of(model->nlists) * sizeof(uint32_t));
 
 	return gv_launch_step(choose_kernel<PRODUCT, FEW>, batch->n, threads,

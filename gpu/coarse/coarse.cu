@@ -123,7 +123,8 @@ coarse_kernel(GvDeviceModel model, GvBatch batch)
 
 template <bool PRODUCT>
 static GvStatus
-launch_one(const GvDeviceModel *model, const GvBatch *batch, cudaStream_t stream)
+launch_one(const GvDeviceModel *model, const GvBatch *batch,
+		   cudaStream_t stream)
 {
 	dim3		grid((model->nlists + TEAMS - 1) / TEAMS);
 

@@ -41,7 +41,8 @@ gv_gpu_half_create(GvMirror *mirror)
 	GV_CUDA_TRY(cudaMalloc((void **) &model->d_squares,
 						   model->nlists * sizeof(float)));
 	GV_CUDA_TRY(cudaMalloc((void **) &model->d_limits, sizeof(GvHalfLimits)));
-	GV_CUDA_TRY(cudaMemsetAsync(model->d_half_centroids, 0, bytes, mirror->stream));
+	GV_CUDA_TRY(cudaMemsetAsync(model->d_half_centroids, 0, bytes,
+								mirror->stream));
 	GV_CUDA_TRY(cudaMemsetAsync(model->d_squares, 0,
 								model->nlists * sizeof(float),
 								mirror->stream));
@@ -103,7 +104,8 @@ gv_gpu_half_update(GvMirror *mirror, int64_t first, int64_t n)
 	int			row = (int) (first / model->dims);
 	int			nrows = (int) ((first + n - 1) / model->dims) - row + 1;
 
-	GV_LAUNCH(centroids_to_half_kernel, (nrows + WARPS - 1) / WARPS, THREADS, 0,
+	GV_LAUNCH(centroids_to_half_kernel, (nrows + WARPS - 1) / WARPS, THREADS,
+			  0,
 			  mirror->stream, *model, row, nrows);
 	return gv_cuda_status(cudaGetLastError());
 }

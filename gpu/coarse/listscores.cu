@@ -139,7 +139,8 @@ GvStatus
 gv_gpu_list_scores(const GvDeviceModel *model, const GvBatch *batch,
 				   const GvSearcher *searcher)
 {
-	GvMatmul	matmul = {batch->approx.d_half_queries, batch->n, model->d_half_centroids,
+	GvMatmul	matmul =
+		{batch->approx.d_half_queries, batch->n, model->d_half_centroids,
 	model->nlists, model->half_dims};
 	GvMatmulContext by = {searcher->blas, searcher->hopper, searcher->nsms,
 	batch->overlap, searcher->stream};

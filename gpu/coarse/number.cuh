@@ -99,7 +99,8 @@ struct GvNumbering
  */
 template <int THREADS, typename At>
 static __device__ __forceinline__ void
-gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query, int k,
+gv_number_many(const GvDeviceModel &model, const GvBatch &batch, int query,
+			   int k,
 			   At at, GvNumbering &numbering)
 {
 	constexpr int each = GV_MANY_PROBES / THREADS;

@@ -216,7 +216,8 @@ inspect(int number, GvDevice *device, KnownDevice *known)
 	device->number = number;
 	device->memory = budget(nfree, total);
 	device->kept = kept_bytes(total);
-	device->searcher = SEARCHER_STREAMS * STREAM_BYTES(gv_gpu_stream_bytes(total));
+	device->searcher = SEARCHER_STREAMS *
+		STREAM_BYTES(gv_gpu_stream_bytes(total));
 	if (device->memory <= 0)
 	{
 		snprintf(device->name, sizeof(device->name),

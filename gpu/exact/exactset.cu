@@ -178,7 +178,8 @@ exact_size(const GvSetSpec *spec)
 	size_t		bytes = rows_bytes(spec);
 
 	if (spec->nlists > 0)
-		bytes += gv_gpu_exact_lists_bytes(spec, kept_of(spec), batch_rows(spec));
+		bytes += gv_gpu_exact_lists_bytes(spec, kept_of(spec),
+										  batch_rows(spec));
 	else if (spec->nqueries > 0)
 		bytes += gv_gpu_exact_work_bytes(spec->device, &space, &amount);
 	if (spec->nqueries > 0)
@@ -377,7 +378,8 @@ search_held(Exact *exact, const GvStop *stop)
 		exact->nrows = 0;
 	for (int64_t done = 0; done < nrows; done += exact->capacity)
 		GV_TRY(search(exact, exact->d_rows + done * exact->spec.dims,
-					  nrows - done < exact->capacity ? nrows - done : exact->capacity,
+					  nrows - done < exact->capacity ? nrows - done :
+						exact->capacity,
 					  stop));
 	return GV_OK;
 }

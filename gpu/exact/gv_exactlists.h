@@ -98,7 +98,8 @@ struct GvExactByList
 extern size_t gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept,
 									   int64_t capacity);
 extern GvStatus gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept,
-										  int64_t capacity, GvExactByList **made);
+										  int64_t capacity,
+											GvExactByList **made);
 extern void gv_gpu_exact_lists_drop(GvExactByList *lists);
 extern GvExactAmount gv_gpu_exact_nearest_amount(const GvExactByList *lists);
 

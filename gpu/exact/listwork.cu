@@ -166,7 +166,8 @@ shape(GvExactByList *lists, const GvSetSpec *spec, int64_t capacity)
 		unit = forced_unit;
 	lists->spec = *spec;
 	lists->capacity = capacity;
-	lists->unit_capacity = gv_gpu_exact_padded(unit < capacity ? unit : capacity);
+	lists->unit_capacity =
+		gv_gpu_exact_padded(unit < capacity ? unit : capacity);
 	lists->space.metric = spec->metric;
 	lists->space.dims = spec->dims;
 	lists->space.half_dims = half_dims;
@@ -199,7 +200,8 @@ unit_amount(const GvExactByList *lists, int64_t kept)
 {
 	int64_t		n = lists->spec.nqueries;
 
-	return {n < MOST_PART ? n : MOST_PART, kept, lists->unit_capacity, CAPACITY};
+	return {n < MOST_PART ? n : MOST_PART, kept, lists->unit_capacity,
+		CAPACITY};
 }
 
 /* See gv_exactlists.h. */
@@ -269,7 +271,8 @@ make(GvExactByList *lists, int64_t kept)
 
 /* See gv_exactlists.h. */
 GvStatus
-gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept, int64_t capacity,
+gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept,
+						  int64_t capacity,
 						  GvExactByList **made)
 {
 	GvExactByList *lists = (GvExactByList *) calloc(1, sizeof(GvExactByList));

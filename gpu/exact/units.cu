@@ -122,7 +122,8 @@ source_of(const Units *units, uint32_t list, uint32_t first)
 
 /* n rows of the lists near a list come to lie side by side in a lane. */
 static GvStatus
-gather(const Units *units, GvExactStream *stream, uint32_t list, uint32_t first,
+gather(const Units *units, GvExactStream *stream, uint32_t list,
+	   uint32_t first,
 	   uint32_t n)
 {
 	GvExactWork *work = &stream->work;

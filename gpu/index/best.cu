@@ -246,7 +246,8 @@ pick_lists_kernel(GvDeviceModel model, GvBatch batch)
 		keys[i] = list < model.nlists ? source.key(list) : GV_SIFT_NONE;
 	}
 	/* a batch's spare places want none */
-	if (k > 0 && !gv_bins_nearest<PICK_CAPACITY>(keys, model.nlists, k, pick.bins,
+	if (k > 0 &&
+		!gv_bins_nearest<PICK_CAPACITY>(keys, model.nlists, k, pick.bins,
 											 pick.items))
 		pick_by_halving(source, model.nlists, k, pick);
 	gv_number_many<PICK_THREADS>(model, batch, query, k, [&](int i)
@@ -351,7 +352,8 @@ struct CopyNotes
 	go_on(Note &note, uint64_t id) const
 	{
 		if (note.table != NULL)
-			note.record = gv_record_at(model, note.table[(uint32_t) (id >> 32) &
+			note.record =
+				gv_record_at(model, note.table[(uint32_t) (id >> 32) &
 														0xFFFF],
 									   (uint32_t) id >> 16);
 	}
@@ -488,7 +490,8 @@ launch(Kernel kernel, const GvDeviceModel *model, const GvBatch *batch,
 
 	if (bytes + OWN_SHARED > 48 * 1024)
 		GV_TRY(gv_allow_shared((const void *) kernel, bytes));
-	GV_LAUNCH(kernel, batch->n, WARPS * GV_WARP, bytes, stream, *model, *batch);
+	GV_LAUNCH(kernel, batch->n, WARPS * GV_WARP, bytes, stream, *model,
+			  *batch);
 	return gv_cuda_status(cudaGetLastError());
 }
 
@@ -506,7 +509,8 @@ static GvStatus
 launch_postings(const GvDeviceModel *model, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	return launch<GvNearestPosting, NW, WARPS>(best_postings_kernel<NW, NT, WARPS>, model,
+	return launch<GvNearestPosting, NW,
+		WARPS>(best_postings_kernel<NW, NT, WARPS>, model,
 										 batch, stream);
 }
 

@@ -202,7 +202,8 @@ bound_kernel(GvDeviceModel model, GvBatch batch)
 		__syncthreads();
 		for (int i = lane; i < (ndims + 15) / 16 && record != NULL;
 			 i += LANES)
-			codes[team][i] = ((const uint4 *) (record + sizeof(GvDeviceRecord) +
+			codes[team][i] =
+				((const uint4 *) (record + sizeof(GvDeviceRecord) +
 											   start))[i];
 #pragma unroll
 		for (int i = 0; i < SLICE / THREADS; i++)
@@ -258,5 +259,6 @@ gv_gpu_bound(const GvDeviceModel *model, const GvBatch *batch,
 	dim3		grid((batch->capacity + TEAMS - 1) / TEAMS +
 					 (batch->tests > 0 ? 1 : 0), batch->n);
 
-	return gv_launch_step(bound_kernel, grid, THREADS, 0, stream, model, batch);
+	return gv_launch_step(bound_kernel, grid, THREADS, 0, stream, model,
+						  batch);
 }

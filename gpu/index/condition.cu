@@ -83,6 +83,7 @@ GvStatus
 gv_gpu_download_matches(const GvDeviceModel *model, const GvBatch *batch,
 					cudaStream_t stream)
 {
-	return gv_launch_step(download_matches_kernel, batch->n, THREADS, 0, stream,
+	return gv_launch_step(download_matches_kernel, batch->n, THREADS, 0,
+						  stream,
 						  model, batch);
 }

@@ -91,7 +91,8 @@ gv_device_match(const GvDeviceTest *tests, int n, const uint64_t *values,
 		for (int b = 0; b < N; b++)
 		{
 			nulls[b] = ((const GvKeyHead *) keys[b])[test.key].nulls;
-			abbrevs[b] = gv_load_abbrev(keys[b] + test.abbrevs_at, test.width, lane);
+			abbrevs[b] =
+				gv_load_abbrev(keys[b] + test.abbrevs_at, test.width, lane);
 		}
 		left = 0;
 #pragma unroll

@@ -70,7 +70,8 @@ place_lists(const GvDeviceModel *model, char *work, size_t *bytes, int64_t n,
 	int64_t		nsubs;
 
 	lists->steps = (model->m + GV_ROUGH_SUBS - 1) / GV_ROUGH_SUBS;
-	lists->most_groups = (int32_t) (npairs / GV_PAIRS_TOGETHER + model->nlists);
+	lists->most_groups =
+		(int32_t) (npairs / GV_PAIRS_TOGETHER + model->nlists);
 	nsubs = lists->steps * GV_ROUGH_SUBS;
 #define PLACE(array, count) \
 	lists->array = (decltype(lists->array)) \
@@ -92,14 +93,16 @@ place_lists(const GvDeviceModel *model, char *work, size_t *bytes, int64_t n,
 /* See gv_index.h. */
 void
 gv_gpu_place_gathered(const GvDeviceModel *model, GvSearcher *searcher,
-					  GvSearcher *stream, GvPlaces *places, GvGathered *gathered)
+					  GvSearcher *stream, GvPlaces *places,
+						GvGathered *gathered)
 {
 	int64_t		npairs = 0;
 
 	places->own_bytes = 0;
 	for (int i = 0; i < gathered->nparts; i++)
 	{
-		gv_gpu_place_part(model, searcher, stream, places, &gathered->parts[i]);
+		gv_gpu_place_part(model, searcher, stream, places,
+						  &gathered->parts[i]);
 		npairs += (int64_t) gathered->parts[i].n * gathered->parts[i].probes;
 	}
 	if (gathered->by_lists)

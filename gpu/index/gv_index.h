@@ -53,7 +53,8 @@ extern GvStatus gv_gpu_sort_postings(const GvDeviceModel *model,
 								   GvSearcher *searcher);
 
 /* keyscan.cu: the scan, of batches with conditions */
-extern GvStatus gv_gpu_keyscan(const GvDeviceModel *model, const GvBatch *batch,
+extern GvStatus gv_gpu_keyscan(const GvDeviceModel *model,
+							   const GvBatch *batch,
 							   GvSearcher *searcher);
 
 /* condition.cu: conditions as cards see them, and what fulfills them goes out */
@@ -80,7 +81,8 @@ extern void gv_gpu_replays_drop(GvSearcher *searcher);
 
 /* arrive.cu: answers of small batches, noticed as they arrive */
 extern "C" bool gv_answer_is_complete(const GvAnswer *answer, int64_t *words);
-extern void gv_gpu_expect(GvSearcher *searcher, const GvBatch *batch, int32_t n);
+extern void gv_gpu_expect(GvSearcher *searcher, const GvBatch *batch,
+						  int32_t n);
 extern bool gv_gpu_is_complete(GvSearcher *searcher);
 extern GvStatus gv_gpu_wait(GvSearcher *searcher);
 extern GvStatus gv_gpu_wait_whole(GvSearcher *searcher);
@@ -180,7 +182,8 @@ extern GvStatus gv_gpu_need(GvSearcher *searcher, size_t in_bytes,
 extern GvStatus gv_gpu_grow_work(GvSearcher *searcher, size_t bytes);
 
 /* put.cu: queries into the memory that the card reads */
-extern void gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
+extern void gv_gpu_upload_queries(const GvDeviceModel *model,
+								  const GvBatch *batch,
 							   const GvSearch *searches, int32_t n);
 
 /* Those of parts that are gathered, under way. */

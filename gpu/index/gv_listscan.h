@@ -102,7 +102,8 @@ extern GvStatus gv_gpu_list_scan(const GvDeviceModel *model,
 								 const GvListScan *lists, cudaStream_t stream);
 
 /* rescore.cu */
-extern GvStatus gv_gpu_rescore(const GvDeviceModel *model, const GvBatch *batch,
+extern GvStatus gv_gpu_rescore(const GvDeviceModel *model,
+							   const GvBatch *batch,
 							   const GvListScan *lists, cudaStream_t stream);
 
 #endif							/* GV_LISTSCAN_H */

@@ -62,7 +62,8 @@ struct Deal
 
 	/* Look where the blocks of 32 turns are, of which there are so many. */
 	__device__ __forceinline__ void
-	look(const GvDeviceModel &model, const GvProbes &probes, const GvKept &kept,
+	look(const GvDeviceModel &model, const GvProbes &probes,
+		 const GvKept &kept,
 		 uint32_t turn, uint32_t nblocks)
 	{
 		uint32_t	b = number(turn + threadIdx.x % GV_WARP);
@@ -70,7 +71,8 @@ struct Deal
 		if (b >= nblocks)
 			return;
 		probe = probes.one_of(kept, b);
-		block = probes.block_of(kept, b, probe, model.shape.block_bytes, &base);
+		block = probes.block_of(kept, b, probe, model.shape.block_bytes,
+								&base);
 	}
 
 	/* By a warp that has read what was there: ask for the block of a turn. */
@@ -89,7 +91,8 @@ struct Deal
 
 	/* The first. */
 	__device__ __forceinline__ void
-	begin(const GvDeviceModel &model, const GvProbes &probes, const GvKept &kept,
+	begin(const GvDeviceModel &model, const GvProbes &probes,
+		  const GvKept &kept,
 		  uint32_t nblocks)
 	{
 		look(model, probes, kept, 0, nblocks);

@@ -63,7 +63,8 @@ struct Scan
 	score(const uint8_t *block, int probe, int posting) const
 	{
 		float		base = probes.probed[probe].base;
-		float		t = __ldcs((const float *) (block + model.shape.t) + posting);
+		float		t =
+			__ldcs((const float *) (block + model.shape.t) + posting);
 
 		return __fadd_rn(__fadd_rn(base, t),
 						 gv_add_codes<GROUP>((const uint4 *) block + posting,
@@ -155,15 +156,18 @@ struct Scan
 				(int64_t) (waiting.block - probes.starts[probe]) *
 				model.shape.block_bytes;
 
-			high = __ldcs((const uint32_t *) (block + model.shape.high) + posting);
-			low = __ldcs((const uint16_t *) (block + model.shape.low) + posting);
+			high = __ldcs((const uint32_t *) (block + model.shape.high) +
+						  posting);
+			low = __ldcs((const uint16_t *) (block + model.shape.low) +
+						 posting);
 			sum = score(block, probe, posting);
 		}
 		/* only now, so that codes did not wait for what lane 0 asked for */
 		to = batch.d_ids != NULL ? __shfl_sync(GV_FULL_WARP, to, 0) + lane :
 			waiting.block * GV_BLOCK + posting;
 		if (lane < n)
-			gv_store_posting(batch, first_posting + to, GV_FULL_WARP, sum, high, low,
+			gv_store_posting(batch, first_posting + to, GV_FULL_WARP, sum,
+							 high, low,
 						probe);
 	}
 
@@ -189,7 +193,8 @@ struct Scan
 			uint32_t	live = *(const uint32_t *) (block + model.shape.live);
 			float		sum = score(block, probe, lane);
 
-			batch.d_sampled[first_posting + (int64_t) place * GV_BLOCK + lane] =
+			batch.d_sampled[first_posting + (int64_t) place * GV_BLOCK +
+							lane] =
 				live >> lane & 1 ? gv_device_score(sum) :
 				__int_as_float(0x7F800000);
 		}
@@ -332,7 +337,8 @@ keyscan_kernel(GvDeviceModel model, GvBatch batch)
 
 		for (; w < warps - 1 && i >= before + wait.left[w]; w++)
 			before += wait.left[w];
-		scan.write_scores(i < total ? wait.postings[w][i - before] : Waiting {0, 0},
+		scan.write_scores(i < total ? wait.postings[w][i - before] :
+						  Waiting {0, 0},
 				  (int) min(total - first, (uint32_t) GV_WARP));
 	}
 }

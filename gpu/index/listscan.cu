@@ -93,7 +93,8 @@ note_near(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 			if (near >> i & 1)
 			{
 				if (at < GV_NEAR_CAPACITY)
-					lists.d_near[(int64_t) mine.query * GV_NEAR_CAPACITY + at] =
+					lists.d_near[(int64_t) mine.query * GV_NEAR_CAPACITY +
+								 at] =
 						{scores[i] + mine.base,
 						 mine.first + b * GV_BLOCK + i * 8 + g};
 				at++;
@@ -206,7 +207,8 @@ scan_blocks(const GvDeviceModel &model, const GvListScan &lists,
 		}
 #pragma unroll
 		for (int tile = 0; tile < NTILES; tile++)
-			note_near(lists, pairs + tile * 8, nqueries - tile * 8, b, ts, live,
+			note_near(lists, pairs + tile * 8, nqueries - tile * 8, b, ts,
+					  live,
 					  sums[tile]);
 	}
 }
@@ -278,6 +280,7 @@ gv_gpu_list_scan(const GvDeviceModel *model, const GvListScan *lists,
 	int			bytes = lists->steps * STEP_WORDS * 4 +
 		GV_PAIRS_TOGETHER * row_bytes(lists->steps);
 
-	return gv_launch_early(false, list_scan_kernel, lists->most_groups, THREADS,
+	return gv_launch_early(false, list_scan_kernel, lists->most_groups,
+						   THREADS,
 						   bytes, stream, *model, *lists);
 }

@@ -29,7 +29,8 @@ order_kernel(GvDeviceModel model, GvListScan lists)
 	uint32_t	next = (int) threadIdx.x < model.nlists ?
 		lists.d_starts[threadIdx.x] : 0;	/* on its way */
 
-	for (int first = 0; first < model.nlists; first += ORDER_THREADS, turn ^= 1)
+	for (int first = 0; first < model.nlists; first += ORDER_THREADS,
+		 turn ^= 1)
 	{
 		uint32_t	list = first + threadIdx.x;
 		uint32_t	n = next;
@@ -60,7 +61,8 @@ order_kernel(GvDeviceModel model, GvListScan lists)
 		for (uint32_t i = 0; i < groups; i++)
 			lists.d_groups[upto_groups - groups + i] = {list,
 				upto_n - n + i * GV_PAIRS_TOGETHER,
-				min(n - i * GV_PAIRS_TOGETHER, (uint32_t) GV_PAIRS_TOGETHER), 0};
+				min(n - i * GV_PAIRS_TOGETHER, (uint32_t) GV_PAIRS_TOGETHER),
+					0};
 	}
 	if (threadIdx.x == 0)
 		*lists.d_ngroups = at;

@@ -119,7 +119,8 @@ make_memory(GvMirror *mirror)
 	mirror->lists = (GvHostList *) calloc(spec->nlists, sizeof(GvHostList));
 	mirror->parents = (float *) calloc(gv_array_length(spec, GV_PARENTS),
 									   sizeof(float));
-	mirror->parent_offsets = (int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
+	mirror->parent_offsets =
+		(int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
 	mirror->raw = (uint8_t *) malloc(shape.block_bytes);
 	mirror->view = (uint8_t *) malloc(shape.block_bytes +
 									  GV_BLOCK * 3 * sizeof(uint16_t));

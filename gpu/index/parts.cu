@@ -133,7 +133,8 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 		gv_gpu_coarse_rows(&mirror->model, batch.n, batch.probes) *
 		(int64_t) mirror->spec.nlists;
 	return scores * (int64_t) sizeof(float) +
-		batch.n * (batch.postings * posting_bytes + batch.capacity * hit_bytes +
+		batch.n *
+			(batch.postings * posting_bytes + batch.capacity * hit_bytes +
 				   batch.tests * (int64_t) sizeof(GvDeviceTest)) +
 		batch.values * (int64_t) sizeof(uint64_t);
 }
@@ -321,7 +322,8 @@ gv_gpu_place_part(const GvDeviceModel *model, GvSearcher *searcher,
 size_t
 gv_gpu_found_bytes(int32_t n, size_t *near_at)
 {
-	size_t		capacity = (n > MOST_REPLAYED ? n : MOST_REPLAYED) + MOST_REPLAYED;
+	size_t		capacity = (n > MOST_REPLAYED ? n : MOST_REPLAYED) +
+		MOST_REPLAYED;
 	size_t		bytes = 0;
 
 	(void) gv_carve(&bytes, capacity * sizeof(GvFound));

@@ -143,7 +143,8 @@ gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
 	upload->next = 0;
 	for (int i = 0; i < gathered->nparts; i++)
 		ntasks += upload->left[i] = count_tasks(gathered->taken[i]);
-	gv_helpers_begin(&upload->helpers, gv_parallel_helpers(ntasks), help, upload);
+	gv_helpers_begin(&upload->helpers, gv_parallel_helpers(ntasks), help,
+					 upload);
 }
 
 /* See gv_index.h. */

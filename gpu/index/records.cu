@@ -124,7 +124,8 @@ need_table(GvMirror *mirror, uint16_t word)
 	status = gv_cuda_status(cudaMemsetAsync(table->d_pages, 0, TABLE_BYTES,
 											mirror->stream));
 	if (status == GV_OK)
-		status = upload_pointer(mirror, mirror->d_tables + word, table->d_pages);
+		status = upload_pointer(mirror, mirror->d_tables + word,
+								table->d_pages);
 	if (status != GV_OK)
 	{
 		(void) cudaFree(table->d_pages);

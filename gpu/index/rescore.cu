@@ -30,7 +30,8 @@ rescore_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	__shared__ uint32_t count;
 	int			query = blockIdx.x;
 	int64_t		first_posting = (int64_t) query * batch.postings;
-	const GvNearScore *near = lists.d_near + (int64_t) query * GV_NEAR_CAPACITY;
+	const GvNearScore *near = lists.d_near + (int64_t) query *
+		GV_NEAR_CAPACITY;
 	uint32_t	n = lists.d_counts[query];
 	uint32_t	k = batch.d_wanted[query].capacity;
 	uint32_t	last = 0xFFFFFFFFu;
@@ -97,6 +98,7 @@ gv_gpu_rescore(const GvDeviceModel *model, const GvBatch *batch,
 			   const GvListScan *lists, cudaStream_t stream)
 {
 	return gv_launch_early(false, rescore_kernel, batch->n, THREADS,
-						   model->shape.chunks * GV_CHUNK_BYTES, stream, *model,
+						   model->shape.chunks * GV_CHUNK_BYTES, stream,
+							*model,
 						   *batch, *lists);
 }

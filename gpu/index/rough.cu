@@ -73,7 +73,8 @@ rough_words_kernel(GvDeviceModel model, GvListScan lists)
 	int			j = blockIdx.x * ROWS + threadIdx.x / GV_CODEWORDS;
 	int			k = threadIdx.x % GV_CODEWORDS;
 	int			start = gv_device_sub_start(model, min(j, model.m));
-	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) - start;
+	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) -
+		start;
 	const float *words = model.d_codebooks + (int64_t) GV_CODEWORDS * start;
 	float		most = 0.0f;
 	float		unit;
@@ -113,7 +114,8 @@ round_query(const GvDeviceModel &model, const GvListScan &lists,
 {
 	int			j = threadIdx.x;
 	int			start = gv_device_sub_start(model, min(j, model.m));
-	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) - start;
+	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) -
+		start;
 	bool		mine = j < GV_ROUGH_SUBS * lists.steps;
 	float		unit = mine ? lists.d_units[j] : 0.0f;
 	float		numbers[GV_ROUGH_DIMS];
@@ -344,7 +346,8 @@ gv_gpu_rough_words(const GvDeviceModel *model, const GvListScan *lists,
 
 template <int CHUNKS>
 static GvStatus
-launch(const GvDeviceModel *model, const GvBatch *batch, const GvListScan *lists,
+launch(const GvDeviceModel *model, const GvBatch *batch,
+	   const GvListScan *lists,
 	   cudaStream_t stream)
 {
 	if (model->shape.chunks != CHUNKS)

@@ -52,7 +52,8 @@ scan_kernel(GvDeviceModel model, GvBatch batch)
 											  model.shape.chunks,
 											  (const char *) table);
 
-		gv_store_posting(batch, first_posting + (int64_t) b * GV_WARP + lane, live,
+		gv_store_posting(batch, first_posting + (int64_t) b * GV_WARP + lane,
+						 live,
 					__fadd_rn(__fadd_rn(base, t), sum), high, low, probe);
 	}
 }

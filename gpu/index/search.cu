@@ -151,7 +151,8 @@ gv_gpu_grow_work(GvSearcher *searcher, size_t bytes)
 	gv_gpu_replays_drop(searcher);
 	GV_TRY(gv_buffer_need(&searcher->d_work, bytes));
 	return gv_cuda_status(cudaMemsetAsync(searcher->d_work.memory, 0,
-										  searcher->d_work.bytes, searcher->stream));
+										  searcher->d_work.bytes,
+											searcher->stream));
 }
 
 /* Room for what comes from the host, and what goes back. */
@@ -201,7 +202,8 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 
 /* Start a part of its own: its searches are the first of n, of a batch's. */
 static GvStatus
-start_part(const GvDeviceModel *model, GvGathered *gathered, GvSearch *searches,
+start_part(const GvDeviceModel *model, GvGathered *gathered,
+		   GvSearch *searches,
 		   bool expects, GvSearcher *searcher)
 {
 	const GvBatch *batch = &gathered->parts[0];
@@ -305,7 +307,8 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 {
 	GvStatus	status;
 
-	if (!check_parent_offsets(mirror) || mirror->spec.device != searcher->device)
+	if (!check_parent_offsets(mirror) ||
+		mirror->spec.device != searcher->device)
 		return GV_INVALID;
 	for (int32_t i = 0; i < n; i++)
 		if ((searches[i].bounded && mirror->model.refine_slots == 0) ||

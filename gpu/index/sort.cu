@@ -165,7 +165,8 @@ block_at(const GvDeviceModel &model, const GvBatch &batch, int query,
 static __device__ __forceinline__ uint64_t
 rowid_at(const GvDeviceModel &model, const uint8_t *block, int i)
 {
-	return (uint64_t) ((const uint32_t *) (block + model.shape.high))[i] << 16 |
+	return (uint64_t) ((const uint32_t *) (block +
+										   model.shape.high))[i] << 16 |
 		((const uint16_t *) (block + model.shape.low))[i];
 }
 
@@ -261,7 +262,8 @@ gv_gpu_sort_postings(const GvDeviceModel *model, const GvBatch *batch,
 				  *model, query, n, memory.values[1], memory.keys[0],
 				  memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, 32, stream));
-		GV_LAUNCH(download_hits_kernel, blocks_for(n), THREADS, 0, stream, *model,
+		GV_LAUNCH(download_hits_kernel, blocks_for(n), THREADS, 0, stream,
+				  *model,
 				  *batch, query, n, memory.keys[1], memory.values[1]);
 		GV_CUDA_TRY(cudaGetLastError());
 	}

@@ -85,7 +85,8 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 	int			end = gv_device_sub_start(model, min(model.m, (int)
 												  (blockIdx.x + 1) * CHUNK_CODES));
 	int			start = gv_device_sub_start(model, min(j, model.m));
-	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) - start;
+	int			ndims = gv_device_sub_start(model, min(j + 1, model.m)) -
+		start;
 	const float *words = model.d_codebooks + (int64_t) GV_CODEWORDS * start +
 		(int64_t) word * ndims;
 	int			mine = query + threadIdx.x / TEAM;	/* that this thread brings */

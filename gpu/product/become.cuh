@@ -48,7 +48,8 @@ struct GvNoRow
  */
 template <int QM, typename F, int NTILES>
 static __device__ __forceinline__ void
-gv_apply_epilogue(const F &epilogue, typename F::Row *rows, float (*sums)[NTILES][4],
+gv_apply_epilogue(const F &epilogue, typename F::Row *rows,
+				  float (*sums)[NTILES][4],
 		  int row, int column)
 {
 	constexpr int TILES = GV_RUN / 8;

@@ -31,7 +31,8 @@ epilogue_kernel(F epilogue, GvMatmulTile tile, int nruns)
 	__shared__ typename F::Row rows[GV_EPILOGUE_WARPS][GROUPS * 8];
 	int			lane = threadIdx.x % GV_WARP;
 	typename F::Row *own = rows[threadIdx.x / GV_WARP];
-	int			first = (blockIdx.x * GV_EPILOGUE_WARPS + threadIdx.x / GV_WARP) *
+	int			first =
+		(blockIdx.x * GV_EPILOGUE_WARPS + threadIdx.x / GV_WARP) *
 		GROUPS * 8;				/* the warp's, in the tile */
 	int			last = min((int) (blockIdx.y + 1) * nruns,
 						   (tile.ncolumns + GV_RUN - 1) / GV_RUN);
@@ -93,7 +94,8 @@ run_epilogue(const GvMatmulTile *tile, const F &epilogue, cudaStream_t stream)
 
 	return gv_launch_early(tile->overlap, epilogue_kernel<F, GROUPS>,
 						   dim3(across, (nruns + share - 1) / share),
-						   GV_EPILOGUE_THREADS, 0, stream, epilogue, *tile, share);
+						   GV_EPILOGUE_THREADS, 0, stream, epilogue, *tile,
+							share);
 }
 
 /* ... by cuBLAS, tile by tile. */

@@ -124,11 +124,13 @@ struct GvEstimate
 /* The first guess: by minima, or between what each SAMPLED-th value says. */
 template <int THREADS, int KEYS>
 static __device__ __forceinline__ GvEstimate
-gv_first_estimate(const float (&values)[KEYS], uint32_t n, uint32_t k, float aim,
+gv_first_estimate(const float (&values)[KEYS], uint32_t n, uint32_t k,
+				  float aim,
 			   GvTeam<THREADS> &team)
 {
 	constexpr int SAMPLED = KEYS / 8;
-	GvEstimate		estimate = {INFINITY, -INFINITY, aim - SAMPLED, (float) n - aim,
+	GvEstimate		estimate =
+		{INFINITY, -INFINITY, aim - SAMPLED, (float) n - aim,
 	0.0f, 0};
 
 	if (k <= THREADS / 4 * 3)
@@ -170,7 +172,8 @@ gv_estimate_bound(const float (&values)[KEYS], uint32_t n, uint32_t k,
 	{
 		uint32_t	count;
 
-		if (!(estimate.middle > estimate.lower && estimate.middle < estimate.upper))
+		if (!(estimate.middle > estimate.lower &&
+			  estimate.middle < estimate.upper))
 			break;
 		*mask = 0;
 #pragma unroll

@@ -36,7 +36,8 @@ estimate_kernel(GvRowsCall call, uint32_t capacity, uint32_t most)
 	[[maybe_unused]] __shared__ uint32_t said[2][GV_WARP];
 	__shared__ uint32_t counts[Estimated<THREADS>::TEAMS];
 	int			team = threadIdx.x / THREADS;
-	int64_t		number = (int64_t) blockIdx.x * Estimated<THREADS>::TEAMS + team;
+	int64_t		number = (int64_t) blockIdx.x * Estimated<THREADS>::TEAMS +
+		team;
 	uint64_t   *items = (uint64_t *) memory + (int64_t) team * capacity;
 	GvTeamRow<THREADS, KEYS> row;
 
@@ -84,7 +85,8 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 	int64_t		most = gv_counted_most(call->out.k);
 	int64_t		capacity = most > R * GV_WARP ? most : R * GV_WARP;
 
-	return gv_launch_early(selector->overlap, estimate_kernel<THREADS, KEYS, R>,
+	return gv_launch_early(selector->overlap, estimate_kernel<THREADS, KEYS,
+						   R>,
 						   (call->rows + TEAMS - 1) / TEAMS,
 						   Estimated<THREADS>::BLOCK,
 						   sizeof(uint64_t) * capacity * TEAMS, stream,

@@ -351,7 +351,8 @@ exact_kernel(GvRowsCall call, Exact exact)
 		int64_t		number = exact.missed != NULL ? exact.d_list[i] :
 			call.first + i;
 		int64_t		offset = exact.capacity <= GV_ROWS_CAPACITY ?
-			(int64_t) team * GV_ROWS_CAPACITY : 2 * (int64_t) i * exact.capacity;
+			(int64_t) team * GV_ROWS_CAPACITY : 2 * (int64_t) i *
+				exact.capacity;
 
 		do_row(call, exact, number, exact.d_items + offset, member, shared,
 			   (uint64_t *) memory);
@@ -457,7 +458,8 @@ gv_rows_repair(GvSelector *selector, const GvRowsCall *call,
 		return gv_launch_early(selector->overlap, exact_kernel,
 							   call->rows < selector->nblocks ? call->rows :
 							   selector->nblocks, GV_SAMPLERS,
-							   sizeof(uint64_t) * GV_ROWS_CAPACITY, stream, *call,
+							   sizeof(uint64_t) * GV_ROWS_CAPACITY, stream,
+								*call,
 							   exact);
 	return launch(selector, *call, exact, stream);
 }

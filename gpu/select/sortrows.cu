@@ -65,14 +65,16 @@ sort_side_by_side(GvSelector *selector, uint64_t *d_items, int64_t rows,
 	GV_CUDA_TRY(cub::DeviceSegmentedRadixSort::SortKeys(
 					selector->d_sort.memory, bytes,
 					(const uint64_t *) d_items, d_items + capacity,
-					2 * rows * capacity, (int) rows, d_ends, d_ends + rows, 0, 64,
+					2 * rows * capacity, (int) rows, d_ends, d_ends + rows, 0,
+						64,
 					stream));
 	return GV_OK;
 }
 
 /* Sorted items, the k first of each row to where they belong. */
 static __global__ void __launch_bounds__(THREADS)
-write_kernel(GvRowsOut out, int64_t first, const uint64_t *items, uint32_t capacity)
+write_kernel(GvRowsOut out, int64_t first, const uint64_t *items,
+			 uint32_t capacity)
 {
 	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 
@@ -89,7 +91,8 @@ gv_write_rows(GvSelector *selector, const GvRowsCall *call, uint64_t *d_items,
 	int64_t		most = 65535;	/* blocks along y */
 
 	if (call->rows > 1 && capacity / SIDE_BY_SIDE < call->rows)
-		GV_TRY(sort_side_by_side(selector, d_items, call->rows, capacity, stream));
+		GV_TRY(sort_side_by_side(selector, d_items, call->rows, capacity,
+								 stream));
 	else
 		for (int64_t i = 0; i < call->rows; i++)
 		{
@@ -106,7 +109,8 @@ gv_write_rows(GvSelector *selector, const GvRowsCall *call, uint64_t *d_items,
 		GV_LAUNCH(write_kernel,
 				  dim3((unsigned) ((call->out.k + THREADS - 1) / THREADS),
 					   (unsigned) rows), THREADS, 0, stream, call->out,
-				  call->first + first, d_items + (2 * first + 1) * capacity, capacity);
+				  call->first + first, d_items + (2 * first + 1) * capacity,
+					capacity);
 		GV_CUDA_TRY(cudaGetLastError());
 	}
 	return GV_OK;

@@ -100,7 +100,8 @@ gv_threshold_plan(int64_t columns, int64_t k)
 	if (!(survivors > 0 && survivors < GV_ROWS_CAPACITY))
 		survivors = GV_ROWS_CAPACITY;
 	if (survivors < 2 * k)
-		survivors = (double) (2 * k < GV_ROWS_CAPACITY ? 2 * k : GV_ROWS_CAPACITY);
+		survivors =
+			(double) (2 * k < GV_ROWS_CAPACITY ? 2 * k : GV_ROWS_CAPACITY);
 	plan.capacity = (uint32_t) survivors < 1024 ? 1024 :
 		((uint32_t) survivors + 255) / 256 * 256;
 	plan.rank -= misled;

@@ -474,7 +474,8 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 						   *call, plan, selector->d_states, d_firsts));
 	GV_TRY(gv_launch_early(selector->overlap, stream_kernel,
 						   call->rows * pieces, READERS,
-						   gv_bucket_bytes(plan.capacity, (uint32_t) call->out.k),
+						   gv_bucket_bytes(plan.capacity,
+										   (uint32_t) call->out.k),
 						   stream, *call, (uint32_t) pieces, plan.capacity,
 						   selector->d_states, d_items, selector->d_missed,
 						   (uint32_t *) selector->d_list.memory));

@@ -42,7 +42,7 @@ single_request(Relation index, const IvfpqMetaData *meta,
  */
 int
 IvfpqAskBulkCapacity(Relation index, const IvfpqMetaData *meta,
-				 const IvfpqQuestion *question, IvfpqServed *served)
+					 const IvfpqQuestion *question, IvfpqServed *served)
 {
 	GvSearchRequest request = single_request(index, meta, question);
 	int			most = gv_searches_most(meta->dims, question->probes,

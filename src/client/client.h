@@ -69,8 +69,8 @@ typedef struct IvfpqAnswers
 } IvfpqAnswers;
 
 extern int	IvfpqAskBulkCapacity(Relation index, const IvfpqMetaData *meta,
-							 const IvfpqQuestion *question,
-							 IvfpqServed *served);
+								 const IvfpqQuestion *question,
+								 IvfpqServed *served);
 extern IvfpqServed IvfpqAskBulk(Relation index, const IvfpqMetaData *meta,
 								const IvfpqQuestion *question,
 								const float *queries, int n,

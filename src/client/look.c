@@ -72,7 +72,8 @@ IvfpqGetServerStatus(IvfpqServerStatus *status)
  * is in *error), "evicted", or NULL: there is none, and none is asked for.
  */
 const char *
-IvfpqGetMirrorState(const IvfpqServerStatus *status, const GvMirrorKey *key, char **error)
+IvfpqGetMirrorState(const IvfpqServerStatus *status, const GvMirrorKey *key,
+					char **error)
 {
 	IvfpqMirrorRequest request;
 

@@ -32,6 +32,6 @@ typedef struct IvfpqServerStatus
 extern bool IvfpqAskHow(GvStatusReply *status, GvMirrorStatus **mirrors);
 extern void IvfpqGetServerStatus(IvfpqServerStatus *status);
 extern const char *IvfpqGetMirrorState(const IvfpqServerStatus *status,
-									  const GvMirrorKey *key, char **error);
+									   const GvMirrorKey *key, char **error);
 
 #endif							/* IVFPQ_LOOK_H */

@@ -202,7 +202,7 @@ gpuvec_stat(PG_FUNCTION_ARGS)
 typedef struct Mirror
 {
 	const GvMirrorKey *key;
-	const GvMirrorStatus *status; /* NULL: gpuvecd does not have it */
+	const GvMirrorStatus *status;	/* NULL: gpuvecd does not have it */
 	const IvfpqMirrorRequest *request;	/* NULL: it is not asked for now */
 	Relation	index;			/* NULL: not of this database, or locked */
 	int64		behind;			/* copies that the index has and the mirror
@@ -290,7 +290,8 @@ static void
 try_behind(Mirror *mirror)
 {
 	mirror->behind = -1;
-	if (mirror->index == NULL || mirror->status == NULL || !mirror->status->ready)
+	if (mirror->index == NULL || mirror->status == NULL ||
+		!mirror->status->ready)
 		return;
 	if (IsInParallelMode())
 		count_behind(mirror);
@@ -356,7 +357,8 @@ put_mirror(Row *row, const Mirror *mirror)
 	put_text(row, mirror->request ? mirror->request->error : "");
 	for (int i = 0; i < 2; i++)
 		if (status)
-			put(row, Int32GetDatum(i == 0 ? status->shards : status->replicas));
+			put(row, Int32GetDatum(i == 0 ? status->shards :
+								   status->replicas));
 		else
 			put_null(row);
 	Assert(row->n == MIRROR_COLUMNS);
@@ -413,7 +415,8 @@ gpuvec_mirrors(PG_FUNCTION_ARGS)
 	}
 	for (int j = 0; j < nrequests; j++)
 	{
-		Mirror		mirror = {.key = &requests[j].key, .request = &requests[j]};
+		Mirror		mirror =
+		{.key = &requests[j].key, .request = &requests[j]};
 
 		if (!shown[j] && requests[j].state != IVFPQ_REQUEST_EVICTED)
 			show_mirror(rsinfo, &mirror);

@@ -247,7 +247,7 @@ typedef struct GvKmeans
 	int64_t		n;				/* >= 1 */
 	int32_t		k;				/* wanted, >= 1 */
 	int32_t		iterations;
-	double		max_imbalance;		/* > 1 */
+	double		max_imbalance;	/* > 1 */
 	uint64_t	seed;
 } GvKmeans;
 
@@ -261,7 +261,7 @@ typedef struct GvTree
 	int32_t		nparents;
 	int32_t		nlists;
 	const float *parents;		/* [nparents][dims] */
-	const int32_t *parent_offsets;		/* [nparents + 1] */
+	const int32_t *parent_offsets;	/* [nparents + 1] */
 	const float *centroids;		/* [nlists][dims] */
 } GvTree;
 
@@ -317,7 +317,7 @@ typedef enum GvRecords
 {
 	GV_RECORDS_NONE,
 	GV_RECORDS_BYTES,			/* GvRefine */
-	GV_RECORDS_HALF			/* GvHalfRecord */
+	GV_RECORDS_HALF				/* GvHalfRecord */
 } GvRecords;
 
 /* Bytes of such a record's codes or halves. */
@@ -513,8 +513,9 @@ extern size_t gv_scan_scratch(int32_t m, int32_t capacity);
 extern GvStatus gv_scan_begin(GvScan *scan);
 extern GvStatus gv_scan(GvScan *scan, float base, const GvBlock *blocks,
 						int32_t nblocks);
-extern GvStatus gv_scan_optimistic(GvScan *scan, float base, const GvBlock *blocks,
-							int32_t nblocks);
+extern GvStatus gv_scan_optimistic(GvScan *scan, float base,
+								   const GvBlock *blocks,
+								   int32_t nblocks);
 extern GvStatus gv_scan_commit(GvScan *scan, bool valid);
 extern GvStatus gv_scan_finish(GvScan *scan);
 
@@ -558,7 +559,7 @@ extern GvStatus gv_refine_bound(GvMetric metric, int32_t dims,
  * error [n], which is large where no half is near an element.
  */
 extern GvStatus gv_half_encode(int32_t dims, const float *x, int64_t n,
-								 uint16_t *half_vectors, float *error);
+							   uint16_t *half_vectors, float *error);
 
 /*
  * halves_range: ranges [n] that hold what lies between query [dims] and the
@@ -574,8 +575,9 @@ extern GvStatus gv_half_encode(int32_t dims, const float *x, int64_t n,
  * the range is 0 .. HUGE_VALF, or -HUGE_VALF .. HUGE_VALF for GV_IP.
  */
 extern GvStatus gv_half_range(GvMetric metric, int32_t dims,
-								const float *query, const GvHalfRecord *records,
-								int64_t n, GvRange *ranges);
+							  const float *query,
+							  const GvHalfRecord *records,
+							  int64_t n, GvRange *ranges);
 
 #ifdef GV_TEST_BUILD
 

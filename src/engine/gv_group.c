@@ -43,7 +43,8 @@ gv_group_lists(int32_t dims, int32_t nlists, const float *centroids,
 				   parents + (size_t) p * (size_t) dims, bytes);
 		parent_offsets[kept++] = parent_offsets[p];
 	}
-	memmove(parent_offsets + 1, parent_offsets, sizeof(int32_t) * (size_t) kept);
+	memmove(parent_offsets + 1, parent_offsets,
+			sizeof(int32_t) * (size_t) kept);
 	parent_offsets[0] = 0;
 	return kept;
 }

@@ -264,9 +264,9 @@ extern double gv_distance_pearson(const float *a, const float *b,
  * give.  Returns how many have taken.  order [k] is for its use.
  */
 extern int32_t gv_set_reseed(const GvSetSpec *spec, const int64_t *sizes,
-						   const double *errors, const float *far_distances,
-						   const float *farthest, float *centroids,
-						   int32_t *order);
+							 const double *errors, const float *far_distances,
+							 const float *farthest, float *centroids,
+							 int32_t *order);
 
 #ifdef GV_TEST_BUILD
 /* Fault injection, as gv_mirror_fault. */

@@ -82,9 +82,10 @@ gives(const GvSetSpec *spec, int64_t size, float far_distance)
 
 /* See gv_set.h. */
 int32_t
-gv_set_reseed(const GvSetSpec *spec, const int64_t *sizes, const double *errors,
-			const float *far_distances, const float *farthest,
-			float *centroids, int32_t *order)
+gv_set_reseed(const GvSetSpec *spec, const int64_t *sizes,
+			  const double *errors,
+			  const float *far_distances, const float *farthest,
+			  float *centroids, int32_t *order)
 {
 	Givers		givers = {sizes, spec->balanced ? NULL : errors, order, 0};
 	size_t		dims = (size_t) spec->dims;

@@ -15,8 +15,9 @@
  */
 static void
 append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
-			  IvfpqDirEntry *entry, const IvfpqPosting *postings, int npostings,
-			  GenericXLogState *state, IvfpqBlockPages *block)
+				IvfpqDirEntry *entry, const IvfpqPosting *postings,
+				int npostings,
+				GenericXLogState *state, IvfpqBlockPages *block)
 {
 	IvfpqSlotHeader *headers[IVFPQ_MAX_PARTS];
 	char	   *parts[IVFPQ_MAX_PARTS];
@@ -116,7 +117,7 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 		if (pending != NULL)
 			pendbuf = IvfpqPendingRemove(index, pending, &posting->tid, state);
 		append_postings(index, &layout, list, IvfpqDirEntryGet(page, list),
-					  posting, 1, state, &block);
+						posting, 1, state, &block);
 		GenericXLogFinish(state);
 	}
 
@@ -133,13 +134,15 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
  */
 void
 IvfpqChainAppend(Relation index, const IvfpqLayout *layout, uint32 list,
-				 IvfpqDirEntry *chain, const IvfpqPosting *postings, int npostings)
+				 IvfpqDirEntry *chain, const IvfpqPosting *postings,
+				 int npostings)
 {
 	IvfpqBlockPages block;
 	GenericXLogState *state;
 
 	state = GenericXLogStart(index);
-	append_postings(index, layout, list, chain, postings, npostings, state, &block);
+	append_postings(index, layout, list, chain, postings, npostings, state,
+					&block);
 	GenericXLogFinish(state);
 	IvfpqBlockRelease(index, layout, &block);
 }

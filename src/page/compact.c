@@ -30,7 +30,7 @@ typedef struct Compaction
 	uint64		seq;			/* its number */
 	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] for it */
 	int			count;
-	bool		mismatched;			/* all of them come from odd pages */
+	bool		mismatched;		/* all of them come from odd pages */
 } Compaction;
 
 /* Pages that so many TIDs take. */
@@ -118,7 +118,8 @@ write_pages(Compaction *to)
 	int			count;
 
 	IvfpqPendingOpenFrozen(&reader, to->index, to->frozen);
-	while (reader.next != to->frozen->tail && IvfpqPendingNext(&reader, &count))
+	while (reader.next != to->frozen->tail &&
+		   IvfpqPendingNext(&reader, &count))
 	{
 		IvfpqVacuumDelayPoint();
 		for (int i = 0; i < count; i++)
@@ -158,7 +159,7 @@ switch_head(Relation index, BlockNumber head, uint64 head_seq)
 void
 IvfpqPendingCompact(Relation index)
 {
-	IvfpqFrozen	frozen;
+	IvfpqFrozen frozen;
 	Compaction	to = {.index = index, .frozen = &frozen, .mismatched = true};
 	BlockNumber head;
 	uint64		head_seq;

@@ -41,7 +41,7 @@ copy_entry(Relation index, Buffer buf, uint32 list, IvfpqDirEntry *entry)
 /* Copy a list's entry out. */
 void
 IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
-				   IvfpqDirEntry *entry)
+				  IvfpqDirEntry *entry)
 {
 	Buffer		buf;
 
@@ -58,7 +58,7 @@ IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
  */
 void
 IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
-					 const uint64 *lists, int n, IvfpqDirEntry *entries)
+					const uint64 *lists, int n, IvfpqDirEntry *entries)
 {
 	uint64	   *places = palloc_extended(Max(n, 1) * sizeof(uint64),
 										 MCXT_ALLOC_HUGE);

@@ -182,7 +182,8 @@ IvfpqMetaIsInRange(const IvfpqMetaData *meta)
 
 	if (meta->dims < 0 || meta->dims > IVFPQ_MAX_DIMS ||
 		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||
-		meta->code_bits != 4 || meta->lists_per_row < 1 || meta->lists_per_row > 2 ||
+		meta->code_bits != 4 || meta->lists_per_row < 1 ||
+		meta->lists_per_row > 2 ||
 		meta->refine < IVFPQ_REFINE_NONE ||
 		meta->refine > IVFPQ_REFINE_HALF ||
 		meta->rotated < 0 || meta->rotated > 1 ||

@@ -79,10 +79,10 @@ extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 extern BlockNumber IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list);
 extern IvfpqDirEntry *IvfpqDirEntryGet(Page page, uint32 list);
 extern void IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta,
-							   uint32 list, IvfpqDirEntry *entry);
+							  uint32 list, IvfpqDirEntry *entry);
 extern void IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
-								 const uint64 *lists, int n,
-								 IvfpqDirEntry *entries);
+								const uint64 *lists, int n,
+								IvfpqDirEntry *entries);
 
 /* version.c: which version the directory is */
 extern BlockNumber IvfpqDirectoryPages(const IvfpqMetaData *meta);
@@ -144,9 +144,10 @@ typedef struct IvfpqReclaim
 
 extern void IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index);
 extern void IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
-						   BufferAccessStrategy strategy);
+							 BufferAccessStrategy strategy);
 extern void IvfpqReclaimEnd(IvfpqReclaim *reclaim);
-extern void IvfpqReclaimUntrained(Relation index, BufferAccessStrategy strategy);
+extern void IvfpqReclaimUntrained(Relation index,
+								  BufferAccessStrategy strategy);
 
 /*
  * writer.c: writing lists and the directory.  Pages are filled in memory
@@ -167,7 +168,7 @@ typedef struct IvfpqWriter
 	char	   *slab;			/* [BLCKSZ] page of slots being filled */
 	uint32		slot;			/* next free slot of it */
 	char	   *body;			/* [nparts][part_bytes] */
-	uint32		secondary;			/* bit i: copy i is its row's second */
+	uint32		secondary;		/* bit i: copy i is its row's second */
 } IvfpqWriter;
 
 extern void IvfpqWriterInit(IvfpqWriter *writer, Relation index,

@@ -115,7 +115,8 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 		reader->place.page = reader->next;
 		reader->place.seq = header->seq;
 		reader->lsn = PageGetLSN(page);
-		reader->mismatched = (IvfpqPageSpecial(page)->flags & IVFPQ_PENDING_MISMATCHED) != 0;
+		reader->mismatched =
+			(IvfpqPageSpecial(page)->flags & IVFPQ_PENDING_MISMATCHED) != 0;
 		*count = header->count;
 		memcpy(reader->tids, IvfpqPendingTids(page),
 			   header->count * sizeof(ItemPointerData));

@@ -31,7 +31,7 @@ typedef struct IvfpqPendingReader
 	uint64		build_id;		/* of the index then */
 	IvfpqPendingPlace place;	/* where `tids` come from */
 	XLogRecPtr	lsn;			/* of that page then */
-	bool		mismatched;			/* IVFPQ_PENDING_MISMATCHED of that page */
+	bool		mismatched;		/* IVFPQ_PENDING_MISMATCHED of that page */
 	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] of one page */
 } IvfpqPendingReader;
 
@@ -62,18 +62,20 @@ extern int64 IvfpqPendingVacuum(Relation index,
 								void *callback_state, int64 *nleft);
 
 /* unpend.c: rows on their way from the pending list to lists */
-extern bool IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber);
+extern bool IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen,
+							   bool renumber);
 extern void IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
 							 const ItemPointerData *tids, int64 ntids,
 							 IvfpqMetaData *meta);
 extern void IvfpqPendingPublish(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen);
-extern void IvfpqPendingSetMismatched(Relation index, const IvfpqPendingPlace *place,
-							   int count);
+extern void IvfpqPendingSetMismatched(Relation index,
+									  const IvfpqPendingPlace *place,
+									  int count);
 extern Buffer IvfpqPendingRemove(Relation index,
-							   const IvfpqPendingPlace *place,
-							   const ItemPointerData *tid,
-							   GenericXLogState *state);
+								 const IvfpqPendingPlace *place,
+								 const ItemPointerData *tid,
+								 GenericXLogState *state);
 
 /* compact.c: a pending list without the holes that VACUUM made */
 extern bool IvfpqPendingIsSparse(int64 npages, int64 ntids);

@@ -30,7 +30,7 @@ IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index)
 	reclaim->trained = meta.nlists > 0;
 	reclaim->nblocks = RelationGetNumberOfBlocks(index);
 	reclaim->listed = palloc_extended(reclaim->nblocks / 8 + 1,
-									MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+									  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	reclaim->last_seq = 0;
 	IvfpqPendingOpen(&reader, index, &meta);
 	while (IvfpqPendingNext(&reader, &count))
@@ -62,7 +62,7 @@ is_left_over(const IvfpqReclaim *reclaim, BlockNumber blkno, Page page)
  */
 void
 IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
-			   BufferAccessStrategy strategy)
+				 BufferAccessStrategy strategy)
 {
 	Buffer		buf;
 	Page		page;
@@ -99,7 +99,7 @@ IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
 void
 IvfpqReclaimUntrained(Relation index, BufferAccessStrategy strategy)
 {
-	IvfpqReclaim	reclaim;
+	IvfpqReclaim reclaim;
 
 	IvfpqReclaimBegin(&reclaim, index);
 	for (BlockNumber blkno = IVFPQ_METAPAGE + 1;

@@ -177,7 +177,7 @@ IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen)
  */
 Buffer
 IvfpqPendingRemove(Relation index, const IvfpqPendingPlace *place,
-				 const ItemPointerData *tid, GenericXLogState *state)
+				   const ItemPointerData *tid, GenericXLogState *state)
 {
 	Buffer		buf;
 	IvfpqPendingHeader *header;
@@ -209,7 +209,8 @@ IvfpqPendingRemove(Relation index, const IvfpqPendingPlace *place,
  * have come there since.  One record, one page.
  */
 void
-IvfpqPendingSetMismatched(Relation index, const IvfpqPendingPlace *place, int count)
+IvfpqPendingSetMismatched(Relation index, const IvfpqPendingPlace *place,
+						  int count)
 {
 	GenericXLogState *state;
 	Buffer		buf;

@@ -183,7 +183,7 @@ IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 
 		for (uint32 i = 0; i < count; i++)
 		{
-			IvfpqPosting	posting;
+			IvfpqPosting posting;
 
 			next(arg, &posting);
 			IvfpqBodySet(layout, &header, parts, i, &posting);

@@ -137,9 +137,9 @@ typedef enum GvMessageType
 								 * GvEncodeReply and its arrays */
 	GV_MSG_SAMPLED,				/* GvSampledRequest; OK: as ENCODE, of rows
 								 * that came for the sample */
-	GV_MSG_CALIB_MIRROR,				/* GvCalibMirrorRequest; OK: nothing.  From now on
-								 * there is a mirror, with empty lists, of
-								 * what was trained; once a build */
+	GV_MSG_CALIB_MIRROR,		/* GvCalibMirrorRequest; OK: nothing.  From
+								 * now on there is a mirror, with empty lists,
+								 * of what was trained; once a build */
 	GV_MSG_CHUNKS,				/* GvListsRequest, its key 0, then pieces of
 								 * that mirror as in LISTS, each a whole list;
 								 * OK: nothing */
@@ -193,7 +193,7 @@ typedef struct GvHello
 	uint32_t	version;
 	uint32_t	role;			/* GvRole */
 	uint32_t	pid;
-	uint64_t	incarnation;			/* of the client's cluster; not 0 */
+	uint64_t	incarnation;	/* of the client's cluster; not 0 */
 } GvHello;
 
 typedef struct GvWelcome
@@ -216,7 +216,7 @@ typedef enum GvRefusalCode
 	GV_REFUSED_EXISTS,			/* a ready mirror of the key is there */
 	GV_REFUSED_NO_MEMORY,		/* the engine or the budget has no room */
 	GV_REFUSED_FAILED,			/* the engine failed; the server will restart */
-	GV_REFUSED_INCARNATION				/* it serves another life of a cluster, or as
+	GV_REFUSED_INCARNATION		/* it serves another life of a cluster, or as
 								 * yet none */
 } GvRefusalCode;
 
@@ -298,7 +298,7 @@ typedef struct GvSearchReply
 {
 	int32_t		nprobed;
 	int32_t		nhits;
-	int64_t		postings;			/* as in GvSearch */
+	int64_t		postings;		/* as in GvSearch */
 	uint32_t	batch;			/* searches answered together with this one */
 	uint32_t	queued_us;		/* from the whole request to the batch's begin */
 	uint32_t	engine_us;		/* the batch */
@@ -460,7 +460,7 @@ typedef struct GvEncodeReply
 
 typedef struct GvCalibMirrorRequest
 {
-	int64_t		postings;			/* no more are to come */
+	int64_t		postings;		/* no more are to come */
 } GvCalibMirrorRequest;
 
 /* n searches as in GvSearchRequest. */
@@ -528,7 +528,7 @@ typedef struct GvMirrorStatus
 	int32_t		shards;			/* devices that it is divided among, or 1 */
 	int32_t		replicas;		/* devices that have it whole, or 1 */
 	int64_t		bytes;
-	int64_t		postings;			/* it holds, dead ones included */
+	int64_t		postings;		/* it holds, dead ones included */
 	int64_t		expected;		/* copies, when loading began */
 	int64_t		searches;
 	int64_t		idle_ms;		/* since it was last searched or changed */

@@ -329,10 +329,11 @@ gv_build_calib_mirror(GvConnection *connection)
 		break_rules(building, "nothing to try, or again");
 	else
 		gv_chunks_conclude(building->connection,
-						   gv_calib_mirror_begin(&build->calib_mirror, &build->spec,
-										  &build->trained,
-										  building->part->builder,
-										  request->postings), NULL);
+						   gv_calib_mirror_begin(&build->calib_mirror,
+												 &build->spec,
+												 &build->trained,
+												 building->part->builder,
+												 request->postings), NULL);
 }
 
 /* See GV_MSG_CHUNKS. */

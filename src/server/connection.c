@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define FIRST_CAPACITY		128		/* enough for all but searches and loads */
+#define FIRST_CAPACITY		128 /* enough for all but searches and loads */
 #define KEPT_CAPACITY		65536	/* what an idle client may hold on to */
 
 /* NULL when there is no memory; then the socket is still the caller's. */

@@ -97,7 +97,7 @@ do_part(Task *task)
 static void *
 task_main(void *arg)
 {
-	Task    *task = arg;
+	Task	   *task = arg;
 	GvDividedSet *divided = task->whole;
 
 	pthread_mutex_lock(&divided->mutex);
@@ -209,7 +209,7 @@ drop_tasks(GvDividedSet *divided)
 	gv_mirrors_end_work(devices);
 	for (i = 0; i < divided->n; i++)
 	{
-		Task    *task = &divided->tasks[i];
+		Task	   *task = &divided->tasks[i];
 
 		if (task->has_thread)
 			pthread_join(task->thread, NULL);
@@ -262,7 +262,7 @@ make_tasks(GvDividedSet *divided, int n)
 	while (divided->n < n && status == GV_OK)
 	{
 		int			i = divided->n++;
-		Task    *task = &divided->tasks[i];
+		Task	   *task = &divided->tasks[i];
 
 		*task = (Task)
 		{
@@ -278,7 +278,7 @@ make_tasks(GvDividedSet *divided, int n)
 		if (status == GV_OK && i > 0)
 		{
 			task->has_thread = gv_thread_start(task_main, task,
-												  &task->thread);
+											   &task->thread);
 			status = task->has_thread ? GV_OK : GV_NO_MEMORY;
 		}
 	}
@@ -320,7 +320,7 @@ gv_divided_begin(const GvSetSpec *spec, GvDividedSet **divided)
 GvStatus
 gv_divided_ask(GvDividedSet *divided, const GvSetSpec *spec)
 {
-	Task    *task = &divided->tasks[0];
+	Task	   *task = &divided->tasks[0];
 	GvSetSpec	asked = *spec;
 	int64_t		bytes = gv_set_size(spec);
 	int64_t		more;

@@ -142,7 +142,8 @@ gv_folder_note_incarnation(uint64_t incarnation)
 {
 	char text[	20];
 
-	snprintf(text, sizeof(text), "%016llx\n", (unsigned long long) incarnation);
+	snprintf(text, sizeof(text), "%016llx\n",
+			 (unsigned long long) incarnation);
 	if (write(lock, text, strlen(text)) < 0)
 		gv_log("WARNING", "could not write %s: %s", GV_LOCK_PATH,
 			   strerror(errno));

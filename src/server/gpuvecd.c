@@ -40,7 +40,7 @@ typedef struct Options
 	const char *socket;			/* NULL: in the data directory */
 	const char *owner;			/* NULL: who we are */
 	const char *devices;
-	GvMatmulSetting	matmul;
+	GvMatmulSetting matmul;
 	GvSimd		simd;
 	int64_t		memory_mb;
 	int			max_connections;
@@ -232,7 +232,7 @@ parse_matmul(const char *name, const char *value)
 		[GV_MATMUL_OWN] = "own",
 		[GV_MATMUL_CUBLAS] = "cublas"
 	};
-	GvMatmulSetting	matmul = GV_MATMUL_AUTO;
+	GvMatmulSetting matmul = GV_MATMUL_AUTO;
 
 	while (strcmp(value, names[matmul]) != 0)
 		if (matmul++ == GV_MATMUL_CUBLAS)

@@ -74,7 +74,8 @@ gv_now_ms(void)
 
 /* parts.c */
 extern int64_t gv_registry_bytes(const GvMirrorEntry *entry);
-extern GvMirrorMember *gv_registry_member(GvMirrorEntry *entry, int32_t device);
+extern GvMirrorMember *gv_registry_member(GvMirrorEntry *entry,
+										  int32_t device);
 extern void gv_registry_recharge(GvMirrorEntry *entry);
 
 /* mirrors.c */

@@ -34,7 +34,7 @@
 #include "protocol/gv_protocol.h"
 
 #define GV_MAX_BATCH	1024	/* searches answered together */
-#define GV_BATCH_SLOTS		2		/* batches of a device at a time, each with a
+#define GV_BATCH_SLOTS		2	/* batches of a device at a time, each with a
 								 * searcher */
 #define GV_MAX_EXTRAS	2		/* searchers of a device for messages of many
 								 * searches */
@@ -63,7 +63,7 @@ typedef struct GvServer
 	int			patience_s;		/* with the engine; 0: without end */
 	int			message_s;		/* that a message takes from its first byte to
 								 * its last, at most */
-	double		least_task;	/* of a set, in products of numbers, that is
+	double		least_task;		/* of a set, in products of numbers, that is
 								 * worth another device */
 	int64_t		worth_ns;		/* time that builds have to wait for a device
 								 * before another one is worth it */
@@ -181,7 +181,8 @@ extern bool gv_connection_is_stuck(const GvConnection *connection);
 extern GvStop gv_connection_stop(GvConnection *connection);
 
 /* life.c: which life of a cluster we serve. */
-extern bool gv_incarnation_admits(GvConnection *connection, const GvHello *hello);
+extern bool gv_incarnation_admits(GvConnection *connection,
+								  const GvHello *hello);
 extern void gv_incarnation_supervised(GvConnection *connection);
 extern void gv_incarnation_unsupervised(GvConnection *connection);
 extern bool gv_incarnation_is_over(void);
@@ -295,8 +296,8 @@ typedef struct GvMirrorEntry
 	int			growing;		/* of them, that make room for it */
 	bool		ready;
 	int32_t		nmembers;
-	GvMirrorMember	members[GV_MAX_DEVICES];	/* [nparts] */
-	int64_t		postings;			/* as nitems */
+	GvMirrorMember members[GV_MAX_DEVICES]; /* [nparts] */
+	int64_t		postings;		/* as nitems */
 	int64_t		searches;
 	int64_t		used_ms;		/* when it was last searched or changed */
 } GvMirrorEntry;
@@ -315,8 +316,8 @@ extern void gv_mirrors_init(const GvDevice *devices, const int64_t *budgets,
 							int32_t ndevices, int keep_s);
 extern int32_t gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices);
 extern GvMirrorEntry *gv_mirrors_acquire(const GvMirrorKey *key,
-										uint64_t owner,
-										GvRefusalCode *refusal);
+										 uint64_t owner,
+										 GvRefusalCode *refusal);
 extern void gv_mirrors_release(GvMirrorEntry *entry, int64_t searches);
 extern GvRefusalCode gv_mirrors_begin(const GvMirrorKey *key,
 									  const GvMirrorSpec *spec,
@@ -370,7 +371,7 @@ typedef struct GvWorker
 	int32_t		device;
 	bool		is_extra;		/* its searcher is none of turns */
 	GvSearcher *searcher;
-	GvMirrorEntry *entry;			/* whose lock is ours; NULL: nothing is under
+	GvMirrorEntry *entry;		/* whose lock is ours; NULL: nothing is under
 								 * way */
 	uint64_t	began_ns;
 	int			n;				/* searches */
@@ -388,7 +389,7 @@ extern void gv_session_status(GvConnection *connection);
 extern void gv_session_ping(GvConnection *connection);
 extern void gv_session_search(GvConnection *connection);
 extern GvMirrorEntry *gv_session_acquire(const GvConnection *asker,
-										GvRefusalCode *refusal);
+										 GvRefusalCode *refusal);
 extern bool gv_session_lock(GvMirrorEntry *entry, bool wait);
 extern void gv_session_refuse(GvConnection **askers, int n,
 							  GvRefusalCode code);
@@ -431,7 +432,7 @@ extern ssize_t gv_shared_receive(GvConnection *connection, void *bytes,
 extern void gv_shared_take(GvConnection *connection);
 extern bool gv_shared_open(GvConnection *connection);
 extern void *gv_shared_at(const GvConnection *connection, int64_t offset,
-							int64_t bytes);
+						  int64_t bytes);
 extern void gv_shared_release(GvConnection *connection);
 
 /* buildthread.c: what that thread does for a builder. */
@@ -489,11 +490,14 @@ typedef struct GvCalibMirror
 	GvSearch	searches[GV_MAX_TRIES];
 } GvCalibMirror;
 
-extern GvStatus gv_calib_mirror_begin(GvCalibMirror *calib, const GvBuilderSpec *spec,
-							   const GvTrained *trained, GvBuilder *builder,
-							   int64_t postings);
-extern void gv_calib_mirror_chunks(GvCalibMirror *calib, GvConnection *connection);
-extern void gv_calib_mirror_search(GvCalibMirror *calib, GvConnection *connection);
+extern GvStatus gv_calib_mirror_begin(GvCalibMirror *calib,
+									  const GvBuilderSpec *spec,
+									  const GvTrained *trained, GvBuilder *builder,
+									  int64_t postings);
+extern void gv_calib_mirror_chunks(GvCalibMirror *calib,
+								   GvConnection *connection);
+extern void gv_calib_mirror_search(GvCalibMirror *calib,
+								   GvConnection *connection);
 extern void gv_calib_mirror_end(GvCalibMirror *calib);
 
 /* A build's builder on a device: the first one trains, others are copies. */
@@ -531,7 +535,7 @@ typedef struct GvBuild
 	GvTrained	trained;
 	int64_t		nrows[2];		/* that came, of each GvRows */
 	GvTriedDevices tried;		/* for parts */
-	GvCalibMirror		calib_mirror;
+	GvCalibMirror calib_mirror;
 
 	struct GvBuild *next;
 	int			users;			/* connections */
@@ -560,7 +564,7 @@ extern void gv_chunks_refine(GvConnection *connection);
 extern void gv_chunks_ready(GvConnection *connection);
 extern void gv_chunks_current(GvConnection *connection);
 extern GvMirrorEntry *gv_chunks_acquire(GvConnection *connection,
-									   const GvMirrorKey *key);
+										const GvMirrorKey *key);
 extern void gv_chunks_conclude(GvConnection *connection, GvStatus status,
 							   const char *wrong);
 extern bool gv_chunks_check(const GvConnection *connection,

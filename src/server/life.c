@@ -111,7 +111,8 @@ gv_incarnation_admits(GvConnection *connection, const GvHello *hello)
 		if (hello->role == GV_ROLE_SUPERVISOR)
 			meet_other(connection, hello->incarnation);
 		else
-			gv_refuse(connection, GV_REFUSED_INCARNATION, incarnation.number == 0 ?
+			gv_refuse(connection, GV_REFUSED_INCARNATION,
+					  incarnation.number == 0 ?
 					  "no supervisor has come yet" :
 					  "it serves another cluster, or another life of it");
 	}

@@ -79,7 +79,8 @@ static const GvMessageKind kinds[GV_MSG_OK] = {
 	gv_build_encoded},
 	[GV_MSG_SAMPLED] = {BUILDER, IS(GvSampledRequest), GV_DURING_WORK, false,
 	gv_build_sampled},
-	[GV_MSG_CALIB_MIRROR] = {BUILDER, IS(GvCalibMirrorRequest), GV_OWN_WORK, false,
+	[GV_MSG_CALIB_MIRROR] =
+	{BUILDER, IS(GvCalibMirrorRequest), GV_OWN_WORK, false,
 	gv_build_calib_mirror},
 	[GV_MSG_CHUNKS] = {BUILDER, FROM(GvListsRequest), GV_DURING_WORK, false,
 	gv_build_chunks},

@@ -215,7 +215,7 @@ enter(GvMirrorEntry *entry, GvTriedPlaces *tried)
 static GvRefusalCode
 create(GvMirrorEntry *entry)
 {
-	GvPlacement	placement = {.mode = entry->mode, .ndevices = entry->nmembers};
+	GvPlacement placement = {.mode = entry->mode, .ndevices = entry->nmembers};
 	GvStatus	status;
 	int32_t		lacking;
 	int32_t		i;

@@ -54,14 +54,14 @@ charge_member(GvMirrorMember *member, bool there)
 void
 gv_registry_recharge(GvMirrorEntry *entry)
 {
-	GvDeviceUsage		now[GV_MAX_DEVICES];
+	GvDeviceUsage now[GV_MAX_DEVICES];
 	int32_t		n = gv_mirror_usage(entry->mirror, now);
 	int32_t		left = 0;
 	int32_t		i;
 
 	for (i = 0; i < entry->nmembers; i++)
 	{
-		GvMirrorMember	member = entry->members[i];
+		GvMirrorMember member = entry->members[i];
 		bool		there = left < n && now[left].device == member.device;
 
 		if (there)

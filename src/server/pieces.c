@@ -15,7 +15,7 @@ gv_chunks_acquire(GvConnection *connection, const GvMirrorKey *key)
 {
 	GvRefusalCode refusal;
 	GvMirrorEntry *entry = gv_mirrors_acquire(key, connection->number,
-											&refusal);
+											  &refusal);
 
 	if (entry == NULL)
 		gv_refuse(connection, refusal, gv_refusal_name(refusal));
@@ -42,13 +42,14 @@ gv_chunks_conclude(GvConnection *connection, GvStatus status, const char *wrong)
 /* Do the starts that came go on ascending, from 0 to the number of lists? */
 static bool
 check_parent_offsets(GvMirrorEntry *entry, int64_t first, int64_t n,
-			 const int32_t *parent_offsets)
+					 const int32_t *parent_offsets)
 {
 	int64_t		i;
 
 	for (i = 0; i < n; i++)
 	{
-		if (first + i == 0 ? parent_offsets[i] != 0 : parent_offsets[i] <= entry->last_parent_offset)
+		if (first + i == 0 ? parent_offsets[i] != 0 :
+			parent_offsets[i] <= entry->last_parent_offset)
 			return false;
 		if (first + i == entry->spec.nparents &&
 			parent_offsets[i] != entry->spec.nlists)
@@ -70,7 +71,7 @@ check_array(GvMirrorEntry *entry, const GvArrayRequest *request)
 		return "an array out of order";
 	if (request->array == GV_PARENT_OFFSETS &&
 		!check_parent_offsets(entry, request->first, request->count,
-					  (const int32_t *) (request + 1)))
+							  (const int32_t *) (request + 1)))
 		return "the parents' lists do not follow each other";
 	return NULL;
 }

@@ -33,7 +33,7 @@ gv_read_states(GvConnection *connection)
 {
 	const GvRangeRequest *request = gv_payload(connection);
 	GvMirrorEntry *entry = acquire_range(connection,
-									   GV_MAX_MESSAGE / sizeof(GvListState), 0);
+										 GV_MAX_MESSAGE / sizeof(GvListState), 0);
 	GvListState *states;
 
 	if (entry == NULL)
@@ -59,7 +59,8 @@ gv_read_states(GvConnection *connection)
  * to at most `room` bytes.
  */
 static GvChunk
-chunk_of(const GvMirrorEntry *entry, int32_t list, int32_t first, int64_t capacity)
+chunk_of(const GvMirrorEntry *entry, int32_t list, int32_t first,
+		 int64_t capacity)
 {
 	GvChunk		one = {.nblocks = 1};
 	GvChunk		chunk = {.list = list, .first = first,
@@ -176,7 +177,7 @@ gv_read_blocks(GvConnection *connection)
 {
 	const GvRangeRequest *request = gv_payload(connection);
 	GvMirrorEntry *entry = acquire_range(connection, INT32_MAX,
-									   INT32_MAX / GV_BLOCK);
+										 INT32_MAX / GV_BLOCK);
 	GvStatus	status = GV_OK;
 	int64_t		capacity;
 	int64_t		used = 0;

@@ -152,7 +152,8 @@ gv_registry_can_free_up(int32_t device, int64_t bytes)
 	for (entry = gv_registry.first; entry != NULL && available < bytes;
 		 entry = entry->next)
 		if (evictable(entry, device, now))
-			available += gv_registry_member((GvMirrorEntry *) entry, device)->charged;
+			available +=
+				gv_registry_member((GvMirrorEntry *) entry, device)->charged;
 	return available >= bytes;
 }
 
@@ -206,7 +207,7 @@ gv_mirrors_evict(int32_t device)
 static int64_t
 shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nshards)
 {
-	GvPlacement	placement = {GV_SHARDS, nshards, {0}};
+	GvPlacement placement = {GV_SHARDS, nshards, {0}};
 	int32_t		i;
 
 	for (i = 0; i < nshards; i++)
@@ -220,7 +221,7 @@ shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nshards)
  */
 static int64_t
 member_memory(const GvMirrorEntry *entry, int32_t device, int32_t nshards,
-		  int32_t first)
+			  int32_t first)
 {
 	GvTriedDevices guests = guests_of(device);
 	int32_t		extras = gv_registry.devices[device].extras;
@@ -237,11 +238,12 @@ static bool
 add_member(GvMirrorEntry *entry, int32_t device, int32_t nshards)
 {
 	int64_t		bytes = shard_size(&entry->spec, device, nshards);
-	int32_t		first = entry->nmembers > 0 ? entry->members[0].device : device;
+	int32_t		first = entry->nmembers > 0 ? entry->members[0].device :
+	device;
 	bool		promised = nshards > 1 && first != device;
 
 	if (!gv_registry_free_up(device,
-							   member_memory(entry, device, nshards, first)))
+							 member_memory(entry, device, nshards, first)))
 		return false;
 	gv_registry.devices[device].coming[first] += promised;
 	gv_registry.devices[device].used += bytes;
@@ -289,11 +291,13 @@ most_available(GvMirrorEntry *entry, int32_t nshards, bool others_go)
 
 	for (i = 0; i < gv_registry.ndevices; i++)
 	{
-		int64_t		size = member_memory(entry, i, nshards, entry->nmembers > 0 ?
-									 entry->members[0].device : -1);
+		int64_t		size =
+		member_memory(entry, i, nshards, entry->nmembers > 0 ?
+					  entry->members[0].device : -1);
 
 		if (gv_registry_member(entry, i) == NULL &&
-			(best < 0 || gv_registry_available(i) > gv_registry_available(best)) &&
+			(best < 0 ||
+			 gv_registry_available(i) > gv_registry_available(best)) &&
 			(others_go ? gv_registry_can_free_up(i, size) :
 			 gv_registry_available(i) >= size))
 			best = i;
@@ -367,7 +371,8 @@ place_shards(GvMirrorEntry *entry, int32_t *tried)
 
 		/* not the one with most room, where others cannot bear its searchers */
 		for (i = 0; i < gv_registry.ndevices; i++)
-			if ((next < 0 || gv_registry_available(i) > gv_registry_available(next)) &&
+			if ((next < 0 ||
+				 gv_registry_available(i) > gv_registry_available(next)) &&
 				can_be_first(entry, n, i))
 				next = i;
 		if (next < 0)
@@ -527,7 +532,8 @@ gv_mirrors_place_more(int64_t bytes, int32_t beside, int32_t *device,
 		if ((*tried & 1u << i) == 0 && gv_registry_available(i) >= bytes &&
 			devices[i].works < devices[beside].works &&
 			(more < 0 || (more == 0 &&
-						  gv_registry_available(i) > gv_registry_available(best))))
+						  gv_registry_available(i) >
+						  gv_registry_available(best))))
 			best = i;
 	}
 	if (best >= 0)

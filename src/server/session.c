@@ -281,7 +281,8 @@ put_probed(const GvMirrorEntry *entry, const GvSearch *found,
  * answer is brief, behind the reply's head; returns what is behind that.
  */
 void *
-gv_session_put(const GvMirrorEntry *entry, const GvSearch *found, bool is_brief,
+gv_session_put(const GvMirrorEntry *entry, const GvSearch *found,
+			   bool is_brief,
 			   GvSearchReply *reply)
 {
 	size_t		nprobed = is_brief ? 0 : (size_t) found->nprobed;
@@ -312,7 +313,8 @@ gv_session_put(const GvMirrorEntry *entry, const GvSearch *found, bool is_brief,
  * the next search will write: hence a copy, of a few thousand bytes.
  */
 static bool
-complete(const GvMirrorEntry *entry, GvConnection *asker, const GvSearch *found,
+complete(const GvMirrorEntry *entry, GvConnection *asker,
+		 const GvSearch *found,
 		 int batch, uint64_t began_ns, uint64_t ended_ns)
 {
 	const GvSearchRequest *request = gv_payload(asker);

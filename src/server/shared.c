@@ -154,7 +154,8 @@ gv_shared_open(GvConnection *connection)
 				  gv_refusal_name(GV_REFUSED_NO_MIRROR));
 		return false;
 	}
-	if (request->offset % 8 != 0 || request->offset > shared_bytes - sizeof(*message))
+	if (request->offset % 8 != 0 ||
+		request->offset > shared_bytes - sizeof(*message))
 	{
 		gv_chunks_conclude(connection, GV_OK, "a message outside the memory");
 		return false;
@@ -162,7 +163,8 @@ gv_shared_open(GvConnection *connection)
 	message = (const GvMessage *) (connection->shared + request->offset);
 	connection->here = *message;
 	kind = gv_message_kind(&connection->here);
-	if (connection->here.length > shared_bytes - sizeof(*message) - request->offset ||
+	if (connection->here.length > shared_bytes - sizeof(*message) -
+		request->offset ||
 		connection->here.request != 0 || kind == NULL || !kind->in_memory ||
 		!gv_role_sends(connection->role, kind))
 	{

@@ -13,7 +13,8 @@
 
 /* Bring an array from the builder to the mirror. */
 static GvStatus
-copy_array(GvCalibMirror *calib, GvBuilder *builder, GvArray array, void *values)
+copy_array(GvCalibMirror *calib, GvBuilder *builder, GvArray array,
+		   void *values)
 {
 	int64_t		length = gv_array_length(&calib->spec, array);
 	GvStatus	status = GV_OK;
@@ -71,7 +72,7 @@ make(GvCalibMirror *calib, GvBuilder *builder)
  */
 GvStatus
 gv_calib_mirror_begin(GvCalibMirror *calib, const GvBuilderSpec *spec,
-			   const GvTrained *trained, GvBuilder *builder, int64_t postings)
+					  const GvTrained *trained, GvBuilder *builder, int64_t postings)
 {
 	int64_t		bytes;
 	GvStatus	status;

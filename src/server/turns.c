@@ -33,7 +33,7 @@ typedef struct DeviceBatches
 
 static struct
 {
-	DeviceBatches		devices[GV_MAX_DEVICES];
+	DeviceBatches devices[GV_MAX_DEVICES];
 	int32_t		ndevices;
 	int32_t		next;			/* lane that is asked first */
 	int			under_way;		/* batches, of all lanes */
@@ -211,8 +211,9 @@ send_answers(GvConnection **askers, int n)
 static void
 watchdog_oldest(const DeviceBatches *dev)
 {
-	gv_watchdog_batch((int32_t) (dev - searches.devices), dev->under_way == 0 ? 0 :
-				   dev->slots[dev->oldest]->began_ns);
+	gv_watchdog_batch((int32_t) (dev - searches.devices),
+					  dev->under_way == 0 ? 0 :
+					  dev->slots[dev->oldest]->began_ns);
 }
 
 /* The oldest batch of a lane ends; its turn, whose askers wait for answers. */
@@ -262,7 +263,7 @@ begin_batch(int i, bool wait)
 {
 	GvRefusalCode refusal;
 	GvMirrorEntry *entry = gv_session_acquire(searches.queue[i], &refusal);
-	DeviceBatches	   *dev;
+	DeviceBatches *dev;
 	GvWorker   *slot;
 
 	if (entry == NULL)
@@ -277,7 +278,8 @@ begin_batch(int i, bool wait)
 		return false;
 	}
 	/* the mirror may be elsewhere than when the search came */
-	dev = &searches.devices[gv_mirrors_device(entry, searches.queue[i]->device)];
+	dev = &searches.devices[gv_mirrors_device(entry,
+											  searches.queue[i]->device)];
 	if (dev->under_way == GV_BATCH_SLOTS)
 	{
 		finish_oldest(dev);
@@ -378,7 +380,7 @@ next_done(bool wait)
 	for (i = 0; i < searches.ndevices; i++)
 	{
 		int32_t		device = (searches.next + i) % searches.ndevices;
-		DeviceBatches	   *dev = &searches.devices[device];
+		DeviceBatches *dev = &searches.devices[device];
 
 		if (dev->under_way > 0 &&
 			(wait ||
@@ -401,13 +403,13 @@ void
 gv_batches_go_on(int clients)
 {
 	GvConnection *askers[GV_MAX_BATCH];
-	DeviceBatches	   *dev;
+	DeviceBatches *dev;
 	GvWorker   *slot;
 	int			n;
 
 	begin_batches();
 	dev = next_done(searches.under_way == 1 &&
-					 searches.asked + searches.queued == clients);
+					searches.asked + searches.queued == clients);
 	if (dev == NULL)
 		return;
 	slot = end_oldest(dev);

@@ -78,7 +78,8 @@ gv_watchdog_bulk_begin(uint64_t began_ns)
 	{
 		uint64_t	none = 0;
 
-		if (__atomic_compare_exchange_n(&watchdog.bulk[i], &none, began_ns, false,
+		if (__atomic_compare_exchange_n(&watchdog.bulk[i], &none, began_ns,
+										false,
 										__ATOMIC_RELAXED, __ATOMIC_RELAXED))
 			break;
 	}

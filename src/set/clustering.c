@@ -26,7 +26,7 @@ typedef struct KMeans
 	ReturnSetInfo *rsinfo;
 	GvSetSpec	spec;
 	IvfpqStore *store;
-	const int64 *seeds;		/* [k] rows that are the first centroids */
+	const int64 *seeds;			/* [k] rows that are the first centroids */
 	IvfpqWork  *work;
 	int			exponent;		/* the engine gets rows times 2^exponent */
 	float	   *scaled;			/* [a batch][dims] where it is not 0 */
@@ -148,7 +148,7 @@ take_results(KMeans *run, int found)
 {
 	int			dims = run->spec.dims;
 	int64		batch = Max(Min(IVFPQ_BATCH_BYTES / sizeof(float) / dims,
-							   RESULTS), 1);
+								RESULTS), 1);
 	float	   *centroids = palloc(batch * dims * sizeof(float));
 	int64	   *sizes = palloc(batch * sizeof(int64));
 

@@ -170,8 +170,9 @@ merge(IvfpqLists *lists, int k)
 	int			exponent = scale_centroids(lists);
 
 	for (int i = 0; i < lists->n; i++)
-		IvfpqKmeansSeedsOffer(seeds, i, lists->centroids + (Size) i * lists->dims,
-						 lists->dims);
+		IvfpqKmeansSeedsOffer(seeds, i,
+							  lists->centroids + (Size) i * lists->dims,
+							  lists->dims);
 	firsts = IvfpqKmeansSeedsEnd(seeds);
 	merged.centroids = palloc_extended((Size) k * lists->dims * sizeof(float),
 									   MCXT_ALLOC_HUGE);

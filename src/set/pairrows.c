@@ -37,7 +37,7 @@ struct IvfpqPairRows
 	Tuplestorestate *store;
 	TupleTableSlot *slot;		/* with */
 	MinimalTuple tuple;
-	Size		capacity;			/* bytes of it */
+	Size		capacity;		/* bytes of it */
 	bool		in_arrays;
 	int			n;				/* elements that arrays have, -1: no tuple */
 	int64	   *neighbors;		/* [n], in the tuple */
@@ -69,7 +69,8 @@ make_tuple(IvfpqPairRows *rows, Size bytes)
 	{
 		rows->capacity = header + bytes;
 		rows->tuple = rows->tuple == NULL ?
-			MemoryContextAllocZero(GetMemoryChunkContext(rows), rows->capacity) :
+			MemoryContextAllocZero(GetMemoryChunkContext(rows),
+								   rows->capacity) :
 			repalloc(rows->tuple, rows->capacity);
 	}
 	rows->tuple->t_len = header + bytes;

@@ -257,7 +257,7 @@ search_for_all(Searched *searched, Relation index)
 	IvfpqTable *queries = pairs->queries;
 	Size		bytes = queries->dims * sizeof(float);
 	int			batch = (int) Max(Min(Min(IvfpqMemoryLimit() / 2 / bytes,
-										 (Size) queries->nrows), INT_MAX), 1);
+										  (Size) queries->nrows), INT_MAX), 1);
 	int64		done = 0;
 	IvfpqBulkRequest request = {
 		.heap = pairs->rows->rel,
@@ -315,7 +315,7 @@ compare_lacking(Searched *searched)
 	Size		bytes = queries->dims * sizeof(float);
 	int64		nlacking = searched->lacking.n;
 	int64		batch = Max(Min((int64) (IvfpqMemoryLimit() / 2 / bytes),
-							   nlacking), 1);
+								nlacking), 1);
 	float	   *vectors = palloc_extended(batch * bytes, MCXT_ALLOC_HUGE);
 	IvfpqNeighbors wanted = {.rows = pairs->rows, .metric = pairs->metric,
 		.vectors = vectors, .self = pairs->self,

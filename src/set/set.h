@@ -128,7 +128,7 @@ typedef struct IvfpqKmeansSeeds IvfpqKmeansSeeds;
 
 extern IvfpqKmeansSeeds *IvfpqKmeansSeedsBegin(int k, int seed);
 extern void IvfpqKmeansSeedsOffer(IvfpqKmeansSeeds *seeds, int64 position,
-							 const float *vector, int dims);
+								  const float *vector, int dims);
 extern const int64 *IvfpqKmeansSeedsEnd(IvfpqKmeansSeeds *seeds);
 
 /*

@@ -26,9 +26,9 @@ struct IvfpqKmeansSeeds
 	int			k;
 	uint64		seed;
 	uint64		limit;			/* larger ranks are none of the k smallest */
-	SeedRow	   *rows;			/* [room] the smallest so far, and others */
+	SeedRow    *rows;			/* [room] the smallest so far, and others */
 	int64		n;
-	int64		capacity;			/* 2k at least */
+	int64		capacity;		/* 2k at least */
 };
 
 IvfpqKmeansSeeds *
@@ -41,7 +41,7 @@ IvfpqKmeansSeedsBegin(int k, int seed)
 	seeds->limit = PG_UINT64_MAX;
 	seeds->capacity = Max(2 * (int64) k, 1024);
 	seeds->rows = palloc_extended(seeds->capacity * sizeof(SeedRow),
-									 MCXT_ALLOC_HUGE);
+								  MCXT_ALLOC_HUGE);
 	return seeds;
 }
 
@@ -75,8 +75,9 @@ compact(IvfpqKmeansSeeds *seeds)
 
 /* The row at that position has that vector. */
 void
-IvfpqKmeansSeedsOffer(IvfpqKmeansSeeds *seeds, int64 position, const float *vector,
-				 int dims)
+IvfpqKmeansSeedsOffer(IvfpqKmeansSeeds *seeds, int64 position,
+					  const float *vector,
+					  int dims)
 {
 	uint64		rank = hash_bytes_extended((const unsigned char *) vector,
 										   dims * (int) sizeof(float),

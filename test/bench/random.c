@@ -126,7 +126,8 @@ put_model(Bench *bench)
 								codebooks));
 	CHECKED(gv_mirror_put_array(bench->mirror, GV_PARENTS, 0, spec->dims,
 								parent));
-	CHECKED(gv_mirror_put_array(bench->mirror, GV_PARENT_OFFSETS, 0, 2, starts));
+	CHECKED(gv_mirror_put_array(bench->mirror, GV_PARENT_OFFSETS, 0, 2,
+								starts));
 	CHECKED(gv_mirror_put_array(bench->mirror, GV_CENTROIDS, 0, n,
 								bench->centroids));
 	free(codebooks);

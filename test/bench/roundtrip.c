@@ -150,7 +150,8 @@ load(void)
 		GvArrayRequest array = {key, i, 0, 0, lengths[i]};
 
 		ask(fd, GV_MSG_ARRAY, &array, sizeof(array),
-			i == GV_PARENT_OFFSETS ? (void *) starts : zeros, lengths[i] * 4, 0);
+			i == GV_PARENT_OFFSETS ? (void *) starts : zeros, lengths[i] * 4,
+				0);
 	}
 	lists.request = (GvListsRequest) {key, 1, 0};
 	lists.piece.nblocks = COPIES / GV_BLOCK;

@@ -24,7 +24,7 @@ struct GvBuilder
 	GvTrained	trained;		/* nlists 0: not yet */
 	float	   *codebooks;		/* [GV_CODEWORDS * dims] */
 	float	   *parents;		/* [nparents][dims] */
-	int32_t    *parent_offsets;			/* [nparents + 1] */
+	int32_t    *parent_offsets; /* [nparents + 1] */
 	float	   *centroids;		/* [nlists][dims] */
 	uint64_t   *numbers;		/* [nlists] 0, 1, .. */
 	float	   *rows;			/* [batch_rows][dims] */
@@ -120,7 +120,8 @@ cpu_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 	made->queries = gv_cpu_take(spec->nqueries * dims, sizeof(float));
 	made->codebooks = gv_cpu_take(GV_CODEWORDS * dims, sizeof(float));
 	made->parents = gv_cpu_take(spec->nparents * dims, sizeof(float));
-	made->parent_offsets = gv_cpu_take((int64_t) spec->nparents + 1, sizeof(int32_t));
+	made->parent_offsets =
+		gv_cpu_take((int64_t) spec->nparents + 1, sizeof(int32_t));
 	made->centroids = gv_cpu_take(spec->nlists * dims, sizeof(float));
 	made->numbers = gv_cpu_take(spec->nlists, sizeof(uint64_t));
 	made->rows = gv_cpu_take(spec->batch_rows * dims, sizeof(float));
@@ -297,7 +298,8 @@ find_residuals(GvBuilder *builder, float *residuals, int64_t *nresiduals,
 		status = place(builder, rows, some, lists, stop);
 		for (i = 0; i < some * lists_per_row && status == GV_OK; i++)
 		{
-			const float *row = rows + (size_t) (i / lists_per_row) * (size_t) dims;
+			const float *row = rows + (size_t) (i / lists_per_row) *
+			(size_t) dims;
 			const float *centroid;
 			float	   *residual = residuals +
 			(size_t) *nresiduals * (size_t) dims;
@@ -484,8 +486,8 @@ encode_rows(GvBuilder *builder, const float *rows, int32_t n,
 		memset(encoded->min, 0, (size_t) n * sizeof(float));
 		memset(encoded->step, 0, (size_t) n * sizeof(float));
 		status = gv_half_encode(spec->dims, rows, n,
-								  (uint16_t *) (void *) encoded->records,
-								  encoded->error);
+								(uint16_t *) (void *) encoded->records,
+								encoded->error);
 	}
 	if (status == GV_OK)
 		status = find_neighbors(builder, rows, n, encoded, stop);

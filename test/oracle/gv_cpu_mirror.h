@@ -15,7 +15,7 @@
 typedef struct GvCpuList
 {
 	int32_t		nblocks;
-	int32_t		capacity;			/* blocks that the memory holds */
+	int32_t		capacity;		/* blocks that the memory holds */
 	char	   *blocks;
 } GvCpuList;
 

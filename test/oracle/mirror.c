@@ -171,7 +171,8 @@ offsets_cover_lists(const GvMirror *mirror)
 	for (i = 0; i < nparents; i++)
 		if (parent_offsets[i] >= parent_offsets[i + 1])
 			return false;
-	return parent_offsets[0] == 0 && parent_offsets[nparents] == mirror->spec.nlists;
+	return parent_offsets[0] == 0 &&
+		parent_offsets[nparents] == mirror->spec.nlists;
 }
 
 static GvStatus
@@ -201,7 +202,8 @@ cpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 
 /* Room for nblocks blocks in a list that keeps its first `kept`. */
 static GvStatus
-ensure_capacity(GvMirror *mirror, GvCpuList *list, int32_t kept, int32_t nblocks)
+ensure_capacity(GvMirror *mirror, GvCpuList *list, int32_t kept,
+				int32_t nblocks)
 {
 	int64_t		capacity = nblocks;
 	char	   *blocks;
@@ -261,7 +263,7 @@ cpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 		(chunk->keys != NULL) != (mirror->keys_bytes > 0))
 		return GV_INVALID;
 	status = ensure_capacity(mirror, list, chunk->first,
-					   chunk->first + chunk->nblocks);
+							 chunk->first + chunk->nblocks);
 	if (status != GV_OK)
 		return status;
 	for (i = 0; i < (size_t) chunk->nblocks; i++)

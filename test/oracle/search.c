@@ -20,10 +20,10 @@ struct GvSearcher
 	char	   *answers;		/* probes, hits and bounds of all searches */
 	size_t		answers_capacity;
 	float	   *table;			/* gv_table's */
-	size_t		table_bytes;		/* bytes */
+	size_t		table_bytes;	/* bytes */
 	GvTopK		parents;		/* capacity is what there is memory for */
 	GvTopK		lists;
-	GvTopK		postings;			/* of one list */
+	GvTopK		postings;		/* of one list */
 	void	   *scratch;		/* gv_scan's */
 	size_t		scratch_bytes;	/* bytes */
 };
@@ -309,7 +309,8 @@ scan_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 	GvTopK		best;
 	GvScan		scan = {.model = &mirror->model, .table = searcher->table,
 	.best = &best, .reach = GV_SCORE_MAX, .condition = search->condition};
-	GvStatus	status = open_topk(&searcher->postings, search->capacity, &best);
+	GvStatus	status =
+	open_topk(&searcher->postings, search->capacity, &best);
 	int32_t		p;
 
 	if (status == GV_OK)

@@ -147,7 +147,8 @@ fill(const Scan &scan, Ring *ring, int stage)
 	else if (lane < nrows)
 		gv_copy_bytes(ring->stages + stage * stage_bytes(scan.shape) +
 					  lane * row_stride(scan.shape) * sizeof(uint16_t),
-					  rows.d_half_rows + (row + lane) * half_dims + first, bytes,
+					  rows.d_half_rows + (row + lane) * half_dims + first,
+						bytes,
 					  &ring->arrived[stage], ring->policy);
 }
 

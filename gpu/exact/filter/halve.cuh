@@ -82,7 +82,8 @@ struct Measures
  * where it does not move.
  */
 static __device__ __forceinline__ Measures
-to_half_vector(const GvExactSpace &space, const float *x, View view, bool moves,
+to_half_vector(const GvExactSpace &space, const float *x, View view,
+			   bool moves,
 	  double scale, uint16_t *half_vector)
 {
 	double		raw = 0.0;
@@ -145,7 +146,8 @@ gv_exact_query_to_half(const GvExactSpace &space, const float *x,
 	bool		moves = space.metric == GV_SET_L2;
 	double		scale = query_scale(space, x);
 	View		view = view_of(space.metric, x, space.dims);
-	Measures	measures = to_half_vector(space, x, view, moves, scale, half_vector);
+	Measures	measures =
+		to_half_vector(space, x, view, moves, scale, half_vector);
 	double		error = measures.error +
 		gamma * (measures.length + measures.error);
 	GvExactQuery seen = {};

@@ -171,8 +171,10 @@ queries_kernel(GvExactSpace space, GvExactQueries queries)
 	if (query >= queries.n)
 		return;
 	gv_exact_free_places(queries, query);
-	seen = gv_exact_query_to_half(space, queries.d_queries + query * space.dims,
-								queries.d_half_queries + query * space.half_dims);
+	seen = gv_exact_query_to_half(space,
+								  queries.d_queries + query * space.dims,
+								queries.d_half_queries + query *
+									space.half_dims);
 	if (threadIdx.x % GV_WARP == 0)
 		queries.d_seen[query] = seen;
 }
@@ -232,6 +234,7 @@ gv_gpu_exact_gather(const GvExactSpace *space, const GvExactQueries *queries,
 
 	GV_LAUNCH(gather_kernel, gv_exact_blocks((int64_t) part->n * pieces,
 											 THREADS), THREADS, 0, stream,
-			  pieces, (const uint16_t *) queries->d_half_queries, *part, d_half_queries);
+			  pieces, (const uint16_t *) queries->d_half_queries, *part,
+				d_half_queries);
 	return gv_cuda_status(cudaGetLastError());
 }

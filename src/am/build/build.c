@@ -44,7 +44,8 @@ keep_mismatched(IvfpqBuild *build, ItemPointer tid)
 		build->max_mismatched = Max(64, 2 * build->max_mismatched);
 		build->mismatched_ids = build->mismatched_ids == NULL ?
 			palloc(build->max_mismatched * sizeof(uint64)) :
-			repalloc_huge(build->mismatched_ids, build->max_mismatched * sizeof(uint64));
+			repalloc_huge(build->mismatched_ids,
+						  build->max_mismatched * sizeof(uint64));
 	}
 	build->mismatched_ids[build->nmismatched++] = IvfpqTidToId(tid);
 }
@@ -125,15 +126,17 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 static double
 scan_table(IvfpqBuild *build)
 {
-	IvfpqParallel  *parallel = &build->parallel;
-	ParallelTableScanDesc shared = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SCAN);
+	IvfpqParallel *parallel = &build->parallel;
+	ParallelTableScanDesc shared =
+	IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SCAN);
 	TableScanDesc scan = NULL;
 	double		rows;
 
 	if (shared != NULL)
 		scan = table_beginscan_parallel(build->heap, shared);
 	rows = table_index_build_scan(build->heap, build->index, build->indexInfo,
-								  true, parallel->me == 0, assign_callback, build,
+								  true, parallel->me == 0, assign_callback,
+								  build,
 								  scan);
 	IvfpqPlacerFlush(&build->load.placer);
 	return rows;
@@ -146,8 +149,9 @@ scan_table(IvfpqBuild *build)
 static void
 place_rows(IvfpqBuild *build)
 {
-	IvfpqParallel  *parallel = &build->parallel;
-	IvfpqSharing *sharing = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING);
+	IvfpqParallel *parallel = &build->parallel;
+	IvfpqSharing *sharing =
+	IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING);
 
 	build->heap_tuples = scan_table(build);
 	if (sharing == NULL)
@@ -155,7 +159,8 @@ place_rows(IvfpqBuild *build)
 	if (IvfpqParallelEndPhase(parallel))
 	{
 		uint64		done = pg_atomic_read_u64(&parallel->shared->done);
-		ParallelTableScanDesc scan = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SCAN);
+		ParallelTableScanDesc scan =
+		IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SCAN);
 
 		if (IvfpqSharingRecover(sharing) && scan != NULL)
 			table_parallelscan_reinitialize(build->heap, scan);
@@ -173,8 +178,9 @@ log_pages(IvfpqBuild *build)
 	int64		npages = build->parallel.shared->npages;
 	int64		piece;
 
-	while (IvfpqParallelNext(&build->parallel, (npages + LOG_PAGES - 1) / LOG_PAGES,
-						 &piece))
+	while (IvfpqParallelNext(&build->parallel,
+							 (npages + LOG_PAGES - 1) / LOG_PAGES,
+							 &piece))
 		IvfpqLogBuild(build->index, (BlockNumber) (piece * LOG_PAGES),
 					  (BlockNumber) Min((piece + 1) * LOG_PAGES, npages));
 }
@@ -235,7 +241,7 @@ take_reports(IvfpqBuild *build)
 void
 IvfpqBuildWork(IvfpqBuild *build)
 {
-	IvfpqParallel  *parallel = &build->parallel;
+	IvfpqParallel *parallel = &build->parallel;
 	Relation	index = build->index;
 
 	IvfpqBulkLoadBegin(&build->load, index, &build->training, parallel,
@@ -263,7 +269,7 @@ IvfpqBuildWork(IvfpqBuild *build)
 static Snapshot
 share_build(IvfpqBuild *build)
 {
-	IvfpqParallel  *parallel = &build->parallel;
+	IvfpqParallel *parallel = &build->parallel;
 	IvfpqBuilder *builder = build->training.builder;
 	Snapshot	snapshot = SnapshotAny;
 
@@ -272,9 +278,10 @@ share_build(IvfpqBuild *build)
 		if (build->indexInfo->ii_Concurrent)
 			snapshot = RegisterSnapshot(GetTransactionSnapshot());
 		table_parallelscan_initialize(build->heap,
-									  IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SCAN,
-													 table_parallelscan_estimate(build->heap,
-																				 snapshot)),
+									  IvfpqParallelAlloc(parallel,
+														 IVFPQ_PARALLEL_SCAN,
+														 table_parallelscan_estimate(build->heap,
+																					 snapshot)),
 									  snapshot);
 	}
 	if (builder != NULL)
@@ -283,7 +290,7 @@ share_build(IvfpqBuild *build)
 		if (build->keys.nkeys > 0)
 			IvfpqBuilderSampled(builder, 0);
 		IvfpqSharingInit(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SHARING,
-										IvfpqSharingSize(builder)), builder);
+											IvfpqSharingSize(builder)), builder);
 		IvfpqParallelFree(parallel, IVFPQ_PARALLEL_SAMPLE);
 	}
 	IvfpqBulkLoadPrepare(parallel, &build->training);

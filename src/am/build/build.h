@@ -22,7 +22,7 @@ typedef struct IvfpqBuild
 	IvfpqKeys	keys;
 	IvfpqMetaData meta;
 	IvfpqTraining training;
-	IvfpqParallel	parallel;			/* if there are rows to train on */
+	IvfpqParallel parallel;		/* if there are rows to train on */
 	IvfpqBulkLoad load;
 	MemoryContext tmp;			/* reset after every row */
 	double		heap_tuples;

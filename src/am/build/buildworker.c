@@ -34,7 +34,7 @@ static void
 help_to_build(IvfpqBuild *build)
 {
 	IvfpqSharing *sharing = IvfpqParallelMemory(&build->parallel,
-											IVFPQ_PARALLEL_SHARING);
+												IVFPQ_PARALLEL_SHARING);
 
 	IvfpqTrainingOpen(&build->training, &build->parallel);
 	if (sharing != NULL)

@@ -75,7 +75,7 @@ take_rows(void *arg, const uint64 *ids, const IvfpqKeyAbbrevs *keys,
 
 	for (int i = 0; i < n; i++)
 	{
-		IvfpqPosting	posting = {.keys = keys == NULL ? NULL : &keys[i]};
+		IvfpqPosting posting = {.keys = keys == NULL ? NULL : &keys[i]};
 
 		IvfpqIdToTid(ids[i], &posting.tid);
 		if (load->record != NULL)
@@ -119,7 +119,8 @@ IvfpqBulkLoadPrepare(IvfpqParallel *parallel, const IvfpqTraining *training)
 {
 	Size		bytes = training->nlists * sizeof(IvfpqDirEntry);
 
-	memset(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_ENTRIES, bytes), 0, bytes);
+	memset(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_ENTRIES, bytes), 0,
+		   bytes);
 }
 
 /*
@@ -157,7 +158,7 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 	}
 	else
 		IvfpqPostingsBegin(&load->postings, training->nlists, &load->form,
-						 postings_limit(load));
+						   postings_limit(load));
 	if (training->nqueries > 0)
 		load->calibration = IvfpqCalibrationBegin(&training->gv,
 												  training->nqueries,
@@ -207,11 +208,12 @@ IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
 static void
 finish_rows(IvfpqBulkLoad *load, Relation index)
 {
-	IvfpqParallel  *parallel = load->parallel;
+	IvfpqParallel *parallel = load->parallel;
 	IvfpqBuilder *builder = IvfpqPlacerEnd(&load->placer);
 
 	if (load->record != NULL)
-		IvfpqRecordBuilderFinish(&load->refine, &parallel->shared->refine_head);
+		IvfpqRecordBuilderFinish(&load->refine,
+								 &parallel->shared->refine_head);
 	if (parallel->has_workers)
 		IvfpqTempFileDone(&load->ranges);
 	if (load->calibration)
@@ -220,9 +222,9 @@ finish_rows(IvfpqBulkLoad *load, Relation index)
 		IvfpqGroundTruthExport(load->calibration, parallel);
 	pg_atomic_fetch_add_u64(&parallel->shared->npostings, load->npostings);
 	IvfpqCalibMirrorJoin(&load->calib_mirror, index,
-				   load->calibration ? builder : NULL,
-				   IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING),
-				   gv_code_bytes(load->training->gv.m));
+						 load->calibration ? builder : NULL,
+						 IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING),
+						 gv_code_bytes(load->training->gv.m));
 }
 
 /* All rows are placed: write what training fixed, and make *meta say so. */
@@ -253,7 +255,8 @@ write_model(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 					(int64) GV_CODEWORDS * dims, shared);
 	IvfpqArrayWrite(index, meta->parents, training->parents,
 					(int64) training->nparents * dims, shared);
-	IvfpqArrayWrite(index, meta->parent_offsets, (const float *) training->parent_offsets,
+	IvfpqArrayWrite(index, meta->parent_offsets,
+					(const float *) training->parent_offsets,
 					training->nparents + 1, shared);
 	IvfpqArrayWrite(index, meta->centroids, training->centroids,
 					(int64) training->nlists * dims, shared);
@@ -278,7 +281,8 @@ begin_writing(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
 								 load->rows);
 	IvfpqCalibMirrorAgree(&load->calib_mirror);
-	IvfpqCalibMirrorBegin(&load->calib_mirror, pg_atomic_read_u64(&parallel->npostings));
+	IvfpqCalibMirrorBegin(&load->calib_mirror,
+						  pg_atomic_read_u64(&parallel->npostings));
 	parallel->meta = *meta;
 }
 
@@ -300,7 +304,7 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 	IvfpqPostings *postings = &load->postings;
 	const uint32 *counts = postings->counts;
 	IvfpqDirEntry *entries = IvfpqParallelMemory(load->parallel,
-											  IVFPQ_PARALLEL_ENTRIES);
+												 IVFPQ_PARALLEL_ENTRIES);
 	IvfpqWriter writer;
 
 	IvfpqPostingsSort(postings);
@@ -330,13 +334,14 @@ gather_range(IvfpqBulkLoad *load, int range, int first)
 			continue;
 		while (IvfpqTempFileRead(file, load->item, load->form.bytes))
 		{
-			IvfpqPosting	posting;
+			IvfpqPosting posting;
 			IvfpqKeyAbbrevs keys;
 
 			CHECK_FOR_INTERRUPTS();
 			IvfpqTakePosting(&load->form, (const char *) load->item, &posting,
-						  &keys);
-			IvfpqPostingsPut(&load->postings, load->item->list - first, &posting);
+							 &keys);
+			IvfpqPostingsPut(&load->postings, load->item->list - first,
+							 &posting);
 		}
 		IvfpqTempFileClose(&load->ranges, file);
 	}
@@ -361,7 +366,7 @@ write_ranges(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 		int			end = IvfpqTempFileFirst(ranges, (int) range + 1, nlists);
 
 		IvfpqPostingsBegin(&load->postings, end - first, &load->form,
-						 postings_limit(load));
+						   postings_limit(load));
 		gather_range(load, (int) range, first);
 		write_lists(load, index, meta, first, shared);
 		MemoryContextReset(context);
@@ -380,7 +385,7 @@ void
 IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 				   bool shared)
 {
-	IvfpqParallel  *parallel = load->parallel;
+	IvfpqParallel *parallel = load->parallel;
 
 	finish_rows(load, index);
 	if (IvfpqParallelEndPhase(parallel))
@@ -408,13 +413,15 @@ IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 					bool shared)
 {
 	IvfpqDirectoryWrite(index, meta,
-						IvfpqParallelMemory(load->parallel, IVFPQ_PARALLEL_ENTRIES),
+						IvfpqParallelMemory(load->parallel,
+											IVFPQ_PARALLEL_ENTRIES),
 						shared);
 	IvfpqCalibMirrorAgree(&load->calib_mirror);
 	if (load->calibration)
 	{
 		meta->rows_at_calibration = load->rows;
-		IvfpqCalibrationRun(load->calibration, index, meta, &load->calib_mirror,
+		IvfpqCalibrationRun(load->calibration, index, meta,
+							&load->calib_mirror,
 							load->parallel);
 	}
 	if (load->placer.builder)

@@ -24,17 +24,17 @@ typedef enum IvfpqRowUse
 typedef struct IvfpqBulkLoad
 {
 	const IvfpqTraining *training;
-	IvfpqParallel  *parallel;
+	IvfpqParallel *parallel;
 	int64		rows;			/* that all have placed, once they have */
 	IvfpqStoredForm form;		/* of copies on their way */
 	IvfpqPlacer placer;
-	IvfpqPostings postings;			/* on their way to the pages, */
-	IvfpqTempFile ranges;		/* in a team by way of this: IvfpqStoredPosting,
-								 * by ranges of lists */
-	IvfpqStoredPosting *item;		/* one of them */
+	IvfpqPostings postings;		/* on their way to the pages, */
+	IvfpqTempFile ranges;		/* in a team by way of this:
+								 * IvfpqStoredPosting, by ranges of lists */
+	IvfpqStoredPosting *item;	/* one of them */
 	int64		npostings;		/* from here */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
-	IvfpqCalibMirror	calib_mirror;			/* where it searches, if gpuvecd is there */
+	IvfpqCalibMirror calib_mirror;	/* where it searches, if gpuvecd is there */
 
 	/* refine records, if there are to be any */
 	IvfpqRecord *record;		/* or NULL */
@@ -44,7 +44,8 @@ typedef struct IvfpqBulkLoad
 extern void IvfpqBulkLoadPrepare(IvfpqParallel *parallel,
 								 const IvfpqTraining *training);
 extern void IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
-							   const IvfpqTraining *training, IvfpqParallel *parallel,
+							   const IvfpqTraining *training,
+							   IvfpqParallel *parallel,
 							   const IvfpqMetaData *meta, bool log);
 extern IvfpqRowUse IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id);
 extern void IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,

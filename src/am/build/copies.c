@@ -43,7 +43,7 @@ IvfpqStoredInit(IvfpqStoredForm *form, int code_bytes,
 /* Store a copy in form->bytes. */
 void
 IvfpqStorePosting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
-			   uint32 list, const IvfpqPosting *posting)
+				  uint32 list, const IvfpqPosting *posting)
 {
 	char	   *at = (char *) (item + 1);
 
@@ -63,7 +63,7 @@ IvfpqStorePosting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
 		IvfpqKeyBytes bytes;
 
 		memcpy(at, IvfpqKeyAbbrevBytes(posting->keys->abbrev[k],
-									  form->keys.width[k], &bytes),
+									   form->keys.width[k], &bytes),
 			   form->keys.width[k]);
 	}
 }
@@ -74,7 +74,7 @@ IvfpqStorePosting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
  */
 void
 IvfpqTakePosting(const IvfpqStoredForm *form, const char *stored,
-			  IvfpqPosting *posting, IvfpqKeyAbbrevs *abbrevs)
+				 IvfpqPosting *posting, IvfpqKeyAbbrevs *abbrevs)
 {
 	IvfpqStoredPosting item;
 	const char *at = stored + sizeof(item);
@@ -102,8 +102,9 @@ IvfpqTakePosting(const IvfpqStoredForm *form, const char *stored,
  * for a while both are there.
  */
 void
-IvfpqPostingsBegin(IvfpqPostings *postings, int nlists, const IvfpqStoredForm *form,
-				 Size limit)
+IvfpqPostingsBegin(IvfpqPostings *postings, int nlists,
+				   const IvfpqStoredForm *form,
+				   Size limit)
 {
 	memset(postings, 0, sizeof(*postings));
 	postings->nlists = nlists;
@@ -118,7 +119,7 @@ static inline IvfpqStoredPosting *
 item_of(const IvfpqPostings *postings, int64 i)
 {
 	return (IvfpqStoredPosting *) (postings->chunks[i / CHUNK_ITEMS] +
-								i % CHUNK_ITEMS * postings->item_bytes);
+								   i % CHUNK_ITEMS * postings->item_bytes);
 }
 
 /* Put the item in copies->item into the sort. */
@@ -157,9 +158,9 @@ begin_sort(IvfpqPostings *postings)
 	postings->item = palloc(bytes);
 	SET_VARSIZE(postings->item, bytes);
 	postings->sort = tuplesort_begin_heap(desc, 2, columns, operators,
-										collations, nulls_first,
-										(int) Max(postings->limit / 1024, 64),
-										NULL, TUPLESORT_NONE);
+										  collations, nulls_first,
+										  (int) Max(postings->limit / 1024, 64),
+										  NULL, TUPLESORT_NONE);
 	for (int64 i = 0; i < postings->n; i++)
 	{
 		memcpy(VARDATA(postings->item), item_of(postings, i),
@@ -188,19 +189,21 @@ ensure_capacity(IvfpqPostings *postings)
 	postings->chunks = postings->chunks == NULL ? palloc(sizeof(char *)) :
 		repalloc(postings->chunks, (postings->nchunks + 1) * sizeof(char *));
 	postings->chunks[postings->nchunks++] = palloc_extended(chunk,
-														MCXT_ALLOC_HUGE);
+															MCXT_ALLOC_HUGE);
 }
 
 /* Put a copy that belongs to a list. */
 void
-IvfpqPostingsPut(IvfpqPostings *postings, uint32 list, const IvfpqPosting *posting)
+IvfpqPostingsPut(IvfpqPostings *postings, uint32 list,
+				 const IvfpqPosting *posting)
 {
 	IvfpqStoredPosting *item;
 
 	if (postings->sort == NULL &&
 		postings->n == (int64) postings->nchunks * CHUNK_ITEMS)
 		ensure_capacity(postings);
-	item = postings->sort != NULL ? (IvfpqStoredPosting *) VARDATA(postings->item) :
+	item = postings->sort != NULL ?
+		(IvfpqStoredPosting *) VARDATA(postings->item) :
 		item_of(postings, postings->n);
 	IvfpqStorePosting(&postings->form, item, list, posting);
 	if (postings->sort != NULL)
@@ -222,7 +225,7 @@ order_items(IvfpqPostings *postings)
 		next += postings->counts[list];
 	}
 	postings->order = palloc_extended(Max(postings->n, 1) * sizeof(uint32),
-									MCXT_ALLOC_HUGE);
+									  MCXT_ALLOC_HUGE);
 	for (int64 i = 0; i < postings->n; i++)
 		postings->order[ends[item_of(postings, i)->list]++] = (uint32) i;
 	pfree(ends);
@@ -264,7 +267,8 @@ next_in_memory(IvfpqPostings *postings)
 {
 	if (postings->next + PREFETCHED < postings->n)
 		__builtin_prefetch(item_of(postings,
-								   postings->order[postings->next + PREFETCHED]));
+								   postings->order[postings->next +
+												   PREFETCHED]));
 	return (const char *) item_of(postings, postings->order[postings->next++]);
 }
 

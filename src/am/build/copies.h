@@ -47,19 +47,20 @@ typedef struct IvfpqPostings
 	TupleTableSlot *slot;
 	bytea	   *item;			/* column of the sort */
 
-	IvfpqKeyAbbrevs abbrevs;		/* of the copy handed out last */
+	IvfpqKeyAbbrevs abbrevs;	/* of the copy handed out last */
 } IvfpqPostings;
 
 extern void IvfpqStoredInit(IvfpqStoredForm *form, int code_bytes,
 							const IvfpqKeyForm *keys);
-extern void IvfpqStorePosting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
-						   uint32 list, const IvfpqPosting *posting);
+extern void IvfpqStorePosting(const IvfpqStoredForm *form,
+							  IvfpqStoredPosting *item,
+							  uint32 list, const IvfpqPosting *posting);
 extern void IvfpqTakePosting(const IvfpqStoredForm *form, const char *item,
-						  IvfpqPosting *posting, IvfpqKeyAbbrevs *abbrevs);
+							 IvfpqPosting *posting, IvfpqKeyAbbrevs *abbrevs);
 extern void IvfpqPostingsBegin(IvfpqPostings *postings, int nlists,
-							 const IvfpqStoredForm *form, Size limit);
+							   const IvfpqStoredForm *form, Size limit);
 extern void IvfpqPostingsPut(IvfpqPostings *postings, uint32 list,
-						   const IvfpqPosting *posting);
+							 const IvfpqPosting *posting);
 extern void IvfpqPostingsSort(IvfpqPostings *postings);
 extern void IvfpqPostingsNext(void *arg, IvfpqPosting *posting);
 extern void IvfpqPostingsEnd(IvfpqPostings *postings);

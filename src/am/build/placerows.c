@@ -152,8 +152,8 @@ encode_records(IvfpqPlacer *placer, int n)
 
 	if (placer->refine == IVFPQ_REFINE_HALF)
 		IvfpqCheckStatus(gv_half_encode(dims, placer->batch, n,
-										  (uint16 *) (void *) encoded->records,
-										  encoded->error));
+										(uint16 *) (void *) encoded->records,
+										encoded->error));
 	else
 		IvfpqCheckStatus(gv_refine_encode(dims, placer->batch, n,
 										  encoded->records, encoded->min,
@@ -179,7 +179,8 @@ flush_batch(IvfpqPlacer *placer)
 	IvfpqCheckStatus(gv_place(&placer->groups, placer->batch, n, lists_per_row,
 							  encoded->lists, placer->scratch, &ivfpq_stop));
 	IvfpqCheckStatus(gv_encode(&training->gv, placer->batch,
-							   training->centroids, encoded->lists, n, lists_per_row,
+							   training->centroids, encoded->lists, n,
+							   lists_per_row,
 							   encoded->codes, encoded->t));
 	if (placer->refine != IVFPQ_REFINE_NONE)
 		encode_records(placer, n);

@@ -53,7 +53,7 @@ typedef struct CoarseFractions
 	GvTopK	   *lists;			/* [nqueries] nearest first */
 
 	/* of the query at hand */
-	IvfpqGroundTruth	ground_truth;
+	IvfpqGroundTruth ground_truth;
 	int			nneighbors;		/* of them, that count here */
 	uint64		marks;			/* of their ids, see mark_of */
 	int		   *before;			/* [ranked] lists compared before those of its
@@ -63,8 +63,8 @@ typedef struct CoarseFractions
 	int			held_capacity;
 
 	int			least;			/* lists to compare, whatever the share */
-	int			wanted[NFRACTIONS];	/* lists to compare */
-	int64		found[NFRACTIONS]; /* true neighbors, of all queries */
+	int			wanted[NFRACTIONS]; /* lists to compare */
+	int64		found[NFRACTIONS];	/* true neighbors, of all queries */
 } CoarseFractions;
 
 /* One of 64 bits, by which most rows are told from the neighbors. */
@@ -76,7 +76,8 @@ mark_of(uint64 id)
 
 /* Compare centroids [n], of lists `first` on, with all queries. */
 static void
-offer_lists(CoarseFractions *fractions, const float *centroids, int first, int n,
+offer_lists(CoarseFractions *fractions, const float *centroids, int first,
+			int n,
 			uint64 *ids)
 {
 	const IvfpqModel *model = fractions->model;
@@ -84,7 +85,8 @@ offer_lists(CoarseFractions *fractions, const float *centroids, int first, int n
 	for (int i = 0; i < n; i++)
 		ids[i] = first + i;
 	IvfpqCheckStatus(gv_exact(model->gv.metric, model->meta.dims,
-							  fractions->calibration->queries, fractions->nqueries,
+							  fractions->calibration->queries,
+							  fractions->nqueries,
 							  centroids, n, ids, fractions->lists,
 							  &ivfpq_stop));
 }
@@ -126,8 +128,10 @@ rank_lists(CoarseFractions *fractions)
 static void
 take_neighbors(CoarseFractions *fractions, int q)
 {
-	IvfpqCalibrationGroundTruth(fractions->calibration, 0, q, &fractions->ground_truth);
-	fractions->nneighbors = Min(fractions->ground_truth.nneighbors, IVFPQ_FIRST_ROWS);
+	IvfpqCalibrationGroundTruth(fractions->calibration, 0, q,
+								&fractions->ground_truth);
+	fractions->nneighbors =
+		Min(fractions->ground_truth.nneighbors, IVFPQ_FIRST_ROWS);
 	fractions->marks = 0;
 	for (int i = 0; i < fractions->nneighbors; i++)
 		fractions->marks |= mark_of(fractions->ground_truth.neighbors[i]);
@@ -188,7 +192,7 @@ note_held(CoarseFractions *fractions, uint64 id, int rank)
 		{
 			fractions->held_capacity *= 2;
 			fractions->held = repalloc(fractions->held,
-									fractions->held_capacity * sizeof(Held));
+									   fractions->held_capacity * sizeof(Held));
 		}
 		fractions->held[fractions->nheld].neighbor = n;
 		fractions->held[fractions->nheld++].rank = rank;
@@ -246,7 +250,8 @@ count_found(CoarseFractions *fractions)
 }
 
 static void
-begin(CoarseFractions *fractions, const IvfpqCalibration *calibration, Relation index,
+begin(CoarseFractions *fractions, const IvfpqCalibration *calibration,
+	  Relation index,
 	  const IvfpqModel *model)
 {
 	IvfpqMetaData meta = model->meta;
@@ -267,7 +272,7 @@ begin(CoarseFractions *fractions, const IvfpqCalibration *calibration, Relation 
 	{
 		meta.coarse_fraction = pow(2, -s / 2.0);
 		fractions->wanted[s] = IvfpqListsToCompare(&meta, fractions->probes,
-												false);
+												   false);
 	}
 	meta.coarse_fraction = FLT_MIN;
 	fractions->least = IvfpqListsToCompare(&meta, fractions->probes, false);
@@ -282,9 +287,9 @@ begin(CoarseFractions *fractions, const IvfpqCalibration *calibration, Relation 
  */
 double
 IvfpqFindCoarseFraction(const IvfpqCalibration *calibration, Relation index,
-				 const IvfpqModel *model)
+						const IvfpqModel *model)
 {
-	CoarseFractions		fractions = {0};
+	CoarseFractions fractions = {0};
 	MemoryContext old;
 	MemoryContext tmp;
 	int			s = 0;

@@ -129,7 +129,8 @@ offer(IvfpqCalibration *calibration, int level, const float *rows,
 	IvfpqCheckStatus(gv_exact(gv->metric, gv->dims,
 							  IvfpqLevelQuery(calibration, level, 0),
 							  IvfpqLevelQueries(calibration, level), rows, n,
-							  ids, calibration->ground_truth[level], &ivfpq_stop));
+							  ids, calibration->ground_truth[level],
+							  &ivfpq_stop));
 }
 
 /* Offer transformed rows [n][dims]; in the end, every row of the index. */
@@ -263,8 +264,9 @@ count_known(const IvfpqCalibration *calibration, int level, const GvTopK *top)
  * was made of and that one's copies.
  */
 void
-IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration, int level, int q,
-					  IvfpqGroundTruth *ground_truth)
+IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration, int level,
+							int q,
+							IvfpqGroundTruth *ground_truth)
 {
 	const GvTopK *top = &calibration->ground_truth[level][q];
 	int			known = count_known(calibration, level, top);
@@ -274,7 +276,8 @@ IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration, int level, int 
 	{
 		if (is_own(calibration, level, q, top->ids[i], top->scores[i]))
 			ground_truth->own[ground_truth->nown++] = top->ids[i];
-		else if (i < known && ground_truth->nneighbors < IVFPQ_GROUND_TRUTH_ROWS)
+		else if (i < known &&
+				 ground_truth->nneighbors < IVFPQ_GROUND_TRUTH_ROWS)
 		{
 			ground_truth->scores[ground_truth->nneighbors] = top->scores[i];
 			ground_truth->neighbors[ground_truth->nneighbors++] = top->ids[i];
@@ -306,7 +309,8 @@ IvfpqCalibrationSettle(IvfpqCalibration *calibration)
 			calibration->nknown[level] = 0;
 			for (int q = 0; q < n; q++)
 			{
-				IvfpqCalibrationGroundTruth(calibration, level, q, ground_truth);
+				IvfpqCalibrationGroundTruth(calibration, level, q,
+											ground_truth);
 				calibration->nknown[level] += ground_truth->nneighbors > 0;
 			}
 			if (calibration->has_copies[level] ||
@@ -336,8 +340,9 @@ count_sure(const IvfpqMetaData *meta, int level)
  * Returns how many can be.
  */
 static int
-measure_until(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, IvfpqGridSpec *spec,
-			int most_width, double z, int wanted, IvfpqMetaData *meta)
+measure_until(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
+			  IvfpqGridSpec *spec,
+			  int most_width, double z, int wanted, IvfpqMetaData *meta)
 {
 	for (;;)
 	{
@@ -392,11 +397,12 @@ least_of(const IvfpqMetaData *meta, int depth)
 
 /* The targets of the first 10 rows and 100. */
 static void
-measure_first_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, IvfpqMetaData *meta)
+measure_first_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
+					IvfpqMetaData *meta)
 {
 	int			nqueries = grid->calibration->nqueries;
 	int			most_width = Min(meta->rows_at_calibration, MOST_WIDTH);
-	IvfpqGridSpec	spec = {
+	IvfpqGridSpec spec = {
 		.nqueries = Min(FEW_QUERIES, nqueries),
 		.least = Max(1, IvfpqFormulaProbes(meta) / 10),
 		.most = Min(2.5 * IvfpqFormulaProbes(meta), meta->nlists),
@@ -427,7 +433,7 @@ measure_first_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, IvfpqMetaDa
 /* The targets of a later level, from what the one before it took. */
 static void
 measure_later_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int level,
-			 IvfpqMetaData *meta)
+					IvfpqMetaData *meta)
 {
 	int			first = ivfpq_levels[level].first;
 	int			end = Min(ivfpq_levels[level].end, meta->calibrated_depths);
@@ -436,7 +442,7 @@ measure_later_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int level,
 	Min(meta->rows_at_calibration,
 		Max(MOST_WIDTH, Min(MOST_DEEP_WIDTH,
 							meta->rows_at_calibration * MOST_FRACTION)));
-	IvfpqGridSpec	spec = {
+	IvfpqGridSpec spec = {
 		.level = level,
 		.nqueries = Min(FEW_DEEP, nqueries),
 		.least = least_of(meta, first - 1),
@@ -449,7 +455,7 @@ measure_later_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int level,
 	most_of(meta, level - 1, &probes, &candidates);
 	spec.most = Min(DEEPER * probes, meta->nlists);
 	reached = measure_until(grid, mirror, &spec, most_width, 0,
-						  count_sure(meta, level), meta);
+							count_sure(meta, level), meta);
 	if (reached == 0)
 		return;
 	/* what these do not reach nobody does */
@@ -458,7 +464,7 @@ measure_later_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int level,
 	spec.most_width = Min(MORE_DEEP * candidates, most_width);
 	spec.nqueries = nqueries;
 	(void) measure_until(grid, mirror, &spec, most_width, IVFPQ_Z_95, reached,
-					   meta);
+						 meta);
 }
 
 /*
@@ -470,7 +476,8 @@ measure_later_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int level,
  */
 void
 IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
-					IvfpqMetaData *meta, IvfpqCalibMirror *mirror, IvfpqParallel *parallel)
+					IvfpqMetaData *meta, IvfpqCalibMirror *mirror,
+					IvfpqParallel *parallel)
 {
 	IvfpqModel *model = IvfpqModelLoad(index, meta);
 	TimestampTz begun = GetCurrentTimestamp();
@@ -500,5 +507,6 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 							 calibration->nqueries,
 							 (GetCurrentTimestamp() - begun) / 1000.0,
 							 (GetCurrentTimestamp() - deeper) / 1000.0,
-							 meta->coarse_fraction, (shared - begun) / 1000.0)));
+							 meta->coarse_fraction,
+							 (shared - begun) / 1000.0)));
 }

@@ -48,8 +48,8 @@ typedef struct IvfpqCalibration
 	const uint64 *ids;			/* [nqueries] TIDs of the rows beside them, or
 								 * IVFPQ_NO_ROW */
 	int			depth;			/* nearest rows that are looked for */
-	GvTopK	   *ground_truth[IVFPQ_LEVELS];	/* [queries of the level] nearest rows
-										 * so far */
+	GvTopK	   *ground_truth[IVFPQ_LEVELS]; /* [queries of the level] nearest
+											 * rows so far */
 
 	/* when all rows have been offered: */
 	float	   *own[IVFPQ_LEVELS];	/* [queries of the level] scores of the
@@ -66,7 +66,7 @@ typedef struct IvfpqCalibration
 typedef struct IvfpqGroundTruth
 {
 	int			nneighbors;
-	uint64		neighbors[IVFPQ_GROUND_TRUTH_ROWS];	/* ids, the nearest first */
+	uint64		neighbors[IVFPQ_GROUND_TRUTH_ROWS]; /* ids, the nearest first */
 	float		scores[IVFPQ_GROUND_TRUTH_ROWS];
 	int			nown;			/* copies of the row beside it, itself too */
 	uint64		own[GV_MAX_DEPTH];	/* ids */
@@ -106,18 +106,21 @@ extern void IvfpqCalibrationSample(IvfpqCalibration *calibration,
 extern void IvfpqCalibrationFlush(IvfpqCalibration *calibration);
 extern void IvfpqCalibrationSettle(IvfpqCalibration *calibration);
 extern void IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration,
-								  int level, int q, IvfpqGroundTruth *ground_truth);
+										int level, int q,
+										IvfpqGroundTruth *ground_truth);
 extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 								IvfpqMetaData *meta, IvfpqCalibMirror *mirror,
 								IvfpqParallel *parallel);
 
 /* truth.c: true neighbors, of all participants */
-extern void IvfpqGroundTruthExport(IvfpqCalibration *calibration, IvfpqParallel *parallel);
-extern void IvfpqGroundTruthImport(IvfpqCalibration *calibration, IvfpqParallel *parallel);
+extern void IvfpqGroundTruthExport(IvfpqCalibration *calibration,
+								   IvfpqParallel *parallel);
+extern void IvfpqGroundTruthImport(IvfpqCalibration *calibration,
+								   IvfpqParallel *parallel);
 
 /* breadth.c */
 extern double IvfpqFindCoarseFraction(const IvfpqCalibration *calibration,
-							   Relation index, const IvfpqModel *model);
+									  Relation index, const IvfpqModel *model);
 
 /* targets.c */
 extern bool IvfpqCalibrateIndex(Relation heap, Relation index,

@@ -32,7 +32,7 @@ static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
 /* How far strict order has come with a query. */
 typedef struct Place
 {
-	double		returned;			/* neighbors given out */
+	double		returned;		/* neighbors given out */
 	int			next;			/* behind the last of them */
 } Place;
 
@@ -40,7 +40,7 @@ typedef struct Place
 typedef struct Tally
 {
 	int			nqueries;
-	int			rows_needed;			/* neighbors of a query */
+	int			rows_needed;	/* neighbors of a query */
 	int			nlast;			/* ... in the last part */
 	double		sum[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
 	double		squares[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
@@ -179,7 +179,8 @@ find_target(const IvfpqRecallGrid *grid, const Tally *tally, double z,
 			double recall, IvfpqTarget *target)
 {
 	const IvfpqMetaData *meta = &grid->search.model->meta;
-	double		list = (double) meta->rows_at_calibration * meta->lists_per_row /
+	double		list = (double) meta->rows_at_calibration *
+	meta->lists_per_row /
 	meta->nlists;
 	double		candidate = meta->refine == IVFPQ_REFINE_NONE ?
 	IVFPQ_FETCH_NS + IVFPQ_DIMENSION_NS * meta->dims :

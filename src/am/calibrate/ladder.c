@@ -34,9 +34,11 @@ static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 
 /* The neighbors of query q. */
 static void
-find_ground_truth(const IvfpqRecallGrid *grid, int q, IvfpqGroundTruth *ground_truth)
+find_ground_truth(const IvfpqRecallGrid *grid, int q,
+				  IvfpqGroundTruth *ground_truth)
 {
-	IvfpqCalibrationGroundTruth(grid->calibration, grid->spec.level, q, ground_truth);
+	IvfpqCalibrationGroundTruth(grid->calibration, grid->spec.level, q,
+								ground_truth);
 	grid->nneighbors[q] = ground_truth->nneighbors;
 }
 
@@ -64,7 +66,8 @@ settle_ties(const IvfpqGroundTruth *ground_truth, uint8 *widths)
 		uint8		width = widths[i];
 		int			at = i;
 
-		for (; at > 0 && ground_truth->scores[at - 1] == ground_truth->scores[i] &&
+		for (; at > 0 &&
+			 ground_truth->scores[at - 1] == ground_truth->scores[i] &&
 			 widths[at - 1] > width; at--)
 			widths[at] = widths[at - 1];
 		widths[at] = width;
@@ -78,7 +81,8 @@ settle_ties(const IvfpqGroundTruth *ground_truth, uint8 *widths)
  * queries do not have, take no rank.
  */
 static void
-note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truth, int q, int step,
+note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truth, int q,
+		   int step,
 		   const uint64 *ids, int n)
 {
 	uint8	   *widths = grid->found[q * grid->nsteps + step].widths;
@@ -143,7 +147,8 @@ measure_query(IvfpqRecallGrid *grid, int q)
 	Bitmapset  *searched = NULL;
 
 	begin_query(grid, q);
-	for (int step = 0; step < grid->nsteps && grid->ground_truth->nneighbors > 0;
+	for (int step = 0; step < grid->nsteps &&
+		 grid->ground_truth->nneighbors > 0;
 		 step++)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -154,7 +159,8 @@ measure_query(IvfpqRecallGrid *grid, int q)
 		memcpy(sorted->ids, candidates->ids,
 			   candidates->count * sizeof(uint64));
 		gv_topk_sort(sorted);
-		note_found(grid, grid->ground_truth, q, step, sorted->ids, sorted->count);
+		note_found(grid, grid->ground_truth, q, step, sorted->ids,
+				   sorted->count);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(grid->tmp);
@@ -162,7 +168,8 @@ measure_query(IvfpqRecallGrid *grid, int q)
 
 /* What was found for queries q .. q + n - 1 at a step, hits side by side. */
 static void
-note_hits(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truths, int step, int q,
+note_hits(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truths,
+		  int step, int q,
 		  int n, const int32 *nhits, const ItemPointerData *tids)
 {
 	uint64	   *ids = grid->sorted.ids;
@@ -179,7 +186,8 @@ note_hits(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truths, int step
 
 /* The same for queries q .. q + n - 1 by gpuvecd; false: it failed. */
 static bool
-measure_query_batch(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int q, int n)
+measure_query_batch(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int q,
+					int n)
 {
 	IvfpqCalibration *calibration = grid->calibration;
 	MemoryContext oldcontext = MemoryContextSwitchTo(grid->tmp);
@@ -195,12 +203,12 @@ measure_query_batch(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int q, int 
 		const ItemPointerData *tids;
 
 		done = IvfpqCalibMirrorSearch(mirror, IvfpqLevelQuery(calibration,
-													   grid->spec.level,
-													   q), n,
-								calibration->gv->dims, grid->probes[step],
-								IvfpqListsToCompare(meta, grid->probes[step],
-													grid->search.query.deep),
-								grid->sorted.capacity, &nhits, &tids);
+															  grid->spec.level,
+															  q), n,
+									  calibration->gv->dims, grid->probes[step],
+									  IvfpqListsToCompare(meta, grid->probes[step],
+														  grid->search.query.deep),
+									  grid->sorted.capacity, &nhits, &tids);
 		if (done)
 			note_hits(grid, ground_truths, step, q, n, nhits, tids);
 		CHECK_FOR_INTERRUPTS();
@@ -253,7 +261,7 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 	}
 	grid->nneighbors = palloc0(spec->nqueries * sizeof(int));
 	grid->found = palloc_extended((Size) spec->nqueries * grid->nsteps *
-									sizeof(IvfpqFound), MCXT_ALLOC_HUGE);
+								  sizeof(IvfpqFound), MCXT_ALLOC_HUGE);
 }
 
 /* Search for all queries by gpuvecd, if there is a trial; false: it failed. */
@@ -319,7 +327,7 @@ take_found(IvfpqRecallGrid *grid, int from)
 /* Begin; memory from the current context. */
 IvfpqRecallGrid *
 IvfpqRecallGridBegin(IvfpqCalibration *calibration, Relation index,
-				 const IvfpqModel *model, IvfpqParallel *parallel)
+					 const IvfpqModel *model, IvfpqParallel *parallel)
 {
 	IvfpqRecallGrid *grid = palloc0(sizeof(IvfpqRecallGrid));
 
@@ -327,8 +335,8 @@ IvfpqRecallGridBegin(IvfpqCalibration *calibration, Relation index,
 	grid->parallel = parallel;
 	grid->ground_truth = palloc(sizeof(IvfpqGroundTruth));
 	grid->tmp = AllocSetContextCreate(CurrentMemoryContext,
-										"gpuivfpq calibration query",
-										ALLOCSET_DEFAULT_SIZES);
+									  "gpuivfpq calibration query",
+									  ALLOCSET_DEFAULT_SIZES);
 	IvfpqSearchInit(&grid->search, index, model);
 	return grid;
 }
@@ -345,7 +353,7 @@ IvfpqRecallGridEnd(IvfpqRecallGrid *grid)
  */
 void
 IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
-				 const IvfpqGridSpec *spec)
+					   const IvfpqGridSpec *spec)
 {
 	IvfpqParallelShared *parallel = grid->parallel->shared;
 
@@ -369,10 +377,11 @@ IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
  */
 void
 IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
-				IvfpqParallel *parallel)
+					IvfpqParallel *parallel)
 {
 	const IvfpqModel *model = IvfpqModelLoad(index, &parallel->shared->meta);
-	IvfpqRecallGrid *grid = IvfpqRecallGridBegin(calibration, index, model, parallel);
+	IvfpqRecallGrid *grid =
+	IvfpqRecallGridBegin(calibration, index, model, parallel);
 	IvfpqTempFile file;
 
 	IvfpqCalibrationSettle(calibration);

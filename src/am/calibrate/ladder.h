@@ -16,23 +16,24 @@
 /* What was found for a query at a step of the ladder. */
 typedef struct IvfpqFound
 {
-	uint8		widths[IVFPQ_GROUND_TRUTH_ROWS];	/* the first that finds each
-											 * neighbor; nwidths: none does */
+	uint8		widths[IVFPQ_GROUND_TRUTH_ROWS];	/* the first that finds
+													 * each neighbor; nwidths:
+													 * none does */
 } IvfpqFound;
 
 typedef struct IvfpqRecallGrid
 {
 	IvfpqCalibration *calibration;
-	IvfpqParallel  *parallel;
+	IvfpqParallel *parallel;
 	IvfpqSearch search;
 	MemoryContext tmp;			/* reset after every query */
-	IvfpqGridSpec	spec;			/* which the ladder is laid for */
+	IvfpqGridSpec spec;			/* which the ladder is laid for */
 	int			nsteps;
 	int			probes[IVFPQ_MAX_STEPS];
 	int			nwidths;
 	int			widths[IVFPQ_MAX_WIDTHS];	/* candidates */
 
-	IvfpqGroundTruth *ground_truth;			/* of the query at hand */
+	IvfpqGroundTruth *ground_truth; /* of the query at hand */
 	GvTopK		sorted;			/* copy of the candidates */
 	IvfpqAnswerRows rows;		/* of the answer at hand */
 	int		   *nneighbors;		/* [climb.nqueries]; 0: nothing to find */
@@ -41,12 +42,13 @@ typedef struct IvfpqRecallGrid
 
 /* ladder.c */
 extern IvfpqRecallGrid *IvfpqRecallGridBegin(IvfpqCalibration *calibration,
-									 Relation index, const IvfpqModel *model,
-									 IvfpqParallel *parallel);
-extern void IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
-							 const IvfpqGridSpec *spec);
+											 Relation index, const IvfpqModel *model,
+											 IvfpqParallel *parallel);
+extern void IvfpqRecallGridMeasure(IvfpqRecallGrid *grid,
+								   IvfpqCalibMirror *mirror,
+								   const IvfpqGridSpec *spec);
 extern void IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
-							IvfpqParallel *parallel);
+								IvfpqParallel *parallel);
 extern void IvfpqRecallGridEnd(IvfpqRecallGrid *grid);
 
 /* cheapest.c */

@@ -227,7 +227,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	IvfpqType	type;
 	IvfpqSample sample = {.type = &type};
 	Pass		pass = {.type = &type, .model = model};
-	IvfpqParallel	parallel;
+	IvfpqParallel parallel;
 	float	   *held_out = NULL;
 	int			depth = IVFPQ_GROUND_TRUTH_ROWS + 1;
 	int			n;
@@ -259,7 +259,8 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	model->meta.targets_for = given ? IVFPQ_FOR_QUERIES : IVFPQ_FOR_ROWS;
 	IvfpqParallelInitSerial(&parallel);
 	IvfpqSnapshotDrop();
-	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL, &parallel);
+	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL,
+						&parallel);
 	IvfpqSnapshotTake();
 	return IvfpqMetaCalibrate(index, &model->meta);
 }

@@ -55,8 +55,9 @@ begin_message(IvfpqCalibMirror *mirror)
  * Only the builder's owner begins it.
  */
 void
-IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index, IvfpqBuilder *builder,
-			   IvfpqSharing *sharing, int code_bytes)
+IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index,
+					 IvfpqBuilder *builder,
+					 IvfpqSharing *sharing, int code_bytes)
 {
 	memset(mirror, 0, sizeof(*mirror));
 	mirror->index = index;
@@ -74,7 +75,8 @@ IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index, IvfpqBuilder *bui
 void
 IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, int64 postings)
 {
-	if (mirror->builder != NULL && !IvfpqBuilderCalibMirror(mirror->builder, postings))
+	if (mirror->builder != NULL &&
+		!IvfpqBuilderCalibMirror(mirror->builder, postings))
 		give_up(mirror);
 }
 
@@ -164,9 +166,10 @@ IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting)
  * until the next search.
  */
 bool
-IvfpqCalibMirrorSearch(IvfpqCalibMirror *mirror, const float *queries, int n, int dims,
-				 int probes, int compare, int capacity, const int32 **nhits,
-				 const ItemPointerData **tids)
+IvfpqCalibMirrorSearch(IvfpqCalibMirror *mirror, const float *queries, int n,
+					   int dims,
+					   int probes, int compare, int capacity, const int32 **nhits,
+					   const ItemPointerData **tids)
 {
 	GvTryRequest request = {n, probes, compare, capacity};
 

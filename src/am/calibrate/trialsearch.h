@@ -25,16 +25,19 @@ typedef struct IvfpqCalibMirror
 } IvfpqCalibMirror;
 
 extern void IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index,
-						   IvfpqBuilder *builder, IvfpqSharing *sharing,
-						   int code_bytes);
+								 IvfpqBuilder *builder, IvfpqSharing *sharing,
+								 int code_bytes);
 extern void IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, int64 postings);
 extern void IvfpqCalibMirrorAgree(IvfpqCalibMirror *mirror);
-extern void IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings);
-extern void IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting);
+extern void IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list,
+								 uint32 npostings);
+extern void IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror,
+								const IvfpqPosting *posting);
 extern void IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror);
-extern bool IvfpqCalibMirrorSearch(IvfpqCalibMirror *mirror, const float *queries, int n,
-							 int dims, int probes, int compare, int capacity,
-							 const int32 **nhits,
-							 const ItemPointerData **tids);
+extern bool IvfpqCalibMirrorSearch(IvfpqCalibMirror *mirror,
+								   const float *queries, int n,
+								   int dims, int probes, int compare, int capacity,
+								   const int32 **nhits,
+								   const ItemPointerData **tids);
 
 #endif							/* IVFPQ_TRIALSEARCH_H */

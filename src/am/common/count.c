@@ -140,7 +140,8 @@ IvfpqVisibleFraction(Relation index, const IvfpqMetaData *meta, Relation heap)
 	if (rel->rd_rel->reltuples < 0 ||
 		rel->rd_rel->reltuples >= IVFPQ_ENOUGH_LEFT * most)
 		return 1;
-	fraction = Max(rows_by_statistics(rel), 1) / Max(count_once(index, meta), 1);
+	fraction = Max(rows_by_statistics(rel), 1) /
+		Max(count_once(index, meta), 1);
 	return fraction < IVFPQ_ENOUGH_LEFT ? fraction : 1;
 }
 

@@ -29,7 +29,7 @@ extern void IvfpqSumLists(Relation index, const IvfpqMetaData *meta,
 extern int64 IvfpqCountRows(Relation index, const IvfpqMetaData *meta);
 extern double IvfpqRowsAbout(Relation index, const IvfpqMetaData *meta);
 extern double IvfpqVisibleFraction(Relation index, const IvfpqMetaData *meta,
-								Relation heap);
+								   Relation heap);
 extern bool IvfpqHasRows(Relation index, const IvfpqMetaData *meta,
 						 double rows);
 extern int64 IvfpqCountPending(Relation index, const IvfpqMetaData *meta);

@@ -35,7 +35,7 @@ set_pointers(IvfpqModel *model)
 	model->gv.rotation_error = meta->rotated ?
 		gv_rotation_error(meta->dims) : 0;
 	model->parent_offsets = (const int32 *) (model->values +
-									 (Size) meta->dims * (1 + GV_CODEWORDS));
+											 (Size) meta->dims * (1 + GV_CODEWORDS));
 }
 
 /* The lists of the parents must be those of the index, in order. */
@@ -43,15 +43,19 @@ static void
 check_parent_offsets(Relation index, const IvfpqModel *model)
 {
 	const IvfpqMetaData *meta = &model->meta;
-	const int32 *parent_offsets = (const int32 *) (model->values + (Size) meta->dims *
-										   (1 + GV_CODEWORDS));
+	const int32 *parent_offsets =
+	(const int32 *) (model->values + (Size) meta->dims *
+					 (1 + GV_CODEWORDS));
 
 	for (int p = 0; p < meta->nparents; p++)
-		if (parent_offsets[p] < 0 || parent_offsets[p] >= parent_offsets[p + 1])
+		if (parent_offsets[p] < 0 ||
+			parent_offsets[p] >= parent_offsets[p + 1])
 			IvfpqCorrupted(index, meta->parent_offsets,
 						   "parent %d has no lists of its own", p);
-	if (parent_offsets[0] != 0 || parent_offsets[meta->nparents] != meta->nlists)
-		IvfpqCorrupted(index, meta->parent_offsets, "parents have %d lists of %d",
+	if (parent_offsets[0] != 0 ||
+		parent_offsets[meta->nparents] != meta->nlists)
+		IvfpqCorrupted(index, meta->parent_offsets,
+					   "parents have %d lists of %d",
 					   parent_offsets[meta->nparents], meta->nlists);
 }
 

@@ -14,7 +14,8 @@ typedef struct IvfpqModel
 {
 	IvfpqMetaData meta;
 	GvModel		gv;				/* when meta.nlists > 0; without its rotation */
-	const int32 *parent_offsets;		/* [nparents + 1] first list of each parent */
+	const int32 *parent_offsets;	/* [nparents + 1] first list of each
+									 * parent */
 	float		values[FLEXIBLE_ARRAY_MEMBER];	/* mean, codebooks, starts */
 } IvfpqModel;
 

@@ -140,7 +140,8 @@ find_turned_off(IvfpqFindings *findings)
 
 /* A row for each. */
 void
-IvfpqFindContradictions(IvfpqFindings *findings, const IvfpqServerStatus *status)
+IvfpqFindContradictions(IvfpqFindings *findings,
+						const IvfpqServerStatus *status)
 {
 	int			before = findings->n;
 

@@ -42,7 +42,7 @@ Datum
 gpuvec_doctor(PG_FUNCTION_ARGS)
 {
 	IvfpqFindings findings = {(ReturnSetInfo *) fcinfo->resultinfo, 0};
-	IvfpqServerStatus	status;
+	IvfpqServerStatus status;
 
 	InitMaterializedSRF(fcinfo, 0);
 	IvfpqGetServerStatus(&status);

@@ -25,16 +25,19 @@ extern char *IvfpqRelationName(Oid relid);
 
 /* installation.c: what holds for all indexes */
 extern void IvfpqFindVersions(IvfpqFindings *findings);
-extern void IvfpqFindServer(IvfpqFindings *findings, const IvfpqServerStatus *status);
+extern void IvfpqFindServer(IvfpqFindings *findings,
+							const IvfpqServerStatus *status);
 extern const char *IvfpqMoreMemory(const IvfpqServerStatus *status);
-extern void IvfpqFindMachine(IvfpqFindings *findings, const IvfpqServerStatus *status);
+extern void IvfpqFindMachine(IvfpqFindings *findings,
+							 const IvfpqServerStatus *status);
 
 /* contradictions.c: settings that do not go together */
 extern void IvfpqFindContradictions(IvfpqFindings *findings,
 									const IvfpqServerStatus *status);
 
 /* indexes.c: each index of this database */
-extern void IvfpqFindIndexes(IvfpqFindings *findings, const IvfpqServerStatus *status);
+extern void IvfpqFindIndexes(IvfpqFindings *findings,
+							 const IvfpqServerStatus *status);
 
 /* Why something is not as one would have it, and what to do about it. */
 typedef struct IvfpqReason

@@ -138,7 +138,8 @@ find_in_counts(const Patient *patient)
 					  (long long) counts[IVFPQ_COUNT_FULL_PASSES],
 					  (long long) scans),
 			 "give conditions that few rows fulfill an index of their own, or make their columns keys of this one");
-	if (counts[IVFPQ_COUNT_OUT_OF_ORDER] > counts[IVFPQ_COUNT_RETURNED] * OUT_OF_ORDER_FRACTION)
+	if (counts[IVFPQ_COUNT_OUT_OF_ORDER] > counts[IVFPQ_COUNT_RETURNED] *
+		OUT_OF_ORDER_FRACTION)
 		find(patient,
 			 psprintf("%lld rows came too late for their place, beside %lld given out",
 					  (long long) counts[IVFPQ_COUNT_OUT_OF_ORDER],
@@ -222,7 +223,7 @@ examine(Patient *patient, Relation heap)
 
 	IvfpqInspect(heap, patient->index, &patient->inspection);
 	IvfpqParamsForBatch(&params, patient->index, &patient->inspection.meta,
-				   ivfpq_recall, 0);
+						ivfpq_recall, 0);
 	patient->counted = IvfpqCountersGet(patient->oid, &patient->counts);
 	find(patient,
 		 psprintf("format %d, %lld rows, %s%s",

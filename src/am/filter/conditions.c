@@ -173,7 +173,7 @@ IvfpqMakeNumber(double number)
  */
 static double
 filter_selectivity(PlannerInfo *root, const CustomPath *path,
-				  const Division *division)
+				   const Division *division)
 {
 	const IndexPath *index = linitial(path->custom_paths);
 
@@ -211,7 +211,7 @@ private_of(PlannerInfo *root, const CustomPath *path,
 	private = list_make5(makeInteger(list_length(division->early)),
 						 IvfpqMakeNumber(IvfpqRowsNeeded(root, &path->path)),
 						 IvfpqMakeNumber(filter_selectivity(root, path,
-														   division)),
+															division)),
 						 IvfpqMakeNumber(qual_ns(root, division->early)),
 						 linitial(path->custom_private));
 	private = lappend(private, lsecond(path->custom_private));

@@ -23,7 +23,7 @@
 typedef struct IvfpqFilterPlan
 {
 	int			nearly;			/* conditions asked before a row is measured */
-	double		rows_needed;			/* see IvfpqFilter */
+	double		rows_needed;	/* see IvfpqFilter */
 	double		selectivity;
 	double		qual_ns;
 	double		matches;

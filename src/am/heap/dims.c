@@ -143,7 +143,7 @@ IvfpqRowDims(Relation heap, Relation index, const IvfpqMetaData *meta)
  */
 int64
 IvfpqFindMismatched(Relation heap, Relation index, const IvfpqMetaData *meta,
-			 int *dims, ItemPointer first, int *first_dims)
+					int *dims, ItemPointer first, int *first_dims)
 {
 	Inquiry		inquiry;
 	ItemPointerData tid;

@@ -10,8 +10,8 @@
 extern int	IvfpqRowDims(Relation heap, Relation index,
 						 const IvfpqMetaData *meta);
 extern int64 IvfpqFindMismatched(Relation heap, Relation index,
-						  const IvfpqMetaData *meta, int *dims,
-						  ItemPointer first, int *first_dims);
+								 const IvfpqMetaData *meta, int *dims,
+								 ItemPointer first, int *first_dims);
 extern bool IvfpqDimsBind(Relation heap, Relation index,
 						  const IvfpqMetaData *meta);
 extern bool IvfpqFreeDims(Relation heap, Relation index,

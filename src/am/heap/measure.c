@@ -33,7 +33,7 @@ has_expression(Relation index)
 /* Begin to fetch rows; memory from the current context. */
 void
 IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
-				  Snapshot snapshot)
+				 Snapshot snapshot)
 {
 	memset(rerank, 0, sizeof(*rerank));
 	rerank->index = index;
@@ -54,15 +54,15 @@ IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 		MemoryContextSwitchTo(oldcontext);
 	}
 	rerank->context = AllocSetContextCreate(CurrentMemoryContext,
-											 "gpuivfpq measure",
-											 ALLOCSET_DEFAULT_SIZES);
+											"gpuivfpq measure",
+											ALLOCSET_DEFAULT_SIZES);
 	IvfpqRerankPrefetch(rerank, NULL, 0);
 }
 
 /* What to measure from now on: distance(row's value, query). */
 void
 IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance, Oid collation,
-				  Datum query)
+				 Datum query)
 {
 	rerank->distance = distance;
 	rerank->collation = collation;
@@ -295,7 +295,7 @@ IvfpqRerankForesee(IvfpqRerank *rerank, uint64 id)
  */
 void
 IvfpqRerankHandOver(const IvfpqRerank *rerank, IndexFetchTableData *fetch,
-					 uint64 id)
+					uint64 id)
 {
 	if (rerank->is_heap)
 		give_page(rerank->heap, fetch, (BlockNumber) (id >> IVFPQ_ID_SHIFT),
@@ -406,7 +406,7 @@ has_dims(IvfpqRerank *rerank, Datum *value, const ItemPointerData *tid)
  */
 static bool
 rerank_value(IvfpqRerank *rerank, Datum value, const ItemPointerData *tid,
-			  double *distance)
+			 double *distance)
 {
 	if (!has_dims(rerank, &value, tid))
 		return false;
@@ -477,7 +477,7 @@ IvfpqRerankOthers(IvfpqRerank *rerank)
 	if (rerank->estate == NULL)
 		rerank->estate = CreateExecutorState();
 	rerank->predicate = ExecPrepareQual(indexInfo->ii_Predicate,
-										 rerank->estate);
+										rerank->estate);
 }
 
 /* Is the row within the index's predicate? */
@@ -506,7 +506,7 @@ IvfpqRerankAdmits(IvfpqRerank *rerank, TupleTableSlot *row)
  */
 bool
 IvfpqRerankOther(IvfpqRerank *rerank, TupleTableSlot *row,
-				  double *distance)
+				 double *distance)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(rerank->context);
 	bool		isnull;

@@ -36,7 +36,7 @@ typedef struct IvfpqRerank
 	int			dims;			/* measure rows of these only; 0 = all */
 	IvfpqType	type;			/* when dims > 0 */
 	bool	   *told;			/* has a warning been given? */
-	IvfpqSatisfies satisfies;			/* rows that do not are not measured; NULL:
+	IvfpqSatisfies satisfies;	/* rows that do not are not measured; NULL:
 								 * all do */
 	void	   *satisfies_arg;
 	const IvfpqKeyQuals *quals; /* what is asked of keys, or NULL */
@@ -50,34 +50,34 @@ typedef struct IvfpqRerank
 } IvfpqRerank;
 
 extern void IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap,
-							  Relation index, Snapshot snapshot);
+							 Relation index, Snapshot snapshot);
 extern void IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance,
-							  Oid collation, Datum query);
+							 Oid collation, Datum query);
 extern void IvfpqRerankKeys(IvfpqRerank *rerank,
-							 const IvfpqKeyQuals *quals);
+							const IvfpqKeyQuals *quals);
 extern bool IvfpqRerankMatches(IvfpqRerank *rerank, TupleTableSlot *row,
-								bool asks_all);
+							   bool asks_all);
 extern void IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told);
 extern void IvfpqRerankPrefetchSorted(IvfpqRerank *rerank,
-									   const uint64 *ids, int64 n);
+									  const uint64 *ids, int64 n);
 extern bool IvfpqRerankIsCold(const IvfpqRerank *rerank);
 extern void IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids,
-								 int64 n);
+								int64 n);
 extern bool IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value);
 extern void IvfpqRerankColumns(IvfpqRerank *rerank, Datum *values,
-								bool *isnull);
+							   bool *isnull);
 extern void IvfpqRerankDone(IvfpqRerank *rerank);
 extern bool IvfpqRerankRow(IvfpqRerank *rerank, uint64 id,
-							double *distance);
+						   double *distance);
 extern bool IvfpqRerankWhole(IvfpqRerank *rerank, uint64 id, Datum *value);
 extern void IvfpqRerankOthers(IvfpqRerank *rerank);
 extern bool IvfpqRerankAdmits(IvfpqRerank *rerank, TupleTableSlot *row);
 extern bool IvfpqRerankOther(IvfpqRerank *rerank, TupleTableSlot *row,
-							  double *distance);
+							 double *distance);
 extern bool IvfpqRerankSees(IvfpqRerank *rerank, uint64 id);
 extern void IvfpqRerankForesee(IvfpqRerank *rerank, uint64 id);
 extern void IvfpqRerankHandOver(const IvfpqRerank *rerank,
-								 IndexFetchTableData *fetch, uint64 id);
+								IndexFetchTableData *fetch, uint64 id);
 extern bool IvfpqRerankIsPrefetching(const IvfpqRerank *rerank);
 extern void IvfpqRerankPause(IvfpqRerank *rerank);
 extern void IvfpqRerankEnd(IvfpqRerank *rerank);

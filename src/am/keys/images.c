@@ -249,7 +249,7 @@ IvfpqKeyAbbrev(IvfpqKey *key, Datum value)
 			return IvfpqKeyFloat8Abbrev(DatumGetFloat8(value));
 		case NUMERICOID:
 			return IvfpqKeyFloat8Abbrev(DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
-																		  value)));
+																		   value)));
 		default:				/* an enum */
 			return DatumGetObjectId(value);
 	}

@@ -69,7 +69,7 @@ typedef struct IvfpqRowQual
 	ScanKey		scan_key;
 	int			narguments;		/* of its array those that are not NULL */
 	Datum	   *arguments;
-	uint64	   *abbrevs;			/* where these ascend: equality with arguments
+	uint64	   *abbrevs;		/* where these ascend: equality with arguments
 								 * that have one image each; else NULL */
 } IvfpqRowQual;
 
@@ -87,7 +87,7 @@ typedef struct IvfpqKeyRange
  */
 extern IvfpqKeyRange IvfpqKeyEverything(const IvfpqKey *key, bool is_exact);
 extern IvfpqKeyRange IvfpqKeyRangeOf(IvfpqKey *key, int strategy, Oid subtype,
-								   Datum value);
+									 Datum value);
 
 /*
  * tests.c.  What scan keys [n] ask: as tests of images, and of rows.
@@ -113,7 +113,7 @@ typedef struct IvfpqKeyQuals
 extern void IvfpqKeyQualsMake(IvfpqKeyQuals *quals, IvfpqKeys *keys,
 							  ScanKey scan_keys, int n);
 extern bool IvfpqKeyQualsMatch(const IvfpqKeyQuals *quals,
-								   const Datum *values, const bool *isnull,
-								   bool only_rechecks);
+							   const Datum *values, const bool *isnull,
+							   bool only_rechecks);
 
 #endif							/* IVFPQ_KEYS_H */

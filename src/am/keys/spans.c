@@ -45,7 +45,7 @@ IvfpqKeyEverything(const IvfpqKey *key, bool is_exact)
 static KeyBound
 integer_bound(const IvfpqKey *key, int64 value)
 {
-	KeyBound			bound;
+	KeyBound	bound;
 	int64		nearest = Min(Max(value, key->least), key->greatest);
 
 	bound.abbrev = IvfpqKeyIntegerAbbrev(key, nearest);
@@ -56,7 +56,7 @@ integer_bound(const IvfpqKey *key, int64 value)
 static KeyBound
 float4_bound(float8 value)
 {
-	KeyBound			bound;
+	KeyBound	bound;
 	float4		nearest = (float4) value;
 
 	bound.abbrev = IvfpqKeyFloat4Abbrev(nearest);
@@ -70,7 +70,8 @@ float4_bound(float8 value)
  * between the cuts: both the same, unless it is not known where.
  */
 static IvfpqKeyRange
-between(const IvfpqKey *key, int strategy, KeyBound from, KeyBound to, bool is_exact)
+between(const IvfpqKey *key, int strategy, KeyBound from, KeyBound to,
+		bool is_exact)
 {
 	IvfpqKeyRange result = IvfpqKeyEverything(key, is_exact);
 	bool		has_equal = is_exact ? strategy == BTLessEqualStrategyNumber ||
@@ -120,13 +121,14 @@ static KeyBound
 time_bound(const IvfpqKey *key, int64 time)
 {
 	int64		days;
-	KeyBound			bound;
+	KeyBound	bound;
 
 	if (key->type != DATEOID)
 		return integer_bound(key, time);
 	if (TIMESTAMP_NOT_FINITE(time))
-		return integer_bound(key, TIMESTAMP_IS_NOBEGIN(time) ? DATEVAL_NOBEGIN :
-						   DATEVAL_NOEND);
+		return integer_bound(key,
+							 TIMESTAMP_IS_NOBEGIN(time) ? DATEVAL_NOBEGIN :
+							 DATEVAL_NOEND);
 
 	days = time / USECS_PER_DAY;
 	if (days * USECS_PER_DAY > time)
@@ -153,8 +155,8 @@ time_range(const IvfpqKey *key, int strategy, Oid subtype, Datum value)
 	int64		time = microseconds(subtype, value);
 	bool		zoned = (key->type == TIMESTAMPTZOID) !=
 	(subtype == TIMESTAMPTZOID);
-	KeyBound			from;
-	KeyBound			to;
+	KeyBound	from;
+	KeyBound	to;
 
 	if (TIMESTAMP_NOT_FINITE(time) || !zoned)
 	{
@@ -206,7 +208,7 @@ is_time(Oid type)
 IvfpqKeyRange
 IvfpqKeyRangeOf(IvfpqKey *key, int strategy, Oid subtype, Datum value)
 {
-	KeyBound			bound = {0, 0};
+	KeyBound	bound = {0, 0};
 	bool		same = subtype == key->type || subtype == ANYENUMOID;
 
 	if (key->kind == IVFPQ_KEY_HASH &&

@@ -178,8 +178,8 @@ add_values(IvfpqKeyQuals *quals, Asked *asked, IvfpqRowQual *row)
 	for (int i = 0; i < row->narguments; i++)
 	{
 		IvfpqKeyRange range = IvfpqKeyRangeOf(asked->key, asked->strategy,
-										   asked->subtype,
-										   row->arguments[i]);
+											  asked->subtype,
+											  row->arguments[i]);
 
 		CHECK_FOR_INTERRUPTS();
 		if (range.low > range.high)
@@ -417,7 +417,7 @@ row_holds(const IvfpqKeyQuals *quals, const IvfpqRowQual *row, Datum value)
 							  row->narguments);
 
 	abbrev = IvfpqKeyAbbrev(&quals->keys->keys[row->scan_key->sk_attno - 2],
-						  value);
+							value);
 	while (low < high)
 	{
 		int			middle = low + (high - low) / 2;
@@ -436,7 +436,7 @@ row_holds(const IvfpqKeyQuals *quals, const IvfpqRowQual *row, Datum value)
 /* See keys.h. */
 bool
 IvfpqKeyQualsMatch(const IvfpqKeyQuals *quals, const Datum *values,
-					   const bool *isnull, bool only_rechecks)
+				   const bool *isnull, bool only_rechecks)
 {
 	int			n = only_rechecks ? quals->nrechecks : quals->nrows;
 

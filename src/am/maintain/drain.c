@@ -68,8 +68,8 @@ flush_row(Flush *flush, ItemPointer tid, const IvfpqPendingPlace *place)
 		IvfpqTransform(flush->index, model, raw, vector);
 		IvfpqFetchedKeys(&flush->keys, &flush->rows, &keys);
 		IvfpqInsertPostings(flush->index, model, vector,
-						  IvfpqIsBoundable(&flush->type, raw, dims), tid,
-						  &keys, place);
+							IvfpqIsBoundable(&flush->type, raw, dims), tid,
+							&keys, place);
 		flush->result->moved++;
 	}
 	else
@@ -88,7 +88,7 @@ flush_page(Flush *flush, IvfpqPendingReader *reader, int count)
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	IvfpqRerankBegin(&flush->rows, flush->heap, flush->index,
-					  GetActiveSnapshot());
+					 GetActiveSnapshot());
 	for (int i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -100,7 +100,8 @@ flush_page(Flush *flush, IvfpqPendingReader *reader, int count)
 	mismatched = flush->result->mismatched - mismatched;
 	/* so that the next VACUUM asks no worker to look at them again */
 	if (mismatched > 0 && flush->result->kept == kept && !reader->mismatched)
-		IvfpqPendingSetMismatched(flush->index, &reader->place, (int) mismatched);
+		IvfpqPendingSetMismatched(flush->index, &reader->place,
+								  (int) mismatched);
 }
 
 /*

@@ -312,7 +312,7 @@ IvfpqLooksEqual(Relation heap, Relation index, int64 pending)
 
 			if (seen++ % every != 0 ||
 				!IvfpqRerankFetch(&rows,
-								   IvfpqTidToId(&reader.tids[i]), &value))
+								  IvfpqTidToId(&reader.tids[i]), &value))
 				continue;
 			old = MemoryContextSwitchTo(rows.context);
 			vector = IvfpqValueFloats(&type, value, &dims);

@@ -51,9 +51,9 @@ typedef struct InPlace
 	IvfpqKeys	keys;
 	IvfpqMetaData meta;
 	IvfpqTraining training;
-	IvfpqParallel	parallel;			/* trains; after that the leader is alone */
+	IvfpqParallel parallel;		/* trains; after that the leader is alone */
 	IvfpqBulkLoad load;
-	IvfpqFrozen	frozen;
+	IvfpqFrozen frozen;
 	IvfpqRerank rows;			/* fetches them */
 	ItemPointerData *kept;		/* [nkept] rows that stay pending */
 	int64		nkept;
@@ -113,7 +113,7 @@ begin_rows(InPlace *state)
 {
 	PushActiveSnapshot(GetLatestSnapshot());
 	IvfpqRerankBegin(&state->rows, state->heap, state->index,
-					  GetActiveSnapshot());
+					 GetActiveSnapshot());
 }
 
 static void

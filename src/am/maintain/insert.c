@@ -58,9 +58,9 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
  */
 void
 IvfpqInsertPostings(Relation index, const IvfpqModel *model,
-				  const float *vector, bool boundable, ItemPointer tid,
-				  const IvfpqKeyAbbrevs *keys,
-				  const IvfpqPendingPlace *pending)
+					const float *vector, bool boundable, ItemPointer tid,
+					const IvfpqKeyAbbrevs *keys,
+					const IvfpqPendingPlace *pending)
 {
 	static const int32 both[2] = {0, 1};	/* the first of centroids */
 	int			dims = model->meta.dims;
@@ -69,10 +69,12 @@ IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 	uint8	   *codes = palloc(2 * code_bytes);
 	float		t[2];
 	int			lists[2];
-	int			npostings = choose_lists(index, model, vector, lists, centroids);
+	int			npostings =
+	choose_lists(index, model, vector, lists, centroids);
 	ItemPointerData refine = {0};
 
-	IvfpqCheckStatus(gv_encode(&model->gv, vector, centroids, both, 1, npostings,
+	IvfpqCheckStatus(gv_encode(&model->gv, vector, centroids, both, 1,
+							   npostings,
 							   codes, t));
 	if (model->meta.refine != IVFPQ_REFINE_NONE)
 	{
@@ -85,7 +87,7 @@ IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 	}
 	for (int i = 0; i < npostings; i++)
 	{
-		IvfpqPosting	posting = {.tid = *tid, .code = codes + i * code_bytes,
+		IvfpqPosting posting = {.tid = *tid, .code = codes + i * code_bytes,
 		.t = t[i], .secondary = i > 0, .refine = refine, .keys = keys};
 
 		IvfpqListAppend(index, &model->meta, lists[i], &posting,
@@ -171,8 +173,8 @@ insert_row(Relation heap, Relation index, const Datum *values,
 		IvfpqKeysMake(&keys, values, isnull, &abbrevs);
 		IvfpqTransform(index, model, raw, vector);
 		IvfpqInsertPostings(index, model, vector,
-						  IvfpqIsBoundable(&type, raw, dims), tid, &abbrevs,
-						  NULL);
+							IvfpqIsBoundable(&type, raw, dims), tid, &abbrevs,
+							NULL);
 	}
 	else
 		insert_pending(heap, index, &type, &model->meta, tid, dims);

@@ -22,9 +22,9 @@ extern bool ivfpqinsert(Relation index, Datum *values, bool *isnull,
 						IndexUniqueCheck checkUnique,
 						bool indexUnchanged, IndexInfo *indexInfo);
 extern void IvfpqInsertPostings(Relation index, const IvfpqModel *model,
-							  const float *vector, bool boundable,
-							  ItemPointer tid, const IvfpqKeyAbbrevs *keys,
-							  const IvfpqPendingPlace *pending);
+								const float *vector, bool boundable,
+								ItemPointer tid, const IvfpqKeyAbbrevs *keys,
+								const IvfpqPendingPlace *pending);
 extern void IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqRerank *rows,
 							 IvfpqKeyAbbrevs *abbrevs);
 
@@ -49,13 +49,13 @@ typedef struct IvfpqTrainResult
 	int64		moved;			/* rows that went to lists */
 	int64		kept;			/* rows that stay pending, because no snapshot
 								 * sees them yet, or any more */
-	int64		mismatched;			/* rows that do because of their dimensions */
+	int64		mismatched;		/* rows that do because of their dimensions */
 } IvfpqTrainResult;
 
 extern void IvfpqTrainInPlace(Relation heap, Relation index,
 							  IvfpqTrainResult *result);
 extern void IvfpqFlushPending(Relation heap, Relation index,
-					   IvfpqTrainResult *result);
+							  IvfpqTrainResult *result);
 extern void IvfpqTrainOrFlush(Relation heap, Relation index,
 							  IvfpqTrainResult *result);
 

@@ -39,7 +39,7 @@ typedef struct Vacuum
 	IndexBulkDeleteResult *stats;
 	char	   *page;			/* [BLCKSZ] copy of a slab page */
 	SlotOwner  *owners;			/* [slots_per_page] of that page */
-	IvfpqReclaim	reclaim;			/* of what training left */
+	IvfpqReclaim reclaim;		/* of what training left */
 } Vacuum;
 
 /* Copies of a block that its list had when the entry was read. */
@@ -80,7 +80,8 @@ vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
 	{
 		IvfpqMarkDead(vacuum->index, &vacuum->meta, address, slot->list,
 					  slot->gen, dead);
-		vacuum->stats->tuples_removed += pg_popcount32(dead & ~slot->secondary);
+		vacuum->stats->tuples_removed +=
+			pg_popcount32(dead & ~slot->secondary);
 	}
 }
 
@@ -96,7 +97,7 @@ read_owners(Vacuum *vacuum, BlockNumber blkno)
 									i)->list;
 		if (owner->list < (uint32) vacuum->meta.nlists)
 			IvfpqDirEntryRead(vacuum->index, &vacuum->meta, owner->list,
-							   &owner->entry);
+							  &owner->entry);
 		else if (owner->list != IVFPQ_NO_LIST)
 			IvfpqCorrupted(vacuum->index, blkno,
 						   "slot %d belongs to list %u of %d", i, owner->list,

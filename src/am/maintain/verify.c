@@ -57,7 +57,7 @@ typedef struct Verify
 	bool		damaged;		/* an error was reported */
 	bool		compares_records;	/* with their rows, by */
 	IvfpqVerifyRecords records;
-	int			lists_per_row;			/* lists that should hold a row */
+	int			lists_per_row;	/* lists that should hold a row */
 	Tuplesortstate *entries;	/* int8: TIDs in the index * 4 + IvfpqPlace */
 	Tuplesortstate *rows;		/* int8: TIDs of rows to be found there */
 	Tuplesortstate *pending;	/* int8: TIDs pending when all was read; NULL
@@ -65,7 +65,7 @@ typedef struct Verify
 	bool		more_pending;	/* there is one more in it: */
 	uint64		pending_id;
 	bool		pending_damaged;	/* it cannot be read to its end */
-	IvfpqPairSort postings_by_record; /* refine address, TID */
+	IvfpqPairSort postings_by_record;	/* refine address, TID */
 	bool		more;			/* there is one more in it: */
 	uint64		address;
 	uint64		tid;
@@ -193,7 +193,8 @@ take_records(void *arg, BlockNumber blkno, Page page, int n)
 	int			code_bytes = IvfpqRecordCodeBytes(verify->meta.refine,
 												  verify->meta.dims);
 
-	for (; verify->more && verify->address >> 16 <= blkno; next_posting(verify))
+	for (; verify->more &&
+		 verify->address >> 16 <= blkno; next_posting(verify))
 	{
 		uint64		slot = verify->address & 0xFFFF;
 
@@ -286,7 +287,8 @@ check_pages(Verify *verify, Snapshot snapshot, bool valid)
 			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
 	if (checker.meta.refine != IVFPQ_REFINE_NONE)
 		IvfpqCheckRecordChain(&checker);
-	verify->lists_per_row = checker.meta.nlists > 1 ? checker.meta.lists_per_row : 1;
+	verify->lists_per_row = checker.meta.nlists > 1 ?
+		checker.meta.lists_per_row : 1;
 	return true;
 }
 

@@ -17,7 +17,7 @@ typedef struct IvfpqVerifyKeys
 
 extern void IvfpqVerifyKeysBegin(IvfpqVerifyKeys *verify, Relation index);
 extern void IvfpqVerifyKeysPosting(IvfpqVerifyKeys *verify,
-								const IvfpqFound *found);
+								   const IvfpqFound *found);
 extern void IvfpqVerifyKeysRow(IvfpqVerifyKeys *verify, ItemPointer tid,
 							   const Datum *values, const bool *isnull);
 extern void IvfpqVerifyKeysCompare(IvfpqVerifyKeys *verify,

@@ -47,7 +47,7 @@ typedef struct MirrorCheck
 	int			next;			/* list to be compared next */
 	int			block;			/* of it, from this one on */
 	bool		records;		/* compare refine records */
-	NotedPosting  *noted;			/* [room] copies whose records are due */
+	NotedPosting *noted;		/* [room] copies whose records are due */
 	int64		nnoted;
 	int64		capacity;
 	void	   *arg;
@@ -125,7 +125,8 @@ check_model(const MirrorCheck *check)
 					   (int64) GV_CODEWORDS * meta->dims) &&
 		check_array(check, GV_PARENTS, "parents", meta->parents,
 					(int64) meta->nparents * meta->dims) &&
-		check_array(check, GV_PARENT_OFFSETS, "first lists of parents", meta->parent_offsets,
+		check_array(check, GV_PARENT_OFFSETS, "first lists of parents",
+					meta->parent_offsets,
 					meta->nparents + 1) &&
 		check_array(check, GV_CENTROIDS, "centroids", meta->centroids,
 					(int64) meta->nlists * meta->dims);
@@ -140,8 +141,8 @@ note_postings(MirrorCheck *check, const IvfpqBlockView *view, int count)
 	if (check->nnoted + GV_BLOCK > check->capacity)
 	{
 		int64		capacity = check->capacity * 2 + 1024;
-		NotedPosting  *noted = palloc_extended(capacity * sizeof(NotedPosting),
-											MCXT_ALLOC_HUGE);
+		NotedPosting *noted = palloc_extended(capacity * sizeof(NotedPosting),
+											  MCXT_ALLOC_HUGE);
 
 		if (check->nnoted > 0)
 			memcpy(noted, check->noted, check->nnoted * sizeof(NotedPosting));
@@ -282,7 +283,7 @@ same_keys(const MirrorCheck *check, const IvfpqBlockView *view, int i)
 /* Is copy i of the view the one of block b of the piece? */
 static bool
 same_posting(const MirrorCheck *check, const IvfpqBlockView *view,
-		  const GvListChunk *chunk, int b, int i)
+			 const GvListChunk *chunk, int b, int i)
 {
 	const ItemPointerData *rowids = view->refine ? view->refine : view->tids;
 	const uint8 *codes = chunk->codes +
@@ -360,7 +361,7 @@ check_chunk(MirrorCheck *check, const GvListChunk *chunk,
 		}
 	}
 	IvfpqDirEntryRead(check->index, check->meta, (uint32) chunk->list,
-					   &entry);
+					  &entry);
 	if (entry.gen != state->gen || entry.del_seq != state->del_seq)
 	{
 		check->nnoted = nnoted;

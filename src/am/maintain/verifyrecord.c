@@ -51,7 +51,7 @@ bounds_value(IvfpqVerifyRecords *verify, const IvfpqRecord *record,
 	const GvModel *gv = &verify->model->gv;
 	GvRefine	refine = {record->min, record->step, record->error,
 	record->codes};
-	GvHalfRecord	half_record = IvfpqHalfRecord(record);
+	GvHalfRecord half_record = IvfpqHalfRecord(record);
 	GvRange		range = {0, 0};
 	const float *raw;
 	int			dims;
@@ -63,8 +63,9 @@ bounds_value(IvfpqVerifyRecords *verify, const IvfpqRecord *record,
 		return isinf(record->error);
 	IvfpqTransform(verify->index, verify->model, raw, verify->vector);
 	if (verify->model->meta.refine == IVFPQ_REFINE_HALF)
-		IvfpqCheckStatus(gv_half_range(GV_L2, dims, verify->vector, &half_record,
-										 1, &range));
+		IvfpqCheckStatus(gv_half_range(GV_L2, dims, verify->vector,
+									   &half_record,
+									   1, &range));
 	else
 		IvfpqCheckStatus(gv_refine_bound(GV_L2, dims, verify->vector, &refine,
 										 1, &range.least));

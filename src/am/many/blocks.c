@@ -168,7 +168,8 @@ rerank_block(IvfpqBulk *bulk, const int *active, int n)
 
 	for (int i = 0; i < n; i++)
 		capacity += bulk->asked[active[i]].ncandidates;
-	keys = palloc_extended(2 * Max(capacity, 1) * sizeof(uint64), MCXT_ALLOC_HUGE);
+	keys = palloc_extended(2 * Max(capacity, 1) * sizeof(uint64),
+						   MCXT_ALLOC_HUGE);
 	do
 	{
 		nkeys = 0;

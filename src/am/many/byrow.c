@@ -266,7 +266,7 @@ IvfpqBulkRerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch, int64 n)
 /* Measure rows [nrows], ascending, for each of the active queries [n]. */
 static void
 rerank_for_all(IvfpqBulk *bulk, const uint64 *ids, int nrows,
-				const int *active, int n)
+			   const int *active, int n)
 {
 	IvfpqRerankPrefetchSorted(&bulk->rerank, ids, nrows);
 	for (int i = 0; i < nrows; i++)
@@ -294,10 +294,11 @@ rerank_for_all(IvfpqBulk *bulk, const uint64 *ids, int nrows,
 void
 IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n)
 {
-	IvfpqRerankDims(&bulk->rerank, bulk->pending_dims, &bulk->warned_mismatched);
+	IvfpqRerankDims(&bulk->rerank, bulk->pending_dims,
+					&bulk->warned_mismatched);
 	for (int64 i = 0; i < bulk->npending; i += ROWS_AT_ONCE)
 		rerank_for_all(bulk, bulk->pending + i,
-						(int) Min(ROWS_AT_ONCE, bulk->npending - i), active, n);
+					   (int) Min(ROWS_AT_ONCE, bulk->npending - i), active, n);
 	IvfpqRerankDims(&bulk->rerank, 0, NULL);
 }
 
@@ -312,7 +313,8 @@ IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n)
 	Datum		value;
 	bool		isnull;
 
-	IvfpqRerankDims(&bulk->rerank, bulk->pending_dims, &bulk->warned_mismatched);
+	IvfpqRerankDims(&bulk->rerank, bulk->pending_dims,
+					&bulk->warned_mismatched);
 	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);

@@ -54,8 +54,8 @@ typedef struct IvfpqBulkQuery
 	uint64	   *ids;			/* [ncandidates] of rows, or NULL: bounds */
 	int			ncandidates;
 	bool		is_drained;		/* they are all rows of its lists */
-	int			fetched;			/* rows that are fetched, */
-	int			invisible;			/* that the snapshot does not see */
+	int			fetched;		/* rows that are fetched, */
+	int			invisible;		/* that the snapshot does not see */
 	IvfpqBulkBound *bounds;		/* [ncandidates], or NULL */
 	int			nfetched;		/* of ids or bounds */
 } IvfpqBulkQuery;
@@ -113,7 +113,8 @@ extern Size IvfpqBulkSliceBytes(const IvfpqBulk *bulk,
 								const IvfpqSearchParams *params);
 extern int	IvfpqBulkSearches(const IvfpqBulk *bulk);
 extern int	IvfpqBulkTogether(const IvfpqBulk *bulk, const IvfpqSearchParams *params);
-extern bool IvfpqBulkFits(const IvfpqBulk *bulk, const IvfpqSearchParams *params);
+extern bool IvfpqBulkFits(const IvfpqBulk *bulk,
+						  const IvfpqSearchParams *params);
 extern int	IvfpqBulkPortion(IvfpqBulk *bulk);
 
 /* rounds.c */
@@ -129,7 +130,7 @@ extern void IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n);
 /* byrow.c */
 extern void IvfpqBulkForget(IvfpqBulk *bulk, int number);
 extern void IvfpqBulkRerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch,
-							 int64 n);
+							int64 n);
 extern void IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n);
 extern void IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n);
 extern void IvfpqBulkSort(IvfpqBulkQuery *query);

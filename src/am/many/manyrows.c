@@ -67,7 +67,8 @@ IvfpqBulkCost(Relation heap, Relation index, double n, int dims, int k,
 	return pending +
 		n * (params.candidates * row +
 			 params.probes * postings * bulk.model->gv.m * IVFPQ_LOOKUP_NS +
-			 IvfpqCentroidsToCompare(meta, params.probes, params.beyond_parents) *
+			 IvfpqCentroidsToCompare(meta, params.probes,
+									 params.beyond_parents) *
 			 dims * IVFPQ_LOOKUP_NS);
 }
 

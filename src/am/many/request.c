@@ -66,7 +66,7 @@ keep_queries(const IvfpqBulk *bulk)
 		return;
 	for (int i = Max(queries->n - MOST_KEPT, 0); i < queries->n; i++)
 		IvfpqLogQuery(bulk->index, queries->vectors +
-					   (Size) i * queries->dims, queries->dims);
+					  (Size) i * queries->dims, queries->dims);
 }
 
 /* The answer to a query, counted from 0. */

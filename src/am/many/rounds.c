@@ -50,7 +50,7 @@ typedef struct Round
 	float	   *scores;			/* ... [probes] */
 	int		   *nlists;
 	uint64	   *order;			/* by nearest list: that, and which one */
-	uint64	   *scratch;			/* to sort them */
+	uint64	   *scratch;		/* to sort them */
 } Round;
 
 /* What take_answer gets. */
@@ -436,7 +436,7 @@ IvfpqBulkBegin(IvfpqBulk *bulk)
 										"gpuivfpq round",
 										ALLOCSET_DEFAULT_SIZES);
 	IvfpqRerankBegin(&bulk->rerank, bulk->heap, bulk->index,
-					  bulk->snapshot);
+					 bulk->snapshot);
 	if (bulk->model->meta.nlists == 0)
 	{
 		bulk->everything = true;

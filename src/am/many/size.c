@@ -44,7 +44,8 @@ count_postings(IvfpqBulk *bulk)
  * already there have to be more lists.  *is_last: it takes all that may be read.
  */
 bool
-IvfpqBulkParams(IvfpqBulk *bulk, double rows, int drained, IvfpqSearchParams *params,
+IvfpqBulkParams(IvfpqBulk *bulk, double rows, int drained,
+				IvfpqSearchParams *params,
 				bool *is_last)
 {
 	const IvfpqMetaData *meta = &bulk->model->meta;
@@ -54,7 +55,7 @@ IvfpqBulkParams(IvfpqBulk *bulk, double rows, int drained, IvfpqSearchParams *pa
 	if (bulk->everything)
 		return false;
 	IvfpqParamsForRows(params, bulk->index, meta, ivfpq_recall,
-				   Min(rows, PG_INT32_MAX));
+					   Min(rows, PG_INT32_MAX));
 	if (params->read_all)
 		return false;
 	if (ivfpq_max_probes > 0)

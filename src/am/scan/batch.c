@@ -44,7 +44,7 @@ IvfpqScanRerankRow(IvfpqScan *state, uint64 id, double *distance)
  */
 void
 IvfpqScanRerank(IvfpqScan *state, uint64 *ids, int64 count,
-				 void (*take) (IvfpqScan *state, uint64 id, double distance))
+				void (*take) (IvfpqScan *state, uint64 id, double distance))
 {
 	double		distance;
 
@@ -139,7 +139,8 @@ rerank_pending(IvfpqScan *state)
 	bool		asks_all = state->rerank->asks_all;
 
 	state->rerank->asks_all = true;
-	IvfpqRerankDims(state->rerank, state->pending_dims, &state->warned_mismatched);
+	IvfpqRerankDims(state->rerank, state->pending_dims,
+					&state->warned_mismatched);
 	IvfpqPendingOpen(&reader, state->index, &state->model->meta);
 	while (fits && IvfpqPendingNext(&reader, &count))
 	{
@@ -156,7 +157,7 @@ rerank_pending(IvfpqScan *state)
 	IvfpqPendingClose(&reader);
 	IvfpqRerankDims(state->rerank, 0, NULL);
 	state->rerank->asks_all = asks_all;
-	state->fetched = state->invisible = 0; /* no candidates */
+	state->fetched = state->invisible = 0;	/* no candidates */
 	return fits;
 }
 
@@ -168,8 +169,9 @@ most_probes(const IvfpqScan *state)
 
 	if (ivfpq_max_probes == 0)
 		return state->model->meta.nlists;
-	IvfpqParamsForBatch(&first, state->index, &state->model->meta, state->recall,
-				   0);
+	IvfpqParamsForBatch(&first, state->index, &state->model->meta,
+						state->recall,
+						0);
 	return Min(state->model->meta.nlists,
 			   Max(ivfpq_max_probes, first.probes));
 }
@@ -217,7 +219,8 @@ size_batch(IvfpqScan *state, bool *last)
 		IvfpqScanAimKeys(state, most, is_last);
 	else if (params->candidates > IVFPQ_FEW_CANDIDATES)
 	{
-		int64		postings = IvfpqSearchCount(&state->search, params->probes);
+		int64		postings =
+		IvfpqSearchCount(&state->search, params->probes);
 
 		/* the one more is not found, which tells that there is none */
 		params->candidates = Min(params->candidates, postings + 1);

@@ -163,7 +163,7 @@ typedef struct Demand
 {
 	double		pages;			/* index pages read */
 	double		lists;			/* random accesses among them */
-	double		postings;			/* codes scored */
+	double		postings;		/* codes scored */
 	double		centroids;		/* centroids compared */
 	double		rows;			/* heap rows measured */
 	double		rows_per_row;	/* further rows measured for a further row */
@@ -196,7 +196,8 @@ demand_candidates(Demand *demand, const IvfpqMetaData *meta,
 
 /* The effort of a batch for rows whose keys fulfill a condition. */
 static void
-get_params(IvfpqSearchParams *params, Relation index, const IvfpqMetaData *meta,
+get_params(IvfpqSearchParams *params, Relation index,
+		   const IvfpqMetaData *meta,
 		   int batch, double selectivity)
 {
 	double		rows;
@@ -206,8 +207,9 @@ get_params(IvfpqSearchParams *params, Relation index, const IvfpqMetaData *meta,
 		return;
 	rows = params->quota;
 	IvfpqParamsForRows(params, index, meta, ivfpq_recall,
-				   Min(IvfpqSpreadRows(rows / Max(selectivity, IVFPQ_LEAST_SELECTIVITY),
-									   true), PG_INT32_MAX));
+					   Min(IvfpqSpreadRows(rows /
+										   Max(selectivity, IVFPQ_LEAST_SELECTIVITY),
+										   true), PG_INT32_MAX));
 	params->candidates = IvfpqKeyCandidates(params->candidates, selectivity);
 	params->quota = (int64) rows;
 }
@@ -323,8 +325,8 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	Demand		demand;
 
 	key_selectivity = clauselist_selectivity(root,
-								   get_quals_from_indexclauses(path->indexclauses),
-								   (int) rel->relid, JOIN_INNER, NULL);
+											 get_quals_from_indexclauses(path->indexclauses),
+											 (int) rel->relid, JOIN_INNER, NULL);
 	get_demand(&demand, info, tuples, key_selectivity);
 	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
 	toast = toast_pages(root->simple_rte_array[rel->relid]->relid);
@@ -389,7 +391,8 @@ IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
 		return REFUSED_COST;
 	index = index_open(info->indexoid, NoLock);
 	IvfpqMetaRead(index, &meta);
-	IvfpqParamsForRows(&params, index, &meta, recall, Min(depth, PG_INT32_MAX));
+	IvfpqParamsForRows(&params, index, &meta, recall,
+					   Min(depth, PG_INT32_MAX));
 	index_close(index, NoLock);
 	if (params.read_all)
 		return REFUSED_COST;
@@ -398,7 +401,8 @@ IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
 	candidates = Min(params.candidates, tuples) * path->indexselectivity;
 	return seq_page * info->pages * fraction +
 		(random_page - seq_page) * Min((double) params.probes, info->pages) +
-		cpu_operator_cost * (meta.nlists + tuples * meta.lists_per_row * fraction) +
+		cpu_operator_cost *
+		(meta.nlists + tuples * meta.lists_per_row * fraction) +
 		heap_cost(info->rel, candidates, random_page, seq_page) +
 		candidates * (cpu_tuple_cost + per_row);
 }

@@ -125,8 +125,8 @@
 typedef struct Matching
 {
 	double		looked;			/* of the nearest so many rows */
-	double		matched;			/* so many pass, and are admitted */
-	double		selectivity;			/* of those further on, likely */
+	double		matched;		/* so many pass, and are admitted */
+	double		selectivity;	/* of those further on, likely */
 	bool		is_sure;		/* that is not off by much */
 } Matching;
 
@@ -148,7 +148,7 @@ is_spread(const IvfpqScan *state)
 	if (state->matched < FEW_MATCHED)
 		return state->matched + 1 + 2 * sqrt(expected) >= expected;
 	return state->matched_near * (state->matched * FAR_FEWER < expected ?
-								 LEAST_NEARER_OF_FEW : LEAST_NEARER) >=
+								  LEAST_NEARER_OF_FEW : LEAST_NEARER) >=
 		state->matched;
 }
 
@@ -163,7 +163,8 @@ is_filtered(const IvfpqScan *state)
 static double
 estimated_selectivity(const IvfpqScan *state)
 {
-	return (is_filtered(state) ? state->filter->selectivity : 1) * state->visible;
+	return (is_filtered(state) ? state->filter->selectivity : 1) *
+		state->visible;
 }
 
 static void
@@ -194,7 +195,8 @@ count_matching(const IvfpqScan *state, Matching *matching)
 		matching->selectivity = matching->matched / matching->looked;
 	else						/* the next one may have been about to come */
 		matching->selectivity = (matching->matched + 1) / matching->looked;
-	matching->selectivity = Max(Min(matching->selectivity, 1), IVFPQ_LEAST_SELECTIVITY);
+	matching->selectivity =
+		Max(Min(matching->selectivity, 1), IVFPQ_LEAST_SELECTIVITY);
 }
 
 /* The rows that the next batch is to have returned, with those before it. */
@@ -221,7 +223,8 @@ needed_depth(const IvfpqScan *state, const Matching *matching)
 
 	if (!is_filtered(state) && matching->selectivity >= 1)
 		return rows_needed;
-	return Max((rows_needed + MARGIN * sqrt(rows_needed)) / matching->selectivity,
+	return Max((rows_needed + MARGIN * sqrt(rows_needed)) /
+			   matching->selectivity,
 			   IVFPQ_FIRST_ROWS);
 }
 
@@ -264,7 +267,8 @@ calibrated_depth(const IvfpqScan *state, double depth)
 {
 	if (!IvfpqDepthIsSpread(state))
 		return depth;
-	return IvfpqSpreadRows(depth / state->key_selectivity, !is_filtered(state)) *
+	return IvfpqSpreadRows(depth / state->key_selectivity,
+						   !is_filtered(state)) *
 		state->key_selectivity;
 }
 
@@ -297,7 +301,8 @@ with_margin(const IvfpqScan *state, double rows)
 
 	if (state->is_strict && state->out_of_order > 0 && state->recall < 1 &&
 		is_out_of_order_beyond(state, 1))
-		scale = Max(Min(state->out_of_order / expected_out_of_order(state), MOST_SCALE),
+		scale = Max(Min(state->out_of_order / expected_out_of_order(state),
+						MOST_SCALE),
 					scale);
 	if (scale == 1)
 		return rows;
@@ -331,7 +336,7 @@ params_at(const IvfpqScan *state, double depth, IvfpqSearchParams *params)
 	if (IvfpqDepthIsSpread(state))
 		spread = IvfpqSpreadRows(among, !is_filtered(state));
 	IvfpqParamsForMatches(params, state->index, meta, state->recall, among,
-					  spread);
+						  spread);
 	if (state->asks_keys)
 		params->candidates = IvfpqKeyCandidates(params->candidates,
 												state->key_selectivity);
@@ -352,7 +357,7 @@ batch_ns(const IvfpqScan *state, double depth, double selectivity)
 
 	params_at(state, depth, &params);
 	postings = Min(meta->rows_at_calibration,
-				 IvfpqRowsAbout(state->index, meta)) * meta->lists_per_row *
+				   IvfpqRowsAbout(state->index, meta)) * meta->lists_per_row *
 		params.probes / meta->nlists;
 	fetched = params.candidates;
 	if (state->search.addresses)
@@ -407,14 +412,15 @@ lists_ns(const IvfpqScan *state, double selectivity)
 
 	return rows * meta->lists_per_row * KEYS_NS +
 		state->key_selectivity * rows * (SORT_NS + fetch_ns(state) +
-								   selectivity * (rerank_ns(state) + SORT_NS));
+										 selectivity * (rerank_ns(state) + SORT_NS));
 }
 
 /* The same by another index. */
 static double
 matches_ns(const IvfpqScan *state, double selectivity)
 {
-	double		rows = state->key_selectivity * selectivity * index_rows(state);
+	double		rows = state->key_selectivity * selectivity *
+	index_rows(state);
 	double		matches = Max(state->filter->matches, rows);
 
 	return matches * (MATCH_NS + fetch_ns(state)) +
@@ -469,11 +475,13 @@ rest_ns(const IvfpqScan *state, const Matching *matching, bool must,
 static double
 first_depth(const IvfpqScan *state, const Matching *matching, double needed)
 {
-	double		rows_needed = Max(state->filter->rows_needed, DEFAULT_ROWS_NEEDED);
+	double		rows_needed =
+	Max(state->filter->rows_needed, DEFAULT_ROWS_NEEDED);
 	double		rest = full_pass_ns(state, matching->selectivity);
 
 	if (needed <= MOST_FIRST * rows_needed &&
-		batch_ns(state, needed, matching->selectivity) <= BATCHES_FRACTION * rest)
+		batch_ns(state, needed, matching->selectivity) <= BATCHES_FRACTION *
+		rest)
 		return needed;
 	if (state->filter->next_match != NULL)
 		return Min(needed, 1.1 * LEAST_REJECTED);
@@ -496,13 +504,15 @@ later_depth(const IvfpqScan *state, const Matching *matching, double needed)
 	double		allowed = by_index ? 1 :
 	matching->is_sure ? SURE_BATCHES_FRACTION : BATCHES_FRACTION;
 
-	if (batch_ns(state, IvfpqRadiusDepth(state, needed), matching->selectivity) <=
+	if (batch_ns(state, IvfpqRadiusDepth(state, needed),
+				 matching->selectivity) <=
 		allowed * rest)
 		return most;
 	if (by_index || matching->is_sure || state->filter->radius.is_set)
 		return 0;
 	most = depth_within(state, matching, most, MORE_TRIAL_FRACTION, rest);
-	return most >= least && most * matching->selectivity >= SOME_MATCHED ? most : 0;
+	return most >= least &&
+		most * matching->selectivity >= SOME_MATCHED ? most : 0;
 }
 
 /* The depth of the next batch; 0 if the rest had better come. */
@@ -523,7 +533,7 @@ next_depth(const IvfpqScan *state, const Matching *matching)
 void
 IvfpqDepthNext(IvfpqScan *state)
 {
-	Matching		matching;
+	Matching	matching;
 	double		depth;
 
 	count_matching(state, &matching);
@@ -563,7 +573,8 @@ is_unknown(const IvfpqScan *state)
 	bool		is_first = state->batch == 0;
 
 	if (!is_filtered(state))
-		is_first = needed_rows(state) <= first_rows(state, fraction > 0 ? 2 : 1);
+		is_first = needed_rows(state) <=
+			first_rows(state, fraction > 0 ? 2 : 1);
 	if (!state->is_strict || params->calibrated || is_first)
 		return false;
 	fraction *= is_filtered(state) ? MOST_UNKNOWN_FILTERED : MOST_UNKNOWN;
@@ -599,7 +610,7 @@ IvfpqDepthRest(const IvfpqScan *state, bool must)
 {
 	bool		leaves = must || is_unknown(state) ||
 	IvfpqDepthNeedsFullPass(state);
-	Matching		matching;
+	Matching	matching;
 	IvfpqRest	way;
 
 	if (!is_filtered(state))

@@ -18,7 +18,7 @@
 typedef enum IvfpqRest
 {
 	IVFPQ_REST_NONE,			/* batches were enough */
-	IVFPQ_REST_FULL_PASS,			/* the whole table was read */
+	IVFPQ_REST_FULL_PASS,		/* the whole table was read */
 	IVFPQ_REST_MATCHES,			/* another index said which rows match */
 	IVFPQ_REST_LISTS			/* the index did so by its keys */
 } IvfpqRest;
@@ -66,12 +66,12 @@ typedef struct IvfpqFilter
 	double		recall;			/* asked of the scan */
 	bool		any_order;		/* rows may come in any */
 	IvfpqRadius radius;
-	double		rows_needed;			/* rows likely to be wanted; 0 = not known */
-	double		selectivity;			/* of the index's rows, or of those that
+	double		rows_needed;	/* rows likely to be wanted; 0 = not known */
+	double		selectivity;	/* of the index's rows, or of those that
 								 * fulfill conditions on keys, those that
 								 * pass, likely */
-	double		key_selectivity;		/* of the index's rows that fulfill these,
-								 * likely */
+	double		key_selectivity;	/* of the index's rows that fulfill these,
+									 * likely */
 	double		qual_ns;		/* what `passes` takes for a row */
 	double		matches;		/* rows that next_match brings, likely */
 } IvfpqFilter;

@@ -54,7 +54,7 @@ offer_row(IvfpqScan *state, TupleTableSlot *row,
  */
 void
 IvfpqFilterFullPass(IvfpqScan *state,
-				void (*take) (IvfpqScan *state, uint64 id, double distance))
+					void (*take) (IvfpqScan *state, uint64 id, double distance))
 {
 	IvfpqFilter *filter = state->filter;
 	IvfpqRerank *rerank = state->rerank;

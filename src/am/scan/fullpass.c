@@ -101,8 +101,8 @@ begin_distance_sort(IvfpqScan *state, int sort_mem)
 	TupleDescInitEntry(desc, SORT_DISTANCE, "distance", FLOAT8OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_ID, "tid", INT8OID, -1, 0);
 	state->full_pass_sort = tuplesort_begin_heap(desc, 2, columns, operators,
-											  collations, nulls_first,
-											  sort_mem, NULL, TUPLESORT_NONE);
+												 collations, nulls_first,
+												 sort_mem, NULL, TUPLESORT_NONE);
 	state->full_pass_slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
 	return desc;
 }
@@ -208,7 +208,8 @@ IvfpqFullPassBegin(IvfpqScan *state)
 {
 	int			sort_mem = sort_memory(state);
 	TupleDesc	desc = begin_distance_sort(state, sort_mem);
-	IvfpqRest	rest = state->asks_keys ? IVFPQ_REST_LISTS : IVFPQ_REST_FULL_PASS;
+	IvfpqRest	rest = state->asks_keys ? IVFPQ_REST_LISTS :
+	IVFPQ_REST_FULL_PASS;
 	bool		by_lists = state->filter == NULL;
 
 	if (state->filter != NULL)
@@ -234,7 +235,8 @@ IvfpqFullPassBegin(IvfpqScan *state)
 	tuplesort_performsort(state->full_pass_sort);
 
 	ExecDropSingleTupleTableSlot(state->full_pass_slot);
-	state->full_pass_slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	state->full_pass_slot =
+		MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
 }
 
 /* The next nearest row; false at the end. */
@@ -249,8 +251,9 @@ IvfpqFullPassNext(IvfpqScan *state, IvfpqNextRow *row)
 	row->least = row->most =
 		DatumGetFloat8(slot_getattr(state->full_pass_slot, SORT_DISTANCE,
 									&isnull));
-	row->id = (uint64) DatumGetInt64(slot_getattr(state->full_pass_slot, SORT_ID,
-												  &isnull));
+	row->id =
+		(uint64) DatumGetInt64(slot_getattr(state->full_pass_slot, SORT_ID,
+											&isnull));
 	row->reranked = true;
 	return true;
 }

@@ -147,7 +147,8 @@ IvfpqReturnedIsOutOfOrder(IvfpqScan *state, IvfpqNextRow *row)
 			return true;
 		}
 	}
-	is_out_of_order = float8_cmp_internal(row->least, returned->last.most) < 0 &&
+	is_out_of_order = float8_cmp_internal(row->least, returned->last.most) <
+		0 &&
 		rerank_bounded(state, &returned->last) &&
 		float8_cmp_internal(row->least, returned->last.least) < 0;
 	IvfpqRerankPause(state->rerank);

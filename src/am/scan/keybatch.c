@@ -41,7 +41,7 @@ IvfpqScanBeginKeys(IndexScanDesc scan)
 					  scan->numberOfKeys);
 	if (state->filter != NULL)
 		state->key_selectivity = Min(Max(state->filter->key_selectivity,
-								   IVFPQ_LEAST_SELECTIVITY), 1);
+										 IVFPQ_LEAST_SELECTIVITY), 1);
 	return !state->quals.never;
 }
 

@@ -71,8 +71,8 @@ is_full_pass(const IvfpqScan *state)
 	IvfpqRest	rest = state->report.filter.rest;
 
 	return state->in_full_pass && (rest == IVFPQ_REST_FULL_PASS ||
-								(rest == IVFPQ_REST_LISTS &&
-								 state->model->meta.nlists == 0));
+								   (rest == IVFPQ_REST_LISTS &&
+									state->model->meta.nlists == 0));
 }
 
 /* What a scan has done so far. */

@@ -85,7 +85,7 @@ typedef struct Attached
 	Ring	   *ring;
 } Attached;
 
-static QueryLog *shared = NULL;	/* NULL without preloading */
+static QueryLog *shared = NULL; /* NULL without preloading */
 static Attached attached[MAX_RINGS];	/* by slot */
 static TimestampTz retry_at = 0;
 
@@ -95,7 +95,7 @@ PG_FUNCTION_INFO_V1(gpuvec_forget_queries);
 static void
 init_shared(void *memory, LWLock *lock)
 {
-	QueryLog *queries = memory;
+	QueryLog   *queries = memory;
 
 	queries->lock = lock;
 	for (int i = 0; i < MAX_RINGS; i++)

@@ -237,7 +237,7 @@ start_scan(IndexScanDesc scan)
 	if (state->rows_needed == 0 && state->filter != NULL)
 		state->rows_needed = state->filter->rows_needed;
 	state->visible = IvfpqVisibleFraction(state->index, &state->model->meta,
-									   scan->heapRelation);
+										  scan->heapRelation);
 	if (!IvfpqScanBeginKeys(scan))
 	{
 		state->exhausted = true;
@@ -257,7 +257,7 @@ start_scan(IndexScanDesc scan)
 
 	state->rerank = palloc(sizeof(IvfpqRerank));
 	IvfpqRerankBegin(state->rerank, scan->heapRelation, state->index,
-					  scan->xs_snapshot);
+					 scan->xs_snapshot);
 	if (state->filter != NULL)
 	{
 		state->rerank->satisfies = state->filter->satisfies;
@@ -271,7 +271,7 @@ start_scan(IndexScanDesc scan)
 		return;
 	}
 	IvfpqRerankQuery(state->rerank, &key->sk_func, key->sk_collation,
-					  key->sk_argument);
+					 key->sk_argument);
 	check_row_dims(state, scan->heapRelation, key);
 	if (state->model->meta.nlists > 0)
 		start_search(state, key);
@@ -330,9 +330,9 @@ queue_next(IvfpqScan *state, IvfpqNextRow *next)
 		if (queue->ntaken < queue->nprefetch &&
 			!IvfpqRerankIsPrefetching(state->rerank))
 			IvfpqRerankPrefetch(state->rerank,
-								 queue->prefetch + queue->ntaken,
-								 Max(0, Min(queue->nprefetch - queue->ntaken,
-											state->quota - state->returned)));
+								queue->prefetch + queue->ntaken,
+								Max(0, Min(queue->nprefetch - queue->ntaken,
+										   state->quota - state->returned)));
 		for (; row != NULL && row->bounded; row = IvfpqQueueTake(queue))
 		{
 			CHECK_FOR_INTERRUPTS();
@@ -440,7 +440,8 @@ next_row(IndexScanDesc scan, IvfpqNextRow *row)
 			if (!state->filter->radius.with_nan)
 				return false;
 		}
-		else if (!IvfpqReturnedIsOutOfOrder(state, row) && return_row(scan, row))
+		else if (!IvfpqReturnedIsOutOfOrder(state, row) &&
+				 return_row(scan, row))
 			return true;
 	}
 }

@@ -45,7 +45,7 @@ IvfpqQueueReserve(IvfpqQueue *queue, int64 n)
 {
 	queue->nprefetch = queue->ntaken = 0;
 	queue->next_row = palloc_extended(Max(n, 1) * sizeof(IvfpqQueuedRow),
-								  MCXT_ALLOC_HUGE);
+									  MCXT_ALLOC_HUGE);
 }
 
 static void

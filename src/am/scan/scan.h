@@ -35,13 +35,13 @@ typedef struct IvfpqScanReport
 	int			candidates;
 	int			batches;
 	int64		lists;			/* read */
-	int64		postings;			/* read, */
+	int64		postings;		/* read, */
 	bool		asks_keys;		/* ... and scored are only those that fulfill */
 	int64		matched;		/* conditions on keys */
 	int64		refined;		/* compact copies of rows read */
 	int64		reranked;		/* rows fetched from the heap */
-	int64		returned;			/* rows given out */
-	int64		out_of_order;			/* rows left out to keep the order */
+	int64		returned;		/* rows given out */
+	int64		out_of_order;	/* rows left out to keep the order */
 	bool		full_pass;		/* with a pass over all rows */
 	IvfpqFilterReport filter;
 	IvfpqRemoteReport remote;
@@ -83,7 +83,7 @@ typedef struct IvfpqReturned
 typedef struct IvfpqQueue
 {
 	pairingheap *heap;
-	IvfpqQueuedRow *next_row;		/* the next row's */
+	IvfpqQueuedRow *next_row;	/* the next row's */
 	uint64	   *prefetch;		/* [nprefetch] rows in the order of taking */
 	int64		nprefetch;
 	int64		ntaken;			/* of them are taken */
@@ -107,37 +107,38 @@ typedef struct IvfpqScan
 	IvfpqModel *model;
 	IvfpqSearch search;			/* when trained */
 	IvfpqRerank *rerank;		/* unless the query is NULL */
-	IvfpqSearchParams params;			/* of the batch under way */
+	IvfpqSearchParams params;	/* of the batch under way */
 	IvfpqKeyGoal goal;			/* the same, with conditions on keys */
 	IvfpqScanReport report;		/* less what is counted elsewhere */
 	bool		has_keys;		/* of an earlier scan; they outlive it */
 	bool		asks_keys;		/* conditions on keys are in `tests` */
 	IvfpqKeys	keys;			/* then */
 	IvfpqKeyQuals quals;
-	double		key_selectivity;		/* of rows near the query, those that fulfill
-								 * them, as far as is known; else 1 */
+	double		key_selectivity;	/* of rows near the query, those that
+									 * fulfill them, as far as is known; else
+									 * 1 */
 	bool		started;
 	bool		null_query;		/* any order will do */
 	bool		is_strict;		/* rows found late are left out */
 	double		recall;			/* asked for */
 	const LimitState *limit;	/* asks for the scan's rows, or NULL; and what */
 	double		planned;		/* the planner expects of them, 0 = nothing */
-	double		rows_needed;			/* rows wanted at first; 0 = not known */
+	double		rows_needed;	/* rows wanted at first; 0 = not known */
 	double		visible;		/* of the index's rows those that the snapshot
 								 * sees, as far as statistics tell */
 	int			pending_dims;	/* pending rows may have others; 0 = no */
-	bool		warned_mismatched;		/* ... and that was said */
+	bool		warned_mismatched;	/* ... and that was said */
 	bool		exhausted;		/* no further batch can bring rows */
 	int			batch;			/* batches done */
 	bool		is_drained;		/* the last one has all rows of its lists, */
 	int			drained;		/* so many */
-	int64		returned;			/* rows given out */
+	int64		returned;		/* rows given out */
 	int64		taken;			/* rows that came up */
 	int64		quota;			/* rows that may come up so far */
-	int64		out_of_order;			/* rows left out to keep the order */
-	int64		fetched;			/* candidates fetched */
-	int64		invisible;			/* ... that the snapshot does not see */
-	IvfpqReturned	rows_returned;
+	int64		out_of_order;	/* rows left out to keep the order */
+	int64		fetched;		/* candidates fetched */
+	int64		invisible;		/* ... that the snapshot does not see */
+	IvfpqReturned rows_returned;
 	const float *bound_query;	/* what bounds are of, or NULL for none */
 	IvfpqQueue	queue;
 	tidset_hash *reranked;		/* rows measured, bounded or found invisible */
@@ -145,18 +146,18 @@ typedef struct IvfpqScan
 	double		depth;			/* the nearest rows, whether they pass or not,
 								 * that the batch is good for; of those that
 								 * fulfill conditions on keys */
-	int64		matched;			/* of these, with a filter: so many pass, */
+	int64		matched;		/* of these, with a filter: so many pass, */
 	int64		matched_near;	/* ... of the nearer ones */
 	IvfpqWatched watched;		/* with a filter and a radius */
 	double		within;			/* rows within that, as ranks tell; 0 = not
 								 * known */
 	int64		counted;		/* rows measured, or bounded */
 	int64		counted_within; /* ... of which are within */
-	tidset_hash *returned_tids;	/* with a filter: where the rows given out
+	tidset_hash *returned_tids; /* with a filter: where the rows given out
 								 * are, which may be elsewhere than entries
 								 * say */
-	bool		in_full_pass;		/* rows come from full_pass_sort */
-	Tuplesortstate *full_pass_sort;	/* rows of the finishing pass, by distance */
+	bool		in_full_pass;	/* rows come from full_pass_sort */
+	Tuplesortstate *full_pass_sort; /* rows of the finishing pass, by distance */
 	TupleTableSlot *full_pass_slot;
 } IvfpqScan;
 
@@ -169,10 +170,10 @@ extern void ivfpqendscan(IndexScanDesc scan);
 
 /* batch.c */
 extern bool IvfpqScanRerankRow(IvfpqScan *state, uint64 id,
-								double *distance);
+							   double *distance);
 extern void IvfpqScanRerank(IvfpqScan *state, uint64 *ids, int64 count,
-							 void (*take) (IvfpqScan *state, uint64 id,
-										   double distance));
+							void (*take) (IvfpqScan *state, uint64 id,
+										  double distance));
 extern void IvfpqNextBatch(IvfpqScan *state);
 
 /* cost.c */
@@ -239,8 +240,8 @@ extern double IvfpqRadiusDepth(const IvfpqScan *state, double needed);
 
 /* filterpass.c */
 extern void IvfpqFilterFullPass(IvfpqScan *state,
-							void (*take) (IvfpqScan *state, uint64 id,
-										  double distance));
+								void (*take) (IvfpqScan *state, uint64 id,
+											  double distance));
 extern bool IvfpqFilterFetch(IndexScanDesc scan, uint64 id);
 
 /* fullpass.c */

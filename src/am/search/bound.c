@@ -101,8 +101,8 @@ IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const GvModel *gv,
 	{
 		record->min = record->step = 0;
 		IvfpqCheckStatus(gv_half_encode(dims, vector, 1,
-										  (uint16 *) (void *) record->codes,
-										  &record->error));
+										(uint16 *) (void *) record->codes,
+										&record->error));
 	}
 	else
 		IvfpqCheckStatus(gv_refine_encode(dims, vector, 1, record->codes,
@@ -228,15 +228,16 @@ bound_bytes(const GvModel *gv, const float *query, double query_length,
 /* The same by records of halves. */
 static void
 bound_half(const GvModel *gv, const float *query, double query_length,
-			 const IvfpqRecord *const *records, int n, IvfpqRowBounds *bounds)
+		   const IvfpqRecord *const *records, int n, IvfpqRowBounds *bounds)
 {
-	GvHalfRecord	half_records[CHUNK] = {0};
+	GvHalfRecord half_records[CHUNK] = {0};
 	GvRange		ranges[CHUNK];
 
 	for (int i = 0; i < n; i++)
 		half_records[i] = IvfpqHalfRecord(records[i]);
-	IvfpqCheckStatus(gv_half_range(gv->metric, gv->dims, query, half_records, n,
-									 ranges));
+	IvfpqCheckStatus(gv_half_range(gv->metric, gv->dims, query, half_records,
+								   n,
+								   ranges));
 	for (int i = 0; i < n; i++)
 		bounds[i] = both_bounds(gv, &ranges[i], query_length);
 }

@@ -180,7 +180,7 @@ read_optimistic(IvfpqSearch *search, int i)
 		blocks[b] = IvfpqSearchView(search, &views[b]);
 	(void) IvfpqQueryTable(&search->query);
 	IvfpqCheckStatus(gv_scan_optimistic(&search->scan, search->lists.scores[i],
-								 blocks, n));
+										blocks, n));
 	valid = IvfpqListConfirm(&search->reader, views);
 	IvfpqCheckStatus(gv_scan_commit(&search->scan, valid));
 	for (int b = 0; b < n && valid; b++)
@@ -208,7 +208,8 @@ read_list(IvfpqSearch *search, int i)
 	search->lists_read++;
 	if (search->condition == NULL)
 		return;
-	search->counts[search->ncounts].postings = search->postings_read - postings;
+	search->counts[search->ncounts].postings = search->postings_read -
+		postings;
 	search->counts[search->ncounts++].matched = search->scan.matched - matched;
 }
 
@@ -227,13 +228,13 @@ IvfpqSearchLists(IvfpqSearch *search, int first, int end)
 	const uint64 *lists = search->lists.ids + first;
 	int			n = end - first;
 	IvfpqDirEntry *entries = palloc_extended(Max(n, 1) *
-											  sizeof(IvfpqDirEntry),
-											  MCXT_ALLOC_HUGE);
+											 sizeof(IvfpqDirEntry),
+											 MCXT_ALLOC_HUGE);
 	int64		had_read = IvfpqCountReads();
 	int			nprefetched = 0;	/* lists */
 
 	IvfpqDirEntriesRead(search->index, &search->model->meta,
-						 lists, n, entries);
+						lists, n, entries);
 	IvfpqListsBegin(&search->reader, entries, n);
 	for (int i = 0; i < n; i++)
 	{
@@ -266,12 +267,12 @@ int64
 IvfpqSearchCount(IvfpqSearch *search, int probes)
 {
 	IvfpqDirEntry *entries = palloc_extended(probes * sizeof(IvfpqDirEntry),
-											  MCXT_ALLOC_HUGE);
+											 MCXT_ALLOC_HUGE);
 	int64		postings = 0;
 
 	IvfpqSearchNearest(search, probes);
 	IvfpqDirEntriesRead(search->index, &search->model->meta,
-						 search->lists.ids, search->lists.count, entries);
+						search->lists.ids, search->lists.count, entries);
 	for (int i = 0; i < search->lists.count; i++)
 		postings += entries[i].nitems;
 	pfree(entries);
@@ -338,7 +339,8 @@ IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
 
 	if (IvfpqSearchRemote(search, probes, candidates * lists_per_row, 0, 0))
 	{
-		search->found_all = search->candidates.count < candidates * lists_per_row;
+		search->found_all = search->candidates.count < candidates *
+			lists_per_row;
 		if (lists_per_row > 1)
 			IvfpqSearchDistinct(search, candidates);
 		return;

@@ -261,7 +261,7 @@ fraction_left(Relation index, const IvfpqMetaData *meta)
  */
 static void
 calibrated_params(const Known *known, const IvfpqMetaData *meta, double all,
-			 double rows, double left, double *probes, double *candidates)
+				  double rows, double left, double *probes, double *candidates)
 {
 	double		fewer_probes;
 	double		spread;
@@ -284,7 +284,7 @@ calibrated_params(const Known *known, const IvfpqMetaData *meta, double all,
  */
 static void
 unreached_params(const IvfpqMetaData *meta, double rows, double *probes,
-			   double *candidates)
+				 double *candidates)
 {
 	double		all = (double) meta->rows_at_calibration;
 
@@ -302,8 +302,9 @@ given(int setting, int option)
 
 /* The effort for the first so many rows. */
 void
-IvfpqParamsForRows(IvfpqSearchParams *params, Relation index, const IvfpqMetaData *meta,
-			   double recall, double rows)
+IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
+				   const IvfpqMetaData *meta,
+				   double recall, double rows)
 {
 	const IvfpqOptions *options = IvfpqGetOptions(index);
 	int			named_probes = given(ivfpq_probes, options->probes);
@@ -325,8 +326,8 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index, const IvfpqMetaDat
 							log(factor) / log(CANDIDATES_GROWTH));
 	if (known.ndepths > 0)
 		calibrated_params(&known, meta,
-					 Max(meta->rows_at_calibration, index->rd_rel->reltuples),
-					 rows, left, &probes, &candidates);
+						  Max(meta->rows_at_calibration, index->rd_rel->reltuples),
+						  rows, left, &probes, &candidates);
 	else
 	{
 		probes = IvfpqFormulaProbes(meta) * probes_factor;
@@ -381,8 +382,8 @@ IvfpqSpreadRows(double rows, bool by_keys)
  */
 void
 IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,
-				  const IvfpqMetaData *meta, double recall, double rows,
-				  double spread)
+					  const IvfpqMetaData *meta, double recall, double rows,
+					  double spread)
 {
 	IvfpqSearchParams last;
 
@@ -433,8 +434,9 @@ IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double rows_needed)
 
 /* The effort of a batch, 0 the first, of a scan that knows no limit. */
 void
-IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index, const IvfpqMetaData *meta,
-			   double recall, int batch)
+IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
+					const IvfpqMetaData *meta,
+					double recall, int batch)
 {
 	double		rows = IvfpqBatchRows(index, meta, 0);
 

@@ -36,10 +36,10 @@ typedef struct IvfpqSearchParams
 	int			candidates;
 	int64		quota;			/* rows given out by the end of the batch */
 	bool		read_all;		/* read all lists and measure all rows */
-	bool		recall_unreached;		/* calibration did not reach the recall so
-								 * deep */
-	bool		calibrated;			/* calibration tells of so many rows */
-	bool		beyond_parents;			/* it took so many for more than
+	bool		recall_unreached;	/* calibration did not reach the recall so
+									 * deep */
+	bool		calibrated;		/* calibration tells of so many rows */
+	bool		beyond_parents; /* it took so many for more than
 								 * IVFPQ_PARENTS_ROWS */
 } IvfpqSearchParams;
 
@@ -48,18 +48,18 @@ extern int	IvfpqFormulaCandidates(const IvfpqMetaData *meta);
 extern double IvfpqBeyondTargets(double recall, double known, double lower,
 								 double upper);
 extern void IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
-						   const IvfpqMetaData *meta, double recall,
-						   double rows);
+							   const IvfpqMetaData *meta, double recall,
+							   double rows);
 extern void IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,
-							  const IvfpqMetaData *meta, double recall,
-							  double rows, double spread);
+								  const IvfpqMetaData *meta, double recall,
+								  double rows, double spread);
 extern double IvfpqSpreadRows(double rows, bool by_keys);
 extern int	IvfpqKeyCandidates(int candidates, double selectivity);
 extern double IvfpqKnownRows(const IvfpqMetaData *meta, double recall);
 extern double IvfpqBatchRows(Relation index, const IvfpqMetaData *meta,
 							 double rows_needed);
 extern void IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
-						   const IvfpqMetaData *meta, double recall,
-						   int batch);
+								const IvfpqMetaData *meta, double recall,
+								int batch);
 
 #endif							/* IVFPQ_EFFORT_H */

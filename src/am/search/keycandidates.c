@@ -101,25 +101,27 @@ typedef struct Reading
 	int			nread;
 	int			next;			/* of search->lists */
 	IvfpqListSums sums;			/* of the lists read */
-	double		flat_selectivity;		/* of all copies read those that fulfill it */
+	double		flat_selectivity;	/* of all copies read those that fulfill
+									 * it */
 	bool		grows;			/* the share, with the distance */
 	bool		is_sure;		/* ... and that is no chance */
 	bool		left_out;		/* copies were, before more were kept */
 	bool		by_server;		/* gpuvecd reads, */
 	int			asked;			/* and was asked for so many rows */
-	IvfpqSearchParams params;			/* what the share asks for */
+	IvfpqSearchParams params;	/* what the share asks for */
 } Reading;
 
 /* What as many rows take as hold those wanted. */
 static void
-get_params(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double selectivity,
+get_params(const IvfpqSearch *search, const IvfpqKeyGoal *goal,
+		   double selectivity,
 		   IvfpqSearchParams *params)
 {
 	double		among = goal->rows / Max(selectivity, IVFPQ_LEAST_SELECTIVITY);
 
 	IvfpqParamsForMatches(params, search->index, &search->model->meta,
-					  goal->recall, among, goal->is_spread ?
-					  IvfpqSpreadRows(among, goal->by_keys) : among);
+						  goal->recall, among, goal->is_spread ?
+						  IvfpqSpreadRows(among, goal->by_keys) : among);
 	params->probes = Min(params->probes, goal->most_probes);
 	if (goal->is_far || params->probes > NEARLY_ALL * goal->most_probes)
 		params->probes = goal->most_probes;
@@ -132,13 +134,15 @@ IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 	double		all = IvfpqRowsAbout(search->index, &search->model->meta);
 	double		most = 0;
 
-	for (double selectivity = 1; selectivity == 1 || goal->rows / selectivity < all; selectivity /= 4)
+	for (double selectivity = 1; selectivity == 1 ||
+		 goal->rows / selectivity < all; selectivity /= 4)
 	{
 		IvfpqSearchParams params;
 
 		/* whose candidates are those of get_params, for half the work */
 		IvfpqParamsForRows(&params, search->index, &search->model->meta,
-					   goal->recall, Min(goal->rows / selectivity, PG_INT32_MAX));
+						   goal->recall,
+						   Min(goal->rows / selectivity, PG_INT32_MAX));
 		most = Max(most, IvfpqKeyCandidates(params.candidates, selectivity));
 	}
 	return (int) Min(ceil(KEPT_BEYOND * most), PG_INT32_MAX / 4);
@@ -236,7 +240,8 @@ estimate_selectivity(Reading *reading)
 									   part_of(goal));
 	selectivity = sums->weighted_matched / Max(sums->weighted_postings, 1);
 	reading->flat_selectivity = sums->matched / Max(sums->postings, 1);
-	reading->grows = reading->is_sure = reading->flat_selectivity > GROWS * selectivity;
+	reading->grows = reading->is_sure = reading->flat_selectivity > GROWS *
+		selectivity;
 	goal->selectivity = Max(selectivity, IVFPQ_LEAST_SELECTIVITY);
 	get_params(search, goal, goal->selectivity, &reading->params);
 	if (reading->params.probes > reading->nread)
@@ -244,8 +249,9 @@ estimate_selectivity(Reading *reading)
 	count = reading->by_server ? search->near_count :
 		IvfpqSampleCount(search, goal->rows);
 	goal->is_far |= reading->flat_selectivity > GROWS_FAR * selectivity;
-	selectivity = IvfpqSampledSelectivity(&count, selectivity, reading->by_server ? goal->rows : 0,
-						   &is_sure);
+	selectivity =
+		IvfpqSampledSelectivity(&count, selectivity, reading->by_server ? goal->rows : 0,
+								&is_sure);
 	if (selectivity < goal->selectivity)
 	{
 		reading->is_sure |= is_sure;
@@ -264,7 +270,8 @@ static int
 candidates_needed(const Reading *reading)
 {
 	return IvfpqKeyCandidates(reading->params.candidates,
-							  Max(reading->goal->selectivity, reading->flat_selectivity));
+							  Max(reading->goal->selectivity,
+								  reading->flat_selectivity));
 }
 
 /*
@@ -408,7 +415,8 @@ ask_until_enough(Reading *reading)
 		int			before = reading->nread;
 		int			rows = reading->asked;
 		int			postings = rows * search->model->meta.lists_per_row;
-		double		rank = ceil(goal->rows * search->model->meta.lists_per_row);
+		double		rank =
+		ceil(goal->rows * search->model->meta.lists_per_row);
 
 		search->query.deep = reading->params.beyond_parents ||
 			goal->rows / goal->selectivity > IVFPQ_PARENTS_ROWS;
@@ -459,9 +467,11 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 	search->lists.count = 0;
 	IvfpqCountsReserve(search, nlists);
 	IvfpqQueryKeepScores(&search->query, nlists);
-	IvfpqSearchOpen(search, goal->candidates * search->model->meta.lists_per_row);
+	IvfpqSearchOpen(search,
+					goal->candidates * search->model->meta.lists_per_row);
 	IvfpqSampleBegin(search);
-	get_params(search, first, Min(FIRST_FACTOR * first->selectivity, 1), &least);
+	get_params(search, first, Min(FIRST_FACTOR * first->selectivity, 1),
+			   &least);
 	read_until_enough(reading, goal->reads_all ? goal->most_probes :
 					  least.probes);
 	IvfpqSampleEnd(search);

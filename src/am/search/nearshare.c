@@ -171,8 +171,9 @@ IvfpqSampleCount(IvfpqSearch *search, double rows)
  * what is beyond that is taken for a smaller share then.
  */
 double
-IvfpqSampledSelectivity(const IvfpqNearCount *count, double selectivity, double by_chance,
-			   bool *beyond_doubt)
+IvfpqSampledSelectivity(const IvfpqNearCount *count, double selectivity,
+						double by_chance,
+						bool *beyond_doubt)
 {
 	double		expected = count->matched / (selectivity * GV_SAMPLED_ONE_OF);
 	double		beyond = count->nearer - expected;

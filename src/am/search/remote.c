@@ -108,7 +108,7 @@ compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
 	take_lists(search, answer);
 	ensure_capacity(remote, n);
 	IvfpqDirEntriesRead(search->index, &search->model->meta,
-						 search->lists.ids, n, remote->entries);
+						search->lists.ids, n, remote->entries);
 	*behind = false;
 	for (int i = 0; i < n; i++)
 	{
@@ -468,7 +468,7 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 	};
 	IvfpqServed served;
 	int			batch = IvfpqAskBulkCapacity(search->index, meta, &question,
-										&served);
+											 &served);
 
 	for (int first = 0; first < n; first += batch)
 	{

@@ -107,7 +107,7 @@ typedef struct IvfpqRemote
 								 * in their order, and of other copies */
 	int			nknown;
 	int			known_capacity;
-	IvfpqDirEntry *entries;	/* [room] of the probed lists, as they are */
+	IvfpqDirEntry *entries;		/* [room] of the probed lists, as they are */
 	uint8	   *ages;			/* [room] of what the mirror had of them; both
 								 * not of a brief answer */
 	int			capacity;
@@ -173,8 +173,8 @@ typedef struct IvfpqSearch
 	int64		postings_read;
 	const GvCondition *condition;	/* on keys; NULL: none */
 	int64		matched;		/* copies read that fulfill it */
-	IvfpqListCount *counts;		/* [counts_capacity] of lists that were read here,
-								 * or that a full answer names */
+	IvfpqListCount *counts;		/* [counts_capacity] of lists that were read
+								 * here, or that a full answer names */
 	int			counts_capacity;
 	int			ncounts;		/* lists that were read, with a condition */
 	IvfpqListSums sums;			/* of those that gpuvecd read, */
@@ -221,7 +221,7 @@ typedef struct IvfpqKeyGoal
 	bool		by_keys;		/* and nothing else is asked of them */
 	bool		is_far;			/* out: they may be anywhere */
 	int			most_probes;
-	double		selectivity;			/* of rows near the query that fulfill it: in,
+	double		selectivity;	/* of rows near the query that fulfill it: in,
 								 * likely; out, as it was seen */
 	double		guess;			/* of all rows, as the planner guesses; 0 = it
 								 * did not */
@@ -245,8 +245,9 @@ extern bool IvfpqSampleWants(const void *arg, const IvfpqSlotHeader *header,
 extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
 							 const GvBlock *block);
 extern IvfpqNearCount IvfpqSampleCount(IvfpqSearch *search, double rows);
-extern double IvfpqSampledSelectivity(const IvfpqNearCount *count, double selectivity,
-							 double by_chance, bool *beyond_doubt);
+extern double IvfpqSampledSelectivity(const IvfpqNearCount *count,
+									  double selectivity,
+									  double by_chance, bool *beyond_doubt);
 extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
 							  double lists_per_row);
 extern void IvfpqSampleEnd(IvfpqSearch *search);
@@ -281,7 +282,7 @@ extern int64 IvfpqRecordBounds(const IvfpqSearch *search, const float *query,
 static inline GvHalfRecord
 IvfpqHalfRecord(const IvfpqRecord *record)
 {
-	GvHalfRecord	half = {record->error,
+	GvHalfRecord half = {record->error,
 	(const uint16 *) (const void *) record->codes};
 
 	return half;

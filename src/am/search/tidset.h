@@ -11,8 +11,8 @@ typedef struct TidSetEntry
 {
 	uint64		id;
 	char		status;
-	bool		matched;			/* a scan's filter; see depth.c */
-	bool		invisible;			/* the snapshot does not see it */
+	bool		matched;		/* a scan's filter; see depth.c */
+	bool		invisible;		/* the snapshot does not see it */
 } TidSetEntry;
 
 #define SH_PREFIX			tidset

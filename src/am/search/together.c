@@ -50,7 +50,7 @@ typedef struct ChunkList
 	int			first;			/* its blocks: first .. end - 1; */
 	int			again;			/* from here on copies may have come before */
 	int			end;
-	int			postings;			/* live ones */
+	int			postings;		/* live ones */
 	int			numbers[IVFPQ_TOGETHER];	/* [n] which of each search's
 											 * lists it is; -1: none */
 } ChunkList;
@@ -59,7 +59,7 @@ typedef struct Chunk
 {
 	IvfpqSearch *searches;		/* [n] that lists are scanned for */
 	int			n;
-	int			capacity;			/* blocks that there is memory for */
+	int			capacity;		/* blocks that there is memory for */
 	int			nblocks;
 	GvBlock    *blocks;			/* [room] */
 	char	   *bodies;			/* [room] of each T, row ids, codes */
@@ -114,7 +114,7 @@ make_chunk(IvfpqSearch *searches, int n)
 	chunk->body_bytes = TYPEALIGN(GV_ALIGN, codes + GV_BLOCK *
 								  (sizeof(float) + sizeof(ItemPointerData)));
 	chunk->capacity = (int) Max(CHUNK_BYTES / chunk->body_bytes,
-							IVFPQ_OPTIMISTIC_BLOCKS);
+								IVFPQ_OPTIMISTIC_BLOCKS);
 	chunk->blocks = palloc(chunk->capacity * sizeof(GvBlock));
 	chunk->bodies = palloc(chunk->capacity * chunk->body_bytes);
 	chunk->nblocks = chunk->nlists = 0;
@@ -279,8 +279,8 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 	uint64	   *lists = palloc_extended(Max(npairs, 1) * sizeof(uint64),
 										MCXT_ALLOC_HUGE);
 	IvfpqDirEntry *entries = palloc_extended(Max(npairs, 1) *
-											  sizeof(IvfpqDirEntry),
-											  MCXT_ALLOC_HUGE);
+											 sizeof(IvfpqDirEntry),
+											 MCXT_ALLOC_HUGE);
 	Chunk	   *chunk = make_chunk(searches, n);
 	int			nlists = 0;
 	int			first = 0;
@@ -294,7 +294,7 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 		if (p == 0 || PAIR_READING(pairs[p]) != PAIR_READING(pairs[p - 1]))
 			lists[nlists++] = (uint32) PAIR_READING(pairs[p]) % IVFPQ_MAX_LISTS;
 	IvfpqDirEntriesRead(index, &searches[0].model->meta, lists, nlists,
-						 entries);
+						entries);
 	IvfpqListsBegin(reader, entries, nlists);
 	for (int l = 0; l < nlists; l++)
 	{

@@ -64,7 +64,7 @@ advise_mismatched(Relation heap, Relation index, const IvfpqMetaData *meta)
 	int			dims;
 	int			first_dims;
 	int64		count = IvfpqFindMismatched(heap, index, meta, &dims, &first,
-									 &first_dims);
+											&first_dims);
 
 	if (count == 0)
 		return NULL;
@@ -166,7 +166,8 @@ advise_on_signatures(Relation index, const IvfpqMetaData *meta)
 	IvfpqListReaderFree(&reader);
 	for (int k = 0; k < form.nkeys; k++)
 	{
-		double		bits = (double) counts.bits[k] / Max(counts.nsignatures[k], 1);
+		double		bits = (double) counts.bits[k] /
+		Max(counts.nsignatures[k], 1);
 		bool		is_jsonb = index->rd_opcintype[1 + k] == JSONBOID;
 
 		if (bits < FULL_SIGNATURE)

@@ -435,7 +435,8 @@ find_ground_truth(Recall *recall)
 			for (int i = 0; i < recall->nqueries; i++)
 			{
 				RecallQuery *query = &recall->queries[i];
-				double		distance = row_distance(recall, value, query->value);
+				double		distance =
+				row_distance(recall, value, query->value);
 
 				CHECK_FOR_INTERRUPTS();
 				if (!is_own(recall, query, value, distance))

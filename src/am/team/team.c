@@ -149,8 +149,8 @@ IvfpqParallelAlloc(IvfpqParallel *parallel, IvfpqParallelPart part, Size bytes)
 	IvfpqParallelFree(parallel, part);
 	if (parallel->area != NULL)
 		parallel->shared->parts[part] = dsa_allocate_extended(parallel->area,
-														  Max(bytes, 1),
-														  DSA_ALLOC_HUGE);
+															  Max(bytes, 1),
+															  DSA_ALLOC_HUGE);
 	else
 		parallel->own[part] = palloc_extended(bytes, MCXT_ALLOC_HUGE);
 	return IvfpqParallelMemory(parallel, part);
@@ -168,7 +168,8 @@ IvfpqParallelMemory(const IvfpqParallel *parallel, IvfpqParallelPart part)
 void
 IvfpqParallelFree(IvfpqParallel *parallel, IvfpqParallelPart part)
 {
-	if (parallel->area != NULL && DsaPointerIsValid(parallel->shared->parts[part]))
+	if (parallel->area != NULL &&
+		DsaPointerIsValid(parallel->shared->parts[part]))
 		dsa_free(parallel->area, parallel->shared->parts[part]);
 	else if (parallel->own[part] != NULL)
 		pfree(parallel->own[part]);

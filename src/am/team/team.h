@@ -35,7 +35,7 @@ typedef enum IvfpqJob
 /* Memory that all participants see, by what is in it. */
 typedef enum IvfpqParallelPart
 {
-	IVFPQ_PARALLEL_TRAINING,		/* IvfpqTraining, and its arrays: */
+	IVFPQ_PARALLEL_TRAINING,	/* IvfpqTraining, and its arrays: */
 	IVFPQ_PARALLEL_QUERIES,
 	IVFPQ_PARALLEL_HELD_OUT,
 	IVFPQ_PARALLEL_QUERY_IDS,
@@ -46,21 +46,21 @@ typedef enum IvfpqParallelPart
 	IVFPQ_PARALLEL_CENTROIDS,
 	IVFPQ_PARALLEL_CODEBOOKS,
 
-	IVFPQ_PARALLEL_READER,			/* what to read: train/blockrows.c */
-	IVFPQ_PARALLEL_BLOCKS,			/* BlockNumber [nblocks] to read */
-	IVFPQ_PARALLEL_SKIP,			/* uint64 [nskip] TIDs to leave out */
+	IVFPQ_PARALLEL_READER,		/* what to read: train/blockrows.c */
+	IVFPQ_PARALLEL_BLOCKS,		/* BlockNumber [nblocks] to read */
+	IVFPQ_PARALLEL_SKIP,		/* uint64 [nskip] TIDs to leave out */
 
-	IVFPQ_PARALLEL_SENT,			/* what goes to gpuvecd: train/sendrows.c */
-	IVFPQ_PARALLEL_SAMPLE,			/* uint64 [sample_rows] TIDs of its sample */
+	IVFPQ_PARALLEL_SENT,		/* what goes to gpuvecd: train/sendrows.c */
+	IVFPQ_PARALLEL_SAMPLE,		/* uint64 [sample_rows] TIDs of its sample */
 
-	IVFPQ_PARALLEL_CLUSTER,			/* IvfpqClusterShared */
-	IVFPQ_PARALLEL_COUNTS,			/* pg_atomic_uint64 [nparents] rows */
-	IVFPQ_PARALLEL_FOUND,			/* int32 [nparents] lists */
+	IVFPQ_PARALLEL_CLUSTER,		/* IvfpqClusterShared */
+	IVFPQ_PARALLEL_COUNTS,		/* pg_atomic_uint64 [nparents] rows */
+	IVFPQ_PARALLEL_FOUND,		/* int32 [nparents] lists */
 
-	IVFPQ_PARALLEL_SCAN,			/* ParallelTableScanDesc; alone: none */
-	IVFPQ_PARALLEL_SHARING,			/* IvfpqSharing, if gpuvecd builds */
-	IVFPQ_PARALLEL_ENTRIES,			/* IvfpqDirEntry [nlists] */
-	IVFPQ_PARALLEL_PARTS			/* how many there are */
+	IVFPQ_PARALLEL_SCAN,		/* ParallelTableScanDesc; alone: none */
+	IVFPQ_PARALLEL_SHARING,		/* IvfpqSharing, if gpuvecd builds */
+	IVFPQ_PARALLEL_ENTRIES,		/* IvfpqDirEntry [nlists] */
+	IVFPQ_PARALLEL_PARTS		/* how many there are */
 } IvfpqParallelPart;
 
 /* A round of calibration (calibrate/ladder.c). */
@@ -95,14 +95,14 @@ typedef struct IvfpqParallelShared
 
 	pg_atomic_uint64 done;		/* rows, of this round */
 	pg_atomic_uint64 next;		/* piece of this round to be done */
-	pg_atomic_uint64 npostings;	/* that there are to be written */
+	pg_atomic_uint64 npostings; /* that there are to be written */
 	pg_atomic_uint32 refine_head;	/* see IvfpqRecordBuilderFinish */
 
 	/* written by the leader while workers wait */
 	IvfpqJob	job;
 	dsa_pointer parts[IVFPQ_PARALLEL_PARTS];
 	IvfpqMetaData meta;
-	IvfpqGridSpec	grid_spec;
+	IvfpqGridSpec grid_spec;
 	BlockNumber npages;			/* of the index */
 } IvfpqParallelShared;
 
@@ -111,7 +111,7 @@ typedef struct IvfpqParallel
 {
 	IvfpqParallelShared *shared;
 	int			me;				/* 0 = the leader */
-	bool		has_workers;		/* false: the leader is alone */
+	bool		has_workers;	/* false: the leader is alone */
 	dsa_area   *area;			/* NULL: parts are the leader's own */
 	void	   *own[IVFPQ_PARALLEL_PARTS];
 
@@ -128,19 +128,24 @@ extern bool IvfpqParallelEndPhase(IvfpqParallel *parallel);
 extern void IvfpqParallelStartPhase(IvfpqParallel *parallel);
 extern void IvfpqParallelStartJob(IvfpqParallel *parallel, IvfpqJob job);
 extern void IvfpqParallelProgress(IvfpqParallel *parallel, int64 n);
-extern bool IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces, int64 *piece);
-extern void *IvfpqParallelAlloc(IvfpqParallel *parallel, IvfpqParallelPart part, Size bytes);
-extern void *IvfpqParallelMemory(const IvfpqParallel *parallel, IvfpqParallelPart part);
+extern bool IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces,
+							  int64 *piece);
+extern void *IvfpqParallelAlloc(IvfpqParallel *parallel,
+								IvfpqParallelPart part, Size bytes);
+extern void *IvfpqParallelMemory(const IvfpqParallel *parallel,
+								 IvfpqParallelPart part);
 extern void IvfpqParallelFree(IvfpqParallel *parallel, IvfpqParallelPart part);
 
 /* workers.c */
 extern int	IvfpqCountWorkers(Relation heap, Relation index);
-extern void IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers, Relation heap,
-						   Relation index, IndexInfo *indexInfo, Size bytes,
-						   bool in_place);
+extern void IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers,
+							   Relation heap,
+							   Relation index, IndexInfo *indexInfo, Size bytes,
+							   bool in_place);
 extern void IvfpqParallelEndWorkers(IvfpqParallel *parallel);
 extern void IvfpqParallelEnd(IvfpqParallel *parallel);
-extern void IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg, shm_toc *toc);
+extern void IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg,
+								shm_toc *toc);
 extern void IvfpqParallelDetach(IvfpqParallel *parallel, shm_toc *toc);
 
 #endif							/* IVFPQ_TEAM_H */

@@ -25,7 +25,8 @@ name_of(const IvfpqTempFile *temp, char *name, int range, int from)
 
 /* Begin with nothing; memory from the current context. */
 void
-IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqParallel *parallel, const char *what,
+IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqParallel *parallel,
+				   const char *what,
 				   int nranges)
 {
 	temp->files = parallel->has_workers ? &parallel->shared->files : NULL;

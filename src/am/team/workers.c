@@ -175,7 +175,7 @@ prepare(IvfpqParallel *parallel, int nworkers)
 	EnterParallelMode();
 	memset(parallel, 0, sizeof(*parallel));
 	parallel->context = CreateParallelContext("gpuvec", "IvfpqWorkerMain",
-										  nworkers);
+											  nworkers);
 	if (make_segment(parallel->context))
 	{
 		fill_segment(parallel);
@@ -209,8 +209,9 @@ launch(IvfpqParallel *parallel)
  * this takes.  In parallel mode, until IvfpqParallelEndWorkers.
  */
 void
-IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers, Relation heap, Relation index,
-			   IndexInfo *indexInfo, Size bytes, bool in_place)
+IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers, Relation heap,
+				   Relation index,
+				   IndexInfo *indexInfo, Size bytes, bool in_place)
 {
 	if (nworkers == 0 || !has_memory(nworkers, bytes) ||
 		!prepare(parallel, nworkers))
@@ -230,7 +231,7 @@ void
 IvfpqParallelEndWorkers(IvfpqParallel *parallel)
 {
 	ParallelContext *context = parallel->context;
-	IvfpqParallel	alone;
+	IvfpqParallel alone;
 
 	if (context == NULL)
 		return;

@@ -111,7 +111,7 @@ move(float *query, const float *rows, int dims, GvTopK *around)
  */
 static void
 move_queries(GvMetric metric, int dims, float *queries, int n,
-			const float *others, int64 nothers)
+			 const float *others, int64 nothers)
 {
 	GvModel		unmoved = {.metric = metric, .dims = dims, .scale = 1};
 	int			nrows = (int) Min(nothers, IvfpqRowsAround(dims));
@@ -152,8 +152,9 @@ move_queries(GvMetric metric, int dims, float *queries, int n,
  * none themselves, or all where copies leave fewer of them.
  */
 void
-IvfpqMakeCalibrationQueries(const IvfpqSample *sample, const IvfpqHeldOut *held,
-				 float *queries, float *held_out, uint64 *ids)
+IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
+							const IvfpqHeldOut *held,
+							float *queries, float *held_out, uint64 *ids)
 {
 	int			dims = sample->dims;
 	Size		row = dims * sizeof(float);
@@ -170,5 +171,5 @@ IvfpqMakeCalibrationQueries(const IvfpqSample *sample, const IvfpqHeldOut *held,
 	}
 	memcpy(queries, held_out, held->n * row);
 	move_queries(sample->type->metric, dims, queries, held->n,
-				sample->rows + first * dims, sample->ndistinct - first);
+				 sample->rows + first * dims, sample->ndistinct - first);
 }

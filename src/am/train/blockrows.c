@@ -148,12 +148,12 @@ draw_blocks(IvfpqReader *reader, IvfpqParallel *parallel)
 {
 	BlockNumber all = RelationGetNumberOfBlocks(reader->heap);
 	double		blocks_needed = ceil(all * (double) reader->rows_needed /
-							  Max(reader->training->rows, 1));
+									 Max(reader->training->rows, 1));
 	int			n = (int) Max(Min(Min(all, blocks_needed), PG_INT32_MAX), 1);
 	BlockSamplerData sampler;
 
 	reader->blocks = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_BLOCKS,
-									n * sizeof(BlockNumber));
+										n * sizeof(BlockNumber));
 	reader->nblocks = 0;
 	BlockSampler_Init(&sampler, all, n, (uint32) IVFPQ_TRAINING_SEED);
 	while (BlockSampler_HasMore(&sampler))
@@ -165,12 +165,13 @@ void
 IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel)
 {
 	Shared	   *shared = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_READER,
-										sizeof(Shared));
+											sizeof(Shared));
 	Size		bytes = reader->nskip * sizeof(uint64);
 
 	draw_blocks(reader, parallel);
 	if (bytes > 0)
-		memcpy(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SKIP, bytes), reader->skip,
+		memcpy(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SKIP, bytes),
+			   reader->skip,
 			   bytes);
 	shared->dims = reader->sample->dims;
 	shared->lenient = reader->sample->lenient;
@@ -183,7 +184,8 @@ IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel)
 void
 IvfpqReaderJoin(IvfpqReader *reader, IvfpqParallel *parallel)
 {
-	const Shared *shared = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_READER);
+	const Shared *shared =
+	IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_READER);
 
 	reader->sample->dims = shared->dims;
 	reader->sample->lenient = shared->lenient;

@@ -334,7 +334,8 @@ train_parent(IvfpqCluster *cluster, RowSort *sort, int p)
 	int			dims = training->gv.dims;
 	float	   *centroids = training->centroids +
 	(Size) training->parent_offsets[p] * dims;
-	int			k = training->parent_offsets[p + 1] - training->parent_offsets[p];
+	int			k = training->parent_offsets[p + 1] -
+	training->parent_offsets[p];
 	int64		count = pg_atomic_read_u64(&cluster->counts[p]);
 	int64		n;
 	float	   *rows;
@@ -388,7 +389,8 @@ close_gaps(IvfpqCluster *cluster)
 	for (int p = 0; p < training->nparents; p++)
 	{
 		memmove((char *) training->centroids + training->nlists * row,
-				(char *) training->centroids + training->parent_offsets[p] * row,
+				(char *) training->centroids + training->parent_offsets[p] *
+				row,
 				cluster->found[p] * row);
 		training->parent_offsets[p] = training->nlists;
 		training->nlists += cluster->found[p];
@@ -453,10 +455,12 @@ static void
 share(const IvfpqTraining *training, IvfpqParallel *parallel, int lists)
 {
 	int			nparents = training->nparents;
-	IvfpqClusterShared *shared = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CLUSTER,
-												sizeof(IvfpqClusterShared));
-	pg_atomic_uint64 *counts = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_COUNTS,
-											  nparents * sizeof(*counts));
+	IvfpqClusterShared *shared =
+	IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CLUSTER,
+					   sizeof(IvfpqClusterShared));
+	pg_atomic_uint64 *counts =
+	IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_COUNTS,
+					   nparents * sizeof(*counts));
 
 	memset(shared, 0, sizeof(*shared));
 	shared->lists = lists;
@@ -464,23 +468,27 @@ share(const IvfpqTraining *training, IvfpqParallel *parallel, int lists)
 	shared->nranges = Min(nparents, RANGES_EACH * parallel->shared->nparts);
 	for (int p = 0; p < nparents; p++)
 		pg_atomic_init_u64(&counts[p], 0);
-	(void) IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_FOUND, nparents * sizeof(int32));
+	(void) IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_FOUND,
+							  nparents * sizeof(int32));
 	IvfpqTrainingShare(training, parallel);
 }
 
 /* Arrays for so many parents and lists. */
 static void
-alloc_lists(IvfpqTraining *training, IvfpqParallel *parallel, int nparents, int lists)
+alloc_lists(IvfpqTraining *training, IvfpqParallel *parallel, int nparents,
+			int lists)
 {
 	Size		row = training->gv.dims * sizeof(float);
 
 	training->nparents = nparents;
 	training->parents = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENTS,
-									   nparents * row);
-	training->parent_offsets = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS,
-									  (nparents + 1) * sizeof(int32));
-	training->centroids = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CENTROIDS,
-										 lists * row);
+										   nparents * row);
+	training->parent_offsets =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS,
+						   (nparents + 1) * sizeof(int32));
+	training->centroids =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CENTROIDS,
+						   lists * row);
 }
 
 /* One level: all lists from the rows in memory, under one parent. */
@@ -502,7 +510,8 @@ train_flat(IvfpqTraining *training, IvfpqParallel *parallel, const float *rows,
  * memory, lists from those that `reader` is to read, by all participants.
  */
 void
-IvfpqTrainLists(IvfpqTraining *training, IvfpqParallel *parallel, const float *rows,
+IvfpqTrainLists(IvfpqTraining *training, IvfpqParallel *parallel,
+				const float *rows,
 				int64 n, int lists, IvfpqReader *reader)
 {
 	int			nparents = IvfpqParents(lists);

@@ -24,7 +24,7 @@ typedef struct IvfpqClusterShared
 /* A participant's view. */
 typedef struct IvfpqCluster
 {
-	IvfpqParallel  *parallel;
+	IvfpqParallel *parallel;
 	IvfpqTraining *training;	/* centroids: [lists + nparents] */
 	IvfpqReader *reader;		/* of rows */
 	IvfpqClusterShared *shared;

@@ -57,7 +57,8 @@ item_of(const Sums *sums, int i)
 static void
 begin_sums(Sums *sums, IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
-	Size		memory = IvfpqMemoryLimit() / 4 / cluster->parallel->shared->size;
+	Size		memory = IvfpqMemoryLimit() / 4 /
+	cluster->parallel->shared->size;
 
 	sums->temp = temp;
 	sums->nlists = cluster->training->nlists;
@@ -148,7 +149,8 @@ sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 
 	scratch = IvfpqAllocScratch(gv_place_scratch(&groups, most, 1), &chunk);
 	begin_sums(&sums, cluster, temp);
-	while (IvfpqParallelNext(cluster->parallel, cluster->rows.nranges * nfrom, &piece))
+	while (IvfpqParallelNext(cluster->parallel, cluster->rows.nranges * nfrom,
+							 &piece))
 	{
 		BufFile    *file = IvfpqTempFileOpen(&cluster->rows,
 											 (int) piece / nfrom,
@@ -257,7 +259,8 @@ regroup(IvfpqCluster *cluster)
 	IvfpqCheckStatus(gv_assign(dims, training->parents, n, centroids, nlists,
 							   owners, NULL, &ivfpq_stop));
 	training->nparents = gv_group_lists(dims, nlists, centroids, owners, n,
-										training->parents, training->parent_offsets,
+										training->parents,
+										training->parent_offsets,
 										training->centroids);
 	pfree(owners);
 	pfree(centroids);
@@ -271,7 +274,8 @@ IvfpqFinalLloydPass(IvfpqCluster *cluster)
 {
 	IvfpqTempFile temp;
 
-	IvfpqTempFileBegin(&temp, cluster->parallel, "sums", cluster->rows.nranges);
+	IvfpqTempFileBegin(&temp, cluster->parallel, "sums",
+					   cluster->rows.nranges);
 	sum_rows(cluster, &temp);
 	IvfpqInjectionPoint("lists: placed");
 	IvfpqClusterEndPhase(cluster, NULL);

@@ -52,7 +52,8 @@ send_sample(const IvfpqTraining *training, IvfpqParallel *parallel,
 
 /* Have it train, and get what it made. */
 static bool
-get_model(IvfpqTraining *training, IvfpqParallel *parallel, IvfpqBuilder *builder)
+get_model(IvfpqTraining *training, IvfpqParallel *parallel,
+		  IvfpqBuilder *builder)
 {
 	Size		row = training->gv.dims * sizeof(float);
 	GvTrained	trained;
@@ -61,17 +62,21 @@ get_model(IvfpqTraining *training, IvfpqParallel *parallel, IvfpqBuilder *builde
 		return false;
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CODES);
-	training->codebooks = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CODEBOOKS,
-										 GV_CODEWORDS * row);
+	training->codebooks =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CODEBOOKS,
+						   GV_CODEWORDS * row);
 	training->parents = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENTS,
-									   trained.nparents * row);
-	training->parent_offsets = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS,
-									  (trained.nparents + 1) * sizeof(int32));
-	training->centroids = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CENTROIDS,
-										 trained.nlists * row);
+										   trained.nparents * row);
+	training->parent_offsets =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS,
+						   (trained.nparents + 1) * sizeof(int32));
+	training->centroids =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CENTROIDS,
+						   trained.nlists * row);
 	if (!IvfpqBuilderArray(builder, GV_CODEBOOKS, training->codebooks) ||
 		!IvfpqBuilderArray(builder, GV_PARENTS, training->parents) ||
-		!IvfpqBuilderArray(builder, GV_PARENT_OFFSETS, training->parent_offsets) ||
+		!IvfpqBuilderArray(builder, GV_PARENT_OFFSETS,
+						   training->parent_offsets) ||
 		!IvfpqBuilderArray(builder, GV_CENTROIDS, training->centroids))
 		return false;
 	training->gv.codebooks = training->codebooks;
@@ -86,7 +91,8 @@ get_model(IvfpqTraining *training, IvfpqParallel *parallel, IvfpqBuilder *builde
  * done.
  */
 static bool
-train(IvfpqTraining *training, IvfpqParallel *parallel, const IvfpqSample *sample,
+train(IvfpqTraining *training, IvfpqParallel *parallel,
+	  const IvfpqSample *sample,
 	  IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
 {
 	IvfpqInjectionPoint("build: begun");
@@ -109,7 +115,8 @@ StaticAssertDecl((int) IVFPQ_REFINE_SQ8 == (int) GV_RECORDS_BYTES &&
  * success training->builder is there to encode rows.
  */
 bool
-IvfpqTrainRemote(IvfpqTraining *training, IvfpqParallel *parallel, Relation index,
+IvfpqTrainRemote(IvfpqTraining *training, IvfpqParallel *parallel,
+				 Relation index,
 				 const IvfpqSample *sample, int lists, IvfpqReader *reader)
 {
 	int64		nrows = sample->whole ? sample->count :
@@ -137,8 +144,9 @@ IvfpqTrainRemote(IvfpqTraining *training, IvfpqParallel *parallel, Relation inde
 	builder = IvfpqBuilderBegin(index, &spec, training->mean);
 	if (builder == NULL)
 		return false;
-	IvfpqBuilderSample(builder, IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SAMPLE,
-											   nrows * sizeof(uint64)));
+	IvfpqBuilderSample(builder,
+					   IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SAMPLE,
+										  nrows * sizeof(uint64)));
 	if (train(training, parallel, sample, builder, nrows, reader))
 		return true;
 	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder), false);

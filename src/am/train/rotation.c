@@ -134,7 +134,7 @@ IvfpqLearnRotation(IvfpqTraining *training, IvfpqParallel *parallel,
 		n = 1;
 	}
 	training->rotation = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_ROTATION,
-										(Size) dims * dims * sizeof(float));
+											(Size) dims * dims * sizeof(float));
 	scratch = IvfpqAllocScratch(gv_learn_rotation_scratch(dims,
 														  training->gv.m),
 								&chunk);

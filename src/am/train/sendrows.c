@@ -77,10 +77,12 @@ send_part(IvfpqReader *reader, IvfpqParallel *parallel, Sent *sent,
  * after those that *builder has; false: the build by gpuvecd has failed.
  */
 bool
-IvfpqSendRows(IvfpqReader *reader, IvfpqParallel *parallel, IvfpqBuilder *builder,
+IvfpqSendRows(IvfpqReader *reader, IvfpqParallel *parallel,
+			  IvfpqBuilder *builder,
 			  int64 most)
 {
-	Sent	   *sent = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SENT, sizeof(Sent));
+	Sent	   *sent =
+	IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SENT, sizeof(Sent));
 	bool		failed;
 
 	memset(sent, 0, sizeof(*sent));
@@ -115,7 +117,8 @@ IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel)
 	if (IvfpqBuilderIsOpen(builder))
 	{
 		IvfpqBuilderSample(builder,
-						   IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SAMPLE));
+						   IvfpqParallelMemory(parallel,
+											   IVFPQ_PARALLEL_SAMPLE));
 		send_part(reader, parallel, sent, builder);
 	}
 	IvfpqBuilderEnd(builder);

@@ -136,12 +136,16 @@ hold_out_queries(IvfpqTraining *training, IvfpqParallel *parallel,
 	bytes = (Size) held.n * sample->dims * sizeof(float);
 	training->nqueries = held.n;
 	training->depth = held.depth;
-	training->queries = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_QUERIES, bytes);
-	training->held_out = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_HELD_OUT, bytes);
-	training->query_ids = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_QUERY_IDS,
-										 held.n * sizeof(uint64));
-	IvfpqMakeCalibrationQueries(sample, &held, training->queries, training->held_out,
-					 training->query_ids);
+	training->queries =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_QUERIES, bytes);
+	training->held_out =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_HELD_OUT, bytes);
+	training->query_ids =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_QUERY_IDS,
+						   held.n * sizeof(uint64));
+	IvfpqMakeCalibrationQueries(sample, &held, training->queries,
+								training->held_out,
+								training->query_ids);
 
 	sample->count -= held.taken;
 	memmove(sample->rows, sample->rows + (Size) held.taken * sample->dims,
@@ -161,7 +165,7 @@ fit_transform(IvfpqTraining *training, IvfpqParallel *parallel,
 	int			dims = sample->dims;
 
 	training->mean = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_MEAN,
-									dims * sizeof(float));
+										dims * sizeof(float));
 	gv_fit_transform(training->gv.metric, dims, sample->rows,
 					 Min(sample->count, FIT_VALUES / dims), training->mean,
 					 &training->gv.scale);
@@ -213,12 +217,14 @@ train_codebooks(IvfpqTraining *training, IvfpqParallel *parallel,
 	void	   *chunk;
 	void	   *scratch;
 
-	residuals = palloc_extended(n * training->lists_per_row * dims * sizeof(float),
-								MCXT_ALLOC_HUGE);
+	residuals =
+		palloc_extended(n * training->lists_per_row * dims * sizeof(float),
+						MCXT_ALLOC_HUGE);
 	n = residuals_of(training, sample->rows, n, residuals);
-	training->codebooks = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CODEBOOKS,
-										 (Size) GV_CODEWORDS * dims *
-										 sizeof(float));
+	training->codebooks =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CODEBOOKS,
+						   (Size) GV_CODEWORDS * dims *
+						   sizeof(float));
 	scratch = IvfpqAllocScratch(gv_codebooks_scratch(dims, training->gv.m, n),
 								&chunk);
 	IvfpqCheckStatus(gv_codebooks(dims, training->gv.m, n, residuals,
@@ -268,7 +274,8 @@ may_send_sample(IvfpqReader *reader)
 
 /* Lists and codebooks by the session's own engine. */
 static void
-train_here(IvfpqTraining *training, IvfpqParallel *parallel, IvfpqSample *sample,
+train_here(IvfpqTraining *training, IvfpqParallel *parallel,
+		   IvfpqSample *sample,
 		   IvfpqReader *reader, int lists)
 {
 	int64		rows_needed = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
@@ -294,7 +301,7 @@ train_here(IvfpqTraining *training, IvfpqParallel *parallel, IvfpqSample *sample
  */
 static void
 begin_parallel(IvfpqParallel *parallel, const IvfpqReader *reader, int lists,
-		   bool in_place)
+			   bool in_place)
 {
 	int			dims = reader->sample->dims;
 	int64		vectors = lists + IvfpqParents(lists) +
@@ -303,9 +310,9 @@ begin_parallel(IvfpqParallel *parallel, const IvfpqReader *reader, int lists,
 	IvfpqParents(lists) > 1;
 
 	IvfpqParallelBegin(parallel,
-				   work ? IvfpqCountWorkers(reader->heap, reader->index) : 0,
-				   reader->heap, reader->index, reader->indexInfo,
-				   vectors * dims * sizeof(float), in_place);
+					   work ? IvfpqCountWorkers(reader->heap, reader->index) : 0,
+					   reader->heap, reader->index, reader->indexInfo,
+					   vectors * dims * sizeof(float), in_place);
 }
 
 /*

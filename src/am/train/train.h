@@ -20,9 +20,9 @@ typedef struct IvfpqTraining
 	GvModel		gv;
 	int			nlists;			/* 0 = too few rows to train */
 	int			nparents;
-	int			lists_per_row;			/* lists that hold a row: 1 or 2 */
+	int			lists_per_row;	/* lists that hold a row: 1 or 2 */
 	float	   *parents;		/* [nparents][dims] */
-	int32	   *parent_offsets;			/* [nparents + 1] first list of each parent */
+	int32	   *parent_offsets; /* [nparents + 1] first list of each parent */
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *mean;			/* [dims] */
 	float	   *rotation;		/* [dims][dims], or NULL */
@@ -110,7 +110,7 @@ typedef struct IvfpqReader
 	Relation	heap;
 	Relation	index;
 	IndexInfo  *indexInfo;
-	int64		rows_needed;			/* rows */
+	int64		rows_needed;	/* rows */
 	uint64	   *skip;			/* [nskip] rows to leave out, ascending */
 	int64		nskip;
 	BlockNumber *blocks;		/* [nblocks] to read, ascending */
@@ -136,14 +136,16 @@ extern void IvfpqTransformRows(const IvfpqTraining *training, float *rows,
 /* training.c */
 extern void IvfpqTrainingShare(const IvfpqTraining *training,
 							   IvfpqParallel *parallel);
-extern void IvfpqTrainingOpen(IvfpqTraining *training, IvfpqParallel *parallel);
+extern void IvfpqTrainingOpen(IvfpqTraining *training,
+							  IvfpqParallel *parallel);
 extern void *IvfpqAllocGroups(const IvfpqTraining *training,
 							  GvGroups *groups);
 extern int	IvfpqRowsToPlace(const GvGroups *groups, Size memory);
 
 /* rotation.c */
 extern void IvfpqRotationCheckDims(Relation index, int dims);
-extern void IvfpqLearnRotation(IvfpqTraining *training, IvfpqParallel *parallel,
+extern void IvfpqLearnRotation(IvfpqTraining *training,
+							   IvfpqParallel *parallel,
 							   const IvfpqSample *sample);
 
 /* Neighbors of each query that calibration looks for, */
@@ -169,8 +171,8 @@ extern int	IvfpqRowsAround(int dims);
 extern void IvfpqHoldOut(const IvfpqSample *sample, int n, double rows,
 						 IvfpqHeldOut *held);
 extern void IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
-							 const IvfpqHeldOut *held, float *queries,
-							 float *held_out, uint64 *ids);
+										const IvfpqHeldOut *held, float *queries,
+										float *held_out, uint64 *ids);
 
 /* train.c */
 extern Size IvfpqMemoryForLists(int lists, int dims);

@@ -21,8 +21,9 @@
 void
 IvfpqTrainingShare(const IvfpqTraining *training, IvfpqParallel *parallel)
 {
-	IvfpqTraining *shared = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_TRAINING,
-										   sizeof(IvfpqTraining));
+	IvfpqTraining *shared =
+	IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_TRAINING,
+					   sizeof(IvfpqTraining));
 
 	*shared = *training;
 }
@@ -36,14 +37,20 @@ IvfpqTrainingOpen(IvfpqTraining *training, IvfpqParallel *parallel)
 	*training = *(IvfpqTraining *) IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_TRAINING);
 	training->builder = builder;
 	training->queries = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_QUERIES);
-	training->held_out = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_HELD_OUT);
-	training->query_ids = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_QUERY_IDS);
+	training->held_out =
+		IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_HELD_OUT);
+	training->query_ids =
+		IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_QUERY_IDS);
 	training->mean = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_MEAN);
-	training->rotation = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_ROTATION);
+	training->rotation =
+		IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_ROTATION);
 	training->parents = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_PARENTS);
-	training->parent_offsets = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS);
-	training->centroids = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_CENTROIDS);
-	training->codebooks = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_CODEBOOKS);
+	training->parent_offsets =
+		IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS);
+	training->centroids =
+		IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_CENTROIDS);
+	training->codebooks =
+		IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_CODEBOOKS);
 	training->gv.mean = training->mean;
 	training->gv.codebooks = training->codebooks;
 	training->gv.rotation = training->rotation;
@@ -76,9 +83,11 @@ int
 IvfpqRowsToPlace(const GvGroups *groups, Size memory)
 {
 	Size		row = groups->dims * sizeof(float) + PLACED_BYTES;
-	int64		rows_needed = (int64) groups->ngroups * GROUP_ROWS / groups->tried;
+	int64		rows_needed = (int64) groups->ngroups * GROUP_ROWS /
+	groups->tried;
 
 	/* no array of them is beyond what palloc gives */
 	memory = Min(memory, MaxAllocSize / 2);
-	return (int) Max(16, Min(Max(rows_needed, LEAST_ROWS), (int64) (memory / row)));
+	return (int) Max(16,
+					 Min(Max(rows_needed, LEAST_ROWS), (int64) (memory / row)));
 }

@@ -103,7 +103,8 @@ static bool
 greet(IvfpqChannel *channel)
 {
 	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
-	channel->role, (uint32) MyProcPid, ivfpq_shared ? ivfpq_shared->incarnation : 0};
+		channel->role, (uint32) MyProcPid,
+	ivfpq_shared ? ivfpq_shared->incarnation : 0};
 	GvWelcome  *welcome = &channel->welcome;
 
 	if (IvfpqChannelExchange(channel, GV_MSG_HELLO, &hello, sizeof(hello),

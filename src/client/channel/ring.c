@@ -136,7 +136,8 @@ IvfpqRingClose(IvfpqRing *ring)
  * or it is closed because there is no memory.
  */
 bool
-IvfpqRingOpen(IvfpqRing *ring, IvfpqChannel *channel, int nslots, Size payload_bytes,
+IvfpqRingOpen(IvfpqRing *ring, IvfpqChannel *channel, int nslots,
+			  Size payload_bytes,
 			  bool share)
 {
 	memset(ring, 0, sizeof(*ring));

@@ -260,7 +260,8 @@ send_lists(IvfpqLoad *load, bool fresh)
 		{
 			result = send_some_lists(load, &list, end, have + (list - first));
 			if (fresh)
-				IvfpqMirrorRequestProgress(&load->key, load->postings, load->expected);
+				IvfpqMirrorRequestProgress(&load->key, load->postings,
+										   load->expected);
 		}
 	}
 	pfree(have);
@@ -433,7 +434,8 @@ prepare(IvfpqLoad *load, bool whole)
 						load->strategy);
 	load->code_bytes = load->reader.layout.code_bytes;
 	load->keys_bytes = IvfpqKeysBytes(&load->reader.layout.keys);
-	load->capacity = Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024 / 2);
+	load->capacity =
+		Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024 / 2);
 	MemoryContextSwitchTo(old);
 	if (whole)
 		result = count_postings(load);

@@ -22,7 +22,7 @@ typedef enum IvfpqLoadResult
 	IVFPQ_LOAD_ABSENT,			/* catch-up: there is no such mirror any more */
 	IVFPQ_LOAD_YIELD,			/* a session wants the database for itself */
 	IVFPQ_LOAD_LOCKED,			/* nothing is begun, the index is locked */
-	IVFPQ_LOAD_NO_MEMORY,			/* gpuvecd has no memory */
+	IVFPQ_LOAD_NO_MEMORY,		/* gpuvecd has no memory */
 	IVFPQ_LOAD_FAILED			/* see `error` */
 } IvfpqLoadResult;
 
@@ -32,7 +32,7 @@ typedef struct IvfpqLoad
 	char		name[NAMEDATALEN];	/* of the index */
 	char		error[160];		/* when it did not work */
 	bool		fresh;			/* it brought a whole mirror */
-	int64		postings;			/* brought, or found there, in this pass */
+	int64		postings;		/* brought, or found there, in this pass */
 	int64		expected;		/* of a whole pass */
 
 	/* while the index is locked */
@@ -50,7 +50,7 @@ typedef struct IvfpqLoad
 								 * takes in the other */
 
 	/* GvListsRequest and pieces, values of an array, or refine records */
-	Size		capacity;			/* bytes of a message: what is copied under
+	Size		capacity;		/* bytes of a message: what is copied under
 								 * one lock */
 	char	   *message;		/* [room] in the slot at hand */
 	Size		used;

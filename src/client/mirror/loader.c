@@ -118,8 +118,8 @@ report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 	{
 		case IVFPQ_LOAD_DONE:
 			IvfpqMirrorRequestDone(&load->key, load->postings,
-							(int) Min(Max(rest, CATCH_UP_PAUSE_MS),
-									  CATCH_UP_MOST_MS));
+								   (int) Min(Max(rest, CATCH_UP_PAUSE_MS),
+											 CATCH_UP_MOST_MS));
 			log_done(load, us);
 			break;
 		case IVFPQ_LOAD_GONE:
@@ -136,8 +136,8 @@ report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 		case IVFPQ_LOAD_NO_MEMORY:
 		case IVFPQ_LOAD_FAILED:
 			if (IvfpqMirrorRequestFailed(&load->key, load->error,
-								  result == IVFPQ_LOAD_NO_MEMORY ?
-								  NO_MEMORY_PAUSE_MS : 0))
+										 result == IVFPQ_LOAD_NO_MEMORY ?
+										 NO_MEMORY_PAUSE_MS : 0))
 				ereport(LOG,
 						(errmsg("gpuvec: could not mirror index %u: %s",
 								load->key.index, load->error)));

@@ -149,7 +149,7 @@ IvfpqRequestMirror(const GvMirrorKey *key, bool load, bool now)
 	if (request == NULL)
 		request = add(key);
 	else if (request->loader == 0)
-		request->key.index = key->index; /* ALTER TABLE may keep pages */
+		request->key.index = key->index;	/* ALTER TABLE may keep pages */
 	if (request != NULL)
 	{
 		ticket = ++ivfpq_shared->tickets;
@@ -297,7 +297,8 @@ find_own(const GvMirrorKey *key)
 
 /* For a loader: so far it is. */
 void
-IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings, int64 expected)
+IvfpqMirrorRequestProgress(const GvMirrorKey *key, int64 postings,
+						   int64 expected)
 {
 	IvfpqMirrorRequest *request;
 
@@ -364,7 +365,8 @@ set_failed(IvfpqMirrorRequest *request, const char *error, int pause_ms)
  * a line in the log.
  */
 bool
-IvfpqMirrorRequestFailed(const GvMirrorKey *key, const char *error, int pause_ms)
+IvfpqMirrorRequestFailed(const GvMirrorKey *key, const char *error,
+						 int pause_ms)
 {
 	IvfpqMirrorRequest *request;
 	bool		news = false;
@@ -494,7 +496,8 @@ IvfpqMirrorRequestRelease(const char *error)
 	{
 		IvfpqMirrorRequest *request = &ivfpq_shared->requests[i];
 
-		if (request->state != IVFPQ_REQUEST_FREE && request->loader == MyProcPid)
+		if (request->state != IVFPQ_REQUEST_FREE &&
+			request->loader == MyProcPid)
 			set_failed(request, error, 0);
 	}
 	LWLockRelease(ivfpq_shared->lock);
@@ -531,7 +534,7 @@ IvfpqMirrorRequestsRestart(void)
  */
 void
 IvfpqMirrorRequestsPrune(const GvMirrorStatus *mirrors, int nmirrors,
-				 TimestampTz then)
+						 TimestampTz then)
 {
 	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < IVFPQ_NREQUESTS; i++)

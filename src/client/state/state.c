@@ -42,7 +42,8 @@ init_shared(void *memory, LWLock *lock)
 	pg_atomic_init_u32(&shared->loaders_awaited, 0);
 	pg_atomic_init_u64(&shared->instance, 0);
 	while (shared->incarnation == 0)
-		if (!pg_strong_random(&shared->incarnation, sizeof(shared->incarnation)))
+		if (!pg_strong_random(&shared->incarnation,
+							  sizeof(shared->incarnation)))
 			elog(ERROR, "could not get random numbers");
 	pg_atomic_init_u64(&shared->epoch, 1);
 	for (int i = 0; i < IVFPQ_NSERVED; i++)

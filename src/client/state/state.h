@@ -56,7 +56,7 @@ typedef struct IvfpqMirrorRequest
 	TimestampTz retry_at;		/* not before */
 	TimestampTz locked_since;	/* found locked since then; 0 = is not */
 	TimestampTz ready_at;		/* when it was loaded; 0 = never */
-	int64		postings;			/* loaded */
+	int64		postings;		/* loaded */
 	int64		expected;		/* copies to load */
 	char		error[160];		/* of the last failure; "" = none */
 } IvfpqMirrorRequest;
@@ -105,13 +105,13 @@ typedef struct IvfpqShared
 	pg_atomic_uint32 loaders_awaited;	/* 1: a database has none, and wants
 										 * one, but others have all */
 	pg_atomic_uint64 instance;	/* of its run; 0 = none */
-	uint64		incarnation;			/* of this memory, random; does not change */
+	uint64		incarnation;	/* of this memory, random; does not change */
 	pg_atomic_uint64 epoch;		/* grows when a mirror gets ready */
 	pg_atomic_uint64 served[IVFPQ_NSERVED];
 	pg_atomic_uint64 answers;	/* of gpuvecd to searches, useless ones, too;
 								 * only grows */
 	pg_atomic_uint64 scans;		/* of indexes, however they were searched */
-	pg_atomic_uint64 out_of_order; /* of them all */
+	pg_atomic_uint64 out_of_order;	/* of them all */
 	pg_atomic_uint64 full_passes;	/* scans that ended with one */
 	pg_atomic_uint64 sets;		/* whose work gpuvecd has finished */
 	pg_atomic_uint64 sets_failed;	/* ... should have done and has not */
@@ -121,7 +121,8 @@ typedef struct IvfpqShared
 
 	/* the rest is under `lock` */
 	LWLock	   *lock;
-	ConditionVariable changed;	/* some IvfpqMirrorRequest is done or has failed */
+	ConditionVariable changed;	/* some IvfpqMirrorRequest is done or has
+								 * failed */
 	Latch	   *supervisor;		/* NULL: there is none */
 	IvfpqServerInfo server;
 	IvfpqSilence silence;		/* the last one */

@@ -348,7 +348,8 @@ note_silence(const IvfpqChannel *channel, int64 now)
 	if (IvfpqServerIsExternal() &&
 		(is_new || channel->served != IVFPQ_TIMED_OUT))
 	{
-		lose_server(channel->reason, channel->refusal == GV_REFUSED_INCARNATION);
+		lose_server(channel->reason,
+					channel->refusal == GV_REFUSED_INCARNATION);
 		return;
 	}
 	self.ping_at = now + (is_new && now < self.started + NEW_US ?

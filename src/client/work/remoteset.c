@@ -196,7 +196,8 @@ static int64
 fill(IvfpqRemoteSet *set, const char *items, int64 n, int64 item)
 {
 	int64		most = Max((int64) MOVE_BYTES / item, 1);
-	int64		free_items = (int64) (set->ring.payload_bytes - set->used) / item;
+	int64		free_items = (int64) (set->ring.payload_bytes - set->used) /
+	item;
 	int64		some = Min(n, Min(most, free_items));
 	Size		before = set->used;
 

@@ -228,7 +228,7 @@ filter_row(Tile *tile, int row, const float *centroids, int32_t c0,
 	}
 	if (first >= 0 &&
 		rerank(tile, row, centroids + (size_t) first * tile->dims,
-				c0 + first))
+			   c0 + first))
 		set_limit(tile, row);
 	for (left = hits; left != 0; left &= left - 1)
 	{
@@ -267,14 +267,14 @@ rerank_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 	for (row = 0; row < tile->nrows; row++)
 		for (c = 0; c < ncents; c++)
 			(void) rerank(tile, row, centroids + (size_t) c * tile->dims,
-						   c0 + c);
+						  c0 + c);
 }
 
 /* See gv_assign.h. */
 GvStatus
 gv_cpu_assign_estimated(int32_t dims, const float *centroids /* [k][dims] */ ,
-					  int32_t k, const float *x /* [n][dims] */ , int64_t n,
-					  int32_t *nearest, float *sqdist, const GvStop *stop)
+						int32_t k, const float *x /* [n][dims] */ , int64_t n,
+						int32_t *nearest, float *sqdist, const GvStop *stop)
 {
 	GvPoll		poll = {stop, 0};
 	int64_t		done;
@@ -319,7 +319,7 @@ gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
 	for (i = 0; i < n; i++)
 		nearest[i] = -1;
 	return gv_cpu_assign_estimated(dims, centroids, k, x, n, nearest, sqdist,
-								 stop);
+								   stop);
 }
 
 /* See gv_engine.h. */

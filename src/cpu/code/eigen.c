@@ -14,8 +14,8 @@
 #define LANES			GV_CPU_LANES64
 #define SWEEPS			16		/* at most; some ten do */
 #define RIGHT_ANGLE		1e-6	/* cosine of rows that need not be turned */
-#define LEAST_FRACTION		1e-7	/* of the mean eigenvalue, added to each, so
-								 * that every one has a direction */
+#define LEAST_FRACTION		1e-7	/* of the mean eigenvalue, added to each,
+									 * so that every one has a direction */
 
 /* The product of two rows, in lanes that a compiler can keep in registers. */
 static double

@@ -77,7 +77,8 @@ most_groups(const GvTree *tree)
 	int32_t		p;
 
 	for (p = 0; p < tree->nparents; p++)
-		n += groups_of(tree, tree->parent_offsets[p + 1] - tree->parent_offsets[p]);
+		n += groups_of(tree,
+					   tree->parent_offsets[p + 1] - tree->parent_offsets[p]);
 	return n;
 }
 
@@ -167,7 +168,8 @@ make_centers(Grouping *g)
 		GvStatus	status;
 
 		status = gv_kmeans(&spec, tree->centroids +
-						   (size_t) tree->parent_offsets[p] * tree->dims, g->centers +
+						   (size_t) tree->parent_offsets[p] * tree->dims,
+						   g->centers +
 						   (size_t) g->groups->ngroups * tree->dims, &found,
 						   g->scratch, g->poll.stop);
 		if (status != GV_OK)

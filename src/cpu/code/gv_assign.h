@@ -56,8 +56,8 @@ extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
 
 /* The same, sooner: nearest [n] holds guesses, or -1. */
 extern GvStatus gv_cpu_assign_estimated(int32_t dims, const float *centroids,
-									  int32_t k, const float *x, int64_t n,
-									  int32_t *nearest, float *sqdist,
-									  const GvStop *stop);
+										int32_t k, const float *x, int64_t n,
+										int32_t *nearest, float *sqdist,
+										const GvStop *stop);
 
 #endif							/* GV_ASSIGN_H */

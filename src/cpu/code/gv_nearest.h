@@ -26,8 +26,8 @@ typedef struct GvNearest
 	int			kept;			/* some more than that */
 	int32_t    *counts;			/* [n] of what follows */
 	float	   *limits;			/* [n] what is not below it is not kept */
-	float	   *values;			/* [n][GV_NEAREST_CAPACITY] estimates, less |x|^2;
-								 * when settled, squared distances */
+	float	   *values;			/* [n][GV_NEAREST_CAPACITY] estimates, less
+								 * |x|^2; when settled, squared distances */
 	int32_t    *ids;			/* [n][GV_NEAREST_CAPACITY]; when settled the
 								 * nearest first, -1: none */
 } GvNearest;
@@ -114,8 +114,8 @@ extern void gv_nearest_prepare(GvNearest *nearest, int64_t row,
  * to be measured with all that it was offered.
  */
 extern bool gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
-							  const float *centroids);
+							   const float *centroids);
 extern void gv_nearest_rerank(GvNearest *nearest, int64_t row,
-							   const float *x, const GvOffered *offered);
+							  const float *x, const GvOffered *offered);
 
 #endif							/* GV_NEAREST_H */

@@ -18,7 +18,7 @@
 typedef struct GvKept
 {
 	int32_t		capacity;
-	int32_t		allocated;			/* pairs that there is memory for */
+	int32_t		allocated;		/* pairs that there is memory for */
 	int32_t		count;
 	float		worst;			/* what is above is not among the best */
 	int32_t		nadded;			/* since they were counted anew */

@@ -176,8 +176,8 @@ assign_rows(Clusters *cl, int64_t step)
 		}
 		if (gv_poll(&cl->poll, (end - i) * cl->k * cl->spec->dims) ||
 			gv_cpu_assign_estimated(cl->spec->dims, cl->centroids, cl->k,
-								  row_of(cl, i), end - i, cl->nearest + i,
-								  NULL, cl->poll.stop) != GV_OK)
+									row_of(cl, i), end - i, cl->nearest + i,
+									NULL, cl->poll.stop) != GV_OK)
 		{
 			cl->canceled = true;
 			return;

@@ -229,8 +229,8 @@ gv_match(const GvCondition *condition, const void *keys)
 		matching &= test->kind == GV_TEST_NULL ? nulls : ~nulls;
 		if (matching != 0 && test->kind < GV_TEST_NULL)
 			matching &= gv_kernels->match(test, form->width[test->key],
-											(const char *) keys +
-											gv_keys_at(form, test->key));
+										  (const char *) keys +
+										  gv_keys_at(form, test->key));
 	}
 	return matching;
 }

@@ -152,8 +152,10 @@ fetch_state(const GvNearest *nearest, int64_t row, const GvOffered *offered)
 static inline void
 fetch_kept(const GvNearest *nearest, int64_t row)
 {
-	__builtin_prefetch(nearest->values + row * CAPACITY + nearest->counts[row], 1);
-	__builtin_prefetch(nearest->ids + row * CAPACITY + nearest->counts[row], 1);
+	__builtin_prefetch(nearest->values + row * CAPACITY + nearest->counts[row],
+					   1);
+	__builtin_prefetch(nearest->ids + row * CAPACITY + nearest->counts[row],
+					   1);
 }
 
 /*
@@ -308,7 +310,7 @@ insert(GvNearest *nearest, int64_t row, float value, int32_t id)
 /* Measure n centroids of these numbers for a row. */
 static void
 rerank(GvNearest *nearest, int64_t row, const float *x,
-		const float *centroids, const int32_t *ids, int32_t n)
+	   const float *centroids, const int32_t *ids, int32_t n)
 {
 	int32_t		dims = nearest->dims;
 	int32_t		i;
@@ -341,7 +343,7 @@ gv_nearest_prepare(GvNearest *nearest, int64_t row, const float *centroids)
 /* See gv_nearest.h. */
 bool
 gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
-				  const float *centroids)
+				   const float *centroids)
 {
 	double		slack = gv_cpu_slack(nearest->dims);
 	double		square = -gv_distance_ip(x, x, nearest->dims);
@@ -373,7 +375,7 @@ gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
 /* See gv_nearest.h. */
 void
 gv_nearest_rerank(GvNearest *nearest, int64_t row, const float *x,
-				   const GvOffered *offered)
+				  const GvOffered *offered)
 {
 	rerank(nearest, row, x, offered->centroids, offered->members, offered->n);
 }

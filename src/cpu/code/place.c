@@ -56,7 +56,8 @@ carve(Placing *p, const GvGroups *groups, int64_t n, int32_t lists_per_row,
 		groups->ngroups;
 	gv_nearest_carve(&p->centers, groups->dims, p->tried, at_once, scratch,
 					 &next);
-	gv_nearest_carve(&p->lists, groups->dims, lists_per_row < 2 ? 1 : GV_SOAR_LISTS,
+	gv_nearest_carve(&p->lists, groups->dims,
+					 lists_per_row < 2 ? 1 : GV_SOAR_LISTS,
 					 n, scratch, &next);
 	groups_of = gv_carve(&next, sizeof(int32_t) * n * GV_TRIED_GROUPS);
 	starts = gv_carve(&next, sizeof(int64_t) * ((size_t) groups->ngroups + 1));
@@ -133,7 +134,7 @@ find_groups(Placing *p, int64_t first, int n)
 	for (i = 0; i < n; i++)
 	{
 		if (!gv_nearest_rescore(&p->centers, i, row_of(p, first + i),
-							   all.centroids))
+								all.centroids))
 		{
 			if (gv_poll(&p->poll, (int64_t) all.n * p->groups->dims))
 				return false;
@@ -299,13 +300,15 @@ second_list(const Placing *p, int64_t row)
 
 /* See gv_engine.h. */
 GvStatus
-gv_place(const GvGroups *groups, const float *x, int64_t n, int32_t lists_per_row,
+gv_place(const GvGroups *groups, const float *x, int64_t n,
+		 int32_t lists_per_row,
 		 int32_t *lists, void *scratch, const GvStop *stop)
 {
 	Placing		p = {.groups = groups, .x = x, .n = n, .poll = {stop, 0}};
 	int64_t		row;
 
-	GV_CALL(gv_engine_calls, valid_groups(groups, n, lists_per_row) && x != NULL &&
+	GV_CALL(gv_engine_calls, valid_groups(groups, n, lists_per_row) &&
+			x != NULL &&
 			lists != NULL && gv_valid_scratch(scratch) &&
 			gv_valid_stop(stop));
 	(void) carve(&p, groups, n, lists_per_row, scratch);

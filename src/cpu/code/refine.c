@@ -184,7 +184,8 @@ gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
 
 /* One vector; see gv_half_encode. */
 static float
-encode_half(int32_t dims, const float *restrict x, uint16_t *restrict half_vector)
+encode_half(int32_t dims, const float *restrict x,
+			uint16_t *restrict half_vector)
 {
 	double		square = 0.0;
 	bool		huge = false;
@@ -193,7 +194,8 @@ encode_half(int32_t dims, const float *restrict x, uint16_t *restrict half_vecto
 	gv_to_half(x, dims, half_vector);
 	for (i = 0; i < dims; i++)
 	{
-		double		diff = (double) x[i] - (double) gv_half_value(half_vector[i]);
+		double		diff = (double) x[i] -
+		(double) gv_half_value(half_vector[i]);
 
 		square += diff * diff;
 		huge |= !(x[i] < HUGE_LENGTH && x[i] > -HUGE_LENGTH);
@@ -204,7 +206,7 @@ encode_half(int32_t dims, const float *restrict x, uint16_t *restrict half_vecto
 /* See gv_engine.h. */
 GvStatus
 gv_half_encode(int32_t dims, const float *x, int64_t n, uint16_t *half_vectors,
-				 float *error)
+			   float *error)
 {
 	int64_t		row;
 
@@ -212,7 +214,7 @@ gv_half_encode(int32_t dims, const float *x, int64_t n, uint16_t *half_vectors,
 			half_vectors != NULL && error != NULL);
 	for (row = 0; row < n; row++)
 		error[row] = encode_half(dims, x + (size_t) row * dims,
-								   half_vectors + (size_t) row * dims);
+								 half_vectors + (size_t) row * dims);
 	return GV_OK;
 }
 
@@ -280,7 +282,7 @@ valid_half(const GvHalfRecord *records, int64_t n)
 /* See gv_engine.h. */
 GvStatus
 gv_half_range(GvMetric metric, int32_t dims, const float *query,
-				const GvHalfRecord *records, int64_t n, GvRange *ranges)
+			  const GvHalfRecord *records, int64_t n, GvRange *ranges)
 {
 	Query		q = {query, dims, (dims + 64) / 16777216.0, 0.0};
 	int64_t		i;

@@ -144,7 +144,7 @@ score_waiting(const GvScan *scan, Waiting *waiting)
 	if (waiting->gathers)
 	{
 		gv_kernels->sum_postings(scan->table, scan->model->m, waiting->codes,
-							   GV_GATHERED_STRIDE, waiting->n, sums);
+								 GV_GATHERED_STRIDE, waiting->n, sums);
 		for (i = 0; i < waiting->n; i++)
 			sums[i] = gv_score(waiting->bases[i] + sums[i]);
 	}
@@ -184,7 +184,7 @@ score_block(const GvScan *scan, float base, const GvBlock *block,
 	int32_t		n = 0;
 
 	gv_kernels->sum_postings(scan->table, scan->model->m, block->codes,
-						   GV_BLOCK, GV_BLOCK, sums);
+							 GV_BLOCK, GV_BLOCK, sums);
 	for (; wanted != 0; wanted &= wanted - 1)
 	{
 		int			i = __builtin_ctz(wanted);
@@ -345,7 +345,8 @@ gv_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 
 /* See gv_engine.h. */
 GvStatus
-gv_scan_optimistic(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
+gv_scan_optimistic(GvScan *scan, float base, const GvBlock *blocks,
+				   int32_t nblocks)
 {
 	Waiting    *waiting;
 	int32_t		b;

@@ -22,8 +22,8 @@ gather_panel(GvExact *exact, const int32_t *places, int n, int32_t panel)
 		memcpy(exact->gathered + i * dims, rows + places[i] * dims,
 			   sizeof(float) * (size_t) dims);
 	gv_prefilter_rows(&exact->prefilter, exact->gathered, n, exact->placed,
-				   exact->panels + panel * gv_prefilter_panel((int32_t) dims),
-				   exact->squares + panel * (int64_t) GV_PREFILTER_ROWS);
+					  exact->panels + panel * gv_prefilter_panel((int32_t) dims),
+					  exact->squares + panel * (int64_t) GV_PREFILTER_ROWS);
 }
 
 /*

@@ -12,7 +12,7 @@
 /* Measure a pair, see gv_exactset.h. */
 bool
 gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
-				 int64_t position, GvReranked *reranked)
+				int64_t position, GvReranked *reranked)
 {
 	const GvSetSpec *spec = &exact->spec;
 	GvKnn	   *nearest = gv_exact_knn(exact, query);
@@ -45,7 +45,7 @@ limit_of(const GvExact *exact, int64_t query)
 	if (exact->lists != NULL && prefiltered->is_null)
 		return HUGE_VALF;
 	return gv_prefilter_limit(&exact->prefilter, prefiltered,
-						   gv_exact_knn(exact, query)[0]);
+							  gv_exact_knn(exact, query)[0]);
 }
 
 /* With the first rows, see gv_exactset.h. */
@@ -56,16 +56,16 @@ gv_exact_prepare(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 	int64_t		query;
 
 	gv_prefilter_fit(&exact->prefilter, rows,
-				  n < GV_EXACT_QUERIES ? n : GV_EXACT_QUERIES,
-				  exact->placed);
+					 n < GV_EXACT_QUERIES ? n : GV_EXACT_QUERIES,
+					 exact->placed);
 	for (query = 0; query < spec->nqueries; query++)
 	{
 		if (gv_poll(poll, 8 * (int64_t) spec->dims))
 			return false;
 		exact->prefiltered[query] =
 			gv_prefilter_query(&exact->prefilter,
-							exact->queries + query * spec->dims,
-							exact->placed);
+							   exact->queries + query * spec->dims,
+							   exact->placed);
 		exact->limits[query] = limit_of(exact, query);
 	}
 	return true;
@@ -136,8 +136,8 @@ sift(GvExact *exact, const GvPairing *pairing, int i, GvPoll *poll)
 			return false;
 		place = pairing->places[row];
 		if (gv_exact_rerank(exact, query,
-							 pairing->rows + place * exact->spec.dims,
-							 pairing->first + place, &reranked))
+							pairing->rows + place * exact->spec.dims,
+							pairing->first + place, &reranked))
 			*limit = limit_of(exact, query);
 		else if (is_refused(exact, query, pairing->first + place))
 			refused |= UINT64_C(1) << twin;
@@ -162,7 +162,8 @@ gv_exact_pairs(GvExact *exact, const GvPairing *pairing, GvPoll *poll)
 		gv_kernels->estimate(exact->placed + first, dims, pairing->nqueries,
 							 dims - first < GV_CPU_SLICE_DIMS ?
 							 dims - first : GV_CPU_SLICE_DIMS,
-							 pairing->panel + (size_t) first * GV_PREFILTER_ROWS,
+							 pairing->panel + (size_t) first *
+							 GV_PREFILTER_ROWS,
 							 exact->products);
 	for (i = 0; i < pairing->nqueries; i++)
 		if (!sift(exact, pairing, i, poll))
@@ -179,6 +180,6 @@ gv_exact_place(GvExact *exact, const int64_t *queries, int n)
 
 	for (i = 0; i < n; i++)
 		gv_prefilter_place(&exact->prefilter, &exact->prefiltered[queries[i]],
-						exact->queries + queries[i] * dims,
-						exact->placed + i * dims);
+						   exact->queries + queries[i] * dims,
+						   exact->placed + i * dims);
 }

@@ -38,7 +38,8 @@ kept_of(const GvSetSpec *spec)
 static int32_t
 panels_of(const GvSetSpec *spec)
 {
-	int32_t		most = (int32_t) (BLOCK_FLOATS / gv_prefilter_panel(spec->dims));
+	int32_t		most =
+	(int32_t) (BLOCK_FLOATS / gv_prefilter_panel(spec->dims));
 
 	if (has_lists(spec))
 		return gv_near_lists_panels(spec);
@@ -139,8 +140,9 @@ begin_question(GvExact *exact, const GvSetSpec *spec)
 	exact->npanels = panels_of(spec);
 	if (!take_memory(exact))
 		return false;
-	gv_prefilter_reset(&exact->prefilter, (GvSetMetric) spec->metric, spec->dims,
-					exact->mean);
+	gv_prefilter_reset(&exact->prefilter, (GvSetMetric) spec->metric,
+					   spec->dims,
+					   exact->mean);
 	for (i = 0; i < GV_PREFILTER_ROWS; i++)
 		exact->in_order[i] = i;
 	return true;
@@ -241,7 +243,7 @@ direct_limit(const GvExact *exact, int64_t query)
 /* n <= GV_PREFILTER_ROWS rows and one query. */
 static void
 rerank_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
-			 int n)
+			int n)
 {
 	int64_t		dims = exact->spec.dims;
 	bool		direct = exact->spec.metric == GV_SET_L2;
@@ -261,7 +263,7 @@ rerank_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 		if (direct && squares[i] > limit)
 			continue;
 		if (gv_exact_rerank(exact, query, rows + i * dims, first + i,
-							 &reranked) && direct)
+							&reranked) && direct)
 			limit = direct_limit(exact, query);
 	}
 }
@@ -269,7 +271,7 @@ rerank_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 /* Rows [n] and all queries, fewer than FEW_QUERIES. */
 static GvStatus
 rerank_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
-			 const GvStop *stop)
+			const GvStop *stop)
 {
 	int64_t		dims = exact->spec.dims;
 	GvPoll		poll = {stop, 0};
@@ -282,8 +284,8 @@ rerank_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			if (gv_poll(&poll, GV_PREFILTER_ROWS * (4 * dims + GV_KNN_WORK)))
 				return GV_CANCELED;
 			rerank_some(exact, query, rows + done * dims, first + done,
-						 n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
-						 GV_PREFILTER_ROWS);
+						n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
+						GV_PREFILTER_ROWS);
 		}
 	return GV_OK;
 }
@@ -302,10 +304,10 @@ make_panels(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 		if (gv_poll(poll, 8 * GV_PREFILTER_ROWS * dims))
 			return false;
 		gv_prefilter_rows(&exact->prefilter, rows + done * dims,
-					   n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
-					   GV_PREFILTER_ROWS, exact->placed,
-					   exact->panels + p * gv_prefilter_panel((int32_t) dims),
-					   exact->squares + done);
+						  n - done < GV_PREFILTER_ROWS ? (int) (n - done) :
+						  GV_PREFILTER_ROWS, exact->placed,
+						  exact->panels + p * gv_prefilter_panel((int32_t) dims),
+						  exact->squares + done);
 	}
 	return true;
 }
@@ -313,7 +315,7 @@ make_panels(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 /* A block of n rows and all queries. */
 static bool
 prefilter_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
-			 GvPoll *poll)
+				GvPoll *poll)
 {
 	const GvSetSpec *spec = &exact->spec;
 	GvPairing	pairing = {.queries = exact->tile,
@@ -363,11 +365,12 @@ search_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 		return gv_exact_put_listed(exact, rows, n, stop);
 	if (exact->spec.nqueries < FEW_QUERIES)
 		return rerank_rows(exact, rows, first, n, stop);
-	if (!exact->prefilter.is_fitted && !gv_exact_prepare(exact, rows, n, &poll))
+	if (!exact->prefilter.is_fitted &&
+		!gv_exact_prepare(exact, rows, n, &poll))
 		return GV_CANCELED;
 	for (done = 0; done < n; done += block)
 		if (!prefilter_block(exact, rows + done * dims, first + done,
-						  n - done < block ? n - done : block, &poll))
+							 n - done < block ? n - done : block, &poll))
 			return GV_CANCELED;
 	return GV_OK;
 }

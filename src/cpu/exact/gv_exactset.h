@@ -22,9 +22,9 @@ typedef struct GvExact
 	float	   *queries;		/* [nqueries][dims]; with spec.own in rows */
 	int64_t    *self;			/* [nqueries], with spec.self */
 	GvKnn	   *nearest;		/* [nqueries][kept] */
-	GvPrefilter	prefilter;
+	GvPrefilter prefilter;
 	float	   *mean;			/* [dims] of the screen */
-	GvPrefiltered *prefiltered;		/* [nqueries] */
+	GvPrefiltered *prefiltered; /* [nqueries] */
 	float	   *limits;			/* [nqueries] */
 	int32_t		npanels;		/* of a block */
 	float	   *placed;			/* [GV_EXACT_QUERIES][dims] rows or queries */
@@ -32,8 +32,8 @@ typedef struct GvExact
 	float	   *squares;		/* [npanels][GV_PREFILTER_ROWS] */
 	float	   *products;		/* [GV_EXACT_QUERIES][GV_PREFILTER_ROWS] */
 	bool		has_twins;		/* of the panel that queries meet */
-	uint8_t		twins[GV_PREFILTER_ROWS];	/* the first of its rows that has the
-										 * same bits */
+	uint8_t		twins[GV_PREFILTER_ROWS];	/* the first of its rows that has
+											 * the same bits */
 
 	/* without lists */
 	int64_t		tile[GV_EXACT_QUERIES]; /* numbers of queries */
@@ -91,7 +91,7 @@ extern const GvSetOps gv_cpu_exact_set;
 
 /* Measure a pair.  True when the query's last neighbor is another now. */
 extern bool gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
-							 int64_t position, GvReranked *reranked);
+							int64_t position, GvReranked *reranked);
 
 /*
  * With the first rows [n]: the screen, and what it has to know of queries.
@@ -105,7 +105,7 @@ extern void gv_exact_place(GvExact *exact, const int64_t *queries, int n);
 
 /* A panel and a tile of queries, which are placed. */
 extern bool gv_exact_pairs(GvExact *exact, const GvPairing *pairing,
-						  GvPoll *poll);
+						   GvPoll *poll);
 
 /* exactlists.c: with lists; rows that have not been searched are gathered */
 extern GvStatus gv_exact_put_listed(GvExact *exact, const float *rows,

@@ -24,7 +24,7 @@ typedef struct GvNearLists
 	/* the block that is being gathered */
 	int64_t		first;			/* position of its first row */
 	int64_t		nrows;			/* so far */
-	int64_t		capacity;			/* rows at most */
+	int64_t		capacity;		/* rows at most */
 	float	   *rows;			/* [room][dims] in their order */
 	int32_t    *row_order;		/* [room] places in rows, by list */
 	int64_t    *row_starts;		/* [nlists + 1] of lists, in row_order */

@@ -56,30 +56,34 @@ gv_prefilter_panel(int32_t dims)
 
 /* Begin: mean has room for dims numbers. */
 extern void gv_prefilter_reset(GvPrefilter *prefilter, GvSetMetric metric,
-							int32_t dims, float *mean);
+							   int32_t dims, float *mean);
 
 /* Find mean and scale from rows [n][dims]; placed [n][dims] is for its use. */
-extern void gv_prefilter_fit(GvPrefilter *prefilter, const float *rows, int64_t n,
-						  float *placed);
+extern void gv_prefilter_fit(GvPrefilter *prefilter, const float *rows,
+							 int64_t n,
+							 float *placed);
 
 /* What there is to know of a query; placed [dims] is for its use. */
-extern GvPrefiltered gv_prefilter_query(const GvPrefilter *prefilter, const float *query,
-								  float *placed);
+extern GvPrefiltered gv_prefilter_query(const GvPrefilter *prefilter,
+										const float *query,
+										float *placed);
 
 /* The query itself, to be multiplied with panels. */
 extern void gv_prefilter_place(const GvPrefilter *prefilter,
-							const GvPrefiltered *prefiltered, const float *query,
-							float *placed);
+							   const GvPrefiltered *prefiltered,
+							   const float *query,
+							   float *placed);
 
 /*
  * n <= GV_PREFILTER_ROWS rows become a panel and squares [GV_PREFILTER_ROWS], beyond
  * n any that are not NaN; placed [n][dims] is for its use.
  */
-extern void gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
-						   float *placed, float *panel, float *squares);
+extern void gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows,
+							  int n,
+							  float *placed, float *panel, float *squares);
 
 /* The limit of a query whose farthest neighbor is `last`. */
 extern float gv_prefilter_limit(const GvPrefilter *prefilter,
-							 const GvPrefiltered *prefiltered, GvKnn last);
+								const GvPrefiltered *prefiltered, GvKnn last);
 
 #endif							/* GV_SCREEN_H */

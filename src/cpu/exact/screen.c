@@ -45,7 +45,7 @@
 /* See gv_screen.h. */
 void
 gv_prefilter_reset(GvPrefilter *prefilter, GvSetMetric metric, int32_t dims,
-				float *mean)
+				   float *mean)
 {
 	prefilter->metric = metric;
 	prefilter->dims = dims;
@@ -90,7 +90,8 @@ find_factor(const GvPrefilter *prefilter, const float *x, double *shift,
 
 /* Place a vector; what overflows is infinite. */
 static void
-place(const GvPrefilter *prefilter, const float *x, double shift, double factor,
+place(const GvPrefilter *prefilter, const float *x, double shift,
+	  double factor,
 	  float *placed)
 {
 	double		scale = prefilter->scale;
@@ -104,7 +105,8 @@ place(const GvPrefilter *prefilter, const float *x, double shift, double factor,
 
 /* See gv_screen.h. */
 void
-gv_prefilter_fit(GvPrefilter *prefilter, const float *rows, int64_t n, float *placed)
+gv_prefilter_fit(GvPrefilter *prefilter, const float *rows, int64_t n,
+				 float *placed)
 {
 	int32_t		dims = prefilter->dims;
 	double		square;
@@ -131,7 +133,8 @@ gv_prefilter_fit(GvPrefilter *prefilter, const float *rows, int64_t n, float *pl
 
 /* A power of two that brings x to a length of 1/2 to 1, and its products. */
 static void
-scale_query(const GvPrefilter *prefilter, const float *x, GvPrefiltered *prefiltered)
+scale_query(const GvPrefilter *prefilter, const float *x,
+			GvPrefiltered *prefiltered)
 {
 	double		square = gv_kernels->dot64(x, x, prefilter->dims);
 	int			exponent = 0;
@@ -139,21 +142,24 @@ scale_query(const GvPrefilter *prefilter, const float *x, GvPrefiltered *prefilt
 	(void) frexp(sqrt(square), &exponent);
 	prefiltered->factor = ldexp(1.0, -exponent);
 	prefiltered->unit = prefiltered->factor * prefilter->scale;
-	prefiltered->offset = gv_kernels->dot64(x, prefilter->mean, prefilter->dims) *
+	prefiltered->offset =
+		gv_kernels->dot64(x, prefilter->mean, prefilter->dims) *
 		prefiltered->unit;
 }
 
 /* See gv_screen.h. */
 GvPrefiltered
-gv_prefilter_query(const GvPrefilter *prefilter, const float *query, float *placed)
+gv_prefilter_query(const GvPrefilter *prefilter, const float *query,
+				   float *placed)
 {
-	GvPrefiltered	prefiltered = {0};
+	GvPrefiltered prefiltered = {0};
 
 	if (prefilter->metric == GV_SET_IP)
 		scale_query(prefilter, query, &prefiltered);
 	else
-		prefiltered.is_null = !find_factor(prefilter, query, &prefiltered.shift,
-										&prefiltered.factor);
+		prefiltered.is_null =
+			!find_factor(prefilter, query, &prefiltered.shift,
+						 &prefiltered.factor);
 	gv_prefilter_place(prefilter, &prefiltered, query, placed);
 	prefiltered.square = gv_kernels->dot64(placed, placed, prefilter->dims);
 	return prefiltered;
@@ -161,13 +167,15 @@ gv_prefilter_query(const GvPrefilter *prefilter, const float *query, float *plac
 
 /* See gv_screen.h. */
 void
-gv_prefilter_place(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
-				const float *query, float *placed)
+gv_prefilter_place(const GvPrefilter *prefilter,
+				   const GvPrefiltered *prefiltered,
+				   const float *query, float *placed)
 {
 	int32_t		i;
 
 	if (prefilter->metric != GV_SET_IP)
-		place(prefilter, query, prefiltered->shift, prefiltered->factor, placed);
+		place(prefilter, query, prefiltered->shift, prefiltered->factor,
+			  placed);
 	else
 		for (i = 0; i < prefilter->dims; i++)
 			placed[i] = (float) (query[i] * prefiltered->factor);
@@ -189,7 +197,7 @@ row_square(const GvPrefilter *prefilter, const float *placed)
 /* See gv_screen.h. */
 void
 gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
-			   float *placed, float *panel, float *squares)
+				  float *placed, float *panel, float *squares)
 {
 	int32_t		dims = prefilter->dims;
 	int32_t		first;
@@ -217,7 +225,8 @@ gv_prefilter_rows(const GvPrefilter *prefilter, const float *rows, int n,
 
 /* The limit for placed vectors' squared distances: see above. */
 static double
-square_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered, double last)
+square_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
+			 double last)
 {
 	double		reach;
 	double		square;
@@ -242,7 +251,7 @@ product_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
 	double		wanted = last * prefiltered->unit;
 	double		limit = 2.0 * (wanted + prefiltered->offset) +
 	8.0 * prefilter->slack64 * (prefilter->mean_length + fabs(wanted) +
-							 fabs(prefiltered->offset));
+								fabs(prefiltered->offset));
 
 	if (!(fabs(limit) < HUGE_SQUARE))
 		return HUGE_VAL;
@@ -254,8 +263,9 @@ product_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
  * too far, as are later ones of those where it is at NaN.
  */
 float
-gv_prefilter_limit(const GvPrefilter *prefilter, const GvPrefiltered *prefiltered,
-				GvKnn last)
+gv_prefilter_limit(const GvPrefilter *prefilter,
+				   const GvPrefiltered *prefiltered,
+				   GvKnn last)
 {
 	if (prefiltered->is_null && last.position != GV_NO_ROW)
 		return -HUGE_VALF;

@@ -214,8 +214,8 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 	if (!move_centroids(clusters, stop))
 		return GV_CANCELED;
 	(void) gv_set_reseed(spec, clusters->sizes, clusters->errors,
-					   clusters->far_distances, clusters->farthest,
-					   clusters->centroids, clusters->order);
+						 clusters->far_distances, clusters->farthest,
+						 clusters->centroids, clusters->order);
 	start_pass(clusters);
 	return GV_OK;
 }

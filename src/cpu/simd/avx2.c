@@ -484,7 +484,8 @@ from_half(const uint16_t *half_vector)
 	Wide		wide;
 
 	wide.low = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) half_vector));
-	wide.high = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) half_vector + 1));
+	wide.high =
+		_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) half_vector + 1));
 	return wide;
 }
 

@@ -99,8 +99,8 @@ compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 		bits |= take_bits(test->kind == GV_TEST_RANGE ?
 						  not_above(subtract(abbrev, low, width), reach, width) :
 						  equal_abbrevs(both,
-									   test->kind == GV_TEST_ANY_BIT ?
-									   none : low, width), r, width);
+										test->kind == GV_TEST_ANY_BIT ?
+										none : low, width), r, width);
 	}
 	return test->kind == GV_TEST_ANY_BIT ? ~bits : bits;
 }
@@ -122,8 +122,8 @@ compare_values(const void *abbrevs, int width, const uint64_t *values,
 		for (v = 0; v < n; v++)
 			equal = _mm256_or_si256(equal,
 									equal_abbrevs(abbrev,
-												 spread(values[v], width),
-												 width));
+												  spread(values[v], width),
+												  width));
 		bits |= take_bits(equal, r, width);
 	}
 	return bits;
@@ -165,6 +165,6 @@ find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)
 	}
 	for (r = 0; r < GV_BLOCK / 4; r++)
 		bits |= take_bits(equal_abbrevs(_mm256_i64gather_epi64(from, places[r], 8),
-									   load_abbrevs(wide, r), 8), r, 8);
+										load_abbrevs(wide, r), 8), r, 8);
 	return bits;
 }

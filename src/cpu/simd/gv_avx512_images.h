@@ -66,7 +66,7 @@ compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 		uint32_t	some = test->kind == GV_TEST_RANGE ?
 		not_above(low, abbrev, width) & not_above(abbrev, high, width) :
 		equal_abbrevs(both, test->kind == GV_TEST_ANY_BIT ? none : low,
-					 width);
+					  width);
 
 		bits |= some << r * IN_REGISTER(width);
 	}
@@ -126,6 +126,6 @@ find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)
 	}
 	for (r = 0; r < GV_BLOCK / 8; r++)
 		bits |= equal_abbrevs(_mm512_i64gather_epi64(places[r], values, 8),
-							 load_abbrevs(wide, r, 8), 8) << r * 8;
+							  load_abbrevs(wide, r, 8), 8) << r * 8;
 	return bits;
 }

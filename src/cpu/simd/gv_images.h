@@ -29,7 +29,7 @@ widen(const void *abbrevs, int width, uint64_t *wide)
 /* Images of more than a byte, looked for in values [n], n >= 1. */
 static LEVEL uint32_t
 abbrevs_in_many(const void *abbrevs, int width, const uint64_t *values,
-			   int32_t n)
+				int32_t n)
 {
 	uint64_t	wide[GV_BLOCK] GV_CPU_ALIGNED;
 
@@ -53,7 +53,8 @@ bytes_in_many(const uint8_t *abbrevs, const uint64_t *values, int32_t n)
 }
 
 static LEVEL uint32_t
-abbrevs_among(const void *abbrevs, int width, const uint64_t *values, int32_t n)
+abbrevs_among(const void *abbrevs, int width, const uint64_t *values,
+			  int32_t n)
 {
 	switch (width)
 	{

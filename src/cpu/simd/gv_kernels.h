@@ -127,8 +127,8 @@ typedef struct GvKernels
 	 * summed, up to a whole number of GV_BLOCK.
 	 */
 	void		(*sum_postings) (const float *table, int32_t m,
-							   const uint8_t *codes, int32_t stride,
-							   int32_t n, float *sums);
+								 const uint8_t *codes, int32_t stride,
+								 int32_t n, float *sums);
 
 	/*
 	 * The codes of those copies of a block that `wanted` has a bit for, side
@@ -153,7 +153,7 @@ typedef struct GvKernels
 	 * test; one that is not of NULL.
 	 */
 	uint32_t	(*match) (const GvKeyTest *test, int width,
-							const void *abbrevs);
+						  const void *abbrevs);
 
 	/*
 	 * What a refine record x^ adds up to with q [dims]: squares of q - x^, or

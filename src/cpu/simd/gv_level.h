@@ -111,7 +111,7 @@ nearest_words(const float *dist, int nrows, float *best, int32_t *code)
 
 static LEVEL void
 sum_postings(const float *table, int32_t m, const uint8_t *codes,
-		   int32_t stride, int32_t n, float *sums)
+			 int32_t stride, int32_t n, float *sums)
 {
 	int32_t		i;
 

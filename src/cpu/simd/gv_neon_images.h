@@ -93,7 +93,7 @@ compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 			vandq_u8(not_above(low, abbrev, width),
 					 not_above(abbrev, high, width)) :
 			equal_abbrevs(both, test->kind == GV_TEST_ANY_BIT ?
-						 vdupq_n_u8(0) : low, width);
+						  vdupq_n_u8(0) : low, width);
 	}
 	bits = take_bits(places, width);
 	return test->kind == GV_TEST_ANY_BIT ? ~bits : bits;
@@ -115,8 +115,9 @@ compare_values(const void *abbrevs, int width, const uint64_t *values,
 		places[r] = vdupq_n_u8(0);
 		for (v = 0; v < n; v++)
 			places[r] = vorrq_u8(places[r],
-								 equal_abbrevs(abbrev, spread(values[v], width),
-											  width));
+								 equal_abbrevs(abbrev,
+											   spread(values[v], width),
+											   width));
 	}
 	return take_bits(places, width);
 }

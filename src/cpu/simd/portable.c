@@ -389,7 +389,7 @@ sum_span(const float *restrict table, int32_t m,
 
 static void
 sum_postings(const float *table, int32_t m, const uint8_t *codes,
-		   int32_t stride, int32_t n, float *sums)
+			 int32_t stride, int32_t n, float *sums)
 {
 	int32_t		i;
 

@@ -53,7 +53,7 @@ typedef struct GvBuilderSpec
 	GvMetric	metric;
 	int32_t		dims;
 	int32_t		m;				/* sub-quantizers */
-	int32_t		lists_per_row;			/* lists of a row, 1 or 2 */
+	int32_t		lists_per_row;	/* lists of a row, 1 or 2 */
 	int32_t		refine;			/* GvRecords that are made as well */
 	int32_t		nlists;			/* wanted, 1 .. 2^24 */
 	int32_t		nparents;		/* wanted, 1 .. nlists */

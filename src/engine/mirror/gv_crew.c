@@ -27,7 +27,8 @@ int
 gv_parallel_helpers(int32_t ntasks)
 {
 	long		cores = sysconf(_SC_NPROCESSORS_ONLN);
-	long		helpers = forced_helpers >= 0 ? forced_helpers : cores / CORES_A_HELPER;
+	long		helpers = forced_helpers >= 0 ? forced_helpers : cores /
+	CORES_A_HELPER;
 
 	if (helpers > GV_MOST_HELPERS)
 		helpers = GV_MOST_HELPERS;
@@ -35,7 +36,8 @@ gv_parallel_helpers(int32_t ntasks)
 }
 
 void
-gv_helpers_begin(GvHelpers *helpers, int nhelpers, void *(*help) (void *), void *what)
+gv_helpers_begin(GvHelpers *helpers, int nhelpers, void *(*help) (void *),
+				 void *what)
 {
 	pthread_attr_t attr;
 	sigset_t	all;
@@ -77,7 +79,7 @@ typedef struct ParallelFor
 static void *
 do_tasks(void *arg)
 {
-	ParallelFor	   *loop = arg;
+	ParallelFor *loop = arg;
 	int32_t		i;
 
 	while ((i = __atomic_fetch_add(&loop->next, 1,
@@ -88,10 +90,10 @@ do_tasks(void *arg)
 
 void
 gv_parallel_for(int nhelpers, void (*task) (void *, int32_t), void *what,
-			  int32_t n)
+				int32_t n)
 {
-	ParallelFor		loop = {task, what, n, 0};
-	GvHelpers		helpers;
+	ParallelFor loop = {task, what, n, 0};
+	GvHelpers	helpers;
 
 	gv_helpers_begin(&helpers, nhelpers, do_tasks, &loop);
 	(void) do_tasks(&loop);

@@ -30,12 +30,13 @@ extern void gv_force_helpers(int32_t helpers);
  * gv_helpers_begin: so many threads do help(what); fewer, where there are no more.
  * gv_helpers_end waits for them.
  */
-extern void gv_helpers_begin(GvHelpers *helpers, int nhelpers, void *(*help) (void *),
-						  void *what);
+extern void gv_helpers_begin(GvHelpers *helpers, int nhelpers,
+							 void *(*help) (void *),
+							 void *what);
 extern void gv_helpers_end(GvHelpers *helpers);
 
 /* portion(what, i) for each i below n, by the caller and so many helpers. */
 extern void gv_parallel_for(int nhelpers, void (*task) (void *, int32_t),
-						  void *what, int32_t n);
+							void *what, int32_t n);
 
 #endif							/* GV_CREW_H */

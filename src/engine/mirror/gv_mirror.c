@@ -188,7 +188,7 @@ is_multi_device(void)
 /* Devices that there are, none twice; its first in the spec. */
 static bool
 valid_placement(const GvMirrorSpec *spec, const GvPlacement *placement,
-			 GvMirrorSpec *placed)
+				GvMirrorSpec *placed)
 {
 	uint32_t	seen = 0;
 	int32_t		i;
@@ -212,11 +212,12 @@ valid_placement(const GvMirrorSpec *spec, const GvPlacement *placement,
 
 int64_t
 gv_mirror_member_size(const GvMirrorSpec *spec, const GvPlacement *placement,
-					int32_t member)
+					  int32_t member)
 {
 	GvMirrorSpec placed;
 
-	if (mirrors == NULL || !valid_placement(spec, placement, &placed) || member < 0 ||
+	if (mirrors == NULL || !valid_placement(spec, placement, &placed) ||
+		member < 0 ||
 		member >= placement->ndevices)
 		return 0;
 	return is_multi_device() ? gv_devices_size(&placed, placement, member) :
@@ -231,9 +232,11 @@ gv_mirror_create_on(const GvMirrorSpec *spec, const GvPlacement *placement,
 
 	if (lacking != NULL)
 		*lacking = -1;
-	GV_CALL(fault, mirrors != NULL && valid_placement(spec, placement, &placed) &&
+	GV_CALL(fault, mirrors != NULL &&
+			valid_placement(spec, placement, &placed) &&
 			mirror != NULL);
-	return is_multi_device() ? gv_devices_create(&placed, placement, mirror, lacking) :
+	return is_multi_device() ?
+		gv_devices_create(&placed, placement, mirror, lacking) :
 		mirrors->create(&placed, mirror);
 }
 
@@ -269,7 +272,8 @@ GvStatus
 gv_mirror_drop_replica(GvMirror *mirror, int32_t device)
 {
 	GV_CALL(fault, mirror != NULL);
-	return is_multi_device() ? gv_devices_drop_replica(mirror, device) : GV_INVALID;
+	return is_multi_device() ? gv_devices_drop_replica(mirror, device) :
+		GV_INVALID;
 }
 
 void

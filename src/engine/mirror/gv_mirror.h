@@ -32,13 +32,14 @@ typedef struct GvSearcher GvSearcher;
 /* What does not change as long as a mirror lives. */
 typedef struct GvMirrorSpec
 {
-	int32_t		device;			/* that holds it, all of it, or see GvPlacement */
+	int32_t		device;			/* that holds it, all of it, or see
+								 * GvPlacement */
 	GvMetric	metric;
 	int32_t		dims;
 	int32_t		m;				/* sub-quantizers */
 	int32_t		nlists;			/* 1 .. 2^24 */
 	int32_t		nparents;		/* 1 .. nlists */
-	int64_t		postings;			/* about how many there are to come */
+	int64_t		postings;		/* about how many there are to come */
 	int32_t		refine_slots;	/* refine records a page of the index has room
 								 * for, below 2^16; 0 = no refine records */
 	GvKeyForm	keys;			/* of its copies */
@@ -58,8 +59,8 @@ typedef enum GvPlacementMode
 
 typedef struct GvPlacement
 {
-	GvPlacementMode mode;			/* of one part: no matter which */
-	int32_t		ndevices;			/* 1 .. GV_MAX_DEVICES */
+	GvPlacementMode mode;		/* of one part: no matter which */
+	int32_t		ndevices;		/* 1 .. GV_MAX_DEVICES */
 	int32_t		devices[GV_MAX_DEVICES];	/* [nparts], none twice */
 } GvPlacement;
 
@@ -74,7 +75,7 @@ typedef enum GvArray
 {
 	GV_CODEBOOKS,				/* float [GV_CODEWORDS * dims] */
 	GV_PARENTS,					/* float [nparents][dims] */
-	GV_PARENT_OFFSETS,					/* int32 [nparents + 1] */
+	GV_PARENT_OFFSETS,			/* int32 [nparents + 1] */
 	GV_CENTROIDS				/* float [nlists][dims] */
 } GvArray;
 
@@ -223,7 +224,7 @@ typedef struct GvSearch
 	int32_t		nhits;			/* out; in where they are given */
 	GvHit	   *hits;			/* likewise, [nhits] */
 	GvBound    *bounds;			/* out [nhits], of the hits; or NULL */
-	int64_t		postings;			/* out: live ones of the lists probed */
+	int64_t		postings;		/* out: live ones of the lists probed */
 	int32_t    *matches;		/* out [nprobed]: of each list's live copies
 								 * those that fulfill the condition; NULL
 								 * without one */
@@ -338,7 +339,8 @@ extern void gv_mirror_drop(GvMirror *mirror);
  * that found none; -1: every one.
  */
 extern int64_t gv_mirror_member_size(const GvMirrorSpec *spec,
-								   const GvPlacement *placement, int32_t member);
+									 const GvPlacement *placement,
+									 int32_t member);
 extern GvStatus gv_mirror_create_on(const GvMirrorSpec *spec,
 									const GvPlacement *placement,
 									GvMirror **mirror, int32_t *lacking);
@@ -356,7 +358,7 @@ extern GvStatus gv_mirror_create_on(const GvMirrorSpec *spec,
 extern int32_t gv_mirror_usage(const GvMirror *mirror, GvDeviceUsage *usage);
 extern int32_t gv_mirror_list_shard(const GvMirror *mirror, int32_t list);
 extern int32_t gv_mirror_record_shard(const GvMirror *mirror,
-									 const uint16_t *address);
+									  const uint16_t *address);
 extern GvStatus gv_mirror_drop_replica(GvMirror *mirror, int32_t device);
 
 /*

@@ -31,9 +31,9 @@ apply(GvMirror *mirror, const Change *change)
 		return gv_devices_engine->put_list(mirror, change->chunk);
 	if (change->items != NULL)
 		return gv_devices_engine->put_refine(mirror, change->items,
-											(int32_t) change->n);
+											 (int32_t) change->n);
 	return gv_devices_engine->put_array(mirror, change->array, change->first,
-									   change->n, change->values);
+										change->n, change->values);
 }
 
 /*
@@ -41,7 +41,8 @@ apply(GvMirror *mirror, const Change *change)
  * list, where there are copies, and a shard has such ends of its own lists only.
  */
 static GvMirrorSpec
-member_spec(const GvMirrorSpec *spec, const GvPlacement *placement, int32_t member)
+member_spec(const GvMirrorSpec *spec, const GvPlacement *placement,
+			int32_t member)
 {
 	GvMirrorSpec mine = *spec;
 
@@ -50,7 +51,8 @@ member_spec(const GvMirrorSpec *spec, const GvPlacement *placement, int32_t memb
 	{
 		int64_t		others = spec->nlists - spec->nlists / placement->ndevices;
 
-		mine.postings = (mine.postings + placement->ndevices - 1) / placement->ndevices;
+		mine.postings = (mine.postings + placement->ndevices - 1) /
+			placement->ndevices;
 		mine.postings -= others * GV_BLOCK / 2;
 		if (mine.postings < 1)
 			mine.postings = spec->postings > 0;
@@ -62,7 +64,8 @@ member_spec(const GvMirrorSpec *spec, const GvPlacement *placement, int32_t memb
 
 /* See gv_mirror_member_size. */
 int64_t
-gv_devices_size(const GvMirrorSpec *spec, const GvPlacement *placement, int32_t member)
+gv_devices_size(const GvMirrorSpec *spec, const GvPlacement *placement,
+				int32_t member)
 {
 	GvMirrorSpec mine = member_spec(spec, placement, member);
 
@@ -73,7 +76,7 @@ gv_devices_size(const GvMirrorSpec *spec, const GvPlacement *placement, int32_t 
 static void
 drop_member(GvPlacedMirror *mirror, int32_t member)
 {
-	GvPlacement   *placement = &mirror->placement;
+	GvPlacement *placement = &mirror->placement;
 	size_t		behind = (size_t) (--placement->ndevices - member);
 
 	gv_devices_engine->drop(mirror->mirrors[member]);
@@ -96,7 +99,7 @@ devices_drop(GvMirror *opaque)
 /* See gv_mirror_create_on. */
 GvStatus
 gv_devices_create(const GvMirrorSpec *spec, const GvPlacement *placement,
-				 GvMirror **mirror, int32_t *lacking)
+				  GvMirror **mirror, int32_t *lacking)
 {
 	GvPlacedMirror *made = calloc(1, sizeof(GvPlacedMirror));
 	GvStatus	status = GV_OK;
@@ -139,7 +142,7 @@ gv_devices_create(const GvMirrorSpec *spec, const GvPlacement *placement,
 static GvStatus
 devices_create(const GvMirrorSpec *spec, GvMirror **mirror)
 {
-	GvPlacement	alone = {GV_SHARDS, 1, {spec->device}};
+	GvPlacement alone = {GV_SHARDS, 1, {spec->device}};
 
 	return gv_devices_create(spec, &alone, mirror, NULL);
 }
@@ -166,7 +169,8 @@ gv_devices_drop_replica(GvMirror *opaque, int32_t device)
 	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 	int32_t		i = 0;
 
-	while (i < mirror->placement.ndevices && mirror->placement.devices[i] != device)
+	while (i < mirror->placement.ndevices &&
+		   mirror->placement.devices[i] != device)
 		i++;
 	if (mirror->placement.ndevices == 1 || i == mirror->placement.ndevices ||
 		gv_has_shards(mirror))
@@ -221,7 +225,7 @@ change_all(GvPlacedMirror *mirror, const Change *change)
 
 static GvStatus
 devices_put_array(GvMirror *opaque, GvArray array, int64_t first, int64_t n,
-				 const void *values)
+				  const void *values)
 {
 	Change		change = {.array = array, .first = first, .n = n,
 	.values = values};
@@ -275,12 +279,12 @@ devices_put_refine(GvMirror *opaque, const GvRefineItem *items, int32_t n)
 
 static GvStatus
 devices_get_array(GvMirror *opaque, GvArray array, int64_t first, int64_t n,
-				 void *values)
+				  void *values)
 {
 	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 
 	return gv_devices_engine->get_array(mirror->mirrors[0], array, first, n,
-									   values);
+										values);
 }
 
 static GvStatus
@@ -289,13 +293,13 @@ devices_get_block(GvMirror *opaque, int32_t list, int32_t block, GvBlock *view)
 	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 
 	return gv_devices_engine->get_block(mirror->mirrors[gv_list_owner(mirror,
-																   list)],
-									   list, block, view);
+																	  list)],
+										list, block, view);
 }
 
 static GvStatus
 devices_get_refine(GvMirror *opaque, const uint16_t *addresses, int32_t n,
-				  GvRefineItem *items)
+				   GvRefineItem *items)
 {
 	GvPlacedMirror *mirror = (GvPlacedMirror *) opaque;
 	size_t		stride = gv_refine_stride(mirror->spec.dims);
@@ -313,7 +317,8 @@ devices_get_refine(GvMirror *opaque, const uint16_t *addresses, int32_t n,
 			   gv_record_owner(mirror, addresses + 3 * (size_t) end) == owner)
 			end++;
 		status = gv_devices_engine->get_refine
-			(mirror->mirrors[owner], addresses + 3 * (size_t) first, end - first,
+			(mirror->mirrors[owner], addresses + 3 * (size_t) first,
+			 end - first,
 			 (GvRefineItem *) ((char *) items + stride * (size_t) first));
 	}
 	return status;

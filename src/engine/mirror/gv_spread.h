@@ -33,14 +33,15 @@
 typedef struct GvPlacedMirror
 {
 	GvMirrorSpec spec;			/* of all of it */
-	GvPlacement	placement;			/* one part: whole, whatever its kind */
+	GvPlacement placement;		/* one part: whole, whatever its kind */
 	GvMirror   *mirrors[GV_MAX_DEVICES];	/* the engine's */
 } GvPlacedMirror;
 
 static inline bool
 gv_has_shards(const GvPlacedMirror *mirror)
 {
-	return mirror->placement.mode == GV_SHARDS && mirror->placement.ndevices > 1;
+	return mirror->placement.mode == GV_SHARDS &&
+		mirror->placement.ndevices > 1;
 }
 
 /* The part that has a list, or a record; 0 where every part has all. */
@@ -57,18 +58,20 @@ gv_record_owner(const GvPlacedMirror *mirror, const uint16_t *address)
 	uint32_t	page = (uint32_t) address[0] << 16 | address[1];
 
 	return gv_has_shards(mirror) ?
-		(int32_t) (page / GV_PAGE_RUN % (uint32_t) mirror->placement.ndevices) : 0;
+		(int32_t) (page /
+				   GV_PAGE_RUN % (uint32_t) mirror->placement.ndevices) : 0;
 }
 
 /* gv_spread.c */
 extern const GvMirrorBackend gv_devices_mirrors;
-extern const GvMirrorBackend *gv_devices_engine; /* that makes parts */
+extern const GvMirrorBackend *gv_devices_engine;	/* that makes parts */
 
 extern int64_t gv_devices_size(const GvMirrorSpec *spec,
-							  const GvPlacement *placement, int32_t member);
+							   const GvPlacement *placement, int32_t member);
 extern GvStatus gv_devices_create(const GvMirrorSpec *spec,
-								 const GvPlacement *placement, GvMirror **mirror,
-								 int32_t *lacking);
+								  const GvPlacement *placement,
+								  GvMirror **mirror,
+								  int32_t *lacking);
 extern int32_t gv_devices_usage(const GvMirror *mirror, GvDeviceUsage *usage);
 extern GvStatus gv_devices_drop_replica(GvMirror *mirror, int32_t device);
 
@@ -76,7 +79,7 @@ extern GvStatus gv_devices_drop_replica(GvMirror *mirror, int32_t device);
 extern GvStatus gv_devices_searcher(int32_t device, GvSearcher **searcher);
 extern void gv_devices_searcher_drop(GvSearcher *searcher);
 extern GvStatus gv_devices_begin(GvSearcher *searcher, GvMirror *mirror,
-								GvSearch *searches, int32_t n);
+								 GvSearch *searches, int32_t n);
 extern bool gv_devices_done(GvSearcher *searcher);
 extern GvStatus gv_devices_finish(GvSearcher *searcher);
 

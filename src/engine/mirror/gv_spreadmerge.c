@@ -146,8 +146,9 @@ do_ranges(Work *work, void (*range) (void *, int32_t))
 {
 	int32_t		nranges = work->answers->nranges;
 
-	gv_parallel_for(nranges < LEAST_SHARED ? 0 : gv_parallel_helpers(nranges), range,
-				  work, nranges);
+	gv_parallel_for(nranges < LEAST_SHARED ? 0 : gv_parallel_helpers(nranges),
+					range,
+					work, nranges);
 }
 
 /* The first search behind a range. */
@@ -350,7 +351,8 @@ ask_range(void *arg, int32_t r)
 
 	for (i = r * RANGE; i < end; i++)
 	{
-		const int32_t *counts = answers->counts + (size_t) i * (size_t) ndevices;
+		const int32_t *counts = answers->counts + (size_t) i *
+		(size_t) ndevices;
 		const GvSearch *search = &work->searches[i];
 		GvHit	   *next = hits;
 
@@ -402,7 +404,7 @@ take_range(void *arg, int32_t r)
 		for (p = 0; p < work->mirror->placement.ndevices; p++)
 		{
 			const GvSearch *answer = &work->asked[(size_t) p *
-												(size_t) work->n + (size_t) s];
+												  (size_t) work->n + (size_t) s];
 
 			next[p] = answer->bounds;
 			if (s + 1 < end)

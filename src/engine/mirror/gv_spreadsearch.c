@@ -149,8 +149,9 @@ begin_step(Searcher *searcher, Step step, int32_t nasked,
 		searcher->wanted[p] = nhits == NULL || nhits[p] > 0;
 		searcher->statuses[p] = GV_OK;
 	}
-	gv_parallel_for(nasked < LEAST_SHARED ? 0 : gv_parallel_helpers(ndevices - 1),
-				  begin_member, searcher, ndevices);
+	gv_parallel_for(nasked < LEAST_SHARED ? 0 :
+					gv_parallel_helpers(ndevices - 1),
+					begin_member, searcher, ndevices);
 	for (p = 0; p < ndevices; p++)
 		if (searcher->statuses[p] > status)
 			status = searcher->statuses[p];
@@ -290,7 +291,7 @@ own_member(const GvPlacedMirror *mirror, int32_t device)
 /* See gv_mirror_begin. */
 GvStatus
 gv_devices_begin(GvSearcher *opaque, GvMirror *opaque_mirror,
-				GvSearch *searches, int32_t n)
+				 GvSearch *searches, int32_t n)
 {
 	Searcher   *searcher = (Searcher *) opaque;
 	const GvPlacedMirror *mirror = (const GvPlacedMirror *) opaque_mirror;
@@ -304,7 +305,7 @@ gv_devices_begin(GvSearcher *opaque, GvMirror *opaque_mirror,
 	searcher->alone = !gv_has_shards(mirror);
 	if (searcher->alone)
 		return gv_devices_engine->begin(searcher->own[searcher->device],
-									   mirror->mirrors[member], searches, n);
+										mirror->mirrors[member], searches, n);
 	for (i = 0; i < n; i++)
 		if (searches[i].bounded && mirror->spec.refine_slots == 0)
 			return GV_INVALID;

@@ -142,7 +142,8 @@ check_places(IvfpqChecker *checker)
 	end = IvfpqMetaPlace(&placed, meta->mean);
 	if (meta->mean > IVFPQ_METAPAGE && meta->mean < end &&
 		end <= checker->nblocks && placed.codebooks == meta->codebooks &&
-		placed.parents == meta->parents && placed.parent_offsets == meta->parent_offsets &&
+		placed.parents == meta->parents &&
+		placed.parent_offsets == meta->parent_offsets &&
 		placed.centroids == meta->centroids && placed.codes == meta->codes &&
 		(!meta->rotated || placed.rotation == meta->rotation) &&
 		placed.directory == meta->directory)
@@ -263,8 +264,10 @@ check_parent_offsets(IvfpqChecker *checker)
 			return;
 		for (int64 i = 0; i < n; i++)
 		{
-			if (parent_offsets[i] <= last || (done + i == 0 && parent_offsets[i] != 0) ||
-				(done + i == meta->nparents && parent_offsets[i] != meta->nlists))
+			if (parent_offsets[i] <= last ||
+				(done + i == 0 && parent_offsets[i] != 0) ||
+				(done + i == meta->nparents &&
+				 parent_offsets[i] != meta->nlists))
 			{
 				problem(checker, true, blkno, IVFPQ_NO_LIST,
 						"the parents' lists do not follow each other");

@@ -229,8 +229,8 @@ keys_digest(const IvfpqLayout *layout, const char *body, int i)
  */
 static void
 check_postings(Reading *reading, BlockNumber blkno, uint32 ordinal,
-			 const char *body, const uint8 *codes, uint32 live,
-			 uint32 secondary)
+			   const char *body, const uint8 *codes, uint32 live,
+			   uint32 secondary)
 {
 	const ItemPointerData *tids = (const ItemPointerData *) body;
 	const float4 *t = (const float4 *) (tids + IVFPQ_BLOCK_POSTINGS);
@@ -315,7 +315,8 @@ check_block(Reading *reading, IvfpqAddress address, uint32 ordinal, int count,
 		return false;
 	*header = *slot;
 	reading->ndead += pg_popcount32(header->dead & exist);
-	reading->nfirst += pg_popcount32(exist & ~header->dead & ~header->secondary);
+	reading->nfirst +=
+		pg_popcount32(exist & ~header->dead & ~header->secondary);
 	reading->stray_flags |= (header->dead & ~exist) != 0;
 
 	body = (const char *) slot + sizeof(IvfpqSlotHeader);
@@ -328,13 +329,13 @@ check_block(Reading *reading, IvfpqAddress address, uint32 ordinal, int count,
 		if (whole == NULL)
 		{
 			check_postings(reading, address.page, ordinal, body, NULL,
-						 exist & ~header->dead, header->secondary);
+						   exist & ~header->dead, header->secondary);
 			return true;
 		}
 	}
 	codes = (const uint8 *) body + checker->layout.codes;
 	check_postings(reading, address.page, ordinal, body, codes,
-				 exist & ~header->dead, header->secondary);
+				   exist & ~header->dead, header->secondary);
 	return true;
 }
 

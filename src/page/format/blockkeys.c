@@ -102,15 +102,16 @@ IvfpqKeyAbbrevOf(const char *bytes, int width)
 /* The images of copy i of a block with these keys. */
 void
 IvfpqKeyAbbrevsGet(const IvfpqKeyForm *form, const char *keys, int i,
-				  IvfpqKeyAbbrevs *abbrevs)
+				   IvfpqKeyAbbrevs *abbrevs)
 {
 	const IvfpqKeyHead *heads = (const IvfpqKeyHead *) keys;
 
 	memset(abbrevs, 0, sizeof(*abbrevs));
 	for (int k = 0; k < form->nkeys; k++)
 	{
-		abbrevs->abbrev[k] = IvfpqKeyAbbrevOf(keys + IvfpqKeyAbbrevAt(form, k, i),
-										   form->width[k]);
+		abbrevs->abbrev[k] =
+			IvfpqKeyAbbrevOf(keys + IvfpqKeyAbbrevAt(form, k, i),
+							 form->width[k]);
 		abbrevs->nulls |= (heads[k].nulls >> i & 1) << k;
 	}
 }

@@ -112,12 +112,12 @@ typedef struct IvfpqMetaData
 	int32		pq_dim;			/* sub-quantizers */
 	int32		nlists;			/* 0 = untrained */
 	int32		nparents;
-	int32		lists_per_row;			/* lists that hold a row: 1 or 2 */
+	int32		lists_per_row;	/* lists that hold a row: 1 or 2 */
 	float4		scale;			/* of the engine's transform */
 	BlockNumber mean;			/* first page: [dims] floats */
 	BlockNumber codebooks;		/* first page: [16 * dims] floats */
 	BlockNumber parents;		/* first page: [nparents][dims] floats */
-	BlockNumber parent_offsets;			/* first page: [nparents + 1] int32, the first
+	BlockNumber parent_offsets; /* first page: [nparents + 1] int32, the first
 								 * list of each parent */
 	BlockNumber centroids;		/* first page: [nlists][dims] floats, by
 								 * parent */
@@ -129,8 +129,8 @@ typedef struct IvfpqMetaData
 	int64		rows_at_training;
 	int64		rows_at_calibration;	/* 0 = not calibrated */
 	char		unused[80];		/* 0 */
-	float4		coarse_fraction;	/* of the lists that a search compares; 1 =
-								 * all, flat; 0 = not calibrated */
+	float4		coarse_fraction;	/* of the lists that a search compares; 1
+									 * = all, flat; 0 = not calibrated */
 	int32		calibration_queries;
 	int64		rows_at_advice; /* when it was last told, in the log, that the
 								 * index has outgrown its training; 0 = never */
@@ -194,7 +194,7 @@ typedef struct IvfpqSlotHeader
 	uint32		gen;
 	uint32		ordinal;		/* of the block in its list, 0 = oldest */
 	uint32		dead;			/* bit i: copy i is dead (part 0) */
-	uint32		secondary;			/* bit i: copy i is its row's second (part 0) */
+	uint32		secondary;		/* bit i: copy i is its row's second (part 0) */
 	BlockNumber prev_page;		/* next older block (part 0) */
 	uint16		prev_slot;
 	uint16		part;			/* 0 .. nparts - 1 */

@@ -148,7 +148,7 @@ put_keys(const IvfpqLayout *layout, const char *body, int i,
  */
 static pg_attribute_always_inline void
 put_posting(const IvfpqLayout *layout, const char *body, int i,
-		 const IvfpqPosting *posting, PutBytes put, const void *to)
+			const IvfpqPosting *posting, PutBytes put, const void *to)
 {
 	int			tids = IVFPQ_BLOCK_POSTINGS * (int) sizeof(ItemPointerData);
 	int			ts = IVFPQ_BLOCK_POSTINGS * (int) sizeof(float4);
@@ -174,7 +174,8 @@ put_posting(const IvfpqLayout *layout, const char *body, int i,
 
 /* The block's second bits with copy i in it. */
 static uint32
-secondary_bits(const IvfpqSlotHeader *header, int i, const IvfpqPosting *posting)
+secondary_bits(const IvfpqSlotHeader *header, int i,
+			   const IvfpqPosting *posting)
 {
 	return (header->secondary & ~(1U << i)) | (uint32) posting->secondary << i;
 }
@@ -230,7 +231,7 @@ IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
 					  slots_at[0] + (int) offsetof(IvfpqSlotHeader, secondary),
 					  &secondary, sizeof(secondary));
 	put_posting(layout, (const char *) (header + 1), i, posting, patch_bytes,
-			 &patching);
+				&patching);
 }
 
 /*
@@ -281,8 +282,8 @@ int
 IvfpqRecordMaxDims(IvfpqRefine refine)
 {
 	int			bytes = TYPEALIGN_DOWN(sizeof(float4),
-									  IVFPQ_PAGE_BYTES -
-									  sizeof(IvfpqRecordHeader)) -
+									   IVFPQ_PAGE_BYTES -
+									   sizeof(IvfpqRecordHeader)) -
 	offsetof(IvfpqRecord, codes);
 
 	return bytes / IvfpqRecordCodeBytes(refine, 1);

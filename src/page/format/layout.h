@@ -27,7 +27,7 @@ typedef struct IvfpqKeyForm
 /* The images of one copy's keys. */
 typedef struct IvfpqKeyAbbrevs
 {
-	uint64		abbrev[IVFPQ_MAX_KEYS];	/* 0 where NULL */
+	uint64		abbrev[IVFPQ_MAX_KEYS]; /* 0 where NULL */
 	uint32		nulls;			/* bit k: key k is NULL */
 } IvfpqKeyAbbrevs;
 
@@ -61,9 +61,9 @@ typedef struct IvfpqPosting
 	ItemPointerData tid;
 	float4		t;
 	const uint8 *code;			/* [code_bytes] */
-	bool		secondary;			/* the row's second copy */
+	bool		secondary;		/* the row's second copy */
 	ItemPointerData refine;		/* address, if the index has refine records */
-	const IvfpqKeyAbbrevs *keys; /* if the index has keys */
+	const IvfpqKeyAbbrevs *keys;	/* if the index has keys */
 } IvfpqPosting;
 
 /* One block as read.  Pointers reach into the reader's memory. */
@@ -77,7 +77,7 @@ typedef struct IvfpqBlockView
 	const uint8 *ahead;			/* codes to fetch while these are scanned, or
 								 * NULL; never to be read */
 	uint32		live;			/* bit i: copy i exists and is not dead */
-	uint32		secondary;			/* bit i: copy i is its row's second */
+	uint32		secondary;		/* bit i: copy i is its row's second */
 	bool		passed_over;	/* no copy is wanted (IvfpqListReader.wants):
 								 * only `keys` heads, `live` and `second` are
 								 * there */
@@ -91,13 +91,15 @@ extern bool IvfpqLayoutGet(IvfpqLayout *layout, const IvfpqMetaData *meta);
 extern int	IvfpqDefaultPqDim(int dims, bool refine,
 							  const IvfpqKeyForm *keys);
 extern void IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
-						 char *const *parts, int i, const IvfpqPosting *posting);
+						 char *const *parts, int i,
+						 const IvfpqPosting *posting);
 extern void IvfpqBodyView(const IvfpqLayout *layout, const char *body,
 						  int count, const IvfpqSlotHeader *header,
 						  IvfpqBlockView *view);
 extern void IvfpqBodyPatch(const IvfpqLayout *layout,
 						   const IvfpqSlotHeader *header, const int *slots_at,
-						   int i, const IvfpqPosting *posting, IvfpqPatch *patches);
+						   int i, const IvfpqPosting *posting,
+						   IvfpqPatch *patches);
 
 /* ... of refine records */
 extern int	IvfpqRecordCodeBytes(IvfpqRefine refine, int dims);
@@ -111,12 +113,12 @@ extern int	IvfpqKeyHeadsBytes(const IvfpqKeyForm *form);
 extern int	IvfpqKeyAbbrevAt(const IvfpqKeyForm *form, int k, int i);
 extern int	IvfpqKeysBytes(const IvfpqKeyForm *form);
 extern const void *IvfpqKeyAbbrevBytes(uint64 abbrev, int width,
-									  IvfpqKeyBytes *bytes);
+									   IvfpqKeyBytes *bytes);
 extern uint64 IvfpqKeyAbbrevOf(const char *bytes, int width);
 extern void IvfpqKeyAbbrevsGet(const IvfpqKeyForm *form, const char *keys,
-							  int i, IvfpqKeyAbbrevs *abbrevs);
+							   int i, IvfpqKeyAbbrevs *abbrevs);
 extern uint64 IvfpqKeyAbbrevsDigest(const IvfpqKeyForm *form,
-								   const IvfpqKeyAbbrevs *abbrevs);
+									const IvfpqKeyAbbrevs *abbrevs);
 extern IvfpqKeyHead IvfpqKeyHeadWith(const IvfpqKeyForm *form, int k,
 									 const IvfpqKeyHead *head, int i,
 									 const IvfpqKeyAbbrevs *abbrevs);

@@ -231,7 +231,7 @@ handle_mismatch(IvfpqListReader *reader)
 	bool		again = reader->reread;
 
 	IvfpqDirEntryRead(reader->index, reader->meta, reader->list,
-					   &reader->entry);
+					  &reader->entry);
 	start_reading(reader);
 	if (again && reader->entry.gen == gen)
 		IvfpqCorrupted(reader->index,

@@ -16,7 +16,7 @@
 /* fetchlist.c: blocks on their way into the processor's cache */
 typedef struct IvfpqFetchPlace
 {
-	const IvfpqDirEntry *entry;	/* of the next list to fetch of, */
+	const IvfpqDirEntry *entry; /* of the next list to fetch of, */
 	const IvfpqDirEntry *end;	/* and behind the last one */
 	const IvfpqDirEntry *sought;	/* pages of those before are sought */
 	uint32		nblocks;		/* of the list before that are left, */
@@ -58,12 +58,12 @@ typedef struct IvfpqListReader
 	const char *fetch_at;		/* what of it is wanted: so much is not */
 	const char *fetch_end;		/* asked for yet */
 	bool		passing;		/* the last block was passed over */
-	const IvfpqDirEntry *following;	/* list that comes next, or NULL */
+	const IvfpqDirEntry *following; /* list that comes next, or NULL */
 	IvfpqFetchPlace fetching;	/* by IvfpqListsBegin */
 	char	   *body;			/* [body_bytes] block gathered from parts */
 
 	/* blocks that are tried: */
-	Buffer		optimistic;			/* their page, pinned, or invalid */
+	Buffer		optimistic;		/* their page, pinned, or invalid */
 	int			noptimistic;
 	uint32		slots[IVFPQ_OPTIMISTIC_BLOCKS];
 	IvfpqSlotHeader headers[IVFPQ_OPTIMISTIC_BLOCKS];	/* as they were */
@@ -79,9 +79,10 @@ extern void IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
 							const IvfpqDirEntry *entry,
 							const IvfpqDirEntry *following);
 extern bool IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view);
-extern int	IvfpqListNextOptimistic(IvfpqListReader *reader, IvfpqBlockView *views);
+extern int	IvfpqListNextOptimistic(IvfpqListReader *reader,
+									IvfpqBlockView *views);
 extern bool IvfpqListConfirm(IvfpqListReader *reader,
-						   const IvfpqBlockView *views);
+							 const IvfpqBlockView *views);
 extern void IvfpqListReaderFree(IvfpqListReader *reader);
 
 /* prefetchlist.c: pages of many lists, before these are read */

@@ -188,7 +188,7 @@ free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 /* Copies on their way from the old chain to the new one, at most a block. */
 typedef struct Batch
 {
-	IvfpqPosting	postings[IVFPQ_BLOCK_POSTINGS];
+	IvfpqPosting postings[IVFPQ_BLOCK_POSTINGS];
 	IvfpqKeyAbbrevs keys[IVFPQ_BLOCK_POSTINGS];
 	uint8	   *codes;			/* [IVFPQ_BLOCK_POSTINGS][code_bytes] */
 	int			n;
@@ -206,7 +206,7 @@ flush_batch(Batch *batch, IvfpqListReader *reader, IvfpqDirEntry *chain)
 /* Add copy i of a block to the batch; write it when the new block is full. */
 static void
 batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
-		   IvfpqListReader *reader, IvfpqDirEntry *chain)
+			  IvfpqListReader *reader, IvfpqDirEntry *chain)
 {
 	int			code_bytes = reader->layout.code_bytes;
 	uint8	   *code = batch->codes + batch->n * code_bytes;
@@ -222,7 +222,7 @@ batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
 	if (view->keys)
 	{
 		IvfpqKeyAbbrevsGet(&reader->layout.keys, view->keys, i,
-						  &batch->keys[batch->n]);
+						   &batch->keys[batch->n]);
 		batch->postings[batch->n].keys = &batch->keys[batch->n];
 	}
 	batch->n++;

@@ -73,7 +73,8 @@ IvfpqListNextOptimistic(IvfpqListReader *reader, IvfpqBlockView *views)
 	bool		more = true;
 	Page		page;
 
-	if (!reader->prefetches || reader->reread || !IvfpqReaderIsOptimistic(reader) ||
+	if (!reader->prefetches || reader->reread ||
+		!IvfpqReaderIsOptimistic(reader) ||
 		nleft == 0 || next.slot >= (uint32) layout->slots_per_page)
 		return 0;
 	CHECK_FOR_INTERRUPTS();

@@ -15,7 +15,7 @@ struct IvfpqStore
 {
 	int			dims;			/* 0: nothing came */
 	int64		nrows;
-	int64		capacity;			/* rows that memory has room for; of a file:
+	int64		capacity;		/* rows that memory has room for; of a file:
 								 * of a batch */
 	float	   *vectors;		/* [room][dims] */
 	BufFile    *file;			/* with all rows, or NULL */

@@ -142,7 +142,8 @@ grow(void *items, int64 nrows, Size size)
 
 	if (nrows == 0)
 		return palloc(capacity * size);
-	return in_large_pages(repalloc_huge(items, capacity * size), capacity * size);
+	return in_large_pages(repalloc_huge(items, capacity * size),
+						  capacity * size);
 }
 
 /* Is an array of n items that grow() made full? */
@@ -207,7 +208,8 @@ ensure_capacity(IvfpqTable *table, int64 most)
 	int64		stored = (int64) RelationGetNumberOfBlocks(table->rel) *
 	BLCKSZ / bytes;
 
-	table->kept_capacity = Min(Max(Max(stored, 2 * table->kept_capacity), 1024), most);
+	table->kept_capacity =
+		Min(Max(Max(stored, 2 * table->kept_capacity), 1024), most);
 	bytes *= table->kept_capacity;
 	table->kept = in_large_pages(table->kept == NULL ?
 								 palloc_extended(bytes, MCXT_ALLOC_HUGE) :

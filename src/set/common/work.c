@@ -195,7 +195,8 @@ server_bytes(const GvSetSpec *spec)
 
 	if (memory <= 0)
 		return SERVER_BYTES;	/* it is not known yet */
-	return Min(Max(memory / SERVER_DIVISOR, SERVER_BYTES), memory / SERVER_MOST);
+	return Min(Max(memory / SERVER_DIVISOR, SERVER_BYTES),
+			   memory / SERVER_MOST);
 }
 
 /*

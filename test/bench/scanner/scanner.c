@@ -230,7 +230,8 @@ recall_of(const Bench *bench, const BenchTruth *truth,
 
 	for (i = 0; i < n; i++)
 	{
-		const int32_t *wanted = truth->ground_truth + (size_t) i * truth->width;
+		const int32_t *wanted = truth->ground_truth + (size_t) i *
+			truth->width;
 		int32_t		rows[BENCH_K];
 		int			found = nearest_rows(bench, truth, &searches[i], rows);
 		int			a;

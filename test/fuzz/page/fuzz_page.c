@@ -226,7 +226,8 @@ search_index(void *arg)
 		IvfpqSearchParams params;
 		IvfpqRowBounds *bounds;
 
-		IvfpqParamsForBatch(&params, &backend_index, &model->meta, 0.95, batch);
+		IvfpqParamsForBatch(&params, &backend_index, &model->meta, 0.95,
+							batch);
 		if (params.candidates > MOST_CANDIDATES)
 			params.candidates = (int) Min(MOST_CANDIDATES,
 										  IvfpqSearchCount(&search,
@@ -363,7 +364,8 @@ freeze_pending(void *arg)
 	for (int i = 0; i < 3; i++)
 		tids[i] = sample_tid(NEW_ROW + i);
 	IvfpqMetaRead(&backend_index, &meta);
-	if (meta.nlists > 0 || !IvfpqPendingFreeze(&backend_index, &frozen, false) ||
+	if (meta.nlists > 0 ||
+		!IvfpqPendingFreeze(&backend_index, &frozen, false) ||
 		frozen.head == frozen.tail)
 		return;
 	IvfpqPendingKeep(&backend_index, &frozen, tids, 3, &meta);

@@ -87,7 +87,8 @@ make_abbrevs(const IvfpqKeyForm *form, int row, IvfpqKeyAbbrevs *abbrevs)
 		else if (form->kind[k] == IVFPQ_KEY_HASH)
 			abbrevs->abbrev[k] = (uint32) number * 2654435761u;
 		else
-			abbrevs->abbrev[k] = UINT64CONST(1) << number | UINT64CONST(1) << 60;
+			abbrevs->abbrev[k] = UINT64CONST(1) << number |
+				UINT64CONST(1) << 60;
 	}
 }
 
@@ -154,7 +155,8 @@ write_model(IvfpqMetaData *meta, const Kind *kind)
 	IvfpqDirEntry *entries = palloc0(kind->nlists * sizeof(IvfpqDirEntry));
 	GvModel		gv = {.metric = GV_L2,.dims = dims,.m = kind->pq_dim,.scale = 1,
 	.mean = mean,.codebooks = codebooks};
-	GvTree		tree = {dims, kind->nparents, kind->nlists, centroids, parent_offsets,
+	GvTree		tree =
+		{dims, kind->nparents, kind->nlists, centroids, parent_offsets,
 	centroids};
 
 	for (int p = 0; p <= kind->nparents; p++)
@@ -167,7 +169,8 @@ write_model(IvfpqMetaData *meta, const Kind *kind)
 					GV_CODEWORDS * dims, false);
 	IvfpqArrayWrite(&backend_index, meta->parents, centroids,
 					kind->nparents * dims, false);
-	IvfpqArrayWrite(&backend_index, meta->parent_offsets, (const float *) parent_offsets,
+	IvfpqArrayWrite(&backend_index, meta->parent_offsets,
+					(const float *) parent_offsets,
 					kind->nparents + 1, false);
 	IvfpqArrayWrite(&backend_index, meta->centroids, centroids,
 					kind->nlists * dims, false);

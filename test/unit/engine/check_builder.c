@@ -50,7 +50,8 @@ check_postings(const Making *making, int32_t first, int32_t n,
 					 rows, n, nearest, NULL, NULL);
 	for (i = 0; i < n * spec->lists_per_row; i++)
 	{
-		const float *row = rows + (size_t) (i / spec->lists_per_row) * spec->dims;
+		const float *row = rows + (size_t) (i / spec->lists_per_row) *
+			spec->dims;
 		bool		is_second = i % spec->lists_per_row > 0;
 		int32_t		list = is_second ? second_list(making, row) :
 			nearest[i / spec->lists_per_row];

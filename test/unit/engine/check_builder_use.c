@@ -29,7 +29,8 @@ check_quality(int32_t n, int32_t dims, int32_t m, int32_t nlists)
 						   making.moved, n, &mse);
 	CHECK(making.trained.nlists == nlists, "%d lists of %d",
 		  making.trained.nlists, nlists);
-	CHECK(most <= spec.max_imbalance * n / nlists + 1, "%d rows of %d in a list",
+	CHECK(most <= spec.max_imbalance * n / nlists + 1,
+		  "%d rows of %d in a list",
 		  (int) most, n);
 	CHECK(mse <= own_mse * 1.05, "error %g, not %g", mse, own_mse);
 

@@ -198,7 +198,8 @@ check_tree(int32_t dims, int32_t nparents, int32_t nlists, Kind kind)
 {
 	float	   *centroids = make_centroids(dims, nlists, kind);
 	int32_t    *parent_offsets = unit_alloc(sizeof(int32_t) * (nparents + 1));
-	GvTree		tree = {dims, nparents, nlists, centroids, parent_offsets, centroids};
+	GvTree		tree =
+		{dims, nparents, nlists, centroids, parent_offsets, centroids};
 	void	   *memory;
 	GvGroups	groups;
 	int32_t		p;

@@ -23,7 +23,8 @@ encode_rows(int32_t dims, const float *x, int64_t n)
 	r.records = unit_alloc(sizeof(GvHalfRecord) * n);
 	CHECK(gv_half_encode(dims, x, n, r.values, r.error) == GV_OK, "encode");
 	for (i = 0; i < n; i++)
-		r.records[i] = (GvHalfRecord) {r.error[i], r.values + (size_t) i * dims};
+		r.records[i] =
+			(GvHalfRecord) {r.error[i], r.values + (size_t) i * dims};
 	return r;
 }
 

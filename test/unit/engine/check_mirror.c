@@ -273,7 +273,8 @@ test_invalid_arrays(GvSearcher *searcher, GvMirror *mirror,
 			  GV_OK, "starts");
 		INVALID(gv_mirror_search(searcher, mirror, &search, 1));
 	}
-	CHECK(gv_mirror_put_array(mirror, GV_PARENT_OFFSETS, 0, 3, index->parent_offsets) ==
+	CHECK(gv_mirror_put_array(mirror, GV_PARENT_OFFSETS, 0, 3,
+							  index->parent_offsets) ==
 		  GV_OK, "starts");
 	CHECK(gv_mirror_search(searcher, mirror, &search, 1) == GV_OK, "starts");
 	free_searches(&search, 1);

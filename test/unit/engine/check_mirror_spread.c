@@ -250,7 +250,8 @@ check_shards(const GvMirror *mirror, const TestIndex *index)
 	CHECK(n == unit_placement.ndevices, "%d parts", n);
 	for (i = 0; i < n; i++)
 	{
-		CHECK(usage[i].device == unit_placement.devices[i] && usage[i].bytes > 0,
+		CHECK(usage[i].device == unit_placement.devices[i] &&
+			  usage[i].bytes > 0,
 			  "part %d", i);
 		CHECK(gv_mirror_member_size(&index->spec, &unit_placement, i) <
 			  gv_mirror_size(&index->spec), "size of part %d", i);
@@ -274,12 +275,14 @@ test_shards(int32_t n)
 	unit_placement = draw_placement(GV_SHARDS, n);
 	mirror = make_mirror(&index);
 	check_shards(mirror, &index);
-	CHECK(gv_mirror_drop_replica(mirror, unit_placement.devices[0]) == GV_INVALID,
+	CHECK(gv_mirror_drop_replica(mirror, unit_placement.devices[0]) ==
+		  GV_INVALID,
 		  "a shard is dropped");
 	for (round = 0; round < 4; round++)
 	{
 		CHECK(put_records(mirror, &records) == GV_OK, "records");
-		CHECK(gv_searcher(unit_placement.devices[round % n], &searcher) == GV_OK,
+		CHECK(gv_searcher(unit_placement.devices[round % n], &searcher) ==
+			  GV_OK,
 			  "searcher");
 		check_bounded(searcher, mirror, &index, &records, 1);
 		check_bounded(searcher, mirror, &index, &records, 30);
@@ -488,7 +491,8 @@ test_creation(int32_t n)
 							  &lacking) == GV_NO_MEMORY && lacking == -1,
 		  "alone: part %d", lacking);
 	placement.mode = GV_REPLICAS;
-	CHECK(gv_mirror_create_on(&index.spec, &placement, &mirror, NULL) == GV_OK &&
+	CHECK(gv_mirror_create_on(&index.spec, &placement, &mirror, NULL) ==
+		  GV_OK &&
 		  gv_mirror_usage(mirror, usage) == n - 1, "replicas");
 	CHECK(fill_mirror(mirror, &index) == GV_OK, "fill");
 	if (n > 2)
@@ -512,7 +516,8 @@ test_creation(int32_t n)
 	INVALID(devices[0] = gv_ndevices());
 	INVALID(devices[1] = bad.devices[0]);
 	CHECK(gv_mirror_member_size(&index.spec, &placement, -1) == 0 &&
-		  gv_mirror_member_size(&index.spec, &placement, n) == 0, "no such part");
+		  gv_mirror_member_size(&index.spec, &placement, n) == 0,
+			"no such part");
 	free_index(&index);
 }
 

@@ -113,11 +113,15 @@ check_place(int32_t dims, int32_t nparents, int32_t nlists, int64_t n,
 
 	scratch = unit_alloc(gv_place_scratch(&groups, n, lists_per_row));
 	memcpy(x, tree.centroids, sizeof(float) * dims);	/* residual zero */
-	CHECK(gv_place(&groups, x, n, lists_per_row, lists, scratch, NULL) == GV_OK, " ");
-	CHECK(gv_place(&groups, x, n, lists_per_row, again, scratch, NULL) == GV_OK, " ");
-	CHECK(memcmp(lists, again, sizeof(int32_t) * n * lists_per_row) == 0, "differs");
+	CHECK(gv_place(&groups, x, n, lists_per_row, lists, scratch, NULL) ==
+		  GV_OK, " ");
+	CHECK(gv_place(&groups, x, n, lists_per_row, again, scratch, NULL) ==
+		  GV_OK, " ");
+	CHECK(memcmp(lists, again, sizeof(int32_t) * n * lists_per_row) == 0,
+		  "differs");
 	for (row = 0; row < n; row++)
-		check_row(&tree, x + row * dims, lists + row * lists_per_row, lists_per_row,
+		check_row(&tree, x + row * dims, lists + row * lists_per_row,
+				  lists_per_row,
 				  groups.ngroups <= groups.tried);
 	if (n * nlists * dims > 20000000)
 		CHECK(gv_place(&groups, x, n, lists_per_row, lists, scratch, &stop) ==
@@ -216,8 +220,10 @@ test_place(void)
 	for (i = 0; i < (int) (sizeof(shapes) / sizeof(shapes[0])); i++)
 		for (int32_t lists_per_row = 1; lists_per_row <= 2; lists_per_row++)
 		{
-			check_place(shapes[i][0], shapes[i][1], shapes[i][2], 1, lists_per_row);
-			check_place(shapes[i][0], shapes[i][1], shapes[i][2], 300, lists_per_row);
+			check_place(shapes[i][0], shapes[i][1], shapes[i][2], 1,
+						lists_per_row);
+			check_place(shapes[i][0], shapes[i][1], shapes[i][2], 300,
+						lists_per_row);
 		}
 	check_refused();
 	check_half();

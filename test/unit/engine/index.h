@@ -478,10 +478,12 @@ search_is_right(const TestIndex *index, const float *query, int32_t probes,
 			hit->unused == 0;
 		/* within equal pairs, probes ascend among those that hold one */
 		while (next < npostings && right &&
-			   (postings[next].score != hit->score || postings[next].id != id ||
+			   (postings[next].score != hit->score ||
+				postings[next].id != id ||
 				postings[next].probe != hit->probe))
 			right = postings[next].score < hit->score ||
-				(postings[next].score == hit->score && postings[next].id <= id),
+				(postings[next].score == hit->score &&
+				 postings[next].id <= id),
 				next++;
 		right = right && next++ < npostings;
 	}

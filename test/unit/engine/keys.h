@@ -104,7 +104,8 @@ unit_make_keys(const GvKeyForm *form, int among, void *keys)
 			else
 			{
 				heads[k].low = abbrev < heads[k].low ? abbrev : heads[k].low;
-				heads[k].high = abbrev > heads[k].high ? abbrev : heads[k].high;
+				heads[k].high = abbrev > heads[k].high ? abbrev :
+					heads[k].high;
 			}
 		}
 	}

@@ -148,9 +148,11 @@ get_model(Making *making)
 					 (size_t) trained->nlists * spec->dims),
 		  "not finite, dims %d", spec->dims);
 	CHECK(making->parent_offsets[0] == 0 &&
-		  making->parent_offsets[trained->nparents] == trained->nlists, "starts");
+		  making->parent_offsets[trained->nparents] == trained->nlists,
+			"starts");
 	for (p = 0; p < trained->nparents; p++)
-		CHECK(making->parent_offsets[p] < making->parent_offsets[p + 1], "parent %d", p);
+		CHECK(making->parent_offsets[p] < making->parent_offsets[p + 1],
+			  "parent %d", p);
 }
 
 static inline void

@@ -270,7 +270,8 @@ scan_blocks(const GvModel *model, const float *table, float base,
  * what they leave behind is found.
  */
 static inline void
-scan_optimistic(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
+scan_optimistic(GvScan *scan, float base, const GvBlock *blocks,
+				int32_t nblocks)
 {
 	int32_t		b = 0;
 
@@ -280,7 +281,8 @@ scan_optimistic(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks
 		bool		valid = unit_random() % 2;
 
 		n = n < nblocks - b ? n : nblocks - b;
-		CHECK(gv_scan_optimistic(scan, valid ? base : base - fabsf(base) - 1.0f,
+		CHECK(gv_scan_optimistic(scan,
+								 valid ? base : base - fabsf(base) - 1.0f,
 						  blocks + b, n) == GV_OK, "try");
 		CHECK(gv_scan_commit(scan, valid) == GV_OK, "tried");
 		b += valid ? n : 0;

@@ -73,8 +73,10 @@ device_bytes(const DeviceIndex *index)
 	double		blocks = fraction * ((double) index->postings / 32 +
 								  (double) lists * 31 / 64);
 	int64_t		bytes = model + STAGING +
-		pool_bytes(blocks, (int64_t) (fraction * (double) index->postings / 32 +
-									  fraction * (double) lists / 2 + 1), block,
+		pool_bytes(blocks,
+				   (int64_t) (fraction * (double) index->postings / 32 +
+									  fraction * (double) lists / 2 + 1),
+										block,
 				   blocks / (fraction * (double) lists));
 
 	if (index->records)

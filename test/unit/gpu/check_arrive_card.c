@@ -96,9 +96,11 @@ test_answer(int nhits, bool bounded)
 								   ((char *) words[i] - (char *) &answer));
 	}
 	CHECK(early == 0, "%d hits: there %d words too early", nhits, early);
-	CHECK(gv_answer_is_complete(&where, &count), "%d hits: never there", nhits);
+	CHECK(gv_answer_is_complete(&where, &count), "%d hits: never there",
+		  nhits);
 	count = 0;
-	CHECK(gv_answer_is_complete(&where, &count), "%d hits: not at once", nhits);
+	CHECK(gv_answer_is_complete(&where, &count), "%d hits: not at once",
+		  nhits);
 }
 
 void

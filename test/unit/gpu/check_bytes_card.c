@@ -59,7 +59,8 @@ test_model(void)
 		int64_t		rows = forms[i].rows;
 		DeviceIndex	index = {.rows = rows,.dims = forms[i].dims,
 			.m = forms[i].m,.lists = (int32_t) (rows / 100),
-			.postings = rows * forms[i].lists_per_row,.records = forms[i].records,
+			.postings = rows *
+				forms[i].lists_per_row,.records = forms[i].records,
 		.devices = forms[i].devices};
 		GvMirror   *mirror;
 		double		ratio;

@@ -439,7 +439,8 @@ test_capability(int device, int code)
 		free_searches(searched.searches, NSEARCHES);
 		for (int k = 0; k < NSEARCHES; k++)
 			searched.searches[k] = new_search(&searched.index, 3 + k, 9, 5);
-		CHECK(search_all(&searched) == GV_OK, "card %d, code %d", device, code);
+		CHECK(search_all(&searched) == GV_OK, "card %d, code %d", device,
+			  code);
 		check_answers(&searched.index, searched.searches, NSEARCHES,
 					  "capability");
 		(void) search_long(&exact);

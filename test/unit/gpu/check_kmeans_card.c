@@ -408,7 +408,8 @@ test_size(void)
 
 	CHECK(gv_set_create(&spec, &set) == GV_OK, "create");
 	taken = device_used() - before;
-	CHECK(taken > 8 * spec.nrows && taken <= gv_set_size(&spec) + DEVICE_PIECES,
+	CHECK(taken > 8 * spec.nrows &&
+		  taken <= gv_set_size(&spec) + DEVICE_PIECES,
 		  "%ld bytes of %ld", (long) taken, (long) gv_set_size(&spec));
 	gv_set_drop(set);
 }

@@ -126,7 +126,8 @@ check_own(const Case *test, const GvSetSpec *all, const SearchInputs *in,
 		SearchOutputs cpu = make_outputs(&own);
 
 		CHECK(gv_gpu_exact_set.size(&own) > 0, "size");
-		CHECK(run_search(&gv_gpu_exact_set, &own, in, NULL, &device) == GV_OK &&
+		CHECK(run_search(&gv_gpu_exact_set, &own, in, NULL, &device) ==
+			  GV_OK &&
 			  run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &own, in, NULL,
 						 &cpu) == GV_OK, "own");
 		compare(test, &own, &part, &device);

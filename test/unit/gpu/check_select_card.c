@@ -242,7 +242,8 @@ check_zeros(void)
 static void
 check_many_wanted(void)
 {
-	int64_t		n = unit_small ? 9001 : device_is_emulated() ? 100003 : 1000003;
+	int64_t		n = unit_small ? 9001 : device_is_emulated() ? 100003 :
+		1000003;
 	const int64_t ks[] = {n - 1, 4097, n / 2, n / 10};
 
 	check_input(IN_UNIFORM, 1, n, 3, ks, unit_small ? 1 : 4);
@@ -330,7 +331,8 @@ check_many_rows(void)
 	if (!unit_small)
 	{
 		check_input(IN_UNIFORM, device_is_emulated() ? 100 : 70000, 1024, 0, more, 2);
-		check_input(IN_SAW, device_is_emulated() ? 20 : 1000, 20000, 0, more, 3);
+		check_input(IN_SAW, device_is_emulated() ? 20 : 1000, 20000, 0, more,
+					3);
 	}
 }
 

@@ -337,7 +337,8 @@ check_body(int m, bool refine, const IvfpqKeyForm *keys)
 	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
 	{
 		IvfpqKeyAbbrevs abbrevs = make_abbrevs(keys, i);
-		IvfpqPosting	posting = {.t = i + 0.5f,.code = code,.secondary = i % 3 == 0,
+		IvfpqPosting	posting =
+			{.t = i + 0.5f,.code = code,.secondary = i % 3 == 0,
 		.keys = &abbrevs};
 
 		for (int p = 0; p < layout.code_bytes; p++)

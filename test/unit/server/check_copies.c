@@ -37,13 +37,15 @@ new_ground_truth(void)
 }
 
 static void
-add_neighbors(GroundTruth *ground_truth, const GvNeighbor *neighbors, int32_t n,
+add_neighbors(GroundTruth *ground_truth, const GvNeighbor *neighbors,
+			  int32_t n,
 			   int64_t first)
 {
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
-		gv_topk_push(&ground_truth->best[neighbors[i].query], neighbors[i].score,
+		gv_topk_push(&ground_truth->best[neighbors[i].query],
+					 neighbors[i].score,
 					 (uint64_t) (first + neighbors[i].row));
 }
 
@@ -185,7 +187,8 @@ check_build(const TestServer *server, const float *sample)
 		for (c = 0; c < CLIENTS; c++)
 			take_batch(&table, c, b);
 	compare_ground_truths(&table.expected, &table.found);
-	check_calib_mirror(table.fds[0], table.fds[1], table.own, &trained, sample);
+	check_calib_mirror(table.fds[0], table.fds[1], table.own, &trained,
+					   sample);
 	for (c = CLIENTS - 1; c >= 0; c--)
 		close(table.fds[c]);
 	gv_builder_drop(table.own);

@@ -149,7 +149,8 @@ test_places(const TestServer *server, const TestIndex *index)
 static int
 begin_build(int fd)
 {
-	GvBuilderSpec request = {.metric = GV_L2,.dims = 8,.m = 4,.lists_per_row = 1,
+	GvBuilderSpec request =
+		{.metric = GV_L2,.dims = 8,.m = 4,.lists_per_row = 1,
 		.nlists = 10,.nparents = 1,.batch_rows = 10,.scale = 1.0f,
 	.max_imbalance = 2.0,.sample_rows = 60000};
 	float		mean[8] = {0};

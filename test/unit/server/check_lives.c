@@ -93,17 +93,21 @@ test_first(void)
 	/* another one of the same life, which may come before the first has gone */
 	second = client_open(&server, GV_ROLE_SUPERVISOR);
 	CHECK(client_ping(first) == 0 && client_ping(second) == 0, "ping");
-	CHECK(greet(&server, GV_ROLE_SUPERVISOR, TEST_INCARNATION) == 0, "a third");
-	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) == GV_REFUSED_INCARNATION,
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, TEST_INCARNATION) == 0,
+		  "a third");
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) ==
+		  GV_REFUSED_INCARNATION,
 		  "the third has gone, others are there");
 	close(first);
-	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) == GV_REFUSED_INCARNATION,
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) ==
+		  GV_REFUSED_INCARNATION,
 		  "the second is there");
 	close(second);
 	/* without one its sessions are there, until they have gone, too */
 	first = client_open(&server, GV_ROLE_SESSION);
 	check_others(&server, TEST_INCARNATION, 0);
-	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) == GV_REFUSED_INCARNATION,
+	CHECK(greet(&server, GV_ROLE_SUPERVISOR, OTHER_INCARNATION) ==
+		  GV_REFUSED_INCARNATION,
 		  "a session is there");
 	CHECK(client_ping(first) == 0, "the session");
 	close(first);
@@ -181,7 +185,8 @@ test_next(void)
 	close(builder);
 
 	loader = client_socket(&server);
-	CHECK(client_hello(loader, GV_ROLE_LOADER, OTHER_INCARNATION) == 0, "hello");
+	CHECK(client_hello(loader, GV_ROLE_LOADER, OTHER_INCARNATION) == 0,
+		  "hello");
 	CHECK(search_check(loader, &keys[0], &index) == GV_REFUSED_NO_MIRROR,
 		  "a mirror has outlived it");
 	CHECK(load_all(loader, &keys[0], &index) == 0, "load");

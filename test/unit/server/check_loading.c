@@ -181,20 +181,24 @@ test_arrays(const TestServer *server, const TestIndex *index)
 	}
 	fd = client_open(server, GV_ROLE_LOADER);
 	CHECK(load_begin(fd, &key, index) == 0, "begin");
-	client_cut(fd, load_array(fd, &key, GV_PARENT_OFFSETS, 0, 4, wrong), "starts");
+	client_cut(fd, load_array(fd, &key, GV_PARENT_OFFSETS, 0, 4, wrong),
+			   "starts");
 	wrong[0] = 1;
 	fd = client_open(server, GV_ROLE_LOADER);
 	CHECK(load_begin(fd, &key, index) == 0, "begin");
-	client_cut(fd, load_array(fd, &key, GV_PARENT_OFFSETS, 0, 1, wrong), "starts");
+	client_cut(fd, load_array(fd, &key, GV_PARENT_OFFSETS, 0, 1, wrong),
+			   "starts");
 	wrong[0] = 0;
 	wrong[2] = 3;
 	wrong[3] = 6;
 	fd = client_open(server, GV_ROLE_LOADER);
 	CHECK(load_begin(fd, &key, index) == 0, "begin");
 	CHECK(load_array(fd, &key, GV_PARENT_OFFSETS, 0, 2, wrong) == 0, "starts");
-	client_cut(fd, load_array(fd, &key, GV_PARENT_OFFSETS, 2, 2, wrong), "starts");
+	client_cut(fd, load_array(fd, &key, GV_PARENT_OFFSETS, 2, 2, wrong),
+			   "starts");
 	fd = open_begun(server, &key, index);
-	client_cut(fd, load_array(fd, &key, GV_PARENT_OFFSETS, 0, 4, index->parent_offsets),
+	client_cut(fd,
+			   load_array(fd, &key, GV_PARENT_OFFSETS, 0, 4, index->parent_offsets),
 			  "starts again");
 	fd = client_open(server, GV_ROLE_LOADER);
 	CHECK(load_begin(fd, &key, index) == 0, "begin");
@@ -252,7 +256,8 @@ check_readback(const TestServer *server, int loader, const GvMirrorKey *key,
 	fd = client_open(server, GV_ROLE_LOADER);
 	client_cut(fd, get_values(fd, key, index, 4, 0, 1), "array 4");
 	fd = client_open(server, GV_ROLE_LOADER);
-	client_cut(fd, get_values(fd, key, index, GV_PARENT_OFFSETS, 1, 4), "too many");
+	client_cut(fd, get_values(fd, key, index, GV_PARENT_OFFSETS, 1, 4),
+			   "too many");
 	fd = client_open(server, GV_ROLE_LOADER);
 	client_cut(fd, get_values(fd, key, index, GV_PARENT_OFFSETS, 0, -1), "-1");
 

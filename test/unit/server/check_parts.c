@@ -375,7 +375,8 @@ check_replicas(int fd, const GvMirrorKey *key, int32_t n)
 static int
 begin_build(int fd, int megabytes)
 {
-	GvBuilderSpec request = {.metric = GV_L2,.dims = 8,.m = 4,.lists_per_row = 1,
+	GvBuilderSpec request =
+		{.metric = GV_L2,.dims = 8,.m = 4,.lists_per_row = 1,
 		.nlists = 10,.nparents = 1,.batch_rows = 10,.scale = 1.0f,
 	.max_imbalance = 2.0,.sample_rows = 20000 * megabytes};
 	float		mean[8] = {0};

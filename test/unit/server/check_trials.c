@@ -133,7 +133,8 @@ check_tries(int fd, GvMirror *mirror, const float *queries, int32_t probes,
 
 /* What is being built is searched; `helper` may be another that joined. */
 void
-check_calib_mirror(int fd, int helper, GvBuilder *own, const GvTrained *trained,
+check_calib_mirror(int fd, int helper, GvBuilder *own,
+				   const GvTrained *trained,
 			const float *queries)
 {
 	GvCalibMirrorRequest request = {ROWS};
@@ -141,7 +142,8 @@ check_calib_mirror(int fd, int helper, GvBuilder *own, const GvTrained *trained,
 	char	   *chunks = make_chunks(&bytes);
 	GvMirror   *mirror = own_mirror(own, trained, chunks);
 
-	CHECK(client_ask(fd, GV_MSG_CALIB_MIRROR, &request, sizeof(request), NULL, 0,
+	CHECK(client_ask(fd, GV_MSG_CALIB_MIRROR, &request, sizeof(request), NULL,
+					 0,
 					 NULL, NULL) == 0, "trial");
 	CHECK(client_ask(helper, GV_MSG_CHUNKS, chunks, bytes, NULL, 0, NULL,
 					 NULL) == 0, "pieces");
@@ -162,7 +164,8 @@ check_crowded_calib_mirror(const TestServer *server, const float *rows)
 	char	   *chunks = make_chunks(&bytes);
 
 	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
-	CHECK(client_ask(fd, GV_MSG_CALIB_MIRROR, &request, sizeof(request), NULL, 0,
+	CHECK(client_ask(fd, GV_MSG_CALIB_MIRROR, &request, sizeof(request), NULL,
+					 0,
 					 NULL, NULL) == 0, "trial");
 	client_cut(fd, client_ask(fd, GV_MSG_CHUNKS, chunks, bytes, NULL, 0,
 							  NULL, NULL), "too many copies");
@@ -206,7 +209,8 @@ begin_without_memory(int n, const float *rows)
 		  client_ask(helper, GV_MSG_JOIN, &join, sizeof(join), NULL, 0, NULL,
 					 NULL) == 0, "prepare");
 	before = used_bytes(session);
-	got = client_ask(owner, GV_MSG_CALIB_MIRROR, &request, sizeof(request), NULL, 0,
+	got = client_ask(owner, GV_MSG_CALIB_MIRROR, &request, sizeof(request),
+					 NULL, 0,
 					 NULL, NULL);
 	CHECK(got == 0 || (got == GV_REFUSED_NO_MEMORY &&
 					   used_bytes(session) == before), "call %d: %d", n, got);

@@ -185,7 +185,8 @@ extern int	set_check(int fd, const TestSet *set);
 /* check_trials.c */
 extern void check_calib_mirror(int fd, int helper, GvBuilder *own,
 						const GvTrained *trained, const float *queries);
-extern void check_crowded_calib_mirror(const TestServer *server, const float *rows);
+extern void check_crowded_calib_mirror(const TestServer *server,
+									   const float *rows);
 extern void check_failed_calib_mirrors(const float *rows);
 
 /* check_divided.c: a server with these devices, and its end */
