@@ -140,7 +140,7 @@ IvfpqChildStart(void)
 	char		parent[32];
 	const char *argv[] = {path, "--data", DataDir,
 		"--engine", engines[ivfpq_server], "--memory", memory,
-		"--devices", ivfpq_devices, "--replicas", replicas, "--products", products[ivfpq_products],
+		"--devices", ivfpq_devices, "--replicas", replicas, "--matmul", products[ivfpq_products],
 		"--simd", gv_simd_name(ivfpq_simd),
 		"--parent", parent,
 	NULL};

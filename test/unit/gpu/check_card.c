@@ -239,13 +239,13 @@ test_sets(void)
 }
 
 /*
- * Who multiplies: GPUVEC_UNIT_PRODUCTS, own or cublas.  Emulated cards have tiles
+ * Who multiplies: GPUVEC_UNIT_MATMUL, own or cublas.  Emulated cards have tiles
  * of a few thousand sums, so that products have several.
  */
 static void
 choose_products(void)
 {
-	const char *products = getenv("GPUVEC_UNIT_PRODUCTS");
+	const char *products = getenv("GPUVEC_UNIT_MATMUL");
 
 	if (products != NULL)
 		gv_products_use(strcmp(products, "cublas") == 0 ?
