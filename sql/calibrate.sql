@@ -13,11 +13,11 @@ SET client_min_messages = notice;
 SELECT * FROM gpuvec_calibrate('aimed_e');
 SET client_min_messages = warning;
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(1, 16, 200, 2) LIMIT 20) AS q;
-SELECT index, recall, batches > 0 AS batches, given, finished FROM gpuvec_last_scan();
+SELECT index, recall, batches > 0 AS batches, returned, full_pass FROM gpuvec_last_scan();
 -- ... to know what more than .99 takes: all of them are read
 SET gpuvec.recall = 0.995;
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(1, 16, 200, 2) LIMIT 20) AS q;
-SELECT recall, finished FROM gpuvec_last_scan();
+SELECT recall, full_pass FROM gpuvec_last_scan();
 RESET gpuvec.recall;
 DROP INDEX aimed_e;
 
@@ -34,14 +34,14 @@ SELECT count(*) FROM gpuvec_calibration('aimed_e') AS a, gpuvec_calibration('aim
 WHERE a.k < b.k AND a.recall = b.recall AND a.probes > b.probes;
 
 -- what a scan takes: the smallest target not below the one asked for
-CREATE FUNCTION pg_temp.effort(rows int, OUT recall float8, OUT of float8, OUT candidates bool, OUT finished bool)
+CREATE FUNCTION pg_temp.effort(rows int, OUT recall float8, OUT of float8, OUT candidates bool, OUT full_pass bool)
 LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE format('SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT %s) AS q', rows);
-	SELECT s.recall, min(c.recall), min(c.candidates) FILTER (WHERE c.recall >= s.recall) = s.candidates, s.finished
+	SELECT s.recall, min(c.recall), min(c.candidates) FILTER (WHERE c.recall >= s.recall) = s.candidates, s.full_pass
 	FROM gpuvec_last_scan() AS s LEFT JOIN gpuvec_calibration('aimed_e') AS c
 		ON c.k = 10 AND c.probes = s.probes AND c.recall >= s.recall
-	GROUP BY s.recall, s.candidates, s.finished INTO recall, of, candidates, finished;
+	GROUP BY s.recall, s.candidates, s.full_pass INTO recall, of, candidates, full_pass;
 END
 $$;
 SELECT * FROM pg_temp.effort(5);
@@ -55,50 +55,50 @@ SET gpuvec.recall = 0.99;
 SELECT * FROM pg_temp.effort(5);
 -- ... beyond the last one more than that takes, in proportion; one of both may
 -- be less
-CREATE FUNCTION pg_temp.beyond(target float8, OUT probes int, OUT candidates int, OUT finished bool, OUT cost float8)
+CREATE FUNCTION pg_temp.beyond(target float8, OUT probes int, OUT candidates int, OUT full_pass bool, OUT cost float8)
 LANGUAGE plpgsql AS $$
 DECLARE
 	plan json;
 BEGIN
 	PERFORM set_config('gpuvec.recall', target::text, true);
 	PERFORM id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 5;
-	SELECT s.probes, s.candidates, s.finished FROM gpuvec_last_scan() AS s
-	INTO probes, candidates, finished;
+	SELECT s.probes, s.candidates, s.full_pass FROM gpuvec_last_scan() AS s
+	INTO probes, candidates, full_pass;
 	EXECUTE 'EXPLAIN (FORMAT JSON) SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 5' INTO plan;
 	cost := plan #>> '{0,Plan,Total Cost}';
 END
 $$;
 CREATE TEMP TABLE beyond AS
 SELECT r, b.* FROM unnest(ARRAY[0.99, 0.991, 0.995, 0.998, 0.999, 0.9999]) AS r, pg_temp.beyond(r) AS b;
-SELECT r, finished, probes >= lag(probes) OVER w OR candidates >= lag(candidates) OVER w AS no_less
+SELECT r, full_pass, probes >= lag(probes) OVER w OR candidates >= lag(candidates) OVER w AS no_less
 FROM beyond WINDOW w AS (ORDER BY r) ORDER BY r;
 SELECT a.probes < b.probes OR a.candidates < b.candidates AS more, a.cost < b.cost AS cost, b.probes < 150 AS lists
 FROM beyond AS a, beyond AS b WHERE a.r = 0.99 AND b.r = 0.999;
 SET gpuvec.recall = 0.995;
 SELECT recall >= 0.99 AS reached FROM gpuvec_recall('aimed_e', 10, 200);
-SELECT finished FROM gpuvec_last_scan();
+SELECT full_pass FROM gpuvec_last_scan();
 -- ... and only 1 reads everything
 SET gpuvec.recall = 1;
 SELECT * FROM pg_temp.effort(5);
-SELECT lists, copies, measured, given, late FROM gpuvec_last_scan();
+SELECT lists, postings, reranked, returned, out_of_order FROM gpuvec_last_scan();
 SELECT recall FROM gpuvec_recall('aimed_e', 10, 50);
 RESET gpuvec.recall;
 -- the first batch is for as many rows as LIMIT asks for, at a depth that
 -- calibration knows
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 10) AS q;
-SELECT batches, given FROM gpuvec_last_scan();
+SELECT batches, returned FROM gpuvec_last_scan();
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 100) AS q;
-SELECT batches, given FROM gpuvec_last_scan();
+SELECT batches, returned FROM gpuvec_last_scan();
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 300) AS q;
-SELECT batches, given, finished, measured < 6000 AS few FROM gpuvec_last_scan();
+SELECT batches, returned, full_pass, reranked < 6000 AS few FROM gpuvec_last_scan();
 -- ... there are too few rows for more than the 300 that are known of
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 301) AS q;
-SELECT batches, given, finished FROM gpuvec_last_scan();
+SELECT batches, returned, full_pass FROM gpuvec_last_scan();
 -- ... so it is where only the executor knows, and where other nodes stand between
-CREATE FUNCTION pg_temp.batches(statement text, OUT batches int, OUT given bigint) LANGUAGE plpgsql AS $$
+CREATE FUNCTION pg_temp.batches(statement text, OUT batches int, OUT returned bigint) LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE 'SELECT count(*) FROM (' || statement || ') AS s';
-	SELECT s.batches, s.given FROM gpuvec_last_scan() AS s INTO batches, given;
+	SELECT s.batches, s.returned FROM gpuvec_last_scan() AS s INTO batches, returned;
 END
 $$;
 SELECT ask, b.* FROM (VALUES ('LIMIT (SELECT 100)'), ('LIMIT 100 FOR UPDATE'), ('LIMIT 3 * 40 - 10'), ('OFFSET (SELECT 0) LIMIT (SELECT 299 + 1)'),
@@ -107,9 +107,9 @@ SELECT ask, b.* FROM (VALUES ('LIMIT (SELECT 100)'), ('LIMIT 100 FOR UPDATE'), (
 SET plan_cache_mode = force_generic_plan;
 PREPARE asked (bigint, bigint) AS SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) OFFSET $2 LIMIT $1;
 EXECUTE asked (300, 0) \g /dev/null
-SELECT batches, given FROM gpuvec_last_scan();
+SELECT batches, returned FROM gpuvec_last_scan();
 EXECUTE asked (NULL, NULL) \g /dev/null
-SELECT batches > 1 AS several, given > 5900 AS most FROM gpuvec_last_scan();
+SELECT batches > 1 AS several, returned > 5900 AS most FROM gpuvec_last_scan();
 RESET plan_cache_mode;
 SELECT b.* FROM pg_temp.batches('SELECT f.id FROM (VALUES (1)) AS one, LATERAL
 	(SELECT id, random() AS x FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2)) AS f LIMIT (SELECT 100)') AS b;
@@ -126,21 +126,21 @@ BEGIN;
 DECLARE c CURSOR FOR SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2);
 MOVE 101 FROM c;
 CLOSE c;
-SELECT batches, given FROM gpuvec_last_scan();
+SELECT batches, returned FROM gpuvec_last_scan();
 COMMIT;
 
 -- an option comes before the target, a setting before the option
 ALTER INDEX aimed_e SET (probes = 3, candidates = 77);
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 5) AS q;
-SELECT probes, candidates, lists, measured FROM gpuvec_last_scan();
+SELECT probes, candidates, lists, reranked FROM gpuvec_last_scan();
 SET gpuvec.probes = 4;
 SET gpuvec.candidates = 55;
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 5) AS q;
-SELECT probes, candidates, lists, measured FROM gpuvec_last_scan();
+SELECT probes, candidates, lists, reranked FROM gpuvec_last_scan();
 -- ... also where the target is to read everything
 SET gpuvec.recall = 1;
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 5) AS q;
-SELECT probes, candidates, finished FROM gpuvec_last_scan();
+SELECT probes, candidates, full_pass FROM gpuvec_last_scan();
 RESET gpuvec.recall;
 RESET gpuvec.probes;
 RESET gpuvec.candidates;
@@ -181,9 +181,9 @@ SELECT * FROM gpuvec_calibrate('aimed');
 -- with queries that are given: targets are for these
 CREATE TABLE asked AS SELECT g AS id, (SELECT array_agg((x + 3)::real ORDER BY n) FROM unnest(pg_temp.point(g, 16, 200, 2)) WITH ORDINALITY AS u (x, n)) AS e
 FROM generate_series(9001, 9600) AS g;
-SELECT targets_for, count(*) > 10 AS known FROM gpuvec_calibration('aimed_e') GROUP BY targets_for;
-SELECT targets_for, count(*) > 10 AS known
-FROM gpuvec_calibrate('aimed_e', queries_table => 'asked', queries_column => 'e') GROUP BY targets_for;
+SELECT calibrated_for, count(*) > 10 AS known FROM gpuvec_calibration('aimed_e') GROUP BY calibrated_for;
+SELECT calibrated_for, count(*) > 10 AS known
+FROM gpuvec_calibrate('aimed_e', queries_table => 'asked', queries_column => 'e') GROUP BY calibrated_for;
 SELECT recall >= 0.93 AS reached FROM gpuvec_recall('aimed_e', queries => ARRAY(SELECT e FROM asked WHERE id % 3 = 0));
 SELECT max(probes) AS theirs FROM gpuvec_calibration('aimed_e') WHERE k = 10 AND recall = 0.95 \gset
 SELECT reloptions FROM pg_class WHERE relname = 'aimed_e';
@@ -191,18 +191,18 @@ SELECT advice FROM gpuvec_index_info('aimed_e');
 SELECT * FROM gpuvec_verify_index('aimed_e');
 -- ... a build knows none of them, and its targets are for rows
 REINDEX INDEX aimed_e;
-SELECT targets_for, count(*) > 10 AS known FROM gpuvec_calibration('aimed_e') GROUP BY targets_for;
+SELECT calibrated_for, count(*) > 10 AS known FROM gpuvec_calibration('aimed_e') GROUP BY calibrated_for;
 SELECT max(probes) < :theirs AS other FROM gpuvec_calibration('aimed_e') WHERE k = 10 AND recall = 0.95;
 SELECT advice FROM gpuvec_index_info('aimed_e');
 REINDEX INDEX CONCURRENTLY aimed_e;
 SELECT advice FROM gpuvec_index_info('aimed_e');
 -- ... without queries it is what is wanted
-SELECT DISTINCT targets_for FROM gpuvec_calibrate('aimed_e');
+SELECT DISTINCT calibrated_for FROM gpuvec_calibrate('aimed_e');
 SELECT reloptions FROM pg_class WHERE relname = 'aimed_e';
 SELECT advice FROM gpuvec_index_info('aimed_e');
 -- ... few queries, and too few
 SET client_min_messages = notice;
-SELECT DISTINCT targets_for FROM gpuvec_calibrate('aimed_e', ARRAY(SELECT e FROM asked LIMIT 100));
+SELECT DISTINCT calibrated_for FROM gpuvec_calibrate('aimed_e', ARRAY(SELECT e FROM asked LIMIT 100));
 SELECT * FROM gpuvec_calibrate('aimed_e', ARRAY(SELECT e FROM asked LIMIT 99));
 SELECT * FROM gpuvec_calibrate('aimed_e', ARRAY(SELECT e[1:9] FROM asked));
 SELECT * FROM gpuvec_calibrate('aimed_e', '{}');
@@ -255,15 +255,15 @@ CREATE INDEX blurred_e ON blurred USING gpuivfpq (e) WITH (lists = 1, pq_dim = 1
 ANALYZE blurred;
 SELECT recall FROM gpuvec_calibration('blurred_e') WHERE k = 10 AND candidates IS NULL;
 CREATE FUNCTION pg_temp.blurred(targets float8[])
-RETURNS TABLE (target float8, k int, given bigint, probes int, candidates int, most bool, finished bool)
+RETURNS TABLE (target float8, k int, returned bigint, probes int, candidates int, most bool, full_pass bool)
 LANGUAGE plpgsql AS $$
 BEGIN
 	FOREACH target IN ARRAY targets LOOP
 		PERFORM set_config('gpuvec.recall', target::text, true);
 		FOREACH k IN ARRAY ARRAY[10, 100] LOOP
 			PERFORM id FROM blurred ORDER BY e <-> array_fill(0.5::real, ARRAY[64]) LIMIT k;
-			SELECT s.given, s.probes, s.candidates, s.finished FROM gpuvec_last_scan() AS s
-			INTO given, probes, candidates, finished;
+			SELECT s.returned, s.probes, s.candidates, s.full_pass FROM gpuvec_last_scan() AS s
+			INTO returned, probes, candidates, full_pass;
 			most := candidates = (SELECT max(c.candidates) FROM gpuvec_calibration('blurred_e') AS c
 				WHERE c.k = blurred.k AND c.recall <= target);
 			RETURN NEXT;
@@ -272,21 +272,21 @@ BEGIN
 END
 $$;
 -- everything is read
-SELECT target, k, given, finished FROM pg_temp.blurred(ARRAY[0.98, 0.99]);
+SELECT target, k, returned, full_pass FROM pg_temp.blurred(ARRAY[0.98, 0.99]);
 SET gpuvec.candidates = 77;
-SELECT target, k, given, finished FROM pg_temp.blurred(ARRAY[0.98, 0.99]);
+SELECT target, k, returned, full_pass FROM pg_temp.blurred(ARRAY[0.98, 0.99]);
 -- ... unless one names the lists: with the candidates that reach most
 RESET gpuvec.candidates;
 SET gpuvec.probes = 1;
-SELECT target, k, given, probes, most, finished FROM pg_temp.blurred(ARRAY[0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1]);
+SELECT target, k, returned, probes, most, full_pass FROM pg_temp.blurred(ARRAY[0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1]);
 SET gpuvec.candidates = 77;
-SELECT target, k, given, probes, candidates, finished FROM pg_temp.blurred(ARRAY[0.8, 0.95, 0.99, 1]);
+SELECT target, k, returned, probes, candidates, full_pass FROM pg_temp.blurred(ARRAY[0.8, 0.95, 0.99, 1]);
 RESET gpuvec.candidates;
 RESET gpuvec.probes;
 ALTER INDEX blurred_e SET (probes = 1);
-SELECT target, k, given, probes, most, finished FROM pg_temp.blurred(ARRAY[0.8, 0.95, 0.99, 1]);
+SELECT target, k, returned, probes, most, full_pass FROM pg_temp.blurred(ARRAY[0.8, 0.95, 0.99, 1]);
 ALTER INDEX blurred_e SET (candidates = 77);
-SELECT target, k, given, probes, candidates, finished FROM pg_temp.blurred(ARRAY[0.8, 0.95, 0.99, 1]);
+SELECT target, k, returned, probes, candidates, full_pass FROM pg_temp.blurred(ARRAY[0.8, 0.95, 0.99, 1]);
 ALTER INDEX blurred_e RESET (probes, candidates);
 DROP TABLE blurred;
 
@@ -342,11 +342,11 @@ WHERE recall = 0.95 GROUP BY k ORDER BY k;
 RESET gpuvec.recall;
 RESET gpuvec.scan_order;
 SELECT recall > 0.98 AS nearly_all FROM gpuvec_recall('ring_e', 300, queries => ARRAY(SELECT q FROM inside LIMIT 20));
-SELECT finished FROM gpuvec_last_scan();
+SELECT full_pass FROM gpuvec_last_scan();
 SELECT recall > 0.95 AS reached FROM gpuvec_recall('ring_e', 100, queries => ARRAY(SELECT q FROM inside LIMIT 20));
-SELECT finished FROM gpuvec_last_scan();
+SELECT full_pass FROM gpuvec_last_scan();
 SELECT count(*) FROM gpuvec_search('ring_e', ARRAY(SELECT q FROM inside LIMIT 2), 300);
-SELECT finished FROM gpuvec_last_scan();
+SELECT full_pass FROM gpuvec_last_scan();
 -- ... with a condition what one batch can do, or the table, whatever costs less
 CREATE FUNCTION pg_temp.condition(target float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE

@@ -108,7 +108,7 @@ GROUP BY proname ORDER BY proname;
 -- nor do they tell of rows: counts that a scan under a policy adds to, where
 -- there are counts (before 17 not without preloading)
 CREATE FUNCTION hides(tab text, n int) RETURNS boolean LANGUAGE sql AS $$
-	SELECT scans IS NULL OR n = num_nulls(batches, lists, copies, matched, measured, given, late, passes)
+	SELECT scans IS NULL OR n = num_nulls(batches, lists, postings, matched, reranked, returned, out_of_order, full_passes)
 	FROM gpuvec_stat_indexes WHERE relname = tab
 $$;
 SET ROLE regress_calls_policed;

@@ -15,7 +15,7 @@ DECLARE
 	said text[] = '{}';
 BEGIN
 	FOR line IN EXECUTE format('EXPLAIN (%s) SELECT id FROM shown ', options) || statement LOOP
-		said = said || substring(line, '(Recall|Probes|Candidates|Engine|Rows From: [a-z]+|Batches: 1|Lists Read|Copies Read|Rows Measured|Rows Late)');
+		said = said || substring(line, '(Recall|Probes|Candidates|Engine|Rows From: [a-z]+|Batches: 1|Lists Read|Postings Read|Rows Reranked|Rows Out of Order)');
 	END LOOP;
 	RETURN array_to_string(array_remove(said, NULL), ', ');
 END
@@ -27,11 +27,11 @@ SELECT pg_temp.said('ANALYZE, COSTS OFF, TIMING OFF', :'filtered');
 SELECT current_setting('server_version_num')::int >= 180000 AS has_hook \gset
 SELECT pg_temp.said('COSTS', :'near') = CASE WHEN :'has_hook' THEN 'Recall, Probes, Candidates' ELSE '' END AS said;
 SELECT pg_temp.said('ANALYZE', :'near') = CASE WHEN :'has_hook' THEN
-	'Recall, Probes, Candidates, Engine, Rows From: index, Batches: 1, Lists Read, Copies Read, Rows Measured, Rows Late' ELSE '' END AS said;
+	'Recall, Probes, Candidates, Engine, Rows From: index, Batches: 1, Lists Read, Postings Read, Rows Reranked, Rows Out of Order' ELSE '' END AS said;
 -- everything is read
 SET gpuvec.recall = 1;
 SELECT pg_temp.said('ANALYZE, COSTS OFF', :'near') = CASE WHEN :'has_hook' THEN
-	'Recall, Engine, Rows From: table, Lists Read, Copies Read, Rows Measured, Rows Late' ELSE '' END AS said;
+	'Recall, Engine, Rows From: table, Lists Read, Postings Read, Rows Reranked, Rows Out of Order' ELSE '' END AS said;
 RESET gpuvec.recall;
 -- plans look the same on all versions where costs are left out; other scans
 SELECT pg_temp.said('COSTS OFF', :'near');

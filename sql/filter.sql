@@ -19,7 +19,7 @@ BEGIN
 	FOR line IN EXECUTE 'EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS OFF) ' || query LOOP
 		IF line NOT LIKE '%Index Searches:%' THEN
 			line = regexp_replace(line, 'rows=(\d+)\.\d+', 'rows=\1');
-			RETURN NEXT regexp_replace(line, '(Lists Read|Copies Read|Removed by Filter): \d+', '\1: N');
+			RETURN NEXT regexp_replace(line, '(Lists Read|Postings Read|Removed by Filter): \d+', '\1: N');
 		END IF;
 	END LOOP;
 END
@@ -135,7 +135,7 @@ CREATE INDEX tied_e ON tied USING gpuivfpq (e) WITH (lists = 1, pq_dim = 1);
 ANALYZE tied;
 SET gpuvec.candidates = 10;
 SELECT count(*) FROM (SELECT FROM tied WHERE round((e <-> '{1,2,3,0}') ^ 2) = 3 ORDER BY e <-> '{1,2,3,0}') AS x;
-SELECT batches > 0 AND late > 0 AS out_of_order FROM gpuvec_last_scan();
+SELECT batches > 0 AND out_of_order > 0 AS out_of_order FROM gpuvec_last_scan();
 RESET gpuvec.candidates;
 SELECT count(*) FROM tied WHERE round((e <-> '{1,2,3,0}') ^ 2) = 3;
 -- the row that a cursor is at
@@ -211,7 +211,7 @@ RESET gpuvec.recall;
 
 -- what EXPLAIN ANALYZE tells of batches, of a pass, of another index
 SELECT line FROM pg_temp.told_of($$SELECT id FROM item WHERE kind = 1 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$) AS line
-WHERE line NOT LIKE '%Measured%';
+WHERE line NOT LIKE '%Reranked%';
 SET gpuvec.recall = 1;
 SELECT pg_temp.told_of($$SELECT id FROM item WHERE kind = 1 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
 RESET gpuvec.recall;
@@ -223,7 +223,7 @@ SELECT n, x.id FROM generate_series(1, 3) AS n,
 	LATERAL (SELECT id FROM item WHERE tenant = 49 ORDER BY e <-> ARRAY[n,2,3,4]::real[] LIMIT 2) AS x;
 
 -- a pass over the whole table is told apart from rows that keys or another index named
-CREATE FUNCTION pg_temp.ends(condition text, OUT rest text, OUT finished bool) LANGUAGE plpgsql AS $$
+CREATE FUNCTION pg_temp.ends(condition text, OUT rest text, OUT full_pass bool) LANGUAGE plpgsql AS $$
 DECLARE
 	line text;
 BEGIN
@@ -232,7 +232,7 @@ BEGIN
 	LOOP
 		rest = coalesce(substring(line FROM 'Rows From: (.*)'), rest);
 	END LOOP;
-	SELECT s.finished FROM gpuvec_last_scan() AS s INTO finished;
+	SELECT s.full_pass FROM gpuvec_last_scan() AS s INTO full_pass;
 END
 $$;
 CREATE TABLE rested AS SELECT g AS id, hashint4(g) & 4095 AS part, hashint4(g) & 1023 AS size,
@@ -249,9 +249,9 @@ DROP INDEX rested_e;
 CREATE INDEX rested_e ON rested USING gpuivfpq (e, size);
 SET gpuvec.recall = 1;
 -- ... of a plain index scan EXPLAIN tells from 18 on
-SELECT finished FROM pg_temp.ends('size = 7');
+SELECT full_pass FROM pg_temp.ends('size = 7');
 SELECT * FROM pg_temp.ends('size = 7 AND part % 2 = 1');
-SELECT finished FROM pg_temp.ends('true');
+SELECT full_pass FROM pg_temp.ends('true');
 RESET gpuvec.recall;
 DROP TABLE rested;
 
@@ -264,7 +264,7 @@ SELECT pg_temp.scans_of($$SELECT id FROM split WHERE kind = 1 AND size = 1 ORDER
 SELECT pg_temp.scans_of($$SELECT id FROM split WHERE kind = 1 AND size = 1 ORDER BY e <-> '{.5,.5,.5,.5,.5,.5,.5,.5}' LIMIT 10 FOR UPDATE$$);
 SELECT count(*) FROM (SELECT id FROM split WHERE kind = 1 AND size = 1
 	ORDER BY e <-> '{.5,.5,.5,.5,.5,.5,.5,.5}' LIMIT 10) AS q;
-SELECT batches, candidates < 250 AS few, finished FROM gpuvec_last_scan();
+SELECT batches, candidates < 250 AS few, full_pass FROM gpuvec_last_scan();
 DROP TABLE split;
 -- ... with keys: rows that come by the table, or by another index, are asked both
 CREATE TABLE rested AS SELECT g AS id, g % 3 AS kind, hashint4(g) & 7 AS size, hashint4(g + 1) & 255 AS rare,

@@ -732,7 +732,7 @@ RETURNS TABLE (
 	recall double precision,
 	probes integer,
 	candidates integer,
-	targets_for text)
+	calibrated_for text)
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
@@ -745,7 +745,7 @@ RETURNS TABLE (
 	recall double precision,
 	probes integer,
 	candidates integer,
-	targets_for text)
+	calibrated_for text)
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
@@ -781,16 +781,16 @@ CREATE FUNCTION gpuvec_last_scan(
 	OUT candidates integer,
 	OUT batches integer,
 	OUT lists bigint,
-	OUT copies bigint,
+	OUT postings bigint,
 	OUT refined bigint,
-	OUT measured bigint,
-	OUT given bigint,
-	OUT late bigint,
-	OUT finished boolean,
+	OUT reranked bigint,
+	OUT returned bigint,
+	OUT out_of_order bigint,
+	OUT full_pass boolean,
 	OUT engine text,
 	OUT batch_size integer,
 	OUT stale_lists bigint,
-	OUT tail_copies bigint,
+	OUT tail_postings bigint,
 	OUT queued_us bigint,
 	OUT engine_us bigint,
 	OUT trip_us bigint,
@@ -807,12 +807,12 @@ CREATE FUNCTION gpuvec_index_counters(
 	OUT scans bigint,
 	OUT batches bigint,
 	OUT lists bigint,
-	OUT copies bigint,
+	OUT postings bigint,
 	OUT matched bigint,
-	OUT measured bigint,
-	OUT given bigint,
-	OUT late bigint,
-	OUT passes bigint,
+	OUT reranked bigint,
+	OUT returned bigint,
+	OUT out_of_order bigint,
+	OUT full_passes bigint,
 	OUT since timestamptz)
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
@@ -845,16 +845,16 @@ COMMENT ON COLUMN gpuvec_stat_indexes.scans IS
 COMMENT ON COLUMN gpuvec_stat_indexes.batches IS
 	'batches that they searched; this and what follows but since NULL: rows are hidden from you';
 COMMENT ON COLUMN gpuvec_stat_indexes.lists IS 'lists that they read';
-COMMENT ON COLUMN gpuvec_stat_indexes.copies IS 'copies of rows in these';
+COMMENT ON COLUMN gpuvec_stat_indexes.postings IS 'postings in these';
 COMMENT ON COLUMN gpuvec_stat_indexes.matched IS
-	'copies that fulfill conditions on keys, of scans with such';
-COMMENT ON COLUMN gpuvec_stat_indexes.measured IS
+	'postings that match conditions on keys, of scans with such';
+COMMENT ON COLUMN gpuvec_stat_indexes.reranked IS
 	'rows whose exact distance was computed';
-COMMENT ON COLUMN gpuvec_stat_indexes.given IS 'rows that were given out';
-COMMENT ON COLUMN gpuvec_stat_indexes.late IS
-	'rows that were left out because they came too late for their place';
-COMMENT ON COLUMN gpuvec_stat_indexes.passes IS
-	'scans that ended in a pass over the whole table';
+COMMENT ON COLUMN gpuvec_stat_indexes.returned IS 'rows that were returned';
+COMMENT ON COLUMN gpuvec_stat_indexes.out_of_order IS
+	'rows that were left out because they came out of order';
+COMMENT ON COLUMN gpuvec_stat_indexes.full_passes IS
+	'scans that ended in a full pass, one over the whole table';
 COMMENT ON COLUMN gpuvec_stat_indexes.since IS
 	'since when is counted; NULL: no scan yet';
 
@@ -879,7 +879,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION gpuvec_prewarm(regclass) IS
-	'have gpuvecd mirror a gpuivfpq index, and wait for it; how many copies it holds';
+	'have gpuvecd mirror a gpuivfpq index, and wait for it; how many postings it holds';
 
 CREATE FUNCTION gpuvec_mirrors(
 	OUT database name,
@@ -888,7 +888,7 @@ CREATE FUNCTION gpuvec_mirrors(
 	OUT device integer,
 	OUT bytes bigint,
 	OUT lists integer,
-	OUT copies bigint,
+	OUT postings bigint,
 	OUT behind bigint,
 	OUT loading_percent double precision,
 	OUT searches bigint,
@@ -915,9 +915,9 @@ COMMENT ON COLUMN gpuvec_mirrors.device IS
 	'number of the card that has the mirror, of several the first';
 COMMENT ON COLUMN gpuvec_mirrors.bytes IS 'what the mirror takes, on all cards';
 COMMENT ON COLUMN gpuvec_mirrors.lists IS 'lists of the index';
-COMMENT ON COLUMN gpuvec_mirrors.copies IS 'copies of rows in the mirror';
+COMMENT ON COLUMN gpuvec_mirrors.postings IS 'postings in the mirror';
 COMMENT ON COLUMN gpuvec_mirrors.behind IS
-	'copies that the index has and the mirror has not; NULL: not known';
+	'postings that the index has and the mirror has not; NULL: not known';
 COMMENT ON COLUMN gpuvec_mirrors.loading_percent IS
 	'how much of the mirror is loaded';
 COMMENT ON COLUMN gpuvec_mirrors.searches IS
@@ -961,11 +961,11 @@ CREATE FUNCTION gpuvec_stat(
 	OUT memory bigint,
 	OUT latency_p50_us double precision,
 	OUT latency_p99_us double precision,
-	OUT sets_by_server bigint,
-	OUT sets_failed bigint,
+	OUT jobs_by_server bigint,
+	OUT jobs_failed bigint,
 	OUT scans bigint,
-	OUT late_rows bigint,
-	OUT passes bigint)
+	OUT out_of_order bigint,
+	OUT full_passes bigint)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
@@ -1021,15 +1021,15 @@ COMMENT ON COLUMN gpuvec_stat.latency_p50_us IS
 	'median time of answered searches, in microseconds';
 COMMENT ON COLUMN gpuvec_stat.latency_p99_us IS
 	'99th percentile of their time, in microseconds';
-COMMENT ON COLUMN gpuvec_stat.sets_by_server IS
-	'work on sets of rows that gpuvecd finished';
-COMMENT ON COLUMN gpuvec_stat.sets_failed IS
+COMMENT ON COLUMN gpuvec_stat.jobs_by_server IS
+	'jobs of whole-table functions that gpuvecd finished';
+COMMENT ON COLUMN gpuvec_stat.jobs_failed IS
 	'... that it should have done and did not';
 COMMENT ON COLUMN gpuvec_stat.scans IS 'scans of indexes, whoever searched';
-COMMENT ON COLUMN gpuvec_stat.late_rows IS
-	'rows that they left out because they came too late for their place';
-COMMENT ON COLUMN gpuvec_stat.passes IS
-	'scans that ended in a pass over the whole table';
+COMMENT ON COLUMN gpuvec_stat.out_of_order IS
+	'rows that they left out because they came out of order';
+COMMENT ON COLUMN gpuvec_stat.full_passes IS
+	'scans that ended in a full pass, one over the whole table';
 
 GRANT SELECT ON gpuvec_stat TO PUBLIC;
 

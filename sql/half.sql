@@ -92,9 +92,9 @@ SELECT pg_relation_size('halved_e') AS bytes \gset
 -- hardly a row is measured; one whose distance somebody wants is not either,
 -- for the executor computes that
 SELECT id FROM halved ORDER BY e <-> pg_temp.point(7919, 24) LIMIT 10 \g /dev/null
-SELECT measured < 5 AS few, given, refined >= 40 AS refined FROM gpuvec_last_scan();
+SELECT reranked < 5 AS few, returned, refined >= 40 AS refined FROM gpuvec_last_scan();
 SELECT id, e <-> pg_temp.point(7919, 24) FROM halved ORDER BY e <-> pg_temp.point(7919, 24) LIMIT 10 \g /dev/null
-SELECT measured < 5 AS few, given FROM gpuvec_last_scan();
+SELECT reranked < 5 AS few, returned FROM gpuvec_last_scan();
 -- queries of other types, and NULL
 SELECT (SELECT array_agg(id) FROM (SELECT id FROM halved ORDER BY e <-> pg_temp.point(5, 24)::float8[] LIMIT 5) AS a) =
 	(SELECT array_agg(id) FROM (SELECT id FROM halved ORDER BY e <-> pg_temp.point(5, 24) LIMIT 5) AS b) AS same;
@@ -113,7 +113,7 @@ SELECT rows > 2 * 2700 AS most, once, in_order FROM pg_temp.looked(24, 3000, 2, 
 SET gpuvec.probes = 1;
 SET gpuvec.candidates = 12;
 SELECT rows, once, in_order FROM pg_temp.looked(24, 300, 10, false);
-SELECT late > 0 AS late FROM gpuvec_last_scan();
+SELECT out_of_order > 0 AS out_of_order FROM gpuvec_last_scan();
 SELECT rows, once, in_order FROM pg_temp.looked(24, 300, 10, true);
 SET gpuvec.scan_order = relaxed;
 SELECT rows, once, in_order FROM pg_temp.looked(24, 300, 10, false);
@@ -153,7 +153,7 @@ ROLLBACK;
 -- ten rows take one batch, whatever is dead among its candidates
 DELETE FROM halved WHERE id % 3 = 0;
 SELECT id FROM halved ORDER BY e <-> pg_temp.point(7919, 24) LIMIT 10 \g /dev/null
-SELECT batches, given FROM gpuvec_last_scan();
+SELECT batches, returned FROM gpuvec_last_scan();
 -- a cursor's rows are those of its snapshot
 BEGIN;
 DECLARE c CURSOR FOR SELECT id FROM halved ORDER BY e <-> pg_temp.point(7919, 24);
@@ -178,7 +178,7 @@ SELECT pg_relation_size('halved_e') < 1.5 * :bytes AS space_used_again;
 SET work_mem = '64kB';
 SET gpuvec.candidates = 900;
 SELECT rows = distinct_rows AS same FROM pg_temp.reached('halved', 24);
-SELECT finished FROM gpuvec_last_scan();
+SELECT full_pass FROM gpuvec_last_scan();
 RESET gpuvec.candidates;
 RESET work_mem;
 
@@ -192,7 +192,7 @@ SET gpuvec.max_probes = 10;
 SET gpuvec.probes = 1;
 SET gpuvec.candidates = 12;
 SELECT rows, once, in_order FROM pg_temp.looked(24, 150, 40, false, 0);
-SELECT measured > 50 AS some, measured < given + late AS fewer, late > 0 AS late, finished FROM gpuvec_last_scan();
+SELECT reranked > 50 AS some, reranked < returned + out_of_order AS fewer, out_of_order > 0 AS out_of_order, full_pass FROM gpuvec_last_scan();
 BEGIN;
 DELETE FROM halved WHERE id % 3 = 0;
 SELECT rows, once, in_order FROM pg_temp.looked(24, 120, 40, false, 0);
@@ -221,7 +221,7 @@ SELECT pg_temp.inexact('<->', 24, 50, 3);
 SELECT gpuvec_train('halved_e');
 SELECT pg_temp.inexact('<->', 24, 50, 3);
 SELECT id FROM halved ORDER BY e <-> pg_temp.point(7919, 24) LIMIT 10 \g /dev/null
-SELECT measured < 5 AS few FROM gpuvec_last_scan();
+SELECT reranked < 5 AS few FROM gpuvec_last_scan();
 SELECT * FROM gpuvec_verify_index('halved_e');
 DROP INDEX halved_e;
 

@@ -129,12 +129,12 @@ RESET gpuvec.probes;
 SET gpuvec.engine = cpu;
 SELECT count(*) FROM (SELECT id FROM items WHERE size BETWEEN 50 AND 52
 	ORDER BY v <-> '{1,2,3,4,5,6,7,8}' LIMIT 10) AS s;
-SELECT batches, lists, copies > 2000 AS all_copies, measured, given, finished
+SELECT batches, lists, postings > 2000 AS all_postings, reranked, returned, full_pass
 FROM gpuvec_last_scan();
 -- none fulfills: nothing is read
 SELECT count(*) FROM (SELECT id FROM items WHERE size < 9 AND size > 10
 	ORDER BY v <-> '{1,2,3,4,5,6,7,8}' LIMIT 10) AS s;
-SELECT batches, lists, copies, measured FROM gpuvec_last_scan();
+SELECT batches, lists, postings, reranked FROM gpuvec_last_scan();
 RESET gpuvec.scan_order;
 
 -- no more lists than may be

@@ -73,7 +73,7 @@ SELECT relname, p.* FROM pg_class, gpuvec_verify_index(oid) AS p WHERE relname L
 SET gpuvec.probes = 100;
 SET gpuvec.candidates = 1000;
 SELECT count(*) FROM (SELECT id FROM embedded ORDER BY v <=> pg_temp.scaled(7919, 1) LIMIT 10) AS q;
-SELECT measured BETWEEN 700 AND 900 AS bounded FROM gpuvec_last_scan();
+SELECT reranked BETWEEN 700 AND 900 AS bounded FROM gpuvec_last_scan();
 RESET gpuvec.probes;
 RESET gpuvec.candidates;
 DROP TABLE embedded;

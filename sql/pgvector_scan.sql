@@ -161,14 +161,14 @@ SELECT a.recall = b.recall AS same
 FROM gpuvec_recall('measured_v', queries => ARRAY(SELECT v FROM asked ORDER BY v LIMIT 50)) AS a,
 	gpuvec_recall('measured_v', queries => ARRAY(SELECT v::real[] FROM asked ORDER BY v LIMIT 50)) AS b;
 SELECT recall > 0.9 AS reached FROM gpuvec_recall('measured_h', 5, queries => ARRAY(SELECT h::halfvec FROM asked LIMIT 50));
-SELECT DISTINCT targets_for FROM gpuvec_calibrate('measured_v', queries => ARRAY(SELECT h::halfvec FROM asked));
+SELECT DISTINCT calibrated_for FROM gpuvec_calibrate('measured_v', queries => ARRAY(SELECT h::halfvec FROM asked));
 SELECT count(*) FROM gpuvec_search('measured_v', ARRAY(SELECT v FROM asked LIMIT 50), 3);
 SELECT '{}'::vector[]::real[], '{{"[1,2]"},{"[3,4]"}}'::vector[]::real[];
 SELECT gpuvec_recall('measured_v', queries => '{"[1,2]",NULL}'::vector[]);
 SELECT gpuvec_recall('measured_v', queries => '{"[1,2]","[1,2,3]"}'::vector[]);
 SELECT gpuvec_recall('measured_v', queries => '{}'::vector[]);
 RESET gpuvec.recall;
-SELECT DISTINCT targets_for FROM gpuvec_calibrate('measured_h', queries_table => 'asked', queries_column => 'v');
+SELECT DISTINCT calibrated_for FROM gpuvec_calibrate('measured_h', queries_table => 'asked', queries_column => 'v');
 SELECT recall > 0.9 AS reached FROM gpuvec_recall('measured_h', queries_table => 'asked', queries_column => 'h');
 DROP TABLE measured, asked;
 DROP DOMAIN asked_h;

@@ -99,11 +99,11 @@ SET gpuvec.recall = 1;
 SELECT count(*), count(*) FILTER (WHERE i.distance IS DISTINCT FROM e.distance) AS different
 FROM gpuvec_knn_join('halves', 'id', 'v', 'rounded', 'id', 'v', 10, 'cosine', 'index') AS i
 	FULL JOIN gpuvec_knn_join('halves', 'id', 'v', 'rounded', 'id', 'v', 10, 'cosine') AS e USING (key, rank);
-SELECT index, given FROM gpuvec_last_scan();
+SELECT index, returned FROM gpuvec_last_scan();
 SELECT count(*), count(*) FILTER (WHERE i.distance IS DISTINCT FROM e.distance) AS different
 FROM gpuvec_knn_join('halves', 'id', 'h', 'rounded', 'id', 'h', 10, 'l2', 'index') AS i
 	FULL JOIN gpuvec_knn_join('halves', 'id', 'h', 'rounded', 'id', 'h', 10, 'l2') AS e USING (key, rank);
-SELECT index, given FROM gpuvec_last_scan();
+SELECT index, returned FROM gpuvec_last_scan();
 -- to search for others they would be rounded to halves
 SELECT count(*) FROM gpuvec_knn_join('halves', 'id', 'v', 'rounded', 'id', 'h', 10, 'l2', 'index');
 -- of vectors so long that the operator's sums overflow it says nothing of an order
@@ -115,7 +115,7 @@ SELECT count(*), count(*) FILTER (WHERE i.distance IS DISTINCT FROM e.distance O
 	count(DISTINCT i.distance) > 10 AS tells, bool_and(i.distance < 'Infinity') AS finite
 FROM gpuvec_knn_join('of_long', 'id', 'v', 'long', 'id', 'v', 10, 'l2', 'index') AS i
 	FULL JOIN gpuvec_knn_join('of_long', 'id', 'v', 'long', 'id', 'v', 10, 'l2') AS e USING (key, rank);
-SELECT index, given FROM gpuvec_last_scan();
+SELECT index, returned FROM gpuvec_last_scan();
 RESET gpuvec.recall;
 DROP TABLE rounded, asked, halves, searched, scanned, long, of_long;
 

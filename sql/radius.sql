@@ -202,7 +202,7 @@ CREATE INDEX ON bytes USING gpuivfpq (e) WITH (lists = 40, refine = sq8);
 ANALYZE bytes;
 SELECT exact, missing <= 1 AS found, rows FROM pg_temp.agrees('SELECT id FROM bytes WHERE e <-> Q < 0.8 ORDER BY e <-> Q');
 SELECT pg_temp.work('SELECT id FROM bytes WHERE e <-> Q < 0.6 AND id < 0 ORDER BY e <-> Q LIMIT 10');
-SELECT measured < 10 AS few_measured, batches FROM gpuvec_last_scan();
+SELECT reranked < 10 AS few_reranked, batches FROM gpuvec_last_scan();
 CREATE TABLE fresh (id int, kind int, e real[]) WITH (autovacuum_enabled = off);
 CREATE INDEX ON fresh USING gpuivfpq (e);
 INSERT INTO fresh SELECT id, kind, e FROM spots;
@@ -278,7 +278,7 @@ EXPLAIN (COSTS OFF) EXECUTE inside(:'q', 2);
 -- what a plan brings follows the setting
 SET gpuvec.radius_recall = 1;
 EXECUTE inside(:'q', 2);
-SELECT recall, batches, measured FROM gpuvec_last_scan();
+SELECT recall, batches, reranked FROM gpuvec_last_scan();
 SET gpuvec.radius_recall = 0.99;
 RESET plan_cache_mode;
 -- never where rows are changed or locked by it, nor for a lower bound

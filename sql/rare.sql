@@ -14,7 +14,7 @@ CREATE TABLE rare AS SELECT * FROM many WHERE id % 2000 = 7;
 -- queries whose first row is wrong or whose rows are not in order, rows that
 -- were late and all that the scans saw, scans that ended with a pass.
 CREATE FUNCTION pg_temp.find(n int, OUT missing bigint, OUT first bigint, OUT unordered bigint,
-	OUT late bigint, OUT total bigint, OUT finished bigint)
+	OUT out_of_order bigint, OUT total bigint, OUT full_pass bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
 	query real[];
@@ -22,7 +22,7 @@ DECLARE
 	truth int[];
 	scan record;
 BEGIN
-	missing = 0; first = 0; unordered = 0; late = 0; total = 0; finished = 0;
+	missing = 0; first = 0; unordered = 0; out_of_order = 0; total = 0; full_pass = 0;
 	FOR q IN 1..n LOOP
 		query = pg_temp.point(50000 + q, 16, spread => 0);
 		EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM many WHERE id %% 2000 = 7
@@ -33,34 +33,34 @@ BEGIN
 		first = first + (found[1] IS DISTINCT FROM truth[1])::int;
 		unordered = unordered + (found IS DISTINCT FROM ARRAY(SELECT t FROM unnest(truth) WITH ORDINALITY AS u (t, i)
 			WHERE t = ANY (found) ORDER BY i))::int;
-		late = late + scan.late;
-		total = total + scan.late + scan.given;
-		finished = finished + scan.finished::int;
+		out_of_order = out_of_order + scan.out_of_order;
+		total = total + scan.out_of_order + scan.returned;
+		full_pass = full_pass + scan.full_pass::int;
 	END LOOP;
 END
 $$;
 EXPLAIN (COSTS OFF) SELECT id FROM many WHERE id % 2000 = 7 ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 10;
 
 -- strict: rows come in order, and the pass begins before many are late
-SELECT missing < 3 AS missing, first < 3 AS first, unordered, late BETWEEN 1 AND total / 500 AS late, finished
+SELECT missing < 3 AS missing, first < 3 AS first, unordered, out_of_order BETWEEN 1 AND total / 500 AS out_of_order, full_pass
 FROM pg_temp.find(20);
 SET gpuvec.recall = 0.99;
-SELECT missing, first, unordered, late < total / 1000 AS late, finished FROM pg_temp.find(10);
+SELECT missing, first, unordered, out_of_order < total / 1000 AS out_of_order, full_pass FROM pg_temp.find(10);
 -- all of them: none is ever late
 SET gpuvec.recall = 1;
-SELECT missing, first, unordered, late, total, finished FROM pg_temp.find(10);
+SELECT missing, first, unordered, out_of_order, total, full_pass FROM pg_temp.find(10);
 RESET gpuvec.recall;
 
 -- relaxed: every row comes
 SET gpuvec.scan_order = relaxed;
-SELECT missing, late, finished > 5 AS finished FROM pg_temp.find(10);
+SELECT missing, out_of_order, full_pass > 5 AS full_pass FROM pg_temp.find(10);
 SELECT count(*), count(DISTINCT id) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1, 16, spread => 0)) AS x;
 RESET gpuvec.scan_order;
 
 -- a bound on lists: the last batch takes all of them, before many rows are late
 SET gpuvec.max_probes = 150;
 SELECT count(*) FROM (SELECT id FROM many WHERE id < 0 ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 5) AS x;
-SELECT finished, given > 14000 AS most, late < given / 100 AS few_late, lists < 600 AS few_lists
+SELECT full_pass, returned > 14000 AS most, out_of_order < returned / 100 AS few_out_of_order, lists < 600 AS few_lists
 FROM gpuvec_last_scan();
 RESET gpuvec.max_probes;
 
@@ -68,17 +68,17 @@ RESET gpuvec.max_probes;
 SET gpuvec.probes = 1;
 SET gpuvec.max_probes = 20;
 SELECT count(*) FROM (SELECT id FROM many WHERE id < 0 ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 5) AS x;
-SELECT finished, measured < 4000 AS few FROM gpuvec_last_scan();
+SELECT full_pass, reranked < 4000 AS few FROM gpuvec_last_scan();
 SET gpuvec.candidates = 1000000;
 SELECT count(*) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 5) AS x;
-SELECT finished, measured < 1000 AS few FROM gpuvec_last_scan();
+SELECT full_pass, reranked < 1000 AS few FROM gpuvec_last_scan();
 RESET gpuvec.candidates;
 RESET gpuvec.max_probes;
 RESET gpuvec.probes;
 
 -- without a condition nothing is read for the many rows that nobody wants
 SELECT count(*) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 400) AS x;
-SELECT finished, measured < 4000 AS few FROM gpuvec_last_scan();
+SELECT full_pass, reranked < 4000 AS few FROM gpuvec_last_scan();
 
 -- candidates that are deleted make a batch good for fewer rows: those behind
 -- would come before nearer ones

@@ -83,7 +83,7 @@ RESET gpuvec.probes;
 SET work_mem = '64kB';
 SET gpuvec.candidates = 900;
 SELECT * FROM pg_temp.reached('refined', 24);
-SELECT finished FROM gpuvec_last_scan();
+SELECT full_pass FROM gpuvec_last_scan();
 RESET gpuvec.candidates;
 RESET work_mem;
 
@@ -201,7 +201,7 @@ SELECT id FROM far ORDER BY e <-> :'q' LIMIT 3;
 SELECT pg_temp.buffers(format('SELECT id FROM far ORDER BY e <-> %L LIMIT 10', :'q')) AS with \gset
 SELECT 2 * :with < :without AS fewer_pages;
 SELECT id FROM far ORDER BY e <-> :'q' LIMIT 10 \g /dev/null
-SELECT candidates, refined, measured < 20 AS few, given FROM gpuvec_last_scan();
+SELECT candidates, refined, reranked < 20 AS few, returned FROM gpuvec_last_scan();
 SELECT * FROM gpuvec_verify_index('far_e');
 -- and the planner knows
 CREATE INDEX far_dear ON far USING gpuivfpq (e) WITH (lists = 15, probes = 15, refine = none);

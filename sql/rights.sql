@@ -205,8 +205,8 @@ FROM generate_series(1, 1000) AS g;
 CREATE INDEX hidden_v ON hidden USING gpuivfpq (v) WITH (lists = 10, pq_dim = 1, probes = 1, candidates = 10);
 CREATE FUNCTION seen() RETURNS text LANGUAGE sql AS
 	'SELECT concat_ws('', '', recall, probes + candidates > 0, engine IS NOT NULL, ''counts '' ||
-		num_nonnulls(batches, lists, copies, refined, measured, given, late, finished, stale_lists, tail_copies),
-		given > 1) FROM gpuvec_last_scan()';
+		num_nonnulls(batches, lists, postings, refined, reranked, returned, out_of_order, full_pass, stale_lists, tail_postings),
+		returned > 1) FROM gpuvec_last_scan()';
 CREATE VIEW own WITH (security_barrier) AS SELECT id, v FROM hidden WHERE mine;
 CREATE FUNCTION nearest() RETURNS bigint LANGUAGE sql SECURITY DEFINER
 SET enable_seqscan = off

@@ -231,7 +231,7 @@ EXECUTE two(NULL, '{13,0,0.3}');
 EXECUTE two('{13,0,0.3}', NULL);
 EXECUTE two('{13.5,0.5,0.5}', '{13.1,0.2,0}');
 EXECUTE two(NULL, NULL) \g /dev/null
-SELECT given FROM gpuvec_last_scan();
+SELECT returned FROM gpuvec_last_scan();
 RESET plan_cache_mode;
 DEALLOCATE two;
 -- the same key twice; a second one that is no distance, or goes down

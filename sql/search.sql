@@ -90,7 +90,7 @@ DELETE FROM asked;
 INSERT INTO asked SELECT q, pg_temp.point(-q, 20) FROM generate_series(1, 150) AS q;
 CREATE INDEX many_e ON many USING gpuivfpq (e) WITH (lists = 20, refine = sq8);
 SELECT * FROM pg_temp.differ('many_e', 10, 'SELECT ctid, e <-> a.v FROM many ORDER BY e <-> a.v');
-SELECT measured < candidates * 150 AS few FROM (SELECT count(*) FROM gpuvec_search('many_e', all_asked(), 10) OFFSET 0) AS n, gpuvec_last_scan();
+SELECT reranked < candidates * 150 AS few FROM (SELECT count(*) FROM gpuvec_search('many_e', all_asked(), 10) OFFSET 0) AS n, gpuvec_last_scan();
 DELETE FROM many WHERE id % 4 <> 0;
 SELECT count(*) = 1500 AS all_rows FROM gpuvec_search('many_e', all_asked(), 10);
 VACUUM many;
@@ -100,7 +100,7 @@ SELECT * FROM pg_temp.differ('many_e', 10, 'SELECT ctid, e <-> a.v FROM many ORD
 DROP INDEX many_e;
 CREATE INDEX many_e ON many USING gpuivfpq (e) WITH (lists = 20, refine = half);
 SELECT * FROM pg_temp.differ('many_e', 10, 'SELECT ctid, e <-> a.v FROM many ORDER BY e <-> a.v');
-SELECT measured < 2 * 1500 AS few FROM (SELECT count(*) FROM gpuvec_search('many_e', all_asked(), 10) OFFSET 0) AS n, gpuvec_last_scan();
+SELECT reranked < 2 * 1500 AS few FROM (SELECT count(*) FROM gpuvec_search('many_e', all_asked(), 10) OFFSET 0) AS n, gpuvec_last_scan();
 DELETE FROM many WHERE id % 5 = 0;
 SELECT * FROM pg_temp.differ('many_e', 10, 'SELECT ctid, e <-> a.v FROM many ORDER BY e <-> a.v');
 DROP INDEX many_e;
@@ -194,7 +194,7 @@ SELECT idx_scan AS before FROM pg_stat_user_indexes WHERE indexrelname = 'many_e
 SELECT count(*) FROM gpuvec_search('many_e', all_asked(), 1);
 SELECT pg_stat_force_next_flush();
 SELECT idx_scan - :before AS scans FROM pg_stat_user_indexes WHERE indexrelname = 'many_e';
-SELECT index, recall, batches, given, finished FROM gpuvec_last_scan();
+SELECT index, recall, batches, returned, full_pass FROM gpuvec_last_scan();
 
 -- errors
 \set VERBOSITY default

@@ -44,7 +44,7 @@ FROM gpuvec_knn_join('few', 'id', 'v', 'many', 'id', 'v', 10, 'cosine', 'index')
 	JOIN exact AS e USING (key, rank) JOIN few AS a ON a.id = i.key JOIN many AS b ON b.id = i.neighbor,
 	LATERAL (SELECT max(distance) AS farthest FROM exact AS f WHERE f.metric = 'cosine' AND f.key = i.key) AS f
 WHERE e.metric = 'cosine';
-SELECT index, given FROM gpuvec_last_scan();
+SELECT index, returned FROM gpuvec_last_scan();
 -- a graph, of so many rows that it is worth it
 CREATE TABLE wide AS
 SELECT i AS id, (SELECT array_agg((sin(i % 100 * 131 + j * 17) + (hashint4(i * 256 + j) & 1023) / 1024.0)::real ORDER BY j)
@@ -71,7 +71,7 @@ SELECT count(*) FROM (TABLE whole EXCEPT SELECT * FROM gpuvec_knn_join('few', 'i
 -- what is told of it is of all portions
 CREATE TABLE part AS SELECT * FROM wide WHERE id <= 1100;
 SELECT count(*) FROM gpuvec_knn_join('part', 'id', 'v', 'wide', 'id', 'v', 5, 'l2', 'index');
-SELECT index, given, batches >= 3 AS all_of_them, measured >= given AS measured FROM gpuvec_last_scan();
+SELECT index, returned, batches >= 3 AS all_of_them, reranked >= returned AS reranked FROM gpuvec_last_scan();
 RESET maintenance_work_mem;
 
 -- rows without a direction are near to none, and others to none of them; who

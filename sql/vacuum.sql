@@ -170,7 +170,7 @@ CREATE INDEX thinned_e ON thinned USING gpuivfpq (e);
 DELETE FROM thinned WHERE id % 40 > 0;
 VACUUM thinned;
 SELECT recall > 0.94 AS reached FROM gpuvec_recall('thinned_e', 10, 200);
-SELECT finished, lists < 200 AS few_lists FROM gpuvec_last_scan();
+SELECT full_pass, lists < 200 AS few_lists FROM gpuvec_last_scan();
 SELECT advice FROM gpuvec_index_info('thinned_e');
 SELECT count(*) > 0 AS calibrated FROM gpuvec_calibrate('thinned_e');
 SELECT recall > 0.94 AS reached FROM gpuvec_recall('thinned_e', 10, 200);

@@ -178,11 +178,11 @@ try_namespaces() {
 		test "$(ask -c 'SELECT bytes > 500000 FROM gpuvec_mirrors')" = t
 	gv_check "searches" is_right 20
 	gv_check "a build" by_memory "REINDEX INDEX t_e" 10000000
-	sets=$(ask -c 'SELECT sets_by_server FROM gpuvec_stat')
+	sets=$(ask -c 'SELECT jobs_by_server FROM gpuvec_stat')
 	gv_check "work on a set, by shared memory" by_memory \
 		"SELECT count(*) FROM gpuvec_exact_search('wide', 'e', (SELECT array_agg(e ORDER BY id) FROM wide WHERE id <= 10), 5)" 500000
 	gv_check "... was gpuvecd's" \
-		test "$(ask -c 'SELECT sets_by_server FROM gpuvec_stat')" = $((sets + 1))
+		test "$(ask -c 'SELECT jobs_by_server FROM gpuvec_stat')" = $((sets + 1))
 	ask -c "SELECT gpuvec_prewarm('t_e')" >/dev/null
 	gv_check "process 1 of its namespace ends at SIGTERM" ends TERM 0
 	gv_check "down: it has ended" is_down_because 'there is no socket in its folder'

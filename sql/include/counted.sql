@@ -20,7 +20,7 @@ BEGIN
 	PERFORM setval('calls', 1);
 	EXECUTE statement;
 	SELECT last_value - 1 INTO n FROM calls;
-	RETURN n - (SELECT measured FROM gpuvec_last_scan());
+	RETURN n - (SELECT reranked FROM gpuvec_last_scan());
 END
 $$;
 \set ECHO all

@@ -218,8 +218,8 @@ define_scan_settings(void)
 				 &ivfpq_candidates, IVFPQ_MAX_CANDIDATES);
 	DefineCustomEnumVariable("gpuvec.scan_order",
 							 "Sets whether rows come out strictly in order.",
-							 "strict leaves out a row that is found late; "
-							 "relaxed returns it out of order.",
+							 "strict leaves out a row that is found out of "
+							 "order; relaxed returns it.",
 							 &ivfpq_order, IVFPQ_ORDER_STRICT, order_options,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("gpuvec.use_index",
@@ -251,9 +251,9 @@ define_scan_settings(void)
 							 GUC_EXPLAIN, NULL, NULL, NULL);
 	DefineCustomBoolVariable("gpuvec.enable_custom_scan",
 							 "Lets scans look at conditions before they "
-							 "measure rows.",
+							 "rerank rows.",
 							 "off: the executor filters rows after the "
-							 "index has given them out.",
+							 "index has returned them.",
 							 &ivfpq_enable_custom_scan, true, PGC_USERSET,
 							 GUC_EXPLAIN, NULL, NULL, NULL);
 }
@@ -377,7 +377,7 @@ define_server_settings(void)
 							"Fewer where not so many have room for it.",
 							&ivfpq_replicas, 1, 1, GV_MAX_DEVICES, context, 0,
 							NULL, NULL, NULL);
-	DefineCustomEnumVariable("gpuvec.products",
+	DefineCustomEnumVariable("gpuvec.matmul",
 							 "Sets who multiplies matrices on cards.",
 							 "own: gpuvecd itself; cublas: cuBLAS; auto: "
 							 "whichever is faster there, as far as is known.",

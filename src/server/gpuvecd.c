@@ -89,7 +89,7 @@ static const char usage[] =
 "  --devices LIST          numbers of the cards to use, with commas (all)\n"
 "  --replicas N            cards that have a mirror, each all of it, where there is\n"
 "                          room for that (1)\n"
-"  --products own|cublas|auto\n"
+"  --matmul own|cublas|auto\n"
 "                          who multiplies matrices on a card: gpuvecd itself, or\n"
 "                          cuBLAS; auto, the default: cuBLAS from 512 dimensions\n"
 "                          on, but not on cards of compute capability 9.0\n"
@@ -310,7 +310,7 @@ set_option(Options *options, const char *name, const char *value)
 		options->owner = value;
 	else if (strcmp(name, "devices") == 0)
 		options->devices = value;
-	else if (strcmp(name, "products") == 0)
+	else if (strcmp(name, "matmul") == 0)
 		options->matmul = parse_matmul(name, value);
 	else if (strcmp(name, "simd") == 0)
 		options->simd = parse_simd(name, value);
@@ -356,7 +356,7 @@ parse_options(int argc, char **argv)
 		{"owner", required_argument, NULL, 1},
 		{"memory", required_argument, NULL, 1},
 		{"devices", required_argument, NULL, 1},
-		{"products", required_argument, NULL, 1},
+		{"matmul", required_argument, NULL, 1},
 		{"simd", required_argument, NULL, 1},
 		{"max-connections", required_argument, NULL, 1},
 		{"replicas", required_argument, NULL, 1},

@@ -40,7 +40,7 @@ CANDIDATES = [16, 20, 30, 40, 60, 100]
 LITERALS = 100
 TABLE, QUERIES = "items", "queries"
 # microseconds and counts of gpuvec_last_scan that tell where the time goes
-PARTS = ["probes", "candidates", "copies", "refined", "measured", "batches",
+PARTS = ["probes", "candidates", "postings", "refined", "reranked", "batches",
          "batch_size", "queued_us", "engine_us", "trip_us"]
 
 
@@ -143,11 +143,11 @@ def create_index(conn, args, system):
 def mirror(conn):
     """Brings the index into gpuvecd: seconds and bytes."""
     took = timed(conn.execute, "SELECT gpuvec_prewarm('%s_v')" % TABLE)
-    row = conn.execute("SELECT state, bytes, copies FROM gpuvec_mirrors "
+    row = conn.execute("SELECT state, bytes, postings FROM gpuvec_mirrors "
                        "WHERE index = '%s_v'::regclass" % TABLE).fetchone()
     if row is None or row[0] != "ready":
         sys.exit("card: there is no mirror: %s" % (row,))
-    return {"mirror_s": took, "mirror_MB": row[1] / 1e6, "copies": row[2],
+    return {"mirror_s": took, "mirror_MB": row[1] / 1e6, "postings": row[2],
             "mirror_GB_per_s": row[1] / took / 1e9}
 
 

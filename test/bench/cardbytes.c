@@ -10,7 +10,7 @@
  *		dimensions, with and without refine records, of one copy and of two, one
  *		after the other; of 10^7 the largest has 13 GB
  *		cardbytes mirrors
- *		reads lines "dims pq_dim lists copies rows t|f bytes" of mirrors, which
+ *		reads lines "dims pq_dim lists postings rows t|f bytes" of mirrors, which
  *		psql -AtF' ' prints (gpu/README, "Bytes a row")
  *		cardbytes table
  *		what an index of very many rows takes of each of several cards

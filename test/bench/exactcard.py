@@ -5,7 +5,7 @@ numbers, which are made on the card.
 
 usage: exactcard.py [--rows N] [--queries N] [--small] [--no-graph]
                     [--no-torch] [--peers FOLDER] [--ways]
-                    [--products auto|own|cublas]
+                    [--matmul auto|own|cublas]
 
 Needs an NVIDIA card, nvcc, gcc and torch.  Compiles the engine first.  Prints
 queries/s with rows' half copies made each time and with halves that stay, the
@@ -14,8 +14,8 @@ all), and how many queries needed a slower way.  Of 48 queries neighbors and
 distances are compared with brute force in double; the program fails where
 they differ.  --peers: what packpeers.py has put into FOLDER; "same" is the
 share of their neighbors that are ours.  --ways: the product of every card
-beside that of compute capability 9.0, too.  --products: who multiplies, as
-gpuvec.products says it.  Ours is also told as a multiple of what cuBLAS's bare
+beside that of compute capability 9.0, too.  --matmul: who multiplies, as
+gpuvec.matmul says it.  Ours is also told as a multiple of what cuBLAS's bare
 product of all queries and rows takes (yard.cuh).
 """
 import argparse
@@ -365,7 +365,7 @@ def main():
     parser.add_argument("--no-torch", dest="torch", action="store_false")
     parser.add_argument("--peers", metavar="FOLDER",
                         help="measure the libraries there, too")
-    parser.add_argument("--products", choices=PRODUCTS, default="auto")
+    parser.add_argument("--matmul", choices=PRODUCTS, default="auto")
     args = parser.parse_args()
     share = 20 if args.small else 1
     good = True
@@ -374,7 +374,7 @@ def main():
         arch = cardbuild.arch_of(*torch.cuda.get_device_capability())
         lib = load(cardbuild.build("exactcard", KERNELS, folder, arch,
                                    shared=True))
-        lib.bench_products(PRODUCTS.index(args.products))
+        lib.bench_products(PRODUCTS.index(args.matmul))
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; "
               f"compiled in {time.perf_counter() - began:.0f} s", flush=True)
         if args.peers:

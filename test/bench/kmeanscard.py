@@ -37,9 +37,9 @@ def parse_arguments():
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--products", choices=["auto", "own", "cublas"],
+    parser.add_argument("--matmul", choices=["auto", "own", "cublas"],
                         default="auto",
-                        help="who multiplies, as gpuvec.products says it")
+                        help="who multiplies, as gpuvec.matmul says it")
     parser.add_argument("--nvcc")
     parser.add_argument("--peers", metavar="FOLDER",
                         help="measure the libraries there, too")
@@ -129,7 +129,7 @@ def run_ours(args, program, folder, rows, starts):
     output = subprocess.run(
         [program, names["rows"], str(args.rows), str(args.dims),
          names["starts"], str(args.lists), str(args.iterations),
-         str(args.repeats), names["centroids"], args.products],
+         str(args.repeats), names["centroids"], args.matmul],
         check=True, stdout=subprocess.PIPE, text=True).stdout
     found = {"put": [], "total": [], "pass": [], "step": {}}
     for line in output.splitlines():

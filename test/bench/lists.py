@@ -73,7 +73,7 @@ def measure(conn, args, line, judge, probes):
             judge)
         line.points[probes] = {
             "probes": probes, "recall": float(recall.mean()),
-            "share": counts["copies"] / len(judge.base), "counts": counts}
+            "share": counts["postings"] / len(judge.base), "counts": counts}
     return line.points[probes]
 
 

@@ -81,13 +81,13 @@ BEGIN
 		FOR turn IN 1 .. 5 LOOP
 			FOR s IN 0 .. 1 LOOP
 				us = ask_none(q, s = 1);
-				SELECT measured INTO fetched FROM gpuvec_last_scan();
+				SELECT reranked INTO fetched FROM gpuvec_last_scan();
 				IF keep THEN INSERT INTO times VALUES ('none', s = 1, us, fetched); END IF;
 				us = ask_sq8(q, s = 1);
-				SELECT measured INTO fetched FROM gpuvec_last_scan();
+				SELECT reranked INTO fetched FROM gpuvec_last_scan();
 				IF keep THEN INSERT INTO times VALUES ('sq8', s = 1, us, fetched); END IF;
 				us = ask_half(q, s = 1);
-				SELECT measured INTO fetched FROM gpuvec_last_scan();
+				SELECT reranked INTO fetched FROM gpuvec_last_scan();
 				IF keep THEN INSERT INTO times VALUES ('half', s = 1, us, fetched); END IF;
 			END LOOP;
 		END LOOP;

@@ -151,8 +151,8 @@ def build(conn, statement):
 
 
 # what gpuvec_last_scan() counts, in the order of LAST_SCAN
-COUNTS = ("probes", "candidates", "batches", "lists", "copies", "refined",
-          "measured", "given", "late")
+COUNTS = ("probes", "candidates", "batches", "lists", "postings", "refined",
+          "reranked", "returned", "out_of_order")
 LAST_SCAN = "SELECT index::oid, %s FROM gpuvec_last_scan()" % \
     ", ".join(COUNTS)
 

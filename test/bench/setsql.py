@@ -117,9 +117,9 @@ def main():
         for what, statement in works("rows", QUERIES).items():
             took, _ = timed(conn, "gpu", statement)
             print("%-45s %9.3f" % ("all: " + what, took), flush=True)
-        failed = server.one(conn, "SELECT sets_failed FROM gpuvec_stat")
+        failed = server.one(conn, "SELECT jobs_failed FROM gpuvec_stat")
         print("by gpuvecd: %d, failed: %d" % (server.one(
-            conn, "SELECT sets_by_server FROM gpuvec_stat"), failed))
+            conn, "SELECT jobs_by_server FROM gpuvec_stat"), failed))
     return 0 if same and failed == 0 else 1
 
 

@@ -90,7 +90,7 @@ def measure_recall(conn, judge, metric, target):
     off = distance_off(mean, target)
     return {"target": target, "k": judge.k, "recall": mean, "error": error,
             "off": off, "within_error": abs(off) <= error,
-            "share": found["copies"] / len(judge.base), "counts": found,
+            "share": found["postings"] / len(judge.base), "counts": found,
             "rates": []}
 
 

@@ -93,8 +93,8 @@ def verdict(point, found):
 def own_table(measured):
     """A line for each point of ours: what it took, beside what others did."""
     rows = [["case", "asked", "how", "plan", "queries", "recall", "+-", "p50",
-             "cpu", "p90", "hnsw", "seq", "btree", "measured", "late",
-             "bounds"]]
+             "cpu", "p90", "hnsw", "seq", "btree", "reranked",
+             "out of order", "bounds"]]
     for case, points in measured:
         for p in points:
             if not p.ours:
@@ -111,7 +111,7 @@ def own_table(measured):
                 less + "%.2f" % hnsw if hnsw else "-",
                 *["%.2f" % o.time if o else "-" for o in others],
                 *["%.0f" % counts[c] if counts else "-"
-                  for c in ("measured", "late")],
+                  for c in ("reranked", "out_of_order")],
                 verdict(p, bounds(case, p, points))])
     return report.table(rows, "llllrrrrrrrrrrrl")
 

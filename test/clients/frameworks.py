@@ -24,7 +24,7 @@ NEAREST = {9, 10, 11}
 # an index is used from the first row on, and each search tells of it
 USE_INDEX = ("ALTER DATABASE %(name)s SET enable_seqscan = off",
              "ALTER DATABASE %(name)s SET enable_sort = off")
-SCANS = ("SELECT measured > 0 AND finished IS NOT NULL "
+SCANS = ("SELECT reranked > 0 AND full_pass IS NOT NULL "
          "FROM gpuvec_last_scan()")
 SETTINGS = """
 import os

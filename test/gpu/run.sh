@@ -63,8 +63,8 @@
 #				keys, of test/bench/inserts.py, where.py or keys.py, which
 #				need numpy and matplotlib, too, and faiss-cpu for --faiss
 #
-# GPUVEC_UNIT_PRODUCTS=own|cublas: kernels and sanitize with one of both; for SQL
-# GPUVEC_TEST_PRODUCTS, likewise.
+# GPUVEC_UNIT_MATMUL=own|cublas: kernels and sanitize with one of both; for SQL
+# GPUVEC_TEST_MATMUL, likewise.
 #
 # GPU_PTX=80: kernels and sanitize with code that the driver makes from PTX of
 # that version, as on cards that are newer than a build.
@@ -325,7 +325,7 @@ start_cluster() {
 	fi
 	gv_start "$name" "shared_preload_libraries = 'gpuvec'" \
 		"gpuvec.server = $SERVER" \
-		"gpuvec.products = ${GPUVEC_TEST_PRODUCTS:-auto}" "$@"
+		"gpuvec.matmul = ${GPUVEC_TEST_MATMUL:-auto}" "$@"
 }
 
 # Links the scanner benchmark, GV_TMP/scanner/scanner, with the engines that

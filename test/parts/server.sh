@@ -195,7 +195,7 @@ sql_through_gpuvecd() {
 	local answered
 	gv_start "$1" "${SQL_SETTINGS[@]}" \
 		"shared_preload_libraries = 'gpuvec'" "gpuvec.server = $SERVER_ENGINE" \
-		"gpuvec.products = ${GPUVEC_TEST_PRODUCTS:-auto}" \
+		"gpuvec.matmul = ${GPUVEC_TEST_MATMUL:-auto}" \
 		'gpuvec.engine = gpu' || {
 		failed 1 "$SERVER with gpuvecd: does not start"
 		return 0
@@ -204,7 +204,7 @@ sql_through_gpuvecd() {
 	gv_wait_socket "$1"
 	installcheck "sql through gpuvecd" REGRESS ISOLATION . "${@:2}"
 	answered=$(gv_as "$GV_BIN/psql" -XAt -d contrib_regression \
-		-c 'SELECT least(searches_by_server, sets_by_server) FROM gpuvec_stat')
+		-c 'SELECT least(searches_by_server, jobs_by_server) FROM gpuvec_stat')
 	if [ "${answered:-0}" -gt 100 ]; then
 		passed 1
 	else

@@ -81,7 +81,7 @@ unit_card() {
 		for part in $CUBLAS; do
 			# shellcheck disable=SC2086
 			beside "$name cublas $part" run_niced $settings \
-				GPUVEC_UNIT_PRODUCTS=cublas GPUVEC_EMULATED_CARD=80 \
+				GPUVEC_UNIT_MATMUL=cublas GPUVEC_EMULATED_CARD=80 \
 				"$GV_TMP/unit-$dir/check_card" $part
 		done
 		beside "$name cublas open" run_niced GPUVEC_EMULATED_NO_CUBLAS=1 \
@@ -152,7 +152,7 @@ long_unit_parts() {
 			beside "card older $part" run_niced GPUVEC_EMULATED_CARD=80 \
 				GPUVEC_UNIT_SMALL=1 "$GV_TMP/unit-plain/check_card" $part
 			beside "card older cublas $part" run_niced \
-				GPUVEC_EMULATED_CARD=80 GPUVEC_UNIT_PRODUCTS=cublas \
+				GPUVEC_EMULATED_CARD=80 GPUVEC_UNIT_MATMUL=cublas \
 				"$GV_TMP/unit-plain/check_card" $part
 		done
 		join_parts

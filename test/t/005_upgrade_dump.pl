@@ -22,7 +22,7 @@ $node->safe_psql(
 	CREATE TABLE dumped (id int, e real[]);
 	INSERT INTO dumped SELECT g, point(g, 8) FROM generate_series(1, 1500) AS g;
 	CREATE INDEX dumped_e ON dumped USING gpuivfpq (e) WITH (lists = 15, probes = 15, candidates = 2000);
-	CREATE INDEX dumped_ip ON dumped USING gpuivfpq (e real_ip_ops) WITH (dims = 8, targets_for = queries) WHERE id > 10;
+	CREATE INDEX dumped_ip ON dumped USING gpuivfpq (e real_ip_ops) WITH (dims = 8, calibrated_for = queries) WHERE id > 10;
 	CREATE TABLE parts (id int, e real[]) PARTITION BY RANGE (id);
 	CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (100);
 	CREATE INDEX ON parts USING gpuivfpq (e real_cosine_ops) WITH (dims = 4);

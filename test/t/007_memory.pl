@@ -108,7 +108,7 @@ for my $options ('refine = none', 'refine = sq8')
 		'gpuvec.candidates = 1000000; SET gpuvec.probes = 16777216',
 		'gpuvec.recall = 1')
 	{
-		my ($used, $given) = split /\|/, $node->safe_psql(
+		my ($used, $returned) = split /\|/, $node->safe_psql(
 			'postgres', qq{
 			SET enable_seqscan = off;
 			SET work_mem = '1MB';
@@ -118,10 +118,10 @@ for my $options ('refine = none', 'refine = sq8')
 			SELECT memory_kb('VmPeak') AS before \\gset
 			SET $setting;
 			SELECT id FROM deep WHERE id < 0 ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 5;
-			SELECT memory_kb('VmPeak') - :before, given FROM gpuvec_last_scan()});
+			SELECT memory_kb('VmPeak') - :before, returned FROM gpuvec_last_scan()});
 
 		# 1 MB: what else a statement needs
-		cmp_ok($used, '<=', 2048, "$options; $setting: $used kB for $given rows");
+		cmp_ok($used, '<=', 2048, "$options; $setting: $used kB for $returned rows");
 	}
 }
 

@@ -134,12 +134,12 @@ soon("state = 'up' AND engine = '$SERVER' AND device <> '' AND memory > 0 AND re
 	'gpuvecd is up');
 like(slurp_file('/proc/' . parent_of(stat_of('pid')) . '/cmdline'),
 	qr/gpuvec supervisor/, 'its parent is the supervisor');
-my $copies = $node->safe_psql('postgres', "SELECT gpuvec_prewarm('t_e')");
-cmp_ok($copies, '>=', $rows, 'prewarm mirrors all rows');
+my $postings = $node->safe_psql('postgres', "SELECT gpuvec_prewarm('t_e')");
+cmp_ok($postings, '>=', $rows, 'prewarm mirrors all rows');
 is( $node->safe_psql('postgres',
-		q{SELECT database, index, state, bytes > 0, lists, copies, behind, loading_percent, error
+		q{SELECT database, index, state, bytes > 0, lists, postings, behind, loading_percent, error
 		FROM gpuvec_mirrors}),
-	"postgres|t_e|ready|t|20|$copies|0|100|", 'gpuvec_mirrors shows the mirror');
+	"postgres|t_e|ready|t|20|$postings|0|100|", 'gpuvec_mirrors shows the mirror');
 is_right(1, 'mirrored');
 like(stat_of('latency_p50_us > 0 AND latency_p99_us >= latency_p50_us, mean_batch >= 1, bytes_sent > 0'),
 	qr/^t\|t\|t$/, 'gpuvec_stat has latencies, batches and bytes');

@@ -203,7 +203,7 @@ is_logged($begin, qr/set work of kind 0: 30000 rows, finished .* devices (?:0, 1
 is("$rc $err", '0 ', 'an index is built by both cards');
 is_logged($begin, qr/encoded 30000 rows in [\d.]+ s, [1-9]\d* on device [01], [1-9]\d* on device [01]; /, 'both encoded');
 is($node->safe_psql('postgres', $calibration), $calibrated, 'calibration is that of one card');
-is($node->safe_psql('postgres', 'SELECT sets_failed FROM gpuvec_stat'), 0, 'no set failed');
+is($node->safe_psql('postgres', 'SELECT jobs_failed FROM gpuvec_stat'), 0, 'no set failed');
 $node->safe_psql('postgres', 'DROP TABLE w');
 
 # -- an index that no card has room for: shards

@@ -62,7 +62,7 @@ $primary->safe_psql(
 	BEGIN
 		EXECUTE format('SELECT FROM %s ORDER BY e %s point(1, 8) LIMIT 1', tab, operator);
 		RETURN (SELECT engine || CASE WHEN stale_lists > 0 THEN ', stale lists' ELSE '' END
-			|| CASE WHEN tail_copies > 0 THEN ', tails' ELSE '' END
+			|| CASE WHEN tail_postings > 0 THEN ', tails' ELSE '' END
 			|| coalesce(', ' || fallback, '')
 			FROM gpuvec_last_scan());
 	END
@@ -94,8 +94,8 @@ $primary->safe_psql(
 			PERFORM set_config('gpuvec.engine', 'cpu', true);
 			EXECUTE nearest INTO here USING point(g, 8);
 			SELECT * INTO t FROM gpuvec_last_scan();
-			IF here IS NULL OR (there, s.batches, s.refined, s.measured, s.late) IS DISTINCT FROM
-				(here, t.batches, t.refined, t.measured, t.late) THEN
+			IF here IS NULL OR (there, s.batches, s.refined, s.reranked, s.out_of_order) IS DISTINCT FROM
+				(here, t.batches, t.refined, t.reranked, t.out_of_order) THEN
 				RAISE EXCEPTION '% % %: %, not %, %, not %', tab, operator, g, there, here, s, t;
 			END IF;
 		END LOOP;

@@ -41,7 +41,7 @@ for my $id (7, 1234, 2999)
 				SET enable_seqscan = off;
 				SET gpuvec.engine = $engine;
 				SELECT id FROM t ORDER BY e <-> point($id, 8) LIMIT 1;
-				SELECT engine, tail_copies > 0 FROM gpuvec_last_scan()}),
+				SELECT engine, tail_postings > 0 FROM gpuvec_last_scan()}),
 			$engine eq 'cpu' ? "$new\nsession|" . 'f' : "$new\n$SERVER|t",
 			"row $new is found, engine $engine");
 	}

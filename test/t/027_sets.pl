@@ -263,7 +263,7 @@ for my $what (sort keys %asked)
 {
 	my ($sql, $phase) = @{ $asked{$what} };
 	my $right = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; $sql");
-	my $failed = 'SELECT sets_failed FROM gpuvec_stat';
+	my $failed = 'SELECT jobs_failed FROM gpuvec_stat';
 	my ($before, $output);
 
 	ok( wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), "$what: gpuvecd is there");

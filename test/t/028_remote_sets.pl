@@ -114,15 +114,15 @@ my %works = (
 ok(is_up(), 'gpuvecd is up');
 for my $what (sort keys %works)
 {
-	my $before = stat_of('sets_by_server');
+	my $before = stat_of('jobs_by_server');
 	my ($own, $own_said) = rows_of($works{$what}, 'gpuvec.engine = cpu');
 
-	is(stat_of('sets_by_server'), $before, "$what: the session alone");
+	is(stat_of('jobs_by_server'), $before, "$what: the session alone");
 	my ($remote, $said) = rows_of($works{$what}, 'gpuvec.engine = gpu');
 	cmp_ok(length $own, '>', 1000, "$what: there are rows");
 	ok($remote eq $own, "$what: the same rows");
 	is($said, $own_said, "$what: and the same is said");
-	cmp_ok(stat_of('sets_by_server'), '>', $before, "$what: by gpuvecd");
+	cmp_ok(stat_of('jobs_by_server'), '>', $before, "$what: by gpuvecd");
 }
 
 # where no index is nothing is sent, so a vector of another length is not met, beyond
@@ -151,21 +151,21 @@ for my $what (sort keys %works)
 	is($said, $own_said, '... and the same is said');
 }
 {
-	my $before = stat_of('sets_by_server');
+	my $before = stat_of('jobs_by_server');
 
 	rows_of($works{graph}, 'gpuvec.engine = auto');
-	is(stat_of('sets_by_server'), $before, 'auto: little work, so nobody is asked');
+	is(stat_of('jobs_by_server'), $before, 'auto: little work, so nobody is asked');
 	rows_of("SELECT count(*) FROM gpuvec_kmeans('many', 'e', 500, 1)", 'gpuvec.engine = auto');
 	if ($card)
 	{
-		cmp_ok(stat_of('sets_by_server'), '>', $before, 'auto: it has a card, so it is asked');
+		cmp_ok(stat_of('jobs_by_server'), '>', $before, 'auto: it has a card, so it is asked');
 	}
 	else
 	{
-		is(stat_of('sets_by_server'), $before, 'auto: it has no card, so it is not asked');
+		is(stat_of('jobs_by_server'), $before, 'auto: it has no card, so it is not asked');
 	}
 }
-is(stat_of('sets_failed'), 0, 'nothing failed');
+is(stat_of('jobs_failed'), 0, 'nothing failed');
 is(stat_of('mirror_bytes'), 0, 'all memory is given back');
 
 # several at a time
@@ -243,7 +243,7 @@ for my $name (sort keys %long)
 		my $what = "$name, $signal";
 
 		ok(is_up(), "$what: gpuvecd is up");
-		my $before = stat_of('sets_failed');
+		my $before = stat_of('jobs_failed');
 		my $pid = gpuvecd_pid($node);
 		my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '300ms';
 			DROP TABLE IF EXISTS answer;
@@ -253,7 +253,7 @@ for my $name (sort keys %long)
 		is(end_of($job), 0, "$what: it is done");
 		kill 'CONT', $pid if $signal eq 'STOP';
 		ok((rows_of('SELECT * FROM answer'))[0] eq $own, "$what: right rows");
-		cmp_ok(stat_of('sets_failed'), '>', $before, "$what: by the session");
+		cmp_ok(stat_of('jobs_failed'), '>', $before, "$what: by the session");
 	}
 
 	# for who wants an error instead
@@ -394,7 +394,7 @@ sub test_odd
 {
 	my ($what, $query, $run, $items, $answered) = @_;
 	my ($own) = rows_of($query, 'gpuvec.engine = cpu');
-	my $before = stat_of('sets_failed');
+	my $before = stat_of('jobs_failed');
 	my $pid = pretend_gpuvecd($node,
 		sub { $SIG{CHLD} = 'IGNORE'; converse(@_, $run, $items, $answered) if fork == 0 });
 	my ($rc, $out, $err) = $node->psql('postgres',
@@ -405,7 +405,7 @@ sub test_odd
 	waitpid $pid, 0;
 	is($rc, 0, "$what: an answer") or diag($err);
 	ok($out eq $own, "$what: the right one");
-	is(stat_of('sets_failed'), $before + 1, "$what: by the session");
+	is(stat_of('jobs_failed'), $before + 1, "$what: by the session");
 	return;
 }
 
@@ -484,17 +484,17 @@ if (!$card)
 	ok(is_up(), 'little memory: gpuvecd is up');
 	my ($own) = rows_of($many_found, 'gpuvec.engine = cpu');
 	ok((rows_of($many_found, 'gpuvec.engine = gpu'))[0] eq $own, 'little memory: the same rows');
-	cmp_ok(stat_of('sets_by_server'), '>', 1, 'little memory: by gpuvecd, a portion at a time');
-	is(stat_of('sets_failed'), 0, 'little memory: it refused nothing');
+	cmp_ok(stat_of('jobs_by_server'), '>', 1, 'little memory: by gpuvecd, a portion at a time');
+	is(stat_of('jobs_failed'), 0, 'little memory: it refused nothing');
 
 	# rows that are kept are asked more than once
 	my $graph = "SELECT * FROM gpuvec_knn_graph('listed', 'id', 'e', 100, 'l2', 'index')";
-	my $before = stat_of('sets_by_server');
+	my $before = stat_of('jobs_by_server');
 	($own) = rows_of($graph, 'gpuvec.engine = cpu');
 	ok((rows_of($graph, 'gpuvec.engine = gpu'))[0] eq $own, 'little memory: the same graph');
 	# a sample, lists of its rows and neighbors, lists merged, and three portions at least
-	cmp_ok(stat_of('sets_by_server'), '>=', $before + 7, 'little memory: asked again and again');
-	is(stat_of('sets_failed'), 0, 'little memory: nothing is refused of that');
+	cmp_ok(stat_of('jobs_by_server'), '>=', $before + 7, 'little memory: asked again and again');
+	is(stat_of('jobs_failed'), 0, 'little memory: nothing is refused of that');
 }
 
 # -- nobody to ask

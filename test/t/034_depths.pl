@@ -91,7 +91,7 @@ like(
 is( $node->safe_psql('postgres',
 		q{SET enable_seqscan = off; SET gpuvec.recall = 0.95;
 		SELECT count(*) FROM (SELECT id FROM rows ORDER BY e <-> (SELECT e FROM queries LIMIT 1) LIMIT 10000) AS s;
-		SELECT given, finished FROM gpuvec_last_scan()}),
+		SELECT returned, full_pass FROM gpuvec_last_scan()}),
 	"10000\n10000|f",
 	'ten thousand rows take no pass over the table');
 for my $recall (0.95, 0.99)

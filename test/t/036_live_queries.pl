@@ -85,7 +85,7 @@ is(as('guest', q{SELECT count(*) FROM gpuvec_search('items_e', ARRAY[point(21, 8
 is(as('holder', q{SELECT kept('items_e')}), '1000: 22 21 1999 1998 1997', '... are kept');
 is(as('holder', q{SELECT count(*) FROM gpuvec_live_queries('items_e') WHERE query IN (point(1, 8), point(2, 8))}),
 	'0', '... without those before');
-is(as('holder', q{SELECT DISTINCT targets_for FROM gpuvec_calibrate('items_e', ARRAY(SELECT query FROM gpuvec_live_queries('items_e')))}),
+is(as('holder', q{SELECT DISTINCT calibrated_for FROM gpuvec_calibrate('items_e', ARRAY(SELECT query FROM gpuvec_live_queries('items_e')))}),
 	'queries', 'calibrated with what was asked');
 is(as('guest', 'BEGIN; SAVEPOINT s; SELECT ask(7, 7); ROLLBACK TO s; SELECT ask(8, 8); ROLLBACK'),
 	"3\n3", 'in transactions that are rolled back');
@@ -163,14 +163,14 @@ $node->safe_psql('postgres', join '', map { "DROP TABLE $_;" } @huge);
 
 # -- numbers of scans
 $node->restart;
-my $stat = 'SELECT scans, passes FROM gpuvec_stat';
+my $stat = 'SELECT scans, full_passes FROM gpuvec_stat';
 is($node->safe_psql('postgres', "SELECT ask(1, 4); $stat"), "12\n4|0", 'scans are counted');
 is($node->safe_psql('postgres', "SET enable_seqscan = off; SELECT count(*) FROM (SELECT id FROM items ORDER BY e <-> point(1, 8)) AS x; $stat"),
 	"3000\n5|1", '... and passes');
 is($node->safe_psql('postgres', q{
 	SET enable_seqscan = off; SET gpuvec.probes = 1; SET gpuvec.candidates = 2; SET gpuvec.recall = 0.5; SET gpuvec.max_probes = 30;
 	SELECT count(*) < 3000 FROM (SELECT id FROM items ORDER BY e <-> point(1, 8)) AS x;
-	SELECT late_rows > 0 AND late_rows = (SELECT late FROM gpuvec_last_scan()) FROM gpuvec_stat}),
+	SELECT out_of_order > 0 AND out_of_order = (SELECT out_of_order FROM gpuvec_last_scan()) FROM gpuvec_stat}),
 	"t\nt", '... and rows that came late');
 
 # -- without preloading

@@ -20,7 +20,7 @@ $node->safe_psql(
 });
 srand($seed);
 
-my @options = qw(lists pq_dim probes candidates dims spill train_rows refine targets_for);
+my @options = qw(lists pq_dim probes candidates dims spill train_rows refine calibrated_for);
 my @settings = split /\n/,
   $node->safe_psql('postgres',
 	q{LOAD 'gpuvec'; SELECT name FROM pg_settings WHERE name LIKE 'gpuvec.%' AND context IN ('user', 'superuser')});

@@ -70,10 +70,10 @@ sub refused
 # -- counters, of all sessions
 is(counts('t_e', 'scans, since IS NULL'), '0|t', 'no scan yet');
 $node->safe_psql('postgres', q{SELECT scan('t', 3, 10)}) for 1 .. 2;
-is(counts('t_e', 'relname, scans, batches, given, passes, lists > 0, measured >= given, since IS NULL'),
+is(counts('t_e', 'relname, scans, batches, returned, full_passes, lists > 0, reranked >= returned, since IS NULL'),
 	't|6|6|60|0|t|t|f', 'scans of two sessions are counted');
 is(counts('u_e', 'scans'), '0', '... by index');
-my $seen = q{SELECT scans, num_nulls(batches, lists, copies, matched, measured, given, late, passes)
+my $seen = q{SELECT scans, num_nulls(batches, lists, postings, matched, reranked, returned, out_of_order, full_passes)
 	FROM gpuvec_stat_indexes WHERE indexrelname = 't_e'};
 is($node->safe_psql('postgres', "SET ROLE guest; $seen"), '6|8', 'everyone sees how many scans there were, and no more');
 is($node->safe_psql('postgres', "SET ROLE pg_monitor; $seen"), '6|0', 'members of pg_monitor see all');

@@ -45,7 +45,7 @@ for my $name (sort keys %lists)
 	cmp_ok(served($node), '<', $before + 60, "$name: by few messages");
 }
 is( $node->safe_psql('postgres', "SET gpuvec.engine = gpu; SELECT count(*) FROM (" . many('plain') . ") AS n;
-	SELECT engine, batch_size, given, fallback IS NULL FROM gpuvec_last_scan()"),
+	SELECT engine, batch_size, returned, fallback IS NULL FROM gpuvec_last_scan()"),
 	"7000\n$SERVER|700|7000|t", 'the last scan tells of it');
 # gpuvecd closes idle connections
 is( $node->safe_psql('postgres', "SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; SELECT count(*) FROM (" . many('plain') . ") AS n;
@@ -84,7 +84,7 @@ sub when_few_are_left
 
 	return $node->safe_psql('postgres', "SET $all; SET gpuvec.engine = $engine; BEGIN; DELETE FROM plain WHERE id % 2 <> 1;
 		SELECT string_agg(n::text, ' ') FROM (" . many('plain') . ") AS n;
-		SELECT batches, finished FROM gpuvec_last_scan(); ROLLBACK");
+		SELECT batches, full_pass FROM gpuvec_last_scan(); ROLLBACK");
 }
 my $few = when_few_are_left('gpu');
 like($few, qr/\n2\|f$/, 'a second round, and no pass');

@@ -63,7 +63,7 @@ sub change_meanwhile
 		$node, qq{
 		SET enable_seqscan = off;
 		SET gpuvec.fault = 'wait $table->{tries} list: tried';
-		@{[$change{twice} ? $twice : "$nearest; SELECT lists, copies FROM gpuvec_last_scan()"]};});
+		@{[$change{twice} ? $twice : "$nearest; SELECT lists, postings FROM gpuvec_last_scan()"]};});
 	ok(wait_until($node, $held), "$name: the query has tried a block");
 	$node->safe_psql('postgres', $change{meanwhile});
 	$holder->quit;

@@ -215,16 +215,16 @@ is(count_anew(), 0, 'nothing has begun anew');
 my @writers = map { processes($node, $_) } 'walwriter', 'background writer', 'checkpointer';
 $node->safe_psql('postgres', 'CHECKPOINT');
 kill 'STOP', @writers;
-my $copies = q{SELECT copies FROM gpuvec_mirrors};
+my $postings = q{SELECT postings FROM gpuvec_mirrors};
 my ($lost, $unwritten);
 for (1 .. 10)
 {
-	my $had = $node->safe_psql('postgres', $copies);
+	my $had = $node->safe_psql('postgres', $postings);
 	$lost = $node->background_psql('postgres', on_error_stop => 0);
 	$lost->query_safe(q{BEGIN; INSERT INTO t VALUES (5000, array_fill(900::real, '{8}'))});
 	$node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
 	$unwritten = $node->safe_psql('postgres',
-		"SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() AND ($copies) > $had");
+		"SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() AND ($postings) > $had");
 	last if $unwritten eq 't';
 	# somebody has written it: once more
 	$lost->quit;

@@ -35,7 +35,7 @@ BEGIN
 	FOR i IN 1..1800 LOOP
 		EXECUTE 'SELECT count(*) FROM (' || query || ') AS x';
 		SELECT * INTO s FROM gpuvec_last_scan();
-		IF s.engine = current_setting('test.server') AND s.stale_lists + s.tail_copies = 0 THEN
+		IF s.engine = current_setting('test.server') AND s.stale_lists + s.tail_postings = 0 THEN
 			RETURN '';
 		END IF;
 		PERFORM pg_sleep(0.05);
@@ -70,10 +70,10 @@ BEGIN
 	ELSIF here IS NULL OR here IS DISTINCT FROM there THEN
 		RETURN format('%s, not %s', there, here);
 	ELSIF uptodate AND ((s.index, s.recall, s.probes, s.candidates, s.batches, s.lists,
-			s.copies, s.refined, s.measured, s.given, s.late, s.finished,
-			s.stale_lists, s.tail_copies) IS DISTINCT FROM
+			s.postings, s.refined, s.reranked, s.returned, s.out_of_order, s.full_pass,
+			s.stale_lists, s.tail_postings) IS DISTINCT FROM
 		(t.index, t.recall, t.probes, t.candidates, t.batches, t.lists,
-			t.copies, t.refined, t.measured, t.given, t.late, t.finished, 0, 0)) THEN
+			t.postings, t.refined, t.reranked, t.returned, t.out_of_order, t.full_pass, 0, 0)) THEN
 		RETURN format('%s, not %s', s, t);
 	ELSIF answered <> 'session' AND (s.batch_size < 1 OR s.batch_size IS NULL OR
 		s.queued_us IS NULL OR s.engine_us IS NULL OR s.trip_us IS NULL) THEN

@@ -282,7 +282,7 @@ set_targets_for(Relation index, IvfpqTargetsFor what)
 	if (what == IVFPQ_FOR_QUERIES)
 		value = (Node *) makeString(pstrdup("queries"));
 	command->subtype = value ? AT_SetRelOptions : AT_ResetRelOptions;
-	command->def = (Node *) list_make1(makeDefElem("targets_for", value, -1));
+	command->def = (Node *) list_make1(makeDefElem("calibrated_for", value, -1));
 	statement->relation = makeRangeVar(get_namespace_name(RelationGetNamespace(index)),
 									   pstrdup(RelationGetRelationName(index)),
 									   -1);

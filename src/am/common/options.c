@@ -87,8 +87,8 @@ IvfpqInitOptions(void)
 					  "Dimensions of the vectors, 0 = from type or rows",
 					  0, 0, IVFPQ_MAX_DIMS, AccessExclusiveLock);
 	add_int_reloption(ivfpq_relopt_kind, "spill",
-					  "Second copies of rows, in a list that makes up for "
-					  "the first, -1 = default",
+					  "Second lists of rows, each to make up for the "
+					  "first, -1 = default",
 					  -1, -1, 1, AccessExclusiveLock);
 	add_int_reloption(ivfpq_relopt_kind, "train_rows",
 					  "Rows with which an untrained index trains itself",
@@ -103,7 +103,7 @@ IvfpqInitOptions(void)
 	add_bool_reloption(ivfpq_relopt_kind, "rotate",
 					   "Rotate vectors before they are encoded, so that codes "
 					   "lose less", false, AccessExclusiveLock);
-	add_enum_reloption(ivfpq_relopt_kind, "targets_for",
+	add_enum_reloption(ivfpq_relopt_kind, "calibrated_for",
 					   "Queries that recall targets are to be for; "
 					   "gpuvec_calibrate sets it",
 					   targets_for_values, IVFPQ_FOR_ROWS,
@@ -130,7 +130,7 @@ ivfpqoptions(Datum reloptions, bool validate)
 		.offset = offsetof(IvfpqOptions, refine)},
 		{.optname = "rotate", .opttype = RELOPT_TYPE_BOOL,
 		.offset = offsetof(IvfpqOptions, rotate)},
-		{.optname = "targets_for", .opttype = RELOPT_TYPE_ENUM,
+		{.optname = "calibrated_for", .opttype = RELOPT_TYPE_ENUM,
 		.offset = offsetof(IvfpqOptions, targets_for)},
 	};
 	IvfpqOptions *options;

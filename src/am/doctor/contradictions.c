@@ -30,7 +30,7 @@ find_without_effect(IvfpqFindings *findings, const IvfpqServerStatus *status)
 		add_set(&names, ivfpq_devices[0] != '\0', "gpuvec.devices");
 		add_set(&names, ivfpq_replicas != 1, "gpuvec.replicas");
 		add_set(&names, ivfpq_matmul != IVFPQ_MATMUL_AUTO,
-				"gpuvec.products");
+				"gpuvec.matmul");
 		add_set(&names, ivfpq_server_path[0] != '\0', "gpuvec.server_path");
 	}
 	else
@@ -45,7 +45,7 @@ find_without_effect(IvfpqFindings *findings, const IvfpqServerStatus *status)
 			  psprintf("set, and of no effect: gpuvec.server is %sexternal: %s",
 					   status->is_external ? "" : "not ", names.data),
 			  status->is_external ?
-			  "give gpuvecd the options --memory, --devices, --replicas and --products instead, and reset them" :
+			  "give gpuvecd the options --memory, --devices, --replicas and --matmul instead, and reset them" :
 			  "gpuvec.server = external, or reset them");
 }
 
@@ -61,7 +61,7 @@ find_without_server(IvfpqFindings *findings, const IvfpqServerStatus *status)
 		 (ivfpq_devices != NULL && ivfpq_devices[0] != '\0') ||
 		 ivfpq_replicas != 1 || ivfpq_matmul != IVFPQ_MATMUL_AUTO))
 		IvfpqFind(findings, "settings",
-				  "gpuvec.server, gpuvec.gpu_memory, gpuvec.devices, gpuvec.replicas and gpuvec.products have no effect: gpuvec is not preloaded",
+				  "gpuvec.server, gpuvec.gpu_memory, gpuvec.devices, gpuvec.replicas and gpuvec.matmul have no effect: gpuvec is not preloaded",
 				  "shared_preload_libraries = 'gpuvec', and restart the server; or reset them");
 	if (status->preloaded)
 		find_without_effect(findings, status);

@@ -112,16 +112,16 @@ show_work(IndexScanDesc scan, ExplainState *es)
 	ExplainPropertyText("Rows From", rest_name(&report), es);
 	ExplainPropertyInteger("Batches", NULL, report.batches, es);
 	ExplainPropertyInteger("Lists Read", NULL, report.lists, es);
-	ExplainPropertyInteger("Copies Read", NULL, report.postings, es);
+	ExplainPropertyInteger("Postings Read", NULL, report.postings, es);
 	if (report.asks_keys)
-		ExplainPropertyInteger("Copies Matched", NULL, report.matched, es);
-	ExplainPropertyInteger("Rows Measured", NULL, report.reranked, es);
-	ExplainPropertyInteger("Rows Late", NULL, report.out_of_order, es);
+		ExplainPropertyInteger("Postings Matched", NULL, report.matched, es);
+	ExplainPropertyInteger("Rows Reranked", NULL, report.reranked, es);
+	ExplainPropertyInteger("Rows Out of Order", NULL, report.out_of_order, es);
 	if (report.remote.stale_lists > 0 || report.remote.tail_postings > 0)
 	{
 		ExplainPropertyInteger("Stale Lists", NULL, report.remote.stale_lists,
 							   es);
-		ExplainPropertyInteger("Copies Behind", NULL,
+		ExplainPropertyInteger("Postings Behind", NULL,
 							   report.remote.tail_postings, es);
 	}
 }

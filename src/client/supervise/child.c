@@ -142,7 +142,7 @@ IvfpqChildStart(void)
 	char		parent[32];
 	const char *argv[] = {path, "--data", DataDir,
 		"--engine", engines[ivfpq_server], "--memory", memory,
-		"--devices", ivfpq_devices, "--replicas", replicas, "--products", matmul[ivfpq_matmul],
+		"--devices", ivfpq_devices, "--replicas", replicas, "--matmul", matmul[ivfpq_matmul],
 		"--simd", gv_simd_name(ivfpq_simd),
 		"--parent", parent,
 	NULL};

@@ -105,12 +105,12 @@ void
 fuzz_seeds(FuzzKeep keep)
 {
 	static const char *const good[] = {"--engine", "cpu", "--data", "/tmp",
-		"--memory", "64", "--devices=0,1", "--products", "own", "--simd",
+		"--memory", "64", "--devices=0,1", "--matmul", "own", "--simd",
 	"portable", "--max-connections", "7", "--keep", "3", NULL};
 	static const char *const others[] = {"--patience", "9", "--parent", "1",
 	"--socket", "/tmp/x", "--owner", "0", "--fault", "3:4", "--build-fault=1:2", "--set-fault", "9:3", NULL};
 	static const char *const bad[] = {"--memory", "-1", "--keep",
-		"99999999999999999999", "--products", "no", "--simd", "avx9", "--fault",
+		"99999999999999999999", "--matmul", "no", "--simd", "avx9", "--fault",
 	":", "extra", NULL};
 	static const char *const shown[] = {"--help", "--version", NULL};
 

@@ -239,13 +239,13 @@ test_sets(void)
 }
 
 /*
- * Who multiplies: GPUVEC_UNIT_PRODUCTS, own or cublas.  Emulated cards have tiles
+ * Who multiplies: GPUVEC_UNIT_MATMUL, own or cublas.  Emulated cards have tiles
  * of a few thousand sums, so that products have several.
  */
 static void
 choose_matmul(void)
 {
-	const char *matmul = getenv("GPUVEC_UNIT_PRODUCTS");
+	const char *matmul = getenv("GPUVEC_UNIT_MATMUL");
 
 	if (matmul != NULL)
 		gv_matmul_use(strcmp(matmul, "cublas") == 0 ?

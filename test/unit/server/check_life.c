@@ -41,7 +41,7 @@ test_options(void)
 	check_end("--engine", "gpu", 2, usage);
 	check_end("--engine", NULL, 2, usage);
 	check_end("--simd", "sse2", 2, usage);
-	check_end("--products", "mkl", 2, usage);
+	check_end("--matmul", "mkl", 2, usage);
 	check_end("--memory", "-1", 2, usage);
 	check_end("--memory", "1x", 2, usage);
 	check_end("--memory", "99999999999999999999", 2, usage);
