@@ -57,9 +57,9 @@ build_clang() {
 # gpuvecd with its kernels builds, where there is a compiler for them; without
 # a card, and with a driver that is too old, it says so and ends with status 3.
 # All but the kernels is in the copy of what gcc has built.  No kernel runs:
-# to optimize four files, which takes much of the time, is left to --long.
+# to optimize them, which takes much of the time, is left to --long.
 build_nvcc() {
-	local nvcc make quick
+	local nvcc make flags=()
 	nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null) ||
 		:
 	if [ -z "$nvcc" ]; then
@@ -71,12 +71,9 @@ build_nvcc() {
 	make=(gv_nice 19 make -C "$GV_TMP/cuda" -j"$(nproc)"
 		PG_CONFIG="$GV_PG_CONFIG" NVCC="$nvcc" GPU_ARCHS="${GPU_ARCHS:-90a}")
 	if [ -z "$LONG" ]; then
-		quick='-std=c++17 -O3 -fmad=false -Xcicc -O1 -Xptxas -O1'
-		count_silent "nvcc, not optimizing" "${make[@]}" NVCC_FLAGS="$quick" \
-			gpu/index/best.o gpu/select/warprows.o gpu/select/guessrows.o \
-			gpu/exact/few/fewqueries.o
+		flags=(NVCC_FLAGS='-std=c++17 -O0 -fmad=false -Xcicc -O1 -Xptxas -O1')
 	fi
-	count_silent "nvcc" "${make[@]}" gpuvecd
+	count_silent "nvcc" "${make[@]}" "${flags[@]}" gpuvecd
 	if [ ! -e "$GV_TMP/cuda/gpuvecd" ] || [ -e /dev/nvidiactl ]; then
 		return
 	fi

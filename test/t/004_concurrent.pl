@@ -12,7 +12,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $seconds = long_test() ? 120 : 6;
+my $seconds = long_test() ? 120 : 4;
 my $node = new_node('main', conf => "max_connections = 40\n");
 
 $node->safe_psql(

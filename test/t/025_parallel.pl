@@ -28,9 +28,8 @@ need_test_build();
 my $node = new_remote_node('main', conf => "fsync = off\nmax_worker_processes = 24\n"
 	  . "max_parallel_workers = 16\ngpuvec.auto_mirror = off\n"
 	  . "maintenance_work_mem = '512MB'\nmin_parallel_table_scan_size = 0\n");
-# how many build, and how many of lists that are trained parent by parent
-my @workers = long_test() ? (0, 1, 2, 8) : (0, 1, 8);
-my @few_workers = long_test() ? @workers : (0, 8);
+# how many build
+my @workers = long_test() ? (0, 1, 2, 8) : (0, 8);
 # all are in the leader's sample: of more, which ones gpuvecd trains on, and in
 # what order, depends on who reads them first
 my $rows = 9_000;
@@ -159,7 +158,7 @@ for my $memory ('64MB', '2MB')
 {
 	my ($right, $calibrated);
 
-	for my $workers (@few_workers)
+	for my $workers (@workers)
 	{
 		my ($rc, $out, $err) = $node->psql('postgres', build_sql('cpu', $workers,
 				table => 'many', with => 'lists = 260', set => ["maintenance_work_mem = '$memory'"]));
@@ -287,6 +286,8 @@ for my $signal ('KILL', 'STOP')
 {
 	for my $step ('build: trained', 'build: encoded', 'build: written')
 	{
+		# in a short run it stops at one of them
+		next if !long_test() && $signal eq 'STOP' && $step ne 'build: encoded';
 		my $not_done = not_done($step);
 		my $what = "$signal at $step";
 
@@ -332,6 +333,8 @@ sub recall
 	{
 		for my $how ('INDEX', 'INDEX CONCURRENTLY')
 		{
+			# in a short run: alone, and with workers concurrently
+			next if !long_test() && ($workers > 0) != ($how ne 'INDEX');
 			my ($rc, $out, $err) = $node->psql('postgres', "SET gpuvec.engine = gpu;
 				SET max_parallel_maintenance_workers = $workers; REINDEX $how big_e;");
 			is($err, '', "$workers workers: REINDEX $how");

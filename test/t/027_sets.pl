@@ -15,6 +15,7 @@ use Time::HiRes qw(usleep);
 need_gpuvecd();
 my $rows = long_test() ? 30_000 : 12_000;
 my $ncloud = long_test() ? 10_000 : 5000;
+my @timeouts = long_test() ? (50, 1000) : 300;
 
 # as slow as it can be
 my $node = new_node('main',
@@ -25,6 +26,7 @@ $node->safe_psql(
 	CREATE TABLE slow (id int, e real[]) WITH (autovacuum_enabled = off);
 	INSERT INTO slow SELECT g, p || p || p || p
 	FROM generate_series(1, $rows) AS g, LATERAL (VALUES (point(g, 32))) AS v (p);
+	SET gpuvec.simd = auto;
 	CREATE INDEX slow_e ON slow USING gpuivfpq (e) WITH (dims = 128, lists = 100);
 	CREATE TABLE small AS SELECT * FROM slow WHERE id <= 2000;
 	-- neighbors in many lists
@@ -83,8 +85,8 @@ for my $engine ('cpu', $SERVER eq 'cuda' ? () : 'gpu')
 	cancel_set('through an index', 'k-NN graph', $_, "$settings SET gpuvec.probes = 10;")
 	  for ('measuring recall', 'searching');
 	cancel_set('k-means', 'k-means', 'clustering', $settings);
-	timeout_set('k-NN graph', $_, $settings) for (50, 1000);
-	timeout_set('k-means', $_, $settings) for (50, 1000);
+	timeout_set('k-NN graph', $_, $settings) for @timeouts;
+	timeout_set('k-means', $_, $settings) for @timeouts;
 	timeout_set('through an index', 500, "$settings SET gpuvec.probes = 10;");
 }
 cancel_set('k-NN graph', 'k-NN graph', 'searching',

@@ -449,8 +449,9 @@ for my $fixture (map { /([^\/]+)$/ } sort glob "$formats/[0-9]*")
 	test_untrained_keys($node, $what) if $fixture eq '7-keys';
 	test_other_formats($node, $what) if $fixture eq '7-keys';
 	$node->stop;
+	next if $fixture ne '7-keys' && !long_test();
 
-	# without free space maps, with checksums
+	# without free space maps, with checksums; in a short run those with keys
 	$node = open_format($fixture, bare => 1);
 	$what = "format $fixture, bare";
 	is($node->safe_psql('postgres', 'SHOW data_checksums'), 'on', "$what: there are checksums");

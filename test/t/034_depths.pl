@@ -43,21 +43,26 @@ $node->safe_psql(
 	CREATE TABLE found (first int, q int, recall float8, share float8);
 });
 
-# Rows of a band's ranks for each of its queries, by a sort.
+# The nearest rows of each query, by one sort: to the end of the last of its bands.
+my $end = join ' ', map { "WHEN q <= $_->[2] THEN " . ($_->[3] =~ s/.* //r) } reverse @bands;
+$node->safe_psql(
+	'postgres', qq{
+	SET enable_indexscan = off;
+	CREATE TABLE ranked AS SELECT q.q, n.id, n.r
+	FROM queries AS q, LATERAL (SELECT id, row_number() OVER () AS r
+		FROM (SELECT id FROM rows ORDER BY e <-> q.e LIMIT CASE $end END) AS s) AS n});
+
+# Rows of a band's ranks for each of its queries.
 sub plant
 {
 	my ($first, $last, $queries, $behind) = @_;
-	my ($end) = $behind =~ /(\d+)$/;
 
 	$node->safe_psql(
 		'postgres', qq{
-		SET enable_indexscan = off;
-		INSERT INTO planted SELECT $first, q.q,
-			array_agg(n.id) FILTER (WHERE r BETWEEN $first AND $last),
-			array_agg(n.id) FILTER (WHERE r BETWEEN $behind)
-		FROM queries AS q, LATERAL (SELECT id, row_number() OVER () AS r
-			FROM (SELECT id FROM rows ORDER BY e <-> q.e LIMIT $end) AS s) AS n
-		WHERE q.q <= $queries GROUP BY q.q});
+		INSERT INTO planted SELECT $first, q,
+			array_agg(id) FILTER (WHERE r BETWEEN $first AND $last),
+			array_agg(id) FILTER (WHERE r BETWEEN $behind)
+		FROM ranked WHERE q <= $queries GROUP BY q});
 	return;
 }
 
@@ -142,6 +147,7 @@ my %share = (
 	tenth_against => 'near >= .9',
 	hundredth_against => 'near >= .99');
 my @shares = long_test() ? sort keys %share : qw(half tenth_with half_against);
+my @ways = qw(limit executor cursor join);
 my @limits = long_test() ? (10, 100, 300, 1000, 3000, 'all') : (10, 300, 'all');
 my @indexes = ('(e real_cosine_ops)',
 	long_test() ? ('(e real_cosine_ops) WITH (refine = sq8)', '(e real_cosine_ops, f, near)') : ());
@@ -167,7 +173,7 @@ $node->safe_psql('postgres', "INSERT INTO answers SELECT '$_', q.q, n.ids FROM a
   for @shares;
 $node->safe_psql(
 	'postgres', q{
-	CREATE FUNCTION cell(named text, condition text, wanted int, way text,
+	CREATE FUNCTION cell(named text, condition text, wanted int, way text, most int,
 		OUT recall float8, OUT worst float8, OUT returned float8, OUT short int) LANGUAGE plpgsql
 	SET enable_seqscan = off SET enable_sort = off SET enable_bitmapscan = off SET enable_hashjoin = off
 	SET enable_mergejoin = off SET jit = off AS $$
@@ -181,7 +187,7 @@ $node->safe_psql(
 		recalls float8[] = '{}';
 	BEGIN
 		returned = 0; short = 0;
-		FOR a IN SELECT answers.ids, asking.e FROM answers JOIN asking USING (q) WHERE answers.condition = named LOOP
+		FOR a IN SELECT answers.ids, asking.e FROM answers JOIN asking USING (q) WHERE answers.condition = named AND q <= most LOOP
 			n = least(wanted, cardinality(a.ids));
 			ordered = format('SELECT id FROM spread WHERE %s ORDER BY e <=> %L', condition, a.e);
 			CASE way
@@ -220,13 +226,17 @@ for my $index (@indexes)
 	{
 		my @below;
 
-		for my $way (qw(limit executor cursor join))
+		for my $way (@ways)
 		{
 			for my $limit (@limits)
 			{
+				# all rows take long: in a short run each way has them of one share, for
+				# half of the queries
+				my $whole = $limit eq 'all' && !long_test();
+				my $most = $nqueries / ($whole ? 2 : 1);
 				my $wanted = $limit eq 'all' ? $nrows : $limit;
 				my ($recall, $worst, $returned, $short) = split /\|/,
-				  $node->safe_psql('postgres', "SELECT * FROM cell('$named', '$share{$named}', $wanted, '$way')");
+				  $node->safe_psql('postgres', "SELECT * FROM cell('$named', '$share{$named}', $wanted, '$way', $most)");
 
 				note(sprintf '%s, %s, %s, %s: %.3f, worst %.3f, returned %.3f', $index, $named, $way, $limit, $recall, $worst, $returned);
 				push @below, "$way, $limit: $recall, worst $worst, returned $returned, short $short"

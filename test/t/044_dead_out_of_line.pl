@@ -93,12 +93,14 @@ sub alive
 	return $node->safe_psql('postgres', "SELECT count(*) FROM $table");
 }
 
-# Test: indexes are whole, on the standby, too.
+# Test: indexes are whole, on the standby, too; in a short run only there where
+# an index has changed by more than rows that came.
 sub test_indexes
 {
 	my ($what) = @_;
 
 	are_whole($node, $what, \@indexes);
+	return if !long_test() && $what =~ /^(calibration|recall|sets|ANALYZE|conditions)$/;
 	$node->wait_for_catchup($standby);
 	are_whole($standby, "$what, standby", \@indexes);
 	return;

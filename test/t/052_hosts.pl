@@ -14,7 +14,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my ($rows, $dims, $n) = (4000, 16, 2);
+my ($rows, $dims, $n) = (long_test() ? 4000 : 2500, 16, 2);
 my @ops = ([ '<->', 'l2' ], [ '<#>', 'ip' ], [ '<=>', 'cosine' ]);
 my @nodes = map { PostgreSQL::Test::Cluster->new($_) } 'asked', map { "data$_" } 0 .. $n - 1;
 

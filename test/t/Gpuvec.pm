@@ -260,8 +260,8 @@ sub wait_until
 		return 1 if defined $rc && $rc == 0 && $out eq 't';
 		# each try is a session: the longer it takes, the rarer it asks, since
 		# others need the processor
-		my $pause = int(1e5 * (time - $begun));
-		usleep($pause < 20_000 ? 20_000 : $pause > 100_000 ? 100_000 : $pause);
+		my $pause = int(2e5 * (time - $begun));
+		usleep($pause < 20_000 ? 20_000 : $pause > 250_000 ? 250_000 : $pause);
 	}
 	return 0;
 }
