@@ -191,8 +191,8 @@ IvfpqMetaIsInRange(const IvfpqMetaData *meta)
 		meta->calibrated_depths < 0 ||
 		meta->calibrated_depths > IVFPQ_DEPTHS ||
 		(meta->rows_at_calibration > 0 && meta->calibrated_depths == 0) ||
-		meta->targets_for < IVFPQ_FOR_ROWS ||
-		meta->targets_for > IVFPQ_FOR_QUERIES ||
+		meta->calibrated_for < IVFPQ_FOR_ROWS ||
+		meta->calibrated_for > IVFPQ_FOR_QUERIES ||
 		!are_targets(meta->targets[0], IVFPQ_DEPTHS * IVFPQ_TARGETS) ||
 		!IvfpqKeyFormGet(meta, &keys))
 		return false;
@@ -280,7 +280,7 @@ IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
 	{
 		memcpy(now->targets, meta->targets, sizeof(now->targets));
 		now->calibrated_depths = meta->calibrated_depths;
-		now->targets_for = meta->targets_for;
+		now->calibrated_for = meta->calibrated_for;
 		now->rows_at_calibration = meta->rows_at_calibration;
 		now->calibration_queries = meta->calibration_queries;
 		now->coarse_fraction = meta->coarse_fraction;

@@ -256,7 +256,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	if (IvfpqCalibrationQueries(pass.rows) == 0)
 		return false;
 	model->meta.rows_at_calibration = pass.rows;
-	model->meta.targets_for = given ? IVFPQ_FOR_QUERIES : IVFPQ_FOR_ROWS;
+	model->meta.calibrated_for = given ? IVFPQ_FOR_QUERIES : IVFPQ_FOR_ROWS;
 	IvfpqParallelInitSerial(&parallel);
 	IvfpqSnapshotDrop();
 	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL,
@@ -271,13 +271,13 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
  * restore; the option stays and tells that something is to be done.
  */
 static void
-set_targets_for(Relation index, IvfpqTargetsFor what)
+set_calibrated_for(Relation index, IvfpqCalibratedFor what)
 {
 	AlterTableStmt *statement = makeNode(AlterTableStmt);
 	AlterTableCmd *command = makeNode(AlterTableCmd);
 	Node	   *value = NULL;
 
-	if (IvfpqGetOptions(index)->targets_for == (int) what)
+	if (IvfpqGetOptions(index)->calibrated_for == (int) what)
 		return;
 	if (what == IVFPQ_FOR_QUERIES)
 		value = (Node *) makeString(pstrdup("queries"));
@@ -326,7 +326,7 @@ put_targets(FunctionCallInfo fcinfo, Relation index)
 			values[TARGET_PROBES] = Int32GetDatum(target->probes);
 			values[TARGET_CANDIDATES] = Int32GetDatum(target->candidates);
 			values[TARGET_FOR] =
-				CStringGetTextDatum(queries[meta.targets_for]);
+				CStringGetTextDatum(queries[meta.calibrated_for]);
 			/* out of reach: everything is read */
 			nulls[TARGET_PROBES] = target->candidates == 0;
 			nulls[TARGET_CANDIDATES] = target->candidates == 0;
@@ -380,7 +380,7 @@ gpuvec_calibrate(PG_FUNCTION_ARGS)
 
 	if (done)
 	{
-		set_targets_for(index, has_given ? IVFPQ_FOR_QUERIES : IVFPQ_FOR_ROWS);
+		set_calibrated_for(index, has_given ? IVFPQ_FOR_QUERIES : IVFPQ_FOR_ROWS);
 		put_targets(fcinfo, index);
 	}
 	else

@@ -55,7 +55,7 @@ static relopt_enum_elt_def refine_values[] = {
 	{NULL, 0}
 };
 
-static relopt_enum_elt_def targets_for_values[] = {
+static relopt_enum_elt_def calibrated_for_values[] = {
 	{"rows", IVFPQ_FOR_ROWS},
 	{"queries", IVFPQ_FOR_QUERIES},
 	{NULL, 0}
@@ -106,7 +106,7 @@ IvfpqInitOptions(void)
 	add_enum_reloption(ivfpq_relopt_kind, "calibrated_for",
 					   "Queries that recall targets are to be for; "
 					   "gpuvec_calibrate sets it",
-					   targets_for_values, IVFPQ_FOR_ROWS,
+					   calibrated_for_values, IVFPQ_FOR_ROWS,
 					   "Valid values are \"rows\" and \"queries\".",
 					   ShareUpdateExclusiveLock);
 }
@@ -131,7 +131,7 @@ ivfpqoptions(Datum reloptions, bool validate)
 		{.optname = "rotate", .opttype = RELOPT_TYPE_BOOL,
 		.offset = offsetof(IvfpqOptions, rotate)},
 		{.optname = "calibrated_for", .opttype = RELOPT_TYPE_ENUM,
-		.offset = offsetof(IvfpqOptions, targets_for)},
+		.offset = offsetof(IvfpqOptions, calibrated_for)},
 	};
 	IvfpqOptions *options;
 

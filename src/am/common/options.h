@@ -23,7 +23,7 @@ typedef struct IvfpqOptions
 	int			spill;			/* -1 = not given */
 	int			train_rows;
 	int			refine;			/* IvfpqRefine */
-	int			targets_for;	/* IvfpqTargetsFor */
+	int			calibrated_for; /* IvfpqCalibratedFor */
 	bool		rotate;
 } IvfpqOptions;
 

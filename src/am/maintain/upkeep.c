@@ -101,10 +101,10 @@ advise_rebuild(Relation heap, Relation index, const char *name)
 			 errmsg("gpuvec: index \"%s\" was trained on %lld rows and holds %lld",
 					name, (long long) meta.rows_at_training,
 					(long long) rows),
-			 meta.targets_for == IVFPQ_FOR_ROWS ?
+			 meta.calibrated_for == IVFPQ_FOR_ROWS ?
 			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.") :
 			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.  Then calibrate it with your queries again.")));
-	if (meta.targets_for == IVFPQ_FOR_ROWS)
+	if (meta.calibrated_for == IVFPQ_FOR_ROWS)
 		(void) IvfpqCalibrateIndex(heap, index, NULL);
 	IvfpqMetaAdvised(index, rows);
 }

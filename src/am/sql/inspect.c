@@ -77,7 +77,7 @@ advise_mismatched(Relation heap, Relation index, const IvfpqMetaData *meta)
 static char *
 calibrate_call(Relation index, const char *name)
 {
-	return psprintf(IvfpqGetOptions(index)->targets_for == IVFPQ_FOR_ROWS ?
+	return psprintf(IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_ROWS ?
 					"gpuvec_calibrate(%s)" :
 					"gpuvec_calibrate(%s, queries => ...)",
 					quote_literal_cstr(name));
@@ -189,7 +189,7 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 			const IvfpqListTotals *totals, int64 pending,
 			const IvfpqDrift *drift)
 {
-	bool		for_rows = IvfpqGetOptions(index)->targets_for == IVFPQ_FOR_ROWS;
+	bool		for_rows = IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_ROWS;
 	bool		is_temporary =
 	index->rd_rel->relpersistence == RELPERSISTENCE_TEMP;
 	char	   *name;
@@ -224,7 +224,7 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 		return psprintf("not calibrated, so what a recall takes is a guess: %s",
 						calibrate);
 	if (meta->rows_at_calibration > 0 && !for_rows &&
-		meta->targets_for == IVFPQ_FOR_ROWS)
+		meta->calibrated_for == IVFPQ_FOR_ROWS)
 		return psprintf("its targets are for rows of the table, not for queries of yours: %s",
 						calibrate);
 	if (rows > 0 && rows < meta->rows_at_calibration / MOST_GONE)

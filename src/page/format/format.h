@@ -85,11 +85,11 @@ typedef struct IvfpqTarget
 } IvfpqTarget;
 
 /* Which queries calibration's targets are for. */
-typedef enum IvfpqTargetsFor
+typedef enum IvfpqCalibratedFor
 {
 	IVFPQ_FOR_ROWS,				/* points beside rows */
 	IVFPQ_FOR_QUERIES			/* queries that were given */
-} IvfpqTargetsFor;
+} IvfpqCalibratedFor;
 
 /* The first row decided on dims; when none is left, the next one does. */
 #define IVFPQ_DIMS_BY_ROW	1
@@ -142,7 +142,7 @@ typedef struct IvfpqMetaData
 	BlockNumber refine_head;	/* refine page with free slots */
 
 	int32		calibrated_depths;	/* the first so many were looked at */
-	int32		targets_for;	/* IvfpqTargetsFor */
+	int32		calibrated_for; /* IvfpqCalibratedFor */
 	IvfpqTarget targets[IVFPQ_DEPTHS][IVFPQ_TARGETS];
 
 	/* 0 where there are no keys */
