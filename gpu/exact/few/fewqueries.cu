@@ -32,7 +32,7 @@
 #define MOST_EACH		8		/* rows that a warp measures, about */
 #define KEYS			(GV_EXACT_FEW_WARPS / GV_WARP)
 #ifdef __CUDACC__
-#define ROOM			(226 * 1024)	/* shared bytes of a block */
+#define CAPACITY		(226 * 1024)	/* shared bytes of a block */
 #define LOOKS			20000	/* for cuts, while others make them: 2 ms */
 #else
 #define CAPACITY			(95 * 1024)
