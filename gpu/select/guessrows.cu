@@ -28,8 +28,8 @@ struct Estimated
 
 /* Most rows by gv_write_estimated.  Shared: items [TEAMS][room]. */
 template <int THREADS, int KEYS, int R>
-static __global__ void __launch_bounds__(Guessed<THREADS>::BLOCK,
-										 Guessed<THREADS>::BLOCKS)
+static __global__ void __launch_bounds__(Estimated<THREADS>::BLOCK,
+										 Estimated<THREADS>::BLOCKS)
 estimate_kernel(GvRowsCall call, uint32_t capacity, uint32_t most)
 {
 	GV_SHARED(memory);
