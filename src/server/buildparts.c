@@ -3,13 +3,13 @@
  *		The builders of a build: one that trains, and copies of it that encode
  *		on other devices.
  *
- * An engine's builder does one thing at a time.  So threads take a part of the
- * build, a builder, for each message, and give it back.  Batches of rows go to
- * any builder that is free, a copy before the first one, which alone has the
+ * An engine's builder does one thing at a time.  So a thread takes a builder
+ * for each message, and releases it afterwards.  Batches of rows go to any
+ * builder that is free, a copy before the first one, which alone has the
  * sample and does all the rest.
  *
  * A copy is made once threads have waited for builders as long as it takes to
- * make one: so long a build of few rows never waits, and of many it does not
+ * make one: a build of few rows never waits so long, and of many it does not
  * matter when it begins.  Nothing fails for the sake of a copy.
  */
 #include "server/gv_server.h"
@@ -46,7 +46,7 @@ gv_build_make(GvBuild *build, const float *mean)
 	return GV_OK;
 }
 
-/* Who has the first part has trained it. */
+/* The thread that has the first builder has trained it. */
 void
 gv_build_trained_now(GvBuild *build)
 {
@@ -65,7 +65,7 @@ gv_build_break(GvBuild *build)
 	pthread_mutex_unlock(&build->lock);
 }
 
-/* Locked: the first part, or any, if it is free. */
+/* Locked: takes the first builder, or any, if it is free. */
 static GvBuildPart *
 find_free(GvBuild *build, bool any)
 {
@@ -77,7 +77,7 @@ find_free(GvBuild *build, bool any)
 	return NULL;
 }
 
-/* Take the first part, or any one; NULL: the build is broken. */
+/* Takes the first builder, or any one; NULL: the build is broken. */
 GvBuildPart *
 gv_build_take(GvBuild *build, bool any)
 {
@@ -91,7 +91,7 @@ gv_build_take(GvBuild *build, bool any)
 	if (part != NULL)
 		part->taken = true;
 	now_ns = gv_now_ns();
-	/* while another part was made, that is not what they waited for */
+	/* time spent making another builder is no waiting for one */
 	if (begun_ns < build->extended_ns)
 		begun_ns = build->extended_ns;
 	if (build->is_trained)
@@ -100,7 +100,10 @@ gv_build_take(GvBuild *build, bool any)
 	return part;
 }
 
-/* Is another part worth while now?  If so, it is asked anew. */
+/*
+ * Returns whether another builder is worth while now; if so, its caller makes
+ * one.
+ */
 static bool
 wants_more(GvBuild *build)
 {
@@ -115,7 +118,7 @@ wants_more(GvBuild *build)
 	return wanted;
 }
 
-/* Make a copy of the first builder; false: there is no room for one. */
+/* Make a copy of the first builder; false: there is no memory for one. */
 static bool
 add_part(GvBuild *build)
 {
@@ -149,7 +152,7 @@ add_part(GvBuild *build)
 	return true;
 }
 
-/* Rows are to be encoded by a part; with the first one others may be made. */
+/* Takes a builder to encode rows; after the first one copies may be made. */
 void
 gv_build_extend(GvBuild *build, const GvBuildPart *part)
 {
@@ -159,8 +162,8 @@ gv_build_extend(GvBuild *build, const GvBuildPart *part)
 }
 
 /*
- * A copy turns out to have no memory to encode with: give it up, and take
- * another part; see gv_build_take.
+ * A copy turns out to have no memory to encode with: gives it up, and takes
+ * another builder; see gv_build_take.
  */
 GvBuildPart *
 gv_build_lose(GvBuild *build, GvBuildPart *part)
@@ -172,7 +175,7 @@ gv_build_lose(GvBuild *build, GvBuildPart *part)
 	return gv_build_take(build, true);
 }
 
-/* Give a part back, if any, after a message of that type. */
+/* Releases a builder, if any, after a message of that type. */
 void
 gv_build_give(GvBuild *build, GvBuildPart *part, uint16_t type,
 			  uint64_t spent_ns, int64_t nencoded)
@@ -195,8 +198,8 @@ seconds_spent(const GvBuild *build, GvMessageType type)
 }
 
 /*
- * Locked: ", 5000 on device 0" of each part, where there are several; returns
- * how many in all.
+ * Locked: ", 5000 on device 0" of each builder, where there are several;
+ * returns how many in all.
  */
 static int64_t
 name_parts(const GvBuild *build, char *text, size_t size)

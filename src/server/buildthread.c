@@ -225,7 +225,7 @@ gv_build_trained(GvConnection *connection)
 }
 
 /*
- * Encode so with the part that we have, or with another one if a copy has no
+ * Encodes with the builder that we have, or with another one if a copy has no
  * memory for it.
  */
 static GvStatus
@@ -252,8 +252,8 @@ encode(Building *building, const float *rows, int64_t first, int32_t n,
 
 /*
  * Encode rows [n] that came, or with NULL those of the sample from number
- * `first` on.  The engine fills an answer that has room for all neighbors
- * there might be; then what follows them moves up.
+ * `first` on.  The engine fills an answer allocated for the most neighbors
+ * possible; then the arrays behind them move up.
  */
 static void
 give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
@@ -373,8 +373,8 @@ check_order(Building *building, GvWhen when)
 }
 
 /*
- * Answer a request about the build with a part of it; how long that takes is
- * noted, waiting not included.
+ * Answers a request about the build with a builder of it; notes how long that
+ * takes, waiting not included.
  */
 static void
 answer_with_part(Building *building)

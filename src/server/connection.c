@@ -250,7 +250,7 @@ gv_connection_receive(GvConnection *connection, bool wait)
 		connection->in_used += (size_t) n;
 		gv_count(received, n);
 		state = examine(connection);
-		/* less than there was room for: that was all, do not ask again */
+		/* less than the buffer takes: that was all, do not ask again */
 		if (state == GV_RECEIVED_PART && !wait && (size_t) n < bytes)
 			return state;
 	}
@@ -385,7 +385,7 @@ gv_refuse(GvConnection *connection, GvRefusalCode code, const char *reason)
 	GvRefusal	refusal = {.code = code};
 
 	strncpy(refusal.reason, reason, sizeof(refusal.reason) - 1);
-	/* there is room for this from the beginning */
+	/* memory for this is there from the beginning */
 	memcpy(connection->out, &header, sizeof(header));
 	memcpy(connection->out + sizeof(header), &refusal, sizeof(refusal));
 	connection->out_used = sizeof(header) + sizeof(refusal);

@@ -3,12 +3,12 @@
  *		A set on one device, or an exact search whose queries are divided among
  *		several.
  *
- * Each device has a portion of the queries, those from one position to
- * another, and all rows and lists: what becomes of a query depends on no other
- * one, so outputs, joined by position, are those of one device, bit for bit.
- * The other kinds of sets stay whole: sums are made in the order of rows.
+ * Each device has a task: the queries from one position to another, and all
+ * rows and lists.  A query's result depends on no other query, so outputs,
+ * joined by position, are those of one device, bit for bit.  The other kinds
+ * of sets stay whole: sums are made in the order of rows.
  *
- * The caller does the first portion's part of a call.  Each further one has a
+ * The caller does the first task's part of a call.  Each further one has a
  * thread, which does its part meanwhile, and the caller waits for all of them.
  * Once one has failed the others are told to stop.
  */
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A portion: a set on a device, and whoever works on it. */
+/* A task: a set on a device, and the thread that works on it. */
 typedef struct Task
 {
 	GvDividedSet *whole;
@@ -33,7 +33,7 @@ typedef struct Task
 	uint64_t	ncalls;			/* that its thread has seen */
 } Task;
 
-/* What all portions are to do, each its part. */
+/* The call that all tasks do, each its part. */
 typedef struct Call
 {
 	GvStatus	(*act) (Task *task, const GvStop *stop);
@@ -55,14 +55,14 @@ struct GvDividedSet
 								 * first */
 	int64_t		came[GV_NSET_INPUTS];	/* items */
 	Call		call;
-	bool		fails;			/* a portion has failed; atomic */
+	bool		fails;			/* a task has failed; atomic */
 	pthread_mutex_t mutex;
 	pthread_cond_t begun;		/* a call, or the end */
 	pthread_cond_t over;		/* all threads have done their parts */
 	uint64_t	ncalls;
 	int			nleft;			/* threads that have not */
 	bool		ends;
-	int			n;				/* portions */
+	int			n;				/* tasks */
 	Task		tasks[GV_MAX_DEVICES];
 };
 
@@ -77,7 +77,7 @@ is_in_vain(void *arg)
 		client->requested(client->arg);
 }
 
-/* A portion's part of the call at hand. */
+/* A task's part of the call at hand. */
 static void
 do_part(Task *task)
 {
@@ -88,12 +88,12 @@ do_part(Task *task)
 	if (task->status == GV_OK)
 		return;
 	__atomic_store_n(&divided->fails, true, __ATOMIC_RELAXED);
-	/* the process has to end even if other portions never do */
+	/* the process has to end even if other tasks never do */
 	if (task->status == GV_FAILED)
 		(void) gv_status_refusal(GV_FAILED);
 }
 
-/* The thread of a portion. */
+/* The thread of a task. */
 static void *
 task_main(void *arg)
 {
@@ -118,7 +118,10 @@ task_main(void *arg)
 	return NULL;
 }
 
-/* What became of the call: that others were stopped tells the least. */
+/*
+ * Returns the status of the call: that other tasks were stopped tells the
+ * least.
+ */
 static GvStatus
 conclude(const GvDividedSet *divided)
 {
@@ -137,7 +140,7 @@ conclude(const GvDividedSet *divided)
 	return status;
 }
 
-/* Have all portions do a call. */
+/* Have all tasks do a call. */
 static GvStatus
 do_all(GvDividedSet *divided, const Call *call)
 {
@@ -164,10 +167,10 @@ do_all(GvDividedSet *divided, const Call *call)
 /* ---- which devices */
 
 /*
- * How many portions of a set are worth a device each.  Another device takes
- * memory for a batch of rows, and all rows are copied to it, beside the first's
- * copies; it saves its share of the products of queries with rows, or with
- * centroids.
+ * How many tasks of a set are worth a device each.  Another device takes
+ * memory for a batch of rows, and all rows are copied to it, beside the
+ * first's copies; it saves its fraction of the products of queries with rows,
+ * or with centroids.
  */
 static int
 count_tasks(const GvSetSpec *spec)
@@ -192,7 +195,7 @@ count_tasks(const GvSetSpec *spec)
 	return most < 1 ? 1 : (int) most;
 }
 
-/* Give up all portions, and the memory that they have. */
+/* Give up all tasks, and the memory that they have. */
 static void
 drop_tasks(GvDividedSet *divided)
 {
@@ -223,8 +226,8 @@ drop_tasks(GvDividedSet *divided)
 }
 
 /*
- * Make the engine's set of a portion, on a device that has the memory; for the
- * first one others may have to go.
+ * Makes the engine's set of a task, on a device that has the memory; for the
+ * first task mirrors may be evicted.
  */
 static GvStatus
 make_set(Task *task, GvTriedDevices *tried)
@@ -251,7 +254,7 @@ make_set(Task *task, GvTriedDevices *tried)
 	return status;
 }
 
-/* Make n portions, all or none. */
+/* Make n tasks, all or none. */
 static GvStatus
 make_tasks(GvDividedSet *divided, int n)
 {
@@ -287,7 +290,7 @@ make_tasks(GvDividedSet *divided, int n)
 	return status;
 }
 
-/* Begin a set, on fewer devices than it is worth where there is no room. */
+/* Begins a set, on fewer devices than it is worth where memory is short. */
 GvStatus
 gv_divided_begin(const GvSetSpec *spec, GvDividedSet **divided)
 {
@@ -314,8 +317,8 @@ gv_divided_begin(const GvSetSpec *spec, GvDividedSet **divided)
 }
 
 /*
- * Ask a set that began with no queries, and so has one portion.  What it takes
- * counts with the rows that it keeps.
+ * Ask a set that began with no queries, and so has one task.  The rows that it
+ * keeps count in its memory.
  */
 GvStatus
 gv_divided_ask(GvDividedSet *divided, const GvSetSpec *spec)
@@ -372,7 +375,7 @@ gv_divided_devices(const GvDividedSet *divided, char *text, size_t size)
 
 /* ---- calls */
 
-/* Cut a range of a whole's items to those that a portion has. */
+/* Cut a range of a whole's items to those that a task has. */
 static bool
 cut(int64_t *first, int64_t *n, int64_t own_first, int64_t own_n)
 {
@@ -409,7 +412,7 @@ gv_divided_put(GvDividedSet *divided, GvSetInput input, const void *items,
 {
 	Call		call = {put_part, stop, input, items, divided->came[input], n};
 
-	/* those beyond the last are no portion's */
+	/* those beyond the last are no task's */
 	if ((input == GV_SET_QUERIES || input == GV_SET_SELF) &&
 		n > divided->spec.nqueries - divided->came[input])
 		return GV_INVALID;

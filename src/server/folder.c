@@ -4,9 +4,9 @@
  *		socket in it, and who may connect.
  *
  * It is the current folder of this process, so that the paths of socket and
- * lock are short.  In a data directory there is nothing to look after; a folder
- * that PostgreSQL, perhaps another user's, shares with us must not be one where
- * a third user could put a socket of his own.
+ * lock are short.  In a data directory there is nothing to look after; a
+ * folder that PostgreSQL, perhaps another user's, shares with us must not be
+ * one where a third user could put a socket of his own.
  */
 #include "server/gv_server.h"
 
@@ -83,8 +83,8 @@ open_folder(const char *path, bool is_shared)
 
 /*
  * Can nobody else change what is in it, not even the owner of the socket?  He
- * could have us change files of ours for him, by a link in place of a name that
- * we use.  If somebody can, the end.
+ * could have us change files of ours for him, by a link in place of a name
+ * that we use.  If somebody can, the end.
  */
 static void
 check_folder(int fd, const char *path)
@@ -107,7 +107,7 @@ check_folder(int fd, const char *path)
 
 /*
  * One gpuvecd a folder, for as long as this process lives; the file says
- * which process that is and, later, which life it serves.
+ * which process that is and, later, which incarnation it serves.
  */
 static void
 take_lock(void)
@@ -174,8 +174,9 @@ gv_folder_leave(void)
 }
 
 /*
- * Let the owner reach the socket, which is ours alone: it is made his or, where
- * we may not give it away, everyone's.  gv_folder_admits keeps others out.
+ * Let the owner reach the socket, which is ours alone: it is made his or,
+ * where we may not give it away, everyone's.  gv_folder_admits keeps others
+ * out.
  */
 static bool
 open_up(void)
@@ -186,8 +187,8 @@ open_up(void)
 }
 
 /*
- * The listening socket, in the folder whose lock we have.  -1, with errno, when
- * it cannot be made.
+ * The listening socket, in the folder whose lock we have.  -1, with errno,
+ * when it cannot be made.
  */
 int
 gv_folder_listen(void)

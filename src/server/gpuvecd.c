@@ -2,8 +2,8 @@
  * gpuvecd.c
  *		The server's program: options, engine, and how it ends.
  *
- * It works in a PostgreSQL data directory, or in a folder of its own, but reads
- * nothing there: its lock and its socket are all that it touches.
+ * It works in a PostgreSQL data directory, or in a folder of its own, but
+ * reads nothing there: its lock and its socket are all that it touches.
  */
 #include "server/gv_server.h"
 #include "engine/gv_fault.h"
@@ -21,12 +21,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define PATIENCE_S		60		/* the heaviest batch takes a card some 40 */
+#define PATIENCE_S		60		/* the heaviest batch takes a GPU some 40 */
 
 /*
- * When work is worth another device.  Such a portion of a set, in products,
- * takes a card 9 ms, and a processor .1 s.  To begin on another card takes 10 ms
- * or so.
+ * When work is worth another device.  Such a task of a set, in products, takes
+ * a GPU 9 ms, and a processor .1 s.  To begin on another device takes 10 ms or
+ * so.
  */
 #define LEAST_TASK	2e12
 #define LEAST_CPU_TASK 2e9
@@ -131,8 +131,8 @@ gv_server_failed(void)
 }
 
 /*
- * A call was rejected: say which, once.  Whoever asked for it asks again, in vain
- * perhaps for ever.
+ * A call was rejected: say which, once.  Whoever asked for it asks again, in
+ * vain perhaps for ever.
  */
 static void
 tell_rejection(void)
@@ -521,7 +521,7 @@ open_engine(const GvEngine *engine, const Options *options)
 	if (status != GV_OK)
 	{
 		gv_log("FATAL", "no engine: %s", devices[0].name);
-		/* a card may be free, well or back in a while */
+		/* a device may be free, well or back in a while */
 		exit(status == GV_INVALID ? GV_EXIT_NO_ENGINE : GV_EXIT_FAILED);
 	}
 	gv_server.engine = engine->mirrors->name;

@@ -3,16 +3,16 @@
  *		The registry of mirrors from the inside: what mirrors.c, parts.c and
  *		room.c share.
  *
- * All of it is protected by its mutex.  Functions here want it locked;
- * destroying a mirror, and so eviction and making room, lets it go for a
- * while.
+ * All of it is protected by its mutex.  Functions here expect it to be locked;
+ * destroying a mirror, and so evicting one or freeing memory, releases it for
+ * a while.
  */
 #ifndef GV_REGISTRY_H
 #define GV_REGISTRY_H
 
 #include "server/gv_server.h"
 
-/* What there is of a device's memory, and how much of it is promised. */
+/* A device's memory, and how much of it is reserved. */
 typedef struct GvDeviceMemory
 {
 	int64_t		budget;
@@ -20,7 +20,7 @@ typedef struct GvDeviceMemory
 	int			works;			/* builds and sets there */
 	int64_t		memory;			/* of mirrors and searchers */
 	int64_t		searcher;		/* bytes that one may take */
-	int32_t		extras;			/* searchers besides those of turns */
+	int32_t		extras;			/* searchers besides those of batch slots */
 	GvTriedDevices guests;		/* other devices that searches of shards come
 								 * from: they have searchers here from then on */
 	uint16_t	coming[GV_MAX_DEVICES]; /* mirrors in shards here that will be
@@ -59,7 +59,7 @@ gv_registry_is_spare(const GvMirrorEntry *entry)
 	return entry->mode == GV_REPLICAS && entry->nmembers > 1;
 }
 
-/* Locked: of its parts those that searches go to, the first ones. */
+/* Locked: returns how many members, the first ones, searches go to. */
 static inline int32_t
 gv_registry_searched(const GvMirrorEntry *entry)
 {

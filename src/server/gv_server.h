@@ -5,14 +5,14 @@
  * One thread, the loop, waits for all sessions and answers their searches in
  * batches; each loader, builder and set has a thread of its own.  They meet in
  * the registries of mirrors (mirrors.c) and of builds (builds.c) only.  A
- * mirror lies on one device, numbered as in gv_mirror.h, or has parts on several;
- * a batch has one; a build (buildparts.c) and a set (dividedset.c) may have
- * several.
+ * mirror lies on one device, numbered as in gv_mirror.h, or has members on
+ * several; a batch has one; a build (buildparts.c) and a set (dividedset.c)
+ * may have several.
  *
  * Locks: the registries' mutexes, and those of builds and sets, are held for a
- * few instructions and never while another lock is waited for.  A part of a
- * build is waited for with none held.  A mirror's lock is held shared for a batch
- * of searches and exclusively for one change, by a thread that uses the mirror
+ * few instructions and never while another lock is waited for.  A builder is
+ * waited for with none held.  A mirror's lock is held shared for a batch of
+ * searches and exclusively for one change, by a thread that uses the mirror
  * (gv_mirrors_acquire), so that it cannot be freed meanwhile.  No lock is held
  * while a socket is waited for.
  */
@@ -42,10 +42,10 @@
 
 /* Exit statuses; users and the supervisor go by them. */
 #define GV_EXIT_USAGE		2
-#define GV_EXIT_NO_ENGINE	3	/* no card, or no CUDA in this program */
+#define GV_EXIT_NO_ENGINE	3	/* no device, or no CUDA in this program */
 #define GV_EXIT_LOCKED		4	/* another gpuvecd runs in the folder */
 #define GV_EXIT_FAILED		5	/* the engine broke, hangs, or could not begin
-								 * now: start me anew */
+								 * now: restart me */
 #define GV_EXIT_SYSTEM		6	/* the operating system refused something */
 
 /* What all threads may read once the server runs; counters are atomic. */
@@ -59,7 +59,7 @@ typedef struct GvServer
 	char		device[128];	/* GvDevice.name, of all */
 	int32_t		numbers[GV_MAX_DEVICES];	/* GvDevice.number of each */
 	int			max_connections;
-	int32_t		replicas;		/* of a mirror, where there is room for them */
+	int32_t		replicas;		/* of a mirror, where there is memory for them */
 	int			patience_s;		/* with the engine; 0: without end */
 	int			message_s;		/* that a message takes from its first byte to
 								 * its last, at most */
@@ -180,7 +180,7 @@ extern bool gv_connection_is_stuck(const GvConnection *connection);
 /* Ends the engine's work when its client goes, or when the engine failed. */
 extern GvStop gv_connection_stop(GvConnection *connection);
 
-/* life.c: which life of a cluster we serve. */
+/* life.c: which incarnation of a cluster we serve. */
 extern bool gv_incarnation_admits(GvConnection *connection,
 								  const GvHello *hello);
 extern void gv_incarnation_supervised(GvConnection *connection);
@@ -206,8 +206,8 @@ gv_payload(const GvConnection *connection)
 }
 
 /*
- * Answers.  gv_reply makes room for `length` bytes behind an OK and returns
- * where they go, or refuses and returns NULL; gv_reply_cut shortens them.
+ * Answers.  gv_reply allocates `length` bytes behind an OK and returns where
+ * they go, or refuses and returns NULL; gv_reply_cut shortens them.
  */
 extern void *gv_reply(GvConnection *connection, size_t length);
 extern void gv_reply_cut(GvConnection *connection, size_t length);
@@ -259,26 +259,27 @@ gv_message_answer(GvConnection *connection)
 	gv_message_kind(gv_message(connection))->answer(connection);
 }
 
-/* A mirror's part, or all of it, on a device. */
+/* A member of a mirror, a shard or a replica, on one device. */
 typedef struct GvMirrorMember
 {
 	int32_t		device;
 	int64_t		reserved;		/* bytes it may take in any case */
 	int64_t		charged;		/* bytes of the budget that are its */
 	int64_t		bytes;			/* that it takes */
-	bool		promised;		/* of shards: room for searchers of the first
-								 * part's device, until they are there */
+	bool		promised;		/* of shards: memory for searchers of the
+								 * first member's device, until they exist */
 } GvMirrorMember;
 
 /*
  * mirrors.c: a mirror in the registry.  `lock` protects what stands between it
- * and `next`; the rest from there on is the registry's.  Parts go, and others move
- * up, under both locks only, so who has either may read which there are.
+ * and `next`; the rest from there on is the registry's.  Members go, and
+ * others move up, under both locks only, so who has either may read which
+ * there are.
  */
 typedef struct GvMirrorEntry
 {
 	GvMirrorKey key;
-	GvMirrorSpec spec;			/* its device: see `parts` */
+	GvMirrorSpec spec;			/* its device: see `members` */
 	GvPlacementMode mode;
 	uint64_t	owner;			/* the connection that began it */
 	pthread_rwlock_t lock;
@@ -293,7 +294,7 @@ typedef struct GvMirrorEntry
 
 	struct GvMirrorEntry *next;
 	int			users;			/* threads that hold it */
-	int			growing;		/* of them, that make room for it */
+	int			growing;		/* of them, those that free memory for it */
 	bool		ready;
 	int32_t		nmembers;
 	GvMirrorMember members[GV_MAX_DEVICES]; /* [nparts] */
@@ -328,7 +329,7 @@ extern void gv_mirrors_abandon(uint64_t owner);
 extern int32_t gv_mirrors_status(GvStatusReply *reply,
 								 GvMirrorStatus *mirrors, int32_t capacity);
 
-/* parts.c: their parts on devices. */
+/* parts.c: their members on devices. */
 extern int32_t gv_mirrors_device(const GvMirrorEntry *entry, int32_t wanted);
 extern bool gv_mirrors_grow(GvMirrorEntry *entry, const int64_t *growth);
 extern void gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings);
@@ -363,13 +364,12 @@ typedef struct GvAskedCondition
 } GvAskedCondition;
 
 /*
- * session.c: means to search a device's mirrors, and the batch that is under
- * way.
+ * session.c: the means to search a device's mirrors, and the batch under way.
  */
 typedef struct GvWorker
 {
 	int32_t		device;
-	bool		is_extra;		/* its searcher is none of turns */
+	bool		is_extra;		/* its searcher belongs to no batch slot */
 	GvSearcher *searcher;
 	GvMirrorEntry *entry;		/* whose lock is ours; NULL: nothing is under
 								 * way */
@@ -452,7 +452,7 @@ extern void gv_build_try(GvConnection *connection);
 extern void gv_bulk_serve(GvConnection *connection);
 extern void gv_bulk_search(GvConnection *connection);
 
-/* dividedset.c: a set on one device, or its portions on several. */
+/* dividedset.c: a set on one device, or its tasks on several. */
 typedef struct GvDividedSet GvDividedSet;
 
 extern GvStatus gv_divided_begin(const GvSetSpec *spec,
@@ -478,7 +478,8 @@ extern void gv_setwork_get(GvConnection *connection);
 extern void gv_setwork_ask(GvConnection *connection);
 
 /*
- * trial.c: an index in the making is searched before it is one.
+ * trial.c: the mirror of an index that is being built, searched to calibrate
+ * it.
  */
 typedef struct GvCalibMirror
 {
@@ -511,11 +512,12 @@ typedef struct GvBuildPart
 } GvBuildPart;
 
 /*
- * builds.c: an index in the making.  `lock` is held for a few instructions, and
- * protects what stands between it and `trained`.  A builder is used by the
- * thread that has taken its part, and who has taken the first part may use what
- * stands from `trained` on.  `next` and users are the registry's.  id and spec
- * do not change once it has begun; spec.device is the first part's.
+ * builds.c: an index in the making.  `lock` is held for a few instructions,
+ * and protects what stands between it and `trained`.  A builder is used by the
+ * thread that has taken it; the thread that has taken the first builder may
+ * use the fields from `trained` on.  `next` and users are the registry's.  id
+ * and spec do not change once it has begun; spec.device is the first
+ * builder's.
  */
 typedef struct GvBuild
 {
@@ -523,10 +525,12 @@ typedef struct GvBuild
 	GvBuilderSpec spec;
 	uint64_t	begun_ns;		/* when the build was begun */
 	pthread_mutex_t lock;
-	pthread_cond_t given;		/* a part was given back, or it is broken */
+	pthread_cond_t given;		/* a builder was released, or the build is
+								 * broken */
 	GvBuildPart parts[GV_MAX_DEVICES];
 	int			nparts;
-	uint64_t	waited_ns;		/* by threads, since another part came */
+	uint64_t	waited_ns;		/* by threads, since the last builder was
+								 * added */
 	uint64_t	extended_ns;	/* when that was */
 	uint64_t	spent_ns[GV_MSG_OK];	/* on messages of each type */
 	bool		is_trained;
@@ -534,7 +538,7 @@ typedef struct GvBuild
 
 	GvTrained	trained;
 	int64_t		nrows[2];		/* that came, of each GvRows */
-	GvTriedDevices tried;		/* for parts */
+	GvTriedDevices tried;		/* for builders */
 	GvCalibMirror calib_mirror;
 
 	struct GvBuild *next;
@@ -557,7 +561,10 @@ extern void gv_build_give(GvBuild *build, GvBuildPart *part, uint16_t type,
 extern void gv_build_log(GvBuild *build);
 extern void gv_build_end(GvBuild *build);
 
-/* pieces.c: what loaders bring; and what they share with readback.c. */
+/*
+ * pieces.c: the chunks that loaders bring; and what they share with
+ * readback.c.
+ */
 extern void gv_chunks_array(GvConnection *connection);
 extern void gv_chunks_lists(GvConnection *connection);
 extern void gv_chunks_refine(GvConnection *connection);
@@ -572,7 +579,7 @@ extern bool gv_chunks_check(const GvConnection *connection,
 extern GvListChunk gv_chunks_open(const GvMirrorSpec *spec,
 								  const GvChunk *chunk);
 
-/* Bytes of a piece of such a mirror. */
+/* Bytes of a chunk of such a mirror. */
 static inline int64_t
 gv_chunks_bytes(const GvMirrorSpec *spec, const GvChunk *chunk)
 {
@@ -580,7 +587,7 @@ gv_chunks_bytes(const GvMirrorSpec *spec, const GvChunk *chunk)
 						  gv_keys_bytes(&spec->keys));
 }
 
-/* Blocks of a list of so many copies. */
+/* Returns how many blocks a list of that many postings has. */
 static inline int64_t
 gv_blocks_of(uint32_t nitems)
 {

@@ -1,16 +1,16 @@
 /*
  * life.c
- *		The life of the cluster that we serve, and how we begin anew for the
- *		next one.
+ *		The incarnation of the cluster that we serve, and how we restart for
+ *		the next one.
  *
- * A cluster's shared memory has a random number, its life, which a start and
- * each recovery from a crash make anew.  Pages may lose copies then that
- * mirrors have, and others come to their positions under the same numbers.  So
- * this process serves one life: that of the supervisor that came first.  A
- * client of another one is refused.  When a supervisor of another one comes,
- * and that of ours and its sessions have gone, the program is executed anew: no
- * mirror, message, connection or thread of the life before can be there then,
- * whatever it was at.
+ * A cluster's shared memory has a random number, its incarnation, which each
+ * start and each recovery from a crash choose again.  Then pages may lose
+ * postings that mirrors have, and other postings may take their positions
+ * under the same numbers.  So this process serves one incarnation: that of the
+ * supervisor that came first.  A client of another incarnation is refused.
+ * When a supervisor of another incarnation comes, and our supervisor and its
+ * sessions have gone, the program is executed again.  No mirror, message,
+ * connection or thread of the old incarnation survives that.
  */
 #include "server/gv_server.h"
 
@@ -30,17 +30,21 @@ static struct
 {
 	pthread_mutex_t lock;
 	uint64_t	number;			/* 0: nobody's yet */
-	GvConnection *supervisors;	/* of that life: one, or one after another */
+	GvConnection *supervisors;	/* of that incarnation: one, or one after
+								 * another */
 	uint64_t	refused;		/* another one, of which the log knows */
 	uint64_t	orphaned_ns;	/* since when sessions are known to be without
 								 * a supervisor; 0: they are not */
-	bool		over;			/* we are to begin anew */
+	bool		over;			/* we are to restart */
 }			incarnation = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* In gv_restart(). */
 static volatile sig_atomic_t restarting;
 
-/* Is a supervisor at the other end of one of them, or has it at least not gone? */
+/*
+ * Is a supervisor at the other end of one of them, or has it at least not
+ * gone?
+ */
 static bool
 is_supervised(void)
 {
@@ -54,9 +58,9 @@ is_supervised(void)
 }
 
 /*
- * Are sessions of ours there, whose supervisor will be started again?  One that
- * has none for long is no proof: what a process left behind may hold a session's
- * connection.
+ * Are sessions of ours there, whose supervisor will be started again?  One
+ * that has none for long is no proof: what a process left behind may hold a
+ * session's connection.
  */
 static bool
 is_used(void)
@@ -70,7 +74,9 @@ is_used(void)
 	return now - incarnation.orphaned_ns < ORPHANED_NS;
 }
 
-/* A supervisor of another life: it has to go, or we have. */
+/*
+ * A supervisor of another incarnation has come: refuses it, or has us restart.
+ */
 static void
 meet_other(GvConnection *connection, uint64_t other)
 {
@@ -92,7 +98,7 @@ meet_other(GvConnection *connection, uint64_t other)
 
 /*
  * May a client that says this come in?  If not it has been refused, or is told
- * nothing because we begin anew.  In the loop's thread.
+ * nothing because we restart.  In the loop's thread.
  */
 bool
 gv_incarnation_admits(GvConnection *connection, const GvHello *hello)
@@ -122,7 +128,7 @@ gv_incarnation_admits(GvConnection *connection, const GvHello *hello)
 
 /*
  * The supervisor is there, on this connection, which is not counted with those
- * of clients.  One before it of the same life may not have gone yet.
+ * of clients.  An earlier one of the same incarnation may not have gone yet.
  */
 void
 gv_incarnation_supervised(GvConnection *connection)
@@ -149,7 +155,7 @@ gv_incarnation_unsupervised(GvConnection *connection)
 	pthread_mutex_unlock(&incarnation.lock);
 }
 
-/* Are we to begin anew? */
+/* Returns whether we are to restart. */
 bool
 gv_incarnation_is_over(void)
 {
@@ -158,8 +164,8 @@ gv_incarnation_is_over(void)
 
 /*
  * In a handler: another thread, such as a driver's, may be gone before it has
- * done anything, since we begin anew: it passes the signal on to the first thread,
- * where it waits for the program that comes.  False: this is that one.
+ * done anything, since we restart: it passes the signal on to the first
+ * thread, where it waits for the program that comes.  False: this is that one.
  */
 bool
 gv_restart_pass_on(int signal)
@@ -183,7 +189,8 @@ end_at_once(int signal)
  * From now on SIGTERM and SIGINT end us at once.  This thread takes them, or,
  * with SIG_BLOCK for `how`, leaves them to who can: the first process of a
  * container is ended by no signal that it does not handle, and gv_restart()
- * may have left one waiting.  The card's driver has threads that take them, too.
+ * may have left one waiting.  The device's driver has threads that take them,
+ * too.
  */
 void
 gv_restart_heed_signals(int how)
@@ -202,7 +209,7 @@ gv_restart_heed_signals(int how)
 	sigprocmask(how, &ends, NULL);
 }
 
-/* The card's driver has descriptors, too, which keep its memory. */
+/* The device's driver has descriptors, too, which keep its memory. */
 static void
 close_on_exec(void)
 {
@@ -217,8 +224,8 @@ close_on_exec(void)
 }
 
 /*
- * Execute our own file.  First by its name: with valgrind or qemu the other path
- * leads to these.  When the file was replaced only that is left.
+ * Execute our own file.  First by its name: with valgrind or qemu the other
+ * path leads to these.  When the file was replaced only that is left.
  */
 static void
 execute_self(char **argv)
@@ -235,14 +242,16 @@ execute_self(char **argv)
 }
 
 /*
- * Execute the program anew, with its arguments, in the folder where it was
- * started, or `home` is -1.  It returns only if that fails, or if we are to end:
- * the exit status.
+ * Executes the program again, with its arguments, in the folder where it was
+ * started, or `home` is -1.  It returns only if that fails, or if we are to
+ * end: the exit status.
  */
 int
 gv_restart(int home, char **argv)
 {
-	/* what came before the loop has noted; what comes later is not forgotten */
+	/*
+	 * what came before the loop has noted; what comes later is not forgotten
+	 */
 	restarting = 1;
 	gv_restart_heed_signals(SIG_BLOCK);
 	/* what another thread has taken by now it has passed on then */

@@ -1,7 +1,7 @@
 /*
  * loop.c
  *		The thread that serves sessions: it waits for all of them at once, and
- *		has whatever searches it finds answered as a batch (turns.c).
+ *		has the searches that it finds answered as a batch (turns.c).
  *
  * While a batch is searched requests are read, and the next one gathers; so
  * batches are as large as the load makes them, and an idle server adds
@@ -394,8 +394,8 @@ serve_events(const struct epoll_event *events, int n)
 }
 
 /*
- * Serve until a signal comes, the engine breaks, or another life of the cluster
- * begins (gv_incarnation_is_over); the exit status.
+ * Serve until a signal comes, the engine breaks, or another incarnation of the
+ * cluster begins (gv_incarnation_is_over); the exit status.
  */
 int
 gv_loop_run(int listener)

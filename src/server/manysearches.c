@@ -3,8 +3,8 @@
  *		A thread that makes many searches of one message at once.
  *
  * They are no part of the batches of sessions (turns.c): these would wait for
- * them.  A card takes both side by side.  Its searchers for them are few, since
- * each may take a gigabyte, and threads take turns with them.
+ * them.  A device runs both side by side.  Its searchers for them are few,
+ * since each may take a gigabyte, and threads share them.
  */
 #include "server/gv_server.h"
 
@@ -13,9 +13,9 @@
 #include <time.h>
 
 /*
- * Searches that the engine gets at once, at most; then loaders have their turn,
- * and it is asked whether the client still waits.  The portable engine makes one
- * after another.
+ * Searches that the engine gets at once, at most; then loaders have their
+ * turn, and it is asked whether the client still waits.  The portable engine
+ * makes one after another.
  */
 #define AT_ONCE			4096
 #define AT_ONCE_CPU		64
@@ -53,8 +53,8 @@ static struct
 };
 
 /*
- * The device to search a mirror on, which is locked: of its replicas' the one with
- * the fewest such threads, this thread's last one rather than another.
+ * The device to search a mirror on, which is locked: of its replicas' the one
+ * with the fewest such threads, this thread's last one rather than another.
  */
 static int32_t
 least_busy(const Bulk *bulk, const GvMirrorEntry *entry)
@@ -229,7 +229,10 @@ prepare(Bulk *bulk, const GvMirrorEntry *entry,
 	int64_t		postings = entry->nitems > 0 ? entry->nitems : 1;
 	int32_t		i;
 
-	/* no list is searched twice, and no more copies come back than there are */
+	/*
+	 * no list is searched twice, and no more postings come back than there
+	 * are
+	 */
 	for (i = 0; i < n; i++)
 		bulk->searches[i] = (GvSearch)
 	{
@@ -276,9 +279,9 @@ put_answers(const Bulk *bulk, const GvMirrorEntry *entry,
 /*
  * Make all searches and put their answers at `next`, which is then behind
  * them.  What cannot be searched at once may be in halves.  Between batches
- * loaders have their turn: while one waits for the mirror's lock the loop, too,
- * waits behind it with the next search.  Each answer tells the state of the
- * lists that it is of.
+ * loaders have their turn: while one waits for the mirror's lock the loop,
+ * too, waits behind it with the next search.  Each answer tells the state of
+ * the lists that it is of.
  */
 static GvStatus
 search_all(Bulk *bulk, GvMirrorEntry *entry, GvConnection *connection,

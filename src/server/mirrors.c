@@ -1,13 +1,13 @@
 /*
  * mirrors.c
- *		The registry: which mirrors there are, where, who uses them, and what
- *		they take of their devices' budgets.
+ *		The registry: which mirrors there are, where, who uses them, and how
+ *		much of their devices' budgets they use.
  *
  * A mirror that is in use (users > 0) is not freed: a thread that takes it out
  * of the registry waits until it is let go.  A thread that waits so uses no
  * other mirror, and eviction takes only mirrors that are not in use, so
- * threads do not wait in a circle.  Memory is given back before its bytes are
- * promised to others, because a card has no more than that.
+ * threads do not wait in a circle.  Memory is freed before its bytes are
+ * reserved for others, because a device has no more than that.
  */
 #include "server/gv_registry.h"
 
@@ -95,8 +95,8 @@ gv_registry_destroy(GvMirrorEntry *entry, const char *reason)
 
 /*
  * On which devices the mirror of a key can be searched, into devices
- * [GV_MAX_DEVICES], as far as that is known without a lock for long: it may go at
- * any time.  How many; shards are searched from one.
+ * [GV_MAX_DEVICES], as far as that is known without a lock for long: it may go
+ * at any time.  How many; shards are searched from one.
  */
 int32_t
 gv_mirrors_devices(const GvMirrorKey *key, int32_t *devices)
@@ -203,7 +203,7 @@ enter(GvMirrorEntry *entry, GvTriedPlaces *tried)
 		return GV_REFUSED_EXISTS;
 	if (!gv_registry_place(entry, tried))
 		return GV_REFUSED_NO_MEMORY;
-	/* room was made with the lock let go now and then */
+	/* freeing memory released the lock now and then */
 	if (find(&entry->key) != NULL)
 		return GV_REFUSED_EXISTS;
 	entry->users = 1;
@@ -372,8 +372,8 @@ gv_mirrors_abandon(uint64_t owner)
 }
 
 /*
- * The registry's part of a status, and the first `room` mirrors; returns how
- * many there are.
+ * The registry's part of a status, and the first `capacity` mirrors; returns
+ * how many there are.
  */
 int32_t
 gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,

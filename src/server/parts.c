@@ -1,15 +1,15 @@
 /*
  * parts.c
- *		The parts of mirrors: on which devices they are, what they take of the
- *		budgets there, and replicas that are given up.
+ *		The members of mirrors, shards and replicas: on which devices they are,
+ *		how much of the budgets there they use, and which replicas are evicted.
  *
- * Shards are there together or not at all.  A replica is worth less than anything
- * that has no other: it goes where others need its memory, or where it finds none
- * to grow, and the mirror stays.
+ * Shards are there together or not at all.  A replica is worth less than
+ * anything that has no other: it is evicted where others need its memory, or
+ * where it finds none to grow, and the mirror stays.
  */
 #include "server/gv_registry.h"
 
-/* Locked: a mirror's part on a device, or NULL. */
+/* Locked: a mirror's member on a device, or NULL. */
 GvMirrorMember *
 gv_registry_member(GvMirrorEntry *entry, int32_t device)
 {
@@ -21,7 +21,7 @@ gv_registry_member(GvMirrorEntry *entry, int32_t device)
 	return NULL;
 }
 
-/* Locked: bytes that all parts take. */
+/* Locked: bytes that all members take. */
 int64_t
 gv_registry_bytes(const GvMirrorEntry *entry)
 {
@@ -33,7 +33,7 @@ gv_registry_bytes(const GvMirrorEntry *entry)
 	return bytes;
 }
 
-/* Locked: what a part is charged, from what it takes; nothing if it is no more. */
+/* Locked: charges a member what it takes; nothing if it exists no more. */
 static void
 charge_member(GvMirrorMember *member, bool there)
 {
@@ -48,8 +48,8 @@ charge_member(GvMirrorMember *member, bool there)
 }
 
 /*
- * Locked, and nobody else changes the mirror: what its parts take now, and what
- * they are charged.  Those that the engine has given up go.
+ * Locked, and nobody else changes the mirror: notes what its members take now,
+ * and charges them that.  Members that the engine has dropped are removed.
  */
 void
 gv_registry_recharge(GvMirrorEntry *entry)
@@ -75,8 +75,8 @@ gv_registry_recharge(GvMirrorEntry *entry)
 }
 
 /*
- * Where a mirror, which the caller has locked, is searched: on the device that is
- * wanted, or else on its first.
+ * Where a mirror, which the caller has locked, is searched: on the requested
+ * device, or else on its first.
  */
 int32_t
 gv_mirrors_device(const GvMirrorEntry *entry, int32_t wanted)
@@ -91,9 +91,9 @@ gv_mirrors_device(const GvMirrorEntry *entry, int32_t wanted)
 }
 
 /*
- * Others on a mirror's devices go, because it finds no memory there for growth
- * [GV_MAX_DEVICES] of its parts, where that is not 0; false if none may.  It is in
- * use.
+ * Evicts others from a mirror's devices, because it finds no memory there for
+ * growth [GV_MAX_DEVICES] of its members, where that is not 0; false if none
+ * may be evicted.  It is in use.
  */
 bool
 gv_mirrors_evict_for(GvMirrorEntry *entry, const int64_t *growth)
@@ -117,7 +117,10 @@ gv_mirrors_evict_for(GvMirrorEntry *entry, const int64_t *growth)
 	return done;
 }
 
-/* Locked: bytes that a part's device has to give, for the part to grow by so much. */
+/*
+ * Locked: bytes that a member's device has to free for the member to grow by
+ * so much.
+ */
 static int64_t
 lacking(const GvMirrorMember *member, int64_t growth)
 {
@@ -127,8 +130,8 @@ lacking(const GvMirrorMember *member, int64_t growth)
 }
 
 /*
- * Locked: make room on a device for a mirror's part to grow by so much, and charge
- * it; false when there is none.
+ * Locked: frees memory on a device for a mirror's member to grow by so much,
+ * and charges it; false when there is none.
  */
 static bool
 charge_growth(GvMirrorEntry *entry, int32_t device, int64_t growth)
@@ -150,7 +153,7 @@ charge_growth(GvMirrorEntry *entry, int32_t device, int64_t growth)
 	return true;
 }
 
-/* Give up the replicas on these devices, for which there is no room. */
+/* Evicts the replicas on these devices, for which there is no memory. */
 static void
 evict_replicas(GvMirrorEntry *entry, GvTriedDevices devices)
 {
@@ -169,7 +172,9 @@ evict_replicas(GvMirrorEntry *entry, GvTriedDevices devices)
 	pthread_rwlock_unlock(&entry->lock);
 }
 
-/* Locked: make room for all parts to grow, and charge it; or for none. */
+/*
+ * Locked: frees memory for all members to grow, and charges it; or for none.
+ */
 static bool
 grow_members(GvMirrorEntry *entry, const int64_t *growth)
 {
@@ -189,9 +194,9 @@ grow_members(GvMirrorEntry *entry, const int64_t *growth)
 }
 
 /*
- * Locked: which replicas have to go so that one grows, or all that are left:
- * those without room.  Where none has it nothing else goes for more than one.
- * false: there is no room for one.
+ * Locked: finds the replicas to evict so that one, or all that are left, can
+ * grow: those without memory.  Where none has it others are evicted for one
+ * only.  false: there is no memory for one.
  */
 static bool
 choose_replicas(const GvMirrorEntry *entry, int64_t growth,
@@ -223,10 +228,11 @@ choose_replicas(const GvMirrorEntry *entry, int64_t growth,
 }
 
 /*
- * Make room for a mirror's parts to grow by growth [GV_MAX_DEVICES], in the order
- * of its parts, and charge it; false when there is none.  gv_mirrors_changed says
- * how much they grew indeed.  Replicas grow alike: those without room go as long
- * as one has it, and what others have goes for the last one only.
+ * Frees memory for a mirror's members to grow by growth [GV_MAX_DEVICES], in
+ * the order of its members, and charges it; false when there is none.
+ * gv_mirrors_changed says how much they grew indeed.  Replicas grow alike:
+ * those without memory are evicted as long as one has it, and other mirrors
+ * are evicted for the last one only.
  */
 bool
 gv_mirrors_grow(GvMirrorEntry *entry, const int64_t *growth)
@@ -250,7 +256,10 @@ gv_mirrors_grow(GvMirrorEntry *entry, const int64_t *growth)
 	return fits;
 }
 
-/* It has been changed, under its lock, and holds so many copies. */
+/*
+ * Notes that the mirror has been changed, under its lock, and has that many
+ * postings.
+ */
 void
 gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings)
 {

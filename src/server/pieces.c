@@ -1,8 +1,8 @@
 /*
  * pieces.c
- *		What loaders bring, checked and put into a mirror.
+ *		The chunks that loaders bring: checks them and adds them to a mirror.
  *
- * A mirror is locked for one piece at a time, so that searches go on while it
+ * A mirror is locked for one chunk at a time, so that searches go on while it
  * is loaded and brought up to date.
  */
 #include "server/gv_server.h"
@@ -39,7 +39,10 @@ gv_chunks_conclude(GvConnection *connection, GvStatus status, const char *wrong)
 	}
 }
 
-/* Do the starts that came go on ascending, from 0 to the number of lists? */
+/*
+ * Do the parent offsets that came go on ascending, from 0 to the number of
+ * lists?
+ */
 static bool
 check_parent_offsets(GvMirrorEntry *entry, int64_t first, int64_t n,
 					 const int32_t *parent_offsets)
@@ -155,7 +158,7 @@ gv_chunks_current(GvConnection *connection)
 	gv_chunks_conclude(connection, GV_OK, NULL);
 }
 
-/* Where the arrays of a piece of such a mirror are. */
+/* Where the arrays of a chunk of such a mirror are. */
 GvListChunk
 gv_chunks_open(const GvMirrorSpec *spec, const GvChunk *chunk)
 {
@@ -183,7 +186,7 @@ gv_chunks_open(const GvMirrorSpec *spec, const GvChunk *chunk)
 	return open;
 }
 
-/* Is a piece well-formed, whatever the list holds?  It is all there. */
+/* Is a chunk well-formed, whatever the list holds?  It is all there. */
 static bool
 check_chunk(const GvMirrorSpec *spec, const GvChunk *chunk)
 {
@@ -203,7 +206,7 @@ check_chunk(const GvMirrorSpec *spec, const GvChunk *chunk)
 	return tail == 0 || live[chunk->nblocks - 1] >> tail == 0;
 }
 
-/* Do npieces pieces fill the message to its last byte? */
+/* Do nchunks chunks fill the message to its last byte? */
 bool
 gv_chunks_check(const GvConnection *connection, const GvMirrorSpec *spec)
 {
@@ -231,7 +234,7 @@ gv_chunks_check(const GvConnection *connection, const GvMirrorSpec *spec)
 	return left == 0;
 }
 
-/* Locked: does the piece fit to what the list holds? */
+/* Locked: does the chunk fit to what the list holds? */
 static bool
 chunk_follows(const GvMirrorEntry *entry, const GvChunk *chunk)
 {
@@ -248,8 +251,8 @@ chunk_follows(const GvMirrorEntry *entry, const GvChunk *chunk)
 }
 
 /*
- * Bytes that each part of a mirror will grow by with a piece, about, into growth
- * [GV_MAX_DEVICES].
+ * Estimates the bytes by which each member of a mirror grows with a chunk,
+ * into growth [GV_MAX_DEVICES].
  */
 static void
 chunk_growth(GvMirrorEntry *entry, const GvChunk *chunk, int64_t *growth)
@@ -290,8 +293,8 @@ items_growth(const GvMirrorEntry *entry, const GvRefineItem *items, int32_t n,
 }
 
 /*
- * Put a well-formed piece in, which a connection has sent and for which there is
- * room; *wrong is told when it does not follow.
+ * Adds a well-formed chunk, which a connection has sent and for which there is
+ * memory; *wrong is told when it does not follow.
  */
 static GvStatus
 apply_chunk(GvMirrorEntry *entry, uint64_t sender, const GvChunk *chunk,
@@ -355,7 +358,7 @@ gv_chunks_lists(GvConnection *connection)
 	gv_chunks_conclude(connection, status, wrong);
 }
 
-/* Put items in, for which there is room. */
+/* Adds items, for which there is memory. */
 static GvStatus
 apply_items(GvMirrorEntry *entry, const GvRefineItem *items, int32_t n)
 {

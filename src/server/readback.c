@@ -1,7 +1,7 @@
 /*
  * readback.c
- *		What loaders read of a mirror: states of lists, and, to compare them with
- *		the index, its contents.
+ *		What loaders read of a mirror: states of lists, and, to compare them
+ *		with the index, its contents.
  */
 #include "server/gv_server.h"
 
@@ -55,8 +55,8 @@ gv_read_states(GvConnection *connection)
 }
 
 /*
- * Locked: the piece of a list from block `first` on, without its arrays, cut
- * to at most `room` bytes.
+ * Locked: the chunk of a list from block `first` on, without its arrays, cut
+ * to at most `capacity` bytes.
  */
 static GvChunk
 chunk_of(const GvMirrorEntry *entry, int32_t list, int32_t first,
@@ -79,7 +79,7 @@ chunk_of(const GvMirrorEntry *entry, int32_t list, int32_t first,
 	return chunk;
 }
 
-/* Locked: copy a piece's blocks to `next`, in a piece's order. */
+/* Locked: copy a chunk's blocks to `next`, in a chunk's order. */
 static GvStatus
 read_blocks(GvMirrorEntry *entry, const GvChunk *chunk, char *next)
 {
@@ -114,9 +114,9 @@ read_blocks(GvMirrorEntry *entry, const GvChunk *chunk, char *next)
 }
 
 /*
- * Copy list i of a range to `next` if it fits into `room` bytes, or is the
- * first; *bytes is 0 if not.  The lock is exclusive because get_block changes a
- * mirror.
+ * Copy list i of a range to `next` if it fits into `capacity` bytes, or is the
+ * first; *bytes is 0 if not.  The lock is exclusive because get_block changes
+ * a mirror.
  */
 static GvStatus
 read_list(GvMirrorEntry *entry, const GvRangeRequest *request, int32_t i,

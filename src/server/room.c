@@ -1,17 +1,19 @@
 /*
  * room.c
- *		Memory of the devices: who gets it, where, and who has to go.
+ *		Memory of the devices: who gets it, where, and who is evicted.
  *
- * Every device has a budget of its own.  Searchers of its turns are beside it.  All
- * others, that searches of shards need on devices beside their first one, many
- * searches of one message, trials and loaders, may come out of what mirrors have.  Eviction takes replicas of mirrors that
- * have others, then mirrors that are not in use, and none in vain.
+ * Every device has a budget of its own.  Searchers of its batch slots are
+ * beside it.  All other searchers may take memory that mirrors could have:
+ * those that searches of shards need on devices beside their first one, and
+ * those of many searches in one message, of calibration mirrors and of
+ * loaders.  Eviction takes replicas of mirrors that have others, then mirrors
+ * that are not in use, and none in vain.
  */
 #include "server/gv_registry.h"
 
 /*
- * Locked: may this one be evicted, for the sake of others on a device?  Whoever
- * uses it, one of several replicas may.
+ * Locked: may this one be evicted, for the sake of others on a device?
+ * Whoever uses it, one of several replicas may.
  */
 static bool
 evictable(const GvMirrorEntry *entry, int32_t device, int64_t now)
@@ -50,9 +52,9 @@ idlest(int32_t device)
 }
 
 /*
- * Locked: a replica goes, and others of the mirror stay; false: it could not.  The
- * registry's lock is let go meanwhile, and the mirror's waited for: who has that
- * waits for no other.
+ * Locked: a replica goes, and others of the mirror stay; false: it could not.
+ * The registry's lock is let go meanwhile, and the mirror's waited for: who
+ * has that waits for no other.
  */
 static bool
 evict_replica(GvMirrorEntry *entry, int32_t device)
@@ -97,8 +99,8 @@ evict_one(int32_t device)
 }
 
 /*
- * Locked: bytes that mirrors may have besides searchers of so many others, and so
- * many extra ones.
+ * Locked: bytes that mirrors may have besides searchers of so many others, and
+ * so many extra ones.
  */
 static int64_t
 most_beside(int32_t device, GvTriedDevices guests, int32_t extras)
@@ -107,12 +109,15 @@ most_beside(int32_t device, GvTriedDevices guests, int32_t extras)
 	int64_t		most = mem->memory - mem->searcher *
 	(GV_BATCH_SLOTS * (1 + __builtin_popcount(guests)) + extras);
 
-	/* searchers of its turns are not in the budget */
+	/* searchers of its batch slots are not in the budget */
 	return (guests == 0 && extras == 0) || most > mem->budget ?
 		mem->budget : most;
 }
 
-/* Locked: devices whose searchers are there, or will be once a mirror is ready. */
+/*
+ * Locked: devices whose searchers are there, or will be once a mirror is
+ * ready.
+ */
 static GvTriedDevices
 guests_of(int32_t device)
 {
@@ -134,14 +139,14 @@ gv_registry_most(int32_t device)
 					   gv_registry.devices[device].extras);
 }
 
-/* Locked: bytes that are not promised. */
+/* Locked: bytes that are not reserved. */
 int64_t
 gv_registry_available(int32_t device)
 {
 	return gv_registry_most(device) - gv_registry.devices[device].used;
 }
 
-/* Locked: would there be so much room without all that may be evicted? */
+/* Locked: would so much be free without all that may be evicted? */
 bool
 gv_registry_can_free_up(int32_t device, int64_t bytes)
 {
@@ -158,7 +163,7 @@ gv_registry_can_free_up(int32_t device, int64_t bytes)
 }
 
 /*
- * Locked: make room for `bytes` more in a device's budget and charge nothing;
+ * Locked: frees `bytes` more of a device's budget and charges nothing;
  * false without evicting anything when that would not do.
  */
 bool
@@ -174,8 +179,8 @@ gv_registry_free_up(int32_t device, int64_t bytes)
 
 /*
  * Locked: is device a better for so many bytes than b, where there are as many
- * on both?  One with room is, or that has more; else the one whose mirror has
- * been idle longer.
+ * on both?  One with enough memory is, or that has more; else the one whose
+ * mirror has been idle longer.
  */
 static bool
 is_better(int32_t a, int32_t b, int64_t bytes)
@@ -191,7 +196,7 @@ is_better(int32_t a, int32_t b, int64_t bytes)
 		idle_a->used_ms < idle_b->used_ms;
 }
 
-/* Evict one because a device has no room; false if none may be. */
+/* Evicts one because a device has no memory; false if none may be. */
 bool
 gv_mirrors_evict(int32_t device)
 {
@@ -216,8 +221,8 @@ shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nshards)
 }
 
 /*
- * Locked: room that one of so many parts of a mirror, searched from device `first`,
- * takes on a device, with searchers that come there for it.
+ * Locked: memory that one of so many members of a mirror, searched from device
+ * `first`, takes on a device, with the searchers that it needs there.
  */
 static int64_t
 member_memory(const GvMirrorEntry *entry, int32_t device, int32_t nshards,
@@ -233,7 +238,10 @@ member_memory(const GvMirrorEntry *entry, int32_t device, int32_t nshards,
 	return bytes;
 }
 
-/* Locked: a part more, on a device where room is made; false: there is none. */
+/*
+ * Locked: adds a member on a device where memory is freed; false: there is
+ * none.
+ */
 static bool
 add_member(GvMirrorEntry *entry, int32_t device, int32_t nshards)
 {
@@ -256,7 +264,7 @@ add_member(GvMirrorEntry *entry, int32_t device, int32_t nshards)
 }
 
 /*
- * Locked: room for searchers is promised no longer to a mirror: it is searched
+ * Locked: ends a mirror's reservation for searchers: either it is searched
  * from now on, and they stay, or it is gone.
  */
 void
@@ -280,8 +288,8 @@ gv_registry_settle(GvMirrorEntry *entry, bool searched)
 }
 
 /*
- * Locked: the device with most room, of those that have it without that others
- * go, or with it, and where the mirror is not yet; -1: there is none.
+ * Locked: the device with most memory where the mirror is not yet, of those
+ * that have enough without evicting, or with it; -1: there is none.
  */
 static int32_t
 most_available(GvMirrorEntry *entry, int32_t nshards, bool others_go)
@@ -307,8 +315,9 @@ most_available(GvMirrorEntry *entry, int32_t nshards, bool others_go)
 
 /*
  * Locked: choose one of the devices that were not tried, by what the mirror
- * would take of each, and make room there; false if there is none.  Replicas come
- * where there is room for them: nothing goes for what is there already.
+ * would take of each, and frees memory there; false if there is none.
+ * Replicas go where memory is free: nothing is evicted for a mirror that
+ * exists already.
  */
 static bool
 place_whole(GvMirrorEntry *entry, GvTriedDevices *tried)
@@ -338,8 +347,8 @@ place_whole(GvMirrorEntry *entry, GvTriedDevices *tried)
 }
 
 /*
- * Locked: can so many devices make room for a shard each, one of them the first
- * one?  Searches go there, and bring searchers to the others.
+ * Locked: can so many devices free memory for a shard each, one of them the
+ * first one?  Searches go there, and bring searchers to the others.
  */
 static bool
 can_be_first(const GvMirrorEntry *entry, int32_t nshards, int32_t first)
@@ -355,8 +364,8 @@ can_be_first(const GvMirrorEntry *entry, int32_t nshards, int32_t first)
 }
 
 /*
- * Locked: one shard each on the fewest devices that can make room for them, those
- * with most; false if there are none.  Others than were tried.
+ * Locked: one shard each on the fewest devices that can free memory for them,
+ * those with most; false if there are none.  Others than were tried.
  */
 static bool
 place_shards(GvMirrorEntry *entry, int32_t *tried)
@@ -369,7 +378,10 @@ place_shards(GvMirrorEntry *entry, int32_t *tried)
 		int32_t		next = -1;
 		int32_t		i;
 
-		/* not the one with most room, where others cannot bear its searchers */
+		/*
+		 * not the one with most memory, where others cannot bear its
+		 * searchers
+		 */
 		for (i = 0; i < gv_registry.ndevices; i++)
 			if ((next < 0 ||
 				 gv_registry_available(i) > gv_registry_available(next)) &&
@@ -387,9 +399,9 @@ place_shards(GvMirrorEntry *entry, int32_t *tried)
 }
 
 /*
- * Locked: place a mirror, whole if any device can have it so, and charge what it
- * takes; false if there is no place that was not tried.  What is charged then is
- * given back with the mirror.
+ * Locked: place a mirror, whole if any device can have it so, and charge what
+ * it takes; false if there is no place that was not tried.  What is charged
+ * then is given back with the mirror.
  */
 bool
 gv_registry_place(GvMirrorEntry *entry, GvTriedPlaces *tried)
@@ -423,8 +435,8 @@ gv_mirrors_unreserve(int32_t device, int64_t bytes)
 }
 
 /*
- * A searcher besides those of turns, for which mirrors may have to go.  The
- * caller holds no mirror's lock.
+ * A searcher besides those of batch slots, for which mirrors may be evicted.
+ * The caller holds no mirror's lock.
  */
 GvStatus
 gv_mirrors_searcher(int32_t device, GvSearcher **searcher)
@@ -479,7 +491,7 @@ begin_work(int32_t device, int64_t bytes, GvTriedDevices *tried)
 /*
  * Where a build or a set goes: to a device that was not tried, with the least
  * such work, and of those to the one that a mirror of so many bytes would go
- * to.  The bytes are charged there; false if no device has room.
+ * to.  The bytes are charged there; false if no device has the memory.
  */
 bool
 gv_mirrors_place_work(int64_t bytes, int32_t *device, GvTriedDevices *tried)
@@ -512,7 +524,7 @@ gv_mirrors_place_work(int64_t bytes, int32_t *device, GvTriedDevices *tried)
 
 /*
  * Where more of the work goes that device `beside` has: likewise, but only to
- * one that has no more works than that has besides this one, and room for
+ * one that has no more works than that has besides this one, and memory for
  * which nothing is evicted, since the work can do without it.
  */
 bool

@@ -160,7 +160,7 @@ check_search(GvConnection *connection)
 	return false;
 }
 
-/* No list is searched twice, and no more copies come back than there are. */
+/* No list is searched twice, and no more postings come back than there are. */
 static int32_t
 probes_of(const GvMirrorEntry *entry, const GvSearchRequest *request)
 {
@@ -414,7 +414,9 @@ end_batch(GvWorker *worker, int answered)
 	worker->entry = NULL;
 }
 
-/* The mirror that a search wants; NULL: there is none, see *refusal. */
+/*
+ * Returns the mirror that a search names; NULL: there is none, see *refusal.
+ */
 GvMirrorEntry *
 gv_session_acquire(const GvConnection *asker, GvRefusalCode *refusal)
 {
@@ -442,8 +444,8 @@ gv_session_lock(GvMirrorEntry *entry, bool wait)
  * Begin the searches of worker->askers [nasked] in a mirror of the worker's
  * device, which was acquired and locked for them.  It stays so until they end,
  * so that each answer's list states are those of what was searched.
- * worker->held tells whether to call gv_session_finish; if not, all have their
- * answers, and the mirror is unlocked and released.
+ * worker->entry tells whether to call gv_session_finish; if not, all have
+ * their answers, and the mirror is unlocked and released.
  */
 void
 gv_session_begin(GvWorker *worker, GvMirrorEntry *entry)
@@ -567,7 +569,7 @@ search_alone(GvConnection *connection)
 	}
 }
 
-/* See GV_MSG_SEARCH.  A session's waits for its turn. */
+/* See GV_MSG_SEARCH.  A session's is queued. */
 void
 gv_session_search(GvConnection *connection)
 {

@@ -177,8 +177,8 @@ gv_shared_open(GvConnection *connection)
 }
 
 /*
- * Where a set's client wants so many bytes, in the memory that it shares; NULL:
- * that is not in it, or there is none.
+ * Where a set's client asks for so many bytes, in the memory that it shares;
+ * NULL: that is not in it, or there is none.
  */
 void *
 gv_shared_at(const GvConnection *connection, int64_t offset, int64_t bytes)

@@ -1,8 +1,8 @@
 /*
  * trial.c
- *		An index in the making is searched, to find out what recall takes: a
- *		mirror that no search sees, of what was trained, filled with lists as
- *		their pages are written.
+ *		Calibration mirrors.  An index that is being built is searched to
+ *		calibrate it: in a mirror that no session sees, of the trained model,
+ *		filled with lists as their pages are written.
  */
 #include "server/gv_server.h"
 
@@ -217,7 +217,7 @@ gv_calib_mirror_search(GvCalibMirror *calib, GvConnection *connection)
 		gv_chunks_conclude(connection, status, NULL);
 }
 
-/* Give back what the trial has, if there is one. */
+/* Frees the calibration mirror, if there is one. */
 void
 gv_calib_mirror_end(GvCalibMirror *calib)
 {

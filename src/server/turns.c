@@ -4,10 +4,11 @@
  *
  * While a device has a batch, requests are read, and wait: the more go
  * together, the less each of them takes.  As soon as the batch is done the
- * next begins, and only then answers are written.  A device has a second turn,
- * for when as many wait as are under way: no search waits for a batch that is
- * smaller than its own would be.  What began first ends first.  A search of a
- * mirror that several devices have goes to the one with the fewest searches.
+ * next begins, and only then answers are written.  A device has a second batch
+ * slot, for when as many wait as are under way: no search waits for a batch
+ * that is smaller than its own would be.  What began first ends first.  A
+ * search of a mirror that several devices have goes to the one with the fewest
+ * searches.
  *
  * A batch is waited for only where it is the only one and no client is left
  * that could ask for more; else devices are asked whether they are done,
@@ -25,7 +26,7 @@
 typedef struct DeviceBatches
 {
 	GvWorker   *slots[GV_BATCH_SLOTS];
-	int			oldest;			/* of the turns that are under way */
+	int			oldest;			/* of the slots that are under way */
 	int			under_way;
 	int			asked;			/* searches in these */
 	int			waiting;		/* searches in the queue */
@@ -35,8 +36,8 @@ static struct
 {
 	DeviceBatches devices[GV_MAX_DEVICES];
 	int32_t		ndevices;
-	int32_t		next;			/* lane that is asked first */
-	int			under_way;		/* batches, of all lanes */
+	int32_t		next;			/* device that is asked first */
+	int			under_way;		/* batches, of all devices */
 	int			asked;			/* searches in them */
 	GvConnection *queue[GV_MAX_BATCH];	/* whose searches are to be done */
 	int			queued;
@@ -52,7 +53,7 @@ gv_batches_searching(void)
 	return searching != 0;
 }
 
-/* Memory for all turns of all devices. */
+/* Allocates memory for all batch slots of all devices. */
 GvStatus
 gv_batches_open(void)
 {
@@ -94,7 +95,9 @@ gv_batches_available(void)
 	return GV_MAX_BATCH - searches.queued;
 }
 
-/* Of the devices that have a mirror, the one with least to do; -1: none has. */
+/*
+ * Of the devices that have a mirror, the one with least to do; -1: none has.
+ */
 static int32_t
 choose_device(const GvMirrorKey *key)
 {
@@ -114,7 +117,7 @@ choose_device(const GvMirrorKey *key)
 	return best;
 }
 
-/* A client's search, for which there is room. */
+/* Queues a client's search, for which there is memory. */
 void
 gv_batches_add(GvConnection *connection)
 {
@@ -160,7 +163,8 @@ reply_bytes(const GvSearchRequest *request)
 
 /*
  * Out of the queue: its i-th search, and with it all behind it for the same
- * mirror and device whose answers fit into a reasonable amount of memory; how many.
+ * mirror and device whose answers fit into a reasonable amount of memory; how
+ * many.
  */
 static int
 take_batch(int i, GvConnection **askers)
@@ -207,7 +211,7 @@ send_answers(GvConnection **askers, int n)
 	}
 }
 
-/* Say since when a lane's oldest batch is under way. */
+/* Tells the watchdog since when a device's oldest batch is under way. */
 static void
 watchdog_oldest(const DeviceBatches *dev)
 {
@@ -216,7 +220,10 @@ watchdog_oldest(const DeviceBatches *dev)
 					  dev->slots[dev->oldest]->began_ns);
 }
 
-/* The oldest batch of a lane ends; its turn, whose askers wait for answers. */
+/*
+ * Ends a device's oldest batch; returns its slot, whose askers wait for
+ * answers.
+ */
 static GvWorker *
 end_oldest(DeviceBatches *dev)
 {
@@ -241,7 +248,7 @@ finish_oldest(DeviceBatches *dev)
 	send_answers(slot->askers, slot->nasked);
 }
 
-/* All searches of the mirror that the i-th in the queue wants are refused. */
+/* Refuses all searches of the mirror that the i-th in the queue asks for. */
 static void
 refuse_batch(int i, GvRefusalCode refusal)
 {
@@ -371,7 +378,9 @@ begin_batches(void)
 	searching = searches.under_way > 0;
 }
 
-/* The next lane with a batch that is done or, with `wait`, has one at all. */
+/*
+ * The next device with a batch that is done or, with `wait`, has one at all.
+ */
 static DeviceBatches *
 next_done(bool wait)
 {
@@ -413,7 +422,7 @@ gv_batches_go_on(int clients)
 	if (dev == NULL)
 		return;
 	slot = end_oldest(dev);
-	/* what begins now may take its turn */
+	/* a batch that begins now may take its slot */
 	n = slot->nasked;
 	memcpy(askers, slot->askers, n * sizeof(askers[0]));
 	if (!gv_server_failed())

@@ -1,14 +1,14 @@
 /*
  * watch.c
- *		How long the engine has been at what it is at, and the end of a process
- *		whose engine does not come back.
+ *		The watchdog: how long the engine has been at one call, and the end of
+ *		a process whose engine does not come back.
  *
- * A card may hang, and then a batch is never done, nor a call that waits for
+ * A device may hang, and then a batch is never done, nor a call that waits for
  * it.  The loop says when it goes to work and when it is back, and of each
  * device when the batch that ends next was begun; a thread that does nothing
- * else looks at that.  With several cards the loop goes on while one hangs, so
- * each device is looked at by itself.  So is each batch of who has many searches
- * made at once, which other threads wait for.
+ * else looks at that.  With several devices the loop goes on while one hangs,
+ * so each device is looked at by itself.  So is each batch of many searches in
+ * one message, for which threads of their own wait.
  */
 #include "server/gv_server.h"
 
