@@ -57,7 +57,7 @@ IvfpqAskCount(IvfpqServed served)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->answers, 1);
 }
 
-/* What is remembered of a mirror; an older memory gives way. */
+/* What is remembered of a mirror; an older memory is overwritten. */
 static Memory *
 recall(const GvMirrorKey *key)
 {
@@ -116,7 +116,8 @@ note_missing(const GvMirrorKey *key, IvfpqServed served, uint64 epoch)
 
 /*
  * A search waited in vain: let this session not ask for the mirror for a
- * while, each time for longer.  Another mirror may be on a card that answers.
+ * while, each time for longer.  Another mirror may be on a device that
+ * answers.
  */
 static void
 note_silence(const GvMirrorKey *key, int64 begun, uint64 served)

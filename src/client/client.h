@@ -1,7 +1,7 @@
 /*
  * client.h
  *		PostgreSQL's side of gpuvecd, as the rest of the extension sees it:
- *		searches here, and by room settings, mirrors, builds and sets.
+ *		searches here, and by module settings, mirrors, builds and sets.
  *
  * Nothing here is needed to answer a query: whatever goes wrong, the session's
  * own engine answers.  No function waits for gpuvecd with a lock of a relation
@@ -32,8 +32,8 @@ typedef struct IvfpqAnswer
 								 * their probes are in range */
 	const GvBound *bounds;		/* [head.nhits], or NULL where mirrors have no
 								 * refine records */
-	const int32 *matches;		/* [head.nprobed] copies of each list that
-								 * fulfill the condition, in 0 .. 2^31 - 1;
+	const int32 *matches;		/* [head.nprobed] postings of each list that
+								 * satisfy the condition, in 0 .. 2^31 - 1;
 								 * NULL where none was asked, and of a brief
 								 * one */
 } IvfpqAnswer;

@@ -1,6 +1,6 @@
 /*
  * look.c
- *		How gpuvecd is, and its mirrors.
+ *		The status of gpuvecd and of its mirrors.
  */
 #include "postgres.h"
 
@@ -14,8 +14,8 @@
 #define STATUS_US			1000000
 
 /*
- * What gpuvecd says; false when it does not, and then *status is all 0 and
- * there are no mirrors.  With ivfpq_shared only.
+ * Asks gpuvecd for its status; false when it does not answer, and then *reply
+ * is all 0 and there are no mirrors.  With ivfpq_shared only.
  */
 bool
 IvfpqAskHow(GvStatusReply *status, GvMirrorStatus **mirrors)
@@ -38,7 +38,7 @@ IvfpqAskHow(GvStatusReply *status, GvMirrorStatus **mirrors)
 	return served == IVFPQ_SERVED;
 }
 
-/* Fill *look; memory from the current context. */
+/* Fills *status; memory from the current context. */
 void
 IvfpqGetServerStatus(IvfpqServerStatus *status)
 {

@@ -1,19 +1,19 @@
 /*
  * look.h
- *		How gpuvecd is, and its mirrors, as it says it itself and as shared
- *		memory knows it (look.c).
+ *		The status of gpuvecd and of its mirrors, by its own answer and by
+ *		shared memory (look.c).
  */
 #ifndef IVFPQ_LOOK_H
 #define IVFPQ_LOOK_H
 
 #include "client/mirror/mirror.h"
 
-/* What a look has found; filled by IvfpqGetServerStatus. */
+/* A status; filled by IvfpqGetServerStatus. */
 typedef struct IvfpqServerStatus
 {
 	bool		preloaded;		/* else there is no gpuvecd, */
 	bool		preload_helps;	/* ... and would there be? */
-	bool		has_device;		/* a card seems to be there */
+	bool		has_device;		/* a device seems to be there */
 	const char *state;			/* in a word, as gpuvec_stat has it */
 	bool		is_external;	/* others start it */
 	const char *problem;		/* why it is not to be reached; may be "" */

@@ -198,14 +198,14 @@ gpuvec_stat(PG_FUNCTION_ARGS)
 
 /* ---- gpuvec_mirrors */
 
-/* A mirror as gpuvecd has it, or as it is wanted, or both. */
+/* A mirror as gpuvecd has it, or as it is requested, or both. */
 typedef struct Mirror
 {
 	const GvMirrorKey *key;
 	const GvMirrorStatus *status;	/* NULL: gpuvecd does not have it */
 	const IvfpqMirrorRequest *request;	/* NULL: it is not asked for now */
 	Relation	index;			/* NULL: not of this database, or locked */
-	int64		behind;			/* copies that the index has and the mirror
+	int64		behind;			/* postings that the index has and the mirror
 								 * has not; -1: not known */
 } Mirror;
 
@@ -260,7 +260,9 @@ state_name(const Mirror *mirror)
 	}
 }
 
-/* Set mirror->behind, if index and mirror are of one build.  For IvfpqAttempt. */
+/*
+ * Set mirror->behind, if index and mirror are of one build.  For IvfpqAttempt.
+ */
 static void
 count_behind(void *arg)
 {

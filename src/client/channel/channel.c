@@ -205,8 +205,8 @@ send_requests(IvfpqChannel *channel)
 /* ---- answers */
 
 /*
- * Room for so many bytes of an answer; what has been received stays.  False:
- * there is no memory.
+ * Makes the buffer hold so many bytes of an answer; what has been received
+ * stays.  False: there is no memory.
  */
 bool
 IvfpqChannelReserve(IvfpqChannel *channel, Size size)
@@ -334,8 +334,8 @@ bytes_to_read(const IvfpqChannel *channel)
 
 /*
  * Receive what there is.  What is likely to come at once is looked for before
- * we sleep, unless the latch is set: to be woken takes a good part of what a
- * card takes to search.
+ * we sleep, unless the latch is set: to be woken takes a good part of the time
+ * that a GPU takes to search.
  */
 static ssize_t
 receive_some(IvfpqChannel *channel, Size bytes)
@@ -387,7 +387,7 @@ receive(IvfpqChannel *channel)
 				take_refusal(channel);
 			return true;
 		}
-		/* less than there was room for: that was all, do not ask again */
+		/* less than the buffer takes: that was all, do not ask again */
 		if ((Size) received < bytes)
 			return false;
 	}
@@ -492,9 +492,9 @@ time_left(const IvfpqChannel *channel)
 }
 
 /*
- * Wait until there is something to receive, or room to send if there is
- * something to be sent; returns which of them, 0: closed.  Without a deadline
- * an answer may take any time, as long as gpuvecd lives.
+ * Wait until there is something to receive, or the socket takes more if there
+ * is something to be sent; returns which of them, 0: closed.  Without a
+ * deadline an answer may take any time, as long as gpuvecd lives.
  */
 uint32
 IvfpqChannelWait(IvfpqChannel *channel)

@@ -70,7 +70,7 @@ typedef struct IvfpqChannel
 
 	/* the answer that comes in */
 	MemoryContext context;		/* has its memory */
-	char	   *in;				/* [room] a GvMessage and what follows */
+	char	   *in;				/* [capacity] a GvMessage and what follows */
 	Size		capacity;
 	Size		received;
 

@@ -26,7 +26,7 @@ typedef struct IvfpqRing
 	IvfpqChannel *channel;
 	int			nslots;			/* up to IVFPQ_MAX_REQUESTS */
 	Size		payload_bytes;	/* bytes of a slot */
-	char	   *slots;			/* [nslots] heads and room */
+	char	   *slots;			/* [nslots] heads and payloads */
 	bool		is_shared;
 	int			memory_fd;		/* of the slots until they are shared; or -1 */
 	uint64		answered;		/* slots before this one are done with */

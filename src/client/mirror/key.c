@@ -1,6 +1,6 @@
 /*
  * key.c
- *		What names the mirror of an index, and what its copies' keys are.
+ *		What names the mirror of an index, and what its postings' keys are.
  */
 #include "postgres.h"
 
@@ -34,7 +34,7 @@ IvfpqCanMirror(Relation index, const IvfpqMetaData *meta)
 		meta->build_id != 0 && meta->nlists > 0 && !IvfpqIsUncommitted(index);
 }
 
-/* Which keys the copies of the index's mirror have. */
+/* Which keys the postings of the index's mirror have. */
 GvKeyForm
 IvfpqMirrorKeys(const IvfpqMetaData *meta)
 {

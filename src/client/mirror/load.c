@@ -16,7 +16,9 @@
 #include "page/array.h"
 #include "page/record.h"
 
-/* How long gpuvecd may take for a message; shorter than DROP DATABASE waits. */
+/*
+ * How long gpuvecd may take for a message; shorter than DROP DATABASE waits.
+ */
 #define MESSAGE_US			INT64CONST(4000000)
 
 /* Lists whose states are asked for together. */
@@ -98,8 +100,8 @@ IvfpqLoadAsk(IvfpqLoad *load, GvMessageType type, const void *head,
 }
 
 /*
- * Send the pieces that are in the message, after the refine records of their
- * copies.
+ * Send the chunks that are in the message, after the refine records of their
+ * postings.
  */
 static IvfpqLoadResult
 send_chunks(IvfpqLoad *load)
@@ -284,8 +286,8 @@ get_version(IvfpqLoad *load, uint64 *version)
 }
 
 /*
- * Bring what the mirror lacks of lists.  If the directory is the same before and
- * behind, then all the time lists were what the mirror has now: say so.
+ * Bring what the mirror lacks of lists.  If the directory is the same before
+ * and behind, then all the time lists were what the mirror has now: say so.
  */
 static IvfpqLoadResult
 catch_up(IvfpqLoad *load)
@@ -306,9 +308,9 @@ catch_up(IvfpqLoad *load)
 }
 
 /*
- * Count the copies that the lists hold now.  The index is locked, and after some
- * lists each time given free for a moment; it is still locked if the result is
- * IVFPQ_LOAD_DONE.
+ * Count the postings that the lists hold now.  The index is locked, and after
+ * some lists each time unlocked for a moment; it is still locked if the result
+ * is IVFPQ_LOAD_DONE.
  */
 static IvfpqLoadResult
 count_postings(IvfpqLoad *load)
@@ -419,7 +421,7 @@ drop_older(IvfpqLoad *load)
 	return result;
 }
 
-/* First look at the index; memory for everything else. */
+/* Looks at the index for the first time; allocates memory for the rest. */
 static IvfpqLoadResult
 prepare(IvfpqLoad *load, bool whole)
 {

@@ -49,15 +49,15 @@ typedef struct IvfpqLoad
 	IvfpqRing	ring;			/* two slots: one is filled while gpuvecd
 								 * takes in the other */
 
-	/* GvListsRequest and pieces, values of an array, or refine records */
+	/* GvListsRequest and chunks, values of an array, or refine records */
 	Size		capacity;		/* bytes of a message: what is copied under
 								 * one lock */
-	char	   *message;		/* [room] in the slot at hand */
+	char	   *message;		/* [capacity] in the slot at hand */
 	Size		used;
 	int			nchunks;
 
-	/* refine records of the copies in the message */
-	bool		note_records;	/* they are wanted */
+	/* refine records of the postings in the message */
+	bool		note_records;	/* they are to be sent */
 	ItemPointerData *addresses; /* [addresses_capacity] */
 	int64		naddresses;
 	int64		addresses_capacity;
@@ -83,7 +83,7 @@ extern void IvfpqLoadUnlock(IvfpqLoad *load);
 typedef enum IvfpqChunkResult
 {
 	IVFPQ_CHUNK_DONE,			/* in the message, or nothing to do */
-	IVFPQ_CHUNK_FULL,			/* the message has no room for it */
+	IVFPQ_CHUNK_FULL,			/* it does not fit into the message */
 	IVFPQ_CHUNK_CHANGED			/* the list was rewritten meanwhile */
 } IvfpqChunkResult;
 

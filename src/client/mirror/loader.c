@@ -38,7 +38,7 @@
 #define CATCH_UP_PAUSE_MS	200
 #define CATCH_UP_MOST_MS	60000
 
-/* After gpuvecd had no room: it is not asked again so soon. */
+/* After gpuvecd had no memory: it is not asked again so soon. */
 #define NO_MEMORY_PAUSE_MS	30000
 
 extern PGDLLEXPORT void gpuvec_loader_main(Datum arg);

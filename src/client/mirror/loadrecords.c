@@ -2,12 +2,12 @@
  * loadrecords.c
  *		Refine records on their way to a mirror.
  *
- * A record is written before the copies that name it, and read here after
- * them; so what goes to gpuvecd ahead of its copies is the record they were
+ * A record is written before the postings that name it, and read here after
+ * them; so what goes to gpuvecd ahead of its postings is the record they were
  * written for, or that of a later row.  A mirror may keep the record of a row
- * that is dead by now, whose slot another row has: the copies that lead there
- * are the dead row's, and before its TID can belong to another row VACUUM has
- * marked them, which a scan sees by their list's del_seq.
+ * that is dead by now, whose slot another row has: the postings that lead
+ * there are the dead row's, and before its TID can belong to another row
+ * VACUUM has marked them, which a scan sees by their list's del_seq.
  */
 #include "postgres.h"
 
@@ -37,7 +37,7 @@ make_item(GvRefineItem *item, const ItemPointerData *address,
 	memcpy(item->codes, record->codes, dims);
 }
 
-/* Remember whose records have to go with a block's live copies. */
+/* Remember whose records have to go with a block's live postings. */
 void
 IvfpqRecordsNote(IvfpqLoad *load, const IvfpqBlockView *view)
 {

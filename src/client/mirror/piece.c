@@ -1,12 +1,12 @@
 /*
  * piece.c
- *		Lists, read from pages, as pieces of a message.
+ *		Lists, read from pages, as chunks of a message.
  *
  * A list is read from its newest block to the oldest, as everyone does; the
- * blocks go to their places in the piece.  When VACUUM rewrites the list
+ * blocks go to their places in the chunk.  When VACUUM rewrites the list
  * meanwhile, what was read is thrown away and the list read again.
  *
- * Dead flags may be newer than the state that the piece names, never older,
+ * Dead flags may be newer than the state that the chunk names, never older,
  * because the entry is read first.  That is harmless: a copy that VACUUM has
  * marked is not visible.
  */
@@ -16,13 +16,13 @@
 
 #include "client/mirror/load.h"
 
-/* A list of no more blocks is sent whole when copies died. */
+/* A list of no more blocks is sent whole when postings died. */
 #define SMALL_LIST			16
 
 /* How often a list is read again because it changed. */
 #define MAX_ATTEMPTS		10
 
-/* Where the arrays of a piece are. */
+/* Where the arrays of a chunk are. */
 typedef struct Chunk
 {
 	GvChunk    *head;
@@ -50,8 +50,8 @@ state_of(const IvfpqDirEntry *entry)
 }
 
 /*
- * Lay out a piece of blocks `first` to first + nblocks - 1 at the message's
- * end; false when there is no room.  It counts once it is finished.
+ * Lay out a chunk of blocks `first` to first + nblocks - 1 at the message's
+ * end; false when it does not fit.  It counts once it is finished.
  */
 static bool
 begin_chunk(IvfpqLoad *load, Chunk *chunk, const GvChunk *head)
@@ -82,7 +82,7 @@ finish_chunk(IvfpqLoad *load, const Chunk *chunk)
 	load->nchunks++;
 }
 
-/* Put a block of the list into the piece, whole. */
+/* Put a block of the list into the chunk, whole. */
 static void
 put_block(IvfpqLoad *load, Chunk *chunk, uint32 ordinal,
 		  const IvfpqBlockView *view)
@@ -104,8 +104,8 @@ put_block(IvfpqLoad *load, Chunk *chunk, uint32 ordinal,
 }
 
 /*
- * Read the open list down to block `lowest`: blocks from piece->head->first on
- * go to `piece`, the live bits of those below live->head->nblocks to `live`
+ * Read the open list down to block `lowest`: blocks from chunk->head->first on
+ * go to `chunk`, the live bits of those below live->head->nblocks to `live`
  * (which may be NULL).  False when the list changed underneath.
  */
 static bool
@@ -132,7 +132,7 @@ read_blocks(IvfpqLoad *load, Chunk *chunk, Chunk *live, uint32 lowest)
 	return true;
 }
 
-/* Begin a message of pieces. */
+/* Begin a message of chunks. */
 void
 IvfpqMessageBegin(IvfpqLoad *load)
 {
@@ -182,7 +182,7 @@ make_plan(Plan *plan, int32 list, const IvfpqDirEntry *entry,
 	return true;
 }
 
-/* Clear the bits of copies that the mirror does not have. */
+/* Clear the bits of postings that the mirror does not have. */
 static void
 cut_live(Chunk *live)
 {
@@ -193,7 +193,7 @@ cut_live(Chunk *live)
 }
 
 /*
- * Read the open list as planned into one or two pieces at the message's end,
+ * Read the open list as planned into one or two chunks at the message's end,
  * which count if the result is IVFPQ_CHUNK_DONE.
  */
 static IvfpqChunkResult

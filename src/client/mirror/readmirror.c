@@ -22,8 +22,8 @@ connect_as_loader(void)
 
 /*
  * Ask for lists first .. first + count - 1 of the index's mirror, of the first
- * of them the blocks from number `block` on.  One piece alone may be a part of
- * its list, see GV_MSG_BLOCKS.  *pieces is good until the process' next
+ * of them the blocks from number `block` on.  One chunk alone may be a part of
+ * its list, see GV_MSG_BLOCKS.  *chunks is good until the process' next
  * request; it begins with list `first`.  Otherwise *reason says what kept us
  * from it.
  */
@@ -89,7 +89,7 @@ IvfpqMirrorRecords(Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * The next piece of an answer, its arrays where they are in it; false at the
+ * The next chunk of an answer, its arrays where they are in it; false at the
  * end, or when what comes makes no sense.
  */
 bool

@@ -87,7 +87,7 @@ is_done(const GvMirrorKey *key, uint64 ticket, int64 *postings)
 
 /*
  * Have a mirror brought, or brought up to date, and wait for that; returns
- * the copies that it holds.  ERROR if it cannot be.  No loader brings the
+ * the postings that it holds.  ERROR if it cannot be.  No loader brings the
  * mirror of an index that the caller has locked exclusively.
  */
 int64

@@ -1,15 +1,15 @@
 /*
  * wanted.c
- *		The mirrors that are wanted, and how far they are.
+ *		Mirror requests, and how far they are.
  *
  * A request is a ticket: an entry's `asked` is the last one, `done` and
- * `refused` say up to which ticket requests have been fulfilled or have
- * failed.  A loader takes an entry, works without the lock, and reports; an
- * entry may be asked for again meanwhile.
+ * `refused` say up to which ticket requests have been served or have failed.
+ * A loader takes an entry, works without the lock, and reports; an entry may
+ * be asked for again meanwhile.
  *
  * An entry of a mirror that was ready stays, so that the mirror is loaded
- * again when gpuvecd was restarted, and so that two indexes that have no room
- * side by side do not push each other out all the time.
+ * again when gpuvecd was restarted, and so that two indexes that memory does
+ * not hold side by side do not evict each other all the time.
  */
 #include "postgres.h"
 
@@ -134,8 +134,8 @@ ask_catch_up(IvfpqMirrorRequest *request)
 }
 
 /*
- * A mirror is wanted: to be loaded, or, if it is there, to catch up; at
- * once, or when its turn comes.  Returns a ticket; 0 = there is no room.
+ * Requests a mirror: to be loaded, or, if it is there, to catch up; at once,
+ * or when its turn comes.  Returns a ticket; 0 = no slot is free.
  */
 uint64
 IvfpqRequestMirror(const GvMirrorKey *key, bool load, bool now)
@@ -176,7 +176,7 @@ IvfpqMirrorRequestGet(const GvMirrorKey *key, IvfpqMirrorRequest *request)
 	return found != NULL;
 }
 
-/* Copy all entries to wanted [IVFPQ_NREQUESTS]; returns how many. */
+/* Copies all entries to requests [IVFPQ_NREQUESTS]; returns how many. */
 int
 IvfpqMirrorRequestsCopy(IvfpqMirrorRequest *requests)
 {
@@ -224,9 +224,9 @@ note_due(Oid *databases, TimestampTz *since, int n, Oid database,
 }
 
 /*
- * Databases [IVFPQ_NREQUESTS] with work that is due, each once, those first that
- * wait longest; returns how many.  *next: when there will be more, if that is
- * earlier.
+ * Databases [IVFPQ_NREQUESTS] with work that is due, each once, those first
+ * that wait longest; returns how many.  *next: when there will be more, if
+ * that is earlier.
  */
 int
 IvfpqMirrorRequestsDue(Oid *databases, TimestampTz now, TimestampTz *next)
@@ -252,7 +252,8 @@ IvfpqMirrorRequestsDue(Oid *databases, TimestampTz now, TimestampTz *next)
 }
 
 /*
- * For a loader: take the entry of its database that is due longest, and copy it.
+ * For a loader: take the entry of its database that is due longest, and copy
+ * it.
  */
 bool
 IvfpqMirrorRequestTake(Oid database, IvfpqMirrorRequest *request)
@@ -461,7 +462,7 @@ IvfpqMirrorRequestOlder(const GvMirrorKey *key, GvMirrorKey *older)
 	return found;
 }
 
-/* This mirror cannot be wanted any more. */
+/* This mirror cannot be requested any more. */
 void
 IvfpqMirrorRequestForget(const GvMirrorKey *key)
 {
@@ -505,8 +506,8 @@ IvfpqMirrorRequestRelease(const char *error)
 }
 
 /*
- * gpuvecd is new and has no mirror: whatever was ready, or was to be, is
- * wanted at once.
+ * gpuvecd is new and has no mirror: every mirror that was ready, or was to be,
+ * is requested again at once.
  */
 void
 IvfpqMirrorRequestsRestart(void)

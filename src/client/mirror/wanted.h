@@ -1,7 +1,7 @@
 /*
  * wanted.h
- *		The mirrors that are wanted, in shared memory: requests, what
- *		loaders report, and what the supervisor sees.  With ivfpq_shared only.
+ *		Mirror requests, in shared memory: those of sessions, what loaders
+ *		report, and what the supervisor sees.  With ivfpq_shared only.
  */
 #ifndef IVFPQ_WANTED_H
 #define IVFPQ_WANTED_H

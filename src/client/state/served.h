@@ -9,14 +9,14 @@
 /* Settings (am/gpuvec.c). */
 typedef enum IvfpqEngineSetting
 {
-	IVFPQ_ENGINE_AUTO,			/* gpuvecd when it has a card */
+	IVFPQ_ENGINE_AUTO,			/* gpuvecd when it has a device */
 	IVFPQ_ENGINE_CPU,			/* always in the session */
 	IVFPQ_ENGINE_GPU			/* gpuvecd, be it the oracle */
 } IvfpqEngineSetting;
 
 typedef enum IvfpqServerSetting
 {
-	IVFPQ_SERVER_AUTO,			/* cuda if there is a card, else no server */
+	IVFPQ_SERVER_AUTO,			/* cuda if there is a device, else no server */
 	IVFPQ_SERVER_CUDA,
 	IVFPQ_SERVER_CPU,			/* the test build's: test/oracle */
 	IVFPQ_SERVER_EXTERNAL,		/* others start it */
@@ -46,7 +46,7 @@ typedef enum IvfpqMatmulSetting
 extern int	ivfpq_server;
 extern int	ivfpq_gpu_memory;	/* MB, 0 = what the engine proposes */
 extern char *ivfpq_devices;
-extern int	ivfpq_replicas;		/* of a mirror, each on a card */
+extern int	ivfpq_replicas;		/* of a mirror, each on a device */
 extern int	ivfpq_matmul;
 extern int	ivfpq_simd;			/* a GvSimd, of sessions as well */
 
@@ -58,8 +58,8 @@ extern char *ivfpq_server_owner;
 extern char *ivfpq_server_path;
 
 /*
- * A user by name or number, or who we are if it is empty; false: there is none.
- * And whether the path of a socket in a folder is not too long.
+ * A user by name or number, or who we are if it is empty; false: there is
+ * none.  And whether the path of a socket in a folder is not too long.
  */
 extern bool IvfpqFindUser(const char *name, uid_t *uid);
 extern bool IvfpqFolderFits(const char *folder);
@@ -88,18 +88,18 @@ typedef enum IvfpqServed
 /* Is gpuvecd, as it is or should be, the engine of choice? */
 extern bool IvfpqServerIsWanted(void);
 
-/* ... and does it answer, and run on a card? */
+/* ... and does it answer, and run on a device? */
 extern bool IvfpqServerHasDevice(void);
 
 /*
- * Bytes that it said it has, on all its devices, or on the one that has most; 0:
- * it is not known.
+ * Bytes that it said it has, on all its devices, or on the one that has most;
+ * 0: it is not known.
  */
 extern int64 IvfpqServerMemory(bool of_one);
 
 /*
- * Count so many scans of an index for gpuvec_stat: rows that came too late, and
- * whether one ended with a pass over the table.
+ * Count so many scans of an index for gpuvec_stat: rows that came out of
+ * order, and whether one ended with a full pass.
  */
 extern void IvfpqCountScans(int64 scans, int64 out_of_order, bool full_pass);
 

@@ -24,9 +24,9 @@
 IvfpqShared *ivfpq_shared = NULL;
 
 /*
- * When the server starts, and when it has ended all processes after a crash: so
- * each of these begins another life, of which no mirror of the one before is
- * (server/life.c).
+ * When the server starts, and when it has ended all processes after a crash:
+ * each of these begins another incarnation, for which no mirror of the one
+ * before is valid (server/life.c).
  */
 static void
 init_shared(void *memory, LWLock *lock)
@@ -86,7 +86,7 @@ IvfpqNow(void)
 	return (int64) INSTR_TIME_GET_MICROSEC(now);
 }
 
-/* Does there seem to be a card? */
+/* Does there seem to be a device? */
 bool
 IvfpqSeesDevice(void)
 {
@@ -96,7 +96,7 @@ IvfpqSeesDevice(void)
 
 /*
  * Not preloaded: would there be a gpuvecd if the library were?  With
- * gpuvec.server = auto only if there seems to be a card.
+ * gpuvec.server = auto only if there seems to be a device.
  */
 bool
 IvfpqPreloadHelps(void)
@@ -318,7 +318,7 @@ IvfpqCountLatency(int64 us)
 }
 
 /*
- * Microseconds that this share of the searches stayed below, give or take
+ * Microseconds that this fraction of the searches stayed below, give or take
  * what a class is wide; -1 when there was none.
  */
 double

@@ -1,7 +1,7 @@
 /*
  * state.h
  *		What all processes know of gpuvecd: its state, what became of searches,
- *		and the mirrors that are wanted.  Private to src/client.
+ *		and mirror requests.  Private to src/client.
  *
  * It is there only when the library is preloaded; a crash of the cluster
  * clears it.
@@ -29,7 +29,7 @@ typedef enum IvfpqServerState
 	IVFPQ_STATE_MISMATCH		/* it speaks another version of the protocol */
 } IvfpqServerState;
 
-/* Mirrors that all processes together may want. */
+/* Mirrors that all processes together may request. */
 #define IVFPQ_NREQUESTS		256
 
 typedef enum IvfpqMirrorRequestState
@@ -57,7 +57,7 @@ typedef struct IvfpqMirrorRequest
 	TimestampTz locked_since;	/* found locked since then; 0 = is not */
 	TimestampTz ready_at;		/* when it was loaded; 0 = never */
 	int64		postings;		/* loaded */
-	int64		expected;		/* copies to load */
+	int64		expected;		/* postings to load */
 	char		error[160];		/* of the last failure; "" = none */
 } IvfpqMirrorRequest;
 
@@ -102,7 +102,7 @@ typedef struct IvfpqShared
 	pg_atomic_uint32 suspended; /* 1: it answers no session in time */
 	pg_atomic_uint32 doubted;	/* 1: the supervisor is to see whether it does */
 	pg_atomic_uint32 has_device;	/* 1: its engine is "cuda" */
-	pg_atomic_uint32 loaders_awaited;	/* 1: a database has none, and wants
+	pg_atomic_uint32 loaders_awaited;	/* 1: a database has none, and needs
 										 * one, but others have all */
 	pg_atomic_uint64 instance;	/* of its run; 0 = none */
 	uint64		incarnation;	/* of this memory, random; does not change */
@@ -128,7 +128,7 @@ typedef struct IvfpqShared
 	IvfpqSilence silence;		/* the last one */
 	bool		loader_connected[IVFPQ_MAX_LOADERS];	/* it got into its
 														 * database */
-	uint64		tickets;		/* the last one given out */
+	uint64		tickets;		/* the last one handed out */
 	IvfpqMirrorRequest requests[IVFPQ_NREQUESTS];
 } IvfpqShared;
 

@@ -1,6 +1,6 @@
 /*
  * launch.c
- *		The supervisor starts loaders where mirrors are wanted: one for a
+ *		The supervisor starts loaders where mirrors are requested: one for a
  *		database, and not too many.
  */
 #include "postgres.h"
@@ -28,7 +28,7 @@ typedef struct Slot
 
 static Slot slots[IVFPQ_MAX_LOADERS];
 
-/* Loaders that have ended make room; true if there were any. */
+/* Frees the slots of loaders that have ended; true if there were any. */
 static bool
 reap(void)
 {
@@ -50,7 +50,10 @@ reap(void)
 		LWLockRelease(ivfpq_shared->lock);
 		if (!connected)
 		{
-			/* dropped, most likely; sessions that want a mirror ask again */
+			/*
+			 * dropped, most likely; sessions that need a mirror request it
+			 * again
+			 */
 			ereport(LOG,
 					(errmsg("gpuvec loader found no way into database %u",
 							slots[i].database)));
@@ -62,7 +65,8 @@ reap(void)
 
 /*
  * The slot to start a loader of the database in, or NULL.  *when: try again
- * then, if that is earlier.  *none_free: it has to wait for another database's.
+ * then, if that is earlier.  *none_free: it has to wait for another
+ * database's.
  */
 static Slot *
 choose_slot(Oid database, int64 now, int64 *when, bool *none_free)

@@ -1,7 +1,7 @@
 /*
  * supervisor.c
  *		The background worker that runs gpuvecd: starts it, asks it again and
- *		again whether it is well, starts it anew when it is not, and launches
+ *		again whether it is well, restarts it when it is not, and launches
  *		loaders.  One that others start it only asks.
  *
  * It is in no database and reads no page.  It never waits for gpuvecd longer
@@ -65,7 +65,7 @@ extern PGDLLEXPORT void gpuvec_supervisor_main(Datum arg);
 typedef struct Supervisor
 {
 	IvfpqServerInfo info;
-	bool		give_up;		/* there is no card: do not start it again */
+	bool		give_up;		/* there is no device: do not start it again */
 	int64		start_at;		/* when it is to be started */
 	int64		started;		/* when it was; of an external one since when
 								 * it is looked for */
@@ -130,8 +130,8 @@ start_server(int64 now)
 }
 
 /*
- * An external one is not to be reached, or its connection has ended: it is asked
- * again and again, at first very often, since it may be just starting.
+ * An external one is not to be reached, or its connection has ended: it is
+ * asked again and again, at first very often, since it may be just starting.
  */
 static void
 lose_server(const char *problem, bool is_others)
@@ -139,7 +139,7 @@ lose_server(const char *problem, bool is_others)
 	int64		now = IvfpqNow();
 	bool		was_up = IvfpqSharedState() == IVFPQ_STATE_UP;
 
-	/* while it begins anew it is away for a moment */
+	/* while it restarts it is away for a moment */
 	if (was_up ||
 		(now - self.started > SECOND && strcmp(self.told, problem) != 0))
 	{
@@ -162,7 +162,7 @@ lose_server(const char *problem, bool is_others)
 						  PING_ILL_US);
 }
 
-/* Did one that is gone have a card? */
+/* Did one that is gone have a device? */
 static bool
 has_seen_device(void)
 {
@@ -170,8 +170,8 @@ has_seen_device(void)
 }
 
 /*
- * It has ended: when is it to be started again?  Where a card was seen it may
- * come back, even if there seems to be none now.
+ * It has ended: when is it to be started again?  Where a device was seen it
+ * may come back, even if there seems to be none now.
  */
 static void
 note_end(int status)
@@ -285,7 +285,7 @@ suspend(const char *why)
 /*
  * It answers us, from a thread of its own; but a session has waited in vain.
  * Is it all the time at the same batches?  Then it is as good as silent until
- * they are done.  It ends by itself if its card never ends them.
+ * they are done.  It ends by itself if its device never ends them.
  */
 static bool
 is_stuck(const GvStatusReply *status, int64 now)

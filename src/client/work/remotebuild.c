@@ -422,7 +422,10 @@ IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
 	return false;
 }
 
-/* Have it make room to search what will be built; false: it failed. */
+/*
+ * Has gpuvecd begin a calibration mirror of the index that is built; false: it
+ * failed.
+ */
 bool
 IvfpqBuilderCalibMirror(IvfpqBuilder *builder, int64 postings)
 {

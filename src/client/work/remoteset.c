@@ -4,15 +4,15 @@
  *		outputs come back.
  *
  * Items are gathered in slots, a ring of them, each a message.  A full slot is
- * on its way until it is answered, and the next one is filled meanwhile.  Where
- * there is much to bring the slots lie in memory that gpuvecd shares, else they
- * go through the socket.  Nothing is kept of what has been answered: after a
- * failure the caller begins anew.
+ * on its way until it is answered, and the next one is filled meanwhile.
+ * Where there is much to bring the slots lie in memory that gpuvecd shares,
+ * else they go through the socket.  Nothing is kept of what has been answered:
+ * after a failure the caller begins again.
  *
- * When outputs are asked for all inputs are answered, so gpuvecd writes outputs
- * into the slots that it shares, one after the other: one that is being copied,
- * and two that are on their way.  It can still write there later, so what counts
- * is the copy, which is looked at.
+ * When outputs are asked for all inputs are answered, so gpuvecd writes
+ * outputs into the slots that it shares, one after the other: one that is
+ * being copied, and two that are on their way.  It can still write there
+ * later, so what counts is the copy, which is looked at.
  */
 #include "postgres.h"
 
@@ -83,8 +83,8 @@ complain(const char *reason)
 }
 
 /*
- * The end of a function: did it work?  If not, nothing else will.  That there is
- * no room for a set that keeps rows is no failure: it need not.
+ * The end of a function: did it work?  If not, nothing else will.  That there
+ * is no memory for a set that keeps rows is no failure: it need not.
  */
 static bool
 conclude(IvfpqRemoteSet *set, bool worked)
