@@ -1,6 +1,6 @@
 /*
  * gv_protocol.c
- *		What both ends of the protocol have to agree on in code.
+ *		Code that both ends of the protocol share.
  *
  * In gpuvecd and in the extension alike.
  */

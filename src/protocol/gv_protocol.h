@@ -2,26 +2,25 @@
  * gv_protocol.h
  *		What backends and gpuvecd say to each other.
  *
- * A unix stream socket, for the user of the cluster only.  Both ends run on one
- * host, so numbers are in the host's own byte order, and structs travel as they
- * are, those of the engine among them: every field is aligned, nothing is
- * padding.  In the engine's the device is gpuvecd's to choose: clients leave it
- * 0.
+ * A unix stream socket, for the user of the cluster only.  Both ends run on
+ * one host, so numbers are in the host's own byte order, and structs travel as
+ * they are, those of the engine among them: every field is aligned, nothing is
+ * padding.  In the engine's the device is gpuvecd's to choose: clients leave
+ * it 0.
  *
  * A client speaks first and waits for the answer before it speaks again; to
  * give up it closes.  Every message is a GvMessage and `length` bytes.  The
- * first is a GvHello, within 5 seconds, which says of which life of a cluster
- * the client is (server/life.c), and what it wants to be:
+ * first is a GvHello, within 5 seconds, which names the cluster's incarnation
+ * (server/life.c) and the client's role:
  *
- *	supervisor	says which life gpuvecd serves: PING, STATUS, DROP
+ *	supervisor	says which incarnation gpuvecd serves: PING, STATUS, DROP
  *	session		asks: GV_MSG_SEARCH, PING, STATUS
  *	loader		brings mirrors: GV_MSG_BEGIN, ARRAY, LISTS, REFINE, READY,
  *				CURRENT, STATES, BLOCKS, VALUES, RECORDS, DROP, and all that a
  *				session may
  *	builder		has an index made: GV_MSG_BUILD, ROWS, TRAIN, TRAINED, ENCODE,
- *				SAMPLED, TRIAL, PIECES, TRY, and PING; or helps with one: first
- *				GV_MSG_JOIN, then ROWS, ENCODE, SAMPLED, PIECES and PING
- *	many		has many searches made at once: GV_MSG_SEARCHES, and PING
+ *				SAMPLED, CALIB_MIRROR, CHUNKS, TRY, PING; or helps with one: first GV_MSG_JOIN, then ROWS, ENCODE, SAMPLED, CHUNKS and PING
+ *	bulk		many searches in one message: GV_MSG_SEARCHES, and PING
  *	set			has work on a set of rows done (engine/gv_set.h): GV_MSG_SET,
  *				PUT, RUN, GET, ASK, MEMORY, HERE, and PING
  *
@@ -68,7 +67,7 @@
 /* Searches of one message, at most. */
 #define GV_MAX_SEARCHES		(1 << 14)
 
-/* The most that a trial may ask for at once. */
+/* The most queries in one GV_MSG_TRY. */
 #define GV_MAX_TRIES		256
 #define GV_MAX_TRIED_HITS	(1 << 21)
 
@@ -91,24 +90,24 @@ typedef enum GvMessageType
 								 * mirror of the key is thrown away; one that
 								 * is ready is refused (GV_REFUSED_EXISTS) */
 	GV_MSG_ARRAY,				/* GvArrayRequest, values; OK: nothing */
-	GV_MSG_LISTS,				/* GvListsRequest, then pieces, each a GvChunk
+	GV_MSG_LISTS,				/* GvListsRequest, then chunks, each a GvChunk
 								 * and its arrays; OK: nothing */
 	GV_MSG_READY,				/* GvKeyRequest; OK: nothing.  From now on it
 								 * is searched */
 	GV_MSG_CURRENT,				/* GvCurrentRequest; OK: nothing.  The
 								 * mirror's lists are those of this version of
-								 * the index's directory, until a piece comes.
+								 * the index's directory, until a chunk comes.
 								 * Of no effect unless this connection asked
 								 * for STATES from list 0 on, and no other has
-								 * asked or sent a piece since */
+								 * asked or sent a chunk since */
 	GV_MSG_STATES,				/* GvRangeRequest; OK: GvListState [count] of
 								 * lists first .. first + count - 1 */
 	GV_MSG_BLOCKS,				/* GvRangeRequest: lists first .. first +
-								 * count - 1; OK: pieces as in LISTS, of as
+								 * count - 1; OK: chunks as in LISTS, of as
 								 * many of these lists as fit, at least one.
-								 * An answer with one piece alone may have a
+								 * An answer with one chunk alone may have a
 								 * part of the list; its rest begins behind
-								 * the piece */
+								 * the chunk */
 	GV_MSG_REFINE,				/* GvListsRequest with npieces items, then
 								 * GvRefineItems, gv_refine_stride apart; OK:
 								 * nothing */
@@ -140,7 +139,7 @@ typedef enum GvMessageType
 	GV_MSG_CALIB_MIRROR,		/* GvCalibMirrorRequest; OK: nothing.  From
 								 * now on there is a mirror, with empty lists,
 								 * of what was trained; once a build */
-	GV_MSG_CHUNKS,				/* GvListsRequest, its key 0, then pieces of
+	GV_MSG_CHUNKS,				/* GvListsRequest, its key 0, then chunks of
 								 * that mirror as in LISTS, each a whole list;
 								 * OK: nothing */
 	GV_MSG_TRY,					/* GvTryRequest, transformed queries float
@@ -214,10 +213,9 @@ typedef enum GvRefusalCode
 	GV_REFUSED_NO_MIRROR,		/* there is none of that key */
 	GV_REFUSED_LOADING,			/* there is, but it is not ready */
 	GV_REFUSED_EXISTS,			/* a ready mirror of the key is there */
-	GV_REFUSED_NO_MEMORY,		/* the engine or the budget has no room */
+	GV_REFUSED_NO_MEMORY,		/* the engine or the budget has no memory */
 	GV_REFUSED_FAILED,			/* the engine failed; the server will restart */
-	GV_REFUSED_INCARNATION		/* it serves another life of a cluster, or as
-								 * yet none */
+	GV_REFUSED_INCARNATION		/* it serves another, or none yet */
 } GvRefusalCode;
 
 #define GV_NREFUSALS	10		/* and 0, which is none */
@@ -254,7 +252,7 @@ typedef struct GvSearchRequest
 	int32_t		compare;
 	int32_t		capacity;		/* 1 .. GV_MAX_HITS */
 	int32_t		ntests;			/* 0 .. GV_MAX_TESTS, of the mirror's keys; 0:
-								 * all copies are wanted */
+								 * all postings match */
 	int32_t		nvalues;		/* 0 .. GV_MAX_VALUES */
 	uint64_t	version;		/* of the directory; where it is the mirror's,
 								 * the answer is brief.  0: none */
@@ -265,9 +263,9 @@ typedef struct GvSearchRequest
 } GvSearchRequest;
 
 /*
- * n searches as in GvSearchRequest; n is at most gv_searches_most.  A client in
- * GV_ROLE_BULK that says nothing for GV_BULK_IDLE_MS is closed: it keeps a thread
- * and a card's memory.
+ * n searches as in GvSearchRequest; n is at most gv_searches_most.  A client
+ * in GV_ROLE_BULK that says nothing for GV_BULK_IDLE_MS is closed: it keeps a
+ * thread and a device's memory.
  */
 #define GV_BULK_IDLE_MS		2000
 
@@ -307,8 +305,8 @@ typedef struct GvSearchReply
 	int32_t		nearest;		/* list, of those searched, or 0 */
 
 	/* with a condition, of the lists searched; else 0 */
-	int64_t		nitems;			/* copies that the mirror has of them */
-	int64_t		matches;		/* those that fulfill the condition */
+	int64_t		nitems;			/* postings that the mirror has of them */
+	int64_t		matches;		/* those that satisfy the condition */
 	double		weighted_nitems;	/* the same as each list counts */
 	double		weighted_matches;
 	int64_t		nearer;			/* as in GvSearch */
@@ -352,11 +350,11 @@ typedef struct GvListsRequest
  *		uint16 rowids [nblocks][32][3]				 > unless GV_CHUNK_LIVE
  *		keys [nblocks], of a mirror that has them	 |
  *		uint8 codes [nblocks][code_bytes][32]		/
- * A list that is longer than a message comes in several pieces, ascending.
- * `state` is the list's once the piece is in, its nitems the copies up to the
- * piece's end.  A piece with first > 0 must come to a list of the same gen and
- * del_seq, one with GV_CHUNK_LIVE to one of the same gen and nitems, whole;
- * bits of `live` beyond nitems must be 0.
+ * A list that is longer than a message comes in several chunks, ascending.
+ * `state` is the list's once the chunk is in, its nitems the postings up to
+ * the chunk's end.  A chunk with first > 0 must come to a list of the same gen
+ * and del_seq, one with GV_CHUNK_LIVE to one of the same gen and nitems,
+ * whole; bits of `live` beyond nitems must be 0.
  */
 #define GV_CHUNK_LIVE	1		/* `live` only */
 
@@ -529,7 +527,7 @@ typedef struct GvMirrorStatus
 	int32_t		replicas;		/* devices that have it whole, or 1 */
 	int64_t		bytes;
 	int64_t		postings;		/* it holds, dead ones included */
-	int64_t		expected;		/* copies, when loading began */
+	int64_t		expected;		/* postings, when loading began */
 	int64_t		searches;
 	int64_t		idle_ms;		/* since it was last searched or changed */
 } GvMirrorStatus;
@@ -563,7 +561,7 @@ gv_searches_most(int32_t dims, int32_t probes, int32_t capacity)
 }
 
 /*
- * Bytes of a piece: header and arrays, for codes of code_bytes each, and keys
+ * Bytes of a chunk: header and arrays, for codes of code_bytes each, and keys
  * of keys_bytes a block.
  */
 static inline int64_t
