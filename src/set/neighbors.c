@@ -20,8 +20,8 @@
 #define PREFETCHED		64
 
 /*
- * This session's engine gets about so much at a time, so that it is seen how far
- * it is: products of numbers, but some rows in any case.
+ * This session's engine gets about so much at a time, so that it is seen how
+ * far it is: products of numbers, but some rows in any case.
  */
 #define PRODUCTS		((int64) 8000000000)
 #define LEAST_ROWS		1024
@@ -241,7 +241,10 @@ is_way(const IvfpqNeighbors *wanted, const GvSetSpec *spec, Way way)
 		case WAY_ASKED:
 			return wanted->rows->work != NULL;
 		case WAY_OWN:
-			/* where lists are near a card has most rows at once in any case */
+
+			/*
+			 * where lists are near a GPU has most rows at once in any case
+			 */
 			return are_rows(wanted) && wanted->lists != NULL &&
 				IvfpqWorkKeeps(wanted->rows->nrows, wanted->rows->dims) &&
 				IvfpqWorkChoose(spec) == IVFPQ_WORK_SERVER;

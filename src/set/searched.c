@@ -3,9 +3,9 @@
  *		Graphs and joins of which each row is searched for through an index, as
  *		gpuvec_search does it, many at a time.
  *
- * An index reads some hundred rows for each, while all rows have to be read, and
- * more than once, to compare them list by list (indexlists.c).  So that is left to
- * a card, and to so many rows that they share that.
+ * An index reads some hundred rows for each, while all rows have to be read,
+ * and more than once, to compare them list by list (indexlists.c).  So that is
+ * left to a GPU, and to so many rows that they share that.
  *
  * An index has no rows without a direction, and none are near to such a row.
  * What lacks neighbors for that is compared with all rows; rows without a
@@ -26,11 +26,16 @@
 #include "client/client.h"
 #include "set/set.h"
 
-/* Readings of the table that lists of it take, and rows searched for exactly. */
+/*
+ * Readings of the table that lists of it take, and rows searched for exactly.
+ */
 #define READINGS		4
 #define SAMPLED			200.0
 
-/* Rows of a list, and lists that are near: this share, but no more than so many. */
+/*
+ * Rows of a list, and lists that are near: this fraction, but no more than so
+ * many.
+ */
 #define ROWS_OF_LIST	1000.0
 #define NEAR_FRACTION		0.6
 #define NEAR_LISTS		60.0
@@ -40,8 +45,8 @@
 #define PRODUCT_NS		0.011
 
 /*
- * With a card both ways have been timed for themselves: its part of that; a row
- * read on its way there; a neighbor fetched for its key, and given out.
+ * With a GPU both ways have been timed for themselves: its part of that; a
+ * row read on its way there; a neighbor fetched for its key, and returned.
  */
 #define DEVICE_FRACTION		0.02
 #define DEVICE_READ_NS	40.0
@@ -168,8 +173,8 @@ note(const Searched *searched, Some *some, int64 query)
 }
 
 /*
- * What was found for a query, of the portion: itself left out, k rows have to be
- * left.
+ * What was found for a query, of the portion: itself left out, k rows have to
+ * be left.
  */
 static void
 take_found(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
@@ -214,8 +219,8 @@ take_found(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
 }
 
 /*
- * Read the next portion, at most room rows from number `first` on, and set those
- * aside that have no direction; how many rows were read.
+ * Read the next portion, at most capacity rows from number `first` on, and set
+ * those aside that have no direction; how many rows were read.
  */
 static int
 read_portion(Searched *searched, int64 first, int batch)
@@ -227,7 +232,7 @@ read_portion(Searched *searched, int64 first, int batch)
 								   (int) Min(batch, queries->nrows - first),
 								   searched->vectors, &vectors);
 
-	/* none are kept, so they are in the portion's room */
+	/* none are kept, so they are in the portion's memory */
 	Assert(vectors == searched->vectors);
 	searched->portion.n = 0;
 	for (int i = 0; i < n; i++)
@@ -339,7 +344,9 @@ compare_lacking(Searched *searched)
 	pfree(vectors);
 }
 
-/* The neighbors of all that have no direction: one more where they are rows. */
+/*
+ * The neighbors of all that have no direction: one more where they are rows.
+ */
 static void
 take_alike(void *arg, int64 query, const int64 *positions,
 		   const double *distances)

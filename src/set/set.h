@@ -61,9 +61,10 @@ extern void IvfpqFindNeighbors(const IvfpqNeighbors *wanted);
  * pairrows.c: what graphs and joins return, a row for each pair or, in arrays,
  * one for each key.
  *
- * IvfpqPutNeighbors: those of a key, nearest first, given their positions among
- * `keys`, k or up to the first that is -1; or without positions the first k keys.
- * A key that has none gives a row with empty arrays, or no pairs.
+ * IvfpqPutNeighbors: those of a key, nearest first, given their positions
+ * among `keys`, k or up to the first that is -1; or without positions the
+ * first k keys.  A key that has none gives a row with empty arrays, or no
+ * pairs.
  */
 typedef struct IvfpqPairRows IvfpqPairRows;
 
@@ -90,8 +91,8 @@ typedef struct IvfpqPairs
 extern void IvfpqFindPairs(const IvfpqPairs *pairs, IvfpqMethod method);
 
 /*
- * searched.c: the same by searches through an index, if there is one and that is
- * better.  The queries have been surveyed, other rows not.
+ * searched.c: the same by searches through an index, if there is one and that
+ * is better.  The queries have been surveyed, other rows not.
  */
 extern bool IvfpqFindPairsBySearch(const IvfpqPairs *pairs);
 
@@ -122,7 +123,7 @@ extern int	IvfpqProbesFor(const IvfpqSampled *sampled,
 						   const IvfpqLists *lists, double recall);
 
 /*
- * starts.c: first centroids for k-means.
+ * starts.c: seeds, the first centroids of k-means.
  */
 typedef struct IvfpqKmeansSeeds IvfpqKmeansSeeds;
 

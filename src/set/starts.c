@@ -1,6 +1,6 @@
 /*
  * starts.c
- *		Which rows are the first centroids of k-means.
+ *		The seeds of k-means, its first centroids.
  *
  * A row's rank is a hash of its vector and the seed, and those of the k
  * smallest ranks are taken: k rows drawn at random without replacement, which
@@ -26,7 +26,7 @@ struct IvfpqKmeansSeeds
 	int			k;
 	uint64		seed;
 	uint64		limit;			/* larger ranks are none of the k smallest */
-	SeedRow    *rows;			/* [room] the smallest so far, and others */
+	SeedRow    *rows;			/* [capacity] the smallest so far, and others */
 	int64		n;
 	int64		capacity;		/* 2k at least */
 };

@@ -15,9 +15,9 @@ struct IvfpqStore
 {
 	int			dims;			/* 0: nothing came */
 	int64		nrows;
-	int64		capacity;		/* rows that memory has room for; of a file:
-								 * of a batch */
-	float	   *vectors;		/* [room][dims] */
+	int64		capacity;		/* rows that memory holds; of a file: of a
+								 * batch */
+	float	   *vectors;		/* [capacity][dims] */
 	BufFile    *file;			/* with all rows, or NULL */
 };
 

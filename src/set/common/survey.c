@@ -3,12 +3,12 @@
  *		What set functions know of a table's rows after they have read all of
  *		them once, and vectors by their positions.
  *
- * A table is read several times: for a sample, for queries, and for each tile of
- * queries.  To turn a value into floats takes most of it, where it is of
+ * A table is read several times: for a sample, for queries, and for each tile
+ * of queries.  To turn a value into floats takes most of it, where it is of
  * pgvector's types, so vectors are kept as far as the caller's memory goes, or
- * are sent to gpuvecd at once, which keeps them.  Of others it is known in which
- * block they are, about, so that a row here and there does not cost all that are
- * before it.
+ * are sent to gpuvecd at once, which keeps them.  Of others it is known in
+ * which block they are, about, so that a row here and there does not cost all
+ * that are before it.
  */
 #include "postgres.h"
 
@@ -115,9 +115,9 @@ check_keys(const IvfpqTable *table)
 }
 
 /*
- * Let the system give large pages to an array that is long: each that is touched
- * first costs it about the same, small or large, and what is looked up anywhere
- * in them is found sooner.
+ * Let the system give large pages to an array that is long: each that is
+ * touched first costs it about the same, small or large, and what is looked up
+ * anywhere in them is found sooner.
  */
 static void *
 in_large_pages(void *items, Size bytes)
@@ -198,8 +198,9 @@ note_mark(IvfpqTable *table, BlockNumber *block)
 }
 
 /*
- * Room for vectors that are kept: first for as many as the table's pages may
- * hold, for most tables all, then twice as many; no more than `most`.
+ * Allocates memory for vectors that are kept: first for as many as the table's
+ * pages may hold, for most tables all, then twice as many; no more than
+ * `most`.
  */
 static void
 ensure_capacity(IvfpqTable *table, int64 most)
@@ -216,7 +217,7 @@ ensure_capacity(IvfpqTable *table, int64 most)
 								 repalloc_huge(table->kept, bytes), bytes);
 }
 
-/* Keep one more vector; memory has room for so many. */
+/* Keep one more vector; memory holds so many. */
 static void
 keep(IvfpqTable *table, const float *vector, int64 most)
 {
@@ -228,9 +229,9 @@ keep(IvfpqTable *table, const float *vector, int64 most)
 }
 
 /*
- * How many rows there may be: as many vectors as the first one, as it is stored,
- * as there is room for, and a quarter more than the planner thinks at most.  Should
- * there be more, they are not sent.
+ * How many rows there may be: as many vectors as the first one, as it is
+ * stored, as there is room for, and a quarter more than the planner thinks at
+ * most.  Should there be more, they are not sent.
  */
 static int64
 most_rows(const IvfpqTable *table)

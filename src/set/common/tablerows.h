@@ -49,7 +49,7 @@ typedef struct IvfpqTable
 	int64		nkept;
 	int64		kept_capacity;
 	IvfpqWork  *work;			/* gpuvecd has all rows; or NULL */
-	int64		work_rows;		/* that it has room for */
+	int64		work_rows;		/* its capacity */
 
 	/* after a whole reading */
 	int64		nskipped;		/* rows without a vector */
@@ -95,8 +95,8 @@ extern void IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
 extern void IvfpqTableBegin(IvfpqTable *table, const IvfpqMark *mark);
 
 /*
- * The next row: its vector is in table->vector, its TID in table->slot.  Past the
- * last row comes the first again, with the next call.
+ * The next row: its vector is in table->vector, its TID in table->slot.  Past
+ * the last row comes the first again, with the next call.
  */
 extern bool IvfpqTableNext(IvfpqTable *table);
 
@@ -111,9 +111,10 @@ extern int64 IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot);
 
 /*
  * Read keys or TIDs of all rows, and of the first vector how long it is.
- * ERROR for a key that is NULL or comes twice.  Until IvfpqTableForget vectors of
- * the first rows are kept, as many as so many bytes hold; or, if the caller has
- * use for that, gpuvecd has all rows, to be asked about them (table->work).
+ * ERROR for a key that is NULL or comes twice.  Until IvfpqTableForget vectors
+ * of the first rows are kept, as many as so many bytes hold; or, if the caller
+ * has use for that, gpuvecd has all rows, to be asked about them
+ * (table->work).
  */
 extern void IvfpqTableSurvey(IvfpqTable *table, Size keep_bytes, bool send);
 extern void IvfpqTableForget(IvfpqTable *table);
@@ -127,9 +128,9 @@ extern void IvfpqTableStopAsking(IvfpqTable *table);
 extern const float *IvfpqTableVector(IvfpqTable *table, int64 position);
 
 /*
- * Vectors from position `first` on, after a survey, at most so many and no more
- * than there are; how many, at least one.  They are kept ones or in the room
- * given, [most][dims].
+ * Vectors from position `first` on, after a survey, at most so many and no
+ * more than there are; how many, at least one.  They are kept ones or in the
+ * caller's array, [most][dims].
  */
 extern int	IvfpqTableRead(IvfpqTable *table, int64 first, int most,
 						   float *buffer, const float **vectors);

@@ -25,9 +25,10 @@
 #define LEAST_VALUES	(1 << 20)
 
 /*
- * Queries and results that gpuvecd gets at a time: a share of its memory, or
- * so many bytes if that is more, but a larger share at most, as it refuses
- * what it has no room for.  Rows that it keeps have that share, too.
+ * Queries and results that gpuvecd gets at a time: a fraction of its memory,
+ * or so many bytes if that is more, but a larger fraction at most, as it
+ * refuses what it has no memory for.  Rows that it keeps have that fraction,
+ * too.
  */
 #define SERVER_DIVISOR	16
 #define SERVER_BYTES	((int64) 1 << 30)
@@ -185,8 +186,8 @@ IvfpqWorkEnd(IvfpqWork *work)
 }
 
 /*
- * Bytes of queries and results that gpuvecd may get.  What meets lists is one
- * card's work.
+ * Bytes of queries and results that gpuvecd may get.  Work with lists stays on
+ * one device.
  */
 static int64
 server_bytes(const GvSetSpec *spec)
@@ -201,8 +202,8 @@ server_bytes(const GvSetSpec *spec)
 
 /*
  * How many queries at a time, see work.h.  What the engine takes whatever
- * their number does not count, or where memory is scarce they would come one by
- * one.  Queries that are rows take less than others, but a card more than is
+ * their number does not count, or where memory is scarce they would come one
+ * by one.  Queries that are rows take less than others, but a GPU more than is
  * known here.
  */
 int64

@@ -28,8 +28,8 @@ extern IvfpqWorkPlace IvfpqWorkChoose(const GvSetSpec *spec);
 extern IvfpqWork *IvfpqWorkBegin(const GvSetSpec *spec, IvfpqWorkPlace place);
 
 /*
- * As gv_set_put, gv_set_ask, gv_set_run and gv_set_get, but for what is said above;
- * only gpuvecd is asked again.
+ * As gv_set_put, gv_set_ask, gv_set_run and gv_set_get, but for what is said
+ * above; only gpuvecd is asked again.
  */
 extern bool IvfpqWorkPut(IvfpqWork *work, GvSetInput input, const void *items,
 						 int64 n);
@@ -54,15 +54,16 @@ extern void IvfpqWorkEnd(IvfpqWork *work);
 extern int64 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place);
 
 /*
- * May gpuvecd be given so many rows to keep, for as long as something is asked of
- * them, a quarter of a card's memory?  It has to have one, or the user wants it in any case: processors take
- * memory of the host for them.
+ * May gpuvecd be given so many rows to keep, for as long as something is asked
+ * of them, a quarter of a device's memory?  It has to have one, or the user
+ * wants it in any case: processors take memory of the host for them.
  */
 extern bool IvfpqWorkKeeps(int64 nrows, int dims);
 
 /*
  * Bytes that a session has for vectors meanwhile: maintenance_work_mem where
- * gpuvecd is to do the work, nothing where the session's own engine takes that.
+ * gpuvecd is to do the work, nothing where the session's own engine takes
+ * that.
  */
 extern Size IvfpqWorkSpareMemory(void);
 
