@@ -18,7 +18,7 @@
 #define K			10
 #define GOT			100000		/* places of a graph that are compared */
 
-/* What is measured: on a card, or small. */
+/* What is measured: on a GPU, or small. */
 typedef struct Sizes
 {
 	int64_t		graph_rows;
@@ -113,7 +113,9 @@ hash_graph(int fd, int64_t places)
 	return h;
 }
 
-/* A graph of all rows, or with lists of near ones; prints, returns its hash. */
+/*
+ * A graph of all rows, or with lists of near ones; prints, returns its hash.
+ */
 static uint64_t
 bench_graph(const TestServer *server, float *rows, int64_t n, int32_t dims,
 			int32_t nlists)

@@ -34,7 +34,7 @@ used_bytes(int fd, int64_t *evictions)
 	return used;
 }
 
-/* Does another mirror find no room, since this was touched so late? */
+/* Does another mirror find no memory, since this was touched so late? */
 static bool
 is_refused(int loader, const GvMirrorKey *other, const TestIndex *index,
 		   int64_t touched, const char *what)

@@ -8,7 +8,7 @@
 
 #include "client.h"
 
-/* All pieces of a range of lists as they should come back; the server's. */
+/* All chunks of a range of lists as they should come back; the server's. */
 static void
 check_range(int fd, const GvMirrorKey *key, const TestIndex *index,
 			int32_t first, int32_t count)
@@ -138,7 +138,7 @@ test_changes(const TestServer *server)
 	free_index(&index);
 }
 
-/* Read a list in pieces; the server's. */
+/* Read a list in chunks; the server's. */
 static void
 check_chunks(int fd, const GvMirrorKey *key, const TestIndex *index,
 			 int32_t list)

@@ -55,8 +55,8 @@ check_memory(int fd, int64_t evictions)
 }
 
 /*
- * Each client's searches go to one device, and to the other, all at once, while
- * lists are replaced by what they are.
+ * Each client's searches go to one device, and to the other, all at once,
+ * while lists are replaced by what they are.
  */
 static void
 check_together(const TestServer *server, int loader, const GvMirrorKey *keys,
@@ -91,7 +91,7 @@ check_together(const TestServer *server, int loader, const GvMirrorKey *keys,
 		close(fds[i]);
 }
 
-/* A mirror goes where there is most room; young ones stay. */
+/* A mirror goes where most memory is free; young ones stay. */
 static void
 test_young(const TestServer *server, const TestIndex *index)
 {
@@ -130,7 +130,7 @@ test_places(const TestServer *server, const TestIndex *index)
 		  "it is not in the place of the idle one");
 	check_memory(loader, 1);
 	CHECK(search_check(loader, &keys[0], index) == 0, "first, after all");
-	/* both idle: the one that has been so longer gives way */
+	/* both idle: the one that has been so longer is evicted */
 	usleep(200000);
 	CHECK(search_check(loader, &keys[2], index) == 0, "third");
 	usleep(1100000);
@@ -159,7 +159,7 @@ begin_build(int fd)
 					  sizeof(mean), NULL, NULL);
 }
 
-/* One build has each device; where a mirror is there is no room for it. */
+/* One build has each device; where a mirror is there is no memory for it. */
 static void
 test_builds(const TestServer *server, const TestIndex *index)
 {
@@ -248,8 +248,8 @@ search_until_hung(int fd, int loader, const GvMirrorKey *key,
 }
 
 /*
- * Clients that go while their searches wait are not kept.  False: a busy machine
- * took so long that the server may have ended meanwhile.
+ * Clients that go while their searches wait are not kept.  False: a busy
+ * machine took so long that the server may have ended meanwhile.
  */
 static bool
 check_impatient(const TestServer *server, int loader, const GvMirrorKey *key,
@@ -291,7 +291,7 @@ check_impatient(const TestServer *server, int loader, const GvMirrorKey *key,
 	return in_time;
 }
 
-/* Say what is to happen to emulated cards: see emulate/cuda_runtime.h. */
+/* Say what is to happen to emulated devices: see emulate/cuda_runtime.h. */
 static void
 write_faults(const char *path, const char *faults)
 {
@@ -432,7 +432,7 @@ test_hung_bulk(void)
 void
 test_devices(void)
 {
-	/* 3 MB of 4: of what is left twice shards have no room either */
+	/* 3 MB of 4: of what is left twice shards have no memory either */
 	TestIndex	index = make_index(GV_L2, 64, 64, 100, 1, 700, false);
 	/* with time enough for a busy machine to ask of what is young */
 	TestServer	server = start_two("--keep", "1000");
@@ -452,7 +452,9 @@ test_devices(void)
 	free_index(&index);
 }
 
-/* A card hangs with many searches; who is to end then does not wait for it. */
+/*
+ * A device hangs with many searches; who is to end then does not wait for it.
+ */
 static void
 check_stopped(const TestIndex *index, const char *path)
 {
@@ -472,7 +474,7 @@ check_stopped(const TestIndex *index, const char *path)
 	server_remove(&server);
 }
 
-/* Of two cards one is lost, then both, then one hangs, and again. */
+/* Of two devices one is lost, then both, then one hangs, and again. */
 void
 test_lost_devices(void)
 {

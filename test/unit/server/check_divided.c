@@ -57,7 +57,7 @@ make_few(int which, int64_t nqueries)
 	return set;
 }
 
-/* Fewer queries than devices, as many, and more than portions are even for. */
+/* Fewer queries than devices, as many, and more than tasks are even for. */
 static void
 check_few(const TestServer *server)
 {
@@ -105,7 +105,7 @@ check_too_many(const TestServer *server)
 	set_free(&set);
 }
 
-/* What a set is charged with in n portions. */
+/* What a set is charged with in n tasks. */
 static int64_t
 tasks_bytes(const GvSetSpec *spec, int n)
 {
@@ -122,7 +122,7 @@ tasks_bytes(const GvSetSpec *spec, int n)
 	return bytes;
 }
 
-/* Test: the set has so many portions, and works. */
+/* Test: the set has so many tasks, and works. */
 static void
 check_tasks(const TestServer *server, const TestSet *set, int n)
 {
@@ -142,8 +142,8 @@ check_tasks(const TestServer *server, const TestSet *set, int n)
 
 /*
  * Three devices of 4 MB.  A mirror has 3 of one, so a set of which two
- * portions have 2 each does without it; the fewer take part the larger are
- * portions, and with two mirrors one device has all.  A device that has other
+ * tasks have 2 each does without it; the fewer take part the larger are
+ * tasks, and with two mirrors one device has all.  A device that has other
  * work does not take part.
  */
 static void
@@ -187,7 +187,7 @@ check_memory(void)
 	divided_stop(&server);
 }
 
-/* The n-th of the calls that two portions make fails in one way. */
+/* The n-th of the calls that two tasks make fails in one way. */
 static bool
 check_set_fault(const TestSet *set, int n, GvStatus status)
 {
@@ -226,7 +226,7 @@ check_set_fault(const TestSet *set, int n, GvStatus status)
 
 /*
  * Two creations; of three messages with queries, and with themselves, one is
- * for both portions; three with rows, a run, four parts of outputs
+ * for both tasks; three with rows, a run, four parts of outputs
  */
 #define CALLS		(2 + 4 + 4 + 6 + 2 + 4)
 
@@ -245,11 +245,11 @@ check_set_faults(void)
 	set_free(&set);
 }
 
-/* One portion fails at once where the other one has minutes to go. */
+/* One task fails at once where the other one has minutes to go. */
 static void
 check_failed_task(void)
 {
-	/* two creations, four parts of queries, and rows for one portion */
+	/* two creations, four parts of queries, and rows for one task */
 	TestServer	server = divided_start("0,1", "--set-fault", "8:2");
 	TestSet		set = {.spec = set_spec(0)};
 	int			fd = client_open(&server, GV_ROLE_SET);

@@ -173,7 +173,7 @@ test_link(void)
 	leave_inner(&server, outer);
 }
 
-/* Its cluster's next life: it begins anew, and comes back. */
+/* Its cluster's next incarnation: it restarts, and comes back. */
 static void
 check_restart(TestServer *server)
 {
@@ -195,7 +195,7 @@ check_restart(TestServer *server)
 	close(fd);
 }
 
-/* A relative folder is the same one when it begins anew. */
+/* A relative folder is the same one when it restarts. */
 static void
 test_relative(void)
 {
@@ -238,7 +238,10 @@ test_closed_start(void)
 	leave_inner(&server, outer);
 }
 
-/* Connect and say hello as this user; 0, a refusal, -1: cut off, -2: not let in. */
+/*
+ * Connect and say hello as this user; 0, a refusal, -1: cut off, -2: not let
+ * in.
+ */
 static int
 ask_as(const TestServer *server, uid_t user)
 {

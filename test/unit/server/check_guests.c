@@ -1,17 +1,17 @@
 /*
  * check_guests.c
- *		Searchers that shards bring to cards beside their first one, and what they
- *		take there from what mirrors have.
+ *		Searchers that shards need on devices beside their first one, and the
+ *		memory that mirrors lose to them there.
  *
- * Cards of 256 MB, of which a quarter is kept for searchers of their own; guests
- * take a quarter more.
+ * Devices of 256 MB, of which a quarter is kept for searchers of their own;
+ * those of shards take a quarter more.
  */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "client.h"
 
-/* Two such cards. */
+/* Two such devices. */
 static TestServer
 start(void)
 {
@@ -33,7 +33,10 @@ stop(TestServer *server)
 	unsetenv("GPUVEC_EMULATED_MEMORY_MB");
 }
 
-/* A mirror, of which nothing comes but what it is, of about so many MB and more. */
+/*
+ * A mirror, of which nothing comes but what it is, of about so many MB and
+ * more.
+ */
 static int
 begin_mirror(int fd, int number, TestIndex *index, int64_t megabytes)
 {
@@ -44,7 +47,9 @@ begin_mirror(int fd, int number, TestIndex *index, int64_t megabytes)
 	return load_begin(fd, &key, index);
 }
 
-/* Of two mirrors that one is in shards, the other whole on its first card. */
+/*
+ * Of two mirrors that one is in shards, the other whole on its first device.
+ */
 static void
 check_placed(int fd, int sharded)
 {
@@ -60,7 +65,10 @@ check_placed(int fd, int sharded)
 	free(status);
 }
 
-/* There is room for them beside the first card, or for a mirror; not for both. */
+/*
+ * There is memory for them beside the first device, or for a mirror; not for
+ * both.
+ */
 static void
 check_beside(TestIndex *index)
 {
@@ -76,7 +84,10 @@ check_beside(TestIndex *index)
 	stop(&server);
 }
 
-/* On one of the cards there is no room for them: it is the first one of shards. */
+/*
+ * On one of the devices there is no memory for them: it is the first one of
+ * shards.
+ */
 static void
 check_first(TestIndex *index)
 {
@@ -90,7 +101,7 @@ check_first(TestIndex *index)
 	stop(&server);
 }
 
-/* MB that mirrors may have of both cards. */
+/* MB that mirrors may have of both devices. */
 static int
 memory_of(int fd)
 {
@@ -121,8 +132,9 @@ wait_for_mirrors(int fd, int n)
 }
 
 /*
- * They come when shards are ready, and stay when these go.  Of shards that never
- * are ready none come, and what they would have taken is there for others.
+ * They come when shards are ready, and stay when these go.  Of shards that
+ * never are ready none come, and what they would have taken is there for
+ * others.
  */
 static void
 check_promise(TestIndex *index)

@@ -96,7 +96,7 @@ test_signals(void)
 		kill(server.pid, SIGPIPE);
 		CHECK(load_all(loader, &key, &index) == 0, "load");
 		CHECK(search_check(loader, &key, &index) == 0, "search");
-		/* 40 searches of 100,000 copies take a while */
+		/* 40 searches of 100,000 postings take a while */
 		for (n = 0; n < 40; n++)
 		{
 			sessions[n] = client_open(&server, GV_ROLE_SESSION);
@@ -259,8 +259,8 @@ count_lines(const TestServer *server, const char *text)
 }
 
 /*
- * No client gets in, and searches of two mirrors, in two batches, keep the loop
- * at work: that is said once, and again when some have got in meanwhile.
+ * No client gets in, and searches of two mirrors, in two batches, keep the
+ * loop at work: that is said once, and again when some have got in meanwhile.
  */
 static void
 check_shortage(const TestServer *server, const int *sessions,

@@ -1,7 +1,7 @@
 /*
  * check_lives.c
- *		gpuvecd serves one life of one cluster, and begins anew for the next: no
- *		client and no mirror of a life before is there then.
+ *		gpuvecd serves one incarnation of one cluster, and restarts for the
+ *		next: no client and no mirror of an earlier incarnation is there then.
  */
 #include <signal.h>
 #include <sys/socket.h>
@@ -25,7 +25,10 @@ greet(const TestServer *server, GvRole role, uint64_t incarnation)
 	return got;
 }
 
-/* Supervise it, as one of this life, when it has begun anew; the connection. */
+/*
+ * Supervise it, as one of this incarnation, when it has restarted; the
+ * connection.
+ */
 static int
 supervise(const TestServer *server, uint64_t incarnation)
 {
@@ -56,7 +59,7 @@ instance_of(int fd)
 	return instance;
 }
 
-/* All roles but the supervisor's with that life. */
+/* All roles but the supervisor's with that incarnation. */
 static void
 check_others(const TestServer *server, uint64_t incarnation, int expected)
 {
@@ -90,7 +93,10 @@ test_first(void)
 	first = client_open(&server, GV_ROLE_SUPERVISOR);
 	check_others(&server, TEST_INCARNATION, 0);
 	check_others(&server, OTHER_INCARNATION, GV_REFUSED_INCARNATION);
-	/* another one of the same life, which may come before the first has gone */
+	/*
+	 * another one of the same incarnation, which may come before the first has
+	 * gone
+	 */
 	second = client_open(&server, GV_ROLE_SUPERVISOR);
 	CHECK(client_ping(first) == 0 && client_ping(second) == 0, "ping");
 	CHECK(greet(&server, GV_ROLE_SUPERVISOR, TEST_INCARNATION) == 0,
@@ -144,8 +150,8 @@ test_other_versions(void)
 }
 
 /*
- * A mirror is searched, and another one is on its way, when the next life
- * begins.
+ * A mirror is searched, and another one is on its way, when the next
+ * incarnation begins.
  */
 static void
 test_next(void)
@@ -200,7 +206,10 @@ test_next(void)
 	free_index(&index);
 }
 
-/* It was stopped while a life ended: what waits for it then is all too late. */
+/*
+ * It was stopped while an incarnation ended: what waits for it then is all too
+ * late.
+ */
 static void
 test_stopped(void)
 {
@@ -235,7 +244,10 @@ test_stopped(void)
 	server.supervisor = supervise(&server, OTHER_INCARNATION);
 	check_others(&server, TEST_INCARNATION, GV_REFUSED_INCARNATION);
 	check_others(&server, OTHER_INCARNATION, 0);
-	/* it may have been welcome for a moment, by the life that was its own */
+	/*
+	 * it may have been welcome for a moment, by the incarnation that was its
+	 * own
+	 */
 	free(client_answer(waiting[1], &answer));
 	CHECK(client_ended(waiting[1]), "a session of the life before");
 	close(waiting[1]);
@@ -248,7 +260,7 @@ test_stopped(void)
 	free_index(&index);
 }
 
-/* Asked to end while it begins anew, it ends, whenever that is. */
+/* Asked to end while it restarts, it ends, whenever that is. */
 static void
 test_end(void)
 {

@@ -25,7 +25,7 @@ mirrors_become(int fd, int n)
 	return false;
 }
 
-/* Send LISTS with these pieces, whatever they are. */
+/* Send LISTS with these chunks, whatever they are. */
 static int
 send_lists(int fd, const GvMirrorKey *key, int32_t nchunks, int32_t unused,
 		   const void *chunks, size_t bytes)
@@ -51,7 +51,7 @@ open_begun(const TestServer *server, const GvMirrorKey *key,
 	return fd;
 }
 
-/* What is wrong with a piece, and where. */
+/* What is wrong with a chunk, and where. */
 typedef struct WrongChunk
 {
 	const char *what;
@@ -420,7 +420,7 @@ test_loading(void)
 	TestIndex	index = make_index(GV_L2, 4, 2, 5, 3, 0, false);
 	int			session = client_open(&server, GV_ROLE_SESSION);
 
-	/* list 0: three blocks, the last with 16 copies */
+	/* list 0: three blocks, the last with 16 postings */
 	resize_list(&index, &index.lists[0], 80, 0);
 	test_malformed(&server, &index);
 	test_lengths(&server, &index);

@@ -1,8 +1,8 @@
 /*
  * check_parts.c
- *		Mirrors on several devices: shards of what no device has room for, and
- *		replicas: where they go, what they are charged, who has to go for them,
- *		and that answers are those of one device.
+ *		Mirrors on several devices: shards of a mirror that no device has
+ *		memory for, and replicas: where they go, what they are charged, who is
+ *		evicted for them, and that answers are those of one device.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -99,8 +99,8 @@ load_records(int fd, const GvMirrorKey *key, Records *records)
 }
 
 /*
- * An index of so many lists with a key, 2 kB each, which go in one piece: the
- * portable engine gives a list that grows more room than it needs.
+ * An index of so many lists with a key, 2 kB each, which go in one chunk: the
+ * portable engine gives a list that grows more memory than it needs.
  */
 static TestIndex
 make_large(int32_t nlists)
@@ -204,7 +204,7 @@ test_shards(int ndevices, const char *megabytes, int32_t shards,
 	free_index(&index);
 }
 
-/* Shards grow until a device is full, give way, and come again. */
+/* Shards grow until a device is full, are evicted, and come again. */
 static void
 test_growth(void)
 {
@@ -263,8 +263,8 @@ test_growth(void)
 }
 
 /*
- * A device has no memory for a list of shards, in the n-th call: of idle mirrors on
- * both devices that one goes which is there.  On which device?
+ * A device has no memory for a list of shards, in the n-th call: of idle
+ * mirrors on both devices that one goes which is there.  On which device?
  */
 static int32_t
 evicted_for(int n, TestIndex *index, TestIndex *small)
@@ -371,7 +371,7 @@ check_replicas(int fd, const GvMirrorKey *key, int32_t n)
 		  (long long) told.bytes);
 }
 
-/* A build of some MB on the device with most room. */
+/* A build of some MB on the device with most memory. */
 static int
 begin_build(int fd, int megabytes)
 {

@@ -64,7 +64,9 @@ same_answer(const GvSearchReply *a, const GvSearchReply *b, size_t bytes)
 		memcmp(a + 1, b + 1, bytes - sizeof(*a)) == 0;
 }
 
-/* Many searches of one message have the answers that each of them has alone. */
+/*
+ * Many searches of one message have the answers that each of them has alone.
+ */
 static void
 check_bulk(const TestServer *server, int session, GvSearchesRequest *request,
 		   const float *queries)
@@ -191,7 +193,7 @@ searchers_memory(const TestServer *server, int loader, int64_t all, int n,
 
 /*
  * A device has few searchers for them, in its budget, however many they are.
- * The processor's take nothing, a large card's what is kept for searches.
+ * The processor's take nothing, a large GPU's what is kept for searches.
  */
 static void
 check_searchers(const TestServer *server, int loader, int64_t all,
@@ -246,7 +248,7 @@ test_bulk(const TestServer *server)
 	GvSearchesRequest wrong;
 	int64_t		nsearches;
 	int64_t		all;
-	/* thousands take a sanitized card's emulated threads a minute */
+	/* thousands take a sanitized device's emulated threads a minute */
 	int			most = unit_small && test_device ? 400 : 5000;
 	float	   *queries = unit_alloc((size_t) most * 12 * sizeof(float));
 	int			i;
@@ -305,8 +307,8 @@ is_mismatched(int i)
 }
 
 /*
- * Two mirrors, and clients who all have asked before the server looks: it
- * must answer in two batches, and refuse nobody but who is odd.
+ * Two mirrors, and clients who all have asked before the server looks: it must
+ * answer in two batches, and refuse only the client whose search is malformed.
  */
 static void
 test_batches(const TestServer *server)

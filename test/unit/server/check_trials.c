@@ -11,7 +11,7 @@
 #define DIMS	TEST_BUILD_DIMS
 
 /*
- * Rows 1 .. ROWS, each once, in one piece for list 0 and one for list 1; the
+ * Rows 1 .. ROWS, each once, in one chunk for list 0 and one for list 1; the
  * codes are of no meaning.  Caller frees.
  */
 static char *
@@ -50,7 +50,7 @@ make_chunks(size_t *bytes)
 	return message;
 }
 
-/* The mirror that the trial must be. */
+/* The mirror that the calibration mirror must equal. */
 static GvMirror *
 own_mirror(GvBuilder *own, const GvTrained *trained, const char *chunks)
 {
@@ -154,7 +154,7 @@ check_calib_mirror(int fd, int helper, GvBuilder *own,
 	free(chunks);
 }
 
-/* More copies than room was made for. */
+/* More postings than memory was reserved for. */
 void
 check_crowded_calib_mirror(const TestServer *server, const float *rows)
 {
@@ -184,8 +184,8 @@ used_bytes(int fd)
 
 /*
  * A build that somebody else has joined, in a server whose n-th engine call
- * finds no memory: if that is one of the trial's, nothing of it is left.  What
- * became of the trial.
+ * finds no memory: if that is one of the calibration mirror's, nothing of it
+ * is left.  What became of the calibration mirror.
  */
 static int
 begin_without_memory(int n, const float *rows)
@@ -225,7 +225,7 @@ begin_without_memory(int n, const float *rows)
 	return got;
 }
 
-/* Each call that a trial's beginning makes fails once. */
+/* Each call that a calibration mirror's beginning makes fails once. */
 void
 check_failed_calib_mirrors(const float *rows)
 {

@@ -41,7 +41,9 @@ client_socket(const TestServer *server)
 	return -1;
 }
 
-/* Say hello as one of this life: 0, a GvRefusalCode, or -1 for the end. */
+/*
+ * Say hello as one of this incarnation: 0, a GvRefusalCode, or -1 for the end.
+ */
 int
 client_hello(int fd, GvRole role, uint64_t incarnation)
 {

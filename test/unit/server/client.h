@@ -109,7 +109,7 @@ extern int	load_drop(int fd, const GvMirrorKey *key);
 extern int	load_all(int fd, const GvMirrorKey *key, const TestIndex *index);
 extern GvStatusReply *load_status(int fd);	/* all 0 if there is none */
 
-/* A piece as it travels; the caller's to free. */
+/* A chunk as it travels; the caller's to free. */
 extern char *chunk_bytes(const TestIndex *index, int32_t list, int32_t first,
 						 int32_t nblocks, uint32_t flags, size_t *bytes);
 

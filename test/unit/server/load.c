@@ -4,7 +4,7 @@
  */
 #include "client.h"
 
-#define MESSAGE_BYTES	20000	/* pieces in a message, about */
+#define MESSAGE_BYTES	20000	/* chunks in a message, about */
 
 GvMirrorKey
 test_key(uint32_t relation)
@@ -113,7 +113,7 @@ load_chunk(int fd, const GvMirrorKey *key, const TestIndex *index,
 	return refusal;
 }
 
-/* All lists, many in a message; long ones in several pieces. */
+/* All lists, many in a message; long ones in several chunks. */
 int
 load_lists(int fd, const GvMirrorKey *key, const TestIndex *index)
 {

@@ -95,7 +95,7 @@ add_items(Script *script, const GvMirrorKey *key, const TestIndex *index)
 	free(items);
 }
 
-/* A loader's whole life: it makes a mirror of `key`, uses and drops it. */
+/* All that a loader does: it makes a mirror of `key`, uses and drops it. */
 void
 loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 {
@@ -167,8 +167,8 @@ builder_script(Script *script, const TestIndex *index)
 }
 
 /*
- * A set's: test set `which`, with what little there is of it.  The last message is
- * refused, as that set began with queries.
+ * A set's: test set `which`, with what little there is of it.  The last
+ * message is refused, as that set began with queries.
  */
 void
 set_script(Script *script, int which)
@@ -203,7 +203,10 @@ set_script(Script *script, int which)
 	set_free(&set);
 }
 
-/* A supervisor's: it looks, and drops a mirror that there may be. */
+/*
+ * A supervisor's: it asks for the status, and drops a mirror that there may
+ * be.
+ */
 void
 supervisor_script(Script *script, const GvMirrorKey *key)
 {

@@ -92,7 +92,7 @@ search_send(int fd, const TestSearch *search)
 	return sent;
 }
 
-/* How many lists it compares: a card may do so with all. */
+/* How many lists it compares: a GPU may do so with all. */
 int32_t
 search_compares(const TestIndex *index, const TestSearch *search)
 {
@@ -106,7 +106,7 @@ is_about(double a, double b)
 	return fabs(a - b) <= 1e-9 * (fabs(a) + fabs(b));
 }
 
-/* Are an answer's sums those of its lists, of which so many copies match? */
+/* Are an answer's sums those of its lists, of which so many postings match? */
 static bool
 sums_are_right(const GvSearchReply *reply, const GvProbeReply *probed,
 			   const int32_t *matches, const GvSearchRequest *request)

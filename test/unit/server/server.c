@@ -218,7 +218,7 @@ server_remove(TestServer *server)
 		  strerror(errno));
 }
 
-/* Is what runs on cards there, and are they emulated? */
+/* Is what runs on GPUs there, and are they emulated? */
 bool
 server_is_emulated(void)
 {
