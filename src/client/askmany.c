@@ -84,8 +84,8 @@ check_answers(const IvfpqChannel *channel, const IvfpqMetaData *meta,
 }
 
 /*
- * Search for transformed queries [n][dims], no more than IvfpqAskBulkCapacity; the
- * question's own is not looked at.  IVFPQ_SERVED: IvfpqNextAnswer has what
+ * Search for transformed queries [n][dims], no more than IvfpqAskBulkCapacity;
+ * the question's own is not looked at.  IVFPQ_SERVED: IvfpqNextAnswer has what
  * gpuvecd found, until it is asked anything else.
  */
 IvfpqServed

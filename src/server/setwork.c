@@ -1,7 +1,7 @@
 /*
  * setwork.c
- *		A set's thread: it has work on a set of rows done (engine/gv_set.h), one
- *		message at a time.
+ *		A set's thread: it has work on a set of rows done (engine/gv_set.h),
+ *		one message at a time.
  *
  * Its client sends on meanwhile, so the next rows wait in the socket, or in
  * memory that it shares, to which results may go, too.  What the engine takes
@@ -128,8 +128,8 @@ gv_setwork_run(GvConnection *connection)
 }
 
 /*
- * Where the answer's items go, in the client's memory or behind an OK, which is
- * made; NULL: nowhere, the request has been refused.
+ * Where the answer's items go, in the client's memory or behind an OK, which
+ * is made; NULL: nowhere, the request has been refused.
  */
 static void *
 place_for(GvConnection *connection, int64_t offset, int64_t bytes)

@@ -12,7 +12,7 @@
  *
  * A batch is waited for only where it is the only one and no client is left
  * that could ask for more; else devices are asked whether they are done,
- * between looks at the clients.
+ * between which the loop serves clients.
  *
  * All this is the loop's thread.
  */

@@ -111,8 +111,9 @@ gv_watchdog_oldest_ms(void)
 }
 
 /*
- * Is this still what the last looks saw?  Looks are counted rather than time,
- * in which this process may have been stopped.
+ * Returns whether the engine hangs: as many observations as allowed have seen
+ * the same call.  Observations are counted rather than time, in which this
+ * process may have been stopped.
  */
 static bool
 hangs(const uint64_t *time, Look *look, int most)

@@ -56,8 +56,8 @@ columns(const IvfpqPairRows *rows)
 }
 
 /*
- * A tuple with so many bytes of columns, none of them NULL; it lives as long as
- * rows do, for sinks are called in other contexts, which end before.
+ * A tuple with so many bytes of columns, none of them NULL; it lives as long
+ * as rows do, for sinks are called in other contexts, which end before.
  */
 static void
 make_tuple(IvfpqPairRows *rows, Size bytes)

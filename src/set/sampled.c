@@ -76,8 +76,8 @@ IvfpqSampledBegin(const IvfpqPairs *pairs)
 
 /*
  * What was found for a query, distances [k], NaN where there is nothing; they
- * come ascending, queries too.  One that is equal to the largest of the exact ones
- * is as good as any.  Queries that nothing is near to are passed over.
+ * come ascending, queries too.  One that is equal to the largest of the exact
+ * ones is as good as any.  Queries that nothing is near to are passed over.
  */
 void
 IvfpqSampledNote(IvfpqSampled *sampled, int64 query, const double *distances)

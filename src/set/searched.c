@@ -219,8 +219,8 @@ take_found(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
 }
 
 /*
- * Read the next portion, at most capacity rows from number `first` on, and set
- * those aside that have no direction; how many rows were read.
+ * Read the next portion, at most `capacity` rows from number `first` on, and
+ * set those aside that have no direction; how many rows were read.
  */
 static int
 read_portion(Searched *searched, int64 first, int batch)

@@ -65,7 +65,10 @@ IvfpqFolderFits(const char *folder)
 		sizeof(((struct sockaddr_un *) NULL)->sun_path);
 }
 
-/* Look at the settings, which stay as they are, while the library is preloaded. */
+/*
+ * Look at the settings, which stay as they are, while the library is
+ * preloaded.
+ */
 void
 IvfpqPlaceInit(void)
 {

@@ -229,9 +229,9 @@ keep(IvfpqTable *table, const float *vector, int64 most)
 }
 
 /*
- * How many rows there may be: as many vectors as the first one, as it is
- * stored, as there is room for, and a quarter more than the planner thinks at
- * most.  Should there be more, they are not sent.
+ * Estimates how many rows there may be: as many vectors of the first one's
+ * stored size as the table's pages hold, but at most a quarter more than the
+ * planner thinks.  If there are more, they are not sent.
  */
 static int64
 most_rows(const IvfpqTable *table)

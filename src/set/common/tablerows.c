@@ -232,8 +232,8 @@ end_scan(IvfpqTable *table)
 }
 
 /*
- * Begin at a mark or, for NULL, at the table's first page, wherever other scans
- * are.  The caller's memory context may end before the scan does.
+ * Begin at a mark or, for NULL, at the table's first page, wherever other
+ * scans are.  The caller's memory context may end before the scan does.
  */
 void
 IvfpqTableBegin(IvfpqTable *table, const IvfpqMark *mark)

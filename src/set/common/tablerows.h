@@ -49,7 +49,7 @@ typedef struct IvfpqTable
 	int64		nkept;
 	int64		kept_capacity;
 	IvfpqWork  *work;			/* gpuvecd has all rows; or NULL */
-	int64		work_rows;		/* its capacity */
+	int64		work_rows;		/* rows that *work can keep */
 
 	/* after a whole reading */
 	int64		nskipped;		/* rows without a vector */

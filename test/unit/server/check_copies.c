@@ -1,7 +1,8 @@
 /*
  * check_copies.c
- *		A build on several devices: what copies of its builder make of rows, and
- *		what they name as near to queries; clients that leave, and what fails.
+ *		A build on several devices: what copies of its builder make of rows,
+ *		and what they name as near to queries; clients that leave, and what
+ *		fails.
  *
  * Servers here divide whatever can be (GPUVEC_DIVIDE).
  */
@@ -223,8 +224,8 @@ check_leavers(const TestServer *server, const float *sample)
 }
 
 /*
- * One client.  The first builder has the first batch, and then there is a copy,
- * which has all others; but the sample is the first one's.
+ * One client.  The first builder has the first batch, and then there is a
+ * copy, which has all others; but the sample is the first one's.
  */
 static int
 build_alone(const TestServer *server, const float *sample)
@@ -246,7 +247,9 @@ build_alone(const TestServer *server, const float *sample)
 	return got;
 }
 
-/* Of the calls create, 3 times rows, train, copy, encode and so on one fails. */
+/*
+ * Of the calls create, 3 times rows, train, copy, encode and so on one fails.
+ */
 static void
 check_build_fault(const float *sample, int n, GvStatus status,
 				  const char *text)

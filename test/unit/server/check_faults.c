@@ -125,8 +125,8 @@ check_fault(int n, GvStatus status, TestIndex *index)
 }
 
 /*
- * The n-th call finds no memory: a batch that was loaded for is searched all the
- * same, one search after the other.  false: it was in loading.
+ * The n-th call finds no memory: a batch that was loaded for is searched all
+ * the same, one search after the other.  false: it was in loading.
  */
 static bool
 check_batch(int n, TestIndex *index)

@@ -1,7 +1,7 @@
 /*
  * check_joins.c
- *		Builds that others join: what they get is what the engine makes, whoever
- *		asks; what they may not do; who goes away goes alone.
+ *		Builds that others join: what they get is what the engine makes,
+ *		whoever asks; what they may not do; who goes away goes alone.
  */
 #include <unistd.h>
 

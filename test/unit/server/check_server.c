@@ -4,14 +4,13 @@
  *		disturb it.
  *
  * Runs the gpuvecd that GPUVECD names, or the one beside this program, in
- * temporary folders; with the engine that GPUVEC_UNIT_ENGINE names, cpu if none
- * is.  Of another one, what depends on the portable engine's sizes and numbers,
- * or only on the server, is left out.  Names of tests leave out all others;
- * GPUVEC_UNIT_SMALL makes all of them small, GPUVEC_UNIT_SMALL_TESTS those that
- * it names;
- * "--bench DEVICES..." measures work that is divided (bench_divided.c).
- * Prints what fails and "check_server: N passed, M failed".  A test that does not
- * end is named, and ends the program.
+ * temporary folders; with the engine that GPUVEC_UNIT_ENGINE names, cpu if
+ * none is.  Of another one, what depends on the portable engine's sizes and
+ * numbers, or only on the server, is left out.  Names of tests leave out all
+ * others; GPUVEC_UNIT_SMALL makes all of them small, GPUVEC_UNIT_SMALL_TESTS
+ * those that it names; "--bench DEVICES..." measures work that is divided
+ * (bench_divided.c).  Prints what fails and "check_server: N passed, M
+ * failed".  A test that does not end is named, and ends the program.
  */
 #include <signal.h>
 #include <string.h>

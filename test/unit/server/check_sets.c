@@ -1,8 +1,8 @@
 /*
  * check_sets.c
- *		Work on sets by gpuvecd: what comes back is what the engine makes of it,
- *		however it was brought and whoever else is served; clients that go away,
- *		memory, faults.
+ *		Work on sets by gpuvecd: what comes back is what the engine makes of
+ *		it, however it was brought and whoever else is served; clients that go
+ *		away, memory, faults.
  */
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /*
  * check_versions.c
- *		A mirror that is known to be current: its answers are brief, and say what
- *		full ones do; and when it is no longer.
+ *		A mirror that is known to be current: its answers are brief, and say
+ *		what full ones do; and when it is no longer.
  */
 #include <unistd.h>
 
@@ -27,7 +27,9 @@ say_current(int fd, const GvMirrorKey *key, uint64_t version)
 					  NULL, NULL);
 }
 
-/* The search's answer, of a directory of this version; the caller's to free. */
+/*
+ * The search's answer, of a directory of this version; the caller's to free.
+ */
 static GvSearchReply *
 ask_version(int fd, TestSearch *search, uint64_t version, uint32_t *length)
 {

@@ -1,7 +1,7 @@
 /*
  * sets.c
- *		Work on sets, as clients hand it to gpuvecd, and whether what comes back
- *		is what the engine of this program makes of it.
+ *		Work on sets, as clients hand it to gpuvecd, and whether what comes
+ *		back is what the engine of this program makes of it.
  */
 #include <unistd.h>
 
@@ -282,8 +282,9 @@ unchanged(const TestMemory *memory, size_t place, size_t bytes)
 }
 
 /*
- * Get items of an output and compare them with what they must be.  In memory they
- * end where it ends, or as near to that as they may, and nothing else changes.
+ * Get items of an output and compare them with what they must be.  In memory
+ * they end where it ends, or as near to that as they may, and nothing else
+ * changes.
  */
 static int
 check_part(int fd, const TestSet *set, GvSetOutput output, int64_t first,
