@@ -142,7 +142,8 @@ IvfpqPendingSettleDims(Relation index, int dims)
  * is left of those that did: the caller has read the pending list to its last
  * page, where the reader is, with `count` TIDs, and found none of a row that
  * anyone may ever see.  False if rows have come since, also where VACUUM has
- * removed as many, or if it was no row that decided.  One record: the metapage.
+ * removed as many, or if it was no row that decided.  One record: the
+ * metapage.
  */
 bool
 IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
@@ -185,8 +186,9 @@ IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
  * all; one of others is not appended.  Returns how many it should have.
  * dims = 0: whatever they are, it is a row that hardly anyone sees.
  *
- * Inserters share the metapage and take the tail in turn; who finds it full,
- * or is the first, takes the metapage exclusively and looks again.
+ * Inserters share the metapage and take the tail one after another; whoever
+ * finds it full, or is the first, takes the metapage exclusively and checks
+ * again.
  */
 int
 IvfpqPendingAppend(Relation index, ItemPointer tid, int dims)
