@@ -245,7 +245,7 @@ typedef struct GvKmeans
 {
 	int32_t		dims;
 	int64_t		n;				/* >= 1 */
-	int32_t		k;				/* wanted, >= 1 */
+	int32_t		k;				/* requested, >= 1 */
 	int32_t		iterations;
 	double		max_imbalance;	/* > 1 */
 	uint64_t	seed;

@@ -104,9 +104,9 @@ IvfpqBlockExists(Relation index, BlockNumber blkno)
  * lead to a page that the caller has locked, for which it would wait without
  * end; those are of other kinds, or the caller compares their numbers.  What
  * leads to a page was written after its kind, so this finds no sound page
- * wanting; but on a standby, where redo may be restoring it from an image,
- * under its lock, in a buffer that is all zero before.  There the lock is
- * waited for: no page but the metapage is locked by a reader of another.
+ * wanting; but on a standby, where redo may be restoring it from a full-page
+ * image, under its lock, in a buffer that is all zero before.  There the lock
+ * is waited for: no page but the metapage is locked by a reader of another.
  */
 Buffer
 IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,

@@ -12,7 +12,7 @@
  * meta.c, pages of any kind; slab.c, append.c and list/, a list's blocks;
  * record.c, refine records; pending.c, pend.c and unpend.c, rows that no list
  * has yet; writer.c and array.c, what a build writes; list/rewrite.c,
- * compact.c and sweep.c, VACUUM. buffer/ has what all of these ask of
+ * compact.c and sweep.c, VACUUM; buffer/ has what all of these ask of
  * PostgreSQL's buffers, check/ looks for damage.
  */
 #ifndef IVFPQ_PAGE_H

@@ -10,7 +10,9 @@
 
 #include "page/pending.h"
 
-/* Add the TID to a locked tail page if it has room.  One record, one page. */
+/*
+ * Adds the TID to a locked tail page unless it is full.  One record, one page.
+ */
 static bool
 append_to_tail(Relation index, Buffer buf, ItemPointer tid)
 {

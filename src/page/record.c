@@ -91,7 +91,8 @@ put_record(Relation index, BlockNumber blkno, Page page, int code_bytes,
 }
 
 /*
- * Put a record on the locked head page if it has room.  One record, one page.
+ * Puts a record on the locked head page unless it is full.  One record, one
+ * page.
  */
 static bool
 append_to_head(Relation index, Buffer buf, int code_bytes,

@@ -420,7 +420,7 @@ add_column(uint16x8_t * sums /* [4] */ , const uint8_t *column,
 	}
 }
 
-/* Which of 4 sums are above their copies' limits? */
+/* Returns which of 4 sums are above their postings' limits. */
 static inline uint32x4_t
 compare_sums(uint32x4_t total, const float *t, const GvCut *cut)
 {

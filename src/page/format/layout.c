@@ -3,9 +3,9 @@
  *		How blocks of codes lie on pages: arithmetic and bytes, no buffers.
  *
  * A block's body holds 32 TIDs, 32 T values, perhaps keys, and 32 codes.  As
- * many blocks as fit share a page; a body longer than a page is cut into two
- * parts of equal size, each alone on its page, so that adding a posting to a
- * block changes at most two pages besides the directory's and, while pending
+ * many blocks as fit share a page; a body longer than a page is divided into
+ * two parts of equal size, each alone on its page, so that adding a posting to
+ * a block changes at most two pages besides the directory's and, while pending
  * rows are flushed, one pending page.
  */
 #include "postgres.h"
@@ -236,7 +236,7 @@ IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
 }
 
 /*
- * A block's body, in one piece, as arrays.  Its first `count` postings are
+ * A block's body, contiguous, as arrays.  Its first `count` postings are
  * written; the header tells which of them are dead.
  */
 void
