@@ -98,7 +98,7 @@ varying_bits(const uint64 *numbers, int64 n)
 
 /*
  * Sort numbers [n], of which there are very many, by their bits from number
- * `bit` on; those that are equal in these stay in their order. scratch [n] is
+ * `bit` on; those that are equal in these stay in their order.  scratch [n] is
  * overwritten.
  */
 void

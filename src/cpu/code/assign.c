@@ -73,8 +73,8 @@ set_limit(Tile *tile, int row)
 }
 
 /*
- * Start a tile of n rows: only estimates, which are in nearest, are rescored,
- * everything else may win.
+ * Start a tile of n rows: only the centroids in `nearest`, which are
+ * estimates, are rescored; everything else may win.
  */
 static void
 start_tile(Tile *tile, const float *centroids, int32_t dims, const float *x,

@@ -80,7 +80,7 @@ typedef struct IvfpqBlockView
 	uint32		secondary;		/* bit i: posting i is secondary */
 	bool		passed_over;	/* no posting is wanted
 								 * (IvfpqListReader.wants): only `keys` heads,
-								 * `live` and `second` are there */
+								 * `live` and `secondary` are there */
 } IvfpqBlockView;
 
 /* layout.c */

@@ -61,9 +61,9 @@ goes_on(const IvfpqListReader *reader, const IvfpqSlotHeader *header,
 /*
  * Reads the next blocks of the list optimistically, newest first, as far as
  * they are on one page: returns views of where they lie, at most
- * IVFPQ_OPTIMISTIC_BLOCKS. Anything may be written there until
- * IvfpqListConfirm, which must follow, has been asked. 0: the next block is to
- * be read by IvfpqListNext.
+ * IVFPQ_OPTIMISTIC_BLOCKS.  Anything may be written there until
+ * IvfpqListConfirm, which must follow, has been asked.  0: the next block is
+ * to be read by IvfpqListNext.
  *
  * Headers are copied, and what follows is taken from the copies: where else to
  * look must not change between being checked and being used.
@@ -123,7 +123,8 @@ static bool
 is_unchanged(const IvfpqSlotHeader *header, const IvfpqSlotHeader *now)
 {
 	/*
-	 * `second` may have got a bit for a posting that the entry does not count
+	 * `secondary` may have got a bit for a posting that the entry does not
+	 * count
 	 */
 	return header->list == now->list && header->gen == now->gen &&
 		header->ordinal == now->ordinal && header->part == now->part &&
