@@ -263,7 +263,7 @@ IvfpqCheckPermissions(PlannedStmt *plan)
 #endif
 }
 
-/* Begin an ordered scan that no EXPLAIN watches. */
+/* Begins an ordered scan that no EXPLAIN reports. */
 static inline IndexScanDesc
 IvfpqIndexBeginScan(Relation heap, Relation index, Snapshot snapshot)
 {
@@ -291,7 +291,7 @@ IvfpqIndexBeginScanOf(IndexScanState *node)
 #endif
 }
 
-/* What is known of a session, of those there are, counted from 1. */
+/* Returns the status of a backend, of those there are, counted from 1. */
 static inline LocalPgBackendStatus *
 IvfpqBackendEntry(int i)
 {
@@ -373,7 +373,9 @@ IvfpqIsUncommitted(Relation rel)
 		rewritten != InvalidSubTransactionId;
 }
 
-/* The first file of a permanent or unlogged relation, below the data folder. */
+/*
+ * The first file of a permanent or unlogged relation, below the data folder.
+ */
 static inline void
 IvfpqStoragePath(IvfpqStorage storage, char *path, Size size)
 {
@@ -390,7 +392,7 @@ IvfpqStoragePath(IvfpqStorage storage, char *path, Size size)
 #endif
 }
 
-/* A set of things to wait for that lives until it is freed. */
+/* Makes a WaitEventSet that lasts until it is freed. */
 static inline WaitEventSet *
 IvfpqCreateWaitEventSet(int nevents)
 {
@@ -417,7 +419,10 @@ IvfpqNamedMemory(const char *name, Size size, void (*init) (void *memory))
 #endif
 }
 
-/* What pg_stat_activity shows of a session that waits for gpuvecd. */
+/*
+ * The wait event that pg_stat_activity shows of a backend that waits for
+ * gpuvecd.
+ */
 static inline uint32
 IvfpqWaitEvent(void)
 {

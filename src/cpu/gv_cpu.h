@@ -1,6 +1,6 @@
 /*
  * gv_cpu.h
- *		What all rooms of the engine for processors share.
+ *		What all modules of the engine for processors share.
  */
 #ifndef GV_CPU_H
 #define GV_CPU_H

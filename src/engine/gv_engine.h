@@ -1,6 +1,6 @@
 /*
  * gv_engine.h
- *		The wall: quantization, list scanning and k-selection in plain C.
+ *		The engine API: quantization, list scanning and k-selection in plain C.
  *
  * What stands behind this header knows neither pages nor Datums.  Its callers
  * (a backend, gpuvecd) pass plain arrays and scratch memory; the engine keeps
@@ -16,15 +16,15 @@
  *	  100 ms, and returns GV_CANCELED with its outputs undefined; NULL: never
  *	- an engine is deterministic: same input and seed, same output
  *
- * The method is IVFADC: a coarse quantizer with residual product
- * quantization (Jegou, Douze, Schmid, "Product quantization for nearest
- * neighbor search", 2011; Johnson, Douze, Jegou, "Billion-scale similarity
- * search with GPUs", 2017), with 4-bit codes laid out in blocks of 32
- * (Andre, Kermarrec, Le Scouarnec, "Quicker ADC", 2019) and the list term
- * folded into one number a copy, so that one look-up table serves every list.
+ * The method is IVFADC: a coarse quantizer with residual product quantization
+ * (Jegou, Douze, Schmid, "Product quantization for nearest neighbor search",
+ * 2011; Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
+ * 2017), with 4-bit codes laid out in blocks of 32 (Andre, Kermarrec, Le
+ * Scouarnec, "Quicker ADC", 2019) and the list term folded into one number a
+ * posting, so that one look-up table serves every list.
  *
  * The score S
- *	L2 and cosine, for a copy x of list c with decoded residual r:
+ *	L2 and cosine, for a posting x of list c with decoded residual r:
  *		|q - (c + r)|^2 = |q - c|^2 + T(x) - 2 <q, r>,
  *		T(x) = |r|^2 + 2 <c, r>
  *	inner product:
@@ -34,7 +34,7 @@
  *					  products added by ascending dimension
  *		sum			= table[0][code_0] + table[1][code_1] + ..., ascending
  *		S			= (base + T) + sum, base = the list's coarse score
- *	A live copy whose S is not below GV_SCORE_MAX (overflow) has that S.
+ *	A live posting whose S is not below GV_SCORE_MAX (overflow) has that S.
  *	Candidates ascend by (S, row id), so engines agree row for row.
  */
 #ifndef GV_ENGINE_H
@@ -48,14 +48,14 @@
 #include "engine/gv_keys.h"
 #include "engine/gv_sample.h"
 
-#define GV_BLOCK		32		/* copies in a block */
+#define GV_BLOCK		32		/* postings in a block */
 #define GV_CODEWORDS	16		/* codewords of a 4-bit sub-quantizer */
 #define GV_MAX_DIMS		16000
 #define GV_MAX_ROTATED	2000	/* dimensions that can be rotated */
 #define GV_SCORE_MAX	FLT_MAX
 #define GV_ALIGN		64		/* alignment of scratch, bytes */
 
-/* Cards, or what an engine has instead, numbered from 0 as they were found. */
+/* Devices, numbered from 0 as they were found. */
 #define GV_MAX_DEVICES	16
 
 typedef enum GvStatus
@@ -63,7 +63,7 @@ typedef enum GvStatus
 	GV_OK = 0,
 	GV_CANCELED,				/* the GvStop asked for it */
 	GV_INVALID,					/* arguments break the contract */
-	GV_NO_MEMORY,				/* there is no room (gv_mirror.h) */
+	GV_NO_MEMORY,				/* there is no memory (gv_mirror.h) */
 	GV_FAILED,					/* the engine is broken (gv_mirror.h) */
 	GV_REJECTED					/* the device took a call for wrong, and is as
 								 * it was (gv_mirror.h) */
@@ -91,8 +91,8 @@ typedef struct GvStop
 } GvStop;
 
 /*
- * What training fixes, less the centroids, which callers keep where they
- * like and pass in slices.  Sub-quantizer j owns the dimensions
+ * The results of training, without the centroids, which callers keep where
+ * they like and pass in slices.  Sub-quantizer j owns the dimensions
  * gv_sub_start(j) to gv_sub_start(j + 1) - 1, so dims need not divide by m;
  * its codebook [GV_CODEWORDS][its dims] starts at
  * codebooks + GV_CODEWORDS * gv_sub_start(j).
@@ -115,7 +115,7 @@ gv_sub_start(const GvModel *model, int32_t j)
 	return (int32_t) ((int64_t) j * model->dims / model->m);
 }
 
-/* Bytes of one copy's code: byte p holds code 2p low, code 2p + 1 high. */
+/* Bytes of one posting's code: byte p holds code 2p low, code 2p + 1 high. */
 static inline int32_t
 gv_code_bytes(int32_t m)
 {
@@ -123,16 +123,16 @@ gv_code_bytes(int32_t m)
 }
 
 /*
- * A block of up to GV_BLOCK copies.  A row id is 48 bits, three 16-bit words,
- * most significant first; as uint64 it is w0 << 32 | w1 << 16 | w2.
+ * A block of up to GV_BLOCK postings.  A row id is 48 bits, three 16-bit
+ * words, most significant first; as uint64 it is w0 << 32 | w1 << 16 | w2.
  */
 typedef struct GvBlock
 {
 	const uint8_t *codes;		/* [gv_code_bytes(m)][GV_BLOCK] */
 	const float *t;				/* [GV_BLOCK] */
 	const uint16_t *rowids;		/* [GV_BLOCK][3], or NULL: */
-	uint64_t	first_id;		/* copy i has row id first_id + i */
-	uint32_t	live;			/* bit i: copy i is there and live */
+	uint64_t	first_id;		/* posting i has row id first_id + i */
+	uint32_t	live;			/* bit i: posting i is there and live */
 	const void *keys;			/* as gv_keys.h lays them out, or NULL */
 	const uint8_t *ahead;		/* codes of a later block, which a processor
 								 * fetches meanwhile, or NULL; never read */
@@ -142,7 +142,7 @@ typedef struct GvBlock
  * The nearest `capacity` (score, id) pairs seen so far, ascending by score,
  * ties by id.  When they are full the arrays are a heap with the farthest pair
  * first; gv_topk_sort orders them.  With `unique`, a pair whose id is already
- * held is ignored unless it is nearer (slower: for rare second readings).
+ * there is ignored unless it is nearer (slower: for rare second readings).
  */
 typedef struct GvTopK
 {
@@ -161,8 +161,8 @@ extern void gv_topk_first(GvTopK *top, int32_t n);
 /*
  * Put n raw vectors into the space the engine works in:
  * y = (x' - mean) * scale, x' = x / |x| for cosine, else x, and with a
- * rotation y = R that (gv_rotate).  y may be x.  Returns the number of vectors that cosine cannot place (zero length);
- * those become -mean * scale.
+ * rotation y = R that (gv_rotate).  y may be x.  Returns the number of vectors
+ * that cosine cannot place (zero length); those become -mean * scale.
  */
 extern int64_t gv_transform(const GvModel *model,
 							const float *x /* [n][dims] */ , int64_t n,
@@ -179,7 +179,7 @@ extern void gv_fit_transform(GvMetric metric, int32_t dims,
 							 float *mean /* [dims] */ , float *scale);
 
 /*
- * Half precision (IEEE 754 binary16), for what is kept in bulk: rounded to
+ * Half precision (IEEE 754 binary16), for large arrays: rounded to
  * nearest, ties to even; what is too large becomes the largest finite half.
  */
 extern void gv_to_half(const float *x, int64_t n, uint16_t *half);
@@ -217,8 +217,8 @@ extern double gv_distance_cosine_of(const float *a, double a_square,
 									int32_t dims);
 
 /*
- * A scan of lists for one query.  Copies and pairs that may belong to the best
- * wait in it, to be looked at many at a time.
+ * A scan of lists for one query.  Postings and pairs that may belong to the
+ * best wait in it, to be processed many at a time.
  */
 typedef struct GvScan
 {
@@ -226,10 +226,10 @@ typedef struct GvScan
 	const float *table;			/* gv_table's */
 	GvTopK	   *best;			/* not to be reset before the next begin */
 	float		reach;			/* pairs above may be left out; GV_SCORE_MAX */
-	const GvCondition *condition;	/* copies that do not fulfill it are not
+	const GvCondition *condition;	/* postings that do not satisfy it are not
 									 * offered; NULL: all are.  Not to be
 									 * changed before the next begin */
-	int64_t		matched;		/* out: live copies that fulfill it, since
+	int64_t		matched;		/* out: live postings that satisfy it, since
 								 * begin; those offered again count again */
 	void	   *scratch;		/* gv_scan_scratch(m, best->capacity) bytes */
 } GvScan;
@@ -245,7 +245,7 @@ typedef struct GvKmeans
 {
 	int32_t		dims;
 	int64_t		n;				/* >= 1 */
-	int32_t		k;				/* wanted, >= 1 */
+	int32_t		k;				/* requested, >= 1 */
 	int32_t		iterations;
 	double		max_imbalance;	/* > 1 */
 	uint64_t	seed;
@@ -253,7 +253,7 @@ typedef struct GvKmeans
 
 /*
  * Two levels of centroids: list l is row l of centroids, and parent p owns
- * the lists starts[p] .. starts[p + 1] - 1, at least one.
+ * the lists parent_offsets[p] .. parent_offsets[p + 1] - 1, at least one.
  */
 typedef struct GvTree
 {
@@ -267,8 +267,8 @@ typedef struct GvTree
 
 /*
  * A tree's lists by groups, for placing rows: group g has the lists starts[g]
- * .. starts[g + 1] - 1 of `lists`, ascending.  Where there are more groups than
- * are tried a list is in GV_LIST_GROUPS of them.
+ * .. starts[g + 1] - 1 of `lists`, ascending.  Where there are more groups
+ * than are tried a list is in GV_LIST_GROUPS of them.
  */
 typedef struct GvGroups
 {
@@ -303,8 +303,8 @@ typedef struct GvRefine
 } GvRefine;
 
 /*
- * The same in half precision: x^ is what the halves stand for, and error is not
- * below |x - x^|, or HUGE_VALF.
+ * The same in half precision: x^ is what the values stand for, and error is
+ * not below |x - x^|, or HUGE_VALF.
  */
 typedef struct GvHalfRecord
 {
@@ -312,7 +312,7 @@ typedef struct GvHalfRecord
 	const uint16_t *values;		/* [dims] */
 } GvHalfRecord;
 
-/* What is kept of rows, so that their distances can be bounded. */
+/* Kinds of refine records, by which rows' distances are bounded. */
 typedef enum GvRecords
 {
 	GV_RECORDS_NONE,
@@ -320,7 +320,7 @@ typedef enum GvRecords
 	GV_RECORDS_HALF				/* GvHalfRecord */
 } GvRecords;
 
-/* Bytes of such a record's codes or halves. */
+/* Bytes of such a record's codes or half-precision values. */
 static inline size_t
 gv_record_code_bytes(GvRecords records, int32_t dims)
 {
@@ -423,8 +423,8 @@ extern GvStatus gv_assign(int32_t dims, const float *centroids, int32_t k,
 /*
  * group_lists: copy centroids [nlists][dims], centroid i belonging to parent
  * owners[i], to grouped [nlists][dims], parent by parent, and close the gaps
- * that parents [nparents][dims] without lists leave.  starts [nparents + 1]
- * and the number of parents left come back.
+ * that parents [nparents][dims] without lists leave.  Returns parent_offsets
+ * [nparents + 1] and the number of parents left.
  */
 extern int32_t gv_group_lists(int32_t dims, int32_t nlists,
 							  const float *centroids, const int32_t *owners,
@@ -442,9 +442,9 @@ extern GvStatus gv_groups_make(const GvTree *tree, GvGroups *groups,
 							   const GvStop *stop);
 
 /*
- * place: the lists of x [n][dims], n < 2^31, into lists [n][copies]: the
- * nearest in its nearest groups and, with copies = 2, a second one (gv_soar
- * among the GV_SOAR_LISTS nearest), or -1 when there is no other.
+ * place: the lists of x [n][dims], n < 2^31, into lists [n][lists_per_row]:
+ * the nearest in its nearest groups and, with lists_per_row = 2, a second one
+ * (gv_soar among the GV_SOAR_LISTS nearest), or -1 when there is no other.
  */
 extern size_t gv_place_scratch(const GvGroups *groups, int64_t n,
 							   int32_t lists_per_row);
@@ -460,10 +460,11 @@ extern int32_t gv_soar(int32_t dims, const float *x, const float *first,
 					   const float *const *others, int32_t n);
 
 /*
- * encode: x [n][dims], each in `copies` lists, whose numbers in centroids
- * [..][dims] are lists [n][copies] -> codes [n][copies][gv_code_bytes(m)] and
- * t [n][copies], each |t| <= GV_SCORE_MAX.  Where the list is -1 both are 0,
- * and so is the spare nibble of an odd m.
+ * encode: x [n][dims], each in lists_per_row lists, whose numbers in centroids
+ * [..][dims] are lists [n][lists_per_row] -> codes
+ * [n][lists_per_row][gv_code_bytes(m)] and t [n][lists_per_row], each |t| <=
+ * GV_SCORE_MAX.  Where the list is -1 both are 0, and so is the spare nibble
+ * of an odd m.
  */
 extern GvStatus gv_encode(const GvModel *model, const float *x,
 						  const float *centroids, const int32_t *lists,
@@ -490,19 +491,20 @@ extern GvStatus gv_table(const GvModel *model, const float *query,
 						 float *table);
 
 /*
- * scan: every live copy of blocks [nblocks] of one list that fulfills the
- * condition offered to a scan, with its score S and its row id.  With a
- * condition all blocks have keys; codes of those without such a copy are not
- * touched.  Blocks need not outlive the call.
+ * scan: offers every live posting of blocks [nblocks] of one list that
+ * satisfies the condition to a scan, with its score S and its row id.  With a
+ * condition all blocks have keys; codes of those without such a posting are
+ * not touched.  Blocks need not outlive the call.
  *
- * scan_begin: begin a scan; what waits in it is forgotten.  That the values of
- * a condition's sets ascend is not looked at.
+ * scan_begin: begins a scan; what waits in it is forgotten.  Does not check
+ * that the values of a condition's sets ascend.
  *
- * scan_try: the same of blocks [nblocks], at most GV_OPTIMISTIC_BLOCKS, whose memory
- * others may write to meanwhile: whatever bytes it finds there, at any time, it
- * reads nothing else.  What it takes of them counts only when scan_tried says
- * that they stood as they were; else it is forgotten.  Each try is followed by
- * scan_tried, before anything else but scan_begin.  scan->best is not `unique`.
+ * scan_optimistic: the same of blocks [nblocks], at most GV_OPTIMISTIC_BLOCKS,
+ * whose memory others may write to meanwhile: whatever bytes it finds there,
+ * at any time, it reads nothing else.  What it takes of them counts only when
+ * scan_commit is told that they stayed valid; else it is forgotten.  Each
+ * scan_optimistic is followed by scan_commit, before anything else but
+ * scan_begin.  scan->best is not `unique`.
  *
  * scan_finish: scan->best has the best of all that was offered, as if each had
  * been pushed.  More may be offered then.
@@ -555,24 +557,25 @@ extern GvStatus gv_refine_bound(GvMetric metric, int32_t dims,
 								int64_t n, float *bounds);
 
 /*
- * halves_encode: x [n][dims], finite -> halves [n][dims], by gv_to_half, and
- * error [n], which is large where no half is near an element.
+ * half_encode: x [n][dims], finite -> half-precision values [n][dims], by
+ * gv_to_half, and error [n], which is large where no half-precision value is
+ * near an element.
  */
 extern GvStatus gv_half_encode(int32_t dims, const float *x, int64_t n,
 							   uint16_t *half_vectors, float *error);
 
 /*
- * halves_range: ranges [n] that hold what lies between query [dims] and the
+ * half_range: ranges [n] that hold what lies between query [dims] and the
  * vectors x that the records [n] stand for:
  *		L2, cosine		|q - x| is in |q - x^| +- error, and not below 0
  *		inner product	-<q, x> is in -<q, x^> +- |q| error
- * Both ends are moved outwards by what gv_refine_bound lowers its bound by: with
- * sums in fp32 that err by no more than s of their terms' magnitudes,
+ * Both ends are moved outwards by what gv_refine_bound lowers its bound by:
+ * with sums in fp32 that err by no more than s of their terms' magnitudes,
  *		|q - x^|^2 is in sum (1 -+ s) -+ FLT_MIN
  *		-<q, x> is in -sum -+ (2 s (sum |q_i x^_i| + |q| error) +
  *		(1 + |q|) FLT_MIN), even when summed in fp32, in any order.
- * Where a sum overflows, the error is not a number, or a half stands for none,
- * the range is 0 .. HUGE_VALF, or -HUGE_VALF .. HUGE_VALF for GV_IP.
+ * Where a sum overflows, the error is not a number, or a half-precision value
+ * is none, the range is 0 .. HUGE_VALF, or -HUGE_VALF .. HUGE_VALF for GV_IP.
  */
 extern GvStatus gv_half_range(GvMetric metric, int32_t dims,
 							  const float *query,

@@ -28,7 +28,7 @@ gv_group_lists(int32_t dims, int32_t nlists, const float *centroids,
 		parent_offsets[p] = next;
 		next += count;
 	}
-	/* starts [p] becomes the end of p's lists, which is p + 1's start */
+	/* offset p becomes the end of p's lists, where p + 1's begin */
 	for (i = 0; i < nlists; i++)
 		memcpy(grouped + (size_t) parent_offsets[owners[i]]++ * (size_t) dims,
 			   centroids + (size_t) i * (size_t) dims, bytes);

@@ -1,22 +1,23 @@
 /*
  * gv_keys.h
- *		The wall's part for keys: conditions that copies of a block fulfill.
+ *		The engine API's part for keys: conditions that postings of a block
+ *		satisfy.
  *
- * Beside its codes a block may carry, columnwise, an image of each copy's keys:
- * an unsigned integer of 1, 2, 4 or 8 bytes.  Images of ordered keys ascend as
- * the values do; hashes only tell values apart; signatures are sets of bits.
- * What a value's image is, callers know; the engine compares images.
+ * Besides its codes a block may have, columnwise, each posting's abbreviated
+ * keys: unsigned integers of 1, 2, 4 or 8 bytes.  Those of ordered keys ascend
+ * as the values do; hashes only tell values apart; signatures are sets of
+ * bits.  Callers make abbreviated keys of values; the engine compares them.
  *
- * A condition may be true of images whose values do not fulfill it, because
- * images say less than values; callers then look at the row.  It is never false
- * of one whose value does.
+ * A condition may be true of abbreviated keys whose values do not satisfy it,
+ * because they say less than values; callers then check the row.  It is never
+ * false of one whose value satisfies it.
  *
  * A block's keys, 8-byte aligned:
  *		GvKeyHead [nkeys]
- *		images of key 0 [GV_BLOCK], images of key 1 [GV_BLOCK], ...
+ *		abbrevs of key 0 [GV_BLOCK], abbrevs of key 1 [GV_BLOCK], ...
  *
- * A head sums up its key.  It may say too much, since it is not narrowed when a
- * copy dies; never too little.
+ * A head sums up its key.  It may say too much, since it is not narrowed when
+ * a posting dies; never too little.
  */
 #ifndef GV_KEYS_H
 #define GV_KEYS_H
@@ -41,8 +42,8 @@ typedef struct GvKeyForm
 {
 	int32_t		nkeys;			/* 0 .. GV_MAX_KEYS */
 	uint8_t		kind[GV_MAX_KEYS + 1];	/* GvKeyKind; 0 = no more */
-	uint8_t		width[GV_MAX_KEYS + 1]; /* bytes of an image: 1, 2, 4 or 8; 0
-										 * = no more */
+	uint8_t		width[GV_MAX_KEYS + 1]; /* bytes of an abbreviated key: 1, 2,
+										 * 4 or 8; 0 = no more */
 } GvKeyForm;
 
 static inline bool
@@ -52,16 +53,17 @@ gv_same_form(const GvKeyForm *a, const GvKeyForm *b)
 }
 
 /*
- * What is known of all copies of a block, dead ones included, whose key is not
- * NULL: the least and greatest image of an ordered key; of hashes, in `low`,
- * one bit for each: number (image % 64); of signatures, in `low`, all their
- * bits.  Without such a copy `low` is above `high`, or 0.
+ * Sums up one key of all postings of a block, dead ones included, whose key is
+ * not NULL: of an ordered key the least and greatest; of hashes, in `low`, one
+ * bit for each: number (hash % 64); of signatures, in `low`, all their bits.
+ * Without such a posting `low` is above `high`, or 0.
  */
 typedef struct GvKeyHead
 {
 	uint64_t	low;
 	uint64_t	high;			/* 0 but for ordered keys */
-	uint32_t	nulls;			/* bit i: copy i's key is NULL, its image 0 */
+	uint32_t	nulls;			/* bit i: posting i's key is NULL, abbreviated
+								 * to 0 */
 	uint32_t	unused;			/* 0 */
 } GvKeyHead;
 
@@ -76,7 +78,7 @@ gv_keys_bytes(const GvKeyForm *form)
 	return bytes;
 }
 
-/* Where the images of key k begin. */
+/* Returns where key k's abbreviated keys begin. */
 static inline size_t
 gv_keys_at(const GvKeyForm *form, int32_t k)
 {
@@ -89,19 +91,19 @@ gv_keys_at(const GvKeyForm *form, int32_t k)
 
 typedef enum GvTestKind
 {
-	GV_TEST_RANGE = 1,			/* low <= image <= high */
-	GV_TEST_SET,				/* image is one of values, ascending */
-	GV_TEST_ANY_BIT,			/* (image & low) != 0 */
-	GV_TEST_ALL_BITS,			/* (image & low) == low */
+	GV_TEST_RANGE = 1,			/* low <= abbrev <= high */
+	GV_TEST_SET,				/* abbrev is one of values, ascending */
+	GV_TEST_ANY_BIT,			/* (abbrev & low) != 0 */
+	GV_TEST_ALL_BITS,			/* (abbrev & low) == low */
 	GV_TEST_NULL,				/* the key is NULL */
 	GV_TEST_NOT_NULL
 } GvTestKind;
 
 /*
  * A test of one key.  All but GV_TEST_NULL are false of NULL.  Hashes are
- * tested by GV_TEST_SET, or by GV_TEST_RANGE with low == high; a range with low
- * above high is true of nothing.  Tests of bits are for signatures, and they
- * have no others but those of NULL.
+ * tested by GV_TEST_SET, or by GV_TEST_RANGE with low == high; a range with
+ * low above high is true of nothing.  Tests of bits are for signatures, and
+ * they have no others but those of NULL.
  */
 typedef struct GvKeyTest
 {
@@ -122,13 +124,13 @@ typedef struct GvCondition
 } GvCondition;
 
 /*
- * gv_form_valid, gv_condition_valid: is it within the contract?
+ * gv_form_valid, gv_condition_valid: return whether it is within the contract.
  *
- * gv_may_match: false only where heads [nkeys] show that no copy of the block
- * fulfills the condition.
+ * gv_may_match: false only where heads [nkeys] show that no posting of the
+ * block satisfies the condition.
  *
- * gv_match: bit i: copy i of a block with these keys fulfills the condition.
- * Bits of copies that are not there are undefined.
+ * gv_match: bit i: posting i of a block with these keys satisfies the
+ * condition.  Bits of postings that are not there are undefined.
  */
 extern bool gv_form_valid(const GvKeyForm *form);
 extern bool gv_condition_valid(const GvCondition *condition);

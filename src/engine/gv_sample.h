@@ -1,7 +1,7 @@
 /*
  * gv_sample.h
  *		Which blocks of an index's lists are its sample: one of
- *		GV_SAMPLED_ONE_OF, the same for whoever asks, sessions and engines.
+ *		GV_SAMPLED_ONE_OF, the same for all that ask, backends and engines.
  */
 #ifndef GV_SAMPLE_H
 #define GV_SAMPLE_H
@@ -19,8 +19,8 @@
 #endif
 
 /*
- * Is a block of a list one of the sample?  Blocks of a list are numbered from 0,
- * the oldest.  A hash (the end of MurmurHash3) of both numbers, so that no
+ * Is a block of a list one of the sample?  Blocks of a list are numbered from
+ * 0, the oldest.  A hash (the end of MurmurHash3) of both numbers, so that no
  * pattern of lists is taken.
  */
 GV_SAMPLE_INLINE bool

@@ -104,7 +104,7 @@ extern GvStatus gv_select(const GvSelect *spec, const float *values,
  * quantiles: the values that would stand at ranks [nranks], from 0, in any
  * order, also repeated, if values [n], n <= GV_SELECT_MAX_N, were sorted ->
  * quantiles [nranks].  Exact: one level of SampleSelect, then quickselect in
- * the buckets that hold a wanted rank; memory for n items.
+ * the buckets that have a requested rank; memory for n items.
  *
  * Approximate: of the splitters of one level the one whose rank is nearest;
  * that rank is ranks[i] + rank_errors[i], exactly.  Memory for 4,096 items.

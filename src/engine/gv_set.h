@@ -1,12 +1,12 @@
 /*
  * gv_set.h
- *		The wall's fifth part: what is asked of all rows of a set, which come
+ *		The engine API's part for sets: work on all rows of a set, which come
  *		one batch after the other: exact search, k-means, and selection where
  *		not everything comes at once.
  *
  * A set is one piece of work: made for a GvSetSpec, given its inputs, run, and
  * asked for its outputs.  Like those of gv_builder.h these operations keep
- * state and take memory (malloc, or a card's), may report GV_NO_MEMORY (the
+ * state and take memory (malloc, or a device's), may report GV_NO_MEMORY (the
  * set can only be dropped then) and GV_FAILED (the engine is beyond repair),
  * and never print, exit or jump out.  Backends call them with gv_cpu_sets,
  * gpuvecd with any engine.
@@ -32,7 +32,7 @@
  *		bound.  Source of the blocked form: Johnson, Douze, Jegou, 2017,
  *		section 5.1.
  *
- *		With nlists > 0 queries meet only the rows of near lists:
+ *		With nlists > 0 queries are compared only with the rows of near lists:
  *		inputs		LISTS float [nlists][dims], centroids
  *		A vector is of the list whose centroid is nearest to it (of GV_SET_IP
  *		by GV_SET_L2); near a list are the `probes` lists whose centroids are
@@ -46,7 +46,7 @@
  *		nqueries 0 it is asked for the first time once they have come.
  *
  * GV_SET_KMEANS	Lloyd's iterations from the centroids given
- *		inputs		STARTS float [k][dims]
+ *		inputs		SEEDS float [k][dims]
  *					ROWS float [nrows][dims], in every pass
  *		outputs		CENTROIDS float [found][dims], SIZES int64 [found]
  *		One pass over the rows is one call of gv_set_run.  A pass assigns rows
@@ -153,7 +153,7 @@ typedef struct GvSetDone
 {
 	double		error;			/* of KMEANS: the sum of squared distances to
 								 * the centroids that the pass began with,
-								 * mended ones among them */
+								 * reseeded ones among them */
 	int32_t		passes;			/* so far */
 	int32_t		found;			/* of KMEANS once finished: centroids */
 	uint8_t		finished;		/* outputs are there; else run again */
@@ -163,8 +163,8 @@ typedef struct GvSetDone
 
 /*
  * One kind of work by one engine; state is the engine's.  Arguments are
- * checked: an input that there is, in its turn, no more of it than the spec
- * says; outputs of a set that has finished.
+ * checked: an input that there is, in order, no more of it than the spec says;
+ * outputs of a set that has finished.
  */
 typedef struct GvSetOps
 {
@@ -212,7 +212,7 @@ extern void gv_set_drop(GvSet *set);
 
 /*
  * gv_set_put: n more items of an input, in the order of their numbers; they
- * need not outlive the call.  GV_INVALID out of turn, for too many, and for
+ * need not outlive the call.  GV_INVALID out of order, for too many, and for
  * numbers that are not finite.
  */
 extern GvStatus gv_set_put(GvSet *set, GvSetInput input, const void *items,
@@ -227,8 +227,8 @@ extern GvStatus gv_set_get(GvSet *set, GvSetOutput output, int64_t first,
 
 /*
  * gv_set_ask: ask a set that keeps its rows, which has finished or was asked
- * nothing yet, something else: with spec, of the same device, dims and nrows, all
- * else is as of a new set whose rows are there.
+ * nothing yet, something else: with spec, of the same device, dims and nrows,
+ * all else is as of a new set whose rows are there.
  */
 extern GvStatus gv_set_ask(GvSet *set, const GvSetSpec *spec);
 
@@ -247,11 +247,11 @@ extern double gv_distance_pearson(const float *a, const float *b,
 								  int32_t dims);
 
 /*
- * For engines: clusters that have lost their rows, or in a balanced set most
- * of them, start anew.
+ * For engines: reseeds clusters that have lost their rows, or in a balanced
+ * set most of them.
  *
  * Between a pass and the next, with the clusters' sizes and errors [k] of that
- * pass and centroids [k][dims] already become means (of no rows: as before).
+ * pass and centroids [k][dims] that already are means (of no rows: as before).
  * Takers, ascending: clusters of no rows; of a balanced set those of fewer
  * than a quarter of the mean size, nrows / k.  Givers: in the order of
  * descending errors, or of descending sizes in a balanced set, ties by number,

@@ -1,6 +1,6 @@
 /*
  * gv_setmend.c
- *		Clusters that have lost their rows start anew: see gv_set.h.
+ *		Reseeding clusters that have lost their rows: see gv_set.h.
  *
  * Givers wait in a heap, the first on top, because most of them never give:
  * there are fewer takers.
@@ -18,7 +18,7 @@ typedef struct Givers
 	int32_t		n;
 } Givers;
 
-/* Does cluster a give before b? */
+/* Returns whether cluster a gives before b. */
 static bool
 gives_before(const Givers *givers, int32_t a, int32_t b)
 {

@@ -1,7 +1,7 @@
 /*
  * gv_topk.c
  *		The nearest (score, id) pairs seen so far, as a heap once they are as
- *		many as wanted.
+ *		many as requested.
  *
  * The farthest pair is the root, so that one comparison rejects most pairs
  * and a nearer one takes the root's place.
@@ -52,7 +52,8 @@ make_heap(GvTopK *top)
 }
 
 /*
- * With `unique`: is the id held?  If so, the nearer of its two scores stays.
+ * With `unique`: returns whether the id is there already.  If so, the nearer
+ * of its two scores stays.
  */
 static bool
 merge_held(GvTopK *top, float score, uint64_t id)
@@ -205,8 +206,8 @@ split(GvTopK *top)
 }
 
 /*
- * Order the first `wanted` pairs of a part, by halves; by a heap when these
- * turned out uneven too often.
+ * Orders the first `wanted` pairs of a range by quickselect; by a heap when
+ * its splits were uneven too often.
  */
 static void
 sort_part(GvTopK part, int32_t wanted, int splits)

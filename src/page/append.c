@@ -8,8 +8,8 @@
 #include "page/pending.h"
 
 /*
- * Append copies, no more than the newest block has room for or a new one
- * holds, to a list whose entry is *entry, as part of a record that may
+ * Appends postings, no more than fit the newest block or a new one, to a
+ * list whose entry is *entry, as part of a record that may
  * already hold the directory page.  Updates *entry.  The block's pages stay
  * locked until the caller has finished the record.
  */
@@ -48,9 +48,9 @@ append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
 }
 
 /*
- * Append a copy to the newest block of a list, which has room, as a record of
- * known changes: the directory page, exclusively locked, and the block's
- * pages, which stay locked.
+ * Appends a posting to the newest block of a list, which is not full, as a
+ * record of known changes: the directory page, exclusively locked, and the
+ * block's pages, which stay locked.
  */
 static void
 patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
@@ -85,10 +85,10 @@ patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
 }
 
 /*
- * Append a copy to a list.  One record: the directory page, the pages of the
- * newest block or of a new one and, when the row is pending, its page, from
- * which it is removed.  The directory page is locked throughout, so no other
- * process appends to the list or rewrites it.
+ * Appends a posting to a list.  One record: the directory page, the pages of
+ * the newest block or of a new one and, when the row is pending, its page,
+ * from which it is removed.  The directory page is locked throughout, so no
+ * other process appends to the list or rewrites it.
  */
 void
 IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
@@ -128,8 +128,8 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 }
 
 /*
- * Append copies to a chain that no directory entry shows yet: a list being
- * rewritten.  No more than its newest block has room for, or a new one holds.
+ * Appends postings to a chain that no directory entry shows yet: a list being
+ * rewritten.  No more than fit its newest block or a new one.
  * One record: the pages of the block.
  */
 void

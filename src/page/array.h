@@ -26,8 +26,9 @@ IvfpqCodeBlockFloats(const IvfpqMetaData *meta)
 }
 
 /*
- * Number of a parent's first block, given its first list: there is room for
- * all blocks of those before, and what is left over is 0.
+ * Number of a parent's first block, given its first list: the numbers before
+ * it suffice for all blocks of the parents before, and the blocks that are
+ * left over are 0.
  */
 static inline int64
 IvfpqCodeBlock(int parent, int first_list)

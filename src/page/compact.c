@@ -4,11 +4,11 @@
  *
  * Empty pages are given back at the head only, since a link leads to every
  * other one, and one old row would keep all pages behind it.  So the list is
- * cut behind its tail (IvfpqPendingFreeze), its TIDs are written to new pages
- * that lead to the cut, and one record makes these the head.  Readers that are
- * in the midst of the old pages end at the cut as well or, when those are
- * freed, start anew.  The new pages have numbers that were left out for them
- * before the tail's, which no page ever had.
+ * frozen up to its tail (IvfpqPendingFreeze), its TIDs are written to new
+ * pages that lead to the new tail, and one record makes these the head.
+ * Readers that are in the midst of the old pages come to the new tail as well
+ * or, when those are freed, start again.  The new pages have numbers that were
+ * left out for them before the tail's, which no page ever had.
  */
 #include "postgres.h"
 
@@ -30,7 +30,7 @@ typedef struct Compaction
 	uint64		seq;			/* its number */
 	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] for it */
 	int			count;
-	bool		mismatched;		/* all of them come from odd pages */
+	bool		mismatched;		/* all of them come from mismatched pages */
 } Compaction;
 
 /* Pages that so many TIDs take. */
@@ -47,7 +47,7 @@ IvfpqPendingIsSparse(int64 npages, int64 ntids)
 	return npages > 2 * pages_needed(ntids) + SPARE_PAGES;
 }
 
-/* The TIDs before the cut, counted. */
+/* Returns the number of frozen TIDs. */
 static int64
 count_frozen(Relation index, const IvfpqFrozen *frozen)
 {
@@ -110,7 +110,7 @@ write_page(Compaction *to)
 	IvfpqInjectionPoint("compact: page");
 }
 
-/* Write what is before the cut to pages numbered from to->seq on. */
+/* Writes the frozen TIDs to pages numbered from to->seq on. */
 static void
 write_pages(Compaction *to)
 {
@@ -154,7 +154,7 @@ switch_head(Relation index, BlockNumber head, uint64 head_seq)
 
 /*
  * Write the pending list anew.  The caller excludes VACUUM, training and
- * draining by the table's lock; rows are appended meanwhile.
+ * flushing by the table's lock; rows are appended meanwhile.
  */
 void
 IvfpqPendingCompact(Relation index)

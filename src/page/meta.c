@@ -260,7 +260,7 @@ IvfpqIsOutdated(Relation index)
 }
 
 /*
- * Replace what calibration found, unless the index was trained anew since
+ * Replaces the results of calibration, unless the index was trained anew since
  * *meta was read (false).  One record: the metapage.
  */
 bool

@@ -38,8 +38,9 @@ IvfpqPageInit(Page page, IvfpqPageKind kind)
 }
 
 /*
- * Is this one of our pages, and of the kind?  One with a hole, as damage may
- * make it, is not: the next generic record would clear what is there.
+ * Returns whether this is one of our pages, and of the kind.  A page with a
+ * hole, as damage may make it, is not: the next generic record would clear
+ * what is there.
  */
 bool
 IvfpqPageIs(Page page, IvfpqPageKind kind)
@@ -99,13 +100,13 @@ IvfpqBlockExists(Relation index, BlockNumber blkno)
  * damage.  The caller releases pin and lock.  BUFFER_LOCK_UNLOCK: a page that
  * does not change is only pinned.
  *
- * The kind is looked at before the page is locked, too, because damage may lead
- * to a page that the caller has locked, for which it would wait without end;
- * those are of other kinds, or the caller compares their numbers.  What leads
- * to a page was written after its kind, so this finds no sound page wanting;
- * but on a standby, where redo may be restoring it from an image, under its
- * lock, in a buffer that is all zero before.  There the lock is waited for: no
- * page but the metapage is locked by a reader of another.
+ * The kind is looked at before the page is locked, too, because damage may
+ * lead to a page that the caller has locked, for which it would wait without
+ * end; those are of other kinds, or the caller compares their numbers.  What
+ * leads to a page was written after its kind, so this finds no sound page
+ * wanting; but on a standby, where redo may be restoring it from a full-page
+ * image, under its lock, in a buffer that is all zero before.  There the lock
+ * is waited for: no page but the metapage is locked by a reader of another.
  */
 Buffer
 IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
@@ -135,7 +136,7 @@ IvfpqExtend(Relation index)
 
 /*
  * Add npages consecutive pages for IvfpqFillPage; returns the first.  With
- * `shared` the index is in use: no session may find the pages by what the free
+ * `shared` the index is in use: no backend may find the pages by what the free
  * space map knows of an earlier end of the file, as a crash can leave it.
  */
 BlockNumber

@@ -4,16 +4,16 @@
  *
  * Pages know lists, blocks and TIDs; they never know a distance.  Every
  * change of a page is one generic WAL record of at most four buffers, except
- * during a build, which no other session sees and which is logged whole at its
+ * during a build, which no other backend sees and which is logged whole at its
  * end.  README draws every page and states the lock order:
  *		metapage -> directory -> slab, refine and pending pages
  *
  * Read in this order: format.h and layout.c, what stands where; page.c and
  * meta.c, pages of any kind; slab.c, append.c and list/, a list's blocks;
  * record.c, refine records; pending.c, pend.c and unpend.c, rows that no list
- * has yet; writer.c and array.c, what a build writes; list/rewrite.c, compact.c
- * and sweep.c, VACUUM.  buffer/ has what all of these ask of PostgreSQL's
- * buffers, check/ looks for damage.
+ * has yet; writer.c and array.c, what a build writes; list/rewrite.c,
+ * compact.c and sweep.c, VACUUM; buffer/ has what all of these ask of
+ * PostgreSQL's buffers, check/ looks for damage.
  */
 #ifndef IVFPQ_PAGE_H
 #define IVFPQ_PAGE_H
@@ -132,12 +132,12 @@ extern IvfpqAddress IvfpqBlockAddress(const IvfpqBlockPages *block);
 extern void IvfpqBlockRelease(Relation index, const IvfpqLayout *layout,
 							  IvfpqBlockPages *block);
 
-/* sweep.c: pages that a crash during training left unused */
+/* sweep.c: reclaims pages that a crash during training left unused */
 typedef struct IvfpqReclaim
 {
 	Relation	index;
 	bool		trained;
-	BlockNumber nblocks;		/* of the index when the sweep began */
+	BlockNumber nblocks;		/* of the index when reclaiming began */
 	uint8	   *listed;			/* a bit for every page of the pending list */
 	uint64		last_seq;		/* of its last page */
 } IvfpqReclaim;
@@ -168,7 +168,7 @@ typedef struct IvfpqWriter
 	char	   *slab;			/* [BLCKSZ] page of slots being filled */
 	uint32		slot;			/* next free slot of it */
 	char	   *body;			/* [nparts][part_bytes] */
-	uint32		secondary;		/* bit i: copy i is its row's second */
+	uint32		secondary;		/* bit i: posting i is secondary */
 } IvfpqWriter;
 
 extern void IvfpqWriterInit(IvfpqWriter *writer, Relation index,

@@ -10,7 +10,9 @@
 
 #include "page/pending.h"
 
-/* Add the TID to a locked tail page if it has room.  One record, one page. */
+/*
+ * Adds the TID to a locked tail page unless it is full.  One record, one page.
+ */
 static bool
 append_to_tail(Relation index, Buffer buf, ItemPointer tid)
 {
@@ -142,7 +144,8 @@ IvfpqPendingSettleDims(Relation index, int dims)
  * is left of those that did: the caller has read the pending list to its last
  * page, where the reader is, with `count` TIDs, and found none of a row that
  * anyone may ever see.  False if rows have come since, also where VACUUM has
- * removed as many, or if it was no row that decided.  One record: the metapage.
+ * removed as many, or if it was no row that decided.  One record: the
+ * metapage.
  */
 bool
 IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
@@ -185,8 +188,9 @@ IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
  * all; one of others is not appended.  Returns how many it should have.
  * dims = 0: whatever they are, it is a row that hardly anyone sees.
  *
- * Inserters share the metapage and take the tail in turn; who finds it full,
- * or is the first, takes the metapage exclusively and looks again.
+ * Inserters share the metapage and take the tail one after another; whoever
+ * finds it full, or is the first, takes the metapage exclusively and checks
+ * again.
  */
 int
 IvfpqPendingAppend(Relation index, ItemPointer tid, int dims)

@@ -9,7 +9,7 @@
  * number and starts again.  VACUUM removes TIDs within a page, unlinks empty
  * pages at the head, and writes the list anew when it is sparse
  * (compact.c); the tail stays.  How rows come: pend.c; rows
- * that training or draining moves to lists: unpend.c.
+ * that training or flushing moves to lists: unpend.c.
  */
 #include "postgres.h"
 
@@ -62,7 +62,9 @@ IvfpqPendingInit(Page page, uint64 seq, BlockNumber next, uint64 next_seq,
 		IvfpqPendingTids(page)[i] = tids[i];
 }
 
-/* Begin to read, from the head that a metapage read after the snapshot gives. */
+/*
+ * Begin to read, from the head that a metapage read after the snapshot gives.
+ */
 void
 IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 				 const IvfpqMetaData *meta)
@@ -76,7 +78,7 @@ IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 	reader->tids = palloc(IVFPQ_PENDING_PER_PAGE * sizeof(ItemPointerData));
 }
 
-/* Begin to read what is before the cut; the caller stops there. */
+/* Begins to read the frozen part; the caller stops at its end. */
 void
 IvfpqPendingOpenFrozen(IvfpqPendingReader *reader, Relation index,
 					   const IvfpqFrozen *frozen)
@@ -131,9 +133,9 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 /*
  * Copy the next page's TIDs into reader->tids; false at the end.  When VACUUM
  * or training has freed a page on the way, the list is read again from its
- * head, and TIDs handed out before come again.  Training has moved rows that
- * did not come to lists: a reader that needs all rows reads the metapage again
- * after the end, and then the lists.
+ * head, and TIDs that were returned before come again.  Training has moved
+ * rows that did not come to lists: a reader that needs all rows reads the
+ * metapage again after the end, and then the lists.
  */
 bool
 IvfpqPendingNext(IvfpqPendingReader *reader, int *count)

@@ -8,15 +8,15 @@
 #include "page/page.h"
 
 /*
- * pending.c, pend.c: rows without a list.  A seal cuts the pending
- * list: pages from head up to tail get no more rows, because those that come
- * are appended behind.
+ * pending.c, pend.c: rows without a list.  Freezing the pending list ends the
+ * part that training reads: pages from head up to tail get no more rows,
+ * because new ones are appended behind.
  */
 typedef struct IvfpqFrozen
 {
 	BlockNumber head;
 	uint64		head_seq;
-	BlockNumber tail;			/* first page behind the cut */
+	BlockNumber tail;			/* first page behind the frozen part */
 	uint64		tail_seq;
 } IvfpqFrozen;
 

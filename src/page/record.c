@@ -1,15 +1,16 @@
 /*
  * record.c
- *		Refine records: a row's vector in 8 bits a dimension or in halves, once
- *		a row, in a slot whose address all copies of the row carry.
+ *		Refine records: a row's vector in 8 bits a dimension or in half
+ *		precision, once a row, in a slot whose address all postings of the row
+ *		have.
  *
- * An inserter writes the record before the copies; VACUUM frees it when the
- * row is dead, without regard to copies.  So a copy may carry the address of
- * a slot that is free, or another row's by now, but only the copy of a row
- * that no snapshot sees any more: a stale address can cost nothing but a dead
- * row, because rows are given out by what the heap says of the TID found in
- * the record.  Records without copies, of inserts cut short, are of aborted
- * rows, which VACUUM frees like other dead ones.
+ * An inserter writes the record before the postings; VACUUM frees it when the
+ * row is dead, without regard to postings.  So a posting may have the address
+ * of a slot that is free, or another row's by now, but only the posting of a
+ * row that no snapshot sees any more.  A stale address can cost nothing but a
+ * dead row, because rows are returned by what the heap says of the TID found
+ * in the record.  Records without postings, of inserts cut short, are of
+ * aborted rows, which VACUUM frees like other dead ones.
  *
  * Pages with free slots form a chain.  Inserters fill its head; who finds it
  * full takes the metapage exclusively and pops it.  VACUUM pushes pages that
@@ -90,7 +91,8 @@ put_record(Relation index, BlockNumber blkno, Page page, int code_bytes,
 }
 
 /*
- * Put a record on the locked head page if it has room.  One record, one page.
+ * Puts a record on the locked head page unless it is full.  One record, one
+ * page.
  */
 static bool
 append_to_head(Relation index, Buffer buf, int code_bytes,
@@ -161,9 +163,9 @@ append_page(Relation index, Buffer metabuf, int code_bytes,
 }
 
 /*
- * Write a row's record; *address gets where.  Inserters share the metapage
- * and take the head in turn; who finds it full, or none, takes the metapage
- * exclusively and looks again.
+ * Write a row's record; *address gets where.  Inserters share the metapage and
+ * take the head one after another; whoever finds it full, or none, takes the
+ * metapage exclusively and checks again.
  */
 void
 IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
@@ -202,7 +204,9 @@ IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
 	}
 }
 
-/* Records at addresses [n] will be read soon: have the processor fetch them. */
+/*
+ * Records at addresses [n] will be read soon: have the processor fetch them.
+ */
 static void
 fetch_records(Relation index, int code_bytes, const ItemPointerData *addresses,
 			  int n)

@@ -23,7 +23,8 @@ typedef struct IvfpqRecordBuilder
 	BlockNumber next;			/* reserved pages from here ... */
 	BlockNumber end;			/* ... to before here */
 	BlockNumber reserved;		/* so far */
-	char	   *page;			/* [BLCKSZ] its image; on disk it is new yet */
+	char	   *page;			/* [BLCKSZ] its contents; on disk it is new
+								 * yet */
 } IvfpqRecordBuilder;
 
 extern IvfpqRecord *IvfpqRecordGet(Page page, int code_bytes, uint32 slot);

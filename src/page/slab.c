@@ -53,7 +53,9 @@ IvfpqSlabFreeSlots(Page page, const IvfpqLayout *layout)
 	return nfree;
 }
 
-/* Is the page taken for an earlier part?  A local buffer's lock cannot tell. */
+/*
+ * Is the page taken for an earlier part?  A local buffer's lock cannot tell.
+ */
 static bool
 is_taken(const IvfpqBlockPages *block, int nparts, BlockNumber blkno)
 {
@@ -126,9 +128,9 @@ find_slot(Relation index, const IvfpqLayout *layout, IvfpqBlockPages *block,
 }
 
 /*
- * Find room for a new block: its pages, exclusively locked.  The caller may
- * hold a directory page: pages that others hold are passed over, so this
- * never waits for one.  What is locked but not used goes back by
+ * Finds free slots for a new block: gets its pages, exclusively locked.  The
+ * caller may hold a directory page: pages that others hold are passed over, so
+ * this never waits for one.  What is locked but not used goes back by
  * IvfpqBlockRelease.
  */
 void

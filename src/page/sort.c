@@ -1,7 +1,7 @@
 /*
  * sort.c
- *		Numbers of lists, of pages, of rows in order: some hundred, which a search
- *		sorts four times, or very many.
+ *		Numbers of lists, of pages, of rows in order: some hundred, which a
+ *		search sorts four times, or very many.
  *
  * Comparisons of numbers in no order are such as no processor predicts, and of
  * a hundred thousand each takes part in 17.  But such numbers differ in few of
@@ -36,7 +36,9 @@ IvfpqCompareNumbers(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Numbers `from` [n] to where they belong by a digit, equal ones as they come. */
+/*
+ * Numbers `from` [n] to where they belong by a digit, equal ones as they come.
+ */
 static pg_attribute_always_inline void
 sort_digit(const uint64 *from, uint64 *to, int64 n, int bit, int digit_bits)
 {
@@ -59,9 +61,9 @@ sort_digit(const uint64 *from, uint64 *to, int64 n, int bit, int digit_bits)
 }
 
 /*
- * Sort numbers [n] by their bits from number `bit` on, digit by digit, the last
- * one first, of which those that do not vary are passed over; room [n] is
- * overwritten.
+ * Sort numbers [n] by their bits from number `bit` on, digit by digit, the
+ * last one first, of which those that do not vary are passed over; scratch [n]
+ * is overwritten.
  */
 static pg_attribute_always_inline void
 sort_digits(uint64 *numbers, uint64 *scratch, int64 n, int bit, int digit_bits,
@@ -96,7 +98,7 @@ varying_bits(const uint64 *numbers, int64 n)
 
 /*
  * Sort numbers [n], of which there are very many, by their bits from number
- * `bit` on; those that are equal in these stay in their order.  room [n] is
+ * `bit` on; those that are equal in these stay in their order.  scratch [n] is
  * overwritten.
  */
 void

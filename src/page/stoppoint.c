@@ -1,6 +1,6 @@
 /*
  * stoppoint.c
- *		Points at which tests make a backend stop (stoppoint.h).
+ *		Injection points, at which tests make a backend stop (stoppoint.h).
  */
 #include "postgres.h"
 

@@ -1,11 +1,11 @@
 /*
  * stoppoint.h
- *		Points at which tests make a backend stop.
+ *		Injection points, at which tests make a backend stop.
  *
- * Work that is many records long names the places between two of them; no
- * lock on a page is held there.  The test build (make TEST_BUILD=1) has the
- * setting gpuvec.fault, "ACTION N STEP": at the N-th step of that name (any, if
- * STEP is '*')
+ * Work that is many records long names the places between two of them; no lock
+ * on a page is held there.  The test build (make TEST_BUILD=1) has the setting
+ * gpuvec.fault, "ACTION N STEP": at the N-th step of that name (any, if STEP
+ * is '*')
  *		kill	the process dies, as by kill -9
  *		flush	the same, when its last record is on disk
  *		error	an error is raised

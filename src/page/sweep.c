@@ -1,6 +1,6 @@
 /*
  * sweep.c
- *		Freeing pages that a crash left unused.
+ *		Reclaiming pages that a crash left unused.
  *
  * Training in place writes to pages that no reader finds until it publishes
  * them, and frees the pending pages that it emptied only after that.  If it
@@ -95,7 +95,7 @@ IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
 		IvfpqInjectionPoint("sweep");
 }
 
-/* Sweep every page of an untrained index. */
+/* Reclaims the pages of an untrained index. */
 void
 IvfpqReclaimUntrained(Relation index, BufferAccessStrategy strategy)
 {

@@ -2,11 +2,11 @@
  * unpend.c
  *		Rows on their way from the pending list to inverted lists.
  *
- * Training in place: the pending list is cut (IvfpqPendingFreeze), lists are
- * written with the rows before the cut, those that have to stay pending are
- * written to a chain that leads to the cut (IvfpqPendingKeep), and one record
- * shows both instead of what was before the cut (IvfpqPendingPublish), which
- * is then freed (IvfpqPendingFree).  Draining takes single rows
+ * Training in place: the pending list is frozen (IvfpqPendingFreeze), lists
+ * are written with the frozen rows, those that have to stay pending are
+ * written to a chain that leads to the new tail (IvfpqPendingKeep), and one
+ * record shows both instead of the frozen pages (IvfpqPendingPublish), which
+ * are then freed (IvfpqPendingFree).  Flushing removes single rows
  * (IvfpqPendingRemove).  The caller excludes VACUUM and other such callers by
  * the table's lock; rows are appended meanwhile.
  */
@@ -19,7 +19,7 @@
 #include "page/stoppoint.h"
 
 /*
- * Cut the pending list behind its last TID: an empty tail takes what comes.
+ * Freezes the pending list up to its last TID: an empty tail takes what comes.
  * With renumber as many numbers as it has pages are left out before the
  * tail's.  One record: metapage, old tail, new page; none if the tail is empty
  * already and numbers do not matter.  False when there is no list.
@@ -66,10 +66,10 @@ IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber)
 }
 
 /*
- * Write TIDs to new pending pages, which lead to the seal's tail and which
- * no reader finds until *meta, whose pending head they become, is published.
- * One record a page.  The pages take the numbers just below the tail's, of
- * which pages before the cut have at least as many.
+ * Write TIDs to new pending pages, which lead to the tail behind the frozen
+ * part and which no reader finds until *meta, whose pending head they become,
+ * is published.  One record a page.  The pages take the numbers just below the
+ * tail's, of which the frozen pages have at least as many.
  */
 void
 IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
@@ -139,8 +139,8 @@ IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
 }
 
 /*
- * Free the pages before the cut, which nothing leads to any more.  One record
- * a page; what a crash leaves of them VACUUM's sweep frees.
+ * Frees the frozen pages, which nothing leads to any more.  One record a
+ * page; what a crash leaves of them, VACUUM reclaims.
  */
 void
 IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen)
@@ -171,9 +171,9 @@ IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen)
 }
 
 /*
- * Remove a TID from `place` as part of a record: the
- * page's last takes its place.  Returns the page, which stays locked until the
- * caller has finished the record.
+ * Removes the TID at `place` as part of a record: the page's last TID takes
+ * its place.  Returns the page, which stays locked until the caller has
+ * finished the record.
  */
 Buffer
 IvfpqPendingRemove(Relation index, const IvfpqPendingPlace *place,

@@ -5,7 +5,7 @@
  * A list's blocks lie one after another in the order in which readers want
  * them, newest first: the block that is not full comes first.  Pages are
  * filled in memory and then put to blocks reserved for them, so no lock is
- * held while copies are asked for.  When others use the index, and so extend
+ * held while postings are asked for.  When others use the index, and so extend
  * it too, each page is logged as it is put; an index that is being built is
  * logged when it is finished (IvfpqLogBuild).  Several writers, each with
  * lists of its own, may be at work on an index that is being built.
@@ -37,7 +37,7 @@ slab_pages(const IvfpqLayout *layout, const uint32 *counts, int nlists)
 }
 
 /*
- * Begin to write lists of counts [nlists] copies; memory from the current
+ * Begins to write lists of counts [nlists] postings; memory from the current
  * context.
  */
 void
@@ -160,7 +160,7 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 }
 
 /*
- * Write a list of nitems > 0 copies, which `next` hands out one by one, and
+ * Writes a list of nitems > 0 postings, which `next` returns one by one, and
  * make its entry, which was all zero.
  */
 void

@@ -3,8 +3,9 @@
  *		An index in the making, in plain C: what the engine's operations do,
  *		with the memory that they want.
  *
- * All lists are compared with a row, as cards do it; a session goes through
- * parents and is faster.  This is the oracle, and what tests have for a card.
+ * All lists are compared with a row, as devices do it; a backend goes through
+ * parents and is faster.  This is the oracle, and the tests' substitute for a
+ * device.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 #include "test/oracle/gv_oracle.h"
 
 /*
- * A list's blocks in one piece of memory, `stride` bytes each, a multiple of 8:
+ * A list's blocks in one allocation, `stride` bytes each, a multiple of 8:
  *		keys, float t [GV_BLOCK], uint16 rowids [GV_BLOCK][3],
  *		uint8 codes [code_bytes][GV_BLOCK], uint32 live, 4 bytes unused
  */
@@ -26,7 +26,8 @@ struct GvMirror
 	size_t		stride;			/* bytes of a block */
 	size_t		keys_bytes;		/* of that, of keys */
 	void	   *arrays[GV_NARRAYS];
-	bool		covered;		/* starts are an ascending cover of lists */
+	bool		covered;		/* parent offsets are an ascending cover of
+								 * lists */
 	GvCpuList  *lists;			/* [nlists] */
 	char	 ***tables;			/* [GV_TABLE_PAGES][GV_TABLE_PAGES] slots of
 								 * refine records, or NULL, at both levels */

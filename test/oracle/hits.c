@@ -1,9 +1,10 @@
 /*
  * hits.c
- *		The best copies that a search of a mirror has seen, as a heap of GvHit.
+ *		The best postings that a search of a mirror has seen, as a heap of
+ *		GvHit.
  *
- * A GvTopK has no room for the probe that a copy was found in, hence a heap of
- * its own, in the memory that the hits are wanted in.  It keeps the pairs
+ * A GvTopK does not store the probe that a posting was found in, hence a heap
+ * of its own, in the memory where the hits are returned.  It keeps the pairs
  * (S, row id) that a GvTopK of the same capacity would keep; of equal pairs it
  * prefers the earlier probe, so that an answer is one and the same each time.
  */
@@ -66,7 +67,7 @@ sift_up(GvHit *hits, int32_t hole, GvHit hit)
 	hits[hole] = hit;
 }
 
-/* Offer a copy to a search's hits. */
+/* Offers a posting to a search's hits. */
 void
 gv_cpu_hit(GvSearch *search, float score, uint64_t id, uint32_t probe)
 {
@@ -83,7 +84,7 @@ gv_cpu_hit(GvSearch *search, float score, uint64_t id, uint32_t probe)
 		sift_down(search->hits, search->nhits, 0, hit);
 }
 
-/* The pair that a copy has to be before, when the hits are full. */
+/* The pair that a posting has to precede, when the hits are full. */
 void
 gv_cpu_worst_hit(const GvSearch *search, float *score, uint64_t *id)
 {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A list that grows by an append gets a fifth more room than it needs. */
+/* A list that grows by an append gets a fifth more capacity than it needs. */
 #define GROWTH	5
 
 #define T_BYTES			(GV_BLOCK * sizeof(float))
@@ -25,7 +25,10 @@ block_stride(const GvMirrorSpec *spec)
 		(size_t) gv_code_bytes(spec->m) * GV_BLOCK + LIVE_BYTES;
 }
 
-/* What a line "name : value" of a /proc file says; false without one. */
+/*
+ * Returns the value of a line "name : value" of a /proc file; false without
+ * one.
+ */
 static bool
 proc_value(const char *path, const char *name, char *value, size_t size)
 {
@@ -200,7 +203,7 @@ cpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 	return GV_OK;
 }
 
-/* Room for nblocks blocks in a list that keeps its first `kept`. */
+/* Gets capacity for nblocks blocks in a list that keeps its first `kept`. */
 static GvStatus
 ensure_capacity(GvMirror *mirror, GvCpuList *list, int32_t kept,
 				int32_t nblocks)

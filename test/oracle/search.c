@@ -1,17 +1,17 @@
 /*
  * search.c
  *		A query through a mirror: nearest lists, one look-up table, a scan of
- *		the lists, the best copies.
+ *		the lists, the best postings.
  *
  * The steps and their order are those of src/am (nearestlists.c,
- * candidates.c), so that a session that searches pages itself reads the same
+ * candidates.c), so that a backend that searches pages itself reads the same
  * lists and finds the same pairs.
  */
 #include "test/oracle/gv_cpu_mirror.h"
 
 #include <stdlib.h>
 
-/* Blocks that one gv_scan looks at. */
+/* Blocks that one gv_scan reads. */
 #define BLOCKS		64
 
 struct GvSearcher
@@ -62,7 +62,7 @@ most_probes(const GvMirrorSpec *spec, const GvSearch *search)
 					 spec->nlists);
 }
 
-/* So many bytes of memory for answers. */
+/* Memory of so many bytes for answers. */
 static GvStatus
 need_answers(GvSearcher *searcher, size_t bytes)
 {
@@ -209,7 +209,7 @@ find_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 	return status;
 }
 
-/* Offer the live copies of a probed list to a scan. */
+/* Offers the live postings of a probed list to a scan. */
 static GvStatus
 scan_blocks(const GvMirror *mirror, GvSearch *search, uint32_t probe,
 			GvScan *scan)
@@ -237,9 +237,9 @@ scan_blocks(const GvMirror *mirror, GvSearch *search, uint32_t probe,
 }
 
 /*
- * Offer a probed list's best copies to the hits, with the number of the probe,
- * for which a scan has no room; hence a scan for each list, told what the hits
- * have no use for.
+ * Offers a probed list's best postings to the hits, with the number of the
+ * probe, which a scan does not store; hence a scan for each list, told what
+ * the hits have no use for.
  */
 static GvStatus
 scan_list(const GvMirror *mirror, GvSearch *search, uint32_t probe,
@@ -265,7 +265,7 @@ scan_list(const GvMirror *mirror, GvSearch *search, uint32_t probe,
 	return status;
 }
 
-/* Memory for what a scan of `capacity` copies needs. */
+/* Memory for what a scan of `capacity` postings needs. */
 static GvStatus
 open_scratch(GvSearcher *searcher, int32_t m, int32_t capacity)
 {
@@ -322,8 +322,8 @@ scan_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 }
 
 /*
- * How many live copies of a block are not beyond `last`.  All of a block is
- * scored as a scan of its own, which has room for all.
+ * Returns how many live postings of a block are not beyond `last`. All of a
+ * block is scored as a scan of its own, which has capacity for all.
  */
 static GvStatus
 count_block(GvScan *scan, float base, GvBlock block, float last,

@@ -6,7 +6,7 @@
  * gv_cpu_sqdist, ties to the smaller number.  Most of the work is a cheaper
  * filter: |x - c|^2 = |x|^2 + |c|^2 - 2 <x, c> with the products from a
  * blocked matrix product.  The filter keeps every centroid that, within the
- * bound of its rounding errors, might win; only these few are measured.  So
+ * bound of its rounding errors, might win; only these few are rescored.  So
  * the answer depends neither on blocking nor on how far the data lie from
  * the origin: an offset costs time, not accuracy.
  *
@@ -16,7 +16,7 @@
  * (dims + 64) u, more than both together,
  *		|c|^2 (1 - 2 slack) - 2 <x, c>  >
  *		best (1 + 2 slack) - |x|^2 (1 - 2 slack) + (something denormal)
- * proves that c is farther than the best centroid measured so far.
+ * proves that c is farther than the best centroid rescored so far.
  */
 #include <math.h>
 #include <string.h>
@@ -43,7 +43,7 @@ typedef struct Tile
 	float		limit[TILE_ROWS];	/* of the filter: above it, no winner */
 } Tile;
 
-/* Measure centroid c for a row of the tile; true when it is nearer. */
+/* Rescores centroid c for a row of the tile; true when it is nearer. */
 static bool
 rerank(Tile *tile, int row, const float *centroid, int32_t c)
 {
@@ -73,8 +73,8 @@ set_limit(Tile *tile, int row)
 }
 
 /*
- * Start a tile of n rows: only guesses, which are in nearest, are measured,
- * everything else may win.
+ * Start a tile of n rows: only the centroids in `nearest`, which are
+ * estimates, are rescored; everything else may win.
  */
 static void
 start_tile(Tile *tile, const float *centroids, int32_t dims, const float *x,
@@ -199,7 +199,7 @@ gv_cpu_lower_squares(const float *centroids, int ncents, int32_t dims,
 }
 
 /*
- * Measure for one row the centroids c0 .. c0 + ncents - 1 that its filter
+ * Rescores for one row the centroids c0 .. c0 + ncents - 1 that its filter
  * lets through.  The most promising one goes first, so that the others meet
  * a tight limit.
  */

@@ -2,8 +2,8 @@
  * encode.c
  *		Product quantization: codes, and what they add to T.
  *
- * Many copies are encoded by tiles, as codebooks are trained (pq.c): vectors
- * side by side, one a lane.  The one or two copies of an inserted row would
+ * Many postings are encoded by tiles, as codebooks are trained (pq.c): vectors
+ * side by side, one a lane.  The one or two postings of an inserted row would
  * leave most lanes idle; so each is compared with all codewords of a
  * sub-quantizer side by side.
  */
@@ -12,12 +12,12 @@
 #include "cpu/simd/gv_words.h"
 #include "engine/gv_call.h"
 
-#define TILE_ROWS	GV_CPU_WORD_ROWS	/* copies encoded at a time */
+#define TILE_ROWS	GV_CPU_WORD_ROWS	/* postings encoded at a time */
 #define TILE_DIMS	64			/* dimensions transposed at a time */
-#define ALONE		4			/* copies that are encoded one by one, */
+#define ALONE		4			/* postings that are encoded one by one, */
 #define ALONE_DIMS	16			/* if no sub-quantizer has more dimensions */
 
-/* Copies of rows that are encoded together, and what becomes of them. */
+/* Postings that are encoded together, and their codes and T. */
 typedef struct Tile
 {
 	int			n;				/* <= TILE_ROWS */
@@ -61,7 +61,7 @@ find_residuals(const Tile *tile, int32_t first, int32_t len,
 	}
 }
 
-/* Copy i has this code of sub-quantizer j, and its part of T. */
+/* Posting i has this code of sub-quantizer j, which adds to its T. */
 static inline void
 keep_code(const GvModel *model, int32_t j, int32_t code, Tile *tile, int i)
 {
@@ -77,7 +77,7 @@ keep_code(const GvModel *model, int32_t j, int32_t code, Tile *tile, int i)
 		tile->terms[i] += word[d] * (word[d] + 2.0 * centroid[d]);
 }
 
-/* Codes of sub-quantizer j for a tile, and its part of T. */
+/* Codes of sub-quantizer j for a tile, and what they add to T. */
 static void
 encode_sub(const GvModel *model, int32_t j, Tile *tile)
 {
@@ -104,7 +104,7 @@ encode_sub(const GvModel *model, int32_t j, Tile *tile)
 		keep_code(model, j, code[i], tile, i);
 }
 
-/* The same, one copy after the other; of ALONE_DIMS dimensions at most. */
+/* The same, one posting after the other; of ALONE_DIMS dimensions at most. */
 static void
 encode_sub_alone(const GvModel *model, int32_t j, Tile *tile)
 {
@@ -148,7 +148,7 @@ encode_tile(const GvModel *model, Tile *tile)
 GvStatus
 gv_encode(const GvModel *model, const float *x /* [n][dims] */ ,
 		  const float *centroids /* [..][dims] */ ,
-		  const int32_t *lists /* [n][copies] */ , int64_t n,
+		  const int32_t *lists /* [n][lists_per_row] */ , int64_t n,
 		  int32_t lists_per_row, uint8_t *codes, float *t)
 {
 	size_t		code_bytes;

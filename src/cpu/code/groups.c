@@ -5,7 +5,7 @@
  * The children of each parent are clustered once more, into groups of so many
  * that a group is about a panel of the blocked product.  Then every list
  * belongs to the two groups whose centers are nearest: a row between two
- * groups meets the lists on both sides in either.  So a few groups are enough,
+ * groups finds the lists of both sides in either.  So a few groups are enough,
  * however many there are.
  */
 #include <math.h>
@@ -20,7 +20,9 @@
 #define MAX_IMBALANCE		2.0
 #define SEED			UINT64_C(0x67707576656331)
 
-/* State of one call; the arrays lie in the caller's memory, some in scratch. */
+/*
+ * State of one call; the arrays lie in the caller's memory, some in scratch.
+ */
 typedef struct Grouping
 {
 	const GvTree *tree;
@@ -82,7 +84,7 @@ most_groups(const GvTree *tree)
 	return n;
 }
 
-/* Lay out the memory that stays, or with NULL only measure it. */
+/* Lay out the memory that stays, or with NULL only computes its size. */
 static size_t
 carve_groups(Grouping *g, const GvTree *tree, char *memory)
 {

@@ -54,7 +54,7 @@ extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
 							  const float *x, int64_t n, int32_t *nearest,
 							  float *sqdist, const GvStop *stop);
 
-/* The same, sooner: nearest [n] holds guesses, or -1. */
+/* The same, faster: nearest [n] has estimates of the answer, or -1. */
 extern GvStatus gv_cpu_assign_estimated(int32_t dims, const float *centroids,
 										int32_t k, const float *x, int64_t n,
 										int32_t *nearest, float *sqdist,

@@ -3,11 +3,11 @@
  *		The t nearest of the centroids that each of many vectors is offered.
  *
  * A vector is offered centroids by panels; what a panel's estimates rank among
- * its nearest so far is kept, a few more than are wanted.  In the end these are
- * measured, and nearest.c proves that nothing else would be nearer: so the
+ * its nearest so far is kept, a few more than are needed.  In the end these
+ * are rescored, and nearest.c proves that nothing else would be nearer: so the
  * answer is that of gv_cpu_sqdist, ties to the smaller number, whatever the
  * order of the offers.  A vector for which the proof fails, because too many
- * lie equally near, is to be measured with all that it was offered.
+ * lie equally near, is to be rescored with all that it was offered.
  */
 #ifndef GV_NEAREST_H
 #define GV_NEAREST_H
@@ -18,7 +18,7 @@
 #define GV_NEAREST_FETCHED	512 /* bytes of a vector */
 #define GV_NEAREST_CAPACITY		GV_CPU_COMPARED /* of a row, for what it keeps */
 
-/* What is known of n vectors; the arrays lie in the caller's scratch. */
+/* State of n vectors; the arrays lie in the caller's scratch. */
 typedef struct GvNearest
 {
 	int32_t		dims;
@@ -27,15 +27,15 @@ typedef struct GvNearest
 	int32_t    *counts;			/* [n] of what follows */
 	float	   *limits;			/* [n] what is not below it is not kept */
 	float	   *values;			/* [n][GV_NEAREST_CAPACITY] estimates, less
-								 * |x|^2; when settled, squared distances */
-	int32_t    *ids;			/* [n][GV_NEAREST_CAPACITY]; when settled the
+								 * |x|^2; when rescored, squared distances */
+	int32_t    *ids;			/* [n][GV_NEAREST_CAPACITY]; when rescored the
 								 * nearest first, -1: none */
 } GvNearest;
 
 /*
- * Centroids offered: all, or with `members` those of these numbers.  A centroid
- * that was offered before to some rows has others[i], a number that is among
- * what these rows have tried.
+ * Centroids offered: all, or with `members` those of these numbers.  A
+ * centroid that was offered before to some rows has others[i], a number that
+ * is among what these rows have tried.
  */
 typedef struct GvOffered
 {
@@ -47,7 +47,7 @@ typedef struct GvOffered
 	int			ntried;			/* of these, at most */
 } GvOffered;
 
-/* Room for a panel of centroids and what it is made of: [dims] each. */
+/* Memory for a panel of centroids and its sources: [dims] each. */
 typedef struct GvPanel
 {
 	float	   *some;			/* [GV_CPU_TILE_CENTS][dims] */
@@ -83,7 +83,10 @@ gv_nearest_id(const GvNearest *nearest, int64_t row, int i)
 	return nearest->ids[row * GV_NEAREST_CAPACITY + i];
 }
 
-/* Lay out for n rows, or with NULL only measure; and for a panel. */
+/*
+ * Lays out the memory for n rows, or with NULL only computes its size; and for
+ * a panel.
+ */
 extern void gv_nearest_carve(GvNearest *nearest, int32_t dims, int wanted,
 							 int64_t n, char *scratch, size_t *next);
 extern void gv_panel_carve(GvPanel *panel, int32_t dims, char *scratch,
@@ -102,16 +105,16 @@ extern bool gv_nearest_offer(GvNearest *nearest, const float *x,
 							 GvPoll *poll);
 
 /*
- * All has been offered to a row: get ready to measure, some rows ahead of that,
- * so that the memory of what it has kept is there by then.
+ * All has been offered to a row: gets ready to rescore, some rows ahead of
+ * that, so that the memory of what it has kept is there by then.
  */
 extern void gv_nearest_prepare(GvNearest *nearest, int64_t row,
 							   const float *centroids);
 
 /*
- * All has been offered to a row, whose vector x [dims] is: measure what it has
- * kept.  False: that may not be the nearest ones; then the row has none, and is
- * to be measured with all that it was offered.
+ * All has been offered to a row, whose vector x [dims] is: rescores what it
+ * has kept.  False: that may not be the nearest ones; then the row has none,
+ * and is to be rescored with all that it was offered.
  */
 extern bool gv_nearest_rescore(GvNearest *nearest, int64_t row, const float *x,
 							   const float *centroids);

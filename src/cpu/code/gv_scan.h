@@ -1,6 +1,6 @@
 /*
  * gv_scan.h
- *		What waits in the scratch of a GvScan: copies to be scored, and pairs
+ *		What waits in the scratch of a GvScan: postings to be scored, and pairs
  *		among which the best are.
  */
 #ifndef GV_SCAN_H
@@ -26,14 +26,14 @@ typedef struct GvKept
 	int32_t		nbest;			/* pairs in bins 0 .. last */
 	float		least;			/* where bin 0 begins */
 	float		scale;			/* bins a unit of score */
-	float	   *scores;			/* [room] */
-	uint64_t   *ids;			/* [room] */
+	float	   *scores;			/* [capacity] */
+	uint64_t   *ids;			/* [capacity] */
 	int32_t		bins[GV_KEPT_BINS];
 } GvKept;
 
 /*
- * Copies that are worth scoring, and the most gathered, and pairs, by then:
- * those of blocks that are tried come to fewer than are worth it.
+ * Postings that are worth scoring, and the most gathered, and pairs, by then:
+ * those of optimistic reads come to fewer than are worth it.
  */
 #define GV_ENOUGH		64
 #define GV_KEPT_MOST	(GV_ENOUGH + GV_OPTIMISTIC_BLOCKS * GV_BLOCK)

@@ -4,9 +4,9 @@
  *
  * A heap costs every pair that enters it a dozen comparisons that no processor
  * predicts.  Here a pair is appended and counted in a bin, a range of scores.
- * The bins say in which of them the last wanted pair is, so a pair above that
- * bin is turned away at once, and those kept are swept out when the memory is
- * full.  A few pairs too many are left in the end, for a heap to decide.
+ * The bins say in which of them the last needed pair is, so a pair above that
+ * bin is rejected at once, and those kept are filtered again when the memory
+ * is full.  A few pairs too many are left in the end, for a heap to decide.
  *
  * A score's bin is found by operations that never put a greater score in a
  * smaller bin, whatever their rounding.
@@ -18,7 +18,7 @@
 /* When the best are in bins below this, the bins are too wide. */
 #define USED_BINS	(GV_KEPT_BINS / 16)
 
-/* Pairs to have memory for, where `capacity` are wanted. */
+/* Pairs to have memory for, where `capacity` are needed. */
 int32_t
 gv_kept_allocation(int32_t capacity)
 {
@@ -28,7 +28,7 @@ gv_kept_allocation(int32_t capacity)
 					   capacity + 2 * GV_KEPT_MOST : more);
 }
 
-/* Begin anew; pairs above `worst` are not wanted. */
+/* Begins again; pairs above `worst` are not needed. */
 void
 gv_kept_reset(GvKept *kept, float worst)
 {
@@ -63,7 +63,7 @@ end_of(const GvKept *kept, int32_t bin)
 	return end < GV_SCORE_MAX ? (float) end : GV_SCORE_MAX;
 }
 
-/* Turn away the bins behind the one that holds the last of the best. */
+/* Rejects the bins behind the one that has the last of the best. */
 static void
 lower_worst(GvKept *kept)
 {
@@ -79,7 +79,7 @@ lower_worst(GvKept *kept)
 	kept->worst = end < kept->worst ? end : kept->worst;
 }
 
-/* Sweep out what is not wanted any more. */
+/* Removes the pairs that are not needed any more. */
 static void
 sweep(GvKept *kept)
 {
@@ -97,7 +97,7 @@ sweep(GvKept *kept)
 	kept->count = n;
 }
 
-/* Sweep, and count what is left in bins of its range. */
+/* Removes those, and counts the rest in bins of its range. */
 static void
 count_anew(GvKept *kept)
 {
@@ -146,7 +146,7 @@ count_more(GvKept *kept, int32_t first)
 
 /*
  * Keep n <= GV_KEPT_MOST pairs, their scores <= GV_SCORE_MAX.  Where there is
- * no room because too many are alike, `best` gets all that waited.
+ * no memory because too many are alike, `best` gets all that waited.
  */
 void
 gv_keep(GvKept *kept, const float *scores, const uint64_t *ids, int32_t n,
@@ -172,7 +172,7 @@ gv_keep(GvKept *kept, const float *scores, const uint64_t *ids, int32_t n,
 		count_anew(kept);
 }
 
-/* Give all pairs to `best`, and begin anew. */
+/* Moves all pairs to `best`, and begins again. */
 void
 gv_kept_give(GvKept *kept, GvTopK *best)
 {

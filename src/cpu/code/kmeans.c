@@ -2,12 +2,13 @@
  * kmeans.c
  *		Lloyd's k-means with even clusters.
  *
- * A pass assigns the rows, mends the clusters, and moves each centroid to the
- * mean of its rows.  Mending splits the biggest clusters: into the places of
- * empty ones while there are any, then, as long as one is bigger than
- * max_imbalance allows, into the places of the smallest, whose rows find other
- * clusters in the next pass.  Some last passes only assign and mend, so that
- * the sizes asked for hold for the centroids that are handed out.
+ * A pass assigns the rows, rebalances the clusters, and moves each centroid to
+ * the mean of its rows.  Rebalancing splits the biggest clusters: into the
+ * places of empty ones while there are any, then, as long as one is bigger
+ * than max_imbalance allows, into the places of the smallest, whose rows find
+ * other clusters in the next pass.  Some last passes only assign and
+ * rebalance, so that the sizes asked for hold for the centroids that are
+ * returned.
  *
  * Rows at distance 0 of each other cannot be told apart and stay together.
  * Source: Lloyd, "Least squares quantization in PCM", 1982.
@@ -66,7 +67,7 @@ distance(Clusters *cl, int64_t row, const float *vector)
 	return gv_score(gv_cpu_sqdist(row_of(cl, row), vector, cl->spec->dims));
 }
 
-/* Lay out the scratch, or with NULL only measure it. */
+/* Lays out the scratch, or with NULL only computes its size. */
 static size_t
 carve_clusters(Clusters *cl, const GvKmeans *spec, char *scratch)
 {
@@ -153,8 +154,8 @@ group_rows(Clusters *cl)
 }
 
 /*
- * Assign one run of rows in every `step` and group them.  Where a row was is
- * the guess where it is.
+ * Assign one run of rows in every `step` and group them.  A row's previous
+ * cluster is the estimate of its next.
  */
 static void
 assign_rows(Clusters *cl, int64_t step)
@@ -186,7 +187,7 @@ assign_rows(Clusters *cl, int64_t step)
 	group_rows(cl);
 }
 
-/* The centroid of cluster c, which has rows, becomes their mean. */
+/* Sets the centroid of cluster c, which has rows, to their mean. */
 static void
 move_centroid(Clusters *cl, int32_t c)
 {

@@ -2,12 +2,12 @@
  * match.c
  *		Conditions on keys: gv_keys.h says what they mean.
  *
- * Heads are looked at first, a few words; images only of blocks that may have a
- * copy, and only as long as one is left.
+ * Heads are tested first, a few words; abbreviated keys only of blocks that
+ * may have a posting, and only as long as one is left.
  */
 #include "cpu/code/gv_scan.h"
 
-/* Does the key's image have room for it? */
+/* Returns whether it fits the key's width. */
 static bool
 fits(uint64_t abbrev, int width)
 {
@@ -58,7 +58,7 @@ ascends(const GvKeyTest *test)
 	return true;
 }
 
-/* Is it a test that a key of this kind can be given? */
+/* Returns whether a key of this kind can have this test. */
 static bool
 valid_test(const GvKeyTest *test, GvKeyKind kind, int width)
 {
@@ -88,8 +88,9 @@ gv_form_valid(const GvKeyForm *form)
 }
 
 /*
- * Is a condition within the contract, but for the order of sets, which takes
- * time to look at?  Scans, of which there may be one for each list, ask this.
+ * Returns whether a condition is within the contract, but for the order of
+ * sets, which takes time to check.  Scans, of which there may be one for each
+ * list, ask this.
  */
 bool
 gv_condition_fits(const GvCondition *condition)
@@ -146,7 +147,10 @@ first_from(const GvKeyTest *test, uint64_t abbrev)
 	return low;
 }
 
-/* May an ordered key's images, low <= high, fulfill a test? */
+/*
+ * Returns whether an ordered key's abbreviated keys, low <= high, may satisfy
+ * a test.
+ */
 static bool
 may_match_ordered(const GvKeyTest *test, const GvKeyHead *head)
 {

@@ -5,8 +5,8 @@
  *
  * The proof.  A centroid that was not kept, or not any more, has an estimate
  * of at least the last one kept, E: estimates that are kept only fall.  Let
- * `best` be the t-th least squared distance measured.  By assign.c a centroid
- * is farther than that when
+ * `best` be the t-th least squared distance after rescoring.  By assign.c a
+ * centroid is farther than that when
  *		|c|^2 (1 - 2 slack) - 2 <x, c>  >
  *		best (1 + 2 slack) - |x|^2 (1 - 2 slack) + (something denormal)
  * whose left side is the estimate; so E above the right side is enough.
@@ -23,7 +23,7 @@
 #define SLICE		GV_CPU_SLICE_DIMS
 #define CAPACITY		GV_NEAREST_CAPACITY
 #define AHEAD		2			/* rows */
-#define SPARE		3			/* kept beyond what is wanted, and a quarter */
+#define SPARE		3			/* kept beyond what is needed, and a quarter */
 
 /* See gv_nearest.h. */
 void
@@ -76,8 +76,9 @@ gv_nearest_begin(GvNearest *nearest, int64_t n)
 }
 
 /*
- * A row keeps its least estimates, as many as it may; no other is less than the
- * greatest of these, which becomes its limit.  Quickselect, with sets of bits.
+ * A row keeps its least estimates, as many as it may; no other is less than
+ * the greatest of these, which becomes its limit.  Quickselect, with sets of
+ * bits.
  */
 static void
 cut(GvNearest *nearest, int64_t row)
@@ -278,7 +279,7 @@ gv_nearest_offer(GvNearest *nearest, const float *x, const int32_t *rows,
 	return true;
 }
 
-/* Put a measured centroid where it belongs among a row's nearest; once. */
+/* Puts a rescored centroid where it belongs among a row's nearest; once. */
 static void
 insert(GvNearest *nearest, int64_t row, float value, int32_t id)
 {
@@ -307,7 +308,7 @@ insert(GvNearest *nearest, int64_t row, float value, int32_t id)
 	nearest->counts[row] = n + 1;
 }
 
-/* Measure n centroids of these numbers for a row. */
+/* Rescores n centroids of these numbers for a row. */
 static void
 rerank(GvNearest *nearest, int64_t row, const float *x,
 	   const float *centroids, const int32_t *ids, int32_t n)

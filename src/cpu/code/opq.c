@@ -4,12 +4,12 @@
  *
  * A sub-quantizer has as many codewords as any other, whether its dimensions
  * vary much or hardly, and cannot use what they have in common with dimensions
- * of others.  Rotated first, vectors keep their distances, and their dimensions
- * can be made to fit: principal components, handed out so that the products of
- * the variances of all sub-quantizers are about the same.  This is the
- * parametric solution of Ge, He, Ke, Sun, "Optimized product quantization",
- * 2013.  Going on from it as they do, codebooks and rotation in turns, gains
- * nothing here (test/bench/RESULTS.md).
+ * of others.  Rotated first, vectors keep their distances, and their
+ * dimensions can be made to fit: principal components, distributed so that the
+ * products of the variances of all sub-quantizers are about the same.  This is
+ * the parametric solution of Ge, He, Ke, Sun, "Optimized product
+ * quantization", 2013.  Going on from it as they do, codebooks and rotation in
+ * turns, gains nothing here (test/bench/RESULTS.md).
  */
 #include <math.h>
 #include <string.h>
@@ -36,7 +36,7 @@ typedef struct Learning
 	GvPoll		poll;
 } Learning;
 
-/* Lay out the scratch, or with NULL only measure it. */
+/* Lays out the scratch, or with NULL only computes its size. */
 static size_t
 carve(Learning *learning, int32_t dims, char *scratch)
 {
@@ -144,8 +144,8 @@ tells(const Learning *learning)
 }
 
 /*
- * Hand out the components, the next largest to the sub-quantizer with the
- * least product of variances so far that has room: row i of the rotation is
+ * Distributes the components, the next largest to the sub-quantizer with the
+ * least product of variances so far that is not full: row i of the rotation is
  * component order [i].
  */
 static void

@@ -3,8 +3,8 @@
  *		The lists of many vectors, through groups of lists (groups.c).
  *
  * Rows are compared with the centers of all groups, and with the lists of the
- * nearest ones only.  (row, group) pairs are sorted by group, so that a group's
- * lists meet all their rows in one blocked product.
+ * nearest ones only.  (row, group) pairs are sorted by group, so that a
+ * group's lists are compared with all their rows in one blocked product.
  *
  * The second list of a row is chosen by the SOAR rule: among the nearest
  * lists the one that minimizes |r'|^2 + lambda (<r', r> / |r|)^2, where r and
@@ -40,7 +40,7 @@ typedef struct Placing
 	GvPoll		poll;
 } Placing;
 
-/* Lay out the scratch, or with NULL only measure it. */
+/* Lays out the scratch, or with NULL only computes its size. */
 static size_t
 carve(Placing *p, const GvGroups *groups, int64_t n, int32_t lists_per_row,
 	  char *scratch)

@@ -125,7 +125,7 @@ assign_rows(Trainer *trainer)
 
 /*
  * Codeword k, which no row chose, becomes the row farthest from its own
- * codeword; when every row is met exactly, it repeats codeword `held`.
+ * codeword; when every row equals its codeword, it repeats codeword `held`.
  */
 static void
 refill_word(Trainer *trainer, int k, int held)
@@ -195,7 +195,7 @@ training_rows(int64_t n)
 	return n < MAX_ROWS ? (int32_t) n : MAX_ROWS;
 }
 
-/* Lay out the scratch, or with NULL only measure it. */
+/* Lays out the scratch, or with NULL only computes its size. */
 static size_t
 carve_trainer(Trainer *trainer, int32_t dims, int32_t m, int64_t n,
 			  char *scratch)

@@ -1,7 +1,7 @@
 /*
  * refine.c
- *		Refine records: vectors in 8 bits a dimension, or halves, and what they
- *		prove about a distance.
+ *		Refine records: vectors in 8 bits a dimension, or in half precision,
+ *		and the bounds on a distance that they prove.
  *
  * The sums run in fp32, sixteen side by side; what is made of a sum, and all
  * margins, in double, rounded outwards at the end.  gv_engine.h states them.

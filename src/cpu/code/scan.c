@@ -1,21 +1,21 @@
 /*
  * scan.c
- *		The score S of the live copies of lists' blocks.
+ *		The score S of the live postings of lists' blocks.
  *
- * A condition on keys is asked before anything else of a block is looked at.
- * Once there is a worst score to beat, the filter (simd/table.c) leaves most
- * copies out that do not.  The rest, of all lists, are gathered side by side
+ * A condition on keys is tested before anything else of a block is read.  Once
+ * there is a worst score to beat, the filter (simd/table.c) leaves out most
+ * postings that do not.  The rest, of all lists, are gathered side by side
  * until they fill registers, and then scored together; their pairs are kept
  * without an order (keep.c) until the scan is finished.
  *
- * What is taken of blocks that are tried waits behind what counts, unscored or,
- * where nothing is gathered, scored, and goes when they turn out to have
- * changed.  No address is made of what a block holds.
+ * Postings of an optimistic read wait behind those that count, unscored or,
+ * where nothing is gathered, scored, and are dropped when their blocks turn
+ * out to have changed.  No address is made of what a block holds.
  */
 #include "cpu/code/gv_scan.h"
 #include "engine/gv_call.h"
 
-/* Copies gathered at least, however few pairs are wanted. */
+/* Postings gathered at least, however few pairs are needed. */
 #define LEAST		16
 
 /* Longer codes are not gathered. */
@@ -26,20 +26,23 @@ typedef struct Waiting
 {
 	GvKept		kept;
 	const GvFilter *filter;
-	bool		cuts;			/* there is a cut: for copies above `worst` */
+	bool		cuts;			/* there is a filter: for postings above
+								 * `worst` */
 	float		worst;
 	GvCut		cut;
-	bool		gathers;		/* else copies are scored as they come */
-	int32_t		enough;			/* copies gathered to score them */
-	int32_t		n;				/* copies that wait, */
-	int32_t		nsure;			/* of which so many count, while others are */
-	int64_t		sure_matched;	/* tried, and GvScan.matched without these */
+	bool		gathers;		/* else postings are scored as they come */
+	int32_t		enough;			/* postings gathered to score them */
+	int32_t		n;				/* postings that wait, */
+	int32_t		nsure;			/* of which so many count, while others are
+								 * read */
+	int64_t		sure_matched;	/* optimistically, and GvScan.matched without
+								 * these */
 	float		bases[GV_KEPT_MOST];	/* base + T; scored: S */
 	uint64_t	ids[GV_KEPT_MOST];
 	uint8_t    *codes;			/* [code_bytes][GV_GATHERED_STRIDE] */
 } Waiting;
 
-/* A block's copy i as a 48-bit row id. */
+/* A block's posting i as a 48-bit row id. */
 static inline uint64_t
 row_id(const GvBlock *block, int i)
 {
@@ -51,7 +54,10 @@ row_id(const GvBlock *block, int i)
 	return (uint64_t) w[0] << 32 | (uint64_t) w[1] << 16 | w[2];
 }
 
-/* Put the pieces of a Waiting into memory at `start`; NULL: only measure. */
+/*
+ * Lays out the arrays of a Waiting in memory at `start`; NULL: only computes
+ * their size.
+ */
 static size_t
 lay_out(int32_t m, int32_t capacity, char *start)
 {
@@ -120,7 +126,7 @@ gv_scan_begin(GvScan *scan)
 	return GV_OK;
 }
 
-/* Have the filter turn away what is above the worst that is kept. */
+/* Has the filter reject what is above the worst that is kept. */
 static void
 renew_cut(Waiting *waiting)
 {
@@ -131,7 +137,7 @@ renew_cut(Waiting *waiting)
 		gv_filter_cut(waiting->filter, waiting->worst, &waiting->cut);
 }
 
-/* Score the copies that wait, and keep their pairs. */
+/* Scores the postings that wait, and keeps their pairs. */
 static void
 score_waiting(const GvScan *scan, Waiting *waiting)
 {
@@ -155,7 +161,7 @@ score_waiting(const GvScan *scan, Waiting *waiting)
 	renew_cut(waiting);
 }
 
-/* Gather the copies of a block that `wanted` has a bit for. */
+/* Gathers the postings of a block that `wanted` has a bit for. */
 static void
 gather(const GvScan *scan, Waiting *waiting, float base, const GvBlock *block,
 	   uint32_t wanted)
@@ -173,8 +179,8 @@ gather(const GvScan *scan, Waiting *waiting, float base, const GvBlock *block,
 }
 
 /*
- * Score the copies of a block that `wanted` has a bit for, into scores and ids
- * [GV_BLOCK]; returns how many.
+ * Scores the postings of a block that `wanted` has a bit for, into scores and
+ * ids [GV_BLOCK]; returns how many.
  */
 static int32_t
 score_block(const GvScan *scan, float base, const GvBlock *block,
@@ -195,7 +201,10 @@ score_block(const GvScan *scan, float base, const GvBlock *block,
 	return n;
 }
 
-/* The live copies of a block that fulfill the condition, which are counted. */
+/*
+ * Returns the live postings of a block that satisfy the condition, and counts
+ * them.
+ */
 static inline uint32_t
 find_matching(GvScan *scan, const GvBlock *block)
 {
@@ -209,7 +218,7 @@ find_matching(GvScan *scan, const GvBlock *block)
 	return matching;
 }
 
-/* Offer copies that may have been offered before. */
+/* Offers postings that may have been offered before. */
 static void
 scan_again(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 {
@@ -242,9 +251,9 @@ fetch_codes(const uint8_t *codes, int32_t code_bytes)
 }
 
 /*
- * Have the live copies of a block that fulfill the condition wait.  A filter that
- * has nothing else to fetch fetches what it reads, which is in the cache by
- * then.
+ * Has the live postings of a block that satisfy the condition wait.  A filter
+ * that has nothing else to fetch fetches what it reads, which is in the cache
+ * by then.
  */
 static void
 take_block(GvScan *scan, Waiting *waiting, float base, const GvBlock *block)
@@ -268,7 +277,7 @@ take_block(GvScan *scan, Waiting *waiting, float base, const GvBlock *block)
 								  waiting->ids + waiting->n);
 }
 
-/* Score what waits, where that is worth it. */
+/* Scores what waits, where that is worth it. */
 static inline void
 score_enough(const GvScan *scan, Waiting *waiting)
 {
@@ -297,7 +306,7 @@ valid_blocks(const GvScan *scan, const GvBlock *blocks, int32_t nblocks)
 	return true;
 }
 
-/* Give all that waits to scan->best. */
+/* Moves all that waits to scan->best. */
 static void
 finish(const GvScan *scan)
 {

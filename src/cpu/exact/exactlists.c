@@ -1,10 +1,10 @@
 /*
  * exactlists.c
- *		Exact search that meets only the rows of near lists.
+ *		Exact search of only the rows of near lists.
  *
  * Rows and queries lie by lists (gv_nearlists.h).  A tile of queries of one
- * list meets the panels of lists near to it, the nearest first, so that limits
- * fall before most rows come.
+ * list is compared with the panels of lists near to it, the nearest first, so
+ * that limits fall before most rows come.
  */
 #include "cpu/exact/gv_exactset.h"
 
@@ -27,8 +27,8 @@ gather_panel(GvExact *exact, const int32_t *places, int n, int32_t panel)
 }
 
 /*
- * The panels of the block's lists from `from` on, as many lists as there is
- * room for, at least one, since no list has more rows than the block.  Returns
+ * The panels of the block's lists from `from` on, as many lists as fit the
+ * memory, at least one, since no list has more rows than the block.  Returns
  * the first list that is left, -1 when canceled.
  */
 static int32_t

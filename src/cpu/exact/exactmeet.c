@@ -1,6 +1,6 @@
 /*
  * exactmeet.c
- *		A panel of rows and a tile of queries: which pairs are measured.
+ *		A panel of rows and a tile of queries: which pairs are rescored.
  */
 #include "cpu/exact/gv_exactset.h"
 
@@ -9,7 +9,7 @@
 
 #define MANY_LEFT		8		/* from so many rows on twins pay */
 
-/* Measure a pair, see gv_exactset.h. */
+/* Rescores a pair, see gv_exactset.h. */
 bool
 gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
 				int64_t position, GvReranked *reranked)
@@ -20,7 +20,7 @@ gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
 
 	if (gv_exact_is_self(exact, query, position))
 		return false;
-	/* rows do not come in their order, so that many would be measured */
+	/* rows do not come in their order, so that many would be rescored */
 	if (exact->lists != NULL && last.distance != last.distance &&
 		last.position < position && exact->prefiltered[query].is_null)
 		return false;
@@ -95,7 +95,7 @@ find_twins(GvExact *exact, const GvPairing *pairing)
 }
 
 /*
- * A row was measured and the query's last neighbor is the same: was it too
+ * A row was rescored and the query's last neighbor is the same: was it too
  * far away?  Then so is every later one that has the same bits, for it comes
  * behind this one.
  */
@@ -106,11 +106,11 @@ is_refused(const GvExact *exact, int64_t query, int64_t position)
 		!gv_exact_is_self(exact, query, position);
 }
 
-/* Measure what of a panel comes through the screen of one query. */
+/* Rescores the rows of a panel that the prefilter of one query keeps. */
 static bool
 sift(GvExact *exact, const GvPairing *pairing, int i, GvPoll *poll)
 {
-	uint64_t	refused = 0;	/* rows whose twins need not be measured */
+	uint64_t	refused = 0;	/* rows whose twins need not be rescored */
 	const float *products = exact->products + i * GV_PREFILTER_ROWS;
 	int64_t		query = pairing->queries[i];
 	float	   *limit = &exact->limits[query];

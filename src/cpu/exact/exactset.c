@@ -3,10 +3,10 @@
  *		Exact search over rows that come by batches.
  *
  * Rows become panels, a block of them at a time, and all queries are
- * multiplied with them, a tile at a time: what a screen (gv_screen.h) cannot
- * discard is measured by gv_set_distance.  A query's limit falls with its
- * first rows, so of n rows in random order about k (1 + log(n / k)) are
- * measured.
+ * multiplied with them, a tile at a time: what the prefilter (gv_screen.h)
+ * cannot discard is rescored by gv_set_distance.  A query's limit falls with
+ * its first rows, so of n rows in random order about k (1 + log(n / k)) are
+ * rescored.
  *
  * With lists see exactlists.c; where all lists are near they make no
  * difference.

@@ -1,7 +1,7 @@
 /*
  * gv_exactset.h
  *		Exact search over rows that come by batches: its state, and how rows
- *		and queries meet.
+ *		and queries are paired.
  */
 #ifndef GV_EXACTSET_H
 #define GV_EXACTSET_H
@@ -23,7 +23,7 @@ typedef struct GvExact
 	int64_t    *self;			/* [nqueries], with spec.self */
 	GvKnn	   *nearest;		/* [nqueries][kept] */
 	GvPrefilter prefilter;
-	float	   *mean;			/* [dims] of the screen */
+	float	   *mean;			/* [dims] of the prefilter */
 	GvPrefiltered *prefiltered; /* [nqueries] */
 	float	   *limits;			/* [nqueries] */
 	int32_t		npanels;		/* of a block */
@@ -31,7 +31,7 @@ typedef struct GvExact
 	float	   *panels;			/* [npanels] see gv_prefilter_panel */
 	float	   *squares;		/* [npanels][GV_PREFILTER_ROWS] */
 	float	   *products;		/* [GV_EXACT_QUERIES][GV_PREFILTER_ROWS] */
-	bool		has_twins;		/* of the panel that queries meet */
+	bool		has_twins;		/* of the panel that queries are compared with */
 	uint8_t		twins[GV_PREFILTER_ROWS];	/* the first of its rows that has
 											 * the same bits */
 
@@ -44,7 +44,7 @@ typedef struct GvExact
 	float	   *gathered;		/* [GV_PREFILTER_ROWS][dims] rows of a panel */
 } GvExact;
 
-/* A panel and the queries that it meets. */
+/* A panel and the queries that it is compared with. */
 typedef struct GvPairing
 {
 	const float *rows;			/* [..][dims] */
@@ -75,8 +75,8 @@ gv_exact_is_self(const GvExact *exact, int64_t query, int64_t position)
 }
 
 /*
- * The row that was measured last for a query.  Where all rows are equal no
- * screen can discard any, but then the next one is as far.
+ * The row that was rescored last for a query.  Where all rows are equal no
+ * prefilter can discard any, but then the next one is as far.
  */
 typedef struct GvReranked
 {
@@ -89,18 +89,21 @@ extern const GvSetOps gv_cpu_exact_set;
 
 /* exactmeet.c */
 
-/* Measure a pair.  True when the query's last neighbor is another now. */
+/* Rescores a pair.  True when the query's last neighbor is another now. */
 extern bool gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
 							int64_t position, GvReranked *reranked);
 
 /*
- * With the first rows [n]: the screen, and what it has to know of queries.
+ * With the first rows [n]: makes the prefilter, and what it needs of queries.
  * False, as everywhere here: canceled.
  */
 extern bool gv_exact_prepare(GvExact *exact, const float *rows, int64_t n,
 							 GvPoll *poll);
 
-/* n <= GV_EXACT_QUERIES queries into exact->placed, to meet panels. */
+/*
+ * n <= GV_EXACT_QUERIES queries into exact->placed, to be compared with
+ * panels.
+ */
 extern void gv_exact_place(GvExact *exact, const int64_t *queries, int n);
 
 /* A panel and a tile of queries, which are placed. */

@@ -1,6 +1,6 @@
 /*
  * gv_nearlists.h
- *		Lists of queries and rows for an exact search that meets only rows of
+ *		Lists of queries and rows for an exact search of only the rows of
  *		near lists (gv_set.h, "With nlists > 0").
  *
  * Rows are gathered to blocks, so that a block has many of each list, and then
@@ -25,15 +25,15 @@ typedef struct GvNearLists
 	int64_t		first;			/* position of its first row */
 	int64_t		nrows;			/* so far */
 	int64_t		capacity;		/* rows at most */
-	float	   *rows;			/* [room][dims] in their order */
-	int32_t    *row_order;		/* [room] places in rows, by list */
+	float	   *rows;			/* [capacity][dims] in their order */
+	int32_t    *row_order;		/* [capacity] places in rows, by list */
 	int64_t    *row_starts;		/* [nlists + 1] of lists, in row_order */
 	int32_t    *panels;			/* [nlists] for the caller: first panel */
 
-	int32_t    *found;			/* [max(nqueries, room)] for its own use */
+	int32_t    *found;			/* [max(nqueries, capacity)] for its own use */
 } GvNearLists;
 
-/* Bytes of everything, and panels that make room for a block, or for most. */
+/* Bytes of everything, and panels that suffice for a block, or for most. */
 extern int64_t gv_near_lists_size(const GvSetSpec *spec);
 extern int32_t gv_near_lists_panels(const GvSetSpec *spec);
 
@@ -45,7 +45,7 @@ extern void gv_near_lists_drop(GvNearLists *lists);
 extern void gv_near_lists_put(GvNearLists *lists, const float *centroids,
 							  int64_t first, int64_t n);
 
-/* Gather rows, no more than there is room for; how many. */
+/* Gathers rows, no more than fit the memory; returns how many. */
 extern int64_t gv_near_lists_add(GvNearLists *lists, const float *rows,
 								 int64_t n);
 

@@ -48,7 +48,7 @@ search_spec(const GvSetSpec *spec, GvSetMetric metric, int32_t k, int64_t n)
 	return search;
 }
 
-/* How many vectors are asked at a time, k centroids of each being wanted. */
+/* How many vectors are asked at a time, k centroids of each being needed. */
 static int64_t
 asked_at_a_time(int32_t k)
 {
@@ -244,7 +244,7 @@ find_lists(GvNearLists *lists, const float *vectors, int64_t n,
 			   lists->found, stop);
 }
 
-/* How many of lists->found [n] are of each list, as starts. */
+/* Counts how many of lists->found [n] are of each list, as offsets. */
 static void
 count(const GvNearLists *lists, int64_t n, int64_t *starts)
 {

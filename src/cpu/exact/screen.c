@@ -27,7 +27,7 @@
  *		-P - (g + u) |a| |b| - <q, mean> z - slack64 |q| |x| z > W z;
  * as |x| scale <= |b| (1 + u) + |mean| scale,
  *		-(4 g + 32 u) |b| - 2 P > 2 (W z + <q, mean> z) + 8 slack64 (..) + tiny
- * is enough, and 32 u |b| has room for fp32's roundings of the left side.
+ * is enough, and 32 u |b| covers fp32's roundings of the left side.
  *
  * tiny, FLT_MIN, is for what underflows: numbers of a, b and products are then
  * off by 2^-150 each, together by less than FLT_MIN + u (|a|^2 + |b|^2), as
@@ -181,7 +181,7 @@ gv_prefilter_place(const GvPrefilter *prefilter,
 			placed[i] = (float) (query[i] * prefiltered->factor);
 }
 
-/* What a placed row is compared by. */
+/* Returns the number by which a placed row is compared. */
 static float
 row_square(const GvPrefilter *prefilter, const float *placed)
 {

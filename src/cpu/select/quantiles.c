@@ -4,9 +4,9 @@
  *
  * One level of SampleSelect counts the buckets, whose ranges of ranks are then
  * known.  That is all for an approximate answer: a splitter's rank is how many
- * items are in the buckets before it.  Exactly: what is in buckets that hold a
- * wanted rank is copied, bucket by bucket, and quickselect finds all ranks of
- * a bucket, the middle one first.  No further level is needed, because
+ * items are in the buckets before it.  Exactly: what is in buckets that have a
+ * requested rank is copied, bucket by bucket, and quickselect finds all ranks
+ * of a bucket, the middle one first.  No further level is needed, because
  * quickselect takes some steps an item, whatever they are.
  *
  * Sources: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019;
@@ -17,7 +17,7 @@
 
 #define CHUNK	256
 
-/* Ranks are sorted as items: rank << 32 | its place among those wanted. */
+/* Ranks are sorted as items: rank << 32 | its place among those requested. */
 static inline int64_t
 rank_of(uint64_t wanted)
 {
@@ -84,7 +84,7 @@ answer(Quantiles *q, uint64_t wanted, uint64_t item, int64_t rank)
 }
 
 /*
- * Find ranks wanted [first .. last - 1], all of them of items [n], the first
+ * Finds ranks wanted [first .. last - 1], all of them of items [n], the first
  * of which has rank `base`.  The middle rank divides items and ranks, so calls
  * are no deeper than log2 of the ranks.
  */
@@ -145,7 +145,7 @@ fill_buckets(Quantiles *q)
 
 /*
  * The first rank of each bucket, starts [GV_BUCKETS], and where the items of
- * it go, -1 for a bucket of which no rank is wanted.
+ * it go, -1 for a bucket of which no rank is requested.
  */
 static void
 assign_places(const Quantiles *q, int64_t *starts, int64_t *places)

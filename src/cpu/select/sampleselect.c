@@ -15,7 +15,7 @@
 
 /*
  * Scratch: the result [k], and the last bucket [GV_UNDIVIDED_ITEMS]; each has
- * room for one more, because gather writes before it knows.
+ * space for one more, because gather writes before it knows.
  */
 size_t
 gv_sampleselect_scratch(int64_t k)

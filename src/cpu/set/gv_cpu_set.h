@@ -1,6 +1,6 @@
 /*
  * gv_cpu_set.h
- *		The kinds of gv_cpu_sets that stand in this room.
+ *		The kinds of gv_cpu_sets that are in this module.
  */
 #ifndef GV_CPU_SET_H
 #define GV_CPU_SET_H

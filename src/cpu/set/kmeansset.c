@@ -147,7 +147,7 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/* Centroids become the means of their rows; false: stopped. */
+/* Sets centroids to the means of their rows; false: stopped. */
 static bool
 move_centroids(Clusters *clusters, const GvStop *stop)
 {

@@ -3,7 +3,7 @@
  *		The kernels in AVX2, with FMA: gv_kernels.h says what they do.
  *
  * Two registers hold the sixteen partial sums of a distance or the sixteen
- * entries of a sub-quantizer; one holds a byte column of 32 copies.
+ * entries of a sub-quantizer; one holds a byte column of 32 postings.
  * Multiplications and additions stay apart, because a fused one would round
  * differently, except in estimates.
  */
@@ -298,7 +298,7 @@ nearest_word(const float *x, const float *words, int32_t dims)
 	return __builtin_ctz(low | high << HALF);
 }
 
-/* Entries of eight copies, by the low four bits of each lane. */
+/* Entries of eight postings, by the low four bits of each lane. */
 static inline AVX2 __m256
 look_up(Wide entries, __m256i codes)
 {
@@ -309,7 +309,7 @@ look_up(Wide entries, __m256i codes)
 	return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(which));
 }
 
-/* A block's copies: what the registers hold. */
+/* A block's postings: what the registers hold. */
 static inline AVX2 void
 sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
 		 int n, float *sums)
@@ -377,7 +377,7 @@ add_column(ByteSums *sums, const uint8_t *column, const uint8_t *bytes)
 	add_bytes(sums, _mm256_shuffle_epi8(load_bytes(bytes + 64), high));
 }
 
-/* Add what the 16-bit sums hold to total [4], eight copies each. */
+/* Adds what the 16-bit sums hold to total [4], eight postings each. */
 static inline AVX2 void
 drain(const ByteSums *sums, __m256i *total)
 {
@@ -395,7 +395,7 @@ drain(const ByteSums *sums, __m256i *total)
 									_mm256_cvtepu16_epi32(eights[h]));
 }
 
-/* Which of 8 sums are not above their copies' limits? */
+/* Returns which of 8 sums are not above their postings' limits. */
 static inline AVX2 uint32_t
 compare_sums(__m256i total, const float *t, const GvCut *cut)
 {
@@ -477,7 +477,7 @@ add_record(Wide *acc, Wide *size, Wide q, Wide x)
 	size->high = _mm256_add_ps(size->high, _mm256_andnot_ps(sign, high));
 }
 
-/* Sixteen elements of the x^ of halves. */
+/* Sixteen elements of the x^ of half-precision records. */
 static inline AVX2 Wide
 from_half(const uint16_t *half_vector)
 {

@@ -3,7 +3,7 @@
  *		The kernels in AVX-512 (F, BW): gv_kernels.h says what they do.
  *
  * A register holds the sixteen partial sums of a distance, the sixteen entries
- * of a sub-quantizer, or two byte columns of 32 copies.  Multiplications and
+ * of a sub-quantizer, or two byte columns of 32 postings.  Multiplications and
  * additions stay apart, because a fused one would round differently; but where
  * nothing but an estimate is wanted.
  */
@@ -295,14 +295,14 @@ nearest_word(const float *x, const float *words, int32_t dims)
 	return __builtin_ctz(_mm512_cmp_ps_mask(sums, least, _CMP_NGT_UQ));
 }
 
-/* Entries of sixteen copies, by the low four bits of each lane. */
+/* Entries of sixteen postings, by the low four bits of each lane. */
 static inline AVX512 __m512
 look_up(const float *entries, __m512i codes)
 {
 	return _mm512_permutexvar_ps(codes, _mm512_loadu_ps(entries));
 }
 
-/* n copies, GV_BLOCK or twice as many. */
+/* n postings, GV_BLOCK or twice as many. */
 static inline AVX512 void
 sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
 		 int n, float *sums)
@@ -370,7 +370,7 @@ add_halves(__m512i sums)
 							_mm512_extracti64x4_epi64(sums, 1));
 }
 
-/* Add the 16-bit sums to total [2], of copies 0 .. 15 and 16 .. 31. */
+/* Adds the 16-bit sums to total [2], of postings 0 .. 15 and 16 .. 31. */
 static inline AVX512 void
 drain(const ByteSums *sums, __m512i *total)
 {
@@ -387,7 +387,7 @@ drain(const ByteSums *sums, __m512i *total)
 	total[1] = _mm512_add_epi32(total[1], _mm512_cvtepu16_epi32(second));
 }
 
-/* Which of 16 sums are not above their copies' limits? */
+/* Returns which of 16 sums are not above their postings' limits. */
 static inline AVX512 uint32_t
 compare_sums(__m512i total, const float *t, const GvCut *cut)
 {
@@ -488,7 +488,10 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 	_mm512_storeu_ps(magnitudes, size);
 }
 
-/* Sixteen elements of the x^ of halves, n of them there and the rest 0. */
+/*
+ * Sixteen elements of the x^ of half-precision records, n of them there and
+ * the rest 0.
+ */
 static inline AVX512 __m512
 from_half(const uint16_t *half_vector, int32_t n)
 {

@@ -1,9 +1,9 @@
 /*
  * gv_avx2_images.h
- *		Images of keys in AVX2: avx2.c includes it.
+ *		Abbreviated keys in AVX2: avx2.c includes it.
  *
- * A register holds 32 bytes of images: those of a block are in one for each
- * byte of their width.
+ * A register holds 32 bytes of abbreviated keys: those of a block are in one
+ * for each byte of their width.
  */
 #define ALWAYS	inline __attribute__((always_inline))
 
@@ -58,7 +58,7 @@ not_above(__m256i a, __m256i b, int width)
 	return _mm256_xor_si256(above, _mm256_set1_epi64x(-1));
 }
 
-/* Register r's places that are not 0, as bits of the block's copies. */
+/* Register r's places that are not 0, as bits of the block's postings. */
 static ALWAYS AVX2 uint32_t
 take_bits(__m256i places, int r, int width)
 {
@@ -105,7 +105,7 @@ compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 	return test->kind == GV_TEST_ANY_BIT ? ~bits : bits;
 }
 
-/* Few values: each is compared with all images. */
+/* Few values: each is compared with all abbreviated keys. */
 static ALWAYS AVX2 uint32_t
 compare_values(const void *abbrevs, int width, const uint64_t *values,
 			   int32_t n)
@@ -130,9 +130,9 @@ compare_values(const void *abbrevs, int width, const uint64_t *values,
 }
 
 /*
- * Which of images wide [GV_BLOCK] are among values [n], n >= 1?  All are looked
- * for side by side, half of what is left at a time; signs are turned so that
- * 64 bits compare as if they had none.
+ * Returns which of abbreviated keys wide [GV_BLOCK] are among values [n], n >=
+ * 1.  All are looked for side by side, half of what is left at a time; signs
+ * are turned so that 64 bits compare as if they had none.
  */
 static AVX2 uint32_t
 find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)

@@ -1,13 +1,13 @@
 /*
  * gv_avx512_images.h
- *		Images of keys in AVX-512: avx512.c includes it.
+ *		Abbreviated keys in AVX-512: avx512.c includes it.
  *
- * A register holds 64 bytes of images.  Those of one byte fill half of one: what
- * is compared in the other half is cut off.
+ * A register holds 64 bytes of abbreviated keys.  Those of one byte fill half
+ * of one: what is compared in the other half is cut off.
  */
 #define ALWAYS	inline __attribute__((always_inline))
 
-/* Registers of a block's images, and images in each. */
+/* Registers of a block's abbreviated keys, and keys in each. */
 #define REGISTERS(width)	((width) > 1 ? (width) / 2 : 1)
 #define IN_REGISTER(width)	(GV_BLOCK / REGISTERS(width))
 
@@ -73,7 +73,7 @@ compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 	return test->kind == GV_TEST_ANY_BIT ? ~bits : bits;
 }
 
-/* Few values: each is compared with all images. */
+/* Few values: each is compared with all abbreviated keys. */
 static ALWAYS AVX512 uint32_t
 compare_values(const void *abbrevs, int width, const uint64_t *values,
 			   int32_t n)
@@ -95,8 +95,8 @@ compare_values(const void *abbrevs, int width, const uint64_t *values,
 }
 
 /*
- * Which of images wide [GV_BLOCK] are among values [n], n >= 1?  All are looked
- * for side by side, half of what is left at a time.
+ * Returns which of abbreviated keys wide [GV_BLOCK] are among values [n], n >=
+ * 1.  All are looked for side by side, half of what is left at a time.
  */
 static AVX512 uint32_t
 find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)

@@ -1,6 +1,6 @@
 /*
  * gv_avx_table.h
- *		What AVX2 and AVX-512 have in common: of a query's table, and copies
+ *		What AVX2 and AVX-512 have in common: of a query's table, and postings
  *		gathered, in registers of 32 bytes.
  *
  * Included by the files of these levels, which have LEVEL, the attribute of
@@ -124,8 +124,9 @@ choose(const uint8_t *column, __m256i places, uint8_t *chosen)
 }
 
 /*
- * Sixteen copies at a time.  A shuffle leaves a zero where a number's highest
- * bit is set, as in each half of a column that of copies in the other half is.
+ * Sixteen postings at a time.  A shuffle leaves a zero where a number's
+ * highest bit is set, as in each half of a column that of postings in the
+ * other half is.
  */
 static LEVEL void
 gather(const uint8_t *codes, int32_t code_bytes, uint32_t wanted,

@@ -1,16 +1,16 @@
 /*
  * gv_images.h
- *		Sets of values among a block's images, for levels whose registers
- *		compare 32 bytes or more.
+ *		Sets of values among a block's abbreviated keys, for levels whose
+ *		registers compare 32 bytes or more.
  *
  * Included by a level's file, which has LEVEL, compare_abbrevs, compare_values
  * for sets of few values, and find_abbrevs for those of many.
  */
 
-/* Values that are compared with all images, one after another. */
+/* Values that are compared with all abbreviated keys, one after another. */
 #define FEW_VALUES(width)	((width) == 8 ? 24 : 64)
 
-/* Images, each in 64 bits. */
+/* Abbreviated keys, each in 64 bits. */
 static inline LEVEL void
 widen(const void *abbrevs, int width, uint64_t *wide)
 {
@@ -26,7 +26,7 @@ widen(const void *abbrevs, int width, uint64_t *wide)
 		memcpy(wide, abbrevs, sizeof(uint64_t) * GV_BLOCK);
 }
 
-/* Images of more than a byte, looked for in values [n], n >= 1. */
+/* Abbreviated keys of more than a byte, looked for in values [n], n >= 1. */
 static LEVEL uint32_t
 abbrevs_in_many(const void *abbrevs, int width, const uint64_t *values,
 				int32_t n)
@@ -37,7 +37,7 @@ abbrevs_in_many(const void *abbrevs, int width, const uint64_t *values,
 	return find_abbrevs(wide, values, n);
 }
 
-/* An image of one byte has 256 values: a bit for each. */
+/* An abbreviated key of one byte has 256 values: a bit for each. */
 static LEVEL uint32_t
 bytes_in_many(const uint8_t *abbrevs, const uint64_t *values, int32_t n)
 {
@@ -79,7 +79,7 @@ abbrevs_in(const void *abbrevs, int width, const uint64_t *values, int32_t n)
 	return abbrevs_in_many(abbrevs, width, values, n);
 }
 
-/* Widths are constants where images are compared. */
+/* Widths are constants where abbreviated keys are compared. */
 static LEVEL uint32_t
 match(const GvKeyTest *test, int width, const void *abbrevs)
 {

@@ -9,7 +9,8 @@
  * processor that built it nor an answer on the one that found it.
  * test/unit/engine/check_levels.c compares them.
  *
- * Any memory but images may be unaligned; none is read beyond the shapes stated here.
+ * Any memory but abbreviated keys may be unaligned; none is read beyond the
+ * shapes stated here.
  */
 #ifndef GV_KERNELS_H
 #define GV_KERNELS_H
@@ -25,10 +26,10 @@
 
 /*
  * A look-up table in bytes, behind the fp32 one of gv_table.  With q an entry
- * here and a the fp32 one, and sums over the sub-quantizers of any copy,
+ * here and a the fp32 one, and sums over the sub-quantizers of any posting,
  *		sum of a, added up in fp32  >=  step * (sum of q) - lift.
  * Sub-quantizer j has its 16 bytes twice, at 128 (j / 4) + 64 (j % 2) +
- * 32 (j / 2 % 2): for 32 copies in a register, or for a byte column and the
+ * 32 (j / 2 % 2): for 32 postings in a register, or for a byte column and the
  * next one in a register of 64.  Behind the last are zeros up to a whole 128.
  */
 typedef struct GvFilter
@@ -41,7 +42,7 @@ typedef struct GvFilter
 } GvFilter;
 
 /*
- * What a copy's sum of bytes must exceed for the copy to be left out:
+ * The bound that a posting's sum of bytes exceeds if the posting is left out:
  * (reach - (base + T)) * inverse, in fp32, in this order.
  */
 typedef struct GvCut
@@ -122,8 +123,8 @@ typedef struct GvKernels
 						  float *table);
 
 	/*
-	 * sums [n] of copies' entries ("The score S"), whose codes stand in
-	 * columns that lie `stride` apart; those of more copies are read and
+	 * sums [n] of postings' entries ("The score S"), whose codes stand in
+	 * columns that lie `stride` apart; those of more postings are read and
 	 * summed, up to a whole number of GV_BLOCK.
 	 */
 	void		(*sum_postings) (const float *table, int32_t m,
@@ -131,15 +132,15 @@ typedef struct GvKernels
 								 int32_t n, float *sums);
 
 	/*
-	 * The codes of those copies of a block that `wanted` has a bit for, side
-	 * by side, to columns that lie GV_GATHERED_STRIDE apart; of each column
-	 * GV_BLOCK bytes may be written.
+	 * The codes of those postings of a block that `wanted` has a bit for,
+	 * side by side, to columns that lie GV_GATHERED_STRIDE apart; of each
+	 * column GV_BLOCK bytes may be written.
 	 */
 	void		(*gather) (const uint8_t *codes, int32_t code_bytes,
 						   uint32_t wanted, uint8_t *gathered);
 
 	/*
-	 * The copies that may not be left out; unused and dead ones are any.
+	 * The postings that may not be left out; unused and dead ones are any.
 	 * Meanwhile as many bytes `ahead` as the codes are may be fetched into
 	 * the cache: memory then works while sums are added up, where a burst of
 	 * fetches has the processor wait for the first ones.
@@ -149,7 +150,7 @@ typedef struct GvKernels
 						   const GvCut *cut, const uint8_t *ahead);
 
 	/*
-	 * Bit i: image i of images [GV_BLOCK], each of `width` bytes, fulfills a
+	 * Bit i: key i of abbrevs [GV_BLOCK], each of `width` bytes, satisfies a
 	 * test; one that is not of NULL.
 	 */
 	uint32_t	(*match) (const GvKeyTest *test, int width,
@@ -165,7 +166,7 @@ typedef struct GvKernels
 									int32_t dims, float *sums,
 									float *magnitudes);
 
-	/* the same of the x^ that halves [dims] stand for */
+	/* the same of the x^ that half-precision values [dims] stand for */
 	void		(*half_squares) (const float *q, const uint16_t *half_vector,
 								 int32_t dims, float *sums);
 	void		(*half_products) (const float *q, const uint16_t *half_vector,
@@ -179,7 +180,7 @@ typedef struct GvKernels
 #define GV_CPU_SLICE_DIMS	64	/* dimensions of a panel */
 #define GV_CPU_COMPARED		64	/* values compared with a limit at a time */
 #define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
-#define GV_GATHERED_STRIDE	192 /* for copies gathered from several blocks */
+#define GV_GATHERED_STRIDE	192 /* for postings gathered from several blocks */
 #define GV_FETCHED			64	/* bytes that a processor fetches at once */
 
 /* Have the processor fetch what is `at` a place into its second cache. */
@@ -222,9 +223,9 @@ gv_refine_decode(float min, float step, uint8_t code)
 }
 
 /*
- * What a half stands for, as processors' own instructions say: also infinity or
- * NaN, which gv_to_half does not make.  A float of the same bits has the half's
- * value times 2^-112, a subnormal one, too.
+ * Returns the value of a half-precision number, as processors' own
+ * instructions say: also infinity or NaN, which gv_to_half does not make.  A
+ * float of the same bits has its value times 2^-112, a subnormal one, too.
  */
 static inline float
 gv_half_value(uint16_t half)
@@ -242,7 +243,9 @@ gv_half_value(uint16_t half)
 	return value * factor;
 }
 
-/* The numbers of the first bits, at most 16, taken out of *bits; then zeros. */
+/*
+ * The numbers of the first bits, at most 16, taken out of *bits; then zeros.
+ */
 static inline void
 gv_take_places(uint32_t *bits, uint64_t *places /* [2] */ )
 {

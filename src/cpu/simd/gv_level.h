@@ -13,7 +13,7 @@
  *		KERNELS		the name of its table
  *		AT_ONCE		centroids that multiply_some multiplies with
  *		ESTIMATE_AT_ONCE	those of estimate_some
- *		SUM_AT_ONCE	copies that sum_some adds up at most, GV_BLOCK at least
+ *		SUM_AT_ONCE	postings that sum_some adds up at most, GV_BLOCK at least
  */
 #include "cpu/simd/gv_images.h"
 #include "cpu/simd/gv_words.h"

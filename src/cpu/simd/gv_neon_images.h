@@ -1,14 +1,14 @@
 /*
  * gv_neon_images.h
- *		Images of keys in NEON: neon.c includes it.
+ *		Abbreviated keys in NEON: neon.c includes it.
  *
- * A register holds 16 bytes of images: those of a block are in two for each
- * byte of their width.  What is compared comes down to a byte for each image,
+ * A register holds 16 bytes of abbreviated keys: those of a block are in two
+ * for each byte of their width.  Comparisons come down to a byte for each key,
  * and then to a bit.
  */
 #define ALWAYS	inline __attribute__((always_inline))
 
-/* Registers of a block's images. */
+/* Registers of a block's abbreviated keys. */
 #define REGISTERS(width)	(2 * (width))
 
 static ALWAYS uint8x16_t
@@ -60,7 +60,7 @@ not_above(uint8x16_t a, uint8x16_t b, int width)
 
 /*
  * Bits of places [REGISTERS(width)], each all ones or zeros: every other byte
- * goes until an image has one.
+ * goes until a key has one.
  */
 static ALWAYS uint32_t
 take_bits(uint8x16_t * places, int width)
@@ -99,7 +99,7 @@ compare_abbrevs(const GvKeyTest *test, int width, const void *abbrevs)
 	return test->kind == GV_TEST_ANY_BIT ? ~bits : bits;
 }
 
-/* Few values: each is compared with all images. */
+/* Few values: each is compared with all abbreviated keys. */
 static ALWAYS uint32_t
 compare_values(const void *abbrevs, int width, const uint64_t *values,
 			   int32_t n)
@@ -123,9 +123,9 @@ compare_values(const void *abbrevs, int width, const uint64_t *values,
 }
 
 /*
- * Which of images wide [GV_BLOCK] are among values [n], n >= 1?  All are looked
- * for side by side, half of what is left at a time: no register gathers, but
- * loads that do not wait for each other take turns.
+ * Returns which of abbreviated keys wide [GV_BLOCK] are among values [n], n >=
+ * 1.  All are looked for side by side, half of what is left at a time: no
+ * register gathers, but loads that do not wait for each other take turns.
  */
 static uint32_t
 find_abbrevs(const uint64_t *wide, const uint64_t *values, int32_t n)

@@ -1,7 +1,7 @@
 /*
  * gv_neon_table.h
- *		Codewords in NEON: the nearest one, a query's table, and copies gathered;
- *		neon.c includes it.
+ *		Codewords in NEON: the nearest one, a query's table, and postings
+ *		gathered; neon.c includes it.
  */
 /* One dimension of four words, which lie `dims` apart. */
 static inline float32x4_t
@@ -130,7 +130,7 @@ put_bytes(const float *entries, float least, float inverse, uint8_t *bytes)
 	vst1q_u8(bytes + GV_CODEWORDS, vcombine_u8(low, high));
 }
 
-/* Sixteen copies at a time; a look-up has a whole column to look in. */
+/* Sixteen postings at a time; a look-up has a whole column to look in. */
 static void
 gather(const uint8_t *codes, int32_t code_bytes, uint32_t wanted,
 	   uint8_t *gathered)

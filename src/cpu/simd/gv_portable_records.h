@@ -1,7 +1,7 @@
 /*
  * gv_portable_records.h
- *		Refine records, of bytes and of halves: what portable.c does of them,
- *		and all levels have to.
+ *		Refine records, of bytes and in half precision: what portable.c does of
+ *		them, and all levels have to.
  */
 
 /* |q - x^|^2 in fp32. */
@@ -65,7 +65,7 @@ record_products(const float *restrict q, const GvRefine *record,
 	}
 }
 
-/* The same of halves. */
+/* The same in half precision. */
 static void
 half_squares(const float *restrict q, const uint16_t *restrict half_vector,
 			 int32_t dims, float *restrict sums)

@@ -15,7 +15,10 @@
 const GvKernels *gv_kernels = &gv_portable_kernels;
 
 #ifdef __x86_64__
-/* Does the processor turn halves into floats?  clang cannot ask by name. */
+/*
+ * Returns whether the processor converts half precision to floats.  clang
+ * cannot ask by name.
+ */
 static bool
 has_f16c(void)
 {

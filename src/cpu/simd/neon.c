@@ -4,7 +4,7 @@
  *		do.
  *
  * Four registers hold the sixteen partial sums of a distance or the sixteen
- * entries of a sub-quantizer; two hold a byte column of 32 copies.
+ * entries of a sub-quantizer; two hold a byte column of 32 postings.
  * Multiplications and additions stay apart, because a fused one would round
  * differently, except in estimates.
  */
@@ -339,7 +339,7 @@ below(const float *values, float limit)
 }
 
 /*
- * Entries of sixteen copies, added to their sums: looked up byte by byte, in
+ * Entries of sixteen postings, added to their sums: looked up byte by byte, in
  * planes that have byte b of all entries of the sub-quantizer.
  */
 static inline void
@@ -365,7 +365,7 @@ add_entries(Wide *sums, uint8x16x4_t planes, uint8x16_t codes)
 	}
 }
 
-/* n copies, GV_BLOCK or twice as many. */
+/* n postings, GV_BLOCK or twice as many. */
 static inline void
 sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
 		 int n, float *sums)
@@ -397,7 +397,9 @@ sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
 		store(sums + h * LANES, acc[h]);
 }
 
-/* Sums in 16 bits of one column, whose entries are at `bytes` and 64 behind. */
+/*
+ * Sums in 16 bits of one column, whose entries are at `bytes` and 64 behind.
+ */
 static inline void
 add_column(uint16x8_t * sums /* [4] */ , const uint8_t *column,
 		   const uint8_t *bytes)
@@ -418,7 +420,7 @@ add_column(uint16x8_t * sums /* [4] */ , const uint8_t *column,
 	}
 }
 
-/* Which of 4 sums are above their copies' limits? */
+/* Returns which of 4 sums are above their postings' limits. */
 static inline uint32x4_t
 compare_sums(uint32x4_t total, const float *t, const GvCut *cut)
 {
@@ -506,7 +508,7 @@ add_record(Wide *acc, Wide *size, Wide q, Wide x)
 	}
 }
 
-/* Sixteen elements of the x^ of halves. */
+/* Sixteen elements of the x^ of half-precision records. */
 static inline Wide
 from_half(const uint16_t *halves)
 {

@@ -17,7 +17,7 @@
 #define CENTS		GV_CPU_TILE_CENTS
 #define SLICE		GV_CPU_SLICE_DIMS
 #define STEP		4			/* dimensions multiplied at a time */
-#define SPAN		8			/* copies summed at a time */
+#define SPAN		8			/* postings summed at a time */
 
 /* Add the sums pairwise: l takes l + 8, then l + 4, l + 2, l + 1. */
 static inline float
@@ -353,7 +353,7 @@ gv_filter_make(float *table, int32_t m)
 #endif
 
 /*
- * sums[i] of SPAN copies, whose codes are `codes`[..][i].  Entries are added
+ * sums[i] of SPAN postings, whose codes are `codes`[..][i].  Entries are added
  * one by one, not in pairs first, because S is defined so.
  */
 static inline void
@@ -438,7 +438,7 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes,
 	return kept;
 }
 
-/* Images, each in 64 bits. */
+/* Abbreviated keys, each in 64 bits. */
 static void
 widen(const void *abbrevs, int width, uint64_t *wide)
 {

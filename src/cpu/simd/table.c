@@ -1,12 +1,12 @@
 /*
  * table.c
  *		A query's look-up table, and its filter: the table in bytes, which
- *		proves of most copies that they are not among the best.
+ *		proves of most postings that they are not among the best.
  *
- * The kernels make both (gv_table.h).  A copy's S is (base + T) + sum, the sum
- * over its entries a of the table, and most copies of a long list are far from
- * the worst that is kept.  For them a lower bound of the sum will do, and sums
- * of bytes are found by shuffles, 32 or 64 at once.
+ * The kernels make both (gv_table.h).  A posting's S is (base + T) + sum, the
+ * sum over its entries a of the table, and most postings of a long list are
+ * far from the worst that is kept.  For them a lower bound of the sum will do,
+ * and sums of bytes are found by shuffles, 32 or 64 at once.
  *
  * The bound.  With lo_j the least entry of sub-quantizer j and one step for
  * all of them, byte q stands for lo_j + step * q and is rounded down, so that
@@ -17,7 +17,7 @@
  * largest m, GV_MAX_DIMS.  So with lift = (m + 64) u M - sum of
  * lo_j the sum is at least step * (sum of q) - lift.
  *
- * A copy may be left out when S is above the worst score w of use, and
+ * A posting may be left out when S is above the worst score w of use, and
  * since rounding is monotonic that is so when (base + T) + sum, unrounded, is
  * at least the float after w:
  *		step * (sum of q) >= reach - (base + T),  reach >= w' + lift
@@ -58,7 +58,10 @@ gv_filter_of(const float *table, int32_t m)
 	return (const GvFilter *) ((end + GV_ALIGN - 1) / GV_ALIGN * GV_ALIGN);
 }
 
-/* What leaves copies above `score` out, but for cut->base; false: nothing. */
+/*
+ * Makes the filter that leaves out postings above `score`, but for cut->base;
+ * false: there is none.
+ */
 bool
 gv_filter_cut(const GvFilter *filter, float score, GvCut *cut)
 {

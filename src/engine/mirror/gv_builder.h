@@ -1,33 +1,34 @@
 /*
  * gv_builder.h
- *		The wall's third part: an index in the making.
+ *		The engine API's part for builds: an index in the making.
  *
  * gv_engine.h trains and encodes arrays that the caller brings each time.  A
- * card has to keep them: a builder holds a sample of the rows to come and,
+ * device has to keep them: a builder holds a sample of the rows to come and,
  * once trained, centroids and codebooks, with which it encodes all rows that
  * pass by.  gpuvecd calls this; backends never do.
  *
  * Like those of gv_mirror.h these operations keep state and take memory, and
  * may report GV_NO_MEMORY (the builder can only be dropped then) and GV_FAILED
- * (the engine is beyond repair: the process must be started anew).  They never
+ * (the engine is beyond repair: the process must be restarted).  They never
  * print, exit or jump out.
  *
  * Threads: one at a time for each builder; different builders, and mirrors,
  * may work side by side.
  *
- * What is exact.  Rows are moved as by gv_transform.  A row's first list is
- * the nearest centroid, as gv_assign finds it; its second the one that gv_soar
- * takes of the next GV_SOAR_LISTS - 1 nearest ones, ascending by (squared
- * distance, list).  Codes, T and refine records are gv_encode's, gv_refine_encode's
- * and gv_half_encode's, scores of neighbors gv_exact's.  All this bit for bit,
- * on every engine.  Training is an engine's own, of the quality of gv_kmeans
- * and gv_codebooks; the same input in the same order gives the same centroids
- * again.
+ * What is exact.  Rows are transformed as by gv_transform.  A row's first list
+ * is the nearest centroid, as gv_assign finds it; its second the one that
+ * gv_soar takes of the next GV_SOAR_LISTS - 1 nearest ones, ascending by
+ * (squared distance, list).  Codes, T and refine records are gv_encode's,
+ * gv_refine_encode's and gv_half_encode's, scores of neighbors gv_exact's.
+ * All this bit for bit, on every engine.  Training is an engine's own, of the
+ * quality of gv_kmeans and gv_codebooks; the same input in the same order
+ * gives the same centroids again.
  *
  * Several devices.  One trains; copies of its builder on others encode, each
- * its own batches.  What a row becomes is the same on all of them.  Which rows
- * are near to queries a copy says of its own rows only: they are all of those
- * that one builder would have named, and more, for the caller to choose from.
+ * its own batches.  A row is encoded to the same bits on all of them.  Which
+ * rows are near to queries a copy says of its own rows only: they are all of
+ * those that one builder would have named, and more, for the caller to choose
+ * from.
  */
 #ifndef GV_BUILDER_H
 #define GV_BUILDER_H
@@ -46,7 +47,7 @@ typedef struct GvBuilder GvBuilder;
 /* Rows of the sample whose residuals train the codebooks. */
 #define GV_CODEBOOK_ROWS	8192
 
-/* What does not change as long as a builder lives. */
+/* The properties of a builder that never change. */
 typedef struct GvBuilderSpec
 {
 	int32_t		device;			/* as in GvMirrorSpec */
@@ -55,8 +56,8 @@ typedef struct GvBuilderSpec
 	int32_t		m;				/* sub-quantizers */
 	int32_t		lists_per_row;	/* lists of a row, 1 or 2 */
 	int32_t		refine;			/* GvRecords that are made as well */
-	int32_t		nlists;			/* wanted, 1 .. 2^24 */
-	int32_t		nparents;		/* wanted, 1 .. nlists */
+	int32_t		nlists;			/* requested, 1 .. 2^24 */
+	int32_t		nparents;		/* requested, 1 .. nlists */
 	int32_t		nqueries;		/* 0 .. GV_MAX_QUERIES, whose `depth` nearest
 								 * rows are looked for */
 	int32_t		depth;			/* 1 .. GV_MAX_DEPTH, or 0 without queries */
@@ -81,7 +82,7 @@ typedef struct GvTrainTimes
 {
 	double		lists;			/* k-means of the sample */
 	double		splits;			/* of that, dividing clusters that are too
-								 * big; 0 where it is not measured */
+								 * big; 0 where it is not timed */
 	int32_t		passes;			/* over the whole sample; likewise */
 	double		parents;
 	double		codebooks;
@@ -98,7 +99,7 @@ gv_lap(double *begun)
 	return lap;
 }
 
-/* What training made of what was wanted. */
+/* The outcome of training. */
 typedef struct GvTrained
 {
 	int32_t		nlists;
@@ -114,14 +115,17 @@ typedef struct GvNeighbor
 	float		score;			/* as of gv_exact */
 } GvNeighbor;
 
-/* What becomes of n rows; all arrays are the caller's. */
+/* n rows encoded; all arrays are the caller's. */
 typedef struct GvEncoded
 {
-	int32_t    *lists;			/* [n][copies], -1: there is no second one */
-	float	   *t;				/* [n][copies], 0 where there is no list */
-	uint8_t    *codes;			/* [n][copies][gv_code_bytes(m)], likewise */
+	int32_t    *lists;			/* [n][lists_per_row], -1: there is no second
+								 * one */
+	float	   *t;				/* [n][lists_per_row], 0 where there is no
+								 * list */
+	uint8_t    *codes;			/* [n][lists_per_row][gv_code_bytes(m)],
+								 * likewise */
 	float	   *min;			/* [n] refine records; or NULL, all four */
-	float	   *step;			/* [n], both 0 of halves */
+	float	   *step;			/* [n], both 0 in half precision */
 	float	   *error;
 	uint8_t    *records;		/* [n][dims] their codes, or uint16_t
 								 * [n][dims] */
@@ -137,7 +141,7 @@ gv_builder_most_neighbors(const GvBuilderSpec *spec, int32_t n)
 	return (int64_t) spec->nqueries * (n < spec->depth ? n : spec->depth);
 }
 
-/* Bytes of a GvEncoded of n rows in one piece of memory. */
+/* Bytes of a GvEncoded of n rows in one block of memory. */
 static inline uint64_t
 gv_encoded_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbors)
 {
@@ -149,7 +153,10 @@ gv_encoded_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbors)
 		(uint64_t) nneighbors * sizeof(GvNeighbor);
 }
 
-/* Point it there: words first, then halves and bytes, so all are aligned. */
+/*
+ * Points it there: 4-byte words first, then 2-byte ones and bytes, so all are
+ * aligned.
+ */
 static inline void
 gv_encoded_open(const GvBuilderSpec *spec, void *memory, int32_t n,
 				int64_t nneighbors, GvEncoded *encoded)
@@ -261,8 +268,8 @@ extern GvStatus gv_builder_train(GvBuilder *builder, GvTrained *trained,
 
 /*
  * gv_builder_copy: a builder on another device, or this one, that has what
- * this one was trained to, and its queries, but none of its rows.  spec is that
- * of gv_builder_copy_spec.  GV_INVALID when nothing is trained.
+ * this one was trained to, and its queries, but none of its rows.  spec is
+ * that of gv_builder_copy_spec.  GV_INVALID when nothing is trained.
  */
 extern GvBuilderSpec gv_builder_copy_spec(const GvBuilderSpec *spec,
 										  int32_t device);

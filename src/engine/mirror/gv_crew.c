@@ -11,7 +11,7 @@
 #include "engine/gv_test.h"
 
 #define CORES_A_HELPER	4		/* helpers are few: others work here, too */
-#define STACK_BYTES		(1024 * 1024)	/* a card's driver wants some of it */
+#define STACK_BYTES		(1024 * 1024)	/* a CUDA driver wants some of it */
 
 static GV_TUNABLE int32_t forced_helpers = -1;
 
@@ -67,7 +67,7 @@ gv_helpers_end(GvHelpers *helpers)
 		(void) pthread_join(helpers->threads[i], NULL);
 }
 
-/* What is shared, and the portion that nobody has taken. */
+/* The state of a parallel loop, and the next task that nobody has taken. */
 typedef struct ParallelFor
 {
 	void		(*task) (void *, int32_t);

@@ -1,16 +1,16 @@
 /*
  * gv_mirror.h
- *		The wall's second part: a copy of an index, searched whole.
+ *		The engine API's part for mirrors: a copy of an index, searched whole.
  *
- * gv_engine.h works on arrays that the caller brings each time.  A card has
+ * gv_engine.h works on arrays that the caller brings each time.  A device has
  * to have them before the query comes: a mirror is an index's model and lists
  * in an engine's own memory, and a search takes a query all the way from
- * coarse search to the best copies.  gpuvecd calls this; backends never do.
+ * coarse search to the best postings.  gpuvecd calls this; backends never do.
  *
  * Unlike gv_engine.h these operations keep state and take memory, and may
  * report GV_NO_MEMORY or, for a call that is a fault of ours, GV_REJECTED (the
  * mirror is as it was, after either), and GV_FAILED (the engine is
- * beyond repair: the process must be started anew).  They never print, exit
+ * beyond repair: the process must be restarted).  They never print, exit
  * or jump out.
  *
  * Threads: changes of a mirror (put_array, put_list, drop) exclude all else on
@@ -29,7 +29,7 @@
 typedef struct GvMirror GvMirror;
 typedef struct GvSearcher GvSearcher;
 
-/* What does not change as long as a mirror lives. */
+/* The properties of a mirror that never change. */
 typedef struct GvMirrorSpec
 {
 	int32_t		device;			/* that holds it, all of it, or see
@@ -40,16 +40,16 @@ typedef struct GvMirrorSpec
 	int32_t		nlists;			/* 1 .. 2^24 */
 	int32_t		nparents;		/* 1 .. nlists */
 	int64_t		postings;		/* about how many there are to come */
-	int32_t		refine_slots;	/* refine records a page of the index has room
-								 * for, below 2^16; 0 = no refine records */
-	GvKeyForm	keys;			/* of its copies */
+	int32_t		refine_slots;	/* refine records that fit a page of the
+								 * index, below 2^16; 0 = no refine records */
+	GvKeyForm	keys;			/* of its postings */
 	int64_t		refine_records; /* about how many there are to come */
 } GvMirrorSpec;
 
 /*
- * Where a mirror lies, if not on its specification's device.  With several
- * devices each has a part of it: a share, for what none has room for, or all of
- * it, so that more is searched at a time (gv_spread.h).
+ * The placement of a mirror, if not on its specification's device.  With
+ * several devices each has a member: a shard, where none has memory for the
+ * whole, or a replica, so that more is searched at a time (gv_spread.h).
  */
 typedef enum GvPlacementMode
 {
@@ -59,9 +59,9 @@ typedef enum GvPlacementMode
 
 typedef struct GvPlacement
 {
-	GvPlacementMode mode;		/* of one part: no matter which */
+	GvPlacementMode mode;		/* of one member: no matter which */
 	int32_t		ndevices;		/* 1 .. GV_MAX_DEVICES */
-	int32_t		devices[GV_MAX_DEVICES];	/* [nparts], none twice */
+	int32_t		devices[GV_MAX_DEVICES];	/* [ndevices], none twice */
 } GvPlacement;
 
 typedef struct GvDeviceUsage
@@ -70,7 +70,7 @@ typedef struct GvDeviceUsage
 	int64_t		bytes;			/* that it takes there now */
 } GvDeviceUsage;
 
-/* The parts of the model, arrays of 4-byte elements. */
+/* The arrays of the model, of 4-byte elements. */
 typedef enum GvArray
 {
 	GV_CODEBOOKS,				/* float [GV_CODEWORDS * dims] */
@@ -119,7 +119,7 @@ typedef struct GvListChunk
 	int32_t		list;
 	int32_t		first;			/* block number, 0 the oldest */
 	int32_t		nblocks;
-	const uint32_t *live;		/* [nblocks] bit i: copy i is live */
+	const uint32_t *live;		/* [nblocks] bit i: posting i is live */
 	const float *t;				/* [nblocks][GV_BLOCK] */
 	const uint16_t *rowids;		/* [nblocks][GV_BLOCK][3] */
 	const void *keys;			/* [nblocks], each as gv_keys.h lays them out,
@@ -128,7 +128,7 @@ typedef struct GvListChunk
 } GvListChunk;
 
 /*
- * A refine record (GvRefine) on its way.  Its address is what copies of such
+ * A refine record (GvRefine) on its way.  Its address is what postings of such
  * an index have for a row id: the index's page, as two words, and the slot on
  * it, from 1.  The record names the row itself; a third word of 0 there says
  * that the slot is free.
@@ -164,7 +164,7 @@ typedef struct GvProbe
 	float		base;
 } GvProbe;
 
-/* A copy found.  A row id is as in GvBlock. */
+/* A posting found.  A row id is as in GvBlock. */
 typedef struct GvHit
 {
 	float		score;			/* S */
@@ -174,7 +174,7 @@ typedef struct GvHit
 } GvHit;
 
 /*
- * What the refine record of a hit says: the row, and gv_refine_bound's bound.
+ * The content of a hit's refine record: the row, and gv_refine_bound's bound.
  * known is 0 where there is no record of the hit's address, or a free one.
  */
 typedef struct GvBound
@@ -187,23 +187,22 @@ typedef struct GvBound
 /*
  * One query.  The `probes` nearest lists are searched, found among `compare`
  * lists whose parents are nearest, or among all lists where an engine prefers
- * that; of their live copies that fulfill the condition the best `capacity` come
- * back, ascending by (S, row id).
+ * that; of their live postings that satisfy the condition the best `capacity`
+ * come back, ascending by (S, row id).
  *
- * A sample tells how near those are that do not fulfill the condition: of the
- * blocks of the lists searched that gv_sampled takes, `nearer` is the number of
- * live copies, whether they fulfill it or not, whose score is not beyond that of
- * hit number `rank`, counted from 1; nearer_squares is the sum of the squares of
- * each block's number.
+ * A sample tells how near those are that do not satisfy the condition: of the
+ * blocks of the lists searched that gv_sampled takes, `nearer` is the number
+ * of live postings, whether they satisfy it or not, whose score is not beyond
+ * that of hit number `rank`, counted from 1; nearer_squares is the sum of the
+ * squares of each block's number.
  *
  * Arrays that come back are the searcher's memory, where the engine left them
  * without another copy: they are good until that searcher searches again.
  *
- * What several mirrors have together is searched in steps (gv_spread.h).  With
- * `limited` the sample is measured by a score, `limit`, in the place of the hit's,
- * however many hits there are.  With `given` nhits hits of whatever mirror are
- * the caller's, and nothing is wanted but their bounds; of one call all searches
- * are such, or none.
+ * Shards are searched in steps (gv_spread.h).  With `limited` the sample is
+ * compared with a score, `limit`, in the place of the hit's, however many hits
+ * there are.  With `given` nhits hits of whatever mirror are the caller's, and
+ * only their bounds are requested; of one call all searches are such, or none.
  */
 typedef struct GvSearch
 {
@@ -211,22 +210,22 @@ typedef struct GvSearch
 	int32_t		probes;			/* >= 1 */
 	int32_t		compare;		/* >= 1 */
 	int32_t		capacity;		/* >= 1 */
-	bool		bounded;		/* bounds are wanted; only of mirrors with
+	bool		bounded;		/* bounds are requested; only of mirrors with
 								 * refine records */
 	const GvCondition *condition;	/* of the mirror's keys; NULL: none */
 	int32_t		rank;			/* 0: nothing is asked of the sample; else 1
 								 * .. capacity, and only with a condition */
 	bool		limited;		/* only with a rank */
 	float		limit;
-	bool		given;			/* only where bounds are wanted */
+	bool		given;			/* only where bounds are requested */
 	int32_t		nprobed;		/* out */
 	GvProbe    *probed;			/* out [nprobed], nearest first */
 	int32_t		nhits;			/* out; in where they are given */
 	GvHit	   *hits;			/* likewise, [nhits] */
 	GvBound    *bounds;			/* out [nhits], of the hits; or NULL */
 	int64_t		postings;		/* out: live ones of the lists probed */
-	int32_t    *matches;		/* out [nprobed]: of each list's live copies
-								 * those that fulfill the condition; NULL
+	int32_t    *matches;		/* out [nprobed]: of each list's live postings
+								 * those that satisfy the condition; NULL
 								 * without one */
 	int64_t		nearer;			/* out: see above; 0 where there are fewer
 								 * hits than `rank`, or that is 0 */
@@ -236,8 +235,8 @@ typedef struct GvSearch
 /* What an engine runs on. */
 typedef struct GvDevice
 {
-	char		name[128];		/* the card's or the processor's; on failure,
-								 * the reason */
+	char		name[128];		/* the device's or the processor's; on
+								 * failure, the reason */
 	int32_t		number;			/* as lists of devices name it */
 	int64_t		memory;			/* bytes that mirrors may have */
 	int64_t		kept;			/* besides, for searchers of its own */
@@ -292,8 +291,9 @@ extern GvStatus gv_mirrors_open(const GvMirrorBackend *engine,
 								int32_t *nfound);
 
 /*
- * Who multiplies matrices on a card: a loop of the engine's, cuBLAS, or what is
- * best there.  gv_matmul_use: so from now on, before gv_mirrors_open.
+ * The kernels that multiply matrices on a device: the engine's own, cuBLAS's,
+ * or the best there.  gv_matmul_use: sets that from now on, before
+ * gv_mirrors_open.
  */
 typedef enum GvMatmulSetting
 {
@@ -328,15 +328,15 @@ extern GvStatus gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror);
 extern void gv_mirror_drop(GvMirror *mirror);
 
 /*
- * The same on the devices of a spread, whatever device the spec names.
- * gv_mirror_member_size: what one of its parts will take, as gv_mirror_size.
+ * The same on the devices of a placement, whatever device the spec names.
+ * gv_mirror_member_size: what one of its members will take, as gv_mirror_size.
  *
- * gv_mirror_create_on: as gv_mirror_create.  A replica that finds no memory then,
- * or in a later change, is given up, and others move up in its place; only when
- * there is none left it is GV_NO_MEMORY, and what has happened to the last is as
- * to any mirror.  After GV_NO_MEMORY of shards some may have the values of an
- * array that others lack.  With GV_NO_MEMORY *lacking, unless NULL, is the part
- * that found none; -1: every one.
+ * gv_mirror_create_on: as gv_mirror_create.  A replica that finds no memory
+ * then, or in a later change, is given up, and others move up in its place;
+ * only when there is none left it is GV_NO_MEMORY, and the last one is left as
+ * any mirror would be.  After GV_NO_MEMORY of shards some may have the values
+ * of an array that others lack.  With GV_NO_MEMORY *lacking, unless NULL, is
+ * the member that found none; -1: every one.
  */
 extern int64_t gv_mirror_member_size(const GvMirrorSpec *spec,
 									 const GvPlacement *placement,
@@ -346,11 +346,11 @@ extern GvStatus gv_mirror_create_on(const GvMirrorSpec *spec,
 									GvMirror **mirror, int32_t *lacking);
 
 /*
- * gv_mirror_usage: the parts that it has, into parts [GV_MAX_DEVICES]; how many.
- * A mirror on one device has one.
+ * gv_mirror_usage: the members that it has, into usage [GV_MAX_DEVICES];
+ * returns how many.  A mirror on one device has one.
  *
- * gv_mirror_list_shard, gv_mirror_record_shard: which of them a list's blocks go
- * to, or a refine record by its address; -1: all.
+ * gv_mirror_list_shard, gv_mirror_record_shard: which of them a list's blocks
+ * go to, or a refine record by its address; -1: all.
  *
  * gv_mirror_drop_replica: a change, by which the replica on a device goes.
  * GV_INVALID when there is none, or no other.
@@ -370,7 +370,7 @@ extern GvStatus gv_mirror_put_array(GvMirror *mirror, GvArray array,
 									const void *values);
 
 /*
- * gv_mirror_put_list: GV_INVALID when the piece leaves a gap, has `live` only
+ * gv_mirror_put_list: GV_INVALID when the chunk leaves a gap, has `live` only
  * and the list has other blocks, or lacks the mirror's keys.
  */
 extern GvStatus gv_mirror_put_list(GvMirror *mirror,
@@ -388,8 +388,8 @@ extern bool gv_refine_items_valid(const GvMirrorSpec *spec,
 								  const GvRefineItem *items, int32_t n);
 
 /*
- * gv_mirror_get_array: elements as they are held, for checks.  GV_INVALID when
- * they are not all in the array.
+ * gv_mirror_get_array: elements as the mirror has them, for checks.
+ * GV_INVALID when they are not all in the array.
  */
 extern GvStatus gv_mirror_get_array(GvMirror *mirror, GvArray array,
 									int64_t first, int64_t n, void *values);
@@ -404,8 +404,9 @@ extern GvStatus gv_mirror_get_refine(GvMirror *mirror,
 									 GvRefineItem *items);
 
 /*
- * gv_mirror_get_block: a block as it is held, for checks; the view is good
- * until the mirror's next change or get_block.  GV_INVALID when there is none.
+ * gv_mirror_get_block: a block as the mirror has it, for checks; the view is
+ * good until the mirror's next change or get_block.  GV_INVALID when there is
+ * none.
  */
 extern GvStatus gv_mirror_get_block(GvMirror *mirror, int32_t list,
 									int32_t block, GvBlock *view);
@@ -416,19 +417,20 @@ extern void gv_searcher_drop(GvSearcher *searcher);
 
 /*
  * gv_mirror_search: n queries of one mirror, whose arrays are complete.
- * Starts that are no ascending cover of the lists are GV_INVALID, and so are a
- * mirror that has no part on the searcher's device and a condition of other keys
- * than its own.  Shards may be searched from any of their devices.
+ * Parent offsets that are no ascending cover of the lists are GV_INVALID, and
+ * so are a mirror that has no member on the searcher's device and a condition
+ * of other keys than its own.  Shards may be searched from any of their
+ * devices.
  */
 extern GvStatus gv_mirror_search(GvSearcher *searcher, GvMirror *mirror,
 								 GvSearch *searches, int32_t n);
 
 /*
- * The same in two calls, so that the caller can do something else while a card
- * works.  Between a begin that was GV_OK and its finish the searches are the
- * engine's, with their queries and conditions, the mirror must not be changed,
- * and the searcher begins nothing else.  gv_mirror_done: would finish come back
- * at once?
+ * The same in two calls, so that the caller can do something else while a
+ * device works.  Between a begin that was GV_OK and its finish the searches
+ * are the engine's, with their queries and conditions, the mirror must not be
+ * changed, and the searcher begins nothing else.  gv_mirror_done: returns
+ * whether finish would return at once.
  */
 extern GvStatus gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 								GvSearch *searches, int32_t n);

@@ -1,10 +1,10 @@
 /*
  * gv_spread.c
- *		Mirrors on several devices: made, changed and read, part by part.
+ *		Mirrors on several devices: made, changed and read, member by member.
  *
- * A change of what all parts have goes to all.  A replica that finds no memory
- * is given up, so that all that are left hold the same; only when none of them
- * has any the change is refused, and it may have reached none.
+ * A change of what all members have goes to all.  A replica that finds no
+ * memory is given up, so that all that are left have the same; only when none
+ * of them has any the change is refused, and it may have reached none.
  */
 #include "engine/mirror/gv_spread.h"
 
@@ -13,7 +13,7 @@
 
 const GvMirrorBackend *gv_devices_engine;
 
-/* One of the things that a part can be given; the others are NULL. */
+/* One change of a member; the others are NULL. */
 typedef struct Change
 {
 	GvArray		array;
@@ -37,8 +37,9 @@ apply(GvMirror *mirror, const Change *change)
 }
 
 /*
- * The specification of a part.  Engines expect half a block for the end of each
- * list, where there are copies, and a shard has such ends of its own lists only.
+ * The specification of a member.  Engines expect half a block for the end of
+ * each list, where there are postings, and a shard has such ends of its own
+ * lists only.
  */
 static GvMirrorSpec
 member_spec(const GvMirrorSpec *spec, const GvPlacement *placement,
@@ -72,7 +73,7 @@ gv_devices_size(const GvMirrorSpec *spec, const GvPlacement *placement,
 	return gv_devices_engine->size(&mine);
 }
 
-/* Drop a part; those behind it move up. */
+/* Drops a member; those behind it move up. */
 static void
 drop_member(GvPlacedMirror *mirror, int32_t member)
 {
@@ -197,7 +198,7 @@ devices_bytes(const GvMirror *opaque)
 	return bytes;
 }
 
-/* Give all parts the same. */
+/* Makes a change in all members. */
 static GvStatus
 change_all(GvPlacedMirror *mirror, const Change *change)
 {

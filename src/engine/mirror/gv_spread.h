@@ -3,24 +3,25 @@
  *		Mirrors that lie on several devices, whatever the engine.
  *
  * An engine's mirror is on one device.  Where several devices were found,
- * gv_mirrors_open puts gv_devices_mirrors in front of the engine: its mirrors have
- * parts, each a mirror of the engine's on a device of its own.
+ * gv_mirrors_open puts gv_devices_mirrors in front of the engine: its mirrors
+ * have members, each a mirror of the engine's on a device of its own.
  *
- *	shards		every part has all arrays, so each finds the same lists with the
- *				same bases; a list's blocks, and a page's refine records, are one
- *				part's
- *	replicas	every part has everything
+ *	shards		every member has all arrays, so each finds the same lists with
+ *				the same bases; a list's blocks, and a page's refine records,
+ *				are one shard's
+ *	replicas	every member has everything
  *
- * A search of shards goes through all parts, in up to three steps, of which
- * each begins on all parts when the one before has ended on all:
+ * A search of shards goes through all shards, in up to three steps, of which
+ * each begins on all shards when the one before has ended on all:
  *
- *	found		the best copies of each part's lists; merged by (S, row id)
+ *	found		the best postings of each shard's lists; merged by (S, row id)
  *	counted		the sample by the score of the merged hit number `rank`, where
  *				searches ask for that; sums are added
- *	bounded		merged hits go to the parts that have their records
+ *	bounded		merged hits go to the shards that have their records
  *
- * So answers are those of one mirror that has everything, bit for bit.  A search
- * of a replica is the engine's own: it goes to the part on the searcher's device.
+ * So answers are those of one mirror that has everything, bit for bit.  A
+ * search of a replica is the engine's own: it goes to the replica on the
+ * searcher's device.
  */
 #ifndef GV_SPREAD_H
 #define GV_SPREAD_H
@@ -33,7 +34,7 @@
 typedef struct GvPlacedMirror
 {
 	GvMirrorSpec spec;			/* of all of it */
-	GvPlacement placement;		/* one part: whole, whatever its kind */
+	GvPlacement placement;		/* one member: whole, whatever its mode */
 	GvMirror   *mirrors[GV_MAX_DEVICES];	/* the engine's */
 } GvPlacedMirror;
 
@@ -44,11 +45,16 @@ gv_has_shards(const GvPlacedMirror *mirror)
 		mirror->placement.ndevices > 1;
 }
 
-/* The part that has a list, or a record; 0 where every part has all. */
+/*
+ * Returns the member that has a list, or a record; 0 where every member has
+ * all.
+ */
 static inline int32_t
 gv_list_owner(const GvPlacedMirror *mirror, int32_t list)
 {
-	/* neighbors in space have neighboring numbers: probes are spread, too */
+	/*
+	 * neighbors in space have neighboring numbers: so probes go to all shards
+	 */
 	return gv_has_shards(mirror) ? list % mirror->placement.ndevices : 0;
 }
 
@@ -89,17 +95,17 @@ extern GvSearcher *gv_devices_own(GvSearcher *searcher, int32_t device);
 #endif
 
 /*
- * gv_spreadhits.c: the processor may fetch what is soon read.  Answers of parts lie
- * apart, and with those that are not needed between them, so that by itself it
- * finds none.
+ * gv_spreadhits.c: the processor may fetch what is soon read.  Answers of
+ * shards lie apart, with others that are not needed between them, so that by
+ * itself it prefetches none.
  */
 extern void gv_shards_expect(const void *from, size_t bytes);
 
 /*
- * gv_spreadhits.c, of one search: the first nhits hits of all parts, asked
- * [nparts][n], into hits [nhits], with as much room beside them; hits in turn by
- * the owners of their records, sorted [nhits], how many each has, counts [nparts],
- * and whose each is, owners [nhits]
+ * gv_spreadhits.c, of one search: the first nhits hits of all shards, asked
+ * [ndevices][n], into hits [nhits], with as much scratch behind them; hits in
+ * order by the owners of their records, sorted [nhits], how many each has,
+ * counts [ndevices], and whose each is, owners [nhits]
  */
 extern void gv_shards_merge_hits(const GvSearch *asked, int32_t n,
 								 int32_t ndevices, GvHit *hits, int32_t nhits,
@@ -110,8 +116,8 @@ extern void gv_shards_sort_hits(const GvPlacedMirror *mirror,
 								int32_t *counts);
 
 /*
- * gv_spreadmerge.c: what shards are asked, asked [nparts][n], and what comes of
- * their answers
+ * gv_spreadmerge.c: what shards are asked, asked [ndevices][n], and how their
+ * answers are merged
  */
 typedef struct GvShardRange
 {
@@ -130,7 +136,7 @@ typedef struct GvShardAnswers
 	size_t		bytes;
 	GvHit	   *sorted;			/* [nhits] of all searches, of each by the
 								 * owners of records, */
-	int32_t    *counts;			/* [n][nparts] so many */
+	int32_t    *counts;			/* [n][ndevices] so many */
 	uint8_t    *owners;			/* [nhits] by the order of hits */
 	char	   *others;			/* by ranges */
 } GvShardAnswers;

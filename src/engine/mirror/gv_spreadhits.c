@@ -1,10 +1,11 @@
 /*
  * gv_spreadhits.c
- *		Hits of one search of shards: merged, and sorted by who has their records.
+ *		Hits of one search of shards: merged, and sorted by who has their
+ *		records.
  *
  * Of thousands of searches this is what the host does between two steps of the
- * cards, so that it takes no jump that depends on scores: of two hits either may be
- * the better one, and no processor guesses that.
+ * devices.  So it takes no jump that depends on scores: of two hits either may
+ * be the better one, and no processor predicts that.
  */
 #include "engine/mirror/gv_spread.h"
 
@@ -13,8 +14,8 @@
 #define LINE			64		/* bytes, of a processor's cache */
 
 /*
- * See gv_spread.h.  A function of another file's, because a compiler drops calls of
- * those that it sees to do nothing else.
+ * See gv_spread.h.  A function of another file's, because a compiler drops
+ * calls of those that it sees to do nothing else.
  */
 void
 gv_shards_expect(const void *from, size_t bytes)
@@ -48,7 +49,10 @@ choose(bool first, const GvHit *a, const GvHit *b)
 	return (const GvHit *) ((uintptr_t) b ^ (differ & -(uintptr_t) first));
 }
 
-/* The first `most` hits of two arrays, or all, in order; how many. */
+/*
+ * Merges the first `most` hits of two arrays, or all, in order; returns how
+ * many.
+ */
 static int32_t
 merge_two(const GvHit *a, int32_t na, const GvHit *b, int32_t nb,
 		  GvHit *merged, int32_t most)
@@ -76,9 +80,9 @@ merge_two(const GvHit *a, int32_t na, const GvHit *b, int32_t nb,
 }
 
 /*
- * How many of each part's hits may be among the first nhits of all, into counts.
- * Where every part has its share of nhits, no hit is among them that is worse than
- * the last one of all shares.
+ * Finds how many of each shard's hits may be among the first nhits of all,
+ * into counts.  Where every shard has an equal fraction of nhits, no hit is
+ * among them that is worse than the last one of all these.
  */
 static void
 count_needed(const GvSearch *asked, int32_t n, int32_t ndevices, int32_t nhits,
@@ -123,7 +127,7 @@ gv_shards_merge_hits(const GvSearch *asked, int32_t n, int32_t ndevices,
 	nmerged = counts[0];
 	for (p = 1; p < ndevices; p++)
 	{
-		/* in turn, so that the last one is where it is wanted */
+		/* alternately, so that the last one is where it is needed */
 		GvHit	   *to = (ndevices - p) % 2 > 0 ? hits : beside;
 
 		nmerged = merge_two(merged, nmerged,

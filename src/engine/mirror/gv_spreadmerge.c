@@ -2,12 +2,12 @@
  * gv_spreadmerge.c
  *		What shards are asked, and one answer of theirs.
  *
- * All shards choose the same lists, in the same order, so a probe has one number
- * on all of them, and a list is empty but where it is kept.  Hits of shards are
- * merged as an engine orders its own: by (S, row id) and, of equal pairs, the
- * earlier probe first.  Answers lie in the searcher's memory, because the next
- * step overwrites those of the parts.  Of thousands of searches several threads
- * do some each, because the cards wait meanwhile.
+ * All shards choose the same lists, in the same order, so a probe has one
+ * number on all of them, and a list is empty except on its own shard.  Hits of
+ * shards are merged as an engine orders its own: by (S, row id) and, of equal
+ * pairs, the earlier probe first.  Answers lie in the searcher's memory,
+ * because the next step overwrites those of the shards.  Thousands of searches
+ * are divided among several threads, because the devices wait meanwhile.
  */
 #include "engine/mirror/gv_spread.h"
 
@@ -19,7 +19,9 @@
 #define RANGE			64		/* searches that a thread takes at a time */
 #define LEAST_SHARED	16		/* ranges that are worth more than one */
 
-/* What parts found of the i-th of n searches, in all. */
+/*
+ * Returns how many hits the shards found for the i-th of n searches, in all.
+ */
 static int32_t
 count_hits(const GvPlacedMirror *mirror, const GvSearch *asked,
 		   int32_t n, int32_t i)
@@ -52,8 +54,8 @@ need_ranges(GvShardAnswers *answers, int32_t n)
 }
 
 /*
- * Memory for what was counted of the ranges of n searches, which are told where
- * theirs begins.
+ * Memory for the counts of the ranges of n searches; tells each range where
+ * its own begins.
  */
 static GvStatus
 need_answers(GvShardAnswers *answers, const GvPlacedMirror *mirror, int32_t n)
@@ -94,7 +96,9 @@ need_answers(GvShardAnswers *answers, const GvPlacedMirror *mirror, int32_t n)
 	return GV_OK;
 }
 
-/* Room for so many bytes of answers at *next; all of it is of 4-byte elements. */
+/*
+ * Takes so many bytes for answers at *next; all of it is of 4-byte elements.
+ */
 static void *
 take(char **next, size_t bytes)
 {
@@ -104,7 +108,7 @@ take(char **next, size_t bytes)
 	return place;
 }
 
-/* What parts say of the lists of a search, and of the sample, is added up. */
+/* Adds up what shards counted in the lists of a search, and in the sample. */
 static void
 add_up(const GvPlacedMirror *mirror, const GvSearch *asked, int32_t n,
 	   GvSearch *search)
@@ -140,7 +144,7 @@ typedef struct Work
 	int64_t    *nhits;			/* [nparts] that are asked for */
 } Work;
 
-/* All ranges, by several threads where they are many. */
+/* Does all ranges, by several threads where they are many. */
 static void
 do_ranges(Work *work, void (*range) (void *, int32_t))
 {
@@ -158,7 +162,7 @@ range_end(const Work *work, int32_t range)
 	return (range + 1) * RANGE < work->n ? (range + 1) * RANGE : work->n;
 }
 
-/* What the searches of a range found, and what room that takes. */
+/* Counts what the searches of a range found, and what memory that takes. */
 static void
 count_range(void *arg, int32_t r)
 {
@@ -188,7 +192,7 @@ count_range(void *arg, int32_t r)
 	}
 }
 
-/* The i-th search's hits are merged next: about so many of each part. */
+/* The i-th search's hits are merged next: about so many of each shard. */
 static void
 expect_hits(const Work *work, int32_t i)
 {
@@ -201,7 +205,10 @@ expect_hits(const Work *work, int32_t i)
 						 (size_t) (nhits / ndevices + nhits / 8) * sizeof(GvHit));
 }
 
-/* The i-th search's answer from what each part found; its hits before by owners. */
+/*
+ * Makes the i-th search's answer from what each shard found; first sorts its
+ * hits by owner.
+ */
 static void
 merge_search(Work *work, int32_t i, char **next, size_t first)
 {
@@ -221,7 +228,10 @@ merge_search(Work *work, int32_t i, char **next, size_t first)
 	add_up(work->mirror, asked, work->n, search);
 }
 
-/* The answers of a range, unless they were given, and hits by their owners. */
+/*
+ * Makes the answers of a range, unless they were given, and sorts hits by
+ * owner.
+ */
 static void
 answer_range(void *arg, int32_t r)
 {
@@ -252,8 +262,8 @@ answer_range(void *arg, int32_t r)
 }
 
 /*
- * What n searches found, from what each part found.  Hits that were given have
- * room for bounds then.
+ * Merges what each shard found for n searches.  Hits that were given have
+ * memory for bounds then.
  */
 GvStatus
 gv_shards_merge(const GvPlacedMirror *mirror, GvSearch *asked,
@@ -271,7 +281,10 @@ gv_shards_merge(const GvPlacedMirror *mirror, GvSearch *asked,
 	return status;
 }
 
-/* Does a search wait for what is near the merged hit number `rank`? */
+/*
+ * Returns whether a search waits for the sample's count by the merged hit
+ * number `rank`.
+ */
 static bool
 asks_nearer(const GvSearch *search)
 {
@@ -280,8 +293,8 @@ asks_nearer(const GvSearch *search)
 }
 
 /*
- * The searches that ask for the sample, with the score it is measured by: so
- * many, for each part.
+ * Collects the searches that ask for the sample, with the score that it is
+ * compared with; returns how many, for each shard.
  */
 int32_t
 gv_shards_ask_nearer(const GvPlacedMirror *mirror, const GvSearch *searches,
@@ -309,7 +322,7 @@ gv_shards_ask_nearer(const GvPlacedMirror *mirror, const GvSearch *searches,
 	return nasked;
 }
 
-/* What parts have answered to that. */
+/* Adds up the shards' answers to that. */
 void
 gv_shards_add_nearer(const GvPlacedMirror *mirror, const GvSearch *asked,
 					 GvSearch *searches, int32_t n)
@@ -372,7 +385,10 @@ ask_range(void *arg, int32_t r)
 		(void) __atomic_fetch_add(&work->nhits[p], nhits[p], __ATOMIC_RELAXED);
 }
 
-/* The bounds of all hits, of those who have their records, so many of each part. */
+/*
+ * Asks for the bounds of all hits, each of the shard that has its record; so
+ * many of each shard.
+ */
 void
 gv_shards_ask_bounds(const GvPlacedMirror *mirror, GvSearch *searches,
 					 int32_t n, GvSearch *asked, GvShardAnswers *answers,
@@ -417,7 +433,7 @@ take_range(void *arg, int32_t r)
 	}
 }
 
-/* What parts have answered to that, in the order of the hits. */
+/* Puts the shards' answers to that in the order of the hits. */
 void
 gv_shards_take_bounds(const GvPlacedMirror *mirror, GvSearch *asked,
 					  GvSearch *searches, int32_t n,

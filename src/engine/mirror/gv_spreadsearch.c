@@ -2,10 +2,10 @@
  * gv_spreadsearch.c
  *		Searches of mirrors on several devices, step by step (gv_spread.h).
  *
- * A searcher is a device's, and the engine's own for what that device has whole.
- * For shards it makes searchers of other devices when it needs them first.  A
- * step ends, and the next one begins, when who waits asks whether all is done:
- * no part is waited for but in finish.
+ * A searcher is a device's, and the engine's own for what that device has
+ * whole.  For shards it makes searchers of other devices when it needs them
+ * first.  A step ends, and the next one begins, when who waits asks whether
+ * all is done: no shard is waited for but in finish.
  */
 #include "engine/mirror/gv_spread.h"
 
@@ -34,7 +34,7 @@ typedef struct Searcher
 	GvSearch   *searches;		/* [n] */
 	int32_t		n;
 	Step		step;
-	bool		wanted[GV_MAX_DEVICES]; /* by part: this step, there */
+	bool		wanted[GV_MAX_DEVICES]; /* by shard: this step, there */
 	bool		begun[GV_MAX_DEVICES];	/* likewise */
 	GvStatus	statuses[GV_MAX_DEVICES];	/* of begin, likewise */
 	GvSearch   *asked;			/* [nparts][nasked] in this step */
@@ -115,7 +115,7 @@ end_step(Searcher *searcher)
 	return status;
 }
 
-/* Begin this step on a part, if that is asked anything. */
+/* Begins this step on a shard, if that is asked anything. */
 static void
 begin_member(void *arg, int32_t p)
 {
@@ -131,8 +131,9 @@ begin_member(void *arg, int32_t p)
 }
 
 /*
- * Begin a step on the parts that are asked anything: all, or nhits says so.  Of
- * thousands of searches a thread each, because all queries go to each device.
+ * Begins a step on the shards that are asked anything: all, or nhits says so.
+ * With thousands of searches a thread for each, because all queries go to each
+ * device.
  */
 static GvStatus
 begin_step(Searcher *searcher, Step step, int32_t nasked,
@@ -160,7 +161,7 @@ begin_step(Searcher *searcher, Step step, int32_t nasked,
 	return status;
 }
 
-/* Ask for the best copies. */
+/* Asks for the best postings. */
 static GvStatus
 begin_found(Searcher *searcher)
 {
@@ -183,7 +184,7 @@ begin_found(Searcher *searcher)
 	return begin_step(searcher, FOUND, n, NULL);
 }
 
-/* Ask for bounds, if any are wanted. */
+/* Asks for bounds, if any are requested. */
 static GvStatus
 begin_bounded(Searcher *searcher)
 {
@@ -245,7 +246,7 @@ go_on(Searcher *searcher)
 	searcher->status = status;
 }
 
-/* Memory and searchers for n searches of all parts. */
+/* Memory and searchers for n searches of all shards. */
 static GvStatus
 prepare(Searcher *searcher, int32_t n)
 {
@@ -276,7 +277,7 @@ prepare(Searcher *searcher, int32_t n)
 	return status;
 }
 
-/* The part on the searcher's device; -1: there is none. */
+/* Returns the member on the searcher's device; -1: there is none. */
 static int32_t
 own_member(const GvPlacedMirror *mirror, int32_t device)
 {
@@ -329,7 +330,7 @@ gv_devices_begin(GvSearcher *opaque, GvMirror *opaque_mirror,
 	return status;
 }
 
-/* Has every part done what it was asked in this step? */
+/* Returns whether every shard has done what it was asked in this step. */
 static bool
 step_is_done(const Searcher *searcher)
 {

@@ -3,7 +3,7 @@
  *		Operations on sets by the engine that was taken.
  *
  * They keep count of what has come, so that an engine gets every input whole
- * and in its turn.
+ * and in order.
  */
 #include "engine/gv_set.h"
 
@@ -277,7 +277,10 @@ is_prepared(const GvSet *set)
 	return true;
 }
 
-/* Is it this input's turn, and are there no more items than are wanted? */
+/*
+ * Returns whether this input comes next, and there are no more items than are
+ * needed.
+ */
 static bool
 is_wanted(const GvSet *set, GvSetInput input, int64_t n)
 {
@@ -339,7 +342,7 @@ put_items(GvSet *set, GvSetInput input, const void *items, int64_t n,
 }
 
 /*
- * Ranks are looked at in a copy, which the engine gets, because whoever sends
+ * Ranks are checked in a copy, which the engine gets, because whoever sends
  * them may share the memory that they are in, and engines look up what they
  * say.
  */

@@ -32,7 +32,7 @@
 
 #ifdef IVFPQ_PLAIN_BUFFERS
 
-/* The same without what leans on PostgreSQL's insides: see README. */
+/* The same without relying on PostgreSQL's internals: see README. */
 
 Buffer
 IvfpqBufHintPin(Relation rel, BlockNumber blkno)

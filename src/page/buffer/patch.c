@@ -4,10 +4,10 @@
  *
  * GenericXLogFinish finds out what was changed by comparing pages byte by byte
  * with their copies, which takes some 4 us a page, and all that time they are
- * locked.  Of what an insert does most, to add a copy to a block and a record
- * to a refine page, we know every byte; so these make the record themselves.
- * It is the same kind of record: redo is PostgreSQL's, for which the bytes
- * stand as patch.h draws them, in all versions that we support, and
+ * locked.  An insert mostly adds a posting to a block and a record to a refine
+ * page, and there we know every byte; so these functions make the record
+ * themselves.  It is the same kind of record: redo is PostgreSQL's, for which
+ * the bytes stand as patch.h draws them, in all versions that we support, and
  * wal_consistency_checking = generic compares what it makes of them.
  *
  * Our pages have no hole, pd_lower being pd_upper, so there is none to clear.
@@ -22,7 +22,7 @@
 
 #ifdef IVFPQ_PLAIN_BUFFERS
 
-/* The same without what leans on PostgreSQL's insides: see README. */
+/* The same without relying on PostgreSQL's internals: see README. */
 void
 IvfpqPatchLog(Relation index, IvfpqPatch *patches, int npatches)
 {

@@ -13,13 +13,14 @@
 #define IVFPQ_MAX_PATCHES	MAX_GENERIC_XLOG_PAGES	/* in a record */
 
 /*
- * What is to be written on a page, in the form that generic records have it:
+ * The bytes to be written on a page, in the form that generic records have:
  *
  *		+--------+--------+-------------+--------+---
  *		| offset | length | length bytes | offset | ...
  *		+--------+--------+-------------+--------+---
  *
- * two OffsetNumbers and then the bytes, unaligned, one piece behind the other.
+ * two OffsetNumbers and then the bytes, unaligned, one change behind the
+ * other.
  */
 typedef struct IvfpqPatch
 {

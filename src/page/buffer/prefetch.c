@@ -29,7 +29,7 @@ cold_pages_of(Relation rel)
 	return &cold_pages[rel->rd_rel->relkind == RELKIND_INDEX];
 }
 
-/* Pages that this session has read from files. */
+/* Pages that this backend has read from files. */
 int64
 IvfpqCountReads(void)
 {

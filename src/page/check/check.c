@@ -454,8 +454,8 @@ report_slot(IvfpqChecker *checker, const IvfpqLeftover *leftover,
 }
 
 /*
- * Look again at what no chain reached: inserts may have made it since, and
- * then its list, read again, reaches it.
+ * Checks again the slots that no chain reached: inserts may have made it
+ * since, and then its list, read again, reaches it.
  */
 static void
 check_leftovers(IvfpqChecker *checker)

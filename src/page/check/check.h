@@ -9,16 +9,17 @@
 #include "page/page.h"
 
 /*
- * check.c, checklist.c, checkrecord.c: looking for damage.
- * Damage is reported through a callback, never raised, so that a check goes on
- * behind it; what an insert or VACUUM may be doing at the moment is not damage.
+ * check.c, checklist.c, checkrecord.c: looking for damage.  Damage is reported
+ * through a callback, never raised, so that a check goes on behind it; what an
+ * insert or VACUUM may be doing at the moment is not damage.
  */
 typedef struct IvfpqFound
 {
 	ItemPointerData tid;
 	uint16		place;			/* IvfpqPlace */
-	ItemPointerData refine;		/* record of a copy that has one */
-	uint64		keys;			/* IvfpqKeyAbbrevsDigest, of a copy with keys */
+	ItemPointerData refine;		/* record of a posting that has one */
+	uint64		keys;			/* IvfpqKeyAbbrevsDigest, of a posting with
+								 * keys */
 } IvfpqFound;
 
 typedef enum IvfpqPlace
@@ -26,7 +27,7 @@ typedef enum IvfpqPlace
 	IVFPQ_PENDING,
 	IVFPQ_PRIMARY_POSTING,
 	IVFPQ_SECONDARY_POSTING,
-	IVFPQ_NO_RECORD				/* a copy, but its refine record is not its */
+	IVFPQ_NO_RECORD				/* a posting, but its refine record is not its */
 } IvfpqPlace;
 
 typedef struct IvfpqChecker
@@ -42,7 +43,7 @@ typedef struct IvfpqChecker
 	void		(*take) (void *arg, const IvfpqFound *found, int64 nfound);
 	/* forget what was taken: it comes again */
 	void		(*forget) (void *arg);
-	/* a refine page with n slots, pages ascending, after all copies */
+	/* a refine page with n slots, pages ascending, after all postings */
 	void		(*records) (void *arg, BlockNumber blkno, Page page, int n);
 
 	IvfpqMetaData meta;

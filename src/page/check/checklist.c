@@ -37,8 +37,8 @@ typedef struct Reading
 	List	   *findings;
 	bool		complete;		/* reached the end */
 	uint32		ndead;			/* dead flags seen */
-	bool		stray_flags;	/* flags of copies that are not there */
-	uint32		nfirst;			/* live first copies seen */
+	bool		stray_flags;	/* flags of postings that are not there */
+	uint32		nfirst;			/* live primary postings seen */
 	IvfpqFound *found;			/* [nfound] entries that are not dead */
 	int64		nfound;
 	int64		max_found;
@@ -164,7 +164,7 @@ get_slot(Reading *reading, BlockNumber blkno, uint32 slot, uint32 ordinal,
 	return header;
 }
 
-/* Is the spare nibble of copy i's code, if there is one, 0? */
+/* Returns whether the spare nibble of posting i's code, if any, is 0. */
 static bool
 spare_is_zero(const IvfpqChecker *checker, const uint8 *codes, int i)
 {
@@ -175,8 +175,8 @@ spare_is_zero(const IvfpqChecker *checker, const uint8 *codes, int i)
 }
 
 /*
- * The keys of a block's copies that exist, dead ones included: heads tell of
- * all, and nothing stands where nothing belongs.
+ * Checks the keys of a block's postings that exist, dead ones included: heads
+ * cover all of them, and what is unused is zero.
  */
 static void
 check_keys(Reading *reading, BlockNumber blkno, uint32 ordinal,
@@ -211,7 +211,7 @@ check_keys(Reading *reading, BlockNumber blkno, uint32 ordinal,
 	}
 }
 
-/* The digest of copy i's keys; 0 without keys. */
+/* Returns the digest of posting i's keys; 0 without keys. */
 static uint64
 keys_digest(const IvfpqLayout *layout, const char *body, int i)
 {
@@ -224,8 +224,8 @@ keys_digest(const IvfpqLayout *layout, const char *body, int i)
 }
 
 /*
- * The `count` copies of a block, without the dead ones; with codes NULL as
- * much as part 0 tells.
+ * Reports the `count` postings of a block, without the dead ones; with codes
+ * NULL, as far as part 0 tells.
  */
 static void
 check_postings(Reading *reading, BlockNumber blkno, uint32 ordinal,

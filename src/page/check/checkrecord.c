@@ -32,8 +32,8 @@ problem(IvfpqChecker *checker, BlockNumber blkno, const char *fmt,...)
 }
 
 /*
- * Is this where a refine record can be?  Never in an index that has none,
- * whose copies have no such addresses.
+ * Returns whether a refine record can be here.  Never in an index that has
+ * none, whose postings have no such addresses.
  */
 bool
 IvfpqCheckAddress(IvfpqChecker *checker, const ItemPointerData *address)
@@ -46,7 +46,7 @@ IvfpqCheckAddress(IvfpqChecker *checker, const ItemPointerData *address)
 						 ItemPointerGetBlockNumberNoCheck(address));
 }
 
-/* Are all of a record's halves numbers? */
+/* Returns whether all half-precision values of a record are numbers. */
 static bool
 are_finite(const IvfpqRecord *record, int dims)
 {

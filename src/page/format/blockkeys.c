@@ -1,7 +1,7 @@
 /*
  * blockkeys.c
- *		The keys of a block: a head for each, which sums up its images, then the
- *		images column by column.  format.h says what a head holds.
+ *		The keys of a block: a head for each, which sums up its abbreviated
+ *		keys, then these column by column. format.h says what a head holds.
  */
 #include "postgres.h"
 
@@ -40,7 +40,7 @@ IvfpqKeyHeadsBytes(const IvfpqKeyForm *form)
 	return form->nkeys * (int) sizeof(IvfpqKeyHead);
 }
 
-/* Where the image of copy i for key k is in a block's keys. */
+/* Returns where posting i's abbreviated key k is in a block's keys. */
 int
 IvfpqKeyAbbrevAt(const IvfpqKeyForm *form, int k, int i)
 {
@@ -58,7 +58,7 @@ IvfpqKeysBytes(const IvfpqKeyForm *form)
 	return IvfpqKeyAbbrevAt(form, form->nkeys, 0);
 }
 
-/* An image of so many bytes as it is stored; returns them. */
+/* Stores an abbreviated key of so many bytes; returns that number. */
 const void *
 IvfpqKeyAbbrevBytes(uint64 abbrev, int width, IvfpqKeyBytes *bytes)
 {
@@ -79,7 +79,10 @@ IvfpqKeyAbbrevBytes(uint64 abbrev, int width, IvfpqKeyBytes *bytes)
 	return bytes;
 }
 
-/* The image that is stored in so many bytes, which need not be aligned. */
+/*
+ * Returns the abbreviated key stored in so many bytes, which need not be
+ * aligned.
+ */
 uint64
 IvfpqKeyAbbrevOf(const char *bytes, int width)
 {
@@ -99,7 +102,7 @@ IvfpqKeyAbbrevOf(const char *bytes, int width)
 	}
 }
 
-/* The images of copy i of a block with these keys. */
+/* Gets the abbreviated keys of posting i of a block with these keys. */
 void
 IvfpqKeyAbbrevsGet(const IvfpqKeyForm *form, const char *keys, int i,
 				   IvfpqKeyAbbrevs *abbrevs)
@@ -116,7 +119,10 @@ IvfpqKeyAbbrevsGet(const IvfpqKeyForm *form, const char *keys, int i,
 	}
 }
 
-/* A number that tells the images of two copies apart, as far as any can. */
+/*
+ * Returns a number that tells the abbreviated keys of two postings apart, as
+ * far as any can.
+ */
 uint64
 IvfpqKeyAbbrevsDigest(const IvfpqKeyForm *form, const IvfpqKeyAbbrevs *abbrevs)
 {
@@ -132,7 +138,7 @@ IvfpqKeyAbbrevsDigest(const IvfpqKeyForm *form, const IvfpqKeyAbbrevs *abbrevs)
 	return digest;
 }
 
-/* The head of key k without any copy. */
+/* Returns the head of key k without any posting. */
 static IvfpqKeyHead
 empty_head(const IvfpqKeyForm *form, int k)
 {
@@ -144,8 +150,9 @@ empty_head(const IvfpqKeyForm *form, int k)
 }
 
 /*
- * The head of key k, `head` before, with copy i in it.  Copy 0 is a block's
- * first, so it begins the head, whatever an earlier owner of the slot left.
+ * Returns the head of key k, `head` before, with posting i in it.  Posting 0
+ * is a block's first, so it begins the head, whatever an earlier owner of the
+ * slot left.
  */
 IvfpqKeyHead
 IvfpqKeyHeadWith(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
@@ -172,7 +179,7 @@ IvfpqKeyHeadWith(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
 	return with;
 }
 
-/* Does a head of key k tell of this copy? */
+/* Returns whether a head of key k covers this posting. */
 bool
 IvfpqKeyHeadCovers(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
 				   const IvfpqKeyAbbrevs *abbrevs)

@@ -17,8 +17,8 @@
 #define IVFPQ_MAX_DIMS		16000
 #define IVFPQ_MAX_LISTS		(1 << 24)
 #define IVFPQ_MAX_ROTATED	2000	/* dims of an index with a rotation */
-#define IVFPQ_BLOCK_POSTINGS	32	/* copies in a block */
-#define IVFPQ_MAX_PARTS		2	/* pages a block may span */
+#define IVFPQ_BLOCK_POSTINGS	32	/* postings in a block */
+#define IVFPQ_MAX_PARTS		2	/* pages a block may take */
 #define IVFPQ_NO_LIST		((uint32) 0xFFFFFFFF)	/* owner of a free slot */
 
 /* What a page holds. */
@@ -41,12 +41,15 @@ typedef enum IvfpqRefine
 	IVFPQ_REFINE_HALF			/* half precision */
 } IvfpqRefine;
 
-/* Columns of an index behind the vector, and how images tell their values. */
+/*
+ * Columns of an index behind the vector, and how abbreviated keys stand for
+ * their values.
+ */
 #define IVFPQ_MAX_KEYS		7
 
 typedef enum IvfpqKeyKind
 {
-	IVFPQ_KEY_ORDERED = 1,		/* images ascend as values do */
+	IVFPQ_KEY_ORDERED = 1,		/* abbreviated keys ascend as values do */
 	IVFPQ_KEY_HASH,				/* equal or not */
 	IVFPQ_KEY_SIGNATURE			/* a set of bits */
 } IvfpqKeyKind;
@@ -71,7 +74,10 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 #define IVFPQ_PAGE_BYTES \
 	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXALIGN(sizeof(IvfpqSpecialData)))
 
-/* Recalls for which the effort is known, for the first so many rows. */
+/*
+ * Recalls for which the search parameters are known, for the first so many
+ * rows.
+ */
 #define IVFPQ_TARGETS		7
 #define IVFPQ_TARGET_RECALLS {0.80, 0.90, 0.95, 0.98, 0.99, 0.995, 0.999}
 #define IVFPQ_DEPTHS		6
@@ -87,8 +93,8 @@ typedef struct IvfpqTarget
 /* Which queries calibration's targets are for. */
 typedef enum IvfpqCalibratedFor
 {
-	IVFPQ_FOR_ROWS,				/* points beside rows */
-	IVFPQ_FOR_QUERIES			/* queries that were given */
+	IVFPQ_FOR_ROWS,				/* calibration queries */
+	IVFPQ_FOR_QUERIES			/* queries from the query log */
 } IvfpqCalibratedFor;
 
 /* The first row decided on dims; when none is left, the next one does. */
@@ -147,7 +153,7 @@ typedef struct IvfpqMetaData
 
 	/* 0 where there are no keys */
 	uint8		key_kinds[8];	/* [IVFPQ_MAX_KEYS] IvfpqKeyKind; 0 = no more */
-	uint8		key_widths[8];	/* bytes of an image: 1, 2, 4 or 8 */
+	uint8		key_widths[8];	/* bytes of an abbreviated key: 1, 2, 4 or 8 */
 
 	int32		rotated;		/* 1: vectors are rotated */
 	BlockNumber rotation;		/* first page: [dims][dims] floats */
@@ -167,10 +173,10 @@ typedef struct IvfpqAddress
 typedef struct IvfpqDirEntry
 {
 	uint32		gen;			/* bumped when a list is rewritten or emptied */
-	uint32		nitems;			/* copies appended, dead ones included */
+	uint32		nitems;			/* postings appended, dead ones included */
 	uint32		ndead;
-	uint32		nfirst;			/* live copies that are their rows' first */
-	uint32		del_seq;		/* bumped when copies are marked dead */
+	uint32		nfirst;			/* live primary postings */
+	uint32		del_seq;		/* bumped when postings are marked dead */
 	IvfpqAddress head;			/* newest block */
 } IvfpqDirEntry;
 
@@ -184,8 +190,8 @@ typedef struct IvfpqDirEntry
  *		tids	ItemPointerData [32]
  *		t		float4 [32]
  *		refine	ItemPointerData [32], if the index has refine records
- *		keys	IvfpqKeyHead [nkeys], then for each key its images [32], if the
- *				index has keys
+ *		keys	IvfpqKeyHead [nkeys], then for each key its abbreviated keys
+ *				[32], if the index has keys
  *		codes	uint8 [code_bytes][32]
  */
 typedef struct IvfpqSlotHeader
@@ -193,8 +199,8 @@ typedef struct IvfpqSlotHeader
 	uint32		list;			/* IVFPQ_NO_LIST = free */
 	uint32		gen;
 	uint32		ordinal;		/* of the block in its list, 0 = oldest */
-	uint32		dead;			/* bit i: copy i is dead (part 0) */
-	uint32		secondary;		/* bit i: copy i is its row's second (part 0) */
+	uint32		dead;			/* bit i: posting i is dead (part 0) */
+	uint32		secondary;		/* bit i: posting i is secondary (part 0) */
 	BlockNumber prev_page;		/* next older block (part 0) */
 	uint16		prev_slot;
 	uint16		part;			/* 0 .. nparts - 1 */
@@ -202,16 +208,18 @@ typedef struct IvfpqSlotHeader
 } IvfpqSlotHeader;
 
 /*
- * What a block's copies, dead ones included, have for a key: of those that are
- * not NULL the least and greatest image; of hashes, in `low`, a bit for each:
- * number (image % 64); of signatures, in `low`, all their bits.  It grows until
- * the block is rewritten.  Without such a copy `low` is above `high`, or 0.
+ * Sums up the abbreviated keys of a block's postings, dead ones included: of
+ * those that are not NULL the least and the greatest; of hashes, in `low`, a
+ * bit for each: number (hash % 64); of signatures, in `low`, all their bits.
+ * It grows until the block is rewritten.  Without such a posting `low` is
+ * above `high`, or 0.
  */
 typedef struct IvfpqKeyHead
 {
 	uint64		low;
 	uint64		high;			/* 0 but for ordered keys */
-	uint32		nulls;			/* bit i: copy i's key is NULL, its image 0 */
+	uint32		nulls;			/* bit i: posting i's key is NULL, abbreviated
+								 * to 0 */
 	uint32		unused;			/* 0 */
 } IvfpqKeyHead;
 
@@ -219,8 +227,8 @@ typedef struct IvfpqKeyHead
  * Refine page: a header, then equal slots, one for each row.  Pages with free
  * slots are chained from the metapage; a page that has become full stays in
  * the chain until it is its head and an inserter finds it so.  In a trained
- * index a refine page never becomes a page of another kind, so what a copy's
- * address leads to is always a slot.
+ * index a refine page never becomes a page of another kind, so a posting's
+ * address always leads to a slot.
  */
 typedef struct IvfpqRecordHeader
 {
@@ -230,9 +238,9 @@ typedef struct IvfpqRecordHeader
 } IvfpqRecordHeader;
 
 /*
- * A slot: a row's vector in 8 bits a dimension (GvRefine), or as halves
- * (GvHalfRecord), with min and step 0.  Its address, as copies carry it, is an
- * ItemPointerData of block and slot + 1.
+ * A slot: a row's vector in 8 bits a dimension (GvRefine), or in half
+ * precision (GvHalfRecord), with min and step 0.  Its address, as postings
+ * have it, is an ItemPointerData of block and slot + 1.
  */
 typedef struct IvfpqRecord
 {

@@ -3,10 +3,10 @@
  *		How blocks of codes lie on pages: arithmetic and bytes, no buffers.
  *
  * A block's body holds 32 TIDs, 32 T values, perhaps keys, and 32 codes.  As
- * many blocks as fit share a page; a body longer than a page is cut into two
- * parts of equal size, each alone on its page, so that adding a copy to a block
- * changes at most two pages beside the directory's and, while the pending list
- * is drained, one of its.
+ * many blocks as fit share a page; a body longer than a page is divided into
+ * two parts of equal size, each alone on its page, so that adding a posting to
+ * a block changes at most two pages besides the directory's and, while pending
+ * rows are flushed, one pending page.
  */
 #include "postgres.h"
 
@@ -27,8 +27,8 @@
 	TYPEALIGN_DOWN(IVFPQ_BLOCK_POSTINGS, IVFPQ_PAGE_BYTES - sizeof(IvfpqSlotHeader))
 
 /*
- * The largest number of sub-quantizers whose blocks with these keys span no
- * more than IVFPQ_MAX_PARTS pages, with or without refine records.
+ * Returns the largest number of sub-quantizers whose blocks with these keys
+ * take no more than IVFPQ_MAX_PARTS pages, with or without refine records.
  */
 int
 IvfpqMaxPqDim(const IvfpqKeyForm *keys)
@@ -42,7 +42,7 @@ IvfpqMaxPqDim(const IvfpqKeyForm *keys)
 
 /*
  * Fill in the layout for pq_dim sub-quantizers of 4 bits.  False when a block
- * would span too many pages.
+ * would take too many pages.
  */
 bool
 IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine,
@@ -86,8 +86,9 @@ IvfpqLayoutGet(IvfpqLayout *layout, const IvfpqMetaData *meta)
  * Sub-quantizers for a dimension when the user names none: half of it, or as
  * few as three eighths of it when that lets one more block share a page, or a
  * third with refine records, which make candidates cheap, and with keys, which
- * share the page; at least 40 where there are so many dimensions, because fewer
- * bits tell too little whatever the dimension (src/am/README, "Defaults").
+ * share the page; at least 40 where there are so many dimensions, because
+ * fewer bits tell too little whatever the dimension (src/am/README,
+ * "Defaults").
  */
 int
 IvfpqDefaultPqDim(int dims, bool refine, const IvfpqKeyForm *keys)
@@ -117,8 +118,8 @@ typedef void (*PutBytes) (const void *to, int part, int at,
 						  const void *from, int n);
 
 /*
- * Where the images of copy i go, and what becomes of the heads of the block's
- * keys, which part 0 has with all the rest.
+ * Writes the abbreviated keys of posting i, and the block's heads with them,
+ * which are all in part 0.
  */
 static pg_attribute_always_inline void
 put_keys(const IvfpqLayout *layout, const char *body, int i,
@@ -143,7 +144,7 @@ put_keys(const IvfpqLayout *layout, const char *body, int i,
 }
 
 /*
- * Where the bytes of copy i of a block go, every one of them, so that what an
+ * Writes every byte of posting i of a block, so that what an
  * earlier owner of the slot left there does no harm.  Part 0 has its `body`.
  */
 static pg_attribute_always_inline void
@@ -172,7 +173,7 @@ put_posting(const IvfpqLayout *layout, const char *body, int i,
 	}
 }
 
-/* The block's second bits with copy i in it. */
+/* Returns the block's secondary bits with posting i in them. */
 static uint32
 secondary_bits(const IvfpqSlotHeader *header, int i,
 			   const IvfpqPosting *posting)
@@ -187,7 +188,7 @@ put_bytes(const void *to, int part, int at, const void *from, int n)
 	memcpy(((char *const *) to)[part] + at, from, n);
 }
 
-/* Put copy i of a block into its parts; `header` is that of part 0. */
+/* Puts posting i of a block into its parts; `header` is that of part 0. */
 void
 IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
 			 char *const *parts, int i, const IvfpqPosting *posting)
@@ -235,7 +236,7 @@ IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
 }
 
 /*
- * A block's body, in one piece, as arrays.  Its first `count` copies are
+ * A block's body, contiguous, as arrays.  Its first `count` postings are
  * written; the header tells which of them are dead.
  */
 void

@@ -9,29 +9,29 @@
 #include "page/buffer/patch.h"
 #include "page/format/format.h"
 
-/* Bytes of one copy's code. */
+/* Bytes of one posting's code. */
 static inline int
 IvfpqCodeBytes(int pq_dim)
 {
 	return (pq_dim + 1) / 2;
 }
 
-/* The keys of an index's copies. */
+/* The keys of an index's postings. */
 typedef struct IvfpqKeyForm
 {
 	int			nkeys;
 	uint8		kind[IVFPQ_MAX_KEYS];	/* IvfpqKeyKind */
-	uint8		width[IVFPQ_MAX_KEYS];	/* bytes of an image */
+	uint8		width[IVFPQ_MAX_KEYS];	/* bytes of an abbreviated key */
 } IvfpqKeyForm;
 
-/* The images of one copy's keys. */
+/* The abbreviated keys of one posting. */
 typedef struct IvfpqKeyAbbrevs
 {
 	uint64		abbrev[IVFPQ_MAX_KEYS]; /* 0 where NULL */
 	uint32		nulls;			/* bit k: key k is NULL */
 } IvfpqKeyAbbrevs;
 
-/* An image as it is stored. */
+/* An abbreviated key as it is stored. */
 typedef union IvfpqKeyBytes
 {
 	uint8		one;
@@ -43,10 +43,10 @@ typedef union IvfpqKeyBytes
 /* How blocks lie on pages; follows from pq_dim, refine and keys. */
 typedef struct IvfpqLayout
 {
-	bool		refine;			/* copies carry addresses of refine records */
+	bool		refine;			/* postings have addresses of refine records */
 	IvfpqKeyForm keys;
 	int			keys_at;		/* where keys begin in a body; in part 0 */
-	int			code_bytes;		/* bytes of one copy's code */
+	int			code_bytes;		/* bytes of one posting's code */
 	int			codes;			/* where codes begin in a body */
 	int			body_bytes;		/* of a block */
 	int			nparts;			/* 1 .. IVFPQ_MAX_PARTS */
@@ -55,13 +55,13 @@ typedef struct IvfpqLayout
 	int			slots_per_page; /* 1 when nparts > 1 */
 } IvfpqLayout;
 
-/* One copy of a row in a list, as inserted. */
+/* A row's posting in a list, as inserted. */
 typedef struct IvfpqPosting
 {
 	ItemPointerData tid;
 	float4		t;
 	const uint8 *code;			/* [code_bytes] */
-	bool		secondary;		/* the row's second copy */
+	bool		secondary;		/* the row's secondary posting */
 	ItemPointerData refine;		/* address, if the index has refine records */
 	const IvfpqKeyAbbrevs *keys;	/* if the index has keys */
 } IvfpqPosting;
@@ -72,15 +72,15 @@ typedef struct IvfpqBlockView
 	const ItemPointerData *tids;	/* [32] */
 	const float4 *t;			/* [32] */
 	const ItemPointerData *refine;	/* [32], or NULL */
-	const char *keys;			/* heads and images, or NULL */
+	const char *keys;			/* heads and abbreviated keys, or NULL */
 	const uint8 *codes;			/* [code_bytes][32] */
 	const uint8 *ahead;			/* codes to fetch while these are scanned, or
 								 * NULL; never to be read */
-	uint32		live;			/* bit i: copy i exists and is not dead */
-	uint32		secondary;		/* bit i: copy i is its row's second */
-	bool		passed_over;	/* no copy is wanted (IvfpqListReader.wants):
-								 * only `keys` heads, `live` and `second` are
-								 * there */
+	uint32		live;			/* bit i: posting i exists and is not dead */
+	uint32		secondary;		/* bit i: posting i is secondary */
+	bool		passed_over;	/* no posting is wanted
+								 * (IvfpqListReader.wants): only `keys` heads,
+								 * `live` and `secondary` are there */
 } IvfpqBlockView;
 
 /* layout.c */

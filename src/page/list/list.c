@@ -6,11 +6,11 @@
  * share lock at a time, its blocks from the newest to the oldest.  VACUUM may
  * rewrite the list meanwhile and hand its old blocks to any list; the reader
  * sees that as a slot that is not the block it looks for, and reads the list
- * again from its entry, when copies may come a second time.  A second
+ * again from its entry; then postings may come a second time.  A second
  * mismatch under an unchanged gen is damage.
  *
- * A search does not copy blocks.  It tries them (trylist.c); those that do not
- * stand come again as above.
+ * A search does not copy blocks but reads them optimistically (trylist.c);
+ * those that turn out to be invalid come again as above.
  */
 #include "postgres.h"
 
@@ -69,10 +69,10 @@ IvfpqListOpen(IvfpqListReader *reader, uint32 list)
 }
 
 /*
- * Begin to read a list by an entry that was read before, and prefetch pages, in
- * the end those of the following list (NULL: there is none).  The caller must
- * read the list to its end; then a page of the following list, if there is one,
- * is left pinned.
+ * Begin to read a list by an entry that was read before, and prefetch pages,
+ * in the end those of the following list (NULL: there is none).  The caller
+ * must read the list to its end; then a page of the following list, if there
+ * is one, is left pinned.
  */
 void
 IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
@@ -96,8 +96,8 @@ front_bytes(const IvfpqLayout *layout)
 }
 
 /*
- * Copy a slot, or what comes before its images and codes where the heads of
- * its keys say that no copy is wanted.
+ * Copies a slot, or what comes before its abbreviated keys and codes where the
+ * heads of its keys say that no posting is wanted.
  */
 static void
 copy_slot_of(IvfpqListReader *reader, const char *from, char *to, uint32 slot)
@@ -120,8 +120,9 @@ copy_slot_of(IvfpqListReader *reader, const char *from, char *to, uint32 slot)
 }
 
 /*
- * Copy a slot of a locked page, and those that the list goes on in on the same
- * page, to where they lie there; returns the last one's header.
+ * Copies a slot of a locked page, and those on the same page in which the list
+ * goes on, to the same places of the reader's page; returns the last one's
+ * header.
  */
 static const IvfpqSlotHeader *
 copy_slots(IvfpqListReader *reader, Page page, BlockNumber blkno, uint32 slot)
@@ -261,8 +262,8 @@ IvfpqReaderCheckNibbles(const IvfpqListReader *reader, const IvfpqBlockView *vie
 
 /*
  * The next block of the list, newest first; false after the oldest.  The view
- * is good until the next call.  When reader->reread is set, the copies before
- * may have come already.
+ * is good until the next call.  When reader->reread is set, these postings may
+ * have come already.
  */
 bool
 IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)

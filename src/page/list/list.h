@@ -38,13 +38,13 @@ typedef struct IvfpqListReader
 	uint32		list;
 	IvfpqDirEntry entry;		/* as read when the list was opened */
 	IvfpqAddress next;			/* block to read next */
-	uint32		nleft;			/* copies in it and in all older blocks */
+	uint32		nleft;			/* postings in it and in all older blocks */
 	bool		reread;			/* a second reading is under way */
 
 	/*
-	 * Might a block with these heads of keys have a copy that is wanted? Else
-	 * it is passed over.  NULL: all are wanted.  Called under the page's
-	 * lock, it computes, and no more.
+	 * Returns whether a block with these heads of keys may have a posting
+	 * that is wanted; else it is passed over.  NULL: all are wanted.  Called
+	 * under the page's lock, it computes, and no more.
 	 */
 	bool		(*wants) (const void *arg, const IvfpqSlotHeader *header,
 						  const char *keys);
@@ -62,7 +62,7 @@ typedef struct IvfpqListReader
 	IvfpqFetchPlace fetching;	/* by IvfpqListsBegin */
 	char	   *body;			/* [body_bytes] block gathered from parts */
 
-	/* blocks that are tried: */
+	/* blocks that are read optimistically: */
 	Buffer		optimistic;		/* their page, pinned, or invalid */
 	int			noptimistic;
 	uint32		slots[IVFPQ_OPTIMISTIC_BLOCKS];

@@ -1,7 +1,7 @@
 /*
  * listpages.c
- *		Pages of lists are pinned, and what comes next is fetched, while a list is
- *		read.
+ *		Pages of lists are pinned, and what comes next is fetched, while a list
+ *		is read.
  */
 #include "postgres.h"
 
@@ -9,10 +9,10 @@
 #include "page/list/reader.h"
 #include "page/page.h"
 
-/* Blocks that are fetched into the cache before they are tried. */
+/* Blocks that are fetched into the cache before they are scanned. */
 #define FETCHED_BLOCKS	12
 
-/* Release the page whose blocks are tried. */
+/* Releases the page whose blocks are read optimistically. */
 void
 IvfpqReaderDropOptimistic(IvfpqListReader *reader)
 {
@@ -127,7 +127,7 @@ IvfpqReaderFetchSlot(IvfpqListReader *reader)
 /*
  * Have the processor fetch of a later block what comes before its codes.
  * Returns where these are, for whoever scans to fetch them meanwhile; NULL if
- * that is not known.  The first search of a session does not know it, but has
+ * that is not known.  The first search of a backend does not know it, but has
  * pinned the next page.
  */
 const uint8 *

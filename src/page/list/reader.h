@@ -14,14 +14,17 @@ IvfpqBeforeKeys(const IvfpqLayout *layout)
 	return (int) sizeof(IvfpqSlotHeader) + layout->keys_at;
 }
 
-/* Can blocks be tried? */
+/* Returns whether blocks can be read optimistically. */
 static inline bool
 IvfpqReaderIsOptimistic(const IvfpqListReader *reader)
 {
 	return reader->wants == NULL && reader->layout.nparts == 1;
 }
 
-/* How many copies the newest of the blocks has that hold the last nleft. */
+/*
+ * Returns how many postings the newest block has, where nleft are left in it
+ * and older ones.
+ */
 static inline int
 IvfpqPostingsInBlock(uint32 nleft)
 {

@@ -1,6 +1,6 @@
 /*
  * rewrite.c
- *		VACUUM's side of lists: marking copies dead, rewriting lists, and
+ *		VACUUM's side of lists: marking postings dead, rewriting lists, and
  *		giving slots back.
  *
  * Only one VACUUM works on an index at a time, and only VACUUM changes a
@@ -20,7 +20,7 @@
 #include "page/page.h"
 #include "pgcompat.h"
 
-/* A list is rewritten when at least one copy in this many is dead. */
+/* A list is rewritten when at least one posting in this many is dead. */
 #define REWRITE_DIVISOR	10
 
 /* Times a rewrite catches up with inserts before it leaves the list alone. */
@@ -185,7 +185,7 @@ free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 	}
 }
 
-/* Copies on their way from the old chain to the new one, at most a block. */
+/* Postings on their way from the old chain to the new one, at most a block. */
 typedef struct Batch
 {
 	IvfpqPosting postings[IVFPQ_BLOCK_POSTINGS];
@@ -203,7 +203,9 @@ flush_batch(Batch *batch, IvfpqListReader *reader, IvfpqDirEntry *chain)
 	batch->n = 0;
 }
 
-/* Add copy i of a block to the batch; write it when the new block is full. */
+/*
+ * Adds posting i of a block to the batch; write it when the new block is full.
+ */
 static void
 batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
 			  IvfpqListReader *reader, IvfpqDirEntry *chain)
@@ -231,8 +233,8 @@ batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
 }
 
 /*
- * Append to `chain` the live copies of the list at positions from `from` on,
- * as of one reading.  Returns the position to go on from.
+ * Appends to `chain` the live postings of the list at positions from `from`
+ * on, as of one reading.  Returns the position to go on from.
  */
 static uint32
 copy_live(IvfpqListReader *reader, uint32 list, uint32 from,
@@ -294,9 +296,9 @@ worth_rewriting(const IvfpqDirEntry *entry)
 }
 
 /*
- * Rewrite a list without its dead copies, if that gives space back.  Inserts
- * go on meanwhile; what they append is copied in further rounds.  The caller
- * is the only VACUUM and holds no lock on any page.
+ * Rewrites a list without its dead postings, if that gives space back.
+ * Inserts go on meanwhile; what they append is copied in further rounds.  The
+ * caller is the only VACUUM and holds no lock on any page.
  */
 bool
 IvfpqListRewrite(Relation index, const IvfpqMetaData *meta, uint32 list,

@@ -1,10 +1,11 @@
 /*
  * trylist.c
- *		Blocks of lists are read where they lie.
+ *		Optimistic reads: blocks of lists are scanned where they lie.
  *
  * With a pin and no lock: nothing that was read counts before a look under the
- * lock has shown that the blocks still are what they were (../README, "Blocks
- * that are tried").  Those that are not are read by the read protocol (list.c).
+ * lock has shown that the blocks still are what they were (../README,
+ * "Optimistic reads").  Those that are not are read by the read protocol
+ * (list.c).
  */
 #include "postgres.h"
 
@@ -16,10 +17,10 @@
 #include "page/stoppoint.h"
 
 /*
- * Pin a page of the list, if there is such a page, to read it without its lock.
- * On a standby a page may be zeros of
- * which redo makes what an image says: not so once its lock was to be had, since
- * a page that is pinned is not read again.
+ * Pin a page of the list, if there is such a page, to read it without its
+ * lock.  On a standby a page may be zeros into which redo restores a page
+ * image: not so once its lock was to be had, since a page that is pinned is
+ * not read again.
  */
 static Buffer
 pin_optimistic(IvfpqListReader *reader, BlockNumber blkno)
@@ -34,7 +35,10 @@ pin_optimistic(IvfpqListReader *reader, BlockNumber blkno)
 	return buf;
 }
 
-/* Is the slot the block that comes next, nleft copies being left? */
+/*
+ * Returns whether the slot is the block that comes next, where nleft postings
+ * are left.
+ */
 static inline bool
 is_block(const IvfpqListReader *reader, const IvfpqSlotHeader *header,
 		 uint32 nleft)
@@ -55,10 +59,11 @@ goes_on(const IvfpqListReader *reader, const IvfpqSlotHeader *header,
 }
 
 /*
- * Try the next blocks of the list, newest first, as far as they are on one
- * page: views of where they lie, at most IVFPQ_OPTIMISTIC_BLOCKS.  Anything may be
- * written there until IvfpqListConfirm, which must follow, has been asked.  0:
- * the next block is to be read by IvfpqListNext.
+ * Reads the next blocks of the list optimistically, newest first, as far as
+ * they are on one page: returns views of where they lie, at most
+ * IVFPQ_OPTIMISTIC_BLOCKS.  Anything may be written there until
+ * IvfpqListConfirm, which must follow, has been asked.  0: the next block is
+ * to be read by IvfpqListNext.
  *
  * Headers are copied, and what follows is taken from the copies: where else to
  * look must not change between being checked and being used.
@@ -110,11 +115,17 @@ IvfpqListNextOptimistic(IvfpqListReader *reader, IvfpqBlockView *views)
 	return n;
 }
 
-/* Is the block that was tried still there, with the same copies? */
+/*
+ * Returns whether the block that was read is still there, with the same
+ * postings.
+ */
 static bool
 is_unchanged(const IvfpqSlotHeader *header, const IvfpqSlotHeader *now)
 {
-	/* `second` may have got a bit for a copy that the entry does not count */
+	/*
+	 * `secondary` may have got a bit for a posting that the entry does not
+	 * count
+	 */
 	return header->list == now->list && header->gen == now->gen &&
 		header->ordinal == now->ordinal && header->part == now->part &&
 		header->dead == now->dead &&
@@ -123,9 +134,9 @@ is_unchanged(const IvfpqSlotHeader *header, const IvfpqSlotHeader *now)
 }
 
 /*
- * Did all blocks stand that were tried, while they were read?  If so they
- * count, and the next come; if not nothing that was read of them does, and they
- * come again, by IvfpqListNext.
+ * Returns whether all blocks that were read optimistically stayed valid
+ * meanwhile.  If so they count, and the next come; if not, nothing that was
+ * read of them counts, and they come again, by IvfpqListNext.
  */
 bool
 IvfpqListConfirm(IvfpqListReader *reader, const IvfpqBlockView *views)

@@ -32,7 +32,7 @@ second_list(const Making *making, const float *row)
 	return second;
 }
 
-/* Copies of n rows, from row `first` on: lists, codes, T. */
+/* Postings of n rows, from row `first` on: lists, codes, T. */
 static void
 check_postings(const Making *making, int32_t first, int32_t n,
 			 const GvEncoded *encoded)

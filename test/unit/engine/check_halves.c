@@ -1,6 +1,7 @@
 /*
  * check_halves.c
- *		Records of halves: ranges that hold the truth, and are narrow.
+ *		Records in half precision: ranges that contain the true value, and are
+ *		narrow.
  */
 #include "unit.h"
 
@@ -67,7 +68,7 @@ truth(GvMetric metric, const float *q, const float *x, int32_t dims,
 
 /*
  * Is a record within error of its vector, and the error no larger than due
- * where halves have their eleven bits?
+ * where half-precision values have their eleven bits?
  */
 static void
 check_records(int32_t dims, const float *x, int64_t n, const Records *r)
@@ -186,7 +187,7 @@ test_special(void)
 			x[2 * dims + d] = 0.0f;
 		}
 		check_ranges(dims, q, x, 3, false, "special");
-		x[0] = 1e6f;			/* beyond halves */
+		x[0] = 1e6f;			/* beyond half precision */
 		x[dims] = -3e38f;
 		x[2 * dims] = 1e-45f;
 		check_ranges(dims, q, x, 3, false, "one large");

@@ -49,7 +49,7 @@ score_at(Shape shape, int i, int n)
 	}
 }
 
-/* The best of n pairs, offered a few at a time and now and then given. */
+/* The best of n pairs, offered a few at a time and now and then moved. */
 static void
 check_shape(Shape shape, int32_t capacity, int n, float reach)
 {
@@ -90,7 +90,7 @@ check_shape(Shape shape, int32_t capacity, int n, float reach)
 	unit_free(kept.ids);
 }
 
-/* Where one pair in many is wanted, few get as far as a heap. */
+/* Where one pair in many is needed, few get as far as a heap. */
 static void
 check_few_given(void)
 {

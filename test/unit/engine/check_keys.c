@@ -1,7 +1,7 @@
 /*
  * check_keys.c
- *		Conditions on keys by every level's kernels, against naive loops: what
- *		copies of a block fulfill them, whether its heads may say that none
+ *		Conditions on keys by every level's kernels, against naive loops: which
+ *		postings of a block satisfy them, whether its heads may say that none
  *		does, and scans under them.
  */
 #include "keys.h"
@@ -12,7 +12,7 @@
 typedef struct Seen
 {
 	long		blocks;
-	long		none;			/* blocks without a copy that matches */
+	long		none;			/* blocks without a posting that matches */
 	long		passed_over;	/* of these, that heads tell */
 	long		postings;
 } Seen;
@@ -70,8 +70,9 @@ check_conditions(void)
 }
 
 /*
- * Each kind of test of each width at its extremes: every one of the images 0,
- * 1, the middle ones and the last against every pair of limits.
+ * Each kind of test of each width at its extremes: every one of the
+ * abbreviated keys 0, 1, the middle ones and the last against every pair of
+ * limits.
  */
 static void
 check_extremes(int width)
@@ -224,8 +225,8 @@ free_keyed(Keyed *list)
 }
 
 /*
- * A scan under a condition, twice over the same blocks if it can tell: it gives
- * what one without gives where copies that do not fulfill it are dead.
+ * A scan under a condition, twice over the same blocks if it can tell: it
+ * gives what one without gives where postings that do not satisfy it are dead.
  */
 static void
 check_scan_of(const Keyed *list, const GvCondition *condition, bool unique)

@@ -110,7 +110,7 @@ check_table(const GvKernels *kernels, int32_t dims, int32_t m, float size)
 	unit_free(got_memory);
 }
 
-/* Copies with a bit, side by side; and sums of any number of copies. */
+/* Postings with a bit, side by side; and sums of any number of postings. */
 static void
 check_gathered(const GvKernels *kernels, int32_t m)
 {
@@ -154,7 +154,7 @@ check_gathered(const GvKernels *kernels, int32_t m)
 	unit_free(got_sums);
 }
 
-/* Tables and gathered copies, of codes as long as dims. */
+/* Tables and gathered postings, of codes as long as dims. */
 void
 check_scanning(const GvKernels *kernels, int32_t dims)
 {
@@ -164,7 +164,10 @@ check_scanning(const GvKernels *kernels, int32_t dims)
 	check_gathered(kernels, dims);
 }
 
-/* What a scan by kernels leaves, sorted; of blocks that it tries or does not. */
+/*
+ * What a scan by kernels leaves, sorted; of blocks that it reads
+ * optimistically or does not.
+ */
 static GvTopK
 scan_by(GvSimd simd, const List *list, float base, int32_t capacity,
 		bool unique, bool tries)
@@ -205,8 +208,8 @@ check_scans(GvSimd level, const List *list, float base)
 }
 
 /*
- * A filter keeps what the portable one keeps, which is never a copy whose S is
- * below the worst that is held, and not all of them.
+ * A filter keeps what the portable one keeps, which is never a posting whose S
+ * is below the worst that is kept, and not all of them.
  */
 static void
 check_filter(const GvKernels *kernels, const List *list, float base,
@@ -232,7 +235,7 @@ check_filter(const GvKernels *kernels, const List *list, float base,
 							GV_BLOCK, GV_BLOCK, got);
 		CHECK(memcmp(want, got, sizeof(want)) == 0, "m %d", list->model.m);
 
-		/* exactly the score of a copy, and the next smaller one */
+		/* exactly the score of a posting, and the next smaller one */
 		worst = score_of((base + block->t[0]) + want[0]);
 		if (unit_random() % 2)
 			worst = nextafterf(worst, -HUGE_VALF);

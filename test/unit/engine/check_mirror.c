@@ -134,7 +134,7 @@ change_list(GvMirror *mirror, TestIndex *index)
 
 	switch (unit_random() % 4)
 	{
-		case 0:					/* other copies die */
+		case 0:					/* other postings die */
 			for (i = 0; i < list->nblocks; i++)
 				list->live[i] &= (uint32_t) unit_random();
 			chunk = index_chunk(index, number, 0, list->nblocks, true);
@@ -148,7 +148,7 @@ change_list(GvMirror *mirror, TestIndex *index)
 			resize_list(index, list, (uint32_t) first * GV_BLOCK, first);
 			chunk = index_chunk(index, number, first, 0, false);
 			break;
-		default:				/* copies are appended */
+		default:				/* postings are appended */
 			first = (int32_t) (list->nitems / GV_BLOCK);
 			resize_list(index, list, list->nitems + nitems, first);
 			chunk = index_chunk(index, number, first, list->nblocks - first,
@@ -158,7 +158,9 @@ change_list(GvMirror *mirror, TestIndex *index)
 	CHECK(gv_mirror_put_list(mirror, &chunk) == GV_OK, "change");
 }
 
-/* Searches of what has just changed, so many that an engine may part them. */
+/*
+ * Searches of what has just changed, so many that an engine may divide them.
+ */
 static void
 check_parts(GvSearcher *searcher, GvMirror *mirror, TestIndex *index)
 {
@@ -346,7 +348,7 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	free_searches(&good, 1);
 }
 
-/* Keys that a mirror has not, or that a piece or a condition lacks. */
+/* Keys that a mirror has not, or that a chunk or a condition lacks. */
 static void
 test_invalid_keys(GvSearcher *searcher)
 {

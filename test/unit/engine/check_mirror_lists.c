@@ -98,7 +98,10 @@ static GvSearcher *
 check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 			int32_t probes, int n)
 {
-	/* half copies of queries are made in a part for every 32 sub-quantizers */
+	/*
+	 * queries are converted to half precision in a part for every 32
+	 * sub-quantizers
+	 */
 	int32_t		m = dims < 40 ? 1 : dims < 1400 ? dims : 1400;
 	TestIndex	index = make_index(metric, dims, m, nlists, 1, 1, false);
 	float	   *centers = unit_floats((size_t) dims * (nlists / 40 + 1), 1.0f);
@@ -145,7 +148,7 @@ test_borders(void)
 		{17, 64, 3, 33}, {31, 65, 16, 16}, {32, 127, 1, 20}, {33, 128, 2, 16},
 		{50, 129, 32, 47}, {100, 200, 4, 16}, {8, 260, 5, 129},
 		{384, 95, 9, 18}, {2000, 66, 5, 16}, {65, 257, 3, 130},
-		/* parts of so many queries are not sifted at once */
+		/* batches of so many queries are not sifted at once */
 		{16, 33, 8, 520}, {50, 129, 32, 521}, {8, 260, 5, 530}
 	};
 	int			i;
@@ -208,7 +211,7 @@ test_ways(void)
 		/* a key for two runs, which are no neighbors */
 		{SPREAD, 2, 131105, 5, 3, LEAST, 0, 0},
 		{CLUSTERED, 8, 131105, 60, 4, LEAST, 0, 0},
-		/* near runs have more close lists than there is room for */
+		/* near runs have more close lists than the capacity */
 		{CLUSTERED, 8, 100000, 192, 2, EXACT, 0, 0}
 	};
 	int			i;

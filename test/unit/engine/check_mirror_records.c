@@ -5,7 +5,7 @@
 #include "mirrors.h"
 #include "records.h"
 
-/* A card selects few hits in another way than many. */
+/* A device selects few hits in another way than many. */
 #define FEW_HITS		100
 #define MANY_HITS		300
 

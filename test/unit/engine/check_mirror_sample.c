@@ -20,8 +20,8 @@ count_taken(const TestIndex *index)
 }
 
 /*
- * n searches at once, twice, so that a card has made their steps and makes them
- * again; then the same with other ranks, and none.
+ * n searches at once, twice, so that a device has made their steps and makes
+ * them again; then the same with other ranks, and none.
  */
 static void
 check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
@@ -62,7 +62,7 @@ check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	unit_free(searches);
 }
 
-/* Copies die, lists are emptied: what is taken is no less so. */
+/* Postings die, lists are emptied: what is taken is no less so. */
 static void
 thin_out(GvMirror *mirror, TestIndex *index)
 {

@@ -1,8 +1,8 @@
 /*
  * check_mirror_sifts.c
- *		The few best of many copies and of many lists, where an engine that
- *		sifts them has its borders: of what it holds at once, of what it has
- *		room for, and of what it takes another way.
+ *		The few best of many postings and of many lists, where an engine that
+ *		sifts them has its borders: of what it processes at once, of its
+ *		capacity, and of what it takes another way.
  */
 #include "mirrors.h"
 
@@ -17,14 +17,14 @@ typedef enum Order
 	ANY,
 	RISING,
 	FALLING,					/* the best come last, in every round */
-	EQUAL,						/* more than there is room for */
+	EQUAL,						/* more than the capacity */
 	TIED,						/* the same of those behind a few better ones */
 	STEPS,						/* some hundreds of each, all over */
 	LOOSE,						/* a bound far beyond the best: 8 items side by
 								 * side of every 128 are never among these */
-	FEW,						/* few of the copies are live */
+	FEW,						/* few of the postings are live */
 	NONE,
-	TWINS,						/* all copies are of one row, and equal */
+	TWINS,						/* all postings are of one row, and equal */
 	NORDERS
 } Order;
 
@@ -54,7 +54,9 @@ item_value(Order order, int i, int n)
 	}
 }
 
-/* One list, whose n copies' scores are what its query's dimension adds to t. */
+/*
+ * One list, whose n postings' scores are what its query's dimension adds to t.
+ */
 static TestIndex
 index_of_copies(Order order, int n, int nkeys)
 {
@@ -76,7 +78,7 @@ index_of_copies(Order order, int n, int nkeys)
 }
 
 /*
- * n lists, one of which has copies, for a query at 0, whose scores their
+ * n lists, one of which has postings, for a query at 0, whose scores their
  * centroids' squares are: put_values.
  */
 static TestIndex
@@ -138,8 +140,8 @@ check_together(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 }
 
 /*
- * Few and many of an index's lists or copies; 257 are too many to be sifted, 513
- * where there are conditions, 2,049 to be found without a sort.
+ * Few and many of an index's lists or postings; 257 are too many to be sifted,
+ * 513 where there are conditions, 2,049 to be found without a sort.
  */
 static void
 check_wanted(GvSearcher *searcher, const TestIndex *index, const char *what)
@@ -206,7 +208,7 @@ test_lists(GvSearcher *searcher, int n, int nkeys)
 	free_index(&index);
 }
 
-/* Batches of n searches, each of which wants another number of copies. */
+/* Batches of n searches, each of which asks for another number of postings. */
 static void
 test_mixed(GvSearcher *searcher)
 {
@@ -233,9 +235,9 @@ test_mixed(GvSearcher *searcher)
 }
 
 /*
- * Look-up tables of 2 KB for every 32 sub-quantizers: the longest that a block
- * of threads has room for without asking, with the 1 KB that it has of its own,
- * and the next; for one query, and for more, which have more threads.
+ * Look-up tables of 2 KB for every 32 sub-quantizers: the longest that fit the
+ * memory of a block of threads without asking, with the 1 KB that it has of
+ * its own, and the next; for one query, and for more, which have more threads.
  */
 static void
 test_tables(GvSearcher *searcher)
@@ -263,7 +265,9 @@ test_tables(GvSearcher *searcher)
 void
 test_mirror_sifts(GvSearcher *searcher)
 {
-	/* one round of a sift has 10,240 items; many orders, of rounds and rests */
+	/*
+	 * one round of a sift has 10,240 items; many orders, of rounds and rests
+	 */
 	static const int counts[] = {10241, 25000, 10240, 10239, 255};
 	/* who multiplies gives scores; what is done with them is the same */
 	bool		once = unit_small &&

@@ -1,10 +1,11 @@
 /*
  * check_mirror_spread.c
  *		Mirrors on several devices against what one device answers: shards and
- *		replicas, parts that have nothing, parts without memory, faults of parts.
+ *		replicas, members that have nothing, members without memory, faults of
+ *		members.
  *
- * The engine is taken through a table of this file's, which notes on what device
- * each mirror is, and refuses or breaks where a test wants it to.
+ * The engine is taken through a table of this file's, which notes on what
+ * device each mirror is, and refuses or breaks where a test asks it to.
  */
 #include "mirrors.h"
 #include "records.h"
@@ -238,7 +239,9 @@ put_records(GvMirror *mirror, Records *records)
 	return status;
 }
 
-/* Every part is where it was wanted, takes memory, and owns what it is told. */
+/*
+ * Every member is where it was placed, takes memory, and owns what it is told.
+ */
 static void
 check_shards(const GvMirror *mirror, const TestIndex *index)
 {
@@ -359,7 +362,10 @@ test_empty_shards(int32_t n)
 	free_index(&index);
 }
 
-/* Each of the engine's calls for a search of shards fails, and the next is well. */
+/*
+ * Each of the engine's calls for a search of shards fails, and the next is
+ * well.
+ */
 static void
 test_member_faults(int32_t n)
 {
@@ -471,7 +477,7 @@ test_replicas(int32_t n)
 	free_index(&index);
 }
 
-/* Where no part of a new mirror has memory, and where some have. */
+/* Where no member of a new mirror has memory, and where some have. */
 static void
 test_creation(int32_t n)
 {

@@ -1,6 +1,6 @@
 /*
  * check_nearsets.c
- *		Exact search that meets only rows of near lists, against what gv_set.h
+ *		Exact search of only the rows of near lists, against what gv_set.h
  *		says of it, done one pair after the other.
  */
 #include "sets.h"

@@ -22,7 +22,7 @@ typedef struct Index
 	uint16_t   *rowids;
 } Index;
 
-/* Put row into slot i of a block, id and all. */
+/* Puts a row into slot i of a block, id and all. */
 static void
 place_row(Index *index, const float *x, int64_t row, int32_t block, int i)
 {

@@ -1,6 +1,6 @@
 /*
  * check_refine.c
- *		Refine records: bounds never above the truth, and close to it.
+ *		Refine records: bounds never above the true value, and close to it.
  */
 #include "unit.h"
 
@@ -63,7 +63,9 @@ truth(GvMetric metric, const float *q, const float *x, int32_t dims)
 	return isfinite(plain) && plain < sum ? plain : sum;
 }
 
-/* Is a record within error of its vector, and the error no coarser than due? */
+/*
+ * Is a record within error of its vector, and the error no coarser than due?
+ */
 static void
 check_records(int32_t dims, const float *x, int64_t n, const Records *r)
 {

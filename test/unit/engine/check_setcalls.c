@@ -1,6 +1,6 @@
 /*
  * check_setcalls.c
- *		Selections as sets, and calls of all sets: out of turn, invalid,
+ *		Selections as sets, and calls of all sets: out of order, invalid,
  *		stopped, without memory.
  */
 #include <sys/resource.h>
@@ -358,7 +358,7 @@ check_own(void)
 }
 
 /*
- * The life of a set of any kind, with rows in two halves: the first status
+ * All steps of a set of any kind, with rows in two halves: the first status
  * that is not GV_OK, after which it has to be lost.
  */
 static GvStatus
@@ -517,7 +517,9 @@ limit_memory(void)
 	return before;
 }
 
-/* What lists of very many rows take does not grow as dimensions become fewer. */
+/*
+ * What lists of very many rows take does not grow as dimensions become fewer.
+ */
 static void
 check_lists_memory(void)
 {
@@ -574,7 +576,7 @@ check_no_memory(void)
 static GvSetOps meddled_ops;
 static int64_t *meddled;		/* ranks, where they came; or NULL */
 
-/* The client's moment, between a look at ranks and their use. */
+/* The client's moment, between the check of ranks and their use. */
 static GvStatus
 put_meddled(void *state, GvSetInput input, const void *items, int64_t first,
 			int64_t n, const GvStop *stop)
@@ -586,7 +588,7 @@ put_meddled(void *state, GvSetInput input, const void *items, int64_t first,
 }
 
 /*
- * An engine's ranks are those that were looked at.  It is the process's from
+ * An engine's ranks are those that were checked.  It is the process's from
  * here on, and does what gv_cpu_sets does.
  */
 static void

@@ -4,7 +4,7 @@
  */
 #include "sets.h"
 
-/* What k-means has to come to. */
+/* The result that k-means must have. */
 typedef struct Plain
 {
 	GvSetSpec	spec;
@@ -205,7 +205,7 @@ check_run(const Plain *plain, int32_t found, const double *plain_errors,
 	unit_free(errors);
 }
 
-/* From starts [k][dims], in batches of two sizes, at each level. */
+/* From seeds [k][dims], in batches of two sizes, at each level. */
 static void
 check_clusters(const GvSetSpec *spec, const float *seeds, const float *rows)
 {
@@ -239,7 +239,9 @@ check_clusters(const GvSetSpec *spec, const float *seeds, const float *rows)
 	free(errors);
 }
 
-/* Rows of which every (nsame)th is the same, starts are the first of them. */
+/*
+ * Rows of which every (nsame)th is the same; the seeds are the first of them.
+ */
 static void
 check_shape(int64_t nrows, int32_t dims, int32_t k, int32_t iterations,
 			int nsame)
@@ -257,7 +259,7 @@ check_shape(int64_t nrows, int32_t dims, int32_t k, int32_t iterations,
 	unit_free(rows);
 }
 
-/* Starts far from all rows, and equal ones: most clusters begin empty. */
+/* Seeds far from all rows, and equal ones: most clusters begin empty. */
 static void
 check_empty_clusters(void)
 {

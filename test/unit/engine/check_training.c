@@ -203,7 +203,7 @@ test_codebooks(void)
 		int64_t		row;
 		int32_t		j;
 
-		/* up to 16 distinct vectors are met exactly */
+		/* up to 16 distinct vectors are encoded exactly */
 		CHECK(gv_encode(&model, x, zero, lists, n, 1, codes, t) == GV_OK,
 			  "encode");
 		for (row = 0; row < n && n <= GV_CODEWORDS && round % 4 == 0; row++)

@@ -6,7 +6,7 @@
 
 /* ---------- k-selection ---------- */
 
-/* What is left of a copy's first n pairs is what sorting puts first. */
+/* The pairs left of a copy's first n are those that sorting puts first. */
 static void
 check_first(const GvTopK *top, int n)
 {

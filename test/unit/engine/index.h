@@ -35,7 +35,7 @@ typedef struct TestIndex
 	bool		ties;			/* few different numbers */
 } TestIndex;
 
-/* A copy that a search sees. */
+/* A posting that a search sees. */
 typedef struct Triple
 {
 	float		score;
@@ -104,8 +104,8 @@ free_list(TestList *list)
 }
 
 /*
- * Give a list nitems copies, of which it keeps the blocks before `first`, as
- * far as they are full.
+ * Gives a list nitems postings, of which it keeps the blocks before `first`,
+ * as far as they are full.
  */
 static inline void
 resize_list(const TestIndex *index, TestList *list, uint32_t nitems,
@@ -141,8 +141,8 @@ resize_list(const TestIndex *index, TestList *list, uint32_t nitems,
 }
 
 /*
- * A random index.  Lists have 0 to 2 * mean copies, or, when mean is
- * negative, one list has -mean copies and the others none.
+ * A random index.  Lists have 0 to 2 * mean postings, or, when mean is
+ * negative, one list has -mean postings and the others none.
  */
 static inline TestIndex
 make_index(GvMetric metric, int32_t dims, int32_t m, int32_t nlists,
@@ -179,7 +179,7 @@ make_index(GvMetric metric, int32_t dims, int32_t m, int32_t nlists,
 	return index;
 }
 
-/* Give its copies keys. */
+/* Gives its postings keys. */
 static inline void
 give_form(TestIndex *index, GvKeyForm form)
 {
@@ -317,7 +317,10 @@ expect_lists(const TestIndex *index, const float *query, int32_t probes,
 	return n < probes ? n : probes;
 }
 
-/* Live copies of a block that fulfill a condition, which may be NULL. */
+/*
+ * Returns the live postings of a block that satisfy a condition, which may be
+ * NULL.
+ */
 static inline uint32_t
 index_matching(const TestIndex *index, const TestList *list, int32_t b,
 			   const GvCondition *condition)
@@ -327,7 +330,10 @@ index_matching(const TestIndex *index, const TestList *list, int32_t b,
 									b * gv_keys_bytes(&index->spec.keys));
 }
 
-/* How many live copies of the lists fulfill a condition, which may be NULL. */
+/*
+ * Returns how many live postings of the lists satisfy a condition, which may
+ * be NULL.
+ */
 static inline int64_t
 count_live(const TestIndex *index, const Pair *lists, int nlists,
 		   const GvCondition *condition)
@@ -344,7 +350,10 @@ count_live(const TestIndex *index, const Pair *lists, int nlists,
 	return n;
 }
 
-/* Scores and row ids of a block's copies `bits`, into a top with room for all. */
+/*
+ * Scores and row ids of a block's postings `bits`, into a top with capacity
+ * for all.
+ */
 static inline void
 score_block(const TestIndex *index, const float *table, const TestList *list,
 			float base, int32_t b, uint32_t bits, GvTopK *top)
@@ -361,8 +370,8 @@ score_block(const TestIndex *index, const float *table, const TestList *list,
 }
 
 /*
- * Every live copy of the lists that fulfills a condition, ascending; *n and the
- * caller's to free.
+ * Every live posting of the lists that satisfies a condition, ascending; *n
+ * and the caller's to free.
  */
 static inline Triple *
 expect_postings(const TestIndex *index, const float *query, const Pair *lists,
@@ -444,7 +453,7 @@ sample_is_right(const TestIndex *index, const GvSearch *found,
 
 /*
  * Does a search's result hold what it must?  Its pairs are those that sort
- * first; each is a copy that its probe holds, and no copy is there twice.
+ * first; each is a posting of its probe's list, and none is there twice.
  */
 static inline bool
 search_is_right(const TestIndex *index, const float *query, int32_t probes,

@@ -26,7 +26,7 @@ unit_most(int width)
 	return UINT64_MAX >> (64 - 8 * width);
 }
 
-/* An image: most are one of a few, some are extremes. */
+/* An abbreviated key: most are one of a few, some are extremes. */
 static inline uint64_t
 unit_abbrev(int width)
 {
@@ -59,7 +59,7 @@ unit_form(int nkeys)
 	return form;
 }
 
-/* Copy i's image of key k. */
+/* Posting i's abbreviated key k. */
 static inline uint64_t
 unit_abbrev_of(const GvKeyForm *form, const void *keys, int k, int i)
 {
@@ -70,7 +70,10 @@ unit_abbrev_of(const GvKeyForm *form, const void *keys, int k, int i)
 	return abbrev;
 }
 
-/* Keys of a block: `among` random images, or all kinds of them if that is 0. */
+/*
+ * Keys of a block: `among` random abbreviated keys, or all kinds of them if
+ * that is 0.
+ */
 static inline void
 unit_make_keys(const GvKeyForm *form, int among, void *keys)
 {
@@ -120,7 +123,7 @@ unit_compare_abbrevs(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* A set of up to n random images. */
+/* A set of up to n random abbreviated keys. */
 static inline void
 unit_make_set(GvKeyTest *test, int width, int n, uint64_t **memory)
 {

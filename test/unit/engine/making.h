@@ -80,7 +80,7 @@ begin_making(GvBuilderSpec spec, float *rows, int32_t n, int32_t nsample)
 	return making;
 }
 
-/* Put sample and queries in, in two pieces each, and train. */
+/* Puts sample and queries in, in two batches each, and trains. */
 static inline GvStatus
 train_making(Making *making)
 {

@@ -20,7 +20,7 @@
 #define UNIT_FLAT		false
 #endif
 
-/* Where test_mirror does not: other tests want an engine, too. */
+/* Where test_mirror does not: other tests need an engine, too. */
 static inline void
 open_mirrors(void)
 {
@@ -31,7 +31,7 @@ open_mirrors(void)
 		  "no engine: %s", found->name);
 }
 
-/* Put all of an index into a mirror; long lists in pieces of 3 blocks. */
+/* Puts all of an index into a mirror; long lists in chunks of 3 blocks. */
 static inline GvStatus
 fill_mirror(GvMirror *mirror, const TestIndex *index)
 {
@@ -124,7 +124,9 @@ free_searches(GvSearch *searches, int n)
 	}
 }
 
-/* Answers of one call, which are good until the next, against the reference. */
+/*
+ * Answers of one call, which are good until the next, against the reference.
+ */
 static inline void
 check_answers(const TestIndex *index, const GvSearch *searches, int n,
 			  const char *what)
@@ -167,7 +169,7 @@ check_searches(GvSearcher *searcher, GvMirror *mirror,
 	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "%s",
 		  what);
 	check_answers(index, searches, n, what);
-	/* engines may select few copies in another way than many */
+	/* engines may select few postings in another way than many */
 	for (i = 0; i < n; i++)
 	{
 		CHECK(gv_mirror_search(searcher, mirror, &searches[i], 1) == GV_OK,

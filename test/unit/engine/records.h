@@ -86,7 +86,7 @@ bound_is_right(const TestIndex *index, const Records *records,
 		memcmp(bound->rowid, item->rowid, sizeof(item->rowid)) == 0;
 }
 
-/* Copies whose addresses lead to records, to free slots and to nothing. */
+/* Postings whose addresses lead to records, to free slots and to nothing. */
 static inline void
 make_addresses(TestIndex *index, const Records *records)
 {

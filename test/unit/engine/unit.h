@@ -266,8 +266,8 @@ scan_blocks(const GvModel *model, const float *table, float base,
 }
 
 /*
- * By tries, of which those that fail show copies nearer than they are, so that
- * what they leave behind is found.
+ * By optimistic reads, of which those that fail show postings nearer than they
+ * are, so that what they leave behind is found.
  */
 static inline void
 scan_optimistic(GvScan *scan, float base, const GvBlock *blocks,

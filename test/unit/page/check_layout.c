@@ -129,7 +129,7 @@ check_bytes(void)
 }
 
 /*
- * What a patch makes of pages is what setting a copy makes of parts: each part
+ * A patch makes of pages what setting a posting makes of parts: each part
  * lies on a page of its own, somewhere.
  */
 static void
@@ -180,7 +180,7 @@ join_parts(const IvfpqLayout *layout, char *const *parts, char *body)
 	}
 }
 
-/* Copy i's image of key k. */
+/* Posting i's abbreviated key k. */
 static uint64
 make_abbrev(const IvfpqKeyForm *keys, int k, int i)
 {
@@ -189,7 +189,7 @@ make_abbrev(const IvfpqKeyForm *keys, int k, int i)
 	return abbrev >> (64 - 8 * keys->width[k]);
 }
 
-/* Copy i's images; every seventh is NULL. */
+/* Posting i's abbreviated keys; every seventh is NULL. */
 static IvfpqKeyAbbrevs
 make_abbrevs(const IvfpqKeyForm *keys, int i)
 {
@@ -204,8 +204,8 @@ make_abbrevs(const IvfpqKeyForm *keys, int i)
 }
 
 /*
- * The block's images come out as they went in, and heads say of its `count`
- * copies what these have, and no more.
+ * The block's abbreviated keys come out as they went in, and heads say of its
+ * `count` postings what these have, and no more.
  */
 static void
 check_keys(const IvfpqKeyForm *keys, const char *view, int count)
@@ -243,7 +243,7 @@ check_keys(const IvfpqKeyForm *keys, const char *view, int count)
 	check(wrong == 0, "images of keys", keys->nkeys);
 }
 
-/* A head does not tell of what is not in it. */
+/* A head does not cover what is not in it. */
 static void
 check_covers(void)
 {
@@ -311,7 +311,7 @@ check_forms(void)
 	}
 }
 
-/* Fill a block copy by copy, read it back whole. */
+/* Fills a block posting by posting, reads it back whole. */
 static void
 check_body(int m, bool refine, const IvfpqKeyForm *keys)
 {
