@@ -94,7 +94,7 @@ put_distance(IvfpqFilterScan *state, double distance, bool isnull)
 	}
 }
 
-/* IvfpqFilter.passes */
+/* IvfpqFilter.satisfies */
 static bool
 row_satisfies(void *arg, TupleTableSlot *row)
 {

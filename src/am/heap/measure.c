@@ -59,7 +59,7 @@ IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 	IvfpqRerankPrefetch(rerank, NULL, 0);
 }
 
-/* What to measure from now on: distance(row's value, query). */
+/* Sets what is computed from now on: distance(row's value, query). */
 void
 IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance, Oid collation,
 				 Datum query)
@@ -178,7 +178,7 @@ IvfpqRerankIsCold(const IvfpqRerank *rerank)
 
 /*
  * Pass over rows that have other dimensions, with one warning, unless *told;
- * dims = 0: measure all.
+ * dims = 0: rerank all.
  */
 void
 IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told)
@@ -403,7 +403,7 @@ has_dims(IvfpqRerank *rerank, Datum *value, const ItemPointerData *tid)
 
 /*
  * Rerank the indexed value of the row at tid.  False when it has other
- * dimensions than rerank->dims.  Call in measure->context.
+ * dimensions than rerank->dims.  Call in rerank->context.
  */
 static bool
 rerank_value(IvfpqRerank *rerank, Datum value, const ItemPointerData *tid,

@@ -102,8 +102,8 @@ has_ordered_window(const Query *query)
 /*
  * Does a node above an ordered path rely on the order of the first key?  A
  * sort for further keys does; so do nodes that compare a row with the one
- * before, and would meet a late row's equals twice.  For a limit alone a late
- * row is one more.
+ * before, and would meet the equals of a row out of order twice.  For a limit
+ * alone a row out of order is one more.
  */
 bool
 IvfpqReliesOnOrder(const PlannerInfo *root)
@@ -215,7 +215,9 @@ get_params(IvfpqSearchParams *params, Relation index,
 	params->quota = (int64) rows;
 }
 
-/* `share`: of the rows those whose keys satisfy what is asked of them. */
+/*
+ * `selectivity`: of the rows those whose keys satisfy the conditions on them.
+ */
 static void
 get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 		   double selectivity)
@@ -334,7 +336,7 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	random_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
 	seq_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
 
-	/* what measuring a row costs, when that many rows share heap pages */
+	/* what reranking a row costs, when that many rows share heap pages */
 	heap_pages = index_pages_fetched(Max(demand.rows, 1) * Max(loop_count, 1),
 									 rel->pages, info->pages, root) /
 		Max(loop_count, 1);

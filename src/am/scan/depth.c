@@ -4,7 +4,7 @@
  *		rest had better come otherwise.
  *
  * Calibration says what the nearest n rows take.  Of these only some pass: a
- * filter, or the snapshot alone.  So where ten rows are wanted and a tenth
+ * filter, or the snapshot alone.  So where ten rows are needed and a tenth
  * passes, the scan reads what a hundred rows take.  How many pass is the
  * planner's guess at first, and from then on what the batches show.  In a
  * plain scan all do, unless statistics or the rows fetched say otherwise.
@@ -23,8 +23,8 @@
  * are not, and most of them lie behind those fewer rows, it is good for less.
  * A later batch returns the last ones alone, and takes what n rows take.
  *
- * Rows that a batch missed are found by the next one, too late for their
- * place. Where they are more than 1 - recall of those returned, calibration
+ * Rows that a batch missed are found by the next one, out of
+ * order.  Where they are more than 1 - recall of those returned, calibration
  * does not hold for the query, and batches take more.
  */
 #include "postgres.h"
@@ -40,7 +40,7 @@
 #include "am/common/options.h"
 #include "am/scan/scan.h"
 
-/* Rows wanted, where nobody has said how many. */
+/* Rows needed, where nobody has said how many. */
 #define DEFAULT_ROWS_NEEDED		10
 
 /*
@@ -62,7 +62,7 @@
 
 /*
  * The first batch believes the planner, if that takes it no deeper than so
- * many times the rows wanted; else it only tries, and goes no deeper than
+ * many times the rows needed; else it only tries, and goes no deeper than
  * this.
  */
 #define MOST_FIRST			150
@@ -75,7 +75,7 @@
 #define MOST_GROWTH			16
 
 /*
- * Rows that pass, from which on their share is known: if it is what the
+ * Rows that pass, from which on the selectivity is known: if it is what the
  * planner expected, roughly, and if not.
  */
 #define SOME_MATCHED			2
@@ -86,8 +86,8 @@
 #define LEAST_REJECTED		500
 
 /*
- * Of what the rest would take, batches may take this share; more where the
- * share that passes is known well; and to try less.
+ * Of what the rest would take, batches may take this fraction; more where the
+ * selectivity is known well; and to try less.
  */
 #define BATCHES_FRACTION		0.25
 #define SURE_BATCHES_FRACTION	0.6
@@ -218,7 +218,7 @@ needed_rows(const IvfpqScan *state)
 	return rows_needed;
 }
 
-/* The nearest rows of which as many as are wanted pass, likely. */
+/* The nearest rows of which as many as are needed pass, likely. */
 static double
 needed_depth(const IvfpqScan *state, const Matching *matching)
 {
@@ -250,7 +250,7 @@ fetch_ns(const IvfpqScan *state)
 }
 
 /*
- * Are the rows wanted spread over the nearest ones that they are among?  A
+ * Are the rows needed spread over the nearest ones that they are among?  A
  * radius ends a scan by the last of these; refine records do not tell where
  * among them a row is that passes; and a later batch returns the last ones.
  */
@@ -438,7 +438,7 @@ matches_ns(const IvfpqScan *state, double selectivity)
 
 /*
  * The deepest batch, no deeper than `depth`, that takes no more than this
- * share of the rest.
+ * fraction of the rest.
  */
 static double
 depth_within(const IvfpqScan *state, const Matching *matching, double depth,
@@ -499,8 +499,8 @@ first_depth(const IvfpqScan *state, const Matching *matching, double needed)
 }
 
 /*
- * How deep a later batch goes; 0 if the rest had better come.  Where the share
- * that passes is not known, one that costs little may tell.
+ * How deep a later batch goes; 0 if the rest had better come.  Where the
+ * selectivity is not known, one that costs little may tell.
  */
 static double
 later_depth(const IvfpqScan *state, const Matching *matching, double needed)

@@ -72,7 +72,7 @@ typedef struct IvfpqFilter
 								 * pass, likely */
 	double		key_selectivity;	/* of the index's rows that satisfy these,
 									 * likely */
-	double		qual_ns;		/* what `passes` takes for a row */
+	double		qual_ns;		/* what `satisfies` takes for a row */
 	double		matches;		/* rows that next_match brings, likely */
 } IvfpqFilter;
 

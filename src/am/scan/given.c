@@ -15,7 +15,7 @@
  *	whether it is	the executor passes over a row that the snapshot does not
  *	seen			see, and does not say so.  It does not count as returned;
  *					so where that matters, before a batch is taken for spent
- *					and before a row is called late, we look ourselves.
+ *					and before a row is called out of order, we look ourselves.
  *
  * Rows that are reranked were seen.  All this is for the order and for what
  * batches are good for, both of which end with the last batch: from then on

@@ -73,7 +73,7 @@ planned_selectivity(const IvfpqScan *state)
 
 /*
  * What the next batch looks for among rows that satisfy the conditions: what
- * the effort says or, in the last batch, all in so many lists.
+ * the search parameters say or, in the last batch, all in so many lists.
  */
 void
 IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)

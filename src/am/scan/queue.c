@@ -39,7 +39,9 @@ IvfpqQueueInit(IvfpqQueue *queue)
 	queue->heap = pairingheap_allocate(compare_queued, NULL);
 }
 
-/* Make room for the next batch, no more than n rows; none is prefetched. */
+/*
+ * Reserve memory for the next batch, no more than n rows; none is prefetched.
+ */
 void
 IvfpqQueueReserve(IvfpqQueue *queue, int64 n)
 {
@@ -95,7 +97,7 @@ IvfpqQueueTake(IvfpqQueue *queue)
 								 pairingheap_remove_first(queue->heap));
 }
 
-/* Put a row back that was taken, and measured. */
+/* Put a row back that was taken, and reranked. */
 void
 IvfpqQueueReturn(IvfpqQueue *queue, IvfpqQueuedRow *row, double distance)
 {

@@ -12,7 +12,7 @@
  * the rank that it is good for are reranked, whether they pass or not.  If
  * all of these are outside, fewer rows than that are within.
  *
- * A batch that was not deep enough has measured more rows than it is good for.
+ * A batch that was not deep enough has reranked more rows than it is good for.
  * If most of these are outside, those within are nearly all that there are.
  * Else it tells how fast distances grow with ranks, and so how many are
  * within, about.

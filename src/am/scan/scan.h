@@ -17,7 +17,7 @@
 #include "am/search/search.h"
 #include "am/search/tidset.h"
 
-/* A scan measures at least this many rows before it falls back on a pass. */
+/* A scan reranks at least this many rows before it falls back on a pass. */
 #define IVFPQ_MIN_RERANKED		20000
 
 /* Of a table's rows no more than this fraction are reranked as candidates. */
@@ -74,7 +74,7 @@ typedef struct IvfpqReturned
 {
 	bool		has_last;
 	IvfpqNextRow last;
-	IvfpqNextRow *unseen;		/* [room] of which these are there: */
+	IvfpqNextRow *unseen;		/* [capacity] of which these are there: */
 	int			nunseen;
 	int			nolder;			/* the first so many came before `last` */
 	int			capacity;
@@ -111,7 +111,7 @@ typedef struct IvfpqScan
 	IvfpqKeyGoal goal;			/* the same, with conditions on keys */
 	IvfpqScanReport report;		/* less what is counted elsewhere */
 	bool		has_keys;		/* of an earlier scan; they outlive it */
-	bool		asks_keys;		/* conditions on keys are in `tests` */
+	bool		asks_keys;		/* conditions on keys are in `quals` */
 	IvfpqKeys	keys;			/* then */
 	IvfpqKeyQuals quals;
 	double		key_selectivity;	/* of rows near the query, those that
@@ -123,7 +123,7 @@ typedef struct IvfpqScan
 	double		recall;			/* asked for */
 	const LimitState *limit;	/* asks for the scan's rows, or NULL; and what */
 	double		planned;		/* the planner expects of them, 0 = nothing */
-	double		rows_needed;	/* rows wanted at first; 0 = not known */
+	double		rows_needed;	/* rows needed at first; 0 = not known */
 	double		visible;		/* of the index's rows those that the snapshot
 								 * sees, as far as statistics tell */
 	int			pending_dims;	/* pending rows may have others; 0 = no */

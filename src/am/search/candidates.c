@@ -215,7 +215,7 @@ read_list(IvfpqSearch *search, int i)
 	search->counts[search->ncounts++].matched = search->scan.matched - matched;
 }
 
-/* Offer every copy of the i-th nearest list. */
+/* Offer every posting of the i-th nearest list. */
 void
 IvfpqSearchList(IvfpqSearch *search, int i)
 {

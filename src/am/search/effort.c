@@ -198,7 +198,7 @@ IvfpqKnownRows(const IvfpqMetaData *meta, double recall)
 	return known.nreached > 0 ? depths[known.nreached - 1] : 0;
 }
 
-/* Between from and to, in equal factors; share 0 .. 1 of the way. */
+/* Between from and to, in equal factors; fraction 0 .. 1 of the way. */
 static double
 between(double from, double to, double fraction)
 {
@@ -360,7 +360,7 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 }
 
 /*
- * The rows that calibration is asked for where those wanted are spread over
+ * The rows that calibration is asked for where those needed are spread over
  * the nearest ones, so many; or, by_keys, known to be: lists tell where they
  * are.
  */
@@ -413,7 +413,7 @@ IvfpqKeyCandidates(int candidates, double selectivity)
 }
 
 /*
- * The rows that a batch goes for, where so many are wanted: as many as at the
+ * The rows that a batch goes for, where so many are needed: as many as at the
  * next depth that calibration knows, 10, 100, ..., and beyond the last one
  * four times as many.  Where nothing is known, or candidates are named, it is
  * four times as many from 10 on.

@@ -3,10 +3,11 @@
  *		From a query to candidates that satisfy a condition on keys.
  *
  * Calibration says which lists hold the nearest n rows.  Ten that satisfy the
- * condition are among the nearest 10 / share; what share that is, near the
- * query, only lists tell.  So lists are read the nearest first, and those read
- * tell the share, until they are as many as calibration wants for n = rows /
- * share.  It is one pass: what was found stands, and the next lists are added.
+ * condition are among the nearest 10 / selectivity; what selectivity that is,
+ * near the query, only lists tell.  So lists are read the nearest first, and
+ * those read tell the selectivity, until they are as many as calibration
+ * wants for n = rows / selectivity.  It is one pass: what was found stands,
+ * and the next lists are added.
  *
  * The nearest n rows are not evenly in the lists read.  Of P lists that hold a
  * part r of them, the first i hold about 1 - (1 - r)^(i / P).  So the i-th
@@ -30,20 +31,21 @@
 
 /*
  * Lists are ranked beyond those that seem to be needed: at first, when nothing
- * is known of the share, and later.
+ * is known of the selectivity, and later.
  */
 #define RANKED_AT_FIRST	1.5
 #define RANKED_LATER	1.25
 
 /*
- * The first lists are those for a share so many times as large as is likely.
+ * The first lists are those for a selectivity so many times as large as is
+ * likely.
  */
 #define FIRST_FACTOR		4
 
 /*
  * To ask gpuvecd again takes longer than to have it read lists that are not
- * needed.  So it is asked for so many times as many as the share says, once
- * that is known, and for all of these as soon as so many postings that
+ * needed.  So it is asked for so many times as many as the selectivity says,
+ * once that is known, and for all of these as soon as so many postings that
  * satisfy the condition tell it.  Of rows it is asked for so many times as
  * many as the planner's guess makes of candidates.
  */
@@ -71,7 +73,7 @@
  */
 #define NEARLY_ALL		0.75
 
-/* The share of all lists is so much larger than that near the query. */
+/* The selectivity of all lists is so much larger than that near the query. */
 #define GROWS			1.5
 
 /* ... or so many times as large where such a group has begun, most likely. */
@@ -81,7 +83,7 @@
 #define LEAST_PART		0.5
 #define MOST_PART		0.999
 
-/* Room for what is noted of the postings of each list. */
+/* Reserve memory for the counts of the postings of each list. */
 void
 IvfpqCountsReserve(IvfpqSearch *search, int nlists)
 {
@@ -105,15 +107,18 @@ typedef struct Reading
 	IvfpqListSums sums;			/* of the lists read */
 	double		flat_selectivity;	/* of all postings read those that satisfy
 									 * it */
-	bool		grows;			/* the share, with the distance */
+	bool		grows;			/* the selectivity, with the distance */
 	bool		is_sure;		/* ... and that is no chance */
 	bool		left_out;		/* postings were, before more were kept */
 	bool		by_server;		/* gpuvecd reads, */
 	int			asked;			/* and was asked for so many rows */
-	IvfpqSearchParams params;	/* what the share asks for */
+	IvfpqSearchParams params;	/* what the selectivity asks for */
 } Reading;
 
-/* What as many rows take as hold those wanted. */
+/*
+ * Sets *params to what a search for goal->rows matching rows needs at this
+ * selectivity.
+ */
 static void
 get_params(const IvfpqSearch *search, const IvfpqKeyGoal *goal,
 		   double selectivity,
@@ -129,7 +134,7 @@ get_params(const IvfpqSearch *search, const IvfpqKeyGoal *goal,
 		params->probes = goal->most_probes;
 }
 
-/* How many candidates a search keeps, whatever the share will be. */
+/* How many candidates a search keeps, whatever the selectivity will be. */
 int
 IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 {
@@ -220,10 +225,10 @@ IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
 }
 
 /*
- * The share of the rows near the query, and what it asks for.  Where all lists
- * seem to be read the sample has its say.  If rows farther away surely
- * satisfy the condition more often they may be such a group, whose lists are
- * anywhere: then all are read.
+ * The selectivity of the rows near the query, and what it asks for.  Where
+ * all lists seem to be read the sample has its say.  If rows farther away
+ * surely satisfy the condition more often they may be such a group, whose
+ * lists are anywhere: then all are read.
  */
 static void
 estimate_selectivity(Reading *reading)
@@ -266,7 +271,7 @@ estimate_selectivity(Reading *reading)
 }
 
 /*
- * As many rows are candidates as the share makes of all candidates.
+ * As many rows are candidates as the selectivity makes of all candidates.
  */
 static int
 candidates_needed(const Reading *reading)
@@ -278,8 +283,8 @@ candidates_needed(const Reading *reading)
 
 /*
  * Of the rows found, the best first, those that are candidates: so many or,
- * where the share grows with the distance, those no farther than these.  How
- * far that is a mirror's sample does not tell: then it is all.
+ * where the selectivity grows with the distance, those no farther than these.
+ * How far that is a mirror's sample does not tell: then it is all.
  */
 static int
 count_candidates(const Reading *reading)
@@ -318,7 +323,7 @@ widen(Reading *reading)
 										  search->model->meta.lists_per_row);
 }
 
-/* Read `wanted` lists, then as many as the share asks for. */
+/* Read `wanted` lists, then as many as the selectivity asks for. */
 static void
 read_until_enough(Reading *reading, int wanted)
 {
@@ -375,8 +380,9 @@ ask_first(Reading *reading)
 }
 
 /*
- * An answer has told the share: how many lists to ask for now, 0 if these are
- * enough.  So they are not where more rows may be candidates than came.
+ * An answer has told the selectivity: how many lists to ask for now, 0 if
+ * these are enough.  So they are not where more rows may be candidates than
+ * came.
  */
 static int
 ask_next(Reading *reading)
@@ -401,10 +407,10 @@ ask_next(Reading *reading)
 
 /*
  * The same by gpuvecd, and the best postings of the lists read: a search of so
- * many lists as the share takes as far as it is known, and one of more if it
- * turns out to ask for them.  False when gpuvecd does not answer, or where the
- * share surely grows with the distance, which a mirror does not tell well: the
- * session had better search.
+ * many lists as the selectivity takes as far as it is known, and one of more
+ * if it turns out to ask for them.  False when gpuvecd does not answer, or
+ * where the selectivity surely grows with the distance, which a mirror does
+ * not tell well: the session had better search.
  */
 static bool
 ask_until_enough(Reading *reading)
@@ -451,8 +457,8 @@ needs_candidates_alone(const Reading *reading)
 }
 
 /*
- * By the session's own engine: what a search that knows as much of the share
- * as `first` asks for, and more.
+ * By the session's own engine: what a search that knows as much of the
+ * selectivity as `first` asks for, and more.
  */
 static void
 read_alone(Reading *reading, const IvfpqKeyGoal *first)
@@ -488,7 +494,7 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 
 /*
  * Fill search->candidates with the best rows that satisfy search->condition,
- * as many as hold those wanted.  They are fewer than goal->candidates, and
+ * as many as hold those needed.  They are fewer than goal->candidates, and
  * all, if all lists were read that may be.
  */
 void

@@ -1,23 +1,23 @@
 /*
  * nearshare.c
- *		Of the rows nearest to a query, the share that satisfies a condition on
- *		keys: by a sample of all postings.
+ *		The selectivity of a condition on keys among the rows nearest to a
+ *		query: by a sample of all postings.
  *
  * Lists tell how many of their postings satisfy it.  But where keys go
  * against the vectors, and the more rows satisfy the condition the farther
  * they are, those of a list that do are its far ones: of 1,000 rows nearest
  * to the query there may be none, though their lists have hundreds.  So all
  * postings of some blocks are scored, whether they satisfy it or not.  As
- * many of these as are nearer than the last of the rows wanted tell how many
+ * many of these as are nearer than the last of the rows needed tell how many
  * all of them are.
  *
  * By chance they may be a few more than expected.  So they count only where
- * they say that the share is smaller than lists tell, and say it beyond what
- * single postings do by chance; or, where to read more lists is to ask gpuvecd
- * again, beyond all that chance does.  Then they also tell how far away
- * candidates may be.  But a block is taken whole, and near copies are often
- * many of one block, which by chance is taken or is not: the variance of
- * their number is the sum of the squares of each block's.  Only what is
+ * they say that the selectivity is smaller than lists tell, and say it beyond
+ * what single postings do by chance; or, where to read more lists is to ask
+ * gpuvecd again, beyond all that chance does.  Then they also tell how far
+ * away candidates may be.  But a block is taken whole, and near copies are
+ * often many of one block, which by chance is taken or is not: the variance
+ * of their number is the sum of the squares of each block's.  Only what is
  * beyond that is beyond doubt; what is not makes a search read more lists,
  * where it reads too few else.
  */
@@ -148,7 +148,7 @@ count_nearer(const IvfpqBlockSample *sample, float last, double *variance)
 	return nearer;
 }
 
-/* What the sample tells of the rows wanted. */
+/* What the sample tells of the rows needed. */
 IvfpqNearCount
 IvfpqSampleCount(IvfpqSearch *search, double rows)
 {
@@ -165,12 +165,12 @@ IvfpqSampleCount(IvfpqSearch *search, double rows)
 }
 
 /*
- * The share of the nearest rows that a sample tells, if it is smaller than
- * lists tell; else what they do.  *beyond_doubt tells whether it is.
+ * The selectivity of the nearest rows that a sample tells, if it is smaller
+ * than lists tell; else what they do.  *beyond_doubt tells whether it is.
  *
  * by_chance: 0, or the rows whose last one tells what is near.  How far off
  * that one of n rows is varies by 1 / sqrt(n) of it, and whole blocks bring
- * more; only what is beyond that is taken for a smaller share then.
+ * more; only what is beyond that is taken for a smaller selectivity then.
  */
 double
 IvfpqSampledSelectivity(const IvfpqNearCount *count, double selectivity,

@@ -218,7 +218,7 @@ scan_rest(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
  * Not if postings were scanned here: VACUUM frees the slot of a dead row's
  * record before it marks the row's postings, and a new row may take it, so
  * that one address stands in a mirrored list for the dead row and in a newer
- * copy for the new one.  The page tells which row it belongs to.
+ * posting for the new one.  The page tells which row it belongs to.
  */
 static void
 take_records(IvfpqSearch *search, const IvfpqAnswer *answer)

@@ -109,9 +109,9 @@ typedef struct IvfpqRemote
 								 * in their order, and of other postings */
 	int			nknown;
 	int			known_capacity;
-	IvfpqDirEntry *entries;		/* [room] of the probed lists, as they are */
-	uint8	   *ages;			/* [room] of what the mirror had of them; both
-								 * not of a brief answer */
+	IvfpqDirEntry *entries;		/* [capacity] of the probed lists, as they are */
+	uint8	   *ages;			/* [capacity] of what the mirror had of them;
+								 * both not of a brief answer */
 	int			capacity;
 	uint32		nearest;		/* list, of the last answer */
 	IvfpqRemoteReport report;
@@ -231,7 +231,7 @@ typedef struct IvfpqKeyGoal
 								 * likely; out, as it was seen */
 	double		guess;			/* of all rows, as the planner guesses; 0 = it
 								 * did not */
-	bool		reads_all;		/* the lists, whatever the share */
+	bool		reads_all;		/* the lists, whatever the selectivity */
 	int			candidates;		/* kept at most */
 	bool		is_all;			/* out: all rows have come that may */
 	bool		everything;		/* out: only a pass reaches the recall */

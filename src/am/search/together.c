@@ -63,8 +63,8 @@ typedef struct Chunk
 	int			n;
 	int			capacity;		/* blocks that there is memory for */
 	int			nblocks;
-	GvBlock    *blocks;			/* [room] */
-	char	   *bodies;			/* [room] of each T, row ids, codes */
+	GvBlock    *blocks;			/* [capacity] */
+	char	   *bodies;			/* [capacity] of each T, row ids, codes */
 	Size		body_bytes;
 	int			nlists;
 	ChunkList	lists[CHUNK_LISTS];
