@@ -10,7 +10,7 @@
  * sees is in the lists as these entries show them.  A list is
  *
  *		current		the entry equals the state: what was found stands
- *		short		it has more postings under the same gen and del_seq: what was
+ *		short		it has more postings, gen and del_seq are the same: what was
  *					found stands, the others are scanned here
  *		stale		anything else: what was found is dropped, the list is
  *					scanned here

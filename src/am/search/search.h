@@ -109,7 +109,7 @@ typedef struct IvfpqRemote
 								 * in their order, and of other postings */
 	int			nknown;
 	int			known_capacity;
-	IvfpqDirEntry *entries;		/* [capacity] of the probed lists, as they are */
+	IvfpqDirEntry *entries;		/* [capacity] of the probed lists, as now */
 	uint8	   *ages;			/* [capacity] of what the mirror had of them;
 								 * both not of a brief answer */
 	int			capacity;

@@ -50,7 +50,7 @@ StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << PAIR_SEARCH_SHIFT,
 typedef struct ChunkList
 {
 	int			first;			/* its blocks: first .. end - 1; */
-	int			again;			/* from here on postings may have come before */
+	int			again;			/* postings from here on may be repeats */
 	int			end;
 	int			postings;		/* live ones */
 	int			numbers[IVFPQ_TOGETHER];	/* [n] which of each search's
