@@ -192,7 +192,7 @@ as_outer_plan(Node *node, void *context)
 }
 
 /*
- * Is it a distance by which an ordered scan of ours gives out its rows?  A
+ * Is it a distance by which an ordered scan of ours returns its rows?  A
  * nested loop keeps the order of its outer plan, and computes what that has
  * not.
  */

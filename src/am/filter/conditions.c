@@ -9,10 +9,10 @@
  * for rows that nobody wants; those that name the distance, which is not known
  * before.
  *
- * Order is that of create_plan, which puts cheap conditions first, and those of
- * a policy or a security barrier before all that may leak.  So once one is late,
- * so are those behind it.  A condition on the distance lets the others of its
- * security level pass, as a condition that an index answers does.
+ * Order is that of create_plan, which puts cheap conditions first, and those
+ * of a policy or a security barrier before all that may leak.  So once one is
+ * late, so are those behind it.  A condition on the distance lets the others
+ * of its security level pass, as a condition that an index answers does.
  *
  * The distance is a column of the node's rows: core finds it by the expression
  * wherever the plan's target list or conditions have it.
@@ -84,8 +84,8 @@ is_early(PlannerInfo *root, Node *condition)
 }
 
 /*
- * Note a condition that bounds the distance, and may: see within.c.  It is late,
- * too.  False: it is none.
+ * Note a condition that bounds the distance, and may: see within.c.  It is
+ * late, too.  False: it is none.
  */
 static bool
 note_bound(RelOptInfo *rel, RestrictInfo *info, Expr *distance,
@@ -169,7 +169,7 @@ IvfpqMakeNumber(double number)
 
 /*
  * Of the index's rows those that pass, wherever they are; of one with keys, of
- * the rows whose keys fulfill what is asked of them.
+ * the rows whose keys satisfy what is asked of them.
  */
 static double
 filter_selectivity(PlannerInfo *root, const CustomPath *path,
@@ -184,9 +184,9 @@ filter_selectivity(PlannerInfo *root, const CustomPath *path,
 }
 
 /*
- * What asking a row the early conditions takes, in nanoseconds.  What an operator
- * costs the planner may be nothing, or out of all bounds; then a condition counts
- * as one.
+ * What asking a row the early conditions takes, in nanoseconds.  What an
+ * operator costs the planner may be nothing, or out of all bounds; then a
+ * condition counts as one.
  */
 static double
 qual_ns(PlannerInfo *root, List *early)
@@ -251,9 +251,10 @@ add_distances(CustomScan *scan, Expr *distance, const RelOptInfo *rel)
 
 /*
  * The children bring rows and order; conditions are asked by the node.  Those
- * that do not depend on rows core has put above each child, and above the node:
- * once is enough.  From a bitmap of which neither a column nor a condition is
- * wanted core may make rows without reading them: so one of it is.
+ * that do not depend on rows core has put above each child, and above the
+ * node: once is enough.  From a bitmap of which neither a column nor a
+ * condition is wanted core may make rows without reading them: so one of it
+ * is.
  */
 static void
 take_conditions(List *plans)

@@ -15,14 +15,14 @@
 /*
  * What the plan tells the executor, in custom_private: see conditions.c.
  * custom_plans are the ordered index scan and, where there is one, a bitmap
- * heap scan; custom_exprs the conditions, the early ones first, and behind them
- * IVFPQ_BOUND_EXPRS for each bound;
- * custom_scan_tlist columns of the table and, last, the distance, once or
- * twice: the second time with its sides exchanged.
+ * heap scan; custom_exprs the conditions, the early ones first, and behind
+ * them IVFPQ_BOUND_EXPRS for each bound; custom_scan_tlist columns of the
+ * table and, last, the distance, once or twice: the second time with its
+ * sides exchanged.
  */
 typedef struct IvfpqFilterPlan
 {
-	int			nearly;			/* conditions asked before a row is measured */
+	int			nearly;			/* conditions asked before a row is reranked */
 	double		rows_needed;	/* see IvfpqFilter */
 	double		selectivity;
 	double		qual_ns;
@@ -35,15 +35,16 @@ typedef struct IvfpqFilterPlan
 } IvfpqFilterPlan;
 
 /*
- * What custom_exprs has of each bound: the condition, from, less, query, ordered,
- * with_nan.
+ * What custom_exprs has of each bound: the condition, from, less, query,
+ * ordered, with_nan.
  */
 #define IVFPQ_BOUND_EXPRS	6
 
 /*
- * A condition that bounds a distance: it is at most from - less.  If `query` is
- * not NULL the scan orders by the distance to `ordered`, another expression, and
- * the condition bounds that if the values of both are the same.
+ * A condition that bounds a distance: it is at most from - less.  If `query`
+ * is not NULL the scan orders by the distance to `ordered`, another
+ * expression, and the condition bounds that if the values of both are the
+ * same.
  */
 typedef struct IvfpqBound
 {
@@ -53,7 +54,7 @@ typedef struct IvfpqBound
 	Expr	   *less;
 	Expr	   *query;
 	Expr	   *ordered;
-	bool		with_nan;		/* NaN fulfills the condition */
+	bool		with_nan;		/* NaN satisfies the condition */
 } IvfpqBound;
 
 /* The same of a running node. */

@@ -7,13 +7,13 @@
  * asks the node whether rows pass (am/scan/filter.h), fetches them, and says
  * how far away they are.
  *
- * A row of the node is made of a row of the table: its columns, in the order of
- * custom_scan_tlist, and the distance.  Early conditions are asked of the row of
- * the table, late ones of the node's.
+ * A row of the node is made of a row of the table: its columns, in the order
+ * of custom_scan_tlist, and the distance.  Early conditions are asked of the
+ * row of the table, late ones of the node's.
  *
  * In a recheck of READ COMMITTED (EvalPlanQual) the row comes from there, as a
- * row of the table.  The node makes its own row of that, too, so that both have
- * the same columns; this is why it does not go by ExecScan.
+ * row of the table.  The node makes its own row of that, too, so that both
+ * have the same columns; this is why it does not go by ExecScan.
  */
 #include "postgres.h"
 
@@ -94,7 +94,7 @@ put_distance(IvfpqFilterScan *state, double distance, bool isnull)
 	}
 }
 
-/* IvfpqFilter.passes */
+/* IvfpqFilter.satisfies */
 static bool
 row_satisfies(void *arg, TupleTableSlot *row)
 {
@@ -168,8 +168,8 @@ evaluate(ExprState *expr, ExprContext *context, double *value)
 }
 
 /*
- * The greatest distance that from - less allows, with a margin for its rounding
- * and that of the condition.
+ * The greatest distance that from - less allows, with a margin for its
+ * rounding and that of the condition.
  */
 static double
 greatest(double from, double less)
@@ -229,8 +229,8 @@ find_radius(IvfpqFilterScan *state)
 /*
  * What is computed of rows of the table.  These are of its kind of slot, while
  * core takes the node's rows for virtual ones: hence without a parent.  The
- * distance may have sub-plans, which need one: the index scan's is taken, whose
- * rows are the table's.
+ * distance may have sub-plans, which need one: the index scan's is taken,
+ * whose rows are the table's.
  */
 static void
 begin_rows(IvfpqFilterScan *state, EState *estate)
@@ -395,7 +395,7 @@ recheck_row(IvfpqFilterScan *state, TupleTableSlot **row)
 	return true;
 }
 
-/* Does a row of the table fulfill everything?  Then it becomes the node's. */
+/* Does a row of the table satisfy everything?  Then it becomes the node's. */
 static bool
 recheck(IvfpqFilterScan *state, TupleTableSlot *row)
 {

@@ -7,21 +7,22 @@
  *		-d > t    d * -1 > t ...						most = -t
  *
  * where d is the distance that the index orders by, and r, c, t do not depend
- * on rows.  The query of d may be another expression than that of the order, as
- * it is where a sub-select is written twice, or an alias has it twice: then the
- * condition is a bound if both have the same value when the scan begins.  Whatever rounding does to c - d and to c - t, a margin makes up for;
- * the condition itself is still asked of the rows within.
+ * on rows.  The query of d may be another expression than that of the order,
+ * as it is where a sub-select is written twice, or an alias has it twice:
+ * then the condition is a bound if both have the same value when the scan
+ * begins.  Whatever rounding does to c - d and to c - t, a margin makes up
+ * for; the condition itself is still asked of the rows within.
  *
- * NaN is greater than every number, so d < r holds for no NaN and c - d > t for
- * all.
+ * NaN is greater than every number, so d < r holds for no NaN and c - d > t
+ * for all.
  *
- * Security.  A scan that ends at a bound tells, by its time, of the rows that it
- * has seen until then.  A bound that may be promoted, as core says it of an
- * index's conditions, ends it whichever rows have shown that the rest is outside.
- * Another one, behind a policy that may hide rows, ends it only by a row that
- * comes up, has fulfilled the policy and is outside: of rows hidden that tells
- * nothing.  Where the policy itself is asked late, behind the distance, the
- * bound is none.
+ * Security.  A scan that ends at a bound tells, by its time, of the rows that
+ * it has seen until then.  A bound that may be promoted, as core says it of
+ * an index's conditions, ends it whichever rows have shown that the rest is
+ * outside. Another one, behind a policy that may hide rows, ends it only by a
+ * row that comes up, has satisfied the policy and is outside: of rows hidden
+ * that tells nothing.  Where the policy itself is asked late, behind the
+ * distance, the bound is none.
  */
 #include "postgres.h"
 
@@ -108,8 +109,8 @@ as_float8(Expr *expr)
 }
 
 /*
- * The distance d of c - d, and *from = c; NULL if the expression is not of that
- * form.
+ * The distance d of c - d, and *from = c; NULL if the expression is not of
+ * that form.
  */
 static Expr *
 subtracted(Expr *expr, Expr **from)
@@ -141,8 +142,8 @@ subtracted(Expr *expr, Expr **from)
 }
 
 /*
- * Does the condition bound a distance from above?  Which, says bound->distance;
- * that it is one is for the caller to find out.
+ * Does the condition bound a distance from above?  Which, says
+ * bound->distance; that it is one is for the caller to find out.
  */
 static bool
 match_bound(RestrictInfo *info, IvfpqBound *bound)
@@ -291,9 +292,9 @@ make_key(Oid sortfamily)
 }
 
 /*
- * A path for conditions that bound a distance which no order asks for: the rows
- * within, nearly all of them, if the user wants it so; or NULL.  They come by
- * the order of the distance, but are not in order.
+ * A path for conditions that bound a distance which no order asks for: the
+ * rows within, nearly all of them, if the user wants it so; or NULL.  They
+ * come by the order of the distance, but are not in order.
  */
 IndexPath *
 IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,

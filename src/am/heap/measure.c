@@ -59,7 +59,7 @@ IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 	IvfpqRerankPrefetch(rerank, NULL, 0);
 }
 
-/* What to measure from now on: distance(row's value, query). */
+/* Sets what is computed from now on: distance(row's value, query). */
 void
 IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance, Oid collation,
 				 Datum query)
@@ -102,7 +102,7 @@ forget_row(IvfpqRerank *rerank)
 		ResetPerTupleExprContext(rerank->estate);
 }
 
-/* Rows that do not fulfill these tests do not pass. */
+/* Rows that do not satisfy these tests do not pass. */
 void
 IvfpqRerankKeys(IvfpqRerank *rerank, const IvfpqKeyQuals *quals)
 {
@@ -110,8 +110,9 @@ IvfpqRerankKeys(IvfpqRerank *rerank, const IvfpqKeyQuals *quals)
 }
 
 /*
- * Do a row's keys fulfill what is asked of them: all of it, or what images do
- * not answer?  Nothing of the vector is touched, unless it is an expression.
+ * Do a row's keys satisfy what is asked of them: all of it, or what
+ * abbreviated keys do not answer?  Nothing of the vector is touched, unless
+ * it is an expression.
  */
 bool
 IvfpqRerankMatches(IvfpqRerank *rerank, TupleTableSlot *row, bool asks_all)
@@ -177,7 +178,7 @@ IvfpqRerankIsCold(const IvfpqRerank *rerank)
 
 /*
  * Pass over rows that have other dimensions, with one warning, unless *told;
- * dims = 0: measure all.
+ * dims = 0: rerank all.
  */
 void
 IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told)
@@ -305,7 +306,7 @@ IvfpqRerankHandOver(const IvfpqRerank *rerank, IndexFetchTableData *fetch,
 /*
  * Get the indexed value of the row that an index entry points to, good until
  * IvfpqRerankDone.  False when the snapshot sees no row there, or NULL, or
- * one that does not pass, which measure->rejected tells.
+ * one that does not pass, which rerank->rejected tells.
  */
 bool
 IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
@@ -354,7 +355,7 @@ IvfpqRerankColumns(IvfpqRerank *rerank, Datum *values, bool *isnull)
 	MemoryContextSwitchTo(oldcontext);
 }
 
-/* Let go of the row fetched, and of all that was made in measure->context. */
+/* Let go of the row fetched, and of all that was made in rerank->context. */
 void
 IvfpqRerankDone(IvfpqRerank *rerank)
 {
@@ -362,7 +363,7 @@ IvfpqRerankDone(IvfpqRerank *rerank)
 	ExecClearTuple(rerank->slot);
 }
 
-/* A row has other dimensions than the index, and is not measured: say so. */
+/* A row has other dimensions than the index, and is not reranked: say so. */
 static void
 warn_mismatched(IvfpqRerank *rerank, const ItemPointerData *tid, int dims)
 {
@@ -381,8 +382,8 @@ warn_mismatched(IvfpqRerank *rerank, const ItemPointerData *tid, int dims)
 }
 
 /*
- * Has the indexed value of the row at tid the dimensions measure->dims?  *value
- * may become whole.  Call in measure->context.
+ * Has the indexed value of the row at tid the dimensions rerank->dims?  *value
+ * may become whole.  Call in rerank->context.
  */
 static bool
 has_dims(IvfpqRerank *rerank, Datum *value, const ItemPointerData *tid)
@@ -401,8 +402,8 @@ has_dims(IvfpqRerank *rerank, Datum *value, const ItemPointerData *tid)
 }
 
 /*
- * Measure the indexed value of the row at tid.  False when it has other
- * dimensions than measure->dims.  Call in measure->context.
+ * Rerank the indexed value of the row at tid.  False when it has other
+ * dimensions than rerank->dims.  Call in rerank->context.
  */
 static bool
 rerank_value(IvfpqRerank *rerank, Datum value, const ItemPointerData *tid,
@@ -417,9 +418,9 @@ rerank_value(IvfpqRerank *rerank, Datum value, const ItemPointerData *tid,
 }
 
 /*
- * Measure the row that an index entry points to.  False when the snapshot
- * sees no row there, one that does not pass (measure->rejected), or one of
- * other dimensions than measure->dims.
+ * Rerank the row that an index entry points to.  False when the snapshot
+ * sees no row there, one that does not pass (rerank->rejected), or one of
+ * other dimensions than rerank->dims.
  */
 bool
 IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
@@ -440,8 +441,8 @@ IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
 }
 
 /*
- * The same of a row that will be measured for many queries: its value whole in
- * memory, good until IvfpqRerankDone; its TID is in measure->slot.
+ * The same of a row that will be reranked for many queries: its value whole in
+ * memory, good until IvfpqRerankDone; its TID is in rerank->slot.
  */
 bool
 IvfpqRerankWhole(IvfpqRerank *rerank, uint64 id, Datum *value)
@@ -463,7 +464,7 @@ IvfpqRerankWhole(IvfpqRerank *rerank, uint64 id, Datum *value)
 }
 
 /*
- * Get ready to measure rows that do not come by the index, and may not be in
+ * Get ready to rerank rows that do not come by the index, and may not be in
  * it: also without a query.
  */
 void
@@ -500,7 +501,7 @@ IvfpqRerankAdmits(IvfpqRerank *rerank, TupleTableSlot *row)
 }
 
 /*
- * Measure a row that the snapshot sees, within the predicate.  False when it is
+ * Rerank a row that the snapshot sees, within the predicate.  False when it is
  * not in the index: NULL, without a place, or of other dimensions.  Without a
  * query the distance is 0.
  */

@@ -33,14 +33,14 @@ typedef struct IvfpqRerank
 	Oid			collation;
 	Datum		query;
 	MemoryContext context;		/* reset after every row */
-	int			dims;			/* measure rows of these only; 0 = all */
+	int			dims;			/* rerank rows of these only; 0 = all */
 	IvfpqType	type;			/* when dims > 0 */
 	bool	   *told;			/* has a warning been given? */
-	IvfpqSatisfies satisfies;	/* rows that do not are not measured; NULL:
+	IvfpqSatisfies satisfies;	/* rows that do not are not reranked; NULL:
 								 * all do */
 	void	   *satisfies_arg;
 	const IvfpqKeyQuals *quals; /* what is asked of keys, or NULL */
-	bool		asks_all;		/* also what images have answered */
+	bool		asks_all;		/* also what abbreviated keys have answered */
 	bool		rejected;		/* the row fetched last did not pass */
 	bool		asks_dead;		/* all_dead is wanted, */
 	bool		all_dead;		/* of a row not seen: no snapshot ever will */

@@ -1,7 +1,7 @@
 /*
  * prefetchrow.c
  *		Rows of a table on their way into the processor's cache before they are
- *		measured.
+ *		reranked.
  *
  * A row takes three accesses to memory, each of which says where the next one
  * goes: the page's buffer, the row's line pointer, the row.  Alone they take
@@ -19,8 +19,8 @@
 
 /*
  * Rows whose turn comes together.  To find out where an address is in memory
- * takes as long as to fetch from there, and the processor does it for several at
- * once.
+ * takes as long as to fetch from there, and the processor does it for several
+ * at once.
  */
 #define ROWS_TOGETHER	4
 
@@ -78,7 +78,9 @@ find_row(Buffer buffer, uint64 id, const char **from, const char **end)
 	*end = *from + item.lp_len;
 }
 
-/* Pin the pages of as many rows from number i on, and have the rows fetched. */
+/*
+ * Pin the pages of as many rows from number i on, and have the rows fetched.
+ */
 static void
 hold(IvfpqPrefetchRow *rows, int64 i)
 {

@@ -1,7 +1,7 @@
 /*
  * prefetchrow.h
  *		Rows of a table on their way into the processor's cache before they are
- *		measured (prefetchrow.c).
+ *		reranked (prefetchrow.c).
  */
 #ifndef IVFPQ_PREFETCHROW_H
 #define IVFPQ_PREFETCHROW_H

@@ -43,7 +43,7 @@ put_pending(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 	IvfpqPendingClose(&reader);
 }
 
-/* Those in lists; with a condition on keys only those that fulfill it. */
+/* Those in lists; with a condition on keys only those that satisfy it. */
 static void
 put_lists(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 		  const GvCondition *condition)
@@ -85,8 +85,8 @@ begin_sort(int sort_mem)
 /*
  * Sort the TIDs of all entries that are not dead, as int8 (IvfpqTidToId); one
  * may come more than once.  Ready to be read; the caller ends the sort.  With
- * a condition on keys those whose images do not fulfill it are left out, but not
- * those pending, of which nothing is known.
+ * a condition on keys those whose abbreviated keys do not satisfy it are left
+ * out, but not those pending, of which nothing is known.
  *
  * Rows move from the pending list to lists, never back, and an untrained
  * index may be trained at any moment.  So pending rows come first, and only

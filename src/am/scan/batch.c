@@ -1,7 +1,7 @@
 /*
  * batch.c
  *		Batches of a scan: how much the next one takes, its candidates, and
- *		their rows measured or bounded.
+ *		their rows reranked or bounded.
  */
 #include "postgres.h"
 
@@ -14,7 +14,7 @@
 #include "page/pending.h"
 
 /*
- * Fetch and measure a row; false when the snapshot does not see it, or it does
+ * Fetch and rerank a row; false when the snapshot does not see it, or it does
  * not pass.
  */
 bool
@@ -39,7 +39,7 @@ IvfpqScanRerankRow(IvfpqScan *state, uint64 id, double *distance)
 }
 
 /*
- * Measure rows [count] in heap order and give those that the snapshot sees to
+ * Rerank rows [count] in heap order and give those that the snapshot sees to
  * `take`.  Reorders ids.
  */
 void
@@ -67,7 +67,7 @@ enqueue_reranked(IvfpqScan *state, uint64 id, double distance)
 	IvfpqQueueAdd(&state->queue, id, distance);
 }
 
-/* Put rows into the queue unless they were measured before. */
+/* Put rows into the queue unless they were reranked before. */
 static void
 rerank_rows(IvfpqScan *state, uint64 *ids, int64 count)
 {
@@ -125,7 +125,7 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 }
 
 /*
- * Measure all pending rows; false when they are so many, or memory is so
+ * Rerank all pending rows; false when they are so many, or memory is so
  * little, that the scan should rather finish with a pass.
  */
 static bool
@@ -178,11 +178,11 @@ most_probes(const IvfpqScan *state)
 
 /*
  * How much the next batch takes: of lists no more than may be probed, of
- * candidates no more than there are copies in these.  Where the batch before
- * has given all that its lists have there have to be more, whatever calibration
- * says, which may be damaged.  False: the scan should rather finish with a pass.
- * Where that would read lists that may not be probed, all of the others are the
- * last batch.
+ * candidates no more than there are postings in these.  Where the batch before
+ * has given all that its lists have there have to be more, whatever
+ * calibration says, which may be damaged.  False: the scan should rather
+ * finish with a pass. Where that would read lists that may not be probed, all
+ * of the others are the last batch.
  */
 static bool
 size_batch(IvfpqScan *state, bool *last)
@@ -229,10 +229,10 @@ size_batch(IvfpqScan *state, bool *last)
 }
 
 /*
- * Measure the batch's candidates, or have them bounded, and say how many rows
- * may come up before the next batch: as many as pass among those that the batch
- * is good for.  Rows only bounded have not been asked yet, and those that do
- * not pass count when they come up.
+ * Rerank the batch's candidates, or have them bounded, and say how many rows
+ * may come up before the next batch: as many as pass among those that the
+ * batch is good for.  Rows only bounded have not been asked yet, and those
+ * that do not pass count when they come up.
  */
 static void
 take_candidates(IvfpqScan *state)

@@ -6,14 +6,14 @@
  * heap page and its TOAST pages for every candidate and every pending row, all
  * before the first row comes out.  Every further row costs its share of
  * further candidates.  With refine records candidates cost a page of those
- * each, and only a few rows more than are given out are fetched.  So the index
+ * each, and only a few rows more than are returned are fetched.  So the index
  * wins for ORDER BY ... LIMIT, and a sequential scan and a sort win when most
  * of the table is wanted.
  *
  * Rows are sorted, fetched in heap order, and their pages are asked for ahead
  * (../heap/README), so a page of them costs what it does in sequence.  Graphs
- * like hnsw read one page after the other at random: 50,000 rows x 384 cost 175
- * here and 665 there for LIMIT 10, and take about a fifth of the time.
+ * like hnsw read one page after the other at random: 50,000 rows x 384 cost
+ * 175 here and 665 there for LIMIT 10, and take about a fifth of the time.
  *
  * The planner charges a sequential scan nothing for TOAST, though it has to
  * read all of it here.  So that the two compare, pages count for as much as
@@ -42,9 +42,9 @@
 #include "pgcompat.h"
 
 /*
- * What paths cost that core makes: more than any other, and more than those that
- * settings disable, but finitely, since sums and differences of costs have to
- * be numbers.
+ * What paths cost that core makes: more than any other, and more than those
+ * that settings disable, but finitely, since sums and differences of costs
+ * have to be numbers.
  */
 #define REFUSED_COST		1e20
 
@@ -100,9 +100,10 @@ has_ordered_window(const Query *query)
 }
 
 /*
- * Does a node above an ordered path rely on the order of the first key?  A sort
- * for further keys does; so do nodes that compare a row with the one before, and
- * would meet a late row's equals twice.  For a limit alone a late row is one more.
+ * Does a node above an ordered path rely on the order of the first key?  A
+ * sort for further keys does; so do nodes that compare a row with the one
+ * before, and would meet the equals of a row out of order twice.  For a limit
+ * alone a row out of order is one more.
  */
 bool
 IvfpqReliesOnOrder(const PlannerInfo *root)
@@ -150,7 +151,7 @@ toast_pages(Oid heapoid)
 	return pages;
 }
 
-/* Rows fetched for each row given out, by refine records. */
+/* Rows fetched for each row returned, by refine records. */
 #define FETCHES_PER_ROW		1.4
 #define FIRST_FETCHES		14	/* of the first ten */
 
@@ -165,8 +166,8 @@ typedef struct Demand
 	double		lists;			/* random accesses among them */
 	double		postings;		/* codes scored */
 	double		centroids;		/* centroids compared */
-	double		rows;			/* heap rows measured */
-	double		rows_per_row;	/* further rows measured for a further row */
+	double		rows;			/* heap rows reranked */
+	double		rows_per_row;	/* further rows reranked for a further row */
 	double		pages_per_row;	/* further refine pages for a further row */
 } Demand;
 
@@ -194,7 +195,7 @@ demand_candidates(Demand *demand, const IvfpqMetaData *meta,
 	demand->pages_per_row = per_row;
 }
 
-/* The effort of a batch for rows whose keys fulfill a condition. */
+/* The search parameters of a batch for rows whose keys satisfy a condition. */
 static void
 get_params(IvfpqSearchParams *params, Relation index,
 		   const IvfpqMetaData *meta,
@@ -214,7 +215,9 @@ get_params(IvfpqSearchParams *params, Relation index,
 	params->quota = (int64) rows;
 }
 
-/* `share`: of the rows those whose keys fulfill what is asked of them. */
+/*
+ * `selectivity`: of the rows those whose keys satisfy the conditions on them.
+ */
 static void
 get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 		   double selectivity)
@@ -333,7 +336,7 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	random_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
 	seq_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
 
-	/* what measuring a row costs, when that many rows share heap pages */
+	/* what reranking a row costs, when that many rows share heap pages */
 	heap_pages = index_pages_fetched(Max(demand.rows, 1) * Max(loop_count, 1),
 									 rel->pages, info->pages, root) /
 		Max(loop_count, 1);
@@ -355,7 +358,9 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	*pages = demand.pages;
 }
 
-/* Pages of the table, for so many rows in heap order, as a bitmap scan has it. */
+/*
+ * Pages of the table, for so many rows in heap order, as a bitmap scan has it.
+ */
 static Cost
 heap_cost(const RelOptInfo *rel, double rows, double random_page,
 		  double seq_page)
@@ -371,7 +376,7 @@ heap_cost(const RelOptInfo *rel, double rows, double random_page,
  * What a scan with a filter costs that reads what the nearest `depth` rows
  * take, where the condition costs per_row: no less than any other path, if
  * everything is read.
- * Candidates whose keys do not fulfill what is asked of them do not come.
+ * Candidates whose keys do not satisfy what is asked of them do not come.
  */
 Cost
 IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,

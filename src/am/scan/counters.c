@@ -5,13 +5,14 @@
  * Where the library is preloaded counters are in the main shared memory; where
  * it is not, and the server has named segments (from 17 on), in one of those;
  * else there are none.  The server's own kinds of statistics (from 18 on) are
- * no better: they want the library preloaded, too, and a server that is started
- * without it then drops all statistics that it has saved, those of tables, by
- * which autovacuum goes, among them.
+ * no better: they want the library preloaded, too, and a server that is
+ * started without it then drops all statistics that it has saved, those of
+ * tables, by which autovacuum goes, among them.
  *
- * An index has its slot in a set that its number chooses.  Where all slots of a
- * set are taken, the one that was used longest ago is given to the new index.
- * Scans add under a shared lock, and take the exclusive one for a slot.
+ * An index has its slot in a set that its number chooses.  Where all slots of
+ * a set are taken, the one that was used longest ago is given to the new
+ * index. Scans add under a shared lock, and take the exclusive one for a
+ * slot.
  */
 #include "postgres.h"
 
@@ -252,8 +253,9 @@ IvfpqCountersGet(Oid index, IvfpqCounts *counts)
 }
 
 /*
- * May the current user see what rows are counted in?  From a scan's own share of
- * these one could tell how many rows that a policy hides fulfill a condition.
+ * May the current user see what rows are counted in?  From a scan's own share
+ * of these one could tell how many rows that a policy hides satisfy a
+ * condition.
  */
 static bool
 may_see_rows(Oid index)

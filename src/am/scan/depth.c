@@ -4,28 +4,28 @@
  *		rest had better come otherwise.
  *
  * Calibration says what the nearest n rows take.  Of these only some pass: a
- * filter, or the snapshot alone.  So where ten rows are wanted and a tenth
+ * filter, or the snapshot alone.  So where ten rows are needed and a tenth
  * passes, the scan reads what a hundred rows take.  How many pass is the
- * planner's guess at first, and from then on what the batches show.  In a plain
- * scan all do, unless statistics or the rows fetched say otherwise.
+ * planner's guess at first, and from then on what the batches show.  In a
+ * plain scan all do, unless statistics or the rows fetched say otherwise.
  *
  * The first batch goes for the rows of LIMIT, if that is known, each later one
- * for the next of the depths that calibration knows.  So statements that differ
- * in OFFSET alone return parts of one order.
+ * for the next of the depths that calibration knows.  So statements that
+ * differ in OFFSET alone return parts of one order.
  *
  * A batch is good for the rows that pass among the nearest n, by the scores of
  * its candidates.  So it does not matter whether rows that pass are near the
  * query or far from it.
  *
  * What n rows take finds as much of the last ones as of all, and of all more
- * than was asked for.  Rows that pass are spread over all n, likely; so with what
- * fewer rows take the batch finds as much of n as was asked.  Where they are not,
- * and most of them lie behind those fewer rows, it is good for less.  A later
- * batch returns the last ones alone, and takes what n rows take.
+ * than was asked for.  Rows that pass are spread over all n, likely; so with
+ * what fewer rows take the batch finds as much of n as was asked.  Where they
+ * are not, and most of them lie behind those fewer rows, it is good for less.
+ * A later batch returns the last ones alone, and takes what n rows take.
  *
- * Rows that a batch missed are found by the next one, too late for their place.
- * Where they are more than 1 - recall of those returned, calibration does not
- * hold for the query, and batches take more.
+ * Rows that a batch missed are found by the next one, out of
+ * order.  Where they are more than 1 - recall of those returned, calibration
+ * does not hold for the query, and batches take more.
  */
 #include "postgres.h"
 
@@ -40,7 +40,7 @@
 #include "am/common/options.h"
 #include "am/scan/scan.h"
 
-/* Rows wanted, where nobody has said how many. */
+/* Rows needed, where nobody has said how many. */
 #define DEFAULT_ROWS_NEEDED		10
 
 /*
@@ -61,19 +61,22 @@
 #define FAR_FEWER			4
 
 /*
- * The first batch believes the planner, if that takes it no deeper than so many
- * times the rows wanted; else it only tries, and goes no deeper than this.
+ * The first batch believes the planner, if that takes it no deeper than so
+ * many times the rows needed; else it only tries, and goes no deeper than
+ * this.
  */
 #define MOST_FIRST			150
 #define MOST_TRIED			10
 
-/* Later ones go so many times as deep as the one before, at least and at most. */
+/*
+ * Later ones go so many times as deep as the one before, at least and at most.
+ */
 #define LEAST_GROWTH		2
 #define MOST_GROWTH			16
 
 /*
- * Rows that pass, from which on their share is known: if it is what the planner
- * expected, roughly, and if not.
+ * Rows that pass, from which on the selectivity is known: if it is what the
+ * planner expected, roughly, and if not.
  */
 #define SOME_MATCHED			2
 #define FEW_MATCHED			5
@@ -83,8 +86,8 @@
 #define LEAST_REJECTED		500
 
 /*
- * Of what the rest would take, batches may take this share; more where the share
- * that passes is known well; and to try less.
+ * Of what the rest would take, batches may take this fraction; more where the
+ * selectivity is known well; and to try less.
  */
 #define BATCHES_FRACTION		0.25
 #define SURE_BATCHES_FRACTION	0.6
@@ -92,9 +95,9 @@
 #define MORE_TRIAL_FRACTION	0.15
 
 /*
- * Rows that are late, of those returned: if they are so many times 1 - recall a
- * pass brings the rest; fewer rows than the least tell nothing.  Until then
- * batches take what so many times as many rows take, at most.
+ * Rows that are out of order, of those returned: if they are so many times 1
+ * - recall a pass brings the rest; fewer rows than the least tell nothing.
+ * Until then batches take what so many times as many rows take, at most.
  */
 #define MOST_OUT_OF_ORDER			2.0
 #define LEAST_RETURNED		100
@@ -114,7 +117,7 @@
 #define CANDIDATE_NS		250.0	/* a candidate found, beside its lists */
 #define PAGE_NS				180.0	/* a page of the table, in its order */
 #define ROW_NS				70.0	/* a row on such a page */
-#define KEYS_NS				6.0 /* a copy's keys in its list */
+#define KEYS_NS				6.0 /* a posting's keys in its list */
 #define MATCH_NS			150.0	/* a row that another index names */
 #define SORT_NS				200.0	/* a row sorted */
 #define TOAST_NS			4000.0	/* a vector out of line */
@@ -133,8 +136,8 @@ typedef struct Matching
 /*
  * Do rows that pass lie among all others, by chance?  If not, they may be far
  * from the query because of what they have in common, and in lists that hardly
- * any other row as near is in.  Then they are found less surely than calibration
- * says.
+ * any other row as near is in.  Then they are found less surely than
+ * calibration says.
  */
 static bool
 is_spread(const IvfpqScan *state)
@@ -215,7 +218,7 @@ needed_rows(const IvfpqScan *state)
 	return rows_needed;
 }
 
-/* The nearest rows of which as many as are wanted pass, likely. */
+/* The nearest rows of which as many as are needed pass, likely. */
 static double
 needed_depth(const IvfpqScan *state, const Matching *matching)
 {
@@ -228,7 +231,7 @@ needed_depth(const IvfpqScan *state, const Matching *matching)
 			   IVFPQ_FIRST_ROWS);
 }
 
-/* What it takes to measure a row that has been fetched. */
+/* What it takes to rerank a row that has been fetched. */
 static double
 rerank_ns(const IvfpqScan *state)
 {
@@ -247,7 +250,7 @@ fetch_ns(const IvfpqScan *state)
 }
 
 /*
- * Are the rows wanted spread over the nearest ones that they are among?  A
+ * Are the rows needed spread over the nearest ones that they are among?  A
  * radius ends a scan by the last of these; refine records do not tell where
  * among them a row is that passes; and a later batch returns the last ones.
  */
@@ -272,14 +275,16 @@ calibrated_depth(const IvfpqScan *state, double depth)
 		state->key_selectivity;
 }
 
-/* Rows that may be late, of those returned. */
+/* Rows that may be out of order, of those returned. */
 static double
 expected_out_of_order(const IvfpqScan *state)
 {
 	return (1 - state->recall) * (double) state->returned;
 }
 
-/* Are more rows late than so many times those expected, beyond chance? */
+/*
+ * Are more rows out of order than so many times those expected, beyond chance?
+ */
 static bool
 is_out_of_order_beyond(const IvfpqScan *state, double factor)
 {
@@ -290,8 +295,9 @@ is_out_of_order_beyond(const IvfpqScan *state, double factor)
 
 /*
  * The rows that calibration is asked for, where a batch is to be good for so
- * many: more in a later batch, which returns the last ones alone, and where rows
- * were late; but not more than it knows of where it knows of these.
+ * many: more in a later batch, which returns the last ones alone, and where
+ * rows were out of order; but not more than it knows of where it knows of
+ * these.
  */
 static double
 with_margin(const IvfpqScan *state, double rows)
@@ -311,8 +317,8 @@ with_margin(const IvfpqScan *state, double rows)
 }
 
 /*
- * Have so many rows come late that the next ones had better wait for a pass?
- * Where lists are bounded there is none.
+ * Have so many rows come out of order that the next ones had better wait for
+ * a pass? Where lists are bounded there is none.
  */
 bool
 IvfpqDepthNeedsFullPass(const IvfpqScan *state)
@@ -322,7 +328,10 @@ IvfpqDepthNeedsFullPass(const IvfpqScan *state)
 		is_out_of_order_beyond(state, MOST_OUT_OF_ORDER);
 }
 
-/* What a batch takes that goes so deep, of rows that fulfill conditions on keys. */
+/*
+ * What a batch takes that goes so deep, of rows that satisfy conditions on
+ * keys.
+ */
 static void
 params_at(const IvfpqScan *state, double depth, IvfpqSearchParams *params)
 {
@@ -428,8 +437,8 @@ matches_ns(const IvfpqScan *state, double selectivity)
 }
 
 /*
- * The deepest batch, no deeper than `depth`, that takes no more than this share
- * of the rest.
+ * The deepest batch, no deeper than `depth`, that takes no more than this
+ * fraction of the rest.
  */
 static double
 depth_within(const IvfpqScan *state, const Matching *matching, double depth,
@@ -442,8 +451,8 @@ depth_within(const IvfpqScan *state, const Matching *matching, double depth,
 }
 
 /*
- * What the rest takes, and which way: by reading the table, by the index's keys,
- * or by the other index.
+ * What the rest takes, and which way: by reading the table, by the index's
+ * keys, or by the other index.
  */
 static double
 rest_ns(const IvfpqScan *state, const Matching *matching, bool must,
@@ -490,8 +499,8 @@ first_depth(const IvfpqScan *state, const Matching *matching, double needed)
 }
 
 /*
- * How deep a later batch goes; 0 if the rest had better come.  Where the share
- * that passes is not known, one that costs little may tell.
+ * How deep a later batch goes; 0 if the rest had better come.  Where the
+ * selectivity is not known, one that costs little may tell.
  */
 static double
 later_depth(const IvfpqScan *state, const Matching *matching, double needed)
@@ -529,7 +538,7 @@ next_depth(const IvfpqScan *state, const Matching *matching)
 		later_depth(state, matching, needed);
 }
 
-/* How deep the next batch goes, and what that takes: state->effort. */
+/* How deep the next batch goes, and what that takes: state->params. */
 void
 IvfpqDepthNext(IvfpqScan *state)
 {
@@ -560,10 +569,10 @@ first_rows(const IvfpqScan *state, int n)
  * Would the next batch return too much of what calibration knows nothing of?
  * Under strict order, rows nearer than those returned come too late for their
  * place, and a condition that has turned away most rows so far may look for
- * just these.  Those that a pass finds are among the rows returned before it, so
- * they are no more than that share.  Where calibration knows how deep to look,
- * the recall holds for such a condition, too; without it the first rows are
- * taken for good.
+ * just these.  Those that a pass finds are among the rows returned before it,
+ * so they are no more than that share.  Where calibration knows how deep to
+ * look, the recall holds for such a condition, too; without it the first rows
+ * are taken for good.
  */
 static bool
 is_unknown(const IvfpqScan *state)
@@ -584,10 +593,10 @@ is_unknown(const IvfpqScan *state)
 }
 
 /*
- * Is a pass the better way than the batch that state->effort describes, of a
- * scan without a filter?  It is when that would measure a large share of the
- * rows, or where calibration did not reach the recall so deep, unless conditions
- * on keys are answered from all lists then.
+ * Is a pass the better way than the batch that state->params describes, of a
+ * scan without a filter?  It is when that would rerank a large fraction of the
+ * rows, or where calibration did not reach the recall so deep, unless
+ * conditions on keys are answered from all lists then.
  */
 static bool
 full_pass_is_better(const IvfpqScan *state)
@@ -602,7 +611,7 @@ full_pass_is_better(const IvfpqScan *state)
 }
 
 /*
- * Which way to the rest; or by the batch that state->effort describes, unless
+ * Which way to the rest; or by the batch that state->params describes, unless
  * the rest has to come.
  */
 IvfpqRest
@@ -622,9 +631,9 @@ IvfpqDepthRest(const IvfpqScan *state, bool must)
 }
 
 /*
- * Are too many candidates gone, which the snapshot does not see?  They are made up
- * for by those beyond the ones wanted, which are there because scores are not
- * exact; half of these may be lost.
+ * Are too many candidates gone, which the snapshot does not see?  They are
+ * made up for by those beyond the ones wanted, which are there because scores
+ * are not exact; half of these may be lost.
  */
 bool
 IvfpqDepthManyInvisible(const IvfpqScan *state)

@@ -27,8 +27,8 @@ typedef enum IvfpqRest
 #define IVFPQ_FIRST_WITHIN	20
 
 /*
- * A distance beyond which no row is wanted (radius.c).  The filter refuses rows
- * outside by itself; the scan may read on as far as it likes.
+ * A distance beyond which no row is wanted (radius.c).  The filter refuses
+ * rows outside by itself; the scan may read on as far as it likes.
  */
 typedef struct IvfpqRadius
 {
@@ -68,11 +68,11 @@ typedef struct IvfpqFilter
 	IvfpqRadius radius;
 	double		rows_needed;	/* rows likely to be wanted; 0 = not known */
 	double		selectivity;	/* of the index's rows, or of those that
-								 * fulfill conditions on keys, those that
+								 * satisfy conditions on keys, those that
 								 * pass, likely */
-	double		key_selectivity;	/* of the index's rows that fulfill these,
+	double		key_selectivity;	/* of the index's rows that satisfy these,
 									 * likely */
-	double		qual_ns;		/* what `passes` takes for a row */
+	double		qual_ns;		/* what `satisfies` takes for a row */
 	double		matches;		/* rows that next_match brings, likely */
 } IvfpqFilter;
 

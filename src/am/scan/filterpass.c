@@ -2,10 +2,10 @@
  * filterpass.c
  *		The end of a filtered scan that reads everything: not the index, but the
  *		table, or those of its rows that another index names.  The condition
- *		comes first, and only rows that pass are measured.
+ *		comes first, and only rows that pass are reranked.
  *
  * Rows are named by where they are.  An entry of an index may name the head of
- * a HOT chain instead, so the scan notes where the rows are that it gives out.
+ * a HOT chain instead, so the scan notes where the rows are that it returns.
  */
 #include "postgres.h"
 
@@ -18,8 +18,9 @@
 #include "am/scan/scan.h"
 
 /*
- * A row of the rest.  The predicate comes first: it may stand for a policy, whose
- * condition it proves, and no other may be asked of rows that that hides.
+ * A row of the rest.  The predicate comes first: it may stand for a policy,
+ * whose condition it proves, and no other may be asked of rows that that
+ * hides.
  */
 static void
 offer_row(IvfpqScan *state, TupleTableSlot *row,
@@ -49,7 +50,7 @@ offer_row(IvfpqScan *state, TupleTableSlot *row,
 }
 
 /*
- * Give every row that passes and has not been given out to `take`, named by
+ * Give every row that passes and has not been returned to `take`, named by
  * where it is; state->report says by which way.
  */
 void

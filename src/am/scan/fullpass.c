@@ -1,7 +1,7 @@
 /*
  * fullpass.c
  *		The end of a scan that reads everything: all TIDs of the index in heap
- *		order, each row measured once, and a sort by distance.  Both sorts go
+ *		order, each row reranked once, and a sort by distance.  Both sorts go
  *		to disk beyond work_mem.  This file also says when a scan needs it.
  */
 #include "postgres.h"
@@ -23,7 +23,7 @@
 #include "client/client.h"
 #include "pgcompat.h"
 
-/* What a search takes for a list and, where gpuvecd answers, for a copy. */
+/* What a search takes for a list and, where gpuvecd answers, for a posting. */
 #define LIST_BYTES		(64 + 2 * sizeof(IvfpqDirEntry))
 #define ANSWER_BYTES	(32 + sizeof(IvfpqKnownRecord))
 
@@ -53,8 +53,8 @@ IvfpqBatchFits(const IvfpqScan *state, int probes, int64 candidates)
 {
 	const IvfpqMetaData *meta = &state->model->meta;
 	double		postings = (double) candidates * meta->lists_per_row;
-	double		found;			/* the best copies */
-	double		search;			/* scratch, and the rows of these copies */
+	double		found;			/* the best postings */
+	double		search;			/* scratch, and the rows of these postings */
 	double		rows;			/* in the queue, and in the set, which grows */
 	Size		row_bytes = sizeof(IvfpqQueuedRow);
 
@@ -145,8 +145,8 @@ put_rows(IvfpqScan *state, uint64 *ids, int n)
 }
 
 /*
- * Measure every row of the index that was not measured before; with conditions
- * on keys those that may fulfill them.
+ * Rerank every row of the index that was not reranked before; with conditions
+ * on keys those that may satisfy them.
  */
 static void
 rerank_rest(IvfpqScan *state, int sort_mem)
@@ -198,8 +198,8 @@ empty_queue(IvfpqScan *state)
 }
 
 /*
- * Sort all rows not given out yet, those in the queue included; rows that are
- * only bounded are measured in the pass, in heap order.  From here on they
+ * Sort all rows not returned yet, those in the queue included; rows that are
+ * only bounded are reranked in the pass, in heap order.  From here on they
  * come from the sort.  A filtered scan that reads the table finds those in the
  * queue again.
  */

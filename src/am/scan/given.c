@@ -1,23 +1,23 @@
 /*
  * given.c
- *		Rows that were given out, as far as later ones have to do with them.
+ *		Rows that were returned, as far as later ones have to do with them.
  *
- * A row whose upper bound is below the lower bounds of all others is given out
+ * A row whose upper bound is below the lower bounds of all others is returned
  * as it is: the executor fetches it anyway, and the access method would only
- * do so once more to measure it.  What is not known then:
+ * do so once more to rerank it.  What is not known then:
  *
  *	its distance	is between its bounds.  No row that waits is nearer than the
  *					upper one.  A row that a later batch brings, whose lower
- *					bound is below that, is measured, and if it may still be
- *					the nearer one then so is the row given out last.  That
- *					one is all that has to be known: rows given out before it
+ *					bound is below that, is reranked, and if it may still be
+ *					the nearer one then so is the row returned last.  That
+ *					one is all that has to be known: rows returned before it
  *					are no farther away.
  *	whether it is	the executor passes over a row that the snapshot does not
- *	seen			see, and does not say so.  It does not count as given out;
+ *	seen			see, and does not say so.  It does not count as returned;
  *					so where that matters, before a batch is taken for spent
- *					and before a row is called late, we look ourselves.
+ *					and before a row is called out of order, we look ourselves.
  *
- * Rows that are measured were seen.  All this is for the order and for what
+ * Rows that are reranked were seen.  All this is for the order and for what
  * batches are good for, both of which end with the last batch: from then on
  * rows need not be remembered.
  */
@@ -28,7 +28,7 @@
 
 #include "am/scan/scan.h"
 
-/* The row given out last, whether the snapshot sees it or not; or NULL. */
+/* The row returned last, whether the snapshot sees it or not; or NULL. */
 static const IvfpqNextRow *
 last_returned(const IvfpqReturned *returned)
 {
@@ -37,7 +37,7 @@ last_returned(const IvfpqReturned *returned)
 	return returned->has_last ? &returned->last : NULL;
 }
 
-/* A row is given out. */
+/* A row is returned. */
 void
 IvfpqReturnedAdd(IvfpqScan *state, const IvfpqNextRow *row)
 {
@@ -69,7 +69,7 @@ IvfpqReturnedAdd(IvfpqScan *state, const IvfpqNextRow *row)
 
 /*
  * Look at the rows that nobody has looked at: those that the snapshot does not
- * see were not given out, but are candidates that are gone.  Returns whether
+ * see were not returned, but are candidates that are gone.  Returns whether
  * there are such.
  */
 bool
@@ -102,7 +102,7 @@ IvfpqReturnedCheck(IvfpqScan *state)
 	return invisible > 0;
 }
 
-/* Measure a row that comes up or was given out; false if it is not there. */
+/* Rerank a row that comes up or was returned; false if it is not there. */
 static bool
 rerank_bounded(IvfpqScan *state, IvfpqNextRow *row)
 {
@@ -119,9 +119,9 @@ rerank_bounded(IvfpqScan *state, IvfpqNextRow *row)
 }
 
 /*
- * Is a row that comes up not to be given out, because it is nearer than one
- * that was, and order is strict?  It may be measured for that; then it is not
- * given out either if the snapshot does not see it.
+ * Is a row that comes up not to be returned, because it is nearer than one
+ * that was, and order is strict?  It may be reranked for that; then it is not
+ * returned either if the snapshot does not see it.
  */
 bool
 IvfpqReturnedIsOutOfOrder(IvfpqScan *state, IvfpqNextRow *row)

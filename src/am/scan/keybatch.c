@@ -3,14 +3,16 @@
  *		Conditions on keys, in a scan: begun with it, and what its batches take.
  *
  * A scan with such conditions goes through batches as any other, but the rows
- * that it counts are those that fulfill them.
+ * that it counts are those that satisfy them.
  */
 #include "postgres.h"
 
 #include "am/common/count.h"
 #include "am/scan/scan.h"
 
-/* Is anything asked of keys?  That the vector is not NULL is true of all rows. */
+/*
+ * Is anything asked of keys?  That the vector is not NULL is true of all rows.
+ */
 static bool
 asks_keys(IndexScanDesc scan)
 {
@@ -25,7 +27,7 @@ asks_keys(IndexScanDesc scan)
 	return false;
 }
 
-/* Take the scan's conditions; false if no row fulfills them. */
+/* Take the scan's conditions; false if no row satisfies them. */
 bool
 IvfpqScanBeginKeys(IndexScanDesc scan)
 {
@@ -56,7 +58,9 @@ IvfpqScanAsksRows(const IvfpqScan *state)
 		(state->asks_keys && state->quals.nrechecks > 0);
 }
 
-/* Of all rows those that the planner expects to fulfill them; 0 = not known. */
+/*
+ * Of all rows those that the planner expects to satisfy them; 0 = not known.
+ */
 static double
 planned_selectivity(const IvfpqScan *state)
 {
@@ -68,8 +72,8 @@ planned_selectivity(const IvfpqScan *state)
 }
 
 /*
- * What the next batch looks for among rows that fulfill the conditions: what the
- * effort says or, in the last batch, all in so many lists.
+ * What the next batch looks for among rows that satisfy the conditions: what
+ * the search parameters say or, in the last batch, all in so many lists.
  */
 void
 IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)

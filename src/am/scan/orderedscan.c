@@ -3,17 +3,16 @@
  *		The ordered scan.
  *
  * Candidates come in batches.  A batch takes ever more candidates from ever
- * more lists (effort.c), measures those not measured before, and gives
- * out as many rows as its candidates are known to be good for.  The rest
- * waits in a queue for the next batch.  So the AM needs no LIMIT and cuts
- * none.
+ * more lists (effort.c), reranks those not reranked before, and returns as
+ * many rows as its candidates are known to be good for.  The rest waits in a
+ * queue for the next batch.  So the AM needs no LIMIT and cuts none.
  *
- * With refine records a batch measures nothing: rows enter the queue with
- * bounds of their distances, and one is fetched and measured only when it comes
- * up, which most rows of a batch never do, and when it has an upper bound not
- * even then, if no other row may be nearer (given.c).
+ * With refine records a batch reranks nothing: rows enter the queue with
+ * bounds of their distances, and one is fetched and reranked only when it
+ * comes up, which most rows of a batch never do, and when it has an upper
+ * bound not even then, if no other row may be nearer (given.c).
  *
- * When a batch would measure or give out too many rows, or take too much
+ * When a batch would rerank or return too many rows, or take too much
  * memory, or the index is untrained, the scan finishes with one pass over all
  * remaining TIDs in heap order (fullpass.c), so that its worst case is
  * about a sequential scan and a sort.
@@ -160,7 +159,7 @@ start_search(IvfpqScan *state, ScanKey key)
 	IvfpqTransform(state->index, state->model, vector, transformed);
 	IvfpqSearchInit(&state->search, state->index, state->model);
 	state->search.addresses = state->model->meta.refine != IVFPQ_REFINE_NONE;
-	/* the record of a dead row's copy may be another row's: see README */
+	/* the record of a dead row's posting may be another row's: see README */
 	state->rerank->asks_all = state->search.addresses;
 	if (state->asks_keys)
 		IvfpqSearchCondition(&state->search, &state->quals.condition);
@@ -278,7 +277,7 @@ start_scan(IndexScanDesc scan)
 }
 
 /*
- * May a bounded row be given out, though it was not measured?  No other row may
+ * May a bounded row be returned, though it was not reranked?  No other row may
  * be nearer, and none but the executor may want to see it: a filter wants its
  * distance, and conditions on keys are asked of the row (README, "Keys").
  */
@@ -290,9 +289,9 @@ is_decided(const IvfpqScan *state, const IvfpqQueuedRow *row)
 }
 
 /*
- * Have as many rows come up as the batch is good for?  With refine records it is
- * told by those fetched so far, once they are enough, which part of them the
- * snapshot sees: a batch is good for no more.
+ * Have as many rows come up as the batch is good for?  With refine records it
+ * is told by those fetched so far, once they are enough, which part of them
+ * the snapshot sees: a batch is good for no more.
  */
 static bool
 is_quota_taken(const IvfpqScan *state)
@@ -310,11 +309,11 @@ is_quota_taken(const IvfpqScan *state)
 }
 
 /*
- * The nearest row of the queue; false when it is empty or, where a filter rejects
- * rows that come up, those that the batch is good for are over.  Bounded rows that
- * come up are measured and go back, until a measured one is first: no other
- * can be nearer; or until that is known of a bounded one; or until they are
- * beyond a radius, however far they are.
+ * The nearest row of the queue; false when it is empty or, where a filter
+ * rejects rows that come up, those that the batch is good for are over.
+ * Bounded rows that come up are reranked and go back, until a reranked one is
+ * first: no other can be nearer; or until that is known of a bounded one; or
+ * until they are beyond a radius, however far they are.
  */
 static bool
 queue_next(IvfpqScan *state, IvfpqNextRow *next)
@@ -381,7 +380,7 @@ take_row(IvfpqScan *state, IvfpqNextRow *row)
 }
 
 /*
- * Has the batch given out the rows that it is good for?  Those that nobody has
+ * Has the batch returned the rows that it is good for?  Those that nobody has
  * looked at count only if the snapshot sees them.
  */
 static bool
@@ -392,8 +391,8 @@ batch_is_spent(IvfpqScan *state)
 }
 
 /*
- * Give out the row that comes up, unless a filter refuses it: then it was
- * never there, and cannot make another row late.
+ * Return the row that comes up, unless a filter refuses it: then it was
+ * never there, and cannot make another row out of order.
  */
 static bool
 return_row(IndexScanDesc scan, const IvfpqNextRow *row)
@@ -413,7 +412,7 @@ return_row(IndexScanDesc scan, const IvfpqNextRow *row)
 	return true;
 }
 
-/* The next row to give out; false at the end. */
+/* The next row to return; false at the end. */
 static bool
 next_row(IndexScanDesc scan, IvfpqNextRow *row)
 {
@@ -474,7 +473,7 @@ ivfpqgettuple(IndexScanDesc scan, ScanDirection dir)
 }
 
 /*
- * Give out only rows that pass the filter, or all again (NULL); to be called
+ * Return only rows that pass the filter, or all again (NULL); to be called
  * before the first row.
  */
 void

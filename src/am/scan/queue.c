@@ -1,9 +1,9 @@
 /*
  * queue.c
- *		Rows of a scan that are measured, or bounded, and not given out yet.
+ *		Rows of a scan that are reranked, or bounded, and not returned yet.
  *
  * Memory for them is taken by the batch, and given back when the scan ends: a
- * row's place in the set of those measured stays as long, too.
+ * row's place in the set of those reranked stays as long, too.
  */
 #include "postgres.h"
 
@@ -13,7 +13,7 @@
 
 /*
  * Ascending distance, ties by TID: the nearest row is the heap's first.  A
- * bounded row may be as near as its bound, so it comes before measured ones.
+ * bounded row may be as near as its bound, so it comes before reranked ones.
  */
 static int
 compare_queued(const pairingheap_node *a, const pairingheap_node *b, void *arg)
@@ -39,7 +39,9 @@ IvfpqQueueInit(IvfpqQueue *queue)
 	queue->heap = pairingheap_allocate(compare_queued, NULL);
 }
 
-/* Make room for the next batch, no more than n rows; none is prefetched. */
+/*
+ * Reserve memory for the next batch, no more than n rows; none is prefetched.
+ */
 void
 IvfpqQueueReserve(IvfpqQueue *queue, int64 n)
 {
@@ -60,7 +62,7 @@ add_row(IvfpqQueue *queue, uint64 id, double least, double most, bool bounded)
 	pairingheap_add(queue->heap, &row->node);
 }
 
-/* Add a row that was measured. */
+/* Add a row that was reranked. */
 void
 IvfpqQueueAdd(IvfpqQueue *queue, uint64 id, double distance)
 {
@@ -95,7 +97,7 @@ IvfpqQueueTake(IvfpqQueue *queue)
 								 pairingheap_remove_first(queue->heap));
 }
 
-/* Put a row back that was taken, and measured. */
+/* Put a row back that was taken, and reranked. */
 void
 IvfpqQueueReturn(IvfpqQueue *queue, IvfpqQueuedRow *row, double distance)
 {

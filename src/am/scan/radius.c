@@ -7,14 +7,15 @@
  * batch is good for more rows than came up before it, the batch has read
  * everything within, at the recall asked for.
  *
- * Where a filter lets few rows pass, none may come up at all.  So when all rows
- * have come up that a batch is good for, some of its candidates about the rank
- * that it is good for are measured, whether they pass or not.  If all of these
- * are outside, fewer rows than that are within.
+ * Where a filter lets few rows pass, none may come up at all.  So when all
+ * rows have come up that a batch is good for, some of its candidates about
+ * the rank that it is good for are reranked, whether they pass or not.  If
+ * all of these are outside, fewer rows than that are within.
  *
- * A batch that was not deep enough has measured more rows than it is good for.
- * If most of these are outside, those within are nearly all that there are.  Else
- * it tells how fast distances grow with ranks, and so how many are within, about.
+ * A batch that was not deep enough has reranked more rows than it is good for.
+ * If most of these are outside, those within are nearly all that there are.
+ * Else it tells how fast distances grow with ranks, and so how many are
+ * within, about.
  */
 #include "postgres.h"
 
@@ -34,13 +35,15 @@
 #define MARGIN			1.4
 
 /*
- * If no more of those counted are within, there are hardly others; fewer counted
- * tell nothing.
+ * If no more of those counted are within, there are hardly others; fewer
+ * counted tell nothing.
  */
 #define LEAST_COUNTED	10
 #define WITHIN_PART		(1.0 / 3)
 
-/* The next batch goes so many times as deep, at least, usually, and at most. */
+/*
+ * The next batch goes so many times as deep, at least, usually, and at most.
+ */
 #define LEAST_GROWTH	2
 #define USUAL_GROWTH	4
 #define MOST_GROWTH		16
@@ -60,8 +63,8 @@ IvfpqIsOutside(const IvfpqScan *state, double distance)
 }
 
 /*
- * Is a row that is no nearer than this bound outside, and may that end the scan,
- * though nobody knows whether it passes?
+ * Is a row that is no nearer than this bound outside, and may that end the
+ * scan, though nobody knows whether it passes?
  */
 bool
 IvfpqIsBoundOutside(const IvfpqScan *state, double bound)
@@ -77,7 +80,9 @@ IvfpqRadiusCount(IvfpqScan *state, double distance)
 	state->counted_within += !IvfpqIsOutside(state, distance);
 }
 
-/* Note which rows tell about the batch; ids [n] are the best it is good for. */
+/*
+ * Note which rows tell about the batch; ids [n] are the best it is good for.
+ */
 void
 IvfpqRadiusWatch(IvfpqScan *state, const uint64 *ids, int64 n)
 {
@@ -101,8 +106,8 @@ compare_doubles(const void *a, const void *b)
 }
 
 /*
- * Measure rows [n], whether they pass or not, and sort their distances.  Returns
- * how many the snapshot sees.
+ * Rerank rows [n], whether they pass or not, and sort their distances.
+ * Returns how many the snapshot sees.
  */
 static int
 rerank_watched(IvfpqScan *state, const uint64 *ids, int n, double *distances)
@@ -185,7 +190,9 @@ likely_within(const IvfpqScan *state)
 	return Max(counted, by_ranks);
 }
 
-/* How deep the next batch goes, where `needed` would do for the rows wanted. */
+/*
+ * How deep the next batch goes, where `needed` would do for the rows wanted.
+ */
 double
 IvfpqRadiusDepth(const IvfpqScan *state, double needed)
 {

@@ -17,10 +17,10 @@
 #include "am/search/search.h"
 #include "am/search/tidset.h"
 
-/* A scan measures at least this many rows before it falls back on a pass. */
+/* A scan reranks at least this many rows before it falls back on a pass. */
 #define IVFPQ_MIN_RERANKED		20000
 
-/* Of a table's rows no more than this share are measured as candidates. */
+/* Of a table's rows no more than this fraction are reranked as candidates. */
 #define IVFPQ_RERANKED_FRACTION	0.05
 
 /* A batch may have so many candidates however little memory there is. */
@@ -36,18 +36,18 @@ typedef struct IvfpqScanReport
 	int			batches;
 	int64		lists;			/* read */
 	int64		postings;		/* read, */
-	bool		asks_keys;		/* ... and scored are only those that fulfill */
+	bool		asks_keys;		/* ... and scored are only those that satisfy */
 	int64		matched;		/* conditions on keys */
 	int64		refined;		/* compact copies of rows read */
 	int64		reranked;		/* rows fetched from the heap */
-	int64		returned;		/* rows given out */
+	int64		returned;		/* rows returned */
 	int64		out_of_order;	/* rows left out to keep the order */
 	bool		full_pass;		/* with a pass over all rows */
 	IvfpqFilterReport filter;
 	IvfpqRemoteReport remote;
 } IvfpqScanReport;
 
-/* A row measured, or bounded, and not given out yet. */
+/* A row reranked, or bounded, and not returned yet. */
 typedef struct IvfpqQueuedRow
 {
 	pairingheap_node node;
@@ -67,14 +67,14 @@ typedef struct IvfpqNextRow
 } IvfpqNextRow;
 
 /*
- * Rows given out, as far as the next ones have to do with them (given.c): the
+ * Rows returned, as far as the next ones have to do with them (given.c): the
  * last of those that the snapshot sees, and those that nobody has looked at.
  */
 typedef struct IvfpqReturned
 {
 	bool		has_last;
 	IvfpqNextRow last;
-	IvfpqNextRow *unseen;		/* [room] of which these are there: */
+	IvfpqNextRow *unseen;		/* [capacity] of which these are there: */
 	int			nunseen;
 	int			nolder;			/* the first so many came before `last` */
 	int			capacity;
@@ -111,19 +111,19 @@ typedef struct IvfpqScan
 	IvfpqKeyGoal goal;			/* the same, with conditions on keys */
 	IvfpqScanReport report;		/* less what is counted elsewhere */
 	bool		has_keys;		/* of an earlier scan; they outlive it */
-	bool		asks_keys;		/* conditions on keys are in `tests` */
+	bool		asks_keys;		/* conditions on keys are in `quals` */
 	IvfpqKeys	keys;			/* then */
 	IvfpqKeyQuals quals;
 	double		key_selectivity;	/* of rows near the query, those that
-									 * fulfill them, as far as is known; else
+									 * satisfy them, as far as is known; else
 									 * 1 */
 	bool		started;
 	bool		null_query;		/* any order will do */
-	bool		is_strict;		/* rows found late are left out */
+	bool		is_strict;		/* rows found out of order are left out */
 	double		recall;			/* asked for */
 	const LimitState *limit;	/* asks for the scan's rows, or NULL; and what */
 	double		planned;		/* the planner expects of them, 0 = nothing */
-	double		rows_needed;	/* rows wanted at first; 0 = not known */
+	double		rows_needed;	/* rows needed at first; 0 = not known */
 	double		visible;		/* of the index's rows those that the snapshot
 								 * sees, as far as statistics tell */
 	int			pending_dims;	/* pending rows may have others; 0 = no */
@@ -132,7 +132,7 @@ typedef struct IvfpqScan
 	int			batch;			/* batches done */
 	bool		is_drained;		/* the last one has all rows of its lists, */
 	int			drained;		/* so many */
-	int64		returned;		/* rows given out */
+	int64		returned;		/* rows returned */
 	int64		taken;			/* rows that came up */
 	int64		quota;			/* rows that may come up so far */
 	int64		out_of_order;	/* rows left out to keep the order */
@@ -141,21 +141,20 @@ typedef struct IvfpqScan
 	IvfpqReturned rows_returned;
 	const float *bound_query;	/* what bounds are of, or NULL for none */
 	IvfpqQueue	queue;
-	tidset_hash *reranked;		/* rows measured, bounded or found invisible */
+	tidset_hash *reranked;		/* rows reranked, bounded or found invisible */
 	IvfpqFilter *filter;		/* or NULL; outlives the running scan */
 	double		depth;			/* the nearest rows, whether they pass or not,
 								 * that the batch is good for; of those that
-								 * fulfill conditions on keys */
+								 * satisfy conditions on keys */
 	int64		matched;		/* of these, with a filter: so many pass, */
 	int64		matched_near;	/* ... of the nearer ones */
 	IvfpqWatched watched;		/* with a filter and a radius */
 	double		within;			/* rows within that, as ranks tell; 0 = not
 								 * known */
-	int64		counted;		/* rows measured, or bounded */
+	int64		counted;		/* rows reranked, or bounded */
 	int64		counted_within; /* ... of which are within */
-	tidset_hash *returned_tids; /* with a filter: where the rows given out
-								 * are, which may be elsewhere than entries
-								 * say */
+	tidset_hash *returned_tids; /* with a filter: where the rows returned are,
+								 * which may be elsewhere than entries say */
 	bool		in_full_pass;	/* rows come from full_pass_sort */
 	Tuplesortstate *full_pass_sort; /* rows of the finishing pass, by distance */
 	TupleTableSlot *full_pass_slot;

@@ -2,12 +2,12 @@
  * bound.c
  *		Refine records: made from rows, and what they say about a distance.
  *
- * The engine bounds distances in its own space; here its bounds become those of
- * the operator's own result, which may have been summed in fp32 (pgvector) or
- * double.  So whatever the operator returns for a row is not below the row's
- * bound, and a row whose bound has not come up need not be fetched; nor is it
- * above what records of halves say, and a row that no other can come before
- * need not be fetched either.
+ * The engine bounds distances in its own space; here its bounds become those
+ * of the operator's own result, which may have been summed in fp32 (pgvector)
+ * or double.  So whatever the operator returns for a row is not below the
+ * row's bound, and a row whose bound has not come up need not be fetched; nor
+ * is it above what records of halves say, and a row that no other can come
+ * before need not be fetched either.
  */
 #include "postgres.h"
 
@@ -57,14 +57,14 @@ IvfpqRecordAlloc(IvfpqRefine refine, int dims)
 
 /*
  * Let the errors [n] of records of transformed vectors [n][dims] allow for the
- * rotation.  Its rho, gv_rotation_error, is below 1e-4; with q', x' as they were
- * rotated and Q q, Q x as they ought to have been,
+ * rotation.  Its rho, gv_rotation_error, is below 1e-4; with q', x' as they
+ * were rotated and Q q, Q x as they ought to have been,
  *		||q' - x'| - |q - x||	<= rho (|q| + |x|)
  *		|<q', x'> - <q, x>|		<= (2 rho + rho^2) |q| |x|
  * and |x| <= |x'| / (1 - rho), likewise |q|.  3 rho |x'| in the record are
  * enough for the row's part of the first and for all of the second, where the
- * engine's bound multiplies a record's error by |q'|; operator_bound allows for
- * the query's part of the first.
+ * engine's bound multiplies a record's error by |q'|; operator_bound allows
+ * for the query's part of the first.
  */
 void
 IvfpqRecordAllow(const GvModel *gv, const float *vectors, int64 n,
@@ -87,7 +87,7 @@ IvfpqRecordAllow(const GvModel *gv, const float *vectors, int64 n,
 
 /*
  * Make the record of a row from its transformed vector [dims].  Of one that is
- * not boundable (IvfpqIsBoundable) it bounds nothing: the row is measured.
+ * not boundable (IvfpqIsBoundable) it bounds nothing: the row is reranked.
  */
 void
 IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const GvModel *gv,
@@ -116,8 +116,8 @@ IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const GvModel *gv,
 /*
  * Is the query [dims], as the engine has it, near enough to what was asked to
  * bound inner products?  What scaling made subnormal is off by up to 2^-150 an
- * element, which a long row multiplies.  Of a rotated query rho |q'| covers that,
- * unless it is tiny.
+ * element, which a long row multiplies.  Of a rotated query rho |q'| covers
+ * that, unless it is tiny.
  */
 bool
 IvfpqQueryIsBoundable(const GvModel *gv, const float *asked, const float *query)
@@ -134,15 +134,15 @@ IvfpqQueryIsBoundable(const GvModel *gv, const float *asked, const float *query)
 
 /*
  * From the engine's bound on |q - x| or -<q, x> to one on what the operator
- * returns; side = -1 for a lower bound, 1 for an upper one.  The engine's q and
- * x are rounded: each by u times its length, and |x| <= |q| + |q - x|.  For what
- * a rotation loses see IvfpqRecordAllow, for what underflows in a query
- * IvfpqQueryIsBoundable.  The operator may sum in fp32, with an error of dims
- * roundings; of an inner product the engine's bound covers that, of a cosine it
- * is absolute.  Vectors too short or too long for sums in fp32 do not come here
- * with a bound: IvfpqIsBoundable has told them apart.  But by L2 they do, for a
- * distance that overflows is above every lower bound, and one that loses digits
- * is no more above an upper one than LEAST_LENGTH.
+ * returns; side = -1 for a lower bound, 1 for an upper one.  The engine's q
+ * and x are rounded: each by u times its length, and |x| <= |q| + |q - x|.
+ * For what a rotation loses see IvfpqRecordAllow, for what underflows in a
+ * query IvfpqQueryIsBoundable.  The operator may sum in fp32, with an error
+ * of dims roundings; of an inner product the engine's bound covers that, of a
+ * cosine it is absolute.  Vectors too short or too long for sums in fp32 do
+ * not come here with a bound: IvfpqIsBoundable has told them apart.  But by
+ * L2 they do, for a distance that overflows is above every lower bound, and
+ * one that loses digits is no more above an upper one than LEAST_LENGTH.
  */
 static double
 operator_bound(const GvModel *gv, double bound, double query_length, int side)

@@ -22,10 +22,11 @@ StaticAssertDecl(IVFPQ_OPTIMISTIC_BLOCKS <= GV_OPTIMISTIC_BLOCKS,
 #define KEPT_HEAP		(512 * 1024)
 
 /*
- * A search takes and frees some hundred kilobytes, which malloc would ask of the
- * kernel for each, page fault by page fault: 7 % of a short search.  glibc lets
- * the heap keep twice as much as a block of its own had that was freed
- * (mallopt(3), "Dynamic adjustment"); other libraries lose nothing by it.
+ * A search takes and frees some hundred kilobytes, which malloc would ask of
+ * the kernel for each, page fault by page fault: 7 % of a short search.
+ * glibc lets the heap keep twice as much as a block of its own had that was
+ * freed (mallopt(3), "Dynamic adjustment"); other libraries lose nothing by
+ * it.
  */
 static void
 keep_heap(void)
@@ -49,7 +50,7 @@ IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 	IvfpqListReaderInit(&search->reader, index, &model->meta, NULL);
 }
 
-/* Search among copies whose keys fulfill a condition. */
+/* Search among postings whose keys satisfy a condition. */
 void
 IvfpqSearchCondition(IvfpqSearch *search, const GvCondition *condition)
 {
@@ -69,7 +70,7 @@ IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 	search->matched = 0;
 }
 
-/* Begin to search for the best `capacity` copies. */
+/* Begin to search for the best `capacity` postings. */
 void
 IvfpqSearchOpen(IvfpqSearch *search, int capacity)
 {
@@ -113,8 +114,9 @@ IvfpqSearchView(const IvfpqSearch *search, const IvfpqBlockView *view)
 }
 
 /*
- * Offer the live copies of a block, which a reader came to in the i-th nearest
- * list, to the search that is open; maybe `again` (IvfpqListReader.reread).
+ * Offer the live postings of a block, which a reader came to in the i-th
+ * nearest list, to the search that is open; maybe `again`
+ * (IvfpqListReader.reread).
  */
 void
 IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view,
@@ -143,8 +145,8 @@ IvfpqSearchSettle(IvfpqSearch *search)
 }
 
 /*
- * Go on with the search that is open, for the best `capacity` copies; false if
- * copies among them may have been left out already.
+ * Go on with the search that is open, for the best `capacity` postings; false
+ * if postings among them may have been left out already.
  */
 bool
 IvfpqSearchWiden(IvfpqSearch *search, int capacity)
@@ -163,8 +165,8 @@ IvfpqSearchWiden(IvfpqSearch *search, int capacity)
 }
 
 /*
- * Offer the next blocks of the i-th nearest list, which is open, from where they
- * lie; false if there are none such, or they changed meanwhile.
+ * Offer the next blocks of the i-th nearest list, which is open, from where
+ * they lie; false if there are none such, or they changed meanwhile.
  */
 static bool
 read_optimistic(IvfpqSearch *search, int i)
@@ -188,7 +190,7 @@ read_optimistic(IvfpqSearch *search, int i)
 	return valid;
 }
 
-/* Offer the copies of the i-th nearest list, which is open. */
+/* Offer the postings of the i-th nearest list, which is open. */
 static void
 read_list(IvfpqSearch *search, int i)
 {
@@ -213,7 +215,7 @@ read_list(IvfpqSearch *search, int i)
 	search->counts[search->ncounts++].matched = search->scan.matched - matched;
 }
 
-/* Offer every copy of the i-th nearest list. */
+/* Offer every posting of the i-th nearest list. */
 void
 IvfpqSearchList(IvfpqSearch *search, int i)
 {
@@ -260,8 +262,8 @@ IvfpqSearchNearest(IvfpqSearch *search, int probes)
 }
 
 /*
- * The copies in the `probes` nearest lists, dead ones included: no search finds
- * more, even where damage has the number of these wrong.
+ * The postings in the `probes` nearest lists, dead ones included: no search
+ * finds more, even where damage has the number of these wrong.
  */
 int64
 IvfpqSearchCount(IvfpqSearch *search, int probes)
@@ -280,9 +282,9 @@ IvfpqSearchCount(IvfpqSearch *search, int probes)
 }
 
 /*
- * Keep a row's better copy only, and no more than n rows.  Fewer than n do not
- * tell that there are no others: dead rows' copies may lead to the record of
- * another row, and crowd out what lies behind.
+ * Keep a row's better posting only, and no more than n rows.  Fewer than n do
+ * not tell that there are no others: dead rows' postings may lead to the
+ * record of another row, and crowd out what lies behind.
  */
 void
 IvfpqSearchDistinct(IvfpqSearch *search, int n)
@@ -310,7 +312,11 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 
 	IvfpqSearchSettle(search);
 	search->found_all = search->candidates.count < search->candidates.capacity;
-	/* they are rows enough, however many of them are a row's second copies */
+
+	/*
+	 * they are rows enough, however many of them are a row's secondary
+	 * postings
+	 */
 	gv_topk_first(&search->candidates,
 				  (int) Min((int64) candidates * lists_per_row, PG_INT32_MAX));
 	if (search->scan_bytes > MOST_SCRATCH)
@@ -326,11 +332,11 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 
 /*
  * Fill search->candidates with the best rows of the `probes` nearest lists, by
- * the score of their better copy, ties by id.  All copies of a row carry the
- * same address, so that it names the row as well as its TID does.  gpuvecd and
- * the session's engine find the same candidates in the same lists.  But the
- * last of the nearest lists may differ, because gpuvecd does not choose lists
- * by codes of centroids.
+ * the score of their better posting, ties by id.  All postings of a row carry
+ * the same address, so that it names the row as well as its TID does.
+ * gpuvecd and the session's engine find the same candidates in the same
+ * lists.  But the last of the nearest lists may differ, because gpuvecd does
+ * not choose lists by codes of centroids.
  */
 void
 IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)

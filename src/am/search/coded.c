@@ -3,7 +3,7 @@
  *		Centroids in codes: which lists are likely to be the nearest.
  *
  * To compare a query with all centroids takes reading them, 1.5 kB each at
- * d = 384.  So each of them is there a second time, as if it were a copy in
+ * d = 384.  So each of them is there a second time, as if it were a posting in
  * its parent's list: T and a code of the index's own codebooks, 78 bytes,
  * which the scanner of lists takes, with the look-up table that the query
  * needs anyway.  Only lists that are near by their codes are compared by their

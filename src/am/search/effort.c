@@ -34,8 +34,8 @@
 #define MOST_CANDIDATES		(PG_INT32_MAX / 4)
 
 /*
- * Where a recall is out of reach at a depth: about as many as calibration tried
- * there, of a table's rows this share at most.
+ * Where a recall is out of reach at a depth: about as many as calibration
+ * tried there, of a table's rows this share at most.
  */
 #define OUT_OF_REACH		20000
 #define OUT_OF_REACH_FRACTION	0.05
@@ -48,18 +48,18 @@
 #define NOT_SPREAD			100
 
 /*
- * The same where keys alone tell the rows wanted.  If recall falls by equal steps
- * for equal factors of the rank, its mean over n rows is that of rank n / e, and
- * that of the last fifth, which calibration tells, of rank .9 n; the rest is the
- * margin of its few queries.  That of ten rows is larger, and so is what is
- * between ten and a hundred: each list that is read there costs more of a query
- * as short as these.
+ * The same where keys alone tell the rows wanted.  If recall falls by equal
+ * steps for equal factors of the rank, its mean over n rows is that of rank n
+ * / e, and that of the last fifth, which calibration tells, of rank .9 n; the
+ * rest is the margin of its few queries.  That of ten rows is larger, and so
+ * is what is between ten and a hundred: each list that is read there costs
+ * more of a query as short as these.
  */
 #define KEYS_SPREAD			3.0
 #define KEYS_SPREAD_NEAR	4.0
 
 /*
- * Candidates beyond those that are expected to fulfill a condition on keys, in
+ * Candidates beyond those that are expected to satisfy a condition on keys, in
  * standard deviations of these.
  */
 #define KEYS_MARGIN			2.0
@@ -198,7 +198,7 @@ IvfpqKnownRows(const IvfpqMetaData *meta, double recall)
 	return known.nreached > 0 ? depths[known.nreached - 1] : 0;
 }
 
-/* Between from and to, in equal factors; share 0 .. 1 of the way. */
+/* Between from and to, in equal factors; fraction 0 .. 1 of the way. */
 static double
 between(double from, double to, double fraction)
 {
@@ -254,10 +254,11 @@ fraction_left(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * What so many rows take.  Where only a share is left of the rows at calibration
- * they are spread over as many times more of those: they take these ones' lists,
- * and of their candidates the same share, which are the ones left.  No fewer than
- * without that: rows may be left near the query and nowhere else.
+ * What so many rows take.  Where only a share is left of the rows at
+ * calibration they are spread over as many times more of those: they take
+ * these ones' lists, and of their candidates the same share, which are the
+ * ones left.  No fewer than without that: rows may be left near the query and
+ * nowhere else.
  */
 static void
 calibrated_params(const Known *known, const IvfpqMetaData *meta, double all,
@@ -279,8 +280,8 @@ calibrated_params(const Known *known, const IvfpqMetaData *meta, double all,
 
 /*
  * What rows take that are so deep that the recall is out of reach there: what
- * calibration had in vain.  That comes nearest to it; whether to read everything
- * instead is for the scan to say.
+ * calibration had in vain.  That comes nearest to it; whether to read
+ * everything instead is for the scan to say.
  */
 static void
 unreached_params(const IvfpqMetaData *meta, double rows, double *probes,
@@ -300,7 +301,7 @@ given(int setting, int option)
 	return setting > 0 ? setting : option;
 }
 
-/* The effort for the first so many rows. */
+/* The search parameters for the first so many rows. */
 void
 IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 				   const IvfpqMetaData *meta,
@@ -359,8 +360,9 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 }
 
 /*
- * The rows that calibration is asked for where those wanted are spread over the
- * nearest ones, so many; or, by_keys, known to be: lists tell where they are.
+ * The rows that calibration is asked for where those needed are spread over
+ * the nearest ones, so many; or, by_keys, known to be: lists tell where they
+ * are.
  */
 double
 IvfpqSpreadRows(double rows, bool by_keys)
@@ -377,8 +379,9 @@ IvfpqSpreadRows(double rows, bool by_keys)
 }
 
 /*
- * The effort for rows spread over the nearest ones, so many: lists as
- * IvfpqSpreadRows says, but candidates among which the last of them are, too.
+ * The search parameters for rows spread over the nearest ones, so many: lists
+ * as IvfpqSpreadRows says, but candidates among which the last of them are,
+ * too.
  */
 void
 IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,
@@ -397,7 +400,7 @@ IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,
 }
 
 /*
- * Of so many candidates those that fulfill a condition on keys, as a share of
+ * Of so many candidates those that satisfy a condition on keys, as a share of
  * rows does, with a margin for chance.
  */
 int
@@ -410,10 +413,10 @@ IvfpqKeyCandidates(int candidates, double selectivity)
 }
 
 /*
- * The rows that a batch goes for, where so many are wanted: as many as at the
- * next depth that calibration knows, 10, 100, ..., and beyond the last one four
- * times as many.  Where nothing is known, or candidates are named, it is four
- * times as many from 10 on.
+ * The rows that a batch goes for, where so many are needed: as many as at the
+ * next depth that calibration knows, 10, 100, ..., and beyond the last one
+ * four times as many.  Where nothing is known, or candidates are named, it is
+ * four times as many from 10 on.
  */
 double
 IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double rows_needed)
@@ -432,7 +435,10 @@ IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double rows_needed)
 	return rows;
 }
 
-/* The effort of a batch, 0 the first, of a scan that knows no limit. */
+/*
+ * The search parameters of a batch, 0 the first, of a scan that knows no
+ * limit.
+ */
 void
 IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
 					const IvfpqMetaData *meta,

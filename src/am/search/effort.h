@@ -23,8 +23,8 @@
  * Nanoseconds of one core, for weighing one way against another: with AVX-512,
  * pages in shared buffers but not in the processor's cache.
  */
-#define IVFPQ_LOOKUP_NS			0.06	/* a sub-quantizer of a copy, reading
-										 * it, too */
+#define IVFPQ_LOOKUP_NS			0.06	/* a sub-quantizer of a posting,
+										 * reading it, too */
 #define IVFPQ_FETCH_NS			400.0	/* a row of the heap */
 #define IVFPQ_DIMENSION_NS		0.8 /* of that row's distance */
 #define IVFPQ_RECORD_NS			300.0	/* a refine record instead */
@@ -34,8 +34,8 @@ typedef struct IvfpqSearchParams
 {
 	int			probes;
 	int			candidates;
-	int64		quota;			/* rows given out by the end of the batch */
-	bool		read_all;		/* read all lists and measure all rows */
+	int64		quota;			/* rows returned by the end of the batch */
+	bool		read_all;		/* read all lists and rerank all rows */
 	bool		recall_unreached;	/* calibration did not reach the recall so
 									 * deep */
 	bool		calibrated;		/* calibration tells of so many rows */

@@ -1,17 +1,18 @@
 /*
  * keycandidates.c
- *		From a query to candidates that fulfill a condition on keys.
+ *		From a query to candidates that satisfy a condition on keys.
  *
- * Calibration says which lists hold the nearest n rows.  Ten that fulfill the
- * condition are among the nearest 10 / share; what share that is, near the
- * query, only lists tell.  So lists are read the nearest first, and those read
- * tell the share, until they are as many as calibration wants for n = rows /
- * share.  It is one pass: what was found stands, and the next lists are added.
+ * Calibration says which lists hold the nearest n rows.  Ten that satisfy the
+ * condition are among the nearest 10 / selectivity; what selectivity that is,
+ * near the query, only lists tell.  So lists are read the nearest first, and
+ * those read tell the selectivity, until they are as many as calibration
+ * wants for n = rows / selectivity.  It is one pass: what was found stands,
+ * and the next lists are added.
  *
  * The nearest n rows are not evenly in the lists read.  Of P lists that hold a
- * part r of them, the first i hold about 1 - (1 - r)^(i / P).  So the i-th list
- * counts (1 - r)^(i / P), and keys that go with vectors are seen as they are
- * where the rows are.
+ * part r of them, the first i hold about 1 - (1 - r)^(i / P).  So the i-th
+ * list counts (1 - r)^(i / P), and keys that go with vectors are seen as they
+ * are where the rows are.
  *
  * Keys may go against vectors, too; nearshare.c sees that.
  */
@@ -30,46 +31,49 @@
 
 /*
  * Lists are ranked beyond those that seem to be needed: at first, when nothing
- * is known of the share, and later.
+ * is known of the selectivity, and later.
  */
 #define RANKED_AT_FIRST	1.5
 #define RANKED_LATER	1.25
 
-/* The first lists are those for a share so many times as large as is likely. */
+/*
+ * The first lists are those for a selectivity so many times as large as is
+ * likely.
+ */
 #define FIRST_FACTOR		4
 
 /*
  * To ask gpuvecd again takes longer than to have it read lists that are not
- * needed.  So it is asked for so many times as many as the share says, once that
- * is known, and for all of these as soon as so many copies that fulfill the
- * condition tell it.  Of rows it is asked for so many times as many as the
- * planner's guess makes of candidates.
+ * needed.  So it is asked for so many times as many as the selectivity says,
+ * once that is known, and for all of these as soon as so many postings that
+ * satisfy the condition tell it.  Of rows it is asked for so many times as
+ * many as the planner's guess makes of candidates.
  */
 #define ASKED_BEYOND	1.5
 #define ASKED_GUESSED	1.1
 #define TELLING_POSTINGS	64
 
 /*
- * Candidates kept beyond what an even share takes: far rows may fulfill the
+ * Candidates kept beyond what an even share takes: far rows may satisfy the
  * condition more often than near ones.
  */
 #define KEPT_BEYOND		1.5
 
 /*
- * So many times more are kept where the first lists show that fewer copies than
- * this fulfill it, so that it costs little; but no more than that.
+ * So many times more are kept where the first lists show that fewer postings
+ * than this satisfy it, so that it costs little; but no more than that.
  */
 #define SPARSE			0.1
 #define KEPT_SPARSE		10
 #define MOST_SPARSE		5000
 
 /*
- * Where so many lists are wanted all are read: the last may be those of a dense
- * group of rows far from others, which fulfills the condition.
+ * Where so many lists are wanted all are read: the last may be those of a
+ * dense group of rows far from others, which satisfies the condition.
  */
 #define NEARLY_ALL		0.75
 
-/* The share of all lists is so much larger than that near the query. */
+/* The selectivity of all lists is so much larger than that near the query. */
 #define GROWS			1.5
 
 /* ... or so many times as large where such a group has begun, most likely. */
@@ -79,7 +83,7 @@
 #define LEAST_PART		0.5
 #define MOST_PART		0.999
 
-/* Room for what is noted of the copies of each list. */
+/* Reserve memory for the counts of the postings of each list. */
 void
 IvfpqCountsReserve(IvfpqSearch *search, int nlists)
 {
@@ -101,17 +105,20 @@ typedef struct Reading
 	int			nread;
 	int			next;			/* of search->lists */
 	IvfpqListSums sums;			/* of the lists read */
-	double		flat_selectivity;	/* of all copies read those that fulfill
+	double		flat_selectivity;	/* of all postings read those that satisfy
 									 * it */
-	bool		grows;			/* the share, with the distance */
+	bool		grows;			/* the selectivity, with the distance */
 	bool		is_sure;		/* ... and that is no chance */
-	bool		left_out;		/* copies were, before more were kept */
+	bool		left_out;		/* postings were, before more were kept */
 	bool		by_server;		/* gpuvecd reads, */
 	int			asked;			/* and was asked for so many rows */
-	IvfpqSearchParams params;	/* what the share asks for */
+	IvfpqSearchParams params;	/* what the selectivity asks for */
 } Reading;
 
-/* What as many rows take as hold those wanted. */
+/*
+ * Sets *params to what a search for goal->rows matching rows needs at this
+ * selectivity.
+ */
 static void
 get_params(const IvfpqSearch *search, const IvfpqKeyGoal *goal,
 		   double selectivity,
@@ -127,7 +134,7 @@ get_params(const IvfpqSearch *search, const IvfpqKeyGoal *goal,
 		params->probes = goal->most_probes;
 }
 
-/* How many candidates a search keeps, whatever the share will be. */
+/* How many candidates a search keeps, whatever the selectivity will be. */
 int
 IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 {
@@ -218,10 +225,10 @@ IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
 }
 
 /*
- * The share of the rows near the query, and what it asks for.  Where all lists
- * seem to be read the sample has its say.  If rows farther away surely fulfill the
- * condition more often they may be such a group, whose lists are anywhere: then
- * all are read.
+ * The selectivity of the rows near the query, and what it asks for.  Where
+ * all lists seem to be read the sample has its say.  If rows farther away
+ * surely satisfy the condition more often they may be such a group, whose
+ * lists are anywhere: then all are read.
  */
 static void
 estimate_selectivity(Reading *reading)
@@ -264,7 +271,7 @@ estimate_selectivity(Reading *reading)
 }
 
 /*
- * As many rows are candidates as the share makes of all candidates.
+ * As many rows are candidates as the selectivity makes of all candidates.
  */
 static int
 candidates_needed(const Reading *reading)
@@ -276,8 +283,8 @@ candidates_needed(const Reading *reading)
 
 /*
  * Of the rows found, the best first, those that are candidates: so many or,
- * where the share grows with the distance, those no farther than these.  How
- * far that is a mirror's sample does not tell: then it is all.
+ * where the selectivity grows with the distance, those no farther than these.
+ * How far that is a mirror's sample does not tell: then it is all.
  */
 static int
 count_candidates(const Reading *reading)
@@ -299,7 +306,9 @@ count_candidates(const Reading *reading)
 	return n;
 }
 
-/* The first lists have been read: keep more from now on, where they are few. */
+/*
+ * The first lists have been read: keep more from now on, where they are few.
+ */
 static void
 widen(Reading *reading)
 {
@@ -314,7 +323,7 @@ widen(Reading *reading)
 										  search->model->meta.lists_per_row);
 }
 
-/* Read `wanted` lists, then as many as the share asks for. */
+/* Read `wanted` lists, then as many as the selectivity asks for. */
 static void
 read_until_enough(Reading *reading, int wanted)
 {
@@ -350,10 +359,10 @@ kept_rows(const IvfpqKeyGoal *goal, double factor, int candidates)
 }
 
 /*
- * How many lists to ask gpuvecd for at first: those for the likely share.  What
- * an earlier batch saw counts before what the planner guesses.  What other
- * searches saw does not count: rows must not depend on what a session asked
- * before.
+ * How many lists to ask gpuvecd for at first: those for the likely share.
+ * What an earlier batch saw counts before what the planner guesses.  What
+ * other searches saw does not count: rows must not depend on what a session
+ * asked before.
  */
 static int
 ask_first(Reading *reading)
@@ -371,8 +380,9 @@ ask_first(Reading *reading)
 }
 
 /*
- * An answer has told the share: how many lists to ask for now, 0 if these are
- * enough.  So they are not where more rows may be candidates than came.
+ * An answer has told the selectivity: how many lists to ask for now, 0 if
+ * these are enough.  So they are not where more rows may be candidates than
+ * came.
  */
 static int
 ask_next(Reading *reading)
@@ -396,11 +406,11 @@ ask_next(Reading *reading)
 }
 
 /*
- * The same by gpuvecd, and the best copies of the lists read: a search of so
- * many lists as the share takes as far as it is known, and one of more if it
- * turns out to ask for them.  False when gpuvecd does not answer, or where the
- * share surely grows with the distance, which a mirror does not tell well: the
- * session had better search.
+ * The same by gpuvecd, and the best postings of the lists read: a search of so
+ * many lists as the selectivity takes as far as it is known, and one of more
+ * if it turns out to ask for them.  False when gpuvecd does not answer, or
+ * where the selectivity surely grows with the distance, which a mirror does
+ * not tell well: the session had better search.
  */
 static bool
 ask_until_enough(Reading *reading)
@@ -447,8 +457,8 @@ needs_candidates_alone(const Reading *reading)
 }
 
 /*
- * By the session's own engine: what a search that knows as much of the share as
- * `first` asks for, and more.
+ * By the session's own engine: what a search that knows as much of the
+ * selectivity as `first` asks for, and more.
  */
 static void
 read_alone(Reading *reading, const IvfpqKeyGoal *first)
@@ -462,7 +472,7 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 	reading->nread = 0;
 	reading->by_server = false;
 	search->ncounts = 0;
-	/* an answer before said what records are, not of copies scanned here */
+	/* an answer before said what records are, not of postings scanned here */
 	search->remote.nknown = 0;
 	search->lists.count = 0;
 	IvfpqCountsReserve(search, nlists);
@@ -483,9 +493,9 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 }
 
 /*
- * Fill search->candidates with the best rows that fulfill search->condition, as
- * many as hold those wanted.  They are fewer than goal->candidates, and all, if
- * all lists were read that may be.
+ * Fill search->candidates with the best rows that satisfy search->condition,
+ * as many as hold those needed.  They are fewer than goal->candidates, and
+ * all, if all lists were read that may be.
  */
 void
 IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)

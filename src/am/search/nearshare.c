@@ -1,23 +1,25 @@
 /*
  * nearshare.c
- *		Of the rows nearest to a query, the share that fulfills a condition on
- *		keys: by a sample of all copies.
+ *		The selectivity of a condition on keys among the rows nearest to a
+ *		query: by a sample of all postings.
  *
- * Lists tell how many of their copies fulfill it.  But where keys go against the
- * vectors, and the more rows fulfill the condition the farther they are, those of
- * a list that do are its far ones: of 1,000 rows nearest to the query there may
- * be none, though their lists have hundreds.  So all copies of some blocks are
- * scored, whether they fulfill it or not.  As many of these as are nearer than
- * the last of the rows wanted tell how many all of them are.
+ * Lists tell how many of their postings satisfy it.  But where keys go
+ * against the vectors, and the more rows satisfy the condition the farther
+ * they are, those of a list that do are its far ones: of 1,000 rows nearest
+ * to the query there may be none, though their lists have hundreds.  So all
+ * postings of some blocks are scored, whether they satisfy it or not.  As
+ * many of these as are nearer than the last of the rows needed tell how many
+ * all of them are.
  *
  * By chance they may be a few more than expected.  So they count only where
- * they say that the share is smaller than lists tell, and say it beyond what
- * single copies do by chance; or, where to read more lists is to ask gpuvecd
- * again, beyond all that chance does.  Then they also tell how far away
- * candidates may be.  But a block is taken whole, and near copies are often many
- * of one block, which by chance is taken or is not: the variance of their number
- * is the sum of the squares of each block's.  Only what is beyond that is beyond
- * doubt; what is not makes a search read more lists, where it reads too few else.
+ * they say that the selectivity is smaller than lists tell, and say it beyond
+ * what single postings do by chance; or, where to read more lists is to ask
+ * gpuvecd again, beyond all that chance does.  Then they also tell how far
+ * away candidates may be.  But a block is taken whole, and near copies are
+ * often many of one block, which by chance is taken or is not: the variance
+ * of their number is the sum of the squares of each block's.  Only what is
+ * beyond that is beyond doubt; what is not makes a search read more lists,
+ * where it reads too few else.
  */
 #include "postgres.h"
 
@@ -29,12 +31,12 @@
 #include "am/search/search.h"
 #include "am/search/tidset.h"
 
-/* The best copies of those taken that are kept. */
+/* The best postings of those taken that are kept. */
 #define SAMPLE_KEPT		1024
 
 /*
- * Standard deviations that single copies rarely differ by, such that are beyond
- * doubt, and copies that are few.
+ * Standard deviations that single postings rarely differ by, such that are
+ * beyond doubt, and postings that are few.
  */
 #define CHANCE			2.0
 #define DOUBT			3.0
@@ -80,7 +82,7 @@ IvfpqSampleBlock(IvfpqSearch *search, float base, const GvBlock *block)
 	IvfpqBlockSample *sample = &search->sample;
 	GvBlock		taken = *block;
 
-	/* copies that come again would count twice */
+	/* postings that come again would count twice */
 	if (!sample->is_open || reader->reread ||
 		!gv_sampled(reader->list, reader->nleft / IVFPQ_BLOCK_POSTINGS))
 		return;
@@ -91,8 +93,8 @@ IvfpqSampleBlock(IvfpqSearch *search, float base, const GvBlock *block)
 
 /*
  * The score of the n-th best row of the search's candidates, a row having so
- * many copies at most, and how many copies these n have; 0 where there are not
- * as many.
+ * many postings at most, and how many postings these n have; 0 where there
+ * are not as many.
  */
 static int
 nth_row(const GvTopK *candidates, double n, int lists_per_row, float *score)
@@ -124,7 +126,7 @@ nth_row(const GvTopK *candidates, double n, int lists_per_row, float *score)
 }
 
 /*
- * How many copies of the sample are not beyond a score, and the variance of
+ * How many postings of the sample are not beyond a score, and the variance of
  * that.
  */
 static double
@@ -146,7 +148,7 @@ count_nearer(const IvfpqBlockSample *sample, float last, double *variance)
 	return nearer;
 }
 
-/* What the sample tells of the rows wanted. */
+/* What the sample tells of the rows needed. */
 IvfpqNearCount
 IvfpqSampleCount(IvfpqSearch *search, double rows)
 {
@@ -163,12 +165,12 @@ IvfpqSampleCount(IvfpqSearch *search, double rows)
 }
 
 /*
- * The share of the nearest rows that a sample tells, if it is smaller than
- * lists tell; else what they do.  *beyond_doubt tells whether it is.
+ * The selectivity of the nearest rows that a sample tells, if it is smaller
+ * than lists tell; else what they do.  *beyond_doubt tells whether it is.
  *
- * by_chance: 0, or the rows whose last one tells what is near.  How far off that
- * one of n rows is varies by 1 / sqrt(n) of it, and whole blocks bring more; only
- * what is beyond that is taken for a smaller share then.
+ * by_chance: 0, or the rows whose last one tells what is near.  How far off
+ * that one of n rows is varies by 1 / sqrt(n) of it, and whole blocks bring
+ * more; only what is beyond that is taken for a smaller selectivity then.
  */
 double
 IvfpqSampledSelectivity(const IvfpqNearCount *count, double selectivity,
@@ -193,7 +195,7 @@ IvfpqSampledSelectivity(const IvfpqNearCount *count, double selectivity,
 
 /*
  * The score that so many of the nearest rows have at most, where each has so
- * many copies.
+ * many postings.
  */
 float
 IvfpqSampleReach(IvfpqSearch *search, double rows, double lists_per_row)

@@ -10,13 +10,13 @@
  * sees is in the lists as these entries show them.  A list is
  *
  *		current		the entry equals the state: what was found stands
- *		short		it has more copies under the same gen and del_seq: what was
+ *		short		it has more postings, gen and del_seq are the same: what was
  *					found stands, the others are scanned here
  *		stale		anything else: what was found is dropped, the list is
  *					scanned here
  *
  * The best of all these are the session's own result, pair for pair, if
- * nothing was dropped.  Otherwise copies of the lists that stand may be
+ * nothing was dropped.  Otherwise postings of the lists that stand may be
  * missing, those behind the last pair of the answer, whose places the dropped
  * ones had.  None of them is before that pair; so if, even so, there are as
  * many pairs as were wanted, and all no later than that one, no missing one
@@ -38,7 +38,7 @@
 #include "client/client.h"
 
 /*
- * An answer is given up when more copies would have to be scanned than these
+ * An answer is given up when more postings would have to be scanned than these
  * and half of the probed lists have: to search it all here is then no more
  * work worth the name.
  */
@@ -94,7 +94,7 @@ take_lists(IvfpqSearch *search, const IvfpqAnswer *answer)
 }
 
 /*
- * Compare the mirror's lists with the index's.  False when too many copies
+ * Compare the mirror's lists with the index's.  False when too many postings
  * would have to be scanned; *behind tells whether there are any.
  */
 static bool
@@ -127,7 +127,7 @@ compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
 }
 
 /*
- * How many copies of a list that is being read stand as the mirror has them.
+ * How many postings of a list that is being read stand as the mirror has them.
  * Once stale it stays so.
  */
 static uint32
@@ -139,7 +139,10 @@ standing(const GvListState *mirrored, const IvfpqListReader *reader,
 	return *age == LIST_STALE ? 0 : mirrored->nitems;
 }
 
-/* What the mirror has of the i-th list, and how many of it fulfill the condition. */
+/*
+ * What the mirror has of the i-th list, and how many of it satisfy the
+ * condition.
+ */
 static IvfpqListCount
 mirrored_count(const IvfpqAnswer *answer, int i)
 {
@@ -152,8 +155,8 @@ mirrored_count(const IvfpqAnswer *answer, int i)
 }
 
 /*
- * Note how many copies of the i-th list there are, and fulfill the condition, of
- * which `more` were scanned here.
+ * Note how many postings of the i-th list there are, and satisfy the
+ * condition, of which `more` were scanned here.
  */
 static void
 note_count(IvfpqSearch *search, const IvfpqAnswer *answer, int i,
@@ -173,10 +176,10 @@ note_count(IvfpqSearch *search, const IvfpqAnswer *answer, int i,
 }
 
 /*
- * Offer the copies of the i-th list that the mirror does not have to the
+ * Offer the postings of the i-th list that the mirror does not have to the
  * search.  The list may become stale after its entry was read,
- * even in the midst of this, when the reader starts anew: then all copies are
- * offered, some maybe twice, which the reader tells and the heap unites.
+ * even in the midst of this, when the reader starts anew: then all postings
+ * are offered, some maybe twice, which the reader tells and the heap unites.
  */
 static void
 scan_rest(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
@@ -196,7 +199,7 @@ scan_rest(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 	while (reader->nleft > have && IvfpqListNext(reader, &view))
 	{
 		have = standing(mirrored, reader, age);
-		if (reader->nleft < have)	/* it begins with copies that stand */
+		if (reader->nleft < have)	/* it begins with postings that stand */
 			view.live &= PG_UINT32_MAX << (have - reader->nleft);
 		IvfpqSearchBlock(search, i, &view, reader->reread);
 	}
@@ -212,10 +215,10 @@ scan_rest(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 
 /*
  * Note what the answer says of the refine records of its hits, in their order.
- * Not if copies were scanned here: VACUUM frees the slot of a dead row's
- * record before it marks the row's copies, and a new row may take it, so that
- * one address stands in a mirrored list for the dead row and in a newer copy
- * for the new one.  The page tells which row it belongs to.
+ * Not if postings were scanned here: VACUUM frees the slot of a dead row's
+ * record before it marks the row's postings, and a new row may take it, so
+ * that one address stands in a mirrored list for the dead row and in a newer
+ * posting for the new one.  The page tells which row it belongs to.
  */
 static void
 take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
@@ -293,7 +296,7 @@ merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 		 top->ids[top->count - 1] <= IvfpqWordsToId(hit->rowid));
 }
 
-/* What the mirror's sample tells of the copies up to that rank. */
+/* What the mirror's sample tells of the postings up to that rank. */
 static void
 take_sample(IvfpqSearch *search, const GvSearchReply *head, int rank)
 {
@@ -319,8 +322,8 @@ take_brief(IvfpqSearch *search, const IvfpqAnswer *answer)
 }
 
 /*
- * A full one, whose lists have been compared: false when pairs that it does not
- * have may belong among the best.
+ * A full one, whose lists have been compared: false when pairs that it does
+ * not have may belong among the best.
  */
 static bool
 take_full(IvfpqSearch *search, const IvfpqAnswer *answer, bool behind,
@@ -353,9 +356,9 @@ take_full(IvfpqSearch *search, const IvfpqAnswer *answer, bool behind,
 }
 
 /*
- * The best copies by an answer and by what it lacks; false when that cannot
- * be told from it.  If it might have been brief it will be, when the mirror has
- * caught up.
+ * The best postings by an answer and by what it lacks; false when that cannot
+ * be told from it.  If it might have been brief it will be, when the mirror
+ * has caught up.
  */
 static bool
 use_answer(IvfpqSearch *search, const IvfpqAnswer *answer,
@@ -431,8 +434,8 @@ IvfpqSearchAlone(IvfpqSearch *search, const char *reason)
 }
 
 /*
- * The version of the directory, for an answer that needs no look at the entries
- * of lists: where that is less work.
+ * The version of the directory, for an answer that needs no look at the
+ * entries of lists: where that is less work.
  */
 static uint64
 get_version(const IvfpqSearch *search, int probes)
@@ -508,11 +511,11 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 }
 
 /*
- * The best `capacity` copies of the `probes` nearest lists by gpuvecd, as the
- * session's engine would find them, in search->candidates; with a condition on
- * keys those that fulfill it, search->ncounts, search->sums, for which lists
- * count as `part` says, and search->near_count, of the copies up to that rank.
- * False when the session has to find them.
+ * The best `capacity` postings of the `probes` nearest lists by gpuvecd, as
+ * the session's engine would find them, in search->candidates; with a
+ * condition on keys those that satisfy it, search->ncounts, search->sums, for
+ * which lists count as `part` says, and search->near_count, of the postings
+ * up to that rank. False when the session has to find them.
  */
 bool
 IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
@@ -535,7 +538,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 	instr_time	began;
 	instr_time	took;
 
-	/* mirrors name copies as scans do */
+	/* mirrors name postings as scans do */
 	search->remote.nknown = 0;
 	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
 	INSTR_TIME_SET_CURRENT(began);

@@ -1,7 +1,7 @@
 /*
  * search.h
  *		From a query to candidates (candidates.c): the nearest lists
- *		(nearestlists.c, coded.c), their best copies here or by gpuvecd
+ *		(nearestlists.c, coded.c), their best postings here or by gpuvecd
  *		(remote.c), and bounds of their rows (bound.c).
  */
 #ifndef IVFPQ_SEARCH_H
@@ -28,7 +28,9 @@ typedef struct IvfpqQuery
 								 * else NaN; NULL: not kept */
 } IvfpqQuery;
 
-/* Rows that are looked for through parents; for more all lists are compared. */
+/*
+ * Rows that are looked for through parents; for more all lists are compared.
+ */
 #define IVFPQ_PARENTS_ROWS	100
 
 extern void IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model,
@@ -104,18 +106,21 @@ typedef struct IvfpqKnownRecord
 typedef struct IvfpqRemote
 {
 	IvfpqKnownRecord *known;	/* [nknown] of the last search's candidates,
-								 * in their order, and of other copies */
+								 * in their order, and of other postings */
 	int			nknown;
 	int			known_capacity;
-	IvfpqDirEntry *entries;		/* [room] of the probed lists, as they are */
-	uint8	   *ages;			/* [room] of what the mirror had of them; both
-								 * not of a brief answer */
+	IvfpqDirEntry *entries;		/* [capacity] of the probed lists, as now */
+	uint8	   *ages;			/* [capacity] of what the mirror had of them;
+								 * both not of a brief answer */
 	int			capacity;
 	uint32		nearest;		/* list, of the last answer */
 	IvfpqRemoteReport report;
 } IvfpqRemote;
 
-/* Copies of a list that was read, and those that fulfill a condition on keys. */
+/*
+ * Postings of a list that was read, and those that satisfy a condition on
+ * keys.
+ */
 typedef struct IvfpqListCount
 {
 	int64		postings;
@@ -126,15 +131,15 @@ typedef struct IvfpqListCount
 typedef struct IvfpqListSums
 {
 	double		postings;
-	double		matched;		/* those that fulfill it */
+	double		matched;		/* those that satisfy it */
 	double		weighted_postings;	/* the same where the nearest lists count
 									 * most: see keycandidates.c */
 	double		weighted_matched;
 } IvfpqListSums;
 
 /*
- * So many copies that fulfill a condition are the nearest that do; of all copies
- * in the sample so many are not beyond them.
+ * So many postings that satisfy a condition are the nearest that do; of all
+ * postings in the sample so many are not beyond them.
  */
 typedef struct IvfpqNearCount
 {
@@ -143,13 +148,13 @@ typedef struct IvfpqNearCount
 	double		variance;		/* of that, by clumps */
 } IvfpqNearCount;
 
-/* The best of all copies in some of the blocks read: see nearshare.c. */
+/* The best of all postings in some of the blocks read: see nearshare.c. */
 typedef struct IvfpqBlockSample
 {
 	bool		is_open;
 	GvScan		scan;
 	GvTopK		best;			/* ids: GV_BLOCK times the number of the
-								 * block, and which of its copies */
+								 * block, and which of its postings */
 	uint32		nblocks;		/* that were taken */
 	void	   *memory;			/* of the scan's scratch */
 } IvfpqBlockSample;
@@ -164,7 +169,7 @@ typedef struct IvfpqSearch
 	IvfpqQuery	query;
 	IvfpqListReader reader;
 	GvTopK		lists;			/* nearest lists */
-	GvTopK		candidates;		/* best copies; ids as `addresses` says */
+	GvTopK		candidates;		/* best postings; ids as `addresses` says */
 	bool		found_all;		/* ... were fewer than could have been */
 	GvScan		scan;			/* which finds them */
 	void	   *scan_memory;
@@ -172,7 +177,7 @@ typedef struct IvfpqSearch
 	int64		lists_read;		/* by this search so far */
 	int64		postings_read;
 	const GvCondition *condition;	/* on keys; NULL: none */
-	int64		matched;		/* copies read that fulfill it */
+	int64		matched;		/* postings read that satisfy it */
 	IvfpqListCount *counts;		/* [counts_capacity] of lists that were read
 								 * here, or that a full answer names */
 	int			counts_capacity;
@@ -211,21 +216,22 @@ extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
 extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 
 /*
- * keycandidates.c: from a query to candidates that fulfill a condition on keys.
+ * keycandidates.c: from a query to candidates that satisfy a condition on
+ * keys.
  */
 typedef struct IvfpqKeyGoal
 {
 	double		recall;			/* asked for, */
-	double		rows;			/* of the nearest that fulfill the condition */
+	double		rows;			/* of the nearest that satisfy the condition */
 	bool		is_spread;		/* ... among the nearest of all, */
 	bool		by_keys;		/* and nothing else is asked of them */
 	bool		is_far;			/* out: they may be anywhere */
 	int			most_probes;
-	double		selectivity;	/* of rows near the query that fulfill it: in,
+	double		selectivity;	/* of rows near the query that satisfy it: in,
 								 * likely; out, as it was seen */
 	double		guess;			/* of all rows, as the planner guesses; 0 = it
 								 * did not */
-	bool		reads_all;		/* the lists, whatever the share */
+	bool		reads_all;		/* the lists, whatever the selectivity */
 	int			candidates;		/* kept at most */
 	bool		is_all;			/* out: all rows have come that may */
 	bool		everything;		/* out: only a pass reaches the recall */

@@ -10,7 +10,7 @@
  * more lists searches have in common the better.
  *
  * The nearest lists of each search come first, since what is found there turns
- * away most copies of the others.  So a list may be read twice.
+ * away most postings of the others.  So a list may be read twice.
  */
 #include "postgres.h"
 
@@ -40,7 +40,9 @@ StaticAssertDecl(IVFPQ_TOGETHER <= 1 << (PAIR_LIST_SHIFT - PAIR_SEARCH_SHIFT),
 StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << PAIR_SEARCH_SHIFT,
 				 "no room for the number");
 
-/* Lists of a chunk, and bytes of their blocks, at most, but for a few blocks. */
+/*
+ * Lists of a chunk, and bytes of their blocks, at most, but for a few blocks.
+ */
 #define CHUNK_LISTS		32
 #define CHUNK_BYTES		(256 * 1024)
 
@@ -48,7 +50,7 @@ StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << PAIR_SEARCH_SHIFT,
 typedef struct ChunkList
 {
 	int			first;			/* its blocks: first .. end - 1; */
-	int			again;			/* from here on copies may have come before */
+	int			again;			/* postings from here on may be repeats */
 	int			end;
 	int			postings;		/* live ones */
 	int			numbers[IVFPQ_TOGETHER];	/* [n] which of each search's
@@ -61,8 +63,8 @@ typedef struct Chunk
 	int			n;
 	int			capacity;		/* blocks that there is memory for */
 	int			nblocks;
-	GvBlock    *blocks;			/* [room] */
-	char	   *bodies;			/* [room] of each T, row ids, codes */
+	GvBlock    *blocks;			/* [capacity] */
+	char	   *bodies;			/* [capacity] of each T, row ids, codes */
 	Size		body_bytes;
 	int			nlists;
 	ChunkList	lists[CHUNK_LISTS];
@@ -75,7 +77,9 @@ typedef struct Chunk
 #define LEAST_NEAR	4
 #define NEAR_PART	8
 
-/* The lists of searches [n], the nearest of all searches first, then by list. */
+/*
+ * The lists of searches [n], the nearest of all searches first, then by list.
+ */
 static uint64 *
 sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
 {
@@ -170,7 +174,7 @@ add_block(Chunk *chunk, const IvfpqBlockView *view, bool again)
 		list->again = list->end;
 }
 
-/* Offer the copies of a list to the search whose `number`th it is. */
+/* Offer the postings of a list to the search whose `number`th it is. */
 static void
 offer_list(IvfpqSearch *search, int number, const Chunk *chunk,
 		   const ChunkList *list)
@@ -188,7 +192,10 @@ offer_list(IvfpqSearch *search, int number, const Chunk *chunk,
 	search->candidates.unique = false;
 }
 
-/* Offer the copies of a chunk's lists to those that probe them; then it is empty. */
+/*
+ * Offer the postings of a chunk's lists to those that probe them; then it is
+ * empty.
+ */
 static void
 offer_chunk(Chunk *chunk)
 {

@@ -96,7 +96,7 @@ open_table(Oid relid, const char *column, int most)
 typedef struct Reading
 {
 	MemoryContext context;		/* of the vectors */
-	float	   *vectors;		/* [room][dims] */
+	float	   *vectors;		/* [capacity][dims] */
 	int			capacity;
 	int			n;
 	int			dims;			/* of the first */
