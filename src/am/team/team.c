@@ -1,6 +1,6 @@
 /*
  * team.c
- *		Participants work in rounds: when all have come to the end of one, the
+ *		Participants work in phases: when all have come to the end of one, the
  *		leader does what only one can do, and the next begins.  And the memory
  *		that all of them see.
  */
@@ -55,7 +55,7 @@ IvfpqParallelProgress(IvfpqParallel *parallel, int64 n)
 	show_progress(parallel);
 }
 
-/* Arrive; returns the round. */
+/* Arrive; returns the phase. */
 static int
 arrive(IvfpqParallelShared *shared)
 {
@@ -84,7 +84,7 @@ is_over(IvfpqParallel *parallel, int phase)
 }
 
 /*
- * A round is over for this participant.  True for the leader, once it is over
+ * A phase is over for this participant.  True for the leader, once it is over
  * for all: the leader does what is to be done in between and calls
  * IvfpqParallelStartPhase.  False for workers, after that call.
  */
@@ -108,7 +108,7 @@ IvfpqParallelEndPhase(IvfpqParallel *parallel)
 	return parallel->me == 0;
 }
 
-/* The leader lets workers go on, with nothing done of the next round. */
+/* The leader lets workers go on, with nothing done of the next phase. */
 void
 IvfpqParallelStartPhase(IvfpqParallel *parallel)
 {
@@ -131,7 +131,7 @@ IvfpqParallelStartJob(IvfpqParallel *parallel, IvfpqJob job)
 	IvfpqParallelStartPhase(parallel);
 }
 
-/* A piece of this round that is still to be done; false: none is left. */
+/* A piece of this phase that is still to be done; false: none is left. */
 bool
 IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces, int64 *piece)
 {

@@ -5,7 +5,7 @@
  *
  * Workers begin before training and wait.  The leader lays out memory that all
  * see, starts a job, takes part in it, and waits until all have come to its
- * end.  Jobs consist of rounds (team.c).  A leader that is alone goes through
+ * end.  Jobs consist of phases (team.c).  A leader that is alone goes through
  * the same without waiting.
  */
 #ifndef IVFPQ_TEAM_H
@@ -63,11 +63,11 @@ typedef enum IvfpqParallelPart
 	IVFPQ_PARALLEL_PARTS		/* how many there are */
 } IvfpqParallelPart;
 
-/* A round of calibration (calibrate/ladder.c). */
+/* A phase of calibration (calibrate/ladder.c). */
 typedef struct IvfpqGridSpec
 {
 	int			level;			/* of the neighbors to find */
-	int			nqueries;		/* 0: there is no round */
+	int			nqueries;		/* 0: there is no phase */
 	int			least;			/* lists of the ladder, */
 	int			most;
 	int			most_width;		/* and its candidates */
@@ -88,13 +88,13 @@ typedef struct IvfpqParallelShared
 
 	slock_t		mutex;			/* protects these */
 	int			size;			/* participants; 0 = not known yet */
-	int			narrived;		/* at the end of this round */
+	int			narrived;		/* at the end of this phase */
 	int			phase;
 	double		heap_tuples;
 	bool		broken_hot_chain;
 
-	pg_atomic_uint64 done;		/* rows, of this round */
-	pg_atomic_uint64 next;		/* piece of this round to be done */
+	pg_atomic_uint64 done;		/* rows, of this phase */
+	pg_atomic_uint64 next;		/* piece of this phase to be done */
 	pg_atomic_uint64 npostings; /* that there are to be written */
 	pg_atomic_uint32 refine_head;	/* see IvfpqRecordBuilderFinish */
 
