@@ -79,7 +79,7 @@ sub laid_out
 	$text = slurp("$dir/file.c");
 	# one space before the star of what a function returns
 	$text =~ s/^([A-Za-z_][\w ]*?)[ \t]+\*$/$1 */gm;
-	# a space between designated initialisers on a line
+	# a space between designated initializers on a line
 	$text =~ s/,\.(?=\w+ = )/, ./g;
 	return $text;
 }

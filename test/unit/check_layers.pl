@@ -6,7 +6,8 @@
 #
 # usage: check_layers.pl [--rooms] [TREE]			TREE: by default this file's
 #
-# Also that files which comments and READMEs name exist.
+# Also that files which comments and READMEs name exist, and that names have the
+# words of src/README and spelling is American.
 #
 # Prints every offence, and "layers: N passed, M failed".  --rooms prints the
 # rooms with their sizes, and what they include or call, instead.
@@ -345,6 +346,81 @@ sub no_such_mention
 	return @bad;
 }
 
+# ---- words that src/README, "Words", replaced
+
+# Parts of names for which the tree has no other use, and their successors.
+my %NEW_WORD = (
+	'breadth' => 'coarse_fraction', 'card|cards' => 'device', 'climb|rung' => 'grid, target',
+	'crew' => 'parallel_for', 'effort|efforts' => 'search_params', 'fulfil\w*' => 'matches',
+	'images' => 'abbrevs', 'ladder|ladders' => 'recall_grid',
+	'meeting|meetings' => 'pairs', 'mend|mends|mending' => 'rebalance, reseed',
+	'polish' => 'final_lloyd_pass', 'putting' => 'upload', 'roomiest' => 'most_available',
+	'screen|screens|screened' => 'prefilter', 'unpend\w*' => 'remove_pending');
+
+# Beginnings of exported names whose words have plain uses, too.
+my %NEW_STEM = (
+	'Ivfpq(?:Take|Store|Stored)?Cop(?:y(?!Disabled)|ies)|GV_MANY_COPIES|gv_gpu_sorts?_copies' => 'Posting',
+	'IvfpqTeam|IVFPQ_TEAM_' => 'IvfpqParallel', 'IvfpqMany|IVFPQ_MANY_|gv_many_|GV_ROLE_MANY' => 'Bulk',
+	'IvfpqMeasure|gv_exact_measure|gv_nearest_measure' => 'Rerank', 'IvfpqDrain|IvfpqTrainOrDrain' => 'Flush',
+	'IvfpqPendingSeal|IvfpqSeal|IvfpqSortSealed' => 'Freeze', 'IvfpqSweep' => 'Reclaim',
+	'Ivfpq(?:Key)?(?:Float[48]|Integer)?Image|gv_image' => 'Abbrev', 'IvfpqKeySpan' => 'IvfpqKeyRange',
+	'IvfpqKeyTests|IvfpqRowTest' => 'Quals', 'Ivfpq(?:List|Directory)Entry' => 'IvfpqDirEntry',
+	'IvfpqGiven|IVFPQ_COUNT_GIVEN' => 'Returned', '(?:Ivfpq(?:Calibration)?|IVFPQ_)(?:Truth|TRUTH)' => 'ground truth',
+	'IvfpqWanted|IVFPQ_WANTED_' => 'mirror request', 'IvfpqTurn|IVFPQ_TURN_' => 'worker slot',
+	'IvfpqTrial|gv_trial|GvTrial|gv_build_trial|GV_MSG_TRIAL' => 'calibration mirror', 'IvfpqFindOdd' => 'Mismatched',
+	'IvfpqLiveQueries' => 'query log', 'IvfpqStopPoint|IVFPQ_STOP_POINT' => 'injection point',
+	'gv_life_' => 'incarnation', 'gv_turns_|GV_TURNS' => 'batch slot', 'gv_watch_' => 'gv_watchdog_',
+	'gv_spread_|GvSpread|gv_mirror_parts?' => 'placement', 'GvHeld' => 'mirror entry',
+	'gv_(?:build_)?pieces?_(?!at\b)|GvPiece|GvListPiece|GV_MSG_PIECES' => 'chunk', 'GvExactLane' => 'stream',
+	'gv_guess_|GvGuess|gv_\w+_guess(?:ed)?\b' => 'estimate', 'gv_gpu_settle|gv_nearest_settle' => 'rescore',
+	'gv_give_(?!rows?_)|gv_gpu_give' => 'download', 'gv_gpu_meet|gv_exact_meet|GvMet(?!ric)' => 'pairs',
+	'gv_gpu_put_(?!array|list|refine)' => 'upload', 'gv_gpu_halves?|gv_halves_' => 'half', 'IvfpqStarts' => 'seeds',
+	'IvfpqNearShare' => 'sampled selectivity', 'gv_become' => 'epilogue', 'gv_(?:answer|gpu)_arrived|GvArrivals' => 'completion',
+	'GvProduct|gv_gpu_product|GV_PRODUCTS_|IVFPQ_PRODUCTS_|gv_products_used?' => 'matmul',
+	'\w+_(?:room|ROOM)\b(?<=gv_registry_room|gv_mirrors_room|gv_shared_room|gv_kept_room|GV_RING_ROOM)' => 'memory, capacity');
+
+# Names of code that have a word or begin as above.
+sub old_names
+{
+	my ($texts) = @_;
+	my (%where, @bad);
+	for my $file (sort keys %$texts)
+	{
+		my $code = $texts->{$file} =~ s/^\s*#\s*include[^\n]*//gmr;
+		$where{$_} //= $file for $code =~ /\b([A-Za-z_]\w*)\b/g;
+	}
+	# guards of headers are named after their files
+	for my $name (grep { !/_C?U?H$/ } sort keys %where)
+	{
+		my $words = '_' . lc($name =~ s/(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])/_/gr) . '_';
+		my @new = map { $NEW_WORD{$_} } grep { $words =~ /_n?(?:$_)_/ } sort keys %NEW_WORD;
+		push @new, map { $NEW_STEM{$_} } grep { $name =~ /^(?:$_)/ } sort keys %NEW_STEM;
+		push @bad, "$where{$name}: $name: say $new[0]" if @new;
+	}
+	return @bad;
+}
+
+# British spellings and ours.
+my %AMERICAN = ('(?:neighb|behavi|col|fav|hon|lab)our' => 'or', 'centre' => 'center',
+	'(?:cance|labe|mode|trave|signa)ll(?:ed|ing)' => 'one l', '(?i:fulfil)(?![l_])' => 'fulfill',
+	'catalogue' => 'catalog', 'artefact' => 'artifact', 'defence' => 'defense', 'analys(?:ed|er|es?\b)(?<!analyses)' => 'analyze',
+	'(?:optim|initial|normal|quant|serial|organ|recogn|material|summar|minim|maxim|parallel|general|special'
+		. '|real|util|vector|synchron|author|random|character)is(?:e[drs]?|ers|ing|ation)(?-i:(?![a-z]))' => 'z');
+
+sub british
+{
+	my ($texts) = @_;
+	my @bad;
+	for my $file (sort keys %$texts)
+	{
+		for my $stem (sort keys %AMERICAN)
+		{
+			push @bad, "$file: $1: say $AMERICAN{$stem}" while $texts->{$file} =~ /(\w*$stem\w*)/gi;
+		}
+	}
+	return @bad;
+}
+
 if ($show)
 {
 	my $graph = room_graph(\%text);
@@ -374,6 +450,15 @@ $prose{$_} = slurp($_) for grep { m{(?:^|/)README(?:\.md)?$} } all_files('src', 
 $prose{'test/bench/RESULTS.md'} = slurp('test/bench/RESULTS.md');
 check('files that comments and READMEs name exist',
 	[ 'src/am/scan/planted.c', "/* see am/nothing.c */" ], \&no_such_mention, \%prose);
+
+for ("int\tbest_effort;", "void\nIvfpqTeamBegin(void)\n{ }", "int\tncards;", "struct GvScreenedRows;")
+{
+	check('names have the words of src/README, not those that they replaced', [ 'src/am/planted.c', $_ ], \&old_names);
+}
+my %written = map { $_ => slurp($_) }
+	grep { m{\.(?:c|h|cuh?|p[lmy]|sh|sql|spec|md)$|/README$} && $_ ne 'test/unit/check_layers.pl' } all_files('src', 'gpu', 'sql', 'test');
+check('spelling is American', [ 'src/am/planted.c', "/* of its n" . "eighbours */" ], \&british, \%written);
+check('spelling is American', [ 'src/am/planted.c', "void\ninitialiseAll(void)" ], \&british, \%written);
 
 may_include('src/engine includes C standard and engine headers only, but for its threads',
 	qr{^src/engine/(?!mirror/gv_crew\.[ch]$)}, qr{$STANDARD|^engine/}, 0,
