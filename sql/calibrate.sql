@@ -371,3 +371,14 @@ SELECT k, count(probes) > 0 AS reached FROM gpuvec_calibrate('ring_e', queries =
 WHERE recall = 0.95 AND k <= 100 GROUP BY k ORDER BY k;
 SELECT state, advice FROM gpuvec_doctor() WHERE subject = 'ring_e' AND state ~ 'is more than';
 DROP TABLE ring, inside;
+
+-- nine rows in each of 700 clusters: of ten rows the last lies in another one,
+-- and a target holds for the last rows, too
+SELECT setseed(0.4);
+CREATE TABLE nines AS SELECT (g - 1) * 9 + i AS id, (SELECT array_agg((x + .001 * random())::real) FROM unnest(p.e) AS x WHERE i > 0) AS e
+FROM (SELECT g, (SELECT array_agg((x / n)::real) FROM (SELECT x, sqrt(sum(x * x) OVER ()) AS n FROM
+		(SELECT random() + random() + random() + random() - 2 + 0 * g AS x FROM generate_series(1, 16) OFFSET 0) AS r) AS s) AS e
+	FROM generate_series(1, 700) AS g OFFSET 0) AS p, generate_series(1, 9) AS i;
+CREATE INDEX nines_e ON nines USING gpuivfpq (e);
+SELECT probes >= 4 AS enough FROM gpuvec_calibration('nines_e') WHERE k = 10 AND recall = 0.9;
+DROP TABLE nines;

@@ -71,6 +71,17 @@ SELECT lists > 1 AS lists, advice FROM gpuvec_index_info('mostly_e');
 SELECT * FROM gpuvec_verify_index('mostly_e');
 DROP TABLE mostly;
 
+-- three of five are one vector, and lie as far from the others as these do from
+-- each other: which of them are found tells nothing, and no target is told
+CREATE FUNCTION pg_temp.around(g int, dims int) RETURNS real[] LANGUAGE sql VOLATILE AS
+$$ SELECT array_agg((.5 + x / n)::real) FROM (SELECT x, sqrt(sum(x * x) OVER ()) AS n FROM
+	(SELECT random() + random() + random() + random() - 2 + 0 * g AS x FROM generate_series(1, dims) OFFSET 0) AS r) AS s $$;
+CREATE TABLE most AS SELECT g AS id, CASE WHEN g % 5 < 3 THEN array_fill(0.5::real, ARRAY[40]) ELSE pg_temp.around(g, 40) END AS e
+FROM generate_series(1, 12000) AS g;
+CREATE INDEX most_e ON most USING gpuivfpq (e);
+SELECT k, probes > 0 AS told FROM gpuvec_calibration('most_e') WHERE recall = 0.95 AND k <= 100 ORDER BY k;
+DROP TABLE most;
+
 -- a placeholder, the vectors to come: nothing is learned from it
 CREATE TABLE late (id int, e real[] DEFAULT array_fill(0::real, ARRAY[24])) WITH (autovacuum_enabled = off);
 INSERT INTO late SELECT generate_series(1, 12000);
