@@ -1,8 +1,8 @@
 /*
  * assign.cu
  *		The nearest of some vectors to each of many rows, with what finds a
- *		query's lists (approximate.cu; coarse.cu and best.cu where that does not
- *		fit): the vectors are its lists, the rows its queries.
+ *		query's lists (approximate.cu; coarse.cu and best.cu where that does
+ *		not fit): the vectors are its lists, the rows its queries.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 #define MOST_ROWS		(1 << 18)	/* ... whose blocks a grid can number */
 #define MOST_HALF		(INT64_C(96) << 20) /* bytes of their half copies */
 
-/* Make room for so many vectors; half made, it can be dropped. */
+/* Make memory for so many vectors; half made, it can be dropped. */
 GvStatus
 gv_targets_create(GvTargets *targets, GvMetric metric, int32_t dims,
 				  int32_t capacity, cudaStream_t stream)

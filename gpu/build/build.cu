@@ -1,7 +1,7 @@
 /*
  * build.cu
- *		An index in the making in the card's memory: made, and rows encoded with
- *		what was trained (train.cu).
+ *		An index in the making in the device's memory: made, and rows encoded
+ *		with what was trained (train.cu).
  *
  *		encode	transform, nearest lists, second list, codes and T, refine
  *				records, nearest rows of the queries; one copy in, one back
@@ -133,7 +133,7 @@ make_host_memory(GvBuilder *builder)
 	return GV_OK;
 }
 
-/* The stream and the card's memory. */
+/* The stream and the device's memory. */
 static GvStatus
 make_memory(GvBuilder *builder, const float *mean)
 {
@@ -195,7 +195,7 @@ cuda_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 	return GV_OK;
 }
 
-/* Rows in the card's memory as kernels see them; outputs are not set. */
+/* Rows in the device's memory as kernels see them; outputs are not set. */
 GvDeviceRows
 gv_build_rows(const GvBuilder *builder, float *d_rows, int32_t n)
 {
@@ -216,7 +216,7 @@ gv_build_rows(const GvBuilder *builder, float *d_rows, int32_t n)
 	return rows;
 }
 
-/* Bring raw rows to the card and transform them there. */
+/* Bring raw rows to the device and transform them there. */
 static GvStatus
 bring_rows(GvBuilder *builder, const float *rows, int32_t n, float *d_rows)
 {
@@ -316,7 +316,10 @@ cuda_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
 }
 
-/* Floats from one card to another, by the host: not all cards reach others. */
+/*
+ * Floats from one device to another, by the host: not all devices reach
+ * others.
+ */
 static GvStatus
 bring_floats(GvBuilder *from, const float *d_from, GvBuilder *to, float *d_to,
 			 int64_t n, float *values)
@@ -470,7 +473,7 @@ unpack_encoded(const GvBuilderSpec *spec, const Places *places,
 		   n * gv_record_code_bytes((GvRecords) spec->refine, spec->dims));
 }
 
-/* Encode n transformed rows in the card's memory. */
+/* Encode n transformed rows in the device's memory. */
 static GvStatus
 encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 	   const GvStop *stop)

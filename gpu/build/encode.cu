@@ -1,7 +1,7 @@
 /*
  * encode.cu
- *		What is made of rows: moved into the engine's space, their lists, codes,
- *		T and refine records; bit for bit what src/cpu makes of them.
+ *		What is made of rows: moved into the engine's space, their lists,
+ *		codes, T and refine records; bit for bit what src/cpu makes of them.
  *
  * Sums that gv_engine.h or src/cpu order are added in that order; all else is
  * spread over threads.  A row takes part in some hundred kernels' worth of
@@ -166,7 +166,9 @@ clamped_difference(float a, float b)
 	return diff > -FLT_MAX ? diff : -FLT_MAX;
 }
 
-/* Residuals of copies, a warp each; of no copy, those of the row's first. */
+/*
+ * Residuals of postings, a warp each; of no posting, those of the row's first.
+ */
 static __global__ void __launch_bounds__(THREADS)
 residuals_kernel(GvDeviceRows rows, float *d_residuals)
 {
@@ -186,7 +188,7 @@ residuals_kernel(GvDeviceRows rows, float *d_residuals)
 							   rows.d_centroids[(int64_t) list * rows.dims + d]);
 }
 
-/* d_residuals [n][copies][dims]. */
+/* d_residuals [n][lists_per_row][dims]. */
 GvStatus
 gv_gpu_residuals(const GvDeviceRows *rows, float *d_residuals,
 				 cudaStream_t stream)
@@ -235,7 +237,7 @@ nearest_word(const GvDeviceRows &rows, int j, const float *x, const float *c)
 	return code;
 }
 
-/* A thread has a byte of a copy's code, that is two sub-quantizers. */
+/* A thread has a byte of a posting's code, that is two sub-quantizers. */
 static __global__ void __launch_bounds__(THREADS)
 codes_kernel(GvDeviceRows rows)
 {
@@ -261,7 +263,7 @@ codes_kernel(GvDeviceRows rows)
 	rows.d_codes[at] = (uint8_t) code;
 }
 
-/* T of a copy, a thread each: one sum in double, by ascending dimension. */
+/* T of a posting, a thread each: one sum in double, by ascending dimension. */
 static __global__ void __launch_bounds__(THREADS)
 t_kernel(GvDeviceRows rows)
 {

@@ -33,9 +33,9 @@ gv_blocks_for(int64_t n, int threads)
  */
 struct GvTargets
 {
-	GvMirror	mirror;			/* card, stream and `changed` of it */
+	GvMirror	mirror;			/* device, stream and `changed` of it */
 	int32_t		capacity;			/* vectors */
-	GvDeviceList *d_lists;		/* [room] all empty */
+	GvDeviceList *d_lists;		/* [capacity] all empty */
 };
 
 /* The memory of such searches. */
@@ -75,7 +75,7 @@ extern GvStatus gv_gpu_kmeans(const GvKmeans *spec, const float *d_x,
 							  GvFinder *finder, const GvStop *stop);
 
 #ifdef GV_TEST_BUILD
-/* Compare everything after a mending, too, unless `yes`. */
+/* Compare everything after a rebalancing, too, unless `yes`. */
 extern "C" void gv_gpu_kmeans_follows(bool yes);
 #endif
 
@@ -116,10 +116,12 @@ struct GvNearGroups
 	size_t		sort_bytes;
 	uint32_t   *d_starts;		/* [ngroups + 1] of pairs */
 	uint32_t   *starts;			/* the host's */
-	uint32_t   *d_places;		/* [ngroups + 1] of a group's centroids among */
+	uint32_t   *d_places;		/* [ngroups + 1] of a group's centroids
+								 * among */
 	uint32_t   *places;			/* the members */
 	uint32_t   *counts;			/* [ngroups] of them */
-	float	   *d_members;		/* [places][dims] centroids, gaps between groups */
+	float	   *d_members;		/* [places][dims] centroids, gaps between
+								 * groups */
 	uint32_t   *d_names;		/* [places] their numbers */
 	GvTargets	members;
 	float	   *d_rows;			/* of a piece */
@@ -129,7 +131,7 @@ struct GvNearGroups
 /* Are there so many centroids that all of them had better not be compared? */
 extern bool gv_near_groups_serve(int32_t k);
 
-/* What that takes of the card beside what all centroids take; 0 of fewer. */
+/* What that takes of the device beside what all centroids take; 0 of fewer. */
 extern int64_t gv_near_groups_bytes(int32_t dims, int64_t n, int32_t k);
 
 /*
@@ -172,7 +174,7 @@ struct GvClustered
 								 * brought up to date */
 };
 
-/* ... and memory, of the card, to follow a few changes. */
+/* ... and memory, of the device, to follow a few changes. */
 struct GvReassign
 {
 	GvTargets	targets;
@@ -211,7 +213,7 @@ extern GvStatus gv_gpu_codebooks(const GvModel *model, int32_t n,
 								 const float *d_residuals, uint64_t seed,
 								 float *d_codebooks, cudaStream_t stream);
 
-/* encode.cu: rows [n][dims] on their way to copies */
+/* encode.cu: rows [n][dims] on their way to postings */
 struct GvDeviceRows
 {
 	GvMetric	metric;
@@ -226,9 +228,9 @@ struct GvDeviceRows
 	float	   *d_rows;			/* [n][dims] */
 	const GvProbe *d_nearest;		/* [n][near], nearest first */
 	int32_t		near;
-	int32_t    *d_lists;		/* [n][copies] */
-	float	   *d_t;			/* [n][copies] */
-	uint8_t    *d_codes;		/* [n][copies][code_bytes] */
+	int32_t    *d_lists;		/* [n][lists_per_row] */
+	float	   *d_t;			/* [n][lists_per_row] */
+	uint8_t    *d_codes;		/* [n][lists_per_row][code_bytes] */
 	float	   *d_min;			/* [n], the rest only with refine records */
 	float	   *d_step;
 	float	   *d_error;
@@ -292,8 +294,8 @@ gv_device_random(uint64_t *state)
 }
 
 /*
- * A target and its score for a row that has one already, or list -1: the nearer
- * counts, of equally near ones the first.
+ * A target and its score for a row that has one already, or list -1: the
+ * nearer counts, of equally near ones the first.
  */
 static __device__ __forceinline__ void
 gv_take_nearer(GvProbe *mine, int32_t list, float base)

@@ -2,13 +2,14 @@
  * kmeans.cu
  *		Lloyd's k-means with even clusters, as src/cpu/code/kmeans.c has it.
  *
- *		assign	the nearest centroid of every row (assign.cu, exact; of very many
- *				those of near groups, neargroups.cu)
+ *		assign	the nearest centroid of every row (assign.cu, exact; of very
+ *				many those of near groups, neargroups.cu)
  *		group	rows by cluster, ascending: a stable radix sort
  *		move	each centroid to the mean of its rows
- *		mend	the biggest clusters are split, with the places of empty and
+ *		rebalance	the biggest clusters are split, with the places of empty
+ *					and
  *				then of the smallest ones for their second halves (split.cu)
- *		follow	what mending changed, after the last move (reassign.cu)
+ *		follow	what rebalancing changed, after the last move (reassign.cu)
  *
  * Unlike there, a pass splits a cluster once at most, so that all splits go
  * side by side; passes follow each other closely enough.  The host sees sizes
@@ -50,7 +51,7 @@ struct Clusters
 	GvSplit    *splits;			/* [k] */
 	int32_t    *done;			/* [k] */
 	int32_t    *sorted;			/* [k] clusters by size */
-	int32_t		nsplits;		/* of the last mending */
+	int32_t		nsplits;		/* of the last rebalancing */
 	uint32_t   *changed;		/* [k] clusters of which are others then, */
 	uint32_t   *places;			/* [k] and where their rows are listed */
 	bool		by_groups;		/* `near` is used; else targets and `re` */
@@ -181,7 +182,9 @@ group_rows(Clusters *cl)
 	return gv_cuda_status(cudaStreamSynchronize(cl->stream));
 }
 
-/* Compare all rows with centroids, all or those near to them, and group them. */
+/*
+ * Compare all rows with centroids, all or those near to them, and group them.
+ */
 static GvStatus
 assign_rows(Clusters *cl)
 {
@@ -293,8 +296,8 @@ rebalance(Clusters *cl, uint64_t seed, bool *changed)
 }
 
 /*
- * The clusters that mend changed, and where their rows go; false when there
- * are so many that everything had better be compared.
+ * The clusters that rebalance changed, and where their rows go; false when
+ * there are so many that everything had better be compared.
  */
 static bool
 list_changed(Clusters *cl, int32_t *nchanged, int32_t *norphans)
@@ -322,7 +325,7 @@ list_changed(Clusters *cl, int32_t *nchanged, int32_t *norphans)
 	return orphans <= cl->re.most_orphans;
 }
 
-/* Assign and group the rows again after a mending, and only that. */
+/* Assign and group the rows again after a rebalancing, and only that. */
 static GvStatus
 follow_rebalance(Clusters *cl)
 {

@@ -35,8 +35,8 @@
 #define ALIGN			64		/* of a group's first centroid */
 #define PIECE			65536	/* rows that meet a group at once */
 #define LEAST_BLOCK		65536	/* rows whose pairs are sorted at once */
-#define PAIR_BYTES		33		/* of a pair: its probe, keys and numbers twice,
-								 * what the sort takes */
+#define PAIR_BYTES		33		/* of a pair: its probe, keys and numbers
+								 * twice, what the sort takes */
 
 static GV_TUNABLE int32_t forced_from = 0;
 static GV_TUNABLE int32_t forced_tried = 0;

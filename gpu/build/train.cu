@@ -1,6 +1,6 @@
 /*
  * train.cu
- *		From a sample in the card's memory to an index's model.
+ *		From a sample in the device's memory to an index's model.
  *
  *		lists		k-means of the sample
  *		parents		k-means of the lists, which are then brought, by the host,

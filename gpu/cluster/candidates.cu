@@ -1,14 +1,15 @@
 /*
  * candidates.cu
- *		The centroids that may be nearest to each of many rows: a matrix product
- *		of half copies (gpu/product; gv_clusters.h has the proof).
+ *		The centroids that may be nearest to each of many rows: a matrix
+ *		product of half copies (gpu/product; gv_clusters.h has the proof).
  *
  * A row has a bound, which falls as centroids are met and is the better the
- * sooner it is low: hence the one that it starts from (settle.cu).  Of a run of 32
- * centroids and a row a quad of lanes finds the least score; eps, from what is
- * known of the run, is taken off it once.  Only where that is within the bound,
- * in one of 128 runs when clusters are 4,096, scores are looked at one by one.
- * That is a product and a minimum for each score, and half an operation for eps.
+ * sooner it is low: hence the one that it starts from (settle.cu).  Of a run
+ * of 32 centroids and a row a quad of lanes finds the least score; eps, from
+ * what is known of the run, is taken off it once.  Only where that is within
+ * the bound, in one of 128 runs when clusters are 4,096, scores are looked at
+ * one by one.  That is a product and a minimum for each score, and half an
+ * operation for eps.
  */
 #include "gpu/cluster/clusters.cuh"
 #include "gpu/product/product.cuh"

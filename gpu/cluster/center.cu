@@ -16,7 +16,9 @@
 #define STRANDS			8		/* parts of a mean */
 #define INFINITE		__int_as_float(0x7F800000)
 
-/* The mean of the centroids: block x has 32 dimensions, STRANDS sums of each. */
+/*
+ * The mean of the centroids: block x has 32 dimensions, STRANDS sums of each.
+ */
 static __global__ void __launch_bounds__(GV_WARP *STRANDS)
 middle_kernel(GvClusters cl)
 {

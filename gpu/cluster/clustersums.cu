@@ -1,12 +1,13 @@
 /*
  * clustersums.cu
  *		What a pass makes of its clusters: rows grouped, errors and farthest
- *		rows, means, and centroids that start anew.
+ *		rows, means, and reseeded centroids.
  *
  * All sums are in double and in the order of rows, which a stable radix sort
  * by cluster keeps, so every sum is one thread's, and it is the clusters and
  * dimensions that are many.  A row of a cluster is read whole, by neighboring
- * lanes, 8 rows at once, or 32 where clusters are too few to keep the card busy.
+ * lanes, 8 rows at once, or 32 where clusters are too few to keep the device
+ * busy.
  */
 #include "gpu/cluster/clusters.cuh"
 #include "gpu/common/gv_group.h"
@@ -45,8 +46,8 @@ gv_gpu_group_clusters(const GvClusters *cl, cudaStream_t stream)
 }
 
 /*
- * A warp a cluster: the sum of its rows' squared distances, in their order, and
- * the first of its farthest rows.
+ * A warp a cluster: the sum of its rows' squared distances, in their order,
+ * and the first of its farthest rows.
  */
 static __global__ void __launch_bounds__(THREADS)
 errors_kernel(GvClusters cl)
@@ -150,7 +151,7 @@ gv_gpu_means(const GvClusters *cl, cudaStream_t stream)
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* A block one that starts anew. */
+/* A block a centroid that is reseeded. */
 static __global__ void __launch_bounds__(THREADS)
 reseed_kernel(GvClusters cl)
 {

@@ -1,7 +1,7 @@
 /*
  * gv_clusters.h
  *		What the files of k-means over a set share: rows and clusters in the
- *		card's memory, and the steps of a pass.
+ *		device's memory, and the steps of a pass.
  *
  *		center	once: rows moved to their middle, in half precision, and what
  *				that did to them (center.cu)
@@ -16,26 +16,26 @@
  * C = s (c - m) are row and centroid moved, x' and c' their half copies, and
  *		a = |C|^2 - 2 sum
  * the approximate score, sum being what tensor cores make of <x', c'>.  With
- * Q >= |X|, E >= |X - x'|, L >= |C|, F >= |C - c'| (measured, the latter two of
- * the 32 centroids of a run together), approximate.cu's proof, with what
+ * Q >= |X|, E >= |X - x'|, L >= |C|, F >= |C - c'| (measured, the latter two
+ * of the 32 centroids of a run together), approximate.cu's proof, with what
  * gpu/product/gv_product.h says of sums, gives
  *		|a - (|X - C|^2 - |X|^2)| <= 2 (E (L + F) + Q F) +
  *			2 (Q + E)(L + F)(dims + 32) 2^-22 +
  *			(Q + E + L + F)^2 (dims / 16 + 56) 2^-24
- * of which the last is for |C|^2 and a in fp32; what x - m loses, 2^-24 of it, E
- * and F include.  gv_assign's score S of
- * x and c, in fp32, has a relative error below (dims / 16 + 8) 2^-24, and loses
- * dims 2^-149 to what underflows, so
+ * of which the last is for |C|^2 and a in fp32; what x - m loses, 2^-24 of it,
+ * E and F include.  gv_assign's score S of
+ * x and c, in fp32, has a relative error below (dims / 16 + 8) 2^-24, and
+ * loses dims 2^-149 to what underflows, so
  *		|a - (s^2 S - |X|^2)| <= eps,
  * the sum of the above and of dims 2^-148 s^2.  Then
  *		least (a + eps)
  * of any centroids is no less than what the nearest has of s^2 S - |X|^2, and
  * those whose a - eps is not larger are all that can be the nearest, ties
- * included: the close ones.  Both are kept with Q^2 added, so that they are not
- * negative, and the square in eps is taken as 2 (Q + E)^2 + 2 (L + F)^2, so that
- * eps is made of two products and two sums.  A score S that is known from before
- * is such a bound, too: s^2 S - |X|^2.  Where scores may overflow, eps is
- * infinite, and all centroids are close.
+ * included: the close ones.  Both are kept with Q^2 added, so that they are
+ * not negative, and the square in eps is taken as 2 (Q + E)^2 + 2 (L + F)^2,
+ * so that eps is made of two products and two sums.  A score S that is known
+ * from before is such a bound, too: s^2 S - |X|^2.  Where scores may overflow,
+ * eps is infinite, and all centroids are close.
  */
 #ifndef GV_CLUSTERS_H
 #define GV_CLUSTERS_H
@@ -43,7 +43,8 @@
 #include "gpu/build/gv_build.h"
 #include "gpu/product/gv_product.h"
 
-#define GV_CLOSE_CAPACITY		16	/* close centroids of a row that are noted */
+#define GV_CLOSE_CAPACITY		16	/* close centroids of a row that are
+									 * noted */
 #define GV_CLOSE_LISTS		256 /* centroids come in so many */
 
 /* A centroid that may be a row's nearest. */
@@ -53,7 +54,7 @@ struct alignas(8) GvClose
 	float		score;			/* a - eps + Q^2 */
 };
 
-/* A cluster that starts anew. */
+/* A cluster that is reseeded. */
 struct GvReseed
 {
 	uint32_t	taker;			/* its centroid becomes */
@@ -75,13 +76,14 @@ struct GvClusters
 
 	/* moved, and in half precision */
 	float	   *d_middle;		/* [dims] */
-	uint32_t   *d_most;			/* the largest |x_i - m_i|, as a float's bits */
+	uint32_t   *d_most;			/* the largest |x_i - m_i|, as a float's
+								 * bits */
 	uint16_t   *d_half_rows;	/* [n][half_dims]; 0 beyond dims */
 	float2	   *d_lengths;		/* [n] Q and E */
 	uint16_t   *d_half_centroids;		/* [k][half_dims] */
-	float	   *d_squares;		/* [room] |C|^2; infinite beyond k */
-	float4	   *d_spans;		/* [room / GV_RUN] of a run: 2 (L + F), 2 F,
-								 * what the squares above take of it, 0 */
+	float	   *d_squares;		/* [padded_k] |C|^2; infinite beyond k */
+	float4	   *d_spans;		/* [padded_k / GV_RUN] of a run: 2 (L + F), 2
+								 * F, what the squares above take of it, 0 */
 
 	/* which clusters rows are in */
 	uint32_t   *d_nearest;		/* [n] */
@@ -98,7 +100,7 @@ struct GvClusters
 	uint32_t   *d_counts;		/* [piece] close centroids */
 	GvClose    *d_close;		/* [piece][GV_CLOSE_CAPACITY] */
 	uint32_t   *d_hard;			/* [piece] rows that have more than there is
-								 * room for */
+								 * memory for */
 	uint32_t   *d_nhard;		/* [2] how many; and of all pieces so far */
 
 	/* of clusters */
@@ -113,16 +115,16 @@ extern GvStatus gv_gpu_center(const GvClusters *cl, cudaStream_t stream);
 extern GvStatus gv_gpu_to_half(const GvClusters *cl, cudaStream_t stream);
 
 /*
- * candidates.cu: of rows first .. first + n - 1, a piece of them, the bound and
- * the close centroids, from a bound that is there.
+ * candidates.cu: of rows first .. first + n - 1, a piece of them, the bound
+ * and the close centroids, from a bound that is there.
  */
 extern GvStatus gv_gpu_candidates(const GvClusters *cl, int64_t first,
 								  int32_t n, const GvMatmulContext *by);
 
 /*
  * settle.cu: the bounds that a piece begins with, from the clusters that rows
- * were in, or infinite (`known` false); and after gv_gpu_candidates the nearest
- * centroids and squared distances.
+ * were in, or infinite (`known` false); and after gv_gpu_candidates the
+ * nearest centroids and squared distances.
  */
 extern GvStatus gv_gpu_bounds(const GvClusters *cl, int64_t first, int32_t n,
 							  bool known, cudaStream_t stream);

@@ -1,11 +1,11 @@
 /*
  * kmeansset.cu
  *		k-means over a set: passes as gv_set.h defines them, with the rows kept
- *		in the card's memory.
+ *		in the device's memory.
  *
  * The host waits once a pass, for sizes, errors and farthest distances of the
- * clusters, 16 bytes each; which of them start anew is gv_set_reseed's to say,
- * which is given the clusters' numbers in the place of rows.
+ * clusters, 16 bytes each; which of them are reseeded is gv_set_reseed's to
+ * say, which is given the clusters' numbers in the place of rows.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -168,7 +168,7 @@ make_host_memory(GvKmeansSet *set)
 	return GV_OK;
 }
 
-/* The stream and the card's memory. */
+/* The stream and the device's memory. */
 static GvStatus
 make_memory(GvKmeansSet *set)
 {
@@ -226,7 +226,7 @@ is_stopped(const GvStop *stop)
 	return stop != NULL && stop->requested(stop->arg);
 }
 
-/* See gv_set_put.  Items may be on the card as well. */
+/* See gv_set_put.  Items may be on the device as well. */
 static GvStatus
 kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 		   int64_t n, const GvStop *stop)
@@ -343,7 +343,7 @@ bring_clusters(GvKmeansSet *set, double *error)
 	return GV_OK;
 }
 
-/* Clusters that start anew, by the rule of all engines. */
+/* Reseed clusters, by the rule of all engines. */
 static GvStatus
 reseed(GvKmeansSet *set)
 {

@@ -3,9 +3,9 @@
  *		From close centroids to the nearest: exact scores, gv_assign's to the
  *		last bit.
  *
- *		bounds	before candidates.cu: the score of the centroid that was nearest in
- *				the last pass is a bound, and often the answer
- *		settle	of the close centroids the nearest; rows that have too many are
+ *		bounds	before candidates.cu: the score of the centroid that was
+ *				nearest in the last pass is a bound, and often the answer
+ *		rescore	of the close centroids the nearest; rows that have too many are
  *				listed
  *		whole	these, four at a time, against all centroids
  *

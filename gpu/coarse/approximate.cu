@@ -39,13 +39,14 @@
 /*
  * Below both the exact scores cost less (H200, 2026-11-21, test/gpu/run.sh
  * lists): a filter takes 22 us for up to 64 queries of 8,192 x 384, the exact
- * lists of 16 queries, 50 M terms, 19 us, of 32 queries 25 us.  Of 500 x 50 the
- * latter take 13 us for 128 queries, and longer only from 1,024 on, for the
- * choice among all scores.  Of hundreds of lists wanted a filter takes 60 us,
- * for it scores as many exactly.
+ * lists of 16 queries, 50 M terms, 19 us, of 32 queries 25 us.  Of 500 x 50
+ * the latter take 13 us for 128 queries, and longer only from 1,024 on, for
+ * the choice among all scores.  Of hundreds of lists wanted a filter takes 60
+ * us, for it scores as many exactly.
  */
 #define LEAST_TERMS		((int64_t) 1 << 24)
-#define LEAST_OF_MANY	((int64_t) 1 << 27)	/* where more are wanted than sifted */
+#define LEAST_OF_MANY	((int64_t) 1 << 27)	/* where more are wanted than
+											 * sifted */
 #define MANY_QUERIES	1024
 
 /*
@@ -54,7 +55,8 @@
  */
 #define LARGE_CENTROIDS	(INT64_C(32) << 20)
 
-#define LEAST_FRACTION		4		/* a filter has to keep out most of the lists */
+#define LEAST_FRACTION		4		/* a filter has to keep out most of the
+									 * lists */
 
 /*
  * For each list wanted the scores of a run are made again, and its half copies

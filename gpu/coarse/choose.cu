@@ -5,20 +5,21 @@
  *
  * One block of threads a query, which wants its p nearest lists:
  *	1. a bound that at least p lists, and few more, do not exceed, by halving
- *	   an interval of scores and counting.  The least scores of runs of 32 lists
- *	   are enough for that when p is small beside their number: a run whose
- *	   least does not exceed the bound has a list that does not.
+ *	   an interval of scores and counting.  The least scores of runs of 32
+ *	   lists are enough for that when p is small beside their number: a run
+ *	   whose least does not exceed the bound has a list that does not.
  *	2. the lists up to the bound and the margin, into shared memory
  *	3. the same among these, since a bound from runs may be wide, unless they
  *	   are few
  *	4. their exact scores, sorted
- * When they are more than there is room for, step 1 takes the scores of all
+ * When they are more than fit, step 1 takes the scores of all
  * lists; when these are still too many, or the margin is infinite, all scores
  * are computed exactly.
  *
- * Where scores do not go to memory (gv_gpu_coarse_rows), only the least ones of
- * runs, step 2 makes those of near runs again, by sums of its own, for which the
- * same proof holds; when too many are close, all of near runs are scored exactly.
+ * Where scores do not go to memory (gv_gpu_coarse_rows), only the least ones
+ * of runs, step 2 makes those of near runs again, by sums of its own, for
+ * which the same proof holds; when too many are close, all of near runs are
+ * scored exactly.
  */
 #include "gpu/coarse/approximate.cuh"
 #include "gpu/coarse/gv_coarse.h"
@@ -30,10 +31,12 @@
 #define FEW_THREADS		128
 #define FEW_QUERIES		128
 #define LEAST_LISTS		1024	/* for lists in shared memory */
-#define KEYS_PER_PROBE		2		/* so many keys of runs to a probe are enough */
+#define KEYS_PER_PROBE		2		/* so many keys of runs to a probe are
+									 * enough */
 #define AT_ONCE			4		/* runs that a warp reads */
 #define PASSES			(GV_RUN / (GV_WARP / GV_QUAD))	/* of a warp over a run
-														 * by four lanes a list */
+														 * by four lanes a
+														 * list */
 #define MOST_KEYS		4096	/* that the bound is found from */
 #define ALL_AHEAD		24		/* loads of a score, for few queries */
 #define SIFT_KEYS		20		/* of a thread, where all lists are sifted */
@@ -72,8 +75,8 @@ take_lists(const float *scores, int nlists, uint32_t last, GvItems &items)
 }
 
 /*
- * The same of runs, which are dealt to all warps, because near ones lie side by
- * side.
+ * The same of runs, which are dealt to all warps, because near ones lie side
+ * by side.
  */
 static __device__ __forceinline__ void
 take_runs(const float *scores, int nlists, const uint64_t *runs,
@@ -105,9 +108,9 @@ take_runs(const float *scores, int nlists, const uint64_t *runs,
 }
 
 /*
- * By four lanes: approximate scores, as listscores.cu makes them but for the order
- * of sums, of a list and of every eighth one behind it, all that a warp's lanes
- * have of a run; of those beyond the last, the last one's.
+ * By four lanes: approximate scores, as listscores.cu makes them but for the
+ * order of sums, of a list and of every eighth one behind it, all that a
+ * warp's lanes have of a run; of those beyond the last, the last one's.
  */
 static __device__ __forceinline__ void
 score_again(const GvDeviceModel &model, const uint16_t *query, int list,
@@ -186,9 +189,11 @@ struct Choice
 	const float *least;			/* [nruns] */
 	float		margin;
 	uint32_t	p;				/* lists wanted */
-	uint32_t   *keys;			/* [nkeys] shared: of the least scores of runs */
+	uint32_t   *keys;			/* [nkeys] shared: of the least scores of
+								 * runs */
 	uint32_t	nkeys;
-	uint32_t	nnear;			/* runs in close.items: only their lists; 0: all */
+	uint32_t	nnear;			/* runs in close.items: only their lists; 0:
+								 * all */
 	GvItems		close;			/* by approximate scores */
 	GvItems		nearest;		/* by exact ones */
 	GvTalk		talk;
@@ -217,7 +222,9 @@ keys_of(int nlists)
 	return min(gv_nruns(nlists), MOST_KEYS);
 }
 
-/* The keys that the bound of runs is found from, by reading again and again. */
+/*
+ * The keys that the bound of runs is found from, by reading again and again.
+ */
 static __device__ __forceinline__ void
 load_least(const Choice &choice)
 {
@@ -265,7 +272,9 @@ gather_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	return false;
 }
 
-/* Near runs have too many close lists: all of theirs are to be scored exactly. */
+/*
+ * Near runs have too many close lists: all of theirs are to be scored exactly.
+ */
 static __device__ __forceinline__ void
 keep_runs(Choice &choice)
 {
@@ -276,8 +285,8 @@ keep_runs(Choice &choice)
 }
 
 /*
- * Steps 1 and 2: close holds all lists that may be among the nearest, unless it
- * is GV_COARSE_EXACT.  FEW: by keys, if it can.
+ * Steps 1 and 2: close holds all lists that may be among the nearest, unless
+ * it is GV_COARSE_EXACT.  FEW: by keys, if it can.
  */
 template <bool FEW>
 static __device__ __forceinline__ GvCoarseWay
@@ -359,8 +368,8 @@ narrow(Choice &choice)
 }
 
 /*
- * The nearest of all lists, or of those of near runs, by exact scores, sorted: as
- * many at a time as there is room for beside the nearest so far.
+ * The nearest of all lists, or of those of near runs, by exact scores, sorted:
+ * as many at a time as there is memory for beside the nearest so far.
  */
 template <bool PRODUCT>
 static __device__ __forceinline__ void
@@ -398,7 +407,7 @@ take_exactly(Choice &choice)
 		*nearest.count = kept;
 }
 
-/* Lists that there is room for; a power of 2. */
+/* Lists that there is memory for; a power of 2. */
 static __host__ __device__ inline uint32_t
 capacity_for(int32_t probes)
 {
@@ -410,9 +419,9 @@ capacity_for(int32_t probes)
 }
 
 /*
- * Query blockIdx.x; alone: only runs have scores.  Shared: two GvItems [room], and
- * keys.  Of many queries eight blocks share an SM, since each waits most of the
- * time; a lone query's has more registers for loads.
+ * Query blockIdx.x; alone: only runs have scores.  Shared: two GvItems
+ * [capacity], and keys.  Of many queries eight blocks share an SM, since each
+ * waits most of the time; a lone query's has more registers for loads.
  */
 template <bool PRODUCT, bool FEW>
 static __global__ void __launch_bounds__(MANY_THREADS, FEW ? 1 : 2)
@@ -499,7 +508,10 @@ launch(const GvDeviceModel *model, const GvBatch *batch, int threads,
 						  gv_gpu_least_alone(model, batch));
 }
 
-/* d_probed, d_starts and nprobed of a batch, from what gv_gpu_list_scores found. */
+/*
+ * d_probed, d_starts and nprobed of a batch, from what gv_gpu_list_scores
+ * found.
+ */
 GvStatus
 gv_gpu_choose(const GvDeviceModel *model, const GvBatch *batch,
 			  cudaStream_t stream)

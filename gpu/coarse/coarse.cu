@@ -3,10 +3,11 @@
  *		The list scores of a batch of queries: distances to all centroids.
  *
  * One query needs bytes: a lane has all loads of 16 bytes on their way.  More
- * queries need arithmetic: a team of four lanes takes two centroids and four or
- * eight queries, so that every value it loads serves several terms.  Blocks are
- * small, so that all SMs have their share of 8,192 lists; that few of them have
- * to fit an SM leaves the compiler registers for loads ahead of their use.
+ * queries need arithmetic: a team of four lanes takes two centroids and four
+ * or eight queries, so that every value it loads serves several terms.  Blocks
+ * are small, so that all SMs have their share of 8,192 lists; that few of them
+ * have to fit an SM leaves the compiler registers for loads ahead of their
+ * use.
  */
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/coarse/score.cuh"

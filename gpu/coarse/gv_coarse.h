@@ -16,9 +16,9 @@ extern GvStatus gv_gpu_coarse(const GvDeviceModel *model, const GvBatch *batch,
 							  cudaStream_t stream);
 
 /*
- * approximate.cu: what coarse.cu and best.cu find, for many queries or lists; in
- * three steps, of which gv_gpu_table does the first for batches that come from
- * the host, listscores.cu has the second and choose.cu the third.
+ * approximate.cu: what coarse.cu and best.cu find, for many queries or lists;
+ * in three steps, of which gv_gpu_table does the first for batches that come
+ * from the host, listscores.cu has the second and choose.cu the third.
  */
 extern bool gv_gpu_approximate_fits(const GvDeviceModel *model,
 									const GvBatch *batch);
@@ -32,11 +32,11 @@ extern GvStatus gv_gpu_choose(const GvDeviceModel *model, const GvBatch *batch,
 							  cudaStream_t stream);
 
 /*
- * Scores of lists are read where they are near, and of many lists few are: where
- * there are more than GV_SCORES_KEPT, which L2 holds, it is cheaper to make these
- * again than to write them all.  Of n queries, or fewer, that want so many lists
- * d_coarse has to have room for those returned; if they are more, only the least
- * scores of runs go to memory.
+ * Scores of lists are read where they are near, and of many lists few are:
+ * where there are more than GV_SCORES_KEPT, which L2 holds, it is cheaper to
+ * make these again than to write them all.  Of n queries, or fewer, that want
+ * so many lists d_coarse has to have memory for those returned; if they are
+ * more, only the least scores of runs go to memory.
  */
 #define GV_SCORES_KEPT		((int64_t) 4 << 20)
 extern int32_t gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n,
@@ -48,7 +48,7 @@ gv_gpu_least_alone(const GvDeviceModel *model, const GvBatch *batch)
 	return gv_gpu_coarse_rows(model, batch->n, batch->probes) < batch->n;
 }
 
-/* Has this part of a batch use for what only cards of 9.0 have? */
+/* Has this part of a batch use for what only devices of 9.0 have? */
 extern bool gv_gpu_hopper_fits(const GvBatch *batch,
 							   const GvSearcher *searcher);
 

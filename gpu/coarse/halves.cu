@@ -3,7 +3,7 @@
  *		Half-precision copies of a mirror's centroids, for the filter of
  *		approximate.cu, and what rounding did to them.
  *
- * They are made on the card from the centroids that arrive.  The limits only
+ * They are made on the device from the centroids that arrive.  The limits only
  * grow: centroids that are replaced leave them wider than need be, and right.
  */
 #include "gpu/coarse/gv_coarse.h"
@@ -19,7 +19,7 @@ half_dims(int32_t dims)
 	return (dims + 15) / 16 * 16;
 }
 
-/* Bytes of the card. */
+/* Bytes of the device. */
 int64_t
 gv_gpu_half_bytes(const GvMirrorSpec *spec)
 {

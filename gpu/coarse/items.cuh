@@ -1,7 +1,7 @@
 /*
  * items.cuh
- *		A query's lists in shared memory, for choose.cu: gathered, scored exactly,
- *		sorted, by a block of threads.
+ *		A query's lists in shared memory, for choose.cu: gathered, scored
+ *		exactly, sorted, by a block of threads.
  */
 #ifndef GV_ITEMS_CUH
 #define GV_ITEMS_CUH
@@ -51,7 +51,7 @@ struct GvItemKeys
 /* Lists in shared memory: items are key << 32 | list. */
 struct GvItems
 {
-	uint64_t   *items;			/* [room] */
+	uint64_t   *items;			/* [capacity] */
 	uint32_t   *count;			/* shared; may exceed room */
 	uint32_t	capacity;
 

@@ -62,9 +62,9 @@ put_run(const GvDeviceModel &model, float *to, int list, bool there, bool odd,
 }
 
 /*
- * Sums of queries and lists become approximate scores, ALL of which go to memory
- * or none, and the least of every run, which do: see gpu/product/become.cuh.
- * Beyond the last list scores are infinite.
+ * Sums of queries and lists become approximate scores, ALL of which go to
+ * memory or none, and the least of every run, which do: see
+ * gpu/product/become.cuh.  Beyond the last list scores are infinite.
  */
 template <bool ALL>
 struct ListScores : GvNoRow

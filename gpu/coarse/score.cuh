@@ -3,8 +3,8 @@
  *		List scores by teams of four lanes: gv_coarse's to the last bit.
  *
  * Dimension i goes to partial sum i mod 16; lane l of the four has sums 4l ..
- * 4l + 3, so that it reads 16 bytes at once.  Dimensions that a vector does not
- * have are 0 and leave the sums as they are.
+ * 4l + 3, so that it reads 16 bytes at once.  Dimensions that a vector does
+ * not have are 0 and leave the sums as they are.
  */
 #ifndef GV_SCORE_CUH
 #define GV_SCORE_CUH
@@ -16,8 +16,8 @@
 #define GV_AHEAD		8		/* loads on their way */
 
 /*
- * Elements i .. i + 3 of row [dims].  ALIGNED: dims is a multiple of 4, and the
- * row begins at a multiple of 16 bytes, as all rows of such arrays do.
+ * Elements i .. i + 3 of row [dims].  ALIGNED: dims is a multiple of 4, and
+ * the row begins at a multiple of 16 bytes, as all rows of such arrays do.
  */
 template <bool ALIGNED>
 static __device__ __forceinline__ float4
@@ -104,8 +104,8 @@ gv_score_rows(const float *query, const float *centroid, int dims)
 }
 
 /*
- * The score of centroid [dims] for query [dims], rows of aligned arrays, in the
- * first of the four lanes.  All lanes of a warp call it together.
+ * The score of centroid [dims] for query [dims], rows of aligned arrays, in
+ * the first of the four lanes.  All lanes of a warp call it together.
  */
 template <bool PRODUCT, int AHEAD = GV_AHEAD>
 static __device__ __forceinline__ float

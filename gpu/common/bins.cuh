@@ -3,11 +3,12 @@
  *		The nearest of many items, sorted, in few dependent steps: by counting
  *		them in bins, all threads of a block together.
  *
- * Scores lie about evenly between the least and the greatest.  So of as many bins
- * of equal width each has few, their running sum tells which bins have the k
- * nearest and where each of them begins, and what is in one is put in order by
- * counting: seven barriers, where a bound by halving has two for each bit and a
- * bitonic sort of 1,024 items 15.  Scores that lie otherwise are for those.
+ * Scores lie about evenly between the least and the greatest.  So of as many
+ * bins of equal width each has few, their running sum tells which bins have
+ * the k nearest and where each of them begins, and what is in one is put in
+ * order by counting: seven barriers, where a bound by halving has two for each
+ * bit and a bitonic sort of 1,024 items 15.  Scores that lie otherwise are for
+ * those.
  *
  * An item is its key << 32 | its number, so no two are the same.
  */
@@ -23,7 +24,8 @@
 #define GV_BINS				2048
 #define GV_BINS_THREADS		512
 #define GV_BINS_OWN			(GV_BINS / GV_BINS_THREADS)	/* a thread's */
-#define GV_BIN_MOST			64	/* items of one, that counting is not too long for */
+#define GV_BIN_MOST			64	/* items of one, that counting is not too long
+								 * for */
 
 /* Keys' places between the least and the greatest. */
 struct GvBinScale
@@ -52,8 +54,9 @@ struct GvBinScale
 /* A block's shared memory. */
 struct GvBins
 {
-	uint32_t	ends[GV_BINS];	/* first how many items a bin has, then where it
-								 * begins among those taken, then where it ends */
+	uint32_t	ends[GV_BINS];	/* first how many items a bin has, then where
+								 * it begins among those taken, then where it
+								 * ends */
 	uint32_t	most[GV_WARP];	/* what warps say */
 	uint32_t	least[GV_WARP];
 	uint32_t	sums[GV_WARP];
@@ -82,8 +85,8 @@ gv_bins_range(GvBins &bins, uint32_t *least, uint32_t *most)
 }
 
 /*
- * From the numbers of items in bins, where they begin; and the last bin of those
- * that k items, k > 0, of all are in.  Begins and ends with a barrier.
+ * From the numbers of items in bins, where they begin; and the last bin of
+ * those that k items, k > 0, of all are in.  Begins and ends with a barrier.
  */
 static __device__ __forceinline__ void
 gv_bins_sum(GvBins &bins, uint32_t k)
@@ -128,8 +131,8 @@ gv_bins_sum(GvBins &bins, uint32_t k)
 }
 
 /*
- * Items that lie by bins, whose ends are known, in order.  Begins and ends with a
- * barrier.  ROOM: there are not more.
+ * Items that lie by bins, whose ends are known, in order.  Begins and ends
+ * with a barrier.  ROOM: there are not more.
  */
 template <int ROOM>
 static __device__ __forceinline__ void

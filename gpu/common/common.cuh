@@ -44,8 +44,8 @@ gv_step_begins()
 }
 
 /*
- * The same, but the next step begins only now: so what it reads before it waits
- * (gv_early) may be what steps before this one left, for these are over.
+ * The same, but the next step begins only now: so what it reads before it
+ * waits (gv_early) may be what steps before this one left, for these are over.
  */
 static __device__ __forceinline__ void
 gv_step_follows()
@@ -78,8 +78,8 @@ gv_unordered(uint32_t key)
 }
 
 /*
- * What a copy is known by: its row id's 48 bits, as in a block, which decide
- * between equal scores, and the probe.
+ * What a posting is known by: its row id's 48 bits, as in a block, which
+ * decide between equal scores, and the probe.
  */
 static __device__ __forceinline__ uint64_t
 gv_posting_id(uint32_t high, uint32_t low, int probe)
@@ -88,9 +88,9 @@ gv_posting_id(uint32_t high, uint32_t low, int probe)
 }
 
 /*
- * First dimension of sub-quantizer j <= m: see gv_sub_start.  Dimensions are so
- * few that 32 bits hold the product; a division of 64 took longer than an entry
- * of a look-up table.
+ * First dimension of sub-quantizer j <= m: see gv_sub_start.  Dimensions are
+ * so few that 32 bits hold the product; a division of 64 took longer than an
+ * entry of a look-up table.
  */
 static __device__ __forceinline__ int
 gv_device_sub_start(const GvDeviceModel &model, int j)
@@ -116,8 +116,8 @@ gv_record_at(const GvDeviceModel &model, const uint8_t *page, int slot)
 }
 
 /*
- * By a warp: places behind *count, side by side, for the lanes of a mask; each such
- * lane's own.
+ * By a warp: places behind *count, side by side, for the lanes of a mask; each
+ * such lane's own.
  */
 static __device__ __forceinline__ uint32_t
 gv_take_place(uint32_t mask, uint32_t *count)

@@ -1,7 +1,7 @@
 /*
  * device.cu
- *		The cards that are used, what of their memory searches keep, and memory
- *		that grows.
+ *		The devices that are used, what of their memory searches keep, and
+ *		memory that grows.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -12,14 +12,14 @@
 #define MOST_WORK		((int64_t) 1 << 29)	/* of a part of a batch */
 
 /*
- * What is kept of a card's memory for searches: a tenth, and more where lanes,
- * two of each of two searchers that take turns, have no room in that; but no
- * more than a quarter, which lanes have to do with then.  Buffers are a quarter
- * larger than what is asked for.
+ * What is kept of a device's memory for searches: a tenth, and more where
+ * streams, two of each of two searchers that take turns, have no room in that;
+ * but no more than a quarter, which streams have to do with then.  Buffers are
+ * a quarter larger than what is asked for.
  */
 #define KEPT_FRACTION		0.1
 #define MOST_KEPT_FRACTION	0.25
-#define LANES			4
+#define STREAMS			4
 #define SEARCHER_STREAMS	2
 #define STREAM_BYTES(work)	((work) + (work) / 4)
 
@@ -59,20 +59,20 @@ gv_gpu_rejection(char *text, size_t size)
 	pthread_mutex_unlock(&rejection_lock);
 }
 
-/* Bytes kept for searches of a card with so many. */
+/* Bytes kept for searches of a device with so many. */
 static int64_t
 kept_bytes(size_t total)
 {
 	double		kept = KEPT_FRACTION * total;
 
-	if (kept < (double) (LANES * STREAM_BYTES(MOST_WORK)))
-		kept = (double) (LANES * STREAM_BYTES(MOST_WORK));
+	if (kept < (double) (STREAMS * STREAM_BYTES(MOST_WORK)))
+		kept = (double) (STREAMS * STREAM_BYTES(MOST_WORK));
 	if (kept > MOST_KEPT_FRACTION * total)
 		kept = MOST_KEPT_FRACTION * total;
 	return (int64_t) kept;
 }
 
-/* Bytes that mirrors may have of a card, of which so many are free. */
+/* Bytes that mirrors may have of a device, of which so many are free. */
 static int64_t
 budget(size_t nfree, size_t total)
 {
@@ -83,12 +83,12 @@ budget(size_t nfree, size_t total)
 int64_t
 gv_gpu_stream_bytes(size_t total)
 {
-	int64_t		share = kept_bytes(total) / LANES / 5 * 4;
+	int64_t		share = kept_bytes(total) / STREAMS / 5 * 4;
 
 	return share < MOST_WORK ? share : MOST_WORK;
 }
 
-/* A thread's calls go to this card from now on, until it says otherwise. */
+/* A thread's calls go to this device from now on, until it says otherwise. */
 GvStatus
 gv_choose_device(int32_t device)
 {
@@ -144,8 +144,8 @@ nothing_kernel()
 
 /*
  * Is there nothing to wait for?  By their numbers, because the emulated
- * runtime lacks names for most.  Anything else, a card that is busy, is reset,
- * or counts errors of its memory, may be over in a minute.
+ * runtime lacks names for most.  Anything else, a device that is busy, is
+ * reset, or counts errors of its memory, may be over in a minute.
  */
 static bool
 is_for_good(cudaError_t error)
@@ -170,7 +170,7 @@ open_status(cudaError_t error)
 	return is_for_good(error) ? GV_INVALID : gv_cuda_status(error);
 }
 
-/* Ask a card what it is, and whether it works. */
+/* Ask a device what it is, and whether it works. */
 static cudaError_t
 ask_device(int number, cudaDeviceProp *properties, size_t *nfree,
 		 size_t *total)
@@ -192,7 +192,7 @@ ask_device(int number, cudaDeviceProp *properties, size_t *nfree,
 }
 
 /*
- * Look at a card, and say what it is or, in the place of its name, why it
+ * Look at a device, and say what it is or, in the place of its name, why it
  * cannot be used.
  */
 static GvStatus
@@ -230,7 +230,7 @@ inspect(int number, GvDevice *device, KnownDevice *known)
 	return GV_OK;
 }
 
-/* The better of two reasons for having no card: the one that may pass. */
+/* The better of two reasons for having no device: the one that may pass. */
 static GvStatus
 more_hopeful(GvStatus one, GvStatus other)
 {
@@ -238,8 +238,8 @@ more_hopeful(GvStatus one, GvStatus other)
 }
 
 /*
- * The cards of a list [n] that can be used, of `count` that there are; behind
- * them, why others cannot.  None: for what reason.
+ * The devices of a list [n] that can be used, of `count` that there are;
+ * behind them, why others cannot.  None: for what reason.
  */
 static GvStatus
 open_devices(int count, const int32_t *numbers, int32_t n, GvDevice *found,
@@ -273,7 +273,7 @@ open_devices(int count, const int32_t *numbers, int32_t n, GvDevice *found,
 	return *nfound > 0 ? GV_OK : status;
 }
 
-/* Why there are no cards at all: CUDA has one word for two reasons. */
+/* Why there are no devices at all: CUDA has one word for two reasons. */
 static void
 say_why(cudaError_t error, GvDevice *found)
 {

@@ -22,10 +22,11 @@ struct GvDeviceTest
 	uint64_t	high;			/* and its greatest */
 	int32_t		first;			/* of the batch's values */
 	int32_t		nvalues;
-	int32_t		abbrevs_at;			/* where a block's images begin */
+	int32_t		abbrevs_at;			/* where a block's abbreviated keys
+									 * begin */
 	uint8_t		key;
 	uint8_t		kind;			/* GvTestKind */
-	uint8_t		width;			/* bytes of an image */
+	uint8_t		width;			/* bytes of an abbreviated key */
 	uint8_t		unused;
 };
 
@@ -56,7 +57,10 @@ struct GvNear
 	int64_t		squares;
 };
 
-/* How a query's nearest lists were chosen from approximate scores (approximate.cu). */
+/*
+ * How a query's nearest lists were chosen from approximate scores
+ * (approximate.cu).
+ */
 enum GvCoarseWay
 {
 	GV_COARSE_RUNS,				/* by the least score of every 32 lists */
@@ -69,7 +73,8 @@ enum GvCoarseWay
 /* What approximate.cu needs beside; nothing unless gv_gpu_approximate_fits. */
 struct GvApproximate
 {
-	uint16_t   *d_half_queries;		/* [n][half_dims] queries in half precision */
+	uint16_t   *d_half_queries;		/* [n][half_dims] queries in half
+									 * precision */
 	int32_t		nparts;			/* that a query comes in */
 	float2	   *d_squares;		/* [n][nparts] |q|^2 and |q - q'|^2 of each
 								 * part of q, whose half copy is q' */
@@ -89,11 +94,11 @@ gv_nruns(int32_t nlists)
 
 /*
  * A batch under way, passed to kernels by value.  n searches, whose arrays lie
- * side by side with room for the largest of each.  in_ and out_ are the host's
- * memory, which the card reads once and writes once, across the bus; what
- * kernels hand each other is the card's.  Of a long batch, which copies serve
- * better, in_ and out_ are the d_ arrays of that name.  Hits are written 16
- * bytes at a time.
+ * side by side with memory for the largest of each.  in_ and out_ are the
+ * host's memory, which the device reads once and writes once, across the bus;
+ * what kernels hand each other is the device's.  Of a long batch, which copies
+ * serve better, in_ and out_ are the d_ arrays of that name.  Hits are written
+ * 16 bytes at a time.
  */
 struct GvBatch
 {
@@ -102,10 +107,10 @@ struct GvBatch
 	int32_t		capacity;
 	bool		overlap;		/* a step may be launched before the last one
 								 * has ended: see gv_step_begins */
-	int64_t		postings;			/* room for scores of a search */
+	int64_t		postings;			/* memory for scores of a search */
 	int32_t		tests;			/* most of any search's condition; 0: none has
 								 * one */
-	int32_t		values;			/* room for those of all their sets */
+	int32_t		values;			/* memory for those of all their sets */
 	const float *in_queries;	/* [n][dims] */
 	const GvWanted *in_wanted;	/* [n] */
 	float	   *d_queries;
@@ -115,17 +120,18 @@ struct GvBatch
 	GvProbe    *d_probed;		/* [n][probes] */
 	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
 	const uint8_t **d_first;	/* [n][probes] where it is; NULL: not wanted */
-	float	   *d_scores;		/* [n][copies]; dead: +infinity */
-	uint64_t   *d_ids;			/* [n][copies] gv_posting_id; NULL where sort.cu
-								 * finds the best copies */
+	float	   *d_scores;		/* [n][postings]; dead: +infinity */
+	uint64_t   *d_ids;			/* [n][postings] gv_posting_id; NULL where
+								 * sort.cu finds the best postings */
 	uint4	   *d_hits;			/* GvHit [n][capacity] */
-	GvBound    *d_bounds;		/* [n][capacity], where a copy takes them out */
-	const uint8_t **d_records;	/* [n][capacity] refine records of d_hits; NULL:
-								 * no bounds follow, or the selection does not
-								 * say */
+	GvBound    *d_bounds;		/* [n][capacity], where a copy takes them
+								 * out */
+	const uint8_t **d_records;	/* [n][capacity] refine records of d_hits;
+								 * NULL: no bounds follow, or the selection
+								 * does not say */
 	GvFound    *d_found;		/* [n] */
-	uint32_t   *d_whole;		/* [n] is a query's scan to be whole?  NULL: each
-								 * is (gv_listscan.h) */
+	uint32_t   *d_whole;		/* [n] is a query's scan to be whole?  NULL:
+								 * each is (gv_listscan.h) */
 	GvApproximate		approx;
 	GvProbe    *out_probed;		/* [n][probes] */
 	uint4	   *out_hits;		/* GvHit [n][capacity] */
@@ -137,7 +143,7 @@ struct GvBatch
 	const uint64_t *in_values;	/* [values] */
 	GvDeviceTest *d_tests;
 	uint64_t   *d_values;
-	uint32_t   *d_matches;		/* [n][probes] copies that fulfill them */
+	uint32_t   *d_matches;		/* [n][probes] postings that satisfy them */
 	uint32_t   *d_kept;			/* [n] scores of them, side by side; see
 								 * gv_nscores */
 	uint32_t   *out_matches;
@@ -146,16 +152,16 @@ struct GvBatch
 	bool		sampled;		/* it is such a batch */
 	const GvRank *in_ranks;		/* [n] */
 	GvRank	   *d_ranks;
-	float	   *d_sampled;		/* [n][copies] scores of sampled blocks, side by
-								 * side, in no order; dead: +infinity */
+	float	   *d_sampled;		/* [n][postings] scores of sampled blocks, side
+								 * by side, in no order; dead: +infinity */
 	uint32_t   *d_nsampled;		/* [n] such blocks */
 	GvNear	   *out_near;		/* [n] */
 };
 
 /*
- * How many scores a query's scan has left, where it has so many blocks: one for
- * each copy or, of batches with conditions, for each that fulfills its query's,
- * in no order.  Not where d_ids is NULL.
+ * How many scores a query's scan has left, where it has so many blocks: one
+ * for each posting or, of batches with conditions, for each that satisfies its
+ * query's, in no order.  Not where d_ids is NULL.
  */
 static __host__ __device__ __forceinline__ uint32_t
 gv_nscores(const GvBatch &batch, int query, uint32_t nblocks)
@@ -175,14 +181,14 @@ struct GvReplay
 #define GV_REPLAYS			64
 
 /*
- * A graph gives way to another one only when it was not used for so many
- * batches: of more shapes in turn than there is room for, some are replayed and
+ * A graph is evicted for another one only when it was not used for so many
+ * batches: of more shapes in turn than fit, some are replayed and
  * the others launched step by step, where making all of them again and again
  * took longer.
  */
 #define GV_REPLAY_KEPT		(4 * GV_REPLAYS)
 
-/* What became of a lane's small batches. */
+/* What became of a stream's small batches. */
 struct GvReplayCounts
 {
 	int64_t		replayed;
@@ -200,7 +206,7 @@ struct GvAnswer
 	const GvBound *bounds;		/* [nhits], or NULL */
 };
 
-/* Answers of a lane's small batch that are looked for (arrive.cu). */
+/* Answers of a stream's small batch that are looked for (arrive.cu). */
 struct GvCompletion
 {
 	int32_t		n;				/* searches; 0: the stream is asked instead */
@@ -226,9 +232,9 @@ struct GvSearcher
 	GvBuffer	out;			/* pinned: found, probed, hits, bounds */
 	GvBuffer	d_work;			/* all that kernels hand each other */
 	GvBuffer	d_sort;			/* of long selections */
-	GvSearcher *beside;			/* a second lane, of which only stream, d_work,
-								 * d_sort, arrivals and replays are used; or
-								 * NULL */
+	GvSearcher *beside;			/* a second stream, of which only stream,
+								 * d_work, d_sort, arrivals and replays are
+								 * used; or NULL */
 	bool		both;			/* it has work, too */
 	GvCompletion	completion;
 	GvReplay	replays[GV_REPLAYS];

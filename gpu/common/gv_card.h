@@ -1,7 +1,7 @@
 /*
  * gv_card.h
- *		An index's mirror in a card's memory: blocks, lists, refine records and
- *		what kernels need of the model.
+ *		An index's mirror in a device's memory: blocks, lists, refine records
+ *		and what kernels need of the model.
  */
 #ifndef GV_CARD_H
 #define GV_CARD_H
@@ -10,17 +10,17 @@
 #include "gpu/common/gv_lengths.h"
 
 /*
- * A block on the card, block_bytes long:
- *		codes	[chunks][32] of 16 bytes: chunk c of copy i holds its code
+ * A block on the device, block_bytes long:
+ *		codes	[chunks][32] of 16 bytes: chunk c of posting i holds its code
  *				bytes 16c .. 16c + 15, so that a warp whose lane i works on
- *				copy i reads 512 bytes side by side; what is missing from the
- *				last chunk is 0
+ *				posting i reads 512 bytes side by side; what is missing from
+ *				the last chunk is 0
  *		t		float [32]
  *		high	uint32 [32]: the first two words of a row id
  *		low		uint16 [32]: the third
  *		live	uint32; and 12 bytes of nothing, so that blocks are aligned
- *		keys	as gv_keys.h lays them out, if copies have any; then nothing up
- *				to 16 bytes
+ *		keys	as gv_keys.h lays them out, if postings have any; then nothing
+ *				up to 16 bytes
  */
 #define GV_CHUNK			16	/* code bytes that a lane loads at once */
 
@@ -70,12 +70,12 @@ struct GvDeviceList
 {
 	const uint8_t *d_blocks;
 	uint32_t	nblocks;
-	uint32_t	nlive;			/* copies that are */
+	uint32_t	nlive;			/* postings that are */
 };
 
 /*
- * A refine record on the card: min, step, error, the row id's two parts as in
- * a block (low 0: no record), 12 bytes of nothing, and codes [dims].
+ * A refine record on the device: min, step, error, the row id's two parts as
+ * in a block (low 0: no record), 12 bytes of nothing, and codes [dims].
  */
 struct GvDeviceRecord
 {
@@ -118,7 +118,8 @@ struct GvDeviceModel
 	const float *d_centroids;	/* [nlists][dims] */
 	const GvDeviceList *d_lists;	/* [nlists] */
 	int32_t		half_dims;		/* dims, rounded up to 16 */
-	uint16_t   *d_half_centroids;		/* [nlists][half_dims] centroids, rounded to
+	uint16_t   *d_half_centroids;		/* [nlists][half_dims] centroids,
+										 * rounded to
 								 * half precision; 0 beyond dims */
 	float	   *d_squares;		/* [nlists] |c|^2; 0 for GV_IP */
 	GvHalfLimits *d_limits;
@@ -129,7 +130,7 @@ struct GvDeviceModel
 										 * both levels */
 };
 
-struct GvPool;					/* the card's memory for blocks (pool.cu) */
+struct GvPool;					/* the device's memory for blocks (pool.cu) */
 
 /* The host's side of a list. */
 struct GvHostList
@@ -143,8 +144,8 @@ struct GvHostList
 };
 
 /*
- * Pieces on their way to the card: host memory and the card's side by side,
- * filled front to back; when it is full the stream has to catch up.
+ * Chunks on their way to the device: host memory and the device's side by
+ * side, filled front to back; when it is full the stream has to catch up.
  */
 struct GvStaging
 {
@@ -169,7 +170,7 @@ struct GvMirror
 	GvPool	   *record_pool;	/* pages of refine records, if there are any */
 	struct GvTable **tables;	/* [GV_TABLE_PAGES] the host's note, or NULL */
 	uint8_t  ***d_tables;
-	int64_t		table_bytes;	/* on the card */
+	int64_t		table_bytes;	/* on the device */
 	GvLengths	lengths;		/* of lists that are not empty */
 	int64_t		nblocks;		/* of all lists */
 	cudaStream_t stream;		/* of changes; nothing waits for it */

@@ -23,9 +23,9 @@ extern GvStatus gv_note_rejection(const char *what, const char *file,
 								  int line);
 
 /*
- * A call's failure.  Two leave the card as it was, and are survivable: memory
- * that is not there, and a call or launch that is rejected for what it asks,
- * which is a fault of ours.  All else is not.
+ * A call's failure.  Two leave the device as it was, and are survivable:
+ * memory that is not there, and a call or launch that is rejected for what it
+ * asks, which is a fault of ours.  All else is not.
  */
 static inline GvStatus
 gv_cuda_status_at(cudaError_t error, const char *file, int line)
@@ -73,8 +73,8 @@ gv_noted_status(cudaError_t error)
 
 /*
  * Launches and a block's dynamic shared memory, by name, because the checks
- * compile these files without nvcc, too (test/unit/gpu).  Lines: it begins with
- * one of 128 bytes, for bulk copies of lines.
+ * compile these files without nvcc, too (test/unit/gpu).  Lines: it begins
+ * with one of 128 bytes, for bulk copies of lines.
  */
 #ifdef __CUDACC__
 #define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
@@ -95,14 +95,15 @@ gv_noted_status(cudaError_t error)
 /* launch.cu */
 
 /*
- * Before a launch with more than that: so much dynamic shared memory is allowed
- * to a kernel on the chosen device from now on.
+ * Before a launch with more than that: so much dynamic shared memory is
+ * allowed to a kernel on the chosen device from now on.
  */
 extern GvStatus gv_allow_shared(const void *kernel, size_t bytes);
 
 /*
- * May kernels that begin with gv_step_begins be launched early?  Not where they
- * run code in which that is empty, made for older cards than the chosen device.
+ * May kernels that begin with gv_step_begins be launched early?  Not where
+ * they run code in which that is empty, made for older devices than the chosen
+ * device.
  */
 extern GvStatus gv_gpu_overlaps(bool *overlaps);
 
@@ -157,7 +158,7 @@ struct GvBuffer
 {
 	void	   *memory;
 	size_t		bytes;
-	bool		pinned;			/* host memory that the card can reach */
+	bool		pinned;			/* host memory that the device can reach */
 };
 
 /* Advance *next by bytes, rounded up; returns what it was. */
@@ -197,9 +198,9 @@ extern void gv_buffer_free(GvBuffer *buffer);
 extern int64_t gv_gpu_stream_bytes(size_t total);
 
 /*
- * hopper.cu: what only cards of compute capability 9.0 have (hopper.cuh).  Is
- * the chosen device such, and code for it there?  And can the driver describe
- * arrays for it?
+ * hopper.cu: what only devices of compute capability 9.0 have (hopper.cuh).
+ * Is the chosen device such, and code for it there?  And can the driver
+ * describe arrays for it?
  */
 extern bool gv_gpu_hopper_works();
 extern "C" bool gv_gpu_hopper_multiplies();

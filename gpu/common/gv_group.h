@@ -1,6 +1,6 @@
 /*
  * gv_group.h
- *		Numbers on the card brought together by key: rows by cluster, vectors
+ *		Numbers on the device brought together by key: rows by cluster, vectors
  *		by list; and what sorts take.
  */
 #ifndef GV_GROUP_H
@@ -24,7 +24,7 @@ struct GvGroup
 /*
  * Bytes, at most, that CUB's radix sort of n items takes besides what it reads
  * and writes: the items once more, and 1 KB for each tile of 2,048 or more.
- * CUB says it exactly, but to a thread that has a card.
+ * CUB says it exactly, but to a thread that has a device.
  */
 static inline int64_t
 gv_sort_most_bytes(int64_t n, int64_t item_bytes)

@@ -2,9 +2,9 @@
  * gv_lengths.h
  *		How long lists are, and how many blocks some of them have at most.
  *
- * A search has room for the scores of all copies that it may meet: those of
- * the longest lists, as many as it probes.  Once one list is very long, so
- * many times its length would be room for a few searches only.  Lists change
+ * A search has memory for the scores of all postings that it may meet: those
+ * of the longest lists, as many as it probes.  Once one list is very long, so
+ * many times its length would be memory for a few searches only.  Lists change
  * one at a time, so they are counted by classes of length, eight for each
  * power of two, and sums are made of these.
  */

@@ -1,6 +1,6 @@
 /*
  * gv_sets.h
- *		The kinds of sets on a card, of which gv_cuda_sets is made.
+ *		The kinds of sets on a device, of which gv_cuda_sets is made.
  */
 #ifndef GV_SETS_H
 #define GV_SETS_H

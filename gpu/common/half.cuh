@@ -60,8 +60,8 @@ struct GvHalfRounding
 };
 
 /*
- * By a warp: the half copy [half_dims] of v, of which v(d) is a dimension, or 0
- * beyond the last.  FINITE: all of it is, so that products are.  What is
+ * By a warp: the half copy [half_dims] of v, of which v(d) is a dimension, or
+ * 0 beyond the last.  FINITE: all of it is, so that products are.  What is
  * returned is of all dimensions, in all lanes.
  */
 template <typename Sum, bool FINITE = false, typename Vector>

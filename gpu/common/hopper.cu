@@ -1,6 +1,6 @@
 /*
  * hopper.cu
- *		What a card of compute capability 9.0 is asked before hopper.cuh can
+ *		What a device of compute capability 9.0 is asked before hopper.cuh can
  *		serve: whether code for it is there, and the driver's maps of arrays.
  */
 #ifdef __CUDACC__
@@ -12,7 +12,7 @@
 
 #ifdef __CUDACC__
 
-/* As the host may ask of the code that its card runs. */
+/* As the host may ask of the code that its device runs. */
 static __constant__ int compiled_for_hopper = GV_HOPPER;
 
 /* See gv_cuda.h. */

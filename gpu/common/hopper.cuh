@@ -1,6 +1,6 @@
 /*
  * hopper.cuh
- *		What only cards of compute capability 9.0 have, in code for sm_90a:
+ *		What only devices of compute capability 9.0 have, in code for sm_90a:
  *		matrix products of a warpgroup, whose operands stay in shared memory,
  *		and copies of whole boxes to there that one thread asks for.
  *
@@ -43,7 +43,7 @@
 #endif
 
 /*
- * A map of an array of halves [nrows][half_dims] on the card, for copies of
+ * A map of an array of halves [nrows][half_dims] on the device, for copies of
  * boxes of so many rows and 64 halves, swizzled as above: hopperring.cuh.
  * Only where gv_gpu_hopper_multiplies.
  */

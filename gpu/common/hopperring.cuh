@@ -1,11 +1,11 @@
 /*
  * hopperring.cuh
- *		Products of queries and rows on cards of compute capability 9.0 (hopper.cuh):
- *		the loop of hopperloop.cuh and hopperfilter.cu, which say what becomes
- *		of the sums.
+ *		Products of queries and rows on devices of compute capability 9.0
+ *		(hopper.cuh): the loop of hopperloop.cuh and hopperfilter.cu, which say
+ *		what becomes of the sums.
  *
- * A tile is multiplied in slices of 64 dimensions of its queries and rows, in a
- * ring of places in shared memory.  One thread of a block asks for slices as
+ * A tile is multiplied in slices of 64 dimensions of its queries and rows, in
+ * a ring of places in shared memory.  One thread of a block asks for slices as
  * places become free; two warpgroups, each with half of the queries, multiply.
  */
 #ifndef GV_HOPPERRING_CUH
@@ -18,7 +18,8 @@
 #define GV_RING_THREADS		((GV_RING_GROUPS + 1) * GV_WARPGROUP)	/* one more
 																	 * copies */
 #define GV_RING_WARPS		(GV_RING_GROUPS * GV_WARPGROUP / GV_WARP)
-#define GV_COPY_REGISTERS	40	/* of threads that copy, which begin with 168 */
+#define GV_COPY_REGISTERS	40	/* of threads that copy, which begin with
+								 * 168 */
 #define GV_MANY_REGISTERS	232 /* of those that multiply */
 #define GV_HOPPER_SLICE		(GV_HOPPER_ROW / 2) /* dimensions at a time */
 #define GV_RING_ALIGNMENT	1024	/* of operands */
@@ -95,10 +96,10 @@ gv_copy_boxes(char *to, const CUtensorMap *map, int step, int row,
 
 /*
  * By a warpgroup: products of a tile's slices, from `place` on, which goes on,
- * are added to sums: of BLOCKS groups of 64 queries and N / BLOCKS of TILES * 8
- * rows, sums[i] being of group i / (N / BLOCKS).  Queries stay in `kept`, slice
- * after slice, if KEEPS.  A slice is left when the next one's products have
- * begun; begun() is called when the last ones have.
+ * are added to sums: of BLOCKS groups of 64 queries and N / BLOCKS of TILES *
+ * 8 rows, sums[i] being of group i / (N / BLOCKS).  Queries stay in `kept`,
+ * slice after slice, if KEEPS.  A slice is left when the next one's products
+ * have begun; begun() is called when the last ones have.
  */
 template <int BLOCKS, bool KEEPS, int N, int TILES, typename Begun>
 static __device__ __forceinline__ void

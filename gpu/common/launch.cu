@@ -1,7 +1,7 @@
 /*
  * launch.cu
- *		What launches need to know: how much shared memory a kernel was allowed,
- *		and whether the code that runs waits for the step before.
+ *		What launches need to know: how much shared memory a kernel was
+ *		allowed, and whether the code that runs waits for the step before.
  *
  * A kernel's greatest dynamic shared memory belongs to the kernel and device,
  * not to a launch, and launches of many threads share it.  So it is raised,
@@ -102,7 +102,7 @@ gv_gpu_overlaps(bool *overlaps)
 
 	GV_CUDA_TRY(cudaFuncGetAttributes(&attributes, (const void *)
 									  waits_kernel));
-	/* the PTX's version, also of code made from that for a newer card */
+	/* the PTX's version, also of code made from that for a newer device */
 	*overlaps = attributes.ptxVersion * 10 >= GV_EARLY_CODE;
 	return GV_OK;
 }

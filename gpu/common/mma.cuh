@@ -1,7 +1,7 @@
 /*
  * mma.cuh
  *		Matrix products of half-precision tiles on tensor cores, and the loads
- *		that feed them: what every card since sm_80 has.
+ *		that feed them: what every device since sm_80 has.
  *
  * Methods of a warp are called by all its lanes together.  Where g = lane / 4
  * and t = lane % 4, a lane holds of the matrices (PTX, m16n8k16)
@@ -10,10 +10,10 @@
  *		B [16][8]	b[0], b[1]: column g, rows 2t, 2t + 1 and 2t + 8, 2t + 9
  *		D [16][8]	d[0], d[1]: row g, columns 2t and 2t + 1; d[2], d[3]: row
  *					g + 8
- * The sums are fp32, in an order and with a rounding that the card chooses.
+ * The sums are fp32, in an order and with a rounding that the device chooses.
  * Of numbers of 8 bits (m16n8k32) a lane holds fours side by side, a register
- * each: where there are columns or rows 2t, 2t + 1 above, 4t .. 4t + 3, and in the
- * place of 2t + 8, 4t + 16 .. 4t + 19; sums are int32, and exact.
+ * each: where there are columns or rows 2t, 2t + 1 above, 4t .. 4t + 3, and in
+ * the place of 2t + 8, 4t + 16 .. 4t + 19; sums are int32, and exact.
  *
  * Without nvcc (test/unit/gpu) the same is computed from what all lanes hold.
  */

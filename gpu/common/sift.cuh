@@ -5,9 +5,9 @@
  *
  * WarpSelect takes items one by one; for a lone query that is a chain of
  * queues flushed and loads waited for.  Here all keys are loaded at once, some
- * a thread.  A bound follows from them: each of W warps sorts the smallest keys
- * of its lanes, and where each has j at or below some key, W j >= k items are,
- * so the largest of the warps' j-th keys is no less than the k-th of all.
+ * a thread.  A bound follows from them: each of W warps sorts the smallest
+ * keys of its lanes, and where each has j at or below some key, W j >= k items
+ * are, so the largest of the warps' j-th keys is no less than the k-th of all.
  * Warps take items in runs of 8, in turn, because good ones lie side by side.
  * What is not beyond the bound, about twice k of 10,240 in no order, goes to
  * shared memory, and each of those counts how many are before it; where they
@@ -15,7 +15,7 @@
  *
  * Ties are broken by id, which is fetched only for items within the bound, and
  * is waited for only after keys are compared.  Where more items pass than
- * there is room for, mostly for ties, the bound is found by bisection.
+ * there is memory for, mostly for ties, the bound is found by bisection.
  *
  * Source is a struct with
  *		KEYS								that a thread has at a time
@@ -38,17 +38,20 @@
 #define GV_SIFT_THREADS		512
 #define GV_SIFT_WARPS		(GV_SIFT_THREADS / GV_WARP)
 #define GV_SIFT_ROOM		1024	/* items within the bound */
-#define GV_SIFT_MOST		256		/* of k of many items: a quarter of the room */
+#define GV_SIFT_MOST		256		/* of k of many items: a quarter of the
+									 * room */
 #define GV_SIFT_NONE		0xFFFFFFFFu
-#define GV_SIFT_SPARE		256		/* beyond k, that counting is not too long for */
+#define GV_SIFT_SPARE		256		/* beyond k, that counting is not too long
+									 * for */
 #define GV_SIFT_RUN			8		/* items side by side that a warp takes */
 
-#define GV_SIFT_FEW_THREADS	128		/* where items are some hundreds, at most */
+#define GV_SIFT_FEW_THREADS	128		/* where items are some hundreds, at
+									 * most */
 #define GV_SIFT_FEW_ROOM	512		/* but for a few queries */
 
 /*
- * The shared memory of a block of so many threads, with room for so many items
- * within the bound; the first `count` count.
+ * The shared memory of a block of so many threads, with memory for so many
+ * items within the bound; the first `count` count.
  */
 template <int BLOCK_THREADS, int BLOCK_ROOM>
 struct GvSiftOf
@@ -84,8 +87,8 @@ gv_sift_mine()
 }
 
 /*
- * A key that at least k items are not beyond, if there are k.  bounds is shared
- * and aligned to 16 bytes.  One barrier.
+ * A key that at least k items are not beyond, if there are k.  bounds is
+ * shared and aligned to 16 bytes.  One barrier.
  */
 template <int KEYS, int WARPS>
 static __device__ __forceinline__ uint32_t
@@ -366,7 +369,7 @@ gv_sift_put_all(const Source &source, int n, Test test, Sift &sift)
 /*
  * Items that hold the k smallest, up to Sift::ROOM, where a bound let more
  * pass: by bisection of keys, and of ids where that is not enough.  Damaged
- * lists may hold a row more often than there is room for: of items that are the
+ * lists may hold a row more often than fit: of items that are the
  * same in key and id, some are as good as others.  Rare, so not inlined, where
  * it would take registers from all else.  Ends with a barrier.
  */
@@ -454,7 +457,9 @@ gv_sift(const Source &source, const Notes &notes, int n, int k, Sift &sift)
 		if (k == 0)
 			return 0;
 		told = gv_sift_bound(keys, k, sift.bounds);
-		/* where a warp's share of the k is more than its lanes, that is none */
+		/*
+		 * where a warp's share of the k is more than its lanes, that is none
+		 */
 		if (Sift::WARPS * GV_WARP >= Sift::ROOM / 2 ||
 			k <= Sift::WARPS * GV_WARP)
 			bound = min(bound, told);

@@ -84,7 +84,7 @@ struct GvNearestList
 	}
 };
 
-/* A copy, its score, and which of at most 65,536 probes holds it. */
+/* A posting, its score, and which of at most 65,536 probes holds it. */
 struct GvNearestPosting
 {
 	uint32_t	key;			/* gv_ordered(S) */

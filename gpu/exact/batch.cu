@@ -6,14 +6,14 @@
  * Chunks.  Behind `seen` rows a query has its k nearest of these, and of the
  * next c rows in random order about k c / seen are nearer, and a few more
  * reach the cut for its error.  A chunk costs some ten launches and its last,
- * partly filled round of tiles, 50 us; a row measured costs its bytes, 512 of
+ * partly filled round of tiles, 50 us; a row reranked costs its bytes, 512 of
  * which take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 2,048 rows to
  * 10^6 in L chunks of a factor g each are L k (g - 1) rows a query: L = 9, 5,
  * 3, 2 of g = 2, 3.5, 7.9, 22 for k = 10 are 90, 120, 210, 420 rows, .15, .21,
  * .35, .71 ms, and 450, 250, 150, 100 us for chunks.  So g is 8, or as much as
- * a third of a query's room for slots allows: the room is 6 k, and at least
- * 256.  The seed, whose scores go to memory, costs .15 us a row: 2,048 to begin
- * with are as many chunks for 10^6 rows as 4,096.
+ * a third of a query's memory for slots allows: the capacity is 6 k, and at
+ * least 256.  The seed, whose scores go to memory, costs .15 us a row: 2,048
+ * to begin with are as many chunks for 10^6 rows as 4,096.
  *
  * Of few queries the time that counts is a pass over all half copies.
  * fewqueries.cu needs nothing else.  Where that is not for them there are two
@@ -107,7 +107,7 @@ matmul_of(const Search *search, int64_t first, int64_t last)
 }
 
 /*
- * Slots of a part are measured and merged with its neighbors; queries with
+ * Slots of a part are reranked and merged with its neighbors; queries with
  * too many go to a list.
  */
 static GvStatus
@@ -213,7 +213,7 @@ rerank_all(const Search *search, const GvExactRows *rows, int32_t n,
 	return GV_OK;
 }
 
-/* Some of the queries of the matrix way, as many as scores have room for. */
+/* Some of the queries of the matrix way, as many as scores have memory for. */
 static GvStatus
 search_matrix_part(const Search *search, const GvExactPart *part,
 				   int64_t first, int64_t last)
@@ -295,7 +295,9 @@ search_lists(const Search *search, int64_t first, int64_t last, bool counts)
 	return search_listed(search, nmatrix, nslow, first, last);
 }
 
-/* Cuts of a part's queries from the batch's first slots, and which reach them. */
+/*
+ * Cuts of a part's queries from the batch's first slots, and which reach them.
+ */
 static GvStatus
 look_first(const Search *search, const GvExactPart *part, int64_t last,
 		   const GvExactLists *lists)
@@ -314,7 +316,9 @@ look_first(const Search *search, const GvExactPart *part, int64_t last,
 	return note(work, GV_EXACT_CHOOSE, &since);
 }
 
-/* The batch's first slots for a piece of the queries, none of which has a cut. */
+/*
+ * The batch's first slots for a piece of the queries, none of which has a cut.
+ */
 static GvStatus
 search_first(const Search *search, const GvExactPart *part, int64_t last)
 {
@@ -516,7 +520,7 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 
 /* -- units */
 
-/* See gv_exact.h: as many as there is room for, of halves and of scores. */
+/* See gv_exact.h: as many as there is memory for, of halves and of scores. */
 int64_t
 gv_gpu_exact_part_most(const GvExactWork *work, const GvExactQueries *queries)
 {

@@ -2,10 +2,11 @@
  * exactset.cu
  *		Exact search behind gv_set.h.
  *
- * Rows that are put are kept on the card until they are a batch worth a
- * search; all of them, for as long as the set lives, where they are the queries,
- * too, or something else may be asked of them.  The first batch says how all
- * vectors are moved and scaled, so queries become halves when it is searched.
+ * Rows that are put are kept on the device until they are a batch worth a
+ * search; all of them, for as long as the set lives, where they are the
+ * queries, too, or something else may be asked of them.  The first batch says
+ * how all vectors are moved and scaled, so queries become halves when it is
+ * searched.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -241,7 +242,7 @@ make_work(Exact *exact)
 	return GV_OK;
 }
 
-/* The card's memory of what is asked. */
+/* The device's memory of what is asked. */
 static GvStatus
 make_question(Exact *exact)
 {
@@ -407,7 +408,7 @@ put_rows(Exact *exact, const float *items, int64_t n, const GvStop *stop)
 	return GV_OK;
 }
 
-/* See gv_set_put.  Items may be on the card as well. */
+/* See gv_set_put.  Items may be on the device as well. */
 static GvStatus
 exact_put(void *state, GvSetInput input, const void *items, int64_t first,
 		  int64_t n, const GvStop *stop)

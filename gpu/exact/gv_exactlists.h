@@ -1,6 +1,6 @@
 /*
  * gv_exactlists.h
- *		Exact search on the card that meets only the rows of near lists.
+ *		Exact search on the device that meets only the rows of near lists.
  *
  *	once	lists near each list, lists of queries: exact searches among
  *			centroids; queries in the order of lists (exactlists.cu)
@@ -47,7 +47,7 @@ enum GvExactListStep
 	GV_EXACT_ASK,				/* lists of vectors */
 	GV_EXACT_GROUP,
 	GV_EXACT_TO_HALF,
-	GV_EXACT_UNITS,				/* all that goes on in lanes */
+	GV_EXACT_UNITS,				/* all that goes on in streams */
 	GV_EXACT_OTHERS,			/* what needed another way */
 	/* with steps watched one by one: GvExactStep's of the second */
 	GV_EXACT_ASK_STEPS,

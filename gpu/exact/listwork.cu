@@ -13,7 +13,8 @@
 #define MOST_PART		8192	/* queries of a unit */
 #define UNIT_BYTES		(INT64_C(256) << 20)	/* of half copies of a unit */
 #define CAPACITY		512		/* slots of a query: cuts are from near lists
-								 * alone, and let more pass than a chunk does */
+								 * alone, and let more pass than a chunk
+								 * does */
 
 static GV_TUNABLE int64_t forced_unit = 0;
 

@@ -20,7 +20,8 @@
 #define THREADS			256
 #define TILE			64		/* slots of a block */
 #define BETWEEN			(64 * GV_EXACT_STREAMS)	/* units from one question
-												 * whether to stop to the next */
+												 * whether to stop to the
+												 * next */
 #define NO_SLOT			UINT32_MAX
 
 /* What the steps of a batch share. */
@@ -120,7 +121,7 @@ source_of(const Units *units, uint32_t list, uint32_t first)
 		lists->rows.d_starts, probes, first};
 }
 
-/* n rows of the lists near a list come to lie side by side in a lane. */
+/* n rows of the lists near a list come to lie side by side in a stream. */
 static GvStatus
 gather(const Units *units, GvExactStream *stream, uint32_t list,
 	   uint32_t first,
@@ -152,7 +153,7 @@ others_of(const GvExactByList *lists, int64_t part)
 		lists->others.d_slow + first};
 }
 
-/* What is left of a part to do, with the rows that its lane has. */
+/* What is left of a part to do, with the rows that its stream has. */
 static GvStatus
 finish(const Units *units, GvExactStream *stream, int64_t part,
 	   const uint32_t counts[2])
@@ -165,7 +166,7 @@ finish(const Units *units, GvExactStream *stream, int64_t part,
 							   units->queries, &others, counts, units->stop);
 }
 
-/* ... at once, as the lane's rows are not all of the unit. */
+/* ... at once, as the stream's rows are not all of the unit. */
 static GvStatus
 finish_now(const Units *units, GvExactStream *stream, int64_t part)
 {
@@ -281,7 +282,7 @@ search_voids(const Units *units)
 							   &others, counts, units->stop);
 }
 
-/* What the lanes begin with. */
+/* What the streams begin with. */
 static GvStatus
 begin(const Units *units, int64_t seen)
 {

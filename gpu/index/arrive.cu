@@ -2,18 +2,20 @@
  * arrive.cu
  *		Answers of a small batch, noticed as they arrive.
  *
- * When a graph is over, the card says so behind the last of its writes, and the
- * driver looks for that: some microseconds after the answers have crossed the
- * bus.  So the host looks at these.  Before the batch is launched it fills the
- * room for them with words that no answer has, GV_ABSENT, and they are there
- * when none is left among those that count: how many those are stands in GvFound,
- * which is looked at first.  Each word is looked at, so nothing is assumed of the
- * order in which they come, nor does the card have to see to one.
+ * When a graph is over, the device says so behind the last of its writes, and
+ * the driver looks for that: some microseconds after the answers have crossed
+ * the bus.  So the host looks at these.  Before the batch is launched it fills
+ * the memory for them with words that no answer has, GV_ABSENT, and they are
+ * there when none is left among those that count: how many those are stands in
+ * GvFound, which is looked at first.  Each word is looked at, so nothing is
+ * assumed of the order in which they come, nor does the device have to see to
+ * one.
  *
- * A word that is meant to be GV_ABSENT, which only damaged row ids can have, is
- * never there, nor are those of a batch that fails.  So the stream is asked now
- * and then, too, and what it says counts.  Once the answers are there steps have
- * nothing left to read, and what they do besides touches the lane alone.
+ * A word that is meant to be GV_ABSENT, which only damaged row ids can have,
+ * is never there, nor are those of a batch that fails.  So the stream is asked
+ * now and then, too, and what it says counts.  Once the answers are there
+ * steps have nothing left to read, and what they do besides touches the stream
+ * alone.
  */
 #include <stddef.h>
 #include <string.h>
@@ -22,8 +24,8 @@
 
 #define GV_ABSENT		0xFFFFFFFFu	/* NaN, of scores and bounds */
 #define TOGETHER		16		/* words that are looked at */
-#define ASKED_EACH		50e-6	/* seconds from one question to the stream to the
-								 * next */
+#define ASKED_EACH		50e-6	/* seconds from one question to the stream to
+								 * the next */
 
 /* Without what its size is rounded up by, which nobody writes. */
 #define FOUND_WORDS		(offsetof(GvFound, nblocks) / 4 + 1)
@@ -60,7 +62,7 @@ are_there(const void *from, int64_t n, int64_t *first)
 {
 	const uint32_t *words = (const uint32_t *) from;
 
-	/* the card writes there: nothing read before is true any more */
+	/* the device writes there: nothing read before is true any more */
 	__asm__ volatile("" ::: "memory");
 	for (; *first + TOGETHER <= n; *first += TOGETHER)
 	{
@@ -77,8 +79,8 @@ are_there(const void *from, int64_t n, int64_t *first)
 }
 
 /*
- * Is all of a search's answer there?  *words counts what is, from call to call, 0
- * at first.
+ * Is all of a search's answer there?  *words counts what is, from call to
+ * call, 0 at first.
  */
 extern "C" bool
 gv_answer_is_complete(const GvAnswer *answer, int64_t *words)
@@ -132,7 +134,7 @@ is_complete(GvCompletion *expected)
 	return gv_answer_is_complete(&answer, &expected->words);
 }
 
-/* Is a lane's work done, as far as who waits for it is concerned? */
+/* Is a stream's work done, as far as who waits for it is concerned? */
 bool
 gv_gpu_is_complete(GvSearcher *searcher)
 {
@@ -168,7 +170,7 @@ gv_gpu_is_complete(GvSearcher *searcher)
 	return true;
 }
 
-/* Wait for a lane's work, and say whether it failed. */
+/* Wait for a stream's work, and say whether it failed. */
 GvStatus
 gv_gpu_wait(GvSearcher *searcher)
 {

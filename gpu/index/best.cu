@@ -1,12 +1,13 @@
 /*
  * best.cu
- *		The nearest lists of a query, and the best copies in them.
+ *		The nearest lists of a query, and the best postings in them.
  *
- * One block of threads a query.  Few are sifted out (sift.cuh).  Many lists, of
- * not too many, are counted and sorted in bins (bins.cuh).  More are
- * selected by WarpSelect (warpselect.cuh): each warp from its share of the scores;
- * the bound of one is a bound for all, through shared memory; then the warps'
- * queues are merged.  What is longer than WarpSelect takes goes to sort.cu.
+ * One block of threads a query.  Few are sifted out (sift.cuh).  Many lists,
+ * of not too many, are counted and sorted in bins (bins.cuh).  More are
+ * selected by WarpSelect (warpselect.cuh): each warp from its share of the
+ * scores; the bound of one is a bound for all, through shared memory; then the
+ * warps' queues are merged.  What is longer than WarpSelect takes goes to
+ * sort.cu.
  */
 #include "gpu/coarse/number.cuh"
 #include "gpu/common/bins.cuh"
@@ -16,11 +17,13 @@
 #include "gpu/index/give.cuh"
 #include "gpu/index/gv_index.h"
 
-#define MAX_PROBES		65536	/* GvNearestPosting has 16 bits for the probe */
-#define MOST_SIFTED		(INT64_C(1) << 30)	/* copies: they are int there */
+#define MAX_PROBES		65536	/* GvNearestPosting has 16 bits for the
+								 * probe */
+#define MOST_SIFTED		(INT64_C(1) << 30)	/* postings: they are int there */
 #define OWN_SHARED		64		/* bytes that the kernels themselves declare */
 #define PICK_THREADS	GV_BINS_THREADS
-#define PICK_CAPACITY		3072	/* GV_MANY_PROBES, and what a bin has beyond */
+#define PICK_CAPACITY		3072	/* GV_MANY_PROBES, and what a bin has
+									 * beyond */
 #define PICKED_FROM		20		/* lists of a thread, whose scores stay in */
 #define MOST_PICKED_FROM	40	/* registers, and in L1 */
 
@@ -138,7 +141,8 @@ struct Pick
 
 /*
  * Ascending; n is a power of two, 64 or more.  At strides up to 32 a warp's
- * pairs are 64 items of its own, so barriers are few.  Begins and ends with one.
+ * pairs are 64 items of its own, so barriers are few.  Begins and ends with
+ * one.
  */
 static __device__ __forceinline__ void
 sort_items(uint64_t *items, int n)
@@ -169,9 +173,9 @@ sort_items(uint64_t *items, int n)
 }
 
 /*
- * The k nearest of all lists, k > 0, sorted, to pick.items, however their scores
- * lie: those within a bound, and few others.  Where more lists are as far as the
- * last of them than there is room for, those of the smallest numbers.  Rare, so
+ * The k nearest of all lists, k > 0, sorted, to pick.items, however their
+ * scores lie: those within a bound, and few others.  Where more lists are as
+ * far as the last of them than fit, those of the smallest numbers.  Rare, so
  * not inlined.
  */
 static __device__ __noinline__ void
@@ -302,7 +306,7 @@ probe_kernel(GvDeviceModel model, GvBatch batch)
 	});
 }
 
-/* The copies of a query's probes, as a source for gv_sift. */
+/* The postings of a query's probes, as a source for gv_sift. */
 template <int KEYS_AT_ONCE>
 struct CopySource
 {
@@ -370,19 +374,23 @@ struct CopyNotes
 	}
 };
 
-/* Of copies that a scan has filtered: a small block, so that many are resident. */
+/*
+ * Of postings that a scan has filtered: a small block, so that many are
+ * resident.
+ */
 typedef GvSiftOf<GV_SIFT_FEW_THREADS, GV_SIFT_FEW_ROOM> FewSift;
 
 /*
- * The best copies of query blockIdx.x, few, ascending by (S, row id); KEYS for
- * each thread at once.
+ * The best postings of query blockIdx.x, few, ascending by (S, row id); KEYS
+ * for each thread at once.
  */
 template <typename Sift, int KEYS, int RESIDENT>
 static __global__ void __launch_bounds__(Sift::THREADS, RESIDENT)
 sift_copies_kernel(GvDeviceModel model, GvBatch batch)
 {
 	__shared__ Sift sift;
-	__shared__ GvFound kept;	/* the first thread's: registers are for keys */
+	__shared__ GvFound kept;	/* the first thread's: registers are for
+								 * keys */
 	int			query = blockIdx.x;
 	int			k = gv_early(&batch.d_wanted[query].capacity);
 	GvFound		found = gv_early_found(batch, query);
@@ -395,7 +403,8 @@ sift_copies_kernel(GvDeviceModel model, GvBatch batch)
 	int			count;
 
 	gv_step_follows();
-	if (batch.postings == 0)		/* there was no scan: lists were numbered last */
+	if (batch.postings == 0)		/* there was no scan: lists were numbered
+									 * last */
 		found = batch.d_found[query];
 	if (threadIdx.x == 0)
 		kept = found;
@@ -412,7 +421,7 @@ sift_copies_kernel(GvDeviceModel model, GvBatch batch)
 }
 
 /*
- * The same of many copies, or in many lists.
+ * The same of many postings, or in many lists.
  * Shared: items [warps / 2 or 1][32 NW].
  */
 template <int NW, int NT, int WARPS>
@@ -539,7 +548,7 @@ gv_gpu_probes(const GvDeviceModel *model, const GvBatch *batch,
 	return launch_probes<64, 8, 4>(model, batch, stream);
 }
 
-/* Are the best copies more, or of more probes, than is selected here? */
+/* Are the best postings more, or of more probes, than is selected here? */
 bool
 gv_gpu_sorts_postings(const GvBatch *batch)
 {
@@ -550,7 +559,7 @@ gv_gpu_sorts_postings(const GvBatch *batch)
 bool
 gv_gpu_sifts_copies(const GvBatch *batch)
 {
-	/* of those that fulfill a condition there are fewer: more can be sifted */
+	/* of those that satisfy a condition there are fewer: more can be sifted */
 	int			most = batch->tests > 0 ? GV_SIFT_ROOM / 2 : GV_SIFT_MOST;
 
 	return batch->capacity <= most && batch->probes <= GV_MANY_PROBES &&

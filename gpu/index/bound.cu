@@ -5,9 +5,9 @@
  *
  * Half a warp takes a hit: lane l has partial sum l, in fp32; the sixteen are
  * added, and all margins taken, in double, as in src/cpu/code/refine.c, by one
- * thread a hit, all in one warp: conversions to double are slow.  Codes come 16
- * bytes a lane, so that a record's are all on their way at once, and are dealt to
- * the lanes through shared memory.
+ * thread a hit, all in one warp: conversions to double are slow.  Codes come
+ * 16 bytes a lane, so that a record's are all on their way at once, and are
+ * dealt to the lanes through shared memory.
  */
 #include "gpu/common/common.cuh"
 #include "gpu/index/give.cuh"
@@ -35,7 +35,9 @@ round_down(double value)
 	return rounded;
 }
 
-/* What a team's lanes have, side by side in other banks than the next team's. */
+/*
+ * What a team's lanes have, side by side in other banks than the next team's.
+ */
 struct Partial
 {
 	float		of[LANES + 1];
@@ -125,8 +127,8 @@ put_bound(uint32_t *words, const GvDeviceRecord &head, float bound)
 /*
  * Hits blockIdx.x * TEAMS + team of query blockIdx.y.  Hits and bounds go out
  * together, because they go across the bus; so do, by a query's first block,
- * its probes and how much was found.  Of batches with conditions there is a block
- * more for each query, which gives its matches.
+ * its probes and how much was found.  Of batches with conditions there is a
+ * block more for each query, which gives its matches.
  */
 static __global__ void __launch_bounds__(THREADS)
 bound_kernel(GvDeviceModel model, GvBatch batch)

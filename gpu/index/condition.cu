@@ -1,7 +1,7 @@
 /*
  * condition.cu
- *		Conditions on keys as cards see them, and what fulfills them on its way
- *		back.  table.cu brings them, keyscan.cu asks them.
+ *		Conditions on keys as devices see them, and what satisfies them on its
+ *		way back.  table.cu brings them, keyscan.cu asks them.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 #define THREADS			256
 
-/* The conditions of n searches, and their ranks, to where the card looks. */
+/* The conditions of n searches, and their ranks, to where the device looks. */
 void
 gv_gpu_upload_conditions(const GvBatch *batch, const GvSearch *searches,
 					  int32_t n)
@@ -56,8 +56,8 @@ gv_gpu_upload_conditions(const GvBatch *batch, const GvSearch *searches,
 }
 
 /*
- * Query blockIdx.x: what gv_download_matches gives, and all the rest, where it is
- * still on the card.
+ * Query blockIdx.x: what gv_download_matches gives, and all the rest, where it
+ * is still on the device.
  */
 static __global__ void __launch_bounds__(THREADS)
 download_matches_kernel(GvDeviceModel model, GvBatch batch)

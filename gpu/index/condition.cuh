@@ -1,10 +1,10 @@
 /*
  * condition.cuh
- *		A condition on keys, asked of some blocks by a warp, lane i copy i.
+ *		A condition on keys, asked of some blocks by a warp, lane i posting i.
  *
- * A block's head is not asked whether any copy may fulfill a test: where it did
- * not tell, images were read after it, and two reads in turn take twice as long;
- * images are a small part of what codes are.
+ * A block's head is not asked whether any posting may satisfy a test: where it
+ * did not tell, abbreviated keys were read after it, and two reads in turn
+ * take twice as long; abbreviated keys are a small part of what codes are.
  */
 #ifndef GV_CONDITION_CUH
 #define GV_CONDITION_CUH
@@ -15,7 +15,7 @@
 #include "gpu/common/gv_batch.h"
 #include "gpu/common/warpselect.cuh"
 
-/* An image of `width` bytes. */
+/* An abbreviated key of `width` bytes. */
 static __device__ __forceinline__ uint64_t
 gv_load_abbrev(const uint8_t *abbrevs, int width, int i)
 {
@@ -32,7 +32,7 @@ gv_load_abbrev(const uint8_t *abbrevs, int width, int i)
 	}
 }
 
-/* Is an image among values [n], n > 0, ascending? */
+/* Is an abbreviated key among values [n], n > 0, ascending? */
 static __device__ __forceinline__ bool
 gv_among(const uint64_t *values, int n, uint64_t abbrev)
 {
@@ -48,7 +48,7 @@ gv_among(const uint64_t *values, int n, uint64_t abbrev)
 	return values[place] == abbrev;
 }
 
-/* Does a key that is not NULL fulfill the test? */
+/* Does a key that is not NULL satisfy the test? */
 static __device__ __forceinline__ bool
 gv_matches(const GvDeviceTest &test, const uint64_t *values, uint64_t abbrev)
 {
@@ -70,8 +70,8 @@ gv_matches(const GvDeviceTest &test, const uint64_t *values, uint64_t abbrev)
 }
 
 /*
- * By a warp: of matching [N], bit i for copy i of a block, those that fulfill
- * tests [n]; of N blocks, whose keys these are.
+ * By a warp: of matching [N], bit i for posting i of a block, those that
+ * satisfy tests [n]; of N blocks, whose keys these are.
  */
 template <int N>
 static __device__ __forceinline__ void

@@ -1,29 +1,32 @@
 /*
  * gather.cu
- *		Long parts of a batch: started one by one, or some together, whose lists
- *		are scanned for all of their queries (gv_listscan.h).
+ *		Long parts of a batch: started one by one, or some together, whose
+ *		lists are scanned for all of their queries (gv_listscan.h).
  *
- * Of thousands of queries each list is met by many, and its codes need be read and
- * looked up once for all of them.  For that the lists of all must be chosen first;
- * so parts come as always, one after the other, up to there, which keeps scores of
- * lists in L2 and the host a part ahead of the card, and wait for the others.
- * Half of a batch is one lane's, so one half is scanned while the host and the card
- * are at the choice of the other's lists.
+ * Of thousands of queries each list is met by many, and its codes need be read
+ * and looked up once for all of them.  For that the lists of all must be
+ * chosen first; so parts come as always, one after the other, up to there,
+ * which keeps scores of lists in L2 and the host a part ahead of the device,
+ * and wait for the others.  Half of a batch is one stream's, so one half is
+ * scanned while the host and the device are at the choice of the other's
+ * lists.
  */
 #include <string.h>
 
 #include "gpu/index/gv_index.h"
 
 /*
- * As many queries must meet a list, on average, that its look-ups are worth it;
- * and lists must not be too many to be put in order by one block of threads.
+ * As many queries must meet a list, on average, that its look-ups are worth
+ * it; and lists must not be too many to be put in order by one block of
+ * threads.
  */
 #define LEAST_PAIRS		8
 #define MOST_LISTS		65536
 
 #define LEAST_QUERIES	1024	/* of a batch, that it is worth to look */
-#define PART_QUERIES	1280	/* of a part that is gathered: fewer launches, and
-								 * more to do for each, than by parts of 512 */
+#define PART_QUERIES	1280	/* of a part that is gathered: fewer launches,
+								 * and more to do for each, than by parts of
+								 * 512 */
 
 static GV_TUNABLE int32_t gather_by = -1;	/* see gv_gpu_gather_by */
 
@@ -62,7 +65,9 @@ suits(const GvDeviceModel *model, const GvSearcher *searcher,
 		gv_gpu_sifts_copies(batch);
 }
 
-/* Arrays of n queries with so many meetings, behind a lane's other memory. */
+/*
+ * Arrays of n queries with so many meetings, behind a stream's other memory.
+ */
 static void
 place_lists(const GvDeviceModel *model, char *work, size_t *bytes, int64_t n,
 			int64_t npairs, GvListScan *lists)
@@ -126,8 +131,8 @@ size_gathered(const GvDeviceModel *model, const GvSearcher *searcher,
 }
 
 /*
- * Parts of the first of n searches, of a batch of so many, whose lists are scanned
- * for all of them together.  False: that does not suit.
+ * Parts of the first of n searches, of a batch of so many, whose lists are
+ * scanned for all of them together.  False: that does not suit.
  */
 static bool
 take_parts(const GvSearcher *searcher, const GvMirror *mirror,

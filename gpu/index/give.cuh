@@ -70,8 +70,8 @@ gv_download_probes(const GvBatch &batch, int query, int nprobed)
 }
 
 /*
- * How much was found, so many hits; one thread.  A batch's spare places, which probe
- * nothing, are the next part's in the host's memory.
+ * How much was found, so many hits; one thread.  A batch's spare places, which
+ * probe nothing, are the next part's in the host's memory.
  */
 static __device__ __forceinline__ void
 gv_download_found(const GvBatch &batch, int query, GvFound found, int nhits)
@@ -108,9 +108,9 @@ gv_download_all(const GvDeviceModel &model, const GvBatch &batch, int query,
 }
 
 /*
- * By all threads of a block: how many copies of each sampled block, of a query's
- * nblocks, are not beyond `last`, a warp a block.  The first thread has the
- * result.
+ * By all threads of a block: how many postings of each sampled block, of a
+ * query's nblocks, are not beyond `last`, a warp a block.  The first thread
+ * has the result.
  */
 template <int THREADS>
 static __device__ __forceinline__ GvNear
@@ -147,9 +147,9 @@ gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
 }
 
 /*
- * By all THREADS threads of a block, of a batch with conditions, whose hits are
- * on the card: the matches of a query's probes, and of the sample what is as near
- * as its hit number `rank`, or as a limit.
+ * By all THREADS threads of a block, of a batch with conditions, whose hits
+ * are on the device: the matches of a query's probes, and of the sample what
+ * is as near as its hit number `rank`, or as a limit.
  */
 template <int THREADS>
 static __device__ __forceinline__ void

@@ -1,10 +1,10 @@
 /*
  * given.cu
- *		Bounds of hits that are given: the last step of a batch alone.
+ *		Bounds of hits that are returned: the last step of a batch alone.
  *
- * Records of the hits of a search may be on other cards than the lists they were
- * found in.  Queries and hits are copied to the card and bounds back, some searches
- * at a time, one after another on the searcher's first stream.
+ * Records of the hits of a search may be on other devices than the lists they
+ * were found in.  Queries and hits are copied to the device and bounds back,
+ * some searches at a time, one after another on the searcher's first stream.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 #define MOST_QUERIES	4096	/* of a launch */
 
-/* Some searches, and how many bytes go to the card and come back. */
+/* Some searches, and how many bytes go to the device and come back. */
 struct Given
 {
 	GvBatch		batch;
@@ -21,9 +21,9 @@ struct Given
 };
 
 /*
- * The first of n searches, as many as fit into a lane's work, and the places of
- * their arrays on the card.  What goes there lies in the same order in the
- * host's memory.
+ * The first of n searches, as many as fit into a stream's work, and the places
+ * of their arrays on the device.  What goes there lies in the same order in
+ * the host's memory.
  */
 static void
 place_given(const GvSearcher *searcher, const GvDeviceModel *model,
@@ -68,7 +68,7 @@ place_given(const GvSearcher *searcher, const GvDeviceModel *model,
 	batch->out_bounds = batch->d_bounds;
 }
 
-/* Where in the host's memory an array goes to the card from. */
+/* Where in the host's memory an array goes to the device from. */
 template <typename T>
 static T *
 source(char *in, const Given *given, T *d_array)
@@ -98,7 +98,7 @@ upload_given(const GvDeviceModel *model, const Given *given,
 	}
 }
 
-/* See gv_mirror_begin, of searches whose hits are given. */
+/* See gv_mirror_begin, of searches whose hits are returned. */
 GvStatus
 gv_gpu_begin_given(GvSearcher *searcher, const GvDeviceModel *model,
 				   GvSearch *searches, int32_t n)

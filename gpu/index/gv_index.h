@@ -1,13 +1,13 @@
 /*
  * gv_index.h
- *		Mirrors and searches of them on a card.
+ *		Mirrors and searches of them on a device.
  *
- * Read search.cu first: it has the steps of a batch in order, table.cu, best.cu,
- * scan.cu, hopperscan.cu or keyscan.cu, sort.cu and bound.cu, which given.cu has
- * alone; parts.cu cuts it into
- * parts, replay.cu launches the steps of small ones at once, gather.cu scans the
- * lists of thousands of queries for all of them (gv_listscan.h).  mirror.cu, records.cu
- * and pool.cu keep what is searched.
+ * Read search.cu first: it has the steps of a batch in order, table.cu,
+ * best.cu, scan.cu, hopperscan.cu or keyscan.cu, sort.cu and bound.cu, which
+ * given.cu has alone; parts.cu cuts it into
+ * parts, replay.cu launches the steps of small ones at once, gather.cu scans
+ * the lists of thousands of queries for all of them (gv_listscan.h).
+ * mirror.cu, records.cu and pool.cu keep what is searched.
  */
 #ifndef GV_INDEX_H
 #define GV_INDEX_H
@@ -20,7 +20,7 @@ extern "C"
 #include "gpu/common/gv_batch.h"
 #include "gpu/index/gv_listscan.h"
 
-/* pool.cu: the card's memory for blocks */
+/* pool.cu: the device's memory for blocks */
 extern GvStatus gv_pool_create(int64_t block_bytes, int64_t expected_blocks,
 							   GvPool **pool);
 extern void gv_pool_drop(GvPool *pool);
@@ -57,7 +57,10 @@ extern GvStatus gv_gpu_keyscan(const GvDeviceModel *model,
 							   const GvBatch *batch,
 							   GvSearcher *searcher);
 
-/* condition.cu: conditions as cards see them, and what fulfills them goes out */
+/*
+ * condition.cu: conditions as devices see them, and what satisfies them goes
+ * out
+ */
 extern void gv_gpu_upload_conditions(const GvBatch *batch,
 								  const GvSearch *searches, int32_t n);
 extern GvStatus gv_gpu_download_matches(const GvDeviceModel *model,
@@ -65,8 +68,8 @@ extern GvStatus gv_gpu_download_matches(const GvDeviceModel *model,
 									cudaStream_t stream);
 
 /*
- * replay.cu: all steps of a batch, or the first, up to the choice of lists, and
- * those behind the scan
+ * replay.cu: all steps of a batch, or the first, up to the choice of lists,
+ * and those behind the scan
  */
 extern GvStatus gv_gpu_first_steps(const GvDeviceModel *model,
 								   const GvBatch *batch,
@@ -88,7 +91,10 @@ extern GvStatus gv_gpu_wait(GvSearcher *searcher);
 extern GvStatus gv_gpu_wait_whole(GvSearcher *searcher);
 
 #ifdef GV_TEST_BUILD
-/* Counts of a searcher's small batches, of both lanes: launched, replayed ... */
+/*
+ * Counts of a searcher's small batches, of both streams: launched, replayed
+ * ...
+ */
 extern "C" void gv_gpu_replay_counts(const GvSearcher *searcher,
 									 GvReplayCounts *counts);
 #endif
@@ -96,8 +102,8 @@ extern "C" void gv_gpu_replay_counts(const GvSearcher *searcher,
 /* hopperscan.cu: the scan, of mirrors whose blocks are not too long for it */
 extern bool gv_gpu_hopper_scans(const GvDeviceModel *model);
 /*
- * Does it leave the scores alone of copies that may be wanted, [n][d_kept]?  Such
- * a batch has d_kept, which is 0 before.
+ * Does it leave the scores alone of postings that may be wanted, [n][d_kept]?
+ * Such a batch has d_kept, which is 0 before.
  */
 extern bool gv_gpu_hopper_filters(const GvDeviceModel *model,
 								  const GvBatch *batch,
@@ -129,8 +135,8 @@ extern void gv_gpu_place_part(const GvDeviceModel *model, GvSearcher *searcher,
 extern size_t gv_gpu_found_bytes(int32_t n, size_t *near_at);
 
 /*
- * gather.cu: parts that are searched together, a lane's work at a time; one, if
- * that is all.
+ * gather.cu: parts that are searched together, a stream's work at a time; one,
+ * if that is all.
  */
 #define GV_MOST_GATHERED	8
 
@@ -165,13 +171,13 @@ extern GvStatus gv_gpu_start_gathered(const GvDeviceModel *model,
 
 #ifdef GV_TEST_BUILD
 /*
- * Parts of n queries are gathered, also where that is slower; 0: none; negative:
- * as is best.
+ * Parts of n queries are gathered, also where that is slower; 0: none;
+ * negative: as is best.
  */
 extern "C" void gv_gpu_gather_by(int32_t n);
 #endif
 
-/* given.cu: bounds of hits that are given */
+/* given.cu: bounds of hits that are returned */
 extern GvStatus gv_gpu_begin_given(GvSearcher *searcher,
 								   const GvDeviceModel *model,
 								   GvSearch *searches, int32_t n);
@@ -181,7 +187,7 @@ extern GvStatus gv_gpu_need(GvSearcher *searcher, size_t in_bytes,
 							size_t out_bytes);
 extern GvStatus gv_gpu_grow_work(GvSearcher *searcher, size_t bytes);
 
-/* put.cu: queries into the memory that the card reads */
+/* put.cu: queries into the memory that the device reads */
 extern void gv_gpu_upload_queries(const GvDeviceModel *model,
 								  const GvBatch *batch,
 							   const GvSearch *searches, int32_t n);
@@ -192,16 +198,16 @@ struct GvUpload
 	const GvDeviceModel *model;
 	const GvGathered *gathered;
 	const GvSearch *searches;	/* of the first part, and so on */
-	int32_t		next;			/* portion that nobody has taken */
-	int32_t		left[GV_MOST_GATHERED];	/* portions of each part that are not
+	int32_t		next;			/* task that nobody has taken */
+	int32_t		left[GV_MOST_GATHERED];	/* tasks of each part that are not
 										 * there yet */
 	GvHelpers		helpers;
 };
 
 /*
- * Threads begin to put queries there, if that is worth it; part by part, those of
- * one are there when it returns, by the caller's help; the end, whatever happened
- * meanwhile.
+ * Threads begin to put queries there, if that is worth it; part by part, those
+ * of one are there when it returns, by the caller's help; the end, whatever
+ * happened meanwhile.
  */
 extern void gv_gpu_upload_begin(GvUpload *upload, const GvDeviceModel *model,
 							 const GvGathered *gathered,

@@ -4,11 +4,12 @@
  *		other, and their launchers.
  *
  * Parts of a batch are gathered (gather.cu).  Of each part, when its lists are
- * chosen: its queries in 8 bits, their margins, a limit of each from its nearest
- * lists, and how many queries meet each list (rough.cu).
- * Of all of them together: who meets which list (meet.cu), and copies that may be
- * among the best, list by list, from approximate scores (listscan.cu).  Then of
- * each part again: exact scores of these (rescore.cu), and what follows any scan.
+ * chosen: its queries in 8 bits, their margins, a limit of each from its
+ * nearest lists, and how many queries meet each list (rough.cu).
+ * Of all of them together: who meets which list (meet.cu), and postings that
+ * may be among the best, list by list, from approximate scores (listscan.cu).
+ * Then of each part again: exact scores of these (rescore.cu), and what
+ * follows any scan.
  */
 #ifndef GV_LISTSCAN_H
 #define GV_LISTSCAN_H
@@ -17,36 +18,39 @@
 
 #define GV_ROUGH_SUBS		8	/* sub-quantizers of a step of products */
 #define GV_ROUGH_DIMS		4	/* dimensions of one, at most */
-#define GV_PAIRS_TOGETHER		32	/* queries that a list is scanned for at once */
-#define GV_NEAR_CAPACITY		2048	/* copies of a query that may be among the best */
+#define GV_PAIRS_TOGETHER		32	/* queries that a list is scanned for at
+									 * once */
+#define GV_NEAR_CAPACITY		2048	/* postings of a query that may be
+										 * among the best */
 
 /* How far a query's approximate scores can be trusted; see rough.cu. */
 struct GvAim
 {
 	float		scale;			/* of a sum of products of 8 bits */
 	float		margin;			/* infinite: they cannot be */
-	float		most;			/* ... nor where T, a list's score, or the limit
-								 * is larger */
+	float		most;			/* ... nor where T, a list's score, or the
+								 * limit is larger */
 	float		limit;			/* no larger S is among the best; infinite:
 								 * unknown */
 };
 
-/* A copy that may be among a query's best. */
+/* A posting that may be among a query's best. */
 struct GvNearScore
 {
 	float		score;			/* approximate */
-	uint32_t	place;			/* its number among the query's copies */
+	uint32_t	place;			/* its number among the query's postings */
 };
 
 /* A query meets a list. */
 struct alignas(16) GvPairing
 {
 	float		scale;			/* GvAim's */
-	float		limit;			/* of a copy's sum, scaled, and T */
+	float		limit;			/* of a posting's sum, scaled, and T */
 	float		base;			/* the list's score */
 	float		most;			/* of T; negative: nothing is known */
 	uint32_t	query;			/* of all that are gathered */
-	uint32_t	first;			/* number of the list's first copy among its own */
+	uint32_t	first;			/* number of the list's first posting among its
+								 * own */
 	uint32_t	unused[2];
 };
 
@@ -60,8 +64,8 @@ struct GvPairGroup
 };
 
 /*
- * Arrays of queries are those of all that are gathered, or, given to a step of a
- * part, the part's.
+ * Arrays of queries are those of all that are gathered, or, given to a step of
+ * a part, the part's.
  */
 struct GvListScan
 {
@@ -73,12 +77,12 @@ struct GvListScan
 	float	   *d_units;		/* [8 * steps] what 1 of them stands for */
 	uint32_t   *d_queries;		/* [n][8 * steps] in 8 bits */
 	GvAim	   *d_aims;			/* [n] */
-	uint32_t   *d_counts;		/* [n] copies near enough; more than there is room
-								 * for: unknown */
+	uint32_t   *d_counts;		/* [n] postings near enough; more than there is
+								 * room for: unknown */
 	uint32_t   *d_whole;		/* [n] GvBatch's */
 	GvNearScore *d_near;		/* [n][GV_NEAR_CAPACITY] */
-	uint32_t   *d_starts;		/* [nlists + 1] first how many meet each list, then
-								 * where they are entered next */
+	uint32_t   *d_starts;		/* [nlists + 1] first how many meet each list,
+								 * then where they are entered next */
 	GvPairing  *d_pairs;		/* [n * probes] by list */
 	GvPairGroup	   *d_groups;
 	uint32_t   *d_ngroups;

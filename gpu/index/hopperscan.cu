@@ -1,6 +1,6 @@
 /*
  * hopperscan.cu
- *		The scan of scan.cu, of many queries, on cards of compute capability
+ *		The scan of scan.cu, of many queries, on devices of compute capability
  *		9.0.
  *
  * There the blocks of a warp come one after the other to registers, and
@@ -10,9 +10,9 @@
  * for more of those on their way.  What is to be done for a block beside its
  * look-ups is done by one lane, or for 32 blocks at once.
  *
- * Where few copies are wanted, a block of threads leaves few scores: nearest
- * lists come first, and beyond the k-th of what it had before no copy is kept
- * (scanfilter.cuh).
+ * Where few postings are wanted, a block of threads leaves few scores: nearest
+ * lists come first, and beyond the k-th of what it had before no posting is
+ * kept (scanfilter.cuh).
  */
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/common/hopper.cuh"
@@ -20,12 +20,13 @@
 #include "gpu/index/scan.cuh"
 #include "gpu/index/scanfilter.cuh"
 
-#define MOST_CHUNKS		8		/* of a copy's codes, in registers */
+#define MOST_CHUNKS		8		/* of a posting's codes, in registers */
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define RESIDENT		768		/* threads of an SM, for 80 registers each */
 #define LIVE_BYTES		16		/* a block's mask, and what is beside it */
-#define MOST_FILTERED	(INT64_C(1) << 30)	/* copies: their numbers are 32 bits */
+#define MOST_FILTERED	(INT64_C(1) << 30)	/* postings: their numbers are 32
+											 * bits */
 
 typedef GvFilter<THREADS> Filter;
 
@@ -38,7 +39,7 @@ place_bytes(const GvBlockShape &shape)
 
 #if GV_HOPPER
 
-/* A warp's blocks of copies, which come one after the other. */
+/* A warp's blocks of postings, which come one after the other. */
 struct Deal
 {
 	char	   *place;			/* shared: where they come to */
@@ -107,7 +108,7 @@ struct Deal
 		odd ^= 1;
 	}
 
-	/* Of a turn whose block was looked for: what its copies are known by. */
+	/* Of a turn whose block was looked for: what its postings are known by. */
 	__device__ __forceinline__ uint64_t
 	id_of(const GvBlockShape &shape, uint32_t turn) const
 	{
@@ -119,7 +120,7 @@ struct Deal
 	}
 };
 
-/* Of a copy, what its lane takes from the place. */
+/* Of a posting, what its lane takes from the place. */
 template <int CHUNKS>
 struct Posting
 {
@@ -141,8 +142,8 @@ struct Posting
 };
 
 /*
- * Scores of a block, of which none is filtered out: each to its copy's place,
- * or where there is one among those that others have left.
+ * Scores of a block, of which none is filtered out: each to its posting's
+ * place, or where there is one among those that others have left.
  */
 static __device__ __forceinline__ void
 put_block(const GvBatch &batch, int query, uint32_t b, bool live, float score,
@@ -164,7 +165,9 @@ put_block(const GvBatch &batch, int query, uint32_t b, bool live, float score,
 		batch.d_ids[to] = id;
 }
 
-/* By all threads: what a filter has within a limit, beside what others have. */
+/*
+ * By all threads: what a filter has within a limit, beside what others have.
+ */
 static __device__ __forceinline__ void
 put_kept(const GvDeviceModel &model, const GvBatch &batch, int query,
 		 const GvProbes &probes, const GvKept &kept, const Filter &filter,
@@ -203,11 +206,11 @@ put_kept(const GvDeviceModel &model, const GvBatch &batch, int query,
 #endif							/* GV_HOPPER */
 
 /*
- * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps, of copies
- * with CHUNKS chunks of codes.
- * Shared: table [chunks * 32][16] floats, a place for each warp and, where scores
- * are filtered, the filter.
- * Code for other cards is empty.  Keys are left where they are: batches with
+ * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps, of
+ * postings with CHUNKS chunks of codes.
+ * Shared: table [chunks * 32][16] floats, a place for each warp and, where
+ * scores are filtered, the filter.
+ * Code for other devices is empty.  Keys are left where they are: batches with
  * conditions go the way of scan.cu, where most codes are never read.
  */
 template <int CHUNKS>
@@ -349,8 +352,8 @@ gv_gpu_hopper_filters(const GvDeviceModel *model, const GvBatch *batch,
 }
 
 /*
- * d_scores [n][copies] of a batch, in the order of its blocks or, filtered, in
- * none.
+ * d_scores [n][postings] of a batch, in the order of its blocks or, filtered,
+ * in none.
  */
 GvStatus
 gv_gpu_hopper_scan(const GvDeviceModel *model, const GvBatch *batch,

@@ -1,13 +1,13 @@
 /*
  * keyscan.cu
  *		The list scanner of batches with conditions on keys: scores of the live
- *		copies that fulfill their query's, side by side, and of the sample.
+ *		postings that satisfy their query's, side by side, and of the sample.
  *
- * Of a block's 32 copies few fulfill a condition, and a warp that adds up the
- * codes of one takes as long as for all.  So a warp asks the condition of a run
- * of blocks, some at once, and what fulfills it waits in shared memory until there
- * is one for each lane, from whatever blocks.  What is left in the end is for all
- * warps of a block of threads together.
+ * Of a block's 32 postings few satisfy a condition, and a warp that adds up
+ * the codes of one takes as long as for all.  So a warp asks the condition of
+ * a run of blocks, some at once, and what satisfies it waits in shared memory
+ * until there is one for each lane, from whatever blocks.  What is left in the
+ * end is for all warps of a block of threads together.
  */
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/index/condition.cuh"
@@ -15,18 +15,20 @@
 #include "gpu/index/scan.cuh"
 
 #define MANY_THREADS	256
-#define FEW_THREADS		64		/* with so long a table that others do not fit */
+#define FEW_THREADS		64		/* with so long a table that others do not
+								 * fit */
 #define GROUP			5		/* chunks of codes on their way at once */
 #define MOST_RESIDENT	768		/* threads of an SM, for 80 registers each */
 #define MOST_RUN		GV_WARP	/* blocks that a warp takes, a lane each */
 #define AT_ONCE			4		/* of which so many are asked at once */
-#define CAPACITY			(2 * GV_WARP - 1)	/* for copies that wait */
+#define CAPACITY			(2 * GV_WARP - 1)	/* for postings that wait */
 
-/* A copy that fulfills its query's condition. */
+/* A posting that satisfies its query's condition. */
 struct Waiting
 {
 	uint32_t	block;			/* number among the query's */
-	uint32_t	posting;			/* probe * GV_BLOCK + number in the block */
+	uint32_t	posting;			/* probe * GV_BLOCK + number in the
+									 * block */
 };
 
 /* A block of threads' shared memory, beside a table. */
@@ -58,7 +60,7 @@ struct Scan
 	const char *table;
 	int64_t		first_posting;
 
-	/* The score of a copy of a block. */
+	/* The score of a posting of a block. */
 	__device__ __forceinline__ float
 	score(const uint8_t *block, int probe, int posting) const
 	{
@@ -71,7 +73,9 @@ struct Scan
 											 model.shape.chunks, table));
 	}
 
-	/* The last probe that starts at or before block b: 32 are asked at once. */
+	/*
+	 * The last probe that starts at or before block b: 32 are asked at once.
+	 */
 	__device__ __forceinline__ int
 	find_probe(uint32_t b) const
 	{
@@ -136,7 +140,7 @@ struct Scan
 											 from);
 	}
 
-	/* Scores of n copies that wait, up to one a lane. */
+	/* Scores of n postings that wait, up to one a lane. */
 	__device__ __forceinline__ void
 	write_scores(const Waiting &waiting, int n) const
 	{
@@ -171,7 +175,7 @@ struct Scan
 						probe);
 	}
 
-	/* All live copies of the run's sampled blocks. */
+	/* All live postings of the run's sampled blocks. */
 	__device__ __forceinline__ void
 	write_sampled(const Run &run) const
 	{
@@ -201,8 +205,8 @@ struct Scan
 	}
 
 	/*
-	 * The live copies of this lane's block that fulfill the condition, of a run
-	 * of n.
+	 * The live postings of this lane's block that satisfy the condition, of a
+	 * run of n.
 	 */
 	__device__ __forceinline__ uint32_t
 	ask(const Run &run, int n) const
@@ -233,8 +237,8 @@ struct Scan
 		return lane < n ? mine : 0;
 	}
 
-	/* Copies of a run that fulfill the condition wait behind n others, up to 31;
-	 * how many wait then. */
+	/* Postings of a run that satisfy the condition wait behind n others, up to
+	 * 31; how many wait then. */
 	__device__ __forceinline__ int
 	wait(const Run &run, uint32_t matching, Waiting *waiting, int n) const
 	{
@@ -262,7 +266,10 @@ struct Scan
 		return n;
 	}
 
-	/* Selections that sort look at all copies, those that do not fulfill it, too. */
+	/*
+	 * Selections that sort look at all postings, those that do not satisfy it,
+	 * too.
+	 */
 	__device__ __forceinline__ void
 	pass_over(const Run &run, uint32_t matching, int n) const
 	{

@@ -3,10 +3,11 @@
  *		Lists scanned for all the queries that meet them: approximate scores by
  *		tensor cores, and what may be among the best noted.
  *
- * A copy's codes become numbers of 8 bits by look-ups, each in the register of the
- * lane that a product wants it in, once for up to 32 queries.  rough.cu proves how
- * far the sums may be from S: a copy farther from a query's limit than that is
- * none of its best.  The others, all that are, are noted, in no order.
+ * A posting's codes become numbers of 8 bits by look-ups, each in the register
+ * of the lane that a product wants it in, once for up to 32 queries.  rough.cu
+ * proves how far the sums may be from S: a posting farther from a query's
+ * limit than that is none of its best.  The others, all that are, are noted,
+ * in no order.
  */
 #include "gpu/common/common.cuh"
 #include "gpu/common/mma.cuh"
@@ -16,11 +17,14 @@
 #define WARPS			(THREADS / GV_WARP)
 #define RESIDENT		5		/* blocks of an SM */
 #define TILES			(GV_PAIRS_TOGETHER / 8)	/* of 8 queries */
-#define HALVES			(GV_BLOCK / 16)		/* of a block of copies */
-#define STEP_WORDS		(GV_ROUGH_SUBS * GV_CODEWORDS)	/* codewords of a step */
+#define HALVES			(GV_BLOCK / 16)		/* of a block of postings */
+#define STEP_WORDS		(GV_ROUGH_SUBS * GV_CODEWORDS)	/* codewords of a
+														 * step */
 #define STEP_BYTES		(GV_ROUGH_SUBS * 4)	/* of a query */
 
-/* Bytes from one query to the next in shared memory: an odd number of steps. */
+/*
+ * Bytes from one query to the next in shared memory: an odd number of steps.
+ */
 static __host__ __device__ __forceinline__ int
 row_bytes(int steps)
 {
@@ -28,9 +32,9 @@ row_bytes(int steps)
 }
 
 /*
- * Of a tile's sums: those of 8 queries and a block's copies.  Where g = lane / 4
- * and t = lane % 4, a lane has copies g, g + 8, g + 16 and g + 24 for queries 2t
- * and 2t + 1.
+ * Of a tile's sums: those of 8 queries and a block's postings.  Where g = lane
+ * / 4 and t = lane % 4, a lane has postings g, g + 8, g + 16 and g + 24 for
+ * queries 2t and 2t + 1.
  */
 static __device__ __forceinline__ void
 note_near(const GvListScan &lists, const GvPairing *pairs, int nqueries,
@@ -103,8 +107,8 @@ note_near(const GvListScan &lists, const GvPairing *pairs, int nqueries,
 }
 
 /*
- * A step: 8 codes of each copy, of which lane (g, t) has two of each of its
- * copies, in byte t of a word of each, and the same of queries.
+ * A step: 8 codes of each posting, of which lane (g, t) has two of each of its
+ * postings, in byte t of a word of each, and the same of queries.
  */
 template <int NTILES>
 static __device__ __forceinline__ void

@@ -1,9 +1,10 @@
 /*
  * meet.cu
- *		Which queries meet a list: counted by aim_kernel, brought together here.
+ *		Which queries meet a list: counted by aim_kernel, brought together
+ *		here.
  *
- * Their order within a list is that in which they come, so it differs from run to
- * run; what becomes of them does not.
+ * Their order within a list is that in which they come, so it differs from run
+ * to run; what becomes of them does not.
  */
 #include "gpu/common/bisect.cuh"
 #include "gpu/common/common.cuh"
@@ -13,9 +14,10 @@
 #define PAIR_THREADS	256
 
 /*
- * One block, all lists: d_starts from counts to where the meetings of each begin,
- * and d_groups.  A thread has a list at a time, so that they are read side by side;
- * warps tell each other how many meetings and groups of them they have.
+ * One block, all lists: d_starts from counts to where the meetings of each
+ * begin, and d_groups.  A thread has a list at a time, so that they are read
+ * side by side; warps tell each other how many meetings and groups of them
+ * they have.
  */
 static __global__ void __launch_bounds__(ORDER_THREADS)
 order_kernel(GvDeviceModel model, GvListScan lists)
@@ -23,7 +25,8 @@ order_kernel(GvDeviceModel model, GvListScan lists)
 	__shared__ uint32_t told[2][2][GV_WARP];
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
-	uint32_t	start = 0;		/* of all lists before, the same in all threads */
+	uint32_t	start = 0;		/* of all lists before, the same in all
+								 * threads */
 	uint32_t	at = 0;
 	int			turn = 0;
 	uint32_t	next = (int) threadIdx.x < model.nlists ?

@@ -1,10 +1,10 @@
 /*
  * mirror.cu
- *		Mirrors in the card's memory: made, filled, changed, read back.
+ *		Mirrors in the device's memory: made, filled, changed, read back.
  *
- * A piece goes to the card as it came, in one copy, and a kernel brings it
+ * A chunk goes to the device as it came, in one copy, and a kernel brings it
  * into the order that scans want.  Nothing waits for that: a stream keeps
- * changes in order, and a search waits on the card for the last of them.
+ * changes in order, and a search waits on the device for the last of them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 #define LEAST_STAGING	((size_t) 1 << 20)
 #define MOST_STAGING	((size_t) 32 << 20)
 
-/* Where the arrays of a piece of n blocks lie, relative to its first. */
+/* Where the arrays of a chunk of n blocks lie, relative to its first. */
 struct ChunkShape
 {
 	size_t		t;
@@ -60,7 +60,7 @@ expected_blocks(const GvMirrorSpec *spec)
 	return spec->postings / GV_BLOCK + spec->nlists / 2 + 1;
 }
 
-/* Has a block of threads room for a query's look-up table? */
+/* Has a block of threads memory for a query's look-up table? */
 static bool
 table_fits(const GvMirrorSpec *spec)
 {
@@ -70,7 +70,9 @@ table_fits(const GvMirrorSpec *spec)
 		gv_most_shared(spec->device);
 }
 
-/* Bytes of what is held; parents stay outside, as centroids are compared flat. */
+/*
+ * Bytes of what is held; parents stay outside, as centroids are compared flat.
+ */
 static int64_t
 held_bytes(const GvMirrorSpec *spec)
 {
@@ -81,7 +83,9 @@ held_bytes(const GvMirrorSpec *spec)
 		gv_gpu_half_bytes(spec) + gv_gpu_records_size(spec);
 }
 
-/* To grow means to wait, so large mirrors begin with all that they may have. */
+/*
+ * To grow means to wait, so large mirrors begin with all that they may have.
+ */
 static size_t
 first_staging(const GvMirrorSpec *spec)
 {
@@ -89,7 +93,10 @@ first_staging(const GvMirrorSpec *spec)
 		LEAST_STAGING;
 }
 
-/* What is on its way when all has come: it has doubled as often as it was full. */
+/*
+ * What is on its way when all has come: it has doubled as often as it was
+ * full.
+ */
 static int64_t
 last_staging(const GvMirrorSpec *spec)
 {
@@ -102,7 +109,7 @@ last_staging(const GvMirrorSpec *spec)
 	return bytes;
 }
 
-/* Bytes of the card.  INT64_MAX: this card can never search it. */
+/* Bytes of the device.  INT64_MAX: this device can never search it. */
 int64_t
 gv_gpu_size(const GvMirrorSpec *spec)
 {
@@ -230,7 +237,7 @@ gv_gpu_bytes(const GvMirror *mirror)
 }
 
 /*
- * Room for `bytes` on their way, aligned for whatever they are; waits when
+ * Memory for `bytes` on their way, aligned for whatever they are; waits when
  * there is none.
  */
 GvStatus
@@ -332,8 +339,8 @@ gv_gpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 }
 
 /*
- * Blocks of a piece from the order they came in to that of the card, a warp
- * each, lane i copy i.  The first thread then shows them in *list.
+ * Blocks of a chunk from the order they came in to that of the device, a warp
+ * each, lane i posting i.  The first thread then shows them in *list.
  * rowids, t, keys and codes are NULL when only `live` is new.
  */
 static __global__ void __launch_bounds__(THREADS)
@@ -384,7 +391,7 @@ place_kernel(GvBlockShape shape, uint32_t nblocks, const uint32_t *live,
 	}
 }
 
-/* Room for notes of n blocks of a list. */
+/* Memory for notes of n blocks of a list. */
 static GvStatus
 note_blocks(GvHostList *list, uint32_t n)
 {
@@ -402,8 +409,8 @@ note_blocks(GvHostList *list, uint32_t n)
 }
 
 /*
- * Room for n blocks of a list, the first `kept` as they are.  The old room
- * may be taken by the next piece at once: the stream keeps the order.
+ * Memory for n blocks of a list, the first `kept` as they are.  The old room
+ * may be taken by the next chunk at once: the stream keeps the order.
  */
 static GvStatus
 ensure_capacity(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
@@ -428,7 +435,7 @@ ensure_capacity(GvMirror *mirror, GvHostList *list, uint32_t n, uint32_t kept)
 	return GV_OK;
 }
 
-/* Count the live copies of the list as it will be. */
+/* Count the live postings of the list as it will be. */
 static void
 note_live(GvMirror *mirror, GvHostList *list, const GvListChunk *chunk)
 {
@@ -477,7 +484,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListChunk *chunk)
 	GV_TRY(gv_staging_take(mirror, way.bytes, &offset));
 	GV_TRY(ensure_capacity(mirror, list, chunk->first + n, chunk->first));
 
-	/* 2. to the card */
+	/* 2. to the device */
 	memory = mirror->staging.memory + offset;
 	d_memory = mirror->staging.d_memory + offset;
 	memcpy(memory, chunk->live, n * 4);

@@ -35,7 +35,7 @@ count_tests(const GvSearch *search, int32_t *nvalues)
 	for (int32_t i = 0; i < condition->ntests; i++)
 		if (condition->tests[i].kind == GV_TEST_SET)
 			*nvalues += condition->tests[i].nvalues;
-	/* one that asks nothing still wants to hear how many copies there are */
+	/* one that asks nothing still wants to hear how many postings there are */
 	return condition->ntests > 0 ? condition->ntests : 1;
 }
 
@@ -50,7 +50,7 @@ round_up(int64_t number)
 	return (number + step - 1) / step * step;
 }
 
-/* Room for the scores of one search of so many probes. */
+/* Memory for the scores of one search of so many probes. */
 static int64_t
 most_postings(const GvMirror *mirror, int32_t probes)
 {
@@ -61,8 +61,9 @@ most_postings(const GvMirror *mirror, int32_t probes)
 }
 
 /*
- * Searches of n that a part should have, about the same of each; of small parts
- * a round number, because where the next one's answers go is part of its graph.
+ * Searches of n that a part should have, about the same of each; of small
+ * parts a round number, because where the next one's answers go is part of its
+ * graph.
  */
 int32_t
 gv_gpu_part_of(int32_t n)
@@ -117,7 +118,9 @@ round_batch(const GvMirror *mirror, GvBatch *batch)
 	batch->values = (int32_t) round_far_up(batch->values);
 }
 
-/* Most of what a batch takes of a lane's memory, if it is rounded up, too. */
+/*
+ * Most of what a batch takes of a stream's memory, if it is rounded up, too.
+ */
 static int64_t
 rounded_bytes(const GvMirror *mirror, GvBatch batch)
 {
@@ -140,8 +143,8 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 }
 
 /*
- * So many searches of a batch's shape are known to fit, maybe more; each of more
- * than are rounded up takes the same.
+ * So many searches of a batch's shape are known to fit, maybe more; each of
+ * more than are rounded up takes the same.
  */
 static int64_t
 sure_to_fit(const GvMirror *mirror, GvBatch batch, int64_t most_work)
@@ -164,8 +167,8 @@ is_within(const GvMirror *mirror, const GvSearch *search, const GvBatch *batch)
 }
 
 /*
- * The shape of a batch of the first of n searches, as many as fit at once.  Most
- * want what those before want, and are only counted.
+ * The shape of a batch of the first of n searches, as many as fit at once.
+ * Most want what those before want, and are only counted.
  */
 static void
 take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
@@ -225,11 +228,11 @@ gv_gpu_next_part(const GvSearcher *searcher, const GvMirror *mirror,
 
 /*
  * Point a batch's arrays at memory: in and out follow those of the parts
- * before it, work is every part's of the lane, of which the first own_from bytes
- * are all parts' that are gathered (gather.cu): what is there is used up before
- * the next part's is made.  With NULL for memory only the sizes count.  What is
- * copied, queries and wanted, probes, hits and bounds, has the same order on both
- * sides.
+ * before it, work is every part's of the stream, of which the first own_from
+ * bytes are all parts' that are gathered (gather.cu): what is there is used up
+ * before the next part's is made.  With NULL for memory only the sizes count.
+ * What is copied, queries and wanted, probes, hits and bounds, has the same
+ * order on both sides.
  */
 void
 gv_gpu_place_part(const GvDeviceModel *model, GvSearcher *searcher,
@@ -315,9 +318,9 @@ gv_gpu_place_part(const GvDeviceModel *model, GvSearcher *searcher,
 }
 
 /*
- * Memory for what is found of n searches, and behind it, from byte *near_at on,
- * of the sample; with room for those that a small part is rounded up by, and the
- * same for all small batches.
+ * Memory for what is found of n searches, and behind it, from byte *near_at
+ * on, of the sample; with memory for those that a small part is rounded up by,
+ * and the same for all small batches.
  */
 size_t
 gv_gpu_found_bytes(int32_t n, size_t *near_at)

@@ -1,16 +1,16 @@
 /*
  * pool.cu
- *		The card's memory for blocks of lists.
+ *		The device's memory for blocks of lists.
  *
  * Lists grow, shrink and vanish; cudaMalloc for each would synchronize the
- * card.  The pool takes memory in large segments and hands out extents of
+ * device.  The pool takes memory in large segments and hands out extents of
  * whole blocks.  An extent given back waits for a taker of the same capacity;
  * capacities are few (eight to every power of two), so takers come.  Segments
  * go back with the mirror.
  *
- * A segment is an eighth of what is expected, and the last no more than what is
- * left of that; a list too many then takes a quarter of a segment, not a whole
- * one.
+ * A segment is an eighth of what is expected, and the last no more than what
+ * is left of that; a list too many then takes a quarter of a segment, not a
+ * whole one.
  */
 #include <stdlib.h>
 
@@ -18,7 +18,10 @@
 
 #define STEPS			8		/* capacities to every power of two */
 #define NCAPACITIES		(STEPS * 30)
-/* A budget may be exceeded by one: only what a list grows by is charged before. */
+/*
+ * A budget may be exceeded by one: only what a list grows by is charged
+ * before.
+ */
 #define MIN_SEGMENT		(INT64_C(4) << 20)
 #define MAX_SEGMENT		(INT64_C(256) << 20)
 
@@ -70,7 +73,7 @@ capacity_for(uint32_t nblocks, uint32_t *capacity)
 	return number + (int) (*capacity / base);
 }
 
-/* Make a pool for blocks of a size; takes no memory of the card yet. */
+/* Make a pool for blocks of a size; takes no memory of the device yet. */
 GvStatus
 gv_pool_create(int64_t block_bytes, int64_t expected_blocks, GvPool **pool)
 {
@@ -151,7 +154,7 @@ add_segment(GvPool *pool, int64_t nblocks)
 	return GV_OK;
 }
 
-/* Room for nblocks > 0 blocks, or some more. */
+/* Memory for nblocks > 0 blocks, or some more. */
 GvStatus
 gv_pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks,
 			 uint32_t *capacity)
@@ -192,7 +195,7 @@ gv_pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity)
 	pool->waiting[number] = extent;
 }
 
-/* Bytes of the card that it holds. */
+/* Bytes of the device that it holds. */
 int64_t
 gv_pool_bytes(const GvPool *pool)
 {

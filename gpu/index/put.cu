@@ -1,13 +1,13 @@
 /*
  * put.cu
- *		Queries into the memory that the card reads, by several threads where
+ *		Queries into the memory that the device reads, by several threads where
  *		they are thousands.
  *
- * One core writes some 10 GB/s, and 10,000 queries are megabytes: as long as the
- * card needs for half of its work.  So parts that are gathered are put there by
- * some threads, which live as long as that takes, portion by portion in the order
- * of the parts; who launches the steps of a part helps until all of it is there,
- * and while he launches them the others are ahead.
+ * One core writes some 10 GB/s, and 10,000 queries are megabytes: as long as
+ * the device needs for half of its work.  So parts that are gathered are put
+ * there by some threads, which live as long as that takes, task by task in the
+ * order of the parts; who launches the steps of a part helps until all of it
+ * is there, and while he launches them the others are ahead.
  */
 #include <math.h>
 #include <sched.h>
@@ -23,11 +23,12 @@
 #define STREAMED_AHEAD	256
 #define STREAMED_FROM	65		/* queries of a part that is copied */
 
-#define TASK_QUERIES			64		/* queries that a thread takes at a time */
+#define TASK_QUERIES			64		/* queries that a thread takes at a
+										 * time */
 
 /*
- * Numbers of a query to where the card looks, past the caches: the processor does
- * not look there again, and need not read what it overwrites.
+ * Numbers of a query to where the device looks, past the caches: the processor
+ * does not look there again, and need not read what it overwrites.
  */
 static void
 stream_out(float *to, const float *from, size_t n)
@@ -78,7 +79,7 @@ upload_some(const GvDeviceModel *model, const GvBatch *batch,
 #endif
 }
 
-/* Queries of n searches, and what they want, to where the card looks. */
+/* Queries of n searches, and what they want, to where the device looks. */
 void
 gv_gpu_upload_queries(const GvDeviceModel *model, const GvBatch *batch,
 				   const GvSearch *searches, int32_t n)
@@ -94,7 +95,7 @@ count_tasks(int32_t n)
 	return (n + TASK_QUERIES - 1) / TASK_QUERIES;
 }
 
-/* Put the next portion there that nobody has taken; false: there is none. */
+/* Put the next task there that nobody has taken; false: there is none. */
 static bool
 upload_task(GvUpload *upload)
 {

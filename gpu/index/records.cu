@@ -1,6 +1,6 @@
 /*
  * records.cu
- *		Refine records in the card's memory, by address.
+ *		Refine records in the device's memory, by address.
  *
  * As in the portable engine they lie by page of the index, and a table of
  * tables leads to them.  A page's records are an extent of a pool.
@@ -17,11 +17,11 @@
 /* The host's note of a table of pages. */
 struct GvTable
 {
-	uint8_t   **d_pages;		/* [GV_TABLE_PAGES] on the card */
+	uint8_t   **d_pages;		/* [GV_TABLE_PAGES] on the device */
 	uint8_t    *noted[GV_TABLE_PAGES];	/* what is in it */
 };
 
-/* A page whose records the card has no room for yet. */
+/* A page whose records the device has no memory for yet. */
 struct GvNewPage
 {
 	uint8_t   **d_place;		/* in its table */
@@ -86,7 +86,7 @@ gv_gpu_records_drop(GvMirror *mirror)
 	free(mirror->tables);
 }
 
-/* Write a pointer to the card's memory, behind all that was sent before. */
+/* Write a pointer to the device's memory, behind all that was sent before. */
 static GvStatus
 upload_pointer(GvMirror *mirror, void *d_place, const void *pointer)
 {
@@ -120,7 +120,7 @@ need_table(GvMirror *mirror, uint16_t word)
 		free(table);
 		return status;
 	}
-	/* noted once the card knows it, because who has no memory tries again */
+	/* noted once the device knows it, because who has no memory tries again */
 	status = gv_cuda_status(cudaMemsetAsync(table->d_pages, 0, TABLE_BYTES,
 											mirror->stream));
 	if (status == GV_OK)
@@ -205,8 +205,8 @@ need_tables(GvMirror *mirror, const GvRefineItem *items, int32_t n,
 }
 
 /*
- * Room for the pages of all items that have none; they are noted, and have to
- * be entered even when there is not room for all.
+ * Memory for the pages of all items that have none; they are noted, and have
+ * to be entered even when there is not memory for all.
  */
 static GvStatus
 take_pages(GvMirror *mirror, const GvRefineItem *items, int32_t n,

@@ -8,10 +8,10 @@
  * used again only for a batch whose arguments are the same to the last byte,
  * so it never has a stale address.  What differs from call to call, queries
  * and what they want, lies in memory, at the same place each time, and how a
- * mirror's lists grow stands in the card's memory, too.
+ * mirror's lists grow stands in the device's memory, too.
  *
- * A lane has GV_REPLAYS graphs at most, each some kilobytes of the driver's
- * memory on the card and 100 us of the host to make, as much as ten batches
+ * A stream has GV_REPLAYS graphs at most, each some kilobytes of the driver's
+ * memory on the device and 100 us of the host to make, as much as ten batches
  * gain by theirs.
  */
 #include <string.h>
@@ -21,8 +21,9 @@
 
 /*
  * Select, and what follows.  Where the sample is asked for, a hit's score is
- * wanted on the card after it: so where no bounds follow, which give the answers
- * to the host, the last step does, and select leaves them on the card.
+ * wanted on the device after it: so where no bounds follow, which give the
+ * answers to the host, the last step does, and select leaves them on the
+ * device.
  */
 GvStatus
 gv_gpu_last_steps(const GvDeviceModel *model, const GvBatch *batch,
@@ -106,8 +107,8 @@ record(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher,
 }
 
 /*
- * The graph of just these arguments, or the place for it: the one that was used
- * longest ago, in the worst case.
+ * The graph of just these arguments, or the place for it: the one that was
+ * used longest ago, in the worst case.
  */
 static GvReplay *
 find_replay(const GvDeviceModel *model, const GvBatch *batch,

@@ -1,12 +1,13 @@
 /*
  * rescore.cu
- *		S of the copies that a scan by lists has found near, as it is defined.
+ *		S of the postings that a scan by lists has found near, as it is
+ *		defined.
  *
  * Their approximate scores give a narrower limit than they were noted by: k of
- * them are within the k-th and the margin, and what is farther from that than the
- * margin is none of the k best.  The others get the scores that a scan gives, where
- * a scan that filters leaves them, so what selects sees no difference.
- * Queries of whom more were noted than there is room for, or of whom nothing is
+ * them are within the k-th and the margin, and what is farther from that than
+ * the margin is none of the k best.  The others get the scores that a scan
+ * gives, where a scan that filters leaves them, so what selects sees no
+ * difference.  Queries of whom more were noted than fit, or of whom nothing is
  * known, are left to the scan (GvBatch.d_whole).
  */
 #include "gpu/common/bisect.cuh"

@@ -3,27 +3,28 @@
  *		Codewords and queries in 8 bits, and how far what is made of them lies
  *		from S.
  *
- * Of sub-quantizer j, with u_j the largest magnitude in its codewords / 127, let
- * C_jk be codeword k / u_j, rounded; of a query, with z = u_j q in each dimension
- * of j and s the largest |z| / 127, let Q be z / s, rounded.  Then an entry of the
- * look-up table, w <q_j, codeword k>, is nearly w s <Q_j, C_jk>; products of such
- * numbers, at most 4 x 256 of 127 x 127, are below 2^24, so sums of them are exact
- * in int32 and in fp32.  The approximate score of a copy is
+ * Of sub-quantizer j, with u_j the largest magnitude in its codewords / 127,
+ * let C_jk be codeword k / u_j, rounded; of a query, with z = u_j q in each
+ * dimension of j and s the largest |z| / 127, let Q be z / s, rounded.  Then
+ * an entry of the look-up table, w <q_j, codeword k>, is nearly w s <Q_j,
+ * C_jk>; products of such numbers, at most 4 x 256 of 127 x 127, are below
+ * 2^24, so sums of them are exact in int32 and in fp32.  The approximate score
+ * of a posting is
  *		a = base + (w s sum + T).
  *
- * What is proven.  Let E be the sum over j of the largest difference, of any k,
- * between the entry and w s <Q_j, C_jk>, and M that of the largest |entry|.  Both
- * are taken from the table that S is made of, so nothing is asked of how numbers
- * were rounded.  Then
- *	- the sum of a copy's entries, added in fp32, is off by at most m 2^-24 M
- *	  (1 + m 2^-24), and differs from w s sum by at most E besides
- *	- S and a are rounded twice each, in numbers below |base| + |T| + M + E; the
- *	  limit less the base, with which w s sum + T is compared, once, in one
+ * What is proven.  Let E be the sum over j of the largest difference, of any
+ * k, between the entry and w s <Q_j, C_jk>, and M that of the largest |entry|.
+ * Both are taken from the table that S is made of, so nothing is asked of how
+ * numbers were rounded.  Then
+ *	- the sum of a posting's entries, added in fp32, is off by at most m 2^-24
+ *	  M (1 + m 2^-24), and differs from w s sum by at most E besides
+ *	- S and a are rounded twice each, in numbers below |base| + |T| + M + E;
+ *	  the limit less the base, with which w s sum + T is compared, once, in one
  *	  below |limit| + |base|: 2^-22 of those is more than all of that
  *	- differences of E are off by 2^-22 of M and E, sums by (m + 32) 2^-24
- * The margin is E and (m + 64) 2^-20 M, and a part more for base, T and limit up
- * to 2^16 times that: 3/64.  Beyond, or where it is not finite, the query is
- * scanned as others are.
+ * The margin is E and (m + 64) 2^-20 M, and a part more for base, T and limit
+ * up to 2^16 times that: 3/64.  Beyond, or where it is not finite, the query
+ * is scanned as others are.
  */
 #include "gpu/common/bisect.cuh"
 #include "gpu/common/mma.cuh"
@@ -33,10 +34,11 @@
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define ROWS			(THREADS / GV_CODEWORDS)	/* of the table at once */
-#define MOST_CHUNKS		8		/* of a copy's codes */
+#define MOST_CHUNKS		8		/* of a posting's codes */
 #define LARGEST			127.0f
 #define PIECES			(GV_CODEWORDS / 4)	/* of 16 bytes, of a row */
-#define BLOCKS			2		/* of copies, that a warp finds a limit from */
+#define BLOCKS			2		/* of postings, that a warp finds a limit
+								 * from */
 #define LIMIT_POSTINGS	(BLOCKS * WARPS * GV_BLOCK)
 
 /* Where the codewords of sub-quantizer j are. */
@@ -107,7 +109,9 @@ of_all(float mine, float *said, Both both)
 	return mine;
 }
 
-/* By all threads: a query in 8 bits, to words and to `to`.  Returns its unit. */
+/*
+ * By all threads: a query in 8 bits, to words and to `to`.  Returns its unit.
+ */
 static __device__ __forceinline__ float
 round_query(const GvDeviceModel &model, const GvListScan &lists,
 			const float *query, uint32_t *words, float *said, uint32_t *to)
@@ -157,8 +161,8 @@ struct Row
 
 /*
  * By all threads: the margin of a query, see above, from its table and what 8
- * bits make of that.  A thread has a row; it begins with another piece of it than
- * its neighbors do, since rows are 16 banks apart.
+ * bits make of that.  A thread has a row; it begins with another piece of it
+ * than its neighbors do, since rows are 16 banks apart.
  */
 static __device__ __forceinline__ float
 find_margin(const GvDeviceModel &model, const GvListScan &lists,
@@ -198,7 +202,7 @@ find_margin(const GvDeviceModel &model, const GvListScan &lists,
 	return margin < 1e30f ? margin : __int_as_float(0x7F800000);
 }
 
-/* A copy, some of whose bytes are on their way. */
+/* A posting, some of whose bytes are on their way. */
 template <int CHUNKS>
 struct Sample
 {
@@ -237,8 +241,8 @@ struct Sample
 };
 
 /*
- * By all threads: a score that k of the copies do not exceed; infinite where they
- * are fewer.  keys, *count, which is 0, and talked are shared.
+ * By all threads: a score that k of the postings do not exceed; infinite where
+ * they are fewer.  keys, *count, which is 0, and talked are shared.
  */
 template <int CHUNKS>
 static __device__ __forceinline__ float
@@ -267,9 +271,9 @@ find_limit(const Sample<CHUNKS> (&samples)[BLOCKS], int last_words,
 }
 
 /*
- * Query blockIdx.x of a part: its d_queries, d_aims and d_counts, a limit from S of
- * the first copies of its nearest lists, and a meeting more of each list.
- * Shared: table [chunks * 32][16] floats.
+ * Query blockIdx.x of a part: its d_queries, d_aims and d_counts, a limit from
+ * S of the first postings of its nearest lists, and a meeting more of each
+ * list.  Shared: table [chunks * 32][16] floats.
  */
 template <int CHUNKS>
 static __global__ void __launch_bounds__(THREADS, CHUNKS <= 5 ? 3 : 2)
@@ -293,7 +297,7 @@ aim_kernel(GvDeviceModel model, GvBatch batch, GvListScan lists)
 	float		scale;
 	float		margin;
 
-	/* 1. the copies, whose bytes are on their way meanwhile */
+	/* 1. the postings, whose bytes are on their way meanwhile */
 	if (threadIdx.x == 0)
 		count = 0;
 	nblocks = gv_scan_begins<THREADS>(model, batch, query, 0, table, &kept,

@@ -1,8 +1,8 @@
 /*
  * scan.cu
- *		The score S of every live copy of the probed lists.
+ *		The score S of every live posting of the probed lists.
  *
- * The unit of work is a block of 32 copies, one to a lane, so short lists
+ * The unit of work is a block of 32 postings, one to a lane, so short lists
  * cost no more than long ones: the blocks of all probes of a query are
  * numbered through and dealt to warps.  S is computed as it is defined: fp32
  * table, fp32 sum in the order of the sub-quantizers, no contraction.
@@ -71,7 +71,7 @@ launch(const GvDeviceModel *model, const GvBatch *batch, GvSearcher *searcher)
 						  searcher->stream, model, batch);
 }
 
-/* d_scores [n][copies] of a batch, in the order of its blocks. */
+/* d_scores [n][postings] of a batch, in the order of its blocks. */
 GvStatus
 gv_gpu_scan(const GvDeviceModel *model, const GvBatch *batch,
 			GvSearcher *searcher)

@@ -1,7 +1,7 @@
 /*
  * scan.cuh
  *		What scanners of lists share: a query's table and probes in shared
- *		memory, the look-ups, what becomes of a copy.
+ *		memory, the look-ups, what becomes of a posting.
  *
  * A row of the table is 16 words in 16 banks, so look-ups never conflict.  A
  * byte of codes, masked and shifted, is an offset in bytes within a row: one
@@ -47,10 +47,10 @@ gv_add_word(float sum, uint32_t word, const char *rows, uint32_t chunk)
 }
 
 /*
- * ... of a chunk, whose codes are in `words` words and whose rows begin at byte
- * `chunk` of the table.  A compiler that knows this number makes it the one
- * constant that a permutation can have, and moves the other to a register each
- * time.
+ * ... of a chunk, whose codes are in `words` words and whose rows begin at
+ * byte `chunk` of the table.  A compiler that knows this number makes it the
+ * one constant that a permutation can have, and moves the other to a register
+ * each time.
  */
 static __device__ __forceinline__ float
 gv_add_chunk(float sum, uint4 codes, int words, const char *table,
@@ -67,8 +67,8 @@ gv_add_chunk(float sum, uint4 codes, int words, const char *table,
 }
 
 /*
- * The entries of all codes of a copy, whose first chunk is there; GROUP chunks on
- * their way at once.
+ * The entries of all codes of a posting, whose first chunk is there; GROUP
+ * chunks on their way at once.
  */
 template <int GROUP>
 static __device__ __forceinline__ float
@@ -93,7 +93,9 @@ gv_add_codes(const uint4 *codes, int chunks, const char *table)
 	return sum;
 }
 
-/* The same of a copy whose chunks are all there, the last of so many words. */
+/*
+ * The same of a posting whose chunks are all there, the last of so many words.
+ */
 template <int CHUNKS>
 static __device__ __forceinline__ float
 gv_add_chunks(const uint4 (&codes)[CHUNKS], int words, const char *table)
@@ -127,8 +129,8 @@ struct GvProbes
 	int			nprobed;
 
 	/*
-	 * By all threads; whatever was found, there is room for batch.probes.  kept
-	 * may be NULL.
+	 * By all threads; whatever was found, there is memory for batch.probes.
+	 * kept may be NULL.
 	 */
 	__device__ __forceinline__ void
 	load(const GvBatch &batch, int query, GvKept *kept)
@@ -191,8 +193,9 @@ struct GvProbes
 
 /*
  * By all threads of a block, as a step begins: its query's table to shared
- * memory, `table`, and its probes; kept may be NULL.  Returns how many blocks the query has; 0 if
- * that is not more than `first`, and then nothing is there.
+ * memory, `table`, and its probes; kept may be NULL.  Returns how many blocks
+ * the query has; 0 if that is not more than `first`, and then nothing is
+ * there.
  */
 template <int THREADS>
 static __device__ __forceinline__ uint32_t
@@ -221,7 +224,7 @@ gv_scan_begins(const GvDeviceModel &model, const GvBatch &batch, int query,
 	return nblocks;
 }
 
-/* What copy i of a block is known by. */
+/* What posting i of a block is known by. */
 static __device__ __forceinline__ uint64_t
 gv_id_in(const uint8_t *block, const GvBlockShape &shape, int i, int probe)
 {
@@ -230,7 +233,7 @@ gv_id_in(const uint8_t *block, const GvBlockShape &shape, int i, int probe)
 }
 
 /*
- * What a scan leaves of a copy, to place `to` of its query's.  live is the
+ * What a scan leaves of a posting, to place `to` of its query's.  live is the
  * block's mask.
  */
 static __device__ __forceinline__ void
@@ -245,7 +248,7 @@ gv_store_posting(const GvBatch &batch, int64_t to, uint32_t live, float score,
 
 /*
  * Blocks of threads for each of n queries, where so many are resident: such
- * that their last wave leaves as little of the card without work as can be.
+ * that their last wave leaves as little of the device without work as can be.
  */
 static inline int64_t
 gv_share_of(int resident, int32_t n)
@@ -268,8 +271,8 @@ gv_share_of(int resident, int32_t n)
 }
 
 /*
- * The grid of a scan by blocks of THREADS threads, of which so many are resident
- * on an SM: queries are y; x is 0 where they have nothing to scan.
+ * The grid of a scan by blocks of THREADS threads, of which so many are
+ * resident on an SM: queries are y; x is 0 where they have nothing to scan.
  */
 template <int THREADS>
 static inline dim3

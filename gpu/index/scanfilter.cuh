@@ -1,14 +1,15 @@
 /*
  * scanfilter.cuh
- *		The copies of a scan that may be among the k best, by a block of threads:
- *		the others' scores are never written.
+ *		The postings of a scan that may be among the k best, by a block of
+ *		threads: the others' scores are never written.
  *
- * The first copies give a bound that k of them do not exceed (gv_sift_bound),
- * and what is beyond is not taken.  The k-th of some copies is no less than the
- * k-th of all, so what is left has the k best, with all that are equal to the
- * last.  Lists come by their distances, so few of the others are within the
- * bound.  The block's warps add these to an array in shared memory; as often as
- * it may be full they meet and, where it is half full, find a tighter bound.
+ * The first postings give a bound that k of them do not exceed
+ * (gv_sift_bound), and what is beyond is not taken.  The k-th of some postings
+ * is no less than the k-th of all, so what is left has the k best, with all
+ * that are equal to the last.  Lists come by their distances, so few of the
+ * others are within the bound.  The block's warps add these to an array in
+ * shared memory; as often as it may be full they meet and, where it is half
+ * full, find a tighter bound.
  */
 #ifndef GV_SCANFILTER_CUH
 #define GV_SCANFILTER_CUH
@@ -19,16 +20,18 @@
 #include "gpu/common/common.cuh"
 #include "gpu/common/sift.cuh"
 
-#define GV_FILTER_CAPACITY		2048	/* copies */
+#define GV_FILTER_CAPACITY		2048	/* postings */
 #define GV_FILTER_WANTED	512		/* of k, at most */
-#define GV_FILTER_FIRST		2		/* of a warp's blocks give the first bound */
+#define GV_FILTER_FIRST		2		/* of a warp's blocks give the first
+									 * bound */
 
 /* In shared memory. */
 template <int THREADS>
 struct GvFilter
 {
 	uint32_t	keys[GV_FILTER_CAPACITY];
-	uint32_t	places[GV_FILTER_CAPACITY];	/* numbers of copies of the query */
+	uint32_t	places[GV_FILTER_CAPACITY];	/* numbers of postings of the
+											 * query */
 	uint32_t	said[2][GV_WARP];	/* see GvTalk */
 	alignas(16) uint32_t bounds[GV_SIFT_WARPS];
 	uint32_t	count;
@@ -44,9 +47,9 @@ struct GvFilter
 	}
 
 	/*
-	 * By all threads: a bound of the k best of the first copies, or +infinity.
-	 * Warps take 4 that lie side by side in turn, because those of one list do.
-	 * Begins with a barrier, and ends before one.
+	 * By all threads: a bound of the k best of the first postings, or
+	 * +infinity.  Warps take 4 that lie side by side in turn, because those of
+	 * one list do.  Begins with a barrier, and ends before one.
 	 */
 	__device__ __forceinline__ float
 	first_bound(uint32_t k)
@@ -67,7 +70,7 @@ struct GvFilter
 			gv_unordered(gv_sift_bound(own, fewer * k, bounds));
 	}
 
-	/* By a warp: one copy of each lane, or none. */
+	/* By a warp: one posting of each lane, or none. */
 	__device__ __forceinline__ void
 	offer(bool near, float score, uint32_t place)
 	{
@@ -85,10 +88,10 @@ struct GvFilter
 	}
 
 	/*
-	 * By all threads, between barriers: where the array is half full, copies beyond
-	 * a bound of the k best go, and *limit becomes the bound.  Returns for how many
-	 * blocks of each warp there is room; 0 where too many are equal, and then they
-	 * are as they were.
+	 * By all threads, between barriers: where the array is half full, postings
+	 * beyond a bound of the k best go, and *limit becomes the bound.  Returns
+	 * for how many blocks of each warp there is room; 0 where too many are
+	 * equal, and then they are as they were.
 	 */
 	__device__ __forceinline__ uint32_t
 	tighten(uint32_t k, float *limit)

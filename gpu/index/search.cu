@@ -1,23 +1,23 @@
 /*
  * search.cu
- *		A batch of queries, from coarse search to the best copies.
+ *		A batch of queries, from coarse search to the best postings.
  *
  *		table	queries and what they want are read from the host's memory;
  *				their look-up tables
  *		coarse	their scores against all centroids
  *		probes	the nearest lists, and a numbering of their blocks
- *		scan	the score S of every copy in them
- *		select	the best copies
+ *		scan	the score S of every posting in them
+ *		select	the best postings
  *		bound	what their refine records prove, if there are any
  *
  * The last steps of a small batch write answers into the host's memory, from
- * where the caller reads them: nothing is copied afterwards, and the host waits
- * once.  Long batches go in parts, in turn on two streams with memory of their
- * own, so that the host makes one ready, the bus carries another, and kernels
- * that wait for memory share the card with those that compute.  Their queries
- * and answers are copied, since a copy engine reads the bus at twice the rate
- * of threads and keeps none of them waiting.  Memory is taken when a batch
- * needs more than any before it.
+ * where the caller reads them: nothing is copied afterwards, and the host
+ * waits once.  Long batches go in parts, in turn on two streams with memory of
+ * their own, so that the host makes one ready, the bus carries another, and
+ * kernels that wait for memory share the device with those that compute.
+ * Their queries and answers are copied, since a copy engine reads the bus at
+ * twice the rate of threads and keeps none of them waiting.  Memory is taken
+ * when a batch needs more than any before it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -139,8 +139,9 @@ place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
 }
 
 /*
- * Room for what a lane's steps hand each other.  Steps read some of it before
- * they know how much of it there is: where nothing was written are zeros.
+ * Memory for what a stream's steps hand each other.  Steps read some of it
+ * before they know how much of it there is: where nothing was written are
+ * zeros.
  */
 GvStatus
 gv_gpu_grow_work(GvSearcher *searcher, size_t bytes)
@@ -155,7 +156,7 @@ gv_gpu_grow_work(GvSearcher *searcher, size_t bytes)
 											searcher->stream));
 }
 
-/* Room for what comes from the host, and what goes back. */
+/* Memory for what comes from the host, and what goes back. */
 GvStatus
 gv_gpu_need(GvSearcher *searcher, size_t in_bytes, size_t out_bytes)
 {
@@ -244,8 +245,8 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		{
 			GvBatch    *batch = &gathered.parts[i];
 
-			/* where long parts of two lanes fill the card, steps that wait are
-			 * in the way */
+			/* where long parts of two streams fill the device, steps that wait
+			 * are in the way */
 			batch->overlap = searcher->overlap && !gathered.by_lists &&
 				(gathered.small || gathered.n >= n);
 			batch->out_found = (GvFound *) searcher->out.memory + first;
@@ -254,7 +255,9 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 											  near_at) + first;
 			first += gathered.taken[i];
 		}
-		/* what was looked for is of an earlier part, and this one ends later */
+		/*
+		 * what was looked for is of an earlier part, and this one ends later
+		 */
 		stream->completion.n = 0;
 		if (gathered.by_lists)
 			GV_TRY(gv_gpu_start_gathered(model, &gathered, searches + done,

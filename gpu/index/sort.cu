@@ -2,9 +2,10 @@
  * sort.cu
  *		Selections that are too long for registers, by CUB's radix sort.
  *
- * A scan that goes far asks for thousands of lists and copies.  Then one query
- * at a time is sorted whole.  Radix sort is stable, so copies are sorted by
- * row id first and by score after that; lists stand in their order already.
+ * A scan that goes far asks for thousands of lists and postings.  Then one
+ * query at a time is sorted whole.  Radix sort is stable, so postings are
+ * sorted by row id first and by score after that; lists stand in their order
+ * already.
  */
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
@@ -170,7 +171,7 @@ rowid_at(const GvDeviceModel &model, const uint8_t *block, int i)
 		((const uint16_t *) (block + model.shape.low))[i];
 }
 
-/* Row ids of all copies, one a thread. */
+/* Row ids of all postings, one a thread. */
 static __global__ void
 rowid_keys_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 				  uint64_t *keys, uint32_t *positions)
@@ -209,7 +210,7 @@ score_keys_kernel(GvBatch batch, GvDeviceModel model, int query, int64_t n,
 		keys[i] = 0xFFFFFFFFu;
 }
 
-/* The best copies; the last real one tells how many there are. */
+/* The best postings; the last real one tells how many there are. */
 static __global__ void
 download_hits_kernel(GvDeviceModel model, GvBatch batch, int query, int64_t n,
 				const uint64_t *keys, const uint32_t *positions)

@@ -1,11 +1,11 @@
 /*
  * table.cu
- *		A batch's first step: queries come to the card, and the look-up table
+ *		A batch's first step: queries come to the device, and the look-up table
  *		of each is made.
  *
  * A query crosses the bus once: its dimensions are dealt to the thread blocks
  * that make the chunks of its table, which read them from the host's memory
- * and leave them in the card's.  Entries are gv_table's to the last bit.
+ * and leave them in the device's.  Entries are gv_table's to the last bit.
  */
 #include "gpu/common/common.cuh"
 #include "gpu/common/half.cuh"
@@ -44,8 +44,8 @@ put_squares(const GvBatch &batch, int query, GvHalfRounding<float> mine)
 }
 
 /*
- * Tests, values and ranks from the host's memory to the card's, and no matches
- * and no sample yet; by thread `me` of each `step`.
+ * Tests, values and ranks from the host's memory to the device's, and no
+ * matches and no sample yet; by thread `me` of each `step`.
  */
 static __device__ __forceinline__ void
 bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
@@ -69,8 +69,9 @@ bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
 /*
  * Block (x, y): chunk x of QUERIES queries, an entry of each one's table each
  * thread.  Rows beyond m are 0, so that the spare codes of the last chunk add
- * nothing.  Of batches whose lists are found by approximate.cu, each makes a part of
- * the half copies.  Beyond the chunks are blocks that bring conditions.
+ * nothing.  Of batches whose lists are found by approximate.cu, each makes a
+ * part of the half copies.  Beyond the chunks are blocks that bring
+ * conditions.
  */
 template <int QUERIES>
 static __global__ void __launch_bounds__(THREADS, 3)
@@ -89,7 +90,8 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 		start;
 	const float *words = model.d_codebooks + (int64_t) GV_CODEWORDS * start +
 		(int64_t) word * ndims;
-	int			mine = query + threadIdx.x / TEAM;	/* that this thread brings */
+	int			mine = query + threadIdx.x / TEAM;	/* that this thread
+													 * brings */
 	int			lane = mine < batch.n ? threadIdx.x % TEAM : SLICE;
 	float	   *slice = slices[threadIdx.x / TEAM];
 	const float *in = batch.in_queries + (int64_t) mine * model.dims;
@@ -168,8 +170,8 @@ table_kernel(GvDeviceModel model, GvBatch batch)
 }
 
 /*
- * d_queries, d_wanted and d_tables of a batch; d_half_queries if it has them; and what
- * scans need of conditions.
+ * d_queries, d_wanted and d_tables of a batch; d_half_queries if it has them;
+ * and what scans need of conditions.
  */
 GvStatus
 gv_gpu_table(const GvDeviceModel *model, const GvBatch *batch,

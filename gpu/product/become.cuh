@@ -7,7 +7,8 @@
  * them (mma.cuh).  What becomes of them is a struct, passed by value, with
  *
  *	struct Row			what is known of a row, in shared memory
- *	struct Columns		what is known of a lane's columns of a run, in registers
+ *	struct Columns		what is known of a lane's columns of a run, in
+ *						registers
  *	begin(Row *, row)	by a thread, before its sums; there may be no such row
  *	columns(run)		of a run, which may be beyond the last column
  *	take(columns, Row *, row, run, sums)
@@ -42,9 +43,9 @@ struct GvNoRow
 };
 
 /*
- * A warp's sums of QM x 16 rows and NTILES x 8 columns, as mma.cuh has D, become
- * what they are to: `column` is the warp's first, `row` too, which in `rows` is
- * the first.
+ * A warp's sums of QM x 16 rows and NTILES x 8 columns, as mma.cuh has D,
+ * become what they are to: `column` is the warp's first, `row` too, which in
+ * `rows` is the first.
  */
 template <int QM, typename F, int NTILES>
 static __device__ __forceinline__ void

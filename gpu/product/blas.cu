@@ -2,20 +2,21 @@
  * blas.cu
  *		cuBLAS: found, asked for products, and what its statuses mean.
  *
- * It is loaded when the first card needs it, and not linked: it has 600 MB, and
- * where it is missing cards that multiply by loops of ours work all the same.
+ * It is loaded when the first device needs it, and not linked: it has 600 MB,
+ * and where it is missing devices that multiply by loops of ours work all the
+ * same.
  *
  * Halves in, sums of fp32 out, and nothing faster than that on the way
  * (CUBLAS_COMPUTE_32F, no reductions of lower precision).  cuBLAS has matrices
  * column by column, so our rows are its columns.
  *
- * A tile is multiplied at once and its sums looked at by the next launch, while
- * they are in L2: sums go there and back, 8 bytes each, beside the 2 dims
- * operations that they take (Johnson, Douze, Jegou, "Billion-scale similarity
- * search with GPUs", section 5.1).  So it is dimensions that decide: on an H200
- * held to what every card has, cuBLAS takes 1.6 to 2.5 times as long as the loop
- * with 128, .8 to 1.8 with 384, .5 to 1.1 with 768 and more (2026-11-23,
- * test/bench/products.cu).
+ * A tile is multiplied at once and its sums looked at by the next launch,
+ * while they are in L2: sums go there and back, 8 bytes each, beside the 2
+ * dims operations that they take (Johnson, Douze, Jegou, "Billion-scale
+ * similarity search with GPUs", section 5.1).  So it is dimensions that
+ * decide: on an H200 held to what every device has, cuBLAS takes 1.6 to 2.5
+ * times as long as the loop with 128, .8 to 1.8 with 384, .5 to 1.1 with 768
+ * and more (2026-11-23, test/bench/products.cu).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,13 +33,14 @@
 #include "gpu/product/gv_product.h"
 
 #define WORKSPACE		(INT64_C(8) << 20)
-#define HOPPER_WORKSPACE (INT64_C(32) << 20)	/* what NVIDIA says is best there */
+#define HOPPER_WORKSPACE (INT64_C(32) << 20)	/* what NVIDIA says is best
+												 * there */
 #define MOST_SUMS		(INT64_C(8) << 20)	/* of a tile: 32 MB */
 #define LEAST_SUMS		(INT64_C(1) << 18)	/* of 32 rows, 8,192 columns */
 #define LEAST_DIMS		512		/* see gv_blas_multiplies */
 #define WIDE_COLUMNS	2048	/* of a tile, if rows are many, */
 #define TALL_COLUMNS	512		/* ... of a tall one */
-#define STREAM_DIVISOR		8		/* of a lane's memory, for a tile */
+#define STREAM_DIVISOR		8		/* of a stream's memory, for a tile */
 
 struct GvBlas
 {
@@ -315,8 +317,8 @@ gv_blas_multiplies(const GvBlas *blas, const GvMatmul *matmul)
 }
 
 /*
- * See gv_product.h.  A row of a tall tile is one warp's, and a card has room for
- * thousands of these.
+ * See gv_product.h.  A row of a tall tile is one warp's, and a device has
+ * memory for thousands of these.
  */
 GvMatmulTile
 gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
@@ -327,7 +329,7 @@ gv_blas_tile(const GvBlas *blas, const GvMatmul *matmul, int32_t row,
 	int64_t		rows = round_up(matmul->nrows);
 	GvMatmulTile tile;
 
-	/* few rows leave room for more columns, and have to */
+	/* few rows leave memory for more columns, and have to */
 	rows = least(rows, blas->nsums / columns / GV_RUN * GV_RUN);
 	if (rows < GV_RUN)
 		rows = GV_RUN;

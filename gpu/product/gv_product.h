@@ -1,35 +1,38 @@
 /*
  * gv_product.h
- *		Products of two matrices of halves, all rows with all columns: by cuBLAS
- *		(blas.cu), by a loop that every card has (loop.cuh), or by one that only
- *		cards of compute capability 9.0 have (hopperloop.cuh).
+ *		Products of two half-precision matrices, all rows with all columns: by
+ *		cuBLAS (blas.cu), by a loop that every device has (loop.cuh), or by one
+ *		that only devices of compute capability 9.0 have (hopperloop.cuh).
  *
  * Read product.cuh next: gv_gpu_matmul; then become.cuh: what becomes of sums.
  *
- * What is proven of a sum, whoever makes it and in whatever order.  A product of
- * two halves has 22 bits, so fp32 holds it.  The sum of n of them is a tree,
- * each node of which adds what is below it to a number of 24 bits or more:
- *	- a node with two below it is an addition of fp32, rounded or cut: it is off
- *	  by at most 2^-23 of what is added
+ * What is proven of a sum, whoever makes it and in whatever order.  A product
+ * of two halves has 22 bits, so fp32 holds it.  The sum of n of them is a
+ * tree, each node of which adds what is below it to a number of 24 bits or
+ * more:
+ *	- a node with two below it is an addition of fp32, rounded or cut: it is
+ *	  off by at most 2^-23 of what is added
  *	- a node of a tensor core has g >= 4 products and at most one sum below it,
- *	  aligns them to the largest and cuts each to 24 bits or more, and what comes
- *	  out again: at most (g + 2) 2^-23 of what is added (Fasi, Higham, Mikaitis,
- *	  Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021; groups of 4 to
- *	  16; on 9.0 of 16 with 25 bits, Xie, Wang, Yang, Yang, "MMA-Sim", 2025)
- * What is added at a node is, in magnitude, at most the sum P of the magnitudes
- * of all products, times 1 + n 2^-21 for what nodes below were off by.  A tree
- * has fewer than n / 4 nodes of the second kind, 6 n / 4 units of 2^-23, and
- * fewer than n / 4 of the first to bring together what these have; or fewer than
- * n of the first alone.  So a sum is off by at most 1.75 n 2^-23 P < n 2^-22 P,
- * and P <= |x||y| by Cauchy and Schwarz.  Zeros beyond dims change nothing but
- * perhaps what is cut off: (dims + 32) 2^-22 |x||y| is what all proofs take.
+ *	  aligns them to the largest and cuts each to 24 bits or more, and what
+ *	  comes out again: at most (g + 2) 2^-23 of what is added (Fasi, Higham,
+ *	  Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021;
+ *	  groups of 4 to 16; on 9.0 of 16 with 25 bits, Xie, Wang, Yang, Yang,
+ *	  "MMA-Sim", 2025)
+ * What is added at a node is, in magnitude, at most the sum P of the
+ * magnitudes of all products, times 1 + n 2^-21 for what nodes below were off
+ * by.  A tree has fewer than n / 4 nodes of the second kind, 6 n / 4 units of
+ * 2^-23, and fewer than n / 4 of the first to bring together what these have;
+ * or fewer than n of the first alone.  So a sum is off by at most 1.75 n 2^-23
+ * P < n 2^-22 P, and P <= |x||y| by Cauchy and Schwarz.  Zeros beyond dims
+ * change nothing but perhaps what is cut off: (dims + 32) 2^-22 |x||y| is what
+ * all proofs take.
  */
 #ifndef GV_PRODUCT_H
 #define GV_PRODUCT_H
 
 #include "gpu/common/gv_batch.h"
 
-/* Two matrices, in the card's memory. */
+/* Two matrices, in the device's memory. */
 struct GvMatmul
 {
 	const uint16_t *d_rows;		/* [nrows][half_dims] */
@@ -52,8 +55,8 @@ struct GvMatmulTile
 };
 
 /*
- * cuBLAS for one stream: its handle, a workspace, and the memory of a tile.  No
- * such thing, NULL, is what streams have that multiply by loops of ours.
+ * cuBLAS for one stream: its handle, a workspace, and the memory of a tile.
+ * No such thing, NULL, is what streams have that multiply by loops of ours.
  */
 struct GvBlas;
 
@@ -63,28 +66,28 @@ struct GvMatmulContext
 	const GvBlas *blas;			/* NULL: loops of ours */
 	bool		hopper;			/* see gv_has_hopper */
 	int			nsms;
-	bool		overlap;		/* columns are there, and a loop may begin early:
-								 * see gv_launch_early */
+	bool		overlap;		/* columns are there, and a loop may begin
+								 * early: see gv_launch_early */
 	cudaStream_t stream;
 };
 
 /*
- * Rows that are few: large tiles, and those of 9.0, leave SMs without work; the
- * latter of rows that meet all columns.
+ * Rows that are few: large tiles, and those of 9.0, leave SMs without work;
+ * the latter of rows that meet all columns.
  */
 #define GV_SMALL_ROWS			128
 #define GV_SMALL_WHOLE		4096
 
 /*
- * gv_blas_open: which cards use cuBLAS, by gv_matmul_use; behind the name of
+ * gv_blas_open: which devices use cuBLAS, by gv_matmul_use; behind the name of
  * one that should and cannot, which package is missing.  GV_INVALID, with the
  * reason in the place of the first name, where it was asked for by name.
  */
 extern "C" GvStatus gv_blas_open(GvDevice *devices, int32_t n);
 
 /*
- * Bytes of a card's memory that gv_blas_create takes there for products of so
- * many dimensions, 0 for any; 0: none.
+ * Bytes of a device's memory that gv_blas_create takes there for products of
+ * so many dimensions, 0 for any; 0: none.
  */
 extern "C" int64_t gv_blas_bytes(int32_t device, int32_t dims);
 
@@ -107,7 +110,10 @@ extern bool gv_blas_multiplies(const GvBlas *blas, const GvMatmul *matmul);
 extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvMatmul *matmul,
 								 const GvMatmulTile *tile);
 
-/* The tile from there on, as large as there is room for; of many rows if tall. */
+/*
+ * The tile from there on, as large as there is memory for; of many rows if
+ * tall.
+ */
 extern GvMatmulTile gv_blas_tile(const GvBlas *blas,
 								  const GvMatmul *matmul, int32_t row,
 								  int32_t column, bool tall);
@@ -130,7 +136,7 @@ extern "C" GvStatus gv_matmul_sums(const uint16_t *rows, int32_t nrows,
 extern "C" bool gv_matmul_hopper(int32_t columns);
 extern int32_t gv_matmul_forced();
 
-/* Sums that tiles made from now on have room for; 0: as is best. */
+/* Sums that tiles made from now on have memory for; 0: as is best. */
 extern "C" void gv_blas_force(int64_t sums);
 
 #else

@@ -1,21 +1,22 @@
 /*
  * hopperloop.cuh
- *		The product of loop.cuh on cards of compute capability 9.0, by what only
- *		they have: products of a warpgroup that take their operands from shared
- *		memory, and copies that one thread asks for (hopperring.cuh).
+ *		The product of loop.cuh on devices of compute capability 9.0, by what
+ *		only they have: products of a warpgroup that take their operands from
+ *		shared memory, and copies that one thread asks for (hopperring.cuh).
  *
  * A tile is 128 rows x COLUMNS columns.  There is a block for each SM, which
- * takes tile after tile: slices of the next one come while the sums of this one
- * are looked at.  Where rows meet all columns a block has all tiles of its rows.
+ * takes tile after tile: slices of the next one come while the sums of this
+ * one are looked at.  Where rows meet all columns a block has all tiles of its
+ * rows.
  *
  * Bytes from L2: a slice of 128 x 256 is 48 KB for 2 M products, 1,024 clocks;
  * L2 gives an SM some 31 a clock when all read, so a slice takes 1,500, and it
  * is the sum of rows and columns that counts, 4 clocks each.  A score goes out
  * at some 24 bytes a clock and SM, 21 clocks a column of 128 rows.
  *
- * A product's tiles seldom fill all SMs evenly: 500 x 8,450 are 136 tiles of 128
- * x 256, two rounds for 132 SMs, but 120 of 128 x 288.  So there are tiles of
- * several widths, and the one is taken that takes the fewest clocks by this
+ * A product's tiles seldom fill all SMs evenly: 500 x 8,450 are 136 tiles of
+ * 128 x 256, two rounds for 132 SMs, but 120 of 128 x 288.  So there are tiles
+ * of several widths, and the one is taken that takes the fewest clocks by this
  * model.  Where a block has all columns of its rows the width changes nothing.
  */
 #ifndef GV_HOPPERLOOP_CUH
@@ -142,8 +143,8 @@ gv_send_tiles(const GvRing &ring, const GvRingMaps &maps,
 #endif							/* GV_HOPPER */
 
 /*
- * Shared: STAGES slices, from a multiple of 1,024 on.  Code for other cards is
- * empty.
+ * Shared: STAGES slices, from a multiple of 1,024 on.  Code for other devices
+ * is empty.
  */
 template <typename F, int WIDTH, int PARTS, bool WHOLE>
 static __global__ void __launch_bounds__(GV_RING_THREADS, 1)

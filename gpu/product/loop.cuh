@@ -1,23 +1,23 @@
 /*
  * loop.cuh
- *		A product of two matrices by mma.sync, as every card has it, whose sums
- *		never leave registers.
+ *		A product of two matrices by mma.sync, as every device has it, whose
+ *		sums never leave registers.
  *
  * A block of threads has a tile of ROWS rows, which meet some columns, COLUMNS
  * at a time, each of its warps a part of both.  Slices of 32 dimensions
- * (slices.cuh) come to shared memory STAGES - 1 ahead of the products, those of
- * the next columns while the sums of the last are looked at.  Of up to 128
+ * (slices.cuh) come to shared memory STAGES - 1 ahead of the products, those
+ * of the next columns while the sums of the last are looked at.  Of up to 128
  * dimensions rows that meet many columns stay there, or they would be a third
  * of what comes from L2.
  *
  * Where rows meet all columns tiles are 128 x 256, else 128 x 128: 64 sums a
  * thread, so an SM has two blocks, one of which looks at its sums while the
- * other multiplies.  Bytes from L2: a slice of a tile of 128 x 256 is 24 KB for
- * 1 M products, 1,024 clocks of an SM, or 24 a clock and SM; of 128 x 128 it is
- * 32, as much as L2 gives, and still faster (H200, 2026-11-23: .85 to .97 of
- * the time, 128 to 768 dimensions; 1.2 for 1,000 columns of 128).  Tiles of the
- * same columns follow each other, so that columns in the card's memory are read
- * once.
+ * other multiplies.  Bytes from L2: a slice of a tile of 128 x 256 is 24 KB
+ * for 1 M products, 1,024 clocks of an SM, or 24 a clock and SM; of 128 x 128
+ * it is 32, as much as L2 gives, and still faster (H200, 2026-11-23: .85 to
+ * .97 of the time, 128 to 768 dimensions; 1.2 for 1,000 columns of 128).
+ * Tiles of the same columns follow each other, so that columns in the device's
+ * memory are read once.
  */
 #ifndef GV_LOOP_CUH
 #define GV_LOOP_CUH
@@ -33,9 +33,9 @@
 #define GV_LOOP_NARROW	64		/* columns: large tiles are mostly empty */
 
 /*
- * Where slices are in shared memory: NHELD slices of rows that stay, if that is
- * not 0, then STAGES slices of COLUMNS columns, each behind its rows if these do
- * not.
+ * Where slices are in shared memory: NHELD slices of rows that stay, if that
+ * is not 0, then STAGES slices of COLUMNS columns, each behind its rows if
+ * these do not.
  */
 template <int ROWS, int COLUMNS, int NHELD>
 struct GvLoopShape
@@ -48,7 +48,9 @@ struct GvLoopShape
 		(int) sizeof(uint4);
 };
 
-/* How far a block has come: slice `slice` of all, which is `step` of `tile`. */
+/*
+ * How far a block has come: slice `slice` of all, which is `step` of `tile`.
+ */
 struct GvLoopPlace
 {
 	int			slice;
@@ -67,7 +69,9 @@ struct GvLoopPlace
 	}
 };
 
-/* What a block sends to shared memory, slice after slice of tile after tile. */
+/*
+ * What a block sends to shared memory, slice after slice of tile after tile.
+ */
 template <int ROWS, int COLUMNS, int NHELD, int THREADS>
 struct GvLoop
 {

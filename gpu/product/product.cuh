@@ -15,8 +15,9 @@
 
 #define GV_EPILOGUE_WARPS		4
 #define GV_EPILOGUE_THREADS		(GV_EPILOGUE_WARPS * GV_WARP)
-#define GV_EPILOGUE_LOADS		4	/* pieces of 8 rows and a run, on their way */
-#define GV_EPILOGUE_BLOCKS		1024	/* are enough for any card */
+#define GV_EPILOGUE_LOADS		4	/* pieces of 8 rows and a run, on their
+									 * way */
+#define GV_EPILOGUE_BLOCKS		1024	/* are enough for any device */
 
 /*
  * A warp's rows of a tile, GROUPS * 8 of them, and its runs from blockIdx.y *
@@ -119,8 +120,8 @@ gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul,
 
 /*
  * All sums of a product become what `becomes` says.  WHOLE: a block has all
- * columns of its rows, so begin and end are called once; by cuBLAS once a tile,
- * one after the other.
+ * columns of its rows, so begin and end are called once; by cuBLAS once a
+ * tile, one after the other.
  */
 template <bool WHOLE, typename F>
 static GvStatus

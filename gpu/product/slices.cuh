@@ -1,12 +1,12 @@
 /*
  * slices.cuh
  *		Slices of the rows of two matrices in shared memory, and their products
- *		by mma.sync: what every card can do.
+ *		by mma.sync: what every device can do.
  *
- * A slice is 32 dimensions of some rows, which come by cp.async in pieces of 16
- * bytes.  A row of it is 64 bytes, two of them 128, all banks once: piece c of
- * row r stands at c ^ (r / 2 % 4) of its row, so that the 8 rows that ldmatrix
- * reads at a time are in 8 places of 16 bytes.
+ * A slice is 32 dimensions of some rows, which come by cp.async in pieces of
+ * 16 bytes.  A row of it is 64 bytes, two of them 128, all banks once: piece c
+ * of row r stands at c ^ (r / 2 % 4) of its row, so that the 8 rows that
+ * ldmatrix reads at a time are in 8 places of 16 bytes.
  */
 #ifndef GV_SLICES_CUH
 #define GV_SLICES_CUH

@@ -37,9 +37,9 @@ gv_bucket_bytes(uint32_t capacity, uint32_t k)
 /* Items and where they belong, in that memory. */
 struct GvBuckets
 {
-	uint64_t   *items;			/* [room] */
+	uint64_t   *items;			/* [capacity] */
 	uint32_t   *ends;			/* [GV_SORT_BUCKETS] of buckets, in order */
-	uint16_t   *order;			/* [room] items, bucket by bucket */
+	uint16_t   *order;			/* [capacity] items, bucket by bucket */
 	uint16_t   *places;			/* [k] items, in order */
 	float		least;
 	float		scale;

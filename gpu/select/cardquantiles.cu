@@ -75,7 +75,7 @@ bucket_kernel(const float *values, int64_t n, Buckets *buckets)
 		buckets->sorted[threadIdx.x] = tree.sorted[threadIdx.x];
 }
 
-/* Items of buckets that are wanted, room of them. */
+/* Items of buckets that are wanted, capacity of them. */
 static __global__ void __launch_bounds__(GV_SAMPLERS)
 gather_kernel(const float *values, int64_t n, Buckets *buckets,
 			  uint64_t *items, uint32_t capacity)

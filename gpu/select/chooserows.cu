@@ -202,11 +202,11 @@ gv_gpu_rows_bytes(const GvSelect *spec, GvRowsWay way)
 	int64_t		each;
 	int64_t		bytes;
 
-	any.nsms = 1 << 10;			/* more than any card has */
+	any.nsms = 1 << 10;			/* more than any device has */
 	rows = rows_at_once(&any, spec, way);
 	each = (int64_t) row_bytes(&any, spec, way);
 	bytes = rows * each;
-	/* what a block cannot sort: items [rows][2][room], see sortrows.cu */
+	/* what a block cannot sort: items [rows][2][capacity], see sortrows.cu */
 	if (each > 0 && (way == GV_ROWS_SAMPLE || way == GV_ROWS_RADIX))
 		bytes += gv_sort_most_bytes(rows > 1 ? 2 * rows * each / 16 :
 									each / 16, sizeof(uint64_t));

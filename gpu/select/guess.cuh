@@ -2,12 +2,12 @@
  * guess.cuh
  *		The first of many values that a team has in its registers.
  *
- * A bound is guessed and counted until what is before it is k or more and no
- * more than a warp sorts.  For small k the first guess is by threads' minima:
- * where k of them are not after some value, k of all are not, and few more,
- * since the k first lie in different threads mostly.  Another guess is where
- * the bound would be if values were spread evenly between two that were
- * counted.  What is before it goes to shared memory and is sorted.
+ * A bound is estimated and counted until what is before it is k or more and no
+ * more than a warp sorts.  For small k the first estimate is by threads'
+ * minima: where k of them are not after some value, k of all are not, and few
+ * more, since the k first lie in different threads mostly.  Another estimate
+ * is where the bound would be if values were spread evenly between two that
+ * were counted.  What is before it goes to shared memory and is sorted.
  *
  * Source of the minima: Komarov, Dashti, D'Souza, "Fast k-NNG construction
  * with GPU-based quick multi-select", 2014.
@@ -52,8 +52,8 @@ gv_warp_ranked(uint32_t key, uint32_t rank)
 /*
  * A number that k of a team's values are before, k its threads at most: behind
  * the last of what its warps' minima of one rank are, which makes k.
- * NaN, or what nothing is after: there are not so many.  Never +0, before whose
- * key no value's is (gv_ordered).
+ * NaN, or what nothing is after: there are not so many.  Never +0, before
+ * whose key no value's is (gv_ordered).
  */
 template <int THREADS, int KEYS>
 static __device__ __forceinline__ float
@@ -84,7 +84,7 @@ struct GvEstimate
 	float		middle;
 	int			side;			/* -1, 1: lower, upper was found last */
 
-	/* lower + share * (upper - lower); 0 is -0, see gv_mark_before */
+	/* lower + fraction * (upper - lower); 0 is -0, see gv_mark_before */
 	__device__ __forceinline__ void
 	next(float fraction)
 	{
@@ -121,7 +121,9 @@ struct GvEstimate
 	}
 };
 
-/* The first guess: by minima, or between what each SAMPLED-th value says. */
+/*
+ * The first estimate: by minima, or between what each SAMPLED-th value says.
+ */
 template <int THREADS, int KEYS>
 static __device__ __forceinline__ GvEstimate
 gv_first_estimate(const float (&values)[KEYS], uint32_t n, uint32_t k,

@@ -1,6 +1,7 @@
 /*
  * guessrows.cu
- *		Guessed wanted of rows that a warp or a block has in its registers.
+ *		The k first of rows in the registers of a warp or a block, by an
+ *		estimated bound.
  *
  * See guess.cuh; where no bound is found, as values are equal or infinite, the
  * row is counted by keys.
@@ -26,7 +27,7 @@ struct Estimated
 		SM_THREADS / THREADS;
 };
 
-/* Most rows by gv_write_estimated.  Shared: items [TEAMS][room]. */
+/* Most rows by gv_write_estimated.  Shared: items [TEAMS][capacity]. */
 template <int THREADS, int KEYS, int R>
 static __global__ void __launch_bounds__(Estimated<THREADS>::BLOCK,
 										 Estimated<THREADS>::BLOCKS)
@@ -94,8 +95,8 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 }
 
 /*
- * 32 R are sorted, and k to be some less than that, see gv_estimate_bound; minima
- * of more warps let more pass.
+ * 32 R are sorted, and k to be some less than that, see gv_estimate_bound;
+ * minima of more warps let more pass.
  */
 template <int THREADS, int KEYS>
 static GvStatus

@@ -1,29 +1,29 @@
 /*
  * gv_selection.h
- *		k-selection on a card: the k first of each row of a matrix that lies
+ *		k-selection on a device: the k first of each row of a matrix that lies
  *		there, and quantiles of an array.
  *
  * The order, and what an item is, are gv_select.h's: answers are those of
  * gv_select and gv_quantiles on a processor, bit for bit, by every way and
  * for every input.
  *
- * Ways, n = columns; times are of a row that fills its share of the card
+ * Ways, n = columns; times are of a row that fills its share of the device
  *	team		quick multi-select: a warp has the row in registers up to 1,024
  *				values, two to 16 warps up to 16,384; k <= 2,048.  One read.
  *				For k <= 376 of a warp's row, 248 of a block's, a bound is the
- *				last of some threads' minima or a guess between two that were
- *				counted, 12 at most, mostly 1 to 4, of n / threads steps
+ *				last of some threads' minima or an estimate between two that
+ *				were counted, 12 at most, mostly 1 to 4, of n / threads steps
  *				each.
  *				Beyond that keys are counted: at most 64 counts, and half of
  *				that again for ties.  No memory but shared.  Komarov, Dashti,
  *				D'Souza, 2014
  *	threshold	beyond that, k <= 4,096 and n / 24: a sample of n / 32 values,
- *				n / 64 for k <= 256, 4,096 at least and a million at most, gives
- *				an item that is after the k-th and before another few hundred
- *				with a probability of 1 - 10^-6; one read keeps what is not
- *				after it.  Where it did not hold, as in rows made for it, the
- *				row goes by radix.  Memory for 8,192 items a row, of at most
- *				256 MB at a time
+ *				n / 64 for k <= 256, 4,096 at least and a million at most,
+ *				gives an item that is after the k-th and before another few
+ *				hundred with a probability of 1 - 10^-6; one read keeps what is
+ *				not after it.  Where it did not hold, as in rows made for it,
+ *				the row goes by radix.  Memory for 8,192 items a row, of at
+ *				most 256 MB at a time
  *	warp		k <= 2,048, one read: n + k log(n / k) steps in random order,
  *				n log^2(k) / 32 where a row descends; a row is spread over
  *				blocks, which tell each other their bounds.  Johnson, Douze,
@@ -91,10 +91,10 @@ extern GvStatus gv_gpu_select_rows(GvSelector *selector, const GvSelect *spec,
 
 /*
  * See gv_quantiles, which its answers are the same as if exact; approximate:
- * one level of SampleSelect, one read.  values lie on the card, all else with
- * the host.  Exact: two reads, and a sort of the buckets that hold a wanted
- * rank: memory for 2 n items at most, n / 128 a rank where the input is not
- * made for it.  Waits for the stream.
+ * one level of SampleSelect, one read.  values lie on the device, all else
+ * with the host.  Exact: two reads, and a sort of the buckets that hold a
+ * wanted rank: memory for 2 n items at most, n / 128 a rank where the input is
+ * not made for it.  Waits for the stream.
  */
 extern GvStatus gv_gpu_quantiles(GvSelector *selector, const float *d_values,
 								 int64_t n, const int64_t *ranks,
@@ -108,7 +108,7 @@ extern GvStatus gv_gpu_quantiles(GvSelector *selector, const float *d_values,
 extern const char *gv_gpu_rows_name(GvRowsWay way);
 
 /*
- * The same of arrays that the host has.  On the card values lie as they do
+ * The same of arrays that the host has.  On the device values lie as they do
  * with the host, modulo 16 bytes.
  */
 extern GvStatus gv_gpu_select_host(GvSelector *selector, const GvSelect *spec,

@@ -1,10 +1,11 @@
 /*
  * hostrows.cu
- *		In the test build: selections of rows that the host has, there and back.
+ *		In the test build: selections of rows that the host has, there and
+ *		back.
  */
 #include "gpu/select/rows.cuh"
 
-/* The call's arrays on the card; NULL until taken. */
+/* The call's arrays on the device; NULL until taken. */
 struct HostRows
 {
 	float	   *d_memory;		/* of the values, and some in front */

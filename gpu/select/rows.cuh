@@ -59,7 +59,7 @@ gv_mark_before(uint32_t mask, float a, float b)
 	float		apart = a - b;
 
 #ifdef __CUDA_ARCH__
-	/* no NaN that a card makes has a sign */
+	/* no NaN that a device makes has a sign */
 	return __funnelshift_l(__float_as_uint(apart), mask, 1);
 #else
 	return mask << 1 | (apart == apart ? __float_as_uint(apart) >> 31 : 0);
@@ -197,7 +197,7 @@ gv_write_item(const GvRowsOut &out, int64_t row, int64_t i, uint64_t item)
 	out.d_selected[row * out.k + i] = gv_item_value(item);
 }
 
-/* The k first of count items, in shared memory with room for 2^n of them. */
+/* The k first of count items, in shared memory with memory for 2^n of them. */
 template <int THREADS>
 static __device__ __forceinline__ void
 gv_team_write(uint64_t *items, uint32_t count, const GvRowsOut &out,
@@ -312,7 +312,9 @@ extern int gv_exact_blocks(int nsms);
 extern GvStatus gv_sort_items(uint64_t *d_items, int64_t n, GvBuffer *d_sort,
 							  const uint64_t **d_sorted, cudaStream_t stream);
 
-/* ... and give the k first of items [rows][2][room], each row's first half */
+/*
+ * ... and give the k first of items [rows][2][capacity], each row's first half
+ */
 extern GvStatus gv_write_rows(GvSelector *selector, const GvRowsCall *call,
 							 uint64_t *d_items, uint32_t capacity,
 							 cudaStream_t stream);

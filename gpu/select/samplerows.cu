@@ -12,7 +12,7 @@
  * memory is the same for every input.
  *
  * One kernel does all of it, because which rows there are to do may be known
- * to the card alone: rows that a threshold did not hold for.  Its blocks are
+ * to the device alone: rows that a threshold did not hold for.  Its blocks are
  * resident, all at once, and divided among the rows; where more than one has a
  * row they wait for each other.
  *
@@ -31,8 +31,8 @@ struct Exact
 	bool		alone;			/* a block has a row for itself */
 	uint32_t	capacity;			/* items gathered of a row, k at least */
 	GvTogether *d_together;		/* [gridDim.x] */
-	uint64_t   *d_items;		/* [gridDim.x][room]; [rows][2 room] where room
-								 * is above GV_ROWS_CAPACITY */
+	uint64_t   *d_items;		/* [gridDim.x][capacity]; [rows][2 capacity]
+								 * where room is above GV_ROWS_CAPACITY */
 	GvMissed   *missed;			/* rows are those listed, or NULL: all */
 	const uint32_t *d_list;
 };
@@ -217,7 +217,7 @@ divide(const float *row, const GvRowsCall &call, Member &member,
 	member.turn = (member.turn + 1) % 3;
 }
 
-/* Items up to the range's last, this block's share, to d_items [room]. */
+/* Items up to the range's last, this block's share, to d_items [capacity]. */
 static __device__ __forceinline__ void
 gather(const float *row, int64_t n, const Member &member, uint64_t last,
 	   uint64_t *d_items, uint32_t capacity)

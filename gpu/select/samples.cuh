@@ -4,8 +4,8 @@
  *		sorted sample, as a search tree.
  *
  * Bucket b holds the items from sorted[b - 1] on that are below sorted[b]; the
- * tree is that of cpu/select/gv_splitters.h, and so is the sample: an item at random
- * of each of 4,096 equal stretches.
+ * tree is that of cpu/select/gv_splitters.h, and so is the sample: an item at
+ * random of each of 4,096 equal stretches.
  *
  * Source: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019.
  */
@@ -124,8 +124,8 @@ gv_load_chunk(const float *row, int64_t n, int64_t first,
 
 /*
  * Append items of the threads of a block, those of mask, bit r for value r,
- * behind *count in the card's memory, room of them; *count goes on where it
- * ends.  Begins with a barrier.
+ * behind *count in the device's memory, capacity of them; *count goes on where
+ * it ends.  Begins with a barrier.
  */
 static __device__ __forceinline__ void
 gv_append(const float (&values)[GV_CHUNK_VALUES], int64_t first,

@@ -1,7 +1,7 @@
 /*
  * selectset.cu
- *		GV_SET_SELECT and GV_SET_QUANTILES on a card: the row comes in pieces,
- *		is selected from as a whole, and the answers are read back.
+ *		GV_SET_SELECT and GV_SET_QUANTILES on a device: the row comes in
+ *		pieces, is selected from as a whole, and the answers are read back.
  *
  * A selector is made with the set and its memory goes with it.
  */
@@ -185,7 +185,9 @@ select_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/* The card is done in a few milliseconds: no stop is looked for meanwhile. */
+/*
+ * The device is done in a few milliseconds: no stop is looked for meanwhile.
+ */
 static GvStatus
 select_run(void *state, GvSetDone *done, const GvStop *stop)
 {
@@ -220,7 +222,7 @@ quantiles_run(void *state, GvSetDone *done, const GvStop *stop)
 	return GV_OK;
 }
 
-/* Positions lie on the card in 32 bits, and go out in 64. */
+/* Positions lie on the device in 32 bits, and go out in 64. */
 static GvStatus
 get_positions(SelectSet *set, int64_t first, int64_t n, int64_t *positions)
 {

@@ -2,7 +2,7 @@
  * sortrows.cu
  *		More items than a block sorts, by CUB.
  *
- * One array is sorted by all of the card, and rows one after the other, each
+ * One array is sorted by all of the device, and rows one after the other, each
  * in some eighty microseconds at least; many short ones side by side, a block
  * a row.
  */

@@ -8,7 +8,7 @@
  * the last block of the row sorts them.  As items are compared, values with
  * their positions, equal values are no special case.
  *
- * Where fewer than k or more than there is room for are found, samplerows.cu
+ * Where fewer than k or more than fit are found, samplerows.cu
  * selects again.
  */
 #include "gpu/select/buckets.cuh"
@@ -78,7 +78,7 @@ sample_kernel(GvRowsCall call, GvGroupPlan plan, GvRowState *states,
 /* A block's items, in shared memory; count goes on where room ends. */
 struct Kept
 {
-	uint64_t   *items;			/* [room] */
+	uint64_t   *items;			/* [capacity] */
 	uint32_t   *count;
 	uint32_t	capacity;
 	uint64_t	threshold;
@@ -179,8 +179,8 @@ read_piece(const GvRowVectors &row, Ahead &ahead, bool first, Kept &kept)
 
 /*
  * All of a row where many are kept: in the place of items values that are
- * before `beyond`, which the threshold's is, with their positions.  Not +0: see
- * gv_mark_before.
+ * before `beyond`, which the threshold's is, with their positions.  Not +0:
+ * see gv_mark_before.
  */
 static __device__ __forceinline__ void
 read_many(const GvRowVectors &row, float beyond, Kept &kept)
@@ -247,7 +247,7 @@ read_many(const GvRowVectors &row, float beyond, Kept &kept)
 		kept.items[i] = gv_row_item(taken[i].value, taken[i].position);
 }
 
-/* Bring a block's items to the row's, room of them; is it the last to? */
+/* Bring a block's items to the row's, capacity of them; is it the last to? */
 static __device__ __forceinline__ bool
 hand_over(GvRowState *state, const Kept &kept, uint32_t pieces,
 		  uint64_t *d_items)

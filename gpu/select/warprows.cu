@@ -5,7 +5,7 @@
  * A row comes to one block or, where there are few, in pieces to several; a
  * block's warps take it in turn.  The bound of one warp is a bound for all of
  * the row: of its block through shared memory, of the others through the
- * card's.  The last block of a row merges what all have found.
+ * device's.  The last block of a row merges what all have found.
  *
  * Source: Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
  * 2017, section 4.2.

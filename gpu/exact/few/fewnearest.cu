@@ -34,7 +34,7 @@ take_left(const GvExactFew &few, const GvExactFewShape &shape, int q)
 	__syncthreads();
 }
 
-/* What was measured of a query, in shared memory. */
+/* What was reranked of a query, in shared memory. */
 struct Found
 {
 	uint32_t	count;
@@ -80,7 +80,7 @@ keep_nearest(const GvExactNearest &nearest, int q, const Found &found)
 }
 
 /*
- * By a block: the k nearest of what was measured of a query and of its
+ * By a block: the k nearest of what was reranked of a query and of its
  * neighbors so far.  A place is the number of those that are before; of free
  * places, which are equal, the neighbors' come first.
  */
@@ -136,7 +136,7 @@ put_nearest(const GvExactNearest &nearest, int q, const Found &found)
  * A block a query: its nearest; the last one tells the host which queries go
  * another way, and leaves d_turn as it was.  Void queries with free places go
  * to the slow ones.
- * Shared: distances, rows, and which are kept, [room] each.
+ * Shared: distances, rows, and which are kept, [capacity] each.
  */
 template <int METRIC>
 static __global__ void __launch_bounds__(THREADS)

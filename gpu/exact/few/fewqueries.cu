@@ -1,6 +1,6 @@
 /*
  * fewqueries.cu
- *		All rows of a batch for a few queries, in two launches, on cards of
+ *		All rows of a batch for a few queries, in two launches, on devices of
  *		compute capability 9.0.
  *
  * Rows are read once, which takes longer than all else, so all else happens
@@ -8,11 +8,11 @@
  * Each warp has a ring of stages in shared memory, which copies of
  * rows fill while it multiplies others: an SM has some 200 KB on their way.
  *
- *	1. The first SEEDS tiles of each warp are seeds: the largest A - 2 e(x) that
- *	   a warp has of a query's rows goes to memory.
+ *	1. The first SEEDS tiles of each warp are seeds: the largest A - 2 e(x)
+ *	   that a warp has of a query's rows goes to memory.
  *	2. The block that comes last makes cuts from these: of k warps the largest
  *	   is that of k rows.  Meanwhile the others multiply tiles up to KEPT.
- *	3. What reaches its cut is measured by the warp that found it, first of the
+ *	3. What reaches its cut is reranked by the warp that found it, first of the
  *	   tiles whose scores stayed in registers.  Further tiles are taken from a
  *	   counter, some at once, so no SM is late.
  *	4. The second launch, a block a query, puts the nearest in order.
@@ -29,7 +29,7 @@
 #define SEEDS			2		/* tiles of a warp that cuts are from */
 #define MOST_STAGES		4
 #define MOST_PIECES		32		/* of a row, in as many stages */
-#define MOST_EACH		8		/* rows that a warp measures, about */
+#define MOST_EACH		8		/* rows that a warp reranks, about */
 #define KEYS			(GV_EXACT_FEW_WARPS / GV_WARP)
 #ifdef __CUDACC__
 #define CAPACITY		(226 * 1024)	/* shared bytes of a block */
@@ -427,7 +427,9 @@ few_kernel(const __grid_constant__ GvExactFew few, GvExactFewShape shape)
 
 #endif
 
-/* As many bytes on their way as there is room for; false where there is not. */
+/*
+ * As many bytes on their way as there is memory for; false where there is not.
+ */
 static bool
 find_shape(GvExactFewShape *found, int half_dims)
 {

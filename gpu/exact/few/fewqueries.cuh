@@ -39,8 +39,8 @@ gv_exact_own_tiles(const GvExactFewShape &shape)
 #if GV_HOPPER
 
 /*
- * By a warp: pairs of query and slot that lanes found, to that query's; four at
- * once are measured.
+ * By a warp: pairs of query and slot that lanes found, to that query's; four
+ * at once are reranked.
  */
 template <int METRIC>
 static __device__ __forceinline__ void

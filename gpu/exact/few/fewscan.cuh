@@ -6,8 +6,8 @@
  * Tensor cores multiply 16 rows by GV_FEW_COLUMNS x 8 queries (mma.cuh), those
  * that there are not being zeros.  What the sums run over may be in any order,
  * as long as both sides have the same: of 32 dimensions lane t of a row has
- * eight side by side, 16 bytes, and gives four of them to each of two products,
- * so rows come to registers as they lie in memory.
+ * eight side by side, 16 bytes, and gives four of them to each of two
+ * products, so rows come to registers as they lie in memory.
  */
 #ifndef GV_FEWSCAN_CUH
 #define GV_FEWSCAN_CUH
@@ -25,7 +25,7 @@
 
 /*
  * Halves from a row or query of so many to the next in shared memory: no two
- * meet in a bank, and there is room for a multiple of GV_FEW_DEPTH.
+ * meet in a bank, and there is memory for a multiple of GV_FEW_DEPTH.
  */
 static __host__ __device__ inline int
 gv_exact_few_stride(int half_dims)

@@ -1,7 +1,8 @@
 /*
  * ring.cuh
- *		How rows come to a warp of fewqueries.cu: which tiles it has, and a ring of
- *		stages in shared memory that copies fill while it multiplies others.
+ *		How rows come to a warp of fewqueries.cu: which tiles it has, and a
+ *		ring of stages in shared memory that copies fill while it multiplies
+ *		others.
  */
 #ifndef GV_RING_CUH
 #define GV_RING_CUH

@@ -6,8 +6,8 @@
  * A query with k neighbors, the last at distance t, has no use for rows beyond
  * t: in exact numbers S < cut(t), so A < cut(t) - e(q) discards.  A query with
  * fewer has no cut, and goes the matrix way: of the scores of many rows A - 2
- * e(x) - e(q) is what S is at least; let l be the k-th largest of these.  Then k
- * rows have S >= l, so the k nearest have, too, and reach A >= l - e(q).
+ * e(x) - e(q) is what S is at least; let l be the k-th largest of these.  Then
+ * k rows have S >= l, so the k nearest have, too, and reach A >= l - e(q).
  */
 #include "gpu/common/bisect.cuh"
 #include "gpu/exact/filter/exact.cuh"
@@ -197,9 +197,9 @@ give_up(const GvExactFilter &filter, int i)
 /*
  * A block a query: its cut, from its neighbors and from the scores of slots
  * product.first .., a multiple of four, and those of them that reach it; and
- * with lists, empty ones.  Of each thread's rows the best counts for the bound:
- * k of these are k rows, and not far from the k best, which are mostly of
- * different threads.
+ * with lists, empty ones.  Of each thread's rows the best counts for the
+ * bound: k of these are k rows, and not far from the k best, which are mostly
+ * of different threads.
  */
 static __global__ void __launch_bounds__(MOST_THREADS)
 first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
@@ -317,9 +317,9 @@ gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
 }
 
 /*
- * Threads of a block, each of which offers one row for the bound of a query's k
- * nearest: eight for each of these, so that about one in 16 of them is not the
- * best of its thread.
+ * Threads of a block, each of which offers one row for the bound of a query's
+ * k nearest: eight for each of these, so that about one in 16 of them is not
+ * the best of its thread.
  */
 static int
 first_threads(const GvExactQueries *queries, int32_t n)

@@ -3,8 +3,8 @@
  *		Distances in double, in the order of operations of gv_set_distance.
  *
  * Eight lanes, a team, take a pair of query and row: lane l has partial sum l,
- * of dimensions l, l + 8, ..., and the sums are added l + 4, l + 2, l + 1.  So a
- * lane's loads are 32 bytes side by side with its neighbors', so many of
+ * of dimensions l, l + 8, ..., and the sums are added l + 4, l + 2, l + 1.  So
+ * a lane's loads are 32 bytes side by side with its neighbors', so many of
  * them on their way as a kernel has registers for.
  */
 #ifndef GV_DISTANCE_CUH
@@ -128,7 +128,7 @@ distance_of(const float *a, const float *b, int dims)
 					 __dmul_rn(a_square, b_square));
 }
 
-/* A pair that a team measures. */
+/* A pair that a team reranks. */
 struct GvExactPair
 {
 	double		distance;

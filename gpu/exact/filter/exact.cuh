@@ -1,6 +1,6 @@
 /*
  * exact.cuh
- *		What the files of exact search on the card share: rows and queries as
+ *		What the files of exact search on the device share: rows and queries as
  *		the filter sees them, what may be among the nearest, and what is.
  *
  * The filter (proof in README, "What is proven").  A vector x is seen as
@@ -11,18 +11,18 @@
  * near where its score is large,
  *		S = <p, r> + b,		b = -|r|^2 / 2 for L2, else 0
  * because |q - x|^2 scale^2 = |p|^2 - 2 S, and <u(q), u(x)> is S / unit and a
- * number of the query alone.  With half copies p' and r' the card computes
+ * number of the query alone.  With half copies p' and r' the device computes
  *		A = <p', r'> + bias,	bias = b + e(x)
  * in fp32, and has S - e(q) <= A <= S + e(q) + 2 e(x).  So rows that reach
  * S >= cut all reach A >= cut - e(q).
  *
  * Rows that half precision cannot hold have bias = +infinity and 0 for a half
- * copy, so all queries measure them; rows from which all distances are NaN have
+ * copy, so all queries rerank them; rows from which all distances are NaN have
  * -infinity.
  *
  * Slots: rows of a batch are taken in the order of slots, slot i being row i *
- * stride modulo n, so that each run of slots is much like a sample of the whole
- * batch, however rows are ordered; or in an order that is given.
+ * stride modulo n, so that each run of slots is much like a sample of the
+ * whole batch, however rows are ordered; or in an order that is given.
  */
 #ifndef GV_EXACT_CUH
 #define GV_EXACT_CUH
@@ -105,8 +105,8 @@ gv_exact_first_cut(const GvExactSpace &space, const GvExactQueries &queries,
 }
 
 /*
- * ... with k rows, or with its own one more, of which A - 2 e(x) is at least so
- * much.
+ * ... with k rows, or with its own one more, of which A - 2 e(x) is at least
+ * so much.
  */
 static __device__ __forceinline__ float
 gv_exact_raise_cut(float cut, float least, float slack, int half_dims)

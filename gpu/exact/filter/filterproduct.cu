@@ -1,7 +1,7 @@
 /*
  * filterproduct.cu
- *		Scores of queries and rows as every card can have them (gpu/product), and
- *		what reaches a query's cut; or all of them, to memory.
+ *		Scores of queries and rows as every device can have them (gpu/product),
+ *		and what reaches a query's cut; or all of them, to memory.
  */
 #include "gpu/exact/filter/exact.cuh"
 #include "gpu/product/product.cuh"
@@ -67,7 +67,7 @@ struct Stored : GvNoRow
 	}
 };
 
-/* ... or, where they reach the query's cut, slots to be measured. */
+/* ... or, where they reach the query's cut, slots to be reranked. */
 struct Reaching
 {
 	GvExactMatmul matmul;
@@ -122,7 +122,7 @@ gv_gpu_exact_matmul(const GvExactMatmul *exact, const GvBlas *blas,
 {
 	GvMatmul	matmul = {exact->d_queries, exact->n, exact->d_half_rows,
 	(int32_t) exact->nslots, exact->half_dims};
-	/* cards of 9.0 have hopperfilter.cu */
+	/* devices of 9.0 have hopperfilter.cu */
 	GvMatmulContext by = {blas, false, 0, false, stream};
 
 	if (exact->d_scores != NULL)

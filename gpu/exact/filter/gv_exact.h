@@ -1,6 +1,6 @@
 /*
  * gv_exact.h
- *		Exact search on the card: arrays, and the launchers of its steps.
+ *		Exact search on the device: arrays, and the launchers of its steps.
  *
  *	rows	of a batch: half copies, biases (rows.cu)
  *	queries	likewise
@@ -11,11 +11,11 @@
  *		measure	exact distances (measure.cu)
  *		merge	the nearest of these and of those before (merge.cu)
  *				or both at once (nearest.cu)
- *	Queries without a cut, or with more slots than there is room for, go
+ *	Queries without a cut, or with more slots than fit, go
  *		matrix	all approximations to memory, a cut from these
- *				(cut.cu), and again filter, measure, merge
+ *				(cut.cu), and again filter, rerank, merge
  *	and where that are too many as well
- *		slowly	all rows are measured
+ *		slowly	all rows are reranked
  *	Few queries may meet all slots of a batch at once (fewqueries.cu).
  * batch.cu has them in order, exactset.cu is behind gv_set.h.
  */
@@ -104,7 +104,7 @@ struct GvExactFilter
 {
 	float	   *d_cuts;			/* [n] what A has to reach */
 	uint32_t   *d_counts;		/* [n] slots found; may exceed capacity */
-	uint32_t   *d_slots;		/* [n][capacity]; rows, once measured */
+	uint32_t   *d_slots;		/* [n][capacity]; rows, once reranked */
 	uint32_t	capacity;
 	bool		overlap;		/* some steps may be launched early */
 };
@@ -117,7 +117,7 @@ struct GvExactFound
 	uint32_t   *d_other_rows;	/* ... while they are ordered */
 	double	   *d_merged;		/* [n][k] */
 	int64_t    *d_merged_positions;
-	uint32_t   *d_ready;		/* [n] blocks that have measured; 0 */
+	uint32_t   *d_ready;		/* [n] blocks that have reranked; 0 */
 };
 
 /* Queries that take another way. */
@@ -189,9 +189,9 @@ extern GvStatus gv_gpu_exact_choose(const GvExactSpace *space,
 									const GvExactMatmul *matmul,
 									const float *d_slack, cudaStream_t stream);
 /*
- * Cuts and slots from a product's scores, and with lists, empty ones.  If these
- * cuts are for more slots queries without one overflow, as hopper's sums cannot
- * be compared with none.
+ * Cuts and slots from a product's scores, and with lists, empty ones.  If
+ * these cuts are for more slots queries without one overflow, as hopper's sums
+ * cannot be compared with none.
  */
 extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries,
 									int64_t nslots);
@@ -234,7 +234,7 @@ struct GvExactNearest
 	int32_t		across;			/* blocks of a query */
 };
 
-/* nearest.cu: measures and merges, where there are not too many slots */
+/* nearest.cu: reranks and merges, where there are not too many slots */
 extern bool gv_gpu_exact_nearest_fits(const GvExactFilter *filter);
 extern GvStatus gv_gpu_exact_nearest(const GvExactSpace *space,
 									 const GvExactNearest *nearest,
@@ -280,7 +280,7 @@ struct GvExactWork
 	GvBuffer	d_work;			/* all of the following */
 	int32_t		piece;			/* queries at a time */
 	int32_t		matrix;			/* ... of the matrix way */
-	int64_t		nscores;		/* room for scores */
+	int64_t		nscores;		/* memory for scores */
 	float	   *d_scores;
 	uint16_t   *d_gathered;		/* [matrix][half_dims] */
 	GvExactFilter filter;		/* of a piece */
@@ -318,8 +318,8 @@ extern void gv_gpu_exact_work_drop(GvExactWork *work);
 #ifdef GV_TEST_BUILD
 
 /*
- * So many slots a query has room for, so many are the first cuts from; 0: as is
- * best.
+ * So many slots a query has memory for, so many are the first cuts from; 0: as
+ * is best.
  */
 extern "C" void gv_gpu_exact_force(int32_t capacity, int32_t seed);
 extern int32_t gv_gpu_exact_forced_seed(void);

@@ -157,7 +157,9 @@ gv_exact_query_to_half(const GvExactSpace &space, const float *x,
 	seen.square = measures.square;
 	seen.unit = moves ? 1.0 : scale * space.d_frame->scale;
 	seen.offset = moves ? 0.0 : seen.unit * measures.product;
-	/* of zeros, in the place of halves that do not hold it, nothing is known */
+	/*
+	 * of zeros, in the place of halves that do not hold it, nothing is known
+	 */
 	seen.slack = !measures.held ? GV_EXACT_INFINITE : (float)
 		(1.01 * 0.5 * (error * error / (USUAL_ERROR + gamma) +
 					   USUAL_ERROR * measures.length * measures.length) +

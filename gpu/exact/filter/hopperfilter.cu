@@ -1,7 +1,7 @@
 /*
  * hopperfilter.cu
- *		The filter's product on cards of compute capability 9.0: what reaches a
- *		query's cut, by products of warpgroups (hopperring.cuh).
+ *		The filter's product on devices of compute capability 9.0: what reaches
+ *		a query's cut, by products of warpgroups (hopperring.cuh).
  *
  * A unit of work is a tile of queries and some tiles of rows, one after the
  * other.  Where there is room the queries' halves stay in shared memory, so
@@ -13,17 +13,17 @@
  *	128			256		more			48, queries too, with each slice
  *
  * and 2,048 is what an SM multiplies and adds in a clock; L2 gives it some 31
- * bytes.  Each of two warpgroups has half of the queries and 128 sums a thread,
- * in two groups of 64 queries x 128 rows.
+ * bytes.  Each of two warpgroups has half of the queries and 128 sums a
+ * thread, in two groups of 64 queries x 128 rows.
  *
  * Sums begin with the row's bias less the query's cut, so what is left of them
  * is a sign: in the end three operations for two sums say whether any of eight
  * are not negative.  The sign of few is, and only these are looked at.
  *
- * Turns.  Where the ring holds the slices of two tiles, the warpgroups multiply
- * one after the other, so one looks at its sums while the other has the tensor
- * cores; with a smaller ring one would wait for slices that the other has no
- * turn to leave.
+ * Turns.  Where the ring holds the slices of two tiles, the warpgroups
+ * multiply one after the other, so one looks at its sums while the other has
+ * the tensor cores; with a smaller ring one would wait for slices that the
+ * other has no turn to leave.
  */
 #include "gpu/exact/filter/exact.cuh"
 
@@ -31,7 +31,7 @@
 
 static bool forbidden;
 
-/* For checks: other cards' way. */
+/* For checks: other devices' way. */
 extern "C" void
 gv_gpu_exact_hopper_forbid(bool yes)
 {
@@ -51,7 +51,8 @@ gv_gpu_exact_hopper_forbidden()
 #define MOST_STAGES		10
 #define MOST_TILES		256		/* of rows, of a unit */
 #define QUERY_SLICES	4		/* slices' time that its queries take */
-#define TURN			1		/* the first barrier of turns; 0 is the block's */
+#define TURN			1		/* the first barrier of turns; 0 is the
+								 * block's */
 
 /* What a launch is made of. */
 struct Work
@@ -302,7 +303,7 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 
 /*
  * Units blockIdx.x, blockIdx.x + gridDim.x, ...  Shared, from a multiple of
- * 1,024 on: queries that stay, the ring, biases.  Code for other cards is
+ * 1,024 on: queries that stay, the ring, biases.  Code for other devices is
  * empty.
  */
 template <int BLOCKS, bool KEEPS>

@@ -1,6 +1,6 @@
 /*
  * merge.cu
- *		The nearest of a query's measured rows and of its neighbors so far.
+ *		The nearest of a query's reranked rows and of its neighbors so far.
  *
  *		runs	of up to RUN rows sorted in shared memory
  *		passes	pairs of runs merged, each as long as capacity asks for
@@ -152,7 +152,7 @@ clear_kernel(GvExactQueries queries)
 	}
 }
 
-/* The neighbors of a part, with the rows that were measured. */
+/* The neighbors of a part, with the rows that were reranked. */
 GvStatus
 gv_gpu_exact_merge(const GvExactQueries *queries, const GvExactPart *part,
 				   const GvExactFilter *filter, const GvExactFound *found,

@@ -1,10 +1,10 @@
 /*
  * nearest.cu
- *		What the filter let pass is measured, ordered and merged with a query's
+ *		What the filter let pass is reranked, ordered and merged with a query's
  *		neighbors by one launch, where its slots fit a block's memory.
  *
  * Of many queries a block takes one, and the host need not know how many slots
- * there are; of a few, several blocks measure, and the one that is the last to
+ * there are; of a few, several blocks rerank, and the one that is the last to
  * be ready does the rest.
  */
 #include "gpu/exact/filter/distance.cuh"
@@ -67,7 +67,7 @@ is_last(const GvExactNearest &nearest, int i)
 	return last;
 }
 
-/* What was measured, in order, with the neighbors so far. */
+/* What was reranked, in order, with the neighbors so far. */
 static __device__ __forceinline__ void
 merge(const GvExactNearest &nearest, int i, int64_t query, uint32_t count,
 	  double *distances, uint32_t *rows)
@@ -103,7 +103,7 @@ merge(const GvExactNearest &nearest, int i, int64_t query, uint32_t count,
 
 /*
  * Blocks i * across .. are the i-th query's.  Shared: distances, then rows,
- * [room], a power of two.
+ * [capacity], a power of two.
  */
 template <int METRIC>
 static __global__ void __launch_bounds__(FEW_THREADS)

@@ -1,7 +1,7 @@
 /*
  * work.cu
  *		Memory for searches: how many queries come at once, how many slots each
- *		has room for, and where everything lies.
+ *		has memory for, and where everything lies.
  */
 #include "gpu/exact/filter/gv_exact.h"
 
@@ -39,8 +39,8 @@ gv_gpu_exact_forced_seed(void)
 #endif
 
 /*
- * Slots that a query has room for.  Of few queries three times what cuts from a
- * seed let pass of all other rows.
+ * Slots that a query has memory for.  Of few queries three times what cuts
+ * from a seed let pass of all other rows.
  */
 static uint32_t
 capacity_for(const GvExactAmount *amount)

@@ -29,8 +29,8 @@ device_record_slots(int32_t dims)
 }
 
 /*
- * Bytes of a pool that was made for `expected` items and has n, an average, that
- * are handed out in runs: half of one is lost at the end of a segment.
+ * Bytes of a pool that was made for `expected` items and has n, an average,
+ * that are handed out in runs: half of one is lost at the end of a segment.
  */
 static int64_t
 pool_bytes(double n, int64_t expected, int64_t item_bytes, double run)
@@ -65,7 +65,7 @@ device_bytes(const DeviceIndex *index)
 	/* codebooks; centroids, halves and squares of them, entries of lists */
 	int64_t		model = 16 * d * 4 + lists * (4 * d + 2 * d16 + 4 + 16);
 
-	/* a copy's code in chunks of 16 bytes, T, row id; live bits and keys */
+	/* a posting's code in chunks of 16 bytes, T, row id; live bits and keys */
 	int64_t		block = 32 * (up_to(index->m, 32) / 2 + 4 + 6) + 16 +
 		up_to(index->key_bytes, 16);
 

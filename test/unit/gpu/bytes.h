@@ -1,6 +1,6 @@
 /*
  * bytes.h
- *		What a mirror takes of a card's memory, from first principles, and
+ *		What a mirror takes of a device's memory, from first principles, and
  *		mirrors without contents to compare that with (gpu/README, "Bytes a
  *		row").
  */
@@ -9,7 +9,7 @@
 
 #include "engine/mirror/gv_mirror.h"
 
-/* An index that a card is to hold, or several cards together. */
+/* An index that a device is to hold, or several devices together. */
 typedef struct DeviceIndex
 {
 	int64_t		rows;
@@ -19,20 +19,21 @@ typedef struct DeviceIndex
 	int64_t		postings;			/* of all rows */
 	bool		records;		/* refine = sq8 */
 	int32_t		key_bytes;		/* of a block: gv_keys_bytes */
-	int32_t		devices;			/* that have a share of lists and records, and
+	int32_t		devices;			/* that have a share of lists and records,
+									 * and
 								 * all centroids */
 } DeviceIndex;
 
-/* Of each card. */
+/* Of each device. */
 extern int64_t device_bytes(const DeviceIndex *index);
 
-/* Refine records that a page of an index has room for. */
+/* Refine records that a page of an index has memory for. */
 extern int32_t device_record_slots(int32_t dims);
 
 /*
- * A mirror of an index without keys, on devices 0 .. cards - 1, with lists
- * between half and one and a half times as long as the mean, all zero; NULL: an
- * engine's call has failed.
+ * A mirror of an index without keys, on devices 0 .. devices - 1, with lists
+ * between half and one and a half times as long as the mean, all zero; NULL:
+ * an engine's call has failed.
  */
 extern GvMirror *device_mirror(const DeviceIndex *index);
 

@@ -1,7 +1,7 @@
 /*
  * check_arrive_card.c
- *		Answers are noticed when all of their words are there, in whatever order
- *		these come, and not before.
+ *		Answers are noticed when all of their words are there, in whatever
+ *		order these come, and not before.
  */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /*
  * check_bytes_card.c
- *		What mirrors take of a card, beside the model of bytes.c; that what
+ *		What mirrors take of a device, beside the model of bytes.c; that what
  *		comes beyond what was expected takes little more; and what room
  *		searches of lists of any lengths have.
  */
@@ -15,7 +15,7 @@ extern void test_bytes_card(void);
 
 #define TOLERANCE	0.03
 
-/* With rows for 40 MB or more on each card. */
+/* With rows for 40 MB or more on each device. */
 static const struct
 {
 	int32_t		dims;
@@ -36,7 +36,7 @@ static const struct
 	{768, 384, false, 2, 220000, 2},
 };
 
-/* Of the card that has most of it. */
+/* Of the device that has most of it. */
 static int64_t
 most_bytes(const GvMirror *mirror)
 {
@@ -118,7 +118,7 @@ longer_first(const void *a, const void *b)
 	return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Is there room for any lists [NLENGTHS], and for an eighth more at most? */
+/* Is there memory for any lists [NLENGTHS], and for an eighth more at most? */
 static void
 check_capacity(const struct GvLengths *lengths, const uint32_t *of)
 {

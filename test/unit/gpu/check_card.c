@@ -2,7 +2,7 @@
  * check_card.c
  *		The CUDA engine's mirrors, builders, selections and sets against the
  *		portable engine: the checks of test/unit/engine/check_mirror*.c and
- *		check_builder*.c, and those of this folder, on a card or, with the
+ *		check_builder*.c, and those of this folder, on a device or, with the
  *		headers of emulate/ in the place of CUDA's, on emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
@@ -37,7 +37,7 @@ extern void test_kmeans_card(void); /* check_kmeans_card.c */
 extern void test_faults_card(void); /* check_faults_card.c */
 extern void test_open_card(void);	/* check_open_card.c */
 
-/* A look-up table that no block of threads has room for. */
+/* A look-up table that no block of threads has memory for. */
 static void
 test_long_table(void)
 {
@@ -50,14 +50,14 @@ test_long_table(void)
 		  "create");
 }
 
-/* Of emulate/; not there on a card. */
+/* Of emulate/; not there on a device. */
 extern int64_t gv_emulated_fault __attribute__((weak));
 extern int64_t gv_emulated_unrecorded __attribute__((weak));
 
 /*
  * Refine records of two pages, which tables and segments of the pool are taken
- * for: where one is not to be had, what went to the card before is noted as a
- * change that searches wait for.
+ * for: where one is not to be had, what went to the device before is noted as
+ * a change that searches wait for.
  */
 static void
 test_refused_records(void)
@@ -104,7 +104,9 @@ test_refused_records(void)
 	free(items);
 }
 
-/* K-means that follows its mendings finds what comparing everything does. */
+/*
+ * K-means that follows its rebalancings finds what comparing everything does.
+ */
 static void
 test_following(void)
 {
@@ -239,8 +241,8 @@ test_sets(void)
 }
 
 /*
- * Who multiplies: GPUVEC_UNIT_MATMUL, own or cublas.  Emulated cards have tiles
- * of a few thousand sums, so that products have several.
+ * Who multiplies: GPUVEC_UNIT_MATMUL, own or cublas.  Emulated devices have
+ * tiles of a few thousand sums, so that products have several.
  */
 static void
 choose_matmul(void)

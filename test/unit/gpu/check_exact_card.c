@@ -1,7 +1,7 @@
 /*
  * check_exact_card.c
- *		Exact search on a card, or emulated threads: positions and distances of
- *		gv_cpu_sets, to the last bit, by every way that queries can go.
+ *		Exact search on a device, or emulated threads: positions and distances
+ *		of gv_cpu_sets, to the last bit, by every way that queries can go.
  */
 #include <math.h>
 
@@ -24,12 +24,13 @@ typedef struct Case
 	bool		self;
 } Case;
 
-static double far;				/* 0, or how far the first query is from rows */
+static double far;				/* 0, or how far the first query is from
+								 * rows */
 static bool alike;				/* the numbers of a vector are the same */
 
 /*
- * Vectors [n][dims] whose dimensions are all rounded the same way: by what half
- * precision cannot hold of a number a little above 1.
+ * Vectors [n][dims] whose dimensions are all rounded the same way: by what
+ * half precision cannot hold of a number a little above 1.
  */
 static void
 make_alike(float *x, int64_t n, int32_t dims)
@@ -124,7 +125,7 @@ test_looks(void)
 			gv_gpu_exact_force(0, 256);
 			check_case(&many);
 			check_case(&few);
-			/* a scan by several blocks, and what other cards do */
+			/* a scan by several blocks, and what other devices do */
 			gv_gpu_exact_force(0, 768);
 			few.batch = few.nrows + 1000;
 			few.nrows = 3300 + odd;
@@ -201,7 +202,7 @@ test_shapes(void)
 		check_case(&cases[i]);
 }
 
-/* Little room for slots: queries go every way. */
+/* Little memory for slots: queries go every way. */
 static void
 test_overflows(void)
 {
@@ -235,7 +236,10 @@ test_overflows(void)
 		  (int) (after[1] - before[1]));
 }
 
-/* So many queries that a card of compute capability 9.0 has a way of its own. */
+/*
+ * So many queries that a device of compute capability 9.0 has a way of its
+ * own.
+ */
 static void
 test_large(void)
 {

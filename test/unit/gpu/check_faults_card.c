@@ -1,11 +1,11 @@
 /*
  * check_faults_card.c
- *		What a card refuses: launches of threads side by side, and of graphs,
+ *		What a device refuses: launches of threads side by side, and of graphs,
  *		have the shared memory that they were allowed; graphs are bounded.  On
  *		emulated threads also what one does wrong: a device that hangs keeps
  *		what was asked of it, and others go on; a launch that is refused is a
- *		request's failure, and no more; code for older cards waits for nothing,
- *		so nothing is launched early.
+ *		request's failure, and no more; code for older devices waits for
+ *		nothing, so nothing is launched early.
  */
 #include <pthread.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 
 #include "engine/mirror/gv_spread.h"
 
-/* Of emulate/; not there on a card. */
+/* Of emulate/; not there on a device. */
 extern unsigned gv_emulated_hung __attribute__((weak));
 extern int64_t gv_emulated_refusal __attribute__((weak));
 extern size_t gv_emulated_memory __attribute__((weak));
@@ -41,7 +41,8 @@ extern void gv_gpu_replay_counts(const GvSearcher *searcher,
 #define NSEARCHES	3
 #define MOST_LAUNCHES	60		/* of what is refused one after the other */
 #define NTHREADS	2
-#define NHEAVY		31			/* searches, more than a lane has memory for */
+#define NHEAVY		31			/* searches, more than a stream has memory
+								 * for */
 #define NROUNDS		30			/* of each thread */
 #define MIXED_ROUNDS	10
 #define LOOKS		200			/* at a search that is never done */
@@ -275,8 +276,8 @@ test_refused_launches(void)
 }
 
 /*
- * More mirrors in turn than a lane has graphs: none is made twice, and most are
- * replayed.  Mirrors that come later get theirs when these are not used.
+ * More mirrors in turn than a stream has graphs: none is made twice, and most
+ * are replayed.  Mirrors that come later get theirs when these are not used.
  */
 static void
 test_replays(void)
@@ -319,7 +320,7 @@ test_replays(void)
 
 /*
  * But not one of a change, of which the host has notes already: the list's old
- * room, where the card still looks, may be another one's by then.
+ * room, where the device still looks, may be another one's by then.
  */
 static void
 test_refused_changes(void)
@@ -337,13 +338,13 @@ test_refused_changes(void)
 	free_index(&index);
 }
 
-/* A mirror of 80 lists, and a searcher, on a card with little memory. */
+/* A mirror of 80 lists, and a searcher, on a device with little memory. */
 typedef struct Small
 {
 	TestIndex	index;
 	GvMirror   *mirror;
 	GvSearcher *searcher;
-	size_t		memory;			/* the card's before */
+	size_t		memory;			/* the device's before */
 } Small;
 
 static void
@@ -366,7 +367,7 @@ end_small(Small *small)
 	free_index(&small->index);
 }
 
-/* A quarter of a small card is enough for the lanes of two searchers. */
+/* A quarter of a small device is enough for the streams of two searchers. */
 static void
 test_streams(void)
 {
@@ -391,8 +392,8 @@ test_streams(void)
 }
 
 /*
- * Searches whose answers are looked for as they arrive, and behind one of them,
- * on its lane, one whose is not: a part of its own each.
+ * Searches whose answers are looked for as they arrive, and behind one of
+ * them, on its stream, one whose is not: a part of its own each.
  */
 static void
 test_mixed_parts(void)
@@ -415,7 +416,7 @@ test_mixed_parts(void)
 	end_small(&small);
 }
 
-/* What a card, and the code that it runs, can do. */
+/* What a device, and the code that it runs, can do. */
 static void
 test_capability(int device, int code)
 {
@@ -470,6 +471,7 @@ test_faults_card(void)
 	test_streams();
 	test_mixed_parts();
 	test_capability(80, 80);
-	test_capability(90, 80);	/* as PTX of older cards runs on newer ones */
+	test_capability(90, 80);	/* as PTX of older devices runs on newer
+								 * ones */
 	test_capability(90, 90);
 }

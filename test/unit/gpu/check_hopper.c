@@ -1,8 +1,8 @@
 /*
  * check_hopper.c
- *		What only cards of compute capability 9.0 do, for parts of more than 128
- *		queries, and what every card does instead: both find what the portable
- *		engine does.
+ *		What only devices of compute capability 9.0 do, for parts of more than
+ *		128 queries, and what every device does instead: both find what the
+ *		portable engine does.
  */
 #include "../engine/mirrors.h"
 
@@ -15,7 +15,7 @@ extern bool gv_matmul_hopper(int32_t columns);	/* gpu/product/gv_product.h */
 extern bool gv_gpu_hopper_multiplies(void);
 extern bool gv_has_hopper(int32_t device);
 
-/* Of emulate/; not there on a card. */
+/* Of emulate/; not there on a device. */
 extern int	gv_emulated_capability __attribute__((weak));
 
 /* Products, with tiles of all widths. */
@@ -54,8 +54,8 @@ test_products(void)
 }
 
 /*
- * Scans of copies whose codes end in each word of a chunk, or are more than a
- * lane has registers for; of more probes than are kept in shared memory.
+ * Scans of postings whose codes end in each word of a chunk, or are more than
+ * a lane has registers for; of more probes than are kept in shared memory.
  */
 static void
 test_scans(void)
@@ -96,19 +96,22 @@ test_scans(void)
 	}
 }
 
-/* How scores lie from copy to copy. */
+/* How scores lie from posting to posting. */
 typedef enum Order
 {
 	ANY,
 	RISING,
 	FALLING,					/* each is within the bound of those before */
-	EQUAL,						/* more than a filter has room for */
+	EQUAL,						/* more than a filter has memory for */
 	STEPS,						/* some hundreds of each */
-	LATE,						/* those of the last list are equal, and best */
+	LATE,						/* those of the last list are equal, and
+								 * best */
 	NORDERS
 } Order;
 
-/* Three lists, as near as each other, whose copies' scores are what t says. */
+/*
+ * Three lists, as near as each other, whose postings' scores are what t says.
+ */
 static TestIndex
 index_of_scores(Order order, int each)
 {
@@ -153,9 +156,9 @@ check_and_free(TestIndex *index, GvMirror *mirror, GvSearch *searches, int n,
 }
 
 /*
- * Scans that leave few copies, of up to three blocks of threads a query; where
- * 513 copies are wanted, they leave all.  Of up to 256 wanted the best are
- * sifted out.
+ * Scans that leave few postings, of up to three blocks of threads a query;
+ * where 513 postings are wanted, they leave all.  Of up to 256 wanted the best
+ * are sifted out.
  */
 static void
 test_filters(bool sifted)
@@ -186,14 +189,14 @@ test_filters(bool sifted)
 
 /*
  * Lists scanned for all queries that meet them: sub-quantizers of up to four
- * dimensions, lists met by few and many, queries and copies of whom approximate
- * scores tell nothing, and more copies wanted than there are.
+ * dimensions, lists met by few and many, queries and postings of whom
+ * approximate scores tell nothing, and more postings wanted than there are.
  */
 static void
 test_gathered(void)
 {
 	static const int32_t shapes[][6] = {
-		/* dims, m, lists, mean copies, probes, wanted */
+		/* dims, m, lists, mean postings, probes, wanted */
 		{24, 8, 9, 100, 9, 10}, {33, 12, 40, 60, 12, 60}, {5, 5, 90, 8, 80, 200},
 		{500, 250, 7, 40, 3, 3}, {1000, 256, 5, 50, 4, 20}, {7, 2, 3, 900, 3, 1},
 		{17, 17, 1, 700, 1, 100}, {26, 9, 60, 0, 20, 9}, {514, 257, 4, 90, 2, 5}

@@ -1,8 +1,8 @@
 /*
  * check_lists_card.c
- *		Exact search among near lists on a card, or emulated threads: positions
- *		and distances of gv_cpu_sets, to the last bit, and those of a search
- *		that compares all rows where all lists are near.
+ *		Exact search among near lists on a device, or emulated threads:
+ *		positions and distances of gv_cpu_sets, to the last bit, and those of a
+ *		search that compares all rows where all lists are near.
  */
 #include "searches.h"
 
@@ -25,7 +25,7 @@ typedef struct Case
 	int32_t		nlists;
 	int32_t		probes;
 	Look		look;
-	int64_t		batch;			/* rows on the card at once; 0: all */
+	int64_t		batch;			/* rows on the device at once; 0: all */
 	int64_t		unit;			/* of a unit; 0: all */
 } Case;
 
@@ -98,8 +98,9 @@ compare(const Case *test, const GvSetSpec *spec, const SearchOutputs *a,
 }
 
 /*
- * The last two thirds of all rows, which are queries, in two portions, by sets of
- * their own and of rows that are kept; and once more all of these as queries.
+ * The last two thirds of all rows, which are queries, in two portions, by sets
+ * of their own and of rows that are kept; and once more all of these as
+ * queries.
  */
 static void
 check_own(const Case *test, const GvSetSpec *all, const SearchInputs *in,
@@ -224,7 +225,7 @@ test_shapes(void)
 		check_case(&cases[i]);
 }
 
-/* Little room for slots: queries go every way. */
+/* Little memory for slots: queries go every way. */
 static void
 test_overflows(void)
 {
@@ -254,7 +255,9 @@ test_overflows(void)
 		  (int) (after[1] - before[1]));
 }
 
-/* Lists of so many queries that compute capability 9.0 has a way of its own. */
+/*
+ * Lists of so many queries that compute capability 9.0 has a way of its own.
+ */
 static void
 test_large(void)
 {

@@ -1,17 +1,17 @@
 /*
  * check_open_card.c
- *		Cards that cannot be used, on emulated threads alone: the others are, and
- *		whoever opens them is told whether to try again.
+ *		Devices that cannot be used, on emulated threads alone: the others are,
+ *		and whoever opens them is told whether to try again.
  */
 #include <unistd.h>
 
 #include "../engine/mirrors.h"
 
-/* Of emulate/; not there on a card. */
+/* Of emulate/; not there on a device. */
 extern int	gv_emulated_capability __attribute__((weak));
 extern unsigned gv_emulated_hung __attribute__((weak));
 
-/* What the matter is with the two cards, and what comes of it. */
+/* What the matter is with the two devices, and what comes of it. */
 #define NDEVICES		4			/* GV_EMULATED_DEVICES */
 
 typedef struct Case
@@ -19,7 +19,7 @@ typedef struct Case
 	const char *faults;			/* see emulate/cuda_runtime.h */
 	const char *devices;
 	GvStatus	status;
-	int32_t		n;				/* cards that can be used */
+	int32_t		n;				/* devices that can be used */
 	int32_t		first;			/* the number of the first */
 	const char *left_out;		/* is in the first reason; NULL: none */
 } Case;
@@ -64,9 +64,9 @@ check_case(const Case *one, const char *path)
 }
 
 /*
- * Where cuBLAS is missing, cards that need it, as older ones do, say so and work;
- * unless it was asked for.  A process of its own, since a library that was found
- * is.
+ * Where cuBLAS is missing, devices that need it, as older ones do, say so and
+ * work; unless it was asked for.  A process of its own, since a library that
+ * was found is.
  */
 static void
 test_missing(void)

@@ -1,7 +1,7 @@
 /*
  * check_products_card.c
- *		Products of halves, by cuBLAS and by our loops: every sum is there once,
- *		and as near to the true one as the proofs of all filters count on
+ *		Products of halves, by cuBLAS and by our loops: every sum is there
+ *		once, and as near to the true one as the proofs of all filters count on
  *		(gpu/product/gv_product.h).
  */
 #include "../engine/mirrors.h"
@@ -18,17 +18,19 @@ extern GvStatus gv_blas_open(GvDevice *devices, int32_t n);
 extern bool gv_matmul_hopper(int32_t columns);
 extern bool gv_has_hopper(int32_t device);
 
-/* Of emulate/; not there on a card. */
+/* Of emulate/; not there on a device. */
 extern int	gv_emulated_capability __attribute__((weak));
 
 /* Numbers that are added. */
 typedef enum Numbers
 {
 	NUMBERS_SIGNED,				/* which mostly cancel */
-	NUMBERS_FULL,				/* all digits set, none cancels: every cut shows */
+	NUMBERS_FULL,				/* all digits set, none cancels: every cut
+								 * shows */
 	NUMBERS_WIDE,				/* of all sizes that a half has */
-	NUMBERS_LOST,				/* one product, beside which others are just not
-								 * a unit of its last digit: what is cut is all */
+	NUMBERS_LOST,				/* one product, beside which others are just
+								 * not a unit of its last digit: what is cut is
+								 * all */
 	NNUMBERS
 } Numbers;
 
@@ -97,7 +99,7 @@ make_matrix(Numbers numbers, bool row, int32_t n, int32_t dims,
 	return matrix;
 }
 
-/* Returns the largest error, as a share of what is allowed. */
+/* Returns the largest error, as a fraction of what is allowed. */
 static double
 check_matmul(Numbers numbers, int32_t nrows, int32_t ncolumns, int32_t dims,
 			  bool whole)

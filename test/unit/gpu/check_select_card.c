@@ -1,7 +1,7 @@
 /*
  * check_select_card.c
- *		k-selection on a card (gpu/select/gv_selection.h), by every way, against
- *		gv_select and gv_quantiles of src/cpu.
+ *		k-selection on a device (gpu/select/gv_selection.h), by every way,
+ *		against gv_select and gv_quantiles of src/cpu.
  *
  * check_select.c holds those against qsort, on the same inputs;
  * check_selectsets_card.c has the sets that are made of it.
@@ -137,8 +137,8 @@ check_rows(void)
 }
 
 /*
- * Rows and ks of any length: of a warp, of a block, and such as are sampled and
- * yet a block's.
+ * Rows and ks of any length: of a warp, of a block, and such as are sampled
+ * and yet a block's.
  */
 static void
 check_any_rows(void)
@@ -206,7 +206,7 @@ zeros_values(const Zeros *zeros)
 }
 
 /*
- * Bounds of exactly 0 among zeros of both signs: guesses between two values
+ * Bounds of exactly 0 among zeros of both signs: estimates between two values
  * that come to it, and what lies halfway between the keys of the least and the
  * greatest where a threshold is looked for.
  */
@@ -337,9 +337,10 @@ check_many_rows(void)
 }
 
 /*
- * Thresholds that are too low or too high: the row is done again.  No threshold
- * is lower than the first of the sample, which k of some rows are not after all
- * the same; one that is too high lets too many pass in every row.
+ * Thresholds that are too low or too high: the row is done again.  No
+ * threshold is lower than the first of the sample, which k of some rows are
+ * not after all the same; one that is too high lets too many pass in every
+ * row.
  */
 static void
 check_missed(void)

@@ -1,6 +1,7 @@
 /*
  * check_selectsets_card.c
- *		Sets that are selected from, and whose quantiles are found, on a card.
+ *		Sets that are selected from, and whose quantiles are found, on a
+ *		device.
  */
 #include "gpu/common/gv_sets.h"
 #include "../engine/selections.h"
@@ -121,7 +122,7 @@ check_set_bytes(void)
 	unit_free(values);
 }
 
-/* A stop is asked before rows are copied and before the card begins. */
+/* A stop is asked before rows are copied and before the device begins. */
 static void
 check_set_stop(void)
 {

@@ -2,7 +2,7 @@
  * searches.h
  *		Exact searches by one engine's own functions, from the first call to
  *		the last, and vectors that they may find hard, for the checks of them
- *		on a card.
+ *		on a device.
  */
 #ifndef SEARCHES_H
 #define SEARCHES_H
@@ -17,7 +17,7 @@ extern void gv_gpu_exact_force(int32_t capacity, int32_t seed);
 extern void gv_gpu_exact_ways(int64_t ways[2]);
 extern void gv_gpu_exact_hopper_forbid(bool yes);
 
-/* Of emulate/; not there on a card. */
+/* Of emulate/; not there on a device. */
 extern int64_t gv_emulated_fault __attribute__((weak));
 
 /* A step of a thread takes a processor a hundred times as long as its own. */
@@ -28,8 +28,8 @@ device_is_emulated(void)
 }
 
 /*
- * Bytes of the card's memory that are taken, and so many more, at most, that a
- * real card's are, which it gives in pieces.
+ * Bytes of the device's memory that are taken, and so many more, at most, that
+ * a real device's are, which it gives in pieces.
  */
 extern int64_t device_used(void);
 

@@ -4,9 +4,9 @@
  *
  * A sum is made in one of four ways, chosen by its place and a number of the
  * launch: rounded, from the first product to the last; cut towards zero, in a
- * random order; in groups of 4, 8 or 16 as tensor cores have them, each of whose
- * products is aligned to the largest and cut; and the same in parts whose sums
- * are added in the end.
+ * random order; in groups of 4, 8 or 16 as tensor cores have them, each of
+ * whose products is aligned to the largest and cut; and the same in parts
+ * whose sums are added in the end.
  */
 #include <cstdio>
 
@@ -23,7 +23,8 @@ struct gv_emulated_blas
 {
 	cudaStream_t stream;
 	void	   *workspace;
-	bool		exact;			/* reductions of lower precision are not to be */
+	bool		exact;			/* reductions of lower precision are not to
+								 * be */
 };
 
 /* What a launch is given. */

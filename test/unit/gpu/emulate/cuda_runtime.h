@@ -7,31 +7,32 @@
  * block is a fiber (emulate.cpp) that runs until it has to wait for others.
  * What streams are told they do as late as they may, when somebody waits for
  * one of them or asks: of all that can go on, which comes next is random, from
- * GPUVEC_EMULATED_SEED.  So host code, indexing, synchronization of threads and
- * streams and the order of arithmetic are checked without a card, by the
- * sanitizers too; races within a warp and speed are not.  There are two devices:
- * memory and streams belong to the one that was chosen when they were made, and
- * the program aborts when work for one is given another's, or begins while
- * another is chosen.
+ * GPUVEC_EMULATED_SEED.  So host code, indexing, synchronization of threads
+ * and streams and the order of arithmetic are checked without a device, by the
+ * sanitizers too; races within a warp and speed are not.  There are two
+ * devices: memory and streams belong to the one that was chosen when they were
+ * made, and the program aborts when work for one is given another's, or begins
+ * while another is chosen.
  *
- * What the tests of other programs, gpuvecd say, can have happen: the file that
- * GPUVEC_EMULATED_FAULTS names is read whenever it matters, so it may come,
- * change and go while they run.  Lines of it:
+ * What the tests of other programs, gpuvecd say, can have happen: the file
+ * that GPUVEC_EMULATED_FAULTS names is read whenever it matters, so it may
+ * come, change and go while they run.  Lines of it:
  *		hang DEVICE			no stream of it does another step: one that was
  *							told something is never done, and a thread that
  *							waits for it, or frees memory there, never
  *							returns (until the line is gone)
  *		lost DEVICE ERROR	it cannot be chosen or asked: a cudaError_t, 46
  *							(busy) where there is none; 214: memory errors
- * and, within a program, gv_emulated_hung has a bit for each device that hangs.
+ * and, within a program, gv_emulated_hung has a bit for each device that
+ * hangs.
  *
- * Cards are of compute capability gv_emulated_capability (GPUVEC_EMULATED_CARD; 90, as
- * they say 9.0), and code is compiled for gv_emulated_code
- * (GPUVEC_EMULATED_CODE; the card's): below 90 it neither lets other grids begin
- * early nor waits for them, on whatever card.
+ * Devices are of compute capability gv_emulated_capability
+ * (GPUVEC_EMULATED_CARD; 90, as they say 9.0), and code is compiled for
+ * gv_emulated_code (GPUVEC_EMULATED_CODE; the device's): below 90 it neither
+ * lets other grids begin early nor waits for them, on whatever device.
  *
- * Here is what kernels use, and the fibers and streams; calls of the host are in
- * cuda_runtime_api.h.
+ * Here is what kernels use, and the fibers and streams; calls of the host are
+ * in cuda_runtime_api.h.
  */
 #ifndef CUDA_RUNTIME_H
 #define CUDA_RUNTIME_H

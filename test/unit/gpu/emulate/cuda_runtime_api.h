@@ -117,7 +117,7 @@ cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
 
 	gv_emulated_check_stream(stream);
 	gv_emulated_check_words(ends, sizeof(ends));
-	/* cudaMemcpyDefault: nobody here has it bring what is on the card */
+	/* cudaMemcpyDefault: nobody here has it bring what is on the device */
 	if ((kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDefault) &&
 		!gv_emulated_pinned(from))
 	{

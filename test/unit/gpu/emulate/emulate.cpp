@@ -13,8 +13,8 @@
 #endif
 
 #define STACK_BYTES		(128 * 1024)
-#define STACK_STEP		192		/* stacks' ends are not all in the same set of a
-								 * cache */
+#define STACK_STEP		192		/* stacks' ends are not all in the same set of
+								 * a cache */
 #define WARP_ROUNDS		64
 
 dim3		threadIdx;
@@ -84,9 +84,9 @@ can_run(const GvState *state)
 }
 
 /*
- * Where the current fiber, which cannot go on, goes: to the next one of its warp
- * that can or, at the end of the warp, to the scheduler.  Each way is a jump
- * that a processor does not foresee, so one is better than two.
+ * Where the current fiber, which cannot go on, goes: to the next one of its
+ * warp that can or, at the end of the warp, to the scheduler.  Each way is a
+ * jump that a processor does not foresee, so one is better than two.
  */
 static inline void **
 next_place()
@@ -250,10 +250,10 @@ run_fiber(GvRunner *runner)
 }
 
 /*
- * A warp's fibers in turn as long as one gets on; false if none did.  Most wait
- * for others most of the time: those that a gate holds are not entered.  Not
- * for ever: they may ask each other what another warp is to say.  A fiber may
- * hand on to later ones, so `current` is where to go on.
+ * A warp's fibers in turn as long as one gets on; false if none did.  Most
+ * wait for others most of the time: those that a gate holds are not entered.
+ * Not for ever: they may ask each other what another warp is to say.  A fiber
+ * may hand on to later ones, so `current` is where to go on.
  */
 static bool
 run_warp(GvRunner *runner, int first, int end)

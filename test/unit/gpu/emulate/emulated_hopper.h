@@ -1,7 +1,7 @@
 /*
  * emulated_hopper.h
- *		What gpu/common/hopper.cuh has of cards of compute capability 9.0, by plain
- *		loops; see there what each does.
+ *		What gpu/common/hopper.cuh has of devices of compute capability 9.0, by
+ *		plain loops; see there what each does.
  *
  * What is copied was read when it was asked for, and is there when somebody
  * waits for it; what is multiplied is read when somebody waits for the

@@ -67,7 +67,8 @@ struct gv_emulated_grid
 	std::shared_ptr<gv_emulated_kernel> kernel;
 	cudaStream_t stream;
 	bool		triggered;		/* the next one may begin */
-	std::map<unsigned, struct GvRunner *> begun;	/* blocks that were early */
+	std::map<unsigned, struct GvRunner *> begun;	/* blocks that were
+													 * early */
 };
 
 /* A block that runs, or waits for its turn. */

@@ -471,7 +471,7 @@ gv_emulated_end(cudaStream_t stream)
 	delete stream;
 }
 
-/* As a card refuses launches; others are as they were. */
+/* As a device refuses launches; others are as they were. */
 cudaError_t
 gv_emulated_check_kernel(const gv_emulated_kernel &kernel)
 {
