@@ -160,8 +160,8 @@ assign_rows(InPlace *state)
 }
 
 /*
- * The steps from a trained model to a trained index.  Faults are named for
- * what has been done.
+ * The steps from a trained model to a trained index.  Injection points are
+ * named for the step that is done.
  */
 static void
 write_and_publish(InPlace *state)

@@ -97,7 +97,7 @@ extern bool IvfpqWorkerSlotIsFor(IvfpqWorkerOrder *order, Relation index);
 extern bool IvfpqHasWork(Relation index, double table_rows);
 extern void IvfpqDoWork(Relation heap, Relation index, const char *name);
 
-/* worker.c: a background worker does it when VACUUM asks */
+/* worker.c: a background worker does that work when VACUUM asks */
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
 
 /* drift.c: codes that no longer fit, and rows that are copies of few vectors */

@@ -24,8 +24,9 @@ has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
 }
 
 /*
- * Is there anything to do?  The estimate of pending rows is an upper bound
- * that saves reading them; so is table_rows, unless negative, of all rows.
+ * Returns whether the index has work.  The estimate of pending rows is an
+ * upper bound that saves reading them; so is table_rows, unless negative, of
+ * all rows.
  */
 bool
 IvfpqHasWork(Relation index, double table_rows)
