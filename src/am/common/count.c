@@ -93,9 +93,9 @@ count_once(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * The rows of the index, about: what statistics say, or those at calibration.
- * Statistics may be older than that, so where they say far fewer, as they do
- * when VACUUM has removed these, rows are counted.
+ * Returns about how many rows the index has: by statistics, or those at
+ * calibration.  Statistics may be older than that, so where they say far
+ * fewer, as they do after VACUUM has removed many rows, rows are counted.
  */
 double
 IvfpqRowsAbout(Relation index, const IvfpqMetaData *meta)

@@ -81,7 +81,7 @@ IvfpqFindVersions(IvfpqFindings *findings)
 
 /* ---- gpuvecd */
 
-/* ... that others start. */
+/* Returns what to do about a gpuvecd that is not up and that others start. */
 static const char *
 external_advice(const IvfpqServerStatus *status)
 {
@@ -96,7 +96,7 @@ external_advice(const IvfpqServerStatus *status)
 	return NULL;
 }
 
-/* What to do about a gpuvecd that is not up. */
+/* Returns what to do about a gpuvecd that is not up. */
 static const char *
 server_advice(const IvfpqServerStatus *status)
 {
