@@ -197,8 +197,8 @@ add_values(IvfpqKeyQuals *quals, Asked *asked, IvfpqRowQual *row)
 
 	/*
 	 * a comparison that is not equality has a range that begins or ends where
-	 * the key's abbreviated keys do, at the same end for all arguments: no gap
-	 * is left between exact ranges
+	 * the key's abbreviated keys do, at the same end for all arguments: no
+	 * gap is left between exact ranges
 	 */
 	if (are_points)
 		add_points(quals, asked, row, arguments, n, hull.is_exact);
