@@ -4,8 +4,8 @@
  *
  * A function of an index may wait for ever, and may catch a cancellation.  So
  * the process ends itself, as pg_terminate_backend would have it end: no code
- * can catch that.  A timer looks whether a row was finished since its last
- * look.  Only who reads rows has a snapshot (snapshot.c), so the time that a
+ * can catch that.  A timer checks whether a row was finished since its last
+ * check.  Only who reads rows has a snapshot (snapshot.c), so the time that a
  * worker clusters or writes does not count.
  */
 #include "postgres.h"
@@ -18,7 +18,7 @@
 
 #include "am/common/codelimit.h"
 
-/* How often the timer looks, and how long a cancellation may be unheeded. */
+/* How often the timer checks, and how long a cancellation may be unheeded. */
 #define LOOK_MS			200
 #define CANCEL_MS		1000
 
@@ -27,13 +27,13 @@ volatile uint32 ivfpq_rows_done = 0;
 
 static TimeoutId timer;
 static int	timeout_ms;			/* 0: none */
-static uint32 rows_seen;		/* at the last look */
+static uint32 rows_seen;		/* at the last check */
 static TimestampTz row_since;	/* the row at hand is computed */
 static TimestampTz cancel_since;	/* ... is known; 0: it is not */
 static volatile sig_atomic_t canceled = false;
 static volatile IvfpqLimitHit hit = IVFPQ_LIMIT_NONE;
 
-/* The timer's look, in a signal handler. */
+/* The timer's check, in a signal handler. */
 static void
 look(void)
 {
@@ -66,8 +66,8 @@ IvfpqLimitInit(void)
 }
 
 /*
- * From here on each row has to be finished within the setting, and a
- * cancellation heeded within CANCEL_MS.
+ * From here on each row has to be finished within gpuvec.training_timeout, and
+ * a cancellation heeded within CANCEL_MS.
  */
 void
 IvfpqLimitBegin(void)

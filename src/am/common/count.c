@@ -13,7 +13,7 @@
 #include "am/common/count.h"
 #include "page/pending.h"
 
-/* Indexes whose counted rows a session remembers, at most. */
+/* Indexes whose counted rows a backend remembers, at most. */
 #define NCOUNTED		64
 
 typedef struct Counted
@@ -66,8 +66,8 @@ IvfpqCountRows(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * The rows in lists, counted once a session for what the catalog says: VACUUM
- * changes that.  Rows that came since are missing.
+ * Returns the rows in lists, counted once a backend until VACUUM changes what
+ * the catalog says of them.  Rows that came since are missing.
  */
 static double
 count_once(Relation index, const IvfpqMetaData *meta)
@@ -93,9 +93,9 @@ count_once(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * The rows of the index, about: what statistics say, or those at calibration.
- * Statistics may be older than that, so where they say far fewer, as they do
- * when VACUUM has found these gone, rows are counted.
+ * Returns about how many rows the index has: by statistics, or those at
+ * calibration.  Statistics may be older than that, so where they say far
+ * fewer, as they do after VACUUM has removed many rows, rows are counted.
  */
 double
 IvfpqRowsAbout(Relation index, const IvfpqMetaData *meta)
@@ -110,8 +110,8 @@ IvfpqRowsAbout(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * The rows that statistics tell of now, as the planner reads them: those of the
- * pages that there were, and of pages since as many more.
+ * Returns the rows by statistics, as the planner reads them: pages that came
+ * since count in proportion.
  */
 static double
 rows_by_statistics(Relation rel)
@@ -123,9 +123,9 @@ rows_by_statistics(Relation rel)
 }
 
 /*
- * Of the rows that the index has, the share that new snapshots see, as far as
+ * Returns the fraction of the index's rows that new snapshots see, as far as
  * ANALYZE knows: the others are deleted, and VACUUM has not removed them.  1
- * where they are not so many that it matters.
+ * where these are too few to matter.
  */
 double
 IvfpqVisibleFraction(Relation index, const IvfpqMetaData *meta, Relation heap)
@@ -146,8 +146,8 @@ IvfpqVisibleFraction(Relation index, const IvfpqMetaData *meta, Relation heap)
 }
 
 /*
- * Has the index at least that many rows?  Statistics may be old, so they are
- * not believed when they say no.
+ * Returns whether the index has at least that many rows.  Statistics may be
+ * old, so they are not believed when they say no.
  */
 bool
 IvfpqHasRows(Relation index, const IvfpqMetaData *meta, double rows)

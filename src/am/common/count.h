@@ -8,18 +8,19 @@
 #include "page/page.h"
 
 /*
- * While no fewer of the rows at calibration are left what it found holds: it
- * asks for more than the recall, and that by chance.
+ * While at least this fraction of the rows at calibration is left,
+ * calibration's results hold: it asks for more than the recall, to be safe
+ * from chance.
  */
 #define IVFPQ_ENOUGH_LEFT	0.8
 
 /* What the directory's entries sum up to. */
 typedef struct IvfpqListTotals
 {
-	int64		rows;			/* by their first copies */
-	int64		live;			/* copies */
+	int64		rows;			/* by their primary postings */
+	int64		live;			/* postings */
 	int64		dead;
-	int64		longest;		/* live copies of the longest list */
+	int64		longest;		/* live postings of the longest list */
 	int			longest_list;
 	int64		blocks;
 } IvfpqListTotals;

@@ -1,6 +1,6 @@
 /*
  * engine.c
- *		Calling the engine: what it asks and says, and memory for it.
+ *		Calling the engine: its interrupts, statuses and memory.
  */
 #include "postgres.h"
 
@@ -9,14 +9,15 @@
 
 #include "am/common/engine.h"
 
-/* What an interrupt raised while the engine was at work; NULL: nothing. */
+/* The error that an interrupt raised while the engine was at work, or NULL. */
 static ErrorData *raised = NULL;
 
 /*
- * Long engine calls ask here, and no error may jump out of them.  All kinds of
- * interrupts are served.  A statement may have to end for more reasons than a
- * cancel: a parallel worker failed, say, or a timeout of the transaction.  And
- * others may wait for us to serve one: DROP DATABASE does.
+ * Long engine calls ask here whether to stop, and no error may jump out of
+ * them.  All kinds of interrupts are served.  A statement may have to end for
+ * more reasons than a cancel: a parallel worker failed, say, or a timeout of
+ * the transaction.  And others may wait for us to serve one: DROP DATABASE
+ * does.
  */
 static bool
 interrupted(void *arg)
@@ -107,8 +108,9 @@ IvfpqTopKResize(GvTopK *top, int capacity)
 }
 
 /*
- * IvfpqListReader.wants: may a copy of a block fulfill the condition?  By its
- * images, for what heads of many blocks say is too little.
+ * IvfpqListReader.wants: returns whether a posting of a block may satisfy the
+ * condition.  Checks abbreviated keys, since the heads of many blocks tell too
+ * little.
  */
 bool
 IvfpqWantsBlock(const void *condition, const IvfpqSlotHeader *header,

@@ -34,7 +34,7 @@
 #include "am/common/options.h"
 #include "pgcompat.h"
 
-/* Where names in the owner's code are looked for, as in PostgreSQL 17. */
+/* The search_path for names in the owner's code, as in PostgreSQL 17. */
 #define SAFE_SEARCH_PATH	"pg_catalog, pg_temp"
 
 /* ERROR unless the open relation is a gpuivfpq index that can be read. */
@@ -293,7 +293,7 @@ are_dummies(List *expressions)
 /*
  * Put expressions and predicate as they are stored in place of those that the
  * relcache has.  The latter are simplified: SQL functions are replaced by
- * their bodies, and names in bodies were looked up when the session first
+ * their bodies, and names in bodies were looked up when this backend first
  * asked, as another user and with any search_path.  Dummies stay: they run no
  * code.
  */
@@ -323,7 +323,10 @@ IvfpqIndexInfo(Relation index)
 	return indexInfo;
 }
 
-/* Is a function written in a language that looks names up when it runs? */
+/*
+ * Returns whether a function is in a language that looks names up when it
+ * runs.
+ */
 static bool
 is_interpreted(Oid funcid, void *context)
 {
@@ -350,11 +353,11 @@ has_interpreted(Node *node, void *context)
 }
 
 /*
- * Do an index's expressions as they are stored, or its predicate if that is
- * asked for, call functions in SQL or PL/pgSQL, say?  A session may lead these
- * elsewhere than they were to go: what a search_path finds when they run, and
- * what one found when it compiled them, which PL/pgSQL remembers.  Functions
- * in C are superusers' and name what they call.
+ * Returns whether an index's expressions as they are stored, or its predicate
+ * if `predicate` is set, call functions in SQL, PL/pgSQL or the like.  A
+ * session may lead these elsewhere than they were to go: what a search_path
+ * finds when they run, and what one found when it compiled them, which
+ * PL/pgSQL remembers.  Functions in C are superusers' and name what they call.
  */
 bool
 IvfpqIsInterpreted(Relation index, bool predicate)
@@ -382,8 +385,8 @@ IvfpqIsParallelSafe(List *expressions, List *predicate)
 }
 
 /*
- * May the current user have the owner's code run as the table's owner?  Not if
- * the user's session could change what that code does.
+ * Returns whether the current user may have the owner's code run as the
+ * table's owner: not if the user's session could change what that code does.
  */
 bool
 IvfpqMayAct(Relation table, Relation index)

@@ -1,6 +1,6 @@
 /*
  * model.c
- *		What training fixed, brought from pages into memory.
+ *		The results of training, read from pages into memory.
  */
 #include "postgres.h"
 
@@ -59,7 +59,10 @@ check_parent_offsets(Relation index, const IvfpqModel *model)
 					   parent_offsets[meta->nparents], meta->nlists);
 }
 
-/* Read mean, codebooks and starts into a chunk of the current context. */
+/*
+ * Reads mean, codebooks and parent_offsets into a chunk of the current
+ * context.
+ */
 static IvfpqModel *
 load_model(Relation index, const IvfpqMetaData *meta)
 {
@@ -146,9 +149,9 @@ IvfpqRotationLoad(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Put a raw vector [dims] into the engine's space.  A rotation is read where it
- * lies in shared buffers: it is too large to be copied for each query, or to be
- * kept by each session.
+ * Transforms a raw vector [dims] into the engine's space.  A rotation is read
+ * where it lies in shared buffers: it is too large to be copied for each
+ * query, or to be kept by each backend.
  */
 void
 IvfpqTransform(Relation index, const IvfpqModel *model, const float *raw,
@@ -177,8 +180,8 @@ IvfpqTransform(Relation index, const IvfpqModel *model, const float *raw,
 }
 
 /*
- * ERROR unless blocks have the keys that the index's columns are: images would
- * be read where none are.
+ * ERROR unless blocks have the keys of the index's columns: else abbreviated
+ * keys would be read where none are.
  */
 void
 IvfpqModelCheckKeys(Relation index, const IvfpqModel *model,

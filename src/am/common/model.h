@@ -1,8 +1,8 @@
 /*
  * model.h
- *		What training fixed, in memory (model.c).  The small parts
- *		(metapage, mean, codebooks) are cached with the relation; centroids and a
- *		rotation stay on pages.
+ *		The results of training, in memory (model.c).  The small parts
+ *		(metapage, mean, codebooks) are cached with the relation; centroids and
+ *		a rotation stay on pages.
  */
 #ifndef IVFPQ_MODEL_H
 #define IVFPQ_MODEL_H
@@ -16,7 +16,8 @@ typedef struct IvfpqModel
 	GvModel		gv;				/* when meta.nlists > 0; without its rotation */
 	const int32 *parent_offsets;	/* [nparents + 1] first list of each
 									 * parent */
-	float		values[FLEXIBLE_ARRAY_MEMBER];	/* mean, codebooks, starts */
+	float		values[FLEXIBLE_ARRAY_MEMBER];	/* mean, codebooks,
+												 * parent_offsets */
 } IvfpqModel;
 
 extern IvfpqModel *IvfpqModelGet(Relation index);

@@ -22,8 +22,8 @@
 #define LEAST_ROWS		1000
 
 /*
- * Lists have so many rows each until they are MANY_LISTS; from VERY_MANY_ROWS on
- * they grow as the square root of rows.
+ * Lists have ROWS_A_LIST rows each until they are MANY_LISTS; from
+ * VERY_MANY_ROWS on they grow as the square root of rows.
  */
 #define ROWS_A_LIST		100.0
 #define MANY_LISTS		1e5

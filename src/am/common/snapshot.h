@@ -1,6 +1,6 @@
 /*
  * snapshot.h
- *		What a background worker reads rows under (snapshot.c).
+ *		Snapshots under which a background worker reads rows (snapshot.c).
  */
 #ifndef IVFPQ_SNAPSHOT_H
 #define IVFPQ_SNAPSHOT_H

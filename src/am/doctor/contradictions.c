@@ -1,6 +1,6 @@
 /*
  * contradictions.c
- *		The doctor's look at settings that do not go together.
+ *		The doctor's check for settings that do not go together.
  */
 #include "postgres.h"
 
@@ -9,7 +9,7 @@
 #include "am/common/options.h"
 #include "am/doctor/doctor.h"
 
-/* Is it set?  Then its name is added to those before. */
+/* Adds the setting's name to those before, if it is set. */
 static void
 add_set(StringInfo names, bool is_set, const char *name)
 {

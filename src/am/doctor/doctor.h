@@ -1,6 +1,6 @@
 /*
  * doctor.h
- *		gpuvec_doctor: what is found, and the parts that look (doctor.c).
+ *		gpuvec_doctor: what is found, and the files that find it (doctor.c).
  */
 #ifndef IVFPQ_DOCTOR_H
 #define IVFPQ_DOCTOR_H
@@ -39,7 +39,7 @@ extern void IvfpqFindContradictions(IvfpqFindings *findings,
 extern void IvfpqFindIndexes(IvfpqFindings *findings,
 							 const IvfpqServerStatus *status);
 
-/* Why something is not as one would have it, and what to do about it. */
+/* Why something is not as it should be, and what to do about it. */
 typedef struct IvfpqReason
 {
 	char	   *state;			/* NULL: there is no reason */
@@ -58,7 +58,10 @@ extern IvfpqReason IvfpqWhyNoIndex(PlannerInfo *root, RelOptInfo *rel);
 extern OpExpr *IvfpqOrderedDistance(PlannerInfo *root, RelOptInfo *rel,
 									Var **column, char **class);
 
-/* foreign.c: what keeps a foreign table's server from bringing it */
+/*
+ * foreign.c: what keeps a foreign table's server from returning rows in that
+ * order
+ */
 extern bool IvfpqIsOrderSent(const PlannerInfo *root, const RelOptInfo *rel);
 extern IvfpqReason IvfpqWhyNotSent(Oid table, Oid operator);
 

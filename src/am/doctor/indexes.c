@@ -1,9 +1,9 @@
 /*
  * indexes.c
- *		The doctor's look at each index of this database.
+ *		The doctor's check of each index of this database.
  *
- * No index keeps it waiting, and none ends it: one that is locked is passed
- * over, and an error, of a damaged page say, is what is found.
+ * No index keeps the doctor waiting, and none ends it: one that is locked is
+ * passed over, and an error, of a damaged page say, is reported as found.
  */
 #include "postgres.h"
 
@@ -32,12 +32,15 @@
 #include "am/train/train.h"
 #include "pgcompat.h"
 
-/* Scans that tell something, and the share of them that gives cause for it. */
+/*
+ * Scans that are enough to judge by, and the fraction of them with a full pass
+ * that is reported.
+ */
 #define MANY_SCANS		100
 #define FULL_PASSES_FRACTION	0.5
 #define OUT_OF_ORDER_FRACTION		0.05
 
-/* An index that is looked into. */
+/* An index that is checked. */
 typedef struct Patient
 {
 	IvfpqFindings *findings;
@@ -57,7 +60,7 @@ find(const Patient *patient, const char *state, const char *advice)
 	IvfpqFind(patient->findings, patient->name, state, advice);
 }
 
-/* What the first batch of a search takes, in words. */
+/* Describes the search parameters of a first batch. */
 static char *
 describe_params(const Patient *patient, const IvfpqSearchParams *params)
 {
@@ -147,7 +150,7 @@ find_in_counts(const Patient *patient)
 			 "raise gpuvec.recall, or SET gpuvec.scan_order = relaxed, where many rows are asked for");
 }
 
-/* How its mirror is, where sessions would ask gpuvecd. */
+/* Reports the state of its mirror, where sessions would ask gpuvecd. */
 static void
 find_mirror(const Patient *patient)
 {
@@ -188,9 +191,10 @@ find_mirror(const Patient *patient)
 }
 
 /*
- * Were there fewer lists than rows ask for, for want of memory?  Where rows are
- * copies of few vectors there are no more to be had, and where others have come
- * since training nobody knows what those were.
+ * Reports an index that got fewer lists than its rows call for, for lack of
+ * memory.  Where rows are copies of few vectors there cannot be more lists,
+ * and where rows unlike those of training have come, nobody knows what those
+ * were.
  */
 static void
 find_memory(const Patient *patient)
@@ -318,7 +322,7 @@ list_indexes(void)
 	return oids;
 }
 
-/* Is it a relation's file that an error names? */
+/* Returns whether an error names the relation's file. */
 static bool
 is_file_of(Oid relid, const char *message)
 {
@@ -339,8 +343,8 @@ is_file_of(Oid relid, const char *message)
 }
 
 /*
- * What to do about an error: its hint, or what PostgreSQL does not say of a page
- * that it cannot read.
+ * Returns what to do about an error: its hint, or advice on a page that cannot
+ * be read, for which PostgreSQL has no hint.
  */
 static const char *
 advise_on_error(const Patient *patient, const ErrorData *error)

@@ -1,7 +1,7 @@
 /*
  * installation.c
- *		The doctor's look at what holds for all indexes: versions, gpuvecd, the
- *		machine.
+ *		The doctor's check of what holds for all indexes: versions, gpuvecd,
+ *		the machine.
  */
 #include "postgres.h"
 
@@ -81,7 +81,7 @@ IvfpqFindVersions(IvfpqFindings *findings)
 
 /* ---- gpuvecd */
 
-/* ... that others start. */
+/* Returns what to do about a gpuvecd that is not up and that others start. */
 static const char *
 external_advice(const IvfpqServerStatus *status)
 {
@@ -96,7 +96,7 @@ external_advice(const IvfpqServerStatus *status)
 	return NULL;
 }
 
-/* What to do about a gpuvecd that is not up. */
+/* Returns what to do about a gpuvecd that is not up. */
 static const char *
 server_advice(const IvfpqServerStatus *status)
 {
@@ -113,7 +113,7 @@ server_advice(const IvfpqServerStatus *status)
 	return NULL;				/* "off", "no card" */
 }
 
-/* What gives gpuvecd more memory. */
+/* Returns what gives gpuvecd more memory. */
 const char *
 IvfpqMoreMemory(const IvfpqServerStatus *status)
 {
@@ -158,7 +158,7 @@ IvfpqFindServer(IvfpqFindings *findings, const IvfpqServerStatus *status)
 
 /* ---- the machine */
 
-/* The first word of a line that looks like a version, or NULL. */
+/* Returns the first word of a line that looks like a version, or NULL. */
 static char *
 version_in(char *line)
 {
@@ -171,7 +171,9 @@ version_in(char *line)
 	return NULL;
 }
 
-/* The version of the cards' driver, as the kernel says it; or NULL. */
+/*
+ * Returns the version of the devices' driver, as the kernel says it; or NULL.
+ */
 static char *
 driver_version(void)
 {

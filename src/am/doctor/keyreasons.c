@@ -135,7 +135,7 @@ get_sides(const RestrictInfo *condition, Oid *operator, Oid *collation,
 	*right = lsecond(args);
 }
 
-/* Why does the key not answer it? */
+/* Returns why the key does not answer a condition. */
 static char *
 why_filter(IndexOptInfo *info, int column, RestrictInfo *condition)
 {
@@ -184,7 +184,7 @@ why_filter(IndexOptInfo *info, int column, RestrictInfo *condition)
 	return "the planner did not give it to the index";
 }
 
-/* How to write it so that a key answers it, or NULL. */
+/* Returns how to write a condition so that a key answers it, or NULL. */
 static char *
 advise_rewriting(PlannerInfo *root, IndexOptInfo *info,
 				 const RestrictInfo *condition)
@@ -246,7 +246,7 @@ IvfpqWhyFilters(PlannerInfo *root, IndexOptInfo *info, const IndexPath *path,
 
 /* ---- key IN (SELECT ...) */
 
-/* Tables of a part of FROM. */
+/* Returns the tables of a node of FROM. */
 static Relids
 tables_in(Node *node)
 {

@@ -55,7 +55,7 @@
 #define FLOAT8_WHOLE	9007199254740992.0
 #define FLOAT4_WHOLE	16777216.0
 
-/* Longer texts are not looked for in documents. */
+/* Longer texts are not searched for in documents. */
 #define MAX_TEXT		1000
 
 /* A comparison of the key, in an expression or not, with a value. */
@@ -70,9 +70,9 @@ typedef struct Comparison
 	int			strategy;		/* as btree's of the side's type; 0 = none */
 } Comparison;
 
-/* ---- pieces of expressions */
+/* ---- parts of expressions */
 
-/* Has it parts that only a plan can print? */
+/* Returns whether an expression has parts that only a plan can print. */
 static bool
 is_of_plan(Node *node, void *context)
 {
@@ -255,7 +255,7 @@ key_cast_to_number(const Comparison *comparison)
 
 /* ---- keys that are cast to text */
 
-/* Has it the form that an integer between these has as text? */
+/* Returns whether a text is that of an integer between these. */
 static bool
 is_integer_text(const char *text, int64 least, int64 greatest, int64 *n)
 {
@@ -341,7 +341,7 @@ key_cast_to_text(const Comparison *comparison)
 
 /* ---- parts of documents */
 
-/* Might it be an index into an array? */
+/* Returns whether a name might be an index into an array. */
 static bool
 is_subscript(const char *name)
 {
@@ -450,7 +450,7 @@ add_texts(const List *names, const char *text, List **documents, bool *beside)
 {
 	JsonbValue	value = {.type = jbvString};
 
-	/* that of an object or array, or of a number beyond all measure */
+	/* that of an object or array, or of a number without limit */
 	if (text[0] == '{' || text[0] == '[' || strlen(text) > MAX_TEXT)
 		return false;
 	value.val.string.val = unconstify(char *, text);
@@ -535,7 +535,7 @@ is_plain_midnight(DateADT day)
 	}
 }
 
-/* A date that is so many days later. */
+/* Returns a date that is `days` later. */
 static Node *
 add_days(Node *date, int days)
 {
@@ -553,7 +553,10 @@ add_days(Node *date, int days)
 								  InvalidOid);
 }
 
-/* Of a constant, with room for days around it. */
+/*
+ * Returns whether a date is a constant, finite, with days around it that are
+ * dates, too.
+ */
 static bool
 is_finite_date(Node *date)
 {
@@ -627,9 +630,9 @@ rewrite_date(const Comparison *comparison, bool *beside)
 /* ---- comparisons with constants */
 
 /*
- * The values to compare the key with, so that one of them fulfills the condition,
- * instead of this constant: added to *values.  False if they are not known; no
- * value, if none can be equal.
+ * The values to compare the key with, so that one of them satisfies the
+ * condition, instead of this constant: added to *values.  False if they are
+ * not known; no value, if none can be equal.
  */
 static bool
 add_equals(const Comparison *comparison, const Const *value, Node **key,

@@ -1,6 +1,6 @@
 /*
  * order.c
- *		What keeps an index from bringing the order that a statement wants.
+ *		Why an index does not provide the order that a statement requests.
  *
  * Asked of the planner's own structures, when it has made all paths of a table:
  * expressions are simplified, views and policies are part of the statement, and
@@ -63,7 +63,9 @@ IvfpqIndexColumn(const IndexOptInfo *info, int column)
 	return text_to_cstring(DatumGetTextPP(name));
 }
 
-/* Is it one of the operators that distances are written with? */
+/*
+ * Returns whether an operator is one of those that distances are written with.
+ */
 static bool
 is_distance_operator(Oid operator)
 {
@@ -170,7 +172,7 @@ has_column(Node *node, IndexOptInfo *info)
 	return find_column(node, &search);
 }
 
-/* Find a distance that the index measures, or one that it might. */
+/* Finds a distance that the index orders by, or one that it might. */
 static bool
 find_distance(Node *node, void *context)
 {
@@ -226,7 +228,10 @@ is_inner_joined(Node *node)
 	return true;
 }
 
-/* Is the order that of rows as they are joined, cut off behind LIMIT of them? */
+/*
+ * Returns whether the order is that of rows as they are joined, cut off behind
+ * LIMIT of them.
+ */
 static bool
 is_plain_limit(const Query *parse)
 {
@@ -294,7 +299,10 @@ why_distance(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 	return no_reason;
 }
 
-/* A call of a distance's function, where the operator is wanted. */
+/*
+ * Returns whether this is a call of a distance's function, where the index
+ * needs the operator.
+ */
 static bool
 is_distance_call(const FuncExpr *call, const IndexOptInfo *info)
 {
@@ -311,7 +319,7 @@ is_distance_call(const FuncExpr *call, const IndexOptInfo *info)
 	return false;
 }
 
-/* Is it known that no row lacks a vector? */
+/* Returns whether it is known that no row lacks a vector. */
 static bool
 has_all_vectors(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 {
@@ -440,7 +448,7 @@ why_around(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 						   "; but not if rows without a distance (no vector, or by cosine a vector of zeros), which now come first, are wanted" : ""));
 }
 
-/* What ORDER BY begins with is no distance of the index. */
+/* ORDER BY begins with an expression that is no distance of the index. */
 static IvfpqReason
 why_expression(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
 			   Node *expr)
@@ -535,7 +543,7 @@ why_without_order(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 				  NULL);
 }
 
-/* Functions of windows that have to know how many rows there are. */
+/* Finds window functions that have to know how many rows there are. */
 static bool
 counts_rows(Node *node, void *context)
 {
@@ -553,8 +561,8 @@ counts_rows(Node *node, void *context)
 }
 
 /*
- * Does a window function want all rows before it gives the first one?  It does
- * not if it is over those so far, in the order of ORDER BY.
+ * Returns whether a window function needs all rows before it returns the first
+ * one.  It does not if it is over the rows so far, in the order of ORDER BY.
  */
 static bool
 has_window_of_all(const Query *parse, List *targets)
@@ -579,7 +587,7 @@ has_window_of_all(const Query *parse, List *targets)
 	return counts_rows((Node *) targets, NULL);
 }
 
-/* Something wants all rows, before ORDER BY. */
+/* Something needs all rows, before ORDER BY. */
 static IvfpqReason
 why_grouped(const PlannerInfo *root)
 {
@@ -608,7 +616,10 @@ relids_of(const RelOptInfo *rel)
 	return rel->top_parent_relids ? rel->top_parent_relids : rel->relids;
 }
 
-/* Does an outer join look for rows of the table, or make some of NULLs? */
+/*
+ * Returns why, if an outer join looks up rows of the table, or makes rows of
+ * NULLs.
+ */
 static IvfpqReason
 why_looked_for(const PlannerInfo *root, const RelOptInfo *rel)
 {
@@ -627,7 +638,7 @@ why_looked_for(const PlannerInfo *root, const RelOptInfo *rel)
 	return no_reason;
 }
 
-/* All rows are wanted, or they come in the order of another table. */
+/* All rows are requested, or they come in the order of another table. */
 static IvfpqReason
 why_unlimited(const PlannerInfo *root, const RelOptInfo *rel)
 {
@@ -659,7 +670,10 @@ why_direction(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 	return no_reason;
 }
 
-/* Is the first key of the order that is wanted a distance of the index? */
+/*
+ * Returns whether the first key of the requested order is a distance of the
+ * index.
+ */
 static bool
 is_first_key(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 {

@@ -12,7 +12,8 @@ typedef struct PlanSearch
 {
 	const PlannedStmt *stmt;
 	Oid			table;
-	Oid			index;			/* looked for, by its order; or InvalidOid: */
+	Oid			index;			/* the index to find, by its order; or
+								 * InvalidOid: */
 	Plan	   *found;			/* ... any scan of the table */
 	bool		is_limited;		/* a Limit is above it */
 	bool		is_sorted;		/* a Sort is, with no Limit between */
@@ -141,7 +142,7 @@ IvfpqIsSortedInPlan(const PlannedStmt *stmt, Oid table)
 	return search.is_sorted;
 }
 
-/* What reads a table, in words. */
+/* Names the scan that reads a table. */
 char *
 IvfpqNameScan(const Plan *plan)
 {

@@ -2,12 +2,12 @@
  * statement.c
  *		gpuvec_doctor(query): why a statement does not use an index.
  *
- * The statement is planned, as EXPLAIN plans it, and never executed.  While the
- * planner works it is watched: when it has made all paths of a table with an
- * index of ours, what can be said of that table is noted.  Where an index is not
- * used although it could bring the order, the statement is planned once more,
- * with no other way to that table: the difference is what the planner takes
- * the index to cost more.
+ * The statement is planned, as EXPLAIN plans it, and never executed.  While
+ * the planner works it is observed: when it has made all paths of a table with
+ * an index of ours, what can be said of that table is noted.  Where an index
+ * is not used although it could provide the order, the statement is planned
+ * once more, with no other path to that table: the difference is what the
+ * planner takes the index to cost more.
  *
  * Parameters have the types that the statement gives them, and no values: the
  * plan is the generic one.
@@ -41,7 +41,7 @@
 /* A table of fewer rows is read faster than an index of it. */
 #define FEW_ROWS		10000
 
-/* Rows wanted, of all, that are many. */
+/* Requested rows are many from this fraction of all on. */
 #define LARGE_FRACTION		0.05
 
 /* A table with an index of ours, or one that lacks it, as the planner saw it. */
@@ -49,20 +49,20 @@ typedef struct Sight
 {
 	Oid			table;
 	Oid			index;			/* InvalidOid: it has none */
-	bool		is_foreign;		/* its server may bring the order */
+	bool		is_foreign;		/* its server may provide the order */
 	IvfpqReason why;			/* it has no path by the index's order */
 	List	   *filters;		/* IvfpqReason: conditions on keys, joins */
 	double		tuples;
-	double		limit;			/* rows wanted; 0 = not known */
-	bool		is_unlimited;	/* the whole order is wanted */
+	double		limit;			/* rows requested; 0 = not known */
+	bool		is_unlimited;	/* the whole order is requested */
 	bool		limit_is_known; /* when planned */
 	bool		is_joined;
 	bool		is_kept;		/* all joins are outer ones that keep its rows */
 } Sight;
 
 /*
- * What the hooks work for.  They stay in place: a library that is loaded while a
- * statement is planned chains to them.
+ * State that the hooks work for.  They stay in place: a library that is loaded
+ * while a statement is planned chains to them.
  */
 typedef struct Watch
 {
@@ -73,7 +73,7 @@ typedef struct Watch
 	int			depth;			/* 1 = it is the statement that is planned */
 } Watch;
 
-static Watch *observer = NULL;	/* NULL: nothing is watched */
+static Watch *observer = NULL;	/* NULL: no statement is observed */
 static bool is_hooked = false;
 static planner_hook_type previous_planner = NULL;
 static set_rel_pathlist_hook_type previous_pathlist = NULL;
@@ -383,7 +383,7 @@ set_hooks(void)
 	is_hooked = true;
 }
 
-/* Plan a statement under watch. */
+/* Plans a statement while it is observed. */
 static PlannedStmt *
 plan_watched(Query *query, const char *source, Watch *how)
 {
@@ -432,8 +432,8 @@ other_method(const Plan *scan)
 }
 
 /*
- * Why the index seems to cost more, if there is more to say of it than numbers,
- * and what to do.
+ * Returns why the index seems to cost more, if there is more to say than
+ * numbers, and what to do.
  */
 static IvfpqReason
 why_dearer(const Sight *sight, const Plan *chosen)
@@ -563,7 +563,7 @@ is_repeated(const List *sights, const Sight *sight)
 	return false;
 }
 
-/* Error context: a position is one in the text that is looked at. */
+/* Error context: a position is one in the doctor's argument. */
 static void
 show_position(void *arg)
 {
@@ -576,7 +576,7 @@ show_position(void *arg)
 	internalerrquery((const char *) arg);
 }
 
-/* The one SELECT in the text, with views and policies in it. */
+/* Analyzes the one SELECT in the text, with views and policies in it. */
 static Query *
 analyze(const char *source)
 {

@@ -1,11 +1,12 @@
 /*
  * images.c
- *		The keys of an index, and images of their values.
+ *		The keys of an index, and abbreviated keys of their values.
  *
- * Integers, and what is stored as one, have their distance from the least
- * value of the type as image.  Floats have their bits, so turned that they
- * ascend as btree orders: -0 is 0, and every NaN is above infinity.  A
- * numeric has the image of the nearest double precision, an enum its OID.
+ * The abbreviated key of an integer, and of what is stored as one, is its
+ * distance from the least value of the type; that of a float is its bits, so
+ * changed that they ascend as btree orders: -0 is 0, and every NaN is above
+ * infinity.  A numeric has the abbreviated key of the nearest double
+ * precision, an enum its OID.
  */
 #include "postgres.h"
 
@@ -21,11 +22,11 @@
 #include "am/keys/keys.h"
 #include "am/value/value.h"
 
-/* Types whose images ascend, or are the value. */
+/* Types whose abbreviated keys ascend, or are the value. */
 typedef struct OrderedType
 {
 	Oid			type;
-	int			width;			/* bytes of an image */
+	int			width;			/* bytes of an abbreviated key */
 	bool		is_exact;
 	bool		is_integer;
 	int64		least;			/* of integers */
@@ -56,7 +57,7 @@ ordered_type(Oid type)
 	return NULL;
 }
 
-/* Does a class of the type need no support function? */
+/* Returns whether a class of the type needs no support function. */
 bool
 IvfpqIsOrderedKey(Oid type)
 {
@@ -77,7 +78,10 @@ check_collation(Relation index, int attno)
 				 errhint("Leave the column out, the condition on it to the executor; or give it another collation.")));
 }
 
-/* The class of the column has a support function: it says what images are. */
+/*
+ * Initializes a key whose class has a support function, which computes
+ * abbreviated keys.
+ */
 static void
 init_by_function(IvfpqKey *key, Relation index, int attno)
 {
@@ -94,7 +98,10 @@ init_by_function(IvfpqKey *key, Relation index, int attno)
 				   CurrentMemoryContext);
 }
 
-/* The class of the column has none: it is of a type that is known here. */
+/*
+ * Initializes a key whose class has no support function: its type is one of
+ * those known here.
+ */
 static void
 init_ordered(IvfpqKey *key, Relation index, int attno)
 {
@@ -139,7 +146,7 @@ init_key(IvfpqKey *key, Relation index, int attno)
 }
 
 /*
- * The keys of an open index; ERROR where a column is none that can be a key.
+ * Initializes the keys of an open index; ERROR where a column cannot be a key.
  * Functions are looked up in the current memory context, which must live as
  * long as *keys does.
  */
@@ -186,7 +193,10 @@ IvfpqKeyInteger(Oid type, Datum value)
 	}
 }
 
-/* The image of an integer between the key's least and greatest. */
+/*
+ * Returns the abbreviated key of an integer between the key's least and
+ * greatest.
+ */
 uint64
 IvfpqKeyIntegerAbbrev(const IvfpqKey *key, int64 value)
 {
@@ -219,8 +229,8 @@ IvfpqKeyFloat8Abbrev(float8 value)
 }
 
 /*
- * The image of a value, not NULL, of the key's type.  Uses memory: call in a
- * context that is reset between rows.
+ * Returns the abbreviated key of a value, not NULL, of the key's type.  Uses
+ * memory: call in a context that is reset between rows.
  */
 uint64
 IvfpqKeyAbbrev(IvfpqKey *key, Datum value)
@@ -256,8 +266,9 @@ IvfpqKeyAbbrev(IvfpqKey *key, Datum value)
 }
 
 /*
- * Images of the values [1 + nkeys] that an index tuple has; the vector, the
- * first one, is not looked at.  Memory as with IvfpqKeyAbbrev.
+ * Sets *abbrevs to the abbreviated keys of an index tuple's values [1 +
+ * nkeys]; the vector, the first value, is not read.  Memory as with
+ * IvfpqKeyAbbrev.
  */
 void
 IvfpqKeysMake(IvfpqKeys *keys, const Datum *values, const bool *isnull,

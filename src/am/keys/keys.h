@@ -1,13 +1,13 @@
 /*
  * keys.h
- *		Keys: the columns of an index behind the vector (images.c), and the
- *		conditions on them that a scan is given (tests.c).
+ *		Keys: the columns of an index behind the vector (images.c), and the key
+ *		quals of a scan (tests.c).
  *
- * A key's operator class says what its image is.  A class of an ordered type
- * has btree's strategy numbers and, but for enums, images that ascend as the
- * values do.  A class with support function 2 has only an equality: the image
- * is the type's own hash.  A class with support function 3 has sets: the image
- * is a signature of 64 bits.
+ * A key's operator class determines its abbreviated key.  A class of an
+ * ordered type has btree's strategy numbers and, but for enums, abbreviated
+ * keys that ascend as the values do.  A class with support function 2 has only
+ * an equality: the abbreviated key is the type's own hash.  A class with
+ * support function 3 has sets: the abbreviated key is a signature of 64 bits.
  */
 #ifndef IVFPQ_KEYS_H
 #define IVFPQ_KEYS_H
@@ -37,8 +37,8 @@ typedef struct IvfpqKey
 	Oid			family;
 	Oid			collation;
 	IvfpqKeyKind kind;
-	int			width;			/* bytes of an image */
-	bool		is_exact;		/* images tell values apart */
+	int			width;			/* bytes of an abbreviated key */
+	bool		is_exact;		/* abbreviated keys tell values apart */
 	bool		is_integer;		/* ordered: an integer, or stored as one, */
 	int64		least;			/* between these */
 	int64		greatest;
@@ -63,52 +63,56 @@ extern uint64 IvfpqKeyIntegerAbbrev(const IvfpqKey *key, int64 value);
 extern uint64 IvfpqKeyFloat4Abbrev(float4 value);
 extern uint64 IvfpqKeyFloat8Abbrev(float8 value);
 
-/* One scan key, as a row is asked. */
+/* One scan key, to be checked on rows. */
 typedef struct IvfpqRowQual
 {
 	ScanKey		scan_key;
-	int			narguments;		/* of its array those that are not NULL */
+	int			narguments;		/* those of its array that are not NULL */
 	Datum	   *arguments;
-	uint64	   *abbrevs;		/* where these ascend: equality with arguments
-								 * that have one image each; else NULL */
+	uint64	   *abbrevs;		/* [narguments], ascending: equality with
+								 * arguments that have one abbreviated key
+								 * each; else NULL */
 } IvfpqRowQual;
 
-/* Images low .. high of a key; none where low is above high. */
+/* Abbreviated keys low .. high of a key; none where low is above high. */
 typedef struct IvfpqKeyRange
 {
 	uint64		low;
 	uint64		high;
-	bool		is_exact;		/* every value that has one fulfills it */
+	bool		is_exact;		/* all their values satisfy the comparison */
 } IvfpqKeyRange;
 
 /*
- * spans.c.  IvfpqKeyEverything: all images.  IvfpqKeyRangeOf: those for which
- * the strategy holds with a value, not NULL, of this type.
+ * spans.c.  IvfpqKeyEverything: all abbreviated keys.  IvfpqKeyRangeOf: those
+ * for which the strategy holds with a value, not NULL, of this type.
  */
 extern IvfpqKeyRange IvfpqKeyEverything(const IvfpqKey *key, bool is_exact);
 extern IvfpqKeyRange IvfpqKeyRangeOf(IvfpqKey *key, int strategy, Oid subtype,
 									 Datum value);
 
 /*
- * tests.c.  What scan keys [n] ask: as tests of images, and of rows.
+ * tests.c.  The key quals of scan keys [n]: tests of abbreviated keys, and of
+ * rows.
  */
 typedef struct IvfpqKeyQuals
 {
-	GvCondition condition;		/* of images; tests [GV_MAX_TESTS] */
-	bool		never;			/* no row can fulfill it */
-	int			nrechecks;		/* scan keys that images do not decide */
+	GvCondition condition;		/* of abbreviated keys; tests [GV_MAX_TESTS] */
+	bool		never;			/* no row can satisfy them */
+	int			nrechecks;		/* scan keys that abbreviated keys do not
+								 * decide */
 	int			nrows;
 	IvfpqRowQual *rows;			/* [nrows], those to be rechecked first */
 	IvfpqKeys  *keys;
 } IvfpqKeyQuals;
 
 /*
- * IvfpqKeyQualsMake: from the scan's keys, which are not copied, nor are their
- * arguments; memory from the current context.
+ * IvfpqKeyQualsMake: makes key quals of the scan's keys, which are not copied,
+ * nor are their arguments; memory from the current context.
  *
- * IvfpqKeyQualsMatch: does a row with these values of the index's columns
- * fulfill all of the scan's keys; or, with only_rechecks, those that images do
- * not decide?  Uses memory: call in a context that is reset between rows.
+ * IvfpqKeyQualsMatch: returns whether a row with these values of the index's
+ * columns satisfies all of the scan's keys; or, with only_rechecks, those that
+ * abbreviated keys do not decide.  Uses memory: call in a context that is
+ * reset between rows.
  */
 extern void IvfpqKeyQualsMake(IvfpqKeyQuals *quals, IvfpqKeys *keys,
 							  ScanKey scan_keys, int n);

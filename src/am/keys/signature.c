@@ -1,9 +1,9 @@
 /*
  * signature.c
- *		Signatures: images of keys that are sets, 64 bits.
+ *		Signatures: abbreviated keys of sets, 64 bits.
  *
  * An array has a bit for each element that is not NULL, which is all that &&
- * and @> look at.  A document has one for each scalar in it, which stands for
+ * and @> compare.  A document has one for each scalar in it, which stands for
  * its value and the nearest key around it: @> goes down two documents in step,
  * so that a scalar it finds is below the same key in both.
  */

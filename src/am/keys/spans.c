@@ -1,11 +1,12 @@
 /*
  * spans.c
- *		Which of a key's images fulfill a comparison with a value.
+ *		Key ranges: which abbreviated keys satisfy a comparison with a value.
  *
  * The value need not be one that the key can have: an int4 is compared with
- * 5,000,000,000, a real with 0.1.  So it becomes a cut: the key's image nearest
- * to it, and on which side of the value that image is.  Images that fulfill the
- * comparison are then a span, which may have images too many, never too few.
+ * 5,000,000,000, a real with 0.1.  So the value becomes a range bound: the
+ * abbreviated key nearest to it, and the side of the value that this is on.
+ * The abbreviated keys that satisfy the comparison are then a key range, which
+ * may have too many of them, never too few.
  */
 #include "postgres.h"
 
@@ -22,16 +23,16 @@
  */
 #define ZONE_USECS		(8 * USECS_PER_DAY)
 
-/* Where a value is among a key's images. */
+/* A range bound: where a value is among a key's abbreviated keys. */
 typedef struct KeyBound
 {
 	uint64		abbrev;			/* nearest to the value */
-	int			side;			/* that image's value compared with it */
+	int			side;			/* -1, 0, 1: that key's value compared with it */
 } KeyBound;
 
 static const IvfpqKeyRange nothing = {1, 0, true};
 
-/* All images of a key. */
+/* Returns the range of all abbreviated keys of a key. */
 IvfpqKeyRange
 IvfpqKeyEverything(const IvfpqKey *key, bool is_exact)
 {
@@ -66,8 +67,8 @@ float4_bound(float8 value)
 }
 
 /*
- * The images of a key for which the strategy is true of values that are
- * between the cuts: both the same, unless it is not known where.
+ * Returns the key range for which the strategy is true of a value between the
+ * bounds.  They are the same, unless it is not known where the value is.
  */
 static IvfpqKeyRange
 between(const IvfpqKey *key, int strategy, KeyBound from, KeyBound to,
@@ -116,7 +117,7 @@ microseconds(Oid type, Datum value)
 	return date * USECS_PER_DAY;
 }
 
-/* The cut of a key, in days or microseconds, at a time. */
+/* Returns the range bound of a key, in days or microseconds, at a time. */
 static KeyBound
 time_bound(const IvfpqKey *key, int64 time)
 {
@@ -168,7 +169,10 @@ time_range(const IvfpqKey *key, int strategy, Oid subtype, Datum value)
 	return between(key, strategy, from, to, false);
 }
 
-/* The hash of a value of any type of the family that has a function for it. */
+/*
+ * Returns the hash, as a key range, of a value of any type of the family that
+ * has a hash function.
+ */
 static IvfpqKeyRange
 hash_range(IvfpqKey *key, Oid subtype, Datum value)
 {
@@ -204,7 +208,9 @@ is_time(Oid type)
 	return type == DATEOID || type == TIMESTAMPOID || type == TIMESTAMPTZOID;
 }
 
-/* Images of the key for which the strategy holds with a value, not NULL. */
+/*
+ * Returns the key range for which the strategy holds with a value, not NULL.
+ */
 IvfpqKeyRange
 IvfpqKeyRangeOf(IvfpqKey *key, int strategy, Oid subtype, Datum value)
 {

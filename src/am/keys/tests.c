@@ -1,11 +1,12 @@
 /*
  * tests.c
- *		Conditions on keys, as tests of images and of rows.
+ *		Key quals: conditions on keys, as tests of abbreviated keys and of
+ *		rows.
  *
- * A comparison becomes a span of images (spans.c), which may have images too
- * many, never too few.  Where it has, or may have, the row is asked: the
- * condition is rechecked by its own function, as the executor would.  What is
- * not understood here is rechecked, too.
+ * A comparison becomes a key range (spans.c), which may have too many
+ * abbreviated keys, never too few.  Where it has, or may have, too many, the
+ * condition is rechecked on the row by its own function, as the executor
+ * would.  A condition that is not understood here is rechecked, too.
  *
  * That an operator's strategy says what it does follows from its class
  * (validate.c); nothing else is known of operators.
@@ -38,19 +39,19 @@ typedef struct Argument
 	Datum		value;
 } Argument;
 
-/* A condition as it is taken apart. */
+/* A scan key taken apart. */
 typedef struct Asked
 {
 	IvfpqKey   *key;
 	int			column;			/* of the key, counted from 0 */
 	int			strategy;
 	Oid			subtype;		/* of its values */
-	bool		is_exact;		/* images decide it */
+	bool		is_exact;		/* abbreviated keys decide it */
 } Asked;
 
 /*
- * Add a test to the condition, or make one of it and another of the same key;
- * false if there is no room.
+ * Adds a test to the condition, or merges it with another of the same key;
+ * false if the condition is full.
  */
 static bool
 add_test(IvfpqKeyQuals *quals, const GvKeyTest *test)
@@ -84,7 +85,7 @@ add_test(IvfpqKeyQuals *quals, const GvKeyTest *test)
 	return true;
 }
 
-/* Images of a span fulfill the condition. */
+/* The abbreviated keys of a key range satisfy the condition. */
 static void
 add_range(IvfpqKeyQuals *quals, Asked *asked, IvfpqKeyRange range)
 {
@@ -105,7 +106,7 @@ add_range(IvfpqKeyQuals *quals, Asked *asked, IvfpqKeyRange range)
 	asked->is_exact = add_test(quals, &test) && range.is_exact;
 }
 
-/* Images [n], which ascend, fulfill the condition. */
+/* Abbreviated keys [n], which ascend, satisfy the condition. */
 static void
 add_set(IvfpqKeyQuals *quals, Asked *asked, uint64 *abbrevs, int n,
 		bool is_exact)
@@ -145,7 +146,7 @@ compare_arguments(const void *a, const void *b)
 
 /*
  * The condition is equality with one of these arguments, each of which has one
- * image.  The row test has them in the order of their images.
+ * abbreviated key.  The row qual has them in the order of these.
  */
 static void
 add_points(IvfpqKeyQuals *quals, Asked *asked, IvfpqRowQual *row,
@@ -166,7 +167,7 @@ add_points(IvfpqKeyQuals *quals, Asked *asked, IvfpqRowQual *row,
 	add_set(quals, asked, abbrevs, n, is_exact);
 }
 
-/* The condition holds with one of the row test's arguments. */
+/* The condition holds with one of the row qual's arguments. */
 static void
 add_values(IvfpqKeyQuals *quals, Asked *asked, IvfpqRowQual *row)
 {
@@ -195,8 +196,9 @@ add_values(IvfpqKeyQuals *quals, Asked *asked, IvfpqRowQual *row)
 	}
 
 	/*
-	 * what is not equality begins or ends where the key's images do, at the
-	 * same end for all arguments: no gap is left between exact spans
+	 * a comparison that is not equality has a range that begins or ends where
+	 * the key's abbreviated keys do, at the same end for all arguments: no
+	 * gap is left between exact ranges
 	 */
 	if (are_points)
 		add_points(quals, asked, row, arguments, n, hull.is_exact);
@@ -205,7 +207,7 @@ add_values(IvfpqKeyQuals *quals, Asked *asked, IvfpqRowQual *row)
 	pfree(arguments);
 }
 
-/* Does the scan key's operator hold of a value and an argument? */
+/* Returns whether the scan key's operator holds of a value and an argument. */
 static bool
 holds(ScanKey scan_key, Datum value, Datum argument)
 {
@@ -297,7 +299,7 @@ add_signatures(IvfpqKeyQuals *quals, Asked *asked, const Datum *values, int n)
 	asked->is_exact = false;
 }
 
-/* IS [NOT] NULL; returns whether images decide it. */
+/* IS [NOT] NULL; returns whether abbreviated keys decide it. */
 static bool
 add_null_test(IvfpqKeyQuals *quals, ScanKey scan_key)
 {
@@ -344,7 +346,7 @@ read_arguments(ScanKey scan_key, IvfpqRowQual *row)
 			row->arguments[row->narguments++] = row->arguments[i];
 }
 
-/* Take a scan key apart; returns whether images decide it. */
+/* Take a scan key apart; returns whether abbreviated keys decide it. */
 static bool
 add_scan_key(IvfpqKeyQuals *quals, IvfpqRowQual *row)
 {
@@ -404,7 +406,7 @@ IvfpqKeyQualsMake(IvfpqKeyQuals *quals, IvfpqKeys *keys, ScanKey scan_keys,
 	pfree(decided);
 }
 
-/* Does the condition hold of a row's value, not NULL? */
+/* Returns whether the condition holds of a row's value, not NULL. */
 static bool
 row_holds(const IvfpqKeyQuals *quals, const IvfpqRowQual *row, Datum value)
 {

@@ -1,11 +1,11 @@
 /*
  * drain.c
- *		Pending rows of a trained index go to lists, one by one: rows that
+ *		Flushes pending rows of a trained index to lists, one by one: rows that
  *		came while it was trained, and rows that training could not see.
  *
- * One record takes a row from the pending list and puts its first copy into a
- * list, a second one adds the second copy.  A crash in between leaves the row
- * with one copy, which is legal.
+ * One WAL record takes a row from the pending list and appends its first
+ * posting to a list, a second record appends the secondary posting.  A crash
+ * in between leaves the row with one posting, which is legal.
  */
 #include "postgres.h"
 
@@ -43,7 +43,7 @@ typedef struct Flush
 
 PG_FUNCTION_INFO_V1(gpuvec_train);
 
-/* Let a row go to its lists if the snapshot sees it. */
+/* Appends a row to its lists if the snapshot sees it. */
 static void
 flush_row(Flush *flush, ItemPointer tid, const IvfpqPendingPlace *place)
 {
@@ -98,14 +98,14 @@ flush_page(Flush *flush, IvfpqPendingReader *reader, int count)
 	PopActiveSnapshot();
 	IvfpqSnapshotForget();
 	mismatched = flush->result->mismatched - mismatched;
-	/* so that the next VACUUM asks no worker to look at them again */
+	/* so that the next VACUUM asks no worker to read them again */
 	if (mismatched > 0 && flush->result->kept == kept && !reader->mismatched)
 		IvfpqPendingSetMismatched(flush->index, &reader->place,
 								  (int) mismatched);
 }
 
 /*
- * Drain the pending list of a trained index.  The caller holds
+ * Flushes the pending list of a trained index.  The caller holds
  * ShareUpdateExclusiveLock on the table and acts as its owner.
  */
 void
@@ -136,7 +136,7 @@ IvfpqFlushPending(Relation heap, Relation index, IvfpqTrainResult *result)
 }
 
 /*
- * Whatever the index needs: training, then its pending rows in lists.  The
+ * Trains the index if it needs that, then flushes its pending rows.  The
  * caller holds ShareUpdateExclusiveLock on the table, acts as its owner and
  * has an active snapshot.
  */
@@ -198,8 +198,8 @@ report_result(Relation index, const IvfpqTrainResult *result)
 }
 
 /*
- * gpuvec_train(index regclass): train an untrained index, or put the pending
- * rows of a trained one into lists.  Returns how many rows went there.
+ * gpuvec_train(index regclass): trains an untrained index, or flushes the
+ * pending rows of a trained one.  Returns how many rows went to lists.
  */
 Datum
 gpuvec_train(PG_FUNCTION_ARGS)

@@ -1,6 +1,6 @@
 /*
  * drift.c
- *		Do an index's codes still reach the rows that it holds?
+ *		Finds out whether an index's codes still reach the rows that it holds.
  *
  * A code stands for a row's residual r by the mean r^ of training's residuals
  * nearest to it.  So over rows like those of training <r, r^> is |r^|^2, on
@@ -30,14 +30,14 @@
 #include "page/list/list.h"
 #include "page/pending.h"
 
-#define DRAWN		500			/* copies looked at */
-#define FEWEST		100			/* with fewer nothing is said, */
+#define DRAWN		500			/* postings drawn */
+#define FEWEST		100			/* with fewer no drift is reported, */
 #define FEWEST_DIMS		8		/* nor of fewer dimensions, which do not even
 								 * out: a new index of 3 had a tenth of its
 								 * rows beyond reach */
 
 /*
- * A row is beyond reach when it is so many times as far as its code: more
+ * A row is beyond reach when it is this many times as far as its code: more
  * where the code tells less, its sub-quantizers having many dimensions each,
  * and where they are few, so that they do not even out.
  */
@@ -46,15 +46,15 @@
 #define REACH_OF_ONE	1.0
 
 /*
- * Codes do not fit when this share of rows is.  Of rows like those of training
- * it is a tenth of that, also where lengths vary a lot.
+ * Codes do not fit when this fraction of rows is beyond reach.  Of rows like
+ * those of training a tenth of that is, also where lengths vary a lot.
  */
 #define FAR_FRACTION	0.015
 
 /*
- * A row lies at its centroid when its residual has so small a square, where
- * rows have one of about 1.  They are copies of few vectors when this share of
- * the postings do, of which every second may be one in a second list.
+ * A row lies at its centroid when its residual's square is at most this, where
+ * a row's own is about 1.  Rows are copies of few vectors when this fraction
+ * of the postings lie there; every second posting may be a secondary one.
  */
 #define CENTERED_SQUARE	1e-3
 #define CENTERED_FRACTION	0.25
@@ -119,7 +119,7 @@ judge(Drift *drift, const float *vector)
 	drift->found->centered += residual_square <= CENTERED_SQUARE;
 }
 
-/* Look at a row of the list at hand, if the snapshot sees it. */
+/* Judges a row of the list at hand, if the snapshot sees it. */
 static void
 look_at_row(Drift *drift, const ItemPointerData *tid)
 {
@@ -146,7 +146,7 @@ look_at_row(Drift *drift, const ItemPointerData *tid)
 }
 
 /*
- * Look at rows of a list: at those of its live copies whose numbers, counted
+ * Judges rows of a list: those of its live postings whose numbers, counted
  * from `first`, are among the ascending numbers [n].
  */
 static void
@@ -171,7 +171,10 @@ look_at_list(Drift *drift, IvfpqListReader *reader, int list, int64 first,
 		}
 }
 
-/* Draw from all live copies, of which there are so many; in their order. */
+/*
+ * Draws from all live postings, `postings` of them, and judges the rows in
+ * their order.
+ */
 static void
 look_at_lists(Drift *drift, int64 postings)
 {
@@ -206,9 +209,10 @@ look_at_lists(Drift *drift, int64 postings)
 }
 
 /*
- * Look at rows that a trained index of so many live copies holds: have they
- * left what its codes reach?  Looking into an index is not to run its owner's
- * code, so nothing is said of expressions.  The caller has an active snapshot.
+ * Sets *found to whether rows of a trained index of that many live postings
+ * lie beyond what its codes reach.  An inspection of an index must not run its
+ * owner's code, so indexes of expressions are left out.  The caller has an
+ * active snapshot.
  */
 void
 IvfpqLookForDrift(Relation heap, Relation index, int64 postings,
@@ -255,7 +259,10 @@ typedef struct Hashes
 	uint64		values[DRAWN];
 } Hashes;
 
-/* How many of them are the most frequent one, if that is more than half. */
+/*
+ * Returns how often the most frequent of them occurs, if that is more than
+ * half.
+ */
 static int
 count_most(const Hashes *hashes)
 {
@@ -275,8 +282,9 @@ count_most(const Hashes *hashes)
 }
 
 /*
- * Does an untrained index of so many pending rows look as if it waited, nearly
- * all rows being equal?  Says nothing of expressions, as above.
+ * Returns whether an untrained index of that many pending rows seems to wait
+ * because nearly all rows are equal.  False for indexes of expressions, as
+ * above.
  */
 bool
 IvfpqLooksEqual(Relation heap, Relation index, int64 pending)

@@ -8,7 +8,7 @@
  * record leaves the index as it was, with pages that the next attempt or
  * VACUUM frees.  Rows that our snapshot does not see stay pending: they may be
  * uncommitted, or dead for us and alive for older snapshots.  The TOAST values
- * of the latter may be gone, so such rows are not even looked at.
+ * of the latter may be gone, so such rows are not even read.
  */
 #include "postgres.h"
 
@@ -40,7 +40,7 @@
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 
-/* Rows that are looked at by the same snapshot. */
+/* Rows that are read under the same snapshot. */
 #define ROWS_A_SNAPSHOT		1024
 
 typedef struct InPlace
@@ -75,7 +75,7 @@ keep_row(InPlace *state, uint64 id)
 	IvfpqIdToTid(id, &state->kept[state->nkept++]);
 }
 
-/* Let a row go to its lists if the snapshot sees it. */
+/* Assigns a row to its lists if the snapshot sees it. */
 static void
 assign_row(InPlace *state, uint64 id)
 {
@@ -104,9 +104,9 @@ assign_row(InPlace *state, uint64 id)
 }
 
 /*
- * Look at rows by a new snapshot.  It is taken anew after some rows: each row
- * is judged by itself, so they need not share a snapshot, and VACUUM spares
- * all that an old one sees.
+ * Begins to read rows under a new snapshot.  Another one is taken after
+ * ROWS_A_SNAPSHOT rows: each row is judged by itself, so rows need not share a
+ * snapshot, and VACUUM spares all that an old one sees.
  */
 static void
 begin_rows(InPlace *state)
@@ -124,7 +124,7 @@ end_rows(InPlace *state)
 	IvfpqSnapshotForget();
 }
 
-/* Assign all rows before the cut, in heap order, each once. */
+/* Assigns all rows of the frozen part, in heap order, each once. */
 static void
 assign_rows(InPlace *state)
 {
@@ -160,8 +160,8 @@ assign_rows(InPlace *state)
 }
 
 /*
- * The steps from a trained model to a trained index.  Faults are named for
- * what has been done.
+ * The steps from a trained model to a trained index.  Injection points are
+ * named for the step that is done.
  */
 static void
 write_and_publish(InPlace *state)
@@ -236,8 +236,8 @@ check_snapshot(Relation index, const IvfpqTraining *training)
 }
 
 /*
- * What dimensions the rows of an index have, decided for good because it is
- * about to be trained; 0 if it has no row.
+ * Returns the dimensions of the rows of an index, decided for good because it
+ * is about to be trained; 0 if it has no row.
  */
 static int
 settle_dims(Relation heap, Relation index)

@@ -17,7 +17,7 @@
 #include "page/pending.h"
 #include "page/stoppoint.h"
 
-/* The lists that are to hold a transformed vector; returns how many. */
+/* Chooses the lists for a transformed vector; returns how many. */
 static int
 choose_lists(Relation index, const IvfpqModel *model, const float *vector,
 			 int lists[2], float *centroids /* [GV_SOAR_LISTS][dims] */ )
@@ -51,10 +51,10 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
 }
 
 /*
- * Encode a transformed vector and append it to its lists, a record each,
- * after the refine record that they point to, which bounds nothing unless the
- * raw vector is boundable.  A row that is pending stops being so with its
- * first copy.  `keys` are looked at where the index has some.
+ * Encode a transformed vector and append it to its lists, a record each, after
+ * the refine record that they point to, which bounds nothing unless the raw
+ * vector is boundable.  A row that is pending leaves the pending list with its
+ * first posting.  `keys` are read where the index has some.
  */
 void
 IvfpqInsertPostings(Relation index, const IvfpqModel *model,
@@ -111,9 +111,9 @@ IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqRerank *rows, IvfpqKeyAbbrevs *abbrevs)
 }
 
 /*
- * Let a row be pending, unless it has other dimensions than rows before it.
- * Where pages do not say which those are, who inserts has no expression computed
- * for rows that it may not see.
+ * Adds a row to the pending list, unless it has other dimensions than rows
+ * before it.  Where pages do not say which those are, who inserts has no
+ * expression computed for rows that it may not see.
  */
 static void
 insert_pending(Relation heap, Relation index, const IvfpqType *type,

@@ -37,14 +37,15 @@ extern IndexBulkDeleteResult *ivfpqvacuumcleanup(IndexVacuumInfo *info,
 												 IndexBulkDeleteResult *stats);
 
 /*
- * inplace.c, drain.c: an index that is in use gets trained, and
- * its pending rows go to lists.
+ * inplace.c, drain.c: an index that is in use is trained, and its pending rows
+ * are flushed.
  */
 typedef struct IvfpqTrainResult
 {
 	int			nlists;			/* of the index now; 0 = still untrained */
 	bool		trained;		/* it was untrained before */
-	double		rows;			/* then: what the table has to index, about, */
+	double		rows;			/* then: rows of the table to be indexed,
+								 * about, */
 	bool		waits;			/* ... nearly all of them equal */
 	int64		moved;			/* rows that went to lists */
 	int64		kept;			/* rows that stay pending, because no snapshot
@@ -62,7 +63,7 @@ extern void IvfpqTrainOrFlush(Relation heap, Relation index,
 /*
  * turn.c: which workers train, and whose code each of them runs.
  */
-#define IVFPQ_WORKER_OWNERS 27	/* as many as go with an order */
+#define IVFPQ_WORKER_OWNERS 27	/* as many as an order has space for */
 
 typedef struct IvfpqWorkerOrder
 {
@@ -92,18 +93,18 @@ extern IvfpqWorkerSlotState IvfpqWorkerSlotCheck(Oid owner);
 extern Oid	IvfpqWorkerSlotOwner(Relation index);
 extern bool IvfpqWorkerSlotIsFor(IvfpqWorkerOrder *order, Relation index);
 
-/* upkeep.c: what it wants of a background worker */
+/* upkeep.c: what an index needs of a background worker */
 extern bool IvfpqHasWork(Relation index, double table_rows);
 extern void IvfpqDoWork(Relation heap, Relation index, const char *name);
 
-/* worker.c: a background worker does it when VACUUM asks */
+/* worker.c: a background worker does that work when VACUUM asks */
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
 
 /* drift.c: codes that no longer fit, and rows that are copies of few vectors */
 typedef struct IvfpqDrift
 {
-	int			drawn;			/* postings whose rows were looked at */
-	int			far;			/* of them are beyond what codes reach */
+	int			drawn;			/* postings whose rows were judged */
+	int			far;			/* of these are beyond what codes reach */
 	int			centered;		/* lie at their list's centroid */
 	bool		has_drifted;
 	bool		has_copies;

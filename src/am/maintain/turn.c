@@ -1,14 +1,15 @@
 /*
  * turn.c
- *		Turns of workers that train: gpuvec.max_training_workers in all, of
- *		which a database has one, and each owner of interpreted code one more.
+ *		Worker slots, the right to train: gpuvec.max_training_workers in all,
+ *		of which a database has one, and each owner of interpreted code one
+ *		more.
  *
  * A process remembers how it compiled code that it ran (identity.c), and code
- * may take its process for long.  So a worker runs the code of one owner, and
- * an owner's code has one worker.
+ * may run for long.  So a worker runs the code of one owner, and an owner's
+ * code has one worker.
  *
- * Turns are locks in the server's lock table, so that nothing has to be
- * preloaded and a worker that dies gives its turn back.  They are locks of the
+ * Worker slots are locks in the server's lock table, so that nothing has to be
+ * preloaded and a worker that dies releases its slot.  They are locks of the
  * default method, because a function of an index may release all advisory
  * locks of its session.  An abort releases them, also those of the session.
  */
@@ -26,7 +27,7 @@
 #include "am/common/options.h"
 #include "am/maintain/maintain.h"
 
-/* Databases and roles have no such part: nobody else locks it. */
+/* Databases and roles have no such sub-object: nobody else locks it. */
 #define SLOT_PART		0xFF91
 
 static bool
@@ -49,9 +50,10 @@ unlock_slot(Oid database, Oid class, Oid object, bool session)
 }
 
 /*
- * Lock what is to be locked for the owner, until the transaction ends or the
- * session does: the owner's turn in this database (no owner: the database's
- * own), the owner's in all, and one of all, whose number *number gets.
+ * Takes the three locks of a worker slot, until the transaction ends or the
+ * session does: the owner's in this database (no owner: the database's own),
+ * the owner's in all databases, and one of max_training_workers, whose number
+ * *number gets.
  */
 static IvfpqWorkerSlotState
 lock_all(Oid owner, bool session, int *number)
@@ -98,7 +100,7 @@ release_at_exit(int code, Datum arg)
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 }
 
-/* Once in a worker, before its first turn. */
+/* Called once in a worker, before it acquires a slot. */
 void
 IvfpqWorkerSlotInit(void)
 {
@@ -106,8 +108,8 @@ IvfpqWorkerSlotInit(void)
 }
 
 /*
- * A worker's turn, until it gives it back or a transaction aborts; -1: it
- * cannot have one now.
+ * Acquires a worker slot, which lasts until it is released or a transaction
+ * aborts.  Returns its number, or -1 if there is none now.
  */
 int
 IvfpqWorkerSlotAcquire(Oid owner)
@@ -124,7 +126,10 @@ IvfpqWorkerSlotRelease(Oid owner, int slot)
 	unlock_all(owner, true, slot);
 }
 
-/* Would a worker for that owner have its turn now?  In a transaction. */
+/*
+ * Returns whether a worker for that owner would get a slot now.  Call in a
+ * transaction.
+ */
 IvfpqWorkerSlotState
 IvfpqWorkerSlotCheck(Oid owner)
 {
@@ -136,7 +141,10 @@ IvfpqWorkerSlotCheck(Oid owner)
 	return state;
 }
 
-/* Whose turn serves an index: its owner's, if it calls interpreted code. */
+/*
+ * Returns whose worker slot serves an index: its owner's, if it calls
+ * interpreted code.
+ */
 Oid
 IvfpqWorkerSlotOwner(Relation index)
 {
@@ -144,7 +152,10 @@ IvfpqWorkerSlotOwner(Relation index)
 		InvalidOid;
 }
 
-/* Was there a worker for that owner, this one or one before it? */
+/*
+ * Returns whether there was a worker for that owner, this one or one before
+ * it.
+ */
 static bool
 has_run(const IvfpqWorkerOrder *order, Oid owner)
 {
@@ -155,8 +166,9 @@ has_run(const IvfpqWorkerOrder *order, Oid owner)
 }
 
 /*
- * May this worker serve the index?  If not, the next worker begins with it,
- * unless there is one for its owner, or was, or there were too many.
+ * Returns whether this worker may serve the index.  If not, the next worker
+ * begins with it, unless there is one for its owner, or was, or there were too
+ * many.
  */
 bool
 IvfpqWorkerSlotIsFor(IvfpqWorkerOrder *order, Relation index)

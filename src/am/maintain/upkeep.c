@@ -1,6 +1,6 @@
 /*
  * upkeep.c
- *		What an index wants of the background worker, and doing it.
+ *		What an index needs of the background worker, and doing it.
  */
 #include "postgres.h"
 
@@ -12,7 +12,7 @@
 #include "am/maintain/maintain.h"
 #include "page/pending.h"
 
-/* Has the index many times the rows it was trained on? */
+/* Returns whether the index has many times the rows it was trained on. */
 static bool
 has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
 {
@@ -24,8 +24,9 @@ has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
 }
 
 /*
- * Is there anything to do?  The estimate of pending rows is an upper bound
- * that saves reading them; so is table_rows, unless negative, of all rows.
+ * Returns whether the index has work.  The estimate of pending rows is an
+ * upper bound that saves reading them; so is table_rows, unless negative, of
+ * all rows.
  */
 bool
 IvfpqHasWork(Relation index, double table_rows)
@@ -84,8 +85,8 @@ log_result(const char *name, const IvfpqTrainResult *result,
 
 /*
  * The index has outgrown its training: say so, once and again when it has
- * doubled, and find out what each recall takes now; but leave targets alone
- * that are for queries which only a user can give.
+ * doubled, and calibrate it anew.  Targets for queries which only a user can
+ * name are left alone.
  */
 static void
 advise_rebuild(Relation heap, Relation index, const char *name)
@@ -110,8 +111,9 @@ advise_rebuild(Relation heap, Relation index, const char *name)
 }
 
 /*
- * Train the index or drain it, calibrate one that has outgrown its training,
- * and say so in the log.  As the owner of the table, which is locked.
+ * Trains the index or flushes its pending rows, calibrates one that has
+ * outgrown its training, and says so in the log.  The caller acts as the owner
+ * of the table, which is locked.
  */
 void
 IvfpqDoWork(Relation heap, Relation index, const char *name)

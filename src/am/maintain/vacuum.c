@@ -3,9 +3,9 @@
  *		VACUUM: dead flags, rewrites, space back.
  *
  * One pass over slab and refine pages in physical order asks about every TID,
- * so it reads the file once, front to back, and meets every slot: those that
- * a crash left without a list are freed on the way.  Then lists with enough
- * dead copies are rewritten.
+ * so it reads the file once, front to back, and comes to every slot: those
+ * that a crash left without a list are freed on the way.  Then lists with
+ * enough dead postings are rewritten.
  */
 #include "postgres.h"
 
@@ -52,7 +52,7 @@ block_postings(const IvfpqDirEntry *entry, const IvfpqSlotHeader *slot)
 	return (int) Max(0, Min(count, IVFPQ_BLOCK_POSTINGS));
 }
 
-/* Ask about every copy of a block; flag those that are dead. */
+/* Asks about every posting of a block, and flags those that are dead. */
 static void
 vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
 			 const IvfpqDirEntry *entry)
@@ -108,7 +108,7 @@ read_owners(Vacuum *vacuum, BlockNumber blkno)
 /*
  * One page.  It is copied twice: first to learn to which lists its slots
  * belong, then, after the entries of these lists were read, for its contents.
- * So the second copy has every copy that an entry counts.  Slots taken in
+ * So the second copy has every posting that an entry counts.  Slots taken in
  * between hold only rows newer than this VACUUM.
  */
 static void
@@ -148,7 +148,7 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 	}
 }
 
-/* Rewrite the lists that are worth it. */
+/* Rewrites the lists for which that pays. */
 static void
 rewrite_lists(Vacuum *vacuum)
 {
@@ -216,8 +216,8 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 
 /*
  * amvacuumcleanup: upper levels of the free space map, sizes, and a worker for
- * training.  Without a bulkdelete before, the number of entries stays as it is
- * known.
+ * training.  Without a bulkdelete before, the number of entries stays as it
+ * was.
  */
 IndexBulkDeleteResult *
 ivfpqvacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)

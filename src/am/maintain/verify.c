@@ -137,7 +137,7 @@ take_entries(void *arg, const IvfpqFound *found, int64 nfound)
 	}
 }
 
-/* The next copy by refine record. */
+/* Reads the next posting by refine record. */
 static void
 next_posting(Verify *verify)
 {
@@ -145,7 +145,7 @@ next_posting(Verify *verify)
 									 &verify->address, &verify->tid);
 }
 
-/* All copies are taken; from now on their records come. */
+/* Sorts the postings when all are taken; from now on their records come. */
 static void
 sort_postings(Verify *verify)
 {
@@ -182,9 +182,9 @@ compare_records(Verify *verify, BlockNumber blkno, Page page, int n)
 }
 
 /*
- * IvfpqChecker.records.  Copies that point to an earlier page, which is no
- * refine page, or to the record of another row, are noted; whether that is
- * wrong is known when it is known whether the row is visible.
+ * IvfpqChecker.records.  Notes postings that point to an earlier page, which
+ * is no refine page, or to the record of another row.  Whether that is wrong
+ * depends on whether the row is visible, which is not known yet.
  */
 static void
 take_records(void *arg, BlockNumber blkno, Page page, int n)
@@ -385,9 +385,10 @@ read_pending(Verify *verify)
 }
 
 /*
- * Is a row pending though lists were read?  Rows are asked about in ascending
- * order.  One that is found in a list has left the pending list before, and none
- * comes back, so whenever the list is read after that it tells: once for all.
+ * Returns whether a row is still pending after lists were read.  Rows are
+ * asked about in ascending order.  One that is found in a list has left the
+ * pending list before, and none comes back, so one reading of the pending list
+ * after that serves all rows.
  */
 static bool
 is_still_pending(Verify *verify, uint64 id)
@@ -446,7 +447,7 @@ report_row(Verify *verify, uint64 id, const int64 *count)
 	pfree(problem.data);
 }
 
-/* Report a row whose copies lead to no refine record of its own. */
+/* Reports a row whose postings lead to no refine record of its own. */
 static void
 report_record(Verify *verify, uint64 id)
 {

@@ -1,11 +1,11 @@
 /*
  * verifykeys.c
- *		gpuvec_verify_index: are the images in the index those of the table's
- *		keys?
+ *		gpuvec_verify_index: are the abbreviated keys in the index those of the
+ *		table's rows?
  *
- * Copies in the index and rows that the snapshot sees are sorted together, by
- * TID and the row first: by places, TID * 2, and 1 for a copy.  What stands for
- * the images is their digest.
+ * Postings in the index and rows that the snapshot sees are sorted together,
+ * by TID and the row first: by places, TID * 2, and 1 more for a posting.  A
+ * digest stands for the abbreviated keys.
  */
 #include "postgres.h"
 
@@ -24,7 +24,7 @@ IvfpqVerifyKeysBegin(IvfpqVerifyKeys *verify, Relation index)
 		IvfpqPairSortBegin(&verify->sort);
 }
 
-/* The index holds this. */
+/* Adds a posting of the index. */
 void
 IvfpqVerifyKeysPosting(IvfpqVerifyKeys *verify, const IvfpqFound *found)
 {
@@ -47,7 +47,10 @@ IvfpqVerifyKeysRow(IvfpqVerifyKeys *verify, ItemPointer tid,
 					 IvfpqKeyAbbrevsDigest(&verify->keys.form, &abbrevs));
 }
 
-/* All are there: hand out each row that a copy has other keys of, once. */
+/*
+ * Reports each row, once, of which a posting has other keys.  Call when all
+ * postings and rows were added.
+ */
 void
 IvfpqVerifyKeysCompare(IvfpqVerifyKeys *verify,
 					   void (*report) (void *arg, uint64 id), void *arg)

@@ -11,7 +11,7 @@
 
 typedef struct IvfpqVerifyKeys
 {
-	IvfpqKeys	keys;			/* without any all of it does nothing */
+	IvfpqKeys	keys;			/* if there are none, all calls do nothing */
 	IvfpqPairSort sort;			/* place, digest */
 } IvfpqVerifyKeys;
 

@@ -2,9 +2,9 @@
  * verifymirror.c
  *		Is gpuvecd's mirror of an index what the index's pages are?
  *
- * A mirror may be behind, and that is no fault: of a list that was rewritten,
- * or in which copies died, since the mirror got it nothing can be said, of
- * one that only grew the copies that the mirror has are compared.
+ * A mirror may be behind, and that is no fault.  A list that was rewritten, or
+ * in which postings died, since the mirror got it is not compared; of one that
+ * only grew the postings that the mirror has are compared.
  *
  * Refine records are compared where nothing frees them meanwhile: when the
  * table's lock shows that there is no VACUUM, and so never on a standby.
@@ -29,7 +29,7 @@
 #define VALUES_AT_ONCE	(1024 * 1024)
 #define RECORDS_AT_ONCE	1024
 
-/* The row whose record is at an address, by a copy that leads there. */
+/* The row whose record is at an address, by a posting that leads there. */
 typedef struct NotedPosting
 {
 	ItemPointerData address;
@@ -42,12 +42,12 @@ typedef struct MirrorCheck
 	const IvfpqMetaData *meta;
 	IvfpqListReader reader;
 	int			code_bytes;
-	uint64	   *keys;			/* [keys_bytes], room to align a block's */
+	uint64	   *keys;			/* [keys_bytes], space to align a block's */
 	Size		keys_bytes;
 	int			next;			/* list to be compared next */
 	int			block;			/* of it, from this one on */
 	bool		records;		/* compare refine records */
-	NotedPosting *noted;		/* [room] copies whose records are due */
+	NotedPosting *noted;		/* [capacity] postings whose records are due */
 	int64		nnoted;
 	int64		capacity;
 	void	   *arg;
@@ -132,7 +132,7 @@ check_model(const MirrorCheck *check)
 					(int64) meta->nlists * meta->dims);
 }
 
-/* Remember a block's live copies, of the first `count`. */
+/* Remembers a block's live postings, of the first `count`. */
 static void
 note_postings(MirrorCheck *check, const IvfpqBlockView *view, int count)
 {
@@ -183,7 +183,7 @@ compare_noted(const void *a, const void *b)
 										   (ItemPointer) &y->tid);
 }
 
-/* Sort what was noted; rows have two copies. */
+/* Sorts what was noted, and leaves each row once: rows have two postings. */
 static void
 sort_noted(MirrorCheck *check)
 {
@@ -199,9 +199,9 @@ sort_noted(MirrorCheck *check)
 }
 
 /*
- * Compare the records of the copies noted.  A row that is dead, which a VACUUM
- * that was ended has not come to in the lists, may have its record no more:
- * then there is none on the page, or another row's.
+ * Compares the records of the postings noted.  The record of a dead row may be
+ * gone, if a VACUUM was ended before it came to the lists: then there is none
+ * on the page, or another row's.
  */
 static bool
 check_records(MirrorCheck *check)
@@ -259,8 +259,9 @@ check_records(MirrorCheck *check)
 }
 
 /*
- * Are the keys of copy i of the view those in check->keys, whose heads tell of
- * them?  Heads of pages may tell of more, of copies that came since.
+ * Returns whether the keys of posting i of the view are those in check->keys,
+ * and the heads there cover them.  Heads of pages may cover more, for postings
+ * that came since.
  */
 static bool
 same_keys(const MirrorCheck *check, const IvfpqBlockView *view, int i)
@@ -280,7 +281,7 @@ same_keys(const MirrorCheck *check, const IvfpqBlockView *view, int i)
 	return true;
 }
 
-/* Is copy i of the view the one of block b of the piece? */
+/* Returns whether posting i of the view is the one of block b of the chunk. */
 static bool
 same_posting(const MirrorCheck *check, const IvfpqBlockView *view,
 			 const GvListChunk *chunk, int b, int i)
@@ -302,8 +303,8 @@ same_posting(const MirrorCheck *check, const IvfpqBlockView *view,
 }
 
 /*
- * Copies, the first `count` of the block, that are not in block b of the piece
- * as they are on the page.
+ * Returns how many of the first `count` postings of the block are not in block
+ * b of the chunk as they are on the page.
  */
 static int
 count_differences(const MirrorCheck *check, const IvfpqBlockView *view,
@@ -326,7 +327,7 @@ count_differences(const MirrorCheck *check, const IvfpqBlockView *view,
 }
 
 /*
- * Compare a piece with its list.  What is found counts only if no copy of the
+ * Compares a chunk with its list.  Differences count only if no posting of the
  * list died and the list was not rewritten until the end.
  */
 static void
@@ -376,7 +377,7 @@ check_chunk(MirrorCheck *check, const GvListChunk *chunk,
 				  problem);
 }
 
-/* Is a piece the one that must come next? */
+/* Returns whether a chunk is the one that must come next. */
 static bool
 is_next(const MirrorCheck *check, const GvListChunk *chunk)
 {
@@ -386,9 +387,9 @@ is_next(const MirrorCheck *check, const GvListChunk *chunk)
 }
 
 /*
- * Check what one answer holds.  A piece that comes alone may be a part of its
- * list; the rest, if only of no blocks, begins the next answer.  False when
- * this is the end.
+ * Checks the lists of one answer.  A chunk that comes alone may be a part of
+ * its list; the rest, if only of no blocks, begins the next answer.  False at
+ * the end.
  */
 static bool
 check_lists(MirrorCheck *check)

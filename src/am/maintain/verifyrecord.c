@@ -1,12 +1,13 @@
 /*
  * verifyrecord.c
- *		Do refine records bound their rows?
+ *		Checks whether refine records bound their rows.
  *
- * A scan in strict order gives a row out when bounds say that no other can come
- * before it.  A record whose numbers are changed, but are numbers, is not seen by
- * anything else, and rows come out in a wrong order.  So the row of each record is
- * fetched: the lower bound of its distance from itself must be 0.  That is so
- * where x^ is no farther away than the error, from which both bounds follow.
+ * A scan in strict order returns a row when bounds prove that no other can
+ * come before it.  A record whose numbers are changed, but are numbers, is
+ * noticed by nothing else, and rows are returned in a wrong order.  So the row
+ * of each record is fetched: the lower bound of its distance from itself must
+ * be 0.  That is so where x^ is no farther away than the error, from which
+ * both bounds follow.
  *
  * A record's TID is its row's as long as a snapshot that is older than the
  * page's copy sees the row: VACUUM frees records before TIDs are used again.
@@ -72,7 +73,10 @@ bounds_value(IvfpqVerifyRecords *verify, const IvfpqRecord *record,
 	return range.least <= 0;
 }
 
-/* Does it bound its row?  One that no snapshot sees does not matter. */
+/*
+ * Returns whether a record bounds its row.  The record of a row that the
+ * snapshot does not see does not matter.
+ */
 bool
 IvfpqVerifyRecord(IvfpqVerifyRecords *verify, const IvfpqRecord *record)
 {

@@ -1,6 +1,6 @@
 /*
  * verifyrotation.c
- *		Is an index's rotation one?
+ *		Checks whether an index's rotation is orthogonal.
  *
  * Bounds that refine records prove rest on it.
  */
@@ -11,7 +11,10 @@
 #include "am/common/model.h"
 #include "am/maintain/maintain.h"
 
-/* Is that of an index, whose pages are sound, orthogonal as it was written? */
+/*
+ * Returns whether the rotation of an index, whose pages are sound, is
+ * orthogonal, as it was written.
+ */
 bool
 IvfpqVerifyRotation(Relation index, const IvfpqMetaData *meta)
 {

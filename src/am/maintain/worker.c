@@ -1,16 +1,15 @@
 /*
  * worker.c
- *		A background worker that trains and drains when VACUUM asks for it.
+ *		A background worker that trains and flushes when VACUUM asks for it.
  *
- * Neither runs inside VACUUM itself: that process protects no snapshot, and to
- * cancel it would lose more than the training (README).  The worker cannot wait
- * for the table's lock, which VACUUM still has: a waiter has autovacuum
- * canceled.  So it tries once a second.  Nothing has to be preloaded for
- * this.
+ * Neither runs inside VACUUM itself: VACUUM protects no snapshot, and to
+ * cancel it would lose more than the training (README).  The worker cannot
+ * wait for the table's lock, which VACUUM still has: a waiter has autovacuum
+ * canceled.  So it tries once a second.  Nothing has to be preloaded for this.
  *
- * A database has one worker at a time, which serves every index there that
- * wants training, and one for each owner whose indexes call interpreted code:
- * VACUUM starts no second one of a kind.
+ * A database has one worker at a time, which serves every index there that has
+ * work, and one for each owner whose indexes call interpreted code: VACUUM
+ * starts no second one for the same slot.
  */
 #include "postgres.h"
 
@@ -54,16 +53,16 @@
 #define RETRY_MS		1000
 
 /*
- * So many tries go to the index that we were asked for, before other indexes:
- * a VACUUM that goes through partitions would come after us, and cancel us in
+ * Tries that go to the index that we were asked for, before other indexes: a
+ * VACUUM that goes through partitions would come after us, and cancel us in
  * the next one.
  */
 #define PATIENCE		10
 
-/* What became of an index, or of several: the greatest. */
+/* The outcome for an index, or the greatest outcome for several. */
 typedef enum Outcome
 {
-	NOTHING,					/* it wants nothing that it can have now */
+	NOTHING,					/* it has no work that can be done now */
 	LOCKED,						/* its table is locked, by VACUUM perhaps */
 	SERVED						/* something was done, or is to be done */
 } Outcome;
@@ -77,8 +76,8 @@ typedef struct Tried
 
 static Oid	asked = InvalidOid; /* the index to begin with */
 static IvfpqWorkerOrder order;
-static int	patience = PATIENCE;	/* tries that it is waited for, alone */
-static int	slot = -1;			/* ours, while it is */
+static int	patience = PATIENCE;	/* tries left for `asked` alone */
+static int	slot = -1;			/* our worker slot, or -1 */
 static List *tried = NIL;		/* of Tried */
 
 /* While an index is served. */
@@ -211,9 +210,9 @@ serve_index(Relation heap, Relation index)
 }
 
 /*
- * Is this a gpuivfpq index that wants something, as far as can be seen without
- * a lock on its table?  Locks it, unless that would take waiting: the session
- * that has it now rebuilds or drops it.
+ * Returns whether this is a gpuivfpq index that has work for us, as far as can
+ * be seen without a lock on its table.  Locks the index, unless that would
+ * take waiting: the session that has it locked rebuilds or drops it.
  */
 static bool
 wants_service(Oid indexoid)
@@ -234,7 +233,7 @@ wants_service(Oid indexoid)
 	return wants;
 }
 
-/* What is known of an index that was tried, or NULL. */
+/* Returns the entry of an index that was tried, or NULL. */
 static Tried *
 find_tried(Oid indexoid)
 {
@@ -250,7 +249,7 @@ find_tried(Oid indexoid)
 	return NULL;
 }
 
-/* The index is going to be tried. */
+/* Remembers that an index was tried; call before that is done. */
 static void
 remember_tried(Oid indexoid, int64 vacuums)
 {
@@ -268,9 +267,9 @@ remember_tried(Oid indexoid, int64 vacuums)
 }
 
 /*
- * Try to lock the index's table, and serve the index, unless we are just to
- * look.  An index is tried once, and again after each VACUUM of its table,
- * which started no worker because it found us here.
+ * Tries to lock the index's table, and serves the index, unless just_look.  An
+ * index is tried once, and again after each VACUUM of its table, which started
+ * no worker because it found us here.
  */
 static Outcome
 try_index(Oid indexoid, bool just_look)
@@ -305,7 +304,7 @@ try_index(Oid indexoid, bool just_look)
 	return SERVED;
 }
 
-/* Give our turn back, if we have it. */
+/* Releases our worker slot, if we have one. */
 static void
 release_slot(void)
 {
@@ -316,8 +315,8 @@ release_slot(void)
 
 /*
  * Serving an index has been canceled, as a rule by a session that waits for
- * its table.  If that session runs VACUUM, it must find our turn given back
- * when it gets the table, so that it starts a worker.
+ * its table.  If that session runs VACUUM, it must find our worker slot
+ * released when it gets the table, so that it starts a worker.
  */
 static void
 report_canceled(void)
@@ -356,7 +355,7 @@ recover(Oid indexoid)
 		report_canceled();
 	serving_heap = InvalidOid;
 	AbortCurrentTransaction();
-	/* which has released it */
+	/* which has released the slot */
 	if (slot >= 0)
 		slot = IvfpqWorkerSlotAcquire(order.owner);
 	pgstat_report_activity(STATE_IDLE, NULL);
@@ -446,7 +445,7 @@ list_indexes(void)
 	return indexes;
 }
 
-/* Look at all indexes, and serve them if it is our turn. */
+/* Goes through all indexes, and serves them if we have a worker slot. */
 static Outcome
 go_through(void)
 {
@@ -470,8 +469,8 @@ go_through(void)
 }
 
 /*
- * We have a turn: serve all indexes until none wants anything, or until the
- * turn ends.  False: we have waited for a table for too long.
+ * With a worker slot: serves all indexes until none has work, or until the
+ * slot is lost.  False: we have waited for a table for too long.
  */
 static bool
 serve_database(void)
@@ -560,7 +559,7 @@ gpuvec_train_worker(Datum arg)
 
 	/*
 	 * A VACUUM that found us at work started no worker.  So look once more
-	 * after the turn is given back.
+	 * after the slot is released.
 	 */
 	while (again && (slot = IvfpqWorkerSlotAcquire(order.owner)) >= 0)
 	{

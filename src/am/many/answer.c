@@ -90,8 +90,8 @@ IvfpqBulkAnswer(IvfpqBulk *bulk, IvfpqBulkSink sink, void *arg)
 }
 
 /*
- * What was done counts as a scan for each query; `more`: of the call that was
- * counted last.
+ * Counts what was done as a scan for each query.  `more`: it belongs to the
+ * call that was counted last.
  */
 void
 IvfpqBulkCount(IvfpqBulk *bulk, bool more)

@@ -1,12 +1,12 @@
 /*
  * blocks.c
- *		What a round found, measured: queries in blocks.
+ *		Reranks what a round found: queries in blocks.
  *
  * A distance takes two vectors from memory, a row's and a query's, which takes
  * longer than to compute it.  Queries of a block are neighbors, and their
- * vectors stay in the processor's cache while the rows that any of them wants
- * come in heap order, each once.  Neighbors want the same rows, so that hardly
- * more rows are fetched than for all queries at once.
+ * vectors stay in the processor's cache while the rows that are candidates of
+ * any of them come in heap order, each once.  Neighbors share candidates, so
+ * that hardly more rows are fetched than for all queries at once.
  */
 #include "postgres.h"
 
@@ -69,8 +69,8 @@ take_rows(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 }
 
 /*
- * Note what a search for the query of that number found, whose nearest list is
- * that; it wanted so many candidates.
+ * Notes what a search for the query of that number found.  `nearest` is its
+ * nearest list; `candidates` is how many the search was asked for.
  */
 void
 IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search, int number,
@@ -133,9 +133,10 @@ select_bounds(IvfpqBulkBound *bounds, int n, int m)
 }
 
 /*
- * The candidates of a query that have to be fetched next, from number nfetched
- * on: as many as rows are missing, those of the least bounds; or all that may be
- * nearer than the last row; or, without bounds, all.  Returns how many.
+ * Chooses the candidates of a query that have to be fetched next, and puts
+ * them at number nfetched.  While rows are missing, these are as many
+ * candidates, those of the least bounds; then all that may be nearer than the
+ * last row; without bounds, all.  Returns how many.
  */
 static int
 choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
@@ -158,7 +159,7 @@ choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
 	return chosen;
 }
 
-/* Measure what was found for the active queries [n], a block. */
+/* Reranks what was found for the active queries [n], a block. */
 static void
 rerank_block(IvfpqBulk *bulk, const int *active, int n)
 {
@@ -190,7 +191,7 @@ rerank_block(IvfpqBulk *bulk, const int *active, int n)
 	pfree(keys);
 }
 
-/* Sort the active queries [n] by their nearest lists; room [n] each. */
+/* Sorts the active queries [n] by their nearest lists. */
 static void
 sort_active(const IvfpqBulk *bulk, int *active, int n)
 {
@@ -205,7 +206,7 @@ sort_active(const IvfpqBulk *bulk, int *active, int n)
 }
 
 /*
- * Measure what was found for the active queries [n], which come into another
+ * Reranks what was found for the active queries [n], which come into another
  * order.
  */
 void

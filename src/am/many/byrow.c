@@ -1,7 +1,7 @@
 /*
  * byrow.c
- *		Rows measured for many queries: in heap order, each fetched once and
- *		measured for all queries that want it.
+ *		Reranks rows for many queries: in heap order, each row fetched once and
+ *		reranked for all queries that have it among their candidates.
  */
 #include "postgres.h"
 
@@ -19,13 +19,13 @@
 /* Rows whose pages are prefetched together. */
 #define ROWS_AT_ONCE	1024
 
-/* Keys whose queries are fetched before their turn comes. */
+/* How many keys ahead a key's query is prefetched. */
 #define PREFETCHED		4
 
-/* Distances between two looks at interrupts. */
+/* Distances between two checks for interrupts. */
 #define DISTANCES_AT_ONCE	1024
 
-/* Ascending distance, ties by id: the order in which a scan gives out rows. */
+/* Ascending distance, ties by id: the order in which a scan returns rows. */
 static int
 compare_rows(const void *a, const void *b)
 {
@@ -108,11 +108,11 @@ typedef struct Fetched
 	Datum		value;
 	const float *vector;		/* [the queries' dims] the same, where
 								 * real_distance may take it; else NULL.  Its
-								 * elements have not been looked at */
+								 * elements have not been checked */
 	double		square;			/* <vector, vector>, where a cosine takes it */
 } Fetched;
 
-/* What the operator's function says. */
+/* Returns what the operator's function computes. */
 static double
 call_distance(IvfpqBulk *bulk, int number, const Fetched *fetched)
 {
@@ -133,9 +133,10 @@ call_distance(IvfpqBulk *bulk, int number, const Fetched *fetched)
 }
 
 /*
- * Measure a row for a query.  The operator's function looks at every element of
- * both; where it is our own the queries' have been looked at, and those of a row
- * are finite where its distance is.
+ * Reranks a row for a query.  The operator's function checks every element of
+ * both vectors.  Where our own function computes the distance, the queries'
+ * elements have been checked before, and a row's are finite if its distance
+ * is.
  */
 static void
 rerank_for(IvfpqBulk *bulk, int number, Fetched *fetched)
@@ -157,14 +158,14 @@ rerank_for(IvfpqBulk *bulk, int number, Fetched *fetched)
 		if (!isfinite(distance))
 			distance = call_distance(bulk, number, fetched);
 	}
-	/* most are, and NaN is not: no look at the query itself */
+	/* most rows are; NaN is not farther.  The query itself is not read */
 	if (distance > bulk->farthest[number])
 		return;
 	fetched->row.distance = distance;
 	keep_row(bulk, number, &fetched->row);
 }
 
-/* Fetch the row of that id; false: there is nothing to measure. */
+/* Fetches the row of that id; false: there is nothing to rerank. */
 static bool
 fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 {
@@ -184,7 +185,7 @@ fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 	return true;
 }
 
-/* Have the processor fetch what it takes to measure for a query. */
+/* Has the processor fetch what reranking for a query reads. */
 static pg_attribute_always_inline void
 prefetch_query(const IvfpqBulk *bulk, int number)
 {
@@ -196,8 +197,8 @@ prefetch_query(const IvfpqBulk *bulk, int number)
 }
 
 /*
- * Measure a row for the queries of keys [n], which are all the row's; there are
- * others up to `end`.
+ * Reranks a row for the queries of keys [n], which are all the row's.  The
+ * keys of other rows follow, up to `end`.
  */
 static void
 rerank_row(IvfpqBulk *bulk, const uint64 *keys, int64 n, const uint64 *end)
@@ -222,7 +223,7 @@ rerank_row(IvfpqBulk *bulk, const uint64 *keys, int64 n, const uint64 *end)
 		IvfpqRerankDone(&bulk->rerank);
 }
 
-/* How many of keys [n] are the first one's row's? */
+/* Returns how many of the keys [n] have the row of the first one. */
 static int64
 count_same(const uint64 *keys, int64 n)
 {
@@ -233,7 +234,10 @@ count_same(const uint64 *keys, int64 n)
 	return same;
 }
 
-/* Measure rows for queries: keys [n], which are sorted; room [n] is for that. */
+/*
+ * Reranks rows for queries, as keys [n] say.  Sorts the keys, by way of
+ * scratch [n].
+ */
 void
 IvfpqBulkRerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch, int64 n)
 {
@@ -263,7 +267,7 @@ IvfpqBulkRerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch, int64 n)
 	}
 }
 
-/* Measure rows [nrows], ascending, for each of the active queries [n]. */
+/* Reranks rows [nrows], ascending, for each of the active queries [n]. */
 static void
 rerank_for_all(IvfpqBulk *bulk, const uint64 *ids, int nrows,
 			   const int *active, int n)
@@ -290,7 +294,7 @@ rerank_for_all(IvfpqBulk *bulk, const uint64 *ids, int nrows,
 	IvfpqRerankPause(&bulk->rerank);
 }
 
-/* Measure pending rows for the active queries [n]. */
+/* Reranks pending rows for the active queries [n]. */
 void
 IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n)
 {
@@ -302,7 +306,7 @@ IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n)
 	IvfpqRerankDims(&bulk->rerank, 0, NULL);
 }
 
-/* Measure all rows of the index for the active queries [n]. */
+/* Reranks all rows of the index for the active queries [n]. */
 void
 IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n)
 {

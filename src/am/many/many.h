@@ -3,7 +3,7 @@
  *		gpuvec_search: the nearest rows of many queries at once.
  *
  * Queries are taken in portions, as many as memory allows.  A portion is
- * searched in rounds (rounds.c), each of which measures its candidates in heap
+ * searched in rounds (rounds.c), each of which reranks its candidates in heap
  * order (byrow.c).
  */
 #ifndef IVFPQ_MANY_H
@@ -25,7 +25,7 @@
 /* Rows that a second round is for, at least. */
 #define IVFPQ_BULK_SECOND	100
 
-/* A row that a query wants measured: the row's id, then the query's number. */
+/* A row to be reranked for a query: the row's id, then the query's number. */
 #define IVFPQ_BULK_ROW_SHIFT		16
 #define IVFPQ_BULK_KEY(id, query) \
 	((id) << IVFPQ_BULK_ROW_SHIFT | (uint64) (query))
@@ -43,7 +43,7 @@ typedef struct IvfpqBulkQuery
 {
 	Datum		value;			/* of the column's type; 0: not made yet */
 	const float *vector;		/* [dims] transformed; NULL: untrained */
-	bool		is_boundable;	/* refine records say something of it */
+	bool		is_boundable;	/* refine records prove bounds for it */
 	IvfpqBulkRow *rows;			/* [k] nearest so far: a heap, the farthest
 								 * first, until IvfpqBulkSort; part of
 								 * IvfpqBulk.rows */
@@ -72,14 +72,14 @@ typedef struct IvfpqBulk
 	int			k;
 	FmgrInfo	distance;
 	IvfpqRealDistance real_distance;	/* what that computes, or NULL */
-	bool		is_cosine;		/* ... is a cosine, of squares known */
+	bool		is_cosine;		/* ... is a cosine, computed with `squares` */
 	IvfpqRerank rerank;
 	int			pending_dims;	/* pending rows may have others; 0 = no */
 	bool		warned_mismatched;
 
 	uint64	   *pending;		/* [npending] rows, ascending, unless */
 	int64		npending;
-	bool		everything;		/* they are so many that all rows are measured */
+	bool		everything;		/* they are so many that all rows are reranked */
 	tidset_hash *pending_set;	/* the same rows, if there are any */
 
 	IvfpqSearch *searches;		/* [nsearches], when trained */

@@ -1,6 +1,6 @@
 /*
  * manyrows.c
- *		Many searches for other code of the session, which knows the caller's
+ *		Many searches for other code of this backend, which knows the caller's
  *		rights.
  */
 #include "postgres.h"
@@ -19,7 +19,7 @@
 #include "client/client.h"
 #include "page/pending.h"
 
-/* What a query of gpuvecd takes here, beside its rows. */
+/* Nanoseconds that a query answered by gpuvecd takes here, beside its rows. */
 #define ANSWER_NS		5000.0
 
 /* See manyrows.h. */

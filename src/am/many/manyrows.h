@@ -1,6 +1,6 @@
 /*
  * manyrows.h
- *		Many searches for other code of the session (manyrows.c).
+ *		Many searches for other code of this backend (manyrows.c).
  */
 #ifndef IVFPQ_MANYROWS_H
 #define IVFPQ_MANYROWS_H
@@ -39,9 +39,9 @@ typedef struct IvfpqBulkRequest
 } IvfpqBulkRequest;
 
 /*
- * Has the index, a valid one, all rows of the table, of that many dimensions,
- * that the snapshot sees, but for those without a place (NULL, a zero vector
- * under cosine)?  And no code of its owner has to be run.
+ * Returns whether the index, a valid one, has all rows of the table that the
+ * snapshot sees, of that many dimensions, and runs no code of its owner.  Rows
+ * without a place (NULL, a zero vector under cosine) do not count.
  */
 extern bool IvfpqBulkServes(Relation heap, Relation index, int dims);
 

@@ -2,8 +2,8 @@
  * request.c
  *		gpuvec_search: arguments, rights, and the answer's rows.
  *
- * What the rows of a table with an expression in its index take is computed
- * as the table's owner, as gpuvec_recall does it (am/README, "Rights").
+ * An expression of the index is computed for rows as the table's owner, as
+ * gpuvec_recall does it (am/README, "Rights").
  */
 #include "postgres.h"
 
@@ -56,7 +56,10 @@ check_whole(Relation index)
 				 errhint("Try again when the transactions that were running when it was built have ended.")));
 }
 
-/* Keep the last queries, if that is wanted; not as the table's owner. */
+/*
+ * Keeps the last queries in the query log, if that is on; not as the table's
+ * owner.
+ */
 static void
 keep_queries(const IvfpqBulk *bulk)
 {

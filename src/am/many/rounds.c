@@ -2,17 +2,17 @@
  * rounds.c
  *		Portions of queries, and the rounds in which each is searched.
  *
- * A round is to many queries what a batch is to a scan: so many lists and
- * candidates for so many rows (effort.c).  The first one is for the rows
- * wanted.  Queries that it left short of rows, because the snapshot does not
- * see enough of the candidates, go on to the next one, for more; and those for
- * which a scan would make a pass over all rows have all rows measured.  Each
- * round measures its candidates anew, since few queries see a second one.
+ * A round is to many queries what a batch is to a scan: it has the search
+ * parameters for a number of rows (effort.c).  The first round is for the rows
+ * requested.  Queries that it left short of rows, because the snapshot does
+ * not see enough of the candidates, go on to the next round, which is for
+ * more.  Where a scan would make a full pass, all rows are reranked.  Each
+ * round reranks its candidates again, since few queries see a second round.
  *
  * In a round queries go through the search IVFPQ_TOGETHER at a time, in the
  * order of their nearest lists, so that those side by side have lists in
  * common; and slices of queries, as many as memory allows, have their rows
- * measured together.
+ * reranked together.
  */
 #include "postgres.h"
 
@@ -29,13 +29,13 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/* Rows that a round is for grow so: as those of a scan's batches. */
+/* The next round is for so many times the rows, as in a scan's batches. */
 #define ROUND_GROWTH	4.0
 
-/* Queries whose nearest lists are looked for together. */
+/* Queries whose nearest lists are searched for together. */
 #define NEAR_TOGETHER	256
 
-/* A round: how much it takes, for whom. */
+/* A round: its search parameters and its queries. */
 typedef struct Round
 {
 	IvfpqSearchParams params;
@@ -53,7 +53,7 @@ typedef struct Round
 	uint64	   *scratch;		/* to sort them */
 } Round;
 
-/* What take_answer gets. */
+/* Argument of take_answer. */
 typedef struct Asked
 {
 	IvfpqBulk  *bulk;
@@ -100,7 +100,7 @@ find_lists(IvfpqBulk *bulk, Round *round)
 	IvfpqSortBits(round->order, round->scratch, round->nleft, 32);
 }
 
-/* Give a search the query, and the lists that were found for it. */
+/* Gives a search the query, and the lists that were found for it. */
 static void
 set_search(IvfpqBulk *bulk, const Round *round, int i, IvfpqSearch *search)
 {
@@ -163,7 +163,7 @@ slice_vectors(IvfpqBulk *bulk, const Round *round)
 	int			same = 0;
 	float	   *vectors;
 
-	/* a second round's come in the order in which the first measured them */
+	/* a second round's come in the order in which the first reranked them */
 	while (same < round->nactive && round->active[same] == same)
 		same++;
 	if (same == round->nactive)
@@ -195,7 +195,7 @@ ask_candidates(IvfpqBulk *bulk, Round *round)
 						  round->params.candidates, take_answer, &asked);
 }
 
-/* Search for the slice's queries, and measure what was found. */
+/* Searches for the slice's queries, and reranks what was found. */
 static void
 search_slice(IvfpqBulk *bulk, Round *round)
 {
@@ -223,9 +223,10 @@ search_slice(IvfpqBulk *bulk, Round *round)
 }
 
 /*
- * Has the query the rows that it asked for?  As in a scan, the round is good
- * for no more than the share of candidates seen where half of those beyond the
- * rows wanted, which are there because scores are not exact, are gone.
+ * Returns whether the query has the rows that it asked for.  A search has more
+ * candidates than its quota, because scores are not exact.  Where more are
+ * invisible than half of this surplus, the round counts for its quota times
+ * the fraction that is visible, as in a scan.
  */
 static bool
 is_answered(const IvfpqBulk *bulk, const Round *round,
@@ -244,8 +245,9 @@ is_answered(const IvfpqBulk *bulk, const Round *round,
 }
 
 /*
- * Search for the active queries [n]; how many are not answered yet, which are
- * then the first of them.  *drained: in how many lists no other row is.
+ * Searches for the active queries [n].  Returns how many are not answered yet;
+ * these are then the first.  Sets *drained to the round's probes if all rows
+ * of one of these queries' lists were candidates.
  */
 static int
 search_round(IvfpqBulk *bulk, Round *round, int *active, int n, int *drained)
@@ -308,7 +310,7 @@ search_portion(IvfpqBulk *bulk)
 	}
 }
 
-/* Make the next of those that were asked one of the portion. */
+/* Adds the next query to the portion. */
 static void
 add_query(IvfpqBulk *bulk)
 {
@@ -346,8 +348,8 @@ add_query(IvfpqBulk *bulk)
 }
 
 /*
- * Answer a portion of the queries, from number first on, into many->asked;
- * how many.
+ * Answers a portion of the queries, from number first on, into bulk->asked.
+ * Returns how many.
  */
 int
 IvfpqBulkNext(IvfpqBulk *bulk, int first)
@@ -382,7 +384,9 @@ IvfpqBulkNext(IvfpqBulk *bulk, int first)
 	return n;
 }
 
-/* The pending rows; all rows are to be measured if they are too many. */
+/*
+ * Reads the pending rows.  If they are too many, all rows are to be reranked.
+ */
 static void
 read_pending(IvfpqBulk *bulk)
 {

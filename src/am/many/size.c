@@ -12,7 +12,10 @@
 /* Tables, or scratch, of the searches that are under way together. */
 #define TOGETHER_BYTES	((Size) 8 * 1024 * 1024)
 
-/* Would a scan rather make a pass than take that much?  See fullpass.c. */
+/*
+ * Returns whether a scan would make a full pass rather than search with these
+ * parameters.  See fullpass.c.
+ */
 static bool
 full_pass_is_better(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 {
@@ -28,7 +31,7 @@ full_pass_is_better(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 					  params->quota / (1 - ivfpq_recall));
 }
 
-/* Copies that the lists have now, dead ones included. */
+/* Returns the postings that the lists have now, dead ones included. */
 static double
 count_postings(IvfpqBulk *bulk)
 {
@@ -39,9 +42,10 @@ count_postings(IvfpqBulk *bulk)
 }
 
 /*
- * How much a round for so many rows takes; false: all rows had better be
- * measured.  Where all rows of so many lists (`drained`) were candidates
- * already there have to be more lists.  *is_last: it takes all that may be read.
+ * Sets *params to what a round for that many rows takes; false: all rows had
+ * better be reranked.  Where all rows of `drained` lists were candidates
+ * already, the round needs more lists.  Sets *is_last if it reads all lists
+ * that may be read.
  */
 bool
 IvfpqBulkParams(IvfpqBulk *bulk, double rows, int drained,
@@ -76,9 +80,9 @@ IvfpqBulkParams(IvfpqBulk *bulk, double rows, int drained,
 	*is_last = params->probes == most;
 
 	/*
-	 * The one more is not found, which tells that there is none.  Where
-	 * others have inserted so many meanwhile that it is, the next round
-	 * counts anew.
+	 * The search asks for one more than there are.  That one is not found,
+	 * which tells that there is none.  Where others have inserted so many
+	 * meanwhile that it is found, the next round counts again.
 	 */
 	if (params->candidates > IVFPQ_FEW_CANDIDATES)
 		params->candidates = (int) Min(params->candidates,
@@ -134,7 +138,10 @@ IvfpqBulkTogether(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 							search_bytes(bulk, params)));
 }
 
-/* Does a round for one query fit?  As in a scan, a small one always does. */
+/*
+ * Returns whether a round for one query fits in memory.  As in a scan, a small
+ * one always does.
+ */
 bool
 IvfpqBulkFits(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 {
@@ -143,7 +150,7 @@ IvfpqBulkFits(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 		IvfpqMemoryLimit();
 }
 
-/* How many queries make a portion? */
+/* Returns how many queries make a portion. */
 int
 IvfpqBulkPortion(IvfpqBulk *bulk)
 {

@@ -40,13 +40,15 @@
 /* Advice: more pending rows than this in a trained index. */
 #define MAX_PENDING		1000
 
-/* Advice: at calibration the index had more than so many times its rows. */
+/* Advice: at calibration the index had more than this many times its rows. */
 #define MOST_GONE		2
 
 /* Advice: a list longer than this many times the mean. */
 #define MAX_LIST_IMBALANCE	8
 
-/* Advice: signatures of more bits; how many lists are looked into. */
+/*
+ * Advice: signatures have more bits set than this; how many lists are sampled.
+ */
 #define FULL_SIGNATURE	48
 #define SIGNATURE_LISTS	50
 
@@ -138,9 +140,9 @@ count_bits(SignatureBits *counts, const IvfpqKeyForm *form,
 }
 
 /*
- * Advice if a key's signatures have nearly all of their bits set, so that
- * conditions on it pass over hardly a row; or NULL.  Looks at a block of each
- * of some lists.
+ * Returns advice if a key's signatures have nearly all of their bits set, so
+ * that conditions on it skip hardly a row; or NULL.  Reads a block of each of
+ * some lists.
  */
 static char *
 advise_on_signatures(Relation index, const IvfpqMetaData *meta)
@@ -200,7 +202,7 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
 									  RelationGetRelationName(index));
 	calibrate = calibrate_call(index, name);
-	/* with fewer rows that is how it should be */
+	/* with fewer rows it should not be trained */
 	if (meta->nlists == 0 && rows < (is_temporary ? IvfpqLeastRows(index) :
 									 IvfpqTrainRows(index)))
 		return NULL;

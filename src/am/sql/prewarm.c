@@ -1,6 +1,6 @@
 /*
  * prewarm.c
- *		gpuvec_prewarm: which index, and may it be mirrored?
+ *		gpuvec_prewarm: which index, and whether it may be mirrored.
  */
 #include "postgres.h"
 
@@ -44,7 +44,10 @@ get_key(Oid relid)
 				 errhint("Call gpuvec_train, or VACUUM its table when it has more rows.")));
 	key = IvfpqMirrorKey(index, &meta);
 
-	/* else a loader could not lock it while another session waits for it */
+	/*
+	 * else a loader could not lock the index while another session waits for
+	 * that
+	 */
 	relation_close(index, AccessShareLock);
 	return key;
 }

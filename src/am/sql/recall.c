@@ -1,13 +1,13 @@
 /*
  * recall.c
- *		gpuvec_recall: how many of the k nearest rows does the index find?
+ *		gpuvec_recall: how many of the k nearest rows the index finds.
  *
- * Queries are given, or rows of the table serve as such.  A first pass draws
- * these: a pass over everything, because only that gives every vector, of one
- * row or of many, the same chance.  A second pass measures every row against every query to learn the
- * distance of the k-th nearest one.  Then each query goes through an index
- * scan as the executor makes it, at the settings in force.  All under one
- * snapshot.
+ * The caller gives queries, or rows of the table serve as such.  A first pass
+ * draws these: a pass over everything, because only that gives every vector,
+ * of one row or of many, the same chance.  A second pass computes the distance
+ * of every row from every query, to learn that of the k-th nearest row.  Then
+ * each query goes through an index scan as the executor makes it, at the
+ * settings in force.  All under one snapshot.
  */
 #include "postgres.h"
 
@@ -149,8 +149,8 @@ end_recall(Recall *recall)
 }
 
 /*
- * The indexed value of the row in recall->slot; false if the index has no
- * entry for it (but see IvfpqHasPlace).  Call in recall->tmp.
+ * Gets the indexed value of the row in recall->slot; false if the index has no
+ * entry for the row (but see IvfpqHasPlace).  Call in recall->tmp.
  */
 static bool
 indexed_value(Recall *recall, Datum *value)
@@ -220,7 +220,7 @@ compare_tids(const void *a, const void *b)
 							  &unconstify(Drawn *, (const Drawn *) b)->tid);
 }
 
-/* Leave the rows with the least hashes, one for each; returns how many. */
+/* Keeps the rows with the least hashes, one for each; returns how many. */
 static int
 keep_least(Drawn *drawn, int n, int most)
 {
@@ -282,7 +282,7 @@ draw_rows(Recall *recall)
 	pfree(drawn);
 }
 
-/* Add a query to the batch; returns the memory that it takes. */
+/* Adds a query to the batch; returns the memory that it takes. */
 static Size
 add_query(Recall *recall, Datum value)
 {
@@ -332,7 +332,10 @@ add_given(Recall *recall, int i)
 	return size;
 }
 
-/* Queries from the one numbered first on, as many as fit; the next one. */
+/*
+ * Adds queries from the one numbered first on, as many as fit; returns the
+ * next one.
+ */
 static int
 begin_batch(Recall *recall, int first)
 {
@@ -400,9 +403,9 @@ keep_distance(RecallQuery *query, int k, double distance)
 }
 
 /*
- * Is a row, so far away, the query itself, or one that equals it?  Such rows
- * are found without effort, and say nothing of others; but those that equal a
- * query that was given are what its user looks for.
+ * Returns whether a row at that distance is the query itself, or equals it.
+ * Any search finds such rows, and they tell nothing of others; but those that
+ * equal a query of the caller are what its user searches for.
  */
 static bool
 is_own(const Recall *recall, const RecallQuery *query, Datum value,
@@ -418,7 +421,7 @@ is_own(const Recall *recall, const RecallQuery *query, Datum value,
 			   VARSIZE(DatumGetPointer(value))) == 0;
 }
 
-/* One pass over the table: the exact nearest rows of every query. */
+/* Finds the exact neighbors of every query in one pass over the table. */
 static void
 find_ground_truth(Recall *recall)
 {
@@ -449,7 +452,10 @@ find_ground_truth(Recall *recall)
 	table_endscan(scan);
 }
 
-/* The rows that the index finds first: how many are among the nearest? */
+/*
+ * Returns how many of the rows that the index finds first are among the
+ * nearest.
+ */
 static int
 count_hits(Recall *recall, IndexScanDesc scan, RecallQuery *query)
 {
@@ -512,7 +518,10 @@ scan_index(Recall *recall)
 	index_endscan(scan);
 }
 
-/* Draw, measure, compare; as the table's owner. */
+/*
+ * Draws queries, finds their exact neighbors, and compares; as the table's
+ * owner.
+ */
 static void
 run_recall(Recall *recall)
 {
@@ -539,7 +548,7 @@ run_recall(Recall *recall)
 
 /*
  * The 95 % interval of the mean over queries; Wilson's when all queries came
- * out alike and so tell nothing of their spread.
+ * out alike and so tell nothing of their variance.
  */
 static void
 confidence(const Recall *recall, double *low, double *high)
