@@ -25,9 +25,9 @@
 #define LOG_PAGES		4096
 
 /*
- * Is it a row that only old snapshots see, and no vector, or one of other dims?
- * That is no reason to fail: whoever sees it is told, as by a sort, when a scan
- * measures it.
+ * Returns whether only old snapshots see the row, and its value is no vector,
+ * or one of other dims.  Such a row does not fail the build: a scan that sees
+ * it raises the error when it reranks it, as a sort would.
  */
 static bool
 is_dead_mismatch(IvfpqBuild *build, Datum value, bool alive, int dims)
@@ -122,7 +122,9 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	MemoryContextReset(build->tmp);
 }
 
-/* This participant's part of a pass over the table; returns its rows. */
+/*
+ * Scans this participant's part of the table; returns the number of its rows.
+ */
 static double
 scan_table(IvfpqBuild *build)
 {
@@ -143,8 +145,8 @@ scan_table(IvfpqBuild *build)
 }
 
 /*
- * Place the rows of the table.  When gpuvecd fails, what it had and lost takes
- * another pass.
+ * Places the rows of the table.  When gpuvecd fails, the rows that it had and
+ * lost take another pass.
  */
 static void
 place_rows(IvfpqBuild *build)
@@ -171,7 +173,7 @@ place_rows(IvfpqBuild *build)
 		(void) scan_table(build);
 }
 
-/* Log all pages, together with others. */
+/* Logs all pages, together with the other participants. */
 static void
 log_pages(IvfpqBuild *build)
 {
@@ -185,7 +187,7 @@ log_pages(IvfpqBuild *build)
 					  (BlockNumber) Min((piece + 1) * LOG_PAGES, npages));
 }
 
-/* What a participant tells the leader, beside copies. */
+/* Reports to the leader what it has to know besides postings. */
 static void
 report(IvfpqBuild *build)
 {
@@ -206,7 +208,7 @@ report(IvfpqBuild *build)
 	}
 }
 
-/* The leader takes what workers told. */
+/* The leader takes the reports of its workers. */
 static void
 take_reports(IvfpqBuild *build)
 {
@@ -235,8 +237,8 @@ take_reports(IvfpqBuild *build)
 }
 
 /*
- * A participant's part of a trained index: everything but the metapage, which
- * is the leader's, then the log.
+ * Does a participant's part of building a trained index.  Only the leader
+ * writes the metapage.
  */
 void
 IvfpqBuildWork(IvfpqBuild *build)
@@ -262,9 +264,9 @@ IvfpqBuildWork(IvfpqBuild *build)
 }
 
 /*
- * The leader lays out what all participants see.  Returns what they scan the
- * table by, as everywhere in builds: all versions of rows, or a snapshot, which
- * is registered.
+ * The leader sets up the memory that all participants see.  Returns the
+ * snapshot by which they scan the table: SnapshotAny, or a registered snapshot
+ * for CONCURRENTLY.
  */
 static Snapshot
 share_build(IvfpqBuild *build)
@@ -286,7 +288,7 @@ share_build(IvfpqBuild *build)
 	}
 	if (builder != NULL)
 	{
-		/* keys are known to the pass over the table, which then sends all */
+		/* only the pass over the table knows keys, so it sends all rows */
 		if (build->keys.nkeys > 0)
 			IvfpqBuilderSampled(builder, 0);
 		IvfpqSharingInit(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SHARING,
@@ -297,7 +299,7 @@ share_build(IvfpqBuild *build)
 	return snapshot;
 }
 
-/* A trained index, with the help of workers. */
+/* Builds a trained index, with the help of workers. */
 static void
 build_trained(IvfpqBuild *build)
 {
@@ -392,7 +394,10 @@ build_untrained(IvfpqBuild *build)
 					 IvfpqTrainRows(build->index))));
 }
 
-/* Begin, with the relations known; memory from the current context. */
+/*
+ * Initializes a build whose relations are set; memory from the current
+ * context.
+ */
 void
 IvfpqBuildInit(IvfpqBuild *build)
 {

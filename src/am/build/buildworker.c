@@ -1,7 +1,6 @@
 /*
  * buildworker.c
- *		A parallel worker: joins the leader's team, and does its part of each
- *		job.
+ *		A parallel worker: joins the leader, and does its part of each job.
  */
 #include "postgres.h"
 
@@ -14,7 +13,7 @@
 #include "am/common/identity.h"
 #include "am/common/snapshot.h"
 
-/* Rows to train on, read here. */
+/* Reads rows to train on. */
 static void
 help_to_read(IvfpqBuild *build, IvfpqJob job)
 {
@@ -29,7 +28,9 @@ help_to_read(IvfpqBuild *build, IvfpqJob job)
 		IvfpqClusterHelp(&reader, &build->parallel);
 }
 
-/* Rows of the table go to lists, and what comes after that. */
+/*
+ * Places rows of the table, and takes part in all later phases of the build.
+ */
 static void
 help_to_build(IvfpqBuild *build)
 {
@@ -42,7 +43,7 @@ help_to_build(IvfpqBuild *build)
 	IvfpqBuildWork(build);
 }
 
-/* One job after the other, each in memory of its own. */
+/* Does one job after the other, each in a memory context of its own. */
 static void
 work(IvfpqBuild *build)
 {
@@ -73,8 +74,9 @@ work(IvfpqBuild *build)
 }
 
 /*
- * Entry point of a worker.  It takes the locks that the leader has for a
- * build; in place weaker ones, since the leader's are held for it, too.
+ * Entry point of a worker.  For a build it takes the same locks as the
+ * leader.  In place it takes weaker ones, since the leader's locks are held
+ * for it, too.
  */
 void
 IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
@@ -106,7 +108,7 @@ IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
 
 	work(&build);
 
-	/* which a parallel worker begins with, and ends with */
+	/* a parallel worker has to end with the snapshots that it began with */
 	IvfpqSnapshotTake();
 	index_close(build.index, index_lock);
 	table_close(build.heap, heap_lock);

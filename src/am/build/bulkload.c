@@ -1,15 +1,15 @@
 /*
  * bulkload.c
  *		From rows to inverted lists, in bulk: have every row placed and
- *		encoded, write its refine record, gather the copies by list, write
+ *		encoded, write its refine record, gather the postings by list, write
  *		centroids, codebooks, directory and lists.
  *
  * CREATE INDEX feeds it from the table, training in place from the pending
  * list.  Until the caller writes the metapage no reader finds any of it.
  *
- * Every participant of a build has one.  Each places the rows that it reads.
- * When all are placed, lists are written in ranges; a participant that has
- * done one takes the next.
+ * Every participant of a build has an IvfpqBulkLoad, and places the rows that
+ * it reads.  When all rows are placed, lists are written in ranges; a
+ * participant that has written one range takes the next.
  */
 #include "postgres.h"
 
@@ -29,7 +29,7 @@
 /* Ranges of lists for each participant, so that none waits long for others. */
 #define RANGES_EACH		4
 
-/* Write the refine record of row i; returns its address. */
+/* Writes the refine record of row i; returns its address. */
 static ItemPointerData
 write_record(IvfpqBulkLoad *load, const GvEncoded *encoded, int i, uint64 id)
 {
@@ -47,7 +47,7 @@ write_record(IvfpqBulkLoad *load, const GvEncoded *encoded, int i, uint64 id)
 	return address;
 }
 
-/* A copy of a list is there. */
+/* Adds a posting to a list. */
 static void
 put_posting(IvfpqBulkLoad *load, uint32 list, const IvfpqPosting *posting)
 {
@@ -96,8 +96,9 @@ take_rows(void *arg, const uint64 *ids, const IvfpqKeyAbbrevs *keys,
 }
 
 /*
- * Bytes of memory for copies: this participant's part, after the lists and the
- * groups through which rows are placed, which each participant has.
+ * Returns the bytes of memory for this participant's postings: its fraction of
+ * the limit, less the groups through which it places rows.  The lists'
+ * centroids, which all share, are deducted before.
  */
 static Size
 postings_limit(const IvfpqBulkLoad *load)
@@ -113,7 +114,9 @@ postings_limit(const IvfpqBulkLoad *load)
 	return part > used ? part - used : 0;
 }
 
-/* The leader, before all begin: entries of the directory. */
+/*
+ * The leader allocates the entries of the directory before participants begin.
+ */
 void
 IvfpqBulkLoadPrepare(IvfpqParallel *parallel, const IvfpqTraining *training)
 {
@@ -124,10 +127,10 @@ IvfpqBulkLoadPrepare(IvfpqParallel *parallel, const IvfpqTraining *training)
 }
 
 /*
- * Begin; memory from the current context.  *meta says whether there are keys,
- * and refine records, of which the index has none yet; with `log` each of
- * their pages is logged when it is full, because the index as a whole will not
- * be.
+ * Begins; memory from the current context.  *meta says whether there are keys
+ * and refine records; the index has no records yet.  With `log` each page of
+ * records is logged when it is full, because the index is not logged as a
+ * whole.
  */
 void
 IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
@@ -172,8 +175,9 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 }
 
 /*
- * What is a row that a pass over the table meets read for?  gpuvecd has the
- * rows of the sample, and another pass is for what it has lost.
+ * Returns how a row that a pass over the table finds is to be used.  gpuvecd
+ * has the rows of the sample, so the first pass leaves them out; a second pass
+ * is for those that it has lost.
  */
 IvfpqRowUse
 IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id)
@@ -189,7 +193,7 @@ IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id)
 	return use;
 }
 
-/* Take a raw vector [dims], of the row with this TID and these keys. */
+/* Takes a raw vector [dims], of the row with this TID and these keys. */
 void
 IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
 				 const IvfpqKeyAbbrevs *keys, IvfpqRowUse use)
@@ -202,8 +206,8 @@ IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
 }
 
 /*
- * This participant has no more rows: place those that still wait, and pass on
- * what belongs to others.
+ * This participant has no more rows: places those that still wait, and passes
+ * on what belongs to others.
  */
 static void
 finish_rows(IvfpqBulkLoad *load, Relation index)
@@ -227,7 +231,7 @@ finish_rows(IvfpqBulkLoad *load, Relation index)
 						 gv_code_bytes(load->training->gv.m));
 }
 
-/* All rows are placed: write what training fixed, and make *meta say so. */
+/* All rows are placed: writes the arrays of the model, and fills in *meta. */
 static void
 write_model(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 			bool shared)
@@ -286,7 +290,10 @@ begin_writing(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 	parallel->meta = *meta;
 }
 
-/* The next copy for the pages, and for the trial. */
+/*
+ * Returns the next posting for the pages, and adds it to the calibration
+ * mirror.
+ */
 static void
 next_posting(void *arg, IvfpqPosting *posting)
 {
@@ -296,7 +303,7 @@ next_posting(void *arg, IvfpqPosting *posting)
 	IvfpqCalibMirrorAdd(&load->calib_mirror, posting);
 }
 
-/* Sort the copies, of lists from `first` on, and write these. */
+/* Sorts the postings, of lists from `first` on, and writes these lists. */
 static void
 write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 			int first, bool shared)
@@ -322,7 +329,10 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 	IvfpqPostingsEnd(postings);
 }
 
-/* Gather the copies that all have put for a range, whose first list this is. */
+/*
+ * Gathers the postings that all participants have put for a range of lists,
+ * from `first` on.
+ */
 static void
 gather_range(IvfpqBulkLoad *load, int range, int first)
 {
@@ -347,7 +357,7 @@ gather_range(IvfpqBulkLoad *load, int range, int first)
 	}
 }
 
-/* Write ranges of lists that no other participant writes. */
+/* Writes ranges of lists that no other participant writes. */
 static void
 write_ranges(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 			 bool shared)
@@ -376,10 +386,11 @@ write_ranges(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Place what still waits and, when all participants have, write what training
- * fixed and the lists, to pages added for them.  With `shared` others use the
- * index meanwhile.  Fills in what *meta says of them; IvfpqBulkLoadFinish does
- * the rest, when all participants have come so far.
+ * Places the rows that still wait and, when all participants have done so,
+ * writes the model's arrays and the lists to pages added for them.  With
+ * `shared` others use the index meanwhile.  Fills in what *meta says of them.
+ * IvfpqBulkLoadFinish does the rest when all participants have returned from
+ * here.
  */
 void
 IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
@@ -394,7 +405,7 @@ IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 		IvfpqParallelStartPhase(parallel);
 	}
 	*meta = parallel->shared->meta;
-	/* the leader may not have been able to begin it */
+	/* the leader may not have been able to begin the mirror */
 	IvfpqCalibMirrorAgree(&load->calib_mirror);
 	if (parallel->has_workers)
 		write_ranges(load, index, meta, shared);
@@ -406,7 +417,7 @@ IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 
 /*
  * All lists are written: the leader writes the directory and calibrates, with
- * the workers, which wait for the end of a round.  The caller writes *meta.
+ * the workers, which wait for the end of a phase.  The caller writes *meta.
  */
 void
 IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
@@ -428,7 +439,7 @@ IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 		IvfpqBuilderEnd(load->placer.builder);
 }
 
-/* A worker, once the leader has let it go: help to calibrate, if asked to. */
+/* A worker helps to calibrate, if the leader asks for it. */
 void
 IvfpqBulkLoadHelp(IvfpqBulkLoad *load, Relation index)
 {

@@ -12,12 +12,12 @@
 #include "am/team/tempfile.h"
 #include "page/record.h"
 
-/* What a row of the table is read for. */
+/* How a row of the table is used; flags. */
 typedef enum IvfpqRowUse
 {
 	IVFPQ_ROW_NONE = 0,
 	IVFPQ_ROW_PLACED = 1,
-	IVFPQ_ROW_SAMPLED = 2,		/* calibration looks at it, and */
+	IVFPQ_ROW_SAMPLED = 2,		/* offered to calibration's later levels */
 	IVFPQ_ROW_BOTH = 3
 } IvfpqRowUse;
 
@@ -25,16 +25,16 @@ typedef struct IvfpqBulkLoad
 {
 	const IvfpqTraining *training;
 	IvfpqParallel *parallel;
-	int64		rows;			/* that all have placed, once they have */
-	IvfpqStoredForm form;		/* of copies on their way */
+	int64		rows;			/* placed by all participants; set in the end */
+	IvfpqStoredForm form;		/* of postings on their way */
 	IvfpqPlacer placer;
 	IvfpqPostings postings;		/* on their way to the pages, */
-	IvfpqTempFile ranges;		/* in a team by way of this:
+	IvfpqTempFile ranges;		/* with workers by way of these files:
 								 * IvfpqStoredPosting, by ranges of lists */
 	IvfpqStoredPosting *item;	/* one of them */
-	int64		npostings;		/* from here */
+	int64		npostings;		/* of this participant */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
-	IvfpqCalibMirror calib_mirror;	/* where it searches, if gpuvecd is there */
+	IvfpqCalibMirror calib_mirror;	/* searched for it, if gpuvecd builds */
 
 	/* refine records, if there are to be any */
 	IvfpqRecord *record;		/* or NULL */

@@ -1,11 +1,12 @@
 /*
  * copies.c
- *		Copies of rows on their way from the engine to lists: put in any order,
- *		handed out list by list.
+ *		Postings on their way from the engine to lists: put in any order,
+ *		returned list by list.
  *
- * As long as they fit into memory, numbers of copies are sorted by counting,
- * and a list's copies come in the order in which they were put, which is the
- * heap's.  Beyond that all go through a tuplesort by (list, TID), on disk.
+ * As long as postings fit into memory, their numbers are sorted by a counting
+ * sort, and a list's postings come in the order in which they were put, which
+ * is the heap's.  Beyond that all go through a tuplesort by (list, TID), on
+ * disk.
  */
 #include "postgres.h"
 
@@ -26,7 +27,7 @@
 #define SORT_TID		2
 #define SORT_ITEM		3
 
-/* How copies with such codes and keys are stored. */
+/* Sets *form to how postings with such codes and keys are stored. */
 void
 IvfpqStoredInit(IvfpqStoredForm *form, int code_bytes,
 				const IvfpqKeyForm *keys)
@@ -40,7 +41,7 @@ IvfpqStoredInit(IvfpqStoredForm *form, int code_bytes,
 		form->bytes += keys->width[k];
 }
 
-/* Store a copy in form->bytes. */
+/* Stores a posting in form->bytes bytes. */
 void
 IvfpqStorePosting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
 				  uint32 list, const IvfpqPosting *posting)
@@ -69,8 +70,8 @@ IvfpqStorePosting(const IvfpqStoredForm *form, IvfpqStoredPosting *item,
 }
 
 /*
- * What was stored, not aligned: its code where that is, the images of its keys
- * in *images.
+ * Reads a stored posting, which need not be aligned.  posting->code points
+ * into it; its abbreviated keys are decoded to *abbrevs.
  */
 void
 IvfpqTakePosting(const IvfpqStoredForm *form, const char *stored,
@@ -98,7 +99,7 @@ IvfpqTakePosting(const IvfpqStoredForm *form, const char *stored,
 
 /*
  * Begin; memory from the current context, about `limit` bytes at most: half of
- * them for copies in memory, half for a sort that takes these over, because
+ * them for postings in memory, half for a sort that takes these over, because
  * for a while both are there.
  */
 void
@@ -122,7 +123,7 @@ item_of(const IvfpqPostings *postings, int64 i)
 								   i % CHUNK_ITEMS * postings->item_bytes);
 }
 
-/* Put the item in copies->item into the sort. */
+/* Puts the item in postings->item into the sort. */
 static void
 sort_item(IvfpqPostings *postings)
 {
@@ -140,7 +141,9 @@ sort_item(IvfpqPostings *postings)
 	tuplesort_puttupleslot(postings->sort, slot);
 }
 
-/* There are too many for memory: from now on they go through a sort. */
+/*
+ * There are too many postings for memory: from now on they go through a sort.
+ */
 static void
 begin_sort(IvfpqPostings *postings)
 {
@@ -166,14 +169,14 @@ begin_sort(IvfpqPostings *postings)
 		memcpy(VARDATA(postings->item), item_of(postings, i),
 			   postings->form.bytes);
 		sort_item(postings);
-		/* one by one, so that the sort may take the memory that they give */
+		/* one by one, so that the sort may take the memory that they free */
 		if (i % CHUNK_ITEMS == CHUNK_ITEMS - 1)
 			pfree(postings->chunks[i / CHUNK_ITEMS]);
 	}
 	postings->nchunks = 0;
 }
 
-/* Room in memory for one more item, or a sort. */
+/* Makes capacity in memory for one more item, or begins a sort. */
 static void
 ensure_capacity(IvfpqPostings *postings)
 {
@@ -192,7 +195,7 @@ ensure_capacity(IvfpqPostings *postings)
 															MCXT_ALLOC_HUGE);
 }
 
-/* Put a copy that belongs to a list. */
+/* Puts a posting that belongs to a list. */
 void
 IvfpqPostingsPut(IvfpqPostings *postings, uint32 list,
 				 const IvfpqPosting *posting)
@@ -212,7 +215,7 @@ IvfpqPostingsPut(IvfpqPostings *postings, uint32 list,
 	postings->n++;
 }
 
-/* Number the copies in memory list by list: a counting sort. */
+/* Numbers the postings in memory list by list: a counting sort. */
 static void
 order_items(IvfpqPostings *postings)
 {
@@ -231,7 +234,7 @@ order_items(IvfpqPostings *postings)
 	pfree(ends);
 }
 
-/* All are there: make them ready to be handed out. */
+/* All postings have been put: makes them ready for IvfpqPostingsNext. */
 void
 IvfpqPostingsSort(IvfpqPostings *postings)
 {
@@ -273,8 +276,8 @@ next_in_memory(IvfpqPostings *postings)
 }
 
 /*
- * For IvfpqWriterList: the next copy, list by list; its code and keys are good
- * until the one after it.
+ * For IvfpqWriterList: returns the next posting, list by list.  Its code and
+ * keys are valid until the next call.
  */
 void
 IvfpqPostingsNext(void *arg, IvfpqPosting *posting)
@@ -286,7 +289,7 @@ IvfpqPostingsNext(void *arg, IvfpqPosting *posting)
 	IvfpqTakePosting(&postings->form, found, posting, &postings->abbrevs);
 }
 
-/* Give back the sort, with its files. */
+/* Frees the sort, with its files. */
 void
 IvfpqPostingsEnd(IvfpqPostings *postings)
 {

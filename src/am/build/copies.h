@@ -1,6 +1,6 @@
 /*
  * copies.h
- *		Copies of rows on their way from the engine to lists (copies.c).
+ *		Postings on their way from the engine to lists (copies.c).
  */
 #ifndef IVFPQ_COPIES_H
 #define IVFPQ_COPIES_H
@@ -9,7 +9,7 @@
 
 #include "page/page.h"
 
-/* A copy in memory or in a file; its code and the images of its keys follow. */
+/* A posting in memory or in a file; its code and abbreviated keys follow. */
 typedef struct IvfpqStoredPosting
 {
 	uint32		list;
@@ -19,7 +19,10 @@ typedef struct IvfpqStoredPosting
 	bool		secondary;
 } IvfpqStoredPosting;
 
-/* What follows: a code, a byte that tells which keys are NULL, and images. */
+/*
+ * The form of what follows an IvfpqStoredPosting: a code and, with keys, a
+ * byte that tells which keys are NULL, then the abbreviated keys.
+ */
 typedef struct IvfpqStoredForm
 {
 	int			code_bytes;
@@ -32,7 +35,7 @@ typedef struct IvfpqPostings
 	int			nlists;
 	IvfpqStoredForm form;
 	Size		limit;			/* bytes of memory to be used */
-	uint32	   *counts;			/* [nlists] copies of each list */
+	uint32	   *counts;			/* [nlists] postings of each list */
 	int64		n;				/* of all */
 
 	/* as long as they fit into memory */
@@ -40,14 +43,14 @@ typedef struct IvfpqPostings
 	char	  **chunks;			/* [nchunks] of CHUNK_ITEMS items each */
 	int			nchunks;
 	uint32	   *order;			/* [n] once they are sorted */
-	int64		next;			/* to hand out */
+	int64		next;			/* to return */
 
 	/* when they do not */
 	Tuplesortstate *sort;		/* NULL: they do */
 	TupleTableSlot *slot;
 	bytea	   *item;			/* column of the sort */
 
-	IvfpqKeyAbbrevs abbrevs;	/* of the copy handed out last */
+	IvfpqKeyAbbrevs abbrevs;	/* of the posting returned last */
 } IvfpqPostings;
 
 extern void IvfpqStoredInit(IvfpqStoredForm *form, int code_bytes,

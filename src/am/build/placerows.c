@@ -1,13 +1,13 @@
 /*
  * placerows.c
  *		Rows get lists, codes and refine records, by gpuvecd or by the
- *		session's own engine.
+ *		backend's own engine.
  *
- * What gpuvecd was given and has not answered when it fails is placed here,
- * like all rows after that; centroids and codebooks are the same.
+ * When gpuvecd fails, the rows that it was sent and has not answered are
+ * placed here, like all rows after them; centroids and codebooks are the same.
  *
  * gpuvecd has the rows of the sample, so a pass over the table may leave them
- * out (IvfpqSharing).  When it fails another pass is needed for those that it
+ * out (IvfpqSharing).  When it fails, another pass is needed for those that it
  * has not encoded.
  *
  * Keys do not travel: they wait here for the lists and codes of their rows,
@@ -25,12 +25,15 @@
 #include "am/search/search.h"
 #include "page/stoppoint.h"
 
-/* Memory for rows that are placed at once: at least, and of all there is. */
+/*
+ * Memory for rows that are placed at once: at least so many bytes, or the
+ * limit divided by this.
+ */
 #define BATCH_BYTES		(4 * 1024 * 1024)
 #define BATCH_DIVISOR		32
 #define SENT_ROWS		8192	/* whose keys wait, to begin with */
 
-/* IvfpqEncodedSink: what gpuvecd made of rows. */
+/* IvfpqEncodedSink: takes rows that gpuvecd has encoded. */
 static void
 take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 {
@@ -76,8 +79,9 @@ keep_sent(IvfpqPlacer *placer, const IvfpqKeyAbbrevs *keys)
 }
 
 /*
- * Begin, with the builder that trained or joined that, if there is one; with
- * `sharing` its sample is not added again.  Memory from the current context.
+ * Begins, with the builder that trained, or one that joined it, if there is
+ * one; with `sharing` its sample is not added again.  Memory from the current
+ * context.
  */
 void
 IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
@@ -103,7 +107,7 @@ IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 		IvfpqBuilderTo(placer->builder, take_encoded, placer);
 }
 
-/* Memory for rows that are placed here, with or without keys. */
+/* Allocates memory for rows that are placed here, with or without keys. */
 static void
 make_batch(IvfpqPlacer *placer, bool keys)
 {
@@ -143,7 +147,7 @@ make_batch(IvfpqPlacer *placer, bool keys)
 	MemoryContextSwitchTo(oldcontext);
 }
 
-/* The refine records of the n rows that wait here, transformed. */
+/* Encodes the refine records of the n rows that wait here, transformed. */
 static void
 encode_records(IvfpqPlacer *placer, int n)
 {
@@ -214,8 +218,8 @@ add_here(IvfpqPlacer *placer, const float *row, uint64 id,
 }
 
 /*
- * gpuvecd has failed: do here what it has not done.  The first participant of
- * a build that finds this says so.
+ * gpuvecd has failed: places the rows here that it has not answered.  The
+ * first participant of a build that finds the failure reports it.
  */
 static void
 take_over(IvfpqPlacer *placer)
@@ -238,7 +242,7 @@ take_over(IvfpqPlacer *placer)
 	IvfpqBuilderEnd(builder);
 }
 
-/* Is a row that a pass over the table meets to be added? */
+/* Returns whether a row that a pass over the table finds is to be added. */
 bool
 IvfpqPlacerWants(IvfpqPlacer *placer, uint64 id)
 {
@@ -246,7 +250,7 @@ IvfpqPlacerWants(IvfpqPlacer *placer, uint64 id)
 		IvfpqSharingWants(placer->sharing, id, &placer->at);
 }
 
-/* A pass over the table is over: wait for what gpuvecd has to do. */
+/* Ends a pass over the table: waits until gpuvecd has answered all rows. */
 void
 IvfpqPlacerFlush(IvfpqPlacer *placer)
 {
@@ -278,9 +282,9 @@ IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id,
 }
 
 /*
- * There are no more rows: place those that still wait, and give the memory for
- * them back, because lists are written with all there is.  Returns the builder, if
- * it did all that it was given.
+ * There are no more rows: places those that still wait, and frees the memory
+ * for them, because writing lists uses all that is allowed.  Returns the
+ * builder if it has answered all rows that it was sent, else NULL.
  */
 IvfpqBuilder *
 IvfpqPlacerEnd(IvfpqPlacer *placer)

@@ -10,7 +10,7 @@
 #include "am/value/value.h"
 #include "client/client.h"
 
-/* Where rows [n] go, with their lists and codes; keys [n] or NULL. */
+/* Takes rows [n] with their lists and codes; keys [n] or NULL. */
 typedef void (*IvfpqPlacedSink) (void *arg, const uint64 *ids,
 								 const IvfpqKeyAbbrevs *keys,
 								 const GvEncoded *encoded, int n);
@@ -20,7 +20,7 @@ typedef struct IvfpqPlacer
 	Relation	index;
 	IvfpqType	type;
 	const IvfpqTraining *training;
-	IvfpqBuilder *builder;		/* gpuvecd does it; NULL: we do */
+	IvfpqBuilder *builder;		/* of gpuvecd; NULL: rows are placed here */
 	IvfpqSharing *sharing;		/* rows that it has from training; or NULL */
 	int64		at;				/* place of these in a pass over the table */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
@@ -29,7 +29,8 @@ typedef struct IvfpqPlacer
 	void	   *sink_arg;
 
 	/* keys of rows that gpuvecd has, in the order in which they come back */
-	IvfpqKeyAbbrevs *sent;		/* [max_sent], of which these: */
+	IvfpqKeyAbbrevs *sent;		/* [max_sent], of which first_sent .. end_sent
+								 * - 1 */
 	int64		first_sent;
 	int64		end_sent;
 	int64		max_sent;

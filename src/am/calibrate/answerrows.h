@@ -1,10 +1,10 @@
 /*
  * answerrows.h
- *		Rows of an answer, each met once, and the places of those expected.
+ *		Rows of an answer, each counted once, and the places of those expected.
  *
  * Calibration goes through the candidates of every query at every number of
- * lists, so this is a table that is emptied by counting up: entries of older
- * rounds are free.  Open addressing, half full at most.
+ * lists, so this is a hash table that is emptied by counting `round` up:
+ * entries of older rounds are free.  Open addressing, half full at most.
  */
 #ifndef IVFPQ_ANSWERROWS_H
 #define IVFPQ_ANSWERROWS_H
@@ -15,8 +15,8 @@
 typedef struct IvfpqAnswerRow
 {
 	uint64		id;				/* IvfpqTidToId */
-	uint32		round;			/* the table's, or the entry is free */
-	int32		place;			/* >= 0: expected, and not met yet */
+	uint32		round;			/* equals the table's, or the entry is free */
+	int32		place;			/* >= 0: expected, and not seen yet */
 } IvfpqAnswerRow;
 
 typedef struct IvfpqAnswerRows
@@ -26,7 +26,7 @@ typedef struct IvfpqAnswerRows
 	IvfpqAnswerRow *entries;	/* [mask + 1] */
 } IvfpqAnswerRows;
 
-/* Forget all rows. */
+/* Forgets all rows. */
 static inline void
 IvfpqAnswerRowsForget(IvfpqAnswerRows *rows)
 {
@@ -36,7 +36,10 @@ IvfpqAnswerRowsForget(IvfpqAnswerRows *rows)
 	rows->round = 1;
 }
 
-/* Room for n rows, none of them there; memory from the current context. */
+/*
+ * Empties the table and gives it capacity for n rows; memory from the current
+ * context.
+ */
 static inline void
 IvfpqAnswerRowsResize(IvfpqAnswerRows *rows, int n)
 {
@@ -50,7 +53,7 @@ IvfpqAnswerRowsResize(IvfpqAnswerRows *rows, int n)
 	rows->round = 1;			/* new memory is of round 0 */
 }
 
-/* The entry of a row, or the free one that it would take. */
+/* Returns the entry of a row, or the free one that it would take. */
 static inline IvfpqAnswerRow *
 IvfpqAnswerRowsFind(const IvfpqAnswerRows *rows, uint64 id)
 {
@@ -63,7 +66,7 @@ IvfpqAnswerRowsFind(const IvfpqAnswerRows *rows, uint64 id)
 	return row;
 }
 
-/* Expect a row at a place >= 0. */
+/* Expects a row at a place >= 0. */
 static inline void
 IvfpqAnswerRowsAwait(IvfpqAnswerRows *rows, uint64 id, int place)
 {
@@ -74,7 +77,10 @@ IvfpqAnswerRowsAwait(IvfpqAnswerRows *rows, uint64 id, int place)
 	row->place = place;
 }
 
-/* Is the row met for the first time?  *place: where it is expected, or -1. */
+/*
+ * Returns whether the row is seen for the first time, and sets *place to where
+ * it is expected, or -1.
+ */
 static inline bool
 IvfpqAnswerRowsMeet(IvfpqAnswerRows *rows, uint64 id, int *place)
 {

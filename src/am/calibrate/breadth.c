@@ -1,11 +1,12 @@
 /*
  * breadth.c
- *		What share of the lists a session has to compare with a query.
+ *		The coarse fraction: how many of the lists have to be compared with a
+ *		query.
  *
  * A search through parents finds the nearest of the lists it compares: of all
  * lists in the order of their distance, those whose parent is among the first
  * ones.  So when a query's nearest lists, the order of its parents and the
- * lists that hold its true neighbors are known, all shares are answered at
+ * lists that hold its exact neighbors are known, all fractions are answered at
  * once, and no code is looked at.
  */
 #include "postgres.h"
@@ -23,12 +24,12 @@
 #include "am/search/search.h"
 #include "page/array.h"
 
-/* Share of the true neighbors that a search through parents may lose. */
+/* Fraction of the exact neighbors that a search through parents may lose. */
 #define MOST_LOSS		0.001
 #define MAX_QUERIES		128
 #define MIN_LISTS		512		/* fewer are compared at little cost */
 
-/* Shares 1, 2^-1/2, 2^-1 .. 1/32. */
+/* Coarse fractions 1, 2^-1/2, 2^-1 .. 1/32. */
 #define NFRACTIONS			11
 
 /* Lists ranked for each that is probed: substitutes of those not found. */
@@ -36,11 +37,11 @@
 
 #define BATCH			256		/* centroids at a time */
 
-/* A true neighbor's place in the order of a query's lists. */
+/* An exact neighbor's place in the order of a query's lists. */
 typedef struct Held
 {
 	int			neighbor;
-	int			rank;			/* of a list that holds a copy of it */
+	int			rank;			/* of a list with a posting of it */
 } Held;
 
 typedef struct CoarseFractions
@@ -62,9 +63,9 @@ typedef struct CoarseFractions
 	int			nheld;
 	int			held_capacity;
 
-	int			least;			/* lists to compare, whatever the share */
+	int			least;			/* lists to compare, whatever the fraction */
 	int			wanted[NFRACTIONS]; /* lists to compare */
-	int64		found[NFRACTIONS];	/* true neighbors, of all queries */
+	int64		found[NFRACTIONS];	/* exact neighbors, of all queries */
 } CoarseFractions;
 
 /* One of 64 bits, by which most rows are told from the neighbors. */
@@ -124,7 +125,7 @@ rank_lists(CoarseFractions *fractions)
 		gv_topk_sort(&fractions->lists[q]);
 }
 
-/* The rows that query q has to find. */
+/* Takes the rows that query q has to find. */
 static void
 take_neighbors(CoarseFractions *fractions, int q)
 {
@@ -137,7 +138,10 @@ take_neighbors(CoarseFractions *fractions, int q)
 		fractions->marks |= mark_of(fractions->ground_truth.neighbors[i]);
 }
 
-/* How many lists are compared before each of the ranked lists of query q. */
+/*
+ * Counts the lists that are compared before each of the ranked lists of query
+ * q.
+ */
 static void
 count_before(CoarseFractions *fractions, int q)
 {
@@ -199,7 +203,7 @@ note_held(CoarseFractions *fractions, uint64 id, int rank)
 	}
 }
 
-/* Which of query q's ranked lists hold its neighbors? */
+/* Finds which of query q's ranked lists hold its neighbors. */
 static void
 find_neighbors(CoarseFractions *fractions, int q)
 {
@@ -223,8 +227,8 @@ find_neighbors(CoarseFractions *fractions, int q)
 }
 
 /*
- * Count which neighbors are in the `probes` nearest of the lists that are
- * compared, for every share.
+ * Counts, for every fraction, the neighbors in the `probes` nearest of the
+ * lists that are compared.
  */
 static void
 count_found(CoarseFractions *fractions)
@@ -280,10 +284,11 @@ begin(CoarseFractions *fractions, const IvfpqCalibration *calibration,
 }
 
 /*
- * The least share of the lists to compare with a query that finds what
- * comparing all of them does, but for MOST_LOSS.  Every row was offered to
- * the calibration.  So many probes have some lists to compare whatever the
- * share, fewer have not: a share that did not matter was not tried.
+ * Returns the least coarse fraction that finds what comparing all lists does,
+ * but for MOST_LOSS.  Every row was offered to the calibration.  The probes
+ * tried here have some lists to compare whatever the fraction; fewer probes
+ * have not.  So a fraction that leaves just these lists was not tested, and is
+ * not taken.
  */
 double
 IvfpqFindCoarseFraction(const IvfpqCalibration *calibration, Relation index,

@@ -1,20 +1,20 @@
 /*
  * calibrate.c
- *		What a recall costs on this index: probes and candidates, measured.
+ *		What each recall costs on this index: probes and candidates, measured.
  *
- * Points beside rows serve as queries (train/beside.c), each of these rows, and
- * what equals it, left out of its point's answer; at later levels the rows
- * themselves; those of a build are rows that training has not seen.  Or a user
- * gives them (targets.c).  The pass that places the rows finds the queries'
- * true neighbors (gv_exact).  Then each query is
- * searched with ever more lists (ladder.c), and of all pairs (probes,
- * candidates) that reach a target the cheapest is kept (cheapest.c).
+ * Calibration queries are rows moved a little (train/beside.c); a query's own
+ * row, and rows that equal it, are left out of its answer.  At later levels
+ * the rows themselves are queries.  Those of a build are rows that training
+ * has not seen.  Or a user gives queries (targets.c).  The pass that places
+ * the rows finds the ground truth (gv_exact).  Then each query is searched
+ * with ever more lists, which makes a recall grid (ladder.c), and of all pairs
+ * (probes, candidates) that reach a target the cheapest is kept (cheapest.c).
  *
- * For the first ten rows and hundred that is so.  Of the first ten thousand
- * nobody needs to know each: one of a hundred rows, drawn by their TIDs, has
- * its hundred nearest there.  So each level looks for as many neighbors as
- * the others, in a part of the table, and with fewer queries, because each
- * costs more.
+ * The first ten and the first hundred rows are all looked for.  Of the first
+ * ten thousand a sample is enough: of one row in a hundred, drawn by their
+ * TIDs, the hundred nearest lie there.  So each level looks for as many
+ * neighbors as the others, in a part of the table, and with fewer queries,
+ * because each costs more.
  */
 #include "postgres.h"
 
@@ -48,8 +48,9 @@
 #define MOST_DEEP_WIDTH	60000
 
 /*
- * Scores of equal vectors differ by no more of their own, and of the vector's
- * square; share of the queries that have to have neighbors beside copies.
+ * Scores of equal vectors differ by no more than these fractions of
+ * themselves, and of the vector's square; and the fraction of the queries that
+ * have to have neighbors besides copies.
  */
 #define SAME_SCORE		1e-6
 #define SAME_SQUARE		1e-12
@@ -67,7 +68,9 @@ const IvfpqLevel ivfpq_levels[IVFPQ_LEVELS] = {
 	{100, 50, 4, IVFPQ_DEPTHS}
 };
 
-/* Depths that calibration looks at in a table of so many rows. */
+/*
+ * Returns the number of depths that calibration looks at in a table of `rows`.
+ */
 static int
 depths_for(int64 rows)
 {
@@ -78,7 +81,7 @@ depths_for(int64 rows)
 	return n;
 }
 
-/* Queries of a level: the first so many. */
+/* Returns how many of the queries a level has: the first ones. */
 int
 IvfpqLevelQueries(const IvfpqCalibration *calibration, int level)
 {
@@ -86,9 +89,9 @@ IvfpqLevelQueries(const IvfpqCalibration *calibration, int level)
 }
 
 /*
- * Begin, with transformed queries that stay where they are, to look for the
- * `depth` rows nearest to each, its own one and that one's copies among them;
- * memory from the current context.
+ * Begins to look for the `depth` rows nearest to each of the transformed
+ * queries, which stay where they are.  A query's own row and its copies are
+ * among these.  Memory from the current context.
  */
 IvfpqCalibration *
 IvfpqCalibrationBegin(const GvModel *gv, int nqueries, const float *queries,
@@ -119,7 +122,7 @@ IvfpqCalibrationBegin(const GvModel *gv, int nqueries, const float *queries,
 	return calibration;
 }
 
-/* Offer transformed rows [n][dims] to the queries of a level. */
+/* Offers transformed rows [n][dims] to the queries of a level. */
 static void
 offer(IvfpqCalibration *calibration, int level, const float *rows,
 	  const uint64 *ids, int64 n)
@@ -133,7 +136,7 @@ offer(IvfpqCalibration *calibration, int level, const float *rows,
 							  &ivfpq_stop));
 }
 
-/* Offer transformed rows [n][dims]; in the end, every row of the index. */
+/* Offers transformed rows [n][dims]; in the end, every row of the index. */
 void
 IvfpqCalibrationOffer(IvfpqCalibration *calibration, const float *rows,
 					  const uint64 *ids, int64 n)
@@ -142,7 +145,7 @@ IvfpqCalibrationOffer(IvfpqCalibration *calibration, const float *rows,
 }
 
 /*
- * Take rows that gpuvecd found to be among the nearest so far; ids are the
+ * Takes rows that gpuvecd found to be among the nearest so far; ids are the
  * batch's TIDs.
  */
 void
@@ -154,7 +157,7 @@ IvfpqCalibrationTake(IvfpqCalibration *calibration,
 					 neighbors[i].score, ids[neighbors[i].row]);
 }
 
-/* Offer the sampled rows that wait. */
+/* Offers the sampled rows that wait. */
 void
 IvfpqCalibrationFlush(IvfpqCalibration *calibration)
 {
@@ -171,7 +174,7 @@ IvfpqCalibrationFlush(IvfpqCalibration *calibration)
 	{
 		int			kept = 0;
 
-		/* what later levels look at moves to the front */
+		/* rows that later levels look at move to the front */
 		for (int i = 0; i < n; i++)
 		{
 			if (!IvfpqLevelHas(level, ids[i]))
@@ -186,7 +189,9 @@ IvfpqCalibrationFlush(IvfpqCalibration *calibration)
 	}
 }
 
-/* Offer a raw row [dims] that IvfpqLevelHas at the second level; each once. */
+/*
+ * Offers a raw row [dims] that IvfpqLevelHas at the second level; each once.
+ */
 void
 IvfpqCalibrationSample(IvfpqCalibration *calibration, const float *row,
 					   uint64 id)
@@ -201,8 +206,9 @@ IvfpqCalibrationSample(IvfpqCalibration *calibration, const float *row,
 }
 
 /*
- * The score that the row beside query q of a level has, and how near to it
- * those of its copies are, which may have been rounded otherwise.
+ * Computes the score of the row that query q of a level was made of, and how
+ * near to it the scores of that row's copies are, which may have been rounded
+ * otherwise.
  */
 static void
 find_own(IvfpqCalibration *calibration, int level, int q)
@@ -228,7 +234,10 @@ find_own(IvfpqCalibration *calibration, int level, int q)
 	pfree(top.ids);
 }
 
-/* Is a row with this TID and score the one beside query q, or its copy? */
+/*
+ * Returns whether a row with this TID and score is the one that query q was
+ * made of, or its copy.
+ */
 static bool
 is_own(const IvfpqCalibration *calibration, int level, int q, uint64 id,
 	   float score)
@@ -240,11 +249,12 @@ is_own(const IvfpqCalibration *calibration, int level, int q, uint64 id,
 }
 
 /*
- * Rows of a level that are known to be the nearest to query q, of those found:
- * where as many were found as are looked for, and the last ones lie equally
- * far, there may be more of these, as of a vector that thousands of rows have.
- * Such rows tell nothing: which of them are found is chance, and that any is
- * hides that others are not.
+ * Counts the rows of a level that are known to be the nearest to query q, of
+ * those found.  Where as many were found as are looked for, and the last ones
+ * lie equally far, there may be more of the last, as of a vector that
+ * thousands of rows have.  Such rows are left out: which of them a search
+ * finds is chance, and finding some would hide that rows between them are
+ * missed.
  */
 static int
 count_known(const IvfpqCalibration *calibration, int level, const GvTopK *top)
@@ -260,8 +270,8 @@ count_known(const IvfpqCalibration *calibration, int level, const GvTopK *top)
 }
 
 /*
- * What is to be found for query q: a level's rows nearest to it but the one it
- * was made of and that one's copies.
+ * Fills in the ground truth of query q: a level's rows nearest to it but the
+ * one that it was made of and that one's copies.
  */
 void
 IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration, int level,
@@ -286,9 +296,9 @@ IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration, int level,
 }
 
 /*
- * Every row was offered: find out what is known of each query.  Where nearly
- * none has neighbors beside more copies than are looked for, all rows have so
- * many, and they are neighbors, too.
+ * Every row was offered: finds out the ground truth of each query.  Where
+ * nearly no query has neighbors besides copies, more rows are copies than are
+ * looked for, and copies count as neighbors, too.
  */
 void
 IvfpqCalibrationSettle(IvfpqCalibration *calibration)
@@ -322,7 +332,9 @@ IvfpqCalibrationSettle(IvfpqCalibration *calibration)
 	pfree(ground_truth);
 }
 
-/* Targets of a level that every calibration is to tell. */
+/*
+ * Returns the number of targets of a level that every calibration is to tell.
+ */
 static int
 count_sure(const IvfpqMetaData *meta, int level)
 {
@@ -335,9 +347,9 @@ count_sure(const IvfpqMetaData *meta, int level)
 }
 
 /*
- * Have the climb's queries search with its lists and candidates, and then with
- * more, until so many targets can be told; *climb says how far they came.
- * Returns how many can be.
+ * Measures grids, each with more lists and candidates than the one before,
+ * until `wanted` targets are within reach; *spec says how far the last grid
+ * went.  Returns how many are within reach.
  */
 static int
 measure_until(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
@@ -360,8 +372,8 @@ measure_until(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
 }
 
 /*
- * Most lists and candidates that a target of a level takes, of those that
- * every level tells and that are within reach.
+ * Returns the most lists and candidates that a target of a level takes, of
+ * those that every level tells and that are within reach.
  */
 static void
 most_of(const IvfpqMetaData *meta, int level, int *probes, int *candidates)
@@ -381,8 +393,8 @@ most_of(const IvfpqMetaData *meta, int level, int *probes, int *candidates)
 }
 
 /*
- * Least lists that a target of a depth takes: one for a lower recall may take
- * more of them, and fewer candidates.
+ * Returns the least number of lists that a target of a depth takes: a target
+ * for a lower recall may take more lists, and fewer candidates.
  */
 static int
 least_of(const IvfpqMetaData *meta, int depth)
@@ -395,7 +407,7 @@ least_of(const IvfpqMetaData *meta, int depth)
 	return probes;
 }
 
-/* The targets of the first 10 rows and 100. */
+/* Finds the targets of the first 10 and the first 100 rows. */
 static void
 measure_first_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
 					IvfpqMetaData *meta)
@@ -430,7 +442,10 @@ measure_first_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
 	(void) measure_until(grid, mirror, &spec, most_width, IVFPQ_Z_95, all, meta);
 }
 
-/* The targets of a later level, from what the one before it took. */
+/*
+ * Finds the targets of a later level; its grid begins from those of the level
+ * before.
+ */
 static void
 measure_later_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int level,
 					IvfpqMetaData *meta)
@@ -458,7 +473,7 @@ measure_later_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int level,
 							count_sure(meta, level), meta);
 	if (reached == 0)
 		return;
-	/* what these do not reach nobody does */
+	/* targets that these do not reach are not tried with all queries */
 	most_of(meta, level, &probes, &candidates);
 	spec.most = Min(MORE_DEEP * probes, meta->nlists);
 	spec.most_width = Min(MORE_DEEP * candidates, most_width);
@@ -468,11 +483,11 @@ measure_later_level(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int level,
 }
 
 /*
- * Find what each target takes on an index whose pages are all written,
- * though the metapage may not show them yet; into *meta, which describes
- * them.  Every row was offered.  A trial, which gpuvecd has of the same
- * index, or NULL, takes most of the work; else the team does it: the leader
- * calls this, while workers wait for the end of a round.
+ * Finds what each target takes on an index whose pages are all written, though
+ * the metapage may not show them yet; into *meta, which describes them.  Every
+ * row was offered.  The calibration mirror, which gpuvecd has of the same
+ * index, or NULL, does most of the work; else all participants do it.  The
+ * leader calls this while workers wait for the end of a phase.
  */
 void
 IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,

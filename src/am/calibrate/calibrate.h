@@ -1,6 +1,6 @@
 /*
  * calibrate.h
- *		What recall costs, measured (calibrate.c).
+ *		What each recall costs, measured (calibrate.c).
  */
 #ifndef IVFPQ_CALIBRATE_H
 #define IVFPQ_CALIBRATE_H
@@ -13,12 +13,12 @@
 #include "am/train/train.h"
 #include "am/value/queries.h"
 
-/* A two-sided interval of 95 % reaches so many standard errors. */
+/* A two-sided interval of 95 % reaches this many standard errors. */
 #define IVFPQ_Z_95				1.959964
 
 /*
- * What the first n rows take is looked at in tables of so many times n rows;
- * the first two depths in all.
+ * A depth of n rows is calibrated in tables of at least this many times n
+ * rows; the first two depths in all.
  */
 #define IVFPQ_ROWS_A_RANK		10
 
@@ -45,16 +45,17 @@ typedef struct IvfpqCalibration
 	int			nqueries;
 	const float *queries;		/* [nqueries][dims] transformed, */
 	const float *deep_queries;	/* [nqueries][dims] ... of later levels */
-	const uint64 *ids;			/* [nqueries] TIDs of the rows beside them, or
-								 * IVFPQ_NO_ROW */
+	const uint64 *ids;			/* [nqueries] TIDs of the rows that they are
+								 * made of, or IVFPQ_NO_ROW */
 	int			depth;			/* nearest rows that are looked for */
 	GvTopK	   *ground_truth[IVFPQ_LEVELS]; /* [queries of the level] nearest
 											 * rows so far */
 
 	/* when all rows have been offered: */
-	float	   *own[IVFPQ_LEVELS];	/* [queries of the level] scores of the
-									 * rows beside them */
-	float	   *margin[IVFPQ_LEVELS];	/* ... so near to these are copies' */
+	float	   *own[IVFPQ_LEVELS];	/* [queries of the level] scores of their
+									 * own rows */
+	float	   *margin[IVFPQ_LEVELS];	/* how near to these copies' scores
+										 * are */
 	int			nknown[IVFPQ_LEVELS];	/* queries that have neighbors */
 	bool		has_copies[IVFPQ_LEVELS];	/* copies are neighbors, too */
 	int			nsampled;		/* rows of the second level that wait */
@@ -62,17 +63,20 @@ typedef struct IvfpqCalibration
 	uint64	   *sampled_ids;	/* [SAMPLED_ROWS] */
 } IvfpqCalibration;
 
-/* What is to be found for a query. */
+/* The ground truth of a query. */
 typedef struct IvfpqGroundTruth
 {
 	int			nneighbors;
 	uint64		neighbors[IVFPQ_GROUND_TRUTH_ROWS]; /* ids, the nearest first */
 	float		scores[IVFPQ_GROUND_TRUTH_ROWS];
-	int			nown;			/* copies of the row beside it, itself too */
+	int			nown;			/* its own row and that row's copies */
 	uint64		own[GV_MAX_DEPTH];	/* ids */
 } IvfpqGroundTruth;
 
-/* Does a level look at a row?  Rows of a level are those of all before it. */
+/*
+ * Returns whether a level looks at a row.  Each level's rows are among those
+ * of the level before.
+ */
 static inline bool
 IvfpqLevelHas(int level, uint64 id)
 {
@@ -82,7 +86,7 @@ IvfpqLevelHas(int level, uint64 id)
 	return hash % ivfpq_levels[level].stride == 0;
 }
 
-/* Query q of a level. */
+/* Returns query q of a level. */
 static inline const float *
 IvfpqLevelQuery(const IvfpqCalibration *calibration, int level, int q)
 {
@@ -112,7 +116,7 @@ extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 								IvfpqMetaData *meta, IvfpqCalibMirror *mirror,
 								IvfpqParallel *parallel);
 
-/* truth.c: true neighbors, of all participants */
+/* truth.c: ground truth, of all participants */
 extern void IvfpqGroundTruthExport(IvfpqCalibration *calibration,
 								   IvfpqParallel *parallel);
 extern void IvfpqGroundTruthImport(IvfpqCalibration *calibration,

@@ -1,18 +1,18 @@
 /*
  * cheapest.c
- *		The cheapest probes and candidates that reach each target, from what a
- *		ladder's queries found.
+ *		The cheapest probes and candidates that reach each target, from a
+ *		recall grid.
  *
- * What counts is what strict order gives out.  A scan gives out the first ten
+ * Only rows that strict order returns count.  A scan returns the first ten
  * rows from what the first target's search found, then those behind them from
- * what the next one finds, and so on; what a later search finds nearer than
- * the last row given out comes too late.  So of every query it is known how
- * far the target of one depth came, and for the next depth only neighbors
- * behind that place count.  Where only some rows are looked at a query's own
+ * what the next one finds, and so on; a row that a later search finds nearer
+ * than the last one returned is out of order.  So of every query it is known
+ * how far the target of one depth came, and for the next depth only neighbors
+ * behind that place count.  Where only some rows are looked at, a query's own
  * place is a matter of chance, and the mean is taken.
  *
  * A target holds for the first n rows, with the lower end of its 95 %
- * interval, and for the last fifth of them: a condition may leave no others.
+ * interval, and for the last fifth of them: a condition may match no others.
  */
 #include "postgres.h"
 
@@ -21,7 +21,10 @@
 #include "am/calibrate/ladder.h"
 #include "am/search/effort.h"
 
-/* A sample tells of a recall if it has so many neighbors that may be missed. */
+/*
+ * A sample can prove a recall if at least this many of its neighbors may be
+ * missed.
+ */
 #define LEAST_MISSED	10
 
 #define LAST_PART		0.2		/* of the ranks, for which targets hold, too */
@@ -32,7 +35,7 @@ static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
 /* How far strict order has come with a query. */
 typedef struct Place
 {
-	double		returned;		/* neighbors given out */
+	double		returned;		/* neighbors returned */
 	int			next;			/* behind the last of them */
 } Place;
 
@@ -47,14 +50,19 @@ typedef struct Tally
 	double		last[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
 } Tally;
 
-/* Neighbors of the ladder's level among the first rows of a depth. */
+/*
+ * Returns the number of neighbors of the grid's level among the first rows of
+ * a depth.
+ */
 static int
 rows_needed_at(const IvfpqRecallGrid *grid, int depth)
 {
 	return depths[depth] / ivfpq_levels[grid->spec.level].stride;
 }
 
-/* Can the sample of a depth's level tell this recall from 1? */
+/*
+ * Returns whether the sample of a depth's level can tell this recall from 1.
+ */
 static bool
 is_provable(const IvfpqRecallGrid *grid, int depth, double recall)
 {
@@ -68,14 +76,14 @@ is_provable(const IvfpqRecallGrid *grid, int depth, double recall)
 		LEAST_MISSED * (1 - 1e-9);
 }
 
-/* What was found for query q at a step. */
+/* Returns what was found for query q at a step. */
 static const uint8 *
 found_at(const IvfpqRecallGrid *grid, int q, int step)
 {
 	return grid->found[q * grid->nsteps + step].widths;
 }
 
-/* Add what query q finds with each pair behind its place. */
+/* Adds the neighbors behind its place that query q finds with each pair. */
 static void
 tally_query(const IvfpqRecallGrid *grid, int q, const Place *place,
 			Tally *tally)
@@ -113,7 +121,7 @@ tally_query(const IvfpqRecallGrid *grid, int q, const Place *place,
 	tally->nqueries++;
 }
 
-/* What all queries find at a depth with each pair. */
+/* Sums the neighbors that all queries find at a depth with each pair. */
 static void
 tally_depth(const IvfpqRecallGrid *grid, const Place *places, int depth,
 			Tally *tally)
@@ -127,8 +135,8 @@ tally_depth(const IvfpqRecallGrid *grid, const Place *places, int depth,
 }
 
 /*
- * The recall of a pair: the lower end of its interval, of z standard errors,
- * or that of the last part.
+ * Returns the recall of a pair: the lower end of its interval, of z standard
+ * errors, or the recall of the last part if that is less.
  */
 static double
 recall_of(const Tally *tally, double z, int step, int width)
@@ -146,8 +154,8 @@ recall_of(const Tally *tally, double z, int step, int width)
 }
 
 /*
- * The least probes, between the ladder's steps, that reach the recall with so
- * many candidates; 0 when none do.
+ * Returns the least probes, interpolated between the grid's steps, that reach
+ * the recall with the candidates of a width; 0 when none do.
  */
 static int
 least_probes(const IvfpqRecallGrid *grid, const Tally *tally, double z,
@@ -173,7 +181,9 @@ least_probes(const IvfpqRecallGrid *grid, const Tally *tally, double z,
 	return 0;
 }
 
-/* The cheapest way to a recall; false when the ladder does not reach it. */
+/*
+ * Finds the cheapest way to a recall; false when the grid does not reach it.
+ */
 static bool
 find_target(const IvfpqRecallGrid *grid, const Tally *tally, double z,
 			double recall, IvfpqTarget *target)
@@ -204,7 +214,9 @@ find_target(const IvfpqRecallGrid *grid, const Tally *tally, double z,
 	return target->probes > 0;
 }
 
-/* The last of ascending numbers [n] that is not above the limit, or the first. */
+/*
+ * Returns the last of ascending numbers [n] not above the limit, or the first.
+ */
 static int
 last_within(const int *numbers, int n, int limit)
 {
@@ -215,7 +227,10 @@ last_within(const int *numbers, int n, int limit)
 	return i;
 }
 
-/* A depth's rows have been given out with a target: where are we now? */
+/*
+ * Advances the places of all queries behind a depth's rows, returned with a
+ * target.
+ */
 static void
 advance(const IvfpqRecallGrid *grid, int depth, const IvfpqTarget *target,
 		double recall, Place *places)
@@ -248,9 +263,10 @@ advance(const IvfpqRecallGrid *grid, int depth, const IvfpqTarget *target,
 }
 
 /*
- * All depths of a target at the ladder's level; returns how many are within
- * reach: with one that is not, those behind are not either.  What the sample
- * cannot prove is passed over: a scan has more from the target below it.
+ * Finds all depths of a target at the grid's level.  Returns how many are
+ * within reach: behind one that is not, none is.  A depth whose recall the
+ * sample cannot prove is passed over: a scan takes more than the target below
+ * it says.
  */
 static int
 find_depths(const IvfpqRecallGrid *grid, double z, int t, Tally *tally,
@@ -290,8 +306,8 @@ find_depths(const IvfpqRecallGrid *grid, double z, int t, Tally *tally,
 }
 
 /*
- * All targets of the ladder's level, into *meta; returns how many of those that
- * every calibration is to tell are within reach of this ladder.
+ * Finds all targets of the grid's level, into *meta.  Returns how many of
+ * those that every calibration is to tell are within reach of this grid.
  */
 int
 IvfpqCheapest(const IvfpqRecallGrid *grid, double z, IvfpqMetaData *meta)

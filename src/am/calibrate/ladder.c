@@ -1,12 +1,13 @@
 /*
  * ladder.c
- *		What a calibration's queries find with ever more lists and candidates.
+ *		Recall grids: what calibration queries find with ever more lists and
+ *		candidates.
  *
  * Each query is searched with ever more lists, and for every number of lists
- * the rank of each true neighbor among the candidates is looked up: it is
- * found with that many lists whenever there are more candidates than its
- * rank.  In a build all participants take queries, in rounds that the leader
- * begins.
+ * the rank of each exact neighbor among the candidates is looked up: the
+ * neighbor is found with that many lists whenever there are more candidates
+ * than its rank.  In a build all participants take queries, in phases that the
+ * leader begins.
  */
 #include "postgres.h"
 
@@ -26,13 +27,13 @@
 #define STEP			1.7		/* from one number of probes to the next */
 #define DEEP_STEP		2.2		/* of later levels, whose searches cost more */
 #define WIDTH_STEP		1.2		/* ... of candidates */
-#define LEAST_WIDTH		40		/* fewer fail rows unlike those of training */
+#define LEAST_WIDTH		40		/* fewer miss rows unlike those of training */
 
 #define MOST_TRIES		GV_MAX_TRIES	/* queries that gpuvecd gets at once */
 
 static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 
-/* The neighbors of query q. */
+/* Finds the neighbors of query q. */
 static void
 find_ground_truth(const IvfpqRecallGrid *grid, int q,
 				  IvfpqGroundTruth *ground_truth)
@@ -42,7 +43,7 @@ find_ground_truth(const IvfpqRecallGrid *grid, int q,
 	grid->nneighbors[q] = ground_truth->nneighbors;
 }
 
-/* Take up query q. */
+/* Begins with query q. */
 static void
 begin_query(IvfpqRecallGrid *grid, int q)
 {
@@ -55,8 +56,8 @@ begin_query(IvfpqRecallGrid *grid, int q)
 }
 
 /*
- * Of equal scores, rank for rank, any neighbor is as good as another: those
- * found first take the first places.
+ * Any of the neighbors with equal scores is as good as another, rank for rank:
+ * sorts their widths, so that those found first take the first places.
  */
 static void
 settle_ties(const IvfpqGroundTruth *ground_truth, uint8 *widths)
@@ -75,10 +76,10 @@ settle_ties(const IvfpqGroundTruth *ground_truth, uint8 *widths)
 }
 
 /*
- * Note which neighbors of query q were found at a step among candidates [n],
+ * Notes which neighbors of query q were found at a step among candidates [n],
  * best first: one whose rank among distinct rows is below a width is found by
- * that many candidates.  The row beside the query and its copies, which users'
- * queries do not have, take no rank.
+ * that many candidates.  The row that the query was made of and its copies,
+ * which users' queries do not have, take no rank.
  */
 static void
 note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truth, int q,
@@ -112,16 +113,16 @@ note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truth, int q,
 }
 
 /*
- * Search the lists that a scan with a step's probes finds to be the nearest,
- * but those that were searched at a step before.  That compares fewer lists
- * than one with more probes, and may find others.
+ * Searches the lists that a scan with a step's probes finds to be the nearest,
+ * but those that were searched at a step before.  Such a scan compares fewer
+ * lists with the query than one with more probes, and may find others.
  */
 static void
 search_step(IvfpqRecallGrid *grid, int step, Bitmapset **searched)
 {
 	IvfpqSearch *search = &grid->search;
 
-	/* in memory that make_grid has found for the last step */
+	/* make_grid has given it capacity for the last step */
 	search->lists.capacity = grid->probes[step];
 	IvfpqNearestLists(search->index, search->model, &search->query,
 					  &search->lists);
@@ -137,7 +138,7 @@ search_step(IvfpqRecallGrid *grid, int step, Bitmapset **searched)
 	IvfpqSearchSettle(search);
 }
 
-/* Search for query q with every number of lists of the ladder. */
+/* Searches for query q with every number of lists of the grid. */
 static void
 measure_query(IvfpqRecallGrid *grid, int q)
 {
@@ -166,7 +167,10 @@ measure_query(IvfpqRecallGrid *grid, int q)
 	MemoryContextReset(grid->tmp);
 }
 
-/* What was found for queries q .. q + n - 1 at a step, hits side by side. */
+/*
+ * Notes what was found for queries q .. q + n - 1 at a step, hits side by
+ * side.
+ */
 static void
 note_hits(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truths,
 		  int step, int q,
@@ -184,7 +188,10 @@ note_hits(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truths,
 	}
 }
 
-/* The same for queries q .. q + n - 1 by gpuvecd; false: it failed. */
+/*
+ * Does as measure_query for queries q .. q + n - 1 by gpuvecd; false: it
+ * failed.
+ */
 static bool
 measure_query_batch(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int q,
 					int n)
@@ -219,8 +226,8 @@ measure_query_batch(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int q,
 }
 
 /*
- * Steps from `least` lists to `most`, widths to most_width.  Memory is the
- * ladder's, and gone when the next one is laid.
+ * Lays out a grid: steps from `least` lists to `most`, widths to most_width.
+ * Its arrays are freed when the next one is laid out.
  */
 static void
 make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
@@ -247,9 +254,9 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 		grid->widths[grid->nwidths++] = (int) width;
 	grid->widths[grid->nwidths++] = spec->most_width;
 
-	/* here, because queries are climbed in a context of their own */
+	/* here, because queries are searched in a context of their own */
 	IvfpqTopKResize(&grid->search.lists, spec->most);
-	/* each row's two copies, and the query's own */
+	/* each row's two postings, and those of the query's own row */
 	IvfpqSearchOpen(&grid->search, capacity);
 	IvfpqTopKResize(&grid->sorted, capacity);
 	IvfpqAnswerRowsResize(&grid->rows, capacity + IVFPQ_GROUND_TRUTH_ROWS +
@@ -264,7 +271,10 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 								  sizeof(IvfpqFound), MCXT_ALLOC_HUGE);
 }
 
-/* Search for all queries by gpuvecd, if there is a trial; false: it failed. */
+/*
+ * Searches for all queries by gpuvecd; false: there is no calibration mirror,
+ * or it failed.
+ */
 static bool
 measure_remote(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int nqueries)
 {
@@ -280,8 +290,8 @@ measure_remote(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int nqueries)
 }
 
 /*
- * Search for queries that no other participant has taken; with a file what was
- * found goes there.
+ * Searches for queries that no other participant has taken; with a file writes
+ * there what was found.
  */
 static void
 measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
@@ -303,7 +313,7 @@ measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
 	IvfpqInjectionPoint("build: climbed");
 }
 
-/* Take what another participant has found. */
+/* Takes what another participant has found. */
 static void
 take_found(IvfpqRecallGrid *grid, int from)
 {
@@ -324,7 +334,7 @@ take_found(IvfpqRecallGrid *grid, int from)
 	IvfpqTempFileClose(&files, file);
 }
 
-/* Begin; memory from the current context. */
+/* Begins; memory from the current context. */
 IvfpqRecallGrid *
 IvfpqRecallGridBegin(IvfpqCalibration *calibration, Relation index,
 					 const IvfpqModel *model, IvfpqParallel *parallel)
@@ -348,8 +358,8 @@ IvfpqRecallGridEnd(IvfpqRecallGrid *grid)
 }
 
 /*
- * The leader has the climb's queries searched for: by gpuvecd, or by all
- * participants.  Workers wait for the end of a round before and after.
+ * The leader has a grid measured: by gpuvecd, or by all participants.  Workers
+ * wait for the end of a phase before and after.
  */
 void
 IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
@@ -372,8 +382,8 @@ IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
 }
 
 /*
- * Workers search as long as the leader has them climb; *calibration has what
- * all participants offered.
+ * Workers search as long as the leader has grids measured; *calibration has
+ * what all participants offered.
  */
 void
 IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,

@@ -1,7 +1,7 @@
 /*
  * ladder.h
- *		What a calibration's queries find with ever more lists (ladder.c), and
- *		what it takes to find enough (cheapest.c).
+ *		Recall grids: what calibration queries find with ever more lists
+ *		(ladder.c), and what it takes to find enough (cheapest.c).
  */
 #ifndef IVFPQ_LADDER_H
 #define IVFPQ_LADDER_H
@@ -13,7 +13,7 @@
 #define IVFPQ_MAX_STEPS		48
 #define IVFPQ_MAX_WIDTHS	36
 
-/* What was found for a query at a step of the ladder. */
+/* What was found for a query at a step of the grid. */
 typedef struct IvfpqFound
 {
 	uint8		widths[IVFPQ_GROUND_TRUTH_ROWS];	/* the first that finds
@@ -27,17 +27,17 @@ typedef struct IvfpqRecallGrid
 	IvfpqParallel *parallel;
 	IvfpqSearch search;
 	MemoryContext tmp;			/* reset after every query */
-	IvfpqGridSpec spec;			/* which the ladder is laid for */
+	IvfpqGridSpec spec;			/* which the grid is laid out for */
 	int			nsteps;
 	int			probes[IVFPQ_MAX_STEPS];
 	int			nwidths;
 	int			widths[IVFPQ_MAX_WIDTHS];	/* candidates */
 
 	IvfpqGroundTruth *ground_truth; /* of the query at hand */
-	GvTopK		sorted;			/* copy of the candidates */
+	GvTopK		sorted;			/* the candidates, sorted */
 	IvfpqAnswerRows rows;		/* of the answer at hand */
-	int		   *nneighbors;		/* [climb.nqueries]; 0: nothing to find */
-	IvfpqFound *found;			/* [climb.nqueries][nsteps] */
+	int		   *nneighbors;		/* [spec.nqueries]; 0: nothing to find */
+	IvfpqFound *found;			/* [spec.nqueries][nsteps] */
 } IvfpqRecallGrid;
 
 /* ladder.c */

@@ -1,6 +1,6 @@
 /*
  * targets.c
- *		Calibration of an index in use, and what it found, for SQL.
+ *		Calibration of an index in use, and its targets, for SQL.
  */
 #include "postgres.h"
 
@@ -36,8 +36,8 @@
 #define BLOCKS_A_SNAPSHOT	1024	/* read by the same snapshot */
 
 /*
- * Queries that a user gives: the fewest; from how many on intervals are as
- * narrow as a build's; and the most that are used.
+ * Queries that a user gives: the fewest; enough for intervals as narrow as a
+ * build's; and the most that are used.
  */
 #define LEAST_GIVEN			100
 #define ENOUGH_GIVEN		200
@@ -51,7 +51,7 @@
 #define TARGET_FOR			4
 #define TARGET_NCOLUMNS		5
 
-/* State of the pass that finds the true neighbors. */
+/* State of the pass that finds the ground truth. */
 typedef struct Pass
 {
 	IvfpqType  *type;
@@ -111,7 +111,7 @@ offer_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 		flush_batch(pass);
 }
 
-/* Offer all rows of the table, those of some blocks by one snapshot. */
+/* Offers all rows of the table, those of some blocks by one snapshot. */
 static void
 read_table(Pass *pass, Relation heap, Relation index, IndexInfo *indexInfo)
 {
@@ -131,9 +131,9 @@ read_table(Pass *pass, Relation heap, Relation index, IndexInfo *indexInfo)
 }
 
 /*
- * Draw rows and make points beside them queries, transformed; fewer than are
- * needed when the table is small.  What memory holds is looked through where
- * too few of the rows drawn are different.
+ * Draws rows and makes calibration queries of them, transformed; fewer than
+ * are needed when the table is small.  Where too few of the rows drawn are
+ * different, draws again as many as memory holds.
  */
 static int
 draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
@@ -185,7 +185,7 @@ draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
 }
 
 /*
- * Make queries that were given those of a sample, in an order by chance: later
+ * Makes a user's queries those of a sample, in random order, because later
  * levels take the first ones.
  */
 static int
@@ -214,10 +214,11 @@ take_given(IvfpqSample *sample, IvfpqQueries *given, const IvfpqModel *model)
 }
 
 /*
- * Measure what each recall takes on a trained index, and store it; for queries
- * that are given, or NULL: rows of the table.  False when it is untrained, has
- * too few rows, or was trained anew meanwhile.  The caller acts as the table's
- * owner and keeps others from training.
+ * Measures what each recall takes on a trained index, and stores it; with the
+ * queries in *given, or with rows of the table if that is NULL.  Returns false
+ * when the index is untrained, has too few rows, or was trained anew
+ * meanwhile.  The caller acts as the table's owner and keeps others from
+ * training.
  */
 bool
 IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
@@ -266,9 +267,9 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 }
 
 /*
- * Have the index's option say which queries its targets are for.  The metapage
- * does, too, but is made anew by REINDEX, which calibrates with rows, and by a
- * restore; the option stays and tells that something is to be done.
+ * Has the index's option say which queries its targets are for.  The metapage
+ * says so, too, but REINDEX, which calibrates with rows, and a restore make it
+ * anew; the option stays and tells that something is to be done.
  */
 static void
 set_calibrated_for(Relation index, IvfpqCalibratedFor what)
@@ -295,7 +296,7 @@ set_calibrated_for(Relation index, IvfpqCalibratedFor what)
 	EventTriggerAlterTableEnd();
 }
 
-/* What the metapage says, as rows of the function's result. */
+/* Returns the metapage's targets as rows of the function's result. */
 static void
 put_targets(FunctionCallInfo fcinfo, Relation index)
 {

@@ -1,11 +1,13 @@
 /*
  * trialsearch.c
- *		An index in the making, searched by gpuvecd: its copies go there as
- *		they go to pages, and calibration asks there what it finds.
+ *		The calibration mirror, which gpuvecd has of an index that is being
+ *		built: postings go there as they go to pages, and calibration searches
+ *		there.
  *
- * A trial has no refine records: rows are named by their TIDs.  When gpuvecd
- * fails there is no trial any more, and the session searches its pages.  That
- * is no error whatever gpuvec.on_gpu_error says: by then the index is built.
+ * A calibration mirror has no refine records: rows are named by their TIDs.
+ * When gpuvecd fails there is no mirror any more, and participants search the
+ * index's pages.  That is no error whatever gpuvec.on_gpu_error says: by then
+ * the index is built.
  */
 #include "postgres.h"
 
@@ -22,7 +24,7 @@ end(IvfpqCalibMirror *mirror)
 	mirror->builder = NULL;
 }
 
-/* There will be no trial; true: this participant is the first to say so. */
+/* There will be no mirror; true: this participant is the first to say so. */
 static bool
 mark_failed(IvfpqCalibMirror *mirror)
 {
@@ -30,7 +32,10 @@ mark_failed(IvfpqCalibMirror *mirror)
 		pg_atomic_exchange_u32(&mirror->sharing->failed, 1) == 0;
 }
 
-/* gpuvecd has failed; the trial is the last that a build wants of it. */
+/*
+ * gpuvecd has failed; the calibration mirror is the last that a build wants of
+ * it.
+ */
 static void
 give_up(IvfpqCalibMirror *mirror)
 {
@@ -51,8 +56,8 @@ begin_message(IvfpqCalibMirror *mirror)
 }
 
 /*
- * Take part in one, if there is a builder; memory from the current context.
- * Only the builder's owner begins it.
+ * Takes part in a mirror, if there is a builder; memory from the current
+ * context.  Only the builder's owner begins the mirror.
  */
 void
 IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index,
@@ -71,7 +76,7 @@ IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index,
 	begin_message(mirror);
 }
 
-/* Begin it, for so many copies and no more. */
+/* Begins the mirror, for `postings` postings and no more. */
 void
 IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, int64 postings)
 {
@@ -81,8 +86,8 @@ IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, int64 postings)
 }
 
 /*
- * All participants have done their work of a round.  If gpuvecd has failed one
- * of them, there is no trial any more.
+ * All participants have done their work of a phase.  If gpuvecd has failed one
+ * of them, there is no mirror any more.
  */
 void
 IvfpqCalibMirrorAgree(IvfpqCalibMirror *mirror)
@@ -92,7 +97,7 @@ IvfpqCalibMirrorAgree(IvfpqCalibMirror *mirror)
 		end(mirror);
 }
 
-/* Send the pieces that are there. */
+/* Sends the chunks that are there. */
 void
 IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror)
 {
@@ -104,7 +109,9 @@ IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror)
 		give_up(mirror);
 }
 
-/* A list of so many copies follows; IvfpqCalibMirrorAdd for each of them. */
+/*
+ * A list of npostings postings follows; IvfpqCalibMirrorAdd for each of them.
+ */
 void
 IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings)
 {
@@ -119,7 +126,7 @@ IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings)
 		return;
 	if (mirror->used + bytes > GV_MAX_MESSAGE)
 	{
-		/* what a message cannot hold is a list with most of the rows */
+		/* only a list with most of the rows does not fit into a message */
 		(void) mark_failed(mirror);
 		end(mirror);
 		return;
@@ -141,7 +148,7 @@ IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings)
 	mirror->count = 0;
 }
 
-/* Add a copy to the list at hand. */
+/* Adds a posting to the list at hand. */
 void
 IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting)
 {
@@ -161,9 +168,9 @@ IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting)
 }
 
 /*
- * Search for transformed queries [n][dims]: nhits [n] of them and, side by
- * side, the hits' TIDs, best first; false: there is no trial any more.  Good
- * until the next search.
+ * Searches for transformed queries [n][dims]: *nhits gets [n] counts and
+ * *tids, side by side, the hits' TIDs, best first; both are valid until the
+ * next search.  False: there is no mirror any more.
  */
 bool
 IvfpqCalibMirrorSearch(IvfpqCalibMirror *mirror, const float *queries, int n,

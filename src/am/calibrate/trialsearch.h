@@ -1,6 +1,7 @@
 /*
  * trialsearch.h
- *		An index in the making, searched by gpuvecd (trialsearch.c).
+ *		The calibration mirror: an index that is being built, searched by
+ *		gpuvecd (trialsearch.c).
  */
 #ifndef IVFPQ_TRIALSEARCH_H
 #define IVFPQ_TRIALSEARCH_H
@@ -11,17 +12,17 @@
 typedef struct IvfpqCalibMirror
 {
 	Relation	index;
-	IvfpqBuilder *builder;		/* NULL: there is no trial */
+	IvfpqBuilder *builder;		/* NULL: there is no mirror */
 	IvfpqSharing *sharing;		/* with other participants; or NULL */
 	int			code_bytes;
-	char	   *message;		/* [room] GvListsRequest and pieces */
+	char	   *message;		/* [capacity] GvListsRequest and chunks */
 	Size		capacity;
 	Size		used;
-	uint32	   *live;			/* where the arrays of the piece at hand lie */
+	uint32	   *live;			/* where the arrays of the chunk at hand lie */
 	float	   *t;
 	ItemPointerData *tids;
 	uint8	   *codes;
-	uint32		count;			/* of its copies that are there */
+	uint32		count;			/* of its postings that are there */
 } IvfpqCalibMirror;
 
 extern void IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index,

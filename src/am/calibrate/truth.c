@@ -1,14 +1,15 @@
 /*
  * truth.c
- *		Calibration's true neighbors: each participant of a build knows those
- *		among its own rows, and calibration needs those among all.
+ *		Ground truth of calibration queries: each participant of a build knows
+ *		the neighbors among its own rows, and calibration needs those among
+ *		all.
  */
 #include "postgres.h"
 
 #include "am/calibrate/calibrate.h"
 #include "am/team/tempfile.h"
 
-/* The rows nearest to a query, in any order. */
+/* Writes the rows nearest to a query, in any order. */
 static void
 put_heap(IvfpqTempFile *file, GvTopK *heap)
 {
@@ -17,7 +18,7 @@ put_heap(IvfpqTempFile *file, GvTopK *heap)
 	IvfpqTempFilePut(file, 0, heap->ids, heap->count * sizeof(uint64));
 }
 
-/* Write what was found here, for other participants. */
+/* Writes what was found here, for other participants. */
 void
 IvfpqGroundTruthExport(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 {
@@ -30,7 +31,7 @@ IvfpqGroundTruthExport(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 	IvfpqTempFileDone(&file);
 }
 
-/* Take what another participant has found of a query. */
+/* Takes what another participant has found of a query. */
 static void
 take_heap(BufFile *file, GvTopK *heap)
 {
@@ -50,7 +51,7 @@ take_heap(BufFile *file, GvTopK *heap)
 		gv_topk_push(heap, scores[i], ids[i]);
 }
 
-/* Take what all others have found. */
+/* Takes what all other participants have found. */
 void
 IvfpqGroundTruthImport(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 {
