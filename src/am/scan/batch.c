@@ -1,7 +1,7 @@
 /*
  * batch.c
- *		Batches of a scan: how much the next one takes, its candidates, and
- *		their rows reranked or bounded.
+ *		Batches of a scan: the search parameters of the next one, its
+ *		candidates, and their rows, which it reranks or bounds.
  */
 #include "postgres.h"
 
@@ -14,8 +14,8 @@
 #include "page/pending.h"
 
 /*
- * Fetch and rerank a row; false when the snapshot does not see it, or it does
- * not pass.
+ * Fetches and reranks a row.  Returns false when the snapshot does not see it,
+ * or the filter or the key quals reject it.
  */
 bool
 IvfpqScanRerankRow(IvfpqScan *state, uint64 id, double *distance)
@@ -28,7 +28,7 @@ IvfpqScanRerankRow(IvfpqScan *state, uint64 id, double *distance)
 	state->report.reranked += !rejected;
 	state->fetched++;
 	state->invisible += !reranked && !rejected;
-	/* the entry says already that the row passes, or that it may not */
+	/* the entry says already that the row matches, or that it may not */
 	if (state->in_full_pass ||
 		(IvfpqScanAsksRows(state) ? rejected : reranked))
 		return reranked;
@@ -39,8 +39,8 @@ IvfpqScanRerankRow(IvfpqScan *state, uint64 id, double *distance)
 }
 
 /*
- * Rerank rows [count] in heap order and give those that the snapshot sees to
- * `take`.  Reorders ids.
+ * Reranks rows [count] in heap order and hands those that the snapshot sees and
+ * that match to `take`.  Reorders ids.
  */
 void
 IvfpqScanRerank(IvfpqScan *state, uint64 *ids, int64 count,
@@ -120,13 +120,13 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 	pfree(bounds);
 	if (IvfpqRerankIsCold(state->rerank))
 		IvfpqQueuePrefetch(&state->queue, added);
-	/* so far what was read were pages of the index */
+	/* the pages read so far were those of the index */
 	IvfpqRerankPrefetch(state->rerank, NULL, 0);
 }
 
 /*
- * Rerank all pending rows; false when they are so many, or memory is so
- * little, that the scan should rather finish with a pass.
+ * Reranks all pending rows.  Returns false when they are too many, or memory is
+ * too small, and a full pass is better.
  */
 static bool
 rerank_pending(IvfpqScan *state)
@@ -177,12 +177,12 @@ most_probes(const IvfpqScan *state)
 }
 
 /*
- * How much the next batch takes: of lists no more than may be probed, of
- * candidates no more than there are postings in these.  Where the batch before
- * has given all that its lists have there have to be more, whatever
- * calibration says, which may be damaged.  False: the scan should rather
- * finish with a pass. Where that would read lists that may not be probed, all
- * of the others are the last batch.
+ * Sets the search parameters of the next batch: no more lists than may be
+ * probed, no more candidates than these have postings.  If the batch before
+ * found all rows of its lists, there are more lists, even if a damaged
+ * calibration says otherwise.  Returns false when a full pass is better.  That
+ * would read lists that may not be probed, if gpuvec.max_probes is set; then
+ * all lists that may be probed are the last batch instead.
  */
 static bool
 size_batch(IvfpqScan *state, bool *last)
@@ -222,17 +222,17 @@ size_batch(IvfpqScan *state, bool *last)
 		int64		postings =
 		IvfpqSearchCount(&state->search, params->probes);
 
-		/* the one more is not found, which tells that there is none */
+		/* the last one is not found, which tells that there are no more */
 		params->candidates = Min(params->candidates, postings + 1);
 	}
 	return IvfpqBatchFits(state, params->probes, params->candidates);
 }
 
 /*
- * Rerank the batch's candidates, or have them bounded, and say how many rows
- * may come up before the next batch: as many as pass among those that the
- * batch is good for.  Rows only bounded have not been asked yet, and those
- * that do not pass count when they come up.
+ * Reranks the batch's candidates, or bounds them, and sets the quota of rows
+ * that may come up before the next batch: those that match within the depth.
+ * Rows that are only bounded have not been tested yet; those that are rejected
+ * count when they come up.
  */
 static void
 take_candidates(IvfpqScan *state)
@@ -267,7 +267,7 @@ IvfpqNextBatch(IvfpqScan *state)
 	MemoryContext oldcontext = MemoryContextSwitchTo(state->batches);
 	bool		last;
 
-	/* rows of the queue are prefetched no more: their order will change */
+	/* stop the prefetch of rows of the queue: their order will change */
 	if (state->rerank != NULL && IvfpqRerankIsPrefetching(state->rerank))
 		IvfpqRerankPause(state->rerank);
 	if (state->filter != NULL && IvfpqRadiusIsRead(state))

@@ -1,14 +1,14 @@
 /*
  * cost.c
- *		What the planner is told.
+ *		Cost estimates for the planner.
  *
  * Start-up: the centroids' codes and a few centroids, the probed lists, one
  * heap page and its TOAST pages for every candidate and every pending row, all
- * before the first row comes out.  Every further row costs its share of
- * further candidates.  With refine records candidates cost a page of those
- * each, and only a few rows more than are returned are fetched.  So the index
+ * before the first row is returned.  Every further row costs a fraction of the
+ * further candidates.  With refine records each candidate costs a page of
+ * those, and only a few rows more than are returned are fetched.  So the index
  * wins for ORDER BY ... LIMIT, and a sequential scan and a sort win when most
- * of the table is wanted.
+ * of the table is needed.
  *
  * Rows are sorted, fetched in heap order, and their pages are asked for ahead
  * (../heap/README), so a page of them costs what it does in sequence.  Graphs
@@ -16,8 +16,8 @@
  * 175 here and 665 there for LIMIT 10, and take about a fifth of the time.
  *
  * The planner charges a sequential scan nothing for TOAST, though it has to
- * read all of it here.  So that the two compare, pages count for as much as
- * the table's own pages are of all that it consists of.
+ * read all of it here.  To make the two comparable, the cost of a page is
+ * multiplied by the fraction of the table's own pages of all its pages.
  */
 #include "postgres.h"
 
@@ -42,13 +42,13 @@
 #include "pgcompat.h"
 
 /*
- * What paths cost that core makes: more than any other, and more than those
- * that settings disable, but finitely, since sums and differences of costs
- * have to be numbers.
+ * The cost of paths that core makes: more than any other, and more than those
+ * that settings disable, but finite, since sums and differences of costs have
+ * to be numbers.
  */
 #define REFUSED_COST		1e20
 
-/* Does a policy or a security barrier hide rows of a table? */
+/* Returns whether a policy or a security barrier hides rows of a table. */
 static bool
 hides_rows(PlannerInfo *root, RelOptInfo *rel)
 {
@@ -62,11 +62,11 @@ hides_rows(PlannerInfo *root, RelOptInfo *rel)
 }
 
 /*
- * A scan computes the index's expression for rows that are filtered only
- * afterwards, and as the user that asks; one that ends with a pass over the
- * table asks the predicate, too.  Under a policy that user's search_path could
- * lead an interpreted function to one that tells of hidden rows; so it has to
- * be computed above the filter.
+ * Returns whether a scan could leak hidden rows.  It computes the index's
+ * expression, as the current user, for rows that are filtered only afterwards;
+ * a full pass over the table computes the predicate, too.  Under a policy that
+ * user's search_path could lead an interpreted function to one that tells of
+ * hidden rows; so the expression has to be computed above the filter.
  */
 bool
 IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info, bool by_full_pass)
@@ -83,7 +83,7 @@ IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info, bool by_full_pass)
 	return leaks;
 }
 
-/* Does a window function ask for rows in an order, or in groups? */
+/* Returns whether a window function needs rows in an order, or in groups. */
 static bool
 has_ordered_window(const Query *query)
 {
@@ -100,10 +100,10 @@ has_ordered_window(const Query *query)
 }
 
 /*
- * Does a node above an ordered path rely on the order of the first key?  A
- * sort for further keys does; so do nodes that compare a row with the one
- * before, and would meet the equals of a row out of order twice.  For a limit
- * alone a row out of order is one more.
+ * Returns whether a node above an ordered path relies on the order of the first
+ * key.  A sort for further keys does; so do nodes that compare a row with the
+ * one before, and would see two groups of equal rows where one is out of
+ * order.  For a limit alone a row out of order is a row like any other.
  */
 bool
 IvfpqReliesOnOrder(const PlannerInfo *root)
@@ -119,8 +119,8 @@ IvfpqReliesOnOrder(const PlannerInfo *root)
 }
 
 /*
- * Pages of the table's TOAST table; where VACUUM has not counted them yet, as
- * core has it of tables, those of its file.
+ * Pages of the table's TOAST table; where VACUUM has not counted them yet,
+ * those of its file, as core does it for tables.
  */
 static double
 toast_pages(Oid heapoid)
@@ -155,11 +155,11 @@ toast_pages(Oid heapoid)
 #define FETCHES_PER_ROW		1.4
 #define FIRST_FETCHES		14	/* of the first ten */
 
-/* ... of halves, whose rows the executor fetches. */
+/* ... in half precision, where the executor fetches most rows. */
 #define HALF_FETCHES_PER_ROW	.1
 #define HALF_FIRST_FETCHES		1
 
-/* What the index asks for before the first row. */
+/* The work of the index before the first row, and for further rows. */
 typedef struct Demand
 {
 	double		pages;			/* index pages read */
@@ -172,8 +172,8 @@ typedef struct Demand
 } Demand;
 
 /*
- * Candidates of the first batch, and per_row for every further row: heap
- * rows, or refine pages and few heap rows.
+ * Adds the candidates of the first batch, and per_row for every further row:
+ * heap rows, or refine pages and few heap rows.
  */
 static void
 demand_candidates(Demand *demand, const IvfpqMetaData *meta,
@@ -195,7 +195,7 @@ demand_candidates(Demand *demand, const IvfpqMetaData *meta,
 	demand->pages_per_row = per_row;
 }
 
-/* The search parameters of a batch for rows whose keys satisfy a condition. */
+/* The search parameters of a batch, at this selectivity of the key quals. */
 static void
 get_params(IvfpqSearchParams *params, Relation index,
 		   const IvfpqMetaData *meta,
@@ -216,7 +216,7 @@ get_params(IvfpqSearchParams *params, Relation index,
 }
 
 /*
- * `selectivity`: of the rows those whose keys satisfy the conditions on them.
+ * Sets *demand; `selectivity` is that of the key quals.
  */
 static void
 get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
@@ -235,7 +235,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 
 	index = index_open(info->indexoid, NoLock);
 	IvfpqMetaRead(index, &meta);
-	/* the estimate counts what VACUUM removed; no more rows than there are */
+	/* the estimate includes rows that VACUUM removed */
 	demand->rows = (double) IvfpqPendingEstimate(index);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
 	demand->rows = Min(demand->rows, tuples);
@@ -262,7 +262,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 			Min(centroids, IvfpqCentroidsToCompare(&meta, params.probes, false)) +
 			Max(info->pages - fixed - centroids - refine, 0) * probed;
 		get_params(&params, index, &meta, 1, selectivity);
-		/* where no number of candidates is enough, the rest is read */
+		/* where no number of candidates suffices, the rest is read */
 		demand_candidates(demand, &meta, candidates,
 						  (params.read_all ? tuples * selectivity :
 						   params.candidates) / params.quota,
@@ -271,7 +271,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 	index_close(index, NoLock);
 }
 
-/* Does a clause look for rows without a vector?  The index has none. */
+/* Returns whether a clause asks for rows without a vector; the index has none. */
 bool
 IvfpqWantsNoVector(const List *clauses)
 {
@@ -336,7 +336,7 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	random_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
 	seq_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
 
-	/* what reranking a row costs, when that many rows share heap pages */
+	/* the cost of reranking a row, where rows share heap pages */
 	heap_pages = index_pages_fetched(Max(demand.rows, 1) * Max(loop_count, 1),
 									 rel->pages, info->pages, root) /
 		Max(loop_count, 1);
@@ -359,7 +359,8 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 }
 
 /*
- * Pages of the table, for so many rows in heap order, as a bitmap scan has it.
+ * The cost of the table's pages with these rows, read in heap order, as for a
+ * bitmap scan.
  */
 static Cost
 heap_cost(const RelOptInfo *rel, double rows, double random_page,
@@ -373,10 +374,9 @@ heap_cost(const RelOptInfo *rel, double rows, double random_page,
 }
 
 /*
- * What a scan with a filter costs that reads what the nearest `depth` rows
- * take, where the condition costs per_row: no less than any other path, if
- * everything is read.
- * Candidates whose keys do not satisfy what is asked of them do not come.
+ * The cost of a scan with a filter that searches for the nearest `depth` rows,
+ * where the condition costs per_row: no less than any other path, if everything
+ * is read.  Candidates satisfy the key quals.
  */
 Cost
 IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,

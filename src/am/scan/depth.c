@@ -1,31 +1,32 @@
 /*
  * depth.c
- *		How deep the next batch of a scan goes, what that takes, and when the
- *		rest had better come otherwise.
+ *		The depth of the next batch of a scan, its search parameters, and
+ *		the choice of another way to the remaining rows.
  *
- * Calibration says what the nearest n rows take.  Of these only some pass: a
- * filter, or the snapshot alone.  So where ten rows are needed and a tenth
- * passes, the scan reads what a hundred rows take.  How many pass is the
- * planner's guess at first, and from then on what the batches show.  In a
- * plain scan all do, unless statistics or the rows fetched say otherwise.
+ * Calibration gives the search parameters for the nearest n rows.  Of these
+ * only some match: they satisfy the filter, and the snapshot sees them.  So
+ * where ten rows are needed and the selectivity is a tenth, the scan searches
+ * for a hundred rows.  The selectivity is the planner's estimate at first, and
+ * later what the batches show.  In a plain scan it is 1, unless statistics or
+ * the rows fetched say otherwise.
  *
  * The first batch goes for the rows of LIMIT, if that is known, each later one
  * for the next of the depths that calibration knows.  So statements that
  * differ in OFFSET alone return parts of one order.
  *
- * A batch is good for the rows that pass among the nearest n, by the scores of
- * its candidates.  So it does not matter whether rows that pass are near the
- * query or far from it.
+ * The quota of a batch is the number of rows that match among the nearest n,
+ * by the scores of its candidates.  So it does not matter whether rows that
+ * match are near the query or far from it.
  *
- * What n rows take finds as much of the last ones as of all, and of all more
- * than was asked for.  Rows that pass are spread over all n, likely; so with
- * what fewer rows take the batch finds as much of n as was asked.  Where they
- * are not, and most of them lie behind those fewer rows, it is good for less.
- * A later batch returns the last ones alone, and takes what n rows take.
+ * The search parameters for n rows reach the target recall even among the
+ * last of these rows, and exceed it among all n.  Rows that match are most
+ * likely spread over all n, so the parameters for fewer rows suffice to find
+ * them.  Where most of them lie behind those fewer rows, the quota is smaller.
+ * A later batch returns the last rows alone, and takes the parameters for n.
  *
- * Rows that a batch missed are found by the next one, out of
- * order.  Where they are more than 1 - recall of those returned, calibration
- * does not hold for the query, and batches take more.
+ * Rows that a batch missed are found by the next one, out of order.  Where
+ * they are more than 1 - recall of those returned, calibration does not hold
+ * for the query, and batches take more.
  */
 #include "postgres.h"
 
@@ -40,54 +41,55 @@
 #include "am/common/options.h"
 #include "am/scan/scan.h"
 
-/* Rows needed, where nobody has said how many. */
+/* Rows needed, where that is not known. */
 #define DEFAULT_ROWS_NEEDED		10
 
 /*
- * What is read beyond what seems to be needed, in standard deviations of the
- * rows that pass: a batch too many costs more.
+ * Rows that are read beyond those that seem to be needed, in standard
+ * deviations of the rows that match: a further batch costs more.
  */
 #define MARGIN				1.2
 
-/* Rows that pass behind those, for each in the nearer half of them. */
+/* Matching rows in the quota behind those, for each in the nearer half. */
 #define MOST_BEHIND			2.0
 
 /*
- * Where it is fewer than one of so many in that half, they are not spread; and
- * more are asked for where the planner expected so many times as many to pass.
+ * Matching rows are not spread where fewer than one of LEAST_NEARER lies in
+ * that half; or one of LEAST_NEARER_OF_FEW, where the planner expected
+ * FAR_FEWER times the matching rows.
  */
 #define LEAST_NEARER		8
 #define LEAST_NEARER_OF_FEW	3
 #define FAR_FEWER			4
 
 /*
- * The first batch believes the planner, if that takes it no deeper than so
- * many times the rows needed; else it only tries, and goes no deeper than
- * this.
+ * The first batch trusts the planner's estimate if its depth is then at most
+ * MOST_FIRST times the rows needed.  Otherwise it is a trial of at most
+ * MOST_TRIED times the rows needed.
  */
 #define MOST_FIRST			150
 #define MOST_TRIED			10
 
 /*
- * Later ones go so many times as deep as the one before, at least and at most.
+ * The depth of a later batch, in multiples of the depth of the one before.
  */
 #define LEAST_GROWTH		2
 #define MOST_GROWTH			16
 
 /*
- * Rows that pass, from which on the selectivity is known: if it is what the
- * planner expected, roughly, and if not.
+ * Rows that match, from which on the selectivity is known: SOME_MATCHED if the
+ * planner's estimate is about right, MANY_MATCHED if not.
  */
 #define SOME_MATCHED			2
 #define FEW_MATCHED			5
 #define MANY_MATCHED			8
 
-/* Rows that did not pass, from which on another index may be asked. */
+/* Rejected rows, from which on another index may be asked. */
 #define LEAST_REJECTED		500
 
 /*
- * Of what the rest would take, batches may take this fraction; more where the
- * selectivity is known well; and to try less.
+ * Batches may take this fraction of the time that the best other way takes;
+ * more where the selectivity is known well, and less for a trial.
  */
 #define BATCHES_FRACTION		0.25
 #define SURE_BATCHES_FRACTION	0.6
@@ -95,20 +97,20 @@
 #define MORE_TRIAL_FRACTION	0.15
 
 /*
- * Rows that are out of order, of those returned: if they are so many times 1
- * - recall a pass brings the rest; fewer rows than the least tell nothing.
- * Until then batches take what so many times as many rows take, at most.
+ * A full pass brings the rest when the rows out of order, of those returned,
+ * exceed MOST_OUT_OF_ORDER * (1 - recall); fewer than LEAST_RETURNED rows tell
+ * nothing.  Until then batches are scaled up, at most by MOST_SCALE.
  */
 #define MOST_OUT_OF_ORDER			2.0
 #define LEAST_RETURNED		100
 #define MOST_SCALE			16.0
 
-/* A later batch takes what so many times as many rows take. */
+/* A later batch takes the search parameters for the rows times this. */
 #define LATER_SCALE			1.6
 
 /*
- * Where calibration knows nothing of a depth, a scan leaves batches when they
- * would be good for so many times 1 - recall of the rows.
+ * Where calibration knows nothing of a depth, a full pass comes when the quota
+ * would reach this times (1 - recall) of the rows.
  */
 #define MOST_UNKNOWN		1.0
 #define MOST_UNKNOWN_FILTERED	2.0
@@ -124,20 +126,20 @@
 #define COLD_PAGE_NS		5000.0	/* a page that comes from a file, in order */
 #define COLD_FETCH_NS		20000.0 /* ... or for a row of it */
 
-/* What is known of the rows that pass. */
+/* Rows that match, as far as they are known. */
 typedef struct Matching
 {
-	double		looked;			/* of the nearest so many rows */
-	double		matched;		/* so many pass, and are admitted */
+	double		looked;			/* the nearest rows, as far as seen */
+	double		matched;		/* of these, those that match and are admitted */
 	double		selectivity;	/* of those further on, likely */
 	bool		is_sure;		/* that is not off by much */
 } Matching;
 
 /*
- * Do rows that pass lie among all others, by chance?  If not, they may be far
- * from the query because of what they have in common, and in lists that hardly
- * any other row as near is in.  Then they are found less surely than
- * calibration says.
+ * Returns whether rows that match lie among all others by chance.  If not,
+ * they may be far from the query because of what they have in common, in lists
+ * that hardly any other row of their distance is in.  Then the search finds
+ * fewer of them than calibration says.
  */
 static bool
 is_spread(const IvfpqScan *state)
@@ -155,14 +157,14 @@ is_spread(const IvfpqScan *state)
 		state->matched;
 }
 
-/* Does a filter choose rows? */
+/* Returns whether a filter chooses rows. */
 static bool
 is_filtered(const IvfpqScan *state)
 {
 	return state->filter != NULL;
 }
 
-/* Of the rows near the query those that pass, likely, before any is seen. */
+/* Estimates the selectivity near the query, before any row is seen. */
 static double
 estimated_selectivity(const IvfpqScan *state)
 {
@@ -183,7 +185,7 @@ count_matching(const IvfpqScan *state, Matching *matching)
 	{
 		matching->looked = state->taken;
 		matching->matched = state->returned;
-		if (!is_filtered(state))	/* rows gone did not come up */
+		if (!is_filtered(state))	/* invisible rows did not come up */
 			matching->looked += (double) state->invisible;
 	}
 	else if (state->taken > 0)
@@ -218,7 +220,7 @@ needed_rows(const IvfpqScan *state)
 	return rows_needed;
 }
 
-/* The nearest rows of which as many as are needed pass, likely. */
+/* Estimates the depth at which the rows needed match. */
 static double
 needed_depth(const IvfpqScan *state, const Matching *matching)
 {
@@ -231,7 +233,7 @@ needed_depth(const IvfpqScan *state, const Matching *matching)
 			   IVFPQ_FIRST_ROWS);
 }
 
-/* What it takes to rerank a row that has been fetched. */
+/* The time to rerank a row that has been fetched. */
 static double
 rerank_ns(const IvfpqScan *state)
 {
@@ -241,7 +243,7 @@ rerank_ns(const IvfpqScan *state)
 		(dims * sizeof(float) > TOAST_TUPLE_THRESHOLD ? TOAST_NS : 0);
 }
 
-/* A row fetched by its TID, and asked whether it passes. */
+/* The time to fetch a row by its TID and test the filter. */
 static double
 fetch_ns(const IvfpqScan *state)
 {
@@ -250,9 +252,10 @@ fetch_ns(const IvfpqScan *state)
 }
 
 /*
- * Are the rows needed spread over the nearest ones that they are among?  A
- * radius ends a scan by the last of these; refine records do not tell where
- * among them a row is that passes; and a later batch returns the last ones.
+ * Returns whether the rows needed are taken as spread over the depth.  They
+ * are not with a radius, where the last rows of the depth end the scan; with
+ * refine records, which do not tell the rank of a row that matches; and in a
+ * later batch, which returns the last rows.
  */
 bool
 IvfpqDepthIsSpread(const IvfpqScan *state)
@@ -264,7 +267,7 @@ IvfpqDepthIsSpread(const IvfpqScan *state)
 	return !state->search.addresses && !state->filter->radius.is_set;
 }
 
-/* The rows that calibration is asked for, of a batch that goes so deep. */
+/* The rows that calibration is asked for, in a batch of this depth. */
 static double
 calibrated_depth(const IvfpqScan *state, double depth)
 {
@@ -283,7 +286,8 @@ expected_out_of_order(const IvfpqScan *state)
 }
 
 /*
- * Are more rows out of order than so many times those expected, beyond chance?
+ * Returns whether rows out of order exceed `factor` times those expected, beyond
+ * chance.
  */
 static bool
 is_out_of_order_beyond(const IvfpqScan *state, double factor)
@@ -294,10 +298,10 @@ is_out_of_order_beyond(const IvfpqScan *state, double factor)
 }
 
 /*
- * The rows that calibration is asked for, where a batch is to be good for so
- * many: more in a later batch, which returns the last ones alone, and where
- * rows were out of order; but not more than it knows of where it knows of
- * these.
+ * The rows that calibration is asked for, where a batch is to return the
+ * nearest `rows`.  They are more in a later batch, which returns the last rows
+ * alone, and where rows were out of order.  But they do not exceed the rows
+ * that calibration knows, unless `rows` does.
  */
 static double
 with_margin(const IvfpqScan *state, double rows)
@@ -317,8 +321,8 @@ with_margin(const IvfpqScan *state, double rows)
 }
 
 /*
- * Have so many rows come out of order that the next ones had better wait for
- * a pass? Where lists are bounded there is none.
+ * Returns whether too many rows came out of order, so that a full pass is to
+ * bring the next ones.  There is none where gpuvec.max_probes limits lists.
  */
 bool
 IvfpqDepthNeedsFullPass(const IvfpqScan *state)
@@ -329,8 +333,8 @@ IvfpqDepthNeedsFullPass(const IvfpqScan *state)
 }
 
 /*
- * What a batch takes that goes so deep, of rows that satisfy conditions on
- * keys.
+ * Sets *params for a batch of this depth, which counts rows that satisfy the
+ * key quals.
  */
 static void
 params_at(const IvfpqScan *state, double depth, IvfpqSearchParams *params)
@@ -354,7 +358,7 @@ params_at(const IvfpqScan *state, double depth, IvfpqSearchParams *params)
 	params->quota = (int64) depth;
 }
 
-/* The time of that. */
+/* The time of a batch of this depth. */
 static double
 batch_ns(const IvfpqScan *state, double depth, double selectivity)
 {
@@ -381,7 +385,7 @@ batch_ns(const IvfpqScan *state, double depth, double selectivity)
 		(fetch_ns(state) + selectivity * rerank_ns(state));
 }
 
-/* The rows of the table. */
+/* The number of rows of the table. */
 static double
 table_rows(const IvfpqScan *state)
 {
@@ -389,7 +393,7 @@ table_rows(const IvfpqScan *state)
 			   IvfpqRowsAbout(state->index, &state->model->meta));
 }
 
-/* Those of the index, which may have a predicate. */
+/* The number of rows of the index, which may have a predicate. */
 static double
 index_rows(const IvfpqScan *state)
 {
@@ -401,7 +405,7 @@ index_rows(const IvfpqScan *state)
 	return rows;
 }
 
-/* Everything that passes, by reading the table. */
+/* The time to find all rows that match by reading the table. */
 static double
 full_pass_ns(const IvfpqScan *state, double selectivity)
 {
@@ -437,8 +441,8 @@ matches_ns(const IvfpqScan *state, double selectivity)
 }
 
 /*
- * The deepest batch, no deeper than `depth`, that takes no more than this
- * fraction of the rest.
+ * The depth of the deepest batch, at most `depth`, that takes no more than the
+ * fraction `allowed` of the time `rest`.
  */
 static double
 depth_within(const IvfpqScan *state, const Matching *matching, double depth,
@@ -451,8 +455,8 @@ depth_within(const IvfpqScan *state, const Matching *matching, double depth,
 }
 
 /*
- * What the rest takes, and which way: by reading the table, by the index's
- * keys, or by the other index.
+ * The time to find the remaining rows, and the best way: by reading the table,
+ * by the index's keys, or by the other index.
  */
 static double
 rest_ns(const IvfpqScan *state, const Matching *matching, bool must,
@@ -478,8 +482,9 @@ rest_ns(const IvfpqScan *state, const Matching *matching, bool must,
 }
 
 /*
- * How deep the first batch goes, when so many rows seem to be needed.  Where
- * another index may bring the rest it rejects enough for that to be asked.
+ * The depth of the first batch, where the estimate is `needed`.  Where another
+ * index may bring the rest, the batch is deep enough that it may reject
+ * LEAST_REJECTED rows, after which that index is asked.
  */
 static double
 first_depth(const IvfpqScan *state, const Matching *matching, double needed)
@@ -499,8 +504,8 @@ first_depth(const IvfpqScan *state, const Matching *matching, double needed)
 }
 
 /*
- * How deep a later batch goes; 0 if the rest had better come.  Where the
- * selectivity is not known, one that costs little may tell.
+ * The depth of a later batch; 0 if another way to the rest is better.  Where
+ * the selectivity is not known, a batch that costs little may tell it.
  */
 static double
 later_depth(const IvfpqScan *state, const Matching *matching, double needed)
@@ -524,7 +529,7 @@ later_depth(const IvfpqScan *state, const Matching *matching, double needed)
 		most * matching->selectivity >= SOME_MATCHED ? most : 0;
 }
 
-/* The depth of the next batch; 0 if the rest had better come. */
+/* The depth of the next batch; 0 if another way to the rest is better. */
 static double
 next_depth(const IvfpqScan *state, const Matching *matching)
 {
@@ -538,7 +543,7 @@ next_depth(const IvfpqScan *state, const Matching *matching)
 		later_depth(state, matching, needed);
 }
 
-/* How deep the next batch goes, and what that takes: state->params. */
+/* Sets state->params, the search parameters of the next batch. */
 void
 IvfpqDepthNext(IvfpqScan *state)
 {
@@ -566,13 +571,13 @@ first_rows(const IvfpqScan *state, int n)
 }
 
 /*
- * Would the next batch return too much of what calibration knows nothing of?
- * Under strict order, rows nearer than those returned come too late for their
- * place, and a condition that has turned away most rows so far may look for
- * just these.  Those that a pass finds are among the rows returned before it,
- * so they are no more than that share.  Where calibration knows how deep to
- * look, the recall holds for such a condition, too; without it the first rows
- * are taken for good.
+ * Returns whether the next batch would return too many rows at a depth that
+ * calibration does not know.  Strict order leaves out rows nearer than those
+ * returned, and a condition that has rejected most rows so far may need just
+ * these.  Those that a full pass finds too late lie among the rows returned
+ * before it, so they are at most that fraction of all.  Where calibration
+ * knows the depth, the recall holds for such a condition, too; otherwise only
+ * the first rows are exempt.
  */
 static bool
 is_unknown(const IvfpqScan *state)
@@ -593,10 +598,10 @@ is_unknown(const IvfpqScan *state)
 }
 
 /*
- * Is a pass the better way than the batch that state->params describes, of a
- * scan without a filter?  It is when that would rerank a large fraction of the
- * rows, or where calibration did not reach the recall so deep, unless
- * conditions on keys are answered from all lists then.
+ * Returns whether a full pass is better than the batch that state->params
+ * describes, in a scan without a filter.  It is when the batch would rerank a
+ * large fraction of the rows, or where calibration did not reach the recall at
+ * this depth, unless key quals are answered from all lists then.
  */
 static bool
 full_pass_is_better(const IvfpqScan *state)
@@ -611,8 +616,8 @@ full_pass_is_better(const IvfpqScan *state)
 }
 
 /*
- * Which way to the rest; or by the batch that state->params describes, unless
- * the rest has to come.
+ * Chooses the way to the remaining rows: IVFPQ_REST_NONE is the batch that
+ * state->params describes, which `must` excludes.
  */
 IvfpqRest
 IvfpqDepthRest(const IvfpqScan *state, bool must)
@@ -631,9 +636,9 @@ IvfpqDepthRest(const IvfpqScan *state, bool must)
 }
 
 /*
- * Are too many candidates gone, which the snapshot does not see?  They are
- * made up for by those beyond the ones wanted, which are there because scores
- * are not exact; half of these may be lost.
+ * Returns whether the snapshot does not see too many candidates.  Candidates
+ * beyond the quota, which are there because scores are not exact, make up for
+ * them; half of these may be lost.
  */
 bool
 IvfpqDepthManyInvisible(const IvfpqScan *state)
@@ -648,8 +653,8 @@ IvfpqDepthManyInvisible(const IvfpqScan *state)
 }
 
 /*
- * The rows that may come up of those that pass among the nearest ones, for
- * which the batch is good; ids [count] are its candidates, the best first.
+ * Counts the rows that match within the batch's depth, and returns its quota,
+ * the rows that may come up; ids [count] are its candidates, the best first.
  */
 int64
 IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)

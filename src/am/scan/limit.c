@@ -1,17 +1,17 @@
 /*
  * limit.c
- *		How many rows a statement wants of its ordered scans, as the executor
- *		knows it: LIMIT $1 and LIMIT (SELECT ...), too.
+ *		The rows that a statement needs from its ordered scans, as the
+ *		executor knows them: for LIMIT $1 and LIMIT (SELECT ...), too.
  *
  * When a statement starts its finished plan is walked, and each index scan of
  * ours below a Limit is noted with that node.  The node has computed its
  * numbers when it asks for its first row, and again after each rescan; so the
- * scan reads them when it begins.  Nodes between the two may drop rows or have
- * several for one: the number is a hint, of which recall does not depend.
+ * scan reads them when it begins.  Nodes between the two may drop or multiply
+ * rows, so the number is a hint, and recall does not depend on it.
  *
  * The access method does not see its node, but its rescan gets the node's array
  * of order keys, which is no other node's.  Notes live in the memory of the
- * statement, as plan and scan do, and go with that.
+ * statement, as plan and scan do, and are freed with it.
  */
 #include "postgres.h"
 
@@ -38,7 +38,7 @@ typedef struct Note
 typedef struct Walk
 {
 	PlanState  *above;			/* the node above, or NULL */
-	const LimitState *limit;	/* asks for that one's rows, or NULL */
+	const LimitState *limit;	/* limits that node's rows, or NULL */
 	MemoryContext context;		/* of the statement */
 } Walk;
 
@@ -70,7 +70,7 @@ take_note(const IndexScanState *scan, const Walk *walk)
 	MemoryContextRegisterResetCallback(walk->context, &note->callback);
 }
 
-/* Is a node among others [n]? */
+/* Returns whether a node is among others [n]. */
 static bool
 is_among(const PlanState *node, PlanState **others, int n)
 {
@@ -83,9 +83,10 @@ is_among(const PlanState *node, PlanState **others, int n)
 }
 
 /*
- * Are the rows wanted of `above` wanted of the node below it, about?  These are
- * fewer nodes than those of ../filter/plancheck.c, below which a scan may stand:
- * one like ProjectSet hands on rows one by one, but makes several of one.
+ * Returns whether `above` needs about as many rows of the node below it as it
+ * returns itself.  These are fewer nodes than those of ../filter/plancheck.c,
+ * below which a scan may be: ProjectSet, for example, hands on rows one by one,
+ * but makes several of one.
  */
 static bool
 hands_on(PlanState *above, PlanState *node)
@@ -117,7 +118,7 @@ hands_on(PlanState *above, PlanState *node)
 	}
 }
 
-/* Of ExecutorStart: take notes of a node and those below it. */
+/* Takes notes of a node and those below it when a statement starts. */
 static bool
 walk_plan(PlanState *node, void *context)
 {
@@ -151,8 +152,8 @@ start_statement(QueryDesc *query, int eflags)
 }
 
 /*
- * The Limit that asks for the rows of a scan whose order keys these are, or
- * NULL.  *planned: the rows that the planner expects of the scan, or 0.
+ * The Limit above the scan that has these order keys, or NULL.  *planned: the
+ * rows that the planner expects of the scan, or 0.
  */
 const LimitState *
 IvfpqLimitOf(ScanKey orderbys, double *planned)
@@ -173,8 +174,8 @@ IvfpqLimitOf(ScanKey orderbys, double *planned)
 }
 
 /*
- * The rows that a Limit returns, without those of OFFSET: 0, if that is not
- * known.  Of rows as far as the last one there may be any number.
+ * The rows that a Limit returns, without those of OFFSET; 0 if that is not
+ * known.  WITH TIES counts as one row more, though any number may follow.
  */
 double
 IvfpqLimitRows(const LimitState *limit)

@@ -3,9 +3,9 @@
  *		The ordered scan.
  *
  * Candidates come in batches.  A batch takes ever more candidates from ever
- * more lists (effort.c), reranks those not reranked before, and returns as
- * many rows as its candidates are known to be good for.  The rest waits in a
- * queue for the next batch.  So the AM needs no LIMIT and cuts none.
+ * more lists (effort.c), reranks those not reranked before, and returns the
+ * rows of its quota.  The rest waits in a queue for the next batch.  So the AM
+ * needs no LIMIT and cuts none.
  *
  * With refine records a batch reranks nothing: rows enter the queue with
  * bounds of their distances, and one is fetched and reranked only when it
@@ -51,7 +51,7 @@ ivfpqbeginscan(Relation index, int nkeys, int norderbys)
 	return scan;
 }
 
-/* Forget the running scan; what lives as long as the descriptor stays. */
+/* Forgets the running scan, but not what lives as long as the descriptor. */
 static void
 reset_scan(IvfpqScan *state)
 {
@@ -88,9 +88,9 @@ reset_scan(IvfpqScan *state)
 }
 
 /*
- * Take keys [n] of a scan.  What an operator's function has kept with its key
- * stays, as in GiST: it would be made anew by every rescan otherwise, in
- * memory that only the end of the statement gives back.
+ * Takes keys [n] of a scan.  As in GiST, a key keeps the data that its
+ * operator's function has stored with it: every rescan would make that anew
+ * otherwise, in memory that only the end of the statement gives back.
  */
 static void
 take_keys(IvfpqScan *state, ScanKey keys, const ScanKeyData *given, int n)
@@ -172,9 +172,9 @@ start_search(IvfpqScan *state, ScanKey key)
 }
 
 /*
- * Of an index whose declaration does not say how many dimensions rows have:
- * the query of an untrained one must have as many as those there are, and
- * pending rows that do not are to be passed over.
+ * Checks the dimensions of an index whose declaration does not give them.  If
+ * it is untrained, the query must have those of its rows.  Pending rows of
+ * other dimensions are to be skipped.
  */
 static void
 check_row_dims(IvfpqScan *state, Relation heap, ScanKey key)
@@ -185,7 +185,7 @@ check_row_dims(IvfpqScan *state, Relation heap, ScanKey key)
 	int			dims;
 
 	state->pending_dims = 0;
-	/* so it is with nearly all scans */
+	/* nearly all scans end here */
 	if (meta->nlists > 0 && (meta->dims_flags & IVFPQ_DIMS_CHECKED))
 		return;
 	IvfpqTypeInit(&type, state->index);
@@ -277,9 +277,9 @@ start_scan(IndexScanDesc scan)
 }
 
 /*
- * May a bounded row be returned, though it was not reranked?  No other row may
- * be nearer, and none but the executor may want to see it: a filter wants its
- * distance, and conditions on keys are asked of the row (README, "Keys").
+ * Returns whether a bounded row may be returned without a rerank.  No other
+ * row may be nearer, and only the executor may need the row: a filter needs
+ * its distance, and key quals are rechecked on the row (README, "Keys").
  */
 static bool
 is_decided(const IvfpqScan *state, const IvfpqQueuedRow *row)
@@ -289,9 +289,9 @@ is_decided(const IvfpqScan *state, const IvfpqQueuedRow *row)
 }
 
 /*
- * Have as many rows come up as the batch is good for?  With refine records it
- * is told by those fetched so far, once they are enough, which part of them
- * the snapshot sees: a batch is good for no more.
+ * Returns whether the rows of the batch's quota have come up.  With refine
+ * records the rows fetched so far, once they are enough, tell which fraction
+ * of the candidates the snapshot sees, and the quota shrinks to that.
  */
 static bool
 is_quota_taken(const IvfpqScan *state)
@@ -309,11 +309,11 @@ is_quota_taken(const IvfpqScan *state)
 }
 
 /*
- * The nearest row of the queue; false when it is empty or, where a filter
- * rejects rows that come up, those that the batch is good for are over.
- * Bounded rows that come up are reranked and go back, until a reranked one is
- * first: no other can be nearer; or until that is known of a bounded one; or
- * until they are beyond a radius, however far they are.
+ * Takes the nearest row of the queue.  Returns false when the queue is empty
+ * or, where a filter rejects rows that come up, when the quota is used up.
+ * Bounded rows that come up are reranked and go back into the queue.  This
+ * ends when a reranked row is first, or a bounded row that no other row can
+ * be nearer than, or one that is beyond the radius, however far away it is.
  */
 static bool
 queue_next(IvfpqScan *state, IvfpqNextRow *next)
@@ -325,7 +325,7 @@ queue_next(IvfpqScan *state, IvfpqNextRow *next)
 
 	if (row != NULL && row->bounded)
 	{
-		/* pages of rows that come up next, as many as the batch is good for */
+		/* pages of the rows that come up next, up to the quota */
 		if (queue->ntaken < queue->nprefetch &&
 			!IvfpqRerankIsPrefetching(state->rerank))
 			IvfpqRerankPrefetch(state->rerank,
@@ -370,7 +370,7 @@ queue_next(IvfpqScan *state, IvfpqNextRow *next)
 	return true;
 }
 
-/* The nearest row that waits: in the queue or, in a full pass, in its sort. */
+/* Takes the nearest row of the queue or, in a full pass, of its sort. */
 static bool
 take_row(IvfpqScan *state, IvfpqNextRow *row)
 {
@@ -380,8 +380,8 @@ take_row(IvfpqScan *state, IvfpqNextRow *row)
 }
 
 /*
- * Has the batch returned the rows that it is good for?  Those that nobody has
- * looked at count only if the snapshot sees them.
+ * Returns whether the batch has returned its quota.  Rows returned unfetched
+ * count only if the snapshot sees them.
  */
 static bool
 batch_is_spent(IvfpqScan *state)
@@ -391,8 +391,9 @@ batch_is_spent(IvfpqScan *state)
 }
 
 /*
- * Return the row that comes up, unless a filter refuses it: then it was
- * never there, and cannot make another row out of order.
+ * Returns the row that comes up to the executor, unless a filter refuses it.
+ * A refused row does not count as returned, so no other row is out of order
+ * because of it.
  */
 static bool
 return_row(IndexScanDesc scan, const IvfpqNextRow *row)
@@ -432,7 +433,7 @@ next_row(IndexScanDesc scan, IvfpqNextRow *row)
 		else if (IvfpqIsOutside(state, row->least))
 		{
 			/*
-			 * So are all others that have a distance, and those that are
+			 * All other rows that have a distance are outside, too, and those
 			 * within have been read.
 			 */
 			state->exhausted = true;
@@ -473,8 +474,8 @@ ivfpqgettuple(IndexScanDesc scan, ScanDirection dir)
 }
 
 /*
- * Return only rows that pass the filter, or all again (NULL); to be called
- * before the first row.
+ * Makes the scan return only rows that satisfy the filter, or all again
+ * (NULL); to be called before the first row.
  */
 void
 IvfpqScanFilter(IndexScanDesc scan, IvfpqFilter *filter)
@@ -482,7 +483,7 @@ IvfpqScanFilter(IndexScanDesc scan, IvfpqFilter *filter)
 	((IvfpqScan *) scan->opaque)->filter = filter;
 }
 
-/* Is the query NULL, and so are all distances? */
+/* Returns whether the query is NULL, and so are all distances. */
 bool
 IvfpqScanIsOfNull(IndexScanDesc scan)
 {

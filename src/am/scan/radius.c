@@ -1,21 +1,21 @@
 /*
  * radius.c
- *		Scans for the rows within a distance: when everything within has been
- *		read, and how deep the next batch goes.
+ *		Scans for the rows within a distance: whether everything within has
+ *		been read, and the depth of the next batch.
  *
- * Rows come up the nearest first.  When one comes up that is outside, and the
- * batch is good for more rows than came up before it, the batch has read
- * everything within, at the recall asked for.
+ * Rows come up the nearest first.  When a row comes up that is outside, and the
+ * quota of the batch is not used up, the batch has read everything within, at
+ * the target recall.
  *
- * Where a filter lets few rows pass, none may come up at all.  So when all
- * rows have come up that a batch is good for, some of its candidates about
- * the rank that it is good for are reranked, whether they pass or not.  If
- * all of these are outside, fewer rows than that are within.
+ * Where few rows match a filter, none may come up at all.  So when the quota of
+ * a batch is used up, some of its candidates about the last rank of its depth
+ * are reranked, whether they match or not.  If all of these are outside, fewer
+ * rows than the depth are within.
  *
- * A batch that was not deep enough has reranked more rows than it is good for.
- * If most of these are outside, those within are nearly all that there are.
- * Else it tells how fast distances grow with ranks, and so how many are
- * within, about.
+ * A batch that was not deep enough has reranked more rows than its depth.  If
+ * most of these are outside, those within are nearly all that there are.
+ * Otherwise these ranks tell how fast distances grow, and so an estimate of the
+ * rows within.
  */
 #include "postgres.h"
 
@@ -25,30 +25,30 @@
 
 #include "am/scan/scan.h"
 
-/* Ranks that are looked at: the last, and others at a part of the depth. */
+/* Ranks that are reranked: the last, and others at the depth divided by this. */
 #define NEARER_PART		4
 
-/* Of those looked at so many have to be seen by the snapshot. */
+/* The snapshot has to see this many of those reranked. */
 #define LEAST_SEEN		3
 
-/* What is read beyond the rows that seem to be within. */
+/* The depth that is searched, in multiples of the rows that seem to be within. */
 #define MARGIN			1.4
 
 /*
- * If no more of those counted are within, there are hardly others; fewer
- * counted tell nothing.
+ * If at most WITHIN_PART of the rows counted are within, there are hardly
+ * others; fewer than LEAST_COUNTED rows tell nothing.
  */
 #define LEAST_COUNTED	10
 #define WITHIN_PART		(1.0 / 3)
 
 /*
- * The next batch goes so many times as deep, at least, usually, and at most.
+ * The depth of the next batch, in multiples of the last one's.
  */
 #define LEAST_GROWTH	2
 #define USUAL_GROWTH	4
 #define MOST_GROWTH		16
 
-/* Is a distance beyond what is wanted? */
+/* Returns whether a distance is beyond the radius. */
 bool
 IvfpqIsOutside(const IvfpqScan *state, double distance)
 {
@@ -63,8 +63,8 @@ IvfpqIsOutside(const IvfpqScan *state, double distance)
 }
 
 /*
- * Is a row that is no nearer than this bound outside, and may that end the
- * scan, though nobody knows whether it passes?
+ * Returns whether a row that is no nearer than this bound is outside, and may
+ * end the scan, though it was not tested whether it matches.
  */
 bool
 IvfpqIsBoundOutside(const IvfpqScan *state, double bound)
@@ -72,7 +72,7 @@ IvfpqIsBoundOutside(const IvfpqScan *state, double bound)
 	return IvfpqIsOutside(state, bound) && state->filter->radius.by_all;
 }
 
-/* A row has got a distance, or a bound: count it. */
+/* Counts a row that has got a distance, or a bound. */
 void
 IvfpqRadiusCount(IvfpqScan *state, double distance)
 {
@@ -81,7 +81,8 @@ IvfpqRadiusCount(IvfpqScan *state, double distance)
 }
 
 /*
- * Note which rows tell about the batch; ids [n] are the best it is good for.
+ * Notes the rows that IvfpqRadiusIsRead reranks; ids [n] are the best candidates
+ * of the batch, up to its depth.
  */
 void
 IvfpqRadiusWatch(IvfpqScan *state, const uint64 *ids, int64 n)
@@ -106,8 +107,8 @@ compare_doubles(const void *a, const void *b)
 }
 
 /*
- * Rerank rows [n], whether they pass or not, and sort their distances.
- * Returns how many the snapshot sees.
+ * Reranks rows [n], whether they match or not, and sorts their distances.
+ * Returns the number that the snapshot sees.
  */
 static int
 rerank_watched(IvfpqScan *state, const uint64 *ids, int n, double *distances)
@@ -126,9 +127,10 @@ rerank_watched(IvfpqScan *state, const uint64 *ids, int n, double *distances)
 }
 
 /*
- * Rows within, if there are `depth` at distance `last` and a part of these at
- * `nearer`.  Where distances are above 0 ranks grow by a power of them, else,
- * and faster than that, by equal factors for equal steps.
+ * Estimates the rows within distance `most`, if `depth` rows are within `last`
+ * and depth / NEARER_PART within `nearer`.  Where distances are above 0, ranks
+ * grow by a power of them.  Otherwise they grow faster, by equal factors for
+ * equal steps.
  */
 static double
 rows_within(double most, double depth, double nearer, double last)
@@ -143,8 +145,9 @@ rows_within(double most, double depth, double nearer, double last)
 }
 
 /*
- * All rows that the batch is good for have come up: is everything within read?
- * If not, state->within says how deep that is, likely; 0 = not known.
+ * Returns whether everything within has been read, when the quota of the batch
+ * is used up.  If not, state->within is set to the estimated number of rows
+ * within; 0 = not known.
  */
 bool
 IvfpqRadiusIsRead(IvfpqScan *state)
@@ -173,7 +176,7 @@ IvfpqRadiusIsRead(IvfpqScan *state)
 	return is_read;
 }
 
-/* How many rows are within, whether they pass or not, as far as is known. */
+/* Estimates the number of rows within, whether they match or not. */
 static double
 likely_within(const IvfpqScan *state)
 {
@@ -191,7 +194,7 @@ likely_within(const IvfpqScan *state)
 }
 
 /*
- * How deep the next batch goes, where `needed` would do for the rows wanted.
+ * The depth of the next batch, where `needed` suffices for the rows needed.
  */
 double
 IvfpqRadiusDepth(const IvfpqScan *state, double needed)

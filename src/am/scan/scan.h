@@ -23,10 +23,10 @@
 /* Of a table's rows no more than this fraction are reranked as candidates. */
 #define IVFPQ_RERANKED_FRACTION	0.05
 
-/* A batch may have so many candidates however little memory there is. */
+/* A batch may have this many candidates however little memory there is. */
 #define IVFPQ_FEW_CANDIDATES	1000
 
-/* What a scan did, for gpuvec_last_scan. */
+/* A report on a scan, for gpuvec_last_scan. */
 typedef struct IvfpqScanReport
 {
 	Oid			index;
@@ -36,9 +36,9 @@ typedef struct IvfpqScanReport
 	int			batches;
 	int64		lists;			/* read */
 	int64		postings;		/* read, */
-	bool		asks_keys;		/* ... and scored are only those that satisfy */
-	int64		matched;		/* conditions on keys */
-	int64		refined;		/* compact copies of rows read */
+	bool		asks_keys;		/* there are key quals: only postings that */
+	int64		matched;		/* ... satisfy them are scored */
+	int64		refined;		/* refine records read */
 	int64		reranked;		/* rows fetched from the heap */
 	int64		returned;		/* rows returned */
 	int64		out_of_order;	/* rows left out to keep the order */
@@ -67,8 +67,8 @@ typedef struct IvfpqNextRow
 } IvfpqNextRow;
 
 /*
- * Rows returned, as far as the next ones have to do with them (given.c): the
- * last of those that the snapshot sees, and those that nobody has looked at.
+ * Rows returned, as far as the next ones need them (given.c): the last of those
+ * that the snapshot sees, and those that were returned unfetched.
  */
 typedef struct IvfpqReturned
 {
@@ -76,7 +76,7 @@ typedef struct IvfpqReturned
 	IvfpqNextRow last;
 	IvfpqNextRow *unseen;		/* [capacity] of which these are there: */
 	int			nunseen;
-	int			nolder;			/* the first so many came before `last` */
+	int			nolder;			/* the first of these, before `last` */
 	int			capacity;
 } IvfpqReturned;
 
@@ -95,8 +95,8 @@ typedef struct IvfpqQueue
 typedef struct IvfpqWatched
 {
 	int			n;				/* 0 or IVFPQ_WATCHED */
-	uint64		last[IVFPQ_WATCHED];	/* about the rank it is good for */
-	uint64		nearer[IVFPQ_WATCHED];	/* about a part of that */
+	uint64		last[IVFPQ_WATCHED];	/* about the rank of its depth */
+	uint64		nearer[IVFPQ_WATCHED];	/* about a fraction of that */
 } IvfpqWatched;
 
 typedef struct IvfpqScan
@@ -121,8 +121,8 @@ typedef struct IvfpqScan
 	bool		null_query;		/* any order will do */
 	bool		is_strict;		/* rows found out of order are left out */
 	double		recall;			/* asked for */
-	const LimitState *limit;	/* asks for the scan's rows, or NULL; and what */
-	double		planned;		/* the planner expects of them, 0 = nothing */
+	const LimitState *limit;	/* limits the scan's rows, or NULL */
+	double		planned;		/* rows that the planner expects; 0 = none */
 	double		rows_needed;	/* rows needed at first; 0 = not known */
 	double		visible;		/* of the index's rows those that the snapshot
 								 * sees, as far as statistics tell */
@@ -131,7 +131,7 @@ typedef struct IvfpqScan
 	bool		exhausted;		/* no further batch can bring rows */
 	int			batch;			/* batches done */
 	bool		is_drained;		/* the last one has all rows of its lists, */
-	int			drained;		/* so many */
+	int			drained;		/* the number of these lists */
 	int64		returned;		/* rows returned */
 	int64		taken;			/* rows that came up */
 	int64		quota;			/* rows that may come up so far */
@@ -143,10 +143,10 @@ typedef struct IvfpqScan
 	IvfpqQueue	queue;
 	tidset_hash *reranked;		/* rows reranked, bounded or found invisible */
 	IvfpqFilter *filter;		/* or NULL; outlives the running scan */
-	double		depth;			/* the nearest rows, whether they pass or not,
-								 * that the batch is good for; of those that
-								 * satisfy conditions on keys */
-	int64		matched;		/* of these, with a filter: so many pass, */
+	double		depth;			/* depth of the batch: its nearest rows,
+								 * whether they match or not, of those that
+								 * satisfy the key quals */
+	int64		matched;		/* of these, those that match, */
 	int64		matched_near;	/* ... of the nearer ones */
 	IvfpqWatched watched;		/* with a filter and a radius */
 	double		within;			/* rows within that, as ranks tell; 0 = not

@@ -23,10 +23,9 @@ StaticAssertDecl(IVFPQ_OPTIMISTIC_BLOCKS <= GV_OPTIMISTIC_BLOCKS,
 
 /*
  * A search takes and frees some hundred kilobytes, which malloc would ask of
- * the kernel for each, page fault by page fault: 7 % of a short search.
- * glibc lets the heap keep twice as much as a block of its own had that was
- * freed (mallopt(3), "Dynamic adjustment"); other libraries lose nothing by
- * it.
+ * the kernel for each, page fault by page fault: 7 % of a short search.  After
+ * a mapped block is freed, glibc lets the heap keep twice its size (mallopt(3),
+ * "Dynamic adjustment"); other libraries lose nothing by it.
  */
 static void
 keep_heap(void)
@@ -50,7 +49,7 @@ IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 	IvfpqListReaderInit(&search->reader, index, &model->meta, NULL);
 }
 
-/* Search among postings whose keys satisfy a condition. */
+/* Restricts the search to postings whose keys satisfy a condition. */
 void
 IvfpqSearchCondition(IvfpqSearch *search, const GvCondition *condition)
 {
@@ -59,7 +58,7 @@ IvfpqSearchCondition(IvfpqSearch *search, const GvCondition *condition)
 	search->reader.wants_arg = search;
 }
 
-/* Search for a transformed query [dims] from now on. */
+/* Sets the transformed query [dims] of the searches that follow. */
 void
 IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 {
@@ -70,7 +69,7 @@ IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 	search->matched = 0;
 }
 
-/* Begin to search for the best `capacity` postings. */
+/* Begins a search for the best `capacity` postings. */
 void
 IvfpqSearchOpen(IvfpqSearch *search, int capacity)
 {
@@ -96,7 +95,7 @@ IvfpqSearchOpen(IvfpqSearch *search, int capacity)
 	IvfpqCheckStatus(gv_scan_begin(&search->scan));
 }
 
-/* A block of a list, as the search has it scanned. */
+/* Returns a block of a list in the form that the engine scans. */
 GvBlock
 IvfpqSearchView(const IvfpqSearch *search, const IvfpqBlockView *view)
 {
@@ -114,8 +113,8 @@ IvfpqSearchView(const IvfpqSearch *search, const IvfpqBlockView *view)
 }
 
 /*
- * Offer the live postings of a block, which a reader came to in the i-th
- * nearest list, to the search that is open; maybe `again`
+ * Offers the live postings of a block of the i-th nearest list to the open
+ * search; `again`: they may have been offered before
  * (IvfpqListReader.reread).
  */
 void
@@ -127,7 +126,7 @@ IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view,
 	search->postings_read += pg_popcount32(view->live);
 	if (view->passed_over)
 		return;
-	/* not before it is needed: where gpuvecd answers it never is */
+	/* not made before it is needed: never where gpuvecd answers */
 	(void) IvfpqQueryTable(&search->query);
 	search->candidates.unique = again;
 	IvfpqCheckStatus(gv_scan(&search->scan, search->lists.scores[i], &block,
@@ -136,7 +135,10 @@ IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view,
 		IvfpqSampleBlock(search, search->lists.scores[i], &block);
 }
 
-/* All that was offered counts in search->candidates.  More may be offered. */
+/*
+ * Brings everything offered so far into search->candidates.  More may be
+ * offered afterwards.
+ */
 void
 IvfpqSearchSettle(IvfpqSearch *search)
 {
@@ -145,8 +147,8 @@ IvfpqSearchSettle(IvfpqSearch *search)
 }
 
 /*
- * Go on with the search that is open, for the best `capacity` postings; false
- * if postings among them may have been left out already.
+ * Goes on with the open search for the best `capacity` postings.  Returns false
+ * if some of these may have been left out already.
  */
 bool
 IvfpqSearchWiden(IvfpqSearch *search, int capacity)
@@ -165,8 +167,9 @@ IvfpqSearchWiden(IvfpqSearch *search, int capacity)
 }
 
 /*
- * Offer the next blocks of the i-th nearest list, which is open, from where
- * they lie; false if there are none such, or they changed meanwhile.
+ * Offers the next blocks of the i-th nearest list, which is open, by an
+ * optimistic read.  Returns false if no such blocks follow, or they changed
+ * meanwhile.
  */
 static bool
 read_optimistic(IvfpqSearch *search, int i)
@@ -190,7 +193,7 @@ read_optimistic(IvfpqSearch *search, int i)
 	return valid;
 }
 
-/* Offer the postings of the i-th nearest list, which is open. */
+/* Offers the postings of the i-th nearest list, which is open. */
 static void
 read_list(IvfpqSearch *search, int i)
 {
@@ -215,7 +218,7 @@ read_list(IvfpqSearch *search, int i)
 	search->counts[search->ncounts++].matched = search->scan.matched - matched;
 }
 
-/* Offer every posting of the i-th nearest list. */
+/* Offers every posting of the i-th nearest list. */
 void
 IvfpqSearchList(IvfpqSearch *search, int i)
 {
@@ -223,7 +226,7 @@ IvfpqSearchList(IvfpqSearch *search, int i)
 	read_list(search, i);
 }
 
-/* Offer those of the nearest lists from the first to the one before `end`. */
+/* Offers the postings of nearest lists first .. end - 1. */
 void
 IvfpqSearchLists(IvfpqSearch *search, int first, int end)
 {
@@ -240,7 +243,7 @@ IvfpqSearchLists(IvfpqSearch *search, int first, int end)
 	IvfpqListsBegin(&search->reader, entries, n);
 	for (int i = 0; i < n; i++)
 	{
-		/* prefetched pages are there when the list's turn comes */
+		/* prefetched pages are there when the list is read */
 		IvfpqPrefetchNotice(search->index, &had_read);
 		if (i >= nprefetched && IvfpqPrefetchHelps(search->index))
 			nprefetched = i + IvfpqPrefetchLists(&search->reader, lists + i,
@@ -252,7 +255,7 @@ IvfpqSearchLists(IvfpqSearch *search, int first, int end)
 	pfree(entries);
 }
 
-/* Find the `probes` nearest lists. */
+/* Finds the `probes` nearest lists. */
 void
 IvfpqSearchNearest(IvfpqSearch *search, int probes)
 {
@@ -262,8 +265,8 @@ IvfpqSearchNearest(IvfpqSearch *search, int probes)
 }
 
 /*
- * The postings in the `probes` nearest lists, dead ones included: no search
- * finds more, even where damage has the number of these wrong.
+ * Counts the postings in the `probes` nearest lists, dead ones included, by the
+ * directory.
  */
 int64
 IvfpqSearchCount(IvfpqSearch *search, int probes)
@@ -282,9 +285,9 @@ IvfpqSearchCount(IvfpqSearch *search, int probes)
 }
 
 /*
- * Keep a row's better posting only, and no more than n rows.  Fewer than n do
- * not tell that there are no others: dead rows' postings may lead to the
- * record of another row, and crowd out what lies behind.
+ * Keeps a row's better posting only, and at most n rows.  Fewer than n rows do
+ * not prove that there are no others: dead rows' postings may lead to the
+ * record of another row, and crowd out postings behind them.
  */
 void
 IvfpqSearchDistinct(IvfpqSearch *search, int n)
@@ -304,7 +307,7 @@ IvfpqSearchDistinct(IvfpqSearch *search, int n)
 	pfree(first);
 }
 
-/* All lists have been offered: the best rows, no more than that many. */
+/* Ends a search: the best rows offered, at most `candidates`, remain. */
 void
 IvfpqSearchTake(IvfpqSearch *search, int candidates)
 {
@@ -314,14 +317,13 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 	search->found_all = search->candidates.count < search->candidates.capacity;
 
 	/*
-	 * they are rows enough, however many of them are a row's secondary
-	 * postings
+	 * these have enough rows, even if all are primary and secondary postings
 	 */
 	gv_topk_first(&search->candidates,
 				  (int) Min((int64) candidates * lists_per_row, PG_INT32_MAX));
 	if (search->scan_bytes > MOST_SCRATCH)
 	{
-		/* make way for the rows */
+		/* leave the memory to the rows */
 		pfree(search->scan_memory);
 		search->scan_memory = NULL;
 		search->scan_bytes = 0;
@@ -331,7 +333,7 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 }
 
 /*
- * Fill search->candidates with the best rows of the `probes` nearest lists, by
+ * Fills search->candidates with the best rows of the `probes` nearest lists, by
  * the score of their better posting, ties by id.  All postings of a row carry
  * the same address, so that it names the row as well as its TID does.
  * gpuvecd and the session's engine find the same candidates in the same

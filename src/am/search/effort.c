@@ -1,10 +1,12 @@
 /*
  * effort.c
- *		How many lists and candidates a scan takes for its first n rows.
+ *		Search parameters: the probes and candidates of a scan for its first
+ *		n rows.
  *
- * A setting comes before an option, an option before what calibration found
- * for the recall asked for; an index that was not calibrated takes what
- * reached recall@10 of .95 on real embeddings.  See src/am/README, "Defaults".
+ * A setting comes before an option, and an option before the calibration's
+ * value for the target recall.  An index that was not calibrated takes values
+ * that reached recall@10 of .95 on real embeddings.  See src/am/README,
+ * "Defaults".
  */
 #include "postgres.h"
 
@@ -18,15 +20,15 @@
 #include "am/search/search.h"
 
 /*
- * Where nothing is known, each batch takes this many times the candidates, for
- * as many times the rows, and probes this many times the lists of the one
- * before.
+ * Without calibration, each batch has CANDIDATES_GROWTH times the candidates
+ * and rows, and PROBES_GROWTH times the probes, of the one before.
  */
 #define CANDIDATES_GROWTH	4.0
 #define PROBES_GROWTH		2.0
 
 /*
- * Beyond the targets: how fast numbers grow at least, and up to which recall.
+ * Beyond the targets: the least growth of the parameters, and the recall up to
+ * which they grow.
  */
 #define LEAST_SLOPE			0.3
 #define HIGHEST				0.9999
@@ -34,37 +36,38 @@
 #define MOST_CANDIDATES		(PG_INT32_MAX / 4)
 
 /*
- * Where a recall is out of reach at a depth: about as many as calibration
- * tried there, of a table's rows this share at most.
+ * Candidates where a recall is out of reach at a depth: about those that
+ * calibration tried there, and at least this fraction of the table's rows.
  */
 #define OUT_OF_REACH		20000
 #define OUT_OF_REACH_FRACTION	0.05
 
 /*
- * Rows for each that calibration is asked for, and the rows up to which it is
- * asked for all: their queries are beside rows, and so the others' chance.
+ * Calibration is asked for one row of SPREAD, but for all up to NOT_SPREAD
+ * rows: calibration queries are rows moved a little, and these depths depend
+ * on chance more.
  */
 #define SPREAD				1.6
 #define NOT_SPREAD			100
 
 /*
- * The same where keys alone tell the rows wanted.  If recall falls by equal
- * steps for equal factors of the rank, its mean over n rows is that of rank n
- * / e, and that of the last fifth, which calibration tells, of rank .9 n; the
- * rest is the margin of its few queries.  That of ten rows is larger, and so
- * is what is between ten and a hundred: each list that is read there costs
- * more of a query as short as these.
+ * The same where keys alone tell the rows needed.  If recall falls by equal
+ * steps for equal factors of the rank, its mean over n rows is the recall of
+ * rank n / e.  The mean over the last fifth, which calibration tells, is the
+ * recall of rank .9 n.  The rest is a margin, because calibration queries are
+ * few.  For ten rows, and between ten and a hundred, the factor is larger:
+ * each list read costs a larger fraction of these short queries.
  */
 #define KEYS_SPREAD			3.0
 #define KEYS_SPREAD_NEAR	4.0
 
 /*
- * Candidates beyond those that are expected to satisfy a condition on keys, in
+ * Candidates beyond those that are expected to satisfy the key quals, in
  * standard deviations of these.
  */
 #define KEYS_MARGIN			2.0
 
-/* As calibration has it, for rows unlike others, whose scores tell less. */
+/* Calibration's minimum, for unusual rows, whose scores tell less. */
 #define LEAST_CANDIDATES	40
 
 /* The depth of the second batch, the last that every calibration has. */
@@ -73,12 +76,12 @@
 static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
 static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 
-/* What calibration knows of a recall. */
+/* The search parameters that calibration found for a recall. */
 typedef struct Known
 {
-	int			nreached;		/* the recall is reached at the first so many
-								 * depths, */
-	int			ndepths;		/* something is known at these; 0 = nothing is */
+	int			nreached;		/* depths, from the first, at which the recall
+								 * is reached */
+	int			ndepths;		/* depths at which anything is known */
 	IvfpqTarget targets[IVFPQ_DEPTHS];
 } Known;
 
@@ -105,9 +108,8 @@ IvfpqFormulaCandidates(const IvfpqMetaData *meta)
 }
 
 /*
- * How much of something a recall takes beyond a known one, where .95 takes
- * `lower` and the known one `upper`: for equal parts of what is missing, equal
- * factors.
+ * Extrapolates a parameter to a recall beyond a known one, where .95 takes
+ * `lower` and the known one `upper`: the parameter is a power of 1 - recall.
  */
 double
 IvfpqBeyondTargets(double recall, double known, double lower, double upper)
@@ -119,7 +121,7 @@ IvfpqBeyondTargets(double recall, double known, double lower, double upper)
 					   Max(slope, LEAST_SLOPE));
 }
 
-/* The rung of a recall that is one of the targets. */
+/* The index of the smallest target that is not below the recall, or the last. */
 static int
 target_index(double recall)
 {
@@ -131,11 +133,11 @@ target_index(double recall)
 }
 
 /*
- * What the recall takes at a depth: the smallest target that is not below it
- * or, beyond those that calibration could prove, more than the highest one
- * takes.  False when the recall is out of reach; then *target is the highest
- * within it, if any: better than nothing for a user that names one of the two
- * numbers and needs the other.
+ * Sets *target to the search parameters for the recall at a depth: those of the
+ * smallest target that is not below it or, beyond the targets that calibration
+ * could prove, more than those of the highest one.  Returns false when the
+ * recall is out of reach; then *target is the highest target reached, if any,
+ * for users that set one of the two parameters and need the other.
  */
 static bool
 find_known(const IvfpqMetaData *meta, int depth, double recall,
@@ -169,8 +171,8 @@ find_known(const IvfpqMetaData *meta, int depth, double recall,
 }
 
 /*
- * What is known of the recall.  Of the first two depths that may be less than
- * the recall; the others count as long as it is reached.
+ * Sets *known for the recall.  The first two depths count even if their targets
+ * are below the recall; the others only as long as the recall is reached.
  */
 static void
 find_all_known(const IvfpqMetaData *meta, double recall, Known *known)
@@ -198,7 +200,7 @@ IvfpqKnownRows(const IvfpqMetaData *meta, double recall)
 	return known.nreached > 0 ? depths[known.nreached - 1] : 0;
 }
 
-/* Between from and to, in equal factors; fraction 0 .. 1 of the way. */
+/* Interpolates between from and to, in equal factors; fraction is 0 .. 1. */
 static double
 between(double from, double to, double fraction)
 {
@@ -206,8 +208,8 @@ between(double from, double to, double fraction)
 }
 
 /*
- * What so many rows take, between depths that are known in equal factors; and
- * beyond them as if all rows took all lists and all candidates.
+ * Interpolates the search parameters for `rows` between known depths, in equal
+ * factors; beyond them, as if all rows took all lists and all candidates.
  */
 static void
 interpolate(const Known *known, const IvfpqMetaData *meta, double all,
@@ -238,8 +240,8 @@ interpolate(const Known *known, const IvfpqMetaData *meta, double all,
 }
 
 /*
- * The share of the rows at calibration that are left, if it is so small that
- * it matters; else 1.
+ * The fraction of the rows at calibration that are left, if it is small enough
+ * to matter; else 1.
  */
 static double
 fraction_left(Relation index, const IvfpqMetaData *meta)
@@ -254,11 +256,11 @@ fraction_left(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * What so many rows take.  Where only a share is left of the rows at
- * calibration they are spread over as many times more of those: they take
- * these ones' lists, and of their candidates the same share, which are the
- * ones left.  No fewer than without that: rows may be left near the query and
- * nowhere else.
+ * The search parameters for `rows`.  Where only the fraction `left` remains of
+ * the rows at calibration, these rows are spread over rows / left of those.
+ * They take the probes for rows / left, and the fraction `left` of its
+ * candidates.  Neither is less than for `rows` themselves, because the rows
+ * left may all be near the query.
  */
 static void
 calibrated_params(const Known *known, const IvfpqMetaData *meta, double all,
@@ -279,9 +281,9 @@ calibrated_params(const Known *known, const IvfpqMetaData *meta, double all,
 }
 
 /*
- * What rows take that are so deep that the recall is out of reach there: what
- * calibration had in vain.  That comes nearest to it; whether to read
- * everything instead is for the scan to say.
+ * The search parameters for a depth at which the recall is out of reach: the
+ * most that calibration tried, which comes nearest to the recall.  The scan
+ * decides whether to read everything instead.
  */
 static void
 unreached_params(const IvfpqMetaData *meta, double rows, double *probes,
@@ -294,14 +296,14 @@ unreached_params(const IvfpqMetaData *meta, double rows, double *probes,
 					  rows);
 }
 
-/* What the user named, by setting or option; 0 = nothing. */
+/* The user's value, from the setting or the option; 0 = none. */
 static int
 given(int setting, int option)
 {
 	return setting > 0 ? setting : option;
 }
 
-/* The search parameters for the first so many rows. */
+/* The search parameters for the nearest `rows`. */
 void
 IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 				   const IvfpqMetaData *meta,
@@ -313,7 +315,7 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 										 options->candidates);
 	double		factor = Max(rows / IVFPQ_FIRST_ROWS, 1);
 	double		left = fraction_left(index, meta);
-	double		looked = rows / left;	/* calibration is asked for so many */
+	double		looked = rows / left;	/* depth that calibration is asked for */
 	double		probes_factor = 1;
 	double		probes;
 	double		candidates;
@@ -344,7 +346,7 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 	if (named_candidates > 0)
 		candidates = named_candidates * factor;
 
-	/* what formulas take is good for as much as calibration can be asked */
+	/* the formulas reach what every calibration tells */
 	reached = meta->rows_at_calibration == 0 ?
 		recall <= IVFPQ_SURE_RECALL :
 		known.nreached > (looked > depths[0] ? SECOND : 0);
@@ -360,16 +362,15 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 }
 
 /*
- * The rows that calibration is asked for where those needed are spread over
- * the nearest ones, so many; or, by_keys, known to be: lists tell where they
- * are.
+ * The rows that calibration is asked for where the rows needed are spread over
+ * the nearest `rows`; by_keys: the keys in the lists tell where they are.
  */
 double
 IvfpqSpreadRows(double rows, bool by_keys)
 {
 	if (by_keys)
 	{
-		/* the two meet at a depth of 100 */
+		/* both are equal at a depth of 100 */
 		double		beyond = NOT_SPREAD * (KEYS_SPREAD_NEAR / KEYS_SPREAD - 1);
 
 		return Max(Min(rows, IVFPQ_FIRST_ROWS),
@@ -379,9 +380,9 @@ IvfpqSpreadRows(double rows, bool by_keys)
 }
 
 /*
- * The search parameters for rows spread over the nearest ones, so many: lists
- * as IvfpqSpreadRows says, but candidates among which the last of them are,
- * too.
+ * The search parameters for rows that are spread over the nearest `rows`: the
+ * probes for `spread` (IvfpqSpreadRows), but the candidates for `rows`, so that
+ * the last of them are among these, too.
  */
 void
 IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,
@@ -400,8 +401,8 @@ IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,
 }
 
 /*
- * Of so many candidates those that satisfy a condition on keys, as a share of
- * rows does, with a margin for chance.
+ * Estimates the candidates that satisfy the key quals, by their selectivity,
+ * with a margin for chance.
  */
 int
 IvfpqKeyCandidates(int candidates, double selectivity)
@@ -413,10 +414,10 @@ IvfpqKeyCandidates(int candidates, double selectivity)
 }
 
 /*
- * The rows that a batch goes for, where so many are needed: as many as at the
- * next depth that calibration knows, 10, 100, ..., and beyond the last one
- * four times as many.  Where nothing is known, or candidates are named, it is
- * four times as many from 10 on.
+ * The quota of a batch where rows_needed are needed: the next depth that
+ * calibration knows, 10, 100, ..., and beyond the last one in factors of four.
+ * Without calibration, or with candidates set by the user, it grows from 10 on
+ * in factors of four.
  */
 double
 IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double rows_needed)

@@ -1,6 +1,6 @@
 /*
  * effort.h
- *		How many lists and candidates a batch of a scan takes (effort.c).
+ *		Search parameters of a batch of a scan (effort.c).
  */
 #ifndef IVFPQ_EFFORT_H
 #define IVFPQ_EFFORT_H
@@ -10,13 +10,13 @@
 /* The highest recall that every calibration tells. */
 #define IVFPQ_SURE_RECALL		0.99
 
-/* What that takes, compared with this one, tells how fast it grows beyond. */
+/* Parameters for recalls beyond that are extrapolated from it and this one. */
 #define IVFPQ_LOWER_RECALL		0.95
 
-/* Rows that the first batch is good for, where calibration knows. */
+/* The quota of the first batch of a scan that knows no limit. */
 #define IVFPQ_FIRST_ROWS		10
 
-/* A share that is told apart from none. */
+/* The least selectivity that is told from zero. */
 #define IVFPQ_LEAST_SELECTIVITY		1e-9
 
 /*
@@ -36,11 +36,10 @@ typedef struct IvfpqSearchParams
 	int			candidates;
 	int64		quota;			/* rows returned by the end of the batch */
 	bool		read_all;		/* read all lists and rerank all rows */
-	bool		recall_unreached;	/* calibration did not reach the recall so
-									 * deep */
-	bool		calibrated;		/* calibration tells of so many rows */
-	bool		beyond_parents; /* it took so many for more than
-								 * IVFPQ_PARENTS_ROWS */
+	bool		recall_unreached;	/* calibration did not reach the recall at
+									 * this depth */
+	bool		calibrated;		/* calibration reached the recall at it */
+	bool		beyond_parents; /* the depth exceeds IVFPQ_PARENTS_ROWS */
 } IvfpqSearchParams;
 
 extern int	IvfpqFormulaProbes(const IvfpqMetaData *meta);

@@ -1,20 +1,20 @@
 /*
  * keycandidates.c
- *		From a query to candidates that satisfy a condition on keys.
+ *		From a query to candidates that satisfy the key quals.
  *
- * Calibration says which lists hold the nearest n rows.  Ten that satisfy the
- * condition are among the nearest 10 / selectivity; what selectivity that is,
- * near the query, only lists tell.  So lists are read the nearest first, and
- * those read tell the selectivity, until they are as many as calibration
- * wants for n = rows / selectivity.  It is one pass: what was found stands,
- * and the next lists are added.
+ * Calibration gives the probes for the nearest n rows.  The ten nearest rows
+ * that match are among the nearest 10 / selectivity, but only lists tell the
+ * selectivity near the query.  So lists are read nearest first, and those read
+ * tell the selectivity, until they are the probes that calibration gives for n
+ * = rows / selectivity.  It is one pass: postings found are kept, and the next
+ * lists are added.
  *
- * The nearest n rows are not evenly in the lists read.  Of P lists that hold a
- * part r of them, the first i hold about 1 - (1 - r)^(i / P).  So the i-th
- * list counts (1 - r)^(i / P), and keys that go with vectors are seen as they
- * are where the rows are.
+ * The nearest n rows are not spread evenly over the lists read.  Of P lists that
+ * hold a fraction r of them, the first i hold about 1 - (1 - r)^(i / P).  So
+ * the i-th list counts (1 - r)^(i / P), and keys that correlate with vectors
+ * are counted where the rows are.
  *
- * Keys may go against vectors, too; nearshare.c sees that.
+ * Keys may correlate with the distance, too; nearshare.c detects that.
  */
 #include "postgres.h"
 
@@ -26,7 +26,7 @@
 #include "am/search/effort.h"
 #include "am/search/search.h"
 
-/* No more lists are added at once than so many times those read. */
+/* The most lists that are added at once, in multiples of those read. */
 #define MOST_GROWTH		1
 
 /*
@@ -37,53 +37,52 @@
 #define RANKED_LATER	1.25
 
 /*
- * The first lists are those for a selectivity so many times as large as is
- * likely.
+ * The first lists are those for the estimated selectivity times this.
  */
 #define FIRST_FACTOR		4
 
 /*
- * To ask gpuvecd again takes longer than to have it read lists that are not
- * needed.  So it is asked for so many times as many as the selectivity says,
- * once that is known, and for all of these as soon as so many postings that
- * satisfy the condition tell it.  Of rows it is asked for so many times as
- * many as the planner's guess makes of candidates.
+ * A further request to gpuvecd takes longer than reading lists that are not
+ * needed.  So, once the selectivity is known, it is asked for ASKED_BEYOND
+ * times the lists needed, and for all of these as soon as TELLING_POSTINGS
+ * postings that match were counted.  It is asked for ASKED_GUESSED times the
+ * candidates that the planner's estimate yields.
  */
 #define ASKED_BEYOND	1.5
 #define ASKED_GUESSED	1.1
 #define TELLING_POSTINGS	64
 
 /*
- * Candidates kept beyond what an even share takes: far rows may satisfy the
- * condition more often than near ones.
+ * Candidates kept, in multiples of those for an even selectivity: far rows may
+ * match more often than near ones.
  */
 #define KEPT_BEYOND		1.5
 
 /*
- * So many times more are kept where the first lists show that fewer postings
- * than this satisfy it, so that it costs little; but no more than that.
+ * KEPT_SPARSE times as many are kept, up to MOST_SPARSE, where the first lists
+ * show a selectivity below SPARSE, so that they cost little.
  */
 #define SPARSE			0.1
 #define KEPT_SPARSE		10
 #define MOST_SPARSE		5000
 
 /*
- * Where so many lists are wanted all are read: the last may be those of a
- * dense group of rows far from others, which satisfies the condition.
+ * Where more than this fraction of the lists is needed, all are read: the last
+ * may be those of a dense group of rows, far from others, that match.
  */
 #define NEARLY_ALL		0.75
 
-/* The selectivity of all lists is so much larger than that near the query. */
+/* The selectivity grows with the distance if it is this much larger overall. */
 #define GROWS			1.5
 
-/* ... or so many times as large where such a group has begun, most likely. */
+/* ... and this much larger where such a group has probably begun. */
 #define GROWS_FAR		3.0
 
-/* The least and the greatest part of the rows that lists are taken to hold. */
+/* The limits of the fraction of the rows that lists read are taken to hold. */
 #define LEAST_PART		0.5
 #define MOST_PART		0.999
 
-/* Reserve memory for the counts of the postings of each list. */
+/* Reserves memory for the counts of the postings of each list. */
 void
 IvfpqCountsReserve(IvfpqSearch *search, int nlists)
 {
@@ -105,14 +104,13 @@ typedef struct Reading
 	int			nread;
 	int			next;			/* of search->lists */
 	IvfpqListSums sums;			/* of the lists read */
-	double		flat_selectivity;	/* of all postings read those that satisfy
-									 * it */
+	double		flat_selectivity;	/* of all postings read, unweighted */
 	bool		grows;			/* the selectivity, with the distance */
-	bool		is_sure;		/* ... and that is no chance */
+	bool		is_sure;		/* ... and that is not by chance */
 	bool		left_out;		/* postings were, before more were kept */
 	bool		by_server;		/* gpuvecd reads, */
-	int			asked;			/* and was asked for so many rows */
-	IvfpqSearchParams params;	/* what the selectivity asks for */
+	int			asked;			/* and this is the number of rows requested */
+	IvfpqSearchParams params;	/* for the selectivity */
 } Reading;
 
 /*
@@ -134,7 +132,7 @@ get_params(const IvfpqSearch *search, const IvfpqKeyGoal *goal,
 		params->probes = goal->most_probes;
 }
 
-/* How many candidates a search keeps, whatever the selectivity will be. */
+/* The candidates that a search keeps, enough for any selectivity. */
 int
 IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 {
@@ -146,7 +144,7 @@ IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 	{
 		IvfpqSearchParams params;
 
-		/* whose candidates are those of get_params, for half the work */
+		/* the same candidates as get_params finds, for half the work */
 		IvfpqParamsForRows(&params, search->index, &search->model->meta,
 						   goal->recall,
 						   Min(goal->rows / selectivity, PG_INT32_MAX));
@@ -155,7 +153,7 @@ IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 	return (int) Min(ceil(KEPT_BEYOND * most), PG_INT32_MAX / 4);
 }
 
-/* Rank the lists that were not read, at least so many if there are. */
+/* Ranks lists that were not read, at least `wanted` if there are. */
 static void
 rank_lists(Reading *reading, int wanted)
 {
@@ -182,7 +180,7 @@ rank_lists(Reading *reading, int wanted)
 	reading->next = 0;
 }
 
-/* Read the next lists, so many if there are. */
+/* Reads the next `wanted` lists, or all that are left. */
 static void
 read_lists(Reading *reading, int wanted)
 {
@@ -198,14 +196,14 @@ read_lists(Reading *reading, int wanted)
 	reading->nread = search->ncounts;
 }
 
-/* The part of the rows that lists read are taken to hold. */
+/* The fraction of the rows that lists read are taken to hold. */
 static double
 part_of(const IvfpqKeyGoal *goal)
 {
 	return Min(Max(goal->recall, LEAST_PART), MOST_PART);
 }
 
-/* What n lists tell that hold this part of the rows. */
+/* Sums the counts of n lists, which hold the fraction `part` of the rows. */
 IvfpqListSums
 IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
 {
@@ -225,10 +223,10 @@ IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
 }
 
 /*
- * The selectivity of the rows near the query, and what it asks for.  Where
- * all lists seem to be read the sample has its say.  If rows farther away
- * surely satisfy the condition more often they may be such a group, whose
- * lists are anywhere: then all are read.
+ * Estimates the selectivity near the query, and sets the search parameters for
+ * it.  Where enough lists seem to be read, the sample counts as well.  If rows
+ * farther away surely match more often, they may be a dense group (NEARLY_ALL),
+ * whose lists are anywhere: then all lists are read.
  */
 static void
 estimate_selectivity(Reading *reading)
@@ -271,7 +269,7 @@ estimate_selectivity(Reading *reading)
 }
 
 /*
- * As many rows are candidates as the selectivity makes of all candidates.
+ * The candidates needed: the selectivity's fraction of all candidates.
  */
 static int
 candidates_needed(const Reading *reading)
@@ -282,9 +280,10 @@ candidates_needed(const Reading *reading)
 }
 
 /*
- * Of the rows found, the best first, those that are candidates: so many or,
- * where the selectivity grows with the distance, those no farther than these.
- * How far that is a mirror's sample does not tell: then it is all.
+ * Counts the candidates among the rows found, the best first: those needed or,
+ * where the selectivity grows with the distance, all that are within the reach
+ * of the unfiltered candidates.  A mirror's sample does not tell this reach;
+ * then all rows found are candidates.
  */
 static int
 count_candidates(const Reading *reading)
@@ -307,7 +306,7 @@ count_candidates(const Reading *reading)
 }
 
 /*
- * The first lists have been read: keep more from now on, where they are few.
+ * After the first lists, keeps more candidates if few postings match.
  */
 static void
 widen(Reading *reading)
@@ -323,7 +322,7 @@ widen(Reading *reading)
 										  search->model->meta.lists_per_row);
 }
 
-/* Read `wanted` lists, then as many as the selectivity asks for. */
+/* Reads `wanted` lists, then as many as the selectivity needs. */
 static void
 read_until_enough(Reading *reading, int wanted)
 {
@@ -344,14 +343,14 @@ read_until_enough(Reading *reading, int wanted)
 	}
 }
 
-/* So many times a number of lists, if there are. */
+/* The number of lists times `factor`, but no more than may be read. */
 static int
 times(const Reading *reading, double factor, int probes)
 {
 	return (int) Min(ceil(factor * probes), reading->goal->most_probes);
 }
 
-/* So many times as many rows as will be candidates, or all that are kept. */
+/* The number of candidates times `factor`, but no more than are kept. */
 static int
 kept_rows(const IvfpqKeyGoal *goal, double factor, int candidates)
 {
@@ -359,10 +358,10 @@ kept_rows(const IvfpqKeyGoal *goal, double factor, int candidates)
 }
 
 /*
- * How many lists to ask gpuvecd for at first: those for the likely share.
- * What an earlier batch saw counts before what the planner guesses.  What
- * other searches saw does not count: rows must not depend on what a session
- * asked before.
+ * The number of lists to ask gpuvecd for at first, by the estimated selectivity.
+ * The selectivity of an earlier batch has precedence over the planner's
+ * estimate.  That of other searches does not count: rows must not depend on
+ * earlier statements of a session.
  */
 static int
 ask_first(Reading *reading)
@@ -380,9 +379,9 @@ ask_first(Reading *reading)
 }
 
 /*
- * An answer has told the selectivity: how many lists to ask for now, 0 if
- * these are enough.  So they are not where more rows may be candidates than
- * came.
+ * The number of lists to ask for after an answer has told the selectivity; 0 if
+ * those read are enough.  They are not where more rows than were requested may
+ * be candidates.
  */
 static int
 ask_next(Reading *reading)
@@ -406,11 +405,11 @@ ask_next(Reading *reading)
 }
 
 /*
- * The same by gpuvecd, and the best postings of the lists read: a search of so
- * many lists as the selectivity takes as far as it is known, and one of more
- * if it turns out to ask for them.  False when gpuvecd does not answer, or
- * where the selectivity surely grows with the distance, which a mirror does
- * not tell well: the session had better search.
+ * Has gpuvecd search enough lists: those for the estimated selectivity, and
+ * more in another search if the selectivity turns out to need them.  Returns
+ * false when gpuvecd does not answer, or where the selectivity surely grows
+ * with the distance, which a mirror does not tell well; then the session's own
+ * search is better.
  */
 static bool
 ask_until_enough(Reading *reading)
@@ -438,7 +437,7 @@ ask_until_enough(Reading *reading)
 		if (reading->params.read_all || goal->is_far)
 			break;
 		wanted = ask_next(reading);
-		/* there is no more to have */
+		/* the request would not grow */
 		if (reading->nread <= before && reading->asked <= rows)
 			break;
 	}
@@ -449,7 +448,7 @@ ask_until_enough(Reading *reading)
 	return true;
 }
 
-/* Does the search's end not depend on rows behind the candidates? */
+/* Returns whether the search does not depend on rows behind the candidates. */
 static bool
 needs_candidates_alone(const Reading *reading)
 {
@@ -457,8 +456,8 @@ needs_candidates_alone(const Reading *reading)
 }
 
 /*
- * By the session's own engine: what a search that knows as much of the
- * selectivity as `first` asks for, and more.
+ * Searches by the session's own engine, from the selectivity that `first` has,
+ * until enough lists are read.
  */
 static void
 read_alone(Reading *reading, const IvfpqKeyGoal *first)
@@ -472,7 +471,7 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 	reading->nread = 0;
 	reading->by_server = false;
 	search->ncounts = 0;
-	/* an answer before said what records are, not of postings scanned here */
+	/* an earlier answer knows no records of the postings scanned here */
 	search->remote.nknown = 0;
 	search->lists.count = 0;
 	IvfpqCountsReserve(search, nlists);
@@ -493,9 +492,10 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 }
 
 /*
- * Fill search->candidates with the best rows that satisfy search->condition,
- * as many as hold those needed.  They are fewer than goal->candidates, and
- * all, if all lists were read that may be.
+ * Fills search->candidates with the best rows that satisfy search->condition,
+ * enough for goal->rows at goal->recall.  They are all rows that match, and
+ * goal->is_all is set, if all lists that may be probed were read and fewer than
+ * goal->candidates were found.
  */
 void
 IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)

@@ -3,9 +3,9 @@
  *		The lists nearest to a vector, through two levels of centroids.
  *
  * All parents are compared, then the children of the nearest parents until
- * enough lists have been seen; or all lists, where that is hardly more work.
- * Where few of those are wanted, their codes are looked at first (coded.c)
- * and only what these say is near is compared by its centroid.
+ * enough lists have been compared; or all lists, where that is hardly more
+ * work.  Where few of those are needed, their codes are scored first
+ * (coded.c), and only the nearest by score are compared by their centroids.
  */
 #include "postgres.h"
 
@@ -16,35 +16,35 @@
 #include "page/array.h"
 
 /*
- * Lists to compare for every list that is wanted, and the share of all lists
- * to compare at least: a list's parent may rank well behind the list itself
- * (README, "Nearest lists").  Calibration finds a share for each index.
+ * Lists to compare for every list needed, and the least fraction of all lists
+ * to compare: a list's parent may rank well behind the list itself (README,
+ * "Nearest lists").  Calibration finds the coarse fraction of each index.
  */
 #define LISTS_PER_PROBE		10
 #define LEAST_FRACTION			0.25
 #define LISTS_PER_PROBE_CALIBRATED	2
 
 /*
- * Lists compared by their centroids for every list that is wanted, and some
- * more, because codes are not exact.
+ * Lists compared by their centroids for every list needed, and some more,
+ * because codes are not exact.
  */
 #define CENTROIDS_PER_PROBE	2
 #define MORE_CENTROIDS		16
 
-/* Where these are more than this part of the lists, codes save nothing. */
+/* Where these are more than one of this many lists, codes save nothing. */
 #define MOST_FRACTION			2
 
 /*
- * Where so many lists are compared for one that is wanted, or fewer, all are
- * sorted out in the end: what comes next often enters a heap then, and no
- * processor predicts where.
+ * Where fewer lists than this are compared for each list needed, the nearest
+ * are selected at the end: otherwise the next list would often enter the heap,
+ * at a place that no processor predicts.
  */
 #define SORTED_PER_LIST		5
 
 /* Centroids on their way into the processor's cache. */
 #define PREFETCHED_CENTROIDS	4
 
-/* Prepare for vectors of an index; memory from the current context. */
+/* Prepares *query for vectors of an index; memory from the current context. */
 void
 IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model, GvMetric metric)
 {
@@ -57,7 +57,7 @@ IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model, GvMetric metric)
 	query->list_scores = NULL;
 }
 
-/* A transformed vector [dims]. */
+/* Sets the query to a transformed vector [dims]. */
 void
 IvfpqQuerySet(IvfpqQuery *query, const float *vector)
 {
@@ -65,7 +65,7 @@ IvfpqQuerySet(IvfpqQuery *query, const float *vector)
 	query->tabled = false;
 }
 
-/* Its look-up table, made when it is needed. */
+/* Returns the query's look-up table, made when it is needed. */
 const float *
 IvfpqQueryTable(IvfpqQuery *query)
 {
@@ -76,7 +76,7 @@ IvfpqQueryTable(IvfpqQuery *query)
 }
 
 /*
- * Keep the scores of lists that are compared from now on, for lists that are
+ * Keeps the scores of lists that are compared from now on, for lists that are
  * ranked again.
  */
 void
@@ -96,8 +96,9 @@ IvfpqQueryDropScores(IvfpqQuery *query)
 }
 
 /*
- * Lists to compare with a query to find the nearest so many; all of them in a
- * deep search, or where going through the parents would be hardly less work.
+ * The number of lists to compare with a query to find its `probes` nearest
+ * ones; all of them in a deep search, or where going through the parents would
+ * be hardly less work.
  */
 int
 IvfpqListsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
@@ -115,8 +116,8 @@ IvfpqListsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
 }
 
 /*
- * How many of them by their centroids: those that codes choose or, where that
- * would be hardly fewer, all.
+ * The number of these to compare by their centroids: those that codes choose
+ * or, where that would be hardly fewer, all.
  */
 int
 IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
@@ -149,7 +150,7 @@ compare_lists(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
 	IvfpqArrayClose(&reader);
 }
 
-/* All parents, nearest first; memory from the current context. */
+/* Sorts all parents, nearest first; memory from the current context. */
 void
 IvfpqSortParents(Relation index, const IvfpqModel *model, const GvModel *gv,
 				 const float *vector, GvTopK *parents)
@@ -175,7 +176,7 @@ IvfpqSortParents(Relation index, const IvfpqModel *model, const GvModel *gv,
 }
 
 /*
- * How many of the sorted parents have at least `wanted` lists together.
+ * The number of the nearest parents that have at least `wanted` lists together.
  */
 int
 IvfpqCountParents(const IvfpqModel *model, const GvTopK *parents, int wanted)
@@ -208,8 +209,8 @@ compare_list(const IvfpqQuery *query, IvfpqArrayReader *reader)
 }
 
 /*
- * Of lists [n] put those first that have to be compared, and offer the others;
- * returns how many there are of the first.
+ * Offers those of lists chosen [n] whose scores are known, and moves the others,
+ * which have to be compared, to the front; returns their number.
  */
 static int
 offer_known(const IvfpqQuery *query, uint64_t *chosen, int n, GvTopK *lists)
@@ -231,8 +232,8 @@ offer_known(const IvfpqQuery *query, uint64_t *chosen, int n, GvTopK *lists)
 }
 
 /*
- * Offer lists [n] that codes have chosen, by their centroids; reorders them, for
- * near lists often share a page.
+ * Offers lists [n] that codes have chosen, by their centroids.  Reorders them,
+ * because near lists often share a page.
  */
 static void
 compare_chosen(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
@@ -262,7 +263,7 @@ compare_chosen(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
 	IvfpqArrayClose(&reader);
 }
 
-/* Offer the lists that the codes of those of the parents [n] choose. */
+/* Offers those of the lists of the parents [n] that codes choose. */
 static void
 compare_coded(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 			  const GvTopK *parents, int n, int ncentroids, GvTopK *lists)
@@ -338,7 +339,7 @@ IvfpqNearestLists(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 		gv_topk_sort(lists);
 		return;
 	}
-	/* room for one more, so that it is never full and becomes no heap */
+	/* capacity for one more, so that it is never full and becomes no heap */
 	IvfpqTopKResize(&all, ncompared + 1);
 	offer_lists(index, model, query, wanted, ncentroids, &all);
 	gv_topk_first(&all, most);

@@ -23,13 +23,14 @@ typedef struct IvfpqQuery
 	float	   *vector;			/* [dims] */
 	float	   *table;			/* gv_table's, when it was asked for */
 	bool		tabled;
-	bool		deep;			/* more than IVFPQ_PARENTS_ROWS are wanted */
+	bool		deep;			/* more than IVFPQ_PARENTS_ROWS are needed */
 	float	   *list_scores;	/* [nlists] of those compared by centroids,
 								 * else NaN; NULL: not kept */
 } IvfpqQuery;
 
 /*
- * Rows that are looked for through parents; for more all lists are compared.
+ * A search for up to this many rows goes through parents; for more all lists
+ * are compared.
  */
 #define IVFPQ_PARENTS_ROWS	100
 
@@ -51,7 +52,7 @@ extern int	IvfpqCountParents(const IvfpqModel *model, const GvTopK *parents,
 extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
 							  IvfpqQuery *query, GvTopK *lists);
 
-/* nearmany.c: the same of many vectors */
+/* nearmany.c: the same for many vectors */
 extern void IvfpqNearestListsBulk(Relation index, const IvfpqModel *model,
 								  IvfpqQuery *query,
 								  const float *const *vectors, int n,
@@ -61,7 +62,7 @@ extern void IvfpqNearestListsBulk(Relation index, const IvfpqModel *model,
 extern int	IvfpqDistinct(const uint64 *numbers, int n, int most, int *first);
 
 /*
- * coded.c: the lists nearest by what codes of centroids say.
+ * coded.c: the nearest lists, by codes of centroids.
  */
 extern void IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
 							const GvModel *model, const GvTree *tree,
@@ -80,21 +81,21 @@ typedef struct IvfpqRemoteReport
 	bool		asked;			/* at least once, */
 	bool		answered;		/* and it answered */
 	uint32		batch_size;		/* searches answered together, the last time */
-	int64		stale_lists;	/* read again, for what the mirror had is old */
-	int64		tail_postings;	/* scored here, for the mirror had them not */
+	int64		stale_lists;	/* read again: the mirror's were stale */
+	int64		tail_postings;	/* scored here: the mirror lacked them */
 	int64		queued_us;		/* times of all searches added up */
 	int64		engine_us;
 	int64		trip_us;		/* from question to answer */
 } IvfpqRemoteReport;
 
-/* What the operator returns for a row is neither below nor above these. */
+/* Bounds of the distance that the operator returns for a row. */
 typedef struct IvfpqRowBounds
 {
 	double		least;
 	double		most;
 } IvfpqRowBounds;
 
-/* What an answer said of a refine record. */
+/* A refine record, as an answer describes it. */
 typedef struct IvfpqKnownRecord
 {
 	uint64		address;
@@ -110,16 +111,16 @@ typedef struct IvfpqRemote
 	int			nknown;
 	int			known_capacity;
 	IvfpqDirEntry *entries;		/* [capacity] of the probed lists, as now */
-	uint8	   *ages;			/* [capacity] of what the mirror had of them;
-								 * both not of a brief answer */
+	uint8	   *ages;			/* [capacity] of the mirror's state of these;
+								 * a brief answer has neither */
 	int			capacity;
 	uint32		nearest;		/* list, of the last answer */
 	IvfpqRemoteReport report;
 } IvfpqRemote;
 
 /*
- * Postings of a list that was read, and those that satisfy a condition on
- * keys.
+ * Postings of a list that was read, and those of them that satisfy the key
+ * quals.
  */
 typedef struct IvfpqListCount
 {
@@ -127,7 +128,7 @@ typedef struct IvfpqListCount
 	int64		matched;
 } IvfpqListCount;
 
-/* What lists that were read tell of a condition. */
+/* Sums of these over lists that were read. */
 typedef struct IvfpqListSums
 {
 	double		postings;
@@ -138,8 +139,8 @@ typedef struct IvfpqListSums
 } IvfpqListSums;
 
 /*
- * So many postings that satisfy a condition are the nearest that do; of all
- * postings in the sample so many are not beyond them.
+ * The rank of matching postings in the sample: of its postings, `nearer` are no
+ * farther than the nearest `matched` ones that satisfy the key quals.
  */
 typedef struct IvfpqNearCount
 {
@@ -148,14 +149,14 @@ typedef struct IvfpqNearCount
 	double		variance;		/* of that, by clumps */
 } IvfpqNearCount;
 
-/* The best of all postings in some of the blocks read: see nearshare.c. */
+/* The best of all postings in a sample of the blocks read: see nearshare.c. */
 typedef struct IvfpqBlockSample
 {
 	bool		is_open;
 	GvScan		scan;
 	GvTopK		best;			/* ids: GV_BLOCK times the number of the
 								 * block, and which of its postings */
-	uint32		nblocks;		/* that were taken */
+	uint32		nblocks;		/* taken into the sample */
 	void	   *memory;			/* of the scan's scratch */
 } IvfpqBlockSample;
 
@@ -216,25 +217,24 @@ extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
 extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 
 /*
- * keycandidates.c: from a query to candidates that satisfy a condition on
- * keys.
+ * keycandidates.c: from a query to candidates that satisfy the key quals.
  */
 typedef struct IvfpqKeyGoal
 {
-	double		recall;			/* asked for, */
-	double		rows;			/* of the nearest that satisfy the condition */
-	bool		is_spread;		/* ... among the nearest of all, */
-	bool		by_keys;		/* and nothing else is asked of them */
+	double		recall;			/* target, */
+	double		rows;			/* for the nearest rows that match */
+	bool		is_spread;		/* ... these are spread among the nearest, */
+	bool		by_keys;		/* and key quals are the only condition */
 	bool		is_far;			/* out: they may be anywhere */
 	int			most_probes;
-	double		selectivity;	/* of rows near the query that satisfy it: in,
-								 * likely; out, as it was seen */
-	double		guess;			/* of all rows, as the planner guesses; 0 = it
-								 * did not */
-	bool		reads_all;		/* the lists, whatever the selectivity */
+	double		selectivity;	/* of the key quals near the query: in, an
+								 * estimate; out, as measured */
+	double		guess;			/* the planner's estimate of the selectivity
+								 * of all rows; 0 = none */
+	bool		reads_all;		/* read all lists, whatever the selectivity */
 	int			candidates;		/* kept at most */
-	bool		is_all;			/* out: all rows have come that may */
-	bool		everything;		/* out: only a pass reaches the recall */
+	bool		is_all;			/* out: all rows that match were found */
+	bool		everything;		/* out: only a full pass reaches the recall */
 } IvfpqKeyGoal;
 
 extern int	IvfpqKeyCapacity(const IvfpqSearch *search,
@@ -284,7 +284,7 @@ extern bool IvfpqQueryIsBoundable(const GvModel *gv, const float *asked,
 extern int64 IvfpqRecordBounds(const IvfpqSearch *search, const float *query,
 							   uint64 *ids, int64 n, IvfpqRowBounds *bounds);
 
-/* A record of halves, for the engine. */
+/* A refine record in half precision, for the engine. */
 static inline GvHalfRecord
 IvfpqHalfRecord(const IvfpqRecord *record)
 {
