@@ -24,7 +24,7 @@ append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
 	uint32		ordinal = entry->nitems / IVFPQ_BLOCK_POSTINGS;
 	int			used = entry->nitems % IVFPQ_BLOCK_POSTINGS;
 
-	Assert(ncopies > 0 && used + ncopies <= IVFPQ_BLOCK_POSTINGS);
+	Assert(npostings > 0 && used + npostings <= IVFPQ_BLOCK_POSTINGS);
 	if (used > 0)
 		IvfpqBlockLock(index, layout, entry->head, list, entry->gen, ordinal,
 					   block);

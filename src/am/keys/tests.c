@@ -357,7 +357,7 @@ add_scan_key(IvfpqKeyQuals *quals, IvfpqRowQual *row)
 		return add_null_test(quals, scan_key);
 
 	asked.column = scan_key->sk_attno - 2;
-	Assert(asked.column >= 0 && asked.column < tests->keys->nkeys);
+	Assert(asked.column >= 0 && asked.column < quals->keys->nkeys);
 	asked.key = &quals->keys->keys[asked.column];
 	asked.subtype = OidIsValid(scan_key->sk_subtype) ? scan_key->sk_subtype :
 		asked.key->type;

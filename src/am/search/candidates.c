@@ -266,7 +266,8 @@ IvfpqSearchNearest(IvfpqSearch *search, int probes)
 
 /*
  * Counts the postings in the `probes` nearest lists, dead ones included, by the
- * directory.
+ * directory.  No search finds more, even where damage has made these numbers
+ * wrong.
  */
 int64
 IvfpqSearchCount(IvfpqSearch *search, int probes)
