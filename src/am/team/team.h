@@ -63,14 +63,14 @@ typedef enum IvfpqParallelPart
 	IVFPQ_PARALLEL_PARTS		/* how many there are */
 } IvfpqParallelPart;
 
-/* A phase of calibration (calibrate/ladder.c). */
+/* A recall grid that all participants are to measure (calibrate/ladder.c). */
 typedef struct IvfpqGridSpec
 {
 	int			level;			/* of the neighbors to find */
-	int			nqueries;		/* 0: there is no phase */
-	int			least;			/* lists of the ladder, */
+	int			nqueries;		/* 0: there is no grid */
+	int			least;			/* lists of the grid: from, */
 	int			most;
-	int			most_width;		/* and its candidates */
+	int			most_width;		/* candidates, to */
 } IvfpqGridSpec;
 
 /* What all participants see. */
@@ -84,7 +84,7 @@ typedef struct IvfpqParallelShared
 								 * asked for, and the leader */
 	SharedFileSet files;		/* unless the leader is alone */
 	dsa_handle	area;			/* which has the parts */
-	ConditionVariable changed;	/* narrived or round */
+	ConditionVariable changed;	/* narrived or phase */
 
 	slock_t		mutex;			/* protects these */
 	int			size;			/* participants; 0 = not known yet */

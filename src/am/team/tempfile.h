@@ -29,14 +29,14 @@ extern bool IvfpqTempFileRead(BufFile *file, void *bytes, Size n);
 extern void IvfpqTempFileClose(IvfpqTempFile *temp, BufFile *file);
 extern void IvfpqTempFileEnd(IvfpqTempFile *temp);
 
-/* n things are cut into ranges: the one that holds thing i, */
+/* Of n things, divided into ranges, returns the range that holds thing i. */
 static inline int
 IvfpqTempFileRange(const IvfpqTempFile *temp, int i, int n)
 {
 	return (int) ((int64) i * temp->nranges / n);
 }
 
-/* and the first thing of a range, or n behind the last one. */
+/* Returns the first thing of a range, or n behind the last range. */
 static inline int
 IvfpqTempFileFirst(const IvfpqTempFile *temp, int range, int n)
 {

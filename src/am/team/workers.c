@@ -1,6 +1,6 @@
 /*
  * workers.c
- *		The parallel workers of a team: how many, how they begin and end.
+ *		The parallel workers of a leader: how many, how they begin and end.
  *
  * One parallel context serves training and the build.  Its segment of shared
  * memory has what is known when workers begin.  What follows from training
@@ -83,7 +83,7 @@ IvfpqCountWorkers(Relation heap, Relation index)
 	return Max(0, Min(most, maintenance_work_mem / LEAST_MEMORY_KB - 1));
 }
 
-/* Ask for room in the segment, before it is made. */
+/* Asks for memory in the segment, before it is made. */
 static void
 ask(ParallelContext *context, Size bytes)
 {
@@ -145,8 +145,8 @@ try_memory(void *arg)
 }
 
 /*
- * Is there shared memory for the workers and what the team is to have there?  Asked
- * before parallel mode begins: an error in it would end the statement.
+ * Returns whether there is shared memory for the workers and for the parts.
+ * Called before parallel mode begins: an error in it would end the statement.
  */
 static bool
 has_memory(int nworkers, Size bytes)
@@ -203,10 +203,10 @@ launch(IvfpqParallel *parallel)
 
 /*
  * The leader begins, with as many of nworkers workers as can be had; with
- * in_place only training is the team's.  Its parts are going to take `bytes`,
- * about.  Memory from the current context.
- * Workers begin with the leader's active snapshot, which must stay as long as
- * this takes.  In parallel mode, until IvfpqParallelEndWorkers.
+ * in_place they take part in training alone.  Parts are going to take about
+ * `bytes` bytes.  Memory from the current context.  Workers begin with the
+ * leader's active snapshot, which must stay until this returns.  The leader is
+ * in parallel mode until IvfpqParallelEndWorkers.
  */
 void
 IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers, Relation heap,
@@ -258,7 +258,7 @@ IvfpqParallelEnd(IvfpqParallel *parallel)
 	parallel->area = NULL;
 }
 
-/* A worker joins the team. */
+/* A worker joins the leader. */
 void
 IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg, shm_toc *toc)
 {
@@ -273,7 +273,7 @@ IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg, shm_toc *toc)
 	InstrStartParallelQuery();
 }
 
-/* ... and leaves it. */
+/* A worker leaves. */
 void
 IvfpqParallelDetach(IvfpqParallel *parallel, shm_toc *toc)
 {

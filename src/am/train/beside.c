@@ -1,15 +1,17 @@
 /*
  * beside.c
- *		Points beside rows, to calibrate with.
+ *		Calibration queries: rows moved a little.
  *
  * Hardly any application searches with rows: it asks questions of answers, and
  * finds them farther away, in more lists, than a row finds its own neighbors.
  * So each row that is to be a query is moved away from the rows around it, by
- * half of the way between them: where rows are dense a little, where they are
- * thin far.  am/calibrate/README, "Queries", says why so and no other way.
+ * half of its distance from them: a little where rows are dense, far where
+ * they are thin.  am/calibrate/README, "Queries", says why so and in no other
+ * way.
  *
- * Rows that equal others are drawn once, and are around no equal one: a point
- * that is not moved would lie among its copies, which any search finds.
+ * Rows that equal others are drawn once, and do not count among those around
+ * an equal one: a query that is not moved would lie among its copies, which
+ * any search finds.
  *
  * Every operation here is exact, or rounds once and has no product to be fused
  * with, so that all processors make the same queries.
@@ -27,13 +29,19 @@
 #define MOST_ROWS		4096	/* of so many */
 #define MOST_VALUES		(1 << 22)	/* ... with so many floats */
 
-/* So near a row is another that differs by rounding alone; of its square. */
+/*
+ * Rows whose squared distance is this fraction of the query's square differ by
+ * rounding alone.
+ */
 #define SAME_SQUARE		1e-12
 
-/* Queries that have no more copies than are looked for. */
+/* Fraction of the queries that have no more copies than are looked for. */
 #define MOST_QUERIES_FRACTION	0.9
 
-/* Rows to look for those around a query in, if there are so many. */
+/*
+ * Returns the number of rows, if there are so many, among which those around a
+ * query are looked for.
+ */
 int
 IvfpqRowsAround(int dims)
 {
@@ -41,8 +49,9 @@ IvfpqRowsAround(int dims)
 }
 
 /*
- * How many rows near each query are to be known: IVFPQ_GROUND_TRUTH_ROWS behind its
- * own row and the copies that most queries' rows have in a table of `rows`.
+ * Returns the number of rows near each query that are to be known:
+ * IVFPQ_GROUND_TRUTH_ROWS behind its own row and the copies that most queries'
+ * rows have in a table of `rows`.
  */
 static int
 find_depth(const IvfpqSample *sample, int taken, double rows)
@@ -61,7 +70,7 @@ find_depth(const IvfpqSample *sample, int taken, double rows)
 }
 
 /*
- * Choose rows of a sample, whose distinct ones come first, for n queries or,
+ * Chooses rows of a sample, whose distinct ones come first, for n queries or,
  * where distinct rows are fewer, for as many as there are, but enough to tell
  * targets; of a table of `rows`.
  */
@@ -75,8 +84,8 @@ IvfpqHoldOut(const IvfpqSample *sample, int n, double rows,
 }
 
 /*
- * Move a query [dims] away from the mean of the rows that it has around it,
- * nearest first, none of which it equals.
+ * Moves a query [dims] away from the mean of the rows around it, nearest
+ * first, without those that it equals.
  */
 static void
 move(float *query, const float *rows, int dims, GvTopK *around)
@@ -104,9 +113,9 @@ move(float *query, const float *rows, int dims, GvTopK *around)
 }
 
 /*
- * Make points beside rows of raw rows [n][dims], with the help of other raw
+ * Makes calibration queries of raw rows [n][dims], with the help of other raw
  * rows [nothers][dims], all different, of which IvfpqRowsAround() are enough;
- * neither has one that the metric cannot place.  Points have the length that
+ * neither has one that the metric cannot place.  Queries have the length that
  * the metric gives them.
  */
 static void
@@ -147,9 +156,9 @@ move_queries(GvMetric metric, int dims, float *queries, int n,
 }
 
 /*
- * Fill in queries [n][dims], the rows [n][dims] that they lie beside, raw, and
- * these rows' TIDs [n].  Rows around a query are those of the sample that are
- * none themselves, or all where copies leave fewer of them.
+ * Fills in queries [n][dims], the raw rows [n][dims] that they are made of,
+ * and these rows' TIDs [n].  Rows around a query are those of the sample of
+ * which no query is made, or all where copies leave fewer of them.
  */
 void
 IvfpqMakeCalibrationQueries(const IvfpqSample *sample,

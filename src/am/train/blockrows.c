@@ -1,6 +1,6 @@
 /*
  * blockrows.c
- *		Rows to train lists on, beside the sample in memory: those of random
+ *		Rows to train lists on, besides the sample in memory: those of random
  *		blocks, read as they lie.
  */
 #include "postgres.h"
@@ -21,7 +21,7 @@
 
 #define CLAIM_BLOCKS	32
 
-/* What all participants are to know (IVFPQ_PARALLEL_READER). */
+/* What all participants have to know (IVFPQ_PARALLEL_READER). */
 typedef struct Shared
 {
 	int			dims;
@@ -82,8 +82,8 @@ flush_reader(IvfpqReader *reader)
 }
 
 /*
- * May a raw row go to gpuvecd, if rows are read for that?  It cannot know
- * which records must bound nothing.
+ * Returns whether a raw row may go to gpuvecd, if rows are read for that:
+ * gpuvecd cannot know which records must bound nothing.
  */
 bool
 IvfpqMaySend(const IvfpqReader *reader, const float *row)
@@ -108,7 +108,7 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	int			dims;
 
 	IvfpqRowDone();
-	/* a scan of blocks cannot be ended: the rest is passed over */
+	/* a scan of blocks cannot be ended: the rest is skipped */
 	if (reader->enough || isnull[0] || !alive || is_skipped(reader, id))
 		return;
 
@@ -142,7 +142,7 @@ read_blocks(IvfpqReader *reader, BlockNumber first, BlockNumber end)
 								 NULL);
 }
 
-/* Blocks, ascending, that hold about as many rows as are wanted. */
+/* Draws blocks, ascending, that hold about as many rows as are needed. */
 static void
 draw_blocks(IvfpqReader *reader, IvfpqParallel *parallel)
 {
@@ -160,7 +160,7 @@ draw_blocks(IvfpqReader *reader, IvfpqParallel *parallel)
 		reader->blocks[reader->nblocks++] = BlockSampler_Next(&sampler);
 }
 
-/* The leader, while workers wait: what is to be read, for all. */
+/* The leader, while workers wait, tells all participants what to read. */
 void
 IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel)
 {
@@ -205,7 +205,7 @@ IvfpqReaderEnd(IvfpqParallel *parallel)
 	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_SKIP);
 }
 
-/* Read blocks first .. end - 1 of those to read, neighbors at once. */
+/* Reads blocks first .. end - 1 of those to read, adjacent ones at once. */
 static void
 read_claimed(IvfpqReader *reader, int64 first, int64 end)
 {
@@ -220,8 +220,8 @@ read_claimed(IvfpqReader *reader, int64 first, int64 end)
 }
 
 /*
- * Read blocks that no other participant has claimed, until the sink wants no
- * more.
+ * Reads blocks that no other participant has claimed, until the sink needs no
+ * more rows.
  */
 void
 IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel)

@@ -7,8 +7,8 @@
  * that fits in memory.  Then rows are read, go to files by parent, in half
  * precision, and each parent's lists are trained from its own rows.  So memory
  * is needed for one parent's rows at a time, and k-means takes the square root
- * of the work that it would take with all lists at once.  Passes over all rows
- * polish the lists (polish.c).
+ * of the work that it would take with all lists at once.  The final Lloyd
+ * passes run over all rows and all lists (polish.c).
  *
  * The result does not depend on which participant did what: the blocks to read
  * have been drawn before, and a parent's rows are put in an order that their
@@ -34,8 +34,8 @@
 #define FINAL_LLOYD_PASSES		2
 
 /*
- * Files of rows that a participant may fill: enough for all to have their
- * turns in the end, and few enough for each to have a buffer.
+ * Files of rows that a participant may fill: enough for all participants to
+ * get some in the end, and few enough for each file to have a buffer.
  */
 #define RANGES_EACH			8
 
@@ -70,7 +70,7 @@ typedef struct RowSort
 typedef struct Taker
 {
 	IvfpqCluster *cluster;
-	IvfpqClusterRow *item;		/* with room for its dimensions */
+	IvfpqClusterRow *item;		/* with memory for its dimensions */
 } Taker;
 
 /* Memory that k-means on n rows holds at once, the rows included. */
@@ -110,9 +110,9 @@ IvfpqParents(int lists)
 }
 
 /*
- * Where a row comes among those of its parent: as good as random, and known
- * from its TID, whose bits are mixed by multiplications (the finalizer of
- * MurmurHash3).
+ * Returns a row's place in the order of its parent's rows: as good as random,
+ * and known from its TID, whose bits are mixed by multiplications (the
+ * finalizer of MurmurHash3).
  */
 static int64
 order_of(int32 parent, uint64 id)
@@ -170,7 +170,10 @@ read_rows(IvfpqCluster *cluster)
 	pfree(taker.item);
 }
 
-/* Rows of one parent that its k lists are trained on: what fits. */
+/*
+ * Returns how many of a parent's rows its k lists are trained on: what fits
+ * into memory.
+ */
 static int64
 rows_to_train(int64 count, int k, int dims)
 {
@@ -182,10 +185,10 @@ rows_to_train(int64 count, int k, int dims)
 }
 
 /*
- * The leader gives every parent as many lists as its share of the rows asks
- * for, and lets as many participants train them as have room for the largest
- * parent.  So the rows that a parent's lists are trained on do not depend on
- * the number of participants.
+ * The leader divides the lists among parents by their numbers of rows, and
+ * limits the number of participants that train them so that memory holds the
+ * largest parent for each.  So the rows that a parent's lists are trained on
+ * do not depend on the number of participants.
  */
 static void
 plan_children(IvfpqCluster *cluster)
@@ -222,7 +225,9 @@ plan_children(IvfpqCluster *cluster)
 	shared->ntrainers = Max(shared->ntrainers, 1);
 }
 
-/* Begin a sort by parent in a trainer's part of a quarter of the memory. */
+/*
+ * Begins a sort by parent in a trainer's fraction of a quarter of the memory.
+ */
 static void
 begin_sort(RowSort *sort, IvfpqCluster *cluster)
 {
@@ -248,7 +253,7 @@ begin_sort(RowSort *sort, IvfpqCluster *cluster)
 	SET_VARSIZE(sort->item, bytes);
 }
 
-/* Put all rows of a file into the sort; item: room for one. */
+/* Puts all rows of a file into the sort; *item has memory for one. */
 static void
 sort_file(RowSort *sort, BufFile *file, IvfpqClusterRow *item)
 {
@@ -319,7 +324,7 @@ read_sorted(RowSort *sort, int64 count, int64 n, float *rows)
 			continue;
 		half = VARDATA_ANY(DatumGetPointer(slot_getattr(sort->slot, SORT_ROW,
 														&isnull)));
-		/* it may lie at an odd address */
+		/* it may not be aligned */
 		memcpy(VARDATA(sort->item), half, sort->dims * sizeof(uint16));
 		gv_from_half((const uint16_t *) VARDATA(sort->item), sort->dims,
 					 rows + i * sort->dims);
@@ -399,8 +404,9 @@ close_gaps(IvfpqCluster *cluster)
 }
 
 /*
- * A round is over for this participant; when it is for all, the leader does
- * what only one can do (NULL: nothing), and all see what training made so far.
+ * Ends a phase for this participant.  When all have come to its end, the
+ * leader calls `between` (NULL: nothing), and all see what training made so
+ * far.
  */
 void
 IvfpqClusterEndPhase(IvfpqCluster *cluster,
@@ -417,8 +423,8 @@ IvfpqClusterEndPhase(IvfpqCluster *cluster,
 }
 
 /*
- * A participant's part, from parents to lists.  Faults are named for what has
- * been done.
+ * Does a participant's part, from parents to lists.  Injection points are
+ * named for what has been done.
  */
 static void
 work(IvfpqReader *reader, IvfpqParallel *parallel)
@@ -441,7 +447,7 @@ work(IvfpqReader *reader, IvfpqParallel *parallel)
 	IvfpqTempFileEnd(&cluster.rows);
 }
 
-/* A worker's part. */
+/* Does a worker's part. */
 void
 IvfpqClusterHelp(IvfpqReader *reader, IvfpqParallel *parallel)
 {
@@ -450,7 +456,7 @@ IvfpqClusterHelp(IvfpqReader *reader, IvfpqParallel *parallel)
 	work(reader, parallel);
 }
 
-/* The leader lays out what all participants see. */
+/* The leader sets up the memory that all participants see. */
 static void
 share(const IvfpqTraining *training, IvfpqParallel *parallel, int lists)
 {
@@ -473,7 +479,7 @@ share(const IvfpqTraining *training, IvfpqParallel *parallel, int lists)
 	IvfpqTrainingShare(training, parallel);
 }
 
-/* Arrays for so many parents and lists. */
+/* Allocates arrays for nparents parents and `lists` lists. */
 static void
 alloc_lists(IvfpqTraining *training, IvfpqParallel *parallel, int nparents,
 			int lists)
@@ -491,7 +497,7 @@ alloc_lists(IvfpqTraining *training, IvfpqParallel *parallel, int nparents,
 						   lists * row);
 }
 
-/* One level: all lists from the rows in memory, under one parent. */
+/* Trains one level: all lists from the rows in memory, under one parent. */
 static void
 train_flat(IvfpqTraining *training, IvfpqParallel *parallel, const float *rows,
 		   int64 n, int lists)
@@ -506,8 +512,9 @@ train_flat(IvfpqTraining *training, IvfpqParallel *parallel, const float *rows,
 }
 
 /*
- * Centroids for about `lists` lists: parents from the n transformed rows in
- * memory, lists from those that `reader` is to read, by all participants.
+ * Trains centroids for about `lists` lists: parents from the n transformed
+ * rows in memory, lists from those that `reader` is to read, by all
+ * participants.
  */
 void
 IvfpqTrainLists(IvfpqTraining *training, IvfpqParallel *parallel,

@@ -12,7 +12,7 @@
 /* What all participants see (IVFPQ_PARALLEL_CLUSTER). */
 typedef struct IvfpqClusterShared
 {
-	int			lists;			/* wanted */
+	int			lists;			/* requested */
 	int			nparents;		/* that rows are sorted by */
 	int			nranges;		/* of these parents */
 

@@ -1,16 +1,17 @@
 /*
  * polish.c
- *		One of Lloyd's iterations over all lists at once.
+ *		The final Lloyd passes: iterations of k-means over all lists at once.
  *
  * Lists that were trained parent by parent end at the borders between
- * parents.  A pass over all rows lets each go to the nearest list of any
- * parent, and moves the centroids to what came; then the centroids are grouped
+ * parents.  A pass places all rows in the nearest list of any parent, and
+ * moves each centroid to the mean of its rows; then the centroids are grouped
  * under parents anew, which are means of centroids now.
  *
  * Each participant places the rows of the files that it takes, and adds them
- * up by list; then each adds up what all have of the lists that it takes.
- * Sums are in fixed point, in units of the smallest half, so that they are
- * exact, and do not depend on which participant placed which rows when.
+ * up by list; then each adds up the sums that all have of the lists that it
+ * takes.  Sums are in fixed point, in units of the smallest number of half
+ * precision, so that they are exact, and do not depend on which participant
+ * placed which rows when.
  */
 #include "postgres.h"
 
@@ -22,11 +23,12 @@
 #include "am/train/cluster.h"
 #include "page/stoppoint.h"
 
-#define UNIT			16777216.0f /* 2^24; halves are multiples of 1 / UNIT */
+#define UNIT			16777216.0f /* 2^24; numbers of half precision are
+									 * multiples of 1 / UNIT */
 
 /*
  * The rows of a list, added up, on the way to the participant that moves the
- * list; [dims] sums follow.  A row's part is below 2^40.
+ * list; [dims] sums follow.  A row adds less than 2^40 to each.
  */
 typedef struct PartialSum
 {
@@ -34,7 +36,7 @@ typedef struct PartialSum
 	int32		count;			/* rows */
 } PartialSum;
 
-/* The sums of lists that rows of this participant have come to. */
+/* The sums of lists in which this participant has placed rows. */
 typedef struct Sums
 {
 	IvfpqTempFile *temp;		/* to other participants */
@@ -53,7 +55,7 @@ item_of(const Sums *sums, int i)
 	return (PartialSum *) (sums->items + i * sums->item_bytes);
 }
 
-/* In a quarter of the participant's memory. */
+/* Begins sums, in a quarter of the participant's memory. */
 static void
 begin_sums(Sums *sums, IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
@@ -75,7 +77,7 @@ begin_sums(Sums *sums, IvfpqCluster *cluster, IvfpqTempFile *temp)
 	memset(sums->places, -1, sums->nlists * sizeof(int32));
 }
 
-/* Pass on what has been added up, and begin anew. */
+/* Passes on the sums, and begins anew. */
 static void
 flush_sums(Sums *sums)
 {
@@ -129,7 +131,9 @@ read_rows(BufFile *file, int dims, IvfpqClusterRow *item, int most,
 	return n;
 }
 
-/* Place the rows of files that no other participant takes, add them up. */
+/*
+ * Places the rows of files that no other participant takes, and adds them up.
+ */
 static void
 sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
@@ -225,7 +229,7 @@ move_range(IvfpqCluster *cluster, IvfpqTempFile *temp, int range,
 	pfree(sums);
 }
 
-/* ... of all ranges that no other participant takes. */
+/* Moves the centroids of all ranges that no other participant takes. */
 static void
 move_lists(IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
@@ -267,7 +271,8 @@ regroup(IvfpqCluster *cluster)
 }
 
 /*
- * A participant's part of a pass.  Faults are named for what has been done.
+ * Does a participant's part of a final Lloyd pass.  Injection points are named
+ * for what has been done.
  */
 void
 IvfpqFinalLloydPass(IvfpqCluster *cluster)

@@ -2,8 +2,8 @@
  * remotetrain.c
  *		From a sample of the table to centroids and codebooks, by gpuvecd.
  *
- * Rows go there raw, as they are read.  Whatever fails leaves nothing behind
- * but memory, so that the session's own engine can begin from the start.
+ * Rows go there raw, as they are read.  A failure leaves nothing behind but
+ * memory, so that the backend's own engine can begin from the start.
  */
 #include "postgres.h"
 
@@ -17,7 +17,7 @@
 #include "am/train/train.h"
 #include "page/stoppoint.h"
 
-/* The rest of the sample, after n rows of it. */
+/* Sends the rest of the sample, after n rows of it. */
 static bool
 send_rest(IvfpqReader *reader, IvfpqParallel *parallel, IvfpqBuilder *builder,
 		  int64 n, int64 nrows)
@@ -29,8 +29,8 @@ send_rest(IvfpqReader *reader, IvfpqParallel *parallel, IvfpqBuilder *builder,
 }
 
 /*
- * The queries, then the sample: first rows in random order, of which
- * codebooks are made, then, unless these are all, what is read.
+ * Sends the queries, then the sample: first rows in random order, of which
+ * codebooks are made, then, unless these are all, rows that are read.
  */
 static bool
 send_sample(const IvfpqTraining *training, IvfpqParallel *parallel,
@@ -50,7 +50,7 @@ send_sample(const IvfpqTraining *training, IvfpqParallel *parallel,
 		 send_rest(reader, parallel, builder, n, nrows));
 }
 
-/* Have it train, and get what it made. */
+/* Has gpuvecd train, and gets what it made. */
 static bool
 get_model(IvfpqTraining *training, IvfpqParallel *parallel,
 		  IvfpqBuilder *builder)
@@ -87,8 +87,8 @@ get_model(IvfpqTraining *training, IvfpqParallel *parallel,
 }
 
 /*
- * Send, train, fetch; false: it failed.  Faults are named for what has been
- * done.
+ * Sends the sample, has gpuvecd train, and gets the model; false: it failed.
+ * Injection points are named for what has been done.
  */
 static bool
 train(IvfpqTraining *training, IvfpqParallel *parallel,
@@ -110,8 +110,8 @@ StaticAssertDecl((int) IVFPQ_REFINE_SQ8 == (int) GV_RECORDS_BYTES &&
 				 "the engine knows kinds of records by the same numbers");
 
 /*
- * Train `lists` lists on about reader->wanted rows, or on the sample if that
- * is the whole table; neither it nor the queries are transformed yet.  On
+ * Trains `lists` lists on about reader->rows_needed rows, or on the sample if
+ * that is the whole table; neither it nor the queries are transformed yet.  On
  * success training->builder is there to encode rows.
  */
 bool

@@ -2,9 +2,9 @@
  * rotation.c
  *		A rotation of an index's vectors, learned from the sample.
  *
- * What is coded are residuals, so they decide; those of a few lists made for
- * this are as good as those of the lists to come, which are not there yet: from
- * here on all vectors are rotated, those that lists are made of, too.
+ * Codes are made of residuals, so residuals decide.  Those of a few lists made
+ * for this are as good as those of the index's lists, which do not exist yet:
+ * from here on all vectors are rotated, those that lists are made of, too.
  */
 #include "postgres.h"
 
@@ -17,7 +17,7 @@
 #include "am/common/phase.h"
 #include "am/train/train.h"
 
-/* Rows to learn from, and how many of them a list has. */
+/* Rows to learn from, and their number for each list. */
 #define MOST_ROWS		8192
 #define ROWS_A_LIST		128
 #define ITERATIONS		4
@@ -39,8 +39,9 @@ IvfpqRotationCheckDims(Relation index, int dims)
 }
 
 /*
- * Rows that are learned from, of `count`: as many as a quarter of the memory
- * holds beside what learning takes, which must fit into half of it.
+ * Returns how many of `count` rows the rotation is learned from: as many as a
+ * quarter of the memory holds, besides what learning takes, which must fit
+ * into half of it.
  */
 static int64
 choose_rows(const IvfpqTraining *training, int64 count)
@@ -80,7 +81,7 @@ take_rows(const IvfpqTraining *training, const IvfpqSample *sample, int64 n,
 	return count;
 }
 
-/* Rows [n][dims] become what they lack to the nearest of a few centroids. */
+/* Turns rows [n][dims] into residuals to the nearest of a few centroids. */
 static void
 subtract_centroids(float *rows, int64 n, int dims)
 {
@@ -108,8 +109,8 @@ subtract_centroids(float *rows, int64 n, int dims)
 }
 
 /*
- * Learn it from raw rows of the sample; mean, scale and the number of
- * sub-quantizers are known.
+ * Learns the rotation from raw rows of the sample; mean, scale and the number
+ * of sub-quantizers are known.
  */
 void
 IvfpqLearnRotation(IvfpqTraining *training, IvfpqParallel *parallel,
@@ -129,7 +130,7 @@ IvfpqLearnRotation(IvfpqTraining *training, IvfpqParallel *parallel,
 		subtract_centroids(rows, n, dims);
 	else
 	{
-		/* all rows are outliers, of which nothing is to be learnt */
+		/* all rows are outliers, of which nothing can be learned */
 		memset(rows, 0, dims * sizeof(float));
 		n = 1;
 	}

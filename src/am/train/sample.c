@@ -38,7 +38,9 @@ row_bytes(const IvfpqSample *sample)
 	return sample->dims * sizeof(float) + sizeof(uint64);
 }
 
-/* The dimension tells how many rows fit, unless the caller has said. */
+/*
+ * Sets the capacity to the rows that fit into memory, unless the caller has.
+ */
 static void
 size_sample(IvfpqSample *sample)
 {
@@ -48,7 +50,7 @@ size_sample(IvfpqSample *sample)
 	sample->capacity = Max(sample->capacity, 1);
 }
 
-/* Begin, or begin anew. */
+/* Begins, or begins anew. */
 static void
 begin_sample(IvfpqSample *sample)
 {
@@ -64,7 +66,10 @@ begin_sample(IvfpqSample *sample)
 			sample->capacity);
 }
 
-/* Room for one more row: doubled as needed, so small tables take little. */
+/*
+ * Makes capacity for one more row, doubled as needed, so that small tables
+ * take little.
+ */
 static void
 grow_sample(IvfpqSample *sample)
 {
@@ -85,7 +90,10 @@ grow_sample(IvfpqSample *sample)
 	}
 }
 
-/* Is the next row to be passed over?  Then its value need not be looked at. */
+/*
+ * Returns whether the next row is to be skipped; its value need not be read
+ * then.
+ */
 static bool
 pass_over(IvfpqSample *sample)
 {
@@ -98,7 +106,7 @@ pass_over(IvfpqSample *sample)
 	return sample->skip >= 0;
 }
 
-/* Put a row into the sample, or in place of another. */
+/* Puts a row into the sample, or in place of another. */
 static void
 take_row(IvfpqSample *sample, const float *row, uint64 id)
 {
@@ -150,7 +158,7 @@ sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	MemoryContextReset(sample->tmp);
 }
 
-/* Called for rows of a few blocks: how many are there? */
+/* Called for rows of a few blocks, to count them. */
 static void
 count_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			   bool alive, void *arg)
@@ -160,9 +168,10 @@ count_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 }
 
 /*
- * Blocks that hold several times the rows that a sparing sample takes: values
- * may be long and out of line, so that reading them all would take long.  What
- * memory holds becomes a sparing sample where that is not the whole table.
+ * Returns the number of blocks that hold several times the rows that a sparing
+ * sample takes: values may be long and out of line, so that reading them all
+ * would take long.  A sample as large as memory holds becomes a sparing one
+ * where it is not the whole table.
  */
 static int
 blocks_to_read(IvfpqSample *sample, Relation heap, Relation index,
@@ -318,7 +327,7 @@ IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
 	MemoryContextDelete(sample->tmp);
 }
 
-/* Exchange rows i and j; swap: room for one. */
+/* Exchanges rows i and j; swap [dims] is scratch memory. */
 static void
 swap_rows(IvfpqSample *sample, int64 i, int64 j, float *swap)
 {
@@ -353,8 +362,9 @@ IvfpqSampleShuffle(IvfpqSample *sample)
 }
 
 /*
- * Put the first of equal rows before all that repeat one; else rows stay in
- * their order.  Returns which share of them the most frequent one has.
+ * Puts the first of equal rows before all that repeat one; else rows stay in
+ * their order.  Returns the fraction of the rows that equal the most frequent
+ * one.
  */
 double
 IvfpqSampleDistinct(IvfpqSample *sample)

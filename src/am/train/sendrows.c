@@ -28,7 +28,7 @@ typedef struct Sender
 	IvfpqBuilder *builder;
 } Sender;
 
-/* It failed here; the first reason counts. */
+/* This participant could not send; the first reason counts. */
 static void
 fail(Sent *sent, IvfpqBuilder *builder)
 {
@@ -57,7 +57,7 @@ send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 	return at + n < sent->most;
 }
 
-/* A participant's part. */
+/* Does a participant's part. */
 static void
 send_part(IvfpqReader *reader, IvfpqParallel *parallel, Sent *sent,
 		  IvfpqBuilder *builder)
@@ -73,8 +73,9 @@ send_part(IvfpqReader *reader, IvfpqParallel *parallel, Sent *sent,
 }
 
 /*
- * Have the rows that `reader` wants read and sent by all, `most` of them,
- * after those that *builder has; false: the build by gpuvecd has failed.
+ * Has the rows that `reader` needs read and sent by all participants, `most`
+ * of them, after those that *builder has; false: the build by gpuvecd has
+ * failed.
  */
 bool
 IvfpqSendRows(IvfpqReader *reader, IvfpqParallel *parallel,
@@ -106,7 +107,7 @@ IvfpqSendRows(IvfpqReader *reader, IvfpqParallel *parallel,
 	return !failed;
 }
 
-/* A worker's part. */
+/* Does a worker's part. */
 void
 IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel)
 {

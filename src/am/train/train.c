@@ -2,10 +2,11 @@
  * train.c
  *		From a sample of the table to centroids and codebooks.
  *
- * The sample (sample.c) takes a quarter of maintenance_work_mem.  Mean,
- * scale, parents and codebooks come from it; lists too when they are few, else
- * from rows that are read again, more than the sample has where it is not the
- * whole table (cluster.c).  A few rows are left out, to calibrate with.
+ * The sample (sample.c) takes a quarter of maintenance_work_mem.  Mean, scale,
+ * parents and codebooks come from it; lists too when they are few, else from
+ * rows that are read again, more than the sample has where it is not the whole
+ * table (cluster.c).  A few rows are held out, of which calibration queries
+ * are made.
  */
 #include "postgres.h"
 
@@ -31,14 +32,19 @@
 													 * scale need */
 #define REMOTE_SAMPLE			12288	/* rows */
 
-/* queries to calibrate with, as many as there are rows for, */
+/* Calibration queries: the most, and the rows for each query; */
 #define MAX_QUERIES				1000	/* IVFPQ_LEAST_QUERIES at least */
 #define ROWS_PER_QUERY			150
 
-/* An index waits where no larger share of its rows differs from the others. */
+/*
+ * An index waits where no larger fraction of its rows differs from the others.
+ */
 #define NEARLY_ONE				0.01
 
-/* Centroids to make of the sample: lists, or parents where there are any. */
+/*
+ * Returns the number of centroids to make of the sample: lists, or parents
+ * where there are any.
+ */
 static int
 from_sample(int lists)
 {
@@ -46,10 +52,11 @@ from_sample(int lists)
 }
 
 /*
- * How many lists to train.  What we choose leaves three quarters of the
- * memory to all else, and a few rows of the sample to each list if these are
- * all that it is trained on; what the user asks for must fit: the centroids in
- * half of it, and a few rows for each one of the upper level in the sample.
+ * Returns how many lists to train.  A number that we choose leaves three
+ * quarters of the memory to all else, and a few rows of the sample to each
+ * list if it is trained on these alone.  A number that the user asks for must
+ * fit: the centroids in half of the memory, and a few rows for each one of the
+ * upper level in the sample.
  */
 static int
 choose_lists(Relation index, const IvfpqSample *sample, double rows)
@@ -82,8 +89,9 @@ choose_lists(Relation index, const IvfpqSample *sample, double rows)
 }
 
 /*
- * maintenance_work_mem that so many lists, if we choose them, take: room for
- * their centroids, or for the sample that they are trained on, in a quarter.
+ * Returns the maintenance_work_mem that `lists` lists take, if we choose the
+ * number: a quarter of it holds their centroids, or the sample that they are
+ * trained on.
  */
 Size
 IvfpqMemoryForLists(int lists, int dims)
@@ -93,7 +101,7 @@ IvfpqMemoryForLists(int lists, int dims)
 	return 4 * rows * (dims * sizeof(float) + sizeof(uint64));
 }
 
-/* Queries to calibrate an index of that many rows with; 0 = too few rows. */
+/* Returns the number of calibration queries of an index; 0 = too few rows. */
 int
 IvfpqCalibrationQueries(double rows)
 {
@@ -103,9 +111,9 @@ IvfpqCalibrationQueries(double rows)
 }
 
 /*
- * Is nearly every one of so many rows equal to one vector, and are the others
- * fewer than an index is trained on?  Then it waits: a default, or another
- * placeholder, says nothing of the vectors that will take its place.
+ * Returns whether nearly all of `rows` rows equal one vector, and the others
+ * are fewer than an index is trained on.  Such an index waits: a default, or
+ * another placeholder, says nothing of the vectors that will take its place.
  */
 bool
 IvfpqIsNearlyOne(double others, double rows, int least)
@@ -114,10 +122,10 @@ IvfpqIsNearlyOne(double others, double rows, int least)
 }
 
 /*
- * Take rows out of the sample, half of them at most.  Training does not see
- * them; points beside them tell how well the index answers queries.
- * None where these would be too few, or where the sample or the table would
- * have less than a row for each centroid that is made of it.
+ * Takes rows out of the sample, half of them at most.  Training does not see
+ * them; the calibration queries made of them tell how well the index answers
+ * queries.  Takes none where these would be too few, or where the sample or
+ * the table would have less than a row for each centroid that is made of it.
  */
 static void
 hold_out_queries(IvfpqTraining *training, IvfpqParallel *parallel,
@@ -152,7 +160,7 @@ hold_out_queries(IvfpqTraining *training, IvfpqParallel *parallel,
 			sample->count * sample->dims * sizeof(float));
 	memmove(sample->ids, sample->ids + held.taken,
 			sample->count * sizeof(uint64));
-	/* what takes the first rows is to find each as often as the table has it */
+	/* users of the first rows need each as often as the table has it */
 	if (sample->ndistinct < sample->count + held.taken)
 		IvfpqSampleShuffle(sample);
 }
@@ -258,8 +266,8 @@ choose_pq_dim(Relation index, int dims)
 }
 
 /*
- * Can gpuvecd train on the sample, and encode its rows?  Not if their records
- * are to bound nothing, which it cannot know.
+ * Returns whether gpuvecd can train on the sample, and encode its rows.  It
+ * cannot if the record of one must bound nothing, which gpuvecd cannot know.
  */
 static bool
 may_send_sample(IvfpqReader *reader)
@@ -272,7 +280,7 @@ may_send_sample(IvfpqReader *reader)
 	return true;
 }
 
-/* Lists and codebooks by the session's own engine. */
+/* Trains lists and codebooks by the backend's own engine. */
 static void
 train_here(IvfpqTraining *training, IvfpqParallel *parallel,
 		   IvfpqSample *sample,
@@ -296,8 +304,8 @@ train_here(IvfpqTraining *training, IvfpqParallel *parallel,
 }
 
 /*
- * Begin the team.  In place its only work is to read and cluster rows; where
- * there is none it gets no workers.
+ * Begins with parallel workers, if there is work for them.  In place they only
+ * read and cluster rows.
  */
 static void
 begin_parallel(IvfpqParallel *parallel, const IvfpqReader *reader, int lists,
@@ -317,12 +325,12 @@ begin_parallel(IvfpqParallel *parallel, const IvfpqReader *reader, int lists,
 
 /*
  * Train from the table, unless it has too few rows, or nearly all are equal
- * (training->nlists = 0; ->waits).
- * training->gv.dims is what the rows have: dims or, if that is 0, what the
- * first has; 0 when there are none.  Others are an error, but not in place:
- * training of an index that is in use, which goes on without the team's
- * workers.  gpuvecd's builder does not rotate, so such an index is trained and
- * built here.  *team begins if there are rows enough; the caller ends it.
+ * (training->nlists = 0; ->waits).  training->gv.dims is set to the rows'
+ * dims: dims or, if that is 0, those of the first row; 0 when there are none.
+ * A row of other dims is an error, but not in place: training of an index in
+ * use, which goes on without parallel workers.  gpuvecd's builder does not
+ * rotate, so an index with a rotation is trained and built here.  *parallel
+ * begins if there are rows enough; the caller ends it.
  */
 void
 IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
@@ -340,7 +348,7 @@ IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
 	training->lists_per_row = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
 	if (IvfpqServerIsWanted() && !rotate)
 	{
-		/* rows go there as they are read; these make mean, scale, queries */
+		/* rows go there as they are read; this makes mean, scale, queries */
 		sample.capacity = REMOTE_SAMPLE;
 		sample.sparing = true;
 	}

@@ -14,7 +14,7 @@
 #include "client/client.h"
 #include "engine/gv_engine.h"
 
-/* What training made; all arrays are the team's (training.c). */
+/* What training made; all participants see its arrays (training.c). */
 typedef struct IvfpqTraining
 {
 	GvModel		gv;
@@ -27,9 +27,9 @@ typedef struct IvfpqTraining
 	float	   *mean;			/* [dims] */
 	float	   *rotation;		/* [dims][dims], or NULL */
 	float	   *codebooks;		/* [16 * dims] */
-	int			nqueries;		/* to calibrate with: */
-	float	   *queries;		/* [nqueries][dims] points beside rows */
-	float	   *held_out;		/* [nqueries][dims] the rows */
+	int			nqueries;		/* for calibration: */
+	float	   *queries;		/* [nqueries][dims] moved rows */
+	float	   *held_out;		/* [nqueries][dims] the rows themselves */
 	uint64	   *query_ids;		/* [nqueries] their TIDs */
 	int			depth;			/* rows near each query to look for */
 	double		rows;			/* estimate of the rows to index */
@@ -48,12 +48,13 @@ IvfpqTree(const IvfpqTraining *training)
 	return tree;
 }
 
-/* Rows of the sample that k-means wants for a list. */
+/* Rows of the sample that k-means needs for a list. */
 #define IVFPQ_SAMPLES_PER_LIST	64
 
 /*
- * ... where all lists are trained at once, by gpuvecd: its time is in reading
- * rows, and with half of them they are still better than those of two levels.
+ * The same where gpuvecd trains all lists at once: reading rows takes most of
+ * its time, and with half as many rows its lists are still better than those
+ * of two levels.
  */
 #define IVFPQ_REMOTE_SAMPLES	32
 
@@ -66,7 +67,7 @@ IvfpqTree(const IvfpqTraining *training)
 
 #define IVFPQ_TRAINING_SEED		UINT64CONST(0x67707576656331)
 
-/* Where rows [n][dims] with their TIDs go; false: no more are wanted. */
+/* Takes rows [n][dims] with their TIDs; false: no more are needed. */
 typedef bool (*IvfpqRowSink) (void *arg, const float *rows,
 							  const uint64 *ids, int n);
 
@@ -98,8 +99,8 @@ extern void IvfpqSampleShuffle(IvfpqSample *sample);
 extern double IvfpqSampleDistinct(IvfpqSample *sample);
 
 /*
- * Rows of a second, larger sample, of as many blocks as hold what is wanted,
- * read by all participants (blockrows.c).
+ * Reads rows of a second, larger sample, of as many blocks as hold the rows
+ * needed, by all participants (blockrows.c).
  */
 #define IVFPQ_READ_ROWS		256 /* passed on at once */
 
@@ -118,7 +119,7 @@ typedef struct IvfpqReader
 	bool		transform;		/* rows on the way */
 	IvfpqRowSink sink;
 	void	   *sink_arg;
-	bool		enough;			/* it wants no more */
+	bool		enough;			/* the sink needs no more */
 	int			nbatch;
 	float	   *batch;			/* [IVFPQ_READ_ROWS][dims] */
 	uint64		ids[IVFPQ_READ_ROWS];
@@ -148,10 +149,10 @@ extern void IvfpqLearnRotation(IvfpqTraining *training,
 							   IvfpqParallel *parallel,
 							   const IvfpqSample *sample);
 
-/* Neighbors of each query that calibration looks for, */
+/* Neighbors of each query that calibration looks for. */
 #define IVFPQ_GROUND_TRUTH_ROWS	100
 
-/* ... behind rows that equal the one beside it, which may be so many. */
+/* The most copies of a query's own row that are looked for besides. */
 #define IVFPQ_MOST_COPIES	400
 
 /* The fewest queries that targets are told by. */

@@ -9,14 +9,14 @@
 #include "am/common/engine.h"
 #include "am/train/train.h"
 
-#define GROUP_ROWS		256		/* of a group, so that making its panels is
+#define GROUP_ROWS		256		/* of a group, so that making its panels costs
 								 * little */
 #define LEAST_ROWS		1024	/* at once, where groups are few */
 #define PLACED_BYTES	768		/* of a row, for what gv_place finds, about */
 
 /*
- * The leader, while workers wait: what *training says becomes what they see.
- * Its arrays are the team's already.
+ * The leader, while workers wait, has all participants see *training.  They
+ * see its arrays already.
  */
 void
 IvfpqTrainingShare(const IvfpqTraining *training, IvfpqParallel *parallel)
@@ -28,7 +28,7 @@ IvfpqTrainingShare(const IvfpqTraining *training, IvfpqParallel *parallel)
 	*shared = *training;
 }
 
-/* A participant sees it; a builder that it has stays. */
+/* A participant takes what the leader shared; a builder that it has stays. */
 void
 IvfpqTrainingOpen(IvfpqTraining *training, IvfpqParallel *parallel)
 {
@@ -57,8 +57,8 @@ IvfpqTrainingOpen(IvfpqTraining *training, IvfpqParallel *parallel)
 }
 
 /*
- * The groups through which rows are placed, in memory of the current context,
- * which is the caller's to free.
+ * Makes the groups through which rows are placed.  Returns their memory, of
+ * the current context, which the caller frees.
  */
 void *
 IvfpqAllocGroups(const IvfpqTraining *training, GvGroups *groups)
@@ -76,8 +76,8 @@ IvfpqAllocGroups(const IvfpqTraining *training, GvGroups *groups)
 }
 
 /*
- * Rows to place at once: enough that each group's lists meet GROUP_ROWS of
- * them, as far as there is memory for that.
+ * Returns the number of rows to place at once: enough that each group's lists
+ * are compared with GROUP_ROWS of them, as far as there is memory for that.
  */
 int
 IvfpqRowsToPlace(const GvGroups *groups, Size memory)
