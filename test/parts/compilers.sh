@@ -45,11 +45,12 @@ build_clang() {
 		return
 	fi
 	gv_copy_source clang
-	# its warnings are the parser's: nothing runs, and need not be optimized
+	# its warnings are the parser's: nothing runs, and need not be optimized;
+	# with assertions, since gcc's builds are for a server without them
 	for kind in '' 1; do
 		count_silent "clang, TEST_BUILD=$kind" gv_nice 19 \
 			make -C "$GV_TMP/clang" -j"$(nproc)" PG_CONFIG="$GV_PG_CONFIG" \
-			CC="$clang" COPT="$CLANG_COPT -O0 -g0" with_llvm=no \
+			CC="$clang" COPT="$CLANG_COPT -O0 -g0 -DUSE_ASSERT_CHECKING" with_llvm=no \
 			TEST_BUILD=$kind all
 	done
 }
