@@ -31,6 +31,8 @@
 #define LEAST_TASK	2e12
 #define LEAST_CPU_TASK 2e9
 #define WORTH_NS		20000000
+#define AT_ONCE_CPU		64		/* GvServer.at_once of an engine that makes
+								 * one search after another */
 #define SPARE_FILES		64		/* descriptors that are no connections */
 
 typedef struct Options
@@ -140,18 +142,18 @@ tell_rejection(void)
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static char told_of[MOST_REJECTIONS][200];
 	static int	n;
-	char text[	200];
+	char		reason[200];
 	int			i;
 
-	gv_rejection(text, sizeof(text));
+	gv_rejection(reason, sizeof(reason));
 	pthread_mutex_lock(&lock);
-	for (i = 0; i < n && strcmp(told_of[i], text) != 0; i++)
+	for (i = 0; i < n && strcmp(told_of[i], reason) != 0; i++)
 		;
 	if (i == n && n < MOST_REJECTIONS)
 	{
-		memcpy(told_of[n++], text, sizeof(text));
+		memcpy(told_of[n++], reason, sizeof(reason));
 		gv_log("WARNING", "the device rejected a call%s%s; what it was for is "
-			   "refused, or done in parts", text[0] ? ": " : "", text);
+			   "refused, or done in parts", reason[0] ? ": " : "", reason);
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -433,11 +435,11 @@ choose_engine(const char *name)
 }
 
 /*
- * One text for all devices: their names, and behind each the numbers of those
+ * The names of all devices, and behind each the numbers of those
  * that are called so, where there are several devices.
  */
 static void
-name_devices(const GvDevice *devices, int32_t n, char *text, size_t size)
+name_devices(const GvDevice *devices, int32_t n, char *names, size_t size)
 {
 	size_t		used = 0;
 	int32_t		i;
@@ -447,12 +449,12 @@ name_devices(const GvDevice *devices, int32_t n, char *text, size_t size)
 		bool		same = i > 0 &&
 		strcmp(devices[i].name, devices[i - 1].name) == 0;
 
-		used += (size_t) snprintf(text +used, size - used, "%s%s%s",
+		used += (size_t) snprintf(names + used, size - used, "%s%s%s",
 								  i == 0 ? "" : same ? ", " : "), ",
 								  same ? "" : devices[i].name,
 								  same || n == 1 ? "" : " (");
 		if (n > 1 && used < size)
-			used += (size_t) snprintf(text +used, size - used, "%d%s",
+			used += (size_t) snprintf(names + used, size - used, "%d%s",
 									  devices[i].number,
 									  i == n - 1 ? ")" : "");
 	}
@@ -530,6 +532,7 @@ open_engine(const GvEngine *engine, const Options *options)
 	gv_server.message_s = options->message_s;
 	gv_server.patience_s = options->patience_s >= 0 ? options->patience_s :
 		engine->on_cpu ? 0 : PATIENCE_S;
+	gv_server.at_once = engine->on_cpu ? AT_ONCE_CPU : GV_MAX_AT_ONCE;
 	set_worth(engine->on_cpu);
 	use_devices(devices, ndevices, options);
 }

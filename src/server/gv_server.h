@@ -38,6 +38,8 @@
 								 * searcher */
 #define GV_MAX_EXTRAS	2		/* searchers of a device for messages of many
 								 * searches */
+#define GV_MAX_AT_ONCE	4096	/* searches of one message in a call of the
+								 * engine */
 #define GV_MAX_LOADERS	256		/* threads of all but sessions */
 
 /* Exit statuses; users and the supervisor go by them. */
@@ -63,6 +65,9 @@ typedef struct GvServer
 	int			patience_s;		/* with the engine; 0: without end */
 	int			message_s;		/* that a message takes from its first byte to
 								 * its last, at most */
+	int32_t		at_once;		/* searches of one message in a call of the
+								 * engine; then loaders have their turn, and
+								 * the client may have canceled */
 	double		least_task;		/* of a set, in products of numbers, that is
 								 * worth another device */
 	int64_t		worth_ns;		/* time that builds have to wait for a device
@@ -466,7 +471,7 @@ extern GvStatus gv_divided_run(GvDividedSet *divided, GvSetDone *done,
 							   const GvStop *stop);
 extern GvStatus gv_divided_get(GvDividedSet *divided, GvSetOutput output,
 							   int64_t first, int64_t n, void *items);
-extern void gv_divided_devices(const GvDividedSet *divided, char *text,
+extern void gv_divided_devices(const GvDividedSet *divided, char *line,
 							   size_t size);
 
 /* setwork.c: what it does for work on a set. */

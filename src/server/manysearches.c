@@ -9,16 +9,7 @@
 #include "server/gv_server.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-/*
- * Searches that the engine gets at once, at most; then loaders have their
- * turn, and it is asked whether the client still waits.  The portable engine
- * makes one after another.
- */
-#define AT_ONCE			4096
-#define AT_ONCE_CPU		64
 
 /* How often a thread that waits for a searcher looks for more than that. */
 #define LOOK_MS			100
@@ -28,7 +19,7 @@ typedef struct Bulk
 {
 	int32_t		device;			/* of its last searcher */
 	GvSearcher *searcher;		/* while it searches */
-	GvSearch	searches[AT_ONCE];
+	GvSearch	searches[GV_MAX_AT_ONCE];
 } Bulk;
 
 /* A device's searchers for them. */
@@ -289,8 +280,7 @@ search_all(Bulk *bulk, GvMirrorEntry *entry, GvConnection *connection,
 {
 	const GvSearchesRequest *request = gv_payload(connection);
 	GvStop		stop = gv_connection_stop(connection);
-	int32_t		at_once = strcmp(gv_server.engine, "cpu") == 0 ?
-	AT_ONCE_CPU : AT_ONCE;
+	int32_t		at_once = gv_server.at_once;
 	int32_t		first = 0;
 
 	while (first < request->n)
