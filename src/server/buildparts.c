@@ -202,13 +202,13 @@ seconds_spent(const GvBuild *build, GvMessageType type)
  * returns how many in all.
  */
 static int64_t
-name_parts(const GvBuild *build, char *text, size_t size)
+name_parts(const GvBuild *build, char *line, size_t size)
 {
 	size_t		used = 0;
 	int64_t		n = 0;
 	int			i;
 
-	text[		0] = '\0';
+	line[0] = '\0';
 
 	for (i = 0; i < build->nparts; i++)
 	{
@@ -216,7 +216,7 @@ name_parts(const GvBuild *build, char *text, size_t size)
 
 		n += part->nencoded;
 		if (used < size && build->nparts > 1)
-			used += (size_t) snprintf(text +used, size - used,
+			used += (size_t) snprintf(line + used, size - used,
 									  ", %lld on device %d",
 									  (long long) part->nencoded,
 									  gv_server.numbers[part->device]);

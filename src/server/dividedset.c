@@ -361,13 +361,13 @@ gv_divided_end(GvDividedSet *divided)
 
 /* "device 0", or "devices 0, 1": their numbers. */
 void
-gv_divided_devices(const GvDividedSet *divided, char *text, size_t size)
+gv_divided_devices(const GvDividedSet *divided, char *line, size_t size)
 {
 	size_t		used = 0;
 	int			i;
 
 	for (i = 0; i < divided->n && used < size; i++)
-		used += (size_t) snprintf(text +used, size - used, "%s%d",
+		used += (size_t) snprintf(line + used, size - used, "%s%d",
 								  i > 0 ? ", " : divided->n > 1 ? "devices " :
 								  "device ", gv_server.numbers
 								  [divided->tasks[i].spec.device]);

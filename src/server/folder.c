@@ -140,11 +140,11 @@ take_lock(void)
 void
 gv_folder_note_incarnation(uint64_t incarnation)
 {
-	char text[	20];
+	char		line[20];
 
-	snprintf(text, sizeof(text), "%016llx\n",
+	snprintf(line, sizeof(line), "%016llx\n",
 			 (unsigned long long) incarnation);
-	if (write(lock, text, strlen(text)) < 0)
+	if (write(lock, line, strlen(line)) < 0)
 		gv_log("WARNING", "could not write %s: %s", GV_LOCK_PATH,
 			   strerror(errno));
 }

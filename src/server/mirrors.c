@@ -297,21 +297,21 @@ gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
 
 /* Where a mirror is, for the log; nothing where there is one device. */
 static void
-name_place(const GvMirrorEntry *entry, char *text, size_t size)
+name_place(const GvMirrorEntry *entry, char *line, size_t size)
 {
 	size_t		used;
 	int32_t		i;
 
-	text[		0] = '\0';
+	line[0] = '\0';
 
 	if (gv_registry.ndevices == 1)
 		return;
-	used = (size_t) snprintf(text, size, entry->nmembers == 1 ? " on device" :
+	used = (size_t) snprintf(line, size, entry->nmembers == 1 ? " on device" :
 							 entry->mode == GV_SHARDS ?
 							 " in shards on devices" :
 							 " in replicas on devices");
 	for (i = 0; i < entry->nmembers && used < size; i++)
-		used += (size_t) snprintf(text +used, size - used, "%s %d",
+		used += (size_t) snprintf(line + used, size - used, "%s %d",
 								  i > 0 ? "," : "",
 								  gv_server.numbers[entry->members[i].device]);
 }

@@ -84,11 +84,25 @@ sub laid_out
 	return $text;
 }
 
+# The lines that pg_bsd_indent misread: a variable has the name of a type, or a
+# type is in no list.
+sub misread
+{
+	return grep { /^[^"]*(?:\w\[\t|\w [-+]\w+[,;)]|const \w+ \* \w)/ && !/^ ?\*|\/\*|\breturn / }
+		split /\n/, $_[0];
+}
+
 for my $file (@files)
 {
 	my $text = slurp($file);
 	my $wanted = laid_out($text);
-	if ($text eq $wanted)
+	if (my @misread = misread($wanted))
+	{
+		$failed++;
+		print "$file: name it otherwise than a type, or add its type to",
+			" src/typedefs.list: $_\n" for @misread;
+	}
+	elsif ($text eq $wanted)
 	{
 		$passed++;
 	}

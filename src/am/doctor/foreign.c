@@ -38,7 +38,7 @@ IvfpqIsOrderSent(const PlannerInfo *root, const RelOptInfo *rel)
 
 /* The server's option "extensions", or NULL. */
 static char *
-option_extensions(const ForeignServer * server)
+option_extensions(const ForeignServer *server)
 {
 	ListCell   *lc;
 

@@ -20,7 +20,7 @@ typedef struct PlanSearch
 } PlanSearch;
 
 static bool
-is_foreign_scan_of(const ForeignScan * scan, const PlanSearch *search)
+is_foreign_scan_of(const ForeignScan *scan, const PlanSearch *search)
 {
 	int			relid = -1;
 

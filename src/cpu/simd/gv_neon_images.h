@@ -63,7 +63,7 @@ not_above(uint8x16_t a, uint8x16_t b, int width)
  * goes until a key has one.
  */
 static ALWAYS uint32_t
-take_bits(uint8x16_t * places, int width)
+take_bits(uint8x16_t *places, int width)
 {
 	int			n;
 	int			r;

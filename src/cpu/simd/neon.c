@@ -182,7 +182,7 @@ multiply_four(float32x4_t x, const float *panel)
 
 /* The same of 8 centroids, added to sums [2]. */
 static inline void
-multiply_eight(float32x4_t x, const float *panel, float32x4_t * sums)
+multiply_eight(float32x4_t x, const float *panel, float32x4_t *sums)
 {
 	sums[0] = vaddq_f32(sums[0], multiply_four(x, panel));
 	sums[1] = vaddq_f32(sums[1], multiply_four(x, panel + FOUR));
@@ -274,7 +274,7 @@ bits_of_pair(uint8x16_t a, uint8x16_t b)
 
 /* Bits of places [4], sixteen in each. */
 static inline uint64_t
-bits_of(const uint8x16_t * places)
+bits_of(const uint8x16_t *places)
 {
 	uint8x16_t	low = vpaddq_u8(weigh(places[0]), weigh(places[1]));
 	uint8x16_t	high = vpaddq_u8(weigh(places[2]), weigh(places[3]));

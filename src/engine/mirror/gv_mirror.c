@@ -353,12 +353,11 @@ gv_mirror_get_block(GvMirror *mirror, int32_t list, int32_t block,
 }
 
 void
-gv_rejection(char *text, size_t size)
+gv_rejection(char *reason, size_t size)
 {
-	text[		0] = '\0';
-
+	reason[0] = '\0';
 	if (mirrors != NULL && mirrors->rejection != NULL)
-		mirrors->rejection(text, size);
+		mirrors->rejection(reason, size);
 }
 
 GvStatus

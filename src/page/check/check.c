@@ -38,13 +38,13 @@ static void
 problem(IvfpqChecker *checker, bool error, BlockNumber blkno, uint32 list,
 		const char *fmt,...)
 {
-	char text[	512];
+	char		message[512];
 	va_list		args;
 
 	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
+	vsnprintf(message, sizeof(message), fmt, args);
 	va_end(args);
-	checker->report(checker->arg, error, blkno, list, text);
+	checker->report(checker->arg, error, blkno, list, message);
 }
 
 /* A page to copy. */

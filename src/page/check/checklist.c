@@ -52,14 +52,14 @@ find(Reading *reading, BlockNumber blkno, const char *fmt,...)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(reading->context);
 	Finding    *finding = palloc(sizeof(Finding));
-	char text[	256];
+	char		message[256];
 	va_list		args;
 
 	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
+	vsnprintf(message, sizeof(message), fmt, args);
 	va_end(args);
 	finding->blkno = blkno;
-	finding->text = pstrdup(text);
+	finding->text = pstrdup(message);
 	reading->findings = lappend(reading->findings, finding);
 	MemoryContextSwitchTo(oldcontext);
 }

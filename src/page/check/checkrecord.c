@@ -22,13 +22,13 @@ static void problem(IvfpqChecker *checker, BlockNumber blkno,
 static void
 problem(IvfpqChecker *checker, BlockNumber blkno, const char *fmt,...)
 {
-	char text[	256];
+	char		message[256];
 	va_list		args;
 
 	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
+	vsnprintf(message, sizeof(message), fmt, args);
 	va_end(args);
-	checker->report(checker->arg, true, blkno, IVFPQ_NO_LIST, text);
+	checker->report(checker->arg, true, blkno, IVFPQ_NO_LIST, message);
 }
 
 /*
