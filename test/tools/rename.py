@@ -12,12 +12,12 @@ symbol's USR (clang's name of a declaration) has to contain, any where left out:
     late	out_of_order	c:depth.c@      in this file, local variables too
     IvfpqCopy	IvfpqPosting            whatever it is
 Macros have the scope 'macro'.  All C and CUDA files are parsed by libclang, as a
-release and as a test build; every declaration and use of the symbols is replaced.  A name with '_' or of
-mixed case that has one new name in a file is replaced in the file's comments, too,
-and in the rows of test/faults/table that change the file.  --texts: in these files,
-too, such names that have no scope.  In the end the places
-that still have an old word are listed: code that this machine does not compile,
-text, and other meanings.
+release and as a test build, with assertions; every declaration and use of the
+symbols is replaced.  A name with '_' or of mixed case that has one new name in a
+file is replaced in the file's comments, too, and in the rows of test/faults/table
+that change the file.  --texts: in these files, too, such names that have no scope.
+In the end the places that still have an old word are listed: code that this
+machine does not compile, text, and other meanings.
 
 A line '= TITLE' begins a section; with --commit each section is a commit with that
 title.  The scopes of all sections are those of the tree before the first.
@@ -90,7 +90,8 @@ def arguments(path, test_build):
     return (language + ["-Isrc", "-I.", "-Itest/unit", "-Itest/fuzz",
                         "-Itest/unit/engine", "-Itest/bench/scanner",
                         "-isystem", own[-1], "-D_GNU_SOURCE",
-                        "-DGPUVEC_RELEASE=\"\"", "-Wno-everything"] +
+                        "-DGPUVEC_RELEASE=\"\"", "-DUSE_ASSERT_CHECKING",
+                        "-Wno-everything"] +
             (["-DGV_TEST_BUILD"] if test_build else []))
 
 
@@ -169,56 +170,49 @@ def new_name(wanted, name, usrs):
     return None
 
 
-def rename_file(path, spots, wanted):
-    """The text with the symbols renamed, where its symbols are now, and the names
-    that have one new name in it."""
-    with open(path, "rb") as file:
-        text = file.read()
-    pieces, now, news = [], {}, collections.defaultdict(set)
-    end = size = 0
-    for offset, (name, usrs) in sorted(spots.items()):
-        if offset < end:
-            continue
-        new = new_name(wanted, name, usrs) or name
-        news[name].add(new)
-        pieces += [text[end:offset], new.encode()]
-        size += offset - end
-        now[size] = (new, usrs)
-        size += len(new.encode())
-        end = offset + len(name.encode())
-    pieces.append(text[end:])
-    names = {name: min(new) for name, new in news.items()
-             if len(new) == 1 and {name} != new}
-    return b"".join(pieces), now, names
-
-
 def is_distinct(name):
     """Is this no word of English?"""
     return "_" in name.strip("_") or re.search(r"[a-z][A-Z]", name)
 
 
-def in_comments(text, names, spots):
-    """Renames names that cannot be other words where no symbol is, and no file: in
-    comments, strings and macros; (text, spots)."""
-    told = {old.encode(): new.encode() for old, new in names.items()
+def replaced(text, words):
+    """Replaces the word at each offset: {offset: (old, new)}; the new text, and
+    {offset now: offset before}"""
+    pieces, now, end, size = [], {}, 0, 0
+    for offset, (old, new) in sorted(words.items()):
+        if offset < end:
+            continue
+        pieces += [text[end:offset], new]
+        size += offset - end
+        now[size] = offset
+        size += len(new)
+        end = offset + len(old)
+    return b"".join(pieces + [text[end:]]), now
+
+
+def rename_file(path, spots, wanted, everywhere):
+    """The text with the symbols renamed and, where no symbol and no file is, in
+    comments, strings and macros, names that cannot be other words; where its
+    symbols are now; and the names that have one new name in it."""
+    with open(path, "rb") as file:
+        text = file.read()
+    words, news = {}, collections.defaultdict(set)
+    for offset, (name, usrs) in spots.items():
+        new = new_name(wanted, name, usrs) or name
+        news[name].add(new)
+        words[offset] = name.encode(), new.encode()
+    names = {name: min(new) for name, new in news.items()
+             if len(new) == 1 and {name} != new}
+    told = {old.encode(): new.encode()
+            for old, new in dict(everywhere, **names).items()
             if is_distinct(old)}
-    if not told:
-        return text, spots
-    found = [match for match in re.finditer(
-        rb"\b(%s)\b(?!\.(?:c|h|cu|cuh)\b)" % b"|".join(
-            map(re.escape, told)), text)
-             if match.start() not in spots]
-    pieces, now, end, shift, left = [], {}, 0, 0, list(found)
-    for offset in sorted(spots):
-        while left and left[0].start() < offset:
-            match = left.pop(0)
-            shift += len(told[match[1]]) - len(match[1])
-        now[offset + shift] = spots[offset]
-    for match in found:
-        pieces += [text[end:match.start()], told[match[1]]]
-        end = match.end()
-    pieces.append(text[end:])
-    return b"".join(pieces), now
+    if told:
+        for match in re.finditer(rb"\b(%s)\b(?!\.(?:c|h|cu|cuh)\b)" %
+                                 b"|".join(map(re.escape, told)), text):
+            words.setdefault(match.start(), (match[1], told[match[1]]))
+    text, now = replaced(text, words)
+    return text, {offset: (words[before][1].decode(), spots[before][1])
+                  for offset, before in now.items() if before in spots}, names
 
 
 def carry_table(text, names, everywhere):
@@ -252,9 +246,8 @@ def apply_section(tree, wanted, texts, dry):
     for path, spots in tree.items():
         count = sum(new_name(wanted, *place) is not None
                     for place in spots.values())
-        text, now, names[path] = rename_file(path, spots, wanted)
-        text, tree[path] = in_comments(
-            text, dict(everywhere, **names[path]), now)
+        text, tree[path], names[path] = rename_file(
+            path, spots, wanted, everywhere)
         write(path, text, dry)
         done += count
     with open(TABLE) as file:
