@@ -7,6 +7,7 @@ package Gpuvec;
 use strict;
 use warnings;
 use Exporter 'import';
+use GpuvecPsql;
 use GpuvecRows;
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
