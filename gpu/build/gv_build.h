@@ -61,7 +61,7 @@ extern GvStatus gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 							   GvProbe *d_nearest, const GvStop *stop);
 extern void gv_finder_drop(GvFinder *finder);
 
-/* What k-means found, and how. */
+/* The outcome of k-means, and how it was found. */
 struct GvKmeansFound
 {
 	int32_t		k;
@@ -128,10 +128,13 @@ struct GvNearGroups
 	GvProbe    *d_found;
 };
 
-/* Are there so many centroids that all of them had better not be compared? */
+/* Are k centroids enough for near groups to be faster than comparing all? */
 extern bool gv_near_groups_serve(int32_t k);
 
-/* What that takes of the device beside what all centroids take; 0 of fewer. */
+/*
+ * Bytes of the device that near groups take beside what a comparison with all
+ * centroids takes; 0 where near groups do not serve.
+ */
 extern int64_t gv_near_groups_bytes(int32_t dims, int64_t n, int32_t k);
 
 /*
@@ -174,7 +177,7 @@ struct GvClustered
 								 * brought up to date */
 };
 
-/* ... and memory, of the device, to follow a few changes. */
+/* Memory of the device to follow changes of a few centroids. */
 struct GvReassign
 {
 	GvTargets	targets;

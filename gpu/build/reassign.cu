@@ -6,8 +6,8 @@
  *		all		rows: compared with the changed ones, which may be nearer than
  *				their own
  *
- * What comes out is what comparing everything gives, ties included, because
- * scores are exact and changed centroids keep their order.
+ * The result is that of comparing everything, ties included, because scores
+ * are exact and changed centroids keep their order.
  */
 #include <algorithm>
 

@@ -142,7 +142,7 @@ gv_turn_arrive(int number, int nthreads)
 
 /*
  * The box of a map that begins at half `d` of row `row`, to shared memory; its
- * bytes count for the barrier.  What there is not becomes 0, and counts.
+ * bytes count for the barrier.  Halves outside the map are 0, and count.
  */
 static __device__ __forceinline__ void
 gv_copy_box(void *shared, const CUtensorMap *map, int d, int row,
@@ -214,7 +214,7 @@ gv_products_begin()
 	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/* What was begun since the last time is one group. */
+/* Close a group: the products begun since the last time. */
 static __device__ __forceinline__ void
 gv_products_commit()
 {

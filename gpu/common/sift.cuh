@@ -9,7 +9,7 @@
  * keys of its lanes, and where each has j at or below some key, W j >= k items
  * are, so the largest of the warps' j-th keys is no less than the k-th of all.
  * Warps take items in runs of 8, in turn, because good ones lie side by side.
- * What is not beyond the bound, about twice k of 10,240 in no order, goes to
+ * Items not beyond the bound, about twice k of 10,240 in no order, go to
  * shared memory, and each of those counts how many are before it; where they
  * are more, a tighter bound is found first.
  *

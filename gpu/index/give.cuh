@@ -41,7 +41,7 @@ gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
 		batch.d_hits[at] = hit;
 }
 
-/* What the choice of lists found, when that is over: see gv_early. */
+/* The result of the choice of lists, when that is over: see gv_early. */
 static __device__ __forceinline__ GvFound
 gv_early_found(const GvBatch &batch, int query)
 {

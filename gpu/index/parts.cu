@@ -231,8 +231,8 @@ gv_gpu_next_part(const GvSearcher *searcher, const GvMirror *mirror,
  * before it, work is every part's of the stream, of which the first own_from
  * bytes are all parts' that are gathered (gather.cu): what is there is used up
  * before the next part's is made.  With NULL for memory only the sizes count.
- * What is copied, queries and wanted, probes, hits and bounds, has the same
- * order on both sides.
+ * Arrays that are copied (queries and wanted; probes, hits and bounds) have
+ * the same order on both sides.
  */
 void
 gv_gpu_place_part(const GvDeviceModel *model, GvSearcher *searcher,

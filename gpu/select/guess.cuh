@@ -7,7 +7,7 @@
  * minima: where k of them are not after some value, k of all are not, and few
  * more, since the k first lie in different threads mostly.  Another estimate
  * is where the bound would be if values were spread evenly between two that
- * were counted.  What is before it goes to shared memory and is sorted.
+ * were counted.  Items before it go to shared memory and are sorted.
  *
  * Source of the minima: Komarov, Dashti, D'Souza, "Fast k-NNG construction
  * with GPU-based quick multi-select", 2014.

@@ -37,7 +37,7 @@ struct Exact
 	const uint32_t *d_list;
 };
 
-/* What holds the k-th item of a row. */
+/* A range that holds the k-th item of a row. */
 struct Range
 {
 	uint64_t	first;

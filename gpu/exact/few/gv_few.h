@@ -14,7 +14,7 @@ extern size_t gv_exact_scan_bytes(const GvExactMatmul *matmul);	/* shared */
 extern GvStatus gv_gpu_exact_scan(const GvExactMatmul *matmul, int nsms,
 								  cudaStream_t stream);
 
-/* What fewqueries.cu is given. */
+/* The arguments of fewqueries.cu. */
 struct GvExactFew
 {
 	GvExactSpace space;
