@@ -148,7 +148,7 @@ count_nearer(const IvfpqBlockSample *sample, float last, double *variance)
 	return nearer;
 }
 
-/* What the sample tells of the rows needed. */
+/* Returns the sample's count of the rows needed, and of those as near. */
 IvfpqNearCount
 IvfpqSampleCount(IvfpqSearch *search, double rows)
 {

@@ -14,7 +14,7 @@
 #include "client/client.h"
 #include "engine/gv_engine.h"
 
-/* What training made; all participants see its arrays (training.c). */
+/* The result of training; all participants share its arrays (training.c). */
 typedef struct IvfpqTraining
 {
 	GvModel		gv;
@@ -33,8 +33,8 @@ typedef struct IvfpqTraining
 	uint64	   *query_ids;		/* [nqueries] their TIDs */
 	int			depth;			/* rows near each query to look for */
 	double		rows;			/* estimate of the rows to index */
-	double		others;			/* ... that do not equal the most frequent, */
-	bool		waits;			/* too few: there is no training */
+	double		others;			/* of these, those unlike the most frequent */
+	bool		waits;			/* others are too few: there is no training */
 	IvfpqBuilder *builder;		/* gpuvecd's, which trained; or NULL */
 } IvfpqTraining;
 

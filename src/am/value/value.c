@@ -227,8 +227,8 @@ stored_floats(const IvfpqType *type, Datum value, int *dims)
 }
 
 /*
- * Are floats those of the value's cast?  The first value that is read tells whether
- * pgvector's types are what they were when this was written.
+ * Are floats those of the value's cast?  The first value that is read tells
+ * whether pgvector's types are what they were when this was written.
  */
 static bool
 is_cast(IvfpqType *type, Datum value, const float *floats, int dims)
