@@ -17,7 +17,7 @@ typedef struct IvfpqServerStatus
 	const char *state;			/* in a word, as gpuvec_stat has it */
 	bool		is_external;	/* others start it */
 	const char *problem;		/* why it is not to be reached; may be "" */
-	bool		is_others;		/* ... it serves another cluster */
+	bool		is_others;		/* the problem: it serves another cluster */
 	bool		up;
 	int			pid;			/* 0 = does not run */
 	const char *engine;

@@ -2,8 +2,8 @@
  * state.c
  *		Shared memory: the state of gpuvecd, and counters.
  *
- * What every search reads or counts is atomic; the rest is under one LWLock,
- * which no process holds while it waits for anything.
+ * All that every search reads or counts is atomic; the rest is under one
+ * LWLock, which no process holds while it waits for anything.
  */
 #include "postgres.h"
 
@@ -107,7 +107,7 @@ IvfpqPreloadHelps(void)
 }
 
 /*
- * What a session can do that wants an error where gpuvecd does not serve it:
+ * The hint for a session that wants an error where gpuvecd does not serve it:
  * the log tells nothing of a server that is not started.
  */
 const char *
@@ -131,7 +131,7 @@ IvfpqSharedState(void)
 	return (IvfpqServerState) pg_atomic_read_u32(&ivfpq_shared->state);
 }
 
-/* ... in a word. */
+/* The state in a word. */
 const char *
 IvfpqStateName(void)
 {
