@@ -21,7 +21,7 @@
 #define IVFPQ_MAX_PARTS		2	/* pages a block may take */
 #define IVFPQ_NO_LIST		((uint32) 0xFFFFFFFF)	/* owner of a free slot */
 
-/* What a page holds. */
+/* The kind of a page's contents. */
 typedef enum IvfpqPageKind
 {
 	IVFPQ_KIND_META = 1,
@@ -33,7 +33,7 @@ typedef enum IvfpqPageKind
 	IVFPQ_KIND_REFINE
 } IvfpqPageKind;
 
-/* What re-ranking knows of rows before it fetches them. */
+/* The refine records, by which rows are bounded before they are fetched. */
 typedef enum IvfpqRefine
 {
 	IVFPQ_REFINE_NONE,
@@ -83,7 +83,7 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 #define IVFPQ_DEPTHS		6
 #define IVFPQ_DEPTH_ROWS	{10, 100, 300, 1000, 3000, 10000}
 
-/* What it takes to reach a recall; 0 = not known. */
+/* The search parameters that reach a recall; 0 = not known. */
 typedef struct IvfpqTarget
 {
 	int32		probes;
