@@ -399,9 +399,9 @@ place_shards(GvMirrorEntry *entry, int32_t *tried)
 }
 
 /*
- * Locked: place a mirror, whole if any device can have it so, and charge what
- * it takes; false if there is no place that was not tried.  What is charged
- * then is given back with the mirror.
+ * Locked: place a mirror, whole if any device can have it so, and charge its
+ * bytes; false if there is no place that was not tried.  Bytes charged are
+ * given back with the mirror.
  */
 bool
 gv_registry_place(GvMirrorEntry *entry, GvTriedPlaces *tried)
