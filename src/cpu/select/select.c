@@ -4,7 +4,7 @@
  *		method is chosen.
  *
  * WarpSelect keeps, as the paper's queues do, a threshold: the k-th item of
- * those seen.  What a row has below it waits behind the k best, and when k are
+ * those seen.  A row's items below it wait behind the k best, and when k are
  * waiting quickselect leaves the best of both and lowers the threshold.
  */
 #include "cpu/select/gv_splitters.h"
