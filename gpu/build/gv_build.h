@@ -108,7 +108,7 @@ struct GvNearGroups
 	GvTargets	centers;
 	GvProbe    *d_probes;		/* [pairs] groups nearest to some vectors */
 	uint16_t   *d_tried;		/* [n][tried] those that rows try, */
-	int32_t		ntried;			/* of so many groups; 0: not yet */
+	int32_t		ntried;			/* ngroups when d_tried was made; 0: not yet */
 	uint16_t   *d_own;			/* [k] groups of centroids */
 	uint32_t   *d_keys[2];		/* [pairs] groups, before and after sorting */
 	uint32_t   *d_numbers[2];	/* [pairs] of rows in a block, or centroids */
@@ -157,8 +157,8 @@ extern void gv_near_groups_drop(GvNearGroups *near);
 
 #ifdef GV_TEST_BUILD
 /*
- * From so many centroids on, more than 8; groups tried; rows whose pairs are
- * sorted at once, four times those that meet a group.  0: as is best.
+ * Least centroids, more than 8; groups tried; rows whose pairs are sorted at
+ * once, four times those that meet a group.  0: as is best.
  */
 extern "C" void gv_gpu_near_groups_force(int32_t from, int32_t tried,
 										 int64_t block);

@@ -14,8 +14,7 @@
 #include "gpu/build/gv_build.h"
 
 #define THREADS			256
-#define LEAST_PIECE		8192	/* orphans, where there are so many, whatever
-								 * k */
+#define LEAST_PIECE		8192	/* orphans, or all if fewer, whatever k */
 
 /* To [n][dims] = rows from[order[i]], a block each. */
 static __global__ void __launch_bounds__(THREADS)

@@ -45,7 +45,7 @@
 
 #define GV_CLOSE_CAPACITY		16	/* close centroids of a row that are
 									 * noted */
-#define GV_CLOSE_LISTS		256 /* centroids come in so many */
+#define GV_CLOSE_LISTS		256 /* that centroids come in */
 
 /* A centroid that may be a row's nearest. */
 struct alignas(8) GvClose
@@ -166,7 +166,7 @@ typedef void (*GvKmeansWatch) (GvKmeansStep step, cudaStream_t stream);
 
 extern "C" void gv_gpu_kmeans_watch(GvKmeansWatch watch);
 
-/* Pieces of so many rows in sets to come; 0: as is best. */
+/* Sets the rows of a piece in sets to come; 0: as is best. */
 extern "C" void gv_gpu_kmeans_piece(int32_t rows);
 
 /* Rows so far that had more close centroids than are noted. */

@@ -11,7 +11,7 @@
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
 
-#define GV_BY_VALUE		16		/* first so many times values are halved */
+#define GV_BY_VALUE		16		/* times that values are halved, at first */
 
 /* The sum of a lane's number and those of the lanes before. */
 static __device__ __forceinline__ uint32_t

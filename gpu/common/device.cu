@@ -59,7 +59,7 @@ gv_gpu_rejection(char *text, size_t size)
 	pthread_mutex_unlock(&rejection_lock);
 }
 
-/* Bytes kept for searches of a device with so many. */
+/* Bytes kept for searches of a device with `total` bytes. */
 static int64_t
 kept_bytes(size_t total)
 {
@@ -72,7 +72,7 @@ kept_bytes(size_t total)
 	return (int64_t) kept;
 }
 
-/* Bytes that mirrors may have of a device, of which so many are free. */
+/* Bytes that mirrors may have of a device with `nfree` free bytes. */
 static int64_t
 budget(size_t nfree, size_t total)
 {

@@ -159,8 +159,8 @@ struct GvBatch
 };
 
 /*
- * How many scores a query's scan has left, where it has so many blocks: one
- * for each posting or, of batches with conditions, for each that satisfies its
+ * Returns how many scores a query's scan of nblocks blocks has stored: one for
+ * each posting or, of batches with conditions, for each that satisfies its
  * query's, in no order.  Not where d_ids is NULL.
  */
 static __host__ __device__ __forceinline__ uint32_t
@@ -181,10 +181,10 @@ struct GvReplay
 #define GV_REPLAYS			64
 
 /*
- * A graph is evicted for another one only when it was not used for so many
- * batches: of more shapes in turn than fit, some are replayed and
- * the others launched step by step, where making all of them again and again
- * took longer.
+ * A graph is evicted for another one only when it was not used for this number
+ * of batches: of more shapes in turn than fit, some are replayed and the
+ * others launched step by step, where making all of them again and again took
+ * longer.
  */
 #define GV_REPLAY_KEPT		(4 * GV_REPLAYS)
 

@@ -44,7 +44,7 @@
 
 /*
  * A map of an array of halves [nrows][half_dims] on the device, for copies of
- * boxes of so many rows and 64 halves, swizzled as above: hopperring.cuh.
+ * boxes of box_rows rows and 64 halves, swizzled as above: hopperring.cuh.
  * Only where gv_gpu_hopper_multiplies.
  */
 extern GvStatus gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array,
@@ -122,7 +122,7 @@ gv_barrier_wait(uint64_t *barrier, int odd)
 }
 
 /*
- * Barriers by number, of which the block's own is 0: wait until so many
+ * Barriers by number, of which the block's own is 0: wait until nthreads
  * threads have come, or come without waiting.
  */
 static __device__ __forceinline__ void

@@ -50,8 +50,8 @@
 #define GV_SIFT_FEW_ROOM	512		/* but for a few queries */
 
 /*
- * The shared memory of a block of so many threads, with memory for so many
- * items within the bound; the first `count` count.
+ * The shared memory of a block of BLOCK_THREADS threads, with memory for
+ * BLOCK_ROOM items within the bound, `count` of which are there.
  */
 template <int BLOCK_THREADS, int BLOCK_ROOM>
 struct GvSiftOf
@@ -425,7 +425,7 @@ gv_sift_bisect(Source source, int n, uint32_t k, Sift &sift)
 
 /*
  * The k smallest of n items, k <= Sift::ROOM / 2, ascending by (key, id), into
- * sift.keys, places and ids [count]; fewer when there are not so many.  By all
+ * sift.keys, places and ids [count]; fewer when there are fewer.  By all
  * Sift::THREADS threads of the block.  Returns count.
  */
 template <typename Source, typename Notes, typename Sift>

@@ -42,7 +42,7 @@ gv_gpu_exact_ways(int64_t ways[2])
 
 #endif
 
-/* So many queries went by the matrix (0) or slowly (1). */
+/* Count n queries that went by the matrix (0) or slowly (1). */
 static void
 count_ways(int way, int64_t n)
 {
@@ -270,7 +270,7 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 	return GV_OK;
 }
 
-/* So many queries of the lists, for slots first .. last - 1. */
+/* Search the nmatrix and nslow listed queries in slots first .. last - 1. */
 static GvStatus
 search_listed(const Search *search, int32_t nmatrix, int32_t nslow,
 			  int64_t first, int64_t last)

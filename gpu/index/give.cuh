@@ -70,8 +70,8 @@ gv_download_probes(const GvBatch &batch, int query, int nprobed)
 }
 
 /*
- * How much was found, so many hits; one thread.  A batch's spare places, which
- * probe nothing, are the next part's in the host's memory.
+ * Downloads the counts of a query with nhits hits; by one thread.  A batch's
+ * spare places, which probe nothing, are the next part's in the host's memory.
  */
 static __device__ __forceinline__ void
 gv_download_found(const GvBatch &batch, int query, GvFound found, int nhits)

@@ -61,7 +61,7 @@ struct Deal
 		return first + turn * step;
 	}
 
-	/* Look where the blocks of 32 turns are, of which there are so many. */
+	/* Look where the blocks of 32 turns are, of nblocks blocks. */
 	__device__ __forceinline__ void
 	look(const GvDeviceModel &model, const GvProbes &probes,
 		 const GvKept &kept,

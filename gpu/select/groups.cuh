@@ -43,7 +43,7 @@ struct GvGroupPlan
 	int64_t		stretch;		/* vectors for a line, in 2^-32 */
 };
 
-/* thresholdplan.cu: for the k first of so many columns, k <= columns / 5. */
+/* thresholdplan.cu: for the k first of `columns`, k <= columns / 5. */
 extern GvGroupPlan gv_threshold_plan(int64_t columns, int64_t k);
 
 /* A row's vectors, aligned to 16 bytes, and what lies before and behind. */

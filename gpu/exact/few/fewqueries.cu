@@ -461,7 +461,7 @@ find_shape(GvExactFewShape *found, int half_dims)
 	return most > 0;
 }
 
-/* Blocks for a seed of about so many rows, of which each has its share. */
+/* Blocks for a seed of about `seed` rows, of which each has its share. */
 static uint32_t
 blocks_for(int nsms, int64_t seed)
 {

@@ -24,7 +24,7 @@
 #define GV_FEW_DEPTH	32		/* dimensions of a lane's load of a row */
 
 /*
- * Halves from a row or query of so many to the next in shared memory: no two
+ * Halves from a row or query of half_dims to the next in shared memory: no two
  * meet in a bank, and there is memory for a multiple of GV_FEW_DEPTH.
  */
 static __host__ __device__ inline int

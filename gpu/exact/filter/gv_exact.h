@@ -318,8 +318,8 @@ extern void gv_gpu_exact_work_drop(GvExactWork *work);
 #ifdef GV_TEST_BUILD
 
 /*
- * So many slots a query has memory for, so many are the first cuts from; 0: as
- * is best.
+ * Sets the slots that a query has memory for, and those that first cuts are
+ * from; 0: as is best.
  */
 extern "C" void gv_gpu_exact_force(int32_t capacity, int32_t seed);
 extern int32_t gv_gpu_exact_forced_seed(void);
