@@ -258,7 +258,7 @@ make_tail(const GvSearchRequest *request, const IvfpqQuestion *question,
 	return tail;
 }
 
-/* The request and its answer, of at most so many bytes. */
+/* Sends the request and receives its answer, of at most `most` bytes. */
 static IvfpqServed
 exchange(IvfpqChannel *channel, const GvSearchRequest *request,
 		 const IvfpqQuestion *question, uint32 most)
@@ -402,8 +402,8 @@ IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * An answer showed that the mirror lacks something; so much, when `useless`,
- * that the caller searches himself.
+ * An answer showed that the mirror lacks something; when `useless`, too much
+ * to use the answer, and the caller searches itself.
  */
 void
 IvfpqAskStale(Relation index, const IvfpqMetaData *meta, bool useless)

@@ -546,7 +546,8 @@ gv_answer_bytes(int64_t nprobed, int64_t nhits, int64_t nbounds)
 }
 
 /*
- * So many searches go into a message, whose answer is one, too; may be 0.
+ * Returns how many searches fit into a message, and their answers into one;
+ * may be 0.
  */
 static inline int32_t
 gv_searches_most(int32_t dims, int32_t probes, int32_t capacity)

@@ -177,7 +177,7 @@ gv_shared_open(GvConnection *connection)
 }
 
 /*
- * Where a set's client asks for so many bytes, in the memory that it shares;
+ * Where a set's client asks for these bytes, in the memory that it shares;
  * NULL: that is not in it, or there is none.
  */
 void *

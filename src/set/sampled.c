@@ -11,7 +11,7 @@
 
 #include "set/set.h"
 
-/* Rows to compare, and fewer if they take more than so many bytes. */
+/* Rows to compare, and fewer if they take more than SAMPLE_BYTES. */
 #define SAMPLE			200
 #define SAMPLE_BYTES	(16 * 1024 * 1024)
 

@@ -54,10 +54,10 @@
 #define DEVICE_READ_DIMENSION_NS	1.85
 #define DEVICE_NEIGHBOR_NS	1000.0
 
-/* Progress is told of so many rows at a time. */
+/* Rows from one report of progress to the next. */
 #define NOTED_ROWS		256
 
-/* An index of fewer rows than so many times k may not have k. */
+/* An index of fewer rows than LEAST_TIMES k may not have k. */
 #define LEAST_TIMES		4
 
 /* Some of the queries, by their numbers, ascending. */

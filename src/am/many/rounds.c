@@ -29,7 +29,7 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/* The next round is for so many times the rows, as in a scan's batches. */
+/* The factor from a round's rows to the next one's, as in a scan's batches. */
 #define ROUND_GROWTH	4.0
 
 /* Queries whose nearest lists are searched for together. */

@@ -195,7 +195,7 @@ take_slot(Oid index)
 	return slot;
 }
 
-/* Count so many scans, which have ended and did that together. */
+/* Count scans that have ended, and the work that they did together. */
 void
 IvfpqCountersAdd(const IvfpqScanReport *report, int64 scans)
 {

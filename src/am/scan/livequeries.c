@@ -199,7 +199,7 @@ sweep(void)
 	}
 }
 
-/* Is there a slot that is free, and room for so many bytes? */
+/* Returns whether a slot is free, and memory for this number of bytes. */
 static bool
 has_memory(Size bytes, int *free)
 {
@@ -216,7 +216,7 @@ has_memory(Size bytes, int *free)
 }
 
 /*
- * The ring that was idle longest, of those of so many bytes (0: any); or -1.
+ * The ring that was idle longest, of those of this size (0: any); or -1.
  */
 static int
 find_idle(Size bytes)

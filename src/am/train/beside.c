@@ -39,8 +39,8 @@
 #define MOST_QUERIES_FRACTION	0.9
 
 /*
- * Returns the number of rows, if there are so many, among which those around a
- * query are looked for.
+ * Returns the number of rows, at most, among which those around a query are
+ * looked for.
  */
 int
 IvfpqRowsAround(int dims)

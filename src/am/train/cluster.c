@@ -102,7 +102,7 @@ IvfpqKmeans(const float *rows, int64 n, int dims, int k, float *centroids)
 	return found;
 }
 
-/* Parents for so many lists. */
+/* Returns the number of parents for this number of lists. */
 int
 IvfpqParents(int lists)
 {

@@ -77,7 +77,7 @@ typedef struct IvfpqSample
 	IvfpqType  *type;
 	int			dims;			/* 0 = not known yet */
 	int64		capacity;		/* rows to take; 0 = what memory holds */
-	int			least;			/* rows to see, if there are so many */
+	int			least;			/* rows to see, or all if fewer */
 	bool		lenient;		/* rows of other dims are no error */
 	bool		sparing;		/* read no more of the table than it takes */
 	bool		whole;			/* it is the whole table */
@@ -86,7 +86,7 @@ typedef struct IvfpqSample
 	double		skip;			/* rows to pass over before the next */
 	float	   *rows;			/* [capacity][dims] */
 	uint64	   *ids;			/* [capacity] their TIDs */
-	int64		ndistinct;		/* the first so many are all different; */
+	int64		ndistinct;		/* rows, the first ones, that all differ; */
 	int32	   *counts;			/* [ndistinct] how often each is there */
 	ReservoirStateData reservoir;
 	MemoryContext tmp;

@@ -194,7 +194,7 @@ real_array(Datum value)
 	return result;
 }
 
-/* Call a cast of so many arguments. */
+/* Call a cast of nargs arguments. */
 static Datum
 call_cast(FmgrInfo *cast, int nargs, Datum value)
 {

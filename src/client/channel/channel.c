@@ -205,8 +205,8 @@ send_requests(IvfpqChannel *channel)
 /* ---- answers */
 
 /*
- * Makes the buffer hold so many bytes of an answer; what has been received
- * stays.  False: there is no memory.
+ * Makes the buffer hold `size` bytes of an answer; bytes received stay.
+ * False: there is no memory.
  */
 bool
 IvfpqChannelReserve(IvfpqChannel *channel, Size size)

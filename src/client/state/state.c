@@ -250,11 +250,11 @@ IvfpqCountServed(void)
 }
 
 /*
- * It has not answered this session since then, when it had answered so many
- * searches.  That concerns others only if it was long by the server's setting,
- * whatever the session's own, and if no other was answered meanwhile.  Then
- * the supervisor is to look; and when the same has just happened to another
- * session each uses its own engine until it has.
+ * It has not answered this session since `since`, when it had answered
+ * `served` searches.  That concerns others only if it was long by the server's
+ * setting, whatever the session's own, and if no other was answered meanwhile.
+ * Then the supervisor is to look; and when the same has just happened to
+ * another session each uses its own engine until it has.
  */
 void
 IvfpqNoteSilence(int64 since, uint64 served)

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#define MANY_LEFT		8		/* from so many rows on twins pay */
+#define MANY_LEFT		8		/* least rows for which twins pay */
 
 /* Rescores a pair, see gv_exactset.h. */
 bool

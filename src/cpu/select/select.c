@@ -12,7 +12,7 @@
 #include "engine/gv_call.h"
 
 #define CHUNK		GV_CPU_COMPARED
-#define WAITING		64			/* at least so many wait before a cut */
+#define WAITING		64			/* items that wait before a cut, at least */
 
 /*
  * AUTO: WarpSelect while one value in SPARSE is wanted, because most stay

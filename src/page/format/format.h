@@ -75,8 +75,8 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXALIGN(sizeof(IvfpqSpecialData)))
 
 /*
- * Recalls for which the search parameters are known, for the first so many
- * rows.
+ * Recalls for which the search parameters are known, and depths: the numbers
+ * of nearest rows for which they are.
  */
 #define IVFPQ_TARGETS		7
 #define IVFPQ_TARGET_RECALLS {0.80, 0.90, 0.95, 0.98, 0.99, 0.995, 0.999}
@@ -147,7 +147,7 @@ typedef struct IvfpqMetaData
 	int32		refine;			/* IvfpqRefine */
 	BlockNumber refine_head;	/* refine page with free slots */
 
-	int32		calibrated_depths;	/* the first so many were looked at */
+	int32		calibrated_depths;	/* the first depths, which were measured */
 	int32		calibrated_for; /* IvfpqCalibratedFor */
 	IvfpqTarget targets[IVFPQ_DEPTHS][IVFPQ_TARGETS];
 

@@ -82,7 +82,7 @@ IvfpqProgressPhaseOf(IvfpqProgressPhase phase, int64 total)
 		pgstat_progress_update_multi_param(lengthof(params), params, values);
 }
 
-/* So much of the phase's total is done. */
+/* Reports how much of the phase's total is done. */
 void
 IvfpqProgressDone(int64 done)
 {
