@@ -12,7 +12,7 @@
 typedef struct IvfpqServerStatus
 {
 	bool		preloaded;		/* else there is no gpuvecd, */
-	bool		preload_helps;	/* ... and would there be? */
+	bool		preload_helps;	/* preloading would start one */
 	bool		has_device;		/* a device seems to be there */
 	const char *state;			/* in a word, as gpuvec_stat has it */
 	bool		is_external;	/* others start it */
