@@ -9,7 +9,7 @@ DATA = $(wildcard sql/*--*.sql)
 kind := $(if $(TEST_BUILD),test,release)
 for_tests := src/page/stoppoint.o src/engine/gv_fault.o \
 	src/am/filter/plancheck.o gpu/product/checks.o gpu/select/hostrows.o
-# What searches without a card, linked in place of src/server/engines.o.
+# The oracle, which searches without a card: in place of src/server/engines.o.
 oracle := $(patsubst %.c,%.o,$(sort $(wildcard test/oracle/*.c)))
 for_release := src/server/engines.o
 left_out := $(if $(TEST_BUILD),$(for_release),$(for_tests))
@@ -164,7 +164,7 @@ else
 	$(CC) $(CFLAGS) $(filter %.o,$^) $(LDFLAGS) -o $@ -lpthread -lm
 endif
 
-# What a variable holds, for test/run.sh.
+# Prints a variable, for test/run.sh.
 print-%:
 	@echo $($*)
 

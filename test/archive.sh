@@ -50,8 +50,8 @@ gv_fetch_from() {
 	mv "$partial" "$2"
 }
 
-# What archive $1 calls the suites $2, then those beside them: where the file of
-# one is not to be had, another may have another version.
+# Prints archive $1's names of the suites $2, then those beside them: where the
+# file of one is not to be had, another may have another version.
 # shellcheck disable=SC2086
 gv_suites() {
 	case $1 in

@@ -8,9 +8,9 @@
 # gpuvec, the test build, in it, in the private folder GV_TMP (test/run.sh); else it makes these.
 #
 # gpuvecd has a PID, mount, IPC and network namespace of its own, where the data
-# directories are hidden: it shares one folder with PostgreSQL.  What one user can
-# try without root is in test/t/056_external.pl, what needs no PostgreSQL in
-# test/unit/server/check_folders.c.
+# directories are hidden: it shares one folder with PostgreSQL.  Tests that one
+# user can run without root are in test/t/056_external.pl, those that need no
+# PostgreSQL in test/unit/server/check_folders.c.
 #
 # Prints 'ok' or 'not ok' and what was tried, a line each, then 'external: N
 # passed, M failed'.  Status 2: this cannot be tried here.

@@ -29,8 +29,8 @@ gv_note() { printf '== %s\n' "$*"; }
 GV_PASSED=0
 GV_FAILED=0
 
-# counts a check $1: does the command after it succeed?  What that prints is shown
-# if not.
+# counts a check $1: does the command after it succeed?  Its output is shown if
+# not.
 gv_check() {
 	local what=$1
 	shift

@@ -91,7 +91,7 @@ BUILT_PARTS='unitwhole sqlserved levels valgrind cardwhole cardolder cardsanitiz
 SERVER='' SOURCE='' TEST_SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0
 
-# What is left of a run that ends early, for ONLY.
+# Prints the parts left of a run that ends early, for ONLY.
 show_left() {
 	local name left=
 	for name in ${ONLY:-$DEFAULT_PARTS ${LONG:+$LONG_PARTS}}; do

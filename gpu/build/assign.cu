@@ -14,11 +14,11 @@
 
 #define THREADS			256
 #define MOST_SCORES		(INT64_C(64) << 20) /* of a piece of the rows */
-#define MOST_TERMS		(INT64_C(1) << 36)	/* ... that a few ms do */
-#define MOST_ROWS		(1 << 18)	/* ... whose blocks a grid can number */
+#define MOST_TERMS		(INT64_C(1) << 36)	/* of a piece: a few ms */
+#define MOST_ROWS		(1 << 18)	/* of a piece, for the grid's numbers */
 #define MOST_HALF		(INT64_C(96) << 20) /* bytes of their half copies */
 
-/* Make memory for so many vectors; half made, it can be dropped. */
+/* Make memory for `capacity` vectors; half made, it can be dropped. */
 GvStatus
 gv_targets_create(GvTargets *targets, GvMetric metric, int32_t dims,
 				  int32_t capacity, cudaStream_t stream)

@@ -16,7 +16,7 @@
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define LANES			16		/* partial sums in fp32 */
-#define LANES64			8		/* ... and in double */
+#define LANES64			8		/* partial sums in double */
 #define LAMBDA			1.5		/* of gv_soar */
 #define LEVELS			255		/* of a refine record */
 #define HUGE_LENGTH		1e18	/* see src/cpu/code/refine.c */

@@ -61,7 +61,7 @@ extern GvStatus gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 							   GvProbe *d_nearest, const GvStop *stop);
 extern void gv_finder_drop(GvFinder *finder);
 
-/* What k-means found, and how. */
+/* The outcome of k-means, and how it was found. */
 struct GvKmeansFound
 {
 	int32_t		k;
@@ -108,7 +108,7 @@ struct GvNearGroups
 	GvTargets	centers;
 	GvProbe    *d_probes;		/* [pairs] groups nearest to some vectors */
 	uint16_t   *d_tried;		/* [n][tried] those that rows try, */
-	int32_t		ntried;			/* of so many groups; 0: not yet */
+	int32_t		ntried;			/* ngroups when d_tried was made; 0: not yet */
 	uint16_t   *d_own;			/* [k] groups of centroids */
 	uint32_t   *d_keys[2];		/* [pairs] groups, before and after sorting */
 	uint32_t   *d_numbers[2];	/* [pairs] of rows in a block, or centroids */
@@ -128,10 +128,13 @@ struct GvNearGroups
 	GvProbe    *d_found;
 };
 
-/* Are there so many centroids that all of them had better not be compared? */
+/* Are k centroids enough for near groups to be faster than comparing all? */
 extern bool gv_near_groups_serve(int32_t k);
 
-/* What that takes of the device beside what all centroids take; 0 of fewer. */
+/*
+ * Bytes of the device that near groups take beside what a comparison with all
+ * centroids takes; 0 where near groups do not serve.
+ */
 extern int64_t gv_near_groups_bytes(int32_t dims, int64_t n, int32_t k);
 
 /*
@@ -154,8 +157,8 @@ extern void gv_near_groups_drop(GvNearGroups *near);
 
 #ifdef GV_TEST_BUILD
 /*
- * From so many centroids on, more than 8; groups tried; rows whose pairs are
- * sorted at once, four times those that meet a group.  0: as is best.
+ * Least centroids, more than 8; groups tried; rows whose pairs are sorted at
+ * once, four times those that meet a group.  0: as is best.
  */
 extern "C" void gv_gpu_near_groups_force(int32_t from, int32_t tried,
 										 int64_t block);
@@ -174,7 +177,7 @@ struct GvClustered
 								 * brought up to date */
 };
 
-/* ... and memory, of the device, to follow a few changes. */
+/* Memory of the device to follow changes of a few centroids. */
 struct GvReassign
 {
 	GvTargets	targets;

@@ -297,7 +297,7 @@ rebalance(Clusters *cl, uint64_t seed, bool *changed)
 
 /*
  * The clusters that rebalance changed, and where their rows go; false when
- * there are so many that everything had better be compared.
+ * they are so many that comparing everything is faster.
  */
 static bool
 list_changed(Clusters *cl, int32_t *nchanged, int32_t *norphans)

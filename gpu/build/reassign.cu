@@ -6,16 +6,15 @@
  *		all		rows: compared with the changed ones, which may be nearer than
  *				their own
  *
- * What comes out is what comparing everything gives, ties included, because
- * scores are exact and changed centroids keep their order.
+ * The result is that of comparing everything, ties included, because scores
+ * are exact and changed centroids keep their order.
  */
 #include <algorithm>
 
 #include "gpu/build/gv_build.h"
 
 #define THREADS			256
-#define LEAST_PIECE		8192	/* orphans, where there are so many, whatever
-								 * k */
+#define LEAST_PIECE		8192	/* orphans, or all if fewer, whatever k */
 
 /* To [n][dims] = rows from[order[i]], a block each. */
 static __global__ void __launch_bounds__(THREADS)

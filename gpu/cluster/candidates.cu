@@ -21,7 +21,7 @@ struct Close
 {
 	GvClusters	cl;
 	int64_t		first;			/* row of the piece, */
-	int			n;				/* which has so many */
+	int			n;				/* rows of the piece */
 
 	struct alignas(16) Row
 	{

@@ -23,8 +23,8 @@ gv_clusters_scale(const GvClusters &cl)
 }
 
 /*
- * What eps has of (Q + E)^2 or (L + F)^2, `length` being the sum; infinite
- * where a score with so long a vector may overflow.
+ * The term of eps for (Q + E)^2 or (L + F)^2, `length` being the sum; infinite
+ * where a score with a vector of this length may overflow.
  */
 static __device__ __forceinline__ float
 gv_clusters_rest(const GvClusters &cl, float length, float scale)
@@ -36,7 +36,7 @@ gv_clusters_rest(const GvClusters &cl, float length, float scale)
 	return 1.001f * 2.0f * square * (float) (cl.dims / 16 + 64) * 0x1p-24f;
 }
 
-/* What eps has of a row alone. */
+/* The terms of eps that depend on the row alone. */
 static __device__ __forceinline__ float
 gv_clusters_row_rest(const GvClusters &cl, float2 lengths, float scale)
 {

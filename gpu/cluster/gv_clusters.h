@@ -12,7 +12,7 @@
  *		group	rows by cluster, ascending (clustersums.cu)
  *		sum		errors, farthest rows, means (clustersums.cu)
  *
- * What is proven.  With m the middle and s a power of two, X = s (x - m) and
+ * Proof.  With m the middle and s a power of two, X = s (x - m) and
  * C = s (c - m) are row and centroid moved, x' and c' their half copies, and
  *		a = |C|^2 - 2 sum
  * the approximate score, sum being what tensor cores make of <x', c'>.  With
@@ -22,10 +22,10 @@
  *		|a - (|X - C|^2 - |X|^2)| <= 2 (E (L + F) + Q F) +
  *			2 (Q + E)(L + F)(dims + 32) 2^-22 +
  *			(Q + E + L + F)^2 (dims / 16 + 56) 2^-24
- * of which the last is for |C|^2 and a in fp32; what x - m loses, 2^-24 of it,
- * E and F include.  gv_assign's score S of
+ * of which the last is for |C|^2 and a in fp32; E and F include the rounding
+ * of x - m, 2^-24 of it.  gv_assign's score S of
  * x and c, in fp32, has a relative error below (dims / 16 + 8) 2^-24, and
- * loses dims 2^-149 to what underflows, so
+ * loses dims 2^-149 to underflow, so
  *		|a - (s^2 S - |X|^2)| <= eps,
  * the sum of the above and of dims 2^-148 s^2.  Then
  *		least (a + eps)
@@ -45,7 +45,7 @@
 
 #define GV_CLOSE_CAPACITY		16	/* close centroids of a row that are
 									 * noted */
-#define GV_CLOSE_LISTS		256 /* centroids come in so many */
+#define GV_CLOSE_LISTS		256 /* that centroids come in */
 
 /* A centroid that may be a row's nearest. */
 struct alignas(8) GvClose
@@ -166,7 +166,7 @@ typedef void (*GvKmeansWatch) (GvKmeansStep step, cudaStream_t stream);
 
 extern "C" void gv_gpu_kmeans_watch(GvKmeansWatch watch);
 
-/* Pieces of so many rows in sets to come; 0: as is best. */
+/* Sets the rows of a piece in sets to come; 0: as is best. */
 extern "C" void gv_gpu_kmeans_piece(int32_t rows);
 
 /* Rows so far that had more close centroids than are noted. */

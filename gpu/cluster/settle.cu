@@ -9,8 +9,8 @@
  *				listed
  *		whole	these, four at a time, against all centroids
  *
- * Equal scores: the smaller number.  What is not negative ascends as its bits
- * do, so score << 32 | number is an order.
+ * Of equal scores the smaller number comes first.  Floats that are not
+ * negative ascend as their bits do, so score << 32 | number is an order.
  */
 #include "gpu/cluster/clusters.cuh"
 #include "gpu/coarse/score.cuh"

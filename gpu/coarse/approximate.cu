@@ -10,7 +10,7 @@
  *		choose	the lists near enough, their exact scores, the nearest
  *				(choose.cu)
  *
- * What is proven.  Let q', c' be the half copies of q and c, and
+ * Proof.  Let q', c' be the half copies of q and c, and
  *		a = w * sum + |c|^2,  w = -2 and |c|^2 in fp32 (L2, cosine), or
  *		a = w * sum,          w = -1 (inner product)
  * the approximate score, sum being what tensor cores make of <q', c'>.  With
@@ -21,7 +21,7 @@
  *	  whatever order it is made (gpu/product/gv_product.h)
  *	- the exact score, and |c|^2 and the last two roundings of a, have relative
  *	  errors below (dims / 16 + 32) 2^-24 of numbers below (Q + C + E + F)^2
- *	- what underflows is less than 2^-100
+ *	- underflow loses less than 2^-100
  * So a (plus |q|^2, of the query alone) and the fp32 score differ by at most
  * eps, the sum of these, the first two times |w|.  p lists have approximate
  * scores up to the p-th, a_p; the p-th exact score is then at most a_p + eps,

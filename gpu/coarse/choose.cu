@@ -31,8 +31,8 @@
 #define FEW_THREADS		128
 #define FEW_QUERIES		128
 #define LEAST_LISTS		1024	/* for lists in shared memory */
-#define KEYS_PER_PROBE		2		/* so many keys of runs to a probe are
-									 * enough */
+#define KEYS_PER_PROBE		2		/* keys of runs that are enough for a
+									 * probe */
 #define AT_ONCE			4		/* runs that a warp reads */
 #define PASSES			(GV_RUN / (GV_WARP / GV_QUAD))	/* of a warp over a run
 														 * by four lanes a

@@ -34,9 +34,9 @@ extern GvStatus gv_gpu_choose(const GvDeviceModel *model, const GvBatch *batch,
 /*
  * Scores of lists are read where they are near, and of many lists few are:
  * where there are more than GV_SCORES_KEPT, which L2 holds, it is cheaper to
- * make these again than to write them all.  Of n queries, or fewer, that want
- * so many lists d_coarse has to have memory for those returned; if they are
- * more, only the least scores of runs go to memory.
+ * make these again than to write them all.  gv_gpu_coarse_rows returns the
+ * queries that d_coarse needs memory for, of n that want `probes` lists each;
+ * where these are fewer than n, only the least scores of runs go to memory.
  */
 #define GV_SCORES_KEPT		((int64_t) 4 << 20)
 extern int32_t gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n,

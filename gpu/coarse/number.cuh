@@ -85,7 +85,7 @@ gv_number_lists(const GvDeviceModel &model, const GvBatch &batch, int query,
 	});
 }
 
-/* What gv_number_many needs of a block's shared memory. */
+/* The shared memory of a block that gv_number_many needs. */
 struct GvNumbering
 {
 	uint32_t	nblocks[GV_WARP];	/* of each warp's probes */

@@ -11,7 +11,7 @@
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
 
-#define GV_BY_VALUE		16		/* first so many times values are halved */
+#define GV_BY_VALUE		16		/* times that values are halved, at first */
 
 /* The sum of a lane's number and those of the lanes before. */
 static __device__ __forceinline__ uint32_t
@@ -45,7 +45,7 @@ gv_reserve(uint32_t mine, uint32_t *count)
 	return __shfl_sync(GV_FULL_WARP, at, GV_WARP - 1) + upto - mine;
 }
 
-/* What the threads of a block tell each other, one barrier a time. */
+/* Exchange of numbers between the threads of a block, one barrier a time. */
 struct GvTalk
 {
 	uint32_t	(*said)[GV_WARP];	/* [2], in turn; a number of each warp */

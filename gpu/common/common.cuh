@@ -78,8 +78,8 @@ gv_unordered(uint32_t key)
 }
 
 /*
- * What a posting is known by: its row id's 48 bits, as in a block, which
- * decide between equal scores, and the probe.
+ * The id of a posting: its row id's 48 bits, as in a block, which decide
+ * between equal scores, and the probe.
  */
 static __device__ __forceinline__ uint64_t
 gv_posting_id(uint32_t high, uint32_t low, int probe)
@@ -88,9 +88,9 @@ gv_posting_id(uint32_t high, uint32_t low, int probe)
 }
 
 /*
- * First dimension of sub-quantizer j <= m: see gv_sub_start.  Dimensions are
- * so few that 32 bits hold the product; a division of 64 took longer than an
- * entry of a look-up table.
+ * First dimension of sub-quantizer j <= m: see gv_sub_start.  The product fits
+ * in 32 bits, since dimensions are few; a division of 64 bits took longer than
+ * an entry of a look-up table.
  */
 static __device__ __forceinline__ int
 gv_device_sub_start(const GvDeviceModel &model, int j)
@@ -107,7 +107,7 @@ gv_device_score(float value)
 	return value < GV_SCORE_MAX ? value : GV_SCORE_MAX;
 }
 
-/* What a page's records have in a slot; NULL: there is no such. */
+/* The record in a slot of a page of refine records; NULL: there is none. */
 static __device__ __forceinline__ const uint8_t *
 gv_record_at(const GvDeviceModel &model, const uint8_t *page, int slot)
 {

@@ -12,10 +12,10 @@
 #define MOST_WORK		((int64_t) 1 << 29)	/* of a part of a batch */
 
 /*
- * What is kept of a device's memory for searches: a tenth, and more where
- * streams, two of each of two searchers that take turns, have no room in that;
- * but no more than a quarter, which streams have to do with then.  Buffers are
- * a quarter larger than what is asked for.
+ * The share of a device's memory that is kept for searches: a tenth, or more
+ * where the streams, two of each of two searchers that take turns, do not fit
+ * in a tenth; at most a quarter, and then the streams have to do with that.
+ * Buffers are a quarter larger than what is asked for.
  */
 #define KEPT_FRACTION		0.1
 #define MOST_KEPT_FRACTION	0.25
@@ -23,7 +23,7 @@
 #define SEARCHER_STREAMS	2
 #define STREAM_BYTES(work)	((work) + (work) / 4)
 
-/* What is known of a device. */
+/* A device's properties. */
 struct KnownDevice
 {
 	int			number;			/* as CUDA has it */
@@ -59,7 +59,7 @@ gv_gpu_rejection(char *text, size_t size)
 	pthread_mutex_unlock(&rejection_lock);
 }
 
-/* Bytes kept for searches of a device with so many. */
+/* Bytes kept for searches of a device with `total` bytes. */
 static int64_t
 kept_bytes(size_t total)
 {
@@ -72,7 +72,7 @@ kept_bytes(size_t total)
 	return (int64_t) kept;
 }
 
-/* Bytes that mirrors may have of a device, of which so many are free. */
+/* Bytes that mirrors may have of a device with `nfree` free bytes. */
 static int64_t
 budget(size_t nfree, size_t total)
 {
@@ -136,7 +136,7 @@ gv_buffer_free(GvBuffer *buffer)
 	buffer->bytes = 0;
 }
 
-/* What every other kernel was compiled for, too. */
+/* A kernel for ask_device, compiled for the same devices as all others. */
 static __global__ void
 nothing_kernel()
 {
@@ -163,7 +163,7 @@ is_for_good(cudaError_t error)
 	}
 }
 
-/* What an error in opening means to who opens. */
+/* The status that opening returns for an error. */
 static GvStatus
 open_status(cudaError_t error)
 {

@@ -7,7 +7,7 @@
 
 #include "gpu/common/gv_card.h"
 
-/* What one search wants; the kernels' part of GvSearch. */
+/* The parameters of one search; the kernels' part of GvSearch. */
 struct GvWanted
 {
 	int32_t		probes;
@@ -43,7 +43,7 @@ struct GvFound
 								 * only */
 };
 
-/* What a search asks of the sample. */
+/* A search's question about the sample. */
 struct GvRank
 {
 	int32_t		rank;			/* 0: nothing; negative: what is not beyond */
@@ -70,7 +70,7 @@ enum GvCoarseWay
 	GV_COARSE_WAYS
 };
 
-/* What approximate.cu needs beside; nothing unless gv_gpu_approximate_fits. */
+/* Memory for approximate.cu; none unless gv_gpu_approximate_fits. */
 struct GvApproximate
 {
 	uint16_t   *d_half_queries;		/* [n][half_dims] queries in half
@@ -159,8 +159,8 @@ struct GvBatch
 };
 
 /*
- * How many scores a query's scan has left, where it has so many blocks: one
- * for each posting or, of batches with conditions, for each that satisfies its
+ * Returns how many scores a query's scan of nblocks blocks has stored: one for
+ * each posting or, of batches with conditions, for each that satisfies its
  * query's, in no order.  Not where d_ids is NULL.
  */
 static __host__ __device__ __forceinline__ uint32_t
@@ -181,19 +181,19 @@ struct GvReplay
 #define GV_REPLAYS			64
 
 /*
- * A graph is evicted for another one only when it was not used for so many
- * batches: of more shapes in turn than fit, some are replayed and
- * the others launched step by step, where making all of them again and again
- * took longer.
+ * A graph is evicted for another one only when it was not used for this number
+ * of batches: of more shapes in turn than fit, some are replayed and the
+ * others launched step by step, where making all of them again and again took
+ * longer.
  */
 #define GV_REPLAY_KEPT		(4 * GV_REPLAYS)
 
-/* What became of a stream's small batches. */
+/* How a stream's small batches were launched. */
 struct GvReplayCounts
 {
 	int64_t		replayed;
 	int64_t		made;			/* graphs, each used at once */
-	int64_t		again;			/* ... in the place of another one */
+	int64_t		again;			/* graphs made in the place of another one */
 	int64_t		launched;		/* without a graph */
 };
 

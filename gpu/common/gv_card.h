@@ -97,8 +97,8 @@ gv_record_bytes(int32_t dims)
 #define GV_TABLE_PAGES		65536
 
 /*
- * What is true of every centroid c and its half copy c'; infinite or NaN when
- * there is one that half precision cannot hold.
+ * Bounds that hold for every centroid c and its half copy c'; infinite or NaN
+ * when there is a centroid that half precision cannot hold.
  */
 struct GvHalfLimits
 {
@@ -106,7 +106,7 @@ struct GvHalfLimits
 	float		error;			/* |c - c'| is at most this */
 };
 
-/* What kernels need of a mirror, passed by value. */
+/* The part of a mirror that kernels need, passed by value. */
 struct GvDeviceModel
 {
 	int32_t		metric;
@@ -173,13 +173,13 @@ struct GvMirror
 	int64_t		table_bytes;	/* on the device */
 	GvLengths	lengths;		/* of lists that are not empty */
 	int64_t		nblocks;		/* of all lists */
-	cudaStream_t stream;		/* of changes; nothing waits for it */
-	cudaEvent_t changed;		/* ... but searches, for the last change */
+	cudaStream_t stream;		/* of changes; only searches wait for it, */
+	cudaEvent_t changed;		/* by the event of the last change */
 	uint64_t	version;		/* of the last change: a number of its own, in
 								 * the whole process */
 	GvStaging	staging;
 	uint8_t    *raw;			/* [block_bytes] a block read back */
-	uint8_t    *view;			/* ... and as GvBlock wants it */
+	uint8_t    *view;			/* the same in the layout of GvBlock */
 };
 
 #endif							/* GV_CARD_H */

@@ -95,8 +95,8 @@ gv_noted_status(cudaError_t error)
 /* launch.cu */
 
 /*
- * Before a launch with more than that: so much dynamic shared memory is
- * allowed to a kernel on the chosen device from now on.
+ * Before a launch with more than that: allows a kernel `bytes` bytes of
+ * dynamic shared memory on the chosen device from now on.
  */
 extern GvStatus gv_allow_shared(const void *kernel, size_t bytes);
 
@@ -192,8 +192,8 @@ extern GvStatus gv_buffer_need(GvBuffer *buffer, size_t bytes);
 extern void gv_buffer_free(GvBuffer *buffer);
 
 /*
- * Bytes that a part of a batch of searches may have on the chosen device, of
- * which there are so many.
+ * Bytes that a part of a batch of searches may have on the chosen device,
+ * which has `total` bytes.
  */
 extern int64_t gv_gpu_stream_bytes(size_t total);
 

@@ -60,7 +60,7 @@ gv_lengths_count(struct GvLengths *lengths, uint32_t n, int times)
 }
 
 /*
- * Blocks of so many lists at most: the sum of the longest, of which those of
+ * The most blocks of nlists lists: the sum of the longest, of which those of
  * the last class are taken for as long as any there may be.
  */
 static inline int64_t

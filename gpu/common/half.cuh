@@ -61,8 +61,8 @@ struct GvHalfRounding
 
 /*
  * By a warp: the half copy [half_dims] of v, of which v(d) is a dimension, or
- * 0 beyond the last.  FINITE: all of it is, so that products are.  What is
- * returned is of all dimensions, in all lanes.
+ * 0 beyond the last.  FINITE: all of it is, so that products are.  Returns, in
+ * all lanes, the rounding of all dimensions.
  */
 template <typename Sum, bool FINITE = false, typename Vector>
 static __device__ __forceinline__ GvHalfRounding<Sum>

@@ -44,7 +44,7 @@
 
 /*
  * A map of an array of halves [nrows][half_dims] on the device, for copies of
- * boxes of so many rows and 64 halves, swizzled as above: hopperring.cuh.
+ * boxes of box_rows rows and 64 halves, swizzled as above: hopperring.cuh.
  * Only where gv_gpu_hopper_multiplies.
  */
 extern GvStatus gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array,
@@ -122,7 +122,7 @@ gv_barrier_wait(uint64_t *barrier, int odd)
 }
 
 /*
- * Barriers by number, of which the block's own is 0: wait until so many
+ * Barriers by number, of which the block's own is 0: wait until nthreads
  * threads have come, or come without waiting.
  */
 static __device__ __forceinline__ void
@@ -142,7 +142,7 @@ gv_turn_arrive(int number, int nthreads)
 
 /*
  * The box of a map that begins at half `d` of row `row`, to shared memory; its
- * bytes count for the barrier.  What there is not becomes 0, and counts.
+ * bytes count for the barrier.  Halves outside the map are 0, and count.
  */
 static __device__ __forceinline__ void
 gv_copy_box(void *shared, const CUtensorMap *map, int d, int row,
@@ -214,7 +214,7 @@ gv_products_begin()
 	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/* What was begun since the last time is one group. */
+/* Close a group: the products begun since the last time. */
 static __device__ __forceinline__ void
 gv_products_commit()
 {

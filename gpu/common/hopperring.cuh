@@ -73,7 +73,7 @@ struct GvRing
 		__syncthreads();
 	}
 
-	/* By one thread: wait until a place is free, for so many bytes. */
+	/* By one thread: wait until a place is free, and expect n bytes. */
 	__device__ __forceinline__ void
 	expect(GvPlace place, int n) const
 	{
@@ -82,7 +82,7 @@ struct GvRing
 	}
 };
 
-/* By one thread: N boxes of so many rows, one below the other. */
+/* By one thread: N boxes of box_rows rows, one below the other. */
 template <int N>
 static __device__ __forceinline__ void
 gv_copy_boxes(char *to, const CUtensorMap *map, int step, int row,

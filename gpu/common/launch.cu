@@ -15,7 +15,10 @@
 
 #define NCHAINS			64
 
-/* What a kernel was allowed on a device; it stays as long as the process. */
+/*
+ * The shared memory that a kernel was allowed on a device, until the process
+ * ends.
+ */
 struct Allowed
 {
 	const void *kernel;

@@ -82,7 +82,7 @@ gv_copy_async(void *shared, const void *global, bool there)
 				 "r"(there ? 16 : 0) : "memory");
 }
 
-/* What this thread sent since the last time is one group. */
+/* Close a group: the copies that this thread began since the last time. */
 static __device__ __forceinline__ void
 gv_commit_copies()
 {

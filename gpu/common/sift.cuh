@@ -9,7 +9,7 @@
  * keys of its lanes, and where each has j at or below some key, W j >= k items
  * are, so the largest of the warps' j-th keys is no less than the k-th of all.
  * Warps take items in runs of 8, in turn, because good ones lie side by side.
- * What is not beyond the bound, about twice k of 10,240 in no order, goes to
+ * Items not beyond the bound, about twice k of 10,240 in no order, go to
  * shared memory, and each of those counts how many are before it; where they
  * are more, a tighter bound is found first.
  *
@@ -50,8 +50,8 @@
 #define GV_SIFT_FEW_ROOM	512		/* but for a few queries */
 
 /*
- * The shared memory of a block of so many threads, with memory for so many
- * items within the bound; the first `count` count.
+ * The shared memory of a block of BLOCK_THREADS threads, with memory for
+ * BLOCK_ROOM items within the bound, `count` of which are there.
  */
 template <int BLOCK_THREADS, int BLOCK_ROOM>
 struct GvSiftOf
@@ -425,7 +425,7 @@ gv_sift_bisect(Source source, int n, uint32_t k, Sift &sift)
 
 /*
  * The k smallest of n items, k <= Sift::ROOM / 2, ascending by (key, id), into
- * sift.keys, places and ids [count]; fewer when there are not so many.  By all
+ * sift.keys, places and ids [count]; fewer when there are fewer.  By all
  * Sift::THREADS threads of the block.  Returns count.
  */
 template <typename Source, typename Notes, typename Sift>

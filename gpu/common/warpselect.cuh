@@ -266,7 +266,7 @@ struct GvWarpSelect
 			bound = item;
 	}
 
-	/* ... items with a key beyond this one; with the same they may count. */
+	/* Items with a key beyond this one are not needed; equal keys may be. */
 	__device__ __forceinline__ void
 	limit_key(uint32_t key)
 	{

@@ -42,14 +42,14 @@ gv_gpu_exact_ways(int64_t ways[2])
 
 #endif
 
-/* So many queries went by the matrix (0) or slowly (1). */
+/* Count n queries that went by the matrix (0) or slowly (1). */
 static void
 count_ways(int way, int64_t n)
 {
 	GV_TEST_ONLY(__atomic_fetch_add(&went[way], n, __ATOMIC_RELAXED);)
 }
 
-/* What the steps of one search share. */
+/* The arguments that all steps of one search share. */
 struct Search
 {
 	GvExactWork *work;
@@ -146,8 +146,8 @@ clear_lists(const GvExactWork *work)
 }
 
 /*
- * How many queries the lists have, where steps have told the host; may be the
- * moment to stop.
+ * Returns how many queries the lists have, where steps have written that to
+ * the host's memory; GV_CANCELED on a request to stop.
  */
 static GvStatus
 wait_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
@@ -162,7 +162,7 @@ wait_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
 	return GV_OK;
 }
 
-/* ... and where they have not. */
+/* The same, where steps have not: copies the counts first. */
 static GvStatus
 read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
 {
@@ -270,7 +270,7 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 	return GV_OK;
 }
 
-/* So many queries of the lists, for slots first .. last - 1. */
+/* Search the nmatrix and nslow listed queries in slots first .. last - 1. */
 static GvStatus
 search_listed(const Search *search, int32_t nmatrix, int32_t nslow,
 			  int64_t first, int64_t last)
@@ -282,7 +282,10 @@ search_listed(const Search *search, int32_t nmatrix, int32_t nslow,
 	return GV_OK;
 }
 
-/* What the lists hold, for slots first .. last - 1; does it count as a way? */
+/*
+ * Search the listed queries in slots first .. last - 1; counts: count those
+ * of the matrix way in `went`.
+ */
 static GvStatus
 search_lists(const Search *search, int64_t first, int64_t last, bool counts)
 {
@@ -416,7 +419,7 @@ rerank_first(const Search *search, int32_t n)
 	return rerank_all(search, &rows, n, 0, last < rows.n ? last : rows.n);
 }
 
-/* ... which only some metrics have. */
+/* Find and search such queries; only cosine and Pearson have any. */
 static GvStatus
 search_voids(const Search *search)
 {

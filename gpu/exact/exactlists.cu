@@ -62,7 +62,7 @@ see_centroids(GvExactByList *lists, int32_t metric)
 	return gv_gpu_exact_rows(&lists->space, &lists->centroids, stream);
 }
 
-/* What is asked of centroids for some queries, whose answers are cleared. */
+/* Clear some queries' answers, and search all centroids for them. */
 static GvStatus
 ask(const GvExactByList *lists, GvExactWork *work,
 	const GvExactQueries *queries, const GvStop *stop)

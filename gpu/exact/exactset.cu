@@ -16,9 +16,9 @@
 #include "gpu/exact/gv_exactlists.h"
 
 #define MOST_BATCH		(INT64_C(1) << 20)	/* rows */
-#define BATCH_BYTES		(INT64_C(512) << 20)	/* ... in fp32 */
-#define LISTS_BYTES		(INT64_C(4) << 30)	/* ... of near lists, of which
-											 * there are to be many rows */
+#define BATCH_BYTES		(INT64_C(512) << 20)	/* of rows in fp32 */
+#define LISTS_BYTES		(INT64_C(4) << 30)	/* the same for near lists, each of
+											 * which needs many rows */
 #define LISTS_BATCH		(INT64_C(1) << 27)
 #define OWN_THREADS		256
 
@@ -153,7 +153,7 @@ place(const GvSetSpec *spec)
 	return places;
 }
 
-/* What searches that compare all rows take memory for. */
+/* The amount that searches that compare all rows take memory for. */
 static GvExactAmount
 amount_of(const GvSetSpec *spec)
 {
@@ -280,7 +280,7 @@ make_question(Exact *exact)
 	return gv_gpu_exact_clear(&exact->queries, exact->stream);
 }
 
-/* ... and of a set. */
+/* Make the memory of a set, and that of its queries if it has any. */
 static GvStatus
 make(Exact *exact)
 {

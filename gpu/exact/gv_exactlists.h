@@ -52,7 +52,7 @@ enum GvExactListStep
 	/* with steps watched one by one: GvExactStep's of the second */
 	GV_EXACT_ASK_STEPS,
 	GV_EXACT_GATHER = GV_EXACT_ASK_STEPS + GV_EXACT_STEPS,
-	GV_EXACT_UNIT_STEPS,		/* ... and of units */
+	GV_EXACT_UNIT_STEPS,		/* steps of units */
 	GV_EXACT_LIST_STEPS = GV_EXACT_UNIT_STEPS + GV_EXACT_STEPS
 };
 
@@ -60,7 +60,7 @@ struct GvExactByList
 {
 	GvSetSpec	spec;
 	int64_t		capacity;			/* rows of a batch, at most */
-	int64_t		unit_capacity;		/* ... of a unit at once */
+	int64_t		unit_capacity;		/* rows of a unit at once */
 	GvExactSpace space;			/* of centroids, when they are asked */
 	float	   *d_centroids;	/* [nlists][dims] */
 	GvExactRows centroids;

@@ -183,7 +183,7 @@ shape(GvExactByList *lists, const GvSetSpec *spec, int64_t capacity)
 	lists->near.k = spec->probes;
 }
 
-/* What searches are for: near lists, lists of vectors, units. */
+/* Amounts of searches: for near lists, for lists of vectors, in units. */
 GvExactAmount
 gv_gpu_exact_nearest_amount(const GvExactByList *lists)
 {

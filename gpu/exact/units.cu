@@ -24,7 +24,7 @@
 												 * next */
 #define NO_SLOT			UINT32_MAX
 
-/* What the steps of a batch share. */
+/* The arguments that all steps of a batch share. */
 struct Units
 {
 	GvExactByList *lists;
@@ -153,7 +153,7 @@ others_of(const GvExactByList *lists, int64_t part)
 		lists->others.d_slow + first};
 }
 
-/* What is left of a part to do, with the rows that its stream has. */
+/* Search the rows of the stream for a part's queries that need another way. */
 static GvStatus
 finish(const Units *units, GvExactStream *stream, int64_t part,
 	   const uint32_t counts[2])
@@ -166,7 +166,10 @@ finish(const Units *units, GvExactStream *stream, int64_t part,
 							   units->queries, &others, counts, units->stop);
 }
 
-/* ... at once, as the stream's rows are not all of the unit. */
+/*
+ * The same before the next rows come, where the stream cannot have all rows of
+ * the part at once.
+ */
 static GvStatus
 finish_now(const Units *units, GvExactStream *stream, int64_t part)
 {
@@ -282,7 +285,10 @@ search_voids(const Units *units)
 							   &others, counts, units->stop);
 }
 
-/* What the streams begin with. */
+/*
+ * Prepare the streams, search the void queries, and clear the counts of
+ * queries that need another way.
+ */
 static GvStatus
 begin(const Units *units, int64_t seen)
 {

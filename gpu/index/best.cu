@@ -6,7 +6,7 @@
  * of not too many, are counted and sorted in bins (bins.cuh).  More are
  * selected by WarpSelect (warpselect.cuh): each warp from its share of the
  * scores; the bound of one is a bound for all, through shared memory; then the
- * warps' queues are merged.  What is longer than WarpSelect takes goes to
+ * warps' queues are merged.  Numbers that WarpSelect cannot take are left to
  * sort.cu.
  */
 #include "gpu/coarse/number.cuh"
@@ -82,7 +82,7 @@ struct ListSource
 	}
 };
 
-/* ... and where the blocks of those chosen are. */
+/* Notes for gv_sift: where the blocks of the lists chosen are. */
 struct ListNotes
 {
 	typedef GvDeviceList Note;
@@ -331,8 +331,8 @@ struct CopySource
 };
 
 /*
- * ... and, where bounds follow, where the refine records of those chosen are.
- * The records come to L2 meanwhile.
+ * Notes for gv_sift: where bounds follow, the addresses of the refine records
+ * of the postings chosen.  The records come to L2 meanwhile.
  */
 struct CopyNotes
 {

@@ -36,7 +36,8 @@ round_down(double value)
 }
 
 /*
- * What a team's lanes have, side by side in other banks than the next team's.
+ * The partial sums of a team's lanes, side by side, in other banks than the
+ * next team's.
  */
 struct Partial
 {

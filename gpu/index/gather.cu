@@ -40,8 +40,8 @@ gv_gpu_gather_by(int32_t n)
 #endif
 
 /*
- * May lists be scanned for all that meet them, as far as the first search of a
- * batch of so many tells?
+ * Returns whether lists may be scanned for all queries that probe them, as far
+ * as the first search of a batch of `all` tells.
  */
 static bool
 may_suit(const GvDeviceModel *model, const GvSearcher *searcher,
@@ -66,7 +66,8 @@ suits(const GvDeviceModel *model, const GvSearcher *searcher,
 }
 
 /*
- * Arrays of n queries with so many meetings, behind a stream's other memory.
+ * Places arrays of n queries with npairs pairs of a query and a list, behind a
+ * stream's other memory.
  */
 static void
 place_lists(const GvDeviceModel *model, char *work, size_t *bytes, int64_t n,
@@ -131,7 +132,7 @@ size_gathered(const GvDeviceModel *model, const GvSearcher *searcher,
 }
 
 /*
- * Parts of the first of n searches, of a batch of so many, whose lists are
+ * Takes parts of the first of n searches, of a batch of `all`, whose lists are
  * scanned for all of them together.  False: that does not suit.
  */
 static bool
@@ -264,7 +265,7 @@ gv_gpu_start_long(const GvDeviceModel *model, const GvBatch *batch,
 	return copy_out(batch, searcher->stream);
 }
 
-/* What is a part's, from its first query on. */
+/* A part's share of the arrays, from its first query on. */
 static GvListScan
 lists_from(const GvListScan *all, int32_t first)
 {

@@ -41,7 +41,7 @@ gv_download_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
 		batch.d_hits[at] = hit;
 }
 
-/* What the choice of lists found, when that is over: see gv_early. */
+/* The result of the choice of lists, when that is over: see gv_early. */
 static __device__ __forceinline__ GvFound
 gv_early_found(const GvBatch &batch, int query)
 {
@@ -70,8 +70,8 @@ gv_download_probes(const GvBatch &batch, int query, int nprobed)
 }
 
 /*
- * How much was found, so many hits; one thread.  A batch's spare places, which
- * probe nothing, are the next part's in the host's memory.
+ * Downloads the counts of a query with nhits hits; by one thread.  A batch's
+ * spare places, which probe nothing, are the next part's in the host's memory.
  */
 static __device__ __forceinline__ void
 gv_download_found(const GvBatch &batch, int query, GvFound found, int nhits)

@@ -21,9 +21,9 @@ struct Given
 };
 
 /*
- * The first of n searches, as many as fit into a stream's work, and the places
- * of their arrays on the device.  What goes there lies in the same order in
- * the host's memory.
+ * Takes the first of n searches, as many as fit into a stream's work, and
+ * places their arrays on the device.  Arrays that are uploaded lie in the same
+ * order in the host's memory.
  */
 static void
 place_given(const GvSearcher *searcher, const GvDeviceModel *model,

@@ -28,8 +28,8 @@ struct GvAim
 {
 	float		scale;			/* of a sum of products of 8 bits */
 	float		margin;			/* infinite: they cannot be */
-	float		most;			/* ... nor where T, a list's score, or the
-								 * limit is larger */
+	float		most;			/* they cannot be where T, a list's score, or
+								 * the limit is larger */
 	float		limit;			/* no larger S is among the best; infinite:
 								 * unknown */
 };

@@ -7,8 +7,8 @@
  * while it waits for one it adds nothing.  Here one lane asks for a whole
  * block, which comes to shared memory while the warp adds up the one before:
  * so fewer warps are enough to keep look-ups going, and there are registers
- * for more of those on their way.  What is to be done for a block beside its
- * look-ups is done by one lane, or for 32 blocks at once.
+ * for more of those on their way.  All other work for a block is done by one
+ * lane, or for 32 blocks at once.
  *
  * Where few postings are wanted, a block of threads leaves few scores: nearest
  * lists come first, and beyond the k-th of what it had before no posting is
@@ -46,7 +46,7 @@ struct Deal
 	uint64_t   *arrived;		/* likewise: a barrier */
 	uint64_t	policy;
 	uint32_t	first;			/* the warp's first of its query's blocks */
-	uint32_t	step;			/* ... and how far apart they are */
+	uint32_t	step;			/* from a block of the warp's to the next */
 	int			odd;			/* phase of the barrier */
 
 	/* of each lane, one of 32 blocks: */
@@ -61,7 +61,7 @@ struct Deal
 		return first + turn * step;
 	}
 
-	/* Look where the blocks of 32 turns are, of which there are so many. */
+	/* Look where the blocks of 32 turns are, of nblocks blocks. */
 	__device__ __forceinline__ void
 	look(const GvDeviceModel &model, const GvProbes &probes,
 		 const GvKept &kept,

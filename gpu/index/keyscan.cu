@@ -5,9 +5,9 @@
  *
  * Of a block's 32 postings few satisfy a condition, and a warp that adds up
  * the codes of one takes as long as for all.  So a warp asks the condition of
- * a run of blocks, some at once, and what satisfies it waits in shared memory
- * until there is one for each lane, from whatever blocks.  What is left in the
- * end is for all warps of a block of threads together.
+ * a run of blocks, some at once, and postings that satisfy it wait in shared
+ * memory until there is one for each lane, from whatever blocks.  The warps of
+ * a block of threads share those that are left in the end.
  */
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/index/condition.cuh"
@@ -15,8 +15,8 @@
 #include "gpu/index/scan.cuh"
 
 #define MANY_THREADS	256
-#define FEW_THREADS		64		/* with so long a table that others do not
-								 * fit */
+#define FEW_THREADS		64		/* where a long table leaves no shared memory
+								 * for MANY_THREADS */
 #define GROUP			5		/* chunks of codes on their way at once */
 #define MOST_RESIDENT	768		/* threads of an SM, for 80 registers each */
 #define MOST_RUN		GV_WARP	/* blocks that a warp takes, a lane each */

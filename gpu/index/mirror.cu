@@ -94,8 +94,8 @@ first_staging(const GvMirrorSpec *spec)
 }
 
 /*
- * What is on its way when all has come: it has doubled as often as it was
- * full.
+ * Returns the bytes of the staging memory after all data have come: it has
+ * doubled each time that it was full.
  */
 static int64_t
 last_staging(const GvMirrorSpec *spec)

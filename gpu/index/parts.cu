@@ -16,7 +16,7 @@
 
 #define POSTING_BYTES		((int64_t) (sizeof(float) + sizeof(uint64_t)))
 
-/* Batches from so many queries on go in two parts, and in four, at least. */
+/* Least queries of batches that go in two parts, and in four, at least. */
 #define TWO_PARTS		32
 #define FOUR_PARTS		256
 
@@ -50,7 +50,7 @@ round_up(int64_t number)
 	return (number + step - 1) / step * step;
 }
 
-/* Memory for the scores of one search of so many probes. */
+/* Memory, in postings, for the scores of one search of `probes` lists. */
 static int64_t
 most_postings(const GvMirror *mirror, int32_t probes)
 {
@@ -143,8 +143,8 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 }
 
 /*
- * So many searches of a batch's shape are known to fit, maybe more; each of
- * more than are rounded up takes the same.
+ * Returns how many searches of a batch's shape surely fit; maybe more do.
+ * Where n is not rounded up each search takes the same.
  */
 static int64_t
 sure_to_fit(const GvMirror *mirror, GvBatch batch, int64_t most_work)
@@ -231,8 +231,8 @@ gv_gpu_next_part(const GvSearcher *searcher, const GvMirror *mirror,
  * before it, work is every part's of the stream, of which the first own_from
  * bytes are all parts' that are gathered (gather.cu): what is there is used up
  * before the next part's is made.  With NULL for memory only the sizes count.
- * What is copied, queries and wanted, probes, hits and bounds, has the same
- * order on both sides.
+ * Arrays that are copied (queries and wanted; probes, hits and bounds) have
+ * the same order on both sides.
  */
 void
 gv_gpu_place_part(const GvDeviceModel *model, GvSearcher *searcher,

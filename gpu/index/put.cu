@@ -3,11 +3,11 @@
  *		Queries into the memory that the device reads, by several threads where
  *		they are thousands.
  *
- * One core writes some 10 GB/s, and 10,000 queries are megabytes: as long as
- * the device needs for half of its work.  So parts that are gathered are put
- * there by some threads, which live as long as that takes, task by task in the
- * order of the parts; who launches the steps of a part helps until all of it
- * is there, and while he launches them the others are ahead.
+ * One core writes some 10 GB/s, and 10,000 queries are megabytes: that takes
+ * as long as half of the device's work.  So several threads, which exist only
+ * meanwhile, upload parts that are gathered, task by task in the order of the
+ * parts.  The thread that launches the steps of a part helps until the whole
+ * part is there; while it launches them, the others go on with the next parts.
  */
 #include <math.h>
 #include <sched.h>

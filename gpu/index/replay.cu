@@ -6,9 +6,9 @@
  * A small batch takes less time than its launches, so they are recorded as a
  * graph, which is one launch.  A graph holds its kernels' arguments; it is
  * used again only for a batch whose arguments are the same to the last byte,
- * so it never has a stale address.  What differs from call to call, queries
- * and what they want, lies in memory, at the same place each time, and how a
- * mirror's lists grow stands in the device's memory, too.
+ * so it never has a stale address.  The queries and their parameters, which
+ * differ from call to call, lie in memory, at the same place each time, and
+ * the sizes of a mirror's lists are in the device's memory, too.
  *
  * A stream has GV_REPLAYS graphs at most, each some kilobytes of the driver's
  * memory on the device and 100 us of the host to make, as much as ten batches

@@ -12,7 +12,7 @@
  * of a posting is
  *		a = base + (w s sum + T).
  *
- * What is proven.  Let E be the sum over j of the largest difference, of any
+ * Proof.  Let E be the sum over j of the largest difference, of any
  * k, between the entry and w s <Q_j, C_jk>, and M that of the largest |entry|.
  * Both are taken from the table that S is made of, so nothing is asked of how
  * numbers were rounded.  Then
@@ -144,7 +144,7 @@ round_query(const GvDeviceModel &model, const GvListScan &lists,
 struct Row
 {
 	float		far;			/* the largest difference */
-	float		length;			/* ... and magnitude */
+	float		length;			/* the largest magnitude of an entry */
 	float		nothing;		/* no number, where an entry is none */
 
 	__device__ __forceinline__ void

@@ -47,10 +47,10 @@ gv_add_word(float sum, uint32_t word, const char *rows, uint32_t chunk)
 }
 
 /*
- * ... of a chunk, whose codes are in `words` words and whose rows begin at
- * byte `chunk` of the table.  A compiler that knows this number makes it the
- * one constant that a permutation can have, and moves the other to a register
- * each time.
+ * Adds the entries of a chunk, whose codes are in `words` words and whose rows
+ * begin at byte `chunk` of the table.  A compiler that knows this number makes
+ * it the one constant that a permutation can have, and moves the other to a
+ * register each time.
  */
 static __device__ __forceinline__ float
 gv_add_chunk(float sum, uint4 codes, int words, const char *table,
@@ -94,7 +94,8 @@ gv_add_codes(const uint4 *codes, int chunks, const char *table)
 }
 
 /*
- * The same of a posting whose chunks are all there, the last of so many words.
+ * The same for a posting whose chunks are all there; the last has `words`
+ * words.
  */
 template <int CHUNKS>
 static __device__ __forceinline__ float
@@ -224,7 +225,7 @@ gv_scan_begins(const GvDeviceModel &model, const GvBatch &batch, int query,
 	return nblocks;
 }
 
-/* What posting i of a block is known by. */
+/* The id of posting i of a block: see gv_posting_id. */
 static __device__ __forceinline__ uint64_t
 gv_id_in(const uint8_t *block, const GvBlockShape &shape, int i, int probe)
 {
@@ -233,8 +234,8 @@ gv_id_in(const uint8_t *block, const GvBlockShape &shape, int i, int probe)
 }
 
 /*
- * What a scan leaves of a posting, to place `to` of its query's.  live is the
- * block's mask.
+ * Stores a posting's score and id to place `to` of its query's.  live is the
+ * block's mask; the score of a dead posting is infinite.
  */
 static __device__ __forceinline__ void
 gv_store_posting(const GvBatch &batch, int64_t to, uint32_t live, float score,
@@ -247,8 +248,9 @@ gv_store_posting(const GvBatch &batch, int64_t to, uint32_t live, float score,
 }
 
 /*
- * Blocks of threads for each of n queries, where so many are resident: such
- * that their last wave leaves as little of the device without work as can be.
+ * Returns the number of blocks of threads for each of n queries, where
+ * `resident` blocks are resident: the one whose last wave leaves the least of
+ * the device idle.
  */
 static inline int64_t
 gv_share_of(int resident, int32_t n)
@@ -271,8 +273,8 @@ gv_share_of(int resident, int32_t n)
 }
 
 /*
- * The grid of a scan by blocks of THREADS threads, of which so many are
- * resident on an SM: queries are y; x is 0 where they have nothing to scan.
+ * The grid of a scan by blocks of THREADS threads, `resident` of them on an
+ * SM: queries are y; x is 0 where they have nothing to scan.
  */
 template <int THREADS>
 static inline dim3

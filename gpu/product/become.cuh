@@ -4,11 +4,10 @@
  *
  * Sums are looked at 32 columns of a row at a time, a run, by four lanes: lane
  * l of these has columns j * 8 + 2 l and the next, j < 4, as mma.sync leaves
- * them (mma.cuh).  What becomes of them is a struct, passed by value, with
+ * them (mma.cuh).  An epilogue uses them: a struct, passed by value, with
  *
- *	struct Row			what is known of a row, in shared memory
- *	struct Columns		what is known of a lane's columns of a run, in
- *						registers
+ *	struct Row			a row's data, in shared memory
+ *	struct Columns		the data of a lane's columns of a run, in registers
  *	begin(Row *, row)	by a thread, before its sums; there may be no such row
  *	columns(run)		of a run, which may be beyond the last column
  *	take(columns, Row *, row, run, sums)

@@ -39,7 +39,7 @@
 #define LEAST_SUMS		(INT64_C(1) << 18)	/* of 32 rows, 8,192 columns */
 #define LEAST_DIMS		512		/* see gv_blas_multiplies */
 #define WIDE_COLUMNS	2048	/* of a tile, if rows are many, */
-#define TALL_COLUMNS	512		/* ... of a tall one */
+#define TALL_COLUMNS	512		/* of a tall tile */
 #define STREAM_DIVISOR		8		/* of a stream's memory, for a tile */
 
 struct GvBlas
@@ -59,7 +59,7 @@ typedef cublasStatus_t (*Multiply) (cublasHandle_t, cublasOperation_t,
 									const void *, void *, cudaDataType_t, int,
 									cublasComputeType_t, cublasGemmAlgo_t);
 
-/* What is taken of the library. */
+/* The functions of the library that are called. */
 struct Library
 {
 	decltype(&cublasCreate_v2) create;

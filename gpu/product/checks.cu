@@ -85,7 +85,7 @@ struct Kept
 	}
 };
 
-/* What a check is made with; half made, it can be dropped. */
+/* The resources of a check; half made, it can be dropped. */
 struct Check
 {
 	cudaStream_t stream;

@@ -4,28 +4,28 @@
  *		cuBLAS (blas.cu), by a loop that every device has (loop.cuh), or by one
  *		that only devices of compute capability 9.0 have (hopperloop.cuh).
  *
- * Read product.cuh next: gv_gpu_matmul; then become.cuh: what becomes of sums.
+ * Read product.cuh next: gv_gpu_matmul; then become.cuh: epilogues.
  *
- * What is proven of a sum, whoever makes it and in whatever order.  A product
+ * Error bound of a sum, by whatever code and in whatever order.  A product
  * of two halves has 22 bits, so fp32 holds it.  The sum of n of them is a
- * tree, each node of which adds what is below it to a number of 24 bits or
+ * tree, each node of which adds the results below it to a number of 24 bits or
  * more:
  *	- a node with two below it is an addition of fp32, rounded or cut: it is
- *	  off by at most 2^-23 of what is added
+ *	  off by at most 2^-23 of the sum of its inputs' magnitudes
  *	- a node of a tensor core has g >= 4 products and at most one sum below it,
- *	  aligns them to the largest and cuts each to 24 bits or more, and what
- *	  comes out again: at most (g + 2) 2^-23 of what is added (Fasi, Higham,
+ *	  aligns them to the largest, cuts each to 24 bits or more, and cuts the
+ *	  result again: at most (g + 2) 2^-23 of that sum (Fasi, Higham,
  *	  Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021;
  *	  groups of 4 to 16; on 9.0 of 16 with 25 bits, Xie, Wang, Yang, Yang,
  *	  "MMA-Sim", 2025)
- * What is added at a node is, in magnitude, at most the sum P of the
- * magnitudes of all products, times 1 + n 2^-21 for what nodes below were off
- * by.  A tree has fewer than n / 4 nodes of the second kind, 6 n / 4 units of
- * 2^-23, and fewer than n / 4 of the first to bring together what these have;
- * or fewer than n of the first alone.  So a sum is off by at most 1.75 n 2^-23
- * P < n 2^-22 P, and P <= |x||y| by Cauchy and Schwarz.  Zeros beyond dims
- * change nothing but perhaps what is cut off: (dims + 32) 2^-22 |x||y| is what
- * all proofs take.
+ * The magnitudes of a node's inputs add up to at most P, the sum of the
+ * magnitudes of all products, times 1 + n 2^-21 for the errors of nodes below.
+ * A tree has fewer than n / 4 nodes of the second kind, 6 n / 4 units of
+ * 2^-23, and fewer than n / 4 of the first to add up their results; or fewer
+ * than n of the first alone.  So a sum is off by at most 1.75 n 2^-23 P < n
+ * 2^-22 P, and P <= |x||y| by Cauchy and Schwarz.  Zeros beyond dims may
+ * change only the bits that are cut off: all proofs use the bound (dims + 32)
+ * 2^-22 |x||y|.
  */
 #ifndef GV_PRODUCT_H
 #define GV_PRODUCT_H
@@ -86,23 +86,23 @@ struct GvMatmulContext
 extern "C" GvStatus gv_blas_open(GvDevice *devices, int32_t n);
 
 /*
- * Bytes of a device's memory that gv_blas_create takes there for products of
- * so many dimensions, 0 for any; 0: none.
+ * Bytes of a device's memory that gv_blas_create takes there for products over
+ * `dims` dimensions, 0 for any; 0: none.
  */
 extern "C" int64_t gv_blas_bytes(int32_t device, int32_t dims);
 
 /*
- * For a stream of the chosen device, and products of so many dimensions, 0 for
- * any; *blas is NULL where none is used.
+ * For a stream of the chosen device, and products over `dims` dimensions, 0
+ * for any; *blas is NULL where cuBLAS is not used.
  */
 extern GvStatus gv_blas_create(int32_t device, int32_t dims,
 							   cudaStream_t stream, GvBlas **blas);
 extern void gv_blas_drop(GvBlas *blas);
 
 /*
- * Is a product cuBLAS's?  Never where blas is NULL; with gv_matmul_use always;
- * else from so many dimensions on that multiplying takes longer than bringing
- * sums to memory and back.
+ * Returns whether cuBLAS makes a product: never where blas is NULL; always
+ * with gv_matmul_use; else where there are enough dimensions for the
+ * multiplication to take longer than bringing sums to memory and back.
  */
 extern bool gv_blas_multiplies(const GvBlas *blas, const GvMatmul *matmul);
 
@@ -130,8 +130,9 @@ extern "C" GvStatus gv_matmul_sums(const uint16_t *rows, int32_t nrows,
 									uint32_t *runs);
 
 /*
- * Nothing is for 9.0 (0), or tiles of its products have so many columns;
- * negative: as is best.  False: there are no such tiles.
+ * Sets the columns of a tile of the products for compute capability 9.0; 0:
+ * such products are not used; negative: as is best.  False: there are no such
+ * tiles.
  */
 extern "C" bool gv_matmul_hopper(int32_t columns);
 extern int32_t gv_matmul_forced();

@@ -222,7 +222,7 @@ gv_hopper_launch(const GvMatmulContext *by, const GvMatmul *matmul,
 						   by->stream, *matmul, epilogue, maps);
 }
 
-/* Clocks that all tiles of so many columns take; see above. */
+/* Clocks that all tiles of `columns` columns take; see above. */
 static inline int64_t
 gv_hopper_clocks(const GvMatmul *matmul, int nsms, int columns)
 {

@@ -69,9 +69,7 @@ struct GvLoopPlace
 	}
 };
 
-/*
- * What a block sends to shared memory, slice after slice of tile after tile.
- */
+/* A block's copies to shared memory, slice after slice of tile after tile. */
 template <int ROWS, int COLUMNS, int NHELD, int THREADS>
 struct GvLoop
 {

@@ -99,7 +99,7 @@ run_epilogue(const GvMatmulTile *tile, const F &epilogue, cudaStream_t stream)
 							share);
 }
 
-/* ... by cuBLAS, tile by tile. */
+/* gv_gpu_matmul by cuBLAS, tile by tile. */
 template <bool WHOLE, typename F>
 static GvStatus
 gv_blas_matmul(const GvBlas *blas, const GvMatmul *matmul,

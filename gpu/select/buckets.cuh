@@ -2,11 +2,11 @@
  * buckets.cuh
  *		Sorting items whose values lie about evenly, by a block of threads.
  *
- * What a threshold has let pass: the first of many, in random order.  A
- * bitonic network takes log^2 steps for each; here an item goes to the bucket
- * where its value would be if values were spread evenly, and counts the few in
- * the bucket that are before it.  A dozen steps an item whatever their number;
- * where a bucket gets too many, the network it is.
+ * The items that a threshold has let pass are the first of many, in random
+ * order.  A bitonic network takes log^2 steps for each; here an item goes to
+ * the bucket where its value would be if values were spread evenly, and counts
+ * the few in the bucket that are before it.  An item takes a dozen steps
+ * whatever their number; where a bucket gets too many, the network sorts them.
  */
 #ifndef GV_BUCKETS_CUH
 #define GV_BUCKETS_CUH

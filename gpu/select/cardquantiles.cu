@@ -17,7 +17,7 @@
 #define BLOCKS_A_SM		2
 #define SORTED_WHOLE	GV_SAMPLED	/* values that are sorted whole */
 
-/* What the host sees of a division. */
+/* The part of a division that the host reads. */
 struct Buckets
 {
 	uint64_t	sorted[GV_TREE_SPLITTERS];
@@ -119,7 +119,7 @@ pick_kernel(const uint64_t *sorted, const int64_t *ranks, int32_t nranks,
 		quantiles[i] = gv_item_value(sorted[ranks[i]]);
 }
 
-/* What a call has at hand. */
+/* The state of a call. */
 struct Quantiles
 {
 	GvSelector *selector;
@@ -133,7 +133,7 @@ struct Quantiles
 	Buckets    *d_buckets;
 	Buckets		buckets;
 	int64_t		starts[GV_TREE_BUCKETS + 1];	/* rank of each one's first */
-	int64_t		kept[GV_TREE_BUCKETS + 1];	/* ... among those wanted */
+	int64_t		kept[GV_TREE_BUCKETS + 1];	/* the same among those wanted */
 };
 
 static GvStatus

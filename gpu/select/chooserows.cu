@@ -12,7 +12,7 @@
 static const char letters[GV_NROWS_WAYS + 1] = "thwsr";
 
 #define LEAST_SAMPLED	4096	/* columns, for a threshold */
-#define SPARSE			24		/* ... of which one is wanted, at most */
+#define SPARSE			24		/* columns of which one is wanted, at most */
 
 extern "C" bool
 gv_gpu_rows_can(const GvSelect *spec, GvRowsWay way)

@@ -37,13 +37,13 @@ struct GvGroupPlan
 	int			lanes;			/* of a warp whose items are kept apart */
 	int			vectors;		/* of a thread */
 	int			rank;			/* of the threshold among groups, from 0 */
-	int			spare;			/* ... or so many more */
+	int			spare;			/* the rank may be larger by this */
 	uint32_t	capacity;			/* items a row */
 	uint32_t	gap;			/* between lines, at most */
 	int64_t		stretch;		/* vectors for a line, in 2^-32 */
 };
 
-/* thresholdplan.cu: for the k first of so many columns, k <= columns / 5. */
+/* thresholdplan.cu: for the k first of `columns`, k <= columns / 5. */
 extern GvGroupPlan gv_threshold_plan(int64_t columns, int64_t k);
 
 /* A row's vectors, aligned to 16 bytes, and what lies before and behind. */
@@ -209,8 +209,8 @@ gv_estimate_threshold(const GvGroupPlan &plan, const uint64_t *items,
 }
 
 /*
- * What plan.rank + 1 of the groups' items [total] are not after, and few more
- * than plan.spare others; sorts them where many are equal.
+ * Returns an item that plan.rank + 1 of the groups' items [total] are not
+ * after, and few more than plan.spare others; sorts them where many are equal.
  */
 static __device__ __forceinline__ uint64_t
 gv_find_threshold(const GvGroupPlan &plan, uint64_t *items, uint32_t total)

@@ -7,7 +7,7 @@
  * minima: where k of them are not after some value, k of all are not, and few
  * more, since the k first lie in different threads mostly.  Another estimate
  * is where the bound would be if values were spread evenly between two that
- * were counted.  What is before it goes to shared memory and is sorted.
+ * were counted.  Items before it go to shared memory and are sorted.
  *
  * Source of the minima: Komarov, Dashti, D'Souza, "Fast k-NNG construction
  * with GPU-based quick multi-select", 2014.
@@ -52,7 +52,7 @@ gv_warp_ranked(uint32_t key, uint32_t rank)
 /*
  * A number that k of a team's values are before, k its threads at most: behind
  * the last of what its warps' minima of one rank are, which makes k.
- * NaN, or what nothing is after: there are not so many.  Never +0, before
+ * NaN, or a number that no value is after: there are fewer.  Never +0, before
  * whose key no value's is (gv_ordered).
  */
 template <int THREADS, int KEYS>
@@ -156,8 +156,8 @@ gv_first_estimate(const float (&values)[KEYS], uint32_t n, uint32_t k,
 }
 
 /*
- * A number that so many of a team's values are before, k or more and `most` or
- * fewer; mask tells of this thread's, the first in the highest of KEYS bits.
+ * A number that k or more, and `most` or fewer, of a team's values are before;
+ * mask tells of this thread's, the first in the highest of KEYS bits.
  * NaN: it was not found.
  */
 template <int THREADS, int KEYS>
@@ -223,7 +223,7 @@ gv_bound_all(const float (&values)[KEYS], uint32_t n, uint32_t *mask,
 }
 
 /*
- * A place for so many of this thread's among the team's, whose number is in
+ * A place for `mine` items of this thread among the team's, whose number is in
  * *count from when they meet; it is shared, and 0 before where a block is the
  * team.
  */

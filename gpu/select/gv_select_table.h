@@ -3,8 +3,8 @@
  *		Which way of selection is quickest, by (rows, columns, k).
  *
  * Written by test/bench/selectcard.py --table: of the ways that can, the
- * quickest of random rows.  A line is of so many columns at most, a letter of
- * so many k at most; what is beyond the last counts as it.
+ * quickest of random rows.  A line has its most columns, a letter its most k;
+ * larger numbers than the last count as the last.
  *
  * t: team, h: threshold, w: warp, s: sample, r: radix
  *

@@ -76,7 +76,7 @@ gv_team_sync()
 		__syncthreads();
 }
 
-/* What the members of a team tell each other. */
+/* Sums and exchanges over the threads of a team. */
 template <int THREADS>
 struct GvTeam
 {
@@ -208,7 +208,7 @@ gv_team_write(uint64_t *items, uint32_t count, const GvRowsOut &out,
 		gv_write_item(out, row, i, items[i]);
 }
 
-/* What a row has got so far; 0 but the threshold between calls. */
+/* A row's items so far; 0, but for the threshold, between calls. */
 struct GvRowState
 {
 	uint64_t	threshold;
@@ -313,7 +313,8 @@ extern GvStatus gv_sort_items(uint64_t *d_items, int64_t n, GvBuffer *d_sort,
 							  const uint64_t **d_sorted, cudaStream_t stream);
 
 /*
- * ... and give the k first of items [rows][2][capacity], each row's first half
+ * Sorts the first half of each row's items [rows][2][capacity] and writes its
+ * k first.
  */
 extern GvStatus gv_write_rows(GvSelector *selector, const GvRowsCall *call,
 							 uint64_t *d_items, uint32_t capacity,

@@ -20,7 +20,7 @@
  */
 #include "gpu/select/samples.cuh"
 
-/* with registers for so many enough values are on their way */
+/* with registers for these, enough values are on their way */
 #define BLOCKS_A_SM		2
 #define ALONE_COLUMNS	(1 << 20)	/* a block repairs in a millisecond */
 
@@ -37,7 +37,7 @@ struct Exact
 	const uint32_t *d_list;
 };
 
-/* What holds the k-th item of a row. */
+/* A range that holds the k-th item of a row. */
 struct Range
 {
 	uint64_t	first;
@@ -85,7 +85,7 @@ struct Member
 	}
 };
 
-/* Parts of a range divided evenly are so many items, as a power of two. */
+/* The items of a part of a range divided evenly, as a power of two. */
 static __device__ __forceinline__ int
 part_bits(const Range &range)
 {

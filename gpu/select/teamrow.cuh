@@ -22,7 +22,7 @@
 
 #include "gpu/select/rows.cuh"
 
-/* What a team sorts where all of a row was counted. */
+/* The most items that a team sorts where all of a row was counted. */
 static inline int64_t
 gv_counted_most(int64_t k)
 {
@@ -63,7 +63,7 @@ struct GvTeamRow
 		return team.sum(mine);
 	}
 
-	/* ... items that are not after that key at that position? */
+	/* How many items are not after this key at this position? */
 	__device__ __forceinline__ uint32_t
 	count(uint32_t key, uint32_t position)
 	{

@@ -312,8 +312,8 @@ write_kept(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
 }
 
 /*
- * What is not after a row's threshold, by `pieces` blocks a row, and by the
- * last of them the answer.  Shared: gv_bucket_bytes.
+ * The `pieces` blocks of a row collect the items that are not after its
+ * threshold; the last of them makes the answer.  Shared: gv_bucket_bytes.
  */
 static __global__ void __launch_bounds__(READERS)
 stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t capacity,

@@ -258,7 +258,7 @@ define_scan_settings(void)
 							 GUC_EXPLAIN, NULL, NULL, NULL);
 }
 
-/* What all sessions keep. */
+/* The setting of the query log, which all sessions share. */
 static void
 define_query_log_setting(void)
 {

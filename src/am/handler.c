@@ -69,7 +69,7 @@ ivfpqproperty(Oid index_oid, int attno, IndexAMProperty prop,
 	}
 }
 
-/* What the access method can do. */
+/* Sets the access method's capabilities. */
 static void
 fill_capabilities(IndexAmRoutine *amroutine)
 {

@@ -162,7 +162,7 @@ examine_operator(Form_pg_amop op, Examined *x)
 		x->has_operator = true;
 }
 
-/* What a family of vectors as a whole must have. */
+/* Examines what a family of vectors as a whole must have. */
 static void
 examine_whole(Examined *x)
 {
@@ -254,7 +254,7 @@ examine_key_operator(Form_pg_amop op, Examined *x)
 		x->has_operator = true;
 }
 
-/* What a family of keys must have for the class. */
+/* Examines what a family of keys must have for the class. */
 static void
 examine_key_whole(Examined *x)
 {

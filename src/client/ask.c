@@ -2,9 +2,8 @@
  * ask.c
  *		A search by gpuvecd, or the reason why there is none.
  *
- * The caller's own engine answers whenever this does not.  What was learnt
- * from a refusal is remembered for a while, so that sessions do not ask in
- * vain for every query.
+ * The caller's own engine answers whenever this does not.  A session remembers
+ * a refusal for a while, so that it does not ask in vain for every query.
  */
 #include "postgres.h"
 
@@ -31,7 +30,7 @@
 /* Indexes that a session remembers something about, at most. */
 #define NMEMORIES			16
 
-/* What this session knows of a mirror. */
+/* This session's memory of a mirror. */
 typedef struct Memory
 {
 	GvMirrorKey key;
@@ -41,8 +40,8 @@ typedef struct Memory
 	int64		stale_until;	/* not to be asked to catch up before */
 	int			silences;		/* searches in a row that waited in vain */
 	int64		silent_until;	/* not to be asked again before */
-	int			silent_ms;		/* ... unless with more patience than this */
-	uint64		instance;		/* ... by this run of gpuvecd */
+	int			silent_ms;		/* unless with more patience than this, */
+	uint64		instance;		/* or by another run of gpuvecd */
 } Memory;
 
 static Memory memories[NMEMORIES];
@@ -57,7 +56,7 @@ IvfpqAskCount(IvfpqServed served)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->answers, 1);
 }
 
-/* What is remembered of a mirror; an older memory is overwritten. */
+/* Returns the memory of a mirror; overwrites another mirror's in its slot. */
 static Memory *
 recall(const GvMirrorKey *key)
 {
@@ -228,7 +227,7 @@ count_values(const GvCondition *condition)
 	return n;
 }
 
-/* What stands behind a request with a condition, *bytes of it. */
+/* Returns the bytes behind a request with a condition, *bytes of them. */
 static char *
 make_tail(const GvSearchRequest *request, const IvfpqQuestion *question,
 		  Size *bytes)
@@ -259,7 +258,7 @@ make_tail(const GvSearchRequest *request, const IvfpqQuestion *question,
 	return tail;
 }
 
-/* The request and its answer, of at most so many bytes. */
+/* Sends the request and receives its answer, of at most `most` bytes. */
 static IvfpqServed
 exchange(IvfpqChannel *channel, const GvSearchRequest *request,
 		 const IvfpqQuestion *question, uint32 most)
@@ -279,7 +278,7 @@ exchange(IvfpqChannel *channel, const GvSearchRequest *request,
 	return served;
 }
 
-/* What became of a request that was sent after `begun`: remember it. */
+/* Remembers the outcome of a request that was sent after `begun`. */
 void
 IvfpqAskNote(const GvMirrorKey *key, IvfpqServed served, int64 begun,
 			 uint64 before, uint64 epoch)
@@ -403,8 +402,8 @@ IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * An answer showed that the mirror lacks something; so much, when `useless`,
- * that the caller searches himself.
+ * An answer showed that the mirror lacks something; when `useless`, too much
+ * to use the answer, and the caller searches itself.
  */
 void
 IvfpqAskStale(Relation index, const IvfpqMetaData *meta, bool useless)

@@ -38,7 +38,7 @@ typedef struct IvfpqAnswer
 								 * one */
 } IvfpqAnswer;
 
-/* What gpuvecd is asked. */
+/* A question to gpuvecd. */
 typedef struct IvfpqQuestion
 {
 	const float *query;			/* [dims], transformed */

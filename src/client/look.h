@@ -12,12 +12,12 @@
 typedef struct IvfpqServerStatus
 {
 	bool		preloaded;		/* else there is no gpuvecd, */
-	bool		preload_helps;	/* ... and would there be? */
+	bool		preload_helps;	/* preloading would start one */
 	bool		has_device;		/* a device seems to be there */
 	const char *state;			/* in a word, as gpuvec_stat has it */
 	bool		is_external;	/* others start it */
 	const char *problem;		/* why it is not to be reached; may be "" */
-	bool		is_others;		/* ... it serves another cluster */
+	bool		is_others;		/* the problem: it serves another cluster */
 	bool		up;
 	int			pid;			/* 0 = does not run */
 	const char *engine;

@@ -2,9 +2,9 @@
  * gv_engine.h
  *		The engine API: quantization, list scanning and k-selection in plain C.
  *
- * What stands behind this header knows neither pages nor Datums.  Its callers
- * (a backend, gpuvecd) pass plain arrays and scratch memory; the engine keeps
- * no state, allocates nothing, prints nothing and never jumps out.  Every
+ * The engine behind this header knows neither pages nor Datums.  Its callers
+ * (a backend, gpuvecd) pass plain arrays and scratch memory; it keeps no
+ * state, allocates nothing, prints nothing and never jumps out.  Every
  * operation returns a GvStatus.
  *
  * Conventions
@@ -328,7 +328,7 @@ gv_record_code_bytes(GvRecords records, int32_t dims)
 							sizeof(uint8_t));
 }
 
-/* What is between these, both included. */
+/* The numbers from least to most, both included. */
 typedef struct GvRange
 {
 	float		least;
@@ -496,15 +496,15 @@ extern GvStatus gv_table(const GvModel *model, const float *query,
  * condition all blocks have keys; codes of those without such a posting are
  * not touched.  Blocks need not outlive the call.
  *
- * scan_begin: begins a scan; what waits in it is forgotten.  Does not check
- * that the values of a condition's sets ascend.
+ * scan_begin: begins a scan; postings that wait in it are dropped.  Does not
+ * check that the values of a condition's sets ascend.
  *
  * scan_optimistic: the same of blocks [nblocks], at most GV_OPTIMISTIC_BLOCKS,
  * whose memory others may write to meanwhile: whatever bytes it finds there,
- * at any time, it reads nothing else.  What it takes of them counts only when
- * scan_commit is told that they stayed valid; else it is forgotten.  Each
- * scan_optimistic is followed by scan_commit, before anything else but
- * scan_begin.  scan->best is not `unique`.
+ * at any time, it reads nothing else.  Postings taken from them count only
+ * when scan_commit is told that the blocks stayed valid; else they are
+ * dropped.  Each scan_optimistic is followed by scan_commit, before anything
+ * else but scan_begin.  scan->best is not `unique`.
  *
  * scan_finish: scan->best has the best of all that was offered, as if each had
  * been pushed.  More may be offered then.

@@ -8,15 +8,15 @@
  *
  * The order
  *	Values ascend; equal ones follow by position.  NaN comes last and equals
- *	NaN, whatever its sign and payload; -0 equals 0.  What is returned follows
- *	from the key alone: NaN as the positive quiet NaN, -0 as 0, all else as it
- *	was.
+ *	NaN, whatever its sign and payload; -0 equals 0.  Values are returned by
+ *	their key alone: NaN as the positive quiet NaN, -0 as 0, all others as they
+ *	were.
  *
  * An item is gv_select_key(value) << 32 | position.  As a position occurs once
  * in a row, no two items are equal, and the order of items is the order above.
  * So methods need to know nothing of ties: a pivot or splitter taken from the
  * items has items on both sides, equal values spread over buckets as others
- * do, and what is below the k-th item is k - 1 items, which fit their memory.
+ * do, and exactly k - 1 items are below the k-th, which fit their memory.
  *
  * Methods, n = columns, times a row
  *	warp	one pass behind a threshold: n + k log(n / k) steps where the row

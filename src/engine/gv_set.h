@@ -27,10 +27,9 @@
  *		outputs		POSITIONS int64 [nqueries][k], -1 where there are fewer
  *					DISTANCES double [nqueries][k], NaN there
  *		Exact: gv_set_distance, in double, in the order of operations stated
- *		there, on every engine; NaN comes last, its bits are any.  What an
- *		engine computes in less precision may only discard, with a proven
- *		bound.  Source of the blocked form: Johnson, Douze, Jegou, 2017,
- *		section 5.1.
+ *		there, on every engine; NaN comes last, its bits are any.  An engine
+ *		may compute in less precision only to discard, with a proven bound.
+ *		Source of the blocked form: Johnson, Douze, Jegou, 2017, section 5.1.
  *
  *		With nlists > 0 queries are compared only with the rows of near lists:
  *		inputs		LISTS float [nlists][dims], centroids
@@ -148,7 +147,7 @@ typedef enum GvSetOutput
 
 #define GV_NSET_OUTPUTS	(GV_SET_SIZES + 1)
 
-/* What a run has come to. */
+/* The outcome of a run. */
 typedef struct GvSetDone
 {
 	double		error;			/* of KMEANS: the sum of squared distances to

@@ -33,14 +33,14 @@ typedef struct Compaction
 	bool		mismatched;		/* all of them come from mismatched pages */
 } Compaction;
 
-/* Pages that so many TIDs take. */
+/* Pages that ntids TIDs take. */
 static int64
 pages_needed(int64 ntids)
 {
 	return (ntids + IVFPQ_PENDING_PER_PAGE - 1) / IVFPQ_PENDING_PER_PAGE;
 }
 
-/* Has a list of so many pages too few TIDs? */
+/* Returns whether a list of npages pages has too few TIDs. */
 bool
 IvfpqPendingIsSparse(int64 npages, int64 ntids)
 {

@@ -292,7 +292,7 @@ IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
 	return same;
 }
 
-/* Note that with so many rows a rebuild was advised.  One record, one page. */
+/* Note that a rebuild was advised with `rows` rows.  One record, one page. */
 void
 IvfpqMetaAdvised(Relation index, int64 rows)
 {

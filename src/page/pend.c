@@ -33,9 +33,9 @@ append_to_tail(Relation index, Buffer buf, ItemPointer tid)
 }
 
 /*
- * Add a tail page that holds the TID or, without one, is empty.  So many
- * numbers are left out before its own.  One record: metapage, old tail if any,
- * new page.  The metapage is exclusively locked.
+ * Add a tail page that holds the TID or, without one, is empty.  `gap` numbers
+ * are left out before its own.  One record: metapage, old tail if any, new
+ * page.  The metapage is exclusively locked.
  */
 void
 IvfpqPendingAddTail(Relation index, Buffer metabuf, Buffer tailbuf,
@@ -83,7 +83,7 @@ set_dims(Relation index, Buffer metabuf, int dims, int flags)
 }
 
 /*
- * May a row of so many dims be appended, for all that a locked metapage says?
+ * Whether a row of `dims` dimensions may be appended, by a locked metapage.
  * It may have to say more first, which takes an exclusive lock: that this row
  * decides, or, dims being 0, that not all rows are checked.
  */
@@ -121,7 +121,7 @@ say_dims(Relation index, Buffer metabuf, int dims)
 }
 
 /*
- * Let rows have so many dimensions from now on, unless that is decided.
+ * Let rows have `dims` dimensions from now on, unless that is decided.
  * Returns how many they have to have.  One record, the metapage, or none.
  */
 int
@@ -184,8 +184,8 @@ IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
 }
 
 /*
- * Append a TID of a row of so many dims.  The first row decides on those of
- * all; one of others is not appended.  Returns how many it should have.
+ * Append a TID of a row of `dims` dimensions.  The first row decides on those
+ * of all; one of others is not appended.  Returns how many it should have.
  * dims = 0: whatever they are, it is a row that hardly anyone sees.
  *
  * Inserters share the metapage and take the tail one after another; whoever

@@ -20,8 +20,8 @@ typedef struct IvfpqRecordBuilder
 	int			code_bytes;		/* of a record */
 	bool		log;			/* log each page: others see the index */
 	BlockNumber blkno;			/* page being filled, or InvalidBlockNumber */
-	BlockNumber next;			/* reserved pages from here ... */
-	BlockNumber end;			/* ... to before here */
+	BlockNumber next;			/* reserved pages: from this one */
+	BlockNumber end;			/* to before this one */
 	BlockNumber reserved;		/* so far */
 	char	   *page;			/* [BLCKSZ] its contents; on disk it is new
 								 * yet */

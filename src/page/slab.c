@@ -130,8 +130,8 @@ find_slot(Relation index, const IvfpqLayout *layout, IvfpqBlockPages *block,
 /*
  * Finds free slots for a new block: gets its pages, exclusively locked.  The
  * caller may hold a directory page: pages that others hold are passed over, so
- * this never waits for one.  What is locked but not used goes back by
- * IvfpqBlockRelease.
+ * this never waits for one.  IvfpqBlockRelease unlocks pages that were not
+ * used.
  */
 void
 IvfpqBlockAllocate(Relation index, const IvfpqLayout *layout,

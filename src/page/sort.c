@@ -19,7 +19,7 @@
 #define ST_DEFINE
 #include "lib/sort_template.h"
 
-/* So many are sorted by bytes, where no more of these differ. */
+/* Limits of the numbers sorted by bytes, where no more of these differ. */
 #define LEAST_BY_BYTES	20
 #define MOST_BY_BYTES	512
 #define MOST_BYTES		3

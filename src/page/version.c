@@ -6,7 +6,7 @@
  * Every change of a directory page is logged, and leaves the record's place in
  * the log (LSN) on the page, under the page's exclusive lock.  LSNs ascend.  So
  * a page that has the LSN that it had is as it was, and a directory whose pages
- * have the LSNs that they had is.  What a standby replays leaves the same LSNs.
+ * have the LSNs that they had is.  A standby's replay leaves the same LSNs.
  */
 #include "postgres.h"
 

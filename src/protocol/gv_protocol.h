@@ -161,8 +161,8 @@ typedef enum GvMessageType
 								 * float [n][dims]; OK: n answers as of SEARCH
 								 * without tests, each padded to 8 bytes */
 
-	GV_MSG_ASK,					/* GvSetSpec; OK: nothing.  What is asked of a
-								 * set next that began with no queries */
+	GV_MSG_ASK,					/* GvSetSpec; OK: nothing.  The next question
+								 * to a set that began with no queries */
 
 	GV_MSG_OK = 64,
 	GV_MSG_REFUSED
@@ -496,7 +496,7 @@ typedef struct GvStatusReply
 	char		device[128];
 	int64_t		memory;			/* that mirrors may have of all devices,
 								 * bytes: less where shards bring searchers */
-	int64_t		most;			/* ... of the device that has most */
+	int64_t		most;			/* the same of the device that has most */
 	int64_t		used;
 	int64_t		searches;		/* answered with results */
 	int64_t		batches;
@@ -546,7 +546,8 @@ gv_answer_bytes(int64_t nprobed, int64_t nhits, int64_t nbounds)
 }
 
 /*
- * So many searches go into a message, whose answer is one, too; may be 0.
+ * Returns how many searches fit into a message, and their answers into one;
+ * may be 0.
  */
 static inline int32_t
 gv_searches_most(int32_t dims, int32_t probes, int32_t capacity)

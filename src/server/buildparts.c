@@ -224,7 +224,7 @@ name_parts(const GvBuild *build, char *line, size_t size)
 	return n;
 }
 
-/* What came after training, of all connections so far. */
+/* Logs the time of the phases after training, of all connections so far. */
 void
 gv_build_log(GvBuild *build)
 {

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-/* What a builder's thread has. */
+/* The state of a builder's thread. */
 typedef struct Building
 {
 	GvConnection *connection;

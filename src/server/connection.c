@@ -120,7 +120,7 @@ check_header(GvConnection *connection)
 	return wrong == NULL;
 }
 
-/* What is in `in`: part of a message, a whole one, or one that is wrong? */
+/* Returns whether `in` has part of a message, a whole or a wrong one. */
 static GvReceived
 examine(GvConnection *connection)
 {
@@ -166,7 +166,7 @@ bytes_to_read(const GvConnection *connection)
 	return whole - connection->in_used;
 }
 
-/* What is to be read, if there is anything. */
+/* Receive up to this many bytes; without `wait` only those that are there. */
 static ssize_t
 receive_some(GvConnection *connection, size_t bytes, bool wait)
 {
@@ -332,7 +332,7 @@ gv_connection_stop(GvConnection *connection)
 	return stop;
 }
 
-/* What came through the socket, wherever its message lies. */
+/* The type of the message from the socket, wherever its contents lie. */
 static uint16_t
 asked_type(const GvConnection *connection)
 {

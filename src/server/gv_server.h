@@ -50,7 +50,7 @@
 								 * now: restart me */
 #define GV_EXIT_SYSTEM		6	/* the operating system refused something */
 
-/* What all threads may read once the server runs; counters are atomic. */
+/* All threads may read this once the server runs; counters are atomic. */
 typedef struct GvServer
 {
 	uint64_t	instance;
@@ -202,7 +202,7 @@ gv_message(const GvConnection *connection)
 		(const GvMessage *) connection->in;
 }
 
-/* What follows the message's header. */
+/* The bytes behind the message's header. */
 static inline void *
 gv_payload(const GvConnection *connection)
 {

@@ -32,8 +32,8 @@ static struct
 	int			epoll;
 	int			listener;
 	int			wake;			/* an eventfd */
-	bool		paused;			/* not listening, for want of descriptors */
-	uint64_t	paused_until;	/* ... before this, if none gets free */
+	bool		paused;			/* not listening, for want of descriptors, */
+	uint64_t	paused_until;	/* before this, if none gets free */
 	bool		is_short;		/* of these, and has said so */
 	uint64_t	connections;	/* there were */
 	GvConnection *first;		/* of those that are here */

@@ -14,7 +14,7 @@
 /* How often a thread that waits for a searcher looks for more than that. */
 #define LOOK_MS			100
 
-/* What such a thread has. */
+/* The state of such a thread. */
 typedef struct Bulk
 {
 	int32_t		device;			/* of its last searcher */
@@ -269,7 +269,7 @@ put_answers(const Bulk *bulk, const GvMirrorEntry *entry,
 
 /*
  * Make all searches and put their answers at `next`, which is then behind
- * them.  What cannot be searched at once may be in halves.  Between batches
+ * them.  A batch that cannot be searched at once is halved.  Between batches
  * loaders have their turn: while one waits for the mirror's lock the loop,
  * too, waits behind it with the next search.  Each answer tells the state of
  * the lists that it is of.

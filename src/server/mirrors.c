@@ -147,7 +147,7 @@ gv_mirrors_acquire(const GvMirrorKey *key, uint64_t owner,
 	return entry;
 }
 
-/* Let a mirror go, in which so many searches were made. */
+/* Release a mirror, in which `searches` searches were made. */
 void
 gv_mirrors_release(GvMirrorEntry *entry, int64_t searches)
 {

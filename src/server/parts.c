@@ -119,7 +119,7 @@ gv_mirrors_evict_for(GvMirrorEntry *entry, const int64_t *growth)
 
 /*
  * Locked: bytes that a member's device has to free for the member to grow by
- * so much.
+ * `growth` bytes.
  */
 static int64_t
 lacking(const GvMirrorMember *member, int64_t growth)
@@ -130,8 +130,8 @@ lacking(const GvMirrorMember *member, int64_t growth)
 }
 
 /*
- * Locked: frees memory on a device for a mirror's member to grow by so much,
- * and charges it; false when there is none.
+ * Locked: frees memory on a device for a mirror's member to grow by `growth`
+ * bytes, and charges it; false when there is none.
  */
 static bool
 charge_growth(GvMirrorEntry *entry, int32_t device, int64_t growth)

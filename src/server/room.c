@@ -99,8 +99,8 @@ evict_one(int32_t device)
 }
 
 /*
- * Locked: bytes that mirrors may have besides searchers of so many others, and
- * so many extra ones.
+ * Locked: bytes that mirrors may have besides searchers of the devices in
+ * `guests`, and `extras` more.
  */
 static int64_t
 most_beside(int32_t device, GvTriedDevices guests, int32_t extras)
@@ -146,7 +146,7 @@ gv_registry_available(int32_t device)
 	return gv_registry_most(device) - gv_registry.devices[device].used;
 }
 
-/* Locked: would so much be free without all that may be evicted? */
+/* Locked: would these bytes be free without all that may be evicted? */
 bool
 gv_registry_can_free_up(int32_t device, int64_t bytes)
 {
@@ -178,8 +178,8 @@ gv_registry_free_up(int32_t device, int64_t bytes)
 }
 
 /*
- * Locked: is device a better for so many bytes than b, where there are as many
- * on both?  One with enough memory is, or that has more; else the one whose
+ * Locked: is device a better than b for these bytes, a member of the same size
+ * on either?  One with enough memory is, or that has more; else the one whose
  * mirror has been idle longer.
  */
 static bool
@@ -208,7 +208,7 @@ gv_mirrors_evict(int32_t device)
 	return done;
 }
 
-/* Bytes of one of so many shards on a device, of all for one. */
+/* Bytes of one of nshards shards on a device; 1: of the whole mirror. */
 static int64_t
 shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nshards)
 {
@@ -221,7 +221,7 @@ shard_size(const GvMirrorSpec *spec, int32_t device, int32_t nshards)
 }
 
 /*
- * Locked: memory that one of so many members of a mirror, searched from device
+ * Locked: memory that one of nshards members of a mirror, searched from device
  * `first`, takes on a device, with the searchers that it needs there.
  */
 static int64_t
@@ -347,7 +347,7 @@ place_whole(GvMirrorEntry *entry, GvTriedDevices *tried)
 }
 
 /*
- * Locked: can so many devices free memory for a shard each, one of them the
+ * Locked: can nshards devices free memory for a shard each, one of them the
  * first one?  Searches go there, and bring searchers to the others.
  */
 static bool
@@ -399,9 +399,9 @@ place_shards(GvMirrorEntry *entry, int32_t *tried)
 }
 
 /*
- * Locked: place a mirror, whole if any device can have it so, and charge what
- * it takes; false if there is no place that was not tried.  What is charged
- * then is given back with the mirror.
+ * Locked: place a mirror, whole if any device can have it so, and charge its
+ * bytes; false if there is no place that was not tried.  Bytes charged are
+ * given back with the mirror.
  */
 bool
 gv_registry_place(GvMirrorEntry *entry, GvTriedPlaces *tried)
@@ -490,8 +490,8 @@ begin_work(int32_t device, int64_t bytes, GvTriedDevices *tried)
 
 /*
  * Where a build or a set goes: to a device that was not tried, with the least
- * such work, and of those to the one that a mirror of so many bytes would go
- * to.  The bytes are charged there; false if no device has the memory.
+ * such work, and of those to the one that a mirror of that size would go to.
+ * The bytes are charged there; false if no device has the memory.
  */
 bool
 gv_mirrors_place_work(int64_t bytes, int32_t *device, GvTriedDevices *tried)

@@ -238,7 +238,7 @@ prepare(const GvMirrorEntry *entry, GvConnection *asker, GvSearch *search,
 	return true;
 }
 
-/* What the answer says of all lists searched under a condition. */
+/* Sets the answer's sums over all lists searched under a condition. */
 static void
 add_up(const GvMirrorEntry *entry, const GvSearch *found, double part,
 	   GvSearchReply *reply)
@@ -368,8 +368,9 @@ answer(GvWorker *worker, int i, GvStatus status, uint64_t ended_ns)
 }
 
 /*
- * What cannot be searched at once may be one by one: how many were answered;
- * the others are refused.  Nothing more is asked of a broken engine.
+ * Searches one by one where a batch could not be searched at once.  Returns
+ * how many were answered; the others are refused.  Nothing more is asked of a
+ * broken engine.
  */
 static int
 search_singly(GvWorker *worker, GvStatus status)

@@ -4,13 +4,13 @@
  *		one message at a time.
  *
  * Its client sends on meanwhile, so the next rows wait in the socket, or in
- * memory that it shares, to which results may go, too.  What the engine takes
+ * memory that it shares, to which results may go, too.  The engine's memory
  * comes out of the budgets of mirrors.  Different sets have nothing in common:
  * their threads work side by side.  Which devices do the work: dividedset.c.
  */
 #include "server/gv_server.h"
 
-/* What a set's thread has. */
+/* The state of a set's thread. */
 typedef struct Work
 {
 	GvConnection *connection;

@@ -9,9 +9,9 @@
  * mirror or its answer is spoilt, which it can have without that.  It could do
  * worse; but whoever may connect is the owner, whom we trust with that.
  *
- * What a set asks for is written to where the request says, before it is
- * answered.  No more depends on it here: whatever lies there a moment later,
- * nobody but the client goes by it.
+ * Outputs that a set asks for are written to where the request says, before it
+ * is answered.  No more depends on them here: whatever lies there a moment
+ * later, nobody but the client goes by it.
  */
 #include "server/gv_server.h"
 
@@ -177,7 +177,7 @@ gv_shared_open(GvConnection *connection)
 }
 
 /*
- * Where a set's client asks for so many bytes, in the memory that it shares;
+ * Where a set's client asks for these bytes, in the memory that it shares;
  * NULL: that is not in it, or there is none.
  */
 void *

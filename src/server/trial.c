@@ -67,7 +67,7 @@ make(GvCalibMirror *calib, GvBuilder *builder)
 }
 
 /*
- * Begin, where there is none yet; GV_INVALID when there is.  What fails leaves
+ * Begin, where there is none yet; GV_INVALID when there is.  A failure leaves
  * nothing behind.
  */
 GvStatus

@@ -6,9 +6,9 @@
  * together, the less each of them takes.  As soon as the batch is done the
  * next begins, and only then answers are written.  A device has a second batch
  * slot, for when as many wait as are under way: no search waits for a batch
- * that is smaller than its own would be.  What began first ends first.  A
- * search of a mirror that several devices have goes to the one with the fewest
- * searches.
+ * that is smaller than its own would be.  Batches end in the order in which
+ * they began.  A search of a mirror that several devices have goes to the one
+ * with the fewest searches.
  *
  * A batch is waited for only where it is the only one and no client is left
  * that could ask for more; else devices are asked whether they are done,

@@ -20,7 +20,7 @@
 /* Of batches of many searches, which may be four times as large. */
 #define MANY_LOOKS	(4 * LOOKS)
 
-/* What was seen, and how many times in a row. */
+/* The batch last seen, and how many times in a row. */
 typedef struct Look
 {
 	uint64_t	began;

@@ -16,7 +16,7 @@
 #include "am/value/real.h"
 #include "set/set.h"
 
-/* Centroids are fetched from the engine so many at a time at most. */
+/* Centroids that are fetched from the engine at a time, at most. */
 #define RESULTS			4096
 
 PG_FUNCTION_INFO_V1(gpuvec_kmeans);

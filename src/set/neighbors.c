@@ -13,15 +13,15 @@
 
 #include "set/set.h"
 
-/* Neighbors are fetched from the engine so many at a time, about. */
+/* Neighbors that are fetched from the engine at a time, about. */
 #define RESULTS			65536
 
-/* What a sink looks up of a row is fetched while it has so many before it. */
+/* A neighbor's key or TID is prefetched this many neighbors ahead. */
 #define PREFETCHED		64
 
 /*
- * This session's engine gets about so much at a time, so that it is seen how
- * far it is: products of numbers, but some rows in any case.
+ * Work that this session's engine gets at a time, so that its progress shows:
+ * about this many products of numbers, but some rows in any case.
  */
 #define PRODUCTS		((int64) 8000000000)
 #define LEAST_ROWS		1024

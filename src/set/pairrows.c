@@ -56,7 +56,7 @@ columns(const IvfpqPairRows *rows)
 }
 
 /*
- * A tuple with so many bytes of columns, none of them NULL; it lives as long
+ * A tuple with `bytes` bytes of columns, none of them NULL; it lives as long
  * as rows do, for sinks are called in other contexts, which end before.
  */
 static void

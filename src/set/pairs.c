@@ -16,7 +16,7 @@
 #include "am/common/options.h"
 #include "set/set.h"
 
-/* What becomes of the neighbors found. */
+/* Where the neighbors found go. */
 typedef struct Found
 {
 	const IvfpqPairs *pairs;

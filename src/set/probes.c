@@ -22,8 +22,8 @@
 #define JUDGED			100
 
 /*
- * The sample's recall less so many standard errors has to be what is asked
- * for: it is the lower end of a one-sided interval of 95 %.
+ * The sample's recall less STANDARD_ERRORS standard errors has to reach the
+ * target recall: it is the lower end of a one-sided interval of 95 %.
  */
 #define STANDARD_ERRORS	1.645
 
@@ -174,7 +174,7 @@ find_ranks(Ranks *ranks)
 	pfree(distances);
 }
 
-/* Is the recall that is asked for reached with so many probes? */
+/* Is the target recall reached with this number of probes? */
 static bool
 suffices(const Ranks *ranks, int probes, double recall)
 {

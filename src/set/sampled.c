@@ -11,7 +11,7 @@
 
 #include "set/set.h"
 
-/* Rows to compare, and fewer if they take more than so many bytes. */
+/* Rows to compare, and fewer if they take more than SAMPLE_BYTES. */
 #define SAMPLE			200
 #define SAMPLE_BYTES	(16 * 1024 * 1024)
 
@@ -75,9 +75,9 @@ IvfpqSampledBegin(const IvfpqPairs *pairs)
 }
 
 /*
- * What was found for a query, distances [k], NaN where there is nothing; they
- * come ascending, queries too.  One that is equal to the largest of the exact
- * ones is as good as any.  Queries that nothing is near to are passed over.
+ * Counts the distances [k] found for a query, NaN where there is no neighbor;
+ * they ascend, and queries come ascending.  A distance equal to the largest of
+ * the exact ones counts as found.  Queries without neighbors add nothing.
  */
 void
 IvfpqSampledNote(IvfpqSampled *sampled, int64 query, const double *distances)

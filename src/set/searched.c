@@ -3,13 +3,14 @@
  *		Graphs and joins of which each row is searched for through an index, as
  *		gpuvec_search does it, many at a time.
  *
- * An index reads some hundred rows for each, while all rows have to be read,
- * and more than once, to compare them list by list (indexlists.c).  So that is
- * left to a GPU, and to so many rows that they share that.
+ * An index reads some hundred rows for each, while comparing list by list
+ * (indexlists.c) has to read all rows, and more than once.  So the comparison
+ * list by list is left to GPUs, and to calls with enough rows to share its
+ * cost.
  *
  * An index has no rows without a direction, and none are near to such a row.
- * What lacks neighbors for that is compared with all rows; rows without a
- * direction, which have the same neighbors, all together.
+ * Rows that lack neighbors for that reason are compared with all rows; rows
+ * without a direction, which have the same neighbors, all together.
  */
 #include "postgres.h"
 
@@ -53,10 +54,10 @@
 #define DEVICE_READ_DIMENSION_NS	1.85
 #define DEVICE_NEIGHBOR_NS	1000.0
 
-/* Progress is told of so many rows at a time. */
+/* Rows from one report of progress to the next. */
 #define NOTED_ROWS		256
 
-/* An index of fewer rows than so many times k may not have k. */
+/* An index of fewer rows than LEAST_TIMES k may not have k. */
 #define LEAST_TIMES		4
 
 /* Some of the queries, by their numbers, ascending. */
@@ -173,8 +174,8 @@ note(const Searched *searched, Some *some, int64 query)
 }
 
 /*
- * What was found for a query, of the portion: itself left out, k rows have to
- * be left.
+ * Takes the rows found for a query of the portion, but for the query itself.
+ * A query with fewer than k of them is noted as lacking.
  */
 static void
 take_found(void *arg, int64 query, const IvfpqBulkRow *rows, int n)

@@ -12,8 +12,8 @@ then in every round each in turn answers queries (SCANS), searches for many at
 once, and takes a COPY, a VACUUM and single rows.  Which one begins changes from
 round to round.
 
-What is compared is the processor time of the session's process, which other
-work on the machine disturbs less than the time that passes.  Prints the medians
+Compares the processor time of the session's process, which other work on the
+machine disturbs less than the time that passes.  Prints the medians
 of both, the mean over rounds of AFTER / BEFORE (of logarithms) and its interval
 of 95 %.  A kind has failed if the whole interval lies above 1.02; then the
 program ends with 1.  --engine gpu: gpuvecd answers, on the processor, for which

@@ -31,8 +31,8 @@ name of FILE; --texts takes them from there, and --model the embedding model, so
 that a machine without network makes the same set.
 
 Needs python3 with the venv module; everything else comes from PyPI and the
-Debian archive (see texts.py) and stays under build/ (git-ignored).  What is
-installed already is used as it is.
+Debian archive (see texts.py) and stays under build/ (git-ignored).  Packages
+that are installed already are used as they are.
 """
 import argparse
 import gzip

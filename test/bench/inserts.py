@@ -6,11 +6,11 @@ that cluster.
 
 The first part of the rows is loaded before the indexes are made.  The others
 come in slices, one for each round and number of sessions: every system in
-turn gets the same slice, by COPY, split among so many sessions that begin
+turn gets the same slice, by COPY, split among that many sessions that begin
 together.  Sessions are processes of their own, and send bytes that were made
 before.  Then, in as many rounds, slices by INSERTs of one row, each a
 transaction, with synchronous_commit off, from a table of all rows.  Rates are
-medians.  What sessions waited for while they copied is pg_stat_activity's,
+medians.  The wait events of sessions while they copied are pg_stat_activity's,
 looked at 50 times a second, in % of their time.
 
 Recall@10 of queries that are not in the table is counted before the slices,

@@ -22,8 +22,8 @@
  * Each row has two copies, in random lists, and a refine record.  Queries lie
  * near centroids.  Answers mean nothing, but take as long as any to find: lists
  * are between half and one and a half times as long as the mean, and scores
- * vary as much as real ones.  What random data does not show is how copies of
- * one list resemble each other; test/bench/scanner measures real ones.
+ * vary as much as real ones.  Random data does not show how postings of one
+ * list resemble each other; test/bench/scanner measures real ones.
  */
 #include <pthread.h>
 #include <stdio.h>

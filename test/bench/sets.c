@@ -73,7 +73,7 @@ run(GvSet *set, const GvSetSpec *spec, const float *rows)
 	return done;
 }
 
-/* What was found, to standard error. */
+/* Writes the results to standard error. */
 static void
 write_found(GvSet *set, const GvSetSpec *spec, const GvSetDone *done)
 {

@@ -4,7 +4,7 @@
 For each data set gpuivfpq is built with its defaults; then, for each value of
 gpuvec.recall, recall@10 and recall@100 of queries that are not in the table
 are measured and compared with the value: within means not below it and not
-more than .02 above.  What is outside by less than the 95 % error that a sample
+more than .02 above.  A value outside by less than the 95 % error that a sample
 of queries brings is marked with a question mark.  A found row counts when it
 is no farther than the true k-th, so of equal rows any will do.  Queries/s are
 pgbench's, prepared, one client, the query vectors in a table, in several

@@ -21,7 +21,7 @@
 
 #define YARD_ROUNDS		5		/* of which the median counts */
 #define YARD_REPEATS	20		/* at most, in a row, of a round, */
-#define YARD_ROUND_US	1000.0	/* ... which should take that long */
+#define YARD_ROUND_US	1000.0	/* that a round should take */
 #define YARD_SUMS		(INT64_C(1) << 28)
 #define YARD_ROWS		(INT64_C(1) << 14)	/* of a part of a product */
 #define YARD_ALIGN		INT64_C(32) /* sums: rows of them begin at such, because

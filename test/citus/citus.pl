@@ -1,6 +1,6 @@
-# What test/citus/run.sh asks of a coordinator and its workers: set up as
-# sql/HOSTS.md prints it, plans of shards, rows, what Citus refuses, rows written,
-# shards that move, and a worker that is lost.
+# test/citus/run.sh's tests of a coordinator and its workers: set up as
+# sql/HOSTS.md prints it, plans of shards, rows, statements that Citus refuses,
+# rows written, shards that move, and a worker that is lost.
 
 use strict;
 use warnings;

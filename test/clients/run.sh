@@ -7,10 +7,10 @@
 # Programs: drivers frameworks recipes langchain_store pgvector_python owntable
 # vectordbbench (all).  Each says in its header what it tries.  They run in a
 # cluster of test/cluster.sh; --here: on the server that PGHOST and PGPORT name,
-# where they make and drop databases.  What PyPI gives is kept in build/clients.
-# Prints what is not ok, a line for each program, and ends with 'N passed, N
-# failed'; what PyPI does not give is skipped.  One that is stopped says which
-# programs are left.
+# where they make and drop databases.  Packages of PyPI are kept in
+# build/clients.  Prints what is not ok, a line for each program, and ends with
+# 'N passed, N failed'; programs whose packages PyPI does not give are skipped.
+# One that is stopped says which programs are left.
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"

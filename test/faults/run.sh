@@ -123,8 +123,8 @@ run_test() {
 
 # ---- faults
 
-# Takes what has been built in FAULTS_BUILT.  What the unit programs' objects
-# depend on are the headers of these sources from now on.
+# Takes the objects built in FAULTS_BUILT.  From now on the unit programs'
+# objects depend on the headers of these sources.
 take_built() {
 	(cd "$FAULTS_BUILT" && find . \( -path ./tmp_check -o -path ./.git \) \
 		-prune -o -type f \( -name '*.o' -o -name '*.d' -o -name '*.so' \

@@ -1,6 +1,6 @@
-# What a card does to gpuvecd: a kernel that writes where it may not, memory
-# that somebody else holds, a card that is not there.  Answers are right and
-# come in time, and afterwards the card answers again.
+# Faults of a card: a kernel that writes where it may not, memory that somebody
+# else holds, a card that is not there.  Answers are right and come in time,
+# and afterwards the card answers again.
 
 use strict;
 use warnings;
@@ -47,7 +47,7 @@ $node->safe_psql(
 	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 100, probes = 10, refine = sq8);
 	ANALYZE t});
 
-# What the session's own engine says, and how long that takes.
+# The answers of the session's own engine, and their time.
 my $begun = time;
 my $right = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; $answers");
 my $own_ms = 1000 * (time - $begun);
@@ -160,7 +160,7 @@ is( $node->safe_psql('postgres',
 	15000, 'no memory for a large query: all rows');
 is_right('after a query without memory');
 
-# ... and there is none for a mirror
+# No memory for a mirror.
 $node->safe_psql('postgres', 'CREATE TABLE u AS SELECT * FROM t;
 	CREATE INDEX u_e ON u USING gpuivfpq (e) WITH (lists = 100, probes = 10, refine = sq8)');
 ($rc, $out, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('u_e')");
@@ -173,7 +173,7 @@ give_back($hog);
 is_well('memory again');
 is_mirrored($node, 'u_e', $nearest =~ s/ t / u /r, 'memory again');
 
-# ... nor for gpuvecd to start
+# No memory for gpuvecd to start.
 $hog = take_memory();
 kill 'KILL', gpuvecd_pid($node);
 usleep(2_000_000);

@@ -142,7 +142,7 @@ build_bench() {
 		-Xlinker -rpath="$home/lib64" -o "$GV_TMP/card/$1"
 }
 
-# What a stage sees of the host's cards: one is enough for most.
+# The cards of the host that a stage sees: one is enough for most.
 one_card() {
 	local visible=${CUDA_VISIBLE_DEVICES:-0}
 	[ "$1" = cards ] || export CUDA_VISIBLE_DEVICES="${visible%%,*}"
@@ -462,7 +462,7 @@ stage_many() {
 	gv_stop bench
 }
 
-# What packpeers.py has packed, unpacked to GV_TMP/peers, or a folder itself.
+# The packages of packpeers.py, unpacked to GV_TMP/peers, or a folder itself.
 find_peers() {
 	local folder
 	for folder in "${FOLDERS[@]}"; do

@@ -1,5 +1,5 @@
-# What test/hosts/run.sh asks of its servers: plans, rows, rights, losses and, in a
-# long run, times.  GpuvecHosts has the statements and what they have to show;
+# test/hosts/run.sh's tests of its servers: plans, rows, rights, losses and, in
+# a long run, times.  GpuvecHosts has the statements and their expected results;
 # test/t/052_hosts.pl asks the same of small tables.
 
 use strict;
@@ -66,7 +66,7 @@ sub copy_rows
 	return;
 }
 
-# What README.md prints, with pgvector; items beside it.
+# The statements of README.md, with pgvector; items beside it.
 sub set_up
 {
 	my ($on_each, $on_asked) = printed('README.md', 'More than one server');

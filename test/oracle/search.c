@@ -54,7 +54,7 @@ gv_cpu_searcher_drop(GvSearcher *searcher)
 	free(searcher);
 }
 
-/* What a search may find at most. */
+/* The most lists that a search may probe. */
 static size_t
 most_probes(const GvMirrorSpec *spec, const GvSearch *search)
 {

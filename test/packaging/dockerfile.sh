@@ -20,7 +20,7 @@ instructions() { sed -e '/^ *#/d' -e '/^$/d' Dockerfile | sed -e ':a' -e '/\\$/N
 
 # shellcheck disable=SC2034
 SUITE='' user=root stage='' image='' cmd=''
-# What `COPY [--from=stage] source... target` does, in the image or in $image.
+# Does `COPY [--from=stage] source... target`, in the image or in $image.
 copy() {
 	local from=$1 to=${*: -1} file
 	if [ "$from" = --from=server ]; then

@@ -45,8 +45,8 @@ summary() {
 # Debian's archive as this machine's apt is configured, or none
 archive_of_debian() { gv_archives debian | grep -v -- '-security' | head -1; }
 
-# A bare folder of suite $1 as a tar file, made once.  What debootstrap mounts in it
-# is gone when it ends, and is never what `rm` goes through.
+# A bare folder of suite $1 as a tar file, made once.  debootstrap's mounts in
+# it are gone when it ends, so `rm` never goes through them.
 make_bare() {
 	local tar=$WORK/bare-$1.tar uri key
 	[ ! -e "$tar" ] || return 0

@@ -25,7 +25,7 @@ PROCESSORS=${PROCESSORS:-Nehalem Haswell arm64}
 PASSED=0 FAILED=0 SKIPPED=0
 ARM=aarch64-linux-gnu
 QEMU=${QEMU:-}
-# What qemu cannot do of that.  It says so once for each thread, into gpuvecd's
+# Features that qemu lacks.  It says so once for each thread, into gpuvecd's
 # log, which nobody reads here: a full pipe stops it.
 NOT_HASWELL=,-pcid,-x2apic,-tsc-deadline,-invpcid,-hle,-rtm
 
@@ -108,8 +108,8 @@ gathers() {
 	gcc -O1 -mavx2 "$OUT/gather.c" -o "$OUT/gather" && "$@" "$OUT/gather"
 }
 
-# What runs programs of processor $1, and where they are; nothing if it cannot
-# be had.
+# Prints the command that runs programs of processor $1, and where they are;
+# nothing if it cannot be had.
 runner() {
 	local words
 	case $1 in

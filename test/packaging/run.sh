@@ -115,8 +115,8 @@ sound_unit() {
 	[ -z "$said" ]
 }
 
-# ... and the unit of a gpuvecd that is not PostgreSQL's child, whose options the
-# program has.
+# Checks the unit of a gpuvecd that is not PostgreSQL's child: the program has
+# its options.
 sound_own_unit() {
 	local dir=$WORK/own-unit unit=$GV_ROOT/debian/gpuvecd@.service said options
 	rm -rf "$dir"
@@ -375,7 +375,7 @@ right_cuda() {
 
 # The script $2 of this folder in a bare folder of suite $1, with the packages
 # in $3 and the sources' README and data; further arguments are the script's.
-# What it prints as 'ok' or 'not ok' is counted.
+# Its lines 'ok' and 'not ok' are counted.
 run_bare() {
 	local suite=$1 script=$2 packages=$3 dir=$WORK/$1/bare-$2 log=$WORK/$1/$2.log
 	shift 3
@@ -428,7 +428,7 @@ check_suite() {
 	rm -rf "$WORK/$suite"/{builder,source,source-before}
 }
 
-# What runs inside of a folder does not hear a signal.
+# Programs inside of a folder do not get the signal.
 # shellcheck disable=SC2046
 stop() {
 	trap '' HUP INT TERM

@@ -1,7 +1,7 @@
 # Parts of test/run.sh without a server: layers, layout, compilers; sourced.
 # shellcheck shell=bash disable=SC2034
 
-# What nvcc's own warnings look like, too: "x.cu(7): warning #177-D: ..."
+# Matches nvcc's own warnings, too: "x.cu(7): warning #177-D: ..."
 WARNING='warning( #[0-9]+(-D)?)?:'
 
 # Prints the warnings in a compiler's output, $1, each line once: a header's

@@ -1,4 +1,4 @@
-# What parts of test/run.sh passed and took; test/run.sh sources it.
+# Counts and times of parts of test/run.sh, which sources it.
 # shellcheck shell=bash disable=SC2034
 
 passed() { PASSED=$((PASSED + $1)); }
@@ -56,8 +56,7 @@ processor() {
 tenths() { echo "$(($1 / 10)).$(($1 % 10))"; }
 
 # Runs a part, $2 and further arguments, beside those to come; join_parts
-# shows what it printed.  $1 = its name.  What it counted and took is in
-# GV_TMP/parts.
+# shows its output.  $1 = its name.  Its counts and times are in GV_TMP/parts.
 BESIDE=()
 beside() {
 	local name=$1 log=$GV_TMP/parts/${1// /_}
@@ -118,7 +117,7 @@ join_lanes() {
 	LANES=()
 }
 
-# What every part took, and all counts.
+# Prints the times of every part, and all counts.
 show_parts() {
 	local wall tenths p f s name all=0
 	printf '%-48s %9s %9s\n' part seconds processor

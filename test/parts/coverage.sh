@@ -2,7 +2,7 @@
 # shellcheck shell=bash disable=SC2034
 
 # The test build with counters (gcov), under the tests that have a server and under
-# the unit programs.  What a server that is killed has counted is lost.
+# the unit programs.  The counts of a server that is killed are lost.
 coverage_parts() {
 	local ONLY='sql isolation tap' flags='--coverage -fprofile-update=atomic'
 	if ! command -v gcovr >/dev/null; then
@@ -19,8 +19,8 @@ coverage_parts() {
 	part coverage count_coverage
 }
 
-# One test: enough of the lines were executed.  What was not is in
-# build/coverage.json, error paths among it in build/coverage.txt.
+# One test: enough of the lines were executed.  The other lines are in
+# build/coverage.json, error paths among them in build/coverage.txt.
 count_coverage() {
 	local json=$GV_ROOT/build/coverage.json
 	local list=$GV_ROOT/build/coverage.txt

@@ -7,7 +7,8 @@
 SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer'
 SANITIZE+=' -fno-sanitize-recover=undefined'
 
-# What test/unit/Makefile makes; $1 = folder, the rest: targets and variables.
+# Makes unit programs (test/unit/Makefile); $1 = folder, the rest: targets and
+# variables.
 # The plain engine is that of the server's test build.
 build_unit() {
 	local dir=$GV_TMP/unit-$1
@@ -62,7 +63,7 @@ fuzz_replay() {
 CARD='mirrors products hopper builders select exact lists sets faults open'
 CARD_SMALLEST='select faults open'
 
-# What check_card has with cuBLAS, in place of our own products.
+# Parts of check_card that run with cuBLAS, too, in place of our own products.
 CUBLAS='mirrors exact sets faults'
 
 # The CUDA engine on emulated threads, against the portable engine.  $1 = name,

@@ -1,5 +1,5 @@
-# What must hold when clients and faults of a round are over.  Each check
-# returns problems.
+# Checks made when clients and faults of a round are over.  Each check returns
+# problems.
 
 package SoakChecks;
 
@@ -16,7 +16,7 @@ our @EXPORT = qw(check_round check_stopped);
 # Every index that has pages.
 my $INDEXES = q{SELECT i.indexrelid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
 	JOIN pg_am AS m ON m.oid = c.relam WHERE m.amname = 'gpuivfpq' AND c.relkind = 'i' AND i.indisvalid};
-# What gpuvecd may have grown by since the first round, beside its mirrors.
+# gpuvecd's greatest growth since the first round, beside its mirrors.
 my $GROWTH_KB = 64 * 1024;
 # Shared segments of a server with live queries.
 my $SEGMENTS = 40;
@@ -295,7 +295,7 @@ sub counts
 	return @problems;
 }
 
-# What servers have written into their logs.
+# Problems that servers have written into their logs.
 sub logs
 {
 	my ($soak, $short) = @_;

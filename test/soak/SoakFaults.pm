@@ -1,4 +1,4 @@
-# What a soak does to its servers while clients are at work.
+# Faults that a soak causes in its servers while clients are at work.
 
 package SoakFaults;
 

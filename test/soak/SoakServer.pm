@@ -145,7 +145,7 @@ sub await
 	return ($self->ask('SELECT 1'))[1] || 'no answer';
 }
 
-# What the statements return, and errors.  %options: seconds.
+# Returns the statements' output, and errors.  %options: seconds.
 sub ask
 {
 	my ($self, $sql, %options) = @_;

@@ -1,4 +1,4 @@
-# What clients of a soak say: each statement, or group of them, is drawn at
+# Statements of a soak's clients: each statement, or group of them, is drawn at
 # random; the same seed draws the same ones.  A line of output that begins with
 # SOAK is a fault.
 
@@ -365,7 +365,7 @@ my @ALL = (
 	[ 6, \&vacuum ], [ 3, \&reindex ], [ 3, \&create_index ], [ 3, \&train ], [ 1, \&calibrate ],
 	[ 6, \&look ], [ 1, \&alter ]);
 
-# ... and what a standby is asked.
+# Statements for a standby.
 my @READS = (
 	[ 8, \&search ], [ 5, \&compare ], [ 2, \&lateral ], [ 2, \&radius ], [ 2, \&prepared_search ],
 	[ 1, \&whole_table ], [ 3, \&look ]);

@@ -89,7 +89,7 @@ BEGIN
 END
 $$;
 
--- ... and as a sort does.
+-- The same distances as a sort gives them.
 CREATE FUNCTION by_table(tab text, distance text, condition text, k int) RETURNS float8[]
 LANGUAGE plpgsql STABLE SET enable_indexscan = off AS $$
 DECLARE
@@ -102,7 +102,7 @@ BEGIN
 END
 $$;
 
--- ... and which rows these are.
+-- The rows of these distances, by a sort.
 CREATE FUNCTION first_rows(tab text, distance text, condition text, k int) RETURNS text
 LANGUAGE plpgsql STABLE SET enable_indexscan = off AS $$
 DECLARE
@@ -157,7 +157,7 @@ sub point
 	return "point($g, $table->{dims})$cast";
 }
 
-# What row `$g` of a table has.
+# The values of row `$g` of a table.
 sub vector
 {
 	my ($table, $g) = @_;

@@ -80,8 +80,8 @@ package Soak
 	}
 }
 
-# What begins the random numbers of a round's faults, or of its client $n;
-# those of numbers that are near each other would be alike.
+# The seed of a round's faults, or of its client $n, for random numbers; seeds
+# that are near each other would give similar ones.
 sub seed_of
 {
 	my ($number, $n) = @_;

@@ -46,7 +46,7 @@ $node->safe_psql(
 	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e, id);
 });
 
-# What must hold after every recovery.
+# Tests that must pass after every recovery.
 sub test_recovered
 {
 	my ($what) = @_;

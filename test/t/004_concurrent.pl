@@ -67,7 +67,7 @@ my %scripts = (
 		FROM (SELECT id FROM wide ORDER BY e <-> (SELECT e FROM wide LIMIT 1) LIMIT 100) AS q;
 		SELECT 1 / (count(*) = count(DISTINCT id))::int
 		FROM (SELECT id FROM waiting ORDER BY e <-> point(:g, 8) LIMIT 20) AS q;},
-	# ... and where the index, all of it, and the table disagree in one snapshot
+	# an error where the whole index and the table disagree in one snapshot
 	'004_count@1' => q{
 		SET enable_seqscan = off;
 		SET gpuvec.scan_order = relaxed;

@@ -37,14 +37,14 @@ use constant {
 	META_TARGETS_FOR => 212,
 	META_TARGETS => 216,
 
-	# ... in a directory entry
+	# offsets in a directory entry
 	ENTRY_BYTES => 28,
 	ENTRY_NITEMS => 4,
 	ENTRY_NDEAD => 8,
 	ENTRY_PAGE => 20,
 	ENTRY_SLOT => 24,
 
-	# ... in a slot, for 5 sub-quantizers
+	# offsets in a slot, for 5 sub-quantizers
 	SLOT_BYTES => 448,
 	SLOTS_PER_PAGE => 18,
 	SLOT_LIST => 0,
@@ -56,7 +56,7 @@ use constant {
 	SLOT_T => 32 + 192,
 	SLOT_CODES => 32 + 320,
 
-	# ... in a pending page
+	# offsets in a pending page
 	PENDING_NEXT_SEQ => 8,
 	PENDING_NEXT => 16,
 	PENDING_COUNT => 20,
@@ -430,7 +430,7 @@ my $twice = qr/-\|warning\|row \(\d+,\d+\) of table "lists" is in the index 2 ti
 damage_index(
 	'lists', 'pending: rows of lists', qr//, qr/^\s*(?:$twice){3}\s*$/,
 	sub { add_pending($_[0], NO_BLOCK) });
-# ... and no way to the list's end: what was found is told
+# There is no way to the list's end: the damage found until then is told.
 damage_index(
 	'lists', 'pending: rows of lists, and cut', qr/index "lists_v" is damaged at block/,
 	qr/error\|it is not the next page of the pending list\n(?:.*\n)*?(?:$twice){3}/,

@@ -65,8 +65,8 @@ sub test_index
 	return;
 }
 
-# What else happens to the index until nothing is left to do: the transaction
-# ends, VACUUM cleans up, the pending rows are drained.
+# The rest that happens to the index until nothing is left to do: the
+# transaction ends, VACUUM cleans up, the pending rows are flushed.
 sub test_end
 {
 	my ($what) = @_;

@@ -276,7 +276,7 @@ $node->kill9;
 is_gone($pid, 'postmaster killed');
 restart_after_kill($node);
 
-# ... even when it is stopped
+# The same when it is stopped.
 for my $mode ('immediate', 'fast')
 {
 	soon("state = 'up'", 'started');

@@ -71,9 +71,9 @@ $primary->safe_psql(
 	$$;
 
 	-- With ten candidates for ten rows the rows are the candidates.  Nothing
-	-- goes on meanwhile, so gpuvecd's and the session's are the same, and so is
-	-- what it took to get them.  What became of answers with stale lists, over n
-	-- queries.
+	-- goes on meanwhile, so gpuvecd's and the session's are the same, and so
+	-- are the lists and postings read.  Returns the outcome of answers with
+	-- stale lists, over n queries.
 	CREATE FUNCTION candidates(tab text, operator text, n int) RETURNS text
 	LANGUAGE plpgsql SET gpuvec.probes = 7 SET gpuvec.candidates = 10
 	SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
@@ -106,8 +106,8 @@ $primary->safe_psql(
 	END
 	$$;
 
-	-- What has to hold of answers to query g in a transaction of one snapshot;
-	-- an error says what does not.
+	-- Checks answers to query g in a transaction of one snapshot; an error
+	-- says what does not hold.
 	CREATE FUNCTION audit(tab text, operator text, g int) RETURNS text
 	LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
 	DECLARE

@@ -85,7 +85,7 @@ sub is_verified
 	return;
 }
 
-# What it says of a list in which so many copies are wrong.
+# Its message on a list in which $n postings are wrong.
 sub wrong
 {
 	my ($list, $n) = @_;

@@ -211,7 +211,7 @@ for my $step ('1 build: trained', '1 build: encoded')
 		"$what: no index");
 }
 
-# ... but for what is left to do when the index is there
+# No error for the work that is left when the index is there.
 {
 	my ($what, $status, $err) = disturb('1 build: written', 'KILL',
 		set => ['gpuvec.on_gpu_error = error']);

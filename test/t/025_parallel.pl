@@ -102,7 +102,7 @@ sub is_tidy
 	return;
 }
 
-# What calibration found, as text.
+# The results of calibration, as text.
 sub calibration
 {
 	my ($index) = @_;
@@ -227,7 +227,7 @@ sub let_go
 	return;
 }
 
-# What a background job had to say.
+# The messages of a background job.
 sub said
 {
 	my ($job) = @_;

@@ -16,7 +16,7 @@ my $dims = 64;
 my $conf = "shared_buffers = 1MB\ntemp_buffers = 800kB\neffective_io_concurrency = 16\n";
 my $node = new_node('main', conf => $conf);
 
-# What a session gives, and what it warns of.
+# A session's output, and its warnings.
 sub said
 {
 	my ($sql) = @_;

@@ -83,8 +83,8 @@ sub rows_of
 
 # -- the same rows
 
-# so many bytes to bring that memory is shared, and so many neighbors that they come in
-# more parts than it has slots
+# Enough bytes for memory to be shared, and enough neighbors to come in more
+# parts than it has slots.
 my $neighbors = "SELECT md5(g::text) FROM gpuvec_knn_graph_arrays('wide', 'id', 'e', 400) AS g";
 
 my %works = (
@@ -218,7 +218,7 @@ sub is_at_work
 	return;
 }
 
-# ... to gpuvecd
+# The action of $then: a signal to gpuvecd.
 sub send_signal
 {
 	my ($signal, $pid) = @_;
@@ -226,7 +226,7 @@ sub send_signal
 	return "COPY (SELECT WHERE false) TO PROGRAM 'kill -$signal $pid'";
 }
 
-# ... to the session
+# The action of $then: a function called with the session's PID.
 sub tell_session
 {
 	my ($function) = @_;

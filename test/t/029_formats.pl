@@ -46,7 +46,7 @@ my %trained = (
 	'7-keys' => \@with_keys,
 	'7-rotated' => \@rotated);
 
-# What is asked of keys: one condition on each, and some of several.
+# Conditions on keys: one on each, and some on several.
 my %conditions = (
 	ordered => [
 		'flag', 'small BETWEEN -20 AND 30::int8', 'tenant IN (3, 5, 90)', 'tenant IS NULL',
@@ -339,8 +339,8 @@ sub change
 	return;
 }
 
-# What is said of the index "ordered_e" while its metapage names another format:
-# $version is what all say, $hint what to do.
+# The errors on the index "ordered_e" while its metapage names another format:
+# $version is in all of them, $hint says what to do.
 sub test_refused
 {
 	my ($node, $what, $version, $hint) = @_;

@@ -162,7 +162,7 @@ my $vacuum = background($node, "SET gpuvec.fault = 'wait 1 compact: page'; VACUU
 ok(wait_until($node, q{SELECT count(*) > 0 FROM pg_locks WHERE NOT granted}), 'VACUUM waits');
 $node->safe_psql('postgres', q{INSERT INTO t SELECT g, ARRAY[g, 1] FROM generate_series(20001, 23000) AS g});
 test_index('in the midst of VACUUM', warnings => 1);
-# ... and takes no page that the new list leads to
+# VACUUM takes no page that the new list leads to.
 $node->safe_psql('postgres', 'CHECKPOINT');
 is( $node->safe_psql(
 		'postgres', q{

@@ -66,7 +66,7 @@ sub plant
 	return;
 }
 
-# What of the planted rows the index finds.
+# The planted rows that the index finds.
 $node->safe_psql(
 	'postgres', q{
 	CREATE FUNCTION ask(target float8) RETURNS void LANGUAGE plpgsql

@@ -3,8 +3,8 @@
 # with an error that tells of damage or without one; the server lives; and where
 # gpuvec_verify_index has nothing to say, answers are those of a sort.
 #
-# In `make test-long` 100,000 pages, else some hundred.  What one damage was is
-# told by its number, GPUVEC_DAMAGE=NUMBER begins there.
+# In `make test-long` 100,000 pages, else some hundred.  A damage is repeated
+# by its number: GPUVEC_DAMAGE=NUMBER begins there.
 use strict;
 use warnings;
 use FindBin;
@@ -19,7 +19,7 @@ use constant SECTOR => 512;
 my $wanted = long_test() ? 100_000 : 400;
 my $copies = long_test() ? 30 : 10;    # of every kind of index
 
-# What an index is like; and its table.
+# Kinds of indexes, and their tables.
 my %kinds = (
 	lists => {
 		dims => 9, rows => 500,

@@ -108,7 +108,7 @@ sub test_rows
 	return;
 }
 
-# ... and each of the standby, too.
+# The same on the standby, too.
 sub test_both
 {
 	my ($ids, $what) = @_;

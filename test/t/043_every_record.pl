@@ -46,7 +46,7 @@ $node->safe_psql(
 	'CREATE INDEX waiting_e ON waiting USING gpuivfpq (e, id, name, k) WITH (lists = 4, train_rows = 100000);');
 $node->backup('backup');
 
-# What makes records
+# Statements that make records.
 my $begin = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
 $node->safe_psql(
 	'postgres', $_) for

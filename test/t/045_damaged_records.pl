@@ -21,14 +21,14 @@ use constant {
 	META_ROTATED => 568,
 	META_ROTATION => 572,
 
-	# ... in a directory entry
+	# offsets in a directory entry
 	ENTRY_BYTES => 28,
 	ENTRY_NITEMS => 4,
 	ENTRY_NDEAD => 8,
 	ENTRY_PAGE => 20,
 	ENTRY_SLOT => 24,
 
-	# ... in a refine page, for 9 dimensions, and of addresses in a slot there
+	# offsets in a refine page, for 9 dimensions, and of addresses in a slot
 	REFINE_NEXT => 0,
 	REFINE_CHAINED => 4,
 	REFINE_FIRST => 8,
@@ -40,7 +40,7 @@ use constant {
 	REFINED_SLOT_BYTES => 640,
 	SLOT_ADDRESSES => 32 + 320,
 
-	# ... in a slot of a table with keys of 4 bytes, an ordered one and a hash
+	# offsets in a slot with keys of 4 bytes, an ordered one and a hash
 	KEYED_SLOT_BYTES => 768,
 	SLOT_HEADS => 32 + 320,
 	HEAD_BYTES => 24,

@@ -222,7 +222,7 @@ for my $block (grep { /^\w+:$/m } @blocks)
 
 # -- 6: a damaged index ends nothing
 my $file = $node->data_dir . '/' . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t_e')});
-# ... and one that may have rows of other dimensions is to be asked for them
+# An index that may have rows of other dimensions is to be asked for them.
 my $early = $node->data_dir . '/' . $node->safe_psql('postgres', q{
 	CREATE FUNCTION tell(v real[]) RETURNS real[] IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RAISE WARNING $$called$$; RETURN v; END';
 	CREATE TABLE early (e real[]);
@@ -247,7 +247,7 @@ $node->start;
 is(counts('u_e', 'scans'), '0', 'counters begin anew with the server');
 finds('t_e', qr/index "t_e" is damaged at block 0/, 'a damaged index');
 finds('u_e', qr/^format \d/, '... and the next one');
-# What looking into it calls, by role.
+# The functions that looking into it calls, by role.
 sub called
 {
 	my ($role) = @_;

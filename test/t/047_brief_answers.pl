@@ -33,8 +33,8 @@ my $functions = qq{
 		scan = (SELECT s::text FROM gpuvec_last_scan() AS s);
 	END
 	\$\$;
-	-- '' when rows are what a sort gives, and answers brief or full.  What is said
-	-- beside them, once in a while, makes them longer; no answer is neither.
+	-- '' when rows are those of a sort, and answers brief or full.  Messages
+	-- beside them, once in a while, make them longer; no answer is neither.
 	CREATE FUNCTION wrong(tab text, brief bool) RETURNS text
 	LANGUAGE plpgsql AS \$\$
 	DECLARE
@@ -113,7 +113,7 @@ $standby->init_from_backup($primary, 'backup', has_streaming => 1);
 $standby->start;
 my @nodes = ([ 'primary', $primary ], [ 'standby', $standby ]);
 
-# What happens to a table, behind the mirrors' backs, and then before their eyes
+# Changes of a table that its mirrors first miss, and then follow.
 my %changes = (
 	'1 insert' => 'INSERT INTO TABLE (e, k) SELECT point(31 * g, 8), 3 FROM generate_series(1, 10) AS g',
 	'2 insert elsewhere' => "INSERT INTO TABLE (e, k) VALUES (point(77777, 8), 4)",

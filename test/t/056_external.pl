@@ -273,7 +273,7 @@ soon($node, "state = 'up' AND pid = $gpuvecd", 'continued: up');
 is_right(1, 'continued');
 is(count_anew(), $anew, 'continued: the same life');
 
-# ... and the cluster crashes meanwhile
+# The cluster crashes while gpuvecd is stopped.
 kill 'STOP', $gpuvecd;
 ok(crash($node), 'crashed while it is stopped: the server is back');
 soon($node, q{state = 'down'}, 'crashed while it is stopped: down');

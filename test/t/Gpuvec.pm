@@ -1,4 +1,4 @@
-# What the TAP tests share: a server with gpuvec and the same rows everywhere,
+# Code that TAP tests share: a server with gpuvec, the same rows everywhere,
 # and the three questions asked of every index: is it sound, does it find
 # every row, and is it exact when it reads all lists.
 
@@ -19,7 +19,7 @@ our @EXPORT = qw($SERVER long_test need_test_build need_gpuvecd new_node load_gp
   end_of test_cancel test_timeout settle restart_after_crash restart_after_kill answers is_sound
   is_complete is_exact are_whole is_whole);
 
-# What gpuvecd runs on.
+# The engine that gpuvecd runs on.
 our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
 
 # Half a second is the promise; the rest is for machines that do other things.

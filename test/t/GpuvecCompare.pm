@@ -42,8 +42,8 @@ sub script
 	return ("\\echo \@ $n $key begun\n$sql\\echo \@ $n $key over\n", $key);
 }
 
-# What stands in place of a mark: nothing, or that rows have a place in the index of
-# those leaves that it answers for.
+# The text in place of a mark: nothing, or a condition that rows have a place
+# in the index of those leaves that it answers for.
 sub mark
 {
 	my ($statement, $alias, $left_out) = @_;
@@ -53,7 +53,7 @@ sub mark
 	return " AND ($alias.z OR $r->{part} <> ALL ('{" . join(',', map { "bare.$_" } @$leaves) . "}'::regclass[]::oid[]))";
 }
 
-# What psql told, by what is after "@".
+# The output of psql, by the text after "@".
 sub split_told
 {
 	my ($told) = @_;
@@ -144,7 +144,7 @@ sub count_rows
 	return;
 }
 
-# What plans and statements there are.
+# Counts plans and statements by kind.
 sub count_plans
 {
 	my ($statement, $way, $plans, $ours, $counts) = @_;
@@ -184,7 +184,7 @@ sub report
 	return $text;
 }
 
-# What it takes to see a crash.
+# A report with which a crash can be repeated.
 sub crash_report
 {
 	my ($o, $n, $statement, $way, $told) = @_;

@@ -58,7 +58,7 @@ sub script
 	return "\\echo \@ $n $way\n$sql";
 }
 
-# What psql told, by "NUMBER WAY" and "NUMBER WAY plan".
+# The output of psql, by "NUMBER WAY" and "NUMBER WAY plan".
 sub split_told
 {
 	my ($told) = @_;
@@ -136,7 +136,7 @@ sub check_plans
 	return $custom || $way =~ /off|index$/ || $uses eq 'index' ? '' : 'does not use the custom scan';
 }
 
-# What is known of the whole statement from its commands.
+# Fills in the properties of the whole statement that follow from its commands.
 sub complete
 {
 	my ($statement) = @_;
@@ -151,7 +151,7 @@ sub complete
 	return { %$statement, reference => $reference, sorted => $sorted, effort => $effort };
 }
 
-# What is wrong with an answer and its plans, '' for nothing.
+# Returns the fault of an answer and its plans, '' for none.
 sub fault_of
 {
 	my ($statement, $n, $way, $told) = @_;

@@ -1,5 +1,5 @@
-# What tests of damaged index files share: a server that reads them, their bytes,
-# and the statements that meet them.
+# Code that tests of damaged index files share: a server that reads them, their
+# bytes, and the statements that meet them.
 
 package GpuvecDamage;
 
@@ -47,7 +47,7 @@ sub create_vec
 	return;
 }
 
-# What a query says of a table's damaged index, and verify.
+# The messages of a query and of verify on a table's damaged index.
 sub damaged_at
 {
 	my ($block, $table) = @_;

@@ -87,7 +87,7 @@ sub indexes_sql
 	return join '', map { "CREATE INDEX ${table}_$_ ON $table USING gpuivfpq ($column ${type}_${_}_ops);" } @metrics;
 }
 
-# What a server says to statements that shall not fail.
+# A server's answer to statements that shall not fail.
 sub good
 {
 	my ($server, $sql) = @_;
@@ -173,7 +173,7 @@ sub filled
 
 sub size_of { return -s $_[0] // 0; }
 
-# What has been written to a log since.
+# The text that has been written to a log since.
 sub added
 {
 	my ($log, $from) = @_;

@@ -87,7 +87,7 @@ sub literal
 	return $r->{cast} ? "'[$list]'$r->{cast}" : "'{$list}'::real[]";
 }
 
-# ... also as what is not known when the statement is planned.
+# A query vector, also one that is not known when the statement is planned.
 sub question
 {
 	my ($r, $outer) = @_;
@@ -662,7 +662,7 @@ sub level_of
 	return $f;
 }
 
-# What is set, for the statement in `ours` alone: which plans are tried.
+# Settings for the statement in `ours` alone: which plans are tried.
 sub settings
 {
 	my ($version, $workers) = @_;

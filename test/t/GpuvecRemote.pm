@@ -1,6 +1,5 @@
-# What the tests of searches by gpuvecd share: a server that runs it, and SQL
-# functions that ask gpuvecd and the session the same
-# question.
+# Code that the tests of searches by gpuvecd share: a server that runs it, and
+# SQL functions that ask gpuvecd and the session the same question.
 
 package GpuvecRemote;
 
@@ -215,8 +214,8 @@ sub differs
 	return;
 }
 
-# What gpuvecd could not do, as a NOTICE says, if it was lost at a step of a
-# build.
+# The NOTICE's words for the work that gpuvecd could not do, if it was lost at
+# a step of a build.
 sub not_done
 {
 	my ($step) = @_;
@@ -227,7 +226,7 @@ sub not_done
 	return $step =~ /encoded/ ? '(build all of|calibrate)' : 'build all of';
 }
 
-# What gpuvecd says of itself, as gv_protocol.h has it.
+# gpuvecd's greeting, as gv_protocol.h has it.
 sub greeting
 {
 	return pack('QLLa16a16', 12345, $$, 0, 'cpu', '0.4.0');

@@ -59,14 +59,14 @@ sub literal
 		1 => sub { "ARRAY[$list]::real[]" })->();
 }
 
-# ... or as what is not known when the statement is planned.
+# A query vector: a literal, or one not known when the statement is planned.
 sub query
 {
 	return literal() if $table->{dims} || chance(0.8);
 	return '(SELECT q.e' . $cast . ' FROM asked AS q WHERE q.id = ' . (1 + number(12)) . ')';
 }
 
-# ... or as a column of a row beside.
+# A query vector as a column of a row beside.
 sub outer
 {
 	return $table->{dims} ? "point(q.id, $table->{dims})" : "q.e$cast";
@@ -187,7 +187,8 @@ sub limit
 		0.5 => 'FETCH FIRST 7 ROWS ONLY', 0.3 => 'LIMIT ALL', 0.5 => 'LIMIT (SELECT y FROM small WHERE x = 9)') . $offset;
 }
 
-# What distinguishes rows: not the id where vectors are there several times.
+# The column that distinguishes rows: not the id where vectors are there
+# several times.
 sub key { return $table->{ties} ? 't.rep' : 't.id'; }
 
 sub columns
@@ -253,7 +254,7 @@ sub radius
 			"SELECT q.id, (SELECT count(*) @{[from()]} WHERE @{[distance(outer())]} < q.a) FROM asked AS q") };
 }
 
-# What is selected of the relation depends on a row beside.
+# The selected columns of the relation depend on a row beside.
 sub pulled_up
 {
 	my $e = $table->{column} // 'e';
@@ -488,7 +489,7 @@ sub change
 	return ('BEGIN', { sorted => 1, query => $sql }, @after, 'ROLLBACK');
 }
 
-# What the session has changed itself, it sees.
+# The session sees its own changes.
 sub own_changes
 {
 	my $q = query();
@@ -608,7 +609,7 @@ sub null_query
 			order => 'ORDER BY ' . distance("(SELECT NULL::$type)"), limit => '') };
 }
 
-# What has no order is compared whole.
+# Answers without an order are compared whole.
 sub relaxed
 {
 	my $q = query();
@@ -618,7 +619,8 @@ sub relaxed
 				columns => key() . ', ' . distance($q), order => 'ORDER BY ' . distance($q), limit => '') });
 }
 
-# What is not exact is some of what is: the reference has no limit.
+# Answers that are not exact are some of the exact ones: the reference has no
+# limit.
 sub approximate
 {
 	my $q = query();

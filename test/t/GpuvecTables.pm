@@ -55,7 +55,7 @@ my @BOUNDS = (
 	'FOR VALUES FROM (25) TO (50)',
 	'FOR VALUES FROM (50) TO (100)', 'DEFAULT');
 
-# What conditions and statements call.
+# Functions that conditions and statements call.
 my $FUNCTIONS = q{
 CREATE FUNCTION third(a int) RETURNS bool LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE COST 10000
 AS 'BEGIN RETURN a % 3 = 0; END';
@@ -95,7 +95,7 @@ CREATE FUNCTION hash(n int, seed int) RETURNS int LANGUAGE sql IMMUTABLE PARALLE
 AS 'SELECT (hashint8extended(n, seed) & 1073741823)::int';
 };
 
-# What is the same in both schemas: rows, queries, and what is joined.
+# Tables that are the same in both schemas: rows, queries, and those joined.
 my $SHARED = q{
 CREATE TABLE source AS
 SELECT n AS id, n AS rep, true AS z, hash(n, 1) % 100 AS a,
@@ -293,7 +293,7 @@ sub tables_sql
 	return $sql;
 }
 
-# What each session makes for itself.
+# Objects that each session makes for itself.
 sub session_sql
 {
 	return join '', "SET client_min_messages = warning;\n",

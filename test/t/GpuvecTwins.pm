@@ -148,7 +148,7 @@ sub twins_sql
 	return $sql;
 }
 
-# What each session makes for itself: a function that no worker can run.
+# Objects that each session makes for itself: a function for no worker to run.
 sub twins_session_sql
 {
 	return q{SET client_min_messages = warning;

@@ -82,7 +82,7 @@ sub all_files
 
 sub room { return $_[0] =~ s{/[^/]+$}{}r }
 
-# What a file includes as "...", each with its line.
+# The files that a file includes as "...", each with its line.
 sub includes
 {
 	my ($text) = @_;
@@ -112,7 +112,7 @@ my $STANDARD = qr{^(?:assert|ctype|errno|fenv|float|inttypes|limits|math|stdalig
 my $SYSTEM = qr{$STANDARD|^(?:dirent|fcntl|getopt|poll|pthread|pwd|signal|unistd)\.h$|^sys/};
 my $OURS = qr{^(?:am|client|cpu|engine|page|protocol|server|set|gpu|test/oracle)/|^pgcompat\.h$};
 
-# What files in $in may include: all that $may matches, and of the rest what is
+# Checks includes of files in $in: all that $may matches, and others that are
 # not ours where $foreign.  $plant = a file and an include that break it.
 sub may_include
 {
@@ -303,7 +303,7 @@ sub no_such_file
 	return @bad;
 }
 
-# What PostgreSQL has, by name, and names that stand for others.
+# PostgreSQL's files, by name, and names that stand for others.
 my $FOREIGN = qr{^(?:execJunk\.c|nodeSubplan\.c|test/t/NNN_name\.pl)$};
 
 # Files that a text names and that are not there.  A name may have folders in

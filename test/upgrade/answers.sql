@@ -1,4 +1,4 @@
--- What the indexes answer: at the recall that is the default where nothing but
+-- The answers of the indexes: at the recall that is the default where nothing but
 -- the index decides, and exactly.  Statistics are lost on the way, so a condition
 -- may be asked of other depths.
 SET enable_seqscan = off;

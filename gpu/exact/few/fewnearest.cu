@@ -34,7 +34,7 @@ take_left(const GvExactFew &few, const GvExactFewShape &shape, int q)
 	__syncthreads();
 }
 
-/* What was reranked of a query, in shared memory. */
+/* A query's reranked rows, in shared memory. */
 struct Found
 {
 	uint32_t	count;

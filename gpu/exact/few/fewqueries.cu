@@ -12,9 +12,9 @@
  *	   that a warp has of a query's rows goes to memory.
  *	2. The block that comes last makes cuts from these: of k warps the largest
  *	   is that of k rows.  Meanwhile the others multiply tiles up to KEPT.
- *	3. What reaches its cut is reranked by the warp that found it, first of the
- *	   tiles whose scores stayed in registers.  Further tiles are taken from a
- *	   counter, some at once, so no SM is late.
+ *	3. Each warp reranks the rows that it finds to reach a query's cut, first
+ *	   in the tiles whose scores stayed in registers.  It takes further tiles
+ *	   from a counter, some at once, so no SM is late.
  *	4. The second launch, a block a query, puts the nearest in order.
  *
  * Blocks do not count on each other: one that has waited for cuts in vain
@@ -270,7 +270,7 @@ has_cuts(const Scan &scan)
 	return yes;
 }
 
-/* What of a tile reaches its query's cut. */
+/* Rerank the rows of a tile that reach a query's cut. */
 template <int METRIC>
 static __device__ __forceinline__ void
 take_found(const Scan &scan, uint32_t tile, const float (&sums)[COLUMNS][4],
@@ -461,7 +461,7 @@ find_shape(GvExactFewShape *found, int half_dims)
 	return most > 0;
 }
 
-/* Blocks for a seed of about so many rows, of which each has its share. */
+/* Blocks for a seed of about `seed` rows, of which each has its share. */
 static uint32_t
 blocks_for(int nsms, int64_t seed)
 {

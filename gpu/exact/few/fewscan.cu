@@ -59,7 +59,7 @@ multiply_rows(float (&sums)[COLUMNS][4], const GvExactMatmul &matmul,
 	}
 }
 
-/* What is to become of the score of a query and a row. */
+/* Stores the score of a query and a row, or appends the row if in reach. */
 static __device__ __forceinline__ void
 put_score(const GvExactMatmul &matmul, int q, int64_t row, float score,
 		  float cut)

@@ -4,8 +4,8 @@
  *		fewqueries.cu share.
  *
  * Tensor cores multiply 16 rows by GV_FEW_COLUMNS x 8 queries (mma.cuh), those
- * that there are not being zeros.  What the sums run over may be in any order,
- * as long as both sides have the same: of 32 dimensions lane t of a row has
+ * that there are not being zeros.  Dimensions may be in any order, as long as
+ * rows and queries have the same: of 32 dimensions lane t of a row has
  * eight side by side, 16 bytes, and gives four of them to each of two
  * products, so rows come to registers as they lie in memory.
  */
@@ -24,7 +24,7 @@
 #define GV_FEW_DEPTH	32		/* dimensions of a lane's load of a row */
 
 /*
- * Halves from a row or query of so many to the next in shared memory: no two
+ * Halves from a row or query of half_dims to the next in shared memory: no two
  * meet in a bank, and there is memory for a multiple of GV_FEW_DEPTH.
  */
 static __host__ __device__ inline int

@@ -14,7 +14,7 @@ extern size_t gv_exact_scan_bytes(const GvExactMatmul *matmul);	/* shared */
 extern GvStatus gv_gpu_exact_scan(const GvExactMatmul *matmul, int nsms,
 								  cudaStream_t stream);
 
-/* What fewqueries.cu is given. */
+/* The arguments of fewqueries.cu. */
 struct GvExactFew
 {
 	GvExactSpace space;
@@ -27,8 +27,8 @@ struct GvExactFew
 };
 
 /*
- * fewqueries.cu: few queries and all rows of a batch, with cuts from a seed of
- * about so many; queries with too many slots and void ones are listed, and
+ * fewqueries.cu: few queries and all rows of a batch, with cuts from about
+ * `seed` rows; queries with too many slots and void ones are listed, and
  * counted where the host sees it.  Half copies of queries it makes itself, and
  * free places where rows are the first.  Only what fits.
  */

@@ -30,7 +30,7 @@ stage_bytes(const GvExactFewShape &shape)
 
 #if GV_HOPPER
 
-/* What a warp knows of the search. */
+/* A warp's view of the search. */
 struct Scan
 {
 	const GvExactFew *few;
@@ -42,7 +42,7 @@ struct Scan
 	int			query_stride;
 };
 
-/* ... and of its stages. */
+/* A warp's ring of stages. */
 struct Ring
 {
 	char	   *stages;			/* shared [stages][ROWS][stride] */
@@ -52,7 +52,7 @@ struct Ring
 	uint32_t	odd;			/* a bit of each barrier's phase */
 	int			at;				/* the stage that is next */
 	int			piece;			/* that will be asked for next */
-	uint32_t	tile;			/* ... and of which tile */
+	uint32_t	tile;			/* that the piece is of */
 	uint32_t	count;			/* tiles asked for */
 	uint32_t	ticket;			/* lane 0: what the counter gave */
 	uint32_t	run;			/* tiles that a ticket gave, the next */

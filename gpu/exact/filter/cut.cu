@@ -139,7 +139,7 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 		matmul.filter.d_cuts[i] = cut;
 }
 
-/* What a thread of first_cuts_kernel knows of its rows: a key, as above. */
+/* The key, as above, of the rows of a thread of first_cuts_kernel. */
 struct OwnKey
 {
 	uint32_t	own;
@@ -166,7 +166,7 @@ add_score(Best *best, float score, float slack)
 	best->score = fmaxf(best->score, score);
 }
 
-/* ... of fours threadIdx.x, threadIdx.x + blockDim.x, ... of n scores. */
+/* Best of fours threadIdx.x, threadIdx.x + blockDim.x, ... of n scores. */
 static __device__ __forceinline__ Best
 best_of(const float *scores, const float *slack, uint32_t n)
 {

@@ -4,8 +4,8 @@
  *
  * Eight lanes, a team, take a pair of query and row: lane l has partial sum l,
  * of dimensions l, l + 8, ..., and the sums are added l + 4, l + 2, l + 1.  So
- * a lane's loads are 32 bytes side by side with its neighbors', so many of
- * them on their way as a kernel has registers for.
+ * a lane's loads are 32 bytes side by side with its neighbors', and all that a
+ * kernel has registers for are on their way at once.
  */
 #ifndef GV_DISTANCE_CUH
 #define GV_DISTANCE_CUH

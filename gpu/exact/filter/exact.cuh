@@ -3,7 +3,7 @@
  *		What the files of exact search on the device share: rows and queries as
  *		the filter sees them, what may be among the nearest, and what is.
  *
- * The filter (proof in README, "What is proven").  A vector x is seen as
+ * The filter (see "Proof" in ../README).  A vector x is seen as
  *		r(x) = (u(x) - m) scale,	m a mean of rows, scale a power of two
  *		u(x) = x (L2, inner product), x / |x| (cosine), or x less its own mean,
  *		divided by its length (Pearson)
@@ -60,7 +60,7 @@ gv_exact_row(const GvExactRows &rows, uint32_t slot)
 					  (uint64_t) rows.n);
 }
 
-/* What A has to reach of a query whose last neighbor is so far away. */
+/* The least A of a row that may be nearer to a query than distance `last`. */
 static __device__ __forceinline__ float
 gv_exact_cut_of(const GvExactSpace &space, const GvExactQuery &seen, double last)
 {
@@ -90,8 +90,9 @@ gv_exact_cut_of(const GvExactSpace &space, const GvExactQuery &seen, double last
 }
 
 /*
- * ... of a query, where nothing else is known: void queries have NaN, which
- * nothing reaches, and everything reaches the cuts of others.
+ * The cut that follows from a query's last neighbor so far.  Where it has no
+ * such neighbor, the cut is NaN for a void query, which no row reaches, and
+ * -infinity for others, which every row reaches.
  */
 static __device__ __forceinline__ float
 gv_exact_first_cut(const GvExactSpace &space, const GvExactQueries &queries,
@@ -105,8 +106,8 @@ gv_exact_first_cut(const GvExactSpace &space, const GvExactQueries &queries,
 }
 
 /*
- * ... with k rows, or with its own one more, of which A - 2 e(x) is at least
- * so much.
+ * The larger of a query's cut and the one that follows from k rows, or k + 1
+ * where the query is itself a row, whose A - 2 e(x) is at least `least`.
  */
 static __device__ __forceinline__ float
 gv_exact_raise_cut(float cut, float least, float slack, int half_dims)

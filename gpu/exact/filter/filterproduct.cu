@@ -8,7 +8,7 @@
 
 #define TILES			(GV_RUN / 8)
 
-/* What is known of a lane's rows of a run: their biases. */
+/* The biases of a lane's rows of a run. */
 struct Biases
 {
 	float2		bias[TILES];
@@ -67,7 +67,7 @@ struct Stored : GvNoRow
 	}
 };
 
-/* ... or, where they reach the query's cut, slots to be reranked. */
+/* Slots of sums that reach the query's cut are appended, to be reranked. */
 struct Reaching
 {
 	GvExactMatmul matmul;

@@ -34,10 +34,10 @@ extern "C"
 #define GV_EXACT_FEW	16		/* queries that fewscan.cu takes */
 #define GV_EXACT_COLUMNS (INT64_C(1) << 20) /* slots of a matrix, at most */
 #define GV_EXACT_SEED	2048	/* slots that first cuts are from */
-#define GV_EXACT_FEW_SEED	32768	/* ... of few queries */
+#define GV_EXACT_FEW_SEED	32768	/* the same for few queries */
 #define GV_EXACT_FEW_WARPS	1280	/* of a scan that makes its own cuts */
 
-/* What is true of all vectors of a set. */
+/* Numbers common to all vectors of a set. */
 struct GvExactFrame
 {
 	double		scale;			/* of rows */
@@ -89,8 +89,8 @@ struct GvExactQueries
 };
 
 /*
- * Some queries: those of a list, or `n` from `first` on.  What steps hand each
- * other is by their numbers among these.
+ * Some queries: those of a list, or `n` from `first` on.  Arrays that steps
+ * pass on to each other are indexed by the number among these.
  */
 struct GvExactPart
 {
@@ -113,8 +113,8 @@ struct GvExactFilter
 struct GvExactFound
 {
 	double	   *d_distances;	/* [n][capacity] */
-	double	   *d_other;		/* the same again, */
-	uint32_t   *d_other_rows;	/* ... while they are ordered */
+	double	   *d_other;		/* [n][capacity] and */
+	uint32_t   *d_other_rows;	/* [n][capacity], for sorting */
 	double	   *d_merged;		/* [n][k] */
 	int64_t    *d_merged_positions;
 	uint32_t   *d_ready;		/* [n] blocks that have reranked; 0 */
@@ -219,7 +219,7 @@ extern GvStatus gv_gpu_exact_rerank(const GvExactSpace *space,
 									 const GvExactFound *found,
 									 int64_t position, cudaStream_t stream);
 
-/* What nearest.cu is given; queries with too many slots it lists. */
+/* The arguments of nearest.cu, which lists queries with too many slots. */
 struct GvExactNearest
 {
 	GvExactRows rows;
@@ -240,7 +240,7 @@ extern GvStatus gv_gpu_exact_nearest(const GvExactSpace *space,
 									 const GvExactNearest *nearest,
 									 cudaStream_t stream);
 
-/* What blocks of fewqueries.cu tell each other; zeros between searches. */
+/* Messages between blocks of fewqueries.cu; zeros between searches. */
 struct GvExactTurn
 {
 	uint32_t	arrived;		/* blocks whose bests are there */
@@ -260,7 +260,7 @@ extern GvStatus gv_gpu_exact_merge(const GvExactQueries *queries,
 extern GvStatus gv_gpu_exact_clear(const GvExactQueries *queries,
 								   cudaStream_t stream);
 
-/* What a search's time goes to, where it is measured. */
+/* The steps whose time is measured, where it is. */
 enum GvExactStep
 {
 	GV_EXACT_FILTER,			/* products, and what they append */
@@ -279,7 +279,7 @@ struct GvExactWork
 	GvBlas	   *blas;			/* NULL: products by loops of ours */
 	GvBuffer	d_work;			/* all of the following */
 	int32_t		piece;			/* queries at a time */
-	int32_t		matrix;			/* ... of the matrix way */
+	int32_t		matrix;			/* queries of the matrix way at a time */
 	int64_t		nscores;		/* memory for scores */
 	float	   *d_scores;
 	uint16_t   *d_gathered;		/* [matrix][half_dims] */
@@ -294,7 +294,7 @@ struct GvExactWork
 	double		seconds[GV_EXACT_STEPS];
 };
 
-/* What memory is for. */
+/* The sizes that memory for searches follows from. */
 struct GvExactAmount
 {
 	int64_t		n;				/* queries */
@@ -304,8 +304,8 @@ struct GvExactAmount
 };
 
 /*
- * gv_gpu_exact_work: memory for so much, or _bytes of it.  What is dropped can
- * be half made.
+ * gv_gpu_exact_work allocates memory for this amount, and _bytes says how
+ * many bytes that is.  _drop may be called where it was half made.
  */
 extern size_t gv_gpu_exact_work_bytes(int32_t device,
 									  const GvExactSpace *space,
@@ -318,8 +318,8 @@ extern void gv_gpu_exact_work_drop(GvExactWork *work);
 #ifdef GV_TEST_BUILD
 
 /*
- * So many slots a query has memory for, so many are the first cuts from; 0: as
- * is best.
+ * Sets the slots that a query has memory for, and those that first cuts are
+ * from; 0: as is best.
  */
 extern "C" void gv_gpu_exact_force(int32_t capacity, int32_t seed);
 extern int32_t gv_gpu_exact_forced_seed(void);

@@ -66,7 +66,7 @@ view_of(int metric, const float *x, int dims)
 	return view;
 }
 
-/* What was measured of a vector. */
+/* Lengths and errors measured of a vector. */
 struct Measures
 {
 	double		square;			/* of p or r */

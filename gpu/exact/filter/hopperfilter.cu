@@ -54,7 +54,7 @@ gv_gpu_exact_hopper_forbidden()
 #define TURN			1		/* the first barrier of turns; 0 is the
 								 * block's */
 
-/* What a launch is made of. */
+/* The work of a launch, and how it is divided. */
 struct Work
 {
 	GvExactMatmul matmul;
@@ -98,7 +98,7 @@ struct Unit
 {
 	int			query_tile;
 	int			first;			/* row tile */
-	int			last;			/* ... behind its last one */
+	int			last;			/* row tile behind the last one */
 };
 
 static __device__ __forceinline__ Unit

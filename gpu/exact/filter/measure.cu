@@ -8,7 +8,7 @@
 #define WARPS			(THREADS / GV_WARP)
 #define MOST_ACROSS		4096	/* warps of a query */
 
-/* What a launch reranks. */
+/* The queries and slots that a launch reranks. */
 struct Reranked
 {
 	GvExactRows rows;

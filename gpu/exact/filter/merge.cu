@@ -89,7 +89,7 @@ pass_kernel(GvExactFilter filter, const double *d_distances,
 	d_to_rows[at + place] = all.rows[j];
 }
 
-/* What the last step is given. */
+/* The arguments of the last step. */
 struct Merge
 {
 	GvExactQueries queries;

@@ -67,7 +67,7 @@ is_last(const GvExactNearest &nearest, int i)
 	return last;
 }
 
-/* What was reranked, in order, with the neighbors so far. */
+/* Merge a query's reranked rows, in order, with its neighbors so far. */
 static __device__ __forceinline__ void
 merge(const GvExactNearest &nearest, int i, int64_t query, uint32_t count,
 	  double *distances, uint32_t *rows)

@@ -64,7 +64,7 @@ gv_exact_sort(double *distances, uint32_t *rows, uint32_t size)
 	__syncthreads();
 }
 
-/* What is merged for a query: its k neighbors and the rows that come first. */
+/* The inputs of a query's merge: its k neighbors, and its nearest new rows. */
 struct GvExactMerge
 {
 	int64_t		k;

@@ -13,7 +13,7 @@
 #define LEAST_SCORES	(INT64_C(1) << 16)
 #define MOST_MATRIX		16384	/* queries of a matrix, */
 #define LEAST_MATRIX	128
-#define MATRIX_BYTES	(INT64_C(64) << 20)	/* ... their halves, gathered */
+#define MATRIX_BYTES	(INT64_C(64) << 20)	/* of gathered half copies */
 
 static GV_TUNABLE int32_t forced_capacity = 0;
 

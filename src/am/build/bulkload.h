@@ -25,7 +25,7 @@ typedef struct IvfpqBulkLoad
 {
 	const IvfpqTraining *training;
 	IvfpqParallel *parallel;
-	int64		rows;			/* placed by all participants; set in the end */
+	int64		rows;			/* placed by all participants; set last */
 	IvfpqStoredForm form;		/* of postings on their way */
 	IvfpqPlacer placer;
 	IvfpqPostings postings;		/* on their way to the pages, */

@@ -26,8 +26,8 @@
 #include "page/stoppoint.h"
 
 /*
- * Memory for rows that are placed at once: at least so many bytes, or the
- * limit divided by this.
+ * Memory for rows that are placed at once: BATCH_BYTES, or the limit divided
+ * by BATCH_DIVISOR if that is more.
  */
 #define BATCH_BYTES		(4 * 1024 * 1024)
 #define BATCH_DIVISOR		32

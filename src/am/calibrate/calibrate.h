@@ -23,9 +23,9 @@
 #define IVFPQ_ROWS_A_RANK		10
 
 /*
- * Levels.  Each looks for the IVFPQ_GROUND_TRUTH_ROWS rows nearest to a query among
- * one of `stride` rows: among the first stride x IVFPQ_GROUND_TRUTH_ROWS of all, by
- * and large.
+ * Levels.  Each looks for the IVFPQ_GROUND_TRUTH_ROWS rows nearest to a query
+ * among one of `stride` rows: among the first stride x IVFPQ_GROUND_TRUTH_ROWS
+ * of all, by and large.
  */
 #define IVFPQ_LEVELS			3
 
@@ -67,7 +67,7 @@ typedef struct IvfpqCalibration
 typedef struct IvfpqGroundTruth
 {
 	int			nneighbors;
-	uint64		neighbors[IVFPQ_GROUND_TRUTH_ROWS]; /* ids, the nearest first */
+	uint64		neighbors[IVFPQ_GROUND_TRUTH_ROWS]; /* ids, nearest first */
 	float		scores[IVFPQ_GROUND_TRUTH_ROWS];
 	int			nown;			/* its own row and that row's copies */
 	uint64		own[GV_MAX_DEPTH];	/* ids */

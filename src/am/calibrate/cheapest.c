@@ -44,7 +44,7 @@ typedef struct Tally
 {
 	int			nqueries;
 	int			rows_needed;	/* neighbors of a query */
-	int			nlast;			/* ... in the last part */
+	int			nlast;			/* neighbors in the last part */
 	double		sum[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
 	double		squares[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
 	double		last[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];

@@ -26,7 +26,7 @@
 
 #define STEP			1.7		/* from one number of probes to the next */
 #define DEEP_STEP		2.2		/* of later levels, whose searches cost more */
-#define WIDTH_STEP		1.2		/* ... of candidates */
+#define WIDTH_STEP		1.2		/* from one number of candidates on */
 #define LEAST_WIDTH		40		/* fewer miss rows unlike those of training */
 
 #define MOST_TRIES		GV_MAX_TRIES	/* queries that gpuvecd gets at once */

@@ -13,7 +13,7 @@
 #define IVFPQ_MAX_STEPS		48
 #define IVFPQ_MAX_WIDTHS	36
 
-/* What was found for a query at a step of the grid. */
+/* The neighbors of a query that were found at a step of the grid. */
 typedef struct IvfpqFound
 {
 	uint8		widths[IVFPQ_GROUND_TRUTH_ROWS];	/* the first that finds

@@ -29,7 +29,7 @@ static TimeoutId timer;
 static int	timeout_ms;			/* 0: none */
 static uint32 rows_seen;		/* at the last check */
 static TimestampTz row_since;	/* the row at hand is computed */
-static TimestampTz cancel_since;	/* ... is known; 0: it is not */
+static TimestampTz cancel_since;	/* a cancel is known; 0: there is none */
 static volatile sig_atomic_t canceled = false;
 static volatile IvfpqLimitHit hit = IVFPQ_LIMIT_NONE;
 

@@ -14,7 +14,7 @@
  */
 #define IVFPQ_ENOUGH_LEFT	0.8
 
-/* What the directory's entries sum up to. */
+/* Sums over the directory's entries. */
 typedef struct IvfpqListTotals
 {
 	int64		rows;			/* by their primary postings */

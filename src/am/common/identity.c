@@ -256,7 +256,7 @@ IvfpqActAsOwner(IvfpqIdentity *caller, Relation table)
 	error_context_stack = &caller->context;
 }
 
-/* ... and be the caller again, with the caller's settings. */
+/* Be the caller again, with the caller's settings. */
 void
 IvfpqActAsCaller(const IvfpqIdentity *caller)
 {
@@ -370,9 +370,9 @@ IvfpqIsInterpreted(Relation index, bool predicate)
 }
 
 /*
- * May a worker evaluate an index's expressions and predicate?  A statement need
- * not name the functions in these, so what the planner has found in a statement
- * does not tell: the answer is without its PlannerInfo.
+ * May a worker evaluate an index's expressions and predicate?  A statement
+ * need not name the functions in these, so what the planner has found in a
+ * statement does not tell: the answer is without its PlannerInfo.
  */
 bool
 IvfpqIsParallelSafe(List *expressions, List *predicate)

@@ -13,7 +13,7 @@
 typedef struct IvfpqModel
 {
 	IvfpqMetaData meta;
-	GvModel		gv;				/* when meta.nlists > 0; without its rotation */
+	GvModel		gv;				/* when meta.nlists > 0; without rotation */
 	const int32 *parent_offsets;	/* [nparents + 1] first list of each
 									 * parent */
 	float		values[FLEXIBLE_ARRAY_MEMBER];	/* mean, codebooks,

@@ -3,7 +3,8 @@
  *		Is the server of a foreign table asked for a statement's order?
  *
  * If not, all of its rows come here to be sorted.  postgres_fdw sends an order
- * by operators of those extensions that the server's option "extensions" names.
+ * by operators of those extensions that the server's option "extensions"
+ * names.
  */
 #include "postgres.h"
 

@@ -93,8 +93,8 @@ describe_counts(const Patient *patient)
 }
 
 /*
- * Does the index reach the recall that is asked for, at once and behind ten rows?
- * An index that has too few rows cannot be calibrated to do so.
+ * Does the index reach the recall that is asked for, at once and behind ten
+ * rows?  An index that has too few rows cannot be calibrated to do so.
  */
 static void
 find_recall(const Patient *patient, const IvfpqSearchParams *params)
@@ -266,7 +266,7 @@ look_into(Patient *patient, Relation heap)
 		examine(patient, heap);
 }
 
-/* ... if it can be opened at once.  For IvfpqAttempt. */
+/* Examine the index if it can be opened at once.  For IvfpqAttempt. */
 static void
 visit(void *arg)
 {

@@ -54,7 +54,9 @@ find_version(IvfpqFindings *findings, const char *name, const char *files,
 		IvfpqFind(findings, name, state, NULL);
 }
 
-/* Extensions of this database, and whether their versions are the library's. */
+/*
+ * Extensions of this database, and whether their versions are the library's.
+ */
 void
 IvfpqFindVersions(IvfpqFindings *findings)
 {

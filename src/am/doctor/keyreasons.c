@@ -46,8 +46,8 @@ find_key(Node *node, void *context)
 }
 
 /*
- * Puts a NULL in the place of each sub-select, which only a finished plan can be
- * printed with; `context` is a list of how these NULLs are printed.
+ * Puts a NULL in the place of each sub-select, which only a finished plan can
+ * be printed with; `context` is a list of how these NULLs are printed.
  */
 static Node *
 replace_subselects(Node *node, void *context)
@@ -293,8 +293,8 @@ key_equal_to(PlannerInfo *root, IndexOptInfo *info, OpExpr *equal,
 }
 
 /*
- * Does a semi-join ask nothing else of this table than that a key is among what
- * other tables hold?  The key, or 0.
+ * Does a semi-join ask nothing else of this table than that a key is among
+ * what other tables hold?  The key, or 0.
  */
 static int
 key_of_semi_join(PlannerInfo *root, IndexOptInfo *info, JoinExpr *join)

@@ -5,20 +5,20 @@
  * A rewritten condition is true of the same rows, whatever the table holds, or
  * it stands beside the one that it was made of and is true of all rows that
  * this one is true of.  Where neither can be proved there is none: a condition
- * that is slow is better than another one.  (A condition in WHERE that is NULL is
- * as good as one that is false.)
+ * that is slow is better than another one.  (A condition in WHERE that is NULL
+ * is as good as one that is false.)
  *
- * What the proofs lean on:
+ * The proofs use these facts:
  *
- *	key::numeric = 7	casts of integers to numeric are exact and ascend; those
- *						to floats are and do up to 2^53 and 2^24
+ *	key::numeric = 7	casts of integers to numeric are exact and ascend;
+ *						those to floats are and do up to 2^53 and 2^24
  *	key::text = '7'		only of types whose values have one text each, and only
  *						if it is such a text
  *	key::date = d		the days of a timestamp follow each other; those of a
  *						timestamptz do in a time zone that does not change its
  *						clock about midnight, and nowhere by more than a day
- *	key ->> 'a' = 'b'	a text that no number, boolean, object or array has is a
- *						string; @> compares scalars as = does
+ *	key ->> 'a' = 'b'	a text that no number, boolean, object or array has is
+ *						a string; @> compares scalars as = does
  *	'b' = ANY (key)		@> finds what = finds, of deterministic collations
  */
 #include "postgres.h"
@@ -126,7 +126,9 @@ make_integer(int64 n)
 		make_value(INT8OID, Int64GetDatum(n));
 }
 
-/* key operator value, by the key's class; NULL if that has no such operator. */
+/*
+ * key operator value, by the key's class; NULL if that has no such operator.
+ */
 static Expr *
 make_condition(const IndexOptInfo *info, int column, int strategy, Node *key,
 			   Node *value)
@@ -442,8 +444,8 @@ make_document(const List *names, JsonbValue *value)
 
 /*
  * Adds to *documents those of which a document holds one if it has this text
- * below the names.  Sets *beside if others hold one, too.  False if it cannot be
- * said.
+ * below the names.  Sets *beside if others hold one, too.  False if it cannot
+ * be said.
  */
 static bool
 add_texts(const List *names, const char *text, List **documents, bool *beside)
@@ -505,9 +507,9 @@ add_value(const List *names, Datum datum, List **documents, bool *beside)
 /* ---- days of timestamps */
 
 /*
- * Is the midnight before this day one moment, before which it is the day before
- * for long, and after which it is this day?  Not if the session's time zone puts
- * its clock forward or back across it.
+ * Is the midnight before this day one moment, before which it is the day
+ * before for long, and after which it is this day?  Not if the session's time
+ * zone puts its clock forward or back across it.
  */
 static bool
 is_plain_midnight(DateADT day)

@@ -2,10 +2,10 @@
  * order.c
  *		Why an index does not provide the order that a statement requests.
  *
- * Asked of the planner's own structures, when it has made all paths of a table:
- * expressions are simplified, views and policies are part of the statement, and
- * what is to be ordered is known.  A partition's order is its parent's, in its
- * own columns.
+ * Asked of the planner's own structures, when it has made all paths of a
+ * table: expressions are simplified, views and policies are part of the
+ * statement, and what is to be ordered is known.  A partition's order is its
+ * parent's, in its own columns.
  */
 #include "postgres.h"
 
@@ -365,9 +365,9 @@ constant_number(Node *node)
 }
 
 /*
- * Does an expression around a distance ascend with it, 1, or descend, -1?  Where
- * it may be equal for several distances any order of these will do.  0: neither,
- * as far as is known.
+ * Does an expression around a distance ascend with it, 1, or descend, -1?
+ * Where it may be equal for several distances any order of these will do.  0:
+ * neither, as far as is known.
  */
 static int
 slope_of(Node *expr, Node *distance)
@@ -423,8 +423,8 @@ slope_of(Node *expr, Node *distance)
 
 /*
  * ORDER BY an expression around the index's distance.  The distance itself has
- * the same order where that ascends with it; but rows without one, NULL or NaN,
- * stay last.
+ * the same order where that ascends with it; but rows without one, NULL or
+ * NaN, stay last.
  */
 static IvfpqReason
 why_around(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
@@ -761,8 +761,8 @@ predicate_of(Oid indexoid)
 }
 
 /*
- * Why is a table not read by the order of this index, by a path that there is or
- * without one?  No reason: there may be a plan that does.
+ * Why is a table not read by the order of this index, by a path that there is
+ * or without one?  No reason: there may be a plan that does.
  */
 IvfpqReason
 IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
@@ -827,8 +827,8 @@ IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
 
 /*
  * The class that would serve a distance operator on a type, or NULL: other
- * extensions give operators of the same names to types of their own.  Classes of
- * pgvector's types may not be there yet.
+ * extensions give operators of the same names to types of their own.  Classes
+ * of pgvector's types may not be there yet.
  */
 static char *
 class_for_type(Oid type, Oid operator)
@@ -844,8 +844,8 @@ class_for_type(Oid type, Oid operator)
 }
 
 /*
- * The distance that the statement orders by first, if it is one of a column of this
- * table; or NULL.  Sets the column and the class that would serve it.
+ * The distance that the statement orders by first, if it is one of a column of
+ * this table; or NULL.  Sets the column and the class that would serve it.
  */
 OpExpr *
 IvfpqOrderedDistance(PlannerInfo *root, RelOptInfo *rel, Var **column,

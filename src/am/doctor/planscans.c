@@ -13,8 +13,8 @@ typedef struct PlanSearch
 	const PlannedStmt *stmt;
 	Oid			table;
 	Oid			index;			/* the index to find, by its order; or
-								 * InvalidOid: */
-	Plan	   *found;			/* ... any scan of the table */
+								 * InvalidOid: any scan of the table */
+	Plan	   *found;
 	bool		is_limited;		/* a Limit is above it */
 	bool		is_sorted;		/* a Sort is, with no Limit between */
 } PlanSearch;
@@ -122,7 +122,9 @@ find_in_statement(PlanSearch *search)
 		(void) find_among(search->stmt->subplans, search);
 }
 
-/* How a plan reads a table, by the order of an index or in any way; or NULL. */
+/*
+ * How a plan reads a table, by the order of an index or in any way; or NULL.
+ */
 Plan *
 IvfpqScanInPlan(const PlannedStmt *stmt, Oid table, Oid index)
 {

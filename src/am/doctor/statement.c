@@ -44,7 +44,9 @@
 /* Requested rows are many from this fraction of all on. */
 #define LARGE_FRACTION		0.05
 
-/* A table with an index of ours, or one that lacks it, as the planner saw it. */
+/*
+ * A table with an index of ours, or one that lacks it, as the planner saw it.
+ */
 typedef struct Sight
 {
 	Oid			table;
@@ -57,7 +59,7 @@ typedef struct Sight
 	bool		is_unlimited;	/* the whole order is requested */
 	bool		limit_is_known; /* when planned */
 	bool		is_joined;
-	bool		is_kept;		/* all joins are outer ones that keep its rows */
+	bool		is_kept;		/* all joins are outer ones keeping its rows */
 } Sight;
 
 /*
@@ -68,8 +70,8 @@ typedef struct Watch
 {
 	MemoryContext context;
 	List	   *sights;
-	Oid			only_table;		/* may be read by ... */
-	Oid			only_index;		/* ... this one's order only; or 0 */
+	Oid			only_table;		/* may be read by only_index's order only */
+	Oid			only_index;		/* or 0 */
 	int			depth;			/* 1 = it is the statement that is planned */
 } Watch;
 
@@ -411,7 +413,10 @@ plan_watched(Query *query, const char *source, Watch *how)
 
 /* ---- what is said */
 
-/* The access method of an index not of ours by whose order a scan reads, or NULL. */
+/*
+ * The access method of an index not of ours by whose order a scan reads, or
+ * NULL.
+ */
 static char *
 other_method(const Plan *scan)
 {
@@ -541,7 +546,9 @@ find_sight(IvfpqFindings *findings, Query *query, const char *source,
 	}
 }
 
-/* Was the same said of an index before?  A statement may name a table twice. */
+/*
+ * Was the same said of an index before?  A statement may name a table twice.
+ */
 static bool
 is_repeated(const List *sights, const Sight *sight)
 {

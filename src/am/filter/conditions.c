@@ -34,7 +34,7 @@
 /* Conditions that cost more operators than this are late. */
 #define MOST_OPERATORS		100
 
-/* What an operator takes, in nanoseconds. */
+/* The time that an operator takes, in nanoseconds. */
 #define OPERATOR_NS			15.0
 
 /* custom_private */
@@ -184,9 +184,9 @@ filter_selectivity(PlannerInfo *root, const CustomPath *path,
 }
 
 /*
- * What asking a row the early conditions takes, in nanoseconds.  What an
- * operator costs the planner may be nothing, or out of all bounds; then a
- * condition counts as one.
+ * Returns the nanoseconds that evaluating the early conditions for a row
+ * takes.  cpu_operator_cost may be 0, and costs infinite; then each condition
+ * counts as one operator.
  */
 static double
 qual_ns(PlannerInfo *root, List *early)
@@ -201,7 +201,7 @@ qual_ns(PlannerInfo *root, List *early)
 	return operators * OPERATOR_NS;
 }
 
-/* What the executor has to know. */
+/* Returns custom_private, in the order of PRIVATE_NEARLY and so on. */
 static List *
 private_of(PlannerInfo *root, const CustomPath *path,
 		   const Division *division, int ndistances)
@@ -319,7 +319,7 @@ number_at(const CustomScan *scan, int which)
 	return floatVal(list_nth(scan->custom_private, which));
 }
 
-/* What custom_private says. */
+/* Sets *plan from custom_private. */
 void
 IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
 {

@@ -13,7 +13,7 @@
 #include "am/scan/filter.h"
 
 /*
- * What the plan tells the executor, in custom_private: see conditions.c.
+ * The plan's data for the executor, in custom_private: see conditions.c.
  * custom_plans are the ordered index scan and, where there is one, a bitmap
  * heap scan; custom_exprs the conditions, the early ones first, and behind
  * them IVFPQ_BOUND_EXPRS for each bound; custom_scan_tlist columns of the
@@ -35,8 +35,8 @@ typedef struct IvfpqFilterPlan
 } IvfpqFilterPlan;
 
 /*
- * What custom_exprs has of each bound: the condition, from, less, query,
- * ordered, with_nan.
+ * The expressions of each bound in custom_exprs: the condition, from, less,
+ * query, ordered, with_nan.
  */
 #define IVFPQ_BOUND_EXPRS	6
 

@@ -3,9 +3,10 @@
  *		Distances in expressions, and index paths in their order.
  *
  * Core makes an ordered path where all keys of ORDER BY are an index's, for
- * whatever may use an order.  None of these is taken (../scan/cost.c).  Here one
- * is made of any distance to the index's column: for the first key of ORDER BY,
- * where orderedpath.c wants it, and for conditions on the distance (within.c).
+ * whatever may use an order.  None of these is taken (../scan/cost.c).  Here
+ * one is made of any distance to the index's column: for the first key of
+ * ORDER BY, where orderedpath.c wants it, and for conditions on the distance
+ * (within.c).
  */
 #include "postgres.h"
 
@@ -33,8 +34,8 @@ IvfpqIsOursToPlan(const IndexOptInfo *info)
 
 /*
  * Is it one that plans may use, and that has all rows which the statement may
- * want?  Left alone are targets of UPDATE and the like, samples, and tables whose
- * rows depend on others of a join or are proved to be none.
+ * want?  Left alone are targets of UPDATE and the like, samples, and tables
+ * whose rows depend on others of a join or are proved to be none.
  */
 bool
 IvfpqIsUsable(PlannerInfo *root, const IndexOptInfo *info)
@@ -90,8 +91,8 @@ is_free(Expr *expr)
 /*
  * The distance as the index measures it, its column on the left; or NULL: the
  * expression is no distance between that column and something that is the same
- * for all rows, or not by an operator of the index.  *sortfamily says what order
- * distances have.
+ * for all rows, or not by an operator of the index.  *sortfamily says what
+ * order distances have.
  */
 Expr *
 IvfpqMatchDistance(IndexOptInfo *info, Expr *expr, Oid *sortfamily)
@@ -125,14 +126,14 @@ IvfpqMatchDistance(IndexOptInfo *info, Expr *expr, Oid *sortfamily)
 }
 
 /*
- * A path in the order of one distance, as IvfpqMatchDistance gives it; or NULL,
- * if it would tell of hidden rows, or rows without a vector are wanted.  `found`
- * are the clauses that core has found for the index.
+ * A path in the order of one distance, as IvfpqMatchDistance gives it; or
+ * NULL, if it would tell of hidden rows, or rows without a vector are wanted.
+ * `found` are the clauses that core has found for the index.
  *
- * Core takes a path for safe to run in a worker by the conditions and columns of
- * its table.  The distance may have more: a parameter of the outer side of a
- * join, or a restricted function; the pass at the end of a scan evaluates the
- * index's expressions and predicate.
+ * Core takes a path for safe to run in a worker by the conditions and columns
+ * of its table.  The distance may have more: a parameter of the outer side of
+ * a join, or a restricted function; the pass at the end of a scan evaluates
+ * the index's expressions and predicate.
  */
 IndexPath *
 IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info, List *found,
@@ -156,8 +157,8 @@ IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info, List *found,
 
 /*
  * Rows that will be asked of a path, as far as a limit tells; 0 = it does not.
- * Without its order a sort above wants all rows.  One for further keys sees from
- * the next row that there are no more of the last one's distance.
+ * Without its order a sort above wants all rows.  One for further keys sees
+ * from the next row that there are no more of the last one's distance.
  */
 double
 IvfpqRowsNeeded(const PlannerInfo *root, const Path *path)
@@ -171,8 +172,8 @@ IvfpqRowsNeeded(const PlannerInfo *root, const Path *path)
 }
 
 /*
- * What a key of the level's order says of a relation: of a child what it says of
- * its parent, in the child's columns.
+ * Returns the expressions of a key of the level's order that are the
+ * relation's: for a child its parent's, in the child's columns.
  */
 static List *
 key_exprs(PlannerInfo *root, const RelOptInfo *rel, const PathKey *key)

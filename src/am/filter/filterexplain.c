@@ -59,7 +59,10 @@ show_conditions(IvfpqFilterScan *state, List *ancestors, ExplainState *es)
 							 es);
 }
 
-/* What a scan of the index begins with; how much that is, is an estimate. */
+/*
+ * Shows the search parameters that a scan of the index begins with; they are
+ * estimates, so COSTS OFF leaves them out.
+ */
 static void
 show_params(Oid indexid, double recall, ExplainState *es)
 {
@@ -98,7 +101,7 @@ rest_name(const IvfpqScanReport *report)
 	return "";
 }
 
-/* What the last scan did. */
+/* Shows the work of the last scan. */
 static void
 show_work(IndexScanDesc scan, ExplainState *es)
 {
@@ -140,9 +143,9 @@ IvfpqExplainFilter(CustomScanState *node, List *ancestors, ExplainState *es)
 }
 
 /*
- * explain_per_node_hook: an ordered index scan that is no node's of ours.  Where
- * costs are left out, nothing is added, so that plans look the same on all
- * versions.
+ * explain_per_node_hook: an ordered index scan that is no node's of ours.
+ * Where costs are left out, nothing is added, so that plans look the same on
+ * all versions.
  */
 static void
 explain_index_scan(PlanState *planstate, List *ancestors,

@@ -196,7 +196,7 @@ is_of_query(const IvfpqBoundState *bound, ExprContext *context)
 		datum_image_eq(query, ordered, bound->query_byval, bound->query_len);
 }
 
-/* What the bounds come to, with the values that they have now. */
+/* Sets the radius by the values that the bounds have now. */
 static void
 find_radius(IvfpqFilterScan *state)
 {
@@ -227,9 +227,10 @@ find_radius(IvfpqFilterScan *state)
 }
 
 /*
- * What is computed of rows of the table.  These are of its kind of slot, while
- * core takes the node's rows for virtual ones: hence without a parent.  The
- * distance may have sub-plans, which need one: the index scan's is taken,
+ * Initializes the expressions that are computed of the table's rows: early
+ * conditions, columns and distance.  These rows have the table's kind of slot,
+ * while core takes the node's rows for virtual ones: hence without a parent.
+ * The distance may have sub-plans, which need one: the index scan's is taken,
  * whose rows are the table's.
  */
 static void
@@ -256,7 +257,10 @@ begin_rows(IvfpqFilterScan *state, EState *estate)
 										   table_slot_callbacks(table));
 }
 
-/* What is computed of the node's rows, or of none. */
+/*
+ * Initializes the expressions that are computed of the node's rows (late
+ * conditions), or of no row (bounds).
+ */
 static void
 begin_conditions(IvfpqFilterScan *state)
 {

@@ -3,10 +3,10 @@
  *		Conditions that the keys of an index answer.
  *
  * Core finds them, and gives them to the paths that it makes.  But up to 16 it
- * takes an array (IN) on any column but the first for something that spoils the
- * order, and on 15 it knows the bare booleans of its own operator families
- * only.  So they are looked for here, in core's ways, beside those that core has
- * found.
+ * takes an array (IN) on any column but the first for something that spoils
+ * the order, and on 15 it knows the bare booleans of its own operator families
+ * only.  So they are looked for here, in core's ways, beside those that core
+ * has found.
  */
 #include "postgres.h"
 
@@ -191,8 +191,8 @@ IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index, List *found)
 }
 
 /*
- * Which of these conditions does the path leave to the executor?  Not those that
- * keys answer, nor those that the index's predicate does.
+ * Which of these conditions does the path leave to the executor?  Not those
+ * that keys answer, nor those that the index's predicate does.
  */
 List *
 IvfpqUnanswered(List *conditions, const IndexPath *path)

@@ -10,7 +10,8 @@
  *
  *	(a) the query level sorts by the distance, first of all, and has no groups,
  *		aggregates or set-returning targets;
- *	(b) the level stops early: a LIMIT, a cursor, or a LIMIT of the level above;
+ *	(b) the level stops early: a LIMIT, a cursor, or a LIMIT of the level
+ *		above;
  *		enable_seqscan = off or enable_sort = off stand in for that;
  *	(c) all nodes above it in its level hand on its rows one by one: nested
  *		loops with it outside, MergeAppend, Incremental Sort, Unique, LockRows,
@@ -18,15 +19,16 @@
  *
  * The planner keeps what is cheap, wherever that stands.  So our paths are no
  * paths of their relation but where it is the only one of its level: they are
- * kept beside, a parent of partitions or of UNION ALL gets a MergeAppend of its
- * children's, a join a nested loop with such a path outside, and only the join
- * of the whole level gets them by add_path.  GEQO, whose joins come and go, and
- * joins for which the planner does not call its hook do without.
+ * kept beside, a parent of partitions or of UNION ALL gets a MergeAppend of
+ * its children's, a join a nested loop with such a path outside, and only the
+ * join of the whole level gets them by add_path.  GEQO, whose joins come and
+ * go, and joins for which the planner does not call its hook do without.
  *
- * A sort, hash or Append above could still take such a path for the cheapest one
- * of a relation and read all of it.  Where there may be one, the path costs more
- * than the cheapest other.  (PostgreSQL 15 may also sort the cheapest path anew
- * for further keys of ORDER BY.  It does where LIMIT asks for all rows anyway.)
+ * A sort, hash or Append above could still take such a path for the cheapest
+ * one of a relation and read all of it.  Where there may be one, the path
+ * costs more than the cheapest other.  (PostgreSQL 15 may also sort the
+ * cheapest path anew for further keys of ORDER BY.  It does where LIMIT asks
+ * for all rows anyway.)
  */
 #include "postgres.h"
 
@@ -51,8 +53,8 @@
 /* ---- (a), (b) and what (c) says of windows */
 
 /*
- * Is the level core's rewrite of min(distance), as build_minmax_path() makes it?
- * An aggregate is exact.
+ * Is the level core's rewrite of min(distance), as build_minmax_path() makes
+ * it?  An aggregate is exact.
  */
 static bool
 is_minmax(const PlannerInfo *root)
@@ -81,8 +83,8 @@ has_limit(const Query *query)
 /*
  * (b).  A sub-select of an expression is planned before the relations of its
  * level: of IN (SELECT ...) the planner expects half of the rows, which is no
- * reason to leave out others.  UNION without ALL reads all, and so may a window
- * of the level above.
+ * reason to leave out others.  UNION without ALL reads all, and so may a
+ * window of the level above.
  */
 static bool
 stops_early(const PlannerInfo *root)
@@ -96,7 +98,9 @@ stops_early(const PlannerInfo *root)
 		  !parent->parse->hasWindowFuncs && stops_early(parent)));
 }
 
-/* Does a window function need no more rows than those up to the current one? */
+/*
+ * Does a window function need no more rows than those up to the current one?
+ */
 static bool
 is_running(Oid function)
 {
@@ -315,10 +319,11 @@ make_dearer(const RelOptInfo *rel, Path *path)
 }
 
 /*
- * Let the level have an ordered path of a relation: among its paths, if this is
- * all of the level or a child of that, else beside them.  Returns whether among
- * them.  Of the only relation of a level the planner merges children itself, more
- * than once; what it reads whole, it takes from the cheapest of their paths.
+ * Let the level have an ordered path of a relation: among its paths, if this
+ * is all of the level or a child of that, else beside them.  Returns whether
+ * among them.  Of the only relation of a level the planner merges children
+ * itself, more than once; what it reads whole, it takes from the cheapest of
+ * their paths.
  */
 bool
 IvfpqOfferOrdered(PlannerInfo *root, RelOptInfo *rel, Path *path)
@@ -337,7 +342,9 @@ IvfpqOfferOrdered(PlannerInfo *root, RelOptInfo *rel, Path *path)
 
 /* ---- parents, and joins */
 
-/* The path of these that brings the order at least cost for the rows wanted. */
+/*
+ * The path of these that brings the order at least cost for the rows wanted.
+ */
 static Path *
 best_of(const PlannerInfo *root, const RelOptInfo *rel, List *paths,
 		PathKey *key)

@@ -2,12 +2,12 @@
  * plancheck.c
  *		In tests: no finished plan has an ordered scan where it may not stand.
  *
- * orderedpath.c says where it may, and the planner is to have no other plan.  The
- * test build (make TEST_BUILD=1), which alone has this file, looks at each plan
- * that it is about to run.  From below LIMIT, or from the top for cursors, down to
- * a scan there are only nodes that hand on rows one by one.  Where settings let a
- * scan stand without LIMIT a plan does not show where its query levels begin; so
- * nothing is said of it then.
+ * orderedpath.c says where it may, and the planner is to have no other plan.
+ * The test build (make TEST_BUILD=1), which alone has this file, looks at each
+ * plan that it is about to run.  From below LIMIT, or from the top for
+ * cursors, down to a scan there are only nodes that hand on rows one by one.
+ * Where settings let a scan stand without LIMIT a plan does not show where its
+ * query levels begin; so nothing is said of it then.
  */
 #include "postgres.h"
 
@@ -37,8 +37,9 @@ is_ordered_scan(const Plan *plan)
 }
 
 /*
- * Does a node hand on rows one by one, as it gets them from its outer plan?  The
- * list of ../scan/limit.c is of nodes that want about as many as they give.
+ * Does a node hand on rows one by one, as it gets them from its outer plan?
+ * The list of ../scan/limit.c is of nodes that want about as many as they
+ * give.
  */
 static bool
 hands_on(const Plan *plan)

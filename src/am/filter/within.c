@@ -40,7 +40,7 @@
 #include "am/scan/scan.h"
 #include "pgcompat.h"
 
-/* What a comparison bounds from above. */
+/* The side that a comparison bounds from above. */
 typedef enum Bounded
 {
 	BOUNDED_NONE,

@@ -6,9 +6,9 @@
  * relation.  Those by indexes of ours go; in their place come ordered paths
  * where orderedpath.c wants them, and paths for bounds on the distance.  Where
  * the table has conditions of its own the index path is the child of a custom
- * path, so core plans it, opens the index and builds keys that are known only at
- * run time.  The second child, where another index knows which rows match, is a
- * bitmap heap scan.
+ * path, so core plans it, opens the index and builds keys that are known only
+ * at run time.  The second child, where another index knows which rows match,
+ * is a bitmap heap scan.
  */
 #include "postgres.h"
 
@@ -137,11 +137,11 @@ bitmap_path(PlannerInfo *root, RelOptInfo *rel, double *matches)
 }
 
 /*
- * The rows that the limit asks for cost what the index takes to go so deep that
- * as many pass, or what reading the table takes, if that is less.  The planner
- * takes the limit's share of a path's cost; so all rows cost as many times
- * more as there are more of them.  Of rows within a radius the planner knows
- * nothing: few.
+ * The rows that the limit asks for cost what the index takes to go so deep
+ * that as many pass, or what reading the table takes, if that is less.  The
+ * planner takes the limit's share of a path's cost; so all rows cost as many
+ * times more as there are more of them.  Of rows within a radius the planner
+ * knows nothing: few.
  */
 static void
 cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
@@ -204,8 +204,8 @@ wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
 }
 
 /*
- * An ordered path that the executor runs, or one of which a node of ours is the
- * parent, as there are conditions that the executor would have to ask.
+ * An ordered path that the executor runs, or one of which a node of ours is
+ * the parent, as there are conditions that the executor would have to ask.
  */
 static Path *
 wrap_if_filtered(PlannerInfo *root, RelOptInfo *rel, IndexPath *path)
@@ -220,8 +220,8 @@ wrap_if_filtered(PlannerInfo *root, RelOptInfo *rel, IndexPath *path)
 }
 
 /*
- * Take the paths by an index that core has made from the relation's; returns the
- * clauses that it has found for one of them.
+ * Take the paths by an index that core has made from the relation's; returns
+ * the clauses that it has found for one of them.
  */
 static List *
 remove_paths(RelOptInfo *rel, const IndexOptInfo *info)

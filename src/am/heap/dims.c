@@ -192,8 +192,8 @@ IvfpqDimsBind(Relation heap, Relation index, const IvfpqMetaData *meta)
  * If no snapshot will ever see a pending row, the rows that decided on the
  * dimensions were rolled back or deleted: let the next row decide.  While all
  * others are of transactions that may yet be rolled back, wait for one of
- * these, as a unique index does.  True: the dimensions may be others now; false
- * if there is a row that may be seen.  tid: the row that is inserted.
+ * these, as a unique index does.  True: the dimensions may be others now;
+ * false if there is a row that may be seen.  tid: the row that is inserted.
  */
 bool
 IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta,

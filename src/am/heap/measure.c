@@ -191,8 +191,8 @@ IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told)
 
 /*
  * Prefetch the pages of rows [n] that may be fetched, in this order, before
- * IvfpqRerankPause; ids must stay as they are until then.  What pages rows
- * are on is known of heaps only.
+ * IvfpqRerankPause; ids must stay as they are until then.  Only of a heap's
+ * rows is it known which pages they are on.
  */
 void
 IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids, int64 n)

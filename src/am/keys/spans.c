@@ -27,7 +27,7 @@
 typedef struct KeyBound
 {
 	uint64		abbrev;			/* nearest to the value */
-	int			side;			/* -1, 0, 1: that key's value compared with it */
+	int			side;			/* -1, 0, 1: that key's value against it */
 } KeyBound;
 
 static const IvfpqKeyRange nothing = {1, 0, true};

@@ -59,8 +59,8 @@
 #define CENTERED_SQUARE	1e-3
 #define CENTERED_FRACTION	0.25
 
-#define SAME_SQUARE		1e-12	/* ... at that of a codebook of zeros, of its
-								 * own square */
+#define SAME_SQUARE		1e-12	/* the same where a codebook is zeros, as a
+								 * fraction of the row's own square */
 
 typedef struct Drift
 {

@@ -139,8 +139,9 @@ insert_pending(Relation heap, Relation index, const IvfpqType *type,
 }
 
 /*
- * Index a row whose vector, the first of its values, is not NULL.  The metapage
- * says which dimensions it must have: a changed option is for the next build.
+ * Index a row whose vector, the first of its values, is not NULL.  The
+ * metapage says which dimensions it must have: a changed option is for the
+ * next build.
  */
 static void
 insert_row(Relation heap, Relation index, const Datum *values,

@@ -45,8 +45,8 @@ typedef struct IvfpqTrainResult
 	int			nlists;			/* of the index now; 0 = still untrained */
 	bool		trained;		/* it was untrained before */
 	double		rows;			/* then: rows of the table to be indexed,
-								 * about, */
-	bool		waits;			/* ... nearly all of them equal */
+								 * about */
+	bool		waits;			/* nearly all of these rows are equal */
 	int64		moved;			/* rows that went to lists */
 	int64		kept;			/* rows that stay pending, because no snapshot
 								 * sees them yet, or any more */
@@ -71,7 +71,7 @@ typedef struct IvfpqWorkerOrder
 	Oid			owner;			/* whose interpreted code it runs; invalid: it
 								 * serves indexes that have none */
 	Oid			next;			/* index that the next worker begins with */
-	Oid			next_owner;		/* ... its owner, in the same sense */
+	Oid			next_owner;		/* that index's owner, in the same sense */
 	int			nowners;
 	Oid			owners[IVFPQ_WORKER_OWNERS];	/* of this worker and those
 												 * before */
@@ -100,7 +100,9 @@ extern void IvfpqDoWork(Relation heap, Relation index, const char *name);
 /* worker.c: a background worker does that work when VACUUM asks */
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
 
-/* drift.c: codes that no longer fit, and rows that are copies of few vectors */
+/*
+ * drift.c: codes that no longer fit, and rows that are copies of few vectors
+ */
 typedef struct IvfpqDrift
 {
 	int			drawn;			/* postings whose rows were judged */

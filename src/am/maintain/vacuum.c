@@ -162,9 +162,9 @@ rewrite_lists(Vacuum *vacuum)
 /*
  * ambulkdelete.  Also CREATE INDEX CONCURRENTLY's way to learn all TIDs.
  *
- * An index of an older format is passed over, so that its table can be vacuumed
- * and frozen.  It keeps TIDs of removed rows, but nothing reads these: scans
- * and INSERT refuse the index, and REINDEX reads the table only.
+ * An index of an older format is passed over, so that its table can be
+ * vacuumed and frozen.  It keeps TIDs of removed rows, but nothing reads
+ * these: scans and INSERT refuse the index, and REINDEX reads the table only.
  */
 IndexBulkDeleteResult *
 ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,

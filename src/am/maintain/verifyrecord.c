@@ -59,7 +59,7 @@ bounds_value(IvfpqVerifyRecords *verify, const IvfpqRecord *record,
 
 	raw = IvfpqValueFloats(&verify->type, value, &dims);
 	if (dims != gv->dims || !IvfpqIsPlaceable(&verify->type, raw, dims))
-		return true;			/* another row's: rows are compared elsewhere */
+		return true;			/* another row's: that is compared elsewhere */
 	if (!IvfpqIsBoundable(&verify->type, raw, dims))
 		return isinf(record->error);
 	IvfpqTransform(verify->index, verify->model, raw, verify->vector);

@@ -71,7 +71,7 @@ typedef enum Outcome
 typedef struct Tried
 {
 	Oid			index;
-	int64		vacuums;		/* of its table, before; -1: it cannot be read */
+	int64		vacuums;		/* of its table, before; -1: unreadable */
 } Tried;
 
 static Oid	asked = InvalidOid; /* the index to begin with */

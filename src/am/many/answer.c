@@ -16,8 +16,8 @@
 #include "am/many/many.h"
 
 /*
- * Has the index all rows that the snapshot sees?  One that was built where rows
- * had changed in place has only what they became.
+ * Has the index all rows that the snapshot sees?  One that was built where
+ * rows had changed in place has only what they became.
  */
 bool
 IvfpqBulkIsWhole(Relation index)
@@ -61,8 +61,8 @@ check_dims(IvfpqBulk *bulk)
 }
 
 /*
- * Answer all queries: sink gets the rows of each, nearest first.  As the table's
- * owner, if the index has expressions.
+ * Answer all queries: sink gets the rows of each, nearest first.  As the
+ * table's owner, if the index has expressions.
  */
 void
 IvfpqBulkAnswer(IvfpqBulk *bulk, IvfpqBulkSink sink, void *arg)

@@ -101,7 +101,10 @@ swap_bounds(IvfpqBulkBound *a, IvfpqBulkBound *b)
 	*b = was;
 }
 
-/* Bring the least m of bounds [n > m] to the front, in no order (Hoare's FIND). */
+/*
+ * Bring the least m of bounds [n > m] to the front, in no order (Hoare's
+ * FIND).
+ */
 static void
 select_bounds(IvfpqBulkBound *bounds, int n, int m)
 {

@@ -72,14 +72,15 @@ typedef struct IvfpqBulk
 	int			k;
 	FmgrInfo	distance;
 	IvfpqRealDistance real_distance;	/* what that computes, or NULL */
-	bool		is_cosine;		/* ... is a cosine, computed with `squares` */
+	bool		is_cosine;		/* it is a cosine, computed with `squares` */
 	IvfpqRerank rerank;
 	int			pending_dims;	/* pending rows may have others; 0 = no */
 	bool		warned_mismatched;
 
 	uint64	   *pending;		/* [npending] rows, ascending, unless */
 	int64		npending;
-	bool		everything;		/* they are so many that all rows are reranked */
+	bool		everything;		/* pending rows are so many that all rows are
+								 * reranked */
 	tidset_hash *pending_set;	/* the same rows, if there are any */
 
 	IvfpqSearch *searches;		/* [nsearches], when trained */
@@ -90,8 +91,8 @@ typedef struct IvfpqBulk
 	int			nasked;
 
 	/*
-	 * What every distance takes, [nasked], apart from the queries: these come
-	 * in no order, and are more than the processor's cache holds.
+	 * The inputs of every distance, [nasked], apart from the queries: queries
+	 * come in no order, and are more than the processor's cache holds.
 	 */
 	const float *floats;		/* [dims] each as it was asked */
 	float	   *vectors;		/* [dims] each transformed; NULL: untrained */

@@ -29,7 +29,7 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/* The next round is for so many times the rows, as in a scan's batches. */
+/* The factor from a round's rows to the next one's, as in a scan's batches. */
 #define ROUND_GROWTH	4.0
 
 /* Queries whose nearest lists are searched for together. */
@@ -44,10 +44,10 @@ typedef struct Round
 	int			nactive;
 
 	/* of the slice under way, [nactive]: */
-	int		   *left;			/* [nleft] those that gpuvecd did not answer; */
+	int		   *left;			/* [nleft] those gpuvecd did not answer; */
 	int			nleft;			/* of these: */
-	uint64	   *lists;			/* ... [probes] nearest lists, and their */
-	float	   *scores;			/* ... [probes] */
+	uint64	   *lists;			/* [nleft][probes] nearest lists, and their */
+	float	   *scores;			/* [nleft][probes] */
 	int		   *nlists;
 	uint64	   *order;			/* by nearest list: that, and which one */
 	uint64	   *scratch;		/* to sort them */

@@ -39,8 +39,8 @@ IvfpqScanRerankRow(IvfpqScan *state, uint64 id, double *distance)
 }
 
 /*
- * Reranks rows [count] in heap order and hands those that the snapshot sees and
- * that match to `take`.  Reorders ids.
+ * Reranks rows [count] in heap order and hands those that the snapshot sees
+ * and that match to `take`.  Reorders ids.
  */
 void
 IvfpqScanRerank(IvfpqScan *state, uint64 *ids, int64 count,
@@ -125,8 +125,8 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 }
 
 /*
- * Reranks all pending rows.  Returns false when they are too many, or memory is
- * too small, and a full pass is better.
+ * Reranks all pending rows.  Returns false when they are too many, or memory
+ * is too small, and a full pass is better.
  */
 static bool
 rerank_pending(IvfpqScan *state)

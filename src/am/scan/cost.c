@@ -100,10 +100,10 @@ has_ordered_window(const Query *query)
 }
 
 /*
- * Returns whether a node above an ordered path relies on the order of the first
- * key.  A sort for further keys does; so do nodes that compare a row with the
- * one before, and would see two groups of equal rows where one is out of
- * order.  For a limit alone a row out of order is a row like any other.
+ * Returns whether a node above an ordered path relies on the order of the
+ * first key.  A sort for further keys does; so do nodes that compare a row
+ * with the one before, and would see two groups of equal rows where one is out
+ * of order.  For a limit alone a row out of order is a row like any other.
  */
 bool
 IvfpqReliesOnOrder(const PlannerInfo *root)
@@ -155,7 +155,7 @@ toast_pages(Oid heapoid)
 #define FETCHES_PER_ROW		1.4
 #define FIRST_FETCHES		14	/* of the first ten */
 
-/* ... in half precision, where the executor fetches most rows. */
+/* The same for half precision, where the executor fetches most rows. */
 #define HALF_FETCHES_PER_ROW	.1
 #define HALF_FIRST_FETCHES		1
 
@@ -271,7 +271,9 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 	index_close(index, NoLock);
 }
 
-/* Returns whether a clause asks for rows without a vector; the index has none. */
+/*
+ * Returns whether a clause asks for rows without a vector; the index has none.
+ */
 bool
 IvfpqWantsNoVector(const List *clauses)
 {
@@ -375,8 +377,8 @@ heap_cost(const RelOptInfo *rel, double rows, double random_page,
 
 /*
  * The cost of a scan with a filter that searches for the nearest `depth` rows,
- * where the condition costs per_row: no less than any other path, if everything
- * is read.  Candidates satisfy the key quals.
+ * where the condition costs per_row: no less than any other path, if
+ * everything is read.  Candidates satisfy the key quals.
  */
 Cost
 IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,

@@ -195,7 +195,7 @@ take_slot(Oid index)
 	return slot;
 }
 
-/* Count so many scans, which have ended and did that together. */
+/* Count scans that have ended, and the work that they did together. */
 void
 IvfpqCountersAdd(const IvfpqScanReport *report, int64 scans)
 {
@@ -230,7 +230,7 @@ IvfpqCountersAdd(const IvfpqScanReport *report, int64 scans)
 	LWLockRelease(get_lock());
 }
 
-/* What is counted of an index of this database; false: nothing is. */
+/* Sets *counts to an index's, of this database; false: there are none. */
 bool
 IvfpqCountersGet(Oid index, IvfpqCounts *counts)
 {

@@ -10,7 +10,7 @@
 
 #include "am/scan/scan.h"
 
-/* What is counted: columns of gpuvec_stat_indexes, in this order. */
+/* Counters: columns of gpuvec_stat_indexes, in this order. */
 typedef enum IvfpqCounter
 {
 	IVFPQ_COUNT_SCANS,

@@ -123,14 +123,14 @@
 #define MATCH_NS			150.0	/* a row that another index names */
 #define SORT_NS				200.0	/* a row sorted */
 #define TOAST_NS			4000.0	/* a vector out of line */
-#define COLD_PAGE_NS		5000.0	/* a page that comes from a file, in order */
-#define COLD_FETCH_NS		20000.0 /* ... or for a row of it */
+#define COLD_PAGE_NS		5000.0	/* a page read from a file, in order */
+#define COLD_FETCH_NS		20000.0 /* a page read from a file, for one row */
 
 /* Rows that match, as far as they are known. */
 typedef struct Matching
 {
 	double		looked;			/* the nearest rows, as far as seen */
-	double		matched;		/* of these, those that match and are admitted */
+	double		matched;		/* of these, those matching and admitted */
 	double		selectivity;	/* of those further on, likely */
 	bool		is_sure;		/* that is not off by much */
 } Matching;
@@ -286,8 +286,8 @@ expected_out_of_order(const IvfpqScan *state)
 }
 
 /*
- * Returns whether rows out of order exceed `factor` times those expected, beyond
- * chance.
+ * Returns whether rows out of order exceed `factor` times those expected,
+ * beyond chance.
  */
 static bool
 is_out_of_order_beyond(const IvfpqScan *state, double factor)

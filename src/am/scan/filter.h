@@ -76,7 +76,7 @@ typedef struct IvfpqFilter
 	double		matches;		/* rows that next_match brings, likely */
 } IvfpqFilter;
 
-/* What a filtered scan did, for EXPLAIN; `rest` of any scan. */
+/* Counts of a filtered scan, for EXPLAIN; any scan sets `rest`. */
 typedef struct IvfpqFilterReport
 {
 	int64		rejected;		/* rows that did not pass */

@@ -1,8 +1,8 @@
 /*
  * filterpass.c
- *		The end of a filtered scan that reads everything: not the index, but the
- *		table, or those of its rows that another index names.  The condition
- *		comes first, and only rows that pass are reranked.
+ *		The full pass of a filtered scan: over the table, or over those of its
+ *		rows that another index names.  The condition comes first, and only
+ *		rows that match are reranked.
  *
  * Rows are named by where they are.  An entry of an index may name the head of
  * a HOT chain instead, so the scan notes where the rows are that it returns.

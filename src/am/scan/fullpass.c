@@ -23,7 +23,7 @@
 #include "client/client.h"
 #include "pgcompat.h"
 
-/* What a search takes for a list and, where gpuvecd answers, for a posting. */
+/* Memory of a search for a list and, where gpuvecd answers, for a posting. */
 #define LIST_BYTES		(64 + 2 * sizeof(IvfpqDirEntry))
 #define ANSWER_BYTES	(32 + sizeof(IvfpqKnownRecord))
 

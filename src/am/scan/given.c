@@ -4,7 +4,7 @@
  *
  * A row whose upper bound is below the lower bounds of all others is returned
  * as it is: the executor fetches it anyway, and the access method would only
- * do so once more to rerank it.  What is not known then:
+ * do so once more to rerank it.  Two things are not known then:
  *
  *	its distance	is between its bounds.  No row that waits is nearer than the
  *					upper one.  A row that a later batch brings, whose lower

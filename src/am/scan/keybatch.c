@@ -1,6 +1,6 @@
 /*
  * keybatch.c
- *		Conditions on keys, in a scan: begun with it, and what its batches take.
+ *		Conditions on keys, in a scan: how it begins and aims its batches.
  *
  * A scan with such conditions goes through batches as any other, but the rows
  * that it counts are those that satisfy them.
@@ -72,8 +72,9 @@ planned_selectivity(const IvfpqScan *state)
 }
 
 /*
- * What the next batch looks for among rows that satisfy the conditions: what
- * the search parameters say or, in the last batch, all in so many lists.
+ * Sets the goal of the next batch among rows that satisfy the conditions: as
+ * the search parameters say or, in the last batch, all of them in most_probes
+ * lists.
  */
 void
 IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)

@@ -75,7 +75,7 @@ is_full_pass(const IvfpqScan *state)
 									state->model->meta.nlists == 0));
 }
 
-/* What a scan has done so far. */
+/* Sets *report to the work of a scan so far. */
 void
 IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report)
 {
@@ -134,8 +134,8 @@ add_report(IvfpqScanReport *report, const IvfpqScanReport *before)
 }
 
 /*
- * Remember what so many searches did that were made at once; `more`: they belong
- * to those that were remembered last.
+ * Remember the work of `searches` searches that were made at once; `more`:
+ * add it to the work that was remembered last.
  */
 void
 IvfpqReportBulk(const IvfpqScanReport *report, int64 searches, bool more)

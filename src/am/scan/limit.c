@@ -9,9 +9,9 @@
  * scan reads them when it begins.  Nodes between the two may drop or multiply
  * rows, so the number is a hint, and recall does not depend on it.
  *
- * The access method does not see its node, but its rescan gets the node's array
- * of order keys, which is no other node's.  Notes live in the memory of the
- * statement, as plan and scan do, and are freed with it.
+ * The access method does not see its node, but its rescan gets the node's
+ * array of order keys, which is no other node's.  Notes live in the memory of
+ * the statement, as plan and scan do, and are freed with it.
  */
 #include "postgres.h"
 
@@ -85,8 +85,8 @@ is_among(const PlanState *node, PlanState **others, int n)
 /*
  * Returns whether `above` needs about as many rows of the node below it as it
  * returns itself.  These are fewer nodes than those of ../filter/plancheck.c,
- * below which a scan may be: ProjectSet, for example, hands on rows one by one,
- * but makes several of one.
+ * below which a scan may be: ProjectSet, for example, hands on rows one by
+ * one, but makes several of one.
  */
 static bool
 hands_on(PlanState *above, PlanState *node)

@@ -5,9 +5,9 @@
  * Each index has a ring of them in a segment of dynamic shared memory, which
  * the first scan that finds none makes; the main shared memory has a table of
  * rings.  Where there are too many of these, or they take too much, the one
- * that was idle longest gives way: its segment is taken over if it is as large,
- * because a segment that is given up stays as long as a session that was
- * attached to it asks nothing.
+ * that was idle longest gives way: its segment is taken over if it is as
+ * large, because a segment that is given up stays as long as a session that
+ * was attached to it asks nothing.
  *
  * A scan never fails for this, and never waits: a ring that another session
  * writes or reads is passed over, and what goes wrong while one is made or
@@ -199,7 +199,7 @@ sweep(void)
 	}
 }
 
-/* Is there a slot that is free, and room for so many bytes? */
+/* Returns whether a slot is free, and memory for this number of bytes. */
 static bool
 has_memory(Size bytes, int *free)
 {
@@ -215,7 +215,9 @@ has_memory(Size bytes, int *free)
 	return *free >= 0 && taken <= MAX_BYTES;
 }
 
-/* The ring that was idle longest, of those of so many bytes (0: any); or -1. */
+/*
+ * The ring that was idle longest, of those of this size (0: any); or -1.
+ */
 static int
 find_idle(Size bytes)
 {
@@ -406,8 +408,8 @@ try_ring(Relation index, int dims)
 }
 
 /*
- * The slot of a ring that this process is attached to, or -1.  Lets go of those
- * that others have freed.
+ * The slot of a ring that this process is attached to, or -1.  Lets go of
+ * those that others have freed.
  */
 static int
 find_attached(Oid index, int dims)

@@ -3,19 +3,19 @@
  *		Scans for the rows within a distance: whether everything within has
  *		been read, and the depth of the next batch.
  *
- * Rows come up the nearest first.  When a row comes up that is outside, and the
- * quota of the batch is not used up, the batch has read everything within, at
- * the target recall.
+ * Rows come up the nearest first.  When a row comes up that is outside, and
+ * the quota of the batch is not used up, the batch has read everything within,
+ * at the target recall.
  *
- * Where few rows match a filter, none may come up at all.  So when the quota of
- * a batch is used up, some of its candidates about the last rank of its depth
- * are reranked, whether they match or not.  If all of these are outside, fewer
- * rows than the depth are within.
+ * Where few rows match a filter, none may come up at all.  So when the quota
+ * of a batch is used up, some of its candidates about the last rank of its
+ * depth are reranked, whether they match or not.  If all of these are outside,
+ * fewer rows than the depth are within.
  *
  * A batch that was not deep enough has reranked more rows than its depth.  If
  * most of these are outside, those within are nearly all that there are.
- * Otherwise these ranks tell how fast distances grow, and so an estimate of the
- * rows within.
+ * Otherwise these ranks tell how fast distances grow, and so an estimate of
+ * the rows within.
  */
 #include "postgres.h"
 
@@ -25,13 +25,17 @@
 
 #include "am/scan/scan.h"
 
-/* Ranks that are reranked: the last, and others at the depth divided by this. */
+/*
+ * Ranks that are reranked: the last, and others at the depth divided by this.
+ */
 #define NEARER_PART		4
 
 /* The snapshot has to see this many of those reranked. */
 #define LEAST_SEEN		3
 
-/* The depth that is searched, in multiples of the rows that seem to be within. */
+/*
+ * The depth that is searched, in multiples of the rows that seem to be within.
+ */
 #define MARGIN			1.4
 
 /*
@@ -81,8 +85,8 @@ IvfpqRadiusCount(IvfpqScan *state, double distance)
 }
 
 /*
- * Notes the rows that IvfpqRadiusIsRead reranks; ids [n] are the best candidates
- * of the batch, up to its depth.
+ * Notes the rows that IvfpqRadiusIsRead reranks; ids [n] are the best
+ * candidates of the batch, up to its depth.
  */
 void
 IvfpqRadiusWatch(IvfpqScan *state, const uint64 *ids, int64 n)

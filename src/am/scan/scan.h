@@ -37,7 +37,7 @@ typedef struct IvfpqScanReport
 	int64		lists;			/* read */
 	int64		postings;		/* read, */
 	bool		asks_keys;		/* there are key quals: only postings that */
-	int64		matched;		/* ... satisfy them are scored */
+	int64		matched;		/* satisfy them are scored, `matched` */
 	int64		refined;		/* refine records read */
 	int64		reranked;		/* rows fetched from the heap */
 	int64		returned;		/* rows returned */
@@ -52,7 +52,7 @@ typedef struct IvfpqQueuedRow
 {
 	pairingheap_node node;
 	double		distance;		/* or its lower bound, */
-	double		most;			/* ... and its upper bound */
+	double		most;			/* and its upper bound */
 	uint64		id;
 	bool		bounded;
 } IvfpqQueuedRow;
@@ -67,8 +67,8 @@ typedef struct IvfpqNextRow
 } IvfpqNextRow;
 
 /*
- * Rows returned, as far as the next ones need them (given.c): the last of those
- * that the snapshot sees, and those that were returned unfetched.
+ * Rows returned, as far as the next ones need them (given.c): the last of
+ * those that the snapshot sees, and those that were returned unfetched.
  */
 typedef struct IvfpqReturned
 {
@@ -127,7 +127,7 @@ typedef struct IvfpqScan
 	double		visible;		/* of the index's rows those that the snapshot
 								 * sees, as far as statistics tell */
 	int			pending_dims;	/* pending rows may have others; 0 = no */
-	bool		warned_mismatched;	/* ... and that was said */
+	bool		warned_mismatched;	/* a warning of these was given */
 	bool		exhausted;		/* no further batch can bring rows */
 	int			batch;			/* batches done */
 	bool		is_drained;		/* the last one has all rows of its lists, */
@@ -137,7 +137,7 @@ typedef struct IvfpqScan
 	int64		quota;			/* rows that may come up so far */
 	int64		out_of_order;	/* rows left out to keep the order */
 	int64		fetched;		/* candidates fetched */
-	int64		invisible;		/* ... that the snapshot does not see */
+	int64		invisible;		/* of these, those the snapshot does not see */
 	IvfpqReturned rows_returned;
 	const float *bound_query;	/* what bounds are of, or NULL for none */
 	IvfpqQueue	queue;
@@ -147,16 +147,16 @@ typedef struct IvfpqScan
 								 * whether they match or not, of those that
 								 * satisfy the key quals */
 	int64		matched;		/* of these, those that match, */
-	int64		matched_near;	/* ... of the nearer ones */
+	int64		matched_near;	/* and the nearer of those */
 	IvfpqWatched watched;		/* with a filter and a radius */
 	double		within;			/* rows within that, as ranks tell; 0 = not
 								 * known */
 	int64		counted;		/* rows reranked, or bounded */
-	int64		counted_within; /* ... of which are within */
+	int64		counted_within; /* of these, those within */
 	tidset_hash *returned_tids; /* with a filter: where the rows returned are,
 								 * which may be elsewhere than entries say */
 	bool		in_full_pass;	/* rows come from full_pass_sort */
-	Tuplesortstate *full_pass_sort; /* rows of the finishing pass, by distance */
+	Tuplesortstate *full_pass_sort; /* rows of the full pass, by distance */
 	TupleTableSlot *full_pass_slot;
 } IvfpqScan;
 

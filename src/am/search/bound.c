@@ -24,7 +24,7 @@
 /* Rounding to fp32: relative error of one operation. */
 #define UNIT_ROUNDOFF	(1.0 / 16777216.0)
 
-/* What sums of squares, of products lose where terms underflow in fp32. */
+/* The loss of a sum of squares, of products where terms underflow in fp32. */
 #define LEAST_LENGTH	1e-20
 #define LEAST_PRODUCT	1e-37
 
@@ -183,7 +183,7 @@ no_bound(void)
 	return bound;
 }
 
-/* What the operator may return, by the engine's lower bound. */
+/* Bounds of the operator's result, by the engine's lower bound. */
 static IvfpqRowBounds
 lower_bound(const GvModel *gv, float least, double query_length)
 {
@@ -193,7 +193,7 @@ lower_bound(const GvModel *gv, float least, double query_length)
 	return bound;
 }
 
-/* ... by the engine's range. */
+/* Bounds of the operator's result, by the engine's range. */
 static IvfpqRowBounds
 both_bounds(const GvModel *gv, const GvRange *range, double query_length)
 {
@@ -336,11 +336,11 @@ read_bounds(const IvfpqSearch *search, const float *query,
 }
 
 /*
- * What the refine records at the addresses ids [n], the search's candidates,
- * say of a transformed query [dims], or NULL when nothing is known of what the
- * operator will make of it: from gpuvecd's answer, as far as it told, and from
- * pages.  ids becomes the TIDs of the rows, bounds their bounds; returns how
- * many.  Records of dead rows are left out.
+ * Bounds the operator's results by the refine records at the addresses ids
+ * [n], the search's candidates: from gpuvecd's answer, as far as it has them,
+ * else from pages.  query [dims] is transformed, or NULL when nothing is known
+ * of the operator's results for it.  ids becomes the TIDs of the rows, bounds
+ * their bounds; returns how many.  Records of dead rows are left out.
  */
 int64
 IvfpqRecordBounds(const IvfpqSearch *search, const float *query, uint64 *ids,

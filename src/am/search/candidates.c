@@ -24,8 +24,8 @@ StaticAssertDecl(IVFPQ_OPTIMISTIC_BLOCKS <= GV_OPTIMISTIC_BLOCKS,
 /*
  * A search takes and frees some hundred kilobytes, which malloc would ask of
  * the kernel for each, page fault by page fault: 7 % of a short search.  After
- * a mapped block is freed, glibc lets the heap keep twice its size (mallopt(3),
- * "Dynamic adjustment"); other libraries lose nothing by it.
+ * a mapped block is freed, glibc lets the heap keep twice its size
+ * (mallopt(3), "Dynamic adjustment"); other libraries lose nothing by it.
  */
 static void
 keep_heap(void)
@@ -147,8 +147,8 @@ IvfpqSearchSettle(IvfpqSearch *search)
 }
 
 /*
- * Goes on with the open search for the best `capacity` postings.  Returns false
- * if some of these may have been left out already.
+ * Goes on with the open search for the best `capacity` postings.  Returns
+ * false if some of these may have been left out already.
  */
 bool
 IvfpqSearchWiden(IvfpqSearch *search, int capacity)
@@ -265,9 +265,9 @@ IvfpqSearchNearest(IvfpqSearch *search, int probes)
 }
 
 /*
- * Counts the postings in the `probes` nearest lists, dead ones included, by the
- * directory.  No search finds more, even where damage has made these numbers
- * wrong.
+ * Counts the postings in the `probes` nearest lists, dead ones included, by
+ * the directory.  No search finds more, even where damage has made these
+ * numbers wrong.
  */
 int64
 IvfpqSearchCount(IvfpqSearch *search, int probes)
@@ -334,12 +334,12 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 }
 
 /*
- * Fills search->candidates with the best rows of the `probes` nearest lists, by
- * the score of their better posting, ties by id.  All postings of a row carry
- * the same address, so that it names the row as well as its TID does.
- * gpuvecd and the session's engine find the same candidates in the same
- * lists.  But the last of the nearest lists may differ, because gpuvecd does
- * not choose lists by codes of centroids.
+ * Fills search->candidates with the best rows of the `probes` nearest lists,
+ * by the score of their better posting, ties by id.  All postings of a row
+ * carry the same address, so that it names the row as well as its TID does.
+ * gpuvecd and the session's engine find the same candidates in the same lists.
+ * But the last of the nearest lists may differ, because gpuvecd does not
+ * choose lists by codes of centroids.
  */
 void
 IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)

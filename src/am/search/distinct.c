@@ -4,8 +4,8 @@
  *
  * A search asks that of its candidates, a hundred or so, and would spend more
  * time with making a set of them than with anything else that it does to them.
- * So this is no set: a table of places, in which each number is looked for from
- * where its hash is on.
+ * So this is no set: a table of places, in which each number is looked for
+ * from where its hash is on.
  */
 #include "postgres.h"
 

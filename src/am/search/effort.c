@@ -121,7 +121,9 @@ IvfpqBeyondTargets(double recall, double known, double lower, double upper)
 					   Max(slope, LEAST_SLOPE));
 }
 
-/* The index of the smallest target that is not below the recall, or the last. */
+/*
+ * The index of the smallest target that is not below the recall, or the last.
+ */
 static int
 target_index(double recall)
 {
@@ -133,11 +135,11 @@ target_index(double recall)
 }
 
 /*
- * Sets *target to the search parameters for the recall at a depth: those of the
- * smallest target that is not below it or, beyond the targets that calibration
- * could prove, more than those of the highest one.  Returns false when the
- * recall is out of reach; then *target is the highest target reached, if any,
- * for users that set one of the two parameters and need the other.
+ * Sets *target to the search parameters for the recall at a depth: those of
+ * the smallest target that is not below it or, beyond the targets that
+ * calibration could prove, more than those of the highest one.  Returns false
+ * when the recall is out of reach; then *target is the highest target reached,
+ * if any, for users that set one of the two parameters and need the other.
  */
 static bool
 find_known(const IvfpqMetaData *meta, int depth, double recall,
@@ -171,8 +173,9 @@ find_known(const IvfpqMetaData *meta, int depth, double recall,
 }
 
 /*
- * Sets *known for the recall.  The first two depths count even if their targets
- * are below the recall; the others only as long as the recall is reached.
+ * Sets *known for the recall.  The first two depths count even if their
+ * targets are below the recall; the others only as long as the recall is
+ * reached.
  */
 static void
 find_all_known(const IvfpqMetaData *meta, double recall, Known *known)
@@ -315,7 +318,7 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 										 options->candidates);
 	double		factor = Max(rows / IVFPQ_FIRST_ROWS, 1);
 	double		left = fraction_left(index, meta);
-	double		looked = rows / left;	/* depth that calibration is asked for */
+	double		looked = rows / left;	/* depth to ask calibration for */
 	double		probes_factor = 1;
 	double		probes;
 	double		candidates;
@@ -381,8 +384,8 @@ IvfpqSpreadRows(double rows, bool by_keys)
 
 /*
  * The search parameters for rows that are spread over the nearest `rows`: the
- * probes for `spread` (IvfpqSpreadRows), but the candidates for `rows`, so that
- * the last of them are among these, too.
+ * probes for `spread` (IvfpqSpreadRows), but the candidates for `rows`, so
+ * that the last of them are among these, too.
  */
 void
 IvfpqParamsForMatches(IvfpqSearchParams *params, Relation index,

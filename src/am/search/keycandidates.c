@@ -9,10 +9,10 @@
  * = rows / selectivity.  It is one pass: postings found are kept, and the next
  * lists are added.
  *
- * The nearest n rows are not spread evenly over the lists read.  Of P lists that
- * hold a fraction r of them, the first i hold about 1 - (1 - r)^(i / P).  So
- * the i-th list counts (1 - r)^(i / P), and keys that correlate with vectors
- * are counted where the rows are.
+ * The nearest n rows are not spread evenly over the lists read.  Of P lists
+ * that hold a fraction r of them, the first i hold about 1 - (1 - r)^(i / P).
+ * So the i-th list counts (1 - r)^(i / P), and keys that correlate with
+ * vectors are counted where the rows are.
  *
  * Keys may correlate with the distance, too; nearshare.c detects that.
  */
@@ -72,10 +72,12 @@
  */
 #define NEARLY_ALL		0.75
 
-/* The selectivity grows with the distance if it is this much larger overall. */
+/*
+ * The selectivity grows with the distance if it is this much larger overall.
+ */
 #define GROWS			1.5
 
-/* ... and this much larger where such a group has probably begun. */
+/* A dense group has probably begun where it is this much larger. */
 #define GROWS_FAR		3.0
 
 /* The limits of the fraction of the rows that lists read are taken to hold. */
@@ -106,7 +108,7 @@ typedef struct Reading
 	IvfpqListSums sums;			/* of the lists read */
 	double		flat_selectivity;	/* of all postings read, unweighted */
 	bool		grows;			/* the selectivity, with the distance */
-	bool		is_sure;		/* ... and that is not by chance */
+	bool		is_sure;		/* it does not grow by chance */
 	bool		left_out;		/* postings were, before more were kept */
 	bool		by_server;		/* gpuvecd reads, */
 	int			asked;			/* and this is the number of rows requested */
@@ -225,8 +227,8 @@ IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
 /*
  * Estimates the selectivity near the query, and sets the search parameters for
  * it.  Where enough lists seem to be read, the sample counts as well.  If rows
- * farther away surely match more often, they may be a dense group (NEARLY_ALL),
- * whose lists are anywhere: then all lists are read.
+ * farther away surely match more often, they may be a dense group
+ * (NEARLY_ALL), whose lists are anywhere: then all lists are read.
  */
 static void
 estimate_selectivity(Reading *reading)
@@ -358,10 +360,10 @@ kept_rows(const IvfpqKeyGoal *goal, double factor, int candidates)
 }
 
 /*
- * The number of lists to ask gpuvecd for at first, by the estimated selectivity.
- * The selectivity of an earlier batch has precedence over the planner's
- * estimate.  That of other searches does not count: rows must not depend on
- * earlier statements of a session.
+ * The number of lists to ask gpuvecd for at first, by the estimated
+ * selectivity.  The selectivity of an earlier batch has precedence over the
+ * planner's estimate.  That of other searches does not count: rows must not
+ * depend on earlier statements of a session.
  */
 static int
 ask_first(Reading *reading)
@@ -379,9 +381,9 @@ ask_first(Reading *reading)
 }
 
 /*
- * The number of lists to ask for after an answer has told the selectivity; 0 if
- * those read are enough.  They are not where more rows than were requested may
- * be candidates.
+ * The number of lists to ask for after an answer has told the selectivity; 0
+ * if those read are enough.  They are not where more rows than were requested
+ * may be candidates.
  */
 static int
 ask_next(Reading *reading)
@@ -494,8 +496,8 @@ read_alone(Reading *reading, const IvfpqKeyGoal *first)
 /*
  * Fills search->candidates with the best rows that satisfy search->condition,
  * enough for goal->rows at goal->recall.  They are all rows that match, and
- * goal->is_all is set, if all lists that may be probed were read and fewer than
- * goal->candidates were found.
+ * goal->is_all is set, if all lists that may be probed were read and fewer
+ * than goal->candidates were found.
  */
 void
 IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)

@@ -176,7 +176,8 @@ IvfpqSortParents(Relation index, const IvfpqModel *model, const GvModel *gv,
 }
 
 /*
- * The number of the nearest parents that have at least `wanted` lists together.
+ * The number of the nearest parents that have at least `wanted` lists
+ * together.
  */
 int
 IvfpqCountParents(const IvfpqModel *model, const GvTopK *parents, int wanted)
@@ -209,8 +210,8 @@ compare_list(const IvfpqQuery *query, IvfpqArrayReader *reader)
 }
 
 /*
- * Offers those of lists chosen [n] whose scores are known, and moves the others,
- * which have to be compared, to the front; returns their number.
+ * Offers those of lists chosen [n] whose scores are known, and moves the
+ * others, which have to be compared, to the front; returns their number.
  */
 static int
 offer_known(const IvfpqQuery *query, uint64_t *chosen, int n, GvTopK *lists)

@@ -24,7 +24,9 @@
 #define PLACE_LIST(place)	((place) >> PLACE_LIST_SHIFT)
 #define PLACE_VECTOR(place) ((uint32) (place))
 
-/* Empty tops [n >= 1] of such a capacity, whose memory begins at the first's. */
+/*
+ * Empty tops [n >= 1] of such a capacity, whose memory begins at the first's.
+ */
 static GvTopK *
 make_tops(int n, int capacity)
 {

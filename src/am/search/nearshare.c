@@ -148,7 +148,7 @@ count_nearer(const IvfpqBlockSample *sample, float last, double *variance)
 	return nearer;
 }
 
-/* What the sample tells of the rows needed. */
+/* Returns the sample's count of the rows needed, and of those as near. */
 IvfpqNearCount
 IvfpqSampleCount(IvfpqSearch *search, double rows)
 {
@@ -194,8 +194,8 @@ IvfpqSampledSelectivity(const IvfpqNearCount *count, double selectivity,
 }
 
 /*
- * The score that so many of the nearest rows have at most, where each has so
- * many postings.
+ * The greatest score of the nearest `rows` rows, where each has lists_per_row
+ * postings.
  */
 float
 IvfpqSampleReach(IvfpqSearch *search, double rows, double lists_per_row)

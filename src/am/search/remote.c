@@ -4,15 +4,15 @@
  *
  * A mirror is behind at times.  An answer says which lists were probed and in
  * what state the mirror had each: (gen, nitems, del_seq).  Unless it is brief
- * (below) their directory
- * entries are read when the answer is there, which is after the scan's
- * snapshot was taken and the pending rows were read; so whatever the snapshot
- * sees is in the lists as these entries show them.  A list is
+ * (below) their directory entries are read when the answer is there, which is
+ * after the scan's snapshot was taken and the pending rows were read; so all
+ * rows that the snapshot sees are in the lists as these entries show them.  A
+ * list is
  *
- *		current		the entry equals the state: what was found stands
- *		short		it has more postings, gen and del_seq are the same: what was
- *					found stands, the others are scanned here
- *		stale		anything else: what was found is dropped, the list is
+ *		current		the entry equals the state: postings found are kept
+ *		short		it has more postings, gen and del_seq are the same:
+ *					postings found are kept, the others are scanned here
+ *		stale		anything else: postings found are dropped, the list is
  *					scanned here
  *
  * The best of all these are the session's own result, pair for pair, if
@@ -51,7 +51,7 @@ enum
 	LIST_STALE
 };
 
-/* What a list that is in this state in the mirror is, by its entry. */
+/* Returns whether a list of the mirror is current, short or stale. */
 static uint8
 list_age(const GvListState *mirrored, const IvfpqDirEntry *entry)
 {
@@ -61,7 +61,7 @@ list_age(const GvListState *mirrored, const IvfpqDirEntry *entry)
 	return mirrored->nitems < entry->nitems ? LIST_SHORT : LIST_CURRENT;
 }
 
-/* Room for what is noted of each list. */
+/* Reserves memory for the notes on each list. */
 static void
 ensure_capacity(IvfpqRemote *remote, int nlists)
 {
@@ -140,8 +140,8 @@ standing(const GvListState *mirrored, const IvfpqListReader *reader,
 }
 
 /*
- * What the mirror has of the i-th list, and how many of it satisfy the
- * condition.
+ * The number of the mirror's postings in the i-th list, and how many of these
+ * satisfy the condition.
  */
 static IvfpqListCount
 mirrored_count(const IvfpqAnswer *answer, int i)
@@ -296,7 +296,7 @@ merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 		 top->ids[top->count - 1] <= IvfpqWordsToId(hit->rowid));
 }
 
-/* What the mirror's sample tells of the postings up to that rank. */
+/* Takes the counts of the mirror's sample up to that rank. */
 static void
 take_sample(IvfpqSearch *search, const GvSearchReply *head, int rank)
 {

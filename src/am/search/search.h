@@ -77,7 +77,7 @@ extern void IvfpqCodedOffer(Relation index, const IvfpqModel *model,
 typedef struct IvfpqRemoteReport
 {
 	char		engine[16];		/* that answered so far; "" = none yet */
-	const char *fallback;		/* why gpuvecd did not, the last time, or NULL */
+	const char *fallback;		/* why gpuvecd last did not, or NULL */
 	bool		asked;			/* at least once, */
 	bool		answered;		/* and it answered */
 	uint32		batch_size;		/* searches answered together, the last time */
@@ -139,8 +139,8 @@ typedef struct IvfpqListSums
 } IvfpqListSums;
 
 /*
- * The rank of matching postings in the sample: of its postings, `nearer` are no
- * farther than the nearest `matched` ones that satisfy the key quals.
+ * The rank of matching postings in the sample: of its postings, `nearer` are
+ * no farther than the nearest `matched` ones that satisfy the key quals.
  */
 typedef struct IvfpqNearCount
 {
@@ -171,7 +171,7 @@ typedef struct IvfpqSearch
 	IvfpqListReader reader;
 	GvTopK		lists;			/* nearest lists */
 	GvTopK		candidates;		/* best postings; ids as `addresses` says */
-	bool		found_all;		/* ... were fewer than could have been */
+	bool		found_all;		/* fewer were found than could be kept */
 	GvScan		scan;			/* which finds them */
 	void	   *scan_memory;
 	Size		scan_bytes;		/* of the scan's scratch */
@@ -223,8 +223,8 @@ typedef struct IvfpqKeyGoal
 {
 	double		recall;			/* target, */
 	double		rows;			/* for the nearest rows that match */
-	bool		is_spread;		/* ... these are spread among the nearest, */
-	bool		by_keys;		/* and key quals are the only condition */
+	bool		is_spread;		/* these are spread among the nearest rows */
+	bool		by_keys;		/* key quals are the only condition */
 	bool		is_far;			/* out: they may be anywhere */
 	int			most_probes;
 	double		selectivity;	/* of the key quals near the query: in, an

@@ -71,8 +71,8 @@ typedef struct Chunk
 } Chunk;
 
 /*
- * Lists that are read before others, of each search: at least so many, or this
- * part of its lists.
+ * Lists that are read before others, of each search: at least LEAST_NEAR, or 1
+ * / NEAR_PART of its lists.
  */
 #define LEAST_NEAR	4
 #define NEAR_PART	8

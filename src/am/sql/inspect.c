@@ -75,7 +75,9 @@ advise_mismatched(Relation heap, Relation index, const IvfpqMetaData *meta)
 					ItemPointerGetOffsetNumber(&first), first_dims, dims);
 }
 
-/* The statement that calibrates an index for what its targets are to be for. */
+/*
+ * The statement that calibrates an index for what its targets are to be for.
+ */
 static char *
 calibrate_call(Relation index, const char *name)
 {
@@ -268,7 +270,9 @@ name_keys(Relation index, int nkeys)
 										   TYPALIGN_INT));
 }
 
-/* ERROR unless the current user may see what is in the index, and it is built. */
+/*
+ * ERROR unless the current user may see what is in the index, and it is built.
+ */
 void
 IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 {

@@ -10,14 +10,14 @@
 #include "am/common/count.h"
 #include "page/page.h"
 
-/* What an index holds, and what should be done about it. */
+/* The contents of an index, and advice on it. */
 typedef struct IvfpqInspection
 {
 	IvfpqMetaData meta;
 	IvfpqListTotals totals;
 	int64		pending;
 	bool		has_copies;		/* many rows are copies of few vectors */
-	bool		has_drifted;	/* ... are unlike those of training */
+	bool		has_drifted;	/* many rows are unlike those of training */
 	char	   *advice;			/* a sentence, or NULL */
 } IvfpqInspection;
 

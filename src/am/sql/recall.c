@@ -296,7 +296,7 @@ add_query(Recall *recall, Datum value)
 	return VARSIZE_ANY(DatumGetPointer(value)) + recall->k * sizeof(double);
 }
 
-/* ... the row at recall->tids[i]. */
+/* Adds the row at recall->tids[i]; returns the memory that it takes. */
 static Size
 add_row(Recall *recall, int i)
 {
@@ -316,7 +316,7 @@ add_row(Recall *recall, int i)
 	return size;
 }
 
-/* ... the i-th that was given. */
+/* Adds the i-th query given; returns the memory that it takes. */
 static Size
 add_given(Recall *recall, int i)
 {

@@ -47,7 +47,7 @@ show_progress(IvfpqParallel *parallel)
 									 pg_atomic_read_u64(&parallel->shared->done));
 }
 
-/* So many rows more are done. */
+/* Counts n more rows as done. */
 void
 IvfpqParallelProgress(IvfpqParallel *parallel, int64 n)
 {
@@ -140,8 +140,8 @@ IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces, int64 *piece)
 }
 
 /*
- * The leader, while workers wait: memory of so many bytes for a part, in place
- * of what it had before.
+ * The leader, while workers wait: allocates bytes for a part, in place of its
+ * memory before.
  */
 void *
 IvfpqParallelAlloc(IvfpqParallel *parallel, IvfpqParallelPart part, Size bytes)

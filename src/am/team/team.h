@@ -73,7 +73,7 @@ typedef struct IvfpqGridSpec
 	int			most_width;		/* candidates, to */
 } IvfpqGridSpec;
 
-/* What all participants see. */
+/* The state that all participants share. */
 typedef struct IvfpqParallelShared
 {
 	Oid			heap;

@@ -85,7 +85,7 @@ IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int from)
 	return file;
 }
 
-/* Read so many bytes; false: the file was at its end. */
+/* Read n bytes; false: the file was at its end. */
 bool
 IvfpqTempFileRead(BufFile *file, void *bytes, Size n)
 {

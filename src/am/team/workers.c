@@ -3,10 +3,9 @@
  *		The parallel workers of a leader: how many, how they begin and end.
  *
  * One parallel context serves training and the build.  Its segment of shared
- * memory has what is known when workers begin.  What follows from training
- * lies in a dynamic shared area, once, for the leader as well: of a million
- * lists the centroids are gigabytes.  The area stays when workers are
- * dismissed.
+ * memory has the data known when workers begin.  The results of training lie
+ * in a dynamic shared area, once, for the leader as well: of a million lists
+ * the centroids are gigabytes.  The area stays when workers are dismissed.
  */
 #include "postgres.h"
 
@@ -28,11 +27,11 @@
 /* maintenance_work_mem that a participant should have, as core has it. */
 #define LEAST_MEMORY_KB	32768
 
-/* What the segment and an empty area take, and each worker in the segment. */
+/* Bytes of the segment and an empty area, and of a worker in the segment. */
 #define PARALLEL_BYTES		((Size) 2 * 1024 * 1024)
 #define WORKER_BYTES	((Size) 64 * 1024)
 
-/* What lies in the segment. */
+/* Keys of the segment's contents. */
 enum
 {
 	KEY_SHARED = 1,				/* IvfpqParallelShared */

@@ -26,8 +26,8 @@
 #include "am/train/train.h"
 
 #define AROUND			4		/* rows that a query is moved away from, */
-#define MOST_ROWS		4096	/* of so many */
-#define MOST_VALUES		(1 << 22)	/* ... with so many floats */
+#define MOST_ROWS		4096	/* rows these are chosen from, at most */
+#define MOST_VALUES		(1 << 22)	/* floats of those rows, at most */
 
 /*
  * Rows whose squared distance is this fraction of the query's square differ by
@@ -39,8 +39,8 @@
 #define MOST_QUERIES_FRACTION	0.9
 
 /*
- * Returns the number of rows, if there are so many, among which those around a
- * query are looked for.
+ * Returns the number of rows, at most, among which those around a query are
+ * looked for.
  */
 int
 IvfpqRowsAround(int dims)

@@ -21,7 +21,7 @@
 
 #define CLAIM_BLOCKS	32
 
-/* What all participants have to know (IVFPQ_PARALLEL_READER). */
+/* The reader's state that all participants share (IVFPQ_PARALLEL_READER). */
 typedef struct Shared
 {
 	int			dims;

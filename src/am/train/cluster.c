@@ -40,9 +40,9 @@
 #define RANGES_EACH			8
 
 /*
- * Lists of one parent, times the mean.  The sample's parents have at most twice
- * the mean of its rows, but for one of equal rows: more lists would not divide
- * these, and k-means compares each of its rows with each of them.
+ * Lists of one parent, times the mean.  The sample's parents have at most
+ * twice the mean of its rows, but for one of equal rows: more lists would not
+ * divide these, and k-means compares each of its rows with each of them.
  */
 #define MOST_CHILDREN		8
 
@@ -102,7 +102,7 @@ IvfpqKmeans(const float *rows, int64 n, int dims, int k, float *centroids)
 	return found;
 }
 
-/* Parents for so many lists. */
+/* Returns the number of parents for this number of lists. */
 int
 IvfpqParents(int lists)
 {

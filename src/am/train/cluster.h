@@ -9,7 +9,7 @@
 #include "am/team/tempfile.h"
 #include "am/train/train.h"
 
-/* What all participants see (IVFPQ_PARALLEL_CLUSTER). */
+/* The state that all participants share (IVFPQ_PARALLEL_CLUSTER). */
 typedef struct IvfpqClusterShared
 {
 	int			lists;			/* requested */

@@ -58,7 +58,7 @@ begin_sample(IvfpqSample *sample)
 	sample->seen = 0;
 	sample->skip = -1;
 	reservoir_init_selection_state(&sample->reservoir, sample->capacity);
-	/* ... but the same table is to give the same sample */
+	/* by a fixed seed, so that the same table gives the same sample */
 	sampler_random_init_state((uint32) IVFPQ_TRAINING_SEED,
 							  &sample->reservoir.randstate);
 	sample->reservoir.W =

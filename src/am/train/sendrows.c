@@ -11,7 +11,7 @@
 
 #include "am/train/train.h"
 
-/* What all participants see (IVFPQ_PARALLEL_SENT). */
+/* The state that all participants share (IVFPQ_PARALLEL_SENT). */
 typedef struct Sent
 {
 	IvfpqTicket ticket;

@@ -243,7 +243,9 @@ train_codebooks(IvfpqTraining *training, IvfpqParallel *parallel,
 	training->gv.codebooks = training->codebooks;
 }
 
-/* Sub-quantizers: the option, checked against the dimension, or the default. */
+/*
+ * Sub-quantizers: the option, checked against the dimension, or the default.
+ */
 static int
 choose_pq_dim(Relation index, int dims)
 {

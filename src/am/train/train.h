@@ -14,7 +14,7 @@
 #include "client/client.h"
 #include "engine/gv_engine.h"
 
-/* What training made; all participants see its arrays (training.c). */
+/* The result of training; all participants share its arrays (training.c). */
 typedef struct IvfpqTraining
 {
 	GvModel		gv;
@@ -33,8 +33,8 @@ typedef struct IvfpqTraining
 	uint64	   *query_ids;		/* [nqueries] their TIDs */
 	int			depth;			/* rows near each query to look for */
 	double		rows;			/* estimate of the rows to index */
-	double		others;			/* ... that do not equal the most frequent, */
-	bool		waits;			/* too few: there is no training */
+	double		others;			/* of these, those unlike the most frequent */
+	bool		waits;			/* others are too few: there is no training */
 	IvfpqBuilder *builder;		/* gpuvecd's, which trained; or NULL */
 } IvfpqTraining;
 
@@ -77,7 +77,7 @@ typedef struct IvfpqSample
 	IvfpqType  *type;
 	int			dims;			/* 0 = not known yet */
 	int64		capacity;		/* rows to take; 0 = what memory holds */
-	int			least;			/* rows to see, if there are so many */
+	int			least;			/* rows to see, or all if fewer */
 	bool		lenient;		/* rows of other dims are no error */
 	bool		sparing;		/* read no more of the table than it takes */
 	bool		whole;			/* it is the whole table */
@@ -86,7 +86,7 @@ typedef struct IvfpqSample
 	double		skip;			/* rows to pass over before the next */
 	float	   *rows;			/* [capacity][dims] */
 	uint64	   *ids;			/* [capacity] their TIDs */
-	int64		ndistinct;		/* the first so many are all different; */
+	int64		ndistinct;		/* rows, the first ones, that all differ; */
 	int32	   *counts;			/* [ndistinct] how often each is there */
 	ReservoirStateData reservoir;
 	MemoryContext tmp;

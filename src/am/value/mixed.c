@@ -9,7 +9,7 @@
  *
  * The planner replaces such an operator by the cast and pgvector's own
  * operator, v <-> ARRAY[...]::vector, which every index on v supports,
- * pgvector's too.  What is left to be called does the same, step by step.
+ * pgvector's too.  A call that is not replaced does the same, step by step.
  * Only where a real[] comes from a table and the other value does not, as in
  * ORDER BY e <-> '[1,2,3]'::vector, that value is cast to real[] instead, for
  * an index on e.
@@ -44,7 +44,7 @@
 #include "am/value/mixed.h"
 #include "am/value/real.h"
 
-/* What stands behind a function of two types. */
+/* How a function of two types computes the distance. */
 typedef struct MixedPlan
 {
 	int			source;			/* argument to convert, 0 or 1 */
@@ -55,7 +55,7 @@ typedef struct MixedPlan
 	Oid			operator;		/* (target, target) */
 } MixedPlan;
 
-/* What a call site keeps, in fn_mcxt. */
+/* The state of a call site, in fn_mcxt. */
 typedef struct MixedCall
 {
 	MixedPlan	plan;
@@ -194,7 +194,7 @@ real_array(Datum value)
 	return result;
 }
 
-/* Call a cast of so many arguments. */
+/* Call a cast of nargs arguments. */
 static Datum
 call_cast(FmgrInfo *cast, int nargs, Datum value)
 {

@@ -67,7 +67,7 @@ IvfpqQueriesOfArray(ArrayType *array)
 	return queries;
 }
 
-/* A cursor over so many rows of a table, drawn, as real[]. */
+/* A cursor over `most` rows of a table, drawn, as real[]. */
 static Portal
 open_table(Oid relid, const char *column, int most)
 {
@@ -136,7 +136,7 @@ add_vector(Reading *reading, Datum value)
 		pfree(array);
 }
 
-/* Queries of a table's column, at most so many. */
+/* Queries of a table's column, at most `most`. */
 static IvfpqQueries
 read_table(Oid relid, const char *column, int most)
 {
@@ -172,7 +172,7 @@ read_table(Oid relid, const char *column, int most)
 
 /*
  * Queries that a function's arguments name, from number `first` on: queries
- * real[], queries_table regclass, queries_column name.  At most so many are
+ * real[], queries_table regclass, queries_column name.  At most `most` are
  * drawn from a table.  False if none are named; ERROR if there are none of
  * those that are.  Runs the caller's SELECT: call it as the caller, and before
  * anything is opened that this might change.

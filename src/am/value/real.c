@@ -199,8 +199,8 @@ IvfpqArrayFloats(ArrayType *array, int *dims)
 }
 
 /*
- * The elements of a detoasted real[] that has the shape of a vector of so many
- * dims (0 = any), which may not be finite; else NULL.
+ * The elements of a detoasted real[] that has the shape of a vector of `dims`
+ * dimensions (0 = any), which may not be finite; else NULL.
  */
 const float *
 IvfpqRealFloats(ArrayType *array, int dims)
@@ -213,8 +213,8 @@ IvfpqRealFloats(ArrayType *array, int dims)
 }
 
 /*
- * Is a detoasted real[] a vector of so many dims (0 = any)?  What is wrong with
- * it says IvfpqArrayFloats.
+ * Returns whether a detoasted real[] is a vector of `dims` dimensions (0 =
+ * any).  IvfpqArrayFloats reports why it is none.
  */
 bool
 IvfpqIsRealVector(ArrayType *array, int dims)
@@ -352,8 +352,8 @@ gpuvec_cosine_distance(PG_FUNCTION_ARGS)
 }
 
 /*
- * What one of the functions above computes of two vectors; NULL: it is none of
- * them.
+ * Returns the function that one of those above computes a distance with; NULL:
+ * it is none of them.
  */
 IvfpqRealDistance
 IvfpqRealDistanceOf(const FmgrInfo *function)

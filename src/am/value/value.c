@@ -227,8 +227,8 @@ stored_floats(const IvfpqType *type, Datum value, int *dims)
 }
 
 /*
- * Are floats those of the value's cast?  The first value that is read tells whether
- * pgvector's types are what they were when this was written.
+ * Are floats those of the value's cast?  The first value that is read tells
+ * whether pgvector's types are what they were when this was written.
  */
 static bool
 is_cast(IvfpqType *type, Datum value, const float *floats, int dims)
@@ -268,8 +268,8 @@ IvfpqValueFloats(IvfpqType *type, Datum value, int *dims)
 }
 
 /*
- * Is a value, not NULL, a vector of so many dims (0 = any)?  No ERROR if it is
- * none.  Memory as with IvfpqValueFloats.
+ * Returns whether a value, not NULL, is a vector of `dims` dimensions (0 =
+ * any).  No ERROR if it is none.  Memory as with IvfpqValueFloats.
  */
 bool
 IvfpqIsVector(IvfpqType *type, Datum value, int dims)
@@ -346,9 +346,10 @@ IvfpqIsPlaceable(const IvfpqType *type, const float *vector, int dims)
 }
 
 /*
- * Does a value, not NULL, have a place in the index, whose rows have so many
- * dims?  A zero vector has none under cosine, and none has one of other dims
- * (dims = 0: any).  Uses memory: call in a context that is reset between rows.
+ * Returns whether a value, not NULL, has a place in the index, whose rows have
+ * `dims` dimensions (0 = any).  A zero vector has none under cosine, nor has
+ * one of other dimensions.  Uses memory: call in a context that is reset
+ * between rows.
  */
 bool
 IvfpqHasPlace(IvfpqType *type, Datum value, int dims)

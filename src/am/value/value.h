@@ -1,6 +1,6 @@
 /*
  * value.h
- *		What a vector's operator class says, and indexed values as arrays of floats
+ *		Vectors' operator classes, and indexed values as arrays of floats
  *		(value.c); the centroids of an index as such (centroids.c).
  */
 #ifndef IVFPQ_VALUE_H
@@ -25,8 +25,8 @@
 
 /*
  * pgvector's types have their elements behind a head of their own.  Readers of
- * many rows read them there, for the cast makes an array of Datums first, which
- * takes longer than all else of a row.
+ * many rows read them there, for the cast makes an array of Datums first,
+ * which takes longer than all else of a row.
  */
 typedef enum IvfpqStored
 {
@@ -42,7 +42,7 @@ typedef struct IvfpqType
 	Oid			collation;
 	bool		has_toreal;		/* false: type is real[] */
 	FmgrInfo	toreal;			/* support function 1 */
-	int			typmod_dims;	/* dims the column's type modifier fixes, or 0 */
+	int			typmod_dims;	/* of the column's type modifier, or 0 */
 	IvfpqStored stored;
 	bool		is_stored_so;	/* one value has been compared with its cast */
 } IvfpqType;

@@ -21,7 +21,7 @@
 
 #define SOCKET_EVENT		2	/* in the set of events */
 
-/* What became of a request; the reason may be the channel's own. */
+/* Sets the outcome of a request; the reason may be the channel's own. */
 static void
 conclude(IvfpqChannel *channel, IvfpqServed served, const char *reason)
 {
@@ -103,7 +103,7 @@ IvfpqChannelAdd(IvfpqChannel *channel, GvMessageType type,
 	return request;
 }
 
-/* What is left of a part that begins `before` bytes into the message. */
+/* Adds the unsent rest of a part `before` bytes into the message. */
 static int
 add_part(struct iovec *parts, int nparts, const void *bytes, Size length,
 		 Size before, Size sent)
@@ -205,8 +205,8 @@ send_requests(IvfpqChannel *channel)
 /* ---- answers */
 
 /*
- * Makes the buffer hold so many bytes of an answer; what has been received
- * stays.  False: there is no memory.
+ * Makes the buffer hold `size` bytes of an answer; bytes received stay.
+ * False: there is no memory.
  */
 bool
 IvfpqChannelReserve(IvfpqChannel *channel, Size size)
@@ -255,7 +255,7 @@ check_header(IvfpqChannel *channel)
 	return false;
 }
 
-/* What a refusal means for a search. */
+/* The outcome of a search that is refused with this code. */
 static IvfpqServed
 refused_as(uint32 code)
 {
@@ -333,9 +333,9 @@ bytes_to_read(const IvfpqChannel *channel)
 }
 
 /*
- * Receive what there is.  What is likely to come at once is looked for before
- * we sleep, unless the latch is set: to be woken takes a good part of the time
- * that a GPU takes to search.
+ * Receives the bytes that are there.  An answer that is likely to come at once
+ * is polled for before we sleep, unless the latch is set: waking up takes a
+ * good part of the time that a GPU takes to search.
  */
 static ssize_t
 receive_some(IvfpqChannel *channel, Size bytes)

@@ -64,7 +64,7 @@ typedef struct IvfpqChannel
 	IvfpqRequest requests[IVFPQ_MAX_REQUESTS];
 	int			most;			/* that may be on their way */
 	uint64		answered;		/* requests before this one are answered */
-	uint64		sent;			/* ... are sent */
+	uint64		sent;			/* requests before this one are sent */
 	uint64		made;
 	int			passed_fd;		/* goes along with the next bytes; -1 = none */
 

@@ -22,13 +22,13 @@
 #include "client/state/state.h"
 #include "pgcompat.h"
 
-/* After a failure to connect, no other try for so long. */
+/* The time after a failure to connect in which there is no other try, */
 #define HOLD_OFF_US			100000
 
-/* ... when it was gpuvecd that did not want. */
+/* and the time after gpuvecd refused. */
 #define REFUSED_HOLD_OFF_US 1000000
 
-/* What of the memory for answers is kept between requests. */
+/* Bytes of the memory for answers that are kept between requests. */
 #define KEPT_CAPACITY			(256 * 1024)
 
 /* Say why it is not open. */
@@ -162,7 +162,7 @@ IvfpqDisconnect(void)
 	IvfpqChannelClose(&own, IVFPQ_DOWN, "it was left");
 }
 
-/* What to wait for to hear of its end, between requests. */
+/* The socket to wait for, between requests, to notice the channel's end. */
 pgsocket
 IvfpqOwnSocket(void)
 {

@@ -30,7 +30,8 @@ typedef struct IvfpqRing
 	bool		is_shared;
 	int			memory_fd;		/* of the slots until they are shared; or -1 */
 	uint64		answered;		/* slots before this one are done with */
-	uint64		filled;			/* ... are full; this one is being filled */
+	uint64		filled;			/* slots before this one are full; it is being
+								 * filled */
 	IvfpqSlotAnswered take;		/* or NULL */
 	void	   *take_arg;
 } IvfpqRing;

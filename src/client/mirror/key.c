@@ -7,7 +7,7 @@
 #include "client/mirror/mirror.h"
 #include "pgcompat.h"
 
-/* What names the mirror of an index. */
+/* The key that names the mirror of an index. */
 GvMirrorKey
 IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta)
 {

@@ -32,7 +32,7 @@
 
 #define NSLOTS				2
 
-/* What became of a request, as a result of the load. */
+/* The outcome of a request, as a result of the load. */
 static IvfpqLoadResult
 judge(IvfpqLoad *load)
 {
@@ -447,8 +447,8 @@ prepare(IvfpqLoad *load, bool whole)
 }
 
 /*
- * Connect, and make memory for messages.  What a mirror lacks is less than it
- * takes to share memory.
+ * Connect, and make memory for messages.  `share` is set for a whole mirror;
+ * changes are too few for shared memory to pay.
  */
 static IvfpqLoadResult
 open_ring(IvfpqLoad *load, bool share)

@@ -33,12 +33,15 @@
 /* How long it stays when another database waits for a loader. */
 #define TURN_US				1000000
 
-/* A mirror rests so many times as long as it took to catch up, at least. */
+/*
+ * A mirror rests at least this many times as long as catching up took, within
+ * these limits.
+ */
 #define CATCH_UP_REST		10
 #define CATCH_UP_PAUSE_MS	200
 #define CATCH_UP_MOST_MS	60000
 
-/* After gpuvecd had no memory: it is not asked again so soon. */
+/* The time before gpuvecd is asked again after it had no memory. */
 #define NO_MEMORY_PAUSE_MS	30000
 
 extern PGDLLEXPORT void gpuvec_loader_main(Datum arg);

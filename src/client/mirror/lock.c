@@ -72,8 +72,9 @@ is_the_one(IvfpqLoad *load)
 
 /*
  * Begin a transaction and lock the index in it.  IVFPQ_LOAD_DONE: load->index
- * is open, load->meta as of now.  Otherwise no transaction is left.  What is
- * begun may be waited for; before, the index would keep others waiting.
+ * is open, load->meta as of now.  Otherwise no transaction is left.  Waits for
+ * the lock only once the load has begun; before, a locked index would keep
+ * other mirrors waiting.
  */
 IvfpqLoadResult
 IvfpqLoadLock(IvfpqLoad *load)
@@ -117,7 +118,7 @@ IvfpqLoadLock(IvfpqLoad *load)
 	return IVFPQ_LOAD_FAILED;
 }
 
-/* ... and end both. */
+/* End the transaction, and unlock the index. */
 void
 IvfpqLoadUnlock(IvfpqLoad *load)
 {

@@ -141,7 +141,7 @@ IvfpqMessageBegin(IvfpqLoad *load)
 	load->naddresses = 0;
 }
 
-/* What the mirror lacks of a list. */
+/* The chunks that bring a mirror's list up to date. */
 typedef struct Plan
 {
 	bool		died;			/* send `live` first, because a tail has to

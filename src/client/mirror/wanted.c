@@ -476,7 +476,7 @@ IvfpqMirrorRequestForget(const GvMirrorKey *key)
 	ConditionVariableBroadcast(&ivfpq_shared->changed);
 }
 
-/* ... nor any mirror of a database where no loader gets in. */
+/* Nor can any mirror of this database, where no loader gets in. */
 void
 IvfpqMirrorRequestForgetDatabase(Oid database)
 {

@@ -65,7 +65,7 @@ extern bool IvfpqFindUser(const char *name, uid_t *uid);
 extern bool IvfpqFolderFits(const char *folder);
 
 /*
- * What became of a search that gpuvecd might have done.  The names are
+ * The outcome of a search that gpuvecd might have done.  The names are
  * counters of gpuvec_stat.
  */
 typedef enum IvfpqServed
@@ -85,10 +85,10 @@ typedef enum IvfpqServed
 
 #define IVFPQ_NSERVED	11
 
-/* Is gpuvecd, as it is or should be, the engine of choice? */
+/* Returns whether gpuvecd, as it is or should be, is the engine of choice. */
 extern bool IvfpqServerIsWanted(void);
 
-/* ... and does it answer, and run on a device? */
+/* Returns whether it is that, answers, and runs on a device. */
 extern bool IvfpqServerHasDevice(void);
 
 /*
@@ -98,7 +98,7 @@ extern bool IvfpqServerHasDevice(void);
 extern int64 IvfpqServerMemory(bool of_one);
 
 /*
- * Count so many scans of an index for gpuvec_stat: rows that came out of
+ * Count scans of an index for gpuvec_stat: rows that came out of
  * order, and whether one ended with a full pass.
  */
 extern void IvfpqCountScans(int64 scans, int64 out_of_order, bool full_pass);

@@ -2,8 +2,8 @@
  * state.c
  *		Shared memory: the state of gpuvecd, and counters.
  *
- * What every search reads or counts is atomic; the rest is under one LWLock,
- * which no process holds while it waits for anything.
+ * All that every search reads or counts is atomic; the rest is under one
+ * LWLock, which no process holds while it waits for anything.
  */
 #include "postgres.h"
 
@@ -107,7 +107,7 @@ IvfpqPreloadHelps(void)
 }
 
 /*
- * What a session can do that wants an error where gpuvecd does not serve it:
+ * The hint for a session that wants an error where gpuvecd does not serve it:
  * the log tells nothing of a server that is not started.
  */
 const char *
@@ -131,7 +131,7 @@ IvfpqSharedState(void)
 	return (IvfpqServerState) pg_atomic_read_u32(&ivfpq_shared->state);
 }
 
-/* ... in a word. */
+/* The state in a word. */
 const char *
 IvfpqStateName(void)
 {
@@ -250,11 +250,11 @@ IvfpqCountServed(void)
 }
 
 /*
- * It has not answered this session since then, when it had answered so many
- * searches.  That concerns others only if it was long by the server's setting,
- * whatever the session's own, and if no other was answered meanwhile.  Then
- * the supervisor is to look; and when the same has just happened to another
- * session each uses its own engine until it has.
+ * It has not answered this session since `since`, when it had answered
+ * `served` searches.  That concerns others only if it was long by the server's
+ * setting, whatever the session's own, and if no other was answered meanwhile.
+ * Then the supervisor is to look; and when the same has just happened to
+ * another session each uses its own engine until it has.
  */
 void
 IvfpqNoteSilence(int64 since, uint64 served)

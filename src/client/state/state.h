@@ -51,7 +51,7 @@ typedef struct IvfpqMirrorRequest
 	uint64		asked;			/* ticket of the last request */
 	uint64		taken;			/* `asked` when a loader took it */
 	uint64		done;			/* every request up to this one is fulfilled */
-	uint64		refused;		/* ... or failed */
+	uint64		refused;		/* the same of requests that failed */
 	int			failures;		/* since it was last ready */
 	TimestampTz retry_at;		/* not before */
 	TimestampTz locked_since;	/* found locked since then; 0 = is not */
@@ -70,21 +70,21 @@ typedef struct IvfpqMirrorRequest
  */
 #define IVFPQ_NLATENCIES	128
 
-/* What gpuvecd said of itself last. */
+/* gpuvecd's last report of itself. */
 typedef struct IvfpqServerInfo
 {
 	int			pid;			/* 0 = does not run */
 	char		engine[16];
 	char		device[128];
 	int64		memory;			/* for mirrors, bytes */
-	int64		most;			/* ... of the device that has most */
+	int64		most;			/* the same of the device that has most */
 	int64		used;
 	int64		restarts;
 	TimestampTz started;		/* 0 = never */
 	uint64		instance;		/* of the last one that we met; 0 = none */
 	char		problem[200];	/* why an external one is not to be reached;
 								 * "" = it is, or why is not known */
-	bool		is_others;		/* ... it serves another cluster */
+	bool		is_others;		/* the problem: it serves another cluster */
 } IvfpqServerInfo;
 
 /* A session that waited gpuvec.server_timeout in vain. */
@@ -114,7 +114,7 @@ typedef struct IvfpqShared
 	pg_atomic_uint64 out_of_order;	/* of them all */
 	pg_atomic_uint64 full_passes;	/* scans that ended with one */
 	pg_atomic_uint64 sets;		/* whose work gpuvecd has finished */
-	pg_atomic_uint64 sets_failed;	/* ... should have done and has not */
+	pg_atomic_uint64 sets_failed;	/* whose work it failed to finish */
 	pg_atomic_uint64 sent;		/* bytes, by all clients */
 	pg_atomic_uint64 received;
 	pg_atomic_uint64 latency[IVFPQ_NLATENCIES];

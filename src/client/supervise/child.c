@@ -4,7 +4,7 @@
  *
  * It is a program of its own, in a session of its own: whatever happens to
  * it, PostgreSQL goes on.  It ends when the supervisor does, however that
- * ends.  What it prints comes through a pipe and goes to the server's log.
+ * ends.  Its output comes through a pipe and goes to the server's log.
  */
 #include "postgres.h"
 
@@ -24,7 +24,7 @@
 #include "client/supervise/supervisor.h"
 #include "engine/gv_engine.h"
 
-/* What it is given between SIGTERM and SIGKILL, and after that. */
+/* The time that it has between SIGTERM and SIGKILL, and after that. */
 #define TERM_MS			2000
 #define KILL_MS			2000
 #define POLL_MS			10

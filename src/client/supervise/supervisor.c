@@ -77,7 +77,7 @@ typedef struct Supervisor
 	int64		resumed;		/* when all seemed well */
 	bool		doubted;		/* a session waited long, and in vain */
 	int64		batches;		/* it had ended when it told last */
-	int64		batches_then;	/* ... at the first time-out */
+	int64		batches_then;	/* it had ended at the first time-out */
 	char		told[200];		/* the log: why an external one is away */
 	MemoryContext scratch;		/* reset after every round */
 } Supervisor;

@@ -16,7 +16,7 @@
 
 typedef struct IvfpqBuilder IvfpqBuilder;
 
-/* What others need to join a build. */
+/* A ticket with which others join a build. */
 typedef struct IvfpqTicket
 {
 	uint64		id;				/* in gpuvecd */
@@ -25,8 +25,8 @@ typedef struct IvfpqTicket
 } IvfpqTicket;
 
 /*
- * What participants of a build share, in memory that all of them see
- * (buildjoin.c).
+ * The state that participants of a build share, in memory that all of them
+ * see (buildjoin.c).
  */
 typedef struct IvfpqSharing
 {

@@ -101,7 +101,7 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 	return builder;
 }
 
-/* What others need to join the build. */
+/* The ticket with which others join the build. */
 IvfpqTicket
 IvfpqBuilderTicket(const IvfpqBuilder *builder)
 {

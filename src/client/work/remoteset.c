@@ -54,7 +54,7 @@ struct IvfpqRemoteSet
 	MemoryContextCallback callback;
 };
 
-/* What the memory context does not give back. */
+/* Releases the resources that the memory context does not. */
 static void
 release(void *arg)
 {

@@ -59,7 +59,7 @@ rerank(Tile *tile, int row, const float *centroid, int32_t c)
 	return true;
 }
 
-/* What the filter may reject after the best distance of a row has changed. */
+/* Sets the filter's limit of a row after its best distance has changed. */
 static void
 set_limit(Tile *tile, int row)
 {

@@ -138,7 +138,7 @@ is_again(int32_t other, const int32_t *tried /* [GV_TRIED_GROUPS] */ ,
 	return (again[0] | again[1] | again[2] | again[3]) != 0;
 }
 
-/* What is known of a row is fetched some rows before it is offered more. */
+/* Prefetches a row's state, some rows before it is offered more. */
 static inline void
 fetch_state(const GvNearest *nearest, int64_t row, const GvOffered *offered)
 {

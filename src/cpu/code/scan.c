@@ -33,8 +33,7 @@ typedef struct Waiting
 	bool		gathers;		/* else postings are scored as they come */
 	int32_t		enough;			/* postings gathered to score them */
 	int32_t		n;				/* postings that wait, */
-	int32_t		nsure;			/* of which so many count, while others are
-								 * read */
+	int32_t		nsure;			/* those that count, while others are read */
 	int64_t		sure_matched;	/* optimistically, and GvScan.matched without
 								 * these */
 	float		bases[GV_KEPT_MOST];	/* base + T; scored: S */

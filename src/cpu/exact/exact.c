@@ -42,9 +42,9 @@ rerank(const Tile *tile, int query, const float *row, uint64_t id)
 }
 
 /*
- * What the filtered value of a row must not exceed for a query: rows with
- * |x|^2 (1 - 2 slack) - 2 <q, x>, or for GV_IP -2 slack |q| |x| - 2 <q, x>,
- * above it are farther than all that is kept.
+ * The limit of a query's filtered values: rows with |x|^2 (1 - 2 slack) - 2
+ * <q, x>, or for GV_IP -2 slack |q| |x| - 2 <q, x>, above it are farther than
+ * all rows kept.
  */
 static float
 query_limit(const Tile *tile, int query)

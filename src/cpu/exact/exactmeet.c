@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#define MANY_LEFT		8		/* from so many rows on twins pay */
+#define MANY_LEFT		8		/* least rows for which twins pay */
 
 /* Rescores a pair, see gv_exactset.h. */
 bool
@@ -35,7 +35,7 @@ gv_exact_rerank(GvExact *exact, int64_t query, const float *row,
 	return nearest[0].position != last.position;
 }
 
-/* What a query's rows must not exceed, from what it has found. */
+/* The limit of a query's estimates, by the neighbors that it has found. */
 static float
 limit_of(const GvExact *exact, int64_t query)
 {

@@ -129,7 +129,7 @@ take_memory(GvExact *exact)
 		(exact->lists != NULL || !has_lists(spec));
 }
 
-/* What is asked, of rows that may be there; false: there is no memory. */
+/* Begin a question, of rows that may be there; false: there is no memory. */
 static bool
 begin_question(GvExact *exact, const GvSetSpec *spec)
 {
@@ -226,9 +226,9 @@ put_queries(GvExact *exact, const float *queries, int64_t first, int64_t n,
 }
 
 /*
- * What the fp32 square of a row's distance to a query must not exceed.  It is
+ * The limit of the fp32 square of a row's distance to a query.  The square is
  * off by (dims / 16 + 6) u of itself, unless it overflows, because no term is
- * negative; twice that, and FLT_MIN for what underflows.
+ * negative; the limit has twice that, and FLT_MIN for underflow.
  */
 static float
 direct_limit(const GvExact *exact, int64_t query)

@@ -13,7 +13,7 @@
 
 #define GV_NO_ROW	INT64_MAX	/* position of a free place */
 
-/* What putting a pair into a heap takes, for gv_poll: of a large one. */
+/* The work of putting a pair into a large heap, for gv_poll. */
 #define GV_KNN_WORK	256
 
 /* One neighbor. */

@@ -63,7 +63,7 @@ extern void gv_prefilter_fit(GvPrefilter *prefilter, const float *rows,
 							 int64_t n,
 							 float *placed);
 
-/* What there is to know of a query; placed [dims] is for its use. */
+/* The filter's numbers of a query; placed [dims] is scratch. */
 extern GvPrefiltered gv_prefilter_query(const GvPrefilter *prefilter,
 										const float *query,
 										float *placed);

@@ -38,7 +38,7 @@ gv_near_lists_panels(const GvSetSpec *spec)
 	return (int32_t) (2 * (block_rows(spec) / GV_PREFILTER_ROWS + 1));
 }
 
-/* Exact search among centroids, for so many vectors. */
+/* Exact search among centroids, for n vectors. */
 static GvSetSpec
 search_spec(const GvSetSpec *spec, GvSetMetric metric, int32_t k, int64_t n)
 {

@@ -25,7 +25,7 @@
 #define GV_NSPLITTERS	(GV_BUCKETS - 1)
 #define GV_SAMPLE_ITEMS	(16 * GV_BUCKETS)
 
-/* So many items, or less, are not divided but sorted or picked from. */
+/* The most items that are sorted or picked from without being divided. */
 #define GV_UNDIVIDED_ITEMS (1 << 16)
 
 typedef struct GvSplitters

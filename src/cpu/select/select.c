@@ -4,7 +4,7 @@
  *		method is chosen.
  *
  * WarpSelect keeps, as the paper's queues do, a threshold: the k-th item of
- * those seen.  What a row has below it waits behind the k best, and when k are
+ * those seen.  A row's items below it wait behind the k best, and when k are
  * waiting quickselect leaves the best of both and lowers the threshold.
  */
 #include "cpu/select/gv_splitters.h"
@@ -12,7 +12,7 @@
 #include "engine/gv_call.h"
 
 #define CHUNK		GV_CPU_COMPARED
-#define WAITING		64			/* at least so many wait before a cut */
+#define WAITING		64			/* items that wait before a cut, at least */
 
 /*
  * AUTO: WarpSelect while one value in SPARSE is wanted, because most stay

@@ -157,7 +157,7 @@ typedef struct GvKernels
 						  const void *abbrevs);
 
 	/*
-	 * What a refine record x^ adds up to with q [dims]: squares of q - x^, or
+	 * Sums over a refine record x^ and q [dims]: squares of q - x^, or
 	 * products, and the products' magnitudes; each in GV_CPU_LANES sums.
 	 */
 	void		(*record_squares) (const float *q, const GvRefine *record,

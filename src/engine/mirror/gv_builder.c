@@ -1,9 +1,9 @@
 /*
  * gv_builder.c
- *		Builders' operations by the engine that was taken, and what engines
- *		share.
+ *		Builders' operations by the engine that was taken, and code that
+ *		engines share.
  *
- * What depends on a builder's state the engine checks itself.
+ * The engine itself checks arguments that depend on a builder's state.
  */
 #include "engine/mirror/gv_builder.h"
 

@@ -15,7 +15,7 @@
  * Threads: one at a time for each builder; different builders, and mirrors,
  * may work side by side.
  *
- * What is exact.  Rows are transformed as by gv_transform.  A row's first list
+ * Exactness.  Rows are transformed as by gv_transform.  A row's first list
  * is the nearest centroid, as gv_assign finds it; its second the one that
  * gv_soar takes of the next GV_SOAR_LISTS - 1 nearest ones, ascending by
  * (squared distance, list).  Codes, T and refine records are gv_encode's,
@@ -70,7 +70,7 @@ typedef struct GvBuilderSpec
 	int64_t		sample_rows;	/* at most */
 } GvBuilderSpec;
 
-/* What rows are for. */
+/* The use of rows. */
 typedef enum GvRows
 {
 	GV_SAMPLE,

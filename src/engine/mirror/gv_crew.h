@@ -18,16 +18,16 @@ typedef struct GvHelpers
 	pthread_t	threads[GV_MOST_HELPERS];
 } GvHelpers;
 
-/* gv_parallel_helpers: how many helpers so many tasks are worth. */
+/* gv_parallel_helpers: how many helpers ntasks tasks are worth. */
 extern int	gv_parallel_helpers(int32_t ntasks);
 
 #ifdef GV_TEST_BUILD
-/* gv_force_helpers: so many, whatever is best; negative: as is best. */
+/* gv_force_helpers: sets the number of helpers; negative: as is best. */
 extern void gv_force_helpers(int32_t helpers);
 #endif
 
 /*
- * gv_helpers_begin: so many threads do help(what); fewer, where there are no
+ * gv_helpers_begin: nhelpers threads do help(what); fewer, where there are no
  * more.  gv_helpers_end waits for them.
  */
 extern void gv_helpers_begin(GvHelpers *helpers, int nhelpers,
@@ -36,8 +36,8 @@ extern void gv_helpers_begin(GvHelpers *helpers, int nhelpers,
 extern void gv_helpers_end(GvHelpers *helpers);
 
 /*
- * gv_parallel_for: task(what, i) for each i below n, by the caller and so many
- * helpers.
+ * gv_parallel_for: task(what, i) for each i below n, by the caller and
+ * nhelpers helpers.
  */
 extern void gv_parallel_for(int nhelpers, void (*task) (void *, int32_t),
 							void *what, int32_t n);

@@ -2,8 +2,9 @@
  * gv_mirror.c
  *		Mirrors' operations by the engine that was taken.
  *
- * What depends on a mirror's contents the engine checks itself.  With several
- * devices there is one more between it and here, for what lies on several of them.
+ * The engine itself checks arguments that depend on a mirror's contents.  With
+ * several devices there is one more layer between it and here, for mirrors on
+ * several of them.
  */
 #include "engine/mirror/gv_spread.h"
 
@@ -14,7 +15,7 @@
 
 #define MAX_LISTS	(1 << 24)
 
-/* What gv_mirrors_open took, for the rest of the process. */
+/* The engine that gv_mirrors_open took, for the rest of the process. */
 static const GvMirrorBackend *mirrors;
 static int32_t ndevices;
 static GvMatmulSetting matmul;
@@ -22,7 +23,7 @@ static GvMatmulSetting matmul;
 #ifdef GV_TEST_BUILD
 
 static GvFault fault;
-static GvSearcher *hung;		/* what it has begun is never done */
+static GvSearcher *hung;		/* its searches never end */
 
 /* From now on the n-th call reports `status`, see gv_mirror.h. */
 void

@@ -232,7 +232,7 @@ typedef struct GvSearch
 	int64_t		nearer_squares; /* out: likewise */
 } GvSearch;
 
-/* What an engine runs on. */
+/* A device that an engine runs on. */
 typedef struct GvDevice
 {
 	char		name[128];		/* the device's or the processor's; on

@@ -28,7 +28,7 @@
 
 #include "engine/mirror/gv_mirror.h"
 
-/* Refine records of so many pages in a row are one shard's. */
+/* Pages in a row whose refine records are one shard's. */
 #define GV_PAGE_RUN		32
 
 typedef struct GvPlacedMirror
@@ -136,7 +136,7 @@ typedef struct GvShardAnswers
 	size_t		bytes;
 	GvHit	   *sorted;			/* [nhits] of all searches, of each by the
 								 * owners of records, */
-	int32_t    *counts;			/* [n][ndevices] so many */
+	int32_t    *counts;			/* [n][ndevices] hits of each owner */
 	uint8_t    *owners;			/* [nhits] by the order of hits */
 	char	   *others;			/* by ranges */
 } GvShardAnswers;

@@ -97,7 +97,7 @@ need_answers(GvShardAnswers *answers, const GvPlacedMirror *mirror, int32_t n)
 }
 
 /*
- * Takes so many bytes for answers at *next; all of it is of 4-byte elements.
+ * Takes bytes for answers at *next; all elements are of 4 bytes.
  */
 static void *
 take(char **next, size_t bytes)
@@ -192,7 +192,7 @@ count_range(void *arg, int32_t r)
 	}
 }
 
-/* The i-th search's hits are merged next: about so many of each shard. */
+/* Prefetches the i-th search's hits, about nhits / ndevices of each shard. */
 static void
 expect_hits(const Work *work, int32_t i)
 {

@@ -13,8 +13,8 @@
  * cannot be raised any more; all others go the usual way.  Which pages stay is
  * thus the same with and without.
  *
- * A place of the table is many pages', and knows the one that was read last.
- * What it says is looked at again by ReadRecentBuffer, so it needs neither
+ * Many pages share a slot of the table, which has the one that was read last.
+ * ReadRecentBuffer checks the slot's buffer again, so the table needs neither
  * names nor invalidation.
  */
 #include "postgres.h"

@@ -51,7 +51,7 @@ IvfpqPatchAdd(IvfpqPatch *patch, OffsetNumber offset, const void *from,
 	patch->nbytes += 2 * (int) sizeof(OffsetNumber) + length;
 }
 
-/* What was added, onto a page. */
+/* Copies all bytes that were added to the patch onto a page. */
 static inline void
 IvfpqPatchApply(const IvfpqPatch *patch, char *page)
 {

@@ -97,8 +97,8 @@ IvfpqPrefetchBegin(IvfpqPrefetch *prefetch, Relation rel,
 
 /*
  * Ask for pages, until as many are on their way as effective_io_concurrency
- * says.  What a damaged index names need not exist; then asking ends, and
- * what reads the page reports it.
+ * says.  Pages that a damaged index names need not exist; then asking ends,
+ * and the reader of the page reports it.
  */
 static void
 ask(IvfpqPrefetch *prefetch)

@@ -22,7 +22,7 @@ typedef struct IvfpqPrefetch
 	int64		next;			/* first number behind the page read now */
 	int64		asked;			/* first number whose page is not asked for */
 	int			count;			/* pages of the numbers from next to asked */
-	int			most;			/* may be so many; -1: not looked up yet */
+	int			most;			/* pages at most; -1: not looked up yet */
 	BlockNumber current;		/* page read now */
 	BlockNumber nblocks;		/* of rel, as far as we looked */
 	int64		had_read;		/* what IvfpqCountReads said */

@@ -498,12 +498,11 @@ check_leftovers(IvfpqChecker *checker)
 }
 
 /*
- * Check the pages of slabs and pending rows, after both were followed:
- * their kinds, and that whatever is in use is reached.  What VACUUM and
- * training write beside a list and what they have not freed yet looks just
- * like what a crash leaves.  So that is told only when the lock shows that
- * there is neither;
- * on a standby, where the lock cannot be had, it never is.
+ * Check small-list pages and pages of pending rows, after both were followed:
+ * their kinds, and that all that are in use are reached.  Pages that VACUUM
+ * and training write beside a list, or have not freed yet, look just like
+ * those that a crash leaves.  So these are reported only when the lock shows
+ * that neither is running; on a standby, where the lock cannot be had, never.
  */
 void
 IvfpqCheckSlabs(IvfpqChecker *checker)

@@ -2,10 +2,10 @@
  * checklist.c
  *		Looking for damage in chains: lists of blocks, and the pending list.
  *
- * A chain is followed by the same read protocol that scans obey.  What one
- * reading finds wrong counts only if nothing rewrote the chain meanwhile and
- * a second reading finds it again; then the problems of the last reading are
- * reported.
+ * A chain is followed by the same read protocol that scans obey.  A problem
+ * that one reading finds counts only if nothing rewrote the chain meanwhile
+ * and a second reading finds it again; then the problems of the last reading
+ * are reported.
  */
 #include "postgres.h"
 

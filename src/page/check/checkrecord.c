@@ -146,8 +146,8 @@ follow_chain(IvfpqChecker *checker, BlockNumber head)
 }
 
 /*
- * Check the chain of refine pages with free slots.  What does not fit counts
- * only if the head is the same at a second reading.
+ * Check the chain of refine pages with free slots.  A problem counts only if
+ * the head is the same at a second reading.
  */
 void
 IvfpqCheckRecordChain(IvfpqChecker *checker)

@@ -58,7 +58,7 @@ IvfpqKeysBytes(const IvfpqKeyForm *form)
 	return IvfpqKeyAbbrevAt(form, form->nkeys, 0);
 }
 
-/* Stores an abbreviated key of so many bytes; returns that number. */
+/* Stores an abbreviated key in `width` bytes; returns these. */
 const void *
 IvfpqKeyAbbrevBytes(uint64 abbrev, int width, IvfpqKeyBytes *bytes)
 {
@@ -80,7 +80,7 @@ IvfpqKeyAbbrevBytes(uint64 abbrev, int width, IvfpqKeyBytes *bytes)
 }
 
 /*
- * Returns the abbreviated key stored in so many bytes, which need not be
+ * Returns the abbreviated key stored in `width` bytes, which need not be
  * aligned.
  */
 uint64

@@ -21,7 +21,7 @@
 #define IVFPQ_MAX_PARTS		2	/* pages a block may take */
 #define IVFPQ_NO_LIST		((uint32) 0xFFFFFFFF)	/* owner of a free slot */
 
-/* What a page holds. */
+/* The kind of a page's contents. */
 typedef enum IvfpqPageKind
 {
 	IVFPQ_KIND_META = 1,
@@ -33,7 +33,7 @@ typedef enum IvfpqPageKind
 	IVFPQ_KIND_REFINE
 } IvfpqPageKind;
 
-/* What re-ranking knows of rows before it fetches them. */
+/* The refine records, by which rows are bounded before they are fetched. */
 typedef enum IvfpqRefine
 {
 	IVFPQ_REFINE_NONE,
@@ -75,15 +75,15 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXALIGN(sizeof(IvfpqSpecialData)))
 
 /*
- * Recalls for which the search parameters are known, for the first so many
- * rows.
+ * Recalls for which the search parameters are known, and depths: the numbers
+ * of nearest rows for which they are.
  */
 #define IVFPQ_TARGETS		7
 #define IVFPQ_TARGET_RECALLS {0.80, 0.90, 0.95, 0.98, 0.99, 0.995, 0.999}
 #define IVFPQ_DEPTHS		6
 #define IVFPQ_DEPTH_ROWS	{10, 100, 300, 1000, 3000, 10000}
 
-/* What it takes to reach a recall; 0 = not known. */
+/* The search parameters that reach a recall; 0 = not known. */
 typedef struct IvfpqTarget
 {
 	int32		probes;
@@ -147,7 +147,7 @@ typedef struct IvfpqMetaData
 	int32		refine;			/* IvfpqRefine */
 	BlockNumber refine_head;	/* refine page with free slots */
 
-	int32		calibrated_depths;	/* the first so many were looked at */
+	int32		calibrated_depths;	/* the first depths, which were measured */
 	int32		calibrated_for; /* IvfpqCalibratedFor */
 	IvfpqTarget targets[IVFPQ_DEPTHS][IVFPQ_TARGETS];
 

@@ -263,7 +263,7 @@ IvfpqRecordCodeBytes(IvfpqRefine refine, int dims)
 	return refine == IVFPQ_REFINE_HALF ? dims * (int) sizeof(uint16) : dims;
 }
 
-/* Bytes of a refine record with so many of them, and how many share a page. */
+/* Bytes of a refine record with code_bytes of codes, and records of a page. */
 int
 IvfpqRecordSlotBytes(int code_bytes)
 {

@@ -101,7 +101,7 @@ extern void IvfpqBodyPatch(const IvfpqLayout *layout,
 						   int i, const IvfpqPosting *posting,
 						   IvfpqPatch *patches);
 
-/* ... of refine records */
+/* layout of refine records */
 extern int	IvfpqRecordCodeBytes(IvfpqRefine refine, int dims);
 extern int	IvfpqRecordSlotBytes(int code_bytes);
 extern int	IvfpqRecordSlots(int code_bytes);

@@ -63,7 +63,7 @@ prefetch_page(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 	IvfpqBufHintFetch(reader->index, address.page + 1, 0, 0);
 }
 
-/* What comes after the slots that were copied? */
+/* Prefetch the page that comes after the slots that were copied. */
 void
 IvfpqReaderPrefetchNext(IvfpqListReader *reader, const IvfpqSlotHeader *last)
 {

@@ -164,8 +164,8 @@ read_first_pages(const IvfpqListReader *reader, const uint64 *lists,
 
 /*
  * Bring pages of the first few of these lists [n] into shared buffers; returns
- * of how many.  Worth it where IvfpqPrefetchHelps.  What it finds on pages is
- * a hint: a reader of the lists goes by what is there then.
+ * of how many.  Worth it where IvfpqPrefetchHelps.  The pages' contents are
+ * hints: a reader of the lists goes by the contents at that time.
  */
 int
 IvfpqPrefetchLists(const IvfpqListReader *reader, const uint64 *lists,

@@ -82,7 +82,7 @@ IvfpqProgressPhaseOf(IvfpqProgressPhase phase, int64 total)
 		pgstat_progress_update_multi_param(lengthof(params), params, values);
 }
 
-/* So much of the phase's total is done. */
+/* Reports how much of the phase's total is done. */
 void
 IvfpqProgressDone(int64 done)
 {
@@ -111,7 +111,7 @@ put_name(Datum *value, bool *isnull, const char *const *names, int n,
 		*value = CStringGetTextDatum(names[number]);
 }
 
-/* What others may not see stays NULL, as in PostgreSQL's views. */
+/* Columns that the user may not see stay NULL, as in PostgreSQL's views. */
 static void
 fill_row(const PgBackendStatus *entry, Datum *values, bool *nulls)
 {

@@ -33,7 +33,7 @@ row_bytes(const IvfpqStore *store)
 	return store->dims * sizeof(float);
 }
 
-/* What is in memory goes to a file, and all that comes, too. */
+/* Moves the rows in memory to a file, to which later rows go, too. */
 static void
 spill(IvfpqStore *store)
 {

@@ -28,7 +28,7 @@
 #define LEAST_SENT		(1 << 18)
 #define SENT_ROWS		32		/* at a time */
 
-/* Blocks are marked so many rows from each other, or somewhat more. */
+/* Rows from one marked block to the next, at least. */
 #define MARKED_ROWS		256
 
 /* Of the usual processors. */
@@ -217,7 +217,7 @@ ensure_capacity(IvfpqTable *table, int64 most)
 								 repalloc_huge(table->kept, bytes), bytes);
 }
 
-/* Keep one more vector; memory holds so many. */
+/* Keep one more vector; memory holds `most`. */
 static void
 keep(IvfpqTable *table, const float *vector, int64 most)
 {
@@ -288,7 +288,7 @@ typedef struct Survey
 	bool		send;
 	int64		most;			/* to keep */
 	float	   *batch;			/* [SENT_ROWS][dims] to send, */
-	int			n;				/* so many */
+	int			n;				/* rows in it */
 } Survey;
 
 /* Send what is gathered. */

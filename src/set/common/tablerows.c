@@ -27,7 +27,7 @@
 #include "set/common/common.h"
 #include "set/common/tablerows.h"
 
-/* What to do about a relation of another kind. */
+/* The hint for a relation of another kind. */
 static const char *
 kind_hint(char relkind)
 {

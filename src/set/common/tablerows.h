@@ -20,7 +20,7 @@
 #include "am/value/value.h"
 #include "set/common/work.h"
 
-/* Vectors are handed on in batches of about so many bytes. */
+/* Bytes of the batches in which vectors are handed on, about. */
 #define IVFPQ_BATCH_BYTES	(4 * 1024 * 1024)
 
 /* A block that a reading may begin at. */
@@ -112,7 +112,7 @@ extern int64 IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot);
 /*
  * Read keys or TIDs of all rows, and of the first vector how long it is.
  * ERROR for a key that is NULL or comes twice.  Until IvfpqTableForget vectors
- * of the first rows are kept, as many as so many bytes hold; or, if the caller
+ * of the first rows are kept, as many as keep_bytes hold; or, if the caller
  * has use for that, gpuvecd has all rows, to be asked about them
  * (table->work).
  */
@@ -128,7 +128,7 @@ extern void IvfpqTableStopAsking(IvfpqTable *table);
 extern const float *IvfpqTableVector(IvfpqTable *table, int64 position);
 
 /*
- * Vectors from position `first` on, after a survey, at most so many and no
+ * Vectors from position `first` on, after a survey, at most `most` and no
  * more than there are; how many, at least one.  They are kept ones or in the
  * caller's array, [most][dims].
  */

@@ -21,14 +21,14 @@
 /* A search that reads each row for fewer queries costs more to send. */
 #define LEAST_QUERIES	8
 
-/* To find quantiles takes longer than to send so many values. */
+/* Finding quantiles takes longer than sending this many values. */
 #define LEAST_VALUES	(1 << 20)
 
 /*
- * Queries and results that gpuvecd gets at a time: a fraction of its memory,
- * or so many bytes if that is more, but a larger fraction at most, as it
- * refuses what it has no memory for.  Rows that it keeps have that fraction,
- * too.
+ * Queries and results that gpuvecd gets at a time: 1 / SERVER_DIVISOR of its
+ * memory, or SERVER_BYTES if that is more, but at most 1 / SERVER_MOST, since
+ * it refuses work that it has no memory for.  Rows that it keeps may have 1 /
+ * SERVER_MOST, too.
  */
 #define SERVER_DIVISOR	16
 #define SERVER_BYTES	((int64) 1 << 30)
@@ -201,10 +201,10 @@ server_bytes(const GvSetSpec *spec)
 }
 
 /*
- * How many queries at a time, see work.h.  What the engine takes whatever
- * their number does not count, or where memory is scarce they would come one
- * by one.  Queries that are rows take less than others, but a GPU more than is
- * known here.
+ * How many queries at a time, see work.h.  The engine's memory that does not
+ * depend on their number is not counted, or where memory is scarce they would
+ * come one by one.  Queries that are rows take less than others, but a GPU
+ * more than is known here.
  */
 int64
 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
@@ -242,7 +242,7 @@ IvfpqWorkKeeps(int64 nrows, int dims)
 		nrows * row <= IvfpqServerMemory(true) / SERVER_MOST;
 }
 
-/* What may be kept, see work.h. */
+/* The memory in which rows may be kept, see work.h. */
 Size
 IvfpqWorkSpareMemory(void)
 {

@@ -54,7 +54,7 @@ extern void IvfpqWorkEnd(IvfpqWork *work);
 extern int64 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place);
 
 /*
- * May gpuvecd be given so many rows to keep, for as long as something is asked
+ * May gpuvecd be given nrows rows to keep, for as long as something is asked
  * of them, a quarter of a device's memory?  It has to have one, or the user
  * wants it in any case: processors take memory of the host for them.
  */

@@ -23,7 +23,7 @@ typedef struct BenchRecord
 	float		error;
 } BenchRecord;
 
-/* What is measured: an engine's copy of a mirror, and queries for it. */
+/* The objects measured: an engine's copy of a mirror, and queries for it. */
 typedef struct Bench
 {
 	GvMirrorStatus status;		/* of gpuvecd's mirror */

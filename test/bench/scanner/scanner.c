@@ -40,7 +40,7 @@ static const int candidate_steps[] = {12, 16, 20, 30, 40, 60, 80, 120, 160, 240}
 #define NSTEPS	((int) (sizeof(candidate_steps) / sizeof(int)))
 #define NSIZES	((int) (sizeof(batch_sizes) / sizeof(int)))
 
-/* What a query asks for. */
+/* The parameters of a query. */
 typedef struct Setting
 {
 	int			probes;
@@ -177,7 +177,7 @@ print_head(const Bench *bench, const char *device)
 
 /*
  * The BENCH_K nearest rows by their records, in rows; returns how many there
- * are.  What a record stands for is as far as its bound and error say.
+ * are.  A row's distance is taken to be its record's bound and error.
  */
 static int
 nearest_rows(const Bench *bench, const BenchTruth *truth,

@@ -44,7 +44,7 @@ extern void backend_clear(void);
 
 /*
  * Do something as a statement would: false if it raised an error that a
- * damaged index may raise.  What it allocated is gone.
+ * damaged index may raise.  Its memory is freed.
  */
 extern bool backend_keeps_nothing(void);
 typedef void (*BackendAct) (void *arg);

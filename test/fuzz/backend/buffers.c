@@ -94,7 +94,7 @@ backend_holds_nothing(void)
 	return true;
 }
 
-/* What the end of a transaction does. */
+/* Release all locks and pins, as the end of a transaction does. */
 void
 backend_let_go(void)
 {

@@ -2,7 +2,7 @@
  * fuzz_options.c
  *		Command lines of gpuvecd: text that our own code takes apart.
  *
- * An input is arguments, each ending with 0.  What is accepted is in range.
+ * An input is arguments, each ending with 0.  Values accepted are in range.
  * Options of CREATE INDEX and settings are taken apart by the server:
  * 038_odd_options.pl.
  */
@@ -14,7 +14,7 @@
 
 static jmp_buf ended;
 
-/* What gpuvecd says is not of interest, and its end is not ours. */
+/* gpuvecd's messages are discarded, and its exit does not end the target. */
 static void
 quiet(const char *format,...)
 {

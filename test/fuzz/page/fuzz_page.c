@@ -43,7 +43,7 @@ note_problem(void *arg, bool error, BlockNumber blkno, uint32 list,
 		FAULT("a problem of %zu letters", strlen(problem));
 }
 
-/* What am/maintain/verify.c learns of rows, copies and records. */
+/* The facts that am/maintain/verify.c gets of rows, postings and records. */
 static struct
 {
 	uint8		places[NEW_ROW][3]; /* times in each IvfpqPlace */
@@ -54,7 +54,7 @@ static struct
 	bool		other_keys;		/* than the row's, of some copy */
 }			told;
 
-/* What IvfpqFound.keys is of a row's copies. */
+/* IvfpqFound.keys of a row's postings. */
 static uint64
 keys_of_row(int row)
 {

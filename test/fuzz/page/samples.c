@@ -11,7 +11,7 @@
 #include "page/array.h"
 #include "page/pending.h"
 
-/* What an index is like. */
+/* A kind of index. */
 typedef struct Kind
 {
 	const char *name;
@@ -178,7 +178,7 @@ write_model(IvfpqMetaData *meta, const Kind *kind)
 	IvfpqDirectoryWrite(&backend_index, meta, entries, false);
 }
 
-/* What training and calibration say. */
+/* Fill in the results of training and calibration. */
 static void
 fill_meta(IvfpqMetaData *meta, const Kind *kind)
 {

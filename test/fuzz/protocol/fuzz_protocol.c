@@ -47,7 +47,7 @@ builder_receive(int fd, GvMessageType type, void **payload, uint32_t *length)
 	FAULT("there is no connection");
 }
 
-/* What the client sends, and what it was sent. */
+/* The bytes that the client sends, and its answers. */
 static struct
 {
 	const char *bytes;
@@ -351,7 +351,7 @@ join(const Script *script, int first, int end, size_t *bytes)
 	return all;
 }
 
-/* What the other client is told, without times. */
+/* The answers to the other client, without times. */
 static size_t
 ask(char *answer, size_t capacity)
 {
@@ -552,7 +552,7 @@ keep_fetched(FuzzKeep keep)
 	free_script(&script);
 }
 
-/* What a client of each role says. */
+/* Messages of a client of each role. */
 void
 fuzz_seeds(FuzzKeep keep)
 {

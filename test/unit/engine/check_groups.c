@@ -6,7 +6,7 @@
 #include "cpu/simd/gv_kernels.h"
 #include "unit.h"
 
-/* What makes estimates useless, or distances equal. */
+/* Data that make estimates useless, or distances equal. */
 typedef enum Kind
 {
 	PLAIN,
@@ -244,8 +244,8 @@ check_refused(void)
 }
 
 /*
- * What stays: of each list two groups, and which other one it is in; of each
- * group its center.
+ * The memory that stays: of each list two groups, and which other one it is
+ * in; of each group its center.
  */
 static void
 check_bytes(void)

@@ -223,7 +223,7 @@ test_cut(void)
 		  range.least, range.most);
 }
 
-/* What a damaged page may hold says nothing, and does no harm. */
+/* Values that only a damaged page has bound nothing, and do no harm. */
 static void
 test_damaged(void)
 {

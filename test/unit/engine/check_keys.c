@@ -8,7 +8,7 @@
 
 /* ---------- conditions ---------- */
 
-/* What came out, so that no check passes because nothing ever matches. */
+/* Counts of results, so that no check passes because nothing ever matches. */
 typedef struct Seen
 {
 	long		blocks;

@@ -165,7 +165,7 @@ check_scanning(const GvKernels *kernels, int32_t dims)
 }
 
 /*
- * What a scan by kernels leaves, sorted; of blocks that it reads
+ * The sorted result of a scan by kernels, of blocks that it reads
  * optimistically or does not.
  */
 static GvTopK

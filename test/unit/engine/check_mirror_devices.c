@@ -31,7 +31,7 @@ test_device_lists(void)
 						   numbers) == GV_MAX_DEVICES, "all devices");
 }
 
-/* What an engine tells about n devices. */
+/* Checks an engine's report of n devices. */
 void
 check_devices(const GvDevice *found, int32_t n)
 {

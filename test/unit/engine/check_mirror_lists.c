@@ -21,7 +21,7 @@ extern GvStatus gv_gpu_approximate_ways(GvSearcher *searcher,
 										uint32_t ways[NWAYS]);
 #endif
 
-/* What centroids and queries are made of. */
+/* The distribution of centroids and queries. */
 typedef enum Kind
 {
 	SPREAD,						/* evenly between -1 and 1 */
@@ -201,7 +201,7 @@ test_ways(void)
 		{SPREAD, 10, 300, 8, 20, NWAYS, -1, -1},
 		/* more than 32 MB of centroids, one query */
 		{SPREAD, 8000, 1060, 4, 1, ALL, -1, -1},
-		/* so few of so many lists that scores need not go to memory */
+		/* few of many lists, so scores need not go to memory */
 		{SPREAD, 10, 1100, 2, 520, LEAST, 0, 0},
 		{CLUSTERED, 24, 1100, 1, 9, LEAST, 0, 1100},
 		{SPREAD, 10, 1100, 2, 3, ALL, 0, 4400},
@@ -225,7 +225,7 @@ test_ways(void)
 		gv_gpu_scores_kept(cases[i].kept);
 		searcher = check_lists(GV_L2, cases[i].kind, cases[i].dims,
 							   cases[i].nlists, cases[i].probes, cases[i].n);
-		/* every other query may want so few lists that runs are enough */
+		/* every other query may want few lists, so that runs are enough */
 		CHECK(gv_gpu_approximate_ways(gv_devices_own(searcher, 0),
 									  ways) == GV_OK &&
 			  ways[RUNS] + ways[LEAST] + ways[ALL] + ways[EXACT] ==

@@ -134,7 +134,7 @@ check_place(int32_t dims, int32_t nparents, int32_t nlists, int64_t n,
 	free_tree(&tree);
 }
 
-/* What gv_place and gv_soar must refuse. */
+/* gv_place and gv_soar must refuse these. */
 static void
 check_refused(void)
 {

@@ -4,7 +4,7 @@
  */
 #include "selections.h"
 
-/* What gv_quantiles answers is in `sorted` where it says. */
+/* Answers of gv_quantiles are in `sorted`, at the ranks that it says. */
 static void
 check_answers(const Sorted *sorted, int64_t n, const int64_t *ranks,
 			  const float *quantiles, const int64_t *errors, int32_t nranks,

@@ -189,7 +189,7 @@ test_special(void)
 	}
 }
 
-/* What a damaged page may hold bounds nothing, and does no harm. */
+/* Values that only a damaged page has bound nothing, and do no harm. */
 static void
 test_damaged(void)
 {

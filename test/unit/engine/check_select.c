@@ -218,7 +218,7 @@ check_stop(GvSelectMethod method, int64_t n, int32_t k, int nasked)
 #define BAD(change) (wrong = spec, wrong.change, \
 	gv_select(&wrong, x, positions, out, scratch, NULL))
 
-/* What AUTO means. */
+/* The methods that AUTO chooses. */
 static void
 check_choice(void)
 {

@@ -185,7 +185,7 @@ check_invalid_specs(void)
 	INVALID(gv_set_create(NULL, NULL));
 }
 
-/* What comes before the rows. */
+/* Put the inputs that come before the rows. */
 static void
 put_first(GvSet *set, int kind)
 {
@@ -518,7 +518,8 @@ limit_memory(void)
 }
 
 /*
- * What lists of very many rows take does not grow as dimensions become fewer.
+ * The memory of lists of very many rows does not grow as dimensions become
+ * fewer.
  */
 static void
 check_lists_memory(void)

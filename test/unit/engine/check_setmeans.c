@@ -168,7 +168,7 @@ plain_kmeans(Plain *plain, double *errors)
 	return found;
 }
 
-/* What a set with these inputs finds is what the plain one has found. */
+/* A set with these inputs finds the same as the plain one. */
 static void
 check_run(const Plain *plain, int32_t found, const double *plain_errors,
 		  const SetInputs *inputs)

@@ -58,9 +58,9 @@ value_at(Input input, int64_t i, int64_t n)
 }
 
 /*
- * Each level's sample gets smaller values than what is not sampled, so only
- * what is below the last splitter leaves the range.  That it works shows where
- * the range is divided evenly in the end.
+ * Each level's sample gets smaller values than the other items, so only items
+ * below the last splitter leave the range.  That it works shows where the
+ * range is divided evenly in the end.
  */
 static void
 make_sample_hostile(float *x, int64_t n)
@@ -103,8 +103,8 @@ median_of(uint64_t a, uint64_t b, uint64_t c)
 }
 
 /*
- * What items.c takes for a pivot, 12 splits in a row, is among the smallest of
- * what is left: its splits are repeated here.
+ * The pivots that items.c takes, 12 splits in a row, are among the smallest
+ * items left: its splits are repeated here.
  */
 static void
 make_pivot_hostile(float *x, int64_t n)

@@ -22,15 +22,15 @@ typedef enum Input
 	IN_SAW,						/* ascends again and again */
 	IN_ALIKE,					/* the keys differ in their last byte */
 	IN_SPREAD,					/* as many keys under each leading byte */
-	IN_SAMPLE_HOSTILE,			/* samples are the smallest of what is left */
-	IN_PIVOT_HOSTILE,			/* ... and so are pivots */
+	IN_SAMPLE_HOSTILE,			/* samples are the smallest items left */
+	IN_PIVOT_HOSTILE,			/* pivots are the smallest items left */
 	NINPUTS
 } Input;
 
 /* n values in guarded memory. */
 extern float *input_values(Input input, int64_t n);
 
-/* What a value is and where it stood. */
+/* A value and its position. */
 typedef struct Sorted
 {
 	float		value;			/* NaN and -0 as they are returned */

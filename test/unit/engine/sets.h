@@ -15,7 +15,7 @@ typedef struct Neighbor
 	int64_t		position;
 } Neighbor;
 
-/* What one set was given. */
+/* The inputs of a set. */
 typedef struct SetInputs
 {
 	const void *queries;		/* or first centroids, or ranks */
@@ -34,7 +34,7 @@ extern GvSet *finished_set(const GvSetSpec *spec, const SetInputs *inputs,
 extern Neighbor *sorted_rows(const GvSetSpec *spec, const float *query,
 							  const float *rows, int64_t nrows);
 
-/* ... and vectors that are hard to compare in fp32 */
+/* check_sets.c: vectors that are hard to compare in fp32 */
 typedef enum Kind
 {
 	KIND_UNIFORM,
@@ -54,7 +54,10 @@ typedef enum Kind
 extern void make_vector(Kind kind, float *x, int32_t dims,
 						const float *earlier, int64_t nearlier);
 
-/* ... and one search, of which sorted [nqueries][nsorted[i]] must come out */
+/*
+ * check_sets.c: one search, whose result must be sorted
+ * [nqueries][nsorted[i]]
+ */
 extern void check_search(const GvSetSpec *spec, const SetInputs *inputs,
 						 Neighbor *const *sorted, const int64_t *nsorted);
 

@@ -127,8 +127,8 @@ test_hang(void)
 }
 
 /*
- * What a graph holds was allowed more shared memory than the next mirror's
- * kernels are, and is launched again.
+ * A graph's kernels were allowed more shared memory than the next mirror's
+ * are, and are launched again.
  */
 static void
 test_allowed(void)
@@ -416,7 +416,7 @@ test_mixed_parts(void)
 	end_small(&small);
 }
 
-/* What a device, and the code that it runs, can do. */
+/* Compute capabilities of a device, and of the code that it runs. */
 static void
 test_capability(int device, int code)
 {

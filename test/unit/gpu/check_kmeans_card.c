@@ -24,7 +24,7 @@ typedef struct Work
 	float	   *seeds;			/* [k][dims] */
 } Work;
 
-/* What came out. */
+/* The results. */
 typedef struct Outcome
 {
 	int32_t		passes;
@@ -91,7 +91,7 @@ begin_outcome(const GvSetSpec *spec)
 	return outcome;
 }
 
-/* What an engine's own functions make of it, all rows at once. */
+/* The outcome by an engine's own functions, all rows at once. */
 static Outcome *
 run_ops(const Work *work, const GvSetOps *ops, uint32_t *nhard)
 {

@@ -256,7 +256,8 @@ test_overflows(void)
 }
 
 /*
- * Lists of so many queries that compute capability 9.0 has a way of its own.
+ * Lists of many queries, for which compute capability 9.0 has kernels of its
+ * own.
  */
 static void
 test_large(void)

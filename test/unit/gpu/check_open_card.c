@@ -11,9 +11,9 @@
 extern int	gv_emulated_capability __attribute__((weak));
 extern unsigned gv_emulated_hung __attribute__((weak));
 
-/* What the matter is with the two devices, and what comes of it. */
 #define NDEVICES		4			/* GV_EMULATED_DEVICES */
 
+/* Faults of two devices, and the result of opening them. */
 typedef struct Case
 {
 	const char *faults;			/* see emulate/cuda_runtime.h */

@@ -167,8 +167,8 @@ typedef struct Zeros
 	int64_t		rows;
 	int64_t		columns;
 	int32_t		k;
-	int32_t		nfirst;			/* `first`, of the first row, ... */
-	int32_t		step;			/* ... and so many more of the next */
+	int32_t		nfirst;			/* of `first` in the first row */
+	int32_t		step;			/* more of them in each next row */
 	int32_t		nminus;			/* -0 */
 	int32_t		nplus;			/* +0 */
 	float		first;
@@ -252,9 +252,9 @@ check_many_wanted(void)
 }
 
 /*
- * Thresholds that let so many pass that they are sorted by buckets, or would
- * be if values could be spread over any; of rows that come in order, too,
- * every one holds.
+ * Thresholds that let many items pass, which are sorted by buckets, or would
+ * be if values could be spread over any; all of them hold, those of rows that
+ * come in order, too.
  */
 static void
 check_many_passed(void)

@@ -7,7 +7,7 @@
 #include "../engine/selections.h"
 #include "searches.h"
 
-/* What a set is given and what it must give back. */
+/* Checks a set's outputs for these inputs. */
 static void
 check_select_set(Input input, int64_t n, int32_t k)
 {

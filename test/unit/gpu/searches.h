@@ -35,14 +35,14 @@ extern int64_t device_used(void);
 
 #define DEVICE_PIECES	(device_is_emulated() ? 0 : INT64_C(32) << 20)
 
-/* What rows and queries look like. */
+/* The distribution of rows and queries. */
 typedef enum Look
 {
 	LOOK_NORMAL,
 	LOOK_CLUSTERED,				/* in the order of clusters */
 	LOOK_TIES,					/* small whole numbers */
 	LOOK_SAME,					/* all rows are equal */
-	LOOK_OFFSET,				/* small beside what they have in common */
+	LOOK_OFFSET,				/* small beside their common offset */
 	LOOK_ZEROS,					/* every third vector does not vary */
 	LOOK_RANGE,					/* lengths of 10^-30 to 10^30 */
 	LOOK_OUTLIER,				/* one that half precision cannot hold */
@@ -55,7 +55,7 @@ typedef enum Look
 /* [n][dims] in guarded memory. */
 extern float *look_vectors(Look look, int64_t n, int32_t dims);
 
-/* What a set is given. */
+/* The inputs of a set. */
 typedef struct SearchInputs
 {
 	float	   *queries;		/* [nqueries][dims] */
@@ -67,7 +67,7 @@ typedef struct SearchInputs
 
 extern void free_search_inputs(SearchInputs *in);
 
-/* ... and what it finds. */
+/* The outputs of a set. */
 typedef struct SearchOutputs
 {
 	int64_t    *positions;		/* [nqueries][k] */

@@ -106,7 +106,7 @@ check_defaults(bool refine, const IvfpqKeyForm *keys)
 	}
 }
 
-/* What a row takes at 384 dimensions is stated, with and without a key. */
+/* The bytes of a row at 384 dimensions, with and without a key. */
 static void
 check_bytes(void)
 {

@@ -4,8 +4,8 @@
  *		and seconds of graphs, of all rows and among near lists.
  *
  * Each argument is a list of devices for a gpuvecd of its own; the same twice,
- * in turns, says what times are worth.  What comes of the work has to be the
- * same each time.
+ * in turns, says what times are worth.  The results have to be the same each
+ * time.
  */
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@
 #define K			10
 #define GOT			100000		/* places of a graph that are compared */
 
-/* What is measured: on a GPU, or small. */
+/* Sizes of the sets measured: on a GPU, or small. */
 typedef struct Sizes
 {
 	int64_t		graph_rows;

@@ -48,7 +48,7 @@ is_refused(int loader, const GvMirrorKey *other, const TestIndex *index,
 	return true;
 }
 
-/* What is young stays, and what is used; false: ask once more. */
+/* Young mirrors stay, and used ones; false: ask once more. */
 static bool
 check_kept(int loader, const GvMirrorKey *first, const GvMirrorKey *second,
 		   const TestIndex *index)
@@ -66,7 +66,7 @@ check_kept(int loader, const GvMirrorKey *first, const GvMirrorKey *second,
 	return is_refused(loader, second, index, touched, "used");
 }
 
-/* What is idle goes, what is not stays. */
+/* Idle mirrors are evicted, others stay. */
 static void
 test_eviction(const TestServer *server, const TestIndex *index)
 {
@@ -146,7 +146,7 @@ test_growth(const TestServer *server)
 	free_index(&small);
 }
 
-/* What could never fit is refused before anything is done for it. */
+/* A mirror that can never fit is refused before anything is done for it. */
 static void
 test_too_large(const TestServer *server, const TestIndex *index)
 {

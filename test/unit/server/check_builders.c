@@ -12,7 +12,7 @@
 #define ROWS	TEST_BUILD_ROWS
 #define DIMS	TEST_BUILD_DIMS
 
-/* What all these builds are. */
+/* The specification of all these builds. */
 GvBuilderSpec
 builder_spec(void)
 {
@@ -445,7 +445,7 @@ check_memory(const float *rows)
 	server_remove(&server);
 }
 
-/* What a build's client does, up to the first refusal. */
+/* The work of a build's client, up to the first refusal. */
 static int
 work(const TestServer *server, const float *rows)
 {

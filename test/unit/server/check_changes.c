@@ -51,7 +51,7 @@ check_range(int fd, const GvMirrorKey *key, const TestIndex *index,
 	free(payload);
 }
 
-/* What an index goes through, and its mirror after it. */
+/* A change of an index, and of its mirror after it. */
 static void
 change(int fd, const GvMirrorKey *key, TestIndex *index)
 {

@@ -20,7 +20,7 @@
 /* In the log, of a build that one builder has encoded the rows of. */
 #define NO_COPY	" s; trial: "
 
-/* What answers say of rows that are near to queries. */
+/* The rows near to queries, by the answers. */
 typedef struct GroundTruth
 {
 	GvTopK		best[QUERIES];

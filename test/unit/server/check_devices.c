@@ -226,7 +226,7 @@ is_old(int loader)
 
 /*
  * Search until a batch hangs, or the server has ended: a busy machine may keep
- * an answer back for a while.  What was asked waits.
+ * an answer back for a while.  The last question stays unanswered.
  */
 static void
 search_until_hung(int fd, int loader, const GvMirrorKey *key,
@@ -353,7 +353,7 @@ try_hung(const TestIndex *index, const char *devices, const char *fault,
 	return in_time;
 }
 
-/* ... does the other one go on?  A busy machine is asked once more. */
+/* Does the other device go on?  A busy machine is asked once more. */
 static bool
 check_hung(const TestIndex *index, const char *devices, const char *fault,
 		   const char *path)

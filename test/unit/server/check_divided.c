@@ -105,7 +105,7 @@ check_too_many(const TestServer *server)
 	set_free(&set);
 }
 
-/* What a set is charged with in n tasks. */
+/* The bytes that a set is charged with in n tasks. */
 static int64_t
 tasks_bytes(const GvSetSpec *spec, int n)
 {

@@ -30,8 +30,8 @@ may_be(int got, GvStatus status)
 }
 
 /*
- * What loaders and sessions do, up to the first refusal, which is returned;
- * -1 for the end of a connection.
+ * The work of loaders and sessions, up to the first refusal, which is
+ * returned; -1 for the end of a connection.
  */
 static int
 work(const TestServer *server, GvMirrorKey key, TestIndex *index)

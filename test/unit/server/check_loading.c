@@ -51,7 +51,7 @@ open_begun(const TestServer *server, const GvMirrorKey *key,
 	return fd;
 }
 
-/* What is wrong with a chunk, and where. */
+/* An error in a chunk, and where it is. */
 typedef struct WrongChunk
 {
 	const char *what;

@@ -55,7 +55,7 @@ stop(TestServer *server)
 	server_remove(server);
 }
 
-/* What is told of a mirror; ready is 0 where there is none. */
+/* The status of a mirror; ready is 0 where there is none. */
 static GvMirrorStatus
 told_of(int fd, const GvMirrorKey *key)
 {

@@ -111,7 +111,7 @@ check_bulk(const TestServer *server, int session, GvSearchesRequest *request,
 	close(bulk);
 }
 
-/* What many may not ask for; it costs them the connection. */
+/* A request of many searches that is refused, which ends the connection. */
 static void
 refuse_bulk(const TestServer *server, GvSearchesRequest request, size_t bytes,
 			const float *queries, int code)
@@ -158,7 +158,7 @@ check_all_memory(int loader, int64_t all)
 	CHECK(mirrors_memory(loader) == all, "a searcher stays for nobody");
 }
 
-/* What searchers for n such clients at once take of all of that. */
+/* The bytes that searchers for n such clients at once take of `all`. */
 static int64_t
 searchers_memory(const TestServer *server, int loader, int64_t all, int n,
 				 const GvSearchesRequest *request, const float *queries)

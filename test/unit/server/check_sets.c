@@ -9,7 +9,7 @@
 
 #include "client.h"
 
-/* What the server says of itself: its budget in use, and sets done. */
+/* The server's report of itself: its budget in use, and sets done. */
 static int64_t
 used(const TestServer *server, int64_t *sets)
 {
@@ -281,7 +281,7 @@ check_abandoned(const TestServer *server)
 	set_free(&set);
 }
 
-/* What does not fit is refused, and what fits goes on. */
+/* Sets that do not fit are refused, and those that fit go on. */
 static void
 check_memory(void)
 {

@@ -67,7 +67,7 @@ test_whole(const TestServer *server, const TestIndex *index)
 	close(fd);
 }
 
-/* What is no memory to share. */
+/* Descriptors that are no memory to share are refused. */
 static void
 test_no_memory(const TestServer *server)
 {

@@ -131,7 +131,7 @@ check_tries(int fd, GvMirror *mirror, const float *queries, int32_t probes,
 	free(payload);
 }
 
-/* What is being built is searched; `helper` may be another that joined. */
+/* The build's lists are searched; `helper` may be another that joined. */
 void
 check_calib_mirror(int fd, int helper, GvBuilder *own,
 				   const GvTrained *trained,
@@ -185,7 +185,7 @@ used_bytes(int fd)
 /*
  * A build that somebody else has joined, in a server whose n-th engine call
  * finds no memory: if that is one of the calibration mirror's, nothing of it
- * is left.  What became of the calibration mirror.
+ * is left.  Returns the answer to the request for the calibration mirror.
  */
 static int
 begin_without_memory(int n, const float *rows)

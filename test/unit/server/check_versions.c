@@ -105,7 +105,7 @@ check_brief(int session, const GvMirrorKey *key, const TestIndex *index)
 	free_search(&search);
 }
 
-/* What makes a mirror current, and what ends that. */
+/* Requests make a mirror current, and changes end that. */
 static void
 test_changes(const TestServer *server)
 {

@@ -13,7 +13,7 @@
 /* Set by GPUVEC_TEST_LONG. */
 extern bool test_long;
 
-/* What servers run on; is it another than the portable engine? */
+/* The engine of servers; is it another than the portable one? */
 extern const char *test_engine;
 extern bool test_device;
 
@@ -158,7 +158,7 @@ extern void builder_unused(const TestServer *server, const char *what);
 #define TEST_SETS		9		/* of all kinds */
 #define TEST_LIKELY_SET 6		/* its outputs may differ between engines */
 #define TEST_NEAR_SET	7		/* exact search with lists */
-#define TEST_OWN_SET	8		/* ... for rows themselves */
+#define TEST_OWN_SET	8		/* exact search for the rows themselves */
 
 typedef struct TestSet
 {

@@ -51,7 +51,7 @@ free_search(TestSearch *search)
 	unit_free(search->made);
 }
 
-/* What stands behind a request; the caller's to free. */
+/* The bytes behind a request; the caller frees them. */
 char *
 search_tail(const TestSearch *search, size_t *bytes)
 {

@@ -27,7 +27,7 @@ struct gv_emulated_blas
 								 * be */
 };
 
-/* What a launch is given. */
+/* The arguments of a launch. */
 struct Matrices
 {
 	int			m;

@@ -5,8 +5,8 @@
  *
  * Only what gpu/ uses.  Device memory is host memory, and every thread of a
  * block is a fiber (emulate.cpp) that runs until it has to wait for others.
- * What streams are told they do as late as they may, when somebody waits for
- * one of them or asks: of all that can go on, which comes next is random, from
+ * Streams do their work as late as they may, when somebody waits for one of
+ * them or asks: of all that can go on, which comes next is random, from
  * GPUVEC_EMULATED_SEED.  So host code, indexing, synchronization of threads
  * and streams and the order of arithmetic are checked without a device, by the
  * sanitizers too; races within a warp and speed are not.  There are two
@@ -14,9 +14,9 @@
  * made, and the program aborts when work for one is given another's, or begins
  * while another is chosen.
  *
- * What the tests of other programs, gpuvecd say, can have happen: the file
- * that GPUVEC_EMULATED_FAULTS names is read whenever it matters, so it may
- * come, change and go while they run.  Lines of it:
+ * Tests of other programs, gpuvecd say, can cause faults: the file that
+ * GPUVEC_EMULATED_FAULTS names is read whenever it matters, so it may come,
+ * change and go while they run.  Lines of it:
  *		hang DEVICE			no stream of it does another step: one that was
  *							told something is never done, and a thread that
  *							waits for it, or frees memory there, never
@@ -123,7 +123,7 @@ struct gv_emulated_kernel
 	bool		early;			/* may begin before the grid before is over */
 };
 
-/* What a graph holds: launches. */
+/* The launches of a graph. */
 typedef std::vector<std::shared_ptr<gv_emulated_kernel>> *cudaGraph_t;
 typedef cudaGraph_t cudaGraphExec_t;
 
@@ -137,7 +137,7 @@ extern dim3 gridDim;
 /* The device that a thread has chosen. */
 extern __thread int gv_emulated_device;
 
-/* What a driver does with a program that has not used it before. */
+/* The driver's start in a program that has not used it before. */
 extern void gv_emulated_start_driver();
 
 /* See above. */
@@ -155,7 +155,7 @@ struct gv_emulated_event
 	std::shared_ptr<int64_t> passed;
 };
 
-/* What a stream is to do, once an event, if any, has passed so often. */
+/* A step of a stream, once an event, if any, has passed `needed` times. */
 struct gv_emulated_step
 {
 	std::function<void()> work;
@@ -201,7 +201,7 @@ extern void gv_emulated_end(cudaStream_t stream);
 /* Work for a stream: is it of the device that is chosen?  Abort if not. */
 extern void gv_emulated_check_stream(cudaStream_t stream);
 
-/* ... and is no word of it a pointer to another device's memory? */
+/* The same for a pointer to another device's memory among these words. */
 extern void gv_emulated_check_words(const void *words, size_t bytes);
 
 #define GV_EMULATED_UNASKED	(47 * 1024) /* 48, less what kernels declare */
@@ -209,16 +209,16 @@ extern void gv_emulated_check_words(const void *words, size_t bytes);
 /* Shared memory that a kernel may have on the chosen device. */
 extern void gv_emulated_allow(const void *kernel, size_t shared_bytes);
 
-/* What the launch of a graph is told, and that of a kernel. */
+/* The result of a graph's launch, and of a kernel's. */
 extern cudaError_t gv_emulated_check_kernel(const gv_emulated_kernel &kernel);
 extern cudaError_t gv_emulated_launch(cudaStream_t stream,
 									  std::shared_ptr<gv_emulated_kernel> launch);
 
-/* What threads of kernels that may be launched early say, and wait for. */
+/* Calls of threads of kernels that may be launched early. */
 extern void gv_emulated_let_next_begin();
 extern void gv_emulated_wait_for_grids();
 
-/* ... and for what others of their block do. */
+/* Wait until other threads of the block have said so. */
 extern void gv_emulated_wait_until(const std::function<bool()> &said);
 
 /* That a launch was refused is an error, to whom asks for the last one. */

@@ -51,7 +51,7 @@ struct cudaDeviceProp
 #define cudaDevAttrComputeCapabilityMajor	75
 #define cudaFuncAttributeMaxDynamicSharedMemorySize	8
 
-/* What the matter is with a device, if anything: see cuda_runtime.h. */
+/* A device's fault, if it has one: see cuda_runtime.h. */
 extern cudaError_t gv_emulated_device_error(int device);
 
 /* The n-th allocation, or launch, from now on fails; 0: none. */
@@ -59,7 +59,7 @@ extern int64_t gv_emulated_fault;
 extern int64_t gv_emulated_refusal;
 extern size_t gv_emulated_memory;
 
-/* What a block may have of shared memory. */
+/* The most shared memory that a block may have. */
 static inline size_t
 gv_emulated_most_shared()
 {
@@ -139,7 +139,7 @@ cudaDeviceSynchronize()
 	return cudaSuccess;
 }
 
-/* ... by the stream that waits for all others */
+/* by the stream that waits for all others */
 static inline cudaError_t
 cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
 {
@@ -255,7 +255,7 @@ cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int flags)
 	return cudaSuccess;
 }
 
-/* What went wrong last, a stream that is busy included. */
+/* The last error; that a stream is busy is one, too. */
 extern __thread cudaError_t gv_emulated_error;
 
 static inline cudaError_t

@@ -181,7 +181,7 @@ pass(GvGate *gate)
 	return turn;
 }
 
-/* What that lane of the warp brings to the same exchange. */
+/* The value that lane `lane` of the warp brings to the same exchange. */
 uint64_t
 gv_emulated_exchange(uint64_t value, int lane)
 {
@@ -191,7 +191,7 @@ gv_emulated_exchange(uint64_t value, int lane)
 	return gate->values[pass(gate) % 2][lane];
 }
 
-/* What all lanes of the warp bring to the same exchange. */
+/* The values that all lanes of the warp bring to the same exchange. */
 void
 gv_emulated_share(uint64_t value, uint64_t values[WARP])
 {
@@ -222,7 +222,7 @@ gv_emulated_wait_until(const std::function<bool()> &said)
 	gv_running->progress = true;
 }
 
-/* What is declared __shared__, to or from where it stays while others run. */
+/* Copies __shared__ variables, to or from where they stay while others run. */
 static void
 keep_statics(std::vector<char> *kept)
 {

@@ -3,9 +3,9 @@
  *		What gpu/common/hopper.cuh has of devices of compute capability 9.0, by
  *		plain loops; see there what each does.
  *
- * What is copied was read when it was asked for, and is there when somebody
- * waits for it; what is multiplied is read when somebody waits for the
- * products.  So to wait too late, or to leave a place too early, shows.
+ * A copy reads its bytes when it is asked for, and they are there when
+ * somebody waits for it; a product reads its inputs when somebody waits for
+ * it.  So to wait too late, or to leave a place too early, shows.
  */
 #ifndef EMULATED_HOPPER_H
 #define EMULATED_HOPPER_H
@@ -43,13 +43,13 @@ extern void gv_emulated_barrier_wait(uint64_t *barrier, int odd);
 extern void gv_emulated_barrier_count(uint64_t *barrier, int arrivals,
 									  int bytes);
 
-/* ... products of a thread: sums [n][4] as mma.cuh has D. */
+/* emulate.cpp: products of a thread: sums [n][4] as mma.cuh has D. */
 extern void gv_emulated_product(float (*sums)[4], int n, uint64_t a,
 								uint64_t b);
 extern void gv_emulated_products_commit();
 extern void gv_emulated_products_wait(int left);
 
-/* ... barriers by number, of so many threads. */
+/* emulate.cpp: barriers by number, of nthreads threads. */
 extern void gv_emulated_arrive(int number, int nthreads);
 extern void gv_emulated_meet(int number, int nthreads);
 

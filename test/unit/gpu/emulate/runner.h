@@ -51,12 +51,12 @@ struct GvFiber
 	std::deque<std::vector<GvToMultiply>> products;	/* group by group */
 };
 
-/* What a switch reads and writes of a fiber, one line of a cache. */
+/* The part of a fiber that a switch reads and writes, one line of a cache. */
 struct alignas(64) GvState
 {
 	void	   *place[5];		/* where it goes on */
 	const GvGate *gate;			/* that holds it, or NULL */
-	unsigned	turn;			/* ... until it passes more than so often */
+	unsigned	turn;			/* until it has passed more often than this */
 	bool		begun;			/* its fiber has, in whatever block */
 	bool		done;
 };
@@ -81,12 +81,11 @@ struct GvRunner
 	GvGate		turns[16];		/* barriers by number */
 	std::vector<GvSent> sent;
 	std::vector<uint4> shared;
-	std::vector<char> statics;	/* what is declared __shared__, while others
-								 * run */
+	std::vector<char> statics;	/* __shared__ variables, while others run */
 	gv_emulated_grid *grid;
 	unsigned	number;			/* of the block */
 	bool		early;			/* the grid's turn has not come */
-	bool		waits;			/* ... and a thread wants it */
+	bool		waits;			/* a thread wants that turn */
 	bool		over;
 	bool		multiplies;		/* some fiber has had products */
 	void	   *scheduler_place[5];

@@ -127,7 +127,7 @@ gv_emulated_used(int device)
 	return bytes;
 }
 
-/* What a pointer points into; NULL: memory that nobody was told of. */
+/* The memory that a pointer points into; NULL: it was not allocated here. */
 static const Taken *
 find_taken(const void *memory)
 {
@@ -226,7 +226,7 @@ hangs(int device)
 		find_fault("hang", device, &unused);
 }
 
-/* What every call that chooses or asks about a device returns. */
+/* The result of every call that chooses or asks about a device. */
 cudaError_t
 gv_emulated_device_error(int device)
 {
@@ -343,7 +343,7 @@ run_grid(gv_emulated_grid *grid)
 	}
 }
 
-/* What a stream has come to. */
+/* Do a stream's next step. */
 static void
 do_first_step(cudaStream_t stream)
 {
