@@ -389,10 +389,12 @@ sub old_names
 		my $code = $texts->{$file} =~ s/^\s*#\s*include[^\n]*//gmr;
 		$where{$_} //= $file for $code =~ /\b([A-Za-z_]\w*)\b/g;
 	}
+	my ($any_word, $any_stem) = map { my $any = join '|', sort keys %$_; qr/$any/ } \%NEW_WORD, \%NEW_STEM;
 	# guards of headers are named after their files
 	for my $name (grep { !/_C?U?H$/ } sort keys %where)
 	{
 		my $words = '_' . lc($name =~ s/(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])/_/gr) . '_';
+		next if $words !~ /_n?(?:$any_word)_/ && $name !~ /^(?:$any_stem)/;
 		my @new = map { $NEW_WORD{$_} } grep { $words =~ /_n?(?:$_)_/ } sort keys %NEW_WORD;
 		push @new, map { $NEW_STEM{$_} } grep { $name =~ /^(?:$_)/ } sort keys %NEW_STEM;
 		push @bad, "$where{$name}: $name: say $new[0]" if @new;
@@ -411,7 +413,8 @@ sub british
 {
 	my ($texts) = @_;
 	my @bad;
-	for my $file (sort keys %$texts)
+	my ($any) = map { qr/$_/i } join '|', sort keys %AMERICAN;
+	for my $file (grep { $texts->{$_} =~ $any } sort keys %$texts)
 	{
 		for my $stem (sort keys %AMERICAN)
 		{
