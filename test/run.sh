@@ -4,9 +4,8 @@
 #
 # usage: test/run.sh [--quick | --long]
 #
-# Include rules, compiler warnings (gcc, clang, nvcc), unit programs (plain,
-# sanitized, and the CUDA engine on emulated threads) at small size, SQL and
-# isolation tests, those that search once more through gpuvecd, TAP tests, a
+# Include rules, compiler warnings (gcc, clang, nvcc), unit programs (those of the
+# CUDA engine on emulated threads, too) at small size, SQL and isolation tests, those that search once more through gpuvecd, TAP tests, a
 # gpuvecd of its own (test/external.sh); these last on a private copy of
 # PostgreSQL in a temporary folder, so that no existing cluster or installation is
 # touched.  The builds for that copy are gcc's: the release, which all parts have

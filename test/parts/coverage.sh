@@ -15,7 +15,7 @@ coverage_parts() {
 	part "$SERVER sql through gpuvecd" sql_through_gpuvecd datacoverage-gpuvecd
 	GPUVEC_TEST_COPT="-O1 $flags" part "$SERVER tap" part_tap
 	# objects of the same sources, beside those of the server's build
-	unit_flavor coverage GPUVEC_UNIT_SMALL=1 '' '' FLAGS="-O1 $flags" programs
+	unit_flavor coverage GPUVEC_UNIT_SMALL=1 '' FLAGS="-O1 $flags" programs
 	part coverage count_coverage
 }
 

@@ -22,17 +22,16 @@ build_unit() {
 # Settings, if any, and a program that computes and never waits.
 run_niced() { count_program gv_nice 10 env "$@"; }
 
-# $1 = flavor, $2 = settings of check_engine, $3 = of check_server, $4 = tests of
-# check_engine that are left out, with '|', the rest: for make
+# $1 = flavor, $2 = settings of check_engine, $3 = of check_server, the rest:
+# for make
 unit_flavor() {
-	local dir=$1 settings=$2 served=$3 without=$4
-	shift 4
+	local dir=$1 settings=$2 served=$3
+	shift 3
 	part "unit $dir build" build_unit "$dir" "$@"
 	if [ -e "$GV_TMP/unit-$dir/gpuvecd" ]; then
-		# shellcheck disable=SC2046,SC2086
+		# shellcheck disable=SC2086
 		beside "unit $dir check_engine" \
-			run_niced $settings "$GV_TMP/unit-$dir/check_engine" \
-			$("$GV_TMP/unit-$dir/check_engine" --names | grep -vxE "$without")
+			run_niced $settings "$GV_TMP/unit-$dir/check_engine"
 		beside "unit $dir check_page" \
 			count_program "$GV_TMP/unit-$dir/check_page"
 		# shellcheck disable=SC2086
@@ -43,14 +42,14 @@ unit_flavor() {
 }
 
 # Inputs that once found something, and those that the fuzz targets begin with
-# (test/fuzz/README), with the sanitized engine.
+# (test/fuzz/README).  $1 = name, $2 = folder with the engine, $3 = its flags
 fuzz_replay() {
-	local dir=$GV_TMP/unit-fuzz target
+	local dir=$GV_TMP/unit-fuzz-$1 target
 	mkdir "$dir"
 	count_silent "it does not compile without warnings" gv_nice 10 \
 		make -s -j"$(nproc)" -f "$SOURCE/test/fuzz/Makefile" OUT="$dir" \
-		BUILT="$GV_TMP/unit-sanitized" PG_CONFIG="$(gv_find_pg_config)" \
-		CC=gcc FLAGS="$SANITIZE"
+		BUILT="$2" PG_CONFIG="$(gv_find_pg_config)" \
+		CC=gcc FLAGS="$3"
 	for target in page options protocol; do
 		[ -x "$dir/fuzz_$target" ] || continue
 		mkdir "$dir/seeds-$target"
@@ -92,18 +91,13 @@ unit_card() {
 	fi
 }
 
-# Of gpuvecd's tests two take most of the time, for mirrors of some MB, in which
-# the sanitizers see the same again and again.  So do those of the engine that
-# --long alone runs sanitized.
+# Of gpuvecd's tests two take most of the time, for mirrors of some MB.
 unit_parts() {
 	local small=GPUVEC_UNIT_SMALL=1 served=GPUVEC_UNIT_SMALL_TESTS=parts,devices
 	local CUBLAS=
-	unit_flavor plain $small $served '' BUILT="$TEST_SOURCE" programs
+	unit_flavor plain $small $served BUILT="$TEST_SOURCE" programs
 	if [ -z "$QUICK" ]; then
-		unit_flavor sanitized $small $served \
-			'groups|training|recall|(exact|near|kmeans)_sets' \
-			FLAGS="$SANITIZE" programs
-		part "unit fuzz" fuzz_replay
+		part "unit fuzz" fuzz_replay plain "$TEST_SOURCE" ''
 		unit_card "unit card" plain $small "$CARD_SMALLEST"
 	fi
 	over unit
@@ -111,8 +105,10 @@ unit_parts() {
 
 # Of --long.
 unit_whole() {
-	unit_flavor plain '' '' '' BUILT="$TEST_SOURCE" programs
-	unit_flavor sanitized '' '' '' FLAGS="$SANITIZE" programs
+	unit_flavor plain '' '' BUILT="$TEST_SOURCE" programs
+	unit_flavor sanitized '' '' FLAGS="$SANITIZE" programs
+	part "unit fuzz sanitized" fuzz_replay sanitized \
+		"$GV_TMP/unit-sanitized" "$SANITIZE"
 	unit_card "unit card" plain GPUVEC_UNIT_SMALL=1 "$CARD"
 	over unitwhole
 }
