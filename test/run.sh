@@ -5,8 +5,9 @@
 # usage: test/run.sh [--quick | --long]
 #
 # Include rules, compiler warnings (gcc, clang, nvcc), unit programs (those of the
-# CUDA engine on emulated threads, too) at small size, SQL and isolation tests, those that search once more through gpuvecd, TAP tests, a
-# gpuvecd of its own (test/external.sh); these last on a private copy of
+# CUDA engine on emulated threads, too) at small size, SQL and isolation tests,
+# those that search once more through gpuvecd, TAP tests, a gpuvecd of its own
+# (test/external.sh); these last on a private copy of
 # PostgreSQL in a temporary folder, so that no existing cluster or installation is
 # touched.  The builds for that copy are gcc's: the release, which all parts have
 # but for TAP tests and unit programs, which have the test build (make
@@ -22,8 +23,8 @@
 # --long sets GPUVEC_TEST_LONG=1, which makes unit programs and TAP tests use
 # their full sizes (100,000 damaged conversations with gpuvecd, among others),
 # and adds parts, one after the other:
-#	unitwhole		the unit programs and the CUDA engine's on emulated threads, all
-#					parts, those of the plain ones at full size
+#	unitwhole		the unit programs at full size, plain and sanitized, and the CUDA
+#					engine's on emulated threads, all parts
 #	sqlserved		all SQL tests through gpuvecd
 #	fuzz			FUZZ_SECONDS (60) of each fuzz target (test/fuzz/README; skipped
 #					where clang has no libFuzzer)
