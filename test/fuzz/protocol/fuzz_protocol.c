@@ -394,6 +394,7 @@ set_up(void)
 	gv_server.engine = "cpu";
 	gv_server.release = "fuzzed";
 	gv_server.max_connections = 10;
+	gv_server.at_once = 2;		/* messages of more are searched in parts */
 	if (gv_mirrors_open(&gv_cpu_mirrors, "", devices, &ndevices) != GV_OK ||
 		gv_builders_open(&gv_cpu_builders) != GV_OK ||
 		gv_sets_open(&gv_cpu_sets) != GV_OK)
