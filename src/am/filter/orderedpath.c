@@ -296,9 +296,14 @@ may_be_read_up(const PlannerInfo *root)
 		query->distinctClause != NIL;
 }
 
-/* Let a path cost more than the cheapest of the relation. */
+/*
+ * Let a path cost more than the cheapest of the relation.  Where that is
+ * disabled (enable_seqscan = off), so is the path, but not one that is merged
+ * only: PostgreSQL 18 counts no disabled node below an Append of one child, so
+ * the path would lose to a sort of the cheapest.
+ */
 static void
-make_dearer(const RelOptInfo *rel, Path *path)
+make_dearer(const PlannerInfo *root, const RelOptInfo *rel, Path *path)
 {
 	Path	   *cheapest = NULL;
 	ListCell   *lc;
@@ -315,7 +320,8 @@ make_dearer(const RelOptInfo *rel, Path *path)
 	if (cheapest == NULL)
 		return;
 	path->total_cost = Max(path->total_cost, DEARER * cheapest->total_cost);
-	IvfpqCopyDisabled(path, cheapest);
+	if (may_be_read_up(root))
+		IvfpqCopyDisabled(path, cheapest);
 }
 
 /*
@@ -335,7 +341,7 @@ IvfpqOfferOrdered(PlannerInfo *root, RelOptInfo *rel, Path *path)
 		return false;
 	}
 	if (IS_OTHER_REL(rel) || may_be_read_up(root))
-		make_dearer(rel, path);
+		make_dearer(root, rel, path);
 	add_path(rel, path);
 	return true;
 }
