@@ -424,6 +424,15 @@ IvfpqCreateWaitEventSet(int nevents)
 #endif
 }
 
+/* The usage count of a buffer; with storage/buf_internals.h. */
+#if PG_VERSION_NUM >= 190000
+#define IvfpqBufferUsage(desc) \
+	BUF_STATE_GET_USAGECOUNT(pg_atomic_read_u64(&(desc)->state))
+#else
+#define IvfpqBufferUsage(desc) \
+	BUF_STATE_GET_USAGECOUNT(pg_atomic_read_u32(&(desc)->state))
+#endif
+
 /* Begins to read all rows of a table. */
 static inline TableScanDesc
 IvfpqTableBeginScan(Relation rel, Snapshot snapshot)

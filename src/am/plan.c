@@ -270,10 +270,9 @@ walk_plan(Plan *plan, const Reader *above)
 		case T_MergeAppend:
 			walk_plans(((MergeAppend *) plan)->mergeplans, &reader);
 			break;
-		case T_NestLoop:
-			drop_distances(plan, above);
-			/* FALLTHROUGH */
 		default:
+			if (IsA(plan, NestLoop))
+				drop_distances(plan, above);
 			walk_plan(plan->lefttree, &reader);
 			reader.varno = INNER_VAR;
 			walk_plan(plan->righttree, &reader);
