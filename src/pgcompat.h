@@ -568,7 +568,9 @@ static inline bool
 IvfpqIsGeqo(PlannerInfo *root)
 {
 #if PG_VERSION_NUM >= 190000
-	return GetPlannerInfoExtensionState(root, Geqo_planner_extension_id) != NULL;
+	/* less than 0 before its first use */
+	return Geqo_planner_extension_id >= 0 &&
+		GetPlannerInfoExtensionState(root, Geqo_planner_extension_id) != NULL;
 #else
 	return root->join_search_private != NULL;
 #endif
