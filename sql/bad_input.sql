@@ -63,7 +63,9 @@ CREATE INDEX ON bad USING gpuivfpq (e) WITH (dims = 4);
 CREATE INDEX ON bad USING gpuivfpq (e) WITH (lists = -1);
 CREATE INDEX ON bad USING gpuivfpq (e) WITH (nlist = 10);
 CREATE INDEX ON bad USING gpuivfpq ((e::float8[]));
+\set VERBOSITY sqlstate
 CREATE INDEX ON bad USING gpuivfpq ((ARRAY[random()::real]));
+\set VERBOSITY default
 CREATE INDEX ON bad USING gpuivfpq ((ARRAY[1 / (id - 1)]::real[]));
 CREATE MATERIALIZED VIEW bad_view AS SELECT * FROM bad;
 CREATE INDEX ON bad_view USING gpuivfpq (e) WITH (lists = 2);

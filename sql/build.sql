@@ -398,6 +398,8 @@ CREATE TABLE refused (id int, e real[]);
 CREATE INDEX ON refused USING gpuivfpq (e) INCLUDE (id);
 CREATE INDEX ON refused USING gpuivfpq (e, e);
 CREATE UNIQUE INDEX ON refused USING gpuivfpq (e);
+\set VERBOSITY sqlstate
 CREATE INDEX ON refused USING gpuivfpq (e NULLS FIRST);
+\set VERBOSITY default
 CREATE INDEX ON refused USING gpuivfpq (id);
 DROP TABLE refused;

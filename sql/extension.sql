@@ -41,7 +41,9 @@ GROUP BY 1, 2 ORDER BY 1, 2;
 -- it works by qualified names, without its schema on the path
 CREATE TABLE ext (id int, e real[]);
 SELECT '{1,2}'::real[] OPERATOR(elsewhere.<->) '{1,3}'::real[];
+\set VERBOSITY terse
 SELECT '{1,2}'::real[] <-> '{1,3}'::real[];
+\set VERBOSITY default
 SET client_min_messages = warning;
 CREATE INDEX ext_e ON ext USING gpuivfpq (e) WITH (dims = 2);
 CREATE INDEX ext_ip ON ext USING gpuivfpq (e elsewhere.real_ip_ops)

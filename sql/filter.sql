@@ -7,8 +7,9 @@ SET enable_sort = off;
 -- a plan's scans and what they ask, in all versions alike
 CREATE FUNCTION pg_temp.scans_of(query text) RETURNS SETOF text
 LANGUAGE sql AS $$
-	SELECT regexp_replace(line, '^ *(-> *)?', '') FROM pg_temp.plan_of(query) AS line
-	WHERE line ~ 'Scan|Filter'
+	-- PostgreSQL 19 says what a Result stands for, and names subplans otherwise
+	SELECT regexp_replace(regexp_replace(line, '^ *(-> *)?', ''), 'SubPlan expr_', 'SubPlan ')
+	FROM pg_temp.plan_of(query) AS line WHERE line ~ 'Scan|Filter' AND line !~ 'Replaces:'
 $$;
 -- what EXPLAIN ANALYZE tells, but for how much a batch reads
 CREATE FUNCTION pg_temp.told_of(query text) RETURNS SETOF text

@@ -66,7 +66,9 @@ CREATE INDEX ON opts USING gpuivfpq (e) WITH (m = 16);
 CREATE UNIQUE INDEX ON opts USING gpuivfpq (e);
 CREATE INDEX ON opts USING gpuivfpq (e, e);
 CREATE INDEX ON opts USING gpuivfpq (e) INCLUDE (id);
+\set VERBOSITY sqlstate
 CREATE INDEX ON opts USING gpuivfpq (e DESC);
+\set VERBOSITY default
 CREATE INDEX ON opts USING gpuivfpq (id);
 ALTER TABLE opts ADD EXCLUDE USING gpuivfpq (e WITH =);
 

@@ -25,12 +25,12 @@ DECLARE
 	scan text = 'none';
 BEGIN
 	FOR line IN EXECUTE 'EXPLAIN (COSTS OFF) ' || pg_temp.filled(statement) LOOP
-		IF line ~ 'Scan' AND scan = 'none' THEN
+		IF line ~ 'Scan' AND line !~ 'Replaces:' AND scan = 'none' THEN
 			scan = regexp_replace(line, '^[ >-]*| (using|on).*', '', 'g');
 		ELSIF line ~ 'Distance Bound' THEN
 			bound = replace(trim(line), pg_temp.filled('Q::real[]'), 'Q');
-			-- PostgreSQL 17 and later name its column
-			bound = regexp_replace(bound, '\$0|\(InitPlan 1\)\.col1', 'INITPLAN');
+			-- PostgreSQL 17 and later name its column, 19 names it otherwise
+			bound = regexp_replace(bound, '\$0|\(InitPlan \w+\)\.col1', 'INITPLAN');
 		END IF;
 	END LOOP;
 	RETURN scan || ', ' || bound;

@@ -56,7 +56,9 @@ FROM unnest('{9223372036854775807,-9007199791611905,36028799166447617}'::bigint[
 
 -- number arrays on the left become real[] where PostgreSQL casts implicitly
 SELECT ARRAY[1,2] <-> '{1,3}'::real[], ARRAY[1.0,2.0] <-> '{1,3}'::real[];
+\set VERBOSITY terse
 SELECT ARRAY[1,2]::float8[] <-> '{1,3}'::real[];
+\set VERBOSITY default
 SELECT ARRAY[1,2]::smallint[] <-> '{1,3}'::real[], ARRAY[1,2]::bigint[] <-> '{1,3}'::real[];
 
 -- a numeric[] that changes from row to row is not mistaken for the last one
@@ -121,7 +123,9 @@ SELECT '{1,2,3}'::real[] <#> '{1,2}'::float8[];
 SELECT '{1,2,3}'::real[] <=> ARRAY[1,2];
 SELECT array_fill(1::real, ARRAY[16000]) <-> array_fill(2::float8, ARRAY[16000]);
 SELECT array_fill(1::real, ARRAY[16001]) <-> array_fill(1::real, ARRAY[16001]);
+\set VERBOSITY terse
 SELECT '{1}'::real[] <-> ARRAY['a'];
+\set VERBOSITY default
 
 -- a bitmap without a NULL in it is fine
 SELECT array_replace('{1,NULL}'::real[], NULL, 2) <-> '{1,2}'::real[];

@@ -20,6 +20,8 @@ DECLARE
 	scan bool = false;
 BEGIN
 	FOR line IN EXECUTE 'EXPLAIN (VERBOSE, COSTS OFF) ' || statement LOOP
+		-- PostgreSQL 19 names subqueries otherwise
+		line = regexp_replace(line, '"\*SELECT\*.*"|unnamed_subquery(_\d)?', 'a query');
 		IF line ~ '^( *->|[^ ])' THEN
 			scan = line ~ 'Nested Loop|Index Scan using .* on public.(places|parts|spots)';
 			RETURN NEXT line;
@@ -62,7 +64,7 @@ SELECT pg_temp.plan('SELECT note FROM (SELECT id FROM places ORDER BY e <~> ''{1
 SELECT note FROM (:near) AS n LEFT JOIN notes ON notes.id = n.id + 1 ORDER BY note;
 RESET enable_nestloop;
 RESET enable_mergejoin;
-SELECT pg_temp.plan('SELECT note FROM notes WHERE id IN (' || :'near' || ')');
+SELECT trim(plan) AS plan FROM pg_temp.plan('SELECT note FROM notes WHERE id IN (' || :'near' || ')') AS plan WHERE plan ~ 'Limit|places';
 SELECT note FROM notes WHERE id IN (:near) ORDER BY note;
 SELECT pg_temp.plan('(' || :'near' || ') UNION ALL (SELECT id FROM places ORDER BY e <~> ''{5,5,0,0}'' LIMIT 2)');
 (:near) UNION ALL (SELECT id FROM places ORDER BY e <~> '{5,5,0,0}' LIMIT 2);
@@ -92,7 +94,7 @@ SELECT pg_temp.more_calls('SELECT ARRAY(' || :'near' || ')');
 SELECT ARRAY(:near);
 SELECT pg_temp.plan('SELECT note, (SELECT id FROM places ORDER BY e <~> ARRAY[notes.id, 2, 3, 4]::real[] LIMIT 1) FROM notes');
 SELECT note, (SELECT id FROM places ORDER BY e <~> ARRAY[notes.id, 2, 3, 4]::real[] LIMIT 1) FROM notes WHERE id < 4;
-SELECT pg_temp.plan('SELECT note FROM notes WHERE id NOT IN (' || :'near' || ')');
+SELECT trim(plan) AS plan FROM pg_temp.plan('SELECT note FROM notes WHERE id NOT IN (' || :'near' || ')') AS plan WHERE plan ~ 'Limit|places';
 SELECT count(*) FROM notes WHERE id NOT IN (:near);
 SELECT pg_temp.plan('WITH n AS MATERIALIZED (' || :'near' || ') SELECT n, note FROM n JOIN notes USING (id)');
 WITH n AS MATERIALIZED (:near) SELECT n, note FROM n JOIN notes USING (id);

@@ -1,6 +1,6 @@
 /*
  * pgcompat.h
- *		Differences between PostgreSQL 15 and 18; the only file that asks for
+ *		Differences between PostgreSQL 15 and 19; the only file that asks for
  *		the version.
  */
 #ifndef PGCOMPAT_H
@@ -8,8 +8,10 @@
 
 #include "access/amapi.h"
 #include "access/genam.h"
+#include "access/heapam.h"
 #include "access/relscan.h"
 #include "access/stratnum.h"
+#include "access/tableam.h"
 #include "catalog/pg_class.h"
 #include "commands/vacuum.h"
 #include "common/relpath.h"
@@ -17,20 +19,28 @@
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "nodes/pathnodes.h"
+#include "optimizer/cost.h"
+#include "optimizer/pathnode.h"
+#include "optimizer/planner.h"
+#include "optimizer/plancat.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "storage/lwlock.h"
+#include "tcop/tcopprot.h"
 #include "utils/acl.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
+#include "utils/jsonb.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/tuplesort.h"
+#include "utils/typcache.h"
 #include "utils/wait_event.h"
 
-#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
-#error "gpuvec supports PostgreSQL 15 to 18"
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 200000
+#error "gpuvec supports PostgreSQL 15 to 19"
 #endif
 
 #if PG_VERSION_NUM >= 160000
@@ -43,6 +53,9 @@
 #include "commands/explain.h"
 #include "commands/explain_format.h"
 #include "commands/explain_state.h"
+#endif
+#if PG_VERSION_NUM >= 190000
+#include "optimizer/geqo.h"
 #endif
 
 /*
@@ -267,7 +280,9 @@ IvfpqCheckPermissions(PlannedStmt *plan)
 static inline IndexScanDesc
 IvfpqIndexBeginScan(Relation heap, Relation index, Snapshot snapshot)
 {
-#if PG_VERSION_NUM >= 180000
+#if PG_VERSION_NUM >= 190000
+	return index_beginscan(heap, index, snapshot, NULL, 0, 1, SO_NONE);
+#elif PG_VERSION_NUM >= 180000
 	return index_beginscan(heap, index, snapshot, NULL, 0, 1);
 #else
 	return index_beginscan(heap, index, snapshot, 0, 1);
@@ -281,7 +296,13 @@ IvfpqIndexBeginScanOf(IndexScanState *node)
 	Relation	heap = node->ss.ss_currentRelation;
 	Snapshot	snapshot = node->ss.ps.state->es_snapshot;
 
-#if PG_VERSION_NUM >= 180000
+#if PG_VERSION_NUM >= 190000
+	return index_beginscan(heap, node->iss_RelationDesc, snapshot,
+						   node->iss_Instrument, node->iss_NumScanKeys,
+						   node->iss_NumOrderByKeys,
+						   ScanRelIsReadOnly(&node->ss) ?
+						   SO_HINT_REL_READ_ONLY : SO_NONE);
+#elif PG_VERSION_NUM >= 180000
 	return index_beginscan(heap, node->iss_RelationDesc, snapshot,
 						   &node->iss_Instrument, node->iss_NumScanKeys,
 						   node->iss_NumOrderByKeys);
@@ -403,14 +424,276 @@ IvfpqCreateWaitEventSet(int nevents)
 #endif
 }
 
+/* The usage count of a buffer; with storage/buf_internals.h. */
+#if PG_VERSION_NUM >= 190000
+#define IvfpqBufferUsage(desc) \
+	BUF_STATE_GET_USAGECOUNT(pg_atomic_read_u64(&(desc)->state))
+#else
+#define IvfpqBufferUsage(desc) \
+	BUF_STATE_GET_USAGECOUNT(pg_atomic_read_u32(&(desc)->state))
+#endif
+
+/* Begins to read all rows of a table. */
+static inline TableScanDesc
+IvfpqTableBeginScan(Relation rel, Snapshot snapshot)
+{
+#if PG_VERSION_NUM >= 190000
+	return table_beginscan(rel, snapshot, 0, NULL, SO_NONE);
+#else
+	return table_beginscan(rel, snapshot, 0, NULL);
+#endif
+}
+
+/* The same for a participant of a parallel scan. */
+static inline TableScanDesc
+IvfpqTableBeginParallelScan(Relation rel, ParallelTableScanDesc shared)
+{
+#if PG_VERSION_NUM >= 190000
+	return table_beginscan_parallel(rel, shared, SO_NONE);
+#else
+	return table_beginscan_parallel(rel, shared);
+#endif
+}
+
+/* Begins to fetch rows of a table by their places. */
+static inline IndexFetchTableData *
+IvfpqTableBeginFetch(Relation rel)
+{
+#if PG_VERSION_NUM >= 190000
+	return table_index_fetch_begin(rel, SO_NONE);
+#else
+	return table_index_fetch_begin(rel);
+#endif
+}
+
+/*
+ * Make a page of a heap, of which the caller has a pin, the current one of such
+ * a fetch, which takes the pin over; removes dead rows if it is worth it.
+ */
+static inline void
+IvfpqGiveHeapPage(Relation heap, IndexFetchHeapData *fetch, Buffer buffer)
+{
+	if (BufferIsValid(fetch->xs_cbuf))
+		ReleaseBuffer(fetch->xs_cbuf);
+	fetch->xs_cbuf = buffer;
+#if PG_VERSION_NUM >= 190000
+	fetch->xs_blk = BufferGetBlockNumber(buffer);
+	heap_page_prune_opt(heap, buffer, &fetch->xs_vmbuffer, false);
+#else
+	heap_page_prune_opt(heap, buffer);
+#endif
+}
+
+/* A descriptor that was made by hand is complete. */
+static inline void
+IvfpqFinishTupleDesc(TupleDesc desc)
+{
+#if PG_VERSION_NUM >= 190000
+	TupleDescFinalize(desc);
+#endif
+}
+
+static inline TupleTableSlot *
+IvfpqAllocTableSlot(EState *estate, TupleDesc desc,
+					const TupleTableSlotOps *ops)
+{
+#if PG_VERSION_NUM >= 190000
+	return ExecAllocTableSlot(&estate->es_tupleTable, desc, ops, 0);
+#else
+	return ExecAllocTableSlot(&estate->es_tupleTable, desc, ops);
+#endif
+}
+
+/* What EXPLAIN ANALYZE counts of a node. */
+#if PG_VERSION_NUM >= 190000
+typedef NodeInstrumentation IvfpqNodeInstrumentation;
+#else
+typedef Instrumentation IvfpqNodeInstrumentation;
+#endif
+
+static inline bool
+IvfpqDomainHasConstraints(Oid type)
+{
+#if PG_VERSION_NUM >= 190000
+	return DomainHasConstraints(type, NULL);
+#else
+	return DomainHasConstraints(type);
+#endif
+}
+
+/* The parameters of a planner_hook, and what it passes on. */
+#if PG_VERSION_NUM >= 190000
+#define IVFPQ_PLANNER_PARAMS \
+	Query *query, const char *source, int options, ParamListInfo params, \
+	struct ExplainState *explain
+#define IVFPQ_PLANNER_ARGS	query, source, options, params, explain
+#else
+#define IVFPQ_PLANNER_PARAMS \
+	Query *query, const char *source, int options, ParamListInfo params
+#define IVFPQ_PLANNER_ARGS	query, source, options, params
+#endif
+
+/* Plans a statement without parameters. */
+static inline PlannedStmt *
+IvfpqPlanQuery(Query *query, const char *source, int options)
+{
+#if PG_VERSION_NUM >= 190000
+	return pg_plan_query(query, source, options, NULL, NULL);
+#else
+	return pg_plan_query(query, source, options, NULL);
+#endif
+}
+
+/*
+ * The hook that may drop indexes of relation IVFPQ_INFO_TABLE before paths are
+ * made, and its parameters.
+ */
+#if PG_VERSION_NUM >= 190000
+typedef build_simple_rel_hook_type IvfpqInfoHook;
+#define IVFPQ_INFO_HOOK		build_simple_rel_hook
+#define IVFPQ_INFO_PARAMS	PlannerInfo *root, RelOptInfo *rel, RangeTblEntry *rte
+#define IVFPQ_INFO_ARGS		root, rel, rte
+#define IVFPQ_INFO_TABLE	(rte->rtekind == RTE_RELATION ? rte->relid : InvalidOid)
+#else
+typedef get_relation_info_hook_type IvfpqInfoHook;
+#define IVFPQ_INFO_HOOK		get_relation_info_hook
+#define IVFPQ_INFO_PARAMS \
+	PlannerInfo *root, Oid table, bool inhparent, RelOptInfo *rel
+#define IVFPQ_INFO_ARGS		root, table, inhparent, rel
+#define IVFPQ_INFO_TABLE	table
+#endif
+
+/* Does GEQO try orders of joins at this query level? */
+static inline bool
+IvfpqIsGeqo(PlannerInfo *root)
+{
+#if PG_VERSION_NUM >= 190000
+	/* less than 0 before its first use */
+	return Geqo_planner_extension_id >= 0 &&
+		GetPlannerInfoExtensionState(root, Geqo_planner_extension_id) != NULL;
+#else
+	return root->join_search_private != NULL;
+#endif
+}
+
+/* May a nested loop have its inner rows in memory? */
+static inline bool
+IvfpqMaterializes(const JoinPathExtraData *extra)
+{
+#if PG_VERSION_NUM >= 190000
+	return (extra->pgs_mask & PGS_NESTLOOP_MATERIALIZE) != 0;
+#else
+	return enable_material;
+#endif
+}
+
+static inline Path *
+IvfpqMaterialPath(RelOptInfo *rel, Path *subpath)
+{
+#if PG_VERSION_NUM >= 190000
+	return (Path *) create_material_path(rel, subpath, true);
+#else
+	return (Path *) create_material_path(rel, subpath);
+#endif
+}
+
+static inline void
+IvfpqCostNestLoop(PlannerInfo *root, JoinCostWorkspace *workspace,
+				  JoinType jointype, Path *outer, Path *inner,
+				  JoinPathExtraData *extra)
+{
+#if PG_VERSION_NUM >= 190000
+	initial_cost_nestloop(root, workspace, jointype,
+						  PGS_CONSIDER_NONPARTIAL |
+						  (IsA(inner, MaterialPath) ?
+						   PGS_NESTLOOP_MATERIALIZE : PGS_NESTLOOP_PLAIN),
+						  outer, inner, extra);
+#else
+	initial_cost_nestloop(root, workspace, jointype, outer, inner, extra);
+#endif
+}
+
+static inline Path *
+IvfpqMergeAppendPath(PlannerInfo *root, RelOptInfo *rel, List *paths,
+					 List *pathkeys)
+{
+#if PG_VERSION_NUM >= 190000
+	return (Path *) create_merge_append_path(root, rel, paths, NIL, pathkeys,
+											 NULL);
+#else
+	return (Path *) create_merge_append_path(root, rel, paths, pathkeys, NULL);
+#endif
+}
+
+/* A JSON document that is made step by step. */
+#if PG_VERSION_NUM >= 190000
+typedef JsonbInState IvfpqJsonb;
+#else
+typedef struct IvfpqJsonb
+{
+	JsonbParseState *state;
+	JsonbValue *result;
+} IvfpqJsonb;
+#endif
+
+static inline void
+IvfpqPushJsonb(IvfpqJsonb *document, JsonbIteratorToken token,
+			   JsonbValue *value)
+{
+#if PG_VERSION_NUM >= 190000
+	pushJsonbValue(document, token, value);
+#else
+	document->result = pushJsonbValue(&document->state, token, value);
+#endif
+}
+
+/* A tranche of locks in memory that is no preloaded library's. */
+static inline int
+IvfpqNewTranche(const char *name)
+{
+#if PG_VERSION_NUM >= 190000
+	return LWLockNewTrancheId(name);
+#else
+	return LWLockNewTrancheId();
+#endif
+}
+
+/* Tells a process the name of such a tranche. */
+static inline void
+IvfpqNameTranche(int tranche, const char *name)
+{
+#if PG_VERSION_NUM < 190000
+	LWLockRegisterTranche(tranche, name);
+#endif
+}
+
+/* In a handler of SIGINT: as a session takes it. */
+#if PG_VERSION_NUM >= 190000
+#define IvfpqTakeCancel()	StatementCancelHandler(postgres_signal_arg, pg_siginfo)
+#else
+#define IvfpqTakeCancel()	StatementCancelHandler(postgres_signal_arg)
+#endif
+
 /*
  * Shared memory that the first process which asks for it by this name makes,
  * and that stays; NULL where the server has none but for preloaded libraries.
  */
+#if PG_VERSION_NUM >= 190000
+static inline void
+IvfpqInitNamedMemory(void *memory, void *init)
+{
+	(*(void (**) (void *)) init) (memory);
+}
+#endif
+
 static inline void *
 IvfpqNamedMemory(const char *name, Size size, void (*init) (void *memory))
 {
-#if PG_VERSION_NUM >= 170000
+#if PG_VERSION_NUM >= 190000
+	bool		found;
+
+	return GetNamedDSMSegment(name, size, IvfpqInitNamedMemory, &found, &init);
+#elif PG_VERSION_NUM >= 170000
 	bool		found;
 
 	return GetNamedDSMSegment(name, size, init, &found);

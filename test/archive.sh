@@ -96,3 +96,39 @@ gv_fetch_source() {
 		"it is known to apt" >"$2.tried"
 	return 1
 }
+
+# Fetches binary packages, $3 and further, of Debian's suites $2, with the
+# libraries that they depend on, and unpacks them into the folder $1.  False if
+# they are not to be had; the log is in $1.log.
+gv_fetch_packages() {
+	local dir=$1 suites=$2 apt=$1.apt log=$1.log uri key suite options libraries deb
+	shift 2
+	mkdir -p "$(dirname "$dir")"
+	: >"$log"
+	while read -r uri key; do
+		rm -rf "$dir" "$apt"
+		mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$apt/debs" "$dir"
+		: >"$apt/status"
+		for suite in $suites; do
+			echo "deb ${key:+[signed-by=$key]} $uri $suite main"
+		done >"$apt/sources.list"
+		options=(-o "Dir::Etc::sourcelist=$apt/sources.list"
+			-o Dir::Etc::sourceparts=- -o "Dir::State::lists=$apt/lists"
+			-o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt/cache"
+			-o APT::Sandbox::User=root -o Acquire::Languages=none)
+		apt-get -qq "${options[@]}" update >>"$log" 2>&1 || continue
+		libraries=$(apt-cache "${options[@]}" depends --recurse --no-recommends \
+			--no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
+			"$@" 2>>"$log" | grep -E '^lib[^:]*$' |
+			grep -vE 'perl|llvm|clang|-dev$|-common$' | sort -u) || continue
+		# shellcheck disable=SC2086
+		(cd "$apt/debs" && apt-get -qq "${options[@]}" download "$@" $libraries) \
+			>>"$log" 2>&1 || continue
+		for deb in "$apt"/debs/*.deb; do
+			dpkg-deb -x "$deb" "$dir" >>"$log" 2>&1 || return
+		done
+		rm -rf "$apt"
+		return
+	done < <(gv_archives debian | grep -v -- -security | sort -u)
+	return 1
+}

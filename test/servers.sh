@@ -8,7 +8,9 @@
 # path of its pg_config.  Sources come from the Debian or Ubuntu archive that
 # this machine's apt is configured for, or a later release of it, and stay,
 # for reading, in build/servers/src.  Of 16, which no release of Debian has, there
-# are binaries in a package of PyPI, without assertions and TAP's modules.  A
+# are binaries in a package of PyPI, without assertions and TAP's modules.  Of 19,
+# which none has yet, Debian's experimental suite has binaries, without assertions;
+# they run with the libraries that they were built for.  A
 # version that is not to be had is named, with the places where it was looked
 # for, the others are built, and the status is 1.  Ten minutes and 400 MB each on one
 # processor (JOBS=4 uses more).  Then, say,
@@ -33,7 +35,8 @@ debian_suites() {
 	case $1 in
 	15) echo bookworm ;;
 	17) echo trixie forky sid ;;
-	*) echo forky sid ;;
+	18) echo forky sid ;;
+	*) echo forky sid experimental ;;
 	esac
 }
 
@@ -120,6 +123,35 @@ unpack_wheel() {
 	touch "$1/.built"
 }
 
+# Version $1 into $2 from Debian's binary packages.  Programs find the libraries
+# of their release beside them, and what they load does, too; headers and flags ask
+# for no more than our older C library and compiler have.
+unpack_packages() {
+	local version=$1 root=$2 libraries loader file flag
+	gv_fetch_packages "$root" 'experimental sid' "postgresql-$version" \
+		"postgresql-client-$version" "postgresql-server-dev-$version" || return 1
+	libraries=$(echo "$root"/usr/lib/*-linux-gnu)
+	loader=$(find "$libraries" -name 'ld-linux*.so.*' | head -1)
+	find "$root/usr/lib/postgresql/$version" -type f -perm -u+x |
+		while read -r file; do
+			if patchelf --print-interpreter "$file" >/dev/null 2>&1; then
+				patchelf --set-interpreter "$loader" --force-rpath \
+					--set-rpath "$libraries" "$file"
+			fi
+		done
+	sed -i -E -e 's/^#define (HAVE_DECL_STRL(CAT|CPY)) 1/#define \1 0/' \
+		-e 's,^#define (HAVE_STRL(CAT|CPY)|HAVE_TYPEOF_UNQUAL) 1,/* \1 */,' \
+		"$root/usr/include/postgresql/$version/server/pg_config.h"
+	for flag in $("$root/usr/lib/postgresql/$version/bin/pg_config" --cflags); do
+		gcc "$flag" -fsyntax-only -x c /dev/null 2>/dev/null ||
+			sed -i "s/ $flag\\b//" \
+				"$root/usr/lib/postgresql/$version/lib/pgxs/src/Makefile.global"
+	done
+	ln -s "usr/lib/postgresql/$version/bin" "$root/bin"
+	"$root/bin/pg_config" --version | grep -q "^PostgreSQL $version" || return 1
+	touch "$root/.built"
+}
+
 main() {
 	local versions=() word suffix='' options=() prefix status=0
 	for word in "$@"; do
@@ -136,6 +168,8 @@ main() {
 		prefix=$SERVERS/$word$suffix
 		if [ ! -e "$prefix/.built" ]; then
 			if [ "$word$suffix" = 16 ] && unpack_wheel "$prefix"; then
+				:
+			elif [ "$word$suffix" = 19 ] && unpack_packages 19 "$prefix"; then
 				:
 			elif fetch "$word"; then
 				build "$word" "$prefix" "${options[@]}"

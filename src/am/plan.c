@@ -36,6 +36,7 @@
 #include "am/am.h"
 #include "am/common/options.h"
 #include "am/filter/customscan.h"
+#include "pgcompat.h"
 
 /* The node above a plan, which may read the plan's columns. */
 typedef struct Reader
@@ -269,10 +270,9 @@ walk_plan(Plan *plan, const Reader *above)
 		case T_MergeAppend:
 			walk_plans(((MergeAppend *) plan)->mergeplans, &reader);
 			break;
-		case T_NestLoop:
-			drop_distances(plan, above);
-			/* FALLTHROUGH */
 		default:
+			if (IsA(plan, NestLoop))
+				drop_distances(plan, above);
 			walk_plan(plan->lefttree, &reader);
 			reader.varno = INNER_VAR;
 			walk_plan(plan->righttree, &reader);
@@ -282,17 +282,14 @@ walk_plan(Plan *plan, const Reader *above)
 
 /* planner_hook */
 static PlannedStmt *
-plan_statement(Query *parse, const char *query_string, int cursor_options,
-			   ParamListInfo params)
+plan_statement(IVFPQ_PLANNER_PARAMS)
 {
 	PlannedStmt *statement;
 
 	if (previous_planner)
-		statement = previous_planner(parse, query_string, cursor_options,
-									 params);
+		statement = previous_planner(IVFPQ_PLANNER_ARGS);
 	else
-		statement = standard_planner(parse, query_string, cursor_options,
-									 params);
+		statement = standard_planner(IVFPQ_PLANNER_ARGS);
 	walk_plan(statement->planTree, NULL);
 	walk_plans(statement->subplans, NULL);
 	return statement;

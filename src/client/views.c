@@ -22,6 +22,7 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "client/look.h"
 #include "client/mirror/wanted.h"

@@ -12,6 +12,7 @@
 #include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
+#include "utils/tuplestore.h"
 
 #include "am/value/real.h"
 #include "set/set.h"

@@ -10,6 +10,7 @@
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/tuplestore.h"
 
 #include "am/value/queries.h"
 #include "set/set.h"

@@ -26,6 +26,7 @@
 #include "utils/float.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/tuplestore.h"
 
 #include "set/path.h"
 #include "set/set.h"

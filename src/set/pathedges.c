@@ -67,6 +67,7 @@ hash_key(int64 key)
 #define SH_DECLARE
 #define SH_DEFINE
 #include "lib/simplehash.h"
+#include "pgcompat.h"
 
 /* Open the table and find its columns; ERROR if it is no graph. */
 static Relation
@@ -139,7 +140,7 @@ read_rows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 	TupleTableSlot *in =
 	MakeSingleTupleTableSlot(edges->slot->tts_tupleDescriptor,
 							 &TTSOpsVirtual);
-	TableScanDesc scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
+	TableScanDesc scan = IvfpqTableBeginScan(rel, GetActiveSnapshot());
 	int64		nrows = 0;
 	int64		nskipped = 0;
 
@@ -198,6 +199,7 @@ begin_sort(IvfpqEdges *edges)
 
 	TupleDescInitEntry(desc, 1, "distance", FLOAT8OID, -1, 0);
 	TupleDescInitEntry(desc, 2, "ends", INT8OID, -1, 0);
+	IvfpqFinishTupleDesc(desc);
 	edges->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
 	edges->sort = tuplesort_begin_heap(desc, 1, &column, &operator, &collation,
 									   &nulls_first, maintenance_work_mem,

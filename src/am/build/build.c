@@ -20,6 +20,7 @@
 #include "am/common/phase.h"
 #include "am/common/tid.h"
 #include "page/pending.h"
+#include "pgcompat.h"
 
 /* Pages that a participant logs at a time. */
 #define LOG_PAGES		4096
@@ -135,7 +136,7 @@ scan_table(IvfpqBuild *build)
 	double		rows;
 
 	if (shared != NULL)
-		scan = table_beginscan_parallel(build->heap, shared);
+		scan = IvfpqTableBeginParallelScan(build->heap, shared);
 	rows = table_index_build_scan(build->heap, build->index, build->indexInfo,
 								  true, parallel->me == 0, assign_callback,
 								  build,

@@ -16,8 +16,9 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "am/common/tid.h"
 #include "am/build/copies.h"
+#include "am/common/tid.h"
+#include "pgcompat.h"
 
 #define CHUNK_ITEMS		4096
 #define PREFETCHED		8		/* items */
@@ -157,6 +158,7 @@ begin_sort(IvfpqPostings *postings)
 	TupleDescInitEntry(desc, SORT_LIST, "list", INT4OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_TID, "tid", INT8OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_ITEM, "item", BYTEAOID, -1, 0);
+	IvfpqFinishTupleDesc(desc);
 	postings->slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
 	postings->item = palloc(bytes);
 	SET_VARSIZE(postings->item, bytes);

@@ -346,7 +346,7 @@ has_interpreted(Node *node, void *context)
 	if (node == NULL)
 		return false;
 	if (IsA(node, CoerceToDomain) &&
-		DomainHasConstraints(((CoerceToDomain *) node)->resulttype))
+		IvfpqDomainHasConstraints(((CoerceToDomain *) node)->resulttype))
 		return true;
 	return check_functions_in_node(node, is_interpreted, context) ||
 		expression_tree_walker(node, has_interpreted, context);

@@ -50,6 +50,7 @@
 
 #include "am/doctor/doctor.h"
 #include "am/keys/keys.h"
+#include "pgcompat.h"
 
 /* Up to these numbers every integer is a value of the type. */
 #define FLOAT8_WHOLE	9007199254740992.0
@@ -423,8 +424,7 @@ find_document(const Comparison *comparison, List **names, bool *is_text)
 static Const *
 make_document(const List *names, JsonbValue *value)
 {
-	JsonbParseState *state = NULL;
-	JsonbValue *result = NULL;
+	IvfpqJsonb	document = {0};
 	ListCell   *lc;
 
 	foreach(lc, names)
@@ -433,13 +433,14 @@ make_document(const List *names, JsonbValue *value)
 
 		name.val.string.val = lfirst(lc);
 		name.val.string.len = (int) strlen(lfirst(lc));
-		(void) pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
-		(void) pushJsonbValue(&state, WJB_KEY, &name);
+		IvfpqPushJsonb(&document, WJB_BEGIN_OBJECT, NULL);
+		IvfpqPushJsonb(&document, WJB_KEY, &name);
 	}
-	(void) pushJsonbValue(&state, WJB_VALUE, value);
+	IvfpqPushJsonb(&document, WJB_VALUE, value);
 	foreach(lc, names)
-		result = pushJsonbValue(&state, WJB_END_OBJECT, NULL);
-	return make_value(JSONBOID, JsonbPGetDatum(JsonbValueToJsonb(result)));
+		IvfpqPushJsonb(&document, WJB_END_OBJECT, NULL);
+	return make_value(JSONBOID,
+					  JsonbPGetDatum(JsonbValueToJsonb(document.result)));
 }
 
 /*

@@ -79,7 +79,7 @@ static Watch *observer = NULL;	/* NULL: no statement is observed */
 static bool is_hooked = false;
 static planner_hook_type previous_planner = NULL;
 static set_rel_pathlist_hook_type previous_pathlist = NULL;
-static get_relation_info_hook_type previous_info = NULL;
+static IvfpqInfoHook previous_info = NULL;
 
 PG_FUNCTION_INFO_V1(gpuvec_doctor_statement);
 
@@ -312,19 +312,19 @@ watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 }
 
 /*
- * get_relation_info_hook.  Indexes that bring the same order would drive the
+ * IVFPQ_INFO_HOOK.  Indexes that bring the same order would drive the
  * only one out before paths can be chosen.
  */
 static void
-watch_info(PlannerInfo *root, Oid table, bool inhparent, RelOptInfo *rel)
+watch_info(IVFPQ_INFO_PARAMS)
 {
 	List	   *kept = NIL;
 	ListCell   *lc;
 
 	if (previous_info)
-		previous_info(root, table, inhparent, rel);
+		previous_info(IVFPQ_INFO_ARGS);
 	if (observer == NULL || observer->depth != 1 ||
-		table != observer->only_table)
+		IVFPQ_INFO_TABLE != observer->only_table)
 		return;
 	foreach(lc, rel->indexlist)
 	{
@@ -337,12 +337,10 @@ watch_info(PlannerInfo *root, Oid table, bool inhparent, RelOptInfo *rel)
 }
 
 static PlannedStmt *
-plan_unwatched(Query *query, const char *source, int options,
-			   ParamListInfo params)
+plan_unwatched(IVFPQ_PLANNER_PARAMS)
 {
-	return previous_planner ?
-		previous_planner(query, source, options, params) :
-		standard_planner(query, source, options, params);
+	return previous_planner ? previous_planner(IVFPQ_PLANNER_ARGS) :
+		standard_planner(IVFPQ_PLANNER_ARGS);
 }
 
 /*
@@ -351,17 +349,16 @@ plan_unwatched(Query *query, const char *source, int options,
  * Nothing is told of such, nor are they planned otherwise.
  */
 static PlannedStmt *
-watch_planner(Query *query, const char *source, int options,
-			  ParamListInfo params)
+watch_planner(IVFPQ_PLANNER_PARAMS)
 {
 	PlannedStmt *plan = NULL;
 
 	if (observer == NULL)
-		return plan_unwatched(query, source, options, params);
+		return plan_unwatched(IVFPQ_PLANNER_ARGS);
 	observer->depth++;
 	PG_TRY();
 	{
-		plan = plan_unwatched(query, source, options, params);
+		plan = plan_unwatched(IVFPQ_PLANNER_ARGS);
 	}
 	PG_FINALLY();
 	{
@@ -377,11 +374,11 @@ set_hooks(void)
 	if (is_hooked)
 		return;
 	previous_pathlist = set_rel_pathlist_hook;
-	previous_info = get_relation_info_hook;
+	previous_info = IVFPQ_INFO_HOOK;
 	previous_planner = planner_hook;
 	planner_hook = watch_planner;
 	set_rel_pathlist_hook = watch_paths;
-	get_relation_info_hook = watch_info;
+	IVFPQ_INFO_HOOK = watch_info;
 	is_hooked = true;
 }
 
@@ -400,8 +397,8 @@ plan_watched(Query *query, const char *source, Watch *how)
 	observer = how;
 	PG_TRY();
 	{
-		plan = pg_plan_query(copyObject(query), source,
-							 CURSOR_OPT_PARALLEL_OK, NULL);
+		plan = IvfpqPlanQuery(copyObject(query), source,
+							  CURSOR_OPT_PARALLEL_OK);
 	}
 	PG_FINALLY();
 	{

@@ -39,7 +39,7 @@ static void
 show_conditions(IvfpqFilterScan *state, List *ancestors, ExplainState *es)
 {
 	CustomScan *scan = (CustomScan *) state->css.ss.ps.plan;
-	Instrumentation *instrument = state->css.ss.ps.instrument;
+	IvfpqNodeInstrumentation *instrument = state->css.ss.ps.instrument;
 	List	   *context = set_deparse_context_plan(es->deparse_cxt,
 												   &scan->scan.plan,
 												   ancestors);

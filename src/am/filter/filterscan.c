@@ -253,8 +253,8 @@ begin_rows(IvfpqFilterScan *state, EState *estate)
 											 slot, NULL, desc);
 	state->distance = linitial(state->index->indexorderbyorig);
 	state->distance_column = distance->resno;
-	state->filter.row = ExecAllocTableSlot(&estate->es_tupleTable, desc,
-										   table_slot_callbacks(table));
+	state->filter.row = IvfpqAllocTableSlot(estate, desc,
+											table_slot_callbacks(table));
 }
 
 /*
@@ -353,7 +353,7 @@ get_index_scan(IvfpqFilterScan *state)
 static bool
 next_row(IvfpqFilterScan *state)
 {
-	Instrumentation *instrument = state->index->ss.ps.instrument;
+	IvfpqNodeInstrumentation *instrument = state->index->ss.ps.instrument;
 	IndexScanDesc scan = get_index_scan(state);
 	bool		found;
 

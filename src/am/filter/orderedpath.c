@@ -397,10 +397,9 @@ IvfpqAppendOrdered(PlannerInfo *root, RelOptInfo *rel, PathKey *key)
 		paths = lappend(paths, path);
 	}
 	if (has_ours)
-		(void) IvfpqOfferOrdered(root, rel, (Path *)
-								 create_merge_append_path(root, rel, paths,
-														  list_make1(key),
-														  NULL));
+		(void) IvfpqOfferOrdered(root, rel,
+								 IvfpqMergeAppendPath(root, rel, paths,
+													  list_make1(key)));
 }
 
 /* A nested loop with an ordered path outside, if this inner one suits. */
@@ -412,7 +411,7 @@ offer_loop(PlannerInfo *root, RelOptInfo *joinrel, Path *outer, Path *inner,
 
 	if (!bms_is_subset(PATH_REQ_OUTER(inner), outer->parent->relids))
 		return;
-	initial_cost_nestloop(root, &workspace, jointype, outer, inner, extra);
+	IvfpqCostNestLoop(root, &workspace, jointype, outer, inner, extra);
 	(void) IvfpqOfferOrdered(root, joinrel, (Path *)
 							 create_nestloop_path(root, joinrel, jointype,
 												  &workspace, extra, outer,
@@ -437,7 +436,7 @@ IvfpqJoinOrdered(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
 		 jointype != JOIN_SEMI && jointype != JOIN_ANTI))
 		return;
 	/* joins of GEQO's trials are gone before the level is */
-	if (root->join_search_private != NULL &&
+	if (IvfpqIsGeqo(root) &&
 		!bms_equal(joinrel->relids, IvfpqAllRels(root)))
 		return;
 	foreach(lc, outer_paths)
@@ -445,10 +444,10 @@ IvfpqJoinOrdered(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
 		foreach(inner, innerrel->cheapest_parameterized_paths)
 			offer_loop(root, joinrel, lfirst(lc), lfirst(inner), jointype,
 					   extra);
-		if (enable_material && cheapest->param_info == NULL &&
+		if (IvfpqMaterializes(extra) && cheapest->param_info == NULL &&
 			!ExecMaterializesOutput(cheapest->pathtype))
-			offer_loop(root, joinrel, lfirst(lc), (Path *)
-					   create_material_path(innerrel, cheapest), jointype,
+			offer_loop(root, joinrel, lfirst(lc),
+					   IvfpqMaterialPath(innerrel, cheapest), jointype,
 					   extra);
 	}
 }

@@ -19,6 +19,7 @@
 #include "am/common/tid.h"
 #include "am/heap/measure.h"
 #include "page/buffer/bufhint.h"
+#include "pgcompat.h"
 
 /* Is a column of the index an expression? */
 static bool
@@ -40,7 +41,7 @@ IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 	rerank->heap = heap;
 	rerank->heap_blocks = RelationGetNumberOfBlocks(heap);
 	rerank->snapshot = snapshot;
-	rerank->fetch = table_index_fetch_begin(heap);
+	rerank->fetch = IvfpqTableBeginFetch(heap);
 	rerank->slot = table_slot_create(heap, NULL);
 	rerank->is_heap = heap->rd_tableam == GetHeapamTableAmRoutine();
 	rerank->attnum = index->rd_index->indkey.values[0];
@@ -239,10 +240,7 @@ give_page(Relation heap, IndexFetchTableData *scan, BlockNumber blkno,
 	}
 	if (!BufferIsValid(held))
 		held = IvfpqBufHintRead(heap, blkno, NULL);
-	if (BufferIsValid(fetch->xs_cbuf))
-		ReleaseBuffer(fetch->xs_cbuf);
-	fetch->xs_cbuf = held;
-	heap_page_prune_opt(heap, held);
+	IvfpqGiveHeapPage(heap, fetch, held);
 }
 
 /* Fetch the row that an index entry points to, if the snapshot sees one. */

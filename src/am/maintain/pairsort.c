@@ -25,6 +25,7 @@ IvfpqPairSortBegin(IvfpqPairSort *sort)
 
 	TupleDescInitEntry(desc, SORT_FIRST, "first", INT8OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_SECOND, "second", INT8OID, -1, 0);
+	IvfpqFinishTupleDesc(desc);
 	sort->state =
 		tuplesort_begin_heap(desc, SORT_SECOND, columns, operators, collations,
 							 nulls_first, Max(maintenance_work_mem / 2, 64),

@@ -24,6 +24,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/tuplesort.h"
+#include "utils/tuplestore.h"
 
 #include "am/common/identity.h"
 #include "am/common/tid.h"

@@ -367,7 +367,7 @@ static void
 cancel(SIGNAL_ARGS)
 {
 	IvfpqLimitCancel();
-	StatementCancelHandler(postgres_signal_arg);
+	IvfpqTakeCancel();
 }
 
 /* Between transactions: heed interrupts, and read a changed configuration. */

@@ -14,6 +14,7 @@
 #include "storage/predicate.h"
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
+#include "utils/tuplestore.h"
 
 #include "am/common/identity.h"
 #include "am/common/options.h"

@@ -89,7 +89,7 @@ init_segment(void *memory)
 	Counters   *counters = memory;
 
 	counters->lock = NULL;
-	LWLockInitialize(&counters->own, LWLockNewTrancheId());
+	LWLockInitialize(&counters->own, IvfpqNewTranche(NAME));
 	init_slots(counters);
 }
 
@@ -120,7 +120,7 @@ open_segment(void *arg)
 											init_segment);
 
 	if (counters != NULL)
-		LWLockRegisterTranche(counters->own.tranche, NAME);
+		IvfpqNameTranche(counters->own.tranche, NAME);
 	shared = counters;
 }
 

@@ -16,6 +16,7 @@
 #include "am/common/tid.h"
 #include "am/heap/prefetchpage.h"
 #include "am/scan/scan.h"
+#include "pgcompat.h"
 
 /*
  * A row of the rest.  The predicate comes first: it may stand for a policy,
@@ -71,7 +72,7 @@ IvfpqFilterFullPass(IvfpqScan *state,
 		return;
 	}
 	IvfpqPrefetchPageBegin(&pages, rerank->heap);
-	scan = table_beginscan(rerank->heap, rerank->snapshot, 0, NULL);
+	scan = IvfpqTableBeginScan(rerank->heap, rerank->snapshot);
 	row = rerank->slot;
 	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
 	{

@@ -100,6 +100,7 @@ begin_distance_sort(IvfpqScan *state, int sort_mem)
 
 	TupleDescInitEntry(desc, SORT_DISTANCE, "distance", FLOAT8OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_ID, "tid", INT8OID, -1, 0);
+	IvfpqFinishTupleDesc(desc);
 	state->full_pass_sort = tuplesort_begin_heap(desc, 2, columns, operators,
 												 collations, nulls_first,
 												 sort_mem, NULL, TUPLESORT_NONE);

@@ -28,6 +28,7 @@
 #include "utils/array.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "page/check/attempt.h"
 #include "am/common/identity.h"

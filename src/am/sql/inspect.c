@@ -26,6 +26,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
+#include "utils/tuplestore.h"
 
 #include "am/calibrate/calibrate.h"
 #include "am/common/identity.h"

@@ -240,7 +240,7 @@ keep_least(Drawn *drawn, int n, int most)
 static void
 draw_rows(Recall *recall)
 {
-	TableScanDesc scan = table_beginscan(recall->heap, recall->snapshot, 0, NULL);
+	TableScanDesc scan = IvfpqTableBeginScan(recall->heap, recall->snapshot);
 	uint64		seed = pg_prng_uint64(&pg_global_prng_state);
 	uint64		limit = PG_UINT64_MAX;
 	Drawn	   *drawn = palloc_extended(2 * recall->samples * sizeof(Drawn),
@@ -425,7 +425,7 @@ is_own(const Recall *recall, const RecallQuery *query, Datum value,
 static void
 find_ground_truth(Recall *recall)
 {
-	TableScanDesc scan = table_beginscan(recall->heap, recall->snapshot, 0, NULL);
+	TableScanDesc scan = IvfpqTableBeginScan(recall->heap, recall->snapshot);
 
 	while (table_scan_getnextslot(scan, ForwardScanDirection, recall->slot))
 	{

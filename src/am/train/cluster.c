@@ -30,6 +30,7 @@
 #include "am/common/snapshot.h"
 #include "am/train/cluster.h"
 #include "page/stoppoint.h"
+#include "pgcompat.h"
 
 #define FINAL_LLOYD_PASSES		2
 
@@ -243,6 +244,7 @@ begin_sort(RowSort *sort, IvfpqCluster *cluster)
 	TupleDescInitEntry(desc, SORT_ORDER, "order", INT8OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_ID, "id", INT8OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_ROW, "row", BYTEAOID, -1, 0);
+	IvfpqFinishTupleDesc(desc);
 	sort->slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
 	sort->state = tuplesort_begin_heap(desc, 2, columns, operators,
 									   collations, nulls_first,

@@ -111,6 +111,16 @@ log_done(const IvfpqLoad *load, int64 us)
 					us / 1000.0)));
 }
 
+/* Have it tried again, not before so long; once told, it is not told again. */
+static void
+note_failed(const IvfpqLoad *load, int pause_ms)
+{
+	if (IvfpqMirrorRequestFailed(&load->key, load->error, pause_ms))
+		ereport(LOG,
+				(errmsg("gpuvec: could not mirror index %u: %s",
+						load->key.index, load->error)));
+}
+
 /* Tell everyone what became of it. */
 static void
 report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
@@ -132,18 +142,15 @@ report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 			IvfpqMirrorRequestEvicted(&load->key);
 			break;
 		case IVFPQ_LOAD_LOCKED:
-			if (IvfpqMirrorRequestPutBack(&load->key))
-				break;
-			/* FALLTHROUGH */
-		case IVFPQ_LOAD_YIELD:
+			if (!IvfpqMirrorRequestPutBack(&load->key))
+				note_failed(load, 0);
+			break;
 		case IVFPQ_LOAD_NO_MEMORY:
+			note_failed(load, NO_MEMORY_PAUSE_MS);
+			break;
+		case IVFPQ_LOAD_YIELD:
 		case IVFPQ_LOAD_FAILED:
-			if (IvfpqMirrorRequestFailed(&load->key, load->error,
-										 result == IVFPQ_LOAD_NO_MEMORY ?
-										 NO_MEMORY_PAUSE_MS : 0))
-				ereport(LOG,
-						(errmsg("gpuvec: could not mirror index %u: %s",
-								load->key.index, load->error)));
+			note_failed(load, 0);
 			break;
 	}
 }

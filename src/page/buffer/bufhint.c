@@ -84,8 +84,7 @@ is_hot(Buffer buffer)
 {
 	BufferDesc *desc = GetBufferDescriptor(buffer - 1);
 
-	return BUF_STATE_GET_USAGECOUNT(pg_atomic_read_u32(&desc->state)) ==
-		BM_MAX_USAGE_COUNT;
+	return IvfpqBufferUsage(desc) == BM_MAX_USAGE_COUNT;
 }
 
 /* See bufhint.h. */

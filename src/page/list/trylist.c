@@ -11,6 +11,7 @@
 
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "port/atomics.h"
 
 #include "page/list/reader.h"
 #include "page/page.h"

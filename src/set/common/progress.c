@@ -17,6 +17,8 @@
 #include "utils/backend_progress.h"
 #include "utils/backend_status.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/tuplestore.h"
 
 #include "pgcompat.h"
 #include "set/common/common.h"

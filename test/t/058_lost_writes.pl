@@ -1,0 +1,96 @@
+# The machine loses power: whatever was written to a file since its last sync is
+# lost (GpuvecDisk).  The server comes back by what it had synced, and every
+# transaction that was told to have committed is there: indexes are sound, find
+# every row once, and answers with all lists are those of exact search.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use GpuvecDisk;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $rounds = long_test() ? 100 : 4;
+my @indexes = (
+	[ 'plain_e', 'plain', '<->', 8 ],
+	[ 'keyed_e', 'keyed', '<->', 8, [ 'id < 300', 'id % 3 = 1' ] ],
+	[ 'waiting_e', 'waiting', '<->', 8, [ 'id < 200' ] ]);
+my $node = PostgreSQL::Test::Cluster->new('main');
+
+$node->init;
+# Cluster.pm turns this off
+$node->append_conf('postgresql.conf',
+	"fsync = on\nautovacuum = off\njit = off\ncheckpoint_timeout = 30s\nmax_wal_size = 64MB\n");
+start_on_bad_disk($node);
+load_gpuvec($node);
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE plain (id bigserial, e real[]);
+	INSERT INTO plain (e) SELECT point(g, 8) FROM generate_series(1, 1000) AS g;
+	CREATE INDEX plain_e ON plain USING gpuivfpq (e) WITH (lists = 10);
+	CREATE TABLE keyed (id bigserial, e real[]);
+	INSERT INTO keyed (e) SELECT e FROM plain;
+	CREATE INDEX keyed_e ON keyed USING gpuivfpq (e, id, (id % 3))
+		WITH (lists = 10, refine = sq8, rotate);
+	CREATE TABLE waiting (id bigserial, e real[]);
+	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e, id);
+	CREATE TABLE done (who int, n bigint, PRIMARY KEY (who, n))});
+
+# Transactions, each of which says its number when it has committed.
+sub transactions
+{
+	my ($who, $round) = @_;
+
+	return join '', map {
+		my $n = 100_000 * $round + $_;
+		qq{BEGIN;
+			INSERT INTO plain (e) SELECT point((random() * 1e6)::int, 8) FROM generate_series(1, 20);
+			DELETE FROM plain WHERE id IN
+				(SELECT id FROM plain ORDER BY e <-> point((random() * 1e6)::int, 8) LIMIT 12);
+			INSERT INTO keyed (e) SELECT point((random() * 1e6)::int, 8) FROM generate_series(1, 10);
+			DELETE FROM keyed WHERE id IN
+				(SELECT id FROM keyed ORDER BY e <-> point((random() * 1e6)::int, 8) LIMIT 6);
+			INSERT INTO waiting (e) SELECT point((random() * 1e6)::int, 8) FROM generate_series(1, 30);
+			INSERT INTO done VALUES ($who, $n);
+			COMMIT;
+			SELECT $n;
+		}
+	} 1 .. 5000;
+}
+
+my $others = join '', map {
+	qq{VACUUM plain; VACUUM keyed; DELETE FROM waiting WHERE id % 3 = 0; VACUUM waiting;
+		CHECKPOINT;
+		REINDEX INDEX keyed_e;
+		SELECT gpuvec_train('plain_e');
+	}
+} 1 .. 1000;
+
+for my $round (1 .. $rounds)
+{
+	my @jobs = map { background($node, $_) }
+	  transactions(1, $round), transactions(2, $round), $others;
+
+	usleep(700_000 + 330_000 * ($round % 7));
+	$node->stop('immediate');
+	end_of($_) for @jobs;
+	my $lost = lose_unsynced($node);
+	cmp_ok($lost, '>', 0, "round $round: $lost writes are lost");
+	start_on_bad_disk($node);
+	for my $who (1, 2)
+	{
+		my @told = split /\n/, slurp_file($jobs[ $who - 1 ]{output});
+		my $last = $told[-1] // 0;
+
+		is( $node->safe_psql('postgres',
+				"SELECT count(*) >= " . @told . " FROM done WHERE who = $who AND n / 100000 = $round"),
+			't', "round $round: client $who has the " . @told . ' transactions that it was told of');
+	}
+	are_whole($node, "round $round", \@indexes, warnings => 1);
+}
+$node->stop;
+done_testing();
