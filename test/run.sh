@@ -25,6 +25,7 @@
 # and adds parts, one after the other:
 #	unitwhole		the unit programs at full size, plain and sanitized, and the CUDA
 #					engine's on emulated threads, all parts
+#	thread			check_engine and check_server with ThreadSanitizer
 #	sqlserved		all SQL tests through gpuvecd
 #	fuzz			FUZZ_SECONDS (60) of each fuzz target (test/fuzz/README; skipped
 #					where clang has no libFuzzer)
@@ -79,13 +80,13 @@ LONG=${GPUVEC_TEST_LONG:-} QUICK=
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap external'
 QUICK_PARTS='layers warnings unit sql isolation'
-LONG_PARTS='unitwhole sqlserved fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
+LONG_PARTS='unitwhole thread sqlserved fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
 	plainbuffers ubsan clang coverage servers upgrade sqlsmith hosts clients soak
 	faults'
 # that need the test build
 TEST_PARTS='warnings unit tap unitwhole levels valgrind cardwhole cardolder
 	cardsanitized'
-BUILT_PARTS='unitwhole sqlserved levels valgrind cardwhole cardolder cardsanitized sqllevels
+BUILT_PARTS='unitwhole thread sqlserved levels valgrind cardwhole cardolder cardsanitized sqllevels
 	plainbuffers servers sqlsmith hosts clients'
 # shellcheck disable=SC2034
 SERVER='' SOURCE='' TEST_SOURCE=''

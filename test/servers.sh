@@ -4,16 +4,16 @@
 # usage: test/servers.sh VERSION... [--cassert]
 #
 # Builds every major VERSION, with assertions where the last word is --cassert,
-# into build/servers/VERSION (or build/servers/VERSIONassert), and prints the
-# path of its pg_config.  Sources come from the Debian or Ubuntu archive that
-# this machine's apt is configured for, or a later release of it, and stay,
-# for reading, in build/servers/src.  Of 16, which no release of Debian has, there
-# are binaries in a package of PyPI, without assertions and TAP's modules.  Of 19,
-# which none has yet, Debian's experimental suite has binaries, without assertions;
-# they run with the libraries that they were built for.  A
-# version that is not to be had is named, with the places where it was looked
-# for, the others are built, and the status is 1.  Ten minutes and 400 MB each on one
-# processor (JOBS=4 uses more).  Then, say,
+# into build/servers/VERSION (or build/servers/VERSIONassert; GPUVEC_SERVERS names
+# another folder than build/servers), and prints the path of its pg_config.
+# Sources come from the Debian or Ubuntu archive that this machine's apt is
+# configured for, or a later release of it, and stay, for reading, in
+# build/servers/src.  There are binaries, without assertions, of two versions: of
+# 16, which no release of Debian has, in a package of PyPI (without TAP's modules),
+# and of 19 in Debian's experimental suite, with the libraries that they were built
+# for.  A version that is not to be had is named, with the places where it was
+# looked for, the others are built, and the status is 1.  Ten minutes and 400 MB
+# each on one processor (JOBS=4 uses more).  Then, say,
 #
 #	PG_CONFIGS="$(test/servers.sh 17 18)" make test-long
 #	PG_CONFIG=$(test/servers.sh 15 --cassert) make test
@@ -26,7 +26,7 @@ set -euo pipefail
 # shellcheck source=test/archive.sh
 . "$GV_ROOT/test/archive.sh"
 
-SERVERS=$GV_ROOT/build/servers
+SERVERS=${GPUVEC_SERVERS:-$GV_ROOT/build/servers}
 
 usage() { gv_die "usage: test/servers.sh VERSION... [--cassert]"; }
 
@@ -82,7 +82,7 @@ logged() {
 
 # Builds version $1 into $2; further arguments go to configure.  What
 # extensions need for their tests lies under pgxs afterwards: pg_regress,
-# the isolation tester and the Perl modules.
+# the isolation tester and the Perl modules.  Of contrib, what our tests use.
 build() {
 	local version=$1 prefix=$2 build=$2.build log=$2.log part
 	shift 2
@@ -93,7 +93,8 @@ build() {
 		--enable-tap-tests --enable-debug --without-readline \
 		--without-icu "$@"
 	logged "$build" "$log" make -s -j"${JOBS:-1}"
-	for part in . contrib src/test/regress src/test/isolation src/test/perl; do
+	for part in . contrib/{auto_explain,pg_trgm,postgres_fdw} \
+		src/test/{regress,isolation,perl}; do
 		logged "$build" "$log" make -s -j"${JOBS:-1}" -C "$part" install
 	done
 	rm -rf "$build"
@@ -156,7 +157,7 @@ main() {
 	local versions=() word suffix='' options=() prefix status=0
 	for word in "$@"; do
 		case $word in
-		--cassert) suffix=assert options=(--enable-cassert) ;;
+		--cassert) suffix=assert options=(--enable-cassert CFLAGS=-O1) ;;
 		[1-9][0-9]) versions+=("$word") ;;
 		*) usage ;;
 		esac

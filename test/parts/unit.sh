@@ -113,6 +113,14 @@ unit_whole() {
 	over unitwhole
 }
 
+# Of --long: races of gpuvecd's threads, and the engine's.
+thread_parts() {
+	unit_flavor thread GPUVEC_UNIT_SMALL=1 \
+		GPUVEC_UNIT_SMALL_TESTS=parts,devices \
+		FLAGS=-fsanitize=thread programs
+	over thread
+}
+
 # Of --long: libFuzzer itself.
 long_fuzz() {
 	if "$GV_ROOT/test/fuzz/run.sh" --can; then
@@ -126,6 +134,7 @@ long_fuzz() {
 long_unit_parts() {
 	local level part
 	if wanted unitwhole; then unit_whole; fi
+	if wanted thread; then thread_parts; fi
 	if wanted_any levels valgrind; then
 		part "unit plain build again" build_unit plain BUILT="$TEST_SOURCE" programs
 	fi
