@@ -24,7 +24,7 @@ sub start_on_bad_disk
 
 	system_or_bail('cc', '-O1', '-shared', '-fPIC', '-o', $library, "$FindBin::RealBin/baddisk.c")
 	  unless -e $library;
-	control(0, 0, 0);
+	fail_call(0, 0, 0);
 	unlink $undo;
 	local $ENV{LD_PRELOAD} = $library;
 	local $ENV{BADDISK_CONTROL} = $control;
@@ -33,24 +33,16 @@ sub start_on_bad_disk
 	return $node->start;
 }
 
-# Write the control in place: servers have it mapped.
-sub control
-{
-	my ($kinds, $error, $left) = @_;
-
-	open my $file, -e $control ? '+<' : '>', $control or die "$control: $!";
-	syswrite $file, pack('l l q q', $kinds, $error, $left, 0);
-	close $file;
-	return;
-}
-
 # Have the n-th call of such kinds (their sum) fail with this errno from now on; 0:
-# none does, and they are counted.
+# none does, and they are counted.  The control is written in place: servers have it
+# mapped.
 sub fail_call
 {
 	my ($kinds, $error, $n) = @_;
 
-	control($kinds, $error, $n);
+	open my $file, -e $control ? '+<' : '>', $control or die "$control: $!";
+	syswrite $file, pack('l l q q', $kinds, $error, $n, 0);
+	close $file;
 	return;
 }
 
