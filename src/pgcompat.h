@@ -598,7 +598,7 @@ IvfpqMaterialPath(RelOptInfo *rel, Path *subpath)
 }
 
 static inline void
-IvfpqCostNestLoop(PlannerInfo *root, JoinCostWorkspace * workspace,
+IvfpqCostNestLoop(PlannerInfo *root, JoinCostWorkspace *workspace,
 				  JoinType jointype, Path *outer, Path *inner,
 				  JoinPathExtraData *extra)
 {

@@ -83,9 +83,9 @@ set_dims(Relation index, Buffer metabuf, int dims, int flags)
 }
 
 /*
- * Whether a row of `dims` dimensions may be appended, by a locked metapage.
- * It may have to say more first, which takes an exclusive lock: that this row
- * decides, or, dims being 0, that not all rows are checked.
+ * The locked metapage's answer to a row of `dims` dimensions that is to be
+ * appended.  It may have to say more first, which takes an exclusive lock: that
+ * this row decides, or, dims being 0, that not all rows are checked.
  */
 typedef enum DimsVerdict
 {
