@@ -111,6 +111,9 @@ gv_begin() {
 	export PGDATABASE=postgres LC_ALL=C
 	# seconds that servers may take to start, and TAP tests wait: a busy machine is slow
 	export PGCTLTIMEOUT=300 PG_TEST_TIMEOUT_DEFAULT=300
+	# to ccache, if it is used, copies in another folder are the same
+	export CCACHE_BASEDIR=$GV_TMP CCACHE_NOHASHDIR=1
+	export CCACHE_SLOPPINESS=include_file_mtime,include_file_ctime
 	unset PGDATA PGSERVICE PGOPTIONS PGPASSFILE PGHOSTADDR
 }
 
