@@ -2,7 +2,7 @@
 # pinned, while others append to the block, mark its copies dead, rewrite its
 # list, have other rows take the slot, or make something else of the page.  It
 # finds what a sort finds, and reads again what did not stand.  So do two searches
-# for which a list is read at once.
+# for which a list is read at once, and one that stops when it has counted copies.
 
 use strict;
 use warnings;
@@ -98,6 +98,40 @@ for my $name (sort keys %tables)
 		before => $few, meanwhile => 'VACUUM t', twice => 1);
 	change_meanwhile("$name, twice, taken", $table,
 		before => $half, meanwhile => "VACUUM t; $fill", twice => 1);
+}
+
+# A search for all candidates makes room for as many copies as it has counted.  New
+# ones take the places of some of the others, which come in order all the same.
+for my $condition ('true', 'id > 0')
+{
+	my $query = "SELECT string_agg(id::text, ' ') FROM
+		(SELECT id FROM t WHERE $condition ORDER BY e <-> (SELECT e FROM asked) LIMIT 5000) AS q";
+	my $holder;
+	my $job;
+	my $sorted;
+
+	$node->safe_psql(
+		'postgres', q{
+		SET client_min_messages = warning;
+		DROP TABLE IF EXISTS t, asked;
+		CREATE TABLE t AS SELECT g AS id, point(g, 8) AS e FROM generate_series(1, 600) AS g;
+		CREATE INDEX t_e ON t USING gpuivfpq (e, id) WITH (lists = 4, pq_dim = 1, spill = 0);
+		CREATE TABLE asked AS SELECT e FROM t WHERE id = 3});
+	$sorted = $node->safe_psql('postgres', "SET gpuvec.use_index = never; $query");
+	$holder = $node->background_psql('postgres');
+	$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
+	$job = background(
+		$node, qq{
+		SET enable_seqscan = off;
+		SET gpuvec.enable_custom_scan = off;
+		SET gpuvec.probes = 1000; SET gpuvec.candidates = 1000000; SET gpuvec.max_probes = 1000;
+		SET gpuvec.fault = 'wait 1 scan: counted';
+		$query});
+	ok(wait_until($node, $held), "$condition: the query has counted copies");
+	$node->safe_psql('postgres', 'INSERT INTO t SELECT 1000 + g, e FROM asked, generate_series(1, 100) AS g');
+	$holder->quit;
+	is(end_of($job), 0, '... and goes on');
+	is(slurp_file($job->{output}), "$sorted\n", '... and finds what a sort finds');
 }
 
 done_testing();

@@ -12,6 +12,7 @@
 #include "am/common/tid.h"
 #include "am/scan/scan.h"
 #include "page/pending.h"
+#include "page/stoppoint.h"
 
 /*
  * Fetches and reranks a row.  Returns false when the snapshot does not see it,
@@ -217,15 +218,51 @@ size_batch(IvfpqScan *state, bool *last)
 	*last = params->probes == most;
 	if (state->asks_keys)
 		IvfpqScanAimKeys(state, most, is_last);
-	else if (params->candidates > IVFPQ_FEW_CANDIDATES)
+	else
 	{
-		int64		postings =
-		IvfpqSearchCount(&state->search, params->probes);
-
-		/* the last one is not found, which tells that there are no more */
-		params->candidates = Min(params->candidates, postings + 1);
+		state->wanted = params->candidates;
+		params->candidates = IvfpqScanCandidates(state, params->probes);
 	}
 	return IvfpqBatchFits(state, params->probes, params->candidates);
+}
+
+/*
+ * Returns the candidates wanted, but no more than there are postings in that
+ * many lists, and one.  That one is not found, which tells that there are no
+ * more.
+ */
+int
+IvfpqScanCandidates(IvfpqScan *state, int probes)
+{
+	int64		postings;
+
+	if (state->wanted <= IVFPQ_FEW_CANDIDATES)
+		return state->wanted;
+	postings = IvfpqSearchCount(&state->search, probes);
+	IvfpqInjectionPoint("scan: counted");
+	return (int) Min(state->wanted, postings + 1);
+}
+
+/*
+ * Returns whether the batch has to be searched for again, with room for more
+ * candidates: since they were limited others have inserted so many rows that
+ * some were left out.  A later batch would find these, but out of order.
+ */
+static bool
+lists_have_grown(IvfpqScan *state)
+{
+	IvfpqSearchParams *params = &state->params;
+	int			candidates = (int) Min(state->wanted,
+									   2 * (int64) params->candidates);
+
+	/* a search with conditions on keys may have asked for fewer */
+	if (state->search.found_all || candidates == params->candidates ||
+		state->search.candidates.capacity <
+		params->candidates * state->model->meta.lists_per_row ||
+		!IvfpqBatchFits(state, params->probes, candidates))
+		return false;
+	params->candidates = candidates;
+	return true;
 }
 
 /*
@@ -284,13 +321,23 @@ IvfpqNextBatch(IvfpqScan *state)
 	}
 	if (state->asks_keys)
 	{
-		IvfpqSearchKeys(&state->search, &state->goal);
+		IvfpqKeyGoal goal = state->goal;
+
+		do
+		{
+			state->goal = goal;
+			state->goal.candidates = params->candidates;
+			IvfpqSearchKeys(&state->search, &state->goal);
+		} while (lists_have_grown(state));
 		state->key_selectivity = state->goal.selectivity;
 		state->exhausted = state->goal.is_all;
 	}
 	else
 	{
-		IvfpqSearchRun(&state->search, params->probes, params->candidates);
+		do
+			IvfpqSearchRun(&state->search, params->probes,
+						   params->candidates);
+		while (lists_have_grown(state));
 		state->is_drained = state->search.found_all &&
 			state->search.candidates.count < params->candidates;
 		state->drained = params->probes;

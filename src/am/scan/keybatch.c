@@ -90,14 +90,8 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 	goal->is_far = false;
 	goal->by_keys = state->filter == NULL;
 	goal->reads_all = is_last;
-	goal->candidates = is_last ? PG_INT32_MAX / 4 :
+	state->wanted = is_last ? PG_INT32_MAX / 4 :
 		IvfpqKeyCapacity(&state->search, goal);
-	if (goal->candidates > IVFPQ_FEW_CANDIDATES)
-	{
-		int64		postings = IvfpqSearchCount(&state->search, most_probes);
-
-		/* the one more is not found, which tells that there is none */
-		goal->candidates = (int) Min(goal->candidates, postings + 1);
-	}
+	goal->candidates = IvfpqScanCandidates(state, most_probes);
 	state->params.candidates = goal->candidates;
 }

@@ -108,6 +108,7 @@ typedef struct IvfpqScan
 	IvfpqSearch search;			/* when trained */
 	IvfpqRerank *rerank;		/* unless the query is NULL */
 	IvfpqSearchParams params;	/* of the batch under way */
+	int			wanted;			/* its candidates, if lists have as many */
 	IvfpqKeyGoal goal;			/* the same, with conditions on keys */
 	IvfpqScanReport report;		/* less what is counted elsewhere */
 	bool		has_keys;		/* of an earlier scan; they outlive it */
@@ -173,6 +174,7 @@ extern bool IvfpqScanRerankRow(IvfpqScan *state, uint64 id,
 extern void IvfpqScanRerank(IvfpqScan *state, uint64 *ids, int64 count,
 							void (*take) (IvfpqScan *state, uint64 id,
 										  double distance));
+extern int	IvfpqScanCandidates(IvfpqScan *state, int probes);
 extern void IvfpqNextBatch(IvfpqScan *state);
 
 /* cost.c */
