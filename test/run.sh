@@ -25,7 +25,8 @@
 # and adds parts, one after the other:
 #	unitwhole		the unit programs at full size, plain and sanitized, and the CUDA
 #					engine's on emulated threads, all parts
-#	thread			check_engine and check_server with ThreadSanitizer
+#	thread			check_engine, check_server, and TAP files that ask gpuvecd, with
+#					ThreadSanitizer
 #	sqlserved		all SQL tests through gpuvecd
 #	fuzz			FUZZ_SECONDS (60) of each fuzz target (test/fuzz/README; skipped
 #					where clang has no libFuzzer)
@@ -84,7 +85,7 @@ LONG_PARTS='unitwhole thread sqlserved fuzz levels valgrind cardwhole cardolder 
 	plainbuffers ubsan clang coverage servers upgrade sqlsmith hosts clients soak
 	faults'
 # that need the test build
-TEST_PARTS='warnings unit tap unitwhole levels valgrind cardwhole cardolder
+TEST_PARTS='warnings unit tap unitwhole thread levels valgrind cardwhole cardolder
 	cardsanitized'
 BUILT_PARTS='unitwhole thread sqlserved levels valgrind cardwhole cardolder cardsanitized sqllevels
 	plainbuffers servers sqlsmith hosts clients'

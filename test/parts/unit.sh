@@ -121,7 +121,29 @@ thread_parts() {
 		'GPUVEC_UNIT_SMALL=1 TSAN_OPTIONS=allocator_may_return_null=1' \
 		GPUVEC_UNIT_SMALL_TESTS=parts,devices \
 		FLAGS=-fsanitize=thread programs
+	if [ -e "$GV_TMP/unit-thread/gpuvecd" ] && prepare_server; then
+		part "thread tap" of_test_build thread_tap
+	fi
 	over thread
+}
+
+# TAP files of mirrors, searches by gpuvecd and its life, with the gpuvecd that
+# ThreadSanitizer watches; one test more: it says nothing.
+thread_tap() {
+	local races=$GV_TMP/races reports
+	cp "$GV_TMP/unit-thread/gpuvecd" "$("$GV_PG_CONFIG" --bindir)/gpuvecd"
+	mkdir "$races"
+	gv_own "$races"
+	TSAN_OPTIONS="log_path=$races/gpuvecd" \
+		TAP=${TAP:-015 016 018 019 020 021 039 041 047 053 054} part_tap
+	reports=$(find "$races" -type f)
+	if [ -z "$reports" ]; then
+		passed 1
+	else
+		# shellcheck disable=SC2086
+		head -60 $reports
+		failed 1 "$SERVER: $(wc -w <<<"$reports") gpuvecd with a race"
+	fi
 }
 
 # Of --long: libFuzzer itself.
