@@ -12,6 +12,12 @@ for_tests := src/page/stoppoint.o src/engine/gv_fault.o \
 # The oracle, which searches without a card: in place of src/server/engines.o.
 oracle := $(patsubst %.c,%.o,$(sort $(wildcard test/oracle/*.c)))
 for_release := src/server/engines.o
+# Allocations that fail (test/memory/heap.c): of which functions, and in what is
+# linked with these; the second is the module's.
+failing := $(if $(TEST_BUILD),test/memory/heap.o test/memory/contexts.o)
+wrap = $(patsubst %,-Wl$(,)--wrap=%,$(shell sed -nE \
+	's/^(__wrap_|WRAP.[^,]*, )(\w+).*/\2/p' $(1:.o=.c) /dev/null))
+, := ,
 left_out := $(if $(TEST_BUILD),$(for_release),$(for_tests))
 
 # Objects by room: a new file needs no line here.  A room is a folder, with its
@@ -27,9 +33,9 @@ CPU_OBJS := $(filter-out $(MIRROR_OBJS),$(call room,cpu))
 PROTOCOL_OBJS := $(call room,protocol)
 
 GPUVECD_OBJS := $(ENGINE_OBJS) $(CPU_OBJS) $(MIRROR_OBJS) $(PROTOCOL_OBJS) \
-	$(call room,server) $(if $(TEST_BUILD),$(oracle))
+	$(call room,server) $(if $(TEST_BUILD),$(oracle)) $(firstword $(failing))
 OBJS := $(call room,am set page client) \
-	$(ENGINE_OBJS) $(CPU_OBJS) $(PROTOCOL_OBJS)
+	$(ENGINE_OBJS) $(CPU_OBJS) $(PROTOCOL_OBJS) $(failing)
 
 # gpuvecd has the CUDA engine where there is nvcc (make NVCC= leaves it out).
 # It is installed as a script only because PGXS, with a module, knows no other
@@ -56,7 +62,7 @@ CUDA_OBJS := $(if $(strip $(NVCC)),$(filter-out $(left_out),\
 PG_CFLAGS = -std=gnu99 -Wall -Wextra -Wno-unused-parameter
 PG_CPPFLAGS = -I$(srcdir)/src $(test_flag)
 test_flag := $(if $(TEST_BUILD),-DGV_TEST_BUILD)
-SHLIB_LINK = -lm
+SHLIB_LINK = -lm $(call wrap,$(failing))
 
 # No bitcode: JIT could inline nothing of an access method, and a second
 # compiler would have to be there.
@@ -92,6 +98,7 @@ endif
 gpuvecd_only := $(filter-out $(OBJS),$(GPUVECD_OBJS))
 EXTRA_CLEAN = $(OBJS:.o=.d) $(gpuvecd_only) $(gpuvecd_only:.o=.d) \
 	$(foreach o,$(for_tests) $(oracle) $(for_release),$o $(o:.o=.d)) src/kind \
+	test/memory/*.[do] \
 	gpu/objects $(wildcard gpu/*.[do] gpu/*/*.[do] gpu/*/*/*.[do])
 
 include $(PGXS)
@@ -158,10 +165,12 @@ gpuvecd: $(GPUVECD_OBJS) $(CUDA_OBJS)
 ifneq ($(CUDA_OBJS),)
 	$(NVCC) -cudart static $(addprefix -Xcompiler ,$(COPT)) \
 		$(filter %.o,$^) -o $@ \
-		$(CUDA_LIBS) -lpthread -lm
+		$(CUDA_LIBS) -lpthread -lm \
+		$(patsubst -Wl$(,)%,-Xlinker %,$(call wrap,$(firstword $(failing))))
 else
 	@echo "gpuvecd: without CUDA, it has no engine$(if $(TEST_BUILD), but that for tests)"
-	$(CC) $(CFLAGS) $(filter %.o,$^) $(LDFLAGS) -o $@ -lpthread -lm
+	$(CC) $(CFLAGS) $(filter %.o,$^) $(LDFLAGS) -o $@ -lpthread -lm \
+		$(call wrap,$(firstword $(failing)))
 endif
 
 # Prints a variable, for test/run.sh.

@@ -198,6 +198,16 @@ define_developer_settings(void)
 							   "Sets where tests make a backend stop.",
 							   NULL, &ivfpq_injection_point, NULL, PGC_SUSET,
 							   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
+	/* shows how many are left to it */
+	DefineCustomIntVariable("gpuvec.failing_allocation",
+							"Sets which allocation from now on fails.",
+							"0: none.  Below 0: in parallel workers only.",
+							&gv_allocations.due, 0, -INT_MAX, INT_MAX,
+							PGC_SUSET, GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+	DefineCustomBoolVariable("gpuvec.failing_allocations",
+							 "Sets whether all after it fail, too.", NULL,
+							 &gv_allocations.after, false, PGC_SUSET,
+							 GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 #endif
 }
 

@@ -591,6 +591,20 @@ extern GvStatus gv_half_range(GvMetric metric, int32_t dims,
  */
 extern void gv_engine_fault(int64_t n, GvStatus status);
 
+/*
+ * The allocation that fails, counted down from here to 1; 0: none does.  With
+ * `after` all that follow it fail, too.  `live` is what is allocated and not
+ * freed.  Only what is linked with test/memory counts.
+ */
+typedef struct GvAllocations
+{
+	int			due;
+	bool		after;
+	int64_t		live;
+} GvAllocations;
+
+extern GvAllocations gv_allocations;
+
 #endif
 
 #endif							/* GV_ENGINE_H */

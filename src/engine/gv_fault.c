@@ -7,6 +7,7 @@
 #include <time.h>
 
 GvFault		gv_engine_calls;
+GvAllocations gv_allocations;
 
 /* From now on the n-th call reports `status`. */
 void
@@ -34,6 +35,24 @@ gv_fault_hang(void)
 
 	for (;;)
 		nanosleep(&pause, NULL);
+}
+
+/* See gv_fault.h. */
+bool
+gv_allocation_fails(void)
+{
+	int			due = __atomic_load_n(&gv_allocations.due, __ATOMIC_RELAXED);
+
+	while (due > 0)
+	{
+		if (due == 1 && gv_allocations.after)
+			return true;
+		if (__atomic_compare_exchange_n(&gv_allocations.due, &due, due - 1,
+										false, __ATOMIC_ACQ_REL,
+										__ATOMIC_RELAXED))
+			return due == 1;
+	}
+	return false;
 }
 
 /* See gv_engine.h. */

@@ -1,6 +1,7 @@
 /*
  * gv_fault.h
- *		A call that fails because a test wants it to, also among threads.
+ *		A call or an allocation that fails because a test wants it to, also
+ *		among threads.
  *
  * In the test build; in the release no call is one that fails, and a GvFault
  * need not be there.
@@ -32,6 +33,9 @@ extern bool gv_fault_count(GvFault *fault, GvStatus *status);
 
 /* Never return. */
 extern void gv_fault_hang(void);
+
+/* Count down gv_allocations; is this the allocation that shall fail? */
+extern bool gv_allocation_fails(void);
 
 /* Is this the call that shall fail?  One of several threads is told. */
 static inline bool

@@ -58,6 +58,8 @@ typedef struct Options
 	int			build_fault_status;
 	int64_t		set_fault_call;
 	int			set_fault_status;
+	int			memory_fault;
+	bool		memory_faults;
 #endif
 } Options;
 
@@ -109,6 +111,8 @@ static const char usage[] =
 "                          memory), 4 (failed) or 5 (rejected), or never ends (6)\n"
 "  --build-fault N:STATUS  the same for calls that builds make\n"
 "  --set-fault N:STATUS    the same for calls that work on sets makes\n"
+"  --memory-fault N        the N-th allocation fails\n"
+"  --memory-faults N       so do all after it\n"
 #endif
 "  --help, --version\n"
 "\n"
@@ -271,6 +275,11 @@ set_test_option(Options *options, const char *name, const char *value)
 	else if (strcmp(name, "build-fault") == 0)
 		parse_fault(name, value, &options->build_fault_call,
 					&options->build_fault_status);
+	else if (strncmp(name, "memory-fault", 12) == 0)
+	{
+		options->memory_fault = (int) number(name, value, 1, INT32_MAX);
+		options->memory_faults = name[12] == 's';
+	}
 	else
 		parse_fault(name, value, &options->set_fault_call,
 					&options->set_fault_status);
@@ -370,6 +379,8 @@ parse_options(int argc, char **argv)
 		{"fault", required_argument, NULL, 1},
 		{"build-fault", required_argument, NULL, 1},
 		{"set-fault", required_argument, NULL, 1},
+		{"memory-fault", required_argument, NULL, 1},
+		{"memory-faults", required_argument, NULL, 1},
 #endif
 		{"help", no_argument, NULL, 1},
 		{"version", no_argument, NULL, 1},
@@ -511,6 +522,8 @@ open_engine(const GvEngine *engine, const Options *options)
 	gv_builder_fault(options->build_fault_call,
 					 (GvStatus) options->build_fault_status);
 	gv_set_fault(options->set_fault_call, (GvStatus) options->set_fault_status);
+	gv_allocations.after = options->memory_faults;
+	gv_allocations.due = options->memory_fault;
 #endif
 	status = gv_mirrors_open(engine->mirrors, options->devices, devices,
 							 &ndevices);
@@ -628,5 +641,9 @@ main(int argc, char **argv)
 		__atomic_load_n(&gv_server.loaders, __ATOMIC_ACQUIRE) > 0)
 		_exit(status);
 	gv_batches_close();
+#ifdef GV_TEST_BUILD
+	if (options.memory_fault > 0)
+		gv_log("LOG", "allocations left: %d", gv_allocations.due);
+#endif
 	return status;
 }

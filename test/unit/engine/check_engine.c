@@ -154,6 +154,7 @@ static const struct
 	{"recall", test_recall},
 	{"mirror", test_mirror},
 	{"builder", test_builder},
+	{"memory", test_memory},
 	{"halves", test_halves},
 	{"rotation", test_rotation},
 };

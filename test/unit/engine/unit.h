@@ -354,6 +354,7 @@ extern void test_quantiles(void);
 extern void test_recall(void);
 extern void test_mirror(void);
 extern void test_builder(void);
+extern void test_memory(void);
 extern void bench(void);
 
 /* The groups of a tree, and the memory that they are in. */

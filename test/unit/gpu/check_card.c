@@ -7,7 +7,7 @@
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
  * Names of parts leave out all others: mirrors bytes products hopper builders
- * select exact lists sets faults open
+ * select exact lists sets faults memory open
  */
 #include "engine/mirror/gv_mirror.h"
 #include "engine/gv_set.h"
@@ -288,6 +288,9 @@ main(int argc, char **argv)
 		test_sets();
 	if (unit_is_wanted(argc, argv, "faults"))
 		test_faults_card();
+	/* what nvcc links does not count */
+	if (unit_is_wanted(argc, argv, "memory") && &gv_emulated_fault != NULL)
+		test_memory();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }

@@ -59,6 +59,7 @@ static const struct
 	{"lives", test_incarnations, ON_ALL},
 	{"folders", test_folders, ON_CPU},
 	{"faults", test_faults, ON_CPU},
+	{"starved", test_starved, ON_CPU},
 	{"lost_cards", test_lost_devices, ON_DEVICE},
 	{"guests", test_guests, ON_DEVICE},
 	{"fuzz", test_fuzz, ON_ALL},

@@ -43,6 +43,7 @@ extern int	server_wait(TestServer *server);
 extern int	server_stop(TestServer *server);
 extern void server_remove(TestServer *server);
 extern bool server_is_emulated(void);
+extern char *server_log(TestServer *server);
 extern void server_check_log(TestServer *server, const char *text);
 
 /* client.c: milliseconds of a clock that only goes on, gpuvecd's, too. */
@@ -221,6 +222,7 @@ extern void test_folders(void);
 extern void test_lock_begin(void);
 extern void test_lock_end(void);
 extern void test_faults(void);
+extern void test_starved(void);
 extern void test_fuzz(void);
 
 #endif							/* CLIENT_H */

@@ -187,19 +187,30 @@ server_stop(TestServer *server)
 	return server_wait(server);
 }
 
-/* Does what it printed have this in it?  After its end. */
-void
-server_check_log(TestServer *server, const char *text)
+/* What it printed since it was ready; after its end; the caller's to free. */
+char *
+server_log(TestServer *server)
 {
-	char		log[8192];
+	size_t		most = (size_t) 1 << 16;
+	char	   *log = malloc(most);
 	size_t		used = 0;
 	ssize_t		n;
 
-	while (used < sizeof(log) - 1 &&
-		   (n = read(server->log, log + used, sizeof(log) - 1 - used)) > 0)
+	while (used < most - 1 &&
+		   (n = read(server->log, log + used, most - 1 - used)) > 0)
 		used += n;
 	log[used] = '\0';
+	return log;
+}
+
+/* Does it have this in it? */
+void
+server_check_log(TestServer *server, const char *text)
+{
+	char	   *log = server_log(server);
+
 	CHECK(strstr(log, text) != NULL, "no \"%s\" in \"%s\"", text, log);
+	free(log);
 }
 
 /* Remove the folder; what else is there than the lock should not be. */

@@ -1,0 +1,165 @@
+# Every allocation may fail (test/memory): a statement of each kind is run again and
+# again, a later one of the module's allocations failing each time, and in every
+# second run all that follow it.  The statement succeeds or says that it is out of
+# memory; its session goes on, keeps no lock, and answers the same statement
+# rightly, which fails once more with all that a session remembers there; indexes are
+# sound, find every row once, and are exact.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use GpuvecRemote;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use constant { ENDLESS => 2_147_483_647, OUT_OF_MEMORY => '53200' };
+
+# allocations that fail, of each statement
+my $most = $ENV{FAILURES} // (long_test() ? 1000 : 8);
+my $node = new_remote_node('main',
+	conf => "fsync = off\nautovacuum = off\nmax_worker_processes = 16\ngpuvec.auto_mirror = off\n"
+	  . "restart_after_crash = off\nmin_parallel_table_scan_size = 0\nmaintenance_work_mem = '128MB'\n");
+
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE t (id serial, e real[]);
+	INSERT INTO t (e) SELECT point(g, 8) FROM generate_series(1, 1200) AS g;
+	CREATE INDEX t_e ON t USING gpuivfpq (e, id) WITH (lists = 12, refine = sq8);
+	CREATE TABLE spare (id int, e real[]);
+	INSERT INTO spare SELECT id, e FROM t;
+	CREATE TABLE young (id int, e real[]);
+	CREATE INDEX young_e ON young USING gpuivfpq (e) WITH (dims = 8, lists = 12);
+	ALTER DATABASE postgres SET enable_seqscan = off;
+	ALTER DATABASE postgres SET client_min_messages = error});
+is_mirrored($node, 't_e', 'SELECT FROM t ORDER BY e <-> point(1, 8) LIMIT 1', 't');
+my @indexes = ([ 't_e', 't', '<->', 8, [ 'id < 300', 'id BETWEEN 500 AND 700' ] ]);
+
+sub nearest
+{
+	my ($condition, $limit) = @_;
+
+	return 'SELECT array_agg(id) FROM (SELECT id FROM t '
+	  . "WHERE $condition ORDER BY e <-> point(5, 8) LIMIT $limit) AS x";
+}
+my $search = q{SELECT array_agg(x ORDER BY x::text) FROM gpuvec_search('t_e', ARRAY[point(1, 8), point(2, 8)], 10) AS x};
+my $build = 'CREATE INDEX spare_e ON spare USING gpuivfpq (e, id) WITH (lists = 12, refine = sq8)';
+my $alone = 'SET max_parallel_maintenance_workers = 0;';
+my $remote = 'SET gpuvec.engine = gpu; SET gpuvec.probes = 1000;';
+
+# name, statements before it, the statement; tables with an index of it
+my @statements = (
+	[ 'scan', '', nearest('true', 50) ],
+	[ 'filtered scan', '', nearest('id % 7 = 1', 50) ],
+	[ 'keyed scan', '', nearest('id < 500', 50) ],
+	[ 'all rows', 'SET gpuvec.scan_order = relaxed;', 'SELECT count(*) FROM (' . nearest('true', 10000) . ') AS x' ],
+	[ 'rows within a distance', 'SET gpuvec.radius_recall = 0.99;', 'SELECT count(*) FROM t WHERE e <-> point(5, 8) < 0.9' ],
+	[ 'scan through gpuvecd', $remote, nearest('true', 50) ],
+	[ 'keyed scan through gpuvecd', $remote, nearest('id < 500', 50) ],
+	[ 'gpuvec_search', '', $search ],
+	[ 'gpuvec_search through gpuvecd', $remote, $search ],
+	[ 'insert', '', 'INSERT INTO t (e) SELECT point(g, 8) FROM generate_series(5001, 5020) AS g' ],
+	[ 'VACUUM', 'UPDATE t SET e = e WHERE id % 20 = 3;', 'VACUUM t' ],
+	[ 'build', "$alone DROP INDEX IF EXISTS spare_e;", $build ],
+	[ 'parallel build', 'DROP INDEX IF EXISTS spare_e;', $build ],
+	[ 'parallel build in workers', 'DROP INDEX IF EXISTS spare_e;', $build ],
+	[ 'build through gpuvecd', "$remote DROP INDEX IF EXISTS spare_e;", $build ],
+	[ 'training', 'TRUNCATE young; INSERT INTO young SELECT id, e FROM t WHERE id <= 1000;',
+		q{SELECT gpuvec_train('young_e')} ],
+	[ 'REINDEX', $alone, 'REINDEX INDEX t_e' ],
+	[ 'REINDEX CONCURRENTLY', $alone, 'REINDEX INDEX CONCURRENTLY t_e' ],
+	[ 'calibration', '', q{SELECT count(*) FROM gpuvec_calibrate('t_e')} ],
+	[ 'verification', '', q{SELECT count(*) FROM gpuvec_verify_index('t_e')} ],
+	[ 'exact search', '', q{SELECT array_agg(x::text ORDER BY x::text) FROM gpuvec_exact_search('t', 'e', ARRAY[point(1, 8), point(2, 8)], 10) AS x} ],
+	[ 'graph', '', q{SELECT count(*) FROM gpuvec_knn_graph('t', 'id', 'e', 5)} ],
+	[ 'graph through an index', '', q{SELECT count(*) FROM gpuvec_knn_graph('t', 'id', 'e', 5, 'l2', 'index')} ],
+	[ 'graph through gpuvecd', $remote, q{SELECT count(*) FROM gpuvec_knn_graph('t', 'id', 'e', 5)} ],
+	[ 'k-means', '', q{SELECT count(*) FROM gpuvec_kmeans('t', 'e', 9, 3)} ],
+	[ 'selection', '', q{SELECT array_agg(x::text) FROM gpuvec_select((SELECT array_agg(id::real) FROM t), 5) AS x} ],
+	[ 'doctor', '', 'SELECT count(*) > 0 FROM gpuvec_doctor($$' . nearest('true', 50) . '$$)' ],
+	[ 'views', '', 'SELECT count(*) > 0 FROM gpuvec_stat, gpuvec_mirrors' ]);
+@statements = grep { $_->[0] =~ /$ENV{STATEMENTS}/ } @statements if $ENV{STATEMENTS};
+
+# Numbers 1 to $n, or $most of them from all over.
+sub some_of
+{
+	my ($n) = @_;
+
+	return 1 .. $n if $n <= $most;
+	my %some = map { int(1 + $_ * ($n - 1) / ($most - 1)) => 1 } 0 .. $most - 1;
+	return sort { $a <=> $b } keys %some;
+}
+
+# The statement once, and behind its rows a line with $what and its SQLSTATE.
+sub told
+{
+	my ($what, $sql) = @_;
+
+	return "$sql;\n\\echo \@$what :SQLSTATE\n";
+}
+
+# The statement while allocation $n fails, then whether it left a lock, then the
+# statement again.
+sub failing
+{
+	my ($n, $before, $sql) = @_;
+
+	return "$before\nSET gpuvec.failing_allocation = $n;\n" . told('failing', $sql)
+	  . "SET gpuvec.failing_allocation = 0;\n"
+	  . told('locks', q{SELECT relation::regclass, mode FROM pg_locks
+		WHERE pid = pg_backend_pid() AND (relation >= 16384 OR locktype IN ('advisory', 'page', 'tuple', 'object'))})
+	  . "$before\n" . told('again', $sql);
+}
+
+# What is wrong with what that printed; $right is what the statement prints.
+sub wrong_in
+{
+	my ($printed, $right) = @_;
+	my %said;
+
+	while ($printed =~ s/\A(.*?)^\@(\w+) (\w+)\n//ms)
+	{
+		my ($text, $what, $state) = ($1, $2, $3);
+
+		$said{$what}++;
+		$said{failed}++ if $state eq OUT_OF_MEMORY;
+		next if $what eq 'failing' && $state eq OUT_OF_MEMORY && $text eq '';
+		return "$what: $state $text" if $state ne '00000' || $text ne ($what eq 'locks' ? '' : $right);
+	}
+	return "the session ended: $printed" if grep { ($said{$_} // 0) != 2 } qw(failing locks again);
+	return ('', $said{failed} // 0);
+}
+
+for (@statements)
+{
+	my ($name, $before, $sql) = @$_;
+	my $out = $node->safe_psql('postgres',
+		"$before\nSET gpuvec.failing_allocation = ${\ENDLESS};\n$sql;\n"
+		  . "SELECT '\@', ${\ENDLESS} - current_setting('gpuvec.failing_allocation')::int");
+	my ($right, $count) = $out =~ /\A(.*?)^\@\|(\d+)\z/ms or die "$name: $out";
+	my ($failed, @odd) = (0);
+
+	for my $n (some_of($count))
+	{
+		my $due = $name =~ /workers/ ? -$n : $n;
+		my $after = $n % 2 ? 'on' : 'off';
+		my $script = failing($due, $before, $sql);
+		my (undef, $printed, $err) = $node->psql('postgres',
+			"SET gpuvec.failing_allocations = $after;\n$script$script", on_error_stop => 0);
+		my ($wrong, $failures) = wrong_in("$printed\n", $right);
+
+		push @odd, "$n ($after): $wrong: $err\n" if $wrong;
+		$failed++ if $failures;
+		last if @odd > 5;
+	}
+	is(join('', @odd), '', "$name: $failed of some of $count allocations fail, and say so");
+	are_whole($node, $name, [ @indexes, $name =~ /build/ ? [ 'spare_e', 'spare', '<->', 8 ] : () ]);
+}
+
+my $log = slurp_file($node->logfile);
+unlike($log, qr/terminated by signal|TRAP:|PANIC|leaked|leak detected|still referenced|still active/i,
+	'no crash and no leak');
+$node->stop;
+done_testing();

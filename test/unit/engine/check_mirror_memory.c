@@ -1,0 +1,373 @@
+/*
+ * check_mirror_memory.c
+ *		Every allocation of the engine fails once, and then all that follow it:
+ *		what is told is GV_NO_MEMORY, nothing is left behind, a mirror and its
+ *		searcher go on as if they had not been asked, and results are right.
+ *
+ * Mirrors and searches, builders, sets, of either engine.  Allocations of the
+ * tests themselves do not count: see test/memory/heap.c.
+ */
+#include <limits.h>
+
+#include "making.h"
+#include "mirrors.h"
+#include "records.h"
+
+#include "engine/gv_set.h"
+
+#define SEED		7			/* of each run, which all are the same */
+#define NSEARCHES	5
+#define NROWS		60
+#define DIMS		4
+
+/* Something to do, from its beginning to its end. */
+typedef GvStatus (*Work) (const void *arg);
+
+/* The calls that failed and were made again. */
+static int	nagain;
+
+/*
+ * status becomes that of a call, unless one before it failed; one without
+ * memory is made again where there is some then.
+ */
+#define GO_ON(call) \
+	do { \
+		if (status == GV_OK && (status = (call)) == GV_NO_MEMORY && \
+			!gv_allocations.after) \
+		{ \
+			nagain++; \
+			status = (call); \
+		} \
+	} while (0)
+
+/* The work, with the n-th allocation failing; *left: what n had become. */
+static GvStatus
+run(Work work, const void *arg, int n, bool after, int *left)
+{
+	GvStatus	status;
+
+	unit_seed = SEED;
+	gv_allocations.after = after;
+	gv_allocations.due = n;
+	status = work(arg);
+	*left = gv_allocations.due;
+	gv_allocations.due = 0;
+	gv_allocations.after = false;
+	return status;
+}
+
+/* Each allocation of the work fails; at small size, some. */
+static void
+fail_each(const char *what, Work work, const void *arg)
+{
+	int			left;
+	int			count;
+	int			nfailed = 0;
+	int			step;
+	int			n;
+	int64_t		live;
+
+	/* what an engine keeps for ever is there then */
+	CHECK(run(work, arg, 0, false, &left) == GV_OK, "%s", what);
+	live = gv_allocations.live;
+	CHECK(run(work, arg, INT_MAX, false, &left) == GV_OK, "%s", what);
+	CHECK(gv_allocations.live == live, "%s: %d are left", what,
+		  (int) (gv_allocations.live - live));
+	count = INT_MAX - left;
+	CHECK(count > 0, "%s: none", what);
+	step = unit_small ? 1 + count / 30 : 1;
+	nagain = 0;
+	for (n = 1; n <= count; n += step)
+	{
+		bool		after = n / step % 2 == 1;
+		GvStatus	status = run(work, arg, n, after, &left);
+
+		CHECK(status == GV_OK || status == GV_NO_MEMORY,
+			  "%s, %d of %d: status %d", what, n, count, status);
+		CHECK(gv_allocations.live == live, "%s, %d of %d: %d are left", what,
+			  n, count, (int) (gv_allocations.live - live));
+		nfailed += status != GV_OK;
+	}
+	CHECK(nfailed + nagain > 0, "%s: it was not noticed", what);
+	CHECK(run(work, arg, 0, false, &left) == GV_OK, "%s, afterwards", what);
+	if (gv_allocations.live != live)
+		CHECK(false, "%s, afterwards: %d are left", what,
+			  (int) (gv_allocations.live - live));
+}
+
+/* ---- mirrors */
+
+typedef struct MirrorCase
+{
+	TestIndex	index;
+	Records		records;
+	GvPlacement placement;
+} MirrorCase;
+
+/* What was found is right, bounds as well. */
+static void
+check_found(const MirrorCase *c, GvSearch *searches, int n)
+{
+	int			nwrong = 0;
+	int32_t		i;
+	int			s;
+
+	check_answers(&c->index, searches, n, "without memory");
+	for (s = 0; s < n; s++)
+		for (i = 0; i < searches[s].nhits; i++)
+			nwrong += !bound_is_right(&c->index, &c->records,
+									  searches[s].query, &searches[s].hits[i],
+									  &searches[s].bounds[i]);
+	CHECK(nwrong == 0, "%d bounds", nwrong);
+}
+
+static GvStatus
+work_on_mirror(const void *arg)
+{
+	const MirrorCase *c = arg;
+	GvSearch	searches[NSEARCHES];
+	GvMirror   *mirror = NULL;
+	GvSearcher *searcher = NULL;
+	GvStatus	status = GV_OK;
+	GvBlock		view;
+	int			i;
+
+	for (i = 0; i < NSEARCHES; i++)
+	{
+		searches[i] = new_search(&c->index, 1 + i, c->index.spec.nlists,
+								 5 + 40 * i);
+		searches[i].bounded = true;
+	}
+	GO_ON(gv_mirror_create_on(&c->index.spec, &c->placement, &mirror, NULL));
+	GO_ON(fill_mirror(mirror, &c->index));
+	GO_ON(gv_mirror_put_refine(mirror, (GvRefineItem *) c->records.items,
+							   c->records.npages * c->records.nslots));
+	GO_ON(gv_searcher(c->placement.devices[0], &searcher));
+	GO_ON(gv_mirror_search(searcher, mirror, searches, 1));
+	if (status == GV_OK)
+		check_found(c, searches, 1);
+	GO_ON(gv_mirror_search(searcher, mirror, searches, NSEARCHES));
+	if (status == GV_OK)
+		check_found(c, searches, NSEARCHES);
+	GO_ON(gv_mirror_get_block(mirror, 0, 0, &view));
+	gv_searcher_drop(searcher);
+	gv_mirror_drop(mirror);
+	free_searches(searches, NSEARCHES);
+	return status;
+}
+
+static void
+fail_mirrors(const char *what, GvPlacementMode mode, int32_t ndevices,
+			 int nkeys)
+{
+	MirrorCase	c = {
+		.index = make_index(GV_L2, DIMS, 2, 9, 3, 70, false),
+		.placement = {mode, ndevices, {0, 1}}
+	};
+	int32_t		n;
+
+	resize_list(&c.index, &c.index.lists[0], 150, 0);
+	give_keys(&c.index, nkeys);
+	c.records = make_records(&c.index, 3, 20);
+	/* all slots come: those that are free, too */
+	unit_free(draw_records(&c.records, &n));
+	for (n = 0; n < c.records.npages * c.records.nslots; n++)
+	{
+		GvRefineItem *item = record_at(&c.records, n);
+
+		item->address[1] = (uint16_t) (n / c.records.nslots);
+		item->address[2] = (uint16_t) (n % c.records.nslots + 1);
+		if (!c.records.there[n])
+			item->rowid[2] = 0;
+	}
+	fail_each(what, work_on_mirror, &c);
+	free_records(&c.records);
+	free_index(&c.index);
+}
+
+/* ---- builders */
+
+/* What was made, the first time: of all later ones the same. */
+typedef struct Made
+{
+	GvTrained	trained;
+	float		centroids[10 * DIMS];
+	uint8_t		codes[2 * NROWS];
+} Made;
+
+static GvStatus
+work_on_builder(const void *arg)
+{
+	Made	   *right = (Made *) arg;
+	GvBuilderSpec spec = make_spec(GV_L2, DIMS, 2, 10);
+	Making		making = begin_making(spec, unit_floats(NROWS * DIMS, 1.0f),
+									  NROWS, NROWS);
+	GvEncoded	encoded = new_encoded(&spec, NROWS);
+	GvStatus	status = train_making(&making);
+	Made		made;
+
+	memset(&made, 0, sizeof(made));
+	if (status == GV_OK)
+		status = gv_builder_encode(making.builder, making.rows, NROWS,
+								   &encoded, NULL);
+	if (status == GV_OK)
+		status = gv_builder_get_array(making.builder, GV_CENTROIDS, 0,
+									  making.trained.nlists * DIMS,
+									  made.centroids);
+	if (status == GV_OK)
+	{
+		made.trained.nlists = making.trained.nlists;
+		memcpy(made.codes, encoded.codes, sizeof(made.codes));
+		if (right->trained.nlists == 0)
+			*right = made;
+		CHECK(memcmp(&made, right, sizeof(made)) == 0, "made something else");
+	}
+	free_encoded(&encoded);
+	end_making(&making);
+	return status;
+}
+
+/* ---- sets */
+
+typedef struct SetCase
+{
+	GvSetSpec	spec;
+	float	   *rows;			/* [NROWS][dims] */
+	char	   *right;			/* outputs of the first time; NULL: none yet */
+	size_t		bytes;
+} SetCase;
+
+static GvStatus
+put_set(GvSet *set, GvSetInput input, const void *items, int64_t n)
+{
+	return n > 0 ? gv_set_put(set, input, items, n, NULL) : GV_OK;
+}
+
+/* The outputs, one behind the other; the caller's to free. */
+static char *
+set_outputs(GvSet *set, const GvSetSpec *spec, const GvSetDone *done,
+			size_t *bytes, GvStatus *status)
+{
+	char	   *outputs = unit_alloc(1 << 16);
+	int			i;
+
+	*bytes = 0;
+	for (i = 0; i < GV_NSET_OUTPUTS && *status == GV_OK; i++)
+	{
+		GvSetOutput output = (GvSetOutput) i;
+		int64_t		n = gv_set_output_length(spec, output, done->found);
+
+		if (gv_set_output_bytes(spec, output) == 0)
+			continue;
+		*status = gv_set_get(set, output, 0, n, outputs + *bytes);
+		*bytes += (size_t) (n * gv_set_output_bytes(spec, output));
+	}
+	return outputs;
+}
+
+static GvStatus
+work_on_set(const void *arg)
+{
+	SetCase    *c = (SetCase *) arg;
+	const GvSetSpec *spec = &c->spec;
+	int64_t		ranks[2] = {0, NROWS / 2};
+	GvSetDone	done = {0};
+	GvSet	   *set = NULL;
+	GvStatus	status = gv_set_create(spec, &set);
+
+	if (status == GV_OK && spec->kind == GV_SET_QUANTILES)
+		status = put_set(set, GV_SET_RANKS, ranks, spec->nqueries);
+	if (status == GV_OK && spec->kind == GV_SET_KMEANS)
+		status = put_set(set, GV_SET_SEEDS, c->rows, spec->k);
+	if (status == GV_OK && spec->kind == GV_SET_EXACT && !spec->own)
+		status = put_set(set, GV_SET_QUERIES, c->rows, spec->nqueries);
+	if (status == GV_OK)
+		status = put_set(set, GV_SET_LISTS, c->rows, spec->nlists);
+	while (status == GV_OK && !done.finished)
+	{
+		status = put_set(set, GV_SET_ROWS, c->rows, 20);
+		if (status == GV_OK)
+			status = put_set(set, GV_SET_ROWS, c->rows + 20 * spec->dims,
+							 NROWS - 20);
+		if (status == GV_OK)
+			status = gv_set_run(set, &done, NULL);
+	}
+	if (status == GV_OK)
+	{
+		size_t		bytes;
+		char	   *outputs = set_outputs(set, spec, &done, &bytes, &status);
+
+		if (status == GV_OK && c->right == NULL)
+		{
+			c->right = outputs;
+			c->bytes = bytes;
+			outputs = NULL;
+		}
+		CHECK(status != GV_OK || outputs == NULL ||
+			  (bytes == c->bytes && memcmp(outputs, c->right, bytes) == 0),
+			  "other outputs of kind %d", spec->kind);
+		if (outputs != NULL)
+			unit_free(outputs);
+	}
+	gv_set_drop(set);
+	return status;
+}
+
+static void
+fail_sets(void)
+{
+	static const struct
+	{
+		const char *name;
+		GvSetSpec	spec;
+	}			sets[] = {
+		{"exact search", {.kind = GV_SET_EXACT,.metric = GV_SET_L2,
+		.dims = DIMS,.k = 3,.nqueries = 9,.nrows = NROWS}},
+		{"near lists", {.kind = GV_SET_EXACT,.metric = GV_SET_L2,
+		.dims = DIMS,.k = 3,.nqueries = 9,.nrows = NROWS,.nlists = 5,
+		.probes = 4}},
+		{"a graph", {.kind = GV_SET_EXACT,.metric = GV_SET_COSINE,
+		.dims = DIMS,.k = 3,.own = 1,.nqueries = NROWS,.nrows = NROWS}},
+		{"k-means", {.kind = GV_SET_KMEANS,.dims = DIMS,.k = 5,
+		.iterations = 2,.nrows = NROWS}},
+		{"selection", {.kind = GV_SET_SELECT,.dims = 1,.k = 7,
+		.nrows = NROWS}},
+		{"quantiles", {.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 2,
+		.nrows = NROWS}},
+	};
+	size_t		i;
+
+	for (i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
+	{
+		SetCase		c = {
+			.spec = sets[i].spec,
+			.rows = unit_floats(NROWS * DIMS, 1.0f)
+		};
+
+		fail_each(sets[i].name, work_on_set, &c);
+		unit_free(c.rows);
+		if (c.right != NULL)
+			unit_free(c.right);
+	}
+}
+
+void
+test_memory(void)
+{
+	Made		made = {0};
+
+	/* the engine, unless a test before this one took it */
+	(void) gv_builders_open(&UNIT_BUILDERS);
+#ifdef UNIT_CARD
+	(void) gv_sets_open(&gv_cuda_sets);
+#endif
+	fail_mirrors("a mirror", GV_SHARDS, 1, 0);
+	fail_mirrors("a mirror with keys", GV_SHARDS, 1, 2);
+	if (gv_ndevices() > 1)
+	{
+		fail_mirrors("shards", GV_SHARDS, 2, 2);
+		fail_mirrors("replicas", GV_REPLICAS, 2, 0);
+	}
+	fail_each("a builder", work_on_builder, &made);
+	fail_sets();
+}
