@@ -628,6 +628,10 @@ main(int argc, char **argv)
 	if (listener < 0)
 		gv_system_error("listen at " GV_SOCKET_PATH);
 	status = gv_loop_run(listener);
+#ifdef GV_TEST_BUILD
+	if (options.memory_fault > 0)
+		gv_log("LOG", "allocations left: %d", gv_allocations.due);
+#endif
 	gv_folder_leave();
 	if (gv_incarnation_is_over() && status == 0)
 		_exit(gv_restart(home, argv));
@@ -641,9 +645,5 @@ main(int argc, char **argv)
 		__atomic_load_n(&gv_server.loaders, __ATOMIC_ACQUIRE) > 0)
 		_exit(status);
 	gv_batches_close();
-#ifdef GV_TEST_BUILD
-	if (options.memory_fault > 0)
-		gv_log("LOG", "allocations left: %d", gv_allocations.due);
-#endif
 	return status;
 }

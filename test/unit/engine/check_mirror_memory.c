@@ -129,6 +129,7 @@ work_on_mirror(const void *arg)
 	GvMirror   *mirror = NULL;
 	GvSearcher *searcher = NULL;
 	GvStatus	status = GV_OK;
+	GvDeviceUsage usage[GV_MAX_DEVICES];
 	GvBlock		view;
 	int			i;
 
@@ -142,7 +143,10 @@ work_on_mirror(const void *arg)
 	GO_ON(fill_mirror(mirror, &c->index));
 	GO_ON(gv_mirror_put_refine(mirror, (GvRefineItem *) c->records.items,
 							   c->records.npages * c->records.nslots));
-	GO_ON(gv_searcher(c->placement.devices[0], &searcher));
+	/* a replica that found none is given up */
+	if (status == GV_OK)
+		(void) gv_mirror_usage(mirror, usage);
+	GO_ON(gv_searcher(usage[0].device, &searcher));
 	GO_ON(gv_mirror_search(searcher, mirror, searches, 1));
 	if (status == GV_OK)
 		check_found(c, searches, 1);
@@ -175,10 +179,10 @@ fail_mirrors(const char *what, GvPlacementMode mode, int32_t ndevices,
 	{
 		GvRefineItem *item = record_at(&c.records, n);
 
+		if (!c.records.there[n])
+			memset(item, 0, c.records.stride);
 		item->address[1] = (uint16_t) (n / c.records.nslots);
 		item->address[2] = (uint16_t) (n % c.records.nslots + 1);
-		if (!c.records.there[n])
-			item->rowid[2] = 0;
 	}
 	fail_each(what, work_on_mirror, &c);
 	free_records(&c.records);
