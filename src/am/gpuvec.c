@@ -199,15 +199,19 @@ define_developer_settings(void)
 							   NULL, &ivfpq_injection_point, NULL, PGC_SUSET,
 							   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
 	/* shows how many are left to it */
-	DefineCustomIntVariable("gpuvec.failing_allocation",
+	DefineCustomIntVariable("gpuvec.fault_allocation",
 							"Sets which allocation from now on fails.",
 							"0: none.  Below 0: in parallel workers only.",
 							&gv_allocations.due, 0, -INT_MAX, INT_MAX,
 							PGC_SUSET, GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
-	DefineCustomBoolVariable("gpuvec.failing_allocations",
+	DefineCustomBoolVariable("gpuvec.fault_after",
 							 "Sets whether all after it fail, too.", NULL,
 							 &gv_allocations.after, false, PGC_SUSET,
 							 GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+	DefineCustomIntVariable("gpuvec.fault_live",
+							"Shows what the engine has not freed.", NULL,
+							&gv_allocations.live, 0, -INT_MAX, INT_MAX,
+							PGC_SUSET, GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 #endif
 }
 

@@ -600,7 +600,7 @@ typedef struct GvAllocations
 {
 	int			due;
 	bool		after;
-	int64_t		live;
+	int			live;
 } GvAllocations;
 
 extern GvAllocations gv_allocations;

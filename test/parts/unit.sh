@@ -60,7 +60,7 @@ fuzz_replay() {
 }
 
 # The parts of check_card, and the smallest of them.
-CARD='mirrors products hopper builders select exact lists sets faults open'
+CARD='mirrors products hopper builders select exact lists sets faults memory open'
 CARD_SMALLEST='select faults open'
 
 # Parts of check_card that run with cuBLAS, too, in place of our own products.

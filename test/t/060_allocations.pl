@@ -14,11 +14,12 @@ use GpuvecRemote;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 use constant { ENDLESS => 2_147_483_647, OUT_OF_MEMORY => '53200' };
 
 # allocations that fail, of each statement
-my $most = $ENV{FAILURES} // (long_test() ? 1000 : 8);
+my $most = $ENV{FAILURES} // (long_test() ? 300 : 8);
 my $node = new_remote_node('main',
 	conf => "fsync = off\nautovacuum = off\nmax_worker_processes = 16\ngpuvec.auto_mirror = off\n"
 	  . "restart_after_crash = off\nmin_parallel_table_scan_size = 0\nmaintenance_work_mem = '128MB'\n");
@@ -80,6 +81,7 @@ my @statements = (
 	[ 'selection', '', q{SELECT array_agg(x::text) FROM gpuvec_select((SELECT array_agg(id::real) FROM t), 5) AS x} ],
 	[ 'doctor', '', 'SELECT count(*) > 0 FROM gpuvec_doctor($$' . nearest('true', 50) . '$$)' ],
 	[ 'views', '', 'SELECT count(*) > 0 FROM gpuvec_stat, gpuvec_mirrors' ]);
+# part of them
 @statements = grep { $_->[0] =~ /$ENV{STATEMENTS}/ } @statements if $ENV{STATEMENTS};
 
 # Numbers 1 to $n, or $most of them from all over.
@@ -100,16 +102,19 @@ sub told
 	return "$sql;\n\\echo \@$what :SQLSTATE\n";
 }
 
-# The statement while allocation $n fails, then whether it left a lock, then the
-# statement again.
+# The statement while allocation $n fails, then whether it left a lock or memory of
+# the engine's, then the statement again.
 sub failing
 {
 	my ($n, $before, $sql) = @_;
 
-	return "$before\nSET gpuvec.failing_allocation = $n;\n" . told('failing', $sql)
-	  . "SET gpuvec.failing_allocation = 0;\n"
-	  . told('locks', q{SELECT relation::regclass, mode FROM pg_locks
-		WHERE pid = pg_backend_pid() AND (relation >= 16384 OR locktype IN ('advisory', 'page', 'tuple', 'object'))})
+	return "$before\nSELECT current_setting('gpuvec.fault_live') AS live \\gset\n"
+	  . "SET gpuvec.fault_allocation = $n;\n"
+	  . told('failing', $sql)
+	  . "SET gpuvec.fault_allocation = 0;\n"
+	  . told('left', q{SELECT locktype, relation::regclass, mode FROM pg_locks
+		WHERE pid = pg_backend_pid() AND (relation >= 16384 OR locktype IN ('advisory', 'page', 'tuple', 'object'))
+		UNION ALL SELECT 'live', NULL, live FROM current_setting('gpuvec.fault_live') AS live WHERE live <> :'live'})
 	  . "$before\n" . told('again', $sql);
 }
 
@@ -126,9 +131,9 @@ sub wrong_in
 		$said{$what}++;
 		$said{failed}++ if $state eq OUT_OF_MEMORY;
 		next if $what eq 'failing' && $state eq OUT_OF_MEMORY && $text eq '';
-		return "$what: $state $text" if $state ne '00000' || $text ne ($what eq 'locks' ? '' : $right);
+		return "$what: $state $text" if $state ne '00000' || $text ne ($what eq 'left' ? '' : $right);
 	}
-	return "the session ended: $printed" if grep { ($said{$_} // 0) != 2 } qw(failing locks again);
+	return "the session ended: $printed" if grep { ($said{$_} // 0) != 2 } qw(failing left again);
 	return ('', $said{failed} // 0);
 }
 
@@ -136,8 +141,8 @@ for (@statements)
 {
 	my ($name, $before, $sql) = @$_;
 	my $out = $node->safe_psql('postgres',
-		"$before\nSET gpuvec.failing_allocation = ${\ENDLESS};\n$sql;\n"
-		  . "SELECT '\@', ${\ENDLESS} - current_setting('gpuvec.failing_allocation')::int");
+		"$before\nSET gpuvec.fault_allocation = ${\ENDLESS};\n$sql;\n"
+		  . "SELECT '\@', ${\ENDLESS} - current_setting('gpuvec.fault_allocation')::int");
 	my ($right, $count) = $out =~ /\A(.*?)^\@\|(\d+)\z/ms or die "$name: $out";
 	my ($failed, @odd) = (0);
 
@@ -147,7 +152,7 @@ for (@statements)
 		my $after = $n % 2 ? 'on' : 'off';
 		my $script = failing($due, $before, $sql);
 		my (undef, $printed, $err) = $node->psql('postgres',
-			"SET gpuvec.failing_allocations = $after;\n$script$script", on_error_stop => 0);
+			"SET gpuvec.fault_after = $after;\n$script$script", on_error_stop => 0);
 		my ($wrong, $failures) = wrong_in("$printed\n", $right);
 
 		push @odd, "$n ($after): $wrong: $err\n" if $wrong;
@@ -156,6 +161,52 @@ for (@statements)
 	}
 	is(join('', @odd), '', "$name: $failed of some of $count allocations fail, and say so");
 	are_whole($node, $name, [ @indexes, $name =~ /build/ ? [ 'spare_e', 'spare', '<->', 8 ] : () ]);
+}
+
+# Background workers: the setting is the database's, which they take when they begin.
+# $start makes them begin, $done is true when they have done their work.
+sub worker_fails
+{
+	my ($name, $n, $start, $done) = @_;
+	my $after = $n % 2 ? 'off' : 'on';
+	my $told = -s $node->logfile;
+	my $asked = "SET gpuvec.fault_allocation = 0; $done";
+
+	$node->safe_psql('postgres', "ALTER DATABASE postgres SET gpuvec.fault_allocation = $n;
+		ALTER DATABASE postgres SET gpuvec.fault_after = $after");
+	$node->psql('postgres', "SET gpuvec.fault_allocation = 0; $start");
+	for (1 .. 600)
+	{
+		last if slurp_file($node->logfile, $told) =~ /out of memory/
+		  || $node->safe_psql('postgres', $asked) eq 't';
+		usleep(50_000);
+	}
+	my $failed = slurp_file($node->logfile, $told) =~ /out of memory/;
+	$node->safe_psql('postgres', 'ALTER DATABASE postgres RESET gpuvec.fault_allocation;
+		ALTER DATABASE postgres RESET gpuvec.fault_after');
+	my $is_done = 0;
+	# who has failed may want to be asked anew, or pauses
+	for (1 .. 600)
+	{
+		$is_done = $node->safe_psql('postgres', $done) eq 't';
+		last if $is_done;
+		$node->safe_psql('postgres', $start);
+		usleep(200_000);
+	}
+	ok($is_done, "$name: allocation $n " . ($failed ? 'fails' : 'does not fail') . ', and it is done all the same');
+	return;
+}
+
+for my $n (long_test() ? map { int(1.2**$_) } 1 .. 40 : (2, 7, 150))
+{
+	$node->safe_psql('postgres', 'TRUNCATE young; INSERT INTO young SELECT id, e FROM spare');
+	worker_fails('training worker', $n, 'VACUUM young', q{SELECT lists > 0 FROM gpuvec_index_info('young_e')});
+	are_whole($node, "training worker, $n", [ [ 'young_e', 'young', '<->', 8 ] ]);
+	$node->safe_psql('postgres', 'REINDEX INDEX spare_e');
+	worker_fails(
+		'loader', $n,
+		'SET gpuvec.auto_mirror = on; SET gpuvec.engine = gpu; SELECT FROM spare ORDER BY e <-> point(1, 8) LIMIT 1',
+		q{SELECT count(*) > 0 FROM gpuvec_mirrors WHERE index = 'spare_e'::regclass AND state = 'ready'});
 }
 
 my $log = slurp_file($node->logfile);

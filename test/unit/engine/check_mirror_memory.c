@@ -65,14 +65,14 @@ fail_each(const char *what, Work work, const void *arg)
 	int			nfailed = 0;
 	int			step;
 	int			n;
-	int64_t		live;
+	int			live;
 
 	/* what an engine keeps for ever is there then */
 	CHECK(run(work, arg, 0, false, &left) == GV_OK, "%s", what);
 	live = gv_allocations.live;
 	CHECK(run(work, arg, INT_MAX, false, &left) == GV_OK, "%s", what);
 	CHECK(gv_allocations.live == live, "%s: %d are left", what,
-		  (int) (gv_allocations.live - live));
+		  gv_allocations.live - live);
 	count = INT_MAX - left;
 	CHECK(count > 0, "%s: none", what);
 	step = unit_small ? 1 + count / 30 : 1;
@@ -85,14 +85,14 @@ fail_each(const char *what, Work work, const void *arg)
 		CHECK(status == GV_OK || status == GV_NO_MEMORY,
 			  "%s, %d of %d: status %d", what, n, count, status);
 		CHECK(gv_allocations.live == live, "%s, %d of %d: %d are left", what,
-			  n, count, (int) (gv_allocations.live - live));
+			  n, count, gv_allocations.live - live);
 		nfailed += status != GV_OK;
 	}
 	CHECK(nfailed + nagain > 0, "%s: it was not noticed", what);
 	CHECK(run(work, arg, 0, false, &left) == GV_OK, "%s, afterwards", what);
 	if (gv_allocations.live != live)
 		CHECK(false, "%s, afterwards: %d are left", what,
-			  (int) (gv_allocations.live - live));
+			  gv_allocations.live - live);
 }
 
 /* ---- mirrors */
