@@ -19,7 +19,7 @@ use Time::HiRes qw(usleep);
 use constant { ENDLESS => 2_147_483_647, OUT_OF_MEMORY => '53200' };
 
 # allocations that fail, of each statement
-my $most = $ENV{FAILURES} // (long_test() ? 300 : 8);
+my $most = $ENV{FAILURES} // (long_test() ? 300 : 5);
 my $node = new_remote_node('main',
 	conf => "fsync = off\nautovacuum = off\nmax_worker_processes = 16\ngpuvec.auto_mirror = off\n"
 	  . "restart_after_crash = off\nmin_parallel_table_scan_size = 0\nmaintenance_work_mem = '128MB'\n");
@@ -32,7 +32,7 @@ $node->safe_psql(
 	CREATE TABLE spare (id int, e real[]);
 	INSERT INTO spare SELECT id, e FROM t;
 	CREATE TABLE young (id int, e real[]);
-	CREATE INDEX young_e ON young USING gpuivfpq (e) WITH (dims = 8, lists = 12);
+	CREATE INDEX young_e ON young USING gpuivfpq (e) WITH (dims = 8, lists = 12, train_rows = 1000);
 	ALTER DATABASE postgres SET enable_seqscan = off;
 	ALTER DATABASE postgres SET client_min_messages = error});
 is_mirrored($node, 't_e', 'SELECT FROM t ORDER BY e <-> point(1, 8) LIMIT 1', 't');
@@ -197,7 +197,7 @@ sub worker_fails
 	return;
 }
 
-for my $n (long_test() ? map { int(1.2**$_) } 1 .. 40 : (2, 7, 150))
+for my $n (long_test() ? map { int(1.2**$_) } 1 .. 40 : (2, 5, 150))
 {
 	$node->safe_psql('postgres', 'TRUNCATE young; INSERT INTO young SELECT id, e FROM spare');
 	worker_fails('training worker', $n, 'VACUUM young', q{SELECT lists > 0 FROM gpuvec_index_info('young_e')});
