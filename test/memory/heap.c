@@ -22,12 +22,14 @@ extern void *__real_malloc(size_t bytes);
 extern void *__real_calloc(size_t n, size_t bytes);
 extern void *__real_realloc(void *old, size_t bytes);
 extern int	__real_posix_memalign(void **memory, size_t align, size_t bytes);
+extern void *__real_aligned_alloc(size_t align, size_t bytes);
 extern void __real_free(void *memory);
 
 extern void *__wrap_malloc(size_t bytes);
 extern void *__wrap_calloc(size_t n, size_t bytes);
 extern void *__wrap_realloc(void *old, size_t bytes);
 extern int	__wrap_posix_memalign(void **memory, size_t align, size_t bytes);
+extern void *__wrap_aligned_alloc(size_t align, size_t bytes);
 extern void __wrap_free(void *memory);
 
 /* It is there; NULL: it is not. */
@@ -80,6 +82,14 @@ __wrap_posix_memalign(void **memory, size_t align, size_t bytes)
 	if (error == 0)
 		(void) count(*memory);
 	return error;
+}
+
+/* The memory of emulated devices. */
+void *
+__wrap_aligned_alloc(size_t align, size_t bytes)
+{
+	return gv_allocation_fails() ? fail() :
+		count(__real_aligned_alloc(align, bytes));
 }
 
 void

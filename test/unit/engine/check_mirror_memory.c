@@ -15,6 +15,11 @@
 
 #include "engine/gv_set.h"
 
+#ifdef UNIT_CARD
+#define SOME		8			/* allocations at small size */
+#else
+#define SOME		30
+#endif
 #define SEED		7			/* of each run, which all are the same */
 #define NSEARCHES	5
 #define NROWS		60
@@ -66,22 +71,24 @@ fail_each(const char *what, Work work, const void *arg)
 	int			step;
 	int			n;
 	int			live;
+	GvStatus	status;
 
 	/* what an engine keeps for ever is there then */
-	CHECK(run(work, arg, 0, false, &left) == GV_OK, "%s", what);
+	status = run(work, arg, 0, false, &left);
+	CHECK(status == GV_OK, "%s: status %d", what, status);
 	live = gv_allocations.live;
 	CHECK(run(work, arg, INT_MAX, false, &left) == GV_OK, "%s", what);
 	CHECK(gv_allocations.live == live, "%s: %d are left", what,
 		  gv_allocations.live - live);
 	count = INT_MAX - left;
 	CHECK(count > 0, "%s: none", what);
-	step = unit_small ? 1 + count / 30 : 1;
+	step = unit_small ? 1 + count / SOME : 1;
 	nagain = 0;
 	for (n = 1; n <= count; n += step)
 	{
 		bool		after = n / step % 2 == 1;
-		GvStatus	status = run(work, arg, n, after, &left);
 
+		status = run(work, arg, n, after, &left);
 		CHECK(status == GV_OK || status == GV_NO_MEMORY,
 			  "%s, %d of %d: status %d", what, n, count, status);
 		CHECK(gv_allocations.live == live, "%s, %d of %d: %d are left", what,
@@ -275,7 +282,7 @@ work_on_set(const void *arg)
 	SetCase    *c = (SetCase *) arg;
 	const GvSetSpec *spec = &c->spec;
 	int64_t		ranks[2] = {0, NROWS / 2};
-	GvSetDone	done = {0};
+	GvSetDone	done = {.again = 1};
 	GvSet	   *set = NULL;
 	GvStatus	status = gv_set_create(spec, &set);
 
@@ -289,8 +296,9 @@ work_on_set(const void *arg)
 		status = put_set(set, GV_SET_LISTS, c->rows, spec->nlists);
 	while (status == GV_OK && !done.finished)
 	{
-		status = put_set(set, GV_SET_ROWS, c->rows, 20);
-		if (status == GV_OK)
+		if (done.again)
+			status = put_set(set, GV_SET_ROWS, c->rows, 20);
+		if (done.again && status == GV_OK)
 			status = put_set(set, GV_SET_ROWS, c->rows + 20 * spec->dims,
 							 NROWS - 20);
 		if (status == GV_OK)
