@@ -4,16 +4,26 @@
  *		of heap.c does, which says how calls come here: with PostgreSQL's error,
  *		or as the caller wants it.
  *
- * Memory that PostgreSQL's own functions take for us does not count, but that
- * of lists, contexts and segments, which are made all over the module.
+ * Memory that PostgreSQL's own functions take for us does not count by itself.
+ * A call counts of those that make lists, contexts and segments, and of some that
+ * open, copy or begin something, in the midst of which an error may come.
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/parallel.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "executor/executor.h"
 #include "nodes/pg_list.h"
 #include "storage/dsm.h"
 #include "utils/dsa.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/relcache.h"
+#include "utils/snapmgr.h"
+#include "utils/tuplestore.h"
 
 #include "engine/gv_fault.h"
 
@@ -97,3 +107,22 @@ WRAP(dsa_area *, dsa_attach, (dsa_handle handle), (handle), out_of_memory())
 WRAP(dsa_pointer, dsa_allocate_extended,
 	 (dsa_area *area, size_t size, int flags), (area, size, flags),
 	 without_area(flags))
+WRAP(void *, copyObjectImpl, (const void *from), (from), out_of_memory())
+WRAP(ErrorData *, CopyErrorData, (void), (), out_of_memory())
+WRAP(EState *, CreateExecutorState, (void), (), out_of_memory())
+WRAP(Snapshot, RegisterSnapshot, (Snapshot snapshot), (snapshot),
+	 out_of_memory())
+WRAP(Tuplestorestate *, tuplestore_begin_heap, (bool random, bool files, int kb),
+	 (random, files, kb), out_of_memory())
+WRAP(TupleDesc, CreateTupleDescCopy, (TupleDesc desc), (desc),
+	 out_of_memory())
+WRAP(Relation, table_open, (Oid oid, LOCKMODE lock), (oid, lock),
+	 out_of_memory())
+WRAP(Relation, index_open, (Oid oid, LOCKMODE lock), (oid, lock),
+	 out_of_memory())
+WRAP(List *, RelationGetIndexList, (Relation table), (table),
+	 out_of_memory())
+WRAP(IndexInfo *, BuildIndexInfo, (Relation index), (index), out_of_memory())
+WRAP(ParallelContext *, CreateParallelContext,
+	 (const char *library, const char *entry, int nworkers),
+	 (library, entry, nworkers), out_of_memory())

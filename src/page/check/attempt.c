@@ -27,10 +27,16 @@ IvfpqAttempt(void (*work) (void *arg), void *arg)
 	}
 	PG_CATCH();
 	{
+		/*
+		 * First of all: whoever catches an error of what follows, as for want
+		 * of memory, knows nothing of the subtransaction.  The session would
+		 * be left in a transaction block that has failed.
+		 */
+		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(oldcontext);
+		CurrentResourceOwner = oldowner;
 		error = CopyErrorData();
 		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(oldcontext);
