@@ -19,7 +19,7 @@ use Time::HiRes qw(usleep);
 use constant { ENDLESS => 2_147_483_647, OUT_OF_MEMORY => '53200' };
 
 # allocations that fail, of each statement
-my $most = $ENV{FAILURES} // (long_test() ? 300 : 4);
+my $most = $ENV{FAILURES} // (long_test() ? 300 : 3);
 my $node = new_remote_node('main',
 	conf => "fsync = off\nautovacuum = off\nmax_worker_processes = 16\ngpuvec.auto_mirror = off\n"
 	  . "restart_after_crash = off\nmin_parallel_table_scan_size = 0\nmaintenance_work_mem = '128MB'\n");
