@@ -9,8 +9,12 @@
 
 #include "am/common/engine.h"
 
-/* The error that an interrupt raised while the engine was at work, or NULL. */
-static ErrorData *raised = NULL;
+/*
+ * Whether an interrupt raised an error while the engine was at work.  It stays
+ * on PostgreSQL's stack of errors, where it needs no memory, until
+ * IvfpqCheckStatus.
+ */
+static bool raised = false;
 
 /*
  * Long engine calls ask here whether to stop, and no error may jump out of
@@ -24,8 +28,8 @@ interrupted(void *arg)
 {
 	MemoryContext context = CurrentMemoryContext;
 
-	if (raised != NULL || !InterruptPending)
-		return raised != NULL;
+	if (raised || !InterruptPending)
+		return raised;
 	PG_TRY();
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -33,27 +37,26 @@ interrupted(void *arg)
 	PG_CATCH();
 	{
 		MemoryContextSwitchTo(context);
-		raised = CopyErrorData();
-		FlushErrorState();
+		raised = true;
 	}
 	PG_END_TRY();
-	return raised != NULL;
+	return raised;
 }
 
 const GvStop ivfpq_stop = {interrupted, NULL};
 
 /*
  * Turn an engine's status into what PostgreSQL expects; the one place.  To be
- * called right after the engine, in the same memory context.
+ * called right after the engine.
  */
 void
 IvfpqCheckStatus(GvStatus status)
 {
-	ErrorData  *error = raised;
-
-	raised = NULL;
-	if (error != NULL)
-		ReThrowError(error);
+	if (raised)
+	{
+		raised = false;
+		PG_RE_THROW();
+	}
 	switch (status)
 	{
 		case GV_OK:
