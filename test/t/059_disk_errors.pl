@@ -15,7 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 # calls that fail, of each kind and statement
-my $most = long_test() ? 400 : 6;
+my $most = $ENV{FAILURES} // (long_test() ? 400 : 6);
 my $node = PostgreSQL::Test::Cluster->new('main');
 
 $node->init;
@@ -51,6 +51,9 @@ my @statements = (
 	[ 'training', 'SELECT 1', q{SELECT gpuvec_train('t_e')} ],
 	[ 'REINDEX', '', 'REINDEX INDEX t_e' ],
 	[ 'CHECKPOINT', 'UPDATE t SET e = e WHERE id % 20 = 3', 'CHECKPOINT' ]);
+
+# part of them
+@statements = grep { $_->[0] =~ /$ENV{STATEMENTS}/ } @statements if $ENV{STATEMENTS};
 
 # Numbers 1 to $n, or $most of them from all over.
 sub some_of

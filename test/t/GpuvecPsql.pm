@@ -13,6 +13,7 @@ package GpuvecPsql;
 
 use strict;
 use warnings;
+use Errno;
 use IO::Handle;
 use IO::Socket::UNIX;
 use PostgreSQL::Test::Cluster;
@@ -56,13 +57,23 @@ sub start
 	return { pid => $pid, in => $in, out => $out, file => $file, told => 0 };
 }
 
+# A system call, again where a signal interrupts it: a child of others may end.
+sub again
+{
+	my ($call) = @_;
+	my $result;
+
+	do { $result = $call->() } while !defined $result && $!{EINTR};
+	return $result;
+}
+
 # What psql says until it says $END; the second value: did it?
 sub hear
 {
 	my ($psql) = @_;
 	my $output = '';
 
-	while (sysread $psql->{out}, $output, 65536, length $output)
+	while (again(sub { sysread $psql->{out}, $output, 65536, length $output }))
 	{
 		return ($output, 1) if $output =~ s/(?:^|(?<=\n))$END\n\z//;
 	}
@@ -88,8 +99,8 @@ sub wait_here
 	my ($psql) = @_;
 
 	print { $psql->{in} } "\\c \"host=$waiting port=1 dbname=x user=x\"\n\\echo $END\n";
-	$psql->{waiting} = $server->accept or die $!;
-	sysread $psql->{waiting}, my $startup, 65536;
+	$psql->{waiting} = again(sub { scalar $server->accept }) or die $!;
+	again(sub { sysread $psql->{waiting}, my $startup, 65536 });
 	syswrite $psql->{waiting}, pack('a N N a N a', 'R', 8, 0, 'Z', 5, 'I');
 	hear($psql);
 	$psql->{told} = -s "$psql->{file}.err";
@@ -127,7 +138,7 @@ sub psql
 	}
 	else
 	{
-		waitpid $psql->{pid}, 0;
+		1 while waitpid($psql->{pid}, 0) < 0 && $!{EINTR};
 		$status = $? >> 8;
 		die "psql exited with signal " . ($? & 127) . ": '$messages' while running '$sql'" if $? & 127;
 		unlink "$psql->{file}.sql", "$psql->{file}.err";
