@@ -23,6 +23,10 @@ SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY e <-> ''{1,2,3,4,5,6,7,8}
 SELECT * FROM pg_temp.ask('SELECT id FROM doc WHERE tenant = 3 ORDER BY e <-> $1 LIMIT 10');
 SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY e <-> $1, id LIMIT 10');
 SELECT * FROM pg_temp.ask('SELECT (SELECT id FROM doc ORDER BY e <-> o.e LIMIT 1) FROM doc AS o WHERE id < 3');
+-- ... and a sub-select that only brings the query's vector
+SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY e <-> (SELECT e FROM doc WHERE id = 7) LIMIT 10');
+SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY e <=> (SELECT e FROM doc WHERE id = 7) LIMIT 10');
+SELECT * FROM pg_temp.ask('SELECT id FROM doc WHERE id < (SELECT count(*) FROM doc WHERE e <-> $1 < 3) ORDER BY id');
 
 -- 1  another operator than the class's
 SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY e <=> $1 LIMIT 10');

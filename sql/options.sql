@@ -115,6 +115,11 @@ SELECT advice FROM gpuvec_index_info('"waits''s"');
 ALTER INDEX "waits's" SET (spill = 1);
 ALTER INDEX "waits's" SET (lists = 5);
 ALTER INDEX "waits's" SET (lists = 4);
+ALTER INDEX "waits's" RESET (lists);
+-- dims that no build could give
+ALTER INDEX "waits's" SET (dims = 9);
+ALTER INDEX "waits's" SET (dims = 8);
+ALTER INDEX "waits's" RESET (dims);
 ALTER INDEX early_e SET (refine = sq8, lists = 7, rotate);
 -- REINDEX ends the waiting
 ALTER INDEX "waits's" SET (refine = sq8);

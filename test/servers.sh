@@ -8,12 +8,12 @@
 # another folder than build/servers), and prints the path of its pg_config.
 # Sources come from the Debian or Ubuntu archive that this machine's apt is
 # configured for, or a later release of it, and stay, for reading, in
-# build/servers/src.  There are binaries, without assertions, of two versions: of
-# 16, which no release of Debian has, in a package of PyPI (without TAP's modules),
-# and of 19 in Debian's experimental suite, with the libraries that they were built
-# for.  A version that is not to be had is named, with the places where it was
-# looked for, the others are built, and the status is 1.  Ten minutes and 400 MB
-# each on one processor (JOBS=4 uses more).  Then, say,
+# build/servers/src.  There are binaries, without assertions: of 16, which no
+# release of Debian has, in a package of PyPI (without TAP's modules); of 19, and of
+# others whose sources cannot be had, in Debian's suites, with the libraries that
+# they were built for.  A version that is not to be had is named, with the places
+# where it was looked for, the others are built, and the status is 1.  Ten minutes
+# and 400 MB each on one processor (JOBS=4 uses more).  Then, say,
 #
 #	PG_CONFIGS="$(test/servers.sh 17 18)" make test-long
 #	PG_CONFIG=$(test/servers.sh 15 --cassert) make test
@@ -128,8 +128,12 @@ unpack_wheel() {
 # of their release beside them, and what they load does, too; headers and flags ask
 # for no more than our older C library and compiler have.
 unpack_packages() {
-	local version=$1 root=$2 libraries loader file flag
-	gv_fetch_packages "$root" 'experimental sid' "postgresql-$version" \
+	local version=$1 root=$2 libraries loader file flag suites='experimental sid'
+	case $version in
+	17) suites=trixie ;;
+	18) suites='forky sid' ;;
+	esac
+	gv_fetch_packages "$root" "$suites" "postgresql-$version" \
 		"postgresql-client-$version" "postgresql-server-dev-$version" || return 1
 	libraries=$(echo "$root"/usr/lib/*-linux-gnu)
 	loader=$(find "$libraries" -name 'ld-linux*.so.*' | head -1)
@@ -174,6 +178,8 @@ main() {
 				:
 			elif fetch "$word"; then
 				build "$word" "$prefix" "${options[@]}"
+			elif [ -z "$suffix" ] && unpack_packages "$word" "$prefix"; then
+				:
 			else
 				status=1
 				continue

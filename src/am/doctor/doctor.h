@@ -52,6 +52,8 @@ extern Node *IvfpqInColumnsOf(PlannerInfo *root, const RelOptInfo *rel,
 							  Node *expr);
 extern bool IvfpqIsOrderedBy(PlannerInfo *root, const RelOptInfo *rel,
 							 IndexOptInfo *info);
+extern bool IvfpqIsNoSearch(const PlannerInfo *root, const RelOptInfo *rel,
+							IndexOptInfo *info);
 extern IvfpqReason IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel,
 								   IndexOptInfo *info, bool has_path);
 extern IvfpqReason IvfpqWhyNoIndex(PlannerInfo *root, RelOptInfo *rel);

@@ -192,12 +192,12 @@ find_mirror(const Patient *patient)
 
 /*
  * Reports an index that got fewer lists than its rows call for, for lack of
- * memory.  Where rows are copies of few vectors there cannot be more lists,
- * and where rows unlike those of training have come, nobody knows what those
- * were.
+ * memory then or since they were copies of few vectors.  Where rows are such
+ * copies still, there cannot be more lists, and where rows unlike those of
+ * training have come, nobody knows what those were.
  */
 static void
-find_memory(const Patient *patient)
+find_few_lists(const Patient *patient)
 {
 	const IvfpqMetaData *meta = &patient->inspection.meta;
 	int			wanted = IvfpqDefaultLists((double) meta->rows_at_training);
@@ -211,6 +211,11 @@ find_memory(const Patient *patient)
 			 psprintf("it has %d lists, not %d as usual for its rows: many of these are equal",
 					  meta->nlists, wanted),
 			 NULL);
+	else if (bytes <= IvfpqMemoryLimit())
+		find(patient,
+			 psprintf("it has %d lists where its rows ask for %d: maintenance_work_mem was less when it was built, or its vectors were few different ones",
+					  meta->nlists, wanted),
+			 psprintf("REINDEX INDEX CONCURRENTLY %s", patient->name));
 	else
 		find(patient,
 			 psprintf("it has %d lists where its rows ask for %d: maintenance_work_mem was too little",
@@ -238,7 +243,7 @@ examine(Patient *patient, Relation heap)
 				  describe_counts(patient)),
 		 patient->inspection.advice);
 	find_recall(patient, &params);
-	find_memory(patient);
+	find_few_lists(patient);
 	find_in_counts(patient);
 	find_mirror(patient);
 }

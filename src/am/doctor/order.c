@@ -509,12 +509,52 @@ is_separate_with(const PlannerInfo *root)
 		!contain_volatile_functions(with->ctequery);
 }
 
+/* Returns a condition on the distance among those on a table, or NULL. */
+static Node *
+condition_on_distance(const RelOptInfo *rel, IndexOptInfo *info)
+{
+	ColumnSearch search = {info, 0, InvalidOid, NULL};
+	ListCell   *lc;
+
+	foreach(lc, rel->baserestrictinfo)
+	{
+		if (find_distance((Node *) lfirst_node(RestrictInfo, lc)->clause,
+						  &search))
+			return search.found;
+	}
+	return NULL;
+}
+
+/*
+ * Returns whether a table is read for something else than its nearest rows: by
+ * a sub-select in an expression, as for the query's vector, that has no
+ * distance.
+ */
+bool
+IvfpqIsNoSearch(const PlannerInfo *root, const RelOptInfo *rel,
+				IndexOptInfo *info)
+{
+	ColumnSearch search = {info, 0, InvalidOid, NULL};
+	ListCell   *lc;
+
+	if (root->parent_root == NULL || root->parse->sortClause != NIL ||
+		root->parent_root->parse->cteList != NIL)
+		return false;
+	foreach(lc, root->parent_root->parse->rtable)
+	{
+		/* it may be this one */
+		if (lfirst_node(RangeTblEntry, lc)->rtekind == RTE_SUBQUERY)
+			return false;
+	}
+	return !find_distance((Node *) root->processed_tlist, &search) &&
+		condition_on_distance(rel, info) == NULL;
+}
+
 /* Nothing orders rows where the table is read. */
 static IvfpqReason
 why_without_order(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 {
 	const PlannerInfo *above;
-	ListCell   *lc;
 
 	if (root->parse->hasAggs || root->parse->groupClause != NIL)
 	{
@@ -524,15 +564,9 @@ why_without_order(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 			return reason("GROUP BY or an aggregate takes all rows, in no order",
 						  NULL);
 	}
-	foreach(lc, rel->baserestrictinfo)
-	{
-		ColumnSearch search = {info, 0, InvalidOid, NULL};
-
-		if (find_distance((Node *) lfirst_node(RestrictInfo, lc)->clause,
-						  &search))
-			return reason("a condition on the distance without ORDER BY is answered exactly, and by no index",
-						  "if nearly all of these rows are enough: SET gpuvec.radius_recall to the share, .99 for instance");
-	}
+	if (condition_on_distance(rel, info) != NULL)
+		return reason("a condition on the distance without ORDER BY is answered exactly, and by no index",
+					  "if nearly all of these rows are enough: SET gpuvec.radius_recall to the share, .99 for instance");
 	for (above = root->parent_root; above != NULL; above = above->parent_root)
 		if (above->parse->sortClause != NIL)
 			return reason("ORDER BY stands outside of the sub-select or WITH query that reads the table",

@@ -142,9 +142,13 @@ add_sight(PlannerInfo *root, const RelOptInfo *rel, Oid index)
 static void
 see_index(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 {
-	Sight	   *sight = add_sight(root, rel, info->indexoid);
-	IndexPath  *path = IvfpqOrderedPath(root, info, NIL);
+	Sight	   *sight;
+	IndexPath  *path;
 
+	if (IvfpqIsNoSearch(root, rel, info))
+		return;
+	sight = add_sight(root, rel, info->indexoid);
+	path = IvfpqOrderedPath(root, info, NIL);
 	sight->why = IvfpqWhyNoOrder(root, rel, info, path != NULL);
 	if (info->nkeycolumns > 1 && IvfpqIsOrderedBy(root, rel, info))
 	{

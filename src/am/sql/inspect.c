@@ -354,6 +354,7 @@ typedef struct Altered
 	Oid			oid;
 	const IvfpqOptions *options;	/* the new ones */
 	char	   *waiting;		/* one that waits for REINDEX, or NULL */
+	int			dims;			/* the index's, if the option says others */
 } Altered;
 
 /* Finds out whether one of the new options waits.  For IvfpqAttempt. */
@@ -369,6 +370,8 @@ compare_options(void *arg)
 	if (index->rd_index->indisready)
 	{
 		IvfpqMetaRead(index, &meta);
+		if (meta.nlists > 0 && after->dims > 0 && after->dims != meta.dims)
+			altered->dims = meta.dims;
 		if (meta.nlists == 0)
 			altered->waiting = NULL;
 		else if (after->refine != before->refine ||
@@ -376,7 +379,7 @@ compare_options(void *arg)
 				 after->pq_dim != before->pq_dim ||
 				 after->spill != before->spill)
 			altered->waiting = waiting_option(after, &meta);
-		else if (after->lists != before->lists &&
+		else if (after->lists > 0 && after->lists != before->lists &&
 				 after->lists != meta.nlists)
 			altered->waiting = psprintf("option lists is %d, but the index was built with %d",
 										after->lists, meta.nlists);
@@ -429,13 +432,14 @@ changed_options(Oid oid)
 
 /*
  * object_access_hook: who changes an option that only a build reads is told
- * so.  An index that cannot be read is altered without a word.
+ * so, and dims that no build could give is an error.  An index that cannot be
+ * read is altered without a word.
  */
 static void
 tell_of_waiting(ObjectAccessType access, Oid class_oid, Oid oid, int column,
 				void *arg)
 {
-	Altered		altered = {oid, NULL, NULL};
+	Altered		altered = {oid, NULL, NULL, 0};
 
 	if (previous_access)
 		previous_access(access, class_oid, oid, column, arg);
@@ -446,6 +450,12 @@ tell_of_waiting(ObjectAccessType access, Oid class_oid, Oid oid, int column,
 	if (altered.options == NULL)
 		return;
 	(void) IvfpqAttempt(compare_options, &altered);
+	if (altered.dims > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("option dims is %d, but the index has vectors of %d dimensions",
+						altered.options->dims, altered.dims),
+				 errhint("Vectors of other dimensions take an index of their own.")));
 	if (altered.waiting != NULL)
 		ereport(NOTICE,
 				(errmsg("%s", altered.waiting),
