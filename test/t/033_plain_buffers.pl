@@ -32,9 +32,10 @@ sub build_plain
 	# of the kind that these are
 	my $kind = -e "$source/src/kind" ? slurp_file("$source/src/kind") : '';
 
-	system_or_bail('mkdir', $dir);
+	system_or_bail('mkdir', '-p', "$dir/test");
 	system_or_bail('cp', '-a', map({ "$source/$_" } qw(src sql Makefile gpuvec.control)),
 		$dir);
+	system_or_bail('cp', '-a', "$source/test/memory", "$dir/test");
 	unlink glob("$dir/src/page/buffer/*.o");
 	# a compiler cache may be somebody else's
 	local $ENV{CCACHE_DISABLE} = 1;
