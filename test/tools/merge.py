@@ -12,8 +12,8 @@ FILE has lines
     OLD => NEW FILE                 a static name of FILE that another source has,
                                     too, is another one before
 
-Bodies follow each other in the order of the sources; includes are united and
-sorted; the head of TARGET has all heads' sentences and is for the reader to edit.
+Bodies follow each other in the order of the sources, the heads of all but the first
+above them, for the reader to edit; includes are united and sorted.
 Paths and names of files are replaced in all other files, and in
 test/faults/table, whose rows are sorted again.  Then exported functions of TARGET
 that no other file mentions become static: their declarations go, and their names
@@ -63,7 +63,8 @@ def tracked():
 
 def split(text):
     """Head comment's sentences, includes, body (without a header's guard)"""
-    head, rest = re.match(r"/\*\n(.*?)\n \*/\n(.*)", text, re.S).groups()
+    found = re.match(r"(?:/\*\n(.*?)\n \*/\n)?(.*)", text, re.S)
+    head, rest = found.group(1) or " *", found.group(2)
     guard = re.match(r"#ifndef (\w+)\n#define \1\n", rest)
     if guard:
         rest = rest[guard.end():]
@@ -74,7 +75,7 @@ def split(text):
                                 lines[end].startswith("#include")):
         end += 1
     includes = INCLUDE.findall("\n".join(lines[:end]))
-    head = head.split("\n", 1)[1]           # without the file's name
+    head = head.split("\n", 1)[-1]          # without the file's name
     return head, includes, "\n".join(lines[end:]).strip("\n") + "\n"
 
 
@@ -200,7 +201,7 @@ def check_names(target, bodies):
     for source, body in bodies:
         names = {next(filter(None, groups))
                  for groups in DEFINED.findall(body) if any(groups)}
-        for name in names:
+        for name in names - {"PG_FUNCTION_INFO_V1", "StaticAssertDecl"}:
             if seen.setdefault(name, source) != source:
                 bad.append("%s: %s and %s define %s" % (
                     target, seen[name], source, name))
@@ -214,8 +215,7 @@ def merge(target, sources):
     includes = [i for part in parts for i in part[2]]
     gone = {'"%s"' % re.sub(r"^src/", "", source) for source in sources}
     includes = [i for i in includes if i not in gone]
-    text = "/*\n * %s\n%s\n */\n" % (name, "\n *\n".join(
-        part[1] for part in parts))
+    text = "/*\n * %s\n%s\n */\n" % (name, parts[0][1])
     if target.endswith(".h"):
         guard = re.search(r"#ifndef (\w+)", read(sources[0])).group(1)
         guard = guard.split("_")[0] + "_" + re.sub(
@@ -223,7 +223,10 @@ def merge(target, sources):
         text += "#ifndef %s\n#define %s\n\n" % (guard, guard)
     block = sorted_includes(includes)
     text += block + "\n\n" if block else ""
-    text += "\n".join(part[3] for part in parts)
+    text += parts[0][3] + "".join(
+        "\n/* ----\n%s\n */\n\n%s" % (
+            re.sub(r"(?m)^ \*\t\t", " * ", part[1]), part[3])
+        for part in parts[1:])
     if target.endswith(".h"):
         text += "\n#endif\t\t\t\t\t\t\t/* %s */\n" % guard
     for source in sources:
