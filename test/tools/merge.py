@@ -115,20 +115,21 @@ def snake(name):
                   name).lower()
 
 
-def replace_everywhere(pairs, but=()):
-    """Replaces words, [(pattern, text)], in all files; the files changed"""
+def replace_everywhere(names, before=r"(?<!\w)"):
+    """Replaces words, {old: new}, in all files"""
     for path in tracked():
-        if path in but:
-            continue
         try:
             text = read(path)
         except UnicodeDecodeError:
             continue
-        new = text
-        for pattern, by in pairs:
-            new = re.sub(pattern, by, new)
-        if new != text:
-            write(path, tidy(path, new))
+        here = [name for name in names if name in text]
+        if here:
+            pattern = re.compile("%s(%s)(?!\\w)" % (before, "|".join(
+                re.escape(name) for name in
+                sorted(here, key=len, reverse=True))))
+            new = pattern.sub(lambda match: names[match.group(1)], text)
+            if new != text:
+                write(path, tidy(path, new))
 
 
 def tidy(path, text):
@@ -238,70 +239,59 @@ def merge(target, sources):
 
 def rename_paths(pairs):
     """Paths and names of files, in all files."""
-    replaced = []
-    base = {}
-    for path in tracked():
-        base.setdefault(os.path.basename(path), []).append(path)
+    paths = {}
+    names = {}
+    left = {os.path.basename(path) for path in tracked()}
     for old, new in pairs:
         for prefix in ("src/", ""):
             if old.startswith(prefix):
-                replaced.append((WORD.format(re.escape(old[len(prefix):])),
-                                 new[len(prefix):]))
-        # objects are named, too
-        if old.endswith(".c"):
-            replaced.append((WORD.format(re.escape(old[:-2] + ".o")),
-                             new[:-2] + ".o"))
+                paths[old[len(prefix):]] = new[len(prefix):]
+        if old.endswith(".c"):              # objects are named, too
+            paths[old[:-1] + "o"] = new[:-1] + "o"
         name = os.path.basename(old)
-        if not base.get(name) and name != os.path.basename(new):
-            replaced.append((r"(?<![\w/.])" + re.escape(name) + r"(?!\w)",
-                             os.path.basename(new)))
-    replace_everywhere(replaced)
+        if name not in left and name != os.path.basename(new):
+            names[name] = os.path.basename(new)
+    replace_everywhere(paths)
+    replace_everywhere(names, r"(?<![\w/.])")
 
 
 def make_static(target):
     """The renamed functions of a merged file"""
     text = read(target)
-    others = [(path, read(path)) for path in tracked()
-              if path.endswith((".c", ".h", ".cu", ".cuh", ".cpp", ".sql",
-                                ".pl", ".pm", ".py", ".sh"))
-              and path != target]
+    words = {}                  # of each file that may name a function
+    for path in tracked():
+        if path != target and path.endswith(
+                (".c", ".h", ".cu", ".cuh", ".cpp", ".sql", ".pl", ".pm",
+                 ".py", ".sh")):
+            words[path] = set(re.findall(r"\w+", read(path)))
+    own = set(re.findall(r"\w+", text))
     renamed = {}
     prototypes = []
-    for name, (start, end) in functions(text).items():
-        if not re.match("Ivfpq|gv_", name):
+    for name, (start, _) in functions(text).items():
+        used = [path for path in words if name in words[path]]
+        if not re.match("Ivfpq|gv_", name) or len(used) != 1 or \
+                not used[0].endswith(".h"):
             continue
-        pattern = re.compile(WORD.format(name))
-        used = [path for path, other in others if pattern.search(other)]
-        header = [(path, other) for path, other in others if path in used and
-                  path.endswith(".h")]
-        if len(used) != 1 or len(header) != 1:
-            continue
-        path, other = header[0]
-        declared = declaration(other, name)
-        if not declared or len(pattern.findall(other)) != 1:
+        header = read(used[0])
+        declared = declaration(header, name)
+        if not declared or len(re.findall(WORD.format(name), header)) != 1:
             continue
         new = snake(name)
-        if re.search(WORD.format(new), text) or new in renamed.values():
+        if new in own or new in renamed.values():
             print("%s: %s stays exported: %s is taken" % (target, name, new))
             continue
         renamed[name] = new
-        write(path, other.replace(declared.group(0), ""))
-        others = [(p, read(p) if p == path else o) for p, o in others]
-        first = pattern.search(text).start()
-        if first < start:
-            prototypes.append(re.sub("^extern", "static",
-                                     declared.group(0)))
+        write(used[0], header.replace(declared.group(0), ""))
+        if re.search(WORD.format(name), text).start() < start:
+            prototypes.append(re.sub("^extern", "static", declared.group(0)))
     for name in renamed:
         text = re.sub(r"^(?!static )([A-Za-z][^\n;{}#]*\n%s\()" % name,
                       r"static \1", text, count=1, flags=re.M)
     if prototypes:
-        head, includes, body = split(text)
-        at = text.index(body)
+        at = text.index(split(text)[2])
         text = text[:at] + "".join(prototypes) + "\n" + text[at:]
     write(target, text)
-    if renamed:
-        replace_everywhere([(WORD.format(old), new)
-                            for old, new in renamed.items()])
+    replace_everywhere(renamed)
     return renamed
 
 
