@@ -57,7 +57,7 @@ WHERE subject = 'many_e' AND state ~ 'lists' AND state !~ '^format';
 CREATE TABLE once (id int, e real[]);
 INSERT INTO once SELECT i, ARRAY[i % 2, 1, 3] FROM generate_series(1, 3000) AS i;
 CREATE INDEX once_e ON once USING gpuivfpq (e);
-INSERT INTO once SELECT i, ARRAY[i * .37 % 2, i * .61 % 2, 3] FROM generate_series(1, 3000) AS i;
+INSERT INTO once SELECT i, ARRAY[i * .37 % 2, i * .61 % 2, 3] FROM generate_series(1, 27000) AS i;
 SELECT state, advice FROM gpuvec_doctor() WHERE subject = 'once_e' AND state ~ 'lists' AND state !~ '^format';
 DROP TABLE once;
 -- ... whose codes, zeros where there are no second lists, say nothing of others
