@@ -169,6 +169,9 @@ CREATE INDEX first_e ON first USING gpuivfpq (e) WITH (dims = 3);
 INSERT INTO first SELECT g, ARRAY[g % 10, g, g % 7] FROM generate_series(1, 1200) AS g;
 ALTER INDEX first_e SET (dims = 5);
 SELECT gpuvec_train('first_e');
+-- ... nor does it keep others from being changed afterwards
+ALTER INDEX first_e SET (probes = 2);
+ALTER INDEX first_e RESET (probes);
 SELECT lists > 0 AS trained, dims, pending FROM gpuvec_index_info('first_e');
 -- built of rows, without training
 ALTER INDEX first_e RESET (dims);

@@ -370,10 +370,11 @@ compare_options(void *arg)
 	if (index->rd_index->indisready)
 	{
 		IvfpqMetaRead(index, &meta);
-		if (meta.nlists > 0 && after->dims > 0 && after->dims != meta.dims)
-			altered->dims = meta.dims;
 		if (meta.nlists == 0)
 			altered->waiting = NULL;
+		else if (after->dims != before->dims && after->dims > 0 &&
+				 after->dims != meta.dims)
+			altered->dims = meta.dims;
 		else if (after->refine != before->refine ||
 				 after->rotate != before->rotate ||
 				 after->pq_dim != before->pq_dim ||
