@@ -10,9 +10,9 @@
 #include "am/common/engine.h"
 
 /*
- * Whether an interrupt raised an error while the engine was at work.  It stays
- * on PostgreSQL's stack of errors, where it needs no memory, until
- * IvfpqCheckStatus.
+ * Whether an interrupt raised an error while the engine was at work.
+ * PostgreSQL's error stack keeps that error until IvfpqCheckStatus throws it
+ * again; a copy would need memory.
  */
 static bool raised = false;
 

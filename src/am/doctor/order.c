@@ -509,9 +509,9 @@ is_separate_with(const PlannerInfo *root)
 		!contain_volatile_functions(with->ctequery);
 }
 
-/* Returns a condition on the distance among those on a table, or NULL. */
-static Node *
-condition_on_distance(const RelOptInfo *rel, IndexOptInfo *info)
+/* Returns whether one of the conditions on a table is on the distance. */
+static bool
+has_distance_condition(const RelOptInfo *rel, IndexOptInfo *info)
 {
 	ColumnSearch search = {info, 0, InvalidOid, NULL};
 	ListCell   *lc;
@@ -520,9 +520,9 @@ condition_on_distance(const RelOptInfo *rel, IndexOptInfo *info)
 	{
 		if (find_distance((Node *) lfirst_node(RestrictInfo, lc)->clause,
 						  &search))
-			return search.found;
+			return true;
 	}
-	return NULL;
+	return false;
 }
 
 /*
@@ -547,7 +547,7 @@ IvfpqIsNoSearch(const PlannerInfo *root, const RelOptInfo *rel,
 			return false;
 	}
 	return !find_distance((Node *) root->processed_tlist, &search) &&
-		condition_on_distance(rel, info) == NULL;
+		!has_distance_condition(rel, info);
 }
 
 /* Nothing orders rows where the table is read. */
@@ -564,7 +564,7 @@ why_without_order(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 			return reason("GROUP BY or an aggregate takes all rows, in no order",
 						  NULL);
 	}
-	if (condition_on_distance(rel, info) != NULL)
+	if (has_distance_condition(rel, info))
 		return reason("a condition on the distance without ORDER BY is answered exactly, and by no index",
 					  "if nearly all of these rows are enough: SET gpuvec.radius_recall to the share, .99 for instance");
 	for (above = root->parent_root; above != NULL; above = above->parent_root)

@@ -245,8 +245,9 @@ IvfpqScanCandidates(IvfpqScan *state, int probes)
 
 /*
  * Returns whether the batch has to be searched for again, with room for more
- * candidates: since they were limited others have inserted so many rows that
- * some were left out.  A later batch would find these, but out of order.
+ * candidates.  Other sessions may insert rows after the limit was chosen; the
+ * search then leaves some out.  A later batch would find these, but out of
+ * order.
  */
 static bool
 lists_have_grown(IvfpqScan *state)

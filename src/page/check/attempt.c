@@ -28,9 +28,9 @@ IvfpqAttempt(void (*work) (void *arg), void *arg)
 	PG_CATCH();
 	{
 		/*
-		 * First of all: whoever catches an error of what follows, as for want
-		 * of memory, knows nothing of the subtransaction.  The session would
-		 * be left in a transaction block that has failed.
+		 * The subtransaction has to end before anything here can raise an
+		 * error, such as out of memory: no caller knows of it, and the
+		 * session would be left in a transaction block that has failed.
 		 */
 		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(oldcontext);
