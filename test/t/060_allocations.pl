@@ -85,16 +85,6 @@ my @statements = (
 # part of them
 @statements = grep { $_->[0] =~ /$ENV{STATEMENTS}/ } @statements if $ENV{STATEMENTS};
 
-# Numbers 1 to $n, or $most of them from all over.
-sub some_of
-{
-	my ($n) = @_;
-
-	return 1 .. $n if $n <= $most || $n < 10;
-	my %some = map { int(1 + $_ * ($n - 1) / ($most - 1)) => 1 } 0 .. $most - 1;
-	return sort { $a <=> $b } keys %some;
-}
-
 # The statement once, and behind its rows a line with $what and its SQLSTATE.
 sub told
 {
@@ -150,7 +140,7 @@ for (@statements)
 
 	# what takes long fails in a new session alone
 	my $times = long_test() || $name !~ /build|INDEX|calibration/ ? 2 : 1;
-	my @cases = map { [ $_, 'off' ], [ $_, 'on' ] } some_of($count);
+	my @cases = map { [ $_, 'off' ], [ $_, 'on' ] } some_of($count, $count < 10 ? $count : $most);
 	# by turns
 	@cases = @cases[ grep { $_ % 4 % 3 == 0 } 0 .. $#cases ] unless long_test() || $count < 10;
 	for (@cases)

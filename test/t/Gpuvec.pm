@@ -17,7 +17,7 @@ use Time::HiRes qw(clock time usleep);
 
 our @EXPORT = qw($SERVER long_test need_test_build need_gpuvecd new_node load_gpuvec background wait_until
   end_of test_cancel test_timeout settle restart_after_crash restart_after_kill answers is_sound
-  is_complete is_exact are_whole is_whole);
+  is_complete is_exact are_whole is_whole some_of);
 
 # The engine that gpuvecd runs on.
 our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
@@ -167,6 +167,16 @@ if ($ENV{INITDB_TEMPLATE})
 		  if @command == 6 && "@command[0, 1, 3 .. 5]" eq 'initdb -D -A trust -N';
 		return $run->(@command);
 	};
+}
+
+# Numbers 1 to $n, or $most of them from all over.
+sub some_of
+{
+	my ($n, $most) = @_;
+
+	return 1 .. $n if $n <= $most;
+	my %some = map { int(1 + $_ * ($n - 1) / ($most - 1)) => 1 } 0 .. $most - 1;
+	return sort { $a <=> $b } keys %some;
 }
 
 # True in `make test-long`: full sizes.
