@@ -19,20 +19,6 @@ my $node = new_node('main', allows_streaming => 1,
 	# a session that waits for the worker cancels it no sooner (031 has that)
 	conf => "fsync = off\nautovacuum_naptime = 1s\nmax_wal_size = 4GB\ndeadlock_timeout = 5min\n");
 
-# Wait for a line in the server's log that comes after position $from.
-sub log_has
-{
-	my ($server, $pattern, $from, $what) = @_;
-
-	for (1 .. 1800)
-	{
-		my $log = slurp_file($server->logfile, $from);
-		return pass($what) if $log =~ $pattern;
-		select(undef, undef, undef, 0.1);
-	}
-	return fail("$what: no line like $pattern");
-}
-
 # Begin a session that holds the lock for which faults of kind `wait` wait.
 sub hold
 {

@@ -300,10 +300,9 @@ $node->safe_psql('postgres', q{LOAD 'gpuvec'; ALTER SYSTEM SET gpuvec.training_t
 	FROM (VALUES ('waits', 3), ('slow', 2)) AS kind (name, number) \gexec});
 $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM mal.waits');
-ok(wait_until($node, $idle), 'code that finishes no row is ended');
-like(slurp_file($node->logfile, $from),
-	qr/FATAL:  gpuvec: training of index "mal.waits_e" ended, its code finished no row within gpuvec.training_timeout\n.*DETAIL:  The code is that of role "mallory"/,
-	'... the log says whose code it was');
+log_has($node, qr/FATAL:  gpuvec: training of index "mal.waits_e" ended, its code finished no row within gpuvec.training_timeout\n.*DETAIL:  The code is that of role "mallory"/,
+	$from, 'code that finishes no row is ended, the log says whose it was');
+ok(wait_until($node, $idle), '... the worker is gone');
 is($node->safe_psql('postgres', $turn), '0', '... nobody has its turn');
 $node->safe_psql('postgres', 'DROP TABLE mal.waits');
 

@@ -15,7 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(clock time usleep);
 
-our @EXPORT = qw($SERVER long_test need_test_build need_gpuvecd new_node load_gpuvec background wait_until
+our @EXPORT = qw($SERVER long_test need_test_build need_gpuvecd new_node load_gpuvec background wait_until log_has
   end_of test_cancel test_timeout settle restart_after_crash restart_after_kill answers is_sound
   is_complete is_exact are_whole is_whole some_of);
 
@@ -275,6 +275,21 @@ sub wait_until
 		usleep($pause < 20_000 ? 20_000 : $pause > 250_000 ? 250_000 : $pause);
 	}
 	return 0;
+}
+
+# A test that the server's log has such a line after position $from, which it
+# waits for.
+sub log_has
+{
+	my ($node, $pattern, $from, $what) = @_;
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+
+	while (time < $end)
+	{
+		return pass($what) if slurp_file($node->logfile, $from) =~ $pattern;
+		usleep(50_000);
+	}
+	return fail("$what: no line like $pattern");
 }
 
 # The limit of what has just taken longer than $LIMIT_MS: that and no more where we
