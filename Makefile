@@ -99,7 +99,7 @@ gpuvecd_only := $(filter-out $(OBJS),$(GPUVECD_OBJS))
 EXTRA_CLEAN = $(OBJS:.o=.d) $(gpuvecd_only) $(gpuvecd_only:.o=.d) \
 	$(foreach o,$(for_tests) $(oracle) $(for_release),$o $(o:.o=.d)) src/kind \
 	test/memory/*.[do] \
-	gpu/objects $(wildcard gpu/*.[do] gpu/*/*.[do] gpu/*/*/*.[do])
+	gpu/objects $(foreach kind,d o cubin,$(wildcard gpu/*.$(kind) gpu/*/*.$(kind) gpu/*/*/*.$(kind)))
 
 include $(PGXS)
 
@@ -161,6 +161,12 @@ gpu/%.o: gpu/%.cu
 	$(NVCC) $(NVCC_FLAGS) $(gencode) $(test_flag) -I$(srcdir) -I$(srcdir)/src \
 		-MMD -MP -c $< -o $@
 
+# The kernels alone, for one architecture: what nvcc says of them, much sooner.
+kernels: $(CUDA_OBJS:.o=.cubin)
+gpu/%.cubin: gpu/%.cu
+	$(NVCC) $(NVCC_FLAGS) $(gencode) $(test_flag) -I$(srcdir) -I$(srcdir)/src \
+		-cubin $< -o $@
+
 gpuvecd: $(GPUVECD_OBJS) $(CUDA_OBJS)
 ifneq ($(CUDA_OBJS),)
 	$(NVCC) -cudart static $(addprefix -Xcompiler ,$(COPT)) \
@@ -184,7 +190,7 @@ all install installcheck uninstall:
 endif
 
 # Each of these works on a bare Debian or Ubuntu: see the script's header.
-.PHONY: demo check-quick test test-long bench
+.PHONY: demo check-quick test test-long bench kernels
 demo:
 	@test/demo/run.sh
 check-quick:

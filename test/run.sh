@@ -28,6 +28,7 @@
 #	thread			check_engine, check_server, and TAP files that ask gpuvecd, with
 #					ThreadSanitizer
 #	sqlserved		all SQL tests through gpuvecd
+#	cuda			gpuvecd with its kernels, and what it says without a card
 #	fuzz			FUZZ_SECONDS (60) of each fuzz target (test/fuzz/README; skipped
 #					where clang has no libFuzzer)
 #	levels			check_engine with each of the processor's instructions
@@ -63,7 +64,8 @@
 # external, and those above, with --long or without; ONLY="servers tap" runs the TAP tests
 # on this server and on the others, ONLY=servers all tests on the others.  What
 # ends early says which are left.
-# TAP="name ..." runs just these TAP tests, by the beginnings of their names
+# TAP="name ..." runs just these TAP tests, by the beginnings of their names; without,
+# part tap has all but a few long ones (TAP_LEFT), if ONLY does not name it
 #
 # The parts are in test/parts; here is what runs beside what.
 set -euo pipefail
@@ -81,13 +83,13 @@ LONG=${GPUVEC_TEST_LONG:-} QUICK=
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap external'
 QUICK_PARTS='layers warnings unit sql isolation'
-LONG_PARTS='unitwhole thread sqlserved fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
+LONG_PARTS='unitwhole thread sqlserved cuda fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
 	plainbuffers ubsan clang coverage servers upgrade sqlsmith hosts clients soak
 	faults'
 # that need the test build
 TEST_PARTS='warnings unit tap unitwhole thread levels valgrind cardwhole cardolder
 	cardsanitized'
-BUILT_PARTS='unitwhole thread sqlserved levels valgrind cardwhole cardolder cardsanitized sqllevels
+BUILT_PARTS='unitwhole thread sqlserved cuda levels valgrind cardwhole cardolder cardsanitized sqllevels
 	plainbuffers servers sqlsmith hosts clients'
 # shellcheck disable=SC2034
 SERVER='' SOURCE='' TEST_SOURCE=''
@@ -163,6 +165,10 @@ main() {
 		over fuzz
 	fi
 	if is_built; then long_unit_parts; fi
+	if is_built && wanted cuda; then
+		part cuda build_cuda
+		over cuda
+	fi
 	if wanted ubsan; then
 		ubsan_parts
 		over ubsan

@@ -56,30 +56,45 @@ build_clang() {
 	done
 }
 
-# gpuvecd with its kernels builds, where there is a compiler for them; without
-# a card, and with a driver that is too old, it says so and ends with status 3.
-# All but the kernels is in the copy of what gcc has built.  No kernel runs:
-# to optimize them, which takes much of the time, is left to --long.
-build_nvcc() {
-	local nvcc make flags=()
-	nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null) ||
-		:
+# Prints the path of nvcc, if there is one.
+find_nvcc() {
+	command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null || :
+}
+
+# Makes $2, with nvcc $1 and further arguments, in a copy of what gcc has built.
+make_cuda() {
+	rm -rf "$GV_TMP/cuda"
+	cp -a "$SOURCE" "$GV_TMP/cuda"
+	rm -f "$GV_TMP/cuda/gpuvecd"
+	count_silent "nvcc" gv_nice 19 make -C "$GV_TMP/cuda" -j"$(nproc)" \
+		PG_CONFIG="$GV_PG_CONFIG" NVCC="$1" GPU_ARCHS="${GPU_ARCHS:-90a}" "${@:2}"
+}
+
+# nvcc warns of no kernel.  None runs: to optimize them, and the host's code beside
+# them, which g++ compiles with the emulated GPU, too, are left to part cuda.
+build_kernels() {
+	local nvcc quick='-Xcicc -O1 -Xptxas -O1'
+	nvcc=$(find_nvcc)
 	if [ -z "$nvcc" ]; then
 		skipped "no nvcc"
 		return
 	fi
-	cp -a "$SOURCE" "$GV_TMP/cuda"
-	rm "$GV_TMP/cuda/gpuvecd"
-	make=(gv_nice 19 make -C "$GV_TMP/cuda" -j"$(nproc)"
-		PG_CONFIG="$GV_PG_CONFIG" NVCC="$nvcc" GPU_ARCHS="${GPU_ARCHS:-90a}")
-	if [ -z "$LONG" ]; then
-		local quick='-Xcicc -O1 -Xptxas -O1'
-		if "$nvcc" --help | grep -q -- --Ofast-compile; then
-			quick='-Ofc max'
-		fi
-		flags=(NVCC_FLAGS="-std=c++17 -O0 -fmad=false $quick")
+	if "$nvcc" --help | grep -q -- --Ofast-compile; then
+		quick='-Ofc max'
 	fi
-	count_silent "nvcc" "${make[@]}" "${flags[@]}" gpuvecd
+	make_cuda "$nvcc" kernels NVCC_FLAGS="-std=c++17 -O0 -fmad=false $quick"
+}
+
+# gpuvecd with its kernels builds, where there is a compiler for them; without
+# a card, and with a driver that is too old, it says so and ends with status 3.
+build_cuda() {
+	local nvcc
+	nvcc=$(find_nvcc)
+	if [ -z "$nvcc" ]; then
+		skipped "no nvcc"
+		return
+	fi
+	make_cuda "$nvcc" gpuvecd
 	if [ ! -e "$GV_TMP/cuda/gpuvecd" ] || [ -e /dev/nvidiactl ]; then
 		return
 	fi
@@ -105,7 +120,7 @@ no_card() {
 
 other_compilers() {
 	if [ -z "$QUICK" ]; then
-		part "no warning from nvcc" build_nvcc
+		part "no warning from nvcc" build_kernels
 	fi
 	part "no warning from clang" build_clang
 	over warnings

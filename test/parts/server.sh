@@ -277,6 +277,10 @@ TAP_LONGEST='018 025 034 006 019 028 024 029 042 016 052 044 035 057 002 012
 	027 010 056 047 030 007 031 020 003 009 001 013 048 022 011 026 045 053 032 037
 	049 014 033 005 008 043 004 046 017 021 050 015 036 039 023 040 054 041 038'
 
+# Long TAP files that a run for each commit leaves to .ci/matrix: cards side by side,
+# sets through gpuvecd, recall at every depth, prepared transactions, hosts.
+TAP_LEFT='018 028 034 042 052'
+
 # Names TAP files in the order in which they run, new ones first: these may take
 # any time.
 tap_in_order() {
@@ -319,6 +323,12 @@ part_tap() {
 	for name in ${TAP:-''}; do
 		files+=("$SOURCE"/test/t/"$name"*.pl)
 	done
+	if [ -z "${TAP:-}${ONLY:-}$LONG" ]; then
+		for name in $TAP_LEFT; do
+			mapfile -t files < <(printf '%s\n' "${files[@]}" |
+				grep -v "/${name}_[^/]*$")
+		done
+	fi
 	mapfile -t files < <(tap_in_order "${files[@]}")
 	make_tap_template
 	mkdir "$GV_TMP/tap$TAG"
