@@ -164,8 +164,8 @@ gpu/%.o: gpu/%.cu
 # The kernels alone, for one architecture: what nvcc says of them, much sooner.
 kernels: $(CUDA_OBJS:.o=.cubin)
 gpu/%.cubin: gpu/%.cu
-	$(NVCC) $(NVCC_FLAGS) $(gencode) $(test_flag) -I$(srcdir) -I$(srcdir)/src \
-		-cubin $< -o $@
+	$(NVCC) $(NVCC_FLAGS) -arch=sm_$(lastword $(GPU_ARCHS)) $(test_flag) \
+		-I$(srcdir) -I$(srcdir)/src -cubin $< -o $@
 
 gpuvecd: $(GPUVECD_OBJS) $(CUDA_OBJS)
 ifneq ($(CUDA_OBJS),)
