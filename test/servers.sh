@@ -135,6 +135,8 @@ unpack_packages() {
 	esac
 	gv_fetch_packages "$root" "$suites" "postgresql-$version" \
 		"postgresql-client-$version" "postgresql-server-dev-$version" || return 1
+	# it wants LLVM, which is not unpacked; without the file there is no JIT
+	rm -f "$root/usr/lib/postgresql/$version/lib/llvmjit.so"
 	libraries=$(echo "$root"/usr/lib/*-linux-gnu)
 	loader=$(find "$libraries" -name 'ld-linux*.so.*' | head -1)
 	find "$root/usr/lib/postgresql/$version" -type f -perm -u+x |
