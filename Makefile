@@ -99,7 +99,8 @@ gpuvecd_only := $(filter-out $(OBJS),$(GPUVECD_OBJS))
 EXTRA_CLEAN = $(OBJS:.o=.d) $(gpuvecd_only) $(gpuvecd_only:.o=.d) \
 	$(foreach o,$(for_tests) $(oracle) $(for_release),$o $(o:.o=.d)) src/kind \
 	test/memory/*.[do] \
-	gpu/objects $(foreach kind,d o cubin,$(wildcard gpu/*.$(kind) gpu/*/*.$(kind) gpu/*/*/*.$(kind)))
+	gpu/objects $(wildcard $(foreach suffix,d o cubin,\
+	gpu/*.$(suffix) gpu/*/*.$(suffix) gpu/*/*/*.$(suffix)))
 
 include $(PGXS)
 

@@ -166,7 +166,7 @@ main() {
 	fi
 	if is_built; then long_unit_parts; fi
 	if is_built && wanted cuda; then
-		part cuda build_cuda
+		part cuda with_nvcc build_cuda
 		over cuda
 	fi
 	if wanted ubsan; then

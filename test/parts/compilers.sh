@@ -56,9 +56,16 @@ build_clang() {
 	done
 }
 
-# Prints the path of nvcc, if there is one.
-find_nvcc() {
-	command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null || :
+# Calls $1 with the path of nvcc, if there is one.
+with_nvcc() {
+	local nvcc
+	nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null) ||
+		:
+	if [ -z "$nvcc" ]; then
+		skipped "no nvcc"
+		return
+	fi
+	"$1" "$nvcc"
 }
 
 # Makes $2, with nvcc $1 and further arguments, in a copy of what gcc has built.
@@ -70,31 +77,21 @@ make_cuda() {
 		PG_CONFIG="$GV_PG_CONFIG" NVCC="$1" GPU_ARCHS="${GPU_ARCHS:-90a}" "${@:2}"
 }
 
-# nvcc warns of no kernel.  None runs: to optimize them, and the host's code beside
-# them, which g++ compiles with the emulated GPU, too, are left to part cuda.
+# nvcc, $1, compiles all kernels without a warning.  Part cuda optimizes them, and
+# compiles the host's code of their files, which g++ compiles here for the emulated
+# GPU.
 build_kernels() {
-	local nvcc quick='-Xcicc -O1 -Xptxas -O1'
-	nvcc=$(find_nvcc)
-	if [ -z "$nvcc" ]; then
-		skipped "no nvcc"
-		return
-	fi
-	if "$nvcc" --help | grep -q -- --Ofast-compile; then
+	local quick='-Xcicc -O1 -Xptxas -O1'
+	if "$1" --help | grep -q -- --Ofast-compile; then
 		quick='-Ofc max'
 	fi
-	make_cuda "$nvcc" kernels NVCC_FLAGS="-std=c++17 -O0 -fmad=false $quick"
+	make_cuda "$1" kernels NVCC_FLAGS="-std=c++17 -O0 -fmad=false $quick"
 }
 
-# gpuvecd with its kernels builds, where there is a compiler for them; without
-# a card, and with a driver that is too old, it says so and ends with status 3.
+# gpuvecd with its kernels builds by nvcc, $1; without a card, and with a driver
+# that is too old, it says so and ends with status 3.
 build_cuda() {
-	local nvcc
-	nvcc=$(find_nvcc)
-	if [ -z "$nvcc" ]; then
-		skipped "no nvcc"
-		return
-	fi
-	make_cuda "$nvcc" gpuvecd
+	make_cuda "$1" gpuvecd
 	if [ ! -e "$GV_TMP/cuda/gpuvecd" ] || [ -e /dev/nvidiactl ]; then
 		return
 	fi
@@ -120,7 +117,7 @@ no_card() {
 
 other_compilers() {
 	if [ -z "$QUICK" ]; then
-		part "no warning from nvcc" build_kernels
+		part "no warning from nvcc" with_nvcc build_kernels
 	fi
 	part "no warning from clang" build_clang
 	over warnings

@@ -324,10 +324,8 @@ part_tap() {
 		files+=("$SOURCE"/test/t/"$name"*.pl)
 	done
 	if [ -z "${TAP:-}${ONLY:-}$LONG" ]; then
-		for name in $TAP_LEFT; do
-			mapfile -t files < <(printf '%s\n' "${files[@]}" |
-				grep -v "/${name}_[^/]*$")
-		done
+		mapfile -t files < <(printf '%s\n' "${files[@]}" |
+			grep -vE "/(${TAP_LEFT// /|})_[^/]*$")
 	fi
 	mapfile -t files < <(tap_in_order "${files[@]}")
 	make_tap_template

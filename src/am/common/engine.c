@@ -10,9 +10,9 @@
 #include "am/common/engine.h"
 
 /*
- * Whether an interrupt raised an error while the engine was at work.
- * PostgreSQL's error stack keeps that error until IvfpqCheckStatus throws it
- * again; a copy would need memory.
+ * True after an interrupt raised an error during an engine call, until
+ * IvfpqCheckStatus throws the error again.  PostgreSQL's error stack keeps the
+ * error meanwhile; a copy would need memory.
  */
 static bool raised = false;
 
