@@ -630,7 +630,8 @@ main(int argc, char **argv)
 	status = gv_loop_run(listener);
 #ifdef GV_TEST_BUILD
 	if (options.memory_fault > 0)
-		gv_log("LOG", "allocations left: %d", gv_allocations.due);
+		gv_log("LOG", "allocations left: %d",
+			   __atomic_load_n(&gv_allocations.due, __ATOMIC_RELAXED));
 #endif
 	gv_folder_leave();
 	if (gv_incarnation_is_over() && status == 0)

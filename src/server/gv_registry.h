@@ -66,6 +66,16 @@ gv_registry_searched(const GvMirrorEntry *entry)
 	return entry->mode == GV_SHARDS ? 1 : entry->nmembers;
 }
 
+/*
+ * Returns the OID that names a mirror in the log, with or without the lock:
+ * whoever acquires the mirror may change it (ALTER TABLE may keep pages).
+ */
+static inline uint32_t
+gv_registry_index(const GvMirrorEntry *entry)
+{
+	return __atomic_load_n(&entry->key.index, __ATOMIC_RELAXED);
+}
+
 static inline int64_t
 gv_now_ms(void)
 {

@@ -81,7 +81,7 @@ gv_registry_destroy(GvMirrorEntry *entry, const char *reason)
 	gv_registry_unlock();
 	if (reason != NULL)
 		gv_log("LOG", "dropped the mirror of index %u, %lld MB: %s",
-			   entry->key.index, (long long) (bytes >> 20), reason);
+			   gv_registry_index(entry), (long long) (bytes >> 20), reason);
 	gv_mirror_drop(entry->mirror);
 	pthread_rwlock_destroy(&entry->lock);
 	free(entry->states);
@@ -141,7 +141,7 @@ gv_mirrors_acquire(const GvMirrorKey *key, uint64_t owner,
 	{
 		entry->users++;
 		entry->used_ms = gv_now_ms();
-		entry->key.index = key->index;	/* ALTER TABLE may keep pages */
+		__atomic_store_n(&entry->key.index, key->index, __ATOMIC_RELAXED);
 	}
 	gv_registry_unlock();
 	return entry;
@@ -336,7 +336,7 @@ gv_mirrors_ready(GvMirrorEntry *entry)
 	name_place(entry, where, sizeof(where));
 	gv_registry_unlock();
 	gv_log("LOG", "index %u is mirrored%s: %lld copies, %lld MB",
-		   entry->key.index, where, (long long) postings,
+		   gv_registry_index(entry), where, (long long) postings,
 		   (long long) (bytes >> 20));
 }
 

@@ -164,7 +164,7 @@ evict_replicas(GvMirrorEntry *entry, GvTriedDevices devices)
 		if ((devices & 1u << i) != 0 &&
 			gv_mirror_drop_replica(entry->mirror, i) == GV_OK)
 			gv_log("LOG", "gave up the replica of index %u on device %d: it "
-				   "has no room to grow", entry->key.index,
+				   "has no room to grow", gv_registry_index(entry),
 				   gv_server.numbers[i]);
 	gv_registry_lock();
 	gv_registry_recharge(entry);
@@ -274,5 +274,5 @@ gv_mirrors_changed(GvMirrorEntry *entry, int64_t postings)
 	gv_registry_unlock();
 	if (lost > 0)
 		gv_log("LOG", "gave up replicas of index %u: %d, whose devices have no "
-			   "memory", entry->key.index, lost);
+			   "memory", gv_registry_index(entry), lost);
 }

@@ -66,7 +66,8 @@ evict_replica(GvMirrorEntry *entry, int32_t device)
 	pthread_rwlock_wrlock(&entry->lock);
 	if (gv_mirror_drop_replica(entry->mirror, device) == GV_OK)
 		gv_log("LOG", "gave up the replica of index %u on device %d: others "
-			   "need its memory", entry->key.index, gv_server.numbers[device]);
+			   "need its memory", gv_registry_index(entry),
+			   gv_server.numbers[device]);
 	gv_registry_lock();
 	gv_registry_recharge(entry);
 	/* another thread may have been faster */
