@@ -52,7 +52,7 @@ begin_query(IvfpqRecallGrid *grid, int q)
 	find_ground_truth(grid, q, grid->ground_truth);
 	IvfpqSearchQuery(&grid->search,
 					 IvfpqLevelQuery(calibration, grid->spec.level, q));
-	IvfpqSearchOpen(&grid->search, grid->search.candidates.capacity);
+	gv_topk_reset(&grid->sorted);
 }
 
 /*
@@ -113,9 +113,42 @@ note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truth, int q,
 }
 
 /*
+ * Merges postings into others, both nearest first as gv_topk_sort has them, and
+ * keeps the nearest `capacity`.  *sorted has memory for all.
+ */
+static void
+merge_postings(GvTopK *sorted, const GvTopK *found, int capacity)
+{
+	int			old = sorted->count - 1;
+	int			new = found->count - 1;
+
+	/* from the end, so that none is overwritten before it has moved */
+	for (int to = old + new + 1; new >= 0; to--)
+		if (old >= 0 &&
+			(sorted->scores[old] > found->scores[new] ||
+			 (sorted->scores[old] == found->scores[new] &&
+			  sorted->ids[old] > found->ids[new])))
+		{
+			sorted->scores[to] = sorted->scores[old];
+			sorted->ids[to] = sorted->ids[old--];
+		}
+		else
+		{
+			sorted->scores[to] = found->scores[new];
+			sorted->ids[to] = found->ids[new--];
+		}
+	sorted->count = Min(sorted->count + found->count, capacity);
+}
+
+/*
  * Searches the lists that a scan with a step's probes finds to be the nearest,
  * but those that were searched at a step before.  Such a scan compares fewer
  * lists with the query than one with more probes, and may find others.
+ *
+ * No list is searched twice.  So the nearest `capacity` postings of all lists
+ * searched so far are among the nearest of the steps before and the nearest of
+ * this step, and only the latter have to be sorted.  Once `capacity` postings
+ * are kept, a step needs none that scores above the last of them.
  */
 static void
 search_step(IvfpqRecallGrid *grid, int step, Bitmapset **searched)
@@ -126,6 +159,9 @@ search_step(IvfpqRecallGrid *grid, int step, Bitmapset **searched)
 	search->lists.capacity = grid->probes[step];
 	IvfpqNearestLists(search->index, search->model, &search->query,
 					  &search->lists);
+	IvfpqSearchOpen(search, grid->capacity);
+	if (grid->sorted.count == grid->capacity)
+		search->scan.reach = grid->sorted.scores[grid->capacity - 1];
 	for (int i = 0; i < search->lists.count; i++)
 	{
 		int			list = (int) search->lists.ids[i];
@@ -136,6 +172,8 @@ search_step(IvfpqRecallGrid *grid, int step, Bitmapset **searched)
 		IvfpqSearchList(search, i);
 	}
 	IvfpqSearchSettle(search);
+	gv_topk_sort(&search->candidates);
+	merge_postings(&grid->sorted, &search->candidates, grid->capacity);
 }
 
 /* Searches for query q with every number of lists of the grid. */
@@ -143,8 +181,7 @@ static void
 measure_query(IvfpqRecallGrid *grid, int q)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(grid->tmp);
-	const GvTopK *candidates = &grid->search.candidates;
-	GvTopK	   *sorted = &grid->sorted;
+	const GvTopK *sorted = &grid->sorted;
 	Bitmapset  *searched = NULL;
 
 	begin_query(grid, q);
@@ -154,12 +191,6 @@ measure_query(IvfpqRecallGrid *grid, int q)
 	{
 		CHECK_FOR_INTERRUPTS();
 		search_step(grid, step, &searched);
-		sorted->count = candidates->count;
-		memcpy(sorted->scores, candidates->scores,
-			   candidates->count * sizeof(float));
-		memcpy(sorted->ids, candidates->ids,
-			   candidates->count * sizeof(uint64));
-		gv_topk_sort(sorted);
 		note_found(grid, grid->ground_truth, q, step, sorted->ids,
 				   sorted->count);
 	}
@@ -215,7 +246,7 @@ measure_query_batch(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int q,
 									  calibration->gv->dims, grid->probes[step],
 									  IvfpqListsToCompare(meta, grid->probes[step],
 														  grid->search.query.deep),
-									  grid->sorted.capacity, &nhits, &tids);
+									  grid->capacity, &nhits, &tids);
 		if (done)
 			note_hits(grid, ground_truths, step, q, n, nhits, tids);
 		CHECK_FOR_INTERRUPTS();
@@ -233,7 +264,6 @@ static void
 make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 {
 	const IvfpqMetaData *meta = &grid->search.model->meta;
-	int			capacity = (spec->most_width + 1) * meta->lists_per_row;
 	double		step = spec->level == 0 ? STEP : DEEP_STEP;
 	double		probes = spec->least;
 	double		width = Max(LEAST_WIDTH,
@@ -254,12 +284,14 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 		grid->widths[grid->nwidths++] = (int) width;
 	grid->widths[grid->nwidths++] = spec->most_width;
 
+	/* each row's two postings, and those of the query's own row */
+	grid->capacity = (spec->most_width + 1) * meta->lists_per_row;
+
 	/* here, because queries are searched in a context of their own */
 	IvfpqTopKResize(&grid->search.lists, spec->most);
-	/* each row's two postings, and those of the query's own row */
-	IvfpqSearchOpen(&grid->search, capacity);
-	IvfpqTopKResize(&grid->sorted, capacity);
-	IvfpqAnswerRowsResize(&grid->rows, capacity + IVFPQ_GROUND_TRUTH_ROWS +
+	IvfpqSearchOpen(&grid->search, grid->capacity);
+	IvfpqTopKResize(&grid->sorted, 2 * grid->capacity);
+	IvfpqAnswerRowsResize(&grid->rows, grid->capacity + IVFPQ_GROUND_TRUTH_ROWS +
 						  grid->calibration->depth);
 	if (grid->found != NULL)
 	{
@@ -278,7 +310,7 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 static bool
 measure_remote(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int nqueries)
 {
-	int			capacity = grid->sorted.capacity;
+	int			capacity = grid->capacity;
 	int			most = Min(MOST_TRIES, GV_MAX_TRIED_HITS / capacity);
 
 	if (mirror == NULL || mirror->builder == NULL || capacity > GV_MAX_HITS)

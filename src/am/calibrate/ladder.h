@@ -34,7 +34,9 @@ typedef struct IvfpqRecallGrid
 	int			widths[IVFPQ_MAX_WIDTHS];	/* candidates */
 
 	IvfpqGroundTruth *ground_truth; /* of the query at hand */
-	GvTopK		sorted;			/* the candidates, sorted */
+	int			capacity;		/* postings that are kept of a query */
+	GvTopK		sorted;			/* those so far, nearest first; memory for
+								 * twice as many */
 	IvfpqAnswerRows rows;		/* of the answer at hand */
 	int		   *nneighbors;		/* [spec.nqueries]; 0: nothing to find */
 	IvfpqFound *found;			/* [spec.nqueries][nsteps] */
