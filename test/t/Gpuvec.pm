@@ -232,7 +232,7 @@ sub background
 {
 	my ($node, $sql) = @_;
 	my $file = PostgreSQL::Test::Utils::tempdir() . '/job';
-	my %job = (output => "$file.out");
+	my %job = (output => "$file.out", error => "$file.err");
 
 	append_to_file("$file.sql", $sql);
 	$job{handle} = IPC::Run::start(
@@ -242,7 +242,7 @@ sub background
 		],
 		'<' => \undef,
 		'>' => $job{output},
-		'2>' => "$file.err");
+		'2>' => $job{error});
 	return \%job;
 }
 
@@ -311,7 +311,7 @@ sub test_cancel
 {
 	my ($node, $what, $sql, $view, $condition) = @_;
 	my $limit = $LIMIT_MS;
-	my ($ms, $status);
+	my ($ms, $status, $err);
 
 	for (1 .. 3)
 	{
@@ -326,12 +326,14 @@ sub test_cancel
 				WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()});
 		}
 		$status = end_of($job) >> 8;
+		$err = slurp_file($job->{error});
 		$limit = limit_now() if $ms > $LIMIT_MS;
 		last if $ms <= $limit && $status == 3;
 		note("$what: ended after $ms ms, not $limit, status $status");
 	}
 	cmp_ok($ms, '<=', $limit, "$what: ended after $ms ms");
 	is($status, 3, "$what: was canceled");
+	like($err, qr/canceling statement due to user request/, "$what: says so");
 	return;
 }
 
