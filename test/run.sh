@@ -65,7 +65,7 @@
 # on this server and on the others, ONLY=servers all tests on the others.  What
 # ends early says which are left.
 # TAP="name ..." runs just these TAP tests, by the beginnings of their names; without,
-# part tap has all but a few long ones (TAP_LEFT), if ONLY does not name it
+# part tap leaves out those of TAP_LEFT, if ONLY does not name it
 #
 # The parts are in test/parts; here is what runs beside what.
 set -euo pipefail
