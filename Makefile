@@ -99,7 +99,7 @@ gpuvecd_only := $(filter-out $(OBJS),$(GPUVECD_OBJS))
 EXTRA_CLEAN = $(OBJS:.o=.d) $(gpuvecd_only) $(gpuvecd_only:.o=.d) \
 	$(foreach o,$(for_tests) $(oracle) $(for_release),$o $(o:.o=.d)) src/kind \
 	test/memory/*.[do] \
-	gpu/objects $(wildcard $(foreach suffix,d o cubin,\
+	gpu/objects $(wildcard $(foreach suffix,d o ptx,\
 	gpu/*.$(suffix) gpu/*/*.$(suffix) gpu/*/*/*.$(suffix)))
 
 include $(PGXS)
@@ -162,11 +162,12 @@ gpu/%.o: gpu/%.cu
 	$(NVCC) $(NVCC_FLAGS) $(gencode) $(test_flag) -I$(srcdir) -I$(srcdir)/src \
 		-MMD -MP -c $< -o $@
 
-# The kernels alone, for one architecture: what nvcc says of them, much sooner.
-kernels: $(CUDA_OBJS:.o=.cubin)
-gpu/%.cubin: gpu/%.cu
+# The kernels alone, for one architecture and without an assembler: what nvcc says of
+# them, much sooner.
+kernels: $(CUDA_OBJS:.o=.ptx)
+gpu/%.ptx: gpu/%.cu
 	$(NVCC) $(NVCC_FLAGS) -arch=sm_$(lastword $(GPU_ARCHS)) $(test_flag) \
-		-I$(srcdir) -I$(srcdir)/src -cubin $< -o $@
+		-I$(srcdir) -I$(srcdir)/src -ptx $< -o $@
 
 gpuvecd: $(GPUVECD_OBJS) $(CUDA_OBJS)
 ifneq ($(CUDA_OBJS),)

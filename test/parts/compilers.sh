@@ -77,11 +77,11 @@ make_cuda() {
 		PG_CONFIG="$GV_PG_CONFIG" NVCC="$1" GPU_ARCHS="${GPU_ARCHS:-90a}" "${@:2}"
 }
 
-# nvcc, $1, compiles all kernels without a warning.  Part cuda optimizes them, and
-# compiles the host's code of their files, which g++ compiles here for the emulated
-# GPU.
+# nvcc, $1, compiles all kernels without a warning.  Part cuda optimizes and assembles
+# them, and compiles the host's code of their files, which g++ compiles here for the
+# emulated GPU.
 build_kernels() {
-	local quick='-Xcicc -O1 -Xptxas -O1'
+	local quick='-Xcicc -O1'
 	if "$1" --help | grep -q -- --Ofast-compile; then
 		quick='-Ofc max'
 	fi
