@@ -58,15 +58,16 @@
 /* Devices, numbered from 0 as they were found. */
 #define GV_MAX_DEVICES	16
 
+/* In the order of gravity: of several calls' statuses the greatest counts. */
 typedef enum GvStatus
 {
 	GV_OK = 0,
 	GV_CANCELED,				/* the GvStop asked for it */
 	GV_INVALID,					/* arguments break the contract */
 	GV_NO_MEMORY,				/* there is no memory (gv_mirror.h) */
-	GV_FAILED,					/* the engine is broken (gv_mirror.h) */
-	GV_REJECTED					/* the device took a call for wrong, and is as
+	GV_REJECTED,				/* the device took a call for wrong, and is as
 								 * it was (gv_mirror.h) */
+	GV_FAILED					/* the engine is broken (gv_mirror.h) */
 } GvStatus;
 
 /* May less be asked of the engine, or something else, after this failure? */

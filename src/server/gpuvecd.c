@@ -262,7 +262,7 @@ parse_fault(const char *name, const char *value, int64_t *fault_call,
 	*fault_call = number(name, call, 1, INT64_MAX);
 	*fault_status = (int) number(name, colon + 1, GV_INVALID,
 								 strcmp(name, "fault") == 0 ? GV_HANGS :
-								 GV_REJECTED);
+								 GV_FAILED);
 }
 
 /* Those that the test build has besides. */

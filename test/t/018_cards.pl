@@ -280,7 +280,7 @@ is_right($_, 'while it is loaded') for @jobs;
 is(parts_of('d'), '2|1', 'loaded again: two shards');
 
 # -- a card of two fails in the midst of searches: what is left has no room
-append_to_file("$wrapper.fault", '2500:4');
+append_to_file("$wrapper.fault", '2500:5');
 begin_anew('before one fails');
 cmp_ok($node->safe_psql('postgres', "SELECT gpuvec_prewarm('d_e')"),
 	'>', 0, 'before a card fails: d is mirrored');

@@ -94,6 +94,10 @@ searcher_of(const Searcher *searcher, int32_t member)
 	return searcher->own[searcher->mirror->placement.devices[member]];
 }
 
+/* a device that is broken is not to be searched again because another is whole */
+_Static_assert(GV_FAILED > GV_REJECTED && GV_REJECTED > GV_NO_MEMORY,
+			   "the greatest status is reported");
+
 /* Wait for what has begun, and say whether it failed. */
 static GvStatus
 end_step(Searcher *searcher)
@@ -110,7 +114,7 @@ end_step(Searcher *searcher)
 		searcher->begun[p] = false;
 		one = gv_devices_engine->finish(searcher_of(searcher, p));
 		if (one > status)
-			status = one;		/* GV_FAILED is the greatest */
+			status = one;
 	}
 	return status;
 }

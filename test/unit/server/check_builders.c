@@ -470,6 +470,7 @@ check_build_faults(const float *rows)
 	static const int refusals[] = {
 		[GV_INVALID] = GV_REFUSED_PROTOCOL,
 		[GV_NO_MEMORY] = GV_REFUSED_NO_MEMORY,
+		[GV_REJECTED] = GV_REFUSED_FAILED,
 		[GV_FAILED] = GV_REFUSED_FAILED
 	};
 	int			status;

@@ -191,7 +191,7 @@ test_faults(void)
 	int			n;
 
 	test_batch_faults(&index);
-	for (status = GV_INVALID; status <= GV_REJECTED; status++)
+	for (status = GV_INVALID; status <= GV_FAILED; status++)
 	{
 		int			missed = 0;
 		int			failed = 0;

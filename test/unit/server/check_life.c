@@ -60,7 +60,7 @@ test_options(void)
 	check_end("--build-fault", "1:6", 2, usage);
 	check_end("--patience", "-1", 2, usage);
 	check_end("--fault", "1:3", 5, "FATAL: no engine: injected fault");
-	check_end("--fault", "2:4", 5, "FATAL: ");
+	check_end("--fault", "2:5", 5, "FATAL: ");
 	check_end("--fault", "2:3", 5, "FATAL: ");
 	check_end("--fault", "3:3", 5, "FATAL: ");
 	check_end("--parent", "1", 0, "LOG: ");
