@@ -156,7 +156,9 @@ check_allocation(int n, bool after, Answers *right, const TestIndex *index,
 			CHECK(hold_round(&server, 3, right, false, index, bare, what) ||
 				  same, "%s: it is not well afterwards", what);
 		ended = server_stop(&server);
-		CHECK(ended == 0, "%s: exit status %d", what, ended);
+		/* libgcov needs memory at the end, too, and crashes without */
+		CHECK(ended == 0 || getenv("GPUVEC_TEST_COUNTED") != NULL,
+			  "%s: exit status %d", what, ended);
 	}
 	/* it cannot begin, and says why */
 	else
