@@ -300,7 +300,7 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 	}
 	grid->nneighbors = palloc0(spec->nqueries * sizeof(int));
 	grid->found = palloc_extended((Size) spec->nqueries * grid->nsteps *
-								  sizeof(IvfpqFound), MCXT_ALLOC_HUGE);
+								  sizeof(IvfpqGridFound), MCXT_ALLOC_HUGE);
 }
 
 /*
@@ -328,7 +328,7 @@ measure_remote(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int nqueries)
 static void
 measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
 {
-	Size		bytes = grid->nsteps * sizeof(IvfpqFound);
+	Size		bytes = grid->nsteps * sizeof(IvfpqGridFound);
 	int64		taken;
 
 	while (IvfpqParallelNext(grid->parallel, grid->spec.nqueries, &taken))
@@ -349,7 +349,7 @@ measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
 static void
 take_found(IvfpqRecallGrid *grid, int from)
 {
-	Size		bytes = grid->nsteps * sizeof(IvfpqFound);
+	Size		bytes = grid->nsteps * sizeof(IvfpqGridFound);
 	IvfpqTempFile files;
 	BufFile    *file;
 	int			q;

@@ -14,12 +14,12 @@
 #define IVFPQ_MAX_WIDTHS	36
 
 /* The neighbors of a query that were found at a step of the grid. */
-typedef struct IvfpqFound
+typedef struct IvfpqGridFound
 {
 	uint8		widths[IVFPQ_GROUND_TRUTH_ROWS];	/* the first that finds
 													 * each neighbor; nwidths:
 													 * none does */
-} IvfpqFound;
+} IvfpqGridFound;
 
 typedef struct IvfpqRecallGrid
 {
@@ -39,7 +39,7 @@ typedef struct IvfpqRecallGrid
 								 * twice as many */
 	IvfpqAnswerRows rows;		/* of the answer at hand */
 	int		   *nneighbors;		/* [spec.nqueries]; 0: nothing to find */
-	IvfpqFound *found;			/* [spec.nqueries][nsteps] */
+	IvfpqGridFound *found;			/* [spec.nqueries][nsteps] */
 } IvfpqRecallGrid;
 
 /* ladder.c */
