@@ -23,7 +23,7 @@
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
-#include "page/format/layout.h"
+#include "page/layout.h"
 
 /* Where a row is pending. */
 typedef struct IvfpqPendingPlace

@@ -6,7 +6,7 @@
 #define IVFPQ_ENGINE_H
 
 #include "engine/gv_engine.h"
-#include "page/format/format.h"
+#include "page/format.h"
 
 extern const GvStop ivfpq_stop;
 

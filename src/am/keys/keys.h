@@ -18,7 +18,7 @@
 #include "utils/relcache.h"
 
 #include "engine/gv_engine.h"
-#include "page/format/layout.h"
+#include "page/layout.h"
 
 /* Strategies of keys' classes: btree's, and those of sets. */
 #define IVFPQ_OVERLAP_STRATEGY	6	/* && */

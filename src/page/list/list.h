@@ -11,7 +11,7 @@
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
-#include "page/format/layout.h"
+#include "page/layout.h"
 
 /* fetchlist.c: blocks on their way into the processor's cache */
 typedef struct IvfpqFetchPlace

@@ -3,7 +3,7 @@
  *		Tests of page/format without a server: blocks fit their pages for every
  *		pq_dim, and what is put into a block's parts comes out of its body; and
  *		of page/sort.c.  Compiled with the server's headers, linked with these
- *		and blockkeys.c alone.
+ *		and layout.c alone.
  */
 #include "postgres.h"
 

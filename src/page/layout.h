@@ -1,13 +1,13 @@
 /*
  * layout.h
  *		How blocks of codes lie on pages: arithmetic and bytes, no buffers
- *		(layout.c, blockkeys.c).
+ *		(layout.c, layout.c).
  */
 #ifndef IVFPQ_LAYOUT_H
 #define IVFPQ_LAYOUT_H
 
 #include "page/buffer/patch.h"
-#include "page/format/format.h"
+#include "page/format.h"
 
 /* Bytes of one posting's code. */
 static inline int
@@ -107,10 +107,9 @@ extern int	IvfpqRecordSlotBytes(int code_bytes);
 extern int	IvfpqRecordSlots(int code_bytes);
 extern int	IvfpqRecordMaxDims(IvfpqRefine refine);
 
-/* blockkeys.c */
+/* layout.c */
 extern bool IvfpqKeyFormGet(const IvfpqMetaData *meta, IvfpqKeyForm *form);
 extern int	IvfpqKeyHeadsBytes(const IvfpqKeyForm *form);
-extern int	IvfpqKeyAbbrevAt(const IvfpqKeyForm *form, int k, int i);
 extern int	IvfpqKeysBytes(const IvfpqKeyForm *form);
 extern const void *IvfpqKeyAbbrevBytes(uint64 abbrev, int width,
 									   IvfpqKeyBytes *bytes);
