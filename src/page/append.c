@@ -4,7 +4,7 @@
  */
 #include "postgres.h"
 
-#include "page/buffer/patch.h"
+#include "page/delta.h"
 #include "page/pending.h"
 
 /*

@@ -11,7 +11,7 @@
 #include "miscadmin.h"
 
 #include "page/array.h"
-#include "page/buffer/bufhint.h"
+#include "page/bufcache.h"
 
 /* Begin to read `nvectors` vectors of `dims` floats. */
 void

@@ -6,7 +6,7 @@
 
 #include "miscadmin.h"
 
-#include "page/buffer/prefetch.h"
+#include "page/bufcache.h"
 #include "page/page.h"
 
 /* The directory page that holds a list's entry. */

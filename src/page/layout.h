@@ -6,7 +6,7 @@
 #ifndef IVFPQ_LAYOUT_H
 #define IVFPQ_LAYOUT_H
 
-#include "page/buffer/patch.h"
+#include "page/delta.h"
 #include "page/format.h"
 
 /* Bytes of one posting's code. */

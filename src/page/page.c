@@ -11,7 +11,7 @@
 #include "storage/indexfsm.h"
 #include "storage/smgr.h"
 
-#include "page/buffer/bufhint.h"
+#include "page/bufcache.h"
 #include "page/page.h"
 #include "page/stoppoint.h"
 #include "pgcompat.h"

@@ -21,8 +21,8 @@
 #include "miscadmin.h"
 #include "storage/freespace.h"
 
-#include "page/buffer/bufhint.h"
-#include "page/buffer/patch.h"
+#include "page/bufcache.h"
+#include "page/delta.h"
 #include "page/record.h"
 #include "page/stoppoint.h"
 

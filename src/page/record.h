@@ -7,7 +7,7 @@
 
 #include "port/atomics.h"
 
-#include "page/buffer/prefetch.h"
+#include "page/bufcache.h"
 #include "page/page.h"
 
 /*

@@ -18,7 +18,7 @@
 #include "am/common/identity.h"
 #include "am/common/tid.h"
 #include "am/heap/measure.h"
-#include "page/buffer/bufhint.h"
+#include "page/bufcache.h"
 #include "pgcompat.h"
 
 /* Is a column of the index an expression? */

@@ -12,7 +12,7 @@
 #include "am/heap/prefetchrow.h"
 #include "am/keys/keys.h"
 #include "am/value/value.h"
-#include "page/buffer/prefetch.h"
+#include "page/bufcache.h"
 
 /* Does a row of the table, in a slot of its kind, pass a condition? */
 typedef bool (*IvfpqSatisfies) (void *arg, TupleTableSlot *row);

@@ -18,7 +18,7 @@
 #include "utils/rel.h"
 
 #include "am/heap/prefetchpage.h"
-#include "page/buffer/bufhint.h"
+#include "page/bufcache.h"
 
 #define ROW_BYTES		128		/* the row's header, and columns behind it */
 #define POINTERS_BYTES	128		/* the page's header, and line pointers */

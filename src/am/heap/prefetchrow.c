@@ -7,7 +7,7 @@
  * goes: the page's buffer, the row's line pointer, the row.  Alone they take
  * longer than to compute a distance.  So those of several rows are under way
  * at once: a few rows ahead, where pages were found lately is looked up
- * (bufhint.c), nearer ones are pinned and their line pointers read.
+ * (bufcache.c), nearer ones are pinned and their line pointers read.
  *
  * That is without a lock, as nothing but the processor's cache depends on it.
  */
@@ -15,7 +15,7 @@
 
 #include "am/common/tid.h"
 #include "am/heap/prefetchrow.h"
-#include "page/buffer/bufhint.h"
+#include "page/bufcache.h"
 
 /*
  * Rows whose turn comes together.  To find out where an address is in memory

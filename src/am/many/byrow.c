@@ -13,7 +13,7 @@
 #include "am/common/tid.h"
 #include "am/heap/tids.h"
 #include "am/many/many.h"
-#include "page/buffer/bufhint.h"
+#include "page/bufcache.h"
 #include "pgcompat.h"
 
 /* Rows whose pages are prefetched together. */

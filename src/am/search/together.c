@@ -20,7 +20,7 @@
 
 #include "am/common/engine.h"
 #include "am/search/search.h"
-#include "page/buffer/bufhint.h"
+#include "page/bufcache.h"
 
 /*
  * A list of a search, as a number: whether it is not among the nearest, the

@@ -12,7 +12,7 @@
  */
 #include "postgres.h"
 
-#include "page/buffer/bufhint.h"
+#include "page/bufcache.h"
 #include "page/list/list.h"
 #include "page/page.h"
 

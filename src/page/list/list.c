@@ -16,7 +16,7 @@
 
 #include "miscadmin.h"
 
-#include "page/buffer/bufhint.h"
+#include "page/bufcache.h"
 #include "page/list/reader.h"
 #include "page/page.h"
 

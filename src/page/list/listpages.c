@@ -5,7 +5,7 @@
  */
 #include "postgres.h"
 
-#include "page/buffer/bufhint.h"
+#include "page/bufcache.h"
 #include "page/list/reader.h"
 #include "page/page.h"
 

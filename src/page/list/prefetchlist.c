@@ -11,7 +11,7 @@
 
 #include "miscadmin.h"
 
-#include "page/buffer/prefetch.h"
+#include "page/bufcache.h"
 #include "page/list/list.h"
 #include "page/page.h"
 

@@ -1,9 +1,9 @@
 /*
- * patch.h
- *		Generic records of changes that are known: see patch.c.
+ * delta.h
+ *		Generic records of changes that are known: see delta.c.
  */
-#ifndef IVFPQ_PATCH_H
-#define IVFPQ_PATCH_H
+#ifndef IVFPQ_DELTA_H
+#define IVFPQ_DELTA_H
 
 #include "access/generic_xlog.h"
 #include "storage/bufmgr.h"
@@ -73,4 +73,4 @@ IvfpqPatchApply(const IvfpqPatch *patch, char *page)
 extern void IvfpqPatchLog(Relation index, IvfpqPatch *patches,
 						  int npatches);
 
-#endif							/* IVFPQ_PATCH_H */
+#endif							/* IVFPQ_DELTA_H */

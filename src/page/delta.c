@@ -1,5 +1,5 @@
 /*
- * patch.c
+ * delta.c
  *		Generic records of changes that are known.
  *
  * GenericXLogFinish finds out what was changed by comparing pages byte by byte
@@ -7,7 +7,7 @@
  * locked.  An insert mostly adds a posting to a block and a record to a refine
  * page, and there we know every byte; so these functions make the record
  * themselves.  It is the same kind of record: redo is PostgreSQL's, for which
- * the bytes stand as patch.h draws them, in all versions that we support, and
+ * the bytes stand as delta.h draws them, in all versions that we support, and
  * wal_consistency_checking = generic compares what it makes of them.
  *
  * Our pages have no hole, pd_lower being pd_upper, so there is none to clear.
@@ -18,7 +18,7 @@
 #include "miscadmin.h"
 #include "utils/rel.h"
 
-#include "page/buffer/patch.h"
+#include "page/delta.h"
 
 #ifdef IVFPQ_PLAIN_BUFFERS
 
