@@ -9,7 +9,7 @@
  *		metapage -> directory -> slab, refine and pending pages
  *
  * Read in this order: format.h and layout.c, what stands where; page.c and
- * meta.c, pages of any kind; slab.c, append.c and list/, a list's blocks;
+ * metapage.c, pages of any kind; slab.c, append.c and list/, a list's blocks;
  * record.c, refine records; pending.c, pend.c and unpend.c, rows that no list
  * has yet; writer.c and array.c, what a build writes; list/rewrite.c,
  * compact.c and sweep.c, VACUUM; buffer/ has what all of these ask of
@@ -57,7 +57,7 @@ extern void IvfpqPutPage(Relation index, BlockNumber blkno, Page page,
 						 bool shared);
 extern bool IvfpqBlockExists(Relation index, BlockNumber blkno);
 
-/* meta.c: the metapage */
+/* metapage.c: the metapage */
 extern void IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
 						  const IvfpqKeyForm *keys);
 extern void IvfpqMetaCreate(Relation index, ForkNumber fork,
@@ -75,7 +75,7 @@ extern bool IvfpqMetaHasKeys(const IvfpqMetaData *meta,
 extern bool IvfpqMetaIsInRange(const IvfpqMetaData *meta);
 extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 
-/* directory.c: where lists begin */
+/* metapage.c: where lists begin */
 extern BlockNumber IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list);
 extern IvfpqDirEntry *IvfpqDirEntryGet(Page page, uint32 list);
 extern void IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta,
@@ -84,7 +84,7 @@ extern void IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
 								const uint64 *lists, int n,
 								IvfpqDirEntry *entries);
 
-/* version.c: which version the directory is */
+/* metapage.c: which version the directory is */
 extern BlockNumber IvfpqDirectoryPages(const IvfpqMetaData *meta);
 extern uint64 IvfpqDirectoryVersion(Relation index,
 									const IvfpqMetaData *meta);

@@ -23,7 +23,7 @@
  * would have come among them.  If not, the answer is of no use.
  *
  * A search under a condition wants many lists.  So it takes the version of the
- * directory (page/version.c), after its snapshot and the pending rows as well,
+ * directory (page/metapage.c), after its snapshot and the pending rows as well,
  * and sends it along.  If that is what the mirror was known to be when it was
  * searched, the answer is brief: all lists are current, and it says of them no
  * more than sums.  README, "Coherence", has the proof.

@@ -1,5 +1,5 @@
 /*
- * meta.c
+ * metapage.c
  *		The metapage: block 0.
  */
 #include "postgres.h"
@@ -10,8 +10,11 @@
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/rel.h"
 
 #include "page/array.h"
+#include "page/bufcache.h"
+#include "page/page.h"
 #include "page/record.h"
 
 /*
@@ -307,4 +310,154 @@ IvfpqMetaAdvised(Relation index, int64 rows)
 	meta->rows_at_advice = rows;
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(buf);
+}
+
+/* ----
+ * The directory: where lists begin.
+ */
+
+/* The directory page that holds a list's entry. */
+BlockNumber
+IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list)
+{
+	return meta->directory + list / IVFPQ_ENTRIES_PER_PAGE;
+}
+
+/* A list's entry on its directory page. */
+IvfpqDirEntry *
+IvfpqDirEntryGet(Page page, uint32 list)
+{
+	return (IvfpqDirEntry *) PageGetContents(page) +
+		list % IVFPQ_ENTRIES_PER_PAGE;
+}
+
+/*
+ * Copy a list's entry from its locked page.  Counts that cannot be are not
+ * handed on, for searches add them up.
+ */
+static void
+copy_entry(Relation index, Buffer buf, uint32 list, IvfpqDirEntry *entry)
+{
+	*entry = *IvfpqDirEntryGet(BufferGetPage(buf), list);
+	if (entry->ndead > entry->nitems)
+		IvfpqCorrupted(index, BufferGetBlockNumber(buf),
+					   "list %u has %u dead copies of %u", list,
+					   entry->ndead, entry->nitems);
+}
+
+/* Copy a list's entry out. */
+void
+IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
+				  IvfpqDirEntry *entry)
+{
+	Buffer		buf;
+
+	buf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
+						BUFFER_LOCK_SHARE, IVFPQ_KIND_DIRECTORY, NULL);
+	copy_entry(index, buf, list, entry);
+	UnlockReleaseBuffer(buf);
+}
+
+/*
+ * Copy the entries of lists [n] out, page by page, of which one at a time is
+ * locked: near lists often have one parent, and so one page, which everybody
+ * else who searches wants, too.
+ */
+void
+IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
+					const uint64 *lists, int n, IvfpqDirEntry *entries)
+{
+	uint64	   *places = palloc_extended(Max(n, 1) * sizeof(uint64),
+										 MCXT_ALLOC_HUGE);
+	BlockNumber blkno = InvalidBlockNumber;
+	Buffer		buf = InvalidBuffer;
+	IvfpqPrefetch prefetch;
+
+	for (int i = 0; i < n; i++)
+		places[i] = (uint64) IvfpqDirectoryPage(meta, (uint32) lists[i]) << 32 |
+			(uint32) i;
+	IvfpqSortNumbers(places, n);
+	IvfpqPrefetchBegin(&prefetch, index, places, n, 32);
+	for (int j = 0; j < n; j++)
+	{
+		BlockNumber wanted = (BlockNumber) (places[j] >> 32);
+		uint32		i = (uint32) places[j];
+
+		if (wanted != blkno)
+		{
+			if (BufferIsValid(buf))
+				UnlockReleaseBuffer(buf);
+			CHECK_FOR_INTERRUPTS();
+			IvfpqPrefetchTo(&prefetch, wanted);
+			buf = IvfpqReadPage(index, wanted, BUFFER_LOCK_SHARE,
+								IVFPQ_KIND_DIRECTORY, NULL);
+			blkno = wanted;
+		}
+		copy_entry(index, buf, (uint32) lists[i], &entries[i]);
+	}
+	if (BufferIsValid(buf))
+		UnlockReleaseBuffer(buf);
+	IvfpqPrefetchEnd(&prefetch);
+	pfree(places);
+}
+
+/* ----
+ * Which version of its directory an index has: a number that another one
+ * can be compared with.
+ *
+ * Every change of a directory page is logged, and leaves the record's place in
+ * the log (LSN) on the page, under the page's exclusive lock.  LSNs ascend.  So
+ * a page that has the LSN that it had is as it was, and a directory whose pages
+ * have the LSNs that they had is.  A standby's replay leaves the same LSNs.
+ */
+
+/* More are not worth it, nor is it to look at more pages than lists. */
+#define MOST_PAGES		128
+
+/* The number of directory pages. */
+BlockNumber
+IvfpqDirectoryPages(const IvfpqMetaData *meta)
+{
+	return (meta->nlists + IVFPQ_ENTRIES_PER_PAGE - 1) /
+		IVFPQ_ENTRIES_PER_PAGE;
+}
+
+/* Bijective in each of both, and each bit depends on all. */
+static uint64
+mix(uint64 version, XLogRecPtr lsn)
+{
+	version ^= lsn;
+	version = (version ^ version >> 33) * UINT64CONST(0xFF51AFD7ED558CCD);
+	version = (version ^ version >> 33) * UINT64CONST(0xC4CEB9FE1A85EC53);
+	return version ^ version >> 33;
+}
+
+/*
+ * The version of a trained index's directory, by the LSNs of its pages, of
+ * which one at a time is share-locked, in order; 0: it has none.  Where changes
+ * are not logged they leave no LSN.
+ *
+ * If it is the same twice, then at any time between, after the last page was
+ * looked at for the first time and before the first one was for the second, the
+ * entries of all lists were what they are.
+ */
+uint64
+IvfpqDirectoryVersion(Relation index, const IvfpqMetaData *meta)
+{
+	BlockNumber npages = IvfpqDirectoryPages(meta);
+	uint64		version = 0;
+
+	if (!RelationNeedsWAL(index) || npages > MOST_PAGES)
+		return 0;
+	for (BlockNumber i = 0; i < npages; i++)
+	{
+		Buffer		buf = IvfpqReadPage(index, meta->directory + i,
+										BUFFER_LOCK_SHARE,
+										IVFPQ_KIND_DIRECTORY, NULL);
+
+		version = mix(version, PageGetLSN(BufferGetPage(buf)));
+		UnlockReleaseBuffer(buf);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return version != 0 ? version : 1;
 }
