@@ -12,7 +12,7 @@
 #include "am/common/engine.h"
 #include "am/common/tid.h"
 #include "am/heap/tids.h"
-#include "page/list/list.h"
+#include "page/listread.h"
 #include "page/stoppoint.h"
 
 static void

@@ -27,7 +27,7 @@
 #include "am/maintain/maintain.h"
 #include "am/train/train.h"
 #include "page/array.h"
-#include "page/list/list.h"
+#include "page/listread.h"
 #include "page/pending.h"
 
 #define DRAWN		500			/* postings drawn */

@@ -16,7 +16,7 @@
 #include "utils/builtins.h"
 
 #include "am/maintain/maintain.h"
-#include "page/list/list.h"
+#include "page/listread.h"
 #include "page/pending.h"
 #include "page/record.h"
 #include "pgcompat.h"

@@ -19,7 +19,7 @@
 #include "am/maintain/maintain.h"
 #include "client/client.h"
 #include "page/array.h"
-#include "page/list/list.h"
+#include "page/listread.h"
 #include "page/record.h"
 
 /* Lists asked for at once; gpuvecd sends as many of them as it likes. */

@@ -9,7 +9,7 @@
 
 #include "am/common/model.h"
 #include "engine/gv_engine.h"
-#include "page/list/list.h"
+#include "page/listread.h"
 #include "page/page.h"
 #include "page/record.h"
 

@@ -36,7 +36,7 @@
 #include "am/sql/inspect.h"
 #include "am/train/train.h"
 #include "page/check/attempt.h"
-#include "page/list/list.h"
+#include "page/listread.h"
 
 /* Advice: more pending rows than this in a trained index. */
 #define MAX_PENDING		1000

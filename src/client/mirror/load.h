@@ -13,7 +13,7 @@
 
 #include "client/channel/ring.h"
 #include "client/mirror/mirror.h"
-#include "page/list/list.h"
+#include "page/listread.h"
 
 typedef enum IvfpqLoadResult
 {

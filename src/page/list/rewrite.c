@@ -16,7 +16,7 @@
 #include "port/pg_bitutils.h"
 #include "storage/freespace.h"
 
-#include "page/list/list.h"
+#include "page/listread.h"
 #include "page/page.h"
 #include "pgcompat.h"
 

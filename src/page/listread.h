@@ -1,19 +1,19 @@
 /*
- * list.h
+ * listread.h
  *		Reading inverted lists, block by block, and rewriting them.
  *
  * ../README states the read protocol, and why blocks may be read where they
  * lie.
  */
-#ifndef IVFPQ_LIST_H
-#define IVFPQ_LIST_H
+#ifndef IVFPQ_LISTREAD_H
+#define IVFPQ_LISTREAD_H
 
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
 #include "page/layout.h"
 
-/* fetchlist.c: blocks on their way into the processor's cache */
+/* listread.c: blocks on their way into the processor's cache */
 typedef struct IvfpqFetchPlace
 {
 	const IvfpqDirEntry *entry; /* of the next list to fetch of, */
@@ -24,8 +24,6 @@ typedef struct IvfpqFetchPlace
 	const char *page;			/* that page where it was, or NULL */
 } IvfpqFetchPlace;
 
-extern const char *IvfpqFetchNext(IvfpqFetchPlace *place, Relation index,
-								  const IvfpqLayout *layout);
 
 #define IVFPQ_OPTIMISTIC_BLOCKS	4	/* at a time */
 
@@ -85,7 +83,7 @@ extern bool IvfpqListConfirm(IvfpqListReader *reader,
 							 const IvfpqBlockView *views);
 extern void IvfpqListReaderFree(IvfpqListReader *reader);
 
-/* prefetchlist.c: pages of many lists, before these are read */
+/* listread.c: pages of many lists, before these are read */
 extern int	IvfpqPrefetchLists(const IvfpqListReader *reader,
 							   const uint64 *lists,
 							   const IvfpqDirEntry *entries, int n);
@@ -103,4 +101,46 @@ extern void IvfpqSlabReclaim(Relation index, const IvfpqLayout *layout,
 extern bool IvfpqListRewrite(Relation index, const IvfpqMetaData *meta,
 							 uint32 list, BufferAccessStrategy strategy);
 
-#endif							/* IVFPQ_LIST_H */
+/* ----
+ * What the files of the lists' reader share.
+ */
+
+/* Bytes of a slot before its keys. */
+static inline int
+IvfpqBeforeKeys(const IvfpqLayout *layout)
+{
+	return (int) sizeof(IvfpqSlotHeader) + layout->keys_at;
+}
+
+/* Returns whether blocks can be read optimistically. */
+static inline bool
+IvfpqReaderIsOptimistic(const IvfpqListReader *reader)
+{
+	return reader->wants == NULL && reader->layout.nparts == 1;
+}
+
+/*
+ * Returns how many postings the newest block has, where nleft are left in it
+ * and older ones.
+ */
+static inline int
+IvfpqPostingsInBlock(uint32 nleft)
+{
+	return (nleft - 1) % IVFPQ_BLOCK_POSTINGS + 1;
+}
+
+/* The block that is next older. */
+static inline IvfpqAddress
+IvfpqOlderBlock(const IvfpqSlotHeader *header)
+{
+	IvfpqAddress address = {.page = header->prev_page,
+	.slot = header->prev_slot};
+
+	return address;
+}
+
+/* listread.c */
+
+/* listread.c: pages and blocks that come next */
+
+#endif							/* IVFPQ_LISTREAD_H */
