@@ -88,7 +88,7 @@ extern int	IvfpqPrefetchLists(const IvfpqListReader *reader,
 							   const uint64 *lists,
 							   const IvfpqDirEntry *entries, int n);
 
-/* rewrite.c: VACUUM's side of lists */
+/* listwrite.c: VACUUM's side of lists */
 extern bool IvfpqSlabRead(Relation index, BlockNumber blkno,
 						  BufferAccessStrategy strategy, char *page);
 extern void IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,

@@ -9,9 +9,9 @@
  *		metapage -> directory -> slab, refine and pending pages
  *
  * Read in this order: format.h and layout.c, what stands where; page.c and
- * metapage.c, pages of any kind; slab.c, append.c and list/, a list's blocks;
+ * metapage.c, pages of any kind; listwrite.c, listwrite.c and list/, a list's blocks;
  * record.c, refine records; pending.c, pend.c and unpend.c, rows that no list
- * has yet; writer.c and array.c, what a build writes; list/rewrite.c,
+ * has yet; listwrite.c and array.c, what a build writes; list/rewrite.c,
  * compact.c and sweep.c, VACUUM; buffer/ has what all of these ask of
  * PostgreSQL's buffers, check/ looks for damage.
  */
@@ -89,20 +89,15 @@ extern BlockNumber IvfpqDirectoryPages(const IvfpqMetaData *meta);
 extern uint64 IvfpqDirectoryVersion(Relation index,
 									const IvfpqMetaData *meta);
 
-/* append.c: appending to lists */
+/* listwrite.c: appending to lists */
 extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
 							uint32 list, const IvfpqPosting *posting,
 							const IvfpqPendingPlace *pending);
-extern void IvfpqChainAppend(Relation index, const IvfpqLayout *layout,
-							 uint32 list, IvfpqDirEntry *chain,
-							 const IvfpqPosting *postings, int npostings);
 
-/* slab.c: slots and blocks on slab pages */
+/* listwrite.c: slots and blocks on slab pages */
 extern IvfpqSlotHeader *IvfpqSlabSlot(Page page, const IvfpqLayout *layout,
 									  uint32 slot);
 extern char *IvfpqSlabBody(IvfpqSlotHeader *slot);
-extern void IvfpqSlabInit(Page page, const IvfpqLayout *layout);
-extern int	IvfpqSlabFreeSlots(Page page, const IvfpqLayout *layout);
 
 /*
  * A block's pages while they are changed: exclusively locked, part by part.
@@ -116,21 +111,6 @@ typedef struct IvfpqBlockPages
 	bool		init[IVFPQ_MAX_PARTS];	/* page must be made a slab first */
 } IvfpqBlockPages;
 
-extern void IvfpqBlockAllocate(Relation index, const IvfpqLayout *layout,
-							   IvfpqBlockPages *block);
-extern void IvfpqBlockLock(Relation index, const IvfpqLayout *layout,
-						   IvfpqAddress address, uint32 list, uint32 gen,
-						   uint32 ordinal, IvfpqBlockPages *block);
-extern void IvfpqBlockRegister(GenericXLogState *state,
-							   const IvfpqLayout *layout,
-							   const IvfpqBlockPages *block,
-							   IvfpqSlotHeader **headers);
-extern void IvfpqBlockOccupy(const IvfpqBlockPages *block,
-							 IvfpqSlotHeader **headers, uint32 list,
-							 uint32 gen, uint32 ordinal, IvfpqAddress prev);
-extern IvfpqAddress IvfpqBlockAddress(const IvfpqBlockPages *block);
-extern void IvfpqBlockRelease(Relation index, const IvfpqLayout *layout,
-							  IvfpqBlockPages *block);
 
 /* sweep.c: reclaims pages that a crash during training left unused */
 typedef struct IvfpqReclaim
@@ -150,7 +130,7 @@ extern void IvfpqReclaimUntrained(Relation index,
 								  BufferAccessStrategy strategy);
 
 /*
- * writer.c: writing lists and the directory.  Pages are filled in memory
+ * listwrite.c: writing lists and the directory.  Pages are filled in memory
  * and put to blocks reserved for them.
  */
 typedef struct IvfpqWriter
