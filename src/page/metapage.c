@@ -15,7 +15,7 @@
 #include "page/array.h"
 #include "page/bufcache.h"
 #include "page/page.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 
 /*
  * Contents of an untrained index.  A build draws a random build_id; the init

@@ -10,9 +10,9 @@
  *
  * Read in this order: format.h and layout.c, what stands where; page.c and
  * metapage.c, pages of any kind; listwrite.c, listwrite.c and list/, a list's blocks;
- * record.c, refine records; pending.c, pend.c and unpend.c, rows that no list
+ * refinepage.c, refine records; pending.c, pending.c and pending.c, rows that no list
  * has yet; listwrite.c and array.c, what a build writes; list/rewrite.c,
- * compact.c and sweep.c, VACUUM; buffer/ has what all of these ask of
+ * pending.c and pending.c, VACUUM; buffer/ has what all of these ask of
  * PostgreSQL's buffers, check/ looks for damage.
  */
 #ifndef IVFPQ_PAGE_H
@@ -112,7 +112,7 @@ typedef struct IvfpqBlockPages
 } IvfpqBlockPages;
 
 
-/* sweep.c: reclaims pages that a crash during training left unused */
+/* pending.c: reclaims pages that a crash during training left unused */
 typedef struct IvfpqReclaim
 {
 	Relation	index;

@@ -8,30 +8,33 @@
  * used again for something else, or further on in the chain, sees the wrong
  * number and starts again.  VACUUM removes TIDs within a page, unlinks empty
  * pages at the head, and writes the list anew when it is sparse
- * (compact.c); the tail stays.  How rows come: pend.c; rows
- * that training or flushing moves to lists: unpend.c.
+ * (pending.c); the tail stays.  How rows come: pending.c; rows
+ * that training or flushing moves to lists: pending.c.
  */
 #include "postgres.h"
 
 #include "miscadmin.h"
 #include "storage/freespace.h"
+#include "utils/memutils.h"
 
 #include "page/pending.h"
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 
+static bool pending_is_sparse(int64 npages, int64 ntids);
+
 /* The header of a pending page. */
-IvfpqPendingHeader *
-IvfpqPendingGet(Page page)
+static IvfpqPendingHeader *
+pending_get(Page page)
 {
 	return (IvfpqPendingHeader *) PageGetContents(page);
 }
 
 /* Is this the page of the chain that has the number?  Else it is damaged. */
-bool
-IvfpqPendingIs(Page page, uint64 seq)
+static bool
+pending_is(Page page, uint64 seq)
 {
-	IvfpqPendingHeader *header = IvfpqPendingGet(page);
+	IvfpqPendingHeader *header = pending_get(page);
 
 	return IvfpqPageIs(page, IVFPQ_KIND_PENDING) && header->seq == seq &&
 		header->count <= (uint32) IVFPQ_PENDING_PER_PAGE &&
@@ -39,27 +42,27 @@ IvfpqPendingIs(Page page, uint64 seq)
 }
 
 /* The TIDs of a pending page. */
-ItemPointerData *
-IvfpqPendingTids(Page page)
+static ItemPointerData *
+pending_tids(Page page)
 {
-	return (ItemPointerData *) (IvfpqPendingGet(page) + 1);
+	return (ItemPointerData *) (pending_get(page) + 1);
 }
 
 /* Make a pending page that holds the TIDs. */
-void
-IvfpqPendingInit(Page page, uint64 seq, BlockNumber next, uint64 next_seq,
+static void
+pending_init(Page page, uint64 seq, BlockNumber next, uint64 next_seq,
 				 const ItemPointerData *tids, int count)
 {
 	IvfpqPendingHeader *header;
 
 	IvfpqPageInit(page, IVFPQ_KIND_PENDING);
-	header = IvfpqPendingGet(page);
+	header = pending_get(page);
 	header->seq = seq;
 	header->next_seq = next_seq;
 	header->next = next;
 	header->count = count;
 	for (int i = 0; i < count; i++)
-		IvfpqPendingTids(page)[i] = tids[i];
+		pending_tids(page)[i] = tids[i];
 }
 
 /*
@@ -79,8 +82,8 @@ IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 }
 
 /* Begins to read the frozen part; the caller stops at its end. */
-void
-IvfpqPendingOpenFrozen(IvfpqPendingReader *reader, Relation index,
+static void
+pending_open_frozen(IvfpqPendingReader *reader, Relation index,
 					   const IvfpqFrozen *frozen)
 {
 	IvfpqMetaData meta;
@@ -111,8 +114,8 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 	buf = ReadBuffer(reader->index, reader->next);
 	LockBuffer(buf, BUFFER_LOCK_SHARE);
 	page = BufferGetPage(buf);
-	header = IvfpqPendingGet(page);
-	if (IvfpqPendingIs(page, reader->next_seq))
+	header = pending_get(page);
+	if (pending_is(page, reader->next_seq))
 	{
 		reader->place.page = reader->next;
 		reader->place.seq = header->seq;
@@ -120,7 +123,7 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 		reader->mismatched =
 			(IvfpqPageSpecial(page)->flags & IVFPQ_PENDING_MISMATCHED) != 0;
 		*count = header->count;
-		memcpy(reader->tids, IvfpqPendingTids(page),
+		memcpy(reader->tids, pending_tids(page),
 			   header->count * sizeof(ItemPointerData));
 		reader->next = header->next;
 		reader->next_seq = header->next_seq;
@@ -199,7 +202,7 @@ IvfpqPendingEstimate(Relation index)
 		Buffer		buf = IvfpqReadPage(index, meta->pending_tail,
 										BUFFER_LOCK_SHARE,
 										IVFPQ_KIND_PENDING, NULL);
-		IvfpqPendingHeader *header = IvfpqPendingGet(BufferGetPage(buf));
+		IvfpqPendingHeader *header = pending_get(BufferGetPage(buf));
 		uint64		npages = header->seq - meta->pending_head_seq;
 
 		/* of a damaged page it may be anything */
@@ -230,13 +233,13 @@ vacuum_page(Relation index, BlockNumber *blkno, uint64 *seq,
 
 	buf = IvfpqReadPage(index, *blkno, BUFFER_LOCK_EXCLUSIVE,
 						IVFPQ_KIND_PENDING, NULL);
-	if (!IvfpqPendingIs(BufferGetPage(buf), *seq))
+	if (!pending_is(BufferGetPage(buf), *seq))
 		IvfpqCorrupted(index, *blkno,
 					   "it is not the next page of the pending list");
 	state = GenericXLogStart(index);
 	page = GenericXLogRegisterBuffer(state, buf, 0);
-	header = IvfpqPendingGet(page);
-	tids = IvfpqPendingTids(page);
+	header = pending_get(page);
+	tids = pending_tids(page);
 	for (uint32 i = 0; i < header->count; i++)
 	{
 		if (!ItemPointerIsValid(&tids[i]))
@@ -282,7 +285,7 @@ unlink_head(Relation index)
 	}
 	buf = IvfpqReadPage(index, head, BUFFER_LOCK_EXCLUSIVE,
 						IVFPQ_KIND_PENDING, NULL);
-	header = IvfpqPendingGet(BufferGetPage(buf));
+	header = pending_get(BufferGetPage(buf));
 	if (header->count == 0)
 	{
 		GenericXLogState *state = GenericXLogStart(index);
@@ -352,7 +355,759 @@ IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
 		npages++;
 	}
 	npages -= IvfpqPendingTrim(index);
-	if (IvfpqPendingIsSparse(npages, *nleft))
+	if (pending_is_sparse(npages, *nleft))
 		IvfpqPendingCompact(index);
 	return removed;
+}
+
+/* ----
+ * Rows become pending, and decide what dimensions the rows of an index
+ * have where its declaration does not.
+ *
+ * A row is compared with the metapage under the lock under which it is
+ * appended, so of two first rows that differ one is refused.
+ */
+
+/*
+ * Adds the TID to a locked tail page unless it is full.  One record, one page.
+ */
+static bool
+append_to_tail(Relation index, Buffer buf, ItemPointer tid)
+{
+	GenericXLogState *state;
+	Page		page;
+	IvfpqPendingHeader *header;
+
+	if (pending_get(BufferGetPage(buf))->count >=
+		(uint32) IVFPQ_PENDING_PER_PAGE)
+		return false;
+	state = GenericXLogStart(index);
+	page = GenericXLogRegisterBuffer(state, buf, 0);
+	header = pending_get(page);
+	pending_tids(page)[header->count++] = *tid;
+	IvfpqPageSpecial(page)->flags &= ~IVFPQ_PENDING_MISMATCHED;
+	GenericXLogFinish(state);
+	return true;
+}
+
+/*
+ * Add a tail page that holds the TID or, without one, is empty.  `gap` numbers
+ * are left out before its own.  One record: metapage, old tail if any, new
+ * page.  The metapage is exclusively locked.
+ */
+static void
+pending_add_tail(Relation index, Buffer metabuf, Buffer tailbuf,
+					const ItemPointerData *tid, uint64 gap)
+{
+	GenericXLogState *state;
+	Buffer		buf = IvfpqGetFreePage(index);
+	BlockNumber blkno = BufferGetBlockNumber(buf);
+	IvfpqMetaData *meta;
+	IvfpqPendingHeader *header;
+	uint64		seq;
+
+	state = GenericXLogStart(index);
+	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
+	seq = meta->pending_head_seq;
+	if (BufferIsValid(tailbuf))
+	{
+		header = pending_get(GenericXLogRegisterBuffer(state, tailbuf, 0));
+		seq = header->seq + 1 + gap;
+		header->next = blkno;
+		header->next_seq = seq;
+	}
+	else
+		meta->pending_head = blkno;
+	meta->pending_tail = blkno;
+
+	pending_init(GenericXLogRegisterBuffer(state, buf,
+											   GENERIC_XLOG_FULL_IMAGE),
+					 seq, InvalidBlockNumber, 0, tid, tid != NULL);
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(buf);
+}
+
+/* Change what an exclusively locked metapage says of dims.  One record. */
+static void
+set_dims(Relation index, Buffer metabuf, int dims, int flags)
+{
+	GenericXLogState *state = GenericXLogStart(index);
+	IvfpqMetaData *meta;
+
+	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
+	meta->dims = dims;
+	meta->dims_flags = flags;
+	GenericXLogFinish(state);
+}
+
+/*
+ * The locked metapage's answer to a row of `dims` dimensions that is to be
+ * appended.  It may have to say more first, which takes an exclusive lock: that
+ * this row decides, or, dims being 0, that not all rows are checked.
+ */
+typedef enum DimsVerdict
+{
+	DIMS_FIT,
+	DIMS_UNSAID,
+	DIMS_DIFFER
+} DimsVerdict;
+
+static DimsVerdict
+judge_dims(const IvfpqMetaData *meta, int dims)
+{
+	if (dims == 0)
+		return meta->dims_flags & IVFPQ_DIMS_CHECKED ? DIMS_UNSAID : DIMS_FIT;
+	if (meta->dims == 0)
+		return DIMS_UNSAID;
+	return meta->dims == dims ? DIMS_FIT : DIMS_DIFFER;
+}
+
+/* Say it. */
+static void
+say_dims(Relation index, Buffer metabuf, int dims)
+{
+	IvfpqMetaData meta = *IvfpqMetaGet(index, BufferGetPage(metabuf));
+
+	if (dims == 0)
+		set_dims(index, metabuf, meta.dims,
+				 meta.dims_flags & ~IVFPQ_DIMS_CHECKED);
+	else
+		set_dims(index, metabuf, dims,
+				 meta.dims_flags | IVFPQ_DIMS_BY_ROW |
+				 (meta.pending_head == InvalidBlockNumber ?
+				  IVFPQ_DIMS_CHECKED : 0));
+}
+
+/*
+ * Let rows have `dims` dimensions from now on, unless that is decided.
+ * Returns how many they have to have.  One record, the metapage, or none.
+ */
+int
+IvfpqPendingSettleDims(Relation index, int dims)
+{
+	Buffer		metabuf;
+
+	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+							IVFPQ_KIND_META, NULL);
+	if (judge_dims(IvfpqMetaGet(index, BufferGetPage(metabuf)),
+				   dims) == DIMS_UNSAID)
+		say_dims(index, metabuf, dims);
+	dims = IvfpqMetaGet(index, BufferGetPage(metabuf))->dims;
+	UnlockReleaseBuffer(metabuf);
+	return dims;
+}
+
+/*
+ * Let the next row of an untrained index decide on dimensions, because no row
+ * is left of those that did: the caller has read the pending list to its last
+ * page, where the reader is, with `count` TIDs, and found none of a row that
+ * anyone may ever see.  False if rows have come since, also where VACUUM has
+ * removed as many, or if it was no row that decided.  One record: the
+ * metapage.
+ */
+bool
+IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
+{
+	Buffer		metabuf;
+	IvfpqMetaData meta;
+	bool		may;
+
+	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+							IVFPQ_KIND_META, NULL);
+	meta = *IvfpqMetaGet(index, BufferGetPage(metabuf));
+	may = meta.nlists == 0 && meta.dims > 0 &&
+		(meta.dims_flags & IVFPQ_DIMS_BY_ROW) &&
+		meta.pending_tail == last->place.page;
+	if (may && meta.pending_tail != InvalidBlockNumber)
+	{
+		Buffer		buf = IvfpqReadPage(index, meta.pending_tail,
+										BUFFER_LOCK_SHARE,
+										IVFPQ_KIND_PENDING, NULL);
+
+		Page		page = BufferGetPage(buf);
+
+		/* what is not logged has no LSNs */
+		may = pending_is(page, last->place.seq) &&
+			pending_get(page)->count == (uint32) count &&
+			(!RelationNeedsWAL(index) || PageGetLSN(page) == last->lsn) &&
+			memcmp(pending_tids(page), last->tids,
+				   count * sizeof(ItemPointerData)) == 0;
+		UnlockReleaseBuffer(buf);
+	}
+	if (may)
+		set_dims(index, metabuf, 0,
+				 meta.dims_flags & ~IVFPQ_DIMS_BY_ROW);
+	UnlockReleaseBuffer(metabuf);
+	return may;
+}
+
+/*
+ * Append a TID of a row of `dims` dimensions.  The first row decides on those
+ * of all; one of others is not appended.  Returns how many it should have.
+ * dims = 0: whatever they are, it is a row that hardly anyone sees.
+ *
+ * Inserters share the metapage and take the tail one after another; whoever
+ * finds it full, or is the first, takes the metapage exclusively and checks
+ * again.
+ */
+int
+IvfpqPendingAppend(Relation index, ItemPointer tid, int dims)
+{
+	int			mode = BUFFER_LOCK_SHARE;
+	bool		done = false;
+
+	while (!done)
+	{
+		Buffer		metabuf;
+		Buffer		tailbuf = InvalidBuffer;
+		BlockNumber tail;
+		DimsVerdict verdict;
+
+		metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, mode, IVFPQ_KIND_META,
+								NULL);
+		verdict = judge_dims(IvfpqMetaGet(index, BufferGetPage(metabuf)),
+							 dims);
+		if (verdict == DIMS_DIFFER)
+		{
+			dims = IvfpqMetaGet(index, BufferGetPage(metabuf))->dims;
+			UnlockReleaseBuffer(metabuf);
+			return dims;
+		}
+		if (verdict == DIMS_UNSAID && mode == BUFFER_LOCK_EXCLUSIVE)
+		{
+			say_dims(index, metabuf, dims);
+			verdict = DIMS_FIT;
+		}
+		tail = IvfpqMetaGet(index, BufferGetPage(metabuf))->pending_tail;
+		if (verdict == DIMS_FIT && tail != InvalidBlockNumber)
+		{
+			tailbuf = IvfpqReadPage(index, tail, BUFFER_LOCK_EXCLUSIVE,
+									IVFPQ_KIND_PENDING, NULL);
+			done = append_to_tail(index, tailbuf, tid);
+		}
+		if (!done && mode == BUFFER_LOCK_EXCLUSIVE)
+		{
+			pending_add_tail(index, metabuf, tailbuf, tid, 0);
+			done = true;
+		}
+		if (BufferIsValid(tailbuf))
+			UnlockReleaseBuffer(tailbuf);
+		UnlockReleaseBuffer(metabuf);
+		mode = BUFFER_LOCK_EXCLUSIVE;
+	}
+	return dims;
+}
+
+/* ----
+ * Rows on their way from the pending list to inverted lists.
+ *
+ * Training in place: the pending list is frozen (IvfpqPendingFreeze), lists
+ * are written with the frozen rows, those that have to stay pending are
+ * written to a chain that leads to the new tail (IvfpqPendingKeep), and one
+ * record shows both instead of the frozen pages (IvfpqPendingPublish), which
+ * are then freed (IvfpqPendingFree).  Flushing removes single rows
+ * (IvfpqPendingRemove).  The caller excludes VACUUM and other such callers by
+ * the table's lock; rows are appended meanwhile.
+ */
+
+/*
+ * Freezes the pending list up to its last TID: an empty tail takes what comes.
+ * With renumber as many numbers as it has pages are left out before the
+ * tail's.  One record: metapage, old tail, new page; none if the tail is empty
+ * already and numbers do not matter.  False when there is no list.
+ */
+bool
+IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber)
+{
+	Buffer		metabuf;
+	Buffer		tailbuf;
+	IvfpqMetaData *meta;
+	bool		exists;
+
+	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+							IVFPQ_KIND_META, NULL);
+	meta = IvfpqMetaGet(index, BufferGetPage(metabuf));
+	exists = meta->pending_tail != InvalidBlockNumber;
+	if (exists)
+	{
+		tailbuf = IvfpqReadPage(index, meta->pending_tail,
+								BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_PENDING,
+								NULL);
+		frozen->head = meta->pending_head;
+		frozen->head_seq = meta->pending_head_seq;
+		frozen->tail_seq = pending_get(BufferGetPage(tailbuf))->seq;
+		/* numbers are reckoned from these */
+		if (frozen->head == meta->pending_tail ?
+			frozen->head_seq != frozen->tail_seq :
+			frozen->head_seq >= frozen->tail_seq)
+			IvfpqCorrupted(index, IVFPQ_METAPAGE,
+						   "the pending list's pages do not ascend");
+		if (renumber || pending_get(BufferGetPage(tailbuf))->count > 0)
+		{
+			uint64		gap = renumber ?
+			frozen->tail_seq - frozen->head_seq + 1 : 0;
+
+			pending_add_tail(index, metabuf, tailbuf, NULL, gap);
+			frozen->tail_seq += gap + 1;
+		}
+		frozen->tail = meta->pending_tail;
+		UnlockReleaseBuffer(tailbuf);
+	}
+	UnlockReleaseBuffer(metabuf);
+	return exists;
+}
+
+/*
+ * Write TIDs to new pending pages, which lead to the tail behind the frozen
+ * part and which no reader finds until *meta, whose pending head they become,
+ * is published.  One record a page.  The pages take the numbers just below the
+ * tail's, of which the frozen pages have at least as many.
+ */
+void
+IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
+				 const ItemPointerData *tids, int64 ntids,
+				 IvfpqMetaData *meta)
+{
+	meta->pending_head = frozen->tail;
+	meta->pending_head_seq = frozen->tail_seq;
+	while (ntids > 0)
+	{
+		int			count = (int) Min(ntids, IVFPQ_PENDING_PER_PAGE);
+		GenericXLogState *state;
+		Buffer		buf;
+
+		CHECK_FOR_INTERRUPTS();
+		if (meta->pending_head_seq <= frozen->head_seq)
+			elog(ERROR, "more rows stay pending than were");
+		ntids -= count;
+		buf = IvfpqGetFreePage(index);
+		state = GenericXLogStart(index);
+		pending_init(GenericXLogRegisterBuffer(state, buf,
+												   GENERIC_XLOG_FULL_IMAGE),
+						 meta->pending_head_seq - 1, meta->pending_head,
+						 meta->pending_head_seq, tids + ntids, count);
+		GenericXLogFinish(state);
+		meta->pending_head = BufferGetBlockNumber(buf);
+		meta->pending_head_seq--;
+		UnlockReleaseBuffer(buf);
+		IvfpqInjectionPoint("train: kept");
+	}
+}
+
+/*
+ * Turn the index into the trained one that *meta describes, all at once.  One
+ * record: the metapage.  The pending tail stays what it has become since.
+ */
+void
+IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
+{
+	Buffer		metabuf;
+	GenericXLogState *state;
+	IvfpqMetaData *meta;
+	BlockNumber tail;
+	int			flags;
+
+	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+							IVFPQ_KIND_META, NULL);
+	state = GenericXLogStart(index);
+	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
+	if (meta->nlists > 0)
+		elog(ERROR, "index \"%s\" was trained by someone else",
+			 RelationGetRelationName(index));
+	if (meta->dims != trained->dims)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("rows of index \"%s\" have had %d dimensions while it was trained, and have %d now",
+						RelationGetRelationName(index), trained->dims,
+						meta->dims),
+				 errhint("Train it again.")));
+	tail = meta->pending_tail;
+	flags = meta->dims_flags;
+	*meta = *trained;
+	meta->pending_tail = tail;
+	meta->dims_flags = flags;
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(metabuf);
+}
+
+/*
+ * Frees the frozen pages, which nothing leads to any more.  One record a
+ * page; what a crash leaves of them, VACUUM reclaims.
+ */
+void
+IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen)
+{
+	BlockNumber blkno = frozen->head;
+	uint64		seq = frozen->head_seq;
+
+	while (blkno != frozen->tail)
+	{
+		Buffer		buf;
+		IvfpqPendingHeader header;
+
+		CHECK_FOR_INTERRUPTS();
+		buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_EXCLUSIVE,
+							IVFPQ_KIND_PENDING, NULL);
+		if (!pending_is(BufferGetPage(buf), seq))
+			IvfpqCorrupted(index, blkno,
+						   "it is not the next page of the pending list");
+		header = *pending_get(BufferGetPage(buf));
+		IvfpqFreePage(index, buf);
+		UnlockReleaseBuffer(buf);
+		RecordPageWithFreeSpace(index, blkno, BLCKSZ - 1);
+		blkno = header.next;
+		seq = header.next_seq;
+		IvfpqInjectionPoint("pending: freed");
+	}
+	FreeSpaceMapVacuum(index);
+}
+
+/*
+ * Removes the TID at `place` as part of a record: the page's last TID takes
+ * its place.  Returns the page, which stays locked until the caller has
+ * finished the record.
+ */
+Buffer
+IvfpqPendingRemove(Relation index, const IvfpqPendingPlace *place,
+				   const ItemPointerData *tid, GenericXLogState *state)
+{
+	Buffer		buf;
+	IvfpqPendingHeader *header;
+	ItemPointerData *tids;
+	uint32		i = 0;
+	Page		page;
+
+	buf = IvfpqReadPage(index, place->page, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_PENDING, NULL);
+	page = GenericXLogRegisterBuffer(state, buf, 0);
+	header = pending_get(page);
+	tids = pending_tids(page);
+	if (!pending_is(page, place->seq))
+		IvfpqCorrupted(index, place->page,
+					   "it is not the next page of the pending list");
+	while (i < header->count &&
+		   memcmp(&tids[i], tid, sizeof(ItemPointerData)) != 0)
+		i++;
+	if (i == header->count)
+		elog(ERROR, "row (%u,%u) is pending no more",
+			 ItemPointerGetBlockNumberNoCheck(tid),
+			 ItemPointerGetOffsetNumberNoCheck(tid));
+	tids[i] = tids[--header->count];
+	return buf;
+}
+
+/*
+ * Note that no list can take any of the `count` rows at `place`, unless others
+ * have come there since.  One record, one page.
+ */
+void
+IvfpqPendingSetMismatched(Relation index, const IvfpqPendingPlace *place,
+						  int count)
+{
+	GenericXLogState *state;
+	Buffer		buf;
+	Page		page;
+
+	buf = IvfpqReadPage(index, place->page, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_PENDING, NULL);
+	page = BufferGetPage(buf);
+	if (pending_is(page, place->seq) &&
+		pending_get(page)->count == (uint32) count)
+	{
+		state = GenericXLogStart(index);
+		page = GenericXLogRegisterBuffer(state, buf, 0);
+		IvfpqPageSpecial(page)->flags |= IVFPQ_PENDING_MISMATCHED;
+		GenericXLogFinish(state);
+	}
+	UnlockReleaseBuffer(buf);
+}
+
+/* ----
+ * VACUUM writes the pending list anew when most of it is holes.
+ *
+ * Empty pages are given back at the head only, since a link leads to every
+ * other one, and one old row would keep all pages behind it.  So the list is
+ * frozen up to its tail (IvfpqPendingFreeze), its TIDs are written to new
+ * pages that lead to the new tail, and one record makes these the head.
+ * Readers that are in the midst of the old pages come to the new tail as well
+ * or, when those are freed, start again.  The new pages have numbers that were
+ * left out for them before the tail's, which no page ever had.
+ */
+
+/* Pages that a list may have beyond twice those that its TIDs need. */
+#define SPARE_PAGES		2
+
+/* The list in the making. */
+typedef struct Compaction
+{
+	Relation	index;
+	const IvfpqFrozen *frozen;
+	Buffer		buf;			/* page to be filled: ours, pinned */
+	uint64		seq;			/* its number */
+	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] for it */
+	int			count;
+	bool		mismatched;		/* all of them come from mismatched pages */
+} Compaction;
+
+/* Pages that ntids TIDs take. */
+static int64
+pages_needed(int64 ntids)
+{
+	return (ntids + IVFPQ_PENDING_PER_PAGE - 1) / IVFPQ_PENDING_PER_PAGE;
+}
+
+/* Returns whether a list of npages pages has too few TIDs. */
+static bool
+pending_is_sparse(int64 npages, int64 ntids)
+{
+	return npages > 2 * pages_needed(ntids) + SPARE_PAGES;
+}
+
+/* Returns the number of frozen TIDs. */
+static int64
+count_frozen(Relation index, const IvfpqFrozen *frozen)
+{
+	IvfpqPendingReader reader;
+	int64		total = 0;
+	int			count;
+
+	pending_open_frozen(&reader, index, frozen);
+	while (reader.next != frozen->tail && IvfpqPendingNext(&reader, &count))
+		total += count;
+	IvfpqPendingClose(&reader);
+	return total;
+}
+
+/*
+ * A page that is ours, though it is not locked.  It is a pending page at once,
+ * for a free one may be taken by who knows it from before.  One record.
+ */
+static Buffer
+take_page(Relation index, uint64 seq)
+{
+	Buffer		buf = IvfpqGetFreePage(index);
+	GenericXLogState *state = GenericXLogStart(index);
+
+	pending_init(GenericXLogRegisterBuffer(state, buf,
+											   GENERIC_XLOG_FULL_IMAGE),
+					 seq, InvalidBlockNumber, 0, NULL, 0);
+	GenericXLogFinish(state);
+	LockBuffer(buf, BUFFER_LOCK_UNLOCK);
+	return buf;
+}
+
+/* Write the page that has been gathered.  One record, one page. */
+static void
+write_page(Compaction *to)
+{
+	Relation	index = to->index;
+	bool		last = to->seq + 1 == to->frozen->tail_seq;
+	Buffer		next = last ? InvalidBuffer : take_page(index, to->seq + 1);
+	GenericXLogState *state;
+	Page		page;
+
+	LockBuffer(to->buf, BUFFER_LOCK_EXCLUSIVE);
+	if (!pending_is(BufferGetPage(to->buf), to->seq))
+		elog(ERROR, "block %u of index \"%s\" was taken by someone else",
+			 BufferGetBlockNumber(to->buf), RelationGetRelationName(index));
+	state = GenericXLogStart(index);
+	page = GenericXLogRegisterBuffer(state, to->buf, GENERIC_XLOG_FULL_IMAGE);
+	pending_init(page, to->seq,
+					 last ? to->frozen->tail : BufferGetBlockNumber(next),
+					 to->seq + 1, to->tids, to->count);
+	if (to->mismatched)
+		IvfpqPageSpecial(page)->flags |= IVFPQ_PENDING_MISMATCHED;
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(to->buf);
+	to->buf = next;
+	to->seq++;
+	to->count = 0;
+	to->mismatched = true;
+	IvfpqInjectionPoint("compact: page");
+}
+
+/* Writes the frozen TIDs to pages numbered from to->seq on. */
+static void
+write_pages(Compaction *to)
+{
+	IvfpqPendingReader reader;
+	int			count;
+
+	pending_open_frozen(&reader, to->index, to->frozen);
+	while (reader.next != to->frozen->tail &&
+		   IvfpqPendingNext(&reader, &count))
+	{
+		IvfpqVacuumDelayPoint();
+		for (int i = 0; i < count; i++)
+		{
+			if (to->count == IVFPQ_PENDING_PER_PAGE)
+				write_page(to);
+			to->tids[to->count++] = reader.tids[i];
+			to->mismatched &= reader.mismatched;
+		}
+	}
+	write_page(to);
+	IvfpqPendingClose(&reader);
+}
+
+/* Make another page the head of the list.  One record: the metapage. */
+static void
+switch_head(Relation index, BlockNumber head, uint64 head_seq)
+{
+	Buffer		buf;
+	GenericXLogState *state;
+	IvfpqMetaData *meta;
+
+	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_META, NULL);
+	state = GenericXLogStart(index);
+	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, buf, 0));
+	meta->pending_head = head;
+	meta->pending_head_seq = head_seq;
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(buf);
+}
+
+/*
+ * Write the pending list anew.  The caller excludes VACUUM, training and
+ * flushing by the table's lock; rows are appended meanwhile.
+ */
+void
+IvfpqPendingCompact(Relation index)
+{
+	IvfpqFrozen frozen;
+	Compaction	to = {.index = index, .frozen = &frozen, .mismatched = true};
+	BlockNumber head;
+	uint64		head_seq;
+	int64		npages;
+
+	if (!IvfpqPendingFreeze(index, &frozen, true))
+		return;
+	IvfpqInjectionPoint("compact: sealed");
+	npages = pages_needed(count_frozen(index, &frozen));
+	head = frozen.tail;
+	head_seq = frozen.tail_seq - npages;
+	if (npages > 0)
+	{
+		to.tids = palloc(IVFPQ_PENDING_PER_PAGE * sizeof(ItemPointerData));
+		to.seq = head_seq;
+		to.buf = take_page(index, to.seq);
+		head = BufferGetBlockNumber(to.buf);
+		write_pages(&to);
+		pfree(to.tids);
+	}
+	switch_head(index, head, head_seq);
+	IvfpqInjectionPoint("compact: switched");
+	IvfpqPendingFree(index, &frozen);
+}
+
+/* ----
+ * Reclaiming pages that a crash left unused.
+ *
+ * Training in place writes to pages that no reader finds until it publishes
+ * them, and frees the pending pages that it emptied only after that.  If it
+ * dies, such pages remain: in an untrained index everything but the pending
+ * list, in a trained one pending pages that are not in the list.  The caller
+ * excludes training and VACUUM by the table's lock.
+ */
+
+/* Note the pages of the pending list; memory from the current context. */
+void
+IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index)
+{
+	IvfpqMetaData meta;
+	IvfpqPendingReader reader;
+	int			count;
+
+	IvfpqMetaRead(index, &meta);
+	reclaim->index = index;
+	reclaim->trained = meta.nlists > 0;
+	reclaim->nblocks = RelationGetNumberOfBlocks(index);
+	reclaim->listed = palloc_extended(reclaim->nblocks / 8 + 1,
+									  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	reclaim->last_seq = 0;
+	IvfpqPendingOpen(&reader, index, &meta);
+	while (IvfpqPendingNext(&reader, &count))
+	{
+		if (reader.place.page < reclaim->nblocks)
+			reclaim->listed[reader.place.page / 8] |=
+				1 << (reader.place.page % 8);
+		reclaim->last_seq = reader.place.seq;
+	}
+	IvfpqPendingClose(&reader);
+}
+
+/*
+ * Is the page unused?  A pending page with a higher number was added to the
+ * list since it was read.
+ */
+static bool
+is_left_over(const IvfpqReclaim *reclaim, BlockNumber blkno, Page page)
+{
+	if (IvfpqPageIs(page, IVFPQ_KIND_PENDING))
+		return pending_get(page)->seq <= reclaim->last_seq &&
+			(reclaim->listed[blkno / 8] & (1 << (blkno % 8))) == 0;
+	return !reclaim->trained && IvfpqPageIsTrained(page);
+}
+
+/*
+ * Look at one page, none of the metapage, arrays and directory, and free it
+ * if it is left over.  One record, one page.
+ */
+void
+IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
+				 BufferAccessStrategy strategy)
+{
+	Buffer		buf;
+	Page		page;
+	bool		left_over;
+	bool		is_free;
+
+	if (blkno >= reclaim->nblocks)
+		return;
+	buf = ReadBufferExtended(reclaim->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+							 strategy);
+	LockBuffer(buf, BUFFER_LOCK_SHARE);
+	page = BufferGetPage(buf);
+	left_over = is_left_over(reclaim, blkno, page);
+	is_free = PageIsNew(page) || IvfpqPageIs(page, IVFPQ_KIND_FREE);
+	LockBuffer(buf, BUFFER_LOCK_UNLOCK);
+	if (left_over)
+	{
+		LockBuffer(buf, BUFFER_LOCK_EXCLUSIVE);
+		if (is_left_over(reclaim, blkno, page))
+		{
+			IvfpqFreePage(reclaim->index, buf);
+			is_free = true;
+		}
+		LockBuffer(buf, BUFFER_LOCK_UNLOCK);
+	}
+	ReleaseBuffer(buf);
+	if (is_free)
+		RecordPageWithFreeSpace(reclaim->index, blkno, BLCKSZ - 1);
+	if (left_over)
+		IvfpqInjectionPoint("sweep");
+}
+
+/* Reclaims the pages of an untrained index. */
+void
+IvfpqReclaimUntrained(Relation index, BufferAccessStrategy strategy)
+{
+	IvfpqReclaim reclaim;
+
+	IvfpqReclaimBegin(&reclaim, index);
+	for (BlockNumber blkno = IVFPQ_METAPAGE + 1;
+		 blkno < reclaim.nblocks; blkno++)
+	{
+		IvfpqVacuumDelayPoint();
+		IvfpqReclaimPage(&reclaim, blkno, strategy);
+	}
+	IvfpqReclaimEnd(&reclaim);
+	FreeSpaceMapVacuum(index);
+}
+
+void
+IvfpqReclaimEnd(IvfpqReclaim *reclaim)
+{
+	pfree(reclaim->listed);
 }

@@ -8,7 +8,7 @@
 #include "page/page.h"
 
 /*
- * pending.c, pend.c: rows without a list.  Freezing the pending list ends the
+ * pending.c, pending.c: rows without a list.  Freezing the pending list ends the
  * part that training reads: pages from head up to tail get no more rows,
  * because new ones are appended behind.
  */
@@ -37,8 +37,6 @@ typedef struct IvfpqPendingReader
 
 extern void IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 							 const IvfpqMetaData *meta);
-extern void IvfpqPendingOpenFrozen(IvfpqPendingReader *reader, Relation index,
-								   const IvfpqFrozen *frozen);
 extern bool IvfpqPendingNext(IvfpqPendingReader *reader, int *count);
 extern void IvfpqPendingClose(IvfpqPendingReader *reader);
 extern bool IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta);
@@ -47,21 +45,12 @@ extern int	IvfpqPendingSettleDims(Relation index, int dims);
 extern bool IvfpqPendingFreeDims(Relation index,
 								 const IvfpqPendingReader *last, int count);
 extern int64 IvfpqPendingEstimate(Relation index);
-extern IvfpqPendingHeader *IvfpqPendingGet(Page page);
-extern ItemPointerData *IvfpqPendingTids(Page page);
-extern bool IvfpqPendingIs(Page page, uint64 seq);
-extern void IvfpqPendingInit(Page page, uint64 seq, BlockNumber next,
-							 uint64 next_seq, const ItemPointerData *tids,
-							 int count);
-extern void IvfpqPendingAddTail(Relation index, Buffer metabuf,
-								Buffer tailbuf, const ItemPointerData *tid,
-								uint64 gap);
 extern int64 IvfpqPendingTrim(Relation index);
 extern int64 IvfpqPendingVacuum(Relation index,
 								IndexBulkDeleteCallback callback,
 								void *callback_state, int64 *nleft);
 
-/* unpend.c: rows on their way from the pending list to lists */
+/* pending.c: rows on their way from the pending list to lists */
 extern bool IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen,
 							   bool renumber);
 extern void IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
@@ -77,8 +66,7 @@ extern Buffer IvfpqPendingRemove(Relation index,
 								 const ItemPointerData *tid,
 								 GenericXLogState *state);
 
-/* compact.c: a pending list without the holes that VACUUM made */
-extern bool IvfpqPendingIsSparse(int64 npages, int64 ntids);
+/* pending.c: a pending list without the holes that VACUUM made */
 extern void IvfpqPendingCompact(Relation index);
 
 #endif							/* IVFPQ_PENDING_H */

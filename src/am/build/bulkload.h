@@ -10,7 +10,7 @@
 #include "am/calibrate/calibrate.h"
 #include "am/calibrate/trialsearch.h"
 #include "am/team/tempfile.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 
 /* How a row of the table is used; flags. */
 typedef enum IvfpqRowUse

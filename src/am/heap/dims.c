@@ -3,7 +3,7 @@
  *		How many dimensions the rows of an index have, where its declaration
  *		leaves that to them.
  *
- * The first row decides, and the metapage says so (page/pend.c).  A build
+ * The first row decides, and the metapage says so (page/pending.c).  A build
  * also makes dead rows of another length pending, which older snapshots may
  * see.  In such an index the rows that came first are asked, and what is
  * pending in another length is passed over.

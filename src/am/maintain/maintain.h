@@ -11,7 +11,7 @@
 #include "am/common/model.h"
 #include "am/heap/measure.h"
 #include "am/keys/keys.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 
 /* Beyond this many times the rows at training an index should be rebuilt. */
 #define IVFPQ_MAX_GROWTH		4

@@ -18,7 +18,7 @@
 #include "am/maintain/maintain.h"
 #include "page/listread.h"
 #include "page/pending.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 #include "pgcompat.h"
 
 /* The list that a slot belongs to, and its entry. */

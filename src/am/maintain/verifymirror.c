@@ -20,7 +20,7 @@
 #include "client/client.h"
 #include "page/array.h"
 #include "page/listread.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 
 /* Lists asked for at once; gpuvecd sends as many of them as it likes. */
 #define LISTS_AT_ONCE	4096

@@ -22,7 +22,7 @@
 #include "am/common/tid.h"
 #include "am/maintain/maintain.h"
 #include "am/search/search.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 
 /* Begin to compare the records of a trained index, whose model is sound. */
 void

@@ -11,7 +11,7 @@
 #include "engine/gv_engine.h"
 #include "page/listread.h"
 #include "page/page.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 
 /*
  * nearestlists.c: a transformed vector, a query or a row, and the lists

@@ -14,7 +14,7 @@
 #include "client/mirror/wanted.h"
 #include "client/state/state.h"
 #include "page/array.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 
 /*
  * How long gpuvecd may take for a message; shorter than DROP DATABASE waits.

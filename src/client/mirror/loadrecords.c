@@ -15,7 +15,7 @@
 #include "utils/rel.h"
 
 #include "client/mirror/load.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 
 /* Records read from pages at once. */
 #define CHUNK			64

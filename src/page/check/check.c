@@ -18,7 +18,7 @@
 #include "page/array.h"
 #include "page/check/attempt.h"
 #include "page/check/check.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 #include "pgcompat.h"
 
 /* A slot, or with list IVFPQ_NO_LIST a pending page, that no chain reaches. */

@@ -18,7 +18,7 @@
 
 #include "page/check/check.h"
 #include "page/pending.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 
 /* Something that one reading found. */
 typedef struct Finding

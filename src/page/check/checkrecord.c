@@ -10,7 +10,7 @@
 #include "miscadmin.h"
 
 #include "page/check/check.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 
 /* Readings of a chain that inserts and VACUUM keep changing. */
 #define MAX_READINGS	10

@@ -18,7 +18,7 @@
 #include "am/search/search.h"
 #include "page/check/check.h"
 #include "page/pending.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 
 /* Rows of all samples have smaller numbers. */
 #define NEW_ROW		3900

@@ -7,7 +7,7 @@
  */
 #include "postgres.h"
 
-#include "page/record.h"
+#include "page/refinepage.h"
 
 #undef printf					/* the server's are not linked */
 #undef qsort

@@ -1,9 +1,9 @@
 /*
- * record.h
+ * refinepage.h
  *		Refine records: what reads and writes them.
  */
-#ifndef IVFPQ_RECORD_H
-#define IVFPQ_RECORD_H
+#ifndef IVFPQ_REFINEPAGE_H
+#define IVFPQ_REFINEPAGE_H
 
 #include "port/atomics.h"
 
@@ -11,7 +11,7 @@
 #include "page/page.h"
 
 /*
- * record.c: refine records.  A builder writes those of rows in bulk,
+ * refinepage.c: refine records.  A builder writes those of rows in bulk,
  * page by page, of an index that has none yet.
  */
 typedef struct IvfpqRecordBuilder
@@ -49,4 +49,4 @@ extern void IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
 extern void IvfpqRecordBuilderFinish(IvfpqRecordBuilder *builder,
 									 pg_atomic_uint32 *head);
 
-#endif							/* IVFPQ_RECORD_H */
+#endif							/* IVFPQ_REFINEPAGE_H */

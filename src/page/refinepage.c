@@ -1,5 +1,5 @@
 /*
- * record.c
+ * refinepage.c
  *		Refine records: a row's vector in 8 bits a dimension or in half
  *		precision, once a row, in a slot whose address all postings of the row
  *		have.
@@ -23,7 +23,7 @@
 
 #include "page/bufcache.h"
 #include "page/delta.h"
-#include "page/record.h"
+#include "page/refinepage.h"
 #include "page/stoppoint.h"
 
 #define MOST_RESERVED	64		/* pages at once */
