@@ -7,7 +7,7 @@ DATA = $(wildcard sql/*--*.sql)
 # make TEST_BUILD=1: fault points, tunables, counters and plancheck for tests,
 # which the release has none of.  Some files are for that build alone.
 kind := $(if $(TEST_BUILD),test,release)
-for_tests := src/page/stoppoint.o src/engine/gv_fault.o \
+for_tests := src/page/injection.o src/engine/gv_fault.o \
 	src/am/filter/plancheck.o gpu/product/checks.o gpu/select/hostrows.o
 # The oracle, which searches without a card: in place of src/server/engines.o.
 oracle := $(patsubst %.c,%.o,$(sort $(wildcard test/oracle/*.c)))

@@ -18,7 +18,7 @@
 #include "am/scan/livequeries.h"
 #include "am/sql/inspect.h"
 #include "client/client.h"
-#include "page/stoppoint.h"
+#include "page/injection.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
 PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = GPUVEC_RELEASE);

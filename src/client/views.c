@@ -27,7 +27,7 @@
 #include "client/look.h"
 #include "client/mirror/wanted.h"
 #include "client/state/state.h"
-#include "page/check/attempt.h"
+#include "page/attempt.h"
 #include "pgcompat.h"
 
 #define STAT_COLUMNS		33

@@ -19,9 +19,9 @@
 #include "port/atomics.h"
 
 #include "page/bufcache.h"
+#include "page/injection.h"
 #include "page/listread.h"
 #include "page/page.h"
-#include "page/stoppoint.h"
 
 static void reader_drop_optimistic(IvfpqListReader *reader);
 static void reader_drop_prefetched(IvfpqListReader *reader);

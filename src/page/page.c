@@ -12,8 +12,8 @@
 #include "storage/smgr.h"
 
 #include "page/bufcache.h"
+#include "page/injection.h"
 #include "page/page.h"
-#include "page/stoppoint.h"
 #include "pgcompat.h"
 
 /* Pages offered by the free space map that are tried before extending. */

@@ -17,8 +17,8 @@
 #include "storage/freespace.h"
 #include "utils/memutils.h"
 
+#include "page/injection.h"
 #include "page/pending.h"
-#include "page/stoppoint.h"
 #include "pgcompat.h"
 
 static bool pending_is_sparse(int64 npages, int64 ntids);

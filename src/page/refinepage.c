@@ -23,8 +23,8 @@
 
 #include "page/bufcache.h"
 #include "page/delta.h"
+#include "page/injection.h"
 #include "page/refinepage.h"
-#include "page/stoppoint.h"
 
 #define MOST_RESERVED	64		/* pages at once */
 

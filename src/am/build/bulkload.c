@@ -24,7 +24,7 @@
 #include "am/common/phase.h"
 #include "am/common/tid.h"
 #include "page/array.h"
-#include "page/stoppoint.h"
+#include "page/injection.h"
 
 /* Ranges of lists for each participant, so that none waits long for others. */
 #define RANGES_EACH		4

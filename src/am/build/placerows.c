@@ -23,7 +23,7 @@
 #include "am/common/engine.h"
 #include "am/common/options.h"
 #include "am/search/search.h"
-#include "page/stoppoint.h"
+#include "page/injection.h"
 
 /*
  * Memory for rows that are placed at once: BATCH_BYTES, or the limit divided

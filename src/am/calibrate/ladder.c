@@ -22,7 +22,7 @@
 #include "am/common/tid.h"
 #include "am/search/effort.h"
 #include "am/team/tempfile.h"
-#include "page/stoppoint.h"
+#include "page/injection.h"
 
 #define STEP			1.7		/* from one number of probes to the next */
 #define DEEP_STEP		2.2		/* of later levels, whose searches cost more */

@@ -23,13 +23,13 @@
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 
-#include "page/check/attempt.h"
 #include "am/common/options.h"
 #include "am/doctor/doctor.h"
 #include "am/scan/counters.h"
 #include "am/search/effort.h"
 #include "am/sql/inspect.h"
 #include "am/train/train.h"
+#include "page/attempt.h"
 #include "pgcompat.h"
 
 /*

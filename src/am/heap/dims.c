@@ -20,8 +20,8 @@
 #include "am/common/tid.h"
 #include "am/heap/dims.h"
 #include "am/heap/measure.h"
+#include "page/injection.h"
 #include "page/pending.h"
-#include "page/stoppoint.h"
 
 /* Rows that are asked, at most. */
 #define MAX_ASKED	100

@@ -12,8 +12,8 @@
 #include "am/common/engine.h"
 #include "am/common/tid.h"
 #include "am/heap/tids.h"
+#include "page/injection.h"
 #include "page/listread.h"
-#include "page/stoppoint.h"
 
 static void
 put_tids(Tuplesortstate *sort, const ItemPointerData *tids, int count,

@@ -36,8 +36,8 @@
 #include "am/heap/tids.h"
 #include "am/keys/keys.h"
 #include "am/maintain/maintain.h"
+#include "page/injection.h"
 #include "page/pending.h"
-#include "page/stoppoint.h"
 #include "pgcompat.h"
 
 /* Rows that are read under the same snapshot. */

@@ -14,8 +14,8 @@
 #include "am/search/search.h"
 #include "am/value/value.h"
 #include "page/array.h"
+#include "page/injection.h"
 #include "page/pending.h"
-#include "page/stoppoint.h"
 
 /* Chooses the lists for a transformed vector; returns how many. */
 static int

@@ -33,9 +33,9 @@
 #include "am/maintain/pairsort.h"
 #include "am/maintain/verifykeys.h"
 #include "am/value/value.h"
-#include "page/check/check.h"
+#include "page/injection.h"
+#include "page/pagecheck.h"
 #include "page/pending.h"
-#include "page/stoppoint.h"
 #include "pgcompat.h"
 
 /* Columns of the result. */

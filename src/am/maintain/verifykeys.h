@@ -7,7 +7,7 @@
 
 #include "am/keys/keys.h"
 #include "am/maintain/pairsort.h"
-#include "page/check/check.h"
+#include "page/pagecheck.h"
 
 typedef struct IvfpqVerifyKeys
 {

@@ -11,8 +11,8 @@
 #include "am/common/options.h"
 #include "am/common/tid.h"
 #include "am/scan/scan.h"
+#include "page/injection.h"
 #include "page/pending.h"
-#include "page/stoppoint.h"
 
 /*
  * Fetches and reranks a row.  Returns false when the snapshot does not see it,

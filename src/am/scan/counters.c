@@ -27,9 +27,9 @@
 #include "utils/acl.h"
 #include "utils/timestamp.h"
 
-#include "page/check/attempt.h"
 #include "am/scan/counters.h"
 #include "client/client.h"
+#include "page/attempt.h"
 #include "pgcompat.h"
 
 #define NSETS		512

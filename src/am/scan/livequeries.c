@@ -30,11 +30,11 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "page/check/attempt.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/scan/livequeries.h"
 #include "client/client.h"
+#include "page/attempt.h"
 #include "pgcompat.h"
 
 #define RING_QUERIES	1000

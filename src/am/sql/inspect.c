@@ -35,7 +35,7 @@
 #include "am/maintain/maintain.h"
 #include "am/sql/inspect.h"
 #include "am/train/train.h"
-#include "page/check/attempt.h"
+#include "page/attempt.h"
 #include "page/listread.h"
 
 /* Advice: more pending rows than this in a trained index. */

@@ -19,10 +19,10 @@
 #include "utils/backend_status.h"
 #include "utils/rel.h"
 
-#include "page/check/attempt.h"
 #include "am/common/identity.h"
 #include "am/team/team.h"
-#include "page/stoppoint.h"
+#include "page/attempt.h"
+#include "page/injection.h"
 
 /* maintenance_work_mem that a participant should have, as core has it. */
 #define LEAST_MEMORY_KB	32768

@@ -29,7 +29,7 @@
 #include "am/common/options.h"
 #include "am/common/snapshot.h"
 #include "am/train/cluster.h"
-#include "page/stoppoint.h"
+#include "page/injection.h"
 #include "pgcompat.h"
 
 #define FINAL_LLOYD_PASSES		2

@@ -21,7 +21,7 @@
 #include "am/common/engine.h"
 #include "am/common/options.h"
 #include "am/train/cluster.h"
-#include "page/stoppoint.h"
+#include "page/injection.h"
 
 #define UNIT			16777216.0f /* 2^24; numbers of half precision are
 									 * multiples of 1 / UNIT */

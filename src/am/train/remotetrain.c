@@ -15,7 +15,7 @@
 #include "am/common/options.h"
 #include "am/common/phase.h"
 #include "am/train/train.h"
-#include "page/stoppoint.h"
+#include "page/injection.h"
 
 /* Sends the rest of the sample, after n rows of it. */
 static bool

@@ -16,7 +16,7 @@
 #include "am/maintain/maintain.h"
 #include "am/search/effort.h"
 #include "am/search/search.h"
-#include "page/check/check.h"
+#include "page/pagecheck.h"
 #include "page/pending.h"
 #include "page/refinepage.h"
 

@@ -1,5 +1,5 @@
 /*
- * stoppoint.h
+ * injection.h
  *		Injection points, at which tests make a backend stop.
  *
  * Work that is many records long names the places between two of them; no lock
@@ -12,8 +12,8 @@
  *		memory	one that says that shared memory is not to be had
  *		wait	the process waits for advisory lock (0, IVFPQ_INJECTION_POINT_LOCK)
  */
-#ifndef IVFPQ_STOPPOINT_H
-#define IVFPQ_STOPPOINT_H
+#ifndef IVFPQ_INJECTION_H
+#define IVFPQ_INJECTION_H
 
 #define IVFPQ_INJECTION_POINT_LOCK	26486
 
@@ -35,4 +35,4 @@ extern void IvfpqInjectionPointReached(const char *step);
 #define IvfpqInjectionPoint(step) ((void) 0)
 #endif
 
-#endif							/* IVFPQ_STOPPOINT_H */
+#endif							/* IVFPQ_INJECTION_H */

@@ -8,7 +8,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
-#include "page/check/attempt.h"
+#include "page/attempt.h"
 
 /* See attempt.h. */
 ErrorData *

@@ -1,15 +1,15 @@
 /*
- * check.h
- *		Looking for damage: the fixed pages and slabs (check.c), lists and the
- *		pending list (checklist.c), refine records (checkrecord.c).
+ * pagecheck.h
+ *		Looking for damage: the fixed pages and slabs (pagecheck.c), lists and the
+ *		pending list (pagecheck.c), refine records (pagecheck.c).
  */
-#ifndef IVFPQ_CHECK_H
-#define IVFPQ_CHECK_H
+#ifndef IVFPQ_PAGECHECK_H
+#define IVFPQ_PAGECHECK_H
 
 #include "page/page.h"
 
 /*
- * check.c, checklist.c, checkrecord.c: looking for damage.  Damage is reported
+ * pagecheck.c, pagecheck.c, pagecheck.c: looking for damage.  Damage is reported
  * through a callback, never raised, so that a check goes on behind it; what an
  * insert or VACUUM may be doing at the moment is not damage.
  */
@@ -64,18 +64,9 @@ typedef struct IvfpqChecker
 extern bool IvfpqCheckMeta(IvfpqChecker *checker, int metric);
 extern void IvfpqCheckModel(IvfpqChecker *checker);
 extern void IvfpqCheckSlabs(IvfpqChecker *checker);
-extern bool IvfpqCheckCopyPage(IvfpqChecker *checker, BlockNumber blkno);
-extern void IvfpqCheckReached(IvfpqChecker *checker, BlockNumber blkno,
-							  uint32 slot);
-extern bool IvfpqCheckTid(IvfpqChecker *checker, const ItemPointerData *tid);
 
 extern bool IvfpqCheckList(IvfpqChecker *checker, uint32 list, bool silent);
 extern void IvfpqCheckPending(IvfpqChecker *checker, bool silent);
-extern bool IvfpqCheckEntry(IvfpqChecker *checker, uint32 list,
-							IvfpqDirEntry *entry);
-extern bool IvfpqCheckAddress(IvfpqChecker *checker,
-							  const ItemPointerData *address);
-extern void IvfpqCheckRecordPage(IvfpqChecker *checker, BlockNumber blkno);
 extern void IvfpqCheckRecordChain(IvfpqChecker *checker);
 
-#endif							/* IVFPQ_CHECK_H */
+#endif							/* IVFPQ_PAGECHECK_H */

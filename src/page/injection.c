@@ -1,6 +1,6 @@
 /*
- * stoppoint.c
- *		Injection points, at which tests make a backend stop (stoppoint.h).
+ * injection.c
+ *		Injection points, at which tests make a backend stop (injection.h).
  */
 #include "postgres.h"
 
@@ -14,7 +14,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 
-#include "page/stoppoint.h"
+#include "page/injection.h"
 
 char	   *ivfpq_injection_point = NULL;
 
