@@ -12,7 +12,7 @@
 #include "am/am.h"
 #include "am/build/build.h"
 #include "am/common/options.h"
-#include "am/common/phase.h"
+#include "am/common/util.h"
 #include "am/keys/keys.h"
 #include "am/maintain/maintain.h"
 #include "am/scan/scan.h"

@@ -17,7 +17,7 @@
 #include "utils/memutils.h"
 #include "utils/tuplestore.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "engine/gv_select.h"
 #include "set/common/work.h"
 

@@ -15,10 +15,10 @@
 #include "utils/snapmgr.h"
 
 #include "am/build/build.h"
+#include "am/common/enginecall.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
-#include "am/common/phase.h"
-#include "am/common/tid.h"
+#include "am/common/util.h"
 #include "page/pending.h"
 #include "pgcompat.h"
 

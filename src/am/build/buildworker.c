@@ -11,7 +11,7 @@
 
 #include "am/build/build.h"
 #include "am/common/identity.h"
-#include "am/common/snapshot.h"
+#include "am/common/util.h"
 
 /* Reads rows to train on. */
 static void

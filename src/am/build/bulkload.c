@@ -20,9 +20,9 @@
 
 #include "am/build/bulkload.h"
 #include "am/calibrate/ladder.h"
+#include "am/common/enginecall.h"
 #include "am/common/options.h"
-#include "am/common/phase.h"
-#include "am/common/tid.h"
+#include "am/common/util.h"
 #include "page/array.h"
 #include "page/injection.h"
 

@@ -17,7 +17,7 @@
 #include "utils/memutils.h"
 
 #include "am/build/copies.h"
-#include "am/common/tid.h"
+#include "am/common/enginecall.h"
 #include "pgcompat.h"
 
 #define CHUNK_ITEMS		4096

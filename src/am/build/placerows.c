@@ -20,7 +20,7 @@
 #include "utils/memutils.h"
 
 #include "am/build/placerows.h"
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/common/options.h"
 #include "am/search/search.h"
 #include "page/injection.h"

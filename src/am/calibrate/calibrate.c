@@ -26,9 +26,8 @@
 #include "utils/timestamp.h"
 
 #include "am/calibrate/ladder.h"
-#include "am/common/engine.h"
-#include "am/common/phase.h"
-#include "am/common/tid.h"
+#include "am/common/enginecall.h"
+#include "am/common/util.h"
 #include "am/search/effort.h"
 
 #define FEW_QUERIES		48		/* tell how many lists the others need */

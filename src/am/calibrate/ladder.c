@@ -18,8 +18,7 @@
 #include "utils/memutils.h"
 
 #include "am/calibrate/ladder.h"
-#include "am/common/engine.h"
-#include "am/common/tid.h"
+#include "am/common/enginecall.h"
 #include "am/search/effort.h"
 #include "am/team/tempfile.h"
 #include "page/injection.h"

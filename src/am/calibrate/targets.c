@@ -25,10 +25,10 @@
 
 #include "am/calibrate/calibrate.h"
 #include "am/common/codelimit.h"
+#include "am/common/enginecall.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
-#include "am/common/snapshot.h"
-#include "am/common/tid.h"
+#include "am/common/util.h"
 #include "am/search/effort.h"
 #include "am/train/train.h"
 #include "pgcompat.h"

@@ -5,7 +5,7 @@
  * A function of an index may wait for ever, and may catch a cancellation.  So
  * the process ends itself, as pg_terminate_backend would have it end: no code
  * can catch that.  A timer checks whether a row was finished since its last
- * check.  Only who reads rows has a snapshot (snapshot.c), so the time that a
+ * check.  Only who reads rows has a snapshot (util.c), so the time that a
  * worker clusters or writes does not count.
  */
 #include "postgres.h"

@@ -17,7 +17,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "am/common/tid.h"
+#include "am/common/enginecall.h"
 #include "am/heap/dims.h"
 #include "am/heap/measure.h"
 #include "page/injection.h"

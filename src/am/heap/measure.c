@@ -15,8 +15,8 @@
 #include "utils/rel.h"
 
 #include "am/common/codelimit.h"
+#include "am/common/enginecall.h"
 #include "am/common/identity.h"
-#include "am/common/tid.h"
 #include "am/heap/measure.h"
 #include "page/bufcache.h"
 #include "pgcompat.h"

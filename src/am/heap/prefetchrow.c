@@ -13,7 +13,7 @@
  */
 #include "postgres.h"
 
-#include "am/common/tid.h"
+#include "am/common/enginecall.h"
 #include "am/heap/prefetchrow.h"
 #include "page/bufcache.h"
 

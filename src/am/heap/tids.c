@@ -9,8 +9,7 @@
 #include "miscadmin.h"
 #include "utils/tuplesort.h"
 
-#include "am/common/engine.h"
-#include "am/common/tid.h"
+#include "am/common/enginecall.h"
 #include "am/heap/tids.h"
 #include "page/injection.h"
 #include "page/listread.h"

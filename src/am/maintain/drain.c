@@ -19,10 +19,10 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "am/common/enginecall.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
-#include "am/common/snapshot.h"
-#include "am/common/tid.h"
+#include "am/common/util.h"
 #include "am/heap/measure.h"
 #include "am/keys/keys.h"
 #include "am/maintain/maintain.h"

@@ -20,9 +20,8 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/common/options.h"
-#include "am/common/tid.h"
 #include "am/heap/measure.h"
 #include "am/maintain/maintain.h"
 #include "am/train/train.h"

@@ -6,7 +6,7 @@
 
 #include "utils/memutils.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/common/identity.h"
 #include "am/heap/dims.h"
 #include "am/keys/keys.h"

@@ -26,11 +26,11 @@
 #include "utils/tuplesort.h"
 #include "utils/tuplestore.h"
 
+#include "am/common/enginecall.h"
 #include "am/common/identity.h"
-#include "am/common/tid.h"
+#include "am/common/util.h"
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
-#include "am/maintain/pairsort.h"
 #include "am/maintain/verifykeys.h"
 #include "am/value/value.h"
 #include "page/injection.h"

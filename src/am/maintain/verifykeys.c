@@ -11,7 +11,7 @@
 
 #include "miscadmin.h"
 
-#include "am/common/tid.h"
+#include "am/common/enginecall.h"
 #include "am/maintain/verifykeys.h"
 
 /* Begin, for an index that may have keys; memory from the current context. */

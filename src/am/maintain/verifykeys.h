@@ -5,8 +5,8 @@
 #ifndef IVFPQ_VERIFYKEYS_H
 #define IVFPQ_VERIFYKEYS_H
 
+#include "am/common/util.h"
 #include "am/keys/keys.h"
-#include "am/maintain/pairsort.h"
 #include "page/pagecheck.h"
 
 typedef struct IvfpqVerifyKeys

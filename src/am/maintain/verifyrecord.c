@@ -18,8 +18,7 @@
 
 #include "utils/memutils.h"
 
-#include "am/common/engine.h"
-#include "am/common/tid.h"
+#include "am/common/enginecall.h"
 #include "am/maintain/maintain.h"
 #include "am/search/search.h"
 #include "page/refinepage.h"

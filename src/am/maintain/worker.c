@@ -43,7 +43,7 @@
 #include "am/common/codelimit.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
-#include "am/common/snapshot.h"
+#include "am/common/util.h"
 #include "am/maintain/maintain.h"
 #include "page/pending.h"
 #include "pgcompat.h"

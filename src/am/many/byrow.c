@@ -10,7 +10,7 @@
 #include "miscadmin.h"
 #include "utils/float.h"
 
-#include "am/common/tid.h"
+#include "am/common/enginecall.h"
 #include "am/heap/tids.h"
 #include "am/many/many.h"
 #include "page/bufcache.h"

@@ -9,12 +9,12 @@
 #ifndef IVFPQ_MANY_H
 #define IVFPQ_MANY_H
 
+#include "am/common/enginecall.h"
 #include "am/heap/measure.h"
 #include "am/many/manyrows.h"
 #include "am/scan/scan.h"
 #include "am/search/effort.h"
 #include "am/search/search.h"
-#include "am/search/tidset.h"
 #include "am/value/mixed.h"
 #include "am/value/queries.h"
 #include "am/value/real.h"

@@ -11,7 +11,7 @@
 #include "storage/predicate.h"
 #include "utils/memutils.h"
 
-#include "am/common/count.h"
+#include "am/common/model.h"
 #include "am/heap/dims.h"
 #include "am/many/many.h"
 #include "am/scan/counters.h"

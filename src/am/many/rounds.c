@@ -20,10 +20,9 @@
 #include "utils/datum.h"
 #include "utils/memutils.h"
 
-#include "am/common/count.h"
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
+#include "am/common/model.h"
 #include "am/common/options.h"
-#include "am/common/tid.h"
 #include "am/many/many.h"
 #include "client/client.h"
 #include "page/pending.h"

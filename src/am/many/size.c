@@ -4,7 +4,7 @@
  */
 #include "postgres.h"
 
-#include "am/common/count.h"
+#include "am/common/model.h"
 #include "am/common/options.h"
 #include "am/many/many.h"
 #include "client/client.h"

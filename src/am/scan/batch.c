@@ -8,8 +8,8 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
+#include "am/common/enginecall.h"
 #include "am/common/options.h"
-#include "am/common/tid.h"
 #include "am/scan/scan.h"
 #include "page/injection.h"
 #include "page/pending.h"

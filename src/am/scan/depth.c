@@ -37,7 +37,7 @@
 #include "catalog/pg_index.h"
 #include "utils/rel.h"
 
-#include "am/common/count.h"
+#include "am/common/model.h"
 #include "am/common/options.h"
 #include "am/scan/scan.h"
 

@@ -13,7 +13,7 @@
 #include "miscadmin.h"
 #include "utils/rel.h"
 
-#include "am/common/tid.h"
+#include "am/common/enginecall.h"
 #include "am/heap/prefetchpage.h"
 #include "am/scan/scan.h"
 #include "pgcompat.h"

@@ -16,7 +16,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "am/common/count.h"
+#include "am/common/model.h"
 #include "am/common/options.h"
 #include "am/heap/tids.h"
 #include "am/scan/scan.h"

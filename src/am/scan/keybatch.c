@@ -7,7 +7,7 @@
  */
 #include "postgres.h"
 
-#include "am/common/count.h"
+#include "am/common/model.h"
 #include "am/scan/scan.h"
 
 /*

@@ -27,9 +27,9 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "am/common/count.h"
+#include "am/common/enginecall.h"
+#include "am/common/model.h"
 #include "am/common/options.h"
-#include "am/common/tid.h"
 #include "am/heap/dims.h"
 #include "am/scan/counters.h"
 #include "am/scan/limit.h"

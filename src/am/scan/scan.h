@@ -11,11 +11,11 @@
 #include "nodes/pathnodes.h"
 #include "utils/tuplesort.h"
 
+#include "am/common/enginecall.h"
 #include "am/heap/measure.h"
 #include "am/scan/filter.h"
 #include "am/search/effort.h"
 #include "am/search/search.h"
-#include "am/search/tidset.h"
 
 /* A scan reranks at least this many rows before it falls back on a pass. */
 #define IVFPQ_MIN_RERANKED		20000

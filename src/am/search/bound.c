@@ -16,9 +16,8 @@
 #include "miscadmin.h"
 #include "utils/float.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/common/options.h"
-#include "am/common/tid.h"
 #include "am/search/search.h"
 
 /* Rounding to fp32: relative error of one operation. */

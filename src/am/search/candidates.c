@@ -9,7 +9,7 @@
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/search/search.h"
 
 StaticAssertDecl(IVFPQ_OPTIMISTIC_BLOCKS <= GV_OPTIMISTIC_BLOCKS,

@@ -14,7 +14,7 @@
 
 #include "utils/rel.h"
 
-#include "am/common/count.h"
+#include "am/common/model.h"
 #include "am/common/options.h"
 #include "am/search/effort.h"
 #include "am/search/search.h"

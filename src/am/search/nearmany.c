@@ -11,7 +11,7 @@
 
 #include "miscadmin.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/search/search.h"
 #include "page/array.h"
 

@@ -27,9 +27,8 @@
 
 #include "utils/memutils.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/search/search.h"
-#include "am/search/tidset.h"
 
 /* The best postings of those taken that are kept. */
 #define SAMPLE_KEPT		1024

@@ -32,8 +32,7 @@
 
 #include "portability/instr_time.h"
 
-#include "am/common/engine.h"
-#include "am/common/tid.h"
+#include "am/common/enginecall.h"
 #include "am/search/search.h"
 #include "client/client.h"
 

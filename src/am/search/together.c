@@ -18,7 +18,7 @@
 #include "port/pg_bitutils.h"
 #include "utils/memutils.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/search/search.h"
 #include "page/bufcache.h"
 

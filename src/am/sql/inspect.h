@@ -7,7 +7,7 @@
 
 #include "utils/relcache.h"
 
-#include "am/common/count.h"
+#include "am/common/model.h"
 #include "page/page.h"
 
 /* The contents of an index, and advice on it. */

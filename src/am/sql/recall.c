@@ -31,8 +31,8 @@
 #include "utils/snapmgr.h"
 
 #include "am/calibrate/calibrate.h"
+#include "am/common/enginecall.h"
 #include "am/common/identity.h"
-#include "am/common/tid.h"
 #include "am/heap/dims.h"
 #include "am/value/mixed.h"
 #include "am/value/queries.h"

@@ -22,7 +22,7 @@
 
 #include "miscadmin.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/train/train.h"
 
 #define AROUND			4		/* rows that a query is moved away from, */

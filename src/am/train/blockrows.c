@@ -14,9 +14,9 @@
 #include "utils/rel.h"
 
 #include "am/common/codelimit.h"
+#include "am/common/enginecall.h"
 #include "am/common/options.h"
-#include "am/common/snapshot.h"
-#include "am/common/tid.h"
+#include "am/common/util.h"
 #include "am/train/train.h"
 
 #define CLAIM_BLOCKS	32

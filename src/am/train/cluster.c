@@ -25,9 +25,9 @@
 #include "utils/memutils.h"
 #include "utils/tuplesort.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/common/options.h"
-#include "am/common/snapshot.h"
+#include "am/common/util.h"
 #include "am/train/cluster.h"
 #include "page/injection.h"
 #include "pgcompat.h"

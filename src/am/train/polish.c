@@ -18,7 +18,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/common/options.h"
 #include "am/train/cluster.h"
 #include "page/injection.h"

@@ -13,7 +13,7 @@
 #include "utils/memutils.h"
 
 #include "am/common/options.h"
-#include "am/common/phase.h"
+#include "am/common/util.h"
 #include "am/train/train.h"
 #include "page/injection.h"
 

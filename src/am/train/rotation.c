@@ -12,9 +12,9 @@
 #include "miscadmin.h"
 #include "utils/backend_progress.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/common/options.h"
-#include "am/common/phase.h"
+#include "am/common/util.h"
 #include "am/train/train.h"
 
 /* Rows to learn from, and their number for each list. */

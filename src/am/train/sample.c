@@ -19,9 +19,9 @@
 #include "utils/rel.h"
 
 #include "am/common/codelimit.h"
+#include "am/common/enginecall.h"
 #include "am/common/options.h"
-#include "am/common/snapshot.h"
-#include "am/common/tid.h"
+#include "am/common/util.h"
 #include "am/train/train.h"
 
 #define MAX_SAMPLES				((int64) 1 << 24)

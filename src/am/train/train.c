@@ -18,10 +18,9 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/common/options.h"
-#include "am/common/phase.h"
-#include "am/common/snapshot.h"
+#include "am/common/util.h"
 #include "am/keys/keys.h"
 #include "am/search/search.h"
 #include "am/train/train.h"

@@ -6,7 +6,7 @@
 
 #include "utils/memutils.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/train/train.h"
 
 #define GROUP_ROWS		256		/* of a group, so that making its panels costs

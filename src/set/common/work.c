@@ -7,7 +7,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/common/options.h"
 #include "client/client.h"
 #include "set/common/work.h"

@@ -11,7 +11,7 @@
 
 #include "utils/memutils.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/common/model.h"
 #include "am/maintain/maintain.h"
 #include "am/search/effort.h"

@@ -5,7 +5,7 @@
  */
 #include "samples.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 #include "am/maintain/maintain.h"
 #include "am/search/search.h"
 #include "page/array.h"

@@ -1,5 +1,5 @@
 /*
- * engine.c
+ * enginecall.c
  *		Calling the engine: its interrupts, statuses and memory.
  */
 #include "postgres.h"
@@ -7,7 +7,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "am/common/engine.h"
+#include "am/common/enginecall.h"
 
 /*
  * True after an interrupt raised an error during an engine call, until
