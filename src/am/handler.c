@@ -13,9 +13,9 @@
 #include "am/build/build.h"
 #include "am/common/options.h"
 #include "am/common/util.h"
-#include "am/keys/keys.h"
 #include "am/maintain/maintain.h"
 #include "am/scan/scan.h"
+#include "am/types/keys.h"
 #include "pgcompat.h"
 
 PG_FUNCTION_INFO_V1(gpuivfpqhandler);

@@ -31,8 +31,8 @@
 #include "utils/typcache.h"
 
 #include "am/am.h"
-#include "am/keys/keys.h"
-#include "am/value/value.h"
+#include "am/types/keys.h"
+#include "am/types/vector.h"
 
 /* The class under examination, and what was seen of its family. */
 typedef struct Examined

@@ -14,7 +14,7 @@
 #include "utils/memutils.h"
 #include "utils/tuplestore.h"
 
-#include "am/value/real.h"
+#include "am/types/sqldistance.h"
 #include "set/set.h"
 
 /* Centroids that are fetched from the engine at a time, at most. */

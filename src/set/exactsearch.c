@@ -12,7 +12,7 @@
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
-#include "am/value/queries.h"
+#include "am/types/queries.h"
 #include "set/set.h"
 
 PG_FUNCTION_INFO_V1(gpuvec_exact_search);

@@ -18,7 +18,7 @@
 #include "utils/memutils.h"
 
 #include "am/common/options.h"
-#include "am/value/value.h"
+#include "am/types/vector.h"
 #include "set/set.h"
 
 /* Rows of a list, on an average. */

@@ -10,7 +10,7 @@
 #include "storage/shm_toc.h"
 
 #include "am/build/bulkload.h"
-#include "am/keys/keys.h"
+#include "am/types/keys.h"
 
 /* A participant's state of a build. */
 typedef struct IvfpqBuild

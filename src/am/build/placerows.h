@@ -7,7 +7,7 @@
 
 #include "am/calibrate/calibrate.h"
 #include "am/train/train.h"
-#include "am/value/value.h"
+#include "am/types/vector.h"
 #include "client/client.h"
 
 /* Takes rows [n] with their lists and codes; keys [n] or NULL. */

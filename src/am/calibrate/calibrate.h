@@ -11,7 +11,7 @@
 #include "am/common/model.h"
 #include "am/team/team.h"
 #include "am/train/train.h"
-#include "am/value/queries.h"
+#include "am/types/queries.h"
 
 /* A two-sided interval of 95 % reaches this many standard errors. */
 #define IVFPQ_Z_95				1.959964

@@ -49,7 +49,7 @@
 #include "utils/uuid.h"
 
 #include "am/doctor/doctor.h"
-#include "am/keys/keys.h"
+#include "am/types/keys.h"
 #include "pgcompat.h"
 
 /* Up to these numbers every integer is a value of the type. */

@@ -10,8 +10,8 @@
 #include "nodes/execnodes.h"
 
 #include "am/heap/prefetchrow.h"
-#include "am/keys/keys.h"
-#include "am/value/value.h"
+#include "am/types/keys.h"
+#include "am/types/vector.h"
 #include "page/bufcache.h"
 
 /* Does a row of the table, in a slot of its kind, pass a condition? */

@@ -24,8 +24,8 @@
 #include "am/common/options.h"
 #include "am/common/util.h"
 #include "am/heap/measure.h"
-#include "am/keys/keys.h"
 #include "am/maintain/maintain.h"
+#include "am/types/keys.h"
 #include "page/pending.h"
 #include "pgcompat.h"
 

@@ -10,7 +10,7 @@
 
 #include "am/common/model.h"
 #include "am/heap/measure.h"
-#include "am/keys/keys.h"
+#include "am/types/keys.h"
 #include "page/refinepage.h"
 
 /* Beyond this many times the rows at training an index should be rebuilt. */

@@ -32,7 +32,7 @@
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
 #include "am/maintain/verifykeys.h"
-#include "am/value/value.h"
+#include "am/types/vector.h"
 #include "page/injection.h"
 #include "page/pagecheck.h"
 #include "page/pending.h"

@@ -6,7 +6,7 @@
 #define IVFPQ_VERIFYKEYS_H
 
 #include "am/common/util.h"
-#include "am/keys/keys.h"
+#include "am/types/keys.h"
 #include "page/pagecheck.h"
 
 typedef struct IvfpqVerifyKeys

@@ -15,9 +15,8 @@
 #include "am/scan/scan.h"
 #include "am/search/effort.h"
 #include "am/search/search.h"
-#include "am/value/mixed.h"
-#include "am/value/queries.h"
-#include "am/value/real.h"
+#include "am/types/queries.h"
+#include "am/types/sqldistance.h"
 
 /* Queries of a portion, at most: a number of 16 bits, see IVFPQ_BULK_KEY. */
 #define IVFPQ_BULK_PORTION	65536

@@ -34,8 +34,8 @@
 #include "am/common/enginecall.h"
 #include "am/common/identity.h"
 #include "am/heap/dims.h"
-#include "am/value/mixed.h"
-#include "am/value/queries.h"
+#include "am/types/queries.h"
+#include "am/types/sqldistance.h"
 #include "pgcompat.h"
 
 #define MAX_K			10000

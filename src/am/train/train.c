@@ -21,9 +21,9 @@
 #include "am/common/enginecall.h"
 #include "am/common/options.h"
 #include "am/common/util.h"
-#include "am/keys/keys.h"
 #include "am/search/search.h"
 #include "am/train/train.h"
+#include "am/types/keys.h"
 
 #define MIN_SAMPLES				4	/* rows of the sample for each list that
 									 * is trained on them */

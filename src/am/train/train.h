@@ -10,7 +10,7 @@
 #include "utils/sampling.h"
 
 #include "am/team/team.h"
-#include "am/value/value.h"
+#include "am/types/vector.h"
 #include "client/client.h"
 #include "engine/gv_engine.h"
 

@@ -17,7 +17,7 @@
 #include "utils/rel.h"
 #include "utils/snapshot.h"
 
-#include "am/value/value.h"
+#include "am/types/vector.h"
 #include "set/common/work.h"
 
 /* Bytes of the batches in which vectors are handed on, about. */

@@ -13,7 +13,7 @@
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
 #include "am/search/search.h"
-#include "am/value/value.h"
+#include "am/types/vector.h"
 
 int			ivfpq_probes;
 int			ivfpq_candidates;

@@ -5,10 +5,9 @@
 #ifndef IVFPQ_QUERIES_H
 #define IVFPQ_QUERIES_H
 
+#include "am/types/vector.h"
 #include "fmgr.h"
 #include "utils/array.h"
-
-#include "am/value/value.h"
 
 typedef struct IvfpqQueries
 {

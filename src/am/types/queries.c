@@ -9,6 +9,7 @@
  */
 #include "postgres.h"
 
+#include "am/types/sqldistance.h"
 #include "common/pg_prng.h"
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
@@ -17,8 +18,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
-#include "am/value/queries.h"
-#include "am/value/real.h"
+#include "am/types/queries.h"
 
 #define FETCH_ROWS	100			/* of a table, at a time */
 

@@ -1,10 +1,10 @@
 /*
- * value.h
+ * vector.h
  *		Vectors' operator classes, and indexed values as arrays of floats
- *		(value.c); the centroids of an index as such (centroids.c).
+ *		(vector.c); the centroids of an index as such (vector.c).
  */
-#ifndef IVFPQ_VALUE_H
-#define IVFPQ_VALUE_H
+#ifndef IVFPQ_VECTOR_H
+#define IVFPQ_VECTOR_H
 
 #include "fmgr.h"
 #include "utils/relcache.h"
@@ -47,7 +47,7 @@ typedef struct IvfpqType
 	bool		is_stored_so;	/* one value has been compared with its cast */
 } IvfpqType;
 
-/* value.c */
+/* vector.c */
 extern bool IvfpqIsVectorColumn(Relation index, int attno);
 extern void IvfpqTypeInit(IvfpqType *type, Relation index);
 extern void IvfpqTypeStudy(IvfpqType *type);
@@ -65,7 +65,7 @@ extern bool IvfpqIsBoundable(const IvfpqType *type, const float *vector,
 							 int dims);
 extern uint64 IvfpqVectorHash(const float *vector, int dims, uint64 seed);
 
-/* centroids.c */
+/* vector.c */
 extern float *IvfpqCentroids(Relation index, int dims, int *n);
 
-#endif							/* IVFPQ_VALUE_H */
+#endif							/* IVFPQ_VECTOR_H */

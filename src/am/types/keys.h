@@ -1,7 +1,7 @@
 /*
  * keys.h
- *		Keys: the columns of an index behind the vector (images.c), and the key
- *		quals of a scan (tests.c).
+ *		Keys: the columns of an index behind the vector (keys.c), and the key
+ *		quals of a scan (keys.c).
  *
  * A key's operator class determines its abbreviated key.  A class of an
  * ordered type has btree's strategy numbers and, but for enums, abbreviated
@@ -52,16 +52,11 @@ typedef struct IvfpqKeys
 	IvfpqKeyForm form;
 } IvfpqKeys;
 
-/* images.c */
+/* keys.c */
 extern bool IvfpqIsOrderedKey(Oid type);
 extern void IvfpqKeysInit(IvfpqKeys *keys, Relation index);
 extern void IvfpqKeysMake(IvfpqKeys *keys, const Datum *values,
 						  const bool *isnull, IvfpqKeyAbbrevs *abbrevs);
-extern uint64 IvfpqKeyAbbrev(IvfpqKey *key, Datum value);
-extern int64 IvfpqKeyInteger(Oid type, Datum value);
-extern uint64 IvfpqKeyIntegerAbbrev(const IvfpqKey *key, int64 value);
-extern uint64 IvfpqKeyFloat4Abbrev(float4 value);
-extern uint64 IvfpqKeyFloat8Abbrev(float8 value);
 
 /* One scan key, to be checked on rows. */
 typedef struct IvfpqRowQual
@@ -83,7 +78,7 @@ typedef struct IvfpqKeyRange
 } IvfpqKeyRange;
 
 /*
- * spans.c.  IvfpqKeyEverything: all abbreviated keys.  IvfpqKeyRangeOf: those
+ * keys.c.  IvfpqKeyEverything: all abbreviated keys.  IvfpqKeyRangeOf: those
  * for which the strategy holds with a value, not NULL, of this type.
  */
 extern IvfpqKeyRange IvfpqKeyEverything(const IvfpqKey *key, bool is_exact);
@@ -91,7 +86,7 @@ extern IvfpqKeyRange IvfpqKeyRangeOf(IvfpqKey *key, int strategy, Oid subtype,
 									 Datum value);
 
 /*
- * tests.c.  The key quals of scan keys [n]: tests of abbreviated keys, and of
+ * keys.c.  The key quals of scan keys [n]: tests of abbreviated keys, and of
  * rows.
  */
 typedef struct IvfpqKeyQuals

@@ -1,9 +1,9 @@
 /*
- * real.h
- *		Arrays of numbers as vectors (real.c).
+ * sqldistance.h
+ *		Arrays of numbers as vectors (sqldistance.c).
  */
-#ifndef IVFPQ_REAL_H
-#define IVFPQ_REAL_H
+#ifndef IVFPQ_SQLDISTANCE_H
+#define IVFPQ_SQLDISTANCE_H
 
 #include "fmgr.h"
 #include "utils/array.h"
@@ -40,10 +40,19 @@ typedef struct IvfpqMemo
 	void	   *result;
 } IvfpqMemo;
 
-extern bool IvfpqMemoMatches(const IvfpqMemo *memo,
-							 const struct varlena *value);
-extern void IvfpqMemoSet(IvfpqMemo *memo, MemoryContext context,
-						 const struct varlena *value,
-						 const void *result, Size result_size);
 
-#endif							/* IVFPQ_REAL_H */
+/* ----
+ * Vectors as values of a type of pgvector (sqldistance.c).
+ */
+
+typedef struct IvfpqCast
+{
+	bool		is_real;		/* the type is real[], else */
+	FmgrInfo	function;		/* casts real[] to it */
+} IvfpqCast;
+
+extern void IvfpqCastBegin(IvfpqCast *cast, Oid type);
+extern Datum IvfpqCastVector(IvfpqCast *cast, const float *vector, int dims);
+extern Datum IvfpqCastReal(Oid type, const float *vector, int dims);
+
+#endif							/* IVFPQ_SQLDISTANCE_H */
