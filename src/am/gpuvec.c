@@ -10,12 +10,12 @@
 #include "utils/guc.h"
 
 #include "am/am.h"
-#include "am/common/codelimit.h"
 #include "am/common/options.h"
 #include "am/filter/customscan.h"
 #include "am/scan/counters.h"
 #include "am/scan/limit.h"
 #include "am/scan/livequeries.h"
+#include "am/search/params.h"
 #include "am/sql/inspect.h"
 #include "client/client.h"
 #include "page/injection.h"

@@ -15,7 +15,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "am/search/effort.h"
+#include "am/search/params.h"
 #include "set/set.h"
 
 /* Neighbors of a row whose ranks are found, evenly spread if k is more. */

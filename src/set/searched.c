@@ -23,7 +23,7 @@
 
 #include "am/common/options.h"
 #include "am/many/manyrows.h"
-#include "am/search/effort.h"
+#include "am/search/params.h"
 #include "client/client.h"
 #include "set/set.h"
 

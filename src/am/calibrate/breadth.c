@@ -19,7 +19,7 @@
 
 #include "am/calibrate/calibrate.h"
 #include "am/common/enginecall.h"
-#include "am/search/effort.h"
+#include "am/search/params.h"
 #include "am/search/search.h"
 #include "page/array.h"
 

@@ -28,7 +28,7 @@
 #include "am/calibrate/ladder.h"
 #include "am/common/enginecall.h"
 #include "am/common/util.h"
-#include "am/search/effort.h"
+#include "am/search/params.h"
 
 #define FEW_QUERIES		48		/* tell how many lists the others need */
 #define FEWER			5		/* times, where the least are enough */

@@ -19,7 +19,7 @@
 #include <math.h>
 
 #include "am/calibrate/ladder.h"
-#include "am/search/effort.h"
+#include "am/search/params.h"
 
 /*
  * A sample can prove a recall if at least this many of its neighbors may be

@@ -19,7 +19,7 @@
 
 #include "am/calibrate/ladder.h"
 #include "am/common/enginecall.h"
-#include "am/search/effort.h"
+#include "am/search/params.h"
 #include "am/team/tempfile.h"
 #include "page/injection.h"
 

@@ -24,12 +24,11 @@
 #include "utils/tuplestore.h"
 
 #include "am/calibrate/calibrate.h"
-#include "am/common/codelimit.h"
 #include "am/common/enginecall.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/common/util.h"
-#include "am/search/effort.h"
+#include "am/search/params.h"
 #include "am/train/train.h"
 #include "pgcompat.h"
 

@@ -26,7 +26,7 @@
 #include "am/common/options.h"
 #include "am/doctor/doctor.h"
 #include "am/scan/counters.h"
-#include "am/search/effort.h"
+#include "am/search/params.h"
 #include "am/sql/inspect.h"
 #include "am/train/train.h"
 #include "page/attempt.h"

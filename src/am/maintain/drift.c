@@ -22,8 +22,8 @@
 
 #include "am/common/enginecall.h"
 #include "am/common/options.h"
-#include "am/heap/measure.h"
 #include "am/maintain/maintain.h"
+#include "am/search/rerank.h"
 #include "am/train/train.h"
 #include "page/array.h"
 #include "page/listread.h"

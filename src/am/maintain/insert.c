@@ -8,8 +8,8 @@
 
 #include "am/common/enginecall.h"
 #include "am/common/identity.h"
-#include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
+#include "am/search/heaptids.h"
 #include "am/search/search.h"
 #include "am/types/keys.h"
 #include "am/types/vector.h"

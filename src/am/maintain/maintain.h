@@ -9,7 +9,7 @@
 #include "nodes/execnodes.h"
 
 #include "am/common/model.h"
-#include "am/heap/measure.h"
+#include "am/search/rerank.h"
 #include "am/types/keys.h"
 #include "page/refinepage.h"
 

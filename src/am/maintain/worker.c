@@ -40,11 +40,11 @@
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
-#include "am/common/codelimit.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/common/util.h"
 #include "am/maintain/maintain.h"
+#include "am/search/params.h"
 #include "page/pending.h"
 #include "pgcompat.h"
 

@@ -12,8 +12,8 @@
 #include "utils/snapmgr.h"
 
 #include "am/common/options.h"
-#include "am/heap/dims.h"
 #include "am/many/many.h"
+#include "am/search/heaptids.h"
 
 /*
  * Has the index all rows that the snapshot sees?  One that was built where

@@ -11,8 +11,8 @@
 #include "utils/float.h"
 
 #include "am/common/enginecall.h"
-#include "am/heap/tids.h"
 #include "am/many/many.h"
+#include "am/search/heaptids.h"
 #include "page/bufcache.h"
 #include "pgcompat.h"
 

@@ -10,10 +10,10 @@
 #define IVFPQ_MANY_H
 
 #include "am/common/enginecall.h"
-#include "am/heap/measure.h"
 #include "am/many/manyrows.h"
 #include "am/scan/scan.h"
-#include "am/search/effort.h"
+#include "am/search/params.h"
+#include "am/search/rerank.h"
 #include "am/search/search.h"
 #include "am/types/queries.h"
 #include "am/types/sqldistance.h"

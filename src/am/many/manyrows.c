@@ -12,10 +12,10 @@
 #include "utils/memutils.h"
 
 #include "am/common/model.h"
-#include "am/heap/dims.h"
 #include "am/many/many.h"
 #include "am/scan/counters.h"
 #include "am/scan/scan.h"
+#include "am/search/heaptids.h"
 #include "client/client.h"
 #include "page/pending.h"
 

@@ -3,7 +3,7 @@
  *		Portions of queries, and the rounds in which each is searched.
  *
  * A round is to many queries what a batch is to a scan: it has the search
- * parameters for a number of rows (effort.c).  The first round is for the rows
+ * parameters for a number of rows (params.c).  The first round is for the rows
  * requested.  Queries that it left short of rows, because the snapshot does
  * not see enough of the candidates, go on to the next round, which is for
  * more.  Where a scan would make a full pass, all rows are reranked.  Each

@@ -115,7 +115,7 @@
 #define MOST_UNKNOWN		1.0
 #define MOST_UNKNOWN_FILTERED	2.0
 
-/* Nanoseconds, beside those of effort.h. */
+/* Nanoseconds, beside those of params.h. */
 #define CANDIDATE_NS		250.0	/* a candidate found, beside its lists */
 #define PAGE_NS				180.0	/* a page of the table, in its order */
 #define ROW_NS				70.0	/* a row on such a page */

@@ -9,7 +9,7 @@
 #include "access/genam.h"
 #include "executor/tuptable.h"
 
-#include "am/heap/measure.h"
+#include "am/search/rerank.h"
 
 /* The custom scan that runs filtered scans. */
 #define IVFPQ_CUSTOM_NAME	"GpuvecScan"

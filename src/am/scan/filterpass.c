@@ -14,8 +14,8 @@
 #include "utils/rel.h"
 
 #include "am/common/enginecall.h"
-#include "am/heap/prefetchpage.h"
 #include "am/scan/scan.h"
+#include "am/search/rerank.h"
 #include "pgcompat.h"
 
 /*

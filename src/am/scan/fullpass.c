@@ -18,8 +18,8 @@
 
 #include "am/common/model.h"
 #include "am/common/options.h"
-#include "am/heap/tids.h"
 #include "am/scan/scan.h"
+#include "am/search/heaptids.h"
 #include "client/client.h"
 #include "pgcompat.h"
 

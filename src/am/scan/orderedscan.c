@@ -3,7 +3,7 @@
  *		The ordered scan.
  *
  * Candidates come in batches.  A batch takes ever more candidates from ever
- * more lists (effort.c), reranks those not reranked before, and returns the
+ * more lists (params.c), reranks those not reranked before, and returns the
  * rows of its quota.  The rest waits in a queue for the next batch.  So the AM
  * needs no LIMIT and cuts none.
  *
@@ -30,11 +30,11 @@
 #include "am/common/enginecall.h"
 #include "am/common/model.h"
 #include "am/common/options.h"
-#include "am/heap/dims.h"
 #include "am/scan/counters.h"
 #include "am/scan/limit.h"
 #include "am/scan/livequeries.h"
 #include "am/scan/scan.h"
+#include "am/search/heaptids.h"
 #include "pgcompat.h"
 
 IndexScanDesc

@@ -12,9 +12,9 @@
 #include "utils/tuplesort.h"
 
 #include "am/common/enginecall.h"
-#include "am/heap/measure.h"
 #include "am/scan/filter.h"
-#include "am/search/effort.h"
+#include "am/search/params.h"
+#include "am/search/rerank.h"
 #include "am/search/search.h"
 
 /* A scan reranks at least this many rows before it falls back on a pass. */

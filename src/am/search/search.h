@@ -1,8 +1,8 @@
 /*
  * search.h
  *		From a query to candidates (candidates.c): the nearest lists
- *		(nearestlists.c, coded.c), their best postings here or by gpuvecd
- *		(remote.c), and bounds of their rows (bound.c).
+ *		(nearestlists.c, nearestlists.c), their best postings here or by gpuvecd
+ *		(remote.c), and bounds of their rows (refinerecord.c).
  */
 #ifndef IVFPQ_SEARCH_H
 #define IVFPQ_SEARCH_H
@@ -47,29 +47,24 @@ extern int	IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes,
 extern void IvfpqSortParents(Relation index, const IvfpqModel *model,
 							 const GvModel *gv, const float *vector,
 							 GvTopK *parents);
-extern int	IvfpqCountParents(const IvfpqModel *model, const GvTopK *parents,
-							  int wanted);
 extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
 							  IvfpqQuery *query, GvTopK *lists);
 
-/* nearmany.c: the same for many vectors */
+/* nearestlists.c: the same for many vectors */
 extern void IvfpqNearestListsBulk(Relation index, const IvfpqModel *model,
 								  IvfpqQuery *query,
 								  const float *const *vectors, int n,
 								  GvTopK *lists);
 
-/* distinct.c */
+/* candidates.c */
 extern int	IvfpqDistinct(const uint64 *numbers, int n, int most, int *first);
 
 /*
- * coded.c: the nearest lists, by codes of centroids.
+ * nearestlists.c: the nearest lists, by codes of centroids.
  */
 extern void IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
 							const GvModel *model, const GvTree *tree,
 							bool shared);
-extern void IvfpqCodedOffer(Relation index, const IvfpqModel *model,
-							IvfpqQuery *query, const GvTopK *parents,
-							int nparents, GvTopK *lists);
 
 /*
  * remote.c: from a query to candidates, by gpuvecd.
@@ -134,7 +129,7 @@ typedef struct IvfpqListSums
 	double		postings;
 	double		matched;		/* those that satisfy it */
 	double		weighted_postings;	/* the same where the nearest lists count
-									 * most: see keycandidates.c */
+									 * most: see ivfpqsearch.c */
 	double		weighted_matched;
 } IvfpqListSums;
 
@@ -149,7 +144,7 @@ typedef struct IvfpqNearCount
 	double		variance;		/* of that, by clumps */
 } IvfpqNearCount;
 
-/* The best of all postings in a sample of the blocks read: see nearshare.c. */
+/* The best of all postings in a sample of the blocks read: see ivfpqsearch.c. */
 typedef struct IvfpqBlockSample
 {
 	bool		is_open;
@@ -201,8 +196,6 @@ extern void IvfpqSearchNearest(IvfpqSearch *search, int probes);
 extern int64 IvfpqSearchCount(IvfpqSearch *search, int probes);
 extern void IvfpqSearchOpen(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchList(IvfpqSearch *search, int i);
-extern GvBlock IvfpqSearchView(const IvfpqSearch *search,
-							   const IvfpqBlockView *view);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 							 const IvfpqBlockView *view, bool again);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
@@ -211,13 +204,13 @@ extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
 extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
 
-/* together.c: many searches, for which each list is read once */
+/* candidates.c: many searches, for which each list is read once */
 #define IVFPQ_TOGETHER	64		/* searches, at most */
 
 extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 
 /*
- * keycandidates.c: from a query to candidates that satisfy the key quals.
+ * ivfpqsearch.c: from a query to candidates that satisfy the key quals.
  */
 typedef struct IvfpqKeyGoal
 {
@@ -244,19 +237,11 @@ extern void IvfpqCountsReserve(IvfpqSearch *search, int nlists);
 extern IvfpqListSums IvfpqSumCounts(const IvfpqListCount *counts, int n,
 									double part);
 
-/* nearshare.c */
-extern void IvfpqSampleBegin(IvfpqSearch *search);
+/* ivfpqsearch.c */
 extern bool IvfpqSampleWants(const void *arg, const IvfpqSlotHeader *header,
 							 const char *keys);
 extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
 							 const GvBlock *block);
-extern IvfpqNearCount IvfpqSampleCount(IvfpqSearch *search, double rows);
-extern double IvfpqSampledSelectivity(const IvfpqNearCount *count,
-									  double selectivity,
-									  double by_chance, bool *beyond_doubt);
-extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
-							  double lists_per_row);
-extern void IvfpqSampleEnd(IvfpqSearch *search);
 
 /* remote.c */
 extern void IvfpqReportEngine(IvfpqRemoteReport *report, const char *engine);
@@ -271,7 +256,7 @@ extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
 							  double part, int rank);
 
 
-/* bound.c: records that bound distances */
+/* refinerecord.c: records that bound distances */
 extern void IvfpqRecordCheckDims(Relation index, int dims);
 extern IvfpqRecord *IvfpqRecordAlloc(IvfpqRefine refine, int dims);
 extern void IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record,

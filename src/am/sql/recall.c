@@ -33,7 +33,7 @@
 #include "am/calibrate/calibrate.h"
 #include "am/common/enginecall.h"
 #include "am/common/identity.h"
-#include "am/heap/dims.h"
+#include "am/search/heaptids.h"
 #include "am/types/queries.h"
 #include "am/types/sqldistance.h"
 #include "pgcompat.h"

@@ -13,10 +13,10 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "am/common/codelimit.h"
 #include "am/common/enginecall.h"
 #include "am/common/options.h"
 #include "am/common/util.h"
+#include "am/search/params.h"
 #include "am/train/train.h"
 
 #define CLAIM_BLOCKS	32

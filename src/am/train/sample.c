@@ -18,10 +18,10 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "am/common/codelimit.h"
 #include "am/common/enginecall.h"
 #include "am/common/options.h"
 #include "am/common/util.h"
+#include "am/search/params.h"
 #include "am/train/train.h"
 
 #define MAX_SAMPLES				((int64) 1 << 24)

@@ -6,7 +6,7 @@
 #include "samples.h"
 
 #include "am/common/model.h"
-#include "am/search/effort.h"
+#include "am/search/params.h"
 #include "am/search/search.h"
 
 /* The row whose keys conditions ask for. */

@@ -14,7 +14,7 @@
 #include "am/common/enginecall.h"
 #include "am/common/model.h"
 #include "am/maintain/maintain.h"
-#include "am/search/effort.h"
+#include "am/search/params.h"
 #include "am/search/search.h"
 #include "page/pagecheck.h"
 #include "page/pending.h"

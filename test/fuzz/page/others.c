@@ -10,8 +10,8 @@
 
 #include "am/common/identity.h"
 #include "am/common/options.h"
-#include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
+#include "am/search/heaptids.h"
 #include "am/search/search.h"
 #include "am/types/vector.h"
 

@@ -1,5 +1,5 @@
 /*
- * bound.c
+ * refinerecord.c
  *		Refine records: made from rows, and what they say about a distance.
  *
  * The engine bounds distances in its own space; here its bounds become those

@@ -1,18 +1,71 @@
 /*
- * measure.h
- *		Rows fetched, and the operator's own distance of them (measure.c).
+ * rerank.h
+ *		Rows of a table on their way into the processor's cache before they are
+ *		reranked (rerank.c).
  */
-#ifndef IVFPQ_MEASURE_H
-#define IVFPQ_MEASURE_H
+#ifndef IVFPQ_RERANK_H
+#define IVFPQ_RERANK_H
 
 #include "access/relscan.h"
 #include "executor/tuptable.h"
 #include "nodes/execnodes.h"
+#include "storage/bufmgr.h"
+#include "utils/relcache.h"
 
-#include "am/heap/prefetchrow.h"
 #include "am/types/keys.h"
 #include "am/types/vector.h"
 #include "page/bufcache.h"
+
+#define IVFPQ_HELD_PAGES	8	/* pinned before they are read, at most */
+
+typedef struct IvfpqPrefetchRow
+{
+	Relation	heap;
+	const uint64 *ids;			/* [n] the caller's, in the order of reading */
+	int64		n;
+	int64		next;			/* to be read */
+	Buffer		held[IVFPQ_HELD_PAGES]; /* of ids[i], i >= next, at i modulo
+										 * that many */
+} IvfpqPrefetchRow;
+
+/*
+ * Rows of a heap, of ascending ids, will be read.  Until IvfpqPrefetchRowEnd
+ * ids must stay as they are, and a few pages are pinned.
+ */
+
+/*
+ * A row is read now: its page, pinned for the caller, or InvalidBuffer where
+ * that is not known.
+ */
+
+/* No more rows are read. */
+extern void IvfpqPrefetchRowEnd(IvfpqPrefetchRow *rows);
+
+/* ----
+ * Rows of a table that is read from end to end, on their way into the
+ * processor's cache (rerank.c).
+ */
+
+typedef struct IvfpqPrefetchPage
+{
+	Relation	heap;
+	BlockNumber nblocks;		/* 0: nothing is fetched */
+	BlockNumber at;				/* where the reader is */
+	Buffer		held;			/* the page after the next, or InvalidBuffer */
+} IvfpqPrefetchPage;
+
+/* A table will be read, front to back.  Until the end a page is pinned. */
+extern void IvfpqPrefetchPageBegin(IvfpqPrefetchPage *pages, Relation heap);
+
+/* The reader has got a row of this page. */
+extern void IvfpqPrefetchPageTo(IvfpqPrefetchPage *pages, BlockNumber blkno);
+
+/* No more is read. */
+extern void IvfpqPrefetchPageEnd(IvfpqPrefetchPage *pages);
+
+/* ----
+ * Rows fetched, and the operator's own distance of them (rerank.c).
+ */
 
 /* Does a row of the table, in a slot of its kind, pass a condition? */
 typedef bool (*IvfpqSatisfies) (void *arg, TupleTableSlot *row);
@@ -82,4 +135,4 @@ extern bool IvfpqRerankIsPrefetching(const IvfpqRerank *rerank);
 extern void IvfpqRerankPause(IvfpqRerank *rerank);
 extern void IvfpqRerankEnd(IvfpqRerank *rerank);
 
-#endif							/* IVFPQ_MEASURE_H */
+#endif							/* IVFPQ_RERANK_H */

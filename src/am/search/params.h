@@ -1,9 +1,9 @@
 /*
- * effort.h
- *		Search parameters of a batch of a scan (effort.c).
+ * params.h
+ *		Search parameters of a batch of a scan (params.c).
  */
-#ifndef IVFPQ_EFFORT_H
-#define IVFPQ_EFFORT_H
+#ifndef IVFPQ_PARAMS_H
+#define IVFPQ_PARAMS_H
 
 #include "page/page.h"
 
@@ -61,4 +61,34 @@ extern void IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
 								const IvfpqMetaData *meta, double recall,
 								int batch);
 
-#endif							/* IVFPQ_EFFORT_H */
+/* ----
+ * The limit on an index owner's code that a worker runs (params.c).
+ */
+
+extern int	ivfpq_training_timeout;
+
+/* Rows that this process has read; for IvfpqRowDone only. */
+extern volatile uint32 ivfpq_rows_done;
+
+/* A row was read: what the index has of it is computed. */
+static inline void
+IvfpqRowDone(void)
+{
+	ivfpq_rows_done++;
+}
+
+/* Why the process ends. */
+typedef enum IvfpqLimitHit
+{
+	IVFPQ_LIMIT_NONE,
+	IVFPQ_LIMIT_ROW,			/* no row was read for too long */
+	IVFPQ_LIMIT_CANCEL			/* a cancellation was not heeded */
+} IvfpqLimitHit;
+
+extern void IvfpqLimitInit(void);
+extern void IvfpqLimitBegin(void);
+extern void IvfpqLimitCancel(void);
+extern void IvfpqLimitEnd(void);
+extern IvfpqLimitHit IvfpqLimitIsHit(void);
+
+#endif							/* IVFPQ_PARAMS_H */

@@ -1,0 +1,35 @@
+/*
+ * heaptids.h
+ *		TIDs of an index in heap order (heaptids.c).
+ */
+#ifndef IVFPQ_HEAPTIDS_H
+#define IVFPQ_HEAPTIDS_H
+
+#include "utils/tuplesort.h"
+
+#include "engine/gv_engine.h"
+#include "page/page.h"
+#include "page/pending.h"
+
+extern Tuplesortstate *IvfpqSortTids(Relation index,
+									 const GvCondition *condition,
+									 int sort_mem);
+extern Tuplesortstate *IvfpqSortFrozen(Relation index,
+									   const IvfpqFrozen *frozen,
+									   int sort_mem);
+
+/* ----
+ * How many dimensions rows have (heaptids.c).
+ */
+
+extern int	IvfpqRowDims(Relation heap, Relation index,
+						 const IvfpqMetaData *meta);
+extern int64 IvfpqFindMismatched(Relation heap, Relation index,
+								 const IvfpqMetaData *meta, int *dims,
+								 ItemPointer first, int *first_dims);
+extern bool IvfpqDimsBind(Relation heap, Relation index,
+						  const IvfpqMetaData *meta);
+extern bool IvfpqFreeDims(Relation heap, Relation index,
+						  const IvfpqMetaData *meta, ItemPointer tid);
+
+#endif							/* IVFPQ_HEAPTIDS_H */
