@@ -108,7 +108,7 @@ is($node->safe_psql('postgres', q{
 
 # -- a set of slots is full, and the index searched longest ago gives way
 
-# murmurhash32 of PostgreSQL, and with it the set of an index, as in counters.c
+# murmurhash32 of PostgreSQL, and with it the set of an index, as in scanstats.c
 sub murmurhash
 {
 	my ($h) = @_;

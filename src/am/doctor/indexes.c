@@ -25,7 +25,7 @@
 
 #include "am/common/options.h"
 #include "am/doctor/doctor.h"
-#include "am/scan/counters.h"
+#include "am/scan/scanstats.h"
 #include "am/search/params.h"
 #include "am/sql/inspect.h"
 #include "am/train/train.h"

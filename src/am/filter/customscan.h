@@ -10,7 +10,7 @@
 #include "nodes/extensible.h"
 #include "nodes/pathnodes.h"
 
-#include "am/scan/filter.h"
+#include "am/scan/scanfilter.h"
 
 /*
  * The plan's data for the executor, in custom_private: see conditions.c.

@@ -4,7 +4,7 @@
  *
  * The ordered index scan below is initialized by core, for its keys and its
  * index; this node takes its IndexScanDesc and drives it.  The access method
- * asks the node whether rows pass (am/scan/filter.h), fetches them, and says
+ * asks the node whether rows pass (am/scan/scanfilter.h), fetches them, and says
  * how far away they are.
  *
  * A row of the node is made of a row of the table: its columns, in the order

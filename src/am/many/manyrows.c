@@ -13,8 +13,8 @@
 
 #include "am/common/model.h"
 #include "am/many/many.h"
-#include "am/scan/counters.h"
 #include "am/scan/scan.h"
+#include "am/scan/scanstats.h"
 #include "am/search/heaptids.h"
 #include "client/client.h"
 #include "page/pending.h"

@@ -19,10 +19,10 @@
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/many/many.h"
-#include "am/scan/counters.h"
-#include "am/scan/livequeries.h"
+#include "am/scan/querylog.h"
+#include "am/scan/scanstats.h"
 
-/* Queries that are kept, the last of all (livequeries.c). */
+/* Queries that are kept, the last of all (querylog.c). */
 #define MOST_KEPT		1000
 
 PG_FUNCTION_INFO_V1(gpuvec_search);

@@ -14,7 +14,7 @@
 
 /*
  * Returns whether a scan would make a full pass rather than search with these
- * parameters.  See fullpass.c.
+ * parameters.  See batch.c.
  */
 static bool
 full_pass_is_better(const IvfpqBulk *bulk, const IvfpqSearchParams *params)

@@ -35,11 +35,19 @@
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "catalog/pg_index.h"
+#include "executor/executor.h"
+#include "lib/ilist.h"
+#include "miscadmin.h"
+#include "nodes/extensible.h"
+#include "nodes/nodeFuncs.h"
+#include "utils/float.h"
 #include "utils/rel.h"
 
 #include "am/common/model.h"
 #include "am/common/options.h"
 #include "am/scan/scan.h"
+
+static double radius_depth(const IvfpqScan *state, double needed);
 
 /* Rows needed, where that is not known. */
 #define DEFAULT_ROWS_NEEDED		10
@@ -257,8 +265,8 @@ fetch_ns(const IvfpqScan *state)
  * refine records, which do not tell the rank of a row that matches; and in a
  * later batch, which returns the last rows.
  */
-bool
-IvfpqDepthIsSpread(const IvfpqScan *state)
+static bool
+depth_is_spread(const IvfpqScan *state)
 {
 	if (state->returned > 0)
 		return false;
@@ -271,7 +279,7 @@ IvfpqDepthIsSpread(const IvfpqScan *state)
 static double
 calibrated_depth(const IvfpqScan *state, double depth)
 {
-	if (!IvfpqDepthIsSpread(state))
+	if (!depth_is_spread(state))
 		return depth;
 	return IvfpqSpreadRows(depth / state->key_selectivity,
 						   !is_filtered(state)) *
@@ -346,7 +354,7 @@ params_at(const IvfpqScan *state, double depth, IvfpqSearchParams *params)
 	depth = Min(depth, PG_INT32_MAX / 4);
 	among = with_margin(state, depth / state->key_selectivity);
 	spread = among;
-	if (IvfpqDepthIsSpread(state))
+	if (depth_is_spread(state))
 		spread = IvfpqSpreadRows(among, !is_filtered(state));
 	IvfpqParamsForMatches(params, state->index, meta, state->recall, among,
 						  spread);
@@ -518,7 +526,7 @@ later_depth(const IvfpqScan *state, const Matching *matching, double needed)
 	double		allowed = by_index ? 1 :
 	matching->is_sure ? SURE_BATCHES_FRACTION : BATCHES_FRACTION;
 
-	if (batch_ns(state, IvfpqRadiusDepth(state, needed),
+	if (batch_ns(state, radius_depth(state, needed),
 				 matching->selectivity) <=
 		allowed * rest)
 		return most;
@@ -555,7 +563,7 @@ IvfpqDepthNext(IvfpqScan *state)
 	if (depth == 0)				/* all that may be read */
 		depth = LEAST_GROWTH * state->depth;
 	if (is_filtered(state))
-		depth = IvfpqRadiusDepth(state, depth);
+		depth = radius_depth(state, depth);
 	params_at(state, depth, &state->params);
 }
 
@@ -687,4 +695,487 @@ IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 	if (!is_spread(state))
 		return nearer;
 	return Min(matched, within + (int64) (MOST_BEHIND * nearer));
+}
+
+/* ----
+ * Scans for the rows within a distance: whether everything within has
+ * been read, and the depth of the next batch.
+ *
+ * Rows come up the nearest first.  When a row comes up that is outside, and
+ * the quota of the batch is not used up, the batch has read everything within,
+ * at the target recall.
+ *
+ * Where few rows match a filter, none may come up at all.  So when the quota
+ * of a batch is used up, some of its candidates about the last rank of its
+ * depth are reranked, whether they match or not.  If all of these are outside,
+ * fewer rows than the depth are within.
+ *
+ * A batch that was not deep enough has reranked more rows than its depth.  If
+ * most of these are outside, those within are nearly all that there are.
+ * Otherwise these ranks tell how fast distances grow, and so an estimate of
+ * the rows within.
+ */
+
+/*
+ * Ranks that are reranked: the last, and others at the depth divided by this.
+ */
+#define NEARER_PART		4
+
+/* The snapshot has to see this many of those reranked. */
+#define LEAST_SEEN		3
+
+/*
+ * The depth that is searched, in multiples of the rows that seem to be within.
+ */
+#define RADIUS_MARGIN			1.4
+
+/*
+ * If at most WITHIN_PART of the rows counted are within, there are hardly
+ * others; fewer than LEAST_COUNTED rows tell nothing.
+ */
+#define LEAST_COUNTED	10
+#define WITHIN_PART		(1.0 / 3)
+
+/*
+ * The depth of the next batch, in multiples of the last one's.
+ */
+#define LEAST_RADIUS_GROWTH	2
+#define USUAL_GROWTH	4
+#define MOST_RADIUS_GROWTH		16
+
+/* Returns whether a distance is beyond the radius. */
+bool
+IvfpqIsOutside(const IvfpqScan *state, double distance)
+{
+	const IvfpqRadius *radius;
+
+	if (state->filter == NULL || !state->filter->radius.is_set)
+		return false;
+	radius = &state->filter->radius;
+	if (isnan(radius->most))
+		return false;
+	return isnan(distance) ? !radius->with_nan : distance > radius->most;
+}
+
+/*
+ * Returns whether a row that is no nearer than this bound is outside, and may
+ * end the scan, though it was not tested whether it matches.
+ */
+bool
+IvfpqIsBoundOutside(const IvfpqScan *state, double bound)
+{
+	return IvfpqIsOutside(state, bound) && state->filter->radius.by_all;
+}
+
+/* Counts a row that has got a distance, or a bound. */
+void
+IvfpqRadiusCount(IvfpqScan *state, double distance)
+{
+	state->counted++;
+	state->counted_within += !IvfpqIsOutside(state, distance);
+}
+
+/*
+ * Notes the rows that IvfpqRadiusIsRead reranks; ids [n] are the best
+ * candidates of the batch, up to its depth.
+ */
+void
+IvfpqRadiusWatch(IvfpqScan *state, const uint64 *ids, int64 n)
+{
+	IvfpqWatched *watched = &state->watched;
+
+	watched->n = 0;
+	if (!state->filter->radius.is_set || !state->filter->radius.by_all ||
+		n < NEARER_PART * IVFPQ_WATCHED / 2)
+		return;
+	watched->n = IVFPQ_WATCHED;
+	memcpy(watched->last, ids + n - IVFPQ_WATCHED,
+		   IVFPQ_WATCHED * sizeof(uint64));
+	memcpy(watched->nearer, ids + Max(n / NEARER_PART - IVFPQ_WATCHED / 2, 0),
+		   IVFPQ_WATCHED * sizeof(uint64));
+}
+
+static int
+compare_doubles(const void *a, const void *b)
+{
+	return float8_cmp_internal(*(const double *) a, *(const double *) b);
+}
+
+/*
+ * Reranks rows [n], whether they match or not, and sorts their distances.
+ * Returns the number that the snapshot sees.
+ */
+static int
+rerank_watched(IvfpqScan *state, const uint64 *ids, int n, double *distances)
+{
+	IvfpqSatisfies satisfies = state->rerank->satisfies;
+	int			seen = 0;
+
+	state->rerank->satisfies = NULL;
+	for (int i = 0; i < n; i++)
+		if (IvfpqRerankRow(state->rerank, ids[i], &distances[seen]))
+			seen++;
+	state->rerank->satisfies = satisfies;
+	state->report.reranked += seen;
+	qsort(distances, seen, sizeof(double), compare_doubles);
+	return seen;
+}
+
+/*
+ * Estimates the rows within distance `most`, if `depth` rows are within `last`
+ * and depth / NEARER_PART within `nearer`.  Where distances are above 0, ranks
+ * grow by a power of them.  Otherwise they grow faster, by equal factors for
+ * equal steps.
+ */
+static double
+rows_within(double most, double depth, double nearer, double last)
+{
+	double		steps;
+
+	if (!(nearer < last))
+		return depth;
+	steps = nearer > 0 ? log(most / last) / log(last / nearer) :
+		(most - last) / (last - nearer);
+	return depth * pow(NEARER_PART, steps);
+}
+
+/*
+ * Returns whether everything within has been read, when the quota of the batch
+ * is used up.  If not, state->within is set to the estimated number of rows
+ * within; 0 = not known.
+ */
+bool
+IvfpqRadiusIsRead(IvfpqScan *state)
+{
+	const IvfpqRadius *radius = &state->filter->radius;
+	IvfpqWatched *watched = &state->watched;
+	double		last[IVFPQ_WATCHED];
+	double		nearer[IVFPQ_WATCHED];
+	int			nlast;
+	int			nnearer;
+	bool		is_read;
+
+	state->within = 0;
+	if (!radius->is_set || watched->n == 0)
+		return false;
+	nlast = rerank_watched(state, watched->last, watched->n, last);
+	is_read = nlast >= LEAST_SEEN && IvfpqIsOutside(state, last[0]);
+	if (nlast >= LEAST_SEEN && !is_read)
+	{
+		nnearer = rerank_watched(state, watched->nearer, watched->n, nearer);
+		if (nnearer >= LEAST_SEEN && isfinite(radius->most))
+			state->within = rows_within(radius->most, state->depth,
+										nearer[nnearer / 2], last[nlast / 2]);
+	}
+	IvfpqRerankPause(state->rerank);
+	return is_read;
+}
+
+/* Estimates the number of rows within, whether they match or not. */
+static double
+likely_within(const IvfpqScan *state)
+{
+	double		by_ranks = state->within > 0 ? state->within :
+	USUAL_GROWTH / RADIUS_MARGIN * state->depth;
+	double		counted;
+
+	if (state->counted < LEAST_COUNTED)
+		return by_ranks;
+	counted = (double) state->counted_within / state->counted *
+		Max(state->fetched - state->invisible, state->counted);
+	if (state->counted_within <= WITHIN_PART * state->counted)
+		return counted;
+	return Max(counted, by_ranks);
+}
+
+/*
+ * The depth of the next batch, where `needed` suffices for the rows needed.
+ */
+static double
+radius_depth(const IvfpqScan *state, double needed)
+{
+	if (!state->filter->radius.is_set)
+		return needed;
+	if (state->batch == 0)
+		return Min(needed, IVFPQ_FIRST_WITHIN);
+	return Min(needed, Max(LEAST_RADIUS_GROWTH * state->depth,
+						   Min(RADIUS_MARGIN * likely_within(state),
+							   MOST_RADIUS_GROWTH * state->depth)));
+}
+
+/* ----
+ * Conditions on keys, in a scan: how it begins and aims its batches.
+ *
+ * A scan with such conditions goes through batches as any other, but the rows
+ * that it counts are those that satisfy them.
+ */
+
+/*
+ * Is anything asked of keys?  That the vector is not NULL is true of all rows.
+ */
+static bool
+asks_keys(IndexScanDesc scan)
+{
+	for (int i = 0; i < scan->numberOfKeys; i++)
+	{
+		ScanKey		scan_key = &scan->keyData[i];
+
+		if (scan_key->sk_attno > 1 ||
+			(scan_key->sk_flags & SK_SEARCHNOTNULL) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Take the scan's conditions; false if no row satisfies them. */
+bool
+IvfpqScanBeginKeys(IndexScanDesc scan)
+{
+	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+
+	state->asks_keys = asks_keys(scan);
+	state->key_selectivity = 1;
+	if (!state->asks_keys)
+		return true;
+	IvfpqKeysInit(&state->keys, state->index);
+	IvfpqModelCheckKeys(state->index, state->model, &state->keys.form);
+	IvfpqKeyQualsMake(&state->quals, &state->keys, scan->keyData,
+					  scan->numberOfKeys);
+	if (state->filter != NULL)
+		state->key_selectivity = Min(Max(state->filter->key_selectivity,
+										 IVFPQ_LEAST_SELECTIVITY), 1);
+	return !state->quals.never;
+}
+
+/*
+ * Is it told only by rows themselves which candidates may come up?  If so,
+ * those count that passed.
+ */
+bool
+IvfpqScanAsksRows(const IvfpqScan *state)
+{
+	return state->filter != NULL ||
+		(state->asks_keys && state->quals.nrechecks > 0);
+}
+
+/*
+ * Of all rows those that the planner expects to satisfy them; 0 = not known.
+ */
+static double
+planned_selectivity(const IvfpqScan *state)
+{
+	double		rows = IvfpqRowsAbout(state->index, &state->model->meta);
+
+	if (state->filter != NULL || state->planned <= 0 || rows <= 0)
+		return 0;
+	return Min(Max(state->planned / rows, IVFPQ_LEAST_SELECTIVITY), 1);
+}
+
+/*
+ * Sets the goal of the next batch among rows that satisfy the conditions: as
+ * the search parameters say or, in the last batch, all of them in most_probes
+ * lists.
+ */
+void
+IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
+{
+	IvfpqKeyGoal *goal = &state->goal;
+
+	goal->recall = state->recall;
+	goal->rows = Max(state->params.quota, 1);
+	goal->most_probes = most_probes;
+	goal->selectivity = state->key_selectivity;
+	goal->guess = planned_selectivity(state);
+	goal->is_spread = depth_is_spread(state);
+	goal->is_far = false;
+	goal->by_keys = state->filter == NULL;
+	goal->reads_all = is_last;
+	state->wanted = is_last ? PG_INT32_MAX / 4 :
+		IvfpqKeyCapacity(&state->search, goal);
+	goal->candidates = IvfpqScanCandidates(state, most_probes);
+	state->params.candidates = goal->candidates;
+}
+
+/* ----
+ * The rows that a statement needs from its ordered scans, as the
+ * executor knows them: for LIMIT $1 and LIMIT (SELECT ...), too.
+ *
+ * When a statement starts its finished plan is walked, and each index scan of
+ * ours below a Limit is noted with that node.  The node has computed its
+ * numbers when it asks for its first row, and again after each rescan; so the
+ * scan reads them when it begins.  Nodes between the two may drop or multiply
+ * rows, so the number is a hint, and recall does not depend on it.
+ *
+ * The access method does not see its node, but its rescan gets the node's
+ * array of order keys, which is no other node's.  Notes live in the memory of
+ * the statement, as plan and scan do, and are freed with it.
+ */
+
+/* An index scan of ours. */
+typedef struct Note
+{
+	dlist_node	node;
+	const IndexScanState *scan;
+	const LimitState *limit;	/* the next one above, or NULL */
+	MemoryContextCallback callback;
+} Note;
+
+/* The state of a walk. */
+typedef struct Walk
+{
+	PlanState  *above;			/* the node above, or NULL */
+	const LimitState *limit;	/* limits that node's rows, or NULL */
+	MemoryContext context;		/* of the statement */
+} Walk;
+
+static dlist_head notes = DLIST_STATIC_INIT(notes);
+static ExecutorStart_hook_type previous_start = NULL;
+
+/* MemoryContextCallback: the statement is over. */
+static void
+forget(void *arg)
+{
+	dlist_delete(&((Note *) arg)->node);
+}
+
+static void
+take_note(const IndexScanState *scan, const Walk *walk)
+{
+	Note	   *note;
+
+	/* EXPLAIN opens no index */
+	if (scan->iss_RelationDesc == NULL || scan->iss_NumOrderByKeys == 0 ||
+		scan->iss_RelationDesc->rd_indam->amgettuple != ivfpqgettuple)
+		return;
+	note = MemoryContextAllocZero(walk->context, sizeof(Note));
+	note->scan = scan;
+	note->limit = walk->limit;
+	note->callback.func = forget;
+	note->callback.arg = note;
+	dlist_push_head(&notes, &note->node);
+	MemoryContextRegisterResetCallback(walk->context, &note->callback);
+}
+
+/* Returns whether a node is among others [n]. */
+static bool
+is_among(const PlanState *node, PlanState **others, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (others[i] == node)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Returns whether `above` needs about as many rows of the node below it as it
+ * returns itself.  These are fewer nodes than those of ../filter/plancheck.c,
+ * below which a scan may be: ProjectSet, for example, hands on rows one by
+ * one, but makes several of one.
+ */
+static bool
+hands_on(PlanState *above, PlanState *node)
+{
+	switch (nodeTag(above))
+	{
+		case T_AppendState:
+			return is_among(node, ((AppendState *) above)->appendplans,
+							((AppendState *) above)->as_nplans);
+		case T_MergeAppendState:
+			return is_among(node, ((MergeAppendState *) above)->mergeplans,
+							((MergeAppendState *) above)->ms_nplans);
+		case T_SubqueryScanState:
+			return node == ((SubqueryScanState *) above)->subplan;
+		case T_CustomScanState:
+			return strcmp(((CustomScanState *) above)->methods->CustomName,
+						  IVFPQ_CUSTOM_NAME) == 0 &&
+				node == linitial(((CustomScanState *) above)->custom_ps);
+		case T_LimitState:
+		case T_ResultState:
+		case T_LockRowsState:
+		case T_NestLoopState:
+		case T_IncrementalSortState:
+		case T_UniqueState:
+		case T_WindowAggState:
+			return node == outerPlanState(above);
+		default:
+			return false;
+	}
+}
+
+/* Takes notes of a node and those below it when a statement starts. */
+static bool
+walk_plan(PlanState *node, void *context)
+{
+	const Walk *walk = context;
+	Walk		below = {node, NULL, walk->context};
+
+	check_stack_depth();
+	if (IsA(node, LimitState))
+		below.limit = (LimitState *) node;
+	else if (walk->above != NULL && hands_on(walk->above, node))
+		below.limit = walk->limit;
+	if (IsA(node, IndexScanState))
+		take_note((IndexScanState *) node, &below);
+	return planstate_tree_walker(node, walk_plan, &below);
+}
+
+/* ExecutorStart_hook */
+static void
+start_statement(QueryDesc *query, int eflags)
+{
+	Walk		walk = {0};
+
+	if (previous_start)
+		previous_start(query, eflags);
+	else
+		standard_ExecutorStart(query, eflags);
+	if (query->planstate == NULL || (eflags & EXEC_FLAG_EXPLAIN_ONLY))
+		return;
+	walk.context = query->estate->es_query_cxt;
+	(void) walk_plan(query->planstate, &walk);
+}
+
+/*
+ * The Limit above the scan that has these order keys, or NULL.  *planned: the
+ * rows that the planner expects of the scan, or 0.
+ */
+const LimitState *
+IvfpqLimitOf(ScanKey orderbys, double *planned)
+{
+	dlist_iter	iter;
+
+	*planned = 0;
+	dlist_foreach(iter, &notes)
+	{
+		const Note *note = dlist_container(Note, node, iter.cur);
+
+		if (note->scan->iss_OrderByKeys != orderbys)
+			continue;
+		*planned = note->scan->ss.ps.plan->plan_rows;
+		return note->limit;
+	}
+	return NULL;
+}
+
+/*
+ * The rows that a Limit returns, without those of OFFSET; 0 if that is not
+ * known.  WITH TIES counts as one row more, though any number may follow.
+ */
+double
+IvfpqLimitRows(const LimitState *limit)
+{
+	if (limit == NULL || limit->lstate == LIMIT_INITIAL || limit->noCount)
+		return 0;
+	return (double) limit->count +
+		(limit->limitOption == LIMIT_OPTION_WITH_TIES);
+}
+
+/* Call once a process. */
+void
+IvfpqInitLimit(void)
+{
+	previous_start = ExecutorStart_hook;
+	ExecutorStart_hook = start_statement;
 }

@@ -1,18 +1,19 @@
 /*
  * scan.h
- *		The ordered scan: its callbacks, and the state of one (orderedscan.c).
+ *		The ordered scan: its callbacks, and the state of one (ivfpqscan.c).
  */
 #ifndef IVFPQ_SCAN_H
 #define IVFPQ_SCAN_H
 
 #include "access/amapi.h"
+#include "access/skey.h"
+#include "am/scan/scanfilter.h"
 #include "lib/pairingheap.h"
 #include "nodes/execnodes.h"
 #include "nodes/pathnodes.h"
 #include "utils/tuplesort.h"
 
 #include "am/common/enginecall.h"
-#include "am/scan/filter.h"
 #include "am/search/params.h"
 #include "am/search/rerank.h"
 #include "am/search/search.h"
@@ -67,7 +68,7 @@ typedef struct IvfpqNextRow
 } IvfpqNextRow;
 
 /*
- * Rows returned, as far as the next ones need them (given.c): the last of
+ * Rows returned, as far as the next ones need them (roworder.c): the last of
  * those that the snapshot sees, and those that were returned unfetched.
  */
 typedef struct IvfpqReturned
@@ -161,7 +162,7 @@ typedef struct IvfpqScan
 	TupleTableSlot *full_pass_slot;
 } IvfpqScan;
 
-/* orderedscan.c */
+/* ivfpqscan.c */
 extern IndexScanDesc ivfpqbeginscan(Relation index, int nkeys, int norderbys);
 extern void ivfpqrescan(IndexScanDesc scan, ScanKey keys, int nkeys,
 						ScanKey orderbys, int norderbys);
@@ -171,9 +172,6 @@ extern void ivfpqendscan(IndexScanDesc scan);
 /* batch.c */
 extern bool IvfpqScanRerankRow(IvfpqScan *state, uint64 id,
 							   double *distance);
-extern void IvfpqScanRerank(IvfpqScan *state, uint64 *ids, int64 count,
-							void (*take) (IvfpqScan *state, uint64 id,
-										  double distance));
 extern int	IvfpqScanCandidates(IvfpqScan *state, int probes);
 extern void IvfpqNextBatch(IvfpqScan *state);
 
@@ -193,7 +191,7 @@ extern bool IvfpqReliesOnOrder(const PlannerInfo *root);
 extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexPath *path,
 						   double recall, double depth, Cost per_row);
 
-/* queue.c */
+/* roworder.c */
 extern void IvfpqQueueInit(IvfpqQueue *queue);
 extern void IvfpqQueueReserve(IvfpqQueue *queue, int64 n);
 extern void IvfpqQueueAdd(IvfpqQueue *queue, uint64 id, double distance);
@@ -205,51 +203,54 @@ extern void IvfpqQueuePrefetch(IvfpqQueue *queue, int64 n);
 extern IvfpqQueuedRow *IvfpqQueueTake(IvfpqQueue *queue);
 extern double IvfpqQueueLeast(const IvfpqQueue *queue);
 
-/* given.c */
+/* roworder.c */
 extern void IvfpqReturnedAdd(IvfpqScan *state, const IvfpqNextRow *row);
 extern bool IvfpqReturnedCheck(IvfpqScan *state);
 extern bool IvfpqReturnedIsOutOfOrder(IvfpqScan *state, IvfpqNextRow *row);
 
-/* lastscan.c */
+/* scanstats.c */
 extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);
 extern bool IvfpqSeesAllRows(Oid index);
 extern void IvfpqReportScan(const IvfpqScan *state);
 extern void IvfpqReportBulk(const IvfpqScanReport *report, int64 searches,
 							bool more);
 
-/* keybatch.c */
+/* depth.c */
 extern bool IvfpqScanBeginKeys(IndexScanDesc scan);
 extern bool IvfpqScanAsksRows(const IvfpqScan *state);
 extern void IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last);
 
 /* depth.c */
 extern void IvfpqDepthNext(IvfpqScan *state);
-extern bool IvfpqDepthIsSpread(const IvfpqScan *state);
 extern bool IvfpqDepthNeedsFullPass(const IvfpqScan *state);
 extern bool IvfpqDepthManyInvisible(const IvfpqScan *state);
 extern IvfpqRest IvfpqDepthRest(const IvfpqScan *state, bool must);
 extern int64 IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids,
 							 int64 count);
 
-/* radius.c */
+/* depth.c */
 extern bool IvfpqIsOutside(const IvfpqScan *state, double distance);
 extern bool IvfpqIsBoundOutside(const IvfpqScan *state, double bound);
 extern void IvfpqRadiusCount(IvfpqScan *state, double distance);
 extern void IvfpqRadiusWatch(IvfpqScan *state, const uint64 *ids, int64 n);
 extern bool IvfpqRadiusIsRead(IvfpqScan *state);
-extern double IvfpqRadiusDepth(const IvfpqScan *state, double needed);
 
-/* filterpass.c */
-extern void IvfpqFilterFullPass(IvfpqScan *state,
-								void (*take) (IvfpqScan *state, uint64 id,
-											  double distance));
+/* batch.c */
 extern bool IvfpqFilterFetch(IndexScanDesc scan, uint64 id);
 
-/* fullpass.c */
+/* batch.c */
 extern bool IvfpqBatchFits(const IvfpqScan *state, int probes,
 						   int64 candidates);
 extern void IvfpqFullPassBegin(IvfpqScan *state);
 extern bool IvfpqFullPassNext(IvfpqScan *state, IvfpqNextRow *row);
 extern void IvfpqFullPassEnd(IvfpqScan *state);
+
+/* ----
+ * How many rows a statement wants of its ordered scans (depth.c).
+ */
+
+extern const LimitState *IvfpqLimitOf(ScanKey orderbys, double *planned);
+extern double IvfpqLimitRows(const LimitState *limit);
+extern void IvfpqInitLimit(void);
 
 #endif							/* IVFPQ_SCAN_H */

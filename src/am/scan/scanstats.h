@@ -1,10 +1,10 @@
 /*
- * counters.h
+ * scanstats.h
  *		What scans of each index have done since the server's start
- *		(counters.c).
+ *		(scanstats.c).
  */
-#ifndef IVFPQ_COUNTERS_H
-#define IVFPQ_COUNTERS_H
+#ifndef IVFPQ_SCANSTATS_H
+#define IVFPQ_SCANSTATS_H
 
 #include "datatype/timestamp.h"
 
@@ -35,7 +35,6 @@ typedef struct IvfpqCounts
 extern void IvfpqCountersInit(void);
 
 extern void IvfpqCountersOpen(void);
-extern void IvfpqCountersAdd(const IvfpqScanReport *report, int64 scans);
 extern bool IvfpqCountersGet(Oid index, IvfpqCounts *counts);
 
-#endif							/* IVFPQ_COUNTERS_H */
+#endif							/* IVFPQ_SCANSTATS_H */

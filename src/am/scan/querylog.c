@@ -1,5 +1,5 @@
 /*
- * livequeries.c
+ * querylog.c
  *		The last queries that an index was asked: gpuvec_live_queries.
  *
  * Each index has a ring of them in a segment of dynamic shared memory, which
@@ -32,7 +32,7 @@
 
 #include "am/common/identity.h"
 #include "am/common/options.h"
-#include "am/scan/livequeries.h"
+#include "am/scan/querylog.h"
 #include "client/client.h"
 #include "page/attempt.h"
 #include "pgcompat.h"

@@ -1,9 +1,9 @@
 /*
- * livequeries.h
- *		The last queries that an index was asked (livequeries.c).
+ * querylog.h
+ *		The last queries that an index was asked (querylog.c).
  */
-#ifndef IVFPQ_LIVEQUERIES_H
-#define IVFPQ_LIVEQUERIES_H
+#ifndef IVFPQ_QUERYLOG_H
+#define IVFPQ_QUERYLOG_H
 
 #include "utils/relcache.h"
 
@@ -13,4 +13,4 @@ extern void IvfpqQueryLogInit(void);
 /* Call it only if ivfpq_keep_queries. */
 extern void IvfpqLogQuery(Relation index, const float *query, int dims);
 
-#endif							/* IVFPQ_LIVEQUERIES_H */
+#endif							/* IVFPQ_QUERYLOG_H */

@@ -1,10 +1,10 @@
 /*
- * filter.h
+ * scanfilter.h
  *		A scan that knows which rows are wanted: what it asks of whoever runs
- *		it (../filter), and how it then reads (depth.c, filterpass.c).
+ *		it (../filter), and how it then reads (depth.c, batch.c).
  */
-#ifndef IVFPQ_FILTER_H
-#define IVFPQ_FILTER_H
+#ifndef IVFPQ_SCANFILTER_H
+#define IVFPQ_SCANFILTER_H
 
 #include "access/genam.h"
 #include "executor/tuptable.h"
@@ -27,7 +27,7 @@ typedef enum IvfpqRest
 #define IVFPQ_FIRST_WITHIN	20
 
 /*
- * A distance beyond which no row is wanted (radius.c).  The filter refuses
+ * A distance beyond which no row is wanted (depth.c).  The filter refuses
  * rows outside by itself; the scan may read on as far as it likes.
  */
 typedef struct IvfpqRadius
@@ -87,4 +87,4 @@ typedef struct IvfpqFilterReport
 extern void IvfpqScanFilter(IndexScanDesc scan, IvfpqFilter *filter);
 extern bool IvfpqScanIsOfNull(IndexScanDesc scan);
 
-#endif							/* IVFPQ_FILTER_H */
+#endif							/* IVFPQ_SCANFILTER_H */

@@ -1,5 +1,5 @@
 /*
- * orderedscan.c
+ * ivfpqscan.c
  *		The ordered scan.
  *
  * Candidates come in batches.  A batch takes ever more candidates from ever
@@ -10,11 +10,11 @@
  * With refine records a batch reranks nothing: rows enter the queue with
  * bounds of their distances, and one is fetched and reranked only when it
  * comes up, which most rows of a batch never do, and when it has an upper
- * bound not even then, if no other row may be nearer (given.c).
+ * bound not even then, if no other row may be nearer (roworder.c).
  *
  * When a batch would rerank or return too many rows, or take too much
  * memory, or the index is untrained, the scan finishes with one pass over all
- * remaining TIDs in heap order (fullpass.c), so that its worst case is
+ * remaining TIDs in heap order (batch.c), so that its worst case is
  * about a sequential scan and a sort.
  */
 #include "postgres.h"
@@ -30,10 +30,9 @@
 #include "am/common/enginecall.h"
 #include "am/common/model.h"
 #include "am/common/options.h"
-#include "am/scan/counters.h"
-#include "am/scan/limit.h"
-#include "am/scan/livequeries.h"
+#include "am/scan/querylog.h"
 #include "am/scan/scan.h"
+#include "am/scan/scanstats.h"
 #include "am/search/heaptids.h"
 #include "pgcompat.h"
 
