@@ -1,6 +1,6 @@
 -- Where plans may have a scan in the order of a distance: below nodes that hand
 -- on rows one by one, in a query level that stops early.  Anywhere else a join, a
--- group or a count would lose rows (src/am/filter/orderedpath.c).
+-- group or a count would lose rows (src/planner/custompath.c).
 SET client_min_messages = warning;
 SELECT setseed(.5);
 

@@ -8,7 +8,7 @@
 
 #include "access/amapi.h"
 
-/* plan.c */
+/* unread.c */
 extern void IvfpqInitPlanner(void);
 
 /* validate.c */

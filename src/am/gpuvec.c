@@ -11,7 +11,6 @@
 
 #include "am/am.h"
 #include "am/common/options.h"
-#include "am/filter/customscan.h"
 #include "am/scan/querylog.h"
 #include "am/scan/scan.h"
 #include "am/scan/scanstats.h"
@@ -19,6 +18,7 @@
 #include "am/sql/inspect.h"
 #include "client/client.h"
 #include "page/injection.h"
+#include "planner/planner.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
 PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = GPUVEC_RELEASE);

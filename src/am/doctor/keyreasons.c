@@ -20,7 +20,7 @@
 #include "utils/ruleutils.h"
 
 #include "am/doctor/doctor.h"
-#include "am/filter/customscan.h"
+#include "planner/planner.h"
 
 typedef struct KeySearch
 {

@@ -35,8 +35,8 @@
 
 #include "am/common/options.h"
 #include "am/doctor/doctor.h"
-#include "am/filter/customscan.h"
 #include "am/scan/scan.h"
+#include "planner/planner.h"
 #include "pgcompat.h"
 
 static const IvfpqReason no_reason = {NULL, NULL};

@@ -35,7 +35,7 @@
 
 #include "am/common/options.h"
 #include "am/doctor/doctor.h"
-#include "am/filter/customscan.h"
+#include "planner/planner.h"
 #include "pgcompat.h"
 
 /* A table of fewer rows is read faster than an index of it. */

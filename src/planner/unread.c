@@ -1,5 +1,5 @@
 /*
- * plan.c
+ * unread.c
  *		Distances that no node reads are not computed.
  *
  * ORDER BY v <-> query leaves v <-> query among the columns of the index
@@ -35,7 +35,7 @@
 
 #include "am/am.h"
 #include "am/common/options.h"
-#include "am/filter/customscan.h"
+#include "planner/planner.h"
 #include "pgcompat.h"
 
 /* The node above a plan, which may read the plan's columns. */

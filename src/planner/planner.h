@@ -1,10 +1,10 @@
 /*
- * customscan.h
+ * planner.h
  *		Custom Scan (GpuvecScan): an ordered index scan of ours with the
  *		conditions of its table.
  */
-#ifndef IVFPQ_CUSTOMSCAN_H
-#define IVFPQ_CUSTOMSCAN_H
+#ifndef IVFPQ_PLANNER_H
+#define IVFPQ_PLANNER_H
 
 #include "executor/executor.h"
 #include "nodes/extensible.h"
@@ -92,52 +92,34 @@ extern const CustomPathMethods ivfpq_path_methods;
 extern const CustomScanMethods ivfpq_scan_methods;
 
 /* conditions.c */
-extern Plan *IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel,
-							 CustomPath *path, List *tlist, List *clauses,
-							 List *plans);
-extern Node *IvfpqMakeNumber(double number);
 extern void IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan);
 extern Node *IvfpqAsTableColumns(Node *node, void *columns);
 extern bool IvfpqIsFilterScan(const Plan *plan);
 extern bool IvfpqIsFilterDistance(const CustomScan *scan, Node *expr);
 
-/* filterscan.c */
-extern Node *IvfpqCreateFilterScan(CustomScan *scan);
-extern double IvfpqFilterRecall(const IvfpqFilterScan *state);
+/* customscan.c */
 
-/* filterexplain.c */
-extern void IvfpqExplainFilter(CustomScanState *node, List *ancestors,
-							   ExplainState *es);
+/* customscan.c */
 extern void IvfpqInitExplain(void);
 
-/* distancepath.c */
+/* clauses.c */
 extern bool IvfpqIsOursToPlan(const IndexOptInfo *info);
-extern bool IvfpqIsUsable(PlannerInfo *root, const IndexOptInfo *info);
 extern Expr *IvfpqExchanged(Expr *distance);
 extern Expr *IvfpqMatchDistance(IndexOptInfo *info, Expr *expr,
 								Oid *sortfamily);
-extern IndexPath *IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info,
-									List *found, Expr *distance,
-									PathKey *key);
 extern double IvfpqRowsNeeded(const PlannerInfo *root, const Path *path);
 extern IndexPath *IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info,
 								   List *found);
 
-/* orderedpath.c */
+/* custompath.c */
 extern PathKey *IvfpqRequestedOrder(const PlannerInfo *root);
-extern bool IvfpqOfferOrdered(PlannerInfo *root, RelOptInfo *rel, Path *path);
-extern void IvfpqAppendOrdered(PlannerInfo *root, RelOptInfo *rel,
-							   PathKey *key);
-extern void IvfpqJoinOrdered(PlannerInfo *root, RelOptInfo *joinrel,
-							 RelOptInfo *outerrel, RelOptInfo *innerrel,
-							 JoinType jointype, JoinPathExtraData *extra);
 
-/* keyclauses.c */
+/* clauses.c */
 extern List *IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index,
 							 List *found);
 extern List *IvfpqUnanswered(List *conditions, const IndexPath *path);
 
-/* within.c */
+/* clauses.c */
 extern bool IvfpqMatchBound(RestrictInfo *info, Expr *distance,
 							Expr *exchanged, IvfpqBound *bound);
 extern bool IvfpqIsBounded(const RelOptInfo *rel, Expr *distance);
@@ -149,7 +131,7 @@ extern IndexPath *IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel,
 extern void IvfpqInitPlanCheck(void);
 #endif
 
-/* wrap.c */
+/* custompath.c */
 extern void IvfpqInitFilter(void);
 
-#endif							/* IVFPQ_CUSTOMSCAN_H */
+#endif							/* IVFPQ_PLANNER_H */

@@ -2,7 +2,7 @@
  * plancheck.c
  *		In tests: no finished plan has an ordered scan where it may not stand.
  *
- * orderedpath.c says where it may, and the planner is to have no other plan.
+ * custompath.c says where it may, and the planner is to have no other plan.
  * The test build (make TEST_BUILD=1), which alone has this file, looks at each
  * plan that it is about to run.  From below LIMIT, or from the top for
  * cursors, down to a scan there are only nodes that hand on rows one by one.
@@ -17,7 +17,7 @@
 #include "optimizer/cost.h"
 
 #include "am/common/options.h"
-#include "am/filter/customscan.h"
+#include "planner/planner.h"
 
 static ExecutorStart_hook_type previous_start = NULL;
 
@@ -54,7 +54,7 @@ hands_on(const Plan *plan)
 				((const WindowAgg *) plan)->ordNumCols > 0 &&
 				(((const WindowAgg *) plan)->frameOptions &
 				 FRAMEOPTION_END_CURRENT_ROW);
-		case T_Sort:			/* anew, for further keys: orderedpath.c */
+		case T_Sort:			/* anew, for further keys: custompath.c */
 			return ((const Sort *) plan)->numCols > 1;
 		case T_Gather:
 			return ((const Gather *) plan)->single_copy;

@@ -1,0 +1,752 @@
+/*
+ * clauses.c
+ *		Distances in expressions, and index paths in their order.
+ *
+ * Core makes an ordered path where all keys of ORDER BY are an index's, for
+ * whatever may use an order.  None of these is taken (../scan/cost.c).  Here
+ * one is made of any distance to the index's column: for the first key of
+ * ORDER BY, where custompath.c wants it, and for conditions on the distance
+ * (clauses.c).
+ */
+#include "postgres.h"
+
+#include "catalog/pg_operator.h"
+#include "catalog/pg_type.h"
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/appendinfo.h"
+#include "optimizer/clauses.h"
+#include "optimizer/optimizer.h"
+#include "optimizer/pathnode.h"
+#include "optimizer/paths.h"
+#include "optimizer/restrictinfo.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+
+#include "am/common/identity.h"
+#include "am/common/options.h"
+#include "am/scan/scan.h"
+#include "planner/planner.h"
+#include "pgcompat.h"
+
+/* Is the index one of ours? */
+bool
+IvfpqIsOursToPlan(const IndexOptInfo *info)
+{
+	return (void *) info->amcostestimate == (void *) ivfpqcostestimate;
+}
+
+/*
+ * Is it one that plans may use, and that has all rows which the statement may
+ * want?  Left alone are targets of UPDATE and the like, samples, and tables
+ * whose rows depend on others of a join or are proved to be none.
+ */
+static bool
+is_usable(PlannerInfo *root, const IndexOptInfo *info)
+{
+	RelOptInfo *rel = info->rel;
+
+	return ivfpq_use_index != IVFPQ_USE_NEVER &&
+		IvfpqIsOursToPlan(info) && (info->indpred == NIL || info->predOK) &&
+		!IS_DUMMY_REL(rel) && bms_is_empty(rel->lateral_relids) &&
+		!bms_is_member((int) rel->relid, root->all_result_relids) &&
+		root->simple_rte_array[rel->relid]->tablesample == NULL;
+}
+
+/* An operator's expression with its sides exchanged. */
+static OpExpr *
+exchange_sides(const OpExpr *expr, Oid operator)
+{
+	OpExpr	   *exchanged = makeNode(OpExpr);
+
+	memcpy(exchanged, expr, sizeof(*exchanged));
+	exchanged->opno = operator;
+	exchanged->opfuncid = get_opcode(operator);
+	exchanged->args = list_make2(lsecond(expr->args), linitial(expr->args));
+	return exchanged;
+}
+
+/*
+ * A distance with its sides exchanged, where that is the same function; or
+ * NULL.  It shares what stands on the sides.
+ */
+Expr *
+IvfpqExchanged(Expr *distance)
+{
+	OpExpr	   *expr = (OpExpr *) distance;
+	Oid			operator;
+
+	if (!IsA(distance, OpExpr) || list_length(expr->args) != 2)
+		return NULL;
+	operator = get_commutator(expr->opno);
+	if (!OidIsValid(operator) ||
+		get_opcode(operator) != get_opcode(expr->opno))
+		return NULL;
+	return (Expr *) exchange_sides(expr, operator);
+}
+
+static bool
+is_free(Expr *expr)
+{
+	return !contain_var_clause((Node *) expr) &&
+		!contain_volatile_functions((Node *) expr);
+}
+
+/*
+ * The distance as the index measures it, its column on the left; or NULL: the
+ * expression is no distance between that column and something that is the same
+ * for all rows, or not by an operator of the index.  *sortfamily says what
+ * order distances have.
+ */
+Expr *
+IvfpqMatchDistance(IndexOptInfo *info, Expr *expr, Oid *sortfamily)
+{
+	OpExpr	   *distance = (OpExpr *) expr;
+	Oid			operator;
+	Expr	   *left;
+	Expr	   *right;
+	bool		exchange;
+
+	if (!is_opclause(expr) || list_length(distance->args) != 2)
+		return NULL;
+	if (OidIsValid(info->indexcollations[0]) &&
+		info->indexcollations[0] != distance->inputcollid)
+		return NULL;
+	left = linitial(distance->args);
+	right = lsecond(distance->args);
+	if (match_index_to_operand((Node *) left, 0, info) && is_free(right))
+		exchange = false;
+	else if (match_index_to_operand((Node *) right, 0, info) && is_free(left))
+		exchange = true;
+	else
+		return NULL;
+	operator = exchange ? get_commutator(distance->opno) : distance->opno;
+	if (!OidIsValid(operator))
+		return NULL;
+	*sortfamily = get_op_opfamily_sortfamily(operator, info->opfamily[0]);
+	if (!OidIsValid(*sortfamily))
+		return NULL;
+	return exchange ? (Expr *) exchange_sides(distance, operator) : expr;
+}
+
+/*
+ * A path in the order of one distance, as IvfpqMatchDistance gives it; or
+ * NULL, if it would tell of hidden rows, or rows without a vector are wanted.
+ * `found` are the clauses that core has found for the index.
+ *
+ * Core takes a path for safe to run in a worker by the conditions and columns
+ * of its table.  The distance may have more: a parameter of the outer side of
+ * a join, or a restricted function; the pass at the end of a scan evaluates
+ * the index's expressions and predicate.
+ */
+static IndexPath *
+distance_path(PlannerInfo *root, IndexOptInfo *info, List *found,
+				  Expr *distance, PathKey *key)
+{
+	List	   *clauses = IvfpqKeyClauses(root, info, found);
+	IndexPath  *path;
+
+	if (IvfpqWantsNoVector(clauses) || IvfpqWouldLeak(root, info, false))
+		return NULL;
+	info->amcostestimate = (void *) IvfpqCostEstimate;
+	path = create_index_path(root, info, clauses, list_make1(distance),
+							 list_make1_int(0), list_make1(key),
+							 ForwardScanDirection, false, NULL, 1.0, false);
+	info->amcostestimate = (void *) ivfpqcostestimate;
+	path->path.parallel_safe = path->path.parallel_safe &&
+		is_parallel_safe(root, (Node *) distance) &&
+		IvfpqIsParallelSafe(info->indexprs, info->indpred);
+	return path;
+}
+
+/*
+ * Rows that will be asked of a path, as far as a limit tells; 0 = it does not.
+ * Without its order a sort above wants all rows.  One for further keys sees
+ * from the next row that there are no more of the last one's distance.
+ */
+double
+IvfpqRowsNeeded(const PlannerInfo *root, const Path *path)
+{
+	int			nkeys = list_length(path->pathkeys);
+	int			asked = list_length(root->query_pathkeys);
+
+	if (root->limit_tuples <= 0 || (nkeys == 0 && asked > 0))
+		return 0;
+	return root->limit_tuples + (nkeys < asked);
+}
+
+/*
+ * Returns the expressions of a key of the level's order that are the
+ * relation's: for a child its parent's, in the child's columns.
+ */
+static List *
+key_exprs(PlannerInfo *root, const RelOptInfo *rel, const PathKey *key)
+{
+	List	   *exprs = NIL;
+	ListCell   *lc;
+
+	if (rel->reloptkind == RELOPT_OTHER_MEMBER_REL)
+	{
+		AppendRelInfo *info = root->append_rel_array[rel->relid];
+
+		exprs = key_exprs(root, root->simple_rel_array[info->parent_relid],
+						  key);
+		return (List *) adjust_appendrel_attrs(root, (Node *) exprs, 1,
+											   &info);
+	}
+	foreach(lc, key->pk_eclass->ec_members)
+	{
+		EquivalenceMember *member = lfirst(lc);
+
+		if (!member->em_is_child && bms_equal(member->em_relids, rel->relids))
+			exprs = lappend(exprs, member->em_expr);
+	}
+	return exprs;
+}
+
+/* The distance of the index that a key of ORDER BY asks for, or NULL. */
+static Expr *
+distance_of_key(PlannerInfo *root, IndexOptInfo *info, const PathKey *key)
+{
+	ListCell   *lc;
+
+	if (!IvfpqIsAscending(key) || key->pk_nulls_first ||
+		key->pk_eclass->ec_has_volatile)
+		return NULL;
+	foreach(lc, key_exprs(root, info->rel, key))
+	{
+		Expr	   *distance;
+		Oid			sortfamily;
+
+		distance = IvfpqMatchDistance(info, lfirst(lc), &sortfamily);
+		if (distance != NULL && sortfamily == key->pk_opfamily)
+			return distance;
+	}
+	return NULL;
+}
+
+/*
+ * The path by the order of an index that the query level is to have, or NULL.
+ */
+IndexPath *
+IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info, List *found)
+{
+	PathKey    *key = IvfpqRequestedOrder(root);
+	Expr	   *distance;
+
+	if (key == NULL || !is_usable(root, info))
+		return NULL;
+	distance = distance_of_key(root, info, key);
+	return distance == NULL ? NULL :
+		distance_path(root, info, found, distance, key);
+}
+
+/* ----
+ * Conditions that bound the distance, and paths for them alone.
+ *
+ * d < r    d <= r    r > d    r >= d				most = r
+ * c - d > t    c - d >= t    t < c - d ...		most = c - t
+ * -d > t    d * -1 > t ...						most = -t
+ *
+ * where d is the distance that the index orders by, and r, c, t do not depend
+ * on rows.  The query of d may be another expression than that of the order,
+ * as it is where a sub-select is written twice, or an alias has it twice:
+ * then the condition is a bound if both have the same value when the scan
+ * begins.  Whatever rounding does to c - d and to c - t, a margin makes up
+ * for; the condition itself is still asked of the rows within.
+ *
+ * NaN is greater than every number, so d < r holds for no NaN and c - d > t
+ * for all.
+ *
+ * Security.  A scan that ends at a bound tells, by its time, of the rows that
+ * it has seen until then.  A bound that may be promoted, as core says it of
+ * an index's conditions, ends it whichever rows have shown that the rest is
+ * outside. Another one, behind a policy that may hide rows, ends it only by a
+ * row that comes up, has satisfied the policy and is outside: of rows hidden
+ * that tells nothing.  Where the policy itself is asked late, behind the
+ * distance, the bound is none.
+ */
+
+/* The side that a comparison bounds from above. */
+typedef enum Bounded
+{
+	BOUNDED_NONE,
+	BOUNDED_LEFT,
+	BOUNDED_RIGHT
+} Bounded;
+
+static Bounded
+bounded_side(Oid operator)
+{
+	switch (get_opcode(operator))
+	{
+		case F_FLOAT8LT:
+		case F_FLOAT8LE:
+		case F_FLOAT84LT:
+		case F_FLOAT84LE:
+		case F_FLOAT48LT:
+		case F_FLOAT48LE:
+			return BOUNDED_LEFT;
+		case F_FLOAT8GT:
+		case F_FLOAT8GE:
+		case F_FLOAT84GT:
+		case F_FLOAT84GE:
+		case F_FLOAT48GT:
+		case F_FLOAT48GE:
+			return BOUNDED_RIGHT;
+		default:
+			return BOUNDED_NONE;
+	}
+}
+
+static bool
+is_same_for_all(Expr *expr)
+{
+	return !contain_var_clause((Node *) expr) &&
+		!contain_volatile_functions((Node *) expr) &&
+		!contain_subplans((Node *) expr);
+}
+
+static Expr *
+zero(void)
+{
+	return (Expr *) makeConst(FLOAT8OID, -1, InvalidOid, sizeof(float8),
+							  Float8GetDatum(0), false, FLOAT8PASSBYVAL);
+}
+
+static bool
+is_minus_one(const Expr *expr)
+{
+	const Const *constant = (const Const *) expr;
+
+	return IsA(expr, Const) && !constant->constisnull &&
+		constant->consttype == FLOAT8OID &&
+		DatumGetFloat8(constant->constvalue) == -1;
+}
+
+/* A value of double precision, of that or real. */
+static Expr *
+as_float8(Expr *expr)
+{
+	if (exprType((Node *) expr) == FLOAT8OID)
+		return expr;
+	return (Expr *) makeFuncExpr(F_FLOAT8_FLOAT4, FLOAT8OID,
+								 list_make1(expr), InvalidOid, InvalidOid,
+								 COERCE_IMPLICIT_CAST);
+}
+
+/*
+ * The distance d of c - d, and *from = c; NULL if the expression is not of
+ * that form.
+ */
+static Expr *
+subtracted(Expr *expr, Expr **from)
+{
+	OpExpr	   *op = (OpExpr *) expr;
+	Expr	   *left;
+	Expr	   *right;
+
+	if (!IsA(expr, OpExpr))
+		return NULL;
+	left = linitial(op->args);
+	right = llast(op->args);
+	*from = zero();
+	switch (get_opcode(op->opno))
+	{
+		case F_FLOAT8UM:
+			return right;
+		case F_FLOAT8MUL:
+			return is_minus_one(left) ? right :
+				is_minus_one(right) ? left : NULL;
+		case F_FLOAT8MI:
+			if (!is_same_for_all(left))
+				return NULL;
+			*from = left;
+			return right;
+		default:
+			return NULL;
+	}
+}
+
+/*
+ * Does the condition bound a distance from above?  Which, says
+ * bound->distance; that it is one is for the caller to find out.
+ */
+static bool
+match_bound(RestrictInfo *info, IvfpqBound *bound)
+{
+	OpExpr	   *condition = (OpExpr *) info->clause;
+	Bounded		side;
+	Expr	   *left;
+	Expr	   *right;
+
+	if (info->pseudoconstant || !is_opclause(condition) ||
+		list_length(condition->args) != 2)
+		return false;
+	side = bounded_side(condition->opno);
+	if (side == BOUNDED_NONE)
+		return false;
+	left = linitial(condition->args);
+	right = lsecond(condition->args);
+	if (side == BOUNDED_RIGHT)
+	{
+		Expr	   *swap = left;
+
+		left = right;
+		right = swap;
+	}
+
+	/* left is less than right */
+	bound->info = info;
+	if (is_same_for_all(right))
+	{
+		bound->distance = left;
+		bound->from = as_float8(right);
+		bound->less = zero();
+		bound->with_nan = false;
+		return true;
+	}
+	if (!is_same_for_all(left))
+		return false;
+	bound->distance = subtracted(right, &bound->from);
+	bound->less = as_float8(left);
+	bound->with_nan = true;
+	return bound->distance != NULL;
+}
+
+/*
+ * Is the bound one of the same distance but to another expression, which may
+ * have the same value?  A sub-select that is written twice is two parameters.
+ */
+static bool
+match_queries(IvfpqBound *bound, Expr *distance)
+{
+	OpExpr	   *bounded = (OpExpr *) bound->distance;
+	OpExpr	   *ordered = (OpExpr *) distance;
+
+	if (distance == NULL || !is_opclause(bounded) || !is_opclause(ordered) ||
+		bounded->opno != ordered->opno ||
+		bounded->inputcollid != ordered->inputcollid ||
+		list_length(bounded->args) != 2)
+		return false;
+	for (int column = 0; column < 2; column++)
+	{
+		bound->query = list_nth(bounded->args, 1 - column);
+		bound->ordered = list_nth(ordered->args, 1 - column);
+		if (equal(list_nth(bounded->args, column),
+				  list_nth(ordered->args, column)) &&
+			is_same_for_all(bound->query) && is_same_for_all(bound->ordered) &&
+			exprType((Node *) bound->query) ==
+			exprType((Node *) bound->ordered))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Is it a bound of this distance, or may it be?  The distance's other form may
+ * be NULL.
+ */
+bool
+IvfpqMatchBound(RestrictInfo *info, Expr *distance, Expr *exchanged,
+				IvfpqBound *bound)
+{
+	if (!match_bound(info, bound))
+		return false;
+	if (!match_queries(bound, distance) && !match_queries(bound, exchanged))
+		return false;
+	if (equal(bound->query, bound->ordered))
+		bound->query = bound->ordered = NULL;
+	else if (IsA(bound->query, Const) && IsA(bound->ordered, Const))
+		return false;
+	return true;
+}
+
+/* Bounds the relation's conditions a distance? */
+bool
+IvfpqIsBounded(const RelOptInfo *rel, Expr *distance)
+{
+	Expr	   *exchanged = IvfpqExchanged(distance);
+	IvfpqBound	bound;
+	ListCell   *lc;
+
+	foreach(lc, rel->baserestrictinfo)
+	{
+		if (IvfpqMatchBound(lfirst(lc), distance, exchanged, &bound))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Does a query change or lock rows that there are?  It is the query that says
+ * so: root->rowMarks is still empty when its common table expressions are
+ * planned.
+ */
+static bool
+changes_rows(const Query *query)
+{
+	if (query->commandType == CMD_INSERT)
+		return query->hasModifyingCTE ||
+			(query->onConflict != NULL &&
+			 query->onConflict->action == ONCONFLICT_UPDATE);
+	return query->commandType != CMD_SELECT || query->hasModifyingCTE ||
+		query->rowMarks != NIL;
+}
+
+/*
+ * May a statement miss rows that its conditions let pass?  Not where rows are
+ * changed or locked by that, maybe by the query that this one is part of.
+ */
+static bool
+may_approximate(const PlannerInfo *root)
+{
+	for (; root != NULL; root = root->parent_root)
+		if (changes_rows(root->parse))
+			return false;
+	return true;
+}
+
+/* An order that no query asks for: core takes from it which way to sort. */
+static PathKey *
+make_key(Oid sortfamily)
+{
+	PathKey    *key = makeNode(PathKey);
+
+	key->pk_opfamily = sortfamily;
+	IvfpqSetAscending(key);
+	return key;
+}
+
+/*
+ * A path for conditions that bound a distance which no order asks for: the
+ * rows within, nearly all of them, if the user wants it so; or NULL.  They
+ * come by the order of the distance, but are not in order.
+ */
+IndexPath *
+IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
+				List *found)
+{
+	ListCell   *lc;
+
+	if (ivfpq_radius_recall >= 1 || !may_approximate(root) ||
+		!is_usable(root, info) || IvfpqWouldLeak(root, info, true))
+		return NULL;
+	foreach(lc, rel->baserestrictinfo)
+	{
+		RestrictInfo *condition = lfirst_node(RestrictInfo, lc);
+		IvfpqBound	bound;
+		Expr	   *distance;
+		Oid			sortfamily;
+
+		if (!match_bound(condition, &bound) ||
+			!restriction_is_securely_promotable(condition, rel))
+			continue;
+		distance = IvfpqMatchDistance(info, bound.distance, &sortfamily);
+		if (distance != NULL)
+			return distance_path(root, info, found, distance,
+									 make_key(sortfamily));
+	}
+	return NULL;
+}
+
+/* ----
+ * Conditions that the keys of an index answer.
+ *
+ * Core finds them, and gives them to the paths that it makes.  But up to 16 it
+ * takes an array (IN) on any column but the first for something that spoils
+ * the order, and on 15 it knows the bare booleans of its own operator families
+ * only.  So they are looked for here, in core's ways, beside those that core
+ * has found.
+ */
+
+static IndexClause *
+make_clause(RestrictInfo *info, RestrictInfo *condition, int column)
+{
+	IndexClause *clause = makeNode(IndexClause);
+
+	clause->rinfo = info;
+	clause->indexquals = list_make1(condition);
+	clause->indexcol = (AttrNumber) column;
+	return clause;
+}
+
+/* Is a column compared with something that is the same for all rows? */
+static bool
+compares(IndexOptInfo *index, int column, Node *left, Node *right,
+		 Oid operator, Oid collation)
+{
+	Oid			wanted = index->indexcollations[column];
+
+	return match_index_to_operand(left, column, index) &&
+		(!OidIsValid(wanted) || wanted == collation) &&
+		op_in_opfamily(operator, index->opfamily[column]) &&
+		!contain_var_clause(right) &&
+		!contain_volatile_functions(right);
+}
+
+/* column operator value, or value operator column */
+static IndexClause *
+match_operator(IndexOptInfo *index, int column, RestrictInfo *info)
+{
+	OpExpr	   *expr = (OpExpr *) info->clause;
+	Oid			commutator;
+
+	if (list_length(expr->args) != 2)
+		return NULL;
+	if (compares(index, column, linitial(expr->args), lsecond(expr->args),
+				 expr->opno, expr->inputcollid))
+		return make_clause(info, info, column);
+	commutator = get_commutator(expr->opno);
+	if (!OidIsValid(commutator) ||
+		!compares(index, column, lsecond(expr->args), linitial(expr->args),
+				  commutator, expr->inputcollid))
+		return NULL;
+	return make_clause(info, commute_restrictinfo(info, commutator), column);
+}
+
+/* column operator ANY (array) */
+static IndexClause *
+match_array(IndexOptInfo *index, int column, RestrictInfo *info)
+{
+	ScalarArrayOpExpr *expr = (ScalarArrayOpExpr *) info->clause;
+
+	if (!expr->useOr ||
+		!compares(index, column, linitial(expr->args), lsecond(expr->args),
+				  expr->opno, expr->inputcollid))
+		return NULL;
+	return make_clause(info, info, column);
+}
+
+/* column, NOT column, column IS TRUE, column IS FALSE */
+static IndexClause *
+match_boolean(PlannerInfo *root, IndexOptInfo *index, int column,
+			  RestrictInfo *info)
+{
+	Node	   *operand = (Node *) info->clause;
+	bool		wanted = true;
+	Expr	   *equal;
+
+	if (!op_in_opfamily(BooleanEqualOperator, index->opfamily[column]))
+		return NULL;
+	if (is_notclause(operand))
+	{
+		operand = (Node *) get_notclausearg(operand);
+		wanted = false;
+	}
+	else if (IsA(operand, BooleanTest))
+	{
+		BooleanTest *test = (BooleanTest *) operand;
+
+		if (test->booltesttype != IS_TRUE && test->booltesttype != IS_FALSE)
+			return NULL;
+		operand = (Node *) test->arg;
+		wanted = test->booltesttype == IS_TRUE;
+	}
+	if (!match_index_to_operand(operand, column, index))
+		return NULL;
+	equal = make_opclause(BooleanEqualOperator, BOOLOID, false,
+						  (Expr *) operand,
+						  (Expr *) makeBoolConst(wanted, false),
+						  InvalidOid, InvalidOid);
+	return make_clause(info, make_simple_restrictinfo(root, equal), column);
+}
+
+/* column IS [NOT] NULL */
+static IndexClause *
+match_null(IndexOptInfo *index, int column, RestrictInfo *info)
+{
+	NullTest   *test = (NullTest *) info->clause;
+
+	if (test->argisrow ||
+		!match_index_to_operand((Node *) test->arg, column, index))
+		return NULL;
+	return make_clause(info, info, column);
+}
+
+/* How a column answers a condition, or NULL. */
+static IndexClause *
+match_clause(PlannerInfo *root, IndexOptInfo *index, int column,
+			 RestrictInfo *info)
+{
+	if (info->pseudoconstant ||
+		!restriction_is_securely_promotable(info, index->rel))
+		return NULL;
+	if (IsA(info->clause, NullTest))
+		return match_null(index, column, info);
+	if (column == 0)			/* the vector */
+		return NULL;
+	if (is_opclause(info->clause))
+		return match_operator(index, column, info);
+	if (IsA(info->clause, ScalarArrayOpExpr))
+		return match_array(index, column, info);
+	return match_boolean(root, index, column, info);
+}
+
+/* The one of these clauses that stands for the condition, or NULL. */
+static IndexClause *
+find_clause(List *clauses, const RestrictInfo *info)
+{
+	ListCell   *lc;
+
+	foreach(lc, clauses)
+	{
+		if (lfirst_node(IndexClause, lc)->rinfo == info)
+			return lfirst(lc);
+	}
+	return NULL;
+}
+
+/*
+ * All conditions of the table that the index answers, column by column; those
+ * of `found`, which core has found, as they are there.
+ */
+List *
+IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index, List *found)
+{
+	List	   *clauses = NIL;
+	ListCell   *lc;
+
+	for (int column = 0; column < index->nkeycolumns; column++)
+	{
+		foreach(lc, found)
+		{
+			if (lfirst_node(IndexClause, lc)->indexcol == column)
+				clauses = lappend(clauses, lfirst(lc));
+		}
+		foreach(lc, index->indrestrictinfo)
+		{
+			RestrictInfo *info = lfirst_node(RestrictInfo, lc);
+			IndexClause *clause;
+
+			if (find_clause(found, info) || find_clause(clauses, info))
+				continue;
+			clause = match_clause(root, index, column, info);
+			if (clause != NULL)
+				clauses = lappend(clauses, clause);
+		}
+	}
+	return clauses;
+}
+
+/*
+ * Which of these conditions does the path leave to the executor?  Not those
+ * that keys answer, nor those that the index's predicate does.
+ */
+List *
+IvfpqUnanswered(List *conditions, const IndexPath *path)
+{
+	const List *unproved = path->indexinfo->indrestrictinfo;
+	List	   *unanswered = NIL;
+	ListCell   *lc;
+
+	foreach(lc, conditions)
+	{
+		RestrictInfo *info = lfirst_node(RestrictInfo, lc);
+
+		if (list_member_ptr(unproved, info) &&
+			!is_redundant_with_indexclauses(info, path->indexclauses))
+			unanswered = lappend(unanswered, info);
+	}
+	return unanswered;
+}
