@@ -1,22 +1,75 @@
 /*
- * many.h
- *		gpuvec_search: the nearest rows of many queries at once.
- *
- * Queries are taken in portions, as many as memory allows.  A portion is
- * searched in rounds (rounds.c), each of which reranks its candidates in heap
- * order (byrow.c).
+ * multisearch.h
+ *		Many searches for other code of this backend (multisearch.c).
  */
-#ifndef IVFPQ_MANY_H
-#define IVFPQ_MANY_H
+#ifndef IVFPQ_MULTISEARCH_H
+#define IVFPQ_MULTISEARCH_H
+
+#include "storage/itemptr.h"
+#include "utils/relcache.h"
+#include "utils/snapshot.h"
 
 #include "am/common/enginecall.h"
-#include "am/many/manyrows.h"
 #include "am/scan/scan.h"
 #include "am/search/params.h"
 #include "am/search/rerank.h"
 #include "am/search/search.h"
 #include "am/types/queries.h"
 #include "am/types/sqldistance.h"
+
+/* A scan whose LIMIT is larger is as good. */
+#define IVFPQ_BULK_MOST_K	10000
+
+typedef struct IvfpqBulkRow
+{
+	double		distance;
+	uint64		id;				/* of the index's entry: ties go by it */
+	ItemPointerData tid;		/* where the row is */
+} IvfpqBulkRow;
+
+/* Gets the rows [n] of a query, counted from 0, nearest first. */
+typedef void (*IvfpqBulkSink) (void *arg, int64 query,
+							   const IvfpqBulkRow *rows, int n);
+
+/* Queries of one index. */
+typedef struct IvfpqBulkRequest
+{
+	Relation	heap;			/* of which the caller may see all rows */
+	Relation	index;			/* see IvfpqBulkServes */
+	Snapshot	snapshot;		/* registered */
+	const float *vectors;		/* [n][dims] finite */
+	int			n;
+	int			dims;
+	int			k;
+	bool		more;			/* of the call before: see gpuvec_last_scan */
+	IvfpqBulkSink sink;
+	void	   *arg;
+} IvfpqBulkRequest;
+
+/*
+ * Returns whether the index, a valid one, has all rows of the table that the
+ * snapshot sees, of that many dimensions, and runs no code of its owner.  Rows
+ * without a place (NULL, a zero vector under cosine) do not count.
+ */
+extern bool IvfpqBulkServes(Relation heap, Relation index, int dims);
+
+/*
+ * Nanoseconds, about, that n queries for k rows take.  *rows: those of the
+ * index, about.
+ */
+extern double IvfpqBulkCost(Relation heap, Relation index, double n, int dims,
+							int k, double *rows);
+
+/* Search, as gpuvec_search does. */
+extern void IvfpqBulkFind(const IvfpqBulkRequest *request);
+
+/* ----
+ * gpuvec_search: the nearest rows of many queries at once.
+ *
+ * Queries are taken in portions, as many as memory allows.  A portion is
+ * searched in rounds (multisearch.c), each of which reranks its candidates in heap
+ * order (multirerank.c).
+ */
 
 /* Queries of a portion, at most: a number of 16 bits, see IVFPQ_BULK_KEY. */
 #define IVFPQ_BULK_PORTION	65536
@@ -101,38 +154,21 @@ typedef struct IvfpqBulk
 	IvfpqScanReport report;
 } IvfpqBulk;
 
-/* answer.c */
-extern bool IvfpqBulkIsWhole(Relation index);
-extern void IvfpqBulkAnswer(IvfpqBulk *bulk, IvfpqBulkSink sink, void *arg);
-extern void IvfpqBulkCount(IvfpqBulk *bulk, bool more);
+/* multisearch.c */
 
-/* size.c */
-extern bool IvfpqBulkParams(IvfpqBulk *bulk, double rows, int drained,
-							IvfpqSearchParams *params, bool *is_last);
-extern Size IvfpqBulkSliceBytes(const IvfpqBulk *bulk,
-								const IvfpqSearchParams *params);
-extern int	IvfpqBulkSearches(const IvfpqBulk *bulk);
-extern int	IvfpqBulkTogether(const IvfpqBulk *bulk, const IvfpqSearchParams *params);
-extern bool IvfpqBulkFits(const IvfpqBulk *bulk,
-						  const IvfpqSearchParams *params);
-extern int	IvfpqBulkPortion(IvfpqBulk *bulk);
+/* multisearch.c */
 
-/* rounds.c */
-extern void IvfpqBulkBegin(IvfpqBulk *bulk);
-extern int	IvfpqBulkNext(IvfpqBulk *bulk, int first);
-extern void IvfpqBulkEnd(IvfpqBulk *bulk);
+/* multisearch.c */
 
-/* blocks.c */
+/* multirerank.c */
 extern void IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search,
 						  int number, uint32 nearest, int candidates);
 extern void IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n);
 
-/* byrow.c */
+/* multirerank.c */
 extern void IvfpqBulkForget(IvfpqBulk *bulk, int number);
-extern void IvfpqBulkRerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch,
-							int64 n);
 extern void IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n);
 extern void IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n);
 extern void IvfpqBulkSort(IvfpqBulkQuery *query);
 
-#endif							/* IVFPQ_MANY_H */
+#endif							/* IVFPQ_MULTISEARCH_H */
