@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "access/table.h"
 #include "access/tableam.h"
 #include "catalog/index.h"
 #include "commands/progress.h"
@@ -241,8 +242,8 @@ take_reports(IvfpqBuild *build)
  * Does a participant's part of building a trained index.  Only the leader
  * writes the metapage.
  */
-void
-IvfpqBuildWork(IvfpqBuild *build)
+static void
+build_work(IvfpqBuild *build)
 {
 	IvfpqParallel *parallel = &build->parallel;
 	Relation	index = build->index;
@@ -312,7 +313,7 @@ build_trained(IvfpqBuild *build)
 								 (int64) build->training.rows);
 	snapshot = share_build(build);
 	IvfpqParallelStartJob(&build->parallel, IVFPQ_JOB_BUILD);
-	IvfpqBuildWork(build);
+	build_work(build);
 	(void) IvfpqParallelEndPhase(&build->parallel);
 	take_reports(build);
 	if (IsMVCCSnapshot(snapshot))
@@ -399,8 +400,8 @@ build_untrained(IvfpqBuild *build)
  * Initializes a build whose relations are set; memory from the current
  * context.
  */
-void
-IvfpqBuildInit(IvfpqBuild *build)
+static void
+build_init(IvfpqBuild *build)
 {
 	build->tmp = AllocSetContextCreate(CurrentMemoryContext,
 									   "gpuivfpq build row",
@@ -436,7 +437,7 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 	IvfpqActAsOwner(&caller, heap);
 	IvfpqRenewExpressions(indexInfo, index);
 	oldcontext = MemoryContextSwitchTo(context);
-	IvfpqBuildInit(&build);
+	build_init(&build);
 	IvfpqTrain(&build.training, &build.parallel, heap, index, indexInfo,
 			   &build.type, build.meta.dims, false);
 	if (build.meta.dims == 0 && build.training.gv.dims > 0)
@@ -475,4 +476,110 @@ ivfpqbuildempty(Relation index)
 	meta.build_id = 0;
 	meta.refine = IvfpqGetOptions(index)->refine;
 	IvfpqMetaCreate(index, INIT_FORKNUM, &meta);
+}
+
+/* ----
+ * A parallel worker: joins the leader, and does its part of each job.
+ */
+
+/* Reads rows to train on. */
+static void
+help_to_read(IvfpqBuild *build, IvfpqJob job)
+{
+	IvfpqSample sample = {.type = &build->type};
+	IvfpqReader reader = {.training = &build->training, .sample = &sample,
+		.heap = build->heap, .index = build->index,
+	.indexInfo = build->indexInfo};
+
+	if (job == IVFPQ_JOB_SEND)
+		IvfpqSendHelp(&reader, &build->parallel);
+	else
+		IvfpqClusterHelp(&reader, &build->parallel);
+}
+
+/*
+ * Places rows of the table, and takes part in all later phases of the build.
+ */
+static void
+help_to_build(IvfpqBuild *build)
+{
+	IvfpqSharing *sharing = IvfpqParallelMemory(&build->parallel,
+												IVFPQ_PARALLEL_SHARING);
+
+	IvfpqTrainingOpen(&build->training, &build->parallel);
+	if (sharing != NULL)
+		build->training.builder = IvfpqBuilderJoin(&sharing->ticket, sharing);
+	build_work(build);
+}
+
+/* Does one job after the other, each in a memory context of its own. */
+static void
+work(IvfpqBuild *build)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "gpuivfpq job",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	IvfpqJob	job;
+
+	for (;;)
+	{
+		(void) IvfpqParallelEndPhase(&build->parallel);
+		job = build->parallel.shared->job;
+		if (job == IVFPQ_JOB_END)
+			break;
+		if (job == IVFPQ_JOB_BUILD)
+			help_to_build(build);
+		else
+			help_to_read(build, job);
+		MemoryContextReset(context);
+		build->training = (IvfpqTraining)
+		{
+			0
+		};
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+}
+
+/*
+ * Entry point of a worker.  For a build it takes the same locks as the
+ * leader.  In place it takes weaker ones, since the leader's locks are held
+ * for it, too.
+ */
+void
+IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
+{
+	IvfpqBuild	build = {0};
+	const IvfpqParallelShared *shared;
+	LOCKMODE	heap_lock = ShareLock;
+	LOCKMODE	index_lock = AccessExclusiveLock;
+
+	IvfpqParallelAttach(&build.parallel, seg, toc);
+	shared = build.parallel.shared;
+	if (shared->in_place)
+		heap_lock = index_lock = AccessShareLock;
+	else if (shared->concurrent)
+	{
+		heap_lock = ShareUpdateExclusiveLock;
+		index_lock = RowExclusiveLock;
+	}
+	build.heap = table_open(shared->heap, heap_lock);
+	build.index = index_open(shared->index, index_lock);
+	build.indexInfo = IvfpqIndexInfo(build.index);
+	build.indexInfo->ii_Concurrent = shared->concurrent;
+	build_init(&build);
+	if (shared->in_place)
+	{
+		IvfpqSnapshotsAreOurs();
+		IvfpqSnapshotDrop();
+	}
+
+	work(&build);
+
+	/* a parallel worker has to end with the snapshots that it began with */
+	IvfpqSnapshotTake();
+	index_close(build.index, index_lock);
+	table_close(build.heap, heap_lock);
+	IvfpqParallelDetach(&build.parallel, toc);
 }

@@ -1,6 +1,6 @@
 /*
  * build.h
- *		CREATE INDEX (build.c, buildworker.c).
+ *		CREATE INDEX (build.c, build.c).
  */
 #ifndef IVFPQ_BUILD_H
 #define IVFPQ_BUILD_H
@@ -38,10 +38,8 @@ typedef struct IvfpqBuild
 extern IndexBuildResult *ivfpqbuild(Relation heap, Relation index,
 									IndexInfo *indexInfo);
 extern void ivfpqbuildempty(Relation index);
-extern void IvfpqBuildInit(IvfpqBuild *build);
-extern void IvfpqBuildWork(IvfpqBuild *build);
 
-/* buildworker.c */
+/* build.c */
 extern PGDLLEXPORT void IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc);
 
 #endif							/* IVFPQ_BUILD_H */

@@ -23,12 +23,12 @@
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 
+#include "am/build/train.h"
 #include "am/common/options.h"
 #include "am/doctor/doctor.h"
 #include "am/scan/scanstats.h"
 #include "am/search/params.h"
 #include "am/sql/inspect.h"
-#include "am/train/train.h"
 #include "page/attempt.h"
 #include "pgcompat.h"
 

@@ -20,11 +20,11 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "am/build/train.h"
 #include "am/common/enginecall.h"
 #include "am/common/options.h"
 #include "am/maintain/maintain.h"
 #include "am/search/rerank.h"
-#include "am/train/train.h"
 #include "page/array.h"
 #include "page/listread.h"
 #include "page/pending.h"

@@ -6,7 +6,7 @@
 
 #include "utils/timestamp.h"
 
-#include "am/calibrate/calibrate.h"
+#include "am/build/calibrate.h"
 #include "am/common/model.h"
 #include "am/common/options.h"
 #include "am/maintain/maintain.h"

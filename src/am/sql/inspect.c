@@ -28,13 +28,13 @@
 #include "utils/syscache.h"
 #include "utils/tuplestore.h"
 
-#include "am/calibrate/calibrate.h"
+#include "am/build/calibrate.h"
+#include "am/build/train.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/maintain/maintain.h"
 #include "am/search/heaptids.h"
 #include "am/sql/inspect.h"
-#include "am/train/train.h"
 #include "page/attempt.h"
 #include "page/listread.h"
 

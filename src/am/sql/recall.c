@@ -30,7 +30,7 @@
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
 
-#include "am/calibrate/calibrate.h"
+#include "am/build/calibrate.h"
 #include "am/common/enginecall.h"
 #include "am/common/identity.h"
 #include "am/search/heaptids.h"

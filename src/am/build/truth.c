@@ -6,8 +6,9 @@
  */
 #include "postgres.h"
 
-#include "am/calibrate/calibrate.h"
-#include "am/team/tempfile.h"
+#include "am/build/parallel.h"
+
+#include "am/build/calibrate.h"
 
 /* Writes the rows nearest to a query, in any order. */
 static void

@@ -1,16 +1,19 @@
 /*
- * answerrows.h
+ * recallgrid.h
  *		Rows of an answer, each counted once, and the places of those expected.
  *
  * Calibration goes through the candidates of every query at every number of
  * lists, so this is a hash table that is emptied by counting `round` up:
  * entries of older rounds are free.  Open addressing, half full at most.
  */
-#ifndef IVFPQ_ANSWERROWS_H
-#define IVFPQ_ANSWERROWS_H
+#ifndef IVFPQ_RECALLGRID_H
+#define IVFPQ_RECALLGRID_H
 
+#include "am/build/calibrate.h"
 #include "common/hashfn.h"
 #include "port/pg_bitutils.h"
+
+#include "am/search/search.h"
 
 typedef struct IvfpqAnswerRow
 {
@@ -94,4 +97,56 @@ IvfpqAnswerRowsMeet(IvfpqAnswerRows *rows, uint64 id, int *place)
 	return is_new || *place >= 0;
 }
 
-#endif							/* IVFPQ_ANSWERROWS_H */
+/* ----
+ * Recall grids: what calibration queries find with ever more lists
+ * (recallgrid.c), and what it takes to find enough (recallgrid.c).
+ */
+
+#define IVFPQ_MAX_STEPS		48
+#define IVFPQ_MAX_WIDTHS	36
+
+/* The neighbors of a query that were found at a step of the grid. */
+typedef struct IvfpqGridFound
+{
+	uint8		widths[IVFPQ_GROUND_TRUTH_ROWS];	/* the first that finds
+													 * each neighbor; nwidths:
+													 * none does */
+} IvfpqGridFound;
+
+typedef struct IvfpqRecallGrid
+{
+	IvfpqCalibration *calibration;
+	IvfpqParallel *parallel;
+	IvfpqSearch search;
+	MemoryContext tmp;			/* reset after every query */
+	IvfpqGridSpec spec;			/* which the grid is laid out for */
+	int			nsteps;
+	int			probes[IVFPQ_MAX_STEPS];
+	int			nwidths;
+	int			widths[IVFPQ_MAX_WIDTHS];	/* candidates */
+
+	IvfpqGroundTruth *ground_truth; /* of the query at hand */
+	int			capacity;		/* postings that are kept of a query */
+	GvTopK		sorted;			/* those so far, nearest first; memory for
+								 * twice as many */
+	IvfpqAnswerRows rows;		/* of the answer at hand */
+	int		   *nneighbors;		/* [spec.nqueries]; 0: nothing to find */
+	IvfpqGridFound *found;			/* [spec.nqueries][nsteps] */
+} IvfpqRecallGrid;
+
+/* recallgrid.c */
+extern IvfpqRecallGrid *IvfpqRecallGridBegin(IvfpqCalibration *calibration,
+											 Relation index, const IvfpqModel *model,
+											 IvfpqParallel *parallel);
+extern void IvfpqRecallGridMeasure(IvfpqRecallGrid *grid,
+								   IvfpqCalibMirror *mirror,
+								   const IvfpqGridSpec *spec);
+extern void IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
+								IvfpqParallel *parallel);
+extern void IvfpqRecallGridEnd(IvfpqRecallGrid *grid);
+
+/* recallgrid.c */
+extern int	IvfpqCheapest(const IvfpqRecallGrid *grid, double z,
+						  IvfpqMetaData *meta);
+
+#endif							/* IVFPQ_RECALLGRID_H */

@@ -1,20 +1,21 @@
 /*
- * team.h
+ * parallel.h
  *		The participants of a build or of training: a leader, and parallel
  *		workers if there are any.
  *
  * Workers begin before training and wait.  The leader lays out memory that all
  * see, starts a job, takes part in it, and waits until all have come to its
- * end.  Jobs consist of phases (team.c).  A leader that is alone goes through
+ * end.  Jobs consist of phases (parallel.c).  A leader that is alone goes through
  * the same without waiting.
  */
-#ifndef IVFPQ_TEAM_H
-#define IVFPQ_TEAM_H
+#ifndef IVFPQ_PARALLEL_H
+#define IVFPQ_PARALLEL_H
 
 #include "access/parallel.h"
 #include "executor/instrument.h"
 #include "nodes/execnodes.h"
 #include "port/atomics.h"
+#include "storage/buffile.h"
 #include "storage/condition_variable.h"
 #include "storage/sharedfileset.h"
 #include "storage/spin.h"
@@ -121,8 +122,7 @@ typedef struct IvfpqParallel
 	BufferUsage *buffers;		/* [nworkers] */
 } IvfpqParallel;
 
-/* team.c */
-extern void IvfpqParallelInit(IvfpqParallelShared *shared);
+/* parallel.c */
 extern void IvfpqParallelInitSerial(IvfpqParallel *parallel);
 extern bool IvfpqParallelEndPhase(IvfpqParallel *parallel);
 extern void IvfpqParallelStartPhase(IvfpqParallel *parallel);
@@ -136,7 +136,7 @@ extern void *IvfpqParallelMemory(const IvfpqParallel *parallel,
 								 IvfpqParallelPart part);
 extern void IvfpqParallelFree(IvfpqParallel *parallel, IvfpqParallelPart part);
 
-/* workers.c */
+/* parallel.c */
 extern int	IvfpqCountWorkers(Relation heap, Relation index);
 extern void IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers,
 							   Relation heap,
@@ -148,4 +148,42 @@ extern void IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg,
 								shm_toc *toc);
 extern void IvfpqParallelDetach(IvfpqParallel *parallel, shm_toc *toc);
 
-#endif							/* IVFPQ_TEAM_H */
+/* ----
+ * Records on their way between participants, in temporary files
+ * (parallel.c).
+ */
+
+typedef struct IvfpqTempFile
+{
+	SharedFileSet *files;		/* NULL: the leader is alone */
+	const char *what;			/* name of its files */
+	int			me;				/* participant */
+	int			nranges;
+	BufFile   **ranges;			/* [nranges] own files; NULL: nothing came */
+} IvfpqTempFile;
+
+extern void IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqParallel *parallel,
+							   const char *what, int nranges);
+extern void IvfpqTempFilePut(IvfpqTempFile *temp, int range, void *record,
+							 Size bytes);
+extern void IvfpqTempFileDone(IvfpqTempFile *temp);
+extern BufFile *IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int from);
+extern bool IvfpqTempFileRead(BufFile *file, void *bytes, Size n);
+extern void IvfpqTempFileClose(IvfpqTempFile *temp, BufFile *file);
+extern void IvfpqTempFileEnd(IvfpqTempFile *temp);
+
+/* Of n things, divided into ranges, returns the range that holds thing i. */
+static inline int
+IvfpqTempFileRange(const IvfpqTempFile *temp, int i, int n)
+{
+	return (int) ((int64) i * temp->nranges / n);
+}
+
+/* Returns the first thing of a range, or n behind the last range. */
+static inline int
+IvfpqTempFileFirst(const IvfpqTempFile *temp, int range, int n)
+{
+	return (int) (((int64) range * n + temp->nranges - 1) / temp->nranges);
+}
+
+#endif							/* IVFPQ_PARALLEL_H */

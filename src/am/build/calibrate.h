@@ -1,17 +1,50 @@
 /*
  * calibrate.h
- *		What each recall costs, measured (calibrate.c).
+ *		The calibration mirror: an index that is being built, searched by
+ *		gpuvecd (recallgrid.c).
  */
 #ifndef IVFPQ_CALIBRATE_H
 #define IVFPQ_CALIBRATE_H
 
+#include "am/build/parallel.h"
 #include "common/hashfn.h"
 
-#include "am/calibrate/trialsearch.h"
+#include "am/build/train.h"
 #include "am/common/model.h"
-#include "am/team/team.h"
-#include "am/train/train.h"
 #include "am/types/queries.h"
+#include "client/client.h"
+#include "page/page.h"
+
+typedef struct IvfpqCalibMirror
+{
+	Relation	index;
+	IvfpqBuilder *builder;		/* NULL: there is no mirror */
+	IvfpqSharing *sharing;		/* with other participants; or NULL */
+	int			code_bytes;
+	char	   *message;		/* [capacity] GvListsRequest and chunks */
+	Size		capacity;
+	Size		used;
+	uint32	   *live;			/* where the arrays of the chunk at hand lie */
+	float	   *t;
+	ItemPointerData *tids;
+	uint8	   *codes;
+	uint32		count;			/* of its postings that are there */
+} IvfpqCalibMirror;
+
+extern void IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index,
+								 IvfpqBuilder *builder, IvfpqSharing *sharing,
+								 int code_bytes);
+extern void IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, int64 postings);
+extern void IvfpqCalibMirrorAgree(IvfpqCalibMirror *mirror);
+extern void IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list,
+								 uint32 npostings);
+extern void IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror,
+								const IvfpqPosting *posting);
+extern void IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror);
+
+/* ----
+ * What each recall costs, measured (calibrate.c).
+ */
 
 /* A two-sided interval of 95 % reaches this many standard errors. */
 #define IVFPQ_Z_95				1.959964
@@ -122,11 +155,9 @@ extern void IvfpqGroundTruthExport(IvfpqCalibration *calibration,
 extern void IvfpqGroundTruthImport(IvfpqCalibration *calibration,
 								   IvfpqParallel *parallel);
 
-/* breadth.c */
-extern double IvfpqFindCoarseFraction(const IvfpqCalibration *calibration,
-									  Relation index, const IvfpqModel *model);
+/* calibrate.c */
 
-/* targets.c */
+/* calibrate.c */
 extern bool IvfpqCalibrateIndex(Relation heap, Relation index,
 								IvfpqQueries *given);
 

@@ -5,16 +5,16 @@
 #ifndef IVFPQ_TRAIN_H
 #define IVFPQ_TRAIN_H
 
+#include "am/build/parallel.h"
 #include "nodes/execnodes.h"
 #include "storage/block.h"
 #include "utils/sampling.h"
 
-#include "am/team/team.h"
 #include "am/types/vector.h"
 #include "client/client.h"
 #include "engine/gv_engine.h"
 
-/* The result of training; all participants share its arrays (training.c). */
+/* The result of training; all participants share its arrays (cluster.c). */
 typedef struct IvfpqTraining
 {
 	GvModel		gv;
@@ -100,7 +100,7 @@ extern double IvfpqSampleDistinct(IvfpqSample *sample);
 
 /*
  * Reads rows of a second, larger sample, of as many blocks as hold the rows
- * needed, by all participants (blockrows.c).
+ * needed, by all participants (sample.c).
  */
 #define IVFPQ_READ_ROWS		256 /* passed on at once */
 
@@ -134,7 +134,7 @@ extern void IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel);
 extern void IvfpqTransformRows(const IvfpqTraining *training, float *rows,
 							   int64 n);
 
-/* training.c */
+/* cluster.c */
 extern void IvfpqTrainingShare(const IvfpqTraining *training,
 							   IvfpqParallel *parallel);
 extern void IvfpqTrainingOpen(IvfpqTraining *training,
@@ -143,11 +143,7 @@ extern void *IvfpqAllocGroups(const IvfpqTraining *training,
 							  GvGroups *groups);
 extern int	IvfpqRowsToPlace(const GvGroups *groups, Size memory);
 
-/* rotation.c */
-extern void IvfpqRotationCheckDims(Relation index, int dims);
-extern void IvfpqLearnRotation(IvfpqTraining *training,
-							   IvfpqParallel *parallel,
-							   const IvfpqSample *sample);
+/* train.c */
 
 /* Neighbors of each query that calibration looks for. */
 #define IVFPQ_GROUND_TRUTH_ROWS	100
@@ -167,7 +163,7 @@ typedef struct IvfpqHeldOut
 	int			depth;			/* rows near each query to look for */
 } IvfpqHeldOut;
 
-/* beside.c */
+/* train.c */
 extern int	IvfpqRowsAround(int dims);
 extern void IvfpqHoldOut(const IvfpqSample *sample, int n, double rows,
 						 IvfpqHeldOut *held);
@@ -184,14 +180,11 @@ extern void IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel,
 					   IvfpqType *type, int dims, bool in_place);
 
 /*
- * remotetrain.c: from a sample to centroids and codebooks by gpuvecd;
+ * train.c: from a sample to centroids and codebooks by gpuvecd;
  * false: it is not to be asked, or failed.
  */
-extern bool IvfpqTrainRemote(IvfpqTraining *training, IvfpqParallel *parallel,
-							 Relation index, const IvfpqSample *sample,
-							 int lists, IvfpqReader *reader);
 
-/* sendrows.c */
+/* train.c */
 extern bool IvfpqSendRows(IvfpqReader *reader, IvfpqParallel *parallel,
 						  IvfpqBuilder *builder, int64 most);
 extern void IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel);
@@ -202,5 +195,45 @@ extern void IvfpqTrainLists(IvfpqTraining *training, IvfpqParallel *parallel,
 							const float *rows, int64 n, int lists,
 							IvfpqReader *reader);
 extern void IvfpqClusterHelp(IvfpqReader *reader, IvfpqParallel *parallel);
+
+/* ----
+ * Lists under parents: what the participants of their training share
+ * (cluster.c, cluster.c).
+ */
+
+/* The state that all participants share (IVFPQ_PARALLEL_CLUSTER). */
+typedef struct IvfpqClusterShared
+{
+	int			lists;			/* requested */
+	int			nparents;		/* that rows are sorted by */
+	int			nranges;		/* of these parents */
+
+	/* written by the leader while workers wait */
+	int64		nrows;			/* that were read */
+	int			ntrainers;		/* participants that may train at once */
+} IvfpqClusterShared;
+
+/* A participant's view. */
+typedef struct IvfpqCluster
+{
+	IvfpqParallel *parallel;
+	IvfpqTraining *training;	/* centroids: [lists + nparents] */
+	IvfpqReader *reader;		/* of rows */
+	IvfpqClusterShared *shared;
+	pg_atomic_uint64 *counts;	/* [nparents] rows of each parent */
+	int32	   *found;			/* [nparents] lists of each parent */
+	IvfpqTempFile rows;			/* IvfpqClusterRow, by ranges of parents */
+} IvfpqCluster;
+
+/* A row in a file; its dimensions in half precision follow. */
+typedef struct IvfpqClusterRow
+{
+	int64		order;			/* by parent, then as good as random */
+	int64		id;				/* IvfpqTidToId: orders the rest */
+} IvfpqClusterRow;
+
+/* cluster.c */
+
+/* cluster.c */
 
 #endif							/* IVFPQ_TRAIN_H */
