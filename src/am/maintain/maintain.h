@@ -9,8 +9,10 @@
 #include "nodes/execnodes.h"
 
 #include "am/common/model.h"
+#include "am/common/util.h"
 #include "am/search/rerank.h"
 #include "am/types/keys.h"
+#include "page/pagecheck.h"
 #include "page/refinepage.h"
 
 /* Beyond this many times the rows at training an index should be rebuilt. */
@@ -37,7 +39,7 @@ extern IndexBulkDeleteResult *ivfpqvacuumcleanup(IndexVacuumInfo *info,
 												 IndexBulkDeleteResult *stats);
 
 /*
- * inplace.c, drain.c: an index that is in use is trained, and its pending rows
+ * traininplace.c, traininplace.c: an index that is in use is trained, and its pending rows
  * are flushed.
  */
 typedef struct IvfpqTrainResult
@@ -53,15 +55,11 @@ typedef struct IvfpqTrainResult
 	int64		mismatched;		/* rows that do because of their dimensions */
 } IvfpqTrainResult;
 
-extern void IvfpqTrainInPlace(Relation heap, Relation index,
-							  IvfpqTrainResult *result);
-extern void IvfpqFlushPending(Relation heap, Relation index,
-							  IvfpqTrainResult *result);
 extern void IvfpqTrainOrFlush(Relation heap, Relation index,
 							  IvfpqTrainResult *result);
 
 /*
- * turn.c: which workers train, and whose code each of them runs.
+ * worker.c: which workers train, and whose code each of them runs.
  */
 #define IVFPQ_WORKER_OWNERS 27	/* as many as an order has space for */
 
@@ -86,16 +84,8 @@ typedef enum IvfpqWorkerSlotState
 	IVFPQ_SLOT_TAKEN			/* others have all */
 } IvfpqWorkerSlotState;
 
-extern void IvfpqWorkerSlotInit(void);
-extern int	IvfpqWorkerSlotAcquire(Oid owner);
-extern void IvfpqWorkerSlotRelease(Oid owner, int slot);
-extern IvfpqWorkerSlotState IvfpqWorkerSlotCheck(Oid owner);
-extern Oid	IvfpqWorkerSlotOwner(Relation index);
-extern bool IvfpqWorkerSlotIsFor(IvfpqWorkerOrder *order, Relation index);
 
-/* upkeep.c: what an index needs of a background worker */
-extern bool IvfpqHasWork(Relation index, double table_rows);
-extern void IvfpqDoWork(Relation heap, Relation index, const char *name);
+/* worker.c: what an index needs of a background worker */
 
 /* worker.c: a background worker does that work when VACUUM asks */
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
@@ -125,10 +115,9 @@ typedef void (*IvfpqProblem) (void *arg, bool error, BlockNumber blkno,
 
 extern void IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg);
 
-/* verifyrotation.c */
-extern bool IvfpqVerifyRotation(Relation index, const IvfpqMetaData *meta);
+/* verify.c */
 
-/* verifyrecord.c: do refine records bound their rows? */
+/* verify.c: do refine records bound their rows? */
 typedef struct IvfpqVerifyRecords
 {
 	Relation	index;
@@ -138,10 +127,16 @@ typedef struct IvfpqVerifyRecords
 	float	   *vector;			/* [dims] of one */
 } IvfpqVerifyRecords;
 
-extern void IvfpqVerifyRecordsBegin(IvfpqVerifyRecords *verify, Relation heap,
-									Relation index, Snapshot snapshot);
-extern bool IvfpqVerifyRecord(IvfpqVerifyRecords *verify,
-							  const IvfpqRecord *record);
-extern void IvfpqVerifyRecordsEnd(IvfpqVerifyRecords *verify);
+
+/* ----
+ * Images of keys compared with the table's values (verify.c).
+ */
+
+typedef struct IvfpqVerifyKeys
+{
+	IvfpqKeys	keys;			/* if there are none, all calls do nothing */
+	IvfpqPairSort sort;			/* place, digest */
+} IvfpqVerifyKeys;
+
 
 #endif							/* IVFPQ_MAINTAIN_H */

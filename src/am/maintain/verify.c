@@ -10,6 +10,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
@@ -28,15 +30,33 @@
 
 #include "am/common/enginecall.h"
 #include "am/common/identity.h"
+#include "am/common/model.h"
 #include "am/common/util.h"
 #include "am/maintain/maintain.h"
-#include "am/maintain/verifykeys.h"
 #include "am/search/heaptids.h"
+#include "am/search/search.h"
 #include "am/types/vector.h"
 #include "page/injection.h"
 #include "page/pagecheck.h"
 #include "page/pending.h"
+#include "page/refinepage.h"
 #include "pgcompat.h"
+
+static void verify_keys_begin(IvfpqVerifyKeys *verify, Relation index);
+static void verify_keys_posting(IvfpqVerifyKeys *verify,
+								   const IvfpqFound *found);
+static void verify_keys_row(IvfpqVerifyKeys *verify, ItemPointer tid,
+							   const Datum *values, const bool *isnull);
+static void verify_keys_compare(IvfpqVerifyKeys *verify,
+								   void (*report) (void *arg, uint64 id),
+								   void *arg);
+static void verify_keys_end(IvfpqVerifyKeys *verify);
+static void verify_records_begin(IvfpqVerifyRecords *verify, Relation heap,
+									Relation index, Snapshot snapshot);
+static void verify_records_end(IvfpqVerifyRecords *verify);
+static bool verify_record(IvfpqVerifyRecords *verify,
+							  const IvfpqRecord *record);
+static bool verify_rotation(Relation index, const IvfpqMetaData *meta);
 
 /* Columns of the result. */
 #define VERIFY_SEVERITY		0
@@ -130,7 +150,7 @@ take_entries(void *arg, const IvfpqFound *found, int64 nfound)
 	for (int64 i = 0; i < nfound; i++)
 	{
 		put_entry(verify, IvfpqTidToId(&found[i].tid), found[i].place);
-		IvfpqVerifyKeysPosting(&verify->keys, &found[i]);
+		verify_keys_posting(&verify->keys, &found[i]);
 		if (ItemPointerIsValid(&found[i].refine))
 			IvfpqPairSortPut(&verify->postings_by_record,
 							 IvfpqTidToId(&found[i].refine),
@@ -171,7 +191,7 @@ compare_records(Verify *verify, BlockNumber blkno, Page page, int n)
 		/* what lies beyond the table is reported already */
 		if (!ItemPointerIsValid(&record->tid) ||
 			ItemPointerGetBlockNumber(&record->tid) >= heap_blocks ||
-			IvfpqVerifyRecord(&verify->records, record))
+			verify_record(&verify->records, record))
 			continue;
 		problem = psprintf("refine record %d does not bound row (%u,%u) of table \"%s\"",
 						   i + 1, ItemPointerGetBlockNumber(&record->tid),
@@ -268,7 +288,7 @@ check_pages(Verify *verify, Snapshot snapshot, bool valid)
 	}
 	verify->meta = checker.meta;
 	if (verify->meta.rotated && verify->meta.nlists > 0 && !verify->damaged &&
-		!IvfpqVerifyRotation(verify->index, &verify->meta))
+		!verify_rotation(verify->index, &verify->meta))
 		report(verify, true, verify->meta.rotation, IVFPQ_NO_LIST,
 			   "the rotation is not orthogonal");
 	verify->compares_records = valid && !verify->damaged &&
@@ -277,11 +297,11 @@ check_pages(Verify *verify, Snapshot snapshot, bool valid)
 		(void) IvfpqCheckList(&checker, list, false);
 	sort_postings(verify);
 	if (verify->compares_records)
-		IvfpqVerifyRecordsBegin(&verify->records, verify->heap, verify->index,
+		verify_records_begin(&verify->records, verify->heap, verify->index,
 								snapshot);
 	IvfpqCheckSlabs(&checker);
 	if (verify->compares_records)
-		IvfpqVerifyRecordsEnd(&verify->records);
+		verify_records_end(&verify->records);
 	/* records on pages younger than the check have not come */
 	for (; verify->more; next_posting(verify))
 		if (verify->address >> 16 < checker.nblocks)
@@ -329,7 +349,7 @@ row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 		report_dims(verify, values[0], tid);
 	wanted = IvfpqHasPlace(&verify->type, values[0], verify->dims);
 	if (wanted)
-		IvfpqVerifyKeysRow(&verify->keys, tid, values, isnull);
+		verify_keys_row(&verify->keys, tid, values, isnull);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(verify->tmp);
 	if (wanted)
@@ -524,7 +544,7 @@ verify_index(Verify *verify)
 	verify->entries = begin_sort();
 	verify->rows = begin_sort();
 	IvfpqPairSortBegin(&verify->postings_by_record);
-	IvfpqVerifyKeysBegin(&verify->keys, verify->index);
+	verify_keys_begin(&verify->keys, verify->index);
 	if (!valid)
 		report(verify, false, InvalidBlockNumber, IVFPQ_NO_LIST,
 			   "the index is not valid, its rows are not compared with the table's");
@@ -539,7 +559,7 @@ verify_index(Verify *verify)
 			IvfpqRowDims(verify->heap, verify->index, &meta);
 		read_table(verify, snapshot);
 		compare_rows(verify);
-		IvfpqVerifyKeysCompare(&verify->keys, report_keys, verify);
+		verify_keys_compare(&verify->keys, report_keys, verify);
 		if (verify->mirror)
 			IvfpqVerifyMirror(verify->index, report, verify);
 	}
@@ -548,7 +568,7 @@ verify_index(Verify *verify)
 	if (verify->pending != NULL)
 		tuplesort_end(verify->pending);
 	IvfpqPairSortEnd(&verify->postings_by_record);
-	IvfpqVerifyKeysEnd(&verify->keys);
+	verify_keys_end(&verify->keys);
 	UnregisterSnapshot(snapshot);
 }
 
@@ -573,4 +593,196 @@ gpuvec_verify_index(PG_FUNCTION_ARGS)
 	relation_close(verify.index, AccessShareLock);
 	table_close(verify.heap, AccessShareLock);
 	return (Datum) 0;
+}
+
+/* ----
+ * gpuvec_verify_index: are the abbreviated keys in the index those of the
+ * table's rows?
+ *
+ * Postings in the index and rows that the snapshot sees are sorted together,
+ * by TID and the row first: by places, TID * 2, and 1 more for a posting.  A
+ * digest stands for the abbreviated keys.
+ */
+
+/* Begin, for an index that may have keys; memory from the current context. */
+static void
+verify_keys_begin(IvfpqVerifyKeys *verify, Relation index)
+{
+	memset(verify, 0, sizeof(*verify));
+	IvfpqKeysInit(&verify->keys, index);
+	if (verify->keys.nkeys > 0)
+		IvfpqPairSortBegin(&verify->sort);
+}
+
+/* Adds a posting of the index. */
+static void
+verify_keys_posting(IvfpqVerifyKeys *verify, const IvfpqFound *found)
+{
+	if (verify->keys.nkeys > 0 && found->place != IVFPQ_PENDING)
+		IvfpqPairSortPut(&verify->sort, IvfpqTidToId(&found->tid) * 2 + 1,
+						 found->keys);
+}
+
+/* The snapshot sees this row, with these values of the index's columns. */
+static void
+verify_keys_row(IvfpqVerifyKeys *verify, ItemPointer tid,
+				   const Datum *values, const bool *isnull)
+{
+	IvfpqKeyAbbrevs abbrevs;
+
+	if (verify->keys.nkeys == 0)
+		return;
+	IvfpqKeysMake(&verify->keys, values, isnull, &abbrevs);
+	IvfpqPairSortPut(&verify->sort, IvfpqTidToId(tid) * 2,
+					 IvfpqKeyAbbrevsDigest(&verify->keys.form, &abbrevs));
+}
+
+/*
+ * Reports each row, once, of which a posting has other keys.  Call when all
+ * postings and rows were added.
+ */
+static void
+verify_keys_compare(IvfpqVerifyKeys *verify,
+					   void (*report) (void *arg, uint64 id), void *arg)
+{
+	uint64		row = 0;
+	uint64		expected = 0;
+	uint64		place;
+	uint64		digest;
+	bool		seen = false;
+
+	if (verify->keys.nkeys == 0)
+		return;
+	IvfpqPairSortPerform(&verify->sort);
+	while (IvfpqPairSortNext(&verify->sort, &place, &digest))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (place % 2 == 0)
+		{
+			row = place / 2;
+			expected = digest;
+			seen = true;
+		}
+		else if (seen && place / 2 == row && digest != expected)
+		{
+			report(arg, row);
+			seen = false;
+		}
+	}
+}
+
+/* Let go of everything. */
+static void
+verify_keys_end(IvfpqVerifyKeys *verify)
+{
+	if (verify->keys.nkeys > 0)
+		IvfpqPairSortEnd(&verify->sort);
+}
+
+/* ----
+ * Checks whether refine records bound their rows.
+ *
+ * A scan in strict order returns a row when bounds prove that no other can
+ * come before it.  A record whose numbers are changed, but are numbers, is
+ * noticed by nothing else, and rows are returned in a wrong order.  So the row
+ * of each record is fetched: the lower bound of its distance from itself must
+ * be 0.  That is so where x^ is no farther away than the error, from which
+ * both bounds follow.
+ *
+ * A record's TID is its row's as long as a snapshot that is older than the
+ * page's copy sees the row: VACUUM frees records before TIDs are used again.
+ */
+
+/* Begin to compare the records of a trained index, whose model is sound. */
+static void
+verify_records_begin(IvfpqVerifyRecords *verify, Relation heap,
+						Relation index, Snapshot snapshot)
+{
+	verify->index = index;
+	verify->model = IvfpqModelGet(index);
+	verify->vector = palloc(verify->model->meta.dims * sizeof(float));
+	IvfpqTypeInit(&verify->type, index);
+	IvfpqRerankBegin(&verify->rows, heap, index, snapshot);
+}
+
+static void
+verify_records_end(IvfpqVerifyRecords *verify)
+{
+	IvfpqRerankEnd(&verify->rows);
+	pfree(verify->vector);
+	pfree(verify->model);
+}
+
+/* Does the record bound distances of a row with this value? */
+static bool
+bounds_value(IvfpqVerifyRecords *verify, const IvfpqRecord *record,
+			 Datum value)
+{
+	const GvModel *gv = &verify->model->gv;
+	GvRefine	refine = {record->min, record->step, record->error,
+	record->codes};
+	GvHalfRecord half_record = IvfpqHalfRecord(record);
+	GvRange		range = {0, 0};
+	const float *raw;
+	int			dims;
+
+	raw = IvfpqValueFloats(&verify->type, value, &dims);
+	if (dims != gv->dims || !IvfpqIsPlaceable(&verify->type, raw, dims))
+		return true;			/* another row's: that is compared elsewhere */
+	if (!IvfpqIsBoundable(&verify->type, raw, dims))
+		return isinf(record->error);
+	IvfpqTransform(verify->index, verify->model, raw, verify->vector);
+	if (verify->model->meta.refine == IVFPQ_REFINE_HALF)
+		IvfpqCheckStatus(gv_half_range(GV_L2, dims, verify->vector,
+									   &half_record,
+									   1, &range));
+	else
+		IvfpqCheckStatus(gv_refine_bound(GV_L2, dims, verify->vector, &refine,
+										 1, &range.least));
+	return range.least <= 0;
+}
+
+/*
+ * Returns whether a record bounds its row.  The record of a row that the
+ * snapshot does not see does not matter.
+ */
+static bool
+verify_record(IvfpqVerifyRecords *verify, const IvfpqRecord *record)
+{
+	MemoryContext oldcontext;
+	Datum		value;
+	bool		bounds;
+
+	if (!IvfpqRerankFetch(&verify->rows, IvfpqTidToId(&record->tid), &value))
+		return true;
+	oldcontext = MemoryContextSwitchTo(verify->rows.context);
+	bounds = bounds_value(verify, record, value);
+	MemoryContextSwitchTo(oldcontext);
+	IvfpqRerankDone(&verify->rows);
+	return bounds;
+}
+
+/* ----
+ * Checks whether an index's rotation is orthogonal.
+ *
+ * Bounds that refine records prove rest on it.
+ */
+
+/*
+ * Returns whether the rotation of an index, whose pages are sound, is
+ * orthogonal, as it was written.
+ */
+static bool
+verify_rotation(Relation index, const IvfpqMetaData *meta)
+{
+	float	   *rotation = IvfpqRotationLoad(index, meta);
+	double		defect = 0;
+
+	for (int i = 0; i < meta->dims; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		defect += gv_rotation_defect(meta->dims, rotation, i);
+	}
+	pfree(rotation);
+	return gv_is_rotation(meta->dims, defect);
 }

@@ -19,7 +19,9 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_database.h"
 #include "commands/defrem.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -38,15 +40,27 @@
 #include "utils/ps_status.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "am/build/calibrate.h"
 #include "am/common/identity.h"
+#include "am/common/model.h"
 #include "am/common/options.h"
 #include "am/common/util.h"
 #include "am/maintain/maintain.h"
 #include "am/search/params.h"
 #include "page/pending.h"
 #include "pgcompat.h"
+
+static void worker_slot_init(void);
+static int	worker_slot_acquire(Oid owner);
+static void worker_slot_release(Oid owner, int slot);
+static IvfpqWorkerSlotState worker_slot_check(Oid owner);
+static Oid	worker_slot_owner(Relation index);
+static bool worker_slot_is_for(IvfpqWorkerOrder *order, Relation index);
+static bool has_work(Relation index, double table_rows);
+static void do_work(Relation heap, Relation index, const char *name);
 
 /* How long to try to get the lock of a table. */
 #define MAX_TRIES		3600
@@ -126,11 +140,11 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 
 	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
 		!index->rd_index->indisvalid || ivfpq_max_training_workers == 0 ||
-		!IvfpqHasWork(index, info->num_heap_tuples))
+		!has_work(index, info->num_heap_tuples))
 		return;
 
-	its_order.owner = IvfpqWorkerSlotOwner(index);
-	switch (IvfpqWorkerSlotCheck(its_order.owner))
+	its_order.owner = worker_slot_owner(index);
+	switch (worker_slot_check(its_order.owner))
 	{
 		case IVFPQ_SLOT_OURS:
 			return;
@@ -200,7 +214,7 @@ serve_index(Relation heap, Relation index)
 	IvfpqActAsOwner(&caller, heap);
 	if (OidIsValid(order.owner))
 		IvfpqLimitBegin();
-	IvfpqDoWork(heap, index, name);
+	do_work(heap, index, name);
 	if (OidIsValid(order.owner))
 		IvfpqLimitEnd();
 	IvfpqActAsCaller(&caller);
@@ -227,8 +241,8 @@ wants_service(Oid indexoid)
 		return false;
 	wants = index->rd_rel->relkind == RELKIND_INDEX &&
 		IvfpqIsOurs(index) &&
-		index->rd_index->indisvalid && IvfpqHasWork(index, -1) &&
-		IvfpqWorkerSlotIsFor(&order, index);
+		index->rd_index->indisvalid && has_work(index, -1) &&
+		worker_slot_is_for(&order, index);
 	relation_close(index, NoLock);
 	return wants;
 }
@@ -296,7 +310,7 @@ try_index(Oid indexoid, bool just_look)
 		Relation	index = index_open(indexoid, RowExclusiveLock);
 
 		remember_tried(indexoid, vacuums);
-		if (IvfpqWorkerSlotIsFor(&order, index))
+		if (worker_slot_is_for(&order, index))
 			serve_index(heap, index);
 		index_close(index, NoLock);
 		table_close(heap, NoLock);
@@ -309,7 +323,7 @@ static void
 release_slot(void)
 {
 	if (slot >= 0)
-		IvfpqWorkerSlotRelease(order.owner, slot);
+		worker_slot_release(order.owner, slot);
 	slot = -1;
 }
 
@@ -357,7 +371,7 @@ recover(Oid indexoid)
 	AbortCurrentTransaction();
 	/* which has released the slot */
 	if (slot >= 0)
-		slot = IvfpqWorkerSlotAcquire(order.owner);
+		slot = worker_slot_acquire(order.owner);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	RESUME_INTERRUPTS();
 }
@@ -555,13 +569,13 @@ gpuvec_train_worker(Datum arg)
 											  BGWORKER_BYPASS_ALLOWCONN);
 	IvfpqSnapshotsAreOurs();
 	IvfpqLimitInit();
-	IvfpqWorkerSlotInit();
+	worker_slot_init();
 
 	/*
 	 * A VACUUM that found us at work started no worker.  So look once more
 	 * after the slot is released.
 	 */
-	while (again && (slot = IvfpqWorkerSlotAcquire(order.owner)) >= 0)
+	while (again && (slot = worker_slot_acquire(order.owner)) >= 0)
 	{
 		again = serve_database();
 		release_slot();
@@ -576,4 +590,297 @@ gpuvec_train_worker(Datum arg)
 		(void) start_worker(next, &order);
 	}
 	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/* ----
+ * Worker slots, the right to train: gpuvec.max_training_workers in all,
+ * of which a database has one, and each owner of interpreted code one
+ * more.
+ *
+ * A process remembers how it compiled code that it ran (identity.c), and code
+ * may run for long.  So a worker runs the code of one owner, and an owner's
+ * code has one worker.
+ *
+ * Worker slots are locks in the server's lock table, so that nothing has to be
+ * preloaded and a worker that dies releases its slot.  They are locks of the
+ * default method, because a function of an index may release all advisory
+ * locks of its session.  An abort releases them, also those of the session.
+ */
+
+/* Databases and roles have no such sub-object: nobody else locks it. */
+#define SLOT_PART		0xFF91
+
+static bool
+lock_slot(Oid database, Oid class, Oid object, bool session)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, database, class, object, SLOT_PART);
+	return LockAcquire(&tag, ExclusiveLock, session, true) !=
+		LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+unlock_slot(Oid database, Oid class, Oid object, bool session)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, database, class, object, SLOT_PART);
+	(void) LockRelease(&tag, ExclusiveLock, session);
+}
+
+/*
+ * Takes the three locks of a worker slot, until the transaction ends or the
+ * session does: the owner's in this database (no owner: the database's own),
+ * the owner's in all databases, and one of max_training_workers, whose number
+ * *number gets.
+ */
+static IvfpqWorkerSlotState
+lock_all(Oid owner, bool session, int *number)
+{
+	IvfpqWorkerSlotState state = IVFPQ_SLOT_TAKEN;
+
+	if (!lock_slot(MyDatabaseId, AuthIdRelationId, owner, session))
+		return IVFPQ_SLOT_OURS;
+	if (OidIsValid(owner) &&
+		!lock_slot(InvalidOid, AuthIdRelationId, owner, session))
+		state = IVFPQ_SLOT_OWNERS;
+	else
+	{
+		for (int i = 0; i < ivfpq_max_training_workers; i++)
+			if (lock_slot(InvalidOid, DatabaseRelationId, i, session))
+			{
+				*number = i;
+				return IVFPQ_SLOT_FREE;
+			}
+		if (OidIsValid(owner))
+			unlock_slot(InvalidOid, AuthIdRelationId, owner, session);
+	}
+	unlock_slot(MyDatabaseId, AuthIdRelationId, owner, session);
+	return state;
+}
+
+static void
+unlock_all(Oid owner, bool session, int number)
+{
+	unlock_slot(InvalidOid, DatabaseRelationId, number, session);
+	if (OidIsValid(owner))
+		unlock_slot(InvalidOid, AuthIdRelationId, owner, session);
+	unlock_slot(MyDatabaseId, AuthIdRelationId, owner, session);
+}
+
+/*
+ * A process that ends between transactions would leave its locks behind:
+ * PostgreSQL releases them with a transaction.
+ */
+static void
+release_at_exit(int code, Datum arg)
+{
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+}
+
+/* Called once in a worker, before it acquires a slot. */
+static void
+worker_slot_init(void)
+{
+	before_shmem_exit(release_at_exit, (Datum) 0);
+}
+
+/*
+ * Acquires a worker slot, which lasts until it is released or a transaction
+ * aborts.  Returns its number, or -1 if there is none now.
+ */
+static int
+worker_slot_acquire(Oid owner)
+{
+	int			slot = -1;
+
+	(void) lock_all(owner, true, &slot);
+	return slot;
+}
+
+static void
+worker_slot_release(Oid owner, int slot)
+{
+	unlock_all(owner, true, slot);
+}
+
+/*
+ * Returns whether a worker for that owner would get a slot now.  Call in a
+ * transaction.
+ */
+static IvfpqWorkerSlotState
+worker_slot_check(Oid owner)
+{
+	int			number;
+	IvfpqWorkerSlotState state = lock_all(owner, false, &number);
+
+	if (state == IVFPQ_SLOT_FREE)
+		unlock_all(owner, false, number);
+	return state;
+}
+
+/*
+ * Returns whose worker slot serves an index: its owner's, if it calls
+ * interpreted code.
+ */
+static Oid
+worker_slot_owner(Relation index)
+{
+	return IvfpqIsInterpreted(index, true) ? index->rd_rel->relowner :
+		InvalidOid;
+}
+
+/*
+ * Returns whether there was a worker for that owner, this one or one before
+ * it.
+ */
+static bool
+has_run(const IvfpqWorkerOrder *order, Oid owner)
+{
+	for (int i = 0; i < order->nowners; i++)
+		if (order->owners[i] == owner)
+			return true;
+	return false;
+}
+
+/*
+ * Returns whether this worker may serve the index.  If not, the next worker
+ * begins with it, unless there is one for its owner, or was, or there were too
+ * many.
+ */
+static bool
+worker_slot_is_for(IvfpqWorkerOrder *order, Relation index)
+{
+	Oid			owner = worker_slot_owner(index);
+
+	if (order->owner == owner)
+		return true;
+	if (!OidIsValid(order->next) && !has_run(order, owner) &&
+		order->nowners < IVFPQ_WORKER_OWNERS &&
+		worker_slot_check(owner) == IVFPQ_SLOT_FREE)
+	{
+		order->next = RelationGetRelid(index);
+		order->next_owner = owner;
+	}
+	return false;
+}
+
+/* ----
+ * What an index needs of the background worker, and doing it.
+ */
+
+/* Returns whether the index has many times the rows it was trained on. */
+static bool
+has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
+{
+	int64		limit = Max(IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1),
+							2 * meta->rows_at_advice);
+
+	*rows = IvfpqCountRows(index, meta);
+	return *rows > limit;
+}
+
+/*
+ * Returns whether the index has work.  The estimate of pending rows is an
+ * upper bound that saves reading them; so is table_rows, unless negative, of
+ * all rows.
+ */
+static bool
+has_work(Relation index, double table_rows)
+{
+	IvfpqMetaData meta;
+	int64		pending = IvfpqPendingEstimate(index);
+	int64		rows;
+
+	IvfpqMetaRead(index, &meta);
+	if (meta.nlists == 0)
+		return pending >= IvfpqTrainRows(index) &&
+			IvfpqCountPending(index, &meta) >= IvfpqTrainRows(index);
+	if (pending > 0 && IvfpqPendingMayLeave(index, &meta))
+		return true;
+	return (table_rows < 0 ||
+			table_rows > IVFPQ_MAX_GROWTH * meta.rows_at_training) &&
+		has_outgrown(index, &meta, &rows);
+}
+
+/* One line for the log about what was done; it names the index itself. */
+static void
+log_result(const char *name, const IvfpqTrainResult *result,
+		   TimestampTz begun)
+{
+	long		ms = TimestampDifferenceMilliseconds(begun,
+													 GetCurrentTimestamp());
+
+	if (result->mismatched > 0)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: %lld rows of index \"%s\" stay pending, they do not have its dimensions",
+						(long long) result->mismatched, name)));
+	if (result->nlists == 0 && result->waits)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: index \"%s\" is not trained, nearly all of its %.0f rows are equal",
+						name, result->rows)));
+	else if (result->nlists == 0)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: index \"%s\" is not trained, the table has only %.0f rows to index",
+						name, result->rows)));
+	else if (result->trained)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: trained index \"%s\": %lld rows in %d lists, %lld stay pending, %ld ms",
+						name, (long long) result->moved, result->nlists,
+						(long long) result->kept, ms)));
+	else if (result->moved > 0)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: put %lld pending rows of index \"%s\" into lists, %lld stay pending, %ld ms",
+						(long long) result->moved, name,
+						(long long) result->kept, ms)));
+}
+
+/*
+ * The index has outgrown its training: say so, once and again when it has
+ * doubled, and calibrate it anew.  Targets for queries which only a user can
+ * name are left alone.
+ */
+static void
+advise_rebuild(Relation heap, Relation index, const char *name)
+{
+	IvfpqMetaData meta;
+	int64		rows;
+
+	IvfpqMetaRead(index, &meta);
+	if (meta.nlists == 0 || !has_outgrown(index, &meta, &rows))
+		return;
+	ereport(LOG,
+			(errhidecontext(true),
+			 errmsg("gpuvec: index \"%s\" was trained on %lld rows and holds %lld",
+					name, (long long) meta.rows_at_training,
+					(long long) rows),
+			 meta.calibrated_for == IVFPQ_FOR_ROWS ?
+			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.") :
+			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.  Then calibrate it with your queries again.")));
+	if (meta.calibrated_for == IVFPQ_FOR_ROWS)
+		(void) IvfpqCalibrateIndex(heap, index, NULL);
+	IvfpqMetaAdvised(index, rows);
+}
+
+/*
+ * Trains the index or flushes its pending rows, calibrates one that has
+ * outgrown its training, and says so in the log.  The caller acts as the owner
+ * of the table, which is locked.
+ */
+static void
+do_work(Relation heap, Relation index, const char *name)
+{
+	TimestampTz begun = GetCurrentTimestamp();
+	IvfpqTrainResult result;
+
+	IvfpqTrainOrFlush(heap, index, &result);
+	log_result(name, &result, begun);
+	advise_rebuild(heap, index, name);
 }
