@@ -15,8 +15,8 @@
 #include "am/scan/scan.h"
 #include "am/scan/scanstats.h"
 #include "am/search/params.h"
-#include "am/sql/inspect.h"
 #include "client/client.h"
+#include "inspect/inspect.h"
 #include "page/injection.h"
 #include "planner/planner.h"
 

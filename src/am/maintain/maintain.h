@@ -91,7 +91,7 @@ typedef enum IvfpqWorkerSlotState
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
 
 /*
- * drift.c: codes that no longer fit, and rows that are copies of few vectors
+ * inspect.c: codes that no longer fit, and rows that are copies of few vectors
  */
 typedef struct IvfpqDrift
 {
@@ -102,9 +102,6 @@ typedef struct IvfpqDrift
 	bool		has_copies;
 } IvfpqDrift;
 
-extern void IvfpqLookForDrift(Relation heap, Relation index, int64 postings,
-							  IvfpqDrift *found);
-extern bool IvfpqLooksEqual(Relation heap, Relation index, int64 pending);
 
 /*
  * verifymirror.c: a problem of a list, or IVFPQ_NO_LIST, on a block, or

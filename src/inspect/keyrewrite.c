@@ -48,8 +48,8 @@
 #include "utils/typcache.h"
 #include "utils/uuid.h"
 
-#include "am/doctor/doctor.h"
 #include "am/types/keys.h"
+#include "inspect/doctor.h"
 #include "pgcompat.h"
 
 /* Up to these numbers every integer is a value of the type. */
