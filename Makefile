@@ -146,9 +146,9 @@ endif
 src/kind: FORCE
 	@echo $(kind) | cmp -s - $@ || echo $(kind) >$@
 .PHONY: FORCE
-src/am/gpuvec.o src/inspect/doctor.o src/server/gpuvecd.o: override CPPFLAGS += \
+src/gpuvec.o src/inspect/doctor.o src/server/gpuvecd.o: override CPPFLAGS += \
 	-DGPUVEC_RELEASE='"$(release)"'
-src/am/gpuvec.o src/inspect/doctor.o src/server/gpuvecd.o: gpuvec.control
+src/gpuvec.o src/inspect/doctor.o src/server/gpuvecd.o: gpuvec.control
 $(has_cuda): override CPPFLAGS += $(if $(CUDA_OBJS),-DGV_HAVE_CUDA)
 
 # Code for each architecture, and of the newest what later cards can compile,

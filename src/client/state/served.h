@@ -6,7 +6,7 @@
 #ifndef IVFPQ_SERVED_H
 #define IVFPQ_SERVED_H
 
-/* Settings (am/gpuvec.c). */
+/* Settings (gpuvec.c). */
 typedef enum IvfpqEngineSetting
 {
 	IVFPQ_ENGINE_AUTO,			/* gpuvecd when it has a device */
