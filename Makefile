@@ -20,8 +20,8 @@ wrap = $(patsubst %,-Wl$(,)--wrap=%,$(shell sed -nE \
 , := ,
 left_out := $(if $(TEST_BUILD),$(for_release),$(for_tests))
 
-# Objects by room: a new file needs no line here.  A room is a folder, with its
-# rooms inside; src/README says what each is for.
+# Objects by room: a folder, with its rooms inside; src/README says what each is
+# for.
 room = $(filter-out $(left_out),$(patsubst %.c,%.o,$(sort $(foreach dir,$(1),\
 	$(wildcard src/$(dir)/*.c src/$(dir)/*/*.c)))))
 
@@ -34,7 +34,30 @@ PROTOCOL_OBJS := $(call room,protocol)
 
 GPUVECD_OBJS := $(ENGINE_OBJS) $(CPU_OBJS) $(MIRROR_OBJS) $(PROTOCOL_OBJS) \
 	$(call room,server) $(if $(TEST_BUILD),$(oracle)) $(firstword $(failing))
-OBJS := $(call room,am set page client) \
+# What is in the module: its chapters, bottom up, and its entry
+PAGE_OBJS := $(addsuffix .o, \
+	$(addprefix src/page/,array attempt bufcache delta layout listread listwrite \
+		metapage page pagecheck pending refinepage sort))
+AM_OBJS := $(addsuffix .o, \
+	$(addprefix src/am/common/,enginecall identity model options util) \
+	$(addprefix src/am/types/,keys queries sqldistance vector) \
+	$(addprefix src/am/search/,candidates heaptids ivfpqsearch nearestlists params \
+		refinerecord remote rerank) \
+	$(addprefix src/am/scan/,batch depth ivfpqscan querylog roworder scanstats) \
+	$(addprefix src/am/bulk/,bulkrerank bulksearch) \
+	$(addprefix src/am/build/,build bulkload calibrate cluster parallel recallgrid \
+		sample train truth) \
+	$(addprefix src/am/maintain/,insert traininplace vacuum verify verifymirror \
+		worker) \
+	$(addprefix src/am/,validate))
+PLANNER_OBJS := $(addsuffix .o, \
+	$(addprefix src/planner/,clauses cost custompath customscan unread))
+INSPECT_OBJS := $(addsuffix .o, \
+	$(addprefix src/inspect/,doctor doctorquery doctorreason inspect keyrewrite \
+		recall))
+OBJS := src/gpuvec.o src/handler.o $(INSPECT_OBJS) $(PLANNER_OBJS) $(AM_OBJS) \
+	$(call room,set) $(PAGE_OBJS) $(call room,client) \
+	$(if $(TEST_BUILD),src/page/injection.o src/planner/plancheck.o) \
 	$(ENGINE_OBJS) $(CPU_OBJS) $(PROTOCOL_OBJS) $(failing)
 
 # gpuvecd has the CUDA engine where there is nvcc (make NVCC= leaves it out).

@@ -1,7 +1,9 @@
 /*
  * gpuvec.c
- *		Module entry: what the server calls when it loads the library, and
- *		the settings.
+ *		The library's entry: _PG_init, and the definitions of all settings.
+ *
+ * A setting's variable stands with the code that reads it, but for those of
+ * gpuvecd and its clients, which stand here.
  */
 #include "postgres.h"
 
@@ -9,7 +11,6 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 
-#include "am/am.h"
 #include "am/common/options.h"
 #include "am/scan/querylog.h"
 #include "am/scan/scan.h"
@@ -97,23 +98,12 @@ static const struct config_enum_entry error_options[] = {
 
 void		_PG_init(void);
 
-/*
- * Define a setting that any user may change: an integer from 0, its default,
- * to max.
- */
-static void
-define_count(const char *name, const char *summary, const char *details,
-			 int *variable, int max)
-{
-	DefineCustomIntVariable(name, summary, details, variable, 0, 0, max,
-							PGC_USERSET, 0, NULL, NULL, NULL);
-}
-
 #ifdef GV_TEST_BUILD
 
 /*
- * Steps are page/'s; "failed 3 engine" and "memory 3 engine" make the third
- * call of the engine from now on fail so.
+ * Assign hook of gpuvec.fault.  Its values are injection points of page/, or
+ * "failed 3 engine" and "memory 3 engine", which make the third call of the
+ * engine from now on fail.
  */
 static void
 assign_fault(const char *newval, void *extra)
@@ -148,7 +138,7 @@ assign_simd(int newval, void *extra)
 	gv_simd_use(newval);
 }
 
-/* A relative path would be one in the data directory. */
+/* Rejects relative paths, which would start from the data directory. */
 static bool
 check_server_path(char **newval, void **extra, GucSource source)
 {
@@ -158,7 +148,10 @@ check_server_path(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* Likewise; and a path of a socket in it has to fit into its address. */
+/*
+ * Rejects relative paths, and those too long for the address of a socket in
+ * that directory.
+ */
 static bool
 check_server_directory(char **newval, void **extra, GucSource source)
 {
@@ -181,41 +174,19 @@ check_server_owner(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* Settings for measurements and tests; the engine's instructions are set. */
+/*
+ * Defines an integer setting that any user may change, from 0, its default, to
+ * max.
+ */
 static void
-define_developer_settings(void)
+define_count(const char *name, const char *summary, const char *details,
+			 int *variable, int max)
 {
-	DefineCustomEnumVariable("gpuvec.simd",
-							 "Sets the instructions of the engine that runs "
-							 "on processors.",
-							 "auto: the best that there are.  Answers are "
-							 "the same with all of them.",
-							 &ivfpq_simd, GV_SIMD_AUTO, simd_options,
-							 PGC_USERSET, GUC_NOT_IN_SAMPLE, check_simd,
-							 assign_simd, NULL);
-#ifdef GV_TEST_BUILD
-	DefineCustomStringVariable("gpuvec.fault",
-							   "Sets where tests make a backend stop.",
-							   NULL, &ivfpq_injection_point, NULL, PGC_SUSET,
-							   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
-	/* shows how many are left to it */
-	DefineCustomIntVariable("gpuvec.fault_allocation",
-							"Sets which allocation from now on fails.",
-							"0: none.  Below 0: in parallel workers only.",
-							&gv_allocations.due, 0, -INT_MAX, INT_MAX,
-							PGC_SUSET, GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
-	DefineCustomBoolVariable("gpuvec.fault_after",
-							 "Sets whether all after it fail, too.", NULL,
-							 &gv_allocations.after, false, PGC_SUSET,
-							 GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
-	DefineCustomIntVariable("gpuvec.fault_live",
-							"Shows what the engine has not freed.", NULL,
-							&gv_allocations.live, 0, -INT_MAX, INT_MAX,
-							PGC_SUSET, GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
-#endif
+	DefineCustomIntVariable(name, summary, details, variable, 0, 0, max,
+							PGC_USERSET, 0, NULL, NULL, NULL);
 }
 
-/* Settings of a scan. */
+/* Defines settings of scans, and of the log of their queries. */
 static void
 define_scan_settings(void)
 {
@@ -270,12 +241,6 @@ define_scan_settings(void)
 							 "index has returned them.",
 							 &ivfpq_enable_custom_scan, true, PGC_USERSET,
 							 GUC_EXPLAIN, NULL, NULL, NULL);
-}
-
-/* The setting of the query log, which all sessions share. */
-static void
-define_query_log_setting(void)
-{
 	DefineCustomBoolVariable("gpuvec.keep_queries",
 							 "Keeps the last 1,000 queries of each index in "
 							 "memory.",
@@ -286,7 +251,7 @@ define_query_log_setting(void)
 							 NULL, NULL);
 }
 
-/* Settings of the workers that train indexes. */
+/* Defines settings of the workers that train indexes. */
 static void
 define_training_settings(void)
 {
@@ -305,7 +270,7 @@ define_training_settings(void)
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 }
 
-/* Settings of a session that has to do with gpuvecd. */
+/* Defines settings of sessions as gpuvecd's clients. */
 static void
 define_client_settings(void)
 {
@@ -340,14 +305,14 @@ define_client_settings(void)
 }
 
 /*
- * Settings of gpuvecd, which starts with the server.  Without preloading they
- * have no effect; but they are known, so those of postgresql.conf stand in
- * pg_settings.
+ * Defines settings of gpuvecd, which starts with the server.  If the library
+ * is not preloaded they have no effect, but they are known, so that
+ * pg_settings has those of postgresql.conf.
  */
 static void
 define_server_settings(void)
 {
-	/* the server refuses to define the former once it runs */
+	/* once the server runs it refuses to define PGC_POSTMASTER settings */
 	GucContext	context = process_shared_preload_libraries_in_progress ?
 	PGC_POSTMASTER : PGC_SIGHUP;
 
@@ -399,7 +364,44 @@ define_server_settings(void)
 							 matmul_options, context, 0, NULL, NULL, NULL);
 }
 
-/* Called once a process, when the library is loaded. */
+/*
+ * Defines settings for measurements and tests.  This also sets the engine's
+ * instructions, by assign_simd.
+ */
+static void
+define_developer_settings(void)
+{
+	DefineCustomEnumVariable("gpuvec.simd",
+							 "Sets the instructions of the engine that runs "
+							 "on processors.",
+							 "auto: the best that there are.  Answers are "
+							 "the same with all of them.",
+							 &ivfpq_simd, GV_SIMD_AUTO, simd_options,
+							 PGC_USERSET, GUC_NOT_IN_SAMPLE, check_simd,
+							 assign_simd, NULL);
+#ifdef GV_TEST_BUILD
+	DefineCustomStringVariable("gpuvec.fault",
+							   "Sets where tests make a backend stop.",
+							   NULL, &ivfpq_injection_point, NULL, PGC_SUSET,
+							   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
+	/* counts down, so it shows how many allocations are left */
+	DefineCustomIntVariable("gpuvec.fault_allocation",
+							"Sets which allocation from now on fails.",
+							"0: none.  Below 0: in parallel workers only.",
+							&gv_allocations.due, 0, -INT_MAX, INT_MAX,
+							PGC_SUSET, GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+	DefineCustomBoolVariable("gpuvec.fault_after",
+							 "Sets whether all after it fail, too.", NULL,
+							 &gv_allocations.after, false, PGC_SUSET,
+							 GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+	DefineCustomIntVariable("gpuvec.fault_live",
+							"Shows what the engine has not freed.", NULL,
+							&gv_allocations.live, 0, -INT_MAX, INT_MAX,
+							PGC_SUSET, GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+#endif
+}
+
+/* Called by PostgreSQL once a process, when it loads the library. */
 void
 _PG_init(void)
 {
@@ -412,7 +414,6 @@ _PG_init(void)
 	IvfpqInitInspect();
 	IvfpqInitLimit();
 	define_scan_settings();
-	define_query_log_setting();
 	define_training_settings();
 	define_client_settings();
 	define_server_settings();

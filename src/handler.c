@@ -1,6 +1,7 @@
 /*
  * handler.c
- *		The access method's description of itself.
+ *		The handler function of gpuivfpq: its capabilities, and a callback for
+ *		every verb.
  */
 #include "postgres.h"
 
@@ -17,6 +18,7 @@
 #include "am/scan/scan.h"
 #include "am/types/keys.h"
 #include "pgcompat.h"
+#include "planner/planner.h"
 
 PG_FUNCTION_INFO_V1(gpuivfpqhandler);
 
@@ -46,9 +48,9 @@ ivfpqbuildphasename(int64 phasenum)
 }
 
 /*
- * amproperty: the first column, the vector, can be ordered by distance, the
- * keys behind it can be searched by arrays, which core cannot know; all else
- * it answers itself.
+ * amproperty: the first column, the vector, can be ordered by distance, and
+ * the keys behind it can be searched by arrays, which core cannot know.  Core
+ * answers for all other properties.
  */
 static bool
 ivfpqproperty(Oid index_oid, int attno, IndexAMProperty prop,
@@ -69,10 +71,12 @@ ivfpqproperty(Oid index_oid, int attno, IndexAMProperty prop,
 	}
 }
 
-/* Sets the access method's capabilities. */
-static void
-fill_capabilities(IndexAmRoutine *amroutine)
+/* gpuivfpqhandler(internal) -> index_am_handler; the result is palloc'd. */
+Datum
+gpuivfpqhandler(PG_FUNCTION_ARGS)
 {
+	IndexAmRoutine *amroutine = makeNode(IndexAmRoutine);
+
 	amroutine->amstrategies = IVFPQ_NKEY_STRATEGIES;
 	amroutine->amsupport = IVFPQ_NPROCS;
 	amroutine->amoptsprocnum = 0;
@@ -94,12 +98,7 @@ fill_capabilities(IndexAmRoutine *amroutine)
 	amroutine->amparallelvacuumoptions =
 		VACUUM_OPTION_PARALLEL_BULKDEL | VACUUM_OPTION_PARALLEL_COND_CLEANUP;
 	amroutine->amkeytype = InvalidOid;
-}
 
-/* Its callbacks. */
-static void
-fill_callbacks(IndexAmRoutine *amroutine)
-{
 	amroutine->ambuild = ivfpqbuild;
 	amroutine->ambuildempty = ivfpqbuildempty;
 	amroutine->aminsert = ivfpqinsert;
@@ -122,16 +121,7 @@ fill_callbacks(IndexAmRoutine *amroutine)
 	amroutine->amestimateparallelscan = NULL;
 	amroutine->aminitparallelscan = NULL;
 	amroutine->amparallelrescan = NULL;
-}
-
-/* gpuivfpqhandler(internal) -> index_am_handler; the result is palloc'd. */
-Datum
-gpuivfpqhandler(PG_FUNCTION_ARGS)
-{
-	IndexAmRoutine *amroutine = makeNode(IndexAmRoutine);
-
-	fill_capabilities(amroutine);
-	fill_callbacks(amroutine);
 	IvfpqFillVersionSlots(amroutine);
+
 	PG_RETURN_POINTER(amroutine);
 }

@@ -39,7 +39,7 @@
 #	cardsanitized	the same sanitized, at small size
 #	sqllevels		the SQL tests with each of the processor's instructions
 #	plainbuffers	the SQL tests without what leans on PostgreSQL's insides
-#					(src/page/buffer/README)
+#					(src/page/README, "Ways Around PostgreSQL")
 #	ubsan			a server with the undefined-behavior sanitizer
 #	coverage		which lines of src/ the tests of a server and the unit programs
 #					execute: 92 % at least; errors that none reports are listed

@@ -1,16 +1,16 @@
 /*
  * validate.c
- *		Are an operator class and its family fit for gpuivfpq?
+ *		Checks whether an operator class and its family are fit for gpuivfpq.
  *
  * A family of vectors serves one type and one metric: its ordering operators
  * all have the type on their left and the metric's strategy number, one of
  * them also has the type on its right.  Support function 1 turns the type into
  * real[]; real[] itself has none.
  *
- * A family of keys (keys/keys.h) serves types that compare with each other.
+ * A family of keys (types/keys.h) serves types that compare with each other.
  * Its operators search.  Without support functions they are btree's, of types
- * that are known here; with support function 2 there is only equality, with 3
- * only operators of sets.
+ * that types/keys.c knows; with support function 2 there is only equality,
+ * with 3 only operators of sets.
  */
 #include "postgres.h"
 
@@ -43,12 +43,12 @@ typedef struct Examined
 	char	   *family_name;
 	uint32		strategies;		/* bit s: some operator has strategy s */
 	bool		has_operator;	/* (type, type) is there */
-	bool		has_function[1 + IVFPQ_NPROCS]; /* so is support function n of
-												 * type */
+	bool		has_function[1 + IVFPQ_NPROCS]; /* [n]: support function n of
+												 * type is there */
 	bool		valid;
 } Examined;
 
-/* Report a fault, as core's access methods do. */
+/* Reports a fault, as core's access methods do. */
 #define FAULT(examined, ...) \
 	do { \
 		ereport(INFO, \
@@ -57,7 +57,7 @@ typedef struct Examined
 		(examined)->valid = false; \
 	} while (0)
 
-/* Names and type of the class; *x is else zeroed, and valid. */
+/* Sets *x to names and type of the class, zeroed otherwise, and valid. */
 static void
 examine_class(Oid opclassoid, Examined *x)
 {
@@ -84,7 +84,7 @@ examine_class(Oid opclassoid, Examined *x)
 	ReleaseSysCache(tuple);
 }
 
-/* Is the family one of vectors? */
+/* Returns whether the family is one of vectors. */
 static bool
 is_of_vectors(const Examined *x, CatCList *procs, CatCList *ops)
 {
@@ -100,7 +100,7 @@ is_of_vectors(const Examined *x, CatCList *procs, CatCList *ops)
 	return x->type == FLOAT4ARRAYOID;
 }
 
-/* One support function of a family of vectors. */
+/* Examines a support function of a family of vectors. */
 static void
 examine_function(Form_pg_amproc proc, Examined *x)
 {
@@ -130,7 +130,7 @@ examine_function(Form_pg_amproc proc, Examined *x)
 			  proc->amprocnum);
 }
 
-/* One operator of a family of vectors. */
+/* Examines an operator of a family of vectors. */
 static void
 examine_operator(Form_pg_amop op, Examined *x)
 {
@@ -162,13 +162,13 @@ examine_operator(Form_pg_amop op, Examined *x)
 		x->has_operator = true;
 }
 
-/* Examines what a family of vectors as a whole must have. */
+/* Examines a family of vectors as a whole, after its members. */
 static void
 examine_whole(Examined *x)
 {
 	bool		has_toreal = x->has_function[IVFPQ_TOREAL_PROC];
 
-	/* more than one bit set? */
+	/* more than one bit is set */
 	if ((x->strategies & (x->strategies - 1)) != 0)
 		FAULT(x, "operator family \"%s\" of access method %s contains operators of more than one metric",
 			  x->family_name, "gpuivfpq");
@@ -187,7 +187,7 @@ examine_whole(Examined *x)
 			  x->class_name, "gpuivfpq", IVFPQ_TOREAL_PROC);
 }
 
-/* One support function of a family of keys. */
+/* Examines a support function of a family of keys. */
 static void
 examine_key_function(Form_pg_amproc proc, Examined *x)
 {
@@ -199,7 +199,7 @@ examine_key_function(Form_pg_amproc proc, Examined *x)
 	if (proc->amproclefttype == x->type)
 		x->has_function[proc->amprocnum] = true;
 
-	/* core's hash functions of varlena types are declared so */
+	/* core declares the hash function of varlena types so: (internal) */
 	if (is_hash && proc->amproc == F_HASHVARLENA)
 		return;
 	if (!check_amproc_signature(proc->amproc, is_hash ? INT4OID : INT8OID,
@@ -209,7 +209,9 @@ examine_key_function(Form_pg_amproc proc, Examined *x)
 			  proc->amprocnum);
 }
 
-/* Is the strategy one that a class with these support functions has? */
+/*
+ * Returns whether a class with these support functions has the strategy.
+ */
 static bool
 is_key_strategy(const Examined *x, int strategy)
 {
@@ -221,7 +223,10 @@ is_key_strategy(const Examined *x, int strategy)
 	return strategy >= 1 && strategy <= BTMaxStrategyNumber;
 }
 
-/* One operator of a family of keys, whose functions are known. */
+/*
+ * Examines an operator of a family of keys, whose functions were examined
+ * before.
+ */
 static void
 examine_key_operator(Form_pg_amop op, Examined *x)
 {
@@ -248,13 +253,13 @@ examine_key_operator(Form_pg_amop op, Examined *x)
 		FAULT(x, "operator family \"%s\" of access method %s contains operator %s with wrong signature",
 			  x->family_name, "gpuivfpq", name);
 
-	/* those of arrays are operators of anyarray */
+	/* arrays have operators of anyarray */
 	if (IsBinaryCoercible(x->type, op->amoplefttype) &&
 		IsBinaryCoercible(x->type, op->amoprighttype))
 		x->has_operator = true;
 }
 
-/* Examines what a family of keys must have for the class. */
+/* Examines a family of keys as a whole, for the class. */
 static void
 examine_key_whole(Examined *x)
 {
@@ -276,8 +281,8 @@ examine_key_whole(Examined *x)
 }
 
 /*
- * amvalidate: true if the class is fit; else says at INFO all that is wrong
- * with it or its family.
+ * amvalidate: returns whether the class is fit.  Reports everything that is
+ * wrong with it or its family at INFO.
  */
 bool
 ivfpqvalidate(Oid opclassoid)
@@ -285,7 +290,6 @@ ivfpqvalidate(Oid opclassoid)
 	Examined	x;
 	CatCList   *procs;
 	CatCList   *ops;
-
 	bool		of_vectors;
 
 	examine_class(opclassoid, &x);
@@ -323,8 +327,8 @@ ivfpqvalidate(Oid opclassoid)
 }
 
 /*
- * amadjustmembers: what the class cannot do without (its own operators and
- * support function) goes and stays with the class; operators with another
+ * amadjustmembers: makes the members that the class cannot do without, its own
+ * operators and support function, depend on the class.  Operators with another
  * type on the right are loose members of the family.
  */
 void

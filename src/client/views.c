@@ -28,6 +28,7 @@
 #include "client/mirror/wanted.h"
 #include "client/state/state.h"
 #include "page/attempt.h"
+#include "page/metapage.h"
 #include "pgcompat.h"
 
 #define STAT_COLUMNS		33

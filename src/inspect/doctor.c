@@ -1,6 +1,11 @@
 /*
  * doctor.c
  *		gpuvec_doctor(): how an installation is, and what to do about it.
+ *
+ * The doctor checks versions, gpuvecd, the machine, settings that contradict
+ * each other, and each index of the database.  No index keeps it waiting, and
+ * none ends it: a locked index is passed over, and an error, of a damaged page
+ * for example, is reported as found.
  */
 #include "postgres.h"
 
@@ -32,24 +37,43 @@
 #include "am/common/options.h"
 #include "am/scan/scanstats.h"
 #include "am/search/params.h"
+#include "client/client.h"
 #include "inspect/doctor.h"
 #include "inspect/inspect.h"
 #include "page/attempt.h"
 #include "pgcompat.h"
 
-static void find_versions(IvfpqFindings *findings);
-static void find_server(IvfpqFindings *findings,
-							const IvfpqServerStatus *status);
-static void find_machine(IvfpqFindings *findings,
-							 const IvfpqServerStatus *status);
-static void find_contradictions(IvfpqFindings *findings,
-									const IvfpqServerStatus *status);
-static void find_indexes(IvfpqFindings *findings,
-							 const IvfpqServerStatus *status);
+/* Huge pages are worth a word from this many bytes of shared buffers on. */
+#define MANY_BUFFERS	((Size) 4 * 1024 * 1024 * 1024)
+
+/* Processes that a server with gpuvecd has: the supervisor, and loaders. */
+#define SERVER_WORKERS	3
+
+/*
+ * Scans that are enough to judge by, and the fractions of them with a full
+ * pass, and of rows out of order, that are reported.
+ */
+#define MANY_SCANS		100
+#define FULL_PASSES_FRACTION	0.5
+#define OUT_OF_ORDER_FRACTION		0.05
+
+/* An index that is checked. */
+typedef struct Patient
+{
+	IvfpqFindings *findings;
+	const IvfpqServerStatus *status;
+	Oid			oid;
+	char	   *name;
+	char	   *literal;		/* the name as an argument */
+	Relation	index;
+	IvfpqInspection inspection;
+	IvfpqCounts counts;
+	bool		counted;
+} Patient;
 
 PG_FUNCTION_INFO_V1(gpuvec_doctor);
 
-/* Add a row. */
+/* Adds a row. */
 void
 IvfpqFind(IvfpqFindings *findings, const char *subject, const char *state,
 		  const char *advice)
@@ -66,7 +90,10 @@ IvfpqFind(IvfpqFindings *findings, const char *subject, const char *state,
 	findings->n++;
 }
 
-/* The name of a table or index, with its schema where that has to be. */
+/*
+ * Returns the name of a table or index, with its schema if it is needed to
+ * find it.
+ */
 char *
 IvfpqRelationName(Oid relid)
 {
@@ -74,43 +101,13 @@ IvfpqRelationName(Oid relid)
 											   ObjectIdGetDatum(relid)));
 }
 
-/* gpuvec_doctor() */
-Datum
-gpuvec_doctor(PG_FUNCTION_ARGS)
-{
-	IvfpqFindings findings = {(ReturnSetInfo *) fcinfo->resultinfo, 0};
-	IvfpqServerStatus status;
-
-	InitMaterializedSRF(fcinfo, 0);
-	IvfpqGetServerStatus(&status);
-	find_versions(&findings);
-	find_server(&findings, &status);
-	find_machine(&findings, &status);
-	find_contradictions(&findings, &status);
-	find_indexes(&findings, &status);
-	return (Datum) 0;
-}
-
-/* ----
- * The doctor's check of what holds for all indexes: versions, gpuvecd,
- * the machine.
- */
-
-/* Shared buffers of which huge pages are worth a word. */
-#define MANY_BUFFERS	((Size) 4 * 1024 * 1024 * 1024)
-
-/* Processes that a server with gpuvecd has: the supervisor, and loaders. */
-#define SERVER_WORKERS	3
-
 static char *
 megabytes(int64 bytes)
 {
 	return psprintf("%lld MB", (long long) (bytes / (1024 * 1024)));
 }
 
-/* ---- versions */
-
-/* One row of find_versions' query. */
+/* Adds an extension, as find_versions' query returns it. */
 static void
 find_version(IvfpqFindings *findings, const char *name, const char *files,
 			 const char *installed)
@@ -133,7 +130,8 @@ find_version(IvfpqFindings *findings, const char *name, const char *files,
 }
 
 /*
- * Extensions of this database, and whether their versions are the library's.
+ * Adds the extensions of this database, and whether their versions are the
+ * library's.
  */
 static void
 find_versions(IvfpqFindings *findings)
@@ -158,8 +156,6 @@ find_versions(IvfpqFindings *findings)
 			  psprintf("this gpuvec reads and writes format %d", IVFPQ_VERSION),
 			  NULL);
 }
-
-/* ---- gpuvecd */
 
 /* Returns what to do about a gpuvecd that is not up and that others start. */
 static const char *
@@ -201,7 +197,7 @@ more_memory(const IvfpqServerStatus *status)
 		"raise gpuvec.gpu_memory";
 }
 
-/* gpuvecd, and what it has. */
+/* Adds gpuvecd and its mirrors. */
 static void
 find_server(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
@@ -235,8 +231,6 @@ find_server(IvfpqFindings *findings, const IvfpqServerStatus *status)
 			  psprintf("memory is nearly full, and mirrors searched longest ago give way: %s, if the card has more",
 					   more_memory(status)) : NULL);
 }
-
-/* ---- the machine */
 
 /* Returns the first word of a line that looks like a version, or NULL. */
 static char *
@@ -286,7 +280,7 @@ find_device(IvfpqFindings *findings, const IvfpqServerStatus *status)
 				  NULL);
 }
 
-/* Does the setting, in some version only, say so? */
+/* Returns whether a setting, which not all versions have, has this value. */
 static bool
 setting_is(const char *name, const char *value)
 {
@@ -335,7 +329,7 @@ find_workers(IvfpqFindings *findings, const IvfpqServerStatus *status)
 					   wanted) : NULL);
 }
 
-/* Card, memory, processes. */
+/* Adds device, memory and processes. */
 static void
 find_machine(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
@@ -344,11 +338,7 @@ find_machine(IvfpqFindings *findings, const IvfpqServerStatus *status)
 	find_workers(findings, status);
 }
 
-/* ----
- * The doctor's check for settings that do not go together.
- */
-
-/* Adds the setting's name to those before, if it is set. */
+/* Appends a setting's name to those before, if it is set. */
 static void
 add_set(StringInfo names, bool is_set, const char *name)
 {
@@ -356,7 +346,10 @@ add_set(StringInfo names, bool is_set, const char *name)
 		appendStringInfo(names, "%s%s", names->len > 0 ? ", " : "", name);
 }
 
-/* Settings of a gpuvecd that others start, or of one that they do not. */
+/*
+ * Adds settings that have no effect because others start gpuvecd, or because
+ * they do not.
+ */
 static void
 find_without_effect(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
@@ -388,7 +381,7 @@ find_without_effect(IvfpqFindings *findings, const IvfpqServerStatus *status)
 			  "gpuvec.server = external, or reset them");
 }
 
-/* Settings of a gpuvecd that there cannot be. */
+/* Adds settings of a gpuvecd that is not running. */
 static void
 find_without_server(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
@@ -422,7 +415,7 @@ find_without_server(IvfpqFindings *findings, const IvfpqServerStatus *status)
 				  "SET gpuvec.engine = auto, or have gpuvecd started");
 }
 
-/* Settings of recall that are in each other's way. */
+/* Adds settings of recall that get in each other's way. */
 static void
 find_about_recall(IvfpqFindings *findings)
 {
@@ -447,7 +440,7 @@ find_about_recall(IvfpqFindings *findings)
 				  "SET gpuvec.recall = 0.99 or less, unless answers have to be exact");
 }
 
-/* Settings that take a way from the planner, or work from the server. */
+/* Adds settings that take a plan from the planner, or work from the server. */
 static void
 find_turned_off(IvfpqFindings *findings)
 {
@@ -477,10 +470,10 @@ find_turned_off(IvfpqFindings *findings)
 				  "SET gpuvec.auto_mirror = on, or prewarm what is searched");
 }
 
-/* A row for each. */
+/* Adds a row for each contradiction between settings. */
 static void
 find_contradictions(IvfpqFindings *findings,
-						const IvfpqServerStatus *status)
+					const IvfpqServerStatus *status)
 {
 	int			before = findings->n;
 
@@ -490,35 +483,6 @@ find_contradictions(IvfpqFindings *findings,
 	if (findings->n == before)
 		IvfpqFind(findings, "settings", "they go together", NULL);
 }
-
-/* ----
- * The doctor's check of each index of this database.
- *
- * No index keeps the doctor waiting, and none ends it: one that is locked is
- * passed over, and an error, of a damaged page say, is reported as found.
- */
-
-/*
- * Scans that are enough to judge by, and the fraction of them with a full pass
- * that is reported.
- */
-#define MANY_SCANS		100
-#define FULL_PASSES_FRACTION	0.5
-#define OUT_OF_ORDER_FRACTION		0.05
-
-/* An index that is checked. */
-typedef struct Patient
-{
-	IvfpqFindings *findings;
-	const IvfpqServerStatus *status;
-	Oid			oid;
-	char	   *name;
-	char	   *literal;		/* the name as an argument */
-	Relation	index;
-	IvfpqInspection inspection;
-	IvfpqCounts counts;
-	bool		counted;
-} Patient;
 
 static void
 find(const Patient *patient, const char *state, const char *advice)
@@ -559,8 +523,9 @@ describe_counts(const Patient *patient)
 }
 
 /*
- * Does the index reach the recall that is asked for, at once and behind ten
- * rows?  An index that has too few rows cannot be calibrated to do so.
+ * Reports an index that does not reach the recall that is asked for, at once
+ * or beyond ten rows.  An index that has too few rows cannot be calibrated to
+ * do so.
  */
 static void
 find_recall(const Patient *patient, const IvfpqSearchParams *params)
@@ -591,7 +556,7 @@ find_recall(const Patient *patient, const IvfpqSearchParams *params)
 			 "SET gpuvec.recall to less");
 }
 
-/* Do its searches show that something is wrong? */
+/* Reports an index whose searches show that something is wrong. */
 static void
 find_in_counts(const Patient *patient)
 {
@@ -616,7 +581,7 @@ find_in_counts(const Patient *patient)
 			 "raise gpuvec.recall, or SET gpuvec.scan_order = relaxed, where many rows are asked for");
 }
 
-/* Reports the state of its mirror, where sessions would ask gpuvecd. */
+/* Reports the state of its mirror, if sessions would ask gpuvecd. */
 static void
 find_mirror(const Patient *patient)
 {
@@ -657,10 +622,10 @@ find_mirror(const Patient *patient)
 }
 
 /*
- * Reports an index that got fewer lists than its rows call for, for lack of
- * memory then or since they were copies of few vectors.  Where rows are such
- * copies still, there cannot be more lists, and where rows unlike those of
- * training have come, nobody knows what those were.
+ * Reports an index that got fewer lists than its rows call for, because memory
+ * was short then or they were copies of few vectors.  If rows are such copies
+ * still, there cannot be more lists, and if rows unlike those of training have
+ * come, nobody knows what those were.
  */
 static void
 find_few_lists(const Patient *patient)
@@ -690,7 +655,7 @@ find_few_lists(const Patient *patient)
 					  (long long) (bytes >> 20) + 1, patient->name));
 }
 
-/* All of an index that can be searched. */
+/* Reports all of an index that can be searched. */
 static void
 examine(Patient *patient, Relation heap)
 {
@@ -714,7 +679,7 @@ examine(Patient *patient, Relation heap)
 	find_mirror(patient);
 }
 
-/* Look into an index, both relations being locked. */
+/* Looks into an index, with both relations locked. */
 static void
 look_into(Patient *patient, Relation heap)
 {
@@ -737,7 +702,7 @@ look_into(Patient *patient, Relation heap)
 		examine(patient, heap);
 }
 
-/* Examine the index if it can be opened at once.  For IvfpqAttempt. */
+/* Examines the index if it can be opened at once.  For IvfpqAttempt. */
 static void
 visit(void *arg)
 {
@@ -769,7 +734,7 @@ visit(void *arg)
 	relation_close(heap, AccessShareLock);
 }
 
-/* All indexes of the access method, the oldest first. */
+/* Returns all indexes of the access method, the oldest first. */
 static List *
 list_indexes(void)
 {
@@ -836,7 +801,7 @@ advise_on_error(const Patient *patient, const ErrorData *error)
 	return NULL;
 }
 
-/* A row or more for each index. */
+/* Adds one or more rows for each index. */
 static void
 find_indexes(IvfpqFindings *findings, const IvfpqServerStatus *status)
 {
@@ -864,4 +829,21 @@ find_indexes(IvfpqFindings *findings, const IvfpqServerStatus *status)
 	if (oids == NIL)
 		IvfpqFind(findings, "indexes", "this database has none of gpuivfpq",
 				  NULL);
+}
+
+/* gpuvec_doctor() */
+Datum
+gpuvec_doctor(PG_FUNCTION_ARGS)
+{
+	IvfpqFindings findings = {(ReturnSetInfo *) fcinfo->resultinfo, 0};
+	IvfpqServerStatus status;
+
+	InitMaterializedSRF(fcinfo, 0);
+	IvfpqGetServerStatus(&status);
+	find_versions(&findings);
+	find_server(&findings, &status);
+	find_machine(&findings, &status);
+	find_contradictions(&findings, &status);
+	find_indexes(&findings, &status);
+	return (Datum) 0;
 }

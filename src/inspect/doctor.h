@@ -1,15 +1,14 @@
 /*
  * doctor.h
- *		gpuvec_doctor: what is found, and the files that find it (doctor.c).
+ *		gpuvec_doctor: its findings, and the reasons why a statement does not
+ *		use an index.
  */
 #ifndef IVFPQ_DOCTOR_H
 #define IVFPQ_DOCTOR_H
 
 #include "funcapi.h"
 #include "nodes/pathnodes.h"
-#include "nodes/plannodes.h"
-
-#include "client/client.h"
+#include "nodes/primnodes.h"
 
 /* Rows of the result. */
 typedef struct IvfpqFindings
@@ -18,17 +17,6 @@ typedef struct IvfpqFindings
 	int			n;				/* so far */
 } IvfpqFindings;
 
-/* doctor.c; advice may be NULL */
-extern void IvfpqFind(IvfpqFindings *findings, const char *subject,
-					  const char *state, const char *advice);
-extern char *IvfpqRelationName(Oid relid);
-
-/* doctor.c: what holds for all indexes */
-
-/* doctor.c: settings that do not go together */
-
-/* doctor.c: each index of this database */
-
 /* Why something is not as it should be, and what to do about it. */
 typedef struct IvfpqReason
 {
@@ -36,19 +24,28 @@ typedef struct IvfpqReason
 	char	   *advice;			/* or NULL */
 } IvfpqReason;
 
-/* doctorquery.c: what keeps a table's index from bringing a statement's order */
+/* doctor.c; advice may be NULL */
+extern void IvfpqFind(IvfpqFindings *findings, const char *subject,
+					  const char *state, const char *advice);
+extern char *IvfpqRelationName(Oid relid);
 
-/*
- * doctorquery.c: what keeps a foreign table's server from returning rows in that
- * order
- */
-
-/* doctorquery.c: why conditions on keys are filters, or joins */
-
-/* keyrewrite.c: conditions that keys answer, in place of others */
+/* keyrewrite.c */
 extern Expr *IvfpqRewriteForKey(IndexOptInfo *info, int column, Expr *clause,
 								bool *beside);
 
-/* doctorquery.c: how a finished plan reads a table */
+/* doctorreason.c */
+extern bool IvfpqIsNoSearch(const PlannerInfo *root, const RelOptInfo *rel,
+							IndexOptInfo *info);
+extern bool IvfpqIsOrderedBy(PlannerInfo *root, const RelOptInfo *rel,
+							 IndexOptInfo *info);
+extern IvfpqReason IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel,
+								   IndexOptInfo *info, bool has_path);
+extern OpExpr *IvfpqOrderedDistance(PlannerInfo *root, RelOptInfo *rel,
+									Var **column, char **class);
+extern IvfpqReason IvfpqWhyNoIndex(PlannerInfo *root, RelOptInfo *rel);
+extern void IvfpqWhyFilters(PlannerInfo *root, IndexOptInfo *info,
+							const IndexPath *path, List **reasons);
+extern void IvfpqWhyJoins(PlannerInfo *root, IndexOptInfo *info,
+						  List **reasons);
 
 #endif							/* IVFPQ_DOCTOR_H */

@@ -1,7 +1,17 @@
 /*
  * inspect.c
- *		Looking into an index: its statistics, and advice; and what ALTER INDEX
- *		says of options that wait for REINDEX.
+ *		Functions that look into an index: gpuvec_index_info, with advice,
+ *		gpuvec_list_stats, and gpuvec_prewarm; and the hook that tells who
+ *		alters an index of options that wait for REINDEX.
+ *
+ * Part of the advice is whether an index's codes still reach the rows that it
+ * holds.  A code stands for a row's residual r by the mean r^ of training's
+ * residuals nearest to it.  So over rows like those of training <r, r^> is
+ * |r^|^2, on average and however coarse codes are.  A row that lies beyond all
+ * codewords has a multiple of that: as far as its code tells, it lies much
+ * nearer to its centroid than it does, and all such rows look equally near.
+ * Inner product suffers most: rows that became longer are the nearest to every
+ * query, and their lengths are what codes do not tell.
  */
 #include "postgres.h"
 
@@ -45,12 +55,9 @@
 #include "page/array.h"
 #include "page/attempt.h"
 #include "page/listread.h"
+#include "page/metapage.h"
 #include "page/pending.h"
 #include "pgcompat.h"
-
-static void look_for_drift(Relation heap, Relation index, int64 postings,
-							  IvfpqDrift *found);
-static bool looks_equal(Relation heap, Relation index, int64 pending);
 
 /* Advice: more pending rows than this in a trained index. */
 #define MAX_PENDING		1000
@@ -61,19 +68,337 @@ static bool looks_equal(Relation heap, Relation index, int64 pending);
 /* Advice: a list longer than this many times the mean. */
 #define MAX_LIST_IMBALANCE	8
 
-/*
- * Advice: signatures have more bits set than this; how many lists are sampled.
- */
+/* Advice: signatures have more bits set than this, in a sample of lists. */
 #define FULL_SIGNATURE	48
 #define SIGNATURE_LISTS	50
 
+#define DRAWN		500			/* postings drawn to judge codes */
+#define FEWEST		100			/* with fewer no drift is reported, */
+#define FEWEST_DIMS		8		/* nor of fewer dimensions, which do not even
+								 * out: a new index of 3 had a tenth of its
+								 * rows beyond reach */
+
+/*
+ * A row is beyond reach when it is this many times as far as its code: more
+ * where the code tells less, because its sub-quantizers have many dimensions
+ * each, and where sub-quantizers are few, so that they do not even out.
+ */
+#define REACH		1.1
+#define REACH_OF_DIMENSIONS	0.15	/* of a sub-quantizer */
+#define REACH_OF_ONE	1.0
+
+/*
+ * Codes do not fit when this fraction of rows is beyond reach.  Of rows like
+ * those of training a tenth of that is, also where lengths vary a lot.
+ */
+#define FAR_FRACTION	0.015
+
+/*
+ * A row lies at its centroid when its residual's square is at most this; a
+ * row's own square is about 1.  Rows are copies of few vectors when this
+ * fraction of the postings lie there; every second posting may be a secondary
+ * one.
+ */
+#define CENTERED_SQUARE	1e-3
+#define CENTERED_FRACTION	0.25
+
+#define SAME_SQUARE		1e-12	/* the same where a codebook is zeros, as a
+								 * fraction of the row's own square */
+
+typedef struct Drift
+{
+	Relation	index;
+	IvfpqType	type;
+	const IvfpqModel *model;
+	IvfpqRerank rows;			/* fetches them */
+	float	   *centroid;		/* [dims] of the list at hand */
+	uint8	   *code;
+	double		reach;
+	bool		zeros;			/* all codewords are */
+	IvfpqDrift *found;
+} Drift;
+
+/* Hashes of pending rows' vectors. */
+typedef struct Hashes
+{
+	int			n;
+	uint64		values[DRAWN];
+} Hashes;
+
+/* Bits of signatures that are set, key by key, in a part of the index. */
+typedef struct SignatureBits
+{
+	int64		bits[IVFPQ_MAX_KEYS];
+	int64		nsignatures[IVFPQ_MAX_KEYS];
+} SignatureBits;
+
+/* An index of ours whose options have just been changed. */
+typedef struct Altered
+{
+	Oid			oid;
+	const IvfpqOptions *options;	/* the new ones */
+	char	   *waiting;		/* an option that waits for REINDEX, or NULL */
+	int			dims;			/* the index's, if the option says others */
+} Altered;
 
 static object_access_hook_type previous_access = NULL;
 
 PG_FUNCTION_INFO_V1(gpuvec_index_info);
 PG_FUNCTION_INFO_V1(gpuvec_list_stats);
+PG_FUNCTION_INFO_V1(gpuvec_prewarm);
 
-/* Advice if there are rows of other dimensions than the index, or NULL. */
+/*
+ * Judges a transformed vector [dims].  Codebooks of zeros reach nothing but
+ * the centroid, where all rows of training were, as when they were equal.
+ */
+static void
+judge(Drift *drift, const float *vector)
+{
+	static const int32 list = 0;
+	const GvModel *gv = &drift->model->gv;
+	double		product = 0;
+	double		square = 0;
+	double		residual_square = 0;
+	float		t;
+
+	IvfpqCheckStatus(gv_encode(gv, vector, drift->centroid, &list, 1, 1,
+							   drift->code, &t));
+	for (int j = 0; j < gv->m; j++)
+	{
+		int			start = gv_sub_start(gv, j);
+		int			dims = gv_sub_start(gv, j + 1) - start;
+		int			code = drift->code[j / 2] >> (j % 2 * 4) & 0xF;
+		const float *word = gv->codebooks +
+		(Size) GV_CODEWORDS * start + code * dims;
+
+		for (int d = 0; d < dims; d++)
+		{
+			double		residual = (double) vector[start + d] -
+			drift->centroid[start + d];
+
+			product += residual * word[d];
+			square += (double) word[d] * word[d];
+			residual_square += residual * residual;
+		}
+	}
+	drift->found->drawn++;
+	if (drift->zeros)
+		drift->found->far += residual_square >
+			SAME_SQUARE * gv_square(vector, gv->dims);
+	else if (gv->dims >= FEWEST_DIMS && square > 0)
+		drift->found->far += product / square > drift->reach;
+	drift->found->centered += residual_square <= CENTERED_SQUARE;
+}
+
+/* Judges a row of the list at hand, if the snapshot sees it. */
+static void
+look_at_row(Drift *drift, const ItemPointerData *tid)
+{
+	const IvfpqModel *model = drift->model;
+	MemoryContext oldcontext;
+	const float *raw;
+	int			dims;
+
+	raw = IvfpqRerankFetchVector(&drift->rows, &drift->type,
+								 IvfpqTidToId(tid), &dims);
+	if (raw == NULL)
+		return;
+	oldcontext = MemoryContextSwitchTo(drift->rows.context);
+	if (dims == model->meta.dims)
+	{
+		float	   *vector = palloc(dims * sizeof(float));
+
+		IvfpqTransform(drift->index, model, raw, vector);
+		judge(drift, vector);
+	}
+	MemoryContextSwitchTo(oldcontext);
+	IvfpqRerankDone(&drift->rows);
+}
+
+/*
+ * Judges rows of a list: those of its live postings whose numbers, counted
+ * from `first`, are among the ascending numbers [n].
+ */
+static void
+look_at_list(Drift *drift, IvfpqListReader *reader, int list, int64 first,
+			 const uint64 *numbers, int n)
+{
+	const IvfpqMetaData *meta = &drift->model->meta;
+	IvfpqBlockView view;
+	int			done = 0;
+
+	IvfpqArrayFetch(drift->index, meta->centroids, meta->dims, list,
+					drift->centroid);
+	IvfpqListOpen(reader, list);
+	while (done < n && IvfpqListNext(reader, &view))
+		for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
+		{
+			if ((view.live & (1U << i)) == 0)
+				continue;
+			for (; done < n && numbers[done] == (uint64) first; done++)
+				look_at_row(drift, &view.tids[i]);
+			first++;
+		}
+}
+
+/*
+ * Draws from all live postings, `postings` of them, and judges the rows in
+ * their order.
+ */
+static void
+look_at_lists(Drift *drift, int64 postings)
+{
+	const IvfpqMetaData *meta = &drift->model->meta;
+	uint64		numbers[DRAWN];
+	IvfpqListReader reader;
+	int64		first = 0;
+	int			done = 0;
+
+	for (int i = 0; i < DRAWN; i++)
+		numbers[i] = pg_prng_uint64_range(&pg_global_prng_state, 0,
+										  postings - 1);
+	IvfpqSortNumbers(numbers, DRAWN);
+	IvfpqListReaderInit(&reader, drift->index, meta, &drift->model->layout,
+						NULL);
+	for (int list = 0; list < meta->nlists && done < DRAWN; list++)
+	{
+		IvfpqDirEntry entry;
+		int64		end;
+		int			n = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		IvfpqDirEntryRead(drift->index, meta, list, &entry);
+		end = first + entry.nitems - entry.ndead;
+		while (done + n < DRAWN && numbers[done + n] < (uint64) end)
+			n++;
+		if (n > 0)
+			look_at_list(drift, &reader, list, first, numbers + done, n);
+		done += n;
+		first = end;
+	}
+	IvfpqListReaderFree(&reader);
+}
+
+/*
+ * Sets *found to whether rows of a trained index with this many live postings
+ * lie beyond what its codes reach.  An inspection of an index must not run its
+ * owner's code, so indexes of expressions are left out.  The caller has an
+ * active snapshot.
+ */
+static void
+look_for_drift(Relation heap, Relation index, int64 postings,
+			   IvfpqDrift *found)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "gpuivfpq drift",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	Drift		drift = {.index = index, .model = IvfpqModelGet(index),
+	.found = found};
+
+	memset(found, 0, sizeof(*found));
+	if (drift.model->meta.nlists > 0 && postings > 0 &&
+		index->rd_index->indisvalid &&
+		index->rd_index->indkey.values[0] != 0)
+	{
+		IvfpqTypeInit(&drift.type, index);
+		drift.reach = REACH +
+			REACH_OF_DIMENSIONS * drift.model->gv.dims / drift.model->gv.m +
+			REACH_OF_ONE / sqrt(drift.model->gv.m);
+		drift.zeros = gv_square(drift.model->gv.codebooks,
+								GV_CODEWORDS * drift.model->gv.dims) == 0;
+		drift.centroid = palloc(drift.model->meta.dims * sizeof(float));
+		drift.code = palloc(gv_code_bytes(drift.model->gv.m));
+		IvfpqRerankBegin(&drift.rows, heap, index, GetActiveSnapshot());
+		look_at_lists(&drift, postings);
+		IvfpqRerankEnd(&drift.rows);
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+	found->has_drifted = found->drawn >= FEWEST &&
+		found->far > FAR_FRACTION * found->drawn;
+	found->has_copies = found->drawn >= FEWEST &&
+		found->centered > CENTERED_FRACTION * found->drawn;
+}
+
+/*
+ * Returns how often the most frequent hash occurs, if that is more than half
+ * of them.
+ */
+static int
+count_most(const Hashes *hashes)
+{
+	uint64		most = 0;
+	int			lead = 0;
+	int			count = 0;
+
+	for (int i = 0; i < hashes->n; i++)
+	{
+		if (lead == 0)
+			most = hashes->values[i];
+		lead += hashes->values[i] == most ? 1 : -1;
+	}
+	for (int i = 0; i < hashes->n; i++)
+		count += hashes->values[i] == most;
+	return count;
+}
+
+/*
+ * Returns whether an untrained index with this many pending rows seems to wait
+ * because nearly all rows are equal.  Indexes of expressions are left out as
+ * above.
+ */
+static bool
+looks_equal(Relation heap, Relation index, int64 pending)
+{
+	MemoryContext context;
+	MemoryContext oldcontext;
+	Hashes		hashes = {0};
+	IvfpqType	type;
+	IvfpqRerank rows;
+	IvfpqMetaData meta;
+	IvfpqPendingReader reader;
+	int64		every = Max(pending / DRAWN, 1);
+	int64		seen = 0;
+	int			count;
+
+	if (!index->rd_index->indisvalid || index->rd_index->indkey.values[0] == 0)
+		return false;
+	context = AllocSetContextCreate(CurrentMemoryContext,
+									"gpuivfpq pending rows",
+									ALLOCSET_DEFAULT_SIZES);
+	oldcontext = MemoryContextSwitchTo(context);
+	IvfpqTypeInit(&type, index);
+	IvfpqMetaRead(index, &meta);
+	IvfpqRerankBegin(&rows, heap, index, GetActiveSnapshot());
+	IvfpqPendingOpen(&reader, index, &meta);
+	while (hashes.n < DRAWN && IvfpqPendingNext(&reader, &count))
+		for (int i = 0; i < count && hashes.n < DRAWN; i++)
+		{
+			const float *vector;
+			int			dims;
+
+			if (seen++ % every != 0)
+				continue;
+			vector = IvfpqRerankFetchVector(&rows, &type,
+											IvfpqTidToId(&reader.tids[i]),
+											&dims);
+			if (vector == NULL)
+				continue;
+			hashes.values[hashes.n++] = IvfpqVectorHash(vector, dims, 0);
+			IvfpqRerankDone(&rows);
+		}
+	IvfpqPendingClose(&reader);
+	IvfpqRerankEnd(&rows);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+	count = hashes.n - count_most(&hashes);
+	return hashes.n >= FEWEST &&
+		IvfpqIsNearlyOne((double) count / hashes.n * pending, pending,
+						 IvfpqLeastRows(index));
+}
+
+/* Returns advice if rows have other dimensions than the index, or NULL. */
 static char *
 advise_mismatched(Relation heap, Relation index, const IvfpqMetaData *meta)
 {
@@ -90,9 +415,7 @@ advise_mismatched(Relation heap, Relation index, const IvfpqMetaData *meta)
 					ItemPointerGetOffsetNumber(&first), first_dims, dims);
 }
 
-/*
- * The statement that calibrates an index for what its targets are to be for.
- */
+/* Returns the statement that calibrates an index for what its option says. */
 static char *
 calibrate_call(Relation index, const char *name)
 {
@@ -103,8 +426,9 @@ calibrate_call(Relation index, const char *name)
 }
 
 /*
- * Says of an option that the index has from its next REINDEX on, and was not
- * built with; or NULL.  `lists` is left out: a build may make fewer.
+ * Describes an option that the index has from its next REINDEX on, and was not
+ * built with.  Returns NULL if there is none.  `lists` is left out: a build
+ * may make fewer.
  */
 static char *
 waiting_option(const IvfpqOptions *options, const IvfpqMetaData *meta)
@@ -126,13 +450,6 @@ waiting_option(const IvfpqOptions *options, const IvfpqMetaData *meta)
 						options->spill, meta->lists_per_row - 1);
 	return NULL;
 }
-
-/* Bits of signatures that are set, key by key, in a part of the index. */
-typedef struct SignatureBits
-{
-	int64		bits[IVFPQ_MAX_KEYS];
-	int64		nsignatures[IVFPQ_MAX_KEYS];
-} SignatureBits;
 
 static void
 count_bits(SignatureBits *counts, const IvfpqKeyForm *form,
@@ -173,7 +490,7 @@ advise_on_signatures(Relation index, const IvfpqMetaData *meta)
 	if (!IvfpqKeyFormGet(meta, &form) ||
 		memchr(form.kind, IVFPQ_KEY_SIGNATURE, form.nkeys) == NULL)
 		return NULL;
-	IvfpqListReaderInit(&reader, index, meta, NULL);
+	IvfpqListReaderInit(&reader, index, meta, NULL, NULL);
 	for (int i = 0; i < Min(meta->nlists, SIGNATURE_LISTS); i++)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -202,7 +519,7 @@ advise_on_signatures(Relation index, const IvfpqMetaData *meta)
 	return NULL;
 }
 
-/* One sentence about what should be done, or NULL when nothing should. */
+/* Returns a sentence about what should be done, or NULL if nothing should. */
 static char *
 make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 			const IvfpqListTotals *totals, int64 pending,
@@ -272,21 +589,9 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	return advise_on_signatures(index, meta);
 }
 
-/* The names of an index's keys, text[]. */
-static Datum
-name_keys(Relation index, int nkeys)
-{
-	Datum		names[IVFPQ_MAX_KEYS];
-
-	for (int k = 0; k < nkeys; k++)
-		names[k] = CStringGetTextDatum(NameStr(TupleDescAttr(RelationGetDescr(index),
-															 1 + k)->attname));
-	return PointerGetDatum(construct_array(names, nkeys, TEXTOID, -1, false,
-										   TYPALIGN_INT));
-}
-
 /*
- * ERROR unless the current user may see what is in the index, and it is built.
+ * Inspects an index.  Raises an error unless the current user may see what is
+ * in the index, and it is built.
  */
 void
 IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
@@ -306,7 +611,7 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 	inspection->has_copies = drift.has_copies;
 	inspection->has_drifted = drift.has_drifted;
 	inspection->advice = NULL;
-	/* the owner's code is not to end what a superuser asks of all indexes */
+	/* the owner's code must not end what a superuser asks of all indexes */
 	if (is_member_of_role_nosuper(GetUserId(), heap->rd_rel->relowner) ||
 		!IvfpqIsInterpreted(index, true))
 	{
@@ -318,6 +623,19 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 		inspection->advice = make_advice(heap, index, meta,
 										 &inspection->totals,
 										 inspection->pending, &drift);
+}
+
+/* Returns the names of an index's keys, text[]. */
+static Datum
+name_keys(Relation index, int nkeys)
+{
+	Datum		names[IVFPQ_MAX_KEYS];
+
+	for (int k = 0; k < nkeys; k++)
+		names[k] = CStringGetTextDatum(NameStr(TupleDescAttr(RelationGetDescr(index),
+															 1 + k)->attname));
+	return PointerGetDatum(construct_array(names, nkeys, TEXTOID, -1, false,
+										   TYPALIGN_INT));
 }
 
 /* gpuvec_index_info(index regclass) */
@@ -360,16 +678,86 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 													  values, nulls)));
 }
 
-/* ---- ALTER INDEX */
-
-/* An index of ours whose options have just been changed. */
-typedef struct Altered
+/* gpuvec_list_stats(index regclass) */
+Datum
+gpuvec_list_stats(PG_FUNCTION_ARGS)
 {
-	Oid			oid;
-	const IvfpqOptions *options;	/* the new ones */
-	char	   *waiting;		/* one that waits for REINDEX, or NULL */
-	int			dims;			/* the index's, if the option says others */
-} Altered;
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock);
+	IvfpqMetaData meta;
+
+	IvfpqCheckInspect(index);
+	IvfpqCheckBuilt(index);
+	InitMaterializedSRF(fcinfo, 0);
+	IvfpqMetaRead(index, &meta);
+	for (int list = 0; list < meta.nlists; list++)
+	{
+		IvfpqDirEntry entry;
+		Datum		values[5];
+		bool		nulls[5] = {false};
+
+		CHECK_FOR_INTERRUPTS();
+		IvfpqDirEntryRead(index, &meta, list, &entry);
+		values[0] = Int32GetDatum(list);
+		values[1] = Int64GetDatum((int64) entry.nitems - entry.ndead);
+		values[2] = Int64GetDatum((int64) entry.ndead);
+		values[3] = Int64GetDatum(((int64) entry.nitems + IVFPQ_BLOCK_POSTINGS - 1) /
+								  IVFPQ_BLOCK_POSTINGS);
+		values[4] = Int64GetDatum((int64) entry.gen);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 nulls);
+	}
+	relation_close(index, AccessShareLock);
+	return (Datum) 0;
+}
+
+/* Returns the key of an index's mirror; an error if there can be none. */
+static GvMirrorKey
+get_key(Oid relid)
+{
+	Relation	index = IvfpqOpenIndex(relid, AccessShareLock);
+	IvfpqMetaData meta;
+	GvMirrorKey key;
+
+	IvfpqCheckInspect(index);
+	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("index \"%s\" is temporary",
+						RelationGetRelationName(index)),
+				 errhint("Only its own session can read it.")));
+	if (IvfpqIsUncommitted(index))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" was built in this transaction",
+						RelationGetRelationName(index)),
+				 errhint("Others can read it after COMMIT.")));
+	IvfpqCheckValid(index);
+	IvfpqMetaRead(index, &meta);
+	if (!IvfpqCanMirror(index, &meta))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is not trained",
+						RelationGetRelationName(index)),
+				 errhint("Call gpuvec_train, or VACUUM its table when it has more rows.")));
+	key = IvfpqMirrorKey(index, &meta);
+
+	/*
+	 * Otherwise a loader could not lock the index while another session waits
+	 * for its lock.
+	 */
+	relation_close(index, AccessShareLock);
+	return key;
+}
+
+/* gpuvec_prewarm(index regclass) */
+Datum
+gpuvec_prewarm(PG_FUNCTION_ARGS)
+{
+	GvMirrorKey key = get_key(PG_GETARG_OID(0));
+
+	PG_RETURN_INT64(IvfpqPrewarm(&key));
+}
 
 /* Finds out whether one of the new options waits.  For IvfpqAttempt. */
 static void
@@ -403,8 +791,8 @@ compare_options(void *arg)
 }
 
 /*
- * The tuple of pg_class as this command has left it, with the options that it
- * holds; NULL where these have not changed, or it is no index of ours.
+ * Returns the options in the tuple of pg_class as this command has left it.
+ * Returns NULL if they have not changed, or it is no index of ours.
  */
 static IvfpqOptions *
 changed_options(Oid oid)
@@ -446,9 +834,9 @@ changed_options(Oid oid)
 }
 
 /*
- * object_access_hook: who changes an option that only a build reads is told
- * so, and dims that no build could give is an error.  An index that cannot be
- * read is altered without a word.
+ * object_access_hook: tells the user who changes an option that only a build
+ * reads, and makes dims that no build could give an error.  An index that
+ * cannot be read is altered without a word.
  */
 static void
 tell_of_waiting(ObjectAccessType access, Oid class_oid, Oid oid, int column,
@@ -486,413 +874,4 @@ IvfpqInitInspect(void)
 {
 	previous_access = object_access_hook;
 	object_access_hook = tell_of_waiting;
-}
-
-/* ---- lists */
-
-/* gpuvec_list_stats(index regclass) */
-Datum
-gpuvec_list_stats(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock);
-	IvfpqMetaData meta;
-
-	IvfpqCheckInspect(index);
-	IvfpqCheckBuilt(index);
-	InitMaterializedSRF(fcinfo, 0);
-	IvfpqMetaRead(index, &meta);
-	for (int list = 0; list < meta.nlists; list++)
-	{
-		IvfpqDirEntry entry;
-		Datum		values[5];
-		bool		nulls[5] = {false};
-
-		CHECK_FOR_INTERRUPTS();
-		IvfpqDirEntryRead(index, &meta, list, &entry);
-		values[0] = Int32GetDatum(list);
-		values[1] = Int64GetDatum((int64) entry.nitems - entry.ndead);
-		values[2] = Int64GetDatum((int64) entry.ndead);
-		values[3] = Int64GetDatum(((int64) entry.nitems + IVFPQ_BLOCK_POSTINGS - 1) /
-								  IVFPQ_BLOCK_POSTINGS);
-		values[4] = Int64GetDatum((int64) entry.gen);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
-							 nulls);
-	}
-	relation_close(index, AccessShareLock);
-	return (Datum) 0;
-}
-
-/* ----
- * gpuvec_prewarm: which index, and whether it may be mirrored.
- */
-
-PG_FUNCTION_INFO_V1(gpuvec_prewarm);
-
-/* The key of an index's mirror; ERROR if there can be none. */
-static GvMirrorKey
-get_key(Oid relid)
-{
-	Relation	index = IvfpqOpenIndex(relid, AccessShareLock);
-	IvfpqMetaData meta;
-	GvMirrorKey key;
-
-	IvfpqCheckInspect(index);
-	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("index \"%s\" is temporary",
-						RelationGetRelationName(index)),
-				 errhint("Only its own session can read it.")));
-	if (IvfpqIsUncommitted(index))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" was built in this transaction",
-						RelationGetRelationName(index)),
-				 errhint("Others can read it after COMMIT.")));
-	IvfpqCheckValid(index);
-	IvfpqMetaRead(index, &meta);
-	if (!IvfpqCanMirror(index, &meta))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" is not trained",
-						RelationGetRelationName(index)),
-				 errhint("Call gpuvec_train, or VACUUM its table when it has more rows.")));
-	key = IvfpqMirrorKey(index, &meta);
-
-	/*
-	 * else a loader could not lock the index while another session waits for
-	 * that
-	 */
-	relation_close(index, AccessShareLock);
-	return key;
-}
-
-/* gpuvec_prewarm(index regclass) */
-Datum
-gpuvec_prewarm(PG_FUNCTION_ARGS)
-{
-	GvMirrorKey key = get_key(PG_GETARG_OID(0));
-
-	PG_RETURN_INT64(IvfpqPrewarm(&key));
-}
-
-/* ----
- * Finds out whether an index's codes still reach the rows that it holds.
- *
- * A code stands for a row's residual r by the mean r^ of training's residuals
- * nearest to it.  So over rows like those of training <r, r^> is |r^|^2, on
- * average and however coarse codes are.  A row that lies beyond all codewords
- * has a multiple of that: as far as its code tells it lies much nearer to its
- * centroid than it does, and all such rows look equally near.  Inner product
- * suffers most: for it rows that became longer are the nearest to every query,
- * and their lengths are what codes do not tell.
- */
-
-#define DRAWN		500			/* postings drawn */
-#define FEWEST		100			/* with fewer no drift is reported, */
-#define FEWEST_DIMS		8		/* nor of fewer dimensions, which do not even
-								 * out: a new index of 3 had a tenth of its
-								 * rows beyond reach */
-
-/*
- * A row is beyond reach when it is this many times as far as its code: more
- * where the code tells less, its sub-quantizers having many dimensions each,
- * and where they are few, so that they do not even out.
- */
-#define REACH		1.1
-#define REACH_OF_DIMENSIONS	0.15	/* of a sub-quantizer */
-#define REACH_OF_ONE	1.0
-
-/*
- * Codes do not fit when this fraction of rows is beyond reach.  Of rows like
- * those of training a tenth of that is, also where lengths vary a lot.
- */
-#define FAR_FRACTION	0.015
-
-/*
- * A row lies at its centroid when its residual's square is at most this, where
- * a row's own is about 1.  Rows are copies of few vectors when this fraction
- * of the postings lie there; every second posting may be a secondary one.
- */
-#define CENTERED_SQUARE	1e-3
-#define CENTERED_FRACTION	0.25
-
-#define SAME_SQUARE		1e-12	/* the same where a codebook is zeros, as a
-								 * fraction of the row's own square */
-
-typedef struct Drift
-{
-	Relation	index;
-	IvfpqType	type;
-	const IvfpqModel *model;
-	IvfpqRerank rows;			/* fetches them */
-	MemoryContext context;		/* reset after every row */
-	float	   *centroid;		/* [dims] of the list at hand */
-	uint8	   *code;
-	double		reach;
-	bool		zeros;			/* all codewords are */
-	IvfpqDrift *found;
-} Drift;
-
-/*
- * Judge a transformed vector [dims].  Codebooks of zeros reach nothing but the
- * centroid, where all rows of training were, as when they were equal.
- */
-static void
-judge(Drift *drift, const float *vector)
-{
-	static const int32 list = 0;
-	const GvModel *gv = &drift->model->gv;
-	double		product = 0;
-	double		square = 0;
-	double		residual_square = 0;
-	float		t;
-
-	IvfpqCheckStatus(gv_encode(gv, vector, drift->centroid, &list, 1, 1,
-							   drift->code, &t));
-	for (int j = 0; j < gv->m; j++)
-	{
-		int			start = gv_sub_start(gv, j);
-		int			dims = gv_sub_start(gv, j + 1) - start;
-		int			code = drift->code[j / 2] >> (j % 2 * 4) & 0xF;
-		const float *word = gv->codebooks +
-		(Size) GV_CODEWORDS * start + code * dims;
-
-		for (int d = 0; d < dims; d++)
-		{
-			double		residual = (double) vector[start + d] -
-			drift->centroid[start + d];
-
-			product += residual * word[d];
-			square += (double) word[d] * word[d];
-			residual_square += residual * residual;
-		}
-	}
-	drift->found->drawn++;
-	if (drift->zeros)
-		drift->found->far += residual_square >
-			SAME_SQUARE * gv_square(vector, gv->dims);
-	else if (gv->dims >= FEWEST_DIMS && square > 0)
-		drift->found->far += product / square > drift->reach;
-	drift->found->centered += residual_square <= CENTERED_SQUARE;
-}
-
-/* Judges a row of the list at hand, if the snapshot sees it. */
-static void
-look_at_row(Drift *drift, const ItemPointerData *tid)
-{
-	const IvfpqModel *model = drift->model;
-	MemoryContext oldcontext;
-	const float *raw;
-	Datum		value;
-	int			dims;
-
-	if (!IvfpqRerankFetch(&drift->rows, IvfpqTidToId(tid), &value))
-		return;
-	oldcontext = MemoryContextSwitchTo(drift->context);
-	raw = IvfpqValueFloats(&drift->type, value, &dims);
-	if (dims == model->meta.dims)
-	{
-		float	   *vector = palloc(dims * sizeof(float));
-
-		IvfpqTransform(drift->index, model, raw, vector);
-		judge(drift, vector);
-	}
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextReset(drift->context);
-	IvfpqRerankDone(&drift->rows);
-}
-
-/*
- * Judges rows of a list: those of its live postings whose numbers, counted
- * from `first`, are among the ascending numbers [n].
- */
-static void
-look_at_list(Drift *drift, IvfpqListReader *reader, int list, int64 first,
-			 const uint64 *numbers, int n)
-{
-	const IvfpqMetaData *meta = &drift->model->meta;
-	IvfpqBlockView view;
-	int			done = 0;
-
-	IvfpqArrayFetch(drift->index, meta->centroids, meta->dims, list,
-					drift->centroid);
-	IvfpqListOpen(reader, list);
-	while (done < n && IvfpqListNext(reader, &view))
-		for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
-		{
-			if ((view.live & (1U << i)) == 0)
-				continue;
-			for (; done < n && numbers[done] == (uint64) first; done++)
-				look_at_row(drift, &view.tids[i]);
-			first++;
-		}
-}
-
-/*
- * Draws from all live postings, `postings` of them, and judges the rows in
- * their order.
- */
-static void
-look_at_lists(Drift *drift, int64 postings)
-{
-	const IvfpqMetaData *meta = &drift->model->meta;
-	uint64		numbers[DRAWN];
-	IvfpqListReader reader;
-	int64		first = 0;
-	int			done = 0;
-
-	for (int i = 0; i < DRAWN; i++)
-		numbers[i] = pg_prng_uint64_range(&pg_global_prng_state, 0,
-										  postings - 1);
-	IvfpqSortNumbers(numbers, DRAWN);
-	IvfpqListReaderInit(&reader, drift->index, meta, NULL);
-	for (int list = 0; list < meta->nlists && done < DRAWN; list++)
-	{
-		IvfpqDirEntry entry;
-		int64		end;
-		int			n = 0;
-
-		CHECK_FOR_INTERRUPTS();
-		IvfpqDirEntryRead(drift->index, meta, list, &entry);
-		end = first + entry.nitems - entry.ndead;
-		while (done + n < DRAWN && numbers[done + n] < (uint64) end)
-			n++;
-		if (n > 0)
-			look_at_list(drift, &reader, list, first, numbers + done, n);
-		done += n;
-		first = end;
-	}
-	IvfpqListReaderFree(&reader);
-}
-
-/*
- * Sets *found to whether rows of a trained index of that many live postings
- * lie beyond what its codes reach.  An inspection of an index must not run its
- * owner's code, so indexes of expressions are left out.  The caller has an
- * active snapshot.
- */
-static void
-look_for_drift(Relation heap, Relation index, int64 postings,
-				  IvfpqDrift *found)
-{
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "gpuivfpq drift",
-												  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	Drift		drift = {.index = index, .model = IvfpqModelGet(index),
-	.found = found};
-
-	memset(found, 0, sizeof(*found));
-	if (drift.model->meta.nlists > 0 && postings > 0 &&
-		index->rd_index->indisvalid &&
-		index->rd_index->indkey.values[0] != 0)
-	{
-		IvfpqTypeInit(&drift.type, index);
-		drift.context = AllocSetContextCreate(context, "gpuivfpq drift row",
-											  ALLOCSET_DEFAULT_SIZES);
-		drift.reach = REACH +
-			REACH_OF_DIMENSIONS * drift.model->gv.dims / drift.model->gv.m +
-			REACH_OF_ONE / sqrt(drift.model->gv.m);
-		drift.zeros = gv_square(drift.model->gv.codebooks,
-								GV_CODEWORDS * drift.model->gv.dims) == 0;
-		drift.centroid = palloc(drift.model->meta.dims * sizeof(float));
-		drift.code = palloc(gv_code_bytes(drift.model->gv.m));
-		IvfpqRerankBegin(&drift.rows, heap, index, GetActiveSnapshot());
-		look_at_lists(&drift, postings);
-		IvfpqRerankEnd(&drift.rows);
-	}
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextDelete(context);
-	found->has_drifted = found->drawn >= FEWEST &&
-		found->far > FAR_FRACTION * found->drawn;
-	found->has_copies = found->drawn >= FEWEST &&
-		found->centered > CENTERED_FRACTION * found->drawn;
-}
-
-/* Hashes of rows that are pending. */
-typedef struct Hashes
-{
-	int			n;
-	uint64		values[DRAWN];
-} Hashes;
-
-/*
- * Returns how often the most frequent of them occurs, if that is more than
- * half.
- */
-static int
-count_most(const Hashes *hashes)
-{
-	uint64		most = 0;
-	int			lead = 0;
-	int			count = 0;
-
-	for (int i = 0; i < hashes->n; i++)
-	{
-		if (lead == 0)
-			most = hashes->values[i];
-		lead += hashes->values[i] == most ? 1 : -1;
-	}
-	for (int i = 0; i < hashes->n; i++)
-		count += hashes->values[i] == most;
-	return count;
-}
-
-/*
- * Returns whether an untrained index of that many pending rows seems to wait
- * because nearly all rows are equal.  False for indexes of expressions, as
- * above.
- */
-static bool
-looks_equal(Relation heap, Relation index, int64 pending)
-{
-	MemoryContext context;
-	MemoryContext oldcontext;
-	Hashes		hashes = {0};
-	IvfpqType	type;
-	IvfpqRerank rows;
-	IvfpqMetaData meta;
-	IvfpqPendingReader reader;
-	int64		every = Max(pending / DRAWN, 1);
-	int64		seen = 0;
-	int			count;
-
-	if (!index->rd_index->indisvalid || index->rd_index->indkey.values[0] == 0)
-		return false;
-	context = AllocSetContextCreate(CurrentMemoryContext,
-									"gpuivfpq pending rows",
-									ALLOCSET_DEFAULT_SIZES);
-	oldcontext = MemoryContextSwitchTo(context);
-	IvfpqTypeInit(&type, index);
-	IvfpqMetaRead(index, &meta);
-	IvfpqRerankBegin(&rows, heap, index, GetActiveSnapshot());
-	IvfpqPendingOpen(&reader, index, &meta);
-	while (hashes.n < DRAWN && IvfpqPendingNext(&reader, &count))
-		for (int i = 0; i < count && hashes.n < DRAWN; i++)
-		{
-			MemoryContext old;
-			const float *vector;
-			Datum		value;
-			int			dims;
-
-			if (seen++ % every != 0 ||
-				!IvfpqRerankFetch(&rows,
-								  IvfpqTidToId(&reader.tids[i]), &value))
-				continue;
-			old = MemoryContextSwitchTo(rows.context);
-			vector = IvfpqValueFloats(&type, value, &dims);
-			hashes.values[hashes.n++] = IvfpqVectorHash(vector, dims, 0);
-			MemoryContextSwitchTo(old);
-			IvfpqRerankDone(&rows);
-		}
-	IvfpqPendingClose(&reader);
-	IvfpqRerankEnd(&rows);
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextDelete(context);
-	count = hashes.n - count_most(&hashes);
-	return hashes.n >= FEWEST &&
-		IvfpqIsNearlyOne((double) count / hashes.n * pending, pending,
-						 IvfpqLeastRows(index));
 }

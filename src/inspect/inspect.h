@@ -1,6 +1,6 @@
 /*
  * inspect.h
- *		Looking into an index (inspect.c).
+ *		What an index holds, and advice on it.
  */
 #ifndef IVFPQ_INSPECT_H
 #define IVFPQ_INSPECT_H
@@ -21,8 +21,8 @@ typedef struct IvfpqInspection
 	char	   *advice;			/* a sentence, or NULL */
 } IvfpqInspection;
 
-extern void IvfpqInitInspect(void);
 extern void IvfpqInspect(Relation heap, Relation index,
 						 IvfpqInspection *inspection);
+extern void IvfpqInitInspect(void);
 
 #endif							/* IVFPQ_INSPECT_H */

@@ -52,7 +52,7 @@
 #include "inspect/doctor.h"
 #include "pgcompat.h"
 
-/* Up to these numbers every integer is a value of the type. */
+/* Every integer up to these numbers is a value of the type. */
 #define FLOAT8_WHOLE	9007199254740992.0
 #define FLOAT4_WHOLE	16777216.0
 
@@ -70,8 +70,6 @@ typedef struct Comparison
 	Oid			collation;
 	int			strategy;		/* as btree's of the side's type; 0 = none */
 } Comparison;
-
-/* ---- parts of expressions */
 
 /* Returns whether an expression has parts that only a plan can print. */
 static bool
@@ -118,7 +116,7 @@ make_value(Oid type, Datum value)
 					 by_value);
 }
 
-/* An integer, of the type that a literal of its digits has. */
+/* Makes an integer, of the type that a literal of its digits has. */
 static Const *
 make_integer(int64 n)
 {
@@ -128,7 +126,8 @@ make_integer(int64 n)
 }
 
 /*
- * key operator value, by the key's class; NULL if that has no such operator.
+ * Makes "key operator value", by the key's class.  Returns NULL if the class
+ * has no such operator.
  */
 static Expr *
 make_condition(const IndexOptInfo *info, int column, int strategy, Node *key,
@@ -151,7 +150,10 @@ make_condition(const IndexOptInfo *info, int column, int strategy, Node *key,
 						 info->indexcollations[column]);
 }
 
-/* key operator ANY (values), or with one of them; NULL if there are none. */
+/*
+ * Makes "key operator ANY (values)", or "key operator value" if there is one
+ * value only.  Returns NULL if there are none.
+ */
 static Expr *
 make_any(const IndexOptInfo *info, int column, int strategy, Node *key,
 		 List *values)
@@ -180,7 +182,7 @@ make_any(const IndexOptInfo *info, int column, int strategy, Node *key,
 	return (Expr *) any;
 }
 
-/* The number that the operator has in the btree family of a type, or 0. */
+/* Returns the operator's number in the btree family of a type, or 0. */
 static int
 btree_strategy(Oid operator, Oid type)
 {
@@ -190,12 +192,10 @@ btree_strategy(Oid operator, Oid type)
 		get_op_opfamily_strategy(operator, entry->btree_opf) : 0;
 }
 
-/* ---- integers that are cast to other numbers */
-
 static bool
 whole_float(double number, double limit, int64 *n)
 {
-	/* false of NaN */
+	/* false for NaN, too */
 	if (!(fabs(number) < limit) || number != floor(number))
 		return false;
 	*n = (int64) number;
@@ -203,8 +203,8 @@ whole_float(double number, double limit, int64 *n)
 }
 
 /*
- * The integer that a number is, if no other integer becomes that number; false
- * if there is none.
+ * Sets *n to the integer that a number is, if no other integer becomes that
+ * number.  Returns false if there is none.
  */
 static bool
 whole_number(const Const *value, int64 *n)
@@ -234,7 +234,10 @@ whole_number(const Const *value, int64 *n)
 	}
 }
 
-/* Is the side a cast of the key, an integer, to another number? */
+/*
+ * Returns the key if the side casts it, an integer, to another number; else
+ * NULL.
+ */
 static Node *
 key_cast_to_number(const Comparison *comparison)
 {
@@ -256,9 +259,7 @@ key_cast_to_number(const Comparison *comparison)
 	return key;
 }
 
-/* ---- keys that are cast to text */
-
-/* Returns whether a text is that of an integer between these. */
+/* Returns whether a text is that of an integer between these, and sets *n. */
 static bool
 is_integer_text(const char *text, int64 least, int64 greatest, int64 *n)
 {
@@ -283,7 +284,7 @@ is_uuid_text(const char *text)
 	return text[36] == '\0';
 }
 
-/* The one value of a type that has this text, or NULL. */
+/* Returns the one value of a type that has this text, or NULL. */
 static Const *
 value_of_text(Oid type, const char *text)
 {
@@ -327,7 +328,7 @@ value_of_text(Oid type, const char *text)
 	return NULL;
 }
 
-/* Is the side a cast of the key to text? */
+/* Returns the key if the side casts it to text, else NULL. */
 static Node *
 key_cast_to_text(const Comparison *comparison)
 {
@@ -342,8 +343,6 @@ key_cast_to_text(const Comparison *comparison)
 		is_key(comparison, key) ? key : NULL;
 }
 
-/* ---- parts of documents */
-
 /* Returns whether a name might be an index into an array. */
 static bool
 is_subscript(const char *name)
@@ -354,7 +353,10 @@ is_subscript(const char *name)
 	return name[0] != '\0' && *end == '\0';
 }
 
-/* The names of a path, text[], before others; false if one may be an index. */
+/*
+ * Puts the names of a path, text[], in front of others.  Returns false if one
+ * may be an index.
+ */
 static bool
 add_path_names(Const *path, List **names)
 {
@@ -379,8 +381,9 @@ add_path_names(Const *path, List **names)
 }
 
 /*
- * key -> 'a' -> 'b', or with ->> or paths: the key, with the names in their
- * order; NULL if it is nothing of the kind.  *is_text: as text.
+ * Takes apart key -> 'a' -> 'b', also with ->> or paths.  Returns the key, and
+ * sets *names to the names in their order and *is_text to whether the result
+ * is text.  Returns NULL if the side is nothing of the kind.
  */
 static Node *
 find_document(const Comparison *comparison, List **names, bool *is_text)
@@ -420,7 +423,7 @@ find_document(const Comparison *comparison, List **names, bool *is_text)
 	return *names != NIL && exprType(node) == JSONBOID ? node : NULL;
 }
 
-/* {"a": {"b": value}} */
+/* Makes {"a": {"b": value}} of the names a, b. */
 static Const *
 make_document(const List *names, JsonbValue *value)
 {
@@ -444,16 +447,16 @@ make_document(const List *names, JsonbValue *value)
 }
 
 /*
- * Adds to *documents those of which a document holds one if it has this text
- * below the names.  Sets *beside if others hold one, too.  False if it cannot
- * be said.
+ * Adds documents to *documents such that a document which has this text below
+ * the names holds one of them.  Sets *beside if others hold one, too.  Returns
+ * false if there may be no such documents.
  */
 static bool
 add_texts(const List *names, const char *text, List **documents, bool *beside)
 {
 	JsonbValue	value = {.type = jbvString};
 
-	/* that of an object or array, or of a number without limit */
+	/* it may be that of an object, an array, or a number of any length */
 	if (text[0] == '{' || text[0] == '[' || strlen(text) > MAX_TEXT)
 		return false;
 	value.val.string.val = unconstify(char *, text);
@@ -472,7 +475,7 @@ add_texts(const List *names, const char *text, List **documents, bool *beside)
 			 strchr(&text[1], '-') == NULL &&
 			 strchr(text, '.') == strrchr(text, '.'))
 	{
-		/* 5 and 5.0 are equal numbers, and no equal texts */
+		/* 5 and 5.0 are equal numbers, but not equal texts */
 		value.type = jbvNumeric;
 		value.val.numeric =
 			DatumGetNumeric(DirectFunctionCall3(numeric_in,
@@ -485,7 +488,7 @@ add_texts(const List *names, const char *text, List **documents, bool *beside)
 	return true;
 }
 
-/* The same of a value that is compared as jsonb. */
+/* Does the same for a value that is compared as jsonb. */
 static void
 add_value(const List *names, Datum datum, List **documents, bool *beside)
 {
@@ -496,7 +499,7 @@ add_value(const List *names, Datum datum, List **documents, bool *beside)
 		(void) JsonbExtractScalar(&jsonb->root, &value);
 	else
 	{
-		/* what it holds, others may hold with more */
+		/* other documents may hold what it holds, and more */
 		value.type = jbvBinary;
 		value.val.binary.data = &jsonb->root;
 		value.val.binary.len = VARSIZE(jsonb) - VARHDRSZ;
@@ -505,12 +508,10 @@ add_value(const List *names, Datum datum, List **documents, bool *beside)
 	*documents = lappend(*documents, make_document(names, &value));
 }
 
-/* ---- days of timestamps */
-
 /*
- * Is the midnight before this day one moment, before which it is the day
- * before for long, and after which it is this day?  Not if the session's time
- * zone puts its clock forward or back across it.
+ * Returns whether the midnight before this day is one moment, long before
+ * which it is the day before, and long after which it is this day.  It is not
+ * if the session's time zone puts its clock forward or back across it.
  */
 static bool
 is_plain_midnight(DateADT day)
@@ -630,12 +631,10 @@ rewrite_date(const Comparison *comparison, bool *beside)
 	return make_andclause(list_make2(from, to));
 }
 
-/* ---- comparisons with constants */
-
 /*
- * The values to compare the key with, so that one of them satisfies the
- * condition, instead of this constant: added to *values.  False if they are
- * not known; no value, if none can be equal.
+ * Adds to *values the values to compare the key with, of which one satisfies
+ * the condition if and only if the key equals this constant; none if no key
+ * can be equal.  Returns false if they are not known.
  */
 static bool
 add_equals(const Comparison *comparison, const Const *value, Node **key,
@@ -869,8 +868,9 @@ rewrite_name(const Comparison *comparison)
 }
 
 /*
- * A condition that the key answers, in the place of one that it does not or,
- * then *beside is set, to be added to that; or NULL.
+ * Returns a condition that the key answers, to be put in the place of one that
+ * the key does not answer or, if *beside is set, to be added to that one.
+ * Returns NULL if there is none.
  */
 Expr *
 IvfpqRewriteForKey(IndexOptInfo *info, int column, Expr *clause, bool *beside)

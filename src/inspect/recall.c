@@ -36,10 +36,18 @@
 #include "am/search/heaptids.h"
 #include "am/types/queries.h"
 #include "am/types/sqldistance.h"
+#include "page/metapage.h"
 #include "pgcompat.h"
 
 #define MAX_K			10000
 #define MAX_SAMPLES		100000
+
+/* A row drawn, or that may be. */
+typedef struct Drawn
+{
+	uint64		hash;			/* of its vector, with a seed of its own */
+	ItemPointerData tid;
+} Drawn;
 
 typedef struct RecallQuery
 {
@@ -74,7 +82,7 @@ typedef struct Recall
 	RecallQuery *queries;		/* [nqueries] of the batch */
 	int			nqueries;
 
-	/* results: over all queries that have a neighbor */
+	/* results, over all queries that have a neighbor */
 	int64		nmeasured;
 	int64		hits;
 	int64		possible;
@@ -84,7 +92,7 @@ typedef struct Recall
 
 PG_FUNCTION_INFO_V1(gpuvec_recall);
 
-/* ERROR unless recall can and may be measured on this index. */
+/* Raises an error unless recall can and may be measured on this index. */
 static void
 check_usable(Relation heap, Relation index)
 {
@@ -102,7 +110,7 @@ check_usable(Relation heap, Relation index)
 	IvfpqCheckValid(index);
 }
 
-/* Look up the operator that the index serves, and get ready to read rows. */
+/* Looks up the operator that the index serves, and prepares to read rows. */
 static void
 begin_recall(Recall *recall)
 {
@@ -149,8 +157,9 @@ end_recall(Recall *recall)
 }
 
 /*
- * Gets the indexed value of the row in recall->slot; false if the index has no
- * entry for the row (but see IvfpqHasPlace).  Call in recall->tmp.
+ * Gets the indexed value of the row in recall->slot.  Returns false if the
+ * index has no entry for the row (but see IvfpqHasPlace).  Call in
+ * recall->tmp.
  */
 static bool
 indexed_value(Recall *recall, Datum *value)
@@ -169,7 +178,7 @@ indexed_value(Recall *recall, Datum *value)
 }
 
 /*
- * The same with the value whole in memory; false also for a zero vector, and
+ * Gets the same value detoasted.  Returns false also for a zero vector, and
  * for one of other dimensions than the index's.
  */
 static bool
@@ -181,7 +190,7 @@ whole_value(Recall *recall, Datum *value)
 	return IvfpqHasPlace(&recall->type, *value, recall->dims);
 }
 
-/* Done with a row. */
+/* Frees the memory of a row. */
 static void
 reset_row(Recall *recall)
 {
@@ -196,13 +205,6 @@ row_distance(Recall *recall, Datum value, Datum query)
 											recall->type.collation,
 											value, query));
 }
-
-/* A row drawn, or that may be. */
-typedef struct Drawn
-{
-	uint64		hash;			/* of its vector, with a seed of its own */
-	ItemPointerData tid;
-} Drawn;
 
 static int
 compare_hashes(const void *a, const void *b)
@@ -220,7 +222,7 @@ compare_tids(const void *a, const void *b)
 							  &unconstify(Drawn *, (const Drawn *) b)->tid);
 }
 
-/* Keeps the rows with the least hashes, one for each; returns how many. */
+/* Keeps the rows with the least hashes, one for each; returns their number. */
 static int
 keep_least(Drawn *drawn, int n, int most)
 {
@@ -234,8 +236,9 @@ keep_least(Drawn *drawn, int n, int most)
 }
 
 /*
- * Draw rows of the index: every vector, however many rows have it, with equal
- * chance.  So those are taken whose vectors have the least hashes.
+ * Draws rows of the index: every vector, whether one row has it or many, with
+ * equal chance.  Therefore the rows whose vectors have the least hashes are
+ * drawn.
  */
 static void
 draw_rows(Recall *recall)
@@ -333,8 +336,8 @@ add_given(Recall *recall, int i)
 }
 
 /*
- * Adds queries from the one numbered first on, as many as fit; returns the
- * next one.
+ * Adds queries from the one numbered `first` on, until work_mem is used up;
+ * returns the number of the next one.
  */
 static int
 begin_batch(Recall *recall, int first)
@@ -357,7 +360,7 @@ begin_batch(Recall *recall, int first)
 	return i;
 }
 
-/* Let the top of a max-heap of n distances sink to its place. */
+/* Moves the top of a max-heap of n distances down to its place. */
 static void
 sink(double *heap, int n)
 {
@@ -378,7 +381,7 @@ sink(double *heap, int n)
 	heap[at] = top;
 }
 
-/* Keep the k smallest distances of a query. */
+/* Keeps the k smallest distances of a query. */
 static void
 keep_distance(RecallQuery *query, int k, double distance)
 {
@@ -491,7 +494,7 @@ count_hits(Recall *recall, IndexScanDesc scan, RecallQuery *query)
 	return hits;
 }
 
-/* Put every query of the batch through the index. */
+/* Puts every query of the batch through the index. */
 static void
 scan_index(Recall *recall)
 {
@@ -547,8 +550,8 @@ run_recall(Recall *recall)
 }
 
 /*
- * The 95 % interval of the mean over queries; Wilson's when all queries came
- * out alike and so tell nothing of their variance.
+ * Computes the 95 % interval of the mean over queries; Wilson's if all queries
+ * came out alike and so tell nothing of their variance.
  */
 static void
 confidence(const Recall *recall, double *low, double *high)
@@ -575,7 +578,7 @@ confidence(const Recall *recall, double *low, double *high)
 	*high = recall->hits == recall->possible ? 1.0 : Min(mean + half, 1.0);
 }
 
-/* ERROR unless an argument is in its range. */
+/* Raises an error unless an argument is in its range. */
 static void
 check_range(const char *name, int value, int max)
 {

@@ -1,10 +1,11 @@
 /*
  * array.c
- *		Immutable arrays of vectors: mean, codebooks, centroids, their codes.
+ *		Immutable arrays of vectors: mean, codebooks, centroids and their codes.
  *
  * An array is a stream of floats over consecutive pages,
- * IVFPQ_FLOATS_PER_PAGE on each.  It is written before anything points to it
- * and never changes, so readers need a pin but no lock.
+ * IVFPQ_FLOATS_PER_PAGE on each, so a vector may cross pages.  It is written
+ * before anything points to it and never changes, so readers need a pin but no
+ * lock.
  */
 #include "postgres.h"
 
@@ -13,7 +14,7 @@
 #include "page/array.h"
 #include "page/bufcache.h"
 
-/* Begin to read `nvectors` vectors of `dims` floats. */
+/* Begins to read `nvectors` vectors of `dims` floats. */
 void
 IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,
 			   BlockNumber first, int dims, int64 nvectors)
@@ -28,43 +29,16 @@ IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,
 	reader->fetches = false;
 }
 
-/* Let go of the page and the memory. */
-void
-IvfpqArrayClose(IvfpqArrayReader *reader)
-{
-	if (BufferIsValid(reader->buffer))
-		ReleaseBuffer(reader->buffer);
-	reader->buffer = InvalidBuffer;
-	if (reader->spill)
-		pfree(reader->spill);
-	reader->spill = NULL;
-}
-
 /*
- * Have the processor fetch what will be read of a page, number `page` of the
- * array, from where it was lately.
- */
-static void
-fetch_page(const IvfpqArrayReader *reader, int64 page)
-{
-	int64		left = reader->nvectors * reader->dims -
-	page * IVFPQ_FLOATS_PER_PAGE;
-
-	if (left > 0)
-		IvfpqBufHintFetch(reader->index, reader->first + (BlockNumber) page, 0,
-						  MAXALIGN(SizeOfPageHeaderData) + sizeof(float4) *
-						  Min(left, IVFPQ_FLOATS_PER_PAGE));
-}
-
-/*
- * Pin the page that holds float `offset` of the stream; point to it.  While it
- * is looked at the next one may be fetched, which no processor does by itself.
+ * Pins the page of float `offset` of the stream and returns a pointer to the
+ * float.  If all pages are read, prefetches the next one into the cache, which
+ * no processor does by itself.
  */
 static const float *
 pin_float(IvfpqArrayReader *reader, int64 offset)
 {
-	BlockNumber blkno = reader->first +
-	(BlockNumber) (offset / IVFPQ_FLOATS_PER_PAGE);
+	int64		page = offset / IVFPQ_FLOATS_PER_PAGE;
+	BlockNumber blkno = reader->first + (BlockNumber) page;
 
 	if (!BufferIsValid(reader->buffer) ||
 		BufferGetBlockNumber(reader->buffer) != blkno)
@@ -75,13 +49,22 @@ pin_float(IvfpqArrayReader *reader, int64 offset)
 		reader->buffer = IvfpqReadPage(reader->index, blkno, BUFFER_LOCK_UNLOCK,
 									   IVFPQ_KIND_ARRAY, NULL);
 		if (reader->fetches)
-			fetch_page(reader, offset / IVFPQ_FLOATS_PER_PAGE + 1);
+		{
+			int64		left = reader->nvectors * reader->dims -
+			(page + 1) * IVFPQ_FLOATS_PER_PAGE;
+
+			if (left > 0)
+				IvfpqBufHintFetch(reader->index, blkno + 1, 0,
+								  MAXALIGN(SizeOfPageHeaderData) +
+								  sizeof(float4) *
+								  Min(left, IVFPQ_FLOATS_PER_PAGE));
+		}
 	}
 	return (const float *) PageGetContents(BufferGetPage(reader->buffer)) +
 		offset % IVFPQ_FLOATS_PER_PAGE;
 }
 
-/* Gather a vector that crosses pages. */
+/* Copies the vector that begins at float `offset`; it may cross pages. */
 static void
 gather(IvfpqArrayReader *reader, int64 offset, float *out)
 {
@@ -99,8 +82,8 @@ gather(IvfpqArrayReader *reader, int64 offset, float *out)
 }
 
 /*
- * The next run of whole vectors, [*count][dims]; NULL after the last.  The
- * result is good until the next call.
+ * Returns the next run of whole vectors, [*count][dims], or NULL after the
+ * last.  The result is valid until the next call.
  */
 const float *
 IvfpqArrayNext(IvfpqArrayReader *reader, int *count)
@@ -130,8 +113,8 @@ IvfpqArrayNext(IvfpqArrayReader *reader, int *count)
 }
 
 /*
- * Vector i will soon be read: have the processor fetch it from where its pages
- * were lately.
+ * Prefetches vector i, which will be read soon, into the cache from where its
+ * pages were lately.
  */
 void
 IvfpqArrayPrefetch(const IvfpqArrayReader *reader, int64 i)
@@ -146,7 +129,7 @@ IvfpqArrayPrefetch(const IvfpqArrayReader *reader, int64 i)
 		int64		at = offset % IVFPQ_FLOATS_PER_PAGE;
 		int64		n = Min(IVFPQ_FLOATS_PER_PAGE - at, end - offset);
 
-		/* its kind stands at its end */
+		/* the page's kind, which is checked first, stands at its end */
 		IvfpqBufHintFetch(reader->index, blkno, BLCKSZ - 1, 1);
 		IvfpqBufHintFetch(reader->index, blkno,
 						  MAXALIGN(SizeOfPageHeaderData) + at * sizeof(float4),
@@ -155,7 +138,19 @@ IvfpqArrayPrefetch(const IvfpqArrayReader *reader, int64 i)
 	}
 }
 
-/* Copy vector i out. */
+/* Releases the page and the memory. */
+void
+IvfpqArrayClose(IvfpqArrayReader *reader)
+{
+	if (BufferIsValid(reader->buffer))
+		ReleaseBuffer(reader->buffer);
+	reader->buffer = InvalidBuffer;
+	if (reader->spill)
+		pfree(reader->spill);
+	reader->spill = NULL;
+}
+
+/* Copies vector i out. */
 void
 IvfpqArrayFetch(Relation index, BlockNumber first, int dims, int64 i,
 				float *out)
@@ -168,8 +163,9 @@ IvfpqArrayFetch(Relation index, BlockNumber first, int dims, int64 i,
 }
 
 /*
- * Copy vectors ids [n] out to out [n][dims], in the order in which they stand
- * on pages: near lists often share one, which is then pinned once.
+ * Copies vectors ids [n] to out [n][dims].  They are read in the order of
+ * their pages, because the nearest lists often share one, which is then pinned
+ * once.
  */
 void
 IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
@@ -189,7 +185,10 @@ IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
 	pfree(places);
 }
 
-/* Write an array to pages that were reserved, from `first` on. */
+/*
+ * Writes an array to pages that were reserved, from `first` on.  With `shared`
+ * others use the index, and each page is logged (IvfpqPutPage).
+ */
 void
 IvfpqArrayWrite(Relation index, BlockNumber first, const float *values,
 				int64 nvalues, bool shared)

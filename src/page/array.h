@@ -1,7 +1,9 @@
 /*
  * array.h
- *		Immutable arrays of vectors, a stream of floats over consecutive pages
- *		(array.c).
+ *		Immutable arrays of vectors: mean, codebooks, centroids and their codes.
+ *
+ * An array is a stream of floats over consecutive pages.  It never changes
+ * once something points to it, so readers pin its pages and lock none.
  */
 #ifndef IVFPQ_ARRAY_H
 #define IVFPQ_ARRAY_H
@@ -11,9 +13,22 @@
 /* Floats on a page of an array. */
 #define IVFPQ_FLOATS_PER_PAGE	((int64) (IVFPQ_PAGE_BYTES / sizeof(float4)))
 
+/* Reads whole vectors, front to back. */
+typedef struct IvfpqArrayReader
+{
+	Relation	index;
+	BlockNumber first;			/* page of vector 0 */
+	int			dims;			/* floats in a vector */
+	int64		nvectors;
+	int64		next;			/* vector that is returned next */
+	Buffer		buffer;			/* pinned, not locked, or InvalidBuffer */
+	float	   *spill;			/* [dims] a vector that crosses pages */
+	bool		fetches;		/* prefetch each next page: all are read */
+} IvfpqArrayReader;
+
 /*
- * Centroids' codes: blocks as lists have them, of T and codes, each of one
- * parent's centroids.  A block is a vector of an array:
+ * The array of centroids' codes has blocks as lists do, but of T and codes
+ * only, each of centroids of one parent.  A block is a vector of the array:
  *		t		float4 [32]
  *		codes	uint8 [code_bytes][32]
  */
@@ -26,9 +41,9 @@ IvfpqCodeBlockFloats(const IvfpqMetaData *meta)
 }
 
 /*
- * Number of a parent's first block, given its first list: the numbers before
- * it suffice for all blocks of the parents before, and the blocks that are
- * left over are 0.
+ * Returns the number of a parent's first block, given its first list.  The
+ * numbers before it suffice for the blocks of all parents before; blocks that
+ * none of them needs are 0.
  */
 static inline int64
 IvfpqCodeBlock(int parent, int first_list)
@@ -42,28 +57,19 @@ IvfpqCodeBlocks(const IvfpqMetaData *meta)
 	return IvfpqCodeBlock(meta->nparents, meta->nlists);
 }
 
-/* Hands out runs of whole vectors; pointers are good until the next call. */
-typedef struct IvfpqArrayReader
-{
-	Relation	index;
-	BlockNumber first;			/* page of vector 0 */
-	int			dims;			/* floats in a vector */
-	int64		nvectors;
-	int64		next;			/* next vector to hand out */
-	Buffer		buffer;			/* pinned, not locked, or InvalidBuffer */
-	float	   *spill;			/* [dims] a vector that crosses pages */
-	bool		fetches;		/* the next page, as all are read */
-} IvfpqArrayReader;
-
+/* all vectors, in order; IvfpqArrayClose releases the pin */
 extern void IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,
 						   BlockNumber first, int dims, int64 nvectors);
 extern const float *IvfpqArrayNext(IvfpqArrayReader *reader, int *count);
 extern void IvfpqArrayPrefetch(const IvfpqArrayReader *reader, int64 i);
 extern void IvfpqArrayClose(IvfpqArrayReader *reader);
+
+/* single vectors, copied; no pin is left */
 extern void IvfpqArrayFetch(Relation index, BlockNumber first, int dims,
 							int64 i, float *out);
 extern void IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
 								const uint64 *ids, int n, float *out);
+
 extern void IvfpqArrayWrite(Relation index, BlockNumber first,
 							const float *values, int64 nvalues, bool shared);
 

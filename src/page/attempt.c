@@ -1,6 +1,6 @@
 /*
  * attempt.c
- *		Work that may fail without the statement.
+ *		Work that may fail without failing the statement.
  */
 #include "postgres.h"
 
@@ -10,7 +10,11 @@
 
 #include "page/attempt.h"
 
-/* See attempt.h. */
+/*
+ * Calls work(arg) in a subtransaction.  Returns NULL, or the error that ended
+ * it, in the caller's memory context.  An error that cancels the statement is
+ * raised again.  Must not be called in parallel mode.
+ */
 ErrorData *
 IvfpqAttempt(void (*work) (void *arg), void *arg)
 {
@@ -28,9 +32,9 @@ IvfpqAttempt(void (*work) (void *arg), void *arg)
 	PG_CATCH();
 	{
 		/*
-		 * The subtransaction has to end before anything here can raise an
-		 * error, such as out of memory: no caller knows of it, and the
-		 * session would be left in a transaction block that has failed.
+		 * The subtransaction must end before anything here can raise an
+		 * error, such as out of memory.  Nobody else would end it, and the
+		 * session would be left in a failed transaction block.
 		 */
 		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(oldcontext);

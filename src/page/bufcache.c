@@ -1,21 +1,27 @@
 /*
  * bufcache.c
- *		In which shared buffers a backend found pages lately.
+ *		Finding pages fast, and having them read before they are needed.
  *
- * A query reads some hundred pages, of index and table, and to find one in
- * PostgreSQL's hash table takes a chain of accesses to memory that is not
- * in the cache, a third of a microsecond each time.  Most pages are where
- * they were the last time, and there is a function to look whether one still
- * is: ReadRecentBuffer.
+ * Buffers.  A query reads some hundred pages of the index and the table.  To
+ * find one of them in PostgreSQL's hash table takes a chain of accesses to
+ * memory that is in no cache, a third of a microsecond a page.  Most pages are
+ * in the buffers where they were the last time.  So a backend remembers these
+ * in a table, and asks ReadRecentBuffer whether a page is still there.  Many
+ * pages share a place in the table, which has the buffer of the one that was
+ * read last.  ReadRecentBuffer checks whose page a buffer holds, so the table
+ * needs neither names of pages nor invalidation.
  *
- * It does not raise a buffer's usage count, though, and pages that are only
- * read so would be the first to be thrown out.  So it is used where the count
- * cannot be raised any more; all others go the usual way.  Which pages stay is
- * thus the same with and without.
+ * ReadRecentBuffer does not raise a buffer's usage count.  Pages that are read
+ * in no other way would be the first to be evicted.  So it is asked only where
+ * the usage count is at its maximum, and all other pages are read in the usual
+ * way: the same pages stay in shared buffers as without the table.
  *
- * Many pages share a slot of the table, which has the one that was read last.
- * ReadRecentBuffer checks the slot's buffer again, so the table needs neither
- * names nor invalidation.
+ * Files.  Pages are prefetched by PrefetchBuffer, which looks into the table
+ * of buffers once more, and a query reads a hundred pages.  So a backend
+ * prefetches only after a page had to be read from a file, and until a good
+ * many in a row had not.  It tells tables and indexes apart, because often
+ * only one of them fits into shared buffers.  README, "Prefetching", says why
+ * this is no read stream.
  */
 #include "postgres.h"
 
@@ -23,22 +29,27 @@
 #include "pgstat.h"
 #include "port/pg_bitutils.h"
 #include "storage/bufmgr.h"
-#include "utils/spccache.h"
-
-#include "page/bufcache.h"
-
 #ifndef IVFPQ_PLAIN_BUFFERS
 #include "storage/buf_internals.h"
 #endif
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/spccache.h"
 
 #include "page/bufcache.h"
 #include "pgcompat.h"
 
+#define MOST_PLACES		(1 << 18)	/* 1 MB */
+
+/* Pages found in buffers, without one from a file, that end prefetching. */
+#define WARM_AFTER		64
+
+/* How many of these are missing: of tables, of indexes. */
+static int	cold_pages[2];
+
 #ifdef IVFPQ_PLAIN_BUFFERS
 
-/* The same without relying on PostgreSQL's internals: see README. */
+/* Without PostgreSQL's internals: README, "Ways Around PostgreSQL". */
 
 Buffer
 IvfpqBufHintPin(Relation rel, BlockNumber blkno)
@@ -61,22 +72,11 @@ IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 
 #else
 
-#define MOST_PLACES		(1 << 18)	/* 1 MB */
-
-static Buffer *places = NULL;	/* [nplaces] or InvalidBuffer */
+/* The table of buffers: [nplaces], or NULL before the first page is read. */
+static Buffer *places = NULL;
 static uint32 nplaces;
 
-/* No more than there are buffers. */
-static void
-make_places(void)
-{
-	uint32		n = pg_nextpower2_32(Min(Max(NBuffers, 16), MOST_PLACES));
-
-	places = MemoryContextAllocZero(TopMemoryContext, n * sizeof(Buffer));
-	nplaces = n;
-}
-
-/* Where a page's buffer is noted: neighbors' side by side. */
+/* Returns the place of a page; neighbors have theirs side by side. */
 static inline Buffer *
 place_of(Relation rel, BlockNumber blkno)
 {
@@ -84,16 +84,6 @@ place_of(Relation rel, BlockNumber blkno)
 				   (nplaces - 1)];
 }
 
-/* Would another use leave the buffer's count as it is? */
-static inline bool
-is_hot(Buffer buffer)
-{
-	BufferDesc *desc = GetBufferDescriptor(buffer - 1);
-
-	return IvfpqBufferUsage(desc) == BM_MAX_USAGE_COUNT;
-}
-
-/* See bufcache.h. */
 Buffer
 IvfpqBufHintPin(Relation rel, BlockNumber blkno)
 {
@@ -102,15 +92,16 @@ IvfpqBufHintPin(Relation rel, BlockNumber blkno)
 	if (places == NULL || RelationUsesLocalBuffers(rel))
 		return InvalidBuffer;
 	buffer = *place_of(rel, blkno);
-	if (!BufferIsValid(buffer) || !is_hot(buffer) ||
+	if (!BufferIsValid(buffer) ||
+		IvfpqBufferUsage(GetBufferDescriptor(buffer - 1)) != BM_MAX_USAGE_COUNT ||
 		!IvfpqReadRecentBuffer(rel, blkno, buffer))
 		return InvalidBuffer;
+	/* ReadRecentBuffer, which knows no relation, does not count for it */
 	pgstat_count_buffer_read(rel);
 	pgstat_count_buffer_hit(rel);
 	return buffer;
 }
 
-/* See bufcache.h. */
 Buffer
 IvfpqBufHintRead(Relation rel, BlockNumber blkno,
 				 BufferAccessStrategy strategy)
@@ -121,14 +112,18 @@ IvfpqBufHintRead(Relation rel, BlockNumber blkno,
 		return ReadBufferExtended(rel, MAIN_FORKNUM, blkno, RBM_NORMAL,
 								  strategy);
 	if (places == NULL)
-		make_places();
+	{
+		uint32		n = pg_nextpower2_32(Min(Max(NBuffers, 16), MOST_PLACES));
+
+		places = MemoryContextAllocZero(TopMemoryContext, n * sizeof(Buffer));
+		nplaces = n;
+	}
 	buffer = IvfpqBufHintPin(rel, blkno);
 	if (!BufferIsValid(buffer))
 		*place_of(rel, blkno) = buffer = ReadBuffer(rel, blkno);
 	return buffer;
 }
 
-/* See bufcache.h. */
 const char *
 IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 {
@@ -149,30 +144,13 @@ IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 
 #endif
 
-/* ----
- * Pages asked for before they are read.
- *
- * To ask for a page takes a look into the table of buffers, and a query has a
- * hundred pages; so that is done only after a page had to be read from a file,
- * and until a good many in a row did not.  Tables and indexes are told apart,
- * because often the one fits into shared buffers and the other does not.
- *
- * Why not read streams: see src/page/README, "Pages on their way".
- */
-
-/* Pages that come from buffers before we believe that all do. */
-#define WARM_AFTER		64
-
-/* Of tables, of indexes: pages until then. */
-static int	cold_pages[2];
-
 static int *
 cold_pages_of(Relation rel)
 {
 	return &cold_pages[rel->rd_rel->relkind == RELKIND_INDEX];
 }
 
-/* Pages that this backend has read from files. */
+/* Returns the number of pages that this backend has read from files. */
 int64
 IvfpqCountReads(void)
 {
@@ -180,8 +158,9 @@ IvfpqCountReads(void)
 }
 
 /*
- * A page of the relation was read: where from?  *had_read: what
- * IvfpqCountReads said before; becomes what it says now.
+ * Notes whether a page of the relation, which was just read, came from a file.
+ * *had_read is what IvfpqCountReads returned before, and becomes what it
+ * returns now.
  */
 void
 IvfpqPrefetchNotice(Relation rel, int64 *had_read)
@@ -196,7 +175,7 @@ IvfpqPrefetchNotice(Relation rel, int64 *had_read)
 	*had_read = has_read;
 }
 
-/* Is there any use in asking for pages of the relation? */
+/* Returns whether pages of the relation may have to come from files. */
 bool
 IvfpqPrefetchHelps(Relation rel)
 {
@@ -209,7 +188,7 @@ block_of(const IvfpqPrefetch *prefetch, int64 i)
 	return (BlockNumber) (prefetch->numbers[i] >> prefetch->shift);
 }
 
-/* The first number from i on that is of another page than i. */
+/* Returns the first number after i that is of another page than i. */
 static int64
 pass_page(const IvfpqPrefetch *prefetch, int64 i)
 {
@@ -221,8 +200,9 @@ pass_page(const IvfpqPrefetch *prefetch, int64 i)
 }
 
 /*
- * Pages of these numbers [n] will be read, in their order.  The numbers stay
- * the caller's, who leaves them as they are until IvfpqPrefetchEnd.
+ * Prepares to prefetch the pages of these numbers [n], which will be read in
+ * their order.  The numbers remain the caller's, who does not change them
+ * until IvfpqPrefetchEnd.
  */
 void
 IvfpqPrefetchBegin(IvfpqPrefetch *prefetch, Relation rel,
@@ -239,9 +219,9 @@ IvfpqPrefetchBegin(IvfpqPrefetch *prefetch, Relation rel,
 }
 
 /*
- * Ask for pages, until as many are on their way as effective_io_concurrency
- * says.  Pages that a damaged index names need not exist; then asking ends,
- * and the reader of the page reports it.
+ * Prefetches pages until effective_io_concurrency of them are on their way.
+ * A damaged index may name pages that do not exist; prefetching ends at such a
+ * page, and its reader reports it.
  */
 static void
 ask(IvfpqPrefetch *prefetch)
@@ -264,7 +244,10 @@ ask(IvfpqPrefetch *prefetch)
 	}
 }
 
-/* The page will be read now. */
+/*
+ * Notes that a page will be read now, and prefetches pages that come after it.
+ * A page that is none of the numbers' does no harm.
+ */
 void
 IvfpqPrefetchTo(IvfpqPrefetch *prefetch, BlockNumber blkno)
 {
@@ -280,7 +263,7 @@ IvfpqPrefetchTo(IvfpqPrefetch *prefetch, BlockNumber blkno)
 	while (i < prefetch->n && block_of(prefetch, i) != blkno)
 		i++;
 	if (i == prefetch->n)
-		return;					/* not one of those */
+		return;
 	while (prefetch->next <= i)
 	{
 		prefetch->next = pass_page(prefetch, prefetch->next);
@@ -294,7 +277,7 @@ IvfpqPrefetchTo(IvfpqPrefetch *prefetch, BlockNumber blkno)
 	ask(prefetch);
 }
 
-/* All pages are read. */
+/* Ends prefetching; the last page was read. */
 void
 IvfpqPrefetchEnd(IvfpqPrefetch *prefetch)
 {

@@ -1,6 +1,10 @@
 /*
  * bufcache.h
- *		In which shared buffers a backend found pages lately (bufcache.c).
+ *		Finding pages fast, and having them read before they are needed.
+ *
+ * Three things come before a page is used: its bytes into the processor's
+ * cache (IvfpqBufHintFetch), its buffer (IvfpqBufHintRead), and if it is in no
+ * buffer its block from a file (IvfpqPrefetch).
  */
 #ifndef IVFPQ_BUFCACHE_H
 #define IVFPQ_BUFCACHE_H
@@ -10,28 +14,30 @@
 #include "utils/rel.h"
 #include "utils/relcache.h"
 
-#define IVFPQ_FETCH_BYTES	64	/* what a processor fetches at once */
+#define IVFPQ_FETCH_BYTES	64	/* of a cache line */
 
-/* Pin a page of the main fork that exists: ReadBufferExtended, but faster. */
+/*
+ * Buffers in which this backend found pages of the main fork lately.
+ *
+ * IvfpqBufHintRead does what ReadBufferExtended does, but faster: it returns
+ * the buffer of a page that exists, pinned and not locked.
+ *
+ * IvfpqBufHintPin returns that only if the page is where it was the last time,
+ * and InvalidBuffer if it is not or that is not known.  It never reads a page.
+ *
+ * IvfpqBufHintFetch prefetches bytes of a page, from an offset on, which will
+ * be looked at when the page is pinned soon.  It returns where the page was
+ * the last time, for more of it to be prefetched: nothing may be read there,
+ * because the buffer may hold another page.  It returns NULL, and prefetches
+ * nothing, if that is not known.  It never waits.
+ */
 extern Buffer IvfpqBufHintRead(Relation rel, BlockNumber blkno,
 							   BufferAccessStrategy strategy);
-
-/*
- * The same where a look tells that it still is where it was; else, and where
- * that is not known, InvalidBuffer.
- */
 extern Buffer IvfpqBufHintPin(Relation rel, BlockNumber blkno);
-
-/*
- * The page will soon be pinned, and some bytes of it from an offset on looked
- * at: have the processor fetch these.  Returns where the page was the last
- * time, for more to be fetched and nothing else; NULL, without effect, where
- * that is not known.  Never waits.
- */
 extern const char *IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset,
 									 Size bytes);
 
-/* Have the processor fetch what lies from one place to another. */
+/* Prefetches the bytes from one address to another into the second cache. */
 static inline void
 IvfpqFetch(const char *from, const char *end)
 {
@@ -39,34 +45,37 @@ IvfpqFetch(const char *from, const char *end)
 		__builtin_prefetch(from, 0, 2);
 }
 
-/* ----
- * Pages asked for before they are read, so that the disk works on several
- * at once.
+/*
+ * Pages on their way from files.
  *
- * A caller that knows which pages it will read says so, and names each page
- * just before it reads it as usual.  Nothing is asked for while all pages that
- * were read lately lay in shared buffers, so it costs next to nothing there.
+ * A caller that knows which pages it will read passes them to
+ * IvfpqPrefetchBegin, calls IvfpqPrefetchTo with each page just before it
+ * reads that page as usual, and IvfpqPrefetchEnd at the end.  Then the disk
+ * works on several of the next pages at once.  While all pages that were read
+ * lately lay in shared buffers nothing is prefetched, and a call costs next to
+ * nothing.  No lock or pin is taken.
  */
-
 typedef struct IvfpqPrefetch
 {
 	Relation	rel;
 	const uint64 *numbers;		/* [n] the caller's, in the order of reading */
 	int64		n;
 	int			shift;			/* a page's block is number >> shift */
-	int64		next;			/* first number behind the page read now */
-	int64		asked;			/* first number whose page is not asked for */
+	int64		next;			/* first number of a page after the current */
+	int64		asked;			/* first number of a page not prefetched */
 	int			count;			/* pages of the numbers from next to asked */
-	int			most;			/* pages at most; -1: not looked up yet */
-	BlockNumber current;		/* page read now */
-	BlockNumber nblocks;		/* of rel, as far as we looked */
-	int64		had_read;		/* what IvfpqCountReads said */
+	int			most;			/* pages at most; -1 = not looked up */
+	BlockNumber current;		/* page that is being read */
+	BlockNumber nblocks;		/* of rel, at least */
+	int64		had_read;		/* IvfpqCountReads at the last look */
 } IvfpqPrefetch;
 
 extern void IvfpqPrefetchBegin(IvfpqPrefetch *prefetch, Relation rel,
 							   const uint64 *numbers, int64 n, int shift);
 extern void IvfpqPrefetchTo(IvfpqPrefetch *prefetch, BlockNumber blkno);
 extern void IvfpqPrefetchEnd(IvfpqPrefetch *prefetch);
+
+/* Whether that helps, for callers that read pages otherwise. */
 extern int64 IvfpqCountReads(void);
 extern void IvfpqPrefetchNotice(Relation rel, int64 *had_read);
 extern bool IvfpqPrefetchHelps(Relation rel);

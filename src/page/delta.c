@@ -1,16 +1,17 @@
 /*
  * delta.c
- *		Generic records of changes that are known.
+ *		Generic WAL records of changes that the caller knows.
  *
- * GenericXLogFinish finds out what was changed by comparing pages byte by byte
- * with their copies, which takes some 4 us a page, and all that time they are
- * locked.  An insert mostly adds a posting to a block and a record to a refine
- * page, and there we know every byte; so these functions make the record
- * themselves.  It is the same kind of record: redo is PostgreSQL's, for which
- * the bytes stand as delta.h draws them, in all versions that we support, and
- * wal_consistency_checking = generic compares what it makes of them.
+ * GenericXLogFinish finds the changes of a page by comparing it byte by byte
+ * with its copy.  That takes some 4 us a page, during which all pages of the
+ * record are locked.  Most inserts add a posting to a block and a record to a
+ * refine page, and know every byte that changes, so they make the WAL record
+ * here.  It is the same record: redo is PostgreSQL's, which expects the bytes
+ * as delta.h draws them in all versions that we support, and
+ * wal_consistency_checking = generic compares the pages that redo makes.
  *
- * Our pages have no hole, pd_lower being pd_upper, so there is none to clear.
+ * GenericXLogFinish also zeroes the hole of a page.  Our pages have none:
+ * pd_lower is pd_upper.
  */
 #include "postgres.h"
 
@@ -22,7 +23,7 @@
 
 #ifdef IVFPQ_PLAIN_BUFFERS
 
-/* The same without relying on PostgreSQL's internals: see README. */
+/* Without PostgreSQL's internals: README, "Ways Around PostgreSQL". */
 void
 IvfpqPatchLog(Relation index, IvfpqPatch *patches, int npatches)
 {
@@ -37,7 +38,7 @@ IvfpqPatchLog(Relation index, IvfpqPatch *patches, int npatches)
 #else
 
 /*
- * Change the pages, and log it: one record.  The buffers are distinct and
+ * Changes the pages and logs that as one record.  The buffers are distinct and
  * exclusively locked; the caller unlocks them.
  */
 void

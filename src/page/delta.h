@@ -1,6 +1,10 @@
 /*
  * delta.h
- *		Generic records of changes that are known: see delta.c.
+ *		Generic WAL records of changes that the caller knows.
+ *
+ * The caller locks the pages exclusively, lists the bytes to be written, a
+ * patch for each page, and has IvfpqPatchLog write and log all of them as one
+ * record.
  */
 #ifndef IVFPQ_DELTA_H
 #define IVFPQ_DELTA_H
@@ -13,19 +17,18 @@
 #define IVFPQ_MAX_PATCHES	MAX_GENERIC_XLOG_PAGES	/* in a record */
 
 /*
- * The bytes to be written on a page, in the form that generic records have:
+ * The bytes to be written to a page, in the form that generic records have:
  *
- *		+--------+--------+-------------+--------+---
+ *		+--------+--------+--------------+--------+---
  *		| offset | length | length bytes | offset | ...
- *		+--------+--------+-------------+--------+---
+ *		+--------+--------+--------------+--------+---
  *
- * two OffsetNumbers and then the bytes, unaligned, one change behind the
- * other.
+ * Offset and length are OffsetNumbers.  Nothing is aligned.
  */
 typedef struct IvfpqPatch
 {
 	Buffer		buffer;			/* of the page, exclusively locked */
-	int			nbytes;			/* in use */
+	int			nbytes;			/* of `bytes` in use */
 	char		bytes[BLCKSZ];
 } IvfpqPatch;
 
@@ -36,7 +39,7 @@ IvfpqPatchInit(IvfpqPatch *patch, Buffer buffer)
 	patch->nbytes = 0;
 }
 
-/* `length` bytes are to be written at `offset` of the page. */
+/* Adds `length` bytes to be written at `offset` of the page. */
 static inline void
 IvfpqPatchAdd(IvfpqPatch *patch, OffsetNumber offset, const void *from,
 			  OffsetNumber length)
@@ -51,7 +54,7 @@ IvfpqPatchAdd(IvfpqPatch *patch, OffsetNumber offset, const void *from,
 	patch->nbytes += 2 * (int) sizeof(OffsetNumber) + length;
 }
 
-/* Copies all bytes that were added to the patch onto a page. */
+/* Writes the bytes of a patch to a page. */
 static inline void
 IvfpqPatchApply(const IvfpqPatch *patch, char *page)
 {

@@ -1,6 +1,9 @@
 /*
  * format.h
- *		What stands on the pages of gpuivfpq: ../README draws each of them.
+ *		The on-disk format of gpuivfpq: the contents of each kind of page.
+ *
+ * README, "Format", draws the pages and gives the reasons.  A change of what
+ * stands here is a new IVFPQ_VERSION.
  */
 #ifndef IVFPQ_FORMAT_H
 #define IVFPQ_FORMAT_H
@@ -10,55 +13,33 @@
 #include "storage/itemptr.h"
 
 #define IVFPQ_MAGIC			0x67764958	/* "gvIX" */
-#define IVFPQ_VERSION		7	/* the one that is written and read */
+#define IVFPQ_VERSION		7	/* the only one that is written and read */
 #define IVFPQ_METAPAGE		0
 #define IVFPQ_PAGE_ID		0xFF91	/* last 2 bytes of every page */
 
 #define IVFPQ_MAX_DIMS		16000
 #define IVFPQ_MAX_LISTS		(1 << 24)
-#define IVFPQ_MAX_ROTATED	2000	/* dims of an index with a rotation */
+#define IVFPQ_MAX_ROTATED	2000	/* dims, in an index with a rotation */
 #define IVFPQ_BLOCK_POSTINGS	32	/* postings in a block */
-#define IVFPQ_MAX_PARTS		2	/* pages a block may take */
+#define IVFPQ_MAX_PARTS		2	/* pages that a block may take */
 #define IVFPQ_NO_LIST		((uint32) 0xFFFFFFFF)	/* owner of a free slot */
 
-/* The kind of a page's contents. */
 typedef enum IvfpqPageKind
 {
 	IVFPQ_KIND_META = 1,
 	IVFPQ_KIND_ARRAY,			/* slice of an immutable array of floats */
 	IVFPQ_KIND_DIRECTORY,
-	IVFPQ_KIND_SLAB,
+	IVFPQ_KIND_SLAB,			/* small-list page */
 	IVFPQ_KIND_PENDING,
-	IVFPQ_KIND_FREE,			/* given back whole; any kind may take it */
+	IVFPQ_KIND_FREE,			/* may become a page of any kind */
 	IVFPQ_KIND_REFINE
 } IvfpqPageKind;
 
-/* The refine records, by which rows are bounded before they are fetched. */
-typedef enum IvfpqRefine
-{
-	IVFPQ_REFINE_NONE,
-	IVFPQ_REFINE_SQ8,			/* 8 bits a dimension */
-	IVFPQ_REFINE_HALF			/* half precision */
-} IvfpqRefine;
-
-/*
- * Columns of an index behind the vector, and how abbreviated keys stand for
- * their values.
- */
-#define IVFPQ_MAX_KEYS		7
-
-typedef enum IvfpqKeyKind
-{
-	IVFPQ_KEY_ORDERED = 1,		/* abbreviated keys ascend as values do */
-	IVFPQ_KEY_HASH,				/* equal or not */
-	IVFPQ_KEY_SIGNATURE			/* a set of bits */
-} IvfpqKeyKind;
-
-/* Special space of every page, 8 bytes. */
+/* Special space of every page. */
 typedef struct IvfpqSpecialData
 {
 	uint16		kind;			/* IvfpqPageKind */
-	uint16		flags;			/* of a pending page; else 0 */
+	uint16		flags;			/* IVFPQ_PENDING_... or 0 */
 	uint16		unused;			/* 0 */
 	uint16		page_id;		/* IVFPQ_PAGE_ID */
 } IvfpqSpecialData;
@@ -67,7 +48,10 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 
 #define IvfpqPageSpecial(page)	((IvfpqSpecial) PageGetSpecialPointer(page))
 
-/* Pending page: its rows have been looked at, and no list can take any. */
+/*
+ * Flag of a pending page: flushing has seen all of its rows, and no list can
+ * take any of them.
+ */
 #define IVFPQ_PENDING_MISMATCHED	1
 
 /* Bytes between page header and special space. */
@@ -75,37 +59,59 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXALIGN(sizeof(IvfpqSpecialData)))
 
 /*
- * Recalls for which the search parameters are known, and depths: the numbers
- * of nearest rows for which they are.
+ * Recall targets, and depths (numbers of nearest rows), for which the metapage
+ * has calibrated search parameters.
  */
 #define IVFPQ_TARGETS		7
 #define IVFPQ_TARGET_RECALLS {0.80, 0.90, 0.95, 0.98, 0.99, 0.995, 0.999}
 #define IVFPQ_DEPTHS		6
 #define IVFPQ_DEPTH_ROWS	{10, 100, 300, 1000, 3000, 10000}
 
-/* The search parameters that reach a recall; 0 = not known. */
+/* Search parameters that reach a target; 0 = not known. */
 typedef struct IvfpqTarget
 {
 	int32		probes;
 	int32		candidates;
 } IvfpqTarget;
 
-/* Which queries calibration's targets are for. */
+/* The queries that an index was calibrated with. */
 typedef enum IvfpqCalibratedFor
 {
 	IVFPQ_FOR_ROWS,				/* calibration queries */
 	IVFPQ_FOR_QUERIES			/* queries from the query log */
 } IvfpqCalibratedFor;
 
-/* The first row decided on dims; when none is left, the next one does. */
+/* Refine records, which bound a row's distance before it is fetched. */
+typedef enum IvfpqRefine
+{
+	IVFPQ_REFINE_NONE,
+	IVFPQ_REFINE_SQ8,			/* 8 bits a dimension */
+	IVFPQ_REFINE_HALF			/* half precision */
+} IvfpqRefine;
+
+/* Keys: the columns of an index behind the vector. */
+#define IVFPQ_MAX_KEYS		7
+
+/* The form in which a key's abbreviated keys stand for its values. */
+typedef enum IvfpqKeyKind
+{
+	IVFPQ_KEY_ORDERED = 1,		/* abbreviated keys ascend as values do */
+	IVFPQ_KEY_HASH,				/* tells only whether values are equal */
+	IVFPQ_KEY_SIGNATURE			/* a set of bits */
+} IvfpqKeyKind;
+
+/*
+ * Flags of dims.  BY_ROW: the first row decided on dims, and once no row is
+ * left the next one does.  CHECKED: each pending row was compared with dims
+ * when it was appended, so none has other dimensions.
+ */
 #define IVFPQ_DIMS_BY_ROW	1
-/* No pending row has other dims: each was checked when it came. */
 #define IVFPQ_DIMS_CHECKED	2
 
 /*
- * Metapage contents.  Everything but calibration, rows_at_advice, the pending
- * list's ends and the head of the refine pages with free slots is immutable
- * once trained; nlists = 0 means untrained: all rows are pending.
+ * Metapage.  nlists = 0 means untrained: all rows are pending.  Once the index
+ * is trained only the results of calibration, rows_at_advice, the ends of the
+ * pending list and refine_head change.
  */
 typedef struct IvfpqMetaData
 {
@@ -113,13 +119,14 @@ typedef struct IvfpqMetaData
 	uint16		version;
 	uint8		metric;			/* GvMetric */
 	uint8		code_bits;		/* 4 */
-	uint64		build_id;		/* random; 0 = made by ambuildempty */
+	uint64		build_id;		/* random for each build and training; 0 =
+								 * made by ambuildempty, and never mirrored */
 	int32		dims;			/* 0 = not known */
 	int32		pq_dim;			/* sub-quantizers */
 	int32		nlists;			/* 0 = untrained */
 	int32		nparents;
 	int32		lists_per_row;	/* lists that hold a row: 1 or 2 */
-	float4		scale;			/* of the engine's transform */
+	float4		scale;			/* of gv_transform */
 	BlockNumber mean;			/* first page: [dims] floats */
 	BlockNumber codebooks;		/* first page: [16 * dims] floats */
 	BlockNumber parents;		/* first page: [nparents][dims] floats */
@@ -127,8 +134,8 @@ typedef struct IvfpqMetaData
 								 * list of each parent */
 	BlockNumber centroids;		/* first page: [nlists][dims] floats, by
 								 * parent */
-	BlockNumber codes;			/* first page: blocks of the centroids' codes,
-								 * see array.h */
+	BlockNumber codes;			/* first page: blocks of the centroids' codes
+								 * (array.h) */
 	BlockNumber directory;		/* first page: [nlists] IvfpqDirEntry */
 	int32		dims_flags;		/* IVFPQ_DIMS_... */
 
@@ -138,28 +145,29 @@ typedef struct IvfpqMetaData
 	float4		coarse_fraction;	/* of the lists that a search compares; 1
 									 * = all, flat; 0 = not calibrated */
 	int32		calibration_queries;
-	int64		rows_at_advice; /* when it was last told, in the log, that the
-								 * index has outgrown its training; 0 = never */
-	BlockNumber pending_head;	/* InvalidBlockNumber when there is none */
+	int64		rows_at_advice; /* when the log last said that the index has
+								 * outgrown its training; 0 = never */
+	BlockNumber pending_head;	/* InvalidBlockNumber = no pending page */
 	BlockNumber pending_tail;
 	uint64		pending_head_seq;	/* IvfpqPendingHeader.seq of the head */
 
 	int32		refine;			/* IvfpqRefine */
-	BlockNumber refine_head;	/* refine page with free slots */
+	BlockNumber refine_head;	/* first refine page with free slots */
 
-	int32		calibrated_depths;	/* the first depths, which were measured */
+	int32		calibrated_depths;	/* number of depths measured, from the
+									 * first on */
 	int32		calibrated_for; /* IvfpqCalibratedFor */
 	IvfpqTarget targets[IVFPQ_DEPTHS][IVFPQ_TARGETS];
 
-	/* 0 where there are no keys */
-	uint8		key_kinds[8];	/* [IVFPQ_MAX_KEYS] IvfpqKeyKind; 0 = no more */
+	/* 0 behind the last key */
+	uint8		key_kinds[8];	/* [IVFPQ_MAX_KEYS] IvfpqKeyKind */
 	uint8		key_widths[8];	/* bytes of an abbreviated key: 1, 2, 4 or 8 */
 
 	int32		rotated;		/* 1: vectors are rotated */
 	BlockNumber rotation;		/* first page: [dims][dims] floats */
 } IvfpqMetaData;
 
-/* Where a block starts. */
+/* Where a block starts: the slot of its part 0. */
 typedef struct IvfpqAddress
 {
 	BlockNumber page;			/* InvalidBlockNumber = none */
@@ -167,16 +175,18 @@ typedef struct IvfpqAddress
 } IvfpqAddress;
 
 /*
- * Directory entry of a list.  Positions 0 .. nitems - 1 are append-only
- * within a gen; the newest block, `head`, holds the last of them.
+ * Directory page: an array of entries, one a list.  Within a gen postings are
+ * only appended: positions 0 .. nitems - 1 never change their meaning.  The
+ * newest block holds the last of them.
  */
 typedef struct IvfpqDirEntry
 {
-	uint32		gen;			/* bumped when a list is rewritten or emptied */
+	uint32		gen;			/* incremented when the list is rewritten or
+								 * emptied */
 	uint32		nitems;			/* postings appended, dead ones included */
 	uint32		ndead;
 	uint32		nfirst;			/* live primary postings */
-	uint32		del_seq;		/* bumped when postings are marked dead */
+	uint32		del_seq;		/* incremented when postings are marked dead */
 	IvfpqAddress head;			/* newest block */
 } IvfpqDirEntry;
 
@@ -184,9 +194,9 @@ typedef struct IvfpqDirEntry
 	((int) (IVFPQ_PAGE_BYTES / sizeof(IvfpqDirEntry)))
 
 /*
- * Every slot of a slab page starts with this.  A block is one slot or, when
- * its body is longer than a page, two parts, each alone on its page.  The
- * body, cut into parts of equal size:
+ * Small-list page: equal slots, each with this header and a part of a block's
+ * body.  A block is one slot or, if its body is longer than a page, two parts,
+ * each alone on its page.  The body, which is cut into parts of equal size:
  *		tids	ItemPointerData [32]
  *		t		float4 [32]
  *		refine	ItemPointerData [32], if the index has refine records
@@ -199,48 +209,49 @@ typedef struct IvfpqSlotHeader
 	uint32		list;			/* IVFPQ_NO_LIST = free */
 	uint32		gen;
 	uint32		ordinal;		/* of the block in its list, 0 = oldest */
-	uint32		dead;			/* bit i: posting i is dead (part 0) */
-	uint32		secondary;		/* bit i: posting i is secondary (part 0) */
-	BlockNumber prev_page;		/* next older block (part 0) */
+	uint32		dead;			/* bit i: posting i is dead (in part 0) */
+	uint32		secondary;		/* bit i: posting i is secondary (in part 0) */
+	BlockNumber prev_page;		/* next older block (in part 0) */
 	uint16		prev_slot;
 	uint16		part;			/* 0 .. nparts - 1 */
-	BlockNumber next_part;		/* page of the next part, if there is one */
+	BlockNumber next_part;		/* page of the next part, or
+								 * InvalidBlockNumber */
 } IvfpqSlotHeader;
 
 /*
- * Sums up the abbreviated keys of a block's postings, dead ones included: of
- * those that are not NULL the least and the greatest; of hashes, in `low`, a
- * bit for each: number (hash % 64); of signatures, in `low`, all their bits.
- * It grows until the block is rewritten.  Without such a posting `low` is
- * above `high`, or 0.
+ * Head of a key: the summary of the abbreviated keys of a block's postings,
+ * dead ones included, that are not NULL.  Ordered keys: the least and the
+ * greatest.  Hashes: in `low`, a set of hash % 64.  Signatures: in `low`, the
+ * OR of all.  A head only grows until the block is rewritten.  If all postings
+ * are NULL, `low` is above `high` (ordered keys) or 0.
  */
 typedef struct IvfpqKeyHead
 {
 	uint64		low;
-	uint64		high;			/* 0 but for ordered keys */
+	uint64		high;			/* ordered keys only, else 0 */
 	uint32		nulls;			/* bit i: posting i's key is NULL, abbreviated
 								 * to 0 */
 	uint32		unused;			/* 0 */
 } IvfpqKeyHead;
 
 /*
- * Refine page: a header, then equal slots, one for each row.  Pages with free
- * slots are chained from the metapage; a page that has become full stays in
- * the chain until it is its head and an inserter finds it so.  In a trained
- * index a refine page never becomes a page of another kind, so a posting's
- * address always leads to a slot.
+ * Refine page: this header, then equal slots, one a row.  Pages with free
+ * slots are chained from the metapage.  A page that has become full stays in
+ * the chain until an inserter finds it full at the head.  In a trained index a
+ * refine page never becomes a page of another kind, so a posting's address
+ * always leads to a slot.
  */
 typedef struct IvfpqRecordHeader
 {
-	BlockNumber next;			/* in the chain; InvalidBlockNumber = end */
+	BlockNumber next;			/* in the chain, or InvalidBlockNumber */
 	uint16		chained;		/* 1: the page is in the chain */
 	uint16		nused;			/* slots that are not free */
 } IvfpqRecordHeader;
 
 /*
- * A slot: a row's vector in 8 bits a dimension (GvRefine), or in half
- * precision (GvHalfRecord), with min and step 0.  Its address, as postings
- * have it, is an ItemPointerData of block and slot + 1.
+ * Slot of a refine page: a row's vector in 8 bits a dimension (GvRefine), or
+ * in half precision (GvHalfRecord) with min and step 0.  Postings address it
+ * by an ItemPointerData of block and slot + 1.
  */
 typedef struct IvfpqRecord
 {
@@ -251,10 +262,13 @@ typedef struct IvfpqRecord
 	uint8		codes[FLEXIBLE_ARRAY_MEMBER];	/* [dims], or uint16 [dims] */
 } IvfpqRecord;
 
-/* Pending page: a header, then TIDs.  Pages are chained from old to new. */
+/*
+ * Pending page: this header, then TIDs.  Pages are chained from the oldest to
+ * the newest.
+ */
 typedef struct IvfpqPendingHeader
 {
-	uint64		seq;			/* ascending along the chain */
+	uint64		seq;			/* ascends along the chain */
 	uint64		next_seq;		/* seq of the next page */
 	BlockNumber next;			/* InvalidBlockNumber at the tail */
 	uint32		count;			/* TIDs held */

@@ -1,6 +1,6 @@
 /*
  * injection.c
- *		Injection points, at which tests make a backend stop (injection.h).
+ *		Injection points, where tests stop a backend; only in the test build.
  */
 #include "postgres.h"
 
@@ -21,25 +21,14 @@ char	   *ivfpq_injection_point = NULL;
 /* Steps that matched since the setting changed. */
 static int	nhits = 0;
 
-/* The setting has changed: count anew. */
+/* Counts steps from 0 again, because the setting has changed. */
 void
 IvfpqInjectionPointReset(void)
 {
 	nhits = 0;
 }
 
-/* Wait until the lock is free, and go on. */
-static void
-wait_for_lock(void)
-{
-	Datum		zero = Int32GetDatum(0);
-	Datum		key = Int32GetDatum(IVFPQ_INJECTION_POINT_LOCK);
-
-	DirectFunctionCall2(pg_advisory_lock_int4, zero, key);
-	DirectFunctionCall2(pg_advisory_unlock_int4, zero, key);
-}
-
-/* Stop if this is the step that the setting names. */
+/* Stops if this is the step that the setting names. */
 void
 IvfpqInjectionPointReached(const char *step)
 {
@@ -60,7 +49,13 @@ IvfpqInjectionPointReached(const char *step)
 	if (strcmp(action, "kill") == 0 || strcmp(action, "flush") == 0)
 		kill(MyProcPid, SIGKILL);
 	else if (strcmp(action, "wait") == 0)
-		wait_for_lock();
+	{
+		Datum		zero = Int32GetDatum(0);
+		Datum		key = Int32GetDatum(IVFPQ_INJECTION_POINT_LOCK);
+
+		DirectFunctionCall2(pg_advisory_lock_int4, zero, key);
+		DirectFunctionCall2(pg_advisory_unlock_int4, zero, key);
+	}
 	else if (strcmp(action, "memory") == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DISK_FULL),

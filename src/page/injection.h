@@ -1,16 +1,16 @@
 /*
  * injection.h
- *		Injection points, at which tests make a backend stop.
+ *		Injection points, where tests stop a backend.
  *
- * Work that is many records long names the places between two of them; no lock
- * on a page is held there.  The test build (make TEST_BUILD=1) has the setting
- * gpuvec.fault, "ACTION N STEP": at the N-th step of that name (any, if STEP
- * is '*')
- *		kill	the process dies, as by kill -9
- *		flush	the same, when its last record is on disk
- *		error	an error is raised
- *		memory	one that says that shared memory is not to be had
- *		wait	the process waits for advisory lock (0, IVFPQ_INJECTION_POINT_LOCK)
+ * Work that takes many WAL records names the steps between two of them.  No
+ * lock on a page is held at a step.  The test build (make TEST_BUILD=1) has the
+ * setting gpuvec.fault, "ACTION N STEP": at the N-th step of that name, or the
+ * N-th of any name if STEP is '*', the process does one of these.
+ *		kill	dies as by kill -9
+ *		flush	dies likewise, when its last record is on disk
+ *		error	raises an error
+ *		memory	raises the error for a lack of shared memory
+ *		wait	waits for advisory lock (0, IVFPQ_INJECTION_POINT_LOCK)
  */
 #ifndef IVFPQ_INJECTION_H
 #define IVFPQ_INJECTION_H
@@ -19,7 +19,7 @@
 
 #ifdef GV_TEST_BUILD
 
-/* NULL or empty: no fault. */
+/* The setting; NULL or empty = no fault. */
 extern char *ivfpq_injection_point;
 
 extern void IvfpqInjectionPointReset(void);

@@ -1,32 +1,44 @@
 /*
  * layout.c
- *		How blocks of codes lie on pages: arithmetic and bytes, no buffers.
+ *		Where the bytes of blocks and of refine records lie on pages.
  *
- * A block's body holds 32 TIDs, 32 T values, perhaps keys, and 32 codes.  As
- * many blocks as fit share a page; a body longer than a page is divided into
- * two parts of equal size, each alone on its page, so that adding a posting to
- * a block changes at most two pages besides the directory's and, while pending
- * rows are flushed, one pending page.
+ * A block's body holds 32 TIDs, 32 T values, with refine records their 32
+ * addresses, with keys a head and 32 abbreviated keys for each key, and 32
+ * codes.  As many blocks as fit share a page.  A body longer than a page is
+ * divided into two parts of equal size, each alone on its page.  So adding a
+ * posting to a block changes at most two pages besides the directory's and,
+ * while pending rows are flushed, one pending page: the four buffers that a
+ * generic WAL record may have.
  */
 #include "postgres.h"
 
 #include "page/layout.h"
 
-static int	key_abbrev_at(const IvfpqKeyForm *form, int k, int i);
-
 /*
- * Bytes of a block that every code width needs: TIDs and T, and with refine
- * records their addresses.
+ * Bytes of a block that do not depend on the width of codes: TIDs and T, and
+ * with refine records their addresses.
  */
 #define FIXED_BYTES(refine) \
 	(IVFPQ_BLOCK_POSTINGS * ((int) sizeof(float4) + \
 						   ((refine) ? 2 : 1) * (int) sizeof(ItemPointerData)))
 
-#define MIN_PQ_DIM	40
-
-/* Body bytes one page can hold, a multiple of IVFPQ_BLOCK_POSTINGS. */
+/* Body bytes that one page can hold, a multiple of IVFPQ_BLOCK_POSTINGS. */
 #define MAX_PART_BYTES \
 	TYPEALIGN_DOWN(IVFPQ_BLOCK_POSTINGS, IVFPQ_PAGE_BYTES - sizeof(IvfpqSlotHeader))
+
+/* Least number of sub-quantizers by default, if there are as many dimensions. */
+#define MIN_PQ_DIM	40
+
+/* Writes n bytes to offset `at` of a part's body. */
+typedef void (*PutBytes) (const void *to, int part, int at,
+						  const void *from, int n);
+
+/* The slots of a block's parts, and patches of the pages that they are on. */
+typedef struct Patching
+{
+	const int  *slots_at;		/* [nparts] */
+	IvfpqPatch *patches;		/* [nparts] */
+} Patching;
 
 /*
  * Returns the largest number of sub-quantizers whose blocks with these keys
@@ -43,8 +55,8 @@ IvfpqMaxPqDim(const IvfpqKeyForm *keys)
 }
 
 /*
- * Fill in the layout for pq_dim sub-quantizers of 4 bits.  False when a block
- * would take too many pages.
+ * Computes the layout for pq_dim sub-quantizers of 4 bits.  Returns false if a
+ * block would take too many pages.
  */
 bool
 IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine,
@@ -71,8 +83,8 @@ IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine,
 }
 
 /*
- * That of a trained index, whose metapage has these contents; false where they
- * make no sense.
+ * Computes the layout of a trained index from its metapage.  Returns false if
+ * its values are out of range.
  */
 bool
 IvfpqLayoutGet(IvfpqLayout *layout, const IvfpqMetaData *meta)
@@ -85,12 +97,12 @@ IvfpqLayoutGet(IvfpqLayout *layout, const IvfpqMetaData *meta)
 }
 
 /*
- * Sub-quantizers for a dimension when the user names none: half of it, or as
- * few as three eighths of it when that lets one more block share a page, or a
- * third with refine records, which make candidates cheap, and with keys, which
- * share the page; at least 40 where there are so many dimensions, because
- * fewer bits tell too little whatever the dimension (src/am/README,
- * "Defaults").
+ * Returns the number of sub-quantizers of an index whose user names none: half
+ * the dimensions, but at least MIN_PQ_DIM or all of them, because fewer bits
+ * tell too little whatever the dimension (src/am/README, "Defaults").  Fewer
+ * than half are taken if that lets one more block share a page: down to three
+ * eighths of the dimensions, or to a third with refine records, which make
+ * candidates cheap, and with keys, which share the page.
  */
 int
 IvfpqDefaultPqDim(int dims, bool refine, const IvfpqKeyForm *keys)
@@ -115,191 +127,9 @@ IvfpqDefaultPqDim(int dims, bool refine, const IvfpqKeyForm *keys)
 	return half;
 }
 
-/* Writes n bytes `at` a place of a part. */
-typedef void (*PutBytes) (const void *to, int part, int at,
-						  const void *from, int n);
-
 /*
- * Writes the abbreviated keys of posting i, and the block's heads with them,
- * which are all in part 0.
- */
-static pg_attribute_always_inline void
-put_keys(const IvfpqLayout *layout, const char *body, int i,
-		 const IvfpqKeyAbbrevs *abbrevs, PutBytes put, const void *to)
-{
-	const IvfpqKeyForm *form = &layout->keys;
-	const IvfpqKeyHead *heads = (const IvfpqKeyHead *)
-	(body + layout->keys_at);
-
-	for (int k = 0; k < form->nkeys; k++)
-	{
-		IvfpqKeyHead head = IvfpqKeyHeadWith(form, k, &heads[k], i, abbrevs);
-		IvfpqKeyBytes bytes;
-
-		if (i == 0 || memcmp(&head, &heads[k], sizeof(head)) != 0)
-			put(to, 0, layout->keys_at + k * (int) sizeof(head), &head,
-				sizeof(head));
-		put(to, 0, layout->keys_at + key_abbrev_at(form, k, i),
-			IvfpqKeyAbbrevBytes(abbrevs->abbrev[k], form->width[k], &bytes),
-			form->width[k]);
-	}
-}
-
-/*
- * Writes every byte of posting i of a block, so that what an
- * earlier owner of the slot left there does no harm.  Part 0 has its `body`.
- */
-static pg_attribute_always_inline void
-put_posting(const IvfpqLayout *layout, const char *body, int i,
-			const IvfpqPosting *posting, PutBytes put, const void *to)
-{
-	int			tids = IVFPQ_BLOCK_POSTINGS * (int) sizeof(ItemPointerData);
-	int			ts = IVFPQ_BLOCK_POSTINGS * (int) sizeof(float4);
-	int			at = layout->codes + i;
-	int			part = 0;
-
-	put(to, 0, i * (int) sizeof(ItemPointerData), &posting->tid,
-		sizeof(ItemPointerData));
-	put(to, 0, tids + i * (int) sizeof(float4), &posting->t, sizeof(float4));
-	if (layout->refine)
-		put(to, 0, tids + ts + i * (int) sizeof(ItemPointerData),
-			&posting->refine, sizeof(ItemPointerData));
-	if (layout->keys.nkeys > 0)
-		put_keys(layout, body, i, posting->keys, put, to);
-	/* not by division: it is done for every byte of an index */
-	for (int p = 0; p < layout->code_bytes; p++, at += IVFPQ_BLOCK_POSTINGS)
-	{
-		for (; at >= layout->part_bytes; at -= layout->part_bytes)
-			part++;
-		put(to, part, at, &posting->code[p], 1);
-	}
-}
-
-/* Returns the block's secondary bits with posting i in them. */
-static uint32
-secondary_bits(const IvfpqSlotHeader *header, int i,
-			   const IvfpqPosting *posting)
-{
-	return (header->secondary & ~(1U << i)) | (uint32) posting->secondary << i;
-}
-
-/* PutBytes; to: the parts, char *[]. */
-static inline void
-put_bytes(const void *to, int part, int at, const void *from, int n)
-{
-	memcpy(((char *const *) to)[part] + at, from, n);
-}
-
-/* Puts posting i of a block into its parts; `header` is that of part 0. */
-void
-IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
-			 char *const *parts, int i, const IvfpqPosting *posting)
-{
-	header->secondary = secondary_bits(header, i, posting);
-	put_posting(layout, parts[0], i, posting, put_bytes, parts);
-}
-
-/* The parts' slots on their pages, and what is to be written there. */
-typedef struct Patching
-{
-	const int  *slots_at;		/* [nparts] */
-	IvfpqPatch *patches;		/* [nparts] */
-} Patching;
-
-/* PutBytes; to: Patching */
-static inline void
-patch_bytes(const void *to, int part, int at, const void *from, int n)
-{
-	const Patching *patching = to;
-
-	IvfpqPatchAdd(&patching->patches[part],
-				  patching->slots_at[part] + (int) sizeof(IvfpqSlotHeader) + at,
-				  from, n);
-}
-
-/*
- * The same as patches [nparts] of the parts' pages, on which their slots begin
- * at slots_at [nparts]; the body of part 0 lies behind its header.
- */
-void
-IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
-			   const int *slots_at, int i, const IvfpqPosting *posting,
-			   IvfpqPatch *patches)
-{
-	Patching	patching = {slots_at, patches};
-	uint32		secondary = secondary_bits(header, i, posting);
-
-	if (secondary != header->secondary)
-		IvfpqPatchAdd(&patches[0],
-					  slots_at[0] + (int) offsetof(IvfpqSlotHeader, secondary),
-					  &secondary, sizeof(secondary));
-	put_posting(layout, (const char *) (header + 1), i, posting, patch_bytes,
-				&patching);
-}
-
-/*
- * A block's body, contiguous, as arrays.  Its first `count` postings are
- * written; the header tells which of them are dead.
- */
-void
-IvfpqBodyView(const IvfpqLayout *layout, const char *body, int count,
-			  const IvfpqSlotHeader *header, IvfpqBlockView *view)
-{
-	view->tids = (const ItemPointerData *) body;
-	view->t = (const float4 *) (view->tids + IVFPQ_BLOCK_POSTINGS);
-	view->refine = layout->refine ?
-		(const ItemPointerData *) (view->t + IVFPQ_BLOCK_POSTINGS) : NULL;
-	view->keys = layout->keys.nkeys > 0 ? body + layout->keys_at : NULL;
-	view->codes = (const uint8 *) body + layout->codes;
-	view->ahead = NULL;
-	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_POSTINGS - count)) &
-		~header->dead;
-	view->secondary = header->secondary;
-	view->passed_over = false;
-}
-
-/* Bytes that a vector takes in refine records of this kind. */
-int
-IvfpqRecordCodeBytes(IvfpqRefine refine, int dims)
-{
-	return refine == IVFPQ_REFINE_HALF ? dims * (int) sizeof(uint16) : dims;
-}
-
-/* Bytes of a refine record with code_bytes of codes, and records of a page. */
-int
-IvfpqRecordSlotBytes(int code_bytes)
-{
-	return TYPEALIGN(sizeof(float4),
-					 offsetof(IvfpqRecord, codes) + code_bytes);
-}
-
-int
-IvfpqRecordSlots(int code_bytes)
-{
-	return (IVFPQ_PAGE_BYTES - sizeof(IvfpqRecordHeader)) /
-		IvfpqRecordSlotBytes(code_bytes);
-}
-
-/* The most dimensions of which a refine record of this kind fits a page. */
-int
-IvfpqRecordMaxDims(IvfpqRefine refine)
-{
-	int			bytes = TYPEALIGN_DOWN(sizeof(float4),
-									   IVFPQ_PAGE_BYTES -
-									   sizeof(IvfpqRecordHeader)) -
-	offsetof(IvfpqRecord, codes);
-
-	return bytes / IvfpqRecordCodeBytes(refine, 1);
-}
-
-/* ----
- * The keys of a block: a head for each, which sums up its abbreviated
- * keys, then these column by column. format.h says what a head holds.
- */
-
-/*
- * Which keys the contents of a metapage tell of; false where they make no
- * sense.
+ * Gets the keys of an index from its metapage.  Returns false if its
+ * values are out of range.
  */
 bool
 IvfpqKeyFormGet(const IvfpqMetaData *meta, IvfpqKeyForm *form)
@@ -323,14 +153,14 @@ IvfpqKeyFormGet(const IvfpqMetaData *meta, IvfpqKeyForm *form)
 	return true;
 }
 
-/* Bytes that the heads of a block's keys take. */
+/* Returns the bytes that the heads of keys take in a block. */
 int
 IvfpqKeyHeadsBytes(const IvfpqKeyForm *form)
 {
 	return form->nkeys * (int) sizeof(IvfpqKeyHead);
 }
 
-/* Returns where posting i's abbreviated key k is in a block's keys. */
+/* Returns the offset of posting i's abbreviated key k in a block's keys. */
 static int
 key_abbrev_at(const IvfpqKeyForm *form, int k, int i)
 {
@@ -341,14 +171,14 @@ key_abbrev_at(const IvfpqKeyForm *form, int k, int i)
 	return at + i * form->width[k];
 }
 
-/* Bytes that keys take in a block. */
+/* Returns the bytes that keys take in a block, heads included. */
 int
 IvfpqKeysBytes(const IvfpqKeyForm *form)
 {
 	return key_abbrev_at(form, form->nkeys, 0);
 }
 
-/* Stores an abbreviated key in `width` bytes; returns these. */
+/* Stores an abbreviated key in `width` bytes of *bytes and returns these. */
 const void *
 IvfpqKeyAbbrevBytes(uint64 abbrev, int width, IvfpqKeyBytes *bytes)
 {
@@ -392,7 +222,7 @@ IvfpqKeyAbbrevOf(const char *bytes, int width)
 	}
 }
 
-/* Gets the abbreviated keys of posting i of a block with these keys. */
+/* Gets the abbreviated keys of posting i from the keys of its block. */
 void
 IvfpqKeyAbbrevsGet(const IvfpqKeyForm *form, const char *keys, int i,
 				   IvfpqKeyAbbrevs *abbrevs)
@@ -409,10 +239,7 @@ IvfpqKeyAbbrevsGet(const IvfpqKeyForm *form, const char *keys, int i,
 	}
 }
 
-/*
- * Returns a number that tells the abbreviated keys of two postings apart, as
- * far as any can.
- */
+/* Returns a hash of a posting's abbreviated keys. */
 uint64
 IvfpqKeyAbbrevsDigest(const IvfpqKeyForm *form, const IvfpqKeyAbbrevs *abbrevs)
 {
@@ -428,28 +255,22 @@ IvfpqKeyAbbrevsDigest(const IvfpqKeyForm *form, const IvfpqKeyAbbrevs *abbrevs)
 	return digest;
 }
 
-/* Returns the head of key k without any posting. */
-static IvfpqKeyHead
-empty_head(const IvfpqKeyForm *form, int k)
-{
-	IvfpqKeyHead head = {0};
-
-	if (form->kind[k] == IVFPQ_KEY_ORDERED)
-		head.low = PG_UINT64_MAX;
-	return head;
-}
-
 /*
- * Returns the head of key k, `head` before, with posting i in it.  Posting 0
- * is a block's first, so it begins the head, whatever an earlier owner of the
- * slot left.
+ * Returns `head`, of key k, widened so that it covers posting i.  Posting 0,
+ * the first of its block, begins a new head instead: `head` is what an earlier
+ * owner of the slot left.
  */
 IvfpqKeyHead
 IvfpqKeyHeadWith(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
 				 int i, const IvfpqKeyAbbrevs *abbrevs)
 {
-	IvfpqKeyHead with = i == 0 ? empty_head(form, k) : *head;
+	IvfpqKeyHead with = {0};
 	uint64		abbrev = abbrevs->abbrev[k];
+
+	if (i > 0)
+		with = *head;
+	else if (form->kind[k] == IVFPQ_KEY_ORDERED)
+		with.low = PG_UINT64_MAX;
 
 	if (abbrevs->nulls >> k & 1)
 		with.nulls |= 1U << i;
@@ -469,7 +290,7 @@ IvfpqKeyHeadWith(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
 	return with;
 }
 
-/* Returns whether a head of key k covers this posting. */
+/* Returns whether a head of key k covers a posting with these keys. */
 bool
 IvfpqKeyHeadCovers(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
 				   const IvfpqKeyAbbrevs *abbrevs)
@@ -487,4 +308,182 @@ IvfpqKeyHeadCovers(const IvfpqKeyForm *form, int k, const IvfpqKeyHead *head,
 		default:
 			return (abbrev & ~head->low) == 0;
 	}
+}
+
+/*
+ * Writes the abbreviated keys of posting i, and the heads that these change.
+ * All of them are in part 0, whose body is `body`.
+ */
+static pg_attribute_always_inline void
+put_keys(const IvfpqLayout *layout, const char *body, int i,
+		 const IvfpqKeyAbbrevs *abbrevs, PutBytes put, const void *to)
+{
+	const IvfpqKeyForm *form = &layout->keys;
+	const IvfpqKeyHead *heads = (const IvfpqKeyHead *)
+	(body + layout->keys_at);
+
+	for (int k = 0; k < form->nkeys; k++)
+	{
+		IvfpqKeyHead head = IvfpqKeyHeadWith(form, k, &heads[k], i, abbrevs);
+		IvfpqKeyBytes bytes;
+
+		if (i == 0 || memcmp(&head, &heads[k], sizeof(head)) != 0)
+			put(to, 0, layout->keys_at + k * (int) sizeof(head), &head,
+				sizeof(head));
+		put(to, 0, layout->keys_at + key_abbrev_at(form, k, i),
+			IvfpqKeyAbbrevBytes(abbrevs->abbrev[k], form->width[k], &bytes),
+			form->width[k]);
+	}
+}
+
+/*
+ * Writes posting i of a block.  Each byte of it is written, so that bytes of
+ * an earlier owner of the slot do no harm.  `body` is the body of part 0, in
+ * which the heads of keys are.
+ */
+static pg_attribute_always_inline void
+put_posting(const IvfpqLayout *layout, const char *body, int i,
+			const IvfpqPosting *posting, PutBytes put, const void *to)
+{
+	int			tids = IVFPQ_BLOCK_POSTINGS * (int) sizeof(ItemPointerData);
+	int			ts = IVFPQ_BLOCK_POSTINGS * (int) sizeof(float4);
+	int			at = layout->codes + i;
+	int			part = 0;
+
+	put(to, 0, i * (int) sizeof(ItemPointerData), &posting->tid,
+		sizeof(ItemPointerData));
+	put(to, 0, tids + i * (int) sizeof(float4), &posting->t, sizeof(float4));
+	if (layout->refine)
+		put(to, 0, tids + ts + i * (int) sizeof(ItemPointerData),
+			&posting->refine, sizeof(ItemPointerData));
+	if (layout->keys.nkeys > 0)
+		put_keys(layout, body, i, posting->keys, put, to);
+	/* no division here: this is done for every byte of an index */
+	for (int p = 0; p < layout->code_bytes; p++, at += IVFPQ_BLOCK_POSTINGS)
+	{
+		for (; at >= layout->part_bytes; at -= layout->part_bytes)
+			part++;
+		put(to, part, at, &posting->code[p], 1);
+	}
+}
+
+/*
+ * Returns the secondary bits of a block with that of posting i, in place of
+ * any that an earlier owner of the slot left.
+ */
+static uint32
+secondary_bits(const IvfpqSlotHeader *header, int i,
+			   const IvfpqPosting *posting)
+{
+	return (header->secondary & ~(1U << i)) | (uint32) posting->secondary << i;
+}
+
+/* PutBytes into bodies: `to` is char *[nparts]. */
+static inline void
+put_bytes(const void *to, int part, int at, const void *from, int n)
+{
+	memcpy(((char *const *) to)[part] + at, from, n);
+}
+
+/*
+ * Writes posting i of a block to the bodies of its parts [nparts].  `header`
+ * is that of part 0.
+ */
+void
+IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
+			 char *const *parts, int i, const IvfpqPosting *posting)
+{
+	header->secondary = secondary_bits(header, i, posting);
+	put_posting(layout, parts[0], i, posting, put_bytes, parts);
+}
+
+/* PutBytes into patches: `to` is a Patching. */
+static inline void
+patch_bytes(const void *to, int part, int at, const void *from, int n)
+{
+	const Patching *patching = to;
+
+	IvfpqPatchAdd(&patching->patches[part],
+				  patching->slots_at[part] + (int) sizeof(IvfpqSlotHeader) + at,
+				  from, n);
+}
+
+/*
+ * Adds the same writes to patches [nparts] of the parts' pages, on which the
+ * slots begin at offsets slots_at [nparts].  The pages stay as they are.
+ * `header` is that of part 0 on its page, with the body behind it.
+ */
+void
+IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
+			   const int *slots_at, int i, const IvfpqPosting *posting,
+			   IvfpqPatch *patches)
+{
+	Patching	patching = {slots_at, patches};
+	uint32		secondary = secondary_bits(header, i, posting);
+
+	if (secondary != header->secondary)
+		IvfpqPatchAdd(&patches[0],
+					  slots_at[0] + (int) offsetof(IvfpqSlotHeader, secondary),
+					  &secondary, sizeof(secondary));
+	put_posting(layout, (const char *) (header + 1), i, posting, patch_bytes,
+				&patching);
+}
+
+/*
+ * Sets *view to the arrays of a body, whose parts are contiguous.  The block
+ * has `count` postings; the header tells which of them are dead.
+ */
+void
+IvfpqBodyView(const IvfpqLayout *layout, const char *body, int count,
+			  const IvfpqSlotHeader *header, IvfpqBlockView *view)
+{
+	view->tids = (const ItemPointerData *) body;
+	view->t = (const float4 *) (view->tids + IVFPQ_BLOCK_POSTINGS);
+	view->refine = layout->refine ?
+		(const ItemPointerData *) (view->t + IVFPQ_BLOCK_POSTINGS) : NULL;
+	view->keys = layout->keys.nkeys > 0 ? body + layout->keys_at : NULL;
+	view->codes = (const uint8 *) body + layout->codes;
+	view->ahead = NULL;
+	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_POSTINGS - count)) &
+		~header->dead;
+	view->secondary = header->secondary;
+	view->passed_over = false;
+}
+
+/* Returns the bytes of a vector in refine records of this kind. */
+int
+IvfpqRecordCodeBytes(IvfpqRefine refine, int dims)
+{
+	return refine == IVFPQ_REFINE_HALF ? dims * (int) sizeof(uint16) : dims;
+}
+
+/* Returns the bytes of a slot for refine records with code_bytes of codes. */
+int
+IvfpqRecordSlotBytes(int code_bytes)
+{
+	return TYPEALIGN(sizeof(float4),
+					 offsetof(IvfpqRecord, codes) + code_bytes);
+}
+
+/* Returns the number of such slots on a page. */
+int
+IvfpqRecordSlots(int code_bytes)
+{
+	return (IVFPQ_PAGE_BYTES - sizeof(IvfpqRecordHeader)) /
+		IvfpqRecordSlotBytes(code_bytes);
+}
+
+/*
+ * Returns the largest number of dimensions for which a refine record of this
+ * kind fits on a page.
+ */
+int
+IvfpqRecordMaxDims(IvfpqRefine refine)
+{
+	int			bytes = TYPEALIGN_DOWN(sizeof(float4),
+									   IVFPQ_PAGE_BYTES -
+									   sizeof(IvfpqRecordHeader)) -
+	offsetof(IvfpqRecord, codes);
+
+	return bytes / IvfpqRecordCodeBytes(refine, 1);
 }

@@ -1,7 +1,10 @@
 /*
  * layout.h
- *		How blocks of codes lie on pages: arithmetic and bytes, no buffers
- *		(layout.c, layout.c).
+ *		Where the bytes of blocks and of refine records lie on pages.
+ *
+ * Arithmetic and bytes: nothing declared here takes a buffer or a lock, and
+ * nothing raises an error.  The pages that callers pass are theirs, locked as
+ * what they do needs it.
  */
 #ifndef IVFPQ_LAYOUT_H
 #define IVFPQ_LAYOUT_H
@@ -9,14 +12,7 @@
 #include "page/delta.h"
 #include "page/format.h"
 
-/* Bytes of one posting's code. */
-static inline int
-IvfpqCodeBytes(int pq_dim)
-{
-	return (pq_dim + 1) / 2;
-}
-
-/* The keys of an index's postings. */
+/* The keys of an index. */
 typedef struct IvfpqKeyForm
 {
 	int			nkeys;
@@ -45,9 +41,9 @@ typedef struct IvfpqLayout
 {
 	bool		refine;			/* postings have addresses of refine records */
 	IvfpqKeyForm keys;
-	int			keys_at;		/* where keys begin in a body; in part 0 */
+	int			keys_at;		/* offset of keys in a body, and in part 0 */
 	int			code_bytes;		/* bytes of one posting's code */
-	int			codes;			/* where codes begin in a body */
+	int			codes;			/* offset of codes in a body */
 	int			body_bytes;		/* of a block */
 	int			nparts;			/* 1 .. IVFPQ_MAX_PARTS */
 	int			part_bytes;		/* body bytes in one part */
@@ -55,7 +51,7 @@ typedef struct IvfpqLayout
 	int			slots_per_page; /* 1 when nparts > 1 */
 } IvfpqLayout;
 
-/* A row's posting in a list, as inserted. */
+/* A posting to be written. */
 typedef struct IvfpqPosting
 {
 	ItemPointerData tid;
@@ -74,40 +70,31 @@ typedef struct IvfpqBlockView
 	const ItemPointerData *refine;	/* [32], or NULL */
 	const char *keys;			/* heads and abbreviated keys, or NULL */
 	const uint8 *codes;			/* [code_bytes][32] */
-	const uint8 *ahead;			/* codes to fetch while these are scanned, or
-								 * NULL; never to be read */
+	const uint8 *ahead;			/* codes to be prefetched while these are
+								 * scanned, or NULL; never to be read */
 	uint32		live;			/* bit i: posting i exists and is not dead */
 	uint32		secondary;		/* bit i: posting i is secondary */
 	bool		passed_over;	/* no posting is wanted
-								 * (IvfpqListReader.wants): only `keys` heads,
-								 * `live` and `secondary` are there */
+								 * (IvfpqListReader.wants): only the heads in
+								 * `keys`, `live` and `secondary` are valid */
 } IvfpqBlockView;
 
-/* layout.c */
+/* Bytes of one posting's code. */
+static inline int
+IvfpqCodeBytes(int pq_dim)
+{
+	return (pq_dim + 1) / 2;
+}
+
+/* the layout of blocks */
 extern int	IvfpqMaxPqDim(const IvfpqKeyForm *keys);
 extern bool IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine,
 							const IvfpqKeyForm *keys);
 extern bool IvfpqLayoutGet(IvfpqLayout *layout, const IvfpqMetaData *meta);
 extern int	IvfpqDefaultPqDim(int dims, bool refine,
 							  const IvfpqKeyForm *keys);
-extern void IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
-						 char *const *parts, int i,
-						 const IvfpqPosting *posting);
-extern void IvfpqBodyView(const IvfpqLayout *layout, const char *body,
-						  int count, const IvfpqSlotHeader *header,
-						  IvfpqBlockView *view);
-extern void IvfpqBodyPatch(const IvfpqLayout *layout,
-						   const IvfpqSlotHeader *header, const int *slots_at,
-						   int i, const IvfpqPosting *posting,
-						   IvfpqPatch *patches);
 
-/* layout of refine records */
-extern int	IvfpqRecordCodeBytes(IvfpqRefine refine, int dims);
-extern int	IvfpqRecordSlotBytes(int code_bytes);
-extern int	IvfpqRecordSlots(int code_bytes);
-extern int	IvfpqRecordMaxDims(IvfpqRefine refine);
-
-/* layout.c */
+/* keys in a block: heads, then abbreviated keys */
 extern bool IvfpqKeyFormGet(const IvfpqMetaData *meta, IvfpqKeyForm *form);
 extern int	IvfpqKeyHeadsBytes(const IvfpqKeyForm *form);
 extern int	IvfpqKeysBytes(const IvfpqKeyForm *form);
@@ -124,5 +111,23 @@ extern IvfpqKeyHead IvfpqKeyHeadWith(const IvfpqKeyForm *form, int k,
 extern bool IvfpqKeyHeadCovers(const IvfpqKeyForm *form, int k,
 							   const IvfpqKeyHead *head,
 							   const IvfpqKeyAbbrevs *abbrevs);
+
+/* the body of a block: one posting written, all of them read */
+extern void IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
+						 char *const *parts, int i,
+						 const IvfpqPosting *posting);
+extern void IvfpqBodyPatch(const IvfpqLayout *layout,
+						   const IvfpqSlotHeader *header, const int *slots_at,
+						   int i, const IvfpqPosting *posting,
+						   IvfpqPatch *patches);
+extern void IvfpqBodyView(const IvfpqLayout *layout, const char *body,
+						  int count, const IvfpqSlotHeader *header,
+						  IvfpqBlockView *view);
+
+/* the layout of refine pages */
+extern int	IvfpqRecordCodeBytes(IvfpqRefine refine, int dims);
+extern int	IvfpqRecordSlotBytes(int code_bytes);
+extern int	IvfpqRecordSlots(int code_bytes);
+extern int	IvfpqRecordMaxDims(IvfpqRefine refine);
 
 #endif							/* IVFPQ_LAYOUT_H */

@@ -1,9 +1,10 @@
 /*
  * listread.h
- *		Reading inverted lists, block by block, and rewriting them.
+ *		Reading inverted lists, block by block (listread.c).
  *
- * ../README states the read protocol, and why blocks may be read where they
- * lie.
+ * A reader reads one list at a time, from the newest block to the oldest.
+ * README, "Locks", has the read protocol, and "Optimistic Reads" says why
+ * blocks may be read where they lie.
  */
 #ifndef IVFPQ_LISTREAD_H
 #define IVFPQ_LISTREAD_H
@@ -13,19 +14,23 @@
 
 #include "page/layout.h"
 
-/* listread.c: blocks on their way into the processor's cache */
+#define IVFPQ_OPTIMISTIC_BLOCKS	4	/* at a time */
+
+/*
+ * A place some blocks ahead of the reader, in lists that are read one after
+ * another: their blocks are fetched into the processor's cache.  It follows
+ * from directory entries, as if each list had been written at once.
+ */
 typedef struct IvfpqFetchPlace
 {
-	const IvfpqDirEntry *entry; /* of the next list to fetch of, */
-	const IvfpqDirEntry *end;	/* and behind the last one */
-	const IvfpqDirEntry *sought;	/* pages of those before are sought */
-	uint32		nblocks;		/* of the list before that are left, */
-	IvfpqAddress next;			/* the first of them most likely there */
-	const char *page;			/* that page where it was, or NULL */
+	const IvfpqDirEntry *entry; /* of the next list to fetch from */
+	const IvfpqDirEntry *end;	/* after the last one */
+	const IvfpqDirEntry *located;	/* first list whose pages' addresses were
+									 * not looked up yet */
+	uint32		nblocks;		/* blocks left of the list before `entry` */
+	IvfpqAddress next;			/* where the first of them most likely is */
+	const char *page;			/* that page, where it was lately, or NULL */
 } IvfpqFetchPlace;
-
-
-#define IVFPQ_OPTIMISTIC_BLOCKS	4	/* at a time */
 
 typedef struct IvfpqListReader
 {
@@ -33,114 +38,75 @@ typedef struct IvfpqListReader
 	const IvfpqMetaData *meta;
 	IvfpqLayout layout;
 	BufferAccessStrategy strategy;
-	uint32		list;
-	IvfpqDirEntry entry;		/* as read when the list was opened */
-	IvfpqAddress next;			/* block to read next */
-	uint32		nleft;			/* postings in it and in all older blocks */
-	bool		reread;			/* a second reading is under way */
 
 	/*
-	 * Returns whether a block with these heads of keys may have a posting
-	 * that is wanted; else it is passed over.  NULL: all are wanted.  Called
-	 * under the page's lock, it computes, and no more.
+	 * Returns whether a block whose keys have these heads may have a posting
+	 * that the caller needs; other blocks are passed over.  NULL: all blocks
+	 * are read.  It is called under the page's lock, and only computes.
 	 */
 	bool		(*wants) (const void *arg, const IvfpqSlotHeader *header,
 						  const char *keys);
 	const void *wants_arg;
-	BlockNumber cached;			/* page of which `page` has */
-	uint32		copied;			/* these slots, a bit each, */
-	uint32		passed;			/* of these the front only: header and heads */
-	char	   *page;			/* [BLCKSZ] copy of parts of a slab page */
-	bool		prefetches;		/* IvfpqListOpenAt opened it */
-	Buffer		prefetched;		/* page that comes next, or invalid */
-	const char *fetch_at;		/* what of it is wanted: so much is not */
-	const char *fetch_end;		/* asked for yet */
-	bool		passing;		/* the last block was passed over */
-	const IvfpqDirEntry *following; /* list that comes next, or NULL */
-	IvfpqFetchPlace fetching;	/* by IvfpqListsBegin */
+
+	/* lists to read one after another (IvfpqListReaderStart) */
+	const uint64 *lists;		/* [nlists] */
+	IvfpqDirEntry *entries;		/* [nlists] as read at the start */
+	int			nlists;
+	int			nprefetched;	/* lists from 0 on whose pages in files were
+								 * prefetched, if they had to be */
+	int64		had_read;		/* IvfpqCountReads */
+
+	/* the open list */
+	uint32		list;
+	IvfpqDirEntry entry;		/* as read when the list was opened */
+	const IvfpqDirEntry *following; /* of the list that is read next, or NULL */
+	bool		looks_ahead;	/* IvfpqListReaderOpen opened the list */
+	bool		reread;			/* a second reading is under way, in which
+								 * postings may come again */
+	IvfpqAddress next;			/* block to read next */
+	uint32		nleft;			/* postings in it and in all older blocks */
+
+	/* copies of slots */
+	char	   *page;			/* [BLCKSZ] slots, where they are on the page */
+	BlockNumber cached;			/* that page, or invalid */
+	uint32		copied;			/* bit i: slot i was copied, */
+	uint32		passed;			/* bit i: only its header and heads of keys */
 	char	   *body;			/* [body_bytes] block gathered from parts */
 
-	/* blocks that are read optimistically: */
+	/* blocks that are read optimistically */
+	bool		copies_next;	/* they changed: the next block is copied */
 	Buffer		optimistic;		/* their page, pinned, or invalid */
-	int			noptimistic;
+	int			noptimistic;	/* 0: the last block is a copy */
 	uint32		slots[IVFPQ_OPTIMISTIC_BLOCKS];
 	IvfpqSlotHeader headers[IVFPQ_OPTIMISTIC_BLOCKS];	/* as they were */
+
+	/* what comes next */
+	Buffer		prefetched;		/* page, pinned, or invalid */
+	const char *fetch_at;		/* what of it is still to be fetched into the */
+	const char *fetch_end;		/* cache, up to here; NULL: none */
+	bool		passing;		/* the last block was passed over */
+	IvfpqFetchPlace fetching;
 } IvfpqListReader;
 
+/* layout: the index's, or NULL if the caller does not have it */
 extern void IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 								const IvfpqMetaData *meta,
+								const IvfpqLayout *layout,
 								BufferAccessStrategy strategy);
-extern void IvfpqListsBegin(IvfpqListReader *reader,
-							const IvfpqDirEntry *entries, int n);
-extern void IvfpqListOpen(IvfpqListReader *reader, uint32 list);
-extern void IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
-							const IvfpqDirEntry *entry,
-							const IvfpqDirEntry *following);
-extern bool IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view);
-extern int	IvfpqListNextOptimistic(IvfpqListReader *reader,
-									IvfpqBlockView *views);
-extern bool IvfpqListConfirm(IvfpqListReader *reader,
-							 const IvfpqBlockView *views);
 extern void IvfpqListReaderFree(IvfpqListReader *reader);
 
-/* listread.c: pages of many lists, before these are read */
-extern int	IvfpqPrefetchLists(const IvfpqListReader *reader,
-							   const uint64 *lists,
-							   const IvfpqDirEntry *entries, int n);
+/* any list, by copies of its blocks */
+extern void IvfpqListOpen(IvfpqListReader *reader, uint32 list);
+extern bool IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view);
 
-/* listwrite.c: VACUUM's side of lists */
-extern bool IvfpqSlabRead(Relation index, BlockNumber blkno,
-						  BufferAccessStrategy strategy, char *page);
-extern void IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
-								BlockNumber blkno, Page page);
-extern void IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
-						  IvfpqAddress address, uint32 list, uint32 gen,
-						  uint32 dead);
-extern void IvfpqSlabReclaim(Relation index, const IvfpqLayout *layout,
-							 IvfpqAddress address, uint32 list, uint32 gen);
-extern bool IvfpqListRewrite(Relation index, const IvfpqMetaData *meta,
-							 uint32 list, BufferAccessStrategy strategy);
-
-/* ----
- * What the files of the lists' reader share.
- */
-
-/* Bytes of a slot before its keys. */
-static inline int
-IvfpqBeforeKeys(const IvfpqLayout *layout)
-{
-	return (int) sizeof(IvfpqSlotHeader) + layout->keys_at;
-}
-
-/* Returns whether blocks can be read optimistically. */
-static inline bool
-IvfpqReaderIsOptimistic(const IvfpqListReader *reader)
-{
-	return reader->wants == NULL && reader->layout.nparts == 1;
-}
-
-/*
- * Returns how many postings the newest block has, where nleft are left in it
- * and older ones.
- */
-static inline int
-IvfpqPostingsInBlock(uint32 nleft)
-{
-	return (nleft - 1) % IVFPQ_BLOCK_POSTINGS + 1;
-}
-
-/* The block that is next older. */
-static inline IvfpqAddress
-IvfpqOlderBlock(const IvfpqSlotHeader *header)
-{
-	IvfpqAddress address = {.page = header->prev_page,
-	.slot = header->prev_slot};
-
-	return address;
-}
-
-/* listread.c */
-
-/* listread.c: pages and blocks that come next */
+/* lists that are known beforehand, by blocks where they lie or copies */
+extern void IvfpqListReaderStart(IvfpqListReader *reader, const uint64 *lists,
+								 int n);
+extern void IvfpqListReaderOpen(IvfpqListReader *reader, int i);
+extern int	IvfpqListReaderNext(IvfpqListReader *reader,
+								IvfpqBlockView *views);
+extern bool IvfpqListReaderConfirm(IvfpqListReader *reader,
+								   const IvfpqBlockView *views);
+extern void IvfpqListReaderStop(IvfpqListReader *reader);
 
 #endif							/* IVFPQ_LISTREAD_H */

@@ -1,10 +1,33 @@
 /*
  * listwrite.c
- *		Slots of slab pages, and the blocks they hold.
+ *		Changing inverted lists: appends, bulk writes, and VACUUM's changes.
  *
- * A slab page is an array of equal slots owned by any lists.  Its free slots
- * are found through the free space map (slots x slot_bytes), which is only a
- * hint: the page decides.
+ * A list's directory entry names its newest block, and each block the next
+ * older one.  A block takes a slot of a small-list page or, if it has two
+ * parts, a slot on each of two pages.  Any list may own any slot of a page.
+ * Pages with free slots are found through the free space map (slots x
+ * slot_bytes), which is only a hint: the page decides.
+ *
+ * Inserts and flushing append a posting to the newest block, or to a new one
+ * if that block is full.  The directory page stays locked meanwhile, so that
+ * no other process appends to the list or rewrites it.
+ *
+ * Builds and training write whole lists, front to back.  A list's blocks are
+ * adjacent and in the order in which readers want them, newest first: the
+ * block that is not full comes first.  Pages are filled in memory and then put
+ * to blocks reserved for them, so no lock is held while the caller produces
+ * postings.  If others use the index, and so extend it too, each page is
+ * logged as it is put; an index that is being built is logged when it is
+ * finished (IvfpqLogBuild).  Several writers, each with its own lists, may be
+ * at work on an index that is being built.
+ *
+ * VACUUM marks postings dead, rewrites lists without them, and frees slots.
+ * Only one VACUUM works on an index at a time, and only VACUUM changes a
+ * list's gen or frees slots.  It rewrites a list as a new chain under gen + 1,
+ * which is invisible until one record switches the directory entry to it; then
+ * it frees the old blocks.  A crash in between leaves slots whose gen is not
+ * their list's.  The next VACUUM's pass over the small-list pages frees these,
+ * before it rewrites any list and so before that gen can become current.
  */
 #include "postgres.h"
 
@@ -16,33 +39,51 @@
 
 #include "page/delta.h"
 #include "page/listread.h"
-#include "page/page.h"
+#include "page/listwrite.h"
+#include "page/metapage.h"
 #include "page/pending.h"
-#include "pgcompat.h"
 
-static void block_release(Relation index, const IvfpqLayout *layout,
-							  IvfpqBlockPages *block);
-
-/* Pages offered by hints that are tried before extending. */
+/* Pages offered by hints that are tried before the index is extended. */
 #define MAX_TRIES	8
 
-/* Slot number `slot` of a slab page. */
-IvfpqSlotHeader *
-IvfpqSlabSlot(Page page, const IvfpqLayout *layout, uint32 slot)
+/* Pages are reserved in runs of this many, a multiple of all nparts. */
+#define RUN_PAGES	16384
+
+/* A list is rewritten if at least one posting in this many is dead. */
+#define REWRITE_DIVISOR	10
+
+/* Times a rewrite catches up with inserts before it leaves the list alone. */
+#define MAX_CATCH_UP	10
+
+/*
+ * The pages of a block, [nparts], while it is changed: exclusively locked,
+ * part by part.  Every part is on a page of its own, so nothing is locked
+ * twice.
+ */
+typedef struct BlockPages
 {
-	Assert(slot < (uint32) layout->slots_per_page);
-	return (IvfpqSlotHeader *) (PageGetContents(page) +
-								(Size) slot * layout->slot_bytes);
+	Buffer		buffers[IVFPQ_MAX_PARTS];
+	uint32		slots[IVFPQ_MAX_PARTS];
+	bool		init[IVFPQ_MAX_PARTS];	/* page has to be initialized */
+} BlockPages;
+
+/* Postings on their way from the old chain to the new one, at most a block. */
+typedef struct Batch
+{
+	IvfpqPosting postings[IVFPQ_BLOCK_POSTINGS];
+	IvfpqKeyAbbrevs keys[IVFPQ_BLOCK_POSTINGS];
+	uint8	   *codes;			/* [IVFPQ_BLOCK_POSTINGS][code_bytes] */
+	int			n;
+} Batch;
+
+/* Returns the number of blocks that npostings postings take. */
+static uint32
+blocks_for(uint32 npostings)
+{
+	return (npostings + IVFPQ_BLOCK_POSTINGS - 1) / IVFPQ_BLOCK_POSTINGS;
 }
 
-/* The part of a block's body that a slot holds. */
-char *
-IvfpqSlabBody(IvfpqSlotHeader *slot)
-{
-	return (char *) slot + sizeof(IvfpqSlotHeader);
-}
-
-/* Make a slab page of free slots. */
+/* Makes a small-list page of free slots. */
 static void
 slab_init(Page page, const IvfpqLayout *layout)
 {
@@ -51,7 +92,7 @@ slab_init(Page page, const IvfpqLayout *layout)
 		IvfpqSlabSlot(page, layout, i)->list = IVFPQ_NO_LIST;
 }
 
-/* How many slots are free? */
+/* Returns the number of free slots. */
 static int
 slab_free_slots(Page page, const IvfpqLayout *layout)
 {
@@ -62,11 +103,28 @@ slab_free_slots(Page page, const IvfpqLayout *layout)
 	return nfree;
 }
 
+/* Writes the header of one part of a new block without postings. */
+static void
+occupy_slot(IvfpqSlotHeader *header, uint32 list, uint32 gen, uint32 ordinal,
+			IvfpqAddress prev, int part, BlockNumber next_part)
+{
+	header->list = list;
+	header->gen = gen;
+	header->ordinal = ordinal;
+	header->dead = 0;
+	header->secondary = 0;
+	header->prev_page = prev.page;
+	header->prev_slot = prev.slot;
+	header->part = part;
+	header->next_part = next_part;
+}
+
 /*
- * Is the page taken for an earlier part?  A local buffer's lock cannot tell.
+ * Returns whether one of the first nparts parts is on the page.  A conditional
+ * lock does not tell, because local buffers have no locks.
  */
 static bool
-is_taken(const IvfpqBlockPages *block, int nparts, BlockNumber blkno)
+is_taken(const BlockPages *block, int nparts, BlockNumber blkno)
 {
 	for (int p = 0; p < nparts; p++)
 		if (BufferGetBlockNumber(block->buffers[p]) == blkno)
@@ -75,8 +133,9 @@ is_taken(const IvfpqBlockPages *block, int nparts, BlockNumber blkno)
 }
 
 /*
- * Lock a page that a hint offers and find a free slot, or take the page whole
- * (*init).  False, with nothing held, when there is none or it is busy.
+ * Locks a page that a hint offers, and finds a free slot on it or takes the
+ * whole page (*init).  Returns false, with nothing held, if the page has no
+ * free slot or is busy.
  */
 static bool
 try_page(Relation index, const IvfpqLayout *layout, BlockNumber blkno,
@@ -110,156 +169,88 @@ try_page(Relation index, const IvfpqLayout *layout, BlockNumber blkno,
 }
 
 /*
- * Lock a page with a free slot for part p: this backend's last page, one that
- * the free space map offers, or a new one.
+ * Finds free slots for a new block: for each part on this backend's last page,
+ * on one that the free space map offers, or on a new page.  Leaves the pages
+ * exclusively locked.  The caller may hold a directory page: pages that others
+ * hold are passed over, so this never waits for one.  block_release is
+ * for them all, used or not.
  */
 static void
-find_slot(Relation index, const IvfpqLayout *layout, IvfpqBlockPages *block,
-		  int p)
+block_allocate(Relation index, const IvfpqLayout *layout, BlockPages *block)
 {
-	BlockNumber blkno = RelationGetTargetBlock(index);
-
-	for (int tries = 0; tries <= MAX_TRIES; tries++)
-	{
-		if (tries > 0)
-			blkno = GetPageWithFreeSpace(index, layout->slot_bytes);
-		if (blkno == InvalidBlockNumber && tries > 0)
-			break;
-		if (blkno != InvalidBlockNumber && !is_taken(block, p, blkno) &&
-			try_page(index, layout, blkno, &block->buffers[p],
-					 &block->slots[p], &block->init[p]))
-			return;
-	}
-
-	block->buffers[p] = IvfpqExtend(index);
-	block->slots[p] = 0;
-	block->init[p] = true;
-}
-
-/*
- * Finds free slots for a new block: gets its pages, exclusively locked.  The
- * caller may hold a directory page: pages that others hold are passed over, so
- * this never waits for one.  block_release unlocks pages that were not
- * used.
- */
-static void
-block_allocate(Relation index, const IvfpqLayout *layout,
-				   IvfpqBlockPages *block)
-{
-	block->nparts = layout->nparts;
 	for (int p = 0; p < layout->nparts; p++)
-		find_slot(index, layout, block, p);
-}
+	{
+		BlockNumber blkno = RelationGetTargetBlock(index);
+		bool		found = false;
 
-/* Does the slot hold this part of this block? */
-static bool
-slot_is(Page page, const IvfpqLayout *layout, uint32 slot, uint32 list,
-		uint32 gen, uint32 ordinal, int part)
-{
-	IvfpqSlotHeader *header;
-
-	if (!IvfpqPageIs(page, IVFPQ_KIND_SLAB) ||
-		slot >= (uint32) layout->slots_per_page)
-		return false;
-	header = IvfpqSlabSlot(page, layout, slot);
-	return header->list == list && header->gen == gen &&
-		header->ordinal == ordinal && header->part == part;
+		for (int tries = 0; tries <= MAX_TRIES && !found; tries++)
+		{
+			if (tries > 0)
+			{
+				blkno = GetPageWithFreeSpace(index, layout->slot_bytes);
+				if (blkno == InvalidBlockNumber)
+					break;
+			}
+			found = blkno != InvalidBlockNumber &&
+				!is_taken(block, p, blkno) &&
+				try_page(index, layout, blkno, &block->buffers[p],
+						 &block->slots[p], &block->init[p]);
+		}
+		if (!found)
+		{
+			block->buffers[p] = IvfpqExtend(index);
+			block->slots[p] = 0;
+			block->init[p] = true;
+		}
+	}
 }
 
 /*
- * Lock all pages of a block that the caller knows to be there, because it
- * holds the directory page or is the only one that rewrites lists.
+ * Locks all pages of a block.  The caller knows that the block is there,
+ * because it holds the directory page or is the only process that rewrites
+ * lists.
  */
 static void
-block_lock(Relation index, const IvfpqLayout *layout,
-			   IvfpqAddress address, uint32 list, uint32 gen,
-			   uint32 ordinal, IvfpqBlockPages *block)
+block_lock(Relation index, const IvfpqLayout *layout, IvfpqAddress address,
+		   uint32 list, uint32 gen, uint32 ordinal, BlockPages *block)
 {
 	BlockNumber blkno = address.page;
 
-	block->nparts = layout->nparts;
 	for (int p = 0; p < layout->nparts; p++)
 	{
 		uint32		slot = p == 0 ? address.slot : 0;
+		const IvfpqSlotHeader *header = NULL;
 		Buffer		buf;
 
-		/* or we would wait for ourselves */
+		/* we would wait for ourselves */
 		if (is_taken(block, p, blkno))
 			IvfpqCorrupted(index, blkno,
 						   "parts of block %u of list %u are on one page",
 						   ordinal, list);
 		buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_EXCLUSIVE,
 							IVFPQ_KIND_SLAB, NULL);
-		if (!slot_is(BufferGetPage(buf), layout, slot, list, gen, ordinal, p))
+		if (slot < (uint32) layout->slots_per_page)
+			header = IvfpqSlabSlot(BufferGetPage(buf), layout, slot);
+		if (header == NULL || header->list != list || header->gen != gen ||
+			header->ordinal != ordinal || header->part != p)
 			IvfpqCorrupted(index, blkno,
 						   "slot %u does not hold part %d of block %u of list %u",
 						   slot, p, ordinal, list);
 		block->buffers[p] = buf;
 		block->slots[p] = slot;
 		block->init[p] = false;
-		if (p + 1 < layout->nparts)
-			blkno = IvfpqSlabSlot(BufferGetPage(buf), layout, slot)->next_part;
+		blkno = header->next_part;
 	}
-}
-
-/* Enter a block's pages into a record; headers [nparts] of the page images. */
-static void
-block_register(GenericXLogState *state, const IvfpqLayout *layout,
-				   const IvfpqBlockPages *block, IvfpqSlotHeader **headers)
-{
-	for (int p = 0; p < block->nparts; p++)
-	{
-		Page		page;
-
-		page = GenericXLogRegisterBuffer(state, block->buffers[p],
-										 block->init[p] ? GENERIC_XLOG_FULL_IMAGE : 0);
-		if (block->init[p])
-			slab_init(page, layout);
-		headers[p] = IvfpqSlabSlot(page, layout, block->slots[p]);
-	}
-}
-
-/* Write the headers of a newly allocated block. */
-static void
-block_occupy(const IvfpqBlockPages *block, IvfpqSlotHeader **headers,
-				 uint32 list, uint32 gen, uint32 ordinal, IvfpqAddress prev)
-{
-	for (int p = 0; p < block->nparts; p++)
-	{
-		IvfpqSlotHeader *header = headers[p];
-
-		header->list = list;
-		header->gen = gen;
-		header->ordinal = ordinal;
-		header->dead = 0;
-		header->secondary = 0;
-		header->prev_page = prev.page;
-		header->prev_slot = prev.slot;
-		header->part = p;
-		header->next_part = p + 1 < block->nparts ?
-			BufferGetBlockNumber(block->buffers[p + 1]) : InvalidBlockNumber;
-	}
-}
-
-/* Where the block starts. */
-static IvfpqAddress
-block_address(const IvfpqBlockPages *block)
-{
-	IvfpqAddress address = {BufferGetBlockNumber(block->buffers[0]),
-	block->slots[0]};
-
-	return address;
 }
 
 /*
- * Unlock a block's pages, and tell the free space map about slots left on
- * pages it does not know.  A page taken but not written is still free.
+ * Unlocks a block's pages, and tells the free space map about slots left on
+ * pages that it does not know.  A page taken but not written is still free.
  */
 static void
-block_release(Relation index, const IvfpqLayout *layout,
-				  IvfpqBlockPages *block)
+block_release(Relation index, const IvfpqLayout *layout, BlockPages *block)
 {
-	for (int p = 0; p < block->nparts; p++)
+	for (int p = 0; p < layout->nparts; p++)
 	{
 		BlockNumber blkno = BufferGetBlockNumber(block->buffers[p]);
 		Page		page = BufferGetPage(block->buffers[p]);
@@ -280,21 +271,16 @@ block_release(Relation index, const IvfpqLayout *layout,
 	}
 }
 
-/* ----
- * Appending to inverted lists.
- */
-
 /*
- * Appends postings, no more than fit the newest block or a new one, to a
- * list whose entry is *entry, as part of a record that may
- * already hold the directory page.  Updates *entry.  The block's pages stay
- * locked until the caller has finished the record.
+ * Appends postings, no more than fit the newest block or a new one, to the
+ * list whose entry is *entry, as part of a record that may already hold the
+ * directory page.  Updates *entry.  Adds the block's pages to the record; they
+ * stay locked until the caller has finished it.
  */
 static void
 append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
 				IvfpqDirEntry *entry, const IvfpqPosting *postings,
-				int npostings,
-				GenericXLogState *state, IvfpqBlockPages *block)
+				int npostings, GenericXLogState *state, BlockPages *block)
 {
 	IvfpqSlotHeader *headers[IVFPQ_MAX_PARTS];
 	char	   *parts[IVFPQ_MAX_PARTS];
@@ -304,34 +290,45 @@ append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
 	Assert(npostings > 0 && used + npostings <= IVFPQ_BLOCK_POSTINGS);
 	if (used > 0)
 		block_lock(index, layout, entry->head, list, entry->gen, ordinal,
-					   block);
+				   block);
 	else
 		block_allocate(index, layout, block);
 
-	block_register(state, layout, block, headers);
-	if (used == 0)
-		block_occupy(block, headers, list, entry->gen, ordinal,
-						 entry->head);
 	for (int p = 0; p < layout->nparts; p++)
+	{
+		Page		page;
+
+		page = GenericXLogRegisterBuffer(state, block->buffers[p],
+										 block->init[p] ? GENERIC_XLOG_FULL_IMAGE : 0);
+		if (block->init[p])
+			slab_init(page, layout);
+		headers[p] = IvfpqSlabSlot(page, layout, block->slots[p]);
 		parts[p] = IvfpqSlabBody(headers[p]);
+		if (used == 0)
+			occupy_slot(headers[p], list, entry->gen, ordinal, entry->head, p,
+						p + 1 < layout->nparts ?
+						BufferGetBlockNumber(block->buffers[p + 1]) :
+						InvalidBlockNumber);
+	}
 	for (int i = 0; i < npostings; i++)
 	{
 		IvfpqBodySet(layout, headers[0], parts, used + i, &postings[i]);
 		entry->nfirst += !postings[i].secondary;
 	}
 
-	entry->head = block_address(block);
+	entry->head.page = BufferGetBlockNumber(block->buffers[0]);
+	entry->head.slot = block->slots[0];
 	entry->nitems += npostings;
 }
 
 /*
  * Appends a posting to the newest block of a list, which is not full, as a
- * record of known changes: the directory page, exclusively locked, and the
- * block's pages, which stay locked.
+ * record of known changes: the directory page, which the caller has locked
+ * exclusively, and the block's pages, which stay locked.
  */
 static void
 patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
-		   Buffer dirbuf, const IvfpqPosting *posting, IvfpqBlockPages *block)
+		   Buffer dirbuf, const IvfpqPosting *posting, BlockPages *block)
 {
 	Page		page = BufferGetPage(dirbuf);
 	const IvfpqDirEntry *from = IvfpqDirEntryGet(page, list);
@@ -341,7 +338,7 @@ patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
 	int			slots_at[IVFPQ_MAX_PARTS];
 
 	block_lock(index, layout, entry.head, list, entry.gen,
-				   entry.nitems / IVFPQ_BLOCK_POSTINGS, block);
+			   entry.nitems / IVFPQ_BLOCK_POSTINGS, block);
 	for (int p = layout->nparts - 1; p >= 0; p--)
 	{
 		Page		part = BufferGetPage(block->buffers[p]);
@@ -363,38 +360,38 @@ patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
 
 /*
  * Appends a posting to a list.  One record: the directory page, the pages of
- * the newest block or of a new one and, when the row is pending, its page,
- * from which it is removed.  The directory page is locked throughout, so no
- * other process appends to the list or rewrites it.
+ * the newest block or of a new one and, if the row is pending, its page, from
+ * which it is removed.  The directory page is locked throughout, so no other
+ * process appends to the list or rewrites it.
  */
 void
 IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 				const IvfpqPosting *posting, const IvfpqPendingPlace *pending)
 {
 	IvfpqLayout layout;
-	IvfpqBlockPages block;
+	BlockPages	block;
 	Buffer		dirbuf;
 	Buffer		pendbuf = InvalidBuffer;
-	Page		page;
+	IvfpqDirEntry *entry;
 
 	if (!IvfpqLayoutGet(&layout, meta))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 
 	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
 						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
-	page = BufferGetPage(dirbuf);
-	if (pending == NULL && IvfpqDirEntryGet(page, list)->nitems %
-		IVFPQ_BLOCK_POSTINGS > 0)
+	entry = IvfpqDirEntryGet(BufferGetPage(dirbuf), list);
+	if (pending == NULL && entry->nitems % IVFPQ_BLOCK_POSTINGS > 0)
 		patch_list(index, &layout, list, dirbuf, posting, &block);
 	else
 	{
 		GenericXLogState *state = GenericXLogStart(index);
 
-		page = GenericXLogRegisterBuffer(state, dirbuf, 0);
+		entry = IvfpqDirEntryGet(GenericXLogRegisterBuffer(state, dirbuf, 0),
+								 list);
 		if (pending != NULL)
 			pendbuf = IvfpqPendingRemove(index, pending, &posting->tid, state);
-		append_postings(index, &layout, list, IvfpqDirEntryGet(page, list),
-						posting, 1, state, &block);
+		append_postings(index, &layout, list, entry, posting, 1, state,
+						&block);
 		GenericXLogFinish(state);
 	}
 
@@ -405,75 +402,35 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 }
 
 /*
- * Appends postings to a chain that no directory entry shows yet: a list being
- * rewritten.  No more than fit its newest block or a new one.
- * One record: the pages of the block.
- */
-static void
-chain_append(Relation index, const IvfpqLayout *layout, uint32 list,
-				 IvfpqDirEntry *chain, const IvfpqPosting *postings,
-				 int npostings)
-{
-	IvfpqBlockPages block;
-	GenericXLogState *state;
-
-	state = GenericXLogStart(index);
-	append_postings(index, layout, list, chain, postings, npostings, state,
-					&block);
-	GenericXLogFinish(state);
-	block_release(index, layout, &block);
-}
-
-/* ----
- * Writing lists, front to back, and the directory.
- *
- * A list's blocks lie one after another in the order in which readers want
- * them, newest first: the block that is not full comes first.  Pages are
- * filled in memory and then put to blocks reserved for them, so no lock is
- * held while postings are asked for.  When others use the index, and so extend
- * it too, each page is logged as it is put; an index that is being built is
- * logged when it is finished (IvfpqLogBuild).  Several writers, each with
- * lists of its own, may be at work on an index that is being built.
- */
-
-/* Slabs are reserved in runs of this many pages, a multiple of all nparts. */
-#define RUN_PAGES		16384
-
-/* Pages that the lists' blocks fill, one behind the other. */
-static BlockNumber
-slab_pages(const IvfpqLayout *layout, const uint32 *counts, int nlists)
-{
-	int64		nblocks = 0;
-
-	for (int list = 0; list < nlists; list++)
-		nblocks += (counts[list] + IVFPQ_BLOCK_POSTINGS - 1) /
-			IVFPQ_BLOCK_POSTINGS;
-	return (BlockNumber) ((nblocks * layout->nparts +
-						   layout->slots_per_page - 1) /
-						  layout->slots_per_page);
-}
-
-/*
- * Begins to write lists of counts [nlists] postings; memory from the current
- * context.
+ * Begins to write lists of counts [nlists] postings; memory comes from the
+ * current context.
  */
 void
 IvfpqWriterInit(IvfpqWriter *writer, Relation index,
 				const IvfpqMetaData *meta, const uint32 *counts, int nlists,
 				bool shared)
 {
+	int64		nblocks = 0;
+
 	memset(writer, 0, sizeof(*writer));
 	writer->index = index;
 	writer->shared = shared;
 	if (!IvfpqLayoutGet(&writer->layout, meta))
 		elog(ERROR, "pq_dim %d has no page layout", meta->pq_dim);
-	writer->nleft = slab_pages(&writer->layout, counts, nlists);
+	for (int list = 0; list < nlists; list++)
+		nblocks += blocks_for(counts[list]);
+	writer->nleft = (BlockNumber) ((nblocks * writer->layout.nparts +
+									writer->layout.slots_per_page - 1) /
+								   writer->layout.slots_per_page);
 	writer->slab_blkno = InvalidBlockNumber;
 	writer->slab = palloc(BLCKSZ);
 	writer->body = palloc0(writer->layout.nparts * writer->layout.part_bytes);
 }
 
-/* The n-th page to be filled from now on, reserving pages as needed. */
+/*
+ * Returns the n-th page, from 0, of those still to be filled.  Reserves pages
+ * as needed.
+ */
 static BlockNumber
 coming_page(IvfpqWriter *writer, BlockNumber n)
 {
@@ -497,7 +454,7 @@ coming_page(IvfpqWriter *writer, BlockNumber n)
 		 RelationGetRelationName(writer->index));
 }
 
-/* Put the page of slots that is full, or the last, in its place. */
+/* Puts the page of slots, which is full or the last one, in its place. */
 static void
 put_slab(IvfpqWriter *writer)
 {
@@ -507,39 +464,7 @@ put_slab(IvfpqWriter *writer)
 	writer->slab_blkno = InvalidBlockNumber;
 }
 
-/* Have a page with a free slot at hand. */
-static void
-next_slot(IvfpqWriter *writer)
-{
-	if (writer->slab_blkno != InvalidBlockNumber &&
-		writer->slot < (uint32) writer->layout.slots_per_page)
-		return;
-	put_slab(writer);
-	writer->slab_blkno = coming_page(writer, 0);
-	if (++writer->reserved[0].next == writer->reserved[0].end)
-	{
-		writer->reserved[0] = writer->reserved[1];
-		memset(&writer->reserved[1], 0, sizeof(writer->reserved[1]));
-	}
-	slab_init((Page) writer->slab, &writer->layout);
-	writer->slot = 0;
-}
-
-/* Where the block after one whose part 0 is about to be written will start. */
-static IvfpqAddress
-following(IvfpqWriter *writer)
-{
-	IvfpqAddress next = {writer->slab_blkno, writer->slot + 1};
-
-	if (next.slot >= (uint32) writer->layout.slots_per_page)
-	{
-		next.page = coming_page(writer, writer->layout.nparts - 1);
-		next.slot = 0;
-	}
-	return next;
-}
-
-/* Write writer->body as a block; returns where. */
+/* Writes writer->body as a block, and returns the block's address. */
 static IvfpqAddress
 write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 {
@@ -551,25 +476,41 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 		IvfpqAddress prev = {InvalidBlockNumber, 0};
 		IvfpqSlotHeader *header;
 
-		next_slot(writer);
+		if (writer->slab_blkno == InvalidBlockNumber ||
+			writer->slot >= (uint32) layout->slots_per_page)
+		{
+			put_slab(writer);
+			writer->slab_blkno = coming_page(writer, 0);
+			if (++writer->reserved[0].next == writer->reserved[0].end)
+			{
+				writer->reserved[0] = writer->reserved[1];
+				memset(&writer->reserved[1], 0, sizeof(writer->reserved[1]));
+			}
+			slab_init((Page) writer->slab, layout);
+			writer->slot = 0;
+		}
 		if (p == 0)
 		{
 			here.page = writer->slab_blkno;
 			here.slot = writer->slot;
-			if (ordinal > 0)
-				prev = following(writer);
+		}
+		/* the next older block is written next, right after this one */
+		if (p == 0 && ordinal > 0)
+		{
+			prev.page = writer->slab_blkno;
+			prev.slot = writer->slot + 1;
+			if (prev.slot >= (uint32) layout->slots_per_page)
+			{
+				prev.page = coming_page(writer, layout->nparts - 1);
+				prev.slot = 0;
+			}
 		}
 		header = IvfpqSlabSlot((Page) writer->slab, layout, writer->slot++);
-		header->list = list;
-		header->gen = 0;
-		header->ordinal = ordinal;
-		header->dead = 0;
-		header->secondary = p == 0 ? writer->secondary : 0;
-		header->prev_page = prev.page;
-		header->prev_slot = prev.slot;
-		header->part = p;
-		header->next_part = p + 1 < layout->nparts ? coming_page(writer, 0) :
-			InvalidBlockNumber;
+		occupy_slot(header, list, 0, ordinal, prev, p,
+					p + 1 < layout->nparts ? coming_page(writer, 0) :
+					InvalidBlockNumber);
+		if (p == 0)
+			header->secondary = writer->secondary;
 		memcpy(IvfpqSlabBody(header), writer->body + p * layout->part_bytes,
 			   layout->part_bytes);
 	}
@@ -578,7 +519,7 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 
 /*
  * Writes a list of nitems > 0 postings, which `next` returns one by one, and
- * make its entry, which was all zero.
+ * fills in its entry, which was all zero.
  */
 void
 IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
@@ -616,7 +557,7 @@ IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 	}
 }
 
-/* Write the last slab page. */
+/* Writes the last page of slots, and frees the memory. */
 void
 IvfpqWriterFinish(IvfpqWriter *writer)
 {
@@ -626,7 +567,7 @@ IvfpqWriterFinish(IvfpqWriter *writer)
 }
 
 /*
- * Write the directory of entries [meta->nlists], those of empty lists all
+ * Writes the directory of entries [meta->nlists], those of empty lists all
  * zero, to the place that *meta has for it.
  */
 void
@@ -653,7 +594,7 @@ IvfpqDirectoryWrite(Relation index, const IvfpqMetaData *meta,
 	pfree(page);
 }
 
-/* Log pages first .. end - 1 of a finished build. */
+/* Logs pages first .. end - 1 of a finished build. */
 void
 IvfpqLogBuild(Relation index, BlockNumber first, BlockNumber end)
 {
@@ -661,27 +602,9 @@ IvfpqLogBuild(Relation index, BlockNumber first, BlockNumber end)
 		log_newpage_range(index, MAIN_FORKNUM, first, end, true);
 }
 
-/* ----
- * VACUUM's side of lists: marking postings dead, rewriting lists, and
- * giving slots back.
- *
- * Only one VACUUM works on an index at a time, and only VACUUM changes a
- * list's gen or frees slots.  A list is rewritten beside itself: a new chain
- * under gen + 1, invisible until one record switches the directory entry to
- * it; then the old blocks are freed.  A crash in between leaves slots whose
- * gen is not their list's: the next VACUUM's pass over the slabs frees them,
- * before it rewrites any list and so before that gen can become current.
- */
-
-/* A list is rewritten when at least one posting in this many is dead. */
-#define REWRITE_DIVISOR	10
-
-/* Times a rewrite catches up with inserts before it leaves the list alone. */
-#define MAX_CATCH_UP	10
-
 /*
- * Copy a slab page out.  A page that is unused is offered to the free space
- * map instead, and a page of another kind passed over: false.
+ * Copies a small-list page out.  Returns false if the page is of another kind;
+ * an unused page is then offered to the free space map.
  */
 bool
 IvfpqSlabRead(Relation index, BlockNumber blkno,
@@ -705,8 +628,8 @@ IvfpqSlabRead(Relation index, BlockNumber blkno,
 }
 
 /*
- * Tell the free space map about free slots of a slab page, of which it may
- * not know after a crash.
+ * Tells the free space map about free slots of a small-list page, which the
+ * map may not know after a crash.
  */
 void
 IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
@@ -719,7 +642,7 @@ IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
 }
 
 /*
- * Set dead flags of a block of the list, under its directory entry's lock.
+ * Sets dead flags of a block of the list, under its directory entry's lock.
  * One record: the directory page and the block's first page.
  */
 void
@@ -761,7 +684,7 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Free a slot if it still belongs to this list and gen.  The last slot of a
+ * Frees a slot if it still belongs to this list and gen.  The last slot of a
  * page frees the page for any use.  One record, one page.
  */
 void
@@ -792,20 +715,14 @@ IvfpqSlabReclaim(Relation index, const IvfpqLayout *layout,
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(buf);
 
-	/* to the map's upper levels too, so that the next rewrite finds it */
+	/* in the map's upper levels too, so that the next rewrite finds it */
 	RecordPageWithFreeSpace(index, address.page,
 							nfree == layout->slots_per_page ?
 							BLCKSZ - 1 : nfree * layout->slot_bytes);
 	FreeSpaceMapVacuumRange(index, address.page, address.page + 1);
 }
 
-static uint32
-blocks_for(uint32 postings)
-{
-	return (postings + IVFPQ_BLOCK_POSTINGS - 1) / IVFPQ_BLOCK_POSTINGS;
-}
-
-/* Free every block of a chain that no reader can find any more. */
+/* Frees every block of a chain that no reader can find any more. */
 static void
 free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 		   const IvfpqDirEntry *chain)
@@ -838,26 +755,29 @@ free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 	}
 }
 
-/* Postings on their way from the old chain to the new one, at most a block. */
-typedef struct Batch
-{
-	IvfpqPosting postings[IVFPQ_BLOCK_POSTINGS];
-	IvfpqKeyAbbrevs keys[IVFPQ_BLOCK_POSTINGS];
-	uint8	   *codes;			/* [IVFPQ_BLOCK_POSTINGS][code_bytes] */
-	int			n;
-} Batch;
-
+/*
+ * Appends the postings of the batch to a chain that no directory entry shows
+ * yet.  One record: the pages of the block.
+ */
 static void
 flush_batch(Batch *batch, IvfpqListReader *reader, IvfpqDirEntry *chain)
 {
-	if (batch->n > 0)
-		chain_append(reader->index, &reader->layout, reader->list, chain,
-						 batch->postings, batch->n);
+	GenericXLogState *state;
+	BlockPages	block;
+
+	if (batch->n == 0)
+		return;
+	state = GenericXLogStart(reader->index);
+	append_postings(reader->index, &reader->layout, reader->list, chain,
+					batch->postings, batch->n, state, &block);
+	GenericXLogFinish(state);
+	block_release(reader->index, &reader->layout, &block);
 	batch->n = 0;
 }
 
 /*
- * Adds posting i of a block to the batch; write it when the new block is full.
+ * Adds posting i of a block to the batch, and writes the batch when it fills
+ * the new block.
  */
 static void
 batch_posting(Batch *batch, const IvfpqBlockView *view, int i,
@@ -912,8 +832,9 @@ copy_live(IvfpqListReader *reader, uint32 list, uint32 from,
 }
 
 /*
- * Switch the list to `chain` if nothing was appended since `nitems`.  One
- * record: the directory page.  *old gets the entry replaced.
+ * Switches the list to `chain` if nothing was appended since `nitems`, and
+ * returns whether it did.  One record: the directory page.  *old gets the
+ * entry that is or would be replaced.
  */
 static bool
 switch_list(Relation index, const IvfpqMetaData *meta, uint32 list,
@@ -940,18 +861,11 @@ switch_list(Relation index, const IvfpqMetaData *meta, uint32 list,
 	return same;
 }
 
-/* Would a rewrite give blocks back, and is enough of the list dead? */
-static bool
-worth_rewriting(const IvfpqDirEntry *entry)
-{
-	return (uint64) entry->ndead * REWRITE_DIVISOR >= entry->nitems &&
-		blocks_for(entry->nitems) > blocks_for(entry->nitems - entry->ndead);
-}
-
 /*
- * Rewrites a list without its dead postings, if that gives space back.
- * Inserts go on meanwhile; what they append is copied in further rounds.  The
- * caller is the only VACUUM and holds no lock on any page.
+ * Rewrites a list without its dead postings, if enough of it is dead and the
+ * rewrite gives blocks back.  Inserts go on meanwhile; what they append is
+ * copied in further rounds.  The caller is the only VACUUM and holds no lock
+ * on any page.  Returns whether the list was rewritten.
  */
 bool
 IvfpqListRewrite(Relation index, const IvfpqMetaData *meta, uint32 list,
@@ -964,13 +878,15 @@ IvfpqListRewrite(Relation index, const IvfpqMetaData *meta, uint32 list,
 	bool		switched = false;
 
 	IvfpqDirEntryRead(index, meta, list, &old);
-	if (old.ndead == 0 || !worth_rewriting(&old))
+	if (old.ndead == 0 ||
+		(uint64) old.ndead * REWRITE_DIVISOR < old.nitems ||
+		blocks_for(old.nitems) <= blocks_for(old.nitems - old.ndead))
 		return false;
 
 	memset(&chain, 0, sizeof(chain));
 	chain.gen = old.gen + 1;
 	chain.head.page = InvalidBlockNumber;
-	IvfpqListReaderInit(&reader, index, meta, strategy);
+	IvfpqListReaderInit(&reader, index, meta, NULL, strategy);
 	for (int round = 0; round < MAX_CATCH_UP && !switched; round++)
 	{
 		done = copy_live(&reader, list, done, &chain);

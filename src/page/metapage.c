@@ -1,6 +1,21 @@
 /*
  * metapage.c
- *		The metapage: block 0.
+ *		The metapage, block 0, and the directory, in which lists begin.
+ *
+ * The metapage says what an index is and where everything else begins.  Its
+ * contents are copied out under a share lock; what does not change in a
+ * trained index (format.h) may then be used without a lock.
+ *
+ * The directory has an entry for each list, IVFPQ_ENTRIES_PER_PAGE of them on
+ * a page.  A page is share-locked while entries are copied, and exclusively
+ * locked by each change of the lists that it has.
+ *
+ * A directory has a version, a number to be compared with an earlier one.
+ * Every change of a directory page is logged, and leaves the LSN of its record
+ * on the page, under the page's exclusive lock.  LSNs ascend.  So a page with
+ * the same LSN as before has the same entries, and a directory whose pages all
+ * have the same LSNs as before has not changed.  Redo on a standby leaves the
+ * same LSNs.
  */
 #include "postgres.h"
 
@@ -14,13 +29,17 @@
 
 #include "page/array.h"
 #include "page/bufcache.h"
+#include "page/metapage.h"
 #include "page/page.h"
-#include "page/refinepage.h"
 
 /*
- * Contents of an untrained index.  A build draws a random build_id; the init
- * fork of an unlogged index keeps 0, which no mirror ever bears.
+ * A directory of more pages has no version, because to look at them would cost
+ * more than a version saves.  For the same reason a single search asks for one
+ * only with key quals, and if it reads more lists than there are pages.
  */
+#define MOST_PAGES		128
+
+/* Makes the contents of an untrained index, with a random build_id. */
 void
 IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
 			  const IvfpqKeyForm *keys)
@@ -54,7 +73,7 @@ IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
 	}
 }
 
-/* Pages of an array of floats. */
+/* Returns the number of pages that an array of floats takes. */
 static BlockNumber
 array_pages(int64 nvalues)
 {
@@ -63,8 +82,8 @@ array_pages(int64 nvalues)
 }
 
 /*
- * Lay out what training writes, arrays and directory, one behind the other
- * from page `first` on; returns the page behind them.
+ * Places what training writes, arrays and directory, one after the other from
+ * page `first` on.  Returns the page after them.
  */
 BlockNumber
 IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first)
@@ -87,7 +106,7 @@ IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first)
 	return IvfpqDirectoryPage(meta, meta->nlists - 1) + 1;
 }
 
-/* How many pages of a trained index arrays and directory take. */
+/* Returns the number of pages of arrays and directory in a trained index. */
 BlockNumber
 IvfpqModelPages(const IvfpqMetaData *meta)
 {
@@ -95,8 +114,9 @@ IvfpqModelPages(const IvfpqMetaData *meta)
 }
 
 /*
- * Is the page the metapage, or one of arrays and directory?  All others are
- * slabs, pending or free.
+ * Returns whether the page is the metapage or one of arrays and directory.
+ * Refine pages of a trained index keep their kind, too; all others may change
+ * it.
  */
 bool
 IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno)
@@ -107,7 +127,57 @@ IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno)
 		blkno - meta->mean < IvfpqModelPages(meta);
 }
 
-/* Copy the contents into a page that is locked and, with init, made new. */
+/* Returns whether the index has these keys. */
+bool
+IvfpqMetaHasKeys(const IvfpqMetaData *meta, const IvfpqKeyForm *keys)
+{
+	IvfpqKeyForm form;
+
+	if (!IvfpqKeyFormGet(meta, &form) || form.nkeys != keys->nkeys)
+		return false;
+	return memcmp(form.kind, keys->kind, form.nkeys) == 0 &&
+		memcmp(form.width, keys->width, form.nkeys) == 0;
+}
+
+/*
+ * Returns whether every value that readers rely on is in range.  The contents
+ * are of this version.
+ */
+bool
+IvfpqMetaIsInRange(const IvfpqMetaData *meta)
+{
+	const IvfpqTarget *targets = meta->targets[0];
+	bool		are_targets = true;
+	IvfpqKeyForm keys;
+
+	for (int i = 0; i < IVFPQ_DEPTHS * IVFPQ_TARGETS; i++)
+		are_targets &= targets[i].probes >= 0 && targets[i].candidates >= 0;
+	if (meta->dims < 0 || meta->dims > IVFPQ_MAX_DIMS ||
+		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||
+		meta->code_bits != 4 || meta->lists_per_row < 1 ||
+		meta->lists_per_row > 2 ||
+		meta->refine < IVFPQ_REFINE_NONE ||
+		meta->refine > IVFPQ_REFINE_HALF ||
+		meta->rotated < 0 || meta->rotated > 1 ||
+		meta->rows_at_training < 0 || meta->rows_at_calibration < 0 ||
+		meta->calibrated_depths < 0 ||
+		meta->calibrated_depths > IVFPQ_DEPTHS ||
+		(meta->rows_at_calibration > 0 && meta->calibrated_depths == 0) ||
+		meta->calibrated_for < IVFPQ_FOR_ROWS ||
+		meta->calibrated_for > IVFPQ_FOR_QUERIES ||
+		!are_targets || !IvfpqKeyFormGet(meta, &keys))
+		return false;
+	return meta->nlists == 0 ||
+		(meta->dims > 0 && meta->nparents >= 1 &&
+		 meta->nparents <= meta->nlists && meta->pq_dim >= 1 &&
+		 meta->pq_dim <= meta->dims && meta->pq_dim <= IvfpqMaxPqDim(&keys) &&
+		 (meta->refine == IVFPQ_REFINE_NONE ||
+		  meta->dims <= IvfpqRecordMaxDims(meta->refine)) &&
+		 (!meta->rotated || meta->dims <= IVFPQ_MAX_ROTATED) &&
+		 isfinite(meta->scale) && meta->scale > 0);
+}
+
+/* Copies the contents to a locked page; with `init` makes the page first. */
 static void
 write_meta(Buffer buf, const IvfpqMetaData *meta, bool init)
 {
@@ -120,9 +190,9 @@ write_meta(Buffer buf, const IvfpqMetaData *meta, bool init)
 }
 
 /*
- * Add the metapage to an empty fork.  That of the main fork is logged with
- * the rest of the build; that of an init fork at once, because no other
- * record will ever carry it.
+ * Adds the metapage to an empty fork.  That of the main fork is logged with
+ * the rest of the build; that of an init fork at once, because no other record
+ * ever has it.
  */
 void
 IvfpqMetaCreate(Relation index, ForkNumber fork, const IvfpqMetaData *meta)
@@ -142,7 +212,7 @@ IvfpqMetaCreate(Relation index, ForkNumber fork, const IvfpqMetaData *meta)
 	UnlockReleaseBuffer(buf);
 }
 
-/* Replace the contents during a build. */
+/* Replaces the contents during a build, which logs them at its end. */
 void
 IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta)
 {
@@ -154,62 +224,11 @@ IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta)
 	UnlockReleaseBuffer(buf);
 }
 
-/* Are these the keys of the index? */
-bool
-IvfpqMetaHasKeys(const IvfpqMetaData *meta, const IvfpqKeyForm *keys)
-{
-	IvfpqKeyForm form;
-
-	if (!IvfpqKeyFormGet(meta, &form) || form.nkeys != keys->nkeys)
-		return false;
-	return memcmp(form.kind, keys->kind, form.nkeys) == 0 &&
-		memcmp(form.width, keys->width, form.nkeys) == 0;
-}
-
-/* Does a scan make sense of all targets [n]? */
-static bool
-are_targets(const IvfpqTarget *targets, int n)
-{
-	bool		result = true;
-
-	for (int i = 0; i < n; i++)
-		result &= targets[i].probes >= 0 && targets[i].candidates >= 0;
-	return result;
-}
-
-/* Does every value that readers rely on make sense?  It is of this version. */
-bool
-IvfpqMetaIsInRange(const IvfpqMetaData *meta)
-{
-	IvfpqKeyForm keys;
-
-	if (meta->dims < 0 || meta->dims > IVFPQ_MAX_DIMS ||
-		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||
-		meta->code_bits != 4 || meta->lists_per_row < 1 ||
-		meta->lists_per_row > 2 ||
-		meta->refine < IVFPQ_REFINE_NONE ||
-		meta->refine > IVFPQ_REFINE_HALF ||
-		meta->rotated < 0 || meta->rotated > 1 ||
-		meta->rows_at_training < 0 || meta->rows_at_calibration < 0 ||
-		meta->calibrated_depths < 0 ||
-		meta->calibrated_depths > IVFPQ_DEPTHS ||
-		(meta->rows_at_calibration > 0 && meta->calibrated_depths == 0) ||
-		meta->calibrated_for < IVFPQ_FOR_ROWS ||
-		meta->calibrated_for > IVFPQ_FOR_QUERIES ||
-		!are_targets(meta->targets[0], IVFPQ_DEPTHS * IVFPQ_TARGETS) ||
-		!IvfpqKeyFormGet(meta, &keys))
-		return false;
-	return meta->nlists == 0 ||
-		(meta->dims > 0 && meta->nparents >= 1 &&
-		 meta->nparents <= meta->nlists && meta->pq_dim >= 1 &&
-		 meta->pq_dim <= meta->dims && meta->pq_dim <= IvfpqMaxPqDim(&keys) &&
-		 (meta->refine == IVFPQ_REFINE_NONE ||
-		  meta->dims <= IvfpqRecordMaxDims(meta->refine)) &&
-		 (!meta->rotated || meta->dims <= IVFPQ_MAX_ROTATED) &&
-		 isfinite(meta->scale) && meta->scale > 0);
-}
-
-/* The contents of a locked metapage, checked. */
+/*
+ * Returns the contents of a metapage that the caller has locked, or of its
+ * image in a WAL record.  Raises an error if they are damaged, or of another
+ * version.
+ */
 IvfpqMetaData *
 IvfpqMetaGet(Relation index, Page page)
 {
@@ -246,7 +265,7 @@ IvfpqMetaRead(Relation index, IvfpqMetaData *meta)
 	UnlockReleaseBuffer(buf);
 }
 
-/* Returns whether the index has a format of before this one. */
+/* Returns whether the index has an older format than this one. */
 bool
 IvfpqIsOutdated(Relation index)
 {
@@ -263,8 +282,9 @@ IvfpqIsOutdated(Relation index)
 }
 
 /*
- * Replaces the results of calibration, unless the index was trained anew since
- * *meta was read (false).  One record: the metapage.
+ * Replaces the results of calibration.  Returns false, with nothing changed,
+ * if the index was trained again since *meta was read.  One record: the
+ * metapage.
  */
 bool
 IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
@@ -295,7 +315,10 @@ IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
 	return same;
 }
 
-/* Note that a rebuild was advised with `rows` rows.  One record, one page. */
+/*
+ * Notes that a rebuild was advised when the index had `rows` rows.  One record:
+ * the metapage.
+ */
 void
 IvfpqMetaAdvised(Relation index, int64 rows)
 {
@@ -312,18 +335,22 @@ IvfpqMetaAdvised(Relation index, int64 rows)
 	UnlockReleaseBuffer(buf);
 }
 
-/* ----
- * The directory: where lists begin.
- */
-
-/* The directory page that holds a list's entry. */
+/* Returns the directory page that has a list's entry. */
 BlockNumber
 IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list)
 {
 	return meta->directory + list / IVFPQ_ENTRIES_PER_PAGE;
 }
 
-/* A list's entry on its directory page. */
+/* Returns the number of directory pages. */
+BlockNumber
+IvfpqDirectoryPages(const IvfpqMetaData *meta)
+{
+	return (meta->nlists + IVFPQ_ENTRIES_PER_PAGE - 1) /
+		IVFPQ_ENTRIES_PER_PAGE;
+}
+
+/* Returns a list's entry on its directory page. */
 IvfpqDirEntry *
 IvfpqDirEntryGet(Page page, uint32 list)
 {
@@ -332,8 +359,8 @@ IvfpqDirEntryGet(Page page, uint32 list)
 }
 
 /*
- * Copy a list's entry from its locked page.  Counts that cannot be are not
- * handed on, for searches add them up.
+ * Copies a list's entry from its locked page.  Impossible counts are damage
+ * that is reported here, because searches add counts up.
  */
 static void
 copy_entry(Relation index, Buffer buf, uint32 list, IvfpqDirEntry *entry)
@@ -345,7 +372,7 @@ copy_entry(Relation index, Buffer buf, uint32 list, IvfpqDirEntry *entry)
 					   entry->ndead, entry->nitems);
 }
 
-/* Copy a list's entry out. */
+/* Copies a list's entry out. */
 void
 IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
 				  IvfpqDirEntry *entry)
@@ -359,9 +386,9 @@ IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
 }
 
 /*
- * Copy the entries of lists [n] out, page by page, of which one at a time is
- * locked: near lists often have one parent, and so one page, which everybody
- * else who searches wants, too.
+ * Copies the entries of lists [n] out.  Each page is locked once, one page at
+ * a time: the nearest lists often have one parent, and so one directory page,
+ * and other searches want the same pages.
  */
 void
 IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
@@ -401,45 +428,14 @@ IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
 	pfree(places);
 }
 
-/* ----
- * Which version of its directory an index has: a number that another one
- * can be compared with.
- *
- * Every change of a directory page is logged, and leaves the record's place in
- * the log (LSN) on the page, under the page's exclusive lock.  LSNs ascend.  So
- * a page that has the LSN that it had is as it was, and a directory whose pages
- * have the LSNs that they had is.  A standby's replay leaves the same LSNs.
- */
-
-/* More are not worth it, nor is it to look at more pages than lists. */
-#define MOST_PAGES		128
-
-/* The number of directory pages. */
-BlockNumber
-IvfpqDirectoryPages(const IvfpqMetaData *meta)
-{
-	return (meta->nlists + IVFPQ_ENTRIES_PER_PAGE - 1) /
-		IVFPQ_ENTRIES_PER_PAGE;
-}
-
-/* Bijective in each of both, and each bit depends on all. */
-static uint64
-mix(uint64 version, XLogRecPtr lsn)
-{
-	version ^= lsn;
-	version = (version ^ version >> 33) * UINT64CONST(0xFF51AFD7ED558CCD);
-	version = (version ^ version >> 33) * UINT64CONST(0xC4CEB9FE1A85EC53);
-	return version ^ version >> 33;
-}
-
 /*
- * The version of a trained index's directory, by the LSNs of its pages, of
- * which one at a time is share-locked, in order; 0: it has none.  Where changes
- * are not logged they leave no LSN.
+ * Returns the version of a trained index's directory, from the LSNs of its
+ * pages, which are share-locked one at a time, in order.  Returns 0 if there
+ * is none; changes that are not logged leave no LSN.
  *
- * If it is the same twice, then at any time between, after the last page was
- * looked at for the first time and before the first one was for the second, the
- * entries of all lists were what they are.
+ * If two calls return the same version, then at any time after the first call
+ * looked at the last page, and before the second call looked at the first
+ * page, the entries of all lists were what they are.
  */
 uint64
 IvfpqDirectoryVersion(Relation index, const IvfpqMetaData *meta)
@@ -455,7 +451,14 @@ IvfpqDirectoryVersion(Relation index, const IvfpqMetaData *meta)
 										BUFFER_LOCK_SHARE,
 										IVFPQ_KIND_DIRECTORY, NULL);
 
-		version = mix(version, PageGetLSN(BufferGetPage(buf)));
+		/*
+		 * The mix is one to one in the version and in the LSN, and each bit
+		 * of it depends on all bits of both.
+		 */
+		version ^= PageGetLSN(BufferGetPage(buf));
+		version = (version ^ version >> 33) * UINT64CONST(0xFF51AFD7ED558CCD);
+		version = (version ^ version >> 33) * UINT64CONST(0xC4CEB9FE1A85EC53);
+		version ^= version >> 33;
 		UnlockReleaseBuffer(buf);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -1,6 +1,16 @@
 /*
  * page.c
- *		Pages of any kind: making, checking, finding and giving back.
+ *		Pages of any kind: made, checked, read, allocated and freed.
+ *
+ * Every page has 8 bytes of special space that tell its kind.  A page is read
+ * as the kind that a link to it promises, so that damage is reported and not
+ * followed.  The free space map offers pages that were freed, or added and
+ * never used.  That is only a hint: under its lock a page is taken if it is new
+ * or of the kind IVFPQ_KIND_FREE, and else passed over.
+ *
+ * Builds and training fill runs of new pages.  They make a page in memory and
+ * put it to a block that was reserved for it, so they hold no lock while they
+ * compute what stands there.
  */
 #include "postgres.h"
 
@@ -16,11 +26,11 @@
 #include "page/page.h"
 #include "pgcompat.h"
 
-/* Pages offered by the free space map that are tried before extending. */
+/* Pages from the free space map that are tried before the file is extended. */
 #define MAX_FSM_TRIES	10
 
 /*
- * Make an empty page of the kind.  pd_lower is put at pd_upper, because
+ * Makes an empty page of the kind.  pd_lower is set to pd_upper, because
  * GenericXLog zeroes what lies between them.
  */
 void
@@ -39,8 +49,8 @@ IvfpqPageInit(Page page, IvfpqPageKind kind)
 
 /*
  * Returns whether this is one of our pages, and of the kind.  A page with a
- * hole, as damage may make it, is not: the next generic record would clear
- * what is there.
+ * hole, as damage may leave it, is none of ours: the next generic record would
+ * zero the hole.
  */
 bool
 IvfpqPageIs(Page page, IvfpqPageKind kind)
@@ -52,7 +62,7 @@ IvfpqPageIs(Page page, IvfpqPageKind kind)
 		IvfpqPageSpecial(page)->kind == kind;
 }
 
-/* Is the page of a kind that only a trained index has? */
+/* Returns whether the page is of a kind that only a trained index has. */
 bool
 IvfpqPageIsTrained(Page page)
 {
@@ -62,7 +72,7 @@ IvfpqPageIsTrained(Page page)
 		IvfpqPageIs(page, IVFPQ_KIND_REFINE);
 }
 
-/* Report a damaged index; the one place that does. */
+/* Raises the error for a damaged index; no other place does. */
 void
 IvfpqCorrupted(Relation index, BlockNumber blkno, const char *fmt,...)
 {
@@ -81,8 +91,8 @@ IvfpqCorrupted(Relation index, BlockNumber blkno, const char *fmt,...)
 }
 
 /*
- * Does the block exist?  The cached length is only ever too small, so it can
- * say yes but not no.
+ * Returns whether the block exists.  The cached size of the relation is never
+ * too large but may be too small, so it proves only that a block exists.
  */
 bool
 IvfpqBlockExists(Relation index, BlockNumber blkno)
@@ -96,17 +106,19 @@ IvfpqBlockExists(Relation index, BlockNumber blkno)
 }
 
 /*
- * Read and lock a page that must exist and be of the kind; anything else is
- * damage.  The caller releases pin and lock.  BUFFER_LOCK_UNLOCK: a page that
- * does not change is only pinned.
+ * Returns a page that must exist and be of the kind; anything else is damage.
+ * It is pinned, and locked in lockmode; the caller releases both.  With
+ * BUFFER_LOCK_UNLOCK the page, which must be one that never changes, is only
+ * pinned.
  *
- * The kind is looked at before the page is locked, too, because damage may
- * lead to a page that the caller has locked, for which it would wait without
- * end; those are of other kinds, or the caller compares their numbers.  What
- * leads to a page was written after its kind, so this finds no sound page
- * wanting; but on a standby, where redo may be restoring it from a full-page
- * image, under its lock, in a buffer that is all zero before.  There the lock
- * is waited for: no page but the metapage is locked by a reader of another.
+ * The kind is checked before the page is locked, too.  Damage may lead to a
+ * page that the caller has locked, and it would wait for itself forever; such
+ * a page is of another kind, or the caller compares block numbers.  A page's
+ * kind is written before any link to the page, so this check rejects no valid
+ * page, except on a standby.  There, redo may be restoring the page from a
+ * full-page image, under its lock, in a buffer that is all zero before.  So on
+ * a standby we wait for the lock, unless the link leads to the metapage: no
+ * reader holds the lock of any other page while it locks a page.
  */
 Buffer
 IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
@@ -127,7 +139,7 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 	return buf;
 }
 
-/* Add a page at the end; returned pinned and exclusively locked, all zero. */
+/* Adds a page to the file; returns it exclusively locked, all zero. */
 Buffer
 IvfpqExtend(Relation index)
 {
@@ -135,70 +147,9 @@ IvfpqExtend(Relation index)
 }
 
 /*
- * Add npages consecutive pages for IvfpqFillPage; returns the first.  With
- * `shared` the index is in use: no backend may find the pages by what the free
- * space map knows of an earlier end of the file, as a crash can leave it.
- */
-BlockNumber
-IvfpqReserve(Relation index, BlockNumber npages, bool shared)
-{
-	BlockNumber first = IvfpqExtendRelationBy(index, npages);
-
-	for (BlockNumber i = 0; shared && i < npages; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		RecordPageWithFreeSpace(index, first + i, 0);
-	}
-	return first;
-}
-
-/* Write a whole page that was reserved; with `log` it is one record. */
-void
-IvfpqFillPage(Relation index, BlockNumber blkno, Page page, bool log)
-{
-	Buffer		buf = ReadBuffer(index, blkno);
-
-	LockBuffer(buf, BUFFER_LOCK_EXCLUSIVE);
-	if (!PageIsNew(BufferGetPage(buf)))
-		elog(ERROR, "block %u of index \"%s\" was taken by someone else",
-			 blkno, RelationGetRelationName(index));
-	START_CRIT_SECTION();
-	memcpy(BufferGetPage(buf), page, BLCKSZ);
-	MarkBufferDirty(buf);
-	if (log)
-		log_newpage_buffer(buf, true);
-	END_CRIT_SECTION();
-	UnlockReleaseBuffer(buf);
-}
-
-/*
- * The same in training: with `shared` it is one record, else the caller logs
- * the finished index.
- */
-void
-IvfpqPutPage(Relation index, BlockNumber blkno, Page page, bool shared)
-{
-	IvfpqFillPage(index, blkno, page, shared && RelationNeedsWAL(index));
-	if (shared)
-		IvfpqInjectionPoint("train: page");
-}
-
-/* Make an exclusively locked page free.  One record, one page. */
-void
-IvfpqFreePage(Relation index, Buffer buf)
-{
-	GenericXLogState *state = GenericXLogStart(index);
-
-	IvfpqPageInit(GenericXLogRegisterBuffer(state, buf,
-											GENERIC_XLOG_FULL_IMAGE),
-				  IVFPQ_KIND_FREE);
-	GenericXLogFinish(state);
-}
-
-/*
- * Get a page to use for anything, from the free space map or by extension;
- * pinned and exclusively locked, its old contents meaningless.  Callers may
- * hold other locks: a page that is busy is passed over, never waited for.
+ * Returns a page for any use, exclusively locked, from the free space map or
+ * by extending the file.  Its old contents mean nothing.  Callers may hold
+ * locks on other pages, because a busy page is passed over, never waited for.
  */
 Buffer
 IvfpqGetFreePage(Relation index)
@@ -225,4 +176,69 @@ IvfpqGetFreePage(Relation index)
 		UnlockReleaseBuffer(buf);
 	}
 	return IvfpqExtend(index);
+}
+
+/* Frees a page that is exclusively locked.  One record, one page. */
+void
+IvfpqFreePage(Relation index, Buffer buf)
+{
+	GenericXLogState *state = GenericXLogStart(index);
+
+	IvfpqPageInit(GenericXLogRegisterBuffer(state, buf,
+											GENERIC_XLOG_FULL_IMAGE),
+				  IVFPQ_KIND_FREE);
+	GenericXLogFinish(state);
+}
+
+/*
+ * Adds npages consecutive pages for IvfpqFillPage and returns the first.  With
+ * `shared` others use the index.  A crash can leave a free space map that
+ * knows blocks behind the end of the file, so the new pages are taken out of
+ * it, lest another backend find them there.
+ */
+BlockNumber
+IvfpqReserve(Relation index, BlockNumber npages, bool shared)
+{
+	BlockNumber first = IvfpqExtendRelationBy(index, npages);
+
+	for (BlockNumber i = 0; shared && i < npages; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		RecordPageWithFreeSpace(index, first + i, 0);
+	}
+	return first;
+}
+
+/*
+ * Writes a whole page to a block that was reserved and is new yet.  With `log`
+ * that is one WAL record, of the whole page.
+ */
+void
+IvfpqFillPage(Relation index, BlockNumber blkno, Page page, bool log)
+{
+	Buffer		buf = ReadBuffer(index, blkno);
+
+	LockBuffer(buf, BUFFER_LOCK_EXCLUSIVE);
+	if (!PageIsNew(BufferGetPage(buf)))
+		elog(ERROR, "block %u of index \"%s\" was taken by someone else",
+			 blkno, RelationGetRelationName(index));
+	START_CRIT_SECTION();
+	memcpy(BufferGetPage(buf), page, BLCKSZ);
+	MarkBufferDirty(buf);
+	if (log)
+		log_newpage_buffer(buf, true);
+	END_CRIT_SECTION();
+	UnlockReleaseBuffer(buf);
+}
+
+/*
+ * Writes a whole page in builds and training.  With `shared` others use the
+ * index, and the page is logged; else the caller logs the finished index.
+ */
+void
+IvfpqPutPage(Relation index, BlockNumber blkno, Page page, bool shared)
+{
+	IvfpqFillPage(index, blkno, page, shared && RelationNeedsWAL(index));
+	if (shared)
+		IvfpqInjectionPoint("train: page");
 }

@@ -1,15 +1,42 @@
 /*
  * pending.c
- *		The pending list: TIDs of rows that have no list, because the index is
+ *		The pending list: TIDs of rows that no list has, because the index is
  *		untrained or was when the row came.
  *
- * Pages are chained from old to new, with ascending sequence numbers, which a
- * page names for its successor too: a reader that follows a link to a page
- * used again for something else, or further on in the chain, sees the wrong
- * number and starts again.  VACUUM removes TIDs within a page, unlinks empty
- * pages at the head, and writes the list anew when it is sparse
- * (pending.c); the tail stays.  How rows come: pending.c; rows
- * that training or flushing moves to lists: pending.c.
+ * Pages are chained from old to new, with ascending sequence numbers.  A page
+ * names its successor's number, too: a reader that follows a link to a page
+ * that was used again for something else, or further on in the chain, sees the
+ * wrong number and starts again.
+ *
+ * Inserts append rows to the tail.  Where the declaration of an index does not
+ * say how many dimensions rows have, the first row decides.  A row is compared
+ * with the metapage under the lock under which it is appended, so of two first
+ * rows that differ one is refused.
+ *
+ * Training in place freezes the list (IvfpqPendingFreeze), writes inverted
+ * lists with the frozen rows, and writes the rows that have to stay pending to
+ * a chain that leads to the new tail (IvfpqPendingKeep).  One record shows
+ * both instead of the frozen pages (IvfpqPendingPublish), which are then freed
+ * (IvfpqPendingFree).  Flushing removes single rows (IvfpqPendingRemove).
+ *
+ * VACUUM removes TIDs within a page, and unlinks empty pages at the head; the
+ * tail stays.  It can unlink only the head, since a link leads to every other
+ * page; one old row would keep all pages after it.  A list that is mostly
+ * holes is therefore compacted (IvfpqPendingCompact): it is frozen up to its
+ * tail, its TIDs are written to new pages that lead to the new tail, and one
+ * record makes these the head.  Readers that are in the midst of the old pages
+ * come to the new tail as well or, when those are freed, start again.  The new
+ * pages have numbers that were left out for them before the tail's, which no
+ * page ever had.
+ *
+ * Training in place writes to pages that no reader finds until it publishes
+ * them, and frees the pending pages that it emptied only after that.  If it
+ * dies, such pages remain unused: in an untrained index everything but the
+ * pending list, in a trained one pending pages that are not in the list.
+ * VACUUM reclaims them (IvfpqReclaimPage).
+ *
+ * Training, flushing, VACUUM and reclaiming exclude each other by the table's
+ * lock, which their callers hold.  Rows are appended meanwhile.
  */
 #include "postgres.h"
 
@@ -18,19 +45,52 @@
 #include "utils/memutils.h"
 
 #include "page/injection.h"
+#include "page/metapage.h"
 #include "page/pending.h"
 #include "pgcompat.h"
 
-static bool pending_is_sparse(int64 npages, int64 ntids);
+/* Pages that a list may have beyond twice those that its TIDs need. */
+#define SPARE_PAGES		2
 
-/* The header of a pending page. */
+/* How the dimensions of a row to be appended compare with the metapage's. */
+typedef enum DimsVerdict
+{
+	DIMS_FIT,
+	DIMS_UNSET,					/* the metapage must be updated first */
+	DIMS_DIFFER
+} DimsVerdict;
+
+/* The compacted list while it is written. */
+typedef struct Compaction
+{
+	Relation	index;
+	const IvfpqFrozen *frozen;
+	Buffer		buf;			/* page to be filled: ours, pinned */
+	uint64		seq;			/* its number */
+	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] for it */
+	int			count;
+	bool		mismatched;		/* all of them come from mismatched pages */
+} Compaction;
+
+/* Returns the header of a pending page. */
 static IvfpqPendingHeader *
 pending_get(Page page)
 {
 	return (IvfpqPendingHeader *) PageGetContents(page);
 }
 
-/* Is this the page of the chain that has the number?  Else it is damaged. */
+/* Returns the TIDs of a pending page. */
+static ItemPointerData *
+pending_tids(Page page)
+{
+	return (ItemPointerData *) (pending_get(page) + 1);
+}
+
+/*
+ * Returns whether this is the chain's page of that number, and its header is
+ * sound.  Where no other backend can have freed the page, any other page is
+ * damage.
+ */
 static bool
 pending_is(Page page, uint64 seq)
 {
@@ -41,17 +101,10 @@ pending_is(Page page, uint64 seq)
 		(header->next == InvalidBlockNumber || header->next_seq > seq);
 }
 
-/* The TIDs of a pending page. */
-static ItemPointerData *
-pending_tids(Page page)
-{
-	return (ItemPointerData *) (pending_get(page) + 1);
-}
-
-/* Make a pending page that holds the TIDs. */
+/* Makes a pending page that holds the TIDs. */
 static void
 pending_init(Page page, uint64 seq, BlockNumber next, uint64 next_seq,
-				 const ItemPointerData *tids, int count)
+			 const ItemPointerData *tids, int count)
 {
 	IvfpqPendingHeader *header;
 
@@ -66,7 +119,8 @@ pending_init(Page page, uint64 seq, BlockNumber next, uint64 next_seq,
 }
 
 /*
- * Begin to read, from the head that a metapage read after the snapshot gives.
+ * Begins to read, from the head that *meta gives, which was read after the
+ * snapshot was taken.
  */
 void
 IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
@@ -84,7 +138,7 @@ IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 /* Begins to read the frozen part; the caller stops at its end. */
 static void
 pending_open_frozen(IvfpqPendingReader *reader, Relation index,
-					   const IvfpqFrozen *frozen)
+					const IvfpqFrozen *frozen)
 {
 	IvfpqMetaData meta;
 
@@ -100,7 +154,10 @@ IvfpqPendingClose(IvfpqPendingReader *reader)
 	pfree(reader->tids);
 }
 
-/* Copy the page at reader->next; false if it is not the page looked for. */
+/*
+ * Copies the page at reader->next.  Returns false if it is not the page that
+ * the link meant.
+ */
 static bool
 copy_pending(IvfpqPendingReader *reader, int *count)
 {
@@ -134,11 +191,11 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 }
 
 /*
- * Copy the next page's TIDs into reader->tids; false at the end.  When VACUUM
- * or training has freed a page on the way, the list is read again from its
- * head, and TIDs that were returned before come again.  Training has moved
- * rows that did not come to lists: a reader that needs all rows reads the
- * metapage again after the end, and then the lists.
+ * Copies the next page's TIDs into reader->tids.  Returns false at the end.
+ * If VACUUM or training has freed a page on the way, the list is read again
+ * from its head, and TIDs that were returned before come again.  Rows that did
+ * not come were moved to lists by training: a reader that needs all rows reads
+ * the metapage again after the end, and then the lists.
  */
 bool
 IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
@@ -167,7 +224,7 @@ IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
 	return false;
 }
 
-/* Is there a pending row that lists may take, for all that is known? */
+/* Returns whether there may be a pending row that lists can take. */
 bool
 IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta)
 {
@@ -183,9 +240,9 @@ IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * About how many TIDs are pending, from the ends of the chain alone, so too
- * many by what VACUUM removed from pages in between.  The metapage stays
- * locked, or the tail might be freed by training.
+ * Estimates the number of pending TIDs from the ends of the chain alone.  The
+ * estimate is too high by the TIDs that VACUUM removed from pages in between.
+ * The metapage stays locked, or training might free the tail.
  */
 int64
 IvfpqPendingEstimate(Relation index)
@@ -205,7 +262,7 @@ IvfpqPendingEstimate(Relation index)
 		IvfpqPendingHeader *header = pending_get(BufferGetPage(buf));
 		uint64		npages = header->seq - meta->pending_head_seq;
 
-		/* of a damaged page it may be anything */
+		/* a damaged page may have any number */
 		npages = Min(npages, RelationGetNumberOfBlocks(index));
 		count = (int64) npages * IVFPQ_PENDING_PER_PAGE + header->count;
 		UnlockReleaseBuffer(buf);
@@ -215,161 +272,8 @@ IvfpqPendingEstimate(Relation index)
 }
 
 /*
- * Remove dead TIDs from page *blkno, number *seq.  One record, one page.
- * Returns how many; *left gets what remains, *blkno and *seq the next page.
- */
-static int
-vacuum_page(Relation index, BlockNumber *blkno, uint64 *seq,
-			IndexBulkDeleteCallback callback, void *callback_state,
-			int *left)
-{
-	Buffer		buf;
-	GenericXLogState *state;
-	IvfpqPendingHeader *header;
-	ItemPointerData *tids;
-	Page		page;
-	int			kept = 0;
-	int			removed;
-
-	buf = IvfpqReadPage(index, *blkno, BUFFER_LOCK_EXCLUSIVE,
-						IVFPQ_KIND_PENDING, NULL);
-	if (!pending_is(BufferGetPage(buf), *seq))
-		IvfpqCorrupted(index, *blkno,
-					   "it is not the next page of the pending list");
-	state = GenericXLogStart(index);
-	page = GenericXLogRegisterBuffer(state, buf, 0);
-	header = pending_get(page);
-	tids = pending_tids(page);
-	for (uint32 i = 0; i < header->count; i++)
-	{
-		if (!ItemPointerIsValid(&tids[i]))
-			IvfpqCorrupted(index, *blkno, "TID %u is not valid", i);
-		if (!callback(&tids[i], callback_state))
-			tids[kept++] = tids[i];
-	}
-	removed = header->count - kept;
-	header->count = kept;
-	*blkno = header->next;
-	*seq = header->next_seq;
-	*left = kept;
-	if (removed > 0)
-		GenericXLogFinish(state);
-	else
-		GenericXLogAbort(state);
-	UnlockReleaseBuffer(buf);
-	return removed;
-}
-
-/*
- * Unlink the head page if it is empty and not the tail.  One record: metapage
- * and head page.
- */
-static bool
-unlink_head(Relation index)
-{
-	Buffer		metabuf;
-	Buffer		buf;
-	BlockNumber head;
-	IvfpqMetaData *meta;
-	IvfpqPendingHeader *header;
-	bool		unlinked = false;
-
-	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
-							IVFPQ_KIND_META, NULL);
-	meta = IvfpqMetaGet(index, BufferGetPage(metabuf));
-	head = meta->pending_head;
-	if (head == meta->pending_tail)
-	{
-		UnlockReleaseBuffer(metabuf);
-		return false;
-	}
-	buf = IvfpqReadPage(index, head, BUFFER_LOCK_EXCLUSIVE,
-						IVFPQ_KIND_PENDING, NULL);
-	header = pending_get(BufferGetPage(buf));
-	if (header->count == 0)
-	{
-		GenericXLogState *state = GenericXLogStart(index);
-
-		meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
-		meta->pending_head = header->next;
-		meta->pending_head_seq = header->next_seq;
-		IvfpqPageInit(GenericXLogRegisterBuffer(state, buf,
-												GENERIC_XLOG_FULL_IMAGE),
-					  IVFPQ_KIND_FREE);
-		GenericXLogFinish(state);
-		unlinked = true;
-	}
-	UnlockReleaseBuffer(buf);
-	UnlockReleaseBuffer(metabuf);
-	if (unlinked)
-		RecordPageWithFreeSpace(index, head, BLCKSZ - 1);
-	return unlinked;
-}
-
-/*
- * Give the empty pages at the head back; returns how many.  Only VACUUM and
- * training, which exclude each other, may.
- */
-int64
-IvfpqPendingTrim(Relation index)
-{
-	IvfpqMetaData meta;
-	int64		freed = 0;
-
-	IvfpqMetaRead(index, &meta);
-	while (meta.pending_head != InvalidBlockNumber && unlink_head(index))
-	{
-		freed++;
-		IvfpqInjectionPoint("trim");
-		CHECK_FOR_INTERRUPTS();
-	}
-	return freed;
-}
-
-/*
- * VACUUM: ask the callback about every pending TID, remove those it names,
- * give pages back.  Returns the number removed; *nleft the rest.
- */
-int64
-IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
-				   void *callback_state, int64 *nleft)
-{
-	IvfpqMetaData meta;
-	BlockNumber blkno;
-	uint64		seq;
-	int64		removed = 0;
-	int64		npages = 0;
-
-	IvfpqMetaRead(index, &meta);
-	*nleft = 0;
-	blkno = meta.pending_head;
-	seq = meta.pending_head_seq;
-	while (blkno != InvalidBlockNumber)
-	{
-		int			left;
-
-		IvfpqVacuumDelayPoint();
-		removed += vacuum_page(index, &blkno, &seq, callback, callback_state,
-							   &left);
-		*nleft += left;
-		npages++;
-	}
-	npages -= IvfpqPendingTrim(index);
-	if (pending_is_sparse(npages, *nleft))
-		IvfpqPendingCompact(index);
-	return removed;
-}
-
-/* ----
- * Rows become pending, and decide what dimensions the rows of an index
- * have where its declaration does not.
- *
- * A row is compared with the metapage under the lock under which it is
- * appended, so of two first rows that differ one is refused.
- */
-
-/*
- * Adds the TID to a locked tail page unless it is full.  One record, one page.
+ * Adds the TID to an exclusively locked tail page.  Returns false if the page
+ * is full.  One record, one page.
  */
 static bool
 append_to_tail(Relation index, Buffer buf, ItemPointer tid)
@@ -391,13 +295,14 @@ append_to_tail(Relation index, Buffer buf, ItemPointer tid)
 }
 
 /*
- * Add a tail page that holds the TID or, without one, is empty.  `gap` numbers
- * are left out before its own.  One record: metapage, old tail if any, new
- * page.  The metapage is exclusively locked.
+ * Adds a tail page that holds the TID or, without one, is empty.  Leaves out
+ * `gap` sequence numbers before the page's own.  The caller has locked the
+ * metapage and the old tail, if there is one, exclusively.  One record:
+ * metapage, old tail if any, new page.
  */
 static void
 pending_add_tail(Relation index, Buffer metabuf, Buffer tailbuf,
-					const ItemPointerData *tid, uint64 gap)
+				 const ItemPointerData *tid, uint64 gap)
 {
 	GenericXLogState *state;
 	Buffer		buf = IvfpqGetFreePage(index);
@@ -421,13 +326,13 @@ pending_add_tail(Relation index, Buffer metabuf, Buffer tailbuf,
 	meta->pending_tail = blkno;
 
 	pending_init(GenericXLogRegisterBuffer(state, buf,
-											   GENERIC_XLOG_FULL_IMAGE),
-					 seq, InvalidBlockNumber, 0, tid, tid != NULL);
+										   GENERIC_XLOG_FULL_IMAGE),
+				 seq, InvalidBlockNumber, 0, tid, tid != NULL);
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(buf);
 }
 
-/* Change what an exclusively locked metapage says of dims.  One record. */
+/* Sets dims and flags in an exclusively locked metapage.  One record. */
 static void
 set_dims(Relation index, Buffer metabuf, int dims, int flags)
 {
@@ -441,30 +346,26 @@ set_dims(Relation index, Buffer metabuf, int dims, int flags)
 }
 
 /*
- * The locked metapage's answer to a row of `dims` dimensions that is to be
- * appended.  It may have to say more first, which takes an exclusive lock: that
- * this row decides, or, dims being 0, that not all rows are checked.
+ * Compares a row's dimensions with a locked metapage.  DIMS_UNSET: the
+ * metapage must first say that this row decides or, dims being 0, that not all
+ * rows are checked; that takes an exclusive lock.
  */
-typedef enum DimsVerdict
-{
-	DIMS_FIT,
-	DIMS_UNSAID,
-	DIMS_DIFFER
-} DimsVerdict;
-
 static DimsVerdict
-judge_dims(const IvfpqMetaData *meta, int dims)
+check_dims(const IvfpqMetaData *meta, int dims)
 {
 	if (dims == 0)
-		return meta->dims_flags & IVFPQ_DIMS_CHECKED ? DIMS_UNSAID : DIMS_FIT;
+		return meta->dims_flags & IVFPQ_DIMS_CHECKED ? DIMS_UNSET : DIMS_FIT;
 	if (meta->dims == 0)
-		return DIMS_UNSAID;
+		return DIMS_UNSET;
 	return meta->dims == dims ? DIMS_FIT : DIMS_DIFFER;
 }
 
-/* Say it. */
+/*
+ * Updates the metapage, exclusively locked, for a row that check_dims found
+ * DIMS_UNSET.  One record.
+ */
 static void
-say_dims(Relation index, Buffer metabuf, int dims)
+record_dims(Relation index, Buffer metabuf, int dims)
 {
 	IvfpqMetaData meta = *IvfpqMetaGet(index, BufferGetPage(metabuf));
 
@@ -479,8 +380,8 @@ say_dims(Relation index, Buffer metabuf, int dims)
 }
 
 /*
- * Let rows have `dims` dimensions from now on, unless that is decided.
- * Returns how many they have to have.  One record, the metapage, or none.
+ * Makes rows have `dims` dimensions, unless that is decided already.  Returns
+ * the dimensions that rows must have.  One record, the metapage, or none.
  */
 int
 IvfpqPendingSettleDims(Relation index, int dims)
@@ -489,21 +390,21 @@ IvfpqPendingSettleDims(Relation index, int dims)
 
 	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
 							IVFPQ_KIND_META, NULL);
-	if (judge_dims(IvfpqMetaGet(index, BufferGetPage(metabuf)),
-				   dims) == DIMS_UNSAID)
-		say_dims(index, metabuf, dims);
+	if (check_dims(IvfpqMetaGet(index, BufferGetPage(metabuf)),
+				   dims) == DIMS_UNSET)
+		record_dims(index, metabuf, dims);
 	dims = IvfpqMetaGet(index, BufferGetPage(metabuf))->dims;
 	UnlockReleaseBuffer(metabuf);
 	return dims;
 }
 
 /*
- * Let the next row of an untrained index decide on dimensions, because no row
- * is left of those that did: the caller has read the pending list to its last
- * page, where the reader is, with `count` TIDs, and found none of a row that
- * anyone may ever see.  False if rows have come since, also where VACUUM has
- * removed as many, or if it was no row that decided.  One record: the
- * metapage.
+ * Lets the next row of an untrained index decide on dimensions, because none
+ * is left of those that did.  The caller has read the pending list to its last
+ * page, where the reader is, with `count` TIDs, and has found no row that any
+ * snapshot may ever see.  Returns false if rows have come since, even if
+ * VACUUM has removed as many, or if no row decided on dimensions.  One record:
+ * the metapage.
  */
 bool
 IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
@@ -523,10 +424,9 @@ IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
 		Buffer		buf = IvfpqReadPage(index, meta.pending_tail,
 										BUFFER_LOCK_SHARE,
 										IVFPQ_KIND_PENDING, NULL);
-
 		Page		page = BufferGetPage(buf);
 
-		/* what is not logged has no LSNs */
+		/* an index that is not logged has no LSNs */
 		may = pending_is(page, last->place.seq) &&
 			pending_get(page)->count == (uint32) count &&
 			(!RelationNeedsWAL(index) || PageGetLSN(page) == last->lsn) &&
@@ -542,13 +442,14 @@ IvfpqPendingFreeDims(Relation index, const IvfpqPendingReader *last, int count)
 }
 
 /*
- * Append a TID of a row of `dims` dimensions.  The first row decides on those
- * of all; one of others is not appended.  Returns how many it should have.
- * dims = 0: whatever they are, it is a row that hardly anyone sees.
+ * Appends the TID of a row of `dims` dimensions, and returns the dimensions
+ * that rows must have.  The first row decides on them; a row that has others
+ * is not appended.  With dims = 0 the row may have any, because hardly any
+ * snapshot sees it.
  *
- * Inserters share the metapage and take the tail one after another; whoever
- * finds it full, or is the first, takes the metapage exclusively and checks
- * again.
+ * Inserters share the metapage and lock the tail one after another.  An
+ * inserter that finds the tail full, or is the first, locks the metapage
+ * exclusively and checks again.
  */
 int
 IvfpqPendingAppend(Relation index, ItemPointer tid, int dims)
@@ -565,7 +466,7 @@ IvfpqPendingAppend(Relation index, ItemPointer tid, int dims)
 
 		metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, mode, IVFPQ_KIND_META,
 								NULL);
-		verdict = judge_dims(IvfpqMetaGet(index, BufferGetPage(metabuf)),
+		verdict = check_dims(IvfpqMetaGet(index, BufferGetPage(metabuf)),
 							 dims);
 		if (verdict == DIMS_DIFFER)
 		{
@@ -573,9 +474,9 @@ IvfpqPendingAppend(Relation index, ItemPointer tid, int dims)
 			UnlockReleaseBuffer(metabuf);
 			return dims;
 		}
-		if (verdict == DIMS_UNSAID && mode == BUFFER_LOCK_EXCLUSIVE)
+		if (verdict == DIMS_UNSET && mode == BUFFER_LOCK_EXCLUSIVE)
 		{
-			say_dims(index, metabuf, dims);
+			record_dims(index, metabuf, dims);
 			verdict = DIMS_FIT;
 		}
 		tail = IvfpqMetaGet(index, BufferGetPage(metabuf))->pending_tail;
@@ -598,23 +499,12 @@ IvfpqPendingAppend(Relation index, ItemPointer tid, int dims)
 	return dims;
 }
 
-/* ----
- * Rows on their way from the pending list to inverted lists.
- *
- * Training in place: the pending list is frozen (IvfpqPendingFreeze), lists
- * are written with the frozen rows, those that have to stay pending are
- * written to a chain that leads to the new tail (IvfpqPendingKeep), and one
- * record shows both instead of the frozen pages (IvfpqPendingPublish), which
- * are then freed (IvfpqPendingFree).  Flushing removes single rows
- * (IvfpqPendingRemove).  The caller excludes VACUUM and other such callers by
- * the table's lock; rows are appended meanwhile.
- */
-
 /*
- * Freezes the pending list up to its last TID: an empty tail takes what comes.
- * With renumber as many numbers as it has pages are left out before the
- * tail's.  One record: metapage, old tail, new page; none if the tail is empty
- * already and numbers do not matter.  False when there is no list.
+ * Freezes the pending list up to its last TID: an empty tail takes rows that
+ * come later.  With renumber, leaves out as many sequence numbers before the
+ * tail's as the list has pages, for the compacted pages.  Returns false if
+ * there is no list.  One record: metapage, old tail, new page; none if the
+ * tail is empty already and numbers do not matter.
  */
 bool
 IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber)
@@ -636,7 +526,7 @@ IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber)
 		frozen->head = meta->pending_head;
 		frozen->head_seq = meta->pending_head_seq;
 		frozen->tail_seq = pending_get(BufferGetPage(tailbuf))->seq;
-		/* numbers are reckoned from these */
+		/* sequence numbers are computed from these */
 		if (frozen->head == meta->pending_tail ?
 			frozen->head_seq != frozen->tail_seq :
 			frozen->head_seq >= frozen->tail_seq)
@@ -658,10 +548,10 @@ IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber)
 }
 
 /*
- * Write TIDs to new pending pages, which lead to the tail behind the frozen
- * part and which no reader finds until *meta, whose pending head they become,
- * is published.  One record a page.  The pages take the numbers just below the
- * tail's, of which the frozen pages have at least as many.
+ * Writes TIDs to new pending pages, which lead to the tail after the frozen
+ * part.  No reader finds them until *meta, whose pending head they become, is
+ * published.  The pages take the numbers just below the tail's, of which the
+ * frozen pages have at least as many.  One record a page.
  */
 void
 IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
@@ -683,9 +573,9 @@ IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
 		buf = IvfpqGetFreePage(index);
 		state = GenericXLogStart(index);
 		pending_init(GenericXLogRegisterBuffer(state, buf,
-												   GENERIC_XLOG_FULL_IMAGE),
-						 meta->pending_head_seq - 1, meta->pending_head,
-						 meta->pending_head_seq, tids + ntids, count);
+											   GENERIC_XLOG_FULL_IMAGE),
+					 meta->pending_head_seq - 1, meta->pending_head,
+					 meta->pending_head_seq, tids + ntids, count);
 		GenericXLogFinish(state);
 		meta->pending_head = BufferGetBlockNumber(buf);
 		meta->pending_head_seq--;
@@ -695,8 +585,9 @@ IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
 }
 
 /*
- * Turn the index into the trained one that *meta describes, all at once.  One
- * record: the metapage.  The pending tail stays what it has become since.
+ * Turns the index into the trained one that *trained describes, all at once.
+ * The pending tail and the dims flags stay what they have become since.  One
+ * record: the metapage.
  */
 void
 IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
@@ -731,8 +622,8 @@ IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
 }
 
 /*
- * Frees the frozen pages, which nothing leads to any more.  One record a
- * page; what a crash leaves of them, VACUUM reclaims.
+ * Frees the frozen pages, which nothing leads to any more.  One record a page;
+ * VACUUM reclaims the pages that a crash leaves.
  */
 void
 IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen)
@@ -797,8 +688,8 @@ IvfpqPendingRemove(Relation index, const IvfpqPendingPlace *place,
 }
 
 /*
- * Note that no list can take any of the `count` rows at `place`, unless others
- * have come there since.  One record, one page.
+ * Records that no list can take any of the `count` rows at `place`, unless
+ * others have come there since.  One record, one page.
  */
 void
 IvfpqPendingSetMismatched(Relation index, const IvfpqPendingPlace *place,
@@ -822,65 +713,17 @@ IvfpqPendingSetMismatched(Relation index, const IvfpqPendingPlace *place,
 	UnlockReleaseBuffer(buf);
 }
 
-/* ----
- * VACUUM writes the pending list anew when most of it is holes.
- *
- * Empty pages are given back at the head only, since a link leads to every
- * other one, and one old row would keep all pages behind it.  So the list is
- * frozen up to its tail (IvfpqPendingFreeze), its TIDs are written to new
- * pages that lead to the new tail, and one record makes these the head.
- * Readers that are in the midst of the old pages come to the new tail as well
- * or, when those are freed, start again.  The new pages have numbers that were
- * left out for them before the tail's, which no page ever had.
- */
-
-/* Pages that a list may have beyond twice those that its TIDs need. */
-#define SPARE_PAGES		2
-
-/* The list in the making. */
-typedef struct Compaction
-{
-	Relation	index;
-	const IvfpqFrozen *frozen;
-	Buffer		buf;			/* page to be filled: ours, pinned */
-	uint64		seq;			/* its number */
-	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] for it */
-	int			count;
-	bool		mismatched;		/* all of them come from mismatched pages */
-} Compaction;
-
-/* Pages that ntids TIDs take. */
+/* Returns the number of pages that ntids TIDs need. */
 static int64
 pages_needed(int64 ntids)
 {
 	return (ntids + IVFPQ_PENDING_PER_PAGE - 1) / IVFPQ_PENDING_PER_PAGE;
 }
 
-/* Returns whether a list of npages pages has too few TIDs. */
-static bool
-pending_is_sparse(int64 npages, int64 ntids)
-{
-	return npages > 2 * pages_needed(ntids) + SPARE_PAGES;
-}
-
-/* Returns the number of frozen TIDs. */
-static int64
-count_frozen(Relation index, const IvfpqFrozen *frozen)
-{
-	IvfpqPendingReader reader;
-	int64		total = 0;
-	int			count;
-
-	pending_open_frozen(&reader, index, frozen);
-	while (reader.next != frozen->tail && IvfpqPendingNext(&reader, &count))
-		total += count;
-	IvfpqPendingClose(&reader);
-	return total;
-}
-
 /*
- * A page that is ours, though it is not locked.  It is a pending page at once,
- * for a free one may be taken by who knows it from before.  One record.
+ * Allocates a page for the compacted list, and returns it pinned, but not
+ * locked.  It becomes a pending page at once: a backend that learned of it
+ * earlier could take it as long as it is free.  One record.
  */
 static Buffer
 take_page(Relation index, uint64 seq)
@@ -889,14 +732,14 @@ take_page(Relation index, uint64 seq)
 	GenericXLogState *state = GenericXLogStart(index);
 
 	pending_init(GenericXLogRegisterBuffer(state, buf,
-											   GENERIC_XLOG_FULL_IMAGE),
-					 seq, InvalidBlockNumber, 0, NULL, 0);
+										   GENERIC_XLOG_FULL_IMAGE),
+				 seq, InvalidBlockNumber, 0, NULL, 0);
 	GenericXLogFinish(state);
 	LockBuffer(buf, BUFFER_LOCK_UNLOCK);
 	return buf;
 }
 
-/* Write the page that has been gathered.  One record, one page. */
+/* Writes the page that has been gathered.  One record, one page. */
 static void
 write_page(Compaction *to)
 {
@@ -913,8 +756,8 @@ write_page(Compaction *to)
 	state = GenericXLogStart(index);
 	page = GenericXLogRegisterBuffer(state, to->buf, GENERIC_XLOG_FULL_IMAGE);
 	pending_init(page, to->seq,
-					 last ? to->frozen->tail : BufferGetBlockNumber(next),
-					 to->seq + 1, to->tids, to->count);
+				 last ? to->frozen->tail : BufferGetBlockNumber(next),
+				 to->seq + 1, to->tids, to->count);
 	if (to->mismatched)
 		IvfpqPageSpecial(page)->flags |= IVFPQ_PENDING_MISMATCHED;
 	GenericXLogFinish(state);
@@ -950,41 +793,34 @@ write_pages(Compaction *to)
 	IvfpqPendingClose(&reader);
 }
 
-/* Make another page the head of the list.  One record: the metapage. */
-static void
-switch_head(Relation index, BlockNumber head, uint64 head_seq)
-{
-	Buffer		buf;
-	GenericXLogState *state;
-	IvfpqMetaData *meta;
-
-	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
-						IVFPQ_KIND_META, NULL);
-	state = GenericXLogStart(index);
-	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, buf, 0));
-	meta->pending_head = head;
-	meta->pending_head_seq = head_seq;
-	GenericXLogFinish(state);
-	UnlockReleaseBuffer(buf);
-}
-
 /*
- * Write the pending list anew.  The caller excludes VACUUM, training and
- * flushing by the table's lock; rows are appended meanwhile.
+ * Rewrites the pending list without holes.  One record, the metapage, makes
+ * the new pages the head of the list.
  */
 void
 IvfpqPendingCompact(Relation index)
 {
 	IvfpqFrozen frozen;
+	IvfpqPendingReader reader;
 	Compaction	to = {.index = index, .frozen = &frozen, .mismatched = true};
 	BlockNumber head;
 	uint64		head_seq;
+	int64		ntids = 0;
 	int64		npages;
+	int			count;
+	Buffer		metabuf;
+	GenericXLogState *state;
+	IvfpqMetaData *meta;
 
 	if (!IvfpqPendingFreeze(index, &frozen, true))
 		return;
 	IvfpqInjectionPoint("compact: sealed");
-	npages = pages_needed(count_frozen(index, &frozen));
+
+	pending_open_frozen(&reader, index, &frozen);
+	while (reader.next != frozen.tail && IvfpqPendingNext(&reader, &count))
+		ntids += count;
+	IvfpqPendingClose(&reader);
+	npages = pages_needed(ntids);
 	head = frozen.tail;
 	head_seq = frozen.tail_seq - npages;
 	if (npages > 0)
@@ -996,22 +832,170 @@ IvfpqPendingCompact(Relation index)
 		write_pages(&to);
 		pfree(to.tids);
 	}
-	switch_head(index, head, head_seq);
+
+	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+							IVFPQ_KIND_META, NULL);
+	state = GenericXLogStart(index);
+	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
+	meta->pending_head = head;
+	meta->pending_head_seq = head_seq;
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(metabuf);
 	IvfpqInjectionPoint("compact: switched");
 	IvfpqPendingFree(index, &frozen);
 }
 
-/* ----
- * Reclaiming pages that a crash left unused.
- *
- * Training in place writes to pages that no reader finds until it publishes
- * them, and frees the pending pages that it emptied only after that.  If it
- * dies, such pages remain: in an untrained index everything but the pending
- * list, in a trained one pending pages that are not in the list.  The caller
- * excludes training and VACUUM by the table's lock.
+/*
+ * Removes dead TIDs from page *blkno, number *seq, and returns how many.
+ * *left gets the number that remains, *blkno and *seq the next page.  One
+ * record, one page.
  */
+static int
+vacuum_page(Relation index, BlockNumber *blkno, uint64 *seq,
+			IndexBulkDeleteCallback callback, void *callback_state,
+			int *left)
+{
+	Buffer		buf;
+	GenericXLogState *state;
+	IvfpqPendingHeader *header;
+	ItemPointerData *tids;
+	Page		page;
+	int			kept = 0;
+	int			removed;
 
-/* Note the pages of the pending list; memory from the current context. */
+	buf = IvfpqReadPage(index, *blkno, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_PENDING, NULL);
+	if (!pending_is(BufferGetPage(buf), *seq))
+		IvfpqCorrupted(index, *blkno,
+					   "it is not the next page of the pending list");
+	state = GenericXLogStart(index);
+	page = GenericXLogRegisterBuffer(state, buf, 0);
+	header = pending_get(page);
+	tids = pending_tids(page);
+	for (uint32 i = 0; i < header->count; i++)
+	{
+		if (!ItemPointerIsValid(&tids[i]))
+			IvfpqCorrupted(index, *blkno, "TID %u is not valid", i);
+		if (!callback(&tids[i], callback_state))
+			tids[kept++] = tids[i];
+	}
+	removed = header->count - kept;
+	header->count = kept;
+	*blkno = header->next;
+	*seq = header->next_seq;
+	*left = kept;
+	if (removed > 0)
+		GenericXLogFinish(state);
+	else
+		GenericXLogAbort(state);
+	UnlockReleaseBuffer(buf);
+	return removed;
+}
+
+/*
+ * Unlinks the head page if it is empty and not the tail, and returns whether
+ * it did.  One record: metapage and head page.
+ */
+static bool
+unlink_head(Relation index)
+{
+	Buffer		metabuf;
+	Buffer		buf;
+	BlockNumber head;
+	IvfpqMetaData *meta;
+	IvfpqPendingHeader *header;
+	bool		unlinked = false;
+
+	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+							IVFPQ_KIND_META, NULL);
+	meta = IvfpqMetaGet(index, BufferGetPage(metabuf));
+	head = meta->pending_head;
+	if (head == meta->pending_tail)
+	{
+		UnlockReleaseBuffer(metabuf);
+		return false;
+	}
+	buf = IvfpqReadPage(index, head, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_PENDING, NULL);
+	header = pending_get(BufferGetPage(buf));
+	if (header->count == 0)
+	{
+		GenericXLogState *state = GenericXLogStart(index);
+
+		meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
+		meta->pending_head = header->next;
+		meta->pending_head_seq = header->next_seq;
+		IvfpqPageInit(GenericXLogRegisterBuffer(state, buf,
+												GENERIC_XLOG_FULL_IMAGE),
+					  IVFPQ_KIND_FREE);
+		GenericXLogFinish(state);
+		unlinked = true;
+	}
+	UnlockReleaseBuffer(buf);
+	UnlockReleaseBuffer(metabuf);
+	if (unlinked)
+		RecordPageWithFreeSpace(index, head, BLCKSZ - 1);
+	return unlinked;
+}
+
+/*
+ * Gives the empty pages at the head back, and returns their number.  Only for
+ * VACUUM and training, which exclude each other.
+ */
+int64
+IvfpqPendingTrim(Relation index)
+{
+	IvfpqMetaData meta;
+	int64		freed = 0;
+
+	IvfpqMetaRead(index, &meta);
+	while (meta.pending_head != InvalidBlockNumber && unlink_head(index))
+	{
+		freed++;
+		IvfpqInjectionPoint("trim");
+		CHECK_FOR_INTERRUPTS();
+	}
+	return freed;
+}
+
+/*
+ * For VACUUM: asks the callback about every pending TID, removes those that it
+ * names, and gives pages back.  Returns the number removed; *nleft gets the
+ * number of the others.
+ */
+int64
+IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
+				   void *callback_state, int64 *nleft)
+{
+	IvfpqMetaData meta;
+	BlockNumber blkno;
+	uint64		seq;
+	int64		removed = 0;
+	int64		npages = 0;
+
+	IvfpqMetaRead(index, &meta);
+	*nleft = 0;
+	blkno = meta.pending_head;
+	seq = meta.pending_head_seq;
+	while (blkno != InvalidBlockNumber)
+	{
+		int			left;
+
+		IvfpqVacuumDelayPoint();
+		removed += vacuum_page(index, &blkno, &seq, callback, callback_state,
+							   &left);
+		*nleft += left;
+		npages++;
+	}
+	npages -= IvfpqPendingTrim(index);
+	if (npages > 2 * pages_needed(*nleft) + SPARE_PAGES)
+		IvfpqPendingCompact(index);
+	return removed;
+}
+
+/*
+ * Notes the pages of the pending list; memory comes from the current context.
+ */
 void
 IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index)
 {
@@ -1038,8 +1022,8 @@ IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index)
 }
 
 /*
- * Is the page unused?  A pending page with a higher number was added to the
- * list since it was read.
+ * Returns whether the page is unused.  A pending page with a higher number
+ * than the last one was added to the list after the list was read.
  */
 static bool
 is_left_over(const IvfpqReclaim *reclaim, BlockNumber blkno, Page page)
@@ -1051,8 +1035,8 @@ is_left_over(const IvfpqReclaim *reclaim, BlockNumber blkno, Page page)
 }
 
 /*
- * Look at one page, none of the metapage, arrays and directory, and free it
- * if it is left over.  One record, one page.
+ * Frees the page, which is none of the metapage, arrays and directory, if it
+ * is left over.  One record, one page.
  */
 void
 IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
@@ -1089,6 +1073,12 @@ IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
 		IvfpqInjectionPoint("sweep");
 }
 
+void
+IvfpqReclaimEnd(IvfpqReclaim *reclaim)
+{
+	pfree(reclaim->listed);
+}
+
 /* Reclaims the pages of an untrained index. */
 void
 IvfpqReclaimUntrained(Relation index, BufferAccessStrategy strategy)
@@ -1104,10 +1094,4 @@ IvfpqReclaimUntrained(Relation index, BufferAccessStrategy strategy)
 	}
 	IvfpqReclaimEnd(&reclaim);
 	FreeSpaceMapVacuum(index);
-}
-
-void
-IvfpqReclaimEnd(IvfpqReclaim *reclaim)
-{
-	pfree(reclaim->listed);
 }

@@ -1,20 +1,24 @@
 /*
  * refinepage.c
  *		Refine records: a row's vector in 8 bits a dimension or in half
- *		precision, once a row, in a slot whose address all postings of the row
- *		have.
+ *		precision.
  *
+ * A row has one record, in a slot whose address all postings of the row have.
  * An inserter writes the record before the postings; VACUUM frees it when the
- * row is dead, without regard to postings.  So a posting may have the address
- * of a slot that is free, or another row's by now, but only the posting of a
- * row that no snapshot sees any more.  A stale address can cost nothing but a
- * dead row, because rows are returned by what the heap says of the TID found
- * in the record.  Records without postings, of inserts cut short, are of
- * aborted rows, which VACUUM frees like other dead ones.
+ * row is dead, without regard to postings.  A posting may therefore have the
+ * address of a slot that is free or that another row's record has taken, but
+ * only if no snapshot sees the posting's row any more.  A stale address can
+ * cost nothing but a dead row, because rows are returned by what the heap says
+ * of the TID found in the record.  Records without postings, of inserts cut
+ * short, belong to aborted rows, and VACUUM frees them like other dead ones.
  *
- * Pages with free slots form a chain.  Inserters fill its head; who finds it
- * full takes the metapage exclusively and pops it.  VACUUM pushes pages that
- * are not in the chain when it frees slots of theirs.
+ * Pages with free slots form a chain, whose head the metapage names.
+ * Inserters fill the head.  One that finds it full locks the metapage
+ * exclusively and pops it.  When VACUUM frees slots, it pushes their page
+ * unless that is in the chain.
+ *
+ * Builds and training write the records of rows in bulk, page by page, to an
+ * index that has none yet (IvfpqRecordBuilder).
  */
 #include "postgres.h"
 
@@ -24,11 +28,16 @@
 #include "page/bufcache.h"
 #include "page/delta.h"
 #include "page/injection.h"
+#include "page/metapage.h"
 #include "page/refinepage.h"
 
-#define MOST_RESERVED	64		/* pages at once */
+/* Pages that a builder reserves at once, at most. */
+#define MOST_RESERVED	64
 
-/* Records that the processor fetches side by side, while as many are read. */
+/*
+ * Records that are prefetched into the processor's cache together, one group
+ * ahead of the group that is being copied.
+ */
 #define FETCHED_TOGETHER	8
 
 IvfpqRecordHeader *
@@ -37,7 +46,7 @@ IvfpqRecordPageHeader(Page page)
 	return (IvfpqRecordHeader *) PageGetContents(page);
 }
 
-/* Slot number `slot` of a refine page. */
+/* Returns slot number `slot` of a refine page. */
 IvfpqRecord *
 IvfpqRecordGet(Page page, int code_bytes, uint32 slot)
 {
@@ -47,7 +56,7 @@ IvfpqRecordGet(Page page, int code_bytes, uint32 slot)
 							(Size) slot * IvfpqRecordSlotBytes(code_bytes));
 }
 
-/* Make a refine page of free slots: all zero, which is what free ones are. */
+/* Makes a refine page of free slots, which are all zero. */
 static void
 init_page(Page page)
 {
@@ -55,29 +64,23 @@ init_page(Page page)
 	IvfpqRecordPageHeader(page)->next = InvalidBlockNumber;
 }
 
-static bool
-is_free(const IvfpqRecord *record)
-{
-	return ItemPointerGetOffsetNumberNoCheck(&record->tid) ==
-		InvalidOffsetNumber;
-}
-
-/* A free slot of the page, of which its header says that there is one. */
+/* Returns a free slot of the page, whose header says that there is one. */
 static uint32
 find_free(Relation index, BlockNumber blkno, Page page, int code_bytes)
 {
-	uint32		slot = 0;
+	for (uint32 slot = 0; slot < (uint32) IvfpqRecordSlots(code_bytes); slot++)
+	{
+		const IvfpqRecord *record = IvfpqRecordGet(page, code_bytes, slot);
 
-	while (slot < (uint32) IvfpqRecordSlots(code_bytes) &&
-		   !is_free(IvfpqRecordGet(page, code_bytes, slot)))
-		slot++;
-	if (slot == (uint32) IvfpqRecordSlots(code_bytes))
-		IvfpqCorrupted(index, blkno, "it has no free slot, but counts %u used",
-					   IvfpqRecordPageHeader(page)->nused);
-	return slot;
+		if (ItemPointerGetOffsetNumberNoCheck(&record->tid) ==
+			InvalidOffsetNumber)
+			return slot;
+	}
+	IvfpqCorrupted(index, blkno, "it has no free slot, but counts %u used",
+				   IvfpqRecordPageHeader(page)->nused);
 }
 
-/* Put a record into a free slot of the page; *address gets its place. */
+/* Puts a record into a free slot of the page; *address gets its address. */
 static void
 put_record(Relation index, BlockNumber blkno, Page page, int code_bytes,
 		   const IvfpqRecord *record, ItemPointer address)
@@ -91,8 +94,8 @@ put_record(Relation index, BlockNumber blkno, Page page, int code_bytes,
 }
 
 /*
- * Puts a record on the locked head page unless it is full.  One record, one
- * page.
+ * Puts a refine record on the exclusively locked head page.  Returns false if
+ * the page is full.  One record, one page.
  */
 static bool
 append_to_head(Relation index, Buffer buf, int code_bytes,
@@ -121,27 +124,8 @@ append_to_head(Relation index, Buffer buf, int code_bytes,
 }
 
 /*
- * Take the full head page out of the chain.  One record: metapage and page,
- * both exclusively locked.
- */
-static void
-pop_head(Relation index, Buffer metabuf, Buffer buf)
-{
-	GenericXLogState *state = GenericXLogStart(index);
-	IvfpqMetaData *meta;
-	IvfpqRecordHeader *header;
-
-	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
-	header = IvfpqRecordPageHeader(GenericXLogRegisterBuffer(state, buf, 0));
-	meta->refine_head = header->next;
-	header->next = InvalidBlockNumber;
-	header->chained = 0;
-	GenericXLogFinish(state);
-}
-
-/*
- * Add a page that holds the record to the chain, which is empty.  One record:
- * metapage, exclusively locked, and new page.
+ * Adds a page that holds the refine record to the chain, which is empty.  One
+ * record: metapage, exclusively locked, and new page.
  */
 static void
 append_page(Relation index, Buffer metabuf, int code_bytes,
@@ -163,9 +147,12 @@ append_page(Relation index, Buffer metabuf, int code_bytes,
 }
 
 /*
- * Write a row's record; *address gets where.  Inserters share the metapage and
- * take the head one after another; whoever finds it full, or none, takes the
- * metapage exclusively and checks again.
+ * Writes a row's record; *address gets its address.
+ *
+ * Inserters share the metapage and lock the head of the chain one after
+ * another.  An inserter that finds the head full, or none, locks the metapage
+ * exclusively and checks again.  It pops full heads, one record each: metapage
+ * and page.
  */
 void
 IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
@@ -191,7 +178,21 @@ IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
 
 			done = append_to_head(index, buf, code_bytes, record, address);
 			if (!done && mode == BUFFER_LOCK_EXCLUSIVE)
-				pop_head(index, metabuf, buf);
+			{
+				GenericXLogState *state = GenericXLogStart(index);
+				IvfpqMetaData *meta;
+				IvfpqRecordHeader *header;
+				Page		page;
+
+				page = GenericXLogRegisterBuffer(state, metabuf, 0);
+				meta = IvfpqMetaGet(index, page);
+				page = GenericXLogRegisterBuffer(state, buf, 0);
+				header = IvfpqRecordPageHeader(page);
+				meta->refine_head = header->next;
+				header->next = InvalidBlockNumber;
+				header->chained = 0;
+				GenericXLogFinish(state);
+			}
 			UnlockReleaseBuffer(buf);
 		}
 		else if (mode == BUFFER_LOCK_EXCLUSIVE)
@@ -204,9 +205,7 @@ IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
 	}
 }
 
-/*
- * Records at addresses [n] will be read soon: have the processor fetch them.
- */
+/* Prefetches records at addresses [n] into the processor's cache. */
 static void
 fetch_records(Relation index, int code_bytes, const ItemPointerData *addresses,
 			  int n)
@@ -215,28 +214,32 @@ fetch_records(Relation index, int code_bytes, const ItemPointerData *addresses,
 
 	for (int i = 0; i < n; i++)
 	{
+		BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(&addresses[i]);
 		uint32		slot = ItemPointerGetOffsetNumberNoCheck(&addresses[i]);
-		Size		at = MAXALIGN(SizeOfPageHeaderData) + sizeof(IvfpqRecordHeader) +
-		(slot - 1) * slot_bytes;
 		const char *page;
 
 		if (slot < 1 || slot > (uint32) IvfpqRecordSlots(code_bytes))
 			continue;
-		page = IvfpqBufHintFetch(index, ItemPointerGetBlockNumberNoCheck(&addresses[i]),
-								 at, slot_bytes);
+		page = IvfpqBufHintFetch(index, blkno,
+								 MAXALIGN(SizeOfPageHeaderData) +
+								 sizeof(IvfpqRecordHeader) +
+								 (slot - 1) * slot_bytes,
+								 slot_bytes);
+		/* the page's kind is checked, too */
 		if (page != NULL)
 			__builtin_prefetch(page + BLCKSZ - sizeof(IvfpqSpecialData));
 	}
 }
 
 /*
- * Copy the records at n addresses into records [n][IvfpqRecordSlotBytes].
- * Addresses of one page should stand together; each run of them costs one
- * share lock.  A slot may be free by now.  prefetch: of these pages, or NULL.
+ * Copies the records at n addresses into records [n][IvfpqRecordSlotBytes].
+ * Addresses on one page should be adjacent; each run of them costs one share
+ * lock.  A slot may have become free.  `prefetch` is of these pages, or NULL.
  */
 void
-IvfpqRecordRead(Relation index, int code_bytes, const ItemPointerData *addresses,
-				int n, char *records, IvfpqPrefetch *prefetch)
+IvfpqRecordRead(Relation index, int code_bytes,
+				const ItemPointerData *addresses, int n, char *records,
+				IvfpqPrefetch *prefetch)
 {
 	Size		slot_bytes = IvfpqRecordSlotBytes(code_bytes);
 	Buffer		buf = InvalidBuffer;
@@ -272,7 +275,7 @@ IvfpqRecordRead(Relation index, int code_bytes, const ItemPointerData *addresses
 		UnlockReleaseBuffer(buf);
 }
 
-/* Copy a page out if it holds refine records; false if not. */
+/* Copies a page out; returns false if it is not a refine page. */
 bool
 IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
 					BufferAccessStrategy strategy, char *page)
@@ -290,12 +293,12 @@ IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
 }
 
 /*
- * Free slots of a page, and push it onto the chain unless it is there.  One
- * record: metapage and page.
+ * Frees slots of a page, and pushes the page onto the chain unless it is
+ * there.  One record: metapage and page.
  */
 static void
-free_slots(Relation index, int code_bytes, BlockNumber blkno, const uint32 *slots,
-		   int nslots)
+free_slots(Relation index, int code_bytes, BlockNumber blkno,
+		   const uint32 *slots, int nslots)
 {
 	Buffer		metabuf;
 	Buffer		buf;
@@ -330,9 +333,10 @@ free_slots(Relation index, int code_bytes, BlockNumber blkno, const uint32 *slot
 }
 
 /*
- * VACUUM: ask the callback about every row of a page, if it is a refine page,
- * and free the slots of those it names.  Nothing else frees slots, so what is
- * in use when the page is copied still is when it is locked.
+ * For VACUUM: asks the callback about every row of a page, if it is a refine
+ * page, and frees the slots of those that it names.  Nothing else frees slots,
+ * so a slot that is in use when the page is copied still is when the page is
+ * locked.
  */
 void
 IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
@@ -340,35 +344,33 @@ IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
 				  IndexBulkDeleteCallback callback, void *callback_state)
 {
 	int			nslots = IvfpqRecordSlots(code_bytes);
-	ItemPointerData *tids = palloc(nslots * sizeof(ItemPointerData));
+	char	   *page = palloc(BLCKSZ);
 	uint32	   *dead = palloc(nslots * sizeof(uint32));
 	int			ndead = 0;
-	Buffer		buf;
-	bool		is_refine;
 
-	buf = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
-	LockBuffer(buf, BUFFER_LOCK_SHARE);
-	is_refine = IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_REFINE);
-	for (int i = 0; is_refine && i < nslots; i++)
-		tids[i] = IvfpqRecordGet(BufferGetPage(buf), code_bytes, i)->tid;
-	UnlockReleaseBuffer(buf);
+	if (IvfpqRecordPageCopy(index, blkno, strategy, page))
+	{
+		for (int i = 0; i < nslots; i++)
+		{
+			ItemPointer tid = &IvfpqRecordGet((Page) page, code_bytes, i)->tid;
 
-	for (int i = 0; is_refine && i < nslots; i++)
-		if (ItemPointerIsValid(&tids[i]) && callback(&tids[i], callback_state))
-			dead[ndead++] = i;
+			if (ItemPointerIsValid(tid) && callback(tid, callback_state))
+				dead[ndead++] = i;
+		}
+	}
 	if (ndead > 0)
 	{
 		free_slots(index, code_bytes, blkno, dead, ndead);
 		IvfpqInjectionPoint("refine: freed");
 	}
-	pfree(tids);
+	pfree(page);
 	pfree(dead);
 }
 
-/* Begin to write records in bulk; memory from the current context. */
+/* Begins to write records in bulk; memory comes from the current context. */
 void
-IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder, Relation index, int code_bytes,
-					   bool log)
+IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder, Relation index,
+					   int code_bytes, bool log)
 {
 	builder->index = index;
 	builder->code_bytes = code_bytes;
@@ -380,40 +382,8 @@ IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder, Relation index, int code_byt
 }
 
 /*
- * A new page.  They are reserved in runs, as many at once as there were
- * before, up to a limit: participants of a parallel build need a lock for
- * that, which they would hand each other for every page.
- */
-static BlockNumber
-next_page(IvfpqRecordBuilder *builder)
-{
-	if (builder->next == builder->end)
-	{
-		BlockNumber n = Max(1, Min(MOST_RESERVED, builder->reserved));
-
-		builder->next = IvfpqReserve(builder->index, n, builder->log);
-		builder->end = builder->next + n;
-		builder->reserved += n;
-	}
-	return builder->next++;
-}
-
-/* Let others have what was reserved and is not needed. */
-static void
-give_pages(IvfpqRecordBuilder *builder)
-{
-	BlockNumber first = builder->next;
-
-	if (first == builder->end)
-		return;
-	while (builder->next < builder->end)
-		RecordPageWithFreeSpace(builder->index, builder->next++, BLCKSZ - 1);
-	FreeSpaceMapVacuumRange(builder->index, first, builder->end);
-}
-
-/*
- * Put the page on disk.  One record, one page, if it is to be logged; until
- * then it is new there, which a crash may leave it.
+ * Puts the page in its place, which is a new page until then; a crash may
+ * leave it new.  One record, one page, if it is to be logged.
  */
 static void
 write_page(IvfpqRecordBuilder *builder)
@@ -424,8 +394,12 @@ write_page(IvfpqRecordBuilder *builder)
 }
 
 /*
- * Write a row's record; *address gets where.  No page is held between calls,
- * so callers may take their time.
+ * Writes a row's record; *address gets its address.  No page is held between
+ * calls, so callers may take their time.
+ *
+ * Pages are reserved in runs, each as long as all before it together, up to a
+ * limit: the participants of a parallel build need a lock for each run, and
+ * would otherwise hand it to each other for every page.
  */
 void
 IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
@@ -433,7 +407,15 @@ IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
 {
 	if (builder->blkno == InvalidBlockNumber)
 	{
-		builder->blkno = next_page(builder);
+		if (builder->next == builder->end)
+		{
+			BlockNumber n = Max(1, Min(MOST_RESERVED, builder->reserved));
+
+			builder->next = IvfpqReserve(builder->index, n, builder->log);
+			builder->end = builder->next + n;
+			builder->reserved += n;
+		}
+		builder->blkno = builder->next++;
 		init_page((Page) builder->page);
 	}
 	put_record(builder->index, builder->blkno, (Page) builder->page,
@@ -444,13 +426,16 @@ IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
 }
 
 /*
- * Write the last page.  If it has free slots it becomes the head of the chain
- * of such pages, for the metapage, before that of another builder, or
- * InvalidBlockNumber.
+ * Writes the last page, and offers reserved pages that are not needed to
+ * others.  If the last page has free slots, it becomes *head, the head of the
+ * chain of such pages, for the metapage.  The old *head, which is another
+ * builder's or InvalidBlockNumber, follows it in the chain.
  */
 void
 IvfpqRecordBuilderFinish(IvfpqRecordBuilder *builder, pg_atomic_uint32 *head)
 {
+	BlockNumber first;
+
 	if (builder->blkno != InvalidBlockNumber)
 	{
 		IvfpqRecordHeader *header =
@@ -460,6 +445,14 @@ IvfpqRecordBuilderFinish(IvfpqRecordBuilder *builder, pg_atomic_uint32 *head)
 		header->next = pg_atomic_exchange_u32(head, builder->blkno);
 		write_page(builder);
 	}
-	give_pages(builder);
+
+	first = builder->next;
+	if (first < builder->end)
+	{
+		while (builder->next < builder->end)
+			RecordPageWithFreeSpace(builder->index, builder->next++,
+									BLCKSZ - 1);
+		FreeSpaceMapVacuumRange(builder->index, first, builder->end);
+	}
 	pfree(builder->page);
 }

@@ -1,6 +1,6 @@
 /*
  * refinepage.h
- *		Refine records: what reads and writes them.
+ *		Refine records: reading, appending, freeing and bulk writing.
  */
 #ifndef IVFPQ_REFINEPAGE_H
 #define IVFPQ_REFINEPAGE_H
@@ -9,23 +9,6 @@
 
 #include "page/bufcache.h"
 #include "page/page.h"
-
-/*
- * refinepage.c: refine records.  A builder writes those of rows in bulk,
- * page by page, of an index that has none yet.
- */
-typedef struct IvfpqRecordBuilder
-{
-	Relation	index;
-	int			code_bytes;		/* of a record */
-	bool		log;			/* log each page: others see the index */
-	BlockNumber blkno;			/* page being filled, or InvalidBlockNumber */
-	BlockNumber next;			/* reserved pages: from this one */
-	BlockNumber end;			/* to before this one */
-	BlockNumber reserved;		/* so far */
-	char	   *page;			/* [BLCKSZ] its contents; on disk it is new
-								 * yet */
-} IvfpqRecordBuilder;
 
 extern IvfpqRecord *IvfpqRecordGet(Page page, int code_bytes, uint32 slot);
 extern IvfpqRecordHeader *IvfpqRecordPageHeader(Page page);
@@ -37,10 +20,26 @@ extern void IvfpqRecordRead(Relation index, int code_bytes,
 							char *records, IvfpqPrefetch *prefetch);
 extern bool IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
 								BufferAccessStrategy strategy, char *page);
-extern void IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
+extern void IvfpqRecordVacuum(Relation index, int code_bytes,
+							  BlockNumber blkno,
 							  BufferAccessStrategy strategy,
 							  IndexBulkDeleteCallback callback,
 							  void *callback_state);
+
+/* Writes records in bulk, page by page, to an index that has none yet. */
+typedef struct IvfpqRecordBuilder
+{
+	Relation	index;
+	int			code_bytes;		/* of a record */
+	bool		log;			/* log each page: others see the index */
+	BlockNumber blkno;			/* page being filled, or InvalidBlockNumber */
+	BlockNumber next;			/* first reserved page that is not used yet */
+	BlockNumber end;			/* page after the last reserved one */
+	BlockNumber reserved;		/* number of pages reserved so far */
+	char	   *page;			/* [BLCKSZ] contents of blkno, which is a new
+								 * page until it is written */
+} IvfpqRecordBuilder;
+
 extern void IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder,
 								   Relation index, int code_bytes, bool log);
 extern void IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,

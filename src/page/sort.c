@@ -1,17 +1,19 @@
 /*
  * sort.c
- *		Numbers of lists, of pages, of rows in order: some hundred, which a
- *		search sorts four times, or very many.
+ *		Sorting uint64: lists, pages, TIDs.
  *
- * Comparisons of numbers in no order are such as no processor predicts, and of
- * a hundred thousand each takes part in 17.  But such numbers differ in few of
- * their bits, by which some hundred are sorted in a third of the time.
+ * No processor predicts how comparisons of numbers in random order end, and
+ * each of a hundred thousand numbers takes part in 17 of them.  But numbers of
+ * lists, of pages and of rows differ in few of their bits, and a radix sort of
+ * some hundred by these bits takes a third of the time.  A search sorts some
+ * hundred numbers four times (IvfpqSortNumbers); others sort very many
+ * (IvfpqSortBits).
  */
 #include "postgres.h"
 
 #include "page/page.h"
 
-/* qsort, with comparisons that are no calls */
+/* qsort with inlined comparisons */
 #define ST_SORT sort_numbers
 #define ST_ELEMENT_TYPE uint64
 #define ST_COMPARE(a, b) (*(a) < *(b) ? -1 : *(a) > *(b))
@@ -19,14 +21,18 @@
 #define ST_DEFINE
 #include "lib/sort_template.h"
 
-/* Limits of the numbers sorted by bytes, where no more of these differ. */
+/*
+ * IvfpqSortNumbers sorts by bytes if there are this many numbers, and no more
+ * than MOST_BYTES of their bytes differ.
+ */
 #define LEAST_BY_BYTES	20
 #define MOST_BY_BYTES	512
 #define MOST_BYTES		3
 
-#define MOST_DIGIT_BITS	11		/* of very many numbers' digits */
+/* Bits of a digit when very many numbers are sorted. */
+#define MOST_DIGIT_BITS	11
 
-/* See page.h. */
+/* Compares two uint64, for qsort. */
 int
 IvfpqCompareNumbers(const void *a, const void *b)
 {
@@ -37,7 +43,8 @@ IvfpqCompareNumbers(const void *a, const void *b)
 }
 
 /*
- * Numbers `from` [n] to where they belong by a digit, equal ones as they come.
+ * Sorts numbers `from` [n] into `to` by the digit that begins at `bit`.
+ * Numbers with the same digit keep their order.
  */
 static pg_attribute_always_inline void
 sort_digit(const uint64 *from, uint64 *to, int64 n, int bit, int digit_bits)
@@ -61,9 +68,9 @@ sort_digit(const uint64 *from, uint64 *to, int64 n, int bit, int digit_bits)
 }
 
 /*
- * Sort numbers [n] by their bits from number `bit` on, digit by digit, the
- * last one first, of which those that do not vary are passed over; scratch [n]
- * is overwritten.
+ * Sorts numbers [n] by their bits from `bit` on: by one digit after another,
+ * the lowest first.  Digits that have none of the `varying` bits are skipped.
+ * scratch [n] is overwritten.
  */
 static pg_attribute_always_inline void
 sort_digits(uint64 *numbers, uint64 *scratch, int64 n, int bit, int digit_bits,
@@ -85,7 +92,7 @@ sort_digits(uint64 *numbers, uint64 *scratch, int64 n, int bit, int digit_bits,
 		memcpy(numbers, from, n * sizeof(uint64));
 }
 
-/* The bits in which numbers [n] differ. */
+/* Returns the bits in which numbers [n] differ. */
 static uint64
 varying_bits(const uint64 *numbers, int64 n)
 {
@@ -96,30 +103,7 @@ varying_bits(const uint64 *numbers, int64 n)
 	return varying;
 }
 
-/*
- * Sort numbers [n], of which there are very many, by their bits from number
- * `bit` on; those that are equal in these stay in their order.  scratch [n] is
- * overwritten.
- */
-void
-IvfpqSortBits(uint64 *numbers, uint64 *scratch, int64 n, int bit)
-{
-	sort_digits(numbers, scratch, n, bit, MOST_DIGIT_BITS,
-				varying_bits(numbers, n));
-}
-
-/* In how many bytes do numbers differ, as `varying` has it? */
-static int
-count_bytes(uint64 varying)
-{
-	int			count = 0;
-
-	for (; varying != 0; varying >>= 8)
-		count += (varying & 0xFF) != 0;
-	return count;
-}
-
-/* Sort numbers [n]. */
+/* Sorts numbers [n]. */
 void
 IvfpqSortNumbers(uint64 *numbers, Size n)
 {
@@ -127,12 +111,27 @@ IvfpqSortNumbers(uint64 *numbers, Size n)
 	{
 		uint64		scratch[MOST_BY_BYTES];
 		uint64		varying = varying_bits(numbers, n);
+		int			nbytes = 0;
 
-		if (count_bytes(varying) <= MOST_BYTES)
+		for (uint64 left = varying; left != 0; left >>= 8)
+			nbytes += (left & 0xFF) != 0;
+		if (nbytes <= MOST_BYTES)
 		{
 			sort_digits(numbers, scratch, n, 0, 8, varying);
 			return;
 		}
 	}
 	sort_numbers(numbers, n);
+}
+
+/*
+ * Sorts numbers [n], of which there are very many, by their bits from `bit`
+ * on.  Numbers that are equal in these bits keep their order.  scratch [n] is
+ * overwritten.
+ */
+void
+IvfpqSortBits(uint64 *numbers, uint64 *scratch, int64 n, int bit)
+{
+	sort_digits(numbers, scratch, n, bit, MOST_DIGIT_BITS,
+				varying_bits(numbers, n));
 }

@@ -1,12 +1,39 @@
 /*
  * clauses.c
- *		Distances in expressions, and index paths in their order.
+ *		Which parts of a statement an index answers: its order, its conditions
+ *		on keys, and its conditions on the distance; and the index paths that
+ *		do so.
  *
  * Core makes an ordered path where all keys of ORDER BY are an index's, for
- * whatever may use an order.  None of these is taken (../scan/cost.c).  Here
- * one is made of any distance to the index's column: for the first key of
- * ORDER BY, where custompath.c wants it, and for conditions on the distance
- * (clauses.c).
+ * whatever may use an order.  None of these is taken (cost.c).  Here a path is
+ * made in the order of any distance to the index's column: for the first key
+ * of ORDER BY where the query level wants the nearest rows first, and for a
+ * condition on the distance.
+ *
+ * Keys.  Core finds the conditions that keys of an index answer, and gives
+ * them to the paths that it makes.  But up to 16 it takes an array (IN) on any
+ * column but the first for something that spoils the order, and on 15 it knows
+ * only the bare booleans of its own operator families.  So this file looks for
+ * such conditions in core's ways, besides those that core has found.
+ *
+ * Bounds.  These conditions bound a distance d that the index orders by, if r,
+ * c and t do not depend on rows:
+ *
+ *	d < r    d <= r    r > d    r >= d			d is at most r
+ *	c - d > t    c - d >= t    t < c - d ...	d is at most c - t
+ *	-d > t    d * -1 > t ...					d is at most -t
+ *
+ * The query of d may be another expression than that of the order, as it is
+ * where a sub-select is written twice, or an alias has it twice.  Then the
+ * condition is a bound if both have the same value when the scan begins.
+ * Whatever rounding does to c - d and to c - t, a margin makes up for; the
+ * condition itself is still asked of the rows within.
+ *
+ * NaN is greater than every number, so d < r holds for no NaN and c - d > t
+ * for all.
+ *
+ * Which bounds may end a scan without telling of hidden rows: README, "Bounds
+ * on the Distance".
  */
 #include "postgres.h"
 
@@ -16,6 +43,7 @@
 #include "nodes/nodeFuncs.h"
 #include "optimizer/appendinfo.h"
 #include "optimizer/clauses.h"
+#include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/pathnode.h"
 #include "optimizer/paths.h"
@@ -25,35 +53,27 @@
 
 #include "am/common/identity.h"
 #include "am/common/options.h"
-#include "am/scan/scan.h"
-#include "planner/planner.h"
 #include "pgcompat.h"
+#include "planner/planner.h"
 
-/* Is the index one of ours? */
+/* The side that a comparison bounds from above. */
+typedef enum Bounded
+{
+	BOUNDED_NONE,
+	BOUNDED_LEFT,
+	BOUNDED_RIGHT
+} Bounded;
+
+double		ivfpq_radius_recall = 1;
+
+/* Returns whether the index is one of ours. */
 bool
 IvfpqIsOursToPlan(const IndexOptInfo *info)
 {
 	return (void *) info->amcostestimate == (void *) ivfpqcostestimate;
 }
 
-/*
- * Is it one that plans may use, and that has all rows which the statement may
- * want?  Left alone are targets of UPDATE and the like, samples, and tables
- * whose rows depend on others of a join or are proved to be none.
- */
-static bool
-is_usable(PlannerInfo *root, const IndexOptInfo *info)
-{
-	RelOptInfo *rel = info->rel;
-
-	return ivfpq_use_index != IVFPQ_USE_NEVER &&
-		IvfpqIsOursToPlan(info) && (info->indpred == NIL || info->predOK) &&
-		!IS_DUMMY_REL(rel) && bms_is_empty(rel->lateral_relids) &&
-		!bms_is_member((int) rel->relid, root->all_result_relids) &&
-		root->simple_rte_array[rel->relid]->tablesample == NULL;
-}
-
-/* An operator's expression with its sides exchanged. */
+/* Returns an operator's expression with its sides exchanged. */
 static OpExpr *
 exchange_sides(const OpExpr *expr, Oid operator)
 {
@@ -67,8 +87,8 @@ exchange_sides(const OpExpr *expr, Oid operator)
 }
 
 /*
- * A distance with its sides exchanged, where that is the same function; or
- * NULL.  It shares what stands on the sides.
+ * Returns a distance with its sides exchanged, or NULL if that is another
+ * function.  The result shares the arguments.
  */
 Expr *
 IvfpqExchanged(Expr *distance)
@@ -93,10 +113,10 @@ is_free(Expr *expr)
 }
 
 /*
- * The distance as the index measures it, its column on the left; or NULL: the
- * expression is no distance between that column and something that is the same
- * for all rows, or not by an operator of the index.  *sortfamily says what
- * order distances have.
+ * Returns the distance as the index measures it, with the index's column on
+ * the left.  Returns NULL if the expression is no distance between that column
+ * and something that is the same for all rows, or has no operator of the
+ * index.  Sets *sortfamily to the family that orders distances.
  */
 Expr *
 IvfpqMatchDistance(IndexOptInfo *info, Expr *expr, Oid *sortfamily)
@@ -129,437 +149,6 @@ IvfpqMatchDistance(IndexOptInfo *info, Expr *expr, Oid *sortfamily)
 	return exchange ? (Expr *) exchange_sides(distance, operator) : expr;
 }
 
-/*
- * A path in the order of one distance, as IvfpqMatchDistance gives it; or
- * NULL, if it would tell of hidden rows, or rows without a vector are wanted.
- * `found` are the clauses that core has found for the index.
- *
- * Core takes a path for safe to run in a worker by the conditions and columns
- * of its table.  The distance may have more: a parameter of the outer side of
- * a join, or a restricted function; the pass at the end of a scan evaluates
- * the index's expressions and predicate.
- */
-static IndexPath *
-distance_path(PlannerInfo *root, IndexOptInfo *info, List *found,
-				  Expr *distance, PathKey *key)
-{
-	List	   *clauses = IvfpqKeyClauses(root, info, found);
-	IndexPath  *path;
-
-	if (IvfpqWantsNoVector(clauses) || IvfpqWouldLeak(root, info, false))
-		return NULL;
-	info->amcostestimate = (void *) IvfpqCostEstimate;
-	path = create_index_path(root, info, clauses, list_make1(distance),
-							 list_make1_int(0), list_make1(key),
-							 ForwardScanDirection, false, NULL, 1.0, false);
-	info->amcostestimate = (void *) ivfpqcostestimate;
-	path->path.parallel_safe = path->path.parallel_safe &&
-		is_parallel_safe(root, (Node *) distance) &&
-		IvfpqIsParallelSafe(info->indexprs, info->indpred);
-	return path;
-}
-
-/*
- * Rows that will be asked of a path, as far as a limit tells; 0 = it does not.
- * Without its order a sort above wants all rows.  One for further keys sees
- * from the next row that there are no more of the last one's distance.
- */
-double
-IvfpqRowsNeeded(const PlannerInfo *root, const Path *path)
-{
-	int			nkeys = list_length(path->pathkeys);
-	int			asked = list_length(root->query_pathkeys);
-
-	if (root->limit_tuples <= 0 || (nkeys == 0 && asked > 0))
-		return 0;
-	return root->limit_tuples + (nkeys < asked);
-}
-
-/*
- * Returns the expressions of a key of the level's order that are the
- * relation's: for a child its parent's, in the child's columns.
- */
-static List *
-key_exprs(PlannerInfo *root, const RelOptInfo *rel, const PathKey *key)
-{
-	List	   *exprs = NIL;
-	ListCell   *lc;
-
-	if (rel->reloptkind == RELOPT_OTHER_MEMBER_REL)
-	{
-		AppendRelInfo *info = root->append_rel_array[rel->relid];
-
-		exprs = key_exprs(root, root->simple_rel_array[info->parent_relid],
-						  key);
-		return (List *) adjust_appendrel_attrs(root, (Node *) exprs, 1,
-											   &info);
-	}
-	foreach(lc, key->pk_eclass->ec_members)
-	{
-		EquivalenceMember *member = lfirst(lc);
-
-		if (!member->em_is_child && bms_equal(member->em_relids, rel->relids))
-			exprs = lappend(exprs, member->em_expr);
-	}
-	return exprs;
-}
-
-/* The distance of the index that a key of ORDER BY asks for, or NULL. */
-static Expr *
-distance_of_key(PlannerInfo *root, IndexOptInfo *info, const PathKey *key)
-{
-	ListCell   *lc;
-
-	if (!IvfpqIsAscending(key) || key->pk_nulls_first ||
-		key->pk_eclass->ec_has_volatile)
-		return NULL;
-	foreach(lc, key_exprs(root, info->rel, key))
-	{
-		Expr	   *distance;
-		Oid			sortfamily;
-
-		distance = IvfpqMatchDistance(info, lfirst(lc), &sortfamily);
-		if (distance != NULL && sortfamily == key->pk_opfamily)
-			return distance;
-	}
-	return NULL;
-}
-
-/*
- * The path by the order of an index that the query level is to have, or NULL.
- */
-IndexPath *
-IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info, List *found)
-{
-	PathKey    *key = IvfpqRequestedOrder(root);
-	Expr	   *distance;
-
-	if (key == NULL || !is_usable(root, info))
-		return NULL;
-	distance = distance_of_key(root, info, key);
-	return distance == NULL ? NULL :
-		distance_path(root, info, found, distance, key);
-}
-
-/* ----
- * Conditions that bound the distance, and paths for them alone.
- *
- * d < r    d <= r    r > d    r >= d				most = r
- * c - d > t    c - d >= t    t < c - d ...		most = c - t
- * -d > t    d * -1 > t ...						most = -t
- *
- * where d is the distance that the index orders by, and r, c, t do not depend
- * on rows.  The query of d may be another expression than that of the order,
- * as it is where a sub-select is written twice, or an alias has it twice:
- * then the condition is a bound if both have the same value when the scan
- * begins.  Whatever rounding does to c - d and to c - t, a margin makes up
- * for; the condition itself is still asked of the rows within.
- *
- * NaN is greater than every number, so d < r holds for no NaN and c - d > t
- * for all.
- *
- * Security.  A scan that ends at a bound tells, by its time, of the rows that
- * it has seen until then.  A bound that may be promoted, as core says it of
- * an index's conditions, ends it whichever rows have shown that the rest is
- * outside. Another one, behind a policy that may hide rows, ends it only by a
- * row that comes up, has satisfied the policy and is outside: of rows hidden
- * that tells nothing.  Where the policy itself is asked late, behind the
- * distance, the bound is none.
- */
-
-/* The side that a comparison bounds from above. */
-typedef enum Bounded
-{
-	BOUNDED_NONE,
-	BOUNDED_LEFT,
-	BOUNDED_RIGHT
-} Bounded;
-
-static Bounded
-bounded_side(Oid operator)
-{
-	switch (get_opcode(operator))
-	{
-		case F_FLOAT8LT:
-		case F_FLOAT8LE:
-		case F_FLOAT84LT:
-		case F_FLOAT84LE:
-		case F_FLOAT48LT:
-		case F_FLOAT48LE:
-			return BOUNDED_LEFT;
-		case F_FLOAT8GT:
-		case F_FLOAT8GE:
-		case F_FLOAT84GT:
-		case F_FLOAT84GE:
-		case F_FLOAT48GT:
-		case F_FLOAT48GE:
-			return BOUNDED_RIGHT;
-		default:
-			return BOUNDED_NONE;
-	}
-}
-
-static bool
-is_same_for_all(Expr *expr)
-{
-	return !contain_var_clause((Node *) expr) &&
-		!contain_volatile_functions((Node *) expr) &&
-		!contain_subplans((Node *) expr);
-}
-
-static Expr *
-zero(void)
-{
-	return (Expr *) makeConst(FLOAT8OID, -1, InvalidOid, sizeof(float8),
-							  Float8GetDatum(0), false, FLOAT8PASSBYVAL);
-}
-
-static bool
-is_minus_one(const Expr *expr)
-{
-	const Const *constant = (const Const *) expr;
-
-	return IsA(expr, Const) && !constant->constisnull &&
-		constant->consttype == FLOAT8OID &&
-		DatumGetFloat8(constant->constvalue) == -1;
-}
-
-/* A value of double precision, of that or real. */
-static Expr *
-as_float8(Expr *expr)
-{
-	if (exprType((Node *) expr) == FLOAT8OID)
-		return expr;
-	return (Expr *) makeFuncExpr(F_FLOAT8_FLOAT4, FLOAT8OID,
-								 list_make1(expr), InvalidOid, InvalidOid,
-								 COERCE_IMPLICIT_CAST);
-}
-
-/*
- * The distance d of c - d, and *from = c; NULL if the expression is not of
- * that form.
- */
-static Expr *
-subtracted(Expr *expr, Expr **from)
-{
-	OpExpr	   *op = (OpExpr *) expr;
-	Expr	   *left;
-	Expr	   *right;
-
-	if (!IsA(expr, OpExpr))
-		return NULL;
-	left = linitial(op->args);
-	right = llast(op->args);
-	*from = zero();
-	switch (get_opcode(op->opno))
-	{
-		case F_FLOAT8UM:
-			return right;
-		case F_FLOAT8MUL:
-			return is_minus_one(left) ? right :
-				is_minus_one(right) ? left : NULL;
-		case F_FLOAT8MI:
-			if (!is_same_for_all(left))
-				return NULL;
-			*from = left;
-			return right;
-		default:
-			return NULL;
-	}
-}
-
-/*
- * Does the condition bound a distance from above?  Which, says
- * bound->distance; that it is one is for the caller to find out.
- */
-static bool
-match_bound(RestrictInfo *info, IvfpqBound *bound)
-{
-	OpExpr	   *condition = (OpExpr *) info->clause;
-	Bounded		side;
-	Expr	   *left;
-	Expr	   *right;
-
-	if (info->pseudoconstant || !is_opclause(condition) ||
-		list_length(condition->args) != 2)
-		return false;
-	side = bounded_side(condition->opno);
-	if (side == BOUNDED_NONE)
-		return false;
-	left = linitial(condition->args);
-	right = lsecond(condition->args);
-	if (side == BOUNDED_RIGHT)
-	{
-		Expr	   *swap = left;
-
-		left = right;
-		right = swap;
-	}
-
-	/* left is less than right */
-	bound->info = info;
-	if (is_same_for_all(right))
-	{
-		bound->distance = left;
-		bound->from = as_float8(right);
-		bound->less = zero();
-		bound->with_nan = false;
-		return true;
-	}
-	if (!is_same_for_all(left))
-		return false;
-	bound->distance = subtracted(right, &bound->from);
-	bound->less = as_float8(left);
-	bound->with_nan = true;
-	return bound->distance != NULL;
-}
-
-/*
- * Is the bound one of the same distance but to another expression, which may
- * have the same value?  A sub-select that is written twice is two parameters.
- */
-static bool
-match_queries(IvfpqBound *bound, Expr *distance)
-{
-	OpExpr	   *bounded = (OpExpr *) bound->distance;
-	OpExpr	   *ordered = (OpExpr *) distance;
-
-	if (distance == NULL || !is_opclause(bounded) || !is_opclause(ordered) ||
-		bounded->opno != ordered->opno ||
-		bounded->inputcollid != ordered->inputcollid ||
-		list_length(bounded->args) != 2)
-		return false;
-	for (int column = 0; column < 2; column++)
-	{
-		bound->query = list_nth(bounded->args, 1 - column);
-		bound->ordered = list_nth(ordered->args, 1 - column);
-		if (equal(list_nth(bounded->args, column),
-				  list_nth(ordered->args, column)) &&
-			is_same_for_all(bound->query) && is_same_for_all(bound->ordered) &&
-			exprType((Node *) bound->query) ==
-			exprType((Node *) bound->ordered))
-			return true;
-	}
-	return false;
-}
-
-/*
- * Is it a bound of this distance, or may it be?  The distance's other form may
- * be NULL.
- */
-bool
-IvfpqMatchBound(RestrictInfo *info, Expr *distance, Expr *exchanged,
-				IvfpqBound *bound)
-{
-	if (!match_bound(info, bound))
-		return false;
-	if (!match_queries(bound, distance) && !match_queries(bound, exchanged))
-		return false;
-	if (equal(bound->query, bound->ordered))
-		bound->query = bound->ordered = NULL;
-	else if (IsA(bound->query, Const) && IsA(bound->ordered, Const))
-		return false;
-	return true;
-}
-
-/* Bounds the relation's conditions a distance? */
-bool
-IvfpqIsBounded(const RelOptInfo *rel, Expr *distance)
-{
-	Expr	   *exchanged = IvfpqExchanged(distance);
-	IvfpqBound	bound;
-	ListCell   *lc;
-
-	foreach(lc, rel->baserestrictinfo)
-	{
-		if (IvfpqMatchBound(lfirst(lc), distance, exchanged, &bound))
-			return true;
-	}
-	return false;
-}
-
-/*
- * Does a query change or lock rows that there are?  It is the query that says
- * so: root->rowMarks is still empty when its common table expressions are
- * planned.
- */
-static bool
-changes_rows(const Query *query)
-{
-	if (query->commandType == CMD_INSERT)
-		return query->hasModifyingCTE ||
-			(query->onConflict != NULL &&
-			 query->onConflict->action == ONCONFLICT_UPDATE);
-	return query->commandType != CMD_SELECT || query->hasModifyingCTE ||
-		query->rowMarks != NIL;
-}
-
-/*
- * May a statement miss rows that its conditions let pass?  Not where rows are
- * changed or locked by that, maybe by the query that this one is part of.
- */
-static bool
-may_approximate(const PlannerInfo *root)
-{
-	for (; root != NULL; root = root->parent_root)
-		if (changes_rows(root->parse))
-			return false;
-	return true;
-}
-
-/* An order that no query asks for: core takes from it which way to sort. */
-static PathKey *
-make_key(Oid sortfamily)
-{
-	PathKey    *key = makeNode(PathKey);
-
-	key->pk_opfamily = sortfamily;
-	IvfpqSetAscending(key);
-	return key;
-}
-
-/*
- * A path for conditions that bound a distance which no order asks for: the
- * rows within, nearly all of them, if the user wants it so; or NULL.  They
- * come by the order of the distance, but are not in order.
- */
-IndexPath *
-IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
-				List *found)
-{
-	ListCell   *lc;
-
-	if (ivfpq_radius_recall >= 1 || !may_approximate(root) ||
-		!is_usable(root, info) || IvfpqWouldLeak(root, info, true))
-		return NULL;
-	foreach(lc, rel->baserestrictinfo)
-	{
-		RestrictInfo *condition = lfirst_node(RestrictInfo, lc);
-		IvfpqBound	bound;
-		Expr	   *distance;
-		Oid			sortfamily;
-
-		if (!match_bound(condition, &bound) ||
-			!restriction_is_securely_promotable(condition, rel))
-			continue;
-		distance = IvfpqMatchDistance(info, bound.distance, &sortfamily);
-		if (distance != NULL)
-			return distance_path(root, info, found, distance,
-									 make_key(sortfamily));
-	}
-	return NULL;
-}
-
-/* ----
- * Conditions that the keys of an index answer.
- *
- * Core finds them, and gives them to the paths that it makes.  But up to 16 it
- * takes an array (IN) on any column but the first for something that spoils
- * the order, and on 15 it knows the bare booleans of its own operator families
- * only.  So they are looked for here, in core's ways, beside those that core
- * has found.
- */
-
 static IndexClause *
 make_clause(RestrictInfo *info, RestrictInfo *condition, int column)
 {
@@ -571,7 +160,10 @@ make_clause(RestrictInfo *info, RestrictInfo *condition, int column)
 	return clause;
 }
 
-/* Is a column compared with something that is the same for all rows? */
+/*
+ * Returns whether a column is compared with something that is the same for all
+ * rows.
+ */
 static bool
 compares(IndexOptInfo *index, int column, Node *left, Node *right,
 		 Oid operator, Oid collation)
@@ -664,7 +256,7 @@ match_null(IndexOptInfo *index, int column, RestrictInfo *info)
 	return make_clause(info, info, column);
 }
 
-/* How a column answers a condition, or NULL. */
+/* Returns how a column answers a condition, or NULL. */
 static IndexClause *
 match_clause(PlannerInfo *root, IndexOptInfo *index, int column,
 			 RestrictInfo *info)
@@ -683,7 +275,7 @@ match_clause(PlannerInfo *root, IndexOptInfo *index, int column,
 	return match_boolean(root, index, column, info);
 }
 
-/* The one of these clauses that stands for the condition, or NULL. */
+/* Returns which of these clauses stands for the condition, or NULL. */
 static IndexClause *
 find_clause(List *clauses, const RestrictInfo *info)
 {
@@ -698,8 +290,8 @@ find_clause(List *clauses, const RestrictInfo *info)
 }
 
 /*
- * All conditions of the table that the index answers, column by column; those
- * of `found`, which core has found, as they are there.
+ * Returns all conditions of the table that the index answers, column by
+ * column, with the clauses of `found`, which core has found, unchanged.
  */
 List *
 IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index, List *found)
@@ -730,8 +322,8 @@ IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index, List *found)
 }
 
 /*
- * Which of these conditions does the path leave to the executor?  Not those
- * that keys answer, nor those that the index's predicate does.
+ * Returns which of these conditions the path leaves to the executor: neither
+ * those that keys answer, nor those that the index's predicate proves.
  */
 List *
 IvfpqUnanswered(List *conditions, const IndexPath *path)
@@ -749,4 +341,553 @@ IvfpqUnanswered(List *conditions, const IndexPath *path)
 			unanswered = lappend(unanswered, info);
 	}
 	return unanswered;
+}
+
+/*
+ * Returns whether plans may use the index, and it has all rows that the
+ * statement may want.  Left alone are targets of UPDATE and the like, samples,
+ * and tables whose rows depend on others of a join or are proved to be none.
+ */
+static bool
+is_usable(PlannerInfo *root, const IndexOptInfo *info)
+{
+	RelOptInfo *rel = info->rel;
+
+	return ivfpq_use_index != IVFPQ_USE_NEVER &&
+		IvfpqIsOursToPlan(info) && (info->indpred == NIL || info->predOK) &&
+		!IS_DUMMY_REL(rel) && bms_is_empty(rel->lateral_relids) &&
+		!bms_is_member((int) rel->relid, root->all_result_relids) &&
+		root->simple_rte_array[rel->relid]->tablesample == NULL;
+}
+
+/*
+ * Returns whether a clause asks for rows without a vector; the index has none.
+ */
+static bool
+wants_no_vector(const List *clauses)
+{
+	ListCell   *lc;
+
+	foreach(lc, clauses)
+	{
+		IndexClause *clause = lfirst_node(IndexClause, lc);
+		RestrictInfo *condition = linitial_node(RestrictInfo,
+												clause->indexquals);
+
+		if (clause->indexcol == 0 && IsA(condition->clause, NullTest) &&
+			((NullTest *) condition->clause)->nulltesttype == IS_NULL)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Returns a path in the order of one distance, which is as IvfpqMatchDistance
+ * returns it, or NULL if the path would leak hidden rows or rows without a
+ * vector are wanted.  `found` are the clauses that core has found for the
+ * index.
+ *
+ * Core decides by the conditions and columns of the path's table whether the
+ * path is safe to run in a worker.  The distance may have more: a parameter of
+ * the outer side of a join, or a restricted function.  And the pass at the end
+ * of a scan evaluates the index's expressions and predicate.
+ */
+static IndexPath *
+distance_path(PlannerInfo *root, IndexOptInfo *info, List *found,
+			  Expr *distance, PathKey *key)
+{
+	List	   *clauses = IvfpqKeyClauses(root, info, found);
+	IndexPath  *path;
+
+	if (wants_no_vector(clauses) || IvfpqWouldLeak(root, info, false))
+		return NULL;
+	info->amcostestimate = (void *) IvfpqCostEstimate;
+	path = create_index_path(root, info, clauses, list_make1(distance),
+							 list_make1_int(0), list_make1(key),
+							 ForwardScanDirection, false, NULL, 1.0, false);
+	info->amcostestimate = (void *) ivfpqcostestimate;
+	path->path.parallel_safe = path->path.parallel_safe &&
+		is_parallel_safe(root, (Node *) distance) &&
+		IvfpqIsParallelSafe(info->indexprs, info->indpred);
+	return path;
+}
+
+/*
+ * Returns whether the level is core's rewrite of min(distance), as
+ * build_minmax_path() makes it.  An aggregate is exact.
+ */
+static bool
+is_minmax(const PlannerInfo *root)
+{
+	const PlannerInfo *parent = root->parent_root;
+	const TargetEntry *target;
+
+	if (parent == NULL || parent->simple_rel_array != NULL ||
+		!parent->parse->hasAggs || list_length(root->parse->targetList) != 1)
+		return false;
+	target = linitial_node(TargetEntry, root->parse->targetList);
+	return target->resname != NULL &&
+		strcmp(target->resname, "agg_target") == 0;
+}
+
+/*
+ * Returns whether the level has a LIMIT.  OFFSET alone leaves the rest to be
+ * read.
+ */
+static bool
+has_limit(const Query *query)
+{
+	const Node *count = query->limitCount;
+
+	return count != NULL &&
+		!(IsA(count, Const) && ((const Const *) count)->constisnull);
+}
+
+/*
+ * Returns whether the level stops early.  A sub-select of an expression is
+ * planned before the relations of its level: of IN (SELECT ...) the planner
+ * expects half of the rows, which is no reason to leave out others.  UNION
+ * without ALL reads all, and so may a window of the level above.
+ */
+static bool
+stops_early(const PlannerInfo *root)
+{
+	const PlannerInfo *parent = root->parent_root;
+
+	return root->tuple_fraction > 0 &&
+		(parent == NULL || has_limit(root->parse) ||
+		 (parent->simple_rel_array != NULL &&
+		  parent->parse->setOperations == NULL &&
+		  !parent->parse->hasWindowFuncs && stops_early(parent)));
+}
+
+/*
+ * Returns whether a window function needs no more rows than those up to the
+ * current one.
+ */
+static bool
+is_running(Oid function)
+{
+	switch (function)
+	{
+		case F_ROW_NUMBER:
+		case F_RANK_:
+		case F_DENSE_RANK_:
+		case F_LAG_ANYELEMENT:
+		case F_LAG_ANYELEMENT_INT4:
+		case F_LAG_ANYCOMPATIBLE_INT4_ANYCOMPATIBLE:
+		case F_LEAD_ANYELEMENT:
+		case F_LEAD_ANYELEMENT_INT4:
+		case F_LEAD_ANYCOMPATIBLE_INT4_ANYCOMPATIBLE:
+		case F_FIRST_VALUE:
+		case F_LAST_VALUE:
+		case F_NTH_VALUE:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* Finds a window function that needs further rows. */
+static bool
+has_reading_function(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, WindowFunc) && !((WindowFunc *) node)->winagg &&
+		!is_running(((WindowFunc *) node)->winfnoid))
+		return true;
+	return expression_tree_walker(node, has_reading_function, context);
+}
+
+/* Returns whether all windows run along with the order of the first key. */
+static bool
+windows_run_along(const Query *query)
+{
+	const		SortGroupClause *first = linitial(query->sortClause);
+	ListCell   *lc;
+
+	if (!query->hasWindowFuncs)
+		return true;
+	foreach(lc, query->windowClause)
+	{
+		WindowClause *window = lfirst_node(WindowClause, lc);
+		int			frame = window->frameOptions;
+
+		if (window->partitionClause != NIL || window->orderClause == NIL ||
+			!equal(linitial(window->orderClause), first) ||
+			!(frame & FRAMEOPTION_START_UNBOUNDED_PRECEDING) ||
+			!(frame & FRAMEOPTION_END_CURRENT_ROW) ||
+			(frame & FRAMEOPTION_EXCLUSION))
+			return false;
+	}
+	return !has_reading_function((Node *) query->targetList, NULL);
+}
+
+/*
+ * Returns the key of the level's order that an ordered path has to provide, or
+ * NULL if there is to be no such path: conditions (a) and (b) of custompath.c,
+ * and what (c) says of windows.
+ */
+PathKey *
+IvfpqRequestedOrder(const PlannerInfo *root)
+{
+	const Query *query = root->parse;
+
+	if (root->sort_pathkeys == NIL || root->query_pathkeys == NIL ||
+		linitial(root->sort_pathkeys) != linitial(root->query_pathkeys) ||
+		query->groupClause != NIL || query->groupingSets != NIL ||
+		query->hasAggs || root->hasHavingQual || query->hasTargetSRFs ||
+		is_minmax(root) || !windows_run_along(query) ||
+		(enable_seqscan && enable_sort && !stops_early(root)) ||
+		(ivfpq_order == IVFPQ_ORDER_RELAXED && IvfpqReliesOnOrder(root)) ||
+		(list_length(root->query_pathkeys) > 1 && !enable_incremental_sort))
+		return NULL;
+	return linitial(root->sort_pathkeys);
+}
+
+/*
+ * Returns the expressions of a key of the level's order that are the
+ * relation's: for a child its parent's, in the child's columns.
+ */
+static List *
+key_exprs(PlannerInfo *root, const RelOptInfo *rel, const PathKey *key)
+{
+	List	   *exprs = NIL;
+	ListCell   *lc;
+
+	if (rel->reloptkind == RELOPT_OTHER_MEMBER_REL)
+	{
+		AppendRelInfo *info = root->append_rel_array[rel->relid];
+
+		exprs = key_exprs(root, root->simple_rel_array[info->parent_relid],
+						  key);
+		return (List *) adjust_appendrel_attrs(root, (Node *) exprs, 1,
+											   &info);
+	}
+	foreach(lc, key->pk_eclass->ec_members)
+	{
+		EquivalenceMember *member = lfirst(lc);
+
+		if (!member->em_is_child && bms_equal(member->em_relids, rel->relids))
+			exprs = lappend(exprs, member->em_expr);
+	}
+	return exprs;
+}
+
+/* Returns the distance of the index that a key of ORDER BY is, or NULL. */
+static Expr *
+distance_of_key(PlannerInfo *root, IndexOptInfo *info, const PathKey *key)
+{
+	ListCell   *lc;
+
+	if (!IvfpqIsAscending(key) || key->pk_nulls_first ||
+		key->pk_eclass->ec_has_volatile)
+		return NULL;
+	foreach(lc, key_exprs(root, info->rel, key))
+	{
+		Expr	   *distance;
+		Oid			sortfamily;
+
+		distance = IvfpqMatchDistance(info, lfirst(lc), &sortfamily);
+		if (distance != NULL && sortfamily == key->pk_opfamily)
+			return distance;
+	}
+	return NULL;
+}
+
+/*
+ * Returns the path in the order of an index that the query level is to have,
+ * or NULL.
+ */
+IndexPath *
+IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info, List *found)
+{
+	PathKey    *key = IvfpqRequestedOrder(root);
+	Expr	   *distance;
+
+	if (key == NULL || !is_usable(root, info))
+		return NULL;
+	distance = distance_of_key(root, info, key);
+	return distance == NULL ? NULL :
+		distance_path(root, info, found, distance, key);
+}
+
+static Bounded
+bounded_side(Oid operator)
+{
+	switch (get_opcode(operator))
+	{
+		case F_FLOAT8LT:
+		case F_FLOAT8LE:
+		case F_FLOAT84LT:
+		case F_FLOAT84LE:
+		case F_FLOAT48LT:
+		case F_FLOAT48LE:
+			return BOUNDED_LEFT;
+		case F_FLOAT8GT:
+		case F_FLOAT8GE:
+		case F_FLOAT84GT:
+		case F_FLOAT84GE:
+		case F_FLOAT48GT:
+		case F_FLOAT48GE:
+			return BOUNDED_RIGHT;
+		default:
+			return BOUNDED_NONE;
+	}
+}
+
+static bool
+is_same_for_all(Expr *expr)
+{
+	return !contain_var_clause((Node *) expr) &&
+		!contain_volatile_functions((Node *) expr) &&
+		!contain_subplans((Node *) expr);
+}
+
+static Expr *
+zero(void)
+{
+	return (Expr *) makeConst(FLOAT8OID, -1, InvalidOid, sizeof(float8),
+							  Float8GetDatum(0), false, FLOAT8PASSBYVAL);
+}
+
+static bool
+is_minus_one(const Expr *expr)
+{
+	const Const *constant = (const Const *) expr;
+
+	return IsA(expr, Const) && !constant->constisnull &&
+		constant->consttype == FLOAT8OID &&
+		DatumGetFloat8(constant->constvalue) == -1;
+}
+
+/* Returns a value of double precision or real as one of double precision. */
+static Expr *
+as_float8(Expr *expr)
+{
+	if (exprType((Node *) expr) == FLOAT8OID)
+		return expr;
+	return (Expr *) makeFuncExpr(F_FLOAT8_FLOAT4, FLOAT8OID,
+								 list_make1(expr), InvalidOid, InvalidOid,
+								 COERCE_IMPLICIT_CAST);
+}
+
+/*
+ * Returns the distance d of c - d and sets *from to c.  Returns NULL if the
+ * expression is not of that form.
+ */
+static Expr *
+subtracted(Expr *expr, Expr **from)
+{
+	OpExpr	   *op = (OpExpr *) expr;
+	Expr	   *left;
+	Expr	   *right;
+
+	if (!IsA(expr, OpExpr))
+		return NULL;
+	left = linitial(op->args);
+	right = llast(op->args);
+	*from = zero();
+	switch (get_opcode(op->opno))
+	{
+		case F_FLOAT8UM:
+			return right;
+		case F_FLOAT8MUL:
+			return is_minus_one(left) ? right :
+				is_minus_one(right) ? left : NULL;
+		case F_FLOAT8MI:
+			if (!is_same_for_all(left))
+				return NULL;
+			*from = left;
+			return right;
+		default:
+			return NULL;
+	}
+}
+
+/*
+ * Returns whether the condition bounds something from above, and sets
+ * bound->distance to that.  Whether it is a distance is for the caller to find
+ * out.
+ */
+static bool
+match_bound(RestrictInfo *info, IvfpqBound *bound)
+{
+	OpExpr	   *condition = (OpExpr *) info->clause;
+	Bounded		side;
+	Expr	   *left;
+	Expr	   *right;
+
+	if (info->pseudoconstant || !is_opclause(condition) ||
+		list_length(condition->args) != 2)
+		return false;
+	side = bounded_side(condition->opno);
+	if (side == BOUNDED_NONE)
+		return false;
+	left = linitial(condition->args);
+	right = lsecond(condition->args);
+	if (side == BOUNDED_RIGHT)
+	{
+		Expr	   *swap = left;
+
+		left = right;
+		right = swap;
+	}
+
+	/* left is less than right */
+	bound->info = info;
+	if (is_same_for_all(right))
+	{
+		bound->distance = left;
+		bound->from = as_float8(right);
+		bound->less = zero();
+		bound->with_nan = false;
+		return true;
+	}
+	if (!is_same_for_all(left))
+		return false;
+	bound->distance = subtracted(right, &bound->from);
+	bound->less = as_float8(left);
+	bound->with_nan = true;
+	return bound->distance != NULL;
+}
+
+/*
+ * Returns whether the bound is one of the same distance, though perhaps to
+ * another expression, which may have the same value.  A sub-select that is
+ * written twice is two parameters.
+ */
+static bool
+match_queries(IvfpqBound *bound, Expr *distance)
+{
+	OpExpr	   *bounded = (OpExpr *) bound->distance;
+	OpExpr	   *ordered = (OpExpr *) distance;
+
+	if (distance == NULL || !is_opclause(bounded) || !is_opclause(ordered) ||
+		bounded->opno != ordered->opno ||
+		bounded->inputcollid != ordered->inputcollid ||
+		list_length(bounded->args) != 2)
+		return false;
+	for (int column = 0; column < 2; column++)
+	{
+		bound->query = list_nth(bounded->args, 1 - column);
+		bound->ordered = list_nth(ordered->args, 1 - column);
+		if (equal(list_nth(bounded->args, column),
+				  list_nth(ordered->args, column)) &&
+			is_same_for_all(bound->query) && is_same_for_all(bound->ordered) &&
+			exprType((Node *) bound->query) ==
+			exprType((Node *) bound->ordered))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Returns whether the condition bounds this distance, or may do so if
+ * bound->query and bound->ordered turn out to have the same value.  The
+ * distance's other form, `exchanged`, may be NULL.
+ */
+bool
+IvfpqMatchBound(RestrictInfo *info, Expr *distance, Expr *exchanged,
+				IvfpqBound *bound)
+{
+	if (!match_bound(info, bound))
+		return false;
+	if (!match_queries(bound, distance) && !match_queries(bound, exchanged))
+		return false;
+	if (equal(bound->query, bound->ordered))
+		bound->query = bound->ordered = NULL;
+	else if (IsA(bound->query, Const) && IsA(bound->ordered, Const))
+		return false;
+	return true;
+}
+
+/* Returns whether a condition of the relation bounds a distance. */
+bool
+IvfpqIsBounded(const RelOptInfo *rel, Expr *distance)
+{
+	Expr	   *exchanged = IvfpqExchanged(distance);
+	IvfpqBound	bound;
+	ListCell   *lc;
+
+	foreach(lc, rel->baserestrictinfo)
+	{
+		if (IvfpqMatchBound(lfirst(lc), distance, exchanged, &bound))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Returns whether a query changes or locks rows that exist.  The query says
+ * so, not root->rowMarks, which is still empty when common table expressions
+ * are planned.
+ */
+static bool
+changes_rows(const Query *query)
+{
+	if (query->commandType == CMD_INSERT)
+		return query->hasModifyingCTE ||
+			(query->onConflict != NULL &&
+			 query->onConflict->action == ONCONFLICT_UPDATE);
+	return query->commandType != CMD_SELECT || query->hasModifyingCTE ||
+		query->rowMarks != NIL;
+}
+
+/*
+ * Returns whether a statement may miss rows that satisfy its conditions.  It
+ * may not if rows are changed or locked by them, perhaps by a query that this
+ * one is part of.
+ */
+static bool
+may_approximate(const PlannerInfo *root)
+{
+	for (; root != NULL; root = root->parent_root)
+		if (changes_rows(root->parse))
+			return false;
+	return true;
+}
+
+/* Makes an order that no query asks for; core takes from it how to sort. */
+static PathKey *
+make_key(Oid sortfamily)
+{
+	PathKey    *key = makeNode(PathKey);
+
+	key->pk_opfamily = sortfamily;
+	IvfpqSetAscending(key);
+	return key;
+}
+
+/*
+ * Returns a path for a condition that bounds a distance which no order asks
+ * for, or NULL.  The path finds nearly all rows within, so it is made only if
+ * the user accepts that.  Rows come by the distance, but are not in order.
+ */
+IndexPath *
+IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
+				List *found)
+{
+	ListCell   *lc;
+
+	if (ivfpq_radius_recall >= 1 || !may_approximate(root) ||
+		!is_usable(root, info) || IvfpqWouldLeak(root, info, true))
+		return NULL;
+	foreach(lc, rel->baserestrictinfo)
+	{
+		RestrictInfo *condition = lfirst_node(RestrictInfo, lc);
+		IvfpqBound	bound;
+		Expr	   *distance;
+		Oid			sortfamily;
+
+		if (!match_bound(condition, &bound) ||
+			!restriction_is_securely_promotable(condition, rel))
+			continue;
+		distance = IvfpqMatchDistance(info, bound.distance, &sortfamily);
+		if (distance != NULL)
+			return distance_path(root, info, found, distance,
+								 make_key(sortfamily));
+	}
+	return NULL;
 }

@@ -1,23 +1,28 @@
 /*
  * cost.c
- *		Cost estimates for the planner.
+ *		What a scan costs, and whether a statement may use one at all.
  *
- * Start-up: the centroids' codes and a few centroids, the probed lists, one
- * heap page and its TOAST pages for every candidate and every pending row, all
- * before the first row is returned.  Every further row costs a fraction of the
- * further candidates.  With refine records each candidate costs a page of
- * those, and only a few rows more than are returned are fetched.  So the index
- * wins for ORDER BY ... LIMIT, and a sequential scan and a sort win when most
- * of the table is needed.
+ * Before its first row a scan reads the centroids' codes and a few centroids,
+ * the probed lists, and one heap page with its TOAST pages for every candidate
+ * and every pending row.  All of this is start-up cost.  Every further row
+ * costs a fraction of the further candidates.  With refine records each
+ * candidate costs a page of those instead, and the scan fetches only a few
+ * rows more than it returns.  So the index wins for ORDER BY ... LIMIT, and a
+ * sequential scan and a sort win when most of the table is needed.
  *
- * Rows are sorted, fetched in heap order, and their pages are asked for ahead
- * (../heap/README), so a page of them costs what it does in sequence.  Graphs
- * like hnsw read one page after the other at random: 50,000 rows x 384 cost
- * 175 here and 665 there for LIMIT 10, and take about a fifth of the time.
+ * Candidates are sorted and fetched in heap order, with prefetching
+ * (am/search/rerank.c), so a heap page costs what it costs in sequence.
+ * Graphs like hnsw read one page after the other at random: for LIMIT 10 of
+ * 50,000 rows x 384 the estimates are 175 for this index and 665 for hnsw, and
+ * this index takes about a fifth of the time.
  *
- * The planner charges a sequential scan nothing for TOAST, though it has to
- * read all of it here.  To make the two comparable, the cost of a page is
- * multiplied by the fraction of the table's own pages of all its pages.
+ * The planner charges a sequential scan nothing for TOAST, though it reads all
+ * of it to compute distances.  To make the two comparable, the cost of a page
+ * is multiplied by the fraction of the table's own pages of all its pages.
+ *
+ * The last two functions answer questions that come before any cost: whether a
+ * scan could tell of rows that are hidden from the user, and whether the nodes
+ * above it would rely on its order.
  */
 #include "postgres.h"
 
@@ -38,89 +43,41 @@
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/scan/scan.h"
+#include "page/metapage.h"
 #include "page/pending.h"
 #include "pgcompat.h"
+#include "planner/planner.h"
 
 /*
- * The cost of paths that core makes: more than any other, and more than those
- * that settings disable, but finite, since sums and differences of costs have
- * to be numbers.
+ * Cost of the paths that core makes: more than that of any other path, even of
+ * those that settings disable, but finite, because sums and differences of
+ * costs have to be numbers.
  */
 #define REFUSED_COST		1e20
 
-/* Returns whether a policy or a security barrier hides rows of a table. */
-static bool
-hides_rows(PlannerInfo *root, RelOptInfo *rel)
-{
-	ListCell   *lc;
+/* Rows fetched for each row returned, with refine records in 8 bits. */
+#define FETCHES_PER_ROW		1.4
+#define FIRST_FETCHES		14	/* for the first ten rows */
 
-	foreach(lc, rel->baserestrictinfo)
-		if (lfirst_node(RestrictInfo, lc)->security_level <
-			root->qual_security_level)
-		return true;
-	return false;
-}
+/* The same for half precision, where the executor fetches most rows. */
+#define HALF_FETCHES_PER_ROW	.1
+#define HALF_FIRST_FETCHES		1
+
+/* The work of a scan before the first row, and for further rows. */
+typedef struct Demand
+{
+	double		pages;			/* index pages read */
+	double		lists;			/* random accesses among them */
+	double		postings;		/* codes scored */
+	double		centroids;		/* centroids compared */
+	double		rows;			/* heap rows reranked */
+	double		rows_per_row;	/* further rows reranked for a further row */
+	double		pages_per_row;	/* further refine pages for a further row */
+} Demand;
 
 /*
- * Returns whether a scan could leak hidden rows.  It computes the index's
- * expression, as the current user, for rows that are filtered only afterwards;
- * a full pass over the table computes the predicate, too.  Under a policy that
- * user's search_path could lead an interpreted function to one that tells of
- * hidden rows; so the expression has to be computed above the filter.
- */
-bool
-IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info, bool by_full_pass)
-{
-	Relation	index;
-	bool		leaks;
-
-	if ((info->indexprs == NIL && !(by_full_pass && info->indpred != NIL)) ||
-		info->hypothetical || !hides_rows(root, info->rel))
-		return false;
-	index = index_open(info->indexoid, NoLock);
-	leaks = IvfpqIsInterpreted(index, by_full_pass);
-	index_close(index, NoLock);
-	return leaks;
-}
-
-/* Returns whether a window function needs rows in an order, or in groups. */
-static bool
-has_ordered_window(const Query *query)
-{
-	ListCell   *lc;
-
-	foreach(lc, query->windowClause)
-	{
-		const		WindowClause *window = lfirst_node(WindowClause, lc);
-
-		if (window->orderClause != NIL || window->partitionClause != NIL)
-			return true;
-	}
-	return false;
-}
-
-/*
- * Returns whether a node above an ordered path relies on the order of the
- * first key.  A sort for further keys does; so do nodes that compare a row
- * with the one before, and would see two groups of equal rows where one is out
- * of order.  For a limit alone a row out of order is a row like any other.
- */
-bool
-IvfpqReliesOnOrder(const PlannerInfo *root)
-{
-	const Query *query = root->parse;
-	List	   *setop = IvfpqSetOperationKeys(root);
-
-	return list_length(root->query_pathkeys) > 1 ||
-		query->distinctClause != NIL || has_ordered_window(query) ||
-		(setop != NIL &&
-		 linitial(setop) == linitial(root->query_pathkeys)) ||
-		query->limitOption == LIMIT_OPTION_WITH_TIES;
-}
-
-/*
- * Pages of the table's TOAST table; where VACUUM has not counted them yet,
- * those of its file, as core does it for tables.
+ * Returns the pages of the table's TOAST table.  Where VACUUM has not counted
+ * them yet, takes the length of its file, as core does for tables.
  */
 static double
 toast_pages(Oid heapoid)
@@ -151,29 +108,9 @@ toast_pages(Oid heapoid)
 	return pages;
 }
 
-/* Rows fetched for each row returned, by refine records. */
-#define FETCHES_PER_ROW		1.4
-#define FIRST_FETCHES		14	/* of the first ten */
-
-/* The same for half precision, where the executor fetches most rows. */
-#define HALF_FETCHES_PER_ROW	.1
-#define HALF_FIRST_FETCHES		1
-
-/* The work of the index before the first row, and for further rows. */
-typedef struct Demand
-{
-	double		pages;			/* index pages read */
-	double		lists;			/* random accesses among them */
-	double		postings;		/* codes scored */
-	double		centroids;		/* centroids compared */
-	double		rows;			/* heap rows reranked */
-	double		rows_per_row;	/* further rows reranked for a further row */
-	double		pages_per_row;	/* further refine pages for a further row */
-} Demand;
-
 /*
- * Adds the candidates of the first batch, and per_row for every further row:
- * heap rows, or refine pages and few heap rows.
+ * Adds the candidates of the first batch, and per_row candidates for every
+ * further row: heap rows, or refine pages and a few heap rows.
  */
 static void
 demand_candidates(Demand *demand, const IvfpqMetaData *meta,
@@ -195,7 +132,10 @@ demand_candidates(Demand *demand, const IvfpqMetaData *meta,
 	demand->pages_per_row = per_row;
 }
 
-/* The search parameters of a batch, at this selectivity of the key quals. */
+/*
+ * Sets *params to the search parameters of a batch at this selectivity of the
+ * key quals.
+ */
 static void
 get_params(IvfpqSearchParams *params, Relation index,
 		   const IvfpqMetaData *meta,
@@ -215,9 +155,7 @@ get_params(IvfpqSearchParams *params, Relation index,
 	params->quota = (int64) rows;
 }
 
-/*
- * Sets *demand; `selectivity` is that of the key quals.
- */
+/* Sets *demand; `selectivity` is that of the key quals. */
 static void
 get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 		   double selectivity)
@@ -262,7 +200,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 			Min(centroids, IvfpqCentroidsToCompare(&meta, params.probes, false)) +
 			Max(info->pages - fixed - centroids - refine, 0) * probed;
 		get_params(&params, index, &meta, 1, selectivity);
-		/* where no number of candidates suffices, the rest is read */
+		/* if no number of candidates suffices, the rest is read */
 		demand_candidates(demand, &meta, candidates,
 						  (params.read_all ? tuples * selectivity :
 						   params.candidates) / params.quota,
@@ -272,30 +210,10 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 }
 
 /*
- * Returns whether a clause asks for rows without a vector; the index has none.
- */
-bool
-IvfpqWantsNoVector(const List *clauses)
-{
-	ListCell   *lc;
-
-	foreach(lc, clauses)
-	{
-		IndexClause *clause = lfirst_node(IndexClause, lc);
-		RestrictInfo *condition = linitial_node(RestrictInfo,
-												clause->indexquals);
-
-		if (clause->indexcol == 0 && IsA(condition->clause, NullTest) &&
-			((NullTest *) condition->clause)->nulltesttype == IS_NULL)
-			return true;
-	}
-	return false;
-}
-
-/*
- * amcostestimate.  Core makes a path wherever an order of the level or a join
- * could use one, and an approximate scan is right in few of these places: so
- * core's paths are never taken, and ours are made by filter/orderedpath.c.
+ * amcostestimate, for the paths that core makes.  Core makes a path wherever
+ * an order of the level or a join could use one, and an approximate scan is
+ * right in few of these places.  So core's paths are never taken, and
+ * custompath.c makes ours.
  */
 void
 ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
@@ -311,7 +229,7 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	IvfpqDisablePath(&path->path);
 }
 
-/* The same for a path of ours. */
+/* amcostestimate for a path of ours, see distance_path() in clauses.c. */
 void
 IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 				  Cost *startup_cost, Cost *total_cost,
@@ -338,7 +256,7 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	random_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
 	seq_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
 
-	/* the cost of reranking a row, where rows share heap pages */
+	/* the cost of reranking a row; rows share heap pages */
 	heap_pages = index_pages_fetched(Max(demand.rows, 1) * Max(loop_count, 1),
 									 rel->pages, info->pages, root) /
 		Max(loop_count, 1);
@@ -361,8 +279,8 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 }
 
 /*
- * The cost of the table's pages with these rows, read in heap order, as for a
- * bitmap scan.
+ * Returns the cost of reading the table's pages that hold these rows in heap
+ * order, as a bitmap heap scan does.
  */
 static Cost
 heap_cost(const RelOptInfo *rel, double rows, double random_page,
@@ -376,9 +294,9 @@ heap_cost(const RelOptInfo *rel, double rows, double random_page,
 }
 
 /*
- * The cost of a scan with a filter that searches for the nearest `depth` rows,
- * where the condition costs per_row: no less than any other path, if
- * everything is read.  Candidates satisfy the key quals.
+ * Returns the cost of a filtered scan that searches for the nearest `depth`
+ * rows, if the conditions cost per_row.  Candidates satisfy the key quals.  A
+ * scan that would read everything costs no less than any other path.
  */
 Cost
 IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
@@ -412,4 +330,75 @@ IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
 		(meta.nlists + tuples * meta.lists_per_row * fraction) +
 		heap_cost(info->rel, candidates, random_page, seq_page) +
 		candidates * (cpu_tuple_cost + per_row);
+}
+
+/* Returns whether a policy or a security barrier hides rows of a table. */
+static bool
+hides_rows(PlannerInfo *root, RelOptInfo *rel)
+{
+	ListCell   *lc;
+
+	foreach(lc, rel->baserestrictinfo)
+		if (lfirst_node(RestrictInfo, lc)->security_level <
+			root->qual_security_level)
+		return true;
+	return false;
+}
+
+/*
+ * Returns whether a scan could leak hidden rows.  A scan computes the index's
+ * expression, as the current user, for rows that are filtered only afterwards;
+ * a full pass over the table computes the predicate, too.  Under a policy that
+ * user's search_path could lead an interpreted function to one that tells of
+ * hidden rows.  So the expression has to be computed above the filter.
+ */
+bool
+IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info, bool by_full_pass)
+{
+	Relation	index;
+	bool		leaks;
+
+	if ((info->indexprs == NIL && !(by_full_pass && info->indpred != NIL)) ||
+		info->hypothetical || !hides_rows(root, info->rel))
+		return false;
+	index = index_open(info->indexoid, NoLock);
+	leaks = IvfpqIsInterpreted(index, by_full_pass);
+	index_close(index, NoLock);
+	return leaks;
+}
+
+/* Returns whether a window function needs rows in an order, or in groups. */
+static bool
+has_ordered_window(const Query *query)
+{
+	ListCell   *lc;
+
+	foreach(lc, query->windowClause)
+	{
+		const		WindowClause *window = lfirst_node(WindowClause, lc);
+
+		if (window->orderClause != NIL || window->partitionClause != NIL)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Returns whether a node above an ordered path relies on the order of the
+ * first key.  A sort for further keys does.  So do nodes that compare a row
+ * with the one before: they would see two groups of equal rows where one row
+ * is out of order.  To a limit alone a row out of order is a row like any
+ * other.
+ */
+bool
+IvfpqReliesOnOrder(const PlannerInfo *root)
+{
+	const Query *query = root->parse;
+	List	   *setop = IvfpqSetOperationKeys(root);
+
+	return list_length(root->query_pathkeys) > 1 ||
+		query->distinctClause != NIL || has_ordered_window(query) ||
+		(setop != NIL &&
+		 linitial(setop) == linitial(root->query_pathkeys)) ||
+		query->limitOption == LIMIT_OPTION_WITH_TIES;
 }

@@ -1,22 +1,66 @@
 /*
  * custompath.c
- *		The hooks: paths of ours in the place of core's.
+ *		Where scans in the order of a distance stand in a plan, and how a scan
+ *		with conditions is planned.
  *
  * set_rel_pathlist_hook is called when core has made all paths of a base
- * relation.  Those by indexes of ours go; in their place come ordered paths
- * where custompath.c wants them, and paths for bounds on the distance.  Where
- * the table has conditions of its own the index path is the child of a custom
- * path, so core plans it, opens the index and builds keys that are known only
- * at run time.  The second child, where another index knows which rows match,
- * is a bitmap heap scan.
+ * relation.  Those by indexes of ours go.  In their place come ordered paths
+ * where the rule below allows them, and paths for bounds on the distance.
+ * Where the table has conditions of its own, the index path is the child of a
+ * custom path, so core plans it, opens the index and builds keys that are
+ * known only at run time.  The second child, where another index knows which
+ * rows match, is a bitmap heap scan.
+ *
+ * The rule.  An index scan of ours is approximate: rows without a vector are
+ * missing, so are those that probing did not reach, and strict order leaves
+ * out rows that are found too late.  For the first rows by distance that is
+ * what a user asks for.  Below a node that reads all its input it would lose
+ * rows of a join, a group or a count.  So an ordered path exists only where
+ *
+ *	(a) the query level sorts by the distance, first of all, and has no groups,
+ *		aggregates or set-returning targets;
+ *	(b) the level stops early: a LIMIT, a cursor, or a LIMIT of the level
+ *		above; enable_seqscan = off or enable_sort = off stand in for that;
+ *	(c) all nodes above it in its level hand on its rows one by one: nested
+ *		loops with it outside, MergeAppend, Incremental Sort, Unique, LockRows,
+ *		Result, Limit, and WindowAgg over rows up to the current one.
+ *
+ * The planner keeps what is cheap, wherever that stands.  So our paths are
+ * paths of their relation only if it is the only one of its level.  Otherwise
+ * they are kept beside the relation's: a parent of partitions or of UNION ALL
+ * gets a MergeAppend of its children's, a join a nested loop with such a path
+ * outside, and only the join of the whole level gets them by add_path.  GEQO,
+ * whose joins come and go, and joins for which the planner does not call its
+ * hook do without.
+ *
+ * A sort, hash or Append above could still take such a path for the cheapest
+ * one of a relation and read all of it.  Where there may be one, the path
+ * costs more than the cheapest other.  (PostgreSQL 15 may also sort the
+ * cheapest path anew for further keys of ORDER BY.  It does so where LIMIT
+ * asks for all rows anyway.)
+ *
+ * Conditions.  Early conditions are evaluated on every candidate, before its
+ * vector is touched.  The others wait until a row is popped in its order:
+ * volatile ones, because their number of calls can be seen; those with
+ * sub-plans and costly ones, which would run for rows that nobody needs; those
+ * that name the distance, which is not known before.
+ *
+ * Their order is that of create_plan, which puts cheap conditions first, and
+ * those of a policy or a security barrier before all that may leak.  So once
+ * one is late, so are those after it.  A condition on the distance lets the
+ * others of its security level pass, as a condition that an index answers
+ * does.
+ *
+ * The distance is a column of the node's rows: core finds it by the expression
+ * wherever the plan's target list or conditions have it.
  */
 #include "postgres.h"
 
 #include <math.h>
 
+#include "executor/executor.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
-#include "optimizer/appendinfo.h"
 #include "optimizer/clauses.h"
 #include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
@@ -25,42 +69,85 @@
 #include "optimizer/planner.h"
 #include "optimizer/restrictinfo.h"
 #include "optimizer/tlist.h"
-#include "utils/fmgroids.h"
 #include "utils/memutils.h"
 #include "utils/spccache.h"
 
 #include "am/common/options.h"
-#include "am/scan/scan.h"
-#include "planner/planner.h"
 #include "pgcompat.h"
+#include "planner/planner.h"
 
-static Node *make_number(double number);
-static Plan *plan_filter(PlannerInfo *root, RelOptInfo *rel,
-							 CustomPath *path, List *tlist, List *clauses,
-							 List *plans);
-static bool offer_ordered(PlannerInfo *root, RelOptInfo *rel, Path *path);
-static void append_ordered(PlannerInfo *root, RelOptInfo *rel,
-							   PathKey *key);
-static void join_ordered(PlannerInfo *root, RelOptInfo *joinrel,
-							 RelOptInfo *outerrel, RelOptInfo *innerrel,
-							 JoinType jointype, JoinPathExtraData *extra);
-
-/* Of all rows those likely to be within a radius, for what that costs. */
+/* Fraction of all rows taken to be within a radius, to estimate the cost. */
 #define WITHIN_SELECTIVITY	0.001
 
-bool		ivfpq_enable_custom_scan = true;
-double		ivfpq_radius_recall = 1;
+/* A factor beyond which two costs are not the same to add_path. */
+#define DEARER		1.02
 
+/* Conditions that cost more operators than this are late. */
+#define MOST_OPERATORS		100
+
+/* Time that an operator takes, in nanoseconds. */
+#define OPERATOR_NS			15.0
+
+/* Ordered paths of a relation: the list of `paths`, as add_path keeps it. */
+typedef struct Beside
+{
+	RelOptInfo *rel;
+	RelOptInfo *paths;
+} Beside;
+
+/* The ordered paths of a query level; they live as long as its planner_cxt. */
+typedef struct LevelPaths
+{
+	PlannerInfo *root;
+	List	   *beside;			/* of Beside */
+	MemoryContextCallback callback;
+	struct LevelPaths *next;
+} LevelPaths;
+
+/* The conditions of a filtered scan, by when they are evaluated. */
+typedef struct Division
+{
+	List	   *early;
+	List	   *late;
+	List	   *bounds;			/* custom_exprs' items for bounds */
+	List	   *others;			/* RestrictInfos of all but bounds */
+	bool		ends_on_any_row;	/* see IvfpqRadius */
+} Division;
+
+bool		ivfpq_enable_custom_scan = true;
+
+static LevelPaths *levels = NULL;
 static set_rel_pathlist_hook_type previous_pathlist_hook = NULL;
 static set_join_pathlist_hook_type previous_join_hook = NULL;
 
-const CustomPathMethods ivfpq_path_methods = {
-	.CustomName = IVFPQ_CUSTOM_NAME,
-	.PlanCustomPath = plan_filter,
-	.ReparameterizeCustomPathByChild = NULL
-};
+/*
+ * Makes an item of custom_private.  The number has an exponent, because a plan
+ * that is sent to a worker is read again.
+ */
+static Node *
+make_number(double number)
+{
+	return (Node *) makeFloat(psprintf("%.9e", number));
+}
 
-/* Is there a condition that rows differ in? */
+/*
+ * Returns how many rows will be asked of a path, as far as a limit tells; 0 if
+ * it does not.  Without the path's order a sort above wants all rows.  A sort
+ * for further keys sees from the next row that no more rows have the last
+ * one's distance.
+ */
+static double
+needed_rows(const PlannerInfo *root, const Path *path)
+{
+	int			nkeys = list_length(path->pathkeys);
+	int			asked = list_length(root->query_pathkeys);
+
+	if (root->limit_tuples <= 0 || (nkeys == 0 && asked > 0))
+		return 0;
+	return root->limit_tuples + (nkeys < asked);
+}
+
+/* Returns whether there is a condition that depends on the row. */
 static bool
 has_conditions(const List *clauses)
 {
@@ -75,8 +162,8 @@ has_conditions(const List *clauses)
 }
 
 /*
- * A path by which a bitmap of the rows that match can be made: the cheapest of
- * those that there are, or NULL.
+ * Returns the cheapest of the paths by which a bitmap of the rows that match
+ * can be made, or NULL.
  */
 static Path *
 best_bitmap(List *paths)
@@ -110,8 +197,8 @@ best_bitmap(List *paths)
 }
 
 /*
- * The other indexes' paths, also those that core has dropped because they seem
- * to bring too many rows: the planner may be wrong about these.
+ * Returns the other indexes' paths, also those that core has dropped because
+ * they seem to bring too many rows: the planner may be wrong about these.
  */
 static List *
 other_paths(PlannerInfo *root, RelOptInfo *rel)
@@ -134,7 +221,10 @@ other_paths(PlannerInfo *root, RelOptInfo *rel)
 	return others->pathlist;
 }
 
-/* A bitmap heap scan of the rows that match, or NULL; *matches: how many. */
+/*
+ * Returns a bitmap heap scan of the rows that match, or NULL, and sets
+ * *matches to their number.
+ */
 static Path *
 bitmap_path(PlannerInfo *root, RelOptInfo *rel, double *matches)
 {
@@ -156,11 +246,12 @@ bitmap_path(PlannerInfo *root, RelOptInfo *rel, double *matches)
 }
 
 /*
- * The rows that the limit asks for cost what the index takes to go so deep
- * that as many pass, or what reading the table takes, if that is less.  The
- * planner takes the limit's share of a path's cost; so all rows cost as many
- * times more as there are more of them.  Of rows within a radius the planner
- * knows nothing: few.
+ * Sets the path's costs.  The rows that the limit asks for cost what the index
+ * takes to go deep enough for that many rows to match, or what reading the
+ * table takes, if that is less.  The planner will take the limit's fraction of
+ * the path's cost, so the total cost is that cost divided by the fraction.
+ * The planner does not know how many rows are within a radius; few are
+ * assumed.
  */
 static void
 cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
@@ -168,7 +259,7 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 {
 	QualCost	conditions;
 	double		seq_page;
-	double		rows_needed = IvfpqRowsNeeded(root, path);
+	double		rows_needed = needed_rows(root, path);
 	double		part = 1;
 	double		depth;
 	double		recall;
@@ -193,7 +284,7 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 	path->total_cost = startup + Min(Max(deep - startup, 0), full_pass) / part;
 }
 
-/* The custom path of which an index path is the child. */
+/* Makes the custom path of which an index path is the child. */
 static Path *
 wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
 		  bool is_ordered)
@@ -223,8 +314,9 @@ wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
 }
 
 /*
- * An ordered path that the executor runs, or one of which a node of ours is
- * the parent, as there are conditions that the executor would have to ask.
+ * Returns an ordered path that the executor runs or, if there are conditions
+ * that the executor would have to evaluate, one of which a node of ours is the
+ * parent.
  */
 static Path *
 wrap_if_filtered(PlannerInfo *root, RelOptInfo *rel, IndexPath *path)
@@ -238,9 +330,266 @@ wrap_if_filtered(PlannerInfo *root, RelOptInfo *rel, IndexPath *path)
 	return wrap_path(root, rel, path, true);
 }
 
+static void
+forget_level(void *arg)
+{
+	for (LevelPaths **level = &levels; *level != NULL;
+		 level = &(*level)->next)
+		if (*level == arg)
+		{
+			*level = (*level)->next;
+			return;
+		}
+}
+
+static LevelPaths *
+find_level(PlannerInfo *root)
+{
+	for (LevelPaths *level = levels; level != NULL; level = level->next)
+		if (level->root == root)
+			return level;
+	return NULL;
+}
+
 /*
- * Take the paths by an index that core has made from the relation's; returns
- * the clauses that it has found for one of them.
+ * Returns the relation's entry of a level, or NULL if it has none; `level` may
+ * be NULL.
+ */
+static Beside *
+find_beside(const LevelPaths *level, const RelOptInfo *rel)
+{
+	ListCell   *lc;
+
+	if (level != NULL)
+		foreach(lc, level->beside)
+	{
+		Beside	   *beside = lfirst(lc);
+
+		if (beside->rel == rel)
+			return beside;
+	}
+	return NULL;
+}
+
+/* Returns the ordered paths beside those of the relation. */
+static List *
+paths_beside(PlannerInfo *root, const RelOptInfo *rel)
+{
+	const Beside *beside = find_beside(find_level(root), rel);
+
+	return beside == NULL ? NIL : beside->paths->pathlist;
+}
+
+static void
+add_beside(PlannerInfo *root, RelOptInfo *rel, Path *path)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(root->planner_cxt);
+	LevelPaths *level = find_level(root);
+	Beside	   *beside = find_beside(level, rel);
+
+	if (level == NULL)
+	{
+		level = palloc0(sizeof(LevelPaths));
+		level->root = root;
+		level->callback.func = forget_level;
+		level->callback.arg = level;
+		level->next = levels;
+		MemoryContextRegisterResetCallback(root->planner_cxt,
+										   &level->callback);
+		levels = level;
+	}
+	if (beside == NULL)
+	{
+		beside = palloc(sizeof(Beside));
+		beside->rel = rel;
+		beside->paths = makeNode(RelOptInfo);
+		level->beside = lappend(level->beside, beside);
+	}
+	add_path(beside->paths, path);
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Returns whether a hash for DISTINCT, or a sort between windows, may read all
+ * of a path.
+ */
+static bool
+may_be_read_up(const PlannerInfo *root)
+{
+	const Query *query = root->parse;
+	ListCell   *lc;
+
+	if (query->distinctClause != NIL && !query->hasDistinctOn)
+		return true;
+	if (!query->hasWindowFuncs)
+		return false;
+	foreach(lc, query->windowClause)
+	{
+		if (list_length(lfirst_node(WindowClause, lc)->orderClause) > 1)
+			return true;
+	}
+	return list_length(root->sort_pathkeys) > 1 ||
+		query->distinctClause != NIL;
+}
+
+/*
+ * Makes a path cost more than the cheapest of the relation.  If that one is
+ * disabled (enable_seqscan = off), so is the path, but not one that is merged
+ * only: PostgreSQL 18 counts no disabled node below an Append of one child, so
+ * the path would lose to a sort of the cheapest.
+ */
+static void
+make_dearer(const PlannerInfo *root, const RelOptInfo *rel, Path *path)
+{
+	Path	   *cheapest = NULL;
+	ListCell   *lc;
+
+	foreach(lc, rel->pathlist)
+	{
+		Path	   *other = lfirst(lc);
+
+		if (other->param_info == NULL &&
+			(cheapest == NULL ||
+			 compare_path_costs(other, cheapest, TOTAL_COST) < 0))
+			cheapest = other;
+	}
+	if (cheapest == NULL)
+		return;
+	path->total_cost = Max(path->total_cost, DEARER * cheapest->total_cost);
+	if (may_be_read_up(root))
+		IvfpqCopyDisabled(path, cheapest);
+}
+
+/*
+ * Offers the level an ordered path of a relation: among the relation's paths,
+ * if it is all of the level or a child of that, else beside them.  Returns
+ * whether among them.  If a relation is the only one of its level, the planner
+ * merges its children itself, more than once; for what it reads whole it takes
+ * the cheapest of their paths.
+ */
+static bool
+offer_ordered(PlannerInfo *root, RelOptInfo *rel, Path *path)
+{
+	if (!bms_equal(IS_OTHER_REL(rel) ? rel->top_parent_relids : rel->relids,
+				   IvfpqAllRels(root)))
+	{
+		add_beside(root, rel, path);
+		return false;
+	}
+	if (IS_OTHER_REL(rel) || may_be_read_up(root))
+		make_dearer(root, rel, path);
+	add_path(rel, path);
+	return true;
+}
+
+/*
+ * Returns the path of these that provides the order at least cost for the rows
+ * needed.
+ */
+static Path *
+best_of(const PlannerInfo *root, const RelOptInfo *rel, List *paths,
+		PathKey *key)
+{
+	double		fraction = root->tuple_fraction;
+
+	if (fraction >= 1)
+		fraction = Min(fraction / Max(rel->rows, 1), 1);
+	return get_cheapest_fractional_path_for_pathkeys(paths, list_make1(key),
+													 NULL, fraction);
+}
+
+/*
+ * Gives a parent a MergeAppend of its children's ordered paths, if one of them
+ * has such; of a child that has none, the path that orders it otherwise.
+ */
+static void
+append_ordered(PlannerInfo *root, RelOptInfo *rel, PathKey *key)
+{
+	List	   *paths = NIL;
+	bool		has_ours = false;
+	ListCell   *lc;
+
+	foreach(lc, root->append_rel_list)
+	{
+		AppendRelInfo *info = lfirst_node(AppendRelInfo, lc);
+		RelOptInfo *child;
+		Path	   *path;
+
+		if (info->parent_relid != rel->relid)
+			continue;
+		child = root->simple_rel_array[info->child_relid];
+		if (IS_DUMMY_REL(child))
+			continue;
+		path = best_of(root, child, paths_beside(root, child), key);
+		if (path != NULL)
+			has_ours = true;
+		else
+			path = best_of(root, child, child->pathlist, key);
+		if (path == NULL)
+			path = child->cheapest_total_path;
+		if (path->param_info != NULL)
+			return;
+		paths = lappend(paths, path);
+	}
+	if (has_ours)
+		(void) offer_ordered(root, rel,
+							 IvfpqMergeAppendPath(root, rel, paths,
+												  list_make1(key)));
+}
+
+/* Offers a nested loop of an ordered path and an inner one, if that suits. */
+static void
+offer_loop(PlannerInfo *root, RelOptInfo *joinrel, Path *outer, Path *inner,
+		   JoinType jointype, JoinPathExtraData *extra)
+{
+	JoinCostWorkspace workspace;
+
+	if (!bms_is_subset(PATH_REQ_OUTER(inner), outer->parent->relids))
+		return;
+	IvfpqCostNestLoop(root, &workspace, jointype, outer, inner, extra);
+	(void) offer_ordered(root, joinrel, (Path *)
+						 create_nestloop_path(root, joinrel, jointype,
+											  &workspace, extra, outer,
+											  inner, extra->restrictlist,
+											  outer->pathkeys, NULL));
+}
+
+/* Offers nested loops with the ordered paths of a relation outside. */
+static void
+join_ordered(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
+			 RelOptInfo *innerrel, JoinType jointype,
+			 JoinPathExtraData *extra)
+{
+	List	   *outer_paths = paths_beside(root, outerrel);
+	Path	   *cheapest = innerrel->cheapest_total_path;
+	ListCell   *lc;
+	ListCell   *inner;
+
+	if (outer_paths == NIL || IS_OTHER_REL(joinrel) ||
+		!bms_is_empty(joinrel->lateral_relids) ||
+		(jointype != JOIN_INNER && jointype != JOIN_LEFT &&
+		 jointype != JOIN_SEMI && jointype != JOIN_ANTI))
+		return;
+	/* joins of GEQO's trials are gone before the level is */
+	if (IvfpqIsGeqo(root) &&
+		!bms_equal(joinrel->relids, IvfpqAllRels(root)))
+		return;
+	foreach(lc, outer_paths)
+	{
+		foreach(inner, innerrel->cheapest_parameterized_paths)
+			offer_loop(root, joinrel, lfirst(lc), lfirst(inner), jointype,
+					   extra);
+		if (IvfpqMaterializes(extra) && cheapest->param_info == NULL &&
+			!ExecMaterializesOutput(cheapest->pathtype))
+			offer_loop(root, joinrel, lfirst(lc),
+					   IvfpqMaterialPath(innerrel, cheapest), jointype,
+					   extra);
+	}
+}
+
+/*
+ * Removes from a relation the paths by an index that core has made.  Returns
+ * the clauses that core has found for one of them.
  */
 static List *
 remove_paths(RelOptInfo *rel, const IndexOptInfo *info)
@@ -262,8 +611,8 @@ remove_paths(RelOptInfo *rel, const IndexOptInfo *info)
 }
 
 /*
- * Take the paths that bring the order of the first key by an index of another
- * method from the relation's.  The last path stays, and costs more than ours.
+ * Removes from a relation the paths that provide the order of the first key by
+ * an index of another method.  The last path stays, but costs more than ours.
  */
 static void
 remove_rivals(RelOptInfo *rel, const PathKey *key)
@@ -291,7 +640,7 @@ remove_rivals(RelOptInfo *rel, const PathKey *key)
 	}
 }
 
-/* Paths by an index of ours, in the place of core's. */
+/* Replaces the paths by an index of ours that core has made. */
 static void
 change_paths_of(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 {
@@ -344,69 +693,7 @@ add_joins(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
 	join_ordered(root, joinrel, outerrel, innerrel, jointype, extra);
 }
 
-/* Call once a process. */
-void
-IvfpqInitFilter(void)
-{
-	RegisterCustomScanMethods(&ivfpq_scan_methods);
-	IvfpqInitExplain();
-	previous_pathlist_hook = set_rel_pathlist_hook;
-	set_rel_pathlist_hook = change_paths;
-	previous_join_hook = set_join_pathlist_hook;
-	set_join_pathlist_hook = add_joins;
-}
-
-/* ----
- * The plan of a filtered scan: which conditions are asked when, and the
- * columns of its rows.
- *
- * Early conditions are asked of every candidate, before its vector is touched.
- * The others wait until a row comes up in its order: volatile ones, for how
- * often they run shows; those with sub-plans and costly ones, which would run
- * for rows that nobody wants; those that name the distance, which is not known
- * before.
- *
- * Order is that of create_plan, which puts cheap conditions first, and those
- * of a policy or a security barrier before all that may leak.  So once one is
- * late, so are those behind it.  A condition on the distance lets the others
- * of its security level pass, as a condition that an index answers does.
- *
- * The distance is a column of the node's rows: core finds it by the expression
- * wherever the plan's target list or conditions have it.
- */
-
-/* Conditions that cost more operators than this are late. */
-#define MOST_OPERATORS		100
-
-/* The time that an operator takes, in nanoseconds. */
-#define OPERATOR_NS			15.0
-
-/* custom_private */
-enum
-{
-	PRIVATE_NEARLY,
-	PRIVATE_ROWS_NEEDED,
-	PRIVATE_SELECTIVITY,
-	PRIVATE_QUAL_NS,
-	PRIVATE_MATCHES,
-	PRIVATE_KEY_SELECTIVITY,
-	PRIVATE_NDISTANCES,
-	PRIVATE_NBOUNDS,
-	PRIVATE_BY_ALL,
-	PRIVATE_ANY_ORDER
-};
-
-/* Conditions, divided. */
-typedef struct Division
-{
-	List	   *early;
-	List	   *late;
-	List	   *bounds;			/* what custom_exprs has of bounds */
-	List	   *others;			/* RestrictInfos of all but bounds */
-	bool		by_all;
-} Division;
-
-/* Is the distance in the expression? */
+/* Returns whether the distance is in the expression. */
 static bool
 has_distance(Node *node, void *distance)
 {
@@ -428,8 +715,8 @@ is_early(PlannerInfo *root, Node *condition)
 }
 
 /*
- * Note a condition that bounds the distance, and may: see clauses.c.  It is
- * late, too.  False: it is none.
+ * Adds a condition to the bounds if it bounds the distance, and to the others
+ * if not.  Returns whether it is a bound.  A bound is a late condition, too.
  */
 static bool
 note_bound(RelOptInfo *rel, RestrictInfo *info, Expr *distance,
@@ -448,11 +735,15 @@ note_bound(RelOptInfo *rel, RestrictInfo *info, Expr *distance,
 										  bound.query, bound.ordered)));
 	division->bounds = lappend(division->bounds,
 							   makeBoolConst(bound.with_nan, false));
-	division->by_all &= restriction_is_securely_promotable(info, rel);
+	division->ends_on_any_row &= restriction_is_securely_promotable(info, rel);
 	return true;
 }
 
-/* Divide conditions, in the order in which they are asked. */
+/*
+ * Divides conditions, which come in the order in which they are asked.  After
+ * a late condition of a lower security level a condition is no bound: README,
+ * "Bounds on the Distance".
+ */
 static void
 divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
 				  Expr *distance, Division *division)
@@ -463,7 +754,7 @@ divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
 	ListCell   *lc;
 
 	memset(division, 0, sizeof(*division));
-	division->by_all = true;
+	division->ends_on_any_row = true;
 	foreach(lc, clauses)
 	{
 		RestrictInfo *info = lfirst_node(RestrictInfo, lc);
@@ -493,7 +784,7 @@ divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
 	}
 }
 
-/* Columns of the table in the expressions, added to a target list. */
+/* Adds the table's columns in these expressions to a target list. */
 static List *
 add_columns(List *tlist, List *exprs)
 {
@@ -504,16 +795,9 @@ add_columns(List *tlist, List *exprs)
 											 PVC_RECURSE_PLACEHOLDERS));
 }
 
-/* With an exponent, for a plan that is sent to a worker is read again. */
-static Node *
-make_number(double number)
-{
-	return (Node *) makeFloat(psprintf("%.9e", number));
-}
-
 /*
- * Of the index's rows those that pass, wherever they are; of one with keys, of
- * the rows whose keys satisfy what is asked of them.
+ * Returns the fraction of the index's rows that match, bounds aside.  If keys
+ * answer conditions, returns the fraction of the rows that satisfy those.
  */
 static double
 filter_selectivity(PlannerInfo *root, const CustomPath *path,
@@ -545,7 +829,7 @@ qual_ns(PlannerInfo *root, List *early)
 	return operators * OPERATOR_NS;
 }
 
-/* Returns custom_private, in the order of PRIVATE_NEARLY and so on. */
+/* Returns custom_private, in the order in which IvfpqFilterPlanOf reads it. */
 static List *
 private_of(PlannerInfo *root, const CustomPath *path,
 		   const Division *division, int ndistances)
@@ -553,9 +837,9 @@ private_of(PlannerInfo *root, const CustomPath *path,
 	List	   *private;
 
 	private = list_make5(makeInteger(list_length(division->early)),
-						 make_number(IvfpqRowsNeeded(root, &path->path)),
+						 make_number(needed_rows(root, &path->path)),
 						 make_number(filter_selectivity(root, path,
-															division)),
+														division)),
 						 make_number(qual_ns(root, division->early)),
 						 linitial(path->custom_private));
 	private = lappend(private, lsecond(path->custom_private));
@@ -563,13 +847,13 @@ private_of(PlannerInfo *root, const CustomPath *path,
 	private = lappend(private,
 					  makeInteger(list_length(division->bounds) /
 								  IVFPQ_BOUND_EXPRS));
-	private = lappend(private, makeInteger(division->by_all));
+	private = lappend(private, makeInteger(division->ends_on_any_row));
 	return lappend(private, makeInteger(path->path.pathkeys == NIL));
 }
 
 /*
- * Put the distance behind the columns, also with its sides exchanged, where it
- * is written so; returns how often.
+ * Appends the distance to the columns and, where the statement has it with its
+ * sides exchanged, that form, too.  Returns how often.
  */
 static int
 add_distances(CustomScan *scan, Expr *distance, const RelOptInfo *rel)
@@ -594,11 +878,11 @@ add_distances(CustomScan *scan, Expr *distance, const RelOptInfo *rel)
 }
 
 /*
- * The children bring rows and order; conditions are asked by the node.  Those
- * that do not depend on rows core has put above each child, and above the
- * node: once is enough.  From a bitmap of which neither a column nor a
- * condition is wanted core may make rows without reading them: so one of it
- * is.
+ * Takes the children's conditions away: the children provide rows and order,
+ * and the node evaluates conditions.  Those that do not depend on rows core
+ * has put above each child, and above the node: once is enough.  From a bitmap
+ * of which neither a column nor a condition is needed core may make rows
+ * without reading them: so it gets a column.
  */
 static void
 take_conditions(List *plans)
@@ -623,7 +907,7 @@ take_conditions(List *plans)
 /* PlanCustomPath */
 static Plan *
 plan_filter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
-				List *tlist, List *clauses, List *plans)
+			List *tlist, List *clauses, List *plans)
 {
 	CustomScan *scan = makeNode(CustomScan);
 	IndexScan  *index;
@@ -657,503 +941,20 @@ plan_filter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
 	return &scan->scan.plan;
 }
 
-static double
-number_at(const CustomScan *scan, int which)
-{
-	return floatVal(list_nth(scan->custom_private, which));
-}
+const CustomPathMethods ivfpq_path_methods = {
+	.CustomName = IVFPQ_CUSTOM_NAME,
+	.PlanCustomPath = plan_filter,
+	.ReparameterizeCustomPathByChild = NULL
+};
 
-/* Sets *plan from custom_private. */
+/* Call once a process. */
 void
-IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
+IvfpqInitFilter(void)
 {
-	List	   *private = scan->custom_private;
-
-	plan->nearly = intVal(list_nth(private, PRIVATE_NEARLY));
-	plan->rows_needed = number_at(scan, PRIVATE_ROWS_NEEDED);
-	plan->selectivity = number_at(scan, PRIVATE_SELECTIVITY);
-	plan->qual_ns = number_at(scan, PRIVATE_QUAL_NS);
-	plan->matches = number_at(scan, PRIVATE_MATCHES);
-	plan->key_selectivity = number_at(scan, PRIVATE_KEY_SELECTIVITY);
-	plan->ndistances = intVal(list_nth(private, PRIVATE_NDISTANCES));
-	plan->nbounds = intVal(list_nth(private, PRIVATE_NBOUNDS));
-	plan->by_all = intVal(list_nth(private, PRIVATE_BY_ALL));
-	plan->any_order = intVal(list_nth(private, PRIVATE_ANY_ORDER));
-}
-
-/* Columns of the node's rows become those of the table's. */
-Node *
-IvfpqAsTableColumns(Node *node, void *columns)
-{
-	if (node != NULL && IsA(node, Var) && ((Var *) node)->varno == INDEX_VAR)
-	{
-		TargetEntry *column = list_nth(columns, ((Var *) node)->varattno - 1);
-
-		return copyObject((Node *) column->expr);
-	}
-	return expression_tree_mutator(node, IvfpqAsTableColumns, columns);
-}
-
-/* Is the plan a node of ours? */
-bool
-IvfpqIsFilterScan(const Plan *plan)
-{
-	return IsA(plan, CustomScan) &&
-		((const CustomScan *) plan)->methods == &ivfpq_scan_methods;
-}
-
-/*
- * Is an expression over the rows of a finished node the distance by which it
- * gives them out?
- */
-bool
-IvfpqIsFilterDistance(const CustomScan *scan, Node *expr)
-{
-	List	   *columns = scan->custom_scan_tlist;
-	Node	   *computed = IvfpqAsTableColumns(expr, columns);
-	IvfpqFilterPlan plan;
-
-	IvfpqFilterPlanOf(scan, &plan);
-	for (int i = list_length(columns) - plan.ndistances;
-		 i < list_length(columns); i++)
-		if (equal(computed, list_nth_node(TargetEntry, columns, i)->expr))
-			return true;
-	return false;
-}
-
-/* ----
- * Where a scan in the order of a distance may stand in a plan.
- *
- * An index scan of ours is approximate: rows without a vector are missing, so
- * are those that probing did not reach, and strict order leaves out rows that
- * are found too late.  For the first rows by distance that is what a user asks
- * for; below a node that reads all its input it would lose rows of a join, a
- * group or a count.  So an ordered path exists only where
- *
- *	(a) the query level sorts by the distance, first of all, and has no groups,
- * aggregates or set-returning targets;
- *	(b) the level stops early: a LIMIT, a cursor, or a LIMIT of the level
- * above;
- * enable_seqscan = off or enable_sort = off stand in for that;
- *	(c) all nodes above it in its level hand on its rows one by one: nested
- * loops with it outside, MergeAppend, Incremental Sort, Unique, LockRows,
- * Result, Limit, and WindowAgg over rows up to the current one.
- *
- * The planner keeps what is cheap, wherever that stands.  So our paths are no
- * paths of their relation but where it is the only one of its level: they are
- * kept beside, a parent of partitions or of UNION ALL gets a MergeAppend of
- * its children's, a join a nested loop with such a path outside, and only the
- * join of the whole level gets them by add_path.  GEQO, whose joins come and
- * go, and joins for which the planner does not call its hook do without.
- *
- * A sort, hash or Append above could still take such a path for the cheapest
- * one of a relation and read all of it.  Where there may be one, the path
- * costs more than the cheapest other.  (PostgreSQL 15 may also sort the
- * cheapest path anew for further keys of ORDER BY.  It does where LIMIT asks
- * for all rows anyway.)
- */
-
-/* More than add_path takes for the same. */
-#define DEARER		1.02
-
-/* ---- (a), (b) and what (c) says of windows */
-
-/*
- * Is the level core's rewrite of min(distance), as build_minmax_path() makes
- * it?  An aggregate is exact.
- */
-static bool
-is_minmax(const PlannerInfo *root)
-{
-	const PlannerInfo *parent = root->parent_root;
-	const TargetEntry *target;
-
-	if (parent == NULL || parent->simple_rel_array != NULL ||
-		!parent->parse->hasAggs || list_length(root->parse->targetList) != 1)
-		return false;
-	target = linitial_node(TargetEntry, root->parse->targetList);
-	return target->resname != NULL &&
-		strcmp(target->resname, "agg_target") == 0;
-}
-
-/* Has the level a LIMIT?  OFFSET alone leaves the rest to be read. */
-static bool
-has_limit(const Query *query)
-{
-	const Node *count = query->limitCount;
-
-	return count != NULL &&
-		!(IsA(count, Const) && ((const Const *) count)->constisnull);
-}
-
-/*
- * (b).  A sub-select of an expression is planned before the relations of its
- * level: of IN (SELECT ...) the planner expects half of the rows, which is no
- * reason to leave out others.  UNION without ALL reads all, and so may a
- * window of the level above.
- */
-static bool
-stops_early(const PlannerInfo *root)
-{
-	const PlannerInfo *parent = root->parent_root;
-
-	return root->tuple_fraction > 0 &&
-		(parent == NULL || has_limit(root->parse) ||
-		 (parent->simple_rel_array != NULL &&
-		  parent->parse->setOperations == NULL &&
-		  !parent->parse->hasWindowFuncs && stops_early(parent)));
-}
-
-/*
- * Does a window function need no more rows than those up to the current one?
- */
-static bool
-is_running(Oid function)
-{
-	switch (function)
-	{
-		case F_ROW_NUMBER:
-		case F_RANK_:
-		case F_DENSE_RANK_:
-		case F_LAG_ANYELEMENT:
-		case F_LAG_ANYELEMENT_INT4:
-		case F_LAG_ANYCOMPATIBLE_INT4_ANYCOMPATIBLE:
-		case F_LEAD_ANYELEMENT:
-		case F_LEAD_ANYELEMENT_INT4:
-		case F_LEAD_ANYCOMPATIBLE_INT4_ANYCOMPATIBLE:
-		case F_FIRST_VALUE:
-		case F_LAST_VALUE:
-		case F_NTH_VALUE:
-			return true;
-		default:
-			return false;
-	}
-}
-
-static bool
-has_reading_function(Node *node, void *context)
-{
-	if (node == NULL)
-		return false;
-	if (IsA(node, WindowFunc) && !((WindowFunc *) node)->winagg &&
-		!is_running(((WindowFunc *) node)->winfnoid))
-		return true;
-	return expression_tree_walker(node, has_reading_function, context);
-}
-
-/* Do all windows run along with the order of the level's first key? */
-static bool
-windows_run_along(const Query *query)
-{
-	const		SortGroupClause *first = linitial(query->sortClause);
-	ListCell   *lc;
-
-	if (!query->hasWindowFuncs)
-		return true;
-	foreach(lc, query->windowClause)
-	{
-		WindowClause *window = lfirst_node(WindowClause, lc);
-		int			frame = window->frameOptions;
-
-		if (window->partitionClause != NIL || window->orderClause == NIL ||
-			!equal(linitial(window->orderClause), first) ||
-			!(frame & FRAMEOPTION_START_UNBOUNDED_PRECEDING) ||
-			!(frame & FRAMEOPTION_END_CURRENT_ROW) ||
-			(frame & FRAMEOPTION_EXCLUSION))
-			return false;
-	}
-	return !has_reading_function((Node *) query->targetList, NULL);
-}
-
-/*
- * The key that an ordered path of the level has to bring, or NULL: there is to
- * be none.
- */
-PathKey *
-IvfpqRequestedOrder(const PlannerInfo *root)
-{
-	const Query *query = root->parse;
-
-	if (root->sort_pathkeys == NIL || root->query_pathkeys == NIL ||
-		linitial(root->sort_pathkeys) != linitial(root->query_pathkeys) ||
-		query->groupClause != NIL || query->groupingSets != NIL ||
-		query->hasAggs || root->hasHavingQual || query->hasTargetSRFs ||
-		is_minmax(root) || !windows_run_along(query) ||
-		(enable_seqscan && enable_sort && !stops_early(root)) ||
-		(ivfpq_order == IVFPQ_ORDER_RELAXED && IvfpqReliesOnOrder(root)) ||
-		(list_length(root->query_pathkeys) > 1 && !enable_incremental_sort))
-		return NULL;
-	return linitial(root->sort_pathkeys);
-}
-
-/* ---- paths beside those of their relations */
-
-/* Ordered paths of a relation: the list of `paths`, as add_path keeps it. */
-typedef struct Beside
-{
-	RelOptInfo *rel;
-	RelOptInfo *paths;
-} Beside;
-
-/* Of a query level, as long as what the planner makes of it is there. */
-typedef struct LevelPaths
-{
-	PlannerInfo *root;
-	List	   *beside;			/* of Beside */
-	MemoryContextCallback callback;
-	struct LevelPaths *next;
-} LevelPaths;
-
-static LevelPaths *levels = NULL;
-
-static void
-forget_level(void *arg)
-{
-	for (LevelPaths **level = &levels; *level != NULL;
-		 level = &(*level)->next)
-		if (*level == arg)
-		{
-			*level = (*level)->next;
-			return;
-		}
-}
-
-static LevelPaths *
-find_level(PlannerInfo *root)
-{
-	for (LevelPaths *level = levels; level != NULL; level = level->next)
-		if (level->root == root)
-			return level;
-	return NULL;
-}
-
-/* The relation's entry of a level, which may be NULL; NULL: it has none. */
-static Beside *
-find_beside(const LevelPaths *level, const RelOptInfo *rel)
-{
-	ListCell   *lc;
-
-	if (level != NULL)
-		foreach(lc, level->beside)
-	{
-		Beside	   *beside = lfirst(lc);
-
-		if (beside->rel == rel)
-			return beside;
-	}
-	return NULL;
-}
-
-/* The ordered paths beside those of the relation. */
-static List *
-paths_beside(PlannerInfo *root, const RelOptInfo *rel)
-{
-	const Beside *beside = find_beside(find_level(root), rel);
-
-	return beside == NULL ? NIL : beside->paths->pathlist;
-}
-
-static void
-add_beside(PlannerInfo *root, RelOptInfo *rel, Path *path)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(root->planner_cxt);
-	LevelPaths *level = find_level(root);
-	Beside	   *beside = find_beside(level, rel);
-
-	if (level == NULL)
-	{
-		level = palloc0(sizeof(LevelPaths));
-		level->root = root;
-		level->callback.func = forget_level;
-		level->callback.arg = level;
-		level->next = levels;
-		MemoryContextRegisterResetCallback(root->planner_cxt,
-										   &level->callback);
-		levels = level;
-	}
-	if (beside == NULL)
-	{
-		beside = palloc(sizeof(Beside));
-		beside->rel = rel;
-		beside->paths = makeNode(RelOptInfo);
-		level->beside = lappend(level->beside, beside);
-	}
-	add_path(beside->paths, path);
-	MemoryContextSwitchTo(oldcontext);
-}
-
-/* May a hash for DISTINCT, or a sort between windows, read all of a path? */
-static bool
-may_be_read_up(const PlannerInfo *root)
-{
-	const Query *query = root->parse;
-	ListCell   *lc;
-
-	if (query->distinctClause != NIL && !query->hasDistinctOn)
-		return true;
-	if (!query->hasWindowFuncs)
-		return false;
-	foreach(lc, query->windowClause)
-	{
-		if (list_length(lfirst_node(WindowClause, lc)->orderClause) > 1)
-			return true;
-	}
-	return list_length(root->sort_pathkeys) > 1 ||
-		query->distinctClause != NIL;
-}
-
-/*
- * Let a path cost more than the cheapest of the relation.  Where that is
- * disabled (enable_seqscan = off), so is the path, but not one that is merged
- * only: PostgreSQL 18 counts no disabled node below an Append of one child, so
- * the path would lose to a sort of the cheapest.
- */
-static void
-make_dearer(const PlannerInfo *root, const RelOptInfo *rel, Path *path)
-{
-	Path	   *cheapest = NULL;
-	ListCell   *lc;
-
-	foreach(lc, rel->pathlist)
-	{
-		Path	   *other = lfirst(lc);
-
-		if (other->param_info == NULL &&
-			(cheapest == NULL ||
-			 compare_path_costs(other, cheapest, TOTAL_COST) < 0))
-			cheapest = other;
-	}
-	if (cheapest == NULL)
-		return;
-	path->total_cost = Max(path->total_cost, DEARER * cheapest->total_cost);
-	if (may_be_read_up(root))
-		IvfpqCopyDisabled(path, cheapest);
-}
-
-/*
- * Let the level have an ordered path of a relation: among its paths, if this
- * is all of the level or a child of that, else beside them.  Returns whether
- * among them.  Of the only relation of a level the planner merges children
- * itself, more than once; what it reads whole, it takes from the cheapest of
- * their paths.
- */
-static bool
-offer_ordered(PlannerInfo *root, RelOptInfo *rel, Path *path)
-{
-	if (!bms_equal(IS_OTHER_REL(rel) ? rel->top_parent_relids : rel->relids,
-				   IvfpqAllRels(root)))
-	{
-		add_beside(root, rel, path);
-		return false;
-	}
-	if (IS_OTHER_REL(rel) || may_be_read_up(root))
-		make_dearer(root, rel, path);
-	add_path(rel, path);
-	return true;
-}
-
-/* ---- parents, and joins */
-
-/*
- * The path of these that brings the order at least cost for the rows wanted.
- */
-static Path *
-best_of(const PlannerInfo *root, const RelOptInfo *rel, List *paths,
-		PathKey *key)
-{
-	double		fraction = root->tuple_fraction;
-
-	if (fraction >= 1)
-		fraction = Min(fraction / Max(rel->rows, 1), 1);
-	return get_cheapest_fractional_path_for_pathkeys(paths, list_make1(key),
-													 NULL, fraction);
-}
-
-/*
- * A parent gets a MergeAppend of its children's ordered paths, if one of them
- * has such; of a child that has none, of what orders it otherwise.
- */
-static void
-append_ordered(PlannerInfo *root, RelOptInfo *rel, PathKey *key)
-{
-	List	   *paths = NIL;
-	bool		has_ours = false;
-	ListCell   *lc;
-
-	foreach(lc, root->append_rel_list)
-	{
-		AppendRelInfo *info = lfirst_node(AppendRelInfo, lc);
-		RelOptInfo *child;
-		Path	   *path;
-
-		if (info->parent_relid != rel->relid)
-			continue;
-		child = root->simple_rel_array[info->child_relid];
-		if (IS_DUMMY_REL(child))
-			continue;
-		path = best_of(root, child, paths_beside(root, child), key);
-		if (path != NULL)
-			has_ours = true;
-		else
-			path = best_of(root, child, child->pathlist, key);
-		if (path == NULL)
-			path = child->cheapest_total_path;
-		if (path->param_info != NULL)
-			return;
-		paths = lappend(paths, path);
-	}
-	if (has_ours)
-		(void) offer_ordered(root, rel,
-								 IvfpqMergeAppendPath(root, rel, paths,
-													  list_make1(key)));
-}
-
-/* A nested loop with an ordered path outside, if this inner one suits. */
-static void
-offer_loop(PlannerInfo *root, RelOptInfo *joinrel, Path *outer, Path *inner,
-		   JoinType jointype, JoinPathExtraData *extra)
-{
-	JoinCostWorkspace workspace;
-
-	if (!bms_is_subset(PATH_REQ_OUTER(inner), outer->parent->relids))
-		return;
-	IvfpqCostNestLoop(root, &workspace, jointype, outer, inner, extra);
-	(void) offer_ordered(root, joinrel, (Path *)
-							 create_nestloop_path(root, joinrel, jointype,
-												  &workspace, extra, outer,
-												  inner, extra->restrictlist,
-												  outer->pathkeys, NULL));
-}
-
-/* Nested loops with the ordered paths of a relation outside. */
-static void
-join_ordered(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
-				 RelOptInfo *innerrel, JoinType jointype,
-				 JoinPathExtraData *extra)
-{
-	List	   *outer_paths = paths_beside(root, outerrel);
-	Path	   *cheapest = innerrel->cheapest_total_path;
-	ListCell   *lc;
-	ListCell   *inner;
-
-	if (outer_paths == NIL || IS_OTHER_REL(joinrel) ||
-		!bms_is_empty(joinrel->lateral_relids) ||
-		(jointype != JOIN_INNER && jointype != JOIN_LEFT &&
-		 jointype != JOIN_SEMI && jointype != JOIN_ANTI))
-		return;
-	/* joins of GEQO's trials are gone before the level is */
-	if (IvfpqIsGeqo(root) &&
-		!bms_equal(joinrel->relids, IvfpqAllRels(root)))
-		return;
-	foreach(lc, outer_paths)
-	{
-		foreach(inner, innerrel->cheapest_parameterized_paths)
-			offer_loop(root, joinrel, lfirst(lc), lfirst(inner), jointype,
-					   extra);
-		if (IvfpqMaterializes(extra) && cheapest->param_info == NULL &&
-			!ExecMaterializesOutput(cheapest->pathtype))
-			offer_loop(root, joinrel, lfirst(lc),
-					   IvfpqMaterialPath(innerrel, cheapest), jointype,
-					   extra);
-	}
+	RegisterCustomScanMethods(&ivfpq_scan_methods);
+	IvfpqInitExplain();
+	previous_pathlist_hook = set_rel_pathlist_hook;
+	set_rel_pathlist_hook = change_paths;
+	previous_join_hook = set_join_pathlist_hook;
+	set_join_pathlist_hook = add_joins;
 }

@@ -1,19 +1,24 @@
 /*
  * customscan.c
- *		The running node.
+ *		Custom Scan (GpuvecScan): how it runs, rechecks rows, and is explained.
  *
- * The ordered index scan below is initialized by core, for its keys and its
- * index; this node takes its IndexScanDesc and drives it.  The access method
- * asks the node whether rows pass (am/scan/scanfilter.h), fetches them, and says
- * how far away they are.
+ * Core initializes the ordered index scan below the node, with its keys and
+ * its index.  The node takes the IndexScanDesc and drives it.  The access
+ * method asks the node whether rows match (am/scan/scanfilter.h), fetches
+ * them, and says how far away they are.
  *
  * A row of the node is made of a row of the table: its columns, in the order
- * of custom_scan_tlist, and the distance.  Early conditions are asked of the
- * row of the table, late ones of the node's.
+ * of custom_scan_tlist, and the distance.  Early conditions are evaluated on
+ * the row of the table, late ones on the node's.
  *
  * In a recheck of READ COMMITTED (EvalPlanQual) the row comes from there, as a
  * row of the table.  The node makes its own row of that, too, so that both
- * have the same columns; this is why it does not go by ExecScan.
+ * have the same columns; therefore it does not go through ExecScan.
+ *
+ * EXPLAIN shows, besides what core shows of a scan, how much the node reads
+ * first; and with ANALYZE how much it has read.  From PostgreSQL 18 on, which
+ * has a hook for that, it shows the same of a plain index scan.  Counts of
+ * rows are shown only to a user from whom policies hide none.
  */
 #include "postgres.h"
 
@@ -25,6 +30,7 @@
 #include "access/tableam.h"
 #include "commands/explain.h"
 #include "executor/execdebug.h"
+#include "executor/executor.h"
 #include "executor/nodeIndexscan.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -38,48 +44,125 @@
 
 #include "am/common/options.h"
 #include "am/scan/scan.h"
-#include "planner/planner.h"
+#include "page/metapage.h"
 #include "pgcompat.h"
+#include "planner/planner.h"
 
-static Node *create_filter_scan(CustomScan *scan);
-static void explain_filter(CustomScanState *node, List *ancestors,
-							   ExplainState *es);
-
-static void begin_filter_scan(CustomScanState *node, EState *estate,
-							  int eflags);
-static TupleTableSlot *exec_filter_scan(CustomScanState *node);
-static void end_filter_scan(CustomScanState *node);
-static void rescan_filter_scan(CustomScanState *node);
-
-const CustomScanMethods ivfpq_scan_methods = {
-	.CustomName = IVFPQ_CUSTOM_NAME,
-	.CreateCustomScanState = create_filter_scan
-};
-
-static const CustomExecMethods exec_methods = {
-	.CustomName = IVFPQ_CUSTOM_NAME,
-	.BeginCustomScan = begin_filter_scan,
-	.ExecCustomScan = exec_filter_scan,
-	.EndCustomScan = end_filter_scan,
-	.ReScanCustomScan = rescan_filter_scan,
-	.ExplainCustomScan = explain_filter
-};
-
-/* CreateCustomScanState */
-static Node *
-create_filter_scan(CustomScan *scan)
+/* The items of custom_private, as private_of() in custompath.c makes them. */
+enum
 {
-	IvfpqFilterScan *state = palloc0(sizeof(IvfpqFilterScan));
+	PRIVATE_NEARLY,
+	PRIVATE_ROWS_NEEDED,
+	PRIVATE_SELECTIVITY,
+	PRIVATE_QUAL_NS,
+	PRIVATE_BITMAP_ROWS,
+	PRIVATE_KEY_SELECTIVITY,
+	PRIVATE_NDISTANCES,
+	PRIVATE_NBOUNDS,
+	PRIVATE_ENDS_ON_ANY_ROW,
+	PRIVATE_ANY_ORDER
+};
 
-	NodeSetTag(state, T_CustomScanState);
-	state->css.flags = scan->flags;
-	state->css.methods = &exec_methods;
-	return (Node *) state;
+/* An IvfpqBound of a running node. */
+typedef struct BoundState
+{
+	ExprState  *from;
+	ExprState  *less;
+	ExprState  *query;			/* or NULL, as `ordered` */
+	ExprState  *ordered;
+	bool		query_byval;
+	int16		query_len;
+	bool		with_nan;
+} BoundState;
+
+/* A running node; CustomScanState must be first. */
+typedef struct FilterScan
+{
+	CustomScanState css;
+	IvfpqFilterPlan plan;
+	IndexScanState *index;
+	PlanState  *bitmap;			/* or NULL */
+	bool		bitmap_used;	/* since the last rescan */
+	ExprState  *early;
+	ExprState  *late;
+	BoundState *bounds;			/* [plan.nbounds] */
+	bool		radius_known;	/* since the last rescan */
+	ProjectionInfo *columns;	/* from a row of the table to the node's */
+	ExprState  *distance;		/* for rows that do not come by the index */
+	AttrNumber	distance_column;	/* the first */
+	ExprContext *row_context;	/* its scan tuple is a row of the table */
+	IvfpqScanFilter filter;
+} FilterScan;
+
+static IvfpqExplainHook previous_hook = NULL;
+
+static double
+number_at(const CustomScan *scan, int which)
+{
+	return floatVal(list_nth(scan->custom_private, which));
 }
 
-/* Make the node's row of a row of the table: all columns but the distance. */
+/* Sets *plan from custom_private. */
+void
+IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
+{
+	List	   *private = scan->custom_private;
+
+	plan->nearly = intVal(list_nth(private, PRIVATE_NEARLY));
+	plan->rows_needed = number_at(scan, PRIVATE_ROWS_NEEDED);
+	plan->selectivity = number_at(scan, PRIVATE_SELECTIVITY);
+	plan->qual_ns = number_at(scan, PRIVATE_QUAL_NS);
+	plan->bitmap_rows = number_at(scan, PRIVATE_BITMAP_ROWS);
+	plan->key_selectivity = number_at(scan, PRIVATE_KEY_SELECTIVITY);
+	plan->ndistances = intVal(list_nth(private, PRIVATE_NDISTANCES));
+	plan->nbounds = intVal(list_nth(private, PRIVATE_NBOUNDS));
+	plan->ends_on_any_row = intVal(list_nth(private, PRIVATE_ENDS_ON_ANY_ROW));
+	plan->any_order = intVal(list_nth(private, PRIVATE_ANY_ORDER));
+}
+
+/* Returns whether the plan is a node of ours. */
+bool
+IvfpqIsFilterScan(const Plan *plan)
+{
+	return IsA(plan, CustomScan) &&
+		((const CustomScan *) plan)->methods == &ivfpq_scan_methods;
+}
+
+/* Replaces columns of the node's rows by those of the table's. */
+static Node *
+as_table_columns(Node *node, void *columns)
+{
+	if (node != NULL && IsA(node, Var) && ((Var *) node)->varno == INDEX_VAR)
+	{
+		TargetEntry *column = list_nth(columns, ((Var *) node)->varattno - 1);
+
+		return copyObject((Node *) column->expr);
+	}
+	return expression_tree_mutator(node, as_table_columns, columns);
+}
+
+/*
+ * Returns whether an expression over the rows of a finished node is the
+ * distance in whose order the node returns them.
+ */
+bool
+IvfpqIsFilterDistance(const CustomScan *scan, Node *expr)
+{
+	List	   *columns = scan->custom_scan_tlist;
+	Node	   *computed = as_table_columns(expr, columns);
+	IvfpqFilterPlan plan;
+
+	IvfpqFilterPlanOf(scan, &plan);
+	for (int i = list_length(columns) - plan.ndistances;
+		 i < list_length(columns); i++)
+		if (equal(computed, list_nth_node(TargetEntry, columns, i)->expr))
+			return true;
+	return false;
+}
+
+/* Makes the node's row of a row of the table: all columns but the distance. */
 static void
-make_row(IvfpqFilterScan *state, TupleTableSlot *row)
+make_row(FilterScan *state, TupleTableSlot *row)
 {
 	TupleTableSlot *slot = state->css.ss.ss_ScanTupleSlot;
 
@@ -92,7 +175,7 @@ make_row(IvfpqFilterScan *state, TupleTableSlot *row)
 }
 
 static void
-put_distance(IvfpqFilterScan *state, double distance, bool isnull)
+put_distance(FilterScan *state, double distance, bool isnull)
 {
 	TupleTableSlot *slot = state->css.ss.ss_ScanTupleSlot;
 
@@ -104,11 +187,11 @@ put_distance(IvfpqFilterScan *state, double distance, bool isnull)
 	}
 }
 
-/* IvfpqFilter.satisfies */
+/* IvfpqScanFilter.early_qual */
 static bool
 row_satisfies(void *arg, TupleTableSlot *row)
 {
-	IvfpqFilterScan *state = arg;
+	FilterScan *state = arg;
 	ExprContext *context = state->row_context;
 
 	ResetExprContext(context);
@@ -119,11 +202,11 @@ row_satisfies(void *arg, TupleTableSlot *row)
 	return false;
 }
 
-/* IvfpqFilter.admits: the row that came up becomes the node's. */
+/* IvfpqScanFilter.late_qual: the row that was popped becomes the node's. */
 static bool
 row_is_admitted(void *arg, double distance)
 {
-	IvfpqFilterScan *state = arg;
+	FilterScan *state = arg;
 	ExprContext *context = state->css.ss.ps.ps_ExprContext;
 	bool		admitted;
 
@@ -137,11 +220,11 @@ row_is_admitted(void *arg, double distance)
 	return admitted;
 }
 
-/* IvfpqFilter.next_match */
+/* IvfpqScanFilter.next_bitmap_row */
 static TupleTableSlot *
-next_match(void *arg)
+next_bitmap_row(void *arg)
 {
-	IvfpqFilterScan *state = arg;
+	FilterScan *state = arg;
 	MemoryContext oldcontext;
 	TupleTableSlot *row;
 
@@ -159,14 +242,14 @@ next_match(void *arg)
 		((ScanState *) state->bitmap)->ss_ScanTupleSlot;
 }
 
-/* The recall that is asked of the node. */
+/* Returns the recall that is asked of the node. */
 static double
-filter_recall(const IvfpqFilterScan *state)
+filter_recall(const FilterScan *state)
 {
 	return state->plan.any_order ? ivfpq_radius_recall : ivfpq_recall;
 }
 
-/* The value of a bound's expression; false if that is NULL. */
+/* Sets *value to the value of a bound's expression; false if that is NULL. */
 static bool
 evaluate(ExprState *expr, ExprContext *context, double *value)
 {
@@ -178,7 +261,7 @@ evaluate(ExprState *expr, ExprContext *context, double *value)
 }
 
 /*
- * The greatest distance that from - less allows, with a margin for its
+ * Returns the greatest distance that from - less allows, with a margin for its
  * rounding and that of the condition.
  */
 static double
@@ -191,9 +274,12 @@ greatest(double from, double less)
 	return most + 4 * DBL_EPSILON * (fabs(from) + fabs(less));
 }
 
-/* Does a condition bound the distance to the query that the scan has? */
+/*
+ * Returns whether a condition bounds the distance to the query that the scan
+ * has.
+ */
 static bool
-is_of_query(const IvfpqBoundState *bound, ExprContext *context)
+is_of_query(const BoundState *bound, ExprContext *context)
 {
 	bool		isnull;
 	bool		ordered_isnull;
@@ -206,9 +292,9 @@ is_of_query(const IvfpqBoundState *bound, ExprContext *context)
 		datum_image_eq(query, ordered, bound->query_byval, bound->query_len);
 }
 
-/* Sets the radius by the values that the bounds have now. */
+/* Sets the radius by the values that the bounds have at present. */
 static void
-find_radius(IvfpqFilterScan *state)
+find_radius(FilterScan *state)
 {
 	ExprContext *context = state->css.ss.ps.ps_ExprContext;
 	IvfpqRadius *radius = &state->filter.radius;
@@ -222,7 +308,7 @@ find_radius(IvfpqFilterScan *state)
 	radius->most = get_float8_nan();
 	for (int i = 0; i < state->plan.nbounds; i++)
 	{
-		const IvfpqBoundState *bound = &state->bounds[i];
+		const BoundState *bound = &state->bounds[i];
 
 		if (bound->query != NULL && !is_of_query(bound, context))
 			continue;
@@ -239,12 +325,12 @@ find_radius(IvfpqFilterScan *state)
 /*
  * Initializes the expressions that are computed of the table's rows: early
  * conditions, columns and distance.  These rows have the table's kind of slot,
- * while core takes the node's rows for virtual ones: hence without a parent.
- * The distance may have sub-plans, which need one: the index scan's is taken,
- * whose rows are the table's.
+ * while core takes the node's rows for virtual ones.  So the expressions have
+ * no parent.  The distance may have sub-plans, which need one; the index
+ * scan's expression is taken for it, whose rows are the table's.
  */
 static void
-begin_rows(IvfpqFilterScan *state, EState *estate)
+begin_rows(FilterScan *state, EState *estate)
 {
 	CustomScan *scan = (CustomScan *) state->css.ss.ps.plan;
 	List	   *early = list_copy_head(scan->custom_exprs, state->plan.nearly);
@@ -257,7 +343,7 @@ begin_rows(IvfpqFilterScan *state, EState *estate)
 	TargetEntry *distance = list_nth_node(TargetEntry, all, ncolumns);
 
 	state->row_context = CreateExprContext(estate);
-	state->early = ExecInitQual((List *) IvfpqAsTableColumns((Node *) early, all),
+	state->early = ExecInitQual((List *) as_table_columns((Node *) early, all),
 								NULL);
 	state->columns = ExecBuildProjectionInfo(columns, state->row_context,
 											 slot, NULL, desc);
@@ -272,7 +358,7 @@ begin_rows(IvfpqFilterScan *state, EState *estate)
  * conditions), or of no row (bounds).
  */
 static void
-begin_conditions(IvfpqFilterScan *state)
+begin_conditions(FilterScan *state)
 {
 	PlanState  *parent = &state->css.ss.ps;
 	List	   *exprs = ((CustomScan *) parent->plan)->custom_exprs;
@@ -282,10 +368,10 @@ begin_conditions(IvfpqFilterScan *state)
 									  state->plan.nearly);
 
 	state->late = ExecInitQual(late, parent);
-	state->bounds = palloc(state->plan.nbounds * sizeof(IvfpqBoundState));
+	state->bounds = palloc(state->plan.nbounds * sizeof(BoundState));
 	for (int i = 0; i < state->plan.nbounds; i++)
 	{
-		IvfpqBoundState *bound = &state->bounds[i];
+		BoundState *bound = &state->bounds[i];
 		int			first = nconditions + i * IVFPQ_BOUND_EXPRS;
 		Expr	   *query = list_nth(exprs, first + 3);
 
@@ -305,10 +391,10 @@ begin_conditions(IvfpqFilterScan *state)
 static void
 begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 {
-	IvfpqFilterScan *state = (IvfpqFilterScan *) node;
+	FilterScan *state = (FilterScan *) node;
 	CustomScan *scan = (CustomScan *) node->ss.ps.plan;
 	List	   *plans = scan->custom_plans;
-	IvfpqFilter *filter = &state->filter;
+	IvfpqScanFilter *filter = &state->filter;
 
 	IvfpqFilterPlanOf(scan, &state->plan);
 	state->index = castNode(IndexScanState, ExecInitNode(linitial(plans),
@@ -321,31 +407,32 @@ begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 	}
 	begin_conditions(state);
 	begin_rows(state, estate);
-	filter->satisfies = row_satisfies;
-	filter->admits = row_is_admitted;
-	filter->next_match = state->bitmap != NULL ? next_match : NULL;
+	filter->early_qual = row_satisfies;
+	filter->late_qual = row_is_admitted;
+	filter->next_bitmap_row = state->bitmap != NULL ? next_bitmap_row : NULL;
 	filter->arg = state;
 	filter->any_order = state->plan.any_order;
-	filter->radius.by_all = state->plan.by_all;
+	filter->radius.ends_on_any_row = state->plan.ends_on_any_row;
 	filter->rows_needed = state->plan.rows_needed;
 	filter->selectivity = state->plan.selectivity;
 	filter->qual_ns = state->plan.qual_ns;
-	filter->matches = state->plan.matches;
+	filter->bitmap_rows = state->plan.bitmap_rows;
 	filter->key_selectivity = state->plan.key_selectivity;
 }
 
 /*
- * The index scan that core has prepared, as its own first row would begin it.
+ * Returns the index scan that core has prepared, begun as the first row of
+ * core's own node would begin it.
  */
 static IndexScanDesc
-get_index_scan(IvfpqFilterScan *state)
+get_index_scan(FilterScan *state)
 {
 	IndexScanState *index = state->index;
 	IndexScanDesc scan = index->iss_ScanDesc;
 
 	if (scan != NULL && index->ss.ps.chgParam == NULL)
 		return scan;
-	/* keys that are known only now */
+	/* keys that are known only at run time */
 	if (index->ss.ps.chgParam != NULL ||
 		(index->iss_NumRuntimeKeys != 0 && !index->iss_RuntimeKeysReady))
 		ExecReScan((PlanState *) index);
@@ -353,15 +440,15 @@ get_index_scan(IvfpqFilterScan *state)
 		return scan;
 	scan = IvfpqIndexBeginScanOf(index);
 	index->iss_ScanDesc = scan;
-	IvfpqScanFilter(scan, &state->filter);
+	IvfpqScanSetFilter(scan, &state->filter);
 	index_rescan(scan, index->iss_ScanKeys, index->iss_NumScanKeys,
 				 index->iss_OrderByKeys, index->iss_NumOrderByKeys);
 	return scan;
 }
 
-/* The next row by the index; false at the end. */
+/* Gets the next row by the index; false at the end. */
 static bool
-next_row(IvfpqFilterScan *state)
+next_row(FilterScan *state)
 {
 	IvfpqNodeInstrumentation *instrument = state->index->ss.ps.instrument;
 	IndexScanDesc scan = get_index_scan(state);
@@ -379,11 +466,12 @@ next_row(IvfpqFilterScan *state)
 }
 
 /*
- * In a recheck: the row of the table to be rechecked, NULL when there is none;
- * false where the node is to run as usual.  As ExecScanFetch does it.
+ * In a recheck sets *row to the row of the table to be rechecked, NULL if
+ * there is none.  Returns false if the node is to run as usual.  It does what
+ * ExecScanFetch does.
  */
 static bool
-recheck_row(IvfpqFilterScan *state, TupleTableSlot **row)
+recheck_row(FilterScan *state, TupleTableSlot **row)
 {
 	EPQState   *epq = state->css.ss.ps.state->es_epq_active;
 	int			i = (int) ((Scan *) state->css.ss.ps.plan)->scanrelid - 1;
@@ -409,9 +497,12 @@ recheck_row(IvfpqFilterScan *state, TupleTableSlot **row)
 	return true;
 }
 
-/* Does a row of the table satisfy everything?  Then it becomes the node's. */
+/*
+ * Makes a row of the table the node's row, and returns whether it satisfies
+ * all conditions, those of the index included.
+ */
 static bool
-recheck(IvfpqFilterScan *state, TupleTableSlot *row)
+recheck(FilterScan *state, TupleTableSlot *row)
 {
 	ExprContext *context = state->css.ss.ps.ps_ExprContext;
 	Datum		distance;
@@ -430,7 +521,7 @@ recheck(IvfpqFilterScan *state, TupleTableSlot *row)
 static TupleTableSlot *
 exec_filter_scan(CustomScanState *node)
 {
-	IvfpqFilterScan *state = (IvfpqFilterScan *) node;
+	FilterScan *state = (FilterScan *) node;
 	ProjectionInfo *projection = node->ss.ps.ps_ProjInfo;
 	TupleTableSlot *row;
 	bool		found;
@@ -455,7 +546,7 @@ exec_filter_scan(CustomScanState *node)
 static void
 rescan_filter_scan(CustomScanState *node)
 {
-	IvfpqFilterScan *state = (IvfpqFilterScan *) node;
+	FilterScan *state = (FilterScan *) node;
 	ListCell   *lc;
 
 	/* core hands changed parameters to left and right children only */
@@ -479,17 +570,6 @@ end_filter_scan(CustomScanState *node)
 		ExecEndNode(lfirst(lc));
 }
 
-/* ----
- * What EXPLAIN says of the node; from PostgreSQL 18 on, where there is a
- * hook for that, also of a plain index scan.
- *
- * Beside what core says of a scan: how much is read first; and with ANALYZE
- * how much was read.  Counts of rows are shown only to a user whom policies
- * hide none from.
- */
-
-static IvfpqExplainHook previous_hook = NULL;
-
 static void
 show_ands(const char *name, List *conditions, List *context, ExplainState *es)
 {
@@ -503,7 +583,7 @@ show_ands(const char *name, List *conditions, List *context, ExplainState *es)
 }
 
 static void
-show_conditions(IvfpqFilterScan *state, List *ancestors, ExplainState *es)
+show_conditions(FilterScan *state, List *ancestors, ExplainState *es)
 {
 	CustomScan *scan = (CustomScan *) state->css.ss.ps.plan;
 	IvfpqNodeInstrumentation *instrument = state->css.ss.ps.instrument;
@@ -558,9 +638,9 @@ rest_name(const IvfpqScanReport *report)
 	{
 		case IVFPQ_REST_NONE:
 			return "index";
-		case IVFPQ_REST_FULL_PASS:
+		case IVFPQ_REST_TABLE:
 			return "table";
-		case IVFPQ_REST_MATCHES:
+		case IVFPQ_REST_BITMAP:
 			return "bitmap";
 		case IVFPQ_REST_LISTS:
 			return "lists";
@@ -600,7 +680,7 @@ show_work(IndexScanDesc scan, ExplainState *es)
 static void
 explain_filter(CustomScanState *node, List *ancestors, ExplainState *es)
 {
-	IvfpqFilterScan *state = (IvfpqFilterScan *) node;
+	FilterScan *state = (FilterScan *) node;
 	IndexScan  *index = (IndexScan *) state->index->ss.ps.plan;
 
 	show_conditions(state, ancestors, es);
@@ -609,10 +689,36 @@ explain_filter(CustomScanState *node, List *ancestors, ExplainState *es)
 		show_work(state->index->iss_ScanDesc, es);
 }
 
+static const CustomExecMethods exec_methods = {
+	.CustomName = IVFPQ_CUSTOM_NAME,
+	.BeginCustomScan = begin_filter_scan,
+	.ExecCustomScan = exec_filter_scan,
+	.EndCustomScan = end_filter_scan,
+	.ReScanCustomScan = rescan_filter_scan,
+	.ExplainCustomScan = explain_filter
+};
+
+/* CreateCustomScanState */
+static Node *
+create_filter_scan(CustomScan *scan)
+{
+	FilterScan *state = palloc0(sizeof(FilterScan));
+
+	NodeSetTag(state, T_CustomScanState);
+	state->css.flags = scan->flags;
+	state->css.methods = &exec_methods;
+	return (Node *) state;
+}
+
+const CustomScanMethods ivfpq_scan_methods = {
+	.CustomName = IVFPQ_CUSTOM_NAME,
+	.CreateCustomScanState = create_filter_scan
+};
+
 /*
- * explain_per_node_hook: an ordered index scan that is no node's of ours.
- * Where costs are left out, nothing is added, so that plans look the same on
- * all versions.
+ * explain_per_node_hook, for an ordered index scan that is not below a node of
+ * ours.  With COSTS OFF nothing is added, so that plans look the same on all
+ * versions.
  */
 static void
 explain_index_scan(PlanState *planstate, List *ancestors,

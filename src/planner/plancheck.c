@@ -1,13 +1,14 @@
 /*
  * plancheck.c
- *		In tests: no finished plan has an ordered scan where it may not stand.
+ *		In tests: no finished plan has an ordered scan where it must not stand.
  *
- * custompath.c says where it may, and the planner is to have no other plan.
- * The test build (make TEST_BUILD=1), which alone has this file, looks at each
- * plan that it is about to run.  From below LIMIT, or from the top for
- * cursors, down to a scan there are only nodes that hand on rows one by one.
- * Where settings let a scan stand without LIMIT a plan does not show where its
- * query levels begin; so nothing is said of it then.
+ * custompath.c has the rule where a scan in the order of a distance may stand,
+ * and the planner is to have no other plan.  The test build (make
+ * TEST_BUILD=1), which alone has this file, looks at each plan that it is
+ * about to run.  From below LIMIT, or from the top for cursors, down to a scan
+ * there are only nodes that hand on rows one by one.  Where settings let a
+ * scan stand without LIMIT a plan does not show where its query levels begin,
+ * so such plans are not checked.
  */
 #include "postgres.h"
 
@@ -21,7 +22,7 @@
 
 static ExecutorStart_hook_type previous_start = NULL;
 
-/* Is the plan an ordered scan of ours? */
+/* Returns whether the plan is an ordered scan of ours. */
 static bool
 is_ordered_scan(const Plan *plan)
 {
@@ -37,9 +38,9 @@ is_ordered_scan(const Plan *plan)
 }
 
 /*
- * Does a node hand on rows one by one, as it gets them from its outer plan?
- * The list of ../scan/limit.c is of nodes that want about as many as they
- * give.
+ * Returns whether a node hands on rows one by one, as it gets them from its
+ * outer plan.  The list in am/scan/depth.c is of nodes that need about as many
+ * rows as they return.
  */
 static bool
 hands_on(const Plan *plan)
@@ -74,7 +75,10 @@ hands_on(const Plan *plan)
 	}
 }
 
-/* `open`: rows from here are handed on one by one up to LIMIT, or the top. */
+/*
+ * Raises an error if an ordered scan stands where it must not.  `open`: rows
+ * from here are handed on one by one up to LIMIT, or the top.
+ */
 static void
 check_plan(const Plan *plan, bool open)
 {

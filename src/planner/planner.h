@@ -1,50 +1,51 @@
 /*
  * planner.h
- *		Custom Scan (GpuvecScan): an ordered index scan of ours with the
- *		conditions of its table.
+ *		The planner's side of the access method: what an index costs, which
+ *		parts of a statement it answers, and Custom Scan (GpuvecScan), an
+ *		ordered index scan that knows the conditions on its table.
  */
 #ifndef IVFPQ_PLANNER_H
 #define IVFPQ_PLANNER_H
 
-#include "executor/executor.h"
 #include "nodes/extensible.h"
 #include "nodes/pathnodes.h"
 
 #include "am/scan/scanfilter.h"
 
 /*
- * The plan's data for the executor, in custom_private: see conditions.c.
- * custom_plans are the ordered index scan and, where there is one, a bitmap
- * heap scan; custom_exprs the conditions, the early ones first, and behind
- * them IVFPQ_BOUND_EXPRS for each bound; custom_scan_tlist columns of the
- * table and, last, the distance, once or twice: the second time with its
+ * The plan of a filtered scan, as custom_private holds it.  Besides,
+ * custom_plans holds the ordered index scan and, if there is one, a bitmap
+ * heap scan; custom_exprs the conditions, early ones first, followed by
+ * IVFPQ_BOUND_EXPRS expressions for each bound; custom_scan_tlist columns of
+ * the table and, last, the distance, once or twice: the second time with its
  * sides exchanged.
  */
 typedef struct IvfpqFilterPlan
 {
-	int			nearly;			/* conditions asked before a row is reranked */
-	double		rows_needed;	/* see IvfpqFilter */
+	int			nearly;			/* conditions evaluated before a row is
+								 * reranked */
+	double		rows_needed;	/* these five: see IvfpqScanFilter */
 	double		selectivity;
 	double		qual_ns;
-	double		matches;
+	double		bitmap_rows;
 	double		key_selectivity;
-	int			ndistances;
+	int			ndistances;		/* in custom_scan_tlist */
 	int			nbounds;
-	bool		by_all;			/* see IvfpqRadius */
-	bool		any_order;		/* rows may come in any */
+	bool		ends_on_any_row;	/* see IvfpqRadius */
+	bool		any_order;		/* rows may come in any order */
 } IvfpqFilterPlan;
 
 /*
- * The expressions of each bound in custom_exprs: the condition, from, less,
+ * The expressions of a bound in custom_exprs: the condition, from, less,
  * query, ordered, with_nan.
  */
 #define IVFPQ_BOUND_EXPRS	6
 
 /*
- * A condition that bounds a distance: it is at most from - less.  If `query`
- * is not NULL the scan orders by the distance to `ordered`, another
- * expression, and the condition bounds that if the values of both are the
- * same.
+ * A condition that bounds a distance: the distance is at most from - less.
+ * If `query` is not NULL, the condition is on the distance to `query` while
+ * the scan orders by the distance to another expression, `ordered`.  Then the
+ * condition is a bound if both expressions have the same value.
  */
 typedef struct IvfpqBound
 {
@@ -57,81 +58,55 @@ typedef struct IvfpqBound
 	bool		with_nan;		/* NaN satisfies the condition */
 } IvfpqBound;
 
-/* The same of a running node. */
-typedef struct IvfpqBoundState
-{
-	ExprState  *from;
-	ExprState  *less;
-	ExprState  *query;			/* or NULL, as `ordered` */
-	ExprState  *ordered;
-	bool		query_byval;
-	int16		query_len;
-	bool		with_nan;
-} IvfpqBoundState;
-
-/* The running node; CustomScanState must be first. */
-typedef struct IvfpqFilterScan
-{
-	CustomScanState css;
-	IvfpqFilterPlan plan;
-	IndexScanState *index;
-	PlanState  *bitmap;			/* or NULL */
-	bool		bitmap_used;	/* since the last rescan */
-	ExprState  *early;
-	ExprState  *late;
-	IvfpqBoundState *bounds;	/* [plan.nbounds] */
-	bool		radius_known;	/* since the last rescan */
-	ProjectionInfo *columns;	/* from a row of the table to the node's */
-	ExprState  *distance;		/* for rows that do not come by the index */
-	AttrNumber	distance_column;	/* the first */
-	ExprContext *row_context;	/* its scan tuple is a row of the table */
-	IvfpqFilter filter;
-} IvfpqFilterScan;
-
-extern const CustomPathMethods ivfpq_path_methods;
-extern const CustomScanMethods ivfpq_scan_methods;
-
-/* conditions.c */
-extern void IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan);
-extern Node *IvfpqAsTableColumns(Node *node, void *columns);
-extern bool IvfpqIsFilterScan(const Plan *plan);
-extern bool IvfpqIsFilterDistance(const CustomScan *scan, Node *expr);
-
-/* customscan.c */
-
-/* customscan.c */
-extern void IvfpqInitExplain(void);
+/* cost.c */
+extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
+							  double loop_count, Cost *startup_cost,
+							  Cost *total_cost, Selectivity *selectivity,
+							  double *correlation, double *pages);
+extern void IvfpqCostEstimate(PlannerInfo *root, IndexPath *path,
+							  double loop_count, Cost *startup_cost,
+							  Cost *total_cost, Selectivity *selectivity,
+							  double *correlation, double *pages);
+extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexPath *path,
+						   double recall, double depth, Cost per_row);
+extern bool IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info,
+						   bool by_full_pass);
+extern bool IvfpqReliesOnOrder(const PlannerInfo *root);
 
 /* clauses.c */
 extern bool IvfpqIsOursToPlan(const IndexOptInfo *info);
 extern Expr *IvfpqExchanged(Expr *distance);
 extern Expr *IvfpqMatchDistance(IndexOptInfo *info, Expr *expr,
 								Oid *sortfamily);
-extern double IvfpqRowsNeeded(const PlannerInfo *root, const Path *path);
-extern IndexPath *IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info,
-								   List *found);
-
-/* custompath.c */
-extern PathKey *IvfpqRequestedOrder(const PlannerInfo *root);
-
-/* clauses.c */
 extern List *IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index,
 							 List *found);
 extern List *IvfpqUnanswered(List *conditions, const IndexPath *path);
-
-/* clauses.c */
+extern PathKey *IvfpqRequestedOrder(const PlannerInfo *root);
+extern IndexPath *IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info,
+								   List *found);
 extern bool IvfpqMatchBound(RestrictInfo *info, Expr *distance,
 							Expr *exchanged, IvfpqBound *bound);
 extern bool IvfpqIsBounded(const RelOptInfo *rel, Expr *distance);
 extern IndexPath *IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel,
 								  IndexOptInfo *info, List *found);
 
+/* customscan.c */
+extern const CustomScanMethods ivfpq_scan_methods;
+extern void IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan);
+extern bool IvfpqIsFilterScan(const Plan *plan);
+extern bool IvfpqIsFilterDistance(const CustomScan *scan, Node *expr);
+extern void IvfpqInitExplain(void);
+
+/* custompath.c */
+extern const CustomPathMethods ivfpq_path_methods;
+extern void IvfpqInitFilter(void);
+
+/* unread.c */
+extern void IvfpqInitPlanner(void);
+
 #ifdef GV_TEST_BUILD
 /* plancheck.c */
 extern void IvfpqInitPlanCheck(void);
 #endif
-
-/* custompath.c */
-extern void IvfpqInitFilter(void);
 
 #endif							/* IVFPQ_PLANNER_H */

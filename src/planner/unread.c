@@ -2,19 +2,19 @@
  * unread.c
  *		Distances that no node reads are not computed.
  *
- * ORDER BY v <-> query leaves v <-> query among the columns of the index
- * scan, marked as junk, because a sort above would need it.  Nothing above a
- * scan that is ordered already does, and yet the projection of the scan, or
- * of a join that keeps its order, calls the operator for every row, which
- * detoasts the row and the query once more.  So when a plan is finished, such
- * columns become NULL where it can be proved that no node reads them.
+ * ORDER BY v <-> query leaves v <-> query among the columns of the index scan,
+ * marked as junk, because a sort above would need it.  Nothing above a scan
+ * that is ordered already does, and yet the projection of the scan, or of a
+ * join that keeps its order, calls the operator for every row, which detoasts
+ * the row and the query once more.  So when a plan is finished, such columns
+ * become NULL where it can be proved that no node reads them.
  *
  * A column of a node is read by the node above, in its expressions or by a
  * list of column numbers.  Some nodes hand it on under the same number (Limit
  * and the like): then the node above those may read it.  At the top of a
  * statement, of a sub-select used as an expression and of a common table
  * expression junk is not read: the executor filters it out of what a statement
- * returns (execJunk.c); of a sub-select it takes as many columns as are no
+ * returns (execJunk.c); of a sub-select it takes only the columns that are no
  * junk, which come first (nodeSubplan.c); and no Var can name a CTE's junk.
  * Plans that change rows have ModifyTable on top.  Nodes that this file does
  * not know are taken to read everything: Sort, MergeAppend, Gather, LockRows
@@ -33,16 +33,15 @@
 #include "optimizer/planner.h"
 #include "parser/parsetree.h"
 
-#include "am/am.h"
 #include "am/common/options.h"
-#include "planner/planner.h"
 #include "pgcompat.h"
+#include "planner/planner.h"
 
 /* The node above a plan, which may read the plan's columns. */
 typedef struct Reader
 {
 	Plan	   *plan;
-	int			varno;			/* of the Vars that it reads them by */
+	int			varno;			/* of the Vars by which it reads them */
 	const struct Reader *above; /* reads its own columns; NULL = junk among
 								 * them is not read */
 } Reader;
@@ -57,10 +56,11 @@ typedef struct Column
 static planner_hook_type previous_planner = NULL;
 
 static bool column_is_read(const Reader *reader, AttrNumber number);
+static void walk_plan(Plan *plan, const Reader *above);
 
 /*
- * Whole-row references do not count: the executor leaves junk out of those
- * (ExecInitWholeRowVar).
+ * Returns whether an expression reads a column.  Whole-row references do not
+ * count: the executor leaves junk out of those (ExecInitWholeRowVar).
  */
 static bool
 mentions(Node *node, void *context)
@@ -75,7 +75,10 @@ mentions(Node *node, void *context)
 	return expression_tree_walker(node, mentions, context);
 }
 
-/* A column that the target list hands on is read if a node above reads it. */
+/*
+ * Returns whether the target list reads a column.  If it only hands the column
+ * on, a node above has to read it.
+ */
 static bool
 targetlist_reads(const Reader *reader, Column *column)
 {
@@ -93,7 +96,10 @@ targetlist_reads(const Reader *reader, Column *column)
 	return false;
 }
 
-/* Columns that nodes which do not project hand on under the same number. */
+/*
+ * Returns whether a column is read above a node that does not project, and so
+ * hands the column on under the same number.
+ */
 static bool
 is_read_above(const Reader *reader, AttrNumber number)
 {
@@ -128,7 +134,7 @@ agg_reads(Agg *agg, Column *column)
 	return agg->chain != NIL;
 }
 
-/* May a junk column of the plan below the reader be read by anything? */
+/* Returns whether anything may read a junk column of the reader's subplan. */
 static bool
 column_is_read(const Reader *reader, AttrNumber number)
 {
@@ -175,7 +181,7 @@ column_is_read(const Reader *reader, AttrNumber number)
 		targetlist_reads(reader, &column);
 }
 
-/* An expression over a join's outer plan as that plan would compute it. */
+/* Rewrites an expression over a join's outer plan as that plan computes it. */
 static Node *
 as_outer_plan(Node *node, void *context)
 {
@@ -193,9 +199,9 @@ as_outer_plan(Node *node, void *context)
 }
 
 /*
- * Is it a distance by which an ordered scan of ours returns its rows?  A
- * nested loop keeps the order of its outer plan, and computes what that has
- * not.
+ * Returns whether an expression is a distance by which an ordered scan of ours
+ * returns its rows.  A nested loop keeps the order of its outer plan, and
+ * computes what that plan does not have.
  */
 static bool
 is_distance(Plan *plan, Node *expr)
@@ -213,7 +219,7 @@ is_distance(Plan *plan, Node *expr)
 		IvfpqIsOursByOid(scan->indexid);
 }
 
-/* Distances among a plan's columns that no node reads become NULL. */
+/* Makes NULL of distances among a plan's columns that no node reads. */
 static void
 drop_distances(Plan *plan, const Reader *above)
 {
@@ -225,7 +231,7 @@ drop_distances(Plan *plan, const Reader *above)
 		if (!entry->resjunk || column_is_read(above, entry->resno) ||
 			!is_distance(plan, expr))
 			continue;
-		/* copies, for others may point to list and entry, too */
+		/* copies, because others may point to list and entry, too */
 		entry = flatCopyTargetEntry(entry);
 		entry->expr = (Expr *) makeNullConst(exprType(expr), exprTypmod(expr),
 											 exprCollation(expr));
@@ -233,8 +239,6 @@ drop_distances(Plan *plan, const Reader *above)
 		lfirst(list_nth_cell(plan->targetlist, i)) = entry;
 	}
 }
-
-static void walk_plan(Plan *plan, const Reader *above);
 
 static void
 walk_plans(List *plans, const Reader *above)
@@ -245,7 +249,7 @@ walk_plans(List *plans, const Reader *above)
 		walk_plan(lfirst(lc), above);
 }
 
-/* Look at a plan and all below it. */
+/* Drops distances in a plan and all plans below it. */
 static void
 walk_plan(Plan *plan, const Reader *above)
 {

@@ -22,7 +22,7 @@
 #include "utils/float.h"
 
 #include "am/common/options.h"
-#include "am/multi/multisearch.h"
+#include "am/bulk/bulksearch.h"
 #include "am/search/params.h"
 #include "client/client.h"
 #include "set/set.h"

@@ -531,9 +531,9 @@ other_servers() {
 }
 
 # The SQL tests once more with gpuvec built without what leans on PostgreSQL's
-# insides (src/page/buffer/README); $1 = the cluster's name
+# insides (src/page/README, "Ways Around PostgreSQL"); $1 = the cluster's name
 sql_on_plain_buffers() {
-	rm -f "$SOURCE"/src/page/buffer/*.o
+	rm -f "$SOURCE"/src/page/bufcache.o "$SOURCE"/src/page/delta.o
 	gv_build "$(basename "$SOURCE")" COPT=-DIVFPQ_PLAIN_BUFFERS || {
 		failed 1 "$SERVER: build with plain buffers"
 		return 0

@@ -1,4 +1,4 @@
-# gpuvec without what leans on PostgreSQL's insides (src/page/buffer/README) is
+# gpuvec without what leans on PostgreSQL's insides (src/page/README, "Ways Around PostgreSQL") is
 # built from the same sources, and loaded by one of two servers that begin with
 # the same files.  The same inserts leave the same pages in both: as they stand
 # in buffers, and as redo makes them of the records after a crash.
@@ -36,7 +36,7 @@ sub build_plain
 	system_or_bail('cp', '-a', map({ "$source/$_" } qw(src sql Makefile gpuvec.control)),
 		$dir);
 	system_or_bail('cp', '-a', "$source/test/memory", "$dir/test");
-	unlink glob("$dir/src/page/buffer/*.o");
+	unlink map { "$dir/src/page/$_.o" } qw(bufcache delta);
 	# a compiler cache may be somebody else's
 	local $ENV{CCACHE_DISABLE} = 1;
 	# an empty PG_CONFIG, as make exports one, is not left out

@@ -110,7 +110,7 @@ sub target
 my $STANDARD = qr{^(?:assert|ctype|errno|fenv|float|inttypes|limits|math|stdalign|stdarg|stdbool
 	|stddef|stdint|stdio|stdlib|string|time)\.h$}x;
 my $SYSTEM = qr{$STANDARD|^(?:dirent|fcntl|getopt|poll|pthread|pwd|signal|unistd)\.h$|^sys/};
-my $OURS = qr{^(?:am|client|cpu|engine|page|protocol|server|set|gpu|test/oracle)/|^pgcompat\.h$};
+my $OURS = qr{^(?:am|client|cpu|engine|inspect|page|planner|protocol|server|set|gpu|test/oracle)/|^pgcompat\.h$};
 
 # Checks includes of files in $in: all that $may matches, and others that are
 # not ours where $foreign.  $plant = a file and an include that break it.
@@ -221,12 +221,12 @@ sub header_graph
 	return \%graph;
 }
 
-# room -> room -> [what]; files at the top of src are rooms of their own
-sub room_graph
+# place -> place -> [what], where $of gives the place of a file; by calls and, if
+# $includes, by includes
+sub use_graph
 {
-	my ($texts) = @_;
+	my ($texts, $of, $includes) = @_;
 	my (%graph, %home);
-	my $of = sub { my $room = room($_[0]); $room eq 'src' ? $_[0] : $room };
 	for my $file (grep { /\.(?:c|cu)$/ } keys %$texts)
 	{
 		while ($texts->{$file} =~ /^([^\s#{}][^\n;{}=]*)\n([A-Za-z_]\w*)\(/gm)
@@ -237,7 +237,7 @@ sub room_graph
 	for my $file (sort keys %$texts)
 	{
 		my $room = $of->($file);
-		for (includes($texts->{$file}))
+		for ($includes ? includes($texts->{$file}) : ())
 		{
 			my $to = target($texts, $_->[2]) // next;
 			push @{ $graph{$room}{ $of->($to) } }, "$file includes $to" if $of->($to) ne $room;
@@ -253,6 +253,23 @@ sub room_graph
 	return \%graph;
 }
 
+# Rooms; files at the top of src are rooms of their own.
+sub room_graph
+{
+	my ($texts) = @_;
+	return use_graph($texts, sub { my $room = room($_[0]); $room eq 'src' ? $_[0] : $room }, 1);
+}
+
+# Modules whose files are chapters: none calls a file that calls it.
+my $CHAPTERS = qr{^src/(?:am|page|planner|inspect|planted)/};
+
+sub file_circles
+{
+	my ($texts) = @_;
+	my %chapters = map { $_ => $texts->{$_} } grep { /$CHAPTERS/ } keys %$texts;
+	return named_circles(use_graph(\%chapters, sub { $_[0] }, 0));
+}
+
 sub header_circles
 {
 	return map { 'circle: ' . join(' ', @$_) } circles(header_graph(@_));
@@ -260,7 +277,13 @@ sub header_circles
 
 sub room_circles
 {
-	my $graph = room_graph(@_);
+	return named_circles(room_graph(@_));
+}
+
+# Each circle of a graph, and why.
+sub named_circles
+{
+	my ($graph) = @_;
 	my @bad;
 	for my $circle (circles($graph))
 	{
@@ -451,6 +474,9 @@ check('rooms form no circle, neither by includes nor by calls',
 my %prose = map { $_ => comments(slurp($_)) } sources('src', 'gpu', 'test/oracle');
 $prose{$_} = slurp($_) for grep { m{(?:^|/)README(?:\.md)?$} } all_files('src', 'gpu', 'test', 'sql'), glob('*');
 $prose{'test/bench/RESULTS.md'} = slurp('test/bench/RESULTS.md');
+check('files of a module form no circle of calls',
+	[ 'src/planted/a/a.c', "void\nPlantedA(void)\n{ PlantedB(); }",
+		'src/planted/a/b.c', "void\nPlantedB(void)\n{ PlantedA(); }" ], \&file_circles);
 check('files that comments and READMEs name exist',
 	[ 'src/am/scan/planted.c', "/* see am/nothing.c */" ], \&no_such_mention, \%prose);
 
@@ -483,13 +509,16 @@ may_include('src/server includes system, engine, protocol and server headers onl
 	'src/server/planted.c', '#include "cpu/gv_cpu.h"');
 may_include('src/page knows nobody',
 	qr{^src/page/}, qr{^page/|^pgcompat\.h$}, 1,
-	'src/page/check/planted.c', '#include "engine/gv_engine.h"');
+	'src/page/planted.c', '#include "engine/gv_engine.h"');
 may_include('src/client knows pages, the protocol, and of the engine contracts',
 	qr{^src/client/}, qr{^(?:client|page|protocol)/|^engine/(?:gv_engine|gv_set|mirror/gv_mirror|mirror/gv_builder)\.h$|^pgcompat\.h$}, 1,
 	'src/client/work/planted.c', '#include "am/handler.h"');
 may_include('src/am reaches pages, and the engine, the protocol and clients by one header each',
 	qr{^src/am/}, qr{^(?:am|page)/|^engine/gv_engine\.h$|^protocol/gv_protocol\.h$|^client/client\.h$|^pgcompat\.h$}, 1,
 	'src/am/scan/planted.c', '#include "client/state.h"');
+may_include('src/planner and src/inspect reach what src/am does, and that',
+	qr{^src/(?:planner|inspect)/}, qr{^(?:am|page|planner|inspect)/|^engine/gv_engine\.h$|^client/client\.h$|^pgcompat\.h$}, 1,
+	'src/planner/planted.c', '#include "protocol/gv_protocol.h"');
 may_include('src/set reaches the engine, am and clients by their contracts',
 	qr{^src/set/}, qr{^set/|^engine/gv_(?:engine|select|set)\.h$|^am/|^client/client\.h$|^pgcompat\.h$}, 1,
 	'src/set/planted.c', '#include "page/page.h"');

@@ -1,6 +1,12 @@
 /*
  * build.c
- *		CREATE INDEX: train, then assign every row; or keep all rows pending.
+ *		CREATE INDEX, and a parallel worker's side of it: train, then assign
+ *		every row; or keep all rows pending.
+ *
+ * The leader trains (train.c) and places the rows of the table (bulkload.c),
+ * with the help of parallel workers (parallel.c).  A worker joins the leader,
+ * and does its part of each job: reading rows to train on, training lists, and
+ * the build.  Only the leader writes the metapage.
  */
 #include "postgres.h"
 
@@ -16,15 +22,63 @@
 #include "utils/snapmgr.h"
 
 #include "am/build/build.h"
+#include "am/build/bulkload.h"
 #include "am/common/enginecall.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/common/util.h"
+#include "am/types/keys.h"
+#include "page/listwrite.h"
+#include "page/metapage.h"
 #include "page/pending.h"
 #include "pgcompat.h"
 
 /* Pages that a participant logs at a time. */
 #define LOG_PAGES		4096
+
+/* A participant's state of a build. */
+typedef struct IvfpqBuild
+{
+	Relation	heap;
+	Relation	index;
+	IndexInfo  *indexInfo;
+	IvfpqType	type;
+	IvfpqKeys	keys;
+	IvfpqMetaData meta;
+	IvfpqTraining training;
+	IvfpqParallel parallel;		/* if there are rows to train on */
+	IvfpqBulkLoad load;
+	MemoryContext tmp;			/* reset after every row */
+	double		heap_tuples;
+	double		index_tuples;
+
+	/* rows of other dimensions, which only older snapshots see */
+	uint64	   *mismatched_ids;
+	int64		nmismatched;
+	int64		max_mismatched;
+} IvfpqBuild;
+
+/* This statement has reported an untrained index. */
+static bool said_untrained = false;
+
+/*
+ * Initializes a build whose relations are set; memory from the current
+ * context.
+ */
+static void
+build_init(IvfpqBuild *build)
+{
+	build->tmp = AllocSetContextCreate(CurrentMemoryContext,
+									   "gpuivfpq build row",
+									   ALLOCSET_DEFAULT_SIZES);
+	IvfpqTypeInit(&build->type, build->index);
+	IvfpqTypeStudy(&build->type);
+	IvfpqKeysInit(&build->keys, build->index);
+	IvfpqMetaInit(&build->meta, build->type.metric,
+				  IvfpqIndexDims(build->index, &build->type),
+				  &build->keys.form);
+	build->meta.refine = IvfpqGetOptions(build->index)->refine;
+}
 
 /*
  * Returns whether only old snapshots see the row, and its value is no vector,
@@ -37,7 +91,7 @@ is_dead_mismatch(IvfpqBuild *build, Datum value, bool alive, int dims)
 	return !alive && !IvfpqIsVector(&build->type, value, dims);
 }
 
-/* Keep the TID of a row that no list can hold, for the pending list. */
+/* Keeps the TID of a row that no list can hold, for the pending list. */
 static void
 keep_mismatched(IvfpqBuild *build, ItemPointer tid)
 {
@@ -83,44 +137,6 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 		keep_mismatched(build, tid);
 	else if (IvfpqIsPlaceable(&build->type, row, dims))
 		IvfpqBulkLoadRow(&build->load, row, id, &keys, use);
-	MemoryContextReset(build->tmp);
-}
-
-/* Called for every row when there is no training: it is pending. */
-static void
-pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
-				 bool alive, void *arg)
-{
-	IvfpqBuild *build = arg;
-	MemoryContext oldcontext;
-	const float *row = NULL;
-	bool		mismatched;
-	int			dims = 0;
-
-	if (isnull[0])
-		return;
-
-	oldcontext = MemoryContextSwitchTo(build->tmp);
-	mismatched = is_dead_mismatch(build, values[0], alive, build->meta.dims);
-	if (!mismatched)
-		row = IvfpqValueFloats(&build->type, values[0], &dims);
-	if (alive)
-	{
-		/*
-		 * CONCURRENTLY: the first row may have come since the sample was
-		 * taken
-		 */
-		if (build->meta.dims == 0)
-			build->meta.dims = dims;
-		IvfpqCheckDims(build->meta.dims, dims);
-	}
-	if (mismatched || IvfpqIsPlaceable(&build->type, row, dims))
-	{
-		(void) IvfpqPendingAppend(index, tid,
-								  dims == build->meta.dims ? dims : 0);
-		build->index_tuples += 1;
-	}
-	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(build->tmp);
 }
 
@@ -189,7 +205,7 @@ log_pages(IvfpqBuild *build)
 					  (BlockNumber) Min((piece + 1) * LOG_PAGES, npages));
 }
 
-/* Reports to the leader what it has to know besides postings. */
+/* Reports heap rows, broken HOT chains and mismatched rows to the leader. */
 static void
 report(IvfpqBuild *build)
 {
@@ -330,10 +346,45 @@ build_trained(IvfpqBuild *build)
 	build->index_tuples = (double) (build->load.rows + build->nmismatched);
 }
 
-/* Has this statement said that an index is not trained? */
-static bool said_untrained = false;
+/* Called for every row when there is no training: it is pending. */
+static void
+pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+				 bool alive, void *arg)
+{
+	IvfpqBuild *build = arg;
+	MemoryContext oldcontext;
+	const float *row = NULL;
+	bool		mismatched;
+	int			dims = 0;
 
-/* The statement ends. */
+	if (isnull[0])
+		return;
+
+	oldcontext = MemoryContextSwitchTo(build->tmp);
+	mismatched = is_dead_mismatch(build, values[0], alive, build->meta.dims);
+	if (!mismatched)
+		row = IvfpqValueFloats(&build->type, values[0], &dims);
+	if (alive)
+	{
+		/*
+		 * CONCURRENTLY: the first row may have come since the sample was
+		 * taken
+		 */
+		if (build->meta.dims == 0)
+			build->meta.dims = dims;
+		IvfpqCheckDims(build->meta.dims, dims);
+	}
+	if (mismatched || IvfpqIsPlaceable(&build->type, row, dims))
+	{
+		(void) IvfpqPendingAppend(index, tid,
+								  dims == build->meta.dims ? dims : 0);
+		build->index_tuples += 1;
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(build->tmp);
+}
+
+/* Called when the statement ends. */
 static void
 forget_statement(void *arg)
 {
@@ -341,10 +392,11 @@ forget_statement(void *arg)
 }
 
 /*
- * Should the user be told that an index is not trained?  Only by a statement
- * that asks for an index, and once, because it may build one for each of a
- * thousand partitions.  TRUNCATE, ALTER TABLE and CREATE TABLE build indexes,
- * too, and so does every COMMIT that deletes the rows of a temporary table.
+ * Returns whether the user should be told that an index is not trained: only
+ * by a statement that asks for an index, and once, because it may build one
+ * for each of a thousand partitions.  TRUNCATE, ALTER TABLE and CREATE TABLE
+ * build indexes, too, and so does every COMMIT that deletes the rows of a
+ * temporary table.
  */
 static bool
 is_news(void)
@@ -364,7 +416,7 @@ is_news(void)
 	return true;
 }
 
-/* An index on a small table, or one of placeholders: every row is pending. */
+/* Builds an index on a small table, or of placeholders: all rows pending. */
 static void
 build_untrained(IvfpqBuild *build)
 {
@@ -397,25 +449,6 @@ build_untrained(IvfpqBuild *build)
 }
 
 /*
- * Initializes a build whose relations are set; memory from the current
- * context.
- */
-static void
-build_init(IvfpqBuild *build)
-{
-	build->tmp = AllocSetContextCreate(CurrentMemoryContext,
-									   "gpuivfpq build row",
-									   ALLOCSET_DEFAULT_SIZES);
-	IvfpqTypeInit(&build->type, build->index);
-	IvfpqTypeStudy(&build->type);
-	IvfpqKeysInit(&build->keys, build->index);
-	IvfpqMetaInit(&build->meta, build->type.metric,
-				  IvfpqIndexDims(build->index, &build->type),
-				  &build->keys.form);
-	build->meta.refine = IvfpqGetOptions(build->index)->refine;
-}
-
-/*
  * ambuild.  The index belongs to us alone until the transaction commits.
  */
 IndexBuildResult *
@@ -433,7 +466,7 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 
 	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq build",
 									ALLOCSET_DEFAULT_SIZES);
-	/* PostgreSQL acts as the owner already, but keeps the path before 17 */
+	/* PostgreSQL acts as the owner already, but before 17 keeps the path */
 	IvfpqActAsOwner(&caller, heap);
 	IvfpqRenewExpressions(indexInfo, index);
 	oldcontext = MemoryContextSwitchTo(context);
@@ -461,7 +494,7 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 	return result;
 }
 
-/* ambuildempty: the init fork of an unlogged index. */
+/* ambuildempty: makes the init fork of an unlogged index. */
 void
 ivfpqbuildempty(Relation index)
 {
@@ -478,11 +511,7 @@ ivfpqbuildempty(Relation index)
 	IvfpqMetaCreate(index, INIT_FORKNUM, &meta);
 }
 
-/* ----
- * A parallel worker: joins the leader, and does its part of each job.
- */
-
-/* Reads rows to train on. */
+/* Reads rows to train on, as a worker. */
 static void
 help_to_read(IvfpqBuild *build, IvfpqJob job)
 {
@@ -498,7 +527,8 @@ help_to_read(IvfpqBuild *build, IvfpqJob job)
 }
 
 /*
- * Places rows of the table, and takes part in all later phases of the build.
+ * Places rows of the table, and takes part in all later phases of the build,
+ * as a worker.
  */
 static void
 help_to_build(IvfpqBuild *build)

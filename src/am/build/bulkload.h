@@ -1,19 +1,28 @@
 /*
  * bulkload.h
- *		Postings on their way from the engine to lists (bulkload.c).
+ *		From rows to inverted lists, in bulk (bulkload.c).
  */
 #ifndef IVFPQ_BULKLOAD_H
 #define IVFPQ_BULKLOAD_H
 
-#include "am/build/calibrate.h"
-#include "am/build/parallel.h"
-#include "am/build/train.h"
 #include "utils/tuplesort.h"
 
+#include "am/build/parallel.h"
+#include "am/build/recallgrid.h"
+#include "am/build/train.h"
 #include "am/types/vector.h"
 #include "client/client.h"
 #include "page/page.h"
 #include "page/refinepage.h"
+
+/* How a row of the table is used; flags. */
+typedef enum IvfpqRowUse
+{
+	IVFPQ_ROW_NONE = 0,
+	IVFPQ_ROW_PLACED = 1,
+	IVFPQ_ROW_SAMPLED = 2,		/* offered to calibration's later levels */
+	IVFPQ_ROW_BOTH = 3
+} IvfpqRowUse;
 
 /* A posting in memory or in a file; its code and abbreviated keys follow. */
 typedef struct IvfpqStoredPosting
@@ -36,6 +45,7 @@ typedef struct IvfpqStoredForm
 	int			bytes;			/* with the IvfpqStoredPosting */
 } IvfpqStoredForm;
 
+/* Postings, put in any order, returned list by list. */
 typedef struct IvfpqPostings
 {
 	int			nlists;
@@ -59,16 +69,12 @@ typedef struct IvfpqPostings
 	IvfpqKeyAbbrevs abbrevs;	/* of the posting returned last */
 } IvfpqPostings;
 
-
-/* ----
- * Rows get lists, codes and refine records, in batches (bulkload.c).
- */
-
 /* Takes rows [n] with their lists and codes; keys [n] or NULL. */
 typedef void (*IvfpqPlacedSink) (void *arg, const uint64 *ids,
 								 const IvfpqKeyAbbrevs *keys,
 								 const GvEncoded *encoded, int n);
 
+/* Rows get lists, codes and refine records, in batches. */
 typedef struct IvfpqPlacer
 {
 	Relation	index;
@@ -103,21 +109,7 @@ typedef struct IvfpqPlacer
 	MemoryContext context;		/* that has all this */
 } IvfpqPlacer;
 
-extern void IvfpqPlacerFlush(IvfpqPlacer *placer);
-
-/* ----
- * Rows on their way to inverted lists, in bulk (bulkload.c).
- */
-
-/* How a row of the table is used; flags. */
-typedef enum IvfpqRowUse
-{
-	IVFPQ_ROW_NONE = 0,
-	IVFPQ_ROW_PLACED = 1,
-	IVFPQ_ROW_SAMPLED = 2,		/* offered to calibration's later levels */
-	IVFPQ_ROW_BOTH = 3
-} IvfpqRowUse;
-
+/* A participant's state. */
 typedef struct IvfpqBulkLoad
 {
 	const IvfpqTraining *training;
@@ -147,6 +139,7 @@ extern void IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 extern IvfpqRowUse IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id);
 extern void IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
 							 const IvfpqKeyAbbrevs *keys, IvfpqRowUse use);
+extern void IvfpqPlacerFlush(IvfpqPlacer *placer);
 extern void IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index,
 							   IvfpqMetaData *meta, bool shared);
 extern void IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index,

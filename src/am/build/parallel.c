@@ -1,8 +1,26 @@
 /*
  * parallel.c
- *		Participants work in phases: when all have come to the end of one, the
- *		leader does what only one can do, and the next begins.  And the memory
- *		that all of them see.
+ *		The participants of a build or of training: a leader, and parallel
+ *		workers if there are any.
+ *
+ * Workers begin before training and wait.  The leader lays out memory that all
+ * see, starts a job, takes part in it, and waits until all have come to its
+ * end.  A job consists of phases: when all have come to the end of one, the
+ * leader does what only one process can do, and the next begins.  A leader
+ * that is alone goes through the same steps without waiting.
+ *
+ * One parallel context serves training and the build.  Its segment of shared
+ * memory has the data known when workers begin.  The results of training are
+ * parts of a dynamic shared area, once, for the leader as well: of a million
+ * lists the centroids are gigabytes.  The area stays when workers are
+ * dismissed.
+ *
+ * Records that participants pass to one another go through temporary files,
+ * divided into ranges.  Each participant has a file of its own for each range,
+ * which others may read when all participants have put their records.  These
+ * are files because shared memory may be small (containers have 64 MB); a
+ * record is read soon after it is written, from the system's cache.  A leader
+ * that is alone needs no shared memory for its files.
  */
 #include "postgres.h"
 
@@ -24,180 +42,6 @@
 #include "page/attempt.h"
 #include "page/injection.h"
 
-#define PROGRESS_MS		200		/* between updates while the leader waits */
-
-/* Nothing has been done. */
-static void
-parallel_init(IvfpqParallelShared *shared)
-{
-	memset(shared, 0, sizeof(*shared));
-	ConditionVariableInit(&shared->changed);
-	SpinLockInit(&shared->mutex);
-	pg_atomic_init_u64(&shared->done, 0);
-	pg_atomic_init_u64(&shared->next, 0);
-	pg_atomic_init_u64(&shared->npostings, 0);
-	pg_atomic_init_u32(&shared->refine_head, InvalidBlockNumber);
-}
-
-/* A leader without workers; memory from the current context. */
-void
-IvfpqParallelInitSerial(IvfpqParallel *parallel)
-{
-	memset(parallel, 0, sizeof(*parallel));
-	parallel->shared = palloc(sizeof(IvfpqParallelShared));
-	parallel_init(parallel->shared);
-	parallel->shared->size = 1;
-	parallel->shared->nparts = 1;
-}
-
-/* Show progress of all; views show the leader's numbers only. */
-static void
-show_progress(IvfpqParallel *parallel)
-{
-	if (parallel->me == 0)
-		pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE,
-									 pg_atomic_read_u64(&parallel->shared->done));
-}
-
-/* Counts n more rows as done. */
-void
-IvfpqParallelProgress(IvfpqParallel *parallel, int64 n)
-{
-	pg_atomic_fetch_add_u64(&parallel->shared->done, n);
-	show_progress(parallel);
-}
-
-/* Arrive; returns the phase. */
-static int
-arrive(IvfpqParallelShared *shared)
-{
-	int			phase;
-
-	SpinLockAcquire(&shared->mutex);
-	shared->narrived++;
-	phase = shared->phase;
-	SpinLockRelease(&shared->mutex);
-	ConditionVariableBroadcast(&shared->changed);
-	return phase;
-}
-
-/* Have all arrived; or, for a worker, has the leader let go? */
-static bool
-is_over(IvfpqParallel *parallel, int phase)
-{
-	IvfpqParallelShared *shared = parallel->shared;
-	bool		over;
-
-	SpinLockAcquire(&shared->mutex);
-	over = parallel->me == 0 ? shared->narrived == shared->size :
-		shared->phase != phase;
-	SpinLockRelease(&shared->mutex);
-	return over;
-}
-
-/*
- * A phase is over for this participant.  True for the leader, once it is over
- * for all: the leader does what is to be done in between and calls
- * IvfpqParallelStartPhase.  False for workers, after that call.
- */
-bool
-IvfpqParallelEndPhase(IvfpqParallel *parallel)
-{
-	int			phase = arrive(parallel->shared);
-
-	if (parallel->has_workers)
-	{
-		ConditionVariablePrepareToSleep(&parallel->shared->changed);
-		while (!is_over(parallel, phase))
-		{
-			ConditionVariableTimedSleep(&parallel->shared->changed,
-										parallel->me == 0 ? PROGRESS_MS : -1,
-										WAIT_EVENT_PARALLEL_CREATE_INDEX_SCAN);
-			show_progress(parallel);
-		}
-		ConditionVariableCancelSleep();
-	}
-	return parallel->me == 0;
-}
-
-/* The leader lets workers go on, with nothing done of the next phase. */
-void
-IvfpqParallelStartPhase(IvfpqParallel *parallel)
-{
-	IvfpqParallelShared *shared = parallel->shared;
-
-	pg_atomic_write_u64(&shared->done, 0);
-	pg_atomic_write_u64(&shared->next, 0);
-	SpinLockAcquire(&shared->mutex);
-	shared->narrived = 0;
-	shared->phase++;
-	SpinLockRelease(&shared->mutex);
-	ConditionVariableBroadcast(&shared->changed);
-}
-
-/* The leader has all begin a job; IvfpqParallelEndPhase ends it. */
-void
-IvfpqParallelStartJob(IvfpqParallel *parallel, IvfpqJob job)
-{
-	parallel->shared->job = job;
-	IvfpqParallelStartPhase(parallel);
-}
-
-/* A piece of this phase that is still to be done; false: none is left. */
-bool
-IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces, int64 *piece)
-{
-	*piece = (int64) pg_atomic_fetch_add_u64(&parallel->shared->next, 1);
-	return *piece < npieces;
-}
-
-/*
- * The leader, while workers wait: allocates bytes for a part, in place of its
- * memory before.
- */
-void *
-IvfpqParallelAlloc(IvfpqParallel *parallel, IvfpqParallelPart part, Size bytes)
-{
-	IvfpqParallelFree(parallel, part);
-	if (parallel->area != NULL)
-		parallel->shared->parts[part] = dsa_allocate_extended(parallel->area,
-															  Max(bytes, 1),
-															  DSA_ALLOC_HUGE);
-	else
-		parallel->own[part] = palloc_extended(bytes, MCXT_ALLOC_HUGE);
-	return IvfpqParallelMemory(parallel, part);
-}
-
-/* A part; NULL: there is none. */
-void *
-IvfpqParallelMemory(const IvfpqParallel *parallel, IvfpqParallelPart part)
-{
-	return parallel->area == NULL ? parallel->own[part] :
-		dsa_get_address(parallel->area, parallel->shared->parts[part]);
-}
-
-/* The leader, while workers wait: a part is not needed any more. */
-void
-IvfpqParallelFree(IvfpqParallel *parallel, IvfpqParallelPart part)
-{
-	if (parallel->area != NULL &&
-		DsaPointerIsValid(parallel->shared->parts[part]))
-		dsa_free(parallel->area, parallel->shared->parts[part]);
-	else if (parallel->own[part] != NULL)
-		pfree(parallel->own[part]);
-	parallel->shared->parts[part] = InvalidDsaPointer;
-	parallel->own[part] = NULL;
-}
-
-/* ----
- * The parallel workers of a leader: how many, how they begin and end.
- *
- * One parallel context serves training and the build.  Its segment of shared
- * memory has the data known when workers begin.  The results of training lie
- * in a dynamic shared area, once, for the leader as well: of a million lists
- * the centroids are gigabytes.  The area stays when workers are dismissed.
- */
-
 /* maintenance_work_mem that a participant should have, as core has it. */
 #define LEAST_MEMORY_KB	32768
 
@@ -205,16 +49,20 @@ IvfpqParallelFree(IvfpqParallel *parallel, IvfpqParallelPart part)
 #define PARALLEL_BYTES		((Size) 2 * 1024 * 1024)
 #define WORKER_BYTES	((Size) 64 * 1024)
 
+#define PROGRESS_MS		200		/* between updates while the leader waits */
+
+#define NAME_BYTES		64		/* of a temporary file's name */
+
 /* Keys of the segment's contents. */
 enum
 {
 	KEY_SHARED = 1,				/* IvfpqParallelShared */
-	KEY_QUERY,					/* the leader's, for views */
+	KEY_QUERY,					/* the leader's query, for views */
 	KEY_WAL,					/* WalUsage [nworkers] */
 	KEY_BUFFERS					/* BufferUsage [nworkers] */
 };
 
-/* Pages of the table, and of its values that are out of line. */
+/* Counts the pages of the table and of its out-of-line values. */
 static int64
 count_pages(Relation heap)
 {
@@ -232,11 +80,11 @@ count_pages(Relation heap)
 }
 
 /*
- * Workers to ask for.  plan_create_index_workers goes by what a scan of the
- * table costs.  But placing a row takes longer than reading it, and values out
- * of line count as well.  So there is one worker for each
- * min_parallel_table_scan_size of the table, unless table or settings say
- * less.
+ * Returns the number of workers to ask for.  plan_create_index_workers goes by
+ * the cost of a scan of the table.  But placing a row takes longer than
+ * reading it, and values out of line count as well.  So there is one worker
+ * for each min_parallel_table_scan_size of the table, unless table or settings
+ * say less.
  */
 int
 IvfpqCountWorkers(Relation heap, Relation index)
@@ -256,6 +104,30 @@ IvfpqCountWorkers(Relation heap, Relation index)
 	return Max(0, Min(most, maintenance_work_mem / LEAST_MEMORY_KB - 1));
 }
 
+/* Initializes the shared state, with nothing done. */
+static void
+parallel_init(IvfpqParallelShared *shared)
+{
+	memset(shared, 0, sizeof(*shared));
+	ConditionVariableInit(&shared->changed);
+	SpinLockInit(&shared->mutex);
+	pg_atomic_init_u64(&shared->done, 0);
+	pg_atomic_init_u64(&shared->next, 0);
+	pg_atomic_init_u64(&shared->npostings, 0);
+	pg_atomic_init_u32(&shared->refine_head, InvalidBlockNumber);
+}
+
+/* Begins as a leader without workers; memory from the current context. */
+void
+IvfpqParallelInitSerial(IvfpqParallel *parallel)
+{
+	memset(parallel, 0, sizeof(*parallel));
+	parallel->shared = palloc(sizeof(IvfpqParallelShared));
+	parallel_init(parallel->shared);
+	parallel->shared->size = 1;
+	parallel->shared->nparts = 1;
+}
+
 /* Asks for memory in the segment, before it is made. */
 static void
 ask(ParallelContext *context, Size bytes)
@@ -264,7 +136,7 @@ ask(ParallelContext *context, Size bytes)
 	shm_toc_estimate_keys(&context->estimator, 1);
 }
 
-/* Memory that was asked for, which workers find by its key. */
+/* Takes memory that was asked for; workers find it by its key. */
 static void *
 take(ParallelContext *context, uint64 key, Size bytes)
 {
@@ -274,22 +146,7 @@ take(ParallelContext *context, uint64 key, Size bytes)
 	return memory;
 }
 
-/* Make the segment; false: there is none to be had. */
-static bool
-make_segment(ParallelContext *context)
-{
-	Size		n = context->nworkers;
-
-	ask(context, sizeof(IvfpqParallelShared));
-	if (debug_query_string)
-		ask(context, strlen(debug_query_string) + 1);
-	ask(context, n * sizeof(WalUsage));
-	ask(context, n * sizeof(BufferUsage));
-	InitializeParallelDSM(context);
-	return context->seg != NULL;
-}
-
-/* Fill it, and make the area. */
+/* Fills the segment, and makes the area. */
 static void
 fill_segment(IvfpqParallel *parallel)
 {
@@ -309,7 +166,7 @@ fill_segment(IvfpqParallel *parallel)
 	parallel->buffers = take(context, KEY_BUFFERS, n * sizeof(BufferUsage));
 }
 
-/* For a moment, shared memory of *arg bytes. */
+/* Holds shared memory of *arg bytes for a moment. */
 static void
 try_memory(void *arg)
 {
@@ -341,26 +198,38 @@ has_memory(int nworkers, Size bytes)
 	return false;
 }
 
-/* Prepare for workers; false: there is no shared memory for them. */
+/*
+ * Enters parallel mode and prepares for workers.  Returns false, out of
+ * parallel mode again, if there is no shared memory for them.
+ */
 static bool
 prepare(IvfpqParallel *parallel, int nworkers)
 {
+	ParallelContext *context;
+	Size		n = nworkers;
+
 	EnterParallelMode();
 	memset(parallel, 0, sizeof(*parallel));
-	parallel->context = CreateParallelContext("gpuvec", "IvfpqWorkerMain",
-											  nworkers);
-	if (make_segment(parallel->context))
+	context = CreateParallelContext("gpuvec", "IvfpqWorkerMain", nworkers);
+	parallel->context = context;
+	ask(context, sizeof(IvfpqParallelShared));
+	if (debug_query_string)
+		ask(context, strlen(debug_query_string) + 1);
+	ask(context, n * sizeof(WalUsage));
+	ask(context, n * sizeof(BufferUsage));
+	InitializeParallelDSM(context);
+	if (context->seg != NULL)
 	{
 		fill_segment(parallel);
 		parallel->has_workers = true;
 		return true;
 	}
-	DestroyParallelContext(parallel->context);
+	DestroyParallelContext(context);
 	ExitParallelMode();
 	return false;
 }
 
-/* Start workers, and wait until they have begun. */
+/* Starts workers, and waits until they have begun. */
 static void
 launch(IvfpqParallel *parallel)
 {
@@ -375,11 +244,11 @@ launch(IvfpqParallel *parallel)
 }
 
 /*
- * The leader begins, with as many of nworkers workers as can be had; with
- * in_place they take part in training alone.  Parts are going to take about
- * `bytes` bytes.  Memory from the current context.  Workers begin with the
- * leader's active snapshot, which must stay until this returns.  The leader is
- * in parallel mode until IvfpqParallelEndWorkers.
+ * Begins as the leader, with up to nworkers workers; with in_place they take
+ * part in training alone.  Parts are going to take about `bytes` bytes.
+ * Memory from the current context.  Workers begin with the leader's active
+ * snapshot, which must stay until this returns.  The leader is in parallel
+ * mode until IvfpqParallelEndWorkers.
  */
 void
 IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers, Relation heap,
@@ -399,7 +268,7 @@ IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers, Relation heap,
 	launch(parallel);
 }
 
-/* Workers are done; the leader goes on alone, and keeps all parts. */
+/* Ends the workers; the leader goes on alone, and keeps all parts. */
 void
 IvfpqParallelEndWorkers(IvfpqParallel *parallel)
 {
@@ -421,7 +290,7 @@ IvfpqParallelEndWorkers(IvfpqParallel *parallel)
 	ExitParallelMode();
 }
 
-/* All is done; what the parts had is gone. */
+/* Ends the workers, and frees all parts. */
 void
 IvfpqParallelEnd(IvfpqParallel *parallel)
 {
@@ -431,7 +300,7 @@ IvfpqParallelEnd(IvfpqParallel *parallel)
 	parallel->area = NULL;
 }
 
-/* A worker joins the leader. */
+/* Joins the leader, as a worker. */
 void
 IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg, shm_toc *toc)
 {
@@ -446,7 +315,7 @@ IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg, shm_toc *toc)
 	InstrStartParallelQuery();
 }
 
-/* A worker leaves. */
+/* Leaves, as a worker. */
 void
 IvfpqParallelDetach(IvfpqParallel *parallel, shm_toc *toc)
 {
@@ -458,20 +327,141 @@ IvfpqParallelDetach(IvfpqParallel *parallel, shm_toc *toc)
 	dsa_detach(parallel->area);
 }
 
-/* ----
- * Records on their way between participants, cut into ranges, in
- * temporary files.
- *
- * Each participant has a file of its own for each range, which others may read
- * when all participants have put their records.  These are files because
- * shared memory may be small (containers have 64 MB); what is written here is
- * read at once, from the system's cache.  A leader that is alone needs no
- * shared memory for its files.
+/* Shows the progress of all; views show the leader's numbers only. */
+static void
+show_progress(IvfpqParallel *parallel)
+{
+	if (parallel->me == 0)
+		pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE,
+									 pg_atomic_read_u64(&parallel->shared->done));
+}
+
+/* Counts n more rows as done. */
+void
+IvfpqParallelProgress(IvfpqParallel *parallel, int64 n)
+{
+	pg_atomic_fetch_add_u64(&parallel->shared->done, n);
+	show_progress(parallel);
+}
+
+/* The leader has all begin a job; IvfpqParallelEndPhase ends it. */
+void
+IvfpqParallelStartJob(IvfpqParallel *parallel, IvfpqJob job)
+{
+	parallel->shared->job = job;
+	IvfpqParallelStartPhase(parallel);
+}
+
+/*
+ * Returns whether all have arrived at the end of the phase or, for a worker,
+ * whether the leader has let go.
  */
+static bool
+is_over(IvfpqParallel *parallel, int phase)
+{
+	IvfpqParallelShared *shared = parallel->shared;
+	bool		over;
 
-#define NAME_BYTES		64
+	SpinLockAcquire(&shared->mutex);
+	over = parallel->me == 0 ? shared->narrived == shared->size :
+		shared->phase != phase;
+	SpinLockRelease(&shared->mutex);
+	return over;
+}
 
-/* The name of a participant's file. */
+/*
+ * Ends a phase for this participant.  Returns true in the leader, once the
+ * phase is over for all: the leader does the work in between and calls
+ * IvfpqParallelStartPhase.  Returns false in workers, after that call.
+ */
+bool
+IvfpqParallelEndPhase(IvfpqParallel *parallel)
+{
+	IvfpqParallelShared *shared = parallel->shared;
+	int			phase;
+
+	SpinLockAcquire(&shared->mutex);
+	shared->narrived++;
+	phase = shared->phase;
+	SpinLockRelease(&shared->mutex);
+	ConditionVariableBroadcast(&shared->changed);
+	if (parallel->has_workers)
+	{
+		ConditionVariablePrepareToSleep(&shared->changed);
+		while (!is_over(parallel, phase))
+		{
+			ConditionVariableTimedSleep(&shared->changed,
+										parallel->me == 0 ? PROGRESS_MS : -1,
+										WAIT_EVENT_PARALLEL_CREATE_INDEX_SCAN);
+			show_progress(parallel);
+		}
+		ConditionVariableCancelSleep();
+	}
+	return parallel->me == 0;
+}
+
+/* The leader lets workers go on, with nothing done of the next phase. */
+void
+IvfpqParallelStartPhase(IvfpqParallel *parallel)
+{
+	IvfpqParallelShared *shared = parallel->shared;
+
+	pg_atomic_write_u64(&shared->done, 0);
+	pg_atomic_write_u64(&shared->next, 0);
+	SpinLockAcquire(&shared->mutex);
+	shared->narrived = 0;
+	shared->phase++;
+	SpinLockRelease(&shared->mutex);
+	ConditionVariableBroadcast(&shared->changed);
+}
+
+/* Claims a piece of this phase; returns false if none is left. */
+bool
+IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces, int64 *piece)
+{
+	*piece = (int64) pg_atomic_fetch_add_u64(&parallel->shared->next, 1);
+	return *piece < npieces;
+}
+
+/*
+ * Allocates `bytes` bytes for a part, in place of its memory before.  The
+ * leader calls this while workers wait.
+ */
+void *
+IvfpqParallelAlloc(IvfpqParallel *parallel, IvfpqParallelPart part, Size bytes)
+{
+	IvfpqParallelFree(parallel, part);
+	if (parallel->area != NULL)
+		parallel->shared->parts[part] = dsa_allocate_extended(parallel->area,
+															  Max(bytes, 1),
+															  DSA_ALLOC_HUGE);
+	else
+		parallel->own[part] = palloc_extended(bytes, MCXT_ALLOC_HUGE);
+	return IvfpqParallelMemory(parallel, part);
+}
+
+/* Returns a part, or NULL if there is none. */
+void *
+IvfpqParallelMemory(const IvfpqParallel *parallel, IvfpqParallelPart part)
+{
+	return parallel->area == NULL ? parallel->own[part] :
+		dsa_get_address(parallel->area, parallel->shared->parts[part]);
+}
+
+/* Frees a part, if there is one.  The leader calls this while workers wait. */
+void
+IvfpqParallelFree(IvfpqParallel *parallel, IvfpqParallelPart part)
+{
+	if (parallel->area != NULL &&
+		DsaPointerIsValid(parallel->shared->parts[part]))
+		dsa_free(parallel->area, parallel->shared->parts[part]);
+	else if (parallel->own[part] != NULL)
+		pfree(parallel->own[part]);
+	parallel->shared->parts[part] = InvalidDsaPointer;
+	parallel->own[part] = NULL;
+}
+
+/* Returns the name of a participant's file, written to name [NAME_BYTES]. */
 static const char *
 name_of(const IvfpqTempFile *temp, char *name, int range, int from)
 {
@@ -479,7 +469,7 @@ name_of(const IvfpqTempFile *temp, char *name, int range, int from)
 	return name;
 }
 
-/* Begin with nothing; memory from the current context. */
+/* Begins files without records; memory from the current context. */
 void
 IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqParallel *parallel,
 				   const char *what,
@@ -492,7 +482,7 @@ IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqParallel *parallel,
 	temp->ranges = palloc0(nranges * sizeof(BufFile *));
 }
 
-/* Put a record into a range. */
+/* Puts a record into a range. */
 void
 IvfpqTempFilePut(IvfpqTempFile *temp, int range, void *record,
 				 Size bytes)
@@ -507,7 +497,7 @@ IvfpqTempFilePut(IvfpqTempFile *temp, int range, void *record,
 	BufFileWrite(temp->ranges[range], record, bytes);
 }
 
-/* All records of this participant have been put: others may read them. */
+/* All records of this participant have been put: lets others read them. */
 void
 IvfpqTempFileDone(IvfpqTempFile *temp)
 {
@@ -522,8 +512,9 @@ IvfpqTempFileDone(IvfpqTempFile *temp)
 }
 
 /*
- * A participant's records of a range, from the first one on; NULL: there are
- * none.  By IvfpqTempFileRead; one reader at a time where the leader is alone.
+ * Opens a participant's records of a range, to be read from the first one on
+ * by IvfpqTempFileRead.  Returns NULL if there are none.  There is one reader
+ * at a time where the leader is alone.
  */
 BufFile *
 IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int from)
@@ -541,7 +532,7 @@ IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int from)
 	return file;
 }
 
-/* Read n bytes; false: the file was at its end. */
+/* Reads n bytes; returns false if the file was at its end. */
 bool
 IvfpqTempFileRead(BufFile *file, void *bytes, Size n)
 {
@@ -552,7 +543,7 @@ IvfpqTempFileRead(BufFile *file, void *bytes, Size n)
 	return got != 0;
 }
 
-/* They have been read; the file stays. */
+/* Ends reading; the records stay. */
 void
 IvfpqTempFileClose(IvfpqTempFile *temp, BufFile *file)
 {
@@ -560,7 +551,7 @@ IvfpqTempFileClose(IvfpqTempFile *temp, BufFile *file)
 		BufFileClose(file);
 }
 
-/* All have read what this participant has put: its files go. */
+/* All have read this participant's records: deletes its files. */
 void
 IvfpqTempFileEnd(IvfpqTempFile *temp)
 {

@@ -1,12 +1,7 @@
 /*
  * parallel.h
- *		The participants of a build or of training: a leader, and parallel
- *		workers if there are any.
- *
- * Workers begin before training and wait.  The leader lays out memory that all
- * see, starts a job, takes part in it, and waits until all have come to its
- * end.  Jobs consist of phases (parallel.c).  A leader that is alone goes through
- * the same without waiting.
+ *		The leader of a build or of training, and its parallel workers
+ *		(parallel.c).
  */
 #ifndef IVFPQ_PARALLEL_H
 #define IVFPQ_PARALLEL_H
@@ -25,15 +20,14 @@
 
 typedef enum IvfpqJob
 {
-	IVFPQ_JOB_END,				/* there is no more */
-	IVFPQ_JOB_SEND,				/* rows to train on go to gpuvecd:
-								 * train/sendrows.c */
-	IVFPQ_JOB_CLUSTER,			/* lists are trained: train/cluster.c */
-	IVFPQ_JOB_BUILD				/* rows are assigned, lists written, targets
-								 * calibrated: build/build.c */
+	IVFPQ_JOB_END,				/* there are no more jobs */
+	IVFPQ_JOB_SEND,				/* send rows to train on to gpuvecd: train.c */
+	IVFPQ_JOB_CLUSTER,			/* train lists: cluster.c */
+	IVFPQ_JOB_BUILD				/* assign rows, write lists, calibrate:
+								 * build.c */
 } IvfpqJob;
 
-/* Memory that all participants see, by what is in it. */
+/* Memory that all participants see, by its contents. */
 typedef enum IvfpqParallelPart
 {
 	IVFPQ_PARALLEL_TRAINING,	/* IvfpqTraining, and its arrays: */
@@ -47,31 +41,31 @@ typedef enum IvfpqParallelPart
 	IVFPQ_PARALLEL_CENTROIDS,
 	IVFPQ_PARALLEL_CODEBOOKS,
 
-	IVFPQ_PARALLEL_READER,		/* what to read: train/blockrows.c */
+	IVFPQ_PARALLEL_READER,		/* what to read: sample.c */
 	IVFPQ_PARALLEL_BLOCKS,		/* BlockNumber [nblocks] to read */
 	IVFPQ_PARALLEL_SKIP,		/* uint64 [nskip] TIDs to leave out */
 
-	IVFPQ_PARALLEL_SENT,		/* what goes to gpuvecd: train/sendrows.c */
+	IVFPQ_PARALLEL_SENT,		/* what goes to gpuvecd: train.c */
 	IVFPQ_PARALLEL_SAMPLE,		/* uint64 [sample_rows] TIDs of its sample */
 
-	IVFPQ_PARALLEL_CLUSTER,		/* IvfpqClusterShared */
+	IVFPQ_PARALLEL_CLUSTER,		/* IvfpqClusterShared: cluster.c */
 	IVFPQ_PARALLEL_COUNTS,		/* pg_atomic_uint64 [nparents] rows */
 	IVFPQ_PARALLEL_FOUND,		/* int32 [nparents] lists */
 
 	IVFPQ_PARALLEL_SCAN,		/* ParallelTableScanDesc; alone: none */
 	IVFPQ_PARALLEL_SHARING,		/* IvfpqSharing, if gpuvecd builds */
 	IVFPQ_PARALLEL_ENTRIES,		/* IvfpqDirEntry [nlists] */
-	IVFPQ_PARALLEL_PARTS		/* how many there are */
+	IVFPQ_PARALLEL_PARTS		/* number of parts */
 } IvfpqParallelPart;
 
-/* A recall grid that all participants are to measure (calibrate/ladder.c). */
+/* A recall grid that all participants are to measure (recallgrid.c). */
 typedef struct IvfpqGridSpec
 {
 	int			level;			/* of the neighbors to find */
 	int			nqueries;		/* 0: there is no grid */
 	int			least;			/* lists of the grid: from, */
-	int			most;
-	int			most_width;		/* candidates, to */
+	int			most;			/* to */
+	int			most_width;		/* the most candidates */
 } IvfpqGridSpec;
 
 /* The state that all participants share. */
@@ -81,22 +75,23 @@ typedef struct IvfpqParallelShared
 	Oid			index;
 	bool		concurrent;		/* rows as a snapshot sees them */
 	bool		in_place;		/* the index is in use while it is trained */
-	int			nparts;			/* of maintenance_work_mem: workers that were
-								 * asked for, and the leader */
+	int			nparts;			/* of maintenance_work_mem: the workers that
+								 * were asked for, and the leader */
 	SharedFileSet files;		/* unless the leader is alone */
 	dsa_handle	area;			/* which has the parts */
-	ConditionVariable changed;	/* narrived or phase */
+	ConditionVariable changed;	/* narrived or phase changed */
 
 	slock_t		mutex;			/* protects these */
 	int			size;			/* participants; 0 = not known yet */
-	int			narrived;		/* at the end of this phase */
+	int			narrived;		/* participants at the end of this phase */
 	int			phase;
 	double		heap_tuples;
 	bool		broken_hot_chain;
 
-	pg_atomic_uint64 done;		/* rows, of this phase */
-	pg_atomic_uint64 next;		/* piece of this phase to be done */
-	pg_atomic_uint64 npostings; /* that there are to be written */
+	pg_atomic_uint64 done;		/* rows done in this phase */
+	pg_atomic_uint64 next;		/* first piece of this phase that is not
+								 * claimed */
+	pg_atomic_uint64 npostings; /* to be written */
 	pg_atomic_uint32 refine_head;	/* see IvfpqRecordBuilderFinish */
 
 	/* written by the leader while workers wait */
@@ -122,25 +117,21 @@ typedef struct IvfpqParallel
 	BufferUsage *buffers;		/* [nworkers] */
 } IvfpqParallel;
 
-/* parallel.c */
-extern void IvfpqParallelInitSerial(IvfpqParallel *parallel);
-extern bool IvfpqParallelEndPhase(IvfpqParallel *parallel);
-extern void IvfpqParallelStartPhase(IvfpqParallel *parallel);
-extern void IvfpqParallelStartJob(IvfpqParallel *parallel, IvfpqJob job);
-extern void IvfpqParallelProgress(IvfpqParallel *parallel, int64 n);
-extern bool IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces,
-							  int64 *piece);
-extern void *IvfpqParallelAlloc(IvfpqParallel *parallel,
-								IvfpqParallelPart part, Size bytes);
-extern void *IvfpqParallelMemory(const IvfpqParallel *parallel,
-								 IvfpqParallelPart part);
-extern void IvfpqParallelFree(IvfpqParallel *parallel, IvfpqParallelPart part);
+/* Temporary files of records on their way between participants. */
+typedef struct IvfpqTempFile
+{
+	SharedFileSet *files;		/* NULL: the leader is alone */
+	const char *what;			/* name of its files */
+	int			me;				/* participant */
+	int			nranges;
+	BufFile   **ranges;			/* [nranges] own files; NULL: no records */
+} IvfpqTempFile;
 
-/* parallel.c */
 extern int	IvfpqCountWorkers(Relation heap, Relation index);
+extern void IvfpqParallelInitSerial(IvfpqParallel *parallel);
 extern void IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers,
-							   Relation heap,
-							   Relation index, IndexInfo *indexInfo, Size bytes,
+							   Relation heap, Relation index,
+							   IndexInfo *indexInfo, Size bytes,
 							   bool in_place);
 extern void IvfpqParallelEndWorkers(IvfpqParallel *parallel);
 extern void IvfpqParallelEnd(IvfpqParallel *parallel);
@@ -148,19 +139,18 @@ extern void IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg,
 								shm_toc *toc);
 extern void IvfpqParallelDetach(IvfpqParallel *parallel, shm_toc *toc);
 
-/* ----
- * Records on their way between participants, in temporary files
- * (parallel.c).
- */
+extern void IvfpqParallelStartJob(IvfpqParallel *parallel, IvfpqJob job);
+extern bool IvfpqParallelEndPhase(IvfpqParallel *parallel);
+extern void IvfpqParallelStartPhase(IvfpqParallel *parallel);
+extern bool IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces,
+							  int64 *piece);
+extern void IvfpqParallelProgress(IvfpqParallel *parallel, int64 n);
 
-typedef struct IvfpqTempFile
-{
-	SharedFileSet *files;		/* NULL: the leader is alone */
-	const char *what;			/* name of its files */
-	int			me;				/* participant */
-	int			nranges;
-	BufFile   **ranges;			/* [nranges] own files; NULL: nothing came */
-} IvfpqTempFile;
+extern void *IvfpqParallelAlloc(IvfpqParallel *parallel,
+								IvfpqParallelPart part, Size bytes);
+extern void *IvfpqParallelMemory(const IvfpqParallel *parallel,
+								 IvfpqParallelPart part);
+extern void IvfpqParallelFree(IvfpqParallel *parallel, IvfpqParallelPart part);
 
 extern void IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqParallel *parallel,
 							   const char *what, int nranges);
@@ -179,7 +169,7 @@ IvfpqTempFileRange(const IvfpqTempFile *temp, int i, int n)
 	return (int) ((int64) i * temp->nranges / n);
 }
 
-/* Returns the first thing of a range, or n behind the last range. */
+/* Returns the first thing of a range, or n after the last range. */
 static inline int
 IvfpqTempFileFirst(const IvfpqTempFile *temp, int range, int n)
 {

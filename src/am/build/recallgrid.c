@@ -1,43 +1,443 @@
 /*
  * recallgrid.c
- *		Recall grids: what calibration queries find with ever more lists and
- *		candidates.
+ *		Recall grids: the recall that calibration queries reach with ever more
+ *		lists and candidates, and the cheapest pair for each target.
  *
  * Each query is searched with ever more lists, and for every number of lists
  * the rank of each exact neighbor among the candidates is looked up: the
  * neighbor is found with that many lists whenever there are more candidates
  * than its rank.  In a build all participants take queries, in phases that the
  * leader begins.
+ *
+ * Where gpuvecd builds, it searches instead, in the calibration mirror that it
+ * has of the index: postings go there as they go to pages.  A calibration
+ * mirror has no refine records: rows are named by their TIDs.  When gpuvecd
+ * fails there is no mirror any more, and participants search the index's
+ * pages.  That is no error whatever gpuvec.on_gpu_error says: by then the
+ * index is built.
+ *
+ * Of all pairs (probes, candidates) that reach a target the cheapest is taken.
+ * Only rows that strict order returns count.  A scan returns the first ten
+ * rows from the results of the first target's search, the rows after them from
+ * the results of the next one, and so on; a row that a later search finds
+ * nearer than the last one returned is out of order.  So of every query it is
+ * known how far the target of one depth came, and for the next depth only
+ * neighbors after that place count.  Where only some rows are looked at, a
+ * query's own place is a matter of chance, and the mean is taken.
+ *
+ * A target holds for the first n rows, with the lower end of its 95 %
+ * interval, and for the last fifth of them: a condition may match no others.
  */
 #include "postgres.h"
 
 #include <math.h>
 
-#include "am/build/parallel.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "nodes/bitmapset.h"
+#include "port/pg_bitutils.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
 
-#include "am/build/calibrate.h"
 #include "am/build/recallgrid.h"
 #include "am/common/enginecall.h"
 #include "am/search/params.h"
+#include "am/search/search.h"
 #include "page/injection.h"
-
-static bool calib_mirror_search(IvfpqCalibMirror *mirror,
-								   const float *queries, int n,
-								   int dims, int probes, int compare, int capacity,
-								   const int32 **nhits,
-								   const ItemPointerData **tids);
 
 #define STEP			1.7		/* from one number of probes to the next */
 #define DEEP_STEP		2.2		/* of later levels, whose searches cost more */
+#define MAX_STEPS		48
 #define WIDTH_STEP		1.2		/* from one number of candidates on */
-#define LEAST_WIDTH		40		/* fewer miss rows unlike those of training */
+#define LEAST_WIDTH		40		/* fewer miss rows unlike the sample */
+#define MAX_WIDTHS		36
 
 #define MOST_TRIES		GV_MAX_TRIES	/* queries that gpuvecd gets at once */
+#define MESSAGE_BYTES	((Size) 8 << 20)
+
+/*
+ * A sample can prove a recall if at least this many of its neighbors may be
+ * missed.
+ */
+#define LEAST_MISSED	10
+
+#define LAST_PART		0.2		/* of the ranks; targets hold there, too */
 
 static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
+static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
+
+/* A row of an answer. */
+typedef struct AnswerRow
+{
+	uint64		id;				/* IvfpqTidToId */
+	uint32		round;			/* equals the table's, or the entry is free */
+	int32		place;			/* >= 0: expected, and not seen yet */
+} AnswerRow;
+
+/*
+ * Rows of an answer, each counted once, and the places of those expected.
+ * Calibration goes through the candidates of every query at every number of
+ * lists, so this is a hash table that is emptied by counting `round` up:
+ * entries of older rounds are free.  Open addressing, half full at most.
+ */
+typedef struct AnswerRows
+{
+	uint32		mask;			/* entries - 1 */
+	uint32		round;
+	AnswerRow  *entries;		/* [mask + 1] */
+} AnswerRows;
+
+/* The neighbors of a query that were found at a step of the grid. */
+typedef struct GridFound
+{
+	uint8		widths[IVFPQ_GROUND_TRUTH_ROWS];	/* the first that finds
+													 * each neighbor; nwidths:
+													 * none does */
+} GridFound;
+
+struct IvfpqRecallGrid
+{
+	IvfpqCalibration *calibration;
+	IvfpqParallel *parallel;
+	IvfpqSearch search;
+	MemoryContext tmp;			/* reset after every query */
+	IvfpqGridSpec spec;			/* which the grid is laid out for */
+	int			nsteps;
+	int			probes[MAX_STEPS];
+	int			nwidths;
+	int			widths[MAX_WIDTHS]; /* candidates */
+
+	IvfpqGroundTruth *ground_truth; /* of the current query */
+	int			capacity;		/* postings that are kept of a query */
+	GvTopK		sorted;			/* those so far, nearest first; memory for twice
+								 * as many */
+	AnswerRows	rows;			/* of the current answer */
+	int		   *nneighbors;		/* [spec.nqueries]; 0: nothing to find */
+	GridFound  *found;			/* [spec.nqueries][nsteps] */
+};
+
+/* How far strict order has come with a query. */
+typedef struct Place
+{
+	double		returned;		/* neighbors returned */
+	int			next;			/* the first neighbor after them */
+} Place;
+
+/* Neighbors that a depth's pairs find, summed over queries. */
+typedef struct Tally
+{
+	int			nqueries;
+	int			rows_needed;	/* neighbors of a query */
+	int			nlast;			/* neighbors in the last part */
+	double		sum[MAX_STEPS][MAX_WIDTHS];
+	double		squares[MAX_STEPS][MAX_WIDTHS];
+	double		last[MAX_STEPS][MAX_WIDTHS];
+} Tally;
+
+/* Ends this participant's part in the mirror. */
+static void
+end_mirror(IvfpqCalibMirror *mirror)
+{
+	IvfpqBuilderEnd(mirror->builder);
+	mirror->builder = NULL;
+}
+
+/*
+ * Notes that there will be no mirror.  Returns whether this participant is the
+ * first to say so.
+ */
+static bool
+mark_failed(IvfpqCalibMirror *mirror)
+{
+	return mirror->sharing == NULL ||
+		pg_atomic_exchange_u32(&mirror->sharing->failed, 1) == 0;
+}
+
+/*
+ * Ends the mirror after gpuvecd has failed.  A build needs nothing of gpuvecd
+ * after the mirror.
+ */
+static void
+give_up(IvfpqCalibMirror *mirror)
+{
+	if (mark_failed(mirror))
+		ereport(NOTICE,
+				(errmsg("gpuvecd could not calibrate index \"%s\": %s",
+						RelationGetRelationName(mirror->index),
+						IvfpqBuilderReason(mirror->builder)),
+				 errdetail("It is calibrated without a card, which takes longer.")));
+	end_mirror(mirror);
+}
+
+static void
+begin_message(IvfpqCalibMirror *mirror)
+{
+	mirror->used = sizeof(GvListsRequest);
+	memset(mirror->message, 0, mirror->used);
+}
+
+/*
+ * Takes part in a mirror, if there is a builder; memory from the current
+ * context.  Only the builder's owner begins the mirror.
+ */
+void
+IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index,
+					 IvfpqBuilder *builder,
+					 IvfpqSharing *sharing, int code_bytes)
+{
+	memset(mirror, 0, sizeof(*mirror));
+	mirror->index = index;
+	mirror->builder = builder;
+	mirror->sharing = sharing;
+	mirror->code_bytes = code_bytes;
+	if (builder == NULL)
+		return;
+	mirror->capacity = MESSAGE_BYTES;
+	mirror->message = palloc_extended(mirror->capacity, MCXT_ALLOC_HUGE);
+	begin_message(mirror);
+}
+
+/* Begins the mirror, for `postings` postings and no more. */
+void
+IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, int64 postings)
+{
+	if (mirror->builder != NULL &&
+		!IvfpqBuilderCalibMirror(mirror->builder, postings))
+		give_up(mirror);
+}
+
+/*
+ * All participants have done their work of a phase: ends the mirror if gpuvecd
+ * has failed one of them.
+ */
+void
+IvfpqCalibMirrorAgree(IvfpqCalibMirror *mirror)
+{
+	if (mirror->builder != NULL && mirror->sharing != NULL &&
+		pg_atomic_read_u32(&mirror->sharing->failed) != 0)
+		end_mirror(mirror);
+}
+
+/* Sends the chunks that are there. */
+void
+IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror)
+{
+	if (mirror->builder == NULL || mirror->used == sizeof(GvListsRequest))
+		return;
+	if (IvfpqBuilderChunks(mirror->builder, mirror->message, mirror->used))
+		begin_message(mirror);
+	else
+		give_up(mirror);
+}
+
+/* Begins a list of npostings postings, to be added by IvfpqCalibMirrorAdd. */
+void
+IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings)
+{
+	int			nblocks = (npostings + GV_BLOCK - 1) / GV_BLOCK;
+	GvChunk		chunk = {list, 0, nblocks, 0, {0, npostings, 0}};
+	Size		bytes = gv_chunk_bytes(&chunk, mirror->code_bytes, 0);
+	char	   *next;
+
+	if (mirror->builder != NULL && mirror->used + bytes > mirror->capacity)
+		IvfpqCalibMirrorFlush(mirror);
+	if (mirror->builder == NULL)
+		return;
+	if (mirror->used + bytes > GV_MAX_MESSAGE)
+	{
+		/* only a list with most of the rows does not fit into a message */
+		(void) mark_failed(mirror);
+		end_mirror(mirror);
+		return;
+	}
+	if (mirror->used + bytes > mirror->capacity)
+	{
+		mirror->capacity = GV_MAX_MESSAGE;
+		mirror->message = repalloc_huge(mirror->message, mirror->capacity);
+	}
+	((GvListsRequest *) mirror->message)->nchunks++;
+	next = mirror->message + mirror->used;
+	mirror->used += bytes;
+	memset(next, 0, bytes);
+	memcpy(next, &chunk, sizeof(chunk));
+	mirror->live = (uint32 *) (next + sizeof(chunk));
+	mirror->t = (float *) (mirror->live + nblocks);
+	mirror->tids = (ItemPointerData *) (mirror->t + (Size) nblocks * GV_BLOCK);
+	mirror->codes = (uint8 *) (mirror->tids + (Size) nblocks * GV_BLOCK);
+	mirror->count = 0;
+}
+
+/* Adds a posting to the list begun last. */
+void
+IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting)
+{
+	uint32		i = mirror->count;
+	uint8	   *codes;
+
+	if (mirror->builder == NULL)
+		return;
+	codes = mirror->codes + (Size) (i / GV_BLOCK) * mirror->code_bytes *
+		GV_BLOCK + i % GV_BLOCK;
+	mirror->live[i / GV_BLOCK] |= UINT32_C(1) << i % GV_BLOCK;
+	mirror->t[i] = posting->t;
+	mirror->tids[i] = posting->tid;
+	for (int b = 0; b < mirror->code_bytes; b++)
+		codes[(Size) b * GV_BLOCK] = posting->code[b];
+	mirror->count++;
+}
+
+/*
+ * Searches for transformed queries [n][dims].  Sets *nhits to [n] counts and
+ * *tids to the hits' TIDs, side by side, best first; both are valid until the
+ * next search.  Returns false if gpuvecd failed: there is no mirror any more.
+ */
+static bool
+calib_mirror_search(IvfpqCalibMirror *mirror, const float *queries, int n,
+					int dims,
+					int probes, int compare, int capacity, const int32 **nhits,
+					const ItemPointerData **tids)
+{
+	GvTryRequest request = {n, probes, compare, capacity};
+
+	if (IvfpqBuilderTry(mirror->builder, &request, queries,
+						n * dims * sizeof(float), nhits,
+						(const char **) tids))
+		return true;
+	give_up(mirror);
+	return false;
+}
+
+/* Forgets all rows. */
+static inline void
+forget_rows(AnswerRows *rows)
+{
+	if (++rows->round != 0)
+		return;
+	memset(rows->entries, 0, ((Size) rows->mask + 1) * sizeof(AnswerRow));
+	rows->round = 1;
+}
+
+/*
+ * Empties the table and gives it capacity for n rows; memory from the current
+ * context.
+ */
+static inline void
+resize_rows(AnswerRows *rows, int n)
+{
+	Size		entries = pg_nextpower2_32(2 * n);
+
+	if (rows->entries)
+		pfree(rows->entries);
+	rows->entries = palloc_extended(entries * sizeof(AnswerRow),
+									MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	rows->mask = entries - 1;
+	rows->round = 1;			/* new memory is of round 0 */
+}
+
+/* Returns the entry of a row, or the free one that it would take. */
+static inline AnswerRow *
+find_row(const AnswerRows *rows, uint64 id)
+{
+	uint32		i = murmurhash32((uint32) id ^
+								 (uint32) (id >> 32) * UINT32_C(0x9E3779B1));
+	AnswerRow  *row = &rows->entries[i & rows->mask];
+
+	while (row->round == rows->round && row->id != id)
+		row = &rows->entries[++i & rows->mask];
+	return row;
+}
+
+/* Expects a row at a place >= 0. */
+static inline void
+expect_row(AnswerRows *rows, uint64 id, int place)
+{
+	AnswerRow  *row = find_row(rows, id);
+
+	row->id = id;
+	row->round = rows->round;
+	row->place = place;
+}
+
+/*
+ * Returns whether the row is seen for the first time, and sets *place to where
+ * it is expected, or -1.
+ */
+static inline bool
+see_row(AnswerRows *rows, uint64 id, int *place)
+{
+	AnswerRow  *row = find_row(rows, id);
+	bool		is_new = row->round != rows->round;
+
+	*place = is_new ? -1 : row->place;
+	row->id = id;
+	row->round = rows->round;
+	row->place = -1;
+	return is_new || *place >= 0;
+}
+
+/* Begins, with no grid laid out; memory from the current context. */
+IvfpqRecallGrid *
+IvfpqRecallGridBegin(IvfpqCalibration *calibration, Relation index,
+					 const IvfpqModel *model, IvfpqParallel *parallel)
+{
+	IvfpqRecallGrid *grid = palloc0(sizeof(IvfpqRecallGrid));
+
+	grid->calibration = calibration;
+	grid->parallel = parallel;
+	grid->ground_truth = palloc(sizeof(IvfpqGroundTruth));
+	grid->tmp = AllocSetContextCreate(CurrentMemoryContext,
+									  "gpuivfpq calibration query",
+									  ALLOCSET_DEFAULT_SIZES);
+	IvfpqSearchInit(&grid->search, index, model);
+	return grid;
+}
+
+/*
+ * Lays out a grid: steps from `least` lists to `most`, widths to most_width.
+ * Its arrays are freed when the next one is laid out.
+ */
+static void
+make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
+{
+	const IvfpqMetaData *meta = &grid->search.model->meta;
+	double		step = spec->level == 0 ? STEP : DEEP_STEP;
+	double		probes = spec->least;
+	double		width = Max(LEAST_WIDTH,
+							depths[ivfpq_levels[spec->level].first]);
+
+	grid->spec = *spec;
+	grid->search.query.deep =
+		depths[ivfpq_levels[spec->level].first] > IVFPQ_PARENTS_ROWS;
+	grid->nsteps = 0;
+	for (; grid->nsteps < MAX_STEPS - 1 && ceil(probes) < spec->most;
+		 probes *= step)
+		grid->probes[grid->nsteps++] = (int) ceil(probes);
+	grid->probes[grid->nsteps++] = spec->most;
+
+	grid->nwidths = 0;
+	for (; grid->nwidths < MAX_WIDTHS - 1 && width < spec->most_width;
+		 width *= WIDTH_STEP)
+		grid->widths[grid->nwidths++] = (int) width;
+	grid->widths[grid->nwidths++] = spec->most_width;
+
+	/* each row's two postings, and those of the query's own row */
+	grid->capacity = (spec->most_width + 1) * meta->lists_per_row;
+
+	/* here, because queries are searched in a context of their own */
+	IvfpqTopKResize(&grid->search.lists, spec->most);
+	IvfpqSearchOpen(&grid->search, grid->capacity);
+	IvfpqTopKResize(&grid->sorted, 2 * grid->capacity);
+	resize_rows(&grid->rows, grid->capacity + IVFPQ_GROUND_TRUTH_ROWS +
+				grid->calibration->depth);
+	if (grid->found != NULL)
+	{
+		pfree(grid->nneighbors);
+		pfree(grid->found);
+	}
+	grid->nneighbors = palloc0(spec->nqueries * sizeof(int));
+	grid->found = palloc_extended((Size) spec->nqueries * grid->nsteps *
+								  sizeof(GridFound), MCXT_ALLOC_HUGE);
+}
 
 /* Finds the neighbors of query q. */
 static void
@@ -49,21 +449,9 @@ find_ground_truth(const IvfpqRecallGrid *grid, int q,
 	grid->nneighbors[q] = ground_truth->nneighbors;
 }
 
-/* Begins with query q. */
-static void
-begin_query(IvfpqRecallGrid *grid, int q)
-{
-	IvfpqCalibration *calibration = grid->calibration;
-
-	find_ground_truth(grid, q, grid->ground_truth);
-	IvfpqSearchQuery(&grid->search,
-					 IvfpqLevelQuery(calibration, grid->spec.level, q));
-	gv_topk_reset(&grid->sorted);
-}
-
 /*
- * Any of the neighbors with equal scores is as good as another, rank for rank:
- * sorts their widths, so that those found first take the first places.
+ * Sorts the widths of neighbors with equal scores, so that those found first
+ * take the first places: any of them is as good as another, rank for rank.
  */
 static void
 settle_ties(const IvfpqGroundTruth *ground_truth, uint8 *widths)
@@ -83,9 +471,9 @@ settle_ties(const IvfpqGroundTruth *ground_truth, uint8 *widths)
 
 /*
  * Notes which neighbors of query q were found at a step among candidates [n],
- * best first: one whose rank among distinct rows is below a width is found by
- * that many candidates.  The row that the query was made of and its copies,
- * which users' queries do not have, take no rank.
+ * best first: a neighbor is found with a width's candidates if its rank among
+ * distinct rows is below the width.  The row that the query was made of and
+ * its copies, which users' queries do not have, take no rank.
  */
 static void
 note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truth, int q,
@@ -98,14 +486,14 @@ note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truth, int q,
 	int			place;
 
 	memset(widths, grid->nwidths, IVFPQ_GROUND_TRUTH_ROWS);
-	IvfpqAnswerRowsForget(&grid->rows);
+	forget_rows(&grid->rows);
 	for (int i = 0; i < ground_truth->nown; i++)
-		(void) IvfpqAnswerRowsMeet(&grid->rows, ground_truth->own[i], &place);
+		(void) see_row(&grid->rows, ground_truth->own[i], &place);
 	for (int i = 0; i < ground_truth->nneighbors; i++)
-		IvfpqAnswerRowsAwait(&grid->rows, ground_truth->neighbors[i], i);
+		expect_row(&grid->rows, ground_truth->neighbors[i], i);
 	for (int i = 0; i < n; i++)
 	{
-		if (!IvfpqAnswerRowsMeet(&grid->rows, ids[i], &place))
+		if (!see_row(&grid->rows, ids[i], &place))
 			continue;
 		while (width < grid->nwidths && rank >= grid->widths[width])
 			width++;
@@ -161,9 +549,9 @@ search_step(IvfpqRecallGrid *grid, int step, Bitmapset **searched)
 {
 	IvfpqSearch *search = &grid->search;
 
-	/* make_grid has given it capacity for the last step */
+	/* make_grid has given the lists capacity for the last step */
 	search->lists.capacity = grid->probes[step];
-	IvfpqNearestLists(search->index, search->model, &search->query,
+	IvfpqNearestLists(search->index, search->model, &search->query, NULL, 1,
 					  &search->lists);
 	IvfpqSearchOpen(search, grid->capacity);
 	if (grid->sorted.count == grid->capacity)
@@ -190,7 +578,10 @@ measure_query(IvfpqRecallGrid *grid, int q)
 	const GvTopK *sorted = &grid->sorted;
 	Bitmapset  *searched = NULL;
 
-	begin_query(grid, q);
+	find_ground_truth(grid, q, grid->ground_truth);
+	IvfpqSearchQuery(&grid->search,
+					 IvfpqLevelQuery(grid->calibration, grid->spec.level, q));
+	gv_topk_reset(&grid->sorted);
 	for (int step = 0; step < grid->nsteps &&
 		 grid->ground_truth->nneighbors > 0;
 		 step++)
@@ -205,8 +596,7 @@ measure_query(IvfpqRecallGrid *grid, int q)
 }
 
 /*
- * Notes what was found for queries q .. q + n - 1 at a step, hits side by
- * side.
+ * Notes the results of queries q .. q + n - 1 at a step, hits side by side.
  */
 static void
 note_hits(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truths,
@@ -226,8 +616,8 @@ note_hits(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truths,
 }
 
 /*
- * Does as measure_query for queries q .. q + n - 1 by gpuvecd; false: it
- * failed.
+ * Does as measure_query for queries q .. q + n - 1 by gpuvecd; returns false
+ * if gpuvecd failed.
  */
 static bool
 measure_query_batch(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int q,
@@ -247,12 +637,12 @@ measure_query_batch(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int q,
 		const ItemPointerData *tids;
 
 		done = calib_mirror_search(mirror, IvfpqLevelQuery(calibration,
-															  grid->spec.level,
-															  q), n,
-									  calibration->gv->dims, grid->probes[step],
-									  IvfpqListsToCompare(meta, grid->probes[step],
-														  grid->search.query.deep),
-									  grid->capacity, &nhits, &tids);
+														   grid->spec.level,
+														   q), n,
+								   calibration->gv->dims, grid->probes[step],
+								   IvfpqListsToCompare(meta, grid->probes[step],
+													   grid->search.query.deep),
+								   grid->capacity, &nhits, &tids);
 		if (done)
 			note_hits(grid, ground_truths, step, q, n, nhits, tids);
 		CHECK_FOR_INTERRUPTS();
@@ -263,55 +653,8 @@ measure_query_batch(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int q,
 }
 
 /*
- * Lays out a grid: steps from `least` lists to `most`, widths to most_width.
- * Its arrays are freed when the next one is laid out.
- */
-static void
-make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
-{
-	const IvfpqMetaData *meta = &grid->search.model->meta;
-	double		step = spec->level == 0 ? STEP : DEEP_STEP;
-	double		probes = spec->least;
-	double		width = Max(LEAST_WIDTH,
-							depths[ivfpq_levels[spec->level].first]);
-
-	grid->spec = *spec;
-	grid->search.query.deep =
-		depths[ivfpq_levels[spec->level].first] > IVFPQ_PARENTS_ROWS;
-	grid->nsteps = 0;
-	for (; grid->nsteps < IVFPQ_MAX_STEPS - 1 && ceil(probes) < spec->most;
-		 probes *= step)
-		grid->probes[grid->nsteps++] = (int) ceil(probes);
-	grid->probes[grid->nsteps++] = spec->most;
-
-	grid->nwidths = 0;
-	for (; grid->nwidths < IVFPQ_MAX_WIDTHS - 1 && width < spec->most_width;
-		 width *= WIDTH_STEP)
-		grid->widths[grid->nwidths++] = (int) width;
-	grid->widths[grid->nwidths++] = spec->most_width;
-
-	/* each row's two postings, and those of the query's own row */
-	grid->capacity = (spec->most_width + 1) * meta->lists_per_row;
-
-	/* here, because queries are searched in a context of their own */
-	IvfpqTopKResize(&grid->search.lists, spec->most);
-	IvfpqSearchOpen(&grid->search, grid->capacity);
-	IvfpqTopKResize(&grid->sorted, 2 * grid->capacity);
-	IvfpqAnswerRowsResize(&grid->rows, grid->capacity + IVFPQ_GROUND_TRUTH_ROWS +
-						  grid->calibration->depth);
-	if (grid->found != NULL)
-	{
-		pfree(grid->nneighbors);
-		pfree(grid->found);
-	}
-	grid->nneighbors = palloc0(spec->nqueries * sizeof(int));
-	grid->found = palloc_extended((Size) spec->nqueries * grid->nsteps *
-								  sizeof(IvfpqGridFound), MCXT_ALLOC_HUGE);
-}
-
-/*
- * Searches for all queries by gpuvecd; false: there is no calibration mirror,
- * or it failed.
+ * Searches for all queries by gpuvecd.  Returns false if there is no
+ * calibration mirror, or it failed.
  */
 static bool
 measure_remote(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int nqueries)
@@ -328,13 +671,13 @@ measure_remote(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int nqueries)
 }
 
 /*
- * Searches for queries that no other participant has taken; with a file writes
- * there what was found.
+ * Searches for queries that no other participant has taken; writes the results
+ * to the file, if there is one.
  */
 static void
 measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
 {
-	Size		bytes = grid->nsteps * sizeof(IvfpqGridFound);
+	Size		bytes = grid->nsteps * sizeof(GridFound);
 	int64		taken;
 
 	while (IvfpqParallelNext(grid->parallel, grid->spec.nqueries, &taken))
@@ -351,11 +694,11 @@ measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
 	IvfpqInjectionPoint("build: climbed");
 }
 
-/* Takes what another participant has found. */
+/* Takes the results of another participant. */
 static void
 take_found(IvfpqRecallGrid *grid, int from)
 {
-	Size		bytes = grid->nsteps * sizeof(IvfpqGridFound);
+	Size		bytes = grid->nsteps * sizeof(GridFound);
 	IvfpqTempFile files;
 	BufFile    *file;
 	int			q;
@@ -370,29 +713,6 @@ take_found(IvfpqRecallGrid *grid, int from)
 							   bytes))
 			elog(ERROR, "a temporary file of the build ends early");
 	IvfpqTempFileClose(&files, file);
-}
-
-/* Begins; memory from the current context. */
-IvfpqRecallGrid *
-IvfpqRecallGridBegin(IvfpqCalibration *calibration, Relation index,
-					 const IvfpqModel *model, IvfpqParallel *parallel)
-{
-	IvfpqRecallGrid *grid = palloc0(sizeof(IvfpqRecallGrid));
-
-	grid->calibration = calibration;
-	grid->parallel = parallel;
-	grid->ground_truth = palloc(sizeof(IvfpqGroundTruth));
-	grid->tmp = AllocSetContextCreate(CurrentMemoryContext,
-									  "gpuivfpq calibration query",
-									  ALLOCSET_DEFAULT_SIZES);
-	IvfpqSearchInit(&grid->search, index, model);
-	return grid;
-}
-
-void
-IvfpqRecallGridEnd(IvfpqRecallGrid *grid)
-{
-	MemoryContextDelete(grid->tmp);
 }
 
 /*
@@ -419,9 +739,15 @@ IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
 	parallel->grid_spec.nqueries = 0;
 }
 
+void
+IvfpqRecallGridEnd(IvfpqRecallGrid *grid)
+{
+	MemoryContextDelete(grid->tmp);
+}
+
 /*
- * Workers search as long as the leader has grids measured; *calibration has
- * what all participants offered.
+ * A worker searches as long as the leader has grids measured; *calibration has
+ * the ground truth of all participants.
  */
 void
 IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
@@ -445,51 +771,6 @@ IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
 	IvfpqRecallGridEnd(grid);
 }
 
-/* ----
- * The cheapest probes and candidates that reach each target, from a
- * recall grid.
- *
- * Only rows that strict order returns count.  A scan returns the first ten
- * rows from what the first target's search found, then those behind them from
- * what the next one finds, and so on; a row that a later search finds nearer
- * than the last one returned is out of order.  So of every query it is known
- * how far the target of one depth came, and for the next depth only neighbors
- * behind that place count.  Where only some rows are looked at, a query's own
- * place is a matter of chance, and the mean is taken.
- *
- * A target holds for the first n rows, with the lower end of its 95 %
- * interval, and for the last fifth of them: a condition may match no others.
- */
-
-/*
- * A sample can prove a recall if at least this many of its neighbors may be
- * missed.
- */
-#define LEAST_MISSED	10
-
-#define LAST_PART		0.2		/* of the ranks, for which targets hold, too */
-
-static const int cheapest_depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
-static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
-
-/* How far strict order has come with a query. */
-typedef struct Place
-{
-	double		returned;		/* neighbors returned */
-	int			next;			/* behind the last of them */
-} Place;
-
-/* Neighbors that a depth's pairs find, summed over queries. */
-typedef struct Tally
-{
-	int			nqueries;
-	int			rows_needed;	/* neighbors of a query */
-	int			nlast;			/* neighbors in the last part */
-	double		sum[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
-	double		squares[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
-	double		last[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
-} Tally;
-
 /*
  * Returns the number of neighbors of the grid's level among the first rows of
  * a depth.
@@ -497,11 +778,12 @@ typedef struct Tally
 static int
 rows_needed_at(const IvfpqRecallGrid *grid, int depth)
 {
-	return cheapest_depths[depth] / ivfpq_levels[grid->spec.level].stride;
+	return depths[depth] / ivfpq_levels[grid->spec.level].stride;
 }
 
 /*
- * Returns whether the sample of a depth's level can tell this recall from 1.
+ * Returns whether the sample of a depth's level can distinguish this recall
+ * from 1.
  */
 static bool
 is_provable(const IvfpqRecallGrid *grid, int depth, double recall)
@@ -511,19 +793,19 @@ is_provable(const IvfpqRecallGrid *grid, int depth, double recall)
 	while (ivfpq_levels[level].end <= depth)
 		level++;
 	return recall <= IVFPQ_SURE_RECALL ||
-		(1 - recall) * cheapest_depths[depth] / ivfpq_levels[level].stride *
+		(1 - recall) * depths[depth] / ivfpq_levels[level].stride *
 		grid->calibration->nknown[level] >=
 		LEAST_MISSED * (1 - 1e-9);
 }
 
-/* Returns what was found for query q at a step. */
+/* Returns the results of query q at a step. */
 static const uint8 *
 found_at(const IvfpqRecallGrid *grid, int q, int step)
 {
 	return grid->found[q * grid->nsteps + step].widths;
 }
 
-/* Adds the neighbors behind its place that query q finds with each pair. */
+/* Adds the neighbors after its place that query q finds with each pair. */
 static void
 tally_query(const IvfpqRecallGrid *grid, int q, const Place *place,
 			Tally *tally)
@@ -536,8 +818,8 @@ tally_query(const IvfpqRecallGrid *grid, int q, const Place *place,
 	for (int step = 0; step < grid->nsteps; step++)
 	{
 		const uint8 *widths = found_at(grid, q, step);
-		int			counts[IVFPQ_MAX_WIDTHS + 1] = {0};
-		int			lasts[IVFPQ_MAX_WIDTHS + 1] = {0};
+		int			counts[MAX_WIDTHS + 1] = {0};
+		int			lasts[MAX_WIDTHS + 1] = {0};
 		double		found = place->returned;
 		int			found_last = 0;
 
@@ -588,7 +870,7 @@ recall_of(const Tally *tally, double z, int step, int width)
 	double		last = tally->last[step][width] / n / tally->nlast;
 	double		variance = (squares - n * mean * mean) / (n - 1);
 
-	/* queries that all came out alike tell nothing of their spread */
+	/* equal results of all queries show nothing of their variance */
 	variance = Max(variance, mean * (1 - mean) / n);
 	return Min(mean - z * sqrt(variance / n), last);
 }
@@ -622,7 +904,8 @@ least_probes(const IvfpqRecallGrid *grid, const Tally *tally, double z,
 }
 
 /*
- * Finds the cheapest way to a recall; false when the grid does not reach it.
+ * Finds the cheapest way to a recall; returns false when the grid does not
+ * reach it.
  */
 static bool
 find_target(const IvfpqRecallGrid *grid, const Tally *tally, double z,
@@ -668,7 +951,7 @@ last_within(const int *numbers, int n, int limit)
 }
 
 /*
- * Advances the places of all queries behind a depth's rows, returned with a
+ * Advances the places of all queries past a depth's rows, returned with a
  * target.
  */
 static void
@@ -703,10 +986,10 @@ advance(const IvfpqRecallGrid *grid, int depth, const IvfpqTarget *target,
 }
 
 /*
- * Finds all cheapest_depths of a target at the grid's level.  Returns how many are
- * within reach: behind one that is not, none is.  A depth whose recall the
- * sample cannot prove is passed over: a scan takes more than the target below
- * it says.
+ * Finds a target at all depths of the grid's level.  Returns how many are
+ * within reach: after one that is not, none is.  A depth whose recall the
+ * sample cannot prove is skipped: a scan takes more there than the target
+ * below says.
  */
 static int
 find_depths(const IvfpqRecallGrid *grid, double z, int t, Tally *tally,
@@ -747,7 +1030,7 @@ find_depths(const IvfpqRecallGrid *grid, double z, int t, Tally *tally,
 
 /*
  * Finds all targets of the grid's level, into *meta.  Returns how many of
- * those that every calibration is to tell are within reach of this grid.
+ * those that every calibration determines are within reach of this grid.
  */
 int
 IvfpqCheapest(const IvfpqRecallGrid *grid, double z, IvfpqMetaData *meta)
@@ -766,188 +1049,4 @@ IvfpqCheapest(const IvfpqRecallGrid *grid, double z, IvfpqMetaData *meta)
 	}
 	pfree(tally);
 	return nreached;
-}
-
-/* ----
- * The calibration mirror, which gpuvecd has of an index that is being
- * built: postings go there as they go to pages, and calibration searches
- * there.
- *
- * A calibration mirror has no refine records: rows are named by their TIDs.
- * When gpuvecd fails there is no mirror any more, and participants search the
- * index's pages.  That is no error whatever gpuvec.on_gpu_error says: by then
- * the index is built.
- */
-
-#define MESSAGE_BYTES	((Size) 8 << 20)
-
-static void
-end(IvfpqCalibMirror *mirror)
-{
-	IvfpqBuilderEnd(mirror->builder);
-	mirror->builder = NULL;
-}
-
-/* There will be no mirror; true: this participant is the first to say so. */
-static bool
-mark_failed(IvfpqCalibMirror *mirror)
-{
-	return mirror->sharing == NULL ||
-		pg_atomic_exchange_u32(&mirror->sharing->failed, 1) == 0;
-}
-
-/*
- * gpuvecd has failed; the calibration mirror is the last that a build wants of
- * it.
- */
-static void
-give_up(IvfpqCalibMirror *mirror)
-{
-	if (mark_failed(mirror))
-		ereport(NOTICE,
-				(errmsg("gpuvecd could not calibrate index \"%s\": %s",
-						RelationGetRelationName(mirror->index),
-						IvfpqBuilderReason(mirror->builder)),
-				 errdetail("It is calibrated without a card, which takes longer.")));
-	end(mirror);
-}
-
-static void
-begin_message(IvfpqCalibMirror *mirror)
-{
-	mirror->used = sizeof(GvListsRequest);
-	memset(mirror->message, 0, mirror->used);
-}
-
-/*
- * Takes part in a mirror, if there is a builder; memory from the current
- * context.  Only the builder's owner begins the mirror.
- */
-void
-IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index,
-					 IvfpqBuilder *builder,
-					 IvfpqSharing *sharing, int code_bytes)
-{
-	memset(mirror, 0, sizeof(*mirror));
-	mirror->index = index;
-	mirror->builder = builder;
-	mirror->sharing = sharing;
-	mirror->code_bytes = code_bytes;
-	if (builder == NULL)
-		return;
-	mirror->capacity = MESSAGE_BYTES;
-	mirror->message = palloc_extended(mirror->capacity, MCXT_ALLOC_HUGE);
-	begin_message(mirror);
-}
-
-/* Begins the mirror, for `postings` postings and no more. */
-void
-IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, int64 postings)
-{
-	if (mirror->builder != NULL &&
-		!IvfpqBuilderCalibMirror(mirror->builder, postings))
-		give_up(mirror);
-}
-
-/*
- * All participants have done their work of a phase.  If gpuvecd has failed one
- * of them, there is no mirror any more.
- */
-void
-IvfpqCalibMirrorAgree(IvfpqCalibMirror *mirror)
-{
-	if (mirror->builder != NULL && mirror->sharing != NULL &&
-		pg_atomic_read_u32(&mirror->sharing->failed) != 0)
-		end(mirror);
-}
-
-/* Sends the chunks that are there. */
-void
-IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror)
-{
-	if (mirror->builder == NULL || mirror->used == sizeof(GvListsRequest))
-		return;
-	if (IvfpqBuilderChunks(mirror->builder, mirror->message, mirror->used))
-		begin_message(mirror);
-	else
-		give_up(mirror);
-}
-
-/*
- * A list of npostings postings follows; IvfpqCalibMirrorAdd for each of them.
- */
-void
-IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings)
-{
-	int			nblocks = (npostings + GV_BLOCK - 1) / GV_BLOCK;
-	GvChunk		chunk = {list, 0, nblocks, 0, {0, npostings, 0}};
-	Size		bytes = gv_chunk_bytes(&chunk, mirror->code_bytes, 0);
-	char	   *next;
-
-	if (mirror->builder != NULL && mirror->used + bytes > mirror->capacity)
-		IvfpqCalibMirrorFlush(mirror);
-	if (mirror->builder == NULL)
-		return;
-	if (mirror->used + bytes > GV_MAX_MESSAGE)
-	{
-		/* only a list with most of the rows does not fit into a message */
-		(void) mark_failed(mirror);
-		end(mirror);
-		return;
-	}
-	if (mirror->used + bytes > mirror->capacity)
-	{
-		mirror->capacity = GV_MAX_MESSAGE;
-		mirror->message = repalloc_huge(mirror->message, mirror->capacity);
-	}
-	((GvListsRequest *) mirror->message)->nchunks++;
-	next = mirror->message + mirror->used;
-	mirror->used += bytes;
-	memset(next, 0, bytes);
-	memcpy(next, &chunk, sizeof(chunk));
-	mirror->live = (uint32 *) (next + sizeof(chunk));
-	mirror->t = (float *) (mirror->live + nblocks);
-	mirror->tids = (ItemPointerData *) (mirror->t + (Size) nblocks * GV_BLOCK);
-	mirror->codes = (uint8 *) (mirror->tids + (Size) nblocks * GV_BLOCK);
-	mirror->count = 0;
-}
-
-/* Adds a posting to the list at hand. */
-void
-IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting)
-{
-	uint32		i = mirror->count;
-	uint8	   *codes;
-
-	if (mirror->builder == NULL)
-		return;
-	codes = mirror->codes + (Size) (i / GV_BLOCK) * mirror->code_bytes *
-		GV_BLOCK + i % GV_BLOCK;
-	mirror->live[i / GV_BLOCK] |= UINT32_C(1) << i % GV_BLOCK;
-	mirror->t[i] = posting->t;
-	mirror->tids[i] = posting->tid;
-	for (int b = 0; b < mirror->code_bytes; b++)
-		codes[(Size) b * GV_BLOCK] = posting->code[b];
-	mirror->count++;
-}
-
-/*
- * Searches for transformed queries [n][dims]: *nhits gets [n] counts and
- * *tids, side by side, the hits' TIDs, best first; both are valid until the
- * next search.  False: there is no mirror any more.
- */
-static bool
-calib_mirror_search(IvfpqCalibMirror *mirror, const float *queries, int n,
-					   int dims,
-					   int probes, int compare, int capacity, const int32 **nhits,
-					   const ItemPointerData **tids)
-{
-	GvTryRequest request = {n, probes, compare, capacity};
-
-	if (IvfpqBuilderTry(mirror->builder, &request, queries,
-						n * dims * sizeof(float), nhits,
-						(const char **) tids))
-		return true;
-	give_up(mirror);
-	return false;
 }

@@ -1,10 +1,17 @@
 /*
  * sample.c
- *		A random sample of the rows to index.
+ *		Random samples of the rows to index: one in memory, and a larger one
+ *		that is read by all participants.
  *
- * PostgreSQL's block sampler and reservoir: blocks are drawn until they could
- * fill the sample, so a table that fits is read whole, and its rows counted
- * rather than estimated.
+ * The sample in memory is made by PostgreSQL's block sampler and reservoir.
+ * Blocks are drawn until they could fill the sample, so a table that fits is
+ * read whole, and its rows are counted rather than estimated.  Blocks and rows
+ * are drawn by a fixed seed, so that the same table gives the same sample.
+ *
+ * Lists of a large table need more rows than memory holds.  A reader
+ * (IvfpqReader) reads the rows of random blocks as they lie, and passes them
+ * on in batches.  The leader draws the blocks; participants claim runs of
+ * them.
  */
 #include "postgres.h"
 
@@ -32,26 +39,26 @@
 													 * larger than memory */
 #define MOST_BLOCKS				PG_INT32_MAX	/* that a sampler draws */
 
-/* Bytes of a row in memory. */
+#define CLAIM_BLOCKS	32		/* that a participant claims at once */
+
+/* The reader's state that all participants share (IVFPQ_PARALLEL_READER). */
+typedef struct Shared
+{
+	int			dims;
+	bool		lenient;
+	bool		transform;
+	int64		nblocks;
+	int64		nskip;
+} Shared;
+
+/* Returns the bytes of a row in memory. */
 static Size
 row_bytes(const IvfpqSample *sample)
 {
 	return sample->dims * sizeof(float) + sizeof(uint64);
 }
 
-/*
- * Sets the capacity to the rows that fit into memory, unless the caller has.
- */
-static void
-size_sample(IvfpqSample *sample)
-{
-	if (sample->capacity == 0)
-		sample->capacity = Min(IvfpqMemoryLimit() / 4 / row_bytes(sample),
-							   MAX_SAMPLES);
-	sample->capacity = Max(sample->capacity, 1);
-}
-
-/* Begins, or begins anew. */
+/* Begins the sample, or begins it again. */
 static void
 begin_sample(IvfpqSample *sample)
 {
@@ -207,7 +214,7 @@ blocks_to_read(IvfpqSample *sample, Relation heap, Relation index,
 					 Max(rows, 1) + 1);
 }
 
-/* Called for rows of the first blocks until one tells the dimension. */
+/* Called for rows of the first blocks until one gives the dimension. */
 static void
 peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			  bool alive, void *arg)
@@ -224,7 +231,7 @@ peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	MemoryContextReset(sample->tmp);
 }
 
-/* Read the first blocks until one tells the dimension. */
+/* Reads the first blocks until a row gives the dimension. */
 static void
 find_dims(IvfpqSample *sample, Relation heap, Relation index,
 		  IndexInfo *indexInfo, BlockNumber nblocks)
@@ -262,7 +269,7 @@ check_memory(const IvfpqSample *sample, Relation index)
 						 (needed_kb + 1023) / 1024)));
 }
 
-/* Sample rows of n of the table's blocks; returns how many were read. */
+/* Samples rows of n of the table's blocks; returns how many were read. */
 static int64
 sample_blocks(IvfpqSample *sample, Relation heap, Relation index,
 			  IndexInfo *indexInfo, BlockNumber nblocks, int n)
@@ -287,9 +294,9 @@ sample_blocks(IvfpqSample *sample, Relation heap, Relation index,
 }
 
 /*
- * Sample the table into memory of the current context.  sample->type is set;
- * dims, capacity, least, lenient and sparing may be.  *rows gets an estimate
- * of the rows to index.
+ * Samples the table into memory of the current context.  sample->type is set;
+ * dims, capacity, least, lenient and sparing may be.  Sets *rows to an
+ * estimate of the rows to index.
  */
 void
 IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
@@ -309,7 +316,10 @@ IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
 		return;
 	}
 
-	size_sample(sample);
+	if (sample->capacity == 0)
+		sample->capacity = Min(IvfpqMemoryLimit() / 4 / row_bytes(sample),
+							   MAX_SAMPLES);
+	sample->capacity = Max(sample->capacity, 1);
 	blocks = sample_blocks(sample, heap, index, indexInfo, nblocks,
 						   blocks_to_read(sample, heap, index, indexInfo,
 										  nblocks));
@@ -344,7 +354,10 @@ swap_rows(IvfpqSample *sample, int64 i, int64 j, float *swap)
 	sample->ids[j] = id;
 }
 
-/* Put the rows into random order; a sample fills in the table's. */
+/*
+ * Puts the rows into random order.  A sample that is not full has them in the
+ * table's.
+ */
 void
 IvfpqSampleShuffle(IvfpqSample *sample)
 {
@@ -409,24 +422,7 @@ IvfpqSampleDistinct(IvfpqSample *sample)
 	return (double) most / Max(sample->count, 1);
 }
 
-/* ----
- * Rows to train lists on, besides the sample in memory: those of random
- * blocks, read as they lie.
- */
-
-#define CLAIM_BLOCKS	32
-
-/* The reader's state that all participants share (IVFPQ_PARALLEL_READER). */
-typedef struct Shared
-{
-	int			dims;
-	bool		lenient;
-	bool		transform;
-	int64		nblocks;
-	int64		nskip;
-} Shared;
-
-/* Move rows [n][dims] by mean and scale. */
+/* Transforms rows [n][dims] in place. */
 void
 IvfpqTransformRows(const IvfpqTraining *training, float *rows, int64 n)
 {
@@ -439,7 +435,7 @@ IvfpqTransformRows(const IvfpqTraining *training, float *rows, int64 n)
 	}
 }
 
-/* Leave these rows out, too. */
+/* Adds rows that the reader leaves out. */
 void
 IvfpqReaderSkip(IvfpqReader *reader, const uint64 *ids, int64 n)
 {
@@ -463,6 +459,7 @@ is_skipped(const IvfpqReader *reader, uint64 id)
 				IvfpqCompareNumbers) != NULL;
 }
 
+/* Passes on the batch, and begins the next. */
 static void
 flush_reader(IvfpqReader *reader)
 {
@@ -524,7 +521,7 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 		flush_reader(reader);
 }
 
-/* Read the rows of blocks first .. end - 1. */
+/* Reads the rows of blocks first .. end - 1. */
 static void
 read_blocks(IvfpqReader *reader, BlockNumber first, BlockNumber end)
 {
@@ -537,7 +534,7 @@ read_blocks(IvfpqReader *reader, BlockNumber first, BlockNumber end)
 								 NULL);
 }
 
-/* Draws blocks, ascending, that hold about as many rows as are needed. */
+/* Draws blocks, ascending, that hold about the rows needed. */
 static void
 draw_blocks(IvfpqReader *reader, IvfpqParallel *parallel)
 {
@@ -555,7 +552,7 @@ draw_blocks(IvfpqReader *reader, IvfpqParallel *parallel)
 		reader->blocks[reader->nblocks++] = BlockSampler_Next(&sampler);
 }
 
-/* The leader, while workers wait, tells all participants what to read. */
+/* The leader, while workers wait, has all participants see the reader. */
 void
 IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel)
 {
@@ -575,7 +572,7 @@ IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel)
 	shared->nskip = reader->nskip;
 }
 
-/* A worker, whose reader has relations, type and a training, joins. */
+/* Joins, as a worker whose reader has relations, type and a training. */
 void
 IvfpqReaderJoin(IvfpqReader *reader, IvfpqParallel *parallel)
 {
@@ -589,15 +586,6 @@ IvfpqReaderJoin(IvfpqReader *reader, IvfpqParallel *parallel)
 	reader->nblocks = shared->nblocks;
 	reader->skip = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SKIP);
 	reader->nskip = shared->nskip;
-}
-
-/* The leader, while workers wait: all has been read. */
-void
-IvfpqReaderEnd(IvfpqParallel *parallel)
-{
-	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_READER);
-	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_BLOCKS);
-	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_SKIP);
 }
 
 /* Reads blocks first .. end - 1 of those to read, adjacent ones at once. */
@@ -638,4 +626,15 @@ IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel)
 	pfree(reader->batch);
 	MemoryContextDelete(sample->tmp);
 	IvfpqSnapshotDrop();
+}
+
+/*
+ * The leader, while workers wait, frees what it shared: all has been read.
+ */
+void
+IvfpqReaderEnd(IvfpqParallel *parallel)
+{
+	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_READER);
+	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_BLOCKS);
+	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_SKIP);
 }

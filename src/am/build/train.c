@@ -1,12 +1,22 @@
 /*
  * train.c
- *		From a sample of the table to centroids and codebooks.
+ *		From a sample of the table to centroids and codebooks, by the backend's
+ *		own engine or by gpuvecd.
  *
  * The sample (sample.c) takes a quarter of maintenance_work_mem.  Mean, scale,
  * parents and codebooks come from it; lists too when they are few, else from
  * rows that are read again, more than the sample has where it is not the whole
  * table (cluster.c).  A few rows are held out, of which calibration queries
- * are made.
+ * are made.  With option rotate a rotation of all vectors is learned from the
+ * sample.
+ *
+ * gpuvecd gets raw rows as they are read.  A failure of its training leaves
+ * only memory behind, so that the backend's own engine can begin from the
+ * start.  All participants read the rows: each worker joins the build and
+ * sends the rows of the blocks that it claims; gpuvecd says under which
+ * numbers it has them.  A worker that cannot join is skipped: the others read
+ * its blocks.  A worker that fails later leaves rows in gpuvecd whose numbers
+ * are lost, and then the build by gpuvecd has failed.
  */
 #include "postgres.h"
 
@@ -27,28 +37,81 @@
 #include "am/types/keys.h"
 #include "page/injection.h"
 
-static bool train_remote(IvfpqTraining *training, IvfpqParallel *parallel,
-							 Relation index, const IvfpqSample *sample,
-							 int lists, IvfpqReader *reader);
-static void rotation_check_dims(Relation index, int dims);
-static void learn_rotation(IvfpqTraining *training,
-							   IvfpqParallel *parallel,
-							   const IvfpqSample *sample);
-
 #define MIN_SAMPLES				4	/* rows of the sample for each list that
 									 * is trained on them */
 #define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and
 													 * scale need */
-#define REMOTE_SAMPLE			12288	/* rows */
 
-/* Calibration queries: the most, and the rows for each query; */
-#define MAX_QUERIES				1000	/* IVFPQ_LEAST_QUERIES at least */
-#define ROWS_PER_QUERY			150
+/* Rows of the sample in memory where gpuvecd trains. */
+#define REMOTE_SAMPLE			12288
+
+/*
+ * Rows for each list where gpuvecd trains all lists at once, in place of
+ * IVFPQ_SAMPLES_PER_LIST: reading rows takes most of its time, and with half
+ * as many rows its lists are still better than those of two levels.
+ */
+#define REMOTE_SAMPLES_PER_LIST	32
 
 /*
  * An index waits where no larger fraction of its rows differs from the others.
  */
 #define NEARLY_ONE				0.01
+
+/*
+ * Calibration queries: the fewest that determine targets, the most, and the
+ * rows of the table for each query.
+ */
+#define LEAST_QUERIES			200
+#define MAX_QUERIES				1000
+#define ROWS_PER_QUERY			150
+
+#define AROUND			4		/* rows that a query is moved away from */
+#define MOST_QUERY_ROWS		4096	/* rows these are chosen from, at most */
+#define MOST_VALUES		(1 << 22)	/* floats of those rows, at most */
+
+/*
+ * Rows whose squared distance is this fraction of the query's square differ by
+ * rounding alone.
+ */
+#define SAME_SQUARE		1e-12
+
+/* The most copies of a query's own row that are looked for besides. */
+#define MOST_COPIES				400
+
+/* Fraction of the queries that have no more copies than are looked for. */
+#define MOST_QUERIES_FRACTION	0.9
+
+/* Rows that a rotation is learned from, and k-means of these. */
+#define ROTATION_ROWS			8192
+#define ROTATION_ROWS_A_LIST	128
+#define ROTATION_ITERATIONS		4
+#define ROTATION_MAX_IMBALANCE	2.0
+
+/*
+ * A row longer than this, times the usual length, is left out of these.
+ */
+#define OUTLIER			16.0
+
+/* The state that all participants share (IVFPQ_PARALLEL_SENT). */
+typedef struct Sent
+{
+	IvfpqTicket ticket;
+	uint64		most;			/* rows to send */
+	pg_atomic_uint64 nsent;		/* rows; may come to exceed `most` */
+	pg_atomic_uint32 failed;	/* 1: a participant could not send, */
+	char		reason[160];	/* for this reason */
+} Sent;
+
+/* Rows on their way from one participant. */
+typedef struct Sender
+{
+	Sent	   *sent;
+	IvfpqBuilder *builder;
+} Sender;
+
+StaticAssertDecl((int) IVFPQ_REFINE_SQ8 == (int) GV_RECORDS_BYTES &&
+				 (int) IVFPQ_REFINE_HALF == (int) GV_RECORDS_HALF,
+				 "the engine knows kinds of records by the same numbers");
 
 /*
  * Returns the number of centroids to make of the sample: lists, or parents
@@ -110,150 +173,9 @@ IvfpqMemoryForLists(int lists, int dims)
 	return 4 * rows * (dims * sizeof(float) + sizeof(uint64));
 }
 
-/* Returns the number of calibration queries of an index; 0 = too few rows. */
-int
-IvfpqCalibrationQueries(double rows)
-{
-	if (rows < 2 * IVFPQ_LEAST_QUERIES)
-		return 0;
-	return (int) Max(IVFPQ_LEAST_QUERIES, Min(MAX_QUERIES, rows / ROWS_PER_QUERY));
-}
-
 /*
- * Returns whether nearly all of `rows` rows equal one vector, and the others
- * are fewer than an index is trained on.  Such an index waits: a default, or
- * another placeholder, says nothing of the vectors that will take its place.
- */
-bool
-IvfpqIsNearlyOne(double others, double rows, int least)
-{
-	return others < least && others <= rows * NEARLY_ONE;
-}
-
-/*
- * Takes rows out of the sample, half of them at most.  Training does not see
- * them; the calibration queries made of them tell how well the index answers
- * queries.  Takes none where these would be too few, or where the sample or
- * the table would have less than a row for each centroid that is made of it.
- */
-static void
-hold_out_queries(IvfpqTraining *training, IvfpqParallel *parallel,
-				 IvfpqSample *sample, int lists)
-{
-	double		rows = Max(sample->seen, training->rows);
-	int			n = (int) Min(IvfpqCalibrationQueries(rows),
-							  sample->count / 2);
-	IvfpqHeldOut held;
-	Size		bytes;
-
-	if (n < IVFPQ_LEAST_QUERIES || sample->count - n < from_sample(lists) ||
-		rows - n < lists)
-		return;
-	IvfpqHoldOut(sample, n, rows, &held);
-	bytes = (Size) held.n * sample->dims * sizeof(float);
-	training->nqueries = held.n;
-	training->depth = held.depth;
-	training->queries =
-		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_QUERIES, bytes);
-	training->held_out =
-		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_HELD_OUT, bytes);
-	training->query_ids =
-		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_QUERY_IDS,
-						   held.n * sizeof(uint64));
-	IvfpqMakeCalibrationQueries(sample, &held, training->queries,
-								training->held_out,
-								training->query_ids);
-
-	sample->count -= held.taken;
-	memmove(sample->rows, sample->rows + (Size) held.taken * sample->dims,
-			sample->count * sample->dims * sizeof(float));
-	memmove(sample->ids, sample->ids + held.taken,
-			sample->count * sizeof(uint64));
-	/* users of the first rows need each as often as the table has it */
-	if (sample->ndistinct < sample->count + held.taken)
-		IvfpqSampleShuffle(sample);
-}
-
-/* Find mean and scale, from the sample. */
-static void
-fit_transform(IvfpqTraining *training, IvfpqParallel *parallel,
-			  const IvfpqSample *sample)
-{
-	int			dims = sample->dims;
-
-	training->mean = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_MEAN,
-										dims * sizeof(float));
-	gv_fit_transform(training->gv.metric, dims, sample->rows,
-					 Min(sample->count, FIT_VALUES / dims), training->mean,
-					 &training->gv.scale);
-	training->gv.mean = training->mean;
-}
-
-/* Residuals of the rows [n] in each of their lists; returns how many. */
-static int64
-residuals_of(IvfpqTraining *training, const float *rows, int64 n,
-			 float *residuals)
-{
-	int			dims = training->gv.dims;
-	int			lists_per_row = training->lists_per_row;
-	int32	   *lists = palloc(n * lists_per_row * sizeof(int32));
-	int64		count = 0;
-	GvGroups	groups;
-	void	   *memory = IvfpqAllocGroups(training, &groups);
-	void	   *chunk;
-	void	   *scratch = IvfpqAllocScratch(gv_place_scratch(&groups, n, lists_per_row),
-											&chunk);
-
-	IvfpqCheckStatus(gv_place(&groups, rows, n, lists_per_row, lists, scratch,
-							  &ivfpq_stop));
-	for (int64 i = 0; i < n * lists_per_row; i++)
-	{
-		const float *row = rows + i / lists_per_row * dims;
-		const float *centroid = training->centroids + (Size) lists[i] * dims;
-
-		if (lists[i] < 0)
-			continue;
-		for (int d = 0; d < dims; d++)
-			residuals[count * dims + d] = gv_difference(row[d], centroid[d]);
-		count++;
-	}
-	pfree(chunk);
-	pfree(memory);
-	pfree(lists);
-	return count;
-}
-
-/* Codebooks, from residuals of the sample. */
-static void
-train_codebooks(IvfpqTraining *training, IvfpqParallel *parallel,
-				const IvfpqSample *sample)
-{
-	int			dims = sample->dims;
-	int64		n = Min(sample->count, GV_CODEBOOK_ROWS);
-	float	   *residuals;
-	void	   *chunk;
-	void	   *scratch;
-
-	residuals =
-		palloc_extended(n * training->lists_per_row * dims * sizeof(float),
-						MCXT_ALLOC_HUGE);
-	n = residuals_of(training, sample->rows, n, residuals);
-	training->codebooks =
-		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CODEBOOKS,
-						   (Size) GV_CODEWORDS * dims *
-						   sizeof(float));
-	scratch = IvfpqAllocScratch(gv_codebooks_scratch(dims, training->gv.m, n),
-								&chunk);
-	IvfpqCheckStatus(gv_codebooks(dims, training->gv.m, n, residuals,
-								  IVFPQ_TRAINING_SEED, training->codebooks,
-								  scratch, &ivfpq_stop));
-	pfree(chunk);
-	pfree(residuals);
-	training->gv.codebooks = training->codebooks;
-}
-
-/*
- * Sub-quantizers: the option, checked against the dimension, or the default.
+ * Returns the number of sub-quantizers: the option, checked against the
+ * dimension, or the default.
  */
 static int
 choose_pq_dim(Relation index, int dims)
@@ -277,567 +199,24 @@ choose_pq_dim(Relation index, int dims)
 }
 
 /*
- * Returns whether gpuvecd can train on the sample, and encode its rows.  It
- * cannot if the record of one must bound nothing, which gpuvecd cannot know.
- */
-static bool
-may_send_sample(IvfpqReader *reader)
-{
-	const IvfpqSample *sample = reader->sample;
-
-	for (int64 i = 0; i < sample->count; i++)
-		if (!IvfpqMaySend(reader, sample->rows + i * sample->dims))
-			return false;
-	return true;
-}
-
-/* Trains lists and codebooks by the backend's own engine. */
-static void
-train_here(IvfpqTraining *training, IvfpqParallel *parallel,
-		   IvfpqSample *sample,
-		   IvfpqReader *reader, int lists)
-{
-	int64		rows_needed = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
-	int64		n;
-
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
-								 IVFPQ_PHASE_CLUSTERING);
-	IvfpqTransformRows(training, sample->rows, sample->count);
-	reader->transform = true;
-	n = Min(sample->count, Max(rows_needed, GV_CODEBOOK_ROWS));
-	reader->rows_needed = sample->whole ? (int64) sample->seen : rows_needed;
-	reader->nskip = 0;
-	IvfpqReaderSkip(reader, training->query_ids, training->nqueries);
-	IvfpqTrainLists(training, parallel, sample->rows, n, lists, reader);
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
-								 IVFPQ_PHASE_CODES);
-	train_codebooks(training, parallel, sample);
-}
-
-/*
- * Begins with parallel workers, if there is work for them.  In place they only
- * read and cluster rows.
- */
-static void
-begin_parallel(IvfpqParallel *parallel, const IvfpqReader *reader, int lists,
-			   bool in_place)
-{
-	int			dims = reader->sample->dims;
-	int64		vectors = lists + IvfpqParents(lists) +
-	(IvfpqGetOptions(reader->index)->rotate ? dims : 0);
-	bool		work = !in_place || IvfpqServerIsWanted() ||
-	IvfpqParents(lists) > 1;
-
-	IvfpqParallelBegin(parallel,
-					   work ? IvfpqCountWorkers(reader->heap, reader->index) : 0,
-					   reader->heap, reader->index, reader->indexInfo,
-					   vectors * dims * sizeof(float), in_place);
-}
-
-/*
- * Train from the table, unless it has too few rows, or nearly all are equal
- * (training->nlists = 0; ->waits).  training->gv.dims is set to the rows'
- * dims: dims or, if that is 0, those of the first row; 0 when there are none.
- * A row of other dims is an error, but not in place: training of an index in
- * use, which goes on without parallel workers.  gpuvecd's builder does not
- * rotate, so an index with a rotation is trained and built here.  *parallel
- * begins if there are rows enough; the caller ends it.
- */
-void
-IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
-		   Relation index, IndexInfo *indexInfo, IvfpqType *type, int dims,
-		   bool in_place)
-{
-	IvfpqSample sample = {.type = type, .dims = dims, .lenient = in_place};
-	IvfpqReader reader = {.training = training, .sample = &sample, .heap = heap,
-	.index = index, .indexInfo = indexInfo};
-	bool		rotate = IvfpqGetOptions(index)->rotate;
-	int			lists;
-
-	memset(training, 0, sizeof(*training));
-	memset(parallel, 0, sizeof(*parallel));
-	training->lists_per_row = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
-	if (IvfpqServerIsWanted() && !rotate)
-	{
-		/* rows go there as they are read; this makes mean, scale, queries */
-		sample.capacity = REMOTE_SAMPLE;
-		sample.sparing = true;
-	}
-	sample.least = IvfpqLeastRows(index);
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
-								 IVFPQ_PHASE_SAMPLING);
-	IvfpqSampleTake(&sample, heap, index, indexInfo, &training->rows);
-
-	training->gv.metric = type->metric;
-	training->gv.dims = sample.dims;
-	IvfpqRecordCheckDims(index, sample.dims);
-	rotation_check_dims(index, sample.dims);
-	if (sample.dims > 0)
-		training->gv.m = choose_pq_dim(index, sample.dims);
-	if (sample.count == 0 || sample.seen < sample.least)
-		return;
-	IvfpqSampleShuffle(&sample);
-	training->others = (1 - IvfpqSampleDistinct(&sample)) * training->rows;
-	training->waits = IvfpqIsNearlyOne(training->others, training->rows,
-									   sample.least);
-	if (training->waits)
-		return;
-
-	lists = choose_lists(index, &sample, training->rows);
-	begin_parallel(parallel, &reader, lists, in_place);
-	IvfpqSnapshotDrop();
-	hold_out_queries(training, parallel, &sample, lists);
-	pfree(sample.counts);
-	fit_transform(training, parallel, &sample);
-	if (rotate)
-		learn_rotation(training, parallel, &sample);
-	reader.rows_needed = (int64) lists * IVFPQ_REMOTE_SAMPLES;
-	if (rotate || !may_send_sample(&reader) ||
-		!train_remote(training, parallel, index, &sample, lists, &reader))
-		train_here(training, parallel, &sample, &reader, lists);
-	IvfpqTransformRows(training, training->queries, training->nqueries);
-	IvfpqTransformRows(training, training->held_out, training->nqueries);
-	IvfpqTrainingShare(training, parallel);
-	IvfpqSnapshotTake();
-	pfree(sample.rows);
-}
-
-/* ----
- * From a sample of the table to centroids and codebooks, by gpuvecd.
- *
- * Rows go there raw, as they are read.  A failure leaves nothing behind but
- * memory, so that the backend's own engine can begin from the start.
- */
-
-/* Sends the rest of the sample, after n rows of it. */
-static bool
-send_rest(IvfpqReader *reader, IvfpqParallel *parallel, IvfpqBuilder *builder,
-		  int64 n, int64 nrows)
-{
-	IvfpqReaderSkip(reader, reader->training->query_ids,
-					reader->training->nqueries);
-	IvfpqReaderSkip(reader, reader->sample->ids, n);
-	return IvfpqSendRows(reader, parallel, builder, nrows - n);
-}
-
-/*
- * Sends the queries, then the sample: first rows in random order, of which
- * codebooks are made, then, unless these are all, rows that are read.
- */
-static bool
-send_sample(const IvfpqTraining *training, IvfpqParallel *parallel,
-			const IvfpqSample *sample, IvfpqBuilder *builder, int64 nrows,
-			IvfpqReader *reader)
-{
-	int64		n = sample->whole ? sample->count :
-	Min(sample->count, GV_CODEBOOK_ROWS);
-
-	return IvfpqBuilderTrainOn(builder, GV_QUERIES, training->queries, NULL,
-							   training->nqueries) &&
-		IvfpqBuilderTrainEnd(builder, GV_QUERIES) &&
-		IvfpqBuilderTrainOn(builder, GV_SAMPLE, sample->rows, sample->ids,
-							n) &&
-		IvfpqBuilderTrainEnd(builder, GV_SAMPLE) &&
-		(sample->whole || n >= nrows ||
-		 send_rest(reader, parallel, builder, n, nrows));
-}
-
-/* Has gpuvecd train, and gets what it made. */
-static bool
-get_model(IvfpqTraining *training, IvfpqParallel *parallel,
-		  IvfpqBuilder *builder)
-{
-	Size		row = training->gv.dims * sizeof(float);
-	GvTrained	trained;
-
-	if (!IvfpqBuilderTrain(builder, &trained))
-		return false;
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
-								 IVFPQ_PHASE_CODES);
-	training->codebooks =
-		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CODEBOOKS,
-						   GV_CODEWORDS * row);
-	training->parents = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENTS,
-										   trained.nparents * row);
-	training->parent_offsets =
-		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS,
-						   (trained.nparents + 1) * sizeof(int32));
-	training->centroids =
-		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CENTROIDS,
-						   trained.nlists * row);
-	if (!IvfpqBuilderArray(builder, GV_CODEBOOKS, training->codebooks) ||
-		!IvfpqBuilderArray(builder, GV_PARENTS, training->parents) ||
-		!IvfpqBuilderArray(builder, GV_PARENT_OFFSETS,
-						   training->parent_offsets) ||
-		!IvfpqBuilderArray(builder, GV_CENTROIDS, training->centroids))
-		return false;
-	training->gv.codebooks = training->codebooks;
-	training->nlists = trained.nlists;
-	training->nparents = trained.nparents;
-	training->builder = builder;
-	return true;
-}
-
-/*
- * Sends the sample, has gpuvecd train, and gets the model; false: it failed.
- * Injection points are named for what has been done.
- */
-static bool
-train(IvfpqTraining *training, IvfpqParallel *parallel,
-	  const IvfpqSample *sample,
-	  IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
-{
-	IvfpqInjectionPoint("build: begun");
-	if (!send_sample(training, parallel, sample, builder, nrows, reader))
-		return false;
-	IvfpqInjectionPoint("build: sent");
-	if (!get_model(training, parallel, builder))
-		return false;
-	IvfpqInjectionPoint("build: trained");
-	return true;
-}
-
-StaticAssertDecl((int) IVFPQ_REFINE_SQ8 == (int) GV_RECORDS_BYTES &&
-				 (int) IVFPQ_REFINE_HALF == (int) GV_RECORDS_HALF,
-				 "the engine knows kinds of records by the same numbers");
-
-/*
- * Trains `lists` lists on about reader->rows_needed rows, or on the sample if
- * that is the whole table; neither it nor the queries are transformed yet.  On
- * success training->builder is there to encode rows.
- */
-static bool
-train_remote(IvfpqTraining *training, IvfpqParallel *parallel,
-				 Relation index,
-				 const IvfpqSample *sample, int lists, IvfpqReader *reader)
-{
-	int64		nrows = sample->whole ? sample->count :
-	Max(reader->rows_needed, GV_CODEBOOK_ROWS);
-	GvBuilderSpec spec = {
-		.metric = training->gv.metric,
-		.dims = training->gv.dims,
-		.m = training->gv.m,
-		.lists_per_row = training->lists_per_row,
-		.refine = IvfpqGetOptions(index)->refine,
-		.nlists = lists,
-		.nparents = IvfpqParents(lists),
-		.nqueries = training->nqueries,
-		.depth = training->depth,
-		.iterations = IVFPQ_ITERATIONS,
-		.scale = training->gv.scale,
-		.max_imbalance = IVFPQ_MAX_IMBALANCE,
-		.seed = IVFPQ_TRAINING_SEED,
-		.sample_rows = nrows
-	};
-	IvfpqBuilder *builder;
-
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
-								 IVFPQ_PHASE_CLUSTERING);
-	builder = IvfpqBuilderBegin(index, &spec, training->mean);
-	if (builder == NULL)
-		return false;
-	IvfpqBuilderSample(builder,
-					   IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SAMPLE,
-										  nrows * sizeof(uint64)));
-	if (train(training, parallel, sample, builder, nrows, reader))
-		return true;
-	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder), false);
-	IvfpqBuilderEnd(builder);
-	return false;
-}
-
-/* ----
- * The rows that gpuvecd trains on, read by all participants.
- *
- * Each worker joins the build and sends the rows of the blocks that it claims;
- * gpuvecd says under which numbers it has them.  A worker that cannot join is
- * skipped: the others read its blocks.  A worker that fails later leaves rows
- * in gpuvecd whose numbers are lost, and then the build by gpuvecd has failed.
- */
-
-/* The state that all participants share (IVFPQ_PARALLEL_SENT). */
-typedef struct Sent
-{
-	IvfpqTicket ticket;
-	uint64		most;			/* rows to send */
-	pg_atomic_uint64 nsent;		/* rows; may come to be more than `most` */
-	pg_atomic_uint32 failed;	/* 1: a participant could not send, */
-	char		reason[160];	/* for this reason */
-} Sent;
-
-/* Rows on their way from one participant. */
-typedef struct Sender
-{
-	Sent	   *sent;
-	IvfpqBuilder *builder;
-} Sender;
-
-/* This participant could not send; the first reason counts. */
-static void
-fail(Sent *sent, IvfpqBuilder *builder)
-{
-	if (pg_atomic_exchange_u32(&sent->failed, 1) == 0)
-		strlcpy(sent->reason, IvfpqBuilderReason(builder),
-				sizeof(sent->reason));
-}
-
-/* IvfpqRowSink: raw rows [n][dims]. */
-static bool
-send_rows(void *arg, const float *rows, const uint64 *ids, int n)
-{
-	Sender	   *sender = arg;
-	Sent	   *sent = sender->sent;
-	uint64		at = pg_atomic_read_u32(&sent->failed) != 0 ? sent->most :
-	pg_atomic_fetch_add_u64(&sent->nsent, n);
-
-	if (at >= sent->most)
-		return false;
-	if (!IvfpqBuilderTrainOn(sender->builder, GV_SAMPLE, rows, ids,
-							 Min(n, (int64) (sent->most - at))))
-	{
-		fail(sent, sender->builder);
-		return false;
-	}
-	return at + n < sent->most;
-}
-
-/* Does a participant's part. */
-static void
-send_part(IvfpqReader *reader, IvfpqParallel *parallel, Sent *sent,
-		  IvfpqBuilder *builder)
-{
-	Sender		sender = {sent, builder};
-
-	reader->sink = send_rows;
-	reader->sink_arg = &sender;
-	IvfpqReaderRun(reader, parallel);
-	if (pg_atomic_read_u32(&sent->failed) == 0 &&
-		!IvfpqBuilderTrainEnd(builder, GV_SAMPLE))
-		fail(sent, builder);
-}
-
-/*
- * Has the rows that `reader` needs read and sent by all participants, `most`
- * of them, after those that *builder has; false: the build by gpuvecd has
- * failed.
+ * Returns whether nearly all of `rows` rows equal one vector, and the others
+ * are fewer than an index is trained on.  Such an index waits: a default, or
+ * another placeholder, says nothing of the vectors that will take its place.
  */
 bool
-IvfpqSendRows(IvfpqReader *reader, IvfpqParallel *parallel,
-			  IvfpqBuilder *builder,
-			  int64 most)
+IvfpqIsNearlyOne(double others, double rows, int least)
 {
-	Sent	   *sent =
-	IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SENT, sizeof(Sent));
-	bool		failed;
-
-	memset(sent, 0, sizeof(*sent));
-	sent->ticket = IvfpqBuilderTicket(builder);
-	sent->most = most;
-	pg_atomic_init_u64(&sent->nsent, 0);
-	pg_atomic_init_u32(&sent->failed, 0);
-	IvfpqReaderShare(reader, parallel);
-	IvfpqParallelStartJob(parallel, IVFPQ_JOB_SEND);
-	send_part(reader, parallel, sent, builder);
-	(void) IvfpqParallelEndPhase(parallel);
-
-	failed = pg_atomic_read_u32(&sent->failed) != 0;
-	if (failed)
-		IvfpqBuilderLose(builder, sent->reason);
-	else
-		IvfpqBuilderSampled(builder, sent->ticket.spec.sample_rows - most +
-							Min(pg_atomic_read_u64(&sent->nsent),
-								sent->most));
-	IvfpqReaderEnd(parallel);
-	return !failed;
+	return others < least && others <= rows * NEARLY_ONE;
 }
 
-/* Does a worker's part. */
-void
-IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel)
+/* Returns the number of calibration queries of an index; 0 = too few rows. */
+int
+IvfpqCalibrationQueries(double rows)
 {
-	Sent	   *sent = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SENT);
-	IvfpqBuilder *builder = IvfpqBuilderJoin(&sent->ticket, NULL);
-
-	IvfpqReaderJoin(reader, parallel);
-	if (IvfpqBuilderIsOpen(builder))
-	{
-		IvfpqBuilderSample(builder,
-						   IvfpqParallelMemory(parallel,
-											   IVFPQ_PARALLEL_SAMPLE));
-		send_part(reader, parallel, sent, builder);
-	}
-	IvfpqBuilderEnd(builder);
+	if (rows < 2 * LEAST_QUERIES)
+		return 0;
+	return (int) Max(LEAST_QUERIES, Min(MAX_QUERIES, rows / ROWS_PER_QUERY));
 }
-
-/* ----
- * A rotation of an index's vectors, learned from the sample.
- *
- * Codes are made of residuals, so residuals decide.  Those of a few lists made
- * for this are as good as those of the index's lists, which do not exist yet:
- * from here on all vectors are rotated, those that lists are made of, too.
- */
-
-/* Rows to learn from, and their number for each list. */
-#define MOST_ROWS		8192
-#define ROWS_A_LIST		128
-#define ITERATIONS		4
-#define MAX_IMBALANCE		2.0
-
-/* Times the usual length: a longer row is left out. */
-#define OUTLIER			16.0
-
-/* ERROR if the rows of an index that is to be rotated have too many dims. */
-static void
-rotation_check_dims(Relation index, int dims)
-{
-	if (IvfpqGetOptions(index)->rotate && dims > GV_MAX_ROTATED)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("option rotate takes %d dimensions at most, not %d",
-						GV_MAX_ROTATED, dims),
-				 errhint("Create the index without rotate.")));
-}
-
-/*
- * Returns how many of `count` rows the rotation is learned from: as many as a
- * quarter of the memory holds, besides what learning takes, which must fit
- * into half of it.
- */
-static int64
-choose_rows(const IvfpqTraining *training, int64 count)
-{
-	int			dims = training->gv.dims;
-	Size		size = gv_learn_rotation_scratch(dims, training->gv.m) +
-	(Size) dims * dims * sizeof(float);
-
-	if (size > IvfpqMemoryLimit() / 2)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("learning a rotation of %d dimensions needs %zu MB, maintenance_work_mem is %d MB",
-						dims, 2 * size / (1024 * 1024) + 1,
-						maintenance_work_mem / 1024),
-				 errhint("Set maintenance_work_mem higher, or create the index without rotate.")));
-	return Max(1, Min(Min(count, MOST_ROWS),
-					  (int64) (IvfpqMemoryLimit() / 4 /
-							   (dims * sizeof(float)))));
-}
-
-/* Rows of the sample in the engine's space, those far outside left out. */
-static int64
-take_rows(const IvfpqTraining *training, const IvfpqSample *sample, int64 n,
-		  float *rows)
-{
-	int			dims = training->gv.dims;
-	int64		count = 0;
-
-	for (int64 i = 0; i < n; i++)
-	{
-		float	   *row = rows + count * dims;
-
-		gv_transform(&training->gv, sample->rows + i * dims, 1, row);
-		if (-gv_distance_ip(row, row, dims) <= OUTLIER * OUTLIER)
-			count++;
-	}
-	return count;
-}
-
-/* Turns rows [n][dims] into residuals to the nearest of a few centroids. */
-static void
-subtract_centroids(float *rows, int64 n, int dims)
-{
-	GvKmeans	spec = {.dims = dims, .n = n,
-		.k = (int32) Max(1, n / ROWS_A_LIST),
-		.iterations = ITERATIONS, .max_imbalance = MAX_IMBALANCE,
-	.seed = IVFPQ_TRAINING_SEED};
-	float	   *centroids = palloc((Size) spec.k * dims * sizeof(float));
-	int32	   *nearest = palloc(n * sizeof(int32));
-	int32		found;
-	void	   *chunk;
-	void	   *scratch = IvfpqAllocScratch(gv_kmeans_scratch(&spec), &chunk);
-
-	IvfpqCheckStatus(gv_kmeans(&spec, rows, centroids, &found, scratch,
-							   &ivfpq_stop));
-	IvfpqCheckStatus(gv_assign(dims, centroids, found, rows, n, nearest, NULL,
-							   &ivfpq_stop));
-	for (int64 i = 0; i < n * dims; i++)
-		rows[i] = gv_difference(rows[i],
-								centroids[(Size) nearest[i / dims] * dims +
-										  i % dims]);
-	pfree(chunk);
-	pfree(nearest);
-	pfree(centroids);
-}
-
-/*
- * Learns the rotation from raw rows of the sample; mean, scale and the number
- * of sub-quantizers are known.
- */
-static void
-learn_rotation(IvfpqTraining *training, IvfpqParallel *parallel,
-				   const IvfpqSample *sample)
-{
-	int			dims = training->gv.dims;
-	int64		n = choose_rows(training, sample->count);
-	float	   *rows = palloc_extended(n * dims * sizeof(float),
-									   MCXT_ALLOC_HUGE);
-	void	   *chunk;
-	void	   *scratch;
-
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
-								 IVFPQ_PHASE_CODES);
-	n = take_rows(training, sample, n, rows);
-	if (n > 0)
-		subtract_centroids(rows, n, dims);
-	else
-	{
-		/* all rows are outliers, of which nothing can be learned */
-		memset(rows, 0, dims * sizeof(float));
-		n = 1;
-	}
-	training->rotation = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_ROTATION,
-											(Size) dims * dims * sizeof(float));
-	scratch = IvfpqAllocScratch(gv_learn_rotation_scratch(dims,
-														  training->gv.m),
-								&chunk);
-	IvfpqCheckStatus(gv_learn_rotation(dims, training->gv.m, rows, n,
-									   training->rotation, scratch,
-									   &ivfpq_stop));
-	pfree(chunk);
-	pfree(rows);
-	training->gv.rotation = training->rotation;
-	training->gv.rotation_error = gv_rotation_error(dims);
-}
-
-/* ----
- * Calibration queries: rows moved a little.
- *
- * Hardly any application searches with rows: it asks questions of answers, and
- * finds them farther away, in more lists, than a row finds its own neighbors.
- * So each row that is to be a query is moved away from the rows around it, by
- * half of its distance from them: a little where rows are dense, far where
- * they are thin.  am/calibrate/README, "Queries", says why so and in no other
- * way.
- *
- * Rows that equal others are drawn once, and do not count among those around
- * an equal one: a query that is not moved would lie among its copies, which
- * any search finds.
- *
- * Every operation here is exact, or rounds once and has no product to be fused
- * with, so that all processors make the same queries.
- */
-
-#define AROUND			4		/* rows that a query is moved away from, */
-#define MOST_QUERY_ROWS		4096	/* rows these are chosen from, at most */
-#define MOST_VALUES		(1 << 22)	/* floats of those rows, at most */
-
-/*
- * Rows whose squared distance is this fraction of the query's square differ by
- * rounding alone.
- */
-#define SAME_SQUARE		1e-12
-
-/* Fraction of the queries that have no more copies than are looked for. */
-#define MOST_QUERIES_FRACTION	0.9
 
 /*
  * Returns the number of rows, at most, among which those around a query are
@@ -851,8 +230,8 @@ IvfpqRowsAround(int dims)
 
 /*
  * Returns the number of rows near each query that are to be known:
- * IVFPQ_GROUND_TRUTH_ROWS behind its own row and the copies that most queries'
- * rows have in a table of `rows`.
+ * IVFPQ_GROUND_TRUTH_ROWS besides its own row and the copies that most
+ * queries' rows have in a table of `rows`.
  */
 static int
 find_depth(const IvfpqSample *sample, int taken, double rows)
@@ -867,26 +246,30 @@ find_depth(const IvfpqSample *sample, int taken, double rows)
 		most = copies[(int) (MOST_QUERIES_FRACTION * (taken - 1))] *
 			Max(rows / sample->count, 1);
 	pfree(copies);
-	return IVFPQ_GROUND_TRUTH_ROWS + 1 + (int) Min(most, IVFPQ_MOST_COPIES);
+	return IVFPQ_GROUND_TRUTH_ROWS + 1 + (int) Min(most, MOST_COPIES);
 }
 
 /*
  * Chooses rows of a sample, whose distinct ones come first, for n queries or,
- * where distinct rows are fewer, for as many as there are, but enough to tell
- * targets; of a table of `rows`.
+ * if distinct rows are fewer, for one query each, but at least LEAST_QUERIES;
+ * of a table of `rows`.
  */
 void
 IvfpqHoldOut(const IvfpqSample *sample, int n, double rows,
 			 IvfpqHeldOut *held)
 {
-	held->n = (int) Min(n, Max(sample->ndistinct, IVFPQ_LEAST_QUERIES));
+	held->n = (int) Min(n, Max(sample->ndistinct, LEAST_QUERIES));
 	held->taken = (int) Min(held->n, sample->ndistinct);
 	held->depth = find_depth(sample, held->taken, rows);
 }
 
 /*
  * Moves a query [dims] away from the mean of the rows around it, nearest
- * first, without those that it equals.
+ * first, without those that it equals: by half of its distance from them, a
+ * little where rows are dense, far where they are thin.
+ *
+ * Every operation here is exact, or rounds once and has no product to be fused
+ * with, so that all processors make the same queries.
  */
 static void
 move(float *query, const float *rows, int dims, GvTopK *around)
@@ -939,7 +322,7 @@ move_queries(GvMetric metric, int dims, float *queries, int n,
 	(void) gv_transform(&unmoved, queries, n, queries);
 	for (int i = 0; i < nrows; i++)
 		ids[i] = i;
-	for (int i = 0; i < n; i++) /* it may be among them itself */
+	for (int i = 0; i < n; i++) /* a query may be among them */
 		IvfpqTopKResize(&around[i], Min(AROUND + 1, nrows));
 
 	IvfpqCheckStatus(gv_exact(GV_L2, dims, queries, n, rows, nrows, ids,
@@ -957,9 +340,19 @@ move_queries(GvMetric metric, int dims, float *queries, int n,
 }
 
 /*
- * Fills in queries [n][dims], the raw rows [n][dims] that they are made of,
- * and these rows' TIDs [n].  Rows around a query are those of the sample of
- * which no query is made, or all where copies leave fewer of them.
+ * Sets queries [n][dims], the raw rows [n][dims] that they are made of, and
+ * these rows' TIDs [n].
+ *
+ * Hardly any application searches with rows: it asks questions of answers, and
+ * finds them farther away, in more lists, than a row finds its own neighbors.
+ * So each row that is to be a query is moved away from the rows around it.
+ * README, "Calibration Queries", has the reasons for this way and against
+ * others.
+ *
+ * Rows that equal others are drawn once, and do not count among those around
+ * an equal one: a query that is not moved would lie among its copies, which
+ * any search finds.  Rows around a query are those of the sample of which no
+ * query is made, or all where copies leave fewer of them.
  */
 void
 IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
@@ -982,4 +375,615 @@ IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
 	memcpy(queries, held_out, held->n * row);
 	move_queries(sample->type->metric, dims, queries, held->n,
 				 sample->rows + first * dims, sample->ndistinct - first);
+}
+
+/*
+ * Takes rows out of the sample, half of them at most.  Training does not see
+ * them; the calibration queries made of them show how well the index answers
+ * queries.  Takes none where these would be too few, or where the sample or
+ * the table would have less than a row for each centroid that is made of it.
+ */
+static void
+hold_out_queries(IvfpqTraining *training, IvfpqParallel *parallel,
+				 IvfpqSample *sample, int lists)
+{
+	double		rows = Max(sample->seen, training->rows);
+	int			n = (int) Min(IvfpqCalibrationQueries(rows),
+							  sample->count / 2);
+	IvfpqHeldOut held;
+	Size		bytes;
+
+	if (n < LEAST_QUERIES || sample->count - n < from_sample(lists) ||
+		rows - n < lists)
+		return;
+	IvfpqHoldOut(sample, n, rows, &held);
+	bytes = (Size) held.n * sample->dims * sizeof(float);
+	training->nqueries = held.n;
+	training->depth = held.depth;
+	training->queries =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_QUERIES, bytes);
+	training->held_out =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_HELD_OUT, bytes);
+	training->query_ids =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_QUERY_IDS,
+						   held.n * sizeof(uint64));
+	IvfpqMakeCalibrationQueries(sample, &held, training->queries,
+								training->held_out,
+								training->query_ids);
+
+	sample->count -= held.taken;
+	memmove(sample->rows, sample->rows + (Size) held.taken * sample->dims,
+			sample->count * sample->dims * sizeof(float));
+	memmove(sample->ids, sample->ids + held.taken,
+			sample->count * sizeof(uint64));
+	/* where first rows are used, each must be as frequent as in the table */
+	if (sample->ndistinct < sample->count + held.taken)
+		IvfpqSampleShuffle(sample);
+}
+
+/* Finds mean and scale, from the sample. */
+static void
+fit_transform(IvfpqTraining *training, IvfpqParallel *parallel,
+			  const IvfpqSample *sample)
+{
+	int			dims = sample->dims;
+
+	training->mean = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_MEAN,
+										dims * sizeof(float));
+	gv_fit_transform(training->gv.metric, dims, sample->rows,
+					 Min(sample->count, FIT_VALUES / dims), training->mean,
+					 &training->gv.scale);
+	training->gv.mean = training->mean;
+}
+
+/* Raises an error if an index to be rotated has too many dimensions. */
+static void
+rotation_check_dims(Relation index, int dims)
+{
+	if (IvfpqGetOptions(index)->rotate && dims > GV_MAX_ROTATED)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("option rotate takes %d dimensions at most, not %d",
+						GV_MAX_ROTATED, dims),
+				 errhint("Create the index without rotate.")));
+}
+
+/*
+ * Returns how many of `count` rows the rotation is learned from: as many as a
+ * quarter of the memory holds, besides what learning takes, which must fit
+ * into half of it.
+ */
+static int64
+choose_rotation_rows(const IvfpqTraining *training, int64 count)
+{
+	int			dims = training->gv.dims;
+	Size		size = gv_learn_rotation_scratch(dims, training->gv.m) +
+	(Size) dims * dims * sizeof(float);
+
+	if (size > IvfpqMemoryLimit() / 2)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("learning a rotation of %d dimensions needs %zu MB, maintenance_work_mem is %d MB",
+						dims, 2 * size / (1024 * 1024) + 1,
+						maintenance_work_mem / 1024),
+				 errhint("Set maintenance_work_mem higher, or create the index without rotate.")));
+	return Max(1, Min(Min(count, ROTATION_ROWS),
+					  (int64) (IvfpqMemoryLimit() / 4 /
+							   (dims * sizeof(float)))));
+}
+
+/*
+ * Sets rows to those of the sample in the engine's space, outliers left out;
+ * returns how many they are.
+ */
+static int64
+take_rotation_rows(const IvfpqTraining *training, const IvfpqSample *sample, int64 n,
+				   float *rows)
+{
+	int			dims = training->gv.dims;
+	int64		count = 0;
+
+	for (int64 i = 0; i < n; i++)
+	{
+		float	   *row = rows + count * dims;
+
+		gv_transform(&training->gv, sample->rows + i * dims, 1, row);
+		if (-gv_distance_ip(row, row, dims) <= OUTLIER * OUTLIER)
+			count++;
+	}
+	return count;
+}
+
+/* Turns rows [n][dims] into residuals to the nearest of a few centroids. */
+static void
+subtract_centroids(float *rows, int64 n, int dims)
+{
+	GvKmeans	spec = {.dims = dims, .n = n,
+		.k = (int32) Max(1, n / ROTATION_ROWS_A_LIST),
+		.iterations = ROTATION_ITERATIONS, .max_imbalance = ROTATION_MAX_IMBALANCE,
+	.seed = IVFPQ_TRAINING_SEED};
+	float	   *centroids = palloc((Size) spec.k * dims * sizeof(float));
+	int32	   *nearest = palloc(n * sizeof(int32));
+	int32		found;
+	void	   *chunk;
+	void	   *scratch = IvfpqAllocScratch(gv_kmeans_scratch(&spec), &chunk);
+
+	IvfpqCheckStatus(gv_kmeans(&spec, rows, centroids, &found, scratch,
+							   &ivfpq_stop));
+	IvfpqCheckStatus(gv_assign(dims, centroids, found, rows, n, nearest, NULL,
+							   &ivfpq_stop));
+	for (int64 i = 0; i < n * dims; i++)
+		rows[i] = gv_difference(rows[i],
+								centroids[(Size) nearest[i / dims] * dims +
+										  i % dims]);
+	pfree(chunk);
+	pfree(nearest);
+	pfree(centroids);
+}
+
+/*
+ * Learns the rotation from raw rows of the sample; mean, scale and the number
+ * of sub-quantizers are known.
+ *
+ * Codes are made of residuals, so residuals decide.  Those of a few lists made
+ * for this are as good as those of the index's lists, which do not exist yet:
+ * from here on all vectors are rotated, those that lists are made of, too.
+ */
+static void
+learn_rotation(IvfpqTraining *training, IvfpqParallel *parallel,
+			   const IvfpqSample *sample)
+{
+	int			dims = training->gv.dims;
+	int64		n = choose_rotation_rows(training, sample->count);
+	float	   *rows = palloc_extended(n * dims * sizeof(float),
+									   MCXT_ALLOC_HUGE);
+	void	   *chunk;
+	void	   *scratch;
+
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_CODES);
+	n = take_rotation_rows(training, sample, n, rows);
+	if (n > 0)
+		subtract_centroids(rows, n, dims);
+	else
+	{
+		/* all rows are outliers, of which nothing can be learned */
+		memset(rows, 0, dims * sizeof(float));
+		n = 1;
+	}
+	training->rotation = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_ROTATION,
+											(Size) dims * dims * sizeof(float));
+	scratch = IvfpqAllocScratch(gv_learn_rotation_scratch(dims,
+														  training->gv.m),
+								&chunk);
+	IvfpqCheckStatus(gv_learn_rotation(dims, training->gv.m, rows, n,
+									   training->rotation, scratch,
+									   &ivfpq_stop));
+	pfree(chunk);
+	pfree(rows);
+	training->gv.rotation = training->rotation;
+	training->gv.rotation_error = gv_rotation_error(dims);
+}
+
+/*
+ * Computes the residuals of the rows [n] in each of their lists; returns how
+ * many.
+ */
+static int64
+residuals_of(IvfpqTraining *training, const float *rows, int64 n,
+			 float *residuals)
+{
+	int			dims = training->gv.dims;
+	int			lists_per_row = training->lists_per_row;
+	int32	   *lists = palloc(n * lists_per_row * sizeof(int32));
+	int64		count = 0;
+	GvGroups	groups;
+	void	   *memory = IvfpqAllocGroups(training, &groups);
+	void	   *chunk;
+	void	   *scratch = IvfpqAllocScratch(gv_place_scratch(&groups, n, lists_per_row),
+											&chunk);
+
+	IvfpqCheckStatus(gv_place(&groups, rows, n, lists_per_row, lists, scratch,
+							  &ivfpq_stop));
+	for (int64 i = 0; i < n * lists_per_row; i++)
+	{
+		const float *row = rows + i / lists_per_row * dims;
+		const float *centroid = training->centroids + (Size) lists[i] * dims;
+
+		if (lists[i] < 0)
+			continue;
+		for (int d = 0; d < dims; d++)
+			residuals[count * dims + d] = gv_difference(row[d], centroid[d]);
+		count++;
+	}
+	pfree(chunk);
+	pfree(memory);
+	pfree(lists);
+	return count;
+}
+
+/* Trains codebooks, from residuals of the sample. */
+static void
+train_codebooks(IvfpqTraining *training, IvfpqParallel *parallel,
+				const IvfpqSample *sample)
+{
+	int			dims = sample->dims;
+	int64		n = Min(sample->count, GV_CODEBOOK_ROWS);
+	float	   *residuals;
+	void	   *chunk;
+	void	   *scratch;
+
+	residuals =
+		palloc_extended(n * training->lists_per_row * dims * sizeof(float),
+						MCXT_ALLOC_HUGE);
+	n = residuals_of(training, sample->rows, n, residuals);
+	training->codebooks =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CODEBOOKS,
+						   (Size) GV_CODEWORDS * dims *
+						   sizeof(float));
+	scratch = IvfpqAllocScratch(gv_codebooks_scratch(dims, training->gv.m, n),
+								&chunk);
+	IvfpqCheckStatus(gv_codebooks(dims, training->gv.m, n, residuals,
+								  IVFPQ_TRAINING_SEED, training->codebooks,
+								  scratch, &ivfpq_stop));
+	pfree(chunk);
+	pfree(residuals);
+	training->gv.codebooks = training->codebooks;
+}
+
+/* Trains lists and codebooks by the backend's own engine. */
+static void
+train_here(IvfpqTraining *training, IvfpqParallel *parallel,
+		   IvfpqSample *sample,
+		   IvfpqReader *reader, int lists)
+{
+	int64		rows_needed = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
+	int64		n;
+
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_CLUSTERING);
+	IvfpqTransformRows(training, sample->rows, sample->count);
+	reader->transform = true;
+	n = Min(sample->count, Max(rows_needed, GV_CODEBOOK_ROWS));
+	reader->rows_needed = sample->whole ? (int64) sample->seen : rows_needed;
+	reader->nskip = 0;
+	IvfpqReaderSkip(reader, training->query_ids, training->nqueries);
+	IvfpqTrainLists(training, parallel, sample->rows, n, lists, reader);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_CODES);
+	train_codebooks(training, parallel, sample);
+}
+
+/*
+ * Returns whether gpuvecd can train on the sample, and encode its rows.  It
+ * cannot if the record of one must bound nothing, which gpuvecd cannot know.
+ */
+static bool
+may_send_sample(IvfpqReader *reader)
+{
+	const IvfpqSample *sample = reader->sample;
+
+	for (int64 i = 0; i < sample->count; i++)
+		if (!IvfpqMaySend(reader, sample->rows + i * sample->dims))
+			return false;
+	return true;
+}
+
+/* Notes that this participant could not send; the first reason counts. */
+static void
+fail(Sent *sent, IvfpqBuilder *builder)
+{
+	if (pg_atomic_exchange_u32(&sent->failed, 1) == 0)
+		strlcpy(sent->reason, IvfpqBuilderReason(builder),
+				sizeof(sent->reason));
+}
+
+/* IvfpqRowSink: sends raw rows [n][dims]. */
+static bool
+send_rows(void *arg, const float *rows, const uint64 *ids, int n)
+{
+	Sender	   *sender = arg;
+	Sent	   *sent = sender->sent;
+	uint64		at = pg_atomic_read_u32(&sent->failed) != 0 ? sent->most :
+	pg_atomic_fetch_add_u64(&sent->nsent, n);
+
+	if (at >= sent->most)
+		return false;
+	if (!IvfpqBuilderTrainOn(sender->builder, GV_SAMPLE, rows, ids,
+							 Min(n, (int64) (sent->most - at))))
+	{
+		fail(sent, sender->builder);
+		return false;
+	}
+	return at + n < sent->most;
+}
+
+/* Reads and sends a participant's part. */
+static void
+send_part(IvfpqReader *reader, IvfpqParallel *parallel, Sent *sent,
+		  IvfpqBuilder *builder)
+{
+	Sender		sender = {sent, builder};
+
+	reader->sink = send_rows;
+	reader->sink_arg = &sender;
+	IvfpqReaderRun(reader, parallel);
+	if (pg_atomic_read_u32(&sent->failed) == 0 &&
+		!IvfpqBuilderTrainEnd(builder, GV_SAMPLE))
+		fail(sent, builder);
+}
+
+/*
+ * Has the rows that `reader` needs read and sent by all participants, `most`
+ * of them, after those that *builder has.  Returns false if the build by
+ * gpuvecd has failed.
+ */
+static bool
+send_read_rows(IvfpqReader *reader, IvfpqParallel *parallel,
+			   IvfpqBuilder *builder,
+			   int64 most)
+{
+	Sent	   *sent =
+	IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SENT, sizeof(Sent));
+	bool		failed;
+
+	memset(sent, 0, sizeof(*sent));
+	sent->ticket = IvfpqBuilderTicket(builder);
+	sent->most = most;
+	pg_atomic_init_u64(&sent->nsent, 0);
+	pg_atomic_init_u32(&sent->failed, 0);
+	IvfpqReaderShare(reader, parallel);
+	IvfpqParallelStartJob(parallel, IVFPQ_JOB_SEND);
+	send_part(reader, parallel, sent, builder);
+	(void) IvfpqParallelEndPhase(parallel);
+
+	failed = pg_atomic_read_u32(&sent->failed) != 0;
+	if (failed)
+		IvfpqBuilderLose(builder, sent->reason);
+	else
+		IvfpqBuilderSampled(builder, sent->ticket.spec.sample_rows - most +
+							Min(pg_atomic_read_u64(&sent->nsent),
+								sent->most));
+	IvfpqReaderEnd(parallel);
+	return !failed;
+}
+
+/* Does a worker's part of send_read_rows. */
+void
+IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel)
+{
+	Sent	   *sent = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SENT);
+	IvfpqBuilder *builder = IvfpqBuilderJoin(&sent->ticket, NULL);
+
+	IvfpqReaderJoin(reader, parallel);
+	if (IvfpqBuilderIsOpen(builder))
+	{
+		IvfpqBuilderSample(builder,
+						   IvfpqParallelMemory(parallel,
+											   IVFPQ_PARALLEL_SAMPLE));
+		send_part(reader, parallel, sent, builder);
+	}
+	IvfpqBuilderEnd(builder);
+}
+
+/* Sends the rest of the sample, after n rows of it. */
+static bool
+send_rest(IvfpqReader *reader, IvfpqParallel *parallel, IvfpqBuilder *builder,
+		  int64 n, int64 nrows)
+{
+	IvfpqReaderSkip(reader, reader->training->query_ids,
+					reader->training->nqueries);
+	IvfpqReaderSkip(reader, reader->sample->ids, n);
+	return send_read_rows(reader, parallel, builder, nrows - n);
+}
+
+/*
+ * Sends the queries, then the sample: first rows in random order, of which
+ * codebooks are made, then, unless these are all, rows that are read.
+ */
+static bool
+send_sample(const IvfpqTraining *training, IvfpqParallel *parallel,
+			const IvfpqSample *sample, IvfpqBuilder *builder, int64 nrows,
+			IvfpqReader *reader)
+{
+	int64		n = sample->whole ? sample->count :
+	Min(sample->count, GV_CODEBOOK_ROWS);
+
+	return IvfpqBuilderTrainOn(builder, GV_QUERIES, training->queries, NULL,
+							   training->nqueries) &&
+		IvfpqBuilderTrainEnd(builder, GV_QUERIES) &&
+		IvfpqBuilderTrainOn(builder, GV_SAMPLE, sample->rows, sample->ids,
+							n) &&
+		IvfpqBuilderTrainEnd(builder, GV_SAMPLE) &&
+		(sample->whole || n >= nrows ||
+		 send_rest(reader, parallel, builder, n, nrows));
+}
+
+/* Has gpuvecd train, and gets the model. */
+static bool
+get_model(IvfpqTraining *training, IvfpqParallel *parallel,
+		  IvfpqBuilder *builder)
+{
+	Size		row = training->gv.dims * sizeof(float);
+	GvTrained	trained;
+
+	if (!IvfpqBuilderTrain(builder, &trained))
+		return false;
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_CODES);
+	training->codebooks =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CODEBOOKS,
+						   GV_CODEWORDS * row);
+	training->parents = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENTS,
+										   trained.nparents * row);
+	training->parent_offsets =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS,
+						   (trained.nparents + 1) * sizeof(int32));
+	training->centroids =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CENTROIDS,
+						   trained.nlists * row);
+	if (!IvfpqBuilderArray(builder, GV_CODEBOOKS, training->codebooks) ||
+		!IvfpqBuilderArray(builder, GV_PARENTS, training->parents) ||
+		!IvfpqBuilderArray(builder, GV_PARENT_OFFSETS,
+						   training->parent_offsets) ||
+		!IvfpqBuilderArray(builder, GV_CENTROIDS, training->centroids))
+		return false;
+	training->gv.codebooks = training->codebooks;
+	training->nlists = trained.nlists;
+	training->nparents = trained.nparents;
+	training->builder = builder;
+	return true;
+}
+
+/*
+ * Sends the sample, has gpuvecd train, and gets the model; returns false if
+ * gpuvecd failed.  Injection points are named for the step before them.
+ */
+static bool
+train(IvfpqTraining *training, IvfpqParallel *parallel,
+	  const IvfpqSample *sample,
+	  IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
+{
+	IvfpqInjectionPoint("build: begun");
+	if (!send_sample(training, parallel, sample, builder, nrows, reader))
+		return false;
+	IvfpqInjectionPoint("build: sent");
+	if (!get_model(training, parallel, builder))
+		return false;
+	IvfpqInjectionPoint("build: trained");
+	return true;
+}
+
+/*
+ * Trains `lists` lists by gpuvecd, on about reader->rows_needed rows, or on
+ * the sample if that is the whole table; neither it nor the queries are
+ * transformed yet.  On success training->builder is there to encode rows.
+ * Returns false if gpuvecd is not to be asked, or failed.
+ */
+static bool
+train_remote(IvfpqTraining *training, IvfpqParallel *parallel,
+			 Relation index,
+			 const IvfpqSample *sample, int lists, IvfpqReader *reader)
+{
+	int64		nrows = sample->whole ? sample->count :
+	Max(reader->rows_needed, GV_CODEBOOK_ROWS);
+	GvBuilderSpec spec = {
+		.metric = training->gv.metric,
+		.dims = training->gv.dims,
+		.m = training->gv.m,
+		.lists_per_row = training->lists_per_row,
+		.refine = IvfpqGetOptions(index)->refine,
+		.nlists = lists,
+		.nparents = IvfpqParents(lists),
+		.nqueries = training->nqueries,
+		.depth = training->depth,
+		.iterations = IVFPQ_ITERATIONS,
+		.scale = training->gv.scale,
+		.max_imbalance = IVFPQ_MAX_IMBALANCE,
+		.seed = IVFPQ_TRAINING_SEED,
+		.sample_rows = nrows
+	};
+	IvfpqBuilder *builder;
+
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_CLUSTERING);
+	builder = IvfpqBuilderBegin(index, &spec, training->mean);
+	if (builder == NULL)
+		return false;
+	IvfpqBuilderSample(builder,
+					   IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SAMPLE,
+										  nrows * sizeof(uint64)));
+	if (train(training, parallel, sample, builder, nrows, reader))
+		return true;
+	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder), false);
+	IvfpqBuilderEnd(builder);
+	return false;
+}
+
+/*
+ * Begins with parallel workers, if there is work for them.  In place they only
+ * read and cluster rows.
+ */
+static void
+begin_parallel(IvfpqParallel *parallel, const IvfpqReader *reader, int lists,
+			   bool in_place)
+{
+	int			dims = reader->sample->dims;
+	int64		vectors = lists + IvfpqParents(lists) +
+	(IvfpqGetOptions(reader->index)->rotate ? dims : 0);
+	bool		work = !in_place || IvfpqServerIsWanted() ||
+	IvfpqParents(lists) > 1;
+
+	IvfpqParallelBegin(parallel,
+					   work ? IvfpqCountWorkers(reader->heap, reader->index) : 0,
+					   reader->heap, reader->index, reader->indexInfo,
+					   vectors * dims * sizeof(float), in_place);
+}
+
+/*
+ * Trains from the table, unless it has too few rows (training->nlists = 0), or
+ * nearly all are equal (->waits, too).  training->gv.dims is set to the rows'
+ * dims: dims or, if that is 0, those of the first row; 0 when there are none.
+ * A row of other dims is an error, but not with in_place, which trains an
+ * index in use; the caller goes on without parallel workers then.  gpuvecd's
+ * builder does not rotate, so an index with a rotation is trained and built
+ * here.  *parallel begins if there are rows enough; the caller ends it.
+ */
+void
+IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
+		   Relation index, IndexInfo *indexInfo, IvfpqType *type, int dims,
+		   bool in_place)
+{
+	IvfpqSample sample = {.type = type, .dims = dims, .lenient = in_place};
+	IvfpqReader reader = {.training = training, .sample = &sample, .heap = heap,
+	.index = index, .indexInfo = indexInfo};
+	bool		rotate = IvfpqGetOptions(index)->rotate;
+	int			lists;
+
+	memset(training, 0, sizeof(*training));
+	memset(parallel, 0, sizeof(*parallel));
+	training->lists_per_row = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
+	if (IvfpqServerIsWanted() && !rotate)
+	{
+		/* gpuvecd gets rows as they are read; these give mean, scale, queries */
+		sample.capacity = REMOTE_SAMPLE;
+		sample.sparing = true;
+	}
+	sample.least = IvfpqLeastRows(index);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_SAMPLING);
+	IvfpqSampleTake(&sample, heap, index, indexInfo, &training->rows);
+
+	training->gv.metric = type->metric;
+	training->gv.dims = sample.dims;
+	IvfpqRecordCheckDims(index, sample.dims);
+	rotation_check_dims(index, sample.dims);
+	if (sample.dims > 0)
+		training->gv.m = choose_pq_dim(index, sample.dims);
+	if (sample.count == 0 || sample.seen < sample.least)
+		return;
+	IvfpqSampleShuffle(&sample);
+	training->others = (1 - IvfpqSampleDistinct(&sample)) * training->rows;
+	training->waits = IvfpqIsNearlyOne(training->others, training->rows,
+									   sample.least);
+	if (training->waits)
+		return;
+
+	lists = choose_lists(index, &sample, training->rows);
+	begin_parallel(parallel, &reader, lists, in_place);
+	IvfpqSnapshotDrop();
+	hold_out_queries(training, parallel, &sample, lists);
+	pfree(sample.counts);
+	fit_transform(training, parallel, &sample);
+	if (rotate)
+		learn_rotation(training, parallel, &sample);
+	reader.rows_needed = (int64) lists * REMOTE_SAMPLES_PER_LIST;
+	if (rotate || !may_send_sample(&reader) ||
+		!train_remote(training, parallel, index, &sample, lists, &reader))
+		train_here(training, parallel, &sample, &reader, lists);
+	IvfpqTransformRows(training, training->queries, training->nqueries);
+	IvfpqTransformRows(training, training->held_out, training->nqueries);
+	IvfpqTrainingShare(training, parallel);
+	IvfpqSnapshotTake();
+	pfree(sample.rows);
 }

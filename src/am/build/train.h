@@ -5,14 +5,32 @@
 #ifndef IVFPQ_TRAIN_H
 #define IVFPQ_TRAIN_H
 
-#include "am/build/parallel.h"
 #include "nodes/execnodes.h"
 #include "storage/block.h"
 #include "utils/sampling.h"
 
+#include "am/build/parallel.h"
 #include "am/types/vector.h"
 #include "client/client.h"
 #include "engine/gv_engine.h"
+
+/* Rows of the sample that k-means needs for a list. */
+#define IVFPQ_SAMPLES_PER_LIST	64
+
+/*
+ * k-means: iterations, and the most that a list of the sample may hold, times
+ * the mean; lists of the whole table then keep below four times it.
+ */
+#define IVFPQ_ITERATIONS		10
+#define IVFPQ_MAX_IMBALANCE			2.0
+
+#define IVFPQ_TRAINING_SEED		UINT64CONST(0x67707576656331)
+
+/* Rows that a reader passes on at once. */
+#define IVFPQ_READ_ROWS		256
+
+/* Neighbors of each query that calibration looks for. */
+#define IVFPQ_GROUND_TRUTH_ROWS	100
 
 /* The result of training; all participants share its arrays (cluster.c). */
 typedef struct IvfpqTraining
@@ -38,6 +56,65 @@ typedef struct IvfpqTraining
 	IvfpqBuilder *builder;		/* gpuvecd's, which trained; or NULL */
 } IvfpqTraining;
 
+/* Takes rows [n][dims] with their TIDs; returns false to get no more. */
+typedef bool (*IvfpqRowSink) (void *arg, const float *rows,
+							  const uint64 *ids, int n);
+
+/* A sample of a table (sample.c). */
+typedef struct IvfpqSample
+{
+	IvfpqType  *type;
+	int			dims;			/* 0 = not known yet */
+	int64		capacity;		/* rows to take; 0 = those that fit memory */
+	int			least;			/* rows to see, or all if fewer */
+	bool		lenient;		/* rows of other dims are no error */
+	bool		sparing;		/* read no more of the table than needed */
+	bool		whole;			/* the sample is the whole table */
+	int64		count;
+	double		seen;			/* rows that could have been taken */
+	double		skip;			/* rows to pass over before the next */
+	float	   *rows;			/* [capacity][dims] */
+	uint64	   *ids;			/* [capacity] their TIDs */
+	int64		ndistinct;		/* rows, the first ones, that all differ */
+	int32	   *counts;			/* [ndistinct] how often each is there */
+	ReservoirStateData reservoir;
+	MemoryContext tmp;
+} IvfpqSample;
+
+/*
+ * Reads a second, larger sample by all participants, from enough blocks to
+ * hold the rows needed (sample.c).
+ */
+typedef struct IvfpqReader
+{
+	IvfpqTraining *training;
+	IvfpqSample *sample;
+	Relation	heap;
+	Relation	index;
+	IndexInfo  *indexInfo;
+	int64		rows_needed;
+	uint64	   *skip;			/* [nskip] rows to leave out, ascending */
+	int64		nskip;
+	BlockNumber *blocks;		/* [nblocks] to read, ascending */
+	int64		nblocks;
+	bool		transform;		/* transform rows before they are passed on */
+	IvfpqRowSink sink;
+	void	   *sink_arg;
+	bool		enough;			/* the sink needs no more */
+	int			nbatch;
+	float	   *batch;			/* [IVFPQ_READ_ROWS][dims] */
+	uint64		ids[IVFPQ_READ_ROWS];
+} IvfpqReader;
+
+/* Rows taken out of a sample, of which calibration queries are made. */
+typedef struct IvfpqHeldOut
+{
+	int			n;				/* queries */
+	int			taken;			/* rows, the sample's first ones; queries
+								 * beyond are of the same rows again */
+	int			depth;			/* rows near each query to look for */
+} IvfpqHeldOut;
+
 static inline GvTree
 IvfpqTree(const IvfpqTraining *training)
 {
@@ -48,91 +125,20 @@ IvfpqTree(const IvfpqTraining *training)
 	return tree;
 }
 
-/* Rows of the sample that k-means needs for a list. */
-#define IVFPQ_SAMPLES_PER_LIST	64
-
-/*
- * The same where gpuvecd trains all lists at once: reading rows takes most of
- * its time, and with half as many rows its lists are still better than those
- * of two levels.
- */
-#define IVFPQ_REMOTE_SAMPLES	32
-
-/*
- * k-means: iterations, and the most that a list of the sample may hold, times
- * the mean; lists of the whole table then keep below four times it.
- */
-#define IVFPQ_ITERATIONS		10
-#define IVFPQ_MAX_IMBALANCE			2.0
-
-#define IVFPQ_TRAINING_SEED		UINT64CONST(0x67707576656331)
-
-/* Takes rows [n][dims] with their TIDs; false: no more are needed. */
-typedef bool (*IvfpqRowSink) (void *arg, const float *rows,
-							  const uint64 *ids, int n);
-
-/* A sample of a table (sample.c). */
-typedef struct IvfpqSample
-{
-	IvfpqType  *type;
-	int			dims;			/* 0 = not known yet */
-	int64		capacity;		/* rows to take; 0 = what memory holds */
-	int			least;			/* rows to see, or all if fewer */
-	bool		lenient;		/* rows of other dims are no error */
-	bool		sparing;		/* read no more of the table than it takes */
-	bool		whole;			/* it is the whole table */
-	int64		count;
-	double		seen;			/* rows that could have been taken */
-	double		skip;			/* rows to pass over before the next */
-	float	   *rows;			/* [capacity][dims] */
-	uint64	   *ids;			/* [capacity] their TIDs */
-	int64		ndistinct;		/* rows, the first ones, that all differ; */
-	int32	   *counts;			/* [ndistinct] how often each is there */
-	ReservoirStateData reservoir;
-	MemoryContext tmp;
-} IvfpqSample;
-
+/* sample.c */
 extern void IvfpqSampleTake(IvfpqSample *sample, Relation heap,
 							Relation index, IndexInfo *indexInfo,
 							double *rows);
 extern void IvfpqSampleShuffle(IvfpqSample *sample);
 extern double IvfpqSampleDistinct(IvfpqSample *sample);
-
-/*
- * Reads rows of a second, larger sample, of as many blocks as hold the rows
- * needed, by all participants (sample.c).
- */
-#define IVFPQ_READ_ROWS		256 /* passed on at once */
-
-typedef struct IvfpqReader
-{
-	IvfpqTraining *training;
-	IvfpqSample *sample;
-	Relation	heap;
-	Relation	index;
-	IndexInfo  *indexInfo;
-	int64		rows_needed;	/* rows */
-	uint64	   *skip;			/* [nskip] rows to leave out, ascending */
-	int64		nskip;
-	BlockNumber *blocks;		/* [nblocks] to read, ascending */
-	int64		nblocks;
-	bool		transform;		/* rows on the way */
-	IvfpqRowSink sink;
-	void	   *sink_arg;
-	bool		enough;			/* the sink needs no more */
-	int			nbatch;
-	float	   *batch;			/* [IVFPQ_READ_ROWS][dims] */
-	uint64		ids[IVFPQ_READ_ROWS];
-} IvfpqReader;
-
-extern void IvfpqReaderSkip(IvfpqReader *reader, const uint64 *ids, int64 n);
-extern void IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel);
-extern void IvfpqReaderJoin(IvfpqReader *reader, IvfpqParallel *parallel);
-extern void IvfpqReaderEnd(IvfpqParallel *parallel);
-extern bool IvfpqMaySend(const IvfpqReader *reader, const float *row);
-extern void IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel);
 extern void IvfpqTransformRows(const IvfpqTraining *training, float *rows,
 							   int64 n);
+extern void IvfpqReaderSkip(IvfpqReader *reader, const uint64 *ids, int64 n);
+extern bool IvfpqMaySend(const IvfpqReader *reader, const float *row);
+extern void IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel);
+extern void IvfpqReaderJoin(IvfpqReader *reader, IvfpqParallel *parallel);
+extern void IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel);
+extern void IvfpqReaderEnd(IvfpqParallel *parallel);
 
 /* cluster.c */
 extern void IvfpqTrainingShare(const IvfpqTraining *training,
@@ -142,98 +148,25 @@ extern void IvfpqTrainingOpen(IvfpqTraining *training,
 extern void *IvfpqAllocGroups(const IvfpqTraining *training,
 							  GvGroups *groups);
 extern int	IvfpqRowsToPlace(const GvGroups *groups, Size memory);
-
-/* train.c */
-
-/* Neighbors of each query that calibration looks for. */
-#define IVFPQ_GROUND_TRUTH_ROWS	100
-
-/* The most copies of a query's own row that are looked for besides. */
-#define IVFPQ_MOST_COPIES	400
-
-/* The fewest queries that targets are told by. */
-#define IVFPQ_LEAST_QUERIES	200
-
-/* Rows taken out of a sample, which calibration's queries are made of. */
-typedef struct IvfpqHeldOut
-{
-	int			n;				/* queries */
-	int			taken;			/* rows, the sample's first ones; queries
-								 * beyond are of the same rows again */
-	int			depth;			/* rows near each query to look for */
-} IvfpqHeldOut;
-
-/* train.c */
-extern int	IvfpqRowsAround(int dims);
-extern void IvfpqHoldOut(const IvfpqSample *sample, int n, double rows,
-						 IvfpqHeldOut *held);
-extern void IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
-										const IvfpqHeldOut *held, float *queries,
-										float *held_out, uint64 *ids);
-
-/* train.c */
-extern Size IvfpqMemoryForLists(int lists, int dims);
-extern int	IvfpqCalibrationQueries(double rows);
-extern bool IvfpqIsNearlyOne(double others, double rows, int least);
-extern void IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel,
-					   Relation heap, Relation index, IndexInfo *indexInfo,
-					   IvfpqType *type, int dims, bool in_place);
-
-/*
- * train.c: from a sample to centroids and codebooks by gpuvecd;
- * false: it is not to be asked, or failed.
- */
-
-/* train.c */
-extern bool IvfpqSendRows(IvfpqReader *reader, IvfpqParallel *parallel,
-						  IvfpqBuilder *builder, int64 most);
-extern void IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel);
-
-/* cluster.c */
 extern int	IvfpqParents(int lists);
 extern void IvfpqTrainLists(IvfpqTraining *training, IvfpqParallel *parallel,
 							const float *rows, int64 n, int lists,
 							IvfpqReader *reader);
 extern void IvfpqClusterHelp(IvfpqReader *reader, IvfpqParallel *parallel);
 
-/* ----
- * Lists under parents: what the participants of their training share
- * (cluster.c, cluster.c).
- */
-
-/* The state that all participants share (IVFPQ_PARALLEL_CLUSTER). */
-typedef struct IvfpqClusterShared
-{
-	int			lists;			/* requested */
-	int			nparents;		/* that rows are sorted by */
-	int			nranges;		/* of these parents */
-
-	/* written by the leader while workers wait */
-	int64		nrows;			/* that were read */
-	int			ntrainers;		/* participants that may train at once */
-} IvfpqClusterShared;
-
-/* A participant's view. */
-typedef struct IvfpqCluster
-{
-	IvfpqParallel *parallel;
-	IvfpqTraining *training;	/* centroids: [lists + nparents] */
-	IvfpqReader *reader;		/* of rows */
-	IvfpqClusterShared *shared;
-	pg_atomic_uint64 *counts;	/* [nparents] rows of each parent */
-	int32	   *found;			/* [nparents] lists of each parent */
-	IvfpqTempFile rows;			/* IvfpqClusterRow, by ranges of parents */
-} IvfpqCluster;
-
-/* A row in a file; its dimensions in half precision follow. */
-typedef struct IvfpqClusterRow
-{
-	int64		order;			/* by parent, then as good as random */
-	int64		id;				/* IvfpqTidToId: orders the rest */
-} IvfpqClusterRow;
-
-/* cluster.c */
-
-/* cluster.c */
+/* train.c */
+extern Size IvfpqMemoryForLists(int lists, int dims);
+extern int	IvfpqCalibrationQueries(double rows);
+extern int	IvfpqRowsAround(int dims);
+extern void IvfpqHoldOut(const IvfpqSample *sample, int n, double rows,
+						 IvfpqHeldOut *held);
+extern void IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
+										const IvfpqHeldOut *held, float *queries,
+										float *held_out, uint64 *ids);
+extern bool IvfpqIsNearlyOne(double others, double rows, int least);
+extern void IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel,
+					   Relation heap, Relation index, IndexInfo *indexInfo,
+					   IvfpqType *type, int dims, bool in_place);
+extern void IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel);
 
 #endif							/* IVFPQ_TRAIN_H */

@@ -1,6 +1,10 @@
 /*
  * enginecall.c
- *		Calling the engine: its interrupts, statuses and memory.
+ *		Calls of the engine from a backend: interrupts, statuses and memory.
+ *
+ * The engine returns a status and never jumps.  Long calls ask ivfpq_stop
+ * whether to stop, and IvfpqCheckStatus raises the error, if there is one,
+ * when the call has returned.
  */
 #include "postgres.h"
 
@@ -17,11 +21,13 @@
 static bool raised = false;
 
 /*
- * Long engine calls ask here whether to stop, and no error may jump out of
- * them.  All kinds of interrupts are served.  A statement may have to end for
- * more reasons than a cancel: a parallel worker failed, say, or a timeout of
- * the transaction.  And others may wait for us to serve one: DROP DATABASE
- * does.
+ * GvStop's callback: serves interrupts, and returns whether one of them raised
+ * an error.
+ *
+ * All kinds of interrupts are served.  A statement may have to end for more
+ * reasons than a cancel, such as a parallel worker that failed or a timeout of
+ * the transaction.  And other backends may wait for this one to serve an
+ * interrupt, as DROP DATABASE does.
  */
 static bool
 interrupted(void *arg)
@@ -46,8 +52,9 @@ interrupted(void *arg)
 const GvStop ivfpq_stop = {interrupted, NULL};
 
 /*
- * Turn an engine's status into what PostgreSQL expects; the one place.  To be
- * called right after the engine.
+ * Raises an error unless the status of an engine call is GV_OK.  Call this
+ * right after the engine: an error that an interrupt raised meanwhile comes
+ * first.  No other function turns statuses into errors.
  */
 void
 IvfpqCheckStatus(GvStatus status)
@@ -82,7 +89,7 @@ IvfpqCheckStatus(GvStatus status)
 	}
 }
 
-/* Aligned scratch memory; the caller frees *chunk. */
+/* Allocates memory aligned to GV_ALIGN; the caller frees *chunk. */
 void *
 IvfpqAllocScratch(Size size, void **chunk)
 {
@@ -90,7 +97,7 @@ IvfpqAllocScratch(Size size, void **chunk)
 	return (void *) TYPEALIGN(GV_ALIGN, *chunk);
 }
 
-/* Memory for the k nearest of something. */
+/* Empties *top and sets its capacity; memory that is too small grows. */
 void
 IvfpqTopKResize(GvTopK *top, int capacity)
 {
@@ -112,8 +119,8 @@ IvfpqTopKResize(GvTopK *top, int capacity)
 
 /*
  * IvfpqListReader.wants: returns whether a posting of a block may satisfy the
- * condition.  Checks abbreviated keys, since the heads of many blocks tell too
- * little.
+ * condition.  Checks the abbreviated keys, too, because the heads of many
+ * blocks rule out too little.
  */
 bool
 IvfpqWantsBlock(const void *condition, const IvfpqSlotHeader *header,

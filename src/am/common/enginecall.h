@@ -1,6 +1,7 @@
 /*
  * enginecall.h
- *		Calls of the engine: status, interrupts, memory, keys (enginecall.c).
+ *		Calls of the engine from a backend, and TIDs as the engine has them
+ *		(enginecall.c).
  */
 #ifndef IVFPQ_ENGINECALL_H
 #define IVFPQ_ENGINECALL_H
@@ -20,13 +21,10 @@ extern bool IvfpqWantsBlock(const void *condition,
 							const IvfpqSlotHeader *header,
 							const char *keys);
 
-/* ----
- * TIDs as numbers: the block above the offset.
- */
-
+/* TIDs as numbers, "ids": the block above the offset. */
 #define IVFPQ_ID_SHIFT			16
 
-/* No row has this one: of InvalidBlockNumber. */
+/* The id of no row: its block is InvalidBlockNumber. */
 #define IVFPQ_NO_ROW			UINT64CONST(0xFFFFFFFFFFFF)
 
 static inline uint64
@@ -36,7 +34,7 @@ IvfpqTidToId(const ItemPointerData *tid)
 		ItemPointerGetOffsetNumberNoCheck(tid);
 }
 
-/* The same of three words, as the engine has them. */
+/* The id of a TID given as words [3], as the engine has TIDs. */
 static inline uint64
 IvfpqWordsToId(const uint16 *words)
 {
@@ -49,16 +47,14 @@ IvfpqIdToTid(uint64 id, ItemPointer tid)
 	ItemPointerSet(tid, (BlockNumber) (id >> 16), (OffsetNumber) (id & 0xFFFF));
 }
 
-/* ----
- * Sets of TIDs (IvfpqTidToId), by PostgreSQL's simplehash.
- */
-
+/* Sets of ids (tidset_insert and its kin), by PostgreSQL's simplehash. */
 typedef struct TidSetEntry
 {
 	uint64		id;
 	char		status;
-	bool		matched;		/* a scan's filter; see depth.c */
-	bool		invisible;		/* the snapshot does not see it */
+	bool		matched;		/* the scan's filter and key quals do not
+								 * reject the row; see depth.c */
+	bool		invisible;		/* the snapshot does not see the row */
 } TidSetEntry;
 
 #define SH_PREFIX			tidset

@@ -1,10 +1,12 @@
 /*
  * identity.c
- *		Opening an index that a user names, and acting as its table's owner.
+ *		Opening an index that a user names, checking the user's rights, and
+ *		acting as the owner of the index's table.
  *
- * Expressions and predicates of an index are its owner's code.  Where this
- * library computes them for another user, or by itself, that is between
- * IvfpqActAsOwner and IvfpqActAsCaller, with an IndexInfo from IvfpqIndexInfo.
+ * Expressions and predicate of an index are its owner's code.  This library
+ * computes them for another user, or on its own behalf, only between
+ * IvfpqActAsOwner and IvfpqActAsCaller, and with an IndexInfo from
+ * IvfpqIndexInfo.  See am/README, "Rights".
  */
 #include "postgres.h"
 
@@ -34,10 +36,13 @@
 #include "am/common/options.h"
 #include "pgcompat.h"
 
-/* The search_path for names in the owner's code, as in PostgreSQL 17. */
+/* The search_path of the owner's code, the same as in PostgreSQL 17. */
 #define SAFE_SEARCH_PATH	"pg_catalog, pg_temp"
 
-/* ERROR unless the open relation is a gpuivfpq index that can be read. */
+/*
+ * Raises an error unless the open relation is a gpuivfpq index that can be
+ * read.
+ */
 static void
 check_index(Relation rel)
 {
@@ -71,8 +76,8 @@ check_index(Relation rel)
 }
 
 /*
- * Open a gpuivfpq index; ERROR if the OID is of anything else.  The caller
- * closes it.
+ * Opens a gpuivfpq index.  Raises an error if the OID belongs to anything
+ * else.  The caller closes the index.
  */
 Relation
 IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
@@ -88,8 +93,8 @@ IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
 }
 
 /*
- * Open a gpuivfpq index and before it, as PostgreSQL does, its table.  The
- * caller closes both.
+ * Opens a gpuivfpq index and, before it, its table: PostgreSQL takes locks in
+ * that order.  The caller closes both.
  */
 Relation
 IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
@@ -102,7 +107,7 @@ IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
 		*table = table_open(tableid, lockmode);
 	index = IvfpqOpenIndex(relid, lockmode);
 
-	/* the index may have been dropped, and its OID used again */
+	/* the index may have been dropped, and its OID reused */
 	if (*table == NULL || IndexGetRelation(relid, false) != tableid)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
@@ -112,10 +117,12 @@ IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
 }
 
 /*
- * Open an index and its table for work that keeps VACUUM away.  check raises
- * an ERROR unless the current user may do that work.  It is called before the
- * lock is taken, because autovacuum gives way to every session that waits for
- * the lock, and once more under the lock.  The caller closes both.
+ * Opens an index and its table under ShareUpdateExclusiveLock, for work that
+ * keeps VACUUM away.  The caller closes both.
+ *
+ * check raises an error unless the current user may do that work.  It is
+ * called before that lock is requested, because autovacuum is canceled for
+ * every session that waits for it, and once more under the lock.
  */
 Relation
 IvfpqOpenToChange(Oid relid, void (*check) (Relation table, Relation index),
@@ -124,7 +131,7 @@ IvfpqOpenToChange(Oid relid, void (*check) (Relation table, Relation index),
 	Relation	index = IvfpqOpenIndexTable(relid, AccessShareLock, table);
 
 	check(*table, index);
-	/* to keep it while waiting for a stronger one would be a deadlock */
+	/* to wait for a stronger lock while holding this one could deadlock */
 	relation_close(index, AccessShareLock);
 	table_close(*table, AccessShareLock);
 
@@ -133,7 +140,7 @@ IvfpqOpenToChange(Oid relid, void (*check) (Relation table, Relation index),
 	return index;
 }
 
-/* ERROR unless the current user may see what is in the index. */
+/* Raises an error unless the current user may see what the index holds. */
 void
 IvfpqCheckInspect(Relation index)
 {
@@ -148,7 +155,8 @@ IvfpqCheckInspect(Relation index)
 }
 
 /*
- * ERROR unless the current user may read all that the index is made of.
+ * Raises an error unless the current user may read all columns that the index
+ * is computed from.
  */
 void
 IvfpqCheckSelect(Relation table, Relation index)
@@ -165,11 +173,11 @@ IvfpqCheckSelect(Relation table, Relation index)
 	if (key != 0)
 		columns = bms_add_member(NULL,
 								 key - FirstLowInvalidHeapAttributeNumber);
-	/* not from the relcache, which would run code to simplify them */
+	/* not the relcache's, which runs code to simplify expressions */
 	indexInfo = IvfpqIndexInfo(index);
 	pull_varattnos((Node *) indexInfo->ii_Expressions, 1, &columns);
 	pull_varattnos((Node *) indexInfo->ii_Predicate, 1, &columns);
-	/* of an index of no column what is told is that there are rows */
+	/* an index that reads no column still tells that there are rows */
 	if (bms_is_empty(columns) &&
 		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT,
 								  ACLMASK_ANY) != ACLCHECK_OK)
@@ -192,8 +200,9 @@ IvfpqCheckSelect(Relation table, Relation index)
 }
 
 /*
- * ERROR if the index may have no pages, or some only: CREATE INDEX and REINDEX
- * CONCURRENTLY show an index before they build it, and after they failed to.
+ * Raises an error if the index may have no pages, or only some of them.
+ * CREATE INDEX and REINDEX CONCURRENTLY make an index visible before they
+ * build it, and leave it behind if the build fails.
  */
 void
 IvfpqCheckBuilt(Relation index)
@@ -206,7 +215,7 @@ IvfpqCheckBuilt(Relation index)
 				 errdetail("Its build has failed, or has not ended yet.")));
 }
 
-/* ERROR if queries do not use the index, which may lack rows. */
+/* Raises an error if the index may lack rows, so that no query uses it. */
 void
 IvfpqCheckValid(Relation index)
 {
@@ -219,8 +228,8 @@ IvfpqCheckValid(Relation index)
 }
 
 /*
- * Error context: a name that is not found may be one that the safe path does
- * not lead to.
+ * Error context callback: adds a hint to errors about a name that was not
+ * found, because the safe path may not lead to it.
  */
 static void
 explain_path(void *arg)
@@ -236,10 +245,11 @@ explain_path(void *arg)
 }
 
 /*
- * From here on act as the table's owner, restricted, with a search_path that
- * leads to no object of the caller's: on every version, as PostgreSQL itself
- * does from 17 on.  Parallel workers that begin meanwhile inherit all three.
- * An error ends it, too.  *caller has to live until IvfpqActAsCaller.
+ * Switches to the table's owner, to a security-restricted operation, and to a
+ * search_path that leads to no object of the caller's.  PostgreSQL sets such a
+ * path itself from 17 on; this does on every version.  Parallel workers that
+ * start meanwhile inherit all three.  An error ends the switch, too.
+ * *caller has to live until IvfpqActAsCaller.
  */
 void
 IvfpqActAsOwner(IvfpqIdentity *caller, Relation table)
@@ -256,7 +266,7 @@ IvfpqActAsOwner(IvfpqIdentity *caller, Relation table)
 	error_context_stack = &caller->context;
 }
 
-/* Be the caller again, with the caller's settings. */
+/* Undoes IvfpqActAsOwner. */
 void
 IvfpqActAsCaller(const IvfpqIdentity *caller)
 {
@@ -265,7 +275,10 @@ IvfpqActAsCaller(const IvfpqIdentity *caller)
 	SetUserIdAndSecContext(caller->userid, caller->sec_context);
 }
 
-/* A node from the index's row in pg_index; NULL if it has none. */
+/*
+ * Returns the node in a column of the index's row of pg_index, or NULL if the
+ * column is NULL.
+ */
 static void *
 stored_node(Relation index, AttrNumber column)
 {
@@ -276,7 +289,10 @@ stored_node(Relation index, AttrNumber column)
 	return isnull ? NULL : stringToNode(TextDatumGetCString(stored));
 }
 
-/* Are these the relcache's dummies, NULLs of each type? */
+/*
+ * Returns whether these are the dummies that the relcache makes of
+ * expressions: a NULL of each type.
+ */
 static bool
 are_dummies(List *expressions)
 {
@@ -291,11 +307,11 @@ are_dummies(List *expressions)
 }
 
 /*
- * Put expressions and predicate as they are stored in place of those that the
- * relcache has.  The latter are simplified: SQL functions are replaced by
- * their bodies, and names in bodies were looked up when this backend first
- * asked, as another user and with any search_path.  Dummies stay: they run no
- * code.
+ * Replaces the relcache's expressions and predicate by those that pg_index
+ * stores.  The relcache simplifies them: it replaces SQL functions by their
+ * bodies, and it looked up the names in these bodies when this backend first
+ * asked, as another user and with any search_path.  Dummies stay, because they
+ * run no code.
  */
 void
 IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index)
@@ -309,8 +325,8 @@ IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index)
 }
 
 /*
- * BuildIndexInfo, but with expressions as they are stored (see above), and
- * without running any code to simplify them.
+ * Builds an IndexInfo like BuildIndexInfo, but with expressions and predicate
+ * as pg_index stores them, and without running any code to simplify them.
  */
 IndexInfo *
 IvfpqIndexInfo(Relation index)
@@ -324,8 +340,8 @@ IvfpqIndexInfo(Relation index)
 }
 
 /*
- * Returns whether a function is in a language that looks names up when it
- * runs.
+ * check_functions_in_node's callback: returns whether a function is in a
+ * language that looks names up when it runs.
  */
 static bool
 is_interpreted(Oid funcid, void *context)
@@ -340,6 +356,10 @@ is_interpreted(Oid funcid, void *context)
 	return language != INTERNALlanguageId && language != ClanguageId;
 }
 
+/*
+ * Expression walker: returns whether the expression calls such a function, or
+ * checks the constraints of a domain, which may call one.
+ */
 static bool
 has_interpreted(Node *node, void *context)
 {
@@ -353,11 +373,12 @@ has_interpreted(Node *node, void *context)
 }
 
 /*
- * Returns whether an index's expressions as they are stored, or its predicate
- * if `predicate` is set, call functions in SQL, PL/pgSQL or the like.  A
- * session may lead these elsewhere than they were to go: what a search_path
- * finds when they run, and what one found when it compiled them, which
- * PL/pgSQL remembers.  Functions in C are superusers' and name what they call.
+ * Returns whether an index's stored expressions, or with `predicate` also its
+ * predicate, call functions in SQL, PL/pgSQL or the like.
+ *
+ * A session can lead such functions astray: by the search_path when they run,
+ * and by the one when they were compiled, because PL/pgSQL remembers what it
+ * found then.  Functions in C are superusers' and name what they call.
  */
 bool
 IvfpqIsInterpreted(Relation index, bool predicate)
@@ -370,9 +391,9 @@ IvfpqIsInterpreted(Relation index, bool predicate)
 }
 
 /*
- * May a worker evaluate an index's expressions and predicate?  A statement
- * need not name the functions in these, so what the planner has found in a
- * statement does not tell: the answer is without its PlannerInfo.
+ * Returns whether a parallel worker may evaluate an index's expressions and
+ * predicate.  The planner's own PlannerInfo cannot tell: it knows what the
+ * planner has found in the statement, which need not name these functions.
  */
 bool
 IvfpqIsParallelSafe(List *expressions, List *predicate)
@@ -385,8 +406,9 @@ IvfpqIsParallelSafe(List *expressions, List *predicate)
 }
 
 /*
- * Returns whether the current user may have the owner's code run as the
- * table's owner: not if the user's session could change what that code does.
+ * Returns whether the current user may have the index's code run as the
+ * table's owner.  Other users may not if their session could change what that
+ * code does.
  */
 bool
 IvfpqMayAct(Relation table, Relation index)
@@ -395,7 +417,7 @@ IvfpqMayAct(Relation table, Relation index)
 		!IvfpqIsInterpreted(index, true);
 }
 
-/* ERROR if not. */
+/* Raises an error unless IvfpqMayAct. */
 void
 IvfpqCheckActing(Relation table, Relation index)
 {

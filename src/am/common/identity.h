@@ -1,6 +1,7 @@
 /*
  * identity.h
- *		Indexes named by users, and acting as a table's owner (identity.c).
+ *		Indexes named by users, rights on them, and acting as the owner of an
+ *		index's table (identity.c).
  */
 #ifndef IVFPQ_IDENTITY_H
 #define IVFPQ_IDENTITY_H
@@ -9,6 +10,7 @@
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
+/* State saved by IvfpqActAsOwner, to be restored by IvfpqActAsCaller. */
 typedef struct IvfpqIdentity
 {
 	Oid			userid;
@@ -24,10 +26,14 @@ extern Relation IvfpqOpenToChange(Oid relid,
 								  void (*check) (Relation table,
 												 Relation index),
 								  Relation *table);
+
+/* These raise an error unless the index, or the current user, is fit. */
 extern void IvfpqCheckInspect(Relation index);
 extern void IvfpqCheckSelect(Relation table, Relation index);
 extern void IvfpqCheckBuilt(Relation index);
 extern void IvfpqCheckValid(Relation index);
+extern void IvfpqCheckActing(Relation table, Relation index);
+
 extern void IvfpqActAsOwner(IvfpqIdentity *caller, Relation table);
 extern void IvfpqActAsCaller(const IvfpqIdentity *caller);
 extern void IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index);
@@ -35,6 +41,5 @@ extern IndexInfo *IvfpqIndexInfo(Relation index);
 extern bool IvfpqIsInterpreted(Relation index, bool predicate);
 extern bool IvfpqIsParallelSafe(List *expressions, List *predicate);
 extern bool IvfpqMayAct(Relation table, Relation index);
-extern void IvfpqCheckActing(Relation table, Relation index);
 
 #endif							/* IVFPQ_IDENTITY_H */

@@ -1,6 +1,10 @@
 /*
  * model.c
- *		The results of training, read from pages into memory.
+ *		The model of an index, which training fixed, in memory; and how many
+ *		rows the index has.
+ *
+ * The small parts of a model (metapage, mean, codebooks, parent_offsets) are
+ * cached with the relation.  Centroids and a rotation stay on pages.
  */
 #include "postgres.h"
 
@@ -13,7 +17,27 @@
 
 #include "am/common/model.h"
 #include "page/array.h"
+#include "page/metapage.h"
 #include "page/pending.h"
+
+StaticAssertDecl(IVFPQ_MAX_ROTATED == GV_MAX_ROTATED,
+				 "what can be rotated can be stored");
+
+/* Number of indexes whose counted rows a backend remembers. */
+#define NCOUNTED		64
+
+/* The rows of an index, counted, and the state of the index at that time. */
+typedef struct Counted
+{
+	Oid			index;
+	float4		reltuples;
+	int32		relpages;
+	uint64		build_id;
+	int64		rows_at_calibration;
+	double		rows;
+} Counted;
+
+static Counted counted[NCOUNTED];
 
 static Size
 model_size(const IvfpqMetaData *meta)
@@ -25,7 +49,7 @@ model_size(const IvfpqMetaData *meta)
 	return offsetof(IvfpqModel, values) + nvalues * sizeof(float);
 }
 
-/* Let the model's pointers point into its own chunk. */
+/* Points the model's pointers into its own chunk. */
 static void
 set_pointers(IvfpqModel *model)
 {
@@ -44,14 +68,14 @@ set_pointers(IvfpqModel *model)
 											 (Size) meta->dims * (1 + GV_CODEWORDS));
 }
 
-/* The lists of the parents must be those of the index, in order. */
+/*
+ * Raises an error unless the parents' lists are those of the index, in order.
+ */
 static void
 check_parent_offsets(Relation index, const IvfpqModel *model)
 {
 	const IvfpqMetaData *meta = &model->meta;
-	const int32 *parent_offsets =
-	(const int32 *) (model->values + (Size) meta->dims *
-					 (1 + GV_CODEWORDS));
+	const int32 *parent_offsets = model->parent_offsets;
 
 	for (int p = 0; p < meta->nparents; p++)
 		if (parent_offsets[p] < 0 ||
@@ -66,18 +90,21 @@ check_parent_offsets(Relation index, const IvfpqModel *model)
 }
 
 /*
- * Reads mean, codebooks and parent_offsets into a chunk of the current
- * context.
+ * Reads the model that *meta describes into the current memory context.  The
+ * metapage need not show it yet.
  */
-static IvfpqModel *
-load_model(Relation index, const IvfpqMetaData *meta)
+IvfpqModel *
+IvfpqModelLoad(Relation index, const IvfpqMetaData *meta)
 {
-	IvfpqModel *model;
+	IvfpqModel *model = palloc_extended(model_size(meta), MCXT_ALLOC_HUGE);
 
-	model = palloc_extended(model_size(meta), MCXT_ALLOC_HUGE);
 	model->meta = *meta;
+	set_pointers(model);
 	if (meta->nlists > 0)
 	{
+		if (!IvfpqLayoutGet(&model->layout, meta))
+			IvfpqCorrupted(index, IVFPQ_METAPAGE,
+						   "its parameters are out of range");
 		IvfpqArrayFetch(index, meta->mean, meta->dims, 0, model->values);
 		IvfpqArrayFetch(index, meta->codebooks, GV_CODEWORDS * meta->dims, 0,
 						model->values + meta->dims);
@@ -89,10 +116,10 @@ load_model(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * The index's model as of now, in the current memory context.  Every call
- * reads the metapage; mean and codebooks are read once for a build_id.  The
- * result is a copy, because an invalidation may free the cached one at any
- * catalog access.
+ * Returns the current model of the index, in the current memory context.
+ * Every call reads the metapage; mean, codebooks and parent_offsets are read
+ * once for a build_id.  The result is a copy, because an invalidation may free
+ * the cached model at any catalog access.
  */
 IvfpqModel *
 IvfpqModelGet(Relation index)
@@ -102,15 +129,18 @@ IvfpqModelGet(Relation index)
 	IvfpqModel *model;
 
 	IvfpqMetaRead(index, &meta);
-	/* page/ knows no metrics */
+	/* IvfpqMetaRead has not checked this: page/ knows no metrics */
 	if (meta.metric < GV_L2 || meta.metric > GV_COSINE)
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "there is no metric %u",
 					   meta.metric);
 	if (cached == NULL || cached->meta.build_id != meta.build_id ||
 		cached->meta.nlists != meta.nlists)
 	{
-		/* whole before it is kept: what an error left there would stay */
-		model = load_model(index, &meta);
+		/*
+		 * Read it completely before it is cached: an error on the way must
+		 * leave nothing in rd_indexcxt.
+		 */
+		model = IvfpqModelLoad(index, &meta);
 		cached = MemoryContextAllocHuge(index->rd_indexcxt, model_size(&meta));
 		memcpy(cached, model, model_size(&meta));
 		pfree(model);
@@ -126,23 +156,7 @@ IvfpqModelGet(Relation index)
 	return model;
 }
 
-/*
- * The model that *meta describes, which the metapage need not show yet, in
- * the current memory context.
- */
-IvfpqModel *
-IvfpqModelLoad(Relation index, const IvfpqMetaData *meta)
-{
-	IvfpqModel *model = load_model(index, meta);
-
-	set_pointers(model);
-	return model;
-}
-
-StaticAssertDecl(IVFPQ_MAX_ROTATED == GV_MAX_ROTATED,
-				 "what can be rotated can be stored");
-
-/* The rotation [dims][dims] of an index that has one, in memory. */
+/* Returns the rotation [dims][dims] of an index that has one, palloc'd. */
 float *
 IvfpqRotationLoad(Relation index, const IvfpqMetaData *meta)
 {
@@ -156,7 +170,7 @@ IvfpqRotationLoad(Relation index, const IvfpqMetaData *meta)
 
 /*
  * Transforms a raw vector [dims] into the engine's space.  A rotation is read
- * where it lies in shared buffers: it is too large to be copied for each
+ * in shared buffers, where it lies: it is too large to be copied for each
  * query, or to be kept by each backend.
  */
 void
@@ -186,8 +200,8 @@ IvfpqTransform(Relation index, const IvfpqModel *model, const float *raw,
 }
 
 /*
- * ERROR unless blocks have the keys of the index's columns: else abbreviated
- * keys would be read where none are.
+ * Raises an error unless blocks have the keys of the index's columns.
+ * Otherwise abbreviated keys would be read where there are none.
  */
 void
 IvfpqModelCheckKeys(Relation index, const IvfpqModel *model,
@@ -198,26 +212,7 @@ IvfpqModelCheckKeys(Relation index, const IvfpqModel *model,
 					   "its keys are not those of its columns");
 }
 
-/* ----
- * How many rows an index has, in lists and pending.
- */
-
-/* Indexes whose counted rows a backend remembers, at most. */
-#define NCOUNTED		64
-
-typedef struct Counted
-{
-	Oid			index;
-	float4		reltuples;		/* what the catalog said then */
-	int32		relpages;
-	uint64		build_id;
-	int64		rows_at_calibration;
-	double		rows;
-} Counted;
-
-static Counted counted[NCOUNTED];
-
-/* Sum up the directory. */
+/* Sets *totals to the sums over the directory. */
 void
 IvfpqSumLists(Relation index, const IvfpqMetaData *meta,
 			  IvfpqListTotals *totals)
@@ -244,7 +239,7 @@ IvfpqSumLists(Relation index, const IvfpqMetaData *meta,
 	}
 }
 
-/* The rows in lists. */
+/* Returns the number of rows in lists, from the directory. */
 int64
 IvfpqCountRows(Relation index, const IvfpqMetaData *meta)
 {
@@ -255,8 +250,9 @@ IvfpqCountRows(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Returns the rows in lists, counted once a backend until VACUUM changes what
- * the catalog says of them.  Rows that came since are missing.
+ * Returns the number of rows in lists.  A backend counts them once, and again
+ * when VACUUM has changed the catalog's figures, so rows that came since are
+ * missing.
  */
 static double
 count_once(Relation index, const IvfpqMetaData *meta)
@@ -270,7 +266,7 @@ count_once(Relation index, const IvfpqMetaData *meta)
 		memory->reltuples != form->reltuples ||
 		memory->relpages != form->relpages)
 	{
-		memory->index = InvalidOid; /* until it is whole */
+		memory->index = InvalidOid; /* invalid, should counting fail */
 		memory->rows = IvfpqCountRows(index, meta);
 		memory->build_id = meta->build_id;
 		memory->rows_at_calibration = meta->rows_at_calibration;
@@ -282,14 +278,15 @@ count_once(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Returns about how many rows the index has: by statistics, or those at
- * calibration.  Statistics may be older than that, so where they say far
- * fewer, as they do after VACUUM has removed many rows, rows are counted.
+ * Estimates the number of rows in the index: by statistics or, if there are
+ * none, as the number at calibration.  Statistics may be older than
+ * calibration, so if they say far fewer rows, as they do after VACUUM has
+ * removed many, the rows are counted.
  */
 double
 IvfpqRowsAbout(Relation index, const IvfpqMetaData *meta)
 {
-	double		rows = index->rd_rel->reltuples;	/* -1: not known */
+	double		rows = index->rd_rel->reltuples;	/* -1 = unknown */
 
 	if (rows < 0)
 		return (double) meta->rows_at_calibration;
@@ -299,22 +296,9 @@ IvfpqRowsAbout(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Returns the rows by statistics, as the planner reads them: pages that came
- * since count in proportion.
- */
-static double
-rows_by_statistics(Relation rel)
-{
-	double		rows = rel->rd_rel->reltuples;
-	double		pages = Max(rel->rd_rel->relpages, 1);
-
-	return rows * Max(RelationGetNumberOfBlocks(rel) / pages, 1);
-}
-
-/*
- * Returns the fraction of the index's rows that new snapshots see, as far as
- * ANALYZE knows: the others are deleted, and VACUUM has not removed them.  1
- * where these are too few to matter.
+ * Estimates the fraction of the index's rows that new snapshots see, as far as
+ * ANALYZE knows.  The others are deleted, but VACUUM has not removed them.
+ * Returns 1 if these are too few to matter.
  */
 double
 IvfpqVisibleFraction(Relation index, const IvfpqMetaData *meta, Relation heap)
@@ -322,6 +306,8 @@ IvfpqVisibleFraction(Relation index, const IvfpqMetaData *meta, Relation heap)
 	Relation	rel = heap;		/* VACUUM counts an index's dead rows, too */
 	double		most = Max(meta->rows_at_calibration,
 						   index->rd_rel->reltuples);
+	double		growth;
+	double		visible;
 	double		fraction;
 
 	if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
@@ -329,14 +315,17 @@ IvfpqVisibleFraction(Relation index, const IvfpqMetaData *meta, Relation heap)
 	if (rel->rd_rel->reltuples < 0 ||
 		rel->rd_rel->reltuples >= IVFPQ_ENOUGH_LEFT * most)
 		return 1;
-	fraction = Max(rows_by_statistics(rel), 1) /
-		Max(count_once(index, meta), 1);
+	/* pages that came since count in proportion, as they do in plans */
+	growth = RelationGetNumberOfBlocks(rel) /
+		(double) Max(rel->rd_rel->relpages, 1);
+	visible = rel->rd_rel->reltuples * Max(growth, 1);
+	fraction = Max(visible, 1) / Max(count_once(index, meta), 1);
 	return fraction < IVFPQ_ENOUGH_LEFT ? fraction : 1;
 }
 
 /*
- * Returns whether the index has at least that many rows.  Statistics may be
- * old, so they are not believed when they say no.
+ * Returns whether the index has at least `rows` rows.  Statistics may be old,
+ * so if they say no, the rows are counted.
  */
 bool
 IvfpqHasRows(Relation index, const IvfpqMetaData *meta, double rows)
@@ -348,7 +337,7 @@ IvfpqHasRows(Relation index, const IvfpqMetaData *meta, double rows)
 		rows <= IvfpqCountRows(index, meta);
 }
 
-/* The pending rows, counted. */
+/* Counts the pending rows. */
 int64
 IvfpqCountPending(Relation index, const IvfpqMetaData *meta)
 {

@@ -1,8 +1,7 @@
 /*
  * model.h
- *		The results of training, in memory (model.c).  The small parts
- *		(metapage, mean, codebooks) are cached with the relation; centroids and
- *		a rotation stay on pages.
+ *		The model of an index in memory, and how many rows the index has
+ *		(model.c).
  */
 #ifndef IVFPQ_MODEL_H
 #define IVFPQ_MODEL_H
@@ -14,6 +13,7 @@ typedef struct IvfpqModel
 {
 	IvfpqMetaData meta;
 	GvModel		gv;				/* when meta.nlists > 0; without rotation */
+	IvfpqLayout layout;			/* of blocks, when meta.nlists > 0 */
 	const int32 *parent_offsets;	/* [nparents + 1] first list of each
 									 * parent */
 	float		values[FLEXIBLE_ARRAY_MEMBER];	/* mean, codebooks,
@@ -28,14 +28,10 @@ extern void IvfpqTransform(Relation index, const IvfpqModel *model,
 extern void IvfpqModelCheckKeys(Relation index, const IvfpqModel *model,
 								const IvfpqKeyForm *columns);
 
-/* ----
- * How many rows an index has (model.c).
- */
-
 /*
- * While at least this fraction of the rows at calibration is left,
- * calibration's results hold: it asks for more than the recall, to be safe
- * from chance.
+ * Calibration's results hold while at least this fraction of the rows at
+ * calibration is left.  They include a margin: calibration asks for more than
+ * the recall, to be safe from chance.
  */
 #define IVFPQ_ENOUGH_LEFT	0.8
 

@@ -1,7 +1,7 @@
 /*
  * options.c
- *		Options of CREATE INDEX and what follows from them; values of settings,
- *		which gpuvec.c declares to PostgreSQL.
+ *		Options of CREATE INDEX, and the defaults and limits that follow from
+ *		them; the values of settings, which gpuvec.c defines for PostgreSQL.
  */
 #include "postgres.h"
 
@@ -18,19 +18,30 @@
 #include "am/common/options.h"
 #include "page/page.h"
 
-/* Below this many rows an index is left untrained, unless lists says more. */
+/*
+ * With fewer rows an index stays untrained, unless option train_rows or lists
+ * is smaller.
+ */
 #define LEAST_ROWS		1000
 
 /*
- * Lists have ROWS_A_LIST rows each until they are MANY_LISTS; from
- * VERY_MANY_ROWS on they grow as the square root of rows.
+ * Lists have ROWS_A_LIST rows each until there are MANY_LISTS.  From
+ * VERY_MANY_ROWS on their number grows as the square root of rows.
  */
 #define ROWS_A_LIST		100.0
 #define MANY_LISTS		1e5
 #define VERY_MANY_ROWS	1e8
 
-/* With this many rows it trains itself; default of option train_rows. */
+/*
+ * Default of option train_rows, the number of rows with which an index trains
+ * itself.
+ */
 #define TRAIN_ROWS		10000
+
+/* An entry of ivfpqoptions' table: an option named like its field. */
+#define INT_OPTION(name) \
+	{.optname = #name, .opttype = RELOPT_TYPE_INT, \
+	 .offset = offsetof(IvfpqOptions, name)}
 
 int			ivfpq_probes = 0;
 int			ivfpq_candidates = 0;
@@ -40,11 +51,6 @@ int			ivfpq_max_probes = 0;
 double		ivfpq_recall = 0.95;
 int			ivfpq_max_training_workers = 2;
 bool		ivfpq_keep_queries = false;
-
-/* An entry of the table of options, named like its field. */
-#define INT_OPTION(name) \
-	{.optname = #name, .opttype = RELOPT_TYPE_INT, \
-	 .offset = offsetof(IvfpqOptions, name)}
 
 static relopt_kind ivfpq_relopt_kind;
 
@@ -62,8 +68,8 @@ static relopt_enum_elt_def calibrated_for_values[] = {
 };
 
 /*
- * Make the options of CREATE INDEX known.  Call once a process.  Options
- * that only scans read can be changed beside running queries.
+ * Registers the options of CREATE INDEX.  Call once a process.  Options that
+ * only scans read take a lock under which queries go on.
  */
 void
 IvfpqInitOptions(void)
@@ -112,8 +118,8 @@ IvfpqInitOptions(void)
 }
 
 /*
- * amoptions: parse and, if validate, check.  Ranges are checked by core;
- * what is left is how options go together.
+ * amoptions: parses options and, if validate, checks how they go together.
+ * Core checks their ranges.
  */
 bytea *
 ivfpqoptions(Datum reloptions, bool validate)
@@ -149,7 +155,10 @@ ivfpqoptions(Datum reloptions, bool validate)
 	return (bytea *) options;
 }
 
-/* Is the index one of ours?  No other access method has these options. */
+/*
+ * Returns whether the index is of this access method.  No other one has
+ * ivfpqoptions.
+ */
 bool
 IvfpqIsOurs(Relation index)
 {
@@ -158,8 +167,8 @@ IvfpqIsOurs(Relation index)
 }
 
 /*
- * The same of an index that the planner has locked, unless it is hypothetical:
- * EXPLAIN's, for an extension, and nowhere to be found.
+ * Returns the same for an index that the planner has locked.  A hypothetical
+ * index, which an extension shows to EXPLAIN, is in no catalog: false.
  */
 bool
 IvfpqIsOursByOid(Oid indexoid)
@@ -175,7 +184,7 @@ IvfpqIsOursByOid(Oid indexoid)
 	return ours;
 }
 
-/* The index's options; where CREATE INDEX named none, their defaults. */
+/* Returns the index's options, or defaults if CREATE INDEX named none. */
 const IvfpqOptions *
 IvfpqGetOptions(Relation index)
 {
@@ -185,7 +194,10 @@ IvfpqGetOptions(Relation index)
 		&defaults;
 }
 
-/* With fewer rows than this there is no training, not even by request. */
+/*
+ * Returns the number of rows below which an index is not trained, not even by
+ * request.
+ */
 int
 IvfpqLeastRows(Relation index)
 {
@@ -197,7 +209,10 @@ IvfpqLeastRows(Relation index)
 	return rows;
 }
 
-/* With that many rows an index trains itself: enough for all its lists. */
+/*
+ * Returns the number of rows with which an index trains itself, enough for all
+ * its lists.
+ */
 int
 IvfpqTrainRows(Relation index)
 {
@@ -206,7 +221,10 @@ IvfpqTrainRows(Relation index)
 	return Max(options->train_rows, options->lists);
 }
 
-/* Lists for a table of that many rows; see am/README, "Defaults". */
+/*
+ * Returns the default number of lists for a number of rows; see am/README,
+ * "Defaults".
+ */
 int
 IvfpqDefaultLists(double rows)
 {
@@ -215,7 +233,7 @@ IvfpqDefaultLists(double rows)
 	return (int) Max(1, Min(Min(rows / ROWS_A_LIST, most), IVFPQ_MAX_LISTS));
 }
 
-/* Memory that building an index may take. */
+/* Returns the bytes of memory that building an index may take. */
 Size
 IvfpqMemoryLimit(void)
 {

@@ -1,17 +1,17 @@
 /*
  * options.h
- *		What a user says about an index and its scans: options of CREATE INDEX,
- *		and settings (options.c).
+ *		Options of CREATE INDEX, and settings of scans, plans and training
+ *		(options.c, planner/custompath.c).
  */
 #ifndef IVFPQ_OPTIONS_H
 #define IVFPQ_OPTIONS_H
 
 #include "utils/relcache.h"
 
-/* The most that option and setting `candidates` may ask for. */
+/* Maximum of option and setting `candidates`. */
 #define IVFPQ_MAX_CANDIDATES	1000000
 
-/* Options of CREATE INDEX; 0 = not given. */
+/* Options of CREATE INDEX; 0 = not given, unless stated otherwise. */
 typedef struct IvfpqOptions
 {
 	int32		vl_len_;		/* varlena header (do not touch directly!) */
@@ -27,7 +27,6 @@ typedef struct IvfpqOptions
 	bool		rotate;
 } IvfpqOptions;
 
-/* Settings; 0 = not set. */
 typedef enum IvfpqOrder
 {
 	IVFPQ_ORDER_STRICT,
@@ -37,10 +36,11 @@ typedef enum IvfpqOrder
 typedef enum IvfpqUseIndex
 {
 	IVFPQ_USE_AUTO,				/* where it costs least */
-	IVFPQ_USE_ALWAYS,			/* in the place of other methods' indexes */
+	IVFPQ_USE_ALWAYS,			/* in place of other methods' indexes */
 	IVFPQ_USE_NEVER
 } IvfpqUseIndex;
 
+/* Settings; of numbers, 0 = not set. */
 extern int	ivfpq_probes;
 extern int	ivfpq_candidates;
 extern int	ivfpq_order;

@@ -1,11 +1,12 @@
 /*
  * util.c
- *		The snapshot under which a background worker reads rows.
+ *		The snapshots under which a background worker reads rows; and pairs of
+ *		numbers, sorted.
  *
- * Reading takes an active snapshot, for values out of line and for the
- * functions of an index.  In a session that is the statement's, and stays.  A
- * worker runs no statement: it takes newer snapshots as it goes on, and has
- * none while it computes.  VACUUM, of any table, spares what the oldest
+ * Reading rows takes an active snapshot, for values out of line and for the
+ * functions of an index.  In a session this is the statement's, and stays.  A
+ * worker runs no statement.  It takes newer snapshots as it goes on, and has
+ * none while it computes: VACUUM, of any table, spares what the oldest
  * snapshot sees, and clustering may take hours.
  */
 #include "postgres.h"
@@ -18,10 +19,14 @@
 #include "am/common/util.h"
 #include "pgcompat.h"
 
-/* Is this a worker, on whose active snapshot no caller relies? */
+/* Columns of a sort's tuples. */
+#define SORT_FIRST		1
+#define SORT_SECOND		2
+
+/* True in a worker, on whose active snapshot no caller relies. */
 static bool ours = false;
 
-/* From here on this process may be without a snapshot. */
+/* Declares that this process is a worker and may be without a snapshot. */
 void
 IvfpqSnapshotsAreOurs(void)
 {
@@ -29,8 +34,8 @@ IvfpqSnapshotsAreOurs(void)
 }
 
 /*
- * Rows are going to be read.  At READ COMMITTED this is a new snapshot, in
- * parallel mode, too.
+ * Takes a snapshot, in a worker, because rows are going to be read.  At READ
+ * COMMITTED this is a new one, in parallel mode, too.
  */
 void
 IvfpqSnapshotTake(void)
@@ -39,7 +44,7 @@ IvfpqSnapshotTake(void)
 		PushActiveSnapshot(GetTransactionSnapshot());
 }
 
-/* No more rows are read for a while. */
+/* Drops the snapshot, in a worker, because no rows are read for a while. */
 void
 IvfpqSnapshotDrop(void)
 {
@@ -48,7 +53,7 @@ IvfpqSnapshotDrop(void)
 	IvfpqSnapshotForget();
 }
 
-/* Catalogs may have been read, which leaves a snapshot, too. */
+/* Drops, in a worker, the snapshot that reading a catalog leaves behind. */
 void
 IvfpqSnapshotForget(void)
 {
@@ -56,20 +61,16 @@ IvfpqSnapshotForget(void)
 		InvalidateCatalogSnapshot();
 }
 
-/* So far rows have been read; more will be. */
+/*
+ * Replaces the snapshot, in a worker, by a newer one: rows have been read, and
+ * more will be.
+ */
 void
 IvfpqSnapshotRenew(void)
 {
 	IvfpqSnapshotDrop();
 	IvfpqSnapshotTake();
 }
-
-/* ----
- * Pairs of numbers, sorted, on disk where they are many.
- */
-
-#define SORT_FIRST		1
-#define SORT_SECOND		2
 
 void
 IvfpqPairSortBegin(IvfpqPairSort *sort)

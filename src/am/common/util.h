@@ -1,6 +1,7 @@
 /*
  * util.h
- *		Snapshots under which a background worker reads rows (util.c).
+ *		Snapshots under which a background worker reads rows, phases of a
+ *		build's progress, and pairs of numbers, sorted (util.c).
  */
 #ifndef IVFPQ_UTIL_H
 #define IVFPQ_UTIL_H
@@ -14,11 +15,10 @@ extern void IvfpqSnapshotDrop(void);
 extern void IvfpqSnapshotForget(void);
 extern void IvfpqSnapshotRenew(void);
 
-/* ----
- * Build phases for pg_stat_progress_create_index; core owns
+/*
+ * Build phases for pg_stat_progress_create_index.  Core owns
  * PROGRESS_CREATEIDX_SUBPHASE_INITIALIZE = 1.
  */
-
 #define IVFPQ_PHASE_SAMPLING	2
 #define IVFPQ_PHASE_CLUSTERING	3
 #define IVFPQ_PHASE_CODES		4
@@ -26,21 +26,19 @@ extern void IvfpqSnapshotRenew(void);
 #define IVFPQ_PHASE_WRITING		6
 #define IVFPQ_PHASE_CALIBRATING	7
 
-/* ----
- * Pairs of numbers, sorted, on disk where they are many (util.c).
+/*
+ * A sort of pairs of numbers, on disk if there are many.  Pairs are put in any
+ * order.  After IvfpqPairSortPerform, IvfpqPairSortNext returns them in the
+ * order of the first number, then of the second, both as int8; and false at
+ * their end.  Memory belongs to the context that was current at
+ * IvfpqPairSortBegin.
  */
-
 typedef struct IvfpqPairSort
 {
 	Tuplesortstate *state;
 	TupleTableSlot *slot;
 } IvfpqPairSort;
 
-/*
- * Pairs are put in any order.  After IvfpqPairSortPerform they come by the
- * first number, then by the second, as int8; false at their end.  Memory is of
- * the current context at the beginning.
- */
 extern void IvfpqPairSortBegin(IvfpqPairSort *sort);
 extern void IvfpqPairSortPut(IvfpqPairSort *sort, uint64 first, uint64 second);
 extern void IvfpqPairSortPerform(IvfpqPairSort *sort);

@@ -9,11 +9,7 @@
 #include "nodes/execnodes.h"
 
 #include "am/common/model.h"
-#include "am/common/util.h"
-#include "am/search/rerank.h"
 #include "am/types/keys.h"
-#include "page/pagecheck.h"
-#include "page/refinepage.h"
 
 /* Beyond this many times the rows at training an index should be rebuilt. */
 #define IVFPQ_MAX_GROWTH		4
@@ -27,8 +23,6 @@ extern void IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 								const float *vector, bool boundable,
 								ItemPointer tid, const IvfpqKeyAbbrevs *keys,
 								const IvfpqPendingPlace *pending);
-extern void IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqRerank *rows,
-							 IvfpqKeyAbbrevs *abbrevs);
 
 /* vacuum.c */
 extern IndexBulkDeleteResult *ivfpqbulkdelete(IndexVacuumInfo *info,
@@ -38,13 +32,19 @@ extern IndexBulkDeleteResult *ivfpqbulkdelete(IndexVacuumInfo *info,
 extern IndexBulkDeleteResult *ivfpqvacuumcleanup(IndexVacuumInfo *info,
 												 IndexBulkDeleteResult *stats);
 
+/* worker.c */
+
 /*
- * traininplace.c, traininplace.c: an index that is in use is trained, and its pending rows
- * are flushed.
+ * Starts a background worker for an index that VACUUM is through with, if the
+ * index has work and no worker will do it.  Temporary indexes get none: no
+ * other process can read them.
  */
+extern void IvfpqAskForWorker(IndexVacuumInfo *info);
+
+/* traininplace.c */
 typedef struct IvfpqTrainResult
 {
-	int			nlists;			/* of the index now; 0 = still untrained */
+	int			nlists;			/* of the index afterwards; 0 = untrained */
 	bool		trained;		/* it was untrained before */
 	double		rows;			/* then: rows of the table to be indexed,
 								 * about */
@@ -52,47 +52,31 @@ typedef struct IvfpqTrainResult
 	int64		moved;			/* rows that went to lists */
 	int64		kept;			/* rows that stay pending, because no snapshot
 								 * sees them yet, or any more */
-	int64		mismatched;		/* rows that do because of their dimensions */
+	int64		mismatched;		/* rows that stay pending because of their
+								 * dimensions */
 } IvfpqTrainResult;
 
+/*
+ * Trains the index if it is untrained, then flushes its pending rows.  The
+ * caller holds ShareUpdateExclusiveLock on the table, acts as its owner and
+ * has an active snapshot.
+ */
 extern void IvfpqTrainOrFlush(Relation heap, Relation index,
 							  IvfpqTrainResult *result);
 
-/*
- * worker.c: which workers train, and whose code each of them runs.
- */
-#define IVFPQ_WORKER_OWNERS 27	/* as many as an order has space for */
-
-typedef struct IvfpqWorkerOrder
-{
-	Oid			database;
-	Oid			owner;			/* whose interpreted code it runs; invalid: it
-								 * serves indexes that have none */
-	Oid			next;			/* index that the next worker begins with */
-	Oid			next_owner;		/* that index's owner, in the same sense */
-	int			nowners;
-	Oid			owners[IVFPQ_WORKER_OWNERS];	/* of this worker and those
-												 * before */
-} IvfpqWorkerOrder;
-
-typedef enum IvfpqWorkerSlotState
-{
-	IVFPQ_SLOT_FREE,
-	IVFPQ_SLOT_OURS,			/* a worker here serves such indexes */
-	IVFPQ_SLOT_OWNERS,			/* one of another database runs the owner's
-								 * code */
-	IVFPQ_SLOT_TAKEN			/* others have all */
-} IvfpqWorkerSlotState;
-
-
-/* worker.c: what an index needs of a background worker */
-
-/* worker.c: a background worker does that work when VACUUM asks */
-extern void IvfpqAskForWorker(IndexVacuumInfo *info);
+/* verifymirror.c */
 
 /*
- * inspect.c: codes that no longer fit, and rows that are copies of few vectors
+ * Reports an error, or else a warning: a problem on a block, or
+ * InvalidBlockNumber, of a list, or IVFPQ_NO_LIST.
  */
+typedef void (*IvfpqProblem) (void *arg, bool error, BlockNumber blkno,
+							  uint32 list, const char *problem);
+
+/* Reports differences between the pages of an index and gpuvecd's mirror. */
+extern void IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg);
+
+/* inspect.c: codes that no longer fit, and rows that are copies of others */
 typedef struct IvfpqDrift
 {
 	int			drawn;			/* postings whose rows were judged */
@@ -101,39 +85,5 @@ typedef struct IvfpqDrift
 	bool		has_drifted;
 	bool		has_copies;
 } IvfpqDrift;
-
-
-/*
- * verifymirror.c: a problem of a list, or IVFPQ_NO_LIST, on a block, or
- * InvalidBlockNumber; an error or a warning.
- */
-typedef void (*IvfpqProblem) (void *arg, bool error, BlockNumber blkno,
-							  uint32 list, const char *problem);
-
-extern void IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg);
-
-/* verify.c */
-
-/* verify.c: do refine records bound their rows? */
-typedef struct IvfpqVerifyRecords
-{
-	Relation	index;
-	IvfpqModel *model;
-	IvfpqType	type;
-	IvfpqRerank rows;			/* fetches them */
-	float	   *vector;			/* [dims] of one */
-} IvfpqVerifyRecords;
-
-
-/* ----
- * Images of keys compared with the table's values (verify.c).
- */
-
-typedef struct IvfpqVerifyKeys
-{
-	IvfpqKeys	keys;			/* if there are none, all calls do nothing */
-	IvfpqPairSort sort;			/* place, digest */
-} IvfpqVerifyKeys;
-
 
 #endif							/* IVFPQ_MAINTAIN_H */

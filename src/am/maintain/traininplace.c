@@ -1,14 +1,24 @@
 /*
  * traininplace.c
- *		Training in place: an index that answered from its pending list gets
- *		centroids, codes and lists while it is in use.
+ *		Trains an index that is in use, and flushes its pending rows to lists:
+ *		gpuvec_train, and the same for the background worker.
  *
- * All of it is written to pages that no reader finds.  Then one record, of the
- * metapage, shows it in place of the pending pages.  A crash before that
- * record leaves the index as it was, with pages that the next attempt or
- * VACUUM frees.  Rows that our snapshot does not see stay pending: they may be
- * uncommitted, or dead for us and alive for older snapshots.  The TOAST values
- * of the latter may be gone, so such rows are not even read.
+ * An untrained index answers from its pending list.  Training gives it
+ * centroids, codes and lists while scans and inserts go on.  It writes all of
+ * these to pages that no reader finds.  Then one WAL record, of the metapage,
+ * publishes them in place of the pending pages.  A crash before that record
+ * leaves the index as it was, with pages that the next attempt or VACUUM
+ * frees.
+ *
+ * Rows that our snapshot does not see stay pending: they may be uncommitted,
+ * or dead to us and alive to older snapshots.  The TOAST values of the latter
+ * may be gone, so such rows are not even read.
+ *
+ * Rows that came while the index was trained, and rows that training could
+ * not see, are flushed one by one.  One WAL record takes a row from the
+ * pending list and appends its first posting to a list, a second record
+ * appends the secondary posting.  A crash in between leaves the row with one
+ * posting, which is legal.
  */
 #include "postgres.h"
 
@@ -40,12 +50,14 @@
 #include "am/search/rerank.h"
 #include "am/types/keys.h"
 #include "page/injection.h"
+#include "page/metapage.h"
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/* Rows that are read under the same snapshot. */
+/* Rows that training reads under one snapshot. */
 #define ROWS_A_SNAPSHOT		1024
 
+/* The state of training in place. */
 typedef struct InPlace
 {
 	Relation	heap;
@@ -63,7 +75,21 @@ typedef struct InPlace
 	int64		max_kept;
 } InPlace;
 
-/* Let a row stay pending. */
+/* The state of a flush. */
+typedef struct Flush
+{
+	Relation	heap;
+	Relation	index;
+	IvfpqType	type;
+	IvfpqKeys	keys;
+	const IvfpqModel *model;
+	IvfpqRerank rows;			/* fetches them */
+	IvfpqTrainResult *result;
+} Flush;
+
+PG_FUNCTION_INFO_V1(gpuvec_train);
+
+/* Keeps a row pending. */
 static void
 keep_row(InPlace *state, uint64 id)
 {
@@ -78,25 +104,24 @@ keep_row(InPlace *state, uint64 id)
 	IvfpqIdToTid(id, &state->kept[state->nkept++]);
 }
 
-/* Assigns a row to its lists if the snapshot sees it. */
+/*
+ * Assigns a row to its lists if the snapshot sees it and it can be placed;
+ * else keeps it pending.
+ */
 static void
 assign_row(InPlace *state, uint64 id)
 {
-	MemoryContext oldcontext;
 	IvfpqKeyAbbrevs keys;
 	const float *vector;
-	Datum		value;
 	int			dims;
 
-	if (!IvfpqRerankFetch(&state->rows, id, &value))
+	vector = IvfpqRerankFetchVector(&state->rows, &state->type, id, &dims);
+	if (vector == NULL)
 	{
 		keep_row(state, id);
 		return;
 	}
-	oldcontext = MemoryContextSwitchTo(state->rows.context);
-	vector = IvfpqValueFloats(&state->type, value, &dims);
-	IvfpqFetchedKeys(&state->keys, &state->rows, &keys);
-	MemoryContextSwitchTo(oldcontext);
+	IvfpqRerankMakeKeys(&state->rows, &state->keys, &keys);
 	if (dims == state->training.gv.dims &&
 		IvfpqIsPlaceable(&state->type, vector, dims))
 		IvfpqBulkLoadRow(&state->load, vector, id, &keys,
@@ -107,9 +132,9 @@ assign_row(InPlace *state, uint64 id)
 }
 
 /*
- * Begins to read rows under a new snapshot.  Another one is taken after
- * ROWS_A_SNAPSHOT rows: each row is judged by itself, so rows need not share a
- * snapshot, and VACUUM spares all that an old one sees.
+ * Begins to read rows under a new snapshot.  The caller takes another one
+ * after ROWS_A_SNAPSHOT rows: each row is judged by itself, so rows need not
+ * share a snapshot, and VACUUM spares all that an old one sees.
  */
 static void
 begin_rows(InPlace *state)
@@ -119,6 +144,7 @@ begin_rows(InPlace *state)
 					 GetActiveSnapshot());
 }
 
+/* Lets go of what begin_rows took. */
 static void
 end_rows(InPlace *state)
 {
@@ -127,7 +153,7 @@ end_rows(InPlace *state)
 	IvfpqSnapshotForget();
 }
 
-/* Assigns all rows of the frozen part, in heap order, each once. */
+/* Assigns the rows of the frozen part, in heap order, each once. */
 static void
 assign_rows(InPlace *state)
 {
@@ -163,8 +189,8 @@ assign_rows(InPlace *state)
 }
 
 /*
- * The steps from a trained model to a trained index.  Injection points are
- * named for the step that is done.
+ * Takes the steps from a trained model to a trained index (README, "Training
+ * in Place").  Each injection point is named for the step that is done.
  */
 static void
 write_and_publish(InPlace *state)
@@ -187,11 +213,11 @@ write_and_publish(InPlace *state)
 	IvfpqInjectionPoint("train: published");
 	IvfpqPendingFree(index, &state->frozen);
 
-	/* cached plans know an index that reads the whole table */
+	/* cached plans take the index for one that reads the whole table */
 	CacheInvalidateRelcache(state->heap);
 }
 
-/* Show progress as that of an index build. */
+/* Shows progress as that of an index build. */
 static void
 begin_progress(Relation heap, Relation index)
 {
@@ -214,9 +240,10 @@ begin_progress(Relation heap, Relation index)
 }
 
 /*
- * Training samples what the transaction's snapshot sees.  Where that is old,
- * as it may be from REPEATABLE READ on, it would take a large table for a
- * small one, and make lists for that.
+ * Raises an error if the transaction does not see most of the rows.  Training
+ * samples the rows that the transaction's snapshot sees.  If that snapshot is
+ * old, as it may be from REPEATABLE READ on, training would take a large table
+ * for a small one, and make lists for that.
  */
 static void
 check_snapshot(Relation index, const IvfpqTraining *training)
@@ -239,8 +266,8 @@ check_snapshot(Relation index, const IvfpqTraining *training)
 }
 
 /*
- * Returns the dimensions of the rows of an index, decided for good because it
- * is about to be trained; 0 if it has no row.
+ * Returns the dimensions of the index's rows, or 0 if it has no row.  Records
+ * them in the index as final, because it is about to be trained.
  */
 static int
 settle_dims(Relation heap, Relation index)
@@ -254,7 +281,7 @@ settle_dims(Relation heap, Relation index)
 }
 
 /*
- * Train an untrained index, if its table has enough rows.  The caller holds
+ * Trains an untrained index, if its table has enough rows.  The caller holds
  * ShareUpdateExclusiveLock on the table, acts as its owner and has an active
  * snapshot.
  */
@@ -299,30 +326,7 @@ train_in_place(Relation heap, Relation index, IvfpqTrainResult *result)
 	MemoryContextDelete(context);
 }
 
-/* ----
- * Flushes pending rows of a trained index to lists, one by one: rows that
- * came while it was trained, and rows that training could not see.
- *
- * One WAL record takes a row from the pending list and appends its first
- * posting to a list, a second record appends the secondary posting.  A crash
- * in between leaves the row with one posting, which is legal.
- */
-
-typedef struct Flush
-{
-	Relation	heap;
-	Relation	index;
-	IvfpqType	type;
-	IvfpqKeys	keys;
-	const IvfpqModel *model;
-	IvfpqRerank rows;			/* fetches them */
-	MemoryContext context;		/* reset after every row */
-	IvfpqTrainResult *result;
-} Flush;
-
-PG_FUNCTION_INFO_V1(gpuvec_train);
-
-/* Appends a row to its lists if the snapshot sees it. */
+/* Appends a row to its lists if the snapshot sees it and it can be placed. */
 static void
 flush_row(Flush *flush, ItemPointer tid, const IvfpqPendingPlace *place)
 {
@@ -331,21 +335,21 @@ flush_row(Flush *flush, ItemPointer tid, const IvfpqPendingPlace *place)
 	IvfpqKeyAbbrevs keys;
 	const float *raw;
 	float	   *vector;
-	Datum		value;
 	int			dims;
 
-	if (!IvfpqRerankFetch(&flush->rows, IvfpqTidToId(tid), &value))
+	raw = IvfpqRerankFetchVector(&flush->rows, &flush->type,
+								 IvfpqTidToId(tid), &dims);
+	if (raw == NULL)
 	{
 		flush->result->kept++;
 		return;
 	}
-	oldcontext = MemoryContextSwitchTo(flush->context);
-	raw = IvfpqValueFloats(&flush->type, value, &dims);
+	oldcontext = MemoryContextSwitchTo(flush->rows.context);
 	if (dims == model->meta.dims && IvfpqIsPlaceable(&flush->type, raw, dims))
 	{
 		vector = palloc(dims * sizeof(float));
 		IvfpqTransform(flush->index, model, raw, vector);
-		IvfpqFetchedKeys(&flush->keys, &flush->rows, &keys);
+		IvfpqRerankMakeKeys(&flush->rows, &flush->keys, &keys);
 		IvfpqInsertPostings(flush->index, model, vector,
 							IvfpqIsBoundable(&flush->type, raw, dims), tid,
 							&keys, place);
@@ -354,11 +358,10 @@ flush_row(Flush *flush, ItemPointer tid, const IvfpqPendingPlace *place)
 	else
 		flush->result->mismatched++;
 	MemoryContextSwitchTo(oldcontext);
-	MemoryContextReset(flush->context);
 	IvfpqRerankDone(&flush->rows);
 }
 
-/* The rows of one page, by a snapshot of their own. */
+/* Flushes the rows of one page, under a snapshot of their own. */
 static void
 flush_page(Flush *flush, IvfpqPendingReader *reader, int count)
 {
@@ -399,8 +402,6 @@ flush_pending(Relation heap, Relation index, IvfpqTrainResult *result)
 	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq drain",
 									ALLOCSET_DEFAULT_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
-	flush.context = AllocSetContextCreate(context, "gpuivfpq drain row",
-										  ALLOCSET_DEFAULT_SIZES);
 	IvfpqTypeInit(&flush.type, index);
 	IvfpqKeysInit(&flush.keys, index);
 	flush.model = IvfpqModelGet(index);
@@ -414,11 +415,6 @@ flush_pending(Relation heap, Relation index, IvfpqTrainResult *result)
 	MemoryContextDelete(context);
 }
 
-/*
- * Trains the index if it needs that, then flushes its pending rows.  The
- * caller holds ShareUpdateExclusiveLock on the table, acts as its owner and
- * has an active snapshot.
- */
 void
 IvfpqTrainOrFlush(Relation heap, Relation index, IvfpqTrainResult *result)
 {
@@ -436,7 +432,7 @@ IvfpqTrainOrFlush(Relation heap, Relation index, IvfpqTrainResult *result)
 	IvfpqSnapshotTake();
 }
 
-/* ERROR unless the current user may train this index here and now. */
+/* Raises an error unless the current user may train this index. */
 static void
 check_may_train(Relation heap, Relation index)
 {
@@ -449,7 +445,7 @@ check_may_train(Relation heap, Relation index)
 	IvfpqCheckValid(index);
 }
 
-/* Say why no row was moved, or not every one. */
+/* Reports why no row was moved, or why some rows were not. */
 static void
 report_result(Relation index, const IvfpqTrainResult *result)
 {
@@ -478,7 +474,8 @@ report_result(Relation index, const IvfpqTrainResult *result)
 
 /*
  * gpuvec_train(index regclass): trains an untrained index, or flushes the
- * pending rows of a trained one.  Returns how many rows went to lists.
+ * pending rows of a trained one.  Returns the number of rows that went to
+ * lists.
  */
 Datum
 gpuvec_train(PG_FUNCTION_ARGS)

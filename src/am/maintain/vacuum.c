@@ -1,11 +1,12 @@
 /*
  * vacuum.c
- *		VACUUM: dead flags, rewrites, space back.
+ *		VACUUM: flags dead postings, rewrites lists, frees space, and asks for
+ *		a worker if the index needs one.
  *
- * One pass over slab and refine pages in physical order asks about every TID,
- * so it reads the file once, front to back, and comes to every slot: those
- * that a crash left without a list are freed on the way.  Then lists with
- * enough dead postings are rewritten.
+ * One pass over slab and refine pages in physical order asks about every TID.
+ * So VACUUM reads the file once, front to back, and comes to every slot; it
+ * frees slots that a crash left without a list on the way.  Then it rewrites
+ * lists that have enough dead postings.
  */
 #include "postgres.h"
 
@@ -17,6 +18,8 @@
 
 #include "am/maintain/maintain.h"
 #include "page/listread.h"
+#include "page/listwrite.h"
+#include "page/metapage.h"
 #include "page/pending.h"
 #include "page/refinepage.h"
 #include "pgcompat.h"
@@ -42,7 +45,7 @@ typedef struct Vacuum
 	IvfpqReclaim reclaim;		/* of what training left */
 } Vacuum;
 
-/* Copies of a block that its list had when the entry was read. */
+/* Returns the postings of a block that its list had when the entry was read. */
 static int
 block_postings(const IvfpqDirEntry *entry, const IvfpqSlotHeader *slot)
 {
@@ -85,7 +88,7 @@ vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
 	}
 }
 
-/* Learn the owners of the slots of vacuum->page, and their entries. */
+/* Reads which lists own the slots of vacuum->page, and these lists' entries. */
 static void
 read_owners(Vacuum *vacuum, BlockNumber blkno)
 {
@@ -106,10 +109,10 @@ read_owners(Vacuum *vacuum, BlockNumber blkno)
 }
 
 /*
- * One page.  It is copied twice: first to learn to which lists its slots
- * belong, then, after the entries of these lists were read, for its contents.
- * So the second copy has every posting that an entry counts.  Slots taken in
- * between hold only rows newer than this VACUUM.
+ * Vacuums one page.  It is copied twice: first to learn which lists its slots
+ * belong to, then, after the entries of these lists were read, for its
+ * contents.  So the second copy has every posting that an entry counts.  Slots
+ * taken in between hold only rows newer than this VACUUM.
  */
 static void
 vacuum_page(Vacuum *vacuum, BlockNumber blkno)
@@ -148,23 +151,13 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 	}
 }
 
-/* Rewrites the lists for which that pays. */
-static void
-rewrite_lists(Vacuum *vacuum)
-{
-	for (int list = 0; list < vacuum->meta.nlists; list++)
-	{
-		IvfpqVacuumDelayPoint();
-		IvfpqListRewrite(vacuum->index, &vacuum->meta, list, vacuum->strategy);
-	}
-}
-
 /*
- * ambulkdelete.  Also CREATE INDEX CONCURRENTLY's way to learn all TIDs.
+ * ambulkdelete.  CREATE INDEX CONCURRENTLY also calls it, to learn all TIDs.
  *
  * An index of an older format is passed over, so that its table can be
- * vacuumed and frozen.  It keeps TIDs of removed rows, but nothing reads
- * these: scans and INSERT refuse the index, and REINDEX reads the table only.
+ * vacuumed and frozen.  The index keeps TIDs of removed rows, but nothing
+ * reads them: scans and INSERT refuse the index, and REINDEX reads the table
+ * only.
  */
 IndexBulkDeleteResult *
 ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
@@ -204,7 +197,13 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 			IvfpqVacuumDelayPoint();
 			vacuum_page(&vacuum, blkno);
 		}
-		rewrite_lists(&vacuum);
+		/* rewrites those with enough dead postings */
+		for (int list = 0; list < vacuum.meta.nlists; list++)
+		{
+			IvfpqVacuumDelayPoint();
+			IvfpqListRewrite(vacuum.index, &vacuum.meta, list,
+							 vacuum.strategy);
+		}
 		IvfpqReclaimEnd(&vacuum.reclaim);
 		pfree(vacuum.page);
 		pfree(vacuum.owners);
@@ -215,9 +214,9 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 }
 
 /*
- * amvacuumcleanup: upper levels of the free space map, sizes, and a worker for
- * training.  Without a bulkdelete before, the number of entries stays as it
- * was.
+ * amvacuumcleanup.  Brings the upper levels of the free space map and the
+ * sizes up to date, and asks for a worker to train.  Without an ambulkdelete
+ * before, the number of entries stays as it was.
  */
 IndexBulkDeleteResult *
 ivfpqvacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)

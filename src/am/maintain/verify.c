@@ -3,10 +3,27 @@
  *		gpuvec_verify_index: is the index sound, and does it find every row?
  *
  * First the pages are checked, with all TIDs on the way; then the table is
- * read under a snapshot that was taken before, so every row that it shows
- * must be among them: an insert makes its entry before it commits, and VACUUM
- * removes no entry of a row that a snapshot sees.  Both streams are sorted
- * and merged.  Nothing here keeps inserts, deletes or VACUUM from going on.
+ * read under a snapshot that was taken before.  So every row that the snapshot
+ * shows must be among the TIDs: an insert makes its entry before it commits,
+ * and VACUUM removes no entry of a row that a snapshot sees.  Both streams are
+ * sorted and merged.  Nothing here keeps inserts, deletes or VACUUM from going
+ * on.
+ *
+ * Abbreviated keys are compared the same way.  Postings in the index and rows
+ * that the snapshot sees are sorted together, by TID and the row first.  The
+ * first number of each pair is TID * 2 for a row, and 1 more for a posting;
+ * the second is a digest that stands for the abbreviated keys.
+ *
+ * Refine records must bound their rows.  A scan in strict order returns a row
+ * when bounds prove that no other can come before it.  A record whose numbers
+ * are changed, but are numbers, is noticed by nothing else, and rows are
+ * returned in a wrong order.  So the row of each record is fetched: the lower
+ * bound of its distance from itself must be 0.  That is so where x^ is no
+ * farther away than the error, from which both bounds follow.  The bounds rest
+ * on the rotation, which must be orthogonal.
+ *
+ * A record's TID is its row's as long as a snapshot that is older than the
+ * page's copy sees the row: VACUUM frees records before TIDs are used again.
  */
 #include "postgres.h"
 
@@ -34,29 +51,15 @@
 #include "am/common/util.h"
 #include "am/maintain/maintain.h"
 #include "am/search/heaptids.h"
+#include "am/search/rerank.h"
 #include "am/search/search.h"
 #include "am/types/vector.h"
 #include "page/injection.h"
+#include "page/metapage.h"
 #include "page/pagecheck.h"
 #include "page/pending.h"
 #include "page/refinepage.h"
 #include "pgcompat.h"
-
-static void verify_keys_begin(IvfpqVerifyKeys *verify, Relation index);
-static void verify_keys_posting(IvfpqVerifyKeys *verify,
-								   const IvfpqFound *found);
-static void verify_keys_row(IvfpqVerifyKeys *verify, ItemPointer tid,
-							   const Datum *values, const bool *isnull);
-static void verify_keys_compare(IvfpqVerifyKeys *verify,
-								   void (*report) (void *arg, uint64 id),
-								   void *arg);
-static void verify_keys_end(IvfpqVerifyKeys *verify);
-static void verify_records_begin(IvfpqVerifyRecords *verify, Relation heap,
-									Relation index, Snapshot snapshot);
-static void verify_records_end(IvfpqVerifyRecords *verify);
-static bool verify_record(IvfpqVerifyRecords *verify,
-							  const IvfpqRecord *record);
-static bool verify_rotation(Relation index, const IvfpqMetaData *meta);
 
 /* Columns of the result. */
 #define VERIFY_SEVERITY		0
@@ -65,6 +68,23 @@ static bool verify_rotation(Relation index, const IvfpqMetaData *meta);
 #define VERIFY_PROBLEM		3
 #define VERIFY_NCOLUMNS		4
 
+/* Compares abbreviated keys in the index with the table's values. */
+typedef struct VerifyKeys
+{
+	IvfpqKeys	keys;			/* if there are none, all calls do nothing */
+	IvfpqPairSort sort;			/* TID * 2, and 1 for a posting; digest */
+} VerifyKeys;
+
+/* Compares refine records with their rows. */
+typedef struct VerifyRecords
+{
+	Relation	index;
+	IvfpqModel *model;
+	IvfpqType	type;
+	IvfpqRerank rows;			/* fetches them */
+	float	   *vector;			/* [dims] of one */
+} VerifyRecords;
+
 typedef struct Verify
 {
 	Relation	heap;
@@ -72,31 +92,31 @@ typedef struct Verify
 	ReturnSetInfo *result;
 	IvfpqType	type;
 	int			dims;			/* that all rows should have; 0 = any */
-	bool		dims_checked;	/* of all rows, when they came */
+	bool		dims_checked;	/* of all rows, when they were inserted */
 	bool		mirror;			/* compare gpuvecd's mirror, too */
 	IvfpqMetaData meta;			/* as it was checked */
 	bool		damaged;		/* an error was reported */
-	bool		compares_records;	/* with their rows, by */
-	IvfpqVerifyRecords records;
+	bool		compares_records;	/* compare refine records with rows */
+	VerifyRecords records;
 	int			lists_per_row;	/* lists that should hold a row */
 	Tuplesortstate *entries;	/* int8: TIDs in the index * 4 + IvfpqPlace */
 	Tuplesortstate *rows;		/* int8: TIDs of rows to be found there */
 	Tuplesortstate *pending;	/* int8: TIDs pending when all was read; NULL
 								 * until a row asks */
-	bool		more_pending;	/* there is one more in it: */
+	bool		more_pending;	/* the next one in it is this: */
 	uint64		pending_id;
 	bool		pending_damaged;	/* it cannot be read to its end */
 	IvfpqPairSort postings_by_record;	/* refine address, TID */
-	bool		more;			/* there is one more in it: */
+	bool		more;			/* the next one in it is this: */
 	uint64		address;
 	uint64		tid;
-	IvfpqVerifyKeys keys;
+	VerifyKeys	keys;
 	MemoryContext tmp;			/* reset after every row */
 } Verify;
 
 PG_FUNCTION_INFO_V1(gpuvec_verify_index);
 
-/* IvfpqChecker.report: one row of the result. */
+/* IvfpqChecker.report, and IvfpqProblem: adds one row to the result. */
 static void
 report(void *arg, bool error, BlockNumber blkno, uint32 list,
 	   const char *problem)
@@ -114,6 +134,187 @@ report(void *arg, bool error, BlockNumber blkno, uint32 list,
 	values[VERIFY_PROBLEM] = CStringGetTextDatum(problem);
 	tuplestore_putvalues(verify->result->setResult, verify->result->setDesc,
 						 values, nulls);
+}
+
+/* Reports an error of a row that the index holds. */
+static void
+report_entry(Verify *verify, uint64 id, const char *defect)
+{
+	ItemPointerData tid;
+	char	   *problem;
+
+	IvfpqIdToTid(id, &tid);
+	problem = psprintf("row (%u,%u) of table \"%s\" is in the index %s",
+					   ItemPointerGetBlockNumberNoCheck(&tid),
+					   ItemPointerGetOffsetNumberNoCheck(&tid),
+					   RelationGetRelationName(verify->heap), defect);
+	report(verify, true, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
+	pfree(problem);
+}
+
+/*
+ * Begins to compare keys, of an index that may have some; memory from the
+ * current context.
+ */
+static void
+verify_keys_begin(VerifyKeys *verify, Relation index)
+{
+	memset(verify, 0, sizeof(*verify));
+	IvfpqKeysInit(&verify->keys, index);
+	if (verify->keys.nkeys > 0)
+		IvfpqPairSortBegin(&verify->sort);
+}
+
+/* Adds a posting of the index. */
+static void
+verify_keys_posting(VerifyKeys *verify, const IvfpqFound *found)
+{
+	if (verify->keys.nkeys > 0 && found->place != IVFPQ_PENDING)
+		IvfpqPairSortPut(&verify->sort, IvfpqTidToId(&found->tid) * 2 + 1,
+						 found->keys);
+}
+
+/* Adds a row that the snapshot sees, with the values of the index's columns. */
+static void
+verify_keys_row(VerifyKeys *verify, ItemPointer tid,
+				const Datum *values, const bool *isnull)
+{
+	IvfpqKeyAbbrevs abbrevs;
+
+	if (verify->keys.nkeys == 0)
+		return;
+	IvfpqKeysMake(&verify->keys, values, isnull, &abbrevs);
+	IvfpqPairSortPut(&verify->sort, IvfpqTidToId(tid) * 2,
+					 IvfpqKeyAbbrevsDigest(&verify->keys.form, &abbrevs));
+}
+
+/*
+ * Reports each row, once, of which a posting has other keys.  Call when all
+ * postings and rows were added.
+ */
+static void
+verify_keys_compare(Verify *verify)
+{
+	VerifyKeys *keys = &verify->keys;
+	uint64		row = 0;
+	uint64		expected = 0;
+	uint64		place;
+	uint64		digest;
+	bool		seen = false;
+
+	if (keys->keys.nkeys == 0)
+		return;
+	IvfpqPairSortPerform(&keys->sort);
+	while (IvfpqPairSortNext(&keys->sort, &place, &digest))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (place % 2 == 0)
+		{
+			row = place / 2;
+			expected = digest;
+			seen = true;
+		}
+		else if (seen && place / 2 == row && digest != expected)
+		{
+			report_entry(verify, row, "with other keys");
+			seen = false;
+		}
+	}
+}
+
+static void
+verify_keys_end(VerifyKeys *verify)
+{
+	if (verify->keys.nkeys > 0)
+		IvfpqPairSortEnd(&verify->sort);
+}
+
+/* Begins to compare the records of a trained index, whose model is sound. */
+static void
+verify_records_begin(VerifyRecords *verify, Relation heap,
+					 Relation index, Snapshot snapshot)
+{
+	verify->index = index;
+	verify->model = IvfpqModelGet(index);
+	verify->vector = palloc(verify->model->meta.dims * sizeof(float));
+	IvfpqTypeInit(&verify->type, index);
+	IvfpqRerankBegin(&verify->rows, heap, index, snapshot);
+}
+
+static void
+verify_records_end(VerifyRecords *verify)
+{
+	IvfpqRerankEnd(&verify->rows);
+	pfree(verify->vector);
+	pfree(verify->model);
+}
+
+/* Returns whether the record bounds distances of a row with this value. */
+static bool
+bounds_value(VerifyRecords *verify, const IvfpqRecord *record,
+			 Datum value)
+{
+	const GvModel *gv = &verify->model->gv;
+	GvRefine	refine = {record->min, record->step, record->error,
+	record->codes};
+	GvHalfRecord half_record = IvfpqHalfRecord(record);
+	GvRange		range = {0, 0};
+	const float *raw;
+	int			dims;
+
+	raw = IvfpqValueFloats(&verify->type, value, &dims);
+	if (dims != gv->dims || !IvfpqIsPlaceable(&verify->type, raw, dims))
+		return true;			/* another row's: that is compared elsewhere */
+	if (!IvfpqIsBoundable(&verify->type, raw, dims))
+		return isinf(record->error);
+	IvfpqTransform(verify->index, verify->model, raw, verify->vector);
+	if (verify->model->meta.refine == IVFPQ_REFINE_HALF)
+		IvfpqCheckStatus(gv_half_range(GV_L2, dims, verify->vector,
+									   &half_record,
+									   1, &range));
+	else
+		IvfpqCheckStatus(gv_refine_bound(GV_L2, dims, verify->vector, &refine,
+										 1, &range.least));
+	return range.least <= 0;
+}
+
+/*
+ * Returns whether a record bounds its row.  The record of a row that the
+ * snapshot does not see does not matter.
+ */
+static bool
+verify_record(VerifyRecords *verify, const IvfpqRecord *record)
+{
+	MemoryContext oldcontext;
+	Datum		value;
+	bool		bounds;
+
+	if (!IvfpqRerankFetch(&verify->rows, IvfpqTidToId(&record->tid), &value))
+		return true;
+	oldcontext = MemoryContextSwitchTo(verify->rows.context);
+	bounds = bounds_value(verify, record, value);
+	MemoryContextSwitchTo(oldcontext);
+	IvfpqRerankDone(&verify->rows);
+	return bounds;
+}
+
+/*
+ * Returns whether the rotation of an index, whose pages are sound, is
+ * orthogonal, as it was written.
+ */
+static bool
+verify_rotation(Relation index, const IvfpqMetaData *meta)
+{
+	float	   *rotation = IvfpqRotationLoad(index, meta);
+	double		defect = 0;
+
+	for (int i = 0; i < meta->dims; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		defect += gv_rotation_defect(meta->dims, rotation, i);
+	}
+	pfree(rotation);
+	return gv_is_rotation(meta->dims, defect);
 }
 
 static Tuplesortstate *
@@ -166,15 +367,7 @@ next_posting(Verify *verify)
 									 &verify->address, &verify->tid);
 }
 
-/* Sorts the postings when all are taken; from now on their records come. */
-static void
-sort_postings(Verify *verify)
-{
-	IvfpqPairSortPerform(&verify->postings_by_record);
-	next_posting(verify);
-}
-
-/* The records of a page and their rows. */
+/* Compares the records of a page with their rows. */
 static void
 compare_records(Verify *verify, BlockNumber blkno, Page page, int n)
 {
@@ -229,10 +422,10 @@ take_records(void *arg, BlockNumber blkno, Page page, int n)
 }
 
 /*
- * Check metapage, arrays and the pending list.  Pending rows come before
- * lists, because a row may move from there to a list; if the index was trained
- * meanwhile, all rows did, so everything is read again.  False when not even
- * the metapage can be made sense of.
+ * Checks metapage, arrays and the pending list.  Returns false if not even the
+ * metapage makes sense.  Pending rows come before lists, because a row may
+ * move from there to a list.  If the index was trained meanwhile, all rows
+ * did, so everything is read again.
  */
 static bool
 check_model(IvfpqChecker *checker, GvMetric metric)
@@ -262,8 +455,8 @@ check_model(IvfpqChecker *checker, GvMetric metric)
 }
 
 /*
- * Check all pages; false when the metapage makes no sense.  Of a valid index
- * refine records are compared with rows that the snapshot sees.
+ * Checks all pages.  Returns false if the metapage makes no sense.  Refine
+ * records of a valid index are compared with rows that the snapshot sees.
  */
 static bool
 check_pages(Verify *verify, Snapshot snapshot, bool valid)
@@ -295,10 +488,12 @@ check_pages(Verify *verify, Snapshot snapshot, bool valid)
 		verify->meta.nlists > 0 && verify->meta.refine != IVFPQ_REFINE_NONE;
 	for (int list = 0; list < checker.meta.nlists; list++)
 		(void) IvfpqCheckList(&checker, list, false);
-	sort_postings(verify);
+	/* all postings are taken; from now on their records come */
+	IvfpqPairSortPerform(&verify->postings_by_record);
+	next_posting(verify);
 	if (verify->compares_records)
 		verify_records_begin(&verify->records, verify->heap, verify->index,
-								snapshot);
+							 snapshot);
 	IvfpqCheckSlabs(&checker);
 	if (verify->compares_records)
 		verify_records_end(&verify->records);
@@ -314,8 +509,8 @@ check_pages(Verify *verify, Snapshot snapshot, bool valid)
 }
 
 /*
- * A row has other dimensions than the index: queries leave it out, or fail
- * where the metapage says that there is none.
+ * Reports a row that has other dimensions than the index: queries leave it
+ * out, or fail where the metapage says that there is none.
  */
 static void
 report_dims(Verify *verify, Datum value, ItemPointer tid)
@@ -357,7 +552,7 @@ row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 						   Int64GetDatum((int64) IvfpqTidToId(tid)), false);
 }
 
-/* Sort the TIDs of the rows that the index has to find. */
+/* Sorts the TIDs of the rows that the index has to find. */
 static void
 read_table(Verify *verify, Snapshot snapshot)
 {
@@ -371,7 +566,7 @@ read_table(Verify *verify, Snapshot snapshot)
 						   row_callback, verify, scan);
 }
 
-/* The next TID of a sort; false at the end. */
+/* Reads the next TID of a sort.  Returns false at the end. */
 static bool
 next_id(Tuplesortstate *sort, uint64 *id)
 {
@@ -384,7 +579,7 @@ next_id(Tuplesortstate *sort, uint64 *id)
 	return true;
 }
 
-/* Sort the TIDs that are pending now, those that a restart repeats, too. */
+/* Sorts the TIDs that are pending now; those that a restart repeats, too. */
 static void
 read_pending(Verify *verify)
 {
@@ -424,8 +619,8 @@ is_still_pending(Verify *verify, uint64 id)
 }
 
 /*
- * Report a row that the index does not hold as it should: once pending, or
- * once in every list that is to hold it.  count [3] by IvfpqPlace.
+ * Reports a row unless the index holds it as it should: once pending, or once
+ * in every list that is to hold it.  count [3] by IvfpqPlace.
  */
 static void
 report_row(Verify *verify, uint64 id, const int64 *count)
@@ -468,39 +663,6 @@ report_row(Verify *verify, uint64 id, const int64 *count)
 	pfree(problem.data);
 }
 
-/* Reports a row whose postings lead to no refine record of its own. */
-static void
-report_record(Verify *verify, uint64 id)
-{
-	ItemPointerData tid;
-	char	   *problem;
-
-	IvfpqIdToTid(id, &tid);
-	problem = psprintf("row (%u,%u) of table \"%s\" is in the index without its refine record",
-					   ItemPointerGetBlockNumberNoCheck(&tid),
-					   ItemPointerGetOffsetNumberNoCheck(&tid),
-					   RelationGetRelationName(verify->heap));
-	report(verify, true, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
-	pfree(problem);
-}
-
-/* Report a row of which the index has other keys; arg: Verify */
-static void
-report_keys(void *arg, uint64 id)
-{
-	Verify	   *verify = arg;
-	ItemPointerData tid;
-	char	   *problem;
-
-	IvfpqIdToTid(id, &tid);
-	problem = psprintf("row (%u,%u) of table \"%s\" is in the index with other keys",
-					   ItemPointerGetBlockNumberNoCheck(&tid),
-					   ItemPointerGetOffsetNumberNoCheck(&tid),
-					   RelationGetRelationName(verify->heap));
-	report(verify, true, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
-	pfree(problem);
-}
-
 /* Every row must be among the entries; other entries are of dead rows. */
 static void
 compare_rows(Verify *verify)
@@ -525,11 +687,11 @@ compare_rows(Verify *verify)
 		}
 		report_row(verify, row, count);
 		if (count[IVFPQ_NO_RECORD] > 0)
-			report_record(verify, row);
+			report_entry(verify, row, "without its refine record");
 	}
 }
 
-/* Pages, then rows, all as the table's owner. */
+/* Verifies pages, then rows, all as the table's owner. */
 static void
 verify_index(Verify *verify)
 {
@@ -559,7 +721,7 @@ verify_index(Verify *verify)
 			IvfpqRowDims(verify->heap, verify->index, &meta);
 		read_table(verify, snapshot);
 		compare_rows(verify);
-		verify_keys_compare(&verify->keys, report_keys, verify);
+		verify_keys_compare(verify);
 		if (verify->mirror)
 			IvfpqVerifyMirror(verify->index, report, verify);
 	}
@@ -593,196 +755,4 @@ gpuvec_verify_index(PG_FUNCTION_ARGS)
 	relation_close(verify.index, AccessShareLock);
 	table_close(verify.heap, AccessShareLock);
 	return (Datum) 0;
-}
-
-/* ----
- * gpuvec_verify_index: are the abbreviated keys in the index those of the
- * table's rows?
- *
- * Postings in the index and rows that the snapshot sees are sorted together,
- * by TID and the row first: by places, TID * 2, and 1 more for a posting.  A
- * digest stands for the abbreviated keys.
- */
-
-/* Begin, for an index that may have keys; memory from the current context. */
-static void
-verify_keys_begin(IvfpqVerifyKeys *verify, Relation index)
-{
-	memset(verify, 0, sizeof(*verify));
-	IvfpqKeysInit(&verify->keys, index);
-	if (verify->keys.nkeys > 0)
-		IvfpqPairSortBegin(&verify->sort);
-}
-
-/* Adds a posting of the index. */
-static void
-verify_keys_posting(IvfpqVerifyKeys *verify, const IvfpqFound *found)
-{
-	if (verify->keys.nkeys > 0 && found->place != IVFPQ_PENDING)
-		IvfpqPairSortPut(&verify->sort, IvfpqTidToId(&found->tid) * 2 + 1,
-						 found->keys);
-}
-
-/* The snapshot sees this row, with these values of the index's columns. */
-static void
-verify_keys_row(IvfpqVerifyKeys *verify, ItemPointer tid,
-				   const Datum *values, const bool *isnull)
-{
-	IvfpqKeyAbbrevs abbrevs;
-
-	if (verify->keys.nkeys == 0)
-		return;
-	IvfpqKeysMake(&verify->keys, values, isnull, &abbrevs);
-	IvfpqPairSortPut(&verify->sort, IvfpqTidToId(tid) * 2,
-					 IvfpqKeyAbbrevsDigest(&verify->keys.form, &abbrevs));
-}
-
-/*
- * Reports each row, once, of which a posting has other keys.  Call when all
- * postings and rows were added.
- */
-static void
-verify_keys_compare(IvfpqVerifyKeys *verify,
-					   void (*report) (void *arg, uint64 id), void *arg)
-{
-	uint64		row = 0;
-	uint64		expected = 0;
-	uint64		place;
-	uint64		digest;
-	bool		seen = false;
-
-	if (verify->keys.nkeys == 0)
-		return;
-	IvfpqPairSortPerform(&verify->sort);
-	while (IvfpqPairSortNext(&verify->sort, &place, &digest))
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (place % 2 == 0)
-		{
-			row = place / 2;
-			expected = digest;
-			seen = true;
-		}
-		else if (seen && place / 2 == row && digest != expected)
-		{
-			report(arg, row);
-			seen = false;
-		}
-	}
-}
-
-/* Let go of everything. */
-static void
-verify_keys_end(IvfpqVerifyKeys *verify)
-{
-	if (verify->keys.nkeys > 0)
-		IvfpqPairSortEnd(&verify->sort);
-}
-
-/* ----
- * Checks whether refine records bound their rows.
- *
- * A scan in strict order returns a row when bounds prove that no other can
- * come before it.  A record whose numbers are changed, but are numbers, is
- * noticed by nothing else, and rows are returned in a wrong order.  So the row
- * of each record is fetched: the lower bound of its distance from itself must
- * be 0.  That is so where x^ is no farther away than the error, from which
- * both bounds follow.
- *
- * A record's TID is its row's as long as a snapshot that is older than the
- * page's copy sees the row: VACUUM frees records before TIDs are used again.
- */
-
-/* Begin to compare the records of a trained index, whose model is sound. */
-static void
-verify_records_begin(IvfpqVerifyRecords *verify, Relation heap,
-						Relation index, Snapshot snapshot)
-{
-	verify->index = index;
-	verify->model = IvfpqModelGet(index);
-	verify->vector = palloc(verify->model->meta.dims * sizeof(float));
-	IvfpqTypeInit(&verify->type, index);
-	IvfpqRerankBegin(&verify->rows, heap, index, snapshot);
-}
-
-static void
-verify_records_end(IvfpqVerifyRecords *verify)
-{
-	IvfpqRerankEnd(&verify->rows);
-	pfree(verify->vector);
-	pfree(verify->model);
-}
-
-/* Does the record bound distances of a row with this value? */
-static bool
-bounds_value(IvfpqVerifyRecords *verify, const IvfpqRecord *record,
-			 Datum value)
-{
-	const GvModel *gv = &verify->model->gv;
-	GvRefine	refine = {record->min, record->step, record->error,
-	record->codes};
-	GvHalfRecord half_record = IvfpqHalfRecord(record);
-	GvRange		range = {0, 0};
-	const float *raw;
-	int			dims;
-
-	raw = IvfpqValueFloats(&verify->type, value, &dims);
-	if (dims != gv->dims || !IvfpqIsPlaceable(&verify->type, raw, dims))
-		return true;			/* another row's: that is compared elsewhere */
-	if (!IvfpqIsBoundable(&verify->type, raw, dims))
-		return isinf(record->error);
-	IvfpqTransform(verify->index, verify->model, raw, verify->vector);
-	if (verify->model->meta.refine == IVFPQ_REFINE_HALF)
-		IvfpqCheckStatus(gv_half_range(GV_L2, dims, verify->vector,
-									   &half_record,
-									   1, &range));
-	else
-		IvfpqCheckStatus(gv_refine_bound(GV_L2, dims, verify->vector, &refine,
-										 1, &range.least));
-	return range.least <= 0;
-}
-
-/*
- * Returns whether a record bounds its row.  The record of a row that the
- * snapshot does not see does not matter.
- */
-static bool
-verify_record(IvfpqVerifyRecords *verify, const IvfpqRecord *record)
-{
-	MemoryContext oldcontext;
-	Datum		value;
-	bool		bounds;
-
-	if (!IvfpqRerankFetch(&verify->rows, IvfpqTidToId(&record->tid), &value))
-		return true;
-	oldcontext = MemoryContextSwitchTo(verify->rows.context);
-	bounds = bounds_value(verify, record, value);
-	MemoryContextSwitchTo(oldcontext);
-	IvfpqRerankDone(&verify->rows);
-	return bounds;
-}
-
-/* ----
- * Checks whether an index's rotation is orthogonal.
- *
- * Bounds that refine records prove rest on it.
- */
-
-/*
- * Returns whether the rotation of an index, whose pages are sound, is
- * orthogonal, as it was written.
- */
-static bool
-verify_rotation(Relation index, const IvfpqMetaData *meta)
-{
-	float	   *rotation = IvfpqRotationLoad(index, meta);
-	double		defect = 0;
-
-	for (int i = 0; i < meta->dims; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		defect += gv_rotation_defect(meta->dims, rotation, i);
-	}
-	pfree(rotation);
-	return gv_is_rotation(meta->dims, defect);
 }

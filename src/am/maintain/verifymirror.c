@@ -1,10 +1,11 @@
 /*
  * verifymirror.c
- *		Is gpuvecd's mirror of an index what the index's pages are?
+ *		Compares gpuvecd's mirror of an index with the index's pages, for
+ *		gpuvec_verify_index.
  *
  * A mirror may be behind, and that is no fault.  A list that was rewritten, or
- * in which postings died, since the mirror got it is not compared; of one that
- * only grew the postings that the mirror has are compared.
+ * in which postings died, since the mirror got it is not compared.  Of a list
+ * that only grew the postings that the mirror has are compared.
  *
  * Refine records are compared where nothing frees them meanwhile: when the
  * table's lock shows that there is no VACUUM, and so never on a standby.
@@ -20,6 +21,7 @@
 #include "client/client.h"
 #include "page/array.h"
 #include "page/listread.h"
+#include "page/metapage.h"
 #include "page/refinepage.h"
 
 /* Lists asked for at once; gpuvecd sends as many of them as it likes. */
@@ -54,7 +56,7 @@ typedef struct MirrorCheck
 	IvfpqProblem report;
 } MirrorCheck;
 
-/* The mirror cannot be read: say so, and stop. */
+/* Reports, as a warning, why the mirror cannot be read. */
 static void
 not_compared(const MirrorCheck *check, const char *reason)
 {
@@ -66,7 +68,10 @@ not_compared(const MirrorCheck *check, const char *reason)
 				  problem);
 }
 
-/* Compare an array of the model, which begins on page `page`. */
+/*
+ * Compares an array of the model, which begins on page `page`.  Returns false
+ * if the mirror cannot be read.
+ */
 static bool
 check_array(const MirrorCheck *check, GvArray array, const char *name,
 			BlockNumber page, int64 n)
@@ -115,7 +120,7 @@ check_array(const MirrorCheck *check, GvArray array, const char *name,
 	return true;
 }
 
-/* Compare the model; false when the mirror cannot be read. */
+/* Compares the model.  Returns false if the mirror cannot be read. */
 static bool
 check_model(const MirrorCheck *check)
 {
@@ -159,7 +164,7 @@ note_postings(MirrorCheck *check, const IvfpqBlockView *view, int count)
 		}
 }
 
-/* Is the record in the mirror the one of the page? */
+/* Returns whether the record in the mirror is the one of the page. */
 static bool
 same_record(const GvRefineItem *item, const IvfpqRecord *record,
 			int dims)
@@ -199,9 +204,10 @@ sort_noted(MirrorCheck *check)
 }
 
 /*
- * Compares the records of the postings noted.  The record of a dead row may be
- * gone, if a VACUUM was ended before it came to the lists: then there is none
- * on the page, or another row's.
+ * Compares the records of the postings noted.  Returns false if the mirror
+ * cannot be read.  The record of a dead row may be gone, if a VACUUM was ended
+ * before it came to the lists: then there is none on the page, or another
+ * row's.
  */
 static bool
 check_records(MirrorCheck *check)
@@ -387,9 +393,9 @@ is_next(const MirrorCheck *check, const GvListChunk *chunk)
 }
 
 /*
- * Checks the lists of one answer.  A chunk that comes alone may be a part of
- * its list; the rest, if only of no blocks, begins the next answer.  False at
- * the end.
+ * Checks the lists of one answer.  Returns false at the end, or if the check
+ * cannot go on.  A chunk that comes alone may be a part of its list; the
+ * rest, if only of no blocks, begins the next answer.
  */
 static bool
 check_lists(MirrorCheck *check)
@@ -431,7 +437,6 @@ check_lists(MirrorCheck *check)
 	return check_records(check) && check->next < nlists;
 }
 
-/* Report what of the index's mirror is not as the pages are. */
 void
 IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 {
@@ -448,17 +453,18 @@ IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 	bool		more;
 
 	if (model->meta.nlists == 0)
-		return;					/* it has none */
+		return;					/* an untrained index has no mirror */
 	heap = IndexGetRelation(RelationGetRelid(index), false);
 	has_records = IvfpqMirrorHasRecords(&model->meta) &&
 		!RecoveryInProgress();
-	IvfpqListReaderInit(&check.reader, index, &model->meta, NULL);
+	IvfpqListReaderInit(&check.reader, index, &model->meta, &model->layout,
+						NULL);
 	check.keys_bytes = IvfpqKeysBytes(&check.reader.layout.keys);
 	check.keys = palloc(Max(check.keys_bytes, 1));
 	more = check_model(&check);
 	while (more)
 	{
-		/* records stay what they are for as long as one answer takes */
+		/* nothing frees records while one answer is checked */
 		check.records = has_records &&
 			ConditionalLockRelationOid(heap, ShareUpdateExclusiveLock);
 		more = check_lists(&check);

@@ -1,15 +1,26 @@
 /*
  * worker.c
- *		A background worker that trains and flushes when VACUUM asks for it.
+ *		A background worker that trains indexes, and flushes their pending
+ *		rows, when VACUUM asks for it.
  *
  * Neither runs inside VACUUM itself: VACUUM protects no snapshot, and to
- * cancel it would lose more than the training (README).  The worker cannot
- * wait for the table's lock, which VACUUM still has: a waiter has autovacuum
- * canceled.  So it tries once a second.  Nothing has to be preloaded for this.
+ * cancel it would lose more than the training (README).  The worker must not
+ * queue for the table's lock, which VACUUM still has: a waiter has autovacuum
+ * canceled.  So it tries once a second, for an hour, each time in a
+ * transaction of its own.
  *
- * A database has one worker at a time, which serves every index there that has
- * work, and one for each owner whose indexes call interpreted code: VACUUM
- * starts no second one for the same slot.
+ * A worker needs a worker slot.  A database has one for all its indexes that
+ * call no interpreted code, and one for each owner whose indexes do; there are
+ * gpuvec.max_training_workers of them in all.  VACUUM starts no second worker
+ * for the same slot.  A process remembers how it compiled code that it ran
+ * (identity.c), and code may run for long.  So a worker runs the code of one
+ * owner, and an owner's code has one worker.
+ *
+ * Worker slots are locks in the server's lock table, so that nothing has to be
+ * preloaded and a worker that dies releases its slot.  They are locks of the
+ * default method, because a function of an index may release all advisory
+ * locks of its session.  An abort releases them, also those of the session, so
+ * the worker acquires its slot again after each error.
  */
 #include "postgres.h"
 
@@ -50,28 +61,53 @@
 #include "am/common/util.h"
 #include "am/maintain/maintain.h"
 #include "am/search/params.h"
+#include "page/metapage.h"
 #include "page/pending.h"
 #include "pgcompat.h"
 
-static void worker_slot_init(void);
-static int	worker_slot_acquire(Oid owner);
-static void worker_slot_release(Oid owner, int slot);
-static IvfpqWorkerSlotState worker_slot_check(Oid owner);
-static Oid	worker_slot_owner(Relation index);
-static bool worker_slot_is_for(IvfpqWorkerOrder *order, Relation index);
-static bool has_work(Relation index, double table_rows);
-static void do_work(Relation heap, Relation index, const char *name);
-
-/* How long to try to get the lock of a table. */
-#define MAX_TRIES		3600
+/* How often, and how many times, to try to get the lock of a table. */
 #define RETRY_MS		1000
+#define MAX_TRIES		3600
 
 /*
- * Tries that go to the index that we were asked for, before other indexes: a
- * VACUUM that goes through partitions would come after us, and cancel us in
- * the next one.
+ * Tries reserved for the index that we were asked for, before others are
+ * served: a VACUUM that goes through partitions would come after us, and
+ * cancel us in the next one.
  */
 #define PATIENCE		10
+
+/*
+ * Sub-object of the locks of a slot: databases and roles have none such, so
+ * nobody else locks it.
+ */
+#define SLOT_PART		0xFF91
+
+/* As many owners as an order has space for. */
+#define MAX_OWNERS		27
+
+/* Goes to a worker in bgw_extra, and from that worker to the next one. */
+typedef struct WorkerOrder
+{
+	Oid			database;
+	Oid			owner;			/* whose interpreted code it runs; invalid: it
+								 * serves indexes that have none */
+	Oid			next;			/* index that the next worker begins with */
+	Oid			next_owner;		/* that index's owner, in the same sense */
+	int			nowners;
+	Oid			owners[MAX_OWNERS]; /* of this worker and those before */
+} WorkerOrder;
+
+StaticAssertDecl(sizeof(WorkerOrder) <= BGW_EXTRALEN,
+				 "an order goes with its worker");
+
+typedef enum SlotState
+{
+	SLOT_FREE,
+	SLOT_OURS,					/* a worker here serves such indexes */
+	SLOT_OWNERS,				/* one of another database runs the owner's
+								 * code */
+	SLOT_TAKEN					/* others have all */
+} SlotState;
 
 /* The outcome for an index, or the greatest outcome for several. */
 typedef enum Outcome
@@ -89,7 +125,7 @@ typedef struct Tried
 } Tried;
 
 static Oid	asked = InvalidOid; /* the index to begin with */
-static IvfpqWorkerOrder order;
+static WorkerOrder order;
 static int	patience = PATIENCE;	/* tries left for `asked` alone */
 static int	slot = -1;			/* our worker slot, or -1 */
 static List *tried = NIL;		/* of Tried */
@@ -101,12 +137,180 @@ static char serving_owner[NAMEDATALEN];
 
 extern PGDLLEXPORT void gpuvec_train_worker(Datum arg);
 
-StaticAssertDecl(sizeof(IvfpqWorkerOrder) <= BGW_EXTRALEN,
-				 "an order goes with its worker");
-
-/* Have a worker started that begins with an index; false if none is free. */
+/* Returns whether the index has many times the rows it was trained on. */
 static bool
-start_worker(Oid indexoid, const IvfpqWorkerOrder *its_order)
+has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
+{
+	int64		limit = Max(IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1),
+							2 * meta->rows_at_advice);
+
+	*rows = IvfpqCountRows(index, meta);
+	return *rows > limit;
+}
+
+/*
+ * Returns whether the index has work for a worker.  The estimate of pending
+ * rows is an upper bound that saves reading them; so is table_rows, unless
+ * negative, of all rows.
+ */
+static bool
+has_work(Relation index, double table_rows)
+{
+	IvfpqMetaData meta;
+	int64		pending = IvfpqPendingEstimate(index);
+	int64		rows;
+
+	IvfpqMetaRead(index, &meta);
+	if (meta.nlists == 0)
+		return pending >= IvfpqTrainRows(index) &&
+			IvfpqCountPending(index, &meta) >= IvfpqTrainRows(index);
+	if (pending > 0 && IvfpqPendingMayLeave(index, &meta))
+		return true;
+	return (table_rows < 0 ||
+			table_rows > IVFPQ_MAX_GROWTH * meta.rows_at_training) &&
+		has_outgrown(index, &meta, &rows);
+}
+
+/* Takes one lock of a worker slot.  Returns false if it is not free. */
+static bool
+lock_slot(Oid database, Oid class, Oid object, bool session)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, database, class, object, SLOT_PART);
+	return LockAcquire(&tag, ExclusiveLock, session, true) !=
+		LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+unlock_slot(Oid database, Oid class, Oid object, bool session)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, database, class, object, SLOT_PART);
+	(void) LockRelease(&tag, ExclusiveLock, session);
+}
+
+/*
+ * Takes the three locks of a worker slot, until the transaction ends or the
+ * session does: the owner's in this database (without an owner, the database's
+ * own), the owner's in all databases, and one of max_training_workers, whose
+ * number *number gets.
+ */
+static SlotState
+lock_all(Oid owner, bool session, int *number)
+{
+	SlotState	state = SLOT_TAKEN;
+
+	if (!lock_slot(MyDatabaseId, AuthIdRelationId, owner, session))
+		return SLOT_OURS;
+	if (OidIsValid(owner) &&
+		!lock_slot(InvalidOid, AuthIdRelationId, owner, session))
+		state = SLOT_OWNERS;
+	else
+	{
+		for (int i = 0; i < ivfpq_max_training_workers; i++)
+			if (lock_slot(InvalidOid, DatabaseRelationId, i, session))
+			{
+				*number = i;
+				return SLOT_FREE;
+			}
+		if (OidIsValid(owner))
+			unlock_slot(InvalidOid, AuthIdRelationId, owner, session);
+	}
+	unlock_slot(MyDatabaseId, AuthIdRelationId, owner, session);
+	return state;
+}
+
+static void
+unlock_all(Oid owner, bool session, int number)
+{
+	unlock_slot(InvalidOid, DatabaseRelationId, number, session);
+	if (OidIsValid(owner))
+		unlock_slot(InvalidOid, AuthIdRelationId, owner, session);
+	unlock_slot(MyDatabaseId, AuthIdRelationId, owner, session);
+}
+
+/*
+ * Acquires a worker slot, which lasts until it is released or a transaction
+ * aborts.  Returns its number, or -1 if there is none now.
+ */
+static int
+worker_slot_acquire(Oid owner)
+{
+	int			number = -1;
+
+	(void) lock_all(owner, true, &number);
+	return number;
+}
+
+/*
+ * Returns whether a worker for that owner would get a slot now.  Call in a
+ * transaction.
+ */
+static SlotState
+worker_slot_check(Oid owner)
+{
+	int			number;
+	SlotState	state = lock_all(owner, false, &number);
+
+	if (state == SLOT_FREE)
+		unlock_all(owner, false, number);
+	return state;
+}
+
+/*
+ * Returns whose worker slot serves an index: its owner's, if it calls
+ * interpreted code.
+ */
+static Oid
+worker_slot_owner(Relation index)
+{
+	return IvfpqIsInterpreted(index, true) ? index->rd_rel->relowner :
+		InvalidOid;
+}
+
+/*
+ * Returns whether there was a worker for that owner, this one or one before
+ * it.
+ */
+static bool
+has_run(Oid owner)
+{
+	for (int i = 0; i < order.nowners; i++)
+		if (order.owners[i] == owner)
+			return true;
+	return false;
+}
+
+/*
+ * Returns whether this worker may serve the index.  If not, and no index is
+ * chosen yet, the next worker begins with this one, unless there is a worker
+ * for its owner, or was, or no slot is free, or there were too many owners.
+ */
+static bool
+worker_slot_is_for(Relation index)
+{
+	Oid			owner = worker_slot_owner(index);
+
+	if (order.owner == owner)
+		return true;
+	if (!OidIsValid(order.next) && !has_run(owner) &&
+		order.nowners < MAX_OWNERS &&
+		worker_slot_check(owner) == SLOT_FREE)
+	{
+		order.next = RelationGetRelid(index);
+		order.next_owner = owner;
+	}
+	return false;
+}
+
+/*
+ * Starts a worker that begins with an index.  Returns false if the server has
+ * none free.
+ */
+static bool
+start_worker(Oid indexoid, const WorkerOrder *its_order)
 {
 	BackgroundWorker worker;
 
@@ -127,15 +331,11 @@ start_worker(Oid indexoid, const IvfpqWorkerOrder *its_order)
 	return RegisterDynamicBackgroundWorker(&worker, NULL);
 }
 
-/*
- * VACUUM is through with an index: start a worker if there is work, and no
- * worker that will do it.  No other process can read temporary indexes.
- */
 void
 IvfpqAskForWorker(IndexVacuumInfo *info)
 {
 	Relation	index = info->index;
-	IvfpqWorkerOrder its_order = {.database = MyDatabaseId};
+	WorkerOrder its_order = {.database = MyDatabaseId};
 	const char *why;
 
 	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
@@ -146,12 +346,12 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 	its_order.owner = worker_slot_owner(index);
 	switch (worker_slot_check(its_order.owner))
 	{
-		case IVFPQ_SLOT_OURS:
+		case SLOT_OURS:
 			return;
-		case IVFPQ_SLOT_OWNERS:
+		case SLOT_OWNERS:
 			why = "a worker of another database runs its owner's code";
 			break;
-		case IVFPQ_SLOT_TAKEN:
+		case SLOT_TAKEN:
 			why = "all gpuvec.max_training_workers are at work";
 			break;
 		default:
@@ -171,7 +371,74 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 				 errhint("Set max_worker_processes higher, or call gpuvec_train.")));
 }
 
-/* Which index an error is about; and whose, if that is what ends us. */
+/* Logs, in one line, what was done to an index, which it names itself. */
+static void
+log_result(const char *name, const IvfpqTrainResult *result,
+		   TimestampTz begun)
+{
+	long		ms = TimestampDifferenceMilliseconds(begun,
+													 GetCurrentTimestamp());
+
+	if (result->mismatched > 0)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: %lld rows of index \"%s\" stay pending, they do not have its dimensions",
+						(long long) result->mismatched, name)));
+	if (result->nlists == 0 && result->waits)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: index \"%s\" is not trained, nearly all of its %.0f rows are equal",
+						name, result->rows)));
+	else if (result->nlists == 0)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: index \"%s\" is not trained, the table has only %.0f rows to index",
+						name, result->rows)));
+	else if (result->trained)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: trained index \"%s\": %lld rows in %d lists, %lld stay pending, %ld ms",
+						name, (long long) result->moved, result->nlists,
+						(long long) result->kept, ms)));
+	else if (result->moved > 0)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: put %lld pending rows of index \"%s\" into lists, %lld stay pending, %ld ms",
+						(long long) result->moved, name,
+						(long long) result->kept, ms)));
+}
+
+/*
+ * Logs that an index has outgrown its training, once and at every doubling
+ * after that, and recalibrates it.  Targets for queries that only a user can
+ * name are left alone.
+ */
+static void
+advise_rebuild(Relation heap, Relation index, const char *name)
+{
+	IvfpqMetaData meta;
+	int64		rows;
+
+	IvfpqMetaRead(index, &meta);
+	if (meta.nlists == 0 || !has_outgrown(index, &meta, &rows))
+		return;
+	ereport(LOG,
+			(errhidecontext(true),
+			 errmsg("gpuvec: index \"%s\" was trained on %lld rows and holds %lld",
+					name, (long long) meta.rows_at_training,
+					(long long) rows),
+			 meta.calibrated_for == IVFPQ_FOR_ROWS ?
+			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.") :
+			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.  Then calibrate it with your queries again.")));
+	if (meta.calibrated_for == IVFPQ_FOR_ROWS)
+		(void) IvfpqCalibrateIndex(heap, index, NULL);
+	IvfpqMetaAdvised(index, rows);
+}
+
+/*
+ * Names the index that an error is about; and its owner, if a limit on the
+ * owner's code ends us.
+ */
 static void
 add_context(void *arg)
 {
@@ -192,7 +459,10 @@ add_context(void *arg)
 	errcontext("training of index \"%s\"", (const char *) arg);
 }
 
-/* Do what there is to do; the table is locked. */
+/*
+ * Trains the index or flushes its pending rows, and calibrates it if it has
+ * outgrown its training.  The caller has locked the table.
+ */
 static void
 serve_index(Relation heap, Relation index)
 {
@@ -203,6 +473,8 @@ serve_index(Relation heap, Relation index)
 	ErrorContextCallback context = {error_context_stack, add_context,
 	name};
 	IvfpqIdentity caller;
+	IvfpqTrainResult result;
+	TimestampTz begun;
 
 	pgstat_report_activity(STATE_RUNNING, activity);
 	strlcpy(serving_name, name, sizeof(serving_name));
@@ -214,7 +486,10 @@ serve_index(Relation heap, Relation index)
 	IvfpqActAsOwner(&caller, heap);
 	if (OidIsValid(order.owner))
 		IvfpqLimitBegin();
-	do_work(heap, index, name);
+	begun = GetCurrentTimestamp();
+	IvfpqTrainOrFlush(heap, index, &result);
+	log_result(name, &result, begun);
+	advise_rebuild(heap, index, name);
 	if (OidIsValid(order.owner))
 		IvfpqLimitEnd();
 	IvfpqActAsCaller(&caller);
@@ -242,7 +517,7 @@ wants_service(Oid indexoid)
 	wants = index->rd_rel->relkind == RELKIND_INDEX &&
 		IvfpqIsOurs(index) &&
 		index->rd_index->indisvalid && has_work(index, -1) &&
-		worker_slot_is_for(&order, index);
+		worker_slot_is_for(index);
 	relation_close(index, NoLock);
 	return wants;
 }
@@ -295,7 +570,7 @@ try_index(Oid indexoid, bool just_look)
 	if (!OidIsValid(heapoid) || (known != NULL && known->vacuums < 0) ||
 		!wants_service(indexoid))
 		return NOTHING;
-	/* what excludes readers is no VACUUM that may be about to ask */
+	/* VACUUM, which may be about to ask, does not exclude readers */
 	if (known != NULL && !ConditionalLockRelationOid(heapoid, AccessShareLock))
 		return NOTHING;
 	if (!ConditionalLockRelationOid(heapoid, ShareUpdateExclusiveLock))
@@ -310,7 +585,7 @@ try_index(Oid indexoid, bool just_look)
 		Relation	index = index_open(indexoid, RowExclusiveLock);
 
 		remember_tried(indexoid, vacuums);
-		if (worker_slot_is_for(&order, index))
+		if (worker_slot_is_for(index))
 			serve_index(heap, index);
 		index_close(index, NoLock);
 		table_close(heap, NoLock);
@@ -323,14 +598,15 @@ static void
 release_slot(void)
 {
 	if (slot >= 0)
-		worker_slot_release(order.owner, slot);
+		unlock_all(order.owner, true, slot);
 	slot = -1;
 }
 
 /*
- * Serving an index has been canceled, as a rule by a session that waits for
- * its table.  If that session runs VACUUM, it must find our worker slot
- * released when it gets the table, so that it starts a worker.
+ * Logs that the service of an index was canceled, and releases our worker
+ * slot.  As a rule a session that waits for the table has canceled it.  If
+ * that session runs VACUUM, it must find the slot released when it gets the
+ * table, so that it starts a worker.
  */
 static void
 report_canceled(void)
@@ -350,7 +626,7 @@ report_canceled(void)
 	release_slot();
 }
 
-/* An error ends the work on an index, not the worker. */
+/* Ends the work on an index after an error; the worker goes on. */
 static void
 recover(Oid indexoid)
 {
@@ -369,14 +645,14 @@ recover(Oid indexoid)
 		report_canceled();
 	serving_heap = InvalidOid;
 	AbortCurrentTransaction();
-	/* which has released the slot */
+	/* the abort has released the slot */
 	if (slot >= 0)
 		slot = worker_slot_acquire(order.owner);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	RESUME_INTERRUPTS();
 }
 
-/* SIGINT: as a session takes it, but it has to be heeded. */
+/* Handles SIGINT as a session does, and has the cancellation heeded. */
 static void
 cancel(SIGNAL_ARGS)
 {
@@ -384,7 +660,7 @@ cancel(SIGNAL_ARGS)
 	IvfpqTakeCancel();
 }
 
-/* Between transactions: heed interrupts, and read a changed configuration. */
+/* Heeds interrupts and rereads the configuration, between transactions. */
 static void
 obey(void)
 {
@@ -398,7 +674,7 @@ obey(void)
 	}
 }
 
-/* In a transaction of its own. */
+/* Tries an index in a transaction of its own. */
 static Outcome
 try_safely(Oid indexoid, bool just_look)
 {
@@ -423,8 +699,9 @@ try_safely(Oid indexoid, bool just_look)
 }
 
 /*
- * All gpuivfpq indexes of the database, in the current context; first the one
- * that we were asked for.  Temporary ones of other sessions cannot be read.
+ * Returns all gpuivfpq indexes of the database, in the current context; first
+ * the one that we were asked for.  Leaves out temporary indexes, since those
+ * of other sessions cannot be read.
  */
 static List *
 list_indexes(void)
@@ -459,7 +736,10 @@ list_indexes(void)
 	return indexes;
 }
 
-/* Goes through all indexes, and serves them if we have a worker slot. */
+/*
+ * Goes through all indexes.  Serves them if we have a worker slot, else only
+ * looks for work.
+ */
 static Outcome
 go_through(void)
 {
@@ -483,8 +763,8 @@ go_through(void)
 }
 
 /*
- * With a worker slot: serves all indexes until none has work, or until the
- * slot is lost.  False: we have waited for a table for too long.
+ * Serves all indexes until none has work, or until our worker slot is lost.
+ * Returns false if we have waited for a table for too long.
  */
 static bool
 serve_database(void)
@@ -510,10 +790,10 @@ serve_database(void)
 }
 
 /*
- * Settings of the database are meant for sessions.  These are autovacuum's,
- * for its reasons: at SERIALIZABLE every row that is read counts against
- * writers, a time-out would end each try, and an index's functions must find
- * what they name.
+ * Replaces the settings of the database, which are meant for sessions, by
+ * autovacuum's, for its reasons: at SERIALIZABLE every row that is read counts
+ * against writers, a time-out would end each try, and an index's functions
+ * must find what they name.
  */
 static void
 set_own_settings(void)
@@ -543,7 +823,18 @@ set_own_settings(void)
 						PGC_S_OVERRIDE);
 }
 
-/* Entry of the worker.  arg: OID of the index; bgw_extra: its order. */
+/*
+ * Releases the locks of a process that ends between transactions: PostgreSQL
+ * releases them with a transaction, and would leave ours behind.
+ */
+static void
+release_at_exit(int code, Datum arg)
+{
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+}
+
+/* Entry of the worker.  arg: OID of the index; bgw_extra: its WorkerOrder. */
 void
 gpuvec_train_worker(Datum arg)
 {
@@ -551,7 +842,7 @@ gpuvec_train_worker(Datum arg)
 
 	asked = DatumGetObjectId(arg);
 	memcpy(&order, MyBgworkerEntry->bgw_extra, sizeof(order));
-	if (order.nowners < IVFPQ_WORKER_OWNERS)
+	if (order.nowners < MAX_OWNERS)
 		order.owners[order.nowners++] = order.owner;
 	pqsignal(SIGINT, cancel);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -569,7 +860,7 @@ gpuvec_train_worker(Datum arg)
 											  BGWORKER_BYPASS_ALLOWCONN);
 	IvfpqSnapshotsAreOurs();
 	IvfpqLimitInit();
-	worker_slot_init();
+	before_shmem_exit(release_at_exit, (Datum) 0);
 
 	/*
 	 * A VACUUM that found us at work started no worker.  So look once more
@@ -590,297 +881,4 @@ gpuvec_train_worker(Datum arg)
 		(void) start_worker(next, &order);
 	}
 	pgstat_report_activity(STATE_IDLE, NULL);
-}
-
-/* ----
- * Worker slots, the right to train: gpuvec.max_training_workers in all,
- * of which a database has one, and each owner of interpreted code one
- * more.
- *
- * A process remembers how it compiled code that it ran (identity.c), and code
- * may run for long.  So a worker runs the code of one owner, and an owner's
- * code has one worker.
- *
- * Worker slots are locks in the server's lock table, so that nothing has to be
- * preloaded and a worker that dies releases its slot.  They are locks of the
- * default method, because a function of an index may release all advisory
- * locks of its session.  An abort releases them, also those of the session.
- */
-
-/* Databases and roles have no such sub-object: nobody else locks it. */
-#define SLOT_PART		0xFF91
-
-static bool
-lock_slot(Oid database, Oid class, Oid object, bool session)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, database, class, object, SLOT_PART);
-	return LockAcquire(&tag, ExclusiveLock, session, true) !=
-		LOCKACQUIRE_NOT_AVAIL;
-}
-
-static void
-unlock_slot(Oid database, Oid class, Oid object, bool session)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, database, class, object, SLOT_PART);
-	(void) LockRelease(&tag, ExclusiveLock, session);
-}
-
-/*
- * Takes the three locks of a worker slot, until the transaction ends or the
- * session does: the owner's in this database (no owner: the database's own),
- * the owner's in all databases, and one of max_training_workers, whose number
- * *number gets.
- */
-static IvfpqWorkerSlotState
-lock_all(Oid owner, bool session, int *number)
-{
-	IvfpqWorkerSlotState state = IVFPQ_SLOT_TAKEN;
-
-	if (!lock_slot(MyDatabaseId, AuthIdRelationId, owner, session))
-		return IVFPQ_SLOT_OURS;
-	if (OidIsValid(owner) &&
-		!lock_slot(InvalidOid, AuthIdRelationId, owner, session))
-		state = IVFPQ_SLOT_OWNERS;
-	else
-	{
-		for (int i = 0; i < ivfpq_max_training_workers; i++)
-			if (lock_slot(InvalidOid, DatabaseRelationId, i, session))
-			{
-				*number = i;
-				return IVFPQ_SLOT_FREE;
-			}
-		if (OidIsValid(owner))
-			unlock_slot(InvalidOid, AuthIdRelationId, owner, session);
-	}
-	unlock_slot(MyDatabaseId, AuthIdRelationId, owner, session);
-	return state;
-}
-
-static void
-unlock_all(Oid owner, bool session, int number)
-{
-	unlock_slot(InvalidOid, DatabaseRelationId, number, session);
-	if (OidIsValid(owner))
-		unlock_slot(InvalidOid, AuthIdRelationId, owner, session);
-	unlock_slot(MyDatabaseId, AuthIdRelationId, owner, session);
-}
-
-/*
- * A process that ends between transactions would leave its locks behind:
- * PostgreSQL releases them with a transaction.
- */
-static void
-release_at_exit(int code, Datum arg)
-{
-	AbortOutOfAnyTransaction();
-	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-}
-
-/* Called once in a worker, before it acquires a slot. */
-static void
-worker_slot_init(void)
-{
-	before_shmem_exit(release_at_exit, (Datum) 0);
-}
-
-/*
- * Acquires a worker slot, which lasts until it is released or a transaction
- * aborts.  Returns its number, or -1 if there is none now.
- */
-static int
-worker_slot_acquire(Oid owner)
-{
-	int			slot = -1;
-
-	(void) lock_all(owner, true, &slot);
-	return slot;
-}
-
-static void
-worker_slot_release(Oid owner, int slot)
-{
-	unlock_all(owner, true, slot);
-}
-
-/*
- * Returns whether a worker for that owner would get a slot now.  Call in a
- * transaction.
- */
-static IvfpqWorkerSlotState
-worker_slot_check(Oid owner)
-{
-	int			number;
-	IvfpqWorkerSlotState state = lock_all(owner, false, &number);
-
-	if (state == IVFPQ_SLOT_FREE)
-		unlock_all(owner, false, number);
-	return state;
-}
-
-/*
- * Returns whose worker slot serves an index: its owner's, if it calls
- * interpreted code.
- */
-static Oid
-worker_slot_owner(Relation index)
-{
-	return IvfpqIsInterpreted(index, true) ? index->rd_rel->relowner :
-		InvalidOid;
-}
-
-/*
- * Returns whether there was a worker for that owner, this one or one before
- * it.
- */
-static bool
-has_run(const IvfpqWorkerOrder *order, Oid owner)
-{
-	for (int i = 0; i < order->nowners; i++)
-		if (order->owners[i] == owner)
-			return true;
-	return false;
-}
-
-/*
- * Returns whether this worker may serve the index.  If not, the next worker
- * begins with it, unless there is one for its owner, or was, or there were too
- * many.
- */
-static bool
-worker_slot_is_for(IvfpqWorkerOrder *order, Relation index)
-{
-	Oid			owner = worker_slot_owner(index);
-
-	if (order->owner == owner)
-		return true;
-	if (!OidIsValid(order->next) && !has_run(order, owner) &&
-		order->nowners < IVFPQ_WORKER_OWNERS &&
-		worker_slot_check(owner) == IVFPQ_SLOT_FREE)
-	{
-		order->next = RelationGetRelid(index);
-		order->next_owner = owner;
-	}
-	return false;
-}
-
-/* ----
- * What an index needs of the background worker, and doing it.
- */
-
-/* Returns whether the index has many times the rows it was trained on. */
-static bool
-has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
-{
-	int64		limit = Max(IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1),
-							2 * meta->rows_at_advice);
-
-	*rows = IvfpqCountRows(index, meta);
-	return *rows > limit;
-}
-
-/*
- * Returns whether the index has work.  The estimate of pending rows is an
- * upper bound that saves reading them; so is table_rows, unless negative, of
- * all rows.
- */
-static bool
-has_work(Relation index, double table_rows)
-{
-	IvfpqMetaData meta;
-	int64		pending = IvfpqPendingEstimate(index);
-	int64		rows;
-
-	IvfpqMetaRead(index, &meta);
-	if (meta.nlists == 0)
-		return pending >= IvfpqTrainRows(index) &&
-			IvfpqCountPending(index, &meta) >= IvfpqTrainRows(index);
-	if (pending > 0 && IvfpqPendingMayLeave(index, &meta))
-		return true;
-	return (table_rows < 0 ||
-			table_rows > IVFPQ_MAX_GROWTH * meta.rows_at_training) &&
-		has_outgrown(index, &meta, &rows);
-}
-
-/* One line for the log about what was done; it names the index itself. */
-static void
-log_result(const char *name, const IvfpqTrainResult *result,
-		   TimestampTz begun)
-{
-	long		ms = TimestampDifferenceMilliseconds(begun,
-													 GetCurrentTimestamp());
-
-	if (result->mismatched > 0)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: %lld rows of index \"%s\" stay pending, they do not have its dimensions",
-						(long long) result->mismatched, name)));
-	if (result->nlists == 0 && result->waits)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: index \"%s\" is not trained, nearly all of its %.0f rows are equal",
-						name, result->rows)));
-	else if (result->nlists == 0)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: index \"%s\" is not trained, the table has only %.0f rows to index",
-						name, result->rows)));
-	else if (result->trained)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: trained index \"%s\": %lld rows in %d lists, %lld stay pending, %ld ms",
-						name, (long long) result->moved, result->nlists,
-						(long long) result->kept, ms)));
-	else if (result->moved > 0)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: put %lld pending rows of index \"%s\" into lists, %lld stay pending, %ld ms",
-						(long long) result->moved, name,
-						(long long) result->kept, ms)));
-}
-
-/*
- * The index has outgrown its training: say so, once and again when it has
- * doubled, and calibrate it anew.  Targets for queries which only a user can
- * name are left alone.
- */
-static void
-advise_rebuild(Relation heap, Relation index, const char *name)
-{
-	IvfpqMetaData meta;
-	int64		rows;
-
-	IvfpqMetaRead(index, &meta);
-	if (meta.nlists == 0 || !has_outgrown(index, &meta, &rows))
-		return;
-	ereport(LOG,
-			(errhidecontext(true),
-			 errmsg("gpuvec: index \"%s\" was trained on %lld rows and holds %lld",
-					name, (long long) meta.rows_at_training,
-					(long long) rows),
-			 meta.calibrated_for == IVFPQ_FOR_ROWS ?
-			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.") :
-			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.  Then calibrate it with your queries again.")));
-	if (meta.calibrated_for == IVFPQ_FOR_ROWS)
-		(void) IvfpqCalibrateIndex(heap, index, NULL);
-	IvfpqMetaAdvised(index, rows);
-}
-
-/*
- * Trains the index or flushes its pending rows, calibrates one that has
- * outgrown its training, and says so in the log.  The caller acts as the owner
- * of the table, which is locked.
- */
-static void
-do_work(Relation heap, Relation index, const char *name)
-{
-	TimestampTz begun = GetCurrentTimestamp();
-	IvfpqTrainResult result;
-
-	IvfpqTrainOrFlush(heap, index, &result);
-	log_result(name, &result, begun);
-	advise_rebuild(heap, index, name);
 }

@@ -1,14 +1,15 @@
 /*
  * depth.c
- *		The depth of the next batch of a scan, its search parameters, and
- *		the choice of another way to the remaining rows.
+ *		How deep the next batch of a scan goes, its search parameters, and
+ *		when another source of rows is better.
  *
  * Calibration gives the search parameters for the nearest n rows.  Of these
  * only some match: they satisfy the filter, and the snapshot sees them.  So
  * where ten rows are needed and the selectivity is a tenth, the scan searches
  * for a hundred rows.  The selectivity is the planner's estimate at first, and
  * later what the batches show.  In a plain scan it is 1, unless statistics or
- * the rows fetched say otherwise.
+ * the rows fetched say otherwise.  With key quals all depths count the rows
+ * that satisfy them.
  *
  * The first batch goes for the rows of LIMIT, if that is known, each later one
  * for the next of the depths that calibration knows.  So statements that
@@ -18,15 +19,26 @@
  * by the scores of its candidates.  So it does not matter whether rows that
  * match are near the query or far from it.
  *
- * The search parameters for n rows reach the target recall even among the
- * last of these rows, and exceed it among all n.  Rows that match are most
- * likely spread over all n, so the parameters for fewer rows suffice to find
- * them.  Where most of them lie behind those fewer rows, the quota is smaller.
- * A later batch returns the last rows alone, and takes the parameters for n.
+ * The search parameters for n rows reach the target recall even among the last
+ * of these rows, and exceed it among all n.  Rows that match are most likely
+ * spread over all n, so the parameters for fewer rows suffice to find them.
+ * Where most of them lie beyond those fewer rows, the quota is smaller.  A
+ * later batch returns the last rows alone, and takes the parameters for n.
  *
  * Rows that a batch missed are found by the next one, out of order.  Where
  * they are more than 1 - recall of those returned, calibration does not hold
  * for the query, and batches take more.
+ *
+ * A radius ends a scan.  Rows leave the queue nearest first: when one is
+ * outside, and the quota of the batch is not used up, the batch has read
+ * everything within, at the target recall.  Where few rows match a filter, no
+ * row may leave the queue at all.  So when the quota of a batch is used up,
+ * some of its candidates about the last rank of its depth are reranked,
+ * whether they match or not.  If all of these are outside, fewer rows than the
+ * depth are within.  A batch that was not deep enough has reranked more rows
+ * than its depth.  If most of these are outside, those within are nearly all
+ * that there are.  Otherwise these ranks tell how fast distances grow, and so
+ * an estimate of the rows within.
  */
 #include "postgres.h"
 
@@ -35,19 +47,18 @@
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "catalog/pg_index.h"
-#include "executor/executor.h"
-#include "lib/ilist.h"
 #include "miscadmin.h"
-#include "nodes/extensible.h"
-#include "nodes/nodeFuncs.h"
+#include "port/pg_bitutils.h"
 #include "utils/float.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "am/common/enginecall.h"
 #include "am/common/model.h"
 #include "am/common/options.h"
 #include "am/scan/scan.h"
-
-static double radius_depth(const IvfpqScan *state, double needed);
+#include "client/client.h"
+#include "page/injection.h"
 
 /* Rows needed, where that is not known. */
 #define DEFAULT_ROWS_NEEDED		10
@@ -58,13 +69,16 @@ static double radius_depth(const IvfpqScan *state, double needed);
  */
 #define MARGIN				1.2
 
-/* Matching rows in the quota behind those, for each in the nearer half. */
+/*
+ * Matching rows in the quota beyond the ranks asked of calibration, for each
+ * one in the nearer half of those ranks.
+ */
 #define MOST_BEHIND			2.0
 
 /*
- * Matching rows are not spread where fewer than one of LEAST_NEARER lies in
- * that half; or one of LEAST_NEARER_OF_FEW, where the planner expected
- * FAR_FEWER times the matching rows.
+ * Matching rows count as spread if at least one of LEAST_NEARER lies in that
+ * half; one of LEAST_NEARER_OF_FEW if the planner expected more than FAR_FEWER
+ * times as many.
  */
 #define LEAST_NEARER		8
 #define LEAST_NEARER_OF_FEW	3
@@ -86,13 +100,14 @@ static double radius_depth(const IvfpqScan *state, double needed);
 
 /*
  * Rows that match, from which on the selectivity is known: SOME_MATCHED if the
- * planner's estimate is about right, MANY_MATCHED if not.
+ * planner's estimate is about right, MANY_MATCHED if not.  From FEW_MATCHED on
+ * the count itself is the estimate.
  */
 #define SOME_MATCHED			2
 #define FEW_MATCHED			5
 #define MANY_MATCHED			8
 
-/* Rejected rows, from which on another index may be asked. */
+/* Rejected rows, from which on another index may be used. */
 #define LEAST_REJECTED		500
 
 /*
@@ -105,15 +120,15 @@ static double radius_depth(const IvfpqScan *state, double needed);
 #define MORE_TRIAL_FRACTION	0.15
 
 /*
- * A full pass brings the rest when the rows out of order, of those returned,
- * exceed MOST_OUT_OF_ORDER * (1 - recall); fewer than LEAST_RETURNED rows tell
- * nothing.  Until then batches are scaled up, at most by MOST_SCALE.
+ * A full pass reads the remaining rows when the rows out of order, of those
+ * returned, exceed MOST_OUT_OF_ORDER * (1 - recall); fewer than LEAST_RETURNED
+ * rows tell nothing.  Until then batches are scaled up, at most by MOST_SCALE.
  */
 #define MOST_OUT_OF_ORDER			2.0
 #define LEAST_RETURNED		100
 #define MOST_SCALE			16.0
 
-/* A later batch takes the search parameters for the rows times this. */
+/* A later batch takes the search parameters for this many times its rows. */
 #define LATER_SCALE			1.6
 
 /*
@@ -123,7 +138,36 @@ static double radius_depth(const IvfpqScan *state, double needed);
 #define MOST_UNKNOWN		1.0
 #define MOST_UNKNOWN_FILTERED	2.0
 
-/* Nanoseconds, beside those of params.h. */
+/*
+ * Ranks that tell how far a radius reaches: the last, and others at the depth
+ * divided by NEARER_PART.  The snapshot has to see LEAST_SEEN of the rows
+ * there.
+ */
+#define NEARER_PART		4
+#define LEAST_SEEN		3
+
+/*
+ * The depth that is searched with a radius, in multiples of the rows that seem
+ * to be within; and of the depth before where nothing tells those.
+ */
+#define RADIUS_MARGIN	1.4
+#define USUAL_GROWTH	4
+
+/*
+ * If at most WITHIN_PART of the rows counted are within, there are hardly
+ * others; fewer than LEAST_COUNTED rows tell nothing.
+ */
+#define LEAST_COUNTED	10
+#define WITHIN_PART		(1.0 / 3)
+
+/* A batch is limited to this many candidates where it has no other limit. */
+#define ALL_CANDIDATES	(PG_INT32_MAX / 4)
+
+/* Memory per probed list, and per posting of an answer of gpuvecd. */
+#define LIST_BYTES		(64 + 2 * sizeof(IvfpqDirEntry))
+#define ANSWER_BYTES	(32 + sizeof(IvfpqKnownRecord))
+
+/* Nanoseconds, in addition to those of params.h. */
 #define CANDIDATE_NS		250.0	/* a candidate found, beside its lists */
 #define PAGE_NS				180.0	/* a page of the table, in its order */
 #define ROW_NS				70.0	/* a row on such a page */
@@ -139,9 +183,16 @@ typedef struct Matching
 {
 	double		looked;			/* the nearest rows, as far as seen */
 	double		matched;		/* of these, those matching and admitted */
-	double		selectivity;	/* of those further on, likely */
-	bool		is_sure;		/* that is not off by much */
+	double		selectivity;	/* likely, of the rows beyond these */
+	bool		is_sure;		/* the selectivity is not off by much */
 } Matching;
+
+/* Returns whether a filter chooses rows. */
+static bool
+is_filtered(const IvfpqScanRun *run)
+{
+	return run->filter != &ivfpq_no_filter;
+}
 
 /*
  * Returns whether rows that match lie among all others by chance.  If not,
@@ -150,113 +201,86 @@ typedef struct Matching
  * fewer of them than calibration says.
  */
 static bool
-is_spread(const IvfpqScan *state)
+matches_are_spread(const IvfpqScanRun *run)
 {
+	const IvfpqScanDepth *depth = &run->depth;
 	double		expected;
 
-	if (state->filter == NULL || state->search.addresses ||
-		state->filter->radius.is_set)
+	if (!is_filtered(run) || run->search.addresses ||
+		run->filter->radius.is_set)
 		return true;
-	expected = state->filter->selectivity * state->visible * state->depth;
-	if (state->matched < FEW_MATCHED)
-		return state->matched + 1 + 2 * sqrt(expected) >= expected;
-	return state->matched_near * (state->matched * FAR_FEWER < expected ?
+	expected = run->filter->selectivity * depth->visible * depth->rows;
+	if (depth->matched < FEW_MATCHED)
+		return depth->matched + 1 + 2 * sqrt(expected) >= expected;
+	return depth->matched_near * (depth->matched * FAR_FEWER < expected ?
 								  LEAST_NEARER_OF_FEW : LEAST_NEARER) >=
-		state->matched;
+		depth->matched;
 }
 
-/* Returns whether a filter chooses rows. */
-static bool
-is_filtered(const IvfpqScan *state)
-{
-	return state->filter != NULL;
-}
-
-/* Estimates the selectivity near the query, before any row is seen. */
-static double
-estimated_selectivity(const IvfpqScan *state)
-{
-	return (is_filtered(state) ? state->filter->selectivity : 1) *
-		state->visible;
-}
-
+/* Sets *matching to what the batches so far have shown. */
 static void
-count_matching(const IvfpqScan *state, Matching *matching)
+count_matching(const IvfpqScanRun *run, Matching *matching)
 {
-	double		guess = estimated_selectivity(state);
+	const IvfpqScanRows *rows = &run->rows;
+	double		guess = run->filter->selectivity * run->depth.visible;
 	double		expected;
 	bool		agrees;
 
-	matching->looked = state->depth;
-	matching->matched = state->matched;
-	if (state->search.addresses)
+	matching->looked = run->depth.rows;
+	matching->matched = run->depth.matched;
+	if (run->search.addresses)
 	{
-		matching->looked = state->taken;
-		matching->matched = state->returned;
-		if (!is_filtered(state))	/* invisible rows did not come up */
-			matching->looked += (double) state->invisible;
+		matching->looked = rows->popped;
+		matching->matched = rows->returned;
+		if (!is_filtered(run))	/* invisible rows did not leave the queue */
+			matching->looked += (double) rows->invisible;
 	}
-	else if (state->taken > 0)
-		matching->matched *= (double) state->returned / state->taken;
+	else if (rows->popped > 0)
+		matching->matched *= (double) rows->returned / rows->popped;
 	expected = guess * matching->looked;
 	agrees = fabs(matching->matched - expected) <= 1 + 2 * sqrt(expected);
-	matching->is_sure = is_spread(state) &&
+	matching->is_sure = matches_are_spread(run) &&
 		matching->matched >= (agrees ? SOME_MATCHED : MANY_MATCHED);
 	if ((agrees && matching->matched < FEW_MATCHED) || matching->looked == 0)
 		matching->selectivity = guess;
 	else if (matching->matched >= FEW_MATCHED)
 		matching->selectivity = matching->matched / matching->looked;
-	else						/* the next one may have been about to come */
+	else						/* the next one may just be missing */
 		matching->selectivity = (matching->matched + 1) / matching->looked;
 	matching->selectivity =
 		Max(Min(matching->selectivity, 1), IVFPQ_LEAST_SELECTIVITY);
 }
 
-/* The rows that the next batch is to have returned, with those before it. */
+/*
+ * Returns the number of rows that the scan is to have returned by the end of
+ * the next batch.
+ */
 static double
-needed_rows(const IvfpqScan *state)
+needed_rows(const IvfpqScanRun *run)
 {
-	const IvfpqMetaData *meta = &state->model->meta;
-	double		rows_needed = state->rows_needed;
+	const IvfpqMetaData *meta = &run->model->meta;
+	double		rows_needed = run->depth.rows_needed;
 
-	if (!is_filtered(state))
-		rows_needed = IvfpqBatchRows(state->index, meta, rows_needed);
+	if (!is_filtered(run))
+		rows_needed = IvfpqBatchRows(run->index, meta, rows_needed);
 	else if (rows_needed <= 0)
 		rows_needed = DEFAULT_ROWS_NEEDED;
-	while (rows_needed <= state->returned)
-		rows_needed = IvfpqBatchRows(state->index, meta, rows_needed + 1);
+	while (rows_needed <= run->rows.returned)
+		rows_needed = IvfpqBatchRows(run->index, meta, rows_needed + 1);
 	return rows_needed;
 }
 
 /* Estimates the depth at which the rows needed match. */
 static double
-needed_depth(const IvfpqScan *state, const Matching *matching)
+needed_depth(const IvfpqScanRun *run, const Matching *matching)
 {
-	double		rows_needed = needed_rows(state);
+	double		rows_needed = needed_rows(run);
 
-	if (!is_filtered(state) && matching->selectivity >= 1)
+	if (!is_filtered(run) && matching->selectivity >= 1)
 		return rows_needed;
 	return Max((rows_needed + MARGIN * sqrt(rows_needed)) /
 			   matching->selectivity,
 			   IVFPQ_FIRST_ROWS);
-}
-
-/* The time to rerank a row that has been fetched. */
-static double
-rerank_ns(const IvfpqScan *state)
-{
-	int			dims = state->model->meta.dims;
-
-	return IVFPQ_DIMENSION_NS * dims +
-		(dims * sizeof(float) > TOAST_TUPLE_THRESHOLD ? TOAST_NS : 0);
-}
-
-/* The time to fetch a row by its TID and test the filter. */
-static double
-fetch_ns(const IvfpqScan *state)
-{
-	return (IvfpqRerankIsCold(state->rerank) ? COLD_FETCH_NS :
-			IVFPQ_FETCH_NS) + state->filter->qual_ns;
 }
 
 /*
@@ -266,31 +290,13 @@ fetch_ns(const IvfpqScan *state)
  * later batch, which returns the last rows.
  */
 static bool
-depth_is_spread(const IvfpqScan *state)
+needed_are_spread(const IvfpqScanRun *run)
 {
-	if (state->returned > 0)
+	if (run->rows.returned > 0)
 		return false;
-	if (!is_filtered(state))
-		return state->asks_keys;
-	return !state->search.addresses && !state->filter->radius.is_set;
-}
-
-/* The rows that calibration is asked for, in a batch of this depth. */
-static double
-calibrated_depth(const IvfpqScan *state, double depth)
-{
-	if (!depth_is_spread(state))
-		return depth;
-	return IvfpqSpreadRows(depth / state->key_selectivity,
-						   !is_filtered(state)) *
-		state->key_selectivity;
-}
-
-/* Rows that may be out of order, of those returned. */
-static double
-expected_out_of_order(const IvfpqScan *state)
-{
-	return (1 - state->recall) * (double) state->returned;
+	if (!is_filtered(run))
+		return run->keys.any;
+	return !run->search.addresses && !run->filter->radius.is_set;
 }
 
 /*
@@ -298,46 +304,49 @@ expected_out_of_order(const IvfpqScan *state)
  * beyond chance.
  */
 static bool
-is_out_of_order_beyond(const IvfpqScan *state, double factor)
+is_out_of_order_beyond(const IvfpqScanRun *run, double factor)
 {
-	double		most = factor * expected_out_of_order(state);
+	double		most = factor * (1 - run->query.recall) *
+	(double) run->rows.returned;
 
-	return state->out_of_order > most + 2 * sqrt(most) + 1;
+	return run->rows.out_of_order > most + 2 * sqrt(most) + 1;
 }
 
 /*
- * The rows that calibration is asked for, where a batch is to return the
- * nearest `rows`.  They are more in a later batch, which returns the last rows
- * alone, and where rows were out of order.  But they do not exceed the rows
- * that calibration knows, unless `rows` does.
+ * Returns the number of rows to ask calibration for if a batch is to return
+ * the nearest `rows`.  They are more in a later batch, which returns the last
+ * rows alone, and where rows were out of order.  But they do not exceed the
+ * rows that calibration knows, unless `rows` does.
  */
 static double
-with_margin(const IvfpqScan *state, double rows)
+with_margin(const IvfpqScanRun *run, double rows)
 {
-	double		scale = state->returned > 0 ? LATER_SCALE : 1;
+	double		expected = (1 - run->query.recall) *
+	(double) run->rows.returned;	/* rows out of order */
+	double		scale = run->rows.returned > 0 ? LATER_SCALE : 1;
 	double		known;
 
-	if (state->is_strict && state->out_of_order > 0 && state->recall < 1 &&
-		is_out_of_order_beyond(state, 1))
-		scale = Max(Min(state->out_of_order / expected_out_of_order(state),
-						MOST_SCALE),
+	if (run->query.strict && run->rows.out_of_order > 0 &&
+		run->query.recall < 1 && is_out_of_order_beyond(run, 1))
+		scale = Max(Min(run->rows.out_of_order / expected, MOST_SCALE),
 					scale);
 	if (scale == 1)
 		return rows;
-	known = IvfpqKnownRows(&state->model->meta, state->recall);
+	known = IvfpqKnownRows(&run->model->meta, run->query.recall);
 	return rows > known ? rows * scale : Min(rows * scale, known);
 }
 
 /*
- * Returns whether too many rows came out of order, so that a full pass is to
+ * Returns whether too many rows were out of order, so that a full pass is to
  * bring the next ones.  There is none where gpuvec.max_probes limits lists.
  */
 bool
-IvfpqDepthNeedsFullPass(const IvfpqScan *state)
+IvfpqDepthNeedsFullPass(const IvfpqScanRun *run)
 {
-	return state->out_of_order > 0 && state->is_strict && state->recall < 1 &&
-		ivfpq_max_probes == 0 && state->returned >= LEAST_RETURNED &&
-		is_out_of_order_beyond(state, MOST_OUT_OF_ORDER);
+	return run->rows.out_of_order > 0 && run->query.strict &&
+		run->query.recall < 1 && ivfpq_max_probes == 0 &&
+		run->rows.returned >= LEAST_RETURNED &&
+		is_out_of_order_beyond(run, MOST_OUT_OF_ORDER);
 }
 
 /*
@@ -345,43 +354,60 @@ IvfpqDepthNeedsFullPass(const IvfpqScan *state)
  * key quals.
  */
 static void
-params_at(const IvfpqScan *state, double depth, IvfpqSearchParams *params)
+params_at(const IvfpqScanRun *run, double depth, IvfpqSearchParams *params)
 {
-	const IvfpqMetaData *meta = &state->model->meta;
 	double		among;
 	double		spread;
 
-	depth = Min(depth, PG_INT32_MAX / 4);
-	among = with_margin(state, depth / state->key_selectivity);
+	depth = Min(depth, ALL_CANDIDATES);
+	among = with_margin(run, depth / run->keys.selectivity);
 	spread = among;
-	if (depth_is_spread(state))
-		spread = IvfpqSpreadRows(among, !is_filtered(state));
-	IvfpqParamsForMatches(params, state->index, meta, state->recall, among,
-						  spread);
-	if (state->asks_keys)
+	if (needed_are_spread(run))
+		spread = IvfpqSpreadRows(among, !is_filtered(run));
+	IvfpqParamsForMatches(params, run->index, &run->model->meta,
+						  run->query.recall, among, spread);
+	if (run->keys.any)
 		params->candidates = IvfpqKeyCandidates(params->candidates,
-												state->key_selectivity);
-	if (is_filtered(state))
+												run->keys.selectivity);
+	if (is_filtered(run))
 		params->candidates = Max(params->candidates, (int) depth);
 	params->quota = (int64) depth;
 }
 
-/* The time of a batch of this depth. */
+/* Estimates the time to rerank a row that has been fetched. */
 static double
-batch_ns(const IvfpqScan *state, double depth, double selectivity)
+rerank_ns(const IvfpqScanRun *run)
 {
-	const IvfpqMetaData *meta = &state->model->meta;
+	int			dims = run->model->meta.dims;
+
+	return IVFPQ_DIMENSION_NS * dims +
+		(dims * sizeof(float) > TOAST_TUPLE_THRESHOLD ? TOAST_NS : 0);
+}
+
+/* Estimates the time to fetch a row by its TID and test the filter. */
+static double
+fetch_ns(const IvfpqScanRun *run)
+{
+	return (IvfpqRerankReadsFromDisk(run->rerank) ? COLD_FETCH_NS :
+			IVFPQ_FETCH_NS) + run->filter->qual_ns;
+}
+
+/* Estimates the time of a batch of this depth. */
+static double
+batch_ns(const IvfpqScanRun *run, double depth, double selectivity)
+{
+	const IvfpqMetaData *meta = &run->model->meta;
 	IvfpqSearchParams params;
 	double		postings;
 	double		fetched;
 	double		records = 0;
 
-	params_at(state, depth, &params);
+	params_at(run, depth, &params);
 	postings = Min(meta->rows_at_calibration,
-				   IvfpqRowsAbout(state->index, meta)) * meta->lists_per_row *
+				   IvfpqRowsAbout(run->index, meta)) * meta->lists_per_row *
 		params.probes / meta->nlists;
 	fetched = params.candidates;
-	if (state->search.addresses)
+	if (run->search.addresses)
 	{
 		records = fetched;
 		fetched = depth;
@@ -389,193 +415,217 @@ batch_ns(const IvfpqScan *state, double depth, double selectivity)
 	return postings * meta->pq_dim * IVFPQ_LOOKUP_NS +
 		records * (IVFPQ_RECORD_NS + IVFPQ_RECORD_DIMENSION_NS * meta->dims) +
 		params.candidates * CANDIDATE_NS +
-		Max(fetched - state->fetched, 0) *
-		(fetch_ns(state) + selectivity * rerank_ns(state));
+		Max(fetched - run->rows.fetched, 0) *
+		(fetch_ns(run) + selectivity * rerank_ns(run));
 }
 
-/* The number of rows of the table. */
+/* Estimates the number of rows of the table. */
 static double
-table_rows(const IvfpqScan *state)
+table_rows(const IvfpqScanRun *run)
 {
-	return Max(state->rerank->heap->rd_rel->reltuples,
-			   IvfpqRowsAbout(state->index, &state->model->meta));
+	return Max(run->rerank->heap->rd_rel->reltuples,
+			   IvfpqRowsAbout(run->index, &run->model->meta));
 }
 
-/* The number of rows of the index, which may have a predicate. */
+/* Estimates the number of rows of the index, which may have a predicate. */
 static double
-index_rows(const IvfpqScan *state)
+index_rows(const IvfpqScanRun *run)
 {
-	double		rows = IvfpqRowsAbout(state->index, &state->model->meta);
+	double		rows = IvfpqRowsAbout(run->index, &run->model->meta);
 
-	if (rows <= 0 || heap_attisnull(state->index->rd_indextuple,
+	if (rows <= 0 || heap_attisnull(run->index->rd_indextuple,
 									Anum_pg_index_indpred, NULL))
-		return table_rows(state);
+		return table_rows(run);
 	return rows;
 }
 
-/* The time to find all rows that match by reading the table. */
+/* Estimates the time to find all rows that match by reading the table. */
 static double
-full_pass_ns(const IvfpqScan *state, double selectivity)
+table_ns(const IvfpqScanRun *run, double selectivity)
 {
-	return (IvfpqRerankIsCold(state->rerank) ? COLD_PAGE_NS : PAGE_NS) *
-		state->rerank->heap_blocks +
-		table_rows(state) * (ROW_NS + state->filter->qual_ns) +
-		index_rows(state) * state->key_selectivity * selectivity *
-		(rerank_ns(state) + SORT_NS);
+	return (IvfpqRerankReadsFromDisk(run->rerank) ? COLD_PAGE_NS : PAGE_NS) *
+		run->rerank->heap_blocks +
+		table_rows(run) * (ROW_NS + run->filter->qual_ns) +
+		index_rows(run) * run->keys.selectivity * selectivity *
+		(rerank_ns(run) + SORT_NS);
 }
 
-/* The same by the keys of all lists. */
+/* Estimates the time to find them by the keys of all lists. */
 static double
-lists_ns(const IvfpqScan *state, double selectivity)
+lists_ns(const IvfpqScanRun *run, double selectivity)
 {
-	const IvfpqMetaData *meta = &state->model->meta;
-	double		rows = index_rows(state);
+	double		rows = index_rows(run);
 
-	return rows * meta->lists_per_row * KEYS_NS +
-		state->key_selectivity * rows * (SORT_NS + fetch_ns(state) +
-										 selectivity * (rerank_ns(state) + SORT_NS));
+	return rows * run->model->meta.lists_per_row * KEYS_NS +
+		run->keys.selectivity * rows *
+		(SORT_NS + fetch_ns(run) +
+		 selectivity * (rerank_ns(run) + SORT_NS));
 }
 
-/* The same by another index. */
+/* Estimates the time to find them by another index. */
 static double
-matches_ns(const IvfpqScan *state, double selectivity)
+bitmap_ns(const IvfpqScanRun *run, double selectivity)
 {
-	double		rows = state->key_selectivity * selectivity *
-	index_rows(state);
-	double		matches = Max(state->filter->matches, rows);
+	double		rows = run->keys.selectivity * selectivity * index_rows(run);
 
-	return matches * (MATCH_NS + fetch_ns(state)) +
-		rows * (rerank_ns(state) + SORT_NS);
+	return Max(run->filter->bitmap_rows, rows) * (MATCH_NS + fetch_ns(run)) +
+		rows * (rerank_ns(run) + SORT_NS);
 }
 
 /*
- * The depth of the deepest batch, at most `depth`, that takes no more than the
- * fraction `allowed` of the time `rest`.
+ * Estimates the time to find the remaining rows, and sets *source to their
+ * best source.  The other index counts only if `must` is set, or once
+ * LEAST_REJECTED rows were rejected.
  */
 static double
-depth_within(const IvfpqScan *state, const Matching *matching, double depth,
+rest_ns(const IvfpqScanRun *run, const Matching *matching, bool must,
+		IvfpqRestSource *source)
+{
+	double		rest = table_ns(run, matching->selectivity);
+	double		lists = lists_ns(run, matching->selectivity);
+	double		bitmap;
+
+	*source = IVFPQ_REST_TABLE;
+	if (run->keys.any && lists < rest)
+	{
+		*source = IVFPQ_REST_LISTS;
+		rest = lists;
+	}
+	if (run->filter->next_bitmap_row == NULL ||
+		(!must && run->report.filter.rejected < LEAST_REJECTED))
+		return rest;
+	bitmap = bitmap_ns(run, matching->selectivity);
+	if (bitmap < rest)
+		*source = IVFPQ_REST_BITMAP;
+	return Min(bitmap, rest);
+}
+
+/*
+ * Halves `depth` until a batch takes at most the fraction `allowed` of the
+ * time `rest`, but not below IVFPQ_FIRST_WITHIN.
+ */
+static double
+depth_within(const IvfpqScanRun *run, const Matching *matching, double depth,
 			 double allowed, double rest)
 {
 	while (depth / 2 >= IVFPQ_FIRST_WITHIN &&
-		   batch_ns(state, depth, matching->selectivity) > allowed * rest)
+		   batch_ns(run, depth, matching->selectivity) > allowed * rest)
 		depth /= 2;
 	return depth;
 }
 
 /*
- * The time to find the remaining rows, and the best way: by reading the table,
- * by the index's keys, or by the other index.
+ * Estimates the number of rows within the radius, whether they match or not.
  */
 static double
-rest_ns(const IvfpqScan *state, const Matching *matching, bool must,
-		IvfpqRest *way)
+likely_within(const IvfpqScanRun *run)
 {
-	double		rest = full_pass_ns(state, matching->selectivity);
-	double		lists = lists_ns(state, matching->selectivity);
-	double		matches;
+	const IvfpqScanRadius *radius = &run->depth.radius;
+	double		by_ranks = radius->est_within > 0 ? radius->est_within :
+	USUAL_GROWTH / RADIUS_MARGIN * run->depth.rows;
+	double		counted;
 
-	*way = IVFPQ_REST_FULL_PASS;
-	if (state->asks_keys && lists < rest)
-	{
-		*way = IVFPQ_REST_LISTS;
-		rest = lists;
-	}
-	if (state->filter->next_match == NULL ||
-		(!must && state->report.filter.rejected < LEAST_REJECTED))
-		return rest;
-	matches = matches_ns(state, matching->selectivity);
-	if (matches < rest)
-		*way = IVFPQ_REST_MATCHES;
-	return Min(matches, rest);
+	if (radius->counted < LEAST_COUNTED)
+		return by_ranks;
+	counted = (double) radius->counted_within / radius->counted *
+		Max(run->rows.fetched - run->rows.invisible, radius->counted);
+	if (radius->counted_within <= WITHIN_PART * radius->counted)
+		return counted;
+	return Max(counted, by_ranks);
 }
 
 /*
- * The depth of the first batch, where the estimate is `needed`.  Where another
- * index may bring the rest, the batch is deep enough that it may reject
- * LEAST_REJECTED rows, after which that index is asked.
+ * The depth of the next batch, where `needed` suffices for the rows needed:
+ * no deeper than what is likely within the radius.
  */
 static double
-first_depth(const IvfpqScan *state, const Matching *matching, double needed)
+radius_depth(const IvfpqScanRun *run, double needed)
 {
-	double		rows_needed =
-	Max(state->filter->rows_needed, DEFAULT_ROWS_NEEDED);
-	double		rest = full_pass_ns(state, matching->selectivity);
+	double		depth = run->depth.rows;
+
+	if (!run->filter->radius.is_set)
+		return needed;
+	if (run->depth.batches == 0)
+		return Min(needed, IVFPQ_FIRST_WITHIN);
+	return Min(needed, Max(LEAST_GROWTH * depth,
+						   Min(RADIUS_MARGIN * likely_within(run),
+							   MOST_GROWTH * depth)));
+}
+
+/*
+ * The depth of a filtered scan's first batch, where the estimate is `needed`.
+ * Where another index may bring the rest, the batch is deep enough that it may
+ * reject LEAST_REJECTED rows, after which that index is asked.
+ */
+static double
+first_depth(const IvfpqScanRun *run, const Matching *matching, double needed)
+{
+	double		rows_needed = Max(run->filter->rows_needed,
+								  DEFAULT_ROWS_NEEDED);
+	double		rest = table_ns(run, matching->selectivity);
 
 	if (needed <= MOST_FIRST * rows_needed &&
-		batch_ns(state, needed, matching->selectivity) <= BATCHES_FRACTION *
-		rest)
+		batch_ns(run, needed, matching->selectivity) <=
+		BATCHES_FRACTION * rest)
 		return needed;
-	if (state->filter->next_match != NULL)
+	if (run->filter->next_bitmap_row != NULL)
 		return Min(needed, 1.1 * LEAST_REJECTED);
-	return depth_within(state, matching, Min(needed, MOST_TRIED * rows_needed),
+	return depth_within(run, matching, Min(needed, MOST_TRIED * rows_needed),
 						TRIAL_FRACTION, rest);
 }
 
 /*
- * The depth of a later batch; 0 if another way to the rest is better.  Where
- * the selectivity is not known, a batch that costs little may tell it.
+ * The depth of a filtered scan's later batch; 0 if another source of the rest
+ * is better.  Where the selectivity is not known, a batch that costs little
+ * may tell it.
  */
 static double
-later_depth(const IvfpqScan *state, const Matching *matching, double needed)
+later_depth(const IvfpqScanRun *run, const Matching *matching, double needed)
 {
-	double		least = LEAST_GROWTH * state->depth;
-	double		most = Max(least, Min(needed, MOST_GROWTH * state->depth));
-	IvfpqRest	way;
-	double		rest = rest_ns(state, matching, false, &way);
-	bool		by_index = way == IVFPQ_REST_MATCHES;
-	double		allowed = by_index ? 1 :
+	double		least = LEAST_GROWTH * run->depth.rows;
+	double		most = Max(least, Min(needed, MOST_GROWTH * run->depth.rows));
+	IvfpqRestSource source;
+	double		rest = rest_ns(run, matching, false, &source);
+	bool		by_bitmap = source == IVFPQ_REST_BITMAP;
+	double		allowed = by_bitmap ? 1 :
 	matching->is_sure ? SURE_BATCHES_FRACTION : BATCHES_FRACTION;
 
-	if (batch_ns(state, radius_depth(state, needed),
-				 matching->selectivity) <=
+	if (batch_ns(run, radius_depth(run, needed), matching->selectivity) <=
 		allowed * rest)
 		return most;
-	if (by_index || matching->is_sure || state->filter->radius.is_set)
+	if (by_bitmap || matching->is_sure || run->filter->radius.is_set)
 		return 0;
-	most = depth_within(state, matching, most, MORE_TRIAL_FRACTION, rest);
+	most = depth_within(run, matching, most, MORE_TRIAL_FRACTION, rest);
 	return most >= least &&
 		most * matching->selectivity >= SOME_MATCHED ? most : 0;
 }
 
-/* The depth of the next batch; 0 if another way to the rest is better. */
+/* The depth of the next batch; 0 if another source of the rest is better. */
 static double
-next_depth(const IvfpqScan *state, const Matching *matching)
+next_depth(const IvfpqScanRun *run, const Matching *matching)
 {
-	double		needed = needed_depth(state, matching);
+	double		needed = needed_depth(run, matching);
 
-	if (!is_filtered(state))
-		return state->batch == 0 ? needed :
-			IvfpqBatchRows(state->index, &state->model->meta,
-						   state->depth + 1);
-	return state->batch == 0 ? first_depth(state, matching, needed) :
-		later_depth(state, matching, needed);
+	if (is_filtered(run))
+		return run->depth.batches == 0 ? first_depth(run, matching, needed) :
+			later_depth(run, matching, needed);
+	return run->depth.batches == 0 ? needed :
+		IvfpqBatchRows(run->index, &run->model->meta, run->depth.rows + 1);
 }
 
-/* Sets state->params, the search parameters of the next batch. */
+/* Sets run->depth.params, the search parameters of the next batch. */
 void
-IvfpqDepthNext(IvfpqScan *state)
+IvfpqDepthNext(IvfpqScanRun *run)
 {
 	Matching	matching;
 	double		depth;
 
-	count_matching(state, &matching);
-	depth = next_depth(state, &matching);
-	if (depth == 0)				/* all that may be read */
-		depth = LEAST_GROWTH * state->depth;
-	if (is_filtered(state))
-		depth = radius_depth(state, depth);
-	params_at(state, depth, &state->params);
-}
-
-/* The rows that the first n batches return of a scan that knows no limit. */
-static double
-first_rows(const IvfpqScan *state, int n)
-{
-	double		rows = 0;
-
-	for (int i = 0; i < n; i++)
-		rows = IvfpqBatchRows(state->index, &state->model->meta, rows + 1);
-	return rows;
+	count_matching(run, &matching);
+	depth = next_depth(run, &matching);
+	/* another source is better: only gpuvec.max_probes can exclude that */
+	if (depth == 0)
+		depth = LEAST_GROWTH * run->depth.rows;
+	params_at(run, radius_depth(run, depth), &run->depth.params);
 }
 
 /*
@@ -585,101 +635,248 @@ first_rows(const IvfpqScan *state, int n)
  * these.  Those that a full pass finds too late lie among the rows returned
  * before it, so they are at most that fraction of all.  Where calibration
  * knows the depth, the recall holds for such a condition, too; otherwise only
- * the first rows are exempt.
+ * the first rows are exempt: those of the first two batches of a scan that
+ * knows no limit, or of one if no row may be missed.
  */
 static bool
-is_unknown(const IvfpqScan *state)
+is_unknown(const IvfpqScanRun *run)
 {
-	const IvfpqSearchParams *params = &state->params;
-	double		fraction = 1 - state->recall;
-	bool		is_first = state->batch == 0;
+	const IvfpqMetaData *meta = &run->model->meta;
+	const IvfpqSearchParams *params = &run->depth.params;
+	double		fraction = 1 - run->query.recall;
+	bool		is_first = run->depth.batches == 0;
 
-	if (!is_filtered(state))
-		is_first = needed_rows(state) <=
-			first_rows(state, fraction > 0 ? 2 : 1);
-	if (!state->is_strict || params->calibrated || is_first)
+	if (!is_filtered(run))
+	{
+		double		first_rows = 0;
+
+		for (int i = 0; i < (fraction > 0 ? 2 : 1); i++)
+			first_rows = IvfpqBatchRows(run->index, meta, first_rows + 1);
+		is_first = needed_rows(run) <= first_rows;
+	}
+	if (!run->query.strict || params->calibrated || is_first)
 		return false;
-	fraction *= is_filtered(state) ? MOST_UNKNOWN_FILTERED : MOST_UNKNOWN;
+	fraction *= is_filtered(run) ? MOST_UNKNOWN_FILTERED : MOST_UNKNOWN;
 	return fraction <= 0 ||
-		!IvfpqHasRows(state->index, &state->model->meta,
-					  params->quota / state->key_selectivity / fraction);
+		!IvfpqHasRows(run->index, meta,
+					  params->quota / run->keys.selectivity / fraction);
 }
 
 /*
- * Returns whether a full pass is better than the batch that state->params
+ * Returns whether a full pass is better than the batch that run->depth.params
  * describes, in a scan without a filter.  It is when the batch would rerank a
  * large fraction of the rows, or where calibration did not reach the recall at
  * this depth, unless key quals are answered from all lists then.
  */
 static bool
-full_pass_is_better(const IvfpqScan *state)
+full_pass_is_better(const IvfpqScanRun *run)
 {
-	const IvfpqSearchParams *params = &state->params;
+	const IvfpqSearchParams *params = &run->depth.params;
 
-	if (state->batch > 0 && params->recall_unreached && !state->asks_keys)
+	if (run->depth.batches > 0 && params->recall_unreached && !run->keys.any)
 		return true;
-	return state->batch > 0 && params->candidates > IVFPQ_MIN_RERANKED &&
-		!IvfpqHasRows(state->index, &state->model->meta,
+	return run->depth.batches > 0 &&
+		params->candidates > IVFPQ_MIN_RERANKED &&
+		!IvfpqHasRows(run->index, &run->model->meta,
 					  params->candidates / IVFPQ_RERANKED_FRACTION);
 }
 
 /*
- * Chooses the way to the remaining rows: IVFPQ_REST_NONE is the batch that
- * state->params describes, which `must` excludes.
+ * Chooses the source of the next rows: IVFPQ_REST_NONE is the batch that
+ * run->depth.params describes, which `must` excludes.
  */
-IvfpqRest
-IvfpqDepthRest(const IvfpqScan *state, bool must)
+IvfpqRestSource
+IvfpqDepthRest(const IvfpqScanRun *run, bool must)
 {
-	bool		leaves = must || is_unknown(state) ||
-	IvfpqDepthNeedsFullPass(state);
+	bool		leaves = must || is_unknown(run) ||
+	IvfpqDepthNeedsFullPass(run);
 	Matching	matching;
-	IvfpqRest	way;
+	IvfpqRestSource source;
 
-	if (!is_filtered(state))
-		return !leaves && !full_pass_is_better(state) ? IVFPQ_REST_NONE :
-			state->asks_keys ? IVFPQ_REST_LISTS : IVFPQ_REST_FULL_PASS;
-	count_matching(state, &matching);
-	(void) rest_ns(state, &matching, must, &way);
-	return leaves || next_depth(state, &matching) == 0 ? way : IVFPQ_REST_NONE;
+	if (!is_filtered(run))
+		return !leaves && !full_pass_is_better(run) ? IVFPQ_REST_NONE :
+			run->keys.any ? IVFPQ_REST_LISTS : IVFPQ_REST_TABLE;
+	count_matching(run, &matching);
+	(void) rest_ns(run, &matching, must, &source);
+	return leaves || next_depth(run, &matching) == 0 ? source :
+		IVFPQ_REST_NONE;
+}
+
+/* Bytes of a set of n rows. */
+static double
+set_bytes(double n)
+{
+	return sizeof(TidSetEntry) *
+		(double) pg_nextpower2_64((uint64) (n / 0.9) + 2);
 }
 
 /*
- * Returns whether the snapshot does not see too many candidates.  Candidates
- * beyond the quota, which are there because scores are not exact, make up for
- * them; half of these may be lost.
+ * Returns whether a batch of that size may begin: all that a scan holds, with
+ * what the batch adds to it, stays within what a hash table may take.
  */
 bool
-IvfpqDepthManyInvisible(const IvfpqScan *state)
+IvfpqDepthFits(const IvfpqScanRun *run, int probes, int64 candidates)
 {
-	int32		candidates = state->search.candidates.count;
+	double		postings = (double) candidates *
+	run->model->meta.lists_per_row;
+	double		found;			/* the best postings */
+	double		search;			/* scratch, and the rows of these postings */
+	double		rows;			/* in the queue, and in the set, which grows */
+	Size		row_bytes = sizeof(IvfpqQueuedRow);
+
+	if (candidates <= IVFPQ_FEW_CANDIDATES)
+		return true;
+	found = postings * (sizeof(float) + sizeof(uint64)) + probes * LIST_BYTES;
+	if (IvfpqServerIsWanted())
+		found += postings * ANSWER_BYTES;
+	search = gv_scan_scratch(run->model->gv.m,
+							 (int32) Min(postings, PG_INT32_MAX)) +
+		set_bytes(candidates);
+	if (run->search.addresses)	/* bounds, and what is prefetched */
+		row_bytes += sizeof(IvfpqQueuedRow) + sizeof(IvfpqNextRow) +
+			sizeof(IvfpqRowBounds) + 2 * sizeof(uint64);
+	rows = candidates * row_bytes +
+		1.5 * set_bytes((double) run->rows.seen->members + candidates);
+	return MemoryContextMemAllocated(run->context, true) + found +
+		Max(search, rows) <= get_hash_memory_limit();
+}
+
+/*
+ * Returns depth.wanted, capped by the postings in that many lists, plus one: a
+ * short result then proves that there are no more.
+ */
+static int
+limit_candidates(IvfpqScanRun *run, int probes)
+{
+	int64		postings;
+
+	if (run->depth.wanted <= IVFPQ_FEW_CANDIDATES)
+		return run->depth.wanted;
+	postings = IvfpqSearchCount(&run->search, probes);
+	IvfpqInjectionPoint("scan: counted");
+	return (int) Min(run->depth.wanted, postings + 1);
+}
+
+/*
+ * Sets the goal of the next batch among rows that satisfy the key quals: as
+ * the search parameters say or, in the last batch, all of them in most_probes
+ * lists.
+ */
+static void
+aim_keys(IvfpqScanRun *run, int most_probes, bool is_last)
+{
+	IvfpqKeyGoal *goal = &run->keys.goal;
+	double		rows = IvfpqRowsAbout(run->index, &run->model->meta);
+
+	goal->recall = run->query.recall;
+	goal->rows = Max(run->depth.params.quota, 1);
+	goal->most_probes = most_probes;
+	goal->selectivity = run->keys.selectivity;
+	goal->guess = 0;
+	if (!is_filtered(run) && run->depth.planned_rows > 0 && rows > 0)
+		goal->guess = Min(Max(run->depth.planned_rows / rows,
+							  IVFPQ_LEAST_SELECTIVITY), 1);
+	goal->is_spread = needed_are_spread(run);
+	goal->is_far = false;
+	goal->by_keys = !is_filtered(run);
+	goal->reads_all = is_last;
+	run->depth.wanted = is_last ? ALL_CANDIDATES :
+		IvfpqKeyCapacity(&run->search, goal);
+	goal->candidates = limit_candidates(run, most_probes);
+}
+
+/*
+ * Limits run->depth.params to the lists that may be probed and to the postings
+ * that these have.  Sets *last if no more lists may be probed.  If the batch
+ * before found all rows of its lists, more lists are probed, even if a damaged
+ * calibration says otherwise.  Returns false when a full pass is better.  A
+ * full pass would read lists that may not be probed, if gpuvec.max_probes is
+ * set; then all lists that may be probed are the last batch instead.
+ */
+bool
+IvfpqDepthLimit(IvfpqScanRun *run, bool *last)
+{
+	const IvfpqMetaData *meta = &run->model->meta;
+	IvfpqScanDepth *depth = &run->depth;
+	IvfpqSearchParams *params = &depth->params;
+	int			most = meta->nlists;
+	bool		is_last = false;
+
+	if (ivfpq_max_probes > 0)
+	{
+		IvfpqSearchParams first;
+
+		IvfpqParamsForBatch(&first, run->index, meta, run->query.recall, 0);
+		most = Min(most, Max(ivfpq_max_probes, first.probes));
+	}
+	if (IvfpqDepthRest(run, false) != IVFPQ_REST_NONE)
+	{
+		if (ivfpq_max_probes == 0)
+			return false;
+		is_last = true;
+		params->probes = most;
+		params->candidates = ALL_CANDIDATES;
+	}
+	if (depth->is_drained && params->probes <= depth->ndrained)
+		params->probes = 2 * depth->ndrained;
+	params->probes = Min(params->probes, most);
+	*last = params->probes == most;
+	if (run->keys.any)
+	{
+		aim_keys(run, most, is_last);
+		params->candidates = run->keys.goal.candidates;
+	}
+	else
+	{
+		depth->wanted = params->candidates;
+		params->candidates = limit_candidates(run, params->probes);
+	}
+	return IvfpqDepthFits(run, params->probes, params->candidates);
+}
+
+/*
+ * Returns whether too many candidates are invisible.  Candidates beyond the
+ * quota, which are there because scores are not exact, make up for them; half
+ * of that surplus may be lost.
+ */
+bool
+IvfpqDepthManyInvisible(const IvfpqScanRun *run)
+{
+	int32		candidates = run->search.candidates.count;
 	double		seen;
 
-	if (state->invisible == 0)
+	if (run->rows.invisible == 0)
 		return false;
-	seen = 1 - (double) state->invisible / state->fetched;
-	return candidates * seen < (candidates + state->params.quota) / 2.0;
+	seen = 1 - (double) run->rows.invisible / run->rows.fetched;
+	return candidates * seen < (candidates + run->depth.params.quota) / 2.0;
 }
 
 /*
  * Counts the rows that match within the batch's depth, and returns its quota,
- * the rows that may come up; ids [count] are its candidates, the best first.
+ * the rows that may leave the queue; ids [count] are its candidates, the best
+ * first.
  */
 int64
-IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
+IvfpqDepthQuota(IvfpqScanRun *run, const uint64 *ids, int64 count)
 {
-	int64		n = (int64) Min(state->depth, count);
-	int64		sure = (int64) calibrated_depth(state, state->depth);
-	bool		ignores_invisible = !is_filtered(state) &&
-	!IvfpqDepthManyInvisible(state);
+	IvfpqScanDepth *depth = &run->depth;
+	int64		n = (int64) Min(depth->rows, count);
+	int64		sure = (int64) depth->rows; /* ranks asked of calibration */
+	bool		ignores_invisible = !is_filtered(run) &&
+	!IvfpqDepthManyInvisible(run);
 	int64		matched = 0;
 	int64		nearer = 0;		/* in the nearer half of those */
 	int64		within = 0;
 
-	if (ignores_invisible && !IvfpqScanAsksRows(state))
-		return state->matched = (int64) state->depth;
+	if (ignores_invisible && !run->rows.counts_matching)
+		return depth->matched = (int64) depth->rows;
+	if (needed_are_spread(run))
+		sure = (int64) (IvfpqSpreadRows(depth->rows / run->keys.selectivity,
+										!is_filtered(run)) *
+						run->keys.selectivity);
 	for (int64 i = 0; i < n; i++)
 	{
-		TidSetEntry *entry = tidset_lookup(state->reranked, ids[i]);
+		TidSetEntry *entry = tidset_lookup(run->rows.seen, ids[i]);
 
 		matched += entry != NULL && entry->matched &&
 			(!entry->invisible || ignores_invisible);
@@ -688,91 +885,22 @@ IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 		if (i < sure)
 			within = matched;
 	}
-	state->matched = matched;
-	state->matched_near = nearer;
-	if (!is_filtered(state))	/* not rejected by rechecks of keys */
+	depth->matched = matched;
+	depth->matched_near = nearer;
+	if (!is_filtered(run))		/* not rejected by rechecks of keys */
 		return matched;
-	if (!is_spread(state))
+	if (!matches_are_spread(run))
 		return nearer;
 	return Min(matched, within + (int64) (MOST_BEHIND * nearer));
 }
 
-/* ----
- * Scans for the rows within a distance: whether everything within has
- * been read, and the depth of the next batch.
- *
- * Rows come up the nearest first.  When a row comes up that is outside, and
- * the quota of the batch is not used up, the batch has read everything within,
- * at the target recall.
- *
- * Where few rows match a filter, none may come up at all.  So when the quota
- * of a batch is used up, some of its candidates about the last rank of its
- * depth are reranked, whether they match or not.  If all of these are outside,
- * fewer rows than the depth are within.
- *
- * A batch that was not deep enough has reranked more rows than its depth.  If
- * most of these are outside, those within are nearly all that there are.
- * Otherwise these ranks tell how fast distances grow, and so an estimate of
- * the rows within.
- */
-
-/*
- * Ranks that are reranked: the last, and others at the depth divided by this.
- */
-#define NEARER_PART		4
-
-/* The snapshot has to see this many of those reranked. */
-#define LEAST_SEEN		3
-
-/*
- * The depth that is searched, in multiples of the rows that seem to be within.
- */
-#define RADIUS_MARGIN			1.4
-
-/*
- * If at most WITHIN_PART of the rows counted are within, there are hardly
- * others; fewer than LEAST_COUNTED rows tell nothing.
- */
-#define LEAST_COUNTED	10
-#define WITHIN_PART		(1.0 / 3)
-
-/*
- * The depth of the next batch, in multiples of the last one's.
- */
-#define LEAST_RADIUS_GROWTH	2
-#define USUAL_GROWTH	4
-#define MOST_RADIUS_GROWTH		16
-
-/* Returns whether a distance is beyond the radius. */
-bool
-IvfpqIsOutside(const IvfpqScan *state, double distance)
-{
-	const IvfpqRadius *radius;
-
-	if (state->filter == NULL || !state->filter->radius.is_set)
-		return false;
-	radius = &state->filter->radius;
-	if (isnan(radius->most))
-		return false;
-	return isnan(distance) ? !radius->with_nan : distance > radius->most;
-}
-
-/*
- * Returns whether a row that is no nearer than this bound is outside, and may
- * end the scan, though it was not tested whether it matches.
- */
-bool
-IvfpqIsBoundOutside(const IvfpqScan *state, double bound)
-{
-	return IvfpqIsOutside(state, bound) && state->filter->radius.by_all;
-}
-
-/* Counts a row that has got a distance, or a bound. */
+/* Counts a row that was reranked or bounded, and whether it is within. */
 void
-IvfpqRadiusCount(IvfpqScan *state, double distance)
+IvfpqRadiusCount(IvfpqScanRun *run, double distance)
 {
-	state->counted++;
-	state->counted_within += !IvfpqIsOutside(state, distance);
+	run->depth.radius.counted++;
+	run->depth.radius.counted_within += !IvfpqIsOutside(&run->filter->radius,
+														distance);
 }
 
 /*
@@ -780,21 +908,23 @@ IvfpqRadiusCount(IvfpqScan *state, double distance)
  * candidates of the batch, up to its depth.
  */
 void
-IvfpqRadiusWatch(IvfpqScan *state, const uint64 *ids, int64 n)
+IvfpqRadiusProbeRanks(IvfpqScanRun *run, const uint64 *ids, int64 n)
 {
-	IvfpqWatched *watched = &state->watched;
+	IvfpqScanRadius *radius = &run->depth.radius;
 
-	watched->n = 0;
-	if (!state->filter->radius.is_set || !state->filter->radius.by_all ||
-		n < NEARER_PART * IVFPQ_WATCHED / 2)
+	radius->nprobed = 0;
+	if (!run->filter->radius.is_set || !run->filter->radius.ends_on_any_row ||
+		n < NEARER_PART * IVFPQ_PROBED_RANKS / 2)
 		return;
-	watched->n = IVFPQ_WATCHED;
-	memcpy(watched->last, ids + n - IVFPQ_WATCHED,
-		   IVFPQ_WATCHED * sizeof(uint64));
-	memcpy(watched->nearer, ids + Max(n / NEARER_PART - IVFPQ_WATCHED / 2, 0),
-		   IVFPQ_WATCHED * sizeof(uint64));
+	radius->nprobed = IVFPQ_PROBED_RANKS;
+	memcpy(radius->last, ids + n - IVFPQ_PROBED_RANKS,
+		   IVFPQ_PROBED_RANKS * sizeof(uint64));
+	memcpy(radius->nearer,
+		   ids + Max(n / NEARER_PART - IVFPQ_PROBED_RANKS / 2, 0),
+		   IVFPQ_PROBED_RANKS * sizeof(uint64));
 }
 
+/* qsort comparator */
 static int
 compare_doubles(const void *a, const void *b)
 {
@@ -806,17 +936,17 @@ compare_doubles(const void *a, const void *b)
  * Returns the number that the snapshot sees.
  */
 static int
-rerank_watched(IvfpqScan *state, const uint64 *ids, int n, double *distances)
+rerank_probed(IvfpqScanRun *run, const uint64 *ids, int n, double *distances)
 {
-	IvfpqSatisfies satisfies = state->rerank->satisfies;
+	IvfpqEarlyQual early_qual = run->rerank->early_qual;
 	int			seen = 0;
 
-	state->rerank->satisfies = NULL;
+	run->rerank->early_qual = NULL;
 	for (int i = 0; i < n; i++)
-		if (IvfpqRerankRow(state->rerank, ids[i], &distances[seen]))
+		if (IvfpqRerankRow(run->rerank, ids[i], &distances[seen]))
 			seen++;
-	state->rerank->satisfies = satisfies;
-	state->report.reranked += seen;
+	run->rerank->early_qual = early_qual;
+	run->report.reranked += seen;
 	qsort(distances, seen, sizeof(double), compare_doubles);
 	return seen;
 }
@@ -840,342 +970,33 @@ rows_within(double most, double depth, double nearer, double last)
 }
 
 /*
- * Returns whether everything within has been read, when the quota of the batch
- * is used up.  If not, state->within is set to the estimated number of rows
- * within; 0 = not known.
+ * Returns whether everything within the radius has been read, when the quota
+ * of the batch is used up.  If not, sets the estimated number of rows within.
  */
 bool
-IvfpqRadiusIsRead(IvfpqScan *state)
+IvfpqRadiusIsRead(IvfpqScanRun *run)
 {
-	const IvfpqRadius *radius = &state->filter->radius;
-	IvfpqWatched *watched = &state->watched;
-	double		last[IVFPQ_WATCHED];
-	double		nearer[IVFPQ_WATCHED];
+	const IvfpqRadius *asked = &run->filter->radius;
+	IvfpqScanRadius *radius = &run->depth.radius;
+	double		last[IVFPQ_PROBED_RANKS];
+	double		nearer[IVFPQ_PROBED_RANKS];
 	int			nlast;
 	int			nnearer;
 	bool		is_read;
 
-	state->within = 0;
-	if (!radius->is_set || watched->n == 0)
+	radius->est_within = 0;
+	if (!asked->is_set || radius->nprobed == 0)
 		return false;
-	nlast = rerank_watched(state, watched->last, watched->n, last);
-	is_read = nlast >= LEAST_SEEN && IvfpqIsOutside(state, last[0]);
+	nlast = rerank_probed(run, radius->last, radius->nprobed, last);
+	is_read = nlast >= LEAST_SEEN && IvfpqIsOutside(asked, last[0]);
 	if (nlast >= LEAST_SEEN && !is_read)
 	{
-		nnearer = rerank_watched(state, watched->nearer, watched->n, nearer);
-		if (nnearer >= LEAST_SEEN && isfinite(radius->most))
-			state->within = rows_within(radius->most, state->depth,
-										nearer[nnearer / 2], last[nlast / 2]);
+		nnearer = rerank_probed(run, radius->nearer, radius->nprobed, nearer);
+		if (nnearer >= LEAST_SEEN && isfinite(asked->most))
+			radius->est_within = rows_within(asked->most, run->depth.rows,
+											 nearer[nnearer / 2],
+											 last[nlast / 2]);
 	}
-	IvfpqRerankPause(state->rerank);
+	IvfpqRerankReleasePages(run->rerank);
 	return is_read;
-}
-
-/* Estimates the number of rows within, whether they match or not. */
-static double
-likely_within(const IvfpqScan *state)
-{
-	double		by_ranks = state->within > 0 ? state->within :
-	USUAL_GROWTH / RADIUS_MARGIN * state->depth;
-	double		counted;
-
-	if (state->counted < LEAST_COUNTED)
-		return by_ranks;
-	counted = (double) state->counted_within / state->counted *
-		Max(state->fetched - state->invisible, state->counted);
-	if (state->counted_within <= WITHIN_PART * state->counted)
-		return counted;
-	return Max(counted, by_ranks);
-}
-
-/*
- * The depth of the next batch, where `needed` suffices for the rows needed.
- */
-static double
-radius_depth(const IvfpqScan *state, double needed)
-{
-	if (!state->filter->radius.is_set)
-		return needed;
-	if (state->batch == 0)
-		return Min(needed, IVFPQ_FIRST_WITHIN);
-	return Min(needed, Max(LEAST_RADIUS_GROWTH * state->depth,
-						   Min(RADIUS_MARGIN * likely_within(state),
-							   MOST_RADIUS_GROWTH * state->depth)));
-}
-
-/* ----
- * Conditions on keys, in a scan: how it begins and aims its batches.
- *
- * A scan with such conditions goes through batches as any other, but the rows
- * that it counts are those that satisfy them.
- */
-
-/*
- * Is anything asked of keys?  That the vector is not NULL is true of all rows.
- */
-static bool
-asks_keys(IndexScanDesc scan)
-{
-	for (int i = 0; i < scan->numberOfKeys; i++)
-	{
-		ScanKey		scan_key = &scan->keyData[i];
-
-		if (scan_key->sk_attno > 1 ||
-			(scan_key->sk_flags & SK_SEARCHNOTNULL) == 0)
-			return true;
-	}
-	return false;
-}
-
-/* Take the scan's conditions; false if no row satisfies them. */
-bool
-IvfpqScanBeginKeys(IndexScanDesc scan)
-{
-	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
-
-	state->asks_keys = asks_keys(scan);
-	state->key_selectivity = 1;
-	if (!state->asks_keys)
-		return true;
-	IvfpqKeysInit(&state->keys, state->index);
-	IvfpqModelCheckKeys(state->index, state->model, &state->keys.form);
-	IvfpqKeyQualsMake(&state->quals, &state->keys, scan->keyData,
-					  scan->numberOfKeys);
-	if (state->filter != NULL)
-		state->key_selectivity = Min(Max(state->filter->key_selectivity,
-										 IVFPQ_LEAST_SELECTIVITY), 1);
-	return !state->quals.never;
-}
-
-/*
- * Is it told only by rows themselves which candidates may come up?  If so,
- * those count that passed.
- */
-bool
-IvfpqScanAsksRows(const IvfpqScan *state)
-{
-	return state->filter != NULL ||
-		(state->asks_keys && state->quals.nrechecks > 0);
-}
-
-/*
- * Of all rows those that the planner expects to satisfy them; 0 = not known.
- */
-static double
-planned_selectivity(const IvfpqScan *state)
-{
-	double		rows = IvfpqRowsAbout(state->index, &state->model->meta);
-
-	if (state->filter != NULL || state->planned <= 0 || rows <= 0)
-		return 0;
-	return Min(Max(state->planned / rows, IVFPQ_LEAST_SELECTIVITY), 1);
-}
-
-/*
- * Sets the goal of the next batch among rows that satisfy the conditions: as
- * the search parameters say or, in the last batch, all of them in most_probes
- * lists.
- */
-void
-IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
-{
-	IvfpqKeyGoal *goal = &state->goal;
-
-	goal->recall = state->recall;
-	goal->rows = Max(state->params.quota, 1);
-	goal->most_probes = most_probes;
-	goal->selectivity = state->key_selectivity;
-	goal->guess = planned_selectivity(state);
-	goal->is_spread = depth_is_spread(state);
-	goal->is_far = false;
-	goal->by_keys = state->filter == NULL;
-	goal->reads_all = is_last;
-	state->wanted = is_last ? PG_INT32_MAX / 4 :
-		IvfpqKeyCapacity(&state->search, goal);
-	goal->candidates = IvfpqScanCandidates(state, most_probes);
-	state->params.candidates = goal->candidates;
-}
-
-/* ----
- * The rows that a statement needs from its ordered scans, as the
- * executor knows them: for LIMIT $1 and LIMIT (SELECT ...), too.
- *
- * When a statement starts its finished plan is walked, and each index scan of
- * ours below a Limit is noted with that node.  The node has computed its
- * numbers when it asks for its first row, and again after each rescan; so the
- * scan reads them when it begins.  Nodes between the two may drop or multiply
- * rows, so the number is a hint, and recall does not depend on it.
- *
- * The access method does not see its node, but its rescan gets the node's
- * array of order keys, which is no other node's.  Notes live in the memory of
- * the statement, as plan and scan do, and are freed with it.
- */
-
-/* An index scan of ours. */
-typedef struct Note
-{
-	dlist_node	node;
-	const IndexScanState *scan;
-	const LimitState *limit;	/* the next one above, or NULL */
-	MemoryContextCallback callback;
-} Note;
-
-/* The state of a walk. */
-typedef struct Walk
-{
-	PlanState  *above;			/* the node above, or NULL */
-	const LimitState *limit;	/* limits that node's rows, or NULL */
-	MemoryContext context;		/* of the statement */
-} Walk;
-
-static dlist_head notes = DLIST_STATIC_INIT(notes);
-static ExecutorStart_hook_type previous_start = NULL;
-
-/* MemoryContextCallback: the statement is over. */
-static void
-forget(void *arg)
-{
-	dlist_delete(&((Note *) arg)->node);
-}
-
-static void
-take_note(const IndexScanState *scan, const Walk *walk)
-{
-	Note	   *note;
-
-	/* EXPLAIN opens no index */
-	if (scan->iss_RelationDesc == NULL || scan->iss_NumOrderByKeys == 0 ||
-		scan->iss_RelationDesc->rd_indam->amgettuple != ivfpqgettuple)
-		return;
-	note = MemoryContextAllocZero(walk->context, sizeof(Note));
-	note->scan = scan;
-	note->limit = walk->limit;
-	note->callback.func = forget;
-	note->callback.arg = note;
-	dlist_push_head(&notes, &note->node);
-	MemoryContextRegisterResetCallback(walk->context, &note->callback);
-}
-
-/* Returns whether a node is among others [n]. */
-static bool
-is_among(const PlanState *node, PlanState **others, int n)
-{
-	for (int i = 0; i < n; i++)
-	{
-		if (others[i] == node)
-			return true;
-	}
-	return false;
-}
-
-/*
- * Returns whether `above` needs about as many rows of the node below it as it
- * returns itself.  These are fewer nodes than those of ../filter/plancheck.c,
- * below which a scan may be: ProjectSet, for example, hands on rows one by
- * one, but makes several of one.
- */
-static bool
-hands_on(PlanState *above, PlanState *node)
-{
-	switch (nodeTag(above))
-	{
-		case T_AppendState:
-			return is_among(node, ((AppendState *) above)->appendplans,
-							((AppendState *) above)->as_nplans);
-		case T_MergeAppendState:
-			return is_among(node, ((MergeAppendState *) above)->mergeplans,
-							((MergeAppendState *) above)->ms_nplans);
-		case T_SubqueryScanState:
-			return node == ((SubqueryScanState *) above)->subplan;
-		case T_CustomScanState:
-			return strcmp(((CustomScanState *) above)->methods->CustomName,
-						  IVFPQ_CUSTOM_NAME) == 0 &&
-				node == linitial(((CustomScanState *) above)->custom_ps);
-		case T_LimitState:
-		case T_ResultState:
-		case T_LockRowsState:
-		case T_NestLoopState:
-		case T_IncrementalSortState:
-		case T_UniqueState:
-		case T_WindowAggState:
-			return node == outerPlanState(above);
-		default:
-			return false;
-	}
-}
-
-/* Takes notes of a node and those below it when a statement starts. */
-static bool
-walk_plan(PlanState *node, void *context)
-{
-	const Walk *walk = context;
-	Walk		below = {node, NULL, walk->context};
-
-	check_stack_depth();
-	if (IsA(node, LimitState))
-		below.limit = (LimitState *) node;
-	else if (walk->above != NULL && hands_on(walk->above, node))
-		below.limit = walk->limit;
-	if (IsA(node, IndexScanState))
-		take_note((IndexScanState *) node, &below);
-	return planstate_tree_walker(node, walk_plan, &below);
-}
-
-/* ExecutorStart_hook */
-static void
-start_statement(QueryDesc *query, int eflags)
-{
-	Walk		walk = {0};
-
-	if (previous_start)
-		previous_start(query, eflags);
-	else
-		standard_ExecutorStart(query, eflags);
-	if (query->planstate == NULL || (eflags & EXEC_FLAG_EXPLAIN_ONLY))
-		return;
-	walk.context = query->estate->es_query_cxt;
-	(void) walk_plan(query->planstate, &walk);
-}
-
-/*
- * The Limit above the scan that has these order keys, or NULL.  *planned: the
- * rows that the planner expects of the scan, or 0.
- */
-const LimitState *
-IvfpqLimitOf(ScanKey orderbys, double *planned)
-{
-	dlist_iter	iter;
-
-	*planned = 0;
-	dlist_foreach(iter, &notes)
-	{
-		const Note *note = dlist_container(Note, node, iter.cur);
-
-		if (note->scan->iss_OrderByKeys != orderbys)
-			continue;
-		*planned = note->scan->ss.ps.plan->plan_rows;
-		return note->limit;
-	}
-	return NULL;
-}
-
-/*
- * The rows that a Limit returns, without those of OFFSET; 0 if that is not
- * known.  WITH TIES counts as one row more, though any number may follow.
- */
-double
-IvfpqLimitRows(const LimitState *limit)
-{
-	if (limit == NULL || limit->lstate == LIMIT_INITIAL || limit->noCount)
-		return 0;
-	return (double) limit->count +
-		(limit->limitOption == LIMIT_OPTION_WITH_TIES);
-}
-
-/* Call once a process. */
-void
-IvfpqInitLimit(void)
-{
-	previous_start = ExecutorStart_hook;
-	ExecutorStart_hook = start_statement;
 }

@@ -1,28 +1,36 @@
 /*
  * ivfpqscan.c
- *		The ordered scan.
+ *		The ordered scan: its callbacks, its start, and its next row.
  *
- * Candidates come in batches.  A batch takes ever more candidates from ever
- * more lists (params.c), reranks those not reranked before, and returns the
- * rows of its quota.  The rest waits in a queue for the next batch.  So the AM
- * needs no LIMIT and cuts none.
+ * Candidates come in batches.  Each batch takes more candidates from more
+ * lists than the one before (depth.c), reranks those not reranked before, and
+ * returns the rows of its quota.  The other rows wait in a queue for the next
+ * batch (roworder.c).  So the access method needs no LIMIT and imposes none.
  *
  * With refine records a batch reranks nothing: rows enter the queue with
- * bounds of their distances, and one is fetched and reranked only when it
- * comes up, which most rows of a batch never do, and when it has an upper
- * bound not even then, if no other row may be nearer (roworder.c).
+ * bounds of their distances.  A row is fetched and reranked only when it is
+ * first in the queue, which most rows of a batch never are.  It is returned
+ * unfetched if it has an upper bound and no other row can be nearer.
  *
- * When a batch would rerank or return too many rows, or take too much
- * memory, or the index is untrained, the scan finishes with one pass over all
- * remaining TIDs in heap order (batch.c), so that its worst case is
- * about a sequential scan and a sort.
+ * When a batch would rerank or return too many rows, or take too much memory,
+ * or the index is untrained, the scan ends with one pass over all remaining
+ * rows (batch.c), so that its worst case is about a sequential scan and a
+ * sort.
+ *
+ * A scan also learns how many rows its statement needs, from the executor
+ * ("Limits" below): for LIMIT $1 and LIMIT (SELECT ...), too.  Nodes between
+ * the Limit and the scan may drop or multiply rows.  So the number is a hint,
+ * and recall does not depend on it.
  */
 #include "postgres.h"
 
 #include "access/relscan.h"
+#include "executor/executor.h"
+#include "lib/ilist.h"
 #include "miscadmin.h"
+#include "nodes/extensible.h"
+#include "nodes/nodeFuncs.h"
 #include "pgstat.h"
-#include "utils/float.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -36,63 +44,235 @@
 #include "am/search/heaptids.h"
 #include "pgcompat.h"
 
-IndexScanDesc
-ivfpqbeginscan(Relation index, int nkeys, int norderbys)
-{
-	IndexScanDesc scan = RelationGetIndexScan(index, nkeys, norderbys);
-	IvfpqScan  *state = palloc0(sizeof(IvfpqScan));
+const IvfpqScanFilter ivfpq_no_filter = {
+	.selectivity = 1,
+	.key_selectivity = 1
+};
 
-	state->index = index;
-	state->context = AllocSetContextCreate(CurrentMemoryContext,
-										   "gpuivfpq scan",
-										   ALLOCSET_DEFAULT_SIZES);
-	scan->opaque = state;
-	return scan;
+/*
+ * Limits.  The hook walks the finished plan when a statement starts, and notes
+ * each of our index scans with the Limit above it.  The Limit has computed its
+ * numbers before it asks for its first row, and again after each rescan; so
+ * the scan reads them when it starts.
+ *
+ * amrescan does not get the plan node, but it gets the node's array of order
+ * keys, which is no other node's.  Notes live in the memory of the statement,
+ * as plan and scan do, and are freed with it.
+ */
+
+/* An index scan of ours. */
+typedef struct Note
+{
+	dlist_node	node;
+	const IndexScanState *scan;
+	const LimitState *limit;	/* the next one above, or NULL */
+	MemoryContextCallback callback;
+} Note;
+
+/* The state of a walk. */
+typedef struct Walk
+{
+	PlanState  *above;			/* the node above, or NULL */
+	const LimitState *limit;	/* limits that node's rows, or NULL */
+	MemoryContext context;		/* of the statement */
+} Walk;
+
+static dlist_head notes = DLIST_STATIC_INIT(notes);
+static ExecutorStart_hook_type previous_start = NULL;
+
+/* MemoryContextCallback: the statement is over. */
+static void
+forget(void *arg)
+{
+	dlist_delete(&((Note *) arg)->node);
 }
 
-/* Forgets the running scan, but not what lives as long as the descriptor. */
 static void
-reset_scan(IvfpqScan *state)
+take_note(const IndexScanState *scan, const Walk *walk)
 {
-	if (state->started)
-		IvfpqReportScan(state);
-	IvfpqFullPassEnd(state);
-	if (state->rerank)
-		IvfpqRerankEnd(state->rerank);
-	state->rerank = NULL;
-	MemoryContextReset(state->context);
-	memset(&state->queue, 0, sizeof(state->queue));
-	memset(&state->rows_returned, 0, sizeof(state->rows_returned));
-	state->reranked = NULL;
-	state->batches = NULL;
-	state->returned_tids = NULL;
-	state->model = NULL;
-	state->started = false;
-	state->exhausted = false;
-	state->is_drained = false;
-	state->batch = 0;
-	state->returned = 0;
-	state->taken = 0;
-	state->quota = 0;
-	state->depth = 0;
-	state->matched = state->matched_near = 0;
-	state->out_of_order = 0;
-	state->fetched = 0;
-	state->invisible = 0;
-	state->bound_query = NULL;
-	state->within = 0;
-	state->counted = 0;
-	state->counted_within = 0;
-	state->watched.n = 0;
+	Note	   *note;
+
+	/* EXPLAIN opens no index */
+	if (scan->iss_RelationDesc == NULL || scan->iss_NumOrderByKeys == 0 ||
+		scan->iss_RelationDesc->rd_indam->amgettuple != ivfpqgettuple)
+		return;
+	note = MemoryContextAllocZero(walk->context, sizeof(Note));
+	note->scan = scan;
+	note->limit = walk->limit;
+	note->callback.func = forget;
+	note->callback.arg = note;
+	dlist_push_head(&notes, &note->node);
+	MemoryContextRegisterResetCallback(walk->context, &note->callback);
+}
+
+/* Returns whether a node is among others [n]. */
+static bool
+is_among(const PlanState *node, PlanState **others, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (others[i] == node)
+			return true;
+	}
+	return false;
 }
 
 /*
- * Takes keys [n] of a scan.  As in GiST, a key keeps the data that its
- * operator's function has stored with it: every rescan would make that anew
- * otherwise, in memory that only the end of the statement gives back.
+ * Returns whether `above` needs about as many rows of the node below it as it
+ * returns itself.  These are fewer nodes than those below which a scan may be
+ * (src/planner/plancheck.c): ProjectSet, for example, hands on rows one by
+ * one, but makes several of one.
+ */
+static bool
+hands_on(PlanState *above, PlanState *node)
+{
+	switch (nodeTag(above))
+	{
+		case T_AppendState:
+			return is_among(node, ((AppendState *) above)->appendplans,
+							((AppendState *) above)->as_nplans);
+		case T_MergeAppendState:
+			return is_among(node, ((MergeAppendState *) above)->mergeplans,
+							((MergeAppendState *) above)->ms_nplans);
+		case T_SubqueryScanState:
+			return node == ((SubqueryScanState *) above)->subplan;
+		case T_CustomScanState:
+			return strcmp(((CustomScanState *) above)->methods->CustomName,
+						  IVFPQ_CUSTOM_NAME) == 0 &&
+				node == linitial(((CustomScanState *) above)->custom_ps);
+		case T_LimitState:
+		case T_ResultState:
+		case T_LockRowsState:
+		case T_NestLoopState:
+		case T_IncrementalSortState:
+		case T_UniqueState:
+		case T_WindowAggState:
+			return node == outerPlanState(above);
+		default:
+			return false;
+	}
+}
+
+/* Takes notes of a node and of those below it. */
+static bool
+walk_plan(PlanState *node, void *context)
+{
+	const Walk *walk = context;
+	Walk		below = {node, NULL, walk->context};
+
+	check_stack_depth();
+	if (IsA(node, LimitState))
+		below.limit = (LimitState *) node;
+	else if (walk->above != NULL && hands_on(walk->above, node))
+		below.limit = walk->limit;
+	if (IsA(node, IndexScanState))
+		take_note((IndexScanState *) node, &below);
+	return planstate_tree_walker(node, walk_plan, &below);
+}
+
+/* ExecutorStart_hook */
+static void
+start_statement(QueryDesc *query, int eflags)
+{
+	Walk		walk = {0};
+
+	if (previous_start)
+		previous_start(query, eflags);
+	else
+		standard_ExecutorStart(query, eflags);
+	if (query->planstate == NULL || (eflags & EXEC_FLAG_EXPLAIN_ONLY))
+		return;
+	walk.context = query->estate->es_query_cxt;
+	(void) walk_plan(query->planstate, &walk);
+}
+
+/*
+ * Sets the limit and the planner's estimate of the scan with these order keys.
  */
 static void
-take_keys(IvfpqScan *state, ScanKey keys, const ScanKeyData *given, int n)
+find_limit(IvfpqScan *scan, ScanKey orderbys)
+{
+	dlist_iter	iter;
+
+	scan->limit = NULL;
+	scan->planned_rows = 0;
+	dlist_foreach(iter, &notes)
+	{
+		const Note *note = dlist_container(Note, node, iter.cur);
+
+		if (note->scan->iss_OrderByKeys != orderbys)
+			continue;
+		scan->limit = note->limit;
+		scan->planned_rows = note->scan->ss.ps.plan->plan_rows;
+		return;
+	}
+}
+
+/*
+ * Returns the number of rows of a Limit, without those of OFFSET; 0 if that is
+ * not known.  WITH TIES counts as one row more, though any number may follow.
+ */
+static double
+limit_rows(const LimitState *limit)
+{
+	if (limit == NULL || limit->lstate == LIMIT_INITIAL || limit->noCount)
+		return 0;
+	return (double) limit->count +
+		(limit->limitOption == LIMIT_OPTION_WITH_TIES);
+}
+
+/* Installs the hook; to be called once in a process. */
+void
+IvfpqInitLimit(void)
+{
+	previous_start = ExecutorStart_hook;
+	ExecutorStart_hook = start_statement;
+}
+
+/* ambeginscan */
+IndexScanDesc
+ivfpqbeginscan(Relation index, int nkeys, int norderbys)
+{
+	IndexScanDesc desc = RelationGetIndexScan(index, nkeys, norderbys);
+	IvfpqScan  *scan = palloc0(sizeof(IvfpqScan));
+
+	scan->index = index;
+	scan->filter = &ivfpq_no_filter;
+	scan->context = AllocSetContextCreate(CurrentMemoryContext,
+										  "gpuivfpq scan",
+										  ALLOCSET_DEFAULT_SIZES);
+	desc->opaque = scan;
+	return desc;
+}
+
+/*
+ * Ends the run: reports it, releases its pins, files and relations, and frees
+ * its memory.  Fields that live as long as the descriptor stay.
+ */
+static void
+end_run(IvfpqScan *scan)
+{
+	IvfpqScanRun *run = &scan->run;
+
+	if (run->index != NULL)
+	{
+		IvfpqScanReportOf(scan, &scan->last_report);
+		IvfpqReportScan(&scan->last_report);
+	}
+	IvfpqFullPassEnd(run);
+	if (run->rerank)
+		IvfpqRerankEnd(run->rerank);
+	MemoryContextReset(scan->context);
+	memset(run, 0, sizeof(*run));
+}
+
+/*
+ * Copies keys [n] of a rescan.  As in GiST, a key keeps the data that its
+ * operator's function has stored with it.  Otherwise every rescan would make
+ * that data again, in memory that only the end of the statement frees.
+ */
+static void
+take_keys(IvfpqScan *scan, ScanKey keys, const ScanKeyData *given, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
@@ -100,391 +280,315 @@ take_keys(IvfpqScan *state, ScanKey keys, const ScanKeyData *given, int n)
 		FmgrInfo	wanted = given[i].sk_func;
 
 		keys[i] = given[i];
-		if (state->has_keys && function.fn_oid == wanted.fn_oid)
+		if (scan->keys_set && function.fn_oid == wanted.fn_oid)
 			keys[i].sk_func = function;
 		else if (OidIsValid(wanted.fn_oid)) /* IS NULL has none */
 			fmgr_info_copy(&keys[i].sk_func, &wanted,
-						   GetMemoryChunkContext(state));
+						   GetMemoryChunkContext(scan));
 	}
 }
 
+/* amrescan */
 void
-ivfpqrescan(IndexScanDesc scan, ScanKey keys, int nkeys,
+ivfpqrescan(IndexScanDesc desc, ScanKey keys, int nkeys,
 			ScanKey orderbys, int norderbys)
 {
-	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+	IvfpqScan  *scan = (IvfpqScan *) desc->opaque;
 
-	reset_scan(state);
+	end_run(scan);
 	if (keys != NULL)
-		take_keys(state, scan->keyData, keys, scan->numberOfKeys);
-	if (orderbys != NULL && !state->has_keys)
-		state->limit = IvfpqLimitOf(orderbys, &state->planned);
+		take_keys(scan, desc->keyData, keys, desc->numberOfKeys);
+	/* the node, and so its limit, is the same at every rescan */
+	if (orderbys != NULL && !scan->keys_set)
+		find_limit(scan, orderbys);
 	if (orderbys != NULL)
-		take_keys(state, scan->orderByData, orderbys, scan->numberOfOrderBys);
-	state->has_keys = true;
+		take_keys(scan, desc->orderByData, orderbys, desc->numberOfOrderBys);
+	scan->keys_set = true;
 }
 
+/* amendscan */
 void
-ivfpqendscan(IndexScanDesc scan)
+ivfpqendscan(IndexScanDesc desc)
 {
-	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+	IvfpqScan  *scan = (IvfpqScan *) desc->opaque;
 
-	reset_scan(state);
-	MemoryContextDelete(state->context);
-	pfree(state);
-	scan->opaque = NULL;
+	end_run(scan);
+	MemoryContextDelete(scan->context);
+	pfree(scan);
+	desc->opaque = NULL;
 }
 
 /*
- * Prepare to search for the query.  An operator of another type than the
- * column's may round the query to that, and then bounds are of no use; those
- * of real[] do not.  Nor are they for a query that the operator cannot tell
- * from others.
+ * Makes the scan return only rows that satisfy the filter; to be called before
+ * the first row.
+ */
+void
+IvfpqScanSetFilter(IndexScanDesc desc, const IvfpqScanFilter *filter)
+{
+	Assert(filter->early_qual != NULL && filter->late_qual != NULL);
+	((IvfpqScan *) desc->opaque)->filter = filter;
+}
+
+/*
+ * Returns whether the query is NULL, and so are all distances; known once the
+ * first row was requested.
+ */
+bool
+IvfpqScanIsOfNull(IndexScanDesc desc)
+{
+	return ((IvfpqScan *) desc->opaque)->run.query.is_null;
+}
+
+/* Prepares the key quals.  Returns false if no row satisfies them. */
+static bool
+begin_keys(IvfpqScanRun *run, IndexScanDesc desc)
+{
+	IvfpqScanKeys *keys = &run->keys;
+
+	keys->selectivity = 1;
+	for (int i = 0; i < desc->numberOfKeys; i++)
+	{
+		ScanKey		scan_key = &desc->keyData[i];
+
+		/* IS NOT NULL on the vector is true of all rows */
+		keys->any |= scan_key->sk_attno > 1 ||
+			(scan_key->sk_flags & SK_SEARCHNOTNULL) == 0;
+	}
+	if (!keys->any)
+		return true;
+	IvfpqKeysInit(&keys->columns, run->index);
+	IvfpqModelCheckKeys(run->index, run->model, &keys->columns.form);
+	IvfpqKeyQualsMake(&keys->quals, &keys->columns, desc->keyData,
+					  desc->numberOfKeys);
+	keys->selectivity = Min(Max(run->filter->key_selectivity,
+								IVFPQ_LEAST_SELECTIVITY), 1);
+	return !keys->quals.never;
+}
+
+/*
+ * Checks the query's dimensions if the index's declaration gives none: for an
+ * untrained index they must be those of its rows.  Sets query.pending_dims if
+ * pending rows of other dimensions are to be left out.
  */
 static void
-start_search(IvfpqScan *state, ScanKey key)
+check_row_dims(IvfpqScanRun *run, Relation heap, ScanKey key)
+{
+	const IvfpqMetaData *meta = &run->model->meta;
+	IvfpqType	type;
+	int			expected;
+	int			dims;
+
+	/* nearly all scans end here */
+	if (meta->nlists > 0 && (meta->dims_flags & IVFPQ_DIMS_CHECKED))
+		return;
+	IvfpqTypeInit(&type, run->index);
+	if (type.typmod_dims > 0)
+		return;
+	expected = IvfpqRowDims(heap, run->index, meta);
+	if (meta->nlists == 0 && expected > 0)
+	{
+		(void) IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument,
+								&dims);
+		if (dims != expected && IvfpqDimsBind(heap, run->index, meta))
+			IvfpqCheckDims(expected, dims);
+	}
+	if (!(meta->dims_flags & IVFPQ_DIMS_CHECKED))
+		run->query.pending_dims = expected;
+}
+
+/*
+ * Prepares to search for the query.  An operator of another type than the
+ * column's may round the query to that type, and then bounds are of no use;
+ * operators of real[] do not round.  Nor are bounds of use if the operator
+ * loses the query's digits or overflows, or if the transformation loses them
+ * (IvfpqIsBoundable, IvfpqQueryIsBoundable).
+ */
+static void
+start_search(IvfpqScanRun *run, ScanKey key)
 {
 	IvfpqType	type;
 	const float *vector;
 	float	   *transformed;
 	int			dims;
 
-	IvfpqTypeInit(&type, state->index);
+	IvfpqTypeInit(&type, run->index);
 	vector = IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument, &dims);
-	IvfpqCheckDims(state->model->meta.dims, dims);
+	IvfpqCheckDims(run->model->meta.dims, dims);
 	if (ivfpq_keep_queries)
-		IvfpqLogQuery(state->index, vector, dims);
+		IvfpqLogQuery(run->index, vector, dims);
 	transformed = palloc(dims * sizeof(float));
-	IvfpqTransform(state->index, state->model, vector, transformed);
-	IvfpqSearchInit(&state->search, state->index, state->model);
-	state->search.addresses = state->model->meta.refine != IVFPQ_REFINE_NONE;
-	/* the record of a dead row's posting may be another row's: see README */
-	state->rerank->asks_all = state->search.addresses;
-	if (state->asks_keys)
-		IvfpqSearchCondition(&state->search, &state->quals.condition);
-	IvfpqSearchQuery(&state->search, transformed);
+	IvfpqTransform(run->index, run->model, vector, transformed);
+	IvfpqSearchInit(&run->search, run->index, run->model);
+	run->search.addresses = run->model->meta.refine != IVFPQ_REFINE_NONE;
+
+	/*
+	 * the record of a dead row's posting may be another row's: see README,
+	 * "Keys"
+	 */
+	run->rerank->recheck_all_keys = run->search.addresses;
+	if (run->keys.any)
+		IvfpqSearchCondition(&run->search, &run->keys.quals.condition);
+	IvfpqSearchQuery(&run->search, transformed);
 	if ((!type.has_toreal || !OidIsValid(key->sk_subtype) ||
 		 key->sk_subtype == type.type) &&
 		IvfpqIsBoundable(&type, vector, dims) &&
-		IvfpqQueryIsBoundable(&state->model->gv, vector, transformed))
-		state->bound_query = transformed;
+		IvfpqQueryIsBoundable(&run->model->gv, vector, transformed))
+		run->query.bound_query = transformed;
 }
 
-/*
- * Checks the dimensions of an index whose declaration does not give them.  If
- * it is untrained, the query must have those of its rows.  Pending rows of
- * other dimensions are to be skipped.
- */
+/* Starts the run: the first call after a rescan. */
 static void
-check_row_dims(IvfpqScan *state, Relation heap, ScanKey key)
+start_run(IndexScanDesc desc)
 {
-	const IvfpqMetaData *meta = &state->model->meta;
-	IvfpqType	type;
-	int			expected;
-	int			dims;
+	IvfpqScan  *scan = (IvfpqScan *) desc->opaque;
+	IvfpqScanRun *run = &scan->run;
+	const IvfpqScanFilter *filter = scan->filter;
+	bool		is_filtered = filter != &ivfpq_no_filter;
+	ScanKey		key = desc->orderByData;
 
-	state->pending_dims = 0;
-	/* nearly all scans end here */
-	if (meta->nlists > 0 && (meta->dims_flags & IVFPQ_DIMS_CHECKED))
-		return;
-	IvfpqTypeInit(&type, state->index);
-	if (type.typmod_dims > 0)
-		return;
-	expected = IvfpqRowDims(heap, state->index, meta);
-	if (meta->nlists == 0 && expected > 0)
-	{
-		(void) IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument,
-								&dims);
-		if (dims != expected && IvfpqDimsBind(heap, state->index, meta))
-			IvfpqCheckDims(expected, dims);
-	}
-	if (!(meta->dims_flags & IVFPQ_DIMS_CHECKED))
-		state->pending_dims = expected;
-}
-
-/* First call after a rescan. */
-static void
-start_scan(IndexScanDesc scan)
-{
-	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
-	ScanKey		key = scan->orderByData;
-
-	if (scan->numberOfOrderBys != 1)
+	if (desc->numberOfOrderBys != 1)
 		elog(ERROR, "gpuivfpq index \"%s\" cannot be scanned without ORDER BY",
-			 RelationGetRelationName(state->index));
-	if (!IsMVCCSnapshot(scan->xs_snapshot))
+			 RelationGetRelationName(scan->index));
+	if (!IsMVCCSnapshot(desc->xs_snapshot))
 		elog(ERROR, "gpuivfpq indexes need an MVCC snapshot");
 
-	pgstat_count_index_scan(state->index);
-	IvfpqCountIndexSearch(scan);
+	pgstat_count_index_scan(scan->index);
+	IvfpqCountIndexSearch(desc);
 	IvfpqCountersOpen();
-	state->started = true;
-	memset(&state->report, 0, sizeof(state->report));
-	memset(&state->search, 0, sizeof(state->search));
-	state->recall = state->filter != NULL ? state->filter->recall : ivfpq_recall;
-	state->is_strict = ivfpq_order == IVFPQ_ORDER_STRICT &&
-		(state->filter == NULL || !state->filter->any_order);
-	state->report.recall = state->recall;
-	state->model = IvfpqModelGet(state->index);
-	state->batches = AllocSetContextCreate(state->context, "gpuivfpq batches",
-										   ALLOCSET_DEFAULT_SIZES);
-	IvfpqQueueInit(&state->queue);
-	state->reranked = tidset_create(state->context, 256, NULL);
-	state->null_query = (key->sk_flags & SK_ISNULL) != 0;
-	state->rows_needed = IvfpqLimitRows(state->limit);
-	if (state->rows_needed == 0 && state->filter != NULL)
-		state->rows_needed = state->filter->rows_needed;
-	state->visible = IvfpqVisibleFraction(state->index, &state->model->meta,
-										  scan->heapRelation);
-	if (!IvfpqScanBeginKeys(scan))
+	run->index = scan->index;
+	run->filter = filter;
+	run->context = scan->context;
+	run->query.recall = is_filtered ? filter->recall : ivfpq_recall;
+	run->query.strict = ivfpq_order == IVFPQ_ORDER_STRICT &&
+		!filter->any_order;
+	run->query.is_null = (key->sk_flags & SK_ISNULL) != 0;
+	run->query.warned_mismatched = &scan->warned_mismatched;
+	run->report.recall = run->query.recall;
+	run->model = IvfpqModelGet(run->index);
+	run->batches = AllocSetContextCreate(run->context, "gpuivfpq batches",
+										 ALLOCSET_DEFAULT_SIZES);
+	IvfpqRowsInit(run);
+	run->depth.planned_rows = scan->planned_rows;
+	run->depth.rows_needed = limit_rows(scan->limit);
+	if (run->depth.rows_needed == 0)
+		run->depth.rows_needed = filter->rows_needed;
+	run->depth.visible = IvfpqVisibleFraction(run->index, &run->model->meta,
+											  desc->heapRelation);
+	if (!begin_keys(run, desc) ||
+		(filter->radius.is_set &&
+		 (filter->radius.is_empty || run->query.is_null)))
 	{
-		state->exhausted = true;
+		run->exhausted = true;
 		return;
 	}
-	if (state->filter != NULL && state->filter->radius.is_set &&
-		(state->filter->radius.is_empty || state->null_query))
+	run->rows.counts_matching = is_filtered || run->keys.quals.nrechecks > 0;
+	run->rows.needs_distance = is_filtered || run->keys.any;
+	/* no row has to be fetched, and any order will do */
+	if (run->query.is_null && !run->rows.needs_distance)
 	{
-		state->exhausted = true;
-		return;
-	}
-	if (state->null_query && state->filter == NULL && !state->asks_keys)
-	{
-		IvfpqFullPassBegin(state);
+		IvfpqFullPassBegin(run);
 		return;
 	}
 
-	state->rerank = palloc(sizeof(IvfpqRerank));
-	IvfpqRerankBegin(state->rerank, scan->heapRelation, state->index,
-					 scan->xs_snapshot);
-	if (state->filter != NULL)
+	run->rerank = palloc(sizeof(IvfpqRerank));
+	IvfpqRerankBegin(run->rerank, desc->heapRelation, run->index,
+					 desc->xs_snapshot);
+	run->rerank->early_qual = filter->early_qual;
+	run->rerank->early_qual_arg = filter->arg;
+	if (run->keys.any)
+		run->rerank->quals = &run->keys.quals;
+	if (run->query.is_null)
 	{
-		state->rerank->satisfies = state->filter->satisfies;
-		state->rerank->satisfies_arg = state->filter->arg;
-	}
-	if (state->asks_keys)
-		IvfpqRerankKeys(state->rerank, &state->quals);
-	if (state->null_query)
-	{
-		IvfpqFullPassBegin(state);
+		IvfpqFullPassBegin(run);
 		return;
 	}
-	IvfpqRerankQuery(state->rerank, &key->sk_func, key->sk_collation,
-					 key->sk_argument);
-	check_row_dims(state, scan->heapRelation, key);
-	if (state->model->meta.nlists > 0)
-		start_search(state, key);
+	run->rerank->distance = &key->sk_func;
+	run->rerank->collation = key->sk_collation;
+	run->rerank->query = key->sk_argument;
+	check_row_dims(run, desc->heapRelation, key);
+	if (run->model->meta.nlists > 0)
+		start_search(run, key);
 }
 
 /*
- * Returns whether a bounded row may be returned without a rerank.  No other
- * row may be nearer, and only the executor may need the row: a filter needs
- * its distance, and key quals are rechecked on the row (README, "Keys").
+ * Counts a row that left the queue, and returns whether the filter admits it.
+ * A row that it refuses does not count as returned, so no other row is out of
+ * order because of it.
  */
 static bool
-is_decided(const IvfpqScan *state, const IvfpqQueuedRow *row)
+is_admitted(IvfpqScanRun *run, IndexScanDesc desc, const IvfpqNextRow *row)
 {
-	return state->filter == NULL && !state->asks_keys &&
-		row->most < IvfpqQueueLeast(&state->queue);
-}
+	const IvfpqScanFilter *filter = run->filter;
 
-/*
- * Returns whether the rows of the batch's quota have come up.  With refine
- * records the rows fetched so far, once they are enough, tell which fraction
- * of the candidates the snapshot sees, and the quota shrinks to that.
- */
-static bool
-is_quota_taken(const IvfpqScan *state)
-{
-	int64		quota = state->quota;
-	double		seen;
-
-	if (state->taken >= quota || IvfpqDepthNeedsFullPass(state))
+	run->rows.popped++;
+	if (filter == &ivfpq_no_filter ||
+		(IvfpqFilterFetch(run, desc, row->id) &&
+		 filter->late_qual(filter->arg, row->lower)))
 		return true;
-	if (!state->search.addresses || state->invisible == 0 ||
-		state->taken < quota / 2)
-		return false;
-	seen = 1 - (double) state->invisible / state->fetched;
-	return IvfpqDepthManyInvisible(state) && state->taken >= quota * seen;
+	run->report.filter.refused++;
+	return false;
 }
 
-/*
- * Takes the nearest row of the queue.  Returns false when the queue is empty
- * or, where a filter rejects rows that come up, when the quota is used up.
- * Bounded rows that come up are reranked and go back into the queue.  This
- * ends when a reranked row is first, or a bounded row that no other row can
- * be nearer than, or one that is beyond the radius, however far away it is.
- */
+/* Sets *row to the next row to return; false at the end. */
 static bool
-queue_next(IvfpqScan *state, IvfpqNextRow *next)
+next_row(IvfpqScanRun *run, IndexScanDesc desc, IvfpqNextRow *row)
 {
-	IvfpqQueue *queue = &state->queue;
-	IvfpqQueuedRow *row = IvfpqQueueTake(queue);
-	bool		decided = false;
-	double		distance;
-
-	if (row != NULL && row->bounded)
-	{
-		/* pages of the rows that come up next, up to the quota */
-		if (queue->ntaken < queue->nprefetch &&
-			!IvfpqRerankIsPrefetching(state->rerank))
-			IvfpqRerankPrefetch(state->rerank,
-								queue->prefetch + queue->ntaken,
-								Max(0, Min(queue->nprefetch - queue->ntaken,
-										   state->quota - state->returned)));
-		for (; row != NULL && row->bounded; row = IvfpqQueueTake(queue))
-		{
-			CHECK_FOR_INTERRUPTS();
-			if (IvfpqIsBoundOutside(state, row->distance))
-				break;
-			if (queue->ntaken < queue->nprefetch &&
-				queue->prefetch[queue->ntaken] == row->id)
-				queue->ntaken++;
-			decided = is_decided(state, row);
-			if (decided)
-			{
-				IvfpqRerankForesee(state->rerank, row->id);
-				break;
-			}
-			if (IvfpqScanRerankRow(state, row->id, &distance))
-				IvfpqQueueReturn(queue, row, distance);
-			else if (state->rerank->rejected)
-			{
-				state->taken++;
-				if (!state->exhausted && is_quota_taken(state))
-				{
-					row = NULL;
-					break;
-				}
-			}
-		}
-		if (!decided)
-			IvfpqRerankPause(state->rerank);
-	}
-	if (row == NULL)
-		return false;
-	next->id = row->id;
-	next->least = row->distance;
-	next->most = row->most;
-	next->reranked = !row->bounded;
-	return true;
-}
-
-/* Takes the nearest row of the queue or, in a full pass, of its sort. */
-static bool
-take_row(IvfpqScan *state, IvfpqNextRow *row)
-{
-	if (state->in_full_pass)
-		return IvfpqFullPassNext(state, row);
-	return queue_next(state, row);
-}
-
-/*
- * Returns whether the batch has returned its quota.  Rows returned unfetched
- * count only if the snapshot sees them.
- */
-static bool
-batch_is_spent(IvfpqScan *state)
-{
-	return is_quota_taken(state) &&
-		(!IvfpqReturnedCheck(state) || is_quota_taken(state));
-}
-
-/*
- * Returns the row that comes up to the executor, unless a filter refuses it.
- * A refused row does not count as returned, so no other row is out of order
- * because of it.
- */
-static bool
-return_row(IndexScanDesc scan, const IvfpqNextRow *row)
-{
-	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
-	IvfpqFilter *filter = state->filter;
-
-	state->taken++;
-	if (filter != NULL &&
-		(!IvfpqFilterFetch(scan, row->id) ||
-		 !filter->admits(filter->arg, row->least)))
-	{
-		state->report.filter.refused++;
-		return false;
-	}
-	IvfpqReturnedAdd(state, row);
-	return true;
-}
-
-/* The next row to return; false at the end. */
-static bool
-next_row(IndexScanDesc scan, IvfpqNextRow *row)
-{
-	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
-
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!state->exhausted && batch_is_spent(state))
-			IvfpqNextBatch(state);
-		else if (!take_row(state, row))
+		if (!run->exhausted && IvfpqRowsQuotaIsUsed(run))
+			IvfpqScanNextBatch(run);
+		else if (!(run->pass.active ? IvfpqFullPassNext(run, row) :
+				   IvfpqRowsNext(run, row)))
 		{
-			if (state->exhausted)
+			if (run->exhausted)
 				return false;
-			IvfpqNextBatch(state);
+			IvfpqScanNextBatch(run);
 		}
-		else if (IvfpqIsOutside(state, row->least))
+		else if (IvfpqIsOutside(&run->filter->radius, row->lower))
 		{
 			/*
-			 * All other rows that have a distance are outside, too, and those
-			 * within have been read.
+			 * All other rows, except those of distance NaN, are outside, too,
+			 * and those within have been read.
 			 */
-			state->exhausted = true;
-			if (!state->filter->radius.with_nan)
+			run->exhausted = true;
+			if (!run->filter->radius.with_nan)
 				return false;
 		}
-		else if (!IvfpqReturnedIsOutOfOrder(state, row) &&
-				 return_row(scan, row))
+		else if (!IvfpqRowIsOutOfOrder(run, row) &&
+				 is_admitted(run, desc, row))
+		{
+			IvfpqRowReturned(run, row);
 			return true;
+		}
 	}
 }
 
 /* amgettuple */
 bool
-ivfpqgettuple(IndexScanDesc scan, ScanDirection dir)
+ivfpqgettuple(IndexScanDesc desc, ScanDirection dir)
 {
-	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+	IvfpqScan  *scan = (IvfpqScan *) desc->opaque;
+	IvfpqScanRun *run = &scan->run;
 	MemoryContext oldcontext;
 	IvfpqNextRow row;
 	bool		found;
 
 	Assert(ScanDirectionIsForward(dir));
-	oldcontext = MemoryContextSwitchTo(state->context);
-	if (!state->started)
-		start_scan(scan);
-	found = next_row(scan, &row);
+	oldcontext = MemoryContextSwitchTo(scan->context);
+	if (run->index == NULL)
+		start_run(desc);
+	found = next_row(run, desc, &row);
 	MemoryContextSwitchTo(oldcontext);
 
 	if (found)
 	{
-		if (state->rerank != NULL && scan->xs_heapfetch != NULL)
-			IvfpqRerankHandOver(state->rerank, scan->xs_heapfetch, row.id);
-		IvfpqIdToTid(row.id, &scan->xs_heaptid);
-		scan->xs_recheck = false;
-		scan->xs_recheckorderby = false;
+		/* the executor fetches the row by itself, from this page */
+		if (run->rerank != NULL && desc->xs_heapfetch != NULL)
+			IvfpqRerankGivePage(run->rerank, desc->xs_heapfetch, row.id);
+		IvfpqIdToTid(row.id, &desc->xs_heaptid);
+		desc->xs_recheck = false;
+		desc->xs_recheckorderby = false;
 	}
 	return found;
-}
-
-/*
- * Makes the scan return only rows that satisfy the filter, or all again
- * (NULL); to be called before the first row.
- */
-void
-IvfpqScanFilter(IndexScanDesc scan, IvfpqFilter *filter)
-{
-	((IvfpqScan *) scan->opaque)->filter = filter;
-}
-
-/* Returns whether the query is NULL, and so are all distances. */
-bool
-IvfpqScanIsOfNull(IndexScanDesc scan)
-{
-	return ((IvfpqScan *) scan->opaque)->null_query;
 }

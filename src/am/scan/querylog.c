@@ -1,17 +1,17 @@
 /*
  * querylog.c
- *		The last queries that an index was asked: gpuvec_live_queries.
+ *		The query log: the last queries of each index, for gpuvec_live_queries.
  *
  * Each index has a ring of them in a segment of dynamic shared memory, which
  * the first scan that finds none makes; the main shared memory has a table of
- * rings.  Where there are too many of these, or they take too much, the one
- * that was idle longest gives way: its segment is taken over if it is as
- * large, because a segment that is given up stays as long as a session that
- * was attached to it asks nothing.
+ * rings.  If there are too many rings, or they take too much memory, the one
+ * that was idle longest is evicted.  Its segment is taken over if it is as
+ * large, because a segment that is freed stays as long as a session that was
+ * attached to it asks nothing.
  *
  * A scan never fails for this, and never waits: a ring that another session
- * writes or reads is passed over, and what goes wrong while one is made or
- * attached is an entry in the log.
+ * writes or reads is passed over, and an error while a ring is made or
+ * attached goes to the log.
  */
 #include "postgres.h"
 
@@ -41,10 +41,10 @@
 #define MAX_RINGS		64
 #define MAX_BYTES		((Size) 256 * 1024 * 1024)	/* of all rings */
 
-/* After a ring could not be made, a session tries no other for so long. */
+/* How long a session waits after it could not make a ring. */
 #define RETRY_MS		60000
 
-/* A ring of other dimensions gives way when it was idle for so long. */
+/* A ring of other dimensions is evicted when it was idle for this long. */
 #define LEAST_IDLE_MS	60000
 
 /* A segment. */
@@ -60,7 +60,7 @@ typedef struct Ring
 /* An entry of the table. */
 typedef struct RingSlot
 {
-	pg_atomic_uint64 ticket;	/* of the ring, given out once; 0 = none */
+	pg_atomic_uint64 ticket;	/* of the ring, unique for ever; 0 = none */
 	pg_atomic_uint64 used;		/* when it was asked last, TimestampTz */
 	Oid			database;
 	Oid			table;
@@ -85,6 +85,13 @@ typedef struct Attached
 	dsm_segment *segment;
 	Ring	   *ring;
 } Attached;
+
+/* The index that a ring is to be opened for. */
+typedef struct Opening
+{
+	Relation	index;
+	int			dims;
+} Opening;
 
 static QueryLog *shared = NULL; /* NULL without preloading */
 static Attached attached[MAX_RINGS];	/* by slot */
@@ -119,7 +126,7 @@ IvfpqQueryLogInit(void)
 	IvfpqShare(&part);
 }
 
-/* Is this process attached to the ring that a slot has now? */
+/* Returns whether this process is attached to the ring that a slot has now. */
 static bool
 is_attached(int slot)
 {
@@ -136,7 +143,7 @@ detach_ring(int slot)
 	memset(&attached[slot], 0, sizeof(attached[slot]));
 }
 
-/* Give a slot's ring up; processes that are attached to it find out. */
+/* Frees a slot's ring; processes that are attached to it find out. */
 static void
 free_slot(int slot)
 {
@@ -151,7 +158,7 @@ free_slot(int slot)
 	detach_ring(slot);
 }
 
-/* The slot of an index's ring, or -1. */
+/* Returns the slot of an index's ring, or -1. */
 static int
 find_slot(Relation index)
 {
@@ -168,8 +175,9 @@ find_slot(Relation index)
 }
 
 /*
- * Free rings of indexes of this database that are gone, and let go of those
- * that others have freed.  Takes the lock, but asks the catalog without.
+ * Frees rings of indexes of this database that were dropped, and detaches this
+ * process from those that others have freed.  Takes the lock, but reads the
+ * catalog without it.
  */
 static void
 sweep(void)
@@ -200,7 +208,10 @@ sweep(void)
 	}
 }
 
-/* Returns whether a slot is free, and memory for this number of bytes. */
+/*
+ * Sets *free to a free slot, or -1.  Returns whether there is one, and memory
+ * for this number of bytes.
+ */
 static bool
 has_memory(Size bytes, int *free)
 {
@@ -217,7 +228,8 @@ has_memory(Size bytes, int *free)
 }
 
 /*
- * The ring that was idle longest, of those of this size (0: any); or -1.
+ * Returns the slot whose ring was idle longest, of rings of this size (0: of
+ * any); or -1.
  */
 static int
 find_idle(Size bytes)
@@ -237,7 +249,7 @@ find_idle(Size bytes)
 	return idle;
 }
 
-/* Free the ring that was idle longest; ERROR if that is not long. */
+/* Frees the ring that was idle longest; ERROR if that is not long. */
 static void
 free_idle(void)
 {
@@ -253,7 +265,7 @@ free_idle(void)
 	free_slot(idle);
 }
 
-/* Note that this process is attached to a slot's ring, until it ends. */
+/* Notes that this process is attached to a slot's ring, until it ends. */
 static void
 keep_attached(int slot, dsm_segment *segment)
 {
@@ -265,7 +277,7 @@ keep_attached(int slot, dsm_segment *segment)
 	attached[slot].ring = dsm_segment_address(segment);
 }
 
-/* Attach to the ring in a slot. */
+/* Attaches to the ring in a slot. */
 static void
 attach_ring(int slot)
 {
@@ -280,7 +292,7 @@ attach_ring(int slot)
 	keep_attached(slot, segment);
 }
 
-/* Say whose a slot's ring is from now on. */
+/* Makes a slot's ring that of an index, by a new ticket. */
 static void
 name_ring(int slot, Relation index)
 {
@@ -295,8 +307,8 @@ name_ring(int slot, Relation index)
 }
 
 /*
- * Make another index's ring one of this index, of as many dims.  Who is about
- * to write to it finds out under its lock.
+ * Gives another index's ring, of as many dimensions, to this index.  A process
+ * that is about to write to it finds out under the ring's lock.
  */
 static void
 take_over(int slot, Relation index)
@@ -312,7 +324,7 @@ take_over(int slot, Relation index)
 	LWLockRelease(&ring->lock);
 }
 
-/* Make a ring of an index: a new one, or one that was another's. */
+/* Makes the ring of an index: a new one, or one that was another's. */
 static void
 make_ring(Relation index, int dims)
 {
@@ -346,7 +358,7 @@ make_ring(Relation index, int dims)
 	keep_attached(free, segment);
 }
 
-/* Attach to the ring of an index, which may have to be made. */
+/* Attaches to the ring of an index, which may have to be made. */
 static void
 open_ring(Relation index, int dims)
 {
@@ -369,13 +381,6 @@ open_ring(Relation index, int dims)
 	LWLockRelease(shared->lock);
 }
 
-/* Of which index a ring is to be opened. */
-typedef struct Opening
-{
-	Relation	index;
-	int			dims;
-} Opening;
-
 static void
 open_attempted(void *arg)
 {
@@ -385,9 +390,9 @@ open_attempted(void *arg)
 }
 
 /*
- * The same, but an error goes to the log only, unless the statement was to end
- * anyway: there may be no memory.  Not in parallel mode, which has no
- * subtransactions.
+ * Opens the ring of an index, but an error goes to the log only, unless the
+ * statement was to end anyway: there may be no memory.  Does nothing in
+ * parallel mode, which has no subtransactions.
  */
 static void
 try_ring(Relation index, int dims)
@@ -409,8 +414,8 @@ try_ring(Relation index, int dims)
 }
 
 /*
- * The slot of a ring that this process is attached to, or -1.  Lets go of
- * those that others have freed.
+ * Returns the slot of the index's ring, if this process is attached to it, or
+ * -1.  Detaches it from rings that others have freed.
  */
 static int
 find_attached(Oid index, int dims)
@@ -429,10 +434,6 @@ find_attached(Oid index, int dims)
 	return found;
 }
 
-/*
- * A scan begins: keep its query, unless it is this library that asks, to
- * measure (gpuvec_recall).
- */
 void
 IvfpqLogQuery(Relation index, const float *query, int dims)
 {
@@ -465,7 +466,10 @@ IvfpqLogQuery(Relation index, const float *query, int dims)
 	LWLockRelease(&ring->lock);
 }
 
-/* A copy of the ring of an index, or NULL; scans pass it over meanwhile. */
+/*
+ * Returns a copy of the ring of an index, or NULL.  Scans pass the ring over
+ * meanwhile.
+ */
 static Ring *
 copy_ring(Relation index)
 {
@@ -488,7 +492,7 @@ copy_ring(Relation index)
 	return copy;
 }
 
-/* Open an index and its table; ERROR unless the user may see its queries. */
+/* Opens an index and its table; ERROR unless the user may see its queries. */
 static Relation
 open_owned(Oid relid, Relation *table)
 {
@@ -508,7 +512,7 @@ open_owned(Oid relid, Relation *table)
 	return index;
 }
 
-/* One row, the i-th query of those ever asked. */
+/* Puts the i-th of all queries ever asked into the result. */
 static void
 put_query(ReturnSetInfo *result, const Ring *ring, uint64 i)
 {
@@ -529,7 +533,7 @@ put_query(ReturnSetInfo *result, const Ring *ring, uint64 i)
 	pfree(elements);
 }
 
-/* gpuvec_live_queries(index regclass): the last one first */
+/* gpuvec_live_queries(index regclass): the last query first */
 Datum
 gpuvec_live_queries(PG_FUNCTION_ARGS)
 {
@@ -555,7 +559,10 @@ gpuvec_live_queries(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* gpuvec_forget_queries(index regclass): was there anything to forget? */
+/*
+ * gpuvec_forget_queries(index regclass): returns whether there was anything to
+ * forget
+ */
 Datum
 gpuvec_forget_queries(PG_FUNCTION_ARGS)
 {

@@ -1,256 +1,271 @@
 /*
  * scan.h
- *		The ordered scan: its callbacks, and the state of one (ivfpqscan.c).
+ *		The state of an ordered scan, and the functions that its files call in
+ *		each other.
+ *
+ * Calls go one way: ivfpqscan.c (callbacks, the next row) -> batch.c (the next
+ * batch, or the pass over the rest) -> roworder.c (rows that wait, and rows
+ * that were returned) -> depth.c (how deep to search, and when to read
+ * everything) -> am/search.
  */
 #ifndef IVFPQ_SCAN_H
 #define IVFPQ_SCAN_H
 
 #include "access/amapi.h"
-#include "access/skey.h"
-#include "am/scan/scanfilter.h"
 #include "lib/pairingheap.h"
 #include "nodes/execnodes.h"
-#include "nodes/pathnodes.h"
 #include "utils/tuplesort.h"
 
 #include "am/common/enginecall.h"
+#include "am/scan/scanfilter.h"
 #include "am/search/params.h"
 #include "am/search/rerank.h"
 #include "am/search/search.h"
 
-/* A scan reranks at least this many rows before it falls back on a pass. */
+/*
+ * Up to this many candidates, or pending rows, are reranked however small the
+ * table is.
+ */
 #define IVFPQ_MIN_RERANKED		20000
 
-/* Of a table's rows no more than this fraction are reranked as candidates. */
+/*
+ * A batch that has more candidates has at most this fraction of the table's
+ * rows; otherwise a full pass is better (depth.c).
+ */
 #define IVFPQ_RERANKED_FRACTION	0.05
 
 /* A batch may have this many candidates however little memory there is. */
 #define IVFPQ_FEW_CANDIDATES	1000
 
-/* A report on a scan, for gpuvec_last_scan. */
+/* The work of a scan, for gpuvec_last_scan. */
 typedef struct IvfpqScanReport
 {
 	Oid			index;
-	double		recall;			/* asked for */
+	double		recall;			/* target */
 	int			probes;			/* of the first batch */
 	int			candidates;
 	int			batches;
 	int64		lists;			/* read */
-	int64		postings;		/* read, */
-	bool		asks_keys;		/* there are key quals: only postings that */
-	int64		matched;		/* satisfy them are scored, `matched` */
+	int64		postings;		/* read */
+	bool		asks_keys;		/* there are key quals */
+	int64		matched;		/* postings that satisfy them; only these are
+								 * scored */
 	int64		refined;		/* refine records read */
 	int64		reranked;		/* rows fetched from the heap */
 	int64		returned;		/* rows returned */
 	int64		out_of_order;	/* rows left out to keep the order */
-	bool		full_pass;		/* with a pass over all rows */
+	bool		full_pass;		/* ended in a pass over the whole table */
 	IvfpqFilterReport filter;
 	IvfpqRemoteReport remote;
 } IvfpqScanReport;
 
-/* A row reranked, or bounded, and not returned yet. */
+/* A row that waits in the queue: reranked, or known by bounds only. */
 typedef struct IvfpqQueuedRow
 {
 	pairingheap_node node;
-	double		distance;		/* or its lower bound, */
-	double		most;			/* and its upper bound */
+	/* bounds of its distance, equal after reranking */
+	double		lower;
+	double		upper;
 	uint64		id;
-	bool		bounded;
+	bool		bounded;		/* not reranked yet */
 } IvfpqQueuedRow;
 
-/* A row that comes up; its distance is known where both are the same. */
+/* A row that leaves the queue, or the sort of the full pass. */
 typedef struct IvfpqNextRow
 {
 	uint64		id;
-	double		least;
-	double		most;
+	double		lower;
+	double		upper;
 	bool		reranked;
 } IvfpqNextRow;
 
-/*
- * Rows returned, as far as the next ones need them (roworder.c): the last of
- * those that the snapshot sees, and those that were returned unfetched.
- */
-typedef struct IvfpqReturned
+/* The query, and the order of the rows returned. */
+typedef struct IvfpqScanQuery
 {
-	bool		has_last;
-	IvfpqNextRow last;
-	IvfpqNextRow *unseen;		/* [capacity] of which these are there: */
-	int			nunseen;
-	int			nolder;			/* the first of these, before `last` */
-	int			capacity;
-} IvfpqReturned;
+	bool		is_null;		/* and so are all distances: any order will do */
+	bool		strict;			/* rows found out of order are left out */
+	double		recall;			/* target */
+	const float *bound_query;	/* [dims] the transformed query, to bound
+								 * distances; NULL: bounds are of no use */
+	int			pending_dims;	/* that pending rows must have; 0 = any */
+	bool	   *warned_mismatched;	/* whether a warning of others was given */
+} IvfpqScanQuery;
 
-typedef struct IvfpqQueue
+/* Key quals. */
+typedef struct IvfpqScanKeys
 {
-	pairingheap *heap;
-	IvfpqQueuedRow *next_row;	/* the next row's */
-	uint64	   *prefetch;		/* [nprefetch] rows in the order of taking */
-	int64		nprefetch;
-	int64		ntaken;			/* of them are taken */
-} IvfpqQueue;
-
-/* Rows that tell how much is within a radius, of the batch's candidates. */
-#define IVFPQ_WATCHED	8
-
-typedef struct IvfpqWatched
-{
-	int			n;				/* 0 or IVFPQ_WATCHED */
-	uint64		last[IVFPQ_WATCHED];	/* about the rank of its depth */
-	uint64		nearer[IVFPQ_WATCHED];	/* about a fraction of that */
-} IvfpqWatched;
-
-typedef struct IvfpqScan
-{
-	Relation	index;
-	MemoryContext context;		/* of the running scan; reset by rescan */
-	MemoryContext batches;		/* in context: the queue and candidates */
-	IvfpqModel *model;
-	IvfpqSearch search;			/* when trained */
-	IvfpqRerank *rerank;		/* unless the query is NULL */
-	IvfpqSearchParams params;	/* of the batch under way */
-	int			wanted;			/* its candidates, if lists have as many */
-	IvfpqKeyGoal goal;			/* the same, with conditions on keys */
-	IvfpqScanReport report;		/* less what is counted elsewhere */
-	bool		has_keys;		/* of an earlier scan; they outlive it */
-	bool		asks_keys;		/* conditions on keys are in `quals` */
-	IvfpqKeys	keys;			/* then */
+	bool		any;
+	double		selectivity;	/* near the query, as far as known; else 1 */
+	IvfpqKeys	columns;
 	IvfpqKeyQuals quals;
-	double		key_selectivity;	/* of rows near the query, those that
-									 * satisfy them, as far as is known; else
-									 * 1 */
-	bool		started;
-	bool		null_query;		/* any order will do */
-	bool		is_strict;		/* rows found out of order are left out */
-	double		recall;			/* asked for */
-	const LimitState *limit;	/* limits the scan's rows, or NULL */
-	double		planned;		/* rows that the planner expects; 0 = none */
-	double		rows_needed;	/* rows needed at first; 0 = not known */
-	double		visible;		/* of the index's rows those that the snapshot
-								 * sees, as far as statistics tell */
-	int			pending_dims;	/* pending rows may have others; 0 = no */
-	bool		warned_mismatched;	/* a warning of these was given */
-	bool		exhausted;		/* no further batch can bring rows */
-	int			batch;			/* batches done */
-	bool		is_drained;		/* the last one has all rows of its lists, */
-	int			drained;		/* the number of these lists */
-	int64		returned;		/* rows returned */
-	int64		taken;			/* rows that came up */
-	int64		quota;			/* rows that may come up so far */
-	int64		out_of_order;	/* rows left out to keep the order */
-	int64		fetched;		/* candidates fetched */
-	int64		invisible;		/* of these, those the snapshot does not see */
-	IvfpqReturned rows_returned;
-	const float *bound_query;	/* what bounds are of, or NULL for none */
-	IvfpqQueue	queue;
-	tidset_hash *reranked;		/* rows reranked, bounded or found invisible */
-	IvfpqFilter *filter;		/* or NULL; outlives the running scan */
-	double		depth;			/* depth of the batch: its nearest rows,
-								 * whether they match or not, of those that
-								 * satisfy the key quals */
-	int64		matched;		/* of these, those that match, */
-	int64		matched_near;	/* and the nearer of those */
-	IvfpqWatched watched;		/* with a filter and a radius */
-	double		within;			/* rows within that, as ranks tell; 0 = not
+	IvfpqKeyGoal goal;			/* of the batch under way */
+} IvfpqScanKeys;
+
+/* Rows reranked about a rank, to see whether the radius reaches that far. */
+#define IVFPQ_PROBED_RANKS	8
+
+/* How far a radius reaches (depth.c). */
+typedef struct IvfpqScanRadius
+{
+	int			nprobed;		/* 0 or IVFPQ_PROBED_RANKS */
+	uint64		last[IVFPQ_PROBED_RANKS];	/* up to the rank of the depth */
+	uint64		nearer[IVFPQ_PROBED_RANKS]; /* about a fraction of that rank */
+	double		est_within;		/* rows within, estimated from these; 0 = not
 								 * known */
 	int64		counted;		/* rows reranked, or bounded */
 	int64		counted_within; /* of these, those within */
+} IvfpqScanRadius;
+
+/* How deep batches go. */
+typedef struct IvfpqScanDepth
+{
+	double		rows_needed;	/* by LIMIT or the planner; 0 = not known */
+	double		planned_rows;	/* the planner's estimate; 0 = none */
+	double		visible;		/* fraction of the index's rows that the
+								 * snapshot sees, by statistics */
+	int			batches;		/* done */
+	IvfpqSearchParams params;	/* of the batch under way */
+	int			wanted;			/* its candidates before they are limited to
+								 * the postings of its lists */
+	double		rows;			/* the batch's depth: its nearest rows,
+								 * whether they match or not, of those that
+								 * satisfy the key quals */
+	int64		matched;		/* rows within the depth that match */
+	int64		matched_near;	/* of these, those in the nearer half of the
+								 * ranks asked of calibration */
+	bool		is_drained;		/* the batch found all rows of its lists */
+	int			ndrained;		/* the number of these lists */
+	IvfpqScanRadius radius;
+} IvfpqScanDepth;
+
+/* Rows, from candidates until they are returned (roworder.c). */
+typedef struct IvfpqScanRows
+{
+	bool		counts_matching;	/* the quota counts rows that match, which
+									 * only the rows tell */
+	bool		needs_distance; /* no row is returned by its bounds alone */
+	tidset_hash *seen;			/* rows reranked, bounded or invisible */
+	int64		fetched;		/* candidates fetched */
+	int64		invisible;		/* of these, those the snapshot does not see */
+
+	/* the queue: */
+	pairingheap *queue;
+	IvfpqQueuedRow *next_slot;	/* memory of the batch's rows, still free */
+	uint64	   *prefetch;		/* [nprefetch] the batch's rows in the order
+								 * in which they leave the queue */
+	int64		nprefetch;
+	int64		nprefetched;	/* of these, those that have left it */
+	int64		quota;			/* rows that may leave the queue so far */
+	int64		popped;			/* rows that have left it */
+
+	/* rows returned, as far as the order of later ones depends on them: */
+	int64		returned;
+	int64		out_of_order;	/* rows left out to keep the order */
+	bool		has_last;
+	IvfpqNextRow last;			/* the last one known to be visible */
+	IvfpqNextRow *unchecked;	/* [capacity] returned without being fetched */
+	int			nunchecked;
+	int			nbefore_last;	/* of these, those returned before `last` */
+	int			capacity;
 	tidset_hash *returned_tids; /* with a filter: where the rows returned are,
-								 * which may be elsewhere than entries say */
-	bool		in_full_pass;	/* rows come from full_pass_sort */
-	Tuplesortstate *full_pass_sort; /* rows of the full pass, by distance */
-	TupleTableSlot *full_pass_slot;
+								 * which may be another tuple of the HOT chain
+								 * than the posting names */
+} IvfpqScanRows;
+
+/* The pass over all remaining rows (batch.c). */
+typedef struct IvfpqFullPass
+{
+	bool		active;			/* rows come from `sort` */
+	Tuplesortstate *sort;		/* by distance */
+	TupleTableSlot *slot;
+} IvfpqFullPass;
+
+/* A scan from its first row to its last; all zero before. */
+typedef struct IvfpqScanRun
+{
+	Relation	index;			/* NULL before the first row */
+	const IvfpqScanFilter *filter;
+	MemoryContext context;		/* of all that follows */
+	MemoryContext batches;		/* in context: queue and candidates */
+	IvfpqModel *model;
+	bool		exhausted;		/* no further batch can bring rows */
+	IvfpqScanQuery query;
+	IvfpqScanKeys keys;
+	IvfpqSearch search;			/* when trained */
+	IvfpqRerank *rerank;		/* NULL if no row is fetched */
+	IvfpqScanDepth depth;
+	IvfpqScanRows rows;
+	IvfpqFullPass pass;
+	IvfpqScanReport report;		/* except what other fields count */
+} IvfpqScanRun;
+
+/* scan->opaque */
+typedef struct IvfpqScan
+{
+	Relation	index;
+	MemoryContext context;		/* of the run; each rescan resets it */
+	bool		keys_set;		/* scan keys hold functions of an earlier
+								 * rescan */
+	const LimitState *limit;	/* limits the scan's rows, or NULL */
+	double		planned_rows;	/* the planner's estimate; 0 = none */
+	bool		warned_mismatched;
+	const IvfpqScanFilter *filter;	/* never NULL */
+	IvfpqScanRun run;
+	IvfpqScanReport last_report;	/* of the run before */
 } IvfpqScan;
 
 /* ivfpqscan.c */
 extern IndexScanDesc ivfpqbeginscan(Relation index, int nkeys, int norderbys);
-extern void ivfpqrescan(IndexScanDesc scan, ScanKey keys, int nkeys,
+extern void ivfpqrescan(IndexScanDesc desc, ScanKey keys, int nkeys,
 						ScanKey orderbys, int norderbys);
-extern bool ivfpqgettuple(IndexScanDesc scan, ScanDirection dir);
-extern void ivfpqendscan(IndexScanDesc scan);
+extern bool ivfpqgettuple(IndexScanDesc desc, ScanDirection dir);
+extern void ivfpqendscan(IndexScanDesc desc);
+extern void IvfpqInitLimit(void);
 
 /* batch.c */
-extern bool IvfpqScanRerankRow(IvfpqScan *state, uint64 id,
-							   double *distance);
-extern int	IvfpqScanCandidates(IvfpqScan *state, int probes);
-extern void IvfpqNextBatch(IvfpqScan *state);
-
-/* cost.c */
-extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
-							  double loop_count, Cost *startup_cost,
-							  Cost *total_cost, Selectivity *selectivity,
-							  double *correlation, double *pages);
-extern void IvfpqCostEstimate(PlannerInfo *root, IndexPath *path,
-							  double loop_count, Cost *startup_cost,
-							  Cost *total_cost, Selectivity *selectivity,
-							  double *correlation, double *pages);
-extern bool IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info,
-						   bool by_full_pass);
-extern bool IvfpqWantsNoVector(const List *clauses);
-extern bool IvfpqReliesOnOrder(const PlannerInfo *root);
-extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexPath *path,
-						   double recall, double depth, Cost per_row);
+extern void IvfpqScanNextBatch(IvfpqScanRun *run);
+extern void IvfpqFullPassBegin(IvfpqScanRun *run);
+extern bool IvfpqFullPassNext(IvfpqScanRun *run, IvfpqNextRow *row);
+extern void IvfpqFullPassEnd(IvfpqScanRun *run);
+extern bool IvfpqFilterFetch(IvfpqScanRun *run, IndexScanDesc desc, uint64 id);
 
 /* roworder.c */
-extern void IvfpqQueueInit(IvfpqQueue *queue);
-extern void IvfpqQueueReserve(IvfpqQueue *queue, int64 n);
-extern void IvfpqQueueAdd(IvfpqQueue *queue, uint64 id, double distance);
-extern void IvfpqQueueAddBounded(IvfpqQueue *queue, uint64 id,
-								 const IvfpqRowBounds *bounds);
-extern void IvfpqQueueReturn(IvfpqQueue *queue, IvfpqQueuedRow *row,
-							 double distance);
-extern void IvfpqQueuePrefetch(IvfpqQueue *queue, int64 n);
-extern IvfpqQueuedRow *IvfpqQueueTake(IvfpqQueue *queue);
-extern double IvfpqQueueLeast(const IvfpqQueue *queue);
+typedef void (*IvfpqScanSink) (IvfpqScanRun *run, uint64 id, double distance);
 
-/* roworder.c */
-extern void IvfpqReturnedAdd(IvfpqScan *state, const IvfpqNextRow *row);
-extern bool IvfpqReturnedCheck(IvfpqScan *state);
-extern bool IvfpqReturnedIsOutOfOrder(IvfpqScan *state, IvfpqNextRow *row);
+extern void IvfpqRowsInit(IvfpqScanRun *run);
+extern void IvfpqRowsReserve(IvfpqScanRows *rows, int64 n);
+extern void IvfpqRowsAdd(IvfpqScanRows *rows, uint64 id, double lower,
+						 double upper, bool bounded);
+extern void IvfpqRowsPrefetch(IvfpqScanRows *rows, int64 n);
+extern IvfpqQueuedRow *IvfpqRowsPop(IvfpqScanRows *rows);
+extern void IvfpqRowsRerank(IvfpqScanRun *run, uint64 *ids, int64 count,
+							IvfpqScanSink sink);
+extern bool IvfpqRowsNext(IvfpqScanRun *run, IvfpqNextRow *next);
+extern bool IvfpqRowsQuotaIsUsed(IvfpqScanRun *run);
+extern bool IvfpqRowIsOutOfOrder(IvfpqScanRun *run, IvfpqNextRow *row);
+extern void IvfpqRowReturned(IvfpqScanRun *run, const IvfpqNextRow *row);
+
+/* depth.c */
+extern void IvfpqDepthNext(IvfpqScanRun *run);
+extern bool IvfpqDepthLimit(IvfpqScanRun *run, bool *last);
+extern bool IvfpqDepthFits(const IvfpqScanRun *run, int probes,
+						   int64 candidates);
+extern bool IvfpqDepthNeedsFullPass(const IvfpqScanRun *run);
+extern bool IvfpqDepthManyInvisible(const IvfpqScanRun *run);
+extern IvfpqRestSource IvfpqDepthRest(const IvfpqScanRun *run, bool must);
+extern int64 IvfpqDepthQuota(IvfpqScanRun *run, const uint64 *ids,
+							 int64 count);
+extern void IvfpqRadiusCount(IvfpqScanRun *run, double distance);
+extern void IvfpqRadiusProbeRanks(IvfpqScanRun *run, const uint64 *ids,
+								  int64 n);
+extern bool IvfpqRadiusIsRead(IvfpqScanRun *run);
 
 /* scanstats.c */
-extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);
+extern void IvfpqScanReportOf(const IvfpqScan *scan,
+							  IvfpqScanReport *report);
 extern bool IvfpqSeesAllRows(Oid index);
-extern void IvfpqReportScan(const IvfpqScan *state);
+extern void IvfpqReportScan(const IvfpqScanReport *report);
 extern void IvfpqReportBulk(const IvfpqScanReport *report, int64 searches,
 							bool more);
-
-/* depth.c */
-extern bool IvfpqScanBeginKeys(IndexScanDesc scan);
-extern bool IvfpqScanAsksRows(const IvfpqScan *state);
-extern void IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last);
-
-/* depth.c */
-extern void IvfpqDepthNext(IvfpqScan *state);
-extern bool IvfpqDepthNeedsFullPass(const IvfpqScan *state);
-extern bool IvfpqDepthManyInvisible(const IvfpqScan *state);
-extern IvfpqRest IvfpqDepthRest(const IvfpqScan *state, bool must);
-extern int64 IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids,
-							 int64 count);
-
-/* depth.c */
-extern bool IvfpqIsOutside(const IvfpqScan *state, double distance);
-extern bool IvfpqIsBoundOutside(const IvfpqScan *state, double bound);
-extern void IvfpqRadiusCount(IvfpqScan *state, double distance);
-extern void IvfpqRadiusWatch(IvfpqScan *state, const uint64 *ids, int64 n);
-extern bool IvfpqRadiusIsRead(IvfpqScan *state);
-
-/* batch.c */
-extern bool IvfpqFilterFetch(IndexScanDesc scan, uint64 id);
-
-/* batch.c */
-extern bool IvfpqBatchFits(const IvfpqScan *state, int probes,
-						   int64 candidates);
-extern void IvfpqFullPassBegin(IvfpqScan *state);
-extern bool IvfpqFullPassNext(IvfpqScan *state, IvfpqNextRow *row);
-extern void IvfpqFullPassEnd(IvfpqScan *state);
-
-/* ----
- * How many rows a statement wants of its ordered scans (depth.c).
- */
-
-extern const LimitState *IvfpqLimitOf(ScanKey orderbys, double *planned);
-extern double IvfpqLimitRows(const LimitState *limit);
-extern void IvfpqInitLimit(void);
 
 #endif							/* IVFPQ_SCAN_H */

@@ -1,10 +1,12 @@
 /*
  * scanfilter.h
- *		A scan that knows which rows are wanted: what it asks of whoever runs
- *		it (../filter), and how it then reads (depth.c, batch.c).
+ *		Filtered scans: the callbacks and estimates that the node which runs
+ *		one (src/planner/customscan.c) gives the access method.
  */
 #ifndef IVFPQ_SCANFILTER_H
 #define IVFPQ_SCANFILTER_H
+
+#include <math.h>
 
 #include "access/genam.h"
 #include "executor/tuptable.h"
@@ -14,21 +16,24 @@
 /* The custom scan that runs filtered scans. */
 #define IVFPQ_CUSTOM_NAME	"GpuvecScan"
 
-/* How the rows behind those of batches were found. */
-typedef enum IvfpqRest
+/* The source of the remaining rows when batches end. */
+typedef enum IvfpqRestSource
 {
 	IVFPQ_REST_NONE,			/* batches were enough */
-	IVFPQ_REST_FULL_PASS,		/* the whole table was read */
-	IVFPQ_REST_MATCHES,			/* another index said which rows match */
-	IVFPQ_REST_LISTS			/* the index did so by its keys */
-} IvfpqRest;
+	IVFPQ_REST_TABLE,			/* all rows of the table */
+	IVFPQ_REST_BITMAP,			/* the rows that another index names */
+	IVFPQ_REST_LISTS			/* the rows that the index's keys name */
+} IvfpqRestSource;
 
-/* Rows that a filter's scan goes for first, where a radius bounds them. */
+/*
+ * The greatest depth of the first batch of a scan with a radius.  No batch is
+ * halved below this depth to save time.
+ */
 #define IVFPQ_FIRST_WITHIN	20
 
 /*
- * A distance beyond which no row is wanted (depth.c).  The filter refuses
- * rows outside by itself; the scan may read on as far as it likes.
+ * A distance beyond which no row is needed (depth.c).  The filter refuses
+ * rows outside by itself; the scan may read beyond the radius.
  */
 typedef struct IvfpqRadius
 {
@@ -36,55 +41,75 @@ typedef struct IvfpqRadius
 	bool		is_empty;		/* no row is within */
 	double		most;			/* the greatest distance within */
 	bool		with_nan;		/* NaN is within, too */
-	bool		by_all;			/* rows that do not pass may end the scan */
+	bool		ends_on_any_row;	/* a row outside that fails the conditions
+									 * may end the scan, too */
 } IvfpqRadius;
 
 /*
  * A filter.  Rows are the table's, in a slot of its kind.  While a callback
- * runs no lock is held and gpuvecd is not asked anything: conditions may
- * search themselves.
+ * runs no lock is held and no request to gpuvecd is under way, because
+ * conditions may themselves search.
  */
-typedef struct IvfpqFilter
+typedef struct IvfpqScanFilter
 {
-	/* Asked of every candidate, before its distance is known. */
-	IvfpqSatisfies satisfies;
+	/*
+	 * Returns whether a candidate matches; called before its distance is
+	 * computed.
+	 */
+	IvfpqEarlyQual early_qual;
 
 	/*
-	 * Asked of a row that passed, when it comes up in its order; the row is
-	 * in `row`.
+	 * Returns whether a row that left the queue matches; the row is in `row`.
 	 */
-	bool		(*admits) (void *arg, double distance);
+	bool		(*late_qual) (void *arg, double distance);
 
 	/*
-	 * The next of all rows that may match, in any order; NULL at their end.
-	 * The first call begins anew.  NULL: no other index knows.
+	 * Returns the next of all rows that may match, in any order; NULL at
+	 * their end.  The first call starts from the beginning.  NULL: no other
+	 * index knows these rows.
 	 */
-	TupleTableSlot *(*next_match) (void *arg);
+	TupleTableSlot *(*next_bitmap_row) (void *arg);
 
-	void	   *arg;			/* of all three */
-	TupleTableSlot *row;		/* the row that came up last */
-	double		recall;			/* asked of the scan */
-	bool		any_order;		/* rows may come in any */
+	void	   *arg;			/* first argument of all three */
+	TupleTableSlot *row;		/* the argument of late_qual */
+	double		recall;			/* target */
+	bool		any_order;		/* rows may come in any order */
 	IvfpqRadius radius;
-	double		rows_needed;	/* rows likely to be wanted; 0 = not known */
-	double		selectivity;	/* of the index's rows, or of those that
-								 * satisfy conditions on keys, those that
-								 * pass, likely */
-	double		key_selectivity;	/* of the index's rows that satisfy these,
-									 * likely */
-	double		qual_ns;		/* what `satisfies` takes for a row */
-	double		matches;		/* rows that next_match brings, likely */
-} IvfpqFilter;
+	double		rows_needed;	/* estimate; 0 = not known */
+	double		selectivity;	/* estimated fraction of the index's rows, or
+								 * of those that satisfy the key quals, that
+								 * match */
+	double		key_selectivity;	/* estimated fraction of the index's rows
+									 * that satisfy the key quals */
+	double		qual_ns;		/* the time that early_qual takes for a row */
+	double		bitmap_rows;	/* estimate of next_bitmap_row's rows */
+} IvfpqScanFilter;
+
+/* The filter of a plain scan, which has no callbacks: every row matches. */
+extern const IvfpqScanFilter ivfpq_no_filter;
 
 /* Counts of a filtered scan, for EXPLAIN; any scan sets `rest`. */
 typedef struct IvfpqFilterReport
 {
-	int64		rejected;		/* rows that did not pass */
-	int64		refused;		/* rows that came up and were not admitted */
-	IvfpqRest	rest;
+	int64		rejected;		/* rows that failed early_qual */
+	int64		refused;		/* rows that failed late_qual */
+	IvfpqRestSource rest;
 } IvfpqFilterReport;
 
-extern void IvfpqScanFilter(IndexScanDesc scan, IvfpqFilter *filter);
+/*
+ * Returns whether a distance is beyond the radius.  NaN sorts above all other
+ * distances, so a radius of NaN contains every distance.
+ */
+static inline bool
+IvfpqIsOutside(const IvfpqRadius *radius, double distance)
+{
+	if (!radius->is_set || isnan(radius->most))
+		return false;
+	return isnan(distance) ? !radius->with_nan : distance > radius->most;
+}
+
+extern void IvfpqScanSetFilter(IndexScanDesc scan,
+							   const IvfpqScanFilter *filter);
 extern bool IvfpqScanIsOfNull(IndexScanDesc scan);
 
 #endif							/* IVFPQ_SCANFILTER_H */

@@ -1,6 +1,23 @@
 /*
  * scanstats.c
- *		gpuvec_last_scan: what this session's last index scan did.
+ *		Statistics of scans: gpuvec_last_scan, of this session's last one, and
+ *		gpuvec_stat_indexes, sums over the scans of each index.
+ *
+ * Where the library is preloaded counters are in the main shared memory; where
+ * it is not, and the server has named segments (from 17 on), in one of those;
+ * else there are none.  The server's own kinds of statistics (from 18 on) are
+ * no better: they want the library preloaded, too, and a server that is
+ * started without it then drops all statistics that it has saved, those of
+ * tables, by which autovacuum goes, among them.
+ *
+ * An index has its slot in a set that a hash of its OID chooses.  If all slots
+ * of the set are taken, the one that was used longest ago goes to the new
+ * index.  Scans add under a shared lock, and take the exclusive one for a
+ * slot.
+ *
+ * Counts that include rows which policies or a view hide are shown only to
+ * users to whom a SELECT shows all rows (am/README, "Rights"), and sums also
+ * to members of pg_read_all_stats.
  */
 #include "postgres.h"
 
@@ -27,9 +44,29 @@
 #include "page/attempt.h"
 #include "pgcompat.h"
 
-static void counters_add(const IvfpqScanReport *report, int64 scans);
+#define NSETS		512
+#define SET_SLOTS	8
 
-/* Columns of the result, in its order. */
+/* Name of the segment; changes with its layout. */
+#define NAME		"gpuvec counters 1"
+
+typedef struct Slot
+{
+	Oid			database;		/* InvalidOid: free */
+	Oid			index;
+	TimestampTz since;			/* when it was taken or set back */
+	pg_atomic_uint64 used;		/* when it was counted in last, TimestampTz */
+	pg_atomic_uint64 counts[IVFPQ_NCOUNTERS];
+} Slot;
+
+typedef struct Counters
+{
+	LWLock	   *lock;			/* NULL: `own` is */
+	LWLock		own;			/* in a named segment */
+	Slot		slots[NSETS * SET_SLOTS];
+} Counters;
+
+/* Columns of gpuvec_last_scan, in its order. */
 enum
 {
 	REPORT_INDEX,
@@ -60,227 +97,17 @@ enum
  * Columns that rows count in, also rows that a policy or a view's condition
  * took out of the result.
  */
-static const int counts[] = {
+static const int hidden[] = {
 	REPORT_BATCHES, REPORT_LISTS, REPORT_POSTINGS, REPORT_REFINED,
 	REPORT_RERANKED, REPORT_RETURNED, REPORT_OUT_OF_ORDER, REPORT_FULL_PASS,
 	REPORT_STALE_LISTS, REPORT_TAIL_POSTINGS, REPORT_MATCHED
 };
 
-/* index is InvalidOid until a scan has ended */
-static IvfpqScanReport last;
+static IvfpqScanReport last;	/* index is InvalidOid until a scan has ended */
+static Counters *shared = NULL; /* NULL: not there, or not opened yet */
+static bool is_tried = false;	/* to open a segment */
 
 PG_FUNCTION_INFO_V1(gpuvec_last_scan);
-
-/*
- * Does a scan end in a pass over the whole table?  Another index may name the
- * rows instead, or keys, but while there are no lists these name all of them.
- */
-static bool
-is_full_pass(const IvfpqScan *state)
-{
-	IvfpqRest	rest = state->report.filter.rest;
-
-	return state->in_full_pass && (rest == IVFPQ_REST_FULL_PASS ||
-								   (rest == IVFPQ_REST_LISTS &&
-									state->model->meta.nlists == 0));
-}
-
-/* Sets *report to the work of a scan so far. */
-void
-IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report)
-{
-	*report = state->report;
-	report->index = RelationGetRelid(state->index);
-	report->batches = state->batch;
-	report->lists = state->search.lists_read;
-	report->postings = state->search.postings_read;
-	report->asks_keys = state->asks_keys;
-	report->matched = state->search.matched;
-	report->returned = state->returned;
-	report->out_of_order = state->out_of_order;
-	report->full_pass = is_full_pass(state);
-	report->remote = state->search.remote.report;
-}
-
-/* Remember what a scan did that ends now. */
-void
-IvfpqReportScan(const IvfpqScan *state)
-{
-	IvfpqScanReportOf(state, &last);
-	IvfpqCountScans(1, last.out_of_order, last.full_pass);
-	counters_add(&last, 1);
-}
-
-/* Add what was done before. */
-static void
-add_remote(IvfpqRemoteReport *remote, const IvfpqRemoteReport *before)
-{
-	if (before->engine[0] != '\0')
-		IvfpqReportEngine(remote, before->engine);
-	remote->asked |= before->asked;
-	remote->answered |= before->answered;
-	remote->stale_lists += before->stale_lists;
-	remote->tail_postings += before->tail_postings;
-	remote->queued_us += before->queued_us;
-	remote->engine_us += before->engine_us;
-	remote->trip_us += before->trip_us;
-}
-
-static void
-add_report(IvfpqScanReport *report, const IvfpqScanReport *before)
-{
-	report->probes = before->probes;	/* of the first batch */
-	report->candidates = before->candidates;
-	report->batches += before->batches;
-	report->lists += before->lists;
-	report->postings += before->postings;
-	report->matched += before->matched;
-	report->refined += before->refined;
-	report->reranked += before->reranked;
-	report->returned += before->returned;
-	report->out_of_order += before->out_of_order;
-	report->full_pass |= before->full_pass;
-	add_remote(&report->remote, &before->remote);
-}
-
-/*
- * Remember the work of `searches` searches that were made at once; `more`:
- * add it to the work that was remembered last.
- */
-void
-IvfpqReportBulk(const IvfpqScanReport *report, int64 searches, bool more)
-{
-	IvfpqScanReport before = last;
-
-	last = *report;
-	if (more)
-		add_report(&last, &before);
-	IvfpqCountScans(searches, report->out_of_order, report->full_pass);
-	counters_add(report, searches);
-}
-
-/* The columns about gpuvecd; NULL what it had no part in. */
-static void
-report_remote(const IvfpqRemoteReport *remote, Datum *values, bool *nulls)
-{
-	const char *engine = remote->engine[0] ? remote->engine : "session";
-
-	values[REPORT_ENGINE] = CStringGetTextDatum(engine);
-	values[REPORT_BATCH_SIZE] = Int32GetDatum((int32) remote->batch_size);
-	nulls[REPORT_BATCH_SIZE] = !remote->answered;
-	values[REPORT_STALE_LISTS] = Int64GetDatum(remote->stale_lists);
-	values[REPORT_TAIL_POSTINGS] = Int64GetDatum(remote->tail_postings);
-	values[REPORT_QUEUED_US] = Int64GetDatum(remote->queued_us);
-	nulls[REPORT_QUEUED_US] = !remote->answered;
-	values[REPORT_ENGINE_US] = Int64GetDatum(remote->engine_us);
-	nulls[REPORT_ENGINE_US] = !remote->answered;
-	values[REPORT_TRIP_US] = Int64GetDatum(remote->trip_us);
-	nulls[REPORT_TRIP_US] = !remote->asked;
-	nulls[REPORT_FALLBACK] = remote->fallback == NULL;
-	if (remote->fallback != NULL)
-		values[REPORT_FALLBACK] = CStringGetTextDatum(remote->fallback);
-}
-
-/*
- * Would a SELECT of the indexed column show the current user all rows?  The
- * scan may have run in a view or a function, with the rights of its owner.  Of
- * an index that was dropped nothing is known any more.
- */
-bool
-IvfpqSeesAllRows(Oid index)
-{
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
-	Form_pg_index form;
-	AttrNumber	key;
-	Oid			table;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	form = (Form_pg_index) GETSTRUCT(tuple);
-	key = form->indkey.values[0];	/* 0: an expression */
-	table = form->indrelid;
-	ReleaseSysCache(tuple);
-	return (pg_class_aclcheck(table, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
-			(key > 0 && pg_attribute_aclcheck(table, key, GetUserId(),
-											  ACL_SELECT) == ACLCHECK_OK)) &&
-		check_enable_rls(table, InvalidOid, true) != RLS_ENABLED;
-}
-
-/* gpuvec_last_scan() */
-Datum
-gpuvec_last_scan(PG_FUNCTION_ARGS)
-{
-	TupleDesc	desc;
-	Datum		values[REPORT_NCOLUMNS] = {0};
-	bool		nulls[REPORT_NCOLUMNS] = {false};
-
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	values[REPORT_INDEX] = ObjectIdGetDatum(last.index);
-	values[REPORT_RECALL] = Float8GetDatum(last.recall);
-	values[REPORT_PROBES] = Int32GetDatum(last.probes);
-	values[REPORT_CANDIDATES] = Int32GetDatum(last.candidates);
-	values[REPORT_BATCHES] = Int32GetDatum(last.batches);
-	values[REPORT_LISTS] = Int64GetDatum(last.lists);
-	values[REPORT_POSTINGS] = Int64GetDatum(last.postings);
-	values[REPORT_REFINED] = Int64GetDatum(last.refined);
-	values[REPORT_RERANKED] = Int64GetDatum(last.reranked);
-	values[REPORT_RETURNED] = Int64GetDatum(last.returned);
-	values[REPORT_OUT_OF_ORDER] = Int64GetDatum(last.out_of_order);
-	values[REPORT_FULL_PASS] = BoolGetDatum(last.full_pass);
-	report_remote(&last.remote, values, nulls);
-	values[REPORT_MATCHED] = Int64GetDatum(last.matched);
-	nulls[REPORT_MATCHED] = !last.asks_keys;
-	if (!OidIsValid(last.index))
-		memset(nulls, true, sizeof(nulls));
-	else if (!IvfpqSeesAllRows(last.index))
-		for (int i = 0; i < (int) lengthof(counts); i++)
-			nulls[counts[i]] = true;
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
-													  values, nulls)));
-}
-
-/* ----
- * What scans of each index have done: gpuvec_stat_indexes.
- *
- * Where the library is preloaded counters are in the main shared memory; where
- * it is not, and the server has named segments (from 17 on), in one of those;
- * else there are none.  The server's own kinds of statistics (from 18 on) are
- * no better: they want the library preloaded, too, and a server that is
- * started without it then drops all statistics that it has saved, those of
- * tables, by which autovacuum goes, among them.
- *
- * An index has its slot in a set that its number chooses.  Where all slots of
- * a set are taken, the one that was used longest ago is given to the new
- * index. Scans add under a shared lock, and take the exclusive one for a
- * slot.
- */
-
-#define NSETS		512
-#define SET_SLOTS	8
-
-/* Changes with what is in the segment. */
-#define NAME		"gpuvec counters 1"
-
-typedef struct Slot
-{
-	Oid			database;		/* InvalidOid: free */
-	Oid			index;
-	TimestampTz since;			/* when it was taken or set back */
-	pg_atomic_uint64 used;		/* when it was counted in last, TimestampTz */
-	pg_atomic_uint64 counts[IVFPQ_NCOUNTERS];
-} Slot;
-
-typedef struct Counters
-{
-	LWLock	   *lock;			/* NULL: `own` is */
-	LWLock		own;			/* in a named segment */
-	Slot		slots[NSETS * SET_SLOTS];
-} Counters;
-
-static Counters *shared = NULL; /* NULL: not there, or not opened yet */
-static bool is_tried = false;
-
 PG_FUNCTION_INFO_V1(gpuvec_index_counters);
 PG_FUNCTION_INFO_V1(gpuvec_stat_reset);
 
@@ -330,7 +157,10 @@ IvfpqCountersInit(void)
 	IvfpqShare(&part);
 }
 
-/* The lock is at another address in each process if it is in a segment. */
+/*
+ * Returns the lock of the counters.  If it is in a segment, its address
+ * differs between processes.
+ */
 static LWLock *
 get_lock(void)
 {
@@ -348,11 +178,6 @@ open_segment(void *arg)
 	shared = counters;
 }
 
-/*
- * Have counters, where that is possible.  A scan is not to fail for this: an
- * error goes to the log, unless the statement was to end anyway.  Not in
- * parallel mode, which has no subtransactions.
- */
 void
 IvfpqCountersOpen(void)
 {
@@ -378,7 +203,10 @@ set_of(Oid index)
 	return &shared->slots[hash % NSETS * SET_SLOTS];
 }
 
-/* The slot of an index of this database, or NULL.  Under the lock. */
+/*
+ * Returns the slot of an index of this database, or NULL.  The caller holds
+ * the lock.
+ */
 static Slot *
 find_slot(Oid index)
 {
@@ -390,7 +218,10 @@ find_slot(Oid index)
 	return NULL;
 }
 
-/* Counting begins anew.  Under the exclusive lock. */
+/*
+ * Sets the counters of a slot to zero, as of now.  The caller holds the
+ * exclusive lock.
+ */
 static void
 clear_slot(Slot *slot)
 {
@@ -399,7 +230,10 @@ clear_slot(Slot *slot)
 		pg_atomic_write_u64(&slot->counts[c], 0);
 }
 
-/* The slot of an index, which may have to be taken.  As above. */
+/*
+ * Returns the slot of an index, which may have to be taken.  The caller holds
+ * the exclusive lock.
+ */
 static Slot *
 take_slot(Oid index)
 {
@@ -419,7 +253,7 @@ take_slot(Oid index)
 	return slot;
 }
 
-/* Count scans that have ended, and the work that they did together. */
+/* Counts scans that have ended, and the work that they did together. */
 static void
 counters_add(const IvfpqScanReport *report, int64 scans)
 {
@@ -454,7 +288,6 @@ counters_add(const IvfpqScanReport *report, int64 scans)
 	LWLockRelease(get_lock());
 }
 
-/* Sets *counts to an index's, of this database; false: there are none. */
 bool
 IvfpqCountersGet(Oid index, IvfpqCounts *counts)
 {
@@ -477,9 +310,188 @@ IvfpqCountersGet(Oid index, IvfpqCounts *counts)
 }
 
 /*
- * May the current user see what rows are counted in?  From a scan's own share
- * of these one could tell how many rows that a policy hides satisfy a
- * condition.
+ * Returns whether a scan ends in a pass over the whole table.  Another index
+ * may name the rows instead, or keys, but while there are no lists these name
+ * all of them.
+ */
+static bool
+is_full_pass(const IvfpqScanRun *run)
+{
+	IvfpqRestSource rest = run->report.filter.rest;
+
+	return run->pass.active && (rest == IVFPQ_REST_TABLE ||
+								(rest == IVFPQ_REST_LISTS &&
+								 run->model->meta.nlists == 0));
+}
+
+/*
+ * Sets *report to the work of a scan so far or, before its first row, to that
+ * of the run before a rescan.
+ */
+void
+IvfpqScanReportOf(const IvfpqScan *scan, IvfpqScanReport *report)
+{
+	const IvfpqScanRun *run = &scan->run;
+
+	*report = run->index != NULL ? run->report : scan->last_report;
+	report->index = RelationGetRelid(scan->index);
+	if (run->index == NULL)
+		return;
+	report->batches = run->depth.batches;
+	report->lists = run->search.lists_read;
+	report->postings = run->search.postings_read;
+	report->asks_keys = run->keys.any;
+	report->matched = run->search.matched;
+	report->returned = run->rows.returned;
+	report->out_of_order = run->rows.out_of_order;
+	report->full_pass = is_full_pass(run);
+	report->remote = run->search.remote.report;
+}
+
+/* Remembers and counts the work of a scan that ends. */
+void
+IvfpqReportScan(const IvfpqScanReport *report)
+{
+	last = *report;
+	IvfpqCountScans(1, last.out_of_order, last.full_pass);
+	counters_add(&last, 1);
+}
+
+/* Adds gpuvecd's part of the work that was done before. */
+static void
+add_remote(IvfpqRemoteReport *remote, const IvfpqRemoteReport *before)
+{
+	if (before->engine[0] != '\0')
+		IvfpqReportEngine(remote, before->engine);
+	remote->asked |= before->asked;
+	remote->answered |= before->answered;
+	remote->stale_lists += before->stale_lists;
+	remote->tail_postings += before->tail_postings;
+	remote->queued_us += before->queued_us;
+	remote->engine_us += before->engine_us;
+	remote->trip_us += before->trip_us;
+}
+
+/* Adds the work that was done before. */
+static void
+add_report(IvfpqScanReport *report, const IvfpqScanReport *before)
+{
+	report->probes = before->probes;	/* of the first batch */
+	report->candidates = before->candidates;
+	report->batches += before->batches;
+	report->lists += before->lists;
+	report->postings += before->postings;
+	report->matched += before->matched;
+	report->refined += before->refined;
+	report->reranked += before->reranked;
+	report->returned += before->returned;
+	report->out_of_order += before->out_of_order;
+	report->full_pass |= before->full_pass;
+	add_remote(&report->remote, &before->remote);
+}
+
+/*
+ * Remembers and counts the work of `searches` searches that were made at once.
+ * With `more` it is added to the work that was remembered last.
+ */
+void
+IvfpqReportBulk(const IvfpqScanReport *report, int64 searches, bool more)
+{
+	IvfpqScanReport before = last;
+
+	last = *report;
+	if (more)
+		add_report(&last, &before);
+	IvfpqCountScans(searches, report->out_of_order, report->full_pass);
+	counters_add(report, searches);
+}
+
+/*
+ * Returns whether a SELECT of the indexed column would show the current user
+ * all rows.  The scan may have run in a view or a function, with the rights of
+ * its owner.  Returns false for an index that was dropped: nothing is known
+ * about its rows.
+ */
+bool
+IvfpqSeesAllRows(Oid index)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	Form_pg_index form;
+	AttrNumber	key;
+	Oid			table;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	key = form->indkey.values[0];	/* 0: an expression */
+	table = form->indrelid;
+	ReleaseSysCache(tuple);
+	return (pg_class_aclcheck(table, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
+			(key > 0 && pg_attribute_aclcheck(table, key, GetUserId(),
+											  ACL_SELECT) == ACLCHECK_OK)) &&
+		check_enable_rls(table, InvalidOid, true) != RLS_ENABLED;
+}
+
+/* Sets the columns about gpuvecd; NULL those that it had no part in. */
+static void
+report_remote(const IvfpqRemoteReport *remote, Datum *values, bool *nulls)
+{
+	const char *engine = remote->engine[0] ? remote->engine : "session";
+
+	values[REPORT_ENGINE] = CStringGetTextDatum(engine);
+	values[REPORT_BATCH_SIZE] = Int32GetDatum((int32) remote->batch_size);
+	nulls[REPORT_BATCH_SIZE] = !remote->answered;
+	values[REPORT_STALE_LISTS] = Int64GetDatum(remote->stale_lists);
+	values[REPORT_TAIL_POSTINGS] = Int64GetDatum(remote->tail_postings);
+	values[REPORT_QUEUED_US] = Int64GetDatum(remote->queued_us);
+	nulls[REPORT_QUEUED_US] = !remote->answered;
+	values[REPORT_ENGINE_US] = Int64GetDatum(remote->engine_us);
+	nulls[REPORT_ENGINE_US] = !remote->answered;
+	values[REPORT_TRIP_US] = Int64GetDatum(remote->trip_us);
+	nulls[REPORT_TRIP_US] = !remote->asked;
+	nulls[REPORT_FALLBACK] = remote->fallback == NULL;
+	if (remote->fallback != NULL)
+		values[REPORT_FALLBACK] = CStringGetTextDatum(remote->fallback);
+}
+
+/* gpuvec_last_scan() */
+Datum
+gpuvec_last_scan(PG_FUNCTION_ARGS)
+{
+	TupleDesc	desc;
+	Datum		values[REPORT_NCOLUMNS] = {0};
+	bool		nulls[REPORT_NCOLUMNS] = {false};
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	values[REPORT_INDEX] = ObjectIdGetDatum(last.index);
+	values[REPORT_RECALL] = Float8GetDatum(last.recall);
+	values[REPORT_PROBES] = Int32GetDatum(last.probes);
+	values[REPORT_CANDIDATES] = Int32GetDatum(last.candidates);
+	values[REPORT_BATCHES] = Int32GetDatum(last.batches);
+	values[REPORT_LISTS] = Int64GetDatum(last.lists);
+	values[REPORT_POSTINGS] = Int64GetDatum(last.postings);
+	values[REPORT_REFINED] = Int64GetDatum(last.refined);
+	values[REPORT_RERANKED] = Int64GetDatum(last.reranked);
+	values[REPORT_RETURNED] = Int64GetDatum(last.returned);
+	values[REPORT_OUT_OF_ORDER] = Int64GetDatum(last.out_of_order);
+	values[REPORT_FULL_PASS] = BoolGetDatum(last.full_pass);
+	report_remote(&last.remote, values, nulls);
+	values[REPORT_MATCHED] = Int64GetDatum(last.matched);
+	nulls[REPORT_MATCHED] = !last.asks_keys;
+	if (!OidIsValid(last.index))
+		memset(nulls, true, sizeof(nulls));
+	else if (!IvfpqSeesAllRows(last.index))
+		for (int i = 0; i < (int) lengthof(hidden); i++)
+			nulls[hidden[i]] = true;
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  values, nulls)));
+}
+
+/*
+ * Returns whether the current user may see counts of rows.  From the part that
+ * a scan adds to them its user could tell how many rows that a policy hides
+ * satisfy a condition.
  */
 static bool
 may_see_rows(Oid index)
@@ -516,7 +528,7 @@ gpuvec_index_counters(PG_FUNCTION_ARGS)
 													  values, nulls)));
 }
 
-/* gpuvec_stat_reset(index regclass): NULL: all of this database */
+/* gpuvec_stat_reset(index regclass): all indexes of this database if NULL */
 Datum
 gpuvec_stat_reset(PG_FUNCTION_ARGS)
 {

@@ -1,10 +1,26 @@
 /*
  * candidates.c
- *		From a query to candidates: nearest lists, one look-up table, a scan of
- *		the probed lists.  Joins pages and engine; no lock is held while the
- *		engine works.
+ *		From nearest lists to candidates: the session's engine scans the lists.
+ *		Joins pages and engine; no lock is held while the engine works.
+ *
+ * A search looks up its nearest lists (IvfpqSearchNearest), opens a scan
+ * (IvfpqSearchOpen), offers the postings of lists to it, and ends with the
+ * best rows as candidates (IvfpqSearchTake).  The query's look-up table is
+ * made when it is first needed, and so not if gpuvecd answers and its mirror
+ * lacks nothing.
+ *
+ * Many searches.  IvfpqSearchTogether reads a list once for all searches that
+ * probe it.  It takes as long to copy a list's blocks from their pages as to
+ * scan them; here that is shared.  Some lists at a time, a chunk, are copied
+ * to memory that stays in the processor's cache.  A chunk is scanned for one
+ * search after the other, whose table then comes into the innermost cache once
+ * a chunk.  The more lists searches have in common the better.  The nearest
+ * lists of each search are read first, since the postings found there turn
+ * away most postings of the others.  So a list may be read twice.
  */
 #include "postgres.h"
+
+#include <math.h>
 
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
@@ -13,6 +29,7 @@
 #include "am/common/enginecall.h"
 #include "am/search/search.h"
 #include "page/bufcache.h"
+#include "page/metapage.h"
 
 StaticAssertDecl(IVFPQ_OPTIMISTIC_BLOCKS <= GV_OPTIMISTIC_BLOCKS,
 				 "the engine tries as many blocks at once");
@@ -20,14 +37,73 @@ StaticAssertDecl(IVFPQ_OPTIMISTIC_BLOCKS <= GV_OPTIMISTIC_BLOCKS,
 /* Scratch that a search keeps for the next batch. */
 #define MOST_SCRATCH	(256 * 1024)
 
-/* Half of what searches may leave in the process's heap. */
+/* Half of the memory that searches may leave in the process's heap. */
 #define KEPT_HEAP		(512 * 1024)
 
+#define GOLDEN_RATIO	UINT64CONST(0x9E3779B97F4A7C15)
+
 /*
- * A search takes and frees some hundred kilobytes, which malloc would ask of
- * the kernel for each, page fault by page fault: 7 % of a short search.  After
- * a mapped block is freed, glibc lets the heap keep twice its size
- * (mallopt(3), "Dynamic adjustment"); other libraries lose nothing by it.
+ * Lists that are read before others, for each of many searches: at least
+ * LEAST_NEAR, or 1 / NEAR_PART of its lists.
+ */
+#define LEAST_NEAR	4
+#define NEAR_PART	8
+
+/*
+ * A list of one of many searches, as a number: whether it is not among the
+ * nearest, the list, the search, and its place among the search's lists.  The
+ * first two name a reading of a list.
+ */
+#define PAIR_FAR_SHIFT		56
+#define PAIR_LIST_SHIFT		32
+#define PAIR_SEARCH_SHIFT	24
+#define PAIR_READING(pair)	((pair) >> PAIR_LIST_SHIFT)
+#define PAIR_SEARCH(pair)	((uint32) (pair) >> PAIR_SEARCH_SHIFT)
+#define PAIR_PLACE(pair)	((int) ((pair) & ((1 << PAIR_SEARCH_SHIFT) - 1)))
+
+StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << (PAIR_FAR_SHIFT - PAIR_LIST_SHIFT),
+				 "no room for the list");
+StaticAssertDecl(IVFPQ_TOGETHER <= 1 << (PAIR_LIST_SHIFT - PAIR_SEARCH_SHIFT),
+				 "no room for the search");
+StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << PAIR_SEARCH_SHIFT,
+				 "no room for the place");
+
+/*
+ * Lists of a chunk, and bytes of their blocks, at most but for a few blocks.
+ */
+#define CHUNK_LISTS		32
+#define CHUNK_BYTES		(256 * 1024)
+
+/* A list of a chunk. */
+typedef struct ChunkList
+{
+	int			first;			/* its blocks: first .. end - 1; */
+	int			again;			/* postings from here on may be repeats */
+	int			end;
+	int			postings;		/* live ones */
+	int			places[IVFPQ_TOGETHER]; /* [n] among each search's lists; -1:
+										 * it is none of them */
+} ChunkList;
+
+typedef struct Chunk
+{
+	IvfpqSearch *searches;		/* [n] that lists are scanned for */
+	int			n;
+	int			capacity;		/* blocks that there is memory for */
+	int			nblocks;
+	GvBlock    *blocks;			/* [capacity] */
+	char	   *bodies;			/* [capacity] of each T, row ids, codes */
+	Size		body_bytes;
+	int			nlists;
+	ChunkList	lists[CHUNK_LISTS];
+} Chunk;
+
+/*
+ * Lets the process's heap keep some memory.  A search takes and frees some
+ * hundred kilobytes, which malloc would request from the kernel for each
+ * search, page fault by page fault: 7 % of a short search.  After a mapped
+ * block is freed, glibc lets the heap keep twice its size (mallopt(3),
+ * "Dynamic adjustment"); other libraries lose nothing by it.
  */
 static void
 keep_heap(void)
@@ -39,7 +115,7 @@ keep_heap(void)
 	kept = true;
 }
 
-/* Prepare to search a trained index; memory from the current context. */
+/* Prepares to search a trained index; memory from the current context. */
 void
 IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 {
@@ -48,7 +124,22 @@ IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 	search->index = index;
 	search->model = model;
 	IvfpqQueryInit(&search->query, model, model->gv.metric);
-	IvfpqListReaderInit(&search->reader, index, &model->meta, NULL);
+	IvfpqListReaderInit(&search->reader, index, &model->meta, &model->layout,
+						NULL);
+}
+
+/*
+ * IvfpqListReader.wants: returns whether a block has postings that may satisfy
+ * the condition, or belongs to the sample.
+ */
+static bool
+wants_block(const void *arg, const IvfpqSlotHeader *header, const char *keys)
+{
+	const IvfpqSearch *search = arg;
+
+	return (search->sample.is_open &&
+			gv_sampled(header->list, header->ordinal)) ||
+		IvfpqWantsBlock(search->condition, header, keys);
 }
 
 /* Restricts the search to postings whose keys satisfy a condition. */
@@ -56,7 +147,7 @@ void
 IvfpqSearchCondition(IvfpqSearch *search, const GvCondition *condition)
 {
 	search->condition = condition;
-	search->reader.wants = IvfpqSampleWants;
+	search->reader.wants = wants_block;
 	search->reader.wants_arg = search;
 }
 
@@ -69,6 +160,36 @@ IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 	search->lists_read = 0;
 	search->postings_read = 0;
 	search->matched = 0;
+}
+
+/* Finds the `probes` nearest lists. */
+void
+IvfpqSearchNearest(IvfpqSearch *search, int probes)
+{
+	IvfpqTopKResize(&search->lists, probes);
+	IvfpqNearestLists(search->index, search->model, &search->query, NULL, 1,
+					  &search->lists);
+}
+
+/*
+ * Counts the postings in the `probes` nearest lists, dead ones included, by
+ * the directory.  No search finds more, even where damage has made these
+ * numbers wrong.
+ */
+int64
+IvfpqSearchCount(IvfpqSearch *search, int probes)
+{
+	IvfpqDirEntry *entries = palloc_extended(probes * sizeof(IvfpqDirEntry),
+											 MCXT_ALLOC_HUGE);
+	int64		postings = 0;
+
+	IvfpqSearchNearest(search, probes);
+	IvfpqDirEntriesRead(search->index, &search->model->meta,
+						search->lists.ids, search->lists.count, entries);
+	for (int i = 0; i < search->lists.count; i++)
+		postings += entries[i].nitems;
+	pfree(entries);
+	return postings;
 }
 
 /* Begins a search for the best `capacity` postings. */
@@ -99,7 +220,7 @@ IvfpqSearchOpen(IvfpqSearch *search, int capacity)
 
 /* Returns a block of a list in the form that the engine scans. */
 static GvBlock
-search_view(const IvfpqSearch *search, const IvfpqBlockView *view)
+engine_block(const IvfpqSearch *search, const IvfpqBlockView *view)
 {
 	GvBlock		block = {
 		.codes = view->codes,
@@ -115,26 +236,104 @@ search_view(const IvfpqSearch *search, const IvfpqBlockView *view)
 }
 
 /*
- * Offers the live postings of a block of the i-th nearest list to the open
- * search; `again`: they may have been offered before
- * (IvfpqListReader.reread).
+ * Adds the block that the reader has just copied to the sample, if it belongs.
+ */
+static void
+sample_block(IvfpqSearch *search, float base, const GvBlock *block)
+{
+	const IvfpqListReader *reader = &search->reader;
+	IvfpqBlockSample *sample = &search->sample;
+	GvBlock		taken = *block;
+
+	/* postings that come again would count twice */
+	if (!sample->is_open || reader->reread ||
+		!gv_sampled(reader->list, reader->nleft / IVFPQ_BLOCK_POSTINGS))
+		return;
+	taken.rowids = NULL;
+	taken.first_id = (uint64) GV_BLOCK * sample->nblocks++;
+	IvfpqCheckStatus(gv_scan(&sample->scan, base, &taken, 1));
+}
+
+/*
+ * Offers the live postings of a block of the i-th nearest list, which the
+ * search's reader has just copied, to the open search.
  */
 void
-IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view,
-				 bool again)
+IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
 {
-	GvBlock		block = search_view(search, view);
+	GvBlock		block = engine_block(search, view);
 
 	search->postings_read += pg_popcount32(view->live);
 	if (view->passed_over)
 		return;
-	/* not made before it is needed: never where gpuvecd answers */
 	(void) IvfpqQueryTable(&search->query);
-	search->candidates.unique = again;
+	search->candidates.unique = search->reader.reread;
 	IvfpqCheckStatus(gv_scan(&search->scan, search->lists.scores[i], &block,
 							 1));
 	if (search->condition != NULL)
-		IvfpqSampleBlock(search, search->lists.scores[i], &block);
+		sample_block(search, search->lists.scores[i], &block);
+}
+
+/* Offers the postings of the i-th nearest list, which is open. */
+static void
+read_list(IvfpqSearch *search, int i)
+{
+	IvfpqListReader *reader = &search->reader;
+	int64		postings = search->postings_read;
+	int64		matched = search->scan.matched;
+	IvfpqBlockView views[IVFPQ_OPTIMISTIC_BLOCKS];
+	GvBlock		blocks[IVFPQ_OPTIMISTIC_BLOCKS];
+	int			n;
+
+	while ((n = IvfpqListReaderNext(reader, views)) > 0)
+	{
+		bool		valid;
+
+		if (reader->noptimistic == 0)
+		{
+			IvfpqSearchBlock(search, i, &views[0]);
+			continue;
+		}
+		for (int b = 0; b < n; b++)
+			blocks[b] = engine_block(search, &views[b]);
+		(void) IvfpqQueryTable(&search->query);
+		IvfpqCheckStatus(gv_scan_optimistic(&search->scan,
+											search->lists.scores[i], blocks,
+											n));
+		valid = IvfpqListReaderConfirm(reader, views);
+		IvfpqCheckStatus(gv_scan_commit(&search->scan, valid));
+		for (int b = 0; b < n && valid; b++)
+			search->postings_read += pg_popcount32(views[b].live);
+	}
+	search->candidates.unique = false;
+	search->lists_read++;
+	if (search->condition == NULL)
+		return;
+	search->counts[search->ncounts].postings = search->postings_read -
+		postings;
+	search->counts[search->ncounts++].matched = search->scan.matched - matched;
+}
+
+/* Offers every posting of the i-th nearest list. */
+void
+IvfpqSearchList(IvfpqSearch *search, int i)
+{
+	IvfpqListOpen(&search->reader, (uint32) search->lists.ids[i]);
+	read_list(search, i);
+}
+
+/* Offers the postings of nearest lists first .. end - 1. */
+void
+IvfpqSearchLists(IvfpqSearch *search, int first, int end)
+{
+	IvfpqListReaderStart(&search->reader, search->lists.ids + first,
+						 end - first);
+	for (int i = first; i < end; i++)
+	{
+		IvfpqListReaderOpen(&search->reader, i - first);
+		read_list(search, i);
+	}
+	IvfpqListReaderStop(&search->reader);
 }
 
 /*
@@ -169,122 +368,39 @@ IvfpqSearchWiden(IvfpqSearch *search, int capacity)
 }
 
 /*
- * Offers the next blocks of the i-th nearest list, which is open, by an
- * optimistic read.  Returns false if no such blocks follow, or they changed
- * meanwhile.
+ * Finds which of numbers [n] come for the first time: puts their places,
+ * ascending and no more than `most`, into first [n] and returns how many.
+ *
+ * A search asks that of its candidates, a hundred or so, and would spend more
+ * time with making a set of them than with anything else that it does to them.
+ * So this is no set but a table of places, in which each number is looked for
+ * from the slot of its hash on.
  */
-static bool
-read_optimistic(IvfpqSearch *search, int i)
+int
+IvfpqDistinct(const uint64 *numbers, int n, int most, int *first)
 {
-	IvfpqBlockView views[IVFPQ_OPTIMISTIC_BLOCKS];
-	GvBlock		blocks[IVFPQ_OPTIMISTIC_BLOCKS];
-	int			n = IvfpqListNextOptimistic(&search->reader, views);
-	bool		valid;
+	int			bits = pg_ceil_log2_32(Max(n, 1)) + 1;
+	uint32		mask = ((uint32) 1 << bits) - 1;
+	int		   *table;			/* a place and 1, or 0 */
+	int			count = 0;
 
 	if (n == 0)
-		return false;
-	for (int b = 0; b < n; b++)
-		blocks[b] = search_view(search, &views[b]);
-	(void) IvfpqQueryTable(&search->query);
-	IvfpqCheckStatus(gv_scan_optimistic(&search->scan, search->lists.scores[i],
-										blocks, n));
-	valid = IvfpqListConfirm(&search->reader, views);
-	IvfpqCheckStatus(gv_scan_commit(&search->scan, valid));
-	for (int b = 0; b < n && valid; b++)
-		search->postings_read += pg_popcount32(views[b].live);
-	return valid;
-}
-
-/* Offers the postings of the i-th nearest list, which is open. */
-static void
-read_list(IvfpqSearch *search, int i)
-{
-	int64		postings = search->postings_read;
-	int64		matched = search->scan.matched;
-	IvfpqBlockView view;
-
-	for (;;)
+		return 0;
+	table = palloc_extended(((Size) mask + 1) * sizeof(int),
+							MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	for (int i = 0; i < n && count < most; i++)
 	{
-		while (read_optimistic(search, i))
-			;
-		if (!IvfpqListNext(&search->reader, &view))
-			break;
-		IvfpqSearchBlock(search, i, &view, search->reader.reread);
+		uint32		at = (uint32) (numbers[i] * GOLDEN_RATIO >> (64 - bits));
+
+		while (table[at] != 0 && numbers[table[at] - 1] != numbers[i])
+			at = (at + 1) & mask;
+		if (table[at] != 0)
+			continue;
+		table[at] = i + 1;
+		first[count++] = i;
 	}
-	search->candidates.unique = false;
-	search->lists_read++;
-	if (search->condition == NULL)
-		return;
-	search->counts[search->ncounts].postings = search->postings_read -
-		postings;
-	search->counts[search->ncounts++].matched = search->scan.matched - matched;
-}
-
-/* Offers every posting of the i-th nearest list. */
-void
-IvfpqSearchList(IvfpqSearch *search, int i)
-{
-	IvfpqListOpen(&search->reader, (uint32) search->lists.ids[i]);
-	read_list(search, i);
-}
-
-/* Offers the postings of nearest lists first .. end - 1. */
-void
-IvfpqSearchLists(IvfpqSearch *search, int first, int end)
-{
-	const uint64 *lists = search->lists.ids + first;
-	int			n = end - first;
-	IvfpqDirEntry *entries = palloc_extended(Max(n, 1) *
-											 sizeof(IvfpqDirEntry),
-											 MCXT_ALLOC_HUGE);
-	int64		had_read = IvfpqCountReads();
-	int			nprefetched = 0;	/* lists */
-
-	IvfpqDirEntriesRead(search->index, &search->model->meta,
-						lists, n, entries);
-	IvfpqListsBegin(&search->reader, entries, n);
-	for (int i = 0; i < n; i++)
-	{
-		/* prefetched pages are there when the list is read */
-		IvfpqPrefetchNotice(search->index, &had_read);
-		if (i >= nprefetched && IvfpqPrefetchHelps(search->index))
-			nprefetched = i + IvfpqPrefetchLists(&search->reader, lists + i,
-												 entries + i, n - i);
-		IvfpqListOpenAt(&search->reader, (uint32) lists[i], &entries[i],
-						i + 1 < n ? &entries[i + 1] : NULL);
-		read_list(search, first + i);
-	}
-	pfree(entries);
-}
-
-/* Finds the `probes` nearest lists. */
-void
-IvfpqSearchNearest(IvfpqSearch *search, int probes)
-{
-	IvfpqTopKResize(&search->lists, probes);
-	IvfpqNearestLists(search->index, search->model, &search->query,
-					  &search->lists);
-}
-
-/*
- * Counts the postings in the `probes` nearest lists, dead ones included, by
- * the directory.  No search finds more, even where damage has made these
- * numbers wrong.
- */
-int64
-IvfpqSearchCount(IvfpqSearch *search, int probes)
-{
-	IvfpqDirEntry *entries = palloc_extended(probes * sizeof(IvfpqDirEntry),
-											 MCXT_ALLOC_HUGE);
-	int64		postings = 0;
-
-	IvfpqSearchNearest(search, probes);
-	IvfpqDirEntriesRead(search->index, &search->model->meta,
-						search->lists.ids, search->lists.count, entries);
-	for (int i = 0; i < search->lists.count; i++)
-		postings += entries[i].nitems;
-	pfree(entries);
-	return postings;
+	pfree(table);
+	return count;
 }
 
 /*
@@ -335,146 +451,44 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 		IvfpqSearchDistinct(search, candidates);
 }
 
-/*
- * Fills search->candidates with the best rows of the `probes` nearest lists,
- * by the score of their better posting, ties by id.  All postings of a row
- * carry the same address, so that it names the row as well as its TID does.
- * gpuvecd and the session's engine find the same candidates in the same lists.
- * But the last of the nearest lists may differ, because gpuvecd does not
- * choose lists by codes of centroids.
- */
+/* Reserves memory for the counts of the postings of each list. */
 void
-IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
+IvfpqCountsReserve(IvfpqSearch *search, int nlists)
 {
-	int			lists_per_row = search->model->meta.lists_per_row;
-
-	if (IvfpqSearchRemote(search, probes, candidates * lists_per_row, 0, 0))
-	{
-		search->found_all = search->candidates.count < candidates *
-			lists_per_row;
-		if (lists_per_row > 1)
-			IvfpqSearchDistinct(search, candidates);
+	if (nlists <= search->counts_capacity)
 		return;
-	}
-	IvfpqSearchNearest(search, probes);
-	IvfpqSearchOpen(search, candidates * lists_per_row);
-	IvfpqSearchLists(search, 0, search->lists.count);
-	IvfpqSearchTake(search, candidates);
+	if (search->counts_capacity > 0)
+		pfree(search->counts);
+	search->counts = palloc_extended(nlists * sizeof(IvfpqListCount),
+									 MCXT_ALLOC_HUGE);
+	search->counts_capacity = nlists;
 }
 
-/* ----
- * Which of some numbers have not come before.
- *
- * A search asks that of its candidates, a hundred or so, and would spend more
- * time with making a set of them than with anything else that it does to them.
- * So this is no set: a table of places, in which each number is looked for
- * from where its hash is on.
- */
-
-#define GOLDEN_RATIO	UINT64CONST(0x9E3779B97F4A7C15)
-
 /*
- * Which of numbers [n] come for the first time, no more than `most`: their
- * places, ascending, to first [n]; returns how many.
+ * Sums the counts of the n nearest lists, which hold the fraction `part` of
+ * the rows needed.  ivfpqsearch.c has the reason for the weights.
  */
-int
-IvfpqDistinct(const uint64 *numbers, int n, int most, int *first)
+IvfpqListSums
+IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
 {
-	int			bits = pg_ceil_log2_32(Max(n, 1)) + 1;
-	uint32		mask = ((uint32) 1 << bits) - 1;
-	int		   *table;			/* a place and 1, or 0 */
-	int			count = 0;
+	double		ratio = pow(1 - part, 1.0 / Max(n, 1));
+	double		weight = 1;
+	IvfpqListSums sums = {0};
 
-	if (n == 0)
-		return 0;
-	table = palloc_extended(((Size) mask + 1) * sizeof(int),
-							MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	for (int i = 0; i < n && count < most; i++)
+	for (int i = 0; i < n; i++)
 	{
-		uint32		at = (uint32) (numbers[i] * GOLDEN_RATIO >> (64 - bits));
-
-		while (table[at] != 0 && numbers[table[at] - 1] != numbers[i])
-			at = (at + 1) & mask;
-		if (table[at] != 0)
-			continue;
-		table[at] = i + 1;
-		first[count++] = i;
+		sums.postings += counts[i].postings;
+		sums.matched += counts[i].matched;
+		sums.weighted_postings += weight * counts[i].postings;
+		sums.weighted_matched += weight * counts[i].matched;
+		weight *= ratio;
 	}
-	pfree(table);
-	return count;
+	return sums;
 }
 
-/* ----
- * Many searches side by side: a list is read for all searches that probe
- * it.
- *
- * A list's blocks are copied from pages, which takes as long as to scan them;
- * here that is shared.  Some lists at a time are copied to where they lie in
- * the processor's cache, a chunk, and are scanned for one search after the
- * other, whose table then comes into the innermost cache once a chunk.  The
- * more lists searches have in common the better.
- *
- * The nearest lists of each search come first, since what is found there turns
- * away most postings of the others.  So a list may be read twice.
- */
-
 /*
- * A list of a search, as a number: whether it is not among the nearest, the
- * list, which search, its how manyth.
- */
-#define PAIR_FAR_SHIFT		56
-#define PAIR_LIST_SHIFT		32
-#define PAIR_SEARCH_SHIFT	24
-#define PAIR_READING(pair)	((pair) >> PAIR_LIST_SHIFT)
-#define PAIR_SEARCH(pair)	((uint32) (pair) >> PAIR_SEARCH_SHIFT)
-#define PAIR_NUMBER(pair)	((int) ((pair) & ((1 << PAIR_SEARCH_SHIFT) - 1)))
-
-StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << (PAIR_FAR_SHIFT - PAIR_LIST_SHIFT),
-				 "no room for the list");
-StaticAssertDecl(IVFPQ_TOGETHER <= 1 << (PAIR_LIST_SHIFT - PAIR_SEARCH_SHIFT),
-				 "no room for the search");
-StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << PAIR_SEARCH_SHIFT,
-				 "no room for the number");
-
-/*
- * Lists of a chunk, and bytes of their blocks, at most, but for a few blocks.
- */
-#define CHUNK_LISTS		32
-#define CHUNK_BYTES		(256 * 1024)
-
-/* A list of a chunk. */
-typedef struct ChunkList
-{
-	int			first;			/* its blocks: first .. end - 1; */
-	int			again;			/* postings from here on may be repeats */
-	int			end;
-	int			postings;		/* live ones */
-	int			numbers[IVFPQ_TOGETHER];	/* [n] which of each search's
-											 * lists it is; -1: none */
-} ChunkList;
-
-typedef struct Chunk
-{
-	IvfpqSearch *searches;		/* [n] that lists are scanned for */
-	int			n;
-	int			capacity;		/* blocks that there is memory for */
-	int			nblocks;
-	GvBlock    *blocks;			/* [capacity] */
-	char	   *bodies;			/* [capacity] of each T, row ids, codes */
-	Size		body_bytes;
-	int			nlists;
-	ChunkList	lists[CHUNK_LISTS];
-} Chunk;
-
-/*
- * Lists that are read before others, of each search: at least LEAST_NEAR, or 1
- * / NEAR_PART of its lists.
- */
-#define LEAST_NEAR	4
-#define NEAR_PART	8
-
-/*
- * The lists of searches [n], the nearest of all searches first, then by list.
+ * Returns the lists of searches [n] as pairs, the nearest of all searches
+ * first, then by list.
  */
 static uint64 *
 sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
@@ -502,7 +516,7 @@ sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
 	return pairs;
 }
 
-/* An empty chunk for searches [n]. */
+/* Makes an empty chunk for searches [n]. */
 static Chunk *
 make_chunk(IvfpqSearch *searches, int n)
 {
@@ -521,15 +535,7 @@ make_chunk(IvfpqSearch *searches, int n)
 	return chunk;
 }
 
-static void
-free_chunk(Chunk *chunk)
-{
-	pfree(chunk->bodies);
-	pfree(chunk->blocks);
-	pfree(chunk);
-}
-
-/* Blocks of the list of these pairs come next. */
+/* Begins with the list of these pairs: its blocks are added next. */
 static void
 begin_list(Chunk *chunk, const uint64 *pairs, int npairs)
 {
@@ -537,16 +543,19 @@ begin_list(Chunk *chunk, const uint64 *pairs, int npairs)
 
 	list->first = list->again = list->end = chunk->nblocks;
 	list->postings = 0;
-	memset(list->numbers, -1, chunk->n * sizeof(int));
+	memset(list->places, -1, chunk->n * sizeof(int));
 	for (int p = 0; p < npairs; p++)
-		list->numbers[PAIR_SEARCH(pairs[p])] = PAIR_NUMBER(pairs[p]);
+		list->places[PAIR_SEARCH(pairs[p])] = PAIR_PLACE(pairs[p]);
 }
 
-/* Copy a block of the list that was begun last; maybe it comes `again`. */
+/*
+ * Adds a copy of a block to the list that was begun last; with `again`, its
+ * postings may have come before.
+ */
 static void
 add_block(Chunk *chunk, const IvfpqBlockView *view, bool again)
 {
-	GvBlock		block = search_view(&chunk->searches[0], view);
+	GvBlock		block = engine_block(&chunk->searches[0], view);
 	ChunkList  *list = &chunk->lists[chunk->nlists - 1];
 	Size		codes = gv_code_bytes(chunk->searches[0].model->gv.m) * GV_BLOCK;
 	char	   *to = chunk->bodies + chunk->nblocks * chunk->body_bytes;
@@ -570,27 +579,9 @@ add_block(Chunk *chunk, const IvfpqBlockView *view, bool again)
 		list->again = list->end;
 }
 
-/* Offer the postings of a list to the search whose `number`th it is. */
-static void
-offer_list(IvfpqSearch *search, int number, const Chunk *chunk,
-		   const ChunkList *list)
-{
-	float		base = search->lists.scores[number];
-
-	search->postings_read += list->postings;
-	IvfpqCheckStatus(gv_scan(&search->scan, base, chunk->blocks + list->first,
-							 list->again - list->first));
-	if (list->again == list->end)
-		return;
-	search->candidates.unique = true;
-	IvfpqCheckStatus(gv_scan(&search->scan, base, chunk->blocks + list->again,
-							 list->end - list->again));
-	search->candidates.unique = false;
-}
-
 /*
- * Offer the postings of a chunk's lists to those that probe them; then it is
- * empty.
+ * Offers the postings of a chunk's lists to the searches that probe them, and
+ * empties the chunk.
  */
 static void
 offer_chunk(Chunk *chunk)
@@ -602,88 +593,84 @@ offer_chunk(Chunk *chunk)
 		CHECK_FOR_INTERRUPTS();
 		for (int l = 0; l < chunk->nlists; l++)
 		{
-			int			number = chunk->lists[l].numbers[s];
+			const ChunkList *list = &chunk->lists[l];
+			float		base;
 
-			if (number >= 0)
-				offer_list(search, number, chunk, &chunk->lists[l]);
+			if (list->places[s] < 0)
+				continue;
+			base = search->lists.scores[list->places[s]];
+			search->postings_read += list->postings;
+			IvfpqCheckStatus(gv_scan(&search->scan, base,
+									 chunk->blocks + list->first,
+									 list->again - list->first));
+			if (list->again == list->end)
+				continue;
+			search->candidates.unique = true;
+			IvfpqCheckStatus(gv_scan(&search->scan, base,
+									 chunk->blocks + list->again,
+									 list->end - list->again));
+			search->candidates.unique = false;
 		}
 	}
 	chunk->nblocks = chunk->nlists = 0;
 }
 
-/*
- * Copy the next blocks of the list that was begun last from where they lie;
- * false if there are none such, or they changed meanwhile.
- */
-static bool
-read_optimistic_together(IvfpqListReader *reader, Chunk *chunk)
-{
-	IvfpqBlockView views[IVFPQ_OPTIMISTIC_BLOCKS];
-	ChunkList  *list = &chunk->lists[chunk->nlists - 1];
-	int			n = IvfpqListNextOptimistic(reader, views);
-	int			again = list->again;
-	int			postings = list->postings;
-
-	if (n == 0)
-		return false;
-	for (int b = 0; b < n; b++)
-		add_block(chunk, &views[b], reader->reread);
-	if (IvfpqListConfirm(reader, views))
-		return true;
-	chunk->nblocks -= n;
-	list->end -= n;
-	list->again = again;
-	list->postings = postings;
-	return false;
-}
-
-/* Copy a list, which is open, for those that probe it. */
+/* Copies a list, which is open, for the searches that probe it. */
 static void
-read_list_together(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
+copy_list(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
 		  int npairs)
 {
-	IvfpqBlockView view;
+	IvfpqBlockView views[IVFPQ_OPTIMISTIC_BLOCKS];
 
 	if (chunk->nlists == CHUNK_LISTS)
 		offer_chunk(chunk);
 	begin_list(chunk, pairs, npairs);
 	for (;;)
 	{
+		ChunkList  *list;
+		int			again;
+		int			postings;
+		int			n;
+
 		if (chunk->capacity - chunk->nblocks < IVFPQ_OPTIMISTIC_BLOCKS)
 		{
 			offer_chunk(chunk);
 			begin_list(chunk, pairs, npairs);
 		}
-		if (read_optimistic_together(reader, chunk))
-			continue;
-		if (!IvfpqListNext(reader, &view))
+		list = &chunk->lists[chunk->nlists - 1];
+		again = list->again;
+		postings = list->postings;
+		n = IvfpqListReaderNext(reader, views);
+		if (n == 0)
 			break;
-		add_block(chunk, &view, reader->reread);
+		for (int b = 0; b < n; b++)
+			add_block(chunk, &views[b], reader->reread);
+		if (IvfpqListReaderConfirm(reader, views))
+			continue;
+		/* take them out again */
+		chunk->nblocks -= n;
+		list->end -= n;
+		list->again = again;
+		list->postings = postings;
 	}
 	for (int p = 0; p < npairs; p++)
 		chunk->searches[PAIR_SEARCH(pairs[p])].lists_read++;
 }
 
 /*
- * Fill the candidates of searches [n <= IVFPQ_TOGETHER] of one index, without
- * conditions, with the best rows of their lists, which have been found: as
- * many as IvfpqSearchRun finds in these lists, and the same.
+ * Fills the candidates of searches [n <= IVFPQ_TOGETHER] of one index, without
+ * conditions, whose nearest lists have been found.  They are the candidates
+ * that IvfpqSearchRun finds in these lists.
  */
 void
 IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 {
-	Relation	index = searches[0].index;
 	IvfpqListReader *reader = &searches[0].reader;
 	int			lists_per_row = searches[0].model->meta.lists_per_row;
-	int64		had_read = IvfpqCountReads();
-	int			nprefetched = 0;	/* lists */
 	int			npairs;
 	uint64	   *pairs = sort_pairs(searches, n, &npairs);
 	uint64	   *lists = palloc_extended(Max(npairs, 1) * sizeof(uint64),
 										MCXT_ALLOC_HUGE);
-	IvfpqDirEntry *entries = palloc_extended(Max(npairs, 1) *
-											 sizeof(IvfpqDirEntry),
-											 MCXT_ALLOC_HUGE);
 	Chunk	   *chunk = make_chunk(searches, n);
 	int			nlists = 0;
 	int			first = 0;
@@ -696,9 +683,7 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 	for (int p = 0; p < npairs; p++)
 		if (p == 0 || PAIR_READING(pairs[p]) != PAIR_READING(pairs[p - 1]))
 			lists[nlists++] = (uint32) PAIR_READING(pairs[p]) % IVFPQ_MAX_LISTS;
-	IvfpqDirEntriesRead(index, &searches[0].model->meta, lists, nlists,
-						entries);
-	IvfpqListsBegin(reader, entries, nlists);
+	IvfpqListReaderStart(reader, lists, nlists);
 	for (int l = 0; l < nlists; l++)
 	{
 		int			end = first + 1;
@@ -706,20 +691,17 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 		while (end < npairs &&
 			   PAIR_READING(pairs[end]) == PAIR_READING(pairs[first]))
 			end++;
-		IvfpqPrefetchNotice(index, &had_read);
-		if (l >= nprefetched && IvfpqPrefetchHelps(index))
-			nprefetched = l + IvfpqPrefetchLists(reader, lists + l,
-												 entries + l, nlists - l);
-		IvfpqListOpenAt(reader, (uint32) lists[l], &entries[l],
-						l + 1 < nlists ? &entries[l + 1] : NULL);
-		read_list_together(reader, chunk, pairs + first, end - first);
+		IvfpqListReaderOpen(reader, l);
+		copy_list(reader, chunk, pairs + first, end - first);
 		first = end;
 	}
+	IvfpqListReaderStop(reader);
 	offer_chunk(chunk);
 	for (int s = 0; s < n; s++)
 		IvfpqSearchTake(&searches[s], candidates);
-	free_chunk(chunk);
-	pfree(entries);
+	pfree(chunk->bodies);
+	pfree(chunk->blocks);
+	pfree(chunk);
 	pfree(lists);
 	pfree(pairs);
 }

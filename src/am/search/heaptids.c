@@ -1,11 +1,20 @@
 /*
  * heaptids.c
- *		Every TID of an index, in heap order.
+ *		All TIDs of an index, in heap order, and the dimensions of its rows.
+ *
+ * TIDs.  Rows move from the pending list to lists, never back, and an
+ * untrained index may be trained at any moment.  So a reader of all TIDs reads
+ * pending rows first, and only then asks the metapage which lists there are.
+ *
+ * Dimensions.  If the declaration of an index does not give the dimensions,
+ * the first row decides, and the metapage says so (page/pending.c).  A build
+ * also makes dead rows of other dimensions pending, because older snapshots
+ * may see them.  If the metapage does not give the dimensions, most of the
+ * rows that came first do, and pending rows of other dimensions are left out.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "am/search/rerank.h"
 #include "catalog/pg_operator.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
@@ -17,9 +26,27 @@
 
 #include "am/common/enginecall.h"
 #include "am/search/heaptids.h"
+#include "am/search/rerank.h"
 #include "page/injection.h"
 #include "page/listread.h"
+#include "page/metapage.h"
 #include "page/pending.h"
+
+/* Rows whose dimensions are looked at, at most. */
+#define MAX_VOTES	100
+
+/* Reads pending rows for their dimensions. */
+typedef struct PendingRows
+{
+	IvfpqType	type;
+	IvfpqRerank rows;			/* fetches them */
+	IvfpqPendingReader reader;
+	int			count;			/* TIDs of the reader's page */
+	int			next;			/* of these, the next one to be returned */
+	Snapshot	snapshot;
+	MemoryContext context;
+	MemoryContext oldcontext;
+} PendingRows;
 
 static void
 put_tids(Tuplesortstate *sort, const ItemPointerData *tids, int count,
@@ -32,7 +59,7 @@ put_tids(Tuplesortstate *sort, const ItemPointerData *tids, int count,
 							   false);
 }
 
-/* The pending rows on pages before `end`. */
+/* Puts the pending rows on pages before `end` into the sort. */
 static void
 put_pending(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 			BlockNumber end)
@@ -49,7 +76,10 @@ put_pending(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 	IvfpqPendingClose(&reader);
 }
 
-/* Those in lists; with a condition on keys only those that satisfy it. */
+/*
+ * Puts the rows in lists into the sort; with a condition on keys, only those
+ * whose abbreviated keys satisfy it.
+ */
 static void
 put_lists(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 		  const GvCondition *condition)
@@ -58,7 +88,7 @@ put_lists(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 	IvfpqListReader reader;
 	IvfpqBlockView view;
 
-	IvfpqListReaderInit(&reader, index, meta, strategy);
+	IvfpqListReaderInit(&reader, index, meta, NULL, strategy);
 	if (condition != NULL)
 		reader.wants = IvfpqWantsBlock;
 	reader.wants_arg = condition;
@@ -68,13 +98,13 @@ put_lists(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 		IvfpqListOpen(&reader, list);
 		while (IvfpqListNext(&reader, &view))
 		{
-			uint32		wanted = view.live;
+			uint32		live = view.live;
 
 			if (view.passed_over)
 				continue;
 			if (condition != NULL)
-				wanted &= gv_match(condition, view.keys);
-			put_tids(sort, view.tids, IVFPQ_BLOCK_POSTINGS, wanted);
+				live &= gv_match(condition, view.keys);
+			put_tids(sort, view.tids, IVFPQ_BLOCK_POSTINGS, live);
 		}
 	}
 	IvfpqListReaderFree(&reader);
@@ -89,14 +119,10 @@ begin_sort(int sort_mem)
 }
 
 /*
- * Sort the TIDs of all entries that are not dead, as int8 (IvfpqTidToId); one
- * may come more than once.  Ready to be read; the caller ends the sort.  With
- * a condition on keys those whose abbreviated keys do not satisfy it are left
- * out, but not those pending, of which nothing is known.
- *
- * Rows move from the pending list to lists, never back, and an untrained
- * index may be trained at any moment.  So pending rows come first, and only
- * then the metapage says which lists there are.
+ * Sorts the TIDs of all entries that are not dead; a TID may come more than
+ * once.  The caller reads the sort and ends it.  With a condition on keys, rows
+ * in lists are left out unless their abbreviated keys satisfy it.  Pending rows
+ * are not left out, because they have no abbreviated keys.
  */
 Tuplesortstate *
 IvfpqSortTids(Relation index, const GvCondition *condition, int sort_mem)
@@ -106,6 +132,7 @@ IvfpqSortTids(Relation index, const GvCondition *condition, int sort_mem)
 
 	IvfpqMetaRead(index, &meta);
 	put_pending(sort, index, &meta, InvalidBlockNumber);
+	/* training may have moved pending rows to lists: see above */
 	IvfpqMetaRead(index, &meta);
 	if (meta.nlists > 0)
 		put_lists(sort, index, &meta, condition);
@@ -113,7 +140,7 @@ IvfpqSortTids(Relation index, const GvCondition *condition, int sort_mem)
 	return sort;
 }
 
-/* The same of the rows that were pending when the list was cut. */
+/* Sorts the TIDs of the frozen part of the pending list, like IvfpqSortTids. */
 Tuplesortstate *
 IvfpqSortFrozen(Relation index, const IvfpqFrozen *frozen, int sort_mem)
 {
@@ -128,111 +155,80 @@ IvfpqSortFrozen(Relation index, const IvfpqFrozen *frozen, int sort_mem)
 	return sort;
 }
 
-/* ----
- * How many dimensions the rows of an index have, where its declaration
- * leaves that to them.
- *
- * The first row decides, and the metapage says so (page/pending.c).  A build
- * also makes dead rows of another length pending, which older snapshots may
- * see.  In such an index the rows that came first are asked, and what is
- * pending in another length is passed over.
- */
-
-/* Rows that are asked, at most. */
-#define MAX_ASKED	100
-
-/* Pending rows that are asked for their dimensions. */
-typedef struct Inquiry
-{
-	Relation	heap;
-	Relation	index;
-	IvfpqType	type;
-	IvfpqRerank rows;			/* fetches them */
-	IvfpqPendingReader reader;
-	int			count;			/* TIDs of the reader's page */
-	int			next;			/* of them to be looked at */
-	Snapshot	snapshot;
-	MemoryContext context;
-	MemoryContext oldcontext;
-} Inquiry;
-
-/* Begin with the oldest pending row, as of now. */
+/* Begins with the oldest pending row, under a snapshot of this moment. */
 static void
-begin_inquiry(Inquiry *inquiry, Relation heap, Relation index,
+begin_pending(PendingRows *pending, Relation heap, Relation index,
 			  const IvfpqMetaData *meta)
 {
-	memset(inquiry, 0, sizeof(*inquiry));
-	inquiry->heap = heap;
-	inquiry->index = index;
-	inquiry->context = AllocSetContextCreate(CurrentMemoryContext,
+	memset(pending, 0, sizeof(*pending));
+	pending->context = AllocSetContextCreate(CurrentMemoryContext,
 											 "gpuivfpq dimensions",
 											 ALLOCSET_DEFAULT_SIZES);
-	inquiry->oldcontext = MemoryContextSwitchTo(inquiry->context);
-	inquiry->snapshot = RegisterSnapshot(IsInParallelMode() ?
+	pending->oldcontext = MemoryContextSwitchTo(pending->context);
+	pending->snapshot = RegisterSnapshot(IsInParallelMode() ?
 										 GetActiveSnapshot() :
 										 GetLatestSnapshot());
-	IvfpqTypeInit(&inquiry->type, index);
-	IvfpqRerankBegin(&inquiry->rows, heap, index, inquiry->snapshot);
-	IvfpqPendingOpen(&inquiry->reader, index, meta);
-	inquiry->reader.place.page = InvalidBlockNumber;
+	IvfpqTypeInit(&pending->type, index);
+	IvfpqRerankBegin(&pending->rows, heap, index, pending->snapshot);
+	IvfpqPendingOpen(&pending->reader, index, meta);
+	pending->reader.place.page = InvalidBlockNumber;
 }
 
 static void
-end_inquiry(Inquiry *inquiry)
+end_pending(PendingRows *pending)
 {
-	IvfpqPendingClose(&inquiry->reader);
-	IvfpqRerankEnd(&inquiry->rows);
-	UnregisterSnapshot(inquiry->snapshot);
-	MemoryContextSwitchTo(inquiry->oldcontext);
-	MemoryContextDelete(inquiry->context);
+	IvfpqPendingClose(&pending->reader);
+	IvfpqRerankEnd(&pending->rows);
+	UnregisterSnapshot(pending->snapshot);
+	MemoryContextSwitchTo(pending->oldcontext);
+	MemoryContextDelete(pending->context);
 }
 
-/* The next pending TID; false at the end. */
+/* Sets *tid to the next pending row.  Returns false at the end. */
 static bool
-next_tid(Inquiry *inquiry, ItemPointer tid)
+next_tid(PendingRows *pending, ItemPointer tid)
 {
 	CHECK_FOR_INTERRUPTS();
-	while (inquiry->next == inquiry->count)
+	while (pending->next == pending->count)
 	{
 		int			count;
 
-		if (!IvfpqPendingNext(&inquiry->reader, &count))
+		if (!IvfpqPendingNext(&pending->reader, &count))
 			return false;
-		inquiry->count = count;
-		inquiry->next = 0;
+		pending->count = count;
+		pending->next = 0;
 	}
-	*tid = inquiry->reader.tids[inquiry->next++];
+	*tid = pending->reader.tids[pending->next++];
 	return true;
 }
 
-/* The next visible pending row, and its dimensions; false at the end. */
+/*
+ * Sets *tid to the next visible pending row, and *dims to its dimensions.
+ * Returns false at the end.
+ */
 static bool
-next_dims(Inquiry *inquiry, ItemPointer tid, int *dims)
+next_dims(PendingRows *pending, ItemPointer tid, int *dims)
 {
-	while (next_tid(inquiry, tid))
+	while (next_tid(pending, tid))
 	{
-		MemoryContext oldcontext;
-		Datum		value;
-
-		if (!IvfpqRerankFetch(&inquiry->rows, IvfpqTidToId(tid), &value))
+		if (IvfpqRerankFetchVector(&pending->rows, &pending->type,
+								   IvfpqTidToId(tid), dims) == NULL)
 			continue;
-		oldcontext = MemoryContextSwitchTo(inquiry->rows.context);
-		(void) IvfpqValueFloats(&inquiry->type, value, dims);
-		MemoryContextSwitchTo(oldcontext);
-		IvfpqRerankDone(&inquiry->rows);
+		IvfpqRerankDone(&pending->rows);
 		return true;
 	}
 	return false;
 }
 
 /*
- * The dimensions that the index's rows have: as the metapage says or, where it
- * does not, as most of the first pending rows have; 0 if there are none.
+ * Returns the dimensions of the index's rows: those of the metapage or, if it
+ * gives none, those of most of the first visible pending rows; 0 if there are
+ * no rows.
  */
 int
 IvfpqRowDims(Relation heap, Relation index, const IvfpqMetaData *meta)
 {
-	Inquiry		inquiry;
+	PendingRows pending;
 	ItemPointerData tid;
 	int			dims = 0;
 	int			votes = 0;
@@ -240,27 +236,27 @@ IvfpqRowDims(Relation heap, Relation index, const IvfpqMetaData *meta)
 
 	if (meta->dims > 0 || meta->pending_head == InvalidBlockNumber)
 		return meta->dims;
-	begin_inquiry(&inquiry, heap, index, meta);
-	for (int n = 0; n < MAX_ASKED && next_dims(&inquiry, &tid, &one); n++)
+	begin_pending(&pending, heap, index, meta);
+	for (int n = 0; n < MAX_VOTES && next_dims(&pending, &tid, &one); n++)
 	{
 		if (votes == 0)
 			dims = one;
 		votes += one == dims ? 1 : -1;
 	}
-	end_inquiry(&inquiry);
+	end_pending(&pending);
 	return dims;
 }
 
 /*
- * How many visible pending rows have other dimensions than *dims, which is
- * set to what rows should have; *first gets the first of them, *first_dims
- * its dimensions.
+ * Sets *dims to the dimensions of the index's rows, and returns the number of
+ * visible pending rows of other dimensions.  *first gets the first of these,
+ * and *first_dims its dimensions.
  */
 int64
 IvfpqFindMismatched(Relation heap, Relation index, const IvfpqMetaData *meta,
 					int *dims, ItemPointer first, int *first_dims)
 {
-	Inquiry		inquiry;
+	PendingRows pending;
 	ItemPointerData tid;
 	int64		count = 0;
 	int			one;
@@ -269,68 +265,69 @@ IvfpqFindMismatched(Relation heap, Relation index, const IvfpqMetaData *meta,
 	if (*dims == 0 || (meta->dims_flags & IVFPQ_DIMS_CHECKED) ||
 		meta->pending_head == InvalidBlockNumber)
 		return 0;
-	begin_inquiry(&inquiry, heap, index, meta);
-	while (inquiry.type.typmod_dims == 0 && next_dims(&inquiry, &tid, &one))
+	begin_pending(&pending, heap, index, meta);
+	while (pending.type.typmod_dims == 0 && next_dims(&pending, &tid, &one))
 	{
-		if (one == *dims)
-			continue;
-		if (count++ > 0)
+		if (one == *dims || count++ > 0)
 			continue;
 		*first = tid;
 		*first_dims = one;
 	}
-	end_inquiry(&inquiry);
+	end_pending(&pending);
 	return count;
 }
 
 /*
- * Must a query of an untrained index have the dimensions that its rows decided
- * on?  Not before one of them is committed, nor when all are gone.
+ * Returns whether a query of an untrained index must have the dimensions that
+ * a row decided on.  It need not before a row is committed, nor when all rows
+ * are gone.
  */
 bool
 IvfpqDimsBind(Relation heap, Relation index, const IvfpqMetaData *meta)
 {
-	Inquiry		inquiry;
+	PendingRows pending;
 	ItemPointerData tid;
-	bool		sees = false;
+	bool		visible = false;
 
 	if (meta->dims > 0 && !(meta->dims_flags & IVFPQ_DIMS_BY_ROW))
 		return true;
-	begin_inquiry(&inquiry, heap, index, meta);
-	while (!sees && next_tid(&inquiry, &tid))
-		sees = IvfpqRerankSees(&inquiry.rows, IvfpqTidToId(&tid));
-	end_inquiry(&inquiry);
-	return sees;
+	begin_pending(&pending, heap, index, meta);
+	while (!visible && next_tid(&pending, &tid))
+		visible = IvfpqRerankFetch(&pending.rows, IvfpqTidToId(&tid), NULL);
+	end_pending(&pending);
+	return visible;
 }
 
 /*
- * If no snapshot will ever see a pending row, the rows that decided on the
- * dimensions were rolled back or deleted: let the next row decide.  While all
- * others are of transactions that may yet be rolled back, wait for one of
- * these, as a unique index does.  True: the dimensions may be others now;
- * false if there is a row that may be seen.  tid: the row that is inserted.
+ * Lets the next row decide on the dimensions if no snapshot will ever see a
+ * pending row: then the rows that decided were rolled back or deleted.
+ *
+ * If the pending rows that are not dead are all of transactions that may yet
+ * be rolled back, waits for one of these transactions, as a unique index does;
+ * tid is the row that is inserted.  Returns true if the dimensions may have
+ * changed, and false if there is a row that may be seen.
  */
 bool
 IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta,
 			  ItemPointer tid)
 {
-	Inquiry		inquiry;
+	PendingRows pending;
 	SnapshotData dirty;
-	ItemPointerData pending;
+	ItemPointerData other;
 	TransactionId awaited = InvalidTransactionId;
 	bool		dead = true;
 
 	if (!(meta->dims_flags & IVFPQ_DIMS_BY_ROW))
 		return false;
-	begin_inquiry(&inquiry, heap, index, meta);
+	begin_pending(&pending, heap, index, meta);
 	InitDirtySnapshot(dirty);
-	inquiry.rows.snapshot = &dirty;
-	inquiry.rows.asks_dead = true;
-	while (dead && next_tid(&inquiry, &pending))
+	pending.rows.snapshot = &dirty;
+	pending.rows.want_all_dead = true;
+	while (dead && next_tid(&pending, &other))
 	{
-		/* an expression is not computed: who inserts may not see the row */
-		if (!IvfpqRerankSees(&inquiry.rows, IvfpqTidToId(&pending)))
-			dead = inquiry.rows.all_dead;
+		/* no expression is computed: the inserter may not see the row */
+		if (!IvfpqRerankFetch(&pending.rows, IvfpqTidToId(&other), NULL))
+			dead = pending.rows.all_dead;
 		else if (TransactionIdIsValid(dirty.xmin))
 			awaited = dirty.xmin;
 		else
@@ -338,8 +335,8 @@ IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta,
 	}
 	IvfpqInjectionPoint("dims: asked");
 	if (dead && !TransactionIdIsValid(awaited))
-		dead = IvfpqPendingFreeDims(index, &inquiry.reader, inquiry.count);
-	end_inquiry(&inquiry);
+		dead = IvfpqPendingFreeDims(index, &pending.reader, pending.count);
+	end_pending(&pending);
 	if (dead && TransactionIdIsValid(awaited))
 		XactLockTableWait(awaited, heap, tid, XLTW_InsertIndex);
 	return dead;

@@ -1,6 +1,7 @@
 /*
  * heaptids.h
- *		TIDs of an index in heap order (heaptids.c).
+ *		All TIDs of an index, in heap order, and the dimensions of its rows
+ *		(heaptids.c).
  */
 #ifndef IVFPQ_HEAPTIDS_H
 #define IVFPQ_HEAPTIDS_H
@@ -11,6 +12,7 @@
 #include "page/page.h"
 #include "page/pending.h"
 
+/* Sorts of TIDs as int8 (IvfpqTidToId), ready to be read */
 extern Tuplesortstate *IvfpqSortTids(Relation index,
 									 const GvCondition *condition,
 									 int sort_mem);
@@ -18,10 +20,7 @@ extern Tuplesortstate *IvfpqSortFrozen(Relation index,
 									   const IvfpqFrozen *frozen,
 									   int sort_mem);
 
-/* ----
- * How many dimensions rows have (heaptids.c).
- */
-
+/* Dimensions */
 extern int	IvfpqRowDims(Relation heap, Relation index,
 						 const IvfpqMetaData *meta);
 extern int64 IvfpqFindMismatched(Relation heap, Relation index,

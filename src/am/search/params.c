@@ -7,6 +7,13 @@
  * value for the target recall.  An index that was not calibrated takes values
  * that reached recall@10 of .95 on real embeddings.  See src/am/README,
  * "Defaults".
+ *
+ * The limit on an index owner's code that a worker runs stands here, too.  A
+ * function of an index may wait forever, and may catch a cancellation.  So the
+ * process ends itself, as pg_terminate_backend would have it end: no code can
+ * catch that.  A timer checks whether a row was finished since its last check.
+ * A worker has a snapshot only while it reads rows (util.c), so the time in
+ * which it clusters or writes does not count.
  */
 #include "postgres.h"
 
@@ -22,7 +29,6 @@
 #include "am/common/model.h"
 #include "am/common/options.h"
 #include "am/search/params.h"
-#include "am/search/search.h"
 
 /*
  * Without calibration, each batch has CANDIDATES_GROWTH times the candidates
@@ -78,8 +84,9 @@
 /* The depth of the second batch, the last that every calibration has. */
 #define SECOND		1
 
-static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
-static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
+/* How often the timer checks, and how long a cancellation may be unheeded. */
+#define LOOK_MS			200
+#define CANCEL_MS		1000
 
 /* The search parameters that calibration found for a recall. */
 typedef struct Known
@@ -90,7 +97,22 @@ typedef struct Known
 	IvfpqTarget targets[IVFPQ_DEPTHS];
 } Known;
 
-/* Probes without calibration. */
+static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
+static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
+
+int			ivfpq_training_timeout = 60000;
+volatile uint32 ivfpq_rows_done = 0;
+
+static TimeoutId timer;
+static int	timeout_ms;			/* 0: none */
+static uint32 rows_seen;		/* at the last check */
+static TimestampTz row_since;	/* the present row has been computed */
+static TimestampTz cancel_since;	/* a cancellation is known; 0: there is
+									 * none */
+static volatile sig_atomic_t canceled = false;
+static volatile IvfpqLimitHit hit = IVFPQ_LIMIT_NONE;
+
+/* Returns the probes without calibration. */
 int
 IvfpqFormulaProbes(const IvfpqMetaData *meta)
 {
@@ -101,8 +123,8 @@ IvfpqFormulaProbes(const IvfpqMetaData *meta)
 }
 
 /*
- * Candidates without calibration.  The more dimensions share a sub-quantizer,
- * the less the score tells.
+ * Returns the candidates without calibration.  The more dimensions share a
+ * sub-quantizer, the less the score tells.
  */
 int
 IvfpqFormulaCandidates(const IvfpqMetaData *meta)
@@ -127,7 +149,8 @@ IvfpqBeyondTargets(double recall, double known, double lower, double upper)
 }
 
 /*
- * The index of the smallest target that is not below the recall, or the last.
+ * Returns the index of the smallest target that is not below the recall, or of
+ * the last one.
  */
 static int
 target_index(double recall)
@@ -147,8 +170,8 @@ target_index(double recall)
  * if any, for users that set one of the two parameters and need the other.
  */
 static bool
-find_known(const IvfpqMetaData *meta, int depth, double recall,
-		   IvfpqTarget *target)
+find_target(const IvfpqMetaData *meta, int depth, double recall,
+			IvfpqTarget *target)
 {
 	const IvfpqTarget *targets = meta->targets[depth];
 	const IvfpqTarget *lower = &targets[target_index(IVFPQ_LOWER_RECALL)];
@@ -183,12 +206,12 @@ find_known(const IvfpqMetaData *meta, int depth, double recall,
  * reached.
  */
 static void
-find_all_known(const IvfpqMetaData *meta, double recall, Known *known)
+find_targets(const IvfpqMetaData *meta, double recall, Known *known)
 {
 	known->nreached = known->ndepths = 0;
 	for (int d = 0; d < meta->calibrated_depths; d++)
 	{
-		bool		reached = find_known(meta, d, recall, &known->targets[d]);
+		bool		reached = find_target(meta, d, recall, &known->targets[d]);
 
 		if (known->targets[d].candidates == 0 || (!reached && d > SECOND))
 			break;
@@ -198,13 +221,13 @@ find_all_known(const IvfpqMetaData *meta, double recall, Known *known)
 	}
 }
 
-/* The rows up to which calibration reached the recall. */
+/* Returns the rows up to which calibration reached the recall. */
 double
 IvfpqKnownRows(const IvfpqMetaData *meta, double recall)
 {
 	Known		known;
 
-	find_all_known(meta, recall, &known);
+	find_targets(meta, recall, &known);
 	return known.nreached > 0 ? depths[known.nreached - 1] : 0;
 }
 
@@ -248,8 +271,8 @@ interpolate(const Known *known, const IvfpqMetaData *meta, double all,
 }
 
 /*
- * The fraction of the rows at calibration that are left, if it is small enough
- * to matter; else 1.
+ * Returns the fraction of the rows at calibration that are left, if it is small
+ * enough to matter; else 1.
  */
 static double
 fraction_left(Relation index, const IvfpqMetaData *meta)
@@ -264,9 +287,9 @@ fraction_left(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * The search parameters for `rows`.  Where only the fraction `left` remains of
- * the rows at calibration, these rows are spread over rows / left of those.
- * They take the probes for rows / left, and the fraction `left` of its
+ * Sets the search parameters for `rows`.  If only the fraction `left` remains
+ * of the rows at calibration, these rows are spread over rows / left of those.
+ * They need the probes for rows / left, and the fraction `left` of its
  * candidates.  Neither is less than for `rows` themselves, because the rows
  * left may all be near the query.
  */
@@ -288,39 +311,18 @@ calibrated_params(const Known *known, const IvfpqMetaData *meta, double all,
 	*candidates = Max(*candidates, spread);
 }
 
-/*
- * The search parameters for a depth at which the recall is out of reach: the
- * most that calibration tried, which comes nearest to the recall.  The scan
- * decides whether to read everything instead.
- */
-static void
-unreached_params(const IvfpqMetaData *meta, double rows, double *probes,
-				 double *candidates)
-{
-	double		all = (double) meta->rows_at_calibration;
-
-	*probes = meta->nlists;
-	*candidates = Max(Min(Max(OUT_OF_REACH, OUT_OF_REACH_FRACTION * all), all),
-					  rows);
-}
-
-/* The user's value, from the setting or the option; 0 = none. */
-static int
-given(int setting, int option)
-{
-	return setting > 0 ? setting : option;
-}
-
-/* The search parameters for the nearest `rows`. */
+/* Sets the search parameters for the nearest `rows`. */
 void
 IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 				   const IvfpqMetaData *meta,
 				   double recall, double rows)
 {
 	const IvfpqOptions *options = IvfpqGetOptions(index);
-	int			named_probes = given(ivfpq_probes, options->probes);
-	int			named_candidates = given(ivfpq_candidates,
-										 options->candidates);
+	int			named_probes = ivfpq_probes > 0 ? ivfpq_probes :
+	options->probes;			/* by the user; 0 = not */
+	int			named_candidates = ivfpq_candidates > 0 ? ivfpq_candidates :
+	options->candidates;
+	double		all = (double) meta->rows_at_calibration;
 	double		factor = Max(rows / IVFPQ_FIRST_ROWS, 1);
 	double		left = fraction_left(index, meta);
 	double		looked = rows / left;	/* depth to ask calibration for */
@@ -331,7 +333,7 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 	bool		reached;
 	bool		unreached;
 
-	find_all_known(meta, recall, &known);
+	find_targets(meta, recall, &known);
 	if (known.ndepths == 0 || named_probes > 0)
 		probes_factor = pow(PROBES_GROWTH,
 							log(factor) / log(CANDIDATES_GROWTH));
@@ -348,7 +350,15 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 		known.nreached < meta->calibrated_depths &&
 		looked > depths[known.nreached - 1];
 	if (unreached)
-		unreached_params(meta, rows, &probes, &candidates);
+	{
+		/*
+		 * The most that calibration tried, which comes nearest to the recall.
+		 * The scan decides whether to read everything instead.
+		 */
+		probes = meta->nlists;
+		candidates = Max(Min(Max(OUT_OF_REACH, OUT_OF_REACH_FRACTION * all),
+							 all), rows);
+	}
 	if (named_probes > 0)
 		probes = named_probes * probes_factor;
 	if (named_candidates > 0)
@@ -370,8 +380,8 @@ IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,
 }
 
 /*
- * The rows that calibration is asked for where the rows needed are spread over
- * the nearest `rows`; by_keys: the keys in the lists tell where they are.
+ * Returns the rows that calibration is asked for if the rows needed are spread
+ * over the nearest `rows`; by_keys: the keys in the lists tell where they are.
  */
 double
 IvfpqSpreadRows(double rows, bool by_keys)
@@ -388,8 +398,8 @@ IvfpqSpreadRows(double rows, bool by_keys)
 }
 
 /*
- * The search parameters for rows that are spread over the nearest `rows`: the
- * probes for `spread` (IvfpqSpreadRows), but the candidates for `rows`, so
+ * Sets the search parameters for rows that are spread over the nearest `rows`:
+ * the probes for `spread` (IvfpqSpreadRows), but the candidates for `rows`, so
  * that the last of them are among these, too.
  */
 void
@@ -422,7 +432,7 @@ IvfpqKeyCandidates(int candidates, double selectivity)
 }
 
 /*
- * The quota of a batch where rows_needed are needed: the next depth that
+ * Returns the quota of a batch if rows_needed are needed: the next depth that
  * calibration knows, 10, 100, ..., and beyond the last one in factors of four.
  * Without calibration, or with candidates set by the user, it grows from 10 on
  * in factors of four.
@@ -430,12 +440,12 @@ IvfpqKeyCandidates(int candidates, double selectivity)
 double
 IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double rows_needed)
 {
-	int			candidates = given(ivfpq_candidates,
-								   IvfpqGetOptions(index)->candidates);
+	bool		named = ivfpq_candidates > 0 ||
+	IvfpqGetOptions(index)->candidates > 0;
 	int			n = 1;
 	double		rows = depths[0];
 
-	if (candidates == 0 && meta->rows_at_calibration > 0)
+	if (!named && meta->rows_at_calibration > 0)
 		n = Max(meta->calibrated_depths, SECOND + 1);
 	for (int d = 1; d < n && rows < rows_needed; d++)
 		rows = depths[d];
@@ -445,7 +455,7 @@ IvfpqBatchRows(Relation index, const IvfpqMetaData *meta, double rows_needed)
 }
 
 /*
- * The search parameters of a batch, 0 the first, of a scan that knows no
+ * Sets the search parameters of a batch, 0 the first, of a scan that knows no
  * limit.
  */
 void
@@ -460,32 +470,10 @@ IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
 	IvfpqParamsForRows(params, index, meta, recall, Min(rows, PG_INT32_MAX));
 }
 
-/* ----
- * The limit on an index owner's code that a worker runs.
- *
- * A function of an index may wait for ever, and may catch a cancellation.  So
- * the process ends itself, as pg_terminate_backend would have it end: no code
- * can catch that.  A timer checks whether a row was finished since its last
- * check.  Only who reads rows has a snapshot (util.c), so the time that a
- * worker clusters or writes does not count.
+/*
+ * The timer's handler, which runs as a signal handler: ends the process if the
+ * limit is hit.
  */
-
-/* How often the timer checks, and how long a cancellation may be unheeded. */
-#define LOOK_MS			200
-#define CANCEL_MS		1000
-
-int			ivfpq_training_timeout = 60000;
-volatile uint32 ivfpq_rows_done = 0;
-
-static TimeoutId timer;
-static int	timeout_ms;			/* 0: none */
-static uint32 rows_seen;		/* at the last check */
-static TimestampTz row_since;	/* the row at hand is computed */
-static TimestampTz cancel_since;	/* a cancel is known; 0: there is none */
-static volatile sig_atomic_t canceled = false;
-static volatile IvfpqLimitHit hit = IVFPQ_LIMIT_NONE;
-
-/* The timer's check, in a signal handler. */
 static void
 look(void)
 {
@@ -510,7 +498,7 @@ look(void)
 	SetLatch(MyLatch);
 }
 
-/* Once in a process, before the others. */
+/* Registers the timer: once in a process, before the other calls. */
 void
 IvfpqLimitInit(void)
 {
@@ -518,8 +506,8 @@ IvfpqLimitInit(void)
 }
 
 /*
- * From here on each row has to be finished within gpuvec.training_timeout, and
- * a cancellation heeded within CANCEL_MS.
+ * Begins the limit: from here on each row has to be finished within
+ * gpuvec.training_timeout, and a cancellation heeded within CANCEL_MS.
  */
 void
 IvfpqLimitBegin(void)
@@ -534,21 +522,21 @@ IvfpqLimitBegin(void)
 						 LOOK_MS);
 }
 
-/* A cancellation has come; in a signal handler. */
+/* Notes that a cancellation has come; called in a signal handler. */
 void
 IvfpqLimitCancel(void)
 {
 	canceled = true;
 }
 
-/* No more of that code is run, or it has ended. */
+/* Ends the limit: no more of that code is run. */
 void
 IvfpqLimitEnd(void)
 {
 	disable_timeout(timer, false);
 }
 
-/* Does the process end because of the limit? */
+/* Returns the limit for which the process ends, if it does. */
 IvfpqLimitHit
 IvfpqLimitIsHit(void)
 {

@@ -1,6 +1,6 @@
 /*
  * params.h
- *		Search parameters of a batch of a scan (params.c).
+ *		Search parameters, and the limit on an index owner's code (params.c).
  */
 #ifndef IVFPQ_PARAMS_H
 #define IVFPQ_PARAMS_H
@@ -15,6 +15,12 @@
 
 /* The quota of the first batch of a scan that knows no limit. */
 #define IVFPQ_FIRST_ROWS		10
+
+/*
+ * A search for up to this many rows goes through parents; for more all lists
+ * are compared.
+ */
+#define IVFPQ_PARENTS_ROWS	100
 
 /* The least selectivity that is told from zero. */
 #define IVFPQ_LEAST_SELECTIVITY		1e-9
@@ -61,28 +67,25 @@ extern void IvfpqParamsForBatch(IvfpqSearchParams *params, Relation index,
 								const IvfpqMetaData *meta, double recall,
 								int batch);
 
-/* ----
- * The limit on an index owner's code that a worker runs (params.c).
- */
-
+/* setting gpuvec.training_timeout, milliseconds; 0 = none */
 extern int	ivfpq_training_timeout;
 
 /* Rows that this process has read; for IvfpqRowDone only. */
 extern volatile uint32 ivfpq_rows_done;
 
-/* A row was read: what the index has of it is computed. */
+/* Notes that a row was read, and what the index has of it was computed. */
 static inline void
 IvfpqRowDone(void)
 {
 	ivfpq_rows_done++;
 }
 
-/* Why the process ends. */
+/* The limit for which the process ends. */
 typedef enum IvfpqLimitHit
 {
 	IVFPQ_LIMIT_NONE,
 	IVFPQ_LIMIT_ROW,			/* no row was read for too long */
-	IVFPQ_LIMIT_CANCEL			/* a cancellation was not heeded */
+	IVFPQ_LIMIT_CANCEL			/* a cancellation was not heeded in time */
 } IvfpqLimitHit;
 
 extern void IvfpqLimitInit(void);

@@ -1,13 +1,13 @@
 /*
  * refinerecord.c
- *		Refine records: made from rows, and what they say about a distance.
+ *		Refine records: making them from rows, and bounding distances by them.
  *
  * The engine bounds distances in its own space; here its bounds become those
  * of the operator's own result, which may have been summed in fp32 (pgvector)
- * or double.  So whatever the operator returns for a row is not below the
- * row's bound, and a row whose bound has not come up need not be fetched; nor
- * is it above what records of halves say, and a row that no other can come
- * before need not be fetched either.
+ * or double.  So the operator returns no less for a row than the row's lower
+ * bound, and a row need not be fetched before its bound is the least of all.
+ * With records in half precision it returns no more than the upper bound
+ * either, and a row that no other can come before need not be fetched at all.
  */
 #include "postgres.h"
 
@@ -33,7 +33,10 @@
 /* Records read and bounded at once. */
 #define CHUNK			64
 
-/* ERROR if the rows of an index with refine records have too many dims. */
+/*
+ * Raises an error if the rows of an index with refine records have too many
+ * dimensions.
+ */
 void
 IvfpqRecordCheckDims(Relation index, int dims)
 {
@@ -47,7 +50,7 @@ IvfpqRecordCheckDims(Relation index, int dims)
 				 errhint("Create the index without refine.")));
 }
 
-/* Memory for a record of this kind. */
+/* Allocates a record of this kind. */
 IvfpqRecord *
 IvfpqRecordAlloc(IvfpqRefine refine, int dims)
 {
@@ -55,8 +58,8 @@ IvfpqRecordAlloc(IvfpqRefine refine, int dims)
 }
 
 /*
- * Let the errors [n] of records of transformed vectors [n][dims] allow for the
- * rotation.  Its rho, gv_rotation_error, is below 1e-4; with q', x' as they
+ * Makes the errors [n] of records of transformed vectors [n][dims] allow for
+ * the rotation.  Its rho, gv_rotation_error, is below 1e-4; with q', x' as they
  * were rotated and Q q, Q x as they ought to have been,
  *		||q' - x'| - |q - x||	<= rho (|q| + |x|)
  *		|<q', x'> - <q, x>|		<= (2 rho + rho^2) |q| |x|
@@ -85,8 +88,9 @@ IvfpqRecordAllow(const GvModel *gv, const float *vectors, int64 n,
 }
 
 /*
- * Make the record of a row from its transformed vector [dims].  Of one that is
- * not boundable (IvfpqIsBoundable) it bounds nothing: the row is reranked.
+ * Makes the record of a row from its transformed vector [dims].  A record of a
+ * vector that is not boundable (IvfpqIsBoundable) bounds nothing, so that the
+ * row is always reranked.
  */
 void
 IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const GvModel *gv,
@@ -113,10 +117,10 @@ IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const GvModel *gv,
 }
 
 /*
- * Is the query [dims], as the engine has it, near enough to what was asked to
- * bound inner products?  What scaling made subnormal is off by up to 2^-150 an
- * element, which a long row multiplies.  Of a rotated query rho |q'| covers
- * that, unless it is tiny.
+ * Returns whether the query [dims], as the engine has it, is near enough to the
+ * vector asked for to bound inner products.  What scaling made subnormal is off
+ * by up to 2^-150 an element, which a long row multiplies.  Of a rotated query
+ * rho |q'| covers that, unless it is tiny.
  */
 bool
 IvfpqQueryIsBoundable(const GvModel *gv, const float *asked, const float *query)
@@ -132,16 +136,18 @@ IvfpqQueryIsBoundable(const GvModel *gv, const float *asked, const float *query)
 }
 
 /*
- * From the engine's bound on |q - x| or -<q, x> to one on what the operator
- * returns; side = -1 for a lower bound, 1 for an upper one.  The engine's q
- * and x are rounded: each by u times its length, and |x| <= |q| + |q - x|.
- * For what a rotation loses see IvfpqRecordAllow, for what underflows in a
- * query IvfpqQueryIsBoundable.  The operator may sum in fp32, with an error
- * of dims roundings; of an inner product the engine's bound covers that, of a
- * cosine it is absolute.  Vectors too short or too long for sums in fp32 do
- * not come here with a bound: IvfpqIsBoundable has told them apart.  But by
- * L2 they do, for a distance that overflows is above every lower bound, and
- * one that loses digits is no more above an upper one than LEAST_LENGTH.
+ * Returns the bound of the operator's result that follows from the engine's
+ * bound on |q - x| or -<q, x>; side = -1 for a lower bound, 1 for an upper one.
+ *
+ * The engine's q and x are rounded: each by u times its length, and |x| <= |q|
+ * + |q - x|.  For what a rotation loses see IvfpqRecordAllow, for what
+ * underflows in a query IvfpqQueryIsBoundable.  The operator may sum in fp32,
+ * with an error of dims roundings; of an inner product the engine's bound
+ * covers that, of a cosine it is absolute.  Vectors too short or too long for
+ * sums in fp32 do not come here with a bound: IvfpqIsBoundable has told them
+ * apart.  But by L2 they do, for a distance that overflows is above every lower
+ * bound, and one that loses digits is no more above an upper one than
+ * LEAST_LENGTH.
  */
 static double
 operator_bound(const GvModel *gv, double bound, double query_length, int side)
@@ -173,7 +179,7 @@ operator_bound(const GvModel *gv, double bound, double query_length, int side)
 	return isnan(result) ? side * get_float8_infinity() : result;
 }
 
-/* Nothing is known of a row. */
+/* Returns the bounds of a row about which nothing is known. */
 static IvfpqRowBounds
 no_bound(void)
 {
@@ -182,7 +188,7 @@ no_bound(void)
 	return bound;
 }
 
-/* Bounds of the operator's result, by the engine's lower bound. */
+/* Returns bounds of the operator's result by the engine's lower bound. */
 static IvfpqRowBounds
 lower_bound(const GvModel *gv, float least, double query_length)
 {
@@ -192,18 +198,7 @@ lower_bound(const GvModel *gv, float least, double query_length)
 	return bound;
 }
 
-/* Bounds of the operator's result, by the engine's range. */
-static IvfpqRowBounds
-both_bounds(const GvModel *gv, const GvRange *range, double query_length)
-{
-	IvfpqRowBounds bound;
-
-	bound.least = operator_bound(gv, range->least, query_length, -1);
-	bound.most = operator_bound(gv, range->most, query_length, 1);
-	return bound;
-}
-
-/* Bounds by records [n <= CHUNK] of 8 bits a dimension. */
+/* Computes bounds [n <= CHUNK] by records of 8 bits a dimension. */
 static void
 bound_bytes(const GvModel *gv, const float *query, double query_length,
 			const IvfpqRecord *const *records, int n, IvfpqRowBounds *bounds)
@@ -224,7 +219,7 @@ bound_bytes(const GvModel *gv, const float *query, double query_length,
 		bounds[i] = lower_bound(gv, least[i], query_length);
 }
 
-/* The same by records of halves. */
+/* Computes bounds [n <= CHUNK] by records in half precision. */
 static void
 bound_half(const GvModel *gv, const float *query, double query_length,
 		   const IvfpqRecord *const *records, int n, IvfpqRowBounds *bounds)
@@ -235,13 +230,16 @@ bound_half(const GvModel *gv, const float *query, double query_length,
 	for (int i = 0; i < n; i++)
 		half_records[i] = IvfpqHalfRecord(records[i]);
 	IvfpqCheckStatus(gv_half_range(gv->metric, gv->dims, query, half_records,
-								   n,
-								   ranges));
+								   n, ranges));
 	for (int i = 0; i < n; i++)
-		bounds[i] = both_bounds(gv, &ranges[i], query_length);
+	{
+		bounds[i].least = operator_bound(gv, ranges[i].least, query_length,
+										 -1);
+		bounds[i].most = operator_bound(gv, ranges[i].most, query_length, 1);
+	}
 }
 
-/* The records at ids [n <= CHUNK]; see IvfpqRecordBounds. */
+/* IvfpqRecordBounds of the records at ids [n <= CHUNK], on pages. */
 static int
 bound_chunk(const IvfpqSearch *search, const float *query,
 			double query_length, uint64 *ids, int n, IvfpqRowBounds *bounds,
@@ -275,9 +273,9 @@ bound_chunk(const IvfpqSearch *search, const float *query,
 }
 
 /*
- * Take out of the addresses ids [n] those that gpuvecd's answer told about:
- * their rows and bounds go to rows, bounds; returns how many.  *left: how many
- * are left in ids.  Candidates keep the answer's order, so one pass finds all.
+ * Takes the addresses out of ids [n] that gpuvecd's answer told about, and puts
+ * their rows and bounds into rows and bounds.  Returns how many; *left are left
+ * in ids.  Candidates keep the answer's order, so one pass finds all.
  */
 static int64
 take_known(const IvfpqSearch *search, const float *query,
@@ -306,7 +304,7 @@ take_known(const IvfpqSearch *search, const float *query,
 	return count;
 }
 
-/* Read the records at ids [n] from pages, in the order of these. */
+/* IvfpqRecordBounds of the records at ids [n], page by page. */
 static int64
 read_bounds(const IvfpqSearch *search, const float *query,
 			double query_length, uint64 *ids, int64 n, uint64 *rows,
@@ -337,9 +335,10 @@ read_bounds(const IvfpqSearch *search, const float *query,
 /*
  * Bounds the operator's results by the refine records at the addresses ids
  * [n], the search's candidates: from gpuvecd's answer, as far as it has them,
- * else from pages.  query [dims] is transformed, or NULL when nothing is known
- * of the operator's results for it.  ids becomes the TIDs of the rows, bounds
- * their bounds; returns how many.  Records of dead rows are left out.
+ * else from pages.  query [dims] is transformed, or NULL if nothing is known
+ * of the operator's results for it.  Replaces ids by the TIDs of the rows, puts
+ * their bounds into bounds, and returns how many these are.  Records of dead
+ * rows are left out.
  */
 int64
 IvfpqRecordBounds(const IvfpqSearch *search, const float *query, uint64 *ids,

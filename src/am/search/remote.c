@@ -10,7 +10,7 @@
  * list is
  *
  *		current		the entry equals the state: postings found are kept
- *		short		it has more postings, gen and del_seq are the same:
+ *		grown		it has more postings, gen and del_seq are the same:
  *					postings found are kept, the others are scanned here
  *		stale		anything else: postings found are dropped, the list is
  *					scanned here
@@ -19,10 +19,10 @@
  * nothing was dropped.  Otherwise postings of the lists that stand may be
  * missing, those behind the last pair of the answer, whose places the dropped
  * ones had.  None of them is before that pair; so if, even so, there are as
- * many pairs as were wanted, and all no later than that one, no missing one
+ * many pairs as were needed, and all no later than that one, no missing one
  * would have come among them.  If not, the answer is of no use.
  *
- * A search under a condition wants many lists.  So it takes the version of the
+ * A search under a condition needs many lists.  So it takes the version of the
  * directory (page/metapage.c), after its snapshot and the pending rows as well,
  * and sends it along.  If that is what the mirror was known to be when it was
  * searched, the answer is brief: all lists are current, and it says of them no
@@ -35,66 +35,36 @@
 #include "am/common/enginecall.h"
 #include "am/search/search.h"
 #include "client/client.h"
+#include "page/metapage.h"
 
 /*
  * An answer is given up when more postings would have to be scanned than these
- * and half of the probed lists have: to search it all here is then no more
- * work worth the name.
+ * and half of the probed lists have: then it saves hardly any work.
  */
 #define FEW_POSTINGS		4096
 
+/* The mirror's state of a list, compared with the index's. */
 enum
 {
 	LIST_CURRENT,
-	LIST_SHORT,
+	LIST_GREW,
 	LIST_STALE
 };
 
-/* Returns whether a list of the mirror is current, short or stale. */
+/* Returns whether a list of the mirror is current, grown or stale. */
 static uint8
-list_age(const GvListState *mirrored, const IvfpqDirEntry *entry)
+get_list_status(const GvListState *mirrored, const IvfpqDirEntry *entry)
 {
 	if (mirrored->gen != entry->gen || mirrored->del_seq != entry->del_seq ||
 		mirrored->nitems > entry->nitems)
 		return LIST_STALE;
-	return mirrored->nitems < entry->nitems ? LIST_SHORT : LIST_CURRENT;
-}
-
-/* Reserves memory for the notes on each list. */
-static void
-ensure_capacity(IvfpqRemote *remote, int nlists)
-{
-	if (nlists <= remote->capacity)
-		return;
-	if (remote->capacity > 0)
-	{
-		pfree(remote->entries);
-		pfree(remote->ages);
-	}
-	remote->entries = palloc_extended(nlists * sizeof(IvfpqDirEntry),
-									  MCXT_ALLOC_HUGE);
-	remote->ages = palloc(nlists);
-	remote->capacity = nlists;
-}
-
-/* The probed lists become search->lists. */
-static void
-take_lists(IvfpqSearch *search, const IvfpqAnswer *answer)
-{
-	int			n = answer->head.nprobed;
-
-	IvfpqTopKResize(&search->lists, Max(n, 1));
-	for (int i = 0; i < n; i++)
-	{
-		search->lists.ids[i] = (uint64) answer->probed[i].list;
-		search->lists.scores[i] = answer->probed[i].base;
-	}
-	search->lists.count = n;
+	return mirrored->nitems < entry->nitems ? LIST_GREW : LIST_CURRENT;
 }
 
 /*
- * Compare the mirror's lists with the index's.  False when too many postings
- * would have to be scanned; *behind tells whether there are any.
+ * Makes the probed lists search->lists, and compares the mirror's states of
+ * them with the index's.  Returns false if too many postings would have to be
+ * scanned; *behind tells whether there are any.
  */
 static bool
 compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
@@ -104,8 +74,26 @@ compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
 	int64		postings = 0;
 	int64		missing = 0;
 
-	take_lists(search, answer);
-	ensure_capacity(remote, n);
+	IvfpqTopKResize(&search->lists, Max(n, 1));
+	for (int i = 0; i < n; i++)
+	{
+		search->lists.ids[i] = (uint64) answer->probed[i].list;
+		search->lists.scores[i] = answer->probed[i].base;
+	}
+	search->lists.count = n;
+
+	if (n > remote->capacity)
+	{
+		if (remote->capacity > 0)
+		{
+			pfree(remote->entries);
+			pfree(remote->list_status);
+		}
+		remote->entries = palloc_extended(n * sizeof(IvfpqDirEntry),
+										  MCXT_ALLOC_HUGE);
+		remote->list_status = palloc(n);
+		remote->capacity = n;
+	}
 	IvfpqDirEntriesRead(search->index, &search->model->meta,
 						search->lists.ids, n, remote->entries);
 	*behind = false;
@@ -114,10 +102,10 @@ compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
 		const GvListState *mirrored = &answer->probed[i].state;
 		const IvfpqDirEntry *entry = &remote->entries[i];
 
-		remote->ages[i] = list_age(mirrored, entry);
-		*behind |= remote->ages[i] != LIST_CURRENT;
+		remote->list_status[i] = get_list_status(mirrored, entry);
+		*behind |= remote->list_status[i] != LIST_CURRENT;
 		postings += entry->nitems;
-		if (remote->ages[i] == LIST_STALE)
+		if (remote->list_status[i] == LIST_STALE)
 			missing += entry->nitems;
 		else
 			missing += entry->nitems - mirrored->nitems;
@@ -126,36 +114,21 @@ compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
 }
 
 /*
- * How many postings of a list that is being read stand as the mirror has them.
- * Once stale it stays so.
+ * Returns how many of the mirror's postings of a list that is being read are
+ * valid: the first ones, or none once the list is stale, which it stays.
  */
 static uint32
-standing(const GvListState *mirrored, const IvfpqListReader *reader,
-		 uint8 *age)
+valid_postings(const GvListState *mirrored, const IvfpqListReader *reader,
+			   uint8 *status)
 {
-	if (list_age(mirrored, &reader->entry) == LIST_STALE)
-		*age = LIST_STALE;
-	return *age == LIST_STALE ? 0 : mirrored->nitems;
+	if (get_list_status(mirrored, &reader->entry) == LIST_STALE)
+		*status = LIST_STALE;
+	return *status == LIST_STALE ? 0 : mirrored->nitems;
 }
 
 /*
- * The number of the mirror's postings in the i-th list, and how many of these
- * satisfy the condition.
- */
-static IvfpqListCount
-mirrored_count(const IvfpqAnswer *answer, int i)
-{
-	IvfpqListCount count = {answer->probed[i].state.nitems,
-	answer->probed[i].state.nitems};
-
-	if (answer->matches != NULL)
-		count.matched = answer->matches[i];
-	return count;
-}
-
-/*
- * Note how many postings of the i-th list there are, and satisfy the
- * condition, of which `more` were scanned here.
+ * Notes how many postings the i-th list has, and how many of these satisfy the
+ * condition; `more` of them were scanned here.
  */
 static void
 note_count(IvfpqSearch *search, const IvfpqAnswer *answer, int i,
@@ -165,8 +138,12 @@ note_count(IvfpqSearch *search, const IvfpqAnswer *answer, int i,
 
 	if (search->condition == NULL)
 		return;
-	if (search->remote.ages[i] != LIST_STALE)
-		count = mirrored_count(answer, i);
+	if (search->remote.list_status[i] != LIST_STALE)
+	{
+		count.postings = answer->probed[i].state.nitems;
+		count.matched = answer->matches != NULL ? answer->matches[i] :
+			count.postings;
+	}
 	search->matched += count.matched;
 	count.postings += more.postings;
 	count.matched += more.matched;
@@ -175,18 +152,18 @@ note_count(IvfpqSearch *search, const IvfpqAnswer *answer, int i,
 }
 
 /*
- * Offer the postings of the i-th list that the mirror does not have to the
- * search.  The list may become stale after its entry was read,
- * even in the midst of this, when the reader starts anew: then all postings
- * are offered, some maybe twice, which the reader tells and the heap unites.
+ * Offers the postings of the i-th list that the mirror does not have to the
+ * search.  The list may become stale after its entry was read, even in the
+ * midst of this, when the reader starts anew: then all postings are offered,
+ * some maybe twice, which the reader tells and the heap unites.
  */
 static void
-scan_rest(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
+scan_missing(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 {
 	const GvListState *mirrored = &answer->probed[i].state;
 	IvfpqListReader *reader = &search->reader;
 	IvfpqRemote *remote = &search->remote;
-	uint8	   *age = &remote->ages[i];
+	uint8	   *status = &remote->list_status[i];
 	int64		before = search->postings_read;
 	int64		matched = search->scan.matched;
 	IvfpqListCount more;
@@ -194,30 +171,30 @@ scan_rest(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 	IvfpqBlockView view;
 
 	IvfpqListOpen(reader, (uint32) search->lists.ids[i]);
-	have = standing(mirrored, reader, age);
+	have = valid_postings(mirrored, reader, status);
 	while (reader->nleft > have && IvfpqListNext(reader, &view))
 	{
-		have = standing(mirrored, reader, age);
+		have = valid_postings(mirrored, reader, status);
 		if (reader->nleft < have)	/* it begins with postings that stand */
 			view.live &= PG_UINT32_MAX << (have - reader->nleft);
-		IvfpqSearchBlock(search, i, &view, reader->reread);
+		IvfpqSearchBlock(search, i, &view);
 	}
-	(void) standing(mirrored, reader, age);
+	(void) valid_postings(mirrored, reader, status);
 	more.postings = search->postings_read - before;
 	more.matched = search->scan.matched - matched;
 	note_count(search, answer, i, more);
-	if (*age == LIST_STALE)
+	if (*status == LIST_STALE)
 		remote->report.stale_lists++;
 	else
 		remote->report.tail_postings += more.postings;
 }
 
 /*
- * Note what the answer says of the refine records of its hits, in their order.
- * Not if postings were scanned here: VACUUM frees the slot of a dead row's
- * record before it marks the row's postings, and a new row may take it, so
- * that one address stands in a mirrored list for the dead row and in a newer
- * posting for the new one.  The page tells which row it belongs to.
+ * Notes what the answer says of the refine records of its hits, in their order.
+ * Not to be called if postings were scanned here: VACUUM frees the slot of a
+ * dead row's record before it marks the row's postings, and a new row may take
+ * it, so that one address stands in a mirrored list for the dead row and in a
+ * newer posting for the new one.  The page tells which row it belongs to.
  */
 static void
 take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
@@ -250,7 +227,7 @@ take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
 	remote->nknown = n;
 }
 
-/* The answer as it is, which is all there is to find. */
+/* Takes the answer's hits as they are: they are all that there is to find. */
 static void
 take_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 {
@@ -265,8 +242,8 @@ take_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 }
 
 /*
- * Merge what stands of the answer with what was scanned here; false when pairs
- * that the answer does not have may belong among them.
+ * Merges those hits of the answer that stand with what was scanned here.
+ * Returns false if pairs that the answer does not have may belong among them.
  */
 static bool
 merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
@@ -279,7 +256,7 @@ merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 	top->unique = false;
 	for (; hit < end; hit++)
 	{
-		if (search->remote.ages[hit->probe] == LIST_STALE)
+		if (search->remote.list_status[hit->probe] == LIST_STALE)
 			dropped = true;
 		else
 			gv_topk_push(top, hit->score, IvfpqWordsToId(hit->rowid));
@@ -295,34 +272,9 @@ merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 		 top->ids[top->count - 1] <= IvfpqWordsToId(hit->rowid));
 }
 
-/* Takes the counts of the mirror's sample up to that rank. */
-static void
-take_sample(IvfpqSearch *search, const GvSearchReply *head, int rank)
-{
-	search->near_count.matched = head->nearer > 0 ? rank : 0;
-	search->near_count.nearer = head->nearer;
-	search->near_count.variance = head->nearer_squares;
-}
-
-/* A brief answer: all lists are as the mirror has them. */
-static void
-take_brief(IvfpqSearch *search, const IvfpqAnswer *answer)
-{
-	const GvSearchReply *head = &answer->head;
-
-	search->ncounts = head->nprobed;
-	search->matched += head->matches;
-	search->sums.postings = head->nitems;
-	search->sums.matched = head->matches;
-	search->sums.weighted_postings = head->weighted_nitems;
-	search->sums.weighted_matched = head->weighted_matches;
-	take_hits(search, answer);
-	take_records(search, answer);
-}
-
 /*
- * A full one, whose lists have been compared: false when pairs that it does
- * not have may belong among the best.
+ * Takes a full answer, whose lists have been compared.  Returns false if pairs
+ * that it does not have may belong among the best.
  */
 static bool
 take_full(IvfpqSearch *search, const IvfpqAnswer *answer, bool behind,
@@ -335,8 +287,8 @@ take_full(IvfpqSearch *search, const IvfpqAnswer *answer, bool behind,
 	if (search->condition != NULL)
 		IvfpqCountsReserve(search, answer->head.nprobed);
 	for (int i = 0; i < search->lists.count; i++)
-		if (search->remote.ages[i] != LIST_CURRENT)
-			scan_rest(search, i, answer);
+		if (search->remote.list_status[i] != LIST_CURRENT)
+			scan_missing(search, i, answer);
 		else
 			note_count(search, answer, i, none);
 	if (behind)
@@ -355,36 +307,48 @@ take_full(IvfpqSearch *search, const IvfpqAnswer *answer, bool behind,
 }
 
 /*
- * The best postings by an answer and by what it lacks; false when that cannot
- * be told from it.  If it might have been brief it will be, when the mirror
- * has caught up.
+ * Finds the best postings by an answer and by what it lacks.  Returns false if
+ * the answer does not tell them.  Has the mirror catch up if it is behind, or
+ * if the answer could have been brief, so that the next one will be.
  */
 static bool
 use_answer(IvfpqSearch *search, const IvfpqAnswer *answer,
 		   const IvfpqQuestion *question)
 {
+	const GvSearchReply *head = &answer->head;
 	bool		behind = false;
-	bool		useful = answer->head.is_brief ||
+	bool		useful = head->is_brief ||
 	compare_states(search, answer, &behind);
 
-	search->remote.nearest = (uint32) answer->head.nearest;
+	search->remote.nearest = (uint32) head->nearest;
 	if (useful)
 	{
 		IvfpqSearchOpen(search, question->capacity);
-		search->lists_read += answer->head.nprobed;
-		search->postings_read += answer->head.postings;
-		take_sample(search, &answer->head, question->rank);
-		if (answer->head.is_brief)
-			take_brief(search, answer);
+		search->lists_read += head->nprobed;
+		search->postings_read += head->postings;
+		search->near_count.matched = head->nearer > 0 ? question->rank : 0;
+		search->near_count.nearer = head->nearer;
+		search->near_count.variance = head->nearer_squares;
+		if (head->is_brief)
+		{
+			search->ncounts = head->nprobed;
+			search->matched += head->matches;
+			search->sums.postings = head->nitems;
+			search->sums.matched = head->matches;
+			search->sums.weighted_postings = head->weighted_nitems;
+			search->sums.weighted_matched = head->weighted_matches;
+			take_hits(search, answer);
+			take_records(search, answer);
+		}
 		else
 			useful = take_full(search, answer, behind, question->part);
 	}
-	if (!useful || behind || (question->version != 0 && !answer->head.is_brief))
+	if (!useful || behind || (question->version != 0 && !head->is_brief))
 		IvfpqAskStale(search->index, &search->model->meta, !useful);
 	return useful;
 }
 
-/* Note what answered, for gpuvec_last_scan. */
+/* Notes the engine that answered, for gpuvec_last_scan. */
 void
 IvfpqReportEngine(IvfpqRemoteReport *report, const char *engine)
 {
@@ -393,37 +357,9 @@ IvfpqReportEngine(IvfpqRemoteReport *report, const char *engine)
 	strlcpy(report->engine, engine, sizeof(report->engine));
 }
 
-/* Note what became of a message of many searches. */
-static void
-report_bulk(IvfpqRemoteReport *report, IvfpqServed served,
-			const IvfpqAnswers *answers, instr_time began)
-{
-	const GvSearchReply *head = (const GvSearchReply *) answers->next;
-	instr_time	took;
-
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, began);
-	IvfpqReportEngine(report, served == IVFPQ_SERVED ? answers->engine :
-					  "session");
-	report->fallback = NULL;
-	if (served == IVFPQ_NOT_ASKED)
-		return;
-	report->asked = true;
-	report->trip_us += INSTR_TIME_GET_MICROSEC(took);
-	if (served != IVFPQ_SERVED)
-	{
-		report->fallback = IvfpqServedName(served);
-		return;
-	}
-	report->answered = true;
-	report->batch_size = answers->nleft;
-	report->queued_us += head->queued_us;
-	report->engine_us += head->engine_us;
-}
-
-/* gpuvecd is not asked, for this reason. */
+/* Notes that gpuvecd is not asked, and the reason. */
 void
-IvfpqSearchAlone(IvfpqSearch *search, const char *reason)
+IvfpqSearchNoServer(IvfpqSearch *search, const char *reason)
 {
 	IvfpqRemoteReport *report = &search->remote.report;
 
@@ -432,27 +368,98 @@ IvfpqSearchAlone(IvfpqSearch *search, const char *reason)
 	report->fallback = IvfpqServerIsWanted() ? reason : NULL;
 }
 
-/*
- * The version of the directory, for an answer that needs no look at the
- * entries of lists: where that is less work.
- */
-static uint64
-get_version(const IvfpqSearch *search, int probes)
+static int64
+microseconds_since(instr_time began)
 {
-	const IvfpqMetaData *meta = &search->model->meta;
+	instr_time	now;
 
-	if (search->condition == NULL ||
-		(BlockNumber) probes < IvfpqDirectoryPages(meta))
-		return 0;
-	return IvfpqDirectoryVersion(search->index, meta);
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, began);
+	return INSTR_TIME_GET_MICROSEC(now);
 }
 
 /*
- * Answers of gpuvecd to many queries [n][dims], transformed, as IvfpqSearchRun
- * has one for each.  `take` gets each query's number, and true if the search's
- * candidates are those of its `probes` nearest lists: the session has to find
- * those of the others.  The versions of the directory and of the mirror tell
- * whether they are the same, since pending rows were read before.
+ * Adds a message to gpuvecd to the report: what became of it, how long it took,
+ * and the numbers of the answer, or of the first one.  n searches were answered
+ * together.  If no answer came, head is NULL.
+ */
+static void
+report_answer(IvfpqRemoteReport *report, IvfpqServed served, int64 trip_us,
+			  const char *engine, const GvSearchReply *head, int n)
+{
+	IvfpqReportEngine(report, served == IVFPQ_SERVED ? engine : "session");
+	report->fallback = NULL;
+	if (served == IVFPQ_NOT_ASKED)
+		return;
+	report->asked = true;
+	report->trip_us += trip_us;
+	if (served != IVFPQ_SERVED)
+		report->fallback = IvfpqServedName(served);
+	if (head == NULL)
+		return;
+	report->answered = true;
+	report->batch_size = n;
+	report->queued_us += head->queued_us;
+	report->engine_us += head->engine_us;
+}
+
+/*
+ * Finds the best `capacity` postings of the `probes` nearest lists by gpuvecd,
+ * as the session's engine would, and puts them into search->candidates.  With a
+ * condition on keys these are postings that satisfy it; then the search gets
+ * ncounts, sums, for which lists count as `part` says, and near_count, of the
+ * postings up to that rank.  Returns false if the session has to find them.
+ */
+bool
+IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
+				  int rank)
+{
+	const IvfpqMetaData *meta = &search->model->meta;
+	IvfpqQuestion question = {
+		.query = search->query.vector,
+		.condition = search->condition,
+		.probes = probes,
+		.compare = IvfpqListsToCompare(meta, probes, search->query.deep),
+		.capacity = capacity,
+		.part = part,
+		.rank = rank
+	};
+	const GvSearchReply *head = NULL;
+	IvfpqAnswer answer = {0};
+	IvfpqServed served;
+	instr_time	began;
+	int64		trip_us;
+
+	/* to read the version is less work than to read the lists' entries */
+	if (search->condition != NULL &&
+		(BlockNumber) probes >= IvfpqDirectoryPages(meta))
+		question.version = IvfpqDirectoryVersion(search->index, meta);
+
+	/* mirrors name postings as scans do */
+	search->remote.nknown = 0;
+	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
+	INSTR_TIME_SET_CURRENT(began);
+	served = IvfpqAskSearch(search->index, meta, &question, &answer);
+	trip_us = microseconds_since(began);
+
+	if (served == IVFPQ_SERVED)
+	{
+		head = &answer.head;
+		if (!use_answer(search, &answer, &question))
+			served = IVFPQ_STALE;
+	}
+	report_answer(&search->remote.report, served, trip_us, answer.engine,
+				  head, head != NULL ? head->batch : 0);
+	return served == IVFPQ_SERVED;
+}
+
+/*
+ * Has gpuvecd search for many queries [n][dims], transformed, for each of them
+ * as IvfpqSearchRun does.  Calls `take` with each query's number, and with true
+ * if the search's candidates are those of its `probes` nearest lists: the
+ * session has to find those of the others.  The versions of the directory and
+ * of the mirror tell whether they are the same, since pending rows were read
+ * before.
  */
 void
 IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
@@ -462,7 +469,6 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 					  void *arg)
 {
 	const IvfpqMetaData *meta = &search->model->meta;
-	IvfpqRemoteReport *report = &search->remote.report;
 	IvfpqQuestion question = {
 		.probes = probes,
 		.compare = IvfpqListsToCompare(meta, probes, search->query.deep),
@@ -474,6 +480,7 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 
 	for (int first = 0; first < n; first += batch)
 	{
+		const GvSearchReply *head = NULL;
 		IvfpqAnswers answers = {0};
 		IvfpqAnswer answer;
 		instr_time	began;
@@ -488,7 +495,11 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 								  queries + (Size) first * meta->dims,
 								  Min(batch, n - first), &answers);
 		}
-		report_bulk(report, served, &answers, began);
+		if (served == IVFPQ_SERVED)
+			head = (const GvSearchReply *) answers.next;
+		report_answer(&search->remote.report, served,
+					  microseconds_since(began), answers.engine, head,
+					  answers.nleft);
 		for (int i = first; i < Min(first + batch, n); i++)
 		{
 			bool		found = answers.nleft > 0 &&
@@ -507,61 +518,4 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 			take(arg, search, i, found);
 		}
 	}
-}
-
-/*
- * The best `capacity` postings of the `probes` nearest lists by gpuvecd, as
- * the session's engine would find them, in search->candidates; with a
- * condition on keys those that satisfy it, search->ncounts, search->sums, for
- * which lists count as `part` says, and search->near_count, of the postings
- * up to that rank. False when the session has to find them.
- */
-bool
-IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
-				  int rank)
-{
-	const IvfpqMetaData *meta = &search->model->meta;
-	IvfpqRemoteReport *report = &search->remote.report;
-	IvfpqQuestion question = {
-		.query = search->query.vector,
-		.condition = search->condition,
-		.probes = probes,
-		.compare = IvfpqListsToCompare(meta, probes, search->query.deep),
-		.capacity = capacity,
-		.version = get_version(search, probes),
-		.part = part,
-		.rank = rank
-	};
-	IvfpqAnswer answer;
-	IvfpqServed served;
-	instr_time	began;
-	instr_time	took;
-
-	/* mirrors name postings as scans do */
-	search->remote.nknown = 0;
-	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
-	INSTR_TIME_SET_CURRENT(began);
-	served = IvfpqAskSearch(search->index, meta, &question, &answer);
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, began);
-
-	if (served == IVFPQ_SERVED)
-	{
-		report->answered = true;
-		report->batch_size = answer.head.batch;
-		report->queued_us += answer.head.queued_us;
-		report->engine_us += answer.head.engine_us;
-		if (!use_answer(search, &answer, &question))
-			served = IVFPQ_STALE;
-	}
-	IvfpqReportEngine(report, served == IVFPQ_SERVED ? answer.engine : "session");
-	report->fallback = NULL;
-	if (served != IVFPQ_NOT_ASKED)
-	{
-		report->asked = true;
-		report->trip_us += INSTR_TIME_GET_MICROSEC(took);
-		if (served != IVFPQ_SERVED)
-			report->fallback = IvfpqServedName(served);
-	}
-	return served == IVFPQ_SERVED;
 }

@@ -1,7 +1,35 @@
 /*
  * rerank.c
- *		The operator's own distance of a row, from the heap's value that the
- *		scan's snapshot sees.
+ *		Rows of the table, fetched under a snapshot, and their distances by
+ *		the operator's own function.
+ *
+ * Scans fetch the rows of their candidates here, and compute the distance of
+ * the heap's value, not of its code.  Training in place, flushing and checks
+ * fetch their rows here, too.  A row is named by the TID of its index entry,
+ * as a number (IvfpqTidToId), or comes from a scan of the whole table.
+ *
+ * A row that a scan returns is fetched once more, by the executor.  The
+ * executor's fetch begins with the page's pin (IvfpqRerankGivePage), as the
+ * scan's own fetches do.  It would look for the page in PostgreSQL's hash
+ * table otherwise, which takes half a microsecond a row.
+ *
+ * Rows are brought into the processor's cache before they are fetched.  This
+ * takes no lock, because nothing but the processor's cache depends on what is
+ * read there.
+ *
+ * To fetch a row takes three accesses to memory, each of which says where the
+ * next one goes: the page's buffer, the row's line pointer, the row.  One
+ * after the other they take longer than to compute a distance.  So those of
+ * several rows are under way at once.  For rows that come soon, the pages are
+ * looked up where they were found lately (bufcache.c).  For rows that come
+ * next, the pages are pinned and the line pointers read.
+ *
+ * A scan of the whole table looks at a few bytes of each row, for a
+ * condition.  Rows as wide as vectors lie far apart, so no processor guesses
+ * where the scan goes on, and the scan waits for memory most of the time.  So
+ * while the rows of a page are tested, those of the next page are prefetched,
+ * and so are the line pointers of the page after that, which say where its
+ * rows are.
  */
 #include "postgres.h"
 
@@ -9,38 +37,45 @@
 
 #include "access/heapam.h"
 #include "access/tableam.h"
-#include "am/search/params.h"
 #include "catalog/index.h"
 #include "executor/executor.h"
+#include "miscadmin.h"
 #include "storage/bufpage.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "am/common/enginecall.h"
 #include "am/common/identity.h"
+#include "am/search/params.h"
 #include "am/search/rerank.h"
 #include "page/bufcache.h"
 #include "pgcompat.h"
 
-static void prefetch_row_begin(IvfpqPrefetchRow *rows, Relation heap,
-								  const uint64 *ids, int64 n);
-static Buffer prefetch_row_take(IvfpqPrefetchRow *rows, uint64 id);
+/*
+ * Rows prefetched per step.  A miss of the TLB costs as much as one of the
+ * cache, and the processor works on several of both at once.
+ */
+#define ROWS_TOGETHER	4
 
-/* Is a column of the index an expression? */
-static bool
-has_expression(Relation index)
-{
-	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
-		if (index->rd_index->indkey.values[i] == 0)
-			return true;
-	return false;
-}
+/* Rows whose pages are looked up at once, before the first row is fetched. */
+#define ROWS_SOUGHT		64
 
-/* Begin to fetch rows; memory from the current context. */
+#define ROW_BYTES		128		/* the row's header, and its first columns */
+#define POINTERS_BYTES	128		/* the page's header, and line pointers */
+
+StaticAssertDecl(IVFPQ_HELD_PAGES == 2 * ROWS_TOGETHER,
+				 "those that are fetched, and the next ones");
+
+/*
+ * Begins to fetch rows of an index's table; memory comes from the current
+ * context, which must live until IvfpqRerankEnd.
+ */
 void
 IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 				 Snapshot snapshot)
 {
+	bool		has_expression = false;
+
 	memset(rerank, 0, sizeof(*rerank));
 	rerank->index = index;
 	rerank->heap = heap;
@@ -50,7 +85,9 @@ IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 	rerank->slot = table_slot_create(heap, NULL);
 	rerank->is_heap = heap->rd_tableam == GetHeapamTableAmRoutine();
 	rerank->attnum = index->rd_index->indkey.values[0];
-	if (has_expression(index))
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+		has_expression |= index->rd_index->indkey.values[i] == 0;
+	if (has_expression)
 	{
 		MemoryContext oldcontext;
 
@@ -60,524 +97,10 @@ IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 		MemoryContextSwitchTo(oldcontext);
 	}
 	rerank->context = AllocSetContextCreate(CurrentMemoryContext,
-											"gpuivfpq measure",
+											"gpuivfpq rerank",
 											ALLOCSET_DEFAULT_SIZES);
-	IvfpqRerankPrefetch(rerank, NULL, 0);
+	IvfpqRerankPrefetch(rerank, NULL, 0, false);
 }
-
-/* Sets what is computed from now on: distance(row's value, query). */
-void
-IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance, Oid collation,
-				 Datum query)
-{
-	rerank->distance = distance;
-	rerank->collation = collation;
-	rerank->query = query;
-}
-
-/* All that the index has of a row. */
-static void
-index_values(IvfpqRerank *rerank, TupleTableSlot *row, Datum *values,
-			 bool *isnulls)
-{
-	GetPerTupleExprContext(rerank->estate)->ecxt_scantuple = row;
-	FormIndexDatum(rerank->indexInfo, row, rerank->estate, values, isnulls);
-	IvfpqRowDone();
-}
-
-/* The indexed value of a row. */
-static Datum
-indexed_value(IvfpqRerank *rerank, TupleTableSlot *row, bool *isnull)
-{
-	Datum		values[INDEX_MAX_KEYS];
-	bool		isnulls[INDEX_MAX_KEYS];
-
-	if (rerank->attnum != 0)
-		return slot_getattr(row, rerank->attnum, isnull);
-	index_values(rerank, row, values, isnulls);
-	*isnull = isnulls[0];
-	return values[0];
-}
-
-/* Free what was computed of a row. */
-static void
-forget_row(IvfpqRerank *rerank)
-{
-	MemoryContextReset(rerank->context);
-	if (rerank->estate)
-		ResetPerTupleExprContext(rerank->estate);
-}
-
-/* Rows that do not satisfy these tests do not pass. */
-void
-IvfpqRerankKeys(IvfpqRerank *rerank, const IvfpqKeyQuals *quals)
-{
-	rerank->quals = quals;
-}
-
-/*
- * Do a row's keys satisfy what is asked of them: all of it, or what
- * abbreviated keys do not answer?  Nothing of the vector is touched, unless
- * it is an expression.
- */
-bool
-IvfpqRerankMatches(IvfpqRerank *rerank, TupleTableSlot *row, bool asks_all)
-{
-	const IvfpqKeyQuals *quals = rerank->quals;
-	int			n = asks_all ? quals->nrows : quals->nrechecks;
-	Datum		values[INDEX_MAX_KEYS] = {0};
-	bool		isnulls[INDEX_MAX_KEYS] = {0};
-	MemoryContext oldcontext;
-	bool		matches;
-
-	if (n == 0)
-		return true;
-	oldcontext = MemoryContextSwitchTo(rerank->context);
-	if (rerank->indexInfo != NULL)
-		index_values(rerank, row, values, isnulls);
-	else
-		for (int i = 0; i < n; i++)
-		{
-			int			column = quals->rows[i].scan_key->sk_attno - 1;
-
-			/* of the vector it is asked only that there is one, as there is */
-			if (column > 0)
-				values[column] =
-					slot_getattr(row,
-								 rerank->index->rd_index->indkey.values[column],
-								 &isnulls[column]);
-		}
-	matches = IvfpqKeyQualsMatch(quals, values, isnulls, !asks_all);
-	MemoryContextSwitchTo(oldcontext);
-	forget_row(rerank);
-	return matches;
-}
-
-/*
- * A damaged index may name a row that no table could have.  The table cannot
- * have been truncated since the entry was read, because that takes a lock
- * which the running statement excludes.
- */
-static void
-check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
-{
-	BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(tid);
-
-	if (blkno >= rerank->heap_blocks)
-		rerank->heap_blocks = RelationGetNumberOfBlocks(rerank->heap);
-	if (blkno >= rerank->heap_blocks || !ItemPointerIsValid(tid))
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg("index \"%s\" points to row (%u,%u), which table \"%s\" cannot have",
-						RelationGetRelationName(rerank->index), blkno,
-						ItemPointerGetOffsetNumberNoCheck(tid),
-						RelationGetRelationName(rerank->heap)),
-				 errhint("Rebuild it with REINDEX; gpuvec_verify_index says where it is damaged.")));
-}
-
-/* Do rows mostly come from files, so that it helps to prefetch their pages? */
-bool
-IvfpqRerankIsCold(const IvfpqRerank *rerank)
-{
-	return rerank->is_heap && IvfpqPrefetchHelps(rerank->heap);
-}
-
-/*
- * Pass over rows that have other dimensions, with one warning, unless *told;
- * dims = 0: rerank all.
- */
-void
-IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told)
-{
-	rerank->dims = dims;
-	rerank->told = told;
-	if (dims > 0)
-		IvfpqTypeInit(&rerank->type, rerank->index);
-}
-
-/*
- * Prefetch the pages of rows [n] that may be fetched, in this order, before
- * IvfpqRerankPause; ids must stay as they are until then.  Only of a heap's
- * rows is it known which pages they are on.
- */
-void
-IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids, int64 n)
-{
-	IvfpqPrefetchBegin(&rerank->prefetch, rerank->heap, ids,
-					   rerank->is_heap ? n : 0, IVFPQ_ID_SHIFT);
-}
-
-/* Are there rows left whose pages are to be prefetched? */
-bool
-IvfpqRerankIsPrefetching(const IvfpqRerank *rerank)
-{
-	return rerank->prefetch.next < rerank->prefetch.n;
-}
-
-/*
- * The same of rows [n] of ascending ids that will all be fetched: they are
- * brought into the processor's cache as well.
- */
-void
-IvfpqRerankPrefetchSorted(IvfpqRerank *rerank, const uint64 *ids, int64 n)
-{
-	IvfpqRerankPrefetch(rerank, ids, n);
-	if (rerank->is_heap)
-		prefetch_row_begin(&rerank->prefetch_row, rerank->heap, ids, n);
-}
-
-/*
- * Have a heap's fetch begin with a page, which it would look for in the hash
- * table otherwise; its pin, `held` or one of our own, becomes the fetch's.
- */
-static void
-give_page(Relation heap, IndexFetchTableData *scan, BlockNumber blkno,
-		  Buffer held)
-{
-	IndexFetchHeapData *fetch = (IndexFetchHeapData *) scan;
-
-	if (BufferIsValid(fetch->xs_cbuf) &&
-		BufferGetBlockNumber(fetch->xs_cbuf) == blkno)
-	{
-		if (BufferIsValid(held))
-			ReleaseBuffer(held);
-		return;
-	}
-	if (!BufferIsValid(held))
-		held = IvfpqBufHintRead(heap, blkno, NULL);
-	IvfpqGiveHeapPage(heap, fetch, held);
-}
-
-/* Fetch the row that an index entry points to, if the snapshot sees one. */
-static bool
-fetch_row(IvfpqRerank *rerank, uint64 id)
-{
-	ItemPointerData tid;
-	bool		call_again = false;
-
-	IvfpqIdToTid(id, &tid);
-	check_tid(rerank, &tid);
-	IvfpqPrefetchTo(&rerank->prefetch, ItemPointerGetBlockNumber(&tid));
-	if (rerank->is_heap)
-		give_page(rerank->heap, rerank->fetch,
-				  ItemPointerGetBlockNumber(&tid),
-				  prefetch_row_take(&rerank->prefetch_row, id));
-	return table_index_fetch_tuple(rerank->fetch, &tid, rerank->snapshot,
-								   rerank->slot, &call_again,
-								   rerank->asks_dead ?
-								   &rerank->all_dead : NULL);
-}
-
-/* Does the snapshot see the row that an index entry points to? */
-bool
-IvfpqRerankSees(IvfpqRerank *rerank, uint64 id)
-{
-	bool		sees = fetch_row(rerank, id);
-
-	ExecClearTuple(rerank->slot);
-	return sees;
-}
-
-/*
- * Somebody else will fetch the row that an index entry points to: for
- * prefetching, which goes on, it is as if the page was read here.
- */
-void
-IvfpqRerankForesee(IvfpqRerank *rerank, uint64 id)
-{
-	ItemPointerData tid;
-
-	IvfpqIdToTid(id, &tid);
-	check_tid(rerank, &tid);
-	IvfpqPrefetchTo(&rerank->prefetch, ItemPointerGetBlockNumber(&tid));
-	table_index_fetch_reset(rerank->fetch);
-}
-
-/*
- * The executor will fetch the row that an index entry points to by a fetch of
- * its own: spare it the look for the page.
- */
-void
-IvfpqRerankHandOver(const IvfpqRerank *rerank, IndexFetchTableData *fetch,
-					uint64 id)
-{
-	if (rerank->is_heap)
-		give_page(rerank->heap, fetch, (BlockNumber) (id >> IVFPQ_ID_SHIFT),
-				  InvalidBuffer);
-}
-
-/*
- * Get the indexed value of the row that an index entry points to, good until
- * IvfpqRerankDone.  False when the snapshot sees no row there, or NULL, or
- * one that does not pass, which rerank->rejected tells.
- */
-bool
-IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
-{
-	MemoryContext oldcontext;
-	bool		isnull;
-
-	rerank->rejected = false;
-	if (!fetch_row(rerank, id))
-		return false;
-	if ((rerank->quals != NULL &&
-		 !IvfpqRerankMatches(rerank, rerank->slot, rerank->asks_all)) ||
-		(rerank->satisfies != NULL &&
-		 !rerank->satisfies(rerank->satisfies_arg, rerank->slot)))
-	{
-		rerank->rejected = true;
-		ExecClearTuple(rerank->slot);
-		return false;
-	}
-
-	oldcontext = MemoryContextSwitchTo(rerank->context);
-	*value = indexed_value(rerank, rerank->slot, &isnull);
-	MemoryContextSwitchTo(oldcontext);
-	if (isnull)
-		IvfpqRerankDone(rerank);
-	return !isnull;
-}
-
-/*
- * Values of all columns of the index, [INDEX_MAX_KEYS], of the row fetched;
- * good as long as its indexed value.
- */
-void
-IvfpqRerankColumns(IvfpqRerank *rerank, Datum *values, bool *isnull)
-{
-	Relation	index = rerank->index;
-	MemoryContext oldcontext = MemoryContextSwitchTo(rerank->context);
-
-	if (rerank->indexInfo != NULL)
-		index_values(rerank, rerank->slot, values, isnull);
-	else
-		for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
-			values[i] = slot_getattr(rerank->slot,
-									 index->rd_index->indkey.values[i],
-									 &isnull[i]);
-	MemoryContextSwitchTo(oldcontext);
-}
-
-/* Let go of the row fetched, and of all that was made in rerank->context. */
-void
-IvfpqRerankDone(IvfpqRerank *rerank)
-{
-	forget_row(rerank);
-	ExecClearTuple(rerank->slot);
-}
-
-/* A row has other dimensions than the index, and is not reranked: say so. */
-static void
-warn_mismatched(IvfpqRerank *rerank, const ItemPointerData *tid, int dims)
-{
-	if (*rerank->told)
-		return;
-	*rerank->told = true;
-	ereport(WARNING,
-			(errcode(ERRCODE_DATA_EXCEPTION),
-			 errmsg("row (%u,%u) of table \"%s\" has %d dimensions, not the %d of index \"%s\", and is left out",
-					ItemPointerGetBlockNumber(tid),
-					ItemPointerGetOffsetNumber(tid),
-					RelationGetRelationName(rerank->heap), dims,
-					rerank->dims,
-					RelationGetRelationName(rerank->index)),
-			 errhint("gpuvec_verify_index names all such rows; delete or update them.")));
-}
-
-/*
- * Has the indexed value of the row at tid the dimensions rerank->dims?  *value
- * may become whole.  Call in rerank->context.
- */
-static bool
-has_dims(IvfpqRerank *rerank, Datum *value, const ItemPointerData *tid)
-{
-	int			dims;
-
-	if (rerank->dims == 0)
-		return true;
-	if (!rerank->type.has_toreal)
-		*value = PointerGetDatum(PG_DETOAST_DATUM(*value));
-	(void) IvfpqValueFloats(&rerank->type, *value, &dims);
-	if (dims == rerank->dims)
-		return true;
-	warn_mismatched(rerank, tid, dims);
-	return false;
-}
-
-/*
- * Rerank the indexed value of the row at tid.  False when it has other
- * dimensions than rerank->dims.  Call in rerank->context.
- */
-static bool
-rerank_value(IvfpqRerank *rerank, Datum value, const ItemPointerData *tid,
-			 double *distance)
-{
-	if (!has_dims(rerank, &value, tid))
-		return false;
-	*distance = DatumGetFloat8(FunctionCall2Coll(rerank->distance,
-												 rerank->collation,
-												 value, rerank->query));
-	return true;
-}
-
-/*
- * Rerank the row that an index entry points to.  False when the snapshot
- * sees no row there, one that does not pass (rerank->rejected), or one of
- * other dimensions than rerank->dims.
- */
-bool
-IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
-{
-	MemoryContext oldcontext;
-	ItemPointerData tid;
-	Datum		value;
-	bool		reranked;
-
-	if (!IvfpqRerankFetch(rerank, id, &value))
-		return false;
-	IvfpqIdToTid(id, &tid);
-	oldcontext = MemoryContextSwitchTo(rerank->context);
-	reranked = rerank_value(rerank, value, &tid, distance);
-	MemoryContextSwitchTo(oldcontext);
-	IvfpqRerankDone(rerank);
-	return reranked;
-}
-
-/*
- * The same of a row that will be reranked for many queries: its value whole in
- * memory, good until IvfpqRerankDone; its TID is in rerank->slot.
- */
-bool
-IvfpqRerankWhole(IvfpqRerank *rerank, uint64 id, Datum *value)
-{
-	MemoryContext oldcontext;
-	ItemPointerData tid;
-	bool		fits;
-
-	if (!IvfpqRerankFetch(rerank, id, value))
-		return false;
-	IvfpqIdToTid(id, &tid);
-	oldcontext = MemoryContextSwitchTo(rerank->context);
-	*value = PointerGetDatum(PG_DETOAST_DATUM(*value));
-	fits = has_dims(rerank, value, &tid);
-	MemoryContextSwitchTo(oldcontext);
-	if (!fits)
-		IvfpqRerankDone(rerank);
-	return fits;
-}
-
-/*
- * Get ready to rerank rows that do not come by the index, and may not be in
- * it: also without a query.
- */
-void
-IvfpqRerankOthers(IvfpqRerank *rerank)
-{
-	IndexInfo  *indexInfo = IvfpqIndexInfo(rerank->index);
-
-	IvfpqTypeInit(&rerank->type, rerank->index);
-	if (indexInfo->ii_Predicate == NIL)
-		return;
-	if (rerank->estate == NULL)
-		rerank->estate = CreateExecutorState();
-	rerank->predicate = ExecPrepareQual(indexInfo->ii_Predicate,
-										rerank->estate);
-}
-
-/* Is the row within the index's predicate? */
-bool
-IvfpqRerankAdmits(IvfpqRerank *rerank, TupleTableSlot *row)
-{
-	MemoryContext oldcontext;
-	ExprContext *context;
-	bool		admits;
-
-	if (rerank->predicate == NULL)
-		return true;
-	oldcontext = MemoryContextSwitchTo(rerank->context);
-	context = GetPerTupleExprContext(rerank->estate);
-	context->ecxt_scantuple = row;
-	admits = ExecQual(rerank->predicate, context);
-	MemoryContextSwitchTo(oldcontext);
-	forget_row(rerank);
-	return admits;
-}
-
-/*
- * Rerank a row that the snapshot sees, within the predicate.  False when it is
- * not in the index: NULL, without a place, or of other dimensions.  Without a
- * query the distance is 0.
- */
-bool
-IvfpqRerankOther(IvfpqRerank *rerank, TupleTableSlot *row,
-				 double *distance)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(rerank->context);
-	bool		isnull;
-	Datum		value = indexed_value(rerank, row, &isnull);
-	bool		is_indexed = !isnull;
-
-	if (is_indexed && rerank->distance == NULL)
-	{
-		is_indexed = IvfpqHasPlace(&rerank->type, value, rerank->dims);
-		*distance = 0;
-	}
-	else if (is_indexed)
-		is_indexed = rerank_value(rerank, value, &row->tts_tid, distance) &&
-			(!isnan(*distance) ||
-			 IvfpqHasPlace(&rerank->type, value, rerank->dims));
-	MemoryContextSwitchTo(oldcontext);
-	forget_row(rerank);
-	return is_indexed;
-}
-
-/* Let go of pages between batches; no row is prefetched any more. */
-void
-IvfpqRerankPause(IvfpqRerank *rerank)
-{
-	IvfpqPrefetchRowEnd(&rerank->prefetch_row);
-	IvfpqPrefetchEnd(&rerank->prefetch);
-	IvfpqRerankPrefetch(rerank, NULL, 0);
-	table_index_fetch_reset(rerank->fetch);
-}
-
-/* Let go of everything. */
-void
-IvfpqRerankEnd(IvfpqRerank *rerank)
-{
-	IvfpqPrefetchRowEnd(&rerank->prefetch_row);
-	ExecDropSingleTupleTableSlot(rerank->slot);
-	table_index_fetch_end(rerank->fetch);
-	if (rerank->estate)
-		FreeExecutorState(rerank->estate);
-	MemoryContextDelete(rerank->context);
-}
-
-/* ----
- * Rows of a table on their way into the processor's cache before they are
- * reranked.
- *
- * A row takes three accesses to memory, each of which says where the next one
- * goes: the page's buffer, the row's line pointer, the row.  Alone they take
- * longer than to compute a distance.  So those of several rows are under way
- * at once: a few rows ahead, where pages were found lately is looked up
- * (bufcache.c), nearer ones are pinned and their line pointers read.
- *
- * That is without a lock, as nothing but the processor's cache depends on it.
- */
-
-/*
- * Rows whose turn comes together.  To find out where an address is in memory
- * takes as long as to fetch from there, and the processor does it for several
- * at once.
- */
-#define ROWS_TOGETHER	4
-
-/* Rows of which that is found out at once, before the first is looked at. */
-#define ROWS_SOUGHT		64
-
-StaticAssertDecl(IVFPQ_HELD_PAGES == 2 * ROWS_TOGETHER,
-				 "those that are read, and the next ones");
 
 static inline BlockNumber
 block_of(const IvfpqPrefetchRow *rows, int64 i)
@@ -585,7 +108,10 @@ block_of(const IvfpqPrefetchRow *rows, int64 i)
 	return (BlockNumber) (rows->ids[i] >> IVFPQ_ID_SHIFT);
 }
 
-/* Where a page has a row's line pointer; false: no page could have it. */
+/*
+ * Sets *at to where a page has a row's line pointer.  Returns false if no page
+ * could have it.
+ */
 static bool
 find_line_pointer(uint64 id, int *at)
 {
@@ -595,7 +121,7 @@ find_line_pointer(uint64 id, int *at)
 		*at + sizeof(ItemIdData) <= BLCKSZ;
 }
 
-/* The pages of ROWS_TOGETHER rows from number i on will be pinned soon. */
+/* Prefetches what pins the pages of ROWS_TOGETHER rows from number i on. */
 static void
 look_up(const IvfpqPrefetchRow *rows, int64 i)
 {
@@ -608,7 +134,7 @@ look_up(const IvfpqPrefetchRow *rows, int64 i)
 							  sizeof(ItemIdData));
 }
 
-/* Where a row is on a page, [*from, *end); nowhere: NULL. */
+/* Sets [*from, *end) to where a row is on a page, or both to NULL. */
 static void
 find_row(Buffer buffer, uint64 id, const char **from, const char **end)
 {
@@ -628,7 +154,8 @@ find_row(Buffer buffer, uint64 id, const char **from, const char **end)
 }
 
 /*
- * Pin the pages of as many rows from number i on, and have the rows fetched.
+ * Pins the pages of ROWS_TOGETHER rows from number i on, as far as it is known
+ * where these are, and prefetches the rows.
  */
 static void
 hold(IvfpqPrefetchRow *rows, int64 i)
@@ -643,54 +170,34 @@ hold(IvfpqPrefetchRow *rows, int64 i)
 	for (int r = 0; r < n; r++)
 		find_row(rows->held[(i + r) % IVFPQ_HELD_PAGES], rows->ids[i + r],
 				 &from[r], &end[r]);
-	/* the first of each, and so where they are in memory, side by side */
+	/* the first byte of each, so that their TLB misses overlap */
 	for (int r = 0; r < n; r++)
 		__builtin_prefetch(from[r], 0, 2);
 	for (int r = 0; r < n; r++)
 		IvfpqFetch(from[r], end[r]);
 }
 
-/* Pass row i: its page's pin is the caller's. */
+/*
+ * Advances past the row of that id, and has further rows prefetched.  Returns
+ * the row's page, pinned for the caller, or InvalidBuffer if it is not known
+ * where the page is.
+ */
 static Buffer
-pass(IvfpqPrefetchRow *rows, int64 i)
-{
-	Buffer	   *held = &rows->held[i % IVFPQ_HELD_PAGES];
-	Buffer		buffer = *held;
-
-	*held = InvalidBuffer;
-	if (i % ROWS_TOGETHER == 0)
-	{
-		hold(rows, i + ROWS_TOGETHER);
-		if (i + 2 * ROWS_TOGETHER >= ROWS_SOUGHT)
-			look_up(rows, i + 2 * ROWS_TOGETHER);
-	}
-	return buffer;
-}
-
-/* See rerank.h. */
-static void
-prefetch_row_begin(IvfpqPrefetchRow *rows, Relation heap, const uint64 *ids,
-					  int64 n)
-{
-	memset(rows, 0, sizeof(*rows));
-	rows->heap = heap;
-	rows->ids = ids;
-	rows->n = n;
-	for (int64 i = 0; i < Min(n, ROWS_SOUGHT); i += ROWS_TOGETHER)
-		look_up(rows, i);
-	hold(rows, 0);
-}
-
-/* See rerank.h. */
-static Buffer
-prefetch_row_take(IvfpqPrefetchRow *rows, uint64 id)
+take_page(IvfpqPrefetchRow *rows, uint64 id)
 {
 	while (rows->next < rows->n && rows->ids[rows->next] <= id)
 	{
-		bool		found = rows->ids[rows->next] == id;
-		Buffer		buffer = pass(rows, rows->next++);
+		int64		i = rows->next++;
+		Buffer		buffer = rows->held[i % IVFPQ_HELD_PAGES];
 
-		if (found)
+		rows->held[i % IVFPQ_HELD_PAGES] = InvalidBuffer;
+		if (i % ROWS_TOGETHER == 0)
+		{
+			hold(rows, i + ROWS_TOGETHER);
+			if (i + 2 * ROWS_TOGETHER >= ROWS_SOUGHT)
+				look_up(rows, i + 2 * ROWS_TOGETHER);
+		}
+		if (rows->ids[i] == id)
 			return buffer;
 		if (BufferIsValid(buffer))
 			ReleaseBuffer(buffer);
@@ -698,9 +205,9 @@ prefetch_row_take(IvfpqPrefetchRow *rows, uint64 id)
 	return InvalidBuffer;
 }
 
-/* See rerank.h. */
-void
-IvfpqPrefetchRowEnd(IvfpqPrefetchRow *rows)
+/* Releases the pages that are held, and forgets the rows. */
+static void
+end_prefetch_row(IvfpqPrefetchRow *rows)
 {
 	for (int i = 0; i < IVFPQ_HELD_PAGES; i++)
 		if (BufferIsValid(rows->held[i]))
@@ -708,45 +215,435 @@ IvfpqPrefetchRowEnd(IvfpqPrefetchRow *rows)
 	memset(rows, 0, sizeof(*rows));
 }
 
-/* ----
- * Rows of a table that is read from end to end, on their way into the
- * processor's cache.
+/*
+ * Prefetches the pages of rows [n] that may be fetched, in this order, before
+ * IvfpqRerankReleasePages; ids must stay as they are until then.  fetches_all
+ * says that ids ascend and that all the rows will be fetched: they are brought
+ * into the processor's cache, too, and a few of their pages are pinned.
  *
- * A condition looks at a few bytes of each row.  With rows as wide as vectors
- * these are far apart, so that no processor guesses where it goes on, and
- * reading a table waits for memory most of the time.  So while the rows of a
- * page are asked, those of the next one are fetched, and the line pointers of
- * the one behind that, which say where its rows are.
- *
- * That is without a lock, as nothing but the processor's cache depends on it.
+ * Only of a heap's rows is it known which pages they are on, so rows of other
+ * tables are not prefetched.
  */
+void
+IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids, int64 n,
+					bool fetches_all)
+{
+	IvfpqPrefetchRow *rows = &rerank->prefetch_row;
 
-#define ROW_BYTES		128		/* the row's header, and columns behind it */
-#define POINTERS_BYTES	128		/* the page's header, and line pointers */
+	IvfpqPrefetchBegin(&rerank->prefetch, rerank->heap, ids,
+					   rerank->is_heap ? n : 0, IVFPQ_ID_SHIFT);
+	if (!fetches_all || !rerank->is_heap)
+		return;
+	memset(rows, 0, sizeof(*rows));
+	rows->heap = rerank->heap;
+	rows->ids = ids;
+	rows->n = n;
+	for (int64 i = 0; i < Min(n, ROWS_SOUGHT); i += ROWS_TOGETHER)
+		look_up(rows, i);
+	hold(rows, 0);
+}
 
-/* Pin a page, if there is one, and have its line pointers fetched. */
+/* Releases pages between batches, and ends prefetching. */
+void
+IvfpqRerankReleasePages(IvfpqRerank *rerank)
+{
+	end_prefetch_row(&rerank->prefetch_row);
+	IvfpqPrefetchEnd(&rerank->prefetch);
+	IvfpqRerankPrefetch(rerank, NULL, 0, false);
+	table_index_fetch_reset(rerank->fetch);
+}
+
+/*
+ * Returns whether most rows come from files, so that it helps to prefetch
+ * their pages.
+ */
+bool
+IvfpqRerankReadsFromDisk(const IvfpqRerank *rerank)
+{
+	return rerank->is_heap && IvfpqPrefetchHelps(rerank->heap);
+}
+
+/*
+ * Raises an error if the table cannot have a row with this TID, which a
+ * damaged index may name.  The table cannot have been truncated since the
+ * entry was read, because that takes a lock which the running statement
+ * excludes.
+ */
 static void
-hold_page(IvfpqPrefetchPage *pages, BlockNumber blkno)
+check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
+{
+	BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(tid);
+
+	if (blkno >= rerank->heap_blocks)
+		rerank->heap_blocks = RelationGetNumberOfBlocks(rerank->heap);
+	if (blkno >= rerank->heap_blocks || !ItemPointerIsValid(tid))
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg("index \"%s\" points to row (%u,%u), which table \"%s\" cannot have",
+						RelationGetRelationName(rerank->index), blkno,
+						ItemPointerGetOffsetNumberNoCheck(tid),
+						RelationGetRelationName(rerank->heap)),
+				 errhint("Rebuild it with REINDEX; gpuvec_verify_index says where it is damaged.")));
+}
+
+/*
+ * Makes a page the current one of a heap's fetch, which would look for it in
+ * the hash table otherwise.  The fetch takes over the page's pin: `held`, or
+ * one that is taken here if that is InvalidBuffer.
+ */
+static void
+give_page(Relation heap, IndexFetchTableData *scan, BlockNumber blkno,
+		  Buffer held)
+{
+	IndexFetchHeapData *fetch = (IndexFetchHeapData *) scan;
+
+	if (BufferIsValid(fetch->xs_cbuf) &&
+		BufferGetBlockNumber(fetch->xs_cbuf) == blkno)
+	{
+		if (BufferIsValid(held))
+			ReleaseBuffer(held);
+		return;
+	}
+	if (!BufferIsValid(held))
+		held = IvfpqBufHintRead(heap, blkno, NULL);
+	IvfpqGiveHeapPage(heap, fetch, held);
+}
+
+/*
+ * Fetches the row that an index entry points to into rerank->slot.  Returns
+ * whether the snapshot sees one.
+ */
+static bool
+fetch_row(IvfpqRerank *rerank, uint64 id)
+{
+	ItemPointerData tid;
+	bool		call_again = false;
+
+	IvfpqIdToTid(id, &tid);
+	check_tid(rerank, &tid);
+	IvfpqPrefetchTo(&rerank->prefetch, ItemPointerGetBlockNumber(&tid));
+	if (rerank->is_heap)
+		give_page(rerank->heap, rerank->fetch,
+				  ItemPointerGetBlockNumber(&tid),
+				  take_page(&rerank->prefetch_row, id));
+	return table_index_fetch_tuple(rerank->fetch, &tid, rerank->snapshot,
+								   rerank->slot, &call_again,
+								   rerank->want_all_dead ?
+								   &rerank->all_dead : NULL);
+}
+
+/* Computes the values of all columns of an index with expressions. */
+static void
+index_values(IvfpqRerank *rerank, TupleTableSlot *row, Datum *values,
+			 bool *isnulls)
+{
+	GetPerTupleExprContext(rerank->estate)->ecxt_scantuple = row;
+	FormIndexDatum(rerank->indexInfo, row, rerank->estate, values, isnulls);
+	IvfpqRowDone();
+}
+
+/* Returns the indexed value of a row. */
+static Datum
+indexed_value(IvfpqRerank *rerank, TupleTableSlot *row, bool *isnull)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnulls[INDEX_MAX_KEYS];
+
+	if (rerank->attnum != 0)
+		return slot_getattr(row, rerank->attnum, isnull);
+	index_values(rerank, row, values, isnulls);
+	*isnull = isnulls[0];
+	return values[0];
+}
+
+/* Frees what was computed of a row. */
+static void
+forget_row(IvfpqRerank *rerank)
+{
+	MemoryContextReset(rerank->context);
+	if (rerank->estate)
+		ResetPerTupleExprContext(rerank->estate);
+}
+
+/*
+ * Returns whether a row's keys satisfy the key quals: all of them, or those
+ * that abbreviated keys do not decide.  Does not touch the vector unless it is
+ * an expression.
+ */
+static bool
+keys_match(IvfpqRerank *rerank, TupleTableSlot *row, bool all_keys)
+{
+	const IvfpqKeyQuals *quals = rerank->quals;
+	int			n = all_keys ? quals->nrows : quals->nrechecks;
+	Datum		values[INDEX_MAX_KEYS] = {0};
+	bool		isnulls[INDEX_MAX_KEYS] = {0};
+	MemoryContext oldcontext;
+	bool		matches;
+
+	if (n == 0)
+		return true;
+	oldcontext = MemoryContextSwitchTo(rerank->context);
+	if (rerank->indexInfo != NULL)
+		index_values(rerank, row, values, isnulls);
+	else
+		for (int i = 0; i < n; i++)
+		{
+			int			column = quals->rows[i].scan_key->sk_attno - 1;
+
+			/* the only qual on a vector is IS NOT NULL, and it is not */
+			if (column > 0)
+				values[column] =
+					slot_getattr(row,
+								 rerank->index->rd_index->indkey.values[column],
+								 &isnulls[column]);
+		}
+	matches = IvfpqKeyQualsMatch(quals, values, isnulls, !all_keys);
+	MemoryContextSwitchTo(oldcontext);
+	forget_row(rerank);
+	return matches;
+}
+
+/* Returns whether a row satisfies the key quals and the early qual. */
+static bool
+row_matches(IvfpqRerank *rerank, TupleTableSlot *row, bool all_keys)
+{
+	return (rerank->quals == NULL || keys_match(rerank, row, all_keys)) &&
+		(rerank->early_qual == NULL ||
+		 rerank->early_qual(rerank->early_qual_arg, row));
+}
+
+/*
+ * Returns the type of the index's vectors.  Most scans do not need it, so the
+ * first call looks it up.
+ */
+static IvfpqType *
+vector_type(IvfpqRerank *rerank)
+{
+	if (!OidIsValid(rerank->type.type))
+	{
+		MemoryContext parent = MemoryContextGetParent(rerank->context);
+		MemoryContext oldcontext = MemoryContextSwitchTo(parent);
+
+		IvfpqTypeInit(&rerank->type, rerank->index);
+		MemoryContextSwitchTo(oldcontext);
+	}
+	return &rerank->type;
+}
+
+/*
+ * Returns whether the indexed value of the row at tid has rerank->dims
+ * dimensions, and warns if it has not.  *value may be detoasted.  Call in
+ * rerank->context.
+ */
+static bool
+has_dims(IvfpqRerank *rerank, Datum *value, const ItemPointerData *tid)
+{
+	IvfpqType  *type;
+	int			dims;
+
+	if (rerank->dims == 0)
+		return true;
+	type = vector_type(rerank);
+	*value = PointerGetDatum(PG_DETOAST_DATUM(*value));
+	(void) IvfpqValueFloats(type, *value, &dims);
+	if (dims == rerank->dims)
+		return true;
+	if (*rerank->warned)
+		return false;
+	*rerank->warned = true;
+	ereport(WARNING,
+			(errcode(ERRCODE_DATA_EXCEPTION),
+			 errmsg("row (%u,%u) of table \"%s\" has %d dimensions, not the %d of index \"%s\", and is left out",
+					ItemPointerGetBlockNumber(tid),
+					ItemPointerGetOffsetNumber(tid),
+					RelationGetRelationName(rerank->heap), dims,
+					rerank->dims,
+					RelationGetRelationName(rerank->index)),
+			 errhint("gpuvec_verify_index names all such rows; delete or update them.")));
+	return false;
+}
+
+/*
+ * Fetches the row that an index entry points to.  Returns false if the
+ * snapshot sees no row there, if the row is rejected (rerank->rejected), or if
+ * its indexed value is NULL or of other dimensions than rerank->dims.  Else
+ * *value is the indexed value, good until IvfpqRerankDone.
+ *
+ * If value is NULL, returns whether the snapshot sees a row there, and neither
+ * computes nor keeps anything of it.
+ */
+bool
+IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
+{
+	MemoryContext oldcontext;
+	ItemPointerData tid;
+	bool		isnull;
+	bool		is_indexed;
+
+	rerank->rejected = false;
+	if (!fetch_row(rerank, id))
+		return false;
+	if (value != NULL)
+		rerank->rejected = !row_matches(rerank, rerank->slot,
+										rerank->recheck_all_keys);
+	if (value == NULL || rerank->rejected)
+	{
+		ExecClearTuple(rerank->slot);
+		return value == NULL;
+	}
+
+	IvfpqIdToTid(id, &tid);
+	oldcontext = MemoryContextSwitchTo(rerank->context);
+	*value = indexed_value(rerank, rerank->slot, &isnull);
+	is_indexed = !isnull && has_dims(rerank, value, &tid);
+	MemoryContextSwitchTo(oldcontext);
+	if (!is_indexed)
+		IvfpqRerankDone(rerank);
+	return is_indexed;
+}
+
+/*
+ * Fetches a row like IvfpqRerankFetch, and returns its vector as floats,
+ * *dims of them, or NULL.  Good until IvfpqRerankDone.
+ */
+const float *
+IvfpqRerankFetchVector(IvfpqRerank *rerank, IvfpqType *type, uint64 id,
+					   int *dims)
+{
+	MemoryContext oldcontext;
+	const float *vector;
+	Datum		value;
+
+	if (!IvfpqRerankFetch(rerank, id, &value))
+		return NULL;
+	oldcontext = MemoryContextSwitchTo(rerank->context);
+	vector = IvfpqValueFloats(type, value, dims);
+	MemoryContextSwitchTo(oldcontext);
+	return vector;
+}
+
+/* Makes the abbreviated keys of the row fetched, if the index has keys. */
+void
+IvfpqRerankMakeKeys(IvfpqRerank *rerank, IvfpqKeys *keys,
+					IvfpqKeyAbbrevs *abbrevs)
+{
+	const int16 *columns = rerank->index->rd_index->indkey.values;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnulls[INDEX_MAX_KEYS];
+	MemoryContext oldcontext;
+
+	if (keys->nkeys == 0)
+		return;
+	oldcontext = MemoryContextSwitchTo(rerank->context);
+	if (rerank->indexInfo != NULL)
+		index_values(rerank, rerank->slot, values, isnulls);
+	else
+		for (int i = 0; i <= keys->nkeys; i++)
+			values[i] = slot_getattr(rerank->slot, columns[i], &isnulls[i]);
+	IvfpqKeysMake(keys, values, isnulls, abbrevs);
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/* Releases the row fetched, and all memory in rerank->context. */
+void
+IvfpqRerankDone(IvfpqRerank *rerank)
+{
+	forget_row(rerank);
+	ExecClearTuple(rerank->slot);
+}
+
+static double
+compute_distance(const IvfpqRerank *rerank, Datum value)
+{
+	return DatumGetFloat8(FunctionCall2Coll(rerank->distance,
+											rerank->collation,
+											value, rerank->query));
+}
+
+/*
+ * Reranks the row that an index entry points to: fetches it like
+ * IvfpqRerankFetch, sets *distance, and releases it.
+ */
+bool
+IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
+{
+	MemoryContext oldcontext;
+	Datum		value;
+
+	if (!IvfpqRerankFetch(rerank, id, &value))
+		return false;
+	oldcontext = MemoryContextSwitchTo(rerank->context);
+	*distance = compute_distance(rerank, value);
+	MemoryContextSwitchTo(oldcontext);
+	IvfpqRerankDone(rerank);
+	return true;
+}
+
+/*
+ * Advances the prefetcher past a row that only the executor will fetch.
+ * Releases the page of the row fetched last.
+ */
+void
+IvfpqRerankSkip(IvfpqRerank *rerank, uint64 id)
+{
+	ItemPointerData tid;
+
+	IvfpqIdToTid(id, &tid);
+	check_tid(rerank, &tid);
+	IvfpqPrefetchTo(&rerank->prefetch, ItemPointerGetBlockNumber(&tid));
+	table_index_fetch_reset(rerank->fetch);
+}
+
+/* Gives a row's page to the fetch by which the executor will fetch the row. */
+void
+IvfpqRerankGivePage(const IvfpqRerank *rerank, IndexFetchTableData *fetch,
+					uint64 id)
+{
+	if (rerank->is_heap)
+		give_page(rerank->heap, fetch, (BlockNumber) (id >> IVFPQ_ID_SHIFT),
+				  InvalidBuffer);
+}
+
+/*
+ * Prepares for rows of the table that do not come by the index, and may not be
+ * in it: those of IvfpqRerankTableNext, or of another source.
+ */
+void
+IvfpqRerankTableBegin(IvfpqRerank *rerank)
+{
+	IndexInfo  *indexInfo = IvfpqIndexInfo(rerank->index);
+
+	if (indexInfo->ii_Predicate == NIL)
+		return;
+	if (rerank->estate == NULL)
+		rerank->estate = CreateExecutorState();
+	rerank->table.predicate = ExecPrepareQual(indexInfo->ii_Predicate,
+											  rerank->estate);
+}
+
+/* Pins a page, if there is one, and prefetches its line pointers. */
+static void
+hold_page(IvfpqRerankTable *table, Relation heap, BlockNumber blkno)
 {
 	const char *page;
 
-	if (blkno >= pages->nblocks)
+	if (blkno >= table->nblocks)
 		return;
-	pages->held = IvfpqBufHintRead(pages->heap, blkno, NULL);
-	page = (const char *) BufferGetPage(pages->held);
+	table->held = IvfpqBufHintRead(heap, blkno, NULL);
+	page = (const char *) BufferGetPage(table->held);
 	IvfpqFetch(page, page + POINTERS_BYTES);
 }
 
-/* Have the rows of the page that is held fetched, and let go of it. */
+/* Prefetches the rows of the page that is held, and releases the page. */
 static void
-fetch_rows(IvfpqPrefetchPage *pages)
+fetch_held_rows(IvfpqRerankTable *table)
 {
 	Page		page;
 	OffsetNumber n;
 
-	if (!BufferIsValid(pages->held))
+	if (!BufferIsValid(table->held))
 		return;
-	page = BufferGetPage(pages->held);
+	page = BufferGetPage(table->held);
 	n = Min(PageGetMaxOffsetNumber(page), MaxHeapTuplesPerPage);
 	for (OffsetNumber i = FirstOffsetNumber; i <= n; i++)
 	{
@@ -756,44 +653,125 @@ fetch_rows(IvfpqPrefetchPage *pages)
 		if (item.lp_off + item.lp_len <= BLCKSZ)
 			IvfpqFetch(row, row + Min(item.lp_len, ROW_BYTES));
 	}
-	ReleaseBuffer(pages->held);
-	pages->held = InvalidBuffer;
+	ReleaseBuffer(table->held);
+	table->held = InvalidBuffer;
 }
 
 /*
- * See rerank.h.  A table that PostgreSQL reads through a ring of buffers
- * would throw out others' pages if its pages were read any other way.
+ * Returns the next row of the table that the snapshot sees, in rerank->slot,
+ * or NULL at the end, which ends the scan.  Between rows a page is pinned.
  */
-void
-IvfpqPrefetchPageBegin(IvfpqPrefetchPage *pages, Relation heap)
+TupleTableSlot *
+IvfpqRerankTableNext(IvfpqRerank *rerank)
 {
-	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
+	IvfpqRerankTable *table = &rerank->table;
+	BlockNumber blkno;
 
-	pages->heap = heap;
-	pages->nblocks = heap->rd_tableam == GetHeapamTableAmRoutine() &&
-		nblocks <= (BlockNumber) NBuffers / 4 ? nblocks : 0;
-	pages->at = InvalidBlockNumber;
-	pages->held = InvalidBuffer;
+	if (table->scan == NULL)
+	{
+		BlockNumber nblocks = RelationGetNumberOfBlocks(rerank->heap);
+
+		/*
+		 * PostgreSQL reads a larger table through a ring of buffers.  Pages
+		 * that are read in any other way would evict those of others.
+		 */
+		table->nblocks = rerank->is_heap &&
+			nblocks <= (BlockNumber) NBuffers / 4 ? nblocks : 0;
+		table->current = InvalidBlockNumber;
+		table->held = InvalidBuffer;
+		table->scan = IvfpqTableBeginScan(rerank->heap, rerank->snapshot);
+	}
+	if (!table_scan_getnextslot(table->scan, ForwardScanDirection,
+								rerank->slot))
+	{
+		ExecClearTuple(rerank->slot);
+		table_endscan(table->scan);
+		table->scan = NULL;
+		if (BufferIsValid(table->held))
+			ReleaseBuffer(table->held);
+		table->held = InvalidBuffer;
+		return NULL;
+	}
+	blkno = ItemPointerGetBlockNumber(&rerank->slot->tts_tid);
+	if (blkno != table->current && table->nblocks > 0)
+	{
+		table->current = blkno;
+		if (!BufferIsValid(table->held))
+			hold_page(table, rerank->heap, blkno + 1);
+		fetch_held_rows(table);
+		hold_page(table, rerank->heap, blkno + 2);
+	}
+	return rerank->slot;
 }
 
-/* See rerank.h. */
-void
-IvfpqPrefetchPageTo(IvfpqPrefetchPage *pages, BlockNumber blkno)
+/*
+ * Returns whether a row of the table is in the index's predicate and satisfies
+ * all key quals and the early qual; sets rerank->rejected if the quals decide.
+ * The predicate comes first: it may imply a policy, and no other qual may see
+ * rows that the policy hides.
+ */
+bool
+IvfpqRerankTableMatches(IvfpqRerank *rerank, TupleTableSlot *row)
 {
-	if (blkno == pages->at || pages->nblocks == 0)
-		return;
-	pages->at = blkno;
-	if (!BufferIsValid(pages->held))
-		hold_page(pages, blkno + 1);
-	fetch_rows(pages);
-	hold_page(pages, blkno + 2);
+	rerank->rejected = false;
+	if (rerank->table.predicate != NULL)
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(rerank->context);
+		ExprContext *context = GetPerTupleExprContext(rerank->estate);
+		bool		in_predicate;
+
+		context->ecxt_scantuple = row;
+		in_predicate = ExecQual(rerank->table.predicate, context);
+		MemoryContextSwitchTo(oldcontext);
+		forget_row(rerank);
+		if (!in_predicate)
+			return false;
+	}
+	rerank->rejected = !row_matches(rerank, row, true);
+	return !rerank->rejected;
 }
 
-/* See rerank.h. */
-void
-IvfpqPrefetchPageEnd(IvfpqPrefetchPage *pages)
+/*
+ * Reranks a row of the table for which IvfpqRerankTableMatches is true.
+ * Returns false if the row is not in the index: NULL, without a place under
+ * the metric, or of other dimensions.  Without a distance function *distance
+ * is 0.
+ */
+bool
+IvfpqRerankTableRow(IvfpqRerank *rerank, TupleTableSlot *row,
+					double *distance)
 {
-	if (BufferIsValid(pages->held))
-		ReleaseBuffer(pages->held);
-	pages->held = InvalidBuffer;
+	MemoryContext oldcontext = MemoryContextSwitchTo(rerank->context);
+	bool		isnull;
+	Datum		value = indexed_value(rerank, row, &isnull);
+	bool		is_indexed = !isnull;
+
+	if (is_indexed && rerank->distance == NULL)
+	{
+		is_indexed = IvfpqHasPlace(vector_type(rerank), value, rerank->dims);
+		*distance = 0;
+	}
+	else if (is_indexed && has_dims(rerank, &value, &row->tts_tid))
+	{
+		*distance = compute_distance(rerank, value);
+		is_indexed = !isnan(*distance) ||
+			IvfpqHasPlace(vector_type(rerank), value, rerank->dims);
+	}
+	else
+		is_indexed = false;
+	MemoryContextSwitchTo(oldcontext);
+	forget_row(rerank);
+	return is_indexed;
+}
+
+/* Ends fetching. */
+void
+IvfpqRerankEnd(IvfpqRerank *rerank)
+{
+	end_prefetch_row(&rerank->prefetch_row);
+	ExecDropSingleTupleTableSlot(rerank->slot);
+	table_index_fetch_end(rerank->fetch);
+	if (rerank->estate)
+		FreeExecutorState(rerank->estate);
+	MemoryContextDelete(rerank->context);
 }

@@ -1,7 +1,7 @@
 /*
  * rerank.h
- *		Rows of a table on their way into the processor's cache before they are
- *		reranked (rerank.c).
+ *		Rows of the table, fetched under a snapshot, and their distances by
+ *		the operator's own function (rerank.c).
  */
 #ifndef IVFPQ_RERANK_H
 #define IVFPQ_RERANK_H
@@ -18,121 +18,111 @@
 
 #define IVFPQ_HELD_PAGES	8	/* pinned before they are read, at most */
 
+/* Returns whether a row, in a slot of the table's kind, satisfies a qual. */
+typedef bool (*IvfpqEarlyQual) (void *arg, TupleTableSlot *row);
+
+/* Rows of a heap, of ascending ids, that will all be fetched. */
 typedef struct IvfpqPrefetchRow
 {
 	Relation	heap;
-	const uint64 *ids;			/* [n] the caller's, in the order of reading */
+	const uint64 *ids;			/* [n] the caller's */
 	int64		n;
-	int64		next;			/* to be read */
-	Buffer		held[IVFPQ_HELD_PAGES]; /* of ids[i], i >= next, at i modulo
-										 * that many */
+	int64		next;			/* row to be fetched next */
+	Buffer		held[IVFPQ_HELD_PAGES]; /* of row i >= next, at i modulo
+										 * IVFPQ_HELD_PAGES, or InvalidBuffer */
 } IvfpqPrefetchRow;
 
-/*
- * Rows of a heap, of ascending ids, will be read.  Until IvfpqPrefetchRowEnd
- * ids must stay as they are, and a few pages are pinned.
- */
-
-/*
- * A row is read now: its page, pinned for the caller, or InvalidBuffer where
- * that is not known.
- */
-
-/* No more rows are read. */
-extern void IvfpqPrefetchRowEnd(IvfpqPrefetchRow *rows);
-
-/* ----
- * Rows of a table that is read from end to end, on their way into the
- * processor's cache (rerank.c).
- */
-
-typedef struct IvfpqPrefetchPage
+/* A scan of the whole table. */
+typedef struct IvfpqRerankTable
 {
-	Relation	heap;
-	BlockNumber nblocks;		/* 0: nothing is fetched */
-	BlockNumber at;				/* where the reader is */
-	Buffer		held;			/* the page after the next, or InvalidBuffer */
-} IvfpqPrefetchPage;
-
-/* A table will be read, front to back.  Until the end a page is pinned. */
-extern void IvfpqPrefetchPageBegin(IvfpqPrefetchPage *pages, Relation heap);
-
-/* The reader has got a row of this page. */
-extern void IvfpqPrefetchPageTo(IvfpqPrefetchPage *pages, BlockNumber blkno);
-
-/* No more is read. */
-extern void IvfpqPrefetchPageEnd(IvfpqPrefetchPage *pages);
-
-/* ----
- * Rows fetched, and the operator's own distance of them (rerank.c).
- */
-
-/* Does a row of the table, in a slot of its kind, pass a condition? */
-typedef bool (*IvfpqSatisfies) (void *arg, TupleTableSlot *row);
+	ExprState  *predicate;		/* the index's, or NULL */
+	TableScanDesc scan;			/* NULL: not begun, or at its end */
+	BlockNumber nblocks;		/* 0: nothing is prefetched */
+	BlockNumber current;		/* page of the row returned last */
+	Buffer		held;			/* the page two further on, or InvalidBuffer */
+} IvfpqRerankTable;
 
 typedef struct IvfpqRerank
 {
-	Relation	index;
-	Relation	heap;
-	BlockNumber heap_blocks;	/* no TID may lie beyond */
+	/*
+	 * The caller's, to be set after IvfpqRerankBegin and changed between
+	 * rows; Begin sets all but the snapshot to zero.
+	 *
+	 * A distance is distance(row's value, query).  A row that the snapshot
+	 * sees is rejected unless it satisfies the key quals and the early qual.
+	 * Of key quals only those are rechecked that abbreviated keys do not
+	 * decide, unless recheck_all_keys is set.  A row of other dimensions than
+	 * `dims` is left out, with one warning, unless *warned is set already.
+	 */
 	Snapshot	snapshot;
-	struct IndexFetchTableData *fetch;
-	TupleTableSlot *slot;
-	AttrNumber	attnum;			/* indexed column; 0 = an expression */
-	IndexInfo  *indexInfo;		/* if some column is an expression */
-	EState	   *estate;
-	ExprState  *predicate;		/* of rows that do not come by the index */
 	FmgrInfo   *distance;
 	Oid			collation;
 	Datum		query;
+	const IvfpqKeyQuals *quals; /* or NULL */
+	bool		recheck_all_keys;
+	IvfpqEarlyQual early_qual;	/* or NULL */
+	void	   *early_qual_arg;
+	int			dims;			/* 0 = any */
+	bool	   *warned;			/* if dims > 0 */
+	bool		want_all_dead;	/* all_dead is to be set */
+
+	/* out, of the row fetched last, or tested by IvfpqRerankTableMatches */
+	bool		rejected;		/* it did not satisfy the quals */
+	bool		all_dead;		/* it is dead to all snapshots */
+	TupleTableSlot *slot;		/* the row, until IvfpqRerankDone */
+
+	Relation	index;
+	Relation	heap;
+	bool		is_heap;		/* its access method is heap */
+	BlockNumber heap_blocks;	/* no TID may lie beyond */
+	struct IndexFetchTableData *fetch;
+	AttrNumber	attnum;			/* indexed column; 0 = an expression */
+	IndexInfo  *indexInfo;		/* if some column is an expression */
+	EState	   *estate;			/* if there are expressions or a predicate */
 	MemoryContext context;		/* reset after every row */
-	int			dims;			/* rerank rows of these only; 0 = all */
-	IvfpqType	type;			/* when dims > 0 */
-	bool	   *told;			/* has a warning been given? */
-	IvfpqSatisfies satisfies;	/* rows that do not are not reranked; NULL:
-								 * all do */
-	void	   *satisfies_arg;
-	const IvfpqKeyQuals *quals; /* what is asked of keys, or NULL */
-	bool		asks_all;		/* also what abbreviated keys have answered */
-	bool		rejected;		/* the row fetched last did not pass */
-	bool		asks_dead;		/* all_dead is wanted, */
-	bool		all_dead;		/* of a row not seen: no snapshot ever will */
-	bool		is_heap;
-	IvfpqPrefetchRow prefetch_row;	/* rows to be fetched, of a heap */
-	IvfpqPrefetch prefetch;		/* the same, or rows foreseen */
+	IvfpqType	type;			/* once it is needed: see vector_type() */
+	IvfpqPrefetch prefetch;		/* pages of rows that may be fetched */
+	IvfpqPrefetchRow prefetch_row;	/* rows that will be fetched */
+	IvfpqRerankTable table;
 } IvfpqRerank;
 
 extern void IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap,
 							 Relation index, Snapshot snapshot);
-extern void IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance,
-							 Oid collation, Datum query);
-extern void IvfpqRerankKeys(IvfpqRerank *rerank,
-							const IvfpqKeyQuals *quals);
-extern bool IvfpqRerankMatches(IvfpqRerank *rerank, TupleTableSlot *row,
-							   bool asks_all);
-extern void IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told);
-extern void IvfpqRerankPrefetchSorted(IvfpqRerank *rerank,
-									  const uint64 *ids, int64 n);
-extern bool IvfpqRerankIsCold(const IvfpqRerank *rerank);
-extern void IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids,
-								int64 n);
-extern bool IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value);
-extern void IvfpqRerankColumns(IvfpqRerank *rerank, Datum *values,
-							   bool *isnull);
-extern void IvfpqRerankDone(IvfpqRerank *rerank);
-extern bool IvfpqRerankRow(IvfpqRerank *rerank, uint64 id,
-						   double *distance);
-extern bool IvfpqRerankWhole(IvfpqRerank *rerank, uint64 id, Datum *value);
-extern void IvfpqRerankOthers(IvfpqRerank *rerank);
-extern bool IvfpqRerankAdmits(IvfpqRerank *rerank, TupleTableSlot *row);
-extern bool IvfpqRerankOther(IvfpqRerank *rerank, TupleTableSlot *row,
-							 double *distance);
-extern bool IvfpqRerankSees(IvfpqRerank *rerank, uint64 id);
-extern void IvfpqRerankForesee(IvfpqRerank *rerank, uint64 id);
-extern void IvfpqRerankHandOver(const IvfpqRerank *rerank,
-								IndexFetchTableData *fetch, uint64 id);
-extern bool IvfpqRerankIsPrefetching(const IvfpqRerank *rerank);
-extern void IvfpqRerankPause(IvfpqRerank *rerank);
 extern void IvfpqRerankEnd(IvfpqRerank *rerank);
+
+/* Prefetching, between IvfpqRerankPrefetch and IvfpqRerankReleasePages. */
+extern void IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids,
+								int64 n, bool fetches_all);
+extern void IvfpqRerankReleasePages(IvfpqRerank *rerank);
+extern bool IvfpqRerankReadsFromDisk(const IvfpqRerank *rerank);
+
+/* Returns whether there are rows left whose pages are to be prefetched. */
+static inline bool
+IvfpqRerankIsPrefetching(const IvfpqRerank *rerank)
+{
+	return rerank->prefetch.next < rerank->prefetch.n;
+}
+
+/* Rows that index entries point to, by their ids (IvfpqTidToId). */
+extern bool IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value);
+extern const float *IvfpqRerankFetchVector(IvfpqRerank *rerank,
+										   IvfpqType *type, uint64 id,
+										   int *dims);
+extern void IvfpqRerankMakeKeys(IvfpqRerank *rerank, IvfpqKeys *keys,
+								IvfpqKeyAbbrevs *abbrevs);
+extern void IvfpqRerankDone(IvfpqRerank *rerank);
+extern bool IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance);
+
+/* Such rows, where the executor fetches them. */
+extern void IvfpqRerankSkip(IvfpqRerank *rerank, uint64 id);
+extern void IvfpqRerankGivePage(const IvfpqRerank *rerank,
+								IndexFetchTableData *fetch, uint64 id);
+
+/* Rows of the table, which need not be in the index. */
+extern void IvfpqRerankTableBegin(IvfpqRerank *rerank);
+extern TupleTableSlot *IvfpqRerankTableNext(IvfpqRerank *rerank);
+extern bool IvfpqRerankTableMatches(IvfpqRerank *rerank, TupleTableSlot *row);
+extern bool IvfpqRerankTableRow(IvfpqRerank *rerank, TupleTableSlot *row,
+								double *distance);
 
 #endif							/* IVFPQ_RERANK_H */

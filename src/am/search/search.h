@@ -1,8 +1,10 @@
 /*
  * search.h
- *		From a query to candidates (candidates.c): the nearest lists
- *		(nearestlists.c, nearestlists.c), their best postings here or by gpuvecd
- *		(remote.c), and bounds of their rows (refinerecord.c).
+ *		From a query to candidates.
+ *
+ * ivfpqsearch.c asks gpuvecd (remote.c) or has the session's engine scan lists
+ * (candidates.c), which nearestlists.c finds.  refinerecord.c bounds the rows
+ * of candidates.
  */
 #ifndef IVFPQ_SEARCH_H
 #define IVFPQ_SEARCH_H
@@ -14,25 +16,21 @@
 #include "page/refinepage.h"
 
 /*
- * nearestlists.c: a transformed vector, a query or a row, and the lists
- * nearest to it.
+ * nearestlists.c
  */
+
+/* A transformed vector, a query or a row, whose nearest lists are needed. */
 typedef struct IvfpqQuery
 {
 	GvModel		gv;				/* the index's; of rows for L2 in any case */
 	float	   *vector;			/* [dims] */
-	float	   *table;			/* gv_table's, when it was asked for */
+	float	   *table;			/* gv_table's, once IvfpqQueryTable made it */
 	bool		tabled;
-	bool		deep;			/* more than IVFPQ_PARENTS_ROWS are needed */
+	bool		deep;			/* all lists are compared: more than
+								 * IVFPQ_PARENTS_ROWS rows are needed */
 	float	   *list_scores;	/* [nlists] of those compared by centroids,
 								 * else NaN; NULL: not kept */
 } IvfpqQuery;
-
-/*
- * A search for up to this many rows goes through parents; for more all lists
- * are compared.
- */
-#define IVFPQ_PARENTS_ROWS	100
 
 extern void IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model,
 						   GvMetric metric);
@@ -40,6 +38,7 @@ extern void IvfpqQuerySet(IvfpqQuery *query, const float *vector);
 extern const float *IvfpqQueryTable(IvfpqQuery *query);
 extern void IvfpqQueryKeepScores(IvfpqQuery *query, int nlists);
 extern void IvfpqQueryDropScores(IvfpqQuery *query);
+
 extern int	IvfpqListsToCompare(const IvfpqMetaData *meta, int probes,
 								bool deep);
 extern int	IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes,
@@ -48,27 +47,20 @@ extern void IvfpqSortParents(Relation index, const IvfpqModel *model,
 							 const GvModel *gv, const float *vector,
 							 GvTopK *parents);
 extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
-							  IvfpqQuery *query, GvTopK *lists);
+							  IvfpqQuery *query,
+							  const float *const *vectors, int n,
+							  GvTopK *lists);
 
-/* nearestlists.c: the same for many vectors */
-extern void IvfpqNearestListsBulk(Relation index, const IvfpqModel *model,
-								  IvfpqQuery *query,
-								  const float *const *vectors, int n,
-								  GvTopK *lists);
-
-/* candidates.c */
-extern int	IvfpqDistinct(const uint64 *numbers, int n, int most, int *first);
-
-/*
- * nearestlists.c: the nearest lists, by codes of centroids.
- */
+/* builds: the codes of centroids */
 extern void IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
 							const GvModel *model, const GvTree *tree,
 							bool shared);
 
 /*
- * remote.c: from a query to candidates, by gpuvecd.
+ * Searches.  IvfpqRemote is remote.c's part of one.
  */
+
+/* The part of gpuvecd in a scan. */
 typedef struct IvfpqRemoteReport
 {
 	char		engine[16];		/* that answered so far; "" = none yet */
@@ -82,13 +74,6 @@ typedef struct IvfpqRemoteReport
 	int64		engine_us;
 	int64		trip_us;		/* from question to answer */
 } IvfpqRemoteReport;
-
-/* Bounds of the distance that the operator returns for a row. */
-typedef struct IvfpqRowBounds
-{
-	double		least;
-	double		most;
-} IvfpqRowBounds;
 
 /* A refine record, as an answer describes it. */
 typedef struct IvfpqKnownRecord
@@ -106,7 +91,7 @@ typedef struct IvfpqRemote
 	int			nknown;
 	int			known_capacity;
 	IvfpqDirEntry *entries;		/* [capacity] of the probed lists, as now */
-	uint8	   *ages;			/* [capacity] of the mirror's state of these;
+	uint8	   *list_status;	/* [capacity] of the mirror's states of these;
 								 * a brief answer has neither */
 	int			capacity;
 	uint32		nearest;		/* list, of the last answer */
@@ -123,13 +108,15 @@ typedef struct IvfpqListCount
 	int64		matched;
 } IvfpqListCount;
 
-/* Sums of these over lists that were read. */
+/*
+ * Sums of these over lists that were read, and the same where the nearest lists
+ * count most (ivfpqsearch.c).
+ */
 typedef struct IvfpqListSums
 {
 	double		postings;
-	double		matched;		/* those that satisfy it */
-	double		weighted_postings;	/* the same where the nearest lists count
-									 * most: see ivfpqsearch.c */
+	double		matched;
+	double		weighted_postings;
 	double		weighted_matched;
 } IvfpqListSums;
 
@@ -144,7 +131,10 @@ typedef struct IvfpqNearCount
 	double		variance;		/* of that, by clumps */
 } IvfpqNearCount;
 
-/* The best of all postings in a sample of the blocks read: see ivfpqsearch.c. */
+/*
+ * The best of all postings, whether they satisfy the key quals or not, in a
+ * sample of the blocks read (ivfpqsearch.c).
+ */
 typedef struct IvfpqBlockSample
 {
 	bool		is_open;
@@ -155,108 +145,137 @@ typedef struct IvfpqBlockSample
 	void	   *memory;			/* of the scan's scratch */
 } IvfpqBlockSample;
 
-/*
- * candidates.c: from a query to candidates.
- */
 typedef struct IvfpqSearch
 {
 	Relation	index;
 	const IvfpqModel *model;
+	bool		addresses;		/* ids of candidates are addresses of refine
+								 * records, else TIDs */
+
+	/* the query, and its nearest lists */
 	IvfpqQuery	query;
-	IvfpqListReader reader;
-	GvTopK		lists;			/* nearest lists */
-	GvTopK		candidates;		/* best postings; ids as `addresses` says */
+	GvTopK		lists;
+
+	/* found in these */
+	GvTopK		candidates;		/* best postings, then best rows */
 	bool		found_all;		/* fewer were found than could be kept */
-	GvScan		scan;			/* which finds them */
+
+	/* reading and scanning lists */
+	IvfpqListReader reader;
+	GvScan		scan;
 	void	   *scan_memory;
 	Size		scan_bytes;		/* of the scan's scratch */
-	int64		lists_read;		/* by this search so far */
+
+	/* work done for the query so far */
+	int64		lists_read;
 	int64		postings_read;
-	const GvCondition *condition;	/* on keys; NULL: none */
-	int64		matched;		/* postings read that satisfy it */
+	int64		matched;		/* postings read that satisfy the condition */
+
+	/* with key quals */
+	const GvCondition *condition;	/* NULL: there are none */
 	IvfpqListCount *counts;		/* [counts_capacity] of lists that were read
 								 * here, or that a full answer names */
 	int			counts_capacity;
-	int			ncounts;		/* lists that were read, with a condition */
-	IvfpqListSums sums;			/* of those that gpuvecd read, */
-	IvfpqNearCount near_count;	/* and its sample's */
+	int			ncounts;		/* lists that were read */
 	IvfpqBlockSample sample;
-	bool		addresses;		/* ids are addresses of refine records, else
-								 * TIDs */
+	IvfpqListSums sums;			/* of lists that gpuvecd read, */
+	IvfpqNearCount near_count;	/* and of its sample */
+
 	IvfpqRemote remote;
 } IvfpqSearch;
 
+/*
+ * candidates.c
+ */
 extern void IvfpqSearchInit(IvfpqSearch *search, Relation index,
 							const IvfpqModel *model);
 extern void IvfpqSearchCondition(IvfpqSearch *search,
 								 const GvCondition *condition);
 extern void IvfpqSearchQuery(IvfpqSearch *search, const float *query);
-extern void IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates);
 extern void IvfpqSearchNearest(IvfpqSearch *search, int probes);
 extern int64 IvfpqSearchCount(IvfpqSearch *search, int probes);
+
+/* one search, from Open to Take */
 extern void IvfpqSearchOpen(IvfpqSearch *search, int capacity);
-extern void IvfpqSearchList(IvfpqSearch *search, int i);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
-							 const IvfpqBlockView *view, bool again);
+							 const IvfpqBlockView *view);
+extern void IvfpqSearchList(IvfpqSearch *search, int i);
+extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
 extern bool IvfpqSearchWiden(IvfpqSearch *search, int capacity);
-extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
-extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
 
-/* candidates.c: many searches, for which each list is read once */
+extern int	IvfpqDistinct(const uint64 *numbers, int n, int most, int *first);
+extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
+extern void IvfpqCountsReserve(IvfpqSearch *search, int nlists);
+extern IvfpqListSums IvfpqSumCounts(const IvfpqListCount *counts, int n,
+									double part);
+
+/* many searches, for which each list is read once */
 #define IVFPQ_TOGETHER	64		/* searches, at most */
 
 extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 
 /*
- * ivfpqsearch.c: from a query to candidates that satisfy the key quals.
+ * remote.c
  */
-typedef struct IvfpqKeyGoal
-{
-	double		recall;			/* target, */
-	double		rows;			/* for the nearest rows that match */
-	bool		is_spread;		/* these are spread among the nearest rows */
-	bool		by_keys;		/* key quals are the only condition */
-	bool		is_far;			/* out: they may be anywhere */
-	int			most_probes;
-	double		selectivity;	/* of the key quals near the query: in, an
-								 * estimate; out, as measured */
-	double		guess;			/* the planner's estimate of the selectivity
-								 * of all rows; 0 = none */
-	bool		reads_all;		/* read all lists, whatever the selectivity */
-	int			candidates;		/* kept at most */
-	bool		is_all;			/* out: all rows that match were found */
-	bool		everything;		/* out: only a full pass reaches the recall */
-} IvfpqKeyGoal;
-
-extern int	IvfpqKeyCapacity(const IvfpqSearch *search,
-							 const IvfpqKeyGoal *goal);
-extern void IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal);
-extern void IvfpqCountsReserve(IvfpqSearch *search, int nlists);
-extern IvfpqListSums IvfpqSumCounts(const IvfpqListCount *counts, int n,
-									double part);
-
-/* ivfpqsearch.c */
-extern bool IvfpqSampleWants(const void *arg, const IvfpqSlotHeader *header,
-							 const char *keys);
-extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
-							 const GvBlock *block);
-
-/* remote.c */
 extern void IvfpqReportEngine(IvfpqRemoteReport *report, const char *engine);
-extern void IvfpqSearchAlone(IvfpqSearch *search, const char *reason);
+extern void IvfpqSearchNoServer(IvfpqSearch *search, const char *reason);
+extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
+							  double part, int rank);
 extern void IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries,
 								  int n, int probes, int candidates,
 								  void (*take) (void *arg,
 												IvfpqSearch *search,
 												int number, bool found),
 								  void *arg);
-extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
-							  double part, int rank);
 
+/*
+ * ivfpqsearch.c
+ */
+extern void IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates);
 
-/* refinerecord.c: records that bound distances */
+/* The goal of a search with key quals, and its result. */
+typedef struct IvfpqKeyGoal
+{
+	/* in */
+	double		recall;			/* target, */
+	double		rows;			/* for the nearest rows that match */
+	bool		is_spread;		/* these are spread among the nearest rows;
+								 * out: unless the sample says otherwise */
+	bool		by_keys;		/* key quals are the only condition */
+	int			most_probes;
+	double		guess;			/* the planner's estimate of the selectivity
+								 * of all rows; 0 = none */
+	bool		reads_all;		/* read all lists, whatever the selectivity */
+
+	/* in and out */
+	double		selectivity;	/* of the key quals near the query: an
+								 * estimate; as measured */
+	int			candidates;		/* kept at most; more if few postings match */
+
+	/* out */
+	bool		is_far;			/* matching rows form a far cluster, so all
+								 * lists must be read */
+	bool		is_all;			/* all rows that match were found */
+	bool		everything;		/* only a full pass reaches the recall */
+} IvfpqKeyGoal;
+
+extern int	IvfpqKeyCapacity(const IvfpqSearch *search,
+							 const IvfpqKeyGoal *goal);
+extern void IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal);
+
+/*
+ * refinerecord.c
+ */
+
+/* Bounds of the distance that the operator returns for a row. */
+typedef struct IvfpqRowBounds
+{
+	double		least;
+	double		most;
+} IvfpqRowBounds;
+
 extern void IvfpqRecordCheckDims(Relation index, int dims);
 extern IvfpqRecord *IvfpqRecordAlloc(IvfpqRefine refine, int dims);
 extern void IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record,

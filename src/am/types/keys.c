@@ -1,12 +1,36 @@
 /*
  * keys.c
- *		The keys of an index, and abbreviated keys of their values.
+ *		Keys: the columns of an index behind the vector, abbreviated keys of
+ *		their values, and key quals, the conditions that a scan has on them.
  *
- * The abbreviated key of an integer, and of what is stored as one, is its
- * distance from the least value of the type; that of a float is its bits, so
- * changed that they ascend as btree orders: -0 is 0, and every NaN is above
- * infinity.  A numeric has the abbreviated key of the nearest double
- * precision, an enum its OID.
+ * The abbreviated key of an integer, and of a type stored as one, is its
+ * distance from the least value of the type.  The abbreviated key of a float
+ * is its bits, changed so that they ascend as btree orders: -0 is 0, and every
+ * NaN is above infinity.  A numeric has the abbreviated key of the nearest
+ * double precision, an enum its OID, other types a hash.
+ *
+ * Sets have signatures of 64 bits.  An array has a bit for each element that
+ * is not NULL, which is all that && and @> compare.  A document has one for
+ * each scalar in it, which stands for its value and the nearest key around it:
+ * @> goes down two documents in step, so that a scalar it finds is below the
+ * same key in both.
+ *
+ * A comparison with a value becomes a key range: the abbreviated keys that
+ * satisfy it, with perhaps too many of them, never too few.  The value need
+ * not be one that the key can have: an int4 is compared with 5,000,000,000, a
+ * real with 0.1.  So the value becomes a range bound first: the abbreviated
+ * key nearest to it, and the side of the value that this is on.
+ *
+ * If a range has too many abbreviated keys, or may have, the condition is
+ * rechecked on the row by its own function, as the executor would.  A
+ * condition that is not understood here is rechecked, too.  That an operator's
+ * strategy says what it does follows from its class (validate.c); nothing else
+ * is known of operators.
+ *
+ * page/README, "Format", tells how abbreviated keys lie in blocks, and
+ * am/search/README how a search uses them.  planner/clauses.c finds a
+ * statement's conditions on keys, and maintain/verify.c compares abbreviated
+ * keys with the table's values.
  */
 #include "postgres.h"
 
@@ -14,7 +38,6 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
-#include "am/types/vector.h"
 #include "catalog/pg_enum.h"
 #include "catalog/pg_type_d.h"
 #include "common/hashfn.h"
@@ -34,9 +57,22 @@
 #include "utils/typcache.h"
 
 #include "am/types/keys.h"
+#include "am/types/vector.h"
 #include "page/page.h"
 
-/* Types whose abbreviated keys ascend, or are the value. */
+/*
+ * Time zones are less than a week apart from UTC, whatever a user sets.
+ * Comparisons of local with absolute time are rechecked.
+ */
+#define ZONE_USECS		(8 * USECS_PER_DAY)
+
+/*
+ * Sets of more values become a range and are rechecked: each block is compared
+ * with all values of a set.
+ */
+#define MOST_VALUES		65536
+
+/* A type whose abbreviated keys ascend, or are the value. */
 typedef struct OrderedType
 {
 	Oid			type;
@@ -46,6 +82,39 @@ typedef struct OrderedType
 	int64		least;			/* of integers */
 	int64		greatest;
 } OrderedType;
+
+/* Abbreviated keys low .. high of a key; none if low is above high. */
+typedef struct KeyRange
+{
+	uint64		low;
+	uint64		high;
+	bool		is_exact;		/* all their values satisfy the comparison */
+} KeyRange;
+
+/* The place of a value among a key's abbreviated keys. */
+typedef struct RangeBound
+{
+	uint64		abbrev;			/* nearest to the value */
+	int			side;			/* -1, 0, 1: that key's value is below the
+								 * value, equal to it, above it */
+} RangeBound;
+
+/* An argument of equality. */
+typedef struct Argument
+{
+	uint64		abbrev;
+	Datum		value;
+} Argument;
+
+/* A condition on a key: a scan key taken apart. */
+typedef struct KeyQual
+{
+	IvfpqKey   *key;
+	int			column;			/* of the key, counted from 0 */
+	int			strategy;
+	Oid			subtype;		/* of its values */
+	bool		is_exact;		/* abbreviated keys decide it */
+} KeyQual;
 
 static const OrderedType ordered_types[] = {
 	{BOOLOID, 1, true, true, 0, 1},
@@ -61,6 +130,11 @@ static const OrderedType ordered_types[] = {
 	{NUMERICOID, 8, false, false, 0, 0},
 	{ANYENUMOID, 4, true, false, 0, 0}
 };
+
+static const KeyRange nothing = {1, 0, true};
+
+PG_FUNCTION_INFO_V1(gpuvec_array_signature);
+PG_FUNCTION_INFO_V1(gpuvec_jsonb_signature);
 
 static const OrderedType *
 ordered_type(Oid type)
@@ -78,43 +152,9 @@ IvfpqIsOrderedKey(Oid type)
 	return ordered_type(type) != NULL;
 }
 
-/* ERROR where text could be equal to text of other bytes. */
-static void
-check_collation(Relation index, int attno)
-{
-	Oid			collation = index->rd_indcollation[attno - 1];
-
-	if (OidIsValid(collation) && !get_collation_isdeterministic(collation))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("column %d of index \"%s\" has a nondeterministic collation",
-						attno, RelationGetRelationName(index)),
-				 errhint("Leave the column out, the condition on it to the executor; or give it another collation.")));
-}
-
 /*
- * Initializes a key whose class has a support function, which computes
- * abbreviated keys.
- */
-static void
-init_by_function(IvfpqKey *key, Relation index, int attno)
-{
-	bool		is_hash = OidIsValid(index_getprocid(index, attno,
-													 IVFPQ_HASH_PROC));
-
-	key->kind = is_hash ? IVFPQ_KEY_HASH : IVFPQ_KEY_SIGNATURE;
-	key->width = is_hash ? sizeof(uint32) : sizeof(uint64);
-	key->is_exact = false;
-	fmgr_info_copy(&key->function,
-				   index_getprocinfo(index, attno,
-									 is_hash ? IVFPQ_HASH_PROC :
-									 IVFPQ_SIGNATURE_PROC),
-				   CurrentMemoryContext);
-}
-
-/*
- * Initializes a key whose class has no support function: its type is one of
- * those known here.
+ * Initializes a key whose class has no support function, so that its type must
+ * be one of ordered_types.
  */
 static void
 init_ordered(IvfpqKey *key, Relation index, int attno)
@@ -142,27 +182,52 @@ init_ordered(IvfpqKey *key, Relation index, int attno)
 static void
 init_key(IvfpqKey *key, Relation index, int attno)
 {
+	Oid			collation = index->rd_indcollation[attno - 1];
+	int			procnum;
+
 	key->type = index->rd_opcintype[attno - 1];
 	key->family = index->rd_opfamily[attno - 1];
-	key->collation = index->rd_indcollation[attno - 1];
+	key->collation = collation;
 	if (IvfpqIsVectorColumn(index, attno))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("column %d of index \"%s\" is a second vector",
 						attno, RelationGetRelationName(index)),
 				 errhint("Give each vector an index of its own.")));
-	check_collation(index, attno);
-	if (OidIsValid(index_getprocid(index, attno, IVFPQ_HASH_PROC)) ||
-		OidIsValid(index_getprocid(index, attno, IVFPQ_SIGNATURE_PROC)))
-		init_by_function(key, index, attno);
+	/* text of other bytes could be equal */
+	if (OidIsValid(collation) && !get_collation_isdeterministic(collation))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("column %d of index \"%s\" has a nondeterministic collation",
+						attno, RelationGetRelationName(index)),
+				 errhint("Leave the column out, the condition on it to the executor; or give it another collation.")));
+
+	if (OidIsValid(index_getprocid(index, attno, IVFPQ_HASH_PROC)))
+	{
+		key->kind = IVFPQ_KEY_HASH;
+		key->width = sizeof(uint32);
+		procnum = IVFPQ_HASH_PROC;
+	}
+	else if (OidIsValid(index_getprocid(index, attno, IVFPQ_SIGNATURE_PROC)))
+	{
+		key->kind = IVFPQ_KEY_SIGNATURE;
+		key->width = sizeof(uint64);
+		procnum = IVFPQ_SIGNATURE_PROC;
+	}
 	else
+	{
 		init_ordered(key, index, attno);
+		return;
+	}
+	key->is_exact = false;
+	fmgr_info_copy(&key->function, index_getprocinfo(index, attno, procnum),
+				   CurrentMemoryContext);
 }
 
 /*
- * Initializes the keys of an open index; ERROR where a column cannot be a key.
- * Functions are looked up in the current memory context, which must live as
- * long as *keys does.
+ * Initializes the keys of an open index.  Raises an error if a column cannot
+ * be a key.  Functions are looked up in the current memory context, which must
+ * live as long as *keys does.
  */
 void
 IvfpqKeysInit(IvfpqKeys *keys, Relation index)
@@ -187,7 +252,10 @@ IvfpqKeysInit(IvfpqKeys *keys, Relation index)
 	}
 }
 
-/* A value of an integer key's type, or of another type of its family. */
+/*
+ * Returns a value of an integer key's type, or of another type of its family,
+ * as an integer.
+ */
 static int64
 key_integer(Oid type, Datum value)
 {
@@ -273,7 +341,7 @@ key_abbrev(IvfpqKey *key, Datum value)
 			return key_float8_abbrev(DatumGetFloat8(value));
 		case NUMERICOID:
 			return key_float8_abbrev(DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
-																		   value)));
+																		value)));
 		default:				/* an enum */
 			return DatumGetObjectId(value);
 	}
@@ -298,720 +366,11 @@ IvfpqKeysMake(IvfpqKeys *keys, const Datum *values, const bool *isnull,
 	}
 }
 
-/* ----
- * Key ranges: which abbreviated keys satisfy a comparison with a value.
- *
- * The value need not be one that the key can have: an int4 is compared with
- * 5,000,000,000, a real with 0.1.  So the value becomes a range bound: the
- * abbreviated key nearest to it, and the side of the value that this is on.
- * The abbreviated keys that satisfy the comparison are then a key range, which
- * may have too many of them, never too few.
- */
-
-/*
- * Time zones are less than a week apart from UTC, whatever a user sets; what
- * compares local with absolute time is rechecked.
- */
-#define ZONE_USECS		(8 * USECS_PER_DAY)
-
-/* A range bound: where a value is among a key's abbreviated keys. */
-typedef struct KeyBound
-{
-	uint64		abbrev;			/* nearest to the value */
-	int			side;			/* -1, 0, 1: that key's value against it */
-} KeyBound;
-
-static const IvfpqKeyRange nothing = {1, 0, true};
-
-/* Returns the range of all abbreviated keys of a key. */
-IvfpqKeyRange
-IvfpqKeyEverything(const IvfpqKey *key, bool is_exact)
-{
-	IvfpqKeyRange all = {0, PG_UINT64_MAX, is_exact};
-
-	if (key->width < 8)
-		all.high = (UINT64CONST(1) << 8 * key->width) - 1;
-	return all;
-}
-
-static KeyBound
-integer_bound(const IvfpqKey *key, int64 value)
-{
-	KeyBound	bound;
-	int64		nearest = Min(Max(value, key->least), key->greatest);
-
-	bound.abbrev = key_integer_abbrev(key, nearest);
-	bound.side = nearest < value ? -1 : nearest > value;
-	return bound;
-}
-
-static KeyBound
-float4_bound(float8 value)
-{
-	KeyBound	bound;
-	float4		nearest = (float4) value;
-
-	bound.abbrev = key_float4_abbrev(nearest);
-	/* of NaN neither is true */
-	bound.side = nearest < value ? -1 : nearest > value;
-	return bound;
-}
-
-/*
- * Returns the key range for which the strategy is true of a value between the
- * bounds.  They are the same, unless it is not known where the value is.
- */
-static IvfpqKeyRange
-between(const IvfpqKey *key, int strategy, KeyBound from, KeyBound to,
-		bool is_exact)
-{
-	IvfpqKeyRange result = IvfpqKeyEverything(key, is_exact);
-	bool		has_equal = is_exact ? strategy == BTLessEqualStrategyNumber ||
-	strategy == BTEqualStrategyNumber ||
-	strategy == BTGreaterEqualStrategyNumber : true;
-
-	if (strategy <= BTEqualStrategyNumber)
-	{
-		bool		included = to.side < 0 || (to.side == 0 && has_equal);
-
-		if (!included && to.abbrev == 0)
-			return nothing;
-		result.high = included ? to.abbrev : to.abbrev - 1;
-	}
-	if (strategy >= BTEqualStrategyNumber)
-	{
-		bool		included = from.side > 0 || (from.side == 0 && has_equal);
-
-		if (!included && from.abbrev == IvfpqKeyEverything(key, true).high)
-			return nothing;
-		result.low = included ? from.abbrev : from.abbrev + 1;
-	}
-	return result;
-}
-
-/*
- * A date or time in microseconds.  A date that no timestamp can be is after
- * all of them, and before infinity.
- */
-static int64
-microseconds(Oid type, Datum value)
-{
-	DateADT		date;
-
-	if (type != DATEOID)
-		return DatumGetInt64(value);
-	date = DatumGetDateADT(value);
-	if (DATE_IS_NOBEGIN(date))
-		return DT_NOBEGIN;
-	if (DATE_IS_NOEND(date) || date > DT_NOEND / USECS_PER_DAY)
-		return DATE_IS_NOEND(date) ? DT_NOEND : DT_NOEND - 1;
-	return date * USECS_PER_DAY;
-}
-
-/* Returns the range bound of a key, in days or microseconds, at a time. */
-static KeyBound
-time_bound(const IvfpqKey *key, int64 time)
-{
-	int64		days;
-	KeyBound	bound;
-
-	if (key->type != DATEOID)
-		return integer_bound(key, time);
-	if (TIMESTAMP_NOT_FINITE(time))
-		return integer_bound(key,
-							 TIMESTAMP_IS_NOBEGIN(time) ? DATEVAL_NOBEGIN :
-							 DATEVAL_NOEND);
-
-	days = time / USECS_PER_DAY;
-	if (days * USECS_PER_DAY > time)
-		days--;
-	bound = integer_bound(key, days);
-	if (days * USECS_PER_DAY < time)
-		bound.side = -1;
-	return bound;
-}
-
-/* A finite time, so far away, and finite again. */
-static int64
-moved_time(int64 time, int64 by)
-{
-	if (by < 0)
-		return time < DT_NOBEGIN + 1 - by ? DT_NOBEGIN + 1 : time + by;
-	return time > DT_NOEND - 1 - by ? DT_NOEND - 1 : time + by;
-}
-
-/* A date or time, compared with one of another type. */
-static IvfpqKeyRange
-time_range(const IvfpqKey *key, int strategy, Oid subtype, Datum value)
-{
-	int64		time = microseconds(subtype, value);
-	bool		zoned = (key->type == TIMESTAMPTZOID) !=
-	(subtype == TIMESTAMPTZOID);
-	KeyBound	from;
-	KeyBound	to;
-
-	if (TIMESTAMP_NOT_FINITE(time) || !zoned)
-	{
-		from = time_bound(key, time);
-		return between(key, strategy, from, from, true);
-	}
-	from = time_bound(key, moved_time(time, -ZONE_USECS));
-	to = time_bound(key, moved_time(time, ZONE_USECS));
-	return between(key, strategy, from, to, false);
-}
-
-/*
- * Returns the hash, as a key range, of a value of any type of the family that
- * has a hash function.
- */
-static IvfpqKeyRange
-hash_key_range(IvfpqKey *key, Oid subtype, Datum value)
-{
-	IvfpqKeyRange result = {0, 0, false};
-
-	if (subtype == key->type)
-		result.low = key_abbrev(key, value);
-	else
-	{
-		Oid			function = get_opfamily_proc(key->family, subtype,
-												 subtype,
-												 IVFPQ_HASH_PROC);
-
-		if (!OidIsValid(function))
-			return IvfpqKeyEverything(key, false);
-		result.low = DatumGetUInt32(OidFunctionCall1Coll(function,
-														 key->collation,
-														 value));
-	}
-	result.high = result.low;
-	return result;
-}
-
-static bool
-is_int(Oid type)
-{
-	return type == INT2OID || type == INT4OID || type == INT8OID;
-}
-
-static bool
-is_time(Oid type)
-{
-	return type == DATEOID || type == TIMESTAMPOID || type == TIMESTAMPTZOID;
-}
-
-/*
- * Returns the key range for which the strategy holds with a value, not NULL.
- */
-IvfpqKeyRange
-IvfpqKeyRangeOf(IvfpqKey *key, int strategy, Oid subtype, Datum value)
-{
-	KeyBound	bound = {0, 0};
-	bool		same = subtype == key->type || subtype == ANYENUMOID;
-
-	if (key->kind == IVFPQ_KEY_HASH &&
-		strategy == BTEqualStrategyNumber)
-		return hash_key_range(key, subtype, value);
-	if (key->kind != IVFPQ_KEY_ORDERED ||
-		strategy < BTLessStrategyNumber ||
-		strategy > BTGreaterStrategyNumber)
-		return IvfpqKeyEverything(key, false);
-
-	if (is_time(key->type) && is_time(subtype) && !same)
-		return time_range(key, strategy, subtype, value);
-	else if (key->is_integer && (same || (is_int(key->type) && is_int(subtype))))
-		bound = integer_bound(key, key_integer(subtype, value));
-	else if (key->type == FLOAT4OID && subtype == FLOAT8OID)
-		bound = float4_bound(DatumGetFloat8(value));
-	else if (key->type == FLOAT8OID && subtype == FLOAT4OID)
-		bound.abbrev = key_float8_abbrev(DatumGetFloat4(value));
-	else if (same)
-		bound.abbrev = key_abbrev(key, value);
-	else
-		return IvfpqKeyEverything(key, false);
-	return between(key, strategy, bound, bound, key->is_exact);
-}
-
-/* ----
- * Key quals: conditions on keys, as tests of abbreviated keys and of
- * rows.
- *
- * A comparison becomes a key range (keys.c), which may have too many
- * abbreviated keys, never too few.  Where it has, or may have, too many, the
- * condition is rechecked on the row by its own function, as the executor
- * would.  A condition that is not understood here is rechecked, too.
- *
- * That an operator's strategy says what it does follows from its class
- * (validate.c); nothing_equal else is known of operators.
- */
-
-/* Sets of more values are rechecked: each block is compared with all. */
-#define MOST_VALUES		65536
-
-static const IvfpqKeyRange nothing_equal = {1, 0, true};
-
-/* An argument of equality. */
-typedef struct Argument
-{
-	uint64		abbrev;
-	Datum		value;
-} Argument;
-
-/* A scan key taken apart. */
-typedef struct Asked
-{
-	IvfpqKey   *key;
-	int			column;			/* of the key, counted from 0 */
-	int			strategy;
-	Oid			subtype;		/* of its values */
-	bool		is_exact;		/* abbreviated keys decide it */
-} Asked;
-
-/*
- * Adds a test to the condition, or merges it with another of the same key;
- * false if the condition is full.
- */
-static bool
-add_test(IvfpqKeyQuals *quals, const GvKeyTest *test)
-{
-	GvKeyTest  *all = unconstify(GvKeyTest *, quals->condition.tests);
-
-	for (int i = 0; i < quals->condition.ntests; i++)
-	{
-		GvKeyTest  *other = &all[i];
-
-		if (other->key != test->key)
-			continue;
-		if ((other->kind == GV_TEST_NULL) != (test->kind == GV_TEST_NULL))
-			quals->never = true;
-		if (other->kind != test->kind)
-			continue;
-		if (test->kind == GV_TEST_RANGE)
-		{
-			other->low = Max(other->low, test->low);
-			other->high = Min(other->high, test->high);
-			quals->never |= other->low > other->high;
-		}
-		if (test->kind == GV_TEST_RANGE || test->kind == GV_TEST_NULL ||
-			test->kind == GV_TEST_NOT_NULL)
-			return true;
-	}
-
-	if (quals->condition.ntests == GV_MAX_TESTS)
-		return false;
-	all[quals->condition.ntests++] = *test;
-	return true;
-}
-
-/* The abbreviated keys of a key range satisfy the condition. */
-static void
-add_range(IvfpqKeyQuals *quals, Asked *asked, IvfpqKeyRange range)
-{
-	GvKeyTest	test = {.key = asked->column, .kind = GV_TEST_RANGE};
-	IvfpqKeyRange all = IvfpqKeyEverything(asked->key, true);
-	bool		is_all = range.low == all.low && range.high == all.high;
-
-	quals->never |= range.low > range.high;
-	/* one hash is told from others, but they have no order */
-	if (is_all || (asked->key->kind != IVFPQ_KEY_ORDERED &&
-				   range.low != range.high))
-		test.kind = GV_TEST_NOT_NULL;
-	else
-	{
-		test.low = range.low;
-		test.high = range.high;
-	}
-	asked->is_exact = add_test(quals, &test) && range.is_exact;
-}
-
-/* Abbreviated keys [n], which ascend, satisfy the condition. */
-static void
-add_set(IvfpqKeyQuals *quals, Asked *asked, uint64 *abbrevs, int n,
-		bool is_exact)
-{
-	GvKeyTest	test = {.key = asked->column, .kind = GV_TEST_SET};
-	int			ndistinct = 0;
-
-	for (int i = 0; i < n; i++)
-		if (i == 0 || abbrevs[i] != abbrevs[i - 1])
-			abbrevs[ndistinct++] = abbrevs[i];
-
-	if (ndistinct == 0)
-		add_range(quals, asked, nothing_equal);
-	else if (ndistinct == 1 || ndistinct > MOST_VALUES)
-	{
-		IvfpqKeyRange hull = {abbrevs[0], abbrevs[ndistinct - 1],
-		is_exact && ndistinct == 1};
-
-		add_range(quals, asked, hull);
-	}
-	else
-	{
-		test.nvalues = ndistinct;
-		test.values = abbrevs;
-		asked->is_exact = add_test(quals, &test) && is_exact;
-	}
-}
-
-static int
-compare_arguments(const void *a, const void *b)
-{
-	uint64		left = ((const Argument *) a)->abbrev;
-	uint64		right = ((const Argument *) b)->abbrev;
-
-	return left < right ? -1 : left > right;
-}
-
-/*
- * The condition is equality with one of these arguments, each of which has one
- * abbreviated key.  The row qual has them in the order of these.
- */
-static void
-add_points(IvfpqKeyQuals *quals, Asked *asked, IvfpqRowQual *row,
-		   Argument *arguments, int n, bool is_exact)
-{
-	uint64	   *abbrevs = palloc(n * sizeof(uint64));
-
-	qsort(arguments, n, sizeof(Argument), compare_arguments);
-	row->narguments = n;
-	row->arguments = palloc(n * sizeof(Datum));
-	row->abbrevs = palloc(n * sizeof(uint64));
-	for (int i = 0; i < n; i++)
-	{
-		row->arguments[i] = arguments[i].value;
-		row->abbrevs[i] = arguments[i].abbrev;
-		abbrevs[i] = arguments[i].abbrev;
-	}
-	add_set(quals, asked, abbrevs, n, is_exact);
-}
-
-/* The condition holds with one of the row qual's arguments. */
-static void
-add_values(IvfpqKeyQuals *quals, Asked *asked, IvfpqRowQual *row)
-{
-	Argument   *arguments = palloc(row->narguments * sizeof(Argument));
-	bool		are_points = asked->strategy == BTEqualStrategyNumber;
-	IvfpqKeyRange hull = nothing_equal;
-	int			n = 0;
-
-	for (int i = 0; i < row->narguments; i++)
-	{
-		IvfpqKeyRange range = IvfpqKeyRangeOf(asked->key, asked->strategy,
-											  asked->subtype,
-											  row->arguments[i]);
-
-		CHECK_FOR_INTERRUPTS();
-		if (range.low > range.high)
-			continue;
-		are_points &= range.low == range.high;
-		arguments[n].abbrev = range.low;
-		arguments[n].value = row->arguments[i];
-		if (n++ == 0)
-			hull = range;
-		hull.low = Min(hull.low, range.low);
-		hull.high = Max(hull.high, range.high);
-		hull.is_exact &= range.is_exact;
-	}
-
-	/*
-	 * a comparison that is not equality has a range that begins or ends where
-	 * the key's abbreviated keys do, at the same end for all arguments: no
-	 * gap is left between exact ranges
-	 */
-	if (are_points)
-		add_points(quals, asked, row, arguments, n, hull.is_exact);
-	else
-		add_range(quals, asked, hull);
-	pfree(arguments);
-}
-
-/* Returns whether the scan key's operator holds of a value and an argument. */
-static bool
-holds(ScanKey scan_key, Datum value, Datum argument)
-{
-	LOCAL_FCINFO(fcinfo, 2);
-	Datum		result;
-
-	InitFunctionCallInfoData(*fcinfo, &scan_key->sk_func, 2,
-							 scan_key->sk_collation, NULL, NULL);
-	fcinfo->args[0].value = value;
-	fcinfo->args[0].isnull = false;
-	fcinfo->args[1].value = argument;
-	fcinfo->args[1].isnull = false;
-	result = FunctionCallInvoke(fcinfo);
-	return !fcinfo->isnull && DatumGetBool(result);
-}
-
-static bool
-holds_with_one(ScanKey scan_key, Datum value, const Datum *values, int n)
-{
-	for (int i = 0; i < n; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (holds(scan_key, value, values[i]))
-			return true;
-	}
-	return false;
-}
-
-/*
- * The condition holds with one of these values, of an enum.  Its members have
- * an order that OIDs may not have: those for which it holds are a set.
- *
- * Another session may have added members since this transaction locked the
- * table, and rows that have them.
- */
-static void
-add_members(IvfpqKeyQuals *quals, Asked *asked, ScanKey scan_key,
-			const Datum *values, int n)
-{
-	CatCList   *list;
-	int			nmembers;
-	uint64	   *members;
-	int			nfound = 0;
-
-	AcceptInvalidationMessages();
-	list = SearchSysCacheList1(ENUMTYPOIDNAME,
-							   ObjectIdGetDatum(asked->key->type));
-	nmembers = list->n_members;
-	members = palloc(nmembers * sizeof(uint64));
-	for (int i = 0; i < nmembers; i++)
-		members[i] = ((Form_pg_enum)
-					  GETSTRUCT(&list->members[i]->tuple))->oid;
-	ReleaseCatCacheList(list);
-
-	for (int i = 0; i < nmembers; i++)
-		if (holds_with_one(scan_key, ObjectIdGetDatum((Oid) members[i]),
-						   values, n))
-			members[nfound++] = members[i];
-	IvfpqSortNumbers(members, nfound);
-	add_set(quals, asked, members, nfound, true);
-}
-
-/* The condition is one of sets, and holds with one of these values. */
-static void
-add_signatures(IvfpqKeyQuals *quals, Asked *asked, const Datum *values, int n)
-{
-	bool		overlap = asked->strategy == IVFPQ_OVERLAP_STRATEGY;
-	GvKeyTest	test = {.key = asked->column};
-
-	if ((asked->subtype != asked->key->type &&
-		 asked->subtype != ANYARRAYOID) ||
-		(!overlap && asked->strategy != IVFPQ_CONTAINS_STRATEGY))
-	{
-		add_range(quals, asked, IvfpqKeyEverything(asked->key, false));
-		return;
-	}
-	test.kind = overlap ? GV_TEST_ANY_BIT : GV_TEST_ALL_BITS;
-	test.low = overlap ? 0 : PG_UINT64_MAX;
-	for (int i = 0; i < n; i++)
-	{
-		uint64		signature = key_abbrev(asked->key, values[i]);
-
-		if (overlap)
-			test.low |= signature;
-		else
-			test.low &= signature;
-	}
-	(void) add_test(quals, &test);
-	asked->is_exact = false;
-}
-
-/* IS [NOT] NULL; returns whether abbreviated keys decide it. */
-static bool
-add_null_test(IvfpqKeyQuals *quals, ScanKey scan_key)
-{
-	bool		is_null = (scan_key->sk_flags & SK_SEARCHNULL) != 0;
-	GvKeyTest	test = {.kind = is_null ? GV_TEST_NULL : GV_TEST_NOT_NULL};
-
-	if (scan_key->sk_attno == 1)
-	{
-		/* the planner is told that such a scan costs too much */
-		if (is_null)
-			elog(ERROR, "an index has no rows whose vector is NULL");
-		return true;
-	}
-	test.key = scan_key->sk_attno - 2;
-	return add_test(quals, &test);
-}
-
-/* The arguments of a scan key, those that are not NULL. */
-static void
-read_arguments(ScanKey scan_key, IvfpqRowQual *row)
-{
-	ArrayType  *array;
-	int16		length;
-	bool		by_value;
-	char		align;
-	bool	   *nulls;
-	int			n;
-
-	if ((scan_key->sk_flags & SK_ISNULL) != 0)
-		return;
-	if ((scan_key->sk_flags & SK_SEARCHARRAY) == 0)
-	{
-		row->arguments = &scan_key->sk_argument;
-		row->narguments = 1;
-		return;
-	}
-
-	array = DatumGetArrayTypeP(scan_key->sk_argument);
-	get_typlenbyvalalign(ARR_ELEMTYPE(array), &length, &by_value, &align);
-	deconstruct_array(array, ARR_ELEMTYPE(array), length, by_value, align,
-					  &row->arguments, &nulls, &n);
-	for (int i = 0; i < n; i++)
-		if (!nulls[i])
-			row->arguments[row->narguments++] = row->arguments[i];
-}
-
-/* Take a scan key apart; returns whether abbreviated keys decide it. */
-static bool
-add_scan_key(IvfpqKeyQuals *quals, IvfpqRowQual *row)
-{
-	ScanKey		scan_key = row->scan_key;
-	Asked		asked = {.strategy = scan_key->sk_strategy};
-
-	if ((scan_key->sk_flags & (SK_SEARCHNULL | SK_SEARCHNOTNULL)) != 0)
-		return add_null_test(quals, scan_key);
-
-	asked.column = scan_key->sk_attno - 2;
-	Assert(asked.column >= 0 && asked.column < quals->keys->nkeys);
-	asked.key = &quals->keys->keys[asked.column];
-	asked.subtype = OidIsValid(scan_key->sk_subtype) ? scan_key->sk_subtype :
-		asked.key->type;
-	read_arguments(scan_key, row);
-
-	if (row->narguments == 0)
-		add_range(quals, &asked, nothing_equal);
-	else if (asked.key->kind == IVFPQ_KEY_SIGNATURE)
-		add_signatures(quals, &asked, row->arguments, row->narguments);
-	else if (asked.subtype == ANYENUMOID &&
-			 asked.strategy != BTEqualStrategyNumber)
-		add_members(quals, &asked, scan_key, row->arguments, row->narguments);
-	else
-		add_values(quals, &asked, row);
-	return asked.is_exact;
-}
-
-/* See keys.h. */
-void
-IvfpqKeyQualsMake(IvfpqKeyQuals *quals, IvfpqKeys *keys, ScanKey scan_keys,
-				  int n)
-{
-	IvfpqRowQual *decided = palloc(n * sizeof(IvfpqRowQual));
-	int			ndecided = 0;
-
-	memset(quals, 0, sizeof(*quals));
-	quals->keys = keys;
-	quals->nrows = n;
-	quals->rows = palloc(n * sizeof(IvfpqRowQual));
-	quals->condition.tests = palloc(GV_MAX_TESTS * sizeof(GvKeyTest));
-	quals->condition.form.nkeys = keys->nkeys;
-	memcpy(quals->condition.form.kind, keys->form.kind, IVFPQ_MAX_KEYS);
-	memcpy(quals->condition.form.width, keys->form.width, IVFPQ_MAX_KEYS);
-
-	for (int i = 0; i < n; i++)
-	{
-		IvfpqRowQual row = {.scan_key = &scan_keys[i]};
-
-		if (add_scan_key(quals, &row))
-			decided[ndecided++] = row;
-		else
-			quals->rows[quals->nrechecks++] = row;
-	}
-	memcpy(quals->rows + quals->nrechecks, decided,
-		   ndecided * sizeof(IvfpqRowQual));
-	pfree(decided);
-}
-
-/* Returns whether the condition holds of a row's value, not NULL. */
-static bool
-row_holds(const IvfpqKeyQuals *quals, const IvfpqRowQual *row, Datum value)
-{
-	uint64		abbrev;
-	int			low = 0;
-	int			high = row->narguments;
-
-	if (row->abbrevs == NULL)
-		return holds_with_one(row->scan_key, value, row->arguments,
-							  row->narguments);
-
-	abbrev = key_abbrev(&quals->keys->keys[row->scan_key->sk_attno - 2],
-							value);
-	while (low < high)
-	{
-		int			middle = low + (high - low) / 2;
-
-		if (row->abbrevs[middle] < abbrev)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	while (high < row->narguments && row->abbrevs[high] == abbrev)
-		high++;
-	return holds_with_one(row->scan_key, value, row->arguments + low,
-						  high - low);
-}
-
-/* See keys.h. */
-bool
-IvfpqKeyQualsMatch(const IvfpqKeyQuals *quals, const Datum *values,
-				   const bool *isnull, bool only_rechecks)
-{
-	int			n = only_rechecks ? quals->nrechecks : quals->nrows;
-
-	for (int i = 0; i < n; i++)
-	{
-		const IvfpqRowQual *row = &quals->rows[i];
-		int			column = row->scan_key->sk_attno - 1;
-
-		if ((row->scan_key->sk_flags & SK_SEARCHNULL) != 0)
-		{
-			if (!isnull[column])
-				return false;
-		}
-		else if (isnull[column])
-			return false;
-		else if ((row->scan_key->sk_flags & SK_SEARCHNOTNULL) == 0 &&
-				 !row_holds(quals, row, values[column]))
-			return false;
-	}
-	return true;
-}
-
-/* ----
- * Signatures: abbreviated keys of sets, 64 bits.
- *
- * An array has a bit for each element that is not NULL, which is all that &&
- * and @> compare.  A document has one for each scalar in it, which stands for
- * its value and the nearest key around it: @> goes down two documents in step,
- * so that a scalar it finds is below the same key in both.
- */
-
-PG_FUNCTION_INFO_V1(gpuvec_array_signature);
-PG_FUNCTION_INFO_V1(gpuvec_jsonb_signature);
-
+/* Returns the bit of a signature that stands for a hash. */
 static uint64
 bit_of(uint32 hash)
 {
 	return UINT64CONST(1) << (murmurhash32(hash) & 63);
-}
-
-/* How elements of the type are hashed; kept with the caller. */
-static TypeCacheEntry *
-element_type(FmgrInfo *flinfo, Oid type)
-{
-	TypeCacheEntry *entry = flinfo->fn_extra;
-
-	if (entry != NULL && entry->type_id == type)
-		return entry;
-	entry = lookup_type_cache(type, TYPECACHE_HASH_PROC_FINFO);
-	if (!OidIsValid(entry->hash_proc_finfo.fn_oid))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_FUNCTION),
-				 errmsg("could not identify a hash function for type %s",
-						format_type_be(type))));
-	flinfo->fn_extra = entry;
-	return entry;
 }
 
 /* gpuvec_signature(anyarray) -> bigint */
@@ -1019,12 +378,26 @@ Datum
 gpuvec_array_signature(PG_FUNCTION_ARGS)
 {
 	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
-	TypeCacheEntry *type = element_type(fcinfo->flinfo, ARR_ELEMTYPE(array));
-	ArrayIterator iterator = array_create_iterator(array, 0, NULL);
+	TypeCacheEntry *type = fcinfo->flinfo->fn_extra;
+	ArrayIterator iterator;
 	uint64		signature = 0;
 	Datum		element;
 	bool		isnull;
 
+	/* the elements' hash function is looked up once a caller and type */
+	if (type == NULL || type->type_id != ARR_ELEMTYPE(array))
+	{
+		type = lookup_type_cache(ARR_ELEMTYPE(array),
+								 TYPECACHE_HASH_PROC_FINFO);
+		if (!OidIsValid(type->hash_proc_finfo.fn_oid))
+			ereport(ERROR,
+					(errcode(ERRCODE_UNDEFINED_FUNCTION),
+					 errmsg("could not identify a hash function for type %s",
+							format_type_be(ARR_ELEMTYPE(array)))));
+		fcinfo->flinfo->fn_extra = type;
+	}
+
+	iterator = array_create_iterator(array, 0, NULL);
 	while (array_iterate(iterator, &element, &isnull))
 		if (!isnull)
 			signature |= bit_of(DatumGetUInt32(FunctionCall1Coll(&type->hash_proc_finfo,
@@ -1035,7 +408,10 @@ gpuvec_array_signature(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64((int64) signature);
 }
 
-/* Bits of all scalars in a container, which is the value of a key. */
+/*
+ * Returns the bits of all scalars in a container of a document.  The container
+ * is the value of a key, whose hash is `key`.
+ */
 static uint64
 container_bits(JsonbContainer *container, uint32 key)
 {
@@ -1074,4 +450,642 @@ gpuvec_jsonb_signature(PG_FUNCTION_ARGS)
 
 	PG_FREE_IF_COPY(jsonb, 0);
 	PG_RETURN_INT64((int64) signature);
+}
+
+/* Returns the range of all abbreviated keys of a key. */
+static KeyRange
+full_range(const IvfpqKey *key, bool is_exact)
+{
+	KeyRange	all = {0, PG_UINT64_MAX, is_exact};
+
+	if (key->width < 8)
+		all.high = (UINT64CONST(1) << 8 * key->width) - 1;
+	return all;
+}
+
+static RangeBound
+integer_bound(const IvfpqKey *key, int64 value)
+{
+	RangeBound	bound;
+	int64		nearest = Min(Max(value, key->least), key->greatest);
+
+	bound.abbrev = key_integer_abbrev(key, nearest);
+	bound.side = nearest < value ? -1 : nearest > value;
+	return bound;
+}
+
+static RangeBound
+float4_bound(float8 value)
+{
+	RangeBound	bound;
+	float4		nearest = (float4) value;
+
+	bound.abbrev = key_float4_abbrev(nearest);
+	/* with NaN neither comparison is true */
+	bound.side = nearest < value ? -1 : nearest > value;
+	return bound;
+}
+
+/*
+ * Returns the key range for which the strategy holds with a value between two
+ * bounds.  These are the same, unless it is not known where the value is.
+ */
+static KeyRange
+between(const IvfpqKey *key, int strategy, RangeBound from, RangeBound to,
+		bool is_exact)
+{
+	KeyRange	result = full_range(key, is_exact);
+	bool		has_equal = is_exact ? strategy == BTLessEqualStrategyNumber ||
+	strategy == BTEqualStrategyNumber ||
+	strategy == BTGreaterEqualStrategyNumber : true;
+
+	if (strategy <= BTEqualStrategyNumber)
+	{
+		bool		included = to.side < 0 || (to.side == 0 && has_equal);
+
+		if (!included && to.abbrev == 0)
+			return nothing;
+		result.high = included ? to.abbrev : to.abbrev - 1;
+	}
+	if (strategy >= BTEqualStrategyNumber)
+	{
+		bool		included = from.side > 0 || (from.side == 0 && has_equal);
+
+		if (!included && from.abbrev == full_range(key, true).high)
+			return nothing;
+		result.low = included ? from.abbrev : from.abbrev + 1;
+	}
+	return result;
+}
+
+/*
+ * Returns a date or time in microseconds.  A date that no timestamp can be is
+ * after all timestamps, and before infinity.
+ */
+static int64
+microseconds(Oid type, Datum value)
+{
+	DateADT		date;
+
+	if (type != DATEOID)
+		return DatumGetInt64(value);
+	date = DatumGetDateADT(value);
+	if (DATE_IS_NOBEGIN(date))
+		return DT_NOBEGIN;
+	if (DATE_IS_NOEND(date) || date > DT_NOEND / USECS_PER_DAY)
+		return DATE_IS_NOEND(date) ? DT_NOEND : DT_NOEND - 1;
+	return date * USECS_PER_DAY;
+}
+
+/*
+ * Returns the range bound of a time among a key's values, which are in days or
+ * microseconds.
+ */
+static RangeBound
+time_bound(const IvfpqKey *key, int64 time)
+{
+	int64		days;
+	RangeBound	bound;
+
+	if (key->type != DATEOID)
+		return integer_bound(key, time);
+	if (TIMESTAMP_NOT_FINITE(time))
+		return integer_bound(key,
+							 TIMESTAMP_IS_NOBEGIN(time) ? DATEVAL_NOBEGIN :
+							 DATEVAL_NOEND);
+
+	days = time / USECS_PER_DAY;
+	if (days * USECS_PER_DAY > time)
+		days--;
+	bound = integer_bound(key, days);
+	if (days * USECS_PER_DAY < time)
+		bound.side = -1;
+	return bound;
+}
+
+/* Adds to a finite time; the result is clamped to finite times. */
+static int64
+moved_time(int64 time, int64 by)
+{
+	if (by < 0)
+		return time < DT_NOBEGIN + 1 - by ? DT_NOBEGIN + 1 : time + by;
+	return time > DT_NOEND - 1 - by ? DT_NOEND - 1 : time + by;
+}
+
+/*
+ * Returns the key range for which the strategy holds with a date or time of
+ * another type than the key's.
+ */
+static KeyRange
+time_range(const IvfpqKey *key, int strategy, Oid subtype, Datum value)
+{
+	int64		time = microseconds(subtype, value);
+	bool		zoned = (key->type == TIMESTAMPTZOID) !=
+	(subtype == TIMESTAMPTZOID);
+	RangeBound	from;
+	RangeBound	to;
+
+	if (TIMESTAMP_NOT_FINITE(time) || !zoned)
+	{
+		from = time_bound(key, time);
+		return between(key, strategy, from, from, true);
+	}
+	from = time_bound(key, moved_time(time, -ZONE_USECS));
+	to = time_bound(key, moved_time(time, ZONE_USECS));
+	return between(key, strategy, from, to, false);
+}
+
+/*
+ * Returns the hash of a value as a key range.  The value may be of any type of
+ * the family that has a hash function.
+ */
+static KeyRange
+hash_key_range(IvfpqKey *key, Oid subtype, Datum value)
+{
+	KeyRange	result = {0, 0, false};
+
+	if (subtype == key->type)
+		result.low = key_abbrev(key, value);
+	else
+	{
+		Oid			function = get_opfamily_proc(key->family, subtype,
+												 subtype,
+												 IVFPQ_HASH_PROC);
+
+		if (!OidIsValid(function))
+			return full_range(key, false);
+		result.low = DatumGetUInt32(OidFunctionCall1Coll(function,
+														 key->collation,
+														 value));
+	}
+	result.high = result.low;
+	return result;
+}
+
+static bool
+is_int(Oid type)
+{
+	return type == INT2OID || type == INT4OID || type == INT8OID;
+}
+
+static bool
+is_time(Oid type)
+{
+	return type == DATEOID || type == TIMESTAMPOID || type == TIMESTAMPTZOID;
+}
+
+/*
+ * Returns the key range for which the strategy holds with a value, not NULL,
+ * of type subtype.
+ */
+static KeyRange
+key_range(IvfpqKey *key, int strategy, Oid subtype, Datum value)
+{
+	RangeBound	bound = {0, 0};
+	bool		same = subtype == key->type || subtype == ANYENUMOID;
+
+	if (key->kind == IVFPQ_KEY_HASH &&
+		strategy == BTEqualStrategyNumber)
+		return hash_key_range(key, subtype, value);
+	if (key->kind != IVFPQ_KEY_ORDERED ||
+		strategy < BTLessStrategyNumber ||
+		strategy > BTGreaterStrategyNumber)
+		return full_range(key, false);
+
+	if (is_time(key->type) && is_time(subtype) && !same)
+		return time_range(key, strategy, subtype, value);
+	else if (key->is_integer && (same || (is_int(key->type) && is_int(subtype))))
+		bound = integer_bound(key, key_integer(subtype, value));
+	else if (key->type == FLOAT4OID && subtype == FLOAT8OID)
+		bound = float4_bound(DatumGetFloat8(value));
+	else if (key->type == FLOAT8OID && subtype == FLOAT4OID)
+		bound.abbrev = key_float8_abbrev(DatumGetFloat4(value));
+	else if (same)
+		bound.abbrev = key_abbrev(key, value);
+	else
+		return full_range(key, false);
+	return between(key, strategy, bound, bound, key->is_exact);
+}
+
+/*
+ * Adds a test to the condition, or merges it with another test of the same
+ * key.  Returns false if the condition is full.
+ */
+static bool
+add_test(IvfpqKeyQuals *quals, const GvKeyTest *test)
+{
+	GvKeyTest  *all = unconstify(GvKeyTest *, quals->condition.tests);
+
+	for (int i = 0; i < quals->condition.ntests; i++)
+	{
+		GvKeyTest  *other = &all[i];
+
+		if (other->key != test->key)
+			continue;
+		if ((other->kind == GV_TEST_NULL) != (test->kind == GV_TEST_NULL))
+			quals->never = true;
+		if (other->kind != test->kind)
+			continue;
+		if (test->kind == GV_TEST_RANGE)
+		{
+			other->low = Max(other->low, test->low);
+			other->high = Min(other->high, test->high);
+			quals->never |= other->low > other->high;
+		}
+		if (test->kind == GV_TEST_RANGE || test->kind == GV_TEST_NULL ||
+			test->kind == GV_TEST_NOT_NULL)
+			return true;
+	}
+
+	if (quals->condition.ntests == GV_MAX_TESTS)
+		return false;
+	all[quals->condition.ntests++] = *test;
+	return true;
+}
+
+/* Adds a condition that the abbreviated keys of a key range satisfy. */
+static void
+add_range(IvfpqKeyQuals *quals, KeyQual *qual, KeyRange range)
+{
+	GvKeyTest	test = {.key = qual->column, .kind = GV_TEST_RANGE};
+	KeyRange	all = full_range(qual->key, true);
+	bool		is_all = range.low == all.low && range.high == all.high;
+
+	quals->never |= range.low > range.high;
+	/* one hash can be told from others, but hashes have no order */
+	if (is_all || (qual->key->kind != IVFPQ_KEY_ORDERED &&
+				   range.low != range.high))
+		test.kind = GV_TEST_NOT_NULL;
+	else
+	{
+		test.low = range.low;
+		test.high = range.high;
+	}
+	qual->is_exact = add_test(quals, &test) && range.is_exact;
+}
+
+/* Adds a condition that abbreviated keys [n], which ascend, satisfy. */
+static void
+add_set(IvfpqKeyQuals *quals, KeyQual *qual, uint64 *abbrevs, int n,
+		bool is_exact)
+{
+	GvKeyTest	test = {.key = qual->column, .kind = GV_TEST_SET};
+	int			ndistinct = 0;
+
+	for (int i = 0; i < n; i++)
+		if (i == 0 || abbrevs[i] != abbrevs[i - 1])
+			abbrevs[ndistinct++] = abbrevs[i];
+
+	if (ndistinct == 0)
+		add_range(quals, qual, nothing);
+	else if (ndistinct == 1 || ndistinct > MOST_VALUES)
+	{
+		KeyRange	hull = {abbrevs[0], abbrevs[ndistinct - 1],
+		is_exact && ndistinct == 1};
+
+		add_range(quals, qual, hull);
+	}
+	else
+	{
+		test.nvalues = ndistinct;
+		test.values = abbrevs;
+		qual->is_exact = add_test(quals, &test) && is_exact;
+	}
+}
+
+static int
+compare_arguments(const void *a, const void *b)
+{
+	uint64		left = ((const Argument *) a)->abbrev;
+	uint64		right = ((const Argument *) b)->abbrev;
+
+	return left < right ? -1 : left > right;
+}
+
+/*
+ * Adds the condition of equality with one of these arguments, each of which
+ * has one abbreviated key.  The row qual gets the arguments in the order of
+ * these keys.
+ */
+static void
+add_points(IvfpqKeyQuals *quals, KeyQual *qual, IvfpqRowQual *row,
+		   Argument *arguments, int n, bool is_exact)
+{
+	uint64	   *abbrevs = palloc(n * sizeof(uint64));
+
+	qsort(arguments, n, sizeof(Argument), compare_arguments);
+	row->narguments = n;
+	row->arguments = palloc(n * sizeof(Datum));
+	row->abbrevs = palloc(n * sizeof(uint64));
+	for (int i = 0; i < n; i++)
+	{
+		row->arguments[i] = arguments[i].value;
+		row->abbrevs[i] = arguments[i].abbrev;
+		abbrevs[i] = arguments[i].abbrev;
+	}
+	add_set(quals, qual, abbrevs, n, is_exact);
+}
+
+/* Adds the condition that holds with one of the row qual's arguments. */
+static void
+add_values(IvfpqKeyQuals *quals, KeyQual *qual, IvfpqRowQual *row)
+{
+	Argument   *arguments = palloc(row->narguments * sizeof(Argument));
+	bool		are_points = qual->strategy == BTEqualStrategyNumber;
+	KeyRange	hull = nothing;
+	int			n = 0;
+
+	for (int i = 0; i < row->narguments; i++)
+	{
+		KeyRange	range = key_range(qual->key, qual->strategy,
+									  qual->subtype,
+									  row->arguments[i]);
+
+		CHECK_FOR_INTERRUPTS();
+		if (range.low > range.high)
+			continue;
+		are_points &= range.low == range.high;
+		arguments[n].abbrev = range.low;
+		arguments[n].value = row->arguments[i];
+		if (n++ == 0)
+			hull = range;
+		hull.low = Min(hull.low, range.low);
+		hull.high = Max(hull.high, range.high);
+		hull.is_exact &= range.is_exact;
+	}
+
+	/*
+	 * A comparison that is not equality has a range that begins or ends where
+	 * the key's abbreviated keys do, at the same end for all arguments.  So
+	 * exact ranges leave no gap between them, and their hull is exact, too.
+	 */
+	if (are_points)
+		add_points(quals, qual, row, arguments, n, hull.is_exact);
+	else
+		add_range(quals, qual, hull);
+	pfree(arguments);
+}
+
+/*
+ * Returns whether the scan key's operator holds for a value and one of these
+ * arguments [n].
+ */
+static bool
+holds_with_one(ScanKey scan_key, Datum value, const Datum *arguments, int n)
+{
+	LOCAL_FCINFO(fcinfo, 2);
+	Datum		result;
+
+	for (int i = 0; i < n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		InitFunctionCallInfoData(*fcinfo, &scan_key->sk_func, 2,
+								 scan_key->sk_collation, NULL, NULL);
+		fcinfo->args[0].value = value;
+		fcinfo->args[0].isnull = false;
+		fcinfo->args[1].value = arguments[i];
+		fcinfo->args[1].isnull = false;
+		result = FunctionCallInvoke(fcinfo);
+		if (!fcinfo->isnull && DatumGetBool(result))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Adds the condition that holds with one of these values of an enum.  The
+ * members have an order that their OIDs may not have, so the members for which
+ * the condition holds become a set.
+ *
+ * Another session may have added members, and rows that have them, since this
+ * transaction locked the table.  So invalidations are accepted first.
+ */
+static void
+add_members(IvfpqKeyQuals *quals, KeyQual *qual, ScanKey scan_key,
+			const Datum *values, int n)
+{
+	CatCList   *list;
+	int			nmembers;
+	uint64	   *members;
+	int			nfound = 0;
+
+	AcceptInvalidationMessages();
+	list = SearchSysCacheList1(ENUMTYPOIDNAME,
+							   ObjectIdGetDatum(qual->key->type));
+	nmembers = list->n_members;
+	members = palloc(nmembers * sizeof(uint64));
+	for (int i = 0; i < nmembers; i++)
+		members[i] = ((Form_pg_enum)
+					  GETSTRUCT(&list->members[i]->tuple))->oid;
+	ReleaseCatCacheList(list);
+
+	for (int i = 0; i < nmembers; i++)
+		if (holds_with_one(scan_key, ObjectIdGetDatum((Oid) members[i]),
+						   values, n))
+			members[nfound++] = members[i];
+	IvfpqSortNumbers(members, nfound);
+	add_set(quals, qual, members, nfound, true);
+}
+
+/* Adds a condition of sets that holds with one of these values. */
+static void
+add_signatures(IvfpqKeyQuals *quals, KeyQual *qual, const Datum *values, int n)
+{
+	bool		overlap = qual->strategy == IVFPQ_OVERLAP_STRATEGY;
+	GvKeyTest	test = {.key = qual->column};
+
+	if ((qual->subtype != qual->key->type &&
+		 qual->subtype != ANYARRAYOID) ||
+		(!overlap && qual->strategy != IVFPQ_CONTAINS_STRATEGY))
+	{
+		add_range(quals, qual, full_range(qual->key, false));
+		return;
+	}
+	test.kind = overlap ? GV_TEST_ANY_BIT : GV_TEST_ALL_BITS;
+	test.low = overlap ? 0 : PG_UINT64_MAX;
+	for (int i = 0; i < n; i++)
+	{
+		uint64		signature = key_abbrev(qual->key, values[i]);
+
+		if (overlap)
+			test.low |= signature;
+		else
+			test.low &= signature;
+	}
+	(void) add_test(quals, &test);
+	qual->is_exact = false;
+}
+
+/*
+ * Adds a condition IS [NOT] NULL.  Returns whether abbreviated keys decide it.
+ */
+static bool
+add_null_test(IvfpqKeyQuals *quals, ScanKey scan_key)
+{
+	bool		is_null = (scan_key->sk_flags & SK_SEARCHNULL) != 0;
+	GvKeyTest	test = {.kind = is_null ? GV_TEST_NULL : GV_TEST_NOT_NULL};
+
+	if (scan_key->sk_attno == 1)
+	{
+		/* such a scan costs too much to be planned (planner/cost.c) */
+		if (is_null)
+			elog(ERROR, "an index has no rows whose vector is NULL");
+		return true;
+	}
+	test.key = scan_key->sk_attno - 2;
+	return add_test(quals, &test);
+}
+
+/* Sets the row qual's arguments to those of its scan key, without NULLs. */
+static void
+read_arguments(ScanKey scan_key, IvfpqRowQual *row)
+{
+	ArrayType  *array;
+	int16		length;
+	bool		by_value;
+	char		align;
+	bool	   *nulls;
+	int			n;
+
+	if ((scan_key->sk_flags & SK_ISNULL) != 0)
+		return;
+	if ((scan_key->sk_flags & SK_SEARCHARRAY) == 0)
+	{
+		row->arguments = &scan_key->sk_argument;
+		row->narguments = 1;
+		return;
+	}
+
+	array = DatumGetArrayTypeP(scan_key->sk_argument);
+	get_typlenbyvalalign(ARR_ELEMTYPE(array), &length, &by_value, &align);
+	deconstruct_array(array, ARR_ELEMTYPE(array), length, by_value, align,
+					  &row->arguments, &nulls, &n);
+	for (int i = 0; i < n; i++)
+		if (!nulls[i])
+			row->arguments[row->narguments++] = row->arguments[i];
+}
+
+/*
+ * Takes a scan key apart and adds its condition.  Returns whether abbreviated
+ * keys decide it.
+ */
+static bool
+add_scan_key(IvfpqKeyQuals *quals, IvfpqRowQual *row)
+{
+	ScanKey		scan_key = row->scan_key;
+	KeyQual		qual = {.strategy = scan_key->sk_strategy};
+
+	if ((scan_key->sk_flags & (SK_SEARCHNULL | SK_SEARCHNOTNULL)) != 0)
+		return add_null_test(quals, scan_key);
+
+	qual.column = scan_key->sk_attno - 2;
+	Assert(qual.column >= 0 && qual.column < quals->keys->nkeys);
+	qual.key = &quals->keys->keys[qual.column];
+	qual.subtype = OidIsValid(scan_key->sk_subtype) ? scan_key->sk_subtype :
+		qual.key->type;
+	read_arguments(scan_key, row);
+
+	if (row->narguments == 0)
+		add_range(quals, &qual, nothing);
+	else if (qual.key->kind == IVFPQ_KEY_SIGNATURE)
+		add_signatures(quals, &qual, row->arguments, row->narguments);
+	else if (qual.subtype == ANYENUMOID &&
+			 qual.strategy != BTEqualStrategyNumber)
+		add_members(quals, &qual, scan_key, row->arguments, row->narguments);
+	else
+		add_values(quals, &qual, row);
+	return qual.is_exact;
+}
+
+/*
+ * Makes key quals of scan keys [n].  These are not copied, nor are their
+ * arguments.  Memory is of the current context.
+ */
+void
+IvfpqKeyQualsMake(IvfpqKeyQuals *quals, IvfpqKeys *keys, ScanKey scan_keys,
+				  int n)
+{
+	IvfpqRowQual *decided = palloc(n * sizeof(IvfpqRowQual));
+	int			ndecided = 0;
+
+	memset(quals, 0, sizeof(*quals));
+	quals->keys = keys;
+	quals->nrows = n;
+	quals->rows = palloc(n * sizeof(IvfpqRowQual));
+	quals->condition.tests = palloc(GV_MAX_TESTS * sizeof(GvKeyTest));
+	quals->condition.form.nkeys = keys->nkeys;
+	memcpy(quals->condition.form.kind, keys->form.kind, IVFPQ_MAX_KEYS);
+	memcpy(quals->condition.form.width, keys->form.width, IVFPQ_MAX_KEYS);
+
+	for (int i = 0; i < n; i++)
+	{
+		IvfpqRowQual row = {.scan_key = &scan_keys[i]};
+
+		if (add_scan_key(quals, &row))
+			decided[ndecided++] = row;
+		else
+			quals->rows[quals->nrechecks++] = row;
+	}
+	memcpy(quals->rows + quals->nrechecks, decided,
+		   ndecided * sizeof(IvfpqRowQual));
+	pfree(decided);
+}
+
+/* Returns whether the condition holds for a row's value, not NULL. */
+static bool
+row_holds(const IvfpqKeyQuals *quals, const IvfpqRowQual *row, Datum value)
+{
+	uint64		abbrev;
+	int			low = 0;
+	int			high = row->narguments;
+
+	if (row->abbrevs == NULL)
+		return holds_with_one(row->scan_key, value, row->arguments,
+							  row->narguments);
+
+	abbrev = key_abbrev(&quals->keys->keys[row->scan_key->sk_attno - 2],
+						value);
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (row->abbrevs[middle] < abbrev)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	while (high < row->narguments && row->abbrevs[high] == abbrev)
+		high++;
+	return holds_with_one(row->scan_key, value, row->arguments + low,
+						  high - low);
+}
+
+/*
+ * Returns whether a row with these values of the index's columns satisfies all
+ * key quals or, with only_rechecks, those that abbreviated keys do not decide.
+ * Uses memory: call in a context that is reset between rows.
+ */
+bool
+IvfpqKeyQualsMatch(const IvfpqKeyQuals *quals, const Datum *values,
+				   const bool *isnull, bool only_rechecks)
+{
+	int			n = only_rechecks ? quals->nrechecks : quals->nrows;
+
+	for (int i = 0; i < n; i++)
+	{
+		const IvfpqRowQual *row = &quals->rows[i];
+		int			column = row->scan_key->sk_attno - 1;
+
+		if ((row->scan_key->sk_flags & SK_SEARCHNULL) != 0)
+		{
+			if (!isnull[column])
+				return false;
+		}
+		else if (isnull[column])
+			return false;
+		else if ((row->scan_key->sk_flags & SK_SEARCHNOTNULL) == 0 &&
+				 !row_holds(quals, row, values[column]))
+			return false;
+	}
+	return true;
 }

@@ -1,13 +1,7 @@
 /*
  * keys.h
- *		Keys: the columns of an index behind the vector (keys.c), and the key
- *		quals of a scan (keys.c).
- *
- * A key's operator class determines its abbreviated key.  A class of an
- * ordered type has btree's strategy numbers and, but for enums, abbreviated
- * keys that ascend as the values do.  A class with support function 2 has only
- * an equality: the abbreviated key is the type's own hash.  A class with
- * support function 3 has sets: the abbreviated key is a signature of 64 bits.
+ *		Keys: the columns of an index behind the vector, and the key quals of a
+ *		scan (keys.c).
  */
 #ifndef IVFPQ_KEYS_H
 #define IVFPQ_KEYS_H
@@ -30,7 +24,14 @@
 #define IVFPQ_SIGNATURE_PROC	3	/* (type) -> int8 */
 #define IVFPQ_NPROCS			3
 
-/* One key of an open index. */
+/*
+ * One key of an open index.  Its operator class determines its abbreviated
+ * key.  A class of an ordered type has btree's strategy numbers and, but for
+ * enums, abbreviated keys that ascend as the values do.  A class with support
+ * function 2 has only an equality, and the abbreviated key is the type's own
+ * hash.  A class with support function 3 has sets, and the abbreviated key is
+ * a signature of 64 bits.
+ */
 typedef struct IvfpqKey
 {
 	Oid			type;			/* the class's input type, or the enum */
@@ -39,8 +40,8 @@ typedef struct IvfpqKey
 	IvfpqKeyKind kind;
 	int			width;			/* bytes of an abbreviated key */
 	bool		is_exact;		/* abbreviated keys tell values apart */
-	bool		is_integer;		/* ordered: an integer, or stored as one, */
-	int64		least;			/* between these */
+	bool		is_integer;		/* ordered: an integer, or stored as one */
+	int64		least;			/* of integers */
 	int64		greatest;
 	FmgrInfo	function;		/* hash or signature */
 } IvfpqKey;
@@ -52,7 +53,6 @@ typedef struct IvfpqKeys
 	IvfpqKeyForm form;
 } IvfpqKeys;
 
-/* keys.c */
 extern bool IvfpqIsOrderedKey(Oid type);
 extern void IvfpqKeysInit(IvfpqKeys *keys, Relation index);
 extern void IvfpqKeysMake(IvfpqKeys *keys, const Datum *values,
@@ -63,32 +63,13 @@ typedef struct IvfpqRowQual
 {
 	ScanKey		scan_key;
 	int			narguments;		/* those of its array that are not NULL */
-	Datum	   *arguments;
+	Datum	   *arguments;		/* [narguments] */
 	uint64	   *abbrevs;		/* [narguments], ascending: equality with
 								 * arguments that have one abbreviated key
 								 * each; else NULL */
 } IvfpqRowQual;
 
-/* Abbreviated keys low .. high of a key; none where low is above high. */
-typedef struct IvfpqKeyRange
-{
-	uint64		low;
-	uint64		high;
-	bool		is_exact;		/* all their values satisfy the comparison */
-} IvfpqKeyRange;
-
-/*
- * keys.c.  IvfpqKeyEverything: all abbreviated keys.  IvfpqKeyRangeOf: those
- * for which the strategy holds with a value, not NULL, of this type.
- */
-extern IvfpqKeyRange IvfpqKeyEverything(const IvfpqKey *key, bool is_exact);
-extern IvfpqKeyRange IvfpqKeyRangeOf(IvfpqKey *key, int strategy, Oid subtype,
-									 Datum value);
-
-/*
- * keys.c.  The key quals of scan keys [n]: tests of abbreviated keys, and of
- * rows.
- */
+/* The key quals of a scan: tests of abbreviated keys, and of rows. */
 typedef struct IvfpqKeyQuals
 {
 	GvCondition condition;		/* of abbreviated keys; tests [GV_MAX_TESTS] */
@@ -100,15 +81,6 @@ typedef struct IvfpqKeyQuals
 	IvfpqKeys  *keys;
 } IvfpqKeyQuals;
 
-/*
- * IvfpqKeyQualsMake: makes key quals of the scan's keys, which are not copied,
- * nor are their arguments; memory from the current context.
- *
- * IvfpqKeyQualsMatch: returns whether a row with these values of the index's
- * columns satisfies all of the scan's keys; or, with only_rechecks, those that
- * abbreviated keys do not decide.  Uses memory: call in a context that is
- * reset between rows.
- */
 extern void IvfpqKeyQualsMake(IvfpqKeyQuals *quals, IvfpqKeys *keys,
 							  ScanKey scan_keys, int n);
 extern bool IvfpqKeyQualsMatch(const IvfpqKeyQuals *quals,

@@ -9,7 +9,6 @@
  */
 #include "postgres.h"
 
-#include "am/types/sqldistance.h"
 #include "common/pg_prng.h"
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
@@ -19,28 +18,24 @@
 #include "utils/memutils.h"
 
 #include "am/types/queries.h"
+#include "page/format.h"
 
-#define FETCH_ROWS	100			/* of a table, at a time */
+#define FETCH_ROWS	100			/* rows of a table fetched at a time */
 
-/* ERROR if there is a NULL, a NaN or an infinity among the elements. */
-static void
-check_elements(ArrayType *array, const IvfpqQueries *queries)
+/* Queries of a table, while they are read. */
+typedef struct Reading
 {
-	if (array_contains_nulls(array))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("NULL element not allowed in queries"),
-				 errhint("Leave out queries that have no vector.")));
-	if (!gv_is_finite(queries->vectors, (int64) queries->n * queries->dims))
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_EXCEPTION),
-				 errmsg("NaN or infinite value not allowed in queries"),
-				 errhint("Leave out queries with such elements.")));
-}
+	MemoryContext context;		/* of the vectors */
+	float	   *vectors;		/* [capacity][dims] */
+	int			capacity;
+	int			n;
+	int			dims;			/* of the first */
+} Reading;
 
 /*
- * real[][] as queries, which point into it; an array of one dimension is one
- * query.
+ * Returns a real[][] as queries, which point into it.  An array of one
+ * dimension is one query.  Raises an error if there is a NULL, a NaN or an
+ * infinity among the elements.
  */
 IvfpqQueries
 IvfpqQueriesOfArray(ArrayType *array)
@@ -63,11 +58,20 @@ IvfpqQueriesOfArray(ArrayType *array)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("vector cannot have more than %d dimensions",
 						IVFPQ_MAX_DIMS)));
-	check_elements(array, &queries);
+	if (array_contains_nulls(array))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("NULL element not allowed in queries"),
+				 errhint("Leave out queries that have no vector.")));
+	if (!gv_is_finite(queries.vectors, (int64) queries.n * queries.dims))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_EXCEPTION),
+				 errmsg("NaN or infinite value not allowed in queries"),
+				 errhint("Leave out queries with such elements.")));
 	return queries;
 }
 
-/* A cursor over `most` rows of a table, drawn, as real[]. */
+/* Opens a cursor over `most` rows of a table, drawn at random, as real[]. */
 static Portal
 open_table(Oid relid, const char *column, int most)
 {
@@ -92,16 +96,7 @@ open_table(Oid relid, const char *column, int most)
 									 0);
 }
 
-/* Queries that are being read. */
-typedef struct Reading
-{
-	MemoryContext context;		/* of the vectors */
-	float	   *vectors;		/* [capacity][dims] */
-	int			capacity;
-	int			n;
-	int			dims;			/* of the first */
-} Reading;
-
+/* Appends a vector to the queries that are read. */
 static void
 add_vector(Reading *reading, Datum value)
 {
@@ -136,7 +131,7 @@ add_vector(Reading *reading, Datum value)
 		pfree(array);
 }
 
-/* Queries of a table's column, at most `most`. */
+/* Reads the queries of a table's column, at most `most`. */
 static IvfpqQueries
 read_table(Oid relid, const char *column, int most)
 {
@@ -157,7 +152,7 @@ read_table(Oid relid, const char *column, int most)
 											  &isnull);
 
 			CHECK_FOR_INTERRUPTS();
-			if (!isnull)		/* a cast may make it so */
+			if (!isnull)		/* a cast may return NULL */
 				add_vector(&reading, value);
 		}
 		SPI_freetuptable(SPI_tuptable);
@@ -171,11 +166,13 @@ read_table(Oid relid, const char *column, int most)
 }
 
 /*
- * Queries that a function's arguments name, from number `first` on: queries
- * real[], queries_table regclass, queries_column name.  At most `most` are
- * drawn from a table.  False if none are named; ERROR if there are none of
- * those that are.  Runs the caller's SELECT: call it as the caller, and before
- * anything is opened that this might change.
+ * Reads the queries that a function's arguments name, from number `first` on:
+ * queries real[], queries_table regclass, queries_column name.  At most `most`
+ * are drawn from a table.  Returns false if the arguments name none.  Raises
+ * an error if the array or table that they name has none.
+ *
+ * This runs the caller's SELECT, so call it as the caller, and before anything
+ * is opened that the SELECT might change.
  */
 bool
 IvfpqQueriesArgument(FunctionCallInfo fcinfo, int first, int most,
@@ -211,9 +208,9 @@ IvfpqQueriesArgument(FunctionCallInfo fcinfo, int first, int most,
 }
 
 /*
- * Make queries such as the index can be asked: ERROR unless they have the
- * dimensions of its rows (0 = there are none), and without zero vectors under
- * cosine, which a NOTICE tells of.
+ * Makes queries fit to search an index with.  Raises an error unless they have
+ * the dimensions of its rows (0 = there are none).  Leaves out zero vectors
+ * under cosine, which a NOTICE reports.
  */
 void
 IvfpqQueriesFit(IvfpqQueries *queries, const IvfpqType *type, int dims)
@@ -247,7 +244,7 @@ IvfpqQueriesFit(IvfpqQueries *queries, const IvfpqType *type, int dims)
 				 errdetail("They are zero vectors, which have no cosine.")));
 }
 
-/* Bring them into an order by chance, and leave out those beyond `most`. */
+/* Shuffles queries and keeps at most `most` of them. */
 void
 IvfpqQueriesDraw(IvfpqQueries *queries, int most)
 {

@@ -5,15 +5,16 @@
 #ifndef IVFPQ_QUERIES_H
 #define IVFPQ_QUERIES_H
 
-#include "am/types/vector.h"
 #include "fmgr.h"
 #include "utils/array.h"
+
+#include "am/types/vector.h"
 
 typedef struct IvfpqQueries
 {
 	const float *vectors;		/* [n][dims] */
 	int			n;
-	int			dims;			/* 0 where there are none */
+	int			dims;			/* 0 if there are none */
 } IvfpqQueries;
 
 extern IvfpqQueries IvfpqQueriesOfArray(ArrayType *array);

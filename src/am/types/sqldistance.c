@@ -1,16 +1,33 @@
 /*
  * sqldistance.c
- *		Arrays as vectors: checked access to their elements, and the distance
- *		functions of real[].
+ *		SQL's distance functions: of real[], and of pgvector's types and what
+ *		casts turn into these.
  *
- * The right side may also be an array of double precision, smallint, integer,
- * bigint or numeric.  Its elements are rounded to real first, as a cast to
- * real[] would, so that a query gives the same distances whichever way a
- * driver sends it.
+ * The left argument of real[]'s functions is a real[].  The right one may also
+ * be an array of double precision, smallint, integer, bigint or numeric.  Its
+ * elements are rounded to real first, as a cast to real[] would, so that a
+ * query gives the same distances whichever way a driver sends it.
+ *
+ * The mixed functions have other pairs of types: (vector, real[]),
+ * (halfvec, vector) and so on, where a cast turns one into the other.
+ * pgvector casts vector to real[] implicitly.  Without operators of just these
+ * types, v <-> ARRAY[...] would be taken by the operator of real[], which no
+ * index on v supports.
+ *
+ * The planner replaces such an operator by the cast and pgvector's own
+ * operator, v <-> ARRAY[...]::vector, which every index on v supports,
+ * pgvector's too.  A call that is not replaced does the same, step by step.
+ * There is one exception: if a real[] comes from a table and the other value
+ * does not, as in ORDER BY e <-> '[1,2,3]'::vector, that value is cast to
+ * real[] instead, for an index on e.
+ *
+ * Nothing here knows how pgvector stores its types.  The value is converted by
+ * pgvector's own cast, and the distance is pgvector's own operator, both
+ * looked up in the catalogs.  An array that pgvector does not cast, such as
+ * smallint[] and bigint[], becomes a real[] first.  IvfpqCastVector converts
+ * queries that are no arguments of an operator by the same casts.
  */
 #include "postgres.h"
-
-#include <math.h>
 
 #include "access/htup_details.h"
 #include "catalog/pg_amop.h"
@@ -33,217 +50,61 @@
 #include "utils/syscache.h"
 
 #include "am/types/sqldistance.h"
+#include "am/types/vector.h"
 #include "engine/gv_engine.h"
 
 /* Larger values are not remembered: comparing would cost too much. */
 #define MEMO_MAX_BYTES	(256 * 1024)
 
+/*
+ * The last value that a function converted, and the result.  It is kept with
+ * the function's FmgrInfo, because a scan passes the same query thousands of
+ * times.
+ */
+typedef struct Memo
+{
+	struct varlena *source;		/* NULL = holds nothing */
+	void	   *result;
+} Memo;
+
+/* How a mixed function computes the distance. */
+typedef struct MixedPlan
+{
+	int			source;			/* argument to convert, 0 or 1 */
+	Oid			target;			/* type of the other argument */
+	bool		by_real;		/* source becomes real[] before the cast */
+	Oid			cast;			/* function from that to target */
+	int			cast_nargs;		/* 1 .. 3 */
+	Oid			operator;		/* (target, target) */
+} MixedPlan;
+
+/* The state of a mixed function's call site, in fn_mcxt. */
+typedef struct MixedCall
+{
+	MixedPlan	plan;
+	FmgrInfo	cast;
+	FmgrInfo	distance;
+	Memo		memo;			/* last value converted */
+} MixedCall;
 
 PG_FUNCTION_INFO_V1(gpuvec_l2_distance);
 PG_FUNCTION_INFO_V1(gpuvec_negative_inner_product);
 PG_FUNCTION_INFO_V1(gpuvec_cosine_distance);
-
-/* ERROR unless the array has the shape of a vector and no NULL in it. */
-static void
-check_shape(ArrayType *array)
-{
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_EXCEPTION),
-				 errmsg("vector must be a one-dimensional array, not %d-dimensional",
-						ARR_NDIM(array)),
-				 errhint("Store one vector in a row.")));
-	if (ARR_NDIM(array) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_EXCEPTION),
-				 errmsg("vector must have at least one dimension"),
-				 errhint("Use NULL for a missing vector.")));
-	if (ARR_DIMS(array)[0] > IVFPQ_MAX_DIMS)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("vector cannot have more than %d dimensions",
-						IVFPQ_MAX_DIMS),
-				 errdetail("It has %d dimensions.", ARR_DIMS(array)[0])));
-	if (array_contains_nulls(array))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("NULL element not allowed in vector"),
-				 errhint("Use NULL in place of the whole array for a missing vector.")));
-}
-
-/* Report element i, counted from 0, which is not finite. */
-static void
-report_not_finite(float4 value, int i)
-{
-	if (isnan(value))
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_EXCEPTION),
-				 errmsg("NaN not allowed in vector"),
-				 errdetail("Element %d is NaN.", i + 1)));
-	ereport(ERROR,
-			(errcode(ERRCODE_DATA_EXCEPTION),
-			 errmsg("infinite value not allowed in vector"),
-			 errdetail("Element %d is %s.", i + 1,
-					   value > 0 ? "Infinity" : "-Infinity")));
-}
-
-/* All are finite, see sqldistance.h. */
-void
-IvfpqCheckFinite(const float *values, int n)
-{
-	if (gv_is_finite(values, n))
-		return;
-	for (int i = 0; i < n; i++)
-		if (!isfinite(values[i]))
-			report_not_finite(values[i], i);
-}
-
-/* double precision [n] rounded to real; what is too small becomes 0. */
-static float4 *
-round_doubles(const float8 *x, int n)
-{
-	float4	   *values = palloc(n * sizeof(float4));
-
-	for (int i = 0; i < n; i++)
-	{
-		values[i] = (float4) x[i];
-		if (isinf(values[i]) && !isinf(x[i]))
-			ereport(ERROR,
-					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
-					 errmsg("\"%g\" is out of range for type real", x[i]),
-					 errdetail("It is element %d of a vector.", i + 1)));
-	}
-	return values;
-}
-
-/* smallint [n] as real. */
-static float4 *
-round_shorts(const int16 *x, int n)
-{
-	float4	   *values = palloc(n * sizeof(float4));
-
-	for (int i = 0; i < n; i++)
-		values[i] = (float4) x[i];
-	return values;
-}
-
-/* integer [n] rounded to real. */
-static float4 *
-round_integers(const int32 *x, int n)
-{
-	float4	   *values = palloc(n * sizeof(float4));
-
-	for (int i = 0; i < n; i++)
-		values[i] = (float4) x[i];
-	return values;
-}
-
-/* bigint [n] rounded to real. */
-static float4 *
-round_bigints(const int64 *x, int n)
-{
-	float4	   *values = palloc(n * sizeof(float4));
-
-	for (int i = 0; i < n; i++)
-		values[i] = (float4) x[i];
-	return values;
-}
-
-/* The elements of numeric[], which has no NULLs, rounded to real. */
-static float4 *
-round_numerics(ArrayType *array, int n)
-{
-	float4	   *values = palloc(n * sizeof(float4));
-	Datum	   *elements;
-	int			nelements;
-
-	deconstruct_array(array, NUMERICOID, -1, false, TYPALIGN_INT,
-					  &elements, NULL, &nelements);
-	Assert(nelements == n);
-	for (int i = 0; i < n; i++)
-		values[i] = DatumGetFloat4(DirectFunctionCall1(numeric_float4,
-													   elements[i]));
-	pfree(elements);
-	return values;
-}
+PG_FUNCTION_INFO_V1(gpuvec_vectors_to_real);
+PG_FUNCTION_INFO_V1(gpuvec_mixed_l2);
+PG_FUNCTION_INFO_V1(gpuvec_mixed_ip);
+PG_FUNCTION_INFO_V1(gpuvec_mixed_cosine);
+PG_FUNCTION_INFO_V1(gpuvec_mixed_l2_support);
+PG_FUNCTION_INFO_V1(gpuvec_mixed_ip_support);
+PG_FUNCTION_INFO_V1(gpuvec_mixed_cosine_support);
 
 /*
- * The elements of a detoasted array as floats, *dims of them.  The result
- * points into the array if it is a real[], else to palloc'd memory.  ERROR
- * if the array is no vector.
- */
-const float *
-IvfpqArrayFloats(ArrayType *array, int *dims)
-{
-	const float4 *values;
-	int			n;
-
-	check_shape(array);
-	n = ARR_DIMS(array)[0];
-	switch (ARR_ELEMTYPE(array))
-	{
-		case FLOAT4OID:
-			values = (const float4 *) ARR_DATA_PTR(array);
-			break;
-		case FLOAT8OID:
-			values = round_doubles((const float8 *) ARR_DATA_PTR(array), n);
-			break;
-		case INT2OID:
-			values = round_shorts((const int16 *) ARR_DATA_PTR(array), n);
-			break;
-		case INT4OID:
-			values = round_integers((const int32 *) ARR_DATA_PTR(array), n);
-			break;
-		case INT8OID:
-			values = round_bigints((const int64 *) ARR_DATA_PTR(array), n);
-			break;
-		case NUMERICOID:
-			values = round_numerics(array, n);
-			break;
-		default:
-			ereport(ERROR,
-					(errcode(ERRCODE_DATATYPE_MISMATCH),
-					 errmsg("array of %s cannot be used as a vector",
-							format_type_be(ARR_ELEMTYPE(array))),
-					 errhint("Cast it to real[].")));
-	}
-	IvfpqCheckFinite(values, n);
-	*dims = n;
-	return values;
-}
-
-/*
- * The elements of a detoasted real[] that has the shape of a vector of `dims`
- * dimensions (0 = any), which may not be finite; else NULL.
- */
-const float *
-IvfpqRealFloats(ArrayType *array, int dims)
-{
-	if (ARR_NDIM(array) != 1 || ARR_DIMS(array)[0] > IVFPQ_MAX_DIMS ||
-		(dims > 0 && ARR_DIMS(array)[0] != dims) ||
-		array_contains_nulls(array))
-		return NULL;
-	return (const float4 *) ARR_DATA_PTR(array);
-}
-
-/*
- * Returns whether a detoasted real[] is a vector of `dims` dimensions (0 =
- * any).  IvfpqArrayFloats reports why it is none.
- */
-bool
-IvfpqIsRealVector(ArrayType *array, int dims)
-{
-	const float *values = IvfpqRealFloats(array, dims);
-
-	return values != NULL && gv_is_finite(values, ARR_DIMS(array)[0]);
-}
-
-/*
- * Is value the one remembered?  Compares bytes, so a value that only points
- * to others (TOAST, expanded) never matches: what it points to can change.
+ * Returns whether a value is the one remembered.  Bytes are compared, so a
+ * value that only points to others (TOAST, expanded) never matches: what it
+ * points to can change.
  */
 static bool
-memo_matches(const IvfpqMemo *memo, const struct varlena *value)
+memo_matches(const Memo *memo, const struct varlena *value)
 {
 	return memo->source != NULL && !VARATT_IS_EXTERNAL(value) &&
 		VARSIZE_ANY(memo->source) == VARSIZE_ANY(value) &&
@@ -251,13 +112,14 @@ memo_matches(const IvfpqMemo *memo, const struct varlena *value)
 }
 
 /*
- * Remember value and its result, copies of both in context, in place of what
- * memo held.  Values that cannot be compared cheaply are not kept.
+ * Remembers a value and its result, copies of both in context, in place of
+ * those that the memo held.  Values that cannot be compared cheaply are not
+ * kept.
  */
 static void
-memo_set(IvfpqMemo *memo, MemoryContext context,
-			 const struct varlena *value,
-			 const void *result, Size result_size)
+memo_set(Memo *memo, MemoryContext context,
+		 const struct varlena *value,
+		 const void *result, Size result_size)
 {
 	struct varlena *source;
 
@@ -279,19 +141,19 @@ memo_set(IvfpqMemo *memo, MemoryContext context,
 }
 
 /*
- * The floats of a numeric[], whose conversion takes longer than anything
- * else here, remembered from call to call.  The array is detoasted and at
- * most MEMO_MAX_BYTES long; the result belongs to flinfo.
+ * Returns the floats of a numeric[], remembered from call to call, because
+ * their conversion takes longer than anything else here.  The array is
+ * detoasted and at most MEMO_MAX_BYTES long; the result belongs to flinfo.
  */
 static const float *
 numeric_floats(FmgrInfo *flinfo, ArrayType *array, int *dims)
 {
-	IvfpqMemo  *memo = flinfo->fn_extra;
+	Memo	   *memo = flinfo->fn_extra;
 	const struct varlena *value = (const struct varlena *) array;
 
 	if (memo == NULL)
 	{
-		memo = MemoryContextAllocZero(flinfo->fn_mcxt, sizeof(IvfpqMemo));
+		memo = MemoryContextAllocZero(flinfo->fn_mcxt, sizeof(Memo));
 		flinfo->fn_extra = memo;
 	}
 	if (!memo_matches(memo, value))
@@ -299,7 +161,7 @@ numeric_floats(FmgrInfo *flinfo, ArrayType *array, int *dims)
 		const float *values = IvfpqArrayFloats(array, dims);
 
 		memo_set(memo, flinfo->fn_mcxt, value, values,
-					 *dims * sizeof(float4));
+				 *dims * sizeof(float4));
 		pfree(unconstify(float *, values));
 	}
 	*dims = ARR_DIMS(array)[0];
@@ -307,9 +169,9 @@ numeric_floats(FmgrInfo *flinfo, ArrayType *array, int *dims)
 }
 
 /*
- * Distance of a real[] (argument 0) and an array of any number type that
- * IvfpqArrayFloats takes (argument 1).  ERROR if their dimensions differ.
- * Leaves no memory behind.
+ * Computes the distance of a real[] (argument 0) and an array of any number
+ * type that IvfpqArrayFloats takes (argument 1).  Raises an error if their
+ * dimensions differ.  Leaves no memory behind.
  */
 static float8
 compute_distance(FunctionCallInfo fcinfo, IvfpqRealDistance function)
@@ -366,8 +228,8 @@ gpuvec_cosine_distance(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns the function that one of those above computes a distance with; NULL:
- * it is none of them.
+ * Returns the engine's function by which one of the functions above computes a
+ * distance, or NULL if it is none of them.
  */
 IvfpqRealDistance
 IvfpqRealDistanceOf(const FmgrInfo *function)
@@ -381,91 +243,10 @@ IvfpqRealDistanceOf(const FmgrInfo *function)
 	return NULL;
 }
 
-/* A vector [dims] as a real[], palloc'd in the current context. */
-ArrayType *
-IvfpqMakeReal(const float *vector, int dims)
-{
-	Size		size = ARR_OVERHEAD_NONULLS(1) + dims * sizeof(float4);
-	ArrayType  *result = palloc0(size);
-
-	SET_VARSIZE(result, size);
-	result->ndim = 1;
-	result->elemtype = FLOAT4OID;
-	ARR_DIMS(result)[0] = dims;
-	ARR_LBOUND(result)[0] = 1;
-	memcpy(ARR_DATA_PTR(result), vector, dims * sizeof(float4));
-	return result;
-}
-
-/* ----
- * Distances between a type of pgvector and a value that a cast turns
- * into that type: (vector, real[]), (halfvec, vector), and so on.
- *
- * pgvector casts vector to real[] implicitly.  Without operators of just
- * these types, v <-> ARRAY[...] would be taken by the operator of real[],
- * which no index on v supports.
- *
- * The planner replaces such an operator by the cast and pgvector's own
- * operator, v <-> ARRAY[...]::vector, which every index on v supports,
- * pgvector's too.  A call that is not replaced does the same, step by step.
- * Only where a real[] comes from a table and the other value does not, as in
- * ORDER BY e <-> '[1,2,3]'::vector, that value is cast to real[] instead, for
- * an index on e.
- *
- * Nothing here knows how pgvector stores its types: the value is converted
- * by pgvector's own cast, and the distance is pgvector's own operator, both
- * looked up in the catalogs.  An array that pgvector does not cast, such as
- * smallint[] and bigint[], becomes a real[] first.
- *
- * IvfpqCastReal does that to a query that is no argument of an operator.
- */
-
-/* How a function of two types computes the distance. */
-typedef struct MixedPlan
-{
-	int			source;			/* argument to convert, 0 or 1 */
-	Oid			target;			/* type of the other argument */
-	bool		by_real;		/* source becomes real[] before the cast */
-	Oid			cast;			/* function from that to target */
-	int			cast_nargs;		/* 1 .. 3 */
-	Oid			operator;		/* (target, target) */
-} MixedPlan;
-
-/* The state of a call site, in fn_mcxt. */
-typedef struct MixedCall
-{
-	MixedPlan	plan;
-	FmgrInfo	cast;
-	FmgrInfo	distance;
-	IvfpqMemo	memo;			/* last value converted */
-} MixedCall;
-
-PG_FUNCTION_INFO_V1(gpuvec_vectors_to_real);
-PG_FUNCTION_INFO_V1(gpuvec_mixed_l2);
-PG_FUNCTION_INFO_V1(gpuvec_mixed_ip);
-PG_FUNCTION_INFO_V1(gpuvec_mixed_cosine);
-PG_FUNCTION_INFO_V1(gpuvec_mixed_l2_support);
-PG_FUNCTION_INFO_V1(gpuvec_mixed_ip_support);
-PG_FUNCTION_INFO_V1(gpuvec_mixed_cosine_support);
-
 /*
- * Which of the two arguments is to be converted: the array or, where there
- * is none, the one that pgvector casts implicitly.
+ * Returns the function that casts one type to another.  Raises an error if
+ * there is none.
  */
-static int
-source_argument(const Oid *types)
-{
-	Oid			unused;
-
-	if (type_is_array(types[0]))
-		return 0;
-	if (type_is_array(types[1]))
-		return 1;
-	return find_coercion_pathway(types[1], types[0], COERCION_IMPLICIT,
-								 &unused) == COERCION_PATH_FUNC ? 0 : 1;
-}
-
-/* The function that casts one type to another; ERROR if there is none. */
 static Oid
 cast_function(Oid source, Oid target)
 {
@@ -481,7 +262,10 @@ cast_function(Oid source, Oid target)
 	return function;
 }
 
-/* Operator name (type, type) in the schema of type; ERROR if there is none. */
+/*
+ * Returns operator name (type, type) in the schema of type.  Raises an error
+ * if there is none.
+ */
 static Oid
 distance_operator(const char *name, Oid type)
 {
@@ -509,8 +293,9 @@ distance_operator(const char *name, Oid type)
 }
 
 /*
- * Look up what stands behind function, of operator name.  The types come
- * from its pg_proc row, since an index scan passes no expression.
+ * Plans how a mixed function, of operator name, computes the distance.  The
+ * types come from the function's row of pg_proc, since an index scan passes no
+ * expression.
  */
 static void
 init_plan(MixedPlan *plan, Oid function, const char *name)
@@ -518,13 +303,25 @@ init_plan(MixedPlan *plan, Oid function, const char *name)
 	Oid		   *types;
 	int			ntypes;
 	Oid			source;
+	Oid			unused;
 
 	get_func_signature(function, &types, &ntypes);
 	if (ntypes != 2)
 		elog(ERROR, "distance function %u has %d arguments",
 			 function, ntypes);
 
-	plan->source = source_argument(types);
+	/*
+	 * The array is converted or, if there is none, the argument that pgvector
+	 * casts implicitly.
+	 */
+	if (type_is_array(types[0]))
+		plan->source = 0;
+	else if (type_is_array(types[1]))
+		plan->source = 1;
+	else
+		plan->source = find_coercion_pathway(types[1], types[0],
+											 COERCION_IMPLICIT, &unused) ==
+			COERCION_PATH_FUNC ? 0 : 1;
 	plan->target = types[1 - plan->source];
 	source = types[plan->source];
 	plan->by_real = type_is_array(source) &&
@@ -537,40 +334,7 @@ init_plan(MixedPlan *plan, Oid function, const char *name)
 	pfree(types);
 }
 
-/* Set up a call site. */
-static MixedCall *
-init_call(FmgrInfo *flinfo, const char *name)
-{
-	MixedCall  *call;
-
-	call = MemoryContextAllocZero(flinfo->fn_mcxt, sizeof(MixedCall));
-	init_plan(&call->plan, flinfo->fn_oid, name);
-	fmgr_info_cxt(call->plan.cast, &call->cast, flinfo->fn_mcxt);
-	fmgr_info_cxt(get_opcode(call->plan.operator), &call->distance,
-				  flinfo->fn_mcxt);
-
-	/* only now: an error above must leave nothing half made */
-	flinfo->fn_extra = call;
-	return call;
-}
-
-/* An array of numbers as a real[], palloc'd in the current context. */
-static ArrayType *
-real_array(Datum value)
-{
-	ArrayType  *array = DatumGetArrayTypeP(value);
-	int			dims;
-	const float *floats = IvfpqArrayFloats(array, &dims);
-	ArrayType  *result = IvfpqMakeReal(floats, dims);
-
-	if (ARR_ELEMTYPE(array) != FLOAT4OID)
-		pfree(unconstify(float *, floats));
-	if ((Pointer) array != DatumGetPointer(value))
-		pfree(array);
-	return result;
-}
-
-/* Call a cast of nargs arguments. */
+/* Calls a cast of nargs arguments. */
 static Datum
 call_cast(FmgrInfo *cast, int nargs, Datum value)
 {
@@ -590,108 +354,44 @@ call_cast(FmgrInfo *cast, int nargs, Datum value)
 	return result;
 }
 
-/* Cast value; the result is palloc'd in the current context. */
+/*
+ * Casts the source argument of a call; the result is palloc'd in the current
+ * context.
+ */
 static Datum
-cast_value(MixedCall *call, Datum value)
+cast_source(MixedCall *call, Datum value)
 {
-	ArrayType  *real = NULL;
+	ArrayType  *array;
+	ArrayType  *real;
+	const float *floats;
+	int			dims;
 	Datum		result;
 
-	if (call->plan.by_real)
-	{
-		real = real_array(value);
-		value = PointerGetDatum(real);
-	}
-	result = call_cast(&call->cast, call->plan.cast_nargs, value);
-	if (real != NULL)
-		pfree(real);
+	if (!call->plan.by_real)
+		return call_cast(&call->cast, call->plan.cast_nargs, value);
+
+	array = DatumGetArrayTypeP(value);
+	floats = IvfpqArrayFloats(array, &dims);
+	real = IvfpqMakeReal(floats, dims);
+	if (ARR_ELEMTYPE(array) != FLOAT4OID)
+		pfree(unconstify(float *, floats));
+	if ((Pointer) array != DatumGetPointer(value))
+		pfree(array);
+	result = call_cast(&call->cast, call->plan.cast_nargs,
+					   PointerGetDatum(real));
+	pfree(real);
 	return result;
 }
 
 /*
- * Prepare to make values of a type of vectors: real[], or one that real[] can
- * be cast to.  Memory of the current context, which must live as long.
- */
-void
-IvfpqCastBegin(IvfpqCast *cast, Oid type)
-{
-	cast->is_real = type == FLOAT4ARRAYOID;
-	if (!cast->is_real)
-		fmgr_info(cast_function(FLOAT4ARRAYOID, type), &cast->function);
-}
-
-/* A vector as a value of that type; uses memory of the current context. */
-Datum
-IvfpqCastVector(IvfpqCast *cast, const float *vector, int dims)
-{
-	Datum		real = PointerGetDatum(IvfpqMakeReal(vector, dims));
-
-	if (cast->is_real)
-		return real;
-	return call_cast(&cast->function, cast->function.fn_nargs, real);
-}
-
-/* The same for one. */
-Datum
-IvfpqCastReal(Oid type, const float *vector, int dims)
-{
-	IvfpqCast	cast;
-
-	IvfpqCastBegin(&cast, type);
-	return IvfpqCastVector(&cast, vector, dims);
-}
-
-/*
- * gpuvec_vectors_to_real(vector[]) and its like -> real[][]: a cast, so that
- * functions which are given queries take arrays of pgvector's types.
- */
-Datum
-gpuvec_vectors_to_real(PG_FUNCTION_ARGS)
-{
-	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
-	Oid			type = ARR_ELEMTYPE(array);
-	FmgrInfo	cast;
-	ArrayBuildStateArr *result = NULL;
-	ArrayIterator iterator;
-	Datum		vector;
-	bool		isnull;
-	int			dims = 0;
-
-	fmgr_info(cast_function(type, FLOAT4ARRAYOID), &cast);
-	iterator = array_create_iterator(array, 0, NULL);
-	while (array_iterate(iterator, &vector, &isnull))
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (isnull)
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("NULL element not allowed in an array of vectors"),
-					 errhint("Leave out rows that have no vector.")));
-		vector = call_cast(&cast, cast.fn_nargs, vector);
-		if (result != NULL && ARR_DIMS(DatumGetArrayTypeP(vector))[0] != dims)
-			ereport(ERROR,
-					(errcode(ERRCODE_DATA_EXCEPTION),
-					 errmsg("vectors of an array do not have the same number of dimensions"),
-					 errhint("Leave out those of another length.")));
-		dims = ARR_DIMS(DatumGetArrayTypeP(vector))[0];
-		result = accumArrayResultArr(result, vector, false, FLOAT4ARRAYOID,
-									 CurrentMemoryContext);
-		pfree(DatumGetPointer(vector));
-	}
-	array_free_iterator(iterator);
-	if (result == NULL)
-		PG_RETURN_ARRAYTYPE_P(construct_empty_array(FLOAT4OID));
-	PG_RETURN_DATUM(makeArrayResultArr(result, CurrentMemoryContext, true));
-}
-
-/*
- * The distance that operator name gives once the source argument is cast.
- * Leaves no memory behind but the last value cast, in fn_mcxt.
+ * Computes the distance that operator name gives once the source argument is
+ * cast.  Leaves no memory behind but the last value cast, in fn_mcxt.
  */
 static Datum
 mixed_distance(FunctionCallInfo fcinfo, const char *name)
 {
-	MixedCall  *call = fcinfo->flinfo->fn_extra;
+	FmgrInfo   *flinfo = fcinfo->flinfo;
+	MixedCall  *call = flinfo->fn_extra;
 	int			source;
 	Datum		args[2] = {PG_GETARG_DATUM(0), PG_GETARG_DATUM(1)};
 	struct varlena *value;
@@ -699,7 +399,15 @@ mixed_distance(FunctionCallInfo fcinfo, const char *name)
 	Datum		distance;
 
 	if (call == NULL)
-		call = init_call(fcinfo->flinfo, name);
+	{
+		call = MemoryContextAllocZero(flinfo->fn_mcxt, sizeof(MixedCall));
+		init_plan(&call->plan, flinfo->fn_oid, name);
+		fmgr_info_cxt(call->plan.cast, &call->cast, flinfo->fn_mcxt);
+		fmgr_info_cxt(get_opcode(call->plan.operator), &call->distance,
+					  flinfo->fn_mcxt);
+		/* only now: an error above must leave nothing half made */
+		flinfo->fn_extra = call;
+	}
 
 	source = call->plan.source;
 	value = (struct varlena *) DatumGetPointer(args[source]);
@@ -707,10 +415,10 @@ mixed_distance(FunctionCallInfo fcinfo, const char *name)
 		args[source] = PointerGetDatum(call->memo.result);
 	else
 	{
-		args[source] = cast_value(call, args[source]);
+		args[source] = cast_source(call, args[source]);
 		fresh = DatumGetPointer(args[source]);
-		memo_set(&call->memo, fcinfo->flinfo->fn_mcxt, value,
-					 fresh, VARSIZE_ANY(fresh));
+		memo_set(&call->memo, flinfo->fn_mcxt, value, fresh,
+				 VARSIZE_ANY(fresh));
 	}
 
 	distance = FunctionCall2Coll(&call->distance, PG_GET_COLLATION(),
@@ -720,9 +428,30 @@ mixed_distance(FunctionCallInfo fcinfo, const char *name)
 	return distance;
 }
 
+/* gpuvec_l2_distance(vector, real[]) and its like */
+Datum
+gpuvec_mixed_l2(PG_FUNCTION_ARGS)
+{
+	return mixed_distance(fcinfo, "<->");
+}
+
+/* gpuvec_negative_inner_product(vector, real[]) and its like */
+Datum
+gpuvec_mixed_ip(PG_FUNCTION_ARGS)
+{
+	return mixed_distance(fcinfo, "<#>");
+}
+
+/* gpuvec_cosine_distance(vector, real[]) and its like */
+Datum
+gpuvec_mixed_cosine(PG_FUNCTION_ARGS)
+{
+	return mixed_distance(fcinfo, "<=>");
+}
+
 /*
- * Operator name (real[], real[]) by which gpuivfpq orders, wherever it is;
- * InvalidOid if there is none.
+ * Returns operator name (real[], real[]) by which gpuivfpq orders, in whatever
+ * schema it is, or InvalidOid if there is none.
  */
 static Oid
 real_operator(const char *name)
@@ -755,8 +484,8 @@ real_operator(const char *name)
 }
 
 /*
- * If the argument to convert is a real[] from a table, and the other one is
- * not from a table, turn the plan round: the other one becomes a real[].
+ * Turns the plan round if the argument to convert is a real[] from a table and
+ * the other one is not from a table: the other one becomes a real[].
  */
 static void
 prefer_real_column(MixedPlan *plan, const char *name, List *args)
@@ -780,8 +509,9 @@ prefer_real_column(MixedPlan *plan, const char *name, List *args)
 }
 
 /*
- * Planner support: a call of a function of operator name becomes the cast
- * and pgvector's operator, or that of real[].  Other requests are declined.
+ * Planner support: replaces a call of a mixed function, of operator name, by
+ * the cast and pgvector's operator, or that of real[].  Declines other
+ * requests.
  */
 static Node *
 mixed_support(Node *rawreq, const char *name)
@@ -828,27 +558,6 @@ mixed_support(Node *rawreq, const char *name)
 	return (Node *) result;
 }
 
-/* gpuvec_l2_distance(vector, real[]) and its like */
-Datum
-gpuvec_mixed_l2(PG_FUNCTION_ARGS)
-{
-	return mixed_distance(fcinfo, "<->");
-}
-
-/* gpuvec_negative_inner_product(vector, real[]) and its like */
-Datum
-gpuvec_mixed_ip(PG_FUNCTION_ARGS)
-{
-	return mixed_distance(fcinfo, "<#>");
-}
-
-/* gpuvec_cosine_distance(vector, real[]) and its like */
-Datum
-gpuvec_mixed_cosine(PG_FUNCTION_ARGS)
-{
-	return mixed_distance(fcinfo, "<=>");
-}
-
 /* planner support of gpuvec_mixed_l2 */
 Datum
 gpuvec_mixed_l2_support(PG_FUNCTION_ARGS)
@@ -868,4 +577,81 @@ Datum
 gpuvec_mixed_cosine_support(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_POINTER(mixed_support((Node *) PG_GETARG_POINTER(0), "<=>"));
+}
+
+/*
+ * Prepares to make values of a type of vectors: real[], or one that real[] can
+ * be cast to.  Memory is of the current context, which must live as long as
+ * *cast.
+ */
+void
+IvfpqCastBegin(IvfpqCast *cast, Oid type)
+{
+	cast->is_real = type == FLOAT4ARRAYOID;
+	if (!cast->is_real)
+		fmgr_info(cast_function(FLOAT4ARRAYOID, type), &cast->function);
+}
+
+/* Returns a vector as a value of that type, in the current context. */
+Datum
+IvfpqCastVector(IvfpqCast *cast, const float *vector, int dims)
+{
+	Datum		real = PointerGetDatum(IvfpqMakeReal(vector, dims));
+
+	if (cast->is_real)
+		return real;
+	return call_cast(&cast->function, cast->function.fn_nargs, real);
+}
+
+/* Returns one vector as a value of a type, in the current context. */
+Datum
+IvfpqCastReal(Oid type, const float *vector, int dims)
+{
+	IvfpqCast	cast;
+
+	IvfpqCastBegin(&cast, type);
+	return IvfpqCastVector(&cast, vector, dims);
+}
+
+/*
+ * gpuvec_vectors_to_real(vector[]) and its like -> real[][]: a cast by which
+ * functions that are given queries take arrays of pgvector's types.
+ */
+Datum
+gpuvec_vectors_to_real(PG_FUNCTION_ARGS)
+{
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
+	Oid			type = ARR_ELEMTYPE(array);
+	FmgrInfo	cast;
+	ArrayBuildStateArr *result = NULL;
+	ArrayIterator iterator;
+	Datum		vector;
+	bool		isnull;
+	int			dims = 0;
+
+	fmgr_info(cast_function(type, FLOAT4ARRAYOID), &cast);
+	iterator = array_create_iterator(array, 0, NULL);
+	while (array_iterate(iterator, &vector, &isnull))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (isnull)
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("NULL element not allowed in an array of vectors"),
+					 errhint("Leave out rows that have no vector.")));
+		vector = call_cast(&cast, cast.fn_nargs, vector);
+		if (result != NULL && ARR_DIMS(DatumGetArrayTypeP(vector))[0] != dims)
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_EXCEPTION),
+					 errmsg("vectors of an array do not have the same number of dimensions"),
+					 errhint("Leave out those of another length.")));
+		dims = ARR_DIMS(DatumGetArrayTypeP(vector))[0];
+		result = accumArrayResultArr(result, vector, false, FLOAT4ARRAYOID,
+									 CurrentMemoryContext);
+		pfree(DatumGetPointer(vector));
+	}
+	array_free_iterator(iterator);
+	if (result == NULL)
+		PG_RETURN_ARRAYTYPE_P(construct_empty_array(FLOAT4OID));
+	PG_RETURN_DATUM(makeArrayResultArr(result, CurrentMemoryContext, true));
 }

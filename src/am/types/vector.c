@@ -1,11 +1,21 @@
 /*
  * vector.c
- *		What an index's operator class says, and indexed values and queries
- *		as arrays of floats.
+ *		Vectors: the operator class of an index, values, arrays and queries as
+ *		floats, what an index can hold, and its centroids.
+ *
+ * Support function 1 of the operator class, the type's cast to real[], turns a
+ * value into floats.  Callers that read all rows of a table would spend most
+ * of their time in that cast, because pgvector's makes an array of Datums
+ * first.  Its types have their elements behind a head of their own, and
+ * IvfpqTypeStudy finds out whether these can be read there: it knows the cast
+ * by its name, in the extension `vector`, and the first value is read both
+ * ways.  If the two differ, or if a value is not as long as it should be, the
+ * cast is called as before.
  */
 #include "postgres.h"
 
 #include <float.h>
+#include <math.h>
 
 #include "access/genam.h"
 #include "catalog/dependency.h"
@@ -15,6 +25,7 @@
 #include "common/hashfn.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -22,9 +33,14 @@
 
 #include "am/common/model.h"
 #include "am/common/options.h"
-#include "am/types/sqldistance.h"
 #include "am/types/vector.h"
 #include "page/array.h"
+
+/* A vector's square between these keeps its digits in fp32, term by term. */
+#define LEAST_SQUARE	(64.0 * FLT_MIN)
+#define MOST_SQUARE		1e38
+
+#define HASHED_DIMS		256		/* hashed at a time */
 
 /* A value of pgvector's types, not toasted. */
 typedef struct Stored
@@ -35,13 +51,10 @@ typedef struct Stored
 	char		elements[FLEXIBLE_ARRAY_MEMBER];	/* [dims] */
 } Stored;
 
-/* Between these a vector's square keeps its digits in fp32, term by term. */
-#define LEAST_SQUARE	(64.0 * FLT_MIN)
-#define MOST_SQUARE		1e38
-
-#define HASHED_DIMS		256		/* at a time */
-
-/* The ordering operator of the class's own type, if there is one. */
+/*
+ * Returns the ordering operator of the class's own type, or InvalidOid if
+ * there is none.
+ */
 static Oid
 ordering_operator(Relation index, int attno, int strategy)
 {
@@ -49,13 +62,16 @@ ordering_operator(Relation index, int attno, int strategy)
 	Oid			type = index->rd_opcintype[attno - 1];
 	Oid			op = get_opfamily_member(family, type, type, strategy);
 
-	/* keys' classes have the same numbers, of operators that search */
+	/* classes of keys give the same numbers to operators that search */
 	if (!OidIsValid(op) || !OidIsValid(get_op_opfamily_sortfamily(op, family)))
 		return InvalidOid;
 	return op;
 }
 
-/* Is a column of an open index, counted from 1, a vector, by its class? */
+/*
+ * Returns whether a column of an open index, counted from 1, is a vector by
+ * its operator class.
+ */
 bool
 IvfpqIsVectorColumn(Relation index, int attno)
 {
@@ -66,8 +82,9 @@ IvfpqIsVectorColumn(Relation index, int attno)
 }
 
 /*
- * The metric of an index: the one strategy for which the family of its first
- * column has an ordering operator of the class's own type.
+ * Returns the metric of an index.  It is named by the one strategy for which
+ * the family of the first column has an ordering operator of the class's own
+ * type.
  */
 static GvMetric
 index_metric(Relation index)
@@ -107,29 +124,16 @@ index_metric(Relation index)
 }
 
 /*
- * The dimensions that the column's type modifier fixes, seen through
- * domains, or 0.
- */
-static int
-column_dims(Relation index)
-{
-	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(index), 0);
-	int32		typmod = att->atttypmod;
-
-	/* a domain's own modifier counts only where the column has none */
-	if (typmod < 0)
-		getBaseTypeAndTypmod(att->atttypid, &typmod);
-	return Max(typmod, 0);
-}
-
-/*
- * Fill *type from the operator class of an open index.  Support function 1
+ * Fills *type from the operator class of an open index.  Support function 1
  * is looked up in the current memory context, which must live as long as
  * *type does.
  */
 void
 IvfpqTypeInit(IvfpqType *type, Relation index)
 {
+	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(index), 0);
+	int32		typmod = att->atttypmod;
+
 	memset(type, 0, sizeof(*type));
 	type->metric = index_metric(index);
 	type->type = index->rd_opcintype[0];
@@ -141,13 +145,16 @@ IvfpqTypeInit(IvfpqType *type, Relation index)
 	fmgr_info_copy(&type->toreal,
 				   index_getprocinfo(index, 1, IVFPQ_TOREAL_PROC),
 				   CurrentMemoryContext);
-	type->typmod_dims = column_dims(index);
+	/* a domain's own modifier counts only if the column has none */
+	if (typmod < 0)
+		getBaseTypeAndTypmod(att->atttypid, &typmod);
+	type->typmod_dims = Max(typmod, 0);
 }
 
 /*
- * The dimensions that index's declaration fixes, by option or by type; 0
- * when rows are to decide, which only real[] allows.  ERROR if the two
- * contradict each other, or if there is neither and must be one.
+ * Returns the dimensions that the index's declaration fixes, by option or by
+ * type; or 0 if rows are to decide, which only real[] allows.  Raises an error
+ * if the two contradict each other, or if there is neither and must be one.
  */
 int
 IvfpqIndexDims(Relation index, const IvfpqType *type)
@@ -176,8 +183,9 @@ IvfpqIndexDims(Relation index, const IvfpqType *type)
 }
 
 /*
- * Many values will be read: see whether that takes their cast, which is
- * identified by its name, in the extension `vector`.  Others may do anything.
+ * Finds out how values are stored, for a caller that will read many.  Their
+ * cast tells, by its name and if it belongs to the extension `vector`; other
+ * casts may do anything.
  */
 void
 IvfpqTypeStudy(IvfpqType *type)
@@ -201,7 +209,173 @@ IvfpqTypeStudy(IvfpqType *type)
 		type->stored = IVFPQ_STORED_HALF;
 }
 
-/* A value of the index's type, not NULL, as a real[], not toasted. */
+/*
+ * Raises an error unless the array has the shape of a vector and no NULL in
+ * it.
+ */
+static void
+check_shape(ArrayType *array)
+{
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_EXCEPTION),
+				 errmsg("vector must be a one-dimensional array, not %d-dimensional",
+						ARR_NDIM(array)),
+				 errhint("Store one vector in a row.")));
+	if (ARR_NDIM(array) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_EXCEPTION),
+				 errmsg("vector must have at least one dimension"),
+				 errhint("Use NULL for a missing vector.")));
+	if (ARR_DIMS(array)[0] > IVFPQ_MAX_DIMS)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("vector cannot have more than %d dimensions",
+						IVFPQ_MAX_DIMS),
+				 errdetail("It has %d dimensions.", ARR_DIMS(array)[0])));
+	if (array_contains_nulls(array))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("NULL element not allowed in vector"),
+				 errhint("Use NULL in place of the whole array for a missing vector.")));
+}
+
+/* Raises an error unless all values [n] are finite. */
+static void
+check_finite(const float *values, int n)
+{
+	if (gv_is_finite(values, n))
+		return;
+	for (int i = 0; i < n; i++)
+	{
+		if (isnan(values[i]))
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_EXCEPTION),
+					 errmsg("NaN not allowed in vector"),
+					 errdetail("Element %d is NaN.", i + 1)));
+		if (isinf(values[i]))
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_EXCEPTION),
+					 errmsg("infinite value not allowed in vector"),
+					 errdetail("Element %d is %s.", i + 1,
+							   values[i] > 0 ? "Infinity" : "-Infinity")));
+	}
+}
+
+/*
+ * Returns the elements [n] of an array of another number type rounded to real,
+ * palloc'd.  The array has no NULLs.  A double that is too small becomes 0.
+ */
+static float4 *
+round_elements(ArrayType *array, int n)
+{
+	const void *data = ARR_DATA_PTR(array);
+	float4	   *values = palloc(n * sizeof(float4));
+	Datum	   *numerics;
+	int			nnumerics;
+
+	switch (ARR_ELEMTYPE(array))
+	{
+		case FLOAT8OID:
+			for (int i = 0; i < n; i++)
+			{
+				float8		x = ((const float8 *) data)[i];
+
+				values[i] = (float4) x;
+				if (isinf(values[i]) && !isinf(x))
+					ereport(ERROR,
+							(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+							 errmsg("\"%g\" is out of range for type real",
+									x),
+							 errdetail("It is element %d of a vector.",
+									   i + 1)));
+			}
+			break;
+		case INT2OID:
+			for (int i = 0; i < n; i++)
+				values[i] = (float4) ((const int16 *) data)[i];
+			break;
+		case INT4OID:
+			for (int i = 0; i < n; i++)
+				values[i] = (float4) ((const int32 *) data)[i];
+			break;
+		case INT8OID:
+			for (int i = 0; i < n; i++)
+				values[i] = (float4) ((const int64 *) data)[i];
+			break;
+		case NUMERICOID:
+			deconstruct_array(array, NUMERICOID, -1, false, TYPALIGN_INT,
+							  &numerics, NULL, &nnumerics);
+			Assert(nnumerics == n);
+			for (int i = 0; i < n; i++)
+				values[i] = DatumGetFloat4(DirectFunctionCall1(numeric_float4,
+															   numerics[i]));
+			pfree(numerics);
+			break;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_DATATYPE_MISMATCH),
+					 errmsg("array of %s cannot be used as a vector",
+							format_type_be(ARR_ELEMTYPE(array))),
+					 errhint("Cast it to real[].")));
+	}
+	return values;
+}
+
+/*
+ * Returns the elements of a detoasted array of numbers as floats, *dims of
+ * them.  The result points into the array if that is a real[], else to
+ * palloc'd memory.  Raises an error if the array is no vector: one dimension,
+ * at least one element, at most IVFPQ_MAX_DIMS, no NULL, all finite.
+ */
+const float *
+IvfpqArrayFloats(ArrayType *array, int *dims)
+{
+	const float4 *values;
+	int			n;
+
+	check_shape(array);
+	n = ARR_DIMS(array)[0];
+	if (ARR_ELEMTYPE(array) == FLOAT4OID)
+		values = (const float4 *) ARR_DATA_PTR(array);
+	else
+		values = round_elements(array, n);
+	check_finite(values, n);
+	*dims = n;
+	return values;
+}
+
+/*
+ * Returns the elements of a detoasted real[], which may not be finite; or NULL
+ * unless it has the shape of a vector of `dims` dimensions (0 = any).
+ */
+const float *
+IvfpqRealFloats(ArrayType *array, int dims)
+{
+	if (ARR_NDIM(array) != 1 || ARR_DIMS(array)[0] > IVFPQ_MAX_DIMS ||
+		(dims > 0 && ARR_DIMS(array)[0] != dims) ||
+		array_contains_nulls(array))
+		return NULL;
+	return (const float4 *) ARR_DATA_PTR(array);
+}
+
+/* Returns a vector [dims] as a real[], palloc'd. */
+ArrayType *
+IvfpqMakeReal(const float *vector, int dims)
+{
+	Size		size = ARR_OVERHEAD_NONULLS(1) + dims * sizeof(float4);
+	ArrayType  *result = palloc0(size);
+
+	SET_VARSIZE(result, size);
+	result->ndim = 1;
+	result->elemtype = FLOAT4OID;
+	ARR_DIMS(result)[0] = dims;
+	ARR_LBOUND(result)[0] = 1;
+	memcpy(ARR_DATA_PTR(result), vector, dims * sizeof(float4));
+	return result;
+}
+
+/* Returns a value of the index's type, not NULL, as a real[], not toasted. */
 static ArrayType *
 as_real(IvfpqType *type, Datum value)
 {
@@ -211,7 +385,10 @@ as_real(IvfpqType *type, Datum value)
 	return DatumGetArrayTypeP(value);
 }
 
-/* A value as it is stored, as floats; NULL if it does not look like one. */
+/*
+ * Returns a value's floats as they are stored, *dims of them; or NULL if it
+ * does not look like a value of its type.
+ */
 static const float *
 stored_floats(const IvfpqType *type, Datum value, int *dims)
 {
@@ -233,8 +410,9 @@ stored_floats(const IvfpqType *type, Datum value, int *dims)
 }
 
 /*
- * Are floats those of the value's cast?  The first value that is read tells
- * whether pgvector's types are what they were when this was written.
+ * Returns whether floats are those of the value's cast.  The first value that
+ * is read tells whether pgvector's types are what they were when this was
+ * written.
  */
 static bool
 is_cast(IvfpqType *type, Datum value, const float *floats, int dims)
@@ -247,9 +425,9 @@ is_cast(IvfpqType *type, Datum value, const float *floats, int dims)
 }
 
 /*
- * A value of the index's type, not NULL, as floats, *dims of them.  The
- * result points into the value or to palloc'd memory: call in a context that
- * is reset between rows.
+ * Returns a value of the index's type, not NULL, as floats, *dims of them.
+ * The result points into the value or to palloc'd memory: call in a context
+ * that is reset between rows.
  */
 const float *
 IvfpqValueFloats(IvfpqType *type, Datum value, int *dims)
@@ -269,24 +447,15 @@ IvfpqValueFloats(IvfpqType *type, Datum value, int *dims)
 	}
 	if (floats == NULL)
 		return IvfpqArrayFloats(as_real(type, value), dims);
-	IvfpqCheckFinite(floats, *dims);
+	check_finite(floats, *dims);
 	return floats;
 }
 
 /*
- * Returns whether a value, not NULL, is a vector of `dims` dimensions (0 =
- * any).  No ERROR if it is none.  Memory as with IvfpqValueFloats.
- */
-bool
-IvfpqIsVector(IvfpqType *type, Datum value, int dims)
-{
-	return IvfpqIsRealVector(as_real(type, value), dims);
-}
-
-/*
- * A query, not NULL, as floats.  subtype is the scan key's: InvalidOid or the
- * index's type, or an array of numbers, which the family's other operators
- * have on their right.  Memory as with IvfpqValueFloats.
+ * Returns a query, not NULL, as floats, *dims of them.  subtype is the scan
+ * key's: InvalidOid or the index's type, or an array of numbers, which the
+ * family's other operators have on their right.  Memory as with
+ * IvfpqValueFloats.
  */
 const float *
 IvfpqQueryFloats(IvfpqType *type, Oid subtype, Datum value, int *dims)
@@ -313,84 +482,22 @@ IvfpqQueryFloats(IvfpqType *type, Oid subtype, Datum value, int *dims)
 	return NULL;				/* keep compiler quiet */
 }
 
-/* ERROR unless a value has the dimensions that the index expects. */
-void
-IvfpqCheckDims(int expected, int dims)
-{
-	if (dims != expected)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_EXCEPTION),
-				 errmsg("expected %d dimensions, not %d", expected, dims),
-				 errhint("All vectors of an index have the same number of dimensions.")));
-}
-
-/* Has the value, not NULL, these dimensions?  0 = any. */
-bool
-IvfpqHasDims(IvfpqType *type, Datum value, int dims)
-{
-	int			has;
-
-	if (dims == 0 || type->typmod_dims > 0)
-		return true;
-	(void) IvfpqValueFloats(type, value, &has);
-	return has == dims;
-}
-
 /*
- * Can the metric place the vector?  Cosine cannot place one of zeros; such
- * rows are not indexed, like NULLs.
+ * Returns whether a value, not NULL, is a vector of `dims` dimensions (0 =
+ * any), and raises no error if it is none.  Memory as with IvfpqValueFloats.
  */
 bool
-IvfpqIsPlaceable(const IvfpqType *type, const float *vector, int dims)
+IvfpqIsVector(IvfpqType *type, Datum value, int dims)
 {
-	if (type->metric != GV_COSINE)
-		return true;
-	for (int i = 0; i < dims; i++)
-		if (vector[i] != 0)
-			return true;
-	return false;
+	ArrayType  *array = as_real(type, value);
+	const float *values = IvfpqRealFloats(array, dims);
+
+	return values != NULL && gv_is_finite(values, ARR_DIMS(array)[0]);
 }
 
 /*
- * Returns whether a value, not NULL, has a place in the index, whose rows have
- * `dims` dimensions (0 = any).  A zero vector has none under cosine, nor has
- * one of other dimensions.  Uses memory: call in a context that is reset
- * between rows.
- */
-bool
-IvfpqHasPlace(IvfpqType *type, Datum value, int dims)
-{
-	const float *vector;
-
-	if (!IvfpqHasDims(type, value, dims))
-		return false;
-	if (type->metric != GV_COSINE)
-		return true;
-	vector = IvfpqValueFloats(type, value, &dims);
-	return IvfpqIsPlaceable(type, vector, dims);
-}
-
-/*
- * Is what the operator makes of the vector, and of another such, off by
- * rounding alone, so that refine records can bound it?  pgvector's sum squares
- * and products in fp32: those of very short vectors lose their digits there,
- * those of very long ones overflow.
- */
-bool
-IvfpqIsBoundable(const IvfpqType *type, const float *vector, int dims)
-{
-	double		square;
-
-	if (!type->has_toreal || type->metric == GV_L2)
-		return true;
-	square = -gv_distance_ip(vector, vector, dims);
-	return square < MOST_SQUARE &&
-		(type->metric == GV_IP || square > LEAST_SQUARE);
-}
-
-/*
- * A hash of a vector's numbers, the same for 0 and -0.  Vectors with the same
- * one of 64 bits count as equal.
+ * Returns a hash of a vector's numbers, the same for 0 and -0.  Vectors with
+ * the same 64 bits count as equal.
  */
 uint64
 IvfpqVectorHash(const float *vector, int dims, uint64 seed)
@@ -409,11 +516,87 @@ IvfpqVectorHash(const float *vector, int dims, uint64 seed)
 	return seed;
 }
 
-/* ----
- * The centroids of an index, as vectors in the space of its rows.
- */
+/* Raises an error unless a value has the dimensions that the index expects. */
+void
+IvfpqCheckDims(int expected, int dims)
+{
+	if (dims != expected)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_EXCEPTION),
+				 errmsg("expected %d dimensions, not %d", expected, dims),
+				 errhint("All vectors of an index have the same number of dimensions.")));
+}
 
-/* The inverse [dims][dims] of an index's rotation, which is its transpose. */
+/*
+ * Returns whether a value, not NULL, has `dims` dimensions (0 = any).  Memory
+ * as with IvfpqValueFloats.
+ */
+bool
+IvfpqHasDims(IvfpqType *type, Datum value, int dims)
+{
+	int			has;
+
+	if (dims == 0 || type->typmod_dims > 0)
+		return true;
+	(void) IvfpqValueFloats(type, value, &has);
+	return has == dims;
+}
+
+/*
+ * Returns whether the metric can place the vector.  Cosine cannot place one of
+ * zeros; such rows are not indexed, like NULLs.
+ */
+bool
+IvfpqIsPlaceable(const IvfpqType *type, const float *vector, int dims)
+{
+	if (type->metric != GV_COSINE)
+		return true;
+	for (int i = 0; i < dims; i++)
+		if (vector[i] != 0)
+			return true;
+	return false;
+}
+
+/*
+ * Returns whether a value, not NULL, has a place in the index, whose rows have
+ * `dims` dimensions (0 = any).  A zero vector has none under cosine, nor has
+ * one of other dimensions.  Memory as with IvfpqValueFloats.
+ */
+bool
+IvfpqHasPlace(IvfpqType *type, Datum value, int dims)
+{
+	const float *vector;
+
+	if (!IvfpqHasDims(type, value, dims))
+		return false;
+	if (type->metric != GV_COSINE)
+		return true;
+	vector = IvfpqValueFloats(type, value, &dims);
+	return IvfpqIsPlaceable(type, vector, dims);
+}
+
+/*
+ * Returns whether refine records can bound the vector's distance: whether the
+ * operator's result for the vector and another such is off by rounding alone.
+ * pgvector's operators sum squares and products in fp32.  Those of very short
+ * vectors lose their digits there, and those of very long ones overflow.
+ */
+bool
+IvfpqIsBoundable(const IvfpqType *type, const float *vector, int dims)
+{
+	double		square;
+
+	if (!type->has_toreal || type->metric == GV_L2)
+		return true;
+	square = -gv_distance_ip(vector, vector, dims);
+	return square < MOST_SQUARE &&
+		(type->metric == GV_IP || square > LEAST_SQUARE);
+}
+
+/*
+ * Returns the inverse [dims][dims] of an index's rotation, which is its
+ * transpose; palloc'd.
+ */
 static float *
 load_inverse(Relation index, const IvfpqMetaData *meta)
 {
@@ -432,8 +615,8 @@ load_inverse(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * A centroid as pages have it, back from the engine's space; back [dims][dims]
- * undoes the rotation, or is NULL.
+ * Moves a centroid, as pages have it, back from the engine's space.
+ * back [dims][dims] undoes the rotation, or is NULL; turned [dims] is scratch.
  */
 static void
 untransform(const GvModel *model, const float *back, float *turned,
@@ -454,9 +637,10 @@ untransform(const GvModel *model, const float *back, float *turned,
 }
 
 /*
- * All centroids [*n][dims], in memory of the current context; by cosine they
- * are means of vectors of length 1.  NULL and 0 before the index is trained;
- * ERROR if its vectors have another number of dimensions.
+ * Returns all centroids [*n][dims] of an index in the space of its rows,
+ * palloc'd.  By cosine they are means of vectors of length 1.  Returns NULL,
+ * and *n is 0, before the index is trained.  Raises an error if its vectors
+ * have another number of dimensions.
  */
 float *
 IvfpqCentroids(Relation index, int dims, int *n)

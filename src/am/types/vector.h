@@ -1,12 +1,13 @@
 /*
  * vector.h
- *		Vectors' operator classes, and indexed values as arrays of floats
- *		(vector.c); the centroids of an index as such (vector.c).
+ *		Vectors: operator classes, values and arrays as floats, what an index
+ *		can hold, its centroids (vector.c).
  */
 #ifndef IVFPQ_VECTOR_H
 #define IVFPQ_VECTOR_H
 
 #include "fmgr.h"
+#include "utils/array.h"
 #include "utils/relcache.h"
 
 #include "engine/gv_engine.h"
@@ -23,11 +24,7 @@
  */
 #define IVFPQ_TOREAL_PROC		1
 
-/*
- * pgvector's types have their elements behind a head of their own.  Readers of
- * many rows read them there, for the cast makes an array of Datums first,
- * which takes longer than all else of a row.
- */
+/* How values of a type are stored, as far as that is known. */
 typedef enum IvfpqStored
 {
 	IVFPQ_STORED_SOMEHOW,		/* only the cast knows */
@@ -35,6 +32,7 @@ typedef enum IvfpqStored
 	IVFPQ_STORED_HALF			/* halfvec */
 } IvfpqStored;
 
+/* The type of an index's vectors, by their operator class. */
 typedef struct IvfpqType
 {
 	GvMetric	metric;
@@ -47,25 +45,34 @@ typedef struct IvfpqType
 	bool		is_stored_so;	/* one value has been compared with its cast */
 } IvfpqType;
 
-/* vector.c */
+/* Operator classes */
 extern bool IvfpqIsVectorColumn(Relation index, int attno);
 extern void IvfpqTypeInit(IvfpqType *type, Relation index);
 extern void IvfpqTypeStudy(IvfpqType *type);
 extern int	IvfpqIndexDims(Relation index, const IvfpqType *type);
+
+/* Arrays as vectors */
+extern const float *IvfpqArrayFloats(ArrayType *array, int *dims);
+extern const float *IvfpqRealFloats(ArrayType *array, int dims);
+extern ArrayType *IvfpqMakeReal(const float *vector, int dims);
+
+/* Values and queries */
 extern const float *IvfpqValueFloats(IvfpqType *type, Datum value, int *dims);
-extern bool IvfpqIsVector(IvfpqType *type, Datum value, int dims);
 extern const float *IvfpqQueryFloats(IvfpqType *type, Oid subtype,
 									 Datum value, int *dims);
-extern void IvfpqCheckDims(int expected, int dims);
-extern bool IvfpqHasDims(IvfpqType *type, Datum value, int dims);
-extern bool IvfpqHasPlace(IvfpqType *type, Datum value, int dims);
-extern bool IvfpqIsPlaceable(const IvfpqType *type, const float *vector,
-							 int dims);
-extern bool IvfpqIsBoundable(const IvfpqType *type, const float *vector,
-							 int dims);
+extern bool IvfpqIsVector(IvfpqType *type, Datum value, int dims);
 extern uint64 IvfpqVectorHash(const float *vector, int dims, uint64 seed);
 
-/* vector.c */
+/* What an index can hold */
+extern void IvfpqCheckDims(int expected, int dims);
+extern bool IvfpqHasDims(IvfpqType *type, Datum value, int dims);
+extern bool IvfpqIsPlaceable(const IvfpqType *type, const float *vector,
+							 int dims);
+extern bool IvfpqHasPlace(IvfpqType *type, Datum value, int dims);
+extern bool IvfpqIsBoundable(const IvfpqType *type, const float *vector,
+							 int dims);
+
+/* Centroids */
 extern float *IvfpqCentroids(Relation index, int dims, int *n);
 
 #endif							/* IVFPQ_VECTOR_H */

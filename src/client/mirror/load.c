@@ -14,6 +14,7 @@
 #include "client/mirror/wanted.h"
 #include "client/state/state.h"
 #include "page/array.h"
+#include "page/metapage.h"
 #include "page/refinepage.h"
 
 /*
@@ -432,7 +433,7 @@ prepare(IvfpqLoad *load, bool whole)
 		return result;
 	old = MemoryContextSwitchTo(load->context);
 	load->strategy = GetAccessStrategy(BAS_BULKREAD);
-	IvfpqListReaderInit(&load->reader, load->index, &load->meta,
+	IvfpqListReaderInit(&load->reader, load->index, &load->meta, NULL,
 						load->strategy);
 	load->code_bytes = load->reader.layout.code_bytes;
 	load->keys_bytes = IvfpqKeysBytes(&load->reader.layout.keys);

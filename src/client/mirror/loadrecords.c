@@ -15,6 +15,7 @@
 #include "utils/rel.h"
 
 #include "client/mirror/load.h"
+#include "page/metapage.h"
 #include "page/refinepage.h"
 
 /* Records read from pages at once. */

@@ -18,6 +18,7 @@
 #include "utils/snapmgr.h"
 
 #include "client/mirror/load.h"
+#include "page/metapage.h"
 #include "pgcompat.h"
 
 /* How often, and how long, to try once a load is begun. */

@@ -16,6 +16,7 @@
 #include "am/maintain/maintain.h"
 #include "am/search/params.h"
 #include "am/search/search.h"
+#include "page/metapage.h"
 #include "page/pagecheck.h"
 #include "page/pending.h"
 #include "page/refinepage.h"
@@ -194,7 +195,7 @@ read_lists(void *arg)
 	IvfpqMetaRead(&backend_index, &meta);
 	if (meta.nlists == 0)
 		return;
-	IvfpqListReaderInit(&reader, &backend_index, &meta, NULL);
+	IvfpqListReaderInit(&reader, &backend_index, &meta, NULL, NULL);
 	for (int list = 0; list < Min(meta.nlists, 100); list++)
 	{
 		IvfpqListOpen(&reader, list);
@@ -266,8 +267,8 @@ search_together(void *arg)
 		searches[s].addresses = model->meta.refine != IVFPQ_REFINE_NONE;
 		IvfpqTopKResize(&lists[s], params.probes);
 	}
-	IvfpqNearestListsBulk(&backend_index, model, &searches[0].query, vectors,
-						  lengthof(searches), lists);
+	IvfpqNearestLists(&backend_index, model, &searches[0].query, vectors,
+					  lengthof(searches), lists);
 	for (int s = 0; s < (int) lengthof(searches); s++)
 	{
 		IvfpqSearchQuery(&searches[s], vectors[s]);

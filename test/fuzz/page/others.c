@@ -35,7 +35,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 }
 
 void
-IvfpqSearchAlone(IvfpqSearch *search, const char *reason)
+IvfpqSearchNoServer(IvfpqSearch *search, const char *reason)
 {
 }
 
@@ -111,12 +111,6 @@ IvfpqKeysInit(IvfpqKeys *keys, Relation index)
 void
 IvfpqKeysMake(IvfpqKeys *keys, const Datum *values, const bool *isnull,
 			  IvfpqKeyAbbrevs *abbrevs)
-{
-	NO_TABLE();
-}
-
-void
-IvfpqRerankColumns(IvfpqRerank *rerank, Datum *values, bool *isnull)
 {
 	NO_TABLE();
 }

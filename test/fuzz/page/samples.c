@@ -9,6 +9,8 @@
 #include "am/maintain/maintain.h"
 #include "am/search/search.h"
 #include "page/array.h"
+#include "page/listwrite.h"
+#include "page/metapage.h"
 #include "page/pending.h"
 
 /* A kind of index. */

@@ -1,6 +1,6 @@
 /*
  * layout.c
- *		Tests of page/format without a server: blocks fit their pages for every
+ *		Tests of page/layout.c without a server: blocks fit their pages for every
  *		pq_dim, and what is put into a block's parts comes out of its body; and
  *		of page/sort.c.  Compiled with the server's headers, linked with these
  *		and layout.c alone.

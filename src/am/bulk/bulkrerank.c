@@ -1,12 +1,15 @@
 /*
- * multirerank.c
- *		Reranks what a round found: queries in blocks.
+ * bulkrerank.c
+ *		Reranks the candidates of a round: queries in blocks, rows in heap
+ *		order.
  *
  * A distance takes two vectors from memory, a row's and a query's, which takes
  * longer than to compute it.  Queries of a block are neighbors, and their
  * vectors stay in the processor's cache while the rows that are candidates of
- * any of them come in heap order, each once.  Neighbors share candidates, so
- * that hardly more rows are fetched than for all queries at once.
+ * any of them come in heap order.  Each row is fetched once, and reranked for
+ * all queries of the block that have it among their candidates.  Neighbors
+ * share candidates, so that hardly more rows are fetched than for all queries
+ * at once.
  */
 #include "postgres.h"
 
@@ -16,18 +19,35 @@
 #include "utils/float.h"
 
 #include "am/common/enginecall.h"
-#include "am/multi/multisearch.h"
+#include "am/bulk/bulksearch.h"
 #include "am/search/heaptids.h"
 #include "page/bufcache.h"
 #include "pgcompat.h"
 
-static void bulk_rerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch,
-							int64 n);
-
 /* Bytes of a block's vectors, at most: a part of a core's own cache. */
 #define BLOCK_BYTES		(512 * 1024)
 
-/* Note the bounds that refine records give of a search's candidates. */
+/* Rows whose pages are prefetched together. */
+#define ROWS_AT_ONCE	1024
+
+/* How many keys ahead a key's query is prefetched. */
+#define PREFETCHED		4
+
+/* Distances between two checks for interrupts. */
+#define DISTANCES_AT_ONCE	1024
+
+/* A row that has been fetched. */
+typedef struct Fetched
+{
+	IvfpqBulkRow row;
+	Datum		value;
+	const float *vector;		/* [the queries' dims] the same, where
+								 * real_distance may take it; else NULL.  Its
+								 * elements have not been checked */
+	double		square;			/* <vector, vector>, where a cosine takes it */
+} Fetched;
+
+/* Notes the bounds that refine records give of a search's candidates. */
 static void
 take_bounds(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 {
@@ -63,7 +83,7 @@ take_bounds(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 	pfree(bounds);
 }
 
-/* Note the rows of a search's candidates. */
+/* Notes the rows of a search's candidates. */
 static void
 take_rows(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 {
@@ -80,10 +100,6 @@ take_rows(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 	query->ncandidates = kept;
 }
 
-/*
- * Notes what a search for the query of that number found.  `nearest` is its
- * nearest list; `candidates` is how many the search was asked for.
- */
 void
 IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search, int number,
 			  uint32 nearest, int candidates)
@@ -104,152 +120,7 @@ IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search, int number,
 		take_rows(bulk, search, query);
 }
 
-static inline void
-swap_bounds(IvfpqBulkBound *a, IvfpqBulkBound *b)
-{
-	IvfpqBulkBound was = *a;
-
-	*a = *b;
-	*b = was;
-}
-
-/*
- * Bring the least m of bounds [n > m] to the front, in no order (Hoare's
- * FIND).
- */
-static void
-select_bounds(IvfpqBulkBound *bounds, int n, int m)
-{
-	int			low = 0;
-	int			high = n - 1;
-
-	while (low < high)
-	{
-		double		pivot = bounds[(low + high) / 2].bound;
-		int			i = low;
-		int			j = high;
-
-		while (i <= j)
-		{
-			while (bounds[i].bound < pivot)
-				i++;
-			while (bounds[j].bound > pivot)
-				j--;
-			if (i <= j)
-				swap_bounds(&bounds[i++], &bounds[j--]);
-		}
-		if (m <= j)
-			high = j;
-		else if (m >= i)
-			low = i;
-		else
-			return;
-	}
-}
-
-/*
- * Chooses the candidates of a query that have to be fetched next, and puts
- * them at number nfetched.  While rows are missing, these are as many
- * candidates, those of the least bounds; then all that may be nearer than the
- * last row; without bounds, all.  Returns how many.
- */
-static int
-choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
-{
-	IvfpqBulkBound *left = query->bounds + query->nfetched;
-	int			nleft = query->ncandidates - query->nfetched;
-	int			missing = bulk->k - query->nrows;
-	int			chosen = 0;
-
-	if (query->bounds == NULL || nleft <= missing)
-		return nleft;
-	if (missing > 0)
-	{
-		select_bounds(left, nleft, missing);
-		return missing;
-	}
-	for (int i = 0; i < nleft; i++)
-		if (!(left[i].bound > query->rows[0].distance)) /* it may be NaN */
-			swap_bounds(&left[i], &left[chosen++]);
-	return chosen;
-}
-
-/* Reranks what was found for the active queries [n], a block. */
-static void
-rerank_block(IvfpqBulk *bulk, const int *active, int n)
-{
-	int64		capacity = 0;
-	int64		nkeys;
-	uint64	   *keys;
-
-	for (int i = 0; i < n; i++)
-		capacity += bulk->asked[active[i]].ncandidates;
-	keys = palloc_extended(2 * Max(capacity, 1) * sizeof(uint64),
-						   MCXT_ALLOC_HUGE);
-	do
-	{
-		nkeys = 0;
-		for (int i = 0; i < n; i++)
-		{
-			IvfpqBulkQuery *query = &bulk->asked[active[i]];
-			int			end = query->nfetched + choose_next(bulk, query);
-
-			query->fetched += end - query->nfetched;
-			for (; query->nfetched < end; query->nfetched++)
-				keys[nkeys++] = IVFPQ_BULK_KEY(query->bounds == NULL ?
-											   query->ids[query->nfetched] :
-											   query->bounds[query->nfetched].id,
-											   active[i]);
-		}
-		bulk_rerank(bulk, keys, keys + capacity, nkeys);
-	} while (nkeys > 0);
-	pfree(keys);
-}
-
-/* Sorts the active queries [n] by their nearest lists. */
-static void
-sort_active(const IvfpqBulk *bulk, int *active, int n)
-{
-	uint64	   *order = palloc_extended(2 * n * sizeof(uint64), MCXT_ALLOC_HUGE);
-
-	for (int i = 0; i < n; i++)
-		order[i] = (uint64) bulk->asked[active[i]].nearest << 32 | active[i];
-	IvfpqSortBits(order, order + n, n, 32);
-	for (int i = 0; i < n; i++)
-		active[i] = (int) (uint32) order[i];
-	pfree(order);
-}
-
-/*
- * Reranks what was found for the active queries [n], which come into another
- * order.
- */
-void
-IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n)
-{
-	int			at_a_time = (int) Max(BLOCK_BYTES / sizeof(float) /
-									  bulk->queries.dims, 1);
-
-	sort_active(bulk, active, n);
-	for (int first = 0; first < n; first += at_a_time)
-		rerank_block(bulk, active + first, Min(at_a_time, n - first));
-}
-
-/* ----
- * Reranks rows for many queries: in heap order, each row fetched once and
- * reranked for all queries that have it among their candidates.
- */
-
-/* Rows whose pages are prefetched together. */
-#define ROWS_AT_ONCE	1024
-
-/* How many keys ahead a key's query is prefetched. */
-#define PREFETCHED		4
-
-/* Distances between two checks for interrupts. */
-#define DISTANCES_AT_ONCE	1024
-
-/* Ascending distance, ties by id: the order in which a scan returns rows. */
+/* Orders by ascending distance, ties by id, as a scan returns rows. */
 static int
 compare_rows(const void *a, const void *b)
 {
@@ -260,7 +131,7 @@ compare_rows(const void *a, const void *b)
 	return c != 0 ? c : (x->id > y->id) - (x->id < y->id);
 }
 
-/* Let the first of a heap of n rows sink to its place. */
+/* Lets the first of a heap of n rows sink to its place. */
 static void
 sink(IvfpqBulkRow *rows, int n)
 {
@@ -281,7 +152,7 @@ sink(IvfpqBulkRow *rows, int n)
 	rows[at] = top;
 }
 
-/* Keep the row if it is among the nearest k of the query of that number. */
+/* Keeps the row if it is among the nearest k of the query of that number. */
 static void
 keep_row(IvfpqBulk *bulk, int number, const IvfpqBulkRow *row)
 {
@@ -310,7 +181,6 @@ keep_row(IvfpqBulk *bulk, int number, const IvfpqBulkRow *row)
 		bulk->farthest[number] = rows[0].distance;
 }
 
-/* Forget the rows that were kept for the query of that number. */
 void
 IvfpqBulkForget(IvfpqBulk *bulk, int number)
 {
@@ -318,25 +188,13 @@ IvfpqBulkForget(IvfpqBulk *bulk, int number)
 	bulk->farthest[number] = get_float8_nan();
 }
 
-/* Bring a query's rows into the order of the answer. */
 void
 IvfpqBulkSort(IvfpqBulkQuery *query)
 {
 	qsort(query->rows, query->nrows, sizeof(IvfpqBulkRow), compare_rows);
 }
 
-/* A row that has been fetched. */
-typedef struct Fetched
-{
-	IvfpqBulkRow row;
-	Datum		value;
-	const float *vector;		/* [the queries' dims] the same, where
-								 * real_distance may take it; else NULL.  Its
-								 * elements have not been checked */
-	double		square;			/* <vector, vector>, where a cosine takes it */
-} Fetched;
-
-/* Returns what the operator's function computes. */
+/* Returns the distance by the operator's function. */
 static double
 call_distance(IvfpqBulk *bulk, int number, const Fetched *fetched)
 {
@@ -382,26 +240,32 @@ rerank_for(IvfpqBulk *bulk, int number, Fetched *fetched)
 		if (!isfinite(distance))
 			distance = call_distance(bulk, number, fetched);
 	}
-	/* most rows are; NaN is not farther.  The query itself is not read */
+	/* most rows are farther; NaN is not.  The query itself is not read */
 	if (distance > bulk->farthest[number])
 		return;
 	fetched->row.distance = distance;
 	keep_row(bulk, number, &fetched->row);
 }
 
-/* Fetches the row of that id; false: there is nothing to rerank. */
+/* Fetches the row of that id.  Returns false if there is none to rerank. */
 static bool
 fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 {
+	MemoryContext oldcontext;
+
 	bulk->report.reranked++;
-	if (!IvfpqRerankWhole(&bulk->rerank, id, &fetched->value))
+	if (!IvfpqRerankFetch(&bulk->rerank, id, &fetched->value))
 		return false;
+	/* once for all queries */
+	oldcontext = MemoryContextSwitchTo(bulk->rerank.context);
+	fetched->value = PointerGetDatum(PG_DETOAST_DATUM(fetched->value));
+	MemoryContextSwitchTo(oldcontext);
 	fetched->row.id = id;
 	fetched->row.tid = bulk->rerank.slot->tts_tid;
 	fetched->vector = NULL;
 	if (bulk->real_distance == NULL)
 		return true;
-	/* NULL: the function says what is wrong */
+	/* NULL: the operator's function says what is wrong */
 	fetched->vector = IvfpqRealFloats(DatumGetArrayTypeP(fetched->value),
 									  bulk->queries.dims);
 	if (fetched->vector != NULL && bulk->is_cosine)
@@ -409,7 +273,7 @@ fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 	return true;
 }
 
-/* Has the processor fetch what reranking for a query reads. */
+/* Prefetches the memory that reranking for a query reads. */
 static pg_attribute_always_inline void
 prefetch_query(const IvfpqBulk *bulk, int number)
 {
@@ -478,7 +342,7 @@ bulk_rerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch, int64 n)
 			ids[nrows++] = IVFPQ_BULK_ROW(keys[end]);
 			end += count_same(keys + end, n - end);
 		}
-		IvfpqRerankPrefetchSorted(&bulk->rerank, ids, nrows);
+		IvfpqRerankPrefetch(&bulk->rerank, ids, nrows, true);
 		while (next < end)
 		{
 			int64		same = count_same(keys + next, end - next);
@@ -487,8 +351,136 @@ bulk_rerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch, int64 n)
 			rerank_row(bulk, keys + next, same, keys + n);
 			next += same;
 		}
-		IvfpqRerankPause(&bulk->rerank);
+		IvfpqRerankReleasePages(&bulk->rerank);
 	}
+}
+
+static inline void
+swap_bounds(IvfpqBulkBound *a, IvfpqBulkBound *b)
+{
+	IvfpqBulkBound was = *a;
+
+	*a = *b;
+	*b = was;
+}
+
+/*
+ * Brings the least m of bounds [n > m] to the front, in no order (Hoare's
+ * FIND).
+ */
+static void
+select_bounds(IvfpqBulkBound *bounds, int n, int m)
+{
+	int			low = 0;
+	int			high = n - 1;
+
+	while (low < high)
+	{
+		double		pivot = bounds[(low + high) / 2].bound;
+		int			i = low;
+		int			j = high;
+
+		while (i <= j)
+		{
+			while (bounds[i].bound < pivot)
+				i++;
+			while (bounds[j].bound > pivot)
+				j--;
+			if (i <= j)
+				swap_bounds(&bounds[i++], &bounds[j--]);
+		}
+		if (m <= j)
+			high = j;
+		else if (m >= i)
+			low = i;
+		else
+			return;
+	}
+}
+
+/*
+ * Chooses the candidates of a query that have to be fetched next, and puts
+ * them at number nfetched.  Returns how many.  Without bounds, these are all
+ * that are left.  While rows are missing, they are one candidate for each,
+ * those of the least bounds; after that, all that may be nearer than the
+ * farthest row.
+ */
+static int
+choose_next(const IvfpqBulk *bulk, IvfpqBulkQuery *query)
+{
+	IvfpqBulkBound *left = query->bounds + query->nfetched;
+	int			nleft = query->ncandidates - query->nfetched;
+	int			missing = bulk->k - query->nrows;
+	int			chosen = 0;
+
+	if (query->bounds == NULL || nleft <= missing)
+		return nleft;
+	if (missing > 0)
+	{
+		select_bounds(left, nleft, missing);
+		return missing;
+	}
+	for (int i = 0; i < nleft; i++)
+		if (!(left[i].bound > query->rows[0].distance)) /* it may be NaN */
+			swap_bounds(&left[i], &left[chosen++]);
+	return chosen;
+}
+
+/* Reranks the candidates of the active queries [n], a block. */
+static void
+rerank_block(IvfpqBulk *bulk, const int *active, int n)
+{
+	int64		capacity = 0;
+	int64		nkeys;
+	uint64	   *keys;
+
+	for (int i = 0; i < n; i++)
+		capacity += bulk->asked[active[i]].ncandidates;
+	keys = palloc_extended(2 * Max(capacity, 1) * sizeof(uint64),
+						   MCXT_ALLOC_HUGE);
+	do
+	{
+		nkeys = 0;
+		for (int i = 0; i < n; i++)
+		{
+			IvfpqBulkQuery *query = &bulk->asked[active[i]];
+			int			end = query->nfetched + choose_next(bulk, query);
+
+			query->fetched += end - query->nfetched;
+			for (; query->nfetched < end; query->nfetched++)
+				keys[nkeys++] = IVFPQ_BULK_KEY(query->bounds == NULL ?
+											   query->ids[query->nfetched] :
+											   query->bounds[query->nfetched].id,
+											   active[i]);
+		}
+		bulk_rerank(bulk, keys, keys + capacity, nkeys);
+	} while (nkeys > 0);
+	pfree(keys);
+}
+
+/* Sorts the active queries [n] by their nearest lists. */
+static void
+sort_active(const IvfpqBulk *bulk, int *active, int n)
+{
+	uint64	   *order = palloc_extended(2 * n * sizeof(uint64), MCXT_ALLOC_HUGE);
+
+	for (int i = 0; i < n; i++)
+		order[i] = (uint64) bulk->asked[active[i]].nearest << 32 | active[i];
+	IvfpqSortBits(order, order + n, n, 32);
+	for (int i = 0; i < n; i++)
+		active[i] = (int) (uint32) order[i];
+	pfree(order);
+}
+
+void
+IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n)
+{
+	int			at_a_time = (int) Max(BLOCK_BYTES / sizeof(float) /
+									  bulk->queries.dims, 1);
+
+	sort_active(bulk, active, n);
+	for (int first = 0; first < n; first += at_a_time)
+		rerank_block(bulk, active + first, Min(at_a_time, n - first));
 }
 
 /* Reranks rows [nrows], ascending, for each of the active queries [n]. */
@@ -496,7 +488,7 @@ static void
 rerank_for_all(IvfpqBulk *bulk, const uint64 *ids, int nrows,
 			   const int *active, int n)
 {
-	IvfpqRerankPrefetchSorted(&bulk->rerank, ids, nrows);
+	IvfpqRerankPrefetch(&bulk->rerank, ids, nrows, true);
 	for (int i = 0; i < nrows; i++)
 	{
 		Fetched		fetched;
@@ -515,22 +507,19 @@ rerank_for_all(IvfpqBulk *bulk, const uint64 *ids, int nrows,
 		MemoryContextSwitchTo(oldcontext);
 		IvfpqRerankDone(&bulk->rerank);
 	}
-	IvfpqRerankPause(&bulk->rerank);
+	IvfpqRerankReleasePages(&bulk->rerank);
 }
 
-/* Reranks pending rows for the active queries [n]. */
 void
 IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n)
 {
-	IvfpqRerankDims(&bulk->rerank, bulk->pending_dims,
-					&bulk->warned_mismatched);
+	bulk->rerank.dims = bulk->pending_dims;
 	for (int64 i = 0; i < bulk->npending; i += ROWS_AT_ONCE)
 		rerank_for_all(bulk, bulk->pending + i,
 					   (int) Min(ROWS_AT_ONCE, bulk->npending - i), active, n);
-	IvfpqRerankDims(&bulk->rerank, 0, NULL);
+	bulk->rerank.dims = 0;
 }
 
-/* Reranks all rows of the index for the active queries [n]. */
 void
 IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n)
 {
@@ -541,8 +530,7 @@ IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n)
 	Datum		value;
 	bool		isnull;
 
-	IvfpqRerankDims(&bulk->rerank, bulk->pending_dims,
-					&bulk->warned_mismatched);
+	bulk->rerank.dims = bulk->pending_dims;
 	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);
@@ -558,6 +546,6 @@ IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n)
 		}
 	}
 	rerank_for_all(bulk, ids, nrows, active, n);
-	IvfpqRerankDims(&bulk->rerank, 0, NULL);
+	bulk->rerank.dims = 0;
 	tuplesort_end(tids);
 }

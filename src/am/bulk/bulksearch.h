@@ -1,9 +1,10 @@
 /*
- * multisearch.h
- *		Many searches for other code of this backend (multisearch.c).
+ * bulksearch.h
+ *		The nearest rows of many queries at once: for other code of this
+ *		backend, and between the two files that search and rerank.
  */
-#ifndef IVFPQ_MULTISEARCH_H
-#define IVFPQ_MULTISEARCH_H
+#ifndef IVFPQ_BULKSEARCH_H
+#define IVFPQ_BULKSEARCH_H
 
 #include "storage/itemptr.h"
 #include "utils/relcache.h"
@@ -17,8 +18,21 @@
 #include "am/types/queries.h"
 #include "am/types/sqldistance.h"
 
-/* A scan whose LIMIT is larger is as good. */
+/* The largest k.  A scan whose LIMIT is larger is as good. */
 #define IVFPQ_BULK_MOST_K	10000
+
+/* Queries of a portion, at most: a number of 16 bits, see IVFPQ_BULK_KEY. */
+#define IVFPQ_BULK_PORTION	65536
+
+/* Rows that a second round is for, at least. */
+#define IVFPQ_BULK_SECOND	100
+
+/* Sort key of a row to be reranked for a query: row's id, query's number. */
+#define IVFPQ_BULK_ROW_SHIFT		16
+#define IVFPQ_BULK_KEY(id, query) \
+	((id) << IVFPQ_BULK_ROW_SHIFT | (uint64) (query))
+#define IVFPQ_BULK_ROW(key)			((key) >> IVFPQ_BULK_ROW_SHIFT)
+#define IVFPQ_BULK_QUERY(key)		((int) ((key) & 0xFFFF))
 
 typedef struct IvfpqBulkRow
 {
@@ -34,55 +48,17 @@ typedef void (*IvfpqBulkSink) (void *arg, int64 query,
 /* Queries of one index. */
 typedef struct IvfpqBulkRequest
 {
-	Relation	heap;			/* of which the caller may see all rows */
-	Relation	index;			/* see IvfpqBulkServes */
+	Relation	heap;			/* the caller's user may see all its rows */
+	Relation	index;			/* IvfpqBulkServes returned true for it */
 	Snapshot	snapshot;		/* registered */
 	const float *vectors;		/* [n][dims] finite */
 	int			n;
 	int			dims;
 	int			k;
-	bool		more;			/* of the call before: see gpuvec_last_scan */
+	bool		more;			/* gpuvec_last_scan adds it to the call before */
 	IvfpqBulkSink sink;
 	void	   *arg;
 } IvfpqBulkRequest;
-
-/*
- * Returns whether the index, a valid one, has all rows of the table that the
- * snapshot sees, of that many dimensions, and runs no code of its owner.  Rows
- * without a place (NULL, a zero vector under cosine) do not count.
- */
-extern bool IvfpqBulkServes(Relation heap, Relation index, int dims);
-
-/*
- * Nanoseconds, about, that n queries for k rows take.  *rows: those of the
- * index, about.
- */
-extern double IvfpqBulkCost(Relation heap, Relation index, double n, int dims,
-							int k, double *rows);
-
-/* Search, as gpuvec_search does. */
-extern void IvfpqBulkFind(const IvfpqBulkRequest *request);
-
-/* ----
- * gpuvec_search: the nearest rows of many queries at once.
- *
- * Queries are taken in portions, as many as memory allows.  A portion is
- * searched in rounds (multisearch.c), each of which reranks its candidates in heap
- * order (multirerank.c).
- */
-
-/* Queries of a portion, at most: a number of 16 bits, see IVFPQ_BULK_KEY. */
-#define IVFPQ_BULK_PORTION	65536
-
-/* Rows that a second round is for, at least. */
-#define IVFPQ_BULK_SECOND	100
-
-/* A row to be reranked for a query: the row's id, then the query's number. */
-#define IVFPQ_BULK_ROW_SHIFT		16
-#define IVFPQ_BULK_KEY(id, query) \
-	((id) << IVFPQ_BULK_ROW_SHIFT | (uint64) (query))
-#define IVFPQ_BULK_ROW(key)			((key) >> IVFPQ_BULK_ROW_SHIFT)
-#define IVFPQ_BULK_QUERY(key)		((int) ((key) & 0xFFFF))
 
 /* A row with a lower bound of its distance. */
 typedef struct IvfpqBulkBound
@@ -106,8 +82,8 @@ typedef struct IvfpqBulkQuery
 	uint64	   *ids;			/* [ncandidates] of rows, or NULL: bounds */
 	int			ncandidates;
 	bool		is_drained;		/* they are all rows of its lists */
-	int			fetched;		/* rows that are fetched, */
-	int			invisible;		/* that the snapshot does not see */
+	int			fetched;		/* candidates fetched */
+	int			invisible;		/* of these, those the snapshot does not see */
 	IvfpqBulkBound *bounds;		/* [ncandidates], or NULL */
 	int			nfetched;		/* of ids or bounds */
 } IvfpqBulkQuery;
@@ -129,16 +105,16 @@ typedef struct IvfpqBulk
 	int			pending_dims;	/* pending rows may have others; 0 = no */
 	bool		warned_mismatched;
 
-	uint64	   *pending;		/* [npending] rows, ascending, unless */
+	uint64	   *pending;		/* [npending] rows, ascending */
 	int64		npending;
-	bool		everything;		/* pending rows are so many that all rows are
-								 * reranked */
+	bool		everything;		/* all rows are reranked: the index is
+								 * untrained, or too many rows are pending */
 	tidset_hash *pending_set;	/* the same rows, if there are any */
 
 	IvfpqSearch *searches;		/* [nsearches], when trained */
 	int			nsearches;		/* at most IVFPQ_TOGETHER */
-	MemoryContext portion;		/* reset with every portion, */
-	MemoryContext round;		/* and with every slice of a round */
+	MemoryContext portion;		/* reset with every portion */
+	MemoryContext round;		/* reset with every slice of a round */
 	IvfpqBulkQuery *asked;		/* [nasked] of the portion */
 	int			nasked;
 
@@ -154,21 +130,50 @@ typedef struct IvfpqBulk
 	IvfpqScanReport report;
 } IvfpqBulk;
 
-/* multisearch.c */
+/* bulksearch.c: for code that knows the caller's rights */
 
-/* multisearch.c */
+/*
+ * Returns whether the index, a valid one, has all rows of the table that the
+ * snapshot sees, of that many dimensions, and runs no code of its owner.  Rows
+ * without a place (NULL, a zero vector under cosine) do not count.
+ */
+extern bool IvfpqBulkServes(Relation heap, Relation index, int dims);
 
-/* multisearch.c */
+/*
+ * Estimates the nanoseconds that n queries for k rows take.  Sets *rows to an
+ * estimate of the index's rows.
+ */
+extern double IvfpqBulkCost(Relation heap, Relation index, double n, int dims,
+							int k, double *rows);
 
-/* multirerank.c */
+/* Searches as gpuvec_search does. */
+extern void IvfpqBulkFind(const IvfpqBulkRequest *request);
+
+/* bulkrerank.c: queries are named by their number in the portion */
+
+/*
+ * Notes the candidates of a search for the query of that number.  `nearest` is
+ * its nearest list; `candidates` is how many the search was asked for.
+ */
 extern void IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search,
 						  int number, uint32 nearest, int candidates);
+
+/*
+ * Reranks the candidates noted for the active queries [n], and brings these
+ * into another order.
+ */
 extern void IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n);
 
-/* multirerank.c */
-extern void IvfpqBulkForget(IvfpqBulk *bulk, int number);
+/* Reranks pending rows for the active queries [n]. */
 extern void IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n);
+
+/* Reranks all rows of the index for the active queries [n]. */
 extern void IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n);
+
+/* Forgets the rows that were kept for the query of that number. */
+extern void IvfpqBulkForget(IvfpqBulk *bulk, int number);
+
+/* Brings a query's rows into the order of the answer. */
 extern void IvfpqBulkSort(IvfpqBulkQuery *query);
 
-#endif							/* IVFPQ_MULTISEARCH_H */
+#endif							/* IVFPQ_BULKSEARCH_H */

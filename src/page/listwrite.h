@@ -1,0 +1,78 @@
+/*
+ * listwrite.h
+ *		Slots of small-list pages, and what changes inverted lists.
+ */
+#ifndef IVFPQ_LISTWRITE_H
+#define IVFPQ_LISTWRITE_H
+
+#include "page/page.h"
+
+/* Returns slot number `slot` of a small-list page. */
+static inline IvfpqSlotHeader *
+IvfpqSlabSlot(Page page, const IvfpqLayout *layout, uint32 slot)
+{
+	Assert(slot < (uint32) layout->slots_per_page);
+	return (IvfpqSlotHeader *) (PageGetContents(page) +
+								(Size) slot * layout->slot_bytes);
+}
+
+/* Returns the part of a block's body that a slot holds. */
+static inline char *
+IvfpqSlabBody(IvfpqSlotHeader *slot)
+{
+	return (char *) slot + sizeof(IvfpqSlotHeader);
+}
+
+/* Inserts and flushing: one posting more. */
+extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
+							uint32 list, const IvfpqPosting *posting,
+							const IvfpqPendingPlace *pending);
+
+/*
+ * Builds and training: whole lists, and the directory.  Pages are filled in
+ * memory and put to blocks reserved for them.
+ */
+typedef struct IvfpqWriter
+{
+	Relation	index;
+	bool		shared;			/* others use the index meanwhile */
+	IvfpqLayout layout;
+	struct
+	{
+		BlockNumber next;		/* page to be filled next */
+		BlockNumber end;		/* page after the last */
+	}			reserved[2];	/* pages to fill, and those after them */
+	BlockNumber nleft;			/* pages that will be reserved later */
+	BlockNumber slab_blkno;		/* where `slab` belongs; invalid = no page */
+	char	   *slab;			/* [BLCKSZ] page of slots being filled */
+	uint32		slot;			/* next free slot of it */
+	char	   *body;			/* [nparts][part_bytes] */
+	uint32		secondary;		/* bit i: posting i is secondary */
+} IvfpqWriter;
+
+extern void IvfpqWriterInit(IvfpqWriter *writer, Relation index,
+							const IvfpqMetaData *meta, const uint32 *counts,
+							int nlists, bool shared);
+extern void IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
+							void (*next) (void *arg, IvfpqPosting *posting),
+							void *arg, IvfpqDirEntry *entry);
+extern void IvfpqWriterFinish(IvfpqWriter *writer);
+extern void IvfpqDirectoryWrite(Relation index, const IvfpqMetaData *meta,
+								const IvfpqDirEntry *entries, bool shared);
+extern void IvfpqLogBuild(Relation index, BlockNumber first,
+						  BlockNumber end);
+
+/* VACUUM: dead postings, lists without them, and free slots. */
+extern bool IvfpqSlabRead(Relation index, BlockNumber blkno,
+						  BufferAccessStrategy strategy, char *page);
+extern void IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
+								BlockNumber blkno, Page page);
+extern void IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
+						  IvfpqAddress address, uint32 list, uint32 gen,
+						  uint32 dead);
+extern void IvfpqSlabReclaim(Relation index, const IvfpqLayout *layout,
+							 IvfpqAddress address, uint32 list, uint32 gen);
+extern bool IvfpqListRewrite(Relation index, const IvfpqMetaData *meta,
+							 uint32 list, BufferAccessStrategy strategy);
+
+#endif							/* IVFPQ_LISTWRITE_H */

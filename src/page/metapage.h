@@ -1,0 +1,48 @@
+/*
+ * metapage.h
+ *		The metapage, and the directory of lists.
+ *
+ * Functions that take a Page or return a pointer into one leave its lock to
+ * the caller.  All others lock one page at a time, return with no lock or pin,
+ * and must be called with no lock on a page.  Damage raises an error.
+ */
+#ifndef IVFPQ_METAPAGE_H
+#define IVFPQ_METAPAGE_H
+
+#include "utils/rel.h"
+
+#include "page/layout.h"
+
+/* the contents, made and laid out in memory */
+extern void IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
+						  const IvfpqKeyForm *keys);
+extern BlockNumber IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first);
+extern BlockNumber IvfpqModelPages(const IvfpqMetaData *meta);
+extern bool IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno);
+extern bool IvfpqMetaHasKeys(const IvfpqMetaData *meta,
+							 const IvfpqKeyForm *keys);
+extern bool IvfpqMetaIsInRange(const IvfpqMetaData *meta);
+
+/* the page: written by builds, read, and changed by one record each */
+extern void IvfpqMetaCreate(Relation index, ForkNumber fork,
+							const IvfpqMetaData *meta);
+extern void IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta);
+extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
+extern void IvfpqMetaRead(Relation index, IvfpqMetaData *meta);
+extern bool IvfpqIsOutdated(Relation index);
+extern bool IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqMetaAdvised(Relation index, int64 rows);
+
+/* the directory: where each list begins */
+extern BlockNumber IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list);
+extern BlockNumber IvfpqDirectoryPages(const IvfpqMetaData *meta);
+extern IvfpqDirEntry *IvfpqDirEntryGet(Page page, uint32 list);
+extern void IvfpqDirEntryRead(Relation index, const IvfpqMetaData *meta,
+							  uint32 list, IvfpqDirEntry *entry);
+extern void IvfpqDirEntriesRead(Relation index, const IvfpqMetaData *meta,
+								const uint64 *lists, int n,
+								IvfpqDirEntry *entries);
+extern uint64 IvfpqDirectoryVersion(Relation index,
+									const IvfpqMetaData *meta);
+
+#endif							/* IVFPQ_METAPAGE_H */
