@@ -204,6 +204,22 @@ IvfpqSetOperationKeys(const PlannerInfo *root)
 #endif
 }
 
+/*
+ * Returns whether a constraint says that no row has NULL in a column.  From
+ * PostgreSQL 18 on attnotnull says so of constraints that are NOT VALID, too:
+ * older rows may have NULL.
+ */
+static inline bool
+IvfpqIsNotNull(TupleDesc desc, int attno)
+{
+#if PG_VERSION_NUM >= 180000
+	return TupleDescCompactAttr(desc, attno - 1)->attnullability ==
+		ATTNULLABLE_VALID;
+#else
+	return TupleDescAttr(desc, attno - 1)->attnotnull;
+#endif
+}
+
 /* All relations of a query level: the join of the whole level has these. */
 static inline Relids
 IvfpqAllRels(const PlannerInfo *root)

@@ -11,29 +11,25 @@
 
 #include <ctype.h>
 
-#include "access/genam.h"
 #include "access/relation.h"
-#include "access/table.h"
-#include "access/tableam.h"
 #include "catalog/index.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
-#include "commands/defrem.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "optimizer/cost.h"
 #include "postmaster/bgworker_internals.h"
 #include "storage/bufmgr.h"
 #include "storage/fd.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
-#include "utils/snapmgr.h"
 #include "utils/tuplestore.h"
 
 #include "am/build/train.h"
+#include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/scan/scanstats.h"
 #include "am/search/params.h"
@@ -58,9 +54,9 @@
 #define OUT_OF_ORDER_FRACTION		0.05
 
 /* An index that is checked. */
-typedef struct Patient
+typedef struct IndexReport
 {
-	IvfpqFindings *findings;
+	ReturnSetInfo *result;
 	const IvfpqServerStatus *status;
 	Oid			oid;
 	char	   *name;
@@ -69,25 +65,22 @@ typedef struct Patient
 	IvfpqInspection inspection;
 	IvfpqCounts counts;
 	bool		counted;
-} Patient;
+} IndexReport;
 
 PG_FUNCTION_INFO_V1(gpuvec_doctor);
 
-/* Adds a row. */
+/* Adds a row to a function's result. */
 void
-IvfpqFind(IvfpqFindings *findings, const char *subject, const char *state,
-		  const char *advice)
+IvfpqAddFinding(ReturnSetInfo *result, const char *subject,
+				const char *state, const char *advice)
 {
 	Datum		values[3];
-	bool		nulls[3] = {false};
+	bool		nulls[3] = {false, false, advice == NULL};
 
 	values[0] = CStringGetTextDatum(subject);
 	values[1] = CStringGetTextDatum(state);
-	nulls[2] = advice == NULL;
 	values[2] = advice ? CStringGetTextDatum(advice) : (Datum) 0;
-	tuplestore_putvalues(findings->result->setResult,
-						 findings->result->setDesc, values, nulls);
-	findings->n++;
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
 /*
@@ -107,34 +100,12 @@ megabytes(int64 bytes)
 	return psprintf("%lld MB", (long long) (bytes / (1024 * 1024)));
 }
 
-/* Adds an extension, as find_versions' query returns it. */
-static void
-find_version(IvfpqFindings *findings, const char *name, const char *files,
-			 const char *installed)
-{
-	char	   *state = psprintf("version %s", installed);
-
-	if (strncmp(name, "gpuvec", 6) != 0)
-		IvfpqFind(findings, name, state, NULL);
-	else if (strcmp(files, GPUVEC_RELEASE) != 0)
-		IvfpqFind(findings, name,
-				  psprintf("%s, files of %s are installed, but this session runs the library of %s",
-						   state, files, GPUVEC_RELEASE),
-				  "begin a new session or, where gpuvec is preloaded, restart the server");
-	else if (strcmp(installed, files) != 0)
-		IvfpqFind(findings, name,
-				  psprintf("%s, the library is of %s", state, GPUVEC_RELEASE),
-				  psprintf("ALTER EXTENSION %s UPDATE", name));
-	else
-		IvfpqFind(findings, name, state, NULL);
-}
-
 /*
  * Adds the extensions of this database, and whether their versions are the
  * library's.
  */
 static void
-find_versions(IvfpqFindings *findings)
+find_versions(ReturnSetInfo *result)
 {
 	SPITupleTable *table;
 
@@ -148,45 +119,66 @@ find_versions(IvfpqFindings *findings)
 		elog(ERROR, "could not read versions of extensions");
 	table = SPI_tuptable;
 	for (uint64 i = 0; i < SPI_processed; i++)
-		find_version(findings, SPI_getvalue(table->vals[i], table->tupdesc, 1),
-					 SPI_getvalue(table->vals[i], table->tupdesc, 2),
-					 SPI_getvalue(table->vals[i], table->tupdesc, 3));
+	{
+		const char *name = SPI_getvalue(table->vals[i], table->tupdesc, 1);
+		const char *files = SPI_getvalue(table->vals[i], table->tupdesc, 2);
+		const char *installed = SPI_getvalue(table->vals[i], table->tupdesc, 3);
+		const char *state = psprintf("version %s", installed);
+		const char *advice = NULL;
+		bool		is_ours = strncmp(name, "gpuvec", 6) == 0;
+
+		if (is_ours && strcmp(files, GPUVEC_RELEASE) != 0)
+		{
+			state = psprintf("%s, files of %s are installed, but this session runs the library of %s",
+							 state, files, GPUVEC_RELEASE);
+			advice = "begin a new session or, where gpuvec is preloaded, restart the server";
+		}
+		else if (is_ours && strcmp(installed, files) != 0)
+		{
+			state = psprintf("%s, the library is of %s", state,
+							 GPUVEC_RELEASE);
+			advice = psprintf("ALTER EXTENSION %s UPDATE", name);
+		}
+		IvfpqAddFinding(result, name, state, advice);
+	}
 	SPI_finish();
-	IvfpqFind(findings, "formats",
-			  psprintf("this gpuvec reads and writes format %d", IVFPQ_VERSION),
-			  NULL);
+	IvfpqAddFinding(result, "formats",
+					psprintf("this gpuvec reads and writes format %d",
+							 IVFPQ_VERSION),
+					NULL);
 }
 
-/* Returns what to do about a gpuvecd that is not up and that others start. */
-static const char *
-external_advice(const IvfpqServerStatus *status)
-{
-	if (strcmp(status->state, "other version") == 0)
-		return psprintf("have gpuvecd of the same version started: the library is of %s",
-						GPUVEC_RELEASE);
-	if (status->is_others)
-		return "have another gpuvecd started for this cluster, in a folder of its own";
-	if (strcmp(status->state, "down") == 0)
-		return psprintf("start it with --socket %s; that folder, or what leads to it, has to belong to gpuvec.server_owner, by default PostgreSQL's user, or to root, and nobody else may write to it",
-						ivfpq_server_directory);
-	return NULL;
-}
-
-/* Returns what to do about a gpuvecd that is not up. */
+/* Returns what to do about a gpuvecd that is not up, or NULL. */
 static const char *
 server_advice(const IvfpqServerStatus *status)
 {
-	if (status->is_external && strcmp(status->state, "suspended") != 0)
-		return external_advice(status);
-	if (strcmp(status->state, "starting") == 0)
-		return "wait a moment, and look again";
-	if (strcmp(status->state, "other version") == 0)
-		return "restart the server: it was started before gpuvec was upgraded";
-	if (strcmp(status->state, "suspended") == 0)
-		return "sessions search themselves until it answers in time; look into the server's log, and at gpuvec_stat";
-	if (strcmp(status->state, "down") == 0)
-		return "look into the server's log, which says why it ended; sessions search themselves meanwhile";
-	return NULL;				/* "off", "no card" */
+	const char *suspended = "sessions search themselves until it answers in time; look into the server's log, and at gpuvec_stat";
+	const char *others = status->is_external && status->is_others ?
+	"have another gpuvecd started for this cluster, in a folder of its own" :
+	NULL;
+	const struct
+	{
+		const char *state;
+		const char *ours;		/* advice where the server starts gpuvecd */
+		const char *external;	/* ... and where others do */
+	}			states[] = {
+		{"starting", "wait a moment, and look again", others},
+		{"other version",
+			"restart the server: it was started before gpuvec was upgraded",
+			psprintf("have gpuvecd of the same version started: the library is of %s",
+					 GPUVEC_RELEASE)},
+		{"suspended", suspended, suspended},
+		{"down",
+			"look into the server's log, which says why it ended; sessions search themselves meanwhile",
+			others ? others :
+			psprintf("start it with --socket %s; that folder, or what leads to it, has to belong to gpuvec.server_owner, by default PostgreSQL's user, or to root, and nobody else may write to it",
+					 ivfpq_server_directory)},
+	};
+
+	for (int i = 0; i < (int) lengthof(states); i++)
+		if (strcmp(status->state, states[i].state) == 0)
+			return status->is_external ? states[i].external : states[i].ours;
+	return others;				/* "off", "no card" */
 }
 
 /* Returns what gives gpuvecd more memory. */
@@ -199,327 +191,277 @@ more_memory(const IvfpqServerStatus *status)
 
 /* Adds gpuvecd and its mirrors. */
 static void
-find_server(IvfpqFindings *findings, const IvfpqServerStatus *status)
+find_server(ReturnSetInfo *result, const IvfpqServerStatus *status)
 {
 	if (!status->preloaded)
 	{
-		IvfpqFind(findings, "preloading",
-				  "gpuvec is not preloaded: there is no gpuvecd, sessions search themselves",
-				  status->preload_helps ?
-				  "shared_preload_libraries = 'gpuvec', and restart the server" :
-				  NULL);
+		IvfpqAddFinding(result, "preloading",
+						"gpuvec is not preloaded: there is no gpuvecd, sessions search themselves",
+						status->preload_helps ?
+						"shared_preload_libraries = 'gpuvec', and restart the server" :
+						NULL);
 		return;
 	}
-	IvfpqFind(findings, "preloading", "gpuvec is preloaded", NULL);
+	IvfpqAddFinding(result, "preloading", "gpuvec is preloaded", NULL);
 	if (status->pid == 0 || !status->up)
 	{
-		IvfpqFind(findings, "gpuvecd",
-				  psprintf("it is %s%s%s", status->state,
-						   status->problem[0] ? ": " : "", status->problem),
-				  server_advice(status));
+		IvfpqAddFinding(result, "gpuvecd",
+						psprintf("it is %s%s%s", status->state,
+								 status->problem[0] ? ": " : "",
+								 status->problem),
+						server_advice(status));
 		return;
 	}
-	IvfpqFind(findings, "gpuvecd",
-			  psprintf("it is %s, process %d on %s%s%s, started again %lld times",
-					   status->state, status->pid, status->engine,
-					   status->device[0] ? ": " : "", status->device,
-					   (long long) status->restarts), NULL);
-	IvfpqFind(findings, "mirrors",
-			  psprintf("%d, they take %s of %s", status->nmirrors,
-					   megabytes(status->used), megabytes(status->memory)),
-			  status->memory > 0 && status->used > status->memory / 10 * 9 ?
-			  psprintf("memory is nearly full, and mirrors searched longest ago give way: %s, if the card has more",
-					   more_memory(status)) : NULL);
-}
-
-/* Returns the first word of a line that looks like a version, or NULL. */
-static char *
-version_in(char *line)
-{
-	for (char *word = strtok(line, " \t\n"); word != NULL;
-		 word = strtok(NULL, " \t\n"))
-	{
-		if (isdigit((unsigned char) word[0]) && strchr(word, '.') != NULL)
-			return word;
-	}
-	return NULL;
+	IvfpqAddFinding(result, "gpuvecd",
+					psprintf("it is %s, process %d on %s%s%s, started again %lld times",
+							 status->state, status->pid, status->engine,
+							 status->device[0] ? ": " : "", status->device,
+							 (long long) status->restarts),
+					NULL);
+	IvfpqAddFinding(result, "mirrors",
+					psprintf("%d, they take %s of %s", status->nmirrors,
+							 megabytes(status->used),
+							 megabytes(status->memory)),
+					status->memory > 0 &&
+					status->used > status->memory / 10 * 9 ?
+					psprintf("memory is nearly full, and mirrors searched longest ago give way: %s, if the card has more",
+							 more_memory(status)) : NULL);
 }
 
 /*
- * Returns the version of the devices' driver, as the kernel says it; or NULL.
+ * Returns the version of the devices' driver, as the kernel says it: the first
+ * word that looks like a version.  Returns NULL if it is not known.
  */
 static char *
 driver_version(void)
 {
 	FILE	   *file = AllocateFile("/proc/driver/nvidia/version", "r");
 	char		line[256];
-	char	   *version = NULL;
+	char	   *word = NULL;
 
 	if (file == NULL)
 		return NULL;
 	if (fgets(line, sizeof(line), file) != NULL)
-		version = version_in(line);
+	{
+		word = strtok(line, " \t\n");
+		while (word != NULL &&
+			   (!isdigit((unsigned char) word[0]) || strchr(word, '.') == NULL))
+			word = strtok(NULL, " \t\n");
+	}
 	FreeFile(file);
-	return version ? pstrdup(version) : NULL;
-}
-
-static void
-find_device(IvfpqFindings *findings, const IvfpqServerStatus *status)
-{
-	char	   *driver = driver_version();
-
-	if (!status->has_device)
-		IvfpqFind(findings, "card", "this machine shows none", NULL);
-	else if (driver == NULL)
-		IvfpqFind(findings, "card",
-				  "this machine shows one; which driver it has is not to be seen",
-				  NULL);
-	else
-		IvfpqFind(findings, "card",
-				  psprintf("this machine shows one, of driver %s", driver),
-				  NULL);
-}
-
-/* Returns whether a setting, which not all versions have, has this value. */
-static bool
-setting_is(const char *name, const char *value)
-{
-	const char *is = GetConfigOption(name, true, false);
-
-	return is != NULL && strcmp(is, value) == 0;
-}
-
-static void
-find_memory(IvfpqFindings *findings)
-{
-	Size		buffers = (Size) NBuffers * BLCKSZ;
-	const char *wanted = GetConfigOption("huge_pages", true, false);
-	const char *status = GetConfigOption("huge_pages_status", true, false);
-	bool		lacks = setting_is("huge_pages", "off") ||
-	setting_is("huge_pages_status", "off");
-
-	IvfpqFind(findings, "memory",
-			  psprintf("shared_buffers %s, maintenance_work_mem %s, work_mem %s",
-					   megabytes(buffers),
-					   megabytes((int64) maintenance_work_mem * 1024),
-					   megabytes((int64) work_mem * 1024)), NULL);
-	IvfpqFind(findings, "huge pages",
-			  psprintf("huge_pages is %s%s%s", wanted ? wanted : "unknown",
-					   status ? ", in force: " : "", status ? status : ""),
-			  lacks && buffers >= MANY_BUFFERS ?
-			  "set vm.nr_hugepages to what postgres -C shared_memory_size_in_huge_pages says, and huge_pages to on: searches of large indexes get faster" :
-			  NULL);
-}
-
-static void
-find_workers(IvfpqFindings *findings, const IvfpqServerStatus *status)
-{
-	bool		has_server = status->preloaded && ivfpq_server != IVFPQ_SERVER_OFF;
-	int			wanted = (has_server ? SERVER_WORKERS : 0) +
-	ivfpq_max_training_workers + max_parallel_maintenance_workers;
-
-	IvfpqFind(findings, "workers",
-			  psprintf("max_worker_processes is %d; gpuvec takes up to %d: %d for gpuvecd, %d that train, %d that help to build",
-					   max_worker_processes, wanted,
-					   has_server ? SERVER_WORKERS : 0,
-					   ivfpq_max_training_workers,
-					   max_parallel_maintenance_workers),
-			  wanted > max_worker_processes ?
-			  psprintf("raise max_worker_processes to %d and more",
-					   wanted) : NULL);
+	return word ? pstrdup(word) : NULL;
 }
 
 /* Adds device, memory and processes. */
 static void
-find_machine(IvfpqFindings *findings, const IvfpqServerStatus *status)
+find_machine(ReturnSetInfo *result, const IvfpqServerStatus *status)
 {
-	find_device(findings, status);
-	find_memory(findings);
-	find_workers(findings, status);
-}
+	const char *driver = driver_version();
+	Size		buffers = (Size) NBuffers * BLCKSZ;
+	const char *huge = GetConfigOption("huge_pages", true, false);
+	const char *in_force = GetConfigOption("huge_pages_status", true, false);
+	bool		lacks_huge = (huge != NULL && strcmp(huge, "off") == 0) ||
+	(in_force != NULL && strcmp(in_force, "off") == 0);
+	int			server_workers =
+	status->preloaded && ivfpq_server != IVFPQ_SERVER_OFF ?
+	SERVER_WORKERS : 0;
+	int			workers = server_workers + ivfpq_max_training_workers +
+	max_parallel_maintenance_workers;
 
-/* Appends a setting's name to those before, if it is set. */
-static void
-add_set(StringInfo names, bool is_set, const char *name)
-{
-	if (is_set)
-		appendStringInfo(names, "%s%s", names->len > 0 ? ", " : "", name);
+	IvfpqAddFinding(result, "card",
+					!status->has_device ? "this machine shows none" :
+					driver == NULL ?
+					"this machine shows one; which driver it has is not to be seen" :
+					psprintf("this machine shows one, of driver %s", driver),
+					NULL);
+	IvfpqAddFinding(result, "memory",
+					psprintf("shared_buffers %s, maintenance_work_mem %s, work_mem %s",
+							 megabytes(buffers),
+							 megabytes((int64) maintenance_work_mem * 1024),
+							 megabytes((int64) work_mem * 1024)),
+					NULL);
+	/* not all versions have huge_pages_status */
+	IvfpqAddFinding(result, "huge pages",
+					psprintf("huge_pages is %s%s%s", huge ? huge : "unknown",
+							 in_force ? ", in force: " : "",
+							 in_force ? in_force : ""),
+					lacks_huge && buffers >= MANY_BUFFERS ?
+					"set vm.nr_hugepages to what postgres -C shared_memory_size_in_huge_pages says, and huge_pages to on: searches of large indexes get faster" :
+					NULL);
+	IvfpqAddFinding(result, "workers",
+					psprintf("max_worker_processes is %d; gpuvec takes up to %d: %d for gpuvecd, %d that train, %d that help to build",
+							 max_worker_processes, workers, server_workers,
+							 ivfpq_max_training_workers,
+							 max_parallel_maintenance_workers),
+					workers > max_worker_processes ?
+					psprintf("raise max_worker_processes to %d and more",
+							 workers) : NULL);
 }
 
 /*
- * Adds settings that have no effect because others start gpuvecd, or because
- * they do not.
+ * Returns the names of settings that are set and have no effect, because
+ * others start gpuvecd, or because they do not.
  */
-static void
-find_without_effect(IvfpqFindings *findings, const IvfpqServerStatus *status)
+static char *
+name_without_effect(const IvfpqServerStatus *status)
 {
+	const struct
+	{
+		bool		is_external;	/* of no effect if others start gpuvecd */
+		bool		is_set;
+		const char *name;
+	}			settings[] = {
+		{true, ivfpq_gpu_memory != 0, "gpuvec.gpu_memory"},
+		{true, ivfpq_devices[0] != '\0', "gpuvec.devices"},
+		{true, ivfpq_replicas != 1, "gpuvec.replicas"},
+		{true, ivfpq_matmul != IVFPQ_MATMUL_AUTO, "gpuvec.matmul"},
+		{true, ivfpq_server_path[0] != '\0', "gpuvec.server_path"},
+		{false, ivfpq_server_directory[0] != '\0', "gpuvec.server_directory"},
+		{false, ivfpq_server_owner[0] != '\0', "gpuvec.server_owner"},
+	};
 	StringInfoData names;
 
 	initStringInfo(&names);
-	if (status->is_external)
-	{
-		add_set(&names, ivfpq_gpu_memory != 0, "gpuvec.gpu_memory");
-		add_set(&names, ivfpq_devices[0] != '\0', "gpuvec.devices");
-		add_set(&names, ivfpq_replicas != 1, "gpuvec.replicas");
-		add_set(&names, ivfpq_matmul != IVFPQ_MATMUL_AUTO,
-				"gpuvec.matmul");
-		add_set(&names, ivfpq_server_path[0] != '\0', "gpuvec.server_path");
-	}
-	else
-	{
-		add_set(&names, ivfpq_server_directory[0] != '\0',
-				"gpuvec.server_directory");
-		add_set(&names, ivfpq_server_owner[0] != '\0', "gpuvec.server_owner");
-	}
-	if (names.len == 0)
-		return;
-	IvfpqFind(findings, "settings",
-			  psprintf("set, and of no effect: gpuvec.server is %sexternal: %s",
-					   status->is_external ? "" : "not ", names.data),
-			  status->is_external ?
-			  "give gpuvecd the options --memory, --devices, --replicas and --matmul instead, and reset them" :
-			  "gpuvec.server = external, or reset them");
+	for (int i = 0; i < (int) lengthof(settings); i++)
+		if (settings[i].is_set &&
+			settings[i].is_external == status->is_external)
+			appendStringInfo(&names, "%s%s", names.len > 0 ? ", " : "",
+							 settings[i].name);
+	return names.data;
 }
 
-/* Adds settings of a gpuvecd that is not running. */
+/*
+ * Adds settings that contradict each other or have no effect, and those that
+ * take a plan from the planner, or work from the server.
+ */
 static void
-find_without_server(IvfpqFindings *findings, const IvfpqServerStatus *status)
+find_settings(ReturnSetInfo *result, const IvfpqServerStatus *status)
 {
-	const char *how = status->preloaded ?
+	const char *without_effect = name_without_effect(status);
+	bool		lacks_server = !status->up && IvfpqServerIsWanted();
+	const char *why_none = status->preloaded ?
 	psprintf("gpuvecd is %s", status->state) : "gpuvec is not preloaded";
+	const struct
+	{
+		bool		holds;
+		const char *state;
+		const char *advice;
+	}			findings[] = {
+		{!status->preloaded &&
+			(ivfpq_server != IVFPQ_SERVER_AUTO || ivfpq_gpu_memory != 0 ||
+			 ivfpq_devices[0] != '\0' || ivfpq_replicas != 1 ||
+			 ivfpq_matmul != IVFPQ_MATMUL_AUTO),
+			"gpuvec.server, gpuvec.gpu_memory, gpuvec.devices, gpuvec.replicas and gpuvec.matmul have no effect: gpuvec is not preloaded",
+			"shared_preload_libraries = 'gpuvec', and restart the server; or reset them"
+		},
+		{status->preloaded && without_effect[0] != '\0',
+			psprintf("set, and of no effect: gpuvec.server is %sexternal: %s",
+					 status->is_external ? "" : "not ", without_effect),
+			status->is_external ?
+			"give gpuvecd the options --memory, --devices, --replicas and --matmul instead, and reset them" :
+			"gpuvec.server = external, or reset them"
+		},
+		{!status->preloaded && ivfpq_keep_queries,
+			"gpuvec.keep_queries has no effect: gpuvec is not preloaded",
+			"shared_preload_libraries = 'gpuvec', and restart the server; or turn it off"
+		},
+		{lacks_server && ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR,
+			psprintf("gpuvec.on_gpu_error is error, and %s: searches of mirrored indexes fail",
+					 why_none),
+			"SET gpuvec.on_gpu_error = fallback, or gpuvec.engine = cpu"
+		},
+		{lacks_server && ivfpq_on_gpu_error != IVFPQ_ON_ERROR_ERROR &&
+			ivfpq_engine == IVFPQ_ENGINE_GPU,
+			psprintf("gpuvec.engine is gpu, and %s: sessions search themselves",
+					 why_none),
+			"SET gpuvec.engine = auto, or have gpuvecd started"
+		},
 
-	if (!status->preloaded &&
-		(ivfpq_server != IVFPQ_SERVER_AUTO || ivfpq_gpu_memory != 0 ||
-		 (ivfpq_devices != NULL && ivfpq_devices[0] != '\0') ||
-		 ivfpq_replicas != 1 || ivfpq_matmul != IVFPQ_MATMUL_AUTO))
-		IvfpqFind(findings, "settings",
-				  "gpuvec.server, gpuvec.gpu_memory, gpuvec.devices, gpuvec.replicas and gpuvec.matmul have no effect: gpuvec is not preloaded",
-				  "shared_preload_libraries = 'gpuvec', and restart the server; or reset them");
-	if (status->preloaded)
-		find_without_effect(findings, status);
-	if (!status->preloaded && ivfpq_keep_queries)
-		IvfpqFind(findings, "settings",
-				  "gpuvec.keep_queries has no effect: gpuvec is not preloaded",
-				  "shared_preload_libraries = 'gpuvec', and restart the server; or turn it off");
-	if (status->up || !IvfpqServerIsWanted())
-		return;
-	if (ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
-		IvfpqFind(findings, "settings",
-				  psprintf("gpuvec.on_gpu_error is error, and %s: searches of mirrored indexes fail",
-						   how),
-				  "SET gpuvec.on_gpu_error = fallback, or gpuvec.engine = cpu");
-	else if (ivfpq_engine == IVFPQ_ENGINE_GPU)
-		IvfpqFind(findings, "settings",
-				  psprintf("gpuvec.engine is gpu, and %s: sessions search themselves",
-						   how),
-				  "SET gpuvec.engine = auto, or have gpuvecd started");
+		/* what gets in the way of recall */
+		{ivfpq_probes > 0,
+			psprintf("gpuvec.probes is %d: gpuvec.recall (%g) has no say in how many lists are read",
+					 ivfpq_probes, ivfpq_recall),
+			"RESET gpuvec.probes, unless it is for a measurement"
+		},
+		{ivfpq_candidates > 0,
+			psprintf("gpuvec.candidates is %d: gpuvec.recall (%g) has no say in how many rows are measured",
+					 ivfpq_candidates, ivfpq_recall),
+			"RESET gpuvec.candidates, unless it is for a measurement"
+		},
+		{ivfpq_max_probes > 0,
+			psprintf("gpuvec.max_probes is %d: scans end there, whether they have reached gpuvec.recall (%g) and the rows that LIMIT asks for or not",
+					 ivfpq_max_probes, ivfpq_recall),
+			"RESET gpuvec.max_probes, unless time matters more than rows"
+		},
+		{ivfpq_recall >= 1,
+			"gpuvec.recall is 1: each search reads the whole index",
+			"SET gpuvec.recall = 0.99 or less, unless answers have to be exact"
+		},
+
+		/* what is turned off */
+		{!enable_indexscan,
+			"enable_indexscan is off: the planner avoids every index",
+			"SET enable_indexscan = on"
+		},
+		{ivfpq_use_index == IVFPQ_USE_NEVER,
+			"gpuvec.use_index is never: no plan uses an index of gpuivfpq",
+			"RESET gpuvec.use_index, unless it is for a comparison"
+		},
+		{!ivfpq_enable_custom_scan,
+			"gpuvec.enable_custom_scan is off: conditions are asked only of rows that were measured",
+			"SET gpuvec.enable_custom_scan = on"
+		},
+		{ivfpq_max_training_workers == 0,
+			"gpuvec.max_training_workers is 0: no VACUUM has an index trained",
+			"raise it, or call gpuvec_train"
+		},
+		{ivfpq_simd == GV_SIMD_PORTABLE,
+			"gpuvec.simd is portable: searches are slower than this processor allows",
+			"RESET gpuvec.simd, unless it is for a measurement"
+		},
+		{IvfpqServerIsWanted() && !ivfpq_auto_mirror,
+			"gpuvec.auto_mirror is off: only gpuvec_prewarm brings mirrors to gpuvecd",
+			"SET gpuvec.auto_mirror = on, or prewarm what is searched"
+		},
+	};
+	bool		found = false;
+
+	for (int i = 0; i < (int) lengthof(findings); i++)
+	{
+		if (!findings[i].holds)
+			continue;
+		found = true;
+		IvfpqAddFinding(result, "settings", findings[i].state,
+						findings[i].advice);
+	}
+	if (!found)
+		IvfpqAddFinding(result, "settings", "they go together", NULL);
 }
 
-/* Adds settings of recall that get in each other's way. */
 static void
-find_about_recall(IvfpqFindings *findings)
+find(const IndexReport *report, const char *state, const char *advice)
 {
-	if (ivfpq_probes > 0)
-		IvfpqFind(findings, "settings",
-				  psprintf("gpuvec.probes is %d: gpuvec.recall (%g) has no say in how many lists are read",
-						   ivfpq_probes, ivfpq_recall),
-				  "RESET gpuvec.probes, unless it is for a measurement");
-	if (ivfpq_candidates > 0)
-		IvfpqFind(findings, "settings",
-				  psprintf("gpuvec.candidates is %d: gpuvec.recall (%g) has no say in how many rows are measured",
-						   ivfpq_candidates, ivfpq_recall),
-				  "RESET gpuvec.candidates, unless it is for a measurement");
-	if (ivfpq_max_probes > 0)
-		IvfpqFind(findings, "settings",
-				  psprintf("gpuvec.max_probes is %d: scans end there, whether they have reached gpuvec.recall (%g) and the rows that LIMIT asks for or not",
-						   ivfpq_max_probes, ivfpq_recall),
-				  "RESET gpuvec.max_probes, unless time matters more than rows");
-	if (ivfpq_recall >= 1)
-		IvfpqFind(findings, "settings",
-				  "gpuvec.recall is 1: each search reads the whole index",
-				  "SET gpuvec.recall = 0.99 or less, unless answers have to be exact");
+	IvfpqAddFinding(report->result, report->name, state, advice);
 }
 
-/* Adds settings that take a plan from the planner, or work from the server. */
-static void
-find_turned_off(IvfpqFindings *findings)
+/* Describes searches that begin with these parameters. */
+static const char *
+describe_search(const IndexReport *report, const IvfpqSearchParams *params)
 {
-	if (!enable_indexscan)
-		IvfpqFind(findings, "settings",
-				  "enable_indexscan is off: the planner avoids every index",
-				  "SET enable_indexscan = on");
-	if (ivfpq_use_index == IVFPQ_USE_NEVER)
-		IvfpqFind(findings, "settings",
-				  "gpuvec.use_index is never: no plan uses an index of gpuivfpq",
-				  "RESET gpuvec.use_index, unless it is for a comparison");
-	if (!ivfpq_enable_custom_scan)
-		IvfpqFind(findings, "settings",
-				  "gpuvec.enable_custom_scan is off: conditions are asked only of rows that were measured",
-				  "SET gpuvec.enable_custom_scan = on");
-	if (ivfpq_max_training_workers == 0)
-		IvfpqFind(findings, "settings",
-				  "gpuvec.max_training_workers is 0: no VACUUM has an index trained",
-				  "raise it, or call gpuvec_train");
-	if (ivfpq_simd == GV_SIMD_PORTABLE)
-		IvfpqFind(findings, "settings",
-				  "gpuvec.simd is portable: searches are slower than this processor allows",
-				  "RESET gpuvec.simd, unless it is for a measurement");
-	if (IvfpqServerIsWanted() && !ivfpq_auto_mirror)
-		IvfpqFind(findings, "settings",
-				  "gpuvec.auto_mirror is off: only gpuvec_prewarm brings mirrors to gpuvecd",
-				  "SET gpuvec.auto_mirror = on, or prewarm what is searched");
-}
+	int			nlists = report->inspection.meta.nlists;
+	int			least_rows = IvfpqLeastRows(report->index);
 
-/* Adds a row for each contradiction between settings. */
-static void
-find_contradictions(IvfpqFindings *findings,
-					const IvfpqServerStatus *status)
-{
-	int			before = findings->n;
-
-	find_without_server(findings, status);
-	find_about_recall(findings);
-	find_turned_off(findings);
-	if (findings->n == before)
-		IvfpqFind(findings, "settings", "they go together", NULL);
-}
-
-static void
-find(const Patient *patient, const char *state, const char *advice)
-{
-	IvfpqFind(patient->findings, patient->name, state, advice);
-}
-
-/* Describes the search parameters of a first batch. */
-static char *
-describe_params(const Patient *patient, const IvfpqSearchParams *params)
-{
-	if (patient->inspection.meta.nlists == 0 &&
-		patient->index->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
-		return psprintf("not trained, searches are exact; gpuvec_train trains it from %d on",
-						IvfpqLeastRows(patient->index));
-	if (patient->inspection.meta.nlists == 0)
-		return psprintf("not trained, searches are exact; VACUUM trains it when it holds %d, gpuvec_train from %d on",
-						IvfpqTrainRows(patient->index),
-						IvfpqLeastRows(patient->index));
+	if (nlists == 0)
+		return report->index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ?
+			psprintf("not trained, searches are exact; gpuvec_train trains it from %d on",
+					 least_rows) :
+			psprintf("not trained, searches are exact; VACUUM trains it when it holds %d, gpuvec_train from %d on",
+					 IvfpqTrainRows(report->index), least_rows);
 	if (params->read_all)
 		return psprintf("a search at recall %g reads all of %d lists",
-						ivfpq_recall, patient->inspection.meta.nlists);
+						ivfpq_recall, nlists);
 	return psprintf("a search at recall %g begins with %d of %d lists and %d candidates",
-					ivfpq_recall, params->probes,
-					patient->inspection.meta.nlists, params->candidates);
-}
-
-static char *
-describe_counts(const Patient *patient)
-{
-	const int64 *counts = patient->counts.counts;
-
-	if (!patient->counted || patient->counts.since == 0)
-		return "";
-	return psprintf(", %lld scans, %lld passes over the table",
-					(long long) counts[IVFPQ_COUNT_SCANS],
-					(long long) counts[IVFPQ_COUNT_FULL_PASSES]);
+					ivfpq_recall, params->probes, nlists, params->candidates);
 }
 
 /*
@@ -528,97 +470,32 @@ describe_counts(const Patient *patient)
  * do so.
  */
 static void
-find_recall(const Patient *patient, const IvfpqSearchParams *params)
+find_recall(const IndexReport *report, const IvfpqSearchParams *params)
 {
-	const IvfpqMetaData *meta = &patient->inspection.meta;
-	const IvfpqOptions *options = IvfpqGetOptions(patient->index);
-	int64		rows = patient->inspection.totals.rows +
-	patient->inspection.pending;
+	const IvfpqMetaData *meta = &report->inspection.meta;
+	const IvfpqOptions *options = IvfpqGetOptions(report->index);
+	int64		rows = report->inspection.totals.rows +
+	report->inspection.pending;
 	IvfpqSearchParams next;
 
 	if (meta->nlists == 0)
 		return;
-	IvfpqParamsForBatch(&next, patient->index, meta, ivfpq_recall, 1);
+	IvfpqParamsForBatch(&next, report->index, meta, ivfpq_recall, 1);
 	if (options->probes > 0 && ivfpq_probes == 0)
-		find(patient,
+		find(report,
 			 psprintf("its option probes is %d: gpuvec.recall (%g) has no say in how many lists are read",
 					  options->probes, ivfpq_recall),
-			 psprintf("ALTER INDEX %s RESET (probes)", patient->name));
+			 psprintf("ALTER INDEX %s RESET (probes)", report->name));
 	else if (ivfpq_recall < 1 && next.read_all)
-		find(patient,
+		find(report,
 			 psprintf(params->read_all ?
 					  "recall %g is more than it is calibrated for: each search reads the whole index" :
 					  "recall %g is more than it is calibrated for beyond ten rows: each search for more reads the whole index",
 					  ivfpq_recall),
 			 IvfpqCalibrationQueries(rows) > 0 ?
 			 psprintf("SET gpuvec.recall to less, or SELECT * FROM gpuvec_calibrate(%s)",
-					  patient->literal) :
+					  report->literal) :
 			 "SET gpuvec.recall to less");
-}
-
-/* Reports an index whose searches show that something is wrong. */
-static void
-find_in_counts(const Patient *patient)
-{
-	const int64 *counts = patient->counts.counts;
-	int64		scans = counts[IVFPQ_COUNT_SCANS];
-
-	if (!patient->counted || scans < MANY_SCANS ||
-		patient->inspection.meta.nlists == 0)
-		return;
-	if (counts[IVFPQ_COUNT_FULL_PASSES] > scans * FULL_PASSES_FRACTION)
-		find(patient,
-			 psprintf("%lld of %lld scans ended in a pass over the whole table",
-					  (long long) counts[IVFPQ_COUNT_FULL_PASSES],
-					  (long long) scans),
-			 "give conditions that few rows fulfill an index of their own, or make their columns keys of this one");
-	if (counts[IVFPQ_COUNT_OUT_OF_ORDER] > counts[IVFPQ_COUNT_RETURNED] *
-		OUT_OF_ORDER_FRACTION)
-		find(patient,
-			 psprintf("%lld rows came too late for their place, beside %lld given out",
-					  (long long) counts[IVFPQ_COUNT_OUT_OF_ORDER],
-					  (long long) counts[IVFPQ_COUNT_RETURNED]),
-			 "raise gpuvec.recall, or SET gpuvec.scan_order = relaxed, where many rows are asked for");
-}
-
-/* Reports the state of its mirror, if sessions would ask gpuvecd. */
-static void
-find_mirror(const Patient *patient)
-{
-	const IvfpqServerStatus *status = patient->status;
-	const IvfpqMetaData *meta = &patient->inspection.meta;
-	int64		bytes = (int64) RelationGetNumberOfBlocks(patient->index) *
-	BLCKSZ;
-	GvMirrorKey key;
-	const char *state;
-	char	   *error;
-
-	if (!status->up || !IvfpqServerIsWanted() ||
-		!IvfpqCanMirror(patient->index, meta))
-		return;
-	key = IvfpqMirrorKey(patient->index, meta);
-	state = IvfpqGetMirrorState(status, &key, &error);
-	if (state == NULL || strcmp(state, "evicted") == 0)
-		find(patient,
-			 state == NULL ? "gpuvecd has no mirror of it" :
-			 "gpuvecd gave up its mirror for others",
-			 bytes > status->memory && status->memory > 0 ?
-			 psprintf("it takes about %lld MB and does not fit into %lld: %s, or leave it to sessions",
-					  (long long) (bytes >> 20),
-					  (long long) (status->memory >> 20),
-					  more_memory(status)) :
-			 psprintf("search it, or SELECT gpuvec_prewarm(%s)",
-					  patient->literal));
-	else if (strcmp(state, "failed") == 0)
-		find(patient,
-			 psprintf("gpuvecd could not mirror it: %s", error),
-			 status->memory > 0 && bytes > status->memory ?
-			 psprintf("%s, if there is more; sessions search it meanwhile",
-					  more_memory(status)) :
-			 psprintf("look into %s log; sessions search it meanwhile",
-					  status->is_external ? "gpuvecd's" : "the server's"));
-	else
-		find(patient, psprintf("its mirror is %s", state), NULL);
 }
 
 /*
@@ -628,134 +505,179 @@ find_mirror(const Patient *patient)
  * come, nobody knows what those were.
  */
 static void
-find_few_lists(const Patient *patient)
+find_few_lists(const IndexReport *report)
 {
-	const IvfpqMetaData *meta = &patient->inspection.meta;
+	const IvfpqMetaData *meta = &report->inspection.meta;
 	int			wanted = IvfpqDefaultLists((double) meta->rows_at_training);
 	Size		bytes = IvfpqMemoryForLists(wanted, meta->dims);
 
-	if (meta->nlists == 0 || IvfpqGetOptions(patient->index)->lists > 0 ||
-		meta->nlists >= wanted / 2 || patient->inspection.has_drifted)
+	if (meta->nlists == 0 || IvfpqGetOptions(report->index)->lists > 0 ||
+		meta->nlists >= wanted / 2 || report->inspection.has_drifted)
 		return;
-	if (patient->inspection.has_copies)
-		find(patient,
+	if (report->inspection.has_copies)
+		find(report,
 			 psprintf("it has %d lists, not %d as usual for its rows: many of these are equal",
 					  meta->nlists, wanted),
 			 NULL);
 	else if (bytes <= IvfpqMemoryLimit())
-		find(patient,
+		find(report,
 			 psprintf("it has %d lists where its rows ask for %d: maintenance_work_mem was less when it was built, or its vectors were few different ones",
 					  meta->nlists, wanted),
-			 psprintf("REINDEX INDEX CONCURRENTLY %s", patient->name));
+			 psprintf("REINDEX INDEX CONCURRENTLY %s", report->name));
 	else
-		find(patient,
+		find(report,
 			 psprintf("it has %d lists where its rows ask for %d: maintenance_work_mem was too little",
 					  meta->nlists, wanted),
 			 psprintf("SET maintenance_work_mem = '%lld MB' and REINDEX INDEX CONCURRENTLY %s",
-					  (long long) (bytes >> 20) + 1, patient->name));
+					  (long long) (bytes >> 20) + 1, report->name));
 }
 
-/* Reports all of an index that can be searched. */
+/* Reports an index whose searches show that something is wrong. */
 static void
-examine(Patient *patient, Relation heap)
+find_in_counts(const IndexReport *report)
 {
-	IvfpqSearchParams params;
+	const int64 *counts = report->counts.counts;
+	int64		scans = counts[IVFPQ_COUNT_SCANS];
 
-	IvfpqInspect(heap, patient->index, &patient->inspection);
-	IvfpqParamsForBatch(&params, patient->index, &patient->inspection.meta,
-						ivfpq_recall, 0);
-	patient->counted = IvfpqCountersGet(patient->oid, &patient->counts);
-	find(patient,
-		 psprintf("format %d, %lld rows, %s%s",
-				  patient->inspection.meta.version,
-				  (long long) (patient->inspection.totals.rows +
-							   patient->inspection.pending),
-				  describe_params(patient, &params),
-				  describe_counts(patient)),
-		 patient->inspection.advice);
-	find_recall(patient, &params);
-	find_few_lists(patient);
-	find_in_counts(patient);
-	find_mirror(patient);
+	if (!report->counted || scans < MANY_SCANS ||
+		report->inspection.meta.nlists == 0)
+		return;
+	if (counts[IVFPQ_COUNT_FULL_PASSES] > scans * FULL_PASSES_FRACTION)
+		find(report,
+			 psprintf("%lld of %lld scans ended in a pass over the whole table",
+					  (long long) counts[IVFPQ_COUNT_FULL_PASSES],
+					  (long long) scans),
+			 "give conditions that few rows fulfill an index of their own, or make their columns keys of this one");
+	if (counts[IVFPQ_COUNT_OUT_OF_ORDER] > counts[IVFPQ_COUNT_RETURNED] *
+		OUT_OF_ORDER_FRACTION)
+		find(report,
+			 psprintf("%lld rows came too late for their place, beside %lld given out",
+					  (long long) counts[IVFPQ_COUNT_OUT_OF_ORDER],
+					  (long long) counts[IVFPQ_COUNT_RETURNED]),
+			 "raise gpuvec.recall, or SET gpuvec.scan_order = relaxed, where many rows are asked for");
+}
+
+/* Reports the state of its mirror, if sessions would ask gpuvecd. */
+static void
+find_mirror(const IndexReport *report)
+{
+	const IvfpqServerStatus *status = report->status;
+	const IvfpqMetaData *meta = &report->inspection.meta;
+	int64		bytes = (int64) RelationGetNumberOfBlocks(report->index) *
+	BLCKSZ;
+	bool		is_too_large = status->memory > 0 && bytes > status->memory;
+	GvMirrorKey key;
+	const char *state;
+	char	   *error;
+
+	if (!status->up || !IvfpqServerIsWanted() ||
+		!IvfpqCanMirror(report->index, meta))
+		return;
+	key = IvfpqMirrorKey(report->index, meta);
+	state = IvfpqGetMirrorState(status, &key, &error);
+	if (state == NULL || strcmp(state, "evicted") == 0)
+		find(report,
+			 state == NULL ? "gpuvecd has no mirror of it" :
+			 "gpuvecd gave up its mirror for others",
+			 is_too_large ?
+			 psprintf("it takes about %lld MB and does not fit into %lld: %s, or leave it to sessions",
+					  (long long) (bytes >> 20),
+					  (long long) (status->memory >> 20),
+					  more_memory(status)) :
+			 psprintf("search it, or SELECT gpuvec_prewarm(%s)",
+					  report->literal));
+	else if (strcmp(state, "failed") == 0)
+		find(report,
+			 psprintf("gpuvecd could not mirror it: %s", error),
+			 is_too_large ?
+			 psprintf("%s, if there is more; sessions search it meanwhile",
+					  more_memory(status)) :
+			 psprintf("look into %s log; sessions search it meanwhile",
+					  status->is_external ? "gpuvecd's" : "the server's"));
+	else
+		find(report, psprintf("its mirror is %s", state), NULL);
 }
 
 /* Looks into an index, with both relations locked. */
 static void
-look_into(Patient *patient, Relation heap)
+look_into(IndexReport *report, Relation heap)
 {
-	Form_pg_index form = patient->index->rd_index;
+	Form_pg_index form = report->index->rd_index;
+	const IvfpqInspection *inspection = &report->inspection;
+	const int64 *counts = report->counts.counts;
+	IvfpqSearchParams params;
 
 	if (!form->indisvalid)
-		find(patient, form->indisready ?
+	{
+		find(report, form->indisready ?
 			 "not valid, so no query uses it: a build ended too early, or is under way" :
 			 "not valid, and not kept up to date: a build failed, or is under way",
 			 psprintf("if none is: REINDEX INDEX CONCURRENTLY %s, or drop it",
-					  patient->name));
-	else if (RecoveryInProgress() && !RelationNeedsWAL(patient->index))
-		find(patient, "unlogged, so it is empty on a standby", NULL);
-	else if (!IvfpqOwnsRelation(form->indrelid, GetUserId()) &&
-			 !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
-		find(patient,
+					  report->name));
+		return;
+	}
+	if (RecoveryInProgress() && !RelationNeedsWAL(report->index))
+	{
+		find(report, "unlogged, so it is empty on a standby", NULL);
+		return;
+	}
+	if (!IvfpqOwnsRelation(form->indrelid, GetUserId()) &&
+		!has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
+	{
+		find(report,
 			 "not looked into: that is for the table's owner and members of pg_monitor",
 			 NULL);
-	else
-		examine(patient, heap);
+		return;
+	}
+	IvfpqInspect(heap, report->index, &report->inspection);
+	IvfpqParamsForBatch(&params, report->index, &inspection->meta,
+						ivfpq_recall, 0);
+	report->counted = IvfpqCountersGet(report->oid, &report->counts);
+	find(report,
+		 psprintf("format %d, %lld rows, %s%s", inspection->meta.version,
+				  (long long) (inspection->totals.rows + inspection->pending),
+				  describe_search(report, &params),
+				  !report->counted || report->counts.since == 0 ? "" :
+				  psprintf(", %lld scans, %lld passes over the table",
+						   (long long) counts[IVFPQ_COUNT_SCANS],
+						   (long long) counts[IVFPQ_COUNT_FULL_PASSES])),
+		 inspection->advice);
+	find_recall(report, &params);
+	find_few_lists(report);
+	find_in_counts(report);
+	find_mirror(report);
 }
 
-/* Examines the index if it can be opened at once.  For IvfpqAttempt. */
+/* Looks into an index if it can be opened at once.  For IvfpqAttempt. */
 static void
 visit(void *arg)
 {
-	Patient    *patient = arg;
-	Oid			heapoid = IndexGetRelation(patient->oid, true);
+	IndexReport *report = arg;
+	Oid			heapoid = IndexGetRelation(report->oid, true);
 	Relation	heap;
 
 	if (!OidIsValid(heapoid))
 		return;
 	if (!ConditionalLockRelationOid(heapoid, AccessShareLock))
 	{
-		find(patient, "not looked into: its table is locked", NULL);
+		find(report, "not looked into: its table is locked", NULL);
 		return;
 	}
 	heap = try_relation_open(heapoid, NoLock);
 	if (heap == NULL)
 		return;
-	if (!ConditionalLockRelationOid(patient->oid, AccessShareLock))
-		find(patient, "not looked into: it is locked", NULL);
+	if (!ConditionalLockRelationOid(report->oid, AccessShareLock))
+		find(report, "not looked into: it is locked", NULL);
 	else
 	{
-		patient->index = try_relation_open(patient->oid, NoLock);
-		if (patient->index != NULL &&
-			!RELATION_IS_OTHER_TEMP(patient->index))
-			look_into(patient, heap);
-		if (patient->index != NULL)
-			relation_close(patient->index, AccessShareLock);
+		report->index = try_relation_open(report->oid, NoLock);
+		if (report->index != NULL &&
+			!RELATION_IS_OTHER_TEMP(report->index))
+			look_into(report, heap);
+		if (report->index != NULL)
+			relation_close(report->index, AccessShareLock);
 	}
 	relation_close(heap, AccessShareLock);
-}
-
-/* Returns all indexes of the access method, the oldest first. */
-static List *
-list_indexes(void)
-{
-	Oid			am = get_am_oid("gpuivfpq", true);
-	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
-	List	   *oids = NIL;
-	ScanKeyData key[2];
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key[0], Anum_pg_class_relam, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(am));
-	ScanKeyInit(&key[1], Anum_pg_class_relkind, BTEqualStrategyNumber,
-				F_CHAREQ, CharGetDatum(RELKIND_INDEX));
-	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 2, key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		oids = lappend_oid(oids, ((Form_pg_class) GETSTRUCT(tuple))->oid);
-	systable_endscan(scan);
-	table_close(catalog, AccessShareLock);
-	list_sort(oids, list_oid_cmp);
-	return oids;
 }
 
 /* Returns whether an error names the relation's file. */
@@ -783,18 +705,18 @@ is_file_of(Oid relid, const char *message)
  * be read, for which PostgreSQL has no hint.
  */
 static const char *
-advise_on_error(const Patient *patient, const ErrorData *error)
+advise_on_error(const IndexReport *report, const ErrorData *error)
 {
-	Oid			table = IndexGetRelation(patient->oid, true);
+	Oid			table = IndexGetRelation(report->oid, true);
 
 	if (error->hint != NULL ||
 		(error->sqlerrcode != ERRCODE_DATA_CORRUPTED &&
 		 error->sqlerrcode != ERRCODE_IO_ERROR &&
 		 error->sqlerrcode != ERRCODE_UNDEFINED_FILE))
 		return error->hint;
-	if (is_file_of(patient->oid, error->message))
+	if (is_file_of(report->oid, error->message))
 		return psprintf("REINDEX INDEX %s, which reads its table only; and look for what damaged it",
-						patient->name);
+						report->name);
 	if (OidIsValid(table) && is_file_of(table, error->message))
 		return psprintf("this is table %s itself, and no REINDEX helps: restore it from a backup, and look for what damaged it",
 						IvfpqRelationName(table));
@@ -803,47 +725,47 @@ advise_on_error(const Patient *patient, const ErrorData *error)
 
 /* Adds one or more rows for each index. */
 static void
-find_indexes(IvfpqFindings *findings, const IvfpqServerStatus *status)
+find_indexes(ReturnSetInfo *result, const IvfpqServerStatus *status)
 {
-	List	   *oids = list_indexes();
+	List	   *oids = IvfpqListIndexes(true);
 	ListCell   *lc;
 
 	foreach(lc, oids)
 	{
-		Patient		patient = {
-			.findings = findings, .status = status, .oid = lfirst_oid(lc)
+		IndexReport report = {
+			.result = result, .status = status, .oid = lfirst_oid(lc)
 		};
 		ErrorData  *error;
 
 		CHECK_FOR_INTERRUPTS();
-		if (get_rel_name(patient.oid) == NULL)
+		if (get_rel_name(report.oid) == NULL)
 			continue;
-		patient.name = IvfpqRelationName(patient.oid);
-		patient.literal = quote_literal_cstr(patient.name);
-		error = IvfpqAttempt(visit, &patient);
+		report.name = IvfpqRelationName(report.oid);
+		report.literal = quote_literal_cstr(report.name);
+		error = IvfpqAttempt(visit, &report);
 		if (error == NULL)
 			continue;
-		find(&patient, error->message, advise_on_error(&patient, error));
+		find(&report, error->message, advise_on_error(&report, error));
 		FreeErrorData(error);
 	}
 	if (oids == NIL)
-		IvfpqFind(findings, "indexes", "this database has none of gpuivfpq",
-				  NULL);
+		IvfpqAddFinding(result, "indexes", "this database has none of gpuivfpq",
+						NULL);
 }
 
 /* gpuvec_doctor() */
 Datum
 gpuvec_doctor(PG_FUNCTION_ARGS)
 {
-	IvfpqFindings findings = {(ReturnSetInfo *) fcinfo->resultinfo, 0};
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	IvfpqServerStatus status;
 
 	InitMaterializedSRF(fcinfo, 0);
 	IvfpqGetServerStatus(&status);
-	find_versions(&findings);
-	find_server(&findings, &status);
-	find_machine(&findings, &status);
-	find_contradictions(&findings, &status);
-	find_indexes(&findings, &status);
+	find_versions(result);
+	find_server(result, &status);
+	find_machine(result, &status);
+	find_settings(result, &status);
+	find_indexes(result, &status);
 	return (Datum) 0;
 }

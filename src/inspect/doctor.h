@@ -10,26 +10,30 @@
 #include "nodes/pathnodes.h"
 #include "nodes/primnodes.h"
 
-/* Rows of the result. */
-typedef struct IvfpqFindings
-{
-	ReturnSetInfo *result;
-	int			n;				/* so far */
-} IvfpqFindings;
-
 /* Why something is not as it should be, and what to do about it. */
 typedef struct IvfpqReason
 {
-	char	   *state;			/* NULL: there is no reason */
-	char	   *advice;			/* or NULL */
+	const char *state;			/* NULL: there is no reason */
+	const char *advice;			/* or NULL */
 } IvfpqReason;
 
+/* left operator right, or left operator ANY (right) */
+typedef struct IvfpqComparison
+{
+	bool		any;
+	Oid			operator;
+	Oid			collation;
+	Node	   *left;
+	Node	   *right;
+} IvfpqComparison;
+
 /* doctor.c; advice may be NULL */
-extern void IvfpqFind(IvfpqFindings *findings, const char *subject,
-					  const char *state, const char *advice);
+extern void IvfpqAddFinding(ReturnSetInfo *result, const char *subject,
+							const char *state, const char *advice);
 extern char *IvfpqRelationName(Oid relid);
 
 /* keyrewrite.c */
+extern bool IvfpqGetComparison(Expr *clause, IvfpqComparison *comparison);
 extern Expr *IvfpqRewriteForKey(IndexOptInfo *info, int column, Expr *clause,
 								bool *beside);
 
@@ -38,14 +42,13 @@ extern bool IvfpqIsNoSearch(const PlannerInfo *root, const RelOptInfo *rel,
 							IndexOptInfo *info);
 extern bool IvfpqIsOrderedBy(PlannerInfo *root, const RelOptInfo *rel,
 							 IndexOptInfo *info);
-extern IvfpqReason IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel,
-								   IndexOptInfo *info, bool has_path);
-extern OpExpr *IvfpqOrderedDistance(PlannerInfo *root, RelOptInfo *rel,
+extern bool IvfpqIsPlainSelect(const Query *parse);
+extern bool IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel,
+							IndexOptInfo *info, bool has_path,
+							IvfpqReason *why);
+extern OpExpr *IvfpqOrderedDistance(PlannerInfo *root, const RelOptInfo *rel,
 									Var **column, char **class);
-extern IvfpqReason IvfpqWhyNoIndex(PlannerInfo *root, RelOptInfo *rel);
-extern void IvfpqWhyFilters(PlannerInfo *root, IndexOptInfo *info,
-							const IndexPath *path, List **reasons);
-extern void IvfpqWhyJoins(PlannerInfo *root, IndexOptInfo *info,
-						  List **reasons);
+extern List *IvfpqWhyFilters(PlannerInfo *root, IndexOptInfo *info,
+							 const IndexPath *path);
 
 #endif							/* IVFPQ_DOCTOR_H */

@@ -26,6 +26,7 @@
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "foreign/foreign.h"
+#include "lib/stringinfo.h"
 #include "nodes/plannodes.h"
 #include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
@@ -36,6 +37,7 @@
 #include "parser/parsetree.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/varlena.h"
 
@@ -53,7 +55,7 @@
 /*
  * A table with an index of ours, or one that lacks it, as the planner saw it.
  */
-typedef struct Sight
+typedef struct TableReport
 {
 	Oid			table;
 	Oid			index;			/* InvalidOid: it has none */
@@ -66,20 +68,20 @@ typedef struct Sight
 	bool		limit_is_known; /* when planned */
 	bool		is_joined;
 	bool		is_kept;		/* all joins are outer ones keeping its rows */
-} Sight;
+} TableReport;
 
 /*
  * State that the hooks work for.  They stay in place: a library that is loaded
  * while a statement is planned chains to them.
  */
-typedef struct Watch
+typedef struct PlanWatch
 {
 	MemoryContext context;
-	List	   *sights;
+	List	   *reports;		/* TableReport */
 	Oid			only_table;		/* may be read by only_index's order only */
 	Oid			only_index;		/* or 0 */
 	int			depth;			/* 1 = it is the statement that is planned */
-} Watch;
+} PlanWatch;
 
 /* Looks for the scan of a table in a finished plan. */
 typedef struct PlanSearch
@@ -93,15 +95,13 @@ typedef struct PlanSearch
 	bool		is_sorted;		/* a Sort is, with no Limit between */
 } PlanSearch;
 
-static Watch *observer = NULL;	/* NULL: no statement is observed */
+static PlanWatch *plan_watch = NULL;	/* NULL: no statement is observed */
 static bool is_hooked = false;
 static planner_hook_type previous_planner = NULL;
 static set_rel_pathlist_hook_type previous_pathlist = NULL;
 static IvfpqInfoHook previous_info = NULL;
 
 PG_FUNCTION_INFO_V1(gpuvec_doctor_statement);
-
-static bool find_scan(Plan *plan, PlanSearch *search);
 
 /*
  * Returns whether left joins alone add to the rows of a table, so that its
@@ -116,11 +116,7 @@ is_only_added_to(PlannerInfo *root, const RelOptInfo *rel)
 	ListCell   *lc;
 
 	if (list_length(parse->jointree->fromlist) != 1 ||
-		parse->limitOffset != NULL || parse->groupClause != NIL ||
-		parse->groupingSets != NIL || parse->hasAggs ||
-		parse->hasWindowFuncs || parse->hasTargetSRFs ||
-		parse->distinctClause != NIL || parse->rowMarks != NIL ||
-		parse->limitOption != LIMIT_OPTION_COUNT ||
+		!IvfpqIsPlainSelect(parse) ||
 		!bms_is_subset(pull_varnos(root, parse->jointree->quals),
 					   rel->relids))
 		return false;
@@ -139,82 +135,61 @@ is_only_added_to(PlannerInfo *root, const RelOptInfo *rel)
 		((RangeTblRef *) from)->rtindex == (int) rel->relid;
 }
 
-static Sight *
-add_sight(PlannerInfo *root, const RelOptInfo *rel, Oid index)
+static TableReport *
+add_report(PlannerInfo *root, const RelOptInfo *rel, Oid index)
 {
-	Sight	   *sight = palloc0(sizeof(Sight));
+	TableReport *report = palloc0(sizeof(TableReport));
 	Node	   *limit = root->parse->limitCount;
 
-	sight->table = planner_rt_fetch(rel->relid, root)->relid;
-	sight->index = index;
-	sight->tuples = rel->tuples;
-	sight->limit = Max(root->limit_tuples, 0);
-	sight->is_unlimited = root->tuple_fraction <= 0;
-	sight->limit_is_known = limit == NULL || IsA(limit, Const);
-	sight->is_joined = bms_membership(root->all_baserels) == BMS_MULTIPLE &&
+	report->table = planner_rt_fetch(rel->relid, root)->relid;
+	report->index = index;
+	report->tuples = rel->tuples;
+	report->limit = Max(root->limit_tuples, 0);
+	report->is_unlimited = root->tuple_fraction <= 0;
+	report->limit_is_known = limit == NULL || IsA(limit, Const);
+	report->is_joined = bms_membership(root->all_baserels) == BMS_MULTIPLE &&
 		!IS_OTHER_REL(rel);
-	sight->is_kept = sight->is_joined && is_only_added_to(root, rel);
-	observer->sights = lappend(observer->sights, sight);
-	return sight;
+	report->is_kept = report->is_joined && is_only_added_to(root, rel);
+	plan_watch->reports = lappend(plan_watch->reports, report);
+	return report;
 }
 
 /* Notes what can be said of an index. */
 static void
 see_index(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 {
-	Sight	   *sight;
+	TableReport *report;
 	IndexPath  *path;
 
 	if (IvfpqIsNoSearch(root, rel, info))
 		return;
-	sight = add_sight(root, rel, info->indexoid);
+	report = add_report(root, rel, info->indexoid);
 	path = IvfpqOrderedPath(root, info, NIL);
-	sight->why = IvfpqWhyNoOrder(root, rel, info, path != NULL);
+	(void) IvfpqWhyNoOrder(root, rel, info, path != NULL, &report->why);
 	if (info->nkeycolumns > 1 && IvfpqIsOrderedBy(root, rel, info))
-	{
-		IvfpqWhyFilters(root, info,
-						path && IsA(path, IndexPath) ? path : NULL,
-						&sight->filters);
-		IvfpqWhyJoins(root, info, &sight->filters);
-	}
-}
-
-static IndexOptInfo *
-find_info(const RelOptInfo *rel, Oid index)
-{
-	ListCell   *lc;
-
-	foreach(lc, rel->indexlist)
-	{
-		IndexOptInfo *info = lfirst(lc);
-
-		if (info->indexoid == index)
-			return info;
-	}
-	return NULL;
+		report->filters = IvfpqWhyFilters(root, info, path);
 }
 
 /* Notes an index of ours that the planner was not shown. */
 static void
 see_left_out(PlannerInfo *root, const RelOptInfo *rel, Oid indexoid)
 {
-	Sight	   *sight = add_sight(root, rel, indexoid);
+	IvfpqReason *why = &add_report(root, rel, indexoid)->why;
 	Relation	index = index_open(indexoid, NoLock);
-	char	   *name = IvfpqRelationName(indexoid);
 
 	if (!index->rd_index->indisvalid)
 	{
-		sight->why.state = "the index is not valid: its build failed, or is under way";
-		sight->why.advice = psprintf("if none is: REINDEX INDEX CONCURRENTLY %s",
-									 name);
+		why->state = "the index is not valid: its build failed, or is under way";
+		why->advice = psprintf("if none is: REINDEX INDEX CONCURRENTLY %s",
+							   IvfpqRelationName(indexoid));
 	}
 	else if (index->rd_index->indcheckxmin)
 	{
-		sight->why.state = "the index is younger than this transaction, and rows were changed while it was built";
-		sight->why.advice = "begin a new transaction";
+		why->state = "the index is younger than this transaction, and rows were changed while it was built";
+		why->advice = "begin a new transaction";
 	}
 	else
-		sight->why.state = "the planner leaves the index out";
+		why->state = "the planner leaves the index out";
 	index_close(index, NoLock);
 }
 
@@ -225,75 +200,48 @@ see_table(PlannerInfo *root, RelOptInfo *rel, Oid tableoid)
 	Relation	table = table_open(tableoid, NoLock);
 	List	   *indexes = RelationGetIndexList(table);
 	bool		has_ours = false;
+	Var		   *column;
+	char	   *class;
 	ListCell   *lc;
 
 	foreach(lc, indexes)
 	{
-		IndexOptInfo *info = find_info(rel, lfirst_oid(lc));
+		Oid			oid = lfirst_oid(lc);
+		IndexOptInfo *info = NULL;
+		ListCell   *cell;
 
-		if (!IvfpqIsOursByOid(lfirst_oid(lc)))
+		if (!IvfpqIsOursByOid(oid))
 			continue;
 		has_ours = true;
+		foreach(cell, rel->indexlist)
+			if (lfirst_node(IndexOptInfo, cell)->indexoid == oid)
+			info = lfirst(cell);
 		if (info != NULL)
 			see_index(root, rel, info);
 		else
-			see_left_out(root, rel, lfirst_oid(lc));
+			see_left_out(root, rel, oid);
 	}
-	if (!has_ours)
+	if (!has_ours &&
+		IvfpqOrderedDistance(root, rel, &column, &class) != NULL)
 	{
-		IvfpqReason why = IvfpqWhyNoIndex(root, rel);
+		IvfpqReason *why = &add_report(root, rel, InvalidOid)->why;
+		char	   *name = get_attname(tableoid, column->varattno, false);
 
-		if (why.state != NULL)
-			add_sight(root, rel, InvalidOid)->why = why;
+		why->state = "no gpuivfpq index is on it, and the statement orders by a distance to one of its columns";
+		why->advice = psprintf("CREATE INDEX ON %s USING gpuivfpq (%s %s)",
+							   IvfpqRelationName(tableoid),
+							   quote_identifier(name), class);
 	}
 	list_free(indexes);
 	table_close(table, NoLock);
 }
 
-/* Returns whether a path of the table provides the statement's first key. */
 static bool
-is_order_sent(const PlannerInfo *root, const RelOptInfo *rel)
+has_name(const List *names, const char *name)
 {
 	ListCell   *lc;
 
-	if (root->query_pathkeys == NIL)
-		return false;
-	foreach(lc, rel->pathlist)
-	{
-		const Path *path = lfirst(lc);
-
-		if (path->pathkeys != NIL &&
-			linitial(path->pathkeys) == linitial(root->query_pathkeys))
-			return true;
-	}
-	return false;
-}
-
-/* Returns the server's option "extensions", or NULL. */
-static char *
-option_extensions(const ForeignServer *server)
-{
-	ListCell   *lc;
-
-	foreach(lc, server->options)
-	{
-		DefElem    *option = lfirst(lc);
-
-		if (strcmp(option->defname, "extensions") == 0)
-			return defGetString(option);
-	}
-	return NULL;
-}
-
-static bool
-has_name(const char *names, const char *name)
-{
-	List	   *list;
-	ListCell   *lc;
-
-	if (names == NULL || !SplitIdentifierString(pstrdup(names), ',', &list))
-		return false;
-	foreach(lc, list)
+	foreach(lc, names)
 	{
 		if (strcmp(lfirst(lc), name) == 0)
 			return true;
@@ -302,59 +250,82 @@ has_name(const char *names, const char *name)
 }
 
 /*
- * Returns why no path of a foreign table provides an order by such an
- * operator, and what to do.
+ * Sets *why to the reason that no path of a foreign table provides an order by
+ * such an operator, and to what to do.
  */
-static IvfpqReason
-why_not_sent(Oid table, Oid operator)
+static void
+why_not_sent(Oid table, Oid operator, IvfpqReason *why)
 {
-	static const char *const all[] = {"vector", "gpuvec", "gpuvec_pgvector"};
-	static const char *const own[] = {"gpuvec"};
+	static const char *const ours[] = {"vector", "gpuvec", "gpuvec_pgvector"};
 	ForeignServer *server = GetForeignServer(GetForeignTable(table)->serverid);
 	char	   *extension = get_extension_name(getExtensionOfObject(OperatorRelationId,
 																	operator));
-	const char *names = option_extensions(server);
-	char	   *wanted = names ? pstrdup(names) : "";
-	bool		is_own = extension && strcmp(extension, "gpuvec") == 0;
-	const char *const *needed = is_own ? own : all;
-	IvfpqReason why = {"its server is not asked for the order: all rows are fetched from there and sorted here", NULL};
+	char	   *option = NULL;
+	List	   *names = NIL;
+	StringInfoData wanted;
+	ListCell   *lc;
 
+	why->state = "its server is not asked for the order: all rows are fetched from there and sorted here";
 	if (extension == NULL ||
 		strcmp(GetForeignDataWrapper(server->fdwid)->fdwname,
 			   "postgres_fdw") != 0)
-		return why;
+		return;
+	foreach(lc, server->options)
+	{
+		if (strcmp(lfirst_node(DefElem, lc)->defname, "extensions") == 0)
+			option = defGetString(lfirst(lc));
+	}
+	if (option != NULL &&
+		!SplitIdentifierString(pstrdup(option), ',', &names))
+		names = NIL;
 	if (has_name(names, extension))
 	{
-		why.advice = "order by a distance to a constant, a parameter or a sub-select, by functions that the server has, too";
-		return why;
+		why->advice = "order by a distance to a constant, a parameter or a sub-select, by functions that the server has, too";
+		return;
 	}
-	for (int i = 0; i < (int) (is_own ? lengthof(own) : lengthof(all)); i++)
+	initStringInfo(&wanted);
+	appendStringInfoString(&wanted, option ? option : "");
+	for (int i = 0; i < (int) lengthof(ours); i++)
 	{
-		if (!has_name(names, needed[i]))
-			wanted = psprintf("%s%s%s", wanted, wanted[0] ? ", " : "",
-							  needed[i]);
+		/* gpuvec's own operators need no other extension */
+		if (!has_name(names, ours[i]) &&
+			(strcmp(extension, "gpuvec") != 0 ||
+			 strcmp(ours[i], "gpuvec") == 0))
+			appendStringInfo(&wanted, "%s%s", wanted.len > 0 ? ", " : "",
+							 ours[i]);
 	}
-	why.advice = psprintf("ALTER SERVER %s OPTIONS (%s extensions %s)",
-						  quote_identifier(server->servername),
-						  names ? "SET" : "ADD",
-						  quote_literal_cstr(wanted));
-	return why;
+	why->advice = psprintf("ALTER SERVER %s OPTIONS (%s extensions %s)",
+						   quote_identifier(server->servername),
+						   option ? "SET" : "ADD",
+						   quote_literal_cstr(wanted.data));
 }
 
+/*
+ * Notes what can be said of a foreign table.  Its server is asked for the
+ * order if a path provides the statement's first key.
+ */
 static void
-see_foreign(PlannerInfo *root, RelOptInfo *rel)
+see_foreign(PlannerInfo *root, const RelOptInfo *rel)
 {
 	Var		   *column;
 	char	   *class;
 	OpExpr	   *distance = IvfpqOrderedDistance(root, rel, &column, &class);
-	Sight	   *sight;
+	TableReport *report;
+	ListCell   *lc;
 
 	if (distance == NULL)
 		return;
-	sight = add_sight(root, rel, InvalidOid);
-	sight->is_foreign = true;
-	if (!is_order_sent(root, rel))
-		sight->why = why_not_sent(sight->table, distance->opno);
+	report = add_report(root, rel, InvalidOid);
+	report->is_foreign = true;
+	foreach(lc, rel->pathlist)
+	{
+		const Path *path = lfirst(lc);
+
+		if (path->pathkeys != NIL && root->query_pathkeys != NIL &&
+			linitial(path->pathkeys) == linitial(root->query_pathkeys))
+			return;
+	}
+	why_not_sent(report->table, distance->opno, &report->why);
 }
 
 /*
@@ -406,19 +377,19 @@ watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 
 	if (previous_pathlist)
 		previous_pathlist(root, rel, rti, rte);
-	if (observer == NULL || observer->depth != 1 ||
+	if (plan_watch == NULL || plan_watch->depth != 1 ||
 		rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
 		(rte->relkind != RELKIND_RELATION && rte->relkind != RELKIND_MATVIEW &&
 		 rte->relkind != RELKIND_FOREIGN_TABLE) ||
 		(root->processed_tlist != NIL && is_minmax(root)))
 		return;
-	if (OidIsValid(observer->only_table))
+	if (OidIsValid(plan_watch->only_table))
 	{
-		if (rte->relid == observer->only_table)
-			keep_only(rel, observer->only_index);
+		if (rte->relid == plan_watch->only_table)
+			keep_only(rel, plan_watch->only_index);
 		return;
 	}
-	oldcontext = MemoryContextSwitchTo(observer->context);
+	oldcontext = MemoryContextSwitchTo(plan_watch->context);
 	if (rte->relkind == RELKIND_FOREIGN_TABLE)
 		see_foreign(root, rel);
 	else
@@ -433,22 +404,20 @@ watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 static void
 watch_info(IVFPQ_INFO_PARAMS)
 {
-	List	   *kept = NIL;
 	ListCell   *lc;
 
 	if (previous_info)
 		previous_info(IVFPQ_INFO_ARGS);
-	if (observer == NULL || observer->depth != 1 ||
-		IVFPQ_INFO_TABLE != observer->only_table)
+	if (plan_watch == NULL || plan_watch->depth != 1 ||
+		IVFPQ_INFO_TABLE != plan_watch->only_table)
 		return;
 	foreach(lc, rel->indexlist)
 	{
-		IndexOptInfo *info = lfirst(lc);
+		const IndexOptInfo *info = lfirst(lc);
 
-		if (!info->amcanorderbyop || info->indexoid == observer->only_index)
-			kept = lappend(kept, info);
+		if (info->amcanorderbyop && info->indexoid != plan_watch->only_index)
+			rel->indexlist = foreach_delete_current(rel->indexlist, lc);
 	}
-	rel->indexlist = kept;
 }
 
 static PlannedStmt *
@@ -468,48 +437,43 @@ watch_planner(IVFPQ_PLANNER_PARAMS)
 {
 	PlannedStmt *plan = NULL;
 
-	if (observer == NULL)
+	if (plan_watch == NULL)
 		return plan_unwatched(IVFPQ_PLANNER_ARGS);
-	observer->depth++;
+	plan_watch->depth++;
 	PG_TRY();
 	{
 		plan = plan_unwatched(IVFPQ_PLANNER_ARGS);
 	}
 	PG_FINALLY();
 	{
-		observer->depth--;
+		plan_watch->depth--;
 	}
 	PG_END_TRY();
 	return plan;
 }
 
-static void
-set_hooks(void)
-{
-	if (is_hooked)
-		return;
-	previous_pathlist = set_rel_pathlist_hook;
-	previous_info = IVFPQ_INFO_HOOK;
-	previous_planner = planner_hook;
-	planner_hook = watch_planner;
-	set_rel_pathlist_hook = watch_paths;
-	IVFPQ_INFO_HOOK = watch_info;
-	is_hooked = true;
-}
-
 /* Plans a statement while it is observed. */
 static PlannedStmt *
-plan_watched(Query *query, const char *source, Watch *how)
+plan_watched(Query *query, const char *source, PlanWatch *how)
 {
 	PlannedStmt *plan = NULL;
 
-	if (observer != NULL)
+	if (plan_watch != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("gpuvec_doctor is called while it plans a statement")));
 
-	set_hooks();
-	observer = how;
+	if (!is_hooked)
+	{
+		previous_pathlist = set_rel_pathlist_hook;
+		previous_info = IVFPQ_INFO_HOOK;
+		previous_planner = planner_hook;
+		planner_hook = watch_planner;
+		set_rel_pathlist_hook = watch_paths;
+		IVFPQ_INFO_HOOK = watch_info;
+		is_hooked = true;
+	}
+	plan_watch = how;
 	PG_TRY();
 	{
 		plan = IvfpqPlanQuery(copyObject(query), source,
@@ -517,34 +481,23 @@ plan_watched(Query *query, const char *source, Watch *how)
 	}
 	PG_FINALLY();
 	{
-		observer = NULL;
+		plan_watch = NULL;
 	}
 	PG_END_TRY();
 	return plan;
 }
 
-static bool
-is_foreign_scan_of(const ForeignScan *scan, const PlanSearch *search)
-{
-	int			relid = -1;
-
-	while ((relid = bms_next_member(scan->fs_relids, relid)) >= 0)
-	{
-		if (rt_fetch(relid, search->stmt->rtable)->relid == search->table)
-			return true;
-	}
-	return false;
-}
-
+/* Returns whether a node is a scan that is searched for. */
 static bool
 is_scan_of(Plan *plan, const PlanSearch *search)
 {
-	Index		relid;
+	const IndexScan *scan = (IndexScan *) plan;
+	Bitmapset  *relids = NULL;
+	int			relid = -1;
 
 	if (OidIsValid(search->index))
-		return IsA(plan, IndexScan) &&
-			((IndexScan *) plan)->indexid == search->index &&
-			((IndexScan *) plan)->indexorderby != NIL;
+		return IsA(plan, IndexScan) && scan->indexid == search->index &&
+			scan->indexorderby != NIL;
 	switch (nodeTag(plan))
 	{
 		case T_SeqScan:
@@ -555,52 +508,33 @@ is_scan_of(Plan *plan, const PlanSearch *search)
 		case T_TidScan:
 		case T_TidRangeScan:
 		case T_CustomScan:
-			relid = ((Scan *) plan)->scanrelid;
-			return relid > 0 &&
-				rt_fetch(relid, search->stmt->rtable)->relid == search->table;
+			if (((Scan *) plan)->scanrelid > 0)
+				relids = bms_make_singleton((int) ((Scan *) plan)->scanrelid);
+			break;
 		case T_ForeignScan:
-			return is_foreign_scan_of((ForeignScan *) plan, search);
+			relids = ((ForeignScan *) plan)->fs_relids;
+			break;
 		default:
-			return false;
+			break;
 	}
-}
-
-static bool
-find_among(const List *plans, PlanSearch *search)
-{
-	ListCell   *lc;
-
-	foreach(lc, plans)
+	while ((relid = bms_next_member(relids, relid)) >= 0)
 	{
-		if (find_scan(lfirst(lc), search))
+		if (rt_fetch(relid, search->stmt->rtable)->relid == search->table)
 			return true;
 	}
 	return false;
 }
 
-static bool
-find_below(Plan *plan, PlanSearch *search)
-{
-	if (IsA(plan, Append) &&
-		find_among(((Append *) plan)->appendplans, search))
-		return true;
-	if (IsA(plan, MergeAppend) &&
-		find_among(((MergeAppend *) plan)->mergeplans, search))
-		return true;
-	if (IsA(plan, CustomScan) &&
-		find_among(((CustomScan *) plan)->custom_plans, search))
-		return true;
-	if (IsA(plan, SubqueryScan) &&
-		find_scan(((SubqueryScan *) plan)->subplan, search))
-		return true;
-	return find_scan(plan->lefttree, search) ||
-		find_scan(plan->righttree, search);
-}
-
-/* Finds the first node for which is_scan_of is true. */
+/*
+ * Finds the first scan that is searched for in a plan and those below it, and
+ * what is above it.
+ */
 static bool
 find_scan(Plan *plan, PlanSearch *search)
 {
+	List	   *children;
+	ListCell   *lc;
+
 	if (plan == NULL)
 		return false;
 	if (is_scan_of(plan, search))
@@ -608,46 +542,35 @@ find_scan(Plan *plan, PlanSearch *search)
 		search->found = plan;
 		return true;
 	}
-	if (!find_below(plan, search))
-		return false;
-	if (IsA(plan, Limit))
-		search->is_limited = true;
-	else if (IsA(plan, Sort) && !search->is_limited)
-		search->is_sorted = true;
-	return true;
-}
-
-static void
-find_in_statement(PlanSearch *search)
-{
-	if (!find_scan(search->stmt->planTree, search))
-		(void) find_among(search->stmt->subplans, search);
+	children = list_concat_copy(IvfpqFurtherChildren(plan),
+								list_make2(plan->lefttree, plan->righttree));
+	foreach(lc, children)
+	{
+		if (!find_scan(lfirst(lc), search))
+			continue;
+		if (IsA(plan, Limit))
+			search->is_limited = true;
+		else if (IsA(plan, Sort) && !search->is_limited)
+			search->is_sorted = true;
+		return true;
+	}
+	return false;
 }
 
 /*
- * Returns the scan by which a plan reads a table, in the order of an index or
- * in any way; or NULL.
+ * Searches a plan for the scan by which it reads a table, in the order of an
+ * index or in any way.
  */
-static Plan *
-scan_in_plan(const PlannedStmt *stmt, Oid table, Oid index)
+static PlanSearch
+search_plan(const PlannedStmt *stmt, Oid table, Oid index)
 {
 	PlanSearch	search = {.stmt = stmt, .table = table, .index = index};
+	bool		found = find_scan(stmt->planTree, &search);
+	ListCell   *lc;
 
-	find_in_statement(&search);
-	return search.found;
-}
-
-/*
- * Returns whether rows of a table are sorted before a LIMIT takes the first
- * ones.
- */
-static bool
-is_sorted_in_plan(const PlannedStmt *stmt, Oid table)
-{
-	PlanSearch	search = {.stmt = stmt, .table = table};
-
-	find_in_statement(&search);
-	return search.is_sorted;
+	foreach(lc, stmt->subplans)
+		found = found || find_scan(lfirst(lc), &search);
+	return search;
 }
 
 /* Names the scan that reads a table. */
@@ -676,135 +599,113 @@ name_scan(const Plan *plan)
 }
 
 /*
- * Returns the access method of an index not of ours in whose order a scan
- * reads, or NULL.
- */
-static char *
-other_method(const Plan *scan)
-{
-	Oid			oid;
-	Relation	index;
-	char	   *method;
-
-	if (scan == NULL || !IsA(scan, IndexScan) ||
-		((const IndexScan *) scan)->indexorderby == NIL)
-		return NULL;
-	oid = ((const IndexScan *) scan)->indexid;
-	if (IvfpqIsOursByOid(oid))
-		return NULL;
-	index = index_open(oid, AccessShareLock);
-	method = get_am_name(index->rd_rel->relam);
-	index_close(index, AccessShareLock);
-	return method;
-}
-
-/*
  * Returns why the index seems to cost more, if there is more to say than
  * numbers, and what to do.
  */
 static IvfpqReason
-why_dearer(const Sight *sight, const Plan *chosen)
+why_dearer(const TableReport *report, const Plan *chosen)
 {
 	IvfpqReason why = {NULL, NULL};
-	char	   *method = other_method(chosen);
+	const IndexScan *scan = (const IndexScan *) chosen;
 
-	if (method != NULL)
+	/* an index not of ours in whose order the table is read */
+	if (chosen != NULL && IsA(chosen, IndexScan) &&
+		scan->indexorderby != NIL && !IvfpqIsOursByOid(scan->indexid))
 	{
+		Relation	index = index_open(scan->indexid, AccessShareLock);
+
 		why.state = psprintf("that one, of %s, brings the same order",
-							 method);
+							 get_am_name(index->rd_rel->relam));
 		why.advice = "SET gpuvec.use_index = always, and compare their times";
+		index_close(index, AccessShareLock);
 	}
-	else if (sight->limit == 0 && !sight->limit_is_known)
+	else if (report->limit == 0 && !report->limit_is_known)
 	{
 		why.state = "LIMIT is not known when this is planned, so a tenth of all rows is taken to be wanted";
 		why.advice = "write a number, or SET plan_cache_mode = force_custom_plan";
 	}
-	else if (sight->is_unlimited)
+	else if (report->is_unlimited)
 		why.state = "no LIMIT, the whole order is wanted";
-	else if (sight->is_kept && sight->limit <= sight->tuples * LARGE_FRACTION)
+	else if (report->is_kept && report->limit <= report->tuples * LARGE_FRACTION)
 		why.advice = "put the table, with its conditions, ORDER BY and LIMIT, into a sub-select, LEFT JOIN what it finds, and keep ORDER BY and LIMIT outside";
-	else if (sight->tuples < FEW_ROWS)
+	else if (report->tuples < FEW_ROWS)
 		why.state = "of so few rows that is quicker";
-	else if (sight->limit > sight->tuples * LARGE_FRACTION)
-		why.state = psprintf("LIMIT asks for %.0f of %.0f rows", sight->limit,
-							 sight->tuples);
-	else if (sight->is_joined)
+	else if (report->limit > report->tuples * LARGE_FRACTION)
+		why.state = psprintf("LIMIT asks for %.0f of %.0f rows", report->limit,
+							 report->tuples);
+	else if (report->is_joined)
 		why.state = "rows of a join are wanted, which may take many of the nearest";
-	else if (sight->filters == NIL)
+	else if (report->filters == NIL)
 		why.advice = psprintf("ANALYZE %s, if its statistics are old",
-							  IvfpqRelationName(sight->table));
+							  IvfpqRelationName(report->table));
 	return why;
 }
 
-/* Reports an index that could provide the order, and is not used. */
-static void
-find_cost(IvfpqFindings *findings, Query *query, const char *source,
-		  const PlannedStmt *chosen, const Sight *sight)
+/*
+ * Plans the statement by an index that could provide the order, and is not
+ * used.  Returns what the planner takes it to cost.
+ */
+static const char *
+compare_costs(Query *query, const char *source, const PlannedStmt *chosen,
+			  const TableReport *report, const Plan *scan)
 {
-	Watch		only = {
+	PlanWatch	only = {
 		.context = CurrentMemoryContext,
-		.only_table = sight->table,
-		.only_index = sight->index
+		.only_table = report->table,
+		.only_index = report->index
 	};
 	PlannedStmt *forced = plan_watched(query, source, &only);
-	Plan	   *scan = scan_in_plan(chosen, sight->table, InvalidOid);
-	IvfpqReason why = why_dearer(sight, scan);
 	Cost		cost = chosen->planTree->total_cost;
 	Cost		by_index = forced->planTree->total_cost;
-	char	   *state;
 
-	if (!enable_indexscan)
-	{
-		state = "enable_indexscan is off";
-		why.state = NULL;
-		why.advice = "SET enable_indexscan = on";
-	}
-	else if (scan_in_plan(forced, sight->table, sight->index) == NULL)
-		state = "the plan that the order of this index would serve is not among those that the planner looks at";
-	else
-		state = psprintf("the planner takes the statement to cost %.0f by this index and %.0f by %s, %.1f times as much",
-						 by_index, cost, name_scan(scan),
-						 by_index / Max(cost, 0.01));
-	IvfpqFind(findings, IvfpqRelationName(sight->index),
-			  psprintf("not used: %s%s%s", state, why.state ? ": " : "",
-					   why.state ? why.state : ""),
-			  why.advice);
+	if (search_plan(forced, report->table, report->index).found == NULL)
+		return "not used: the plan that the order of this index would serve is not among those that the planner looks at";
+	return psprintf("not used: the planner takes the statement to cost %.0f by this index and %.0f by %s, %.1f times as much",
+					by_index, cost, name_scan(scan),
+					by_index / Max(cost, 0.01));
 }
 
-/* Adds the rows of one index. */
+/* Adds the rows of one index, or of a table without one. */
 static void
-find_sight(IvfpqFindings *findings, Query *query, const char *source,
-		   const PlannedStmt *plan, const Sight *sight)
+add_findings(ReturnSetInfo *result, Query *query, const char *source,
+			 const PlannedStmt *plan, const TableReport *report)
 {
-	char	   *name = IvfpqRelationName(OidIsValid(sight->index) ?
-										 sight->index : sight->table);
+	bool		has_index = OidIsValid(report->index);
+	char	   *name = IvfpqRelationName(has_index ? report->index :
+										 report->table);
+	PlanSearch	search = search_plan(plan, report->table, InvalidOid);
 	ListCell   *lc;
 
-	if (OidIsValid(sight->index) &&
-		scan_in_plan(plan, sight->table, sight->index) != NULL)
-		IvfpqFind(findings, name, "used", NULL);
-	else if (sight->why.state != NULL)
-		IvfpqFind(findings, name,
-				  psprintf(OidIsValid(sight->index) ? "not used: %s" : "%s",
-						   sight->why.state), sight->why.advice);
-	else if (sight->is_foreign && !is_sorted_in_plan(plan, sight->table))
-		IvfpqFind(findings, name, "its server brings the order", NULL);
-	else if (sight->is_foreign)
-	{
-		IvfpqReason why = why_dearer(sight, NULL);
-
-		IvfpqFind(findings, name,
-				  psprintf("its server could bring the order; the planner takes it to cost less to fetch and to sort all rows%s%s",
-						   why.state ? ": " : "", why.state ? why.state : ""),
-				  why.advice);
-	}
+	if (has_index &&
+		search_plan(plan, report->table, report->index).found != NULL)
+		IvfpqAddFinding(result, name, "used", NULL);
+	else if (report->why.state != NULL)
+		IvfpqAddFinding(result, name,
+						psprintf(has_index ? "not used: %s" : "%s",
+								 report->why.state), report->why.advice);
+	else if (report->is_foreign && !search.is_sorted)
+		IvfpqAddFinding(result, name, "its server brings the order", NULL);
+	else if (!report->is_foreign && !enable_indexscan)
+		IvfpqAddFinding(result, name,
+						"not used: enable_indexscan is off",
+						"SET enable_indexscan = on");
 	else
-		find_cost(findings, query, source, plan, sight);
-	foreach(lc, sight->filters)
+	{
+		IvfpqReason why = why_dearer(report,
+									 report->is_foreign ? NULL : search.found);
+		const char *state = report->is_foreign ?
+		"its server could bring the order; the planner takes it to cost less to fetch and to sort all rows" :
+		compare_costs(query, source, plan, report, search.found);
+
+		IvfpqAddFinding(result, name,
+						psprintf("%s%s%s", state, why.state ? ": " : "",
+								 why.state ? why.state : ""), why.advice);
+	}
+	foreach(lc, report->filters)
 	{
 		const IvfpqReason *reason = lfirst(lc);
 
-		IvfpqFind(findings, name, reason->state, reason->advice);
+		IvfpqAddFinding(result, name, reason->state, reason->advice);
 	}
 }
 
@@ -813,21 +714,21 @@ find_sight(IvfpqFindings *findings, Query *query, const char *source,
  * table twice.
  */
 static bool
-is_repeated(const List *sights, const Sight *sight)
+is_repeated(const List *reports, const TableReport *report)
 {
 	ListCell   *lc;
 
-	foreach(lc, sights)
+	foreach(lc, reports)
 	{
-		const Sight *earlier = lfirst(lc);
+		const TableReport *earlier = lfirst(lc);
 
-		if (earlier == sight)
+		if (earlier == report)
 			return false;
-		if (earlier->table == sight->table && earlier->index == sight->index &&
-			earlier->filters == NIL && sight->filters == NIL &&
-			(earlier->why.state == NULL) == (sight->why.state == NULL) &&
-			(sight->why.state == NULL ||
-			 strcmp(earlier->why.state, sight->why.state) == 0))
+		if (earlier->table == report->table && earlier->index == report->index &&
+			earlier->filters == NIL && report->filters == NIL &&
+			(earlier->why.state == NULL) == (report->why.state == NULL) &&
+			(report->why.state == NULL ||
+			 strcmp(earlier->why.state, report->why.state) == 0))
 			return true;
 	}
 	return false;
@@ -879,9 +780,9 @@ analyze(const char *source)
 Datum
 gpuvec_doctor_statement(PG_FUNCTION_ARGS)
 {
-	IvfpqFindings findings = {(ReturnSetInfo *) fcinfo->resultinfo, 0};
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	char	   *source = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	Watch		all = {.context = CurrentMemoryContext};
+	PlanWatch	all = {.context = CurrentMemoryContext};
 	ErrorContextCallback context = {error_context_stack, show_position, source};
 	Query	   *query;
 	PlannedStmt *plan;
@@ -893,14 +794,14 @@ gpuvec_doctor_statement(PG_FUNCTION_ARGS)
 	plan = plan_watched(query, source, &all);
 	error_context_stack = context.previous;
 	IvfpqCheckPermissions(plan);
-	foreach(lc, all.sights)
+	foreach(lc, all.reports)
 	{
-		if (!is_repeated(all.sights, lfirst(lc)))
-			find_sight(&findings, query, source, plan, lfirst(lc));
+		if (!is_repeated(all.reports, lfirst(lc)))
+			add_findings(result, query, source, plan, lfirst(lc));
 	}
-	if (findings.n == 0)
-		IvfpqFind(&findings, "statement",
-				  "it reads no table that has a gpuivfpq index, or could do with one",
-				  NULL);
+	if (all.reports == NIL)
+		IvfpqAddFinding(result, "statement",
+						"it reads no table that has a gpuivfpq index, or could do with one",
+						NULL);
 	return (Datum) 0;
 }

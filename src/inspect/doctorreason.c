@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "access/stratnum.h"
+#include "access/table.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_opclass.h"
 #include "catalog/pg_type.h"
@@ -37,32 +38,34 @@
 #include "utils/syscache.h"
 
 #include "am/common/options.h"
+#include "am/types/vector.h"
 #include "inspect/doctor.h"
 #include "pgcompat.h"
 #include "planner/planner.h"
 
+/* Looks for some of an index's columns in an expression. */
 typedef struct ColumnSearch
 {
 	IndexOptInfo *info;
-	int			column;
-	Oid			sortfamily;
-	Node	   *found;
+	int			first;
+	int			end;			/* one beyond the last */
+	int			column;			/* the one found */
 } ColumnSearch;
 
-typedef struct KeySearch
+/* Looks for a distance of an index's vector in an expression. */
+typedef struct DistanceSearch
 {
 	IndexOptInfo *info;
-	int			column;			/* found: after the vector */
-} KeySearch;
+	OpExpr	   *found;
+} DistanceSearch;
 
-static const IvfpqReason no_reason = {NULL, NULL};
-
-static IvfpqReason
-reason(char *state, char *advice)
+/* Sets *why.  Returns true. */
+static bool
+because(IvfpqReason *why, const char *state, const char *advice)
 {
-	IvfpqReason reason = {state, advice};
-
-	return reason;
+	why->state = state;
+	why->advice = advice;
+	return true;
 }
 
 /* Returns the index's column, as a user would write it. */
@@ -89,73 +92,53 @@ is_distance_operator(Oid operator)
 	char	   *name = get_opname(operator);
 
 	for (int i = 0; name != NULL && i < (int) lengthof(names); i++)
+	{
 		if (strcmp(name, names[i]) == 0)
 			return true;
+	}
 	return false;
 }
 
-/* Returns the operator that the index's class serves, or InvalidOid. */
+/* Returns the operator that the index's class serves. */
 static Oid
 operator_of(const IndexOptInfo *info)
 {
-	for (int16 strategy = 1; strategy <= 3; strategy++)
-	{
-		Oid			operator = get_opfamily_member(info->opfamily[0],
-												   info->opcintype[0],
-												   info->opcintype[0],
-												   strategy);
+	int			strategy;
 
-		if (OidIsValid(operator))
-			return operator;
-	}
-	return InvalidOid;
+	return IvfpqDistanceOperator(info->opfamily[0], info->opcintype[0],
+								 &strategy);
 }
 
-/*
- * Returns the name of the index's class, and sets *type to the type's name
- * that it begins with.
- */
+/* Returns the name of the index's class, or NULL. */
 static char *
-class_of(const IndexOptInfo *info, char **type)
+class_of(const IndexOptInfo *info)
 {
-	HeapTuple	index = SearchSysCache1(INDEXRELID,
-										ObjectIdGetDatum(info->indexoid));
-	HeapTuple	tuple;
-	oidvector  *classes;
-	Datum		datum;
-	bool		isnull;
+	Oid			class = get_index_column_opclass(info->indexoid, 1);
+	HeapTuple	tuple = SearchSysCache1(CLAOID, ObjectIdGetDatum(class));
 	char	   *name;
 
-	*type = NULL;
-	if (!HeapTupleIsValid(index))
-		return NULL;
-	datum = SysCacheGetAttr(INDEXRELID, index, Anum_pg_index_indclass,
-							&isnull);
-	classes = (oidvector *) DatumGetPointer(datum);
-	tuple = SearchSysCache1(CLAOID, ObjectIdGetDatum(classes->values[0]));
-	ReleaseSysCache(index);
 	if (!HeapTupleIsValid(tuple))
 		return NULL;
 	name = pstrdup(NameStr(((Form_pg_opclass) GETSTRUCT(tuple))->opcname));
 	ReleaseSysCache(tuple);
-	if (strchr(name, '_') != NULL)
-		*type = pnstrdup(name, strchr(name, '_') - name);
 	return name;
 }
 
-/* Returns the class that would serve a distance operator, or NULL. */
+/*
+ * Returns the class that would serve a distance operator on a type, or NULL.
+ */
 static char *
 class_for(const char *type, Oid operator)
 {
 	char	   *name = get_opname(operator);
-	const char *metric = name == NULL || type == NULL ? NULL :
+	const char *metric = name == NULL ? NULL :
 	strcmp(name, "<->") == 0 ? "l2" : strcmp(name, "<#>") == 0 ? "ip" :
 	strcmp(name, "<=>") == 0 ? "cosine" : NULL;
 
 	return metric ? psprintf("%s_%s_ops", type, metric) : NULL;
 }
 
-/* Finds the index's column, as it is or within something else. */
+/* Finds a column of the index, as it is or within something else. */
 static bool
 find_column(Node *node, void *context)
 {
@@ -163,37 +146,52 @@ find_column(Node *node, void *context)
 
 	if (node == NULL)
 		return false;
-	if (match_index_to_operand(node, search->column, search->info))
+	for (int column = search->first; column < search->end; column++)
 	{
-		search->found = node;
-		return true;
+		if (match_index_to_operand(node, column, search->info))
+		{
+			search->column = column;
+			return true;
+		}
 	}
 	return expression_tree_walker(node, find_column, context);
 }
 
+/* Returns whether an expression has the index's vector. */
 static bool
-has_column(Node *node, IndexOptInfo *info)
+has_vector(Node *node, IndexOptInfo *info)
 {
-	ColumnSearch search = {info, 0, InvalidOid, NULL};
+	ColumnSearch search = {info, 0, 1, 0};
 
 	return find_column(node, &search);
 }
 
-/* Finds a distance that the index orders by, or one that it might. */
 static bool
 find_distance(Node *node, void *context)
 {
-	ColumnSearch *search = context;
+	DistanceSearch *search = context;
 
 	if (node == NULL)
 		return false;
 	if (IsA(node, OpExpr) && is_distance_operator(((OpExpr *) node)->opno) &&
-		has_column(node, search->info))
+		has_vector(node, search->info))
 	{
-		search->found = node;
+		search->found = (OpExpr *) node;
 		return true;
 	}
 	return expression_tree_walker(node, find_distance, context);
+}
+
+/*
+ * Returns the distance in an expression that the index orders by, or one that
+ * it might, or NULL.
+ */
+static OpExpr *
+distance_in(Node *node, IndexOptInfo *info)
+{
+	DistanceSearch search = {info, NULL};
+
+	return find_distance(node, &search) ? search.found : NULL;
 }
 
 /* Puts an expression that is made for a partition's parent in its columns. */
@@ -215,6 +213,17 @@ in_columns_of(PlannerInfo *root, const RelOptInfo *rel, Node *expr)
 	return expr;
 }
 
+/* Returns what ORDER BY begins with, or NULL if there is none. */
+static Node *
+first_sort_expr(const PlannerInfo *root)
+{
+	const Query *parse = root->parse;
+
+	return parse->sortClause == NIL ? NULL :
+		get_sortgroupclause_expr(linitial(parse->sortClause),
+								 root->processed_tlist);
+}
+
 /* Returns whether all of FROM is tables, joined by inner joins. */
 static bool
 is_inner_joined(Node *node)
@@ -228,19 +237,21 @@ is_inner_joined(Node *node)
 			is_inner_joined(((JoinExpr *) node)->larg) &&
 			is_inner_joined(((JoinExpr *) node)->rarg);
 	foreach(lc, ((FromExpr *) node)->fromlist)
+	{
 		if (!is_inner_joined(lfirst(lc)))
-		return false;
+			return false;
+	}
 	return true;
 }
 
 /*
- * Returns whether the order is that of rows as they are joined, cut off after
- * LIMIT of them.
+ * Returns whether the rows of a statement are those of FROM and WHERE, each by
+ * itself, from the first one on and perhaps up to LIMIT.
  */
-static bool
-is_plain_limit(const Query *parse)
+bool
+IvfpqIsPlainSelect(const Query *parse)
 {
-	return parse->limitCount != NULL && parse->limitOffset == NULL &&
+	return parse->limitOffset == NULL &&
 		parse->limitOption == LIMIT_OPTION_COUNT &&
 		parse->groupClause == NIL && parse->groupingSets == NIL &&
 		!parse->hasAggs && !parse->hasWindowFuncs &&
@@ -249,85 +260,73 @@ is_plain_limit(const Query *parse)
 }
 
 /*
- * Returns why the other side of a distance is no query that is the same for
- * all rows.
+ * Sets *why to the reason that the other side of a distance is no query that
+ * is the same for all rows.  Returns false if it is one.
  */
-static IvfpqReason
-why_query(PlannerInfo *root, const RelOptInfo *rel, Node *query)
+static bool
+why_query(PlannerInfo *root, const RelOptInfo *rel, Node *query,
+		  IvfpqReason *why)
 {
+	const Query *parse = root->parse;
 
 	if (contain_volatile_functions(query))
-		return reason("the query vector is volatile: it may be another one for each row",
-					  "if it is one for all rows: ORDER BY column <-> (SELECT ...)");
+		return because(why,
+					   "the query vector is volatile: it may be another one for each row",
+					   "if it is one for all rows: ORDER BY column <-> (SELECT ...)");
 	if (!contain_var_clause(query))
-		return no_reason;
+		return false;
 	if (bms_equal(pull_varnos(root, query), rel->relids))
-		return reason("the distance is between two columns of a row, not to one query",
-					  NULL);
-	return reason("the query vector is a column of another table that is joined: there is no one order",
-				  is_plain_limit(root->parse) &&
-				  is_inner_joined((Node *) root->parse->jointree) ?
-				  "put the table with its conditions into LATERAL (SELECT ... ORDER BY ... LIMIT n), and keep the same ORDER BY and LIMIT outside" :
-				  NULL);
+		return because(why,
+					   "the distance is between two columns of a row, not to one query",
+					   NULL);
+	return because(why,
+				   "the query vector is a column of another table that is joined: there is no one order",
+				   parse->limitCount != NULL && IvfpqIsPlainSelect(parse) &&
+				   is_inner_joined((Node *) parse->jointree) ?
+				   "put the table with its conditions into LATERAL (SELECT ... ORDER BY ... LIMIT n), and keep the same ORDER BY and LIMIT outside" :
+				   NULL);
 }
 
 /*
- * Returns why a distance is not the index's, by whichever of its sides it is
- * to the index's column.
+ * Sets *why to the reason that a distance is not the index's, by whichever of
+ * its sides it is to the index's column.  Returns false if there is none.
  */
-static IvfpqReason
+static bool
 why_distance(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
-			 OpExpr *expr)
+			 OpExpr *expr, IvfpqReason *why)
 {
 	Node	   *left = linitial(expr->args);
 	Node	   *right = lsecond(expr->args);
-	Node	   *column = has_column(left, info) ? left : right;
-	Node	   *query = column == left ? right : left;
-	char	   *type;
-	char	   *class = class_of(info, &type);
-	char	   *needed = class_for(type, expr->opno);
-	IvfpqReason why;
+	Node	   *column = has_vector(left, info) ? left : right;
+	Oid			served = operator_of(info);
+	char	   *class = class_of(info);
+	char	   *needed = NULL;
 
 	if (!match_index_to_operand(column, 0, info))
-		return reason(psprintf("the column %s is cast to %s, or is in an expression: that is not what is indexed",
-							   index_column(info, 0),
-							   format_type_be(exprType(column))),
-					  "index that expression");
-	why = why_query(root, rel, query);
-	if (why.state != NULL)
-		return why;
-	if (get_op_opfamily_strategy(expr->opno, info->opfamily[0]) == 0 &&
-		!OidIsValid(get_op_opfamily_sortfamily(expr->opno, info->opfamily[0])))
-		return reason(psprintf("ORDER BY is by the operator %s (%s, %s); the index, of class %s, serves %s",
-							   get_opname(expr->opno),
-							   format_type_be(exprType(left)),
-							   format_type_be(exprType(right)),
-							   class ? class : "?",
-							   OidIsValid(operator_of(info)) ?
-							   get_opname(operator_of(info)) : "no distance"),
-					  needed == NULL || (class && strcmp(needed, class) == 0) ?
-					  NULL : psprintf("create an index with class %s", needed));
-	return no_reason;
-}
-
-/*
- * Returns whether this is a call of a distance's function, where the index
- * needs the operator.
- */
-static bool
-is_distance_call(const FuncExpr *call, const IndexOptInfo *info)
-{
-	for (int16 strategy = 1; strategy <= 3; strategy++)
-	{
-		Oid			operator = get_opfamily_member(info->opfamily[0],
-												   info->opcintype[0],
-												   info->opcintype[0],
-												   strategy);
-
-		if (OidIsValid(operator) && get_opcode(operator) == call->funcid)
-			return true;
-	}
-	return false;
+		return because(why,
+					   psprintf("the column %s is cast to %s, or is in an expression: that is not what is indexed",
+								index_column(info, 0),
+								format_type_be(exprType(column))),
+					   "index that expression");
+	if (why_query(root, rel, column == left ? right : left, why))
+		return true;
+	if (get_op_opfamily_strategy(expr->opno, info->opfamily[0]) != 0 ||
+		OidIsValid(get_op_opfamily_sortfamily(expr->opno, info->opfamily[0])))
+		return false;
+	/* a class's name begins with that of its type */
+	if (class != NULL && strchr(class, '_') != NULL)
+		needed = class_for(pnstrdup(class, strchr(class, '_') - class),
+						   expr->opno);
+	return because(why,
+				   psprintf("ORDER BY is by the operator %s (%s, %s); the index, of class %s, serves %s",
+							get_opname(expr->opno),
+							format_type_be(exprType(left)),
+							format_type_be(exprType(right)),
+							class ? class : "?",
+							OidIsValid(served) ? get_opname(served) :
+							"no distance"),
+				   needed == NULL || strcmp(needed, class) == 0 ? NULL :
+				   psprintf("create an index with class %s", needed));
 }
 
 /* Returns whether it is known that no row lacks a vector. */
@@ -339,15 +338,11 @@ has_all_vectors(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 
 	if (attno > 0)
 	{
-		HeapTuple	tuple =
-		SearchSysCache2(ATTNUM,
-						ObjectIdGetDatum(planner_rt_fetch(rel->relid, root)->relid),
-						Int16GetDatum(attno));
-		bool		notnull = HeapTupleIsValid(tuple) &&
-		((Form_pg_attribute) GETSTRUCT(tuple))->attnotnull;
+		Relation	table = table_open(planner_rt_fetch(rel->relid, root)->relid,
+									   NoLock);
+		bool		notnull = IvfpqIsNotNull(RelationGetDescr(table), attno);
 
-		if (HeapTupleIsValid(tuple))
-			ReleaseSysCache(tuple);
+		table_close(table, NoLock);
 		if (notnull)
 			return true;
 	}
@@ -386,7 +381,8 @@ slope_of(Node *expr, Node *distance)
 	Oid			function;
 	List	   *args;
 	double		left;
-	double		right;
+	double		constant;
+	int			slope;
 
 	check_stack_depth();
 	while (IsA(expr, RelabelType))
@@ -410,94 +406,92 @@ slope_of(Node *expr, Node *distance)
 	if (list_length(args) != 2)
 		return 0;
 	left = constant_number(linitial(args));
-	right = constant_number(lsecond(args));
+	constant = left != 0 ? left : constant_number(lsecond(args));
+	if (constant == 0)
+		return 0;
+	slope = slope_of(left != 0 ? lsecond(args) : linitial(args), distance);
 	switch (function)
 	{
 		case F_FLOAT8PL:
-			return left != 0 ? slope_of(lsecond(args), distance) :
-				right != 0 ? slope_of(linitial(args), distance) : 0;
+			return slope;
 		case F_FLOAT8MI:
-			return left != 0 ? -slope_of(lsecond(args), distance) :
-				right != 0 ? slope_of(linitial(args), distance) : 0;
+			return left != 0 ? -slope : slope;
 		case F_FLOAT8MUL:
-			return left != 0 ?
-				(left > 0 ? 1 : -1) * slope_of(lsecond(args), distance) :
-				right != 0 ?
-				(right > 0 ? 1 : -1) * slope_of(linitial(args), distance) : 0;
+			return constant > 0 ? slope : -slope;
 		case F_FLOAT8DIV:
-			return right != 0 ?
-				(right > 0 ? 1 : -1) * slope_of(linitial(args), distance) : 0;
+			return left != 0 ? 0 : constant > 0 ? slope : -slope;
 		default:
 			return 0;
 	}
 }
 
 /*
- * Returns why ORDER BY an expression around the index's distance does not use
- * the index.  The distance itself has the same order where the expression
- * ascends with it; but rows without a distance, NULL or NaN, stay last.
+ * Sets *why to the reason that ORDER BY an expression around the index's
+ * distance does not use the index.  The distance itself has the same order
+ * where the expression ascends with it; but rows without a distance, NULL or
+ * NaN, stay last.  Returns true.
  */
-static IvfpqReason
+static bool
 why_around(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
-		   Node *expr, Node *distance)
+		   Node *expr, OpExpr *distance, IvfpqReason *why)
 {
-	char	   *state = "ORDER BY is by an expression around the distance";
+	const char *state = "ORDER BY is by an expression around the distance";
 	const PathKey *key = root->sort_pathkeys == NIL ? NULL :
 	linitial(root->sort_pathkeys);
-	int			slope = slope_of(expr, distance);
+	int			slope = slope_of(expr, (Node *) distance);
+	char	   *operator = get_opname(distance->opno);
 	bool		has_first;
 
 	if (key == NULL || slope == 0 || IvfpqIsAscending(key) != (slope > 0))
-		return reason(state, NULL);
+		return because(why, state, NULL);
 	has_first = (key->pk_nulls_first && !has_all_vectors(root, rel, info)) ||
-		(slope < 0 && strcmp(get_opname(((OpExpr *) distance)->opno), "<=>") == 0);
-	return reason(state,
-				  psprintf("order by the distance itself, %s %s query, ascending, and compute the expression among what is selected%s",
-						   index_column(info, 0),
-						   get_opname(((OpExpr *) distance)->opno),
-						   has_first ?
-						   "; but not if rows without a distance (no vector, or by cosine a vector of zeros), which now come first, are wanted" : ""));
+		(slope < 0 && strcmp(operator, "<=>") == 0);
+	return because(why, state,
+				   psprintf("order by the distance itself, %s %s query, ascending, and compute the expression among what is selected%s",
+							index_column(info, 0), operator,
+							has_first ?
+							"; but not if rows without a distance (no vector, or by cosine a vector of zeros), which now come first, are wanted" : ""));
 }
 
 /*
- * Returns why ORDER BY does not use the index, if it begins with an expression
- * that is no distance of the index.
+ * Sets *why to the reason that ORDER BY does not use the index, if it begins
+ * with an expression that is no distance of the index.  Returns false if it is
+ * one.
  */
-static IvfpqReason
+static bool
 why_expression(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
-			   Node *expr)
+			   Node *expr, IvfpqReason *why)
 {
-	ColumnSearch search = {info, 0, InvalidOid, NULL};
-	char	   *column = index_column(info, 0);
-	char	   *operator = OidIsValid(operator_of(info)) ?
-	get_opname(operator_of(info)) : "<->";
+	Oid			served = operator_of(info);
+	OpExpr	   *distance;
 
 	while (IsA(expr, RelabelType))
 		expr = (Node *) ((RelabelType *) expr)->arg;
 	if (IsA(expr, Const) && ((Const *) expr)->constisnull)
-		return reason("the query vector is NULL, so all rows are equally near",
-					  "leave such a search out");
-	if (!has_column(expr, info))
-		return reason(psprintf("ORDER BY does not begin with a distance to %s",
-							   column),
-					  NULL);
+		return because(why,
+					   "the query vector is NULL, so all rows are equally near",
+					   "leave such a search out");
+	if (!has_vector(expr, info))
+		return because(why,
+					   psprintf("ORDER BY does not begin with a distance to %s",
+								index_column(info, 0)),
+					   NULL);
 	if (IsA(expr, OpExpr) && list_length(((OpExpr *) expr)->args) == 2 &&
 		is_distance_operator(((OpExpr *) expr)->opno))
-		return why_distance(root, rel, info, (OpExpr *) expr);
-	if (IsA(expr, FuncExpr) && is_distance_call((FuncExpr *) expr, info))
-		return reason("ORDER BY calls the distance's function",
-					  psprintf("write the operator: ORDER BY %s %s query",
-							   column, operator));
-	if (find_distance(expr, &search))
-	{
-		IvfpqReason why = why_distance(root, rel, info,
-									   (OpExpr *) search.found);
-
-		return why.state != NULL ? why :
-			why_around(root, rel, info, expr, search.found);
-	}
-	return reason(psprintf("ORDER BY is by an expression of %s that is no distance",
-						   column), NULL);
+		return why_distance(root, rel, info, (OpExpr *) expr, why);
+	if (IsA(expr, FuncExpr) && OidIsValid(served) &&
+		((FuncExpr *) expr)->funcid == get_opcode(served))
+		return because(why, "ORDER BY calls the distance's function",
+					   psprintf("write the operator: ORDER BY %s %s query",
+								index_column(info, 0), get_opname(served)));
+	distance = distance_in(expr, info);
+	if (distance != NULL)
+		return why_distance(root, rel, info, distance, why) ||
+			why_around(root, rel, info, expr, distance, why);
+	return because(why,
+				   psprintf("ORDER BY is by an expression of %s that is no distance",
+							index_column(info, 0)),
+				   NULL);
 }
 
 /*
@@ -527,16 +521,10 @@ is_separate_with(const PlannerInfo *root)
 static bool
 has_distance_condition(const RelOptInfo *rel, IndexOptInfo *info)
 {
-	ColumnSearch search = {info, 0, InvalidOid, NULL};
-	ListCell   *lc;
+	List	   *conditions = extract_actual_clauses(rel->baserestrictinfo,
+													false);
 
-	foreach(lc, rel->baserestrictinfo)
-	{
-		if (find_distance((Node *) lfirst_node(RestrictInfo, lc)->clause,
-						  &search))
-			return true;
-	}
-	return false;
+	return distance_in((Node *) conditions, info) != NULL;
 }
 
 /*
@@ -548,7 +536,6 @@ bool
 IvfpqIsNoSearch(const PlannerInfo *root, const RelOptInfo *rel,
 				IndexOptInfo *info)
 {
-	ColumnSearch search = {info, 0, InvalidOid, NULL};
 	ListCell   *lc;
 
 	if (root->parent_root == NULL || root->parse->sortClause != NIL ||
@@ -560,35 +547,41 @@ IvfpqIsNoSearch(const PlannerInfo *root, const RelOptInfo *rel,
 		if (lfirst_node(RangeTblEntry, lc)->rtekind == RTE_SUBQUERY)
 			return false;
 	}
-	return !find_distance((Node *) root->processed_tlist, &search) &&
+	return distance_in((Node *) root->processed_tlist, info) == NULL &&
 		!has_distance_condition(rel, info);
 }
 
-/* Returns why nothing orders rows where the table is read. */
-static IvfpqReason
-why_without_order(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
+/*
+ * Sets *why to the reason that nothing orders rows where the table is read.
+ * Returns true.
+ */
+static bool
+why_without_order(PlannerInfo *root, const RelOptInfo *rel,
+				  IndexOptInfo *info, IvfpqReason *why)
 {
 	const PlannerInfo *above;
 
-	if (root->parse->hasAggs || root->parse->groupClause != NIL)
-	{
-		ColumnSearch search = {info, 0, InvalidOid, NULL};
-
-		if (find_distance((Node *) root->processed_tlist, &search))
-			return reason("GROUP BY or an aggregate takes all rows, in no order",
-						  NULL);
-	}
+	if ((root->parse->hasAggs || root->parse->groupClause != NIL) &&
+		distance_in((Node *) root->processed_tlist, info) != NULL)
+		return because(why,
+					   "GROUP BY or an aggregate takes all rows, in no order",
+					   NULL);
 	if (has_distance_condition(rel, info))
-		return reason("a condition on the distance without ORDER BY is answered exactly, and by no index",
-					  "if nearly all of these rows are enough: SET gpuvec.radius_recall to the share, .99 for instance");
+		return because(why,
+					   "a condition on the distance without ORDER BY is answered exactly, and by no index",
+					   "if nearly all of these rows are enough: SET gpuvec.radius_recall to the share, .99 for instance");
 	for (above = root->parent_root; above != NULL; above = above->parent_root)
+	{
 		if (above->parse->sortClause != NIL)
-			return reason("ORDER BY stands outside of the sub-select or WITH query that reads the table",
-						  is_separate_with(root) ?
-						  "write AS NOT MATERIALIZED behind the name of the WITH query" :
-						  NULL);
-	return reason("nothing orders rows by their distance where the table is read",
-				  NULL);
+			return because(why,
+						   "ORDER BY stands outside of the sub-select or WITH query that reads the table",
+						   is_separate_with(root) ?
+						   "write AS NOT MATERIALIZED behind the name of the WITH query" :
+						   NULL);
+	}
+	return because(why,
+				   "nothing orders rows by their distance where the table is read",
+				   NULL);
 }
 
 /* Finds window functions that have to know how many rows there are. */
@@ -635,26 +628,33 @@ has_window_of_all(const Query *parse, List *targets)
 	return counts_rows((Node *) targets, NULL);
 }
 
-/* Returns what needs all rows, before ORDER BY. */
-static IvfpqReason
-why_grouped(const PlannerInfo *root)
+/*
+ * Sets *why to what needs all rows, before ORDER BY.  Returns false if nothing
+ * does.
+ */
+static bool
+why_grouped(const PlannerInfo *root, IvfpqReason *why)
 {
 	const Query *parse = root->parse;
 
 	if (parse->setOperations != NULL)
-		return reason("UNION, INTERSECT or EXCEPT stands between ORDER BY and the table",
-					  NULL);
+		return because(why,
+					   "UNION, INTERSECT or EXCEPT stands between ORDER BY and the table",
+					   NULL);
 	if (parse->groupClause != NIL || parse->groupingSets != NIL ||
 		parse->hasAggs)
-		return reason("GROUP BY or an aggregate stands between ORDER BY and the table",
-					  NULL);
+		return because(why,
+					   "GROUP BY or an aggregate stands between ORDER BY and the table",
+					   NULL);
 	if (parse->hasTargetSRFs)
-		return reason("a function among what is selected makes several rows of one",
-					  NULL);
+		return because(why,
+					   "a function among what is selected makes several rows of one",
+					   NULL);
 	if (has_window_of_all(parse, root->processed_tlist))
-		return reason("a window function wants all rows: it has PARTITION BY, another order or frame, or counts them, as count(*) OVER () does",
-					  NULL);
-	return no_reason;
+		return because(why,
+					   "a window function wants all rows: it has PARTITION BY, another order or frame, or counts them, as count(*) OVER () does",
+					   NULL);
+	return false;
 }
 
 /*
@@ -668,11 +668,13 @@ relids_of(const RelOptInfo *rel)
 }
 
 /*
- * Returns a reason if an outer join looks up rows of the table, or makes rows
- * of NULLs.
+ * Sets *why to the reason that rows of the table come in the order of another
+ * one: an outer join looks them up, or makes rows of NULLs.  Returns false if
+ * none does.
  */
-static IvfpqReason
-why_looked_for(const PlannerInfo *root, const RelOptInfo *rel)
+static bool
+why_looked_for(const PlannerInfo *root, const RelOptInfo *rel,
+			   IvfpqReason *why)
 {
 	ListCell   *lc;
 
@@ -683,44 +685,55 @@ why_looked_for(const PlannerInfo *root, const RelOptInfo *rel)
 		if (bms_overlap(relids_of(rel), join->syn_righthand) ||
 			(join->jointype == JOIN_FULL &&
 			 bms_overlap(relids_of(rel), join->syn_lefthand)))
-			return reason("the table is on the inner side of an outer join, or of IN or EXISTS: its rows come in the order of another one",
-						  NULL);
+			return because(why,
+						   "the table is on the inner side of an outer join, or of IN or EXISTS: its rows come in the order of another one",
+						   NULL);
 	}
-	return no_reason;
+	return false;
 }
 
 /*
- * Returns why all rows are requested, or come in the order of another table.
+ * Sets *why to the reason that all rows are requested, or come in the order of
+ * another table.  Returns false if there is none.
  */
-static IvfpqReason
-why_unlimited(const PlannerInfo *root, const RelOptInfo *rel)
+static bool
+why_unlimited(const PlannerInfo *root, const RelOptInfo *rel,
+			  IvfpqReason *why)
 {
 	if (root->tuple_fraction <= 0 && enable_seqscan && enable_sort)
-		return reason("no LIMIT: the whole order is wanted, and all rows are sorted for it",
-					  "if the first rows are enough say so by LIMIT, or read them from a cursor (DECLARE); FOR loops of PL/pgSQL and fetch sizes of drivers look like no LIMIT");
+		return because(why,
+					   "no LIMIT: the whole order is wanted, and all rows are sorted for it",
+					   "if the first rows are enough say so by LIMIT, or read them from a cursor (DECLARE); FOR loops of PL/pgSQL and fetch sizes of drivers look like no LIMIT");
 	if (!enable_nestloop && bms_membership(root->all_baserels) == BMS_MULTIPLE)
-		return reason("in a join its order is kept by nested loops only, and enable_nestloop is off",
-					  "SET enable_nestloop = on");
-	return why_looked_for(root, rel);
+		return because(why,
+					   "in a join its order is kept by nested loops only, and enable_nestloop is off",
+					   "SET enable_nestloop = on");
+	return why_looked_for(root, rel, why);
 }
 
-/* Returns why the direction of the first key is not the index's. */
-static IvfpqReason
-why_direction(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
+/*
+ * Sets *why to the reason that the direction of the first key is not the
+ * index's.  Returns false if it is.
+ */
+static bool
+why_direction(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
+			  IvfpqReason *why)
 {
 	const PathKey *key;
 
 	if (root->sort_pathkeys == NIL)
-		return no_reason;
+		return false;
 	key = linitial(root->sort_pathkeys);
 	if (!IvfpqIsAscending(key))
-		return reason("ORDER BY is DESC: an index finds the nearest rows, not the farthest",
-					  NULL);
+		return because(why,
+					   "ORDER BY is DESC: an index finds the nearest rows, not the farthest",
+					   NULL);
 	if (key->pk_nulls_first)
-		return reason("ORDER BY has NULLS FIRST, and the index has no rows without a vector",
-					  has_all_vectors(root, rel, info) ?
-					  "leave it out: no row lacks a vector" : NULL);
-	return no_reason;
+		return because(why,
+					   "ORDER BY has NULLS FIRST, and the index has no rows without a vector",
+					   has_all_vectors(root, rel, info) ?
+					   "leave it out: no row lacks a vector" : NULL);
+	return false;
 }
 
 /*
@@ -757,37 +770,35 @@ is_first_key(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 bool
 IvfpqIsOrderedBy(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info)
 {
-	Node	   *expr;
-	Oid			sortfamily;
+	Node	   *expr = first_sort_expr(root);
 	const PathKey *key;
+	Oid			sortfamily;
 
-	if (root->parse->sortClause == NIL || root->sort_pathkeys == NIL)
+	if (expr == NULL || root->sort_pathkeys == NIL)
 		return false;
 	key = linitial(root->sort_pathkeys);
-	expr = get_sortgroupclause_expr(linitial(root->parse->sortClause),
-									root->processed_tlist);
 	return IvfpqIsAscending(key) && !key->pk_nulls_first &&
 		IvfpqMatchDistance(info, (Expr *) in_columns_of(root, rel, expr),
 						   &sortfamily) != NULL;
 }
 
 /*
- * Returns whether something relies on the order, which rows would be out of.
+ * Sets *why to what relies on the order, which rows would be out of.  Returns
+ * false if nothing does.
  */
-static IvfpqReason
-why_relaxed(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
+static bool
+why_relaxed(PlannerInfo *root, const RelOptInfo *rel, IndexOptInfo *info,
+			IvfpqReason *why)
 {
-	char	   *advice = "SET gpuvec.scan_order = strict";
-
 	if (ivfpq_order != IVFPQ_ORDER_RELAXED ||
 		!is_first_key(root, rel, info) || !IvfpqReliesOnOrder(root))
-		return no_reason;
-	if (root->query_pathkeys == root->sort_pathkeys &&
-		list_length(root->query_pathkeys) > 1)
-		return reason("ORDER BY has further keys, and gpuvec.scan_order is relaxed",
-					  advice);
-	return reason("DISTINCT, GROUP BY, a window function, WITH TIES, UNION or a join would rely on the order of the distance, and gpuvec.scan_order is relaxed",
-				  advice);
+		return false;
+	return because(why,
+				   root->query_pathkeys == root->sort_pathkeys &&
+				   list_length(root->query_pathkeys) > 1 ?
+				   "ORDER BY has further keys, and gpuvec.scan_order is relaxed" :
+				   "DISTINCT, GROUP BY, a window function, WITH TIES, UNION or a join would rely on the order of the distance, and gpuvec.scan_order is relaxed",
+				   "SET gpuvec.scan_order = strict");
 }
 
 /* Returns the predicate of a partial index, as it is written. */
@@ -816,165 +827,110 @@ predicate_of(Oid indexoid)
 }
 
 /*
- * Returns why a table is not read in the order of this index, by a path that
- * exists or without one.  Without a reason there may be a plan that does.
- * Reasons are looked for in the order in which the planner gives up.
+ * Sets *why to the reason that a table is not read in the order of this index,
+ * by a path that exists or without one.  Returns false if there is none, so
+ * that there may be a plan that does.  Reasons are looked for in the order in
+ * which the planner gives up.
  */
-IvfpqReason
+bool
 IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
-				bool has_path)
+				bool has_path, IvfpqReason *why)
 {
 	const Query *parse = root->parse;
-	IvfpqReason why;
 	Node	   *expr;
 	Oid			sortfamily;
 
 	if (has_path)
-	{
-		why = why_grouped(root);
-		return why.state != NULL ? why : why_unlimited(root, rel);
-	}
+		return why_grouped(root, why) || why_unlimited(root, rel, why);
 	if (info->indpred != NIL && !info->predOK)
-		return reason(psprintf("the index has only rows with %s, and the statement's conditions do not say that it wants no others",
-							   predicate_of(info->indexoid)),
-					  "if it wants no others, add that condition to WHERE, with constants as in the index");
+		return because(why,
+					   psprintf("the index has only rows with %s, and the statement's conditions do not say that it wants no others",
+								predicate_of(info->indexoid)),
+					   "if it wants no others, add that condition to WHERE, with constants as in the index");
 	if (planner_rt_fetch(rel->relid, root)->tablesample != NULL)
-		return reason("TABLESAMPLE reads the table", NULL);
-	why = why_relaxed(root, rel, info);
-	if (why.state != NULL)
-		return why;
+		return because(why, "TABLESAMPLE reads the table", NULL);
+	if (why_relaxed(root, rel, info, why))
+		return true;
 	if (parse->sortClause == NIL && parse->setOperations == NULL)
-		return why_without_order(root, rel, info);
-	why = why_grouped(root);
-	if (why.state != NULL || parse->sortClause == NIL)
-		return why;
+		return why_without_order(root, rel, info, why);
+	if (why_grouped(root, why))
+		return true;
+	expr = first_sort_expr(root);
+	if (expr == NULL)
+		return false;
 
-	expr = get_sortgroupclause_expr(linitial(parse->sortClause),
-									root->processed_tlist);
 	/* the outer join may have changed the column to NULL */
-	if (bms_overlap(pull_varnos(root, expr), relids_of(rel)))
-		why = why_looked_for(root, rel);
-	if (why.state != NULL)
-		return why;
+	if (bms_overlap(pull_varnos(root, expr), relids_of(rel)) &&
+		why_looked_for(root, rel, why))
+		return true;
 	expr = in_columns_of(root, rel, expr);
-	if (IvfpqMatchDistance(info, (Expr *) expr, &sortfamily) == NULL)
-	{
-		why = why_expression(root, rel, info, expr);
-		if (why.state != NULL)
-			return why;
-	}
-	why = why_direction(root, rel, info);
-	if (why.state != NULL)
-		return why;
+	if (IvfpqMatchDistance(info, (Expr *) expr, &sortfamily) == NULL &&
+		why_expression(root, rel, info, expr, why))
+		return true;
+	if (why_direction(root, rel, info, why))
+		return true;
 	if (IvfpqWouldLeak(root, info, false))
-		return reason("a policy hides rows from you, and the index's expression calls functions that are not in C",
-					  "index the column itself, or an expression of C functions");
+		return because(why,
+					   "a policy hides rows from you, and the index's expression calls functions that are not in C",
+					   "index the column itself, or an expression of C functions");
 	if (ivfpq_use_index == IVFPQ_USE_NEVER)
-		return reason("gpuvec.use_index is never",
-					  "SET gpuvec.use_index = auto");
+		return because(why, "gpuvec.use_index is never",
+					   "SET gpuvec.use_index = auto");
 	if (!enable_incremental_sort && list_length(root->query_pathkeys) > 1)
-		return reason("ORDER BY has further keys, and enable_incremental_sort is off",
-					  "SET enable_incremental_sort = on");
-	why = why_unlimited(root, rel);
-	if (why.state == NULL && parse->distinctClause != NIL)
-		return reason("DISTINCT stands between ORDER BY and the table", NULL);
-	return why;
-}
-
-/*
- * Returns the class that would serve a distance operator on a type, or NULL:
- * other extensions have operators of the same names for types of their own.
- * Classes of pgvector's types may not exist yet.
- */
-static char *
-class_for_type(Oid type, Oid operator)
-{
-	char	   *name = format_type_be(type);
-
-	if (type == FLOAT4ARRAYOID)
-		return class_for("real", operator);
-	if (!OidIsValid(GetDefaultOpClass(type, get_am_oid("gpuivfpq", true))) &&
-		strcmp(name, "vector") != 0 && strcmp(name, "halfvec") != 0)
-		return NULL;
-	return class_for(name, operator);
+		return because(why,
+					   "ORDER BY has further keys, and enable_incremental_sort is off",
+					   "SET enable_incremental_sort = on");
+	if (why_unlimited(root, rel, why))
+		return true;
+	if (parse->distinctClause != NIL)
+		return because(why, "DISTINCT stands between ORDER BY and the table",
+					   NULL);
+	return false;
 }
 
 /*
  * Returns the distance that the statement orders by first, if it is one of a
  * column of this table, or NULL.  Sets the column and the class that would
- * serve it.
+ * serve it.  Other extensions have operators of the same names for types of
+ * their own; classes of pgvector's types may not exist yet.
  */
 OpExpr *
-IvfpqOrderedDistance(PlannerInfo *root, RelOptInfo *rel, Var **column,
+IvfpqOrderedDistance(PlannerInfo *root, const RelOptInfo *rel, Var **column,
 					 char **class)
 {
-	const Query *parse = root->parse;
-	OpExpr	   *distance;
+	OpExpr	   *distance = (OpExpr *) first_sort_expr(root);
 	ListCell   *lc;
 
-	if (parse->sortClause == NIL)
+	if (distance == NULL)
 		return NULL;
-	distance = (OpExpr *)
-		in_columns_of(root, rel,
-					  get_sortgroupclause_expr(linitial(parse->sortClause),
-											   root->processed_tlist));
+	distance = (OpExpr *) in_columns_of(root, rel, (Node *) distance);
 	if (!IsA(distance, OpExpr) || !is_distance_operator(distance->opno))
 		return NULL;
 	foreach(lc, distance->args)
 	{
 		Var		   *var = lfirst(lc);
+		const char *name;
+		Oid			type;
 
 		while (IsA(var, RelabelType))	/* a domain */
 			var = (Var *) ((RelabelType *) var)->arg;
 		if (!IsA(var, Var) || var->varno != (int) rel->relid ||
 			var->varattno <= 0)
 			continue;
-		*class = class_for_type(getBaseType(var->vartype), distance->opno);
+		type = getBaseType(var->vartype);
+		name = type == FLOAT4ARRAYOID ? "real" : format_type_be(type);
+		if (type != FLOAT4ARRAYOID &&
+			!OidIsValid(GetDefaultOpClass(type,
+										  get_am_oid("gpuivfpq", true))) &&
+			strcmp(name, "vector") != 0 && strcmp(name, "halfvec") != 0)
+			continue;
+		*class = class_for(name, distance->opno);
 		if (*class == NULL)
 			continue;
 		*column = var;
 		return distance;
 	}
 	return NULL;
-}
-
-/*
- * Returns a reason if a table without an index of ours lacks one, because the
- * statement orders by a distance of one of its columns.
- */
-IvfpqReason
-IvfpqWhyNoIndex(PlannerInfo *root, RelOptInfo *rel)
-{
-	Oid			table = planner_rt_fetch(rel->relid, root)->relid;
-	Var		   *column;
-	char	   *class;
-
-	if (IvfpqOrderedDistance(root, rel, &column, &class) == NULL)
-		return no_reason;
-	return reason("no gpuivfpq index is on it, and the statement orders by a distance to one of its columns",
-				  psprintf("CREATE INDEX ON %s USING gpuivfpq (%s %s)",
-						   IvfpqRelationName(table),
-						   quote_identifier(get_attname(table,
-														column->varattno,
-														false)),
-						   class));
-}
-
-/* Finds a key of the index in an expression. */
-static bool
-find_key(Node *node, void *context)
-{
-	KeySearch  *search = context;
-
-	if (node == NULL)
-		return false;
-	for (int column = 1; column < search->info->nkeycolumns; column++)
-		if (match_index_to_operand(node, column, search->info))
-		{
-			search->column = column;
-			return true;
-		}
-	return expression_tree_walker(node, find_key, context);
 }
 
 /*
@@ -1036,56 +992,26 @@ condition_text(PlannerInfo *root, const RelOptInfo *rel, Node *clause)
 	return text;
 }
 
-/* Gets both sides of a comparison, or NULLs. */
-static void
-get_sides(const RestrictInfo *condition, Oid *operator, Oid *collation,
-		  Node **left, Node **right)
-{
-	List	   *args = NIL;
-
-	*operator = *collation = InvalidOid;
-	*left = *right = NULL;
-	if (is_opclause(condition->clause))
-	{
-		OpExpr	   *expr = (OpExpr *) condition->clause;
-
-		args = expr->args;
-		*operator = expr->opno;
-		*collation = expr->inputcollid;
-	}
-	else if (IsA(condition->clause, ScalarArrayOpExpr))
-	{
-		ScalarArrayOpExpr *expr = (ScalarArrayOpExpr *) condition->clause;
-
-		args = expr->args;
-		*operator = expr->useOr ? expr->opno : InvalidOid;
-		*collation = expr->inputcollid;
-	}
-	if (list_length(args) != 2 || !OidIsValid(*operator))
-		return;
-	*left = linitial(args);
-	*right = lsecond(args);
-}
-
 /* Returns why the key does not answer a condition. */
-static char *
+static const char *
 why_filter(IndexOptInfo *info, int column, RestrictInfo *condition)
 {
-	Oid			operator;
-	Oid			collation;
 	Oid			wanted = info->indexcollations[column];
+	IvfpqComparison comparison;
 	Node	   *left;
 	Node	   *right;
 	Node	   *key;
 	Node	   *value;
+	Oid			operator;
 
 	if (!restriction_is_securely_promotable(condition, info->rel))
 		return "a policy or a security barrier has to be asked before it";
 	if (is_orclause(condition->clause))
 		return "it is an OR";
-	get_sides(condition, &operator, &collation, &left, &right);
-	if (left == NULL)
+	if (!IvfpqGetComparison(condition->clause, &comparison))
 		return "it is no comparison that keys answer";
+	left = comparison.left;
+	right = comparison.right;
 	if (match_index_to_operand(left, column, info))
 		key = left;
 	else if (match_index_to_operand(right, column, info))
@@ -1101,12 +1027,12 @@ why_filter(IndexOptInfo *info, int column, RestrictInfo *condition)
 		return "it compares the key with another column";
 	if (contain_volatile_functions(value))
 		return "what it compares the key with is volatile";
-	if (key == right && IsA(condition->clause, ScalarArrayOpExpr))
+	if (key == right && comparison.any)
 		return "keys that are arrays answer @> and &&, and not ANY";
-	if (OidIsValid(wanted) && wanted != collation)
+	if (OidIsValid(wanted) && wanted != comparison.collation)
 		return "it is of another collation than the key";
-	if (key == right)
-		operator = get_commutator(operator);
+	operator = key == left ? comparison.operator :
+		get_commutator(comparison.operator);
 	if (!OidIsValid(operator) ||
 		!op_in_opfamily(operator, info->opfamily[column]))
 		return psprintf("the key's class does not have its operator, %s (%s, %s)",
@@ -1135,45 +1061,13 @@ advise_rewriting(PlannerInfo *root, IndexOptInfo *info,
 	return NULL;
 }
 
-static void
-add_reason(List **reasons, char *state, char *advice)
+static List *
+add_reason(List *reasons, const char *state, const char *advice)
 {
 	IvfpqReason *reason = palloc(sizeof(IvfpqReason));
 
-	reason->state = state;
-	reason->advice = advice;
-	*reasons = lappend(*reasons, reason);
-}
-
-/*
- * Adds an IvfpqReason to *reasons for each condition on keys that is a filter,
- * or would be in a path of the index; `path` is one that exists, or NULL.
- */
-void
-IvfpqWhyFilters(PlannerInfo *root, IndexOptInfo *info, const IndexPath *path,
-				List **reasons)
-{
-	List	   *answered = IvfpqKeyClauses(root, info,
-										   path ? path->indexclauses : NIL);
-	ListCell   *lc;
-
-	foreach(lc, info->indrestrictinfo)
-	{
-		RestrictInfo *condition = lfirst_node(RestrictInfo, lc);
-		KeySearch	search = {info, 0};
-
-		if (condition->pseudoconstant ||
-			is_redundant_with_indexclauses(condition, answered) ||
-			!find_key((Node *) condition->clause, &search))
-			continue;
-		add_reason(reasons,
-				   psprintf("%s is a filter, not a condition of the index: %s",
-							condition_text(root, info->rel,
-										   (Node *) condition->clause),
-							why_filter(info, search.column, condition)),
-				   restriction_is_securely_promotable(condition, info->rel) ?
-				   advise_rewriting(root, info, condition) : NULL);
-	}
+	(void) because(reason, state, advice);
+	return lappend(reasons, reason);
 }
 
 /* Returns the tables of a node of FROM. */
@@ -1258,36 +1152,67 @@ key_of_semi_join(PlannerInfo *root, IndexOptInfo *info, JoinExpr *join)
 	return key;
 }
 
-static void
-look_for_semi_joins(PlannerInfo *root, IndexOptInfo *info, Node *node,
-					List **reasons)
+/*
+ * Adds an IvfpqReason for each join in a node of FROM that could be a
+ * condition.
+ */
+static List *
+add_joins(PlannerInfo *root, IndexOptInfo *info, Node *node, List *reasons)
 {
+	JoinExpr   *join = (JoinExpr *) node;
+	int			key;
 	ListCell   *lc;
 
 	if (IsA(node, FromExpr))
-		foreach(lc, ((FromExpr *) node)->fromlist)
-			look_for_semi_joins(root, info, lfirst(lc), reasons);
-	if (!IsA(node, JoinExpr))
-		return;
-	look_for_semi_joins(root, info, ((JoinExpr *) node)->larg, reasons);
-	look_for_semi_joins(root, info, ((JoinExpr *) node)->rarg, reasons);
-	if (((JoinExpr *) node)->jointype == JOIN_SEMI)
 	{
-		int			key = key_of_semi_join(root, info, (JoinExpr *) node);
-
-		if (key == 0)
-			return;
-		add_reason(reasons,
-				   psprintf("%s IN (SELECT ...), or EXISTS, is a join, not a condition of the index",
-							index_column(info, key)),
-				   psprintf("write %s = ANY (ARRAY(SELECT ...)), of the same SELECT, in its place",
-							index_column(info, key)));
+		foreach(lc, ((FromExpr *) node)->fromlist)
+			reasons = add_joins(root, info, lfirst(lc), reasons);
 	}
+	if (!IsA(node, JoinExpr))
+		return reasons;
+	reasons = add_joins(root, info, join->larg, reasons);
+	reasons = add_joins(root, info, join->rarg, reasons);
+	key = join->jointype == JOIN_SEMI ? key_of_semi_join(root, info, join) : 0;
+	if (key == 0)
+		return reasons;
+	return add_reason(reasons,
+					  psprintf("%s IN (SELECT ...), or EXISTS, is a join, not a condition of the index",
+							   index_column(info, key)),
+					  psprintf("write %s = ANY (ARRAY(SELECT ...)), of the same SELECT, in its place",
+							   index_column(info, key)));
 }
 
-/* Adds an IvfpqReason to *reasons for each join that could be a condition. */
-void
-IvfpqWhyJoins(PlannerInfo *root, IndexOptInfo *info, List **reasons)
+/*
+ * Returns an IvfpqReason for each condition on keys that is a filter, or would
+ * be in a path of the index, and for each join that could be a condition;
+ * `path` is one that exists, or NULL.
+ */
+List *
+IvfpqWhyFilters(PlannerInfo *root, IndexOptInfo *info, const IndexPath *path)
 {
-	look_for_semi_joins(root, info, (Node *) root->parse->jointree, reasons);
+	List	   *answered = IvfpqKeyClauses(root, info,
+										   path ? path->indexclauses : NIL);
+	List	   *reasons = NIL;
+	ListCell   *lc;
+
+	foreach(lc, info->indrestrictinfo)
+	{
+		RestrictInfo *condition = lfirst_node(RestrictInfo, lc);
+		Node	   *clause = (Node *) condition->clause;
+		ColumnSearch search = {info, 1, info->nkeycolumns, 0};
+
+		if (condition->pseudoconstant ||
+			is_redundant_with_indexclauses(condition, answered) ||
+			!find_column(clause, &search))
+			continue;
+		reasons = add_reason(reasons,
+							 psprintf("%s is a filter, not a condition of the index: %s",
+									  condition_text(root, info->rel, clause),
+									  why_filter(info, search.column,
+												 condition)),
+							 restriction_is_securely_promotable(condition,
+																info->rel) ?
+							 advise_rewriting(root, info, condition) : NULL);
+	}
+	return add_joins(root, info, (Node *) root->parse->jointree, reasons);
 }

@@ -105,6 +105,10 @@
 #define SAME_SQUARE		1e-12	/* the same where a codebook is zeros, as a
 								 * fraction of the row's own square */
 
+/*
+ * Rows drawn from a trained index: codes that do not fit them any more, and
+ * rows that are copies of others.
+ */
 typedef struct Drift
 {
 	Relation	index;
@@ -115,22 +119,14 @@ typedef struct Drift
 	uint8	   *code;
 	double		reach;
 	bool		zeros;			/* all codewords are */
-	IvfpqDrift *found;
+
+	/* results */
+	int			drawn;			/* postings whose rows were judged */
+	int			far;			/* of these are beyond what codes reach */
+	int			centered;		/* lie at their list's centroid */
+	bool		has_drifted;
+	bool		has_copies;
 } Drift;
-
-/* Hashes of pending rows' vectors. */
-typedef struct Hashes
-{
-	int			n;
-	uint64		values[DRAWN];
-} Hashes;
-
-/* Bits of signatures that are set, key by key, in a part of the index. */
-typedef struct SignatureBits
-{
-	int64		bits[IVFPQ_MAX_KEYS];
-	int64		nsignatures[IVFPQ_MAX_KEYS];
-} SignatureBits;
 
 /* An index of ours whose options have just been changed. */
 typedef struct Altered
@@ -181,13 +177,13 @@ judge(Drift *drift, const float *vector)
 			residual_square += residual * residual;
 		}
 	}
-	drift->found->drawn++;
+	drift->drawn++;
 	if (drift->zeros)
-		drift->found->far += residual_square >
+		drift->far += residual_square >
 			SAME_SQUARE * gv_square(vector, gv->dims);
 	else if (gv->dims >= FEWEST_DIMS && square > 0)
-		drift->found->far += product / square > drift->reach;
-	drift->found->centered += residual_square <= CENTERED_SQUARE;
+		drift->far += product / square > drift->reach;
+	drift->centered += residual_square <= CENTERED_SQUARE;
 }
 
 /* Judges a row of the list at hand, if the snapshot sees it. */
@@ -196,11 +192,10 @@ look_at_row(Drift *drift, const ItemPointerData *tid)
 {
 	const IvfpqModel *model = drift->model;
 	MemoryContext oldcontext;
-	const float *raw;
 	int			dims;
+	const float *raw = IvfpqRerankFetchVector(&drift->rows, &drift->type,
+											  IvfpqTidToId(tid), &dims);
 
-	raw = IvfpqRerankFetchVector(&drift->rows, &drift->type,
-								 IvfpqTidToId(tid), &dims);
 	if (raw == NULL)
 		return;
 	oldcontext = MemoryContextSwitchTo(drift->rows.context);
@@ -216,32 +211,6 @@ look_at_row(Drift *drift, const ItemPointerData *tid)
 }
 
 /*
- * Judges rows of a list: those of its live postings whose numbers, counted
- * from `first`, are among the ascending numbers [n].
- */
-static void
-look_at_list(Drift *drift, IvfpqListReader *reader, int list, int64 first,
-			 const uint64 *numbers, int n)
-{
-	const IvfpqMetaData *meta = &drift->model->meta;
-	IvfpqBlockView view;
-	int			done = 0;
-
-	IvfpqArrayFetch(drift->index, meta->centroids, meta->dims, list,
-					drift->centroid);
-	IvfpqListOpen(reader, list);
-	while (done < n && IvfpqListNext(reader, &view))
-		for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
-		{
-			if ((view.live & (1U << i)) == 0)
-				continue;
-			for (; done < n && numbers[done] == (uint64) first; done++)
-				look_at_row(drift, &view.tids[i]);
-			first++;
-		}
-}
-
-/*
  * Draws from all live postings, `postings` of them, and judges the rows in
  * their order.
  */
@@ -249,9 +218,10 @@ static void
 look_at_lists(Drift *drift, int64 postings)
 {
 	const IvfpqMetaData *meta = &drift->model->meta;
-	uint64		numbers[DRAWN];
+	uint64		numbers[DRAWN]; /* of postings drawn, ascending */
 	IvfpqListReader reader;
-	int64		first = 0;
+	IvfpqBlockView view;
+	int64		first = 0;		/* number of the list's first live posting */
 	int			done = 0;
 
 	for (int i = 0; i < DRAWN; i++)
@@ -263,97 +233,90 @@ look_at_lists(Drift *drift, int64 postings)
 	for (int list = 0; list < meta->nlists && done < DRAWN; list++)
 	{
 		IvfpqDirEntry entry;
-		int64		end;
-		int			n = 0;
+		int64		next = first;	/* number of the next live posting */
+		int			end = done;
 
 		CHECK_FOR_INTERRUPTS();
 		IvfpqDirEntryRead(drift->index, meta, list, &entry);
-		end = first + entry.nitems - entry.ndead;
-		while (done + n < DRAWN && numbers[done + n] < (uint64) end)
-			n++;
-		if (n > 0)
-			look_at_list(drift, &reader, list, first, numbers + done, n);
-		done += n;
-		first = end;
+		first += entry.nitems - entry.ndead;
+		while (end < DRAWN && numbers[end] < (uint64) first)
+			end++;
+		if (end == done)
+			continue;
+		IvfpqArrayFetch(drift->index, meta->centroids, meta->dims, list,
+						drift->centroid);
+		IvfpqListOpen(&reader, list);
+		while (done < end && IvfpqListNext(&reader, &view))
+			for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
+			{
+				if ((view.live & (1U << i)) == 0)
+					continue;
+				for (; done < end && numbers[done] == (uint64) next; done++)
+					look_at_row(drift, &view.tids[i]);
+				next++;
+			}
+		done = end;
 	}
 	IvfpqListReaderFree(&reader);
 }
 
 /*
- * Sets *found to whether rows of a trained index with this many live postings
+ * Sets *drift to whether rows of a trained index with this many live postings
  * lie beyond what its codes reach.  An inspection of an index must not run its
  * owner's code, so indexes of expressions are left out.  The caller has an
  * active snapshot.
  */
 static void
-look_for_drift(Relation heap, Relation index, int64 postings,
-			   IvfpqDrift *found)
+look_for_drift(Relation heap, Relation index, int64 postings, Drift *drift)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuivfpq drift",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	Drift		drift = {.index = index, .model = IvfpqModelGet(index),
-	.found = found};
+	const IvfpqModel *model = IvfpqModelGet(index);
 
-	memset(found, 0, sizeof(*found));
-	if (drift.model->meta.nlists > 0 && postings > 0 &&
+	memset(drift, 0, sizeof(*drift));
+	if (model->meta.nlists > 0 && postings > 0 &&
 		index->rd_index->indisvalid &&
 		index->rd_index->indkey.values[0] != 0)
 	{
-		IvfpqTypeInit(&drift.type, index);
-		drift.reach = REACH +
-			REACH_OF_DIMENSIONS * drift.model->gv.dims / drift.model->gv.m +
-			REACH_OF_ONE / sqrt(drift.model->gv.m);
-		drift.zeros = gv_square(drift.model->gv.codebooks,
-								GV_CODEWORDS * drift.model->gv.dims) == 0;
-		drift.centroid = palloc(drift.model->meta.dims * sizeof(float));
-		drift.code = palloc(gv_code_bytes(drift.model->gv.m));
-		IvfpqRerankBegin(&drift.rows, heap, index, GetActiveSnapshot());
-		look_at_lists(&drift, postings);
-		IvfpqRerankEnd(&drift.rows);
+		drift->index = index;
+		drift->model = model;
+		IvfpqTypeInit(&drift->type, index);
+		drift->reach = REACH +
+			REACH_OF_DIMENSIONS * model->gv.dims / model->gv.m +
+			REACH_OF_ONE / sqrt(model->gv.m);
+		drift->zeros = gv_square(model->gv.codebooks,
+								 GV_CODEWORDS * model->gv.dims) == 0;
+		drift->centroid = palloc(model->meta.dims * sizeof(float));
+		drift->code = palloc(gv_code_bytes(model->gv.m));
+		IvfpqRerankBegin(&drift->rows, heap, index, GetActiveSnapshot());
+		look_at_lists(drift, postings);
+		IvfpqRerankEnd(&drift->rows);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
-	found->has_drifted = found->drawn >= FEWEST &&
-		found->far > FAR_FRACTION * found->drawn;
-	found->has_copies = found->drawn >= FEWEST &&
-		found->centered > CENTERED_FRACTION * found->drawn;
-}
-
-/*
- * Returns how often the most frequent hash occurs, if that is more than half
- * of them.
- */
-static int
-count_most(const Hashes *hashes)
-{
-	uint64		most = 0;
-	int			lead = 0;
-	int			count = 0;
-
-	for (int i = 0; i < hashes->n; i++)
-	{
-		if (lead == 0)
-			most = hashes->values[i];
-		lead += hashes->values[i] == most ? 1 : -1;
-	}
-	for (int i = 0; i < hashes->n; i++)
-		count += hashes->values[i] == most;
-	return count;
+	drift->has_drifted = drift->drawn >= FEWEST &&
+		drift->far > FAR_FRACTION * drift->drawn;
+	drift->has_copies = drift->drawn >= FEWEST &&
+		drift->centered > CENTERED_FRACTION * drift->drawn;
 }
 
 /*
  * Returns whether an untrained index with this many pending rows seems to wait
- * because nearly all rows are equal.  Indexes of expressions are left out as
- * above.
+ * because nearly all rows are equal: one hash is that of all vectors but few.
+ * Indexes of expressions are left out as above.
  */
 static bool
 looks_equal(Relation heap, Relation index, int64 pending)
 {
 	MemoryContext context;
 	MemoryContext oldcontext;
-	Hashes		hashes = {0};
+	uint64		hashes[DRAWN];
+	uint64		most = 0;		/* the hash of more than half, if there is one */
+	int			lead = 0;
+	int			n = 0;
+	int			others = 0;
 	IvfpqType	type;
 	IvfpqRerank rows;
 	IvfpqMetaData meta;
@@ -372,8 +335,8 @@ looks_equal(Relation heap, Relation index, int64 pending)
 	IvfpqMetaRead(index, &meta);
 	IvfpqRerankBegin(&rows, heap, index, GetActiveSnapshot());
 	IvfpqPendingOpen(&reader, index, &meta);
-	while (hashes.n < DRAWN && IvfpqPendingNext(&reader, &count))
-		for (int i = 0; i < count && hashes.n < DRAWN; i++)
+	while (n < DRAWN && IvfpqPendingNext(&reader, &count))
+		for (int i = 0; i < count && n < DRAWN; i++)
 		{
 			const float *vector;
 			int			dims;
@@ -385,44 +348,26 @@ looks_equal(Relation heap, Relation index, int64 pending)
 											&dims);
 			if (vector == NULL)
 				continue;
-			hashes.values[hashes.n++] = IvfpqVectorHash(vector, dims, 0);
+			hashes[n++] = IvfpqVectorHash(vector, dims, 0);
 			IvfpqRerankDone(&rows);
 		}
 	IvfpqPendingClose(&reader);
 	IvfpqRerankEnd(&rows);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
-	count = hashes.n - count_most(&hashes);
-	return hashes.n >= FEWEST &&
-		IvfpqIsNearlyOne((double) count / hashes.n * pending, pending,
+
+	/* Boyer and Moore's vote */
+	for (int i = 0; i < n; i++)
+	{
+		if (lead == 0)
+			most = hashes[i];
+		lead += hashes[i] == most ? 1 : -1;
+	}
+	for (int i = 0; i < n; i++)
+		others += hashes[i] != most;
+	return n >= FEWEST &&
+		IvfpqIsNearlyOne((double) others / n * pending, pending,
 						 IvfpqLeastRows(index));
-}
-
-/* Returns advice if rows have other dimensions than the index, or NULL. */
-static char *
-advise_mismatched(Relation heap, Relation index, const IvfpqMetaData *meta)
-{
-	ItemPointerData first;
-	int			dims;
-	int			first_dims;
-	int64		count = IvfpqFindMismatched(heap, index, meta, &dims, &first,
-											&first_dims);
-
-	if (count == 0)
-		return NULL;
-	return psprintf("%lld rows, the first (%u,%u) with %d dimensions, do not have the %d of the others and are left out: delete or update them",
-					(long long) count, ItemPointerGetBlockNumber(&first),
-					ItemPointerGetOffsetNumber(&first), first_dims, dims);
-}
-
-/* Returns the statement that calibrates an index for what its option says. */
-static char *
-calibrate_call(Relation index, const char *name)
-{
-	return psprintf(IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_ROWS ?
-					"gpuvec_calibrate(%s)" :
-					"gpuvec_calibrate(%s, queries => ...)",
-					quote_literal_cstr(name));
 }
 
 /*
@@ -451,28 +396,6 @@ waiting_option(const IvfpqOptions *options, const IvfpqMetaData *meta)
 	return NULL;
 }
 
-static void
-count_bits(SignatureBits *counts, const IvfpqKeyForm *form,
-		   const IvfpqBlockView *view)
-{
-	for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
-	{
-		IvfpqKeyAbbrevs abbrevs;
-
-		if ((view->live & (1U << i)) == 0)
-			continue;
-		IvfpqKeyAbbrevsGet(form, view->keys, i, &abbrevs);
-		for (int k = 0; k < form->nkeys; k++)
-		{
-			if (form->kind[k] != IVFPQ_KEY_SIGNATURE ||
-				(abbrevs.nulls & (1U << k)) != 0)
-				continue;
-			counts->bits[k] += pg_popcount64(abbrevs.abbrev[k]);
-			counts->nsignatures[k]++;
-		}
-	}
-}
-
 /*
  * Returns advice if a key's signatures have nearly all of their bits set, so
  * that conditions on it skip hardly a row; or NULL.  Reads a block of each of
@@ -481,8 +404,9 @@ count_bits(SignatureBits *counts, const IvfpqKeyForm *form,
 static char *
 advise_on_signatures(Relation index, const IvfpqMetaData *meta)
 {
-	TupleDesc	desc = RelationGetDescr(index);
-	SignatureBits counts = {0};
+	int64		nbits[IVFPQ_MAX_KEYS] = {0};
+	int64		nsignatures[IVFPQ_MAX_KEYS] = {0};
+	int			nlists = Min(meta->nlists, SIGNATURE_LISTS);
 	IvfpqListReader reader;
 	IvfpqKeyForm form;
 	IvfpqBlockView view;
@@ -491,25 +415,41 @@ advise_on_signatures(Relation index, const IvfpqMetaData *meta)
 		memchr(form.kind, IVFPQ_KEY_SIGNATURE, form.nkeys) == NULL)
 		return NULL;
 	IvfpqListReaderInit(&reader, index, meta, NULL, NULL);
-	for (int i = 0; i < Min(meta->nlists, SIGNATURE_LISTS); i++)
+	for (int list = 0; list < nlists; list++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		IvfpqListOpen(&reader, (uint32) ((int64) i * meta->nlists /
-										 Min(meta->nlists, SIGNATURE_LISTS)));
-		if (IvfpqListNext(&reader, &view))
-			count_bits(&counts, &form, &view);
+		IvfpqListOpen(&reader,
+					  (uint32) ((int64) list * meta->nlists / nlists));
+		if (!IvfpqListNext(&reader, &view))
+			continue;
+		for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
+		{
+			IvfpqKeyAbbrevs abbrevs;
+
+			if ((view.live & (1U << i)) == 0)
+				continue;
+			IvfpqKeyAbbrevsGet(&form, view.keys, i, &abbrevs);
+			for (int k = 0; k < form.nkeys; k++)
+			{
+				if (form.kind[k] != IVFPQ_KEY_SIGNATURE ||
+					(abbrevs.nulls & (1U << k)) != 0)
+					continue;
+				nbits[k] += pg_popcount64(abbrevs.abbrev[k]);
+				nsignatures[k]++;
+			}
+		}
 	}
 	IvfpqListReaderFree(&reader);
 	for (int k = 0; k < form.nkeys; k++)
 	{
-		double		bits = (double) counts.bits[k] /
-		Max(counts.nsignatures[k], 1);
+		Form_pg_attribute key = TupleDescAttr(RelationGetDescr(index), 1 + k);
+		double		bits = (double) nbits[k] / Max(nsignatures[k], 1);
 		bool		is_jsonb = index->rd_opcintype[1 + k] == JSONBOID;
 
 		if (bits < FULL_SIGNATURE)
 			continue;
 		return psprintf("key %s tells hardly any rows apart: its %s have so many %s that %.0f of the 64 bits of their signatures are set; %s",
-						quote_identifier(NameStr(TupleDescAttr(desc, 1 + k)->attname)),
+						quote_identifier(NameStr(key->attname)),
 						is_jsonb ? "documents" : "arrays",
 						is_jsonb ? "values" : "elements", bits,
 						is_jsonb ?
@@ -523,31 +463,33 @@ advise_on_signatures(Relation index, const IvfpqMetaData *meta)
 static char *
 make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 			const IvfpqListTotals *totals, int64 pending,
-			const IvfpqDrift *drift)
+			const Drift *drift)
 {
-	bool		for_rows = IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_ROWS;
+	const IvfpqOptions *options = IvfpqGetOptions(index);
+	bool		for_rows = options->calibrated_for == IVFPQ_FOR_ROWS;
 	bool		is_temporary =
 	index->rd_rel->relpersistence == RELPERSISTENCE_TEMP;
-	char	   *name;
-	char	   *calibrate;
-	char	   *waiting;
 	int64		rows = totals->rows + pending;
+	const char *name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
+												  RelationGetRelationName(index));
+	const char *literal = quote_literal_cstr(name);
+	const char *calibrate = psprintf(for_rows ? "gpuvec_calibrate(%s)" :
+									 "gpuvec_calibrate(%s, queries => ...)",
+									 literal);
+	const char *waiting;
 
-	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
-									  RelationGetRelationName(index));
-	calibrate = calibrate_call(index, name);
 	/* with fewer rows it should not be trained */
 	if (meta->nlists == 0 && rows < (is_temporary ? IvfpqLeastRows(index) :
 									 IvfpqTrainRows(index)))
 		return NULL;
 	if (meta->nlists == 0 && is_temporary)
 		return psprintf("not trained, holds %lld rows: call gpuvec_train(%s), VACUUM does not train it, since it is temporary",
-						(long long) rows, quote_literal_cstr(name));
+						(long long) rows, literal);
 	if (meta->nlists == 0 && looks_equal(heap, index, pending))
 		return "not trained, nearly all of its rows are equal: a partial index leaves them out, or it trains itself when they are not equal any more";
 	if (meta->nlists == 0)
 		return psprintf("not trained, holds %lld rows: VACUUM its table or call gpuvec_train(%s)",
-						(long long) rows, quote_literal_cstr(name));
+						(long long) rows, literal);
 	if (rows > IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1))
 		return psprintf("trained on %lld rows, holds %lld: REINDEX INDEX CONCURRENTLY %s%s%s",
 						(long long) meta->rows_at_training, (long long) rows,
@@ -571,14 +513,14 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 			psprintf("calibrated with %lld rows, holds %lld, too few to calibrate it: REINDEX INDEX CONCURRENTLY %s",
 					 (long long) meta->rows_at_calibration, (long long) rows,
 					 name);
-	waiting = waiting_option(IvfpqGetOptions(index), meta);
+	waiting = waiting_option(options, meta);
 	if (waiting != NULL)
 		return psprintf("%s: REINDEX INDEX CONCURRENTLY %s", waiting, name);
 	if (pending > MAX_PENDING)
 		return psprintf("%lld rows are in no list: %scall gpuvec_train(%s)",
 						(long long) pending,
 						is_temporary ? "" : "VACUUM its table or ",
-						quote_literal_cstr(name));
+						literal);
 	/* copies of a vector cannot be divided */
 	if (!drift->has_copies &&
 		totals->longest * meta->nlists > MAX_LIST_IMBALANCE * totals->live)
@@ -598,7 +540,11 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 {
 	IvfpqMetaData *meta = &inspection->meta;
 	IvfpqIdentity caller;
-	IvfpqDrift	drift;
+	Drift		drift;
+	ItemPointerData first = {0};
+	int			dims = 0;
+	int			first_dims = 0;
+	int64		mismatched = 0;
 
 	IvfpqCheckInspect(index);
 	IvfpqCheckBuilt(index);
@@ -610,32 +556,21 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 	look_for_drift(heap, index, inspection->totals.live, &drift);
 	inspection->has_copies = drift.has_copies;
 	inspection->has_drifted = drift.has_drifted;
-	inspection->advice = NULL;
 	/* the owner's code must not end what a superuser asks of all indexes */
 	if (is_member_of_role_nosuper(GetUserId(), heap->rd_rel->relowner) ||
 		!IvfpqIsInterpreted(index, true))
 	{
 		IvfpqActAsOwner(&caller, heap);
-		inspection->advice = advise_mismatched(heap, index, meta);
+		mismatched = IvfpqFindMismatched(heap, index, meta, &dims, &first,
+										 &first_dims);
 		IvfpqActAsCaller(&caller);
 	}
-	if (inspection->advice == NULL)
-		inspection->advice = make_advice(heap, index, meta,
-										 &inspection->totals,
-										 inspection->pending, &drift);
-}
-
-/* Returns the names of an index's keys, text[]. */
-static Datum
-name_keys(Relation index, int nkeys)
-{
-	Datum		names[IVFPQ_MAX_KEYS];
-
-	for (int k = 0; k < nkeys; k++)
-		names[k] = CStringGetTextDatum(NameStr(TupleDescAttr(RelationGetDescr(index),
-															 1 + k)->attname));
-	return PointerGetDatum(construct_array(names, nkeys, TEXTOID, -1, false,
-										   TYPALIGN_INT));
+	inspection->advice = mismatched > 0 ?
+		psprintf("%lld rows, the first (%u,%u) with %d dimensions, do not have the %d of the others and are left out: delete or update them",
+				 (long long) mismatched, ItemPointerGetBlockNumber(&first),
+				 ItemPointerGetOffsetNumber(&first), first_dims, dims) :
+		make_advice(heap, index, meta, &inspection->totals,
+					inspection->pending, &drift);
 }
 
 /* gpuvec_index_info(index regclass) */
@@ -648,6 +583,7 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	IvfpqInspection inspection;
 	const IvfpqMetaData *meta = &inspection.meta;
 	IvfpqKeyForm keys;
+	Datum		names[IVFPQ_MAX_KEYS];
 	TupleDesc	desc;
 	Datum		values[11];
 	bool		nulls[11] = {false};
@@ -670,7 +606,11 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	(void) IvfpqKeyFormGet(meta, &keys);
 	keys.nkeys = Min(keys.nkeys,
 					 IndexRelationGetNumberOfKeyAttributes(index) - 1);
-	values[9] = name_keys(index, keys.nkeys);
+	for (int k = 0; k < keys.nkeys; k++)
+		names[k] = CStringGetTextDatum(NameStr(TupleDescAttr(RelationGetDescr(index),
+															 1 + k)->attname));
+	values[9] = PointerGetDatum(construct_array(names, keys.nkeys, TEXTOID, -1,
+												false, TYPALIGN_INT));
 	values[10] = Int64GetDatum(inspection.totals.blocks * IvfpqKeysBytes(&keys));
 	relation_close(index, AccessShareLock);
 	table_close(heap, AccessShareLock);
@@ -711,11 +651,11 @@ gpuvec_list_stats(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Returns the key of an index's mirror; an error if there can be none. */
-static GvMirrorKey
-get_key(Oid relid)
+/* gpuvec_prewarm(index regclass) */
+Datum
+gpuvec_prewarm(PG_FUNCTION_ARGS)
 {
-	Relation	index = IvfpqOpenIndex(relid, AccessShareLock);
+	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock);
 	IvfpqMetaData meta;
 	GvMirrorKey key;
 
@@ -743,19 +683,10 @@ get_key(Oid relid)
 	key = IvfpqMirrorKey(index, &meta);
 
 	/*
-	 * Otherwise a loader could not lock the index while another session waits
-	 * for its lock.
+	 * With the lock held, a loader could not lock the index while another
+	 * session waits for its lock.
 	 */
 	relation_close(index, AccessShareLock);
-	return key;
-}
-
-/* gpuvec_prewarm(index regclass) */
-Datum
-gpuvec_prewarm(PG_FUNCTION_ARGS)
-{
-	GvMirrorKey key = get_key(PG_GETARG_OID(0));
-
 	PG_RETURN_INT64(IvfpqPrewarm(&key));
 }
 

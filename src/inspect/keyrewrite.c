@@ -59,17 +59,25 @@
 /* Longer texts are not searched for in documents. */
 #define MAX_TEXT		1000
 
-/* A comparison of the key, in an expression or not, with a value. */
-typedef struct Comparison
+/* A condition on a key, and what it is written as. */
+typedef struct Rewrite
 {
 	IndexOptInfo *info;
 	int			column;
-	Node	   *side;			/* the side with the key */
-	Node	   *value;			/* the same for all rows */
-	Oid			operator;		/* (side, value) */
-	Oid			collation;
-	int			strategy;		/* as btree's of the side's type; 0 = none */
-} Comparison;
+
+	/*
+	 * Its left side has the key, in an expression or not; its right side is
+	 * the same for all rows.
+	 */
+	IvfpqComparison comparison;
+	int			strategy;		/* as btree's of the left type; 0 = none */
+
+	/* result: key compares with any of the values, by the key's class */
+	Node	   *key;
+	int			key_strategy;
+	List	   *values;
+	bool		beside;			/* the condition has to stay beside it */
+} Rewrite;
 
 /* Returns whether an expression has parts that only a plan can print. */
 static bool
@@ -91,10 +99,9 @@ is_value(Node *node)
 }
 
 static bool
-is_key(const Comparison *comparison, Node *node)
+is_key(const Rewrite *rewrite, Node *node)
 {
-	return match_index_to_operand(node, comparison->column,
-								  comparison->info);
+	return match_index_to_operand(node, rewrite->column, rewrite->info);
 }
 
 static Node *
@@ -125,15 +132,62 @@ make_integer(int64 n)
 		make_value(INT8OID, Int64GetDatum(n));
 }
 
+/* Returns an integer constant as one of another type, or NULL. */
+static Node *
+cast_integer(Node *node, Oid type)
+{
+	const Const *value = (Const *) node;
+	int64		n;
+
+	if (!IsA(node, Const) || value->constisnull)
+		return NULL;
+	switch (value->consttype)
+	{
+		case INT2OID:
+			n = DatumGetInt16(value->constvalue);
+			break;
+		case INT4OID:
+			n = DatumGetInt32(value->constvalue);
+			break;
+		case INT8OID:
+			n = DatumGetInt64(value->constvalue);
+			break;
+		default:
+			return NULL;
+	}
+	if (type == INT8OID)
+		return (Node *) make_value(type, Int64GetDatum(n));
+	if (type == INT4OID && n == (int32) n)
+		return (Node *) make_value(type, Int32GetDatum((int32) n));
+	if (type == INT2OID && n == (int16) n)
+		return (Node *) make_value(type, Int16GetDatum((int16) n));
+	return NULL;
+}
+
+/* Makes an array of values, or NULL if their type has none. */
+static Node *
+make_array(List *values)
+{
+	ArrayExpr  *array = makeNode(ArrayExpr);
+
+	array->element_typeid = exprType(linitial(values));
+	array->array_typeid = get_array_type(array->element_typeid);
+	array->array_collid = exprCollation(linitial(values));
+	array->elements = values;
+	array->location = -1;
+	return OidIsValid(array->array_typeid) ?
+		eval_const_expressions(NULL, (Node *) array) : NULL;
+}
+
 /*
  * Makes "key operator value", by the key's class.  Returns NULL if the class
  * has no such operator.
  */
 static Expr *
-make_condition(const IndexOptInfo *info, int column, int strategy, Node *key,
-			   Node *value)
+make_condition(const Rewrite *rewrite, int strategy, Node *key, Node *value)
 {
-	Oid			type = info->opcintype[column];
+	const IndexOptInfo *info = rewrite->info;
+	Oid			type = info->opcintype[rewrite->column];
 	Oid			right = exprType(value);
 	Oid			operator;
 
@@ -141,13 +195,13 @@ make_condition(const IndexOptInfo *info, int column, int strategy, Node *key,
 		type = right = ANYARRAYOID;
 	else if (type == ANYENUMOID)
 		right = type;
-	operator = get_opfamily_member(info->opfamily[column], type, right,
-								   (int16) strategy);
+	operator = get_opfamily_member(info->opfamily[rewrite->column], type,
+								   right, (int16) strategy);
 	if (!OidIsValid(operator))
 		return NULL;
 	return make_opclause(operator, BOOLOID, false, (Expr *) key,
 						 (Expr *) value, InvalidOid,
-						 info->indexcollations[column]);
+						 info->indexcollations[rewrite->column]);
 }
 
 /*
@@ -155,29 +209,35 @@ make_condition(const IndexOptInfo *info, int column, int strategy, Node *key,
  * value only.  Returns NULL if there are none.
  */
 static Expr *
-make_any(const IndexOptInfo *info, int column, int strategy, Node *key,
-		 List *values)
+make_any(const Rewrite *rewrite, int strategy, Node *key, List *values)
 {
-	ScalarArrayOpExpr *any = makeNode(ScalarArrayOpExpr);
-	ArrayExpr  *array = makeNode(ArrayExpr);
+	bool		mixed = false;
 	Expr	   *one;
+	Node	   *array;
+	ScalarArrayOpExpr *any;
+	ListCell   *lc;
 
 	if (values == NIL)
 		return NULL;
-	one = make_condition(info, column, strategy, key, linitial(values));
+	/* literals of integers are of two types, an array is of one */
+	foreach(lc, values)
+		mixed = mixed || exprType(lfirst(lc)) != exprType(linitial(values));
+	foreach(lc, values)
+	{
+		if (mixed)
+			lfirst(lc) = cast_integer(lfirst(lc), INT8OID);
+	}
+	one = make_condition(rewrite, strategy, key, linitial(values));
 	if (one == NULL || list_length(values) == 1)
 		return one;
-	array->element_typeid = exprType(linitial(values));
-	array->array_typeid = get_array_type(array->element_typeid);
-	array->array_collid = exprCollation(linitial(values));
-	array->elements = values;
-	array->location = -1;
-	if (!OidIsValid(array->array_typeid))
+	array = make_array(values);
+	if (array == NULL)
 		return NULL;
+	any = makeNode(ScalarArrayOpExpr);
 	any->opno = ((OpExpr *) one)->opno;
 	any->useOr = true;
 	any->inputcollid = ((OpExpr *) one)->inputcollid;
-	any->args = list_make2(key, eval_const_expressions(NULL, (Node *) array));
+	any->args = list_make2(key, array);
 	any->location = -1;
 	return (Expr *) any;
 }
@@ -190,6 +250,19 @@ btree_strategy(Oid operator, Oid type)
 
 	return OidIsValid(entry->btree_opf) ?
 		get_op_opfamily_strategy(operator, entry->btree_opf) : 0;
+}
+
+/*
+ * Returns whether a text is that of an integer between these, as it is
+ * printed, and sets *n.
+ */
+static bool
+is_integer_text(const char *text, int64 least, int64 greatest, int64 *n)
+{
+	errno = 0;
+	*n = strtoll(text, NULL, 10);
+	return errno == 0 && *n >= least && *n <= greatest &&
+		strcmp(psprintf(INT64_FORMAT, *n), text) == 0;
 }
 
 static bool
@@ -209,8 +282,7 @@ whole_float(double number, double limit, int64 *n)
 static bool
 whole_number(const Const *value, int64 *n)
 {
-	char	   *digits;
-	char	   *end;
+	Datum		digits;
 
 	switch (value->consttype)
 	{
@@ -221,27 +293,24 @@ whole_number(const Const *value, int64 *n)
 			return whole_float(DatumGetFloat8(value->constvalue),
 							   FLOAT8_WHOLE, n);
 		case NUMERICOID:
-			digits = DatumGetCString(DirectFunctionCall1(numeric_out,
-														 value->constvalue));
-			if (strspn(digits, "-0123456789.") != strlen(digits))
-				return false;	/* NaN, infinity */
-			errno = 0;
-			*n = strtoll(digits, &end, 10);
-			return errno == 0 &&
-				(*end == '\0' || strspn(end + 1, "0") == strlen(end + 1));
+			digits = DirectFunctionCall1(numeric_trim_scale,
+										 value->constvalue);
+			digits = DirectFunctionCall1(numeric_out, digits);
+			return is_integer_text(DatumGetCString(digits), PG_INT64_MIN,
+								   PG_INT64_MAX, n);
 		default:
 			return false;
 	}
 }
 
 /*
- * Returns the key if the side casts it, an integer, to another number; else
- * NULL.
+ * Returns the key if the left side casts it, an integer, to another number;
+ * else NULL.
  */
 static Node *
-key_cast_to_number(const Comparison *comparison)
+key_cast_to_number(const Rewrite *rewrite)
 {
-	FuncExpr   *cast = (FuncExpr *) comparison->side;
+	FuncExpr   *cast = (FuncExpr *) rewrite->comparison.left;
 	Node	   *key;
 	Oid			type;
 	Oid			function;
@@ -250,28 +319,13 @@ key_cast_to_number(const Comparison *comparison)
 		return NULL;
 	key = linitial(cast->args);
 	type = exprType(key);
-	if (!is_key(comparison, key) ||
+	if (!is_key(rewrite, key) ||
 		(type != INT2OID && type != INT4OID && type != INT8OID) ||
 		find_coercion_pathway(cast->funcresulttype, type, COERCION_EXPLICIT,
 							  &function) != COERCION_PATH_FUNC ||
 		function != cast->funcid)
 		return NULL;
 	return key;
-}
-
-/* Returns whether a text is that of an integer between these, and sets *n. */
-static bool
-is_integer_text(const char *text, int64 least, int64 greatest, int64 *n)
-{
-	const char *digits = text[0] == '-' ? &text[1] : text;
-	char	   *end;
-
-	if (digits[0] == '\0' || strspn(digits, "0123456789") != strlen(digits) ||
-		(digits[0] == '0' && (digits[1] != '\0' || digits != text)))
-		return false;
-	errno = 0;
-	*n = strtoll(text, &end, 10);
-	return errno == 0 && *n >= least && *n <= greatest;
 }
 
 static bool
@@ -328,11 +382,11 @@ value_of_text(Oid type, const char *text)
 	return NULL;
 }
 
-/* Returns the key if the side casts it to text, else NULL. */
+/* Returns the key if the left side casts it to text, else NULL. */
 static Node *
-key_cast_to_text(const Comparison *comparison)
+key_cast_to_text(const Rewrite *rewrite)
 {
-	Node	   *side = comparison->side;
+	Node	   *side = rewrite->comparison.left;
 	Node	   *key = NULL;
 
 	if (IsA(side, CoerceViaIO))
@@ -340,83 +394,81 @@ key_cast_to_text(const Comparison *comparison)
 	else if (IsA(side, FuncExpr) && ((FuncExpr *) side)->funcid == F_TEXT_BOOL)
 		key = linitial(((FuncExpr *) side)->args);
 	return key != NULL && exprType(side) == TEXTOID &&
-		is_key(comparison, key) ? key : NULL;
-}
-
-/* Returns whether a name might be an index into an array. */
-static bool
-is_subscript(const char *name)
-{
-	char	   *end;
-
-	(void) strtol(name, &end, 10);
-	return name[0] != '\0' && *end == '\0';
+		is_key(rewrite, key) ? key : NULL;
 }
 
 /*
  * Puts the names of a path, text[], in front of others.  Returns false if one
- * may be an index.
+ * may be an index into an array.
  */
 static bool
 add_path_names(Const *path, List **names)
 {
-	Datum	   *elements;
-	bool	   *nulls;
-	int			n;
+	ArrayIterator elements;
+	Datum		element;
+	bool		isnull;
+	List	   *front = NIL;
 
-	if (!IsA(path, Const) || path->constisnull ||
-		path->consttype != TEXTARRAYOID)
+	if (path->consttype != TEXTARRAYOID)
 		return false;
-	deconstruct_array(DatumGetArrayTypeP(path->constvalue), TEXTOID, -1, false,
-					  TYPALIGN_INT, &elements, &nulls, &n);
-	for (int i = n; i-- > 0;)
+	elements = array_create_iterator(DatumGetArrayTypeP(path->constvalue), 0,
+									 NULL);
+	while (array_iterate(elements, &element, &isnull))
 	{
-		char	   *name = nulls[i] ? NULL : TextDatumGetCString(elements[i]);
+		char	   *name;
+		char	   *end;
 
-		if (name == NULL || is_subscript(name))
+		if (isnull)
 			return false;
-		*names = lcons(name, *names);
+		name = TextDatumGetCString(element);
+		(void) strtol(name, &end, 10);
+		if (name[0] != '\0' && *end == '\0')
+			return false;
+		front = lappend(front, name);
 	}
-	return n > 0;
+	*names = list_concat(front, *names);
+	return front != NIL;
 }
 
 /*
  * Takes apart key -> 'a' -> 'b', also with ->> or paths.  Returns the key, and
  * sets *names to the names in their order and *is_text to whether the result
- * is text.  Returns NULL if the side is nothing of the kind.
+ * is text.  Returns NULL if the left side is nothing of the kind.
  */
 static Node *
-find_document(const Comparison *comparison, List **names, bool *is_text)
+find_document(const Rewrite *rewrite, List **names, bool *is_text)
 {
-	Node	   *node = comparison->side;
+	Node	   *node = rewrite->comparison.left;
 
 	*names = NIL;
 	*is_text = false;
-	while (!is_key(comparison, node))
+	while (!is_key(rewrite, node))
 	{
 		OpExpr	   *step = (OpExpr *) node;
 		Const	   *name;
-		Oid			function;
-		bool		is_path;
 
 		if (!is_opclause(step) || list_length(step->args) != 2)
 			return NULL;
-		function = get_opcode(step->opno);
 		name = lsecond(step->args);
-		is_path = function == F_JSONB_EXTRACT_PATH ||
-			function == F_JSONB_EXTRACT_PATH_TEXT;
-		if (function == F_JSONB_OBJECT_FIELD_TEXT ||
-			function == F_JSONB_EXTRACT_PATH_TEXT)
-			*is_text = true;	/* the outermost: text has no fields */
-		else if (function != F_JSONB_OBJECT_FIELD && !is_path)
+		if (!IsA(name, Const) || name->constisnull)
 			return NULL;
-		if (is_path && !add_path_names(name, names))
-			return NULL;
-		if (!is_path)
+		switch (get_opcode(step->opno))
 		{
-			if (!IsA(name, Const) || name->constisnull)
+			case F_JSONB_OBJECT_FIELD_TEXT:
+				*is_text = true;	/* the outermost: text has no fields */
+				/* FALLTHROUGH */
+			case F_JSONB_OBJECT_FIELD:
+				*names = lcons(TextDatumGetCString(name->constvalue), *names);
+				break;
+			case F_JSONB_EXTRACT_PATH_TEXT:
+				*is_text = true;
+				/* FALLTHROUGH */
+			case F_JSONB_EXTRACT_PATH:
+				if (!add_path_names(name, names))
+					return NULL;
+				break;
+			default:
 				return NULL;
-			*names = lcons(TextDatumGetCString(name->constvalue), *names);
 		}
 		node = linitial(step->args);
 	}
@@ -447,33 +499,30 @@ make_document(const List *names, JsonbValue *value)
 }
 
 /*
- * Adds documents to *documents such that a document which has this text below
- * the names holds one of them.  Sets *beside if others hold one, too.  Returns
- * false if there may be no such documents.
+ * Adds documents to the values such that a document which has this text below
+ * the names holds one of them.  Returns false if there may be no such
+ * documents.
  */
 static bool
-add_texts(const List *names, const char *text, List **documents, bool *beside)
+add_texts(Rewrite *rewrite, const List *names, const char *text)
 {
 	JsonbValue	value = {.type = jbvString};
+	const char *digits = &text[text[0] == '-'];
 
 	/* it may be that of an object, an array, or a number of any length */
 	if (text[0] == '{' || text[0] == '[' || strlen(text) > MAX_TEXT)
 		return false;
 	value.val.string.val = unconstify(char *, text);
 	value.val.string.len = (int) strlen(text);
-	*documents = lappend(*documents, make_document(names, &value));
+	rewrite->values = lappend(rewrite->values, make_document(names, &value));
 	if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0)
 	{
 		value.type = jbvBool;
 		value.val.boolean = text[0] == 't';
-
-		*documents = lappend(*documents, make_document(names, &value));
 	}
-	else if (text[0] != '\0' &&
-			 strspn(text, "-0123456789.") == strlen(text) &&
-			 strspn(&text[text[0] == '-'], "0123456789") > 0 &&
-			 strchr(&text[1], '-') == NULL &&
-			 strchr(text, '.') == strrchr(text, '.'))
+	else if (strspn(digits, "0123456789.") == strlen(digits) &&
+			 strspn(digits, "0123456789") > 0 &&
+			 strchr(digits, '.') == strrchr(digits, '.'))
 	{
 		/* 5 and 5.0 are equal numbers, but not equal texts */
 		value.type = jbvNumeric;
@@ -482,15 +531,19 @@ add_texts(const List *names, const char *text, List **documents, bool *beside)
 												CStringGetDatum(text),
 												ObjectIdGetDatum(InvalidOid),
 												Int32GetDatum(-1)));
-		*documents = lappend(*documents, make_document(names, &value));
-		*beside = true;
+		rewrite->beside = true;
 	}
+	if (value.type != jbvString)
+		rewrite->values = lappend(rewrite->values,
+								  make_document(names, &value));
 	return true;
 }
 
-/* Does the same for a value that is compared as jsonb. */
+/*
+ * Adds a document such that one which has this value below the names holds it.
+ */
 static void
-add_value(const List *names, Datum datum, List **documents, bool *beside)
+add_value(Rewrite *rewrite, const List *names, Datum datum)
 {
 	Jsonb	   *jsonb = DatumGetJsonbP(datum);
 	JsonbValue	value;
@@ -503,9 +556,9 @@ add_value(const List *names, Datum datum, List **documents, bool *beside)
 		value.type = jbvBinary;
 		value.val.binary.data = &jsonb->root;
 		value.val.binary.len = VARSIZE(jsonb) - VARHDRSZ;
-		*beside = true;
+		rewrite->beside = true;
 	}
-	*documents = lappend(*documents, make_document(names, &value));
+	rewrite->values = lappend(rewrite->values, make_document(names, &value));
 }
 
 /*
@@ -543,50 +596,38 @@ is_plain_midnight(DateADT day)
 static Node *
 add_days(Node *date, int days)
 {
-	if (IsA(date, Const))
-		return (Node *) make_value(DATEOID,
-								   DateADTGetDatum(DatumGetDateADT(((Const *) date)->constvalue) +
-												   days));
+	List	   *operator;
+
 	if (days == 0)
 		return date;
-	return (Node *) make_opclause(OpernameGetOprid(list_make2(makeString("pg_catalog"),
-															  makeString(days > 0 ? "+" : "-")),
-												   DATEOID, INT4OID),
+	if (IsA(date, Const))
+	{
+		DateADT		day = DatumGetDateADT(((Const *) date)->constvalue);
+
+		return (Node *) make_value(DATEOID, DateADTGetDatum(day + days));
+	}
+	operator = list_make2(makeString("pg_catalog"),
+						  makeString(days > 0 ? "+" : "-"));
+	return (Node *) make_opclause(OpernameGetOprid(operator, DATEOID, INT4OID),
 								  DATEOID, false, (Expr *) date,
 								  (Expr *) make_integer(abs(days)), InvalidOid,
 								  InvalidOid);
 }
 
-/*
- * Returns whether a date is a constant, finite, with days around it that are
- * dates, too.
- */
-static bool
-is_finite_date(Node *date)
-{
-	DateADT		day;
-
-	if (!IsA(date, Const))
-		return false;
-	day = DatumGetDateADT(((Const *) date)->constvalue);
-	return !DATE_NOT_FINITE(day) && IS_VALID_DATE(day - 3) &&
-		IS_VALID_DATE(day + 3);
-}
-
-/* key::date compared with a date */
+/* key::date compared with a date: the key is in [low, high) of its days */
 static Expr *
-rewrite_date(const Comparison *comparison, bool *beside)
+rewrite_date(Rewrite *rewrite)
 {
-	FuncExpr   *cast = (FuncExpr *) comparison->side;
-	Node	   *value = comparison->value;
-	int			strategy = comparison->strategy;
-	bool		is_zoned;
+	FuncExpr   *cast = (FuncExpr *) rewrite->comparison.left;
+	Node	   *value = rewrite->comparison.right;
+	int			strategy = rewrite->strategy;
 	bool		has_low = strategy >= BTEqualStrategyNumber;
 	bool		has_high = strategy <= BTEqualStrategyNumber;
-	int			low_strategy = BTGreaterEqualStrategyNumber;
-	int			high_strategy;
-	int			low = 0;
-	int			high;
+	int			low = strategy == BTGreaterStrategyNumber;
+	int			high = strategy != BTLessStrategyNumber;
+	int			high_strategy = BTLessStrategyNumber;
+	bool		is_zoned;
+	bool		is_exact = false;
 	Node	   *key;
 	Expr	   *from = NULL;
 	Expr	   *to = NULL;
@@ -594,220 +635,174 @@ rewrite_date(const Comparison *comparison, bool *beside)
 	if (!IsA(cast, FuncExpr) || list_length(cast->args) != 1 ||
 		(cast->funcid != F_DATE_TIMESTAMP &&
 		 cast->funcid != F_DATE_TIMESTAMPTZ) ||
-		exprType(value) != DATEOID || strategy == 0)
+		exprType(value) != DATEOID || !is_key(rewrite, linitial(cast->args)))
 		return NULL;
 	key = linitial(cast->args);
-	if (!is_key(comparison, key))
-		return NULL;
 	is_zoned = cast->funcid == F_DATE_TIMESTAMPTZ;
+	if (IsA(value, Const))
+	{
+		DateADT		day = DatumGetDateADT(((Const *) value)->constvalue);
 
-	/* its days are [low, high) */
-	high_strategy = BTLessStrategyNumber;
-	low = strategy == BTGreaterStrategyNumber;
-	high = strategy != BTLessStrategyNumber;
-	*beside = !is_finite_date(value) ||
-		(is_zoned &&
-		 ((has_low && !is_plain_midnight(DatumGetDateADT(((Const *) value)->constvalue) + low)) ||
-		  (has_high && !is_plain_midnight(DatumGetDateADT(((Const *) value)->constvalue) + high))));
-	if (*beside)
+		if (DATE_NOT_FINITE(day) || !IS_VALID_DATE(day - 3) ||
+			!IS_VALID_DATE(day + 3))
+			return NULL;
+		is_exact = !is_zoned ||
+			((!has_low || is_plain_midnight(day + low)) &&
+			 (!has_high || is_plain_midnight(day + high)));
+	}
+	if (!is_exact)
 	{
 		/* infinity is a day of its own */
 		high_strategy = BTLessEqualStrategyNumber;
 		low = is_zoned ? -1 : 0;
 		high = is_zoned ? 2 : 1;
-		if (IsA(value, Const) && !is_finite_date(value))
-			return NULL;
 	}
 	if (has_low)
-		from = make_condition(comparison->info, comparison->column,
-							  low_strategy, key, add_days(value, low));
+		from = make_condition(rewrite, BTGreaterEqualStrategyNumber, key,
+							  add_days(value, low));
 	if (has_high)
-		to = make_condition(comparison->info, comparison->column,
-							high_strategy, key, add_days(value, high));
-	if ((has_low && from == NULL) || (has_high && to == NULL))
+		to = make_condition(rewrite, high_strategy, key,
+							add_days(value, high));
+	if (has_low != (from != NULL) || has_high != (to != NULL))
 		return NULL;
-	if (from == NULL || to == NULL)
-		return from ? from : to;
-	return make_andclause(list_make2(from, to));
+	rewrite->beside = !is_exact;
+	return !has_high ? from : !has_low ? to :
+		make_andclause(list_make2(from, to));
 }
 
 /*
- * Adds to *values the values to compare the key with, of which one satisfies
- * the condition if and only if the key equals this constant; none if no key
- * can be equal.  Returns false if they are not known.
+ * Adds the values to compare the key with, of which one satisfies the
+ * condition if and only if the left side compares so with this constant; none
+ * if no key can.  Returns false if they are not known.
  */
 static bool
-add_equals(const Comparison *comparison, const Const *value, Node **key,
-		   int *strategy, List **values, bool *beside)
+add_equals(Rewrite *rewrite, const Const *value)
 {
+	Oid			collation = rewrite->comparison.collation;
 	List	   *names;
 	bool		is_text;
 	int64		n;
-	Node	   *document;
 
-	*strategy = comparison->strategy;
+	rewrite->key_strategy = rewrite->strategy;
 	if (value->constisnull)
 		return true;
-	*key = key_cast_to_number(comparison);
-	if (*key != NULL)
+	rewrite->key = key_cast_to_number(rewrite);
+	if (rewrite->key != NULL)
 	{
-		bool		is_whole = whole_number(value, &n);
-
-		if (is_whole)
-			*values = lappend(*values, make_integer(n));
-		return is_whole;
+		if (!whole_number(value, &n))
+			return false;
+		rewrite->values = lappend(rewrite->values, make_integer(n));
+		return true;
 	}
-	if (*strategy != BTEqualStrategyNumber ||
-		(OidIsValid(comparison->collation) &&
-		 !get_collation_isdeterministic(comparison->collation)))
+	if (rewrite->strategy != BTEqualStrategyNumber ||
+		(OidIsValid(collation) && !get_collation_isdeterministic(collation)))
 		return false;
-	*key = key_cast_to_text(comparison);
-	if (*key != NULL && value->consttype == TEXTOID)
+	rewrite->key = key_cast_to_text(rewrite);
+	if (rewrite->key != NULL && value->consttype == TEXTOID)
 	{
-		Const	   *equal = value_of_text(exprType(*key),
+		Const	   *equal = value_of_text(exprType(rewrite->key),
 										  TextDatumGetCString(value->constvalue));
 
-		if (equal != NULL)
-			*values = lappend(*values, equal);
-		return equal != NULL;
+		if (equal == NULL)
+			return false;
+		rewrite->values = lappend(rewrite->values, equal);
+		return true;
 	}
-	document = find_document(comparison, &names, &is_text);
-	if (document == NULL)
+	rewrite->key = find_document(rewrite, &names, &is_text);
+	rewrite->key_strategy = IVFPQ_CONTAINS_STRATEGY;
+	if (rewrite->key == NULL ||
+		value->consttype != (is_text ? TEXTOID : JSONBOID))
 		return false;
-	*key = document;
-	*strategy = IVFPQ_CONTAINS_STRATEGY;
 	if (is_text)
-		return value->consttype == TEXTOID &&
-			add_texts(names, TextDatumGetCString(value->constvalue), values,
-					  beside);
-	if (value->consttype == JSONBOID)
-		add_value(names, value->constvalue, values, beside);
-	return value->consttype == JSONBOID;
+		return add_texts(rewrite, names,
+						 TextDatumGetCString(value->constvalue));
+	add_value(rewrite, names, value->constvalue);
+	return true;
 }
 
-/* side operator value */
+/* left operator constant, or left = ANY (constant array) */
 static Expr *
-rewrite_comparison(const Comparison *comparison, bool *beside)
+rewrite_comparison(Rewrite *rewrite)
 {
-	Node	   *key = NULL;
-	List	   *values = NIL;
-	int			strategy;
-	Expr	   *range;
+	Const	   *value = (Const *) rewrite->comparison.right;
+	ArrayIterator elements;
+	Datum		element;
+	bool		isnull;
 
-	if (comparison->strategy == 0)
+	if (!IsA(value, Const))
 		return NULL;
-	range = rewrite_date(comparison, beside);
-	if (range != NULL)
-		return range;
-	*beside = false;
-	if (!IsA(comparison->value, Const) ||
-		!add_equals(comparison, (Const *) comparison->value, &key, &strategy,
-					&values, beside))
-		return NULL;
-	return make_any(comparison->info, comparison->column, strategy, key,
-					values);
-}
-
-/* side = ANY (constant array) */
-static Expr *
-rewrite_array(Comparison *comparison, bool *beside)
-{
-	Const	   *array = (Const *) comparison->value;
-	Oid			type;
-	int16		length;
-	bool		by_value;
-	char		align;
-	Datum	   *elements;
-	bool	   *nulls;
-	int			n;
-	Node	   *key = NULL;
-	List	   *values = NIL;
-	int			strategy = 0;
-
-	if (!IsA(array, Const) || array->constisnull ||
-		comparison->strategy != BTEqualStrategyNumber)
-		return NULL;
-	type = get_element_type(array->consttype);
-	get_typlenbyvalalign(type, &length, &by_value, &align);
-	deconstruct_array(DatumGetArrayTypeP(array->constvalue), type, length,
-					  by_value, align, &elements, &nulls, &n);
-	for (int i = 0; i < n; i++)
+	if (!rewrite->comparison.any)
 	{
-		if (!nulls[i] &&
-			!add_equals(comparison, make_value(type, elements[i]), &key,
-						&strategy, &values, beside))
+		if (!add_equals(rewrite, value))
 			return NULL;
 	}
-	return key == NULL ? NULL :
-		make_any(comparison->info, comparison->column, strategy, key, values);
+	else
+	{
+		Oid			type = get_element_type(value->consttype);
+
+		if (value->constisnull || rewrite->strategy != BTEqualStrategyNumber)
+			return NULL;
+		elements = array_create_iterator(DatumGetArrayTypeP(value->constvalue),
+										 0, NULL);
+		while (array_iterate(elements, &element, &isnull))
+		{
+			if (!isnull && !add_equals(rewrite, make_value(type, element)))
+				return NULL;
+		}
+	}
+	return make_any(rewrite, rewrite->key_strategy, rewrite->key,
+					rewrite->values);
 }
 
 /* value = ANY (key): key @> ARRAY[value] */
 static Expr *
-rewrite_membership(IndexOptInfo *info, int column, ScalarArrayOpExpr *expr)
+rewrite_membership(const Rewrite *rewrite)
 {
-	Node	   *value = linitial(expr->args);
-	Node	   *key = lsecond(expr->args);
+	const IvfpqComparison *comparison = &rewrite->comparison;
+	Node	   *value = comparison->left;
+	Node	   *key = comparison->right;
 	Oid			type = get_element_type(exprType(strip_relabel(key)));
-	ArrayExpr  *array = makeNode(ArrayExpr);
-	TypeCacheEntry *entry;
+	Oid			collation = rewrite->info->indexcollations[rewrite->column];
 
-	if (!OidIsValid(type) || !match_index_to_operand(key, column, info) ||
-		!is_value(value))
+	if (!OidIsValid(type) || !is_key(rewrite, key) || !is_value(value))
 		return NULL;
-	entry = lookup_type_cache(type, TYPECACHE_EQ_OPR);
 	if (exprType(value) != type)
 	{
-		/* an integer of another size */
-		int			strategy = btree_strategy(expr->opno, type);
-		Const	   *number = (Const *) value;
-		int64		n;
-
-		if (strategy != BTEqualStrategyNumber || !IsA(number, Const))
+		if (btree_strategy(comparison->operator, type) !=
+			BTEqualStrategyNumber)
 			return NULL;
-		switch (number->consttype)
-		{
-			case INT2OID:
-				n = DatumGetInt16(number->constvalue);
-				break;
-			case INT4OID:
-				n = DatumGetInt32(number->constvalue);
-				break;
-			case INT8OID:
-				n = DatumGetInt64(number->constvalue);
-				break;
-			default:
-				return NULL;
-		}
-		if (type == INT8OID)
-			value = (Node *) make_value(type, Int64GetDatum(n));
-		else if (type == INT4OID && n == (int32) n)
-			value = (Node *) make_value(type, Int32GetDatum((int32) n));
-		else if (type == INT2OID && n == (int16) n)
-			value = (Node *) make_value(type, Int16GetDatum((int16) n));
-		else
+		value = cast_integer(value, type);
+		if (value == NULL)
 			return NULL;
 	}
-	else if (entry->eq_opr != expr->opno)
+	else if (lookup_type_cache(type, TYPECACHE_EQ_OPR)->eq_opr !=
+			 comparison->operator)
 		return NULL;
 	/* @> has the collation of the column */
-	if (expr->inputcollid != exprCollation(key) ||
-		(OidIsValid(info->indexcollations[column]) &&
-		 info->indexcollations[column] != expr->inputcollid))
+	if (comparison->collation != exprCollation(key) ||
+		(OidIsValid(collation) && collation != comparison->collation))
 		return NULL;
-	array->element_typeid = type;
-	array->array_typeid = get_array_type(type);
-	array->array_collid = exprCollation(value);
-	array->elements = list_make1(value);
-	array->location = -1;
-	return make_condition(info, column, IVFPQ_CONTAINS_STRATEGY, key,
-						  eval_const_expressions(NULL, (Node *) array));
+	return make_condition(rewrite, IVFPQ_CONTAINS_STRATEGY, key,
+						  make_array(list_make1(value)));
+}
+
+/* Exchanges both sides.  The operator is invalid if it has no commutator. */
+static void
+commute(IvfpqComparison *comparison)
+{
+	Node	   *left = comparison->left;
+
+	comparison->left = comparison->right;
+	comparison->right = left;
+	comparison->operator = get_commutator(comparison->operator);
 }
 
 /* key = a OR key = b: key = ANY (ARRAY[a, b]) */
 static Expr *
-rewrite_or(IndexOptInfo *info, int column, BoolExpr *clause)
+rewrite_or(const Rewrite *rewrite, BoolExpr *clause)
 {
+	Oid			family = rewrite->info->opfamily[rewrite->column];
+	Oid			wanted = rewrite->info->indexcollations[rewrite->column];
 	List	   *values = NIL;
 	Node	   *key = NULL;
 	Oid			collation = InvalidOid;
@@ -815,56 +810,73 @@ rewrite_or(IndexOptInfo *info, int column, BoolExpr *clause)
 
 	foreach(lc, clause->args)
 	{
-		OpExpr	   *equal = lfirst(lc);
-		Node	   *side;
-		Node	   *value;
-		Oid			operator;
+		IvfpqComparison equal;
 
-		if (!is_opclause(equal) || list_length(equal->args) != 2)
+		if (!IvfpqGetComparison(lfirst(lc), &equal) || equal.any)
 			return NULL;
-		side = linitial(equal->args);
-		value = lsecond(equal->args);
-		operator = equal->opno;
-		if (!match_index_to_operand(side, column, info))
-		{
-			side = lsecond(equal->args);
-			value = linitial(equal->args);
-			operator = get_commutator(operator);
-		}
-		if (!OidIsValid(operator) ||
-			!match_index_to_operand(side, column, info) || !is_value(value) ||
-			get_op_opfamily_strategy(operator, info->opfamily[column]) !=
+		if (!is_key(rewrite, equal.left))
+			commute(&equal);
+		if (!OidIsValid(equal.operator) || !is_key(rewrite, equal.left) ||
+			!is_value(equal.right) ||
+			get_op_opfamily_strategy(equal.operator, family) !=
 			BTEqualStrategyNumber ||
-			(key != NULL && (exprType(value) != exprType(linitial(values)) ||
-							 equal->inputcollid != collation)))
+			(key != NULL &&
+			 (exprType(equal.right) != exprType(linitial(values)) ||
+			  equal.collation != collation)))
 			return NULL;
-		key = side;
-		collation = equal->inputcollid;
-		values = lappend(values, value);
+		key = equal.left;
+		collation = equal.collation;
+		values = lappend(values, equal.right);
 	}
-	if (OidIsValid(info->indexcollations[column]) &&
-		info->indexcollations[column] != collation)
+	if (OidIsValid(wanted) && wanted != collation)
 		return NULL;
-	return make_any(info, column, BTEqualStrategyNumber, key, values);
+	return make_any(rewrite, BTEqualStrategyNumber, key, values);
 }
 
-/* text = name: the latter as text */
+/* key = name: the latter as text */
 static Expr *
-rewrite_name(const Comparison *comparison)
+rewrite_name(const Rewrite *rewrite)
 {
-	Const	   *value = (Const *) comparison->value;
-	Oid			function = get_opcode(comparison->operator);
+	const IvfpqComparison *comparison = &rewrite->comparison;
+	Const	   *value = (Const *) comparison->right;
+	const char *name;
 
-	if (function != F_TEXTEQNAME || !IsA(value, Const) ||
-		value->constisnull || value->consttype != NAMEOID ||
-		!is_key(comparison, comparison->side) ||
+	if (get_opcode(comparison->operator) != F_TEXTEQNAME ||
+		!IsA(value, Const) || value->constisnull ||
+		value->consttype != NAMEOID ||
 		(OidIsValid(comparison->collation) &&
 		 !get_collation_isdeterministic(comparison->collation)))
 		return NULL;
-	return make_condition(comparison->info, comparison->column,
-						  BTEqualStrategyNumber, comparison->side, (Node *)
-						  make_value(TEXTOID,
-									 CStringGetTextDatum(NameStr(*DatumGetName(value->constvalue)))));
+	name = NameStr(*DatumGetName(value->constvalue));
+	return make_condition(rewrite, BTEqualStrategyNumber, comparison->left,
+						  (Node *) make_value(TEXTOID,
+											  CStringGetTextDatum(name)));
+}
+
+/* Takes a comparison apart.  Returns false if the clause is none. */
+bool
+IvfpqGetComparison(Expr *clause, IvfpqComparison *comparison)
+{
+	List	   *args = NIL;
+
+	comparison->any = IsA(clause, ScalarArrayOpExpr);
+	if (is_opclause(clause))
+	{
+		comparison->operator = ((OpExpr *) clause)->opno;
+		comparison->collation = ((OpExpr *) clause)->inputcollid;
+		args = ((OpExpr *) clause)->args;
+	}
+	else if (comparison->any && ((ScalarArrayOpExpr *) clause)->useOr)
+	{
+		comparison->operator = ((ScalarArrayOpExpr *) clause)->opno;
+		comparison->collation = ((ScalarArrayOpExpr *) clause)->inputcollid;
+		args = ((ScalarArrayOpExpr *) clause)->args;
+	}
+	if (list_length(args) != 2)
+		return false;
+	comparison->left = linitial(args);
+	comparison->right = lsecond(args);
+	return true;
 }
 
 /*
@@ -875,49 +887,33 @@ rewrite_name(const Comparison *comparison)
 Expr *
 IvfpqRewriteForKey(IndexOptInfo *info, int column, Expr *clause, bool *beside)
 {
-	Comparison	comparison = {.info = info, .column = column};
-	List	   *args;
+	Rewrite		rewrite = {.info = info, .column = column};
+	IvfpqComparison *comparison = &rewrite.comparison;
+	Expr	   *better;
 
 	*beside = false;
 	if (is_orclause(clause))
-		return rewrite_or(info, column, (BoolExpr *) clause);
-	if (IsA(clause, ScalarArrayOpExpr))
-	{
-		ScalarArrayOpExpr *expr = (ScalarArrayOpExpr *) clause;
-
-		if (!expr->useOr)
-			return NULL;
-		if (!contain_var_clause(linitial(expr->args)))
-			return rewrite_membership(info, column, expr);
-		comparison.operator = expr->opno;
-		comparison.collation = expr->inputcollid;
-		args = expr->args;
-	}
-	else if (is_opclause(clause) &&
-			 list_length(((OpExpr *) clause)->args) == 2)
-	{
-		comparison.operator = ((OpExpr *) clause)->opno;
-		comparison.collation = ((OpExpr *) clause)->inputcollid;
-		args = ((OpExpr *) clause)->args;
-	}
-	else
+		return rewrite_or(&rewrite, (BoolExpr *) clause);
+	if (!IvfpqGetComparison(clause, comparison))
 		return NULL;
-	comparison.side = linitial(args);
-	comparison.value = lsecond(args);
-	if (is_opclause(clause) && !contain_var_clause(comparison.side))
+	if (!contain_var_clause(comparison->left))
 	{
-		comparison.side = lsecond(args);
-		comparison.value = linitial(args);
-		comparison.operator = get_commutator(comparison.operator);
+		if (comparison->any)
+			return rewrite_membership(&rewrite);
+		commute(comparison);
 	}
-	if (!OidIsValid(comparison.operator) || !is_value(comparison.value))
+	if (!OidIsValid(comparison->operator) || !is_value(comparison->right))
 		return NULL;
-	comparison.side = strip_relabel(comparison.side);
-	comparison.strategy = btree_strategy(comparison.operator,
-										 exprType(comparison.side));
-	if (IsA(clause, ScalarArrayOpExpr))
-		return rewrite_array(&comparison, beside);
-	if (is_key(&comparison, comparison.side))
-		return rewrite_name(&comparison);
-	return rewrite_comparison(&comparison, beside);
+	comparison->left = strip_relabel(comparison->left);
+	rewrite.strategy = btree_strategy(comparison->operator,
+									  exprType(comparison->left));
+	if (!comparison->any && is_key(&rewrite, comparison->left))
+		return rewrite_name(&rewrite);
+	if (rewrite.strategy == 0)
+		return NULL;
+	better = comparison->any ? NULL : rewrite_date(&rewrite);
+	if (better == NULL)
+		better = rewrite_comparison(&rewrite);
+	*beside = rewrite.beside;
+	return better;
 }

@@ -23,11 +23,11 @@
 #include "executor/executor.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "lib/binaryheap.h"
 #include "miscadmin.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/rls.h"
 #include "utils/snapmgr.h"
 
 #include "am/build/calibrate.h"
@@ -52,8 +52,7 @@ typedef struct Drawn
 typedef struct RecallQuery
 {
 	Datum		value;
-	double	   *nearest;		/* [k] distances, a max-heap */
-	int			count;			/* distances in it */
+	binaryheap *nearest;		/* distances, k at most, the largest first */
 } RecallQuery;
 
 typedef struct Recall
@@ -65,15 +64,15 @@ typedef struct Recall
 	int			samples;
 	IvfpqType	type;
 	int			dims;			/* of the index's rows; 0 = there are none */
-	StrategyNumber strategy;
+	int			strategy;
 	Oid			distance_oid;
 	FmgrInfo	distance;
 	IndexInfo  *indexInfo;
 	EState	   *estate;
 	ExprState  *predicate;
 	TupleTableSlot *slot;
-	MemoryContext tmp;			/* reset after every row */
-	MemoryContext batch;		/* of the queries; reset after every batch */
+	MemoryContext row;			/* reset before every row */
+	MemoryContext batch;		/* of the queries; reset before every batch */
 
 	bool		has_given;
 	IvfpqQueries given;			/* if it has */
@@ -92,118 +91,49 @@ typedef struct Recall
 
 PG_FUNCTION_INFO_V1(gpuvec_recall);
 
-/* Raises an error unless recall can and may be measured on this index. */
-static void
-check_usable(Relation heap, Relation index)
-{
-	IvfpqCheckSelect(heap, index);
-	IvfpqCheckActing(heap, index);
-	if (check_enable_rls(RelationGetRelid(heap), InvalidOid, true) == RLS_ENABLED)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("recall cannot be measured under row-level security"),
-				 errdetail("Policies of table \"%s\" hide rows from the current user.",
-						   RelationGetRelationName(heap)),
-				 heap->rd_rel->relforcerowsecurity ?
-				 errhint("Run it as a role with BYPASSRLS.") :
-				 errhint("Run it as the table's owner or as a role with BYPASSRLS.")));
-	IvfpqCheckValid(index);
-}
-
-/* Looks up the operator that the index serves, and prepares to read rows. */
-static void
-begin_recall(Recall *recall)
-{
-	Relation	index = recall->index;
-	IvfpqMetaData meta;
-	Oid			operator = InvalidOid;
-
-	IvfpqTypeInit(&recall->type, index);
-	IvfpqMetaRead(index, &meta);
-	recall->dims = IvfpqRowDims(recall->heap, index, &meta);
-	for (int strategy = 1; strategy <= IVFPQ_NSTRATEGIES; strategy++)
-	{
-		Oid			member = get_opfamily_member(index->rd_opfamily[0],
-												 recall->type.type,
-												 recall->type.type, strategy);
-
-		if (OidIsValid(member))
-		{
-			operator = member;
-			recall->strategy = strategy;
-		}
-	}
-	recall->distance_oid = get_opcode(operator);
-	fmgr_info(recall->distance_oid, &recall->distance);
-
-	recall->indexInfo = IvfpqIndexInfo(index);
-	recall->estate = CreateExecutorState();
-	recall->predicate = ExecPrepareQual(recall->indexInfo->ii_Predicate,
-										recall->estate);
-	recall->slot = table_slot_create(recall->heap, NULL);
-	recall->tmp = AllocSetContextCreate(CurrentMemoryContext,
-										"gpuivfpq recall row",
-										ALLOCSET_DEFAULT_SIZES);
-	recall->batch = AllocSetContextCreate(CurrentMemoryContext,
-										  "gpuivfpq recall queries",
-										  ALLOCSET_DEFAULT_SIZES);
-}
-
-static void
-end_recall(Recall *recall)
-{
-	ExecDropSingleTupleTableSlot(recall->slot);
-	FreeExecutorState(recall->estate);
-}
-
 /*
- * Gets the indexed value of the row in recall->slot.  Returns false if the
- * index has no entry for the row (but see IvfpqHasPlace).  Call in
- * recall->tmp.
+ * Gets the indexed value of the row in recall->slot, detoasted.  It is valid
+ * until the next call, as long as the slot has the row.  Returns false if the
+ * index has no entry for the row, and also for a zero vector and for one of
+ * other dimensions than the index's (see IvfpqHasPlace).
  */
 static bool
-indexed_value(Recall *recall, Datum *value)
+row_value(Recall *recall, Datum *value)
 {
 	ExprContext *context = GetPerTupleExprContext(recall->estate);
+	MemoryContext oldcontext;
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
+	bool		found = false;
 
+	MemoryContextReset(recall->row);
+	ResetExprContext(context);
+	oldcontext = MemoryContextSwitchTo(recall->row);
 	context->ecxt_scantuple = recall->slot;
-	if (recall->predicate && !ExecQual(recall->predicate, context))
-		return false;
-	FormIndexDatum(recall->indexInfo, recall->slot, recall->estate,
-				   values, isnull);
-	*value = values[0];
-	return !isnull[0];
-}
-
-/*
- * Gets the same value detoasted.  Returns false also for a zero vector, and
- * for one of other dimensions than the index's.
- */
-static bool
-whole_value(Recall *recall, Datum *value)
-{
-	if (!indexed_value(recall, value))
-		return false;
-	*value = PointerGetDatum(PG_DETOAST_DATUM(*value));
-	return IvfpqHasPlace(&recall->type, *value, recall->dims);
-}
-
-/* Frees the memory of a row. */
-static void
-reset_row(Recall *recall)
-{
-	MemoryContextReset(recall->tmp);
-	ResetPerTupleExprContext(recall->estate);
+	if (recall->predicate == NULL || ExecQual(recall->predicate, context))
+	{
+		FormIndexDatum(recall->indexInfo, recall->slot, recall->estate,
+					   values, isnull);
+		if (!isnull[0])
+		{
+			*value = PointerGetDatum(PG_DETOAST_DATUM(values[0]));
+			found = IvfpqHasPlace(&recall->type, *value, recall->dims);
+		}
+	}
+	MemoryContextSwitchTo(oldcontext);
+	return found;
 }
 
 static double
 row_distance(Recall *recall, Datum value, Datum query)
 {
-	return DatumGetFloat8(FunctionCall2Coll(&recall->distance,
-											recall->type.collation,
-											value, query));
+	MemoryContext oldcontext = MemoryContextSwitchTo(recall->row);
+	Datum		distance = FunctionCall2Coll(&recall->distance,
+											 recall->type.collation,
+											 value, query);
+
+	MemoryContextSwitchTo(oldcontext);
+	return DatumGetFloat8(distance);
 }
 
 static int
@@ -252,22 +182,20 @@ draw_rows(Recall *recall)
 
 	while (table_scan_getnextslot(scan, ForwardScanDirection, recall->slot))
 	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(recall->tmp);
+		MemoryContext oldcontext;
 		Datum		value;
+		const float *vector;
+		int			dims;
 
 		CHECK_FOR_INTERRUPTS();
-		if (whole_value(recall, &value))
-		{
-			int			dims;
-			const float *vector = IvfpqValueFloats(&recall->type, value,
-												   &dims);
-
-			drawn[n].hash = IvfpqVectorHash(vector, dims, seed);
-			drawn[n].tid = recall->slot->tts_tid;
-			n += drawn[n].hash < limit;
-		}
+		if (!row_value(recall, &value))
+			continue;
+		oldcontext = MemoryContextSwitchTo(recall->row);
+		vector = IvfpqValueFloats(&recall->type, value, &dims);
 		MemoryContextSwitchTo(oldcontext);
-		reset_row(recall);
+		drawn[n].hash = IvfpqVectorHash(vector, dims, seed);
+		drawn[n].tid = recall->slot->tts_tid;
+		n += drawn[n].hash < limit;
 		if (n == 2 * recall->samples)
 		{
 			n = keep_least(drawn, n, recall->samples);
@@ -285,124 +213,65 @@ draw_rows(Recall *recall)
 	pfree(drawn);
 }
 
-/* Adds a query to the batch; returns the memory that it takes. */
-static Size
-add_query(Recall *recall, Datum value)
+/* A binaryheap_comparator. */
+static int
+compare_distances(Datum a, Datum b, void *arg)
 {
-	RecallQuery *query = &recall->queries[recall->nqueries++];
-	MemoryContext oldcontext = MemoryContextSwitchTo(recall->batch);
+	double		x = DatumGetFloat8(a);
+	double		y = DatumGetFloat8(b);
 
-	query->value = datumCopy(value, false, -1);
-	query->nearest = palloc(recall->k * sizeof(double));
-	query->count = 0;
-	MemoryContextSwitchTo(oldcontext);
-	return VARSIZE_ANY(DatumGetPointer(value)) + recall->k * sizeof(double);
-}
-
-/* Adds the row at recall->tids[i]; returns the memory that it takes. */
-static Size
-add_row(Recall *recall, int i)
-{
-	MemoryContext oldcontext;
-	Datum		value;
-	Size		size = 0;
-
-	if (!table_tuple_fetch_row_version(recall->heap, &recall->tids[i],
-									   recall->snapshot, recall->slot))
-		return 0;
-	oldcontext = MemoryContextSwitchTo(recall->tmp);
-	if (whole_value(recall, &value))
-		size = add_query(recall, value);
-	MemoryContextSwitchTo(oldcontext);
-	reset_row(recall);
-	ExecClearTuple(recall->slot);
-	return size;
-}
-
-/* Adds the i-th query given; returns the memory that it takes. */
-static Size
-add_given(Recall *recall, int i)
-{
-	const IvfpqQueries *given = &recall->given;
-	MemoryContext oldcontext = MemoryContextSwitchTo(recall->tmp);
-	Size		size;
-
-	size = add_query(recall,
-					 IvfpqCastReal(recall->type.type, given->vectors +
-								   (Size) i * given->dims, given->dims));
-	MemoryContextSwitchTo(oldcontext);
-	reset_row(recall);
-	return size;
+	return x < y ? -1 : x > y;
 }
 
 /*
- * Adds queries from the one numbered `first` on, until work_mem is used up;
- * returns the number of the next one.
+ * Begins a batch of queries with the one numbered `first`, and adds others
+ * until work_mem is used up.  Returns the number of the next one.
  */
 static int
 begin_batch(Recall *recall, int first)
 {
+	const IvfpqQueries *given = &recall->given;
 	Size		limit = (Size) work_mem * 1024;
 	Size		used = 0;
-	int			i;
+	int			next;
 
 	MemoryContextReset(recall->batch);
 	recall->queries = MemoryContextAllocHuge(recall->batch,
 											 (recall->nasked - first) *
 											 sizeof(RecallQuery));
 	recall->nqueries = 0;
-	for (i = first; i < recall->nasked && used < limit; i++)
+	for (next = first; next < recall->nasked && used < limit; next++)
 	{
+		MemoryContext oldcontext;
+		RecallQuery *query;
+		Datum		value;
+
 		CHECK_FOR_INTERRUPTS();
-		used += recall->has_given ? add_given(recall, i) :
-			add_row(recall, i);
-	}
-	return i;
-}
-
-/* Moves the top of a max-heap of n distances down to its place. */
-static void
-sink(double *heap, int n)
-{
-	double		top = heap[0];
-	int			at = 0;
-
-	for (;;)
-	{
-		int			child = 2 * at + 1;
-
-		if (child + 1 < n && heap[child + 1] > heap[child])
-			child++;
-		if (child >= n || heap[child] <= top)
-			break;
-		heap[at] = heap[child];
-		at = child;
-	}
-	heap[at] = top;
-}
-
-/* Keeps the k smallest distances of a query. */
-static void
-keep_distance(RecallQuery *query, int k, double distance)
-{
-	double	   *heap = query->nearest;
-	int			at = query->count;
-
-	if (isnan(distance))
-		return;
-	if (query->count == k)
-	{
-		if (distance < heap[0])
+		if (recall->has_given)
 		{
-			heap[0] = distance;
-			sink(heap, k);
+			MemoryContextReset(recall->row);
+			oldcontext = MemoryContextSwitchTo(recall->row);
+			value = IvfpqCastReal(recall->type.type, given->vectors +
+								  (Size) next * given->dims, given->dims);
+			MemoryContextSwitchTo(oldcontext);
 		}
-		return;
+		else if (!table_tuple_fetch_row_version(recall->heap,
+												&recall->tids[next],
+												recall->snapshot,
+												recall->slot) ||
+				 !row_value(recall, &value))
+			continue;
+		query = &recall->queries[recall->nqueries++];
+		oldcontext = MemoryContextSwitchTo(recall->batch);
+		query->value = datumCopy(value, false, -1);
+		query->nearest = binaryheap_allocate(recall->k, compare_distances,
+											 NULL);
+		MemoryContextSwitchTo(oldcontext);
+		used += VARSIZE_ANY(DatumGetPointer(value)) +
+			recall->k * sizeof(Datum);
 	}
-	query->count++;
-	for (; at > 0 && heap[(at - 1) / 2] < distance; at = (at - 1) / 2)
-		heap[at] = heap[(at - 1) / 2];
-	heap[at] = distance;
+	ExecClearTuple(recall->slot);
+	return next;
 }
 
 /*
@@ -432,25 +301,25 @@ find_ground_truth(Recall *recall)
 
 	while (table_scan_getnextslot(scan, ForwardScanDirection, recall->slot))
 	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(recall->tmp);
 		Datum		value;
 
 		CHECK_FOR_INTERRUPTS();
-		if (whole_value(recall, &value))
+		if (!row_value(recall, &value))
+			continue;
+		for (int i = 0; i < recall->nqueries; i++)
 		{
-			for (int i = 0; i < recall->nqueries; i++)
-			{
-				RecallQuery *query = &recall->queries[i];
-				double		distance =
-				row_distance(recall, value, query->value);
+			RecallQuery *query = &recall->queries[i];
+			binaryheap *nearest = query->nearest;
+			double		distance = row_distance(recall, value, query->value);
 
-				CHECK_FOR_INTERRUPTS();
-				if (!is_own(recall, query, value, distance))
-					keep_distance(query, recall->k, distance);
-			}
+			CHECK_FOR_INTERRUPTS();
+			if (isnan(distance) || is_own(recall, query, value, distance))
+				continue;
+			if (nearest->bh_size < recall->k)
+				binaryheap_add(nearest, Float8GetDatum(distance));
+			else if (distance < DatumGetFloat8(binaryheap_first(nearest)))
+				binaryheap_replace_first(nearest, Float8GetDatum(distance));
 		}
-		MemoryContextSwitchTo(oldcontext);
-		reset_row(recall);
 	}
 	table_endscan(scan);
 }
@@ -462,6 +331,7 @@ find_ground_truth(Recall *recall)
 static int
 count_hits(Recall *recall, IndexScanDesc scan, RecallQuery *query)
 {
+	double		farthest = DatumGetFloat8(binaryheap_first(query->nearest));
 	ScanKeyData key;
 	int			hits = 0;
 	int			found = 0;
@@ -470,26 +340,22 @@ count_hits(Recall *recall, IndexScanDesc scan, RecallQuery *query)
 						   recall->type.type, recall->type.collation,
 						   recall->distance_oid, query->value);
 	index_rescan(scan, NULL, 0, &key, 1);
-	while (found < query->count &&
+	while (found < query->nearest->bh_size &&
 		   index_getnext_slot(scan, ForwardScanDirection, recall->slot))
 	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(recall->tmp);
 		Datum		value;
 		double		distance;
 
-		if (!whole_value(recall, &value))
-			found++;
-		else
+		if (!row_value(recall, &value))
 		{
-			distance = row_distance(recall, value, query->value);
-			if (!is_own(recall, query, value, distance))
-			{
-				found++;
-				hits += distance <= query->nearest[0];
-			}
+			found++;
+			continue;
 		}
-		MemoryContextSwitchTo(oldcontext);
-		reset_row(recall);
+		distance = row_distance(recall, value, query->value);
+		if (is_own(recall, query, value, distance))
+			continue;
+		found++;
+		hits += distance <= farthest;
 	}
 	return hits;
 }
@@ -504,16 +370,17 @@ scan_index(Recall *recall)
 	for (int i = 0; i < recall->nqueries; i++)
 	{
 		RecallQuery *query = &recall->queries[i];
+		int			count = query->nearest->bh_size;
 		double		fraction;
 		int			hits;
 
 		CHECK_FOR_INTERRUPTS();
-		if (query->count == 0)
+		if (count == 0)
 			continue;
 		hits = count_hits(recall, scan, query);
-		fraction = (double) hits / query->count;
+		fraction = (double) hits / count;
 		recall->hits += hits;
-		recall->possible += query->count;
+		recall->possible += count;
 		recall->sum += fraction;
 		recall->sum_squares += fraction * fraction;
 		recall->nmeasured++;
@@ -528,8 +395,30 @@ scan_index(Recall *recall)
 static void
 run_recall(Recall *recall)
 {
+	Relation	index = recall->index;
+	IvfpqMetaData meta;
+
 	recall->snapshot = RegisterSnapshot(GetLatestSnapshot());
-	begin_recall(recall);
+	IvfpqTypeInit(&recall->type, index);
+	IvfpqMetaRead(index, &meta);
+	recall->dims = IvfpqRowDims(recall->heap, index, &meta);
+	recall->distance_oid =
+		get_opcode(IvfpqDistanceOperator(index->rd_opfamily[0],
+										 recall->type.type,
+										 &recall->strategy));
+	fmgr_info(recall->distance_oid, &recall->distance);
+	recall->indexInfo = IvfpqIndexInfo(index);
+	recall->estate = CreateExecutorState();
+	recall->predicate = ExecPrepareQual(recall->indexInfo->ii_Predicate,
+										recall->estate);
+	recall->slot = table_slot_create(recall->heap, NULL);
+	recall->row = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq recall row",
+										ALLOCSET_DEFAULT_SIZES);
+	recall->batch = AllocSetContextCreate(CurrentMemoryContext,
+										  "gpuivfpq recall queries",
+										  ALLOCSET_DEFAULT_SIZES);
+
 	if (recall->has_given)
 	{
 		IvfpqQueriesFit(&recall->given, &recall->type, recall->dims);
@@ -545,7 +434,9 @@ run_recall(Recall *recall)
 		find_ground_truth(recall);
 		scan_index(recall);
 	}
-	end_recall(recall);
+
+	ExecDropSingleTupleTableSlot(recall->slot);
+	FreeExecutorState(recall->estate);
 	UnregisterSnapshot(recall->snapshot);
 }
 
@@ -614,7 +505,12 @@ gpuvec_recall(PG_FUNCTION_ARGS)
 											&recall.given);
 	recall.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
 									   &recall.heap);
-	check_usable(recall.heap, recall.index);
+	IvfpqCheckMeasurable(recall.heap, recall.index,
+						 "recall cannot be measured under row-level security",
+						 recall.heap->rd_rel->relforcerowsecurity ?
+						 "Run it as a role with BYPASSRLS." :
+						 "Run it as the table's owner or as a role with BYPASSRLS.");
+	IvfpqCheckValid(recall.index);
 
 	IvfpqActAsOwner(&caller, recall.heap);
 	run_recall(&recall);

@@ -56,14 +56,6 @@
 #include "pgcompat.h"
 #include "planner/planner.h"
 
-/* The side that a comparison bounds from above. */
-typedef enum Bounded
-{
-	BOUNDED_NONE,
-	BOUNDED_LEFT,
-	BOUNDED_RIGHT
-} Bounded;
-
 double		ivfpq_radius_recall = 1;
 
 /* Returns whether the index is one of ours. */
@@ -105,8 +97,9 @@ IvfpqExchanged(Expr *distance)
 	return (Expr *) exchange_sides(expr, operator);
 }
 
+/* Returns whether an expression has the same value for all rows. */
 static bool
-is_free(Expr *expr)
+is_same_for_all(Expr *expr)
 {
 	return !contain_var_clause((Node *) expr) &&
 		!contain_volatile_functions((Node *) expr);
@@ -134,9 +127,11 @@ IvfpqMatchDistance(IndexOptInfo *info, Expr *expr, Oid *sortfamily)
 		return NULL;
 	left = linitial(distance->args);
 	right = lsecond(distance->args);
-	if (match_index_to_operand((Node *) left, 0, info) && is_free(right))
+	if (match_index_to_operand((Node *) left, 0, info) &&
+		is_same_for_all(right))
 		exchange = false;
-	else if (match_index_to_operand((Node *) right, 0, info) && is_free(left))
+	else if (match_index_to_operand((Node *) right, 0, info) &&
+			 is_same_for_all(left))
 		exchange = true;
 	else
 		return NULL;
@@ -173,8 +168,7 @@ compares(IndexOptInfo *index, int column, Node *left, Node *right,
 	return match_index_to_operand(left, column, index) &&
 		(!OidIsValid(wanted) || wanted == collation) &&
 		op_in_opfamily(operator, index->opfamily[column]) &&
-		!contain_var_clause(right) &&
-		!contain_volatile_functions(right);
+		is_same_for_all((Expr *) right);
 }
 
 /* column operator value, or value operator column */
@@ -195,19 +189,6 @@ match_operator(IndexOptInfo *index, int column, RestrictInfo *info)
 				  commutator, expr->inputcollid))
 		return NULL;
 	return make_clause(info, commute_restrictinfo(info, commutator), column);
-}
-
-/* column operator ANY (array) */
-static IndexClause *
-match_array(IndexOptInfo *index, int column, RestrictInfo *info)
-{
-	ScalarArrayOpExpr *expr = (ScalarArrayOpExpr *) info->clause;
-
-	if (!expr->useOr ||
-		!compares(index, column, linitial(expr->args), lsecond(expr->args),
-				  expr->opno, expr->inputcollid))
-		return NULL;
-	return make_clause(info, info, column);
 }
 
 /* column, NOT column, column IS TRUE, column IS FALSE */
@@ -244,35 +225,39 @@ match_boolean(PlannerInfo *root, IndexOptInfo *index, int column,
 	return make_clause(info, make_simple_restrictinfo(root, equal), column);
 }
 
-/* column IS [NOT] NULL */
-static IndexClause *
-match_null(IndexOptInfo *index, int column, RestrictInfo *info)
-{
-	NullTest   *test = (NullTest *) info->clause;
-
-	if (test->argisrow ||
-		!match_index_to_operand((Node *) test->arg, column, index))
-		return NULL;
-	return make_clause(info, info, column);
-}
-
 /* Returns how a column answers a condition, or NULL. */
 static IndexClause *
 match_clause(PlannerInfo *root, IndexOptInfo *index, int column,
 			 RestrictInfo *info)
 {
+	Node	   *clause = (Node *) info->clause;
+
 	if (info->pseudoconstant ||
 		!restriction_is_securely_promotable(info, index->rel))
 		return NULL;
-	if (IsA(info->clause, NullTest))
-		return match_null(index, column, info);
+	/* column IS [NOT] NULL */
+	if (IsA(clause, NullTest))
+	{
+		NullTest   *test = (NullTest *) clause;
+
+		return !test->argisrow &&
+			match_index_to_operand((Node *) test->arg, column, index) ?
+			make_clause(info, info, column) : NULL;
+	}
 	if (column == 0)			/* the vector */
 		return NULL;
-	if (is_opclause(info->clause))
-		return match_operator(index, column, info);
-	if (IsA(info->clause, ScalarArrayOpExpr))
-		return match_array(index, column, info);
-	return match_boolean(root, index, column, info);
+	/* column operator ANY (array) */
+	if (IsA(clause, ScalarArrayOpExpr))
+	{
+		ScalarArrayOpExpr *expr = (ScalarArrayOpExpr *) clause;
+
+		return expr->useOr &&
+			compares(index, column, linitial(expr->args), lsecond(expr->args),
+					 expr->opno, expr->inputcollid) ?
+			make_clause(info, info, column) : NULL;
+	}
+	return is_opclause(clause) ? match_operator(index, column, info) :
+		match_boolean(root, index, column, info);
 }
 
 /* Returns which of these clauses stands for the condition, or NULL. */
@@ -323,7 +308,8 @@ IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index, List *found)
 
 /*
  * Returns which of these conditions the path leaves to the executor: neither
- * those that keys answer, nor those that the index's predicate proves.
+ * those that keys answer, nor those that the index's predicate proves, nor
+ * those that do not depend on rows, which a Result above evaluates.
  */
 List *
 IvfpqUnanswered(List *conditions, const IndexPath *path)
@@ -336,7 +322,7 @@ IvfpqUnanswered(List *conditions, const IndexPath *path)
 	{
 		RestrictInfo *info = lfirst_node(RestrictInfo, lc);
 
-		if (list_member_ptr(unproved, info) &&
+		if (!info->pseudoconstant && list_member_ptr(unproved, info) &&
 			!is_redundant_with_indexclauses(info, path->indexclauses))
 			unanswered = lappend(unanswered, info);
 	}
@@ -462,42 +448,34 @@ stops_early(const PlannerInfo *root)
 }
 
 /*
- * Returns whether a window function needs no more rows than those up to the
- * current one.
+ * Returns whether an expression has a window function that needs rows beyond
+ * the current one.  An aggregate needs those of its frame.
  */
 static bool
-is_running(Oid function)
-{
-	switch (function)
-	{
-		case F_ROW_NUMBER:
-		case F_RANK_:
-		case F_DENSE_RANK_:
-		case F_LAG_ANYELEMENT:
-		case F_LAG_ANYELEMENT_INT4:
-		case F_LAG_ANYCOMPATIBLE_INT4_ANYCOMPATIBLE:
-		case F_LEAD_ANYELEMENT:
-		case F_LEAD_ANYELEMENT_INT4:
-		case F_LEAD_ANYCOMPATIBLE_INT4_ANYCOMPATIBLE:
-		case F_FIRST_VALUE:
-		case F_LAST_VALUE:
-		case F_NTH_VALUE:
-			return true;
-		default:
-			return false;
-	}
-}
-
-/* Finds a window function that needs further rows. */
-static bool
-has_reading_function(Node *node, void *context)
+reads_on(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-	if (IsA(node, WindowFunc) && !((WindowFunc *) node)->winagg &&
-		!is_running(((WindowFunc *) node)->winfnoid))
-		return true;
-	return expression_tree_walker(node, has_reading_function, context);
+	if (IsA(node, WindowFunc) && !((WindowFunc *) node)->winagg)
+		switch (((WindowFunc *) node)->winfnoid)
+		{
+			case F_ROW_NUMBER:
+			case F_RANK_:
+			case F_DENSE_RANK_:
+			case F_LAG_ANYELEMENT:
+			case F_LAG_ANYELEMENT_INT4:
+			case F_LAG_ANYCOMPATIBLE_INT4_ANYCOMPATIBLE:
+			case F_LEAD_ANYELEMENT:
+			case F_LEAD_ANYELEMENT_INT4:
+			case F_LEAD_ANYCOMPATIBLE_INT4_ANYCOMPATIBLE:
+			case F_FIRST_VALUE:
+			case F_LAST_VALUE:
+			case F_NTH_VALUE:
+				break;
+			default:
+				return true;
+		}
+	return expression_tree_walker(node, reads_on, context);
 }
 
 /* Returns whether all windows run along with the order of the first key. */
@@ -521,7 +499,7 @@ windows_run_along(const Query *query)
 			(frame & FRAMEOPTION_EXCLUSION))
 			return false;
 	}
-	return !has_reading_function((Node *) query->targetList, NULL);
+	return !reads_on((Node *) query->targetList, NULL);
 }
 
 /*
@@ -575,27 +553,6 @@ key_exprs(PlannerInfo *root, const RelOptInfo *rel, const PathKey *key)
 	return exprs;
 }
 
-/* Returns the distance of the index that a key of ORDER BY is, or NULL. */
-static Expr *
-distance_of_key(PlannerInfo *root, IndexOptInfo *info, const PathKey *key)
-{
-	ListCell   *lc;
-
-	if (!IvfpqIsAscending(key) || key->pk_nulls_first ||
-		key->pk_eclass->ec_has_volatile)
-		return NULL;
-	foreach(lc, key_exprs(root, info->rel, key))
-	{
-		Expr	   *distance;
-		Oid			sortfamily;
-
-		distance = IvfpqMatchDistance(info, lfirst(lc), &sortfamily);
-		if (distance != NULL && sortfamily == key->pk_opfamily)
-			return distance;
-	}
-	return NULL;
-}
-
 /*
  * Returns the path in the order of an index that the query level is to have,
  * or NULL.
@@ -604,45 +561,21 @@ IndexPath *
 IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info, List *found)
 {
 	PathKey    *key = IvfpqRequestedOrder(root);
-	Expr	   *distance;
+	ListCell   *lc;
 
-	if (key == NULL || !is_usable(root, info))
+	if (key == NULL || !is_usable(root, info) || !IvfpqIsAscending(key) ||
+		key->pk_nulls_first || key->pk_eclass->ec_has_volatile)
 		return NULL;
-	distance = distance_of_key(root, info, key);
-	return distance == NULL ? NULL :
-		distance_path(root, info, found, distance, key);
-}
-
-static Bounded
-bounded_side(Oid operator)
-{
-	switch (get_opcode(operator))
+	foreach(lc, key_exprs(root, info->rel, key))
 	{
-		case F_FLOAT8LT:
-		case F_FLOAT8LE:
-		case F_FLOAT84LT:
-		case F_FLOAT84LE:
-		case F_FLOAT48LT:
-		case F_FLOAT48LE:
-			return BOUNDED_LEFT;
-		case F_FLOAT8GT:
-		case F_FLOAT8GE:
-		case F_FLOAT84GT:
-		case F_FLOAT84GE:
-		case F_FLOAT48GT:
-		case F_FLOAT48GE:
-			return BOUNDED_RIGHT;
-		default:
-			return BOUNDED_NONE;
-	}
-}
+		Expr	   *distance;
+		Oid			sortfamily;
 
-static bool
-is_same_for_all(Expr *expr)
-{
-	return !contain_var_clause((Node *) expr) &&
-		!contain_volatile_functions((Node *) expr) &&
-		!contain_subplans((Node *) expr);
+		distance = IvfpqMatchDistance(info, lfirst(lc), &sortfamily);
+		if (distance != NULL && sortfamily == key->pk_opfamily)
+			return distance_path(root, info, found, distance, key);
+	}
+	return NULL;
 }
 
 static Expr *
@@ -715,28 +648,41 @@ static bool
 match_bound(RestrictInfo *info, IvfpqBound *bound)
 {
 	OpExpr	   *condition = (OpExpr *) info->clause;
-	Bounded		side;
 	Expr	   *left;
 	Expr	   *right;
 
 	if (info->pseudoconstant || !is_opclause(condition) ||
 		list_length(condition->args) != 2)
 		return false;
-	side = bounded_side(condition->opno);
-	if (side == BOUNDED_NONE)
-		return false;
-	left = linitial(condition->args);
-	right = lsecond(condition->args);
-	if (side == BOUNDED_RIGHT)
+	switch (get_opcode(condition->opno))
 	{
-		Expr	   *swap = left;
-
-		left = right;
-		right = swap;
+		case F_FLOAT8LT:
+		case F_FLOAT8LE:
+		case F_FLOAT84LT:
+		case F_FLOAT84LE:
+		case F_FLOAT48LT:
+		case F_FLOAT48LE:
+			left = linitial(condition->args);
+			right = lsecond(condition->args);
+			break;
+		case F_FLOAT8GT:
+		case F_FLOAT8GE:
+		case F_FLOAT84GT:
+		case F_FLOAT84GE:
+		case F_FLOAT48GT:
+		case F_FLOAT48GE:
+			left = lsecond(condition->args);
+			right = linitial(condition->args);
+			break;
+		default:
+			return false;
 	}
 
+	/* a sub-plan would run twice: for the condition and for its bound */
+	if (contain_subplans((Node *) condition))
+		return false;
+
 	/* left is less than right */
-	bound->info = info;
 	if (is_same_for_all(right))
 	{
 		bound->distance = left;
@@ -776,6 +722,7 @@ match_queries(IvfpqBound *bound, Expr *distance)
 		if (equal(list_nth(bounded->args, column),
 				  list_nth(ordered->args, column)) &&
 			is_same_for_all(bound->query) && is_same_for_all(bound->ordered) &&
+			!contain_subplans((Node *) bound->ordered) &&
 			exprType((Node *) bound->query) ==
 			exprType((Node *) bound->ordered))
 			return true;
@@ -785,38 +732,20 @@ match_queries(IvfpqBound *bound, Expr *distance)
 
 /*
  * Returns whether the condition bounds this distance, or may do so if
- * bound->query and bound->ordered turn out to have the same value.  The
- * distance's other form, `exchanged`, may be NULL.
+ * bound->query and bound->ordered turn out to have the same value.
  */
 bool
-IvfpqMatchBound(RestrictInfo *info, Expr *distance, Expr *exchanged,
-				IvfpqBound *bound)
+IvfpqMatchBound(RestrictInfo *info, Expr *distance, IvfpqBound *bound)
 {
-	if (!match_bound(info, bound))
-		return false;
-	if (!match_queries(bound, distance) && !match_queries(bound, exchanged))
+	if (!match_bound(info, bound) ||
+		(!match_queries(bound, distance) &&
+		 !match_queries(bound, IvfpqExchanged(distance))))
 		return false;
 	if (equal(bound->query, bound->ordered))
 		bound->query = bound->ordered = NULL;
 	else if (IsA(bound->query, Const) && IsA(bound->ordered, Const))
 		return false;
 	return true;
-}
-
-/* Returns whether a condition of the relation bounds a distance. */
-bool
-IvfpqIsBounded(const RelOptInfo *rel, Expr *distance)
-{
-	Expr	   *exchanged = IvfpqExchanged(distance);
-	IvfpqBound	bound;
-	ListCell   *lc;
-
-	foreach(lc, rel->baserestrictinfo)
-	{
-		if (IvfpqMatchBound(lfirst(lc), distance, exchanged, &bound))
-			return true;
-	}
-	return false;
 }
 
 /*
@@ -849,17 +778,6 @@ may_approximate(const PlannerInfo *root)
 	return true;
 }
 
-/* Makes an order that no query asks for; core takes from it how to sort. */
-static PathKey *
-make_key(Oid sortfamily)
-{
-	PathKey    *key = makeNode(PathKey);
-
-	key->pk_opfamily = sortfamily;
-	IvfpqSetAscending(key);
-	return key;
-}
-
 /*
  * Returns a path for a condition that bounds a distance which no order asks
  * for, or NULL.  The path finds nearly all rows within, so it is made only if
@@ -879,15 +797,20 @@ IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
 		RestrictInfo *condition = lfirst_node(RestrictInfo, lc);
 		IvfpqBound	bound;
 		Expr	   *distance;
+		PathKey    *key;
 		Oid			sortfamily;
 
 		if (!match_bound(condition, &bound) ||
 			!restriction_is_securely_promotable(condition, rel))
 			continue;
 		distance = IvfpqMatchDistance(info, bound.distance, &sortfamily);
-		if (distance != NULL)
-			return distance_path(root, info, found, distance,
-								 make_key(sortfamily));
+		if (distance == NULL)
+			continue;
+		/* an order that no query asks for; core takes from it how to sort */
+		key = makeNode(PathKey);
+		key->pk_opfamily = sortfamily;
+		IvfpqSetAscending(key);
+		return distance_path(root, info, found, distance, key);
 	}
 	return NULL;
 }

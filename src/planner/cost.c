@@ -109,53 +109,32 @@ toast_pages(Oid heapoid)
 }
 
 /*
- * Adds the candidates of the first batch, and per_row candidates for every
- * further row: heap rows, or refine pages and a few heap rows.
- */
-static void
-demand_candidates(Demand *demand, const IvfpqMetaData *meta,
-				  double candidates, double per_row, double tuples,
-				  double refine_pages)
-{
-	double		pages = Min(candidates, refine_pages);
-	bool		half = meta->refine == IVFPQ_REFINE_HALF;
-
-	if (meta->refine == IVFPQ_REFINE_NONE)
-	{
-		demand->rows += Min(candidates, tuples);
-		demand->rows_per_row = per_row;
-		return;
-	}
-	demand->rows += Min(half ? HALF_FIRST_FETCHES : FIRST_FETCHES, tuples);
-	demand->rows_per_row = half ? HALF_FETCHES_PER_ROW : FETCHES_PER_ROW;
-	demand->pages += pages;
-	demand->pages_per_row = per_row;
-}
-
-/*
  * Sets *params to the search parameters of a batch at this selectivity of the
  * key quals.
  */
 static void
 get_params(IvfpqSearchParams *params, Relation index,
-		   const IvfpqMetaData *meta,
-		   int batch, double selectivity)
+		   const IvfpqMetaData *meta, int batch, double selectivity)
 {
 	double		rows;
+	double		depth;
 
 	IvfpqParamsForBatch(params, index, meta, ivfpq_recall, batch);
 	if (selectivity >= 1)
 		return;
 	rows = params->quota;
+	depth = IvfpqSpreadRows(rows / Max(selectivity, IVFPQ_LEAST_SELECTIVITY),
+							true);
 	IvfpqParamsForRows(params, index, meta, ivfpq_recall,
-					   Min(IvfpqSpreadRows(rows /
-										   Max(selectivity, IVFPQ_LEAST_SELECTIVITY),
-										   true), PG_INT32_MAX));
+					   Min(depth, PG_INT32_MAX));
 	params->candidates = IvfpqKeyCandidates(params->candidates, selectivity);
 	params->quota = (int64) rows;
 }
 
-/* Sets *demand; `selectivity` is that of the key quals. */
+/*
+ * Sets *demand; `selectivity` is that of the key quals.  Candidates are heap
+ * rows or, with refine records, index pages and a few heap rows.
+ */
 static void
 get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 		   double selectivity)
@@ -163,6 +142,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 	Relation	index;
 	IvfpqMetaData meta;
 	IvfpqSearchParams params;
+	double		matching = tuples * selectivity;
 
 	memset(demand, 0, sizeof(*demand));
 	if (info->hypothetical)		/* nothing to open: as if it had one list */
@@ -181,30 +161,47 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 	if (meta.nlists > 0 && params.read_all)
 	{
 		demand->pages = info->pages;
-		demand->rows = tuples * selectivity;
+		demand->rows = matching;
 	}
 	else if (meta.nlists > 0)
 	{
 		double		probed = (double) params.probes / meta.nlists;
 		double		centroids = meta.codes - meta.centroids;
 		double		fixed = IvfpqModelPages(&meta) + 1 - centroids;
-		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
-		ceil(tuples / IvfpqRecordSlots(IvfpqRecordCodeBytes(meta.refine,
-															meta.dims)));
+		double		records = 0;	/* pages of refine records */
 		double		candidates = params.candidates;
+		double		per_row;	/* candidates for a further row */
 
+		if (meta.refine != IVFPQ_REFINE_NONE)
+			records = ceil(tuples /
+						   IvfpqRecordSlots(IvfpqRecordCodeBytes(meta.refine,
+																 meta.dims)));
 		demand->lists = params.probes;
 		demand->centroids = meta.nlists;
 		demand->postings = tuples * meta.lists_per_row * probed;
 		demand->pages += fixed +
 			Min(centroids, IvfpqCentroidsToCompare(&meta, params.probes, false)) +
-			Max(info->pages - fixed - centroids - refine, 0) * probed;
+			Max(info->pages - fixed - centroids - records, 0) * probed;
 		get_params(&params, index, &meta, 1, selectivity);
 		/* if no number of candidates suffices, the rest is read */
-		demand_candidates(demand, &meta, candidates,
-						  (params.read_all ? tuples * selectivity :
-						   params.candidates) / params.quota,
-						  tuples * selectivity, refine);
+		per_row = (params.read_all ? matching : params.candidates) /
+			params.quota;
+		if (meta.refine == IVFPQ_REFINE_NONE)
+		{
+			demand->rows += Min(candidates, matching);
+			demand->rows_per_row = per_row;
+		}
+		else
+		{
+			bool		half = meta.refine == IVFPQ_REFINE_HALF;
+
+			demand->rows += Min(half ? HALF_FIRST_FETCHES : FIRST_FETCHES,
+								matching);
+			demand->rows_per_row = half ? HALF_FETCHES_PER_ROW :
+				FETCHES_PER_ROW;
+			demand->pages += Min(candidates, records);
+			demand->pages_per_row = per_row;
+		}
 	}
 	index_close(index, NoLock);
 }
@@ -279,24 +276,10 @@ IvfpqCostEstimate(PlannerInfo *root, IndexPath *path, double loop_count,
 }
 
 /*
- * Returns the cost of reading the table's pages that hold these rows in heap
- * order, as a bitmap heap scan does.
- */
-static Cost
-heap_cost(const RelOptInfo *rel, double rows, double random_page,
-		  double seq_page)
-{
-	double		all = Max(rel->pages, 1);
-	double		pages = Min(2 * all * rows / (2 * all + rows), all);
-
-	return pages * (random_page -
-					(random_page - seq_page) * sqrt(pages / all));
-}
-
-/*
  * Returns the cost of a filtered scan that searches for the nearest `depth`
- * rows, if the conditions cost per_row.  Candidates satisfy the key quals.  A
- * scan that would read everything costs no less than any other path.
+ * rows, if the conditions cost per_row.  Candidates satisfy the key quals, and
+ * their rows are fetched in heap order, as by a bitmap heap scan.  A scan that
+ * would read everything costs no less than any other path.
  */
 Cost
 IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
@@ -311,6 +294,8 @@ IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
 	double		seq_page;
 	double		fraction;
 	double		candidates;
+	double		all_heap_pages = Max(info->rel->pages, 1);
+	double		heap_pages;
 
 	if (info->hypothetical)
 		return REFUSED_COST;
@@ -324,11 +309,14 @@ IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
 	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
 	fraction = (double) params.probes / meta.nlists;
 	candidates = Min(params.candidates, tuples) * path->indexselectivity;
+	heap_pages = Min(2 * all_heap_pages * candidates /
+					 (2 * all_heap_pages + candidates), all_heap_pages);
 	return seq_page * info->pages * fraction +
 		(random_page - seq_page) * Min((double) params.probes, info->pages) +
 		cpu_operator_cost *
 		(meta.nlists + tuples * meta.lists_per_row * fraction) +
-		heap_cost(info->rel, candidates, random_page, seq_page) +
+		heap_pages * (random_page - (random_page - seq_page) *
+					  sqrt(heap_pages / all_heap_pages)) +
 		candidates * (cpu_tuple_cost + per_row);
 }
 

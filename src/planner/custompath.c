@@ -59,6 +59,7 @@
 #include <math.h>
 
 #include "executor/executor.h"
+#include "lib/ilist.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/clauses.h"
@@ -88,47 +89,34 @@
 /* Time that an operator takes, in nanoseconds. */
 #define OPERATOR_NS			15.0
 
-/* Ordered paths of a relation: the list of `paths`, as add_path keeps it. */
+/*
+ * Ordered paths beside those of a relation: the list of `paths`, as add_path
+ * keeps it.  They live as long as the relation, in its level's planner_cxt; so
+ * no other relation, of any level, has its address.
+ */
 typedef struct Beside
 {
-	RelOptInfo *rel;
+	dlist_node	node;
+	const RelOptInfo *rel;
 	RelOptInfo *paths;
-} Beside;
-
-/* The ordered paths of a query level; they live as long as its planner_cxt. */
-typedef struct LevelPaths
-{
-	PlannerInfo *root;
-	List	   *beside;			/* of Beside */
 	MemoryContextCallback callback;
-	struct LevelPaths *next;
-} LevelPaths;
+} Beside;
 
 /* The conditions of a filtered scan, by when they are evaluated. */
 typedef struct Division
 {
 	List	   *early;
 	List	   *late;
-	List	   *bounds;			/* custom_exprs' items for bounds */
+	List	   *bounds;			/* of lists, as in custom_exprs */
 	List	   *others;			/* RestrictInfos of all but bounds */
 	bool		ends_on_any_row;	/* see IvfpqRadius */
 } Division;
 
 bool		ivfpq_enable_custom_scan = true;
 
-static LevelPaths *levels = NULL;
+static dlist_head besides = DLIST_STATIC_INIT(besides);
 static set_rel_pathlist_hook_type previous_pathlist_hook = NULL;
 static set_join_pathlist_hook_type previous_join_hook = NULL;
-
-/*
- * Makes an item of custom_private.  The number has an exponent, because a plan
- * that is sent to a worker is read again.
- */
-static Node *
-make_number(double number)
-{
-	return (Node *) makeFloat(psprintf("%.9e", number));
-}
 
 /*
  * Returns how many rows will be asked of a path, as far as a limit tells; 0 if
@@ -145,20 +133,6 @@ needed_rows(const PlannerInfo *root, const Path *path)
 	if (root->limit_tuples <= 0 || (nkeys == 0 && asked > 0))
 		return 0;
 	return root->limit_tuples + (nkeys < asked);
-}
-
-/* Returns whether there is a condition that depends on the row. */
-static bool
-has_conditions(const List *clauses)
-{
-	ListCell   *lc;
-
-	foreach(lc, clauses)
-	{
-		if (!lfirst_node(RestrictInfo, lc)->pseudoconstant)
-			return true;
-	}
-	return false;
 }
 
 /*
@@ -197,52 +171,39 @@ best_bitmap(List *paths)
 }
 
 /*
- * Returns the other indexes' paths, also those that core has dropped because
+ * Returns a bitmap heap scan of the rows that match, or NULL.  Where core has
+ * kept no path that makes a bitmap, takes those that it has dropped because
  * they seem to bring too many rows: the planner may be wrong about these.
  */
-static List *
-other_paths(PlannerInfo *root, RelOptInfo *rel)
-{
-	RelOptInfo *others = makeNode(RelOptInfo);
-	ListCell   *lc;
-
-	memcpy(others, rel, sizeof(*others));
-	others->pathlist = others->partial_pathlist = NIL;
-	others->indexlist = NIL;
-	foreach(lc, rel->indexlist)
-	{
-		IndexOptInfo *info = lfirst(lc);
-
-		if (info->amhasgetbitmap && !info->hypothetical)
-			others->indexlist = lappend(others->indexlist, info);
-	}
-	if (others->indexlist != NIL)
-		create_index_paths(root, others);
-	return others->pathlist;
-}
-
-/*
- * Returns a bitmap heap scan of the rows that match, or NULL, and sets
- * *matches to their number.
- */
 static Path *
-bitmap_path(PlannerInfo *root, RelOptInfo *rel, double *matches)
+bitmap_path(PlannerInfo *root, RelOptInfo *rel)
 {
 	Path	   *bitmap;
-	Cost		cost;
-	Selectivity selectivity;
 
-	*matches = 0;
 	if (!enable_bitmapscan)
 		return NULL;
 	bitmap = best_bitmap(rel->pathlist);
 	if (bitmap == NULL)
-		bitmap = best_bitmap(other_paths(root, rel));
-	if (bitmap == NULL)
-		return NULL;
-	cost_bitmap_tree_node(bitmap, &cost, &selectivity);
-	*matches = selectivity * rel->tuples;
-	return (Path *) create_bitmap_heap_path(root, rel, bitmap, NULL, 1.0, 0);
+	{
+		RelOptInfo *others = makeNode(RelOptInfo);
+		ListCell   *lc;
+
+		memcpy(others, rel, sizeof(*others));
+		others->pathlist = others->partial_pathlist = NIL;
+		others->indexlist = NIL;
+		foreach(lc, rel->indexlist)
+		{
+			IndexOptInfo *info = lfirst(lc);
+
+			if (info->amhasgetbitmap && !info->hypothetical)
+				others->indexlist = lappend(others->indexlist, info);
+		}
+		if (others->indexlist != NIL)
+			create_index_paths(root, others);
+		bitmap = best_bitmap(others->pathlist);
+	}
+	return bitmap == NULL ? NULL :
+		(Path *) create_bitmap_heap_path(root, rel, bitmap, NULL, 1.0, 0);
 }
 
 /*
@@ -266,6 +227,8 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 	Cost		startup = index->path.startup_cost;
 	Cost		deep;
 	Cost		full_pass;
+	IvfpqBound	bound;
+	ListCell   *lc;
 
 	cost_qual_eval(&conditions, rel->baserestrictinfo, root);
 	get_tablespace_page_costs(rel->reltablespace, NULL, &seq_page);
@@ -275,9 +238,14 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 	if (rows_needed > 0 && rows_needed < path->rows)
 		part = rows_needed / path->rows;
 	depth = part * index->indexinfo->tuples;
-	if (IvfpqIsBounded(rel, linitial(index->indexorderbys)))
-		depth = Min(depth, Max(WITHIN_SELECTIVITY * index->indexinfo->tuples,
-							   IVFPQ_FIRST_WITHIN));
+	foreach(lc, rel->baserestrictinfo)
+	{
+		if (IvfpqMatchBound(lfirst(lc), linitial(index->indexorderbys),
+							&bound))
+			depth = Min(depth,
+						Max(WITHIN_SELECTIVITY * index->indexinfo->tuples,
+							IVFPQ_FIRST_WITHIN));
+	}
 	recall = path->pathkeys == NIL ? ivfpq_radius_recall : ivfpq_recall;
 	deep = IvfpqDepthCost(root, index, recall, depth, conditions.per_tuple);
 	path->startup_cost = startup;
@@ -292,8 +260,7 @@ wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
 	CustomPath *custom = makeNode(CustomPath);
 	Path	   *path = &custom->path;
 	Path	   *index = &wrapped->path;
-	double		matches;
-	Path	   *bitmap = bitmap_path(root, rel, &matches);
+	Path	   *bitmap = bitmap_path(root, rel);
 
 	path->pathtype = T_CustomScan;
 	path->parent = rel;
@@ -307,105 +274,60 @@ wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
 	custom->custom_paths = list_make1(index);
 	if (bitmap != NULL)
 		custom->custom_paths = lappend(custom->custom_paths, bitmap);
-	custom->custom_private = list_make2(make_number(matches),
-										make_number(wrapped->indexselectivity));
 	custom->methods = &ivfpq_path_methods;
 	return path;
 }
 
-/*
- * Returns an ordered path that the executor runs or, if there are conditions
- * that the executor would have to evaluate, one of which a node of ours is the
- * parent.
- */
-static Path *
-wrap_if_filtered(PlannerInfo *root, RelOptInfo *rel, IndexPath *path)
-{
-	IndexOptInfo *info = path->indexinfo;
-
-	if (!ivfpq_enable_custom_scan ||
-		!has_conditions(IvfpqUnanswered(info->indrestrictinfo, path)) ||
-		IvfpqWouldLeak(root, info, true))
-		return (Path *) path;
-	return wrap_path(root, rel, path, true);
-}
-
+/* MemoryContextCallback: the level has been planned. */
 static void
-forget_level(void *arg)
+forget_beside(void *arg)
 {
-	for (LevelPaths **level = &levels; *level != NULL;
-		 level = &(*level)->next)
-		if (*level == arg)
-		{
-			*level = (*level)->next;
-			return;
-		}
+	dlist_delete(&((Beside *) arg)->node);
 }
 
-static LevelPaths *
-find_level(PlannerInfo *root)
+/* Returns the ordered paths beside those of the relation, or NULL. */
+static RelOptInfo *
+find_beside(const RelOptInfo *rel)
 {
-	for (LevelPaths *level = levels; level != NULL; level = level->next)
-		if (level->root == root)
-			return level;
-	return NULL;
-}
+	dlist_iter	iter;
 
-/*
- * Returns the relation's entry of a level, or NULL if it has none; `level` may
- * be NULL.
- */
-static Beside *
-find_beside(const LevelPaths *level, const RelOptInfo *rel)
-{
-	ListCell   *lc;
-
-	if (level != NULL)
-		foreach(lc, level->beside)
+	dlist_foreach(iter, &besides)
 	{
-		Beside	   *beside = lfirst(lc);
+		Beside	   *beside = dlist_container(Beside, node, iter.cur);
 
 		if (beside->rel == rel)
-			return beside;
+			return beside->paths;
 	}
 	return NULL;
 }
 
-/* Returns the ordered paths beside those of the relation. */
-static List *
-paths_beside(PlannerInfo *root, const RelOptInfo *rel)
-{
-	const Beside *beside = find_beside(find_level(root), rel);
-
-	return beside == NULL ? NIL : beside->paths->pathlist;
-}
-
+/*
+ * Adds an ordered path beside those of the relation.  A join that a search of
+ * join orders only tries, in memory that it frees, gets none.
+ */
 static void
 add_beside(PlannerInfo *root, RelOptInfo *rel, Path *path)
 {
-	MemoryContext oldcontext = MemoryContextSwitchTo(root->planner_cxt);
-	LevelPaths *level = find_level(root);
-	Beside	   *beside = find_beside(level, rel);
+	MemoryContext oldcontext;
+	RelOptInfo *paths = find_beside(rel);
 
-	if (level == NULL)
+	if (GetMemoryChunkContext(rel) != root->planner_cxt)
+		return;
+	oldcontext = MemoryContextSwitchTo(root->planner_cxt);
+	if (paths == NULL)
 	{
-		level = palloc0(sizeof(LevelPaths));
-		level->root = root;
-		level->callback.func = forget_level;
-		level->callback.arg = level;
-		level->next = levels;
-		MemoryContextRegisterResetCallback(root->planner_cxt,
-										   &level->callback);
-		levels = level;
-	}
-	if (beside == NULL)
-	{
-		beside = palloc(sizeof(Beside));
+		Beside	   *beside = palloc0(sizeof(Beside));
+
+		paths = makeNode(RelOptInfo);
 		beside->rel = rel;
-		beside->paths = makeNode(RelOptInfo);
-		level->beside = lappend(level->beside, beside);
+		beside->paths = paths;
+		beside->callback.func = forget_beside;
+		beside->callback.arg = beside;
+		dlist_push_head(&besides, &beside->node);
+		MemoryContextRegisterResetCallback(root->planner_cxt,
+										   &beside->callback);
 	}
-	add_path(beside->paths, path);
+	add_path(paths, path);
 	MemoryContextSwitchTo(oldcontext);
 }
 
@@ -513,6 +435,7 @@ append_ordered(PlannerInfo *root, RelOptInfo *rel, PathKey *key)
 	{
 		AppendRelInfo *info = lfirst_node(AppendRelInfo, lc);
 		RelOptInfo *child;
+		const RelOptInfo *beside;
 		Path	   *path;
 
 		if (info->parent_relid != rel->relid)
@@ -520,7 +443,9 @@ append_ordered(PlannerInfo *root, RelOptInfo *rel, PathKey *key)
 		child = root->simple_rel_array[info->child_relid];
 		if (IS_DUMMY_REL(child))
 			continue;
-		path = best_of(root, child, paths_beside(root, child), key);
+		beside = find_beside(child);
+		path = beside == NULL ? NULL :
+			best_of(root, child, beside->pathlist, key);
 		if (path != NULL)
 			has_ours = true;
 		else
@@ -554,18 +479,22 @@ offer_loop(PlannerInfo *root, RelOptInfo *joinrel, Path *outer, Path *inner,
 											  outer->pathkeys, NULL));
 }
 
-/* Offers nested loops with the ordered paths of a relation outside. */
+/*
+ * set_join_pathlist_hook: offers nested loops with the ordered paths of a
+ * relation outside.
+ */
 static void
-join_ordered(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
-			 RelOptInfo *innerrel, JoinType jointype,
-			 JoinPathExtraData *extra)
+add_joins(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
+		  RelOptInfo *innerrel, JoinType jointype, JoinPathExtraData *extra)
 {
-	List	   *outer_paths = paths_beside(root, outerrel);
+	const RelOptInfo *beside = find_beside(outerrel);
 	Path	   *cheapest = innerrel->cheapest_total_path;
 	ListCell   *lc;
 	ListCell   *inner;
 
-	if (outer_paths == NIL || IS_OTHER_REL(joinrel) ||
+	if (previous_join_hook)
+		previous_join_hook(root, joinrel, outerrel, innerrel, jointype, extra);
+	if (beside == NULL || IS_OTHER_REL(joinrel) ||
 		!bms_is_empty(joinrel->lateral_relids) ||
 		(jointype != JOIN_INNER && jointype != JOIN_LEFT &&
 		 jointype != JOIN_SEMI && jointype != JOIN_ANTI))
@@ -574,7 +503,7 @@ join_ordered(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
 	if (IvfpqIsGeqo(root) &&
 		!bms_equal(joinrel->relids, IvfpqAllRels(root)))
 		return;
-	foreach(lc, outer_paths)
+	foreach(lc, beside->pathlist)
 	{
 		foreach(inner, innerrel->cheapest_parameterized_paths)
 			offer_loop(root, joinrel, lfirst(lc), lfirst(inner), jointype,
@@ -640,18 +569,30 @@ remove_rivals(RelOptInfo *rel, const PathKey *key)
 	}
 }
 
-/* Replaces the paths by an index of ours that core has made. */
+/*
+ * Replaces the paths by an index of ours that core has made.  The executor
+ * runs an ordered path itself, unless there are conditions that it would have
+ * to evaluate: then a node of ours is the parent.
+ */
 static void
 change_paths_of(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 {
 	List	   *found = remove_paths(rel, info);
 	IndexPath  *path = IvfpqOrderedPath(root, info, found);
 
-	if (path != NULL && ivfpq_use_index == IVFPQ_USE_ALWAYS)
-		remove_rivals(rel, linitial(path->path.pathkeys));
-	if (path != NULL &&
-		offer_ordered(root, rel, wrap_if_filtered(root, rel, path)))
-		return;
+	if (path != NULL)
+	{
+		Path	   *ordered = &path->path;
+
+		if (ivfpq_use_index == IVFPQ_USE_ALWAYS)
+			remove_rivals(rel, linitial(ordered->pathkeys));
+		if (ivfpq_enable_custom_scan &&
+			IvfpqUnanswered(info->indrestrictinfo, path) != NIL &&
+			!IvfpqWouldLeak(root, info, true))
+			ordered = wrap_path(root, rel, path, true);
+		if (offer_ordered(root, rel, ordered))
+			return;
+	}
 	path = ivfpq_enable_custom_scan ?
 		IvfpqRadiusPath(root, rel, info, found) : NULL;
 	if (path != NULL)
@@ -676,21 +617,13 @@ change_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 			append_ordered(root, rel, key);
 	}
 	else if (rte->rtekind == RTE_RELATION)
-		foreach(lc, rel->indexlist)
 	{
-		if (IvfpqIsOursToPlan(lfirst(lc)))
-			change_paths_of(root, rel, lfirst(lc));
+		foreach(lc, rel->indexlist)
+		{
+			if (IvfpqIsOursToPlan(lfirst(lc)))
+				change_paths_of(root, rel, lfirst(lc));
+		}
 	}
-}
-
-/* set_join_pathlist_hook */
-static void
-add_joins(PlannerInfo *root, RelOptInfo *joinrel, RelOptInfo *outerrel,
-		  RelOptInfo *innerrel, JoinType jointype, JoinPathExtraData *extra)
-{
-	if (previous_join_hook)
-		previous_join_hook(root, joinrel, outerrel, innerrel, jointype, extra);
-	join_ordered(root, joinrel, outerrel, innerrel, jointype, extra);
 }
 
 /* Returns whether the distance is in the expression. */
@@ -720,21 +653,20 @@ is_early(PlannerInfo *root, Node *condition)
  */
 static bool
 note_bound(RelOptInfo *rel, RestrictInfo *info, Expr *distance,
-		   Expr *exchanged, Division *division)
+		   Division *division)
 {
 	IvfpqBound	bound;
+	List	   *exprs;
 
-	if (!IvfpqMatchBound(info, distance, exchanged, &bound))
+	if (!IvfpqMatchBound(info, distance, &bound))
 	{
 		division->others = lappend(division->others, info);
 		return false;
 	}
-	division->bounds =
-		list_concat(division->bounds,
-					copyObject(list_make5(info->clause, bound.from, bound.less,
-										  bound.query, bound.ordered)));
-	division->bounds = lappend(division->bounds,
-							   makeBoolConst(bound.with_nan, false));
+	exprs = lappend(list_make5(info->clause, bound.from, bound.less,
+							   bound.query, bound.ordered),
+					makeBoolConst(bound.with_nan, false));
+	division->bounds = lappend(division->bounds, copyObject(exprs));
 	division->ends_on_any_row &= restriction_is_securely_promotable(info, rel);
 	return true;
 }
@@ -762,11 +694,8 @@ divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
 		bool		on_distance = has_distance(condition, distance) ||
 		has_distance(condition, exchanged);
 
-		if (info->pseudoconstant)	/* a Result above asks them */
-			continue;
 		if (division->late == NIL || info->security_level <= late_level)
-			on_distance |= note_bound(rel, info, distance, exchanged,
-									  division);
+			on_distance |= note_bound(rel, info, distance, division);
 		else
 		{
 			all_late = true;
@@ -784,97 +713,48 @@ divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
 	}
 }
 
-/* Adds the table's columns in these expressions to a target list. */
-static List *
-add_columns(List *tlist, List *exprs)
-{
-	return add_to_flat_tlist(tlist,
-							 pull_var_clause((Node *) exprs,
-											 PVC_RECURSE_AGGREGATES |
-											 PVC_RECURSE_WINDOWFUNCS |
-											 PVC_RECURSE_PLACEHOLDERS));
-}
-
 /*
- * Returns the fraction of the index's rows that match, bounds aside.  If keys
- * answer conditions, returns the fraction of the rows that satisfy those.
+ * Sets the estimates of a filtered scan.  The selectivity is the fraction of
+ * the index's rows that match, bounds aside.  If keys answer conditions, it is
+ * the fraction of the rows that satisfy those.
  */
-static double
-filter_selectivity(PlannerInfo *root, const CustomPath *path,
-				   const Division *division)
+static void
+set_goal(PlannerInfo *root, const CustomPath *path, const Division *division,
+		 IvfpqFilterGoal *goal)
 {
 	const IndexPath *index = linitial(path->custom_paths);
-
-	if (division->bounds == NIL && index->indexclauses == NIL)
-		return Min(path->path.rows / Max(index->indexinfo->tuples, 1), 1);
-	return clauselist_selectivity(root, division->others, 0, JOIN_INNER,
-								  NULL);
-}
-
-/*
- * Returns the nanoseconds that evaluating the early conditions for a row
- * takes.  cpu_operator_cost may be 0, and costs infinite; then each condition
- * counts as one operator.
- */
-static double
-qual_ns(PlannerInfo *root, List *early)
-{
-	QualCost	cost;
+	QualCost	early;
 	double		operators;
 
-	cost_qual_eval(&cost, early, root);
-	operators = cost.per_tuple / cpu_operator_cost;
+	goal->rows_needed = needed_rows(root, &path->path);
+	if (division->bounds == NIL && index->indexclauses == NIL)
+		goal->selectivity =
+			Min(path->path.rows / Max(index->indexinfo->tuples, 1), 1);
+	else
+		goal->selectivity = clauselist_selectivity(root, division->others, 0,
+												   JOIN_INNER, NULL);
+	goal->key_selectivity = index->indexselectivity;
+
+	/*
+	 * cpu_operator_cost may be 0, and costs infinite; then each condition
+	 * counts as one operator.
+	 */
+	cost_qual_eval(&early, division->early, root);
+	operators = early.per_tuple / cpu_operator_cost;
 	if (!isfinite(operators))
-		operators = list_length(early);
-	return operators * OPERATOR_NS;
-}
+		operators = list_length(division->early);
+	goal->qual_ns = operators * OPERATOR_NS;
 
-/* Returns custom_private, in the order in which IvfpqFilterPlanOf reads it. */
-static List *
-private_of(PlannerInfo *root, const CustomPath *path,
-		   const Division *division, int ndistances)
-{
-	List	   *private;
-
-	private = list_make5(makeInteger(list_length(division->early)),
-						 make_number(needed_rows(root, &path->path)),
-						 make_number(filter_selectivity(root, path,
-														division)),
-						 make_number(qual_ns(root, division->early)),
-						 linitial(path->custom_private));
-	private = lappend(private, lsecond(path->custom_private));
-	private = lappend(private, makeInteger(ndistances));
-	private = lappend(private,
-					  makeInteger(list_length(division->bounds) /
-								  IVFPQ_BOUND_EXPRS));
-	private = lappend(private, makeInteger(division->ends_on_any_row));
-	return lappend(private, makeInteger(path->path.pathkeys == NIL));
-}
-
-/*
- * Appends the distance to the columns and, where the statement has it with its
- * sides exchanged, that form, too.  Returns how often.
- */
-static int
-add_distances(CustomScan *scan, Expr *distance, const RelOptInfo *rel)
-{
-	Expr	   *exchanged = IvfpqExchanged(distance);
-	List	   *columns = scan->custom_scan_tlist;
-	int			n = list_length(columns);
-	int			ndistances = 1;
-
-	columns = lappend(columns, makeTargetEntry(copyObject(distance), n + 1,
-											   NULL, false));
-	if (has_distance((Node *) scan->scan.plan.targetlist, exchanged) ||
-		has_distance((Node *) rel->reltarget->exprs, exchanged) ||
-		has_distance((Node *) scan->custom_exprs, exchanged))
+	goal->bitmap_rows = 0;
+	if (list_length(path->custom_paths) > 1)
 	{
-		columns = lappend(columns, makeTargetEntry(copyObject(exchanged),
-												   n + 2, NULL, false));
-		ndistances++;
+		const BitmapHeapPath *bitmap = lsecond(path->custom_paths);
+		Cost		cost;
+		Selectivity selectivity;
+
+		cost_bitmap_tree_node(bitmap->bitmapqual, &cost, &selectivity);
+		goal->bitmap_rows = selectivity * path->path.parent->tuples;
 	}
-	scan->custom_scan_tlist = columns;
-	return ndistances;
 }
 
 /*
@@ -912,31 +792,44 @@ plan_filter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
 	CustomScan *scan = makeNode(CustomScan);
 	IndexScan  *index;
 	Expr	   *distance;
+	Expr	   *exchanged;
 	Division	division;
-	List	   *conditions;
+	IvfpqFilterPlan plan;
+	List	   *exprs;			/* all that is computed of the table's rows */
 	List	   *columns;
-	int			ndistances;
+	int			ncolumns;		/* of the table */
 
 	take_conditions(plans);
 	index = linitial_node(IndexScan, plans);
 	distance = linitial(index->indexorderbyorig);
+	exchanged = IvfpqExchanged(distance);
 	divide_conditions(root, rel,
 					  IvfpqUnanswered(clauses, linitial(path->custom_paths)),
 					  distance, &division);
-	conditions = list_concat_copy(division.early, division.late);
-	columns = add_columns(NIL, conditions);
-	columns = add_columns(columns, tlist);
-	columns = add_columns(columns, rel->reltarget->exprs);
-	columns = add_columns(columns, index->indexorderbyorig);
-
 	scan->scan.plan.targetlist = tlist;
 	scan->scan.scanrelid = rel->relid;
 	scan->flags = path->flags;
 	scan->custom_plans = plans;
-	scan->custom_exprs = list_concat(conditions, division.bounds);
+	scan->custom_exprs = list_make3(division.early, division.late,
+									division.bounds);
+
+	exprs = list_make4(scan->custom_exprs, tlist, rel->reltarget->exprs,
+					   index->indexorderbyorig);
+	columns = add_to_flat_tlist(NIL, pull_var_clause((Node *) exprs,
+													 PVC_RECURSE_AGGREGATES |
+													 PVC_RECURSE_WINDOWFUNCS |
+													 PVC_RECURSE_PLACEHOLDERS));
+	ncolumns = list_length(columns);
+	columns = add_to_flat_tlist(columns, list_make1(distance));
+	if (has_distance((Node *) exprs, exchanged))
+		columns = add_to_flat_tlist(columns, list_make1(exchanged));
 	scan->custom_scan_tlist = columns;
-	ndistances = add_distances(scan, distance, rel);
-	scan->custom_private = private_of(root, path, &division, ndistances);
+
+	set_goal(root, path, &division, &plan.goal);
+	plan.ndistances = list_length(columns) - ncolumns;
+	plan.ends_on_any_row = division.ends_on_any_row;
+	plan.any_order = path->path.pathkeys == NIL;
+	scan->custom_private = IvfpqFilterPrivate(&plan);
 	scan->methods = &ivfpq_scan_methods;
 	return &scan->scan.plan;
 }

@@ -48,20 +48,11 @@
 #include "pgcompat.h"
 #include "planner/planner.h"
 
-/* The items of custom_private, as private_of() in custompath.c makes them. */
-enum
-{
-	PRIVATE_NEARLY,
-	PRIVATE_ROWS_NEEDED,
-	PRIVATE_SELECTIVITY,
-	PRIVATE_QUAL_NS,
-	PRIVATE_BITMAP_ROWS,
-	PRIVATE_KEY_SELECTIVITY,
-	PRIVATE_NDISTANCES,
-	PRIVATE_NBOUNDS,
-	PRIVATE_ENDS_ON_ANY_ROW,
-	PRIVATE_ANY_ORDER
-};
+/*
+ * The number of the layout of custom_private and custom_exprs.  Each change of
+ * these gets a new number.
+ */
+#define FILTER_LAYOUT	1
 
 /* An IvfpqBound of a running node. */
 typedef struct BoundState
@@ -85,7 +76,8 @@ typedef struct FilterScan
 	bool		bitmap_used;	/* since the last rescan */
 	ExprState  *early;
 	ExprState  *late;
-	BoundState *bounds;			/* [plan.nbounds] */
+	int			nbounds;
+	BoundState *bounds;			/* [nbounds] */
 	bool		radius_known;	/* since the last rescan */
 	ProjectionInfo *columns;	/* from a row of the table to the node's */
 	ExprState  *distance;		/* for rows that do not come by the index */
@@ -96,28 +88,56 @@ typedef struct FilterScan
 
 static IvfpqExplainHook previous_hook = NULL;
 
-static double
-number_at(const CustomScan *scan, int which)
+/* The number has an exponent, by which it is read again as a float. */
+static Node *
+make_number(double number)
 {
-	return floatVal(list_nth(scan->custom_private, which));
+	return (Node *) makeFloat(psprintf("%.9e", number));
 }
 
-/* Sets *plan from custom_private. */
+/* Returns custom_private, which must be readable by parallel workers. */
+List *
+IvfpqFilterPrivate(const IvfpqFilterPlan *plan)
+{
+	const IvfpqFilterGoal *goal = &plan->goal;
+
+	return list_make2(list_make5(make_number(goal->rows_needed),
+								 make_number(goal->selectivity),
+								 make_number(goal->key_selectivity),
+								 make_number(goal->qual_ns),
+								 make_number(goal->bitmap_rows)),
+					  list_make4_int(FILTER_LAYOUT, plan->ndistances,
+									 plan->ends_on_any_row, plan->any_order));
+}
+
+/*
+ * Sets *plan from custom_private.  Raises an error if the plan has another
+ * layout: a parallel worker loads the library anew, and its file may have been
+ * replaced since the leader, which made the plan, loaded it.
+ */
 void
 IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
 {
-	List	   *private = scan->custom_private;
+	const List *goal;
+	const List *others;
 
-	plan->nearly = intVal(list_nth(private, PRIVATE_NEARLY));
-	plan->rows_needed = number_at(scan, PRIVATE_ROWS_NEEDED);
-	plan->selectivity = number_at(scan, PRIVATE_SELECTIVITY);
-	plan->qual_ns = number_at(scan, PRIVATE_QUAL_NS);
-	plan->bitmap_rows = number_at(scan, PRIVATE_BITMAP_ROWS);
-	plan->key_selectivity = number_at(scan, PRIVATE_KEY_SELECTIVITY);
-	plan->ndistances = intVal(list_nth(private, PRIVATE_NDISTANCES));
-	plan->nbounds = intVal(list_nth(private, PRIVATE_NBOUNDS));
-	plan->ends_on_any_row = intVal(list_nth(private, PRIVATE_ENDS_ON_ANY_ROW));
-	plan->any_order = intVal(list_nth(private, PRIVATE_ANY_ORDER));
+	if (list_length(scan->custom_private) != 2 ||
+		!IsA(lsecond(scan->custom_private), IntList) ||
+		linitial_int(lsecond(scan->custom_private)) != FILTER_LAYOUT)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("plan was made by another version of gpuvec"),
+				 errhint("Begin a new session: the library was replaced while this one ran.")));
+	goal = linitial(scan->custom_private);
+	others = lsecond(scan->custom_private);
+	plan->goal.rows_needed = floatVal(linitial(goal));
+	plan->goal.selectivity = floatVal(lsecond(goal));
+	plan->goal.key_selectivity = floatVal(lthird(goal));
+	plan->goal.qual_ns = floatVal(lfourth(goal));
+	plan->goal.bitmap_rows = floatVal(llast(goal));
+	plan->ndistances = lsecond_int(others);
+	plan->ends_on_any_row = lthird_int(others);
+	plan->any_order = lfourth_int(others);
 }
 
 /* Returns whether the plan is a node of ours. */
@@ -306,7 +326,7 @@ find_radius(FilterScan *state)
 	radius->is_empty = false;
 	radius->with_nan = true;
 	radius->most = get_float8_nan();
-	for (int i = 0; i < state->plan.nbounds; i++)
+	for (int i = 0; i < state->nbounds; i++)
 	{
 		const BoundState *bound = &state->bounds[i];
 
@@ -333,7 +353,7 @@ static void
 begin_rows(FilterScan *state, EState *estate)
 {
 	CustomScan *scan = (CustomScan *) state->css.ss.ps.plan;
-	List	   *early = list_copy_head(scan->custom_exprs, state->plan.nearly);
+	List	   *early = linitial(scan->custom_exprs);
 	Relation	table = state->css.ss.ss_currentRelation;
 	TupleDesc	desc = RelationGetDescr(table);
 	TupleTableSlot *slot = state->css.ss.ss_ScanTupleSlot;
@@ -353,37 +373,28 @@ begin_rows(FilterScan *state, EState *estate)
 											table_slot_callbacks(table));
 }
 
-/*
- * Initializes the expressions that are computed of the node's rows (late
- * conditions), or of no row (bounds).
- */
+/* Initializes the expressions of the bounds, which depend on no row. */
 static void
-begin_conditions(FilterScan *state)
+begin_bounds(FilterScan *state, const List *bounds)
 {
 	PlanState  *parent = &state->css.ss.ps;
-	List	   *exprs = ((CustomScan *) parent->plan)->custom_exprs;
-	int			nconditions = list_length(exprs) -
-	IVFPQ_BOUND_EXPRS * state->plan.nbounds;
-	List	   *late = list_copy_tail(list_copy_head(exprs, nconditions),
-									  state->plan.nearly);
 
-	state->late = ExecInitQual(late, parent);
-	state->bounds = palloc(state->plan.nbounds * sizeof(BoundState));
-	for (int i = 0; i < state->plan.nbounds; i++)
+	state->nbounds = list_length(bounds);
+	state->bounds = palloc(state->nbounds * sizeof(BoundState));
+	for (int i = 0; i < state->nbounds; i++)
 	{
 		BoundState *bound = &state->bounds[i];
-		int			first = nconditions + i * IVFPQ_BOUND_EXPRS;
-		Expr	   *query = list_nth(exprs, first + 3);
+		List	   *exprs = list_nth(bounds, i);
+		Expr	   *query = list_nth(exprs, 3);
 
-		bound->from = ExecInitExpr(list_nth(exprs, first + 1), parent);
-		bound->less = ExecInitExpr(list_nth(exprs, first + 2), parent);
+		bound->from = ExecInitExpr(lsecond(exprs), parent);
+		bound->less = ExecInitExpr(lthird(exprs), parent);
 		bound->query = ExecInitExpr(query, parent);
-		bound->ordered = ExecInitExpr(list_nth(exprs, first + 4), parent);
+		bound->ordered = ExecInitExpr(list_nth(exprs, 4), parent);
 		if (query != NULL)
 			get_typlenbyval(exprType((Node *) query), &bound->query_len,
 							&bound->query_byval);
-		bound->with_nan =
-			DatumGetBool(list_nth_node(Const, exprs, first + 5)->constvalue);
+		bound->with_nan = DatumGetBool(llast_node(Const, exprs)->constvalue);
 	}
 }
 
@@ -405,7 +416,8 @@ begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 		state->bitmap = ExecInitNode(lsecond(plans), estate, eflags);
 		node->custom_ps = lappend(node->custom_ps, state->bitmap);
 	}
-	begin_conditions(state);
+	state->late = ExecInitQual(lsecond(scan->custom_exprs), &node->ss.ps);
+	begin_bounds(state, lthird(scan->custom_exprs));
 	begin_rows(state, estate);
 	filter->early_qual = row_satisfies;
 	filter->late_qual = row_is_admitted;
@@ -413,53 +425,39 @@ begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 	filter->arg = state;
 	filter->any_order = state->plan.any_order;
 	filter->radius.ends_on_any_row = state->plan.ends_on_any_row;
-	filter->rows_needed = state->plan.rows_needed;
-	filter->selectivity = state->plan.selectivity;
-	filter->qual_ns = state->plan.qual_ns;
-	filter->bitmap_rows = state->plan.bitmap_rows;
-	filter->key_selectivity = state->plan.key_selectivity;
+	filter->goal = state->plan.goal;
 }
 
 /*
- * Returns the index scan that core has prepared, begun as the first row of
- * core's own node would begin it.
+ * Gets the next row by the index; false at the end.  The scan is begun as the
+ * first row of core's own node would begin it.
  */
-static IndexScanDesc
-get_index_scan(FilterScan *state)
+static bool
+next_row(FilterScan *state)
 {
 	IndexScanState *index = state->index;
-	IndexScanDesc scan = index->iss_ScanDesc;
+	IvfpqNodeInstrumentation *instrument = index->ss.ps.instrument;
+	bool		found;
 
-	if (scan != NULL && index->ss.ps.chgParam == NULL)
-		return scan;
 	/* keys that are known only at run time */
 	if (index->ss.ps.chgParam != NULL ||
 		(index->iss_NumRuntimeKeys != 0 && !index->iss_RuntimeKeysReady))
 		ExecReScan((PlanState *) index);
-	if (scan != NULL)
-		return scan;
-	scan = IvfpqIndexBeginScanOf(index);
-	index->iss_ScanDesc = scan;
-	IvfpqScanSetFilter(scan, &state->filter);
-	index_rescan(scan, index->iss_ScanKeys, index->iss_NumScanKeys,
-				 index->iss_OrderByKeys, index->iss_NumOrderByKeys);
-	return scan;
-}
-
-/* Gets the next row by the index; false at the end. */
-static bool
-next_row(FilterScan *state)
-{
-	IvfpqNodeInstrumentation *instrument = state->index->ss.ps.instrument;
-	IndexScanDesc scan = get_index_scan(state);
-	bool		found;
-
+	if (index->iss_ScanDesc == NULL)
+	{
+		index->iss_ScanDesc = IvfpqIndexBeginScanOf(index);
+		IvfpqScanSetFilter(index->iss_ScanDesc, &state->filter);
+		index_rescan(index->iss_ScanDesc,
+					 index->iss_ScanKeys, index->iss_NumScanKeys,
+					 index->iss_OrderByKeys, index->iss_NumOrderByKeys);
+	}
 	if (!state->radius_known)
 		find_radius(state);
 	state->radius_known = true;
 	if (instrument)
 		InstrStartNode(instrument);
-	found = index_getnext_tid(scan, ForwardScanDirection) != NULL;
+	found = index_getnext_tid(index->iss_ScanDesc,
+							  ForwardScanDirection) != NULL;
 	if (instrument)
 		InstrStopNode(instrument, found ? 1.0 : 0.0);
 	return found;
@@ -582,30 +580,6 @@ show_ands(const char *name, List *conditions, List *context, ExplainState *es)
 											   false), es);
 }
 
-static void
-show_conditions(FilterScan *state, List *ancestors, ExplainState *es)
-{
-	CustomScan *scan = (CustomScan *) state->css.ss.ps.plan;
-	IvfpqNodeInstrumentation *instrument = state->css.ss.ps.instrument;
-	List	   *context = set_deparse_context_plan(es->deparse_cxt,
-												   &scan->scan.plan,
-												   ancestors);
-	List	   *exprs = scan->custom_exprs;
-	int			nconditions = list_length(exprs) -
-	IVFPQ_BOUND_EXPRS * state->plan.nbounds;
-	List	   *bounds = NIL;
-
-	for (int i = nconditions; i < list_length(exprs); i += IVFPQ_BOUND_EXPRS)
-		bounds = lappend(bounds, list_nth(exprs, i));
-	show_ands("Distance Bound", bounds, context, es);
-	show_ands("Filter", list_copy_head(exprs, nconditions), context, es);
-	if (es->analyze && instrument != NULL && instrument->nloops > 0 &&
-		(instrument->nfiltered1 > 0 || es->format != EXPLAIN_FORMAT_TEXT))
-		ExplainPropertyFloat("Rows Removed by Filter", NULL,
-							 instrument->nfiltered1 / instrument->nloops, 0,
-							 es);
-}
-
 /*
  * Shows the search parameters that a scan of the index begins with; they are
  * estimates, so COSTS OFF leaves them out.
@@ -631,48 +605,43 @@ show_params(Oid indexid, double recall, ExplainState *es)
 	index_close(index, AccessShareLock);
 }
 
-static const char *
-rest_name(const IvfpqScanReport *report)
-{
-	switch (report->filter.rest)
-	{
-		case IVFPQ_REST_NONE:
-			return "index";
-		case IVFPQ_REST_TABLE:
-			return "table";
-		case IVFPQ_REST_BITMAP:
-			return "bitmap";
-		case IVFPQ_REST_LISTS:
-			return "lists";
-	}
-	return "";
-}
-
 /* Shows the work of the last scan. */
 static void
-show_work(IndexScanDesc scan, ExplainState *es)
+show_work(IndexScanDesc desc, ExplainState *es)
 {
+	static const char *const sources[] = {
+		[IVFPQ_REST_NONE] = "index",
+		[IVFPQ_REST_TABLE] = "table",
+		[IVFPQ_REST_BITMAP] = "bitmap",
+		[IVFPQ_REST_LISTS] = "lists"
+	};
 	IvfpqScanReport report;
+	const int64 *counts = report.counts;
 
-	IvfpqScanReportOf((IvfpqScan *) scan->opaque, &report);
-	ExplainPropertyText("Engine", report.remote.engine[0] ?
-						report.remote.engine : "session", es);
+	IvfpqScanReportOf(desc->opaque, &report);
+	ExplainPropertyText("Engine", report.engine[0] ? report.engine : "session",
+						es);
 	if (!IvfpqSeesAllRows(report.index))
 		return;
-	ExplainPropertyText("Rows From", rest_name(&report), es);
-	ExplainPropertyInteger("Batches", NULL, report.batches, es);
-	ExplainPropertyInteger("Lists Read", NULL, report.lists, es);
-	ExplainPropertyInteger("Postings Read", NULL, report.postings, es);
+	ExplainPropertyText("Rows From", sources[report.source], es);
+	ExplainPropertyInteger("Batches", NULL, counts[IVFPQ_COUNT_BATCHES], es);
+	ExplainPropertyInteger("Lists Read", NULL, counts[IVFPQ_COUNT_LISTS], es);
+	ExplainPropertyInteger("Postings Read", NULL,
+						   counts[IVFPQ_COUNT_POSTINGS], es);
 	if (report.asks_keys)
-		ExplainPropertyInteger("Postings Matched", NULL, report.matched, es);
-	ExplainPropertyInteger("Rows Reranked", NULL, report.reranked, es);
-	ExplainPropertyInteger("Rows Out of Order", NULL, report.out_of_order, es);
-	if (report.remote.stale_lists > 0 || report.remote.tail_postings > 0)
+		ExplainPropertyInteger("Postings Matched", NULL,
+							   counts[IVFPQ_COUNT_MATCHED], es);
+	ExplainPropertyInteger("Rows Reranked", NULL,
+						   counts[IVFPQ_COUNT_RERANKED], es);
+	ExplainPropertyInteger("Rows Out of Order", NULL,
+						   counts[IVFPQ_COUNT_OUT_OF_ORDER], es);
+	if (counts[IVFPQ_COUNT_STALE_LISTS] > 0 ||
+		counts[IVFPQ_COUNT_TAIL_POSTINGS] > 0)
 	{
-		ExplainPropertyInteger("Stale Lists", NULL, report.remote.stale_lists,
-							   es);
+		ExplainPropertyInteger("Stale Lists", NULL,
+							   counts[IVFPQ_COUNT_STALE_LISTS], es);
 		ExplainPropertyInteger("Postings Behind", NULL,
-							   report.remote.tail_postings, es);
+							   counts[IVFPQ_COUNT_TAIL_POSTINGS], es);
 	}
 }
 
@@ -682,8 +651,25 @@ explain_filter(CustomScanState *node, List *ancestors, ExplainState *es)
 {
 	FilterScan *state = (FilterScan *) node;
 	IndexScan  *index = (IndexScan *) state->index->ss.ps.plan;
+	CustomScan *scan = (CustomScan *) node->ss.ps.plan;
+	IvfpqNodeInstrumentation *instrument = node->ss.ps.instrument;
+	List	   *context = set_deparse_context_plan(es->deparse_cxt,
+												   &scan->scan.plan,
+												   ancestors);
+	List	   *bounds = NIL;
+	ListCell   *lc;
 
-	show_conditions(state, ancestors, es);
+	foreach(lc, lthird(scan->custom_exprs))
+		bounds = lappend(bounds, linitial(lfirst(lc)));
+	show_ands("Distance Bound", bounds, context, es);
+	show_ands("Filter", list_concat_copy(linitial(scan->custom_exprs),
+										 lsecond(scan->custom_exprs)),
+			  context, es);
+	if (es->analyze && instrument != NULL && instrument->nloops > 0 &&
+		(instrument->nfiltered1 > 0 || es->format != EXPLAIN_FORMAT_TEXT))
+		ExplainPropertyFloat("Rows Removed by Filter", NULL,
+							 instrument->nfiltered1 / instrument->nloops, 0,
+							 es);
 	show_params(index->indexid, filter_recall(state), es);
 	if (es->analyze && state->index->iss_ScanDesc != NULL)
 		show_work(state->index->iss_ScanDesc, es);

@@ -82,7 +82,6 @@ hands_on(const Plan *plan)
 static void
 check_plan(const Plan *plan, bool open)
 {
-	List	   *children = NIL;
 	ListCell   *lc;
 
 	if (plan == NULL)
@@ -96,16 +95,8 @@ check_plan(const Plan *plan, bool open)
 	/* its rows may come in any order, whatever that of the scan in it */
 	if (IvfpqIsFilterScan(plan))
 		return;
-	if (IsA(plan, Append))
-		children = ((const Append *) plan)->appendplans;
-	else if (IsA(plan, MergeAppend))
-		children = ((const MergeAppend *) plan)->mergeplans;
-	else if (IsA(plan, CustomScan))
-		children = ((const CustomScan *) plan)->custom_plans;
-	else if (IsA(plan, SubqueryScan))
-		check_plan(((const SubqueryScan *) plan)->subplan, open);
 	open = IsA(plan, Limit) || (open && hands_on(plan));
-	foreach(lc, children)
+	foreach(lc, IvfpqFurtherChildren(plan))
 		check_plan(lfirst(lc), open);
 	check_plan(outerPlan(plan), open);
 	check_plan(innerPlan(plan), false);

@@ -13,33 +13,25 @@
 #include "am/scan/scanfilter.h"
 
 /*
- * The plan of a filtered scan, as custom_private holds it.  Besides,
- * custom_plans holds the ordered index scan and, if there is one, a bitmap
- * heap scan; custom_exprs the conditions, early ones first, followed by
- * IVFPQ_BOUND_EXPRS expressions for each bound; custom_scan_tlist columns of
- * the table and, last, the distance, once or twice: the second time with its
- * sides exchanged.
+ * The plan of a filtered scan, as custom_private holds it.  The node's other
+ * lists are:
+ *
+ *	custom_plans		the ordered index scan and, if there is one, a bitmap
+ *						heap scan
+ *	custom_exprs		three lists: the conditions evaluated before a row is
+ *						reranked, the late conditions, and the bounds; a bound
+ *						is a list of its condition, from, less, query, ordered
+ *						and with_nan (IvfpqBound)
+ *	custom_scan_tlist	columns of the table and, last, the distance, once or
+ *						twice: the second time with its sides exchanged
  */
 typedef struct IvfpqFilterPlan
 {
-	int			nearly;			/* conditions evaluated before a row is
-								 * reranked */
-	double		rows_needed;	/* these five: see IvfpqScanFilter */
-	double		selectivity;
-	double		qual_ns;
-	double		bitmap_rows;
-	double		key_selectivity;
+	IvfpqFilterGoal goal;
 	int			ndistances;		/* in custom_scan_tlist */
-	int			nbounds;
 	bool		ends_on_any_row;	/* see IvfpqRadius */
 	bool		any_order;		/* rows may come in any order */
 } IvfpqFilterPlan;
-
-/*
- * The expressions of a bound in custom_exprs: the condition, from, less,
- * query, ordered, with_nan.
- */
-#define IVFPQ_BOUND_EXPRS	6
 
 /*
  * A condition that bounds a distance: the distance is at most from - less.
@@ -49,7 +41,6 @@ typedef struct IvfpqFilterPlan
  */
 typedef struct IvfpqBound
 {
-	RestrictInfo *info;
 	Expr	   *distance;
 	Expr	   *from;
 	Expr	   *less;
@@ -85,13 +76,13 @@ extern PathKey *IvfpqRequestedOrder(const PlannerInfo *root);
 extern IndexPath *IvfpqOrderedPath(PlannerInfo *root, IndexOptInfo *info,
 								   List *found);
 extern bool IvfpqMatchBound(RestrictInfo *info, Expr *distance,
-							Expr *exchanged, IvfpqBound *bound);
-extern bool IvfpqIsBounded(const RelOptInfo *rel, Expr *distance);
+							IvfpqBound *bound);
 extern IndexPath *IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel,
 								  IndexOptInfo *info, List *found);
 
 /* customscan.c */
 extern const CustomScanMethods ivfpq_scan_methods;
+extern List *IvfpqFilterPrivate(const IvfpqFilterPlan *plan);
 extern void IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan);
 extern bool IvfpqIsFilterScan(const Plan *plan);
 extern bool IvfpqIsFilterDistance(const CustomScan *scan, Node *expr);
@@ -102,6 +93,7 @@ extern const CustomPathMethods ivfpq_path_methods;
 extern void IvfpqInitFilter(void);
 
 /* unread.c */
+extern List *IvfpqFurtherChildren(const Plan *plan);
 extern void IvfpqInitPlanner(void);
 
 #ifdef GV_TEST_BUILD

@@ -55,9 +55,6 @@ typedef struct Column
 
 static planner_hook_type previous_planner = NULL;
 
-static bool column_is_read(const Reader *reader, AttrNumber number);
-static void walk_plan(Plan *plan, const Reader *above);
-
 /*
  * Returns whether an expression reads a column.  Whole-row references do not
  * count: the executor leaves junk out of those (ExecInitWholeRowVar).
@@ -75,110 +72,75 @@ mentions(Node *node, void *context)
 	return expression_tree_walker(node, mentions, context);
 }
 
-/*
- * Returns whether the target list reads a column.  If it only hands the column
- * on, a node above has to read it.
- */
+/* Returns whether anything may read a junk column of the reader's subplan. */
 static bool
-targetlist_reads(const Reader *reader, Column *column)
+column_is_read(const Reader *reader, AttrNumber number)
 {
+	Plan	   *plan;
+	Column		column;
+	TargetEntry *entry;
 	ListCell   *lc;
 
-	foreach(lc, reader->plan->targetlist)
+	if (reader == NULL)
+		return false;
+	plan = reader->plan;
+	column.varno = reader->varno;
+	column.number = number;
+	switch (nodeTag(plan))
 	{
-		TargetEntry *entry = lfirst(lc);
+		case T_Limit:
+			/* WITH TIES compares columns */
+			if (((Limit *) plan)->limitOption != LIMIT_OPTION_COUNT)
+				return true;
+			/* FALLTHROUGH */
+		case T_Material:
+		case T_Memoize:
+			/* hands the column on under the same number */
+			entry = get_tle_by_resno(plan->targetlist, number);
+			return entry == NULL || !entry->resjunk ||
+				column_is_read(reader->above, number);
+		case T_SubqueryScan:
+			break;
+		case T_NestLoop:
+			foreach(lc, ((NestLoop *) plan)->nestParams)
+			{
+				NestLoopParam *param = lfirst(lc);
 
-		if (mentions((Node *) entry->expr, column) &&
+				if (mentions((Node *) param->paramval, &column))
+					return true;
+			}
+			if (mentions((Node *) ((Join *) plan)->joinqual, &column))
+				return true;
+			break;
+		case T_HashJoin:
+			if (mentions((Node *) ((Join *) plan)->joinqual, &column) ||
+				mentions((Node *) ((HashJoin *) plan)->hashclauses, &column) ||
+				mentions((Node *) ((HashJoin *) plan)->hashkeys, &column))
+				return true;
+			break;
+		case T_Agg:
+			/* grouping sets sort in between, by lists of their own */
+			if (((Agg *) plan)->chain != NIL)
+				return true;
+			for (int i = 0; i < ((Agg *) plan)->numCols; i++)
+				if (((Agg *) plan)->grpColIdx[i] == number)
+					return true;
+			break;
+		default:
+			return true;
+	}
+	if (mentions((Node *) plan->qual, &column))
+		return true;
+	/* what the target list only hands on a node above has to read */
+	foreach(lc, plan->targetlist)
+	{
+		entry = lfirst(lc);
+		if (mentions((Node *) entry->expr, &column) &&
 			(!entry->resjunk || !IsA(entry->expr, Var) ||
 			 column_is_read(reader->above, entry->resno)))
 			return true;
 	}
 	return false;
-}
-
-/*
- * Returns whether a column is read above a node that does not project, and so
- * hands the column on under the same number.
- */
-static bool
-is_read_above(const Reader *reader, AttrNumber number)
-{
-	TargetEntry *entry = get_tle_by_resno(reader->plan->targetlist, number);
-
-	return entry == NULL || !entry->resjunk ||
-		column_is_read(reader->above, number);
-}
-
-static bool
-nestloop_reads(NestLoop *join, Column *column)
-{
-	ListCell   *lc;
-
-	foreach(lc, join->nestParams)
-	{
-		NestLoopParam *param = lfirst(lc);
-
-		if (mentions((Node *) param->paramval, column))
-			return true;
-	}
-	return mentions((Node *) join->join.joinqual, column);
-}
-
-/* Grouping sets sort in between, by lists of their own. */
-static bool
-agg_reads(Agg *agg, Column *column)
-{
-	for (int i = 0; i < agg->numCols; i++)
-		if (agg->grpColIdx[i] == column->number)
-			return true;
-	return agg->chain != NIL;
-}
-
-/* Returns whether anything may read a junk column of the reader's subplan. */
-static bool
-column_is_read(const Reader *reader, AttrNumber number)
-{
-	Column		column;
-
-	if (reader == NULL)
-		return false;
-	column.varno = reader->varno;
-	column.number = number;
-	switch (nodeTag(reader->plan))
-	{
-		case T_Limit:
-			/* WITH TIES compares columns */
-			if (((Limit *) reader->plan)->limitOption != LIMIT_OPTION_COUNT)
-				return true;
-			return is_read_above(reader, number);
-		case T_Material:
-		case T_Memoize:
-			return is_read_above(reader, number);
-		case T_SubqueryScan:
-			break;
-		case T_NestLoop:
-			if (nestloop_reads((NestLoop *) reader->plan, &column))
-				return true;
-			break;
-		case T_HashJoin:
-			{
-				HashJoin   *join = (HashJoin *) reader->plan;
-
-				if (mentions((Node *) join->join.joinqual, &column) ||
-					mentions((Node *) join->hashclauses, &column) ||
-					mentions((Node *) join->hashkeys, &column))
-					return true;
-				break;
-			}
-		case T_Agg:
-			if (agg_reads((Agg *) reader->plan, &column))
-				return true;
-			break;
-		default:
-			return true;
-	}
-	return mentions((Node *) reader->plan->qual, &column) ||
-		targetlist_reads(reader, &column);
 }
 
 /* Rewrites an expression over a join's outer plan as that plan computes it. */
@@ -240,13 +202,26 @@ drop_distances(Plan *plan, const Reader *above)
 	}
 }
 
-static void
-walk_plans(List *plans, const Reader *above)
+/*
+ * Returns the plans below a node that are neither its outer nor its inner
+ * plan.
+ */
+List *
+IvfpqFurtherChildren(const Plan *plan)
 {
-	ListCell   *lc;
-
-	foreach(lc, plans)
-		walk_plan(lfirst(lc), above);
+	switch (nodeTag(plan))
+	{
+		case T_Append:
+			return ((const Append *) plan)->appendplans;
+		case T_MergeAppend:
+			return ((const MergeAppend *) plan)->mergeplans;
+		case T_CustomScan:
+			return ((const CustomScan *) plan)->custom_plans;
+		case T_SubqueryScan:
+			return list_make1(((const SubqueryScan *) plan)->subplan);
+		default:
+			return NIL;
+	}
 }
 
 /* Drops distances in a plan and all plans below it. */
@@ -254,34 +229,26 @@ static void
 walk_plan(Plan *plan, const Reader *above)
 {
 	Reader		reader = {plan, OUTER_VAR, above};
+	ListCell   *lc;
 
 	if (plan == NULL)
 		return;
 	check_stack_depth();
-	switch (nodeTag(plan))
+	if (IsA(plan, NestLoop) ||
+		(IsA(plan, IndexScan) &&
+		 ((IndexScan *) plan)->indexorderbyorig != NIL))
+		drop_distances(plan, above);
+	if (IsA(plan, SubqueryScan))
+		reader.varno = (int) ((SubqueryScan *) plan)->scan.scanrelid;
+	/* how a custom scan uses its plans is not known, and ours reads all */
+	if (!IsA(plan, CustomScan))
 	{
-		case T_IndexScan:
-			if (((IndexScan *) plan)->indexorderbyorig != NIL)
-				drop_distances(plan, above);
-			break;
-		case T_SubqueryScan:
-			reader.varno = ((SubqueryScan *) plan)->scan.scanrelid;
-			walk_plan(((SubqueryScan *) plan)->subplan, &reader);
-			break;
-		case T_Append:
-			walk_plans(((Append *) plan)->appendplans, &reader);
-			break;
-		case T_MergeAppend:
-			walk_plans(((MergeAppend *) plan)->mergeplans, &reader);
-			break;
-		default:
-			if (IsA(plan, NestLoop))
-				drop_distances(plan, above);
-			walk_plan(plan->lefttree, &reader);
-			reader.varno = INNER_VAR;
-			walk_plan(plan->righttree, &reader);
-			break;
+		foreach(lc, IvfpqFurtherChildren(plan))
+			walk_plan(lfirst(lc), &reader);
 	}
+	walk_plan(plan->lefttree, &reader);
+	reader.varno = INNER_VAR;
+	walk_plan(plan->righttree, &reader);
 }
 
 /* planner_hook */
@@ -289,13 +256,15 @@ static PlannedStmt *
 plan_statement(IVFPQ_PLANNER_PARAMS)
 {
 	PlannedStmt *statement;
+	ListCell   *lc;
 
 	if (previous_planner)
 		statement = previous_planner(IVFPQ_PLANNER_ARGS);
 	else
 		statement = standard_planner(IVFPQ_PLANNER_ARGS);
 	walk_plan(statement->planTree, NULL);
-	walk_plans(statement->subplans, NULL);
+	foreach(lc, statement->subplans)
+		walk_plan(lfirst(lc), NULL);
 	return statement;
 }
 

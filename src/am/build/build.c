@@ -48,7 +48,7 @@ typedef struct IvfpqBuild
 	IvfpqTraining training;
 	IvfpqParallel parallel;		/* if there are rows to train on */
 	IvfpqBulkLoad load;
-	MemoryContext tmp;			/* reset after every row */
+	MemoryContext tmp;			/* has the row that was read last */
 	double		heap_tuples;
 	double		index_tuples;
 
@@ -88,22 +88,12 @@ build_init(IvfpqBuild *build)
 static bool
 is_dead_mismatch(IvfpqBuild *build, Datum value, bool alive, int dims)
 {
-	return !alive && !IvfpqIsVector(&build->type, value, dims);
-}
+	MemoryContext oldcontext = MemoryContextSwitchTo(build->tmp);
+	bool		mismatched = !alive && !IvfpqIsVector(&build->type, value, dims);
 
-/* Keeps the TID of a row that no list can hold, for the pending list. */
-static void
-keep_mismatched(IvfpqBuild *build, ItemPointer tid)
-{
-	if (build->nmismatched == build->max_mismatched)
-	{
-		build->max_mismatched = Max(64, 2 * build->max_mismatched);
-		build->mismatched_ids = build->mismatched_ids == NULL ?
-			palloc(build->max_mismatched * sizeof(uint64)) :
-			repalloc_huge(build->mismatched_ids,
-						  build->max_mismatched * sizeof(uint64));
-	}
-	build->mismatched_ids[build->nmismatched++] = IvfpqTidToId(tid);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(build->tmp);
+	return mismatched;
 }
 
 /* Called for every row of the table. */
@@ -115,29 +105,28 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	uint64		id = IvfpqTidToId(tid);
 	IvfpqRowUse use = isnull[0] ? IVFPQ_ROW_NONE :
 	IvfpqBulkLoadWants(&build->load, id);
+	int			dims = build->training.gv.dims;
 	MemoryContext oldcontext;
 	IvfpqKeyAbbrevs keys;
-	const float *row = NULL;
-	bool		mismatched;
-	int			dims = build->training.gv.dims;
+	const float *row;
 
 	if (use == IVFPQ_ROW_NONE)
 		return;
-
-	oldcontext = MemoryContextSwitchTo(build->tmp);
-	mismatched = is_dead_mismatch(build, values[0], alive, dims);
-	if (!mismatched)
+	if (is_dead_mismatch(build, values[0], alive, dims))
 	{
-		row = IvfpqValueFloats(&build->type, values[0], &dims);
-		IvfpqCheckDims(build->training.gv.dims, dims);
-		IvfpqKeysMake(&build->keys, values, isnull, &keys);
+		IvfpqGrow(build->mismatched_ids, build->nmismatched,
+				  build->max_mismatched);
+		build->mismatched_ids[build->nmismatched++] = id;
+		return;
 	}
+	row = IvfpqRowVector(&build->type, values[0], false, &dims, false,
+						 build->tmp);
+	if (row == NULL)
+		return;
+	oldcontext = MemoryContextSwitchTo(build->tmp);
+	IvfpqKeysMake(&build->keys, values, isnull, &keys);
 	MemoryContextSwitchTo(oldcontext);
-	if (mismatched)
-		keep_mismatched(build, tid);
-	else if (IvfpqIsPlaceable(&build->type, row, dims))
-		IvfpqBulkLoadRow(&build->load, row, id, &keys, use);
-	MemoryContextReset(build->tmp);
+	IvfpqBulkLoadRow(&build->load, row, id, &keys, use);
 }
 
 /*
@@ -156,129 +145,78 @@ scan_table(IvfpqBuild *build)
 		scan = IvfpqTableBeginParallelScan(build->heap, shared);
 	rows = table_index_build_scan(build->heap, build->index, build->indexInfo,
 								  true, parallel->me == 0, assign_callback,
-								  build,
-								  scan);
-	IvfpqPlacerFlush(&build->load.placer);
+								  build, scan);
+	IvfpqBulkLoadEndPass(&build->load);
 	return rows;
 }
 
 /*
- * Places the rows of the table.  When gpuvecd fails, the rows that it had and
- * lost take another pass.
- */
-static void
-place_rows(IvfpqBuild *build)
-{
-	IvfpqParallel *parallel = &build->parallel;
-	IvfpqSharing *sharing =
-	IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING);
-
-	build->heap_tuples = scan_table(build);
-	if (sharing == NULL)
-		return;
-	if (IvfpqParallelEndPhase(parallel))
-	{
-		uint64		done = pg_atomic_read_u64(&parallel->shared->done);
-		ParallelTableScanDesc scan =
-		IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SCAN);
-
-		if (IvfpqSharingRecover(sharing) && scan != NULL)
-			table_parallelscan_reinitialize(build->heap, scan);
-		IvfpqParallelStartPhase(parallel);
-		IvfpqParallelProgress(parallel, done);
-	}
-	if (sharing->recovering)
-		(void) scan_table(build);
-}
-
-/* Logs all pages, together with the other participants. */
-static void
-log_pages(IvfpqBuild *build)
-{
-	int64		npages = build->parallel.shared->npages;
-	int64		piece;
-
-	while (IvfpqParallelNext(&build->parallel,
-							 (npages + LOG_PAGES - 1) / LOG_PAGES,
-							 &piece))
-		IvfpqLogBuild(build->index, (BlockNumber) (piece * LOG_PAGES),
-					  (BlockNumber) Min((piece + 1) * LOG_PAGES, npages));
-}
-
-/* Reports heap rows, broken HOT chains and mismatched rows to the leader. */
-static void
-report(IvfpqBuild *build)
-{
-	IvfpqParallelShared *parallel = build->parallel.shared;
-
-	SpinLockAcquire(&parallel->mutex);
-	parallel->heap_tuples += build->heap_tuples;
-	parallel->broken_hot_chain |= build->indexInfo->ii_BrokenHotChain;
-	SpinLockRelease(&parallel->mutex);
-	if (build->parallel.me > 0 && build->nmismatched > 0)
-	{
-		IvfpqTempFile file;
-
-		IvfpqTempFileBegin(&file, &build->parallel, "odd", 1);
-		IvfpqTempFilePut(&file, 0, build->mismatched_ids,
-						 build->nmismatched * sizeof(uint64));
-		IvfpqTempFileDone(&file);
-	}
-}
-
-/* The leader takes the reports of its workers. */
-static void
-take_reports(IvfpqBuild *build)
-{
-	IvfpqParallelShared *parallel = build->parallel.shared;
-	IvfpqTempFile files;
-
-	build->heap_tuples = parallel->heap_tuples;
-	build->indexInfo->ii_BrokenHotChain = parallel->broken_hot_chain;
-	IvfpqTempFileBegin(&files, &build->parallel, "odd", 1);
-	for (int from = 1; from < parallel->size; from++)
-	{
-		BufFile    *file = IvfpqTempFileOpen(&files, 0, from);
-		uint64		id;
-
-		if (file == NULL)
-			continue;
-		while (IvfpqTempFileRead(file, &id, sizeof(id)))
-		{
-			ItemPointerData tid;
-
-			IvfpqIdToTid(id, &tid);
-			keep_mismatched(build, &tid);
-		}
-		IvfpqTempFileClose(&files, file);
-	}
-}
-
-/*
- * Does a participant's part of building a trained index.  Only the leader
- * writes the metapage.
+ * Does a participant's part of building a trained index: reads rows, writes
+ * lists, calibrates, logs pages.  Only the leader writes the metapage.
  */
 static void
 build_work(IvfpqBuild *build)
 {
 	IvfpqParallel *parallel = &build->parallel;
+	IvfpqParallelShared *shared = parallel->shared;
+	IvfpqSharing *sharing =
+	IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING);
 	Relation	index = build->index;
+	int64		npages;
+	int64		piece;
 
 	IvfpqBulkLoadBegin(&build->load, index, &build->training, parallel,
 					   &build->meta, false);
-	place_rows(build);
-	report(build);
-	IvfpqBulkLoadWrite(&build->load, index, &build->meta, false);
+	build->heap_tuples = scan_table(build);
+	if (sharing != NULL)
+	{
+		/* rows that gpuvecd had, and lost as it failed, take another pass */
+		if (IvfpqParallelEndPhase(parallel))
+		{
+			uint64		done = pg_atomic_read_u64(&shared->done);
+			ParallelTableScanDesc scan =
+			IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SCAN);
+
+			if (IvfpqSharingRecover(sharing) && scan != NULL)
+				table_parallelscan_reinitialize(build->heap, scan);
+			IvfpqParallelStartPhase(parallel);
+			IvfpqParallelProgress(parallel, done);
+		}
+		if (sharing->recovering)
+			(void) scan_table(build);
+	}
+
+	/* build_trained takes these reports */
+	SpinLockAcquire(&shared->mutex);
+	shared->heap_tuples += build->heap_tuples;
+	shared->broken_hot_chain |= build->indexInfo->ii_BrokenHotChain;
+	SpinLockRelease(&shared->mutex);
+	if (parallel->me > 0 && build->nmismatched > 0)
+	{
+		IvfpqTempFile file;
+
+		IvfpqTempFileBegin(&file, parallel, "odd", 1);
+		IvfpqTempFilePut(&file, 0, build->mismatched_ids,
+						 build->nmismatched * sizeof(uint64));
+		IvfpqTempFileDone(&file);
+	}
+
+	IvfpqBulkLoadWrite(&build->load);
 	if (IvfpqParallelEndPhase(parallel))
 	{
-		IvfpqBulkLoadFinish(&build->load, index, &build->meta, false);
+		IvfpqBulkLoadFinish(&build->load);
 		IvfpqMetaRewrite(index, &build->meta);
-		parallel->shared->npages = RelationGetNumberOfBlocks(index);
+		shared->npages = RelationGetNumberOfBlocks(index);
 		IvfpqParallelStartPhase(parallel);
 	}
 	else
-		IvfpqBulkLoadHelp(&build->load, index);
-	log_pages(build);
+		IvfpqBulkLoadHelp(&build->load);
+
+	npages = shared->npages;
+	while (IvfpqParallelNext(parallel, (npages + LOG_PAGES - 1) / LOG_PAGES,
+							 &piece))
+		IvfpqLogBuild(index, (BlockNumber) (piece * LOG_PAGES),
+					  (BlockNumber) Min((piece + 1) * LOG_PAGES, npages));
 }
 
 /*
@@ -313,7 +251,6 @@ share_build(IvfpqBuild *build)
 											IvfpqSharingSize(builder)), builder);
 		IvfpqParallelFree(parallel, IVFPQ_PARALLEL_SAMPLE);
 	}
-	IvfpqBulkLoadPrepare(parallel, &build->training);
 	return snapshot;
 }
 
@@ -321,20 +258,34 @@ share_build(IvfpqBuild *build)
 static void
 build_trained(IvfpqBuild *build)
 {
+	IvfpqParallel *parallel = &build->parallel;
+	IvfpqTempFile files;
 	Snapshot	snapshot;
+	uint64		id;
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_ASSIGNING);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
 								 (int64) build->training.rows);
 	snapshot = share_build(build);
-	IvfpqParallelStartJob(&build->parallel, IVFPQ_JOB_BUILD);
+	IvfpqParallelStartJob(parallel, IVFPQ_JOB_BUILD);
 	build_work(build);
-	(void) IvfpqParallelEndPhase(&build->parallel);
-	take_reports(build);
+	(void) IvfpqParallelEndPhase(parallel);
+
+	build->heap_tuples = parallel->shared->heap_tuples;
+	build->indexInfo->ii_BrokenHotChain = parallel->shared->broken_hot_chain;
+	IvfpqTempFileBegin(&files, parallel, "odd", 1);
+	IvfpqTempFileOpen(&files, 0, 1, parallel->shared->size);
+	while (IvfpqTempFileRead(&files, &id, sizeof(id)))
+	{
+		IvfpqGrow(build->mismatched_ids, build->nmismatched,
+				  build->max_mismatched);
+		build->mismatched_ids[build->nmismatched++] = id;
+	}
+	IvfpqTempFileEnd(&files);
 	if (IsMVCCSnapshot(snapshot))
 		UnregisterSnapshot(snapshot);
-	IvfpqParallelEnd(&build->parallel);
+	IvfpqParallelEnd(parallel);
 
 	for (int64 i = 0; i < build->nmismatched; i++)
 	{
@@ -352,36 +303,31 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 				 bool alive, void *arg)
 {
 	IvfpqBuild *build = arg;
+	int			dims = build->meta.dims;
 	MemoryContext oldcontext;
-	const float *row = NULL;
-	bool		mismatched;
-	int			dims = 0;
 
 	if (isnull[0])
 		return;
-
-	oldcontext = MemoryContextSwitchTo(build->tmp);
-	mismatched = is_dead_mismatch(build, values[0], alive, build->meta.dims);
-	if (!mismatched)
-		row = IvfpqValueFloats(&build->type, values[0], &dims);
-	if (alive)
+	if (is_dead_mismatch(build, values[0], alive, dims))
+		dims = 0;
+	else
 	{
+		const float *row = IvfpqRowVector(&build->type, values[0], false,
+										  &dims, false, build->tmp);
+
 		/*
 		 * CONCURRENTLY: the first row may have come since the sample was
 		 * taken
 		 */
-		if (build->meta.dims == 0)
+		if (alive)
 			build->meta.dims = dims;
-		IvfpqCheckDims(build->meta.dims, dims);
+		if (row == NULL)
+			return;
 	}
-	if (mismatched || IvfpqIsPlaceable(&build->type, row, dims))
-	{
-		(void) IvfpqPendingAppend(index, tid,
-								  dims == build->meta.dims ? dims : 0);
-		build->index_tuples += 1;
-	}
+	oldcontext = MemoryContextSwitchTo(build->tmp);
+	(void) IvfpqPendingAppend(index, tid, dims == build->meta.dims ? dims : 0);
 	MemoryContextSwitchTo(oldcontext);
-	MemoryContextReset(build->tmp);
+	build->index_tuples += 1;
 }
 
 /* Called when the statement ends. */
@@ -498,78 +444,12 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 void
 ivfpqbuildempty(Relation index)
 {
-	IvfpqMetaData meta;
-	IvfpqType	type;
-	IvfpqKeys	keys;
+	IvfpqBuild	build = {.index = index};
 
-	IvfpqTypeInit(&type, index);
-	IvfpqKeysInit(&keys, index);
-	IvfpqMetaInit(&meta, type.metric, IvfpqIndexDims(index, &type),
-				  &keys.form);
-	meta.build_id = 0;
-	meta.refine = IvfpqGetOptions(index)->refine;
-	IvfpqMetaCreate(index, INIT_FORKNUM, &meta);
-}
-
-/* Reads rows to train on, as a worker. */
-static void
-help_to_read(IvfpqBuild *build, IvfpqJob job)
-{
-	IvfpqSample sample = {.type = &build->type};
-	IvfpqReader reader = {.training = &build->training, .sample = &sample,
-		.heap = build->heap, .index = build->index,
-	.indexInfo = build->indexInfo};
-
-	if (job == IVFPQ_JOB_SEND)
-		IvfpqSendHelp(&reader, &build->parallel);
-	else
-		IvfpqClusterHelp(&reader, &build->parallel);
-}
-
-/*
- * Places rows of the table, and takes part in all later phases of the build,
- * as a worker.
- */
-static void
-help_to_build(IvfpqBuild *build)
-{
-	IvfpqSharing *sharing = IvfpqParallelMemory(&build->parallel,
-												IVFPQ_PARALLEL_SHARING);
-
-	IvfpqTrainingOpen(&build->training, &build->parallel);
-	if (sharing != NULL)
-		build->training.builder = IvfpqBuilderJoin(&sharing->ticket, sharing);
-	build_work(build);
-}
-
-/* Does one job after the other, each in a memory context of its own. */
-static void
-work(IvfpqBuild *build)
-{
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "gpuivfpq job",
-												  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	IvfpqJob	job;
-
-	for (;;)
-	{
-		(void) IvfpqParallelEndPhase(&build->parallel);
-		job = build->parallel.shared->job;
-		if (job == IVFPQ_JOB_END)
-			break;
-		if (job == IVFPQ_JOB_BUILD)
-			help_to_build(build);
-		else
-			help_to_read(build, job);
-		MemoryContextReset(context);
-		build->training = (IvfpqTraining)
-		{
-			0
-		};
-	}
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextDelete(context);
+	build_init(&build);
+	build.meta.build_id = 0;
+	IvfpqMetaCreate(index, INIT_FORKNUM, &build.meta);
+	MemoryContextDelete(build.tmp);
 }
 
 /*
@@ -581,12 +461,15 @@ void
 IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
 {
 	IvfpqBuild	build = {0};
+	IvfpqParallel *parallel = &build.parallel;
 	const IvfpqParallelShared *shared;
 	LOCKMODE	heap_lock = ShareLock;
 	LOCKMODE	index_lock = AccessExclusiveLock;
+	MemoryContext context;
+	MemoryContext oldcontext;
 
-	IvfpqParallelAttach(&build.parallel, seg, toc);
-	shared = build.parallel.shared;
+	IvfpqParallelAttach(parallel, seg, toc);
+	shared = parallel->shared;
 	if (shared->in_place)
 		heap_lock = index_lock = AccessShareLock;
 	else if (shared->concurrent)
@@ -605,11 +488,43 @@ IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
 		IvfpqSnapshotDrop();
 	}
 
-	work(&build);
+	/* does one job after the other, each in a memory context of its own */
+	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq job",
+									ALLOCSET_DEFAULT_SIZES);
+	oldcontext = MemoryContextSwitchTo(context);
+	for (;;)
+	{
+		IvfpqSample sample = {.heap = build.heap, .index = build.index,
+		.indexInfo = build.indexInfo, .type = &build.type};
+		IvfpqReader reader = {.training = &build.training, .sample = &sample};
+
+		(void) IvfpqParallelEndPhase(parallel);
+		if (shared->job == IVFPQ_JOB_END)
+			break;
+		if (shared->job == IVFPQ_JOB_SEND)
+			IvfpqSendHelp(&reader, parallel);
+		else if (shared->job == IVFPQ_JOB_CLUSTER)
+			IvfpqClusterHelp(&reader, parallel);
+		else if (shared->job == IVFPQ_JOB_BUILD)
+		{
+			IvfpqSharing *sharing =
+			IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING);
+
+			IvfpqTrainingOpen(&build.training, parallel);
+			if (sharing != NULL)
+				build.training.builder = IvfpqBuilderJoin(&sharing->ticket,
+														  sharing);
+			build_work(&build);
+		}
+		MemoryContextReset(context);
+		memset(&build.training, 0, sizeof(build.training));
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
 
 	/* a parallel worker has to end with the snapshots that it began with */
 	IvfpqSnapshotTake();
 	index_close(build.index, index_lock);
 	table_close(build.heap, heap_lock);
-	IvfpqParallelDetach(&build.parallel, toc);
+	IvfpqParallelDetach(parallel, toc);
 }

@@ -27,10 +27,7 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_operator.h"
-#include "catalog/pg_type.h"
 #include "commands/progress.h"
-#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "utils/backend_progress.h"
 #include "utils/float.h"
@@ -40,13 +37,11 @@
 #include "am/build/calibrate.h"
 #include "am/common/enginecall.h"
 #include "am/common/options.h"
-#include "am/common/util.h"
 #include "am/search/search.h"
 #include "page/array.h"
 #include "page/injection.h"
 #include "page/listwrite.h"
 #include "page/metapage.h"
-#include "pgcompat.h"
 
 /* Ranges of lists for each participant, so that none waits long for others. */
 #define RANGES_EACH		4
@@ -57,29 +52,9 @@
  */
 #define BATCH_BYTES		(4 * 1024 * 1024)
 #define BATCH_DIVISOR		32
-#define SENT_ROWS		8192	/* capacity for waiting keys, at first */
 
 #define CHUNK_ITEMS		4096
 #define PREFETCHED		8		/* items ahead of the one returned */
-
-/* Columns of the sort. */
-#define SORT_LIST		1
-#define SORT_TID		2
-#define SORT_ITEM		3
-
-/* Sets *form to the form of stored postings with these codes and keys. */
-static void
-stored_init(IvfpqStoredForm *form, int code_bytes,
-			const IvfpqKeyForm *keys)
-{
-	form->code_bytes = code_bytes;
-	form->keys = *keys;
-	form->bytes = (int) sizeof(IvfpqStoredPosting) + code_bytes;
-	if (keys->nkeys > 0)
-		form->bytes++;
-	for (int k = 0; k < keys->nkeys; k++)
-		form->bytes += keys->width[k];
-}
 
 /* Stores a posting in form->bytes bytes. */
 static void
@@ -138,20 +113,29 @@ take_posting(const IvfpqStoredForm *form, const char *stored,
 }
 
 /*
- * Begins without postings; memory from the current context, about `limit`
- * bytes at most: half of them for postings in memory, half for a sort that
- * takes these over, because for a while both are there.
+ * Begins without postings, of nlists lists; memory from the current context.
+ *
+ * From the memory limit the centroids, which all participants share, are
+ * deducted, and from this participant's fraction of the rest the groups through
+ * which it places rows.  Half of what is left is for postings in memory, half
+ * for a sort that takes these over, because for a while both are there.
  */
 static void
-postings_begin(IvfpqPostings *postings, int nlists,
-			   const IvfpqStoredForm *form,
-			   Size limit)
+begin_postings(IvfpqBulkLoad *load, int nlists)
 {
+	const IvfpqTraining *training = load->training;
+	IvfpqPostings *postings = &load->postings;
+	GvTree		tree = IvfpqTree(training);
+	Size		used = (Size) training->nlists * training->gv.dims *
+	sizeof(float);
+	Size		groups = gv_groups_bytes(&tree);
+	Size		limit = IvfpqMemoryLimit();
+
+	limit = limit > used ? (limit - used) / load->parallel->shared->nparts : 0;
 	memset(postings, 0, sizeof(*postings));
 	postings->nlists = nlists;
-	postings->form = *form;
-	postings->limit = limit / 2;
-	postings->item_bytes = TYPEALIGN(sizeof(uint32), form->bytes);
+	postings->limit = (limit > groups ? limit - groups : 0) / 2;
+	postings->item_bytes = TYPEALIGN(sizeof(uint32), load->form.bytes);
 	postings->counts = palloc0(nlists * sizeof(uint32));
 }
 
@@ -163,22 +147,13 @@ item_of(const IvfpqPostings *postings, int64 i)
 								   i % CHUNK_ITEMS * postings->item_bytes);
 }
 
-/* Puts the item in postings->item into the sort. */
+/* Puts an item into the sort. */
 static void
-sort_item(IvfpqPostings *postings)
+sort_item(IvfpqPostings *postings, const IvfpqStoredPosting *item)
 {
-	const IvfpqStoredPosting *item =
-	(const IvfpqStoredPosting *) VARDATA(postings->item);
-	TupleTableSlot *slot = postings->slot;
-
-	ExecClearTuple(slot);
-	slot->tts_values[SORT_LIST - 1] = Int32GetDatum(item->list);
-	slot->tts_values[SORT_TID - 1] =
-		Int64GetDatum((int64) IvfpqTidToId(&item->tid) * 2 + item->secondary);
-	slot->tts_values[SORT_ITEM - 1] = PointerGetDatum(postings->item);
-	memset(slot->tts_isnull, 0, SORT_ITEM * sizeof(bool));
-	ExecStoreVirtualTuple(slot);
-	tuplesort_puttupleslot(postings->sort, slot);
+	IvfpqSortPut(&postings->sort, Int64GetDatum(item->list),
+				 Int64GetDatum((int64) IvfpqTidToId(&item->tid) * 2 +
+							   item->secondary), item);
 }
 
 /*
@@ -186,31 +161,13 @@ sort_item(IvfpqPostings *postings)
  * too many for memory.
  */
 static void
-begin_sort(IvfpqPostings *postings)
+begin_sort(IvfpqPostings *postings, int bytes)
 {
-	TupleDesc	desc = CreateTemplateTupleDesc(SORT_ITEM);
-	AttrNumber	columns[] = {SORT_LIST, SORT_TID};
-	Oid			operators[] = {Int4LessOperator, Int8LessOperator};
-	Oid			collations[] = {InvalidOid, InvalidOid};
-	bool		nulls_first[] = {false, false};
-	Size		bytes = VARHDRSZ + postings->form.bytes;
-
-	TupleDescInitEntry(desc, SORT_LIST, "list", INT4OID, -1, 0);
-	TupleDescInitEntry(desc, SORT_TID, "tid", INT8OID, -1, 0);
-	TupleDescInitEntry(desc, SORT_ITEM, "item", BYTEAOID, -1, 0);
-	IvfpqFinishTupleDesc(desc);
-	postings->slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
-	postings->item = palloc(bytes);
-	SET_VARSIZE(postings->item, bytes);
-	postings->sort = tuplesort_begin_heap(desc, 2, columns, operators,
-										  collations, nulls_first,
-										  (int) Max(postings->limit / 1024, 64),
-										  NULL, TUPLESORT_NONE);
+	IvfpqSortBegin(&postings->sort, INT8OID, INT8OID, bytes,
+				   (int) (postings->limit / 1024));
 	for (int64 i = 0; i < postings->n; i++)
 	{
-		memcpy(VARDATA(postings->item), item_of(postings, i),
-			   postings->form.bytes);
-		sort_item(postings);
+		sort_item(postings, item_of(postings, i));
 		/* one by one, so that the sort may take the memory that they free */
 		if (i % CHUNK_ITEMS == CHUNK_ITEMS - 1)
 			pfree(postings->chunks[i / CHUNK_ITEMS]);
@@ -218,52 +175,51 @@ begin_sort(IvfpqPostings *postings)
 	postings->nchunks = 0;
 }
 
-/* Makes capacity in memory for one more item, or begins a sort. */
+/* Puts the posting in load->item, of one of the lists that were begun with. */
 static void
-ensure_capacity(IvfpqPostings *postings)
+put_item(IvfpqBulkLoad *load)
 {
+	IvfpqPostings *postings = &load->postings;
 	Size		chunk = CHUNK_ITEMS * postings->item_bytes;
-	Size		used = postings->nchunks * chunk +
-	postings->n * sizeof(uint32);
 
-	if (used + chunk > postings->limit || postings->n >= PG_INT32_MAX)
-	{
-		begin_sort(postings);
-		return;
-	}
-	postings->chunks = postings->chunks == NULL ? palloc(sizeof(char *)) :
-		repalloc(postings->chunks, (postings->nchunks + 1) * sizeof(char *));
-	postings->chunks[postings->nchunks++] = palloc_extended(chunk,
-															MCXT_ALLOC_HUGE);
-}
-
-/* Puts a posting that belongs to a list. */
-static void
-postings_put(IvfpqPostings *postings, uint32 list,
-			 const IvfpqPosting *posting)
-{
-	IvfpqStoredPosting *item;
-
-	if (postings->sort == NULL &&
+	if (postings->sort.state == NULL &&
 		postings->n == (int64) postings->nchunks * CHUNK_ITEMS)
-		ensure_capacity(postings);
-	item = postings->sort != NULL ?
-		(IvfpqStoredPosting *) VARDATA(postings->item) :
-		item_of(postings, postings->n);
-	store_posting(&postings->form, item, list, posting);
-	if (postings->sort != NULL)
-		sort_item(postings);
-	postings->counts[list]++;
+	{
+		if ((postings->nchunks + 1) * chunk + postings->n * sizeof(uint32) >
+			postings->limit || postings->n >= PG_INT32_MAX)
+			begin_sort(postings, load->form.bytes);
+		else
+		{
+			IvfpqGrow(postings->chunks, postings->nchunks,
+					  postings->max_chunks);
+			postings->chunks[postings->nchunks++] =
+				palloc_extended(chunk, MCXT_ALLOC_HUGE);
+		}
+	}
+	if (postings->sort.state != NULL)
+		sort_item(postings, load->item);
+	else
+		memcpy(item_of(postings, postings->n), load->item, load->form.bytes);
+	postings->counts[load->item->list]++;
 	postings->n++;
 }
 
-/* Numbers the postings in memory list by list: a counting sort. */
+/*
+ * All postings have been put: makes them ready for next_posting.  In memory
+ * their numbers are ordered list by list, by a counting sort.
+ */
 static void
-order_items(IvfpqPostings *postings)
+sort_postings(IvfpqPostings *postings)
 {
-	uint32	   *ends = palloc(postings->nlists * sizeof(uint32));
+	uint32	   *ends;
 	uint32		next = 0;
 
+	if (postings->sort.state != NULL)
+	{
+		IvfpqSortPerform(&postings->sort);
+		return;
+	}
+	ends = palloc(postings->nlists * sizeof(uint32));
 	for (int list = 0; list < postings->nlists; list++)
 	{
 		ends[list] = next;
@@ -276,378 +232,47 @@ order_items(IvfpqPostings *postings)
 	pfree(ends);
 }
 
-/* All postings have been put: makes them ready for postings_next. */
-static void
-postings_sort(IvfpqPostings *postings)
-{
-	TupleDesc	desc;
-
-	if (postings->sort == NULL)
-	{
-		order_items(postings);
-		return;
-	}
-	tuplesort_performsort(postings->sort);
-	desc = CreateTupleDescCopy(postings->slot->tts_tupleDescriptor);
-	ExecDropSingleTupleTableSlot(postings->slot);
-	postings->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-}
-
-/* Returns the next item of the sort, in the slot and not aligned. */
-static const char *
-next_sorted(IvfpqPostings *postings)
-{
-	bool		isnull;
-
-	if (!tuplesort_gettupleslot(postings->sort, true, false, postings->slot,
-								NULL))
-		elog(ERROR, "rows were lost while sorting by list");
-	return VARDATA_ANY(DatumGetPointer(slot_getattr(postings->slot, SORT_ITEM,
-													&isnull)));
-}
-
-/* Returns the next item in memory, and prefetches a later one. */
-static const char *
-next_in_memory(IvfpqPostings *postings)
-{
-	if (postings->next + PREFETCHED < postings->n)
-		__builtin_prefetch(item_of(postings,
-								   postings->order[postings->next +
-												   PREFETCHED]));
-	return (const char *) item_of(postings, postings->order[postings->next++]);
-}
-
 /*
- * Sets *posting to the next one, list by list.  Its code and keys are valid
- * until the next call.
+ * For IvfpqWriterList: sets *posting to the next one, list by list, and adds it
+ * to the calibration mirror.  Its code and keys are valid until the next call.
  */
 static void
-postings_next(void *arg, IvfpqPosting *posting)
-{
-	IvfpqPostings *postings = arg;
-	const char *found = postings->sort == NULL ? next_in_memory(postings) :
-	next_sorted(postings);
-
-	take_posting(&postings->form, found, posting, &postings->abbrevs);
-}
-
-/* Frees the sort, with its files. */
-static void
-postings_end(IvfpqPostings *postings)
-{
-	if (postings->sort == NULL)
-		return;
-	ExecDropSingleTupleTableSlot(postings->slot);
-	tuplesort_end(postings->sort);
-}
-
-/* IvfpqEncodedSink: takes rows that gpuvecd has encoded. */
-static void
-take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
-{
-	IvfpqPlacer *placer = arg;
-
-	if (placer->calibration)
-		IvfpqCalibrationTake(placer->calibration, encoded->neighbors,
-							 encoded->nneighbors, ids);
-	if (placer->sent != NULL && placer->end_sent - placer->first_sent < n)
-		elog(ERROR, "gpuvecd has encoded more rows than it was given");
-	placer->sink(placer->sink_arg, ids, placer->sent == NULL ? NULL :
-				 placer->sent + placer->first_sent, encoded, n);
-	placer->first_sent += n;
-	IvfpqInjectionPoint("build: encoded");
-}
-
-/* Keeps the keys of a row that goes to gpuvecd. */
-static void
-keep_sent(IvfpqPlacer *placer, const IvfpqKeyAbbrevs *keys)
-{
-	int64		n = placer->end_sent - placer->first_sent;
-
-	if (placer->sent == NULL)
-	{
-		placer->max_sent = SENT_ROWS;
-		placer->sent = MemoryContextAlloc(placer->context, placer->max_sent *
-										  sizeof(IvfpqKeyAbbrevs));
-	}
-	else if (placer->end_sent == placer->max_sent)
-	{
-		if (n > placer->max_sent / 2)
-		{
-			placer->max_sent *= 2;
-			placer->sent = repalloc_huge(placer->sent, placer->max_sent *
-										 sizeof(IvfpqKeyAbbrevs));
-		}
-		memmove(placer->sent, placer->sent + placer->first_sent,
-				n * sizeof(IvfpqKeyAbbrevs));
-		placer->first_sent = 0;
-		placer->end_sent = n;
-	}
-	placer->sent[placer->end_sent++] = *keys;
-}
-
-/*
- * Begins, with the builder that trained, or one that joined it, if there is
- * one; with `sharing` its sample is not added again.  Memory from the current
- * context.
- */
-static void
-placer_begin(IvfpqPlacer *placer, Relation index,
-			 const IvfpqTraining *training, int nparts,
-			 IvfpqSharing *sharing, IvfpqCalibration *calibration,
-			 IvfpqRefine refine, IvfpqPlacedSink sink, void *sink_arg)
-{
-	memset(placer, 0, sizeof(*placer));
-	placer->index = index;
-	IvfpqTypeInit(&placer->type, index);
-	placer->training = training;
-	placer->nparts = nparts;
-	placer->builder = training->builder;
-	placer->sharing = sharing;
-	placer->calibration = calibration;
-	placer->refine = refine;
-	placer->sink = sink;
-	placer->sink_arg = sink_arg;
-	placer->context = AllocSetContextCreate(CurrentMemoryContext,
-											"gpuivfpq rows to place",
-											ALLOCSET_DEFAULT_SIZES);
-	if (placer->builder)
-		IvfpqBuilderTo(placer->builder, take_encoded, placer);
-}
-
-/* Allocates memory for rows that are placed here, with or without keys. */
-static void
-make_batch(IvfpqPlacer *placer, bool keys)
-{
-	const IvfpqTraining *training = placer->training;
-	MemoryContext oldcontext = MemoryContextSwitchTo(placer->context);
-	int			dims = training->gv.dims;
-	GvEncoded  *encoded = &placer->encoded;
-	void	   *chunk;
-	int			n;
-	int			postings;
-
-	(void) IvfpqAllocGroups(training, &placer->groups);
-	n = IvfpqRowsToPlace(&placer->groups,
-						 Max(BATCH_BYTES, IvfpqMemoryLimit() / BATCH_DIVISOR /
-							 placer->nparts));
-	postings = n * training->lists_per_row;
-	placer->batch_rows = n;
-	placer->batch = palloc((Size) n * dims * sizeof(float));
-	placer->ids = palloc(n * sizeof(uint64));
-	if (keys)
-		placer->keys = palloc(n * sizeof(IvfpqKeyAbbrevs));
-	placer->scratch = IvfpqAllocScratch(gv_place_scratch(&placer->groups, n,
-														 training->lists_per_row),
-										&chunk);
-	encoded->lists = palloc(postings * sizeof(int32));
-	encoded->t = palloc(postings * sizeof(float));
-	encoded->codes = palloc((Size) postings * gv_code_bytes(training->gv.m));
-	if (placer->refine != IVFPQ_REFINE_NONE)
-	{
-		encoded->min = palloc0(n * sizeof(float));
-		encoded->step = palloc0(n * sizeof(float));
-		encoded->error = palloc(n * sizeof(float));
-		encoded->records = palloc((Size) n *
-								  IvfpqRecordCodeBytes(placer->refine, dims));
-		placer->boundable = palloc(n * sizeof(bool));
-	}
-	MemoryContextSwitchTo(oldcontext);
-}
-
-/* Encodes the refine records of the n rows that wait here, transformed. */
-static void
-encode_records(IvfpqPlacer *placer, int n)
-{
-	GvEncoded  *encoded = &placer->encoded;
-	int			dims = placer->training->gv.dims;
-
-	if (placer->refine == IVFPQ_REFINE_HALF)
-		IvfpqCheckStatus(gv_half_encode(dims, placer->batch, n,
-										(uint16 *) (void *) encoded->records,
-										encoded->error));
-	else
-		IvfpqCheckStatus(gv_refine_encode(dims, placer->batch, n,
-										  encoded->records, encoded->min,
-										  encoded->step, encoded->error));
-	IvfpqRecordAllow(&placer->training->gv, placer->batch, n, encoded->error);
-	for (int i = 0; i < n; i++)
-		if (!placer->boundable[i])
-			encoded->error[i] = get_float4_infinity();
-}
-
-/* Places and encodes the rows that wait here. */
-static void
-flush_batch(IvfpqPlacer *placer)
-{
-	const IvfpqTraining *training = placer->training;
-	GvEncoded  *encoded = &placer->encoded;
-	int			lists_per_row = training->lists_per_row;
-	int			n = placer->nbatch;
-
-	if (n == 0)
-		return;
-	gv_transform(&training->gv, placer->batch, n, placer->batch);
-	IvfpqCheckStatus(gv_place(&placer->groups, placer->batch, n, lists_per_row,
-							  encoded->lists, placer->scratch, &ivfpq_stop));
-	IvfpqCheckStatus(gv_encode(&training->gv, placer->batch,
-							   training->centroids, encoded->lists, n,
-							   lists_per_row,
-							   encoded->codes, encoded->t));
-	if (placer->refine != IVFPQ_REFINE_NONE)
-		encode_records(placer, n);
-	if (placer->calibration)
-		IvfpqCalibrationOffer(placer->calibration, placer->batch, placer->ids,
-							  n);
-	placer->nbatch = 0;
-	placer->sink(placer->sink_arg, placer->ids, placer->keys, encoded, n);
-	CHECK_FOR_INTERRUPTS();
-}
-
-/* Lets a raw row [dims] wait for its batch here. */
-static void
-add_here(IvfpqPlacer *placer, const float *row, uint64 id,
-		 const IvfpqKeyAbbrevs *keys)
-{
-	int			dims = placer->training->gv.dims;
-
-	if (placer->batch_rows == 0)
-		make_batch(placer, keys != NULL);
-	memcpy(placer->batch + (Size) placer->nbatch * dims, row,
-		   dims * sizeof(float));
-	if (placer->refine != IVFPQ_REFINE_NONE)
-		placer->boundable[placer->nbatch] =
-			IvfpqIsBoundable(&placer->type, row, dims);
-	if (keys != NULL)
-		placer->keys[placer->nbatch] = *keys;
-	placer->ids[placer->nbatch++] = id;
-	if (placer->nbatch == placer->batch_rows)
-		flush_batch(placer);
-}
-
-/*
- * gpuvecd has failed: places the rows here that it has not answered.  The
- * first participant of a build that finds the failure reports it.
- */
-static void
-take_over(IvfpqPlacer *placer)
-{
-	IvfpqBuilder *builder = placer->builder;
-	IvfpqSharing *sharing = placer->sharing;
-	int			dims = placer->training->gv.dims;
-	const float *rows;
-	const uint64 *ids;
-	int			n;
-
-	placer->builder = NULL;
-	if (sharing == NULL || pg_atomic_exchange_u32(&sharing->failed, 1) == 0)
-		IvfpqBuilderFailed(placer->index, IvfpqBuilderReason(builder), true);
-	while (IvfpqBuilderUnanswered(builder, &rows, &ids, &n))
-		for (int i = 0; i < n; i++)
-			add_here(placer, rows + (Size) i * dims, ids[i],
-					 placer->sent == NULL ? NULL :
-					 &placer->sent[placer->first_sent++]);
-	IvfpqBuilderEnd(builder);
-}
-
-/* Returns whether a row that a pass over the table finds is to be added. */
-static bool
-placer_wants(IvfpqPlacer *placer, uint64 id)
-{
-	return placer->sharing == NULL ||
-		IvfpqSharingWants(placer->sharing, id, &placer->at);
-}
-
-/* Ends a pass over the table: waits until gpuvecd has answered all rows. */
-void
-IvfpqPlacerFlush(IvfpqPlacer *placer)
-{
-	if (placer->builder && !IvfpqBuilderFlush(placer->builder))
-		take_over(placer);
-	placer->at = 0;
-}
-
-/*
- * Sends a raw row [dims], with this TID and keys, or NULL, to be placed, or
- * lets it wait for its batch here.  gpuvecd cannot know which records must
- * bound nothing, so these are made here.
- */
-static void
-placer_add(IvfpqPlacer *placer, const float *row, uint64 id,
-		   const IvfpqKeyAbbrevs *keys)
-{
-	if (placer->builder == NULL ||
-		(placer->refine != IVFPQ_REFINE_NONE &&
-		 !IvfpqIsBoundable(&placer->type, row, placer->training->gv.dims)))
-	{
-		add_here(placer, row, id, keys);
-		return;
-	}
-	if (keys != NULL)
-		keep_sent(placer, keys);
-	if (!IvfpqBuilderAdd(placer->builder, row, id))
-		take_over(placer);
-}
-
-/*
- * There are no more rows: places those that still wait, and frees the memory
- * for them, because writing lists uses all that is allowed.  Returns the
- * builder if it has answered all rows that it was sent, else NULL.
- */
-static IvfpqBuilder *
-placer_end(IvfpqPlacer *placer)
-{
-	IvfpqPlacerFlush(placer);
-	if (placer->batch_rows > 0)
-		flush_batch(placer);
-	MemoryContextDelete(placer->context);
-	placer->context = NULL;
-	return placer->builder;
-}
-
-/* Writes the refine record of row i; returns its address. */
-static ItemPointerData
-write_record(IvfpqBulkLoad *load, const GvEncoded *encoded, int i, uint64 id)
-{
-	int			code_bytes = load->refine.code_bytes;
-	IvfpqRecord *record = load->record;
-	ItemPointerData address;
-
-	record->min = encoded->min[i];
-	record->step = encoded->step[i];
-	record->error = encoded->error[i];
-	IvfpqIdToTid(id, &record->tid);
-	memcpy(record->codes, encoded->records + (Size) i * code_bytes,
-		   code_bytes);
-	IvfpqRecordBuilderAdd(&load->refine, record, &address);
-	return address;
-}
-
-/* Adds a posting to a list. */
-static void
-put_posting(IvfpqBulkLoad *load, uint32 list, const IvfpqPosting *posting)
-{
-	if (load->parallel->has_workers)
-	{
-		store_posting(&load->form, load->item, list, posting);
-		IvfpqTempFilePut(&load->ranges,
-						 IvfpqTempFileRange(&load->ranges, (int) list,
-											load->training->nlists),
-						 load->item, load->form.bytes);
-	}
-	else
-		postings_put(&load->postings, list, posting);
-	load->npostings++;
-}
-
-/* IvfpqPlacedSink: adds rows [n], with these TIDs, that have been placed. */
-static void
-take_rows(void *arg, const uint64 *ids, const IvfpqKeyAbbrevs *keys,
-		  const GvEncoded *encoded, int n)
+next_posting(void *arg, IvfpqPosting *posting)
 {
 	IvfpqBulkLoad *load = arg;
-	int			lists_per_row = load->training->lists_per_row;
-	int			code_bytes = gv_code_bytes(load->training->gv.m);
+	IvfpqPostings *postings = &load->postings;
+	const char *item;
+
+	if (postings->sort.state != NULL)
+	{
+		if (!IvfpqSortNext(&postings->sort))
+			elog(ERROR, "rows were lost while sorting by list");
+		item = postings->sort.payload;
+	}
+	else
+	{
+		if (postings->next + PREFETCHED < postings->n)
+			__builtin_prefetch(item_of(postings,
+									   postings->order[postings->next +
+													   PREFETCHED]));
+		item = (const char *) item_of(postings,
+									  postings->order[postings->next++]);
+	}
+	take_posting(&load->form, item, posting, &postings->abbrevs);
+	IvfpqCalibMirrorAdd(&load->calib_mirror, posting);
+}
+
+/*
+ * Takes rows [n], with these TIDs and keys, or NULL, that have been placed:
+ * writes their refine records, and puts their postings.
+ */
+static void
+take_rows(IvfpqBulkLoad *load, const uint64 *ids, const IvfpqKeyAbbrevs *keys,
+		  const GvEncoded *encoded, int n)
+{
+	const IvfpqTraining *training = load->training;
+	int			lists_per_row = training->lists_per_row;
+	int			code_bytes = load->form.code_bytes;
 
 	for (int i = 0; i < n; i++)
 	{
@@ -655,99 +280,271 @@ take_rows(void *arg, const uint64 *ids, const IvfpqKeyAbbrevs *keys,
 
 		IvfpqIdToTid(ids[i], &posting.tid);
 		if (load->record != NULL)
-			posting.refine = write_record(load, encoded, i, ids[i]);
-		for (int c = 0; c < lists_per_row; c++)
 		{
-			int			at = i * lists_per_row + c;
+			IvfpqRecord *record = load->record;
+			int			bytes = load->records.code_bytes;
 
-			if (encoded->lists[at] < 0)
+			record->min = encoded->min[i];
+			record->step = encoded->step[i];
+			record->error = encoded->error[i];
+			record->tid = posting.tid;
+			memcpy(record->codes, encoded->records + (Size) i * bytes, bytes);
+			IvfpqRecordBuilderAdd(&load->records, record, &posting.refine);
+		}
+		for (int at = i * lists_per_row; at < (i + 1) * lists_per_row; at++)
+		{
+			int			list = encoded->lists[at];
+
+			if (list < 0)
 				continue;
 			posting.t = encoded->t[at];
 			posting.code = encoded->codes + (Size) at * code_bytes;
-			posting.secondary = c > 0;
-			put_posting(load, encoded->lists[at], &posting);
+			posting.secondary = at > i * lists_per_row;
+			store_posting(&load->form, load->item, list, &posting);
+			if (load->parallel->has_workers)
+				IvfpqTempFilePut(&load->ranges,
+								 IvfpqTempFileRange(&load->ranges, list,
+													training->nlists),
+								 load->item, load->form.bytes);
+			else
+				put_item(load);
+			load->npostings++;
 		}
 	}
 	IvfpqParallelProgress(load->parallel, n);
 }
 
-/*
- * Returns the bytes of memory for this participant's postings: its fraction of
- * the limit, less the groups through which it places rows.  The lists'
- * centroids, which all share, are deducted before.
- */
-static Size
-postings_limit(const IvfpqBulkLoad *load)
+/* IvfpqEncodedSink: takes rows that gpuvecd has encoded. */
+static void
+take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
+{
+	IvfpqBulkLoad *load = arg;
+	const IvfpqKeyAbbrevs *keys = NULL;
+
+	if (load->calibration)
+		IvfpqCalibrationTake(load->calibration, encoded->neighbors,
+							 encoded->nneighbors, ids);
+	if (load->form.keys.nkeys > 0)
+	{
+		if (load->end_sent - load->first_sent < n)
+			elog(ERROR, "gpuvecd has encoded more rows than it was given");
+		keys = load->sent + load->first_sent;
+		load->first_sent += n;
+	}
+	take_rows(load, ids, keys, encoded, n);
+	IvfpqInjectionPoint("build: encoded");
+}
+
+/* Keeps the keys of a row that goes to gpuvecd. */
+static void
+keep_keys(IvfpqBulkLoad *load, const IvfpqKeyAbbrevs *keys)
+{
+	int64		n = load->end_sent - load->first_sent;
+
+	if (load->end_sent == load->max_sent && n < load->end_sent / 2)
+	{
+		memmove(load->sent, load->sent + load->first_sent,
+				n * sizeof(IvfpqKeyAbbrevs));
+		load->first_sent = 0;
+		load->end_sent = n;
+	}
+	else
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(load->placing);
+
+		IvfpqGrow(load->sent, load->end_sent, load->max_sent);
+		MemoryContextSwitchTo(oldcontext);
+	}
+	load->sent[load->end_sent++] = *keys;
+}
+
+/* Allocates memory for rows that are placed here. */
+static void
+make_batch(IvfpqBulkLoad *load)
 {
 	const IvfpqTraining *training = load->training;
-	GvTree		tree = IvfpqTree(training);
-	Size		used = (Size) training->nlists * training->gv.dims *
-	sizeof(float);
-	Size		limit = IvfpqMemoryLimit();
-	Size		part = limit > used ? (limit - used) / load->parallel->shared->nparts : 0;
+	MemoryContext oldcontext = MemoryContextSwitchTo(load->placing);
+	int			dims = training->gv.dims;
+	GvEncoded  *encoded = &load->encoded;
+	void	   *chunk;
+	int			n;
+	int			postings;
 
-	used = gv_groups_bytes(&tree);
-	return part > used ? part - used : 0;
+	(void) IvfpqAllocGroups(training, &load->groups);
+	n = IvfpqRowsToPlace(&load->groups,
+						 Max(BATCH_BYTES, IvfpqMemoryLimit() / BATCH_DIVISOR /
+							 load->parallel->shared->nparts));
+	postings = n * training->lists_per_row;
+	load->batch_rows = n;
+	load->batch = palloc((Size) n * dims * sizeof(float));
+	load->ids = palloc(n * sizeof(uint64));
+	if (load->form.keys.nkeys > 0)
+		load->keys = palloc(n * sizeof(IvfpqKeyAbbrevs));
+	load->scratch = IvfpqAllocScratch(gv_place_scratch(&load->groups, n,
+													   training->lists_per_row),
+									  &chunk);
+	encoded->lists = palloc(postings * sizeof(int32));
+	encoded->t = palloc(postings * sizeof(float));
+	encoded->codes = palloc((Size) postings * load->form.code_bytes);
+	if (load->refine != IVFPQ_REFINE_NONE)
+	{
+		encoded->min = palloc0(n * sizeof(float));
+		encoded->step = palloc0(n * sizeof(float));
+		encoded->error = palloc(n * sizeof(float));
+		encoded->records = palloc((Size) n * load->records.code_bytes);
+		load->boundable = palloc(n * sizeof(bool));
+	}
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/* Places and encodes the rows that wait here. */
+static void
+flush_batch(IvfpqBulkLoad *load)
+{
+	const IvfpqTraining *training = load->training;
+	const GvModel *gv = &training->gv;
+	GvEncoded  *encoded = &load->encoded;
+	float	   *rows = load->batch;
+	int			lists_per_row = training->lists_per_row;
+	int			n = load->nbatch;
+
+	if (n == 0)
+		return;
+	load->nbatch = 0;
+	IvfpqTransformRows(training, rows, n);
+	IvfpqCheckStatus(gv_place(&load->groups, rows, n, lists_per_row,
+							  encoded->lists, load->scratch, &ivfpq_stop));
+	IvfpqCheckStatus(gv_encode(gv, rows, training->centroids, encoded->lists,
+							   n, lists_per_row, encoded->codes, encoded->t));
+	if (load->refine != IVFPQ_REFINE_NONE)
+	{
+		if (load->refine == IVFPQ_REFINE_HALF)
+			IvfpqCheckStatus(gv_half_encode(gv->dims, rows, n,
+											(uint16 *) (void *) encoded->records,
+											encoded->error));
+		else
+			IvfpqCheckStatus(gv_refine_encode(gv->dims, rows, n,
+											  encoded->records, encoded->min,
+											  encoded->step, encoded->error));
+		IvfpqRecordAllow(gv, rows, n, encoded->error);
+		for (int i = 0; i < n; i++)
+			if (!load->boundable[i])
+				encoded->error[i] = get_float4_infinity();
+	}
+	if (load->calibration)
+		IvfpqCalibrationOffer(load->calibration, 0, rows, load->ids, n);
+	take_rows(load, load->ids, load->keys, encoded, n);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* Lets a raw row [dims], with its keys or NULL, wait for its batch here. */
+static void
+add_here(IvfpqBulkLoad *load, const float *row, uint64 id,
+		 const IvfpqKeyAbbrevs *keys)
+{
+	int			dims = load->training->gv.dims;
+
+	if (load->batch_rows == 0)
+		make_batch(load);
+	memcpy(load->batch + (Size) load->nbatch * dims, row,
+		   dims * sizeof(float));
+	if (load->refine != IVFPQ_REFINE_NONE)
+		load->boundable[load->nbatch] = IvfpqIsBoundable(&load->type, row,
+														 dims);
+	if (keys != NULL)
+		load->keys[load->nbatch] = *keys;
+	load->ids[load->nbatch++] = id;
+	if (load->nbatch == load->batch_rows)
+		flush_batch(load);
 }
 
 /*
- * The leader allocates the entries of the directory before participants begin.
+ * gpuvecd has failed: places the rows here that it has not answered.  The
+ * first participant of a build that finds the failure reports it.
  */
-void
-IvfpqBulkLoadPrepare(IvfpqParallel *parallel, const IvfpqTraining *training)
+static void
+take_over(IvfpqBulkLoad *load)
 {
-	Size		bytes = training->nlists * sizeof(IvfpqDirEntry);
+	IvfpqBuilder *builder = load->builder;
+	IvfpqSharing *sharing = load->sharing;
+	int			dims = load->training->gv.dims;
+	const float *rows;
+	const uint64 *ids;
+	int			n;
 
-	memset(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_ENTRIES, bytes), 0,
-		   bytes);
+	load->builder = NULL;
+	if (sharing == NULL || pg_atomic_exchange_u32(&sharing->failed, 1) == 0)
+		IvfpqBuilderFailed(load->index, IvfpqBuilderReason(builder), true);
+	while (IvfpqBuilderUnanswered(builder, &rows, &ids, &n))
+		for (int i = 0; i < n; i++)
+			add_here(load, rows + (Size) i * dims, ids[i],
+					 load->form.keys.nkeys == 0 ? NULL :
+					 &load->sent[load->first_sent++]);
+	IvfpqBuilderEnd(builder);
 }
 
 /*
  * Begins; memory from the current context.  *meta says whether there are keys
- * and refine records; the index has no records yet.  With `log` each page of
- * records is logged when it is full, because the index is not logged as a
- * whole.
+ * and refine records; the index has no records yet.  With `shared` others use
+ * the index meanwhile, so each page is logged as it is written, because the
+ * index is not logged as a whole.
  */
 void
 IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 				   const IvfpqTraining *training, IvfpqParallel *parallel,
-				   const IvfpqMetaData *meta, bool log)
+				   IvfpqMetaData *meta, bool shared)
 {
 	int			dims = training->gv.dims;
-	IvfpqRefine refine = meta->refine;
-	IvfpqKeyForm keys;
+	IvfpqStoredForm *form = &load->form;
 
 	memset(load, 0, sizeof(*load));
-	(void) IvfpqKeyFormGet(meta, &keys);
-	stored_init(&load->form, gv_code_bytes(training->gv.m), &keys);
+	load->index = index;
 	load->training = training;
 	load->parallel = parallel;
-	if (refine != IVFPQ_REFINE_NONE)
+	load->meta = meta;
+	load->shared = shared;
+
+	IvfpqTypeInit(&load->type, index);
+	load->refine = meta->refine;
+	load->builder = training->builder;
+	if (load->builder)
+		IvfpqBuilderTo(load->builder, take_encoded, load);
+	load->sharing = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING);
+	if (training->nqueries > 0)
+		load->calibration = IvfpqCalibrationBegin(training);
+	load->placing = AllocSetContextCreate(CurrentMemoryContext,
+										  "gpuivfpq rows to place",
+										  ALLOCSET_DEFAULT_SIZES);
+	if (load->refine != IVFPQ_REFINE_NONE)
 	{
-		load->record = IvfpqRecordAlloc(refine, dims);
-		IvfpqRecordBuilderInit(&load->refine, index,
-							   IvfpqRecordCodeBytes(refine, dims), log);
+		load->record = IvfpqRecordAlloc(load->refine, dims);
+		IvfpqRecordBuilderInit(&load->records, index,
+							   IvfpqRecordCodeBytes(load->refine, dims),
+							   shared);
+	}
+
+	(void) IvfpqKeyFormGet(meta, &form->keys);
+	form->code_bytes = gv_code_bytes(training->gv.m);
+	form->bytes = (int) sizeof(IvfpqStoredPosting) + form->code_bytes;
+	if (form->keys.nkeys > 0)
+		form->bytes++;
+	for (int k = 0; k < form->keys.nkeys; k++)
+		form->bytes += form->keys.width[k];
+	load->item = palloc(form->bytes);
+	if (parallel->me == 0)
+	{
+		/* here, so that lack of memory shows before the rows are placed */
+		Size		bytes = training->nlists * sizeof(IvfpqDirEntry);
+
+		memset(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_ENTRIES, bytes), 0,
+			   bytes);
 	}
 	if (parallel->has_workers)
-	{
 		IvfpqTempFileBegin(&load->ranges, parallel, "copies",
 						   Min(RANGES_EACH * parallel->shared->nparts,
 							   training->nlists));
-		load->item = palloc(load->form.bytes);
-	}
 	else
-		postings_begin(&load->postings, training->nlists, &load->form,
-					   postings_limit(load));
-	if (training->nqueries > 0)
-		load->calibration = IvfpqCalibrationBegin(&training->gv,
-												  training->nqueries,
-												  training->queries,
-												  training->held_out,
-												  training->query_ids,
-												  training->depth);
-	placer_begin(&load->placer, index, training, parallel->shared->nparts,
-				 IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING),
-				 load->calibration, refine, take_rows, load);
+		begin_postings(load, training->nlists);
 }
 
 /*
@@ -758,10 +555,10 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 IvfpqRowUse
 IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id)
 {
-	const IvfpqSharing *sharing = load->placer.sharing;
+	const IvfpqSharing *sharing = load->sharing;
 	int			use = IVFPQ_ROW_NONE;
 
-	if (placer_wants(&load->placer, id))
+	if (sharing == NULL || IvfpqSharingWants(sharing, id, &load->at))
 		use |= IVFPQ_ROW_PLACED;
 	if (load->calibration && (sharing == NULL || !sharing->recovering) &&
 		IvfpqLevelHas(1, id))
@@ -769,56 +566,59 @@ IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id)
 	return use;
 }
 
-/* Takes a raw vector [dims], of the row with this TID and these keys. */
+/*
+ * Takes a raw vector [dims], of the row with this TID and these keys.  The row
+ * goes to gpuvecd, or waits for its batch here.
+ */
 void
 IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
 				 const IvfpqKeyAbbrevs *keys, IvfpqRowUse use)
 {
+	if (load->form.keys.nkeys == 0)
+		keys = NULL;
 	if (use & IVFPQ_ROW_SAMPLED)
 		IvfpqCalibrationSample(load->calibration, row, id);
-	if (use & IVFPQ_ROW_PLACED)
-		placer_add(&load->placer, row, id,
-				   load->form.keys.nkeys > 0 ? keys : NULL);
+	if (!(use & IVFPQ_ROW_PLACED))
+		return;
+	/* gpuvecd cannot know which records must bound nothing */
+	if (load->builder == NULL ||
+		(load->refine != IVFPQ_REFINE_NONE &&
+		 !IvfpqIsBoundable(&load->type, row, load->training->gv.dims)))
+	{
+		add_here(load, row, id, keys);
+		return;
+	}
+	if (keys != NULL)
+		keep_keys(load, keys);
+	if (!IvfpqBuilderAdd(load->builder, row, id))
+		take_over(load);
+}
+
+/* Ends a pass over the table: waits until gpuvecd has answered all rows. */
+void
+IvfpqBulkLoadEndPass(IvfpqBulkLoad *load)
+{
+	if (load->builder && !IvfpqBuilderFlush(load->builder))
+		take_over(load);
+	load->at = 0;
 }
 
 /*
- * This participant has no more rows: places those that still wait, and passes
- * on what other participants take over.
+ * All rows are placed: the leader writes the arrays of the model to pages that
+ * are reserved for them, and completes *load->meta.
  */
 static void
-finish_rows(IvfpqBulkLoad *load, Relation index)
-{
-	IvfpqParallel *parallel = load->parallel;
-	IvfpqBuilder *builder = placer_end(&load->placer);
-
-	if (load->record != NULL)
-		IvfpqRecordBuilderFinish(&load->refine,
-								 &parallel->shared->refine_head);
-	if (parallel->has_workers)
-		IvfpqTempFileDone(&load->ranges);
-	if (load->calibration)
-		IvfpqCalibrationFlush(load->calibration);
-	if (load->calibration && parallel->has_workers)
-		IvfpqGroundTruthExport(load->calibration, parallel);
-	pg_atomic_fetch_add_u64(&parallel->shared->npostings, load->npostings);
-	IvfpqCalibMirrorJoin(&load->calib_mirror, index,
-						 load->calibration ? builder : NULL,
-						 IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING),
-						 gv_code_bytes(load->training->gv.m));
-}
-
-/* All rows are placed: writes the arrays of the model, and fills in *meta. */
-static void
-write_model(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
-			bool shared)
+write_model(IvfpqBulkLoad *load)
 {
 	const IvfpqTraining *training = load->training;
-	IvfpqParallelShared *parallel = load->parallel->shared;
+	Relation	index = load->index;
+	IvfpqMetaData *meta = load->meta;
+	bool		shared = load->shared;
 	int			dims = training->gv.dims;
 	GvTree		tree = IvfpqTree(training);
 
-	load->rows = (int64) pg_atomic_read_u64(&parallel->done);
-	meta->refine_head = pg_atomic_read_u32(&parallel->refine_head);
+	meta->refine_head =
+		pg_atomic_read_u32(&load->parallel->shared->refine_head);
 	meta->dims = dims;
 	meta->pq_dim = training->gv.m;
 	meta->nlists = training->nlists;
@@ -846,43 +646,9 @@ write_model(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 						(int64) dims * dims, shared);
 }
 
-/* Does the leader's work between placing rows and writing lists. */
-static void
-begin_writing(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
-			  bool shared)
-{
-	IvfpqParallelShared *parallel = load->parallel->shared;
-
-	if (load->calibration && load->parallel->has_workers)
-		IvfpqGroundTruthImport(load->calibration, load->parallel);
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
-								 IVFPQ_PHASE_WRITING);
-	write_model(load, index, meta, shared);
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
-								 load->rows);
-	IvfpqCalibMirrorAgree(&load->calib_mirror);
-	IvfpqCalibMirrorBegin(&load->calib_mirror,
-						  pg_atomic_read_u64(&parallel->npostings));
-	parallel->meta = *meta;
-}
-
-/*
- * For IvfpqWriterList: returns the next posting for the pages, and adds it to
- * the calibration mirror.
- */
-static void
-next_posting(void *arg, IvfpqPosting *posting)
-{
-	IvfpqBulkLoad *load = arg;
-
-	postings_next(&load->postings, posting);
-	IvfpqCalibMirrorAdd(&load->calib_mirror, posting);
-}
-
 /* Sorts the postings, of lists from `first` on, and writes these lists. */
 static void
-write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
-			int first, bool shared)
+write_lists(IvfpqBulkLoad *load, int first)
 {
 	IvfpqPostings *postings = &load->postings;
 	const uint32 *counts = postings->counts;
@@ -890,8 +656,9 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 												 IVFPQ_PARALLEL_ENTRIES);
 	IvfpqWriter writer;
 
-	postings_sort(postings);
-	IvfpqWriterInit(&writer, index, meta, counts, postings->nlists, shared);
+	sort_postings(postings);
+	IvfpqWriterInit(&writer, load->index, load->meta, counts,
+					postings->nlists, load->shared);
 	for (int i = 0; i < postings->nlists; i++)
 	{
 		if (counts[i] == 0)
@@ -902,43 +669,17 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 		IvfpqParallelProgress(load->parallel, entries[first + i].nfirst);
 	}
 	IvfpqWriterFinish(&writer);
-	postings_end(postings);
+	IvfpqSortEnd(&postings->sort);
 }
 
 /*
- * Gathers the postings that all participants have put for a range of lists,
- * from `first` on.
+ * Writes ranges of lists that no other participant writes, from the postings
+ * that all have put for them.
  */
 static void
-gather_range(IvfpqBulkLoad *load, int range, int first)
+write_ranges(IvfpqBulkLoad *load)
 {
-	for (int from = 0; from < load->parallel->shared->size; from++)
-	{
-		BufFile    *file = IvfpqTempFileOpen(&load->ranges, range, from);
-
-		if (file == NULL)
-			continue;
-		while (IvfpqTempFileRead(file, load->item, load->form.bytes))
-		{
-			IvfpqPosting posting;
-			IvfpqKeyAbbrevs keys;
-
-			CHECK_FOR_INTERRUPTS();
-			take_posting(&load->form, (const char *) load->item, &posting,
-						 &keys);
-			postings_put(&load->postings, load->item->list - first,
-						 &posting);
-		}
-		IvfpqTempFileClose(&load->ranges, file);
-	}
-}
-
-/* Writes ranges of lists that no other participant writes. */
-static void
-write_ranges(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
-			 bool shared)
-{
-	const IvfpqTempFile *ranges = &load->ranges;
+	IvfpqTempFile *ranges = &load->ranges;
 	int			nlists = load->training->nlists;
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuivfpq range of lists",
@@ -951,10 +692,16 @@ write_ranges(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 		int			first = IvfpqTempFileFirst(ranges, (int) range, nlists);
 		int			end = IvfpqTempFileFirst(ranges, (int) range + 1, nlists);
 
-		postings_begin(&load->postings, end - first, &load->form,
-					   postings_limit(load));
-		gather_range(load, (int) range, first);
-		write_lists(load, index, meta, first, shared);
+		begin_postings(load, end - first);
+		IvfpqTempFileOpen(ranges, (int) range, 0,
+						  load->parallel->shared->size);
+		while (IvfpqTempFileRead(ranges, load->item, load->form.bytes))
+		{
+			CHECK_FOR_INTERRUPTS();
+			load->item->list -= first;
+			put_item(load);
+		}
+		write_lists(load, first);
 		MemoryContextReset(context);
 	}
 	MemoryContextSwitchTo(oldcontext);
@@ -962,65 +709,84 @@ write_ranges(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Places the rows that still wait and, when all participants have done so,
- * writes the model's arrays and the lists to pages added for them.  With
- * `shared` others use the index meanwhile.  Fills in their places in *meta.
- * IvfpqBulkLoadFinish does the rest when all participants have returned from
- * here.
+ * This participant has no more rows.  Places those that still wait, passes on
+ * what other participants take over and, when all have done so, writes the
+ * model's arrays and the lists to pages added for them.  Fills in their places
+ * in *load->meta.  IvfpqBulkLoadFinish does the rest when all participants have
+ * returned from here.
  */
 void
-IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
-				   bool shared)
+IvfpqBulkLoadWrite(IvfpqBulkLoad *load)
 {
 	IvfpqParallel *parallel = load->parallel;
+	IvfpqParallelShared *shared = parallel->shared;
+	bool		is_leader;
 
-	finish_rows(load, index);
-	if (IvfpqParallelEndPhase(parallel))
-	{
-		begin_writing(load, index, meta, shared);
-		IvfpqParallelStartPhase(parallel);
-	}
-	*meta = parallel->shared->meta;
-	/* the leader may not have been able to begin the mirror */
-	IvfpqCalibMirrorAgree(&load->calib_mirror);
+	IvfpqBulkLoadEndPass(load);
+	flush_batch(load);
+	/* writing lists uses all the memory that is allowed */
+	MemoryContextDelete(load->placing);
+	if (load->record != NULL)
+		IvfpqRecordBuilderFinish(&load->records, &shared->refine_head);
 	if (parallel->has_workers)
-		write_ranges(load, index, meta, shared);
+		IvfpqTempFileDone(&load->ranges);
+	if (load->calibration)
+		IvfpqCalibrationFlush(load->calibration, parallel);
+	pg_atomic_fetch_add_u64(&shared->npostings, load->npostings);
+
+	is_leader = IvfpqParallelEndPhase(parallel);
+	if (is_leader)
+	{
+		load->rows = (int64) pg_atomic_read_u64(&shared->done);
+		pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+									 IVFPQ_PHASE_WRITING);
+		write_model(load);
+		pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
+									 load->rows);
+		shared->meta = *load->meta;
+	}
 	else
-		write_lists(load, index, meta, 0, shared);
+		*load->meta = shared->meta;
+	IvfpqCalibMirrorBegin(&load->calib_mirror, load->index,
+						  load->calibration ? load->builder : NULL, parallel,
+						  load->form.code_bytes);
+	if (is_leader)
+		IvfpqParallelStartPhase(parallel);
+
+	if (parallel->has_workers)
+		write_ranges(load);
+	else
+		write_lists(load, 0);
 	IvfpqCalibMirrorFlush(&load->calib_mirror);
 	IvfpqInjectionPoint("build: written");
 }
 
 /*
  * All lists are written: the leader writes the directory and calibrates, with
- * the workers, which wait for the end of a phase.  The caller writes *meta.
+ * the workers, which wait for the end of a phase.  The caller writes
+ * *load->meta.
  */
 void
-IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
-					bool shared)
+IvfpqBulkLoadFinish(IvfpqBulkLoad *load)
 {
-	IvfpqDirectoryWrite(index, meta,
+	IvfpqDirectoryWrite(load->index, load->meta,
 						IvfpqParallelMemory(load->parallel,
 											IVFPQ_PARALLEL_ENTRIES),
-						shared);
-	IvfpqCalibMirrorAgree(&load->calib_mirror);
+						load->shared);
 	if (load->calibration)
 	{
-		meta->rows_at_calibration = load->rows;
-		IvfpqCalibrationRun(load->calibration, index, meta,
-							&load->calib_mirror,
-							load->parallel);
+		load->meta->rows_at_calibration = load->rows;
+		IvfpqCalibrationRun(load->calibration, load->index, load->meta,
+							&load->calib_mirror, load->parallel);
 	}
-	if (load->placer.builder)
-		IvfpqBuilderEnd(load->placer.builder);
+	if (load->builder)
+		IvfpqBuilderEnd(load->builder);
 }
 
 /* A worker helps to calibrate, if the leader asks for it. */
 void
-IvfpqBulkLoadHelp(IvfpqBulkLoad *load, Relation index)
+IvfpqBulkLoadHelp(IvfpqBulkLoad *load)
 {
-	if (load->parallel->shared->grid_spec.nqueries == 0)
-		return;
-	IvfpqGroundTruthImport(load->calibration, load->parallel);
-	IvfpqRecallGridHelp(load->calibration, index, load->parallel);
+	if (load->parallel->shared->grid_spec.nqueries > 0)
+		IvfpqRecallGridHelp(load->calibration, load->index, load->parallel);
 }

@@ -5,11 +5,10 @@
 #ifndef IVFPQ_BULKLOAD_H
 #define IVFPQ_BULKLOAD_H
 
-#include "utils/tuplesort.h"
-
 #include "am/build/parallel.h"
 #include "am/build/recallgrid.h"
 #include "am/build/train.h"
+#include "am/common/util.h"
 #include "am/types/vector.h"
 #include "client/client.h"
 #include "page/page.h"
@@ -45,11 +44,10 @@ typedef struct IvfpqStoredForm
 	int			bytes;			/* with the IvfpqStoredPosting */
 } IvfpqStoredForm;
 
-/* Postings, put in any order, returned list by list. */
+/* Postings of some lists, put in any order, returned list by list. */
 typedef struct IvfpqPostings
 {
 	int			nlists;
-	IvfpqStoredForm form;
 	Size		limit;			/* bytes of memory to be used */
 	uint32	   *counts;			/* [nlists] postings of each list */
 	int64		n;				/* of all */
@@ -58,35 +56,32 @@ typedef struct IvfpqPostings
 	Size		item_bytes;
 	char	  **chunks;			/* [nchunks] of CHUNK_ITEMS items each */
 	int			nchunks;
+	int			max_chunks;
 	uint32	   *order;			/* [n] once they are sorted */
 	int64		next;			/* to return */
 
-	/* when they do not */
-	Tuplesortstate *sort;		/* NULL: they do */
-	TupleTableSlot *slot;
-	bytea	   *item;			/* column of the sort */
-
+	IvfpqSort	sort;			/* begun when they do not */
 	IvfpqKeyAbbrevs abbrevs;	/* of the posting returned last */
 } IvfpqPostings;
 
-/* Takes rows [n] with their lists and codes; keys [n] or NULL. */
-typedef void (*IvfpqPlacedSink) (void *arg, const uint64 *ids,
-								 const IvfpqKeyAbbrevs *keys,
-								 const GvEncoded *encoded, int n);
-
-/* Rows get lists, codes and refine records, in batches. */
-typedef struct IvfpqPlacer
+/* A participant's state. */
+typedef struct IvfpqBulkLoad
 {
 	Relation	index;
-	IvfpqType	type;
 	const IvfpqTraining *training;
+	IvfpqParallel *parallel;
+	IvfpqMetaData *meta;		/* of the index that is written */
+	bool		shared;			/* others use the index meanwhile */
+	int64		rows;			/* placed by all participants; set last */
+
+	/* placing rows */
+	IvfpqType	type;
+	IvfpqRefine refine;
 	IvfpqBuilder *builder;		/* of gpuvecd; NULL: rows are placed here */
 	IvfpqSharing *sharing;		/* rows that it has from training; or NULL */
 	int64		at;				/* place of these in a pass over the table */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
-	IvfpqRefine refine;
-	IvfpqPlacedSink sink;
-	void	   *sink_arg;
+	MemoryContext placing;		/* which has the following */
 
 	/* keys of rows that gpuvecd has, in the order in which they come back */
 	IvfpqKeyAbbrevs *sent;		/* [max_sent], of which first_sent .. end_sent
@@ -102,48 +97,34 @@ typedef struct IvfpqPlacer
 	uint64	   *ids;			/* [batch_rows] */
 	IvfpqKeyAbbrevs *keys;		/* [batch_rows], if there are keys */
 	bool	   *boundable;		/* [batch_rows], if refine */
-	int			nparts;			/* participants that share the memory */
 	GvGroups	groups;
 	void	   *scratch;		/* of gv_place */
 	GvEncoded	encoded;		/* arrays for batch_rows rows */
-	MemoryContext context;		/* that has all this */
-} IvfpqPlacer;
-
-/* A participant's state. */
-typedef struct IvfpqBulkLoad
-{
-	const IvfpqTraining *training;
-	IvfpqParallel *parallel;
-	int64		rows;			/* placed by all participants; set last */
-	IvfpqStoredForm form;		/* of postings on their way */
-	IvfpqPlacer placer;
-	IvfpqPostings postings;		/* on their way to the pages, */
-	IvfpqTempFile ranges;		/* with workers by way of these files:
-								 * IvfpqStoredPosting, by ranges of lists */
-	IvfpqStoredPosting *item;	/* one of them */
-	int64		npostings;		/* of this participant */
-	IvfpqCalibration *calibration;	/* NULL: too few rows */
-	IvfpqCalibMirror calib_mirror;	/* searched for it, if gpuvecd builds */
 
 	/* refine records, if there are to be any */
 	IvfpqRecord *record;		/* or NULL */
-	IvfpqRecordBuilder refine;
+	IvfpqRecordBuilder records;
+
+	/* postings on their way to the pages, */
+	IvfpqStoredForm form;
+	int64		npostings;		/* of this participant */
+	IvfpqPostings postings;
+	IvfpqTempFile ranges;		/* with workers by way of these files:
+								 * IvfpqStoredPosting, by ranges of lists */
+	IvfpqStoredPosting *item;	/* one that is put or read */
+	IvfpqCalibMirror calib_mirror;	/* to calibrate with, if gpuvecd builds */
 } IvfpqBulkLoad;
 
-extern void IvfpqBulkLoadPrepare(IvfpqParallel *parallel,
-								 const IvfpqTraining *training);
 extern void IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 							   const IvfpqTraining *training,
-							   IvfpqParallel *parallel,
-							   const IvfpqMetaData *meta, bool log);
+							   IvfpqParallel *parallel, IvfpqMetaData *meta,
+							   bool shared);
 extern IvfpqRowUse IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id);
 extern void IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
 							 const IvfpqKeyAbbrevs *keys, IvfpqRowUse use);
-extern void IvfpqPlacerFlush(IvfpqPlacer *placer);
-extern void IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index,
-							   IvfpqMetaData *meta, bool shared);
-extern void IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index,
-								IvfpqMetaData *meta, bool shared);
-extern void IvfpqBulkLoadHelp(IvfpqBulkLoad *load, Relation index);
+extern void IvfpqBulkLoadEndPass(IvfpqBulkLoad *load);
+extern void IvfpqBulkLoadWrite(IvfpqBulkLoad *load);
+extern void IvfpqBulkLoadFinish(IvfpqBulkLoad *load);
+extern void IvfpqBulkLoadHelp(IvfpqBulkLoad *load);
 
 #endif							/* IVFPQ_BULKLOAD_H */

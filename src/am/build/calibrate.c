@@ -109,48 +109,13 @@
 #define TARGET_FOR			4
 #define TARGET_NCOLUMNS		5
 
-static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
-static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
-
-/* An exact neighbor's place in the order of a query's lists. */
-typedef struct Held
-{
-	int			neighbor;
-	int			rank;			/* of a list with a posting of it */
-} Held;
-
-/* The state of the search for the coarse fraction. */
-typedef struct CoarseFractions
-{
-	const IvfpqCalibration *calibration;
-	const IvfpqModel *model;
-	IvfpqListReader reader;
-	int			nqueries;
-	int			probes;
-	GvTopK	   *lists;			/* [nqueries] nearest first */
-
-	/* of the current query */
-	IvfpqGroundTruth ground_truth;
-	int			nneighbors;		/* of them, that count here */
-	uint64		marks;			/* of their ids, see mark_of */
-	int		   *before;			/* [ranked] lists compared before those of its
-								 * parent */
-	Held	   *held;			/* [held_capacity] in the order of ranks */
-	int			nheld;
-	int			held_capacity;
-
-	int			least;			/* lists to compare, whatever the fraction */
-	int			wanted[NFRACTIONS]; /* lists to compare */
-	int64		found[NFRACTIONS];	/* exact neighbors, of all queries */
-} CoarseFractions;
-
 /* State of the pass that finds the ground truth. */
 typedef struct Pass
 {
-	IvfpqType  *type;
-	const IvfpqModel *model;
+	IvfpqType	type;
+	IvfpqTraining training;		/* the index's model, and the queries */
 	IvfpqCalibration *calibration;
-	MemoryContext tmp;			/* reset after every row */
+	MemoryContext tmp;			/* has the row that was read last */
 	int			nbatch;
 	float	   *batch;			/* [BATCH_ROWS][dims] */
 	uint64		ids[BATCH_ROWS];
@@ -167,214 +132,72 @@ mark_of(uint64 id)
 	return UINT64CONST(1) << ((id ^ id >> 16) & 63);
 }
 
-/* Compares centroids [n], of lists `first` on, with all queries. */
-static void
-offer_lists(CoarseFractions *fractions, const float *centroids, int first,
-			int n,
-			uint64 *ids)
+/*
+ * Returns the `ranked` lists nearest to each of queries [n][dims], all lists
+ * compared.
+ */
+static GvTopK *
+rank_lists(Relation index, const IvfpqModel *model, const float *queries,
+		   int n, int ranked)
 {
-	const IvfpqModel *model = fractions->model;
-
-	for (int i = 0; i < n; i++)
-		ids[i] = first + i;
-	IvfpqCheckStatus(gv_exact(model->gv.metric, model->meta.dims,
-							  fractions->calibration->queries,
-							  fractions->nqueries,
-							  centroids, n, ids, fractions->lists,
-							  &ivfpq_stop));
-}
-
-/* Finds the lists nearest to every query, all lists compared. */
-static void
-rank_lists(CoarseFractions *fractions)
-{
-	const IvfpqMetaData *meta = &fractions->model->meta;
+	const IvfpqMetaData *meta = &model->meta;
 	int			dims = meta->dims;
 	int			capacity = BATCH_LISTS + IVFPQ_FLOATS_PER_PAGE / dims;
+	GvTopK	   *lists = palloc0(n * sizeof(GvTopK));
 	float	   *batch = palloc((Size) capacity * dims * sizeof(float));
 	uint64	   *ids = palloc(capacity * sizeof(uint64));
 	IvfpqArrayReader reader;
 	const float *run;
 	int			first = 0;
-	int			n = 0;
+	int			nbatch = 0;
 	int			count;
 
-	IvfpqArrayOpen(&reader, fractions->reader.index, meta->centroids, dims,
-				   meta->nlists);
+	for (int q = 0; q < n; q++)
+		IvfpqTopKResize(&lists[q], ranked);
+	IvfpqArrayOpen(&reader, index, meta->centroids, dims, meta->nlists);
 	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
 	{
-		memcpy(batch + (Size) n * dims, run,
+		memcpy(batch + (Size) nbatch * dims, run,
 			   (Size) count * dims * sizeof(float));
-		n += count;
-		if (n < BATCH_LISTS && first + n < meta->nlists)
+		for (; count > 0; count--, nbatch++)
+			ids[nbatch] = first + nbatch;
+		if (nbatch < BATCH_LISTS && first + nbatch < meta->nlists)
 			continue;
-		offer_lists(fractions, batch, first, n, ids);
-		first += n;
-		n = 0;
+		IvfpqCheckStatus(gv_exact(model->gv.metric, dims, queries, n, batch,
+								  nbatch, ids, lists, &ivfpq_stop));
+		first += nbatch;
+		nbatch = 0;
 	}
 	IvfpqArrayClose(&reader);
-	for (int q = 0; q < fractions->nqueries; q++)
-		gv_topk_sort(&fractions->lists[q]);
-}
-
-/* Sets the neighbors that query q has to find. */
-static void
-take_neighbors(CoarseFractions *fractions, int q)
-{
-	IvfpqCalibrationGroundTruth(fractions->calibration, 0, q,
-								&fractions->ground_truth);
-	fractions->nneighbors =
-		Min(fractions->ground_truth.nneighbors, IVFPQ_FIRST_ROWS);
-	fractions->marks = 0;
-	for (int i = 0; i < fractions->nneighbors; i++)
-		fractions->marks |= mark_of(fractions->ground_truth.neighbors[i]);
+	for (int q = 0; q < n; q++)
+		gv_topk_sort(&lists[q]);
+	return lists;
 }
 
 /*
- * Counts the lists that are compared before each of the ranked lists of query
- * q.
+ * Sets before [nlists] to how many lists are compared with a query before those
+ * of each list's parent.
  */
 static void
-count_before(CoarseFractions *fractions, int q)
+count_before(Relation index, const IvfpqModel *model, const float *query,
+			 int *before)
 {
-	const IvfpqModel *model = fractions->model;
-	int			nparents = model->meta.nparents;
-	const GvTopK *lists = &fractions->lists[q];
-	int		   *before = palloc(nparents * sizeof(int));
-	int			seen = 0;
 	GvTopK		parents;
+	int			seen = 0;
 
-	IvfpqSortParents(fractions->reader.index, model, &model->gv,
-					 fractions->calibration->queries +
-					 (Size) q * model->meta.dims, &parents);
+	IvfpqSortParents(index, model, &model->gv, query, &parents);
 	for (int i = 0; i < parents.count; i++)
 	{
-		int			p = (int) parents.ids[i];
+		int			list = model->parent_offsets[parents.ids[i]];
+		int			end = model->parent_offsets[parents.ids[i] + 1];
+		int			n = end - list;
 
-		before[p] = seen;
-		seen += model->parent_offsets[p + 1] - model->parent_offsets[p];
-	}
-	for (int i = 0; i < lists->count; i++)
-	{
-		int			list = (int) lists->ids[i];
-		int			low = 0;
-		int			high = nparents;
-
-		/* the last parent whose lists do not begin after this one */
-		while (high - low > 1)
-		{
-			int			middle = (low + high) / 2;
-
-			if (model->parent_offsets[middle] <= list)
-				low = middle;
-			else
-				high = middle;
-		}
-		fractions->before[i] = before[low];
+		for (; list < end; list++)
+			before[list] = seen;
+		seen += n;
 	}
 	pfree(parents.scores);
 	pfree(parents.ids);
-	pfree(before);
-}
-
-/* Notes that a list of this rank holds a row, if that is a neighbor. */
-static void
-note_held(CoarseFractions *fractions, uint64 id, int rank)
-{
-	for (int n = 0; n < fractions->nneighbors; n++)
-	{
-		if (fractions->ground_truth.neighbors[n] != id)
-			continue;
-		if (fractions->nheld == fractions->held_capacity)
-		{
-			fractions->held_capacity *= 2;
-			fractions->held = repalloc(fractions->held,
-									   fractions->held_capacity * sizeof(Held));
-		}
-		fractions->held[fractions->nheld].neighbor = n;
-		fractions->held[fractions->nheld++].rank = rank;
-	}
-}
-
-/* Finds which of query q's ranked lists hold its neighbors. */
-static void
-find_neighbors(CoarseFractions *fractions, int q)
-{
-	const GvTopK *lists = &fractions->lists[q];
-	IvfpqBlockView view;
-
-	fractions->nheld = 0;
-	for (int rank = 0; rank < lists->count; rank++)
-	{
-		IvfpqListOpen(&fractions->reader, (uint32) lists->ids[rank]);
-		while (IvfpqListNext(&fractions->reader, &view))
-			for (uint32 live = view.live; live != 0; live &= live - 1)
-			{
-				int			i = pg_rightmost_one_pos32(live);
-				uint64		id = IvfpqTidToId(&view.tids[i]);
-
-				if (fractions->marks & mark_of(id))
-					note_held(fractions, id, rank);
-			}
-	}
-}
-
-/*
- * Counts, for every fraction, the neighbors in the `probes` nearest of the
- * lists that are compared.
- */
-static void
-count_found(CoarseFractions *fractions)
-{
-	for (int s = 0; s < NFRACTIONS; s++)
-	{
-		uint32		found = 0;
-		int			rank = 0;
-		int			nprobed = 0;
-
-		for (int i = 0; i < fractions->nheld; i++)
-		{
-			const Held *held = &fractions->held[i];
-
-			for (; rank < held->rank; rank++)
-				nprobed += fractions->before[rank] < fractions->wanted[s];
-			if (nprobed < fractions->probes &&
-				fractions->before[rank] < fractions->wanted[s])
-				found |= 1U << held->neighbor;
-		}
-		fractions->found[s] += pg_popcount32(found);
-	}
-}
-
-static void
-begin_fractions(CoarseFractions *fractions, const IvfpqCalibration *calibration,
-				Relation index,
-				const IvfpqModel *model)
-{
-	IvfpqMetaData meta = model->meta;
-	int			ranked;
-
-	fractions->calibration = calibration;
-	fractions->model = model;
-	fractions->nqueries = Min(calibration->nqueries, FRACTION_QUERIES);
-	fractions->probes = IvfpqFormulaProbes(&meta);
-	ranked = (int) Min(fractions->probes * RANKED, meta.nlists);
-	fractions->lists = palloc0(fractions->nqueries * sizeof(GvTopK));
-	for (int q = 0; q < fractions->nqueries; q++)
-		IvfpqTopKResize(&fractions->lists[q], ranked);
-	fractions->before = palloc(ranked * sizeof(int));
-	fractions->held_capacity = 4 * IVFPQ_FIRST_ROWS;
-	fractions->held = palloc(fractions->held_capacity * sizeof(Held));
-	for (int s = 0; s < NFRACTIONS; s++)
-	{
-		meta.coarse_fraction = pow(2, -s / 2.0);
-		fractions->wanted[s] = IvfpqListsToCompare(&meta, fractions->probes,
-												   false);
-	}
-	meta.coarse_fraction = FLT_MIN;
-	fractions->least = IvfpqListsToCompare(&meta, fractions->probes, false);
-	IvfpqListReaderInit(&fractions->reader, index, &model->meta,
-						&model->layout, NULL);
 }
 
 /*
@@ -388,46 +211,87 @@ static double
 find_coarse_fraction(const IvfpqCalibration *calibration, Relation index,
 					 const IvfpqModel *model)
 {
-	CoarseFractions fractions = {0};
-	MemoryContext old;
+	const float *queries = calibration->levels[0].queries;
+	int			nqueries = Min(calibration->levels[0].nqueries,
+							   FRACTION_QUERIES);
+	IvfpqMetaData meta = model->meta;
+	int			probes = IvfpqFormulaProbes(&meta);
+	int			compared[NFRACTIONS];	/* lists */
+	int			least;			/* of these, whatever the fraction */
+	int64		found[NFRACTIONS] = {0};	/* exact neighbors, of all queries */
+	IvfpqListReader reader;
+	GvTopK	   *lists;			/* [nqueries] nearest first */
+	int		   *before;			/* [nlists] of the current query */
+	MemoryContext oldcontext;
 	MemoryContext tmp;
 	int			s = 0;
 
-	if (model->meta.nparents == 1 || model->meta.nlists < MIN_LISTS)
+	if (meta.nparents == 1 || meta.nlists < MIN_LISTS)
 		return 1;
 	tmp = AllocSetContextCreate(CurrentMemoryContext,
 								"gpuivfpq calibration of parents",
 								ALLOCSET_DEFAULT_SIZES);
-	old = MemoryContextSwitchTo(tmp);
-	begin_fractions(&fractions, calibration, index, model);
-	rank_lists(&fractions);
-	for (int q = 0; q < fractions.nqueries; q++)
+	oldcontext = MemoryContextSwitchTo(tmp);
+	for (int f = 0; f < NFRACTIONS; f++)
 	{
-		CHECK_FOR_INTERRUPTS();
-		take_neighbors(&fractions, q);
-		count_before(&fractions, q);
-		find_neighbors(&fractions, q);
-		count_found(&fractions);
+		meta.coarse_fraction = pow(2, -f / 2.0);
+		compared[f] = IvfpqListsToCompare(&meta, probes, false);
 	}
-	while (s + 1 < NFRACTIONS && fractions.wanted[s + 1] > fractions.least &&
-		   fractions.found[s + 1] >= fractions.found[0] * (1 - MOST_LOSS))
+	meta.coarse_fraction = FLT_MIN;
+	least = IvfpqListsToCompare(&meta, probes, false);
+	lists = rank_lists(index, model, queries, nqueries,
+					   (int) Min(probes * RANKED, meta.nlists));
+	before = palloc(meta.nlists * sizeof(int));
+	IvfpqListReaderInit(&reader, index, &model->meta, &model->layout, NULL);
+
+	for (int q = 0; q < nqueries; q++)
+	{
+		IvfpqGroundTruth truth;
+		int			n = IvfpqCalibrationGroundTruth(calibration, 0, q, &truth);
+		uint64		marks = 0;	/* of the neighbors that count here */
+		uint32		hits[NFRACTIONS] = {0}; /* bit i: neighbor i is found */
+		int			nprobed[NFRACTIONS] = {0};
+
+		CHECK_FOR_INTERRUPTS();
+		n = Min(n, IVFPQ_FIRST_ROWS);
+		for (int i = 0; i < n; i++)
+			marks |= mark_of(truth.neighbors[i]);
+		count_before(index, model, queries + (Size) q * meta.dims, before);
+
+		for (int rank = 0; rank < lists[q].count; rank++)
+		{
+			uint32		list = (uint32) lists[q].ids[rank];
+			uint32		held = 0;	/* bit i: the list holds neighbor i */
+			IvfpqBlockView view;
+
+			IvfpqListOpen(&reader, list);
+			while (IvfpqListNext(&reader, &view))
+				for (uint32 live = view.live; live != 0; live &= live - 1)
+				{
+					uint64		id =
+					IvfpqTidToId(&view.tids[pg_rightmost_one_pos32(live)]);
+
+					if (!(marks & mark_of(id)))
+						continue;
+					for (int i = 0; i < n; i++)
+						if (truth.neighbors[i] == id)
+							held |= 1U << i;
+				}
+			/* each fraction probes the nearest of the lists that it compares */
+			for (int f = 0; f < NFRACTIONS; f++)
+				if (before[list] < compared[f] && nprobed[f]++ < probes)
+					hits[f] |= held;
+		}
+		for (int f = 0; f < NFRACTIONS; f++)
+			found[f] += pg_popcount32(hits[f]);
+	}
+
+	while (s + 1 < NFRACTIONS && compared[s + 1] > least &&
+		   found[s + 1] >= found[0] * (1 - MOST_LOSS))
 		s++;
-	MemoryContextSwitchTo(old);
+	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(tmp);
 	return pow(2, -s / 2.0);
-}
-
-/*
- * Returns the number of depths that calibration looks at in a table of `rows`.
- */
-static int
-depths_for(int64 rows)
-{
-	int			n = ivfpq_levels[0].end;
-
-	while (n < IVFPQ_DEPTHS && rows >= (int64) depths[n] * ROWS_A_RANK)
-		n++;
-	return n;
 }
 
 /*
@@ -436,58 +300,32 @@ depths_for(int64 rows)
 static int
 count_sure(const IvfpqMetaData *meta, int level)
 {
-	int			end = Min(ivfpq_levels[level].end, meta->calibrated_depths);
 	int			n = 0;
 
 	for (int t = 0; t < IVFPQ_TARGETS; t++)
-		n += recalls[t] <= IVFPQ_SURE_RECALL;
-	return n * (end - ivfpq_levels[level].first);
-}
-
-/*
- * Measures grids, each with more lists and candidates than the one before,
- * until `wanted` targets are within reach; *spec says how far the last grid
- * went.  Returns how many are within reach.
- */
-static int
-measure_until(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
-			  IvfpqGridSpec *spec,
-			  int most_width, double z, int wanted, IvfpqMetaData *meta)
-{
-	for (;;)
-	{
-		int			reached;
-
-		IvfpqRecallGridMeasure(grid, mirror, spec);
-		reached = IvfpqCheapest(grid, z, meta);
-		if (reached >= wanted ||
-			(spec->most == meta->nlists && spec->most_width >= most_width))
-			return reached;
-		if (spec->most == meta->nlists)
-			spec->most_width = Min(4 * spec->most_width, most_width);
-		spec->most = Min(3 * spec->most, meta->nlists);
-	}
+		n += ivfpq_recalls[t] <= IVFPQ_SURE_RECALL;
+	return n * (IvfpqLevelEnd(meta, level) - ivfpq_levels[level].first);
 }
 
 /*
  * Returns the most lists and candidates that a target of a level takes, of
- * those that every level determines and that are within reach.
+ * those that every calibration determines and that are within reach.
  */
-static void
-most_of(const IvfpqMetaData *meta, int level, int *probes, int *candidates)
+static IvfpqTarget
+most_of(const IvfpqMetaData *meta, int level)
 {
-	*probes = *candidates = 1;
-	for (int d = ivfpq_levels[level].first; d < ivfpq_levels[level].end; d++)
-		for (int t = 0; t < IVFPQ_TARGETS; t++)
-		{
-			const IvfpqTarget *target = &meta->targets[d][t];
+	IvfpqTarget most = {1, 1};
 
-			if (d >= meta->calibrated_depths ||
-				recalls[t] > IVFPQ_SURE_RECALL)
-				continue;
-			*probes = Max(*probes, target->probes);
-			*candidates = Max(*candidates, target->candidates);
-		}
+	for (int d = ivfpq_levels[level].first; d < IvfpqLevelEnd(meta, level); d++)
+		for (int t = 0; t < IVFPQ_TARGETS; t++)
+			if (ivfpq_recalls[t] <= IVFPQ_SURE_RECALL)
+			{
+				const IvfpqTarget *target = &meta->targets[d][t];
+
+				most.probes = Max(most.probes, target->probes);
+				most.candidates = Max(most.candidates, target->candidates);
+			}
+	return most;
 }
 
 /*
@@ -505,13 +343,32 @@ least_of(const IvfpqMetaData *meta, int depth)
 	return probes;
 }
 
+/*
+ * Measures grids, each with more lists and candidates than the one before,
+ * until `needed` targets are within reach; *spec says how far the last grid
+ * went.  Returns how many are within reach.
+ */
+static int
+measure_until(IvfpqRecallGrid *grid, IvfpqGridSpec *spec, int most_width,
+			  double z, int needed, IvfpqMetaData *meta)
+{
+	for (;;)
+	{
+		int			reached = IvfpqRecallGridMeasure(grid, spec, z, meta);
+
+		if (reached >= needed ||
+			(spec->most == meta->nlists && spec->most_width >= most_width))
+			return reached;
+		if (spec->most == meta->nlists)
+			spec->most_width = Min(4 * spec->most_width, most_width);
+		spec->most = Min(3 * spec->most, meta->nlists);
+	}
+}
+
 /* Finds the targets of the first 10 and the first 100 rows. */
 static void
-measure_first_level(IvfpqRecallGrid *grid,
-					const IvfpqCalibration *calibration, IvfpqCalibMirror *mirror,
-					IvfpqMetaData *meta)
+measure_first_level(IvfpqRecallGrid *grid, int nqueries, IvfpqMetaData *meta)
 {
-	int			nqueries = calibration->nqueries;
 	int			most_width = Min(meta->rows_at_calibration, MOST_WIDTH);
 	IvfpqGridSpec spec = {
 		.nqueries = Min(FEW_QUERIES, nqueries),
@@ -521,24 +378,19 @@ measure_first_level(IvfpqRecallGrid *grid,
 	};
 	int			all = count_sure(meta, 0);
 	int			reached;
-	int			probes;
-	int			candidates;
 
 	/* a few queries find out whether far more lists are needed, or fewer */
 	for (;;)
 	{
-		reached = measure_until(grid, mirror, &spec, most_width, 0, all, meta);
+		reached = measure_until(grid, &spec, most_width, 0, all, meta);
 		if (spec.least == 1 || least_of(meta, 0) > spec.least)
 			break;
 		spec.least = Max(1, spec.least / FEWER);
 	}
 	if (reached == all)
-	{
-		most_of(meta, 0, &probes, &candidates);
-		spec.most = Min(MORE_PROBES * probes, meta->nlists);
-	}
+		spec.most = Min(MORE_PROBES * most_of(meta, 0).probes, meta->nlists);
 	spec.nqueries = nqueries;
-	(void) measure_until(grid, mirror, &spec, most_width, IVFPQ_Z_95, all, meta);
+	(void) measure_until(grid, &spec, most_width, IVFPQ_Z_95, all, meta);
 }
 
 /*
@@ -546,14 +398,11 @@ measure_first_level(IvfpqRecallGrid *grid,
  * before.
  */
 static void
-measure_later_level(IvfpqRecallGrid *grid,
-					const IvfpqCalibration *calibration, IvfpqCalibMirror *mirror,
-					int level,
+measure_later_level(IvfpqRecallGrid *grid, int nqueries, int level,
 					IvfpqMetaData *meta)
 {
 	int			first = ivfpq_levels[level].first;
-	int			end = Min(ivfpq_levels[level].end, meta->calibrated_depths);
-	int			nqueries = IvfpqLevelQueries(calibration, level);
+	int			end = IvfpqLevelEnd(meta, level);
 	int			most_width = (int)
 	Min(meta->rows_at_calibration,
 		Max(MOST_WIDTH, Min(MOST_DEEP_WIDTH,
@@ -562,25 +411,20 @@ measure_later_level(IvfpqRecallGrid *grid,
 		.level = level,
 		.nqueries = Min(FEW_DEEP, nqueries),
 		.least = least_of(meta, first - 1),
-		.most_width = Min(USUAL_EXCESS * depths[end - 1], most_width)
+		.most = Min(DEEPER * most_of(meta, level - 1).probes, meta->nlists),
+		.most_width = Min(USUAL_EXCESS * ivfpq_depths[end - 1], most_width)
 	};
-	int			reached;
-	int			probes;
-	int			candidates;
+	int			reached = measure_until(grid, &spec, most_width, 0,
+										count_sure(meta, level), meta);
+	IvfpqTarget most = most_of(meta, level);
 
-	most_of(meta, level - 1, &probes, &candidates);
-	spec.most = Min(DEEPER * probes, meta->nlists);
-	reached = measure_until(grid, mirror, &spec, most_width, 0,
-							count_sure(meta, level), meta);
 	if (reached == 0)
 		return;
 	/* targets that these do not reach are not tried with all queries */
-	most_of(meta, level, &probes, &candidates);
-	spec.most = Min(MORE_DEEP * probes, meta->nlists);
-	spec.most_width = Min(MORE_DEEP * candidates, most_width);
+	spec.most = Min(MORE_DEEP * most.probes, meta->nlists);
+	spec.most_width = Min(MORE_DEEP * most.candidates, most_width);
 	spec.nqueries = nqueries;
-	(void) measure_until(grid, mirror, &spec, most_width, IVFPQ_Z_95, reached,
-						 meta);
+	(void) measure_until(grid, &spec, most_width, IVFPQ_Z_95, reached, meta);
 }
 
 /*
@@ -597,6 +441,7 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 					IvfpqParallel *parallel)
 {
 	IvfpqModel *model = IvfpqModelLoad(index, meta);
+	int			ndepths = ivfpq_levels[0].end;
 	TimestampTz begun = GetCurrentTimestamp();
 	TimestampTz shared;
 	TimestampTz deeper;
@@ -604,24 +449,27 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CALIBRATING);
-	IvfpqCalibrationSettle(calibration);
+	IvfpqCalibrationSettle(calibration, parallel);
 	meta->coarse_fraction = find_coarse_fraction(calibration, index, model);
 	shared = GetCurrentTimestamp();
 	model->meta.coarse_fraction = meta->coarse_fraction;
-	meta->calibration_queries = calibration->nqueries;
+	meta->calibration_queries = calibration->training->nqueries;
 	memset(meta->targets, 0, sizeof(meta->targets));
-	meta->calibrated_depths = depths_for(meta->rows_at_calibration);
+	while (ndepths < IVFPQ_DEPTHS && meta->rows_at_calibration >=
+		   (int64) ivfpq_depths[ndepths] * ROWS_A_RANK)
+		ndepths++;
+	meta->calibrated_depths = ndepths;
 
-	grid = IvfpqRecallGridBegin(calibration, index, model, parallel);
-	measure_first_level(grid, calibration, mirror, meta);
+	grid = IvfpqRecallGridBegin(calibration, index, model, mirror, parallel);
+	measure_first_level(grid, calibration->levels[0].nqueries, meta);
 	deeper = GetCurrentTimestamp();
 	for (int level = 1; level < IVFPQ_LEVELS; level++)
-		if (ivfpq_levels[level].first < meta->calibrated_depths)
-			measure_later_level(grid, calibration, mirror, level, meta);
-	IvfpqRecallGridEnd(grid);
+		if (ivfpq_levels[level].first < ndepths)
+			measure_later_level(grid, calibration->levels[level].nqueries,
+								level, meta);
 	ereport(DEBUG1,
 			(errmsg_internal("gpuivfpq calibrated with %d queries in %.0f ms, %.0f ms of them for more than 100 rows; searches compare %g of the lists, which took %.0f ms to find",
-							 calibration->nqueries,
+							 calibration->training->nqueries,
 							 (GetCurrentTimestamp() - begun) / 1000.0,
 							 (GetCurrentTimestamp() - deeper) / 1000.0,
 							 meta->coarse_fraction,
@@ -632,7 +480,7 @@ static void
 flush_batch(Pass *pass)
 {
 	if (pass->nbatch > 0)
-		IvfpqCalibrationOffer(pass->calibration, pass->batch, pass->ids,
+		IvfpqCalibrationOffer(pass->calibration, 0, pass->batch, pass->ids,
 							  pass->nbatch);
 	pass->rows += pass->nbatch;
 	pass->nbatch = 0;
@@ -645,86 +493,55 @@ offer_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			   bool alive, void *arg)
 {
 	Pass	   *pass = arg;
-	MemoryContext oldcontext;
+	const GvModel *gv = &pass->training.gv;
+	uint64		id = IvfpqTidToId(tid);
+	int			dims = gv->dims;
 	const float *row;
-	int			dims;
 
 	IvfpqRowDone();
-	if (isnull[0])
-		return;
-	oldcontext = MemoryContextSwitchTo(pass->tmp);
-	row = IvfpqValueFloats(pass->type, values[0], &dims);
-	MemoryContextSwitchTo(oldcontext);
 	/* a row of other dims stays pending: no neighbor of any query */
-	if (dims == pass->model->meta.dims &&
-		IvfpqIsPlaceable(pass->type, row, dims))
-	{
-		uint64		id = IvfpqTidToId(tid);
-
-		gv_transform(&pass->model->gv, row, 1,
-					 pass->batch + (Size) pass->nbatch * dims);
-		pass->ids[pass->nbatch++] = id;
-		if (IvfpqLevelHas(1, id))
-			IvfpqCalibrationSample(pass->calibration, row, id);
-	}
-	MemoryContextReset(pass->tmp);
+	row = IvfpqRowVector(&pass->type, values[0], isnull[0], &dims, true,
+						 pass->tmp);
+	if (row == NULL)
+		return;
+	gv_transform(gv, row, 1, pass->batch + (Size) pass->nbatch * dims);
+	pass->ids[pass->nbatch++] = id;
+	if (IvfpqLevelHas(1, id))
+		IvfpqCalibrationSample(pass->calibration, row, id);
 	if (pass->nbatch == BATCH_ROWS)
 		flush_batch(pass);
 }
 
-/* Offers all rows of the table, those of some blocks by one snapshot. */
-static void
-read_table(Pass *pass, Relation heap, Relation index, IndexInfo *indexInfo)
-{
-	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
-
-	for (int64 first = 0; first < nblocks; first += BLOCKS_A_SNAPSHOT)
-	{
-		IvfpqSnapshotRenew();
-		(void) table_index_build_range_scan(heap, index, indexInfo, false,
-											false, false,
-											(BlockNumber) first,
-											Min(BLOCKS_A_SNAPSHOT,
-												nblocks - first),
-											offer_callback, pass, NULL);
-		flush_batch(pass);
-	}
-}
-
 /*
- * Draws rows and makes calibration queries of them, transformed; fewer than
- * are needed when the table is small.  Where too few of the rows drawn are
- * different, draws again, a sample as large as memory holds.
+ * Draws rows of the sample's table and makes calibration queries of them,
+ * transformed; fewer than are needed when the table is small, none when it is
+ * empty.  Where too few of the rows drawn are different, draws again, a sample
+ * as large as memory holds.
  */
-static int
-draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
-			 Relation index, IndexInfo *indexInfo, float **held_out,
-			 int *depth)
+static void
+draw_queries(IvfpqSample *sample, IvfpqTraining *training)
 {
+	const GvModel *gv = &training->gv;
 	IvfpqHeldOut held;
 	double		rows;
 	Size		values;
-	float	   *queries;
-	uint64	   *ids;
-	bool		more = true;
 	int			n;
 
-	sample->dims = model->meta.dims;
+	sample->dims = gv->dims;
 	sample->lenient = true;
 	sample->capacity = IvfpqCalibrationQueries(get_float8_infinity()) +
 		IvfpqRowsAround(sample->dims);
-	for (;;)
+	for (bool again = false;; again = true)
 	{
 		sample->least = sample->capacity;
-		IvfpqSampleTake(sample, heap, index, indexInfo, &rows);
+		rows = IvfpqSampleTake(sample);
 		IvfpqSampleShuffle(sample);
 		(void) IvfpqSampleDistinct(sample);
 		n = (int) Min(IvfpqCalibrationQueries(rows), sample->count);
 		if (n == 0)
-			return 0;
-		if (!more || sample->ndistinct >= n || sample->whole)
+			return;
+		if (again || sample->ndistinct >= n || sample->whole)
 			break;
-		more = false;
 		pfree(sample->counts);
 		pfree(sample->rows);
 		pfree(sample->ids);
@@ -733,26 +550,27 @@ draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
 	}
 	IvfpqHoldOut(sample, n, rows, &held);
 	values = (Size) held.n * sample->dims;
-	queries = palloc_extended(values * sizeof(float), MCXT_ALLOC_HUGE);
-	*held_out = palloc_extended(values * sizeof(float), MCXT_ALLOC_HUGE);
-	ids = palloc(held.n * sizeof(uint64));
-	IvfpqMakeCalibrationQueries(sample, &held, queries, *held_out, ids);
-	gv_transform(&model->gv, *held_out, held.n, *held_out);
-	gv_transform(&model->gv, queries, held.n, queries);
-	sample->rows = queries;
-	sample->ids = ids;
-	*depth = held.depth;
-	return held.n;
+	training->nqueries = held.n;
+	training->depth = held.depth;
+	training->queries = palloc_extended(values * sizeof(float),
+										MCXT_ALLOC_HUGE);
+	training->held_out = palloc_extended(values * sizeof(float),
+										 MCXT_ALLOC_HUGE);
+	training->query_ids = palloc(held.n * sizeof(uint64));
+	IvfpqMakeCalibrationQueries(sample, &held, training->queries,
+								training->held_out, training->query_ids);
+	gv_transform(gv, training->held_out, held.n, training->held_out);
+	gv_transform(gv, training->queries, held.n, training->queries);
 }
 
 /*
- * Makes a user's queries those of a sample, in random order, because later
- * levels take the first ones.
+ * Takes a user's queries, in random order, because later levels take the first
+ * ones.
  */
-static int
-take_given(IvfpqSample *sample, IvfpqQueries *given, const IvfpqModel *model)
+static void
+take_given(IvfpqTraining *training, IvfpqQueries *given, IvfpqType *type)
 {
-	IvfpqQueriesFit(given, sample->type, model->meta.dims);
+	IvfpqQueriesFit(given, type, training->gv.dims);
 	if (given->n < LEAST_GIVEN)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -765,13 +583,15 @@ take_given(IvfpqSample *sample, IvfpqQueries *given, const IvfpqModel *model)
 				 errdetail("Intervals are wide, so targets take more than they would with %d to %d, and high ones are not told.",
 						   ENOUGH_GIVEN, MOST_GIVEN)));
 	IvfpqQueriesDraw(given, MOST_GIVEN);
-	sample->rows = palloc_extended((Size) given->n * given->dims *
-								   sizeof(float), MCXT_ALLOC_HUGE);
-	gv_transform(&model->gv, given->vectors, given->n, sample->rows);
-	sample->ids = palloc(given->n * sizeof(uint64));
+	training->nqueries = given->n;
+	training->depth = IVFPQ_GROUND_TRUTH_ROWS + 1;
+	training->queries = palloc_extended((Size) given->n * given->dims *
+										sizeof(float), MCXT_ALLOC_HUGE);
+	training->held_out = training->queries;
+	gv_transform(&training->gv, given->vectors, given->n, training->queries);
+	training->query_ids = palloc(given->n * sizeof(uint64));
 	for (int i = 0; i < given->n; i++)
-		sample->ids[i] = IVFPQ_NO_ROW;
-	return given->n;
+		training->query_ids[i] = IVFPQ_NO_ROW;
 }
 
 /*
@@ -786,40 +606,51 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 {
 	IndexInfo  *indexInfo = IvfpqIndexInfo(index);
 	IvfpqModel *model = IvfpqModelGet(index);
-	IvfpqType	type;
-	IvfpqSample sample = {.type = &type};
-	Pass		pass = {.type = &type, .model = model};
+	BlockNumber nblocks;
+	Pass		pass = {0};
+	IvfpqSample sample = {.heap = heap, .index = index,
+	.indexInfo = indexInfo, .type = &pass.type};
 	IvfpqParallel parallel;
-	float	   *held_out = NULL;
-	int			depth = IVFPQ_GROUND_TRUTH_ROWS + 1;
-	int			n;
 
-	IvfpqTypeInit(&type, index);
+	IvfpqTypeInit(&pass.type, index);
 	indexInfo->ii_Concurrent = true;	/* rows that a snapshot sees */
 	if (model->meta.nlists == 0)
 		return false;
+	pass.training.gv = model->gv;
 	if (model->meta.rotated)
-		model->gv.rotation = IvfpqRotationLoad(index, &model->meta);
-	n = given ? take_given(&sample, given, model) :
-		draw_queries(&sample, model, heap, index, indexInfo, &held_out,
-					 &depth);
-	if (n == 0)
+		pass.training.gv.rotation = IvfpqRotationLoad(index, &model->meta);
+	if (given)
+		take_given(&pass.training, given, &pass.type);
+	else
+		draw_queries(&sample, &pass.training);
+	if (pass.training.nqueries == 0)
 		return false;
 
+	/* offers all rows of the table, those of some blocks by one snapshot */
 	pass.tmp = AllocSetContextCreate(CurrentMemoryContext,
 									 "gpuivfpq calibration row",
 									 ALLOCSET_DEFAULT_SIZES);
 	pass.batch = palloc((Size) BATCH_ROWS * model->meta.dims * sizeof(float));
-	pass.calibration = IvfpqCalibrationBegin(&model->gv, n, sample.rows,
-											 given ? sample.rows : held_out,
-											 sample.ids, depth);
-	read_table(&pass, heap, index, indexInfo);
-	IvfpqCalibrationFlush(pass.calibration);
+	pass.calibration = IvfpqCalibrationBegin(&pass.training);
+	nblocks = RelationGetNumberOfBlocks(heap);
+	for (int64 first = 0; first < nblocks; first += BLOCKS_A_SNAPSHOT)
+	{
+		IvfpqSnapshotRenew();
+		(void) table_index_build_range_scan(heap, index, indexInfo, false,
+											false, false,
+											(BlockNumber) first,
+											Min(BLOCKS_A_SNAPSHOT,
+												nblocks - first),
+											offer_callback, &pass, NULL);
+		flush_batch(&pass);
+	}
+	IvfpqParallelInitSerial(&parallel);
+	IvfpqCalibrationFlush(pass.calibration, &parallel);
 	if (IvfpqCalibrationQueries(pass.rows) == 0)
 		return false;
+
 	model->meta.rows_at_calibration = pass.rows;
 	model->meta.calibrated_for = given ? IVFPQ_FOR_QUERIES : IVFPQ_FOR_ROWS;
-	IvfpqParallelInitSerial(&parallel);
 	IvfpqSnapshotDrop();
 	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL,
 						&parallel);
@@ -880,10 +711,10 @@ put_targets(FunctionCallInfo fcinfo, Relation index)
 			bool		nulls[TARGET_NCOLUMNS] = {false};
 
 			/* not proven: a scan takes more than for .99 */
-			if (target->candidates == 0 && recalls[t] > IVFPQ_SURE_RECALL)
+			if (target->candidates == 0 && ivfpq_recalls[t] > IVFPQ_SURE_RECALL)
 				continue;
-			values[TARGET_K] = Int32GetDatum(depths[d]);
-			values[TARGET_RECALL] = Float8GetDatum(recalls[t]);
+			values[TARGET_K] = Int32GetDatum(ivfpq_depths[d]);
+			values[TARGET_RECALL] = Float8GetDatum(ivfpq_recalls[t]);
 			values[TARGET_PROBES] = Int32GetDatum(target->probes);
 			values[TARGET_CANDIDATES] = Int32GetDatum(target->candidates);
 			values[TARGET_FOR] =

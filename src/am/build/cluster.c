@@ -27,19 +27,14 @@
 
 #include <math.h>
 
-#include "catalog/pg_operator.h"
-#include "catalog/pg_type.h"
-#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
-#include "utils/tuplesort.h"
 
 #include "am/build/train.h"
 #include "am/common/enginecall.h"
 #include "am/common/options.h"
 #include "am/common/util.h"
 #include "page/injection.h"
-#include "pgcompat.h"
 
 /* Below this many lists one level is enough. */
 #define MIN_LISTS_FOR_PARENTS	256
@@ -65,11 +60,6 @@
 /* Bits of IvfpqClusterRow's order below the parent. */
 #define ORDER_BITS			40
 
-/* Columns of the sort. */
-#define SORT_ORDER			1
-#define SORT_ID				2
-#define SORT_ROW			3
-
 #define GROUP_ROWS		256		/* of a group, so that making its panels costs
 								 * little */
 #define LEAST_ROWS		1024	/* at once, where groups are few */
@@ -87,49 +77,36 @@ typedef struct IvfpqClusterShared
 	int			ntrainers;		/* participants that may train at once */
 } IvfpqClusterShared;
 
+/* A row in a file. */
+typedef struct IvfpqClusterRow
+{
+	int64		order;			/* by parent, then as good as random */
+	int64		id;				/* IvfpqTidToId: orders rows of equal order */
+	uint16		half[FLEXIBLE_ARRAY_MEMBER];	/* [dims] in half precision */
+} IvfpqClusterRow;
+
 /* A participant's view. */
 typedef struct IvfpqCluster
 {
 	IvfpqParallel *parallel;
 	IvfpqTraining *training;	/* centroids: [lists + nparents] */
-	IvfpqReader *reader;		/* of rows */
 	IvfpqClusterShared *shared;
 	pg_atomic_uint64 *counts;	/* [nparents] rows of each parent */
 	int32	   *found;			/* [nparents] lists of each parent */
 	IvfpqTempFile rows;			/* IvfpqClusterRow, by ranges of parents */
+	Size		row_bytes;		/* of an IvfpqClusterRow */
+	IvfpqClusterRow *row;		/* one of them */
 } IvfpqCluster;
-
-/* A row in a file; its dimensions in half precision follow. */
-typedef struct IvfpqClusterRow
-{
-	int64		order;			/* by parent, then as good as random */
-	int64		id;				/* IvfpqTidToId: orders rows of equal order */
-} IvfpqClusterRow;
-
-/* Rows on their way to their parents. */
-typedef struct Taker
-{
-	IvfpqCluster *cluster;
-	IvfpqClusterRow *item;		/* with memory for its dimensions */
-} Taker;
-
-/* A sort of the rows of a range of parents. */
-typedef struct RowSort
-{
-	int			dims;
-	Tuplesortstate *state;
-	TupleTableSlot *slot;
-	bytea	   *item;			/* one row */
-} RowSort;
 
 /*
  * The rows of a list, added up, on the way to the participant that moves the
- * list; [dims] sums follow.  A row adds less than 2^40 to each.
+ * list.  A row adds less than 2^40 to each sum.
  */
 typedef struct PartialSum
 {
 	int32		list;
 	int32		count;			/* rows */
+	int64		sum[FLEXIBLE_ARRAY_MEMBER]; /* [dims] */
 } PartialSum;
 
 /* The sums of lists in which this participant has placed rows. */
@@ -144,6 +121,26 @@ typedef struct Sums
 	char	   *items;			/* [max_items] PartialSum, with their sums */
 	int32	   *places;			/* [nlists] in items, -1: not there */
 } Sums;
+
+/*
+ * Allocates arrays for nparents parents and `lists` lists.  The leader calls
+ * this while workers wait.
+ */
+void
+IvfpqTrainingAlloc(IvfpqTraining *training, IvfpqParallel *parallel,
+				   int nparents, int lists)
+{
+	Size		row = training->gv.dims * sizeof(float);
+
+	training->nparents = nparents;
+	training->parents = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENTS,
+										   nparents * row);
+	training->parent_offsets =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS,
+						   (nparents + 1) * sizeof(int32));
+	training->centroids =
+		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CENTROIDS, lists * row);
+}
 
 /*
  * The leader, while workers wait, has all participants see *training.  They
@@ -207,12 +204,20 @@ training_size(int64 n, int k, int dims)
 		(Size) k * dims * sizeof(float) + gv_kmeans_scratch(&spec);
 }
 
-/* Runs k-means; returns how many centroids were made. */
-static int
-kmeans(const float *rows, int64 n, int dims, int k, float *centroids)
+/*
+ * Makes centroids [k][dims] of rows [n][dims] by k-means: Lloyd, "Least
+ * squares quantization in PCM", 1982.  Each iteration assigns every row to its
+ * nearest centroid, and moves each centroid to the mean of its rows.  A
+ * cluster of more than IVFPQ_MAX_IMBALANCE times the mean number of rows is
+ * split.  Returns the number of centroids, which is below k if fewer rows
+ * differ.
+ */
+int
+IvfpqKmeans(const float *rows, int64 n, int dims, int k, int iterations,
+			float *centroids)
 {
 	GvKmeans	spec = {.dims = dims, .n = n, .k = k,
-		.iterations = IVFPQ_ITERATIONS, .max_imbalance = IVFPQ_MAX_IMBALANCE,
+		.iterations = iterations, .max_imbalance = IVFPQ_MAX_IMBALANCE,
 	.seed = IVFPQ_TRAINING_SEED};
 	void	   *chunk;
 	void	   *scratch = IvfpqAllocScratch(gv_kmeans_scratch(&spec), &chunk);
@@ -245,9 +250,9 @@ order_of(int32 parent, uint64 id)
 static bool
 take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 {
-	Taker	   *taker = arg;
-	IvfpqCluster *cluster = taker->cluster;
+	IvfpqCluster *cluster = arg;
 	IvfpqTraining *training = cluster->training;
+	IvfpqClusterRow *row = cluster->row;
 	int			dims = training->gv.dims;
 	int32		parents[IVFPQ_READ_ROWS];
 
@@ -255,35 +260,16 @@ take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 							   rows, n, parents, NULL, &ivfpq_stop));
 	for (int i = 0; i < n; i++)
 	{
-		taker->item->order = order_of(parents[i], ids[i]);
-		taker->item->id = (int64) ids[i];
-		gv_to_half(rows + (Size) i * dims, dims,
-				   (uint16_t *) (taker->item + 1));
+		row->order = order_of(parents[i], ids[i]);
+		row->id = (int64) ids[i];
+		gv_to_half(rows + (Size) i * dims, dims, row->half);
 		IvfpqTempFilePut(&cluster->rows,
 						 IvfpqTempFileRange(&cluster->rows, parents[i],
 											training->nparents),
-						 taker->item,
-						 sizeof(IvfpqClusterRow) + dims * sizeof(uint16));
+						 row, cluster->row_bytes);
 		pg_atomic_fetch_add_u64(&cluster->counts[parents[i]], 1);
 	}
 	return true;
-}
-
-/* Reads rows of blocks that no other participant has claimed. */
-static void
-read_rows(IvfpqCluster *cluster)
-{
-	Taker		taker = {.cluster = cluster};
-
-	taker.item = palloc(sizeof(IvfpqClusterRow) +
-						cluster->training->gv.dims * sizeof(uint16));
-	IvfpqTempFileBegin(&cluster->rows, cluster->parallel, "rows",
-					   cluster->shared->nranges);
-	cluster->reader->sink = take_rows;
-	cluster->reader->sink_arg = &taker;
-	IvfpqReaderRun(cluster->reader, cluster->parallel);
-	IvfpqTempFileDone(&cluster->rows);
-	pfree(taker.item);
 }
 
 /*
@@ -342,124 +328,18 @@ plan_children(IvfpqCluster *cluster)
 	shared->ntrainers = Max(shared->ntrainers, 1);
 }
 
-/*
- * Begins a sort by parent in a trainer's fraction of a quarter of the memory.
- */
-static void
-begin_sort(RowSort *sort, IvfpqCluster *cluster)
-{
-	TupleDesc	desc = CreateTemplateTupleDesc(SORT_ROW);
-	AttrNumber	columns[] = {SORT_ORDER, SORT_ID};
-	Oid			operators[] = {Int8LessOperator, Int8LessOperator};
-	Oid			collations[] = {InvalidOid, InvalidOid};
-	bool		nulls_first[] = {false, false};
-	Size		bytes;
-
-	sort->dims = cluster->training->gv.dims;
-	bytes = VARHDRSZ + sort->dims * sizeof(uint16);
-	TupleDescInitEntry(desc, SORT_ORDER, "order", INT8OID, -1, 0);
-	TupleDescInitEntry(desc, SORT_ID, "id", INT8OID, -1, 0);
-	TupleDescInitEntry(desc, SORT_ROW, "row", BYTEAOID, -1, 0);
-	IvfpqFinishTupleDesc(desc);
-	sort->slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
-	sort->state = tuplesort_begin_heap(desc, 2, columns, operators,
-									   collations, nulls_first,
-									   Max(maintenance_work_mem / 4 /
-										   cluster->shared->ntrainers, 64),
-									   NULL, TUPLESORT_NONE);
-	sort->item = palloc(bytes);
-	SET_VARSIZE(sort->item, bytes);
-}
-
-/* Puts all rows of a file into the sort; *item has memory for one. */
-static void
-sort_file(RowSort *sort, BufFile *file, IvfpqClusterRow *item)
-{
-	Size		row = sort->dims * sizeof(uint16);
-	TupleTableSlot *slot = sort->slot;
-
-	while (IvfpqTempFileRead(file, item, sizeof(*item) + row))
-	{
-		CHECK_FOR_INTERRUPTS();
-		memcpy(VARDATA(sort->item), item + 1, row);
-		ExecClearTuple(slot);
-		slot->tts_values[SORT_ORDER - 1] = Int64GetDatum(item->order);
-		slot->tts_values[SORT_ID - 1] = Int64GetDatum(item->id);
-		slot->tts_values[SORT_ROW - 1] = PointerGetDatum(sort->item);
-		memset(slot->tts_isnull, 0, SORT_ROW * sizeof(bool));
-		ExecStoreVirtualTuple(slot);
-		tuplesort_puttupleslot(sort->state, slot);
-	}
-}
-
-/* Sorts the rows that all have read for a range of parents. */
-static void
-sort_range(RowSort *sort, IvfpqCluster *cluster, int range)
-{
-	IvfpqClusterRow *item;
-	TupleDesc	desc;
-
-	begin_sort(sort, cluster);
-	item = palloc(sizeof(IvfpqClusterRow) + sort->dims * sizeof(uint16));
-	for (int from = 0; from < cluster->parallel->shared->size; from++)
-	{
-		BufFile    *file = IvfpqTempFileOpen(&cluster->rows, range, from);
-
-		if (file == NULL)
-			continue;
-		sort_file(sort, file, item);
-		IvfpqTempFileClose(&cluster->rows, file);
-	}
-	pfree(item);
-	tuplesort_performsort(sort->state);
-	desc = CreateTupleDescCopy(sort->slot->tts_tupleDescriptor);
-	ExecDropSingleTupleTableSlot(sort->slot);
-	sort->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-}
-
-static void
-end_sort(RowSort *sort)
-{
-	ExecDropSingleTupleTableSlot(sort->slot);
-	tuplesort_end(sort->state);
-	pfree(sort->item);
-}
-
-/* Reads `count` rows of the sort; the first n, decoded, go to rows. */
-static void
-read_sorted(RowSort *sort, int64 count, int64 n, float *rows)
-{
-	for (int64 i = 0; i < count; i++)
-	{
-		const char *half;
-		bool		isnull;
-
-		CHECK_FOR_INTERRUPTS();
-		if (!tuplesort_gettupleslot(sort->state, true, false, sort->slot,
-									NULL))
-			elog(ERROR, "rows were lost while sorting by parent");
-		if (i >= n)
-			continue;
-		half = VARDATA_ANY(DatumGetPointer(slot_getattr(sort->slot, SORT_ROW,
-														&isnull)));
-		/* the row may not be aligned */
-		memcpy(VARDATA(sort->item), half, sort->dims * sizeof(uint16));
-		gv_from_half((const uint16_t *) VARDATA(sort->item), sort->dims,
-					 rows + i * sort->dims);
-	}
-}
-
 /* Trains the lists of parent p from its rows, which come next in the sort. */
 static void
-train_parent(IvfpqCluster *cluster, RowSort *sort, int p)
+train_parent(IvfpqCluster *cluster, IvfpqSort *sort, int p)
 {
 	IvfpqTraining *training = cluster->training;
 	int			dims = training->gv.dims;
-	float	   *centroids = training->centroids +
-	(Size) training->parent_offsets[p] * dims;
 	int			k = training->parent_offsets[p + 1] -
 	training->parent_offsets[p];
+	float	   *centroids = training->centroids +
+	(Size) training->parent_offsets[p] * dims;
 	int64		count = pg_atomic_read_u64(&cluster->counts[p]);
+	uint16	   *half = cluster->row->half;
 	int64		n;
 	float	   *rows;
 
@@ -472,32 +352,59 @@ train_parent(IvfpqCluster *cluster, RowSort *sort, int p)
 	}
 	n = rows_to_train(count, k, dims);
 	rows = palloc_extended((Size) n * dims * sizeof(float), MCXT_ALLOC_HUGE);
-	read_sorted(sort, count, n, rows);
-	cluster->found[p] = kmeans(rows, n, dims, (int) Min(k, n),
-							   centroids);
+	for (int64 i = 0; i < count; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!IvfpqSortNext(sort))
+			elog(ERROR, "rows were lost while sorting by parent");
+		if (i >= n)
+			continue;
+		/* the payload is not aligned */
+		memcpy(half, sort->payload, dims * sizeof(uint16));
+		gv_from_half(half, dims, rows + i * dims);
+	}
+	cluster->found[p] = IvfpqKmeans(rows, n, dims, (int) Min(k, n),
+									IVFPQ_ITERATIONS, centroids);
 	pfree(rows);
 }
 
-/* Trains the lists of ranges of parents that no other participant takes. */
+/*
+ * Trains the lists of ranges of parents that no other participant takes.  Each
+ * trainer sorts a range's rows, which all participants have read, by parent,
+ * in its fraction of a quarter of the memory.
+ */
 static void
 train_children(IvfpqCluster *cluster)
 {
+	IvfpqTempFile *files = &cluster->rows;
+	IvfpqClusterRow *row = cluster->row;
 	int			nparents = cluster->shared->nparents;
+	int			ntrainers = cluster->shared->ntrainers;
+	IvfpqSort	sort;
 	int64		range;
 
-	if (cluster->parallel->me >= cluster->shared->ntrainers)
+	if (cluster->parallel->me >= ntrainers)
 		return;
-	while (IvfpqParallelNext(cluster->parallel, cluster->rows.nranges, &range))
+	while (IvfpqParallelNext(cluster->parallel, files->nranges, &range))
 	{
-		int			end = IvfpqTempFileFirst(&cluster->rows, (int) range + 1,
-											 nparents);
-		RowSort		sort;
+		int			first = IvfpqTempFileFirst(files, (int) range, nparents);
+		int			end = IvfpqTempFileFirst(files, (int) range + 1, nparents);
 
-		sort_range(&sort, cluster, (int) range);
-		for (int p = IvfpqTempFileFirst(&cluster->rows, (int) range, nparents);
-			 p < end; p++)
+		IvfpqSortBegin(&sort, INT8OID, INT8OID,
+					   cluster->training->gv.dims * sizeof(uint16),
+					   maintenance_work_mem / 4 / ntrainers);
+		IvfpqTempFileOpen(files, (int) range, 0,
+						  cluster->parallel->shared->size);
+		while (IvfpqTempFileRead(files, row, cluster->row_bytes))
+		{
+			CHECK_FOR_INTERRUPTS();
+			IvfpqSortPut(&sort, Int64GetDatum(row->order),
+						 Int64GetDatum(row->id), row->half);
+		}
+		IvfpqSortPerform(&sort);
+		for (int p = first; p < end; p++)
 			train_parent(cluster, &sort, p);
-		end_sort(&sort);
+		IvfpqSortEnd(&sort);
 	}
 }
 
@@ -506,19 +413,19 @@ static void
 close_gaps(IvfpqCluster *cluster)
 {
 	IvfpqTraining *training = cluster->training;
-	Size		row = training->gv.dims * sizeof(float);
+	int32	   *parent_offsets = training->parent_offsets;
+	Size		dims = training->gv.dims;
 
 	training->nlists = 0;
 	for (int p = 0; p < training->nparents; p++)
 	{
-		memmove((char *) training->centroids + training->nlists * row,
-				(char *) training->centroids + training->parent_offsets[p] *
-				row,
-				cluster->found[p] * row);
-		training->parent_offsets[p] = training->nlists;
+		memmove(training->centroids + training->nlists * dims,
+				training->centroids + parent_offsets[p] * dims,
+				cluster->found[p] * dims * sizeof(float));
+		parent_offsets[p] = training->nlists;
 		training->nlists += cluster->found[p];
 	}
-	training->parent_offsets[training->nparents] = training->nlists;
+	parent_offsets[training->nparents] = training->nlists;
 }
 
 /*
@@ -563,28 +470,6 @@ item_of(const Sums *sums, int i)
 	return (PartialSum *) (sums->items + i * sums->item_bytes);
 }
 
-/* Begins sums, in a quarter of the participant's memory. */
-static void
-begin_sums(Sums *sums, IvfpqCluster *cluster, IvfpqTempFile *temp)
-{
-	Size		memory = IvfpqMemoryLimit() / 4 /
-	cluster->parallel->shared->size;
-
-	sums->temp = temp;
-	sums->nlists = cluster->training->nlists;
-	sums->dims = cluster->training->gv.dims;
-	sums->item_bytes = sizeof(PartialSum) + sums->dims * sizeof(int64);
-	sums->nitems = 0;
-	sums->max_items = (int) Min(memory / sums->item_bytes,
-								(Size) sums->nlists);
-	sums->max_items = Max(sums->max_items, 1);
-	sums->items = palloc_extended(sums->max_items * sums->item_bytes,
-								  MCXT_ALLOC_HUGE);
-	sums->places = palloc_extended(sums->nlists * sizeof(int32),
-								   MCXT_ALLOC_HUGE);
-	memset(sums->places, -1, sums->nlists * sizeof(int32));
-}
-
 /* Passes on the sums, and begins new ones. */
 static void
 flush_sums(Sums *sums)
@@ -607,7 +492,6 @@ static void
 add_row(Sums *sums, int32 list, const float *row)
 {
 	PartialSum *item;
-	int64	   *sum;
 
 	if (sums->places[list] < 0)
 	{
@@ -619,60 +503,59 @@ add_row(Sums *sums, int32 list, const float *row)
 		item->list = list;
 	}
 	item = item_of(sums, sums->places[list]);
-	sum = (int64 *) (item + 1);
 	for (int d = 0; d < sums->dims; d++)
-		sum[d] += (int64) (row[d] * UNIT);
+		item->sum[d] += (int64) (row[d] * UNIT);
 	item->count++;
 }
 
-/* Reads rows of a file, `most` at most, decoded; returns how many. */
-static int
-read_file(BufFile *file, int dims, IvfpqClusterRow *item, int most,
-		  float *rows)
-{
-	Size		bytes = sizeof(IvfpqClusterRow) + dims * sizeof(uint16);
-	int			n = 0;
-
-	while (n < most && IvfpqTempFileRead(file, item, bytes))
-		gv_from_half((const uint16_t *) (item + 1), dims,
-					 rows + (Size) n++ * dims);
-	return n;
-}
-
 /*
- * Places the rows of files that no other participant takes, and adds them up.
+ * Places the rows of files that no other participant takes, and adds them up:
+ * the assignment step of a Lloyd iteration.  Sums take a quarter of the
+ * participant's memory.
  */
 static void
 sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
-	int			dims = cluster->training->gv.dims;
+	const IvfpqTraining *training = cluster->training;
+	IvfpqTempFile *files = &cluster->rows;
+	int			dims = training->gv.dims;
 	int			nfrom = cluster->parallel->shared->size;
 	GvGroups	groups;
-	void	   *memory = IvfpqAllocGroups(cluster->training, &groups);
-	IvfpqClusterRow *item = palloc(sizeof(IvfpqClusterRow) +
-								   dims * sizeof(uint16));
+	void	   *memory = IvfpqAllocGroups(training, &groups);
 	int			most = IvfpqRowsToPlace(&groups, IvfpqMemoryLimit() / 8 / nfrom);
 	float	   *rows = palloc((Size) most * dims * sizeof(float));
 	int32	   *lists = palloc(most * sizeof(int32));
 	void	   *chunk;
-	void	   *scratch;
-	Sums		sums;
+	void	   *scratch = IvfpqAllocScratch(gv_place_scratch(&groups, most, 1),
+											&chunk);
+	Sums		sums = {.temp = temp, .nlists = training->nlists, .dims = dims};
 	int64		piece;
 
-	scratch = IvfpqAllocScratch(gv_place_scratch(&groups, most, 1), &chunk);
-	begin_sums(&sums, cluster, temp);
-	while (IvfpqParallelNext(cluster->parallel, cluster->rows.nranges * nfrom,
+	sums.item_bytes = offsetof(PartialSum, sum) + dims * sizeof(int64);
+	sums.max_items = (int) Min(IvfpqMemoryLimit() / 4 / nfrom / sums.item_bytes,
+							   (Size) sums.nlists);
+	sums.max_items = Max(sums.max_items, 1);
+	sums.items = palloc_extended(sums.max_items * sums.item_bytes,
+								 MCXT_ALLOC_HUGE);
+	sums.places = palloc_extended(sums.nlists * sizeof(int32),
+								  MCXT_ALLOC_HUGE);
+	memset(sums.places, -1, sums.nlists * sizeof(int32));
+	while (IvfpqParallelNext(cluster->parallel, files->nranges * nfrom,
 							 &piece))
 	{
-		BufFile    *file = IvfpqTempFileOpen(&cluster->rows,
-											 (int) piece / nfrom,
-											 (int) piece % nfrom);
-		int			n;
+		int			from = (int) piece % nfrom;
 
-		if (file == NULL)
-			continue;
-		while ((n = read_file(file, dims, item, most, rows)) > 0)
+		IvfpqTempFileOpen(files, (int) piece / nfrom, from, from + 1);
+		for (;;)
 		{
+			int			n = 0;
+
+			while (n < most && IvfpqTempFileRead(files, cluster->row,
+												 cluster->row_bytes))
+				gv_from_half(cluster->row->half, dims,
+							 rows + (Size) n++ * dims);
+			if (n == 0)
+				break;
 			IvfpqCheckStatus(gv_place(&groups, rows, n, 1, lists, scratch,
 									  &ivfpq_stop));
 			for (int i = 0; i < n; i++)
@@ -680,7 +563,6 @@ sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 			/* the engine does not check if a batch is little work */
 			CHECK_FOR_INTERRUPTS();
 		}
-		IvfpqTempFileClose(&cluster->rows, file);
 	}
 	flush_sums(&sums);
 	IvfpqTempFileDone(temp);
@@ -690,63 +572,54 @@ sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 	pfree(memory);
 	pfree(lists);
 	pfree(rows);
-	pfree(item);
 }
 
-/* Moves the centroids of a range of lists to the means of their rows. */
+/*
+ * Moves the centroids of lists, in ranges that no other participant takes, to
+ * the means of their rows: the update step of a Lloyd iteration.
+ */
 static void
-move_range(IvfpqCluster *cluster, IvfpqTempFile *temp, int range,
-		   PartialSum *item)
+move_lists(IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
 	IvfpqTraining *training = cluster->training;
 	int			dims = training->gv.dims;
-	Size		bytes = sizeof(PartialSum) + dims * sizeof(int64);
-	int			first = IvfpqTempFileFirst(temp, range, training->nlists);
-	int			end = IvfpqTempFileFirst(temp, range + 1, training->nlists);
-	int			n = end - first;
-	int64	   *sums = palloc_extended((Size) n * dims * sizeof(int64),
-									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	int64	   *counts = palloc0(n * sizeof(int64));
+	Size		bytes = offsetof(PartialSum, sum) + dims * sizeof(int64);
+	PartialSum *item = palloc(bytes);
+	int64		range;
 
-	for (int from = 0; from < cluster->parallel->shared->size; from++)
+	while (IvfpqParallelNext(cluster->parallel, temp->nranges, &range))
 	{
-		BufFile    *file = IvfpqTempFileOpen(temp, range, from);
+		int			first = IvfpqTempFileFirst(temp, (int) range,
+											   training->nlists);
+		int			n = IvfpqTempFileFirst(temp, (int) range + 1,
+										   training->nlists) - first;
+		int64	   *sums = palloc_extended((Size) n * dims * sizeof(int64),
+										   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+		int64	   *counts = palloc0(n * sizeof(int64));
 
-		while (file != NULL && IvfpqTempFileRead(file, item, bytes))
+		IvfpqTempFileOpen(temp, (int) range, 0,
+						  cluster->parallel->shared->size);
+		while (IvfpqTempFileRead(temp, item, bytes))
 		{
-			const int64 *part = (const int64 *) (item + 1);
 			int64	   *sum = sums + (Size) (item->list - first) * dims;
 
 			CHECK_FOR_INTERRUPTS();
 			for (int d = 0; d < dims; d++)
-				sum[d] += part[d];
+				sum[d] += item->sum[d];
 			counts[item->list - first] += item->count;
 		}
-		if (file != NULL)
-			IvfpqTempFileClose(temp, file);
+		for (int i = 0; i < n; i++)
+		{
+			float	   *centroid = training->centroids +
+			(Size) (first + i) * dims;
+
+			for (int d = 0; d < dims && counts[i] > 0; d++)
+				centroid[d] = (float) ((double) sums[(Size) i * dims + d] /
+									   UNIT / (double) counts[i]);
+		}
+		pfree(counts);
+		pfree(sums);
 	}
-	for (int i = 0; i < n; i++)
-	{
-		float	   *centroid = training->centroids + (Size) (first + i) * dims;
-
-		for (int d = 0; d < dims && counts[i] > 0; d++)
-			centroid[d] = (float) ((double) sums[(Size) i * dims + d] / UNIT /
-								   (double) counts[i]);
-	}
-	pfree(counts);
-	pfree(sums);
-}
-
-/* Moves the centroids of all ranges that no other participant takes. */
-static void
-move_lists(IvfpqCluster *cluster, IvfpqTempFile *temp)
-{
-	PartialSum *item = palloc(sizeof(PartialSum) +
-							  cluster->training->gv.dims * sizeof(int64));
-	int64		range;
-
-	while (IvfpqParallelNext(cluster->parallel, temp->nranges, &range))
-		move_range(cluster, temp, (int) range, item);
 	pfree(item);
 }
 
@@ -766,8 +639,8 @@ regroup(IvfpqCluster *cluster)
 	int			n;
 
 	memcpy(centroids, training->centroids, bytes);
-	n = kmeans(centroids, nlists, dims, training->nparents,
-			   training->parents);
+	n = IvfpqKmeans(centroids, nlists, dims, training->nparents,
+					IVFPQ_ITERATIONS, training->parents);
 	IvfpqCheckStatus(gv_assign(dims, training->parents, n, centroids, nlists,
 							   owners, NULL, &ivfpq_stop));
 	training->nparents = gv_group_lists(dims, nlists, centroids, owners, n,
@@ -797,26 +670,6 @@ cluster_end_phase(IvfpqCluster *cluster,
 }
 
 /*
- * Does a participant's part of a final Lloyd pass.  Injection points are named
- * for the step before them.
- */
-static void
-final_lloyd_pass(IvfpqCluster *cluster)
-{
-	IvfpqTempFile temp;
-
-	IvfpqTempFileBegin(&temp, cluster->parallel, "sums",
-					   cluster->rows.nranges);
-	sum_rows(cluster, &temp);
-	IvfpqInjectionPoint("lists: placed");
-	cluster_end_phase(cluster, NULL);
-	move_lists(cluster, &temp);
-	IvfpqInjectionPoint("lists: moved");
-	cluster_end_phase(cluster, regroup);
-	IvfpqTempFileEnd(&temp);
-}
-
-/*
  * Does a participant's part, from parents to lists.  Injection points are
  * named for the step before them.
  */
@@ -824,12 +677,18 @@ static void
 work(IvfpqReader *reader, IvfpqParallel *parallel)
 {
 	IvfpqCluster cluster = {.parallel = parallel, .training = reader->training,
-		.reader = reader,
 		.shared = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_CLUSTER),
 		.counts = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_COUNTS),
 	.found = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_FOUND)};
+	int			nranges = cluster.shared->nranges;
+	IvfpqTempFile sums;
 
-	read_rows(&cluster);
+	cluster.row_bytes = offsetof(IvfpqClusterRow, half) +
+		cluster.training->gv.dims * sizeof(uint16);
+	cluster.row = palloc(cluster.row_bytes);
+	IvfpqTempFileBegin(&cluster.rows, parallel, "rows", nranges);
+	IvfpqReaderRun(reader, parallel, take_rows, &cluster);
+	IvfpqTempFileDone(&cluster.rows);
 	IvfpqInjectionPoint("lists: read");
 	cluster_end_phase(&cluster, plan_children);
 	train_children(&cluster);
@@ -837,102 +696,78 @@ work(IvfpqReader *reader, IvfpqParallel *parallel)
 	cluster_end_phase(&cluster, close_gaps);
 	for (int pass = 0; pass < FINAL_LLOYD_PASSES && cluster.shared->nrows > 0;
 		 pass++)
-		final_lloyd_pass(&cluster);
+	{
+		IvfpqTempFileBegin(&sums, parallel, "sums", nranges);
+		sum_rows(&cluster, &sums);
+		IvfpqInjectionPoint("lists: placed");
+		cluster_end_phase(&cluster, NULL);
+		move_lists(&cluster, &sums);
+		IvfpqInjectionPoint("lists: moved");
+		cluster_end_phase(&cluster, regroup);
+		IvfpqTempFileEnd(&sums);
+	}
 	IvfpqTempFileEnd(&cluster.rows);
+	pfree(cluster.row);
 }
 
-/* The leader sets up the memory that all participants see. */
-static void
-share(const IvfpqTraining *training, IvfpqParallel *parallel, int lists)
+/*
+ * Trains centroids for about `lists` lists from transformed rows: if they are
+ * few, all from the n rows in memory, under one parent of zeros; else only
+ * parents from these, and lists from the rows that `reader` is to read, by all
+ * participants.
+ */
+void
+IvfpqTrainLists(IvfpqTraining *training, IvfpqParallel *parallel,
+				const float *rows, int64 n, int lists, IvfpqReader *reader)
 {
-	int			nparents = training->nparents;
-	IvfpqClusterShared *shared =
-	IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CLUSTER,
-					   sizeof(IvfpqClusterShared));
-	pg_atomic_uint64 *counts =
-	IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_COUNTS,
-					   nparents * sizeof(*counts));
+	int			dims = training->gv.dims;
+	int			nparents = IvfpqParents(lists);
+	IvfpqClusterShared *shared;
+	pg_atomic_uint64 *counts;
 
+	training->nlists = 0;
+	if (nparents == 1)
+	{
+		IvfpqTrainingAlloc(training, parallel, 1, lists);
+		training->nlists = IvfpqKmeans(rows, n, dims, lists, IVFPQ_ITERATIONS,
+									   training->centroids);
+		memset(training->parents, 0, dims * sizeof(float));
+		training->parent_offsets[0] = 0;
+		training->parent_offsets[1] = training->nlists;
+		return;
+	}
+
+	/* parents that get no rows keep a list each */
+	IvfpqTrainingAlloc(training, parallel, nparents, lists + nparents);
+	n = Min(n, (int64) nparents * 4 * IVFPQ_SAMPLES_PER_LIST);
+	nparents = IvfpqKmeans(rows, n, dims, nparents, IVFPQ_ITERATIONS,
+						   training->parents);
+	training->nparents = nparents;
+
+	shared = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CLUSTER,
+								sizeof(IvfpqClusterShared));
 	memset(shared, 0, sizeof(*shared));
 	shared->lists = lists;
 	shared->nparents = nparents;
 	shared->nranges = Min(nparents, RANGES_EACH * parallel->shared->nparts);
+	counts = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_COUNTS,
+								nparents * sizeof(*counts));
 	for (int p = 0; p < nparents; p++)
 		pg_atomic_init_u64(&counts[p], 0);
 	(void) IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_FOUND,
 							  nparents * sizeof(int32));
 	IvfpqTrainingShare(training, parallel);
-}
-
-/* Allocates arrays for nparents parents and `lists` lists. */
-static void
-alloc_lists(IvfpqTraining *training, IvfpqParallel *parallel, int nparents,
-			int lists)
-{
-	Size		row = training->gv.dims * sizeof(float);
-
-	training->nparents = nparents;
-	training->parents = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENTS,
-										   nparents * row);
-	training->parent_offsets =
-		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS,
-						   (nparents + 1) * sizeof(int32));
-	training->centroids =
-		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CENTROIDS,
-						   lists * row);
-}
-
-/* Trains one level: all lists from the rows in memory, under one parent. */
-static void
-train_flat(IvfpqTraining *training, IvfpqParallel *parallel, const float *rows,
-		   int64 n, int lists)
-{
-	int			dims = training->gv.dims;
-
-	alloc_lists(training, parallel, 1, lists);
-	training->nlists = kmeans(rows, n, dims, lists, training->centroids);
-	memset(training->parents, 0, dims * sizeof(float));
-	training->parent_offsets[0] = 0;
-	training->parent_offsets[1] = training->nlists;
-}
-
-/*
- * Trains centroids for about `lists` lists: parents from the n transformed
- * rows in memory, lists from those that `reader` is to read, by all
- * participants.
- */
-void
-IvfpqTrainLists(IvfpqTraining *training, IvfpqParallel *parallel,
-				const float *rows,
-				int64 n, int lists, IvfpqReader *reader)
-{
-	int			nparents = IvfpqParents(lists);
-
-	training->nlists = 0;
-	if (nparents == 1)
-	{
-		train_flat(training, parallel, rows, n, lists);
-		return;
-	}
-
-	/* parents that get no rows keep a list each */
-	alloc_lists(training, parallel, nparents, lists + nparents);
-	n = Min(n, (int64) nparents * 4 * IVFPQ_SAMPLES_PER_LIST);
-	training->nparents = kmeans(rows, n, training->gv.dims, nparents,
-								training->parents);
-	share(training, parallel, lists);
-	IvfpqReaderShare(reader, parallel);
+	IvfpqReaderShare(reader, parallel, 0);
 	IvfpqParallelStartJob(parallel, IVFPQ_JOB_CLUSTER);
 	work(reader, parallel);
 	(void) IvfpqParallelEndPhase(parallel);
-	IvfpqReaderEnd(parallel);
+	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_READER);
 }
 
 /* Does a worker's part of IvfpqTrainLists. */
 void
 IvfpqClusterHelp(IvfpqReader *reader, IvfpqParallel *parallel)
 {
-	IvfpqReaderJoin(reader, parallel);
 	IvfpqTrainingOpen(reader->training, parallel);
 	work(reader, parallel);
 }

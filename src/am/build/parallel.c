@@ -53,31 +53,19 @@
 
 #define NAME_BYTES		64		/* of a temporary file's name */
 
-/* Keys of the segment's contents. */
+/*
+ * Keys of the segment's contents.  A worker loads the library that is
+ * installed, which may not be the leader's.  So the first key changes with
+ * anything that leader and workers share: IvfpqParallelShared, its parts, and
+ * records in files.
+ */
 enum
 {
-	KEY_SHARED = 1,				/* IvfpqParallelShared */
+	KEY_SHARED = 200,			/* IvfpqParallelShared */
 	KEY_QUERY,					/* the leader's query, for views */
 	KEY_WAL,					/* WalUsage [nworkers] */
 	KEY_BUFFERS					/* BufferUsage [nworkers] */
 };
-
-/* Counts the pages of the table and of its out-of-line values. */
-static int64
-count_pages(Relation heap)
-{
-	int64		npages = RelationGetNumberOfBlocks(heap);
-
-	if (OidIsValid(heap->rd_rel->reltoastrelid))
-	{
-		Relation	toast = table_open(heap->rd_rel->reltoastrelid,
-									   AccessShareLock);
-
-		npages += RelationGetNumberOfBlocks(toast);
-		table_close(toast, AccessShareLock);
-	}
-	return npages;
-}
 
 /*
  * Returns the number of workers to ask for.  plan_create_index_workers goes by
@@ -86,11 +74,12 @@ count_pages(Relation heap)
  * for each min_parallel_table_scan_size of the table, unless table or settings
  * say less.
  */
-int
-IvfpqCountWorkers(Relation heap, Relation index)
+static int
+count_workers(Relation heap, Relation index)
 {
 	int			most = max_parallel_maintenance_workers;
 	int			given = RelationGetParallelWorkers(heap, -1);
+	int64		npages;
 
 	if (!IsUnderPostmaster || most == 0 ||
 		heap->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
@@ -99,8 +88,16 @@ IvfpqCountWorkers(Relation heap, Relation index)
 		return 0;
 	if (given >= 0)
 		return Min(given, most);
-	most = (int) Min(most, count_pages(heap) /
-					 Max(min_parallel_table_scan_size, 1));
+	npages = RelationGetNumberOfBlocks(heap);
+	if (OidIsValid(heap->rd_rel->reltoastrelid))
+	{
+		Relation	toast = table_open(heap->rd_rel->reltoastrelid,
+									   AccessShareLock);
+
+		npages += RelationGetNumberOfBlocks(toast);
+		table_close(toast, AccessShareLock);
+	}
+	most = (int) Min(most, npages / Max(min_parallel_table_scan_size, 1));
 	return Max(0, Min(most, maintenance_work_mem / LEAST_MEMORY_KB - 1));
 }
 
@@ -126,44 +123,6 @@ IvfpqParallelInitSerial(IvfpqParallel *parallel)
 	parallel_init(parallel->shared);
 	parallel->shared->size = 1;
 	parallel->shared->nparts = 1;
-}
-
-/* Asks for memory in the segment, before it is made. */
-static void
-ask(ParallelContext *context, Size bytes)
-{
-	shm_toc_estimate_chunk(&context->estimator, bytes);
-	shm_toc_estimate_keys(&context->estimator, 1);
-}
-
-/* Takes memory that was asked for; workers find it by its key. */
-static void *
-take(ParallelContext *context, uint64 key, Size bytes)
-{
-	void	   *memory = shm_toc_allocate(context->toc, bytes);
-
-	shm_toc_insert(context->toc, key, memory);
-	return memory;
-}
-
-/* Fills the segment, and makes the area. */
-static void
-fill_segment(IvfpqParallel *parallel)
-{
-	ParallelContext *context = parallel->context;
-	Size		n = context->nworkers;
-
-	parallel->shared = take(context, KEY_SHARED, sizeof(IvfpqParallelShared));
-	parallel_init(parallel->shared);
-	parallel->shared->nparts = context->nworkers + 1;
-	SharedFileSetInit(&parallel->shared->files, context->seg);
-	parallel->area = dsa_create(LWTRANCHE_PARALLEL_QUERY_DSA);
-	parallel->shared->area = dsa_get_handle(parallel->area);
-	if (debug_query_string)
-		strcpy(take(context, KEY_QUERY, strlen(debug_query_string) + 1),
-			   debug_query_string);
-	parallel->wal = take(context, KEY_WAL, n * sizeof(WalUsage));
-	parallel->buffers = take(context, KEY_BUFFERS, n * sizeof(BufferUsage));
 }
 
 /* Holds shared memory of *arg bytes for a moment. */
@@ -198,65 +157,77 @@ has_memory(int nworkers, Size bytes)
 	return false;
 }
 
+/* Takes memory in the segment; workers find it by its key. */
+static void *
+take(ParallelContext *context, uint64 key, Size bytes)
+{
+	void	   *memory = shm_toc_allocate(context->toc, bytes);
+
+	shm_toc_insert(context->toc, key, memory);
+	return memory;
+}
+
 /*
- * Enters parallel mode and prepares for workers.  Returns false, out of
- * parallel mode again, if there is no shared memory for them.
+ * Enters parallel mode, and makes segment and area.  Returns false, out of
+ * parallel mode again, if there is no shared memory for the segment.
  */
 static bool
-prepare(IvfpqParallel *parallel, int nworkers)
+make_segment(IvfpqParallel *parallel, int nworkers)
 {
 	ParallelContext *context;
-	Size		n = nworkers;
+	Size		query_bytes = debug_query_string == NULL ? 0 :
+	strlen(debug_query_string) + 1;
 
 	EnterParallelMode();
 	memset(parallel, 0, sizeof(*parallel));
 	context = CreateParallelContext("gpuvec", "IvfpqWorkerMain", nworkers);
-	parallel->context = context;
-	ask(context, sizeof(IvfpqParallelShared));
-	if (debug_query_string)
-		ask(context, strlen(debug_query_string) + 1);
-	ask(context, n * sizeof(WalUsage));
-	ask(context, n * sizeof(BufferUsage));
+	shm_toc_estimate_chunk(&context->estimator, sizeof(IvfpqParallelShared));
+	shm_toc_estimate_chunk(&context->estimator, query_bytes);
+	shm_toc_estimate_chunk(&context->estimator, nworkers * sizeof(WalUsage));
+	shm_toc_estimate_chunk(&context->estimator,
+						   nworkers * sizeof(BufferUsage));
+	shm_toc_estimate_keys(&context->estimator, 4);
 	InitializeParallelDSM(context);
-	if (context->seg != NULL)
+	if (context->seg == NULL)
 	{
-		fill_segment(parallel);
-		parallel->has_workers = true;
-		return true;
+		DestroyParallelContext(context);
+		ExitParallelMode();
+		return false;
 	}
-	DestroyParallelContext(context);
-	ExitParallelMode();
-	return false;
-}
 
-/* Starts workers, and waits until they have begun. */
-static void
-launch(IvfpqParallel *parallel)
-{
-	LaunchParallelWorkers(parallel->context);
-	parallel->shared->size = parallel->context->nworkers_launched + 1;
-	ereport(DEBUG1,
-			(errmsg_internal("using %d parallel workers",
-							 parallel->context->nworkers_launched)));
-	/* a worker that dies before it attaches would be waited for */
-	WaitForParallelWorkersToAttach(parallel->context);
-	(void) IvfpqParallelEndPhase(parallel);
+	nworkers = context->nworkers;
+	parallel->context = context;
+	parallel->has_workers = true;
+	parallel->shared = take(context, KEY_SHARED, sizeof(IvfpqParallelShared));
+	parallel_init(parallel->shared);
+	parallel->shared->nparts = nworkers + 1;
+	SharedFileSetInit(&parallel->shared->files, context->seg);
+	parallel->area = dsa_create(LWTRANCHE_PARALLEL_QUERY_DSA);
+	parallel->shared->area = dsa_get_handle(parallel->area);
+	if (query_bytes > 0)
+		memcpy(take(context, KEY_QUERY, query_bytes), debug_query_string,
+			   query_bytes);
+	parallel->wal = take(context, KEY_WAL, nworkers * sizeof(WalUsage));
+	parallel->buffers = take(context, KEY_BUFFERS,
+							 nworkers * sizeof(BufferUsage));
+	return true;
 }
 
 /*
- * Begins as the leader, with up to nworkers workers; with in_place they take
- * part in training alone.  Parts are going to take about `bytes` bytes.
+ * Begins as the leader, with the workers that there are; with in_place they
+ * take part in training alone.  Parts are going to take about `bytes` bytes.
  * Memory from the current context.  Workers begin with the leader's active
  * snapshot, which must stay until this returns.  The leader is in parallel
- * mode until IvfpqParallelEndWorkers.
+ * mode until IvfpqParallelEndWorkers, unless it is alone.
  */
 void
-IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers, Relation heap,
-				   Relation index,
+IvfpqParallelBegin(IvfpqParallel *parallel, Relation heap, Relation index,
 				   IndexInfo *indexInfo, Size bytes, bool in_place)
 {
+	int			nworkers = count_workers(heap, index);
+
 	if (nworkers == 0 || !has_memory(nworkers, bytes) ||
-		!prepare(parallel, nworkers))
+		!make_segment(parallel, nworkers))
 	{
 		IvfpqParallelInitSerial(parallel);
 		return;
@@ -265,7 +236,15 @@ IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers, Relation heap,
 	parallel->shared->index = RelationGetRelid(index);
 	parallel->shared->concurrent = indexInfo->ii_Concurrent;
 	parallel->shared->in_place = in_place;
-	launch(parallel);
+
+	LaunchParallelWorkers(parallel->context);
+	parallel->shared->size = parallel->context->nworkers_launched + 1;
+	ereport(DEBUG1,
+			(errmsg_internal("using %d parallel workers",
+							 parallel->context->nworkers_launched)));
+	/* a worker that dies before it attaches would be waited for */
+	WaitForParallelWorkersToAttach(parallel->context);
+	(void) IvfpqParallelEndPhase(parallel);
 }
 
 /* Ends the workers; the leader goes on alone, and keeps all parts. */
@@ -305,9 +284,14 @@ void
 IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg, shm_toc *toc)
 {
 	memset(parallel, 0, sizeof(*parallel));
+	parallel->shared = shm_toc_lookup(toc, KEY_SHARED, true);
+	if (parallel->shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("this session has loaded another gpuvec than its parallel workers"),
+				 errhint("The library has been replaced.  Reconnect to the server.")));
 	debug_query_string = shm_toc_lookup(toc, KEY_QUERY, true);
 	pgstat_report_activity(STATE_RUNNING, debug_query_string);
-	parallel->shared = shm_toc_lookup(toc, KEY_SHARED, false);
 	parallel->me = ParallelWorkerNumber + 1;
 	parallel->has_workers = true;
 	SharedFileSetAttach(&parallel->shared->files, seg);
@@ -353,23 +337,6 @@ IvfpqParallelStartJob(IvfpqParallel *parallel, IvfpqJob job)
 }
 
 /*
- * Returns whether all have arrived at the end of the phase or, for a worker,
- * whether the leader has let go.
- */
-static bool
-is_over(IvfpqParallel *parallel, int phase)
-{
-	IvfpqParallelShared *shared = parallel->shared;
-	bool		over;
-
-	SpinLockAcquire(&shared->mutex);
-	over = parallel->me == 0 ? shared->narrived == shared->size :
-		shared->phase != phase;
-	SpinLockRelease(&shared->mutex);
-	return over;
-}
-
-/*
  * Ends a phase for this participant.  Returns true in the leader, once the
  * phase is over for all: the leader does the work in between and calls
  * IvfpqParallelStartPhase.  Returns false in workers, after that call.
@@ -378,6 +345,7 @@ bool
 IvfpqParallelEndPhase(IvfpqParallel *parallel)
 {
 	IvfpqParallelShared *shared = parallel->shared;
+	bool		is_leader = parallel->me == 0;
 	int			phase;
 
 	SpinLockAcquire(&shared->mutex);
@@ -385,19 +353,27 @@ IvfpqParallelEndPhase(IvfpqParallel *parallel)
 	phase = shared->phase;
 	SpinLockRelease(&shared->mutex);
 	ConditionVariableBroadcast(&shared->changed);
-	if (parallel->has_workers)
+	if (!parallel->has_workers)
+		return true;
+
+	ConditionVariablePrepareToSleep(&shared->changed);
+	for (;;)
 	{
-		ConditionVariablePrepareToSleep(&shared->changed);
-		while (!is_over(parallel, phase))
-		{
-			ConditionVariableTimedSleep(&shared->changed,
-										parallel->me == 0 ? PROGRESS_MS : -1,
-										WAIT_EVENT_PARALLEL_CREATE_INDEX_SCAN);
-			show_progress(parallel);
-		}
-		ConditionVariableCancelSleep();
+		bool		is_over;
+
+		SpinLockAcquire(&shared->mutex);
+		is_over = is_leader ? shared->narrived == shared->size :
+			shared->phase != phase;
+		SpinLockRelease(&shared->mutex);
+		if (is_over)
+			break;
+		ConditionVariableTimedSleep(&shared->changed,
+									is_leader ? PROGRESS_MS : -1,
+									WAIT_EVENT_PARALLEL_CREATE_INDEX_SCAN);
+		show_progress(parallel);
 	}
-	return parallel->me == 0;
+	ConditionVariableCancelSleep();
+	return is_leader;
 }
 
 /* The leader lets workers go on, with nothing done of the next phase. */
@@ -425,7 +401,7 @@ IvfpqParallelNext(IvfpqParallel *parallel, int64 npieces, int64 *piece)
 
 /*
  * Allocates `bytes` bytes for a part, in place of its memory before.  The
- * leader calls this while workers wait.
+ * leader calls this while workers wait, or do not read the part in this phase.
  */
 void *
 IvfpqParallelAlloc(IvfpqParallel *parallel, IvfpqParallelPart part, Size bytes)
@@ -469,12 +445,21 @@ name_of(const IvfpqTempFile *temp, char *name, int range, int from)
 	return name;
 }
 
+/* Ends reading of the file that is open, if there is one. */
+static void
+close_file(IvfpqTempFile *temp)
+{
+	if (temp->file != NULL && temp->files != NULL)
+		BufFileClose(temp->file);
+	temp->file = NULL;
+}
+
 /* Begins files without records; memory from the current context. */
 void
 IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqParallel *parallel,
-				   const char *what,
-				   int nranges)
+				   const char *what, int nranges)
 {
+	memset(temp, 0, sizeof(*temp));
 	temp->files = parallel->has_workers ? &parallel->shared->files : NULL;
 	temp->what = what;
 	temp->me = parallel->me;
@@ -484,8 +469,7 @@ IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqParallel *parallel,
 
 /* Puts a record into a range. */
 void
-IvfpqTempFilePut(IvfpqTempFile *temp, int range, void *record,
-				 Size bytes)
+IvfpqTempFilePut(IvfpqTempFile *temp, int range, void *record, Size bytes)
 {
 	char		name[NAME_BYTES];
 
@@ -512,51 +496,63 @@ IvfpqTempFileDone(IvfpqTempFile *temp)
 }
 
 /*
- * Opens a participant's records of a range, to be read from the first one on
- * by IvfpqTempFileRead.  Returns NULL if there are none.  There is one reader
- * at a time where the leader is alone.
+ * Begins to read records of a range, those that participants first .. end - 1
+ * have put.  A leader that is alone may do so more than once.
  */
-BufFile *
-IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int from)
+void
+IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int first, int end)
+{
+	close_file(temp);
+	temp->range = range;
+	temp->from = first;
+	temp->end = end;
+}
+
+/*
+ * Reads the next record of `bytes` bytes; returns false at the end.  A caller
+ * that reads records in parts opens one participant's at a time, so that no
+ * record ends in another one's file.
+ */
+bool
+IvfpqTempFileRead(IvfpqTempFile *temp, void *record, Size bytes)
 {
 	char		name[NAME_BYTES];
-	BufFile    *file;
 
-	if (temp->files != NULL)
-		return BufFileOpenFileSet(&temp->files->fs,
-								  name_of(temp, name, range, from), O_RDONLY,
-								  true);
-	file = temp->ranges[range];
-	if (file != NULL && BufFileSeek(file, 0, 0, SEEK_SET) != 0)
-		elog(ERROR, "could not rewind a temporary file");
-	return file;
+	for (; temp->from < temp->end; temp->from++)
+	{
+		Size		got = 0;
+
+		if (temp->file == NULL && temp->files != NULL)
+			temp->file =
+				BufFileOpenFileSet(&temp->files->fs,
+								   name_of(temp, name, temp->range,
+										   temp->from), O_RDONLY, true);
+		else if (temp->file == NULL && temp->ranges[temp->range] != NULL)
+		{
+			temp->file = temp->ranges[temp->range];
+			if (BufFileSeek(temp->file, 0, 0, SEEK_SET) != 0)
+				elog(ERROR, "could not rewind a temporary file");
+		}
+		if (temp->file != NULL)
+			got = BufFileRead(temp->file, record, bytes);
+		if (got != 0 && got != bytes)
+			elog(ERROR, "a temporary file of the build ends early");
+		if (got != 0)
+			return true;
+		close_file(temp);
+	}
+	return false;
 }
 
-/* Reads n bytes; returns false if the file was at its end. */
-bool
-IvfpqTempFileRead(BufFile *file, void *bytes, Size n)
-{
-	Size		got = BufFileRead(file, bytes, n);
-
-	if (got != 0 && got != n)
-		elog(ERROR, "a temporary file of the build ends early");
-	return got != 0;
-}
-
-/* Ends reading; the records stay. */
-void
-IvfpqTempFileClose(IvfpqTempFile *temp, BufFile *file)
-{
-	if (temp->files != NULL)
-		BufFileClose(file);
-}
-
-/* All have read this participant's records: deletes its files. */
+/*
+ * Ends reading; all have read this participant's records: deletes its files.
+ */
 void
 IvfpqTempFileEnd(IvfpqTempFile *temp)
 {
 	char		name[NAME_BYTES];
 
+	close_file(temp);
 	for (int range = 0; range < temp->nranges; range++)
 		if (temp->ranges[range] == NULL)
 			continue;

@@ -41,9 +41,7 @@ typedef enum IvfpqParallelPart
 	IVFPQ_PARALLEL_CENTROIDS,
 	IVFPQ_PARALLEL_CODEBOOKS,
 
-	IVFPQ_PARALLEL_READER,		/* what to read: sample.c */
-	IVFPQ_PARALLEL_BLOCKS,		/* BlockNumber [nblocks] to read */
-	IVFPQ_PARALLEL_SKIP,		/* uint64 [nskip] TIDs to leave out */
+	IVFPQ_PARALLEL_READER,		/* IvfpqReaderShared: sample.c */
 
 	IVFPQ_PARALLEL_SENT,		/* what goes to gpuvecd: train.c */
 	IVFPQ_PARALLEL_SAMPLE,		/* uint64 [sample_rows] TIDs of its sample */
@@ -125,14 +123,18 @@ typedef struct IvfpqTempFile
 	int			me;				/* participant */
 	int			nranges;
 	BufFile   **ranges;			/* [nranges] own files; NULL: no records */
+
+	/* records that are read: */
+	int			range;
+	int			from;			/* of this participant, */
+	int			end;			/* and of those before this one */
+	BufFile    *file;			/* from's; NULL: not open yet */
 } IvfpqTempFile;
 
-extern int	IvfpqCountWorkers(Relation heap, Relation index);
 extern void IvfpqParallelInitSerial(IvfpqParallel *parallel);
-extern void IvfpqParallelBegin(IvfpqParallel *parallel, int nworkers,
-							   Relation heap, Relation index,
-							   IndexInfo *indexInfo, Size bytes,
-							   bool in_place);
+extern void IvfpqParallelBegin(IvfpqParallel *parallel, Relation heap,
+							   Relation index, IndexInfo *indexInfo,
+							   Size bytes, bool in_place);
 extern void IvfpqParallelEndWorkers(IvfpqParallel *parallel);
 extern void IvfpqParallelEnd(IvfpqParallel *parallel);
 extern void IvfpqParallelAttach(IvfpqParallel *parallel, dsm_segment *seg,
@@ -157,9 +159,9 @@ extern void IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqParallel *parallel,
 extern void IvfpqTempFilePut(IvfpqTempFile *temp, int range, void *record,
 							 Size bytes);
 extern void IvfpqTempFileDone(IvfpqTempFile *temp);
-extern BufFile *IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int from);
-extern bool IvfpqTempFileRead(BufFile *file, void *bytes, Size n);
-extern void IvfpqTempFileClose(IvfpqTempFile *temp, BufFile *file);
+extern void IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int first,
+							  int end);
+extern bool IvfpqTempFileRead(IvfpqTempFile *temp, void *record, Size bytes);
 extern void IvfpqTempFileEnd(IvfpqTempFile *temp);
 
 /* Of n things, divided into ranges, returns the range that holds thing i. */

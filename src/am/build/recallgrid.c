@@ -52,7 +52,6 @@
 #define LEAST_WIDTH		40		/* fewer miss rows unlike the sample */
 #define MAX_WIDTHS		36
 
-#define MOST_TRIES		GV_MAX_TRIES	/* queries that gpuvecd gets at once */
 #define MESSAGE_BYTES	((Size) 8 << 20)
 
 /*
@@ -63,15 +62,17 @@
 
 #define LAST_PART		0.2		/* of the ranks; targets hold there, too */
 
-static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
-static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
+/* An AnswerRow's place, if it is not that of an expected row. */
+#define UNEXPECTED		(-1)
+#define SEEN			(-2)
 
 /* A row of an answer. */
 typedef struct AnswerRow
 {
 	uint64		id;				/* IvfpqTidToId */
 	uint32		round;			/* equals the table's, or the entry is free */
-	int32		place;			/* >= 0: expected, and not seen yet */
+	int32		place;			/* of a row that is expected, >= 0, until it
+								 * is seen */
 } AnswerRow;
 
 /*
@@ -87,17 +88,10 @@ typedef struct AnswerRows
 	AnswerRow  *entries;		/* [mask + 1] */
 } AnswerRows;
 
-/* The neighbors of a query that were found at a step of the grid. */
-typedef struct GridFound
-{
-	uint8		widths[IVFPQ_GROUND_TRUTH_ROWS];	/* the first that finds
-													 * each neighbor; nwidths:
-													 * none does */
-} GridFound;
-
 struct IvfpqRecallGrid
 {
-	IvfpqCalibration *calibration;
+	const IvfpqCalibration *calibration;
+	IvfpqCalibMirror *mirror;	/* of gpuvecd, or NULL */
 	IvfpqParallel *parallel;
 	IvfpqSearch search;
 	MemoryContext tmp;			/* reset after every query */
@@ -107,13 +101,15 @@ struct IvfpqRecallGrid
 	int			nwidths;
 	int			widths[MAX_WIDTHS]; /* candidates */
 
-	IvfpqGroundTruth *ground_truth; /* of the current query */
-	int			capacity;		/* postings that are kept of a query */
-	GvTopK		sorted;			/* those so far, nearest first; memory for twice
-								 * as many */
+	int			capacity;		/* postings that are kept */
+	GvTopK		sorted;			/* of the current query so far, nearest first;
+								 * arrays [2 * capacity] */
 	AnswerRows	rows;			/* of the current answer */
 	int		   *nneighbors;		/* [spec.nqueries]; 0: nothing to find */
-	GridFound  *found;			/* [spec.nqueries][nsteps] */
+	uint8	   *found;			/* [spec.nqueries][nsteps]
+								 * [IVFPQ_GROUND_TRUTH_ROWS] of each neighbor
+								 * the first width that finds it; nwidths:
+								 * none does */
 };
 
 /* How far strict order has come with a query. */
@@ -123,111 +119,97 @@ typedef struct Place
 	int			next;			/* the first neighbor after them */
 } Place;
 
-/* Neighbors that a depth's pairs find, summed over queries. */
+/*
+ * Sums over queries q of the neighbors that each pair of a step s and a width
+ * w finds at a depth.  A depth has R neighbors of a query, the last part of
+ * which are L.  A query with only n < R neighbors counts as if it had R; for
+ * the others n = R.  With width(q, s, r) from IvfpqRecallGrid.found, and
+ * returned(q) and next(q) from the query's Place,
+ *
+ *		found(q, s, w) = min(returned(q) + |{r : next(q) <= r < n,
+ *							 width(q, s, r) <= w}|, n) * R / n
+ *		last(q, s, w) = |{r : max(next(q), n - L) <= r < n,
+ *						width(q, s, r) <= w}| * L / min(L, n)
+ */
 typedef struct Tally
 {
-	int			nqueries;
-	int			rows_needed;	/* neighbors of a query */
-	int			nlast;			/* neighbors in the last part */
-	double		sum[MAX_STEPS][MAX_WIDTHS];
-	double		squares[MAX_STEPS][MAX_WIDTHS];
-	double		last[MAX_STEPS][MAX_WIDTHS];
+	int			nqueries;		/* that have neighbors */
+	int			rows_needed;	/* R */
+	int			nlast;			/* L */
+	double		sum[MAX_STEPS][MAX_WIDTHS]; /* of found(q, s, w) */
+	double		squares[MAX_STEPS][MAX_WIDTHS]; /* of found(q, s, w)^2 */
+	double		last[MAX_STEPS][MAX_WIDTHS];	/* of last(q, s, w) */
 } Tally;
 
-/* Ends this participant's part in the mirror. */
-static void
-end_mirror(IvfpqCalibMirror *mirror)
-{
-	IvfpqBuilderEnd(mirror->builder);
-	mirror->builder = NULL;
-}
-
 /*
- * Notes that there will be no mirror.  Returns whether this participant is the
- * first to say so.
- */
-static bool
-mark_failed(IvfpqCalibMirror *mirror)
-{
-	return mirror->sharing == NULL ||
-		pg_atomic_exchange_u32(&mirror->sharing->failed, 1) == 0;
-}
-
-/*
- * Ends the mirror after gpuvecd has failed.  A build needs nothing of gpuvecd
- * after the mirror.
+ * Ends this participant's part in the mirror, and has the others end theirs.
+ * With `failed`, the first participant reports that gpuvecd failed.  A build
+ * needs nothing of gpuvecd after the mirror.
  */
 static void
-give_up(IvfpqCalibMirror *mirror)
+give_up(IvfpqCalibMirror *mirror, bool failed)
 {
-	if (mark_failed(mirror))
+	bool		is_first = mirror->sharing == NULL ||
+	pg_atomic_exchange_u32(&mirror->sharing->failed, 1) == 0;
+
+	if (is_first && failed)
 		ereport(NOTICE,
 				(errmsg("gpuvecd could not calibrate index \"%s\": %s",
 						RelationGetRelationName(mirror->index),
 						IvfpqBuilderReason(mirror->builder)),
 				 errdetail("It is calibrated without a card, which takes longer.")));
-	end_mirror(mirror);
-}
-
-static void
-begin_message(IvfpqCalibMirror *mirror)
-{
-	mirror->used = sizeof(GvListsRequest);
-	memset(mirror->message, 0, mirror->used);
+	IvfpqBuilderEnd(mirror->builder);
+	mirror->builder = NULL;
 }
 
 /*
- * Takes part in a mirror, if there is a builder; memory from the current
- * context.  Only the builder's owner begins the mirror.
+ * Returns whether there is a mirror.  Ends this participant's part in it if
+ * gpuvecd has failed another one.
+ */
+static bool
+has_mirror(IvfpqCalibMirror *mirror)
+{
+	if (mirror->builder != NULL && mirror->sharing != NULL &&
+		pg_atomic_read_u32(&mirror->sharing->failed) != 0)
+		give_up(mirror, false);
+	return mirror->builder != NULL;
+}
+
+/*
+ * Takes part in a mirror of all postings that participants have put, if there
+ * is a builder; memory from the current context.  All rows are placed.  The
+ * leader calls this first, while workers wait, because it has gpuvecd begin the
+ * mirror.
  */
 void
-IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index,
-					 IvfpqBuilder *builder,
-					 IvfpqSharing *sharing, int code_bytes)
+IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, Relation index,
+					  IvfpqBuilder *builder, IvfpqParallel *parallel,
+					  int code_bytes)
 {
 	memset(mirror, 0, sizeof(*mirror));
 	mirror->index = index;
 	mirror->builder = builder;
-	mirror->sharing = sharing;
+	mirror->sharing = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SHARING);
 	mirror->code_bytes = code_bytes;
-	if (builder == NULL)
+	if (!has_mirror(mirror))
 		return;
 	mirror->capacity = MESSAGE_BYTES;
 	mirror->message = palloc_extended(mirror->capacity, MCXT_ALLOC_HUGE);
-	begin_message(mirror);
-}
-
-/* Begins the mirror, for `postings` postings and no more. */
-void
-IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, int64 postings)
-{
-	if (mirror->builder != NULL &&
-		!IvfpqBuilderCalibMirror(mirror->builder, postings))
-		give_up(mirror);
-}
-
-/*
- * All participants have done their work of a phase: ends the mirror if gpuvecd
- * has failed one of them.
- */
-void
-IvfpqCalibMirrorAgree(IvfpqCalibMirror *mirror)
-{
-	if (mirror->builder != NULL && mirror->sharing != NULL &&
-		pg_atomic_read_u32(&mirror->sharing->failed) != 0)
-		end_mirror(mirror);
+	if (parallel->me == 0 &&
+		!IvfpqBuilderCalibMirror(builder,
+								 pg_atomic_read_u64(&parallel->shared->npostings)))
+		give_up(mirror, true);
 }
 
 /* Sends the chunks that are there. */
 void
 IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror)
 {
-	if (mirror->builder == NULL || mirror->used == sizeof(GvListsRequest))
+	if (mirror->builder == NULL || mirror->used == 0)
 		return;
-	if (IvfpqBuilderChunks(mirror->builder, mirror->message, mirror->used))
-		begin_message(mirror);
-	else
-		give_up(mirror);
+	if (!IvfpqBuilderChunks(mirror->builder, mirror->message, mirror->used))
+		give_up(mirror, true);
+	mirror->used = 0;
 }
 
 /* Begins a list of npostings postings, to be added by IvfpqCalibMirrorAdd. */
@@ -239,15 +221,19 @@ IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list, uint32 npostings)
 	Size		bytes = gv_chunk_bytes(&chunk, mirror->code_bytes, 0);
 	char	   *next;
 
-	if (mirror->builder != NULL && mirror->used + bytes > mirror->capacity)
+	if (mirror->used + bytes > mirror->capacity)
 		IvfpqCalibMirrorFlush(mirror);
 	if (mirror->builder == NULL)
 		return;
+	if (mirror->used == 0)
+	{
+		mirror->used = sizeof(GvListsRequest);
+		memset(mirror->message, 0, mirror->used);
+	}
 	if (mirror->used + bytes > GV_MAX_MESSAGE)
 	{
 		/* only a list with most of the rows does not fit into a message */
-		(void) mark_failed(mirror);
-		end_mirror(mirror);
+		give_up(mirror, false);
 		return;
 	}
 	if (mirror->used + bytes > mirror->capacity)
@@ -286,57 +272,9 @@ IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting)
 	mirror->count++;
 }
 
-/*
- * Searches for transformed queries [n][dims].  Sets *nhits to [n] counts and
- * *tids to the hits' TIDs, side by side, best first; both are valid until the
- * next search.  Returns false if gpuvecd failed: there is no mirror any more.
- */
-static bool
-calib_mirror_search(IvfpqCalibMirror *mirror, const float *queries, int n,
-					int dims,
-					int probes, int compare, int capacity, const int32 **nhits,
-					const ItemPointerData **tids)
-{
-	GvTryRequest request = {n, probes, compare, capacity};
-
-	if (IvfpqBuilderTry(mirror->builder, &request, queries,
-						n * dims * sizeof(float), nhits,
-						(const char **) tids))
-		return true;
-	give_up(mirror);
-	return false;
-}
-
-/* Forgets all rows. */
-static inline void
-forget_rows(AnswerRows *rows)
-{
-	if (++rows->round != 0)
-		return;
-	memset(rows->entries, 0, ((Size) rows->mask + 1) * sizeof(AnswerRow));
-	rows->round = 1;
-}
-
-/*
- * Empties the table and gives it capacity for n rows; memory from the current
- * context.
- */
-static inline void
-resize_rows(AnswerRows *rows, int n)
-{
-	Size		entries = pg_nextpower2_32(2 * n);
-
-	if (rows->entries)
-		pfree(rows->entries);
-	rows->entries = palloc_extended(entries * sizeof(AnswerRow),
-									MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	rows->mask = entries - 1;
-	rows->round = 1;			/* new memory is of round 0 */
-}
-
-/* Returns the entry of a row, or the free one that it would take. */
+/* Returns the entry of a row, which is UNEXPECTED if it is new. */
 static inline AnswerRow *
-find_row(const AnswerRows *rows, uint64 id)
+enter_row(AnswerRows *rows, uint64 id)
 {
 	uint32		i = murmurhash32((uint32) id ^
 								 (uint32) (id >> 32) * UINT32_C(0x9E3779B1));
@@ -344,47 +282,40 @@ find_row(const AnswerRows *rows, uint64 id)
 
 	while (row->round == rows->round && row->id != id)
 		row = &rows->entries[++i & rows->mask];
+	if (row->round != rows->round)
+	{
+		row->id = id;
+		row->round = rows->round;
+		row->place = UNEXPECTED;
+	}
 	return row;
 }
 
-/* Expects a row at a place >= 0. */
-static inline void
-expect_row(AnswerRows *rows, uint64 id, int place)
+/*
+ * Returns the widths [IVFPQ_GROUND_TRUTH_ROWS] that first find each neighbor of
+ * query q at a step.
+ */
+static uint8 *
+found_at(const IvfpqRecallGrid *grid, int q, int step)
 {
-	AnswerRow  *row = find_row(rows, id);
-
-	row->id = id;
-	row->round = rows->round;
-	row->place = place;
+	return grid->found + ((Size) q * grid->nsteps + step) *
+		IVFPQ_GROUND_TRUTH_ROWS;
 }
 
 /*
- * Returns whether the row is seen for the first time, and sets *place to where
- * it is expected, or -1.
+ * Begins, with no grid laid out; memory from the current context.  gpuvecd
+ * searches for the leader, if there is a calibration mirror.
  */
-static inline bool
-see_row(AnswerRows *rows, uint64 id, int *place)
-{
-	AnswerRow  *row = find_row(rows, id);
-	bool		is_new = row->round != rows->round;
-
-	*place = is_new ? -1 : row->place;
-	row->id = id;
-	row->round = rows->round;
-	row->place = -1;
-	return is_new || *place >= 0;
-}
-
-/* Begins, with no grid laid out; memory from the current context. */
 IvfpqRecallGrid *
-IvfpqRecallGridBegin(IvfpqCalibration *calibration, Relation index,
-					 const IvfpqModel *model, IvfpqParallel *parallel)
+IvfpqRecallGridBegin(const IvfpqCalibration *calibration, Relation index,
+					 const IvfpqModel *model, IvfpqCalibMirror *mirror,
+					 IvfpqParallel *parallel)
 {
 	IvfpqRecallGrid *grid = palloc0(sizeof(IvfpqRecallGrid));
 
 	grid->calibration = calibration;
+	grid->mirror = mirror;
 	grid->parallel = parallel;
-	grid->ground_truth = palloc(sizeof(IvfpqGroundTruth));
 	grid->tmp = AllocSetContextCreate(CurrentMemoryContext,
 									  "gpuivfpq calibration query",
 									  ALLOCSET_DEFAULT_SIZES);
@@ -399,15 +330,14 @@ IvfpqRecallGridBegin(IvfpqCalibration *calibration, Relation index,
 static void
 make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 {
-	const IvfpqMetaData *meta = &grid->search.model->meta;
+	int			first_rows = ivfpq_depths[ivfpq_levels[spec->level].first];
 	double		step = spec->level == 0 ? STEP : DEEP_STEP;
 	double		probes = spec->least;
-	double		width = Max(LEAST_WIDTH,
-							depths[ivfpq_levels[spec->level].first]);
+	double		width = Max(LEAST_WIDTH, first_rows);
+	Size		nentries;
 
 	grid->spec = *spec;
-	grid->search.query.deep =
-		depths[ivfpq_levels[spec->level].first] > IVFPQ_PARENTS_ROWS;
+	grid->search.query.deep = first_rows > IVFPQ_PARENTS_ROWS;
 	grid->nsteps = 0;
 	for (; grid->nsteps < MAX_STEPS - 1 && ceil(probes) < spec->most;
 		 probes *= step)
@@ -421,89 +351,85 @@ make_grid(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec)
 	grid->widths[grid->nwidths++] = spec->most_width;
 
 	/* each row's two postings, and those of the query's own row */
-	grid->capacity = (spec->most_width + 1) * meta->lists_per_row;
+	grid->capacity = (spec->most_width + 1) *
+		grid->search.model->meta.lists_per_row;
 
 	/* here, because queries are searched in a context of their own */
 	IvfpqTopKResize(&grid->search.lists, spec->most);
 	IvfpqSearchOpen(&grid->search, grid->capacity);
 	IvfpqTopKResize(&grid->sorted, 2 * grid->capacity);
-	resize_rows(&grid->rows, grid->capacity + IVFPQ_GROUND_TRUTH_ROWS +
-				grid->calibration->depth);
 	if (grid->found != NULL)
 	{
+		pfree(grid->rows.entries);
 		pfree(grid->nneighbors);
 		pfree(grid->found);
 	}
+	nentries = pg_nextpower2_32(2 * (grid->capacity + IVFPQ_GROUND_TRUTH_ROWS +
+									 grid->calibration->training->depth));
+	grid->rows.mask = nentries - 1;
+	grid->rows.round = 0;
+	grid->rows.entries = palloc_extended(nentries * sizeof(AnswerRow),
+										 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	grid->nneighbors = palloc0(spec->nqueries * sizeof(int));
 	grid->found = palloc_extended((Size) spec->nqueries * grid->nsteps *
-								  sizeof(GridFound), MCXT_ALLOC_HUGE);
-}
-
-/* Finds the neighbors of query q. */
-static void
-find_ground_truth(const IvfpqRecallGrid *grid, int q,
-				  IvfpqGroundTruth *ground_truth)
-{
-	IvfpqCalibrationGroundTruth(grid->calibration, grid->spec.level, q,
-								ground_truth);
-	grid->nneighbors[q] = ground_truth->nneighbors;
+								  IVFPQ_GROUND_TRUTH_ROWS, MCXT_ALLOC_HUGE);
 }
 
 /*
- * Sorts the widths of neighbors with equal scores, so that those found first
- * take the first places: any of them is as good as another, rank for rank.
+ * Notes which neighbors of query q were found at a step among postings [n],
+ * nearest first: a neighbor is found with a width's candidates if its rank
+ * among distinct rows is below the width.  The row that the query was made of
+ * and its copies, which users' queries do not have, take no rank.
  */
 static void
-settle_ties(const IvfpqGroundTruth *ground_truth, uint8 *widths)
+note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *truth, int q,
+		   int step, const uint64 *ids, int n)
 {
-	for (int i = 1; i < ground_truth->nneighbors; i++)
-	{
-		uint8		width = widths[i];
-		int			at = i;
-
-		for (; at > 0 &&
-			 ground_truth->scores[at - 1] == ground_truth->scores[i] &&
-			 widths[at - 1] > width; at--)
-			widths[at] = widths[at - 1];
-		widths[at] = width;
-	}
-}
-
-/*
- * Notes which neighbors of query q were found at a step among candidates [n],
- * best first: a neighbor is found with a width's candidates if its rank among
- * distinct rows is below the width.  The row that the query was made of and
- * its copies, which users' queries do not have, take no rank.
- */
-static void
-note_found(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truth, int q,
-		   int step,
-		   const uint64 *ids, int n)
-{
-	uint8	   *widths = grid->found[q * grid->nsteps + step].widths;
+	AnswerRows *rows = &grid->rows;
+	uint8	   *widths = found_at(grid, q, step);
 	int			width = 0;
 	int			rank = 0;
-	int			place;
 
 	memset(widths, grid->nwidths, IVFPQ_GROUND_TRUTH_ROWS);
-	forget_rows(&grid->rows);
-	for (int i = 0; i < ground_truth->nown; i++)
-		(void) see_row(&grid->rows, ground_truth->own[i], &place);
-	for (int i = 0; i < ground_truth->nneighbors; i++)
-		expect_row(&grid->rows, ground_truth->neighbors[i], i);
+	if (++rows->round == 0)
+	{
+		memset(rows->entries, 0, ((Size) rows->mask + 1) * sizeof(AnswerRow));
+		rows->round = 1;
+	}
+	for (int i = 0; i < truth->nown; i++)
+		enter_row(rows, truth->own[i])->place = SEEN;
+	for (int i = 0; i < truth->nneighbors; i++)
+		enter_row(rows, truth->neighbors[i])->place = i;
 	for (int i = 0; i < n; i++)
 	{
-		if (!see_row(&grid->rows, ids[i], &place))
+		AnswerRow  *row = enter_row(rows, ids[i]);
+
+		if (row->place == SEEN)
 			continue;
 		while (width < grid->nwidths && rank >= grid->widths[width])
 			width++;
 		if (width == grid->nwidths)
 			break;
 		rank++;
-		if (place >= 0)
-			widths[place] = width;
+		if (row->place != UNEXPECTED)
+			widths[row->place] = width;
+		row->place = SEEN;
 	}
-	settle_ties(ground_truth, widths);
+
+	/*
+	 * Of neighbors with equal scores those found first take the first places:
+	 * any of them is as good as another, rank for rank.
+	 */
+	for (int i = 1; i < truth->nneighbors; i++)
+	{
+		uint8		moved = widths[i];
+		int			at = i;
+
+		for (; at > 0 && truth->scores[at - 1] == truth->scores[i] &&
+			 widths[at - 1] > moved; at--)
+			widths[at] = widths[at - 1];
+		widths[at] = moved;
+	}
 }
 
 /*
@@ -535,9 +461,11 @@ merge_postings(GvTopK *sorted, const GvTopK *found, int capacity)
 }
 
 /*
- * Searches the lists that a scan with a step's probes finds to be the nearest,
- * but those that were searched at a step before.  Such a scan compares fewer
- * lists with the query than one with more probes, and may find others.
+ * Searches for query q with every number of lists of the grid.
+ *
+ * A step searches the lists that a scan with its probes finds to be the
+ * nearest, but those that were searched at a step before.  Such a scan compares
+ * fewer lists with the query than one with more probes, and may find others.
  *
  * No list is searched twice.  So the nearest `capacity` postings of all lists
  * searched so far are among the nearest of the steps before and the nearest of
@@ -545,111 +473,47 @@ merge_postings(GvTopK *sorted, const GvTopK *found, int capacity)
  * are kept, a step needs none that scores above the last of them.
  */
 static void
-search_step(IvfpqRecallGrid *grid, int step, Bitmapset **searched)
-{
-	IvfpqSearch *search = &grid->search;
-
-	/* make_grid has given the lists capacity for the last step */
-	search->lists.capacity = grid->probes[step];
-	IvfpqNearestLists(search->index, search->model, &search->query, NULL, 1,
-					  &search->lists);
-	IvfpqSearchOpen(search, grid->capacity);
-	if (grid->sorted.count == grid->capacity)
-		search->scan.reach = grid->sorted.scores[grid->capacity - 1];
-	for (int i = 0; i < search->lists.count; i++)
-	{
-		int			list = (int) search->lists.ids[i];
-
-		if (bms_is_member(list, *searched))
-			continue;
-		*searched = bms_add_member(*searched, list);
-		IvfpqSearchList(search, i);
-	}
-	IvfpqSearchSettle(search);
-	gv_topk_sort(&search->candidates);
-	merge_postings(&grid->sorted, &search->candidates, grid->capacity);
-}
-
-/* Searches for query q with every number of lists of the grid. */
-static void
 measure_query(IvfpqRecallGrid *grid, int q)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(grid->tmp);
-	const GvTopK *sorted = &grid->sorted;
+	const IvfpqCalibration *calibration = grid->calibration;
+	int			level = grid->spec.level;
+	IvfpqSearch *search = &grid->search;
+	GvTopK	   *sorted = &grid->sorted;
 	Bitmapset  *searched = NULL;
+	IvfpqGroundTruth truth;
 
-	find_ground_truth(grid, q, grid->ground_truth);
-	IvfpqSearchQuery(&grid->search,
-					 IvfpqLevelQuery(grid->calibration, grid->spec.level, q));
-	gv_topk_reset(&grid->sorted);
-	for (int step = 0; step < grid->nsteps &&
-		 grid->ground_truth->nneighbors > 0;
-		 step++)
+	grid->nneighbors[q] = IvfpqCalibrationGroundTruth(calibration, level, q,
+													  &truth);
+	IvfpqSearchQuery(search, calibration->levels[level].queries +
+					 (Size) q * search->model->meta.dims);
+	gv_topk_reset(sorted);
+	for (int step = 0; step < grid->nsteps && truth.nneighbors > 0; step++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		search_step(grid, step, &searched);
-		note_found(grid, grid->ground_truth, q, step, sorted->ids,
-				   sorted->count);
+		/* make_grid has given the lists capacity for the last step */
+		search->lists.capacity = grid->probes[step];
+		IvfpqNearestLists(search->index, search->model, &search->query, NULL,
+						  1, &search->lists);
+		IvfpqSearchOpen(search, grid->capacity);
+		if (sorted->count == grid->capacity)
+			search->scan.reach = sorted->scores[grid->capacity - 1];
+		for (int i = 0; i < search->lists.count; i++)
+		{
+			int			list = (int) search->lists.ids[i];
+
+			if (bms_is_member(list, searched))
+				continue;
+			searched = bms_add_member(searched, list);
+			IvfpqSearchList(search, i);
+		}
+		IvfpqSearchSettle(search);
+		gv_topk_sort(&search->candidates);
+		merge_postings(sorted, &search->candidates, grid->capacity);
+		note_found(grid, &truth, q, step, sorted->ids, sorted->count);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(grid->tmp);
-}
-
-/*
- * Notes the results of queries q .. q + n - 1 at a step, hits side by side.
- */
-static void
-note_hits(IvfpqRecallGrid *grid, const IvfpqGroundTruth *ground_truths,
-		  int step, int q,
-		  int n, const int32 *nhits, const ItemPointerData *tids)
-{
-	uint64	   *ids = grid->sorted.ids;
-
-	for (int i = 0; i < n; i++)
-	{
-		for (int j = 0; j < nhits[i]; j++)
-			ids[j] = IvfpqTidToId(&tids[j]);
-		tids += nhits[i];
-		if (ground_truths[i].nneighbors > 0)
-			note_found(grid, &ground_truths[i], q + i, step, ids, nhits[i]);
-	}
-}
-
-/*
- * Does as measure_query for queries q .. q + n - 1 by gpuvecd; returns false
- * if gpuvecd failed.
- */
-static bool
-measure_query_batch(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int q,
-					int n)
-{
-	IvfpqCalibration *calibration = grid->calibration;
-	MemoryContext oldcontext = MemoryContextSwitchTo(grid->tmp);
-	const IvfpqMetaData *meta = &grid->search.model->meta;
-	IvfpqGroundTruth *ground_truths = palloc(n * sizeof(IvfpqGroundTruth));
-	bool		done = true;
-
-	for (int i = 0; i < n; i++)
-		find_ground_truth(grid, q + i, &ground_truths[i]);
-	for (int step = 0; step < grid->nsteps && done; step++)
-	{
-		const int32 *nhits;
-		const ItemPointerData *tids;
-
-		done = calib_mirror_search(mirror, IvfpqLevelQuery(calibration,
-														   grid->spec.level,
-														   q), n,
-								   calibration->gv->dims, grid->probes[step],
-								   IvfpqListsToCompare(meta, grid->probes[step],
-													   grid->search.query.deep),
-								   grid->capacity, &nhits, &tids);
-		if (done)
-			note_hits(grid, ground_truths, step, q, n, nhits, tids);
-		CHECK_FOR_INTERRUPTS();
-	}
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextReset(grid->tmp);
-	return done;
 }
 
 /*
@@ -657,16 +521,63 @@ measure_query_batch(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int q,
  * calibration mirror, or it failed.
  */
 static bool
-measure_remote(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int nqueries)
+measure_remote(IvfpqRecallGrid *grid)
 {
-	int			capacity = grid->capacity;
-	int			most = Min(MOST_TRIES, GV_MAX_TRIED_HITS / capacity);
+	const IvfpqCalibration *calibration = grid->calibration;
+	const IvfpqMetaData *meta = &grid->search.model->meta;
+	const IvfpqGridSpec *spec = &grid->spec;
+	uint64	   *ids = grid->sorted.ids;
+	int			most = Min(GV_MAX_TRIES, GV_MAX_TRIED_HITS / grid->capacity);
+	IvfpqGroundTruth *truths;
 
-	if (mirror == NULL || mirror->builder == NULL || capacity > GV_MAX_HITS)
+	if (grid->mirror == NULL || !has_mirror(grid->mirror) ||
+		grid->capacity > GV_MAX_HITS)
 		return false;
-	for (int q = 0; q < nqueries; q += most)
-		if (!measure_query_batch(grid, mirror, q, Min(most, nqueries - q)))
-			return false;
+	truths = palloc(most * sizeof(IvfpqGroundTruth));
+	for (int first = 0; first < spec->nqueries; first += most)
+	{
+		int			n = Min(most, spec->nqueries - first);
+		const float *queries = calibration->levels[spec->level].queries +
+		(Size) first * meta->dims;
+
+		for (int i = 0; i < n; i++)
+			grid->nneighbors[first + i] =
+				IvfpqCalibrationGroundTruth(calibration, spec->level,
+											first + i, &truths[i]);
+		for (int step = 0; step < grid->nsteps; step++)
+		{
+			GvTryRequest request = {
+				n, grid->probes[step],
+				IvfpqListsToCompare(meta, grid->probes[step],
+									grid->search.query.deep),
+				grid->capacity
+			};
+			const int32 *nhits;
+			const char *rowids;
+			const ItemPointerData *tids;
+
+			if (!IvfpqBuilderTry(grid->mirror->builder, &request, queries,
+								 (Size) n * meta->dims * sizeof(float),
+								 &nhits, &rowids))
+			{
+				give_up(grid->mirror, true);
+				pfree(truths);
+				return false;
+			}
+			/* the hits of all queries side by side, nearest first */
+			tids = (const ItemPointerData *) rowids;
+			for (int i = 0; i < n; i++)
+			{
+				for (int j = 0; j < nhits[i]; j++)
+					ids[j] = IvfpqTidToId(tids++);
+				if (truths[i].nneighbors > 0)
+					note_found(grid, &truths[i], first + i, step, ids,
+							   nhits[i]);
+			}
+			CHECK_FOR_INTERRUPTS();
+		}
+	}
+	pfree(truths);
 	return true;
 }
 
@@ -677,7 +588,7 @@ measure_remote(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror, int nqueries)
 static void
 measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
 {
-	Size		bytes = grid->nsteps * sizeof(GridFound);
+	Size		bytes = (Size) grid->nsteps * IVFPQ_GROUND_TRUTH_ROWS;
 	int64		taken;
 
 	while (IvfpqParallelNext(grid->parallel, grid->spec.nqueries, &taken))
@@ -689,78 +600,28 @@ measure_local(IvfpqRecallGrid *grid, IvfpqTempFile *file)
 			continue;
 		IvfpqTempFilePut(file, 0, &q, sizeof(q));
 		IvfpqTempFilePut(file, 0, &grid->nneighbors[q], sizeof(int));
-		IvfpqTempFilePut(file, 0, &grid->found[q * grid->nsteps], bytes);
+		IvfpqTempFilePut(file, 0, found_at(grid, q, 0), bytes);
 	}
 	IvfpqInjectionPoint("build: climbed");
 }
 
-/* Takes the results of another participant. */
-static void
-take_found(IvfpqRecallGrid *grid, int from)
-{
-	Size		bytes = grid->nsteps * sizeof(GridFound);
-	IvfpqTempFile files;
-	BufFile    *file;
-	int			q;
-
-	IvfpqTempFileBegin(&files, grid->parallel, "found", 1);
-	file = IvfpqTempFileOpen(&files, 0, from);
-	if (file == NULL)
-		return;
-	while (IvfpqTempFileRead(file, &q, sizeof(q)))
-		if (!IvfpqTempFileRead(file, &grid->nneighbors[q], sizeof(int)) ||
-			!IvfpqTempFileRead(file, &grid->found[q * grid->nsteps],
-							   bytes))
-			elog(ERROR, "a temporary file of the build ends early");
-	IvfpqTempFileClose(&files, file);
-}
-
 /*
- * The leader has a grid measured: by gpuvecd, or by all participants.  Workers
- * wait for the end of a phase before and after.
- */
-void
-IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, IvfpqCalibMirror *mirror,
-					   const IvfpqGridSpec *spec)
-{
-	IvfpqParallelShared *parallel = grid->parallel->shared;
-
-	make_grid(grid, spec);
-	if (measure_remote(grid, mirror, spec->nqueries))
-		return;
-
-	parallel->meta = grid->search.model->meta;
-	parallel->grid_spec = *spec;
-	IvfpqParallelStartPhase(grid->parallel);
-	measure_local(grid, NULL);
-	(void) IvfpqParallelEndPhase(grid->parallel);
-	for (int from = 1; from < parallel->size; from++)
-		take_found(grid, from);
-	parallel->grid_spec.nqueries = 0;
-}
-
-void
-IvfpqRecallGridEnd(IvfpqRecallGrid *grid)
-{
-	MemoryContextDelete(grid->tmp);
-}
-
-/*
- * A worker searches as long as the leader has grids measured; *calibration has
- * the ground truth of all participants.
+ * A worker searches as long as the leader has grids measured.  *calibration has
+ * the rows that this participant found.
  */
 void
 IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
 					IvfpqParallel *parallel)
 {
 	const IvfpqModel *model = IvfpqModelLoad(index, &parallel->shared->meta);
-	IvfpqRecallGrid *grid =
-	IvfpqRecallGridBegin(calibration, index, model, parallel);
-	IvfpqTempFile file;
+	IvfpqRecallGrid *grid = IvfpqRecallGridBegin(calibration, index, model,
+												 NULL, parallel);
 
-	IvfpqCalibrationSettle(calibration);
+	IvfpqCalibrationSettle(calibration, parallel);
 	while (parallel->shared->grid_spec.nqueries > 0)
 	{
+		IvfpqTempFile file;
+
 		make_grid(grid, &parallel->shared->grid_spec);
 		IvfpqTempFileBegin(&file, parallel, "found", 1);
 		measure_local(grid, &file);
@@ -768,7 +629,6 @@ IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
 		(void) IvfpqParallelEndPhase(parallel);
 		IvfpqTempFileEnd(&file);
 	}
-	IvfpqRecallGridEnd(grid);
 }
 
 /*
@@ -778,7 +638,7 @@ IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
 static int
 rows_needed_at(const IvfpqRecallGrid *grid, int depth)
 {
-	return depths[depth] / ivfpq_levels[grid->spec.level].stride;
+	return ivfpq_depths[depth] / ivfpq_levels[grid->spec.level].stride;
 }
 
 /*
@@ -793,54 +653,9 @@ is_provable(const IvfpqRecallGrid *grid, int depth, double recall)
 	while (ivfpq_levels[level].end <= depth)
 		level++;
 	return recall <= IVFPQ_SURE_RECALL ||
-		(1 - recall) * depths[depth] / ivfpq_levels[level].stride *
-		grid->calibration->nknown[level] >=
+		(1 - recall) * ivfpq_depths[depth] / ivfpq_levels[level].stride *
+		grid->calibration->levels[level].nknown >=
 		LEAST_MISSED * (1 - 1e-9);
-}
-
-/* Returns the results of query q at a step. */
-static const uint8 *
-found_at(const IvfpqRecallGrid *grid, int q, int step)
-{
-	return grid->found[q * grid->nsteps + step].widths;
-}
-
-/* Adds the neighbors after its place that query q finds with each pair. */
-static void
-tally_query(const IvfpqRecallGrid *grid, int q, const Place *place,
-			Tally *tally)
-{
-	int			rows_needed = Min(tally->rows_needed, grid->nneighbors[q]);
-	int			last = rows_needed - Min(tally->nlast, rows_needed);
-	double		scale = (double) tally->rows_needed / rows_needed;
-	double		last_scale = (double) tally->nlast / (rows_needed - last);
-
-	for (int step = 0; step < grid->nsteps; step++)
-	{
-		const uint8 *widths = found_at(grid, q, step);
-		int			counts[MAX_WIDTHS + 1] = {0};
-		int			lasts[MAX_WIDTHS + 1] = {0};
-		double		found = place->returned;
-		int			found_last = 0;
-
-		for (int r = place->next; r < rows_needed; r++)
-		{
-			counts[widths[r]]++;
-			lasts[widths[r]] += r >= last;
-		}
-		for (int w = 0; w < grid->nwidths; w++)
-		{
-			double		n;
-
-			found += counts[w];
-			found_last += lasts[w];
-			n = Min(found, rows_needed) * scale;
-			tally->sum[step][w] += n;
-			tally->squares[step][w] += n * n;
-			tally->last[step][w] += found_last * last_scale;
-		}
-	}
-	tally->nqueries++;
 }
 
 /* Sums the neighbors that all queries find at a depth with each pair. */
@@ -852,13 +667,52 @@ tally_depth(const IvfpqRecallGrid *grid, const Place *places, int depth,
 	tally->rows_needed = rows_needed_at(grid, depth);
 	tally->nlast = (int) ceil(tally->rows_needed * LAST_PART);
 	for (int q = 0; q < grid->spec.nqueries; q++)
-		if (grid->nneighbors[q] > 0)
-			tally_query(grid, q, &places[q], tally);
+	{
+		int			n = Min(tally->rows_needed, grid->nneighbors[q]);
+		int			nlast = Min(tally->nlast, n);
+		double		scale;
+		double		last_scale;
+
+		if (n == 0)
+			continue;
+		tally->nqueries++;
+		scale = (double) tally->rows_needed / n;
+		last_scale = (double) tally->nlast / nlast;
+		for (int step = 0; step < grid->nsteps; step++)
+		{
+			const uint8 *widths = found_at(grid, q, step);
+			int			counts[MAX_WIDTHS + 1] = {0};
+			int			lasts[MAX_WIDTHS + 1] = {0};
+			double		found = places[q].returned;
+			int			found_last = 0;
+
+			for (int r = places[q].next; r < n; r++)
+			{
+				counts[widths[r]]++;
+				lasts[widths[r]] += r >= n - nlast;
+			}
+			for (int w = 0; w < grid->nwidths; w++)
+			{
+				double		value;
+
+				found += counts[w];
+				found_last += lasts[w];
+				value = Min(found, n) * scale;
+				tally->sum[step][w] += value;
+				tally->squares[step][w] += value * value;
+				tally->last[step][w] += found_last * last_scale;
+			}
+		}
+	}
 }
 
 /*
  * Returns the recall of a pair: the lower end of its interval, of z standard
- * errors, or the recall of the last part if that is less.
+ * errors, or the recall of the last part if that is less.  With N queries
+ *
+ *		mean = sum / N / R
+ *		variance = (squares / R^2 - N mean^2) / (N - 1)
+ *		recall = min(mean - z sqrt(variance / N), last / N / L)
  */
 static double
 recall_of(const Tally *tally, double z, int step, int width)
@@ -986,67 +840,93 @@ advance(const IvfpqRecallGrid *grid, int depth, const IvfpqTarget *target,
 }
 
 /*
- * Finds a target at all depths of the grid's level.  Returns how many are
- * within reach: after one that is not, none is.  A depth whose recall the
- * sample cannot prove is skipped: a scan takes more there than the target
- * below says.
- */
-static int
-find_depths(const IvfpqRecallGrid *grid, double z, int t, Tally *tally,
-			IvfpqMetaData *meta)
-{
-	const IvfpqLevel *level = &ivfpq_levels[grid->spec.level];
-	Place	   *places = palloc0(grid->spec.nqueries * sizeof(Place));
-	IvfpqTarget before = {0, 0};	/* of the last depth that is known */
-	bool		reached = true;
-	int			nreached = 0;
-
-	for (int d = 0; reached && d < Min(level->end, meta->calibrated_depths);
-		 d++)
-	{
-		IvfpqTarget *target = &meta->targets[d][t];
-
-		if (!is_provable(grid, d, recalls[t]))
-			continue;
-		if (d >= level->first)
-		{
-			tally_depth(grid, places, d, tally);
-			if (find_target(grid, tally, z, recalls[t], target))
-			{
-				target->probes = Max(target->probes, before.probes);
-				target->candidates = Max(target->candidates,
-										 before.candidates);
-			}
-		}
-		before = *target;
-		reached = before.candidates > 0;
-		nreached += reached && d >= level->first;
-		if (reached)
-			advance(grid, d, &before, recalls[t], places);
-	}
-	pfree(places);
-	return nreached;
-}
-
-/*
  * Finds all targets of the grid's level, into *meta.  Returns how many of
  * those that every calibration determines are within reach of this grid.
+ *
+ * Of one recall, after a depth that is not within reach none is.  A depth whose
+ * recall the sample cannot prove is skipped: a scan takes more there than the
+ * target below says.
  */
-int
-IvfpqCheapest(const IvfpqRecallGrid *grid, double z, IvfpqMetaData *meta)
+static int
+find_targets(const IvfpqRecallGrid *grid, double z, IvfpqMetaData *meta)
 {
 	const IvfpqLevel *level = &ivfpq_levels[grid->spec.level];
 	Tally	   *tally = palloc(sizeof(Tally));
+	Place	   *places = palloc(grid->spec.nqueries * sizeof(Place));
 	int			nreached = 0;
 
 	for (int d = level->first; d < level->end; d++)
 		memset(meta->targets[d], 0, sizeof(meta->targets[d]));
 	for (int t = 0; t < IVFPQ_TARGETS; t++)
 	{
-		int			n = find_depths(grid, z, t, tally, meta);
+		IvfpqTarget before = {0, 0};	/* of the last depth that is known */
 
-		nreached += recalls[t] <= IVFPQ_SURE_RECALL ? n : 0;
+		memset(places, 0, grid->spec.nqueries * sizeof(Place));
+		for (int d = 0; d < IvfpqLevelEnd(meta, grid->spec.level); d++)
+		{
+			IvfpqTarget *target = &meta->targets[d][t];
+
+			if (!is_provable(grid, d, ivfpq_recalls[t]))
+				continue;
+			if (d >= level->first)
+			{
+				tally_depth(grid, places, d, tally);
+				if (find_target(grid, tally, z, ivfpq_recalls[t], target))
+				{
+					target->probes = Max(target->probes, before.probes);
+					target->candidates = Max(target->candidates,
+											 before.candidates);
+				}
+			}
+			before = *target;
+			if (before.candidates == 0)
+				break;
+			nreached += d >= level->first &&
+				ivfpq_recalls[t] <= IVFPQ_SURE_RECALL;
+			advance(grid, d, &before, ivfpq_recalls[t], places);
+		}
 	}
+	pfree(places);
 	pfree(tally);
 	return nreached;
+}
+
+/*
+ * The leader has a grid measured, by gpuvecd or by all participants, and finds
+ * the targets of its level, which hold with z standard errors, into *meta.
+ * Returns how many of those that every calibration determines are within reach
+ * of this grid.  Workers wait for the end of a phase before and after.
+ */
+int
+IvfpqRecallGridMeasure(IvfpqRecallGrid *grid, const IvfpqGridSpec *spec,
+					   double z, IvfpqMetaData *meta)
+{
+	IvfpqParallelShared *shared = grid->parallel->shared;
+	Size		bytes;
+	IvfpqTempFile files;
+	int			q;
+
+	make_grid(grid, spec);
+	if (measure_remote(grid))
+		return find_targets(grid, z, meta);
+
+	shared->meta = grid->search.model->meta;
+	shared->grid_spec = *spec;
+	IvfpqParallelStartPhase(grid->parallel);
+	measure_local(grid, NULL);
+	(void) IvfpqParallelEndPhase(grid->parallel);
+	bytes = (Size) grid->nsteps * IVFPQ_GROUND_TRUTH_ROWS;
+	IvfpqTempFileBegin(&files, grid->parallel, "found", 1);
+	for (int from = 1; from < shared->size; from++)
+	{
+		IvfpqTempFileOpen(&files, 0, from, from + 1);
+		while (IvfpqTempFileRead(&files, &q, sizeof(q)))
+			if (q < 0 || q >= spec->nqueries ||
+				!IvfpqTempFileRead(&files, &grid->nneighbors[q],
+								   sizeof(int)) ||
+				!IvfpqTempFileRead(&files, found_at(grid, q, 0), bytes))
+				elog(ERROR, "a temporary file of the build ends early");
+	}
+	shared->grid_spec.nqueries = 0;
+	return find_targets(grid, z, meta);
 }

@@ -20,7 +20,7 @@ typedef struct IvfpqCalibMirror
 	int			code_bytes;
 	char	   *message;		/* [capacity] GvListsRequest and chunks */
 	Size		capacity;
-	Size		used;
+	Size		used;			/* 0: no message is begun */
 	uint32	   *live;			/* where the arrays of the last chunk lie */
 	float	   *t;
 	ItemPointerData *tids;
@@ -30,27 +30,24 @@ typedef struct IvfpqCalibMirror
 
 typedef struct IvfpqRecallGrid IvfpqRecallGrid;
 
-extern void IvfpqCalibMirrorJoin(IvfpqCalibMirror *mirror, Relation index,
-								 IvfpqBuilder *builder, IvfpqSharing *sharing,
-								 int code_bytes);
-extern void IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, int64 postings);
-extern void IvfpqCalibMirrorAgree(IvfpqCalibMirror *mirror);
+extern void IvfpqCalibMirrorBegin(IvfpqCalibMirror *mirror, Relation index,
+								  IvfpqBuilder *builder,
+								  IvfpqParallel *parallel, int code_bytes);
 extern void IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list,
 								 uint32 npostings);
 extern void IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror,
 								const IvfpqPosting *posting);
 extern void IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror);
 
-extern IvfpqRecallGrid *IvfpqRecallGridBegin(IvfpqCalibration *calibration,
-											 Relation index, const IvfpqModel *model,
+extern IvfpqRecallGrid *IvfpqRecallGridBegin(const IvfpqCalibration *calibration,
+											 Relation index,
+											 const IvfpqModel *model,
+											 IvfpqCalibMirror *mirror,
 											 IvfpqParallel *parallel);
-extern void IvfpqRecallGridMeasure(IvfpqRecallGrid *grid,
-								   IvfpqCalibMirror *mirror,
-								   const IvfpqGridSpec *spec);
+extern int	IvfpqRecallGridMeasure(IvfpqRecallGrid *grid,
+								   const IvfpqGridSpec *spec, double z,
+								   IvfpqMetaData *meta);
 extern void IvfpqRecallGridHelp(IvfpqCalibration *calibration, Relation index,
 								IvfpqParallel *parallel);
-extern void IvfpqRecallGridEnd(IvfpqRecallGrid *grid);
-extern int	IvfpqCheapest(const IvfpqRecallGrid *grid, double z,
-						  IvfpqMetaData *meta);
 
 #endif							/* IVFPQ_RECALLGRID_H */

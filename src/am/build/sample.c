@@ -42,14 +42,17 @@
 #define CLAIM_BLOCKS	32		/* that a participant claims at once */
 
 /* The reader's state that all participants share (IVFPQ_PARALLEL_READER). */
-typedef struct Shared
+typedef struct IvfpqReaderShared
 {
 	int			dims;
 	bool		lenient;
 	bool		transform;
 	int64		nblocks;
 	int64		nskip;
-} Shared;
+	uint64		skip[FLEXIBLE_ARRAY_MEMBER];	/* [nskip] TIDs to leave out,
+												 * ascending */
+	/* BlockNumber [nblocks] to read, ascending */
+} IvfpqReaderShared;
 
 /* Returns the bytes of a row in memory. */
 static Size
@@ -58,112 +61,83 @@ row_bytes(const IvfpqSample *sample)
 	return sample->dims * sizeof(float) + sizeof(uint64);
 }
 
-/* Begins the sample, or begins it again. */
+/* Has the callback called for every row of n blocks. */
 static void
-begin_sample(IvfpqSample *sample)
+scan_blocks(const IvfpqSample *sample, BlockNumber first, BlockNumber n,
+			IndexBuildCallback callback, void *arg)
 {
-	sample->count = 0;
-	sample->seen = 0;
-	sample->skip = -1;
-	reservoir_init_selection_state(&sample->reservoir, sample->capacity);
-	/* by a fixed seed, so that the same table gives the same sample */
-	sampler_random_init_state((uint32) IVFPQ_TRAINING_SEED,
-							  &sample->reservoir.randstate);
-	sample->reservoir.W =
-		exp(-log(sampler_random_fract(&sample->reservoir.randstate)) /
-			sample->capacity);
+	CHECK_FOR_INTERRUPTS();
+	IvfpqSnapshotRenew();
+	table_index_build_range_scan(sample->heap, sample->index,
+								 sample->indexInfo, false, false, false,
+								 first, n, callback, arg, NULL);
 }
 
 /*
- * Makes capacity for one more row, doubled as needed, so that small tables
- * take little.
+ * Puts a row into the sample, or in place of another when the sample is full.
+ * Memory is doubled as needed, so that small tables take little.
  */
-static void
-grow_sample(IvfpqSample *sample)
-{
-	Size		row = sample->dims * sizeof(float);
-	int64		n = sample->count;
-
-	if (sample->rows == NULL)
-	{
-		n = Min(sample->capacity, 1024);
-		sample->rows = palloc_extended(row * n, MCXT_ALLOC_HUGE);
-		sample->ids = palloc(sizeof(uint64) * n);
-	}
-	else if (n >= 1024 && (n & (n - 1)) == 0)
-	{
-		n = Min(sample->capacity, 2 * n);
-		sample->rows = repalloc_huge(sample->rows, row * n);
-		sample->ids = repalloc_huge(sample->ids, sizeof(uint64) * n);
-	}
-}
-
-/*
- * Returns whether the next row is to be skipped; its value need not be read
- * then.
- */
-static bool
-pass_over(IvfpqSample *sample)
-{
-	if (sample->count < sample->capacity)
-		return false;
-	if (sample->skip < 0)
-		sample->skip = reservoir_get_next_S(&sample->reservoir, sample->seen,
-											sample->capacity);
-	sample->skip -= 1;
-	return sample->skip >= 0;
-}
-
-/* Puts a row into the sample, or in place of another. */
 static void
 take_row(IvfpqSample *sample, const float *row, uint64 id)
 {
-	int64		at;
+	Size		bytes = sample->dims * sizeof(float);
+	int64		at = sample->count;
+	int64		n;
 
-	if (sample->count < sample->capacity)
-	{
-		grow_sample(sample);
-		at = sample->count++;
-	}
-	else
+	if (at == sample->capacity)
 		at = (int64) (sample->capacity *
 					  sampler_random_fract(&sample->reservoir.randstate));
-	memcpy(sample->rows + at * sample->dims, row,
-		   sample->dims * sizeof(float));
+	else if (sample->rows == NULL)
+	{
+		n = Min(sample->capacity, 1024);
+		sample->rows = palloc_extended(bytes * n, MCXT_ALLOC_HUGE);
+		sample->ids = palloc(sizeof(uint64) * n);
+	}
+	else if (at >= 1024 && (at & (at - 1)) == 0)
+	{
+		n = Min(sample->capacity, 2 * at);
+		sample->rows = repalloc_huge(sample->rows, bytes * n);
+		sample->ids = repalloc_huge(sample->ids, sizeof(uint64) * n);
+	}
+	if (sample->count < sample->capacity)
+		sample->count++;
+	memcpy(sample->rows + at * sample->dims, row, bytes);
 	sample->ids[at] = id;
 }
 
-/* Called for every row of the sampled blocks. */
+/*
+ * Called for every row of the sampled blocks.  Once the sample is full, the
+ * reservoir skips rows, whose values need not be read then.
+ */
 static void
 sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 				bool alive, void *arg)
 {
 	IvfpqSample *sample = arg;
-	MemoryContext oldcontext;
 	const float *row;
-	int			dims;
 
 	IvfpqRowDone();
 	if (isnull[0] || !alive)
 		return;
-	if (pass_over(sample))
+	if (sample->count == sample->capacity)
 	{
-		sample->seen += 1;
+		if (sample->skip < 0)
+			sample->skip = reservoir_get_next_S(&sample->reservoir,
+												sample->seen,
+												sample->capacity);
+		sample->skip -= 1;
+		if (sample->skip >= 0)
+		{
+			sample->seen += 1;
+			return;
+		}
+	}
+	row = IvfpqRowVector(sample->type, values[0], false, &sample->dims,
+						 sample->lenient, sample->tmp);
+	if (row == NULL)
 		return;
-	}
-
-	oldcontext = MemoryContextSwitchTo(sample->tmp);
-	row = IvfpqValueFloats(sample->type, values[0], &dims);
-	MemoryContextSwitchTo(oldcontext);
-
-	if (!sample->lenient)
-		IvfpqCheckDims(sample->dims, dims);
-	if (dims == sample->dims && IvfpqIsPlaceable(sample->type, row, dims))
-	{
-		take_row(sample, row, IvfpqTidToId(tid));
-		sample->seen += 1;
-	}
-	MemoryContextReset(sample->tmp);
+	take_row(sample, row, IvfpqTidToId(tid));
+	sample->seen += 1;
 }
 
 /* Called for rows of a few blocks, to count them. */
@@ -182,8 +156,7 @@ count_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
  * where it is not the whole table.
  */
 static int
-blocks_to_read(IvfpqSample *sample, Relation heap, Relation index,
-			   IndexInfo *indexInfo, BlockNumber nblocks)
+blocks_to_read(IvfpqSample *sample, BlockNumber nblocks)
 {
 	BlockSamplerData sampler;
 	int64		rows = 0;
@@ -198,12 +171,8 @@ blocks_to_read(IvfpqSample *sample, Relation heap, Relation index,
 	BlockSampler_Init(&sampler, nblocks, Min(nblocks, BLOCKS_TO_COUNT),
 					  (uint32) IVFPQ_TRAINING_SEED);
 	for (; BlockSampler_HasMore(&sampler); n++)
-	{
-		IvfpqSnapshotRenew();
-		table_index_build_range_scan(heap, index, indexInfo, false, false,
-									 false, BlockSampler_Next(&sampler), 1,
-									 count_callback, &rows, NULL);
-	}
+		scan_blocks(sample, BlockSampler_Next(&sampler), 1, count_callback,
+					&rows);
 	if (!sample->sparing)
 	{
 		if (rows * nblocks <= sample->capacity * n)
@@ -220,30 +189,11 @@ peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			  bool alive, void *arg)
 {
 	IvfpqSample *sample = arg;
-	MemoryContext oldcontext;
 
 	IvfpqRowDone();
-	if (isnull[0] || !alive || sample->dims > 0)
-		return;
-	oldcontext = MemoryContextSwitchTo(sample->tmp);
-	(void) IvfpqValueFloats(sample->type, values[0], &sample->dims);
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextReset(sample->tmp);
-}
-
-/* Reads the first blocks until a row gives the dimension. */
-static void
-find_dims(IvfpqSample *sample, Relation heap, Relation index,
-		  IndexInfo *indexInfo, BlockNumber nblocks)
-{
-	for (BlockNumber blkno = 0; blkno < nblocks && sample->dims == 0; blkno++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		IvfpqSnapshotRenew();
-		table_index_build_range_scan(heap, index, indexInfo, false, false,
-									 false, blkno, 1, peek_callback, sample,
-									 NULL);
-	}
+	if (alive && sample->dims == 0)
+		(void) IvfpqRowVector(sample->type, values[0], isnull[0],
+							  &sample->dims, false, sample->tmp);
 }
 
 /*
@@ -252,7 +202,7 @@ find_dims(IvfpqSample *sample, Relation heap, Relation index,
  * a block are in the index.
  */
 static void
-check_memory(const IvfpqSample *sample, Relation index)
+check_memory(const IvfpqSample *sample)
 {
 	Size		bytes = 4 * sample->least * row_bytes(sample);
 	int			needed_kb = (int) ((bytes + 1023) / 1024);
@@ -261,7 +211,7 @@ check_memory(const IvfpqSample *sample, Relation index)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("training index \"%s\" of %d dimensions needs %d kB, maintenance_work_mem is %d kB",
-						RelationGetRelationName(index), sample->dims,
+						RelationGetRelationName(sample->index), sample->dims,
 						needed_kb, maintenance_work_mem),
 				 errdetail("A sample of %d rows is to fit in a quarter of it.",
 						   sample->least),
@@ -269,73 +219,70 @@ check_memory(const IvfpqSample *sample, Relation index)
 						 (needed_kb + 1023) / 1024)));
 }
 
-/* Samples rows of n of the table's blocks; returns how many were read. */
+/*
+ * Samples rows of n of the table's blocks, without those taken before; returns
+ * how many blocks were read.
+ */
 static int64
-sample_blocks(IvfpqSample *sample, Relation heap, Relation index,
-			  IndexInfo *indexInfo, BlockNumber nblocks, int n)
+sample_blocks(IvfpqSample *sample, BlockNumber nblocks, int n)
 {
+	ReservoirStateData *reservoir = &sample->reservoir;
 	BlockSamplerData sampler;
 	int64		blocks = 0;
 
-	begin_sample(sample);
+	sample->count = 0;
+	sample->seen = 0;
+	sample->skip = -1;
+	reservoir_init_selection_state(reservoir, sample->capacity);
+	/* by a fixed seed, so that the same table gives the same sample */
+	sampler_random_init_state((uint32) IVFPQ_TRAINING_SEED,
+							  &reservoir->randstate);
+	reservoir->W = exp(-log(sampler_random_fract(&reservoir->randstate)) /
+					   sample->capacity);
 	BlockSampler_Init(&sampler, nblocks, n, (uint32) IVFPQ_TRAINING_SEED);
-	while (BlockSampler_HasMore(&sampler))
-	{
-		BlockNumber blkno = BlockSampler_Next(&sampler);
-
-		CHECK_FOR_INTERRUPTS();
-		IvfpqSnapshotRenew();
-		table_index_build_range_scan(heap, index, indexInfo, false, false,
-									 false, blkno, 1, sample_callback, sample,
-									 NULL);
-		blocks++;
-	}
+	for (; BlockSampler_HasMore(&sampler); blocks++)
+		scan_blocks(sample, BlockSampler_Next(&sampler), 1, sample_callback,
+					sample);
 	return blocks;
 }
 
 /*
- * Samples the table into memory of the current context.  sample->type is set;
- * dims, capacity, least, lenient and sparing may be.  Sets *rows to an
- * estimate of the rows to index.
+ * Samples the table into memory of the current context.  The sample's
+ * relations and type are set; dims, capacity, least, lenient and sparing may
+ * be.  Returns an estimate of the rows to index.
  */
-void
-IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
-				IndexInfo *indexInfo, double *rows)
+double
+IvfpqSampleTake(IvfpqSample *sample)
 {
-	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
+	BlockNumber nblocks = RelationGetNumberOfBlocks(sample->heap);
 	int			most = (int) Min(nblocks, MOST_BLOCKS);
 	int64		blocks;
 
 	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq sample",
 										ALLOCSET_DEFAULT_SIZES);
-	find_dims(sample, heap, index, indexInfo, nblocks);
+	for (BlockNumber blkno = 0; blkno < nblocks && sample->dims == 0; blkno++)
+		scan_blocks(sample, blkno, 1, peek_callback, sample);
 	if (sample->dims == 0)
-	{
-		*rows = 0;
-		return;
-	}
+		return 0;
 
 	if (sample->capacity == 0)
 		sample->capacity = Min(IvfpqMemoryLimit() / 4 / row_bytes(sample),
 							   MAX_SAMPLES);
 	sample->capacity = Max(sample->capacity, 1);
-	blocks = sample_blocks(sample, heap, index, indexInfo, nblocks,
-						   blocks_to_read(sample, heap, index, indexInfo,
-										  nblocks));
+	blocks = sample_blocks(sample, nblocks, blocks_to_read(sample, nblocks));
 	while (sample->seen < sample->least && blocks < most)
 	{
 		double		more = blocks * (1.2 * sample->least /
 									 Max(sample->seen, 1) + 1);
 
 		if (sample->seen / blocks * nblocks >= sample->least)
-			check_memory(sample, index);
-		blocks = sample_blocks(sample, heap, index, indexInfo, nblocks,
-							   (int) Min(most, more));
+			check_memory(sample);
+		blocks = sample_blocks(sample, nblocks, (int) Min(most, more));
 	}
-	*rows = blocks > 0 ? sample->seen / blocks * nblocks : 0;
 	sample->whole = blocks == nblocks && sample->count == sample->seen;
 	MemoryContextDelete(sample->tmp);
+	return blocks > 0 ? sample->seen / blocks * nblocks : 0;
 }
 
 /* Exchanges rows i and j; swap [dims] is scratch memory. */
@@ -422,7 +369,7 @@ IvfpqSampleDistinct(IvfpqSample *sample)
 	return (double) most / Max(sample->count, 1);
 }
 
-/* Transforms rows [n][dims] in place. */
+/* Transforms rows [n][dims] in place, and serves interrupts. */
 void
 IvfpqTransformRows(const IvfpqTraining *training, float *rows, int64 n)
 {
@@ -433,30 +380,6 @@ IvfpqTransformRows(const IvfpqTraining *training, float *rows, int64 n)
 		CHECK_FOR_INTERRUPTS();
 		gv_transform(&training->gv, rows + i * dims, 1, rows + i * dims);
 	}
-}
-
-/* Adds rows that the reader leaves out. */
-void
-IvfpqReaderSkip(IvfpqReader *reader, const uint64 *ids, int64 n)
-{
-	uint64	   *skip = palloc_extended((reader->nskip + n) * sizeof(uint64),
-									   MCXT_ALLOC_HUGE);
-
-	if (reader->nskip > 0)
-		memcpy(skip, reader->skip, reader->nskip * sizeof(uint64));
-	if (n > 0)
-		memcpy(skip + reader->nskip, ids, n * sizeof(uint64));
-	reader->skip = skip;
-	reader->nskip += n;
-	IvfpqSortNumbers(skip, reader->nskip);
-}
-
-static bool
-is_skipped(const IvfpqReader *reader, uint64 id)
-{
-	return reader->nskip > 0 &&
-		bsearch(&id, reader->skip, reader->nskip, sizeof(uint64),
-				IvfpqCompareNumbers) != NULL;
 }
 
 /* Passes on the batch, and begins the next. */
@@ -473,20 +396,6 @@ flush_reader(IvfpqReader *reader)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/*
- * Returns whether a raw row may go to gpuvecd, if rows are read for that:
- * gpuvecd cannot know which records must bound nothing.
- */
-bool
-IvfpqMaySend(const IvfpqReader *reader, const float *row)
-{
-	const IvfpqSample *sample = reader->sample;
-
-	return reader->transform ||
-		IvfpqGetOptions(reader->index)->refine == IVFPQ_REFINE_NONE ||
-		IvfpqIsBoundable(sample->type, row, sample->dims);
-}
-
 /* Called for every row of the blocks. */
 static void
 read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
@@ -495,146 +404,117 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	IvfpqReader *reader = arg;
 	IvfpqSample *sample = reader->sample;
 	uint64		id = IvfpqTidToId(tid);
-	MemoryContext oldcontext;
 	const float *row;
-	int			dims;
 
 	IvfpqRowDone();
 	/* a scan of blocks cannot be ended: the rest is skipped */
-	if (reader->enough || isnull[0] || !alive || is_skipped(reader, id))
+	if (reader->enough || !alive ||
+		bsearch(&id, reader->shared->skip, reader->shared->nskip,
+				sizeof(uint64), IvfpqCompareNumbers) != NULL)
 		return;
-
-	oldcontext = MemoryContextSwitchTo(sample->tmp);
-	row = IvfpqValueFloats(sample->type, values[0], &dims);
-	MemoryContextSwitchTo(oldcontext);
-	if (!sample->lenient)
-		IvfpqCheckDims(sample->dims, dims);
-	if (dims == sample->dims && IvfpqIsPlaceable(sample->type, row, dims) &&
-		IvfpqMaySend(reader, row))
-	{
-		reader->ids[reader->nbatch] = id;
-		memcpy(reader->batch + (Size) reader->nbatch++ * dims, row,
-			   dims * sizeof(float));
-	}
-	MemoryContextReset(sample->tmp);
+	row = IvfpqRowVector(sample->type, values[0], isnull[0], &sample->dims,
+						 sample->lenient, sample->tmp);
+	if (row == NULL ||
+		(reader->boundable &&
+		 !IvfpqIsBoundable(sample->type, row, sample->dims)))
+		return;
+	reader->ids[reader->nbatch] = id;
+	memcpy(reader->batch + (Size) reader->nbatch++ * sample->dims, row,
+		   sample->dims * sizeof(float));
 	if (reader->nbatch == IVFPQ_READ_ROWS)
 		flush_reader(reader);
 }
 
-/* Reads the rows of blocks first .. end - 1. */
-static void
-read_blocks(IvfpqReader *reader, BlockNumber first, BlockNumber end)
+/*
+ * The leader, while workers wait, draws blocks that hold about the rows
+ * needed, and has all participants see what to read from them: all rows but
+ * those that queries are made of, and the first nskip of the sample.  When all
+ * has been read, the caller frees IVFPQ_PARALLEL_READER.
+ */
+void
+IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel, int64 nskip)
 {
-	if (end <= first)
-		return;
-	IvfpqSnapshotRenew();
-	table_index_build_range_scan(reader->heap, reader->index,
-								 reader->indexInfo, false, false, false,
-								 first, end - first, read_callback, reader,
-								 NULL);
-}
-
-/* Draws blocks, ascending, that hold about the rows needed. */
-static void
-draw_blocks(IvfpqReader *reader, IvfpqParallel *parallel)
-{
-	BlockNumber all = RelationGetNumberOfBlocks(reader->heap);
+	const IvfpqTraining *training = reader->training;
+	const IvfpqSample *sample = reader->sample;
+	BlockNumber all = RelationGetNumberOfBlocks(sample->heap);
 	double		blocks_needed = ceil(all * (double) reader->rows_needed /
-									 Max(reader->training->rows, 1));
+									 Max(training->rows, 1));
 	int			n = (int) Max(Min(Min(all, blocks_needed), PG_INT32_MAX), 1);
+	int			nqueries = training->nqueries;
 	BlockSamplerData sampler;
+	BlockNumber *blocks;
+	IvfpqReaderShared *shared =
+	IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_READER,
+					   offsetof(IvfpqReaderShared, skip) +
+					   (nqueries + nskip) * sizeof(uint64) +
+					   n * sizeof(BlockNumber));
 
-	reader->blocks = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_BLOCKS,
-										n * sizeof(BlockNumber));
-	reader->nblocks = 0;
+	shared->dims = sample->dims;
+	shared->lenient = sample->lenient;
+	shared->transform = reader->transform;
+	shared->nskip = nqueries + nskip;
+	if (nqueries > 0)
+		memcpy(shared->skip, training->query_ids, nqueries * sizeof(uint64));
+	if (nskip > 0)
+		memcpy(shared->skip + nqueries, sample->ids, nskip * sizeof(uint64));
+	IvfpqSortNumbers(shared->skip, shared->nskip);
+
+	shared->nblocks = 0;
+	blocks = (BlockNumber *) (shared->skip + shared->nskip);
 	BlockSampler_Init(&sampler, all, n, (uint32) IVFPQ_TRAINING_SEED);
 	while (BlockSampler_HasMore(&sampler))
-		reader->blocks[reader->nblocks++] = BlockSampler_Next(&sampler);
-}
-
-/* The leader, while workers wait, has all participants see the reader. */
-void
-IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel)
-{
-	Shared	   *shared = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_READER,
-											sizeof(Shared));
-	Size		bytes = reader->nskip * sizeof(uint64);
-
-	draw_blocks(reader, parallel);
-	if (bytes > 0)
-		memcpy(IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SKIP, bytes),
-			   reader->skip,
-			   bytes);
-	shared->dims = reader->sample->dims;
-	shared->lenient = reader->sample->lenient;
-	shared->transform = reader->transform;
-	shared->nblocks = reader->nblocks;
-	shared->nskip = reader->nskip;
-}
-
-/* Joins, as a worker whose reader has relations, type and a training. */
-void
-IvfpqReaderJoin(IvfpqReader *reader, IvfpqParallel *parallel)
-{
-	const Shared *shared =
-	IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_READER);
-
-	reader->sample->dims = shared->dims;
-	reader->sample->lenient = shared->lenient;
-	reader->transform = shared->transform;
-	reader->blocks = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_BLOCKS);
-	reader->nblocks = shared->nblocks;
-	reader->skip = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SKIP);
-	reader->nskip = shared->nskip;
-}
-
-/* Reads blocks first .. end - 1 of those to read, adjacent ones at once. */
-static void
-read_claimed(IvfpqReader *reader, int64 first, int64 end)
-{
-	const BlockNumber *blocks = reader->blocks;
-
-	for (int64 at = first; at < end && !reader->enough; at++)
-		if (at + 1 == end || blocks[at + 1] != blocks[at] + 1)
-		{
-			read_blocks(reader, blocks[first], blocks[at] + 1);
-			first = at + 1;
-		}
+		blocks[shared->nblocks++] = BlockSampler_Next(&sampler);
 }
 
 /*
- * Reads blocks that no other participant has claimed, until the sink needs no
- * more rows.
+ * Reads rows of blocks that no other participant has claimed, as the leader
+ * has shared them, until the sink needs no more.  A worker's reader has a
+ * sample with relations and type, and a training if rows are transformed.
  */
 void
-IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel)
+IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel,
+			   IvfpqRowSink sink, void *arg)
 {
+	const IvfpqReaderShared *shared =
+	IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_READER);
+	const BlockNumber *blocks =
+	(const BlockNumber *) (shared->skip + shared->nskip);
+	int64		nclaims = (shared->nblocks + CLAIM_BLOCKS - 1) / CLAIM_BLOCKS;
 	IvfpqSample *sample = reader->sample;
-	int64		nclaims = (reader->nblocks + CLAIM_BLOCKS - 1) / CLAIM_BLOCKS;
 	int64		claim;
 
-	IvfpqSnapshotTake();
-	reader->enough = false;
-	reader->batch = palloc(IVFPQ_READ_ROWS * sample->dims * sizeof(float));
+	sample->dims = shared->dims;
+	sample->lenient = shared->lenient;
 	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq sample",
 										ALLOCSET_DEFAULT_SIZES);
+	reader->transform = shared->transform;
+	reader->shared = shared;
+	/* raw rows go to gpuvecd, which cannot know which records bound nothing */
+	reader->boundable = !shared->transform &&
+		IvfpqGetOptions(sample->index)->refine != IVFPQ_REFINE_NONE;
+	reader->sink = sink;
+	reader->sink_arg = arg;
+	reader->enough = false;
+	reader->batch = palloc(IVFPQ_READ_ROWS * sample->dims * sizeof(float));
+	IvfpqSnapshotTake();
 	while (!reader->enough && IvfpqParallelNext(parallel, nclaims, &claim))
-		read_claimed(reader, claim * CLAIM_BLOCKS,
-					 Min((claim + 1) * CLAIM_BLOCKS, reader->nblocks));
+	{
+		int64		first = claim * CLAIM_BLOCKS;
+		int64		end = Min(first + CLAIM_BLOCKS, shared->nblocks);
+
+		/* adjacent blocks are read at once */
+		for (int64 at = first; at < end && !reader->enough; at++)
+			if (at + 1 == end || blocks[at + 1] != blocks[at] + 1)
+			{
+				scan_blocks(sample, blocks[first],
+							blocks[at] + 1 - blocks[first], read_callback,
+							reader);
+				first = at + 1;
+			}
+	}
 	flush_reader(reader);
+	IvfpqSnapshotDrop();
 	pfree(reader->batch);
 	MemoryContextDelete(sample->tmp);
-	IvfpqSnapshotDrop();
-}
-
-/*
- * The leader, while workers wait, frees what it shared: all has been read.
- */
-void
-IvfpqReaderEnd(IvfpqParallel *parallel)
-{
-	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_READER);
-	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_BLOCKS);
-	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_SKIP);
 }

@@ -85,7 +85,6 @@
 #define ROTATION_ROWS			8192
 #define ROTATION_ROWS_A_LIST	128
 #define ROTATION_ITERATIONS		4
-#define ROTATION_MAX_IMBALANCE	2.0
 
 /*
  * A row longer than this, times the usual length, is left out of these.
@@ -131,9 +130,9 @@ from_sample(int lists)
  * upper level in the sample.
  */
 static int
-choose_lists(Relation index, const IvfpqSample *sample, double rows)
+choose_lists(const IvfpqSample *sample, double rows)
 {
-	int			given = IvfpqGetOptions(index)->lists;
+	int			given = IvfpqGetOptions(sample->index)->lists;
 	int			lists = given > 0 ? given : IvfpqDefaultLists(rows);
 	Size		centroid = sample->dims * sizeof(float);
 	double		upper;
@@ -229,38 +228,30 @@ IvfpqRowsAround(int dims)
 }
 
 /*
- * Returns the number of rows near each query that are to be known:
- * IVFPQ_GROUND_TRUTH_ROWS besides its own row and the copies that most
- * queries' rows have in a table of `rows`.
- */
-static int
-find_depth(const IvfpqSample *sample, int taken, double rows)
-{
-	uint64	   *copies = palloc((taken + 1) * sizeof(uint64));
-	double		most = 0;
-
-	for (int i = 0; i < taken; i++)
-		copies[i] = (uint64) sample->counts[i] - 1;
-	IvfpqSortNumbers(copies, (Size) taken);
-	if (taken > 0)
-		most = copies[(int) (MOST_QUERIES_FRACTION * (taken - 1))] *
-			Max(rows / sample->count, 1);
-	pfree(copies);
-	return IVFPQ_GROUND_TRUTH_ROWS + 1 + (int) Min(most, MOST_COPIES);
-}
-
-/*
  * Chooses rows of a sample, whose distinct ones come first, for n queries or,
  * if distinct rows are fewer, for one query each, but at least LEAST_QUERIES;
- * of a table of `rows`.
+ * of a table of `rows`.  The rows near each query that are to be known are
+ * IVFPQ_GROUND_TRUTH_ROWS besides its own row and the copies that most
+ * queries' rows have in the table.
  */
 void
 IvfpqHoldOut(const IvfpqSample *sample, int n, double rows,
 			 IvfpqHeldOut *held)
 {
+	uint64	   *copies;
+	double		most = 0;
+
 	held->n = (int) Min(n, Max(sample->ndistinct, LEAST_QUERIES));
 	held->taken = (int) Min(held->n, sample->ndistinct);
-	held->depth = find_depth(sample, held->taken, rows);
+	copies = palloc((held->taken + 1) * sizeof(uint64));
+	for (int i = 0; i < held->taken; i++)
+		copies[i] = (uint64) sample->counts[i] - 1;
+	IvfpqSortNumbers(copies, (Size) held->taken);
+	if (held->taken > 0)
+		most = copies[(int) (MOST_QUERIES_FRACTION * (held->taken - 1))] *
+			Max(rows / sample->count, 1);
+	pfree(copies);
+	held->depth = IVFPQ_GROUND_TRUTH_ROWS + 1 + (int) Min(most, MOST_COPIES);
 }
 
 /*
@@ -297,51 +288,9 @@ move(float *query, const float *rows, int dims, GvTopK *around)
 }
 
 /*
- * Makes calibration queries of raw rows [n][dims], with the help of other raw
- * rows [nothers][dims], all different, of which IvfpqRowsAround() are enough;
- * neither has one that the metric cannot place.  Queries have the length that
- * the metric gives them.
- */
-static void
-move_queries(GvMetric metric, int dims, float *queries, int n,
-			 const float *others, int64 nothers)
-{
-	GvModel		unmoved = {.metric = metric, .dims = dims, .scale = 1};
-	int			nrows = (int) Min(nothers, IvfpqRowsAround(dims));
-	float	   *rows;
-	uint64	   *ids;
-	GvTopK	   *around;
-
-	if (nrows == 0)
-		return;
-	unmoved.mean = palloc0(dims * sizeof(float));
-	rows = palloc((Size) nrows * dims * sizeof(float));
-	ids = palloc(nrows * sizeof(uint64));
-	around = palloc0(n * sizeof(GvTopK));
-	(void) gv_transform(&unmoved, others, nrows, rows);
-	(void) gv_transform(&unmoved, queries, n, queries);
-	for (int i = 0; i < nrows; i++)
-		ids[i] = i;
-	for (int i = 0; i < n; i++) /* a query may be among them */
-		IvfpqTopKResize(&around[i], Min(AROUND + 1, nrows));
-
-	IvfpqCheckStatus(gv_exact(GV_L2, dims, queries, n, rows, nrows, ids,
-							  around, &ivfpq_stop));
-	for (int i = 0; i < n; i++)
-	{
-		move(queries + (Size) i * dims, rows, dims, &around[i]);
-		pfree(around[i].scores);
-		pfree(around[i].ids);
-	}
-	pfree(around);
-	pfree(ids);
-	pfree(rows);
-	pfree((float *) unmoved.mean);
-}
-
-/*
  * Sets queries [n][dims], the raw rows [n][dims] that they are made of, and
- * these rows' TIDs [n].
+ * these rows' TIDs [n].  The metric can place all rows of a sample; queries
+ * have the length that it gives them.
  *
  * Hardly any application searches with rows: it asks questions of answers, and
  * finds them farther away, in more lists, than a row finds its own neighbors.
@@ -352,7 +301,8 @@ move_queries(GvMetric metric, int dims, float *queries, int n,
  * Rows that equal others are drawn once, and do not count among those around
  * an equal one: a query that is not moved would lie among its copies, which
  * any search finds.  Rows around a query are those of the sample of which no
- * query is made, or all where copies leave fewer of them.
+ * query is made, or all where copies leave fewer of them; IvfpqRowsAround() of
+ * them are enough.
  */
 void
 IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
@@ -363,6 +313,13 @@ IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
 	Size		row = dims * sizeof(float);
 	int64		first = sample->ndistinct - held->taken < held->taken ? 0 :
 	held->taken;
+	int			nrows = (int) Min(sample->ndistinct - first,
+								  IvfpqRowsAround(dims));
+	GvModel		unmoved = {.metric = sample->type->metric, .dims = dims,
+	.scale = 1};
+	float	   *rows;
+	uint64	   *numbers;
+	GvTopK	   *around;
 
 	for (int i = 0; i < held->n; i++)
 	{
@@ -373,8 +330,31 @@ IvfpqMakeCalibrationQueries(const IvfpqSample *sample,
 		ids[i] = sample->ids[from];
 	}
 	memcpy(queries, held_out, held->n * row);
-	move_queries(sample->type->metric, dims, queries, held->n,
-				 sample->rows + first * dims, sample->ndistinct - first);
+	if (nrows == 0)
+		return;
+
+	unmoved.mean = palloc0(row);
+	rows = palloc((Size) nrows * row);
+	numbers = palloc(nrows * sizeof(uint64));
+	around = palloc0(held->n * sizeof(GvTopK));
+	(void) gv_transform(&unmoved, sample->rows + first * dims, nrows, rows);
+	(void) gv_transform(&unmoved, queries, held->n, queries);
+	for (int i = 0; i < nrows; i++)
+		numbers[i] = i;
+	for (int i = 0; i < held->n; i++)	/* a query may be among them */
+		IvfpqTopKResize(&around[i], Min(AROUND + 1, nrows));
+	IvfpqCheckStatus(gv_exact(GV_L2, dims, queries, held->n, rows, nrows,
+							  numbers, around, &ivfpq_stop));
+	for (int i = 0; i < held->n; i++)
+	{
+		move(queries + (Size) i * dims, rows, dims, &around[i]);
+		pfree(around[i].scores);
+		pfree(around[i].ids);
+	}
+	pfree(around);
+	pfree(numbers);
+	pfree(rows);
+	pfree((float *) unmoved.mean);
 }
 
 /*
@@ -421,33 +401,6 @@ hold_out_queries(IvfpqTraining *training, IvfpqParallel *parallel,
 		IvfpqSampleShuffle(sample);
 }
 
-/* Finds mean and scale, from the sample. */
-static void
-fit_transform(IvfpqTraining *training, IvfpqParallel *parallel,
-			  const IvfpqSample *sample)
-{
-	int			dims = sample->dims;
-
-	training->mean = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_MEAN,
-										dims * sizeof(float));
-	gv_fit_transform(training->gv.metric, dims, sample->rows,
-					 Min(sample->count, FIT_VALUES / dims), training->mean,
-					 &training->gv.scale);
-	training->gv.mean = training->mean;
-}
-
-/* Raises an error if an index to be rotated has too many dimensions. */
-static void
-rotation_check_dims(Relation index, int dims)
-{
-	if (IvfpqGetOptions(index)->rotate && dims > GV_MAX_ROTATED)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("option rotate takes %d dimensions at most, not %d",
-						GV_MAX_ROTATED, dims),
-				 errhint("Create the index without rotate.")));
-}
-
 /*
  * Returns how many of `count` rows the rotation is learned from: as many as a
  * quarter of the memory holds, besides what learning takes, which must fit
@@ -473,60 +426,11 @@ choose_rotation_rows(const IvfpqTraining *training, int64 count)
 }
 
 /*
- * Sets rows to those of the sample in the engine's space, outliers left out;
- * returns how many they are.
- */
-static int64
-take_rotation_rows(const IvfpqTraining *training, const IvfpqSample *sample, int64 n,
-				   float *rows)
-{
-	int			dims = training->gv.dims;
-	int64		count = 0;
-
-	for (int64 i = 0; i < n; i++)
-	{
-		float	   *row = rows + count * dims;
-
-		gv_transform(&training->gv, sample->rows + i * dims, 1, row);
-		if (-gv_distance_ip(row, row, dims) <= OUTLIER * OUTLIER)
-			count++;
-	}
-	return count;
-}
-
-/* Turns rows [n][dims] into residuals to the nearest of a few centroids. */
-static void
-subtract_centroids(float *rows, int64 n, int dims)
-{
-	GvKmeans	spec = {.dims = dims, .n = n,
-		.k = (int32) Max(1, n / ROTATION_ROWS_A_LIST),
-		.iterations = ROTATION_ITERATIONS, .max_imbalance = ROTATION_MAX_IMBALANCE,
-	.seed = IVFPQ_TRAINING_SEED};
-	float	   *centroids = palloc((Size) spec.k * dims * sizeof(float));
-	int32	   *nearest = palloc(n * sizeof(int32));
-	int32		found;
-	void	   *chunk;
-	void	   *scratch = IvfpqAllocScratch(gv_kmeans_scratch(&spec), &chunk);
-
-	IvfpqCheckStatus(gv_kmeans(&spec, rows, centroids, &found, scratch,
-							   &ivfpq_stop));
-	IvfpqCheckStatus(gv_assign(dims, centroids, found, rows, n, nearest, NULL,
-							   &ivfpq_stop));
-	for (int64 i = 0; i < n * dims; i++)
-		rows[i] = gv_difference(rows[i],
-								centroids[(Size) nearest[i / dims] * dims +
-										  i % dims]);
-	pfree(chunk);
-	pfree(nearest);
-	pfree(centroids);
-}
-
-/*
- * Learns the rotation from raw rows of the sample; mean, scale and the number
- * of sub-quantizers are known.
+ * Learns the rotation from raw rows of the sample, outliers left out; mean,
+ * scale and the number of sub-quantizers are known.
  *
- * Codes are made of residuals, so residuals decide.  Those of a few lists made
- * for this are as good as those of the index's lists, which do not exist yet:
+ * Codes are made of residuals, so residuals decide.  Those to a few centroids
+ * made for this are as good as those to the index's, which do not exist yet:
  * from here on all vectors are rotated, those that lists are made of, too.
  */
 static void
@@ -534,23 +438,46 @@ learn_rotation(IvfpqTraining *training, IvfpqParallel *parallel,
 			   const IvfpqSample *sample)
 {
 	int			dims = training->gv.dims;
-	int64		n = choose_rotation_rows(training, sample->count);
-	float	   *rows = palloc_extended(n * dims * sizeof(float),
+	int64		most = choose_rotation_rows(training, sample->count);
+	int64		n = 0;
+	float	   *rows = palloc_extended(most * dims * sizeof(float),
 									   MCXT_ALLOC_HUGE);
 	void	   *chunk;
 	void	   *scratch;
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CODES);
-	n = take_rotation_rows(training, sample, n, rows);
+	for (int64 i = 0; i < most; i++)
+	{
+		float	   *row = rows + n * dims;
+
+		gv_transform(&training->gv, sample->rows + i * dims, 1, row);
+		if (-gv_distance_ip(row, row, dims) <= OUTLIER * OUTLIER)
+			n++;
+	}
 	if (n > 0)
-		subtract_centroids(rows, n, dims);
+	{
+		int			k = (int) Max(1, n / ROTATION_ROWS_A_LIST);
+		float	   *centroids = palloc((Size) k * dims * sizeof(float));
+		int32	   *nearest = palloc(n * sizeof(int32));
+
+		k = IvfpqKmeans(rows, n, dims, k, ROTATION_ITERATIONS, centroids);
+		IvfpqCheckStatus(gv_assign(dims, centroids, k, rows, n, nearest, NULL,
+								   &ivfpq_stop));
+		for (int64 i = 0; i < n * dims; i++)
+			rows[i] = gv_difference(rows[i],
+									centroids[(Size) nearest[i / dims] * dims +
+											  i % dims]);
+		pfree(nearest);
+		pfree(centroids);
+	}
 	else
 	{
 		/* all rows are outliers, of which nothing can be learned */
 		memset(rows, 0, dims * sizeof(float));
 		n = 1;
 	}
+
 	training->rotation = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_ROTATION,
 											(Size) dims * dims * sizeof(float));
 	scratch = IvfpqAllocScratch(gv_learn_rotation_scratch(dims,
@@ -634,20 +561,16 @@ train_codebooks(IvfpqTraining *training, IvfpqParallel *parallel,
 /* Trains lists and codebooks by the backend's own engine. */
 static void
 train_here(IvfpqTraining *training, IvfpqParallel *parallel,
-		   IvfpqSample *sample,
-		   IvfpqReader *reader, int lists)
+		   IvfpqSample *sample, IvfpqReader *reader, int lists)
 {
 	int64		rows_needed = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
-	int64		n;
+	int64		n = Min(sample->count, Max(rows_needed, GV_CODEBOOK_ROWS));
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CLUSTERING);
 	IvfpqTransformRows(training, sample->rows, sample->count);
 	reader->transform = true;
-	n = Min(sample->count, Max(rows_needed, GV_CODEBOOK_ROWS));
 	reader->rows_needed = sample->whole ? (int64) sample->seen : rows_needed;
-	reader->nskip = 0;
-	IvfpqReaderSkip(reader, training->query_ids, training->nqueries);
 	IvfpqTrainLists(training, parallel, sample->rows, n, lists, reader);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CODES);
@@ -659,12 +582,13 @@ train_here(IvfpqTraining *training, IvfpqParallel *parallel,
  * cannot if the record of one must bound nothing, which gpuvecd cannot know.
  */
 static bool
-may_send_sample(IvfpqReader *reader)
+may_send_sample(const IvfpqSample *sample)
 {
-	const IvfpqSample *sample = reader->sample;
-
+	if (IvfpqGetOptions(sample->index)->refine == IVFPQ_REFINE_NONE)
+		return true;
 	for (int64 i = 0; i < sample->count; i++)
-		if (!IvfpqMaySend(reader, sample->rows + i * sample->dims))
+		if (!IvfpqIsBoundable(sample->type, sample->rows + i * sample->dims,
+							  sample->dims))
 			return false;
 	return true;
 }
@@ -705,23 +629,20 @@ send_part(IvfpqReader *reader, IvfpqParallel *parallel, Sent *sent,
 {
 	Sender		sender = {sent, builder};
 
-	reader->sink = send_rows;
-	reader->sink_arg = &sender;
-	IvfpqReaderRun(reader, parallel);
+	IvfpqReaderRun(reader, parallel, send_rows, &sender);
 	if (pg_atomic_read_u32(&sent->failed) == 0 &&
 		!IvfpqBuilderTrainEnd(builder, GV_SAMPLE))
 		fail(sent, builder);
 }
 
 /*
- * Has the rows that `reader` needs read and sent by all participants, `most`
- * of them, after those that *builder has.  Returns false if the build by
- * gpuvecd has failed.
+ * Has rows read and sent by all participants, after the n first ones of the
+ * sample, which *builder has, until it has nrows.  Returns false if the build
+ * by gpuvecd has failed.
  */
 static bool
 send_read_rows(IvfpqReader *reader, IvfpqParallel *parallel,
-			   IvfpqBuilder *builder,
-			   int64 most)
+			   IvfpqBuilder *builder, int64 n, int64 nrows)
 {
 	Sent	   *sent =
 	IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SENT, sizeof(Sent));
@@ -729,10 +650,10 @@ send_read_rows(IvfpqReader *reader, IvfpqParallel *parallel,
 
 	memset(sent, 0, sizeof(*sent));
 	sent->ticket = IvfpqBuilderTicket(builder);
-	sent->most = most;
+	sent->most = nrows - n;
 	pg_atomic_init_u64(&sent->nsent, 0);
 	pg_atomic_init_u32(&sent->failed, 0);
-	IvfpqReaderShare(reader, parallel);
+	IvfpqReaderShare(reader, parallel, n);
 	IvfpqParallelStartJob(parallel, IVFPQ_JOB_SEND);
 	send_part(reader, parallel, sent, builder);
 	(void) IvfpqParallelEndPhase(parallel);
@@ -741,10 +662,10 @@ send_read_rows(IvfpqReader *reader, IvfpqParallel *parallel,
 	if (failed)
 		IvfpqBuilderLose(builder, sent->reason);
 	else
-		IvfpqBuilderSampled(builder, sent->ticket.spec.sample_rows - most +
-							Min(pg_atomic_read_u64(&sent->nsent),
-								sent->most));
-	IvfpqReaderEnd(parallel);
+		IvfpqBuilderSampled(builder,
+							n + Min(pg_atomic_read_u64(&sent->nsent),
+									sent->most));
+	IvfpqParallelFree(parallel, IVFPQ_PARALLEL_READER);
 	return !failed;
 }
 
@@ -755,7 +676,6 @@ IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel)
 	Sent	   *sent = IvfpqParallelMemory(parallel, IVFPQ_PARALLEL_SENT);
 	IvfpqBuilder *builder = IvfpqBuilderJoin(&sent->ticket, NULL);
 
-	IvfpqReaderJoin(reader, parallel);
 	if (IvfpqBuilderIsOpen(builder))
 	{
 		IvfpqBuilderSample(builder,
@@ -766,26 +686,16 @@ IvfpqSendHelp(IvfpqReader *reader, IvfpqParallel *parallel)
 	IvfpqBuilderEnd(builder);
 }
 
-/* Sends the rest of the sample, after n rows of it. */
-static bool
-send_rest(IvfpqReader *reader, IvfpqParallel *parallel, IvfpqBuilder *builder,
-		  int64 n, int64 nrows)
-{
-	IvfpqReaderSkip(reader, reader->training->query_ids,
-					reader->training->nqueries);
-	IvfpqReaderSkip(reader, reader->sample->ids, n);
-	return send_read_rows(reader, parallel, builder, nrows - n);
-}
-
 /*
  * Sends the queries, then the sample: first rows in random order, of which
  * codebooks are made, then, unless these are all, rows that are read.
  */
 static bool
-send_sample(const IvfpqTraining *training, IvfpqParallel *parallel,
-			const IvfpqSample *sample, IvfpqBuilder *builder, int64 nrows,
-			IvfpqReader *reader)
+send_sample(IvfpqReader *reader, IvfpqParallel *parallel,
+			IvfpqBuilder *builder, int64 nrows)
 {
+	const IvfpqTraining *training = reader->training;
+	const IvfpqSample *sample = reader->sample;
 	int64		n = sample->whole ? sample->count :
 	Min(sample->count, GV_CODEBOOK_ROWS);
 
@@ -796,7 +706,7 @@ send_sample(const IvfpqTraining *training, IvfpqParallel *parallel,
 							n) &&
 		IvfpqBuilderTrainEnd(builder, GV_SAMPLE) &&
 		(sample->whole || n >= nrows ||
-		 send_rest(reader, parallel, builder, n, nrows));
+		 send_read_rows(reader, parallel, builder, n, nrows));
 }
 
 /* Has gpuvecd train, and gets the model. */
@@ -804,7 +714,6 @@ static bool
 get_model(IvfpqTraining *training, IvfpqParallel *parallel,
 		  IvfpqBuilder *builder)
 {
-	Size		row = training->gv.dims * sizeof(float);
 	GvTrained	trained;
 
 	if (!IvfpqBuilderTrain(builder, &trained))
@@ -813,15 +722,9 @@ get_model(IvfpqTraining *training, IvfpqParallel *parallel,
 								 IVFPQ_PHASE_CODES);
 	training->codebooks =
 		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CODEBOOKS,
-						   GV_CODEWORDS * row);
-	training->parents = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENTS,
-										   trained.nparents * row);
-	training->parent_offsets =
-		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_PARENT_OFFSETS,
-						   (trained.nparents + 1) * sizeof(int32));
-	training->centroids =
-		IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_CENTROIDS,
-						   trained.nlists * row);
+						   (Size) GV_CODEWORDS * training->gv.dims *
+						   sizeof(float));
+	IvfpqTrainingAlloc(training, parallel, trained.nparents, trained.nlists);
 	if (!IvfpqBuilderArray(builder, GV_CODEBOOKS, training->codebooks) ||
 		!IvfpqBuilderArray(builder, GV_PARENTS, training->parents) ||
 		!IvfpqBuilderArray(builder, GV_PARENT_OFFSETS,
@@ -830,27 +733,7 @@ get_model(IvfpqTraining *training, IvfpqParallel *parallel,
 		return false;
 	training->gv.codebooks = training->codebooks;
 	training->nlists = trained.nlists;
-	training->nparents = trained.nparents;
 	training->builder = builder;
-	return true;
-}
-
-/*
- * Sends the sample, has gpuvecd train, and gets the model; returns false if
- * gpuvecd failed.  Injection points are named for the step before them.
- */
-static bool
-train(IvfpqTraining *training, IvfpqParallel *parallel,
-	  const IvfpqSample *sample,
-	  IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
-{
-	IvfpqInjectionPoint("build: begun");
-	if (!send_sample(training, parallel, sample, builder, nrows, reader))
-		return false;
-	IvfpqInjectionPoint("build: sent");
-	if (!get_model(training, parallel, builder))
-		return false;
-	IvfpqInjectionPoint("build: trained");
 	return true;
 }
 
@@ -858,13 +741,15 @@ train(IvfpqTraining *training, IvfpqParallel *parallel,
  * Trains `lists` lists by gpuvecd, on about reader->rows_needed rows, or on
  * the sample if that is the whole table; neither it nor the queries are
  * transformed yet.  On success training->builder is there to encode rows.
- * Returns false if gpuvecd is not to be asked, or failed.
+ * Returns false if gpuvecd is not to be asked, or failed.  Injection points
+ * are named for the step before them.
  */
 static bool
 train_remote(IvfpqTraining *training, IvfpqParallel *parallel,
-			 Relation index,
-			 const IvfpqSample *sample, int lists, IvfpqReader *reader)
+			 IvfpqReader *reader, int lists)
 {
+	const IvfpqSample *sample = reader->sample;
+	Relation	index = sample->index;
 	int64		nrows = sample->whole ? sample->count :
 	Max(reader->rows_needed, GV_CODEBOOK_ROWS);
 	GvBuilderSpec spec = {
@@ -893,31 +778,19 @@ train_remote(IvfpqTraining *training, IvfpqParallel *parallel,
 	IvfpqBuilderSample(builder,
 					   IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_SAMPLE,
 										  nrows * sizeof(uint64)));
-	if (train(training, parallel, sample, builder, nrows, reader))
-		return true;
+	IvfpqInjectionPoint("build: begun");
+	if (send_sample(reader, parallel, builder, nrows))
+	{
+		IvfpqInjectionPoint("build: sent");
+		if (get_model(training, parallel, builder))
+		{
+			IvfpqInjectionPoint("build: trained");
+			return true;
+		}
+	}
 	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder), false);
 	IvfpqBuilderEnd(builder);
 	return false;
-}
-
-/*
- * Begins with parallel workers, if there is work for them.  In place they only
- * read and cluster rows.
- */
-static void
-begin_parallel(IvfpqParallel *parallel, const IvfpqReader *reader, int lists,
-			   bool in_place)
-{
-	int			dims = reader->sample->dims;
-	int64		vectors = lists + IvfpqParents(lists) +
-	(IvfpqGetOptions(reader->index)->rotate ? dims : 0);
-	bool		work = !in_place || IvfpqServerIsWanted() ||
-	IvfpqParents(lists) > 1;
-
-	IvfpqParallelBegin(parallel,
-					   work ? IvfpqCountWorkers(reader->heap, reader->index) : 0,
-					   reader->heap, reader->index, reader->indexInfo,
-					   vectors * dims * sizeof(float), in_place);
 }
 
 /*
@@ -934,9 +807,10 @@ IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
 		   Relation index, IndexInfo *indexInfo, IvfpqType *type, int dims,
 		   bool in_place)
 {
-	IvfpqSample sample = {.type = type, .dims = dims, .lenient = in_place};
-	IvfpqReader reader = {.training = training, .sample = &sample, .heap = heap,
-	.index = index, .indexInfo = indexInfo};
+	IvfpqSample sample = {.heap = heap, .index = index,
+		.indexInfo = indexInfo, .type = type, .dims = dims,
+	.lenient = in_place};
+	IvfpqReader reader = {.training = training, .sample = &sample};
 	bool		rotate = IvfpqGetOptions(index)->rotate;
 	int			lists;
 
@@ -952,14 +826,20 @@ IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
 	sample.least = IvfpqLeastRows(index);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_SAMPLING);
-	IvfpqSampleTake(&sample, heap, index, indexInfo, &training->rows);
+	training->rows = IvfpqSampleTake(&sample);
 
+	dims = sample.dims;
 	training->gv.metric = type->metric;
-	training->gv.dims = sample.dims;
-	IvfpqRecordCheckDims(index, sample.dims);
-	rotation_check_dims(index, sample.dims);
-	if (sample.dims > 0)
-		training->gv.m = choose_pq_dim(index, sample.dims);
+	training->gv.dims = dims;
+	IvfpqRecordCheckDims(index, dims);
+	if (rotate && dims > GV_MAX_ROTATED)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("option rotate takes %d dimensions at most, not %d",
+						GV_MAX_ROTATED, dims),
+				 errhint("Create the index without rotate.")));
+	if (dims > 0)
+		training->gv.m = choose_pq_dim(index, dims);
 	if (sample.count == 0 || sample.seen < sample.least)
 		return;
 	IvfpqSampleShuffle(&sample);
@@ -969,17 +849,33 @@ IvfpqTrain(IvfpqTraining *training, IvfpqParallel *parallel, Relation heap,
 	if (training->waits)
 		return;
 
-	lists = choose_lists(index, &sample, training->rows);
-	begin_parallel(parallel, &reader, lists, in_place);
+	/* in place, workers only read and cluster rows */
+	lists = choose_lists(&sample, training->rows);
+	if (!in_place || IvfpqServerIsWanted() || IvfpqParents(lists) > 1)
+	{
+		int64		vectors = lists + IvfpqParents(lists) +
+		(rotate ? dims : 0);
+
+		IvfpqParallelBegin(parallel, heap, index, indexInfo,
+						   vectors * dims * sizeof(float), in_place);
+	}
+	else
+		IvfpqParallelInitSerial(parallel);
 	IvfpqSnapshotDrop();
 	hold_out_queries(training, parallel, &sample, lists);
 	pfree(sample.counts);
-	fit_transform(training, parallel, &sample);
+
+	training->mean = IvfpqParallelAlloc(parallel, IVFPQ_PARALLEL_MEAN,
+										dims * sizeof(float));
+	gv_fit_transform(type->metric, dims, sample.rows,
+					 Min(sample.count, FIT_VALUES / dims), training->mean,
+					 &training->gv.scale);
+	training->gv.mean = training->mean;
 	if (rotate)
 		learn_rotation(training, parallel, &sample);
 	reader.rows_needed = (int64) lists * REMOTE_SAMPLES_PER_LIST;
-	if (rotate || !may_send_sample(&reader) ||
-		!train_remote(training, parallel, index, &sample, lists, &reader))
+	if (rotate || !may_send_sample(&sample) ||
+		!train_remote(training, parallel, &reader, lists))
 		train_here(training, parallel, &sample, &reader, lists);
 	IvfpqTransformRows(training, training->queries, training->nqueries);
 	IvfpqTransformRows(training, training->held_out, training->nqueries);

@@ -22,7 +22,7 @@
  * the mean; lists of the whole table then keep below four times it.
  */
 #define IVFPQ_ITERATIONS		10
-#define IVFPQ_MAX_IMBALANCE			2.0
+#define IVFPQ_MAX_IMBALANCE		2.0
 
 #define IVFPQ_TRAINING_SEED		UINT64CONST(0x67707576656331)
 
@@ -63,6 +63,9 @@ typedef bool (*IvfpqRowSink) (void *arg, const float *rows,
 /* A sample of a table (sample.c). */
 typedef struct IvfpqSample
 {
+	Relation	heap;
+	Relation	index;
+	IndexInfo  *indexInfo;
 	IvfpqType  *type;
 	int			dims;			/* 0 = not known yet */
 	int64		capacity;		/* rows to take; 0 = those that fit memory */
@@ -78,7 +81,7 @@ typedef struct IvfpqSample
 	int64		ndistinct;		/* rows, the first ones, that all differ */
 	int32	   *counts;			/* [ndistinct] how often each is there */
 	ReservoirStateData reservoir;
-	MemoryContext tmp;
+	MemoryContext tmp;			/* of one row's vector */
 } IvfpqSample;
 
 /*
@@ -88,16 +91,13 @@ typedef struct IvfpqSample
 typedef struct IvfpqReader
 {
 	IvfpqTraining *training;
-	IvfpqSample *sample;
-	Relation	heap;
-	Relation	index;
-	IndexInfo  *indexInfo;
+	IvfpqSample *sample;		/* of the same table */
 	int64		rows_needed;
-	uint64	   *skip;			/* [nskip] rows to leave out, ascending */
-	int64		nskip;
-	BlockNumber *blocks;		/* [nblocks] to read, ascending */
-	int64		nblocks;
 	bool		transform;		/* transform rows before they are passed on */
+
+	/* while it runs: */
+	const struct IvfpqReaderShared *shared;
+	bool		boundable;		/* only rows that refine records can bound */
 	IvfpqRowSink sink;
 	void	   *sink_arg;
 	bool		enough;			/* the sink needs no more */
@@ -126,21 +126,20 @@ IvfpqTree(const IvfpqTraining *training)
 }
 
 /* sample.c */
-extern void IvfpqSampleTake(IvfpqSample *sample, Relation heap,
-							Relation index, IndexInfo *indexInfo,
-							double *rows);
+extern double IvfpqSampleTake(IvfpqSample *sample);
 extern void IvfpqSampleShuffle(IvfpqSample *sample);
 extern double IvfpqSampleDistinct(IvfpqSample *sample);
 extern void IvfpqTransformRows(const IvfpqTraining *training, float *rows,
 							   int64 n);
-extern void IvfpqReaderSkip(IvfpqReader *reader, const uint64 *ids, int64 n);
-extern bool IvfpqMaySend(const IvfpqReader *reader, const float *row);
-extern void IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel);
-extern void IvfpqReaderJoin(IvfpqReader *reader, IvfpqParallel *parallel);
-extern void IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel);
-extern void IvfpqReaderEnd(IvfpqParallel *parallel);
+extern void IvfpqReaderShare(IvfpqReader *reader, IvfpqParallel *parallel,
+							 int64 nskip);
+extern void IvfpqReaderRun(IvfpqReader *reader, IvfpqParallel *parallel,
+						   IvfpqRowSink sink, void *arg);
 
 /* cluster.c */
+extern void IvfpqTrainingAlloc(IvfpqTraining *training,
+							   IvfpqParallel *parallel, int nparents,
+							   int lists);
 extern void IvfpqTrainingShare(const IvfpqTraining *training,
 							   IvfpqParallel *parallel);
 extern void IvfpqTrainingOpen(IvfpqTraining *training,
@@ -149,6 +148,8 @@ extern void *IvfpqAllocGroups(const IvfpqTraining *training,
 							  GvGroups *groups);
 extern int	IvfpqRowsToPlace(const GvGroups *groups, Size memory);
 extern int	IvfpqParents(int lists);
+extern int	IvfpqKmeans(const float *rows, int64 n, int dims, int k,
+						int iterations, float *centroids);
 extern void IvfpqTrainLists(IvfpqTraining *training, IvfpqParallel *parallel,
 							const float *rows, int64 n, int lists,
 							IvfpqReader *reader);

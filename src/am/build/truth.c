@@ -40,73 +40,59 @@
 /* Fraction of the queries that have to have neighbors besides copies. */
 #define LEAST_KNOWN		0.1
 
+const int	ivfpq_depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
+const double ivfpq_recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
+
 const IvfpqLevel ivfpq_levels[IVFPQ_LEVELS] = {
 	{1, PG_INT32_MAX, 0, 2},
 	{10, 200, 2, 4},
 	{100, 50, 4, IVFPQ_DEPTHS}
 };
 
-/* Returns how many of the queries a level has: the first ones. */
-int
-IvfpqLevelQueries(const IvfpqCalibration *calibration, int level)
-{
-	return Min(calibration->nqueries, ivfpq_levels[level].nqueries);
-}
-
 /*
- * Begins to look for the `depth` rows nearest to each of the transformed
- * queries, which stay where they are.  A query's own row and its copies are
- * among these.  Memory from the current context.
+ * Begins to look for the rows nearest to each query of a training, `depth` of
+ * them.  A query's own row and its copies are among these.  Memory from the
+ * current context.
  */
 IvfpqCalibration *
-IvfpqCalibrationBegin(const GvModel *gv, int nqueries, const float *queries,
-					  const float *deep_queries, const uint64 *ids, int depth)
+IvfpqCalibrationBegin(const IvfpqTraining *training)
 {
 	IvfpqCalibration *calibration = palloc0(sizeof(IvfpqCalibration));
 
-	calibration->gv = gv;
-	calibration->nqueries = nqueries;
-	calibration->queries = queries;
-	calibration->deep_queries = deep_queries;
-	calibration->ids = ids;
-	calibration->depth = depth;
+	calibration->training = training;
 	for (int level = 0; level < IVFPQ_LEVELS; level++)
 	{
-		int			n = IvfpqLevelQueries(calibration, level);
-		GvTopK	   *ground_truth = palloc0(n * sizeof(GvTopK));
+		IvfpqLevelTruth *truth = &calibration->levels[level];
+		int			n = Min(training->nqueries, ivfpq_levels[level].nqueries);
 
-		for (int i = 0; i < n; i++)
-			IvfpqTopKResize(&ground_truth[i], depth);
-		calibration->ground_truth[level] = ground_truth;
-		calibration->own[level] = palloc(n * sizeof(float));
-		calibration->margin[level] = palloc(n * sizeof(float));
+		truth->nqueries = n;
+		truth->queries = level == 0 ? training->queries : training->held_out;
+		truth->nearest = palloc0(n * sizeof(GvTopK));
+		for (int q = 0; q < n; q++)
+			IvfpqTopKResize(&truth->nearest[q], training->depth);
+		truth->own = palloc(n * sizeof(float));
+		truth->margin = palloc(n * sizeof(float));
 	}
-	calibration->sampled = palloc((Size) SAMPLED_ROWS * gv->dims *
+	calibration->sampled = palloc((Size) SAMPLED_ROWS * training->gv.dims *
 								  sizeof(float));
 	calibration->sampled_ids = palloc(SAMPLED_ROWS * sizeof(uint64));
 	return calibration;
 }
 
-/* Offers transformed rows [n][dims] to the queries of a level. */
-static void
-offer(IvfpqCalibration *calibration, int level, const float *rows,
-	  const uint64 *ids, int64 n)
-{
-	const GvModel *gv = calibration->gv;
-
-	IvfpqCheckStatus(gv_exact(gv->metric, gv->dims,
-							  IvfpqLevelQuery(calibration, level, 0),
-							  IvfpqLevelQueries(calibration, level), rows, n,
-							  ids, calibration->ground_truth[level],
-							  &ivfpq_stop));
-}
-
-/* Offers transformed rows [n][dims]; in the end, every row of the index. */
+/*
+ * Offers transformed rows [n][dims] to the queries of a level: in the end,
+ * every row of the index to those of level 0, once.
+ */
 void
-IvfpqCalibrationOffer(IvfpqCalibration *calibration, const float *rows,
-					  const uint64 *ids, int64 n)
+IvfpqCalibrationOffer(IvfpqCalibration *calibration, int level,
+					  const float *rows, const uint64 *ids, int64 n)
 {
-	offer(calibration, 0, rows, ids, n);
+	const GvModel *gv = &calibration->training->gv;
+	IvfpqLevelTruth *truth = &calibration->levels[level];
+
+	IvfpqCheckStatus(gv_exact(gv->metric, gv->dims, truth->queries,
+							  truth->nqueries, rows, n, ids, truth->nearest,
+							  &ivfpq_stop));
 }
 
 /*
@@ -118,15 +104,15 @@ IvfpqCalibrationTake(IvfpqCalibration *calibration,
 					 const GvNeighbor *neighbors, int n, const uint64 *ids)
 {
 	for (int i = 0; i < n; i++)
-		gv_topk_push(&calibration->ground_truth[0][neighbors[i].query],
+		gv_topk_push(&calibration->levels[0].nearest[neighbors[i].query],
 					 neighbors[i].score, ids[neighbors[i].row]);
 }
 
 /* Offers the sampled rows that wait. */
-void
-IvfpqCalibrationFlush(IvfpqCalibration *calibration)
+static void
+flush_sampled(IvfpqCalibration *calibration)
 {
-	const GvModel *gv = calibration->gv;
+	const GvModel *gv = &calibration->training->gv;
 	float	   *rows = calibration->sampled;
 	uint64	   *ids = calibration->sampled_ids;
 	int			n = calibration->nsampled;
@@ -150,7 +136,7 @@ IvfpqCalibrationFlush(IvfpqCalibration *calibration)
 		}
 		n = kept;
 		if (n > 0)
-			offer(calibration, level, rows, ids, n);
+			IvfpqCalibrationOffer(calibration, level, rows, ids, n);
 	}
 }
 
@@ -161,136 +147,101 @@ void
 IvfpqCalibrationSample(IvfpqCalibration *calibration, const float *row,
 					   uint64 id)
 {
-	int			dims = calibration->gv->dims;
+	int			dims = calibration->training->gv.dims;
 
 	memcpy(calibration->sampled + (Size) calibration->nsampled * dims, row,
 		   dims * sizeof(float));
 	calibration->sampled_ids[calibration->nsampled++] = id;
 	if (calibration->nsampled == SAMPLED_ROWS)
-		IvfpqCalibrationFlush(calibration);
+		flush_sampled(calibration);
 }
 
-/* Writes the rows nearest to a query, in any order. */
-static void
-put_heap(IvfpqTempFile *file, GvTopK *heap)
-{
-	IvfpqTempFilePut(file, 0, &heap->count, sizeof(heap->count));
-	IvfpqTempFilePut(file, 0, heap->scores, heap->count * sizeof(float));
-	IvfpqTempFilePut(file, 0, heap->ids, heap->count * sizeof(uint64));
-}
-
-/* Writes the rows that this participant found, for the others. */
+/*
+ * This participant has offered all its rows: offers the sampled ones that
+ * still wait, and writes the rows that it found, for the other participants.
+ */
 void
-IvfpqGroundTruthExport(IvfpqCalibration *calibration, IvfpqParallel *parallel)
+IvfpqCalibrationFlush(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 {
 	IvfpqTempFile file;
 
+	flush_sampled(calibration);
+	if (!parallel->has_workers)
+		return;
 	IvfpqTempFileBegin(&file, parallel, "truth", 1);
 	for (int level = 0; level < IVFPQ_LEVELS; level++)
-		for (int q = 0; q < IvfpqLevelQueries(calibration, level); q++)
-			put_heap(&file, &calibration->ground_truth[level][q]);
+		for (int q = 0; q < calibration->levels[level].nqueries; q++)
+		{
+			GvTopK	   *heap = &calibration->levels[level].nearest[q];
+
+			IvfpqTempFilePut(&file, 0, &heap->count, sizeof(heap->count));
+			IvfpqTempFilePut(&file, 0, heap->scores,
+							 heap->count * sizeof(float));
+			IvfpqTempFilePut(&file, 0, heap->ids,
+							 heap->count * sizeof(uint64));
+		}
 	IvfpqTempFileDone(&file);
 }
 
-/* Takes the rows that another participant found for a query. */
-static void
-take_heap(BufFile *file, GvTopK *heap)
-{
-	float		scores[GV_MAX_DEPTH];
-	uint64		ids[GV_MAX_DEPTH];
-	int32		count;
-
-	if (!IvfpqTempFileRead(file, &count, sizeof(count)))
-		elog(ERROR, "a temporary file of the build ends early");
-	if (count == 0)
-		return;
-	if (count > GV_MAX_DEPTH ||
-		!IvfpqTempFileRead(file, scores, count * sizeof(float)) ||
-		!IvfpqTempFileRead(file, ids, count * sizeof(uint64)))
-		elog(ERROR, "a temporary file of the build ends early");
-	for (int i = 0; i < count; i++)
-		gv_topk_push(heap, scores[i], ids[i]);
-}
-
 /* Takes the rows that all other participants found. */
-void
-IvfpqGroundTruthImport(IvfpqCalibration *calibration, IvfpqParallel *parallel)
+static void
+take_others(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 {
 	IvfpqTempFile files;
+	float		scores[GV_MAX_DEPTH];
+	uint64		ids[GV_MAX_DEPTH];
 
 	IvfpqTempFileBegin(&files, parallel, "truth", 1);
 	for (int from = 0; from < parallel->shared->size; from++)
 	{
-		BufFile    *file;
-
 		if (from == parallel->me)
 			continue;
-		file = IvfpqTempFileOpen(&files, 0, from);
-		if (file == NULL)
-			elog(ERROR, "a temporary file of the build is not there");
+		IvfpqTempFileOpen(&files, 0, from, from + 1);
 		for (int level = 0; level < IVFPQ_LEVELS; level++)
-			for (int q = 0; q < IvfpqLevelQueries(calibration, level); q++)
-				take_heap(file, &calibration->ground_truth[level][q]);
-		IvfpqTempFileClose(&files, file);
+			for (int q = 0; q < calibration->levels[level].nqueries; q++)
+			{
+				int32		n;
+
+				if (!IvfpqTempFileRead(&files, &n, sizeof(n)) ||
+					n > GV_MAX_DEPTH ||
+					(n > 0 &&
+					 (!IvfpqTempFileRead(&files, scores, n * sizeof(float)) ||
+					  !IvfpqTempFileRead(&files, ids, n * sizeof(uint64)))))
+					elog(ERROR, "a temporary file of the build ends early");
+				for (int i = 0; i < n; i++)
+					gv_topk_push(&calibration->levels[level].nearest[q],
+								 scores[i], ids[i]);
+			}
 	}
+	IvfpqTempFileEnd(&files);
 }
 
 /*
- * Computes the score of the row that query q of a level was made of, and how
- * near to it the scores of that row's copies are, which may have been rounded
- * otherwise.
- */
-static void
-find_own(IvfpqCalibration *calibration, int level, int q)
-{
-	const GvModel *gv = calibration->gv;
-	const float *row = calibration->deep_queries + (Size) q * gv->dims;
-	float	   *own = &calibration->own[level][q];
-	GvTopK		top = {0};
-
-	*own = 0;
-	calibration->margin[level][q] = -1;
-	if (calibration->ids[q] == IVFPQ_NO_ROW)
-		return;
-	IvfpqTopKResize(&top, 1);
-	IvfpqCheckStatus(gv_exact(gv->metric, gv->dims,
-							  IvfpqLevelQuery(calibration, level, q), 1, row,
-							  1, &calibration->ids[q], &top, &ivfpq_stop));
-	*own = top.scores[0];
-	calibration->margin[level][q] =
-		(float) Min(SAME_SCORE * fabsf(*own) +
-					SAME_SQUARE * gv_square(row, gv->dims), FLT_MAX);
-	pfree(top.scores);
-	pfree(top.ids);
-}
-
-/*
- * Returns whether a row with this TID and score is the one that query q was
- * made of, or its copy.
+ * Returns whether a row with this TID and score is the one that query q of a
+ * level was made of, or its copy.
  */
 static bool
-is_own(const IvfpqCalibration *calibration, int level, int q, uint64 id,
-	   float score)
+is_own(const IvfpqCalibration *calibration, const IvfpqLevelTruth *truth,
+	   int q, uint64 id, float score)
 {
-	return id == calibration->ids[q] ||
-		(!calibration->has_copies[level] &&
-		 fabsf(score - calibration->own[level][q]) <=
-		 calibration->margin[level][q]);
+	return id == calibration->training->query_ids[q] ||
+		(!truth->has_copies &&
+		 fabsf(score - truth->own[q]) <= truth->margin[q]);
 }
 
 /*
- * Counts the rows of a level that are known to be the nearest to query q, of
+ * Counts the rows of a level that are known to be the nearest to a query, of
  * those found.  If the heap is full, and its last rows lie equally far, there
  * may be more rows at that distance, as of a vector that thousands of rows
  * have.  Such rows are left out: which of them a search finds is chance, and
  * finding some would hide that rows between them are missed.
  */
 static int
-count_known(const IvfpqCalibration *calibration, int level, const GvTopK *top)
+count_known(const IvfpqLevelTruth *truth, const GvTopK *top)
 {
 	int			n = top->count;
 
-	if (calibration->has_copies[level] || n < 2 || n < top->capacity ||
+	if (truth->has_copies || n < 2 || n < top->capacity ||
 		top->scores[n - 2] != top->scores[n - 1])
 		return n;
 	while (n > 0 && top->scores[n - 1] == top->scores[top->count - 1])
@@ -299,64 +250,80 @@ count_known(const IvfpqCalibration *calibration, int level, const GvTopK *top)
 }
 
 /*
- * Sets *ground_truth to that of query q: a level's rows nearest to it but the
- * one that it was made of and that one's copies.
+ * Sets *truth to that of query q: a level's rows nearest to it but the one that
+ * it was made of and that one's copies.  Returns the number of these neighbors.
  */
-void
+int
 IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration, int level,
-							int q,
-							IvfpqGroundTruth *ground_truth)
+							int q, IvfpqGroundTruth *truth)
 {
-	const GvTopK *top = &calibration->ground_truth[level][q];
-	int			known = count_known(calibration, level, top);
+	const IvfpqLevelTruth *found = &calibration->levels[level];
+	const GvTopK *top = &found->nearest[q];
+	int			known = count_known(found, top);
 
-	ground_truth->nneighbors = ground_truth->nown = 0;
+	truth->nneighbors = truth->nown = 0;
 	for (int i = 0; i < top->count; i++)
-	{
-		if (is_own(calibration, level, q, top->ids[i], top->scores[i]))
-			ground_truth->own[ground_truth->nown++] = top->ids[i];
-		else if (i < known &&
-				 ground_truth->nneighbors < IVFPQ_GROUND_TRUTH_ROWS)
+		if (is_own(calibration, found, q, top->ids[i], top->scores[i]))
+			truth->own[truth->nown++] = top->ids[i];
+		else if (i < known && truth->nneighbors < IVFPQ_GROUND_TRUTH_ROWS)
 		{
-			ground_truth->scores[ground_truth->nneighbors] = top->scores[i];
-			ground_truth->neighbors[ground_truth->nneighbors++] = top->ids[i];
+			truth->scores[truth->nneighbors] = top->scores[i];
+			truth->neighbors[truth->nneighbors++] = top->ids[i];
 		}
-	}
+	return truth->nneighbors;
 }
 
 /*
- * Every row was offered: determines the ground truth of each query.  Where
- * nearly no query has neighbors besides copies, more rows are copies than are
- * looked for, and copies count as neighbors, too.
+ * All participants have offered their rows: determines the ground truth of
+ * each query.  Where nearly no query has neighbors besides copies, more rows
+ * are copies than are looked for, and copies count as neighbors, too.
  */
 void
-IvfpqCalibrationSettle(IvfpqCalibration *calibration)
+IvfpqCalibrationSettle(IvfpqCalibration *calibration, IvfpqParallel *parallel)
 {
-	IvfpqGroundTruth *ground_truth = palloc(sizeof(IvfpqGroundTruth));
+	const IvfpqTraining *training = calibration->training;
+	const GvModel *gv = &training->gv;
 
+	if (parallel->has_workers)
+		take_others(calibration, parallel);
 	for (int level = 0; level < IVFPQ_LEVELS; level++)
 	{
-		int			n = IvfpqLevelQueries(calibration, level);
+		IvfpqLevelTruth *truth = &calibration->levels[level];
 
-		for (int q = 0; q < n; q++)
+		for (int q = 0; q < truth->nqueries; q++)
 		{
-			gv_topk_sort(&calibration->ground_truth[level][q]);
-			find_own(calibration, level, q);
+			const float *row = training->held_out + (Size) q * gv->dims;
+			const float *query = truth->queries + (Size) q * gv->dims;
+			uint64_t	id;
+			GvTopK		own = {.capacity = 1, .scores = &truth->own[q],
+			.ids = &id};
+
+			gv_topk_sort(&truth->nearest[q]);
+			truth->own[q] = 0;
+			truth->margin[q] = -1;
+			if (training->query_ids[q] == IVFPQ_NO_ROW)
+				continue;
+			IvfpqCheckStatus(gv_exact(gv->metric, gv->dims, query, 1, row, 1,
+									  &training->query_ids[q], &own,
+									  &ivfpq_stop));
+			/* scores of copies may have been rounded otherwise */
+			truth->margin[q] =
+				(float) Min(SAME_SCORE * fabsf(truth->own[q]) +
+							SAME_SQUARE * gv_square(row, gv->dims), FLT_MAX);
 		}
 		for (;;)
 		{
-			calibration->nknown[level] = 0;
-			for (int q = 0; q < n; q++)
-			{
-				IvfpqCalibrationGroundTruth(calibration, level, q,
-											ground_truth);
-				calibration->nknown[level] += ground_truth->nneighbors > 0;
-			}
-			if (calibration->has_copies[level] ||
-				calibration->nknown[level] >= n * LEAST_KNOWN)
+			IvfpqGroundTruth ignored;
+
+			truth->nknown = 0;
+			for (int q = 0; q < truth->nqueries; q++)
+				truth->nknown +=
+					IvfpqCalibrationGroundTruth(calibration, level, q,
+												&ignored) > 0;
+			if (truth->has_copies ||
+				truth->nknown >= truth->nqueries * LEAST_KNOWN)
 				break;
-			calibration->has_copies[level] = true;
+			truth->has_copies = true;
 		}
 	}
-	pfree(ground_truth);
 }

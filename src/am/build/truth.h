@@ -12,6 +12,10 @@
 #include "am/build/train.h"
 #include "engine/gv_engine.h"
 
+/* The depths and the recalls whose pairs are the targets. */
+extern const int ivfpq_depths[IVFPQ_DEPTHS];
+extern const double ivfpq_recalls[IVFPQ_TARGETS];
+
 #define IVFPQ_LEVELS			3
 
 /*
@@ -23,34 +27,42 @@ typedef struct IvfpqLevel
 {
 	int			stride;
 	int			nqueries;		/* the first ones, at most */
-	int			first;			/* its depths, of IVFPQ_DEPTH_ROWS */
+	int			first;			/* its depths, of ivfpq_depths: first .. end -
+								 * 1 */
 	int			end;
 } IvfpqLevel;
 
 extern const IvfpqLevel ivfpq_levels[IVFPQ_LEVELS];
 
-typedef struct IvfpqCalibration
+/* Returns where a level's depths end that an index is calibrated for. */
+static inline int
+IvfpqLevelEnd(const IvfpqMetaData *meta, int level)
 {
-	const GvModel *gv;
+	return Min(ivfpq_levels[level].end, meta->calibrated_depths);
+}
+
+/* The queries of a level, and the rows found for them. */
+typedef struct IvfpqLevelTruth
+{
 	int			nqueries;
 	const float *queries;		/* [nqueries][dims] transformed */
-	const float *deep_queries;	/* [nqueries][dims] the same of later levels */
-	const uint64 *ids;			/* [nqueries] TIDs of the rows that they are
-								 * made of, or IVFPQ_NO_ROW */
-	int			depth;			/* nearest rows that are looked for */
-	GvTopK	   *ground_truth[IVFPQ_LEVELS]; /* [queries of the level] nearest
-											 * rows so far */
+	GvTopK	   *nearest;		/* [nqueries] nearest rows so far */
+
+	/* when all rows have been offered: */
+	float	   *own;			/* [nqueries] scores of their own rows */
+	float	   *margin;			/* [nqueries] how near to these copies' scores
+								 * are */
+	int			nknown;			/* queries that have neighbors */
+	bool		has_copies;		/* copies are neighbors, too */
+} IvfpqLevelTruth;
+
+typedef struct IvfpqCalibration
+{
+	const IvfpqTraining *training;	/* whose queries these are */
+	IvfpqLevelTruth levels[IVFPQ_LEVELS];
 	int			nsampled;		/* rows of the second level that wait */
 	float	   *sampled;		/* [SAMPLED_ROWS][dims] */
 	uint64	   *sampled_ids;	/* [SAMPLED_ROWS] */
-
-	/* when all rows have been offered: */
-	float	   *own[IVFPQ_LEVELS];	/* [queries of the level] scores of their
-									 * own rows */
-	float	   *margin[IVFPQ_LEVELS];	/* how near to these copies' scores
-										 * are */
-	int			nknown[IVFPQ_LEVELS];	/* queries that have neighbors */
-	bool		has_copies[IVFPQ_LEVELS];	/* copies are neighbors, too */
 } IvfpqCalibration;
 
 /* The ground truth of a query. */
@@ -76,20 +88,8 @@ IvfpqLevelHas(int level, uint64 id)
 	return hash % ivfpq_levels[level].stride == 0;
 }
 
-/* Returns query q of a level. */
-static inline const float *
-IvfpqLevelQuery(const IvfpqCalibration *calibration, int level, int q)
-{
-	return (level == 0 ? calibration->queries : calibration->deep_queries) +
-		(Size) q * calibration->gv->dims;
-}
-
-extern int	IvfpqLevelQueries(const IvfpqCalibration *calibration, int level);
-extern IvfpqCalibration *IvfpqCalibrationBegin(const GvModel *gv, int nqueries,
-											   const float *queries,
-											   const float *deep_queries,
-											   const uint64 *ids, int depth);
-extern void IvfpqCalibrationOffer(IvfpqCalibration *calibration,
+extern IvfpqCalibration *IvfpqCalibrationBegin(const IvfpqTraining *training);
+extern void IvfpqCalibrationOffer(IvfpqCalibration *calibration, int level,
 								  const float *rows, const uint64 *ids,
 								  int64 n);
 extern void IvfpqCalibrationTake(IvfpqCalibration *calibration,
@@ -97,14 +97,12 @@ extern void IvfpqCalibrationTake(IvfpqCalibration *calibration,
 								 const uint64 *ids);
 extern void IvfpqCalibrationSample(IvfpqCalibration *calibration,
 								   const float *row, uint64 id);
-extern void IvfpqCalibrationFlush(IvfpqCalibration *calibration);
-extern void IvfpqGroundTruthExport(IvfpqCalibration *calibration,
+extern void IvfpqCalibrationFlush(IvfpqCalibration *calibration,
+								  IvfpqParallel *parallel);
+extern void IvfpqCalibrationSettle(IvfpqCalibration *calibration,
 								   IvfpqParallel *parallel);
-extern void IvfpqGroundTruthImport(IvfpqCalibration *calibration,
-								   IvfpqParallel *parallel);
-extern void IvfpqCalibrationSettle(IvfpqCalibration *calibration);
-extern void IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration,
+extern int	IvfpqCalibrationGroundTruth(const IvfpqCalibration *calibration,
 										int level, int q,
-										IvfpqGroundTruth *ground_truth);
+										IvfpqGroundTruth *truth);
 
 #endif							/* IVFPQ_TRUTH_H */

@@ -22,7 +22,18 @@
 #include "am/bulk/bulksearch.h"
 #include "am/search/heaptids.h"
 #include "page/bufcache.h"
-#include "pgcompat.h"
+
+/*
+ * Sort key of a row that is to be reranked for a query: the row's id, and the
+ * query's number in the portion.
+ */
+#define ROW_SHIFT		16
+#define ROW_KEY(id, query)	((id) << ROW_SHIFT | (uint64) (query))
+#define KEY_ROW(key)		((key) >> ROW_SHIFT)
+#define KEY_QUERY(key)		((int) ((key) & 0xFFFF))
+
+StaticAssertDecl(IVFPQ_BULK_PORTION <= 1 << ROW_SHIFT,
+				 "a query's number fits in a key");
 
 /* Bytes of a block's vectors, at most: a part of a core's own cache. */
 #define BLOCK_BYTES		(512 * 1024)
@@ -63,7 +74,7 @@ take_bounds(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 	n = IvfpqRecordBounds(search,
 						  query->is_boundable ? query->vector : NULL, ids, n,
 						  bounds);
-	bulk->report.refined += n;
+	bulk->report.counts[IVFPQ_COUNT_REFINED] += n;
 	/* the records of a dead row and of another may name one row */
 	n = IvfpqDistinct(ids, (int) n, (int) n, first);
 	query->bounds = MemoryContextAllocHuge(bulk->round, Max(n, 1) *
@@ -83,41 +94,33 @@ take_bounds(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
 	pfree(bounds);
 }
 
-/* Notes the rows of a search's candidates. */
-static void
-take_rows(IvfpqBulk *bulk, const IvfpqSearch *search, IvfpqBulkQuery *query)
-{
-	const GvTopK *candidates = &search->candidates;
-	int			kept = 0;
-
-	query->ids = MemoryContextAllocHuge(bulk->round,
-										Max(candidates->count, 1) *
-										sizeof(uint64));
-	for (int i = 0; i < candidates->count; i++)
-		if (bulk->pending_set == NULL ||
-			tidset_lookup(bulk->pending_set, candidates->ids[i]) == NULL)
-			query->ids[kept++] = candidates->ids[i];
-	query->ncandidates = kept;
-}
-
 void
 IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search, int number,
 			  uint32 nearest, int candidates)
 {
 	IvfpqBulkQuery *query = &bulk->asked[number];
+	const GvTopK *found = &search->candidates;
+	int			kept = 0;
 
 	query->nearest = nearest;
-	query->is_drained = search->found_all &&
-		search->candidates.count < candidates;
-	query->fetched = query->invisible = query->nfetched = 0;
+	query->is_drained = search->found_all && found->count < candidates;
+	query->nfetched = query->invisible = 0;
 	query->bounds = NULL;
 	query->ids = NULL;
-	bulk->report.lists += search->lists_read;
-	bulk->report.postings += search->postings_read;
+	bulk->report.counts[IVFPQ_COUNT_LISTS] += search->lists_read;
+	bulk->report.counts[IVFPQ_COUNT_POSTINGS] += search->postings_read;
 	if (search->addresses)
+	{
 		take_bounds(bulk, search, query);
-	else
-		take_rows(bulk, search, query);
+		return;
+	}
+	query->ids = MemoryContextAllocHuge(bulk->round, Max(found->count, 1) *
+										sizeof(uint64));
+	for (int i = 0; i < found->count; i++)
+		if (bulk->pending_set == NULL ||
+			tidset_lookup(bulk->pending_set, found->ids[i]) == NULL)
+			query->ids[kept++] = found->ids[i];
+	query->ncandidates = kept;
 }
 
 /* Orders by ascending distance, ties by id, as a scan returns rows. */
@@ -181,11 +184,15 @@ keep_row(IvfpqBulk *bulk, int number, const IvfpqBulkRow *row)
 		bulk->farthest[number] = rows[0].distance;
 }
 
-void
-IvfpqBulkForget(IvfpqBulk *bulk, int number)
+/* Forgets the rows that were kept for the active queries [n]. */
+static void
+forget_rows(IvfpqBulk *bulk, const int *active, int n)
 {
-	bulk->asked[number].nrows = 0;
-	bulk->farthest[number] = get_float8_nan();
+	for (int i = 0; i < n; i++)
+	{
+		bulk->asked[active[i]].nrows = 0;
+		bulk->farthest[active[i]] = get_float8_nan();
+	}
 }
 
 void
@@ -253,7 +260,7 @@ fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 {
 	MemoryContext oldcontext;
 
-	bulk->report.reranked++;
+	bulk->report.counts[IVFPQ_COUNT_RERANKED]++;
 	if (!IvfpqRerankFetch(&bulk->rerank, id, &fetched->value))
 		return false;
 	/* once for all queries */
@@ -273,17 +280,6 @@ fetch_row(IvfpqBulk *bulk, uint64 id, Fetched *fetched)
 	return true;
 }
 
-/* Prefetches the memory that reranking for a query reads. */
-static pg_attribute_always_inline void
-prefetch_query(const IvfpqBulk *bulk, int number)
-{
-	const float *floats = bulk->floats + (Size) number * bulk->queries.dims;
-
-	IvfpqFetch((const char *) floats,
-			   (const char *) (floats + bulk->queries.dims));
-	__builtin_prefetch(bulk->rows + (Size) number * bulk->k);
-}
-
 /*
  * Reranks a row for the queries of keys [n], which are all the row's.  The
  * keys of other rows follow, up to `end`.
@@ -291,20 +287,26 @@ prefetch_query(const IvfpqBulk *bulk, int number)
 static void
 rerank_row(IvfpqBulk *bulk, const uint64 *keys, int64 n, const uint64 *end)
 {
+	int			dims = bulk->queries.dims;
 	Fetched		fetched;
-	bool		found = fetch_row(bulk, IVFPQ_BULK_ROW(keys[0]), &fetched);
+	bool		found = fetch_row(bulk, KEY_ROW(keys[0]), &fetched);
 	MemoryContext oldcontext = MemoryContextSwitchTo(bulk->rerank.context);
 
 	for (int64 i = 0; i < n; i++)
 	{
-		int			number = IVFPQ_BULK_QUERY(keys[i]);
-
+		/* prefetch the memory of a later key's query */
 		if (end - keys - i > PREFETCHED)
-			prefetch_query(bulk, IVFPQ_BULK_QUERY(keys[i + PREFETCHED]));
+		{
+			Size		later = KEY_QUERY(keys[i + PREFETCHED]);
+			const float *floats = bulk->floats + later * dims;
+
+			IvfpqFetch((const char *) floats, (const char *) (floats + dims));
+			__builtin_prefetch(bulk->rows + later * bulk->k);
+		}
 		if (found)
-			rerank_for(bulk, number, &fetched);
+			rerank_for(bulk, KEY_QUERY(keys[i]), &fetched);
 		else
-			bulk->asked[number].invisible++;
+			bulk->asked[KEY_QUERY(keys[i])].invisible++;
 	}
 	MemoryContextSwitchTo(oldcontext);
 	if (found)
@@ -317,7 +319,7 @@ count_same(const uint64 *keys, int64 n)
 {
 	int64		same = 1;
 
-	while (same < n && IVFPQ_BULK_ROW(keys[same]) == IVFPQ_BULK_ROW(keys[0]))
+	while (same < n && KEY_ROW(keys[same]) == KEY_ROW(keys[0]))
 		same++;
 	return same;
 }
@@ -331,7 +333,7 @@ bulk_rerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch, int64 n)
 {
 	uint64		ids[ROWS_AT_ONCE];
 
-	IvfpqSortBits(keys, scratch, n, IVFPQ_BULK_ROW_SHIFT);
+	IvfpqSortBits(keys, scratch, n, ROW_SHIFT);
 	for (int64 next = 0; next < n;)
 	{
 		int64		end = next;
@@ -339,7 +341,7 @@ bulk_rerank(IvfpqBulk *bulk, uint64 *keys, uint64 *scratch, int64 n)
 
 		while (end < n && nrows < ROWS_AT_ONCE)
 		{
-			ids[nrows++] = IVFPQ_BULK_ROW(keys[end]);
+			ids[nrows++] = KEY_ROW(keys[end]);
 			end += count_same(keys + end, n - end);
 		}
 		IvfpqRerankPrefetch(&bulk->rerank, ids, nrows, true);
@@ -446,30 +448,15 @@ rerank_block(IvfpqBulk *bulk, const int *active, int n)
 			IvfpqBulkQuery *query = &bulk->asked[active[i]];
 			int			end = query->nfetched + choose_next(bulk, query);
 
-			query->fetched += end - query->nfetched;
 			for (; query->nfetched < end; query->nfetched++)
-				keys[nkeys++] = IVFPQ_BULK_KEY(query->bounds == NULL ?
-											   query->ids[query->nfetched] :
-											   query->bounds[query->nfetched].id,
-											   active[i]);
+				keys[nkeys++] = ROW_KEY(query->bounds == NULL ?
+										query->ids[query->nfetched] :
+										query->bounds[query->nfetched].id,
+										active[i]);
 		}
 		bulk_rerank(bulk, keys, keys + capacity, nkeys);
 	} while (nkeys > 0);
 	pfree(keys);
-}
-
-/* Sorts the active queries [n] by their nearest lists. */
-static void
-sort_active(const IvfpqBulk *bulk, int *active, int n)
-{
-	uint64	   *order = palloc_extended(2 * n * sizeof(uint64), MCXT_ALLOC_HUGE);
-
-	for (int i = 0; i < n; i++)
-		order[i] = (uint64) bulk->asked[active[i]].nearest << 32 | active[i];
-	IvfpqSortBits(order, order + n, n, 32);
-	for (int i = 0; i < n; i++)
-		active[i] = (int) (uint32) order[i];
-	pfree(order);
 }
 
 void
@@ -477,8 +464,15 @@ IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n)
 {
 	int			at_a_time = (int) Max(BLOCK_BYTES / sizeof(float) /
 									  bulk->queries.dims, 1);
+	uint64	   *order = palloc_extended(2 * n * sizeof(uint64), MCXT_ALLOC_HUGE);
 
-	sort_active(bulk, active, n);
+	/* sort them by their nearest lists */
+	for (int i = 0; i < n; i++)
+		order[i] = (uint64) bulk->asked[active[i]].nearest << 32 | active[i];
+	IvfpqSortBits(order, order + n, n, 32);
+	for (int i = 0; i < n; i++)
+		active[i] = (int) (uint32) order[i];
+	pfree(order);
 	for (int first = 0; first < n; first += at_a_time)
 		rerank_block(bulk, active + first, Min(at_a_time, n - first));
 }
@@ -513,6 +507,7 @@ rerank_for_all(IvfpqBulk *bulk, const uint64 *ids, int nrows,
 void
 IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n)
 {
+	forget_rows(bulk, active, n);
 	bulk->rerank.dims = bulk->pending_dims;
 	for (int64 i = 0; i < bulk->npending; i += ROWS_AT_ONCE)
 		rerank_for_all(bulk, bulk->pending + i,
@@ -523,22 +518,17 @@ IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n)
 void
 IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n)
 {
-	Tuplesortstate *tids = IvfpqSortTids(bulk->index, NULL, work_mem);
+	IvfpqSort	tids;
 	uint64		ids[ROWS_AT_ONCE];
-	uint64		last = 0;
+	uint64		id = 0;
 	int			nrows = 0;
-	Datum		value;
-	bool		isnull;
 
+	forget_rows(bulk, active, n);
+	IvfpqSortTids(&tids, bulk->index, NULL, work_mem);
 	bulk->rerank.dims = bulk->pending_dims;
-	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
+	while (IvfpqNextTid(&tids, &id))
 	{
-		uint64		id = (uint64) DatumGetInt64(value);
-
-		CHECK_FOR_INTERRUPTS();
-		if (id == last)
-			continue;
-		last = ids[nrows++] = id;
+		ids[nrows++] = id;
 		if (nrows == ROWS_AT_ONCE)
 		{
 			rerank_for_all(bulk, ids, nrows, active, n);
@@ -547,5 +537,5 @@ IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n)
 	}
 	rerank_for_all(bulk, ids, nrows, active, n);
 	bulk->rerank.dims = 0;
-	tuplesort_end(tids);
+	IvfpqSortEnd(&tids);
 }

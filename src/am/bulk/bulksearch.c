@@ -43,6 +43,7 @@
 #include "am/common/identity.h"
 #include "am/common/model.h"
 #include "am/common/options.h"
+#include "am/common/util.h"
 #include "am/bulk/bulksearch.h"
 #include "am/scan/querylog.h"
 #include "am/scan/scan.h"
@@ -55,6 +56,9 @@
 
 /* Queries that the query log gets, the last of all. */
 #define MOST_KEPT		1000
+
+/* Rows that a second round is for, at least. */
+#define SECOND_ROUND	100
 
 /* The factor from a round's rows to the next one's, as in a scan's batches. */
 #define ROUND_GROWTH	4.0
@@ -71,105 +75,67 @@
 /* A round: its search parameters and its queries. */
 typedef struct Round
 {
+	IvfpqBulk  *bulk;
 	IvfpqSearchParams params;
 	bool		is_last;		/* it takes all lists that may be read */
-	int		   *active;			/* [nactive] numbers of queries */
-	int			nactive;
 
-	/* of the slice under way, [nactive]: */
+	/* of the slice under way: */
+	int		   *active;			/* [nactive] numbers of its queries */
+	int			nactive;
 	int		   *left;			/* [nleft] those gpuvecd did not answer */
 	int			nleft;
-	uint64	   *lists;			/* [nleft][probes] nearest lists of these, */
-	float	   *scores;			/* [nleft][probes] and their scores */
-	int		   *nlists;			/* [nleft] */
+	GvTopK	   *lists;			/* [nleft] nearest lists of these */
 	uint64	   *order;			/* [nleft] nearest list, then index in left */
-	uint64	   *scratch;		/* to sort them */
+	uint64	   *scratch;		/* [nleft] to sort them */
 } Round;
-
-/* Argument of take_answer. */
-typedef struct Asked
-{
-	IvfpqBulk  *bulk;
-	Round	   *round;
-} Asked;
 
 PG_FUNCTION_INFO_V1(gpuvec_search);
 
 /*
- * Returns whether a scan would make a full pass rather than search with these
- * parameters.  See batch.c.
- */
-static bool
-full_pass_is_better(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
-{
-	if (params->recall_unreached)
-		return true;
-	if (params->candidates > IVFPQ_MIN_RERANKED &&
-		!IvfpqHasRows(bulk->index, &bulk->model->meta,
-					  params->candidates / IVFPQ_RERANKED_FRACTION))
-		return true;
-	return ivfpq_order == IVFPQ_ORDER_STRICT && !params->calibrated &&
-		params->quota > IVFPQ_BULK_SECOND &&
-		!IvfpqHasRows(bulk->index, &bulk->model->meta,
-					  params->quota / (1 - ivfpq_recall));
-}
-
-/* Returns the number of postings that the lists have, dead ones included. */
-static double
-count_postings(IvfpqBulk *bulk)
-{
-	IvfpqListTotals totals;
-
-	IvfpqSumLists(bulk->index, &bulk->model->meta, &totals);
-	return totals.live + totals.dead;
-}
-
-/*
  * Sets *params to what a round for that many rows takes, and *is_last if the
  * round reads all lists that may be read.  Returns false if all rows should be
- * reranked instead.  Where all rows of `drained` lists were candidates
- * already, the round needs more lists.
+ * reranked instead, where a scan would make a full pass (scan/depth.c).  Where
+ * all rows of `ndrained` lists were candidates already, the round needs more
+ * lists.
  */
 static bool
-bulk_params(IvfpqBulk *bulk, double rows, int drained,
-			IvfpqSearchParams *params,
-			bool *is_last)
+bulk_params(const IvfpqBulk *bulk, double rows, int ndrained,
+			IvfpqSearchParams *params, bool *is_last)
 {
+	Relation	index = bulk->index;
 	const IvfpqMetaData *meta = &bulk->model->meta;
-	int			most = meta->nlists;
-	IvfpqSearchParams first;
+	bool		is_rest;
+	int			most;
+	IvfpqListTotals totals;
 
 	if (bulk->everything)
 		return false;
-	IvfpqParamsForRows(params, bulk->index, meta, ivfpq_recall,
+	IvfpqParamsForRows(params, index, meta, ivfpq_recall,
 					   Min(rows, PG_INT32_MAX));
 	if (params->read_all)
 		return false;
-	if (ivfpq_max_probes > 0)
-	{
-		IvfpqParamsForBatch(&first, bulk->index, meta, ivfpq_recall, 0);
-		most = Min(most, Max(ivfpq_max_probes, first.probes));
-	}
-	if (full_pass_is_better(bulk, params))
-	{
-		if (ivfpq_max_probes == 0)
-			return false;
-		params->probes = most;
-		params->candidates = PG_INT32_MAX / 4;
-	}
-	if (params->probes <= drained)
-		params->probes = 2 * drained;
-	params->probes = Min(params->probes, most);
+	/* the last condition is that of a depth which calibration does not know */
+	is_rest = params->recall_unreached ||
+		IvfpqDepthIsTooLarge(index, meta, params->candidates) ||
+		(ivfpq_order == IVFPQ_ORDER_STRICT && !params->calibrated &&
+		 params->quota > SECOND_ROUND &&
+		 !IvfpqHasRows(index, meta, params->quota / (1 - ivfpq_recall)));
+	if (!IvfpqDepthLimitProbes(params, index, meta, ivfpq_recall, is_rest,
+							   ndrained, &most))
+		return false;
 	*is_last = params->probes == most;
 
 	/*
-	 * Ask for one candidate more than there are, so that a short result
-	 * proves that there are no others.  If concurrent inserts make it find
-	 * that one, the next round counts again.
+	 * Ask for one candidate more than there are postings, so that a short
+	 * result proves that there are no others.  If concurrent inserts make it
+	 * find that one, the next round counts again.
 	 */
 	if (params->candidates > IVFPQ_FEW_CANDIDATES)
+	{
+		IvfpqSumLists(index, meta, &totals);
 		params->candidates = (int) Min(params->candidates,
-									   count_postings(bulk) + 1);
+									   totals.live + totals.dead + 1);
+	}
 	return true;
 }
 
@@ -202,133 +168,68 @@ search_bytes(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
 		capacity * (sizeof(float) + sizeof(uint64));
 }
 
-/*
- * Returns the number of searches to have memory for: their tables are as long
- * as vectors.
- */
-static int
-bulk_searches(const IvfpqBulk *bulk)
-{
-	Size		bytes = gv_table_bytes(bulk->model->gv.m) +
-	bulk->model->meta.dims * sizeof(float);
-	int			most = (int) Max(Min(IVFPQ_TOGETHER, TOGETHER_BYTES / bytes), 1);
-
-	return Min(bulk->queries.n, most);
-}
-
-/* Returns the number of searches to have under way at once. */
-static int
-bulk_together(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
-{
-	return (int) Max(1, Min((Size) bulk->nsearches, TOGETHER_BYTES /
-							search_bytes(bulk, params)));
-}
-
-/*
- * Returns whether a round for one query fits in memory.  As in a scan, a small
- * one always does.
- */
-static bool
-bulk_fits(const IvfpqBulk *bulk, const IvfpqSearchParams *params)
-{
-	return params->candidates <= IVFPQ_FEW_CANDIDATES ||
-		bulk_slice_bytes(bulk, params) + search_bytes(bulk, params) <=
-		IvfpqMemoryLimit();
-}
-
-/* Returns the number of queries of a portion. */
-static int
-bulk_portion(IvfpqBulk *bulk)
-{
-	Size		bytes = sizeof(IvfpqBulkQuery) + sizeof(int) +
-	2 * sizeof(double) + bulk->k * sizeof(IvfpqBulkRow) +
-	(Size) bulk->queries.dims * 2 * sizeof(float);
-	IvfpqSearchParams params;
-	bool		is_last;
-
-	if (bulk->model->meta.nlists > 0 &&
-		bulk_params(bulk, Max(bulk->k, IVFPQ_FIRST_ROWS), 0, &params,
-					&is_last))
-		bytes += bulk_slice_bytes(bulk, &params);
-	return (int) Max(1, Min(IvfpqMemoryLimit() / bytes, IVFPQ_BULK_PORTION));
-}
-
-/* Finds the nearest lists of n of the queries left, from number `first` on. */
-static void
-find_some_lists(IvfpqBulk *bulk, Round *round, int first, int n)
-{
-	IvfpqSearch *search = &bulk->searches[0];
-	int			probes = round->params.probes;
-	const float *vectors[NEAR_TOGETHER];
-	GvTopK		lists[NEAR_TOGETHER] = {{0}};
-
-	for (int i = 0; i < n; i++)
-	{
-		Size		at = (Size) (first + i) * probes;
-
-		vectors[i] = bulk->asked[round->left[first + i]].vector;
-		lists[i].capacity = probes;
-		lists[i].ids = round->lists + at;
-		lists[i].scores = round->scores + at;
-	}
-	search->query.deep = round->params.beyond_parents;
-	IvfpqNearestLists(bulk->index, bulk->model, &search->query, vectors, n,
-					  lists);
-	for (int i = 0; i < n; i++)
-	{
-		round->nlists[first + i] = lists[i].count;
-		round->order[first + i] = (uint64) (first + i);
-		if (lists[i].count > 0) /* else the index is damaged */
-			round->order[first + i] |= lists[i].ids[0] << 32;
-	}
-}
-
 /* Finds the nearest lists of the queries left, and sorts these by them. */
 static void
-find_lists(IvfpqBulk *bulk, Round *round)
+find_lists(Round *round)
 {
+	IvfpqBulk  *bulk = round->bulk;
+	IvfpqSearch *search = &bulk->searches[0];
+	const float *vectors[NEAR_TOGETHER];
+
+	search->query.deep = round->params.beyond_parents;
 	for (int first = 0; first < round->nleft; first += NEAR_TOGETHER)
-		find_some_lists(bulk, round, first,
-						Min(NEAR_TOGETHER, round->nleft - first));
+	{
+		int			n = Min(NEAR_TOGETHER, round->nleft - first);
+
+		for (int i = 0; i < n; i++)
+			vectors[i] = bulk->asked[round->left[first + i]].vector;
+		IvfpqNearestLists(bulk->index, bulk->model, &search->query, vectors, n,
+						  round->lists + first);
+	}
+	for (int i = 0; i < round->nleft; i++)
+	{
+		round->order[i] = (uint64) i;
+		if (round->lists[i].count > 0)	/* else the index is damaged */
+			round->order[i] |= round->lists[i].ids[0] << 32;
+	}
 	IvfpqSortBits(round->order, round->scratch, round->nleft, 32);
 }
 
-/* Gives a search the i-th query left, and the lists that were found for it. */
+/* Has the session find the candidates of the slice's queries left. */
 static void
-set_search(IvfpqBulk *bulk, const Round *round, int i, IvfpqSearch *search)
+find_candidates(Round *round)
 {
-	int			probes = round->params.probes;
+	IvfpqBulk  *bulk = round->bulk;
+	const IvfpqSearchParams *params = &round->params;
+	Size		fitting = TOGETHER_BYTES / search_bytes(bulk, params);
+	int			at_a_time = (int) Max(1, Min((Size) bulk->nsearches, fitting));
 
-	IvfpqSearchQuery(search, bulk->asked[round->left[i]].vector);
-	IvfpqTopKResize(&search->lists, probes);
-	search->lists.count = round->nlists[i];
-	memcpy(search->lists.ids, round->lists + (Size) i * probes,
-		   round->nlists[i] * sizeof(uint64));
-	memcpy(search->lists.scores, round->scores + (Size) i * probes,
-		   round->nlists[i] * sizeof(float));
-}
-
-/* Finds the candidates of the slice's queries left. */
-static void
-find_candidates(IvfpqBulk *bulk, Round *round)
-{
-	int			at_a_time = bulk_together(bulk, &round->params);
-
-	find_lists(bulk, round);
+	find_lists(round);
 	for (int first = 0; first < round->nleft; first += at_a_time)
 	{
 		int			n = Min(at_a_time, round->nleft - first);
 
 		for (int s = 0; s < n; s++)
-			set_search(bulk, round, (int) (uint32) round->order[first + s],
-					   &bulk->searches[s]);
-		IvfpqSearchTogether(bulk->searches, n, round->params.candidates);
+		{
+			uint32		i = (uint32) round->order[first + s];
+			const GvTopK *lists = &round->lists[i];
+			IvfpqSearch *search = &bulk->searches[s];
+
+			IvfpqSearchQuery(search, bulk->asked[round->left[i]].vector);
+			IvfpqTopKResize(&search->lists, params->probes);
+			search->lists.count = lists->count;
+			memcpy(search->lists.ids, lists->ids,
+				   lists->count * sizeof(uint64));
+			memcpy(search->lists.scores, lists->scores,
+				   lists->count * sizeof(float));
+		}
+		IvfpqSearchTogether(bulk->searches, n, params->candidates);
 		for (int s = 0; s < n; s++)
 		{
 			uint64		order = round->order[first + s];
 
 			IvfpqBulkTake(bulk, &bulk->searches[s], round->left[(uint32) order],
-						  (uint32) (order >> 32), round->params.candidates);
+						  (uint32) (order >> 32), params->candidates);
 		}
 	}
 }
@@ -340,12 +241,11 @@ find_candidates(IvfpqBulk *bulk, Round *round)
 static void
 take_answer(void *arg, IvfpqSearch *search, int i, bool found)
 {
-	Asked	   *asked = arg;
-	Round	   *round = asked->round;
+	Round	   *round = arg;
 
 	CHECK_FOR_INTERRUPTS();
 	if (found)
-		IvfpqBulkTake(asked->bulk, search, round->active[i],
+		IvfpqBulkTake(round->bulk, search, round->active[i],
 					  search->remote.nearest, round->params.candidates);
 	else
 		round->left[round->nleft++] = round->active[i];
@@ -353,8 +253,9 @@ take_answer(void *arg, IvfpqSearch *search, int i, bool found)
 
 /* Returns the vectors of the slice's queries in one array, in their order. */
 static const float *
-slice_vectors(IvfpqBulk *bulk, const Round *round)
+slice_vectors(const Round *round)
 {
+	IvfpqBulk  *bulk = round->bulk;
 	Size		dims = bulk->model->meta.dims;
 	int			same = 0;
 	float	   *vectors;
@@ -372,83 +273,69 @@ slice_vectors(IvfpqBulk *bulk, const Round *round)
 	return vectors;
 }
 
-/* Has gpuvecd find candidates.  Queries that it has none for are left. */
+/*
+ * Searches for the slice's queries, and reranks the candidates.  Pending rows
+ * come first.  Where gpuvecd has no answer, the session finds the candidates.
+ */
 static void
-ask_candidates(IvfpqBulk *bulk, Round *round)
+search_slice(Round *round)
 {
-	Asked		asked = {bulk, round};
-
-	round->nleft = 0;
-	if (!IvfpqServerIsWanted())
-	{
-		memcpy(round->left, round->active, round->nactive * sizeof(int));
-		round->nleft = round->nactive;
-		return;
-	}
-	bulk->searches[0].query.deep = round->params.beyond_parents;
-	IvfpqSearchBulkRemote(&bulk->searches[0], slice_vectors(bulk, round),
-						  round->nactive, round->params.probes,
-						  round->params.candidates, take_answer, &asked);
-}
-
-/* Searches for the slice's queries, and reranks the candidates. */
-static void
-search_slice(IvfpqBulk *bulk, Round *round)
-{
+	IvfpqBulk  *bulk = round->bulk;
+	const IvfpqSearchParams *params = &round->params;
 	MemoryContext oldcontext = MemoryContextSwitchTo(bulk->round);
 	Size		n = round->nactive;
-	Size		probes = round->params.probes;
+	Size		probes = params->probes;
+	uint64	   *ids = palloc_extended(n * probes * sizeof(uint64),
+									  MCXT_ALLOC_HUGE);
+	float	   *scores = palloc_extended(n * probes * sizeof(float),
+										 MCXT_ALLOC_HUGE);
 
-	round->lists = palloc_extended(n * probes * sizeof(uint64),
-								   MCXT_ALLOC_HUGE);
-	round->scores = palloc_extended(n * probes * sizeof(float),
-									MCXT_ALLOC_HUGE);
-	round->nlists = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
+	round->lists = palloc_extended(n * sizeof(GvTopK),
+								   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	for (Size i = 0; i < n; i++)
+	{
+		round->lists[i].capacity = params->probes;
+		round->lists[i].ids = ids + i * probes;
+		round->lists[i].scores = scores + i * probes;
+	}
 	round->left = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
 	round->order = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
 	round->scratch = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
 	MemoryContextSwitchTo(oldcontext);
 
-	for (Size i = 0; i < n; i++)
-		IvfpqBulkForget(bulk, round->active[i]);
 	IvfpqBulkRerankPending(bulk, round->active, round->nactive);
-	ask_candidates(bulk, round);
-	find_candidates(bulk, round);
+	round->nleft = 0;
+	if (IvfpqServerIsWanted())
+	{
+		bulk->searches[0].query.deep = params->beyond_parents;
+		IvfpqSearchBulkRemote(&bulk->searches[0], slice_vectors(round),
+							  round->nactive, params->probes,
+							  params->candidates, take_answer, round);
+	}
+	else
+	{
+		memcpy(round->left, round->active, n * sizeof(int));
+		round->nleft = round->nactive;
+	}
+	find_candidates(round);
 	IvfpqBulkRerankFound(bulk, round->active, round->nactive);
 	MemoryContextReset(bulk->round);
 }
 
 /*
- * Returns whether the query has the rows that it asked for.  A search has more
- * candidates than its quota, because scores are not exact.  Where more are
- * invisible than half of this surplus, the round counts for its quota times
- * the fraction that is visible, as in a scan.
- */
-static bool
-is_answered(const IvfpqBulk *bulk, const Round *round,
-			const IvfpqBulkQuery *query)
-{
-	double		seen = 1;
-	double		good = round->params.quota;
-
-	if (query->invisible > 0)
-		seen = 1 - (double) query->invisible / query->fetched;
-	if (query->invisible > 0 &&
-		query->ncandidates * seen < (query->ncandidates + good) / 2)
-		good *= seen;
-	return (query->nrows == bulk->k && bulk->k <= good) ||
-		(round->is_last && query->is_drained);
-}
-
-/*
- * Searches for the active queries [n].  Returns how many are not answered yet;
- * these are then the first.  Sets *drained to the round's probes if all rows
- * of one of these queries' lists were candidates.
+ * Searches for the active queries [n], in slices.  Returns how many are not
+ * answered yet; these are then the first.  Sets *ndrained to the round's
+ * probes if all rows of one of these queries' lists were candidates.
+ *
+ * A query is answered when it has the rows that it asked for, and the round's
+ * quota, as far as the snapshot sees it, has them, too.
  */
 static int
-search_round(IvfpqBulk *bulk, Round *round, int *active, int n, int *drained)
+search_round(Round *round, int *active, int n, int *ndrained)
 {
-	Size		bytes = bulk_slice_bytes(bulk, &round->params);
+	IvfpqBulk  *bulk = round->bulk;
+	const IvfpqSearchParams *params = &round->params;
+	Size		bytes = bulk_slice_bytes(bulk, params);
 	int			at_a_time = (int) Max(1, Min((Size) n, IvfpqMemoryLimit() /
 											 2 / bytes));
 	int			nleft = 0;
@@ -457,23 +344,28 @@ search_round(IvfpqBulk *bulk, Round *round, int *active, int n, int *drained)
 	{
 		round->active = active + first;
 		round->nactive = Min(at_a_time, n - first);
-		search_slice(bulk, round);
-		for (int i = first; i < Min(first + at_a_time, n); i++)
+		search_slice(round);
+		for (int i = first; i < first + round->nactive; i++)
 		{
 			const IvfpqBulkQuery *query = &bulk->asked[active[i]];
 
-			if (is_answered(bulk, round, query))
+			if ((round->is_last && query->is_drained) ||
+				(query->nrows == bulk->k &&
+				 bulk->k <= IvfpqDepthVisibleQuota(params->quota,
+												   query->ncandidates,
+												   query->nfetched,
+												   query->invisible)))
 				continue;
 			if (query->is_drained)
-				*drained = round->params.probes;
+				*ndrained = params->probes;
 			active[nleft++] = active[i];
 		}
 	}
-	bulk->report.batches++;
+	bulk->report.counts[IVFPQ_COUNT_BATCHES]++;
 	if (bulk->report.probes == 0)
 	{
-		bulk->report.probes = round->params.probes;
-		bulk->report.candidates = round->params.candidates;
+		bulk->report.probes = params->probes;
+		bulk->report.candidates = params->candidates;
 	}
 	return nleft;
 }
@@ -482,27 +374,29 @@ search_round(IvfpqBulk *bulk, Round *round, int *active, int n, int *drained)
 static void
 search_portion(IvfpqBulk *bulk)
 {
+	Round		round = {.bulk = bulk};
+	IvfpqSearchParams *params = &round.params;
 	double		rows = Max(bulk->k, IVFPQ_FIRST_ROWS);
 	int		   *active = MemoryContextAllocHuge(bulk->portion,
 												bulk->nasked * sizeof(int));
 	int			n = bulk->nasked;
-	int			drained = 0;
-	Round		round;
+	int			ndrained = 0;
 
 	for (int i = 0; i < n; i++)
 		active[i] = i;
-	for (; n > 0; rows = Max(rows * ROUND_GROWTH, IVFPQ_BULK_SECOND))
+	for (; n > 0; rows = Max(rows * ROUND_GROWTH, SECOND_ROUND))
 	{
-		if (!bulk_params(bulk, rows, drained, &round.params, &round.is_last) ||
-			!bulk_fits(bulk, &round.params))
+		/* as in a scan, a small round always fits in memory */
+		if (!bulk_params(bulk, rows, ndrained, params, &round.is_last) ||
+			(params->candidates > IVFPQ_FEW_CANDIDATES &&
+			 bulk_slice_bytes(bulk, params) + search_bytes(bulk, params) >
+			 IvfpqMemoryLimit()))
 		{
-			for (int i = 0; i < n; i++)
-				IvfpqBulkForget(bulk, active[i]);
 			IvfpqBulkRerankAll(bulk, active, n);
-			bulk->report.full_pass = true;
+			bulk->report.counts[IVFPQ_COUNT_FULL_PASSES] = 1;
 			return;
 		}
-		n = search_round(bulk, &round, active, n, &drained);
+		n = search_round(&round, active, n, &ndrained);
 	}
 }
 
@@ -545,24 +439,37 @@ add_query(IvfpqBulk *bulk)
 
 /*
  * Answers a portion of the queries, from number `first` on, into bulk->asked.
- * Returns how many.
+ * A portion is as many queries as memory allows.  Returns how many.
  */
 static int
 bulk_next(IvfpqBulk *bulk, int first)
 {
-	int			n = Min(bulk_portion(bulk), bulk->queries.n - first);
+	int			dims = bulk->queries.dims;
+	Size		bytes = sizeof(IvfpqBulkQuery) + sizeof(int) +
+	2 * sizeof(double) + bulk->k * sizeof(IvfpqBulkRow) +
+	(Size) dims * 2 * sizeof(float);
+	IvfpqSearchParams params;
+	bool		is_last;
+	int			n;
 	MemoryContext oldcontext;
+
+	if (bulk->model->meta.nlists > 0 &&
+		bulk_params(bulk, Max(bulk->k, IVFPQ_FIRST_ROWS), 0, &params,
+					&is_last))
+		bytes += bulk_slice_bytes(bulk, &params);
+	n = (int) Max(1, Min(IvfpqMemoryLimit() / bytes, IVFPQ_BULK_PORTION));
+	n = Min(n, bulk->queries.n - first);
 
 	MemoryContextReset(bulk->portion);
 	oldcontext = MemoryContextSwitchTo(bulk->portion);
 	bulk->asked = palloc_extended(n * sizeof(IvfpqBulkQuery),
 								  MCXT_ALLOC_HUGE);
 	bulk->nasked = 0;
-	bulk->floats = bulk->queries.vectors + (Size) first * bulk->queries.dims;
+	bulk->floats = bulk->queries.vectors + (Size) first * dims;
 	bulk->vectors = NULL;
 	if (bulk->model->meta.nlists > 0)
-		bulk->vectors = palloc_extended((Size) n * bulk->queries.dims *
-										sizeof(float), MCXT_ALLOC_HUGE);
+		bulk->vectors = palloc_extended((Size) n * dims * sizeof(float),
+										MCXT_ALLOC_HUGE);
 	bulk->squares = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
 	bulk->farthest = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
 	bulk->rows = palloc_extended((Size) n * bulk->k * sizeof(IvfpqBulkRow),
@@ -587,22 +494,17 @@ static void
 read_pending(IvfpqBulk *bulk)
 {
 	IvfpqPendingReader reader;
-	int64		capacity = IVFPQ_PENDING_PER_PAGE;
+	int64		capacity = 0;
 	int64		n = 0;
 	int			count;
 
-	bulk->pending = palloc(capacity * sizeof(uint64));
 	IvfpqPendingOpen(&reader, bulk->index, &bulk->model->meta);
 	while (n <= IVFPQ_MIN_RERANKED && IvfpqPendingNext(&reader, &count))
-	{
-		if (n + count > capacity)
-		{
-			capacity = 2 * (n + count);
-			bulk->pending = repalloc(bulk->pending, capacity * sizeof(uint64));
-		}
 		for (int i = 0; i < count; i++)
+		{
+			IvfpqGrow(bulk->pending, n, capacity);
 			bulk->pending[n++] = IvfpqTidToId(&reader.tids[i]);
-	}
+		}
 	IvfpqPendingClose(&reader);
 	bulk->everything = n > IVFPQ_MIN_RERANKED;
 	if (n == 0 || bulk->everything)
@@ -618,62 +520,6 @@ read_pending(IvfpqBulk *bulk)
 		if (!found)
 			bulk->pending[bulk->npending++] = bulk->pending[i];
 	}
-}
-
-/*
- * Prepares to answer queries.  Reads pending rows before any list, since rows
- * move from there to lists.
- */
-static void
-bulk_begin(IvfpqBulk *bulk)
-{
-	bool		addresses = bulk->model->meta.refine != IVFPQ_REFINE_NONE;
-
-	bulk->portion = AllocSetContextCreate(CurrentMemoryContext,
-										  "gpuivfpq queries",
-										  ALLOCSET_DEFAULT_SIZES);
-	bulk->round = AllocSetContextCreate(CurrentMemoryContext,
-										"gpuivfpq round",
-										ALLOCSET_DEFAULT_SIZES);
-	IvfpqRerankBegin(&bulk->rerank, bulk->heap, bulk->index,
-					 bulk->snapshot);
-	bulk->rerank.warned = &bulk->warned_mismatched;
-	if (bulk->model->meta.nlists == 0)
-	{
-		bulk->everything = true;
-		return;
-	}
-	read_pending(bulk);
-	bulk->nsearches = bulk_searches(bulk);
-	bulk->searches = palloc0(bulk->nsearches * sizeof(IvfpqSearch));
-	for (int s = 0; s < bulk->nsearches; s++)
-	{
-		IvfpqSearchInit(&bulk->searches[s], bulk->index, bulk->model);
-		bulk->searches[s].addresses = addresses;
-	}
-}
-
-static void
-bulk_end(IvfpqBulk *bulk)
-{
-	IvfpqRerankEnd(&bulk->rerank);
-	MemoryContextDelete(bulk->round);
-	MemoryContextDelete(bulk->portion);
-}
-
-/* Looks up the function of the operator that the index serves. */
-static void
-find_distance(IvfpqBulk *bulk)
-{
-	Oid			type = bulk->type.type;
-	Oid			family = bulk->index->rd_opfamily[0];
-	Oid			operator = InvalidOid;
-
-	for (int s = 1; s <= IVFPQ_NSTRATEGIES && !OidIsValid(operator); s++)
-		operator = get_opfamily_member(family, type, type, s);
-	fmgr_info(get_opcode(operator), &bulk->distance);
-	bulk->real_distance = IvfpqRealDistanceOf(&bulk->distance);
-	bulk->is_cosine = bulk->real_distance == gv_distance_cosine;
 }
 
 /*
@@ -695,6 +541,59 @@ check_dims(IvfpqBulk *bulk)
 }
 
 /*
+ * Prepares to answer queries.  Reads pending rows before any list, since rows
+ * move from there to lists.
+ */
+static void
+bulk_begin(IvfpqBulk *bulk)
+{
+	const IvfpqMetaData *meta = &bulk->model->meta;
+	Oid			type;
+	Oid			operator = InvalidOid;	/* that the index serves */
+	Size		bytes;
+
+	IvfpqTypeInit(&bulk->type, bulk->index);
+	type = bulk->type.type;
+	for (int s = 1; s <= IVFPQ_NSTRATEGIES && !OidIsValid(operator); s++)
+		operator = get_opfamily_member(bulk->index->rd_opfamily[0], type, type,
+									   s);
+	fmgr_info(get_opcode(operator), &bulk->distance);
+	bulk->real_distance = IvfpqRealDistanceOf(&bulk->distance);
+	bulk->is_cosine = bulk->real_distance == gv_distance_cosine;
+	check_dims(bulk);
+	IvfpqCastBegin(&bulk->cast, type);
+
+	bulk->portion = AllocSetContextCreate(CurrentMemoryContext,
+										  "gpuivfpq queries",
+										  ALLOCSET_DEFAULT_SIZES);
+	bulk->round = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq round",
+										ALLOCSET_DEFAULT_SIZES);
+	IvfpqRerankBegin(&bulk->rerank, bulk->heap, bulk->index,
+					 bulk->snapshot);
+	bulk->rerank.warned = &bulk->warned_mismatched;
+	if (meta->nlists == 0)
+	{
+		bulk->everything = true;
+		return;
+	}
+	read_pending(bulk);
+
+	/* tables are as long as vectors, so the searches may be few */
+	bytes = gv_table_bytes(bulk->model->gv.m) + meta->dims * sizeof(float);
+	bulk->nsearches = (int) Max(Min(IVFPQ_TOGETHER, TOGETHER_BYTES / bytes),
+								1);
+	bulk->nsearches = Min(bulk->nsearches, bulk->queries.n);
+	bulk->searches = palloc0(bulk->nsearches * sizeof(IvfpqSearch));
+	for (int s = 0; s < bulk->nsearches; s++)
+	{
+		IvfpqSearchInit(&bulk->searches[s], bulk->index, bulk->model);
+		bulk->searches[s].report = &bulk->report;
+		bulk->searches[s].addresses = meta->refine != IVFPQ_REFINE_NONE;
+	}
+}
+
+/*
  * Answers all queries: sink gets the rows of each, nearest first.  Call as the
  * table's owner, if the index has expressions.
  */
@@ -703,10 +602,8 @@ bulk_answer(IvfpqBulk *bulk, IvfpqBulkSink sink, void *arg)
 {
 	int			n;
 
-	IvfpqTypeInit(&bulk->type, bulk->index);
-	find_distance(bulk);
-	check_dims(bulk);
-	IvfpqCastBegin(&bulk->cast, bulk->type.type);
+	PredicateLockRelation(bulk->index, bulk->snapshot);
+	bulk->model = IvfpqModelGet(bulk->index);
 	bulk_begin(bulk);
 	for (int first = 0; first < bulk->queries.n; first += n)
 	{
@@ -717,15 +614,17 @@ bulk_answer(IvfpqBulk *bulk, IvfpqBulkSink sink, void *arg)
 
 			CHECK_FOR_INTERRUPTS();
 			sink(arg, first + q, query->rows, query->nrows);
-			bulk->report.returned += query->nrows;
+			bulk->report.counts[IVFPQ_COUNT_RETURNED] += query->nrows;
 		}
 	}
-	bulk_end(bulk);
+	IvfpqRerankEnd(&bulk->rerank);
+	MemoryContextDelete(bulk->round);
+	MemoryContextDelete(bulk->portion);
 }
 
 /*
- * Counts the work as a scan for each query.  With `more` it belongs to the
- * call that was counted last.
+ * Counts the work as a scan for each query; with `more` it belongs to the call
+ * that was counted last.  Call as the user that asked, whose recall it was.
  */
 static void
 bulk_count(IvfpqBulk *bulk, bool more)
@@ -734,9 +633,8 @@ bulk_count(IvfpqBulk *bulk, bool more)
 
 	report->index = RelationGetRelid(bulk->index);
 	report->recall = ivfpq_recall;
-	if (bulk->searches != NULL)
-		report->remote = bulk->searches[0].remote.report;
-	IvfpqReportBulk(report, bulk->queries.n, more);
+	report->counts[IVFPQ_COUNT_SCANS] = bulk->queries.n;
+	IvfpqReportBulk(report, more);
 	for (int i = 0; i < bulk->queries.n; i++)
 		pgstat_count_index_scan(bulk->index);
 }
@@ -753,9 +651,12 @@ bulk_is_whole(Relation index)
 							  TransactionXmin);
 }
 
-/* Raises an error unless the caller may have this index searched. */
+/*
+ * Raises an error unless the caller may have this index searched, and the
+ * index has all rows that the snapshot sees.
+ */
 static void
-check_rights(Relation heap, Relation index)
+check_searchable(Relation heap, Relation index)
 {
 	IvfpqCheckSelect(heap, index);
 	IvfpqCheckActing(heap, index);
@@ -767,12 +668,6 @@ check_rights(Relation heap, Relation index)
 				 errdetail("Policies of table \"%s\" hide rows from the current user.",
 						   RelationGetRelationName(heap)),
 				 errhint("Use SELECT ... ORDER BY, which policies apply to.")));
-}
-
-/* Raises an error unless the index has all rows that the snapshot sees. */
-static void
-check_whole(Relation index)
-{
 	IvfpqCheckValid(index);
 	if (!bulk_is_whole(index))
 		ereport(ERROR,
@@ -781,22 +676,6 @@ check_whole(Relation index)
 						RelationGetRelationName(index)),
 				 errdetail("It lacks rows that changed while transactions that are still running could see them."),
 				 errhint("Try again when the transactions that were running when it was built have ended.")));
-}
-
-/*
- * Keeps the last queries in the query log, if that is on.  Call as the user
- * that asked, not as the table's owner.
- */
-static void
-keep_queries(const IvfpqBulk *bulk)
-{
-	const IvfpqQueries *queries = &bulk->queries;
-
-	if (!ivfpq_keep_queries || bulk->model->meta.nlists == 0)
-		return;
-	for (int i = Max(queries->n - MOST_KEPT, 0); i < queries->n; i++)
-		IvfpqLogQuery(bulk->index, queries->vectors +
-					  (Size) i * queries->dims, queries->dims);
 }
 
 /* Puts the rows of a query, counted from 0, into the result. */
@@ -823,11 +702,10 @@ Datum
 gpuvec_search(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	IvfpqQueries queries = IvfpqQueriesOfArray(PG_GETARG_ARRAYTYPE_P(1));
+	IvfpqBulk	bulk = {.queries = queries, .k = PG_GETARG_INT32(2)};
 	IvfpqIdentity caller;
-	IvfpqBulk	bulk = {0};
 
-	bulk.queries = IvfpqQueriesOfArray(PG_GETARG_ARRAYTYPE_P(1));
-	bulk.k = PG_GETARG_INT32(2);
 	if (bulk.k < 1 || bulk.k > IVFPQ_BULK_MOST_K)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -836,18 +714,20 @@ gpuvec_search(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	bulk.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
 									 &bulk.heap);
-	check_rights(bulk.heap, bulk.index);
-	check_whole(bulk.index);
-	if (bulk.queries.n > 0)
+	check_searchable(bulk.heap, bulk.index);
+	if (queries.n > 0)
 	{
-		bulk.model = IvfpqModelGet(bulk.index);
 		bulk.snapshot = RegisterSnapshot(GetActiveSnapshot());
-		PredicateLockRelation(bulk.index, bulk.snapshot);
 		IvfpqCountersOpen();
 		IvfpqActAsOwner(&caller, bulk.heap);
 		bulk_answer(&bulk, put_answer, rsinfo);
 		IvfpqActAsCaller(&caller);
-		keep_queries(&bulk);
+
+		/* the query log takes queries of the user that asked */
+		if (ivfpq_keep_queries && bulk.model->meta.nlists > 0)
+			for (int i = Max(queries.n - MOST_KEPT, 0); i < queries.n; i++)
+				IvfpqLogQuery(bulk.index, queries.vectors +
+							  (Size) i * queries.dims, queries.dims);
 		bulk_count(&bulk, false);
 		UnregisterSnapshot(bulk.snapshot);
 	}
@@ -921,8 +801,6 @@ IvfpqBulkFind(const IvfpqBulkRequest *request)
 		.dims = request->dims}
 	};
 
-	bulk.model = IvfpqModelGet(bulk.index);
-	PredicateLockRelation(bulk.index, bulk.snapshot);
 	IvfpqCountersOpen();
 	bulk_answer(&bulk, request->sink, request->arg);
 	bulk_count(&bulk, request->more);

@@ -21,18 +21,8 @@
 /* The largest k.  A scan whose LIMIT is larger is as good. */
 #define IVFPQ_BULK_MOST_K	10000
 
-/* Queries of a portion, at most: a number of 16 bits, see IVFPQ_BULK_KEY. */
+/* Queries of a portion, at most: bulkrerank.c numbers them in 16 bits. */
 #define IVFPQ_BULK_PORTION	65536
-
-/* Rows that a second round is for, at least. */
-#define IVFPQ_BULK_SECOND	100
-
-/* Sort key of a row to be reranked for a query: row's id, query's number. */
-#define IVFPQ_BULK_ROW_SHIFT		16
-#define IVFPQ_BULK_KEY(id, query) \
-	((id) << IVFPQ_BULK_ROW_SHIFT | (uint64) (query))
-#define IVFPQ_BULK_ROW(key)			((key) >> IVFPQ_BULK_ROW_SHIFT)
-#define IVFPQ_BULK_QUERY(key)		((int) ((key) & 0xFFFF))
 
 typedef struct IvfpqBulkRow
 {
@@ -82,10 +72,9 @@ typedef struct IvfpqBulkQuery
 	uint64	   *ids;			/* [ncandidates] of rows, or NULL: bounds */
 	int			ncandidates;
 	bool		is_drained;		/* they are all rows of its lists */
-	int			fetched;		/* candidates fetched */
-	int			invisible;		/* of these, those the snapshot does not see */
 	IvfpqBulkBound *bounds;		/* [ncandidates], or NULL */
-	int			nfetched;		/* of ids or bounds */
+	int			nfetched;		/* rows of ids or bounds that were fetched */
+	int			invisible;		/* of these, those the snapshot does not see */
 } IvfpqBulkQuery;
 
 typedef struct IvfpqBulk
@@ -164,14 +153,17 @@ extern void IvfpqBulkTake(IvfpqBulk *bulk, const IvfpqSearch *search,
  */
 extern void IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n);
 
-/* Reranks pending rows for the active queries [n]. */
+/*
+ * Reranks pending rows for the active queries [n], in place of the rows kept
+ * so far.
+ */
 extern void IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n);
 
-/* Reranks all rows of the index for the active queries [n]. */
+/*
+ * Reranks all rows of the index for the active queries [n], in place of the
+ * rows kept so far.
+ */
 extern void IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n);
-
-/* Forgets the rows that were kept for the query of that number. */
-extern void IvfpqBulkForget(IvfpqBulk *bulk, int number);
 
 /* Brings a query's rows into the order of the answer. */
 extern void IvfpqBulkSort(IvfpqBulkQuery *query);

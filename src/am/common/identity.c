@@ -1,7 +1,7 @@
 /*
  * identity.c
- *		Opening an index that a user names, checking the user's rights, and
- *		acting as the owner of the index's table.
+ *		The indexes of the database, opening one that a user names, checking
+ *		the user's rights, and acting as the owner of the index's table.
  *
  * Expressions and predicate of an index are its owner's code.  This library
  * computes them for another user, or on its own behalf, only between
@@ -10,15 +10,20 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/stratnum.h"
 #include "access/sysattr.h"
 #include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/index.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
+#include "commands/defrem.h"
 #include "miscadmin.h"
 #include "nodes/bitmapset.h"
 #include "nodes/makefuncs.h"
@@ -27,8 +32,10 @@
 #include "optimizer/optimizer.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
+#include "utils/rls.h"
 #include "utils/syscache.h"
 #include "utils/typcache.h"
 
@@ -40,12 +47,50 @@
 #define SAFE_SEARCH_PATH	"pg_catalog, pg_temp"
 
 /*
- * Raises an error unless the open relation is a gpuivfpq index that can be
- * read.
+ * Returns the OIDs of the gpuivfpq indexes of the database, the oldest first;
+ * with `temporary` those of temporary tables, too, of all sessions.
  */
-static void
-check_index(Relation rel)
+List *
+IvfpqListIndexes(bool temporary)
 {
+	Relation	classes = table_open(RelationRelationId, AccessShareLock);
+	List	   *indexes = NIL;
+	ScanKeyData key[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key[0], Anum_pg_class_relam, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(get_am_oid("gpuivfpq", true)));
+	ScanKeyInit(&key[1], Anum_pg_class_relkind, BTEqualStrategyNumber,
+				F_CHAREQ, CharGetDatum(RELKIND_INDEX));
+	scan = systable_beginscan(classes, InvalidOid, false, NULL,
+							  lengthof(key), key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class class = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (temporary || class->relpersistence != RELPERSISTENCE_TEMP)
+			indexes = lappend_oid(indexes, class->oid);
+	}
+	systable_endscan(scan);
+	table_close(classes, AccessShareLock);
+	list_sort(indexes, list_oid_cmp);
+	return indexes;
+}
+
+/*
+ * Opens a gpuivfpq index that can be read.  Raises an error if the OID belongs
+ * to anything else.  The caller closes the index.
+ */
+Relation
+IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
+{
+	Relation	rel = try_relation_open(relid, lockmode);
+
+	if (rel == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
 	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_INDEX)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
@@ -73,22 +118,6 @@ check_index(Relation rel)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("index \"%s\" is unlogged and empty on a standby",
 						RelationGetRelationName(rel))));
-}
-
-/*
- * Opens a gpuivfpq index.  Raises an error if the OID belongs to anything
- * else.  The caller closes the index.
- */
-Relation
-IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
-{
-	Relation	rel = try_relation_open(relid, lockmode);
-
-	if (rel == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
-	check_index(rel);
 	return rel;
 }
 
@@ -290,33 +319,26 @@ stored_node(Relation index, AttrNumber column)
 }
 
 /*
- * Returns whether these are the dummies that the relcache makes of
- * expressions: a NULL of each type.
- */
-static bool
-are_dummies(List *expressions)
-{
-	ListCell   *lc;
-
-	foreach(lc, expressions)
-	{
-		if (!IsA(lfirst(lc), Const) || !lfirst_node(Const, lc)->constisnull)
-			return false;
-	}
-	return true;
-}
-
-/*
  * Replaces the relcache's expressions and predicate by those that pg_index
  * stores.  The relcache simplifies them: it replaces SQL functions by their
  * bodies, and it looked up the names in these bodies when this backend first
- * asked, as another user and with any search_path.  Dummies stay, because they
- * run no code.
+ * asked, as another user and with any search_path.
+ *
+ * The relcache may also have made dummies of the expressions, a NULL of each
+ * type.  Dummies stay, because they run no code.
  */
 void
 IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index)
 {
-	if (!are_dummies(indexInfo->ii_Expressions))
+	bool		dummies = true;
+	ListCell   *lc;
+
+	foreach(lc, indexInfo->ii_Expressions)
+	{
+		if (!IsA(lfirst(lc), Const) || !lfirst_node(Const, lc)->constisnull)
+			dummies = false;
+	}
+	if (!dummies)
 		indexInfo->ii_Expressions =
 			stored_node(index, Anum_pg_index_indexprs);
 	if (indexInfo->ii_Predicate != NIL)
@@ -430,4 +452,25 @@ IvfpqCheckActing(Relation table, Relation index)
 			 errdetail("Its expressions or predicate call functions that are not in C and would run as the owner of table \"%s\".",
 					   RelationGetRelationName(table)),
 			 errhint("Run it as the table's owner.")));
+}
+
+/*
+ * Raises an error unless the current user may have a function read the table's
+ * rows as its owner.  Policies do not apply there: a user from whom they hide
+ * rows gets an error with this message and this hint.
+ */
+void
+IvfpqCheckMeasurable(Relation table, Relation index, const char *message,
+					 const char *hint)
+{
+	IvfpqCheckSelect(table, index);
+	IvfpqCheckActing(table, index);
+	if (check_enable_rls(RelationGetRelid(table), InvalidOid, true) ==
+		RLS_ENABLED)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s", message),
+				 errdetail("Policies of table \"%s\" hide rows from the current user.",
+						   RelationGetRelationName(table)),
+				 errhint("%s", hint)));
 }

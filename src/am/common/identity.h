@@ -1,7 +1,7 @@
 /*
  * identity.h
- *		Indexes named by users, rights on them, and acting as the owner of an
- *		index's table (identity.c).
+ *		Finding and opening indexes, rights on them, and acting as the owner
+ *		of an index's table (identity.c).
  */
 #ifndef IVFPQ_IDENTITY_H
 #define IVFPQ_IDENTITY_H
@@ -19,6 +19,7 @@ typedef struct IvfpqIdentity
 	ErrorContextCallback context;
 } IvfpqIdentity;
 
+extern List *IvfpqListIndexes(bool temporary);
 extern Relation IvfpqOpenIndex(Oid relid, LOCKMODE lockmode);
 extern Relation IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode,
 									Relation *table);
@@ -33,6 +34,8 @@ extern void IvfpqCheckSelect(Relation table, Relation index);
 extern void IvfpqCheckBuilt(Relation index);
 extern void IvfpqCheckValid(Relation index);
 extern void IvfpqCheckActing(Relation table, Relation index);
+extern void IvfpqCheckMeasurable(Relation table, Relation index,
+								 const char *message, const char *hint);
 
 extern void IvfpqActAsOwner(IvfpqIdentity *caller, Relation table);
 extern void IvfpqActAsCaller(const IvfpqIdentity *caller);

@@ -69,49 +69,41 @@ set_pointers(IvfpqModel *model)
 }
 
 /*
- * Raises an error unless the parents' lists are those of the index, in order.
- */
-static void
-check_parent_offsets(Relation index, const IvfpqModel *model)
-{
-	const IvfpqMetaData *meta = &model->meta;
-	const int32 *parent_offsets = model->parent_offsets;
-
-	for (int p = 0; p < meta->nparents; p++)
-		if (parent_offsets[p] < 0 ||
-			parent_offsets[p] >= parent_offsets[p + 1])
-			IvfpqCorrupted(index, meta->parent_offsets,
-						   "parent %d has no lists of its own", p);
-	if (parent_offsets[0] != 0 ||
-		parent_offsets[meta->nparents] != meta->nlists)
-		IvfpqCorrupted(index, meta->parent_offsets,
-					   "parents have %d lists of %d",
-					   parent_offsets[meta->nparents], meta->nlists);
-}
-
-/*
  * Reads the model that *meta describes into the current memory context.  The
- * metapage need not show it yet.
+ * metapage need not show it yet.  Raises an error unless the parents' lists
+ * are those of the index, in order.
  */
 IvfpqModel *
 IvfpqModelLoad(Relation index, const IvfpqMetaData *meta)
 {
 	IvfpqModel *model = palloc_extended(model_size(meta), MCXT_ALLOC_HUGE);
+	int			dims = meta->dims;
+	int			nparents = meta->nparents;
+	const int32 *offsets;
 
 	model->meta = *meta;
 	set_pointers(model);
-	if (meta->nlists > 0)
-	{
-		if (!IvfpqLayoutGet(&model->layout, meta))
-			IvfpqCorrupted(index, IVFPQ_METAPAGE,
-						   "its parameters are out of range");
-		IvfpqArrayFetch(index, meta->mean, meta->dims, 0, model->values);
-		IvfpqArrayFetch(index, meta->codebooks, GV_CODEWORDS * meta->dims, 0,
-						model->values + meta->dims);
-		IvfpqArrayFetch(index, meta->parent_offsets, meta->nparents + 1, 0,
-						model->values + (Size) meta->dims * (1 + GV_CODEWORDS));
-		check_parent_offsets(index, model);
-	}
+	if (meta->nlists == 0)
+		return model;
+
+	if (!IvfpqLayoutGet(&model->layout, meta))
+		IvfpqCorrupted(index, IVFPQ_METAPAGE,
+					   "its parameters are out of range");
+	IvfpqArrayFetch(index, meta->mean, dims, 0, model->values);
+	IvfpqArrayFetch(index, meta->codebooks, GV_CODEWORDS * dims, 0,
+					model->values + dims);
+	IvfpqArrayFetch(index, meta->parent_offsets, nparents + 1, 0,
+					model->values + (Size) dims * (1 + GV_CODEWORDS));
+
+	offsets = model->parent_offsets;
+	for (int p = 0; p < nparents; p++)
+		if (offsets[p] < 0 || offsets[p] >= offsets[p + 1])
+			IvfpqCorrupted(index, meta->parent_offsets,
+						   "parent %d has no lists of its own", p);
+	if (offsets[0] != 0 || offsets[nparents] != meta->nlists)
+		IvfpqCorrupted(index, meta->parent_offsets,
+					   "parents have %d lists of %d", offsets[nparents],
+					   meta->nlists);
 	return model;
 }
 

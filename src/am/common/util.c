@@ -1,7 +1,7 @@
 /*
  * util.c
- *		The snapshots under which a background worker reads rows; and pairs of
- *		numbers, sorted.
+ *		Snapshots under which a background worker reads rows; and sorts of
+ *		rows.
  *
  * Reading rows takes an active snapshot, for values out of line and for the
  * functions of an index.  In a session this is the statement's, and stays.  A
@@ -12,16 +12,10 @@
 #include "postgres.h"
 
 #include "catalog/pg_operator.h"
-#include "catalog/pg_type.h"
-#include "miscadmin.h"
 #include "utils/snapmgr.h"
 
 #include "am/common/util.h"
 #include "pgcompat.h"
-
-/* Columns of a sort's tuples. */
-#define SORT_FIRST		1
-#define SORT_SECOND		2
 
 /* True in a worker, on whose active snapshot no caller relies. */
 static bool ours = false;
@@ -72,64 +66,124 @@ IvfpqSnapshotRenew(void)
 	IvfpqSnapshotTake();
 }
 
+/*
+ * Begins a sort by `first`, then by `second`, which may be InvalidOid: types,
+ * INT8OID or FLOAT8OID.  The sort uses 64 kB at least.  The current context has
+ * to live until IvfpqSortEnd.
+ */
 void
-IvfpqPairSortBegin(IvfpqPairSort *sort)
+IvfpqSortBegin(IvfpqSort *sort, Oid first, Oid second, Size payload_bytes,
+			   int memory_kb)
 {
-	TupleDesc	desc = CreateTemplateTupleDesc(SORT_SECOND);
-	AttrNumber	columns[] = {SORT_FIRST, SORT_SECOND};
-	Oid			operators[] = {Int8LessOperator, Int8LessOperator};
+	int			nkeys = OidIsValid(second) ? 2 : 1;
+	int			ncolumns = nkeys + (payload_bytes > 0 ? 1 : 0);
+	Oid			types[] = {first, second};
+	Oid			operators[2];
+	AttrNumber	columns[] = {1, 2};
 	Oid			collations[] = {InvalidOid, InvalidOid};
 	bool		nulls_first[] = {false, false};
+	TupleDesc	desc;
 
-	TupleDescInitEntry(desc, SORT_FIRST, "first", INT8OID, -1, 0);
-	TupleDescInitEntry(desc, SORT_SECOND, "second", INT8OID, -1, 0);
+	memset(sort, 0, sizeof(*sort));
+	sort->nkeys = nkeys;
+	for (int i = 0; i < nkeys; i++)
+		operators[i] = types[i] == FLOAT8OID ? Float8LessOperator :
+			Int8LessOperator;
+	if (ncolumns == 1)
+	{
+		sort->state = tuplesort_begin_datum(first, operators[0], InvalidOid,
+											false, memory_kb, NULL,
+											TUPLESORT_NONE);
+		return;
+	}
+
+	desc = CreateTemplateTupleDesc(ncolumns);
+	for (int i = 0; i < nkeys; i++)
+		TupleDescInitEntry(desc, i + 1, NULL, types[i], -1, 0);
+	if (payload_bytes > 0)
+	{
+		TupleDescInitEntry(desc, ncolumns, NULL, BYTEAOID, -1, 0);
+		sort->item = palloc(VARHDRSZ + payload_bytes);
+		SET_VARSIZE(sort->item, VARHDRSZ + payload_bytes);
+	}
 	IvfpqFinishTupleDesc(desc);
-	sort->state =
-		tuplesort_begin_heap(desc, SORT_SECOND, columns, operators, collations,
-							 nulls_first, Max(maintenance_work_mem / 2, 64),
-							 NULL, TUPLESORT_NONE);
-	sort->slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	sort->state = tuplesort_begin_heap(desc, nkeys, columns, operators,
+									   collations, nulls_first, memory_kb,
+									   NULL, TUPLESORT_NONE);
+	sort->in = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	memset(sort->in->tts_isnull, 0, ncolumns * sizeof(bool));
+	sort->out = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
 }
 
+/*
+ * Puts a row into the sort; `second` and `payload` do not matter where it has
+ * none.
+ */
 void
-IvfpqPairSortPut(IvfpqPairSort *sort, uint64 first, uint64 second)
+IvfpqSortPut(IvfpqSort *sort, Datum first, Datum second, const void *payload)
 {
-	TupleTableSlot *slot = sort->slot;
+	TupleTableSlot *slot = sort->in;
 
+	if (slot == NULL)
+	{
+		tuplesort_putdatum(sort->state, first, false);
+		return;
+	}
 	ExecClearTuple(slot);
-	slot->tts_values[SORT_FIRST - 1] = Int64GetDatum((int64) first);
-	slot->tts_values[SORT_SECOND - 1] = Int64GetDatum((int64) second);
-	memset(slot->tts_isnull, 0, SORT_SECOND * sizeof(bool));
+	slot->tts_values[0] = first;
+	if (sort->nkeys == 2)
+		slot->tts_values[1] = second;
+	if (sort->item != NULL)
+	{
+		memcpy(VARDATA(sort->item), payload, VARSIZE(sort->item) - VARHDRSZ);
+		slot->tts_values[sort->nkeys] = PointerGetDatum(sort->item);
+	}
 	ExecStoreVirtualTuple(slot);
 	tuplesort_puttupleslot(sort->state, slot);
 }
 
 void
-IvfpqPairSortPerform(IvfpqPairSort *sort)
+IvfpqSortPerform(IvfpqSort *sort)
 {
-	TupleDesc	desc = sort->slot->tts_tupleDescriptor;
-
 	tuplesort_performsort(sort->state);
-	ExecDropSingleTupleTableSlot(sort->slot);
-	sort->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
 }
 
+/*
+ * Reads the next row.  Its payload is valid until the next call.  Returns
+ * false if there is none.
+ */
 bool
-IvfpqPairSortNext(IvfpqPairSort *sort, uint64 *first, uint64 *second)
+IvfpqSortNext(IvfpqSort *sort)
 {
-	TupleTableSlot *slot = sort->slot;
+	TupleTableSlot *slot = sort->out;
 	bool		isnull;
 
+	if (slot == NULL)
+		return IvfpqTuplesortGetDatum(sort->state, &sort->keys[0], &isnull);
 	if (!tuplesort_gettupleslot(sort->state, true, false, slot, NULL))
 		return false;
-	*first = (uint64) DatumGetInt64(slot_getattr(slot, SORT_FIRST, &isnull));
-	*second = (uint64) DatumGetInt64(slot_getattr(slot, SORT_SECOND, &isnull));
+	slot_getallattrs(slot);
+	for (int i = 0; i < sort->nkeys; i++)
+		sort->keys[i] = slot->tts_values[i];
+	if (sort->item != NULL)
+		sort->payload =
+			VARDATA_ANY(DatumGetPointer(slot->tts_values[sort->nkeys]));
 	return true;
 }
 
+/* Ends the sort, with its files; does nothing if there is none. */
 void
-IvfpqPairSortEnd(IvfpqPairSort *sort)
+IvfpqSortEnd(IvfpqSort *sort)
 {
-	ExecDropSingleTupleTableSlot(sort->slot);
+	if (sort->state == NULL)
+		return;
+	if (sort->in != NULL)
+	{
+		ExecDropSingleTupleTableSlot(sort->in);
+		ExecDropSingleTupleTableSlot(sort->out);
+	}
+	if (sort->item != NULL)
+		pfree(sort->item);
 	tuplesort_end(sort->state);
+	sort->state = NULL;
 }

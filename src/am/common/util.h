@@ -1,11 +1,12 @@
 /*
  * util.h
  *		Snapshots under which a background worker reads rows, phases of a
- *		build's progress, and pairs of numbers, sorted (util.c).
+ *		build's progress, growing arrays, and sorts of rows (util.c).
  */
 #ifndef IVFPQ_UTIL_H
 #define IVFPQ_UTIL_H
 
+#include "catalog/pg_type_d.h"
 #include "executor/tuptable.h"
 #include "utils/tuplesort.h"
 
@@ -27,23 +28,49 @@ extern void IvfpqSnapshotRenew(void);
 #define IVFPQ_PHASE_CALIBRATING	7
 
 /*
- * A sort of pairs of numbers, on disk if there are many.  Pairs are put in any
- * order.  After IvfpqPairSortPerform, IvfpqPairSortNext returns them in the
- * order of the first number, then of the second, both as int8; and false at
- * their end.  Memory belongs to the context that was current at
- * IvfpqPairSortBegin.
+ * Makes capacity for one more item in an array that has n, by doubling it.
+ * The array is NULL, and its capacity 0, at first; the current context owns
+ * its memory then.
  */
-typedef struct IvfpqPairSort
-{
-	Tuplesortstate *state;
-	TupleTableSlot *slot;
-} IvfpqPairSort;
+#define IvfpqGrow(array, n, capacity) \
+	do { \
+		if ((n) >= (capacity)) \
+		{ \
+			(capacity) = Max(64, 2 * (capacity)); \
+			(array) = (array) == NULL ? \
+				palloc_extended((Size) (capacity) * sizeof(*(array)), \
+								MCXT_ALLOC_HUGE) : \
+				repalloc_huge((array), \
+							  (Size) (capacity) * sizeof(*(array))); \
+		} \
+	} while (0)
 
-extern void IvfpqPairSortBegin(IvfpqPairSort *sort);
-extern void IvfpqPairSortPut(IvfpqPairSort *sort, uint64 first, uint64 second);
-extern void IvfpqPairSortPerform(IvfpqPairSort *sort);
-extern bool IvfpqPairSortNext(IvfpqPairSort *sort, uint64 *first,
-							  uint64 *second);
-extern void IvfpqPairSortEnd(IvfpqPairSort *sort);
+/*
+ * A sort of rows by one or two keys, on disk if there are many.  A key is an
+ * int8 or a float8; a row may have a payload, of the same size in all rows.
+ * Rows are put in any order.  After IvfpqSortPerform, IvfpqSortNext reads them
+ * in ascending order, and returns false at their end.
+ */
+typedef struct IvfpqSort
+{
+	Tuplesortstate *state;		/* NULL: there is no sort */
+	int			nkeys;
+	TupleTableSlot *in;			/* a row to be put; NULL: keys alone are
+								 * sorted as Datums */
+	TupleTableSlot *out;		/* a row that was read */
+	bytea	   *item;			/* the payload of `in`, or NULL */
+
+	/* the row that was read last: */
+	Datum		keys[2];
+	const char *payload;		/* not aligned */
+} IvfpqSort;
+
+extern void IvfpqSortBegin(IvfpqSort *sort, Oid first, Oid second,
+						   Size payload_bytes, int memory_kb);
+extern void IvfpqSortPut(IvfpqSort *sort, Datum first, Datum second,
+						 const void *payload);
+extern void IvfpqSortPerform(IvfpqSort *sort);
+extern bool IvfpqSortNext(IvfpqSort *sort);
+extern void IvfpqSortEnd(IvfpqSort *sort);
 
 #endif							/* IVFPQ_UTIL_H */

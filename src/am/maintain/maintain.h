@@ -33,12 +33,6 @@ extern IndexBulkDeleteResult *ivfpqvacuumcleanup(IndexVacuumInfo *info,
 												 IndexBulkDeleteResult *stats);
 
 /* worker.c */
-
-/*
- * Starts a background worker for an index that VACUUM is through with, if the
- * index has work and no worker will do it.  Temporary indexes get none: no
- * other process can read them.
- */
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
 
 /* traininplace.c */
@@ -56,34 +50,18 @@ typedef struct IvfpqTrainResult
 								 * dimensions */
 } IvfpqTrainResult;
 
-/*
- * Trains the index if it is untrained, then flushes its pending rows.  The
- * caller holds ShareUpdateExclusiveLock on the table, acts as its owner and
- * has an active snapshot.
- */
 extern void IvfpqTrainOrFlush(Relation heap, Relation index,
 							  IvfpqTrainResult *result);
 
-/* verifymirror.c */
-
 /*
- * Reports an error, or else a warning: a problem on a block, or
- * InvalidBlockNumber, of a list, or IVFPQ_NO_LIST.
+ * verifymirror.c
+ *
+ * An IvfpqProblem reports an error, or else a warning: a problem on a block,
+ * or InvalidBlockNumber, of a list, or IVFPQ_NO_LIST.
  */
 typedef void (*IvfpqProblem) (void *arg, bool error, BlockNumber blkno,
 							  uint32 list, const char *problem);
 
-/* Reports differences between the pages of an index and gpuvecd's mirror. */
 extern void IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg);
-
-/* inspect.c: codes that no longer fit, and rows that are copies of others */
-typedef struct IvfpqDrift
-{
-	int			drawn;			/* postings whose rows were judged */
-	int			far;			/* of these are beyond what codes reach */
-	int			centered;		/* lie at their list's centroid */
-	bool		has_drifted;
-	bool		has_copies;
-} IvfpqDrift;
 
 #endif							/* IVFPQ_MAINTAIN_H */

@@ -24,12 +24,8 @@
 
 #include "access/relation.h"
 #include "access/table.h"
-#include "access/tableam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/index.h"
-#include "catalog/pg_am.h"
-#include "catalog/pg_class.h"
 #include "commands/progress.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -57,135 +53,125 @@
 /* Rows that training reads under one snapshot. */
 #define ROWS_A_SNAPSHOT		1024
 
+/* Rows that are pending, read from the table under snapshots of their own. */
+typedef struct RowReader
+{
+	Relation	heap;
+	Relation	index;
+	IvfpqType	type;
+	IvfpqKeys	keys;
+	IvfpqRerank fetch;			/* between begin_rows and end_rows */
+} RowReader;
+
 /* The state of training in place. */
 typedef struct InPlace
 {
-	Relation	heap;
-	Relation	index;
-	IvfpqType	type;
-	IvfpqKeys	keys;
-	IvfpqMetaData meta;
+	RowReader	rows;
 	IvfpqTraining training;
 	IvfpqParallel parallel;		/* trains; after that the leader is alone */
+
+	/* the trained index */
+	IvfpqMetaData meta;
 	IvfpqBulkLoad load;
+
+	/* the pending list */
 	IvfpqFrozen frozen;
-	IvfpqRerank rows;			/* fetches them */
 	ItemPointerData *kept;		/* [nkept] rows that stay pending */
 	int64		nkept;
-	int64		max_kept;
+	int64		max_kept;		/* capacity of `kept` */
 } InPlace;
-
-/* The state of a flush. */
-typedef struct Flush
-{
-	Relation	heap;
-	Relation	index;
-	IvfpqType	type;
-	IvfpqKeys	keys;
-	const IvfpqModel *model;
-	IvfpqRerank rows;			/* fetches them */
-	IvfpqTrainResult *result;
-} Flush;
 
 PG_FUNCTION_INFO_V1(gpuvec_train);
 
-/* Keeps a row pending. */
-static void
-keep_row(InPlace *state, uint64 id)
-{
-	if (state->nkept == state->max_kept)
-	{
-		state->max_kept = Max(1024, 2 * state->max_kept);
-		state->kept = state->kept == NULL ?
-			palloc(state->max_kept * sizeof(ItemPointerData)) :
-			repalloc_huge(state->kept,
-						  state->max_kept * sizeof(ItemPointerData));
-	}
-	IvfpqIdToTid(id, &state->kept[state->nkept++]);
-}
-
-/*
- * Assigns a row to its lists if the snapshot sees it and it can be placed;
- * else keeps it pending.
- */
-static void
-assign_row(InPlace *state, uint64 id)
-{
-	IvfpqKeyAbbrevs keys;
-	const float *vector;
-	int			dims;
-
-	vector = IvfpqRerankFetchVector(&state->rows, &state->type, id, &dims);
-	if (vector == NULL)
-	{
-		keep_row(state, id);
-		return;
-	}
-	IvfpqRerankMakeKeys(&state->rows, &state->keys, &keys);
-	if (dims == state->training.gv.dims &&
-		IvfpqIsPlaceable(&state->type, vector, dims))
-		IvfpqBulkLoadRow(&state->load, vector, id, &keys,
-						 IvfpqBulkLoadWants(&state->load, id));
-	else
-		keep_row(state, id);
-	IvfpqRerankDone(&state->rows);
-}
-
 /*
  * Begins to read rows under a new snapshot.  The caller takes another one
- * after ROWS_A_SNAPSHOT rows: each row is judged by itself, so rows need not
- * share a snapshot, and VACUUM spares all that an old one sees.
+ * after ROWS_A_SNAPSHOT rows, or a page of the pending list: each row is
+ * judged by itself, so rows need not share a snapshot, and VACUUM spares all
+ * that an old one sees.
  */
 static void
-begin_rows(InPlace *state)
+begin_rows(RowReader *rows)
 {
 	PushActiveSnapshot(GetLatestSnapshot());
-	IvfpqRerankBegin(&state->rows, state->heap, state->index,
+	IvfpqRerankBegin(&rows->fetch, rows->heap, rows->index,
 					 GetActiveSnapshot());
 }
 
 /* Lets go of what begin_rows took. */
 static void
-end_rows(InPlace *state)
+end_rows(RowReader *rows)
 {
-	IvfpqRerankEnd(&state->rows);
+	IvfpqRerankEnd(&rows->fetch);
 	PopActiveSnapshot();
 	IvfpqSnapshotForget();
 }
 
-/* Assigns the rows of the frozen part, in heap order, each once. */
+/*
+ * Fetches a row, and sets *visible to whether the snapshot sees it.  Returns
+ * its raw vector, and its keys in *keys if the index has keys, both good until
+ * IvfpqRerankDone; or NULL unless the row is visible and lists of `dims`
+ * dimensions can take it.
+ */
+static const float *
+fetch_row(RowReader *rows, uint64 id, int dims, bool *visible,
+		  IvfpqKeyAbbrevs *keys)
+{
+	const float *raw;
+	int			has_dims;
+
+	raw = IvfpqRerankFetchVector(&rows->fetch, &rows->type, id, &has_dims);
+	*visible = raw != NULL;
+	if (raw == NULL || has_dims != dims ||
+		!IvfpqIsPlaceable(&rows->type, raw, dims))
+		return NULL;
+	IvfpqRerankMakeKeys(&rows->fetch, &rows->keys, keys);
+	return raw;
+}
+
+/*
+ * Assigns the rows of the frozen part to their lists, in heap order, each
+ * once.  Those that the snapshot does not see, or lists cannot take, are kept
+ * pending.
+ */
 static void
 assign_rows(InPlace *state)
 {
-	Tuplesortstate *tids = IvfpqSortFrozen(state->index, &state->frozen,
-										   work_mem);
-	uint64		last = 0;
+	RowReader  *rows = &state->rows;
+	int			dims = state->training.gv.dims;
+	IvfpqSort	tids;
+	uint64		id = 0;
 	int64		n = 0;
-	Datum		value;
-	bool		isnull;
 
+	IvfpqSortFrozen(&tids, rows->index, &state->frozen, work_mem);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_ASSIGNING);
-	begin_rows(state);
-	IvfpqBulkLoadPrepare(&state->parallel, &state->training);
-	IvfpqBulkLoadBegin(&state->load, state->index, &state->training,
+	begin_rows(rows);
+	IvfpqBulkLoadBegin(&state->load, rows->index, &state->training,
 					   &state->parallel, &state->meta, true);
-	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
+	while (IvfpqNextTid(&tids, &id))
 	{
-		uint64		id = (uint64) DatumGetInt64(value);
+		IvfpqKeyAbbrevs keys;
+		bool		visible;
+		const float *raw = fetch_row(rows, id, dims, &visible, &keys);
 
-		CHECK_FOR_INTERRUPTS();
-		if (id != last)
-			assign_row(state, id);
-		last = id;
+		if (raw != NULL)
+			IvfpqBulkLoadRow(&state->load, raw, id, &keys,
+							 IvfpqBulkLoadWants(&state->load, id));
+		else
+		{
+			IvfpqGrow(state->kept, state->nkept, state->max_kept);
+			IvfpqIdToTid(id, &state->kept[state->nkept++]);
+		}
+		if (visible)
+			IvfpqRerankDone(&rows->fetch);
 		if (++n % ROWS_A_SNAPSHOT == 0)
 		{
-			end_rows(state);
-			begin_rows(state);
+			end_rows(rows);
+			begin_rows(rows);
 		}
 	}
-	end_rows(state);
-	tuplesort_end(tids);
+	end_rows(rows);
+	IvfpqSortEnd(&tids);
 }
 
 /*
@@ -195,17 +181,17 @@ assign_rows(InPlace *state)
 static void
 write_and_publish(InPlace *state)
 {
-	Relation	index = state->index;
+	Relation	index = state->rows.index;
 
 	if (!IvfpqPendingFreeze(index, &state->frozen, false))
 		return;
 	IvfpqInjectionPoint("train: sealed");
-	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims,
-				  &state->keys.form);
+	IvfpqMetaInit(&state->meta, state->rows.type.metric,
+				  state->training.gv.dims, &state->rows.keys.form);
 	state->meta.refine = IvfpqGetOptions(index)->refine;
 	assign_rows(state);
-	IvfpqBulkLoadWrite(&state->load, index, &state->meta, true);
-	IvfpqBulkLoadFinish(&state->load, index, &state->meta, true);
+	IvfpqBulkLoadWrite(&state->load);
+	IvfpqBulkLoadFinish(&state->load);
 	IvfpqInjectionPoint("train: written");
 	IvfpqPendingKeep(index, &state->frozen, state->kept, state->nkept,
 					 &state->meta);
@@ -214,29 +200,7 @@ write_and_publish(InPlace *state)
 	IvfpqPendingFree(index, &state->frozen);
 
 	/* cached plans take the index for one that reads the whole table */
-	CacheInvalidateRelcache(state->heap);
-}
-
-/* Shows progress as that of an index build. */
-static void
-begin_progress(Relation heap, Relation index)
-{
-	const int	params[] = {
-		PROGRESS_CREATEIDX_COMMAND,
-		PROGRESS_CREATEIDX_INDEX_OID,
-		PROGRESS_CREATEIDX_ACCESS_METHOD_OID,
-		PROGRESS_CREATEIDX_PHASE
-	};
-	const int64 values[] = {
-		PROGRESS_CREATEIDX_COMMAND_CREATE,
-		RelationGetRelid(index),
-		index->rd_rel->relam,
-		PROGRESS_CREATEIDX_PHASE_BUILD
-	};
-
-	pgstat_progress_start_command(PROGRESS_COMMAND_CREATE_INDEX,
-								  RelationGetRelid(heap));
-	pgstat_progress_update_multi_param(lengthof(params), params, values);
+	CacheInvalidateRelcache(state->rows.heap);
 }
 
 /*
@@ -266,49 +230,49 @@ check_snapshot(Relation index, const IvfpqTraining *training)
 }
 
 /*
- * Returns the dimensions of the index's rows, or 0 if it has no row.  Records
- * them in the index as final, because it is about to be trained.
- */
-static int
-settle_dims(Relation heap, Relation index)
-{
-	IvfpqMetaData meta;
-	int			dims;
-
-	IvfpqMetaRead(index, &meta);
-	dims = IvfpqRowDims(heap, index, &meta);
-	return dims > 0 ? IvfpqPendingSettleDims(index, dims) : 0;
-}
-
-/*
  * Trains an untrained index, if its table has enough rows.  The caller holds
  * ShareUpdateExclusiveLock on the table, acts as its owner and has an active
- * snapshot.
+ * snapshot.  Progress is shown as that of an index build.
  */
 static void
 train_in_place(Relation heap, Relation index, IvfpqTrainResult *result)
 {
-	InPlace		state = {.heap = heap, .index = index};
+	InPlace		state = {.rows = {.heap = heap, .index = index}};
 	IndexInfo  *indexInfo;
+	IvfpqMetaData meta;
+	int			dims;
 	MemoryContext context;
 	MemoryContext oldcontext;
-	BufferAccessStrategy strategy;
 
 	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq training",
 									ALLOCSET_DEFAULT_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
-	begin_progress(heap, index);
-	strategy = GetAccessStrategy(BAS_VACUUM);
+	pgstat_progress_start_command(PROGRESS_COMMAND_CREATE_INDEX,
+								  RelationGetRelid(heap));
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_COMMAND,
+								 PROGRESS_CREATEIDX_COMMAND_CREATE);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_INDEX_OID,
+								 RelationGetRelid(index));
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_ACCESS_METHOD_OID,
+								 index->rd_rel->relam);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_PHASE,
+								 PROGRESS_CREATEIDX_PHASE_BUILD);
 	IvfpqSnapshotDrop();
-	IvfpqReclaimUntrained(index, strategy);
+	IvfpqReclaimUntrained(index, GetAccessStrategy(BAS_VACUUM));
 	IvfpqSnapshotTake();
 
 	indexInfo = IvfpqIndexInfo(index);
 	indexInfo->ii_Concurrent = true;	/* rows as a snapshot sees them */
-	IvfpqTypeInit(&state.type, index);
-	IvfpqKeysInit(&state.keys, index);
+	IvfpqTypeInit(&state.rows.type, index);
+	IvfpqKeysInit(&state.rows.keys, index);
+
+	/* the index is about to be trained, so its dimensions become final */
+	IvfpqMetaRead(index, &meta);
+	dims = IvfpqRowDims(heap, index, &meta);
+	if (dims > 0)
+		dims = IvfpqPendingSettleDims(index, dims);
 	IvfpqTrain(&state.training, &state.parallel, heap, index, indexInfo,
-			   &state.type, settle_dims(heap, index), true);
+			   &state.rows.type, dims, true);
 	IvfpqParallelEndWorkers(&state.parallel);
 	check_snapshot(index, &state.training);
 	IvfpqSnapshotDrop();
@@ -326,74 +290,47 @@ train_in_place(Relation heap, Relation index, IvfpqTrainResult *result)
 	MemoryContextDelete(context);
 }
 
-/* Appends a row to its lists if the snapshot sees it and it can be placed. */
+/* Appends a row to its lists if the snapshot sees it and lists can take it. */
 static void
-flush_row(Flush *flush, ItemPointer tid, const IvfpqPendingPlace *place)
+flush_row(RowReader *rows, const IvfpqModel *model, ItemPointer tid,
+		  const IvfpqPendingPlace *place, IvfpqTrainResult *result)
 {
-	const IvfpqModel *model = flush->model;
-	MemoryContext oldcontext;
+	int			dims = model->meta.dims;
 	IvfpqKeyAbbrevs keys;
+	bool		visible;
 	const float *raw;
-	float	   *vector;
-	int			dims;
 
-	raw = IvfpqRerankFetchVector(&flush->rows, &flush->type,
-								 IvfpqTidToId(tid), &dims);
-	if (raw == NULL)
+	raw = fetch_row(rows, IvfpqTidToId(tid), dims, &visible, &keys);
+	if (raw != NULL)
 	{
-		flush->result->kept++;
-		return;
-	}
-	oldcontext = MemoryContextSwitchTo(flush->rows.context);
-	if (dims == model->meta.dims && IvfpqIsPlaceable(&flush->type, raw, dims))
-	{
-		vector = palloc(dims * sizeof(float));
-		IvfpqTransform(flush->index, model, raw, vector);
-		IvfpqRerankMakeKeys(&flush->rows, &flush->keys, &keys);
-		IvfpqInsertPostings(flush->index, model, vector,
-							IvfpqIsBoundable(&flush->type, raw, dims), tid,
+		MemoryContext oldcontext = MemoryContextSwitchTo(rows->fetch.context);
+		float	   *vector = palloc(dims * sizeof(float));
+
+		IvfpqTransform(rows->index, model, raw, vector);
+		IvfpqInsertPostings(rows->index, model, vector,
+							IvfpqIsBoundable(&rows->type, raw, dims), tid,
 							&keys, place);
-		flush->result->moved++;
+		MemoryContextSwitchTo(oldcontext);
+		result->moved++;
 	}
+	else if (visible)
+		result->mismatched++;
 	else
-		flush->result->mismatched++;
-	MemoryContextSwitchTo(oldcontext);
-	IvfpqRerankDone(&flush->rows);
-}
-
-/* Flushes the rows of one page, under a snapshot of their own. */
-static void
-flush_page(Flush *flush, IvfpqPendingReader *reader, int count)
-{
-	int64		mismatched = flush->result->mismatched;
-	int64		kept = flush->result->kept;
-
-	PushActiveSnapshot(GetLatestSnapshot());
-	IvfpqRerankBegin(&flush->rows, flush->heap, flush->index,
-					 GetActiveSnapshot());
-	for (int i = 0; i < count; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		flush_row(flush, &reader->tids[i], &reader->place);
-	}
-	IvfpqRerankEnd(&flush->rows);
-	PopActiveSnapshot();
-	IvfpqSnapshotForget();
-	mismatched = flush->result->mismatched - mismatched;
-	/* so that the next VACUUM asks no worker to read them again */
-	if (mismatched > 0 && flush->result->kept == kept && !reader->mismatched)
-		IvfpqPendingSetMismatched(flush->index, &reader->place,
-								  (int) mismatched);
+		result->kept++;
+	if (visible)
+		IvfpqRerankDone(&rows->fetch);
 }
 
 /*
- * Flushes the pending list of a trained index.  The caller holds
- * ShareUpdateExclusiveLock on the table and acts as its owner.
+ * Flushes the pending list of a trained index, page by page, each under a
+ * snapshot of its own.  The caller holds ShareUpdateExclusiveLock on the table
+ * and acts as its owner.
  */
 static void
 flush_pending(Relation heap, Relation index, IvfpqTrainResult *result)
 {
-	Flush		flush = {.heap = heap, .index = index, .result = result};
+	RowReader	rows = {.heap = heap, .index = index};
+	const IvfpqModel *model;
 	IvfpqPendingReader reader;
 	MemoryContext context;
 	MemoryContext oldcontext;
@@ -402,19 +339,40 @@ flush_pending(Relation heap, Relation index, IvfpqTrainResult *result)
 	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq drain",
 									ALLOCSET_DEFAULT_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
-	IvfpqTypeInit(&flush.type, index);
-	IvfpqKeysInit(&flush.keys, index);
-	flush.model = IvfpqModelGet(index);
-	IvfpqModelCheckKeys(index, flush.model, &flush.keys.form);
-	IvfpqPendingOpen(&reader, index, &flush.model->meta);
+	IvfpqTypeInit(&rows.type, index);
+	IvfpqKeysInit(&rows.keys, index);
+	model = IvfpqModelGet(index);
+	IvfpqModelCheckKeys(index, model, &rows.keys.form);
+	IvfpqPendingOpen(&reader, index, &model->meta);
 	while (IvfpqPendingNext(&reader, &count))
-		flush_page(&flush, &reader, count);
+	{
+		int64		mismatched = result->mismatched;
+		int64		kept = result->kept;
+
+		begin_rows(&rows);
+		for (int i = 0; i < count; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			flush_row(&rows, model, &reader.tids[i], &reader.place, result);
+		}
+		end_rows(&rows);
+
+		/* so that the next VACUUM asks no worker to read them again */
+		mismatched = result->mismatched - mismatched;
+		if (mismatched > 0 && result->kept == kept && !reader.mismatched)
+			IvfpqPendingSetMismatched(index, &reader.place, (int) mismatched);
+	}
 	IvfpqPendingClose(&reader);
 	(void) IvfpqPendingTrim(index);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 }
 
+/*
+ * Trains the index if it is untrained, then flushes its pending rows.  The
+ * caller holds ShareUpdateExclusiveLock on the table, acts as its owner and
+ * has an active snapshot.
+ */
 void
 IvfpqTrainOrFlush(Relation heap, Relation index, IvfpqTrainResult *result)
 {

@@ -3,9 +3,9 @@
  *		VACUUM: flags dead postings, rewrites lists, frees space, and asks for
  *		a worker if the index needs one.
  *
- * One pass over slab and refine pages in physical order asks about every TID.
- * So VACUUM reads the file once, front to back, and comes to every slot; it
- * frees slots that a crash left without a list on the way.  Then it rewrites
+ * One pass over small-list and refine pages in physical order asks about every
+ * TID.  So VACUUM reads the file once, front to back, and comes to every slot.
+ * On the way it frees slots that a crash left without a list.  Then it rewrites
  * lists that have enough dead postings.
  */
 #include "postgres.h"
@@ -33,47 +33,41 @@ typedef struct SlotOwner
 
 typedef struct Vacuum
 {
-	Relation	index;
-	IvfpqMetaData meta;
-	IvfpqLayout layout;
+	/* PostgreSQL's arguments */
 	BufferAccessStrategy strategy;
 	IndexBulkDeleteCallback callback;
 	void	   *callback_state;
 	IndexBulkDeleteResult *stats;
-	char	   *page;			/* [BLCKSZ] copy of a slab page */
-	SlotOwner  *owners;			/* [slots_per_page] of that page */
+
+	Relation	index;
+	IvfpqMetaData meta;
+	IvfpqLayout layout;
 	IvfpqReclaim reclaim;		/* of what training left */
+	char	   *page;			/* [BLCKSZ] copy of a small-list page */
+	SlotOwner  *owners;			/* [slots_per_page] of that page */
 } Vacuum;
 
-/* Returns the postings of a block that its list had when the entry was read. */
-static int
-block_postings(const IvfpqDirEntry *entry, const IvfpqSlotHeader *slot)
-{
-	int64		count = (int64) entry->nitems -
-	(int64) slot->ordinal * IVFPQ_BLOCK_POSTINGS;
-
-	return (int) Max(0, Min(count, IVFPQ_BLOCK_POSTINGS));
-}
-
-/* Asks about every posting of a block, and flags those that are dead. */
+/*
+ * Asks about every posting that a block had when its list's entry was read,
+ * and flags those that are dead.
+ */
 static void
-vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
+vacuum_block(Vacuum *vacuum, IvfpqAddress address, IvfpqSlotHeader *slot,
 			 const IvfpqDirEntry *entry)
 {
-	IvfpqSlotHeader *slot = IvfpqSlabSlot((Page) vacuum->page, &vacuum->layout,
-										  slotno);
 	ItemPointerData *tids = (ItemPointerData *) IvfpqSlabBody(slot);
-	int			count = block_postings(entry, slot);
+	int64		count = (int64) entry->nitems -
+	(int64) slot->ordinal * IVFPQ_BLOCK_POSTINGS;
 	uint32		dead = 0;
-	IvfpqAddress address = {blkno, slotno};
 
-	for (int i = 0; i < count; i++)
+	for (int i = 0; i < Min(count, IVFPQ_BLOCK_POSTINGS); i++)
 	{
 		if (slot->dead & (1U << i))
 			continue;
 		if (!ItemPointerIsValid(&tids[i]))
-			IvfpqCorrupted(vacuum->index, blkno,
-						   "copy %d in slot %u has no valid TID", i, slotno);
+			IvfpqCorrupted(vacuum->index, address.page,
+						   "copy %d in slot %u has no valid TID", i,
+						   address.slot);
 		if (vacuum->callback(&tids[i], vacuum->callback_state))
 			dead |= 1U << i;
 		else if (!(slot->secondary & (1U << i)))
@@ -88,66 +82,57 @@ vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
 	}
 }
 
-/* Reads which lists own the slots of vacuum->page, and these lists' entries. */
-static void
-read_owners(Vacuum *vacuum, BlockNumber blkno)
-{
-	for (int i = 0; i < vacuum->layout.slots_per_page; i++)
-	{
-		SlotOwner  *owner = &vacuum->owners[i];
-
-		owner->list = IvfpqSlabSlot((Page) vacuum->page, &vacuum->layout,
-									i)->list;
-		if (owner->list < (uint32) vacuum->meta.nlists)
-			IvfpqDirEntryRead(vacuum->index, &vacuum->meta, owner->list,
-							  &owner->entry);
-		else if (owner->list != IVFPQ_NO_LIST)
-			IvfpqCorrupted(vacuum->index, blkno,
-						   "slot %d belongs to list %u of %d", i, owner->list,
-						   vacuum->meta.nlists);
-	}
-}
-
 /*
- * Vacuums one page.  It is copied twice: first to learn which lists its slots
- * belong to, then, after the entries of these lists were read, for its
- * contents.  So the second copy has every posting that an entry counts.  Slots
- * taken in between hold only rows newer than this VACUUM.
+ * Vacuums one page.  A small-list page is copied twice: first to learn which
+ * lists its slots belong to, then, after the entries of these lists were read,
+ * for its contents.  So the second copy has every posting that an entry counts.
+ * Slots taken in between hold only rows newer than this VACUUM.
  */
 static void
 vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 {
+	Relation	index = vacuum->index;
+	const IvfpqMetaData *meta = &vacuum->meta;
 	const IvfpqLayout *layout = &vacuum->layout;
+	Page		page = (Page) vacuum->page;
 
-	if (!IvfpqSlabRead(vacuum->index, blkno, vacuum->strategy, vacuum->page))
+	if (!IvfpqSlabRead(index, blkno, vacuum->strategy, vacuum->page))
 	{
-		if (vacuum->meta.refine != IVFPQ_REFINE_NONE)
-			IvfpqRecordVacuum(vacuum->index,
-							  IvfpqRecordCodeBytes(vacuum->meta.refine,
-												   vacuum->meta.dims),
+		if (meta->refine != IVFPQ_REFINE_NONE)
+			IvfpqRecordVacuum(index,
+							  IvfpqRecordCodeBytes(meta->refine, meta->dims),
 							  blkno, vacuum->strategy, vacuum->callback,
 							  vacuum->callback_state);
 		IvfpqReclaimPage(&vacuum->reclaim, blkno, vacuum->strategy);
 		return;
 	}
-	read_owners(vacuum, blkno);
-	if (!IvfpqSlabRead(vacuum->index, blkno, vacuum->strategy, vacuum->page))
-		return;
-	IvfpqSlabRecordFree(vacuum->index, layout, blkno, (Page) vacuum->page);
-
 	for (int i = 0; i < layout->slots_per_page; i++)
 	{
-		IvfpqSlotHeader *slot = IvfpqSlabSlot((Page) vacuum->page, layout, i);
+		SlotOwner  *owner = &vacuum->owners[i];
+
+		owner->list = IvfpqSlabSlot(page, layout, i)->list;
+		if (owner->list < (uint32) meta->nlists)
+			IvfpqDirEntryRead(index, meta, owner->list, &owner->entry);
+		else if (owner->list != IVFPQ_NO_LIST)
+			IvfpqCorrupted(index, blkno, "slot %d belongs to list %u of %d",
+						   i, owner->list, meta->nlists);
+	}
+
+	if (!IvfpqSlabRead(index, blkno, vacuum->strategy, vacuum->page))
+		return;
+	IvfpqSlabRecordFree(index, layout, blkno, page);
+	for (int i = 0; i < layout->slots_per_page; i++)
+	{
+		IvfpqSlotHeader *slot = IvfpqSlabSlot(page, layout, i);
 		const SlotOwner *owner = &vacuum->owners[i];
 		IvfpqAddress address = {blkno, i};
 
 		if (owner->list == IVFPQ_NO_LIST)
 			continue;
 		if (slot->gen != owner->entry.gen)
-			IvfpqSlabReclaim(vacuum->index, layout, address, slot->list,
-							 slot->gen);
+			IvfpqSlabReclaim(index, layout, address, slot->list, slot->gen);
 		else if (slot->part == 0)
-			vacuum_block(vacuum, blkno, i, &owner->entry);
+			vacuum_block(vacuum, address, slot, &owner->entry);
 	}
 }
 
@@ -163,7 +148,8 @@ IndexBulkDeleteResult *
 ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 				IndexBulkDeleteCallback callback, void *callback_state)
 {
-	Vacuum		vacuum = {.index = info->index, .strategy = info->strategy,
+	Relation	index = info->index;
+	Vacuum		vacuum = {.index = index, .strategy = info->strategy,
 	.callback = callback, .callback_state = callback_state};
 	BlockNumber nblocks;
 	int64		pending;
@@ -171,45 +157,44 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 	if (stats == NULL)
 		stats = palloc0(sizeof(IndexBulkDeleteResult));
 	stats->num_index_tuples = 0;
-	stats->estimated_count = IvfpqIsOutdated(info->index);
+	stats->estimated_count = IvfpqIsOutdated(index);
 	if (stats->estimated_count)
 		return stats;
 	vacuum.stats = stats;
 
-	stats->tuples_removed += IvfpqPendingVacuum(info->index, callback,
+	stats->tuples_removed += IvfpqPendingVacuum(index, callback,
 												callback_state, &pending);
 	stats->num_index_tuples += pending;
-	IvfpqMetaRead(info->index, &vacuum.meta);
-	if (vacuum.meta.nlists > 0)
+	IvfpqMetaRead(index, &vacuum.meta);
+	if (vacuum.meta.nlists == 0)
 	{
-		if (!IvfpqLayoutGet(&vacuum.layout, &vacuum.meta))
-			IvfpqCorrupted(info->index, IVFPQ_METAPAGE,
-						   "its parameters are out of range");
-		vacuum.page = palloc(BLCKSZ);
-		vacuum.owners = palloc(vacuum.layout.slots_per_page *
-							   sizeof(SlotOwner));
-		IvfpqReclaimBegin(&vacuum.reclaim, info->index);
-		nblocks = RelationGetNumberOfBlocks(info->index);
-		for (BlockNumber blkno = 0; blkno < nblocks; blkno++)
-		{
-			if (IvfpqIsFixedPage(&vacuum.meta, blkno))
-				continue;
-			IvfpqVacuumDelayPoint();
-			vacuum_page(&vacuum, blkno);
-		}
-		/* rewrites those with enough dead postings */
-		for (int list = 0; list < vacuum.meta.nlists; list++)
-		{
-			IvfpqVacuumDelayPoint();
-			IvfpqListRewrite(vacuum.index, &vacuum.meta, list,
-							 vacuum.strategy);
-		}
-		IvfpqReclaimEnd(&vacuum.reclaim);
-		pfree(vacuum.page);
-		pfree(vacuum.owners);
+		IvfpqReclaimUntrained(index, info->strategy);
+		return stats;
 	}
-	else
-		IvfpqReclaimUntrained(info->index, info->strategy);
+
+	if (!IvfpqLayoutGet(&vacuum.layout, &vacuum.meta))
+		IvfpqCorrupted(index, IVFPQ_METAPAGE,
+					   "its parameters are out of range");
+	vacuum.page = palloc(BLCKSZ);
+	vacuum.owners = palloc(vacuum.layout.slots_per_page * sizeof(SlotOwner));
+	IvfpqReclaimBegin(&vacuum.reclaim, index);
+	nblocks = RelationGetNumberOfBlocks(index);
+	for (BlockNumber blkno = 0; blkno < nblocks; blkno++)
+	{
+		if (IvfpqIsFixedPage(&vacuum.meta, blkno))
+			continue;
+		IvfpqVacuumDelayPoint();
+		vacuum_page(&vacuum, blkno);
+	}
+	/* this leaves lists with few dead postings as they are */
+	for (int list = 0; list < vacuum.meta.nlists; list++)
+	{
+		IvfpqVacuumDelayPoint();
+		IvfpqListRewrite(index, &vacuum.meta, list, info->strategy);
+	}
+	IvfpqReclaimEnd(&vacuum.reclaim);
+	pfree(vacuum.page);
+	pfree(vacuum.owners);
 	return stats;
 }
 

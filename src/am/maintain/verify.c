@@ -1,6 +1,7 @@
 /*
  * verify.c
- *		gpuvec_verify_index: is the index sound, and does it find every row?
+ *		gpuvec_verify_index: checks the pages of an index, and that it has
+ *		every row.
  *
  * First the pages are checked, with all TIDs on the way; then the table is
  * read under a snapshot that was taken before.  So every row that the snapshot
@@ -33,16 +34,12 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "catalog/index.h"
-#include "catalog/pg_operator.h"
-#include "catalog/pg_type.h"
-#include "executor/tuptable.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/tuplesort.h"
 #include "utils/tuplestore.h"
 
 #include "am/common/enginecall.h"
@@ -59,7 +56,6 @@
 #include "page/pagecheck.h"
 #include "page/pending.h"
 #include "page/refinepage.h"
-#include "pgcompat.h"
 
 /* Columns of the result. */
 #define VERIFY_SEVERITY		0
@@ -68,19 +64,17 @@
 #define VERIFY_PROBLEM		3
 #define VERIFY_NCOLUMNS		4
 
-/* Compares abbreviated keys in the index with the table's values. */
-typedef struct VerifyKeys
-{
-	IvfpqKeys	keys;			/* if there are none, all calls do nothing */
-	IvfpqPairSort sort;			/* TID * 2, and 1 for a posting; digest */
-} VerifyKeys;
-
-/* Compares refine records with their rows. */
+/* Refine records, and what leads to them. */
 typedef struct VerifyRecords
 {
-	Relation	index;
+	IvfpqSort	postings;		/* refine address; TID */
+	bool		more;			/* the next one in it is this: */
+	uint64		address;
+	uint64		tid;
+
+	/* comparing records with their rows */
+	bool		compares;
 	IvfpqModel *model;
-	IvfpqType	type;
 	IvfpqRerank rows;			/* fetches them */
 	float	   *vector;			/* [dims] of one */
 } VerifyRecords;
@@ -90,31 +84,38 @@ typedef struct Verify
 	Relation	heap;
 	Relation	index;
 	ReturnSetInfo *result;
+	bool		valid;			/* the index, when the check began */
 	IvfpqType	type;
-	int			dims;			/* that all rows should have; 0 = any */
-	bool		dims_checked;	/* of all rows, when they were inserted */
-	bool		mirror;			/* compare gpuvecd's mirror, too */
+	IvfpqKeys	keys;
+
+	/* pages */
 	IvfpqMetaData meta;			/* as it was checked */
-	bool		damaged;		/* an error was reported */
-	bool		compares_records;	/* compare refine records with rows */
-	VerifyRecords records;
 	int			lists_per_row;	/* lists that should hold a row */
-	Tuplesortstate *entries;	/* int8: TIDs in the index * 4 + IvfpqPlace */
-	Tuplesortstate *rows;		/* int8: TIDs of rows to be found there */
-	Tuplesortstate *pending;	/* int8: TIDs pending when all was read; NULL
-								 * until a row asks */
+	bool		damaged;		/* an error was reported */
+	bool		pending_damaged;	/* the pending list cannot be read to its
+									 * end */
+	VerifyRecords records;
+
+	/* the table's rows */
+	int			dims;			/* that all should have; 0 = any */
+	bool		dims_checked;	/* of all rows, when they were inserted */
+	MemoryContext tmp;			/* reset after every row */
+
+	/* what is compared */
+	IvfpqSort	entries;		/* TIDs in the index * 4 + IvfpqPlace */
+	IvfpqSort	rows;			/* TIDs of rows to be found there */
+	IvfpqSort	digests;		/* if there are keys: TID * 2, and 1 for a
+								 * posting; digest */
+	IvfpqSort	pending;		/* TIDs pending when all was read; none until
+								 * a row asks */
 	bool		more_pending;	/* the next one in it is this: */
 	uint64		pending_id;
-	bool		pending_damaged;	/* it cannot be read to its end */
-	IvfpqPairSort postings_by_record;	/* refine address, TID */
-	bool		more;			/* the next one in it is this: */
-	uint64		address;
-	uint64		tid;
-	VerifyKeys	keys;
-	MemoryContext tmp;			/* reset after every row */
 } Verify;
 
 PG_FUNCTION_INFO_V1(gpuvec_verify_index);
+
+static void report_row(Verify *verify, bool error, uint64 id,
+					   const char *fmt,...) pg_attribute_printf(4, 5);
 
 /* IvfpqChecker.report, and IvfpqProblem: adds one row to the result. */
 static void
@@ -136,166 +137,176 @@ report(void *arg, bool error, BlockNumber blkno, uint32 list,
 						 values, nulls);
 }
 
-/* Reports an error of a row that the index holds. */
+/*
+ * Reports a problem of a row of the table.  The text goes on after the row's
+ * name.
+ */
 static void
-report_entry(Verify *verify, uint64 id, const char *defect)
+report_row(Verify *verify, bool error, uint64 id, const char *fmt,...)
 {
-	ItemPointerData tid;
+	char		defect[192];
 	char	   *problem;
+	ItemPointerData tid;
+	va_list		args;
 
+	va_start(args, fmt);
+	vsnprintf(defect, sizeof(defect), fmt, args);
+	va_end(args);
 	IvfpqIdToTid(id, &tid);
-	problem = psprintf("row (%u,%u) of table \"%s\" is in the index %s",
+	problem = psprintf("row (%u,%u) of table \"%s\" %s",
 					   ItemPointerGetBlockNumberNoCheck(&tid),
 					   ItemPointerGetOffsetNumberNoCheck(&tid),
 					   RelationGetRelationName(verify->heap), defect);
-	report(verify, true, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
+	report(verify, error, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
 	pfree(problem);
 }
 
-/*
- * Begins to compare keys, of an index that may have some; memory from the
- * current context.
- */
+/* Begins a sort by one int8 or, with `second`, by two. */
 static void
-verify_keys_begin(VerifyKeys *verify, Relation index)
+begin_sort(IvfpqSort *sort, bool second)
 {
-	memset(verify, 0, sizeof(*verify));
-	IvfpqKeysInit(&verify->keys, index);
-	if (verify->keys.nkeys > 0)
-		IvfpqPairSortBegin(&verify->sort);
+	IvfpqSortBegin(sort, INT8OID, second ? INT8OID : InvalidOid, 0,
+				   maintenance_work_mem / 2);
 }
 
-/* Adds a posting of the index. */
 static void
-verify_keys_posting(VerifyKeys *verify, const IvfpqFound *found)
+put(IvfpqSort *sort, uint64 first, uint64 second)
 {
-	if (verify->keys.nkeys > 0 && found->place != IVFPQ_PENDING)
-		IvfpqPairSortPut(&verify->sort, IvfpqTidToId(&found->tid) * 2 + 1,
-						 found->keys);
+	IvfpqSortPut(sort, UInt64GetDatum(first), UInt64GetDatum(second), NULL);
 }
 
-/* Adds a row that the snapshot sees, with the values of the index's columns. */
+/* IvfpqChecker.take */
 static void
-verify_keys_row(VerifyKeys *verify, ItemPointer tid,
-				const Datum *values, const bool *isnull)
+take_entries(void *arg, const IvfpqFound *found, int64 nfound)
 {
-	IvfpqKeyAbbrevs abbrevs;
+	Verify	   *verify = arg;
 
-	if (verify->keys.nkeys == 0)
-		return;
-	IvfpqKeysMake(&verify->keys, values, isnull, &abbrevs);
-	IvfpqPairSortPut(&verify->sort, IvfpqTidToId(tid) * 2,
-					 IvfpqKeyAbbrevsDigest(&verify->keys.form, &abbrevs));
-}
-
-/*
- * Reports each row, once, of which a posting has other keys.  Call when all
- * postings and rows were added.
- */
-static void
-verify_keys_compare(Verify *verify)
-{
-	VerifyKeys *keys = &verify->keys;
-	uint64		row = 0;
-	uint64		expected = 0;
-	uint64		place;
-	uint64		digest;
-	bool		seen = false;
-
-	if (keys->keys.nkeys == 0)
-		return;
-	IvfpqPairSortPerform(&keys->sort);
-	while (IvfpqPairSortNext(&keys->sort, &place, &digest))
+	for (int64 i = 0; i < nfound; i++)
 	{
-		CHECK_FOR_INTERRUPTS();
-		if (place % 2 == 0)
-		{
-			row = place / 2;
-			expected = digest;
-			seen = true;
-		}
-		else if (seen && place / 2 == row && digest != expected)
-		{
-			report_entry(verify, row, "with other keys");
-			seen = false;
-		}
+		uint64		id = IvfpqTidToId(&found[i].tid);
+
+		put(&verify->entries, id * 4 + found[i].place, 0);
+		if (verify->keys.nkeys > 0 && found[i].place != IVFPQ_PENDING)
+			put(&verify->digests, id * 2 + 1, found[i].keys);
+		if (ItemPointerIsValid(&found[i].refine))
+			put(&verify->records.postings, IvfpqTidToId(&found[i].refine), id);
 	}
 }
 
+/* IvfpqChecker.forget */
 static void
-verify_keys_end(VerifyKeys *verify)
+forget_entries(void *arg)
 {
-	if (verify->keys.nkeys > 0)
-		IvfpqPairSortEnd(&verify->sort);
+	Verify	   *verify = arg;
+
+	IvfpqSortEnd(&verify->entries);
+	begin_sort(&verify->entries, false);
 }
 
-/* Begins to compare the records of a trained index, whose model is sound. */
+/* Reads the next posting by refine record. */
 static void
-verify_records_begin(VerifyRecords *verify, Relation heap,
-					 Relation index, Snapshot snapshot)
+next_posting(VerifyRecords *records)
 {
-	verify->index = index;
-	verify->model = IvfpqModelGet(index);
-	verify->vector = palloc(verify->model->meta.dims * sizeof(float));
-	IvfpqTypeInit(&verify->type, index);
-	IvfpqRerankBegin(&verify->rows, heap, index, snapshot);
+	records->more = IvfpqSortNext(&records->postings);
+	if (records->more)
+	{
+		records->address = DatumGetUInt64(records->postings.keys[0]);
+		records->tid = DatumGetUInt64(records->postings.keys[1]);
+	}
 }
 
-static void
-verify_records_end(VerifyRecords *verify)
-{
-	IvfpqRerankEnd(&verify->rows);
-	pfree(verify->vector);
-	pfree(verify->model);
-}
-
-/* Returns whether the record bounds distances of a row with this value. */
+/*
+ * Returns whether a record bounds distances of its row.  A record does not
+ * matter if the snapshot does not see the row, or if the row has no place in
+ * lists: then the record is another row's, which is noticed elsewhere.
+ */
 static bool
-bounds_value(VerifyRecords *verify, const IvfpqRecord *record,
-			 Datum value)
+bounds_row(Verify *verify, const IvfpqRecord *record)
 {
-	const GvModel *gv = &verify->model->gv;
+	IvfpqModel *model = verify->records.model;
+	IvfpqRerank *rows = &verify->records.rows;
+	float	   *vector = verify->records.vector;
 	GvRefine	refine = {record->min, record->step, record->error,
 	record->codes};
 	GvHalfRecord half_record = IvfpqHalfRecord(record);
 	GvRange		range = {0, 0};
+	MemoryContext oldcontext;
 	const float *raw;
 	int			dims;
+	bool		bounds = true;
 
-	raw = IvfpqValueFloats(&verify->type, value, &dims);
-	if (dims != gv->dims || !IvfpqIsPlaceable(&verify->type, raw, dims))
-		return true;			/* another row's: that is compared elsewhere */
-	if (!IvfpqIsBoundable(&verify->type, raw, dims))
-		return isinf(record->error);
-	IvfpqTransform(verify->index, verify->model, raw, verify->vector);
-	if (verify->model->meta.refine == IVFPQ_REFINE_HALF)
-		IvfpqCheckStatus(gv_half_range(GV_L2, dims, verify->vector,
-									   &half_record,
-									   1, &range));
-	else
-		IvfpqCheckStatus(gv_refine_bound(GV_L2, dims, verify->vector, &refine,
-										 1, &range.least));
-	return range.least <= 0;
+	raw = IvfpqRerankFetchVector(rows, &verify->type,
+								 IvfpqTidToId(&record->tid), &dims);
+	if (raw == NULL)
+		return true;
+	oldcontext = MemoryContextSwitchTo(rows->context);
+	if (dims == model->gv.dims && IvfpqIsPlaceable(&verify->type, raw, dims))
+	{
+		if (!IvfpqIsBoundable(&verify->type, raw, dims))
+			bounds = isinf(record->error);
+		else
+		{
+			IvfpqTransform(verify->index, model, raw, vector);
+			if (model->meta.refine == IVFPQ_REFINE_HALF)
+				IvfpqCheckStatus(gv_half_range(GV_L2, dims, vector,
+											   &half_record, 1, &range));
+			else
+				IvfpqCheckStatus(gv_refine_bound(GV_L2, dims, vector, &refine,
+												 1, &range.least));
+			bounds = range.least <= 0;
+		}
+	}
+	MemoryContextSwitchTo(oldcontext);
+	IvfpqRerankDone(rows);
+	return bounds;
 }
 
 /*
- * Returns whether a record bounds its row.  The record of a row that the
- * snapshot does not see does not matter.
+ * IvfpqChecker.records.  Notes postings that point to an earlier page, which
+ * is no refine page, or to the record of another row.  Whether that is wrong
+ * depends on whether the row is visible, which is not known yet.  Then
+ * compares the page's records with their rows.
  */
-static bool
-verify_record(VerifyRecords *verify, const IvfpqRecord *record)
+static void
+take_records(void *arg, BlockNumber blkno, Page page, int n)
 {
-	MemoryContext oldcontext;
-	Datum		value;
-	bool		bounds;
+	Verify	   *verify = arg;
+	VerifyRecords *records = &verify->records;
+	int			code_bytes = IvfpqRecordCodeBytes(verify->meta.refine,
+												  verify->meta.dims);
+	BlockNumber heap_blocks;
 
-	if (!IvfpqRerankFetch(&verify->rows, IvfpqTidToId(&record->tid), &value))
-		return true;
-	oldcontext = MemoryContextSwitchTo(verify->rows.context);
-	bounds = bounds_value(verify, record, value);
-	MemoryContextSwitchTo(oldcontext);
-	IvfpqRerankDone(&verify->rows);
-	return bounds;
+	for (; records->more && records->address >> 16 <= blkno;
+		 next_posting(records))
+	{
+		uint64		slot = records->address & 0xFFFF;
+
+		if (records->address >> 16 != blkno || slot > (uint64) n ||
+			IvfpqTidToId(&IvfpqRecordGet(page, code_bytes, slot - 1)->tid) !=
+			records->tid)
+			put(&verify->entries, records->tid * 4 + IVFPQ_NO_RECORD, 0);
+	}
+	if (!records->compares)
+		return;
+	heap_blocks = RelationGetNumberOfBlocks(verify->heap);
+	for (int i = 0; i < n; i++)
+	{
+		const IvfpqRecord *record = IvfpqRecordGet(page, code_bytes, i);
+		char	   *problem;
+
+		CHECK_FOR_INTERRUPTS();
+		/* what lies beyond the table is reported already */
+		if (!ItemPointerIsValid(&record->tid) ||
+			ItemPointerGetBlockNumber(&record->tid) >= heap_blocks ||
+			bounds_row(verify, record))
+			continue;
+		problem = psprintf("refine record %d does not bound row (%u,%u) of table \"%s\"",
+						   i + 1, ItemPointerGetBlockNumber(&record->tid),
+						   ItemPointerGetOffsetNumber(&record->tid),
+						   RelationGetRelationName(verify->heap));
+		report(verify, true, blkno, IVFPQ_NO_LIST, problem);
+		pfree(problem);
+	}
 }
 
 /*
@@ -303,7 +314,7 @@ verify_record(VerifyRecords *verify, const IvfpqRecord *record)
  * orthogonal, as it was written.
  */
 static bool
-verify_rotation(Relation index, const IvfpqMetaData *meta)
+is_orthogonal(Relation index, const IvfpqMetaData *meta)
 {
 	float	   *rotation = IvfpqRotationLoad(index, meta);
 	double		defect = 0;
@@ -317,110 +328,6 @@ verify_rotation(Relation index, const IvfpqMetaData *meta)
 	return gv_is_rotation(meta->dims, defect);
 }
 
-static Tuplesortstate *
-begin_sort(void)
-{
-	return tuplesort_begin_datum(INT8OID, Int8LessOperator, InvalidOid, false,
-								 Max(maintenance_work_mem / 2, 64), NULL,
-								 TUPLESORT_NONE);
-}
-
-/* IvfpqChecker.forget */
-static void
-forget_entries(void *arg)
-{
-	Verify	   *verify = arg;
-
-	tuplesort_end(verify->entries);
-	verify->entries = begin_sort();
-}
-
-static void
-put_entry(Verify *verify, uint64 id, IvfpqPlace place)
-{
-	tuplesort_putdatum(verify->entries,
-					   Int64GetDatum((int64) (id * 4 + place)), false);
-}
-
-/* IvfpqChecker.take */
-static void
-take_entries(void *arg, const IvfpqFound *found, int64 nfound)
-{
-	Verify	   *verify = arg;
-
-	for (int64 i = 0; i < nfound; i++)
-	{
-		put_entry(verify, IvfpqTidToId(&found[i].tid), found[i].place);
-		verify_keys_posting(&verify->keys, &found[i]);
-		if (ItemPointerIsValid(&found[i].refine))
-			IvfpqPairSortPut(&verify->postings_by_record,
-							 IvfpqTidToId(&found[i].refine),
-							 IvfpqTidToId(&found[i].tid));
-	}
-}
-
-/* Reads the next posting by refine record. */
-static void
-next_posting(Verify *verify)
-{
-	verify->more = IvfpqPairSortNext(&verify->postings_by_record,
-									 &verify->address, &verify->tid);
-}
-
-/* Compares the records of a page with their rows. */
-static void
-compare_records(Verify *verify, BlockNumber blkno, Page page, int n)
-{
-	BlockNumber heap_blocks = RelationGetNumberOfBlocks(verify->heap);
-	int			code_bytes = IvfpqRecordCodeBytes(verify->meta.refine,
-												  verify->meta.dims);
-
-	for (int i = 0; i < n; i++)
-	{
-		const IvfpqRecord *record = IvfpqRecordGet(page, code_bytes, i);
-		char	   *problem;
-
-		CHECK_FOR_INTERRUPTS();
-		/* what lies beyond the table is reported already */
-		if (!ItemPointerIsValid(&record->tid) ||
-			ItemPointerGetBlockNumber(&record->tid) >= heap_blocks ||
-			verify_record(&verify->records, record))
-			continue;
-		problem = psprintf("refine record %d does not bound row (%u,%u) of table \"%s\"",
-						   i + 1, ItemPointerGetBlockNumber(&record->tid),
-						   ItemPointerGetOffsetNumber(&record->tid),
-						   RelationGetRelationName(verify->heap));
-		report(verify, true, blkno, IVFPQ_NO_LIST, problem);
-		pfree(problem);
-	}
-}
-
-/*
- * IvfpqChecker.records.  Notes postings that point to an earlier page, which
- * is no refine page, or to the record of another row.  Whether that is wrong
- * depends on whether the row is visible, which is not known yet.
- */
-static void
-take_records(void *arg, BlockNumber blkno, Page page, int n)
-{
-	Verify	   *verify = arg;
-	int			code_bytes = IvfpqRecordCodeBytes(verify->meta.refine,
-												  verify->meta.dims);
-
-	for (; verify->more &&
-		 verify->address >> 16 <= blkno; next_posting(verify))
-	{
-		uint64		slot = verify->address & 0xFFFF;
-
-		if (verify->address >> 16 != blkno || slot > (uint64) n ||
-			IvfpqTidToId(&IvfpqRecordGet(page, code_bytes, slot - 1)->tid) !=
-			verify->tid)
-			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
-	}
-	if (verify->compares_records)
-		compare_records(verify, blkno, page, n);
-}
-
 /*
  * Checks metapage, arrays and the pending list.  Returns false if not even the
  * metapage makes sense.  Pending rows come before lists, because a row may
@@ -428,7 +335,7 @@ take_records(void *arg, BlockNumber blkno, Page page, int n)
  * did, so everything is read again.
  */
 static bool
-check_model(IvfpqChecker *checker, GvMetric metric)
+check_model(IvfpqChecker *checker)
 {
 	Verify	   *verify = checker->arg;
 	IvfpqMetaData meta;
@@ -437,7 +344,7 @@ check_model(IvfpqChecker *checker, GvMetric metric)
 	{
 		bool		damaged;
 
-		if (!IvfpqCheckMeta(checker, metric))
+		if (!IvfpqCheckMeta(checker, verify->type.metric))
 			return false;
 		IvfpqCheckModel(checker);
 		damaged = verify->damaged;
@@ -459,10 +366,13 @@ check_model(IvfpqChecker *checker, GvMetric metric)
  * records of a valid index are compared with rows that the snapshot sees.
  */
 static bool
-check_pages(Verify *verify, Snapshot snapshot, bool valid)
+check_pages(Verify *verify, Snapshot snapshot)
 {
+	Relation	index = verify->index;
+	const IvfpqMetaData *meta = &verify->meta;
+	VerifyRecords *records = &verify->records;
 	IvfpqChecker checker = {
-		.index = verify->index,
+		.index = index,
 		.heap = verify->heap,
 		.arg = verify,
 		.report = report,
@@ -471,133 +381,85 @@ check_pages(Verify *verify, Snapshot snapshot, bool valid)
 		.records = take_records
 	};
 
-	if (!check_model(&checker, verify->type.metric))
+	if (!check_model(&checker))
 		return false;
-	if (!IvfpqMetaHasKeys(&checker.meta, &verify->keys.keys.form))
+	if (!IvfpqMetaHasKeys(&checker.meta, &verify->keys.form))
 	{
 		report(verify, true, IVFPQ_METAPAGE, IVFPQ_NO_LIST,
 			   "its keys are not those of its columns");
 		return false;
 	}
 	verify->meta = checker.meta;
-	if (verify->meta.rotated && verify->meta.nlists > 0 && !verify->damaged &&
-		!verify_rotation(verify->index, &verify->meta))
-		report(verify, true, verify->meta.rotation, IVFPQ_NO_LIST,
+	verify->lists_per_row = meta->nlists > 1 ? meta->lists_per_row : 1;
+	if (meta->rotated && meta->nlists > 0 && !verify->damaged &&
+		!is_orthogonal(index, meta))
+		report(verify, true, meta->rotation, IVFPQ_NO_LIST,
 			   "the rotation is not orthogonal");
-	verify->compares_records = valid && !verify->damaged &&
-		verify->meta.nlists > 0 && verify->meta.refine != IVFPQ_REFINE_NONE;
-	for (int list = 0; list < checker.meta.nlists; list++)
+	/* lists may be damaged, but the model that bounds rest on is sound */
+	records->compares = verify->valid && !verify->damaged &&
+		meta->nlists > 0 && meta->refine != IVFPQ_REFINE_NONE;
+	for (int list = 0; list < meta->nlists; list++)
 		(void) IvfpqCheckList(&checker, list, false);
-	/* all postings are taken; from now on their records come */
-	IvfpqPairSortPerform(&verify->postings_by_record);
-	next_posting(verify);
-	if (verify->compares_records)
-		verify_records_begin(&verify->records, verify->heap, verify->index,
-							 snapshot);
+
+	/* all postings are taken; from here on their records come */
+	IvfpqSortPerform(&records->postings);
+	next_posting(records);
+	if (records->compares)
+	{
+		records->model = IvfpqModelGet(index);
+		records->vector = palloc(records->model->meta.dims * sizeof(float));
+		IvfpqRerankBegin(&records->rows, verify->heap, index, snapshot);
+	}
 	IvfpqCheckSlabs(&checker);
-	if (verify->compares_records)
-		verify_records_end(&verify->records);
+	if (records->compares)
+		IvfpqRerankEnd(&records->rows);
 	/* records on pages younger than the check have not come */
-	for (; verify->more; next_posting(verify))
-		if (verify->address >> 16 < checker.nblocks)
-			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
-	if (checker.meta.refine != IVFPQ_REFINE_NONE)
+	for (; records->more; next_posting(records))
+		if (records->address >> 16 < checker.nblocks)
+			put(&verify->entries, records->tid * 4 + IVFPQ_NO_RECORD, 0);
+	if (meta->refine != IVFPQ_REFINE_NONE)
 		IvfpqCheckRecordChain(&checker);
-	verify->lists_per_row = checker.meta.nlists > 1 ?
-		checker.meta.lists_per_row : 1;
 	return true;
 }
 
 /*
- * Reports a row that has other dimensions than the index: queries leave it
- * out, or fail where the metapage says that there is none.
+ * Called for every visible row that the index's predicate admits.  Reports a
+ * row that has other dimensions than the index: queries leave it out, or fail
+ * where the metapage says that there is none.
  */
-static void
-report_dims(Verify *verify, Datum value, ItemPointer tid)
-{
-	int			dims;
-	char	   *problem;
-
-	(void) IvfpqValueFloats(&verify->type, value, &dims);
-	problem = psprintf("row (%u,%u) of table \"%s\" has %d dimensions, the index %d",
-					   ItemPointerGetBlockNumber(tid),
-					   ItemPointerGetOffsetNumber(tid),
-					   RelationGetRelationName(verify->heap), dims,
-					   verify->dims);
-	report(verify, verify->dims_checked, InvalidBlockNumber, IVFPQ_NO_LIST,
-		   problem);
-}
-
-/* Called for every visible row that the index's predicate admits. */
 static void
 row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			 bool alive, void *arg)
 {
 	Verify	   *verify = arg;
+	uint64		id = IvfpqTidToId(tid);
 	MemoryContext oldcontext;
-	bool		wanted;
 
 	if (isnull[0])
 		return;
 	oldcontext = MemoryContextSwitchTo(verify->tmp);
-	if (!IvfpqHasDims(&verify->type, values[0], verify->dims))
-		report_dims(verify, values[0], tid);
-	wanted = IvfpqHasPlace(&verify->type, values[0], verify->dims);
-	if (wanted)
-		verify_keys_row(&verify->keys, tid, values, isnull);
+	if (IvfpqHasPlace(&verify->type, values[0], verify->dims))
+	{
+		put(&verify->rows, id, 0);
+		if (verify->keys.nkeys > 0)
+		{
+			IvfpqKeyAbbrevs abbrevs;
+
+			IvfpqKeysMake(&verify->keys, values, isnull, &abbrevs);
+			put(&verify->digests, id * 2,
+				IvfpqKeyAbbrevsDigest(&verify->keys.form, &abbrevs));
+		}
+	}
+	else if (!IvfpqHasDims(&verify->type, values[0], verify->dims))
+	{
+		int			dims;
+
+		(void) IvfpqValueFloats(&verify->type, values[0], &dims);
+		report_row(verify, verify->dims_checked, id,
+				   "has %d dimensions, the index %d", dims, verify->dims);
+	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(verify->tmp);
-	if (wanted)
-		tuplesort_putdatum(verify->rows,
-						   Int64GetDatum((int64) IvfpqTidToId(tid)), false);
-}
-
-/* Sorts the TIDs of the rows that the index has to find. */
-static void
-read_table(Verify *verify, Snapshot snapshot)
-{
-	IndexInfo  *indexInfo = IvfpqIndexInfo(verify->index);
-	TableScanDesc scan = table_beginscan_strat(verify->heap, snapshot, 0, NULL,
-											   true, true);
-
-	/* rows as the snapshot sees them, with the TIDs that indexes know */
-	indexInfo->ii_Concurrent = true;
-	table_index_build_scan(verify->heap, verify->index, indexInfo, true, false,
-						   row_callback, verify, scan);
-}
-
-/* Reads the next TID of a sort.  Returns false at the end. */
-static bool
-next_id(Tuplesortstate *sort, uint64 *id)
-{
-	Datum		value;
-	bool		isnull;
-
-	if (!IvfpqTuplesortGetDatum(sort, &value, &isnull))
-		return false;
-	*id = (uint64) DatumGetInt64(value);
-	return true;
-}
-
-/* Sorts the TIDs that are pending now; those that a restart repeats, too. */
-static void
-read_pending(Verify *verify)
-{
-	IvfpqPendingReader reader;
-	IvfpqMetaData meta;
-	int			count;
-
-	verify->pending = begin_sort();
-	IvfpqMetaRead(verify->index, &meta);
-	IvfpqPendingOpen(&reader, verify->index, &meta);
-	while (IvfpqPendingNext(&reader, &count))
-		for (int i = 0; i < count; i++)
-			tuplesort_putdatum(verify->pending,
-							   Int64GetDatum((int64) IvfpqTidToId(&reader.tids[i])),
-							   false);
-	IvfpqPendingClose(&reader);
-	tuplesort_performsort(verify->pending);
-	verify->more_pending = next_id(verify->pending, &verify->pending_id);
 }
 
 /*
@@ -611,148 +473,197 @@ is_still_pending(Verify *verify, uint64 id)
 {
 	if (verify->pending_damaged)
 		return true;			/* as it was when it was checked */
-	if (verify->pending == NULL)
-		read_pending(verify);
+	if (verify->pending.state == NULL)
+	{
+		IvfpqFrozen whole = {.tail = InvalidBlockNumber};
+		IvfpqMetaData meta;
+
+		IvfpqMetaRead(verify->index, &meta);
+		whole.head = meta.pending_head;
+		whole.head_seq = meta.pending_head_seq;
+		IvfpqSortFrozen(&verify->pending, verify->index, &whole,
+						maintenance_work_mem / 2);
+		verify->more_pending = true;
+	}
 	while (verify->more_pending && verify->pending_id < id)
-		verify->more_pending = next_id(verify->pending, &verify->pending_id);
+		verify->more_pending = IvfpqNextTid(&verify->pending,
+											&verify->pending_id);
 	return verify->more_pending && verify->pending_id == id;
 }
 
 /*
  * Reports a row unless the index holds it as it should: once pending, or once
- * in every list that is to hold it.  count [3] by IvfpqPlace.
+ * in every list that is to hold it.  count [4] by IvfpqPlace.
  */
 static void
-report_row(Verify *verify, uint64 id, const int64 *count)
+check_row(Verify *verify, uint64 id, const int64 *count)
 {
 	int64		pending = count[IVFPQ_PENDING];
 	int64		first = count[IVFPQ_PRIMARY_POSTING];
 	int64		secondary = count[IVFPQ_SECONDARY_POSTING];
 	bool		missing = pending + first + secondary == 0;
-	ItemPointerData tid;
-	StringInfoData problem;
+	bool		sound;
 
 	if (pending == 1 && first == 1 && !is_still_pending(verify, id))
 	{
 		/* it moved while we read; its second list may have been read before */
-		if (secondary <= verify->lists_per_row - 1)
-			return;
+		sound = secondary <= verify->lists_per_row - 1;
 		pending = 0;
 	}
-	if (secondary == verify->lists_per_row - 1 ? pending + first == 1 :
-		pending == 1 && first + secondary == 0)
-		return;
-
-	IvfpqIdToTid(id, &tid);
-	initStringInfo(&problem);
-	appendStringInfo(&problem, "row (%u,%u) of table \"%s\" is ",
-					 ItemPointerGetBlockNumberNoCheck(&tid),
-					 ItemPointerGetOffsetNumberNoCheck(&tid),
-					 RelationGetRelationName(verify->heap));
-	if (missing)
-		appendStringInfoString(&problem, "not in the index");
-	else if (verify->lists_per_row == 1)
-		appendStringInfo(&problem, "in the index %lld times",
-						 (long long) (pending + first + secondary));
+	else if (secondary == verify->lists_per_row - 1)
+		sound = pending + first == 1;
 	else
-		appendStringInfo(&problem,
-						 "pending %lld times, in the index %lld times as first and %lld times as second copy",
-						 (long long) pending, (long long) first,
-						 (long long) secondary);
-	report(verify, missing, InvalidBlockNumber, IVFPQ_NO_LIST, problem.data);
-	pfree(problem.data);
+		sound = pending == 1 && first + secondary == 0;
+
+	if (missing)
+		report_row(verify, true, id, "is not in the index");
+	else if (!sound && verify->lists_per_row == 1)
+		report_row(verify, false, id, "is in the index %lld times",
+				   (long long) (pending + first + secondary));
+	else if (!sound)
+		report_row(verify, false, id,
+				   "is pending %lld times, in the index %lld times as first and %lld times as second copy",
+				   (long long) pending, (long long) first,
+				   (long long) secondary);
+	if (count[IVFPQ_NO_RECORD] > 0)
+		report_row(verify, true, id,
+				   "is in the index without its refine record");
 }
 
-/* Every row must be among the entries; other entries are of dead rows. */
+/*
+ * Compares rows with entries.  Every row must be among the entries; other
+ * entries are of dead rows.
+ */
 static void
 compare_rows(Verify *verify)
 {
-	uint64		row;
-	uint64		entry = 0;
+	IvfpqSort  *entries = &verify->entries;
+	IvfpqSort  *rows = &verify->rows;
 	bool		more;
 
-	tuplesort_performsort(verify->entries);
-	tuplesort_performsort(verify->rows);
-	more = next_id(verify->entries, &entry);
-	while (next_id(verify->rows, &row))
+	IvfpqSortPerform(entries);
+	IvfpqSortPerform(rows);
+	more = IvfpqSortNext(entries);
+	while (IvfpqSortNext(rows))
 	{
+		uint64		id = DatumGetUInt64(rows->keys[0]);
 		int64		count[4] = {0};
 
 		CHECK_FOR_INTERRUPTS();
-		while (more && entry / 4 <= row)
+		for (; more; more = IvfpqSortNext(entries))
 		{
-			if (entry / 4 == row)
+			uint64		entry = DatumGetUInt64(entries->keys[0]);
+
+			if (entry / 4 > id)
+				break;
+			if (entry / 4 == id)
 				count[entry % 4]++;
-			more = next_id(verify->entries, &entry);
 		}
-		report_row(verify, row, count);
-		if (count[IVFPQ_NO_RECORD] > 0)
-			report_entry(verify, row, "without its refine record");
+		check_row(verify, id, count);
 	}
 }
 
-/* Verifies pages, then rows, all as the table's owner. */
+/* Reports each row, once, of which a posting has other keys. */
 static void
-verify_index(Verify *verify)
+compare_keys(Verify *verify)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	bool		valid = verify->index->rd_index->indisvalid;
-	IvfpqMetaData meta;
+	IvfpqSort  *digests = &verify->digests;
+	uint64		row = 0;
+	uint64		expected = 0;
+	bool		seen = false;
 
-	IvfpqTypeInit(&verify->type, verify->index);
-	verify->tmp = AllocSetContextCreate(CurrentMemoryContext,
-										"gpuivfpq verify row",
-										ALLOCSET_DEFAULT_SIZES);
-	verify->entries = begin_sort();
-	verify->rows = begin_sort();
-	IvfpqPairSortBegin(&verify->postings_by_record);
-	verify_keys_begin(&verify->keys, verify->index);
-	if (!valid)
-		report(verify, false, InvalidBlockNumber, IVFPQ_NO_LIST,
-			   "the index is not valid, its rows are not compared with the table's");
-
-	/* what a build has written so far, or had when it failed, is no index */
-	if (verify->index->rd_index->indisready &&
-		check_pages(verify, snapshot, valid) && valid)
+	IvfpqSortPerform(digests);
+	while (IvfpqSortNext(digests))
 	{
-		IvfpqMetaRead(verify->index, &meta);
-		verify->dims_checked = (meta.dims_flags & IVFPQ_DIMS_CHECKED) != 0;
-		verify->dims = verify->dims_checked ? meta.dims :
-			IvfpqRowDims(verify->heap, verify->index, &meta);
-		read_table(verify, snapshot);
-		compare_rows(verify);
-		verify_keys_compare(verify);
-		if (verify->mirror)
-			IvfpqVerifyMirror(verify->index, report, verify);
+		uint64		place = DatumGetUInt64(digests->keys[0]);
+		uint64		digest = DatumGetUInt64(digests->keys[1]);
+
+		CHECK_FOR_INTERRUPTS();
+		if (place % 2 == 0)
+		{
+			row = place / 2;
+			expected = digest;
+			seen = true;
+		}
+		else if (seen && place / 2 == row && digest != expected)
+		{
+			report_row(verify, true, row, "is in the index with other keys");
+			seen = false;
+		}
 	}
-	tuplesort_end(verify->entries);
-	tuplesort_end(verify->rows);
-	if (verify->pending != NULL)
-		tuplesort_end(verify->pending);
-	IvfpqPairSortEnd(&verify->postings_by_record);
-	verify_keys_end(&verify->keys);
-	UnregisterSnapshot(snapshot);
 }
 
-/* gpuvec_verify_index(index regclass, mirror boolean) */
+/*
+ * gpuvec_verify_index(index regclass, mirror boolean): verifies pages, then
+ * rows, all as the table's owner.
+ */
 Datum
 gpuvec_verify_index(PG_FUNCTION_ARGS)
 {
 	Verify		verify = {.result = (ReturnSetInfo *) fcinfo->resultinfo};
+	bool		mirror = PG_GETARG_BOOL(1);
+	Relation	heap;
+	Relation	index;
 	IvfpqIdentity caller;
+	Snapshot	snapshot;
 
-	verify.mirror = PG_GETARG_BOOL(1);
-	verify.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
-									   &verify.heap);
-	IvfpqCheckInspect(verify.index);
-	IvfpqCheckActing(verify.heap, verify.index);
+	index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock, &heap);
+	IvfpqCheckInspect(index);
+	IvfpqCheckActing(heap, index);
 	InitMaterializedSRF(fcinfo, 0);
 
-	IvfpqActAsOwner(&caller, verify.heap);
-	verify_index(&verify);
+	IvfpqActAsOwner(&caller, heap);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	verify.heap = heap;
+	verify.index = index;
+	verify.valid = index->rd_index->indisvalid;
+	IvfpqTypeInit(&verify.type, index);
+	IvfpqKeysInit(&verify.keys, index);
+	verify.tmp = AllocSetContextCreate(CurrentMemoryContext,
+									   "gpuivfpq verify row",
+									   ALLOCSET_DEFAULT_SIZES);
+	begin_sort(&verify.entries, false);
+	begin_sort(&verify.rows, false);
+	begin_sort(&verify.records.postings, true);
+	if (verify.keys.nkeys > 0)
+		begin_sort(&verify.digests, true);
+	if (!verify.valid)
+		report(&verify, false, InvalidBlockNumber, IVFPQ_NO_LIST,
+			   "the index is not valid, its rows are not compared with the table's");
+
+	/* what a build has written so far, or had when it failed, is no index */
+	if (index->rd_index->indisready && check_pages(&verify, snapshot) &&
+		verify.valid)
+	{
+		IndexInfo  *indexInfo = IvfpqIndexInfo(index);
+		IvfpqMetaData meta;
+
+		IvfpqMetaRead(index, &meta);
+		verify.dims_checked = (meta.dims_flags & IVFPQ_DIMS_CHECKED) != 0;
+		verify.dims = verify.dims_checked ? meta.dims :
+			IvfpqRowDims(heap, index, &meta);
+
+		/* rows as the snapshot sees them, with the TIDs that indexes know */
+		indexInfo->ii_Concurrent = true;
+		table_index_build_scan(heap, index, indexInfo, true, false,
+							   row_callback, &verify,
+							   table_beginscan_strat(heap, snapshot, 0, NULL,
+													 true, true));
+		compare_rows(&verify);
+		if (verify.keys.nkeys > 0)
+			compare_keys(&verify);
+		if (mirror)
+			IvfpqVerifyMirror(index, report, &verify);
+	}
+	IvfpqSortEnd(&verify.entries);
+	IvfpqSortEnd(&verify.rows);
+	IvfpqSortEnd(&verify.digests);
+	IvfpqSortEnd(&verify.pending);
+	IvfpqSortEnd(&verify.records.postings);
+	UnregisterSnapshot(snapshot);
 	IvfpqActAsCaller(&caller);
 
-	relation_close(verify.index, AccessShareLock);
-	table_close(verify.heap, AccessShareLock);
+	relation_close(index, AccessShareLock);
+	table_close(heap, AccessShareLock);
 	return (Datum) 0;
 }

@@ -17,6 +17,7 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 
+#include "am/common/util.h"
 #include "am/maintain/maintain.h"
 #include "client/client.h"
 #include "page/array.h"
@@ -42,18 +43,22 @@ typedef struct MirrorCheck
 {
 	Relation	index;
 	const IvfpqMetaData *meta;
+	IvfpqProblem report;
+	void	   *arg;
+
+	/* lists */
 	IvfpqListReader reader;
 	int			code_bytes;
 	uint64	   *keys;			/* [keys_bytes], space to align a block's */
 	Size		keys_bytes;
 	int			next;			/* list to be compared next */
 	int			block;			/* of it, from this one on */
-	bool		records;		/* compare refine records */
+
+	/* refine records */
+	bool		records;		/* they are compared */
 	NotedPosting *noted;		/* [capacity] postings whose records are due */
 	int64		nnoted;
 	int64		capacity;
-	void	   *arg;
-	IvfpqProblem report;
 } MirrorCheck;
 
 /* Reports, as a warning, why the mirror cannot be read. */
@@ -68,6 +73,18 @@ not_compared(const MirrorCheck *check, const char *reason)
 				  problem);
 }
 
+/* Reports, as an error, what the mirror has otherwise than the pages. */
+static void
+report_difference(const MirrorCheck *check, BlockNumber blkno, uint32 list,
+				  const char *what)
+{
+	char		problem[128];
+
+	snprintf(problem, sizeof(problem),
+			 "%s are not in gpuvecd's mirror as they are on pages", what);
+	check->report(check->arg, true, blkno, list, problem);
+}
+
 /*
  * Compares an array of the model, which begins on page `page`.  Returns false
  * if the mirror cannot be read.
@@ -80,7 +97,6 @@ check_array(const MirrorCheck *check, GvArray array, const char *name,
 	const float *run = NULL;
 	int			left = 0;
 	bool		same = true;
-	char		problem[128];
 
 	IvfpqArrayOpen(&reader, check->index, page, 1, n);
 	for (int64 first = 0; first < n && same; first += VALUES_AT_ONCE)
@@ -112,68 +128,8 @@ check_array(const MirrorCheck *check, GvArray array, const char *name,
 	}
 	IvfpqArrayClose(&reader);
 	if (!same)
-	{
-		snprintf(problem, sizeof(problem),
-				 "%s are not in gpuvecd's mirror as they are on pages", name);
-		check->report(check->arg, true, page, IVFPQ_NO_LIST, problem);
-	}
+		report_difference(check, page, IVFPQ_NO_LIST, name);
 	return true;
-}
-
-/* Compares the model.  Returns false if the mirror cannot be read. */
-static bool
-check_model(const MirrorCheck *check)
-{
-	const IvfpqMetaData *meta = check->meta;
-
-	return check_array(check, GV_CODEBOOKS, "codebooks", meta->codebooks,
-					   (int64) GV_CODEWORDS * meta->dims) &&
-		check_array(check, GV_PARENTS, "parents", meta->parents,
-					(int64) meta->nparents * meta->dims) &&
-		check_array(check, GV_PARENT_OFFSETS, "first lists of parents",
-					meta->parent_offsets,
-					meta->nparents + 1) &&
-		check_array(check, GV_CENTROIDS, "centroids", meta->centroids,
-					(int64) meta->nlists * meta->dims);
-}
-
-/* Remembers a block's live postings, of the first `count`. */
-static void
-note_postings(MirrorCheck *check, const IvfpqBlockView *view, int count)
-{
-	if (!check->records)
-		return;
-	if (check->nnoted + GV_BLOCK > check->capacity)
-	{
-		int64		capacity = check->capacity * 2 + 1024;
-		NotedPosting *noted = palloc_extended(capacity * sizeof(NotedPosting),
-											  MCXT_ALLOC_HUGE);
-
-		if (check->nnoted > 0)
-			memcpy(noted, check->noted, check->nnoted * sizeof(NotedPosting));
-		if (check->noted)
-			pfree(check->noted);
-		check->noted = noted;
-		check->capacity = capacity;
-	}
-	for (int i = 0; i < count; i++)
-		if ((view->live >> i & 1) != 0)
-		{
-			check->noted[check->nnoted].address = view->refine[i];
-			check->noted[check->nnoted++].tid = view->tids[i];
-		}
-}
-
-/* Returns whether the record in the mirror is the one of the page. */
-static bool
-same_record(const GvRefineItem *item, const IvfpqRecord *record,
-			int dims)
-{
-	return memcmp(item->rowid, &record->tid, sizeof(item->rowid)) == 0 &&
-		memcmp(&item->min, &record->min, sizeof(float)) == 0 &&
-		memcmp(&item->step, &record->step, sizeof(float)) == 0 &&
-		memcmp(&item->error, &record->error, sizeof(float)) == 0 &&
-		memcmp(item->codes, record->codes, dims) == 0;
 }
 
 static int
@@ -188,21 +144,6 @@ compare_noted(const void *a, const void *b)
 										   (ItemPointer) &y->tid);
 }
 
-/* Sorts what was noted, and leaves each row once: rows have two postings. */
-static void
-sort_noted(MirrorCheck *check)
-{
-	int64		n = 0;
-
-	if (check->nnoted == 0)
-		return;
-	qsort(check->noted, check->nnoted, sizeof(NotedPosting), compare_noted);
-	for (int64 i = 1; i < check->nnoted; i++)
-		if (compare_noted(&check->noted[i], &check->noted[n]) != 0)
-			check->noted[++n] = check->noted[i];
-	check->nnoted = n + 1;
-}
-
 /*
  * Compares the records of the postings noted.  Returns false if the mirror
  * cannot be read.  The record of a dead row may be gone, if a VACUUM was ended
@@ -214,16 +155,27 @@ check_records(MirrorCheck *check)
 {
 	int			dims = check->meta->dims;
 	Size		slot_bytes = IvfpqRecordSlotBytes(dims);
-	char	   *slots = palloc(RECORDS_AT_ONCE * slot_bytes);
+	char	   *slots;
 	ItemPointerData addresses[RECORDS_AT_ONCE];
+	int64		nrows = 0;
 	int64		differences = 0;
-	char		problem[128];
+	char		what[64];
 
-	sort_noted(check);
-	for (int64 done = 0; done < check->nnoted; done += RECORDS_AT_ONCE)
+	if (check->nnoted == 0)
+		return true;
+
+	/* each row once, though it has two postings */
+	qsort(check->noted, check->nnoted, sizeof(NotedPosting), compare_noted);
+	for (int64 i = 0; i < check->nnoted; i++)
+		if (i == 0 ||
+			compare_noted(&check->noted[i], &check->noted[nrows - 1]) != 0)
+			check->noted[nrows++] = check->noted[i];
+
+	slots = palloc(RECORDS_AT_ONCE * slot_bytes);
+	for (int64 done = 0; done < nrows; done += RECORDS_AT_ONCE)
 	{
 		const NotedPosting *noted = check->noted + done;
-		int			n = (int) Min(check->nnoted - done, RECORDS_AT_ONCE);
+		int			n = (int) Min(nrows - done, RECORDS_AT_ONCE);
 		const char *items;
 		const char *reason;
 
@@ -242,12 +194,16 @@ check_records(MirrorCheck *check)
 		{
 			const IvfpqRecord *record = (const IvfpqRecord *)
 			(slots + i * slot_bytes);
+			const GvRefineItem *item = (const GvRefineItem *)
+			(items + i * gv_refine_stride(dims));
 
 			if (memcmp(&record->tid, &noted[i].tid,
 					   sizeof(ItemPointerData)) == 0 &&
-				!same_record((const GvRefineItem *)
-							 (items + i * gv_refine_stride(dims)), record,
-							 dims))
+				(memcmp(item->rowid, &record->tid, sizeof(item->rowid)) != 0 ||
+				 memcmp(&item->min, &record->min, sizeof(float)) != 0 ||
+				 memcmp(&item->step, &record->step, sizeof(float)) != 0 ||
+				 memcmp(&item->error, &record->error, sizeof(float)) != 0 ||
+				 memcmp(item->codes, record->codes, dims) != 0))
 				differences++;
 		}
 	}
@@ -255,11 +211,9 @@ check_records(MirrorCheck *check)
 	check->nnoted = 0;
 	if (differences > 0)
 	{
-		snprintf(problem, sizeof(problem),
-				 "%lld refine records are not in gpuvecd's mirror as they are on pages",
+		snprintf(what, sizeof(what), "%lld refine records",
 				 (long long) differences);
-		check->report(check->arg, true, InvalidBlockNumber, IVFPQ_NO_LIST,
-					  problem);
+		report_difference(check, InvalidBlockNumber, IVFPQ_NO_LIST, what);
 	}
 	return true;
 }
@@ -309,13 +263,15 @@ same_posting(const MirrorCheck *check, const IvfpqBlockView *view,
 }
 
 /*
- * Returns how many of the first `count` postings of the block are not in block
- * b of the chunk as they are on the page.
+ * Compares the first `count` postings of a block with block b of the chunk.
+ * Returns how many are not there as they are on the page.  Notes those that
+ * are live, if records are compared.
  */
 static int
-count_differences(const MirrorCheck *check, const IvfpqBlockView *view,
-				  int count, const GvListChunk *chunk, int b)
+compare_block(MirrorCheck *check, const IvfpqBlockView *view, int count,
+			  const GvListChunk *chunk, int b)
 {
+	uint32		unlike = view->live ^ chunk->live[b];
 	int			differences = 0;
 
 	if (check->keys_bytes > 0)
@@ -325,9 +281,16 @@ count_differences(const MirrorCheck *check, const IvfpqBlockView *view,
 	{
 		bool		live = (view->live >> i & 1) != 0;
 
-		if (live != ((chunk->live[b] >> i & 1) != 0) ||
+		/* gcc 12.2 compiles a comparison of two bits wrongly here */
+		if ((unlike >> i & 1) != 0 ||
 			(live && !same_posting(check, view, chunk, b, i)))
 			differences++;
+		if (live && check->records)
+		{
+			IvfpqGrow(check->noted, check->nnoted, check->capacity);
+			check->noted[check->nnoted].address = view->refine[i];
+			check->noted[check->nnoted++].tid = view->tids[i];
+		}
 	}
 	return differences;
 }
@@ -346,7 +309,7 @@ check_chunk(MirrorCheck *check, const GvListChunk *chunk,
 	int64		nnoted = check->nnoted;
 	uint32		nitems;
 	int			differences = 0;
-	char		problem[128];
+	char		what[64];
 
 	IvfpqListOpen(reader, (uint32) chunk->list);
 	if (reader->entry.gen != state->gen ||
@@ -360,36 +323,20 @@ check_chunk(MirrorCheck *check, const GvListChunk *chunk,
 		int			b = (int) (reader->nleft / GV_BLOCK) - chunk->first;
 
 		if (b >= 0 && b < chunk->nblocks && reader->nleft < state->nitems)
-		{
-			int			count = Min(state->nitems - reader->nleft, GV_BLOCK);
-
-			differences += count_differences(check, &view, count, chunk, b);
-			note_postings(check, &view, count);
-		}
+			differences += compare_block(check, &view,
+										 Min(state->nitems - reader->nleft,
+											 GV_BLOCK),
+										 chunk, b);
 	}
 	IvfpqDirEntryRead(check->index, check->meta, (uint32) chunk->list,
 					  &entry);
 	if (entry.gen != state->gen || entry.del_seq != state->del_seq)
-	{
 		check->nnoted = nnoted;
-		return;
+	else if (differences > 0)
+	{
+		snprintf(what, sizeof(what), "%d copies of the list", differences);
+		report_difference(check, InvalidBlockNumber, (uint32) chunk->list, what);
 	}
-	if (differences == 0)
-		return;
-	snprintf(problem, sizeof(problem),
-			 "%d copies of the list are not in gpuvecd's mirror as they are on pages",
-			 differences);
-	check->report(check->arg, true, InvalidBlockNumber, (uint32) chunk->list,
-				  problem);
-}
-
-/* Returns whether a chunk is the one that must come next. */
-static bool
-is_next(const MirrorCheck *check, const GvListChunk *chunk)
-{
-	return chunk->list == check->next && chunk->list < check->meta->nlists &&
-		chunk->first == check->block &&
-		chunk->nblocks <= INT_MAX / GV_BLOCK - chunk->first;
 }
 
 /*
@@ -414,7 +361,11 @@ check_lists(MirrorCheck *check)
 		not_compared(check, reason);
 		return false;
 	}
-	while (IvfpqMirrorNext(&chunks, &chunk, &state) && is_next(check, &chunk))
+	/* as long as a chunk is the one that must come next */
+	while (IvfpqMirrorNext(&chunks, &chunk, &state) &&
+		   chunk.list == check->next && chunk.list < nlists &&
+		   chunk.first == check->block &&
+		   chunk.nblocks <= INT_MAX / GV_BLOCK - chunk.first)
 	{
 		CHECK_FOR_INTERRUPTS();
 		check_chunk(check, &chunk, &state);
@@ -437,31 +388,38 @@ check_lists(MirrorCheck *check)
 	return check_records(check) && check->next < nlists;
 }
 
+/* Reports differences between the pages of an index and gpuvecd's mirror. */
 void
 IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 {
 	IvfpqModel *model = IvfpqModelGet(index);
+	const IvfpqMetaData *meta = &model->meta;
 	MirrorCheck check = {
 		.index = index,
-		.meta = &model->meta,
-		.code_bytes = gv_code_bytes(model->meta.pq_dim),
+		.meta = meta,
+		.report = report,
 		.arg = arg,
-		.report = report
+		.code_bytes = gv_code_bytes(meta->pq_dim)
 	};
 	Oid			heap;
 	bool		has_records;
 	bool		more;
 
-	if (model->meta.nlists == 0)
+	if (meta->nlists == 0)
 		return;					/* an untrained index has no mirror */
 	heap = IndexGetRelation(RelationGetRelid(index), false);
-	has_records = IvfpqMirrorHasRecords(&model->meta) &&
-		!RecoveryInProgress();
-	IvfpqListReaderInit(&check.reader, index, &model->meta, &model->layout,
-						NULL);
+	has_records = IvfpqMirrorHasRecords(meta) && !RecoveryInProgress();
+	IvfpqListReaderInit(&check.reader, index, meta, &model->layout, NULL);
 	check.keys_bytes = IvfpqKeysBytes(&check.reader.layout.keys);
 	check.keys = palloc(Max(check.keys_bytes, 1));
-	more = check_model(&check);
+	more = check_array(&check, GV_CODEBOOKS, "codebooks", meta->codebooks,
+					   (int64) GV_CODEWORDS * meta->dims) &&
+		check_array(&check, GV_PARENTS, "parents", meta->parents,
+					(int64) meta->nparents * meta->dims) &&
+		check_array(&check, GV_PARENT_OFFSETS, "first lists of parents",
+					meta->parent_offsets, meta->nparents + 1) &&
+		check_array(&check, GV_CENTROIDS, "centroids", meta->centroids,
+					(int64) meta->nlists * meta->dims);
 	while (more)
 	{
 		/* nothing frees records while one answer is checked */

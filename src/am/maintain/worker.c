@@ -25,15 +25,13 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/heapam.h"
+#include "access/relation.h"
 #include "access/table.h"
-#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
-#include "commands/defrem.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -46,6 +44,7 @@
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
+#include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/ps_status.h"
@@ -70,11 +69,11 @@
 #define MAX_TRIES		3600
 
 /*
- * Tries reserved for the index that we were asked for, before others are
+ * Retries reserved for the index that we were asked for, before others are
  * served: a VACUUM that goes through partitions would come after us, and
  * cancel us in the next one.
  */
-#define PATIENCE		10
+#define ASKED_RETRIES	10
 
 /*
  * Sub-object of the locks of a slot: databases and roles have none such, so
@@ -82,11 +81,11 @@
  */
 #define SLOT_PART		0xFF91
 
-/* As many owners as an order has space for. */
+/* As many owners as a worker's arguments have space for. */
 #define MAX_OWNERS		27
 
 /* Goes to a worker in bgw_extra, and from that worker to the next one. */
-typedef struct WorkerOrder
+typedef struct WorkerArgs
 {
 	Oid			database;
 	Oid			owner;			/* whose interpreted code it runs; invalid: it
@@ -95,10 +94,10 @@ typedef struct WorkerOrder
 	Oid			next_owner;		/* that index's owner, in the same sense */
 	int			nowners;
 	Oid			owners[MAX_OWNERS]; /* of this worker and those before */
-} WorkerOrder;
+} WorkerArgs;
 
-StaticAssertDecl(sizeof(WorkerOrder) <= BGW_EXTRALEN,
-				 "an order goes with its worker");
+StaticAssertDecl(sizeof(WorkerArgs) <= BGW_EXTRALEN,
+				 "arguments go with their worker");
 
 typedef enum SlotState
 {
@@ -120,20 +119,23 @@ typedef enum Outcome
 /* An index that this worker has served, or has failed to. */
 typedef struct Tried
 {
-	Oid			index;
+	Oid			index;			/* hash key */
 	int64		vacuums;		/* of its table, before; -1: unreadable */
 } Tried;
 
 static Oid	asked = InvalidOid; /* the index to begin with */
-static WorkerOrder order;
-static int	patience = PATIENCE;	/* tries left for `asked` alone */
+static int	asked_retries = ASKED_RETRIES;	/* that are left */
+static WorkerArgs args;
 static int	slot = -1;			/* our worker slot, or -1 */
-static List *tried = NIL;		/* of Tried */
+static HTAB *tried;				/* of Tried */
 
-/* While an index is served. */
-static Oid	serving_heap = InvalidOid;
-static char serving_name[2 * NAMEDATALEN];
-static char serving_owner[NAMEDATALEN];
+/* The index that is served. */
+static struct
+{
+	Oid			heap;			/* invalid: none is */
+	char		name[2 * NAMEDATALEN];
+	char		owner[NAMEDATALEN];
+}			serving;
 
 extern PGDLLEXPORT void gpuvec_train_worker(Datum arg);
 
@@ -192,16 +194,20 @@ unlock_slot(Oid database, Oid class, Oid object, bool session)
 }
 
 /*
- * Takes the three locks of a worker slot, until the transaction ends or the
- * session does: the owner's in this database (without an owner, the database's
- * own), the owner's in all databases, and one of max_training_workers, whose
- * number *number gets.
+ * Acquires a worker slot, until the transaction ends or, with `session`, until
+ * the slot is released or a transaction aborts.  Sets *number to the slot's
+ * number, or to -1 if there is none now.
+ *
+ * A slot is three locks: the owner's in this database (without an owner, the
+ * database's own), the owner's in all databases, and one of
+ * max_training_workers, which has the number.
  */
 static SlotState
-lock_all(Oid owner, bool session, int *number)
+acquire_slot(Oid owner, bool session, int *number)
 {
 	SlotState	state = SLOT_TAKEN;
 
+	*number = -1;
 	if (!lock_slot(MyDatabaseId, AuthIdRelationId, owner, session))
 		return SLOT_OURS;
 	if (OidIsValid(owner) &&
@@ -222,26 +228,17 @@ lock_all(Oid owner, bool session, int *number)
 	return state;
 }
 
+/* Releases a worker slot, if there is one, and sets its number to -1. */
 static void
-unlock_all(Oid owner, bool session, int number)
+release_slot(Oid owner, bool session, int *number)
 {
-	unlock_slot(InvalidOid, DatabaseRelationId, number, session);
+	if (*number < 0)
+		return;
+	unlock_slot(InvalidOid, DatabaseRelationId, *number, session);
 	if (OidIsValid(owner))
 		unlock_slot(InvalidOid, AuthIdRelationId, owner, session);
 	unlock_slot(MyDatabaseId, AuthIdRelationId, owner, session);
-}
-
-/*
- * Acquires a worker slot, which lasts until it is released or a transaction
- * aborts.  Returns its number, or -1 if there is none now.
- */
-static int
-worker_slot_acquire(Oid owner)
-{
-	int			number = -1;
-
-	(void) lock_all(owner, true, &number);
-	return number;
+	*number = -1;
 }
 
 /*
@@ -249,13 +246,12 @@ worker_slot_acquire(Oid owner)
  * transaction.
  */
 static SlotState
-worker_slot_check(Oid owner)
+check_slot(Oid owner)
 {
 	int			number;
-	SlotState	state = lock_all(owner, false, &number);
+	SlotState	state = acquire_slot(owner, false, &number);
 
-	if (state == SLOT_FREE)
-		unlock_all(owner, false, number);
+	release_slot(owner, false, &number);
 	return state;
 }
 
@@ -264,23 +260,10 @@ worker_slot_check(Oid owner)
  * interpreted code.
  */
 static Oid
-worker_slot_owner(Relation index)
+slot_owner(Relation index)
 {
 	return IvfpqIsInterpreted(index, true) ? index->rd_rel->relowner :
 		InvalidOid;
-}
-
-/*
- * Returns whether there was a worker for that owner, this one or one before
- * it.
- */
-static bool
-has_run(Oid owner)
-{
-	for (int i = 0; i < order.nowners; i++)
-		if (order.owners[i] == owner)
-			return true;
-	return false;
 }
 
 /*
@@ -289,18 +272,21 @@ has_run(Oid owner)
  * for its owner, or was, or no slot is free, or there were too many owners.
  */
 static bool
-worker_slot_is_for(Relation index)
+slot_is_for(Relation index)
 {
-	Oid			owner = worker_slot_owner(index);
+	Oid			owner = slot_owner(index);
 
-	if (order.owner == owner)
+	if (args.owner == owner)
 		return true;
-	if (!OidIsValid(order.next) && !has_run(owner) &&
-		order.nowners < MAX_OWNERS &&
-		worker_slot_check(owner) == SLOT_FREE)
+	/* this worker, or one before it, has run that owner's code */
+	for (int i = 0; i < args.nowners; i++)
+		if (args.owners[i] == owner)
+			return false;
+	if (!OidIsValid(args.next) && args.nowners < MAX_OWNERS &&
+		check_slot(owner) == SLOT_FREE)
 	{
-		order.next = RelationGetRelid(index);
-		order.next_owner = owner;
+		args.next = RelationGetRelid(index);
+		args.next_owner = owner;
 	}
 	return false;
 }
@@ -310,7 +296,7 @@ worker_slot_is_for(Relation index)
  * none free.
  */
 static bool
-start_worker(Oid indexoid, const WorkerOrder *its_order)
+start_worker(Oid indexoid, const WorkerArgs *its_args)
 {
 	BackgroundWorker worker;
 
@@ -327,43 +313,41 @@ start_worker(Oid indexoid, const WorkerOrder *its_order)
 			 MyDatabaseId);
 	strlcpy(worker.bgw_type, "gpuvec training", BGW_MAXLEN);
 	worker.bgw_main_arg = ObjectIdGetDatum(indexoid);
-	memcpy(worker.bgw_extra, its_order, sizeof(*its_order));
+	memcpy(worker.bgw_extra, its_args, sizeof(*its_args));
 	return RegisterDynamicBackgroundWorker(&worker, NULL);
 }
 
+/*
+ * Starts a background worker for an index that VACUUM is through with, if the
+ * index has work and no worker will do it.  Temporary indexes get none: no
+ * other process can read them.
+ */
 void
 IvfpqAskForWorker(IndexVacuumInfo *info)
 {
 	Relation	index = info->index;
-	WorkerOrder its_order = {.database = MyDatabaseId};
-	const char *why;
+	WorkerArgs	its_args = {.database = MyDatabaseId};
+	SlotState	state;
 
 	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
 		!index->rd_index->indisvalid || ivfpq_max_training_workers == 0 ||
 		!has_work(index, info->num_heap_tuples))
 		return;
 
-	its_order.owner = worker_slot_owner(index);
-	switch (worker_slot_check(its_order.owner))
-	{
-		case SLOT_OURS:
-			return;
-		case SLOT_OWNERS:
-			why = "a worker of another database runs its owner's code";
-			break;
-		case SLOT_TAKEN:
-			why = "all gpuvec.max_training_workers are at work";
-			break;
-		default:
-			why = NULL;
-	}
-	if (why != NULL)
+	its_args.owner = slot_owner(index);
+	state = check_slot(its_args.owner);
+	if (state == SLOT_OURS)
+		return;
+	if (state != SLOT_FREE)
 		ereport(LOG,
 				(errmsg("index \"%s\" has to wait: %s",
-						RelationGetRelationName(index), why),
+						RelationGetRelationName(index),
+						state == SLOT_OWNERS ?
+						"a worker of another database runs its owner's code" :
+						"all gpuvec.max_training_workers are at work"),
 				 errdetail("The next VACUUM of its table asks again."),
 				 errhint("Set gpuvec.max_training_workers higher, or call gpuvec_train.")));
-	else if (!start_worker(RelationGetRelid(index), &its_order))
+	else if (!start_worker(RelationGetRelid(index), &its_args))
 		ereport(LOG,
 				(errmsg("no background worker is free for index \"%s\"",
 						RelationGetRelationName(index)),
@@ -371,10 +355,9 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 				 errhint("Set max_worker_processes higher, or call gpuvec_train.")));
 }
 
-/* Logs, in one line, what was done to an index, which it names itself. */
+/* Logs what was done to the index that is served, which a line names. */
 static void
-log_result(const char *name, const IvfpqTrainResult *result,
-		   TimestampTz begun)
+log_result(const IvfpqTrainResult *result, TimestampTz begun)
 {
 	long		ms = TimestampDifferenceMilliseconds(begun,
 													 GetCurrentTimestamp());
@@ -383,38 +366,34 @@ log_result(const char *name, const IvfpqTrainResult *result,
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("gpuvec: %lld rows of index \"%s\" stay pending, they do not have its dimensions",
-						(long long) result->mismatched, name)));
-	if (result->nlists == 0 && result->waits)
+						(long long) result->mismatched, serving.name)));
+	if (result->nlists == 0)
 		ereport(LOG,
 				(errhidecontext(true),
+				 result->waits ?
 				 errmsg("gpuvec: index \"%s\" is not trained, nearly all of its %.0f rows are equal",
-						name, result->rows)));
-	else if (result->nlists == 0)
-		ereport(LOG,
-				(errhidecontext(true),
+						serving.name, result->rows) :
 				 errmsg("gpuvec: index \"%s\" is not trained, the table has only %.0f rows to index",
-						name, result->rows)));
-	else if (result->trained)
+						serving.name, result->rows)));
+	else if (result->trained || result->moved > 0)
 		ereport(LOG,
 				(errhidecontext(true),
+				 result->trained ?
 				 errmsg("gpuvec: trained index \"%s\": %lld rows in %d lists, %lld stay pending, %ld ms",
-						name, (long long) result->moved, result->nlists,
-						(long long) result->kept, ms)));
-	else if (result->moved > 0)
-		ereport(LOG,
-				(errhidecontext(true),
+						serving.name, (long long) result->moved,
+						result->nlists, (long long) result->kept, ms) :
 				 errmsg("gpuvec: put %lld pending rows of index \"%s\" into lists, %lld stay pending, %ld ms",
-						(long long) result->moved, name,
+						(long long) result->moved, serving.name,
 						(long long) result->kept, ms)));
 }
 
 /*
- * Logs that an index has outgrown its training, once and at every doubling
- * after that, and recalibrates it.  Targets for queries that only a user can
- * name are left alone.
+ * Logs that the index that is served has outgrown its training, once and at
+ * every doubling after that, and recalibrates it.  Targets for queries that
+ * only a user can name are left alone.
  */
 static void
-advise_rebuild(Relation heap, Relation index, const char *name)
+advise_rebuild(Relation heap, Relation index)
 {
 	IvfpqMetaData meta;
 	int64		rows;
@@ -425,7 +404,7 @@ advise_rebuild(Relation heap, Relation index, const char *name)
 	ereport(LOG,
 			(errhidecontext(true),
 			 errmsg("gpuvec: index \"%s\" was trained on %lld rows and holds %lld",
-					name, (long long) meta.rows_at_training,
+					serving.name, (long long) meta.rows_at_training,
 					(long long) rows),
 			 meta.calibrated_for == IVFPQ_FOR_ROWS ?
 			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.") :
@@ -436,8 +415,8 @@ advise_rebuild(Relation heap, Relation index, const char *name)
 }
 
 /*
- * Names the index that an error is about; and its owner, if a limit on the
- * owner's code ends us.
+ * Error context callback: names the index that is served; and its owner, if a
+ * limit on the owner's code ends us.
  */
 static void
 add_context(void *arg)
@@ -446,17 +425,17 @@ add_context(void *arg)
 
 	if (hit == IVFPQ_LIMIT_ROW)
 		errmsg("gpuvec: training of index \"%s\" ended, its code finished no row within gpuvec.training_timeout",
-			   serving_name);
+			   serving.name);
 	else if (hit == IVFPQ_LIMIT_CANCEL)
 		errmsg("gpuvec: training of index \"%s\" ended, its code did not heed a cancellation",
-			   serving_name);
+			   serving.name);
 	if (hit != IVFPQ_LIMIT_NONE)
 	{
 		errdetail("The code is that of role \"%s\". The next VACUUM of the table has training begun again.",
-				  serving_owner);
+				  serving.owner);
 		errhint("Make the functions of the index faster, or call gpuvec_train.");
 	}
-	errcontext("training of index \"%s\"", (const char *) arg);
+	errcontext("training of index \"%s\"", serving.name);
 }
 
 /*
@@ -466,110 +445,81 @@ add_context(void *arg)
 static void
 serve_index(Relation heap, Relation index)
 {
-	char	   *name = psprintf("%s.%s",
-								get_namespace_name(RelationGetNamespace(index)),
-								RelationGetRelationName(index));
-	char	   *activity = psprintf("gpuvec: training index %s", name);
-	ErrorContextCallback context = {error_context_stack, add_context,
-	name};
+	ErrorContextCallback context = {error_context_stack, add_context, NULL};
 	IvfpqIdentity caller;
 	IvfpqTrainResult result;
 	TimestampTz begun;
 
-	pgstat_report_activity(STATE_RUNNING, activity);
-	strlcpy(serving_name, name, sizeof(serving_name));
-	strlcpy(serving_owner,
+	snprintf(serving.name, sizeof(serving.name), "%s.%s",
+			 get_namespace_name(RelationGetNamespace(index)),
+			 RelationGetRelationName(index));
+	strlcpy(serving.owner,
 			GetUserNameFromId(heap->rd_rel->relowner, false),
-			sizeof(serving_owner));
-	serving_heap = RelationGetRelid(heap);
+			sizeof(serving.owner));
+	pgstat_report_activity(STATE_RUNNING,
+						   psprintf("gpuvec: training index %s",
+									serving.name));
+	serving.heap = RelationGetRelid(heap);
 	error_context_stack = &context;
 	IvfpqActAsOwner(&caller, heap);
-	if (OidIsValid(order.owner))
+	if (OidIsValid(args.owner))
 		IvfpqLimitBegin();
 	begun = GetCurrentTimestamp();
 	IvfpqTrainOrFlush(heap, index, &result);
-	log_result(name, &result, begun);
-	advise_rebuild(heap, index, name);
-	if (OidIsValid(order.owner))
+	log_result(&result, begun);
+	advise_rebuild(heap, index);
+	if (OidIsValid(args.owner))
 		IvfpqLimitEnd();
 	IvfpqActAsCaller(&caller);
 	error_context_stack = context.previous;
-	serving_heap = InvalidOid;
+	serving.heap = InvalidOid;
 	pgstat_report_activity(STATE_IDLE, NULL);
-}
-
-/*
- * Returns whether this is a gpuivfpq index that has work for us, as far as can
- * be seen without a lock on its table.  Locks the index, unless that would
- * take waiting: the session that has it locked rebuilds or drops it.
- */
-static bool
-wants_service(Oid indexoid)
-{
-	Relation	index;
-	bool		wants;
-
-	if (!ConditionalLockRelationOid(indexoid, AccessShareLock))
-		return false;
-	index = try_relation_open(indexoid, NoLock);
-	if (index == NULL)
-		return false;
-	wants = index->rd_rel->relkind == RELKIND_INDEX &&
-		IvfpqIsOurs(index) &&
-		index->rd_index->indisvalid && has_work(index, -1) &&
-		worker_slot_is_for(index);
-	relation_close(index, NoLock);
-	return wants;
-}
-
-/* Returns the entry of an index that was tried, or NULL. */
-static Tried *
-find_tried(Oid indexoid)
-{
-	ListCell   *cell;
-
-	foreach(cell, tried)
-	{
-		Tried	   *known = lfirst(cell);
-
-		if (known->index == indexoid)
-			return known;
-	}
-	return NULL;
 }
 
 /* Remembers that an index was tried; call before that is done. */
 static void
 remember_tried(Oid indexoid, int64 vacuums)
 {
-	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-	Tried	   *known = find_tried(indexoid);
+	Tried	   *known = hash_search(tried, &indexoid, HASH_ENTER, NULL);
 
-	if (known == NULL)
-	{
-		known = palloc(sizeof(Tried));
-		known->index = indexoid;
-		tried = lappend(tried, known);
-	}
 	known->vacuums = vacuums;
-	MemoryContextSwitchTo(oldcontext);
 }
 
 /*
- * Tries to lock the index's table, and serves the index, unless just_look.  An
- * index is tried once, and again after each VACUUM of its table, which started
- * no worker because it found us here.
+ * Serves an index if it has work for us and its table can be locked, or, with
+ * just_look, only says so.  Waits for no lock.  An index is tried once, and
+ * again after each VACUUM of its table, which started no worker because it
+ * found us here.
  */
 static Outcome
 try_index(Oid indexoid, bool just_look)
 {
 	Oid			heapoid = IndexGetRelation(indexoid, true);
-	Tried	   *known = find_tried(indexoid);
+	Tried	   *known = hash_search(tried, &indexoid, HASH_FIND, NULL);
+	Relation	heap;
+	Relation	index;
 	int64		vacuums;
+	bool		has_ours;
 
-	if (!OidIsValid(heapoid) || (known != NULL && known->vacuums < 0) ||
-		!wants_service(indexoid))
+	if (!OidIsValid(heapoid) || (known != NULL && known->vacuums < 0))
 		return NOTHING;
+
+	/*
+	 * Look for work, as far as that can be seen without a lock on the table.
+	 * A session that has the index locked rebuilds or drops it.
+	 */
+	if (!ConditionalLockRelationOid(indexoid, AccessShareLock))
+		return NOTHING;
+	index = try_relation_open(indexoid, NoLock);
+	if (index == NULL)
+		return NOTHING;
+	has_ours = index->rd_rel->relkind == RELKIND_INDEX &&
+		IvfpqIsOurs(index) && index->rd_index->indisvalid &&
+		has_work(index, -1) && slot_is_for(index);
+	relation_close(index, NoLock);
+	if (!has_ours)
+		return NOTHING;
+
 	/* VACUUM, which may be about to ask, does not exclude readers */
 	if (known != NULL && !ConditionalLockRelationOid(heapoid, AccessShareLock))
 		return NOTHING;
@@ -579,75 +529,62 @@ try_index(Oid indexoid, bool just_look)
 	if (IndexGetRelation(indexoid, true) != heapoid ||
 		(known != NULL && known->vacuums == vacuums))
 		return NOTHING;
-	if (!just_look)
-	{
-		Relation	heap = table_open(heapoid, NoLock);
-		Relation	index = index_open(indexoid, RowExclusiveLock);
+	if (just_look)
+		return SERVED;
 
-		remember_tried(indexoid, vacuums);
-		if (worker_slot_is_for(index))
-			serve_index(heap, index);
-		index_close(index, NoLock);
-		table_close(heap, NoLock);
-	}
+	heap = table_open(heapoid, NoLock);
+	index = index_open(indexoid, RowExclusiveLock);
+	remember_tried(indexoid, vacuums);
+	/* before the table was locked, the index's code may have changed hands */
+	if (slot_is_for(index))
+		serve_index(heap, index);
+	index_close(index, NoLock);
+	table_close(heap, NoLock);
 	return SERVED;
 }
 
-/* Releases our worker slot, if we have one. */
-static void
-release_slot(void)
-{
-	if (slot >= 0)
-		unlock_all(order.owner, true, slot);
-	slot = -1;
-}
-
 /*
- * Logs that the service of an index was canceled, and releases our worker
- * slot.  As a rule a session that waits for the table has canceled it.  If
- * that session runs VACUUM, it must find the slot released when it gets the
+ * Ends the work on an index after an error; the worker goes on.
+ *
+ * As a rule a session that waits for the table has canceled the work.  If that
+ * session runs VACUUM, it must find our worker slot released when it gets the
  * table, so that it starts a worker.
  */
 static void
-report_canceled(void)
-{
-	LOCKTAG		tag;
-	bool		waited_for;
-
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, serving_heap);
-	waited_for = LockHasWaiters(&tag, ShareUpdateExclusiveLock, false);
-	ereport(LOG,
-			(waited_for ?
-			 errmsg("gpuvec: training of index \"%s\" ended, a session waits for its table",
-					serving_name) :
-			 errmsg("gpuvec: training of index \"%s\" was canceled",
-					serving_name),
-			 errdetail("The next VACUUM of the table has it begun again.")));
-	release_slot();
-}
-
-/* Ends the work on an index after an error; the worker goes on. */
-static void
 recover(Oid indexoid)
 {
-	bool		canceled = OidIsValid(serving_heap) &&
+	bool		canceled = OidIsValid(serving.heap) &&
 	geterrcode() == ERRCODE_QUERY_CANCELED;
 
 	HOLD_INTERRUPTS();
 	IvfpqLimitEnd();
-	if (!OidIsValid(serving_heap))
+	if (!OidIsValid(serving.heap))
 		remember_tried(indexoid, -1);
 	MemoryContextSwitchTo(TopMemoryContext);
 	if (!canceled)
 		EmitErrorReport();
 	FlushErrorState();
 	if (canceled)
-		report_canceled();
-	serving_heap = InvalidOid;
+	{
+		LOCKTAG		tag;
+		bool		waited_for;
+
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, serving.heap);
+		waited_for = LockHasWaiters(&tag, ShareUpdateExclusiveLock, false);
+		ereport(LOG,
+				(waited_for ?
+				 errmsg("gpuvec: training of index \"%s\" ended, a session waits for its table",
+						serving.name) :
+				 errmsg("gpuvec: training of index \"%s\" was canceled",
+						serving.name),
+				 errdetail("The next VACUUM of the table has it begun again.")));
+		release_slot(args.owner, true, &slot);
+	}
+	serving.heap = InvalidOid;
 	AbortCurrentTransaction();
 	/* the abort has released the slot */
 	if (slot >= 0)
-		slot = worker_slot_acquire(order.owner);
+		(void) acquire_slot(args.owner, true, &slot);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	RESUME_INTERRUPTS();
 }
@@ -662,7 +599,7 @@ cancel(SIGNAL_ARGS)
 
 /* Heeds interrupts and rereads the configuration, between transactions. */
 static void
-obey(void)
+process_interrupts(void)
 {
 	/* what was to be canceled has ended */
 	QueryCancelPending = false;
@@ -680,7 +617,7 @@ try_safely(Oid indexoid, bool just_look)
 {
 	volatile Outcome outcome = NOTHING;
 
-	obey();
+	process_interrupts();
 	PG_TRY();
 	{
 		SetCurrentStatementStartTimestamp();
@@ -699,54 +636,27 @@ try_safely(Oid indexoid, bool just_look)
 }
 
 /*
- * Returns all gpuivfpq indexes of the database, in the current context; first
- * the one that we were asked for.  Leaves out temporary indexes, since those
- * of other sessions cannot be read.
- */
-static List *
-list_indexes(void)
-{
-	MemoryContext context = CurrentMemoryContext;
-	List	   *indexes = NIL;
-	Oid			am;
-	Relation	classes;
-	TableScanDesc scan;
-	HeapTuple	tuple;
-
-	StartTransactionCommand();
-	am = get_index_am_oid("gpuivfpq", true);
-	classes = table_open(RelationRelationId, AccessShareLock);
-	scan = table_beginscan_catalog(classes, 0, NULL);
-	MemoryContextSwitchTo(context);
-	while (OidIsValid(am) &&
-		   (tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
-	{
-		Form_pg_class class = (Form_pg_class) GETSTRUCT(tuple);
-
-		if (class->relam != am || class->relkind != RELKIND_INDEX ||
-			class->relpersistence == RELPERSISTENCE_TEMP)
-			continue;
-		indexes = class->oid == asked ? lcons_oid(class->oid, indexes) :
-			lappend_oid(indexes, class->oid);
-	}
-	table_endscan(scan);
-	table_close(classes, AccessShareLock);
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(context);
-	return indexes;
-}
-
-/*
- * Goes through all indexes.  Serves them if we have a worker slot, else only
- * looks for work.
+ * Goes through all indexes of the database, first the one that we were asked
+ * for.  Serves them if we have a worker slot, else only looks for work.
+ * Leaves out temporary indexes, since those of other sessions cannot be read.
  */
 static Outcome
 go_through(void)
 {
+	MemoryContext context = CurrentMemoryContext;
 	bool		just_look = slot < 0;
-	List	   *indexes = list_indexes();
+	List	   *indexes;
 	Outcome		most = NOTHING;
 	ListCell   *cell;
+
+	StartTransactionCommand();
+	indexes = IvfpqListIndexes(false);
+	if (list_member_oid(indexes, asked))
+		indexes = lcons_oid(asked, list_delete_oid(indexes, asked));
+	MemoryContextSwitchTo(context);
+	indexes = list_copy(indexes);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
 
 	foreach(cell, indexes)
 	{
@@ -755,7 +665,8 @@ go_through(void)
 		most = Max(most, outcome);
 		if (just_look ? most > NOTHING : slot < 0)
 			break;
-		if (outcome == LOCKED && lfirst_oid(cell) == asked && patience-- > 0)
+		if (outcome == LOCKED && lfirst_oid(cell) == asked &&
+			asked_retries-- > 0)
 			break;
 	}
 	list_free(indexes);
@@ -784,7 +695,7 @@ serve_database(void)
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 RETRY_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
-		obey();
+		process_interrupts();
 	}
 	return false;
 }
@@ -814,7 +725,7 @@ set_own_settings(void)
 		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET,
 						PGC_S_OVERRIDE);
 	/* an owner's code has one process */
-	if (OidIsValid(order.owner))
+	if (OidIsValid(args.owner))
 		SetConfigOption("max_parallel_maintenance_workers", "0", PGC_SUSET,
 						PGC_S_OVERRIDE);
 	IvfpqSetNoTransactionTimeout();
@@ -834,16 +745,21 @@ release_at_exit(int code, Datum arg)
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 }
 
-/* Entry of the worker.  arg: OID of the index; bgw_extra: its WorkerOrder. */
+/* Entry of the worker.  arg: OID of the index; bgw_extra: its WorkerArgs. */
 void
 gpuvec_train_worker(Datum arg)
 {
 	bool		again = true;
+	HASHCTL		hash = {0};
 
 	asked = DatumGetObjectId(arg);
-	memcpy(&order, MyBgworkerEntry->bgw_extra, sizeof(order));
-	if (order.nowners < MAX_OWNERS)
-		order.owners[order.nowners++] = order.owner;
+	memcpy(&args, MyBgworkerEntry->bgw_extra, sizeof(args));
+	if (args.nowners < MAX_OWNERS)
+		args.owners[args.nowners++] = args.owner;
+	hash.keysize = sizeof(Oid);
+	hash.entrysize = sizeof(Tried);
+	tried = hash_create("gpuvec tried indexes", 64, &hash,
+						HASH_ELEM | HASH_BLOBS);
 	pqsignal(SIGINT, cancel);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
@@ -856,7 +772,7 @@ gpuvec_train_worker(Datum arg)
 	 * this is set for good, and before other processes see us.
 	 */
 	MyProc->statusFlags |= PROC_IS_AUTOVACUUM;
-	BackgroundWorkerInitializeConnectionByOid(order.database, InvalidOid,
+	BackgroundWorkerInitializeConnectionByOid(args.database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
 	IvfpqSnapshotsAreOurs();
 	IvfpqLimitInit();
@@ -866,19 +782,19 @@ gpuvec_train_worker(Datum arg)
 	 * A VACUUM that found us at work started no worker.  So look once more
 	 * after the slot is released.
 	 */
-	while (again && (slot = worker_slot_acquire(order.owner)) >= 0)
+	while (again && acquire_slot(args.owner, true, &slot) == SLOT_FREE)
 	{
 		again = serve_database();
-		release_slot();
+		release_slot(args.owner, true, &slot);
 		again = again && go_through() > NOTHING;
 	}
-	if (OidIsValid(order.next))
+	if (OidIsValid(args.next))
 	{
-		Oid			next = order.next;
+		Oid			next = args.next;
 
-		order.owner = order.next_owner;
-		order.next = InvalidOid;
-		(void) start_worker(next, &order);
+		args.owner = args.next_owner;
+		args.next = InvalidOid;
+		(void) start_worker(next, &args);
 	}
 	pgstat_report_activity(STATE_IDLE, NULL);
 }

@@ -14,9 +14,6 @@
 #include "postgres.h"
 
 #include "access/tableam.h"
-#include "access/tupdesc.h"
-#include "catalog/pg_operator.h"
-#include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
@@ -27,17 +24,9 @@
 #include "am/search/heaptids.h"
 #include "page/injection.h"
 #include "page/pending.h"
-#include "pgcompat.h"
-
-/* The least memory of a sort, in kB. */
-#define SORT_KB			64
 
 /* Rows whose pages are prefetched together. */
 #define ROWS_AT_ONCE	1024
-
-/* Columns of the full pass's sort. */
-#define SORT_DISTANCE	1
-#define SORT_ID			2
 
 /* IvfpqScanSink: a reranked row goes into the queue. */
 static void
@@ -85,7 +74,7 @@ bound_rows(IvfpqScanRun *run, uint64 *ids, int64 count)
 
 	count = IvfpqRecordBounds(&run->search, run->query.bound_query, ids, count,
 							  bounds);
-	run->report.refined += count;
+	run->report.counts[IVFPQ_COUNT_REFINED] += count;
 	IvfpqRowsReserve(&run->rows, count);
 	for (int64 i = 0; i < count; i++)
 	{
@@ -177,16 +166,17 @@ find_candidates(IvfpqScanRun *run, bool last)
 	IvfpqSearchParams *params = &run->depth.params;
 	IvfpqKeyGoal *goal = &run->keys.goal;
 	IvfpqKeyGoal aim = *goal;
+	bool		is_drained;
 
 	if (!run->keys.any)
 	{
 		do
 			IvfpqSearchRun(&run->search, params->probes, params->candidates);
 		while (lists_have_grown(run));
-		run->depth.is_drained = run->search.found_all &&
+		is_drained = run->search.found_all &&
 			run->search.candidates.count < params->candidates;
-		run->depth.ndrained = params->probes;
-		run->exhausted = last && run->depth.is_drained;
+		run->depth.ndrained = is_drained ? params->probes : 0;
+		run->exhausted = last && is_drained;
 		return true;
 	}
 	do
@@ -282,15 +272,8 @@ IvfpqScanNextBatch(IvfpqScanRun *run)
 static void
 sort_row(IvfpqScanRun *run, uint64 id, double distance)
 {
-	TupleTableSlot *slot = run->pass.slot;
-
-	ExecClearTuple(slot);
-	slot->tts_values[SORT_DISTANCE - 1] = Float8GetDatum(distance);
-	slot->tts_values[SORT_ID - 1] = Int64GetDatum((int64) id);
-	slot->tts_isnull[SORT_DISTANCE - 1] = false;
-	slot->tts_isnull[SORT_ID - 1] = false;
-	ExecStoreVirtualTuple(slot);
-	tuplesort_puttupleslot(run->pass.sort, slot);
+	IvfpqSortPut(&run->pass.sort, Float8GetDatum(distance),
+				 Int64GetDatum((int64) id), NULL);
 }
 
 /* Puts rows [n] of ascending ids into the sort. */
@@ -339,25 +322,17 @@ empty_queue(IvfpqScanRun *run)
  * only those that may satisfy them.  Reads them in heap order.
  */
 static void
-pass_over_index(IvfpqScanRun *run, int sort_mem)
+pass_over_index(IvfpqScanRun *run, int sort_kb)
 {
-	Tuplesortstate *tids = IvfpqSortTids(run->index, run->keys.any ?
-										 &run->keys.quals.condition : NULL,
-										 sort_mem);
+	IvfpqSort	tids;
 	uint64		ids[ROWS_AT_ONCE];
-	uint64		last = 0;
+	uint64		id = 0;
 	int			n = 0;
-	Datum		value;
-	bool		isnull;
 
-	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
+	IvfpqSortTids(&tids, run->index, run->keys.any ?
+				  &run->keys.quals.condition : NULL, sort_kb);
+	while (IvfpqNextTid(&tids, &id))
 	{
-		uint64		id = (uint64) DatumGetInt64(value);
-
-		CHECK_FOR_INTERRUPTS();
-		if (id == last)
-			continue;
-		last = id;
 		if (tidset_lookup(run->rows.seen, id) != NULL)
 			continue;
 		ids[n++] = id;
@@ -368,7 +343,7 @@ pass_over_index(IvfpqScanRun *run, int sort_mem)
 		}
 	}
 	sort_rows(run, ids, n);
-	tuplesort_end(tids);
+	IvfpqSortEnd(&tids);
 }
 
 /*
@@ -384,14 +359,14 @@ offer_row(IvfpqScanRun *run, TupleTableSlot *row)
 	CHECK_FOR_INTERRUPTS();
 	if (!IvfpqRerankTableMatches(run->rerank, row))
 	{
-		run->report.filter.rejected += run->rerank->rejected;
+		run->rows.rejected += run->rerank->rejected;
 		return;
 	}
 	id = IvfpqTidToId(&row->tts_tid);
 	if (run->rows.returned_tids != NULL &&
 		tidset_lookup(run->rows.returned_tids, id) != NULL)
 		return;
-	run->report.reranked++;
+	run->report.counts[IVFPQ_COUNT_RERANKED]++;
 	if (IvfpqRerankTableRow(run->rerank, row, &distance) &&
 		!IvfpqIsOutside(&run->filter->radius, distance))
 		sort_row(run, id, distance);
@@ -423,26 +398,15 @@ IvfpqFullPassBegin(IvfpqScanRun *run)
 	/* each of the two sorts may have half of what the scan does not hold */
 	double		left = (double) get_hash_memory_limit() -
 	MemoryContextMemAllocated(run->context, true);
-	int			sort_mem = (int) Min(work_mem, Max(SORT_KB, left / 2 / 1024));
-	TupleDesc	desc = CreateTemplateTupleDesc(SORT_ID);
-	AttrNumber	columns[] = {SORT_DISTANCE, SORT_ID};
-	Oid			operators[] = {Float8LessOperator, Int8LessOperator};
-	Oid			collations[] = {InvalidOid, InvalidOid};
-	bool		nulls_first[] = {false, false};
+	int			sort_kb = (int) Min(work_mem, Max(0, left / 2 / 1024));
 	IvfpqRestSource rest = IvfpqDepthRest(run, true);
 
 	/* without a filter IVFPQ_REST_TABLE means all TIDs of the index */
 	bool		by_index = rest == IVFPQ_REST_LISTS ||
 	run->filter == &ivfpq_no_filter;
 
-	TupleDescInitEntry(desc, SORT_DISTANCE, "distance", FLOAT8OID, -1, 0);
-	TupleDescInitEntry(desc, SORT_ID, "tid", INT8OID, -1, 0);
-	IvfpqFinishTupleDesc(desc);
-	run->pass.sort = tuplesort_begin_heap(desc, 2, columns, operators,
-										  collations, nulls_first, sort_mem,
-										  NULL, TUPLESORT_NONE);
-	run->pass.slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
-	run->report.filter.rest = rest;
+	IvfpqSortBegin(&run->pass.sort, FLOAT8OID, INT8OID, 0, sort_kb);
+	run->pass.source = rest;
 	if (by_index)
 		empty_queue(run);
 	MemoryContextDelete(run->batches);
@@ -455,39 +419,24 @@ IvfpqFullPassBegin(IvfpqScanRun *run)
 		run->rerank->recheck_all_keys = true;
 	}
 	if (by_index)
-		pass_over_index(run, sort_mem);
+		pass_over_index(run, sort_kb);
 	else
 		pass_over_table(run, rest == IVFPQ_REST_BITMAP);
-	tuplesort_performsort(run->pass.sort);
-
-	ExecDropSingleTupleTableSlot(run->pass.slot);
-	run->pass.slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	IvfpqSortPerform(&run->pass.sort);
 }
 
 /* Sets *row to the nearest row that is left; false at the end. */
 bool
 IvfpqFullPassNext(IvfpqScanRun *run, IvfpqNextRow *row)
 {
-	TupleTableSlot *slot = run->pass.slot;
-	bool		isnull;
+	const IvfpqSort *sort = &run->pass.sort;
 
-	if (!tuplesort_gettupleslot(run->pass.sort, true, false, slot, NULL))
+	if (!IvfpqSortNext(&run->pass.sort))
 		return false;
-	row->lower = row->upper =
-		DatumGetFloat8(slot_getattr(slot, SORT_DISTANCE, &isnull));
-	row->id = (uint64) DatumGetInt64(slot_getattr(slot, SORT_ID, &isnull));
+	row->lower = row->upper = DatumGetFloat8(sort->keys[0]);
+	row->id = (uint64) DatumGetInt64(sort->keys[1]);
 	row->reranked = true;
 	return true;
-}
-
-/* Closes the sort, with its files. */
-void
-IvfpqFullPassEnd(IvfpqScanRun *run)
-{
-	if (run->pass.slot)
-		ExecDropSingleTupleTableSlot(run->pass.slot);
-	if (run->pass.sort)
-		tuplesort_end(run->pass.sort);
 }
 
 /*
@@ -503,7 +452,7 @@ IvfpqFilterFetch(IvfpqScanRun *run, IndexScanDesc desc, uint64 id)
 	bool		found;
 
 	IvfpqIdToTid(id, &desc->xs_heaptid);
-	if (run->pass.active && run->report.filter.rest != IVFPQ_REST_LISTS)
+	if (run->pass.active && run->pass.source != IVFPQ_REST_LISTS)
 		return table_tuple_fetch_row_version(desc->heapRelation,
 											 &desc->xs_heaptid,
 											 desc->xs_snapshot, row);

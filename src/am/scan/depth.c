@@ -209,7 +209,7 @@ matches_are_spread(const IvfpqScanRun *run)
 	if (!is_filtered(run) || run->search.addresses ||
 		run->filter->radius.is_set)
 		return true;
-	expected = run->filter->selectivity * depth->visible * depth->rows;
+	expected = run->filter->goal.selectivity * depth->visible * depth->rows;
 	if (depth->matched < FEW_MATCHED)
 		return depth->matched + 1 + 2 * sqrt(expected) >= expected;
 	return depth->matched_near * (depth->matched * FAR_FEWER < expected ?
@@ -222,7 +222,7 @@ static void
 count_matching(const IvfpqScanRun *run, Matching *matching)
 {
 	const IvfpqScanRows *rows = &run->rows;
-	double		guess = run->filter->selectivity * run->depth.visible;
+	double		guess = run->filter->goal.selectivity * run->depth.visible;
 	double		expected;
 	bool		agrees;
 
@@ -389,7 +389,7 @@ static double
 fetch_ns(const IvfpqScanRun *run)
 {
 	return (IvfpqRerankReadsFromDisk(run->rerank) ? COLD_FETCH_NS :
-			IVFPQ_FETCH_NS) + run->filter->qual_ns;
+			IVFPQ_FETCH_NS) + run->filter->goal.qual_ns;
 }
 
 /* Estimates the time of a batch of this depth. */
@@ -445,7 +445,7 @@ table_ns(const IvfpqScanRun *run, double selectivity)
 {
 	return (IvfpqRerankReadsFromDisk(run->rerank) ? COLD_PAGE_NS : PAGE_NS) *
 		run->rerank->heap_blocks +
-		table_rows(run) * (ROW_NS + run->filter->qual_ns) +
+		table_rows(run) * (ROW_NS + run->filter->goal.qual_ns) +
 		index_rows(run) * run->keys.selectivity * selectivity *
 		(rerank_ns(run) + SORT_NS);
 }
@@ -468,8 +468,8 @@ bitmap_ns(const IvfpqScanRun *run, double selectivity)
 {
 	double		rows = run->keys.selectivity * selectivity * index_rows(run);
 
-	return Max(run->filter->bitmap_rows, rows) * (MATCH_NS + fetch_ns(run)) +
-		rows * (rerank_ns(run) + SORT_NS);
+	return Max(run->filter->goal.bitmap_rows, rows) *
+		(MATCH_NS + fetch_ns(run)) + rows * (rerank_ns(run) + SORT_NS);
 }
 
 /*
@@ -492,7 +492,7 @@ rest_ns(const IvfpqScanRun *run, const Matching *matching, bool must,
 		rest = lists;
 	}
 	if (run->filter->next_bitmap_row == NULL ||
-		(!must && run->report.filter.rejected < LEAST_REJECTED))
+		(!must && run->rows.rejected < LEAST_REJECTED))
 		return rest;
 	bitmap = bitmap_ns(run, matching->selectivity);
 	if (bitmap < rest)
@@ -560,7 +560,7 @@ radius_depth(const IvfpqScanRun *run, double needed)
 static double
 first_depth(const IvfpqScanRun *run, const Matching *matching, double needed)
 {
-	double		rows_needed = Max(run->filter->rows_needed,
+	double		rows_needed = Max(run->filter->goal.rows_needed,
 								  DEFAULT_ROWS_NEEDED);
 	double		rest = table_ns(run, matching->selectivity);
 
@@ -663,10 +663,22 @@ is_unknown(const IvfpqScanRun *run)
 }
 
 /*
+ * Returns whether a batch of this many candidates would rerank such a large
+ * fraction of the rows that a full pass is better.
+ */
+bool
+IvfpqDepthIsTooLarge(Relation index, const IvfpqMetaData *meta,
+					 int candidates)
+{
+	return candidates > IVFPQ_MIN_RERANKED &&
+		!IvfpqHasRows(index, meta, candidates / IVFPQ_RERANKED_FRACTION);
+}
+
+/*
  * Returns whether a full pass is better than the batch that run->depth.params
- * describes, in a scan without a filter.  It is when the batch would rerank a
- * large fraction of the rows, or where calibration did not reach the recall at
- * this depth, unless key quals are answered from all lists then.
+ * describes, in a scan without a filter.  It is when the batch is too large,
+ * or where calibration did not reach the recall at this depth, unless key
+ * quals are answered from all lists then.
  */
 static bool
 full_pass_is_better(const IvfpqScanRun *run)
@@ -676,9 +688,8 @@ full_pass_is_better(const IvfpqScanRun *run)
 	if (run->depth.batches > 0 && params->recall_unreached && !run->keys.any)
 		return true;
 	return run->depth.batches > 0 &&
-		params->candidates > IVFPQ_MIN_RERANKED &&
-		!IvfpqHasRows(run->index, &run->model->meta,
-					  params->candidates / IVFPQ_RERANKED_FRACTION);
+		IvfpqDepthIsTooLarge(run->index, &run->model->meta,
+							 params->candidates);
 }
 
 /*
@@ -786,44 +797,63 @@ aim_keys(IvfpqScanRun *run, int most_probes, bool is_last)
 }
 
 /*
- * Limits run->depth.params to the lists that may be probed and to the postings
- * that these have.  Sets *last if no more lists may be probed.  If the batch
- * before found all rows of its lists, more lists are probed, even if a damaged
- * calibration says otherwise.  Returns false when a full pass is better.  A
- * full pass would read lists that may not be probed, if gpuvec.max_probes is
- * set; then all lists that may be probed are the last batch instead.
+ * Limits the probes of a batch to the lists that may be probed, and sets *most
+ * to their number.  If the batch before found all rows of its lists, ndrained
+ * is their number, else 0.  Then more lists are probed, even if a damaged
+ * calibration says otherwise.
+ *
+ * With is_rest another source of the next rows is better, and the function
+ * returns false.  A full pass would read lists that may not be probed, if
+ * gpuvec.max_probes is set; then all lists that may be probed are the last
+ * batch instead.
  */
 bool
-IvfpqDepthLimit(IvfpqScanRun *run, bool *last)
+IvfpqDepthLimitProbes(IvfpqSearchParams *params, Relation index,
+					  const IvfpqMetaData *meta, double recall, bool is_rest,
+					  int ndrained, int *most)
 {
-	const IvfpqMetaData *meta = &run->model->meta;
-	IvfpqScanDepth *depth = &run->depth;
-	IvfpqSearchParams *params = &depth->params;
-	int			most = meta->nlists;
-	bool		is_last = false;
-
+	*most = meta->nlists;
+	if (is_rest && ivfpq_max_probes == 0)
+		return false;
 	if (ivfpq_max_probes > 0)
 	{
 		IvfpqSearchParams first;
 
-		IvfpqParamsForBatch(&first, run->index, meta, run->query.recall, 0);
-		most = Min(most, Max(ivfpq_max_probes, first.probes));
+		IvfpqParamsForBatch(&first, index, meta, recall, 0);
+		*most = Min(*most, Max(ivfpq_max_probes, first.probes));
 	}
-	if (IvfpqDepthRest(run, false) != IVFPQ_REST_NONE)
+	if (is_rest)
 	{
-		if (ivfpq_max_probes == 0)
-			return false;
-		is_last = true;
-		params->probes = most;
+		params->probes = *most;
 		params->candidates = ALL_CANDIDATES;
 	}
-	if (depth->is_drained && params->probes <= depth->ndrained)
-		params->probes = 2 * depth->ndrained;
-	params->probes = Min(params->probes, most);
+	if (params->probes <= ndrained)
+		params->probes = 2 * ndrained;
+	params->probes = Min(params->probes, *most);
+	return true;
+}
+
+/*
+ * Limits run->depth.params to the lists that may be probed and to the postings
+ * that these have.  Sets *last if no more lists may be probed.  Returns false
+ * when a full pass is better.
+ */
+bool
+IvfpqDepthLimit(IvfpqScanRun *run, bool *last)
+{
+	IvfpqScanDepth *depth = &run->depth;
+	IvfpqSearchParams *params = &depth->params;
+	bool		is_rest = IvfpqDepthRest(run, false) != IVFPQ_REST_NONE;
+	int			most;
+
+	if (!IvfpqDepthLimitProbes(params, run->index, &run->model->meta,
+							   run->query.recall, is_rest, depth->ndrained,
+							   &most))
+		return false;
 	*last = params->probes == most;
 	if (run->keys.any)
 	{
-		aim_keys(run, most, is_last);
+		aim_keys(run, most, is_rest);
 		params->candidates = run->keys.goal.candidates;
 	}
 	else
@@ -835,20 +865,24 @@ IvfpqDepthLimit(IvfpqScanRun *run, bool *last)
 }
 
 /*
- * Returns whether too many candidates are invisible.  Candidates beyond the
+ * Returns the rows of its quota that a batch is good for, when so far
+ * `invisible` of `fetched` candidates were invisible.  Candidates beyond the
  * quota, which are there because scores are not exact, make up for them; half
- * of that surplus may be lost.
+ * of that surplus may be lost.  If more is lost, the quota shrinks to the
+ * fraction that the snapshot sees.
  */
-bool
-IvfpqDepthManyInvisible(const IvfpqScanRun *run)
+double
+IvfpqDepthVisibleQuota(int64 quota, int64 candidates, int64 fetched,
+					   int64 invisible)
 {
-	int32		candidates = run->search.candidates.count;
 	double		seen;
 
-	if (run->rows.invisible == 0)
-		return false;
-	seen = 1 - (double) run->rows.invisible / run->rows.fetched;
-	return candidates * seen < (candidates + run->depth.params.quota) / 2.0;
+	Assert(quota > 0);
+	if (invisible == 0)
+		return quota;
+	seen = 1 - (double) invisible / fetched;
+	return candidates * seen < (candidates + quota) / 2.0 ?
+		quota * seen : quota;
 }
 
 /*
@@ -862,8 +896,10 @@ IvfpqDepthQuota(IvfpqScanRun *run, const uint64 *ids, int64 count)
 	IvfpqScanDepth *depth = &run->depth;
 	int64		n = (int64) Min(depth->rows, count);
 	int64		sure = (int64) depth->rows; /* ranks asked of calibration */
+	int64		quota = depth->params.quota;
 	bool		ignores_invisible = !is_filtered(run) &&
-	!IvfpqDepthManyInvisible(run);
+	IvfpqDepthVisibleQuota(quota, run->search.candidates.count,
+						   run->rows.fetched, run->rows.invisible) >= quota;
 	int64		matched = 0;
 	int64		nearer = 0;		/* in the nearer half of those */
 	int64		within = 0;
@@ -946,7 +982,7 @@ rerank_probed(IvfpqScanRun *run, const uint64 *ids, int n, double *distances)
 		if (IvfpqRerankRow(run->rerank, ids[i], &distances[seen]))
 			seen++;
 	run->rerank->early_qual = early_qual;
-	run->report.reranked += seen;
+	run->report.counts[IVFPQ_COUNT_RERANKED] += seen;
 	qsort(distances, seen, sizeof(double), compare_doubles);
 	return seen;
 }

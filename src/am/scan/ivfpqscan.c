@@ -45,8 +45,7 @@
 #include "pgcompat.h"
 
 const IvfpqScanFilter ivfpq_no_filter = {
-	.selectivity = 1,
-	.key_selectivity = 1
+	.goal = {.selectivity = 1, .key_selectivity = 1}
 };
 
 /*
@@ -259,7 +258,7 @@ end_run(IvfpqScan *scan)
 		IvfpqScanReportOf(scan, &scan->last_report);
 		IvfpqReportScan(&scan->last_report);
 	}
-	IvfpqFullPassEnd(run);
+	IvfpqSortEnd(&run->pass.sort);
 	if (run->rerank)
 		IvfpqRerankEnd(run->rerank);
 	MemoryContextReset(scan->context);
@@ -360,7 +359,7 @@ begin_keys(IvfpqScanRun *run, IndexScanDesc desc)
 	IvfpqModelCheckKeys(run->index, run->model, &keys->columns.form);
 	IvfpqKeyQualsMake(&keys->quals, &keys->columns, desc->keyData,
 					  desc->numberOfKeys);
-	keys->selectivity = Min(Max(run->filter->key_selectivity,
+	keys->selectivity = Min(Max(run->filter->goal.key_selectivity,
 								IVFPQ_LEAST_SELECTIVITY), 1);
 	return !keys->quals.never;
 }
@@ -419,6 +418,7 @@ start_search(IvfpqScanRun *run, ScanKey key)
 	transformed = palloc(dims * sizeof(float));
 	IvfpqTransform(run->index, run->model, vector, transformed);
 	IvfpqSearchInit(&run->search, run->index, run->model);
+	run->search.report = &run->report;
 	run->search.addresses = run->model->meta.refine != IVFPQ_REFINE_NONE;
 
 	/*
@@ -471,7 +471,7 @@ start_run(IndexScanDesc desc)
 	run->depth.planned_rows = scan->planned_rows;
 	run->depth.rows_needed = limit_rows(scan->limit);
 	if (run->depth.rows_needed == 0)
-		run->depth.rows_needed = filter->rows_needed;
+		run->depth.rows_needed = filter->goal.rows_needed;
 	run->depth.visible = IvfpqVisibleFraction(run->index, &run->model->meta,
 											  desc->heapRelation);
 	if (!begin_keys(run, desc) ||
@@ -521,12 +521,9 @@ is_admitted(IvfpqScanRun *run, IndexScanDesc desc, const IvfpqNextRow *row)
 	const IvfpqScanFilter *filter = run->filter;
 
 	run->rows.popped++;
-	if (filter == &ivfpq_no_filter ||
+	return filter == &ivfpq_no_filter ||
 		(IvfpqFilterFetch(run, desc, row->id) &&
-		 filter->late_qual(filter->arg, row->lower)))
-		return true;
-	run->report.filter.refused++;
-	return false;
+		 filter->late_qual(filter->arg, row->lower));
 }
 
 /* Sets *row to the next row to return; false at the end. */

@@ -18,14 +18,12 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/pg_type_d.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/dsm.h"
 #include "storage/lwlock.h"
-#include "utils/array.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -33,6 +31,7 @@
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/scan/querylog.h"
+#include "am/types/vector.h"
 #include "client/client.h"
 #include "page/attempt.h"
 #include "pgcompat.h"
@@ -143,14 +142,15 @@ detach_ring(int slot)
 	memset(&attached[slot], 0, sizeof(attached[slot]));
 }
 
-/* Frees a slot's ring; processes that are attached to it find out. */
+/*
+ * Frees the ring that a slot has; processes that are attached to it find out.
+ */
 static void
 free_slot(int slot)
 {
 	RingSlot   *ring = &shared->slots[slot];
 
-	if (pg_atomic_read_u64(&ring->ticket) == 0)
-		return;
+	Assert(pg_atomic_read_u64(&ring->ticket) != 0);
 	pg_atomic_write_u64(&ring->ticket, 0);
 	ring->index = InvalidOid;
 	ring->bytes = 0;
@@ -175,12 +175,11 @@ find_slot(Relation index)
 }
 
 /*
- * Frees rings of indexes of this database that were dropped, and detaches this
- * process from those that others have freed.  Takes the lock, but reads the
- * catalog without it.
+ * Frees rings of indexes of this database that were dropped.  Takes the lock,
+ * but reads the catalog without it.
  */
 static void
-sweep(void)
+free_dropped(void)
 {
 	uint64		tickets[MAX_RINGS];
 	Oid			indexes[MAX_RINGS];
@@ -195,16 +194,13 @@ sweep(void)
 	LWLockRelease(shared->lock);
 	for (int i = 0; i < MAX_RINGS; i++)
 	{
-		if (OidIsValid(indexes[i]) &&
-			!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(indexes[i])))
-		{
-			LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-			if (pg_atomic_read_u64(&shared->slots[i].ticket) == tickets[i])
-				free_slot(i);
-			LWLockRelease(shared->lock);
-		}
-		if (!is_attached(i))
-			detach_ring(i);
+		if (!OidIsValid(indexes[i]) ||
+			SearchSysCacheExists1(RELOID, ObjectIdGetDatum(indexes[i])))
+			continue;
+		LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+		if (pg_atomic_read_u64(&shared->slots[i].ticket) == tickets[i])
+			free_slot(i);
+		LWLockRelease(shared->lock);
 	}
 }
 
@@ -249,22 +245,6 @@ find_idle(Size bytes)
 	return idle;
 }
 
-/* Frees the ring that was idle longest; ERROR if that is not long. */
-static void
-free_idle(void)
-{
-	int			idle = find_idle(0);
-
-	if (!TimestampDifferenceExceeds((TimestampTz)
-									pg_atomic_read_u64(&shared->slots[idle].used),
-									GetCurrentStatementStartTimestamp(),
-									LEAST_IDLE_MS))
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("there is no room beside those of other indexes")));
-	free_slot(idle);
-}
-
 /* Notes that this process is attached to a slot's ring, until it ends. */
 static void
 keep_attached(int slot, dsm_segment *segment)
@@ -292,9 +272,12 @@ attach_ring(int slot)
 	keep_attached(slot, segment);
 }
 
-/* Makes a slot's ring that of an index, by a new ticket. */
+/*
+ * Gives a slot's ring, in this segment, to an index by a new ticket.  This
+ * process stays attached to it.
+ */
 static void
-name_ring(int slot, Relation index)
+give_ring(int slot, Relation index, dsm_segment *segment)
 {
 	RingSlot   *ring = &shared->slots[slot];
 
@@ -304,6 +287,7 @@ name_ring(int slot, Relation index)
 	pg_atomic_write_u64(&ring->used,
 						(uint64) GetCurrentStatementStartTimestamp());
 	pg_atomic_write_u64(&ring->ticket, ++shared->tickets);
+	keep_attached(slot, segment);
 }
 
 /*
@@ -319,22 +303,24 @@ take_over(int slot, Relation index)
 	ring = attached[slot].ring;
 	LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
 	ring->nasked = 0;
-	name_ring(slot, index);
-	keep_attached(slot, attached[slot].segment);
+	give_ring(slot, index, attached[slot].segment);
 	LWLockRelease(&ring->lock);
 }
 
-/* Makes the ring of an index: a new one, or one that was another's. */
+/*
+ * Makes the ring of an index: a new one, or one that was another's.  Raises an
+ * error if no ring was idle for long enough to be evicted.
+ */
 static void
 make_ring(Relation index, int dims)
 {
 	Size		bytes = offsetof(Ring, queries) +
 	(Size) RING_QUERIES * dims * sizeof(float);
-	int			free;
+	int			slot;
 	dsm_segment *segment;
 	Ring	   *ring;
 
-	while (!has_memory(bytes, &free))
+	while (!has_memory(bytes, &slot))
 	{
 		int			idle = find_idle(bytes);
 
@@ -343,7 +329,15 @@ make_ring(Relation index, int dims)
 			take_over(idle, index);
 			return;
 		}
-		free_idle();
+		idle = find_idle(0);
+		if (!TimestampDifferenceExceeds((TimestampTz)
+										pg_atomic_read_u64(&shared->slots[idle].used),
+										GetCurrentStatementStartTimestamp(),
+										LEAST_IDLE_MS))
+			ereport(ERROR,
+					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+					 errmsg("there is no room beside those of other indexes")));
+		free_slot(idle);
 	}
 	segment = dsm_create(bytes, 0);
 	ring = dsm_segment_address(segment);
@@ -351,42 +345,38 @@ make_ring(Relation index, int dims)
 	LWLockInitialize(&ring->lock, shared->lock->tranche);
 	ring->dims = dims;
 	dsm_pin_segment(segment);
-	shared->slots[free].bytes = bytes;
-	shared->slots[free].handle = dsm_segment_handle(segment);
-	name_ring(free, index);
-	detach_ring(free);
-	keep_attached(free, segment);
+	detach_ring(slot);
+	shared->slots[slot].bytes = bytes;
+	shared->slots[slot].handle = dsm_segment_handle(segment);
+	give_ring(slot, index, segment);
 }
 
-/* Attaches to the ring of an index, which may have to be made. */
+/*
+ * Attaches to the ring of an index, which may have to be made; *arg is an
+ * Opening.
+ */
 static void
-open_ring(Relation index, int dims)
+open_ring(void *arg)
 {
+	const Opening *opening = arg;
+	Relation	index = opening->index;
 	int			slot;
 
-	sweep();
+	free_dropped();
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	slot = find_slot(index);
 	if (slot >= 0)
 	{
 		attach_ring(slot);
-		if (attached[slot].ring->dims != dims)
+		if (attached[slot].ring->dims != opening->dims)
 		{
 			free_slot(slot);
 			slot = -1;
 		}
 	}
 	if (slot < 0)
-		make_ring(index, dims);
+		make_ring(index, opening->dims);
 	LWLockRelease(shared->lock);
-}
-
-static void
-open_attempted(void *arg)
-{
-	const Opening *opening = arg;
-
-	open_ring(opening->index, opening->dims);
 }
 
 /*
@@ -402,7 +392,7 @@ try_ring(Relation index, int dims)
 
 	if (IsInParallelMode() || GetCurrentStatementStartTimestamp() < retry_at)
 		return;
-	error = IvfpqAttempt(open_attempted, &opening);
+	error = IvfpqAttempt(open_ring, &opening);
 	if (error == NULL)
 		return;
 	retry_at = TimestampTzPlusMilliseconds(GetCurrentStatementStartTimestamp(),
@@ -512,42 +502,30 @@ open_owned(Oid relid, Relation *table)
 	return index;
 }
 
-/* Puts the i-th of all queries ever asked into the result. */
-static void
-put_query(ReturnSetInfo *result, const Ring *ring, uint64 i)
-{
-	int			place = (int) (i % RING_QUERIES);
-	const float *query = ring->queries + (Size) place * ring->dims;
-	Datum	   *elements = palloc(ring->dims * sizeof(Datum));
-	Datum		values[2];
-	bool		nulls[2] = {false};
-
-	for (int d = 0; d < ring->dims; d++)
-		elements[d] = Float4GetDatum(query[d]);
-	values[0] = TimestampTzGetDatum(ring->asked[place]);
-	values[1] = PointerGetDatum(construct_array(elements, ring->dims,
-												FLOAT4OID, sizeof(float4),
-												true, TYPALIGN_INT));
-	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
-	pfree(DatumGetPointer(values[1]));
-	pfree(elements);
-}
-
 /* gpuvec_live_queries(index regclass): the last query first */
 Datum
 gpuvec_live_queries(PG_FUNCTION_ARGS)
 {
 	Relation	table;
 	Relation	index = open_owned(PG_GETARG_OID(0), &table);
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	Ring	   *ring;
 
 	InitMaterializedSRF(fcinfo, 0);
 	ring = copy_ring(index);
 	for (uint64 i = 0; ring && i < Min(ring->nasked, RING_QUERIES); i++)
 	{
+		int			place = (int) ((ring->nasked - 1 - i) % RING_QUERIES);
+		const float *query = ring->queries + (Size) place * ring->dims;
+		Datum		values[2];
+		bool		nulls[2] = {false};
+
 		CHECK_FOR_INTERRUPTS();
-		put_query((ReturnSetInfo *) fcinfo->resultinfo, ring,
-				  ring->nasked - 1 - i);
+		values[0] = TimestampTzGetDatum(ring->asked[place]);
+		values[1] = PointerGetDatum(IvfpqMakeReal(query, ring->dims));
+		tuplestore_putvalues(result->setResult, result->setDesc, values,
+							 nulls);
+		pfree(DatumGetPointer(values[1]));
 	}
 	if (ring == NULL && !ivfpq_keep_queries)
 		ereport(NOTICE,

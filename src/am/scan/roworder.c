@@ -146,8 +146,8 @@ rerank_row(IvfpqScanRun *run, uint64 id, double *distance)
 	bool		rejected = run->rerank->rejected;
 	TidSetEntry *entry;
 
-	run->report.filter.rejected += rejected;
-	run->report.reranked += !rejected;
+	run->report.counts[IVFPQ_COUNT_RERANKED] += !rejected;
+	run->rows.rejected += rejected;
 	run->rows.fetched++;
 	run->rows.invisible += !reranked && !rejected;
 	/* no change if what rerank_rows() put into the entry holds */
@@ -192,15 +192,14 @@ static bool
 is_quota_popped(const IvfpqScanRun *run)
 {
 	const IvfpqScanRows *rows = &run->rows;
-	double		seen;
 
 	if (rows->popped >= rows->quota || IvfpqDepthNeedsFullPass(run))
 		return true;
-	if (!run->search.addresses || rows->invisible == 0 ||
-		rows->popped < rows->quota / 2)
-		return false;
-	seen = 1 - (double) rows->invisible / rows->fetched;
-	return IvfpqDepthManyInvisible(run) && rows->popped >= rows->quota * seen;
+	return run->search.addresses && rows->popped >= rows->quota / 2 &&
+		rows->popped >= IvfpqDepthVisibleQuota(rows->quota,
+											   run->search.candidates.count,
+											   rows->fetched,
+											   rows->invisible);
 }
 
 /*
@@ -384,7 +383,7 @@ rerank_bounded(IvfpqScanRun *run, IvfpqNextRow *row)
 		return true;
 	if (!IvfpqRerankRow(run->rerank, row->id, &distance))
 		return false;
-	run->report.reranked++;
+	run->report.counts[IVFPQ_COUNT_RERANKED]++;
 	row->lower = row->upper = distance;
 	row->reranked = true;
 	return true;

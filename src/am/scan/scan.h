@@ -14,9 +14,9 @@
 #include "access/amapi.h"
 #include "lib/pairingheap.h"
 #include "nodes/execnodes.h"
-#include "utils/tuplesort.h"
 
 #include "am/common/enginecall.h"
+#include "am/common/util.h"
 #include "am/scan/scanfilter.h"
 #include "am/search/params.h"
 #include "am/search/rerank.h"
@@ -36,28 +36,6 @@
 
 /* A batch may have this many candidates however little memory there is. */
 #define IVFPQ_FEW_CANDIDATES	1000
-
-/* The work of a scan, for gpuvec_last_scan. */
-typedef struct IvfpqScanReport
-{
-	Oid			index;
-	double		recall;			/* target */
-	int			probes;			/* of the first batch */
-	int			candidates;
-	int			batches;
-	int64		lists;			/* read */
-	int64		postings;		/* read */
-	bool		asks_keys;		/* there are key quals */
-	int64		matched;		/* postings that satisfy them; only these are
-								 * scored */
-	int64		refined;		/* refine records read */
-	int64		reranked;		/* rows fetched from the heap */
-	int64		returned;		/* rows returned */
-	int64		out_of_order;	/* rows left out to keep the order */
-	bool		full_pass;		/* ended in a pass over the whole table */
-	IvfpqFilterReport filter;
-	IvfpqRemoteReport remote;
-} IvfpqScanReport;
 
 /* A row that waits in the queue: reranked, or known by bounds only. */
 typedef struct IvfpqQueuedRow
@@ -133,8 +111,8 @@ typedef struct IvfpqScanDepth
 	int64		matched;		/* rows within the depth that match */
 	int64		matched_near;	/* of these, those in the nearer half of the
 								 * ranks asked of calibration */
-	bool		is_drained;		/* the batch found all rows of its lists */
-	int			ndrained;		/* the number of these lists */
+	int			ndrained;		/* lists of the batch, if it found all their
+								 * rows; else 0 */
 	IvfpqScanRadius radius;
 } IvfpqScanDepth;
 
@@ -147,6 +125,8 @@ typedef struct IvfpqScanRows
 	tidset_hash *seen;			/* rows reranked, bounded or invisible */
 	int64		fetched;		/* candidates fetched */
 	int64		invisible;		/* of these, those the snapshot does not see */
+	int64		rejected;		/* rows that failed a qual before their
+								 * distance was computed */
 
 	/* the queue: */
 	pairingheap *queue;
@@ -176,8 +156,8 @@ typedef struct IvfpqScanRows
 typedef struct IvfpqFullPass
 {
 	bool		active;			/* rows come from `sort` */
-	Tuplesortstate *sort;		/* by distance */
-	TupleTableSlot *slot;
+	IvfpqRestSource source;		/* the sort's; IVFPQ_REST_NONE before */
+	IvfpqSort	sort;			/* by distance, then by TID */
 } IvfpqFullPass;
 
 /* A scan from its first row to its last; all zero before. */
@@ -196,7 +176,7 @@ typedef struct IvfpqScanRun
 	IvfpqScanDepth depth;
 	IvfpqScanRows rows;
 	IvfpqFullPass pass;
-	IvfpqScanReport report;		/* except what other fields count */
+	IvfpqScanReport report;		/* except the counts that other fields have */
 } IvfpqScanRun;
 
 /* scan->opaque */
@@ -226,7 +206,6 @@ extern void IvfpqInitLimit(void);
 extern void IvfpqScanNextBatch(IvfpqScanRun *run);
 extern void IvfpqFullPassBegin(IvfpqScanRun *run);
 extern bool IvfpqFullPassNext(IvfpqScanRun *run, IvfpqNextRow *row);
-extern void IvfpqFullPassEnd(IvfpqScanRun *run);
 extern bool IvfpqFilterFetch(IvfpqScanRun *run, IndexScanDesc desc, uint64 id);
 
 /* roworder.c */
@@ -251,7 +230,6 @@ extern bool IvfpqDepthLimit(IvfpqScanRun *run, bool *last);
 extern bool IvfpqDepthFits(const IvfpqScanRun *run, int probes,
 						   int64 candidates);
 extern bool IvfpqDepthNeedsFullPass(const IvfpqScanRun *run);
-extern bool IvfpqDepthManyInvisible(const IvfpqScanRun *run);
 extern IvfpqRestSource IvfpqDepthRest(const IvfpqScanRun *run, bool must);
 extern int64 IvfpqDepthQuota(IvfpqScanRun *run, const uint64 *ids,
 							 int64 count);
@@ -260,12 +238,20 @@ extern void IvfpqRadiusProbeRanks(IvfpqScanRun *run, const uint64 *ids,
 								  int64 n);
 extern bool IvfpqRadiusIsRead(IvfpqScanRun *run);
 
+/* depth.c: for gpuvec_search, too */
+extern bool IvfpqDepthIsTooLarge(Relation index, const IvfpqMetaData *meta,
+								 int candidates);
+extern bool IvfpqDepthLimitProbes(IvfpqSearchParams *params, Relation index,
+								  const IvfpqMetaData *meta, double recall,
+								  bool is_rest, int ndrained, int *most);
+extern double IvfpqDepthVisibleQuota(int64 quota, int64 candidates,
+									 int64 fetched, int64 invisible);
+
 /* scanstats.c */
 extern void IvfpqScanReportOf(const IvfpqScan *scan,
 							  IvfpqScanReport *report);
 extern bool IvfpqSeesAllRows(Oid index);
 extern void IvfpqReportScan(const IvfpqScanReport *report);
-extern void IvfpqReportBulk(const IvfpqScanReport *report, int64 searches,
-							bool more);
+extern void IvfpqReportBulk(const IvfpqScanReport *report, bool more);
 
 #endif							/* IVFPQ_SCAN_H */

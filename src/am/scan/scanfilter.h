@@ -45,6 +45,18 @@ typedef struct IvfpqRadius
 									 * may end the scan, too */
 } IvfpqRadius;
 
+/* The planner's estimates of a filtered scan. */
+typedef struct IvfpqFilterGoal
+{
+	double		rows_needed;	/* 0 = not known */
+	double		selectivity;	/* fraction of the index's rows, or of those
+								 * that satisfy the key quals, that match */
+	double		key_selectivity;	/* fraction of the index's rows that
+									 * satisfy the key quals */
+	double		qual_ns;		/* the time that early_qual takes for a row */
+	double		bitmap_rows;	/* the number of next_bitmap_row's rows */
+} IvfpqFilterGoal;
+
 /*
  * A filter.  Rows are the table's, in a slot of its kind.  While a callback
  * runs no lock is held and no request to gpuvecd is under way, because
@@ -75,26 +87,11 @@ typedef struct IvfpqScanFilter
 	double		recall;			/* target */
 	bool		any_order;		/* rows may come in any order */
 	IvfpqRadius radius;
-	double		rows_needed;	/* estimate; 0 = not known */
-	double		selectivity;	/* estimated fraction of the index's rows, or
-								 * of those that satisfy the key quals, that
-								 * match */
-	double		key_selectivity;	/* estimated fraction of the index's rows
-									 * that satisfy the key quals */
-	double		qual_ns;		/* the time that early_qual takes for a row */
-	double		bitmap_rows;	/* estimate of next_bitmap_row's rows */
+	IvfpqFilterGoal goal;
 } IvfpqScanFilter;
 
 /* The filter of a plain scan, which has no callbacks: every row matches. */
 extern const IvfpqScanFilter ivfpq_no_filter;
-
-/* Counts of a filtered scan, for EXPLAIN; any scan sets `rest`. */
-typedef struct IvfpqFilterReport
-{
-	int64		rejected;		/* rows that failed early_qual */
-	int64		refused;		/* rows that failed late_qual */
-	IvfpqRestSource rest;
-} IvfpqFilterReport;
 
 /*
  * Returns whether a distance is beyond the radius.  NaN sorts above all other

@@ -48,7 +48,7 @@
 #define SET_SLOTS	8
 
 /* Name of the segment; changes with its layout. */
-#define NAME		"gpuvec counters 1"
+#define NAME		"gpuvec counters 2"
 
 typedef struct Slot
 {
@@ -61,8 +61,8 @@ typedef struct Slot
 
 typedef struct Counters
 {
-	LWLock	   *lock;			/* NULL: `own` is */
-	LWLock		own;			/* in a named segment */
+	LWLock		lock;			/* in a cache line of its own */
+	char		unused[LWLOCK_PADDED_SIZE - sizeof(LWLock)];
 	Slot		slots[NSETS * SET_SLOTS];
 } Counters;
 
@@ -93,15 +93,15 @@ enum
 	REPORT_NCOLUMNS
 };
 
-/*
- * Columns that rows count in, also rows that a policy or a view's condition
- * took out of the result.
- */
-static const int hidden[] = {
-	REPORT_BATCHES, REPORT_LISTS, REPORT_POSTINGS, REPORT_REFINED,
+/* The columns of the counts, in the order of IvfpqCount; scans have none. */
+static const int columns[] = {
+	-1, REPORT_BATCHES, REPORT_LISTS, REPORT_POSTINGS, REPORT_MATCHED,
 	REPORT_RERANKED, REPORT_RETURNED, REPORT_OUT_OF_ORDER, REPORT_FULL_PASS,
-	REPORT_STALE_LISTS, REPORT_TAIL_POSTINGS, REPORT_MATCHED
+	REPORT_REFINED, REPORT_STALE_LISTS, REPORT_TAIL_POSTINGS,
+	REPORT_QUEUED_US, REPORT_ENGINE_US, REPORT_TRIP_US
 };
+
+StaticAssertDecl(lengthof(columns) == IVFPQ_NCOUNTS, "a count has no column");
 
 static IvfpqScanReport last;	/* index is InvalidOid until a scan has ended */
 static Counters *shared = NULL; /* NULL: not there, or not opened yet */
@@ -112,8 +112,9 @@ PG_FUNCTION_INFO_V1(gpuvec_index_counters);
 PG_FUNCTION_INFO_V1(gpuvec_stat_reset);
 
 static void
-init_slots(Counters *counters)
+init_counters(Counters *counters, int tranche)
 {
+	LWLockInitialize(&counters->lock, tranche);
 	for (int i = 0; i < NSETS * SET_SLOTS; i++)
 	{
 		Slot	   *slot = &counters->slots[i];
@@ -128,20 +129,13 @@ init_slots(Counters *counters)
 static void
 init_shared(void *memory, LWLock *lock)
 {
-	Counters   *counters = memory;
-
-	counters->lock = lock;
-	init_slots(counters);
+	init_counters(memory, lock->tranche);
 }
 
 static void
 init_segment(void *memory)
 {
-	Counters   *counters = memory;
-
-	counters->lock = NULL;
-	LWLockInitialize(&counters->own, IvfpqNewTranche(NAME));
-	init_slots(counters);
+	init_counters(memory, IvfpqNewTranche(NAME));
 }
 
 static const IvfpqSharedPart part = {
@@ -157,16 +151,6 @@ IvfpqCountersInit(void)
 	IvfpqShare(&part);
 }
 
-/*
- * Returns the lock of the counters.  If it is in a segment, its address
- * differs between processes.
- */
-static LWLock *
-get_lock(void)
-{
-	return shared->lock != NULL ? shared->lock : &shared->own;
-}
-
 static void
 open_segment(void *arg)
 {
@@ -174,7 +158,7 @@ open_segment(void *arg)
 											init_segment);
 
 	if (counters != NULL)
-		IvfpqNameTranche(counters->own.tranche, NAME);
+		IvfpqNameTranche(counters->lock.tranche, NAME);
 	shared = counters;
 }
 
@@ -253,39 +237,31 @@ take_slot(Oid index)
 	return slot;
 }
 
-/* Counts scans that have ended, and the work that they did together. */
+/* Adds the work of scans that have ended to the counters. */
 static void
-counters_add(const IvfpqScanReport *report, int64 scans)
+count_work(const IvfpqScanReport *report)
 {
-	const int64 counts[IVFPQ_NCOUNTERS] = {
-		[IVFPQ_COUNT_SCANS] = scans,
-		[IVFPQ_COUNT_BATCHES] = report->batches,
-		[IVFPQ_COUNT_LISTS] = report->lists,
-		[IVFPQ_COUNT_POSTINGS] = report->postings,
-		[IVFPQ_COUNT_MATCHED] = report->asks_keys ? report->matched : 0,
-		[IVFPQ_COUNT_RERANKED] = report->reranked,
-		[IVFPQ_COUNT_RETURNED] = report->returned,
-		[IVFPQ_COUNT_OUT_OF_ORDER] = report->out_of_order,
-		[IVFPQ_COUNT_FULL_PASSES] = report->full_pass
-	};
 	Slot	   *slot;
 
+	IvfpqCountScans(report->counts[IVFPQ_COUNT_SCANS],
+					report->counts[IVFPQ_COUNT_OUT_OF_ORDER],
+					report->counts[IVFPQ_COUNT_FULL_PASSES] > 0);
 	if (shared == NULL)
 		return;
-	LWLockAcquire(get_lock(), LW_SHARED);
+	LWLockAcquire(&shared->lock, LW_SHARED);
 	slot = find_slot(report->index);
 	if (slot == NULL)
 	{
-		LWLockRelease(get_lock());
-		LWLockAcquire(get_lock(), LW_EXCLUSIVE);
+		LWLockRelease(&shared->lock);
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 		slot = take_slot(report->index);
 	}
 	for (int c = 0; c < IVFPQ_NCOUNTERS; c++)
-		if (counts[c] != 0)
-			pg_atomic_fetch_add_u64(&slot->counts[c], counts[c]);
+		if (report->counts[c] != 0)
+			pg_atomic_fetch_add_u64(&slot->counts[c], report->counts[c]);
 	pg_atomic_write_u64(&slot->used,
 						(uint64) GetCurrentStatementStartTimestamp());
-	LWLockRelease(get_lock());
+	LWLockRelease(&shared->lock);
 }
 
 bool
@@ -297,7 +273,7 @@ IvfpqCountersGet(Oid index, IvfpqCounts *counts)
 	IvfpqCountersOpen();
 	if (shared == NULL)
 		return false;
-	LWLockAcquire(get_lock(), LW_SHARED);
+	LWLockAcquire(&shared->lock, LW_SHARED);
 	slot = find_slot(index);
 	if (slot != NULL)
 	{
@@ -305,47 +281,39 @@ IvfpqCountersGet(Oid index, IvfpqCounts *counts)
 		for (int c = 0; c < IVFPQ_NCOUNTERS; c++)
 			counts->counts[c] = (int64) pg_atomic_read_u64(&slot->counts[c]);
 	}
-	LWLockRelease(get_lock());
+	LWLockRelease(&shared->lock);
 	return true;
 }
 
 /*
- * Returns whether a scan ends in a pass over the whole table.  Another index
- * may name the rows instead, or keys, but while there are no lists these name
- * all of them.
- */
-static bool
-is_full_pass(const IvfpqScanRun *run)
-{
-	IvfpqRestSource rest = run->report.filter.rest;
-
-	return run->pass.active && (rest == IVFPQ_REST_TABLE ||
-								(rest == IVFPQ_REST_LISTS &&
-								 run->model->meta.nlists == 0));
-}
-
-/*
  * Sets *report to the work of a scan so far or, before its first row, to that
- * of the run before a rescan.
+ * of the run before a rescan.  A pass counts as one over the whole table unless
+ * another index names the rows, or keys do.  While there are no lists, keys
+ * name all rows.
  */
 void
 IvfpqScanReportOf(const IvfpqScan *scan, IvfpqScanReport *report)
 {
 	const IvfpqScanRun *run = &scan->run;
+	IvfpqRestSource source = run->pass.source;
+	int64	   *counts = report->counts;
 
 	*report = run->index != NULL ? run->report : scan->last_report;
 	report->index = RelationGetRelid(scan->index);
 	if (run->index == NULL)
 		return;
-	report->batches = run->depth.batches;
-	report->lists = run->search.lists_read;
-	report->postings = run->search.postings_read;
 	report->asks_keys = run->keys.any;
-	report->matched = run->search.matched;
-	report->returned = run->rows.returned;
-	report->out_of_order = run->rows.out_of_order;
-	report->full_pass = is_full_pass(run);
-	report->remote = run->search.remote.report;
+	report->source = source;
+	counts[IVFPQ_COUNT_SCANS] = 1;
+	counts[IVFPQ_COUNT_BATCHES] = run->depth.batches;
+	counts[IVFPQ_COUNT_LISTS] = run->search.lists_read;
+	counts[IVFPQ_COUNT_POSTINGS] = run->search.postings_read;
+	counts[IVFPQ_COUNT_MATCHED] = run->keys.any ? run->search.matched : 0;
+	counts[IVFPQ_COUNT_RETURNED] = run->rows.returned;
+	counts[IVFPQ_COUNT_OUT_OF_ORDER] = run->rows.out_of_order;
+	counts[IVFPQ_COUNT_FULL_PASSES] = run->pass.active &&
+		(source == IVFPQ_REST_TABLE ||
+		 (source == IVFPQ_REST_LISTS && run->model->meta.nlists == 0));
 }
 
 /* Remembers and counts the work of a scan that ends. */
@@ -353,57 +321,31 @@ void
 IvfpqReportScan(const IvfpqScanReport *report)
 {
 	last = *report;
-	IvfpqCountScans(1, last.out_of_order, last.full_pass);
-	counters_add(&last, 1);
-}
-
-/* Adds gpuvecd's part of the work that was done before. */
-static void
-add_remote(IvfpqRemoteReport *remote, const IvfpqRemoteReport *before)
-{
-	if (before->engine[0] != '\0')
-		IvfpqReportEngine(remote, before->engine);
-	remote->asked |= before->asked;
-	remote->answered |= before->answered;
-	remote->stale_lists += before->stale_lists;
-	remote->tail_postings += before->tail_postings;
-	remote->queued_us += before->queued_us;
-	remote->engine_us += before->engine_us;
-	remote->trip_us += before->trip_us;
-}
-
-/* Adds the work that was done before. */
-static void
-add_report(IvfpqScanReport *report, const IvfpqScanReport *before)
-{
-	report->probes = before->probes;	/* of the first batch */
-	report->candidates = before->candidates;
-	report->batches += before->batches;
-	report->lists += before->lists;
-	report->postings += before->postings;
-	report->matched += before->matched;
-	report->refined += before->refined;
-	report->reranked += before->reranked;
-	report->returned += before->returned;
-	report->out_of_order += before->out_of_order;
-	report->full_pass |= before->full_pass;
-	add_remote(&report->remote, &before->remote);
+	count_work(&last);
 }
 
 /*
- * Remembers and counts the work of `searches` searches that were made at once.
- * With `more` it is added to the work that was remembered last.
+ * Remembers and counts the work of searches that were made at once.  With
+ * `more` it is added to the work that was remembered last.
  */
 void
-IvfpqReportBulk(const IvfpqScanReport *report, int64 searches, bool more)
+IvfpqReportBulk(const IvfpqScanReport *report, bool more)
 {
 	IvfpqScanReport before = last;
 
 	last = *report;
 	if (more)
-		add_report(&last, &before);
-	IvfpqCountScans(searches, report->out_of_order, report->full_pass);
-	counters_add(report, searches);
+	{
+		last.probes = before.probes;	/* of the first batch */
+		last.candidates = before.candidates;
+		if (before.engine[0] != '\0')
+			IvfpqReportEngine(&last, before.engine);
+		last.asked |= before.asked;
+		last.answered |= before.answered;
+		for (int c = 0; c < IVFPQ_NCOUNTS; c++)
+			last.counts[c] += before.counts[c];
+	}
+	count_work(report);
 }
 
 /*
@@ -432,29 +374,10 @@ IvfpqSeesAllRows(Oid index)
 		check_enable_rls(table, InvalidOid, true) != RLS_ENABLED;
 }
 
-/* Sets the columns about gpuvecd; NULL those that it had no part in. */
-static void
-report_remote(const IvfpqRemoteReport *remote, Datum *values, bool *nulls)
-{
-	const char *engine = remote->engine[0] ? remote->engine : "session";
-
-	values[REPORT_ENGINE] = CStringGetTextDatum(engine);
-	values[REPORT_BATCH_SIZE] = Int32GetDatum((int32) remote->batch_size);
-	nulls[REPORT_BATCH_SIZE] = !remote->answered;
-	values[REPORT_STALE_LISTS] = Int64GetDatum(remote->stale_lists);
-	values[REPORT_TAIL_POSTINGS] = Int64GetDatum(remote->tail_postings);
-	values[REPORT_QUEUED_US] = Int64GetDatum(remote->queued_us);
-	nulls[REPORT_QUEUED_US] = !remote->answered;
-	values[REPORT_ENGINE_US] = Int64GetDatum(remote->engine_us);
-	nulls[REPORT_ENGINE_US] = !remote->answered;
-	values[REPORT_TRIP_US] = Int64GetDatum(remote->trip_us);
-	nulls[REPORT_TRIP_US] = !remote->asked;
-	nulls[REPORT_FALLBACK] = remote->fallback == NULL;
-	if (remote->fallback != NULL)
-		values[REPORT_FALLBACK] = CStringGetTextDatum(remote->fallback);
-}
-
-/* gpuvec_last_scan() */
+/*
+ * gpuvec_last_scan(): columns are NULL where rows are hidden, or where gpuvecd
+ * had no part in the scan
+ */
 Datum
 gpuvec_last_scan(PG_FUNCTION_ARGS)
 {
@@ -468,22 +391,29 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 	values[REPORT_RECALL] = Float8GetDatum(last.recall);
 	values[REPORT_PROBES] = Int32GetDatum(last.probes);
 	values[REPORT_CANDIDATES] = Int32GetDatum(last.candidates);
-	values[REPORT_BATCHES] = Int32GetDatum(last.batches);
-	values[REPORT_LISTS] = Int64GetDatum(last.lists);
-	values[REPORT_POSTINGS] = Int64GetDatum(last.postings);
-	values[REPORT_REFINED] = Int64GetDatum(last.refined);
-	values[REPORT_RERANKED] = Int64GetDatum(last.reranked);
-	values[REPORT_RETURNED] = Int64GetDatum(last.returned);
-	values[REPORT_OUT_OF_ORDER] = Int64GetDatum(last.out_of_order);
-	values[REPORT_FULL_PASS] = BoolGetDatum(last.full_pass);
-	report_remote(&last.remote, values, nulls);
-	values[REPORT_MATCHED] = Int64GetDatum(last.matched);
+	for (int c = IVFPQ_COUNT_BATCHES; c < IVFPQ_NCOUNTS; c++)
+		values[columns[c]] = Int64GetDatum(last.counts[c]);
+	/* two columns are of other types */
+	values[REPORT_BATCHES] =
+		Int32GetDatum((int32) last.counts[IVFPQ_COUNT_BATCHES]);
+	values[REPORT_FULL_PASS] =
+		BoolGetDatum(last.counts[IVFPQ_COUNT_FULL_PASSES] > 0);
 	nulls[REPORT_MATCHED] = !last.asks_keys;
+	values[REPORT_ENGINE] =
+		CStringGetTextDatum(last.engine[0] ? last.engine : "session");
+	values[REPORT_BATCH_SIZE] = Int32GetDatum((int32) last.batch_size);
+	nulls[REPORT_BATCH_SIZE] = nulls[REPORT_QUEUED_US] =
+		nulls[REPORT_ENGINE_US] = !last.answered;
+	nulls[REPORT_TRIP_US] = !last.asked;
+	nulls[REPORT_FALLBACK] = last.fallback == NULL;
+	if (last.fallback != NULL)
+		values[REPORT_FALLBACK] = CStringGetTextDatum(last.fallback);
 	if (!OidIsValid(last.index))
 		memset(nulls, true, sizeof(nulls));
 	else if (!IvfpqSeesAllRows(last.index))
-		for (int i = 0; i < (int) lengthof(hidden); i++)
-			nulls[hidden[i]] = true;
+		/* they count rows that a policy or a view's condition hides, too */
+		for (int c = IVFPQ_COUNT_BATCHES; c < IVFPQ_COUNT_QUEUED_US; c++)
+			nulls[columns[c]] = true;
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  values, nulls)));
 }
@@ -537,7 +467,7 @@ gpuvec_stat_reset(PG_FUNCTION_ARGS)
 	IvfpqCountersOpen();
 	if (shared == NULL)
 		PG_RETURN_VOID();
-	LWLockAcquire(get_lock(), LW_EXCLUSIVE);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < NSETS * SET_SLOTS; i++)
 	{
 		Slot	   *slot = &shared->slots[i];
@@ -546,6 +476,6 @@ gpuvec_stat_reset(PG_FUNCTION_ARGS)
 			(!OidIsValid(index) || slot->index == index))
 			clear_slot(slot);
 	}
-	LWLockRelease(get_lock());
+	LWLockRelease(&shared->lock);
 	PG_RETURN_VOID();
 }

@@ -9,24 +9,9 @@
 
 #include "am/scan/scan.h"
 
-/* Counters: columns of gpuvec_stat_indexes, in this order. */
-typedef enum IvfpqCounter
-{
-	IVFPQ_COUNT_SCANS,
-	IVFPQ_COUNT_BATCHES,
-	IVFPQ_COUNT_LISTS,
-	IVFPQ_COUNT_POSTINGS,
-	IVFPQ_COUNT_MATCHED,
-	IVFPQ_COUNT_RERANKED,
-	IVFPQ_COUNT_RETURNED,
-	IVFPQ_COUNT_OUT_OF_ORDER,
-	IVFPQ_COUNT_FULL_PASSES,
-	IVFPQ_NCOUNTERS
-} IvfpqCounter;
-
 typedef struct IvfpqCounts
 {
-	int64		counts[IVFPQ_NCOUNTERS];
+	int64		counts[IVFPQ_NCOUNTERS];	/* by IvfpqCount */
 	TimestampTz since;			/* 0 = no scan yet */
 } IvfpqCounts;
 

@@ -15,14 +15,11 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/pg_operator.h"
-#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/tuplesort.h"
 
 #include "am/common/enginecall.h"
 #include "am/search/heaptids.h"
@@ -49,19 +46,17 @@ typedef struct PendingRows
 } PendingRows;
 
 static void
-put_tids(Tuplesortstate *sort, const ItemPointerData *tids, int count,
-		 uint32 live)
+put_tids(IvfpqSort *tids, const ItemPointerData *from, int count, uint32 live)
 {
 	for (int i = 0; i < count; i++)
 		if (live & (1U << (i % IVFPQ_BLOCK_POSTINGS)))
-			tuplesort_putdatum(sort,
-							   Int64GetDatum((int64) IvfpqTidToId(&tids[i])),
-							   false);
+			IvfpqSortPut(tids, Int64GetDatum((int64) IvfpqTidToId(&from[i])),
+						 0, NULL);
 }
 
 /* Puts the pending rows on pages before `end` into the sort. */
 static void
-put_pending(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
+put_pending(IvfpqSort *tids, Relation index, const IvfpqMetaData *meta,
 			BlockNumber end)
 {
 	IvfpqPendingReader reader;
@@ -70,7 +65,7 @@ put_pending(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 	IvfpqPendingOpen(&reader, index, meta);
 	while (reader.next != end && IvfpqPendingNext(&reader, &count))
 	{
-		put_tids(sort, reader.tids, count, 0xFFFFFFFF);
+		put_tids(tids, reader.tids, count, 0xFFFFFFFF);
 		IvfpqInjectionPoint("read: pending page");
 	}
 	IvfpqPendingClose(&reader);
@@ -81,7 +76,7 @@ put_pending(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
  * whose abbreviated keys satisfy it.
  */
 static void
-put_lists(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
+put_lists(IvfpqSort *tids, Relation index, const IvfpqMetaData *meta,
 		  const GvCondition *condition)
 {
 	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
@@ -104,55 +99,68 @@ put_lists(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 				continue;
 			if (condition != NULL)
 				live &= gv_match(condition, view.keys);
-			put_tids(sort, view.tids, IVFPQ_BLOCK_POSTINGS, live);
+			put_tids(tids, view.tids, IVFPQ_BLOCK_POSTINGS, live);
 		}
 	}
 	IvfpqListReaderFree(&reader);
 	FreeAccessStrategy(strategy);
 }
 
-static Tuplesortstate *
-begin_sort(int sort_mem)
-{
-	return tuplesort_begin_datum(INT8OID, Int8LessOperator, InvalidOid, false,
-								 sort_mem, NULL, TUPLESORT_NONE);
-}
-
 /*
- * Sorts the TIDs of all entries that are not dead; a TID may come more than
- * once.  The caller reads the sort and ends it.  With a condition on keys, rows
- * in lists are left out unless their abbreviated keys satisfy it.  Pending rows
- * are not left out, because they have no abbreviated keys.
+ * Sorts the TIDs of all entries that are not dead.  The caller reads them by
+ * IvfpqNextTid, and ends the sort.  With a condition on keys, rows in lists are
+ * left out unless their abbreviated keys satisfy it.  Pending rows are not left
+ * out, because they have no abbreviated keys.
  */
-Tuplesortstate *
-IvfpqSortTids(Relation index, const GvCondition *condition, int sort_mem)
+void
+IvfpqSortTids(IvfpqSort *tids, Relation index, const GvCondition *condition,
+			  int memory_kb)
 {
-	Tuplesortstate *sort = begin_sort(sort_mem);
 	IvfpqMetaData meta;
 
+	IvfpqSortBegin(tids, INT8OID, InvalidOid, 0, memory_kb);
 	IvfpqMetaRead(index, &meta);
-	put_pending(sort, index, &meta, InvalidBlockNumber);
+	put_pending(tids, index, &meta, InvalidBlockNumber);
 	/* training may have moved pending rows to lists: see above */
 	IvfpqMetaRead(index, &meta);
 	if (meta.nlists > 0)
-		put_lists(sort, index, &meta, condition);
-	tuplesort_performsort(sort);
-	return sort;
+		put_lists(tids, index, &meta, condition);
+	IvfpqSortPerform(tids);
 }
 
 /* Sorts the TIDs of the frozen part of the pending list, like IvfpqSortTids. */
-Tuplesortstate *
-IvfpqSortFrozen(Relation index, const IvfpqFrozen *frozen, int sort_mem)
+void
+IvfpqSortFrozen(IvfpqSort *tids, Relation index, const IvfpqFrozen *frozen,
+				int memory_kb)
 {
-	Tuplesortstate *sort = begin_sort(sort_mem);
 	IvfpqMetaData meta;
 
+	IvfpqSortBegin(tids, INT8OID, InvalidOid, 0, memory_kb);
 	IvfpqMetaRead(index, &meta);
 	meta.pending_head = frozen->head;
 	meta.pending_head_seq = frozen->head_seq;
-	put_pending(sort, index, &meta, frozen->tail);
-	tuplesort_performsort(sort);
-	return sort;
+	put_pending(tids, index, &meta, frozen->tail);
+	IvfpqSortPerform(tids);
+}
+
+/*
+ * Sets *id to the next TID above it: 0 at first, which is no TID.  Returns
+ * false if there is none.  An entry that was read twice, and the two postings
+ * of a row, come once.
+ */
+bool
+IvfpqNextTid(IvfpqSort *tids, uint64 *id)
+{
+	uint64		last = *id;
+
+	while (*id == last)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!IvfpqSortNext(tids))
+			return false;
+		*id = (uint64) DatumGetInt64(tids->keys[0]);
+	}
+	return true;
 }
 
 /* Begins with the oldest pending row, under a snapshot of this moment. */

@@ -6,19 +6,17 @@
 #ifndef IVFPQ_HEAPTIDS_H
 #define IVFPQ_HEAPTIDS_H
 
-#include "utils/tuplesort.h"
-
+#include "am/common/util.h"
 #include "engine/gv_engine.h"
 #include "page/page.h"
 #include "page/pending.h"
 
-/* Sorts of TIDs as int8 (IvfpqTidToId), ready to be read */
-extern Tuplesortstate *IvfpqSortTids(Relation index,
-									 const GvCondition *condition,
-									 int sort_mem);
-extern Tuplesortstate *IvfpqSortFrozen(Relation index,
-									   const IvfpqFrozen *frozen,
-									   int sort_mem);
+/* TIDs as int8 (IvfpqTidToId) */
+extern void IvfpqSortTids(IvfpqSort *tids, Relation index,
+						  const GvCondition *condition, int memory_kb);
+extern void IvfpqSortFrozen(IvfpqSort *tids, Relation index,
+							const IvfpqFrozen *frozen, int memory_kb);
+extern bool IvfpqNextTid(IvfpqSort *tids, uint64 *id);
 
 /* Dimensions */
 extern int	IvfpqRowDims(Relation heap, Relation index,

@@ -162,8 +162,7 @@ scan_missing(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 {
 	const GvListState *mirrored = &answer->probed[i].state;
 	IvfpqListReader *reader = &search->reader;
-	IvfpqRemote *remote = &search->remote;
-	uint8	   *status = &remote->list_status[i];
+	uint8	   *status = &search->remote.list_status[i];
 	int64		before = search->postings_read;
 	int64		matched = search->scan.matched;
 	IvfpqListCount more;
@@ -184,9 +183,9 @@ scan_missing(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 	more.matched = search->scan.matched - matched;
 	note_count(search, answer, i, more);
 	if (*status == LIST_STALE)
-		remote->report.stale_lists++;
+		search->report->counts[IVFPQ_COUNT_STALE_LISTS]++;
 	else
-		remote->report.tail_postings += more.postings;
+		search->report->counts[IVFPQ_COUNT_TAIL_POSTINGS] += more.postings;
 }
 
 /*
@@ -350,7 +349,7 @@ use_answer(IvfpqSearch *search, const IvfpqAnswer *answer,
 
 /* Notes the engine that answered, for gpuvec_last_scan. */
 void
-IvfpqReportEngine(IvfpqRemoteReport *report, const char *engine)
+IvfpqReportEngine(IvfpqScanReport *report, const char *engine)
 {
 	if (report->engine[0] != '\0' && strcmp(report->engine, engine) != 0)
 		engine = "mixed";
@@ -361,7 +360,7 @@ IvfpqReportEngine(IvfpqRemoteReport *report, const char *engine)
 void
 IvfpqSearchNoServer(IvfpqSearch *search, const char *reason)
 {
-	IvfpqRemoteReport *report = &search->remote.report;
+	IvfpqScanReport *report = search->report;
 
 	search->remote.nknown = 0;
 	IvfpqReportEngine(report, "session");
@@ -384,7 +383,7 @@ microseconds_since(instr_time began)
  * together.  If no answer came, head is NULL.
  */
 static void
-report_answer(IvfpqRemoteReport *report, IvfpqServed served, int64 trip_us,
+report_answer(IvfpqScanReport *report, IvfpqServed served, int64 trip_us,
 			  const char *engine, const GvSearchReply *head, int n)
 {
 	IvfpqReportEngine(report, served == IVFPQ_SERVED ? engine : "session");
@@ -392,15 +391,15 @@ report_answer(IvfpqRemoteReport *report, IvfpqServed served, int64 trip_us,
 	if (served == IVFPQ_NOT_ASKED)
 		return;
 	report->asked = true;
-	report->trip_us += trip_us;
+	report->counts[IVFPQ_COUNT_TRIP_US] += trip_us;
 	if (served != IVFPQ_SERVED)
 		report->fallback = IvfpqServedName(served);
 	if (head == NULL)
 		return;
 	report->answered = true;
 	report->batch_size = n;
-	report->queued_us += head->queued_us;
-	report->engine_us += head->engine_us;
+	report->counts[IVFPQ_COUNT_QUEUED_US] += head->queued_us;
+	report->counts[IVFPQ_COUNT_ENGINE_US] += head->engine_us;
 }
 
 /*
@@ -448,8 +447,8 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
 		if (!use_answer(search, &answer, &question))
 			served = IVFPQ_STALE;
 	}
-	report_answer(&search->remote.report, served, trip_us, answer.engine,
-				  head, head != NULL ? head->batch : 0);
+	report_answer(search->report, served, trip_us, answer.engine, head,
+				  head != NULL ? head->batch : 0);
 	return served == IVFPQ_SERVED;
 }
 
@@ -497,9 +496,8 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *queries, int n,
 		}
 		if (served == IVFPQ_SERVED)
 			head = (const GvSearchReply *) answers.next;
-		report_answer(&search->remote.report, served,
-					  microseconds_since(began), answers.engine, head,
-					  answers.nleft);
+		report_answer(search->report, served, microseconds_since(began),
+					  answers.engine, head, answers.nleft);
 		for (int i = first; i < Min(first + batch, n); i++)
 		{
 			bool		found = answers.nleft > 0 &&

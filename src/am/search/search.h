@@ -60,20 +60,55 @@ extern void IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
  * Searches.  IvfpqRemote is remote.c's part of one.
  */
 
-/* The part of gpuvecd in a scan. */
-typedef struct IvfpqRemoteReport
+/*
+ * Counts of the work of scans.  All are sums, and what is counted for several
+ * scans is the sum of their counts.
+ */
+typedef enum IvfpqCount
 {
+	/* columns of gpuvec_stat_indexes, in this order */
+	IVFPQ_COUNT_SCANS,
+	IVFPQ_COUNT_BATCHES,
+	IVFPQ_COUNT_LISTS,			/* read */
+	IVFPQ_COUNT_POSTINGS,		/* read */
+	IVFPQ_COUNT_MATCHED,		/* postings that satisfy the key quals; only
+								 * these are scored */
+	IVFPQ_COUNT_RERANKED,		/* rows fetched from the heap */
+	IVFPQ_COUNT_RETURNED,		/* rows returned */
+	IVFPQ_COUNT_OUT_OF_ORDER,	/* rows left out to keep the order */
+	IVFPQ_COUNT_FULL_PASSES,	/* scans that ended in a pass over the whole
+								 * table */
+	IVFPQ_NCOUNTERS,
+
+	IVFPQ_COUNT_REFINED = IVFPQ_NCOUNTERS,	/* refine records read */
+	IVFPQ_COUNT_STALE_LISTS,	/* read again: the mirror's were stale */
+	IVFPQ_COUNT_TAIL_POSTINGS,	/* scored here: the mirror lacked them */
+
+	/* these tell nothing about rows */
+	IVFPQ_COUNT_QUEUED_US,		/* waiting in gpuvecd */
+	IVFPQ_COUNT_ENGINE_US,
+	IVFPQ_COUNT_TRIP_US,		/* from question to answer */
+	IVFPQ_NCOUNTS
+} IvfpqCount;
+
+/* The work of a scan, for gpuvec_last_scan. */
+typedef struct IvfpqScanReport
+{
+	Oid			index;
+	double		recall;			/* target */
+	int			probes;			/* of the first batch */
+	int			candidates;
+	bool		asks_keys;		/* there are key quals */
+	int			source;			/* IvfpqRestSource of its last rows */
+	int64		counts[IVFPQ_NCOUNTS];
+
+	/* the part of gpuvecd */
 	char		engine[16];		/* that answered so far; "" = none yet */
 	const char *fallback;		/* why gpuvecd last did not, or NULL */
 	bool		asked;			/* at least once, */
 	bool		answered;		/* and it answered */
 	uint32		batch_size;		/* searches answered together, the last time */
-	int64		stale_lists;	/* read again: the mirror's were stale */
-	int64		tail_postings;	/* scored here: the mirror lacked them */
-	int64		queued_us;		/* times of all searches added up */
-	int64		engine_us;
-	int64		trip_us;		/* from question to answer */
-} IvfpqRemoteReport;
+} IvfpqScanReport;
 
 /* A refine record, as an answer describes it. */
 typedef struct IvfpqKnownRecord
@@ -95,7 +130,6 @@ typedef struct IvfpqRemote
 								 * a brief answer has neither */
 	int			capacity;
 	uint32		nearest;		/* list, of the last answer */
-	IvfpqRemoteReport report;
 } IvfpqRemote;
 
 /*
@@ -151,6 +185,8 @@ typedef struct IvfpqSearch
 	const IvfpqModel *model;
 	bool		addresses;		/* ids of candidates are addresses of refine
 								 * records, else TIDs */
+	IvfpqScanReport *report;	/* gets the part of gpuvecd; not needed by
+								 * those who never ask it */
 
 	/* the query, and its nearest lists */
 	IvfpqQuery	query;
@@ -219,7 +255,7 @@ extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 /*
  * remote.c
  */
-extern void IvfpqReportEngine(IvfpqRemoteReport *report, const char *engine);
+extern void IvfpqReportEngine(IvfpqScanReport *report, const char *engine);
 extern void IvfpqSearchNoServer(IvfpqSearch *search, const char *reason);
 extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
 							  double part, int rank);

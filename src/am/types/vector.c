@@ -51,21 +51,34 @@ typedef struct Stored
 	char		elements[FLEXIBLE_ARRAY_MEMBER];	/* [dims] */
 } Stored;
 
-/*
- * Returns the ordering operator of the class's own type, or InvalidOid if
- * there is none.
- */
+/* Returns an ordering operator of a type by its family, or InvalidOid. */
 static Oid
-ordering_operator(Relation index, int attno, int strategy)
+ordering_operator(Oid family, Oid type, int strategy)
 {
-	Oid			family = index->rd_opfamily[attno - 1];
-	Oid			type = index->rd_opcintype[attno - 1];
-	Oid			op = get_opfamily_member(family, type, type, strategy);
+	Oid			op = get_opfamily_member(family, type, type, (int16) strategy);
 
 	/* classes of keys give the same numbers to operators that search */
 	if (!OidIsValid(op) || !OidIsValid(get_op_opfamily_sortfamily(op, family)))
 		return InvalidOid;
 	return op;
+}
+
+/*
+ * Returns the distance by which a family orders a type, and sets *strategy to
+ * its number.  Returns InvalidOid if the family orders no values of the type.
+ * The family of an index's first column has exactly one.
+ */
+Oid
+IvfpqDistanceOperator(Oid family, Oid type, int *strategy)
+{
+	for (*strategy = 1; *strategy <= IVFPQ_NSTRATEGIES; (*strategy)++)
+	{
+		Oid			op = ordering_operator(family, type, *strategy);
+
+		if (OidIsValid(op))
+			return op;
+	}
+	return InvalidOid;
 }
 
 /*
@@ -75,10 +88,11 @@ ordering_operator(Relation index, int attno, int strategy)
 bool
 IvfpqIsVectorColumn(Relation index, int attno)
 {
-	for (int strategy = 1; strategy <= IVFPQ_NSTRATEGIES; strategy++)
-		if (OidIsValid(ordering_operator(index, attno, strategy)))
-			return true;
-	return false;
+	int			strategy;
+
+	return OidIsValid(IvfpqDistanceOperator(index->rd_opfamily[attno - 1],
+											index->rd_opcintype[attno - 1],
+											&strategy));
 }
 
 /*
@@ -89,20 +103,18 @@ IvfpqIsVectorColumn(Relation index, int attno)
 static GvMetric
 index_metric(Relation index)
 {
-	int			found = 0;
+	Oid			family = index->rd_opfamily[0];
+	Oid			type = index->rd_opcintype[0];
+	int			found;
 
-	for (int strategy = 1; strategy <= IVFPQ_NSTRATEGIES; strategy++)
-	{
-		if (!OidIsValid(ordering_operator(index, 1, strategy)))
-			continue;
-		if (found != 0)
+	(void) IvfpqDistanceOperator(family, type, &found);
+	for (int strategy = found + 1; strategy <= IVFPQ_NSTRATEGIES; strategy++)
+		if (OidIsValid(ordering_operator(family, type, strategy)))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 					 errmsg("operator family of index \"%s\" has operators of more than one metric",
 							RelationGetRelationName(index)),
 					 errhint("Give every metric an operator class and family of its own.")));
-		found = strategy;
-	}
 
 	switch (found)
 	{
@@ -117,7 +129,7 @@ index_metric(Relation index)
 					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 					 errmsg("the first column of index \"%s\" is not a vector: its operator family orders no values of type %s",
 							RelationGetRelationName(index),
-							format_type_be(index->rd_opcintype[0])),
+							format_type_be(type)),
 					 errhint("Put the vector first; the columns behind it are keys.")));
 	}
 	return GV_L2;				/* keep compiler quiet */
@@ -555,6 +567,37 @@ IvfpqIsPlaceable(const IvfpqType *type, const float *vector, int dims)
 		if (vector[i] != 0)
 			return true;
 	return false;
+}
+
+/*
+ * Returns the vector of a row that a scan of the table reads.  Returns NULL if
+ * there is none, or if the metric cannot place it.
+ *
+ * Rows have *dims dimensions; if that is 0, it becomes those of this row.
+ * Other dimensions are an error or, with `lenient`, NULL is returned.  The
+ * vector is valid until the next call, because each call resets the context.
+ */
+const float *
+IvfpqRowVector(IvfpqType *type, Datum value, bool isnull, int *dims,
+			   bool lenient, MemoryContext context)
+{
+	MemoryContext oldcontext;
+	const float *vector;
+	int			row_dims;
+
+	if (isnull)
+		return NULL;
+	MemoryContextReset(context);
+	oldcontext = MemoryContextSwitchTo(context);
+	vector = IvfpqValueFloats(type, value, &row_dims);
+	MemoryContextSwitchTo(oldcontext);
+	if (*dims == 0)
+		*dims = row_dims;
+	if (!lenient)
+		IvfpqCheckDims(*dims, row_dims);
+	if (row_dims != *dims || !IvfpqIsPlaceable(type, vector, row_dims))
+		return NULL;
+	return vector;
 }
 
 /*

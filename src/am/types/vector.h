@@ -46,6 +46,7 @@ typedef struct IvfpqType
 } IvfpqType;
 
 /* Operator classes */
+extern Oid	IvfpqDistanceOperator(Oid family, Oid type, int *strategy);
 extern bool IvfpqIsVectorColumn(Relation index, int attno);
 extern void IvfpqTypeInit(IvfpqType *type, Relation index);
 extern void IvfpqTypeStudy(IvfpqType *type);
@@ -68,6 +69,9 @@ extern void IvfpqCheckDims(int expected, int dims);
 extern bool IvfpqHasDims(IvfpqType *type, Datum value, int dims);
 extern bool IvfpqIsPlaceable(const IvfpqType *type, const float *vector,
 							 int dims);
+extern const float *IvfpqRowVector(IvfpqType *type, Datum value, bool isnull,
+								   int *dims, bool lenient,
+								   MemoryContext context);
 extern bool IvfpqHasPlace(IvfpqType *type, Datum value, int dims);
 extern bool IvfpqIsBoundable(const IvfpqType *type, const float *vector,
 							 int dims);
